@@ -6,11 +6,12 @@
 #include "core/alloc.h"
 #include "core/json.h"
 #include "train/box_cuts.h"
-#include "train/forecast_boxes.h"
+#include "train/forecast_limits.h"
 #include "train/judge.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { BOXES_MOST = 64, SPEEDS = 5, HALVINGS = 7 };
 
@@ -25,6 +26,9 @@ struct planned {
 	struct rh_virtual_line line[BOXES_MOST][2];
 	int first[BOXES_MOST + 1];
 	struct rh_forecast box[BOXES_MOST];
+	struct rh_config limited; /* mode paci without admission_limits: `config` points to it, and it has those that were chosen */
+	struct rh_admission_limits limits;
+	double unit_s[2];                       /* of those, and of PACI's own; 0: none were chosen */
 	double linked, alone, at[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
 	int fastest;                            /* the box that is meant by `alone` */
 };
@@ -37,20 +41,38 @@ static void free_boxes(struct planned *all)
 	}
 }
 
-/* Forecasts the boxes with links of that speed; 0: of the configuration's. */
-static int forecast_at(struct planned *all, double mbit_per_s, double *tokens_per_s)
+/* 0: the speeds of the configuration. */
+static void set_links(struct planned *all, double mbit_per_s)
 {
 	const struct rh_config *config = all->config;
-	const struct rh_boxes_request request = {config, all->machine, all->first, all->line, all->input};
 	for (int k = 0; k + 1 < (int)config->boxes; k++)
 		for (int way = 0; way < 2; way++) {
 			double speed = mbit_per_s > 0 ? mbit_per_s : rh_config_link(config, &config->link_mbit_per_second, k, way);
 			all->line[k][way] =
 			        (struct rh_virtual_line){rh_config_link(config, &config->link_latency_ms, k, way) / 1e3, speed * 1e6 / 8};
 		}
+}
+
+/* Forecasts the boxes with links of that speed; 0: of the configuration's. */
+static int forecast_at(struct planned *all, double mbit_per_s, double *tokens_per_s)
+{
+	const struct rh_boxes_request request = {all->config, all->machine, all->first, all->line, all->input};
+	set_links(all, mbit_per_s);
 	free_boxes(all);
 	int rc = rh_forecast_boxes(&request, all->box);
 	*tokens_per_s = rc ? 0 : all->box[0].tokens_per_second;
+	return rc;
+}
+
+/* Those for the links of the configuration, which the other speeds are simulated with, too. */
+static int choose_limits(struct planned *all)
+{
+	const struct rh_boxes_request request = {all->config, all->machine, all->first, all->line, all->input};
+	set_links(all, 0);
+	int rc = rh_forecast_limits(&request, &all->limits, all->unit_s);
+	all->limited = *all->config;
+	all->limited.admission_limits = all->limits.list;
+	all->config = &all->limited;
 	return rc;
 }
 
@@ -94,9 +116,12 @@ static int forecast_alone(struct planned *all, int k, struct rh_tasks *tasks)
 
 static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 {
+	int chooses = all->config->mode == RH_MODE_PACI && !all->config->admission_limits.count;
 	int rc = forecast_alone(all, 0, tasks);
 	for (int k = 1; !rc && k < (int)all->config->box_hardware.count; k++)
 		rc = forecast_alone(all, k, tasks);
+	if (!rc && chooses)
+		rc = choose_limits(all);
 	for (int i = 0; !rc && i < SPEEDS; i++)
 		rc = forecast_at(all, speeds[i], &all->at[i]);
 	if (!rc && all->alone > 0)
@@ -124,6 +149,12 @@ static void put(const struct planned *all)
 			put_link(config, k);
 	}
 	printf("speed        %.1f tokens/s, %.4g s a step\n", all->linked, all->box[0].step_seconds);
+	if (all->unit_s[0] > 0) {
+		printf("limits       admission_limits: [");
+		for (size_t i = 0; i < all->limits.list.count; i++)
+			printf("%s%s", i ? ", " : "", all->limits.item[i]);
+		printf("], the smallest within 3 %% of the best: %.4g s a unit; PACI's own: %.4g s\n", all->unit_s[0], all->unit_s[1]);
+	}
 	if (all->alone > 0)
 		printf("alone        %.1f tokens/s: box %d, with what does not fit on its devices in host memory\n", all->alone,
 		       all->fastest + 1);
@@ -144,6 +175,8 @@ static json_t *as_json(const struct planned *all)
 		json_array_append_new(boxes, json_pack("{s:i, s:i, s:I, s:I}", "first_layer", all->first[k], "last_layer",
 		                                       all->first[k + 1] - 1, "device_bytes", (json_int_t)all->box[k].device_bytes,
 		                                       "ram_bytes", (json_int_t)all->box[k].ram_bytes));
+	for (size_t i = 0; i < all->config->admission_limits.count; i++)
+		json_object_set_new(json_array_get(boxes, i), "admission_limit", json_integer(atoll(all->config->admission_limits.item[i])));
 	for (int i = 0; i < SPEEDS; i++)
 		json_array_append_new(table, json_pack("{s:f, s:f}", "mbit_per_second", speeds[i], "tokens_per_second", all->at[i]));
 	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",

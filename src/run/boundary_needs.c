@@ -143,9 +143,15 @@ static int count_messages(const struct rh_executor_options *options, int *out)
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int64_t below = 0, own = 0;
 	*out = 0;
-	if (!options->boxes || !options->boxes->unit || !options->train_micro_batches || rh_dispatch_is_local(&dispatch))
+	if (!options->boxes || !options->boxes->unit || !options->train_micro_batches)
 		return 0;
-	int rc = rh_dispatch_boxes_in_flight(&dispatch, options->train_micro_batches, &below, &own);
+	int rc = 0, is_local = rh_dispatch_is_local(&dispatch);
+	if (is_local)
+		own = rh_dispatch_in_flight(&dispatch, 0);
+	if (is_local && options->plan->is_fed)
+		below = rh_dispatch_in_flight_below(&dispatch);
+	if (!is_local)
+		rc = rh_dispatch_boxes_in_flight(&dispatch, options->train_micro_batches, &below, &own);
 	*out = (int)rh_min((options->plan->owes_gradient ? below : 0) + (options->plan->feeds ? own : 0), INT32_MAX / 4);
 	return rc;
 }

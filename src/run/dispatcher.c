@@ -34,6 +34,13 @@ void dispatcher_unlist(struct run_dispatcher *dispatcher, struct dispatch_ready 
 	ready->lane[i] = ready->lane[--ready->count];
 }
 
+/* A gradient is the answer to what was sent. Of boxes that update themselves its receive is posted before the neighbour has said that this
+ * arrived: else the answer would wait for one trip more. */
+static int is_answer(const struct rh_executor *executor, const struct rh_command *command, const struct rh_command *other)
+{
+	return executor->is_stretch && command->kind == RH_COMMAND_RECEIVE && other->kind == RH_COMMAND_SEND;
+}
+
 /* Notes the first wait of the lane's head that is not over, there too: wake_waiters asks again. */
 static void find_block(struct rh_executor *executor, int lane)
 {
@@ -42,7 +49,7 @@ static void find_block(struct rh_executor *executor, int lane)
 	dispatcher->blocked[lane] = NULL;
 	for (int i = 0; head && i < head->is.waits; i++) {
 		struct ring_command *other = ring_wait(&executor->lowering.ring, &head->is, i);
-		if (!other || other->sequence)
+		if (!other || other->sequence || is_answer(executor, &head->is, &other->is))
 			continue;
 		dispatcher->blocked[lane] = other;
 		dispatcher->next_waiter[lane] = other->waiter;
@@ -254,13 +261,14 @@ static int issue_to(struct rh_executor *executor, int d)
 static int has_slots_enough(struct rh_executor *executor, int d)
 {
 	const struct dispatch_device *device = &executor->dispatcher.device[d];
-	if (device->slots < DISPATCH_SLOTS)
+	int64_t most = dispatch_slots(&executor->options);
+	if (device->slots < most)
 		return 0;
-	int rc = dispatcher_has_ended(executor, device->end_of[device->slots % DISPATCH_SLOTS]);
+	int rc = dispatcher_has_ended(executor, device->end_of[(device->slots - most) % DISPATCH_SLOTS]);
 	return rc < 0 ? rc : !rc;
 }
 
-/* One slot more where a device has no more than the one that it is being given. As many as may be where admission limits were given: a
+/* One slot more where a device has no more than the one that it is being given. As many as may be of boxes that update themselves: a
  * neighbour sends what a slot needs once its receive is posted, and that takes a round trip. There are buffers for as much. */
 static int lower_more(struct rh_executor *executor)
 {
@@ -268,7 +276,7 @@ static int lower_more(struct rh_executor *executor)
 	struct lowering *lowering = &executor->lowering;
 	int rc = 0, place = (int)executor->first;
 	for (int again = 1; !rc && again && !lower_is_over(lowering);) {
-		again = executor->options.boxes && executor->options.admission_limit;
+		again = executor->options.boxes && executor->is_stretch;
 		for (int d = 0; d < executor->options.devices; d++) {
 			const struct ring_command *head = dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)];
 			again |= lowering->on[d].last_slot >= (int64_t)lowering->next_slot &&

@@ -13,8 +13,9 @@
 #include <stdatomic.h>
 
 enum {
-	DISPATCH_EVENTS = 128, /* of a stream: records that can still be told apart */
-	DISPATCH_SLOTS = 16,   /* of a device that are lowered and not over, at most */
+	DISPATCH_EVENTS = 128,     /* of a stream: records that can still be told apart */
+	DISPATCH_SLOTS_ALONE = 16, /* of a device that are lowered and not over, at most */
+	DISPATCH_SLOTS = 64,       /* the same of one of several boxes, which receives ahead of time */
 	DISPATCH_LAUNCHES =
 	        640 /* that a device may have ahead of it: a stream of a GPU takes about a thousand commands, then the call waits */
 };
@@ -115,6 +116,11 @@ struct run_dispatcher {
 	int64_t left, left_ahead; /* commands of streams to be issued; of them for a step that has not begun */
 	int64_t left_of[2];       /* of each step in flight */
 };
+
+static inline int64_t dispatch_slots(const struct rh_executor_options *options)
+{
+	return options->boxes ? DISPATCH_SLOTS : DISPATCH_SLOTS_ALONE;
+}
 
 struct rh_executor;
 int dispatcher_create(struct rh_executor *executor) RH_MUST;

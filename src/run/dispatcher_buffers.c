@@ -46,6 +46,15 @@ static void pass_slots(struct run_dispatcher *dispatcher)
 		dispatcher->oldest_slot++;
 }
 
+/* By the slots before this one. */
+static int64_t to_be_taken(const struct run_dispatcher *dispatcher, int64_t slot)
+{
+	int64_t taken = 0;
+	for (int64_t i = (int64_t)dispatcher->oldest_slot; i < slot; i++)
+		taken += dispatcher->slot[i].taken;
+	return taken;
+}
+
 /* Is there a buffer for a boundary that a device sends, and after it still one for each that the slots before have to send? Slots were
  * counted one after the other when the buffers were: the oldest can always go on. */
 int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command *command)
@@ -58,6 +67,8 @@ int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command 
 	pass_slots(dispatcher);
 	if (own == (int64_t)dispatcher->oldest_slot)
 		return 1;
+	if (command->kind == RH_COMMAND_RECEIVE && executor->is_stretch && unused <= to_be_taken(dispatcher, own))
+		return 0; /* received far ahead of time: slots before it would wait for buffers that come back a round trip later */
 	unused--;
 	for (size_t i = dispatcher->oldest_slot; i < dispatcher->slots; i++) {
 		const struct dispatch_slot *slot = &dispatcher->slot[i];

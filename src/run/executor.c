@@ -139,7 +139,7 @@ static int64_t slot_commands(const struct rh_executor_options *options, int64_t 
 	return micro_batches * (OF_MICRO_BATCH + 2 * layers) + pieces + OF_LAYER * layers;
 }
 
-/* Of commands in flight, at most. A device has DISPATCH_SLOTS slots, or as many as make its launches and a few more. A command that is not
+/* Of commands in flight, at most. A device has dispatch_slots slots, or as many as make its launches and a few more. A command that is not
  * over keeps its chunk, and with it others that are: twice as many. */
 static int64_t lane_bytes(const struct rh_executor_options *options)
 {
@@ -148,7 +148,7 @@ static int64_t lane_bytes(const struct rh_executor_options *options)
 	if (rh_schedule_is_roundpipe(options->schedule))
 		train = rh_min(train, options->train_round);
 	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, run_infer_round(options))), 1);
-	int64_t commands = rh_max(DISPATCH_SLOTS * slot_commands(options, 1),
+	int64_t commands = rh_max(dispatch_slots(options) * slot_commands(options, 1),
 	                          (AHEAD + DISPATCH_LAUNCHES / (LEAST_LAUNCHES * long_slot)) * slot_commands(options, long_slot));
 	int64_t chunks = 2 * options->devices * (commands / RING_CHUNK + 1) + options->model->blocks;
 	return chunks * ((int64_t)sizeof(struct ring_chunk) + RING_CHUNK * WAITS * (int64_t)sizeof(uint32_t));

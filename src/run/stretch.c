@@ -2,6 +2,8 @@
  * not before the step that had its place has ended. */
 #include "run/executor_internal.h"
 
+#include "core/minmax.h"
+
 /* Of a stretch: a micro-batch enters when the one that entered so many before it has left: so many, and a whole step more. */
 int64_t run_steps_held(const struct rh_executor_options *options)
 {
@@ -13,6 +15,8 @@ int64_t run_steps_held(const struct rh_executor_options *options)
 		int64_t in_flight = rh_dispatch_in_flight(&dispatch, s);
 		most = in_flight > most ? in_flight : most;
 	}
+	if (options->boxes) /* a box receives ahead of time what its neighbours are working at */
+		most += options->plan->is_fed ? rh_max(most, rh_dispatch_in_flight_below(&dispatch)) : most;
 	return (most + count - 1) / count + 1;
 }
 

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "schedule/evaluate.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* The order of all boxes' units: slots whose device is a box and whose micro-batches are units. */
@@ -18,9 +19,10 @@ static int order_units(const struct rh_dispatch *dispatch, int64_t units, int64_
 	                                      .stage = stage,
 	                                      .stages = boxes,
 	                                      .admission_limit = dispatch->admission_limit};
-	/* Limits other than PACI's own are for slow links: a box reaches its limit before the first gradient is back. A unit takes 3 s here. */
-	if (dispatch->admission_limit)
-		request.hop_s = 3.0 * (double)dispatch->admission_limit[0];
+	/* Limits above PACI's own are for slow links. The order is made for links so slow that these limits just keep all boxes busy: then a
+	 * unit, which takes 3 s here in a box, is back in the first box when that has begun as many others as its limit allows. */
+	if (dispatch->admission_limit && boxes > 1)
+		request.hop_s = fmax(3.0 * (double)(dispatch->admission_limit[0] - boxes) / (2 * (boxes - 1)), 0);
 	for (int k = 0; stage && k < boxes; k++)
 		stage[k] = (struct rh_stage){k, k + 1};
 	int rc = stage ? rh_schedule_make(dispatch->schedule, &request, out) : -ENOMEM;

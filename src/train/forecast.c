@@ -89,6 +89,10 @@ static void tell_plan(const struct rh_session *session, const struct rh_forecast
 	                            .host_devices = bytes->host_devices,
 	                            .layers = session->model->layers,
 	                            .round_micro_batches = session->plan.train_round,
+	                            .unit = session->plan.boxes.unit,
+	                            .unit_bytes = session->plan.boxes.unit *
+	                                          rh_wire_bytes((enum rh_wire)session->config->link_dtype, session->model->dtype,
+	                                                        input->work.train.tokens, session->model->config->hidden_size),
 	                            .scheduled_idle = known ? session->plan.balanced.idle : 0,
 	                            .scheduled_seconds = known ? session->plan.balanced.step_s : 0,
 	                            .packed = session->plan.balanced.packed};

@@ -7,17 +7,19 @@
 
 #include <string.h>
 
-/* Steps of the stretch, and those of them that the period is taken over: the first fill the pipeline, the last drain it. */
-enum { STEPS = 12, FIRST = 3, LAST = 8, SPANS = 1 << 16 };
+enum { SPANS = 1 << 16 };
 
 struct stretch {
 	struct rh_session *session;
 	const struct rh_forecast_input *input;
 	const int32_t *zeros;
 	struct rh_micro_batch *micro;
-	double ended_s[STEPS];
-	int64_t tokens[STEPS];
-	int64_t *drift; /* (STEPS, micro-batches) */
+	/* of the stretch, and those of them that the period is taken over: the first fill the pipeline, the last drain it, and
+	 * that a step has ended is seen when another begins, up to 2 * in_flight steps later */
+	int64_t steps, first, last;
+	double *ended_s; /* (steps) */
+	int64_t *tokens; /* (steps) */
+	int64_t *drift;  /* (steps, micro-batches) */
 };
 
 static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
@@ -55,35 +57,49 @@ static int run_stretch(struct stretch *at, struct rh_trace *trace, struct foreca
 {
 	struct rh_executor *executor = at->session->executor;
 	const struct rh_stretch stretch = {
-	        .steps = STEPS, .micro_batches = at->input->work.train_micro_batches, .begin = begin, .end = end, .context = at};
-	rh_executor_trace(executor, trace, LAST);
+	        .steps = at->steps, .micro_batches = at->input->work.train_micro_batches, .begin = begin, .end = end, .context = at};
+	rh_executor_trace(executor, trace, at->last);
 	int rc = rh_executor_train_stretch(executor, &stretch);
 	rh_executor_trace(executor, NULL, 0);
 	if (rc)
 		return rc;
 	rh_trace_resolve(trace);
-	out->seconds = at->ended_s[LAST] - at->ended_s[FIRST];
-	for (int s = FIRST + 1; s <= LAST; s++)
+	out->seconds = at->ended_s[at->last] - at->ended_s[at->first];
+	for (int64_t s = at->first + 1; s <= at->last; s++)
 		out->tokens += at->tokens[s];
 	out->times.compute = busy_seconds(trace); /* what devices wait for is no one step's here */
-	out->busy_s = out->times.compute * (LAST - FIRST);
+	out->busy_s = out->times.compute * (double)(at->last - at->first);
 	return 0;
+}
+
+/* Steps in flight at once, of the stage that has most: the same in all boxes. */
+static int64_t in_flight(const struct rh_session *session, int64_t count)
+{
+	int is_linked = rh_box_is_linked(&session->box);
+	int64_t units = session->admission_limit ? session->admission_limit[0] : is_linked ? session->box.boxes : session->devices.count;
+	return (units * (is_linked ? session->plan.boxes.unit : 1) + count - 1) / count;
 }
 
 int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                          struct forecast_beside beside, struct forecast_steps *out)
 {
-	struct stretch at = {.session = session, .input = input, .zeros = zeros};
+	int64_t count = input->work.train_micro_batches, in = in_flight(session, count);
+	struct stretch at = {
+	        .session = session, .input = input, .zeros = zeros, .first = 1 + 2 * in, .last = 5 + 3 * in, .steps = 9 + 5 * in};
 	struct rh_trace own = {0};
-	at.micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *at.micro);
-	out->drifts = STEPS * input->work.train_micro_batches;
+	at.micro = rh_alloc((size_t)count, sizeof *at.micro);
+	at.ended_s = rh_alloc((size_t)at.steps, sizeof *at.ended_s);
+	at.tokens = rh_alloc((size_t)at.steps, sizeof *at.tokens);
+	out->drifts = at.steps * count;
 	out->drift = at.drift = rh_alloc((size_t)out->drifts, sizeof *at.drift);
-	int rc = at.micro && at.drift ? 0 : -ENOMEM;
+	int rc = at.micro && at.ended_s && at.tokens && at.drift ? 0 : -ENOMEM;
 	if (!rc && !beside.trace)
 		rc = rh_trace_create(session->devices.count, SPANS, &own);
 	if (!rc)
 		rc = run_stretch(&at, beside.trace ? beside.trace : &own, out);
 	rh_trace_free(&own);
 	rh_free(at.micro);
+	rh_free(at.ended_s);
+	rh_free(at.tokens);
 	return rc;
 }

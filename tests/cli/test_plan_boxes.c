@@ -8,11 +8,13 @@
 
 enum { HANG_S = 300 };
 
+#define FLUSHED "--mode sync-pp --link_latency_ms 0.01 "
+
 static json_t *planned(const struct scratch *scratch, const char *more)
 {
 	struct ran ran = run_line(scratch,
-	                          "plan %s/run.yaml --hardware rtx4090x1 --mode sync-pp --boxes 2 --lora_r 4 --eval_strategy no "
-	                          "--save_total_limit 2 --gradient_accumulation_steps 8 --link_latency_ms 0.01 %s --json",
+	                          "plan %s/run.yaml --hardware rtx4090x1 --boxes 2 --lora_r 4 --eval_strategy no "
+	                          "--save_total_limit 2 --gradient_accumulation_steps 8 %s --json",
 	                          scratch->dir, more);
 	json_t *json = json_loads(ran.out, 0, NULL);
 	if (!json)
@@ -31,9 +33,9 @@ static void test_faster_links_are_faster_and_break_even_holds(void **state)
 {
 	(void)state;
 	struct scratch scratch;
-	char speed[64];
+	char speed[128];
 	make_good(&scratch);
-	json_t *json = planned(&scratch, ""), *again = planned(&scratch, ""), *links = json_object_get(json, "links");
+	json_t *json = planned(&scratch, FLUSHED), *again = planned(&scratch, FLUSHED), *links = json_object_get(json, "links");
 	assert_true(json_equal(json, again));
 	assert_int_equal(json_array_size(json_object_get(json, "boxes")), 2);
 	for (size_t i = 1; i < json_array_size(links); i++)
@@ -43,7 +45,7 @@ static void test_faster_links_are_faster_and_break_even_holds(void **state)
 	double alone = number(json, "alone_tokens_per_second"), even = number(json, "break_even_mbit_per_second");
 	assert_true(alone > 0);
 	for (int i = 0; even > 0 && i < 2; i++) {
-		snprintf(speed, sizeof speed, "--link_mbit_per_second %.3f", i ? 2 * even : even / 2);
+		snprintf(speed, sizeof speed, FLUSHED "--link_mbit_per_second %.3f", i ? 2 * even : even / 2);
 		json_t *at = planned(&scratch, speed);
 		assert_int_equal(number(at, "tokens_per_second") > alone, i);
 		json_decref(at);
@@ -55,9 +57,40 @@ static void test_faster_links_are_faster_and_break_even_holds(void **state)
 	scratch_close(&scratch);
 }
 
+/* On a slow link PACI's own limits leave bubbles; those that plan chooses are what it forecasts when they are given. */
+static void test_limits_are_chosen_for_the_link(void **state)
+{
+	(void)state;
+	static const char far[] = "--mode paci --max_grad_norm 0 --max_length 64 --link_latency_ms 5 --link_mbit_per_second 10000";
+	struct scratch scratch;
+	char given[256];
+	make_good(&scratch);
+	json_t *chosen = planned(&scratch, far);
+	int limit[2];
+	for (int k = 0; k < 2; k++)
+		limit[k] = (int)json_integer_value(
+		        json_object_get(json_array_get(json_object_get(chosen, "boxes"), (size_t)k), "admission_limit"));
+	assert_true(limit[0] > 2 && limit[1] == 1);
+	snprintf(given, sizeof given, "%s --admission_limits %d,1", far, limit[0]);
+	json_t *same = planned(&scratch, given);
+	snprintf(given, sizeof given, "%s --admission_limits 2,1", far);
+	json_t *own = planned(&scratch, given);
+	assert_true(number(same, "step_seconds") == number(chosen, "step_seconds"));
+	assert_true(number(own, "step_seconds") > 1.03 * number(chosen, "step_seconds"));
+	snprintf(given, sizeof given, "%s --max_version_drift 1", far);
+	json_t *bounded = planned(&scratch, given); /* 8 units a step: 9 in flight */
+	assert_true(json_integer_value(json_object_get(json_array_get(json_object_get(bounded, "boxes"), 0), "admission_limit")) <= 9);
+	json_decref(chosen);
+	json_decref(same);
+	json_decref(own);
+	json_decref(bounded);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	alarm(HANG_S);
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds),
+	                                   cmocka_unit_test(test_limits_are_chosen_for_the_link)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,56 +1,14 @@
 /* Boxes in one virtual time, against closed forms: the time that a micro-batch adds to 1F1B, and the period of PACI, with latency and
  * transfer. Layers take the same time each; embedding and head take little beside them. */
-#include "train/deep.h"
+#include "train/virtual_boxes.h"
 
-#include "config/hardware.h"
-#include "train/forecast_boxes.h"
+#include "train/forecast_limits.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <unistd.h>
 
-enum { BOXES_MOST = 4, BLOCKS_EACH = 6, HIDDEN = 32, HANG_S = 300 };
-
-struct boxes {
-	struct deep deep;
-	struct rh_hardware hardware;
-	struct rh_session_machine machine[BOXES_MOST];
-	struct rh_virtual_line line[BOXES_MOST - 1][2];
-	int first[BOXES_MOST + 1], boxes;
-};
-
-/* A device that takes a fixed time for each launch and none for anything else. */
-static void boxes_open(struct boxes *at, int boxes, enum rh_mode mode, const char *schedule)
-{
-	*at = (struct boxes){.boxes = boxes};
-	deep_open(&at->deep, "qwen3", boxes * BLOCKS_EACH);
-	struct rh_config *config = &at->deep.rig.config;
-	config->mode = mode;
-	config->boxes = boxes;
-	config->schedule = (char *)(uintptr_t)schedule;
-	config->per_device_train_batch_size = 1;
-	config->max_length = 64;
-	config->max_grad_norm = 0;
-	at->hardware = (struct rh_hardware){.name = (char *)(uintptr_t)"paced", .devices = 1};
-	for (int p = 0; p < RH_PRODUCTS; p++)
-		at->hardware.device.peak[p] = 1e18;
-	at->hardware.device.other_flops_per_s = at->hardware.device.memory_bytes_per_s = 1e18;
-	at->hardware.device.launch_s = 2e-4;
-	at->hardware.device.memory = (int64_t)1 << 40;
-	at->hardware.link = (struct rh_hardware_link){.up_bytes_per_s = 1e15, .down_bytes_per_s = 1e15, .both_bytes_per_s = 2e15};
-	at->hardware.host = (struct rh_hardware_host){.cores = 64, .dram_bytes_per_s = 1e16};
-	for (int l = 0; l < RH_LAYOUTS; l++)
-		at->hardware.host.optimizer_bytes_per_s[l] = 1e15;
-	for (int k = 0; k < boxes; k++)
-		at->machine[k] = (struct rh_session_machine){.hardware = &at->hardware, .devices = 1};
-	for (int k = 0; k <= boxes; k++) /* the embedding is the first box's, the head the last one's */
-		at->first[k] = k * BLOCKS_EACH + (k > 0) + (k == boxes);
-}
-
-static void boxes_close(struct boxes *at)
-{
-	at->deep.rig.config.schedule = NULL;
-	deep_close(&at->deep);
-}
+static const int even[BOXES_MOST] = {6, 6, 6, 6};
 
 /* Of a step without a link's time, each box's computation of a micro-batch: all that its device does. */
 struct timed {
@@ -83,7 +41,7 @@ static struct timed timed_of(struct boxes *at, int64_t micro_batches, double lat
 /* 3 %: what begin and end of a step, which the formula leaves out, may hide or add. */
 static void check_share(const char *what, int boxes, double is, double formula)
 {
-	printf("%s, %d boxes: %.4f s, formula %.4f\n", what, boxes, is, formula);
+	printf("%s, %d boxes: %.4f, formula %.4f\n", what, boxes, is, formula);
 	assert_true(fabs(is - formula) <= 0.03 * formula);
 }
 
@@ -95,7 +53,7 @@ static void test_gpipe_of_many_micro_batches_ends(void **state)
 	enum { MICRO_BATCHES = 24 };
 	for (int boxes = 2; boxes <= BOXES_MOST; boxes++) {
 		struct boxes at;
-		boxes_open(&at, boxes, RH_MODE_SYNC_PP, "gpipe");
+		boxes_open(&at, boxes, even, RH_MODE_SYNC_PP, "gpipe");
 		struct timed alone = timed_of(&at, MICRO_BATCHES, 0, 0), slow = timed_of(&at, MICRO_BATCHES, 0.1, 0);
 		assert_true(alone.step_s >= MICRO_BATCHES * alone.box_s[0]);
 		assert_true(slow.step_s >= 0.99 * 4 * (boxes - 1) * 0.1);
@@ -123,7 +81,7 @@ static void test_1f1b_micro_batch_takes_its_share_of_a_round_trip(void **state)
 {
 	(void)state;
 	struct boxes at;
-	boxes_open(&at, THREE, RH_MODE_SYNC_PP, "1f1b");
+	boxes_open(&at, THREE, even, RH_MODE_SYNC_PP, "1f1b");
 	struct timed alone = timed_of(&at, 4 * THREE, 0, 0);
 	for (int i = 0; i < LINES; i++) {
 		double less = timed_of(&at, 4 * THREE, lines[i].latency_s, lines[i].transfer_s).step_s,
@@ -134,16 +92,110 @@ static void test_1f1b_micro_batch_takes_its_share_of_a_round_trip(void **state)
 	boxes_close(&at);
 }
 
+/* A box recomputes while the gradient is on its way. The last box, whose stage is fused, recomputes nothing: its time is what a unit waits
+ * for in each of the boxes, which are alike. */
 static void test_paci_period_is_that_of_its_admission_limits(void **state)
 {
 	(void)state;
 	struct boxes at;
-	boxes_open(&at, THREE, RH_MODE_PACI, "paci");
-	struct timed alone = timed_of(&at, 4 * THREE, 0, 0);
+	boxes_open(&at, THREE, even, RH_MODE_PACI, "paci");
+	struct timed alone = timed_of(&at, 4 * THREE, 0, 0), waited = alone;
+	for (int k = 0; k < THREE; k++)
+		waited.box_s[k] = alone.box_s[THREE - 1];
 	for (int i = 0; i < LINES; i++) {
-		struct timed is = timed_of(&at, 4 * THREE, lines[i].latency_s, lines[i].transfer_s);
-		check_share("paci", THREE, is.step_s / (4 * THREE),
-		            period_of(&alone, THREE, lines[i].latency_s + lines[i].transfer_s));
+		double link_s = lines[i].latency_s + lines[i].transfer_s,
+		       formula = fmax(period_of(&alone, 1, 0), period_of(&waited, THREE, link_s));
+		check_share("paci", THREE, timed_of(&at, 4 * THREE, lines[i].latency_s, lines[i].transfer_s).step_s / (4 * THREE), formula);
+	}
+	boxes_close(&at);
+}
+
+/* A step of PACI of a micro-batches takes a t_max; one of 1F1B with a flush a t_max + sum t - t_max where the slowest box is the last, or
+ * all are alike. Where boxes above the slowest are quicker than it, its flush hides a part of them. Without latency. */
+static void test_paci_over_flush_is_the_bubble(void **state)
+{
+	(void)state;
+	enum { ACCUMULATION = 8 };
+	static const struct {
+		int boxes, blocks[BOXES_MOST], is_exact;
+	} cases[] = {{3, {6, 6, 6}, 1}, {4, {6, 6, 6, 6}, 1}, {3, {4, 6, 12}, 1},
+	             {4, {5, 2, 4, 12}, 1}, {3, {4, 9, 6}, 0}, {4, {9, 3, 5, 4}, 0}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct timed flushed, own;
+		double sum = 0, most = 0;
+		for (int is_paci = 0; is_paci < 2; is_paci++) {
+			struct boxes at;
+			boxes_open(&at, cases[i].boxes, cases[i].blocks, is_paci ? RH_MODE_PACI : RH_MODE_SYNC_PP,
+			           is_paci ? "paci" : "1f1b");
+			*(is_paci ? &own : &flushed) = timed_of(&at, ACCUMULATION, 0, 0);
+			boxes_close(&at);
+		}
+		for (int k = 0; k < cases[i].boxes; k++) {
+			sum += own.box_s[k];
+			most = fmax(most, own.box_s[k]);
+		}
+		double formula = 1 + (sum - most) / (ACCUMULATION * most), is = flushed.step_s / own.step_s;
+		check_share("paci's step", cases[i].boxes, own.step_s, ACCUMULATION * most);
+		if (cases[i].is_exact)
+			check_share("paci over flush", cases[i].boxes, is, formula);
+		else
+			assert_true(is > 1 && is < 1.03 * formula);
+	}
+}
+
+static double period_with(struct boxes *at, int64_t most, const double line_s[2])
+{
+	struct rh_admission_limits limits;
+	rh_admission_limits_set(at->boxes, most, &limits);
+	at->deep.rig.config.admission_limits = limits.list;
+	double seconds = timed_of(at, 4 * THREE, line_s[0], line_s[1]).step_s / (4 * THREE);
+	at->deep.rig.config.admission_limits = (struct rh_list){0};
+	return seconds;
+}
+
+/* With 1 + (N - i) (1 + ceil(R / T)) units in flight the links' latency is hidden: the period is the slowest box's, or a link's transfer.
+ */
+static void test_wide_admission_limits_hide_the_links(void **state)
+{
+	(void)state;
+	static const double far[][2] = {{0.025, 0}, {0.025, 0.004}, {0.1, 0}, {0.01, 0.06}};
+	struct boxes at;
+	boxes_open(&at, THREE, even, RH_MODE_PACI, "paci");
+	double slowest = 0;
+	struct timed alone = timed_of(&at, 4 * THREE, 0, 0);
+	for (int k = 0; k < THREE; k++)
+		slowest = fmax(slowest, alone.box_s[k]);
+	for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+		int64_t most = 1 + (THREE - 1) * (1 + (int64_t)ceil(2 * (far[i][0] + far[i][1]) / slowest));
+		check_share("paci, wide limits", THREE, period_with(&at, most, far[i]), fmax(slowest, far[i][1]));
+	}
+	boxes_close(&at);
+}
+
+/* Fewer units in flight than were chosen are more than 3 % slower than the best, which the wide limits' formula gives. */
+static void test_chosen_admission_limits_are_the_smallest(void **state)
+{
+	(void)state;
+	static const double far[][2] = {{0, 0}, {0.025, 0}, {0.025, 0.004}};
+	struct boxes at;
+	boxes_open(&at, THREE, even, RH_MODE_PACI, "paci");
+	for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+		struct timed alone = timed_of(&at, 4 * THREE, far[i][0], far[i][1]); /* sets the lines */
+		double unit_s[2], slowest = 0;
+		struct rh_admission_limits limits;
+		struct rh_forecast_input input;
+		for (int k = 0; k < THREE; k++)
+			slowest = fmax(slowest, alone.box_s[k]);
+		check_ok(rh_forecast_input_synthetic(&at.deep.rig.config, 2, &input));
+		const struct rh_boxes_request request = {&at.deep.rig.config, at.machine, at.first, at.line, &input};
+		check_ok(rh_forecast_limits(&request, &limits, unit_s));
+		int64_t most = atoll(limits.list.item[0]);
+		printf("%lld units in flight: %.4f s a unit, PACI's own %.4f s\n", (long long)most, unit_s[0], unit_s[1]);
+		assert_true(unit_s[0] <= 1.03 * 1.03 * slowest); /* of choice, and of the forecast */
+		assert_true(unit_s[0] == period_with(&at, most, far[i]));
+		assert_true(most == THREE ? i == 0 : period_with(&at, most - 1, far[i]) > 1.03 * slowest);
+		assert_string_equal(limits.list.item[THREE - 1], "1");
+		rh_forecast_input_free(&input);
 	}
 	boxes_close(&at);
 }
@@ -156,10 +208,10 @@ static void test_box_that_does_not_fit_is_named(void **state)
 	struct rh_forecast_input input;
 	struct rh_forecast box[2];
 	struct rh_hardware small;
-	boxes_open(&at, 2, RH_MODE_SYNC_PP, "1f1b");
+	boxes_open(&at, 2, even, RH_MODE_SYNC_PP, "1f1b");
 	at.deep.rig.config.gradient_accumulation_steps = 4;
 	check_ok(rh_forecast_input_synthetic(&at.deep.rig.config, 2, &input));
-	small = at.hardware;
+	small = at.hardware[0];
 	small.device.memory = 1 << 16;
 	at.machine[1].hardware = &small;
 	const struct rh_boxes_request request = {&at.deep.rig.config, at.machine, at.first, at.line, &input};
@@ -178,6 +230,9 @@ int main(void)
 	        cmocka_unit_test(test_gpipe_of_many_micro_batches_ends),
 	        cmocka_unit_test(test_1f1b_micro_batch_takes_its_share_of_a_round_trip),
 	        cmocka_unit_test(test_paci_period_is_that_of_its_admission_limits),
+	        cmocka_unit_test(test_paci_over_flush_is_the_bubble),
+	        cmocka_unit_test(test_wide_admission_limits_hide_the_links),
+	        cmocka_unit_test(test_chosen_admission_limits_are_the_smallest),
 	        cmocka_unit_test(test_box_that_does_not_fit_is_named),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

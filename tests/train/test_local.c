@@ -5,6 +5,10 @@
 #include "core/minmax.h"
 #include "device/cpu/kernels.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 enum { STEPS = 20, BLOCKS = 6, MICROS = 3, ALL = STEPS * MICROS, STAGES_MOST = 4, ACTS = 4 << 20 };
 
 struct what {
@@ -102,11 +106,15 @@ struct running {
 	int64_t begun, ended;
 };
 
+static int64_t *narrowed; /* limits of which the first is lowered when the program is made: what it lets in is more than they allow */
+
 static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct running *at = context;
 	struct rh_update update = update_of(step);
 	assert_int_equal(step, at->begun++);
+	if (narrowed)
+		narrowed[0] = 2;
 	rh_updater_open(at->rig->session.updater, &update, 0);
 	for (int64_t m = 0; m < MICROS; m++) {
 		micro_make(at->in, step * MICROS + m, &at->micro[step * MICROS + m]);
@@ -409,6 +417,29 @@ static void test_more_stages_are_staler(void **state)
 	free(stale.weights);
 }
 
+/* A window that is wider than the limits in force ends the run. */
+static void test_a_wider_window_than_the_limits_is_caught(void **state)
+{
+	(void)state;
+	for (int is_wider = 0; is_wider < 2; is_wider++) {
+		pid_t child = fork();
+		assert_true(child >= 0);
+		if (!child) {
+			int64_t limits[] = {3, 3, 2, 1};
+			struct what what = cases[1];
+			what.admission_limit = limits;
+			narrowed = is_wider ? limits : NULL;
+			(void)!freopen("/dev/null", "w", stderr);
+			struct outcome out = run(&what);
+			free(out.weights);
+			_exit(0);
+		}
+		int status;
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_int_equal(WIFSIGNALED(status) ? WTERMSIG(status) : 0, is_wider ? SIGABRT : 0);
+	}
+}
+
 static void test_what_cannot_be_updated_by_stages_is_refused(void **state)
 {
 	(void)state;
@@ -442,6 +473,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_stages_that_update_themselves_equal_a_plain_loop),
 	        cmocka_unit_test(test_more_stages_are_staler),
+	        cmocka_unit_test(test_a_wider_window_than_the_limits_is_caught),
 	        cmocka_unit_test(test_what_cannot_be_updated_by_stages_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

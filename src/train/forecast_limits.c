@@ -1,0 +1,122 @@
+#include "train/forecast_limits.h"
+
+#include "core/minmax.h"
+#include "partition/rounds.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const double within = 1.03;
+
+struct limiting {
+	const struct rh_boxes_request *request;
+	struct rh_forecast box[RH_LIMITS_MOST]; /* of the limits that were simulated last */
+	int64_t units;                          /* of a step */
+};
+
+void rh_admission_limits_set(int boxes, int64_t most, struct rh_admission_limits *out)
+{
+	RH_ASSERT(boxes > 1 && boxes <= RH_LIMITS_MOST && most >= 1);
+	out->list = (struct rh_list){.item = out->item, .count = (size_t)boxes};
+	for (int k = 0; k < boxes; k++) {
+		int64_t limit = 1 + ((boxes - 1 - k) * (most - 1) + boxes - 2) / (boxes - 1);
+		snprintf(out->text[k], sizeof out->text[k], "%lld", (long long)limit);
+		out->item[k] = out->text[k];
+	}
+}
+
+static void free_boxes(struct limiting *at)
+{
+	for (int k = 0; k < (int)at->request->config->boxes; k++) {
+		rh_forecast_free(&at->box[k]);
+		at->box[k] = (struct rh_forecast){0};
+	}
+}
+
+/* Seconds of a unit; INFINITY: that much in flight does not fit. */
+static int period_of(struct limiting *at, int64_t most, double *seconds)
+{
+	struct rh_admission_limits limits;
+	struct rh_config config = *at->request->config;
+	struct rh_boxes_request request = *at->request;
+	rh_admission_limits_set((int)config.boxes, most, &limits);
+	config.admission_limits = limits.list;
+	request.config = &config;
+	free_boxes(at);
+	int rc = rh_forecast_boxes(&request, at->box);
+	*seconds = INFINITY;
+	if (rc == RH_DOES_NOT_FIT && most > config.boxes) {
+		rh_error_clear();
+		return 0;
+	}
+	if (rc)
+		return rc;
+	at->units = rh_round_count(request.input->work.train_micro_batches, at->box[0].unit);
+	*seconds = at->box[0].step_seconds / (double)at->units;
+	return 0;
+}
+
+/* After a simulation with PACI's own limits: more than this many units of the first box hide nothing more. */
+static int64_t most_of(const struct limiting *at)
+{
+	const struct rh_boxes_request *request = at->request;
+	int boxes = (int)request->config->boxes;
+	double slowest_s = 0, trip_s = 0;
+	for (int k = 0; k < boxes; k++)
+		slowest_s = fmax(slowest_s, (1 - at->box[k].bubble) * at->box[k].step_seconds / (double)at->units);
+	for (int k = 0; k + 1 < boxes; k++) {
+		double seconds = 0;
+		for (int way = 0; way < 2; way++) {
+			const struct rh_virtual_line *line = &request->line[k][way];
+			seconds += line->latency_s + (line->bytes_per_s > 0 ? (double)at->box[k].unit_bytes / line->bytes_per_s : 0);
+		}
+		trip_s = fmax(trip_s, seconds);
+	}
+	double trips = slowest_s > 0 ? ceil(trip_s / slowest_s) : 0;
+	int64_t most = 1 + (boxes - 1) * (1 + (int64_t)fmin(trips, 1 << 10)), drift = request->config->max_version_drift;
+	return drift ? rh_max(rh_min(most, 1 + drift * at->units), boxes) : most;
+}
+
+/* The first of `most`, and of the numbers half way from it to `least`, that fits. */
+static int find_fitting(struct limiting *at, int64_t least, int64_t *most, double *seconds)
+{
+	int rc = 0;
+	for (*seconds = INFINITY; !rc && *most > least && !isfinite(*seconds);) {
+		rc = period_of(at, *most, seconds);
+		*most = isfinite(*seconds) ? *most : (least + *most) / 2;
+	}
+	return rc;
+}
+
+int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admission_limits *out, double unit_s[2])
+{
+	int boxes = (int)request->config->boxes;
+	struct limiting at = {.request = request};
+	int64_t least = boxes, enough = boxes;
+	double best;
+	int rc = period_of(&at, least, &unit_s[1]);
+	unit_s[0] = best = unit_s[1];
+	if (!rc) {
+		enough = most_of(&at);
+		rc = find_fitting(&at, least, &enough, &best);
+	}
+	if (unit_s[1] <= within * best)
+		enough = least;
+	else
+		unit_s[0] = best;
+	while (!rc && enough - least > 1) { /* `least` is too small, `enough` is not */
+		int64_t middle = (least + enough) / 2;
+		double seconds;
+		rc = period_of(&at, middle, &seconds);
+		best = fmin(best, seconds);
+		if (seconds <= within * best) {
+			enough = middle;
+			unit_s[0] = seconds;
+		} else {
+			least = middle;
+		}
+	}
+	free_boxes(&at);
+	rh_admission_limits_set(boxes, enough, out);
+	return rc;
+}

@@ -1,0 +1,24 @@
+/* Admission limits for slow links, mode paci: how many units each box has in flight. */
+#ifndef RH_TRAIN_FORECAST_LIMITS_H
+#define RH_TRAIN_FORECAST_LIMITS_H
+
+#include "train/forecast_boxes.h"
+
+enum { RH_LIMITS_MOST = 64 }; /* boxes */
+
+/* Limits as the configuration has them; the list points into the struct, which must not move. */
+struct rh_admission_limits {
+	struct rh_list list;
+	char *item[RH_LIMITS_MOST], text[RH_LIMITS_MOST][24];
+};
+/* Of a first box with `most` units in flight, 1 of the last; those between lie on a line: 1 + ceil((boxes - i) (most - 1) / (boxes - 1)).
+ */
+void rh_admission_limits_set(int boxes, int64_t most, struct rh_admission_limits *out);
+
+/* The smallest limits whose simulated period is within 3 % of the best, of those from PACI's own (boxes + 1 - i) up to
+ * 1 + (boxes - i) (1 + ceil(R / T)): R a round trip with an activation's and a gradient's transfer, T the slowest box's time for a unit.
+ * None exceeds what memory holds, or what max_version_drift allows. unit_s: the seconds that a unit takes with these limits, and with
+ * PACI's own. RH_DOES_NOT_FIT: PACI's own do not. */
+int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admission_limits *out, double unit_s[2]) RH_MUST;
+
+#endif
