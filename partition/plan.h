@@ -86,6 +86,12 @@ struct rh_plan {
 	int64_t device_bytes;              /* all of the above: what a device reserves */
 };
 
+/* How many of the backward stages a call runs: forward-only the fused one, for losses or logits, where this box has the head. */
+static inline int rh_plan_backward_stages(const struct rh_plan *cuts, int trains)
+{
+	return trains ? cuts->backward_stages : !cuts->feeds;
+}
+
 /* The number of layers. A box's part in which nothing is trained has no backward stage. */
 static inline int rh_plan_top(const struct rh_plan *cuts)
 {

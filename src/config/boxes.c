@@ -165,12 +165,12 @@ static int check_rest(const struct asking *at)
 	if (config->optimizer_staleness)
 		return config_entry_fail(given(at, "optimizer_staleness"), "mode %s takes no stale weights of one box: leave it 0",
 		                         mode_name(config->mode));
-	if (config->eval_strategy != RH_WHEN_NO)
-		return config_entry_fail(given(at, "eval_strategy"),
-		                         "several boxes do not evaluate yet: write no, and run eval on the result");
 	if (config->router_aux_loss_coef > 0)
 		return config_entry_fail(given(at, "router_aux_loss_coef"),
 		                         "several boxes do not tell each other the loads of their experts yet: leave it 0");
+	if (config->load_best_model_at_end)
+		return config_entry_fail(given(at, "load_best_model_at_end"),
+		                         "several boxes keep their last weights: leave it out, and take the checkpoints of the best step");
 	if (config->spill & (RH_SPILL_ACTIVATIONS | RH_SPILL_AUTO))
 		return config_entry_fail(given(at, "spill"),
 		                         "several boxes keep activations in memory: name the others, without activations");

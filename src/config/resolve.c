@@ -185,7 +185,8 @@ static int resolve_evaluation(struct resolving *r)
 		return config_entry_fail(given(r, "eval_split"), "contradicts validation_file; keep one of them");
 	if (config->eval_split > 0 && r->verb_bit == VERB_EVAL && !config->train_file.count)
 		return config_entry_fail(given(r, "eval_split"), "is a share of train_file's rows; give it, or validation_file");
-	if (config->eval_strategy != RH_WHEN_NO && r->verb_bit == VERB_TRAIN && !config->validation_file.count && config->eval_split == 0)
+	if (config->eval_strategy != RH_WHEN_NO && r->verb_bit == VERB_TRAIN && !config->validation_file.count && config->eval_split == 0 &&
+	    config->box <= 1) /* which has the rows */
 		return config_entry_fail(given(r, "eval_strategy"), "needs rows to evaluate on: give validation_file or eval_split");
 	return 0;
 }

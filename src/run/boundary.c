@@ -11,7 +11,7 @@ int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer)
 	int readers = 0;
 	for (int i = 0; i < plan->forward_stages; i++)
 		readers += plan->forward[i].lo == layer;
-	for (int i = 0; i < (trains ? plan->backward_stages : 1); i++)
+	for (int i = 0; i < rh_plan_backward_stages(plan, trains); i++)
 		readers += plan->backward[i].lo == layer;
 	if (!layer && !plan->is_fed)
 		return 0;
@@ -101,7 +101,7 @@ static void count_readers(const struct rh_plan *plan, int trains, int *readers)
 {
 	for (int i = 0; i < plan->forward_stages; i++)
 		readers[plan->forward[i].lo]++;
-	for (int i = 0; i < (trains ? plan->backward_stages : 1); i++)
+	for (int i = 0; i < rh_plan_backward_stages(plan, trains); i++)
 		readers[plan->backward[i].lo]++;
 	if (!plan->is_fed)
 		readers[0] = 0;

@@ -20,7 +20,7 @@ static int deal(const struct rh_plan *plan, int trains, int devices, int64_t mic
                 struct rh_program *out)
 {
 	int64_t rounds = rh_round_count(micro_batches, round_micro_batches);
-	int forward = plan->forward_stages, backward = trains ? plan->backward_stages : 1;
+	int forward = plan->forward_stages, backward = rh_plan_backward_stages(plan, trains);
 	size_t before = out->slots;
 	int rc = rh_grow(&out->slot, &out->capacity, before + (size_t)(rounds * (forward + backward)), sizeof *out->slot);
 	if (rc)

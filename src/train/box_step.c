@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The messages of a step; a step's number is in the tag's upper part, so that boxes that are not at the same step find out at once. */
-enum message { NEWEST, RUN, STRETCH, SHAPES, BATCHES, SQUARES, RESULTS, MESSAGES };
+enum message { NEWEST, RUN, STRETCH, SHAPES, BATCHES, SQUARES, RESULTS, EVAL_SHAPES, EVAL_BATCHES, EVAL_RESULT, MESSAGES };
 
 static uint64_t tag_of(int64_t step, enum message message)
 {
@@ -18,7 +18,49 @@ static uint64_t tag_of(int64_t step, enum message message)
 struct run_facts {
 	int64_t steps, steps_per_epoch, rows, tokens, warmup, save_every;
 	int64_t micro_tokens, micro_documents, micro_longest, micro_head_rows, micro_batches, train_steps;
+	/* evaluations; rows 0: there are none */
+	int64_t eval_every, eval_rows, eval_tokens, eval_documents, eval_longest, eval_head_rows, eval_micro_batches;
+	int64_t choices, choice[RH_CHOICES_MAX], choice_documents[RH_CHOICES_MAX];
 };
+
+/* What box 0 knows of evaluations, and what the others learn. */
+static void tell_evaluations(const struct training *run, const struct rh_workload *work, struct run_facts *facts)
+{
+	const struct rh_choices *choices = &run->data.choices;
+	facts->eval_every = run->eval_every;
+	facts->eval_rows = run->data.held_out.rows;
+	facts->eval_tokens = work->infer.tokens;
+	facts->eval_documents = work->infer.documents;
+	facts->eval_longest = work->infer.longest;
+	facts->eval_head_rows = work->infer.head_rows;
+	facts->eval_micro_batches = work->infer_micro_batches;
+	facts->choices = choices->count;
+	for (int c = 0; c < choices->count; c++) {
+		facts->choice[c] = choices->token[c];
+		facts->choice_documents[c] = choices->documents[c];
+	}
+}
+
+static int hear_evaluations(struct training *run, const struct run_facts *facts, struct rh_workload *work)
+{
+	struct rh_choices *choices = &run->data.choices;
+	if (facts->choices < 0 || facts->choices > RH_CHOICES_MAX)
+		return rh_fail(-EPROTO, "box 1 speaks of evaluations with more than %d choices", RH_CHOICES_MAX);
+	run->eval_every = facts->eval_every;
+	run->data.held_out.rows = facts->eval_rows; /* without the rows themselves */
+	work->infer = (struct rh_micro_shape){.tokens = facts->eval_tokens,
+	                                      .documents = facts->eval_documents,
+	                                      .longest = facts->eval_longest,
+	                                      .head_rows = facts->eval_head_rows,
+	                                      .choices = facts->choices};
+	work->infer_micro_batches = facts->eval_micro_batches;
+	choices->count = (int)facts->choices;
+	for (int c = 0; c < choices->count; c++) {
+		choices->token[c] = (int32_t)facts->choice[c];
+		choices->documents[c] = facts->choice_documents[c];
+	}
+	return 0;
+}
 
 int box_share_run(struct training *run, struct rh_workload *work)
 {
@@ -33,6 +75,7 @@ int box_share_run(struct training *run, struct rh_workload *work)
 	                          .micro_longest = work->train.longest,
 	                          .micro_head_rows = work->train.head_rows,
 	                          .micro_batches = work->train_micro_batches};
+	tell_evaluations(run, work, &facts);
 	int rc = rh_box_pass_up(&run->session.box, tag_of(-1, RUN), &facts, sizeof facts);
 	if (rc || !run->session.box.number)
 		return rc;
@@ -47,7 +90,7 @@ int box_share_run(struct training *run, struct rh_workload *work)
 	                                       .longest = facts.micro_longest,
 	                                       .head_rows = facts.micro_head_rows},
 	                             .train_micro_batches = facts.micro_batches};
-	return 0;
+	return hear_evaluations(run, &facts, work);
 }
 
 struct newest {
@@ -141,14 +184,14 @@ void box_data_free(struct training *run)
 	rh_free(run->box_data);
 }
 
-/* The shapes that box 1 spoke of become those of run->batch. */
-static int set_shapes(struct training *run, const int64_t *shapes)
+/* The shapes that box 1 spoke of become those of the batches. */
+static int set_shapes(struct rh_batch *batches, int64_t most, const int64_t *shapes)
 {
-	if (shapes[0] < 0 || shapes[0] > run->micro_batches)
-		return rh_fail(-EPROTO, "box 1 speaks of %lld micro-batches in a step of at most %lld", (long long)shapes[0],
-		               (long long)run->micro_batches);
+	if (shapes[0] < 0 || shapes[0] > most)
+		return rh_fail(-EPROTO, "box 1 speaks of %lld micro-batches at once, of at most %lld", (long long)shapes[0],
+		               (long long)most);
 	for (int64_t m = 0; m < shapes[0]; m++) {
-		struct rh_batch *batch = &run->batch[m];
+		struct rh_batch *batch = &batches[m];
 		const int64_t *shape = shapes + 1 + SHAPE * m;
 		batch->tokens = shape[0];
 		batch->documents = shape[1];
@@ -160,17 +203,68 @@ static int set_shapes(struct training *run, const int64_t *shapes)
 	return 0;
 }
 
-static int share_shapes(struct training *run, int64_t step, int64_t count, int64_t *shapes)
+static void tell_shapes(const struct rh_batch *batches, int64_t count, int64_t *shapes)
 {
-	int64_t items = 1 + SHAPE * run->micro_batches;
 	shapes[0] = count;
-	for (int64_t m = 0; !run->session.box.number && m < count; m++) {
-		const struct rh_batch *batch = &run->batch[m];
+	for (int64_t m = 0; m < count; m++) {
+		const struct rh_batch *batch = &batches[m];
 		const int64_t shape[SHAPE] = {batch->tokens, batch->documents, batch->longest, batch->trained};
 		memcpy(shapes + 1 + SHAPE * m, shape, sizeof shape);
 	}
+}
+
+static int share_shapes(struct training *run, int64_t step, int64_t count, int64_t *shapes)
+{
+	int64_t items = 1 + SHAPE * run->micro_batches;
+	int is_first = !run->session.box.number;
+	if (is_first)
+		tell_shapes(run->batch, count, shapes);
 	int rc = rh_box_pass_up(&run->session.box, tag_of(step, SHAPES), shapes, items * (int64_t)sizeof *shapes);
-	return rc || !run->session.box.number ? rc : set_shapes(run, shapes);
+	return rc || is_first ? rc : set_shapes(run->batch, run->micro_batches, shapes);
+}
+
+/* Box 1's numbers are those of a micro-batch of this model. */
+static int check_batch(const struct rh_session *session, const struct rh_batch *batch, int64_t m)
+{
+	if (rh_batch_is_sound(batch, session->model_config->vocab_size))
+		return 0;
+	return rh_fail(-EPROTO, "micro-batch %lld from box 1 is not one of this model's", (long long)m);
+}
+
+int box_share_rows(struct rh_session *session, int64_t row, struct rh_batch *batch, int64_t count)
+{
+	struct rh_box *box = &session->box;
+	int64_t *shapes = rh_alloc((size_t)(1 + SHAPE * count), sizeof *shapes), bytes = 0;
+	char *message = NULL;
+	int is_first = !box->number, rc = shapes ? 0 : -ENOMEM;
+	if (!rc && is_first)
+		tell_shapes(batch, count, shapes);
+	if (!rc)
+		rc = rh_box_pass_up(box, tag_of(row, EVAL_SHAPES), shapes, (1 + SHAPE * count) * (int64_t)sizeof *shapes);
+	if (!rc && !is_first)
+		rc = set_shapes(batch, count, shapes);
+	if (rc)
+		goto out;
+	bytes = bytes_of(batch, count);
+	message = rh_alloc((size_t)rh_max(bytes, 1), 1);
+	rc = message ? 0 : -ENOMEM;
+	if (!rc && is_first)
+		pack(batch, count, message, 1);
+	if (!rc)
+		rc = rh_box_pass_up(box, tag_of(row, EVAL_BATCHES), message, bytes);
+	if (!rc && !is_first)
+		pack(batch, count, message, 0);
+	for (int64_t m = 0; !rc && !is_first && m < count; m++)
+		rc = check_batch(session, &batch[m], m);
+out:
+	rh_free(message);
+	rh_free(shapes);
+	return rc;
+}
+
+int box_share_tally(struct rh_session *session, void *tally, int64_t bytes)
+{
+	return rh_box_pass_down(&session->box, tag_of(-1, EVAL_RESULT), tally, bytes);
 }
 
 int box_share_data(struct training *run, int64_t step, int64_t count)
@@ -200,15 +294,15 @@ int64_t box_take_data(struct training *run, int64_t step)
 	const struct box_data *data = &run->box_data[step % run->held];
 	int64_t first = step % run->held * run->micro_batches, count = data->shapes[0];
 	struct train_step *flight = &run->flight[step % run->held];
-	int rc = set_shapes(run, data->shapes);
+	int rc = set_shapes(run->batch, run->micro_batches, data->shapes);
 	if (rc)
 		return rc;
 	pack(run->batch, count, data->batches, 0);
 	*flight = (struct train_step){.count = count};
 	for (int64_t m = 0; m < count; m++) {
-		if (!rh_batch_is_sound(&run->batch[m], run->session.model_config->vocab_size))
-			return rh_fail(-EPROTO, "micro-batch %lld of step %lld from box 1 is not one of this model's", (long long)m,
-			               (long long)step);
+		rc = check_batch(&run->session, &run->batch[m], m);
+		if (rc)
+			return rc;
 		run->micro[m] = rh_micro_of(&run->batch[m]);
 		run->micro[m].loss = rh_model_has_head(run->session.model) ? run->loss[first + m] : NULL;
 		run->targets[first + m] = run->batch[m].trained;

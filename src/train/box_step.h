@@ -28,6 +28,11 @@ int64_t box_take_data(struct training *run, int64_t step);
 /* A stretch: from box 0 all learn how many steps it has, and how many micro-batches each. */
 int box_share_stretch(struct training *run, int64_t first, int64_t *steps, int64_t *count) RH_MUST;
 
+/* Evaluations. Box 0 has made `count` micro-batches of rows from `row` on: they go to all boxes, whose batches have room for them. */
+int box_share_rows(struct rh_session *session, int64_t row, struct rh_batch *batch, int64_t count) RH_MUST;
+/* The last box has added up the results: all get them. */
+int box_share_tally(struct rh_session *session, void *tally, int64_t bytes) RH_MUST;
+
 /* After the executor has finished `steps` steps, one unless they were a stretch: the norm of all boxes' gradients is known everywhere, and
  * each step's losses. Of a stretch the norms are in `flight`, before and after; of a step the updater has them. 1 in *stopping: a box was
  * asked to stop. */

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "schedule/program.h"
+#include "train/box_step.h"
 
 #include <math.h>
 #include <string.h>
@@ -132,8 +133,19 @@ static void wave_free(struct wave *wave)
 	rh_free(wave->hit);
 }
 
-static int wave_create(const struct rh_micro_shape *shape, int64_t micro_batches, int64_t batch_rows, struct wave *out)
+/* Box 1 of several makes the batches; the others have room for them. */
+static int reserve_batch(const struct rh_session *session, struct rh_batch *batch)
 {
+	const struct rh_micro_shape *shape = &session->work.infer;
+	const struct rh_batch_limits limits = {
+	        .tokens = shape->tokens, .documents = shape->documents, .trained = shape->head_rows, .longest = shape->longest};
+	return session->box.number ? rh_batch_reserve(batch, &limits) : 0;
+}
+
+static int wave_create(const struct rh_session *session, struct wave *out)
+{
+	const struct rh_micro_shape *shape = &session->work.infer;
+	int64_t micro_batches = session->work.infer_micro_batches, batch_rows = session->config->per_device_eval_batch_size;
 	size_t count = (size_t)micro_batches, rows = (size_t)shape->head_rows;
 	*out = (struct wave){.micro_batches = micro_batches, .scores = shape->choices};
 	out->rows = rh_alloc((size_t)batch_rows, sizeof *out->rows);
@@ -147,16 +159,21 @@ static int wave_create(const struct rh_micro_shape *shape, int64_t micro_batches
 		out->loss[m] = rh_alloc(rows, sizeof(float));
 		out->hit[m] = rh_alloc(rows, sizeof(int32_t));
 		out->score[m] = rh_alloc(rows * (size_t)(shape->choices ? shape->choices : 1), sizeof(float));
-		rc = out->loss[m] && out->hit[m] && out->score[m] ? 0 : -ENOMEM;
+		rc = out->loss[m] && out->hit[m] && out->score[m] ? reserve_batch(session, &out->batch[m]) : -ENOMEM;
 	}
 	if (rc)
 		wave_free(out);
 	return rc;
 }
 
-struct tally {
+/* In 64 bits each: they travel between boxes. */
+struct sums {
 	double loss;
 	int64_t hits, trained, tokens, right, documents;
+};
+
+struct tally {
+	struct sums sums;
 	int64_t labels, *pair; /* of a classification: (labels, labels) rows of a label, columns of a prediction; else NULL */
 };
 
@@ -172,11 +189,11 @@ static void count_micro(const struct wave *wave, int64_t m, const struct rh_choi
 {
 	const struct rh_batch *batch = &wave->batch[m];
 	int64_t document = -1;
-	tally->tokens += batch->tokens;
-	tally->trained += batch->trained;
+	tally->sums.tokens += batch->tokens;
+	tally->sums.trained += batch->trained;
 	for (int64_t i = 0, d = 0; i < batch->trained; i++) {
-		tally->loss += (double)wave->loss[m][i];
-		tally->hits += wave->hit[m][i];
+		tally->sums.loss += (double)wave->loss[m][i];
+		tally->sums.hits += wave->hit[m][i];
 		if (tally->pair)
 			count_pair(wave->score[m] + i * wave->scores, batch->target[i], tally);
 		while (batch->start[d + 1] <= batch->head_row[i])
@@ -188,37 +205,49 @@ static void count_micro(const struct wave *wave, int64_t m, const struct rh_choi
 		for (int c = 1; c < choices->count; c++)
 			if (wave->score[m][i * wave->scores + c] > wave->score[m][i * wave->scores + best])
 				best = c;
-		tally->right += choices->token[best] == batch->target[i];
-		tally->documents++;
+		tally->sums.right += choices->token[best] == batch->target[i];
+		tally->sums.documents++;
 	}
 }
 
-static int run_wave(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices, struct wave *wave,
-                    int64_t *row, struct tally *tally)
+/* The batches of a wave, rows from *row on. Their number, or a fault. */
+static int64_t fill_wave(struct rh_session *session, const struct rh_dataset *dataset, struct wave *wave, int64_t *row)
 {
-	int64_t count = 0, most = session->config->per_device_eval_batch_size;
+	int64_t count = 0, first = *row, most = session->config->per_device_eval_batch_size;
 	for (; count < wave->micro_batches && *row < dataset->rows; count++) {
 		int64_t n = 0;
 		while (n < most && *row < dataset->rows)
 			wave->rows[n++] = (*row)++;
-		int rc = rh_batch_make(dataset, wave->rows, n, &wave->batch[count]);
+		int rc = session->box.number ? 0 : rh_batch_make(dataset, wave->rows, n, &wave->batch[count]);
 		if (rc)
 			return rc;
-		struct rh_micro_batch *micro = &wave->micro[count];
-		*micro = rh_micro_of(&wave->batch[count]);
-		micro->loss = wave->loss[count];
-		micro->hit = wave->hit[count];
+	}
+	int rc = rh_box_is_linked(&session->box) ? box_share_rows(session, first, wave->batch, count) : 0;
+	return rc ? rc : count;
+}
+
+/* The box with the head counts. */
+static int run_wave(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices, struct wave *wave,
+                    int64_t *row, struct tally *tally)
+{
+	int counts = rh_model_has_head(session->model);
+	int64_t count = fill_wave(session, dataset, wave, row);
+	for (int64_t m = 0; m < count; m++) {
+		struct rh_micro_batch *micro = &wave->micro[m];
+		*micro = rh_micro_of(&wave->batch[m]);
+		micro->loss = counts ? wave->loss[m] : NULL;
+		micro->hit = counts ? wave->hit[m] : NULL;
 		if (tally->pair) {
 			micro->shape.choices = tally->labels;
-			micro->scores = wave->score[count];
+			micro->scores = wave->score[m];
 		} else if (choices && choices->count) {
 			micro->shape.choices = choices->count;
 			micro->choice = choices->token;
-			micro->scores = wave->score[count];
+			micro->scores = counts ? wave->score[m] : NULL;
 		}
 	}
-	int rc = rh_executor_infer(session->executor, wave->micro, count);
-	for (int64_t m = 0; !rc && m < count; m++)
+	int rc = count < 0 ? (int)count : rh_executor_infer(session->executor, wave->micro, count);
+	for (int64_t m = 0; !rc && counts && m < count; m++)
 		count_micro(wave, m, choices, tally);
 	return rc;
 }
@@ -274,14 +303,10 @@ static void judge_pairs(const struct tally *tally, struct rh_evaluation *out)
 int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
                 struct rh_progress *progress, struct rh_evaluation *out)
 {
-	struct rh_micro_shape shape;
 	struct wave wave;
 	struct tally tally = {.labels = rh_task_classifies(dataset->objective.task) ? dataset->objective.labels : 0};
 	double began = rh_clock_seconds();
-	int rc = rh_evaluate_shape(dataset, session->config, choices, &shape);
-	if (!rc)
-		rc = wave_create(&shape, rh_evaluate_micro_batches(dataset, session->config, session->devices.count),
-		                 session->config->per_device_eval_batch_size, &wave);
+	int rc = wave_create(session, &wave);
 	if (rc)
 		return rc;
 	if (tally.labels && !(tally.pair = rh_alloc((size_t)(tally.labels * tally.labels), sizeof *tally.pair)))
@@ -292,24 +317,26 @@ int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, co
 		rh_progress_rows(progress, row, dataset->rows, (now - began) / (double)row * (double)(dataset->rows - row), now);
 	}
 	wave_free(&wave);
+	if (!rc && rh_box_is_linked(&session->box))
+		rc = box_share_tally(session, &tally.sums, sizeof tally.sums);
 	if (rc) {
 		rh_free(tally.pair);
 		return rc;
 	}
-	*out = (struct rh_evaluation){.loss = tally.loss / (double)tally.trained,
-	                              .token_accuracy = (double)tally.hits / (double)tally.trained,
+	*out = (struct rh_evaluation){.loss = tally.sums.loss / (double)tally.sums.trained,
+	                              .token_accuracy = (double)tally.sums.hits / (double)tally.sums.trained,
 	                              .choice_accuracy = -1,
 	                              .majority = -1,
 	                              .rows = dataset->rows,
-	                              .tokens = tally.tokens,
-	                              .trained = tally.trained,
+	                              .tokens = tally.sums.tokens,
+	                              .trained = tally.sums.trained,
 	                              .seconds = rh_clock_seconds() - began};
-	if (tally.documents) {
+	if (tally.sums.documents) {
 		int64_t most = 0;
 		for (int c = 0; c < choices->count; c++)
 			most = choices->documents[c] > most ? choices->documents[c] : most;
-		out->choice_accuracy = (double)tally.right / (double)tally.documents;
-		out->majority = (double)most / (double)tally.documents;
+		out->choice_accuracy = (double)tally.sums.right / (double)tally.sums.documents;
+		out->majority = (double)most / (double)tally.sums.documents;
 	}
 	if (tally.pair)
 		judge_pairs(&tally, out);

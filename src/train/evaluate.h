@@ -33,8 +33,9 @@ struct rh_evaluation {
 int rh_evaluate_load(const struct rh_config *config, const struct rh_objective *objective, const struct rh_tokenizer *tokenizer,
                      struct rh_dataset *out) RH_MUST;
 
-/* Every row once, in file order, per_device_eval_batch_size rows a micro-batch. `choices` may be NULL; its count is the executor's
- * score_cols. `progress` shows how far it is; NULL: nobody looks. */
+/* Every row once, in file order, per_device_eval_batch_size rows a micro-batch; the session was started for such micro-batches. `choices`
+ * may be NULL; its count is the executor's score_cols. `progress` shows how far it is; NULL: nobody looks. All of several boxes call it and
+ * get the result; box 1 has the rows, of which the others know the number. */
 int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
                 struct rh_progress *progress, struct rh_evaluation *out) RH_MUST;
 

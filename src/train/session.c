@@ -445,6 +445,7 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	int rc = session->planned ? 0 : rh_session_plan(session, work, RH_STAGES_CHOSEN);
 	if (rc)
 		return rc;
+	session->work = *work;
 	tell_nvme(session, work->train_steps);
 	struct rh_executor_options *options = &session->plan.options;
 	options->plan = &session->plan.stages;

@@ -50,6 +50,7 @@ struct rh_session {
 	struct rh_updater *updater;     /* of a session that trains */
 	const int64_t *admission_limit; /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	int64_t *box_limits;            /* what the configuration says of them; NULL: nothing */
+	struct rh_workload work;        /* that it was started for */
 	struct rh_run_plan plan;        /* what the run follows */
 	int planned;                    /* there is a plan */
 	int rates_assumed;              /* this machine's rates are guesses */

@@ -57,7 +57,8 @@ static inline void make_files(struct scratch *scratch)
 	write_text(path_of("%s/rows.jsonl", scratch->dir), ROWS);
 }
 
-/* box 0: one box alone. `keys`: more lines; those of boxes name a mode unless it is sync-pp. wire[k]: from box k + 1 to the next. */
+/* held.jsonl, where it is there, is evaluated on. box 0: one box
+ * alone. `keys`: more lines; those of boxes name a mode unless it is sync-pp. wire[k]: from box k + 1 to the next. */
 static inline void write_config(const struct scratch *scratch, const char *keys, int boxes, int box, const struct box_wire *wire)
 {
 	char text[2048];
@@ -68,6 +69,8 @@ static inline void write_config(const struct scratch *scratch, const char *keys,
 	                    scratch->dir, scratch->dir, box, keys);
 	if (box < 2)
 		used += snprintf(text + used, sizeof text - (size_t)used, "train_file: %s/rows.jsonl\n", scratch->dir);
+	if (box < 2 && rh_file_exists(path_of("%s/held.jsonl", scratch->dir)))
+		used += snprintf(text + used, sizeof text - (size_t)used, "validation_file: %s/held.jsonl\n", scratch->dir);
 	if (box)
 		used += snprintf(text + used, sizeof text - (size_t)used, "%sboxes: %d\nbox: %d\n",
 		                 strstr(keys, "mode: ") ? "" : "mode: sync-pp\n", boxes, box);

@@ -174,6 +174,74 @@ static void test_adapters_beside_a_whole_embedding_and_head(void **state)
 	check_runs("save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_modules_to_save: [embed_tokens, lm_head]\n", 1);
 }
 
+/* Evaluations as metrics.jsonl has them, without their times: equal to the bit. */
+static void check_evaluations(const struct scratch *scratch, int box, int expected)
+{
+	static const char *const names[] = {"step", "eval_loss", "eval_tokens", "eval_rows"};
+	FILE *file[2] = {fopen(path_of("%s/out0/metrics.jsonl", scratch->dir), "r"),
+	                 fopen(path_of("%s/out%d/metrics.jsonl", scratch->dir, box), "r")};
+	char line[2][4096];
+	int found = 0;
+	assert_true(file[0] && file[1]);
+	while (fgets(line[0], sizeof line[0], file[0])) {
+		assert_non_null(fgets(line[1], sizeof line[1], file[1]));
+		json_t *one = json_loads(line[0], 0, NULL), *two = json_loads(line[1], 0, NULL);
+		int is_eval = json_object_get(one, "eval_loss") != NULL;
+		assert_int_equal(json_object_get(two, "eval_loss") != NULL, is_eval);
+		for (size_t i = 0; is_eval && i < sizeof names / sizeof *names; i++) {
+			assert_non_null(json_object_get(one, names[i]));
+			assert_true(json_equal(json_object_get(one, names[i]), json_object_get(two, names[i])));
+		}
+		found += is_eval;
+		json_decref(one);
+		json_decref(two);
+	}
+	assert_int_equal(found, expected);
+	fclose(file[0]);
+	fclose(file[1]);
+}
+
+/* Box 1 alone has the rows: an odd number of them, whose answers are few. `single` and `linked`: more keys of one box, and of several. */
+static void check_evaluated(const char *keys, const char *single, const char *linked, int boxes)
+{
+	const char *file = strstr(keys, "lora_r") ? "adapter_model.safetensors" : "model.safetensors";
+	struct scratch scratch;
+	char all[1024];
+	make_files(&scratch);
+	write_text(path_of("%s/held.jsonl", scratch.dir),
+	           "{\"prompt\": \"a cat \", \"completion\": \"sat\"}\n{\"prompt\": \"the dog is \", \"completion\": \"ran\"}\n"
+	           "{\"prompt\": \"cats \", \"completion\": \"ran\"}\n{\"prompt\": \"it \", \"completion\": \"sat\"}\n"
+	           "{\"prompt\": \"then we \", \"completion\": \"ran\"}\n");
+	snprintf(all, sizeof all, "save_strategy: \"no\"\neval_strategy: steps\neval_steps: 2\nper_device_eval_batch_size: 2\n%s", keys);
+	size_t used = strlen(all);
+	snprintf(all + used, sizeof all - used, "%s", single);
+	write_config(&scratch, all, 1, 0, NULL);
+	struct ran alone = run_line(&scratch, "train %s/run0.yaml", scratch.dir);
+	if (alone.status)
+		print_error("%s\n", alone.err);
+	assert_int_equal(alone.status, 0);
+	assert_non_null(strstr(alone.err, "accuracy"));
+	run_free(&alone);
+	snprintf(all + used, sizeof all - used, "%s", linked);
+	run_boxes(&scratch, all, boxes, 0);
+	for (int k = 1; k <= boxes; k++)
+		check_evaluations(&scratch, k, 3);
+	check_weights(&scratch, file, *file == 'a' ? 1 : boxes);
+	scratch_close(&scratch);
+}
+
+static void test_evaluations_are_one_boxs(void **state)
+{
+	(void)state;
+	static const char lora[] = "lora_r: 4\nlora_dropout: 0.1\n";
+	check_evaluated("device: cpu:1\n", "", "box_cuts: [3]\n", 2);
+	check_evaluated("device: cpu:2\n", "", "box_cuts: [2, 4]\n", 3);
+	check_evaluated(lora, "device: cpu:2\n", "device: cpu:2\nbox_cuts: [1]\n", 2);
+	check_evaluated(lora, "device: cpu:1\n", "device: cpu:1\nmax_vram: 400KiB\nbox_cuts: [3, 6]\n", 3); /* stages within a box */
+	check_evaluated("max_grad_norm: 0\n", "schedule: paci\ndevice: cpu:2\nforward_cuts: [3]\n",
+	                "mode: paci\ndevice: cpu:1\nround_micro_batches: 1\nbox_cuts: [3]\n", 2);
+}
+
 /* The first box has the embedding alone: it sends activations, and has no backward. */
 static void test_adapters_above_a_box_that_trains_nothing(void **state)
 {
@@ -282,6 +350,7 @@ int main(void)
 	        cmocka_unit_test(test_adapters),
 	        cmocka_unit_test(test_adapters_beside_a_whole_embedding_and_head),
 	        cmocka_unit_test(test_adapters_above_a_box_that_trains_nothing),
+	        cmocka_unit_test(test_evaluations_are_one_boxs),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	        cmocka_unit_test(test_cuts_follow_speeds_and_are_kept),
 	};

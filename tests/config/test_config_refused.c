@@ -242,6 +242,8 @@ static void test_load_several_boxes(void **state)
 	             {"link_above: a:1\nrouter_aux_loss_coef: 0.1\n", "router_aux_loss_coef: several boxes do not tell each other"},
 	             {"link_above: a:1\nadmission_limits: [2, 1]\n", "admission_limits: has no effect in mode sync-pp"},
 	             {"link_above: a:1\nmax_version_drift: 1\n", "max_version_drift: has no effect in mode sync-pp"},
+	             {"link_above: a:1\neval_split: 0.1\neval_strategy: steps\nload_best_model_at_end: true\n",
+	              "load_best_model_at_end: several boxes keep their last weights"},
 	             {"link_above: a:1\nforward_cuts: [2]\n", "forward_cuts: each of several boxes cuts its own layers"}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		snprintf(yaml, sizeof yaml, "%s%s", two, cases[i].more);
