@@ -70,24 +70,29 @@ static int read_transposed(const struct source_entry *entry, int64_t first, int6
 	return 0;
 }
 
-/* Of MXFP4 a scale stands for 32 values of a row. */
+/* Of MXFP4 a scale stands for 32 values of a row, which two share a byte. Reads are long, as values and scales lie far apart. The values
+ * are read to the end of the room for what they become: a run is out of it before its place is written to. */
 static int read_mxfp4(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
 {
-	enum { RUN = 32 };
-	uint8_t packed[CHUNK / 2], scale[CHUNK / RUN];
-	for (int64_t done = 0; done < count; done += CHUNK) {
-		int64_t now = rh_min(count - done, CHUNK), at = first + done;
-		int rc = rh_file_read(entry->file, entry->offset + at / 2, packed, (size_t)now / 2);
+	enum { RUN = 32, MOST = CHUNK * RUN };
+	uint8_t scale[CHUNK], run[RUN / 2];
+	float value[RUN];
+	for (int64_t done = 0, now; done < count; done += now) {
+		now = rh_min(count - done, MOST);
+		char *to = (char *)out + rh_dtype_bytes(dtype, done), *packed = to + rh_dtype_bytes(dtype, now) - now / 2;
+		int rc = rh_file_read(entry->file, entry->offset + (first + done) / 2, packed, (size_t)now / 2);
 		if (!rc)
-			rc = rh_file_read(entry->scale, entry->scale_offset + at / RUN, scale, (size_t)now / RUN);
+			rc = rh_file_read(entry->scale, entry->scale_offset + (first + done) / RUN, scale, (size_t)(now / RUN));
 		if (rc)
 			return rc;
-		for (int64_t i = 0; i < now; i++) {
-			float value = rh_fp4_value(packed[i / 2] >> (i % 2 * 4) & 15) * rh_e8m0_value(scale[i / RUN]);
+		for (int64_t r = 0; r < now / RUN; r++, to += rh_dtype_bytes(dtype, RUN)) {
+			memcpy(run, packed + r * (RUN / 2), sizeof run);
+			for (int i = 0; i < RUN; i++)
+				value[i] = rh_fp4_value(run[i / 2] >> (i % 2 * 4) & 15) * rh_e8m0_value(scale[r]);
 			if (dtype == RH_F32)
-				((float *)out)[done + i] = value;
+				memcpy(to, value, sizeof value);
 			else
-				((uint16_t *)out)[done + i] = rh_f32_to_bf16(value);
+				to_bf16(value, RUN, (uint16_t *)(void *)to);
 		}
 	}
 	return 0;

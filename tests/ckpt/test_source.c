@@ -3,8 +3,11 @@
 
 #include "ckpt/source_internal.h"
 #include "core/float16.h"
+#include "core/fs.h"
 #include "core/log.h"
 #include "core/text.h"
+
+#include <math.h>
 
 static const char *const models[] = {"llama", "qwen2", "qwen3"};
 
@@ -153,7 +156,7 @@ static void test_source_reads_every_reference_model(void **state)
 	static const char *const names[] = {"llama2",     "llama3",        "llama-bias", "smollm2",     "qwen2",          "qwen3",
 	                                    "mistral",    "phi3",          "gemma3",     "qwen3-moe",   "gpt-oss",        "gguf-llama",
 	                                    "gguf-qwen2", "gpt2",          "gguf-gpt2",  "gguf-gemma3", "gguf-qwen3-moe", "gguf-gpt-oss",
-	                                    "gguf-phi3",  "gemma3-vision", "mistral3",   "bert-mlm",    "bert-cls", "vit"};
+	                                    "gguf-phi3",  "gemma3-vision", "mistral3",   "bert-mlm",    "bert-cls",       "vit"};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		char dir[128], path[128], weights[160];
 		struct rh_model_config old;
@@ -323,6 +326,100 @@ static void test_source_reads_experts_in_mxfp4(void **state)
 	        "(3, 32, 3, 16)");
 	check_spoiled("gpt-oss", "config.json", "\"quant_method\": \"mxfp4\"", "\"quant_method\": \"awq\"",
 	              "the model is stored quantised");
+}
+
+enum { WIDER = 48 }; /* times the reference's experts: more than is read at once */
+
+/* The reference's model with such experts, of random bytes, and zeros elsewhere. */
+static void write_wide_experts(const char *dir)
+{
+	enum { MOST = 64 };
+	struct rh_safetensors_entry entry[MOST] = {{0}};
+	struct rh_safetensors *file;
+	struct rh_safetensors_out *out;
+	uint64_t seed = check_seed();
+	copy_model("gpt-oss", dir);
+	replace(dir, "config.json", "\"intermediate_size\": 64", "\"intermediate_size\": 3072");
+	check_ok(rh_safetensors_open(REFERENCE "gpt-oss/model.safetensors", &file));
+	int64_t count = rh_safetensors_count(file);
+	assert_true(count <= MOST);
+	for (int64_t i = 0; i < count; i++) {
+		const struct rh_safetensor *tensor = rh_safetensors_at(file, i);
+		entry[i] = (struct rh_safetensors_entry){.name = tensor->name, .dtype = tensor->dtype, .rank = tensor->rank};
+		memcpy(entry[i].shape, tensor->shape, sizeof entry[i].shape);
+		entry[i].shape[1] *= strstr(tensor->name, "experts.gate_up_proj") ? WIDER : 1;
+		entry[i].shape[2] *= strstr(tensor->name, "experts.down_proj") ? WIDER : 1;
+	}
+	char *path = rh_path_join(dir, "model.safetensors");
+	check_ok(rh_safetensors_create(path, entry, count, &out));
+	for (int64_t i = 0; i < count; i++) {
+		int64_t bytes = rh_dtype_bytes(entry[i].dtype, elements(entry[i].shape, entry[i].rank));
+		uint8_t *zeros = calloc((size_t)bytes, 1);
+		for (int64_t k = 0; entry[i].dtype == RH_U8 && k < bytes; k++)
+			zeros[k] = (uint8_t)check_random(&seed);
+		check_ok(rh_safetensors_write(out, zeros, bytes));
+		free(zeros);
+	}
+	check_ok(rh_safetensors_commit(out));
+	rh_safetensors_close(file);
+	rh_free(path);
+}
+
+static int reads;
+
+static int64_t counted_read(struct rh_fs *fs, int file, void *bytes, size_t length, int64_t offset)
+{
+	(void)fs;
+	reads++;
+	return rh_fs_real()->ops->read(rh_fs_real(), file, bytes, length, offset);
+}
+
+/* Values and scales, whose places alternate, come in long pieces, and no byte twice. */
+static void check_wide(const struct rh_source *source, const struct rh_safetensors *file, const char *name, int64_t count)
+{
+	static const float level[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+	char part[128];
+	snprintf(part, sizeof part, "%s_blocks", name);
+	const uint8_t *packed = tensor_bytes(file, rh_safetensors_find(file, part));
+	snprintf(part, sizeof part, "%s_scales", name);
+	const uint8_t *scale = tensor_bytes(file, rh_safetensors_find(file, part));
+	float *values = malloc((size_t)count * 4);
+	uint16_t *halves = malloc((size_t)count * 2);
+	reads = 0;
+	check_ok(rh_source_read(source, name, 0, count, RH_F32, values));
+	assert_true(reads <= 2 * (count / 262144 + 1));
+	check_ok(rh_source_read(source, name, 0, count, RH_BF16, halves));
+	for (int64_t i = 0; i < count; i++) {
+		int q = packed[i / 2] >> (i % 2 * 4) & 15;
+		float expected = (q & 8 ? -level[q & 7] : level[q & 7]) * ldexpf(1, scale[i / 32] - 127);
+		assert_true(scale[i / 32] == 255 ? isnan(values[i]) : values[i] == expected && halves[i] == rh_f32_to_bf16(expected));
+	}
+	free(values);
+	free(halves);
+}
+
+static void test_source_reads_wide_experts_in_long_pieces(void **state)
+{
+	(void)state;
+	char dir[64];
+	struct rh_source *source;
+	struct rh_safetensors *file;
+	struct rh_fs_ops ops = *rh_fs_real()->ops;
+	struct rh_fs counting = {&ops};
+	scratch_make(dir);
+	write_wide_experts(dir);
+	char *path = rh_path_join(dir, "model.safetensors");
+	check_ok(rh_safetensors_open(path, &file));
+	check_ok(rh_source_open(dir, &source));
+	ops.read = counted_read;
+	rh_fs_use(&counting);
+	check_wide(source, file, "model.layers.0.mlp.experts.gate_up_proj", 3 * 128 * WIDER * 32);
+	check_wide(source, file, "model.layers.0.mlp.experts.down_proj", 3 * 32 * 64 * WIDER);
+	rh_fs_use(NULL);
+	rh_source_close(source);
+	rh_safetensors_close(file);
+	rh_free(path);
+	check_ok(rh_dir_remove(dir));
 }
 
 static void test_source_refuses_directories_that_contradict_themselves(void **state)
@@ -651,6 +748,7 @@ int main(void)
 	        cmocka_unit_test(test_source_reads_names_without_the_models_prefix),
 	        cmocka_unit_test(test_source_opens_files_for_another_task),
 	        cmocka_unit_test(test_source_reads_experts_in_mxfp4),
+	        cmocka_unit_test(test_source_reads_wide_experts_in_long_pieces),
 	        cmocka_unit_test(test_source_refuses_directories_that_contradict_themselves),
 	        cmocka_unit_test(test_source_refuses_what_is_not_there),
 	        cmocka_unit_test(test_source_refuses_ggufs_that_contradict_themselves),
