@@ -224,8 +224,8 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	report->gradients_seconds = run->times_since_log.gradients / (double)steps;
 	report->optimizer_seconds = run->times_since_log.optimizer / (double)steps;
 	report->has_version_drift = training_is_local(run);
-	report->version_drift = run->drift.logged_most;
-	run->drift.logged_most = 0;
+	report->version_drift = run->state.drift_since_log;
+	run->state.drift_since_log = 0;
 	if (training_is_local(run)) /* no time is one step's alone */
 		report->compute_seconds = report->weights_seconds = report->activations_seconds = report->gradients_seconds =
 		        report->optimizer_seconds = NAN;
@@ -450,7 +450,7 @@ static void note_drift(struct training *run, int64_t count, const int64_t *drift
 	struct train_drift *all = &run->drift;
 	for (int64_t m = 0; m < count; m++) {
 		all->most = rh_max(all->most, drift[m]);
-		all->logged_most = rh_max(all->logged_most, drift[m]);
+		run->state.drift_since_log = rh_max(run->state.drift_since_log, drift[m]);
 		all->drifted += drift[m] > 0;
 	}
 	all->micro_batches += count;

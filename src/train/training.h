@@ -18,7 +18,7 @@ struct train_step {
 /* Of this process, where stages update themselves: of a micro-batch the most updates that a layer of this box had between its forward and
  * its backward. */
 struct train_drift {
-	int64_t most, logged_most;             /* logged: since the last line */
+	int64_t most;
 	int64_t micro_batches, drifted, bound; /* how many there were, and had any; what the admission limits allow */
 };
 

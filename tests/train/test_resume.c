@@ -549,6 +549,38 @@ static void same_tensors(const char *a, const char *b)
 	rh_safetensors_close(two);
 }
 
+/* Half a unit of bf16 above 1: the upload form rounds it away from zero, and so must the file that holds what was trained with. */
+static void test_saved_weights_are_rounded_as_uploaded_ones(void **state)
+{
+	(void)state;
+	const float half_a_unit = 1 + 0x1p-8f;
+	const uint16_t rounded = 0x3f81;
+	struct scratch scratch;
+	world_open(&scratch);
+	const char *dir = scratch.dir;
+	char path[128];
+	struct rh_safetensors *file;
+	snprintf(path, sizeof path, "%s/hf/model.safetensors", dir);
+	check_ok(rh_safetensors_open(path, &file));
+	const struct rh_safetensor *tensor = rh_safetensors_find(file, "model.norm.weight");
+	assert_true(tensor && tensor->dtype == RH_F32);
+	int64_t at = tensor->offset;
+	rh_safetensors_close(file);
+	int made = open(path, O_WRONLY);
+	assert_true(pwrite(made, &half_a_unit, sizeof half_a_unit, at) == sizeof half_a_unit);
+	close(made);
+	run_ok(&scratch,
+	       "train --train_file %s/rows.jsonl --max_length 64 --max_steps 1 --learning_rate 0 --lr_scheduler_type constant --bf16 true "
+	       "--output_dir %s/bf16 --model_name_or_path %s/hf",
+	       dir, dir, dir);
+	check_ok(rh_safetensors_open(path_of("%s/bf16/model.safetensors", dir), &file));
+	tensor = rh_safetensors_find(file, "model.norm.weight");
+	assert_true(tensor && tensor->dtype == RH_BF16);
+	assert_memory_equal(tensor_bytes(file, tensor), &rounded, sizeof rounded);
+	rh_safetensors_close(file);
+	scratch_close(&scratch);
+}
+
 static void test_a_learning_rate_of_zero_changes_nothing(void **state)
 {
 	(void)state;
@@ -557,6 +589,10 @@ static void test_a_learning_rate_of_zero_changes_nothing(void **state)
 	const char *dir = scratch.dir, *still = "train --train_file %s/rows.jsonl --max_length 64 --max_steps 3 --learning_rate 0 "
 	                                        "--lr_scheduler_type constant --output_dir %s/%s --model_name_or_path %s/hf %s";
 	train(&scratch, "lora", path_of("--model_name_or_path %s/hf --use_peft true --use_rslora true --max_steps 6", dir));
+	json_t *adapter = NULL;
+	check_ok(rh_json_load(path_of("%s/lora/adapter_config.json", dir), &adapter));
+	assert_true(json_is_true(json_object_get(adapter, "use_rslora")));
+	json_decref(adapter);
 	run_ok(&scratch, still, dir, dir, "full", dir, "");
 	same_tensors(path_of("%s/hf/model.safetensors", dir), path_of("%s/full/model.safetensors", dir));
 	run_ok(&scratch, still, dir, dir, "on", dir, path_of("--adapter_name_or_path %s/lora", dir));
@@ -566,6 +602,22 @@ static void test_a_learning_rate_of_zero_changes_nothing(void **state)
 	double before = evaluated(&scratch, path_of("%s/hf --adapter_name_or_path %s/lora", dir, dir));
 	train(&scratch, "further", path_of("--model_name_or_path %s/hf --adapter_name_or_path %s/lora --max_steps 30", dir, dir));
 	assert_true(evaluated(&scratch, path_of("%s/hf --adapter_name_or_path %s/further", dir, dir)) < before);
+	scratch_close(&scratch);
+}
+
+/* The loss of a step is the mean over its trained tokens, whatever its micro-batches: that of eval, where the step has all rows. */
+static void test_a_steps_loss_is_evals_over_the_same_rows(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	world_open(&scratch);
+	const char *dir = scratch.dir;
+	run_ok(&scratch,
+	       "train --train_file %s/held.jsonl --max_length 64 --max_steps 1 --learning_rate 0 --per_device_train_batch_size 2 "
+	       "--gradient_accumulation_steps 3 --allow cut-answers --logging_steps 1 --output_dir %s/all --model_name_or_path %s/hf",
+	       dir, dir, dir);
+	double loss = logged(&scratch, "all", 0, "loss"), eval = evaluated(&scratch, path_of("%s/hf", dir));
+	assert_true(fabs(loss / eval - 1) < 1e-6); /* two orders of the same sum in fp32 */
 	scratch_close(&scratch);
 }
 
@@ -616,7 +668,9 @@ int main(void)
 	        cmocka_unit_test(test_checkpoints_over_the_limit_go_when_a_run_goes_on),
 	        cmocka_unit_test(test_killed_runs_go_on_from_a_whole_checkpoint),
 	        cmocka_unit_test(test_evaluation_comes_when_asked_and_equals_the_verb),
+	        cmocka_unit_test(test_saved_weights_are_rounded_as_uploaded_ones),
 	        cmocka_unit_test(test_a_learning_rate_of_zero_changes_nothing),
+	        cmocka_unit_test(test_a_steps_loss_is_evals_over_the_same_rows),
 	        cmocka_unit_test(test_dropout_scatters_losses_around_those_without),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
