@@ -97,6 +97,39 @@ static void test_a_damaged_newest_checkpoint_is_passed_over(void **state)
 	scratch_close(&scratch);
 }
 
+/* A part that is gone from the directory and from its list: a list that was shortened hides nothing. */
+static void test_a_list_that_lacks_a_part_is_damaged(void **state)
+{
+	(void)state;
+	static const char *const parts[] = {"optimizer.safetensors", "run_state.json", "trainer_state.json", "config.yaml"};
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+		struct scratch scratch;
+		const char *dir = trained(&scratch);
+		char path[256];
+		json_t *sums = NULL;
+		snprintf(path, sizeof path, "%s/checksums.json", dir);
+		check_ok(unlink(path_of("%s/%s", dir, parts[i])));
+		check_ok(rh_json_load(path, &sums));
+		check_ok(json_object_del(sums, parts[i]));
+		check_ok(json_dump_file(sums, path, 0));
+		json_decref(sums);
+		goes_on(&scratch, 1, path_of("checksums.json: does not list %s", parts[i]));
+		scratch_close(&scratch);
+	}
+}
+
+/* The last step is saved, also where save_steps does not divide it. */
+static void test_the_last_step_is_saved(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	run_ok(&scratch, "train %s/run.yaml --use_peft true --save_steps 2 --max_steps 3", scratch.dir);
+	assert_true(rh_dir_exists(path_of("%s/out/checkpoint-2", scratch.dir)));
+	assert_true(rh_dir_exists(path_of("%s/out/checkpoint-3", scratch.dir)));
+	scratch_close(&scratch);
+}
+
 /* Killed between two renames: what is whole counts, under whatever name. */
 static void test_whole_checkpoints_of_killed_runs_are_put_back(void **state)
 {
@@ -164,6 +197,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_numbers_that_no_run_writes_are_refused),
 	        cmocka_unit_test(test_a_damaged_newest_checkpoint_is_passed_over),
+	        cmocka_unit_test(test_a_list_that_lacks_a_part_is_damaged),
+	        cmocka_unit_test(test_the_last_step_is_saved),
 	        cmocka_unit_test(test_whole_checkpoints_of_killed_runs_are_put_back),
 	        cmocka_unit_test(test_an_output_dir_in_use_is_refused),
 	};

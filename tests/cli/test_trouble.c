@@ -19,6 +19,14 @@ static json_t *state_of(const char *dir)
 	return json;
 }
 
+static double logged_loss(const char *dir, size_t line)
+{
+	json_t *trainer = state_of(dir);
+	double loss = json_number_value(json_object_get(json_array_get(json_object_get(trainer, "log_history"), line), "loss"));
+	json_decref(trainer);
+	return loss;
+}
+
 static int same_adapter(const char *a, const char *b)
 {
 	return same_file(path_of("%s/adapter_model.safetensors", a), path_of("%s/adapter_model.safetensors", b));
@@ -27,7 +35,8 @@ static int same_adapter(const char *a, const char *b)
 static struct ran run_spoilt(const struct scratch *scratch, const char *steps, const char *more)
 {
 	setenv("RH_SPOIL_STEPS", steps, 1);
-	struct ran ran = run_line(scratch, "train %s/run.yaml --save_steps 1 --logging_steps 1 %s", scratch->dir, more);
+	struct ran ran = run_line(scratch, "train %s/run.yaml --save_steps 1 %s%s", scratch->dir,
+	                          strstr(more, "--logging_steps") ? "" : "--logging_steps 1 ", more);
 	unsetenv("RH_SPOIL_STEPS");
 	return ran;
 }
@@ -72,6 +81,15 @@ static void test_a_step_whose_gradient_is_not_finite_is_skipped(void **state)
 		            json_number_value(json_object_get(last, "train_loss")) > 0);
 		json_decref(run);
 		json_decref(trainer);
+		/* the mean of a logged line is of the steps that count: here the first two, which as one line say what they said as two */
+		double each[2], mean;
+		for (int step = 0; step < 2; step++)
+			each[step] = logged_loss(out, (size_t)step);
+		ran = run_spoilt(&scratch, "3-4", path_of("--max_steps 5 --logging_steps 4 --output_dir %s/mean %s", scratch.dir, ways[i]));
+		assert_int_equal(ran.status, 0);
+		run_free(&ran);
+		mean = logged_loss(path_of("%s/mean", scratch.dir), 0);
+		check_near(mean, (each[0] + each[1]) / 2, 1e-6);
 		scratch_close(&scratch);
 	}
 }
@@ -184,15 +202,17 @@ static void test_the_best_checkpoint_is_kept_and_is_the_result(void **state)
 	scratch_close(&scratch);
 }
 
-static void test_early_stopping_counts_as_transformers_does(void **state)
+/* At a learning rate and threshold. Returns how many evaluations were better, but not by the threshold. */
+static int stop_early(const char *rate, double threshold)
 {
-	(void)state;
 	struct scratch scratch;
 	char out[96];
+	int small = 0;
 	make_judged(&scratch);
 	snprintf(out, sizeof out, "%s/out", scratch.dir);
-	struct ran ran = run_line(&scratch, judged, scratch.dir, "0.3", scratch.dir,
-	                          "--max_steps 40 --save_strategy no --early_stopping_patience 3 --early_stopping_threshold 0.01");
+	struct ran ran =
+	        run_line(&scratch, judged, scratch.dir, rate, scratch.dir,
+	                 path_of("--max_steps 40 --save_strategy no --early_stopping_patience 3 --early_stopping_threshold %g", threshold));
 	if (ran.status || !strstr(ran.err, "evaluations in a row were no better than eval_loss"))
 		fail_msg("exit %d: %s", ran.status, ran.err);
 	json_t *trainer = state_of(out), *history = json_object_get(trainer, "log_history");
@@ -206,7 +226,8 @@ static void test_early_stopping_counts_as_transformers_does(void **state)
 		if (!value)
 			continue;
 		expected = json_integer_value(json_object_get(entry, "step"));
-		counter = expected == 1 || (now < best && best - now > 0.01) ? 0 : counter + 1;
+		counter = expected == 1 || (now < best && best - now > threshold) ? 0 : counter + 1;
+		small += counter && now < best;
 		best = expected == 1 || now < best ? now : best;
 	}
 	assert_int_equal(counter, 3);
@@ -216,6 +237,14 @@ static void test_early_stopping_counts_as_transformers_does(void **state)
 	run_free(&ran);
 	assert_true(rh_file_exists(path_of("%s/adapter_model.safetensors", out)));
 	scratch_close(&scratch);
+	return small;
+}
+
+static void test_early_stopping_counts_as_transformers_does(void **state)
+{
+	(void)state;
+	(void)stop_early("0.3", 0.01);
+	assert_true(stop_early("1e-3", 1) > 0);
 }
 
 static void test_what_cannot_be_judged_is_refused(void **state)

@@ -16,6 +16,7 @@ struct relay {
 	int listener, port, to_port;
 	pthread_t thread;
 	atomic_int stops, cuts, is_mute, is_down; /* cuts: how often it has cut; mute: takes bytes and passes none; down: passes nobody */
+	atomic_int flips;                         /* so many of the next stretches have a bit flipped, in their middle */
 	int most_cuts;                            /* 0: without end */
 	uint64_t seed;
 	int64_t most_bytes;    /* between two cuts, drawn evenly; 0: never */
@@ -55,6 +56,10 @@ static inline int relay_take(struct relay *relay, int from, struct shape_queue *
 	if (*left < 0) {
 		relay->cuts++;
 		return 0;
+	}
+	if (relay->flips > 0 && got > 1000) { /* a stretch of a message, not of what links say to each other */
+		bytes[got / 2] ^= 1;
+		relay->flips--;
 	}
 	if (!relay->is_mute)
 		shape_put(queue, bytes, (size_t)got);

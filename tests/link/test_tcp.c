@@ -56,6 +56,41 @@ static void test_tcp_cut_at_random_moments_loses_and_doubles_nothing(void **stat
 	relay_close(&relay);
 }
 
+/* Without keys nothing but the frames' own checksum finds a bit that was flipped on the way: the connection is made anew, and the message
+ * sent again. */
+static void test_tcp_flipped_bits_arrive_nowhere(void **state)
+{
+	(void)state;
+	enum { SIZE = 100000, MESSAGES = 12 };
+	struct relay relay;
+	struct ends ends;
+	struct rh_link_progress progress;
+	char through[32];
+	static char out[SIZE], in[SIZE];
+	uint64_t seed = check_seed();
+	relay_open(&relay, 0, seed);
+	snprintf(through, sizeof through, "127.0.0.1:%d", relay.port);
+	ends_tcp(NULL, &(struct rh_tcp_options){.timing = hasty}, through, &ends);
+	relay_start(&relay, ends.port);
+	for (int number = 0; number < MESSAGES; number++) {
+		int from = number % 2, count = number / 2 + 1;
+		for (int i = 0; i < SIZE; i++)
+			out[i] = (char)check_random(&seed);
+		memset(in, 0, SIZE);
+		relay.flips = 1;
+		check_ok(ends.end[!from]->ops->receive(ends.end[!from], (uint64_t)number / 2, in, SIZE));
+		check_ok(ends.end[from]->ops->send(ends.end[from], (uint64_t)number / 2, out, SIZE));
+		check_ok(ends.end[!from]->ops->wait(ends.end[!from], 0, count));
+		check_ok(ends.end[from]->ops->wait(ends.end[from], count, 0));
+		assert_memory_equal(in, out, SIZE);
+		assert_int_equal(relay.flips, 0);
+	}
+	check_ok(ends.end[1]->ops->progress(ends.end[1], &progress));
+	assert_true(progress.reconnects > 0);
+	ends_close(&ends);
+	relay_close(&relay);
+}
+
 /* A connection that says nothing any more counts as broken after the timeout, and is made anew. */
 static void test_tcp_a_silent_connection_is_made_anew(void **state)
 {
@@ -286,6 +321,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_tcp_cut_at_random_moments_loses_and_doubles_nothing),
+	        cmocka_unit_test(test_tcp_flipped_bits_arrive_nowhere),
 	        cmocka_unit_test(test_tcp_a_silent_connection_is_made_anew),
 	        cmocka_unit_test(test_tcp_strangers_are_refused_and_nothing_else_happens),
 	        cmocka_unit_test(test_tcp_a_listener_may_have_a_port_alone),

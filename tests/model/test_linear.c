@@ -183,6 +183,30 @@ static void test_adapter_below_half_a_unit_is_not_swallowed(void **state)
 	check_forward(RH_F32);
 }
 
+/* What dropout leaves out differs from micro-batch to micro-batch and from step to step, and is the same again for the same of both. */
+static void test_dropout_differs_between_micro_batches_and_steps(void **state)
+{
+	(void)state;
+	static const uint32_t runs[][2] = {{0, 0}, {1, 0}, {0, 1}, {0, 0}};
+	const struct emit_linears gate_up = {LAYER, RH_PROJ_GATE, 2};
+	struct rig rig;
+	struct rh_view y[4];
+	rig_open(&rig, RH_F32);
+	rig.emit.dropout = 0.5f;
+	for (int i = 0; i < 4; i++) {
+		rig.emit.micro_batch = runs[i][0];
+		rig.emit.step = runs[i][1];
+		forward(&rig, gate_up, 0, ADAPTER_ON_Y, &y[i]);
+	}
+	for (int i = 1; i < 4; i++) {
+		double apart = 0;
+		for (int64_t t = 0; t < TOKENS; t++)
+			apart += fabs(get(y[i], t, 0) - get(y[0], t, 0));
+		assert_true(i == 3 ? apart == 0 : apart > 0);
+	}
+	rig_close(&rig);
+}
+
 static void backward(struct rig *rig, struct emit_linears which, enum adapter adapter, struct rh_view *dx)
 {
 	const struct rh_linear *linear = &rig->model->layer[LAYER].proj[which.first];
@@ -220,6 +244,7 @@ static void test_adapter_gradient_below_half_a_unit_is_not_swallowed(void **stat
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_dropout_differs_between_micro_batches_and_steps),
 	        cmocka_unit_test(test_adapter_below_half_a_unit_is_not_swallowed),
 	        cmocka_unit_test(test_adapter_gradient_below_half_a_unit_is_not_swallowed),
 	};

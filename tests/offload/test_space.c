@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "offload/drive_internal.h"
 #include "offload/simd/checksum.h"
 #include "offload/space.h"
 
@@ -242,6 +243,27 @@ static void test_each_fault_is_told_in_one_line_or_mended(void **state)
 	printf("%lld calls\n", (long long)calls);
 }
 
+/* What a call returned for a request of three units moves it on by whole units; the next call begins aligned. */
+static void test_a_drives_answer_moves_a_request_on(void **state)
+{
+	(void)state;
+	enum { UNIT = 4096 };
+	static const struct {
+		int64_t result, moved;
+		int is_over;
+	} answers[] = {{-EAGAIN, 0, 0},    {-EINTR, 0, 0}, {UNIT + 900, UNIT, 0}, {-EAGAIN, UNIT, 0}, {2 * UNIT - 1, 2 * UNIT, 0},
+	               {UNIT, 3 * UNIT, 1}};
+	struct rh_drive_request request = {.bytes = 3 * UNIT};
+	for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+		assert_int_equal(drive_advance(&request, answers[i].result, UNIT), answers[i].is_over);
+		assert_int_equal(request.moved, answers[i].moved);
+	}
+	assert_int_equal(request.rc, 0);
+	struct rh_drive_request cut = {.bytes = 3 * UNIT};
+	assert_int_equal(drive_advance(&cut, UNIT - 1, UNIT), 1); /* less than a unit: the file ends there */
+	assert_int_equal(cut.rc, -EIO);
+}
+
 /* The first test: forks before there are threads. */
 static void test_two_runs_on_one_directory_are_refused(void **state)
 {
@@ -460,6 +482,7 @@ int main(void)
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_two_runs_on_one_directory_are_refused),
+	        cmocka_unit_test(test_a_drives_answer_moves_a_request_on),
 	        cmocka_unit_test(test_what_is_written_comes_back),
 	        cmocka_unit_test(test_checksums_are_the_same_on_any_instruction_set),
 	        cmocka_unit_test(test_room_is_reserved_to_the_byte),

@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "core/alloc.h"
+#include "partition/cuts.h"
 #include "partition/plan.h"
 
 #include <stdlib.h>
@@ -389,12 +390,32 @@ static void test_head_is_cut_as_devices_want_it(void **state)
 	}
 }
 
+/* Cuts lie between stages, not before the first one. Backward stages begin with the fused one, at the model's end. */
+static void test_stages_give_the_cuts_that_make_them(void **state)
+{
+	(void)state;
+	const struct rh_stage forward[] = {{.lo = 0, .hi = 2}, {.lo = 2, .hi = 3}, {.lo = 3, .hi = 5}},
+	                      backward[] = {{.lo = 5, .hi = 8}, {.lo = 1, .hi = 5}, {.lo = 0, .hi = 1}};
+	struct rh_cuts cuts;
+	check_ok(rh_cuts_make(forward, 3, backward, 3, &cuts));
+	assert_int_equal(cuts.forward_count, 2);
+	assert_true(cuts.forward[0] == 2 && cuts.forward[1] == 3);
+	assert_int_equal(cuts.backward_count, 2);
+	assert_true(cuts.backward[0] == 1 && cuts.backward[1] == 5);
+	rh_cuts_free(&cuts);
+	check_ok(rh_cuts_make(forward, 3, backward, 1, &cuts)); /* the fused stage ends where the forward stages do */
+	assert_int_equal(cuts.backward_count, 1);
+	assert_int_equal(cuts.backward[0], 5);
+	rh_cuts_free(&cuts);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_plan_under_any_cap_covers_the_model_and_stays_below),
 	        cmocka_unit_test(test_one_device_saves_what_memory_it_has_to_spare),
 	        cmocka_unit_test(test_plan_with_cuts_takes_them),
+	        cmocka_unit_test(test_stages_give_the_cuts_that_make_them),
 	        cmocka_unit_test(test_plan_with_impossible_cuts_says_which),
 	        cmocka_unit_test(test_plan_of_a_deep_model_is_quick),
 	        cmocka_unit_test(test_plan_of_the_deepest_model_takes_milliseconds),
