@@ -165,9 +165,9 @@ static int check_rest(const struct asking *at)
 	if (config->optimizer_staleness)
 		return config_entry_fail(given(at, "optimizer_staleness"), "mode %s takes no stale weights of one box: leave it 0",
 		                         mode_name(config->mode));
-	if (config->router_aux_loss_coef > 0)
+	if (config->mode == RH_MODE_FLUIDPIPE && config->router_aux_loss_coef > 0)
 		return config_entry_fail(given(at, "router_aux_loss_coef"),
-		                         "several boxes do not tell each other the loads of their experts yet: leave it 0");
+		                         "boxes of mode fluidpipe do not tell each other the loads of their experts: leave it 0");
 	if (config->load_best_model_at_end)
 		return config_entry_fail(given(at, "load_best_model_at_end"),
 		                         "several boxes keep their last weights: leave it out, and take the checkpoints of the best step");

@@ -18,11 +18,15 @@ struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
 	return at;
 }
 
+int64_t rh_load_bytes(const struct rh_model *model)
+{
+	return model->router_aux_loss_coef == 0 ? 0 : 2 * model->config->experts * (int64_t)sizeof(float);
+}
+
 int64_t rh_boundary_bytes(const struct rh_model *model, int64_t tokens)
 {
-	int64_t bytes = rh_dtype_bytes(model->dtype, tokens * model->config->hidden_size);
-	return model->router_aux_loss_coef == 0 ? bytes
-	                                        : rh_align_up(bytes, RH_ALIGN) + model->config->experts * 2 * (int64_t)sizeof(float);
+	int64_t bytes = rh_dtype_bytes(model->dtype, tokens * model->config->hidden_size), load = rh_load_bytes(model);
+	return load ? rh_align_up(bytes, RH_ALIGN) + load : bytes;
 }
 
 struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary)

@@ -43,6 +43,8 @@ struct rh_micro_layout {
 };
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);
 
+/* Bytes of a load; 0: the model has no load balancing loss. */
+int64_t rh_load_bytes(const struct rh_model *model);
 /* Bytes of a boundary of so many tokens, an activation or a gradient, with its load. */
 int64_t rh_boundary_bytes(const struct rh_model *model, int64_t tokens);
 /* The load (1,2E) F32 behind a boundary (T,H); absent where the model has none, or the boundary is absent. */

@@ -35,6 +35,8 @@ int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, c
 	int rc = model->layer && model->block ? model_lay_out(model, lora) : -ENOMEM;
 	for (int b = 0; !rc && b < model->blocks; b++)
 		model->block[b].number = b;
+	for (int l = 0; !rc && l < model->layers; l++)
+		model->routed_layers += model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.experts;
 	if (!rc)
 		rope_tables(model);
 	if (rc)
@@ -150,14 +152,6 @@ int rh_layers_alike(const struct rh_model *model, int a, int b)
 	       x->gate_up_bias == y->gate_up_bias && x->down_bias == y->down_bias && x->sinks == y->sinks && x->head == y->head &&
 	       x->head_bias == y->head_bias && x->table == y->table && x->bias_table == y->bias_table && x->positions == y->positions &&
 	       x->types == y->types;
-}
-
-int rh_model_routed_layers(const struct rh_model *model)
-{
-	int layers = 0;
-	for (int l = 0; l < model->layers; l++)
-		layers += model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.experts;
-	return layers;
 }
 
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all)

@@ -143,6 +143,7 @@ struct rh_model {
 	int blocks;
 	struct rh_layer *layer; /* of the whole model [0] embedding, [layers-1] head */
 	int layers;
+	int routed_layers;     /* of the whole model, those that have experts */
 	int first_layer;       /* the number of layer[0] in the whole model: of a box's part (rh_model_keep) not always 0 */
 	int first_trained;     /* lowest layer that has a trainable block; below 0: one in another box */
 	int tap;               /* the layer whose input another box gets, too (mode fluidpipe); 0: none */
@@ -191,9 +192,6 @@ void rh_model_freeze(struct rh_model *model);
 
 /* Do two layers emit the same ops, parameters included? What they read and write may lie elsewhere. */
 int rh_layers_alike(const struct rh_model *model, int a, int b);
-
-/* How many layers have experts. */
-int rh_model_routed_layers(const struct rh_model *model);
 
 /* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all);

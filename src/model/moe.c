@@ -22,7 +22,7 @@ static struct sizes sizes_of(const struct rh_emit *emit, const struct rh_layer *
 double rh_load_balancing_loss(const struct rh_model *model, int64_t tokens, const float *load)
 {
 	int64_t experts = model->config->experts;
-	double sum = 0, routed = (double)(rh_model_routed_layers(model) * tokens);
+	double sum = 0, routed = (double)(model->routed_layers * tokens);
 	if (model->router_aux_loss_coef == 0)
 		return 0;
 	for (int64_t e = 0; e < experts; e++)
@@ -311,7 +311,7 @@ static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, 
 	op.operand[RH_ROUTER_BACKWARD_DOT] = dot;
 	op.operand[RH_ROUTER_BACKWARD_MORE] = more;
 	if (emit->load.data) {
-		double experts = (double)layer->traits.experts, routed = (double)(rh_model_routed_layers(emit->model) * emit->shape.tokens);
+		double experts = (double)layer->traits.experts, routed = (double)(emit->model->routed_layers * emit->shape.tokens);
 		double weight = (double)emit->model->router_aux_loss_coef * (double)emit->micro_batch_share;
 		op.operand[RH_ROUTER_BACKWARD_COUNT] = rh_view_cols(emit->load, 0, layer->traits.experts);
 		op.router.balance = (float)(weight * experts / (routed * routed));

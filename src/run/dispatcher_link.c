@@ -4,6 +4,8 @@
 #include "core/minmax.h"
 #include "link/link.h"
 
+#include <string.h>
+
 static struct rh_link *link_of(const struct rh_executor *executor, int which)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -64,6 +66,19 @@ static int64_t columns(const struct rh_executor *executor)
 	return executor->options.model->config->hidden_size;
 }
 
+/* A load goes right behind the values, coded or not; in a buffer it lies behind what they are uncoded. */
+static int64_t message_bytes(const struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct rh_model *model = executor->options.model;
+	return rh_wire_bytes(executor->options.wire, model->dtype, command->tokens, columns(executor)) + rh_load_bytes(model);
+}
+
+static char *load_of(const struct rh_executor *executor, const struct rh_command *command, const struct rh_boundary_buffer *buffer)
+{
+	const struct rh_model *model = executor->options.model;
+	return buffer->memory + rh_boundary_bytes(model, command->tokens) - rh_load_bytes(model);
+}
+
 static void code(const struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer *buffer)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -72,13 +87,18 @@ static void code(const struct rh_executor *executor, const struct rh_command *co
 	                                  .step = (uint32_t)command->step,
 	                                  .micro_batch = (uint32_t)command->micro_batch,
 	                                  .kind = (uint32_t)command->block};
+	size_t load = (size_t)rh_load_bytes(options->model);
 	rh_wire_code(options->wire, options->model->dtype, command->tokens, columns(executor), &draw, buffer->memory);
+	memmove(buffer->memory + message_bytes(executor, command) - load, load_of(executor, command, buffer), load);
 }
 
 static void decode(const struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_executor_options *options = &executor->options;
-	rh_wire_decode(options->wire, options->model->dtype, command->tokens, columns(executor), buffer_of(executor, command)->memory);
+	struct rh_boundary_buffer *buffer = buffer_of(executor, command);
+	size_t load = (size_t)rh_load_bytes(options->model);
+	memmove(load_of(executor, command, buffer), buffer->memory + message_bytes(executor, command) - load, load);
+	rh_wire_decode(options->wire, options->model->dtype, command->tokens, columns(executor), buffer->memory);
 }
 
 /* 1: the lane's next message is posted. What is sent has no other reader, and is coded where it lies. */
@@ -91,7 +111,7 @@ static int post(struct rh_executor *executor, int which)
 	if (link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(dispatcher, lane))
 		return 0;
 	const struct rh_command *command = &dispatcher->head[lane]->is;
-	int64_t bytes = rh_wire_bytes(executor->options.wire, executor->options.model->dtype, command->tokens, columns(executor));
+	int64_t bytes = message_bytes(executor, command);
 	struct rh_link *end = link_of(executor, which);
 	int rc = receives(which) ? take_buffer(executor, command, &buffer) : find_buffer(executor, command, &buffer);
 	if (rc <= 0)

@@ -305,6 +305,7 @@ int64_t box_take_data(struct training *run, int64_t step)
 			return rc;
 		run->micro[m] = rh_micro_of(&run->batch[m]);
 		run->micro[m].loss = rh_model_has_head(run->session.model) ? run->loss[first + m] : NULL;
+		run->micro[m].load_balancing_loss = &run->load_balancing_loss[first + m];
 		run->targets[first + m] = run->batch[m].trained;
 		flight->tokens += run->batch[m].tokens;
 		flight->trained += run->batch[m].trained;
@@ -319,7 +320,7 @@ struct squares {
 	int64_t saved; /* the newest checkpoint that all of them have */
 };
 
-/* Then down again, with the losses behind it. */
+/* Then down again, with the micro-batches' load balancing losses and the tokens' losses behind it. */
 struct results {
 	double norm;
 	int64_t stopping, saved;
@@ -328,17 +329,19 @@ struct results {
 static int share_losses(struct training *run, int64_t step, struct results *results)
 {
 	const struct train_step *flight = &run->flight[step % run->held];
-	int64_t first = step % run->held * run->micro_batches, at = sizeof *results;
-	int64_t bytes = at + flight->trained * (int64_t)sizeof(float);
+	int64_t first = step % run->held * run->micro_batches, balances = flight->count * (int64_t)sizeof(double);
+	int64_t at = (int64_t)sizeof *results + balances, bytes = at + flight->trained * (int64_t)sizeof(float);
 	char *message = rh_alloc((size_t)bytes, 1);
 	if (!message)
 		return -ENOMEM;
 	memcpy(message, results, sizeof *results);
+	memcpy(message + sizeof *results, run->load_balancing_loss + first, (size_t)balances);
 	for (int64_t m = first; m < first + flight->count; at += run->targets[m++] * (int64_t)sizeof(float))
 		memcpy(message + at, run->loss[m], (size_t)run->targets[m] * sizeof(float));
 	int rc = rh_box_pass_down(&run->session.box, tag_of(step, RESULTS), message, bytes);
 	memcpy(results, message, sizeof *results);
-	at = sizeof *results;
+	memcpy(run->load_balancing_loss + first, message + sizeof *results, (size_t)balances);
+	at = (int64_t)sizeof *results + balances;
 	for (int64_t m = first; !rc && m < first + flight->count; at += run->targets[m++] * (int64_t)sizeof(float))
 		memcpy(run->loss[m], message + at, (size_t)run->targets[m] * sizeof(float));
 	rh_free(message);

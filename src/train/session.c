@@ -184,7 +184,7 @@ static int set_load_balancing(const struct rh_session *session)
 			        "router_aux_loss_coef is 0");
 		return 0;
 	}
-	if (!rh_model_routed_layers(session->model))
+	if (!session->model->routed_layers)
 		return rh_fail(-EINVAL,
 		               "router_aux_loss_coef: %s has no layers with experts, whose loads this loss would balance; leave it out",
 		               rh_model_architecture(session->model_config));

@@ -57,6 +57,14 @@ static inline void make_files(struct scratch *scratch)
 	write_text(path_of("%s/rows.jsonl", scratch->dir), ROWS);
 }
 
+/* A model of five layers, four with experts, in place of make_files'; its tokenizer is the same. */
+static inline void write_experts(const struct scratch *scratch)
+{
+	const char *path = path_of("%s/hf/config.json", scratch->dir);
+	copy_file("tests/reference/models/gguf-qwen3-moe/config.json", path);
+	edit_file(path, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 5");
+}
+
 /* held.jsonl, where it is there, is evaluated on. box 0: one box
  * alone. `keys`: more lines; those of boxes name a mode unless it is sync-pp. wire[k]: from box k + 1 to the next. */
 static inline void write_config(const struct scratch *scratch, const char *keys, int boxes, int box, const struct box_wire *wire)

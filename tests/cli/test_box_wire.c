@@ -66,11 +66,27 @@ static void test_fewer_bits_on_the_wire_change_the_loss_by_little(void **state)
 	scratch_close(&scratch);
 }
 
+/* A load travels as it is behind values in fewer bits: half of it lost would be a tenth of this loss. */
+static void test_loads_of_experts_travel_whole(void **state)
+{
+	(void)state;
+	static const char balanced[] = "router_aux_loss_coef: 0.5\n";
+	struct scratch scratch;
+	make_files(&scratch);
+	write_experts(&scratch);
+	double same = train_boxes("dtype", 0, balanced, &scratch), bf16 = train_boxes("bf16", 1, balanced, &scratch),
+	       int8 = train_boxes("int8", 2, balanced, &scratch);
+	printf("with a load balancing loss: %.5f; link_dtype bf16 %+.5f, int8 %+.5f\n", same, bf16 - same, int8 - same);
+	assert_true(fabs(bf16 - same) < 0.02 * same && fabs(int8 - same) < 0.05 * same);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	run_prepare = boxes_limit_time;
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_fewer_bits_on_the_wire_change_the_loss_by_little),
+	        cmocka_unit_test(test_loads_of_experts_travel_whole),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,11 +125,14 @@ static void test_a_killed_box_is_started_again(void **state)
 	check_killed(SAVES, 2);
 }
 
-static void check_runs(const char *keys, int adapters)
+/* experts: the boxes' model has them, instead of one MLP a layer. */
+static void check_runs_of(const char *keys, int adapters, int experts)
 {
 	const char *file = adapters ? "adapter_model.safetensors" : "model.safetensors";
 	struct scratch scratch;
 	make_files(&scratch);
+	if (experts)
+		write_experts(&scratch);
 	write_config(&scratch, keys, 1, 0, NULL);
 	struct ran alone = run_line(&scratch, "train %s/run0.yaml", scratch.dir);
 	if (alone.status)
@@ -147,6 +150,11 @@ static void check_runs(const char *keys, int adapters)
 		}
 	}
 	scratch_close(&scratch);
+}
+
+static void check_runs(const char *keys, int adapters)
+{
+	check_runs_of(keys, adapters, 0);
 }
 
 static void test_all_weights(void **state)
@@ -172,6 +180,15 @@ static void test_adapters_beside_a_whole_embedding_and_head(void **state)
 {
 	(void)state;
 	check_runs("save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_modules_to_save: [embed_tokens, lm_head]\n", 1);
+}
+
+/* A box's routers learn from what tokens chose in the layers of the boxes above, and all boxes tell the whole loss. */
+static void test_experts_with_a_load_balancing_loss(void **state)
+{
+	(void)state;
+	check_runs_of("save_strategy: \"no\"\ndevice: cpu:1\nrouter_aux_loss_coef: 0.5\n", 0, 1);
+	check_runs_of("save_strategy: \"no\"\ndevice: cpu:2\nrouter_aux_loss_coef: 0.1\nlora_r: 4\nlora_target_modules: all-linear\n", 1,
+	              1);
 }
 
 /* Evaluations as metrics.jsonl has them, without their times: equal to the bit. */
@@ -349,6 +366,7 @@ int main(void)
 	        cmocka_unit_test(test_all_weights_without_clipping),
 	        cmocka_unit_test(test_adapters),
 	        cmocka_unit_test(test_adapters_beside_a_whole_embedding_and_head),
+	        cmocka_unit_test(test_experts_with_a_load_balancing_loss),
 	        cmocka_unit_test(test_adapters_above_a_box_that_trains_nothing),
 	        cmocka_unit_test(test_evaluations_are_one_boxs),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),

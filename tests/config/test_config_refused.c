@@ -239,7 +239,6 @@ static void test_load_several_boxes(void **state)
 	             {"link_above: a:1\nlink_latency_ms: [10, 0, 1]\n", "link_latency_ms: 3 numbers for 1 link; give one for all"},
 	             {"link_above: a:1\nbox_hardware: [rtx4090]\n", "box_hardware: 1 profiles for 2 boxes"},
 	             {"link_above: a:1\noptimizer_staleness: 1\n", "optimizer_staleness: mode sync-pp takes no stale weights"},
-	             {"link_above: a:1\nrouter_aux_loss_coef: 0.1\n", "router_aux_loss_coef: several boxes do not tell each other"},
 	             {"link_above: a:1\nadmission_limits: [2, 1]\n", "admission_limits: has no effect in mode sync-pp"},
 	             {"link_above: a:1\nmax_version_drift: 1\n", "max_version_drift: has no effect in mode sync-pp"},
 	             {"link_above: a:1\neval_split: 0.1\neval_strategy: steps\nload_best_model_at_end: true\n",
