@@ -445,6 +445,21 @@ const struct rh_family_names *rh_model_modules(const struct rh_model_config *con
 	return config->family->modules ? config->family->modules : rh_model_names(config);
 }
 
+int rh_model_config_copy(const struct rh_model_config *config, struct rh_model_config *out)
+{
+	const float *divisor = config->rope[0].divisor;
+	size_t count = (size_t)config->head_dim / 2;
+	*out = *config;
+	json_incref(out->source);
+	if (!divisor)
+		return 0;
+	out->rope[0].divisor = rh_alloc(count, sizeof *divisor);
+	if (!out->rope[0].divisor)
+		return -ENOMEM;
+	memcpy(out->rope[0].divisor, divisor, count * sizeof *divisor);
+	return 0;
+}
+
 void rh_model_config_free(struct rh_model_config *config)
 {
 	rh_free(config->rope[0].divisor);

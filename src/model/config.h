@@ -69,6 +69,8 @@ int64_t rh_model_patch(const struct rh_model_config *config);
 /* Whether files of another task, or without a head, may lack this tensor: it then starts at random. */
 int rh_model_may_lack(const struct rh_model_config *config, const char *tensor);
 
+/* A copy, whose JSON is shared; the caller's (rh_model_config_free), also where it failed. -ENOMEM. */
+int rh_model_config_copy(const struct rh_model_config *config, struct rh_model_config *out) RH_MUST;
 void rh_model_config_free(struct rh_model_config *config);
 
 /* Replaces the scaling of *config by `scaling`, an object in the form of config.json's rope_scaling. Theta and the rotated share of heads

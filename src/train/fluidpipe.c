@@ -3,14 +3,6 @@
 #include "train/box_output.h"
 #include "train/checkpoint.h"
 
-/* A copy whose JSON is shared. */
-static struct rh_model_config copy_config(const struct rh_model_config *config)
-{
-	struct rh_model_config copy = *config;
-	json_incref(copy.source);
-	return copy;
-}
-
 static int check_cut(const struct rh_session *session, int cut)
 {
 	int layers = session->model->layers;
@@ -41,8 +33,11 @@ int rh_fluidpipe_take_part(struct rh_session *session)
 	int rc = check_cut(session, cut);
 	if (rc)
 		return rc;
-	*whole = copy_config(session->model_config);
-	*own = copy_config(session->model_config);
+	rc = rh_model_config_copy(session->model_config, whole);
+	if (!rc)
+		rc = rh_model_config_copy(session->model_config, own);
+	if (rc)
+		return rc;
 	if (rh_model_ties(whole))
 		whole->tie_word_embeddings = 0;
 	if (is_first)

@@ -192,6 +192,20 @@ static int set_load_balancing(const struct rh_session *session)
 	return 0;
 }
 
+/* Boxes train an embedding and a head that are one table apart: they are two from the start. Adapters leave the table as it is. */
+static int untie(struct rh_session *session)
+{
+	enum rh_mode mode = session->config->mode;
+	if ((mode != RH_MODE_SYNC_PP && mode != RH_MODE_PACI) || session->lora || !rh_model_ties(session->model_config))
+		return 0;
+	int rc = rh_model_config_copy(session->model_config, &session->stage);
+	session->stage.tie_word_embeddings = 0;
+	session->model_config = &session->stage;
+	if (!session->machine)
+		rh_note("mode: the embedding and the head of this model are one table, which boxes train apart: the result has two");
+	return rc;
+}
+
 static int open_session(int trains, struct rh_session *out)
 {
 	const struct rh_config *config = out->config;
@@ -203,6 +217,8 @@ static int open_session(int trains, struct rh_session *out)
 		rc = scale_rope(out);
 	if (!rc && out->lora)
 		rc = rh_adapter_resolve(config, out->model_config, &out->adapter);
+	if (!rc && trains)
+		rc = untie(out);
 	if (!rc)
 		rc = check_task(out);
 	if (!rc)

@@ -32,7 +32,7 @@ struct rh_session {
 	struct rh_source *source;                 /* NULL: random initialisation */
 	struct rh_model_config own;               /* then its configuration */
 	const struct rh_model_config *model_config;
-	/* Mode fluidpipe: the model that both boxes train; and what model_config is then, this box's own */
+	/* Of several boxes: mode fluidpipe's model that both train; and what model_config is then, this box's own, or one that is untied */
 	struct rh_model_config pipeline, stage;
 	struct rh_tokenizer *tokenizer; /* NULL until loaded, and of a model of images */
 	struct rh_image_form image;     /* of a model of images, loaded with it */

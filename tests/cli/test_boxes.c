@@ -259,6 +259,74 @@ static void test_evaluations_are_one_boxs(void **state)
 	                "mode: paci\ndevice: cpu:1\nround_micro_batches: 1\nbox_cuts: [3]\n", 2);
 }
 
+/* The model's file with its table once more, as the head's. */
+static void add_head(const char *from, const char *to)
+{
+	enum { MOST = 64 };
+	struct rh_safetensors_entry entry[MOST];
+	struct rh_safetensors *file;
+	struct rh_safetensors_out *out;
+	check_ok(rh_safetensors_open(from, &file));
+	int64_t count = rh_safetensors_count(file);
+	assert_true(count < MOST);
+	for (int64_t i = 0; i <= count; i++) {
+		const struct rh_safetensor *tensor =
+		        i < count ? rh_safetensors_at(file, i) : rh_safetensors_find(file, "model.embed_tokens.weight");
+		assert_non_null(tensor);
+		entry[i] = (struct rh_safetensors_entry){
+		        .name = i < count ? tensor->name : "lm_head.weight", .dtype = tensor->dtype, .rank = tensor->rank};
+		memcpy(entry[i].shape, tensor->shape, sizeof entry[i].shape);
+	}
+	check_ok(rh_safetensors_create(to, entry, count + 1, &out));
+	for (int64_t i = 0; i <= count; i++) {
+		const struct rh_safetensor *tensor =
+		        i < count ? rh_safetensors_at(file, i) : rh_safetensors_find(file, "model.embed_tokens.weight");
+		check_ok(rh_safetensors_write(out, tensor_bytes(file, tensor), tensor->bytes));
+	}
+	check_ok(rh_safetensors_commit(out));
+	rh_safetensors_close(file);
+}
+
+/* A table that is embedding and head is trained as two, which begin equal: as one box trains the model that has it twice. */
+static void test_tied_tables_are_trained_apart(void **state)
+{
+	(void)state;
+	static const char keys[] = "save_strategy: \"no\"\ndevice: cpu:1\n";
+	struct scratch scratch;
+	char tied[128], own[128], name[128];
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	write_text(path_of("%s/rows.jsonl", scratch.dir), ROWS);
+	snprintf(name, sizeof name, "config_name: %s/hf\n", scratch.dir);
+	snprintf(tied, sizeof tied, "model_name_or_path: %s/hf\n", scratch.dir);
+	snprintf(own, sizeof own, "model_name_or_path: %s/own\n", scratch.dir);
+	copy_dir(path_of("%s/hf", scratch.dir), path_of("%s/own", scratch.dir));
+	edit_file(path_of("%s/own/config.json", scratch.dir), "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+	add_head(path_of("%s/hf/model.safetensors", scratch.dir), path_of("%s/own/model.safetensors", scratch.dir));
+	write_config(&scratch, keys, 1, 0, NULL);
+	edit_file(path_of("%s/run0.yaml", scratch.dir), name, own);
+	struct ran alone = run_line(&scratch, "train %s/run0.yaml", scratch.dir), ran[2];
+	if (alone.status)
+		print_error("%s\n", alone.err);
+	assert_int_equal(alone.status, 0);
+	run_free(&alone);
+	struct box_wire wire = free_wire();
+	for (int k = 1; k <= 2; k++) {
+		write_config(&scratch, keys, 2, k, &wire);
+		edit_file(path_of("%s/run%d.yaml", scratch.dir, k), name, tied);
+		run_start(&scratch, path_of("train %s/run%d.yaml", scratch.dir, k), 0, &ran[k - 1]);
+	}
+	boxes_finish(ran, 2);
+	check_weights(&scratch, "model.safetensors", 2);
+	for (int k = 1; k <= 2; k++) {
+		size_t length;
+		char *json = read_bytes(path_of("%s/out%d/config.json", scratch.dir, k), &length);
+		assert_non_null(strstr(json, "\"tie_word_embeddings\": false"));
+		free(json);
+	}
+	scratch_close(&scratch);
+}
+
 /* The first box has the embedding alone: it sends activations, and has no backward. */
 static void test_adapters_above_a_box_that_trains_nothing(void **state)
 {
@@ -369,6 +437,7 @@ int main(void)
 	        cmocka_unit_test(test_experts_with_a_load_balancing_loss),
 	        cmocka_unit_test(test_adapters_above_a_box_that_trains_nothing),
 	        cmocka_unit_test(test_evaluations_are_one_boxs),
+	        cmocka_unit_test(test_tied_tables_are_trained_apart),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	        cmocka_unit_test(test_cuts_follow_speeds_and_are_kept),
 	};
