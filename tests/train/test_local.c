@@ -18,6 +18,7 @@ struct what {
 	int64_t lora_r; /* 0: full */
 	double dropout;
 	const int64_t *admission_limit; /* NULL: the schedule's own */
+	double balance;                 /* router_aux_loss_coef */
 };
 
 static const int64_t wide[] = {9, 5, 4, 2};
@@ -28,6 +29,7 @@ static const struct what cases[] = {
         {.schedule = "paci", .model = "qwen3", .device = "cpu:2", .stages = 2, .dtype = RH_BF16},
         {.schedule = "paci", .model = "smollm2", .device = "cpu:4", .stages = 4, .lora_r = 3, .dropout = 0.1},
         {.schedule = "1f1b-async", .model = "qwen3", .device = "cpu:1", .stages = 1},
+        {.schedule = "paci", .model = "qwen3-moe", .device = "cpu:4", .stages = 4, .balance = 0.1},
 };
 
 struct outcome {
@@ -58,6 +60,7 @@ static void start(struct deep *deep, const struct what *what, const char *device
 	rig->config.dtype = what->dtype;
 	rig->config.state_layout = what->dtype == RH_F32 ? RH_LAYOUT_PLAIN : RH_LAYOUT_SPLIT;
 	rig->config.max_grad_norm = 0;
+	rig->config.router_aux_loss_coef = what->balance;
 	rig->config.use_lora = what->lora_r > 0;
 	rig->config.lora_r = what->lora_r;
 	rig->config.lora_alpha = 16;
@@ -192,7 +195,7 @@ static int launch(void *sink, const struct rh_op *op)
 static char *hidden_at(char **place, const struct rh_micro_batch *batch, const struct rh_model *model)
 {
 	if (!*place)
-		*place = malloc((size_t)rh_dtype_bytes(model->dtype, batch->shape.tokens * model->config->hidden_size));
+		*place = malloc((size_t)rh_boundary_bytes(model, batch->shape.tokens));
 	assert_non_null(*place);
 	return *place;
 }
@@ -242,6 +245,7 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 	                       .seed = at->rig->config.seed,
 	                       .dropout = model->dropout,
 	                       .loss_scale = scale_of(at->in, m / MICROS),
+	                       .micro_batch_share = 1.0f / MICROS,
 	                       .weights = at->weights,
 	                       .gradient = at->sum};
 	int64_t tokens = emit.shape.tokens, hidden = model->config->hidden_size;
