@@ -122,6 +122,7 @@ $(B)/bench/%: bench/%.c $(B)/libroundhouse.a
 	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Ibench -o $@ $< $(B)/libroundhouse.a $(LIBS) $(LIBS_$*)
 $(patsubst bench/%.c,bench-%,$(wildcard bench/*.c)): bench-%: $(B)/bench/%
 	@$<
+bench-paci: $(B)/tests/link/network
 $(patsubst bench/%.sh,bench-%,$(wildcard bench/*.sh)): bench-%: bench/%.sh all
 	@$<
 
