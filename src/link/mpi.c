@@ -6,19 +6,14 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
-#include "core/fault.h"
 #include "core/minmax.h"
+#include "link/end.h"
 #include "link/hello.h"
 #include "link/mpi_load.h"
-#include "link/session.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 enum { AHEAD = 8 /* frames on their way */, TAGS = 4 /* of a link: header and payload, up and down */ };
@@ -35,19 +30,11 @@ struct leaving {
 };
 
 struct mpi_link {
-	struct rh_link base;
+	struct link_end end;
 	struct mpi mpi;
 	char *greeting;
 	struct rh_link_timing timing;
 	int peer, tag_out, tag_in;
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	/* protected by lock */
-	struct session session;
-	struct rh_fault fault;
-	struct rh_link_progress progress;
-	int closes;
 	/* the thread's own */
 	struct leaving out[AHEAD];
 	int first, leaving;
@@ -64,35 +51,19 @@ struct mpi_link {
 	int64_t bytes_out, bytes_in;
 };
 
-static void end_with(struct mpi_link *link, int rc)
-{
-	pthread_mutex_lock(&link->lock);
-	int is_ours = !rh_fault_code(&link->fault) && rc != -ECONNRESET && rc != -ECONNABORTED;
-	rh_fault_keep(&link->fault, rc);
-	if (is_ours && !link->session.is_abort_due) {
-		snprintf(link->session.abort_line, sizeof link->session.abort_line, "%s", rh_error(rc));
-		link->session.is_abort_due = 1;
-	}
-	pthread_cond_broadcast(&link->changed);
-	pthread_mutex_unlock(&link->lock);
-}
-
 /* ---- out ---- */
 
 static int next_frame(struct mpi_link *link, struct frame *out)
 {
 	if (!link->has_said_hello) {
 		link->has_said_hello = 1;
-		*out = (struct frame){
-		        .type = FRAME_HELLO, .length = (uint32_t)strlen(link->greeting), .a = link->session.id, .payload = link->greeting};
+		*out = (struct frame){.type = FRAME_HELLO,
+		                      .length = (uint32_t)strlen(link->greeting),
+		                      .a = link->end.session.id,
+		                      .payload = link->greeting};
 		return 1;
 	}
-	if (!link->is_live)
-		return 0;
-	pthread_mutex_lock(&link->lock);
-	int any = session_next(&link->session, rh_clock_ns(), out);
-	pthread_mutex_unlock(&link->lock);
-	return any;
+	return link->is_live ? end_next(&link->end, out) : 0;
 }
 
 /* Frames whose messages are over make room; 1: there were any. */
@@ -145,10 +116,10 @@ static int take_hello(struct mpi_link *link, const struct frame *frame, const ch
 	int rc = hello_compare(link->greeting, payload, frame->length);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&link->lock);
-	link->session.peer = frame->a;
-	session_rewind(&link->session, rh_clock_ns());
-	pthread_mutex_unlock(&link->lock);
+	pthread_mutex_lock(&link->end.lock);
+	link->end.session.peer = frame->a;
+	session_rewind(&link->end.session, rh_clock_ns());
+	pthread_mutex_unlock(&link->end.lock);
 	link->is_live = 1;
 	return 0;
 }
@@ -162,10 +133,7 @@ static int take_frame(struct mpi_link *link)
 		return rh_fail(-EIO, "MPI delivered a frame that was damaged on its way");
 	if (!link->is_live && frame->type != FRAME_ABORT)
 		return take_hello(link, frame, payload);
-	pthread_mutex_lock(&link->lock);
-	int rc = session_take(&link->session, rh_clock_ns(), frame, link->in.text);
-	pthread_mutex_unlock(&link->lock);
-	return rc;
+	return end_take(&link->end, frame, link->in.text);
 }
 
 /* Where the payload goes is known by its header. */
@@ -174,12 +142,9 @@ static int begin_payload(struct mpi_link *link)
 	int rc = frame_decode(link->in.header, &link->in.frame);
 	const struct frame *frame = &link->in.frame;
 	link->in.into = link->in.text;
-	if (!rc && frame->type == FRAME_DATA) {
-		pthread_mutex_lock(&link->lock);
-		rc = link->is_live ? session_expect(&link->session, frame, &link->in.into)
+	if (!rc && frame->type == FRAME_DATA)
+		rc = link->is_live ? end_expect(&link->end, frame, &link->in.into)
 		                   : rh_fail(-EPROTO, "the peer sent a message before it greeted");
-		pthread_mutex_unlock(&link->lock);
-	}
 	link->in.awaits = rc || !frame->length ? NOTHING : PAYLOAD;
 	if (rc || !frame->length)
 		return rc ? rc : take_frame(link);
@@ -215,40 +180,23 @@ static int hear(struct mpi_link *link)
 /* A send is done once MPI, too, reads its memory no more. */
 static void publish(struct mpi_link *link)
 {
-	pthread_mutex_lock(&link->lock);
-	struct rh_link_progress *progress = &link->progress;
-	int64_t sent = link->session.out.done;
+	int64_t sent = INT64_MAX;
 	for (int i = 0; i < link->leaving; i++) {
 		const struct leaving *at = &link->out[(link->first + i) % AHEAD];
 		if (at->frame.type == FRAME_DATA && at->left[1])
 			sent = rh_min(sent, (int64_t)at->frame.a);
 	}
-	int is_new = progress->sent != sent || progress->received != link->session.in.done || rh_fault_code(&link->fault);
-	progress->sent = sent;
-	progress->received = link->session.in.done;
-	progress->latency_s = (double)link->session.shortest_echo_ns / 2e9;
-	progress->bytes_sent = link->bytes_out;
-	progress->bytes_received = link->bytes_in;
-	if (is_new)
-		pthread_cond_broadcast(&link->changed);
-	pthread_mutex_unlock(&link->lock);
+	(void)end_publish(&link->end, sent, link->bytes_out, link->bytes_in);
+	link->bytes_out = link->bytes_in = 0;
 }
 
 static int listen_for_silence(struct mpi_link *link, int64_t begun_ns)
 {
-	int64_t heard_ns = link->is_live ? link->session.heard_ns : begun_ns;
+	int64_t heard_ns = link->is_live ? link->end.session.heard_ns : begun_ns;
 	if (rh_clock_ns() - heard_ns < link->timing.give_up_ns)
-		return link->session.has_heard_bye ? rh_fail(-ECONNRESET, "the peer has closed the link") : 0;
+		return link->end.session.has_heard_bye ? rh_fail(-ECONNRESET, "the peer has closed the link") : 0;
 	return rh_fail(-ETIMEDOUT, "MPI: rank %d has said nothing for %g s (link_give_up)", link->peer,
 	               (double)link->timing.give_up_ns / SECOND_NS);
-}
-
-static int has_ended(struct mpi_link *link)
-{
-	pthread_mutex_lock(&link->lock);
-	int ended = link->closes || rh_fault_code(&link->fault);
-	pthread_mutex_unlock(&link->lock);
-	return ended;
 }
 
 /* Nothing tells of MPI's messages: it is asked, often while they come. */
@@ -261,22 +209,11 @@ static void rest(int64_t moved_ns)
 		nanosleep(&pause, NULL);
 }
 
-/* 1: there is no more to say. */
-static int has_spoken(struct mpi_link *link)
-{
-	pthread_mutex_lock(&link->lock);
-	const struct session *session = &link->session;
-	int is_at_fault = rh_fault_code(&link->fault) != 0, is_undone = session->out.done < session->out.posted;
-	int over = is_at_fault ? !session->is_abort_due : session->has_said_bye || is_undone;
-	pthread_mutex_unlock(&link->lock);
-	return over;
-}
-
 /* The peer has said its last word. */
 static int is_alone(const struct mpi_link *link)
 {
-	int rc = rh_fault_code(&link->fault);
-	return link->session.has_heard_bye || rc == -ECONNRESET || rc == -ECONNABORTED;
+	int rc = rh_fault_code(&link->end.fault);
+	return link->end.session.has_heard_bye || rc == -ECONNRESET || rc == -ECONNABORTED;
 }
 
 /* The last words: an abort, or the farewell; and until MPI has sent all that it was given. */
@@ -285,9 +222,9 @@ static void part(struct mpi_link *link)
 	int64_t until_ns = rh_clock_ns() + FAREWELL_NS;
 	int rc = 0;
 	link->is_live = 1; /* what may be said to a peer that has not greeted is an abort */
-	while (rc >= 0 && rh_clock_ns() < until_ns && !is_alone(link) && (!has_spoken(link) || link->leaving)) {
+	while (rc >= 0 && rh_clock_ns() < until_ns && !is_alone(link) && (end_last_words(&link->end) == END_SPEAKS || link->leaving)) {
 		rc = say(link);
-		if (rc >= 0 && !rh_fault_code(&link->fault))
+		if (rc >= 0 && !rh_fault_code(&link->end.fault))
 			rc = hear(link);
 		rest(0);
 	}
@@ -300,19 +237,16 @@ static void part(struct mpi_link *link)
 	publish(link);
 }
 
-static void *run(void *context)
+static void run(struct link_end *end)
 {
-	struct mpi_link *link = context;
-	sigset_t all; /* signals are the main thread's */
+	struct mpi_link *link = (struct mpi_link *)end;
 	int64_t begun_ns = rh_clock_ns(), moved_ns = begun_ns;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, NULL);
-	while (!has_ended(link)) {
+	while (!end_has_ended(end)) {
 		int said = say(link), heard = said < 0 ? said : hear(link), rc = heard < 0 ? heard : 0;
 		if (!rc)
 			rc = listen_for_silence(link, begun_ns);
 		if (rc)
-			end_with(link, rc);
+			end_fail(end, rc);
 		publish(link);
 		if (said > 0 || heard > 0)
 			moved_ns = rh_clock_ns();
@@ -320,65 +254,13 @@ static void *run(void *context)
 			rest(moved_ns);
 	}
 	part(link);
-	return NULL;
 }
 
 /* ---- the seam ---- */
 
-static int post(struct mpi_link *link, int is_send, uint64_t tag, void *bytes, int64_t size)
-{
-	pthread_mutex_lock(&link->lock);
-	int rc = rh_fault_get(&link->fault);
-	if (!rc)
-		rc = is_send ? session_send(&link->session, tag, bytes, size) : session_receive(&link->session, tag, bytes, size);
-	pthread_mutex_unlock(&link->lock);
-	return rc;
-}
-
-static int link_send(struct rh_link *base, uint64_t tag, const void *bytes, int64_t size)
-{
-	return post((struct mpi_link *)base, 1, tag, (void *)(uintptr_t)bytes, size);
-}
-
-static int link_receive(struct rh_link *base, uint64_t tag, void *bytes, int64_t size)
-{
-	return post((struct mpi_link *)base, 0, tag, bytes, size);
-}
-
-static int link_progress(struct rh_link *base, struct rh_link_progress *out)
-{
-	struct mpi_link *link = (struct mpi_link *)base;
-	pthread_mutex_lock(&link->lock);
-	*out = link->progress;
-	int rc = rh_fault_get(&link->fault);
-	pthread_mutex_unlock(&link->lock);
-	return rc;
-}
-
-static int link_wait(struct rh_link *base, int64_t sent, int64_t received)
-{
-	struct mpi_link *link = (struct mpi_link *)base;
-	int rc = 0;
-	pthread_mutex_lock(&link->lock);
-	while (!rc && (link->progress.sent < sent || link->progress.received < received)) {
-		rc = rh_fault_get(&link->fault);
-		if (!rc)
-			pthread_cond_wait(&link->changed, &link->lock);
-	}
-	pthread_mutex_unlock(&link->lock);
-	return rc;
-}
-
-static void link_abort(struct rh_link *base, const char *line)
-{
-	end_with((struct mpi_link *)base, rh_fail(-ECANCELED, "%s", line));
-}
-
 static void release(struct mpi_link *link)
 {
-	session_close(&link->session);
-	pthread_cond_destroy(&link->changed);
-	pthread_mutex_destroy(&link->lock);
+	end_close(&link->end);
 	rh_free(link->greeting);
 	rh_free(link->dropped);
 	rh_free(link);
@@ -387,15 +269,12 @@ static void release(struct mpi_link *link)
 static void link_close(struct rh_link *base)
 {
 	struct mpi_link *link = (struct mpi_link *)base;
-	pthread_mutex_lock(&link->lock);
-	link->closes = link->session.is_bye_due = 1;
-	pthread_mutex_unlock(&link->lock);
-	pthread_join(link->thread, NULL);
+	end_stop(&link->end);
 	release(link);
 }
 
 static const struct rh_link_ops mpi_ops = {
-        .close = link_close, .send = link_send, .receive = link_receive, .progress = link_progress, .wait = link_wait, .abort = link_abort};
+        .close = link_close, .send = end_send, .receive = end_receive, .progress = end_progress, .wait = end_wait, .abort = end_abort};
 
 /* A link that is opened later must not take what was said last on one before it: the n-th of one end is the other's n-th. */
 static void choose_tags(struct mpi_link *link, int is_upper)
@@ -409,14 +288,14 @@ static void choose_tags(struct mpi_link *link, int is_upper)
 
 static int prepare(struct mpi_link *link, const struct rh_mpi_options *options)
 {
-	uint64_t id = 0;
+	int rc = end_open(&link->end, options->messages, link->timing.heartbeat_ns);
+	if (rc)
+		return rc;
 	link->greeting = rh_strdup(options->greeting);
 	link->dropped = rh_alloc(1, RH_LINK_FRAME_BYTES);
 	if (!link->greeting || !link->dropped)
 		return -ENOMEM;
-	if (getrandom(&id, sizeof id, 0) != sizeof id)
-		return rh_fail(-EIO, "the system gives no random numbers");
-	int rc = mpi_start(options->calls, &link->mpi);
+	rc = mpi_start(options->calls, &link->mpi);
 	if (rc)
 		return rc;
 	if (link->mpi.rank != options->rank || options->peer >= link->mpi.ranks)
@@ -426,7 +305,7 @@ static int prepare(struct mpi_link *link, const struct rh_mpi_options *options)
 		        "boxes by one mpirun or srun, and leave boxes and box out",
 		        link->mpi.rank + 1, link->mpi.ranks, options->rank + 1, options->peer + 1);
 	choose_tags(link, options->is_upper);
-	return session_open(&link->session, id | 1, options->messages, link->timing.heartbeat_ns, INT64_MAX);
+	return 0;
 }
 
 int rh_mpi_open(const struct rh_mpi_options *options, struct rh_link **out)
@@ -435,22 +314,18 @@ int rh_mpi_open(const struct rh_mpi_options *options, struct rh_link **out)
 	struct mpi_link *link = rh_alloc(1, sizeof *link);
 	if (!link)
 		return -ENOMEM;
-	link->base.ops = &mpi_ops;
+	link->end = (struct link_end){.base.ops = &mpi_ops, .run = run};
 	link->peer = options->peer;
 	link->timing = options->timing;
 	link->timing.give_up_ns = link->timing.give_up_ns ? link->timing.give_up_ns : 3600 * SECOND_NS;
 	link->timing.heartbeat_ns =
 	        link->timing.heartbeat_ns ? link->timing.heartbeat_ns : rh_min(5 * SECOND_NS, link->timing.give_up_ns / 4);
-	pthread_mutex_init(&link->lock, NULL);
-	pthread_cond_init(&link->changed, NULL);
 	int rc = prepare(link, options);
-	if (!rc) {
-		rc = -pthread_create(&link->thread, NULL, run, link);
-		rc = rc ? rh_fail(rc, "a link wants a thread: %s", strerror(-rc)) : 0;
-	}
+	if (!rc)
+		rc = end_start(&link->end);
 	if (rc)
 		release(link);
 	else
-		*out = &link->base;
+		*out = &link->end.base;
 	return rc;
 }

@@ -10,19 +10,14 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
-#include "core/fault.h"
 #include "core/minmax.h"
 #include "link/conn.h"
 #include "link/door.h"
+#include "link/end.h"
 #include "link/hello.h"
-#include "link/session.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 enum { FRAMES_A_TURN = 32 };
@@ -31,20 +26,12 @@ enum { FRAMES_A_TURN = 32 };
 #define PATIENCE_NS (10 * SECOND_NS) /* with a connection that has not greeted */
 
 struct tcp_link {
-	struct rh_link base;
+	struct link_end end;
 	struct rh_tcp_options options; /* strings are copies */
 	struct rh_link_timing timing;
 	struct tls *tls;
 	struct door door;
 	int port, wake; /* eventfd: something was posted */
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	/* protected by lock */
-	struct session session;
-	struct rh_fault fault;
-	struct rh_link_progress progress;
-	int closes;
 	/* the thread's own */
 	struct conn live, greeting;
 	struct {
@@ -56,25 +43,11 @@ struct tcp_link {
 	int has_connected;
 };
 
-static void wake(struct tcp_link *link)
+static void wake(struct link_end *end)
 {
 	uint64_t one = 1;
-	ssize_t written = write(link->wake, &one, sizeof one);
+	ssize_t written = write(((struct tcp_link *)end)->wake, &one, sizeof one);
 	(void)written; /* full: the thread is awake */
-}
-
-/* The link is at an end; the peer is told where the fault is this end's. */
-static void end_with(struct tcp_link *link, int rc)
-{
-	pthread_mutex_lock(&link->lock);
-	int is_ours = !rh_fault_code(&link->fault) && rc != -ECONNRESET && rc != -ECONNABORTED;
-	rh_fault_keep(&link->fault, rc);
-	if (is_ours && !link->session.is_abort_due) {
-		snprintf(link->session.abort_line, sizeof link->session.abort_line, "%s", rh_error(rc));
-		link->session.is_abort_due = 1;
-	}
-	pthread_cond_broadcast(&link->changed);
-	pthread_mutex_unlock(&link->lock);
 }
 
 /* Greeting: HELLO, once each way. */
@@ -87,7 +60,7 @@ static int greeting_next(void *context, struct frame *out)
 	link->greets.has_said = 1;
 	*out = (struct frame){.type = FRAME_HELLO,
 	                      .length = (uint32_t)strlen(link->options.greeting),
-	                      .a = link->session.id,
+	                      .a = link->end.session.id,
 	                      .payload = link->options.greeting};
 	return 1;
 }
@@ -102,7 +75,7 @@ static int greeting_take(void *context, const struct frame *frame, const char *p
 {
 	struct tcp_link *link = context;
 	if (frame->type == FRAME_ABORT)
-		return session_take(&link->session, rh_clock_ns(), frame, payload);
+		return end_take(&link->end, frame, payload);
 	if (frame->type != FRAME_HELLO || !frame->a)
 		return rh_fail(-EPROTO, "the peer did not greet");
 	link->greets.has_heard = 1;
@@ -114,29 +87,17 @@ static int greeting_take(void *context, const struct frame *frame, const char *p
 
 static int live_next(void *context, struct frame *out)
 {
-	struct tcp_link *link = context;
-	pthread_mutex_lock(&link->lock);
-	int any = session_next(&link->session, rh_clock_ns(), out);
-	pthread_mutex_unlock(&link->lock);
-	return any;
+	return end_next(&((struct tcp_link *)context)->end, out);
 }
 
 static int live_expect(void *context, const struct frame *frame, char **into)
 {
-	struct tcp_link *link = context;
-	pthread_mutex_lock(&link->lock);
-	int rc = session_expect(&link->session, frame, into);
-	pthread_mutex_unlock(&link->lock);
-	return rc;
+	return end_expect(&((struct tcp_link *)context)->end, frame, into);
 }
 
 static int live_take(void *context, const struct frame *frame, const char *payload)
 {
-	struct tcp_link *link = context;
-	pthread_mutex_lock(&link->lock);
-	int rc = session_take(&link->session, rh_clock_ns(), frame, payload);
-	pthread_mutex_unlock(&link->lock);
-	return rc;
+	return end_take(&((struct tcp_link *)context)->end, frame, payload);
 }
 
 static struct conn_peer greeting_peer(struct tcp_link *link)
@@ -157,19 +118,8 @@ static int is_fatal(int rc)
 
 static void publish(struct tcp_link *link)
 {
-	pthread_mutex_lock(&link->lock);
-	struct rh_link_progress *progress = &link->progress;
-	const struct session *session = &link->session;
-	int is_new = progress->sent != session->out.done || progress->received != session->in.done || rh_fault_code(&link->fault);
-	progress->sent = session->out.done;
-	progress->received = session->in.done;
-	progress->latency_s = (double)session->shortest_echo_ns / 2e9;
-	progress->bytes_sent += link->live.bytes_out;
-	progress->bytes_received += link->live.bytes_in;
+	int is_new = end_publish(&link->end, INT64_MAX, link->live.bytes_out, link->live.bytes_in);
 	link->live.bytes_out = link->live.bytes_in = 0;
-	if (is_new)
-		pthread_cond_broadcast(&link->changed);
-	pthread_mutex_unlock(&link->lock);
 	if (is_new && link->options.notify)
 		link->options.notify(link->options.context);
 }
@@ -185,23 +135,23 @@ static void disconnect(struct tcp_link *link)
 static int broken(struct tcp_link *link)
 {
 	disconnect(link);
-	pthread_mutex_lock(&link->lock);
-	int is_over = link->session.has_heard_bye;
-	pthread_mutex_unlock(&link->lock);
+	pthread_mutex_lock(&link->end.lock);
+	int is_over = link->end.session.has_heard_bye;
+	pthread_mutex_unlock(&link->end.lock);
 	return is_over ? rh_fail(-ECONNRESET, "the peer has closed the link") : 0;
 }
 
 static int promote(struct tcp_link *link)
 {
-	pthread_mutex_lock(&link->lock);
+	pthread_mutex_lock(&link->end.lock);
 	/* another process there is no matter while nothing has passed: both may be meeting anew */
-	int is_same = link->session.peer == link->greets.peer || session_is_unused(&link->session);
+	int is_same = link->end.session.peer == link->greets.peer || session_is_unused(&link->end.session);
 	if (is_same) {
-		link->session.peer = link->greets.peer;
-		session_rewind(&link->session, rh_clock_ns());
-		link->progress.reconnects += link->has_connected;
+		link->end.session.peer = link->greets.peer;
+		session_rewind(&link->end.session, rh_clock_ns());
+		link->end.progress.reconnects += link->has_connected;
 	}
-	pthread_mutex_unlock(&link->lock);
+	pthread_mutex_unlock(&link->end.lock);
 	if (!is_same)
 		return rh_fail(-ESTALE,
 		               "the box at the other end was started anew: start this one again, too, with resume_from_checkpoint: true");
@@ -253,7 +203,7 @@ static int step_live(struct tcp_link *link, int64_t now_ns)
 		rc = conn_write(&link->live, &peer, FRAMES_A_TURN);
 	if (rc && rc != -EAGAIN)
 		return is_fatal(rc) ? rc : broken(link);
-	return now_ns - link->session.heard_ns < link->timing.timeout_ns ? 0 : broken(link);
+	return now_ns - link->end.session.heard_ns < link->timing.timeout_ns ? 0 : broken(link);
 }
 
 static int step_door(struct tcp_link *link, int64_t now_ns)
@@ -287,30 +237,15 @@ static void rest(struct tcp_link *link, int64_t now_ns, int is_busy)
 	count = add_poll(&link->greeting, polls, count);
 	polls[count++] = (struct pollfd){.fd = link->wake, .events = POLLIN};
 	if (link->live.stream) {
-		pthread_mutex_lock(&link->lock);
-		deadline_ns = rh_min(deadline_ns, session_deadline(&link->session));
-		pthread_mutex_unlock(&link->lock);
+		pthread_mutex_lock(&link->end.lock);
+		deadline_ns = rh_min(deadline_ns, session_deadline(&link->end.session));
+		pthread_mutex_unlock(&link->end.lock);
 	}
 	int64_t wait_ms = is_busy ? 0 : rh_max(0, (deadline_ns - now_ns + 999999) / 1000000);
 	poll(polls, (nfds_t)count, (int)rh_min(wait_ms, 1000));
 	uint64_t woken;
 	ssize_t got = read(link->wake, &woken, sizeof woken);
 	(void)got;
-}
-
-enum part { PART_SPEAKS, PART_HAS_SPOKEN, PART_IN_SILENCE };
-
-/* The last words: an abort; or acknowledgements and the farewell, where all that was sent is done; else none. */
-static enum part last_words(struct tcp_link *link)
-{
-	pthread_mutex_lock(&link->lock);
-	const struct session *session = &link->session;
-	int is_at_fault = rh_fault_code(&link->fault), is_undone = session->out.done < session->out.posted;
-	enum part out = is_at_fault ? (session->is_abort_due ? PART_SPEAKS : PART_HAS_SPOKEN)
-	                : is_undone ? PART_IN_SILENCE
-	                            : (session->has_said_bye ? PART_HAS_SPOKEN : PART_SPEAKS);
-	pthread_mutex_unlock(&link->lock);
-	return out;
 }
 
 /* After the last words until the peer closes too, so that it reads them all. */
@@ -320,10 +255,10 @@ static void part(struct tcp_link *link)
 	int64_t until_ns = rh_clock_ns() + FAREWELL_NS;
 	int rc = link->live.stream ? 0 : -EPIPE, has_finished = 0;
 	while ((!rc || rc == -EAGAIN) && rh_clock_ns() < until_ns) {
-		enum part words = last_words(link);
-		if (words == PART_IN_SILENCE)
+		enum end_words words = end_last_words(&link->end);
+		if (words == END_IN_SILENCE)
 			break;
-		if (!has_finished && words == PART_HAS_SPOKEN && !link->live.out.is_open) {
+		if (!has_finished && words == END_HAS_SPOKEN && !link->live.out.is_open) {
 			link->live.stream->ops->finish(link->live.stream);
 			has_finished = 1;
 		}
@@ -338,22 +273,11 @@ static void part(struct tcp_link *link)
 	conn_close(&link->greeting);
 }
 
-static int has_ended(struct tcp_link *link)
+static void run(struct link_end *end)
 {
-	pthread_mutex_lock(&link->lock);
-	int ended = link->closes || rh_fault_code(&link->fault);
-	pthread_mutex_unlock(&link->lock);
-	return ended;
-}
-
-static void *run(void *context)
-{
-	struct tcp_link *link = context;
-	sigset_t all; /* signals are the main thread's, and a broken connection is an error code */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, NULL);
+	struct tcp_link *link = (struct tcp_link *)end;
 	link->without_ns = rh_clock_ns();
-	while (!has_ended(link)) {
+	while (!end_has_ended(end)) {
 		int64_t now_ns = rh_clock_ns();
 		int rc = step_door(link, now_ns);
 		if (!rc)
@@ -361,74 +285,19 @@ static void *run(void *context)
 		if (!rc)
 			rc = step_live(link, now_ns);
 		if (rc)
-			end_with(link, rc);
+			end_fail(end, rc);
 		publish(link);
 		if (!rc)
 			rest(link, now_ns, link->live.stream && link->live.has_more);
 	}
 	part(link);
-	return NULL;
-}
-
-/* The seam. */
-
-static int post(struct tcp_link *link, int is_send, uint64_t tag, void *bytes, int64_t size)
-{
-	pthread_mutex_lock(&link->lock);
-	int rc = rh_fault_get(&link->fault);
-	if (!rc)
-		rc = is_send ? session_send(&link->session, tag, bytes, size) : session_receive(&link->session, tag, bytes, size);
-	pthread_mutex_unlock(&link->lock);
-	wake(link);
-	return rc;
-}
-
-static int tcp_send(struct rh_link *base, uint64_t tag, const void *bytes, int64_t size)
-{
-	return post((struct tcp_link *)base, 1, tag, (void *)(uintptr_t)bytes, size);
-}
-
-static int tcp_receive(struct rh_link *base, uint64_t tag, void *bytes, int64_t size)
-{
-	return post((struct tcp_link *)base, 0, tag, bytes, size);
-}
-
-static int tcp_progress(struct rh_link *base, struct rh_link_progress *out)
-{
-	struct tcp_link *link = (struct tcp_link *)base;
-	pthread_mutex_lock(&link->lock);
-	*out = link->progress;
-	int rc = rh_fault_get(&link->fault);
-	pthread_mutex_unlock(&link->lock);
-	return rc;
-}
-
-static int tcp_wait(struct rh_link *base, int64_t sent, int64_t received)
-{
-	struct tcp_link *link = (struct tcp_link *)base;
-	int rc = 0;
-	pthread_mutex_lock(&link->lock);
-	while (!rc && (link->progress.sent < sent || link->progress.received < received)) {
-		rc = rh_fault_get(&link->fault);
-		if (!rc)
-			pthread_cond_wait(&link->changed, &link->lock);
-	}
-	pthread_mutex_unlock(&link->lock);
-	return rc;
-}
-
-static void tcp_abort(struct rh_link *base, const char *line)
-{
-	struct tcp_link *link = (struct tcp_link *)base;
-	end_with(link, rh_fail(-ECANCELED, "%s", line));
-	wake(link);
 }
 
 static void release(struct tcp_link *link)
 {
 	door_close(&link->door);
 	tls_close(link->tls);
-	session_close(&link->session);
+	end_close(&link->end);
 	if (link->wake >= 0)
 		close(link->wake);
 	rh_free((char *)(uintptr_t)link->options.address);
@@ -439,18 +308,12 @@ static void release(struct tcp_link *link)
 static void tcp_close(struct rh_link *base)
 {
 	struct tcp_link *link = (struct tcp_link *)base;
-	pthread_mutex_lock(&link->lock);
-	link->closes = link->session.is_bye_due = 1;
-	pthread_mutex_unlock(&link->lock);
-	wake(link);
-	pthread_join(link->thread, NULL);
-	pthread_cond_destroy(&link->changed);
-	pthread_mutex_destroy(&link->lock);
+	end_stop(&link->end);
 	release(link);
 }
 
 static const struct rh_link_ops tcp_ops = {
-        .close = tcp_close, .send = tcp_send, .receive = tcp_receive, .progress = tcp_progress, .wait = tcp_wait, .abort = tcp_abort};
+        .close = tcp_close, .send = end_send, .receive = end_receive, .progress = end_progress, .wait = end_wait, .abort = end_abort};
 
 static int64_t or_default(int64_t value, int64_t otherwise)
 {
@@ -460,22 +323,19 @@ static int64_t or_default(int64_t value, int64_t otherwise)
 /* All but the thread. */
 static int prepare(struct tcp_link *link, const struct rh_tcp_options *options)
 {
-	uint64_t id = 0;
 	link->options = *options;
 	link->options.address = rh_strdup(options->address);
 	link->options.greeting = rh_strdup(options->greeting);
-	if (!link->options.address || !link->options.greeting)
-		return -ENOMEM;
 	int64_t timeout_ns = or_default(options->timing.timeout_ns, 60 * SECOND_NS);
 	link->timing =
 	        (struct rh_link_timing){.heartbeat_ns = or_default(options->timing.heartbeat_ns, rh_min(5 * SECOND_NS, timeout_ns / 4)),
 	                                .timeout_ns = timeout_ns,
 	                                .give_up_ns = or_default(options->timing.give_up_ns, 3600 * SECOND_NS)};
-	if (getrandom(&id, sizeof id, 0) != sizeof id)
-		return rh_fail(-EIO, "the system gives no random numbers");
-	int rc = session_open(&link->session, id | 1, options->messages, link->timing.heartbeat_ns, INT64_MAX);
+	int rc = end_open(&link->end, options->messages, link->timing.heartbeat_ns);
 	if (rc)
 		return rc;
+	if (!link->options.address || !link->options.greeting)
+		return -ENOMEM;
 	if ((link->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) < 0)
 		return rh_fail(-errno, "a link wants a descriptor: %s", strerror(errno));
 	if (!options->identity != !options->peer)
@@ -496,21 +356,17 @@ int rh_tcp_open(const struct rh_tcp_options *options, struct rh_link **out)
 	struct tcp_link *link = rh_alloc(1, sizeof *link);
 	if (!link)
 		return -ENOMEM;
-	link->base.ops = &tcp_ops;
+	link->end = (struct link_end){.base.ops = &tcp_ops, .run = run, .wake = wake};
 	link->wake = link->door.listener = -1;
 	int rc = prepare(link, options);
 	if (!rc) {
 		link->port = door_port(&link->door);
-		pthread_mutex_init(&link->lock, NULL);
-		pthread_cond_init(&link->changed, NULL);
-		rc = -pthread_create(&link->thread, NULL, run, link);
-		if (rc)
-			rc = rh_fail(rc, "a link wants a thread: %s", strerror(-rc));
+		rc = end_start(&link->end);
 	}
 	if (rc)
 		release(link);
 	else
-		*out = &link->base;
+		*out = &link->end.base;
 	return rc;
 }
 

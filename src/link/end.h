@@ -1,0 +1,57 @@
+/* One end of a link that a thread of its own serves: what the caller's thread and that one share, and the seam's functions over it. A
+ * transport begins its struct with it, and moves the session's frames. */
+#ifndef RH_LINK_END_H
+#define RH_LINK_END_H
+
+#include "core/fault.h"
+#include "link/link.h"
+#include "link/session.h"
+
+#include <pthread.h>
+
+struct link_end {
+	struct rh_link base;
+	void (*run)(struct link_end *end);  /* the thread's work, until end_has_ended and the last words */
+	void (*wake)(struct link_end *end); /* something was posted; NULL: the thread looks by itself */
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	/* protected by lock */
+	struct session session;
+	struct rh_fault fault;
+	struct rh_link_progress progress;
+	int closes;
+};
+
+/* Books for so many messages a direction, under a random id; run and wake are set. end_close in any case. */
+int end_open(struct link_end *end, int64_t messages, int64_t heartbeat_ns) RH_MUST;
+int end_start(struct link_end *end) RH_MUST;
+/* The thread says its last words and ends. */
+void end_stop(struct link_end *end);
+void end_close(struct link_end *end);
+
+/* The seam's, but for its close. */
+int end_send(struct rh_link *link, uint64_t tag, const void *bytes, int64_t size) RH_MUST;
+int end_receive(struct rh_link *link, uint64_t tag, void *bytes, int64_t size) RH_MUST;
+int end_progress(struct rh_link *link, struct rh_link_progress *out) RH_MUST;
+int end_wait(struct rh_link *link, int64_t sent, int64_t received) RH_MUST;
+void end_abort(struct rh_link *link, const char *line);
+
+/* ---- the thread's ---- */
+
+/* The link is at an end; the peer is to be told where the fault is this end's. */
+void end_fail(struct link_end *end, int rc);
+/* The caller closes the link, or it is at fault. */
+int end_has_ended(struct link_end *end);
+/* session_next, session_expect and session_take. */
+int end_next(struct link_end *end, struct frame *out);
+int end_expect(struct link_end *end, const struct frame *frame, char **into) RH_MUST;
+int end_take(struct link_end *end, const struct frame *frame, const char *payload) RH_MUST;
+/* What the caller sees moves on: at most `sent_most` sends are done; the bytes count from the last time. 1: somebody may wait for it. */
+int end_publish(struct link_end *end, int64_t sent_most, int64_t bytes_out, int64_t bytes_in);
+
+/* The last words: an abort; or acknowledgements and the farewell, where all that was sent is done; else none. */
+enum end_words { END_SPEAKS, END_HAS_SPOKEN, END_IN_SILENCE };
+enum end_words end_last_words(struct link_end *end);
+
+#endif
