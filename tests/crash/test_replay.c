@@ -12,16 +12,18 @@ struct kind {
 	const char *name, *keys;
 	const char *file; /* that its result is */
 	int resumes;      /* goes on from checkpoint 2, with later ones in its way */
+	int is_asked;     /* for a checkpoint, by the file SAVE */
 };
 
 static const struct kind kinds[] = {
-        {"full", "--max_steps 4 --save_steps 1 --save_total_limit 2", "model.safetensors", 0},
-        {"lora", "--use_peft true --max_steps 4 --save_steps 1 --save_total_limit 1", "adapter_model.safetensors", 0},
+        {"full", "--max_steps 4 --save_steps 1 --save_total_limit 2", "model.safetensors", 0, 0},
+        {"lora", "--use_peft true --max_steps 4 --save_steps 1 --save_total_limit 1", "adapter_model.safetensors", 0, 0},
         {"spilled", "--use_peft true --max_steps 4 --save_steps 2 --spill optimizer,masters --max_nvme 64MiB --nvme_dirs %s/nvme",
-         "adapter_model.safetensors", 0},
-        {"stale", "--max_steps 4 --save_steps 2 --optimizer_staleness 1 --bf16 true", "model.safetensors", 0},
+         "adapter_model.safetensors", 0, 0},
+        {"stale", "--max_steps 4 --save_steps 2 --optimizer_staleness 1 --bf16 true", "model.safetensors", 0, 0},
         {"resumed", "--use_peft true --lr_scheduler_type constant --max_steps 5 --save_steps 1 --save_total_limit 2",
-         "adapter_model.safetensors", 1},
+         "adapter_model.safetensors", 1, 0},
+        {"asked", "--use_peft true --max_steps 4 --save_strategy no", "adapter_model.safetensors", 0, 1},
 };
 
 static void load(const struct scratch *scratch, const struct kind *kind, const char *out, const char *from, struct rh_config *config)
@@ -50,7 +52,7 @@ static void train(const struct scratch *scratch, const struct kind *kind, const 
 }
 
 /* What the run had promised after so many changes. A checkpoint is written beside the training; it is finished when the next one begins,
- * and at the end. */
+ * when the file that asked for it goes, and at the end. */
 struct promise {
 	int step, result;
 };
@@ -68,6 +70,9 @@ static struct promise promised(int cut, int begun_with)
 				made = step > made ? step : made;
 		for (int n = 0; change->kind == RECORD_NAMES && n < change->names; n++)
 			if (change->name[n].inode && sscanf(change->name[n].name, ".checkpoint-%d.tm%c", &next, &rest) == 2 && next > made)
+				promise.step = made > promise.step ? made : promise.step;
+		for (int n = 0; change->kind == RECORD_NAMES && n < change->names; n++)
+			if (!change->name[n].inode && !strcmp(change->name[n].name, "SAVE"))
 				promise.step = made > promise.step ? made : promise.step;
 	}
 	if (promise.result && made >= 0)
@@ -120,6 +125,10 @@ static void record_run(const struct scratch *scratch, const struct kind *kind)
 		check_ok(unlink(path_of("%s/%s", out, kind->file)));
 		check_ok(unlink(path_of("%s/trainer_state.json", out)));
 	}
+	if (kind->is_asked) {
+		check_ok(rh_dir_make(out));
+		write_text(path_of("%s/SAVE", out), "");
+	}
 	record_begin(work);
 	train(scratch, kind, out, kind->resumes ? from : NULL);
 	record_end();
@@ -129,7 +138,10 @@ static void record_run(const struct scratch *scratch, const struct kind *kind)
 static int replay(const struct scratch *scratch, const struct kind *kind, int states, uint64_t *seed, int goes_on, char told[1400])
 {
 	char place[128], out[160], reference[256];
-	int losses = 0, begun_with = kind->resumes ? 2 : -1;
+	int losses = 0, begun_with = kind->resumes ? 2 : -1, after[16], promises = 0; /* cuts right after a promise */
+	for (int cut = 1; cut <= record.changes && promises < 16; cut++)
+		if (promised(cut, begun_with).step > promised(cut - 1, begun_with).step)
+			after[promises++] = cut;
 	snprintf(place, sizeof place, "%s/state", scratch->dir);
 	snprintf(out, sizeof out, "%s/out", place);
 	snprintf(reference, sizeof reference, "%s/work/out/%s", scratch->dir, kind->file);
@@ -137,6 +149,8 @@ static int replay(const struct scratch *scratch, const struct kind *kind, int st
 		int cut = states >= record.changes ? (int)((int64_t)s * record.changes / states) + 1
 		                                   : 1 + (int)(check_random(seed) % (uint32_t)record.changes);
 		enum states_way way = s % 8 == 7 ? STATES_TORN : (enum states_way)(s % STATES_WAYS);
+		if (promises && s % 5 == 0)
+			cut = after[s / 5 % promises];
 		if (s == states - 1 || check_random(seed) % 16 == 0)
 			cut = record.changes;
 		check_ok(rh_dir_remove(place));
