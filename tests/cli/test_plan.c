@@ -407,9 +407,49 @@ static void test_plan_of_a_classifier_needs_no_data(void **state)
 	scratch_close(&scratch);
 }
 
+/* One plan of an example: it fits, within what the machine has, or says what would. */
+static void check_example(const struct scratch *scratch, const char *model, const char *hardware, int fits)
+{
+	struct ran ran = run_line(scratch, "plan examples/models/%s.yaml --hardware %s --json", model, hardware);
+	json_t *json = answer_of(&ran, !fits);
+	if (json_is_true(json_object_get(json, "fits")) != fits)
+		fail_msg("%s on %s: %s", model, hardware, ran.err);
+	if (fits) {
+		static const char *const tiers[] = {"vram", "ram"};
+		for (int i = 0; i < 2; i++) {
+			int64_t used = bytes_at(json, "tiers", tiers[i], "used_bytes");
+			assert_true(used > 0 && used <= bytes_at(json, "tiers", tiers[i], "budget_bytes"));
+		}
+		assert_true(json_real_value(json_object_get(json, "tokens_per_second")) > 0);
+	} else {
+		assert_true(json_array_size(json_object_get(json, "mends")) >= 1);
+	}
+	json_decref(json);
+	run_free(&ran);
+}
+
+static void test_every_example_is_planned(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *model;
+		int fits_desktop; /* 62 GiB of host memory and one GPU */
+	} cases[] = {{"bert-large", 1},    {"gemma-3-27b", 0},     {"gpt-oss-20b", 1}, {"gpt2-medium", 1},
+	             {"llama-3.1-70b", 0}, {"llama-3.1-8b", 0},    {"mistral-7b", 0},  {"qwen3-1.7b", 1},
+	             {"qwen3-32b", 0},     {"qwen3-235b-a22b", 0}, {"vit-large", 1}};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		check_example(&scratch, cases[i].model, "rtx4090x8", 1);
+		check_example(&scratch, cases[i].model, "rtx4090x1", cases[i].fits_desktop);
+	}
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_every_example_is_planned),
 	        cmocka_unit_test(test_plan_twice_prints_the_same_bytes),
 	        cmocka_unit_test(test_plan_prints_the_same_bytes_on_any_number_of_cores),
 	        cmocka_unit_test(test_plan_says_the_memory_that_the_run_reserves),
