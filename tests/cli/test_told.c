@@ -178,8 +178,7 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	           "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n");
 	struct ran ran = run_line(&scratch, "train %s/run.yaml", scratch.dir);
 	assert_int_equal(ran.status, 0);
-	assert_non_null(
-	        strstr(ran.err, "conversations go through chat template of the model (every token is trained, also the user's; "));
+	assert_non_null(strstr(ran.err, "conversations go through chat template of the model (every token is trained, also the user's; "));
 	run_free(&ran);
 	ran = run_line(&scratch, "eval --model_name_or_path %s/out --validation_file %s/rows.jsonl --max_length 64 --assistant_only_loss",
 	               scratch.dir, scratch.dir);
@@ -293,6 +292,43 @@ static void test_losses_that_are_no_numbers_are_null(void **state)
 	scratch_close(&scratch);
 }
 
+/* "eval_loss" of what a line prints with --json. */
+static double eval_loss_of(const struct scratch *scratch, const char *line)
+{
+	char full[2048];
+	fill_in(scratch, line, full, sizeof full);
+	struct ran ran = run_line(scratch, "%s --json", full);
+	if (ran.status)
+		fail_msg("%s: %s", full, ran.err);
+	json_t *json = json_loads(ran.out, 0, NULL), *eval = json_object_get(json, "eval");
+	double loss = json_real_value(json_object_get(eval ? eval : json, "eval_loss"));
+	json_decref(json);
+	run_free(&ran);
+	return loss;
+}
+
+/* The run's key alone asks for it, and evaluations leave it out: what the run says of its last weights, eval says of them too. */
+static void test_a_load_balancing_loss_that_is_left_out_is_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	const char *config = path_of("%s/hf/config.json", scratch.dir);
+	copy_file(MODELS "gguf-qwen3-moe/config.json", config);
+	edit_file(config, "\"output_router_logits\": false", "\"output_router_logits\": true");
+	write_text(path_of("%s/moe.yaml", scratch.dir),
+	           path_of("config_name: %s/hf\ntrain_file: %s/rows.jsonl\nvalidation_file: %s/rows.jsonl\nallow: [duplicates, overlap]\n"
+	                   "max_length: 64\nmax_steps: 2\nper_device_train_batch_size: 2\neval_strategy: epoch\ndevice: cpu:2\n"
+	                   "backward_cuts: [2, 3]\nforward_cuts: [1]\n",
+	                   scratch.dir, scratch.dir, scratch.dir));
+	SAYS(&scratch, "train @/moe.yaml --output_dir @/one", "config.json's output_router_logits asks for a load balancing loss");
+	SAYS(&scratch, "train @/moe.yaml --output_dir @/two --router_aux_loss_coef 0.5", "!output_router_logits");
+	double in_run = eval_loss_of(&scratch, "train @/moe.yaml --output_dir @/three --router_aux_loss_coef 0.5");
+	double alone = eval_loss_of(&scratch, "eval --model_name_or_path @/three --max_length 64 --validation_file @/rows.jsonl");
+	assert_true(alone > 1 && fabs(in_run - alone) < 1e-6 * alone);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -307,6 +343,7 @@ int main(void)
 	        cmocka_unit_test(test_a_template_without_effect_is_told_of),
 	        cmocka_unit_test(test_rows_that_training_held_out_can_be_evaluated),
 	        cmocka_unit_test(test_losses_that_are_no_numbers_are_null),
+	        cmocka_unit_test(test_a_load_balancing_loss_that_is_left_out_is_told_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
