@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BOXES_MOST = 64, SPEEDS = 5, HALVINGS = 7 };
+enum { BOXES_MOST = 64, SPEEDS = 5, HALVINGS = 7, OTHERS = 2 };
 
 static const double speeds[SPEEDS] = {20, 100, 300, 1000, 10000}; /* Mbit/s */
 static const double slowest = 1, fastest = 1e5, gib = 1 << 30;
@@ -31,7 +31,14 @@ struct planned {
 	double unit_s[2];                       /* of those, and of PACI's own; 0: none were chosen */
 	double linked, alone, at[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
 	int fastest;                            /* the box that is meant by `alone` */
+	double other[OTHERS];                   /* tokens/s; 0: not of this run */
 };
+
+/* Beside mode fluidpipe: the pipelines with gradients, with the same cuts and links. */
+static const struct {
+	const char *name, *schedule;
+	enum rh_mode mode;
+} others[OTHERS] = {{"sync-pp", "1f1b", RH_MODE_SYNC_PP}, {"paci", "paci", RH_MODE_PACI}};
 
 static void free_boxes(struct planned *all)
 {
@@ -114,6 +121,26 @@ static int forecast_alone(struct planned *all, int k, struct rh_tasks *tasks)
 	return 0;
 }
 
+/* A mode that this run cannot have, such as PACI's of a tied embedding, has no line. */
+static int forecast_others(struct planned *all)
+{
+	const struct rh_config *own = all->config;
+	int rc = 0;
+	for (int i = 0; !rc && i < OTHERS; i++) {
+		struct rh_config config = *own;
+		config.mode = others[i].mode;
+		config.schedule = (char *)(uintptr_t)others[i].schedule;
+		all->config = &config;
+		rc = forecast_at(all, 0, &all->other[i]);
+		all->config = own;
+		if (rc != -EINVAL && rc != RH_DOES_NOT_FIT)
+			continue;
+		rh_error_clear();
+		rc = 0;
+	}
+	return rc;
+}
+
 static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 {
 	int chooses = all->config->mode == RH_MODE_PACI && !all->config->admission_limits.count;
@@ -126,6 +153,8 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 		rc = forecast_at(all, speeds[i], &all->at[i]);
 	if (!rc && all->alone > 0)
 		rc = find_even(all);
+	if (!rc && all->config->mode == RH_MODE_FLUIDPIPE)
+		rc = forecast_others(all);
 	return rc ? rc : forecast_at(all, 0, &all->linked);
 }
 
@@ -140,7 +169,8 @@ static void put(const struct planned *all)
 {
 	const struct rh_config *config = all->config;
 	int differ = config->box_hardware.count > 0;
-	printf("boxes        %d%s, schedule %s\n", (int)config->boxes, differ ? "" : " like this one", config->schedule);
+	printf("boxes        %d%s, schedule %s\n", (int)config->boxes, differ ? "" : " like this one",
+	       config->schedule ? config->schedule : "roundpipe in each");
 	for (int k = 0; k < (int)config->boxes; k++) {
 		printf("box %-8d layers %d-%d; %.2f GiB on each device, %.2f GiB of host memory%s%s\n", k + 1, all->first[k],
 		       all->first[k + 1] - 1, (double)all->box[k].device_bytes / gib, (double)all->box[k].ram_bytes / gib,
@@ -155,6 +185,9 @@ static void put(const struct planned *all)
 			printf("%s%s", i ? ", " : "", all->limits.item[i]);
 		printf("], the smallest within 3 %% of the best: %.4g s a unit; PACI's own: %.4g s\n", all->unit_s[0], all->unit_s[1]);
 	}
+	for (int i = 0; i < OTHERS; i++)
+		if (all->other[i] > 0)
+			printf("mode %-8s%.1f tokens/s, with gradients between the boxes\n", others[i].name, all->other[i]);
 	if (all->alone > 0)
 		printf("alone        %.1f tokens/s: box %d, with what does not fit on its devices in host memory\n", all->alone,
 		       all->fastest + 1);
@@ -179,9 +212,14 @@ static json_t *as_json(const struct planned *all)
 		json_object_set_new(json_array_get(boxes, i), "admission_limit", json_integer(atoll(all->config->admission_limits.item[i])));
 	for (int i = 0; i < SPEEDS; i++)
 		json_array_append_new(table, json_pack("{s:f, s:f}", "mbit_per_second", speeds[i], "tokens_per_second", all->at[i]));
-	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
+	json_t *beside = json_object();
+	for (int i = 0; i < OTHERS; i++)
+		if (all->other[i] > 0)
+			json_object_set_new(beside, others[i].name, json_real(all->other[i]));
+	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
 	                 all->box[0].step_seconds, "alone_tokens_per_second", all->alone > 0 ? json_real(all->alone) : json_null(),
-	                 "break_even_mbit_per_second", all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table);
+	                 "break_even_mbit_per_second", all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table,
+	                 "other_modes", beside);
 }
 
 /* Each box's machine: its own profile, or the one that is planned for. */

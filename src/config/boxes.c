@@ -14,7 +14,8 @@ struct asking {
 
 static const char *mode_name(enum rh_mode mode)
 {
-	return mode == RH_MODE_PACI ? "paci" : "sync-pp";
+	static const char *const name[] = {"local", "sync-pp", "paci", "fluidpipe"};
+	return name[mode];
 }
 
 static const struct config_entry *given(const struct asking *at, const char *name)
@@ -158,6 +159,29 @@ static int check_neighbours(const struct asking *at)
 	return 0;
 }
 
+static int check_fluidpipe(const struct asking *at)
+{
+	const struct rh_config *config = at->config;
+	static const char *const own[] = {"fluidpipe_recipe", "fluidpipe_ahead"};
+	if (config->mode != RH_MODE_FLUIDPIPE) {
+		for (int i = 0; i < 2; i++)
+			if (given(at, own[i]))
+				return config_entry_fail(given(at, own[i]), "has no effect in mode %s; write mode: fluidpipe, or remove it",
+				                         mode_name(config->mode));
+		return 0;
+	}
+	if (config->boxes != 2)
+		return config_entry_fail(given(at, "boxes"), "mode fluidpipe has 2 boxes");
+	if (config->schedule && strcmp(config->schedule, "roundpipe"))
+		return config_entry_fail(given(at, "schedule"), "each box of mode fluidpipe runs roundpipe: remove it");
+	if (config->eval_strategy != RH_WHEN_NO)
+		return config_entry_fail(given(at, "eval_strategy"),
+		                         "mode fluidpipe does not evaluate while it trains: write no, and run eval on the result");
+	if (config->link_dtype != RH_LINK_DTYPE_SAME)
+		return config_entry_fail(given(at, "link_dtype"), "mode fluidpipe sends activations as they are: remove it");
+	return 0;
+}
+
 /* What the pipeline of boxes cannot do yet. */
 static int check_rest(const struct asking *at)
 {
@@ -185,27 +209,30 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	struct asking at = {&draft->config, entries};
 	struct rh_config *config = at.config;
 	static const char *const idle[] = {"boxes",           "box",      "link_below",       "link_above",        "link_peer_below",
-	                                   "link_peer_above", "box_cuts", "admission_limits", "max_version_drift", "box_hardware"};
+	                                   "link_peer_above", "box_cuts", "admission_limits", "max_version_drift", "box_hardware",
+	                                   "fluidpipe_recipe", "fluidpipe_ahead"};
 	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < sizeof idle / sizeof *idle; i++)
 		if (given(&at, idle[i]) && !is_empty_list(given(&at, idle[i])))
 			return config_entry_fail(given(&at, idle[i]),
-			                         "has no effect in mode local; write mode: sync-pp or paci, or remove it");
+			                         "has no effect in mode local; write mode: sync-pp, paci or fluidpipe, or remove it");
 	if (config->mode == RH_MODE_LOCAL && config->link_transport != RH_TRANSPORT_TCP)
 		return config_entry_fail(given(&at, "link_transport"),
-		                         "has no effect in mode local; write mode: sync-pp or paci, or remove it");
+		                         "has no effect in mode local; write mode: sync-pp, paci or fluidpipe, or remove it");
 	if (config->mode == RH_MODE_LOCAL && config->link_dtype != RH_LINK_DTYPE_SAME)
 		return config_entry_fail(given(&at, "link_dtype"),
-		                         "has no effect in mode local; write mode: sync-pp or paci, or remove it");
+		                         "has no effect in mode local; write mode: sync-pp, paci or fluidpipe, or remove it");
 	if (config->mode == RH_MODE_LOCAL)
 		return 0;
 	ask_launchers(config);
+	if (config->mode == RH_MODE_FLUIDPIPE && !config->boxes)
+		config->boxes = 2;
 	if (!config->boxes || !config->box)
 		return rh_fail(-EINVAL, "mode %s needs boxes (how many there are) and box (which one this is, from 1)",
 		               mode_name(config->mode));
 	if (config->box > config->boxes)
 		return config_entry_fail(given(&at, "box"), "%lld of %lld boxes: count from 1", (long long)config->box,
 		                         (long long)config->boxes);
-	if (!given(&at, "schedule")) { /* within a box it would be RoundPipe */
+	if (!given(&at, "schedule") && config->mode != RH_MODE_FLUIDPIPE) { /* within a box it would be RoundPipe */
 		rh_free(config->schedule);
 		config->schedule = rh_strdup(config->mode == RH_MODE_PACI ? "paci" : "1f1b");
 		if (!config->schedule)
@@ -217,6 +244,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	rc = rc ? rc : check_hardware(&at);
 	rc = rc ? rc : check_links(&at, "link_mbit_per_second", &config->link_mbit_per_second, 0);
 	rc = rc ? rc : check_links(&at, "link_latency_ms", &config->link_latency_ms, 1);
+	rc = rc ? rc : check_fluidpipe(&at);
 	if (!rc && runs)
 		rc = check_neighbours(&at);
 	return rc ? rc : check_rest(&at);

@@ -17,6 +17,7 @@ enum rh_transport { RH_TRANSPORT_TCP, RH_TRANSPORT_MPI };
 /* How boxes cooperate: each alone; one pipeline that computes what one box would; one without a flush; one without gradients between
  * boxes. */
 enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP, RH_MODE_PACI, RH_MODE_FLUIDPIPE };
+enum rh_recipe { RH_RECIPE_ND, RH_RECIPE_ND_EL };
 enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP };
 enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
 enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };
@@ -133,6 +134,8 @@ struct rh_config {
 	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: by speeds and memory */
 	struct rh_list admission_limits;         /* mode paci: most units that each box has in flight; empty: [boxes, ... 1] */
 	int64_t max_version_drift;               /* mode paci: 0: no bound */
+	enum rh_recipe fluidpipe_recipe;
+	int64_t fluidpipe_ahead;                 /* messages */
 	struct rh_list parts;                    /* join: directories */
 	enum rh_link_dtype link_dtype;
 	enum rh_transport link_transport;        /* MPI: the addresses and hashes below are NULL */

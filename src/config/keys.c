@@ -228,9 +228,11 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, measure_seconds, VERB_DOCTOR, .fallback = "36", .least = 1, .most = 3600,
 	    .help = "how long a model's products and other operations are timed; where others share the machine, longer says more"),
 
-	KEY(KEY_CHOICE, mode, VERB_RUNS, .fallback = "local", .choices = WORDS("local", "sync-pp", "paci"), .heading = "Several boxes",
+	KEY(KEY_CHOICE, mode, VERB_RUNS, .fallback = "local", .choices = WORDS("local", "sync-pp", "paci", "fluidpipe"),
+	    .heading = "Several boxes",
 	    .help = "how boxes cooperate: local, each alone; sync-pp, one pipeline with the results of one box, in which schedule "
-	            "orders the boxes; paci, one pipeline without a flush, in which each box updates itself"),
+	            "orders the boxes; paci, one pipeline without a flush, in which each box updates itself; fluidpipe, two boxes without "
+	            "gradients between them, the first under a head of its own"),
 	KEY(KEY_INTEGER, boxes, VERB_RUNS, .least = 2, .most = 64,
 	    .help = "how many there are; unset: what torchrun, mpirun or Slurm say"),
 	KEY(KEY_INTEGER, box, VERB_RUNS, .least = 1, .most = 64, .own = 1,
@@ -243,6 +245,12 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, max_version_drift, VERB_RUNS, .least = 1, .most = 1 << 20,
 	    .help = "mode paci: the most updates that a box may make between a unit's forward and its backward; chooses the smallest "
 	            "gradient_accumulation_steps that keep to it where these are not given, else refuses those that do not; unset: no bound"),
+	KEY(KEY_CHOICE, fluidpipe_recipe, VERB_RUNS, .fallback = "FP-ND", .choices = WORDS("FP-ND", "FP-ND-EL"),
+	    .help = "mode fluidpipe: FP-ND, the boxes learn from the data alone; -EL, box 1 has an extra layer below its own head, which begins "
+	            "as a copy of box 2's first"),
+	KEY(KEY_INTEGER, fluidpipe_ahead, VERB_RUNS, .fallback = "16", .least = 1, .most = 40, .own = 1,
+	    .help = "mode fluidpipe: the most messages, one a micro-batch and two a step, that a box keeps: box 1 those that box 2 does not "
+	            "have yet, box 2 those that come before it needs them"),
 	KEY(KEY_LIST, parts, VERB_JOIN, .help = "the boxes' output directories, such as [box1, box2]"),
 	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = WORDS("tcp", "mpi"),
 	    .help = "tcp: by link_below and link_above, encrypted where hashes are given; mpi: between the processes of one mpirun or srun, "

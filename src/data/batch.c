@@ -257,7 +257,7 @@ static int are_within(const int32_t *item, int64_t items, int64_t least, int64_t
 	return are;
 }
 
-int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary)
+int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary, int64_t outputs)
 {
 	int is = batch->start[0] == 0 && batch->start[batch->documents] == batch->tokens;
 	for (int64_t d = 0; d < batch->documents; d++) {
@@ -266,7 +266,7 @@ int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary)
 	}
 	return is && are_within(batch->ids, batch->tokens, 0, vocabulary) &&
 	       are_within(batch->position, batch->tokens, 0, batch->longest) &&
-	       are_within(batch->head_row, batch->trained, 0, batch->tokens) && are_within(batch->target, batch->trained, 0, vocabulary);
+	       are_within(batch->head_row, batch->trained, 0, batch->tokens) && are_within(batch->target, batch->trained, 0, outputs);
 }
 
 void rh_batch_free(struct rh_batch *batch)

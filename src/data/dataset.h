@@ -165,9 +165,10 @@ int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limit
 int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch) RH_MUST;
 /* The same but for the pixels of images, which are not read: for who asks for its sizes alone. */
 int rh_batch_outline(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch) RH_MUST;
-/* Of a batch that comes from elsewhere: do its counts fit its arrays; are its numbers such as rh_batch_make would write for them? */
+/* Of a batch that comes from elsewhere: do its counts fit its arrays; are its numbers such as rh_batch_make would write for a model with
+ * so many entries in its vocabulary, and so many outputs of its head? */
 int rh_batch_has_room(const struct rh_batch *batch);
-int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary);
+int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary, int64_t outputs);
 void rh_batch_free(struct rh_batch *batch);
 
 #endif

@@ -17,12 +17,15 @@ static int receives(int which)
 	return which == LOWER_FROM_BELOW || which == LOWER_FROM_ABOVE;
 }
 
-/* The same at both ends, whatever their layers' numbers. */
-static uint64_t tag_of(const struct rh_command *command)
+uint64_t rh_executor_message_tag(enum rh_boundary_kind kind, int64_t step, int64_t micro_batch)
 {
 	enum { MICRO_BATCHES = 1 << 24 };
-	return (uint64_t)1 << 63 | (uint64_t)command->step * 2 * MICRO_BATCHES | (uint64_t)command->micro_batch * 2 |
-	       (uint64_t)command->block;
+	return (uint64_t)1 << 63 | (uint64_t)step * 2 * MICRO_BATCHES | (uint64_t)micro_batch * 2 | (uint64_t)kind;
+}
+
+static uint64_t tag_of(const struct rh_command *command)
+{
+	return rh_executor_message_tag((enum rh_boundary_kind)command->block, command->step, command->micro_batch);
 }
 
 /* A buffer whose last readers are through with it. 1: *out is the command's; 0: not yet. */

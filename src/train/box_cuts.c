@@ -124,7 +124,7 @@ static int find_in_flight(const struct rh_config *config, int64_t count, struct 
 	int boxes = (int)config->boxes, rc = 0;
 	for (int k = 0; !rc && k < boxes; k++) {
 		const struct rh_boxes place = {.boxes = boxes, .box = k, .unit = unit_of(config, 1)};
-		const struct rh_dispatch dispatch = {.schedule = rh_schedule_find(config->schedule), .boxes = &place};
+		const struct rh_dispatch dispatch = {.schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL, .boxes = &place};
 		int64_t below;
 		box[k].in_flight = limits->count ? atoll(limits->item[k]) : boxes - k;
 		if (config->mode == RH_MODE_SYNC_PP && dispatch.schedule)

@@ -6,12 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-/* The messages of a step; a step's number is in the tag's upper part, so that boxes that are not at the same step find out at once. */
-enum message { NEWEST, RUN, STRETCH, SHAPES, BATCHES, SQUARES, RESULTS, EVAL_SHAPES, EVAL_BATCHES, EVAL_RESULT, MESSAGES };
-
-static uint64_t tag_of(int64_t step, enum message message)
+uint64_t box_tag_of(int64_t step, enum box_message message)
 {
-	return (uint64_t)(step + 1) * MESSAGES + (uint64_t)message;
+	return (uint64_t)(step + 1) * BOX_STEP_MESSAGES + (uint64_t)message;
 }
 
 /* All in 64 bits, whatever a box's compiler makes of structs. */
@@ -76,7 +73,7 @@ int box_share_run(struct training *run, struct rh_workload *work)
 	                          .micro_head_rows = work->train.head_rows,
 	                          .micro_batches = work->train_micro_batches};
 	tell_evaluations(run, work, &facts);
-	int rc = rh_box_pass_up(&run->session.box, tag_of(-1, RUN), &facts, sizeof facts);
+	int rc = rh_box_pass_up(&run->session.box, box_tag_of(-1, BOX_RUN), &facts, sizeof facts);
 	if (rc || !run->session.box.number)
 		return rc;
 	run->data.steps = facts.steps;
@@ -101,11 +98,11 @@ int box_share_newest(struct training *run, int64_t own, int64_t *least)
 {
 	struct rh_box *box = &run->session.box;
 	struct newest all = {.least = own};
-	int rc = rh_box_take(box->below, tag_of(-1, NEWEST), &all, sizeof all);
+	int rc = rh_box_take(box->below, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
 	all.differ |= all.least != own;
 	all.least = rh_min(all.least, own);
-	rc = rc ? rc : rh_box_give(box, box->above, tag_of(-1, NEWEST), &all, sizeof all);
-	rc = rc ? rc : rh_box_pass_down(box, tag_of(-1, NEWEST), &all, sizeof all);
+	rc = rc ? rc : rh_box_give(box, box->above, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
+	rc = rc ? rc : rh_box_pass_down(box, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
 	*least = all.least;
 	return rc ? rc : !all.differ;
 }
@@ -113,7 +110,7 @@ int box_share_newest(struct training *run, int64_t own, int64_t *least)
 int box_share_stretch(struct training *run, int64_t first, int64_t *steps, int64_t *count)
 {
 	int64_t both[2] = {*steps, *count};
-	int rc = rh_box_pass_up(&run->session.box, tag_of(first, STRETCH), both, sizeof both);
+	int rc = rh_box_pass_up(&run->session.box, box_tag_of(first, BOX_STRETCH), both, sizeof both);
 	*steps = both[0];
 	*count = both[1];
 	if (!rc && (*steps < 1 || *steps > run->held || *count < 1 || *count > run->micro_batches))
@@ -139,7 +136,7 @@ static struct array array_of(const struct rh_batch *batch, int which)
 	return all[which];
 }
 
-static int64_t bytes_of(const struct rh_batch *batch, int64_t count)
+int64_t box_batches_bytes(const struct rh_batch *batch, int64_t count)
 {
 	int64_t bytes = 0;
 	for (int64_t m = 0; m < count; m++)
@@ -148,8 +145,7 @@ static int64_t bytes_of(const struct rh_batch *batch, int64_t count)
 	return bytes;
 }
 
-/* Between the batches and a message. */
-static void pack(const struct rh_batch *batch, int64_t count, char *message, int is_out)
+void box_batches_pack(const struct rh_batch *batch, int64_t count, char *message, int is_out)
 {
 	for (int64_t m = 0; m < count; m++)
 		for (int i = 0; i < ARRAYS; i++) {
@@ -170,7 +166,7 @@ int box_data_reserve(struct training *run)
 {
 	run->box_data = rh_alloc((size_t)run->held, sizeof *run->box_data);
 	for (int64_t i = 0; run->box_data && i < run->held; i++)
-		if (!(run->box_data[i].shapes = rh_alloc((size_t)(1 + SHAPE * run->micro_batches), sizeof(int64_t))))
+		if (!(run->box_data[i].shapes = rh_alloc((size_t)box_shapes_items(run), sizeof(int64_t))))
 			return -ENOMEM;
 	return run->box_data ? 0 : -ENOMEM;
 }
@@ -184,8 +180,28 @@ void box_data_free(struct training *run)
 	rh_free(run->box_data);
 }
 
-/* The shapes that box 1 spoke of become those of the batches. */
-static int set_shapes(struct rh_batch *batches, int64_t most, const int64_t *shapes)
+int64_t box_shapes_items(const struct training *run)
+{
+	return 1 + SHAPE * run->micro_batches;
+}
+
+int64_t box_shapes_tokens(const int64_t *shapes, int64_t m)
+{
+	return shapes[1 + SHAPE * m];
+}
+
+int64_t box_shapes_bytes(const int64_t *shapes)
+{
+	int64_t bytes = 0;
+	for (int64_t m = 0; m < shapes[0]; m++) {
+		const int64_t *shape = shapes + 1 + SHAPE * m;
+		const struct rh_batch batch = {.tokens = shape[0], .documents = shape[1], .longest = shape[2], .trained = shape[3]};
+		bytes += box_batches_bytes(&batch, 1);
+	}
+	return bytes;
+}
+
+int box_shapes_set(struct rh_batch *batches, int64_t most, const int64_t *shapes)
 {
 	if (shapes[0] < 0 || shapes[0] > most)
 		return rh_fail(-EPROTO, "box 1 speaks of %lld micro-batches at once, of at most %lld", (long long)shapes[0],
@@ -203,7 +219,7 @@ static int set_shapes(struct rh_batch *batches, int64_t most, const int64_t *sha
 	return 0;
 }
 
-static void tell_shapes(const struct rh_batch *batches, int64_t count, int64_t *shapes)
+void box_shapes_of(const struct rh_batch *batches, int64_t count, int64_t *shapes)
 {
 	shapes[0] = count;
 	for (int64_t m = 0; m < count; m++) {
@@ -215,18 +231,19 @@ static void tell_shapes(const struct rh_batch *batches, int64_t count, int64_t *
 
 static int share_shapes(struct training *run, int64_t step, int64_t count, int64_t *shapes)
 {
-	int64_t items = 1 + SHAPE * run->micro_batches;
+	int64_t items = box_shapes_items(run);
 	int is_first = !run->session.box.number;
 	if (is_first)
-		tell_shapes(run->batch, count, shapes);
-	int rc = rh_box_pass_up(&run->session.box, tag_of(step, SHAPES), shapes, items * (int64_t)sizeof *shapes);
-	return rc || is_first ? rc : set_shapes(run->batch, run->micro_batches, shapes);
+		box_shapes_of(run->batch, count, shapes);
+	int rc = rh_box_pass_up(&run->session.box, box_tag_of(step, BOX_SHAPES), shapes, items * (int64_t)sizeof *shapes);
+	return rc || is_first ? rc : box_shapes_set(run->batch, run->micro_batches, shapes);
 }
 
 /* Box 1's numbers are those of a micro-batch of this model. */
 static int check_batch(const struct rh_session *session, const struct rh_batch *batch, int64_t m)
 {
-	if (rh_batch_is_sound(batch, session->model_config->vocab_size))
+	const struct rh_model_config *model = session->model_config;
+	if (rh_batch_is_sound(batch, model->vocab_size, rh_model_outputs(model)))
 		return 0;
 	return rh_fail(-EPROTO, "micro-batch %lld from box 1 is not one of this model's", (long long)m);
 }
@@ -238,22 +255,22 @@ int box_share_rows(struct rh_session *session, int64_t row, struct rh_batch *bat
 	char *message = NULL;
 	int is_first = !box->number, rc = shapes ? 0 : -ENOMEM;
 	if (!rc && is_first)
-		tell_shapes(batch, count, shapes);
+		box_shapes_of(batch, count, shapes);
 	if (!rc)
-		rc = rh_box_pass_up(box, tag_of(row, EVAL_SHAPES), shapes, (1 + SHAPE * count) * (int64_t)sizeof *shapes);
+		rc = rh_box_pass_up(box, box_tag_of(row, BOX_EVAL_SHAPES), shapes, (1 + SHAPE * count) * (int64_t)sizeof *shapes);
 	if (!rc && !is_first)
-		rc = set_shapes(batch, count, shapes);
+		rc = box_shapes_set(batch, count, shapes);
 	if (rc)
 		goto out;
-	bytes = bytes_of(batch, count);
+	bytes = box_batches_bytes(batch, count);
 	message = rh_alloc((size_t)rh_max(bytes, 1), 1);
 	rc = message ? 0 : -ENOMEM;
 	if (!rc && is_first)
-		pack(batch, count, message, 1);
+		box_batches_pack(batch, count, message, 1);
 	if (!rc)
-		rc = rh_box_pass_up(box, tag_of(row, EVAL_BATCHES), message, bytes);
+		rc = rh_box_pass_up(box, box_tag_of(row, BOX_EVAL_BATCHES), message, bytes);
 	if (!rc && !is_first)
-		pack(batch, count, message, 0);
+		box_batches_pack(batch, count, message, 0);
 	for (int64_t m = 0; !rc && !is_first && m < count; m++)
 		rc = check_batch(session, &batch[m], m);
 out:
@@ -264,7 +281,7 @@ out:
 
 int box_share_tally(struct rh_session *session, void *tally, int64_t bytes)
 {
-	return rh_box_pass_down(&session->box, tag_of(-1, EVAL_RESULT), tally, bytes);
+	return rh_box_pass_down(&session->box, box_tag_of(-1, BOX_EVAL_RESULT), tally, bytes);
 }
 
 int box_share_data(struct training *run, int64_t step, int64_t count)
@@ -274,14 +291,14 @@ int box_share_data(struct training *run, int64_t step, int64_t count)
 	int rc = share_shapes(run, step, count, data->shapes);
 	if (rc)
 		return rc;
-	int64_t bytes = bytes_of(run->batch, data->shapes[0]);
+	int64_t bytes = box_batches_bytes(run->batch, data->shapes[0]);
 	rh_free(data->batches);
 	data->batches = rh_alloc((size_t)rh_max(bytes, 1), 1);
 	if (!data->batches)
 		return -ENOMEM;
 	if (is_first)
-		pack(run->batch, count, data->batches, 1);
-	rc = rh_box_pass_up(&run->session.box, tag_of(step, BATCHES), data->batches, bytes);
+		box_batches_pack(run->batch, count, data->batches, 1);
+	rc = rh_box_pass_up(&run->session.box, box_tag_of(step, BOX_BATCHES), data->batches, bytes);
 	if (is_first) { /* which makes them anew when the step begins */
 		rh_free(data->batches);
 		data->batches = NULL;
@@ -294,10 +311,10 @@ int64_t box_take_data(struct training *run, int64_t step)
 	const struct box_data *data = &run->box_data[step % run->held];
 	int64_t first = step % run->held * run->micro_batches, count = data->shapes[0];
 	struct train_step *flight = &run->flight[step % run->held];
-	int rc = set_shapes(run->batch, run->micro_batches, data->shapes);
+	int rc = box_shapes_set(run->batch, run->micro_batches, data->shapes);
 	if (rc)
 		return rc;
-	pack(run->batch, count, data->batches, 0);
+	box_batches_pack(run->batch, count, data->batches, 0);
 	*flight = (struct train_step){.count = count};
 	for (int64_t m = 0; m < count; m++) {
 		rc = check_batch(&run->session, &run->batch[m], m);
@@ -338,7 +355,7 @@ static int share_losses(struct training *run, int64_t step, struct results *resu
 	memcpy(message + sizeof *results, run->load_balancing_loss + first, (size_t)balances);
 	for (int64_t m = first; m < first + flight->count; at += run->targets[m++] * (int64_t)sizeof(float))
 		memcpy(message + at, run->loss[m], (size_t)run->targets[m] * sizeof(float));
-	int rc = rh_box_pass_down(&run->session.box, tag_of(step, RESULTS), message, bytes);
+	int rc = rh_box_pass_down(&run->session.box, box_tag_of(step, BOX_RESULTS), message, bytes);
 	memcpy(results, message, sizeof *results);
 	memcpy(run->load_balancing_loss + first, message + sizeof *results, (size_t)balances);
 	at = (int64_t)sizeof *results + balances;
@@ -362,11 +379,11 @@ static int share_squares(struct training *run, int64_t step, int stopping, struc
 {
 	struct rh_box *box = &run->session.box;
 	struct squares squares = {.saved = run->saving.newest};
-	int rc = rh_box_take(box->below, tag_of(step, SQUARES), &squares, sizeof squares);
+	int rc = rh_box_take(box->below, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
 	squares.stopping |= stopping;
 	squares.saved = rh_min(squares.saved, run->saving.newest);
 	rc = rc ? rc : add_squares(run, step, &squares.sum);
-	rc = rc ? rc : rh_box_give(box, box->above, tag_of(step, SQUARES), &squares, sizeof squares);
+	rc = rc ? rc : rh_box_give(box, box->above, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
 	/* on the last box that is all boxes' sum; the others get the last one's results */
 	*out = (struct results){.norm = sqrt(squares.sum), .stopping = squares.stopping, .saved = squares.saved};
 	return rc;
@@ -383,9 +400,9 @@ static void note_norm(struct training *run, int64_t step, double norm)
 
 int box_share_results(struct training *run, int64_t first, int64_t steps, int *stopping)
 {
-	struct results results[BOX_STRETCH];
+	struct results results[BOX_STRETCH_STEPS];
 	int rc = 0;
-	RH_ASSERT(steps <= BOX_STRETCH);
+	RH_ASSERT(steps <= BOX_STRETCH_STEPS);
 	for (int64_t i = 0; !rc && i < steps; i++)
 		rc = share_squares(run, first + i, *stopping, &results[i]);
 	for (int64_t i = 0; !rc && i < steps; i++) {

@@ -10,12 +10,41 @@ int box_share_run(struct training *run, struct rh_workload *work) RH_MUST;
 /* The least of the boxes' steps. 1: all are this step; 0: some have another. */
 int box_share_newest(struct training *run, int64_t own, int64_t *least) RH_MUST;
 
+/* The messages of a step; a step's number is in the tag's upper part, so that boxes that are not at the same step find out at once. */
+enum box_message {
+	BOX_NEWEST,
+	BOX_RUN,
+	BOX_STRETCH,
+	BOX_SHAPES,
+	BOX_BATCHES,
+	BOX_SQUARES,
+	BOX_RESULTS,
+	BOX_EVAL_SHAPES,
+	BOX_EVAL_BATCHES,
+	BOX_EVAL_RESULT,
+	BOX_HEAD,
+	BOX_REPORT,
+	BOX_STEP_MESSAGES
+};
+uint64_t box_tag_of(int64_t step, enum box_message message);
+
 /* A step's micro-batches as they travel. */
 struct box_data {
 	int64_t *shapes; /* (1 + 4 a micro-batch): how many micro-batches; tokens, documents, longest and targets of each */
 	char *batches;   /* arrays of 32-bit integers, one after the other */
 };
-enum { BOX_STRETCH = 8 }; /* the most steps of a stretch over boxes, whose data waits in memory and whose results come at its end */
+enum { BOX_STRETCH_STEPS = 8 }; /* the most steps of a stretch over boxes, whose data waits in memory and whose results come at its end */
+/* Numbers of such shapes, for as many micro-batches as a step may have; and those of `count` batches. */
+int64_t box_shapes_items(const struct training *run);
+void box_shapes_of(const struct rh_batch *batch, int64_t count, int64_t *shapes);
+/* Tokens of micro-batch m of such shapes, and bytes of all their arrays as a message. */
+int64_t box_shapes_tokens(const int64_t *shapes, int64_t m);
+int64_t box_shapes_bytes(const int64_t *shapes);
+/* The shapes that box 1 spoke of, of `most` micro-batches, become those of the batches. */
+int box_shapes_set(struct rh_batch *batches, int64_t most, const int64_t *shapes) RH_MUST;
+/* Bytes of the batches' arrays as a message; and between the two. */
+int64_t box_batches_bytes(const struct rh_batch *batch, int64_t count);
+void box_batches_pack(const struct rh_batch *batch, int64_t count, char *message, int is_out);
 /* Data of up to run->held steps is kept. Freed with the run. */
 int box_data_reserve(struct training *run) RH_MUST;
 void box_data_free(struct training *run);

@@ -1,5 +1,6 @@
 #include "train/fluidpipe.h"
 
+#include "link/ahead.h"
 #include "train/box_output.h"
 #include "train/checkpoint.h"
 
@@ -26,6 +27,24 @@ static int recreate(struct rh_session *session, const struct rh_model_config *co
 	return 0;
 }
 
+/* Box 1's layer above the cut, which in the files is box 2's first. */
+static int has_extra_layer(const struct rh_config *config)
+{
+	return config->fluidpipe_recipe == RH_RECIPE_ND_EL;
+}
+
+/* What box 1 sends is copied, so that its steps end without box 2; to which it may come before box 2 asks for it. */
+static int keep_ahead(struct rh_session *session)
+{
+	struct rh_link *outer, **link = session->box.number ? &session->box.below : &session->box.above;
+	if (!*link)
+		return 0;
+	int rc = rh_ahead_open(*link, session->config->fluidpipe_ahead, RH_BOX_MESSAGES, &outer);
+	if (!rc)
+		*link = outer;
+	return rc;
+}
+
 int rh_fluidpipe_take_part(struct rh_session *session)
 {
 	int is_first = !session->box.number, cut = is_first ? session->box.hi : session->box.lo;
@@ -41,18 +60,18 @@ int rh_fluidpipe_take_part(struct rh_session *session)
 	if (rh_model_ties(whole))
 		whole->tie_word_embeddings = 0;
 	if (is_first)
-		own->num_hidden_layers = cut - 1;
+		own->num_hidden_layers = cut - 1 + has_extra_layer(session->config);
 	else
 		own->tie_word_embeddings = whole->tie_word_embeddings;
 	rc = recreate(session, own);
 	if (rc)
 		return rc;
+	session->box.norm_share = 1;
 	if (is_first)
 		session->model->tap = cut;
 	else
 		rh_model_keep_above(session->model, cut);
-	session->box.norm_share = 1;
-	return 0;
+	return keep_ahead(session);
 }
 
 int rh_fluidpipe_save(struct rh_session *session, const char *dir)

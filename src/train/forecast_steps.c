@@ -1,7 +1,9 @@
 #include "train/forecast_steps.h"
 
 #include "core/alloc.h"
+#include "link/ahead.h"
 #include "run/trace.h"
+#include "train/fluidpipe.h"
 #include "train/forecast_check.h"
 #include "train/update.h"
 
@@ -42,7 +44,7 @@ static int finish_step(struct rh_session *session, int joined, double *ended_s)
 	*ended_s = rh_executor_times(session->executor)->ended;
 	if (rc)
 		return rc;
-	if (rh_box_is_linked(&session->box))
+	if (rh_box_is_linked(&session->box) && session->config->mode != RH_MODE_FLUIDPIPE)
 		rc = share_norm(session);
 	if (!rc)
 		rc = rh_updater_norm(session->updater, &norm);
@@ -63,12 +65,30 @@ int64_t forecast_fill(const struct rh_forecast_input *input, int s, const int32_
 	return tokens;
 }
 
+/* Box 2 of mode fluidpipe knows what will come, as in training (fluidpipe_step.c): activations of this step and the next ones, as many as
+ * there is room for. `first`: of the link's messages, the first step's. */
+static int expect_more(struct rh_session *session, const struct rh_forecast_input *input, int s, int64_t first)
+{
+	struct rh_link *below = session->box.below;
+	int64_t hidden = session->model->config->hidden_size, end = 0;
+	int rc = 0;
+	if (session->config->mode != RH_MODE_FLUIDPIPE || !below)
+		return 0;
+	for (int step = 0; !rc && step <= s + RH_FLUIDPIPE_AHEAD && step < input->steps; end += input->count[step++])
+		for (int64_t at; !rc && (at = rh_ahead_expected(below) - first) < end + input->count[step];) {
+			int64_t bytes = rh_dtype_bytes(session->model->dtype, rh_forecast_micro(input, at).tokens * hidden);
+			rc = rh_ahead_expect(below, rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, step, at - end), bytes);
+		}
+	return rc == -ENOBUFS ? 0 : rc;
+}
+
 /* Runs the input's steps; what the first takes is not counted, as nothing is in flight before it. */
 int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                        struct forecast_beside beside, struct forecast_steps *out)
 {
 	int joined = rh_executor_steps_in_flight(session->executor) > 1;
 	double began = 0, ended = 0;
+	int64_t first = session->config->mode == RH_MODE_FLUIDPIPE && session->box.below ? rh_ahead_expected(session->box.below) : 0;
 	int begun = 0, rc = 0;
 	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
 	if (!micro)
@@ -79,7 +99,8 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 			out->tokens += begun ? filled : 0;
 			if (beside.trace && begun == input->steps - 1)
 				rh_executor_trace(session->executor, beside.trace, begun);
-			rc = begin_step(session, micro, input->count[begun], begun, beside.check);
+			rc = expect_more(session, input, begun, first);
+			rc = rc ? rc : begin_step(session, micro, input->count[begun], begun, beside.check);
 		}
 		rc = rc ? rc : finish_step(session, joined, &ended);
 		out->times = *rh_executor_times(session->executor);

@@ -140,7 +140,7 @@ int saving_without_link(struct training *run, int rc)
 		return rc;
 	snprintf(line, sizeof line, "%s", rh_error(rc));
 	int failed = saving_collect(run, RH_CHECKPOINT_WAIT);
-	int is_whole = run->config->max_grad_norm > 0 && !training_is_local(run);
+	int is_whole = run->config->max_grad_norm > 0 && !training_is_local(run) && !training_is_fluidpipe(run);
 	if (!failed && is_whole && done > run->first_step && done > run->saving.newest)
 		failed = save_last_step(run);
 	if (failed)

@@ -8,6 +8,7 @@
 #include "core/minmax.h"
 #include "train/box_step.h"
 #include "train/evaluate.h"
+#include "train/fluidpipe_step.h"
 #include "train/lr.h"
 #include "train/update.h"
 
@@ -170,6 +171,20 @@ static int share_data(struct training *run, int64_t step)
 static int64_t fill_step(struct training *run, int64_t step)
 {
 	return run->session.box.number ? box_take_data(run, step) : fill_own(run, step);
+}
+
+/* Where steps end together all boxes have a step's data before it begins; else box 2 has it when it gets there. */
+static int64_t next_data(struct training *run, int64_t step)
+{
+	int is_linked = rh_box_is_linked(&run->session.box), number = run->session.box.number, rc = 0;
+	if (training_is_fluidpipe(run) && number)
+		return fluidpipe_take_step(run, step);
+	if (is_linked && !training_is_fluidpipe(run))
+		rc = share_data(run, step);
+	int64_t count = rc ? rc : fill_step(run, step);
+	if (count > 0 && training_is_fluidpipe(run))
+		rc = fluidpipe_give_step(run, step, count);
+	return rc ? rc : count;
 }
 
 /* Per micro-batch, then in index order; and the mean of the micro-batches' load balancing losses. */
@@ -349,9 +364,8 @@ static int pause_steps(struct training *run)
 static int begin_one(struct training *run)
 {
 	int64_t step = run->begun;
-	int rc = rh_box_is_linked(&run->session.box) ? share_data(run, step) : 0;
-	int64_t count = rc ? rc : fill_step(run, step);
-	rc = count < 0 ? (int)count : trace_step_begin(run, step);
+	int64_t count = next_data(run, step);
+	int rc = count < 0 ? (int)count : trace_step_begin(run, step);
 	if (!rc && !rests_at(run, step + 1)) /* else its update is over before the next step */
 		rc = trace_step_begin(run, step + 1);
 	if (rc)
@@ -369,7 +383,9 @@ static int finish_one(struct training *run)
 	double norm = 0;
 	int rc = rh_executor_finish(run->session.executor);
 	run->asked = asked_to_stop;
-	if (!rc && rh_box_is_linked(&run->session.box))
+	if (!rc && training_is_fluidpipe(run))
+		rc = fluidpipe_listen(run, asked_to_stop);
+	else if (!rc && rh_box_is_linked(&run->session.box))
 		rc = box_share_results(run, step, 1, &run->asked);
 	if (rc)
 		return rc;

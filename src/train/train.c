@@ -10,6 +10,8 @@
 #include "train/box_output.h"
 #include "train/box_step.h"
 #include "train/disk_room.h"
+#include "train/fluidpipe.h"
+#include "train/fluidpipe_step.h"
 #include "train/judge.h"
 #include "train/lr.h"
 #include "train/machine_find.h"
@@ -90,7 +92,7 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	                                       .pixels = work->train.pixels};
 	run->micro_batches = work->train_micro_batches;
 	int is_linked = rh_box_is_linked(&run->session.box);
-	run->held = is_linked && training_is_local(run) ? BOX_STRETCH : rh_executor_steps_in_flight(run->session.executor);
+	run->held = is_linked && training_is_local(run) ? BOX_STRETCH_STEPS : rh_executor_steps_in_flight(run->session.executor);
 	const char *unjoined = rh_executor_unjoined(run->session.executor);
 	if (unjoined)
 		rh_note("optimizer_staleness: each step ends before the next one begins, as %s: slower, the same result", unjoined);
@@ -166,6 +168,8 @@ static int find_work(struct training *run)
 		rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &run->work);
 	if (!rc && rh_box_is_linked(&run->session.box))
 		rc = box_share_run(run, &run->work);
+	if (!rc && training_is_fluidpipe(run) && is_first)
+		run->work.data_bytes += fluidpipe_ahead_bytes(run);
 	run->work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
 	return rc;
 }
@@ -239,6 +243,14 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	return rc ? rc : rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &run->progress);
 }
 
+static int save_output(struct training *run, int collects)
+{
+	const char *dir = run->config->output_dir;
+	if (training_is_fluidpipe(run))
+		return rh_fluidpipe_save(&run->session, dir);
+	return collects ? box_output_save(&run->session, dir) : rh_output_save(&run->session, dir);
+}
+
 static int finish(struct training *run)
 {
 	const struct rh_config *config = run->config;
@@ -255,7 +267,7 @@ static int finish(struct training *run)
 		rc = best_load(run);
 	int collects = rh_box_is_linked(&run->session.box) && run->session.lora, is_written = !collects || !run->session.box.number;
 	if (!rc)
-		rc = collects ? box_output_save(&run->session, config->output_dir) : rh_output_save(&run->session, config->output_dir);
+		rc = save_output(run, collects);
 	if (!rc && is_written)
 		rc = rh_verify_write_sums(config->output_dir);
 	char *path = rh_path_join(config->output_dir, "trainer_state.json");
@@ -283,6 +295,7 @@ static void close_run(struct training *run)
 	for (int64_t m = 0; run->loss && m < run->held * run->micro_batches; m++)
 		rh_free(run->loss[m]);
 	box_data_free(run);
+	fluidpipe_free(run);
 	rh_free(run->batch);
 	rh_free(run->micro);
 	rh_free(run->flight);
@@ -406,10 +419,14 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		trace_step_check(&run);
 		run.tokens_before = run.state.tokens;
 	}
+	if (!rc && training_is_fluidpipe(&run))
+		rc = fluidpipe_begin(&run);
 	while (!rc && run.state.step < run.data.steps && !run.stopping && !run.stopped_early)
 		rc = train_steps(&run);
 	if (run.saving.writer)
 		rc = saving_end(&run, rc);
+	if (!rc && training_is_fluidpipe(&run))
+		rc = fluidpipe_end(&run);
 	if (!rc) {
 		out->steps = run.state.step;
 		out->seconds = rh_clock_seconds() - run.began;

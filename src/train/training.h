@@ -61,6 +61,7 @@ struct training {
 	int64_t held, micro_batches; /* the most of a step */
 	int64_t begun;               /* steps; those from state.step on are in flight. Not of stages that update themselves */
 	struct box_data *box_data;   /* (held) of several boxes: box_step.h */
+	struct fluidpipe_talk *fluidpipe; /* of mode fluidpipe: fluidpipe_step.c */
 	struct rh_run_state state;
 	struct rh_trainer_state trainer;
 	struct rh_progress *progress;
@@ -91,6 +92,12 @@ void train_watch_signals(void);
 static inline int training_is_local(const struct training *run)
 {
 	return run->session.plan.schedule->update == RH_UPDATE_LOCAL;
+}
+
+/* Two boxes that do not share their steps' results. */
+static inline int training_is_fluidpipe(const struct training *run)
+{
+	return run->config->mode == RH_MODE_FLUIDPIPE;
 }
 
 /* A step whose loss or norm is not finite: 1: it was skipped, and nothing of it counts; negative errno: the run cannot go on. */

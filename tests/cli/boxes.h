@@ -131,14 +131,22 @@ static inline void check_weights(const struct scratch *scratch, const char *file
 	rh_safetensors_close(whole);
 }
 
+/* As much as a failure's message holds. */
+static inline const char *last_lines(const char *text)
+{
+	enum { MOST = 600 };
+	size_t length = strlen(text);
+	return length > MOST ? text + length - MOST : text;
+}
+
 /* Waits for all boxes; none may fail. */
 static inline void boxes_finish(struct ran *ran, int boxes)
 {
 	for (int k = 0; k < boxes; k++)
 		run_wait(&ran[k]);
-	for (int k = 0; k < boxes; k++) {
+	for (int k = boxes - 1; k >= 0; k--) { /* what ends box 1 is most often the end of another */
 		if (ran[k].status)
-			fail_msg("box %d of %d: exit %d: %s", k + 1, boxes, ran[k].status, ran[k].err);
+			fail_msg("box %d of %d: exit %d: %s", k + 1, boxes, ran[k].status, last_lines(ran[k].err));
 		run_free(&ran[k]);
 	}
 }

@@ -54,6 +54,7 @@ static inline int lane_box_join(struct rh_session *session, struct lane_neighbou
 {
 	int boxes = (int)session->config->boxes, number = (int)session->config->box - 1, layers = session->model->layers;
 	neighbours->below.ops = neighbours->above.ops = &lane_link_ops;
+	neighbours->below.is_virtual = neighbours->above.is_virtual = 1; /* no bytes are there */
 	session->box = (struct rh_box){.boxes = boxes,
 	                               .number = number,
 	                               .lo = layers * number / boxes,

@@ -198,6 +198,7 @@ static inline void lane_configure(struct lane_run *run)
 		config->mode = lane_is_fluid(is) ? RH_MODE_FLUIDPIPE : lane_is_local(is) ? RH_MODE_PACI : RH_MODE_SYNC_PP;
 		config->boxes = is->boxes;
 		config->box = is->box;
+		config->fluidpipe_ahead = 2;
 	}
 	if (is->lora) {
 		static char *targets[] = {(char *)(uintptr_t) "all-linear"};

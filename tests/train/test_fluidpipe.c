@@ -2,6 +2,7 @@
  * box 2 one of the upper layers on what box 1's layers made before each of its updates; both bit for bit, whatever the line does. */
 #include "rig.h"
 
+#include "link/frame.h"
 #include "link/pair.h"
 #include "train/fluidpipe.h"
 
@@ -48,6 +49,7 @@ static void open_box(struct box_run *run, const struct what *what, int number, s
 	check_ok(rh_session_open(&rig->config, RH_SESSION_TRAINS, session));
 	rig->config.mode = RH_MODE_FLUIDPIPE; /* from now on: opening would have made links of its own */
 	rig->config.boxes = 2;
+	rig->config.fluidpipe_ahead = 3;
 	rig->config.box = number + 1;
 	session->box = (struct rh_box){.boxes = 2,
 	                               .number = number,
@@ -180,6 +182,25 @@ static void train_alone(struct alone *at)
 	}
 }
 
+/* Up go the activations, each a message of one frame, and frames without payload; down go such frames alone: acknowledgements and credits,
+ * at most two of each message. */
+static void check_bytes(const struct box_run *lower, const struct rh_link_progress *progress)
+{
+	const struct rh_model *model = lower->rig.session.model;
+	const int64_t messages = STEPS * MICRO;
+	int64_t payload = 0;
+	for (int step = 0; step < STEPS; step++)
+		for (int64_t m = step % BATCHES * MICRO, end = m + MICRO; m < end; m++) {
+			int64_t tokens = lower->in.start[lower->in.micro[m + 1]] - lower->in.start[lower->in.micro[m]];
+			payload += rh_dtype_bytes(model->dtype, tokens * model->config->hidden_size);
+		}
+	int64_t frames = progress->bytes_sent - payload;
+	assert_int_equal(frames % FRAME_HEADER, 0);
+	assert_true(frames / FRAME_HEADER >= messages && frames / FRAME_HEADER <= 3 * messages);
+	assert_int_equal(progress->bytes_received % FRAME_HEADER, 0);
+	assert_true(progress->bytes_received / FRAME_HEADER <= 2 * messages + 2);
+}
+
 static void check_boxes(const struct alone *at, const struct what *what, const struct rh_pair_options *line)
 {
 	struct rh_pair_options options = *line;
@@ -208,9 +229,11 @@ static void check_boxes(const struct alone *at, const struct what *what, const s
 	for (int b = 0; b < upper->model->blocks; b++)
 		compare_blocks(&at->whole.session, upper->model->block[b].number, upper, b);
 	struct rh_link_progress progress;
-	check_ok(end[0]->ops->progress(end[0], &progress));
+	check_ok(lower->box.above->ops->progress(lower->box.above, &progress));
 	printf("%s, layers below %d: %lld bytes up, %lld down\n", what->model, what->cut, (long long)progress.bytes_sent,
 	       (long long)progress.bytes_received);
+	if (line->retry_ns)
+		check_bytes(&run[0], &progress);
 	for (int k = 0; k < 2; k++)
 		rig_close(&run[k].rig);
 }
@@ -229,7 +252,9 @@ static void test_each_box_is_a_run_of_its_own(void **state)
 	        {.model = "vit", .cut = 2},
 	        {.model = "llama-bias", .cut = 3, .device = "cpu:3"},
 	};
-	static const struct rh_pair_options lines[] = {{0}, {.latency_ns = 2000000, .jitter_ns = 3000000, .bytes_per_second = 5e6}};
+	/* the first sends nothing again */
+	static const struct rh_pair_options lines[] = {{.retry_ns = (int64_t)1 << 50},
+	                                               {.latency_ns = 2000000, .jitter_ns = 3000000, .bytes_per_second = 5e6}};
 	static struct alone alone;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		alone = (struct alone){0};

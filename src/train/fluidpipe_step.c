@@ -1,0 +1,277 @@
+#include "train/fluidpipe_step.h"
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "core/minmax.h"
+#include "link/ahead.h"
+#include "train/box_step.h"
+#include "train/fluidpipe.h"
+
+#include <string.h>
+
+/* The head's numbers: box 1's newest checkpoint; then shapes as box_step.c has them. */
+enum { SAVED, SHAPES };
+
+/* Steps whose shapes are known at once. */
+enum { KNOWN = RH_FLUIDPIPE_AHEAD + 1 };
+
+/* Of a step, before its activations. */
+enum { HEAD, BATCHES, STEP_MESSAGES };
+
+struct report {
+	int64_t kind, step;
+};
+enum { REPORT_SAVED, REPORT_ASKED, REPORT_ENDED };
+
+struct fluidpipe_talk {
+	int64_t *head;         /* (head_items) the latest */
+	int64_t *shapes[KNOWN]; /* box 2: of step s number s % KNOWN */
+	struct rh_batch *next; /* (micro-batches) box 1: outlines of the next step's */
+	struct report report;  /* box 1: being received, as number `awaited` of the link */
+	int64_t awaited, reports;
+	int64_t told;          /* box 2: the newest checkpoint that was reported */
+	int64_t step_messages; /* box 2: as rh_ahead_expected counts, before those of the present step */
+	int64_t known;         /* box 2: the last step whose shapes are there */
+	int64_t end;           /* box 1: the step that the heads said is none; -1: all are */
+	int has_asked, has_ended;
+};
+
+static int64_t head_items(const struct training *run)
+{
+	return SHAPES + box_shapes_items(run);
+}
+
+int64_t fluidpipe_ahead_bytes(const struct training *run)
+{
+	const struct rh_model *model = run->session.model;
+	return run->config->fluidpipe_ahead * rh_dtype_bytes(model->dtype, run->work.train.tokens * model->config->hidden_size);
+}
+
+static int await_report(struct training *run)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	struct rh_link *link = run->session.box.above;
+	int rc = rh_link_receive(link, box_tag_of(talk->reports++, BOX_REPORT), &talk->report, sizeof talk->report);
+	talk->awaited = link->receives;
+	return rc;
+}
+
+/* The sizes of a step's micro-batches; none behind the last step. */
+static int outline_step(struct training *run, int64_t step, int64_t *shapes)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	int64_t epoch = step / run->data.steps_per_epoch, within = step % run->data.steps_per_epoch;
+	int64_t count = step < run->data.steps ? rh_sampler_micro_batches(run->data.sampler, within) : 0;
+	for (int64_t m = 0; m < count; m++) {
+		const int64_t *rows;
+		int64_t n = rh_sampler_rows(run->data.sampler, epoch, within, m, &rows);
+		talk->next[m].draw = (uint32_t)epoch + 1;
+		int rc = rh_batch_outline(&run->data.train, rows, n, &talk->next[m]);
+		if (rc)
+			return rc;
+	}
+	box_shapes_of(talk->next, count, shapes);
+	return 0;
+}
+
+/* The head of step `step`. */
+static int give_head(struct training *run, int64_t step)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	int64_t *head = talk->head;
+	memset(head, 0, (size_t)head_items(run) * sizeof *head);
+	head[SAVED] = run->saving.newest;
+	if (talk->has_asked && talk->end < 0)
+		talk->end = step;
+	int rc = talk->end < 0 ? outline_step(run, step, head + SHAPES) : 0;
+	return rc ? rc
+	          : rh_box_give(&run->session.box, run->session.box.above, box_tag_of(step, BOX_HEAD), head,
+	                        head_items(run) * (int64_t)sizeof *head);
+}
+
+static int take_head(struct training *run, int64_t step)
+{
+	int64_t *head = run->fluidpipe->head;
+	int rc = rh_box_take(run->session.box.below, box_tag_of(step, BOX_HEAD), head, head_items(run) * (int64_t)sizeof *head);
+	if (rc)
+		return rc;
+	run->saving.common = rh_min(run->saving.newest, head[SAVED]);
+	rc = box_shapes_set(run->batch, run->micro_batches, head + SHAPES); /* which checks them */
+	memcpy(run->fluidpipe->shapes[step % KNOWN], head + SHAPES, (size_t)box_shapes_items(run) * sizeof *head);
+	run->fluidpipe->known = step;
+	return rc;
+}
+
+int fluidpipe_begin(struct training *run)
+{
+	int64_t first = run->state.step;
+	struct fluidpipe_talk *talk = run->fluidpipe = rh_alloc(1, sizeof *talk);
+	if (!talk)
+		return -ENOMEM;
+	*talk = (struct fluidpipe_talk){.told = run->saving.newest, .end = -1};
+	talk->head = rh_alloc((size_t)head_items(run), sizeof *talk->head);
+	talk->next = rh_alloc((size_t)run->micro_batches, sizeof *talk->next);
+	int is_first = !run->session.box.number, rc = talk->head && talk->next ? 0 : -ENOMEM;
+	for (int i = 0; !rc && i < KNOWN; i++)
+		if (!(talk->shapes[i] = rh_alloc((size_t)box_shapes_items(run), sizeof(int64_t))))
+			rc = -ENOMEM;
+	for (int64_t step = first; !rc && step < first + RH_FLUIDPIPE_AHEAD; step++)
+		rc = is_first ? give_head(run, step) : take_head(run, step);
+	if (rc || is_first)
+		return rc ? rc : await_report(run);
+	talk->step_messages = rh_ahead_expected(run->session.box.below);
+	return 0;
+}
+
+void fluidpipe_free(struct training *run)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	if (!talk)
+		return;
+	for (int64_t m = 0; talk->next && m < run->micro_batches; m++)
+		rh_batch_free(&talk->next[m]);
+	for (int i = 0; i < KNOWN; i++)
+		rh_free(talk->shapes[i]);
+	rh_free(talk->next);
+	rh_free(talk->head);
+	rh_free(talk);
+}
+
+int fluidpipe_give_step(struct training *run, int64_t step, int64_t count)
+{
+	struct rh_box *box = &run->session.box;
+	int64_t bytes = box_batches_bytes(run->batch, count);
+	int rc = give_head(run, step + RH_FLUIDPIPE_AHEAD);
+	char *message = rc ? NULL : rh_alloc((size_t)rh_max(bytes, 1), 1);
+	if (!message)
+		return rc ? rc : -ENOMEM;
+	box_batches_pack(run->batch, count, message, 1);
+	rc = rh_box_give(box, box->above, box_tag_of(step, BOX_BATCHES), message, bytes);
+	rh_free(message);
+	return rc;
+}
+
+/* Message number i of a step. */
+static int expect_one(struct training *run, int64_t step, int64_t i)
+{
+	const struct rh_model *model = run->session.model;
+	const int64_t *shapes = run->fluidpipe->shapes[step % KNOWN];
+	struct rh_link *link = run->session.box.below;
+	if (i == HEAD)
+		return rh_ahead_expect(link, box_tag_of(step + RH_FLUIDPIPE_AHEAD, BOX_HEAD), head_items(run) * (int64_t)sizeof *shapes);
+	if (i == BATCHES)
+		return rh_ahead_expect(link, box_tag_of(step, BOX_BATCHES), box_shapes_bytes(shapes));
+	int64_t m = i - STEP_MESSAGES, bytes = rh_dtype_bytes(model->dtype, box_shapes_tokens(shapes, m) * model->config->hidden_size);
+	return rh_ahead_expect(link, rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, step, m), bytes);
+}
+
+/* Messages of this step and of those behind it that are known, as many as there is room for. */
+static int expect_more(struct training *run, int64_t step)
+{
+	const struct fluidpipe_talk *talk = run->fluidpipe;
+	int64_t first = talk->step_messages;
+	int rc = 0;
+	for (; !rc && step <= talk->known && talk->shapes[step % KNOWN][0]; step++) {
+		int64_t messages = STEP_MESSAGES + talk->shapes[step % KNOWN][0];
+		for (int64_t i; !rc && (i = rh_ahead_expected(run->session.box.below) - first) < messages;)
+			rc = expect_one(run, step, i);
+		first += messages;
+	}
+	return rc == -ENOBUFS ? 0 : rc;
+}
+
+int64_t fluidpipe_take_step(struct training *run, int64_t step)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	struct box_data *data = run->box_data;
+	int rc = expect_more(run, step);
+	rc = rc ? rc : take_head(run, step + RH_FLUIDPIPE_AHEAD);
+	rc = rc ? rc : expect_more(run, step);
+	if (rc)
+		return rc;
+	memcpy(data->shapes, talk->shapes[step % KNOWN], (size_t)box_shapes_items(run) * sizeof *data->shapes);
+	int64_t bytes = box_shapes_bytes(data->shapes);
+	rh_free(data->batches);
+	data->batches = rh_alloc((size_t)rh_max(bytes, 1), 1);
+	if (!data->batches)
+		return -ENOMEM;
+	rc = rh_box_take(run->session.box.below, box_tag_of(step, BOX_BATCHES), data->batches, bytes);
+	talk->step_messages += STEP_MESSAGES + data->shapes[0];
+	return rc ? rc : box_take_data(run, step);
+}
+
+static int tell(struct training *run, int kind)
+{
+	const struct report report = {.kind = kind, .step = run->saving.newest};
+	struct rh_box *box = &run->session.box;
+	return rh_box_give(box, box->below, box_tag_of(run->fluidpipe->reports++, BOX_REPORT), &report, sizeof report);
+}
+
+static int hear(struct training *run)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	if (talk->report.kind == REPORT_SAVED)
+		run->saving.common = rh_min(run->saving.newest, talk->report.step);
+	talk->has_asked |= talk->report.kind == REPORT_ASKED;
+	talk->has_ended = talk->report.kind == REPORT_ENDED;
+	return talk->has_ended ? 0 : await_report(run);
+}
+
+int fluidpipe_listen(struct training *run, int asked)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	struct rh_link_progress progress;
+	int rc = 0;
+	if (run->session.box.number) {
+		if (talk->told != run->saving.newest)
+			rc = tell(run, REPORT_SAVED);
+		talk->told = run->saving.newest;
+		if (!rc && asked && !talk->has_asked)
+			rc = tell(run, REPORT_ASKED);
+		talk->has_asked |= asked;
+		run->asked = !talk->shapes[(run->state.step + 1) % KNOWN][0];
+		return rc;
+	}
+	for (int again = 1; !rc && again && !talk->has_ended;) {
+		rc = run->session.box.above->ops->progress(run->session.box.above, &progress);
+		again = !rc && progress.received >= talk->awaited;
+		if (again)
+			rc = hear(run);
+	}
+	talk->has_asked |= asked;
+	run->asked = talk->end >= 0 && run->state.step + 1 >= talk->end;
+	return rc;
+}
+
+/* What went over the line, frames and credits included. */
+static int tell_bytes(const struct training *run)
+{
+	const struct rh_box *box = &run->session.box;
+	struct rh_link *link = box->number ? box->below : box->above;
+	struct rh_link_progress progress;
+	int rc = link->ops->progress(link, &progress);
+	if (!rc)
+		rh_note("line: %lld bytes %s box %d, %lld from there", (long long)progress.bytes_sent, box->number ? "down to" : "up to",
+		        2 - box->number, (long long)progress.bytes_received);
+	return rc;
+}
+
+/* Box 2's report is heard before it closes the link: it waits for an answer. */
+int fluidpipe_end(struct training *run)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	struct rh_box *box = &run->session.box;
+	const uint64_t tag = box_tag_of(run->state.step, BOX_RESULTS);
+	char answer = 1;
+	int rc = box->number ? tell(run, REPORT_ENDED) : 0;
+	if (box->number) {
+		rc = rc ? rc : tell_bytes(run); /* before box 1 closes the link */
+		return rc ? rc : rh_box_take(box->below, tag, &answer, 1);
+	}
+	while (!rc && !talk->has_ended) {
+		rc = box->above->ops->wait(box->above, box->above->sends, talk->awaited);
+		rc = rc ? rc : hear(run);
+	}
+	rc = rc ? rc : tell_bytes(run);
+	return rc ? rc : rh_box_give(box, box->above, tag, &answer, 1);
+}
