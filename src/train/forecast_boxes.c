@@ -4,6 +4,7 @@
 #include "core/fault.h"
 #include "core/minmax.h"
 #include "core/thread.h"
+#include "train/fluidpipe.h"
 
 #include <math.h>
 
@@ -159,6 +160,19 @@ static int extrapolate(const struct rh_boxes_request *request, int64_t most, str
 	return run_hosts(request, &plan_alone, out);
 }
 
+/* Mode fluidpipe: a message leaves once box 2 expects it, which it does of so many at most, and of those of so many steps; so many pass in
+ * a round trip. The few steps that are simulated are all expected at once. Other modes: 0. */
+static double least_step_s(const struct rh_boxes_request *request, int64_t micro_batches)
+{
+	enum { OF_STEP = 2 };
+	const struct rh_config *config = request->config;
+	if (config->mode != RH_MODE_FLUIDPIPE)
+		return 0;
+	int64_t messages = micro_batches + OF_STEP, expected = rh_min(config->fluidpipe_ahead, (RH_FLUIDPIPE_AHEAD + 1) * messages);
+	double round_trip_s = request->line[0][0].latency_s + request->line[0][1].latency_s;
+	return round_trip_s * (double)messages / (double)expected;
+}
+
 int rh_forecast_boxes(const struct rh_boxes_request *request, struct rh_forecast *out)
 {
 	int boxes = (int)request->config->boxes;
@@ -170,7 +184,7 @@ int rh_forecast_boxes(const struct rh_boxes_request *request, struct rh_forecast
 	int rc = count > most ? extrapolate(request, most, out, &seconds) : run_hosts(request, request->input, out);
 	if (rc)
 		return rc;
-	seconds = count > most ? seconds : slowest(out, boxes);
+	seconds = fmax(count > most ? seconds : slowest(out, boxes), least_step_s(request, count));
 	for (int k = 0; k < boxes; k++) {
 		out[k].step_seconds = seconds;
 		out[k].tokens_per_second = seconds > 0 ? request->input->tokens_a_step / seconds : 0;

@@ -143,6 +143,26 @@ static void test_paci_over_flush_is_the_bubble(void **state)
 	}
 }
 
+/* Mode fluidpipe: no box waits for the line but for what may be expected in a round trip; a step takes the slower box's time, or the
+ * transfer of its activations. Box 1 has a head, too, so its time is its own. */
+static void test_fluidpipe_hides_the_line(void **state)
+{
+	(void)state;
+	enum { MICRO_BATCHES = 8, AHEAD = 16, TWO = 2 };
+	static const double far[][2] = {{0, 0}, {0.025, 0}, {0.025, 0.004}, {0.05, 0}, {2, 0}};
+	struct boxes at;
+	boxes_open(&at, TWO, even, RH_MODE_FLUIDPIPE, NULL);
+	at.deep.rig.config.fluidpipe_ahead = AHEAD;
+	struct timed alone = timed_of(&at, MICRO_BATCHES, 0, 0);
+	double slowest = MICRO_BATCHES * fmax(alone.box_s[0], alone.box_s[1]);
+	for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+		double waits = 2 * far[i][0] * (MICRO_BATCHES + 2) / AHEAD;
+		check_share("fluidpipe", TWO, timed_of(&at, MICRO_BATCHES, far[i][0], far[i][1]).step_s,
+		            fmax(fmax(slowest, waits), MICRO_BATCHES * far[i][1]));
+	}
+	boxes_close(&at);
+}
+
 static double period_with(struct boxes *at, int64_t most, const double line_s[2])
 {
 	struct rh_admission_limits limits;
@@ -231,6 +251,7 @@ int main(void)
 	        cmocka_unit_test(test_1f1b_micro_batch_takes_its_share_of_a_round_trip),
 	        cmocka_unit_test(test_paci_period_is_that_of_its_admission_limits),
 	        cmocka_unit_test(test_paci_over_flush_is_the_bubble),
+	        cmocka_unit_test(test_fluidpipe_hides_the_line),
 	        cmocka_unit_test(test_wide_admission_limits_hide_the_links),
 	        cmocka_unit_test(test_chosen_admission_limits_are_the_smallest),
 	        cmocka_unit_test(test_box_that_does_not_fit_is_named),
