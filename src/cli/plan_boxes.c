@@ -48,15 +48,27 @@ static void free_boxes(struct planned *all)
 	}
 }
 
+/* What is planned with where the configuration says nothing: two homes. */
+static double speed_of(const struct rh_config *config, int link, int way)
+{
+	const struct rh_list *list = &config->link_mbit_per_second;
+	return list->count ? rh_config_link(config, list, link, way) : 100;
+}
+
+static double latency_of(const struct rh_config *config, int link, int way)
+{
+	const struct rh_list *list = &config->link_latency_ms;
+	return list->count ? rh_config_link(config, list, link, way) : 25;
+}
+
 /* 0: the speeds of the configuration. */
 static void set_links(struct planned *all, double mbit_per_s)
 {
 	const struct rh_config *config = all->config;
 	for (int k = 0; k + 1 < (int)config->boxes; k++)
 		for (int way = 0; way < 2; way++) {
-			double speed = mbit_per_s > 0 ? mbit_per_s : rh_config_link(config, &config->link_mbit_per_second, k, way);
-			all->line[k][way] =
-			        (struct rh_virtual_line){rh_config_link(config, &config->link_latency_ms, k, way) / 1e3, speed * 1e6 / 8};
+			double speed = mbit_per_s > 0 ? mbit_per_s : speed_of(config, k, way);
+			all->line[k][way] = (struct rh_virtual_line){latency_of(config, k, way) / 1e3, speed * 1e6 / 8};
 		}
 }
 
@@ -160,9 +172,8 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 
 static void put_link(const struct rh_config *config, int k)
 {
-	printf("             link up %g Mbit/s, %g ms; down %g Mbit/s, %g ms\n",
-	       rh_config_link(config, &config->link_mbit_per_second, k, 0), rh_config_link(config, &config->link_latency_ms, k, 0),
-	       rh_config_link(config, &config->link_mbit_per_second, k, 1), rh_config_link(config, &config->link_latency_ms, k, 1));
+	printf("             link up %g Mbit/s, %g ms; down %g Mbit/s, %g ms\n", speed_of(config, k, 0), latency_of(config, k, 0),
+	       speed_of(config, k, 1), latency_of(config, k, 1));
 }
 
 static void put(const struct planned *all)
@@ -209,7 +220,8 @@ static json_t *as_json(const struct planned *all)
 		                                       all->first[k + 1] - 1, "device_bytes", (json_int_t)all->box[k].device_bytes,
 		                                       "ram_bytes", (json_int_t)all->box[k].ram_bytes));
 	for (size_t i = 0; i < all->config->admission_limits.count; i++)
-		json_object_set_new(json_array_get(boxes, i), "admission_limit", json_integer(atoll(all->config->admission_limits.item[i])));
+		json_object_set_new(json_array_get(boxes, i), "admission_limit",
+		                    json_integer(atoll(all->config->admission_limits.item[i])));
 	for (int i = 0; i < SPEEDS; i++)
 		json_array_append_new(table, json_pack("{s:f, s:f}", "mbit_per_second", speeds[i], "tokens_per_second", all->at[i]));
 	json_t *beside = json_object();

@@ -106,14 +106,14 @@ double rh_config_link(const struct rh_config *config, const struct rh_list *list
 	size_t links = (size_t)config->boxes - 1, at = list->count == 1       ? 0
 	                                               : list->count == links ? (size_t)link
 	                                                                      : 2 * (size_t)link + (size_t)way;
-	return strtod(list->item[at], NULL);
+	return list->count ? strtod(list->item[at], NULL) : 0;
 }
 
 /* A list of numbers for links; speeds are above 0. */
 static int check_links(const struct asking *at, const char *key, const struct rh_list *list, int may_be_zero)
 {
 	size_t links = (size_t)at->config->boxes - 1;
-	if (list->count != 1 && list->count != links && list->count != 2 * links)
+	if (list->count > 1 && list->count != links && list->count != 2 * links)
 		return config_entry_fail(given(at, key), "%zu numbers for %zu link%s; give one for all, one for each, or two for each",
 		                         list->count, links, links == 1 ? "" : "s");
 	for (size_t i = 0; i < list->count; i++) {

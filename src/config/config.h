@@ -176,7 +176,8 @@ void rh_config_free(struct rh_config *config);
  * gives the same configuration. */
 struct rh_text;
 int rh_config_print(const struct rh_config *config, struct rh_text *out) RH_MUST;
-/* A number of link_mbit_per_second or link_latency_ms: of link 0, that of boxes 1 and 2, or one above it; way 0: up, 1: down. */
+/* A number of link_mbit_per_second or link_latency_ms: of link 0, that of boxes 1 and 2, or one above it; way 0: up, 1: down. 0: none is
+ * given. */
 double rh_config_link(const struct rh_config *config, const struct rh_list *list, int link, int way);
 
 /* The keys in which boxes that train one model must agree, as name=value lines. */

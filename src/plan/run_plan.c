@@ -16,6 +16,21 @@ static int64_t batch_bytes(const struct rh_workload *work, int stale)
 	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows);
 }
 
+/* What boxes tell each other beside activations and gradients: micro-batches are kept where they came from below until their step, and
+ * until the box above has them; losses are made or taken, and kept until the box below has them; evaluations likewise. Without a flush that
+ * is of all steps of a stretch, each with its own losses. */
+static int64_t message_bytes(const struct rh_config *config, const struct rh_workload *work)
+{
+	enum { LINK = 1 << 20 }; /* of one: its thread's stack, and what TLS takes, assumed */
+	const struct rh_micro_shape *infer = &work->infer;
+	if (config->mode == RH_MODE_LOCAL)
+		return 0;
+	int64_t links = (config->box > 1) + (config->box < config->boxes), steps = config->mode == RH_MODE_PACI ? RH_RUN_STRETCH : 1,
+	        losses = work->train_micro_batches * 4 * work->train.head_rows, data = batch_bytes(work, 0) - losses,
+	        evaluated = work->infer_micro_batches * 4 * (2 * infer->tokens + infer->documents + 1 + 2 * infer->head_rows);
+	return links * (LINK + steps * data + evaluated) + data + 2 * evaluated + (3 * steps - 1) * losses;
+}
+
 void candidate_free(struct candidate *candidate)
 {
 	rh_plan_free(&candidate->stages);
@@ -199,7 +214,8 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	const struct rh_workload *work = request->work;
 	int trains = work->train_micro_batches > 0, devices = request->machine.devices;
 	*out = (struct planning){.request = request};
-	out->data_bytes = work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0);
+	out->data_bytes = work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0) + message_bytes(config, work) +
+	                  request->collected_bytes;
 	out->reading_bytes = work->reading_bytes;
 	out->stages = (struct rh_plan_request){.model = request->model,
 	                                       .trains = trains,

@@ -22,6 +22,9 @@ struct rh_workload {
 	int64_t reading_bytes; /* that their longest row took beside them, before all else is reserved */
 };
 
+/* The most steps that boxes without a flush run before they come to rest: their data waits in memory, and results come at their end. */
+enum { RH_RUN_STRETCH = 8 };
+
 /* What the thread that writes checkpoints takes: a piece of each of three files, names, stack. It reads the store's own arrays and copies
  * no block. */
 #define RH_RUN_CHECKPOINT_BYTES ((int64_t)4 << 20)
@@ -70,6 +73,7 @@ struct rh_run_request {
 	const struct rh_workload *work;
 	struct rh_run_machine machine;
 	const int64_t *admission_limit; /* PACI's admission limits; NULL: its own */
+	int64_t collected_bytes;        /* to put together the adapter that several boxes have, at the end; the caller reserves them */
 	struct rh_space *space; /* on NVMe; NULL: nothing goes there, or the machine is simulated */
 	enum rh_run_stages stages;
 };

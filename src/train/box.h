@@ -17,6 +17,7 @@
 struct rh_box {
 	int boxes, number;             /* from 0 */
 	int lo, hi;                    /* its layers of the whole model */
+	int64_t trained;               /* parameters of all boxes */
 	double norm_share;             /* of the norm of all boxes' gradients, by the count of trained parameters */
 	struct rh_link *below, *above; /* NULL: there is no box */
 	struct rh_box_letter *letter;  /* sent, and not acknowledged yet */

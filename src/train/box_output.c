@@ -70,6 +70,13 @@ static int pass_all(struct collecting *at)
 	return rc;
 }
 
+int64_t box_output_bytes(const struct rh_box *box)
+{
+	enum { TENSOR_PARTS = 32 }; /* alignment and what the store adds: a part in so many */
+	int64_t kept = box->number ? rh_min(box->trained, (int64_t)RH_BOX_MESSAGES * PIECE) : box->trained + box->trained / TENSOR_PARTS;
+	return rh_box_is_linked(box) ? (kept + PIECE) * (int64_t)sizeof(float) : 0;
+}
+
 int box_output_save(struct rh_session *session, const char *dir)
 {
 	struct collecting at = {.session = session};

@@ -400,9 +400,9 @@ static void note_norm(struct training *run, int64_t step, double norm)
 
 int box_share_results(struct training *run, int64_t first, int64_t steps, int *stopping)
 {
-	struct results results[BOX_STRETCH_STEPS];
+	struct results results[RH_RUN_STRETCH];
 	int rc = 0;
-	RH_ASSERT(steps <= BOX_STRETCH_STEPS);
+	RH_ASSERT(steps <= RH_RUN_STRETCH);
 	for (int64_t i = 0; !rc && i < steps; i++)
 		rc = share_squares(run, first + i, *stopping, &results[i]);
 	for (int64_t i = 0; !rc && i < steps; i++) {

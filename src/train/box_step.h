@@ -33,7 +33,6 @@ struct box_data {
 	int64_t *shapes; /* (1 + 4 a micro-batch): how many micro-batches; tokens, documents, longest and targets of each */
 	char *batches;   /* arrays of 32-bit integers, one after the other */
 };
-enum { BOX_STRETCH_STEPS = 8 }; /* the most steps of a stretch over boxes, whose data waits in memory and whose results come at its end */
 /* Numbers of such shapes, for as many micro-batches as a step may have; and those of `count` batches. */
 int64_t box_shapes_items(const struct training *run);
 void box_shapes_of(const struct rh_batch *batch, int64_t count, int64_t *shapes);

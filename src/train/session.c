@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "data/dataset.h"
 #include "device/sim/sim.h"
+#include "train/box_output.h"
 #include "train/fluidpipe.h"
 #include "train/tensors.h"
 
@@ -142,13 +143,13 @@ static int open_box(struct rh_session *session)
 
 int rh_session_keep_layers(struct rh_session *session)
 {
+	int64_t trained_here, parameters;
+	rh_model_parameters(session->model, &session->box.trained, &parameters);
 	if (session->config->mode == RH_MODE_FLUIDPIPE)
 		return rh_fluidpipe_take_part(session);
-	int64_t trained, trained_here, parameters;
-	rh_model_parameters(session->model, &trained, &parameters);
 	rh_model_keep(session->model, session->box.lo, session->box.hi);
 	rh_model_parameters(session->model, &trained_here, &parameters);
-	session->box.norm_share = sqrt((double)trained_here / (double)trained);
+	session->box.norm_share = sqrt((double)trained_here / (double)session->box.trained);
 	return 0;
 }
 
@@ -378,6 +379,7 @@ static int describe_request(struct rh_session *session, const struct rh_workload
 	                               .lora = session->lora,
 	                               .work = work,
 	                               .admission_limit = session->admission_limit,
+	                               .collected_bytes = session->lora ? box_output_bytes(&session->box) : 0,
 	                               .space = session->space,
 	                               .stages = stages};
 	*local = (struct rh_hardware){0};

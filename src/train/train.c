@@ -92,7 +92,7 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	                                       .pixels = work->train.pixels};
 	run->micro_batches = work->train_micro_batches;
 	int is_linked = rh_box_is_linked(&run->session.box);
-	run->held = is_linked && training_is_local(run) ? BOX_STRETCH_STEPS : rh_executor_steps_in_flight(run->session.executor);
+	run->held = is_linked && training_is_local(run) ? RH_RUN_STRETCH : rh_executor_steps_in_flight(run->session.executor);
 	const char *unjoined = rh_executor_unjoined(run->session.executor);
 	if (unjoined)
 		rh_note("optimizer_staleness: each step ends before the next one begins, as %s: slower, the same result", unjoined);
@@ -445,6 +445,7 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 			rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run.state.step);
 		else
 			rc = finish(&run);
+		out->ram_peak_bytes = rh_machine_peak_rss(); /* with what saving took */
 	}
 out:
 	if (rc)
