@@ -87,10 +87,40 @@ static void test_limits_are_chosen_for_the_link(void **state)
 	scratch_close(&scratch);
 }
 
+/* LoRA of an 8B on two RTX 4090: where links break even they carry a row's activations in the time that one box takes for it. What fill and
+ * drain of 16 units, and latency, add is below a tenth. */
+static void test_break_even_is_a_rows_bytes_over_its_time_alone(void **state)
+{
+	(void)state;
+	enum { TOKENS = 2048, HIDDEN = 4096 };
+	static const char *const dtypes[] = {"dtype", "int8"};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	for (int i = 0; i < 2; i++) {
+		struct ran ran =
+		        run_line(&scratch,
+		                 "plan --config_name examples/models/llama-3.1-8b --hardware rtx4090x1 --mode sync-pp --boxes 2 "
+		                 "--max_length %d --per_device_train_batch_size 1 --dtype bfloat16 --lora_r 16 --link_latency_ms 10 "
+		                 "--gradient_accumulation_steps 64 --round_micro_batches 4 --link_dtype %s --json",
+		                 (int)TOKENS, dtypes[i]);
+		json_t *json = json_loads(ran.out, 0, NULL);
+		if (!json)
+			fail_msg("%s", ran.err);
+		double bits = 8.0 * TOKENS * (i ? HIDDEN + 4 : 2 * HIDDEN), row_s = TOKENS / number(json, "alone_tokens_per_second"),
+		       even = number(json, "break_even_mbit_per_second"), least = bits / row_s / 1e6;
+		printf("%s: break-even %.0f Mbit/s, a row's bytes over its time alone %.0f\n", dtypes[i], even, least);
+		assert_true(even >= 0.99 * least && even <= 1.1 * least);
+		json_decref(json);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	alarm(HANG_S);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds),
-	                                   cmocka_unit_test(test_limits_are_chosen_for_the_link)};
+	                                   cmocka_unit_test(test_limits_are_chosen_for_the_link),
+	                                   cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
