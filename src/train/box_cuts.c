@@ -82,7 +82,10 @@ static int measure(const struct rh_session *session, const struct rh_run_machine
 	int rc = rh_forecast_input_synthetic(config, 1, &input);
 	if (rc)
 		return rc;
-	rc = rh_costs_measure(model, &input.work.train, &rates, 0, &costs);
+	struct rh_micro_shape shape = input.work.train;
+	shape.pixels = rh_model_patch(model->config);
+	shape.typed = model->config->types ? shape.tokens : 0;
+	rc = rh_costs_measure(model, &shape, &rates, 0, &costs);
 	int crosses_rounds = input.work.train_micro_batches > unit_of(config, machine->devices);
 	rh_forecast_input_free(&input);
 	if (rc)

@@ -4,7 +4,8 @@
 
 /* Five transformer layers, of which box 1 has two. */
 #define FLUID "mode: fluidpipe\ndevice: cpu:1\n"
-#define CUT   "box_cuts: [3]\n"
+#define CLASSES "tests/reference/data/images/classes"
+#define CUT     "box_cuts: [3]\n"
 #define SAVES "save_strategy: steps\nsave_steps: 2\nlink_timeout: 2\nlink_give_up: 60\n"
 
 static void start_box(const struct scratch *scratch, const char *keys, int box, const struct box_wire *wire, const char *options,
@@ -230,6 +231,39 @@ enum { STEPS = 20 };
 #define LONGER "--max_steps 20"
 #define AGAIN  LONGER " --resume_from_checkpoint true"
 
+/* Twelve images of two classes, a ViT that begins at random, cuts that the boxes choose: both halves learn, and the whole knows them. */
+static void test_images_are_learnt(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct ran ran[2];
+	scratch_open(&scratch);
+	const char *dir = scratch.dir;
+	check_ok(rh_dir_make(path_of("%s/vit", dir)));
+	write_text(path_of("%s/vit/config.json", dir),
+	           "{\"model_type\": \"vit\", \"architectures\": [\"ViTForImageClassification\"], \"hidden_size\": 24, \"image_size\": 12, "
+	           "\"patch_size\": 4, \"intermediate_size\": 36, \"num_hidden_layers\": 4, \"num_attention_heads\": 2, \"num_labels\": 2}");
+	copy_file("tests/reference/data/images/bilinear/preprocessor_config.json", path_of("%s/vit/preprocessor_config.json", dir));
+	write_text(path_of("%s/run.yaml", dir), FLUID "max_steps: 60\nper_device_train_batch_size: 6\nlearning_rate: 3.0e-3\n"
+	                                              "train_file: " CLASSES "\n");
+	struct box_wire wire = free_wire();
+	for (int k = 1; k <= 2; k++)
+		run_start(&scratch,
+		          path_of("train %s/run.yaml --config_name %s/vit --output_dir %s/out%d --box %d %s%s", dir, dir, dir, k, k,
+		                  k == 1 ? "--link_above listen:" : "--link_below ", k == 1 ? wire.listens : wire.connects),
+		          0, &ran[k - 1]);
+	boxes_finish(ran, 2);
+	ran[0] = run_line(&scratch, "join --parts %s/out1,%s/out2 --output_dir %s/joined", dir, dir, dir);
+	assert_int_equal(ran[0].status, 0);
+	run_free(&ran[0]);
+	ran[0] = run_line(&scratch, "eval --model_name_or_path %s/joined --validation_file " CLASSES " --device cpu:1", dir);
+	assert_int_equal(ran[0].status, 0);
+	if (!strstr(ran[0].out, "accuracy 1.0000") && !strstr(ran[0].err, "accuracy 1.0000"))
+		fail_msg("%s%s", ran[0].out, ran[0].err);
+	run_free(&ran[0]);
+	scratch_close(&scratch);
+}
+
 static int64_t newest(const struct scratch *scratch, int box)
 {
 	int64_t step = STEPS;
@@ -294,6 +328,7 @@ int main(void)
 	        cmocka_unit_test(test_a_tied_head_is_untied_at_the_cut),
 	        cmocka_unit_test(test_bytes_on_the_line_are_those_of_the_formula),
 	        cmocka_unit_test(test_the_partial_and_the_full_model_are_judged),
+	        cmocka_unit_test(test_images_are_learnt),
 	        cmocka_unit_test(test_an_adapter_ends_up_whole_at_box_1),
 	        cmocka_unit_test(test_a_box_that_was_killed_goes_on_from_the_checkpoint_that_both_have),
 	        cmocka_unit_test(test_a_box_that_is_asked_to_stop_stops_both_at_the_same_step),
