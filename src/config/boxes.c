@@ -24,9 +24,14 @@ static const struct config_entry *given(const struct asking *at, const char *nam
 	return entry && entry->kind != VALUE_NULL ? entry : NULL;
 }
 
-static int is_empty_list(const struct config_entry *entry)
+/* The entry, unless it says what holds without it: an empty list, or the key's default, as a printed configuration has it. */
+static const struct config_entry *chosen(const struct asking *at, const char *name)
 {
-	return entry->kind == VALUE_LIST && !entry->items.count;
+	const struct config_entry *entry = given(at, name);
+	if (!entry || (entry->kind == VALUE_LIST && !entry->items.count))
+		return NULL;
+	const char *fallback = config_keys[entry->key].fallback;
+	return entry->kind == VALUE_SCALAR && fallback && !strcmp(entry->text, fallback) ? NULL : entry;
 }
 
 /* A whole number from the environment; -1: it is not there, or none. */
@@ -165,8 +170,9 @@ static int check_fluidpipe(const struct asking *at)
 	static const char *const own[] = {"fluidpipe_recipe", "fluidpipe_ahead"};
 	if (config->mode != RH_MODE_FLUIDPIPE) {
 		for (int i = 0; i < 2; i++)
-			if (given(at, own[i]))
-				return config_entry_fail(given(at, own[i]), "has no effect in mode %s; write mode: fluidpipe, or remove it",
+			if (chosen(at, own[i]))
+				return config_entry_fail(chosen(at, own[i]),
+				                         "has no effect in mode %s; write mode: fluidpipe, or remove it",
 				                         mode_name(config->mode));
 		return 0;
 	}
@@ -208,19 +214,13 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 {
 	struct asking at = {&draft->config, entries};
 	struct rh_config *config = at.config;
-	static const char *const idle[] = {"boxes",           "box",      "link_below",       "link_above",        "link_peer_below",
-	                                   "link_peer_above", "box_cuts", "admission_limits", "max_version_drift", "box_hardware",
-	                                   "fluidpipe_recipe", "fluidpipe_ahead"};
+	static const char *const idle[] = {"boxes",           "box",        "link_below",       "link_above",        "link_peer_below",
+	                                   "link_peer_above", "box_cuts",   "admission_limits", "max_version_drift", "box_hardware",
+	                                   "link_transport",  "link_dtype", "fluidpipe_recipe", "fluidpipe_ahead"};
 	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < sizeof idle / sizeof *idle; i++)
-		if (given(&at, idle[i]) && !is_empty_list(given(&at, idle[i])))
-			return config_entry_fail(given(&at, idle[i]),
+		if (chosen(&at, idle[i]))
+			return config_entry_fail(chosen(&at, idle[i]),
 			                         "has no effect in mode local; write mode: sync-pp, paci or fluidpipe, or remove it");
-	if (config->mode == RH_MODE_LOCAL && config->link_transport != RH_TRANSPORT_TCP)
-		return config_entry_fail(given(&at, "link_transport"),
-		                         "has no effect in mode local; write mode: sync-pp, paci or fluidpipe, or remove it");
-	if (config->mode == RH_MODE_LOCAL && config->link_dtype != RH_LINK_DTYPE_SAME)
-		return config_entry_fail(given(&at, "link_dtype"),
-		                         "has no effect in mode local; write mode: sync-pp, paci or fluidpipe, or remove it");
 	if (config->mode == RH_MODE_LOCAL)
 		return 0;
 	ask_launchers(config);

@@ -251,26 +251,26 @@ static void test_load_several_boxes(void **state)
 	static const char fluid[] = "mode: fluidpipe\nbox: 1\nlink_above: a:1\n";
 	const struct {
 		const char *more, *words;
-	} fluids[] = {{"boxes: 3\n", "boxes: mode fluidpipe has 2 boxes"},
-	              {"schedule: 1f1b\n", "schedule: each box of mode fluidpipe runs roundpipe"},
-	              {"link_dtype: int8\n", "link_dtype: mode fluidpipe sends activations as they are"},
-	              {"fluidpipe_recipe: FP-XX\n", "fluidpipe_recipe: 'FP-XX'"},
-	              {"fluidpipe_ahead: 0\n", "fluidpipe_ahead: '0'"},
-	              {"eval_strategy: epoch\nvalidation_file: v.jsonl\n", "eval_strategy: mode fluidpipe does not evaluate while it trains"},
-	              {"admission_limits: [2, 1]\n", "admission_limits: has no effect in mode fluidpipe"}};
+	} fluids[] = {
+	        {"boxes: 3\n", "boxes: mode fluidpipe has 2 boxes"},
+	        {"schedule: 1f1b\n", "schedule: each box of mode fluidpipe runs roundpipe"},
+	        {"link_dtype: int8\n", "link_dtype: mode fluidpipe sends activations as they are"},
+	        {"fluidpipe_recipe: FP-XX\n", "fluidpipe_recipe: 'FP-XX'"},
+	        {"fluidpipe_ahead: 0\n", "fluidpipe_ahead: '0'"},
+	        {"eval_strategy: epoch\nvalidation_file: v.jsonl\n", "eval_strategy: mode fluidpipe does not evaluate while it trains"},
+	        {"admission_limits: [2, 1]\n", "admission_limits: has no effect in mode fluidpipe"}};
 	for (size_t i = 0; i < sizeof fluids / sizeof *fluids; i++) {
 		snprintf(yaml, sizeof yaml, "%s%s", fluid, fluids[i].more);
 		refused(yaml, NULL, fluids[i].words);
 	}
-	refused("mode: sync-pp\nboxes: 2\nbox: 1\nlink_above: a:1\nfluidpipe_recipe: FP-ND\n", NULL,
+	refused("mode: sync-pp\nboxes: 2\nbox: 1\nlink_above: a:1\nfluidpipe_recipe: FP-ND-EL\n", NULL,
 	        "fluidpipe_recipe: has no effect in mode sync-pp");
 	refused("fluidpipe_ahead: 3\n", NULL, "fluidpipe_ahead: has no effect in mode local");
 	refused("mode: sync-pp\n", NULL, "mode sync-pp needs boxes");
 	refused("mode: sync-pp\nboxes: 2\nbox: 3\n", NULL, "box: 3 of 2 boxes");
 	refused("boxes: 2\n", NULL, "boxes: has no effect in mode local");
 	refused("max_version_drift: 1\n", NULL, "max_version_drift: has no effect in mode local");
-	refused("mode: paci\nboxes: 2\nbox: 1\nlink_above: a:1\nmax_version_drift: 0\n", NULL,
-	        "max_version_drift: '0' is not allowed");
+	refused("mode: paci\nboxes: 2\nbox: 1\nlink_above: a:1\nmax_version_drift: 0\n", NULL, "max_version_drift: '0' is not allowed");
 	refused_by("plan", "mode: sync-pp\n", "--model_name_or_path model", "mode sync-pp needs boxes");
 }
 
