@@ -3,7 +3,7 @@
 #define RH_BENCH_MACHINE_H
 
 #include "device/cpu/cpu.h"
-#include "run/machine.h"
+#include "machine/machine.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #define RH_BENCH_GPU_BENCH_H
 
 #include "device/device.h"
-#include "run/machine.h"
+#include "machine/machine.h"
 
 struct bench {
 	struct rh_devices devices;

@@ -1,5 +1,5 @@
 /* `roundhouse doctor`: what the measurement found, for people or as JSON, and saved as a hardware profile. */
-#include "run/doctor/doctor.h"
+#include "machine/doctor.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/file.h"

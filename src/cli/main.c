@@ -4,7 +4,7 @@
 #include "core/fs.h"
 #include "core/text.h"
 #include "core/wrap.h"
-#include "run/machine.h"
+#include "machine/machine.h"
 #include "schedule/schedule.h"
 
 #include <stdio.h>

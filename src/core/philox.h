@@ -33,7 +33,7 @@ enum rh_philox_site {
 	RH_PHILOX_WEIGHT, /* a: data file */
 	RH_PHILOX_SAMPLE, /* generation; a: token */
 	RH_PHILOX_HIDE,   /* tokens of masked_lm; a: epoch + 1, 0: evaluation */
-	RH_PHILOX_WIRE,   /* rounding of what boxes send each other: run/wire.c */
+	RH_PHILOX_WIRE,   /* rounding of what boxes send each other: link/wire.c */
 };
 
 /* Uniform in [0, 1) with 24 bits, from one word. */

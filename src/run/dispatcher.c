@@ -586,8 +586,7 @@ void dispatcher_drop(struct rh_executor *executor)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	for (int lane = 0; lane < executor->lowering.lanes.lanes; lane++)
 		drop_lane(executor, lane);
-	for (int i = 0; i < executor->options.devices * RH_STREAMS; i++)
-		dispatcher->stream[i].span = NULL;
+	run_spans_drop(executor);
 	for (int d = 0; d < executor->options.devices; d++) {
 		dispatcher->device[d].blocks_left = dispatcher->device[d].is_held = 0;
 		memset(dispatcher->device[d].end, 0, sizeof dispatcher->device[d].end);

@@ -20,6 +20,12 @@ enum {
 	        640 /* that a device may have ahead of it: a stream of a GPU takes about a thousand commands, then the call waits */
 };
 
+/* A span of a trace, between two records. */
+struct run_span {
+	struct rh_trace_span *in_trace; /* NULL: none */
+	struct rh_event *begin, *end;
+};
+
 /* A stream's events are recorded in turn: record i is in event i mod DISPATCH_EVENTS, until that is recorded again. */
 struct dispatch_stream {
 	struct {
@@ -31,7 +37,7 @@ struct dispatch_stream {
 	int64_t reached, over;                /* records, and the sequence of a command, that are known to be */
 	struct ring_command *oldest, *latest; /* issued, and not known to be over */
 	int64_t *seen;                        /* of each stream: sequence that this one comes after */
-	struct rh_trace_span *span;
+	struct run_span span; /* that has begun */
 };
 
 /* The end of a step on one of a device's streams: once the command has been issued. */

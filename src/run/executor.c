@@ -390,6 +390,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 	RH_ASSERT(executor->begun == executor->finished);
 	run_rest(executor);
 	run_host_unpin(executor);
+	run_spans_drop(executor);
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], &executor->options);
 	rh_free(executor->on);
@@ -406,6 +407,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 	rh_free(executor->uploading);
 	rh_free(executor->offset);
 	rh_free(executor->version);
+	rh_free(executor->span);
 	run_versions_destroy(executor);
 	rh_free(executor->arriving);
 	rh_program_free(&executor->program);

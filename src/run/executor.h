@@ -16,7 +16,7 @@
 #include "offload/updater.h"
 #include "partition/plan.h"
 #include "run/boundary.h"
-#include "run/wire.h"
+#include "link/wire.h"
 #include "schedule/dispatch.h"
 
 struct rh_executor;
@@ -147,8 +147,8 @@ struct rh_step_times {
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
 
 /* Records what devices do of the training step of this number, the updates that it hides (rh_updater_watch), and all that NVMe does from
- * now on, until NULL comes. Before the step, best before the one before it begins; its spans are settled when rh_executor_finish or
- * _train_stretch returns, and the trace is then the caller's to resolve, after NULL. Borrowed. */
+ * now on, until NULL comes. Before the step, best before the one before it begins; the times of its spans are known when
+ * rh_executor_finish or _train_stretch returns, and the trace is then the caller's to resolve, after NULL. Borrowed. */
 struct rh_trace;
 void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int64_t step);
 

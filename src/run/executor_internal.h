@@ -111,6 +111,8 @@ struct rh_executor {
 	struct rh_step_times times; /* of the latest step that was finished */
 	struct rh_trace *trace;     /* NULL: none */
 	int64_t traced_step;
+	struct run_span *span; /* whose times are still to be read off their events */
+	size_t spans, span_capacity;
 };
 
 /* What the executor walks is made of. */
@@ -151,6 +153,12 @@ void run_collect_result(struct rh_executor *executor, int64_t place);
 int run_boundary_needs(const struct rh_executor_options *options, struct run_boundary_needs *out) RH_MUST;
 /* Micro-batches of a forward-only round. */
 int64_t run_infer_round(const struct rh_executor_options *options);
+
+/* spans.c: a trace's spans of a device. Around a command; when all of them are over; when executor or trace are given up. */
+int run_span_begin(struct rh_executor *executor, const struct rh_command *command, int stream) RH_MUST;
+int run_span_end(struct rh_executor *executor, const struct rh_command *command, int stream) RH_MUST;
+void run_spans_settle(struct rh_executor *executor);
+void run_spans_drop(struct rh_executor *executor);
 
 /* step.c: steps that may be in flight, outside a stretch: 1, or RUN_FLIGHT. */
 int64_t run_flights(const struct rh_executor_options *options);

@@ -1,7 +1,6 @@
 /* A command becomes calls of its device: waits, the copy or the launches, and records of what others wait for. Numbers become addresses
  * here and nowhere else. */
 #include "run/executor_internal.h"
-#include "run/trace.h"
 
 #include "core/minmax.h"
 
@@ -73,68 +72,6 @@ static int wait_for_all(struct rh_executor *executor, const struct rh_command *c
 			rc = wait_for(executor, command, other);
 	}
 	return rc;
-}
-
-/* ---- the trace ---- */
-
-static enum rh_span_kind span_kind(const struct rh_executor *executor, const struct rh_command *command)
-{
-	int top = command->stage.hi == executor->options.model->layers;
-	switch (command->kind) {
-	case RH_COMMAND_FORWARD:
-		return RH_SPAN_FORWARD;
-	case RH_COMMAND_RECOMPUTE:
-		return top ? RH_SPAN_FUSED : RH_SPAN_RECOMPUTE;
-	case RH_COMMAND_BACKWARD:
-		return top ? RH_SPAN_FUSED : RH_SPAN_BACKWARD;
-	case RH_COMMAND_WEIGHT_GRADIENT:
-		return RH_SPAN_WEIGHT_GRADIENT;
-	default:
-		return RH_SPAN_COPY;
-	}
-}
-
-/* Pieces that follow one another are one span, and so is what a micro-batch computes without waiting. */
-static int goes_on(const struct rh_executor *executor, const struct rh_trace_span *span, const struct rh_command *next)
-{
-	if (!next || next->waits || next->stage.lo != span->lo || next->stage.hi != span->hi)
-		return 0;
-	if (next->kind == RH_COMMAND_ROUND)
-		return 1;
-	return span_kind(executor, next) == span->kind && next->micro_batch == span->micro_batch && next->kind != RH_COMMAND_CLEAR;
-}
-
-static int begin_span(struct rh_executor *executor, const struct rh_command *command, int stream)
-{
-	if (!executor->trace)
-		return 0;
-	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
-	int bulk = stream % RH_STREAMS == RH_STREAM_WEIGHTS || stream % RH_STREAMS == RH_STREAM_GRADIENTS;
-	int64_t bytes = rh_max(command->from.bytes, command->to.bytes) * (command->kind == RH_COMMAND_COPY);
-	if (at->span)
-		at->span->bytes += bytes;
-	if (at->span || !executor->trains || command->step != executor->traced_step || command->kind == RH_COMMAND_CLEAR ||
-	    command->kind == RH_COMMAND_ROUND || (command->kind == RH_COMMAND_COPY && !bytes))
-		return 0;
-	struct rh_trace_span span = {.kind = span_kind(executor, command),
-	                             .device = stream / RH_STREAMS,
-	                             .lane = stream % RH_STREAMS,
-	                             .lo = command->stage.lo,
-	                             .hi = command->stage.hi,
-	                             .micro_batch = bulk ? -1 : command->micro_batch,
-	                             .bytes = bytes};
-	return rh_trace_begin(executor->trace, executor->options.device[stream / RH_STREAMS], &span, &at->span);
-}
-
-static int end_span(struct rh_executor *executor, const struct rh_command *command, int stream)
-{
-	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
-	const struct ring_command *next = ring_of(command)->next;
-	if (!at->span || goes_on(executor, at->span, next ? &next->is : NULL))
-		return 0;
-	struct rh_trace_span *span = at->span;
-	at->span = NULL;
-	return rh_trace_end(executor->options.device[stream / RH_STREAMS], span);
 }
 
 /* ---- copies ---- */
@@ -519,11 +456,11 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 	executor->dispatcher.step = command->step;
 	int rc = lane->stream == RH_STREAM_COMPUTE ? begin_compute(executor, device, command) : 0;
 	rc = rc ? rc : wait_for_all(executor, command);
-	rc = rc ? rc : begin_span(executor, command, stream);
+	rc = rc ? rc : run_span_begin(executor, command, stream);
 	if (!rc)
 		rc = lane->stream == RH_STREAM_COMPUTE ? compute(&executor->on[lane->owner], command)
 		                                       : copy(executor, device, lane->stream, command);
-	rc = rc ? rc : end_span(executor, command, stream);
+	rc = rc ? rc : run_span_end(executor, command, stream);
 	at->sequence = ++executor->dispatcher.stream[stream].issued;
 	if (!rc && (at->is_wanted || is_worth_a_record(executor, lane)))
 		rc = record_event(executor, stream);

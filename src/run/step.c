@@ -1,7 +1,6 @@
 /* Calls: a step of training, issued and later seen to its end, or forward only. Where steps are joined (rh_executor_begin) the next is
  * begun before the one before is over, and their slots wait only for what they need of one another. */
 #include "run/executor_internal.h"
-#include "run/trace.h"
 
 #include "core/fault.h"
 #include "core/log.h"
@@ -347,8 +346,7 @@ int run_end(struct rh_executor *executor, int rc)
 	}
 	executor->goes_on = ends == ITS_WORK;
 	rc = come_to_rest(executor, ends, rc);
-	if (executor->trace)
-		rh_trace_settle(executor->trace);
+	run_spans_settle(executor);
 	if (!rc)
 		dispatcher_rest(executor, end);
 	return rc;
@@ -373,8 +371,8 @@ static int await_slots(struct rh_executor *executor, int64_t place)
 	int rc = 0;
 	for (int d = 0; !rc && d < executor->options.devices; d++)
 		rc = await_device(executor, d, place);
-	if (executor->trace && executor->traced_step == executor->flight[place].step)
-		rh_trace_settle(executor->trace);
+	if (executor->traced_step == executor->flight[place].step)
+		run_spans_settle(executor);
 	return rc;
 }
 

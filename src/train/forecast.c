@@ -4,7 +4,7 @@
 #include "core/minmax.h"
 #include "device/sim/sim.h"
 #include "partition/costs.h"
-#include "run/trace.h"
+#include "observe/trace.h"
 #include "train/forecast_check.h"
 #include "train/forecast_steps.h"
 

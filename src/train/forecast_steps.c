@@ -2,7 +2,7 @@
 
 #include "core/alloc.h"
 #include "link/ahead.h"
-#include "run/trace.h"
+#include "observe/trace.h"
 #include "train/fluidpipe.h"
 #include "train/forecast_check.h"
 #include "train/update.h"

@@ -2,7 +2,7 @@
 #include "train/forecast_steps.h"
 
 #include "core/alloc.h"
-#include "run/trace.h"
+#include "observe/trace.h"
 #include "train/update.h"
 
 #include <string.h>

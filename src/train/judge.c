@@ -1,7 +1,7 @@
 #include "train/judge.h"
 
 #include "core/tasks.h"
-#include "run/trace.h"
+#include "observe/trace.h"
 #include "train/forecast_bounded.h"
 
 /* The simulation of one plan. */

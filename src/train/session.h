@@ -10,7 +10,7 @@
 #include "offload/store.h"
 #include "plan/run_plan.h"
 #include "run/executor.h"
-#include "run/machine.h"
+#include "machine/machine.h"
 #include "train/adapter.h"
 #include "train/box.h"
 

@@ -4,7 +4,7 @@
 #define RH_TRAIN_TRACE_STEP_H
 
 #include "config/config.h"
-#include "run/trace.h"
+#include "observe/trace.h"
 
 struct training;
 

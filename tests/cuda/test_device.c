@@ -1,7 +1,7 @@
 /* The CUDA device's own code on the emulated runtime: memory, streams, events, and every way that a GPU can be missing or break. */
 #include "device_case.h"
 
-#include "run/machine.h"
+#include "machine/machine.h"
 #include "runtime.h"
 
 #include <time.h>

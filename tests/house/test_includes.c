@@ -3,13 +3,13 @@
 
 enum { RANKS = 12, ROOMS_MAX = 5 };
 
-/* cli > train > plan > run, data, ckpt > link > schedule, token > partition, offload > model > device/cpu, device/sim, cuda > device >
- * config, observe > core: a room includes itself and what stands in a later row. */
+/* cli > train > plan > run, data, ckpt, machine > link > schedule, token > partition, offload > model > device/cpu, device/sim, cuda >
+ * device > config, observe > core: a room includes itself and what stands in a later row. */
 static const char *const ranks[RANKS][ROOMS_MAX] = {
         {"cli"},
         {"train"},
         {"plan"},
-        {"run", "data", "ckpt"},
+        {"run", "data", "ckpt", "machine"},
         {"link"},
         {"schedule", "token"},
         {"partition", "offload"},

@@ -3,7 +3,7 @@
 #include "train/deep.h"
 
 #include "core/text.h"
-#include "run/trace.h"
+#include "observe/trace.h"
 #include "train/forecast_bounded.h"
 #include "train/outlook.h"
 

@@ -2,7 +2,7 @@
  * between steps is gone. */
 #include "train/eight.h"
 
-#include "run/trace.h"
+#include "observe/trace.h"
 #include "train/forecast.h"
 #include "train/forecast_input.h"
 

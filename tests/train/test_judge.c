@@ -2,7 +2,7 @@
 #include "train/eight.h"
 
 #include "core/log.h"
-#include "run/trace.h"
+#include "observe/trace.h"
 #include "train/forecast_bounded.h"
 #include "train/judge.h"
 

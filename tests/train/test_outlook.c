@@ -3,7 +3,7 @@
 
 #include "core/tasks.h"
 #include "core/text.h"
-#include "run/trace.h"
+#include "observe/trace.h"
 #include "train/outlook.h"
 
 enum { DEVICES = 8 };

@@ -1,6 +1,6 @@
 /* What a machine is, as /proc and /sys tell it: nothing here measures, and nothing fails. What is not told is -1, 0 or empty. */
-#ifndef RH_RUN_DOCTOR_FACTS_H
-#define RH_RUN_DOCTOR_FACTS_H
+#ifndef RH_MACHINE_FACTS_H
+#define RH_MACHINE_FACTS_H
 
 #include <stdint.h>
 

@@ -1,10 +1,10 @@
-#include "run/doctor/doctor.h"
+#include "machine/doctor.h"
 
 #include "config/device_spec.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "cuda/device.h"
-#include "run/doctor/cores.h"
+#include "machine/cores.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* What this machine has free, and opening the devices that `device:` names. */
-#ifndef RH_RUN_MACHINE_H
-#define RH_RUN_MACHINE_H
+#ifndef RH_MACHINE_MACHINE_H
+#define RH_MACHINE_MACHINE_H
 
 #include "config/optim.h"
 #include "device/device.h"

@@ -1,4 +1,4 @@
-#include "run/machine.h"
+#include "machine/machine.h"
 
 #include "config/device_spec.h"
 #include "core/alloc.h"

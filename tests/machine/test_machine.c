@@ -2,7 +2,7 @@
 #include "made_up.h"
 
 #include "core/alloc.h"
-#include "run/machine.h"
+#include "machine/machine.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* A made-up machine: files of /proc and /sys under a directory of its own. */
-#ifndef RH_TESTS_RUN_MADE_UP_H
-#define RH_TESTS_RUN_MADE_UP_H
+#ifndef RH_TESTS_MACHINE_MADE_UP_H
+#define RH_TESTS_MACHINE_MADE_UP_H
 
 #include "check.h"
 

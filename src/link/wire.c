@@ -1,4 +1,4 @@
-#include "run/wire.h"
+#include "link/wire.h"
 
 #include "core/error.h"
 #include "core/float16.h"

@@ -1,9 +1,9 @@
-#include "run/doctor/ops.h"
+#include "machine/ops.h"
 
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "model/emit.h"
-#include "run/doctor/median.h"
+#include "machine/median.h"
 
 #include <stdlib.h>
 #include <string.h>

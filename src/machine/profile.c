@@ -1,5 +1,5 @@
 /* From what was measured to a hardware profile. */
-#include "run/doctor/doctor.h"
+#include "machine/doctor.h"
 
 #include "core/alloc.h"
 #include "device/sim/sim.h"

@@ -1,4 +1,4 @@
-#include "run/doctor/advice.h"
+#include "machine/advice.h"
 
 #include <stdarg.h>
 #include <stdio.h>

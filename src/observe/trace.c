@@ -1,4 +1,4 @@
-#include "run/trace.h"
+#include "observe/trace.h"
 
 #include "core/alloc.h"
 
@@ -12,6 +12,12 @@ const char *rh_span_name(enum rh_span_kind kind)
 	return names[kind];
 }
 
+const char *rh_device_lane_name(int lane)
+{
+	static const char *const names[RH_DEVICE_LANES] = {"compute", "weights up", "activations up", "activations down", "gradients down"};
+	return names[lane];
+}
+
 int rh_trace_create(int devices, size_t capacity, struct rh_trace *out)
 {
 	*out = (struct rh_trace){.span = rh_alloc(capacity, sizeof *out->span), .capacity = capacity, .devices = devices};
@@ -21,30 +27,16 @@ int rh_trace_create(int devices, size_t capacity, struct rh_trace *out)
 	return 0;
 }
 
-static void drop_events(struct rh_trace *trace)
-{
-	for (size_t i = 0; i < trace->spans; i++) {
-		struct rh_trace_span *span = &trace->span[i];
-		if (span->begin)
-			span->begin->ops->event_destroy(span->begin);
-		if (span->end)
-			span->end->ops->event_destroy(span->end);
-		span->begin = span->end = NULL;
-	}
-}
-
 void rh_trace_free(struct rh_trace *trace)
 {
 	if (!trace->span)
 		return;
-	drop_events(trace);
 	rh_free(trace->span);
 	pthread_mutex_destroy(&trace->lock);
 	*trace = (struct rh_trace){0};
 }
 
-/* NULL: there is no room. What is there stays where it is. */
-static struct rh_trace_span *take(struct rh_trace *trace, const struct rh_trace_span *span)
+struct rh_trace_span *rh_trace_add(struct rh_trace *trace, const struct rh_trace_span *span)
 {
 	struct rh_trace_span *now = NULL;
 	pthread_mutex_lock(&trace->lock);
@@ -56,46 +48,6 @@ static struct rh_trace_span *take(struct rh_trace *trace, const struct rh_trace_
 	}
 	pthread_mutex_unlock(&trace->lock);
 	return now;
-}
-
-int rh_trace_begin(struct rh_trace *trace, struct rh_device *device, const struct rh_trace_span *span, struct rh_trace_span **out)
-{
-	struct rh_trace_span *now = trace ? take(trace, span) : NULL;
-	*out = NULL;
-	if (!now)
-		return 0;
-	int rc = device->ops->event_create(device, RH_EVENT_TIMED, &now->begin);
-	if (!rc)
-		rc = device->ops->event_create(device, RH_EVENT_TIMED, &now->end);
-	if (!rc)
-		rc = device->ops->record(device, (enum rh_stream)span->lane, now->begin);
-	if (!rc)
-		*out = now;
-	return rc;
-}
-
-int rh_trace_end(struct rh_device *device, struct rh_trace_span *span)
-{
-	return span ? device->ops->record(device, (enum rh_stream)span->lane, span->end) : 0;
-}
-
-void rh_trace_add(struct rh_trace *trace, const struct rh_trace_span *span)
-{
-	(void)take(trace, span);
-}
-
-void rh_trace_settle(struct rh_trace *trace)
-{
-	pthread_mutex_lock(&trace->lock); /* updates may still go on */
-	for (size_t i = 0; i < trace->spans; i++) {
-		struct rh_trace_span *span = &trace->span[i];
-		if (!span->begin || !span->end)
-			continue;
-		span->begin_s = (double)span->begin->ops->event_time_ns(span->begin) * 1e-9;
-		span->end_s = (double)span->end->ops->event_time_ns(span->end) * 1e-9;
-	}
-	drop_events(trace);
-	pthread_mutex_unlock(&trace->lock);
 }
 
 static int by_place(const void *a, const void *b)

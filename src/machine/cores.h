@@ -1,8 +1,8 @@
 /* How much of the whole host's speed a part of its cores has, alone and beside another part. */
-#ifndef RH_RUN_DOCTOR_CORES_H
-#define RH_RUN_DOCTOR_CORES_H
+#ifndef RH_MACHINE_CORES_H
+#define RH_MACHINE_CORES_H
 
-#include "run/doctor/ops.h"
+#include "machine/ops.h"
 
 enum { DOCTOR_CORES_MOST = 64, DOCTOR_CORES_PARTS = 3 };
 

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "core/float16.h"
-#include "run/wire.h"
+#include "link/wire.h"
 
 #include <math.h>
 #include <string.h>

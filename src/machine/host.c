@@ -1,11 +1,11 @@
 /* Host memory and the optimizer on it. */
-#include "run/doctor/copies.h"
+#include "machine/copies.h"
 
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
-#include "run/doctor/median.h"
+#include "machine/median.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
-#include "run/doctor/cores.h"
+#include "machine/cores.h"
 
 #include "core/thread.h"
 
 #include "device/cpu/cpu.h"
-#include "run/doctor/median.h"
+#include "machine/median.h"
 
 #include <pthread.h>
 #include <stdio.h>

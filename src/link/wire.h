@@ -1,7 +1,7 @@
 /* How activations and their gradients travel between boxes: as they are, or coded where they lie before they are sent, and decoded where
  * they have come. Rows of `cols` values, one a token. */
-#ifndef RH_RUN_WIRE_H
-#define RH_RUN_WIRE_H
+#ifndef RH_LINK_WIRE_H
+#define RH_LINK_WIRE_H
 
 #include "core/dtype.h"
 

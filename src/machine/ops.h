@@ -1,7 +1,7 @@
 /* What the ops of training take on a device, timed where they stand: a small model's forward, recompute and backward are emitted as a run
  * emits them, an event behind each op, so that every op finds its operands where the one before left them. */
-#ifndef RH_RUN_DOCTOR_OPS_H
-#define RH_RUN_DOCTOR_OPS_H
+#ifndef RH_MACHINE_OPS_H
+#define RH_MACHINE_OPS_H
 
 #include "device/device.h"
 #include "model/config.h"

@@ -1,10 +1,10 @@
-#include "run/doctor/copies.h"
+#include "machine/copies.h"
 
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "offload/memory.h"
 #include "offload/pin.h"
-#include "run/doctor/median.h"
+#include "machine/median.h"
 
 enum { REPEATS = 7, SMALL_BYTES = 4096, SMALL_COPIES = 64 };
 

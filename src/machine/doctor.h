@@ -1,12 +1,12 @@
 /* The doctor: what this machine is, what it does in a second, what is wrong with it, and the profile that `plan` and simulated devices
  * read. */
-#ifndef RH_RUN_DOCTOR_DOCTOR_H
-#define RH_RUN_DOCTOR_DOCTOR_H
+#ifndef RH_MACHINE_DOCTOR_H
+#define RH_MACHINE_DOCTOR_H
 
 #include "config/hardware.h"
 #include "cuda/device.h"
-#include "run/doctor/advice.h"
-#include "run/doctor/ops.h"
+#include "machine/advice.h"
+#include "machine/ops.h"
 
 struct rh_doctor_options {
 	const char *device; /* as the configuration names it */

@@ -1,6 +1,6 @@
 /* What a machine does usually: neither its best moment nor its worst. */
-#ifndef RH_RUN_DOCTOR_MEDIAN_H
-#define RH_RUN_DOCTOR_MEDIAN_H
+#ifndef RH_MACHINE_MEDIAN_H
+#define RH_MACHINE_MEDIAN_H
 
 /* Of a few values, which it sorts; of two in the middle the larger. */
 static inline double doctor_median(double *value, int count)

@@ -1,10 +1,10 @@
 /* Bandwidths of devices' copies and of host memory, and the optimizer's. */
-#ifndef RH_RUN_DOCTOR_COPIES_H
-#define RH_RUN_DOCTOR_COPIES_H
+#ifndef RH_MACHINE_COPIES_H
+#define RH_MACHINE_COPIES_H
 
 #include "config/optim.h"
 #include "core/pool.h"
-#include "run/machine.h"
+#include "machine/machine.h"
 
 struct doctor_copies {
 	double up, down, both;     /* bytes per second of the first device: one way alone, both at once in sum */

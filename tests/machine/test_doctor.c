@@ -4,7 +4,7 @@
 #include "made_up.h"
 
 #include "core/text.h"
-#include "run/doctor/doctor.h"
+#include "machine/doctor.h"
 
 #include <string.h>
 #include <unistd.h>

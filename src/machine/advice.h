@@ -1,10 +1,10 @@
 /* What is wrong with a machine, and the command that mends it. */
-#ifndef RH_RUN_DOCTOR_ADVICE_H
-#define RH_RUN_DOCTOR_ADVICE_H
+#ifndef RH_MACHINE_ADVICE_H
+#define RH_MACHINE_ADVICE_H
 
-#include "run/doctor/copies.h"
-#include "run/doctor/drive.h"
-#include "run/doctor/facts.h"
+#include "machine/copies.h"
+#include "machine/drive.h"
+#include "machine/facts.h"
 
 enum { DOCTOR_ADVICE_MOST = 64 };
 

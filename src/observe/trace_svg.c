@@ -1,6 +1,6 @@
 /* A recording as a picture: for each device the stages that it computed, one box a slot, with the idle time between them left open; below,
  * what each of its copy streams did, the darker the busier; last the host. */
-#include "run/trace.h"
+#include "observe/trace.h"
 
 #include "core/text.h"
 
@@ -14,8 +14,7 @@ enum { COLUMNS = WIDTH - LEFT - RIGHT, SHADES = 4 };
 /* Colours that differ in lightness too. */
 static const char *const colours[RH_SPAN_KINDS] = {"#4c78a8", "#b279a2", "#9ecae9", "#f58518", "#eeca3b",
                                                    "#54a24b", "#e45756", "#72b7b2", "#9d755d"};
-static const char *const copy_colours[RH_STREAMS] = {NULL, "#2c7a2c", "#5f3dc4", "#0b7285", "#8d4b00"};
-static const char *const copy_names[RH_STREAMS] = {NULL, "weights up", "activations up", "activations down", "gradients down"};
+static const char *const copy_colours[RH_DEVICE_LANES] = {NULL, "#2c7a2c", "#5f3dc4", "#0b7285", "#8d4b00"};
 static const char *const shade[SHADES] = {"0.4", "0.6", "0.8", "1"};
 
 struct picture {
@@ -41,7 +40,7 @@ static void label(struct picture *at, double x, double y, const char *style, con
 
 static double row_height(void)
 {
-	return COMPUTE + 2 + (RH_STREAMS - 1) * (COPY + 1) + GAP;
+	return COMPUTE + 2 + (RH_DEVICE_LANES - 1) * (COPY + 1) + GAP;
 }
 
 /* Where a lane begins: devices from the top, then the host. */
@@ -196,8 +195,8 @@ static void draw_legend(struct picture *at)
 			x = draw_key(at, x, colours[k], name);
 	}
 	x = draw_key(at, x, "#eee", "idle");
-	for (int s = 1; s < RH_STREAMS; s++)
-		x = draw_key(at, x, copy_colours[s], copy_names[s]);
+	for (int s = 1; s < RH_DEVICE_LANES; s++)
+		x = draw_key(at, x, copy_colours[s], rh_device_lane_name(s));
 }
 
 /* The rows' names and beds; how much of the time each device computed. */

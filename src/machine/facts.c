@@ -1,7 +1,7 @@
-#include "run/doctor/facts.h"
+#include "machine/facts.h"
 
 #include "device/cpu/cpu.h"
-#include "run/machine.h"
+#include "machine/machine.h"
 
 #include <dirent.h>
 #include <hwloc.h>

@@ -1,4 +1,4 @@
-#include "run/doctor/drive.h"
+#include "machine/drive.h"
 
 #include "core/alloc.h"
 #include "core/clock.h"

@@ -1,5 +1,5 @@
 /* A recording as Chrome's JSON, and as text. */
-#include "run/trace.h"
+#include "observe/trace.h"
 
 #include "core/text.h"
 
@@ -8,7 +8,6 @@
 #include <string.h>
 
 static const char letters[RH_SPAN_KINDS] = {'F', 'X', 'r', 'B', 'W', 'c', 'u', 'i', 'o'};
-static const char *const stream_names[RH_STREAMS] = {"compute", "weights up", "activations up", "activations down", "gradients down"};
 static const char *const host_names[RH_HOST_LANES] = {"updates", "NVMe reads", "NVMe writes"};
 
 /* A title has no control characters. */
@@ -35,9 +34,9 @@ static int put_process(struct rh_text *out, int device)
 	int rc = rh_text_printf(out, "%s{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"", device < 0 ? "" : ",\n",
 	                        device + 1);
 	rc = rc ? rc : device < 0 ? rh_text_printf(out, "host\"}}") : rh_text_printf(out, "device %d\"}}", device);
-	for (int lane = 0; !rc && lane < (device < 0 ? (int)RH_HOST_LANES : (int)RH_STREAMS); lane++)
+	for (int lane = 0; !rc && lane < (device < 0 ? (int)RH_HOST_LANES : (int)RH_DEVICE_LANES); lane++)
 		rc = rh_text_printf(out, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
-		                    device + 1, lane, device < 0 ? host_names[lane] : stream_names[lane]);
+		                    device + 1, lane, device < 0 ? host_names[lane] : rh_device_lane_name(lane));
 	return rc;
 }
 

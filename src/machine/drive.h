@@ -1,6 +1,6 @@
 /* What drives read and write, as a run would: through offload/space.h, checksums included. */
-#ifndef RH_RUN_DOCTOR_DRIVE_H
-#define RH_RUN_DOCTOR_DRIVE_H
+#ifndef RH_MACHINE_DRIVE_H
+#define RH_MACHINE_DRIVE_H
 
 #include "core/error.h"
 
