@@ -30,10 +30,11 @@ enum rh_philox_site {
 	RH_PHILOX_INIT = 1, /* a: tensor ordinal */
 	RH_PHILOX_SHUFFLE,  /* a: epoch */
 	RH_PHILOX_SPLIT,
-	RH_PHILOX_WEIGHT, /* a: data file */
-	RH_PHILOX_SAMPLE, /* generation; a: token */
-	RH_PHILOX_HIDE,   /* tokens of masked_lm; a: epoch + 1, 0: evaluation */
-	RH_PHILOX_WIRE,   /* rounding of what boxes send each other: link/wire.c */
+	RH_PHILOX_WEIGHT,        /* a: data file */
+	RH_PHILOX_SAMPLE,        /* generation; a: token */
+	RH_PHILOX_HIDE,          /* tokens of masked_lm; a: epoch + 1, 0: evaluation */
+	RH_PHILOX_WIRE,          /* rounding of what boxes send each other: link/wire.c */
+	RH_PHILOX_OPPORTUNISTIC, /* which samples idle time trains on */
 };
 
 /* Uniform in [0, 1) with 24 bits, from one word. */
