@@ -119,10 +119,14 @@ bench: $(BENCHES:%=bench-%)
 $(B)/bench/%: bench/%.c $(B)/libroundhouse.a
 	@mkdir -p $(@D)
 	@tests/deps.sh $(BENCH_PACKAGES)
-	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Ibench -o $@ $< $(B)/libroundhouse.a $(LIBS) $(LIBS_$*)
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Ibench -o $@ $(filter %.c %.o,$^) $(filter %.a,$^) $(LIBS) $(LIBS_$*)
 $(patsubst bench/%.c,bench-%,$(wildcard bench/*.c)): bench-%: $(B)/bench/%
 	@$<
-bench-paci: $(B)/tests/link/network
+$(B)/bench/boxes/%.o: bench/boxes/%.c
+	@mkdir -p $(@D)
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Ibench -c -o $@ $<
+$(B)/bench/paci $(B)/bench/fluidpipe: $(B)/bench/boxes/boxes.o
+bench-paci bench-fluidpipe: $(B)/tests/link/network
 $(patsubst bench/%.sh,bench-%,$(wildcard bench/*.sh)): bench-%: bench/%.sh all
 	@$<
 

@@ -2,6 +2,7 @@
  * than the fastest of them alone. */
 #include "cli/plan_boxes.h"
 
+#include "cli/plan_modes.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/json.h"
@@ -13,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BOXES_MOST = 64, SPEEDS = 5, HALVINGS = 7, OTHERS = 2 };
+enum { BOXES_MOST = 64, SPEEDS = 5, HALVINGS = 7 };
 
 static const double speeds[SPEEDS] = {20, 100, 300, 1000, 10000}; /* Mbit/s */
 static const double slowest = 1, fastest = 1e5, gib = 1 << 30;
@@ -31,14 +32,8 @@ struct planned {
 	double unit_s[2];                       /* of those, and of PACI's own; 0: none were chosen */
 	double linked, alone, at[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
 	int fastest;                            /* the box that is meant by `alone` */
-	double other[OTHERS];                   /* tokens/s; 0: not of this run */
+	struct plan_modes modes;                /* of mode fluidpipe */
 };
-
-/* Beside mode fluidpipe: the pipelines with gradients, with the same cuts and links. */
-static const struct {
-	const char *name, *schedule;
-	enum rh_mode mode;
-} others[OTHERS] = {{"sync-pp", "1f1b", RH_MODE_SYNC_PP}, {"paci", "paci", RH_MODE_PACI}};
 
 static void free_boxes(struct planned *all)
 {
@@ -133,24 +128,12 @@ static int forecast_alone(struct planned *all, int k, struct rh_tasks *tasks)
 	return 0;
 }
 
-/* A mode that this run cannot have, such as PACI's of a tied embedding, has no line. */
-static int forecast_others(struct planned *all)
+/* With the same cuts. */
+static int compare_modes(struct planned *all)
 {
-	const struct rh_config *own = all->config;
-	int rc = 0;
-	for (int i = 0; !rc && i < OTHERS; i++) {
-		struct rh_config config = *own;
-		config.mode = others[i].mode;
-		config.schedule = (char *)(uintptr_t)others[i].schedule;
-		all->config = &config;
-		rc = forecast_at(all, 0, &all->other[i]);
-		all->config = own;
-		if (rc != -EINVAL && rc != RH_DOES_NOT_FIT)
-			continue;
-		rh_error_clear();
-		rc = 0;
-	}
-	return rc;
+	const struct rh_boxes_request request = {all->config, all->machine, all->first, all->line, all->input};
+	set_links(all, 0);
+	return plan_modes_simulate(&request, all->alone, &all->modes);
 }
 
 static int forecast_all(struct planned *all, struct rh_tasks *tasks)
@@ -166,7 +149,7 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 	if (!rc && all->alone > 0)
 		rc = find_even(all);
 	if (!rc && all->config->mode == RH_MODE_FLUIDPIPE)
-		rc = forecast_others(all);
+		rc = compare_modes(all);
 	return rc ? rc : forecast_at(all, 0, &all->linked);
 }
 
@@ -196,9 +179,8 @@ static void put(const struct planned *all)
 			printf("%s%s", i ? ", " : "", all->limits.item[i]);
 		printf("], the smallest within 3 %% of the best: %.4g s a unit; PACI's own: %.4g s\n", all->unit_s[0], all->unit_s[1]);
 	}
-	for (int i = 0; i < OTHERS; i++)
-		if (all->other[i] > 0)
-			printf("mode %-8s%.1f tokens/s, with gradients between the boxes\n", others[i].name, all->other[i]);
+	if (config->mode == RH_MODE_FLUIDPIPE)
+		plan_modes_print(&all->modes);
 	if (all->alone > 0)
 		printf("alone        %.1f tokens/s: box %d, with what does not fit on its devices in host memory\n", all->alone,
 		       all->fastest + 1);
@@ -224,14 +206,11 @@ static json_t *as_json(const struct planned *all)
 		                    json_integer(atoll(all->config->admission_limits.item[i])));
 	for (int i = 0; i < SPEEDS; i++)
 		json_array_append_new(table, json_pack("{s:f, s:f}", "mbit_per_second", speeds[i], "tokens_per_second", all->at[i]));
-	json_t *beside = json_object();
-	for (int i = 0; i < OTHERS; i++)
-		if (all->other[i] > 0)
-			json_object_set_new(beside, others[i].name, json_real(all->other[i]));
+	json_t *beside = all->config->mode == RH_MODE_FLUIDPIPE ? plan_modes_json(&all->modes) : json_null();
 	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
 	                 all->box[0].step_seconds, "alone_tokens_per_second", all->alone > 0 ? json_real(all->alone) : json_null(),
 	                 "break_even_mbit_per_second", all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table,
-	                 "other_modes", beside);
+	                 "modes", beside);
 }
 
 /* Each box's machine: its own profile, or the one that is planned for. */

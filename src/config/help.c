@@ -19,7 +19,8 @@ static const struct {
          "                                  file; unset: this one\n"
          "  --gpus N                        so many devices [all; one of a card's profile, as rtx3060, which may have up to four]\n"
          "  --gantt FILE.svg                one step drawn: what each device does when\n"
-         "  --compare                       one line for every schedule instead\n"
+         "  --compare                       one line for every schedule instead; in mode fluidpipe: beside it, which mode is\n"
+         "                                  the fastest, by round trip and speed of the link\n"
          "  --check                         the steps' commands are checked, too: each finds what it needs, in whatever order a run takes\n"
          "  --json                          all of it as one line of JSON\n"},
         {VERB_EVAL,

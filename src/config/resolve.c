@@ -249,8 +249,10 @@ static int check_model(struct resolving *r)
 static int resolve_boxes(struct resolving *r)
 {
 	if (r->verb_bit == VERB_PLAN && r->config->mode != RH_MODE_LOCAL) {
-		if (r->config->compare || r->config->check || r->config->gantt)
-			return config_entry_fail(given(r, "mode"), "--compare, --check and --gantt are for one box: add --mode local");
+		if (r->config->check || r->config->gantt || (r->config->compare && r->config->mode != RH_MODE_FLUIDPIPE))
+			return config_entry_fail(given(r, "mode"),
+			                         "--compare, --check and --gantt are for one box, --compare for mode fluidpipe too: "
+			                         "add --mode local");
 		if (!r->config->box) /* all are planned */
 			r->config->box = 1;
 	}

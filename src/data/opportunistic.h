@@ -1,13 +1,14 @@
-/* Opportunistic training (FluidPipe): which samples the additional steps of idle time train on. A pure function of the seed, of the losses
- * that were recorded, of which samples may be drawn, and of the draw's number; it reads no clock.
+/* Opportunistic training (FluidPipe): which samples the additional steps of idle time train on. A pure function of the seed, of the
+ * losses that were recorded, of which samples may be drawn, and of the draw's number; it reads no clock.
  *
- * A sample's score is its task loss plus its distillation loss (weights 1; a sample without teacher logits has none). Its slope is that of
- * the least squares line through its last RH_SCORES scores, 0 of fewer than two. Samples are drawn without repetition:
+ * A sample's score is its task loss plus its distillation loss (weights 1; a sample without teacher logits has none). Its slope is that
+ * of the least squares line through its last RH_SCORES scores, 0 of fewer than two. Samples are drawn without repetition:
  *   random         all alike
  *   difficulty     largest slope first
- *   eh-difficulty  30 % easy samples, 30 % hard ones, the rest of those between (diversity). Easy: the last score is below the 30 % quantile
- *                  of all samples' last scores and the slope is not positive; hard: it is above the 70 % quantile, or the slope is positive.
- *                  What a pool lacks comes from diversity, then from easy, then from hard. Before a whole batch has scores all are diversity
+ *   eh-difficulty  30 % easy samples, 30 % hard ones, the rest of those between (diversity). Easy: the last score is below the 30 %
+ *                  quantile of all samples' last scores and the slope is not positive; hard: it is above the 70 % quantile, or the slope
+ *                  is positive. What a pool lacks comes from diversity, then from easy, then from hard. Before a whole batch has scores
+ *                  all are diversity
  *   task-loss, distillation-loss: the largest last one first
  * Ties, and samples of one pool, are in an order drawn anew for each draw. */
 #ifndef RH_DATA_OPPORTUNISTIC_H

@@ -74,7 +74,8 @@ static int64_t limited(int64_t budget)
 static void tell_plan(const struct rh_session *session, const struct rh_forecast_input *input, struct rh_forecast *out)
 {
 	const struct rh_run_bytes *bytes = &session->plan.bytes;
-	int known = !bytes->host_devices; /* cores that rest speed up others */
+	int known = !bytes->host_devices;                   /* cores that rest speed up others */
+	int64_t unit = rh_max(session->plan.boxes.unit, 1); /* of mode fluidpipe 0, whose boxes have programs of their own */
 	*out = (struct rh_forecast){.device_bytes = bytes->device,
 	                            .device_budget = limited(bytes->device_budget),
 	                            .ram_bytes = bytes->total,
@@ -89,10 +90,9 @@ static void tell_plan(const struct rh_session *session, const struct rh_forecast
 	                            .host_devices = bytes->host_devices,
 	                            .layers = session->model->layers,
 	                            .round_micro_batches = session->plan.train_round,
-	                            .unit = session->plan.boxes.unit,
-	                            .unit_bytes = session->plan.boxes.unit *
-	                                          rh_wire_bytes((enum rh_wire)session->config->link_dtype, session->model->dtype,
-	                                                        input->work.train.tokens, session->model->config->hidden_size),
+	                            .unit = unit,
+	                            .unit_bytes = unit * rh_wire_bytes((enum rh_wire)session->config->link_dtype, session->model->dtype,
+	                                                               input->work.train.tokens, session->model->config->hidden_size),
 	                            .scheduled_idle = known ? session->plan.balanced.idle : 0,
 	                            .scheduled_seconds = known ? session->plan.balanced.step_s : 0,
 	                            .packed = session->plan.balanced.packed};

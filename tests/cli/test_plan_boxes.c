@@ -87,8 +87,8 @@ static void test_limits_are_chosen_for_the_link(void **state)
 	scratch_close(&scratch);
 }
 
-/* LoRA of an 8B on two RTX 4090: where links break even they carry a row's activations in the time that one box takes for it. What fill and
- * drain of 16 units, and latency, add is below a tenth. */
+/* LoRA of an 8B on two RTX 4090: where links break even they carry a row's activations in the time that one box takes for it. What fill
+ * and drain of 16 units, and latency, add is below a tenth. */
 static void test_break_even_is_a_rows_bytes_over_its_time_alone(void **state)
 {
 	(void)state;
@@ -116,11 +116,55 @@ static void test_break_even_is_a_rows_bytes_over_its_time_alone(void **state)
 	scratch_close(&scratch);
 }
 
+/* Mode fluidpipe beside the others: where links are slow one box alone is the fastest; the papers' formulas are of what was simulated;
+ * bytes are those of the activations. */
+static void test_modes_are_compared(void **state)
+{
+	(void)state;
+	enum { LINKS = 9, TOKENS = 256, HIDDEN = 2048, STEPS = 8 };
+	struct scratch scratch;
+	scratch_open(&scratch);
+	struct ran ran = run_line(
+	        &scratch,
+	        "plan --config_name examples/models/qwen3-1.7b --lora_r 8 --hardware rtx4090x1 --mode fluidpipe --boxes 2 --max_length %d "
+	        "--per_device_train_batch_size 1 --dtype bfloat16 --gradient_accumulation_steps %d --eval_strategy no "
+	        "--link_latency_ms 12.5 --compare --json",
+	        (int)TOKENS, (int)STEPS);
+	json_t *json = json_loads(ran.out, 0, NULL), *modes = json_object_get(json, "modes"), *links = json_object_get(modes, "links");
+	if (!modes)
+		fail_msg("%s", ran.err);
+	assert_int_equal(json_array_size(links), LINKS);
+	for (size_t i = 0; i < LINKS; i++) {
+		json_t *link = json_array_get(links, i), *speeds = json_object_get(link, "tokens_per_second"), *speed;
+		const char *name;
+		assert_int_equal(json_object_size(speeds), 4);
+		assert_true(number(speeds, "local") == number(json, "alone_tokens_per_second"));
+		json_object_foreach(speeds, name, speed)
+		        assert_true(json_number_value(speed) <= number(speeds, json_string_value(json_object_get(link, "fastest"))));
+		if (i % 3 == 0)
+			assert_string_equal(json_string_value(json_object_get(link, "fastest")), "local");
+	}
+	/* FluidPipe's speed does not know the round trip, the synchronous pipeline's does */
+	json_t *near = json_object_get(json_array_get(links, 2), "tokens_per_second"),
+	       *far = json_object_get(json_array_get(links, 8), "tokens_per_second");
+	assert_true(number(far, "fluidpipe") > 0.97 * number(near, "fluidpipe"));
+	assert_true(number(far, "sync-pp") < 0.8 * number(near, "sync-pp"));
+	assert_true(number(modes, "steps") == 1);
+	assert_true(number(modes, "bytes") == (double)STEPS * TOKENS * HIDDEN * 2);
+	assert_true(number(modes, "bytes_with_gradients") == 2 * number(modes, "bytes"));
+	double simulated_s = number(json, "step_seconds"), paper_s = number(modes, "papers_fluidpipe_seconds");
+	assert_true(paper_s > 0.9 * simulated_s); /* it adds a step's transfers to its computing */
+	assert_true(number(modes, "papers_pipeline_seconds") > number(json, "step_seconds"));
+	json_decref(json);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	alarm(HANG_S);
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds),
-	                                   cmocka_unit_test(test_limits_are_chosen_for_the_link),
-	                                   cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone)};
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds), cmocka_unit_test(test_limits_are_chosen_for_the_link),
+	        cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone), cmocka_unit_test(test_modes_are_compared)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
