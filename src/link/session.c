@@ -259,8 +259,9 @@ int session_take(struct session *session, int64_t now_ns, const struct frame *fr
 		session->is_pong_due = 1;
 		return 0;
 	case FRAME_PONG: {
-		int64_t echo = now_ns - (int64_t)frame->a;
-		if (echo > 0 && (!session->shortest_echo_ns || echo < session->shortest_echo_ns))
+		/* a time that this end has not reached, it has not sent either: a peer may say any number */
+		int64_t echo = frame->a < (uint64_t)now_ns ? now_ns - (int64_t)frame->a : 0;
+		if (echo && (!session->shortest_echo_ns || echo < session->shortest_echo_ns))
 			session->shortest_echo_ns = echo;
 		return 0;
 	}

@@ -220,12 +220,30 @@ static void test_session_unasked_or_unlike_pieces_are_faults(void **state)
 	session_close(&session);
 }
 
+/* An echo of a time that was never sent is no round trip, whatever number a peer says. */
+static void test_session_echo_of_a_time_to_come_is_no_latency(void **state)
+{
+	(void)state;
+	struct session session;
+	const uint64_t times[] = {UINT64_MAX, (UINT64_C(1) << 63) + 1, UINT64_C(1) << 63, 1001, 1000};
+	check_ok(session_open(&session, 5, CAPACITY, 1, INT64_MAX));
+	for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+		check_ok(session_take(&session, 1000, &(struct frame){.type = FRAME_PONG, .a = times[i]}, NULL));
+		assert_int_equal(session.shortest_echo_ns, 0);
+	}
+	check_ok(session_take(&session, 1000, &(struct frame){.type = FRAME_PONG, .a = 600}, NULL));
+	check_ok(session_take(&session, 1000, &(struct frame){.type = FRAME_PONG, .a = 500}, NULL));
+	assert_int_equal(session.shortest_echo_ns, 400);
+	session_close(&session);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_session_any_line_delivers_once_and_in_order),
 	        cmocka_unit_test(test_session_acknowledging_more_than_was_sent_is_a_fault),
 	        cmocka_unit_test(test_session_unasked_or_unlike_pieces_are_faults),
+	        cmocka_unit_test(test_session_echo_of_a_time_to_come_is_no_latency),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
