@@ -478,6 +478,14 @@ void rh_updater_release(struct rh_updater *updater, int block)
 	pthread_mutex_unlock(&updater->lock);
 }
 
+int rh_updater_awaits_release(struct rh_updater *updater)
+{
+	pthread_mutex_lock(&updater->lock);
+	int awaits = updater_waits_for_held(updater);
+	pthread_mutex_unlock(&updater->lock);
+	return awaits;
+}
+
 double rh_updater_held_seconds(struct rh_updater *updater)
 {
 	pthread_mutex_lock(&updater->lock);

@@ -108,6 +108,8 @@ void rh_updater_resume(struct rh_updater *updater);
 void rh_updater_hold(struct rh_updater *updater);
 /* Whoever has read the block: from any thread. Nothing where it is not held. */
 void rh_updater_release(struct rh_updater *updater, int block);
+/* 1: the update of a held block, or its publishing, could begin now. From any thread. */
+int rh_updater_awaits_release(struct rh_updater *updater);
 /* Seconds that updates have waited for held blocks, and for nothing else. */
 double rh_updater_held_seconds(struct rh_updater *updater);
 

@@ -92,6 +92,14 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	return 0;
 }
 
+int64_t rh_run_plan_add_ring(struct rh_run_plan *plan, int64_t most_bytes)
+{
+	int64_t bytes = rh_max(rh_min(most_bytes, (plan->bytes.total_budget - plan->bytes.total) / 2), 0);
+	plan->bytes.checkpoints += bytes;
+	plan->bytes.total += bytes;
+	return bytes;
+}
+
 /* What the memory is for, in a line that a person reads: the two or three parts that count. */
 int planning_refuse_ram(const struct candidate *candidate)
 {

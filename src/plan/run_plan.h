@@ -17,16 +17,16 @@ struct rh_workload {
 	int64_t infer_micro_batches;        /* in one call */
 	int64_t cache_rows;                 /* generate */
 	int infer_logits;
-	int64_t train_steps; /* that remain; 0: not known */
-	int64_t data_bytes;  /* that datasets take; the caller reserves them */
+	int64_t train_steps;   /* that remain; 0: not known */
+	int64_t data_bytes;    /* that datasets take; the caller reserves them */
 	int64_t reading_bytes; /* that their longest row took beside them, before all else is reserved */
 };
 
 /* The most steps that boxes without a flush run before they come to rest: their data waits in memory, and results come at their end. */
 enum { RH_RUN_STRETCH = 8 };
 
-/* What the thread that writes checkpoints takes: a piece of each of three files, names, stack. It reads the store's own arrays and copies
- * no block. */
+/* What the thread that writes checkpoints takes: a piece of each of three files, names, stack. Its ring comes on top:
+ * rh_run_plan_add_ring. */
 #define RH_RUN_CHECKPOINT_BYTES ((int64_t)4 << 20)
 
 /* Bytes of a plan, by tier. */
@@ -74,7 +74,7 @@ struct rh_run_request {
 	struct rh_run_machine machine;
 	const int64_t *admission_limit; /* PACI's admission limits; NULL: its own */
 	int64_t collected_bytes;        /* to put together the adapter that several boxes have, at the end; the caller reserves them */
-	struct rh_space *space; /* on NVMe; NULL: nothing goes there, or the machine is simulated */
+	struct rh_space *space;         /* on NVMe; NULL: nothing goes there, or the machine is simulated */
 	enum rh_run_stages stages;
 };
 
@@ -125,6 +125,10 @@ int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const st
 int rh_run_plan_copy(const struct rh_run_request *request, const struct rh_run_plan *plan, struct rh_run_plan *out) RH_MUST;
 /* Cuts the model's head as the plan expects it. */
 void rh_run_plan_cut_head(const struct rh_run_plan *plan, struct rh_model *model);
+
+/* Of a plan that a run follows: half of the memory that max_ram leaves, `most` at most, is added for the ring that checkpoints are
+ * copied into while updates wait for them. Returns its bytes; 0: too little is left. */
+int64_t rh_run_plan_add_ring(struct rh_run_plan *plan, int64_t most_bytes);
 
 /* Bytes that loading and so many steps write to NVMe. */
 int64_t rh_run_plan_nvme_writes(const struct rh_run_plan *plan, int64_t steps);

@@ -6,6 +6,7 @@
 #include "core/text.h"
 #include "train/checkpoint.h"
 #include "train/tensors.h"
+#include "train/write_ring.h"
 
 #include <limits.h>
 
@@ -53,7 +54,8 @@ struct checkpoint_job {
 	struct checkpoint_kept kept; /* newest: this one's step */
 	struct rh_text trainer, run, config;
 	struct checkpoint_fixed *fixed;
-	void (*written)(void *context, int block); /* nothing of the block is read any more; NULL: nobody asks */
+	struct rh_write_ring *ring;                /* that tensors go through; NULL: none */
+	void (*written)(void *context, int block); /* of the store nothing of the block is read any more; NULL: nobody asks */
 	void *context;
 };
 int checkpoint_job_make(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer,

@@ -196,6 +196,9 @@ static int save_tensors(const struct checkpoint_job *job, const char *dir)
 		rc = open_state(job->session, dir, &out[STATE]);
 	if (!rc)
 		rc = open_published(job->session, dir, &out[PUBLISHED]);
+	for (int f = 0; f < FILES; f++)
+		if (out[f])
+			rh_tensors_out_through(out[f], job->ring);
 	for (int b = 0; !rc && b < job->session->model->blocks; b++) {
 		for (int f = 0; !rc && f < FILES; f++)
 			rc = out[f] ? rh_tensors_out_block(out[f], b) : 0;

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/fault.h"
 #include "core/log.h"
+#include "core/pages.h"
 #include "core/thread.h"
 #include "train/checkpoint_internal.h"
 
@@ -14,6 +15,7 @@ enum writer_state { IDLE, WRITING, WRITTEN };
 
 struct rh_checkpoint_writer {
 	const struct rh_session *session;
+	struct rh_write_ring ring; /* the thread's own; of no bytes: there is none */
 	pthread_t thread;
 	int started;
 	pthread_mutex_t lock; /* of all that follows */
@@ -33,9 +35,17 @@ static void release(void *context, int block)
 	rh_updater_release(writer->session->updater, block);
 }
 
+static int is_awaited(void *context)
+{
+	const struct rh_checkpoint_writer *writer = context;
+	return rh_updater_awaits_release(writer->session->updater);
+}
+
 static void *work(void *context)
 {
 	struct rh_checkpoint_writer *writer = context;
+	if (writer->ring.size) /* here, so that the first step need not wait for it */
+		rh_pages_make(writer->ring.bytes, writer->ring.size);
 	pthread_mutex_lock(&writer->lock);
 	for (;;) {
 		while (writer->state != WRITING && !writer->ending)
@@ -60,7 +70,19 @@ static void *work(void *context)
 	return NULL;
 }
 
-int rh_checkpoint_writer_create(const struct rh_session *session, struct rh_checkpoint_writer **out)
+static int make_ring(struct rh_checkpoint_writer *writer, int64_t bytes)
+{
+	if (!bytes)
+		return 0;
+	writer->ring = (struct rh_write_ring){.is_awaited = is_awaited, .context = writer};
+	int rc = rh_pages_map_empty(bytes, &writer->ring.bytes);
+	if (rc)
+		return rh_fail(rc, "cannot map %.1f MiB for checkpoints: %s", (double)bytes / 1048576, strerror(-rc));
+	writer->ring.size = bytes;
+	return 0;
+}
+
+int rh_checkpoint_writer_create(const struct rh_session *session, int64_t ring_bytes, struct rh_checkpoint_writer **out)
 {
 	struct rh_checkpoint_writer *writer = rh_alloc(1, sizeof *writer);
 	if (!writer)
@@ -68,14 +90,19 @@ int rh_checkpoint_writer_create(const struct rh_session *session, struct rh_chec
 	writer->session = session;
 	pthread_mutex_init(&writer->lock, NULL);
 	rh_cond_init(&writer->changed);
-	int rc = rh_thread_start(&writer->thread, work, writer);
+	int rc = make_ring(writer, ring_bytes);
+	if (rc)
+		goto out;
+	rc = rh_thread_start(&writer->thread, work, writer);
 	writer->started = !rc;
-	if (rc) {
+	if (rc)
+		rc = rh_fail(rc, "cannot start the thread that writes checkpoints: %s", strerror(-rc));
+out:
+	if (rc)
 		rh_checkpoint_writer_destroy(writer);
-		return rh_fail(rc, "cannot start the thread that writes checkpoints: %s", strerror(-rc));
-	}
-	*out = writer;
-	return 0;
+	else
+		*out = writer;
+	return rc;
 }
 
 void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer)
@@ -91,6 +118,8 @@ void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer)
 	checkpoint_job_free(&writer->job);
 	checkpoint_fixed_forget(&writer->fixed);
 	rh_log_forget(&writer->said);
+	if (writer->ring.size)
+		rh_pages_unmap(writer->ring.bytes, writer->ring.size);
 	pthread_cond_destroy(&writer->changed);
 	pthread_mutex_destroy(&writer->lock);
 	rh_free(writer);
@@ -103,6 +132,11 @@ static void wait_written(struct rh_checkpoint_writer *writer)
 		pthread_cond_wait(&writer->changed, &writer->lock);
 }
 
+int rh_checkpoint_stands_still(const struct rh_session *session)
+{
+	return (rh_store_options(session->store)->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS)) != 0;
+}
+
 int rh_checkpoint_writer_begin(struct rh_checkpoint_writer *writer, const struct rh_run_state *state,
                                const struct rh_trainer_state *trainer, int64_t common)
 {
@@ -111,11 +145,12 @@ int rh_checkpoint_writer_begin(struct rh_checkpoint_writer *writer, const struct
 	if (rc)
 		return rc;
 	writer->job.kept.common = common;
-	int stands_still = rh_store_options(writer->session->store)->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS);
+	int stands_still = rh_checkpoint_stands_still(writer->session);
 	writer->fault = (struct rh_fault){0};
 	if (!stands_still) {
 		writer->job.written = release;
 		writer->job.context = writer;
+		writer->job.ring = writer->ring.size ? &writer->ring : NULL;
 		rh_updater_hold(writer->session->updater);
 	}
 	pthread_mutex_lock(&writer->lock);

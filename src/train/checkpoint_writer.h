@@ -1,5 +1,6 @@
 /* Checkpoints written beside the training, by a thread of their own. Every trainable block is held (rh_updater_hold) until it has been
- * written; then its next update may begin. What is on NVMe is written while training stands still: its cache has one user at a time.
+ * written, or copied into a ring; then its next update may begin. What is on NVMe is written while training stands still: its cache has one
+ * user at a time.
  *
  * The files' bytes go to the page cache at first: blocks are released by then, and only the thread waits for the disk. */
 #ifndef RH_TRAIN_CHECKPOINT_WRITER_H
@@ -9,8 +10,12 @@
 
 struct rh_checkpoint_writer;
 
-/* Borrows the session until it is destroyed. */
-int rh_checkpoint_writer_create(const struct rh_session *session, struct rh_checkpoint_writer **out) RH_MUST;
+/* 1: training stands still while a checkpoint of this session is written. */
+int rh_checkpoint_stands_still(const struct rh_session *session);
+
+/* Borrows the session until it is destroyed. ring_bytes: of the ring (train/write_ring.h) that blocks are copied into while updates
+ * wait for them; 0: none. */
+int rh_checkpoint_writer_create(const struct rh_session *session, int64_t ring_bytes, struct rh_checkpoint_writer **out) RH_MUST;
 /* Lets what is being written become whole. NULL is legal. */
 void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer);
 

@@ -79,6 +79,13 @@ int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints)
 	               (double)checkpoint / 1048576);
 }
 
+int64_t rh_disk_room_of_checkpoint(const struct rh_session *session)
+{
+	int64_t output, checkpoint;
+	sizes_of(session, &output, &checkpoint);
+	return checkpoint;
+}
+
 int rh_disk_room_check_one(const struct rh_session *session)
 {
 	int64_t output, checkpoint, available;

@@ -7,6 +7,9 @@
 /* `checkpoints`: how many the run writes (save_total_limit still applies). -ENOSPC names output_dir and the bytes. */
 int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints) RH_MUST;
 
+/* Bytes of one checkpoint. */
+int64_t rh_disk_room_of_checkpoint(const struct rh_session *session);
+
 /* Whether it holds one checkpoint more, before the first byte of it is written. */
 int rh_disk_room_check_one(const struct rh_session *session) RH_MUST;
 

@@ -12,6 +12,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+/* Half of a checkpoint: while the next step computes, about as much goes to the files. What stands still for checkpoints needs none. */
+int64_t saving_plan_ring(struct training *run)
+{
+	if (!run->save_every || run->save_every >= run->data.steps || rh_checkpoint_stands_still(&run->session))
+		return 0;
+	return rh_run_plan_add_ring(&run->session.plan, rh_disk_room_of_checkpoint(&run->session) / 2);
+}
+
 /* Others may fill a disk in mid-run, and make room again: no reason to throw away what was trained. */
 int saving_is_full(int rc)
 {

@@ -22,11 +22,18 @@ struct rh_tensors_out {
 	float *buffer;                      /* PIECE floats */
 	struct rh_safetensors_out *file;    /* one file; else NULL */
 	struct rh_model_out *shards;        /* a model's files; else NULL */
+	struct rh_write_ring *ring;         /* on the way there; NULL: none */
 };
+
+static int write_to_file(void *user, const void *bytes, int64_t length)
+{
+	struct rh_tensors_out *out = user;
+	return out->file ? rh_safetensors_write(out->file, bytes, length) : rh_model_out_write(out->shards, bytes, length);
+}
 
 static int write_bytes(struct rh_tensors_out *out, const void *bytes, int64_t length)
 {
-	return out->file ? rh_safetensors_write(out->file, bytes, length) : rh_model_out_write(out->shards, bytes, length);
+	return out->ring ? rh_write_ring_put(out->ring, write_to_file, out, bytes, length) : write_to_file(out, bytes, length);
 }
 
 /* Weights, converted in place. */
@@ -40,18 +47,20 @@ static int write_values(struct rh_tensors_out *out, const struct rh_tensor_place
 	return write_bytes(out, values, rh_dtype_bytes(place->dtype, count));
 }
 
-/* What is stored as it lies in memory: optimizer state, published weights. */
-static int write_stored(struct rh_tensors_out *out, const struct rh_tensor_place *place, int64_t total)
+/* What is stored as it lies in memory: optimizer state, published weights. `stored`: where that is; NULL: on NVMe, or not told. */
+static int write_stored(struct rh_tensors_out *out, const struct rh_tensor_place *place, int64_t total, const char *stored)
 {
 	int rc = 0;
 	for (int64_t first = 0; !rc && first < total; first += PIECE) {
 		int64_t count = rh_min(PIECE, total - first);
-		rc = place->part == RH_TENSOR_PUBLISHED
-		             ? rh_store_published_get(out->store, place->block, place->tensor, first, count, out->buffer)
-		             : rh_store_state_get(out->store, place->block, place->tensor, place->part - RH_TENSOR_STATE, first, count,
-		                                  out->buffer);
+		if (place->part == RH_TENSOR_PUBLISHED)
+			rc = rh_store_published_get(out->store, place->block, place->tensor, first, count, out->buffer);
+		else if (!stored)
+			rc = rh_store_state_get(out->store, place->block, place->tensor, place->part - RH_TENSOR_STATE, first, count,
+			                        out->buffer);
 		if (!rc)
-			rc = write_bytes(out, out->buffer, rh_dtype_bytes(place->dtype, count));
+			rc = write_bytes(out, stored ? stored + rh_dtype_bytes(place->dtype, first) : (const char *)out->buffer,
+			                 rh_dtype_bytes(place->dtype, count));
 	}
 	return rc;
 }
@@ -117,10 +126,10 @@ static int write_place(struct rh_tensors_out *out, const struct rh_tensor_place 
 	const struct rh_tensor *tensor = tensors_tensor(out->model, place);
 	int64_t total = tensor->rows * tensor->cols;
 	if (place->part == RH_TENSOR_PUBLISHED)
-		return write_stored(out, place, total);
+		return write_stored(out, place, total, NULL);
 	if (place->part != RH_TENSOR_WEIGHT) {
 		struct rh_state state = tensors_state(out->store, place);
-		return write_stored(out, place, state.rows * state.cols);
+		return write_stored(out, place, state.rows * state.cols, state.data);
 	}
 	if (tensor->interleaved)
 		return tensors_each_band(tensor, out->buffer, write_band, &(struct band_out){out, tensor, place});
@@ -227,6 +236,11 @@ int rh_tensors_out_open_model(const char *dir, const struct rh_source *source, c
 	return rc;
 }
 
+void rh_tensors_out_through(struct rh_tensors_out *out, struct rh_write_ring *ring)
+{
+	out->ring = ring;
+}
+
 int rh_tensors_out_block(struct rh_tensors_out *out, int block)
 {
 	int rc = 0;
@@ -246,6 +260,8 @@ static void free_out(struct rh_tensors_out *out)
 int rh_tensors_out_commit(struct rh_tensors_out *out)
 {
 	int rc = rh_tensors_out_block(out, INT_MAX);
+	if (!rc && out->ring)
+		rc = rh_write_ring_drain(out->ring);
 	if (!rc && out->source)
 		rc = rh_source_others_write(out->source, out->shards);
 	if (rc) {
@@ -261,6 +277,8 @@ void rh_tensors_out_abandon(struct rh_tensors_out *out)
 {
 	if (!out)
 		return;
+	if (out->ring)
+		rh_write_ring_clear(out->ring);
 	rh_safetensors_abandon(out->file);
 	rh_model_out_abandon(out->shards);
 	free_out(out);

@@ -4,6 +4,7 @@
 #define RH_TRAIN_TENSORS_OUT_H
 
 #include "train/tensors.h"
+#include "train/write_ring.h"
 
 struct rh_tensors_out;
 
@@ -14,7 +15,10 @@ int rh_tensors_out_open(const char *path, struct rh_tensor_list *list, const str
  * is. */
 int rh_tensors_out_open_model(const char *dir, const struct rh_source *source, const struct rh_model *model, struct rh_store *store,
                               struct rh_tensors_out **out) RH_MUST;
-/* Writes what is not yet written of blocks 0 to `block`. */
+/* From now on bytes go to the files by way of the ring, which all files of a checkpoint share; borrowed until commit or abandon, which
+ * clears it. NULL: by none. */
+void rh_tensors_out_through(struct rh_tensors_out *out, struct rh_write_ring *ring);
+/* Writes, or leaves in the ring, what is not yet written of blocks 0 to `block`. */
 int rh_tensors_out_block(struct rh_tensors_out *out, int block) RH_MUST;
 /* Writes what is left. Files appear whole, or not at all. Frees either way. */
 int rh_tensors_out_commit(struct rh_tensors_out *out) RH_MUST;

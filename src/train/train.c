@@ -387,11 +387,12 @@ static int prepare(struct training *run, char **checkpoint)
 		rc = rh_disk_room_check(&run->session, run->save_every ? (run->data.steps + run->save_every - 1) / run->save_every : 0);
 	if (!rc)
 		rc = start_session(run);
-	if (!rc)
-		rh_session_report(&run->session);
-	if (!rc)
-		rc = open_outputs(run, *checkpoint);
-	return rc ? rc : rh_checkpoint_writer_create(&run->session, &run->saving.writer);
+	if (rc)
+		return rc;
+	int64_t ring_bytes = saving_plan_ring(run);
+	rh_session_report(&run->session);
+	rc = open_outputs(run, *checkpoint);
+	return rc ? rc : rh_checkpoint_writer_create(&run->session, ring_bytes, &run->saving.writer);
 }
 
 int rh_train(const struct rh_config *config, struct rh_train_result *out)

@@ -58,9 +58,9 @@ struct training {
 	float **loss;
 	double *load_balancing_loss; /* rh_load_balancing_loss of each */
 	int64_t *targets;
-	int64_t held, micro_batches; /* the most of a step */
-	int64_t begun;               /* steps; those from state.step on are in flight. Not of stages that update themselves */
-	struct box_data *box_data;   /* (held) of several boxes: box_step.h */
+	int64_t held, micro_batches;      /* the most of a step */
+	int64_t begun;                    /* steps; those from state.step on are in flight. Not of stages that update themselves */
+	struct box_data *box_data;        /* (held) of several boxes: box_step.h */
 	struct fluidpipe_talk *fluidpipe; /* of mode fluidpipe: fluidpipe_step.c */
 	struct rh_run_state state;
 	struct rh_trainer_state trainer;
@@ -116,6 +116,8 @@ int best_judge(struct training *run, const struct rh_evaluation *eval, int saves
 int best_load(struct training *run) RH_MUST;
 
 /* saving.c */
+/* Plans the ring of a run that saves while it trains, and returns its bytes. */
+int64_t saving_plan_ring(struct training *run);
 /* A disk, or a quota, has no room. */
 int saving_is_full(int rc);
 /* A file SAVE asks for a checkpoint that is not begun yet. */
