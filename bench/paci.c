@@ -1,7 +1,7 @@
 /* How much faster is a pipeline without a flush over slow links? Four boxes (bench/boxes/boxes.h) take about 30 ms each for a
- * micro-batch, forward, recomputation and backward, and a step has 8. What travels are activations and gradients of GPT-2 Medium (bf16, rows of
- * 128 tokens: 256 KiB). The reference is the better of GPipe and 1F1B with a flush. Steps of PACI are measured between two rests, of
- * which `train` makes one each 8 steps.
+ * micro-batch, forward, recomputation and backward, and a step has 8. What travels are activations and gradients of GPT-2 Medium (bf16,
+ * rows of 128 tokens: 256 KiB). The reference is the better of GPipe and 1F1B with a flush. Steps of PACI are measured between two
+ * rests, of which `train` makes one each 8 steps.
  *
  * usage: paci [MS:MBIT...]: round trip and speed of the links, in place of the table. */
 #include "boxes/boxes.h"
