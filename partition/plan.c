@@ -4,6 +4,7 @@
 #include "core/minmax.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,14 +142,17 @@ static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pas
 	const struct rh_model *model = request->model;
 	struct rh_plan wider = widened(at, plan, pass, lo, hi);
 	const char *what = model->block[model->layer[hi - 1].block[0]].name, *key = request->cap_key;
+	char deferred[48] = "";
+	if (wider.deferred_bytes)
+		snprintf(deferred, sizeof deferred, ", deferred gradients %.1f", (double)wider.deferred_bytes / 1048576);
 	return rh_fail(RH_DOES_NOT_FIT,
 	               "the device's %.1f MiB cannot hold the %s of %s%s, which needs at least %.1f MiB (weights %.1f, gradients %.1f, "
-	               "activations %.1f, boundaries %.1f); %s%s%s%s",
+	               "activations %.1f, boundaries %.1f%s); %s%s%s%s",
 	               (double)request->device_cap_bytes / 1048576, request->trains ? pass_name[pass] : "forward",
 	               hi - lo > 1 ? "the stage that ends with " : "", what, (double)wider.device_bytes / 1048576,
 	               (double)wider.weight_bytes / 1048576, (double)(wider.gradient_bytes + wider.rounded_bytes) / 1048576,
 	               (double)wider.arena_bytes / 1048576, (double)rh_bytes_times(wider.boundary_bytes, wider.boundary_buffers) / 1048576,
-	               key ? "raise " : "", key ? key : "", key ? ", or " : "", advice(request));
+	               deferred, key ? "raise " : "", key ? key : "", key ? ", or " : "", advice(request));
 }
 
 /* Forward cuts, where given without backward cuts, bound the fused stage, and a boundary that another box gets. */
@@ -296,6 +300,7 @@ static int64_t two_in_turn(const struct planner *at, const struct rh_plan *plan)
 static void place_deferred(struct planner *at, struct rh_plan *plan)
 {
 	const struct rh_deferral *deferral = at->request->deferral;
+	plan->deferred_bytes = 0;
 	for (int i = 0; i < plan->backward_stages; i++) {
 		struct rh_stage stage = plan->backward[i];
 		plan->deferred[i] = (struct rh_deferred_place){0};
@@ -322,6 +327,16 @@ static int deferred_does_not_fit(const struct planner *at, const struct rh_plan 
 	               (double)(plan->device_bytes - plan->deferred_bytes) / 1048576, key ? "raise " : "", key ? key : "", key ? ", " : "");
 }
 
+/* What stages that are not cut yet will defer, if devices share it evenly: they are packed beside it. */
+static int64_t expected_deferred(struct planner *at)
+{
+	const struct rh_plan_request *request = at->request;
+	if (!request->deferral || request->backward_cut_count >= 0)
+		return 0;
+	int64_t bytes = plan_stage_bytes(at, plan_top_pass(at), lowest_backward(at), at->layers).deferred;
+	return rh_bytes_times(bytes, request->deferral[0].micro_batches) / request->devices;
+}
+
 /* The plan whose backward stages are there and of which `saving` below the fused one save: its forward stages and all its bytes. */
 static int finish(struct planner *at, struct rh_plan *plan, int saving)
 {
@@ -332,6 +347,7 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	*plan = (struct rh_plan){
 	        .forward = forward, .backward = backward, .saved = saved, .deferred = plan->deferred, .backward_stages = stages};
 	fixed_sizes(request, plan);
+	plan->deferred_bytes = expected_deferred(at);
 	for (int i = 0, like = 0; i < stages; i++) {
 		enum pass pass = i == 0 ? plan_top_pass(at) : i <= saving ? PASS_SAVED : PASS_BACKWARD;
 		struct rh_stage stage = backward[i];
@@ -379,6 +395,7 @@ static int pack_backward(struct planner *at, int64_t limit, struct rh_plan *plan
 	const struct rh_plan_request *request = at->request;
 	*plan = (struct rh_plan){.forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .deferred = plan->deferred};
 	fixed_sizes(request, plan);
+	plan->deferred_bytes = expected_deferred(at);
 	at->upload_limit = limit;
 	at->weight_room = rh_max(limit, at->largest) + limit;
 	if (at->given_room)
@@ -387,10 +404,12 @@ static int pack_backward(struct planner *at, int64_t limit, struct rh_plan *plan
 	return pack_down(at, plan, plan_top_pass(at), bottom, request->backward_cuts, request->backward_cut_count);
 }
 
-/* May a stage save? Of several devices none does, as others run its forward; nor in a box among others, where rounds overlap. */
+/* May a stage save? Of several devices none does, as others run its forward; nor in a box among others, where rounds overlap, or whose
+ * backwards are split. */
 static int saves(const struct rh_plan_request *request)
 {
-	return request->trains && plan_is_alone(request) && request->backward_cut_count < 0 && request->forward_cut_count < 0;
+	return request->trains && plan_is_alone(request) && !request->deferral && request->backward_cut_count < 0 &&
+	       request->forward_cut_count < 0;
 }
 
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan)

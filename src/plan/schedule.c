@@ -111,6 +111,20 @@ static int check_drift(const struct rh_run_request *request, const struct rh_box
 	               (long long)(needed * boxes->unit), boxes->unit > 1 ? " (a unit is a round of round_micro_batches)" : "");
 }
 
+/* The box's stages are not cut yet; it has at most one for each layer. */
+static int find_box_deferrals(const struct rh_schedule *schedule, struct planning *planning)
+{
+	const struct rh_run_request *request = planning->request;
+	const struct rh_dispatch dispatch = {.model = request->model,
+	                                     .schedule = schedule,
+	                                     .devices = planning->stages.devices,
+	                                     .train_micro_batches = request->work->train_micro_batches,
+	                                     .boxes = &planning->boxes};
+	planning->deferral = rh_alloc((size_t)request->model->layers, sizeof *planning->deferral);
+	planning->stages.deferral = planning->deferral;
+	return planning->deferral ? rh_dispatch_boxes_deferrals(&dispatch, request->model->layers, planning->deferral) : -ENOMEM;
+}
+
 /* One of several boxes: the schedule orders units over boxes, and inside a box stages are packed as full as memory allows. A unit is a
  * micro-batch for each device, so that none is idle. */
 static int join_boxes(const struct rh_schedule *schedule, struct planning *planning)
@@ -123,24 +137,26 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	if (config->mode == RH_MODE_FLUIDPIPE) /* each runs RoundPipe's rounds */
 		return 0;
 	if (rh_schedule_is_roundpipe(schedule) || schedule->update != (is_local ? RH_UPDATE_LOCAL : RH_UPDATE_FLUSHES) ||
-	    schedule->splits_backward || schedule->stages_least > 1)
+	    schedule->stages_least > 1)
 		return rh_fail(-EINVAL, "schedule: '%s' does not order boxes in mode %s", schedule->name,
 		               is_local ? "paci; choose paci or 1f1b-async"
-		                        : "sync-pp; choose gpipe, 1f1b, interleaved-1f1b or looped-bfs");
+		                        : "sync-pp; choose gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-1p or "
+		                          "zb-2p");
 	int rc = is_local ? check_local(request, schedule) : 0;
 	if (rc)
 		return rc;
 	for (int b = 0; b < request->model->blocks; b++)
 		if (request->model->block[b].uses > 1 && request->model->block[b].trainable)
-			return rh_fail(-EINVAL, "mode: this model's embedding is its head too, in another box; train an adapter without it in "
-			                        "lora_modules_to_save, or write tie_word_embeddings: false into its config.json");
+			return rh_fail(-EINVAL,
+			               "mode: this model's embedding is its head too, in another box; train an adapter without it in "
+			               "lora_modules_to_save, or write tie_word_embeddings: false into its config.json");
 	planning->boxes.unit = config->round_micro_batches ? config->round_micro_batches : devices;
 	rc = check_drift(request, &planning->boxes);
 	if (rc)
 		return rc;
 	planning->options.admission_limit = request->admission_limit;
 	planning->store.crosses_rounds = planning->stages.crosses_rounds = request->work->train_micro_batches > planning->boxes.unit;
-	return 0;
+	return schedule->splits_backward ? find_box_deferrals(schedule, planning) : 0;
 }
 
 int planning_schedule(struct planning *planning)

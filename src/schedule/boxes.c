@@ -42,12 +42,14 @@ struct dealing {
 	struct rh_program *out;
 };
 
-/* One unit through the stages that this kind of slot has in the box. */
+/* One unit through the stages that this kind of slot has in the box. Both parts of a split backward run on the same device, which keeps what
+ * the second part needs (rh_dispatch_boxes_deferrals). */
 static int deal_unit(struct dealing *deal, const struct rh_slot *unit, int64_t number)
 {
 	const struct rh_plan *plan = deal->dispatch->plan;
 	struct rh_program *out = deal->out;
 	int is_forward = unit->kind == RH_SLOT_FORWARD, stages = is_forward ? plan->forward_stages : plan->backward_stages;
+	int splits = unit->kind == RH_SLOT_INPUT_GRADIENT || unit->kind == RH_SLOT_WEIGHT_GRADIENT;
 	int rc = rh_grow(&out->slot, &out->capacity, out->slots + (size_t)stages, sizeof *out->slot);
 	for (int s = 0; !rc && s < stages; s++) {
 		struct rh_stage stage = is_forward ? plan->forward[s] : plan->backward[s];
@@ -55,11 +57,12 @@ static int deal_unit(struct dealing *deal, const struct rh_slot *unit, int64_t n
 		if (unit->kind == RH_SLOT_BACKWARD && rh_stage_has_head(deal->dispatch->model, stage))
 			slot.kind = RH_SLOT_FUSED;
 		slot.stage = is_forward ? s : plan->forward_stages + s;
-		slot.device = *deal->turn;
+		slot.device = splits ? s % deal->dispatch->devices : *deal->turn;
 		slot.first_round = number == 0 && unit->kind != RH_SLOT_WEIGHT_GRADIENT;
 		slot.last_round = number + 1 == deal->units && unit->kind != RH_SLOT_INPUT_GRADIENT;
 		rh_round_range(deal->count, deal->units, number, &slot.first, &slot.count);
-		*deal->turn = (*deal->turn + 1) % deal->dispatch->devices;
+		if (!splits)
+			*deal->turn = (*deal->turn + 1) % deal->dispatch->devices;
 		out->slot[out->slots++] = slot;
 	}
 	return rc;
@@ -81,6 +84,21 @@ int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t
 			rc = deal_unit(&deal, slot, u);
 	}
 	rh_program_free(&order);
+	return rc;
+}
+
+int rh_dispatch_boxes_deferrals(const struct rh_dispatch *dispatch, int stages, struct rh_deferral *out)
+{
+	const struct rh_boxes *boxes = dispatch->boxes;
+	struct rh_program order = {0};
+	struct rh_deferral *box = rh_alloc((size_t)boxes->boxes, sizeof *box);
+	int rc = box ? order_units(dispatch, rh_round_count(dispatch->train_micro_batches, boxes->unit), 1, &order) : -ENOMEM;
+	if (!rc)
+		rh_program_deferrals(&order, boxes->boxes, box);
+	for (int s = 0; !rc && s < stages; s++)
+		out[s] = (struct rh_deferral){s % dispatch->devices, box[boxes->box].micro_batches * boxes->unit};
+	rh_program_free(&order);
+	rh_free(box);
 	return rc;
 }
 

@@ -48,6 +48,10 @@ int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t
 /* Of a step with a flush: the most micro-batches that the box below has in flight, 0 where there is none, and that this box has. */
 int rh_dispatch_boxes_in_flight(const struct rh_dispatch *dispatch, int64_t count, int64_t *below, int64_t *own) RH_MUST;
 
+/* Of a schedule that splits backwards: where each of this box's backward stages, top down, runs, and the most micro-batches whose weight
+ * gradients it defers. */
+int rh_dispatch_boxes_deferrals(const struct rh_dispatch *dispatch, int stages, struct rh_deferral *out) RH_MUST;
+
 /* Among calls of up to `longest` micro-batches: how many of the longest have a program that is no part of another's. */
 int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest);
 

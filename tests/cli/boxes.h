@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-enum { BOXES_MOST = 3 };
+enum { BOXES_MOST = 4 };
 
 #define ROWS                                                                                                                               \
 	"{\"prompt\": \"the cat \", \"completion\": \"sat here\"}\n{\"prompt\": \"a dog \", \"completion\": \"ran away\"}\n"               \

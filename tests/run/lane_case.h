@@ -83,11 +83,12 @@ static inline int lane_is_fluid(const struct lane_case *is)
 
 static inline void lane_case_boxes(struct lane_random *random, struct lane_case *is)
 {
-	static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "paci", "1f1b-async", "roundpipe"};
+	static const char *const schedules[] = {
+	        "roundpipe", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "paci", "1f1b-async", "zb-h1", "zb-h2", "zb-1p", "zb-2p"};
 	if (lane_pick(random, 5) || is->generates)
 		return;
-	is->schedule = schedules[is->tied && !is->lora ? 6 : lane_pick(random, 7)];
-	is->boxes = lane_is_fluid(is) ? 2 : 2 + (int)lane_pick(random, 2);
+	is->schedule = schedules[is->tied && !is->lora ? 0 : lane_pick(random, 11)];
+	is->boxes = lane_is_fluid(is) ? 2 : 2 + (int)lane_pick(random, is->layers > 1 ? 3 : 2); /* each has a layer */
 	is->box = 1 + (int)lane_pick(random, is->boxes);
 	is->round = lane_pick(random, 2) ? 0 : 1 + lane_pick(random, is->micro_batches);
 	is->forward_cuts = is->backward_cuts = -1;

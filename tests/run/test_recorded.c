@@ -89,7 +89,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	       "to "
 	       "%d micro-batches, a last step of fewer, rounds, cuts, 14 schedules, stale, clipping, evaluation; %d with caps of 64 KiB to "
 	       "4 "
-	       "MiB, %d with weights and %d with activations on NVMe, %d that generate, %d of one box among 2 or 3\n",
+	       "MiB, %d with weights and %d with activations on NVMe, %d that generate, %d of one box among 2 to 4\n",
 	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes);
 	assert_int_equal(faults, 0);
 	assert_true(ran > absent);
