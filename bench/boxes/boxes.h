@@ -1,4 +1,4 @@
-/* What bench/paci and bench/fluidpipe share: boxes in processes of their own, over TCP on a network that is shaped
+/* What bench/paci, bench/fluidpipe and bench/links-time share: boxes in processes of their own, over TCP on a network that is shaped
  * (tests/link/network.h). The dispatcher and the links are the program's; devices are paced by the clock and hold no processor. Beside
  * each measured step stands the same in virtual time. */
 #ifndef RH_BENCH_BOXES_H

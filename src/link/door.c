@@ -87,23 +87,32 @@ static int open_socket(const struct addrinfo *info)
 	return descriptor;
 }
 
+/* A listener's socket, or -errno. */
+static int open_listener(const struct addrinfo *info)
+{
+	int descriptor = open_socket(info);
+	if (descriptor < 0)
+		return descriptor;
+	if (!bind(descriptor, info->ai_addr, info->ai_addrlen) && !listen(descriptor, SOMAXCONN))
+		return descriptor;
+	int rc = -errno;
+	close(descriptor);
+	return rc;
+}
+
+/* The address of IPv6 first, where there is one: a listener of all addresses then takes IPv4, too. A system without IPv6 has the other. */
 static int listen_at(struct door *door)
 {
 	struct addrinfo *info;
 	int rc = resolve(door, &info);
 	if (rc)
 		return rc;
-	int descriptor = open_socket(info);
-	int failed = descriptor < 0 || bind(descriptor, info->ai_addr, info->ai_addrlen) || listen(descriptor, SOMAXCONN);
+	for (int want_v6 = 1; want_v6 >= 0 && door->listener < 0; want_v6--)
+		for (const struct addrinfo *at = info; at && door->listener < 0; at = at->ai_next)
+			if ((at->ai_family == AF_INET6) == want_v6)
+				door->listener = rc = open_listener(at);
 	freeaddrinfo(info);
-	if (!failed) {
-		door->listener = descriptor;
-		return 0;
-	}
-	rc = descriptor < 0 ? descriptor : -errno;
-	if (descriptor >= 0)
-		close(descriptor);
-	return rh_fail(rc, "%s: cannot listen there: %s", door->address, strerror(-rc));
+	return door->listener >= 0 ? 0 : rh_fail(rc, "%s: cannot listen there: %s", door->address, strerror(-rc));
 }
 
 int door_open(struct door *door, const char *address, int listens, int64_t patience_ns, struct tls *tls)

@@ -42,8 +42,8 @@ struct dealing {
 	struct rh_program *out;
 };
 
-/* One unit through the stages that this kind of slot has in the box. Both parts of a split backward run on the same device, which keeps what
- * the second part needs (rh_dispatch_boxes_deferrals). */
+/* One unit through the stages that this kind of slot has in the box. Both parts of a split backward run on the same device, which keeps
+ * what the second part needs (rh_dispatch_boxes_deferrals). */
 static int deal_unit(struct dealing *deal, const struct rh_slot *unit, int64_t number)
 {
 	const struct rh_plan *plan = deal->dispatch->plan;

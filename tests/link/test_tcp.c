@@ -168,21 +168,36 @@ static void test_tcp_strangers_are_refused_and_nothing_else_happens(void **state
 	ends_close(&ends);
 }
 
+static int has_ipv6(void)
+{
+	const struct sockaddr_in6 here = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+	int descriptor = socket(AF_INET6, SOCK_STREAM, 0);
+	int is_there = descriptor >= 0 && !bind(descriptor, (const struct sockaddr *)&here, sizeof here);
+	if (descriptor >= 0)
+		close(descriptor);
+	return is_there;
+}
+
 /* As README writes it: listen:4711. */
 static void test_tcp_a_listener_may_have_a_port_alone(void **state)
 {
 	(void)state;
 	struct rh_tcp_options options = {.address = "0", .listens = 1, .greeting = "", .messages = 1, .timing = hasty};
 	char address[32], byte = 0;
-	for (int secure = 0; secure < 2; secure++) {
+	for (int turn = 0; turn < 3; turn++) { /* plain; TLS; TLS over IPv6, where there is any */
 		struct rh_link *ends[2];
+		int secure = turn > 0;
+		if (turn == 2 && !has_ipv6()) {
+			printf("skipped: a listener's IPv6, which this machine lacks\n");
+			continue;
+		}
 		for (int i = 0; i < 2; i++) {
 			options.identity = secure ? ends_keys.path[i] : NULL;
 			options.peer = secure ? ends_keys.hash[!i] : NULL;
 			options.listens = !i;
 			options.address = i ? address : "0";
 			check_ok(rh_tcp_open(&options, &ends[i]));
-			snprintf(address, sizeof address, "127.0.0.1:%d", rh_tcp_port(ends[0]));
+			snprintf(address, sizeof address, "%s:%d", turn == 2 ? "[::1]" : "127.0.0.1", rh_tcp_port(ends[0]));
 		}
 		check_ok(rh_link_receive(ends[0], 1, &byte, 1));
 		check_ok(rh_link_send(ends[1], 1, "z", 1));

@@ -1,0 +1,151 @@
+/* How far is virtual time from a shaped network? Two boxes (bench/boxes/boxes.h) over TCP with TLS: GPipe and 1F1B at three latencies, each
+ * way, and three speeds. The first box takes about 60 ms for a micro-batch, the second 42, and a step has 8; 256 KiB go each way for each.
+ * The bar is 3 % of a step's time, in the median of the repetitions.
+ *
+ * TCP's congestion control is the system's: BBR paces each boundary by the mean of what was sent, pauses included, and a step waits for it.
+ * Debian's default, cubic, sends it at once. The first line says which it is. A machine that does other work makes the measured steps
+ * longer.
+ *
+ * usage: links-time [REPETITIONS [MS:MBIT...]]: 3, and latency and speed of the link in place of the table. */
+#include "boxes/boxes.h"
+#include "machine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BOXES = 2, MICRO_BATCHES = 8, STEPS = 6, PAYLOAD = 128 * 1024 * 2, MOST = 25 };
+static const double unit_s = 0.06, bar = 0.03;
+/* The network's speed counts whole packets of 1,500 bytes, of which TCP's payload is 1,448. */
+static const double payload_share = 1448.0 / 1500;
+static const int cuts[BOXES + 1] = {0, 13, 26};
+static const struct boxes_row rows[] = {{"sync-pp", "gpipe", "GPipe"}, {"sync-pp", "1f1b", "1F1B"}};
+enum { ROWS = sizeof rows / sizeof *rows };
+static char *const words[] = {"examples/models/gpt2-medium.yaml",
+                              "--lora_r",
+                              "16",
+                              "--per_device_train_batch_size",
+                              "1",
+                              "--max_length",
+                              "128",
+                              "--max_grad_norm",
+                              "0",
+                              "--packing",
+                              "false",
+                              "--eval_strategy",
+                              "no",
+                              "--boxes",
+                              "2",
+                              "--box",
+                              "1",
+                              "--box_cuts",
+                              "[13]",
+                              NULL};
+
+/* Launches so long that the first box takes unit_s for a micro-batch. */
+static int find_pace(const struct boxes_bench *bench, struct boxes_pace *pace)
+{
+	struct rh_forecast box[BOXES] = {{0}};
+	char limits[64];
+	*pace = (struct boxes_pace){.launch_s = 1e-4, .flops_per_s = {1e18, 1e18}};
+	int rc = boxes_foresee(bench, 0, pace, (struct boxes_link){0, 1e6}, limits, box);
+	if (!rc)
+		pace->launch_s *= unit_s * MICRO_BATCHES / ((1 - box[0].bubble) * box[0].step_seconds);
+	boxes_free(bench, box);
+	return rc;
+}
+
+static int by_size(const void *one, const void *other)
+{
+	double a = *(const double *)one, b = *(const double *)other;
+	return (a > b) - (a < b);
+}
+
+/* One schedule over one network. worst: the largest error so far. */
+static int compare(const struct boxes_bench *bench, const struct boxes_pace *pace, int row, struct boxes_link link, int repetitions,
+                   double *worst)
+{
+	const struct boxes_link payload = {link.trip_ms, link.mbit * payload_share};
+	struct rh_forecast box[BOXES] = {{0}};
+	char limits[64] = "";
+	double seconds[MOST];
+	int rc = boxes_foresee(bench, row, pace, payload, limits, box);
+	for (int i = 0; !rc && i < repetitions; i++)
+		rc = boxes_measure(bench, row, pace, link, limits, &seconds[i]);
+	double virtual_s = box[0].step_seconds;
+	boxes_free(bench, box);
+	if (rc)
+		return rc;
+	qsort(seconds, (size_t)repetitions, sizeof *seconds, by_size);
+	double median = (seconds[(repetitions - 1) / 2] + seconds[repetitions / 2]) / 2, error = median / virtual_s - 1;
+	printf("%-6s %8g %8g %12.1f %10.1f %10.1f %10.1f %8.1f %%\n", rows[row].name, link.trip_ms / 2, link.mbit, virtual_s * 1e3,
+	       median * 1e3, seconds[0] * 1e3, seconds[repetitions - 1] * 1e3, error * 100);
+	fflush(stdout);
+	*worst = fmax(*worst, fabs(error));
+	return 0;
+}
+
+static void print_congestion_control(void)
+{
+	char name[64] = "?";
+	FILE *file = fopen("/proc/sys/net/ipv4/tcp_congestion_control", "r");
+	if (file && !fgets(name, sizeof name, file))
+		name[0] = '?';
+	if (file)
+		fclose(file);
+	printf("TCP's congestion control: %.*s\n", (int)strcspn(name, "\n"), name);
+}
+
+static int compare_all(const struct boxes_bench *bench, int argc, char **argv, double *worst)
+{
+	static const double table[][2] = {{0, 1000}, {25, 1000}, {50, 1000}, {0, 100}, {25, 100}, {50, 100}, {0, 20}, {25, 20}, {50, 20}};
+	int repetitions = argc > 1 ? atoi(argv[1]) : 3, count = argc > 2 ? argc - 2 : (int)(sizeof table / sizeof *table);
+	struct boxes_pace pace;
+	if (repetitions < 1 || repetitions > MOST)
+		return rh_fail(-EINVAL, "usage: links-time [REPETITIONS, at most %d [MS:MBIT...]]", (int)MOST);
+	int rc = find_pace(bench, &pace);
+	if (rc)
+		return rc;
+	print_congestion_control();
+	printf("%-6s %8s %8s %12s %10s %10s %10s %10s\n", "", "ms", "Mbit/s", "virtual ms", "median ms", "least", "most", "error");
+	for (int i = 0; i < count; i++) {
+		double ms = table[argc > 2 ? 0 : i][0], mbit = table[argc > 2 ? 0 : i][1];
+		if (argc > 2 && (sscanf(argv[i + 2], "%lf:%lf", &ms, &mbit) != 2 || ms < 0 || mbit <= 0))
+			return rh_fail(-EINVAL, "'%s' is no MS:MBIT", argv[i + 2]);
+		for (int row = 0; !rc && row < ROWS; row++)
+			rc = compare(bench, &pace, row, (struct boxes_link){2 * ms, mbit}, repetitions, worst);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct boxes_bench bench = {.name = "links-time",
+	                            .boxes = BOXES,
+	                            .steps = STEPS,
+	                            .micro_batches = MICRO_BATCHES,
+	                            .cuts = cuts,
+	                            .word = words,
+	                            .row = rows,
+	                            .payload = PAYLOAD};
+	double worst = 0;
+	int status = boxes_run_if_box(&bench, argc, argv);
+	if (status >= 0)
+		return status;
+	int rc = boxes_open(&bench);
+	if (!rc)
+		rc = compare_all(&bench, argc, argv, &worst);
+	if (rc)
+		fprintf(stderr, "links-time: %s\n", rh_error(rc));
+	int removed = boxes_close(&bench);
+	if (rc || removed)
+		return 1;
+	char machine[256];
+	bench_machine(machine, sizeof machine);
+	printf("{\"bench\": \"links-time\", \"value\": %.4f, \"unit\": \"largest error of a step's virtual time\", \"reference\": %.2f, "
+	       "\"ratio\": %.3f, \"machine\": \"%s\"}\n",
+	       worst, bar, bar / worst, machine);
+	return 0;
+}
