@@ -6,11 +6,13 @@
 #include "core/fs.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum fs_fault { FS_NONE, FS_KILLED, FS_FAILS, FS_SHORT, FS_ENDS }; /* the last: files end where they are read */
+/* FS_ENDS: files end where they are read; FS_SIGNALLED: SIGTERM comes, and the call is made. */
+enum fs_fault { FS_NONE, FS_KILLED, FS_FAILS, FS_SHORT, FS_ENDS, FS_SIGNALLED };
 enum { FS_KILLED_STATUS = 99 };
 
 /* Kinds of calls, as bits. */
@@ -47,6 +49,10 @@ static inline int fs_fault_due(enum fs_kind kind)
 		return 0; /* from any thread: each call has a number of its own */
 	if (fs_faults.what == FS_KILLED)
 		_exit(FS_KILLED_STATUS);
+	if (fs_faults.what == FS_SIGNALLED) {
+		(void)kill(getpid(), SIGTERM);
+		return 0;
+	}
 	return -fs_faults.code;
 }
 

@@ -156,6 +156,30 @@ static int sum_of_list(const struct rh_bytes *sums, const char *name, char hex[H
 	return 0;
 }
 
+/* A clone keeps each file that a git-lfs pointer names below .git/lfs/objects, by its SHA-256. 1: this file is one of those; 0: there are
+ * none of any file; negative errno: weights are not among them. */
+static int look_in_lfs(const char *dir, const char *path, const struct rh_file_in *file)
+{
+	struct rh_text object = {0};
+	char hex[HEX_SHA256 + 1];
+	int known = 0, rc = rh_text_printf(&object, "%s/.git/lfs/objects", dir);
+	if (rc || !rh_dir_exists(object.bytes))
+		goto out;
+	rc = digest(file, HEX_SHA256, hex);
+	if (!rc)
+		rc = rh_text_printf(&object, "/%.2s/%.2s/%s", hex, hex + 2, hex);
+	known = !rc && rh_file_exists(object.bytes);
+	if (!rc && !known && is_weights(path))
+		rc = rh_fail(
+		        -EINVAL,
+		        "verify_base: %s: its SHA-256 is %s, of which git-lfs keeps no file in %s/.git/lfs/objects: the file was damaged "
+		        "or changed; run git lfs pull, or download it again",
+		        path, hex, dir);
+out:
+	rh_text_free(&object);
+	return rc ? rc : known;
+}
+
 /* 1: the file matches what is recorded; 0: nothing is. */
 static int verify_file(const char *dir, const char *name, const struct rh_bytes *sums)
 {
@@ -179,6 +203,10 @@ static int verify_file(const char *dir, const char *name, const struct rh_bytes 
 			        -EINVAL,
 			        "verify_base: %s: its SHA-%s is %s, recorded is %s: the file was damaged or changed; download it again",
 			        path, strlen(recorded) == HEX_SHA1 ? "1 as git makes it" : "256", found, recorded);
+	}
+	if (!rc && !known) {
+		known = look_in_lfs(dir, path, file);
+		rc = known < 0 ? known : 0;
 	}
 	rh_file_close(file);
 	if (!rc && !known && ends_in(name, ".safetensors")) {
@@ -224,7 +252,8 @@ int rh_verify_base(const char *path)
 	if (!rc && !weights)
 		rc = rh_fail(-EINVAL,
 		             "verify_base: %s: no sum of its weights is recorded: neither is it the hub's cache (blobs/), nor are there "
-		             ".cache/huggingface/download or " SUMS_NAME "; leave the key out, or put " SUMS_NAME " beside it",
+		             ".cache/huggingface/download, .git/lfs/objects or " SUMS_NAME "; leave the key out, or put " SUMS_NAME
+		             " beside it",
 		             path);
 	if (!rc)
 		rh_note("%s: %d files match their recorded checksums%s", path, matching, unknown ? "; of others none is recorded" : "");

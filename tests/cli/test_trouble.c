@@ -122,7 +122,7 @@ static void test_without_clipping_or_with_staleness_a_bad_gradient_stops(void **
 	(void)state;
 	static const char *const ways[] = {"--max_grad_norm 0", "--optimizer_staleness 1",
 	                                   "--schedule 1f1b-async --device cpu:2 --max_grad_norm 0"};
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 3; i++) {
 		struct scratch scratch;
 		make_good(&scratch);
 		struct ran ran = run_spoilt(&scratch, "3", path_of("--use_peft true --max_steps 6 %s", ways[i]));

@@ -107,6 +107,16 @@ static void test_base_files_are_checked_against_what_is_recorded(void **state)
 	refused(&scratch, verified, "/hf/config.json: its SHA-1 as git makes it is ");
 	edit_file(path_of("%s/hf/config.json", dir), "{ ", "{");
 	check_ok(rh_dir_remove(path_of("%s/hf/.cache", dir)));
+	/* a clone with git-lfs: its objects have the names that pointers say */
+	printed(path_of(
+	        "cd %s/hf && s=$(sha256sum < model.safetensors | cut -d' ' -f1) && o=.git/lfs/objects/$(echo $s | cut -c1-2)/$(echo $s | "
+	        "cut -c3-4) && mkdir -p $o && cp model.safetensors $o/$s; echo",
+	        dir));
+	expect(&scratch, "/hf: 1 files match their recorded checksums; of others none is recorded");
+	flip(path_of("%s/hf/model.safetensors", dir), 9);
+	refused(&scratch, verified, "of which git-lfs keeps no file in ");
+	flip(path_of("%s/hf/model.safetensors", dir), 9);
+	check_ok(rh_dir_remove(path_of("%s/hf/.git", dir)));
 	/* the hub's cache: a link to a blob that is named by its sum */
 	check_ok(rh_dir_make(path_of("%s/blobs", dir)));
 	printed(path_of(

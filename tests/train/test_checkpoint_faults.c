@@ -1,4 +1,5 @@
-/* A run is killed, or its disk fails, at each change that it makes to the file system: what it goes on from is there and whole. */
+/* A run is killed, asked to stop, or its disk fails, at each change that it makes to the file system: what it goes on from is there and
+ * whole. */
 #include "cli/good.h"
 #include "fs_faults.h"
 
@@ -26,7 +27,7 @@ static void load(const char *dir, const char *from, struct rh_config *config)
 static unsigned look_kinds; /* other calls than changes fail; 0: changes do, with EIO */
 static int look_code;
 
-/* A run in a process of its own: its exit status. *asked: changes that were made, if it came to its end. */
+/* A run in a process of its own: its exit status; 128 + the signal that ended it. *asked: changes that were made, if it came to its end. */
 static int train(const char *dir, const char *from, enum fs_fault what, long at, long *asked)
 {
 	int status, pipes[2];
@@ -55,8 +56,7 @@ static int train(const char *dir, const char *from, enum fs_fault what, long at,
 	(void)!read(pipes[0], asked, sizeof *asked);
 	close(pipes[0]);
 	assert_int_equal(waitpid(child, &status, 0), child);
-	assert_true(WIFEXITED(status));
-	return WEXITSTATUS(status);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 static void copy_run(const char *from, const char *to)
@@ -92,32 +92,35 @@ static void check_whole(const char *dir, const char *when)
 	rh_config_free(&config);
 }
 
-static void sweep(enum fs_fault what)
+/* `stride` from one of the calls to the next. */
+static void sweep(enum fs_fault what, long stride)
 {
+	static const char *const names[] = {[FS_KILLED] = "killed", [FS_FAILS] = "failing", [FS_SIGNALLED] = "signalled"};
+	static const int statuses[] = {[FS_KILLED] = FS_KILLED_STATUS, [FS_FAILS] = 1, [FS_SIGNALLED] = 128 + SIGTERM};
 	struct scratch scratch;
 	char dir[64], first[128];
-	long asked, at = 1, failed = 0;
+	long asked, at = 1, tried = 0, ended = 0;
 	make_good(&scratch);
 	snprintf(dir, sizeof dir, "%s", scratch.dir);
 	snprintf(first, sizeof first, "%s/out/checkpoint-2", dir);
 	assert_int_equal(train(dir, NULL, FS_NONE, 0, &asked), 0);
 	copy_run(path_of("%s/out", dir), path_of("%s/base", dir));
-	for (;; at++) {
+	for (;; at += stride, tried++) {
 		char when[64];
 		copy_run(path_of("%s/base", dir), path_of("%s/out", dir));
 		check_ok(unlink(path_of("%s/out/adapter_model.safetensors", dir))); /* its result, or nothing would be left to do */
 		check_ok(unlink(path_of("%s/out/trainer_state.json", dir)));
 		int status = train(dir, first, what, at, &asked);
-		snprintf(when, sizeof when, "%s at change %ld", what == FS_KILLED ? "killed" : "failing", at);
+		snprintf(when, sizeof when, "%s at call %ld", names[what], at);
 		if (status == 0 && asked < at)
 			break;
-		if (status != (what == FS_KILLED ? FS_KILLED_STATUS : 1) && status != 0) {
+		if (status != statuses[what] && status != 0) {
 			size_t length;
 			fail_msg("%s: exit %d: %s", when, status, read_bytes(path_of("%s/err", dir), &length));
 		}
-		failed += status != 0;
+		ended += status != 0 || !rh_file_exists(path_of("%s/out/adapter_model.safetensors", dir));
 		check_whole(dir, when);
-		if (at % 4 && !getenv("RH_LONG"))
+		if (tried % 4 && !getenv("RH_LONG"))
 			continue;
 		if (train(dir, "true", FS_NONE, 0, &asked))
 			fail_msg("%s: the next run fails", when);
@@ -129,21 +132,31 @@ static void sweep(enum fs_fault what)
 				fail_msg("%s: the next run leaves %s", when, entry->d_name);
 		closedir(entries);
 	}
-	printf("%ld changes, %ld ended the run\n", at - 1, failed);
-	assert_true(failed > 50);
+	printf("%ld calls, %ld of %ld ended the run\n", at - 1, ended, tried);
+	assert_true(ended > (what == FS_SIGNALLED ? 10 : 50));
 	scratch_close(&scratch);
 }
 
 static void test_a_run_killed_at_any_change_leaves_whole_checkpoints(void **state)
 {
 	(void)state;
-	sweep(FS_KILLED);
+	sweep(FS_KILLED, 1);
+}
+
+/* SIGTERM while it opens, reads, looks or writes, from its beginning to its end. Before it has read its data it ends as any program
+ * does. */
+static void test_a_run_signalled_at_any_call_leaves_whole_checkpoints(void **state)
+{
+	(void)state;
+	look_kinds = FS_CHANGES | FS_LOOKS;
+	sweep(FS_SIGNALLED, getenv("RH_LONG") ? 1 : 11);
+	look_kinds = 0;
 }
 
 static void test_a_disk_that_fails_at_any_change_leaves_whole_checkpoints(void **state)
 {
 	(void)state;
-	sweep(FS_FAILS);
+	sweep(FS_FAILS, 1);
 }
 
 /* What may pass (no descriptors, no right, a read error) on the newest checkpoint ends the run: it is neither passed over nor removed. One
@@ -235,6 +248,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_run_killed_at_any_change_leaves_whole_checkpoints),
+	        cmocka_unit_test(test_a_run_signalled_at_any_call_leaves_whole_checkpoints),
 	        cmocka_unit_test(test_a_disk_that_fails_at_any_change_leaves_whole_checkpoints),
 	        cmocka_unit_test(test_passing_errors_on_a_checkpoint_are_no_damage),
 	        cmocka_unit_test(test_a_disk_full_in_mid_run_is_told_of_and_passes),
