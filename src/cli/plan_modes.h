@@ -1,5 +1,5 @@
-/* Beside a plan of mode fluidpipe: which mode is the fastest of two boxes at which latency and speed of their link, and what the FluidPipe
- * papers' formulas say of the configuration's own link. */
+/* Beside a plan of mode fluidpipe: which mode is the fastest of two boxes at which latency and speed of their link, and what the
+ * FluidPipe papers' formulas say of the configuration's own link. */
 #ifndef RH_CLI_PLAN_MODES_H
 #define RH_CLI_PLAN_MODES_H
 
