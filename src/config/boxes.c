@@ -188,6 +188,30 @@ static int check_fluidpipe(const struct asking *at)
 	return 0;
 }
 
+static const char *const of_idle[] = {"fluidpipe_idle_sampler", "fluidpipe_idle_steps", "fluidpipe_idle_task_scale",
+                                      "fluidpipe_idle_dropout", "fluidpipe_idle_store", "fluidpipe_idle_replay"};
+enum { OF_IDLE = sizeof of_idle / sizeof *of_idle };
+
+/* Opportunistic steps: keys of mode fluidpipe, and of the sampler that it has then. */
+static int check_idle(const struct asking *at)
+{
+	const struct rh_config *config = at->config;
+	for (int i = 0; i < OF_IDLE && config->mode != RH_MODE_FLUIDPIPE; i++)
+		if (chosen(at, of_idle[i]))
+			return config_entry_fail(chosen(at, of_idle[i]), "has no effect in mode %s; write mode: fluidpipe, or remove it",
+			                         mode_name(config->mode));
+	for (int i = 1; i < OF_IDLE && !config->fluidpipe_idle_sampler; i++)
+		if (chosen(at, of_idle[i]))
+			return config_entry_fail(chosen(at, of_idle[i]),
+			                         "has no effect without fluidpipe_idle_sampler: choose one, or remove it");
+	if (config->fluidpipe_idle_sampler && config->packing)
+		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
+		                         "draws rows, several of which packing: true puts into one: write packing: false, or remove it");
+	if (config->fluidpipe_idle_replay && config->box == 1)
+		return config_entry_fail(given(at, "fluidpipe_idle_replay"), "box 2 alone makes such steps: give it there");
+	return 0;
+}
+
 /* What the pipeline of boxes cannot do yet. */
 static int check_rest(const struct asking *at)
 {
@@ -222,7 +246,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 			return config_entry_fail(chosen(&at, idle[i]),
 			                         "has no effect in mode local; write mode: sync-pp, paci or fluidpipe, or remove it");
 	if (config->mode == RH_MODE_LOCAL)
-		return 0;
+		return check_idle(&at);
 	ask_launchers(config);
 	if (config->mode == RH_MODE_FLUIDPIPE && !config->boxes)
 		config->boxes = 2;
@@ -245,6 +269,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	rc = rc ? rc : check_links(&at, "link_mbit_per_second", &config->link_mbit_per_second, 0);
 	rc = rc ? rc : check_links(&at, "link_latency_ms", &config->link_latency_ms, 1);
 	rc = rc ? rc : check_fluidpipe(&at);
+	rc = rc ? rc : check_idle(&at);
 	if (!rc && runs)
 		rc = check_neighbours(&at);
 	return rc ? rc : check_rest(&at);

@@ -18,6 +18,15 @@ enum rh_transport { RH_TRANSPORT_TCP, RH_TRANSPORT_MPI };
  * boxes. */
 enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP, RH_MODE_PACI, RH_MODE_FLUIDPIPE };
 enum rh_recipe { RH_RECIPE_ND, RH_RECIPE_ND_EL };
+/* Which samples the opportunistic steps of mode fluidpipe train on: data/opportunistic.h. In the order of the key's words. */
+enum rh_opportunistic_sampler {
+	RH_OPPORTUNISTIC_NONE,
+	RH_OPPORTUNISTIC_RANDOM,
+	RH_OPPORTUNISTIC_DIFFICULTY,
+	RH_OPPORTUNISTIC_EH_DIFFICULTY,
+	RH_OPPORTUNISTIC_TASK_LOSS,
+	RH_OPPORTUNISTIC_DISTILLATION_LOSS
+};
 enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP };
 enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
 enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };
@@ -136,6 +145,11 @@ struct rh_config {
 	int64_t max_version_drift;               /* mode paci: 0: no bound */
 	enum rh_recipe fluidpipe_recipe;
 	int64_t fluidpipe_ahead;                 /* messages */
+	/* opportunistic steps: most of an epoch, -1: any number; bytes of samples that are kept; a log to be followed, or NULL */
+	enum rh_opportunistic_sampler fluidpipe_idle_sampler;
+	int64_t fluidpipe_idle_steps, fluidpipe_idle_store;
+	double fluidpipe_idle_task_scale, fluidpipe_idle_dropout;
+	char *fluidpipe_idle_replay;
 	struct rh_list parts;                    /* join: directories */
 	enum rh_link_dtype link_dtype;
 	enum rh_transport link_transport;        /* MPI: the addresses and hashes below are NULL */

@@ -35,6 +35,7 @@ enum rh_philox_site {
 	RH_PHILOX_HIDE,          /* tokens of masked_lm; a: epoch + 1, 0: evaluation */
 	RH_PHILOX_WIRE,          /* rounding of what boxes send each other: link/wire.c */
 	RH_PHILOX_OPPORTUNISTIC, /* which samples idle time trains on */
+	RH_PHILOX_IDLE_DROPOUT,  /* of their features; a: micro-batch, then the step of idle time */
 };
 
 /* Uniform in [0, 1) with 24 bits, from one word. */

@@ -14,18 +14,7 @@
 #ifndef RH_DATA_OPPORTUNISTIC_H
 #define RH_DATA_OPPORTUNISTIC_H
 
-#include "core/error.h"
-
-#include <stdint.h>
-
-enum rh_opportunistic_sampler {
-	RH_OPPORTUNISTIC_NONE,
-	RH_OPPORTUNISTIC_RANDOM,
-	RH_OPPORTUNISTIC_DIFFICULTY,
-	RH_OPPORTUNISTIC_EH_DIFFICULTY,
-	RH_OPPORTUNISTIC_TASK_LOSS,
-	RH_OPPORTUNISTIC_DISTILLATION_LOSS
-};
+#include "config/config.h"
 
 enum { RH_SCORES = 5 };
 
@@ -45,6 +34,9 @@ int64_t rh_opportunistic_bytes(int64_t samples);
 
 /* A sample was trained on, with these losses; distillation 0: without teacher logits. */
 void rh_opportunistic_record(struct rh_opportunistic *all, int64_t sample, float task, float distillation);
+
+/* Nothing was recorded. */
+void rh_opportunistic_forget(struct rh_opportunistic *all);
 
 /* No sample may be drawn, as when box 2's epoch begins; one may, or may not. */
 void rh_opportunistic_allow_none(struct rh_opportunistic *all);

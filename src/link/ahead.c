@@ -111,6 +111,23 @@ int rh_ahead_expect(struct rh_link *link, uint64_t tag, int64_t size)
 	return rc ? rc : rh_link_receive(at->inner, tag, copy->bytes, size);
 }
 
+int rh_ahead_unasked(struct rh_link *link, int64_t *expected, int64_t *here)
+{
+	struct ahead *at = own(link);
+	struct rh_link_progress progress;
+	int rc = pump(at, &progress);
+	*expected = at->inner->receives - at->receives;
+	*here = rc ? 0 : rh_max(progress.received - at->receives, 0);
+	return rc;
+}
+
+int rh_ahead_await_unasked(struct rh_link *link, int64_t count)
+{
+	struct ahead *at = own(link);
+	RH_ASSERT(at->receives + count <= at->inner->receives);
+	return at->inner->ops->wait(at->inner, 0, at->receives + count);
+}
+
 int64_t rh_ahead_expected(const struct rh_link *link)
 {
 	return ((const struct ahead *)link)->inner->receives;

@@ -14,6 +14,10 @@ int rh_ahead_open(struct rh_link *inner, int64_t copies, int64_t messages, struc
 /* The next message that no receive was posted for: it may come now, and the receive that asks for it later finds it here. -ENOBUFS: so many
  * (`copies`) have not been asked for yet. */
 int rh_ahead_expect(struct rh_link *link, uint64_t tag, int64_t size) RH_MUST;
+/* Messages that were expected and not asked for yet, and how many of them are here. */
+int rh_ahead_unasked(struct rh_link *link, int64_t *expected, int64_t *here) RH_MUST;
+/* Waits until so many of them are here. */
+int rh_ahead_await_unasked(struct rh_link *link, int64_t count) RH_MUST;
 /* Messages that were expected or asked for. */
 int64_t rh_ahead_expected(const struct rh_link *link);
 

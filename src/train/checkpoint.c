@@ -78,6 +78,8 @@ static int read_run_state(const json_t *json, const char *path, const struct rh_
 	              {"trained_tokens", &out->trained_tokens, RH_JSON_REQUIRED},
 	              {"skipped_steps", &out->skipped_steps, RH_JSON_OPTIONAL},
 	              {"drift_since_log", &out->drift_since_log, RH_JSON_OPTIONAL},
+	              {"idle_steps", &out->idle_steps, RH_JSON_OPTIONAL},
+	              {"idle_steps_of_epoch", &out->idle_steps_of_epoch, RH_JSON_OPTIONAL},
 	              {"data_rows", &out->data_rows, RH_JSON_OPTIONAL},
 	              {"data_tokens", &out->data_tokens, RH_JSON_OPTIONAL}};
 	int rc = 0;

@@ -22,6 +22,7 @@ struct rh_run_state {
 	int64_t skipped_steps;          /* whose gradient was not finite: in no sum */
 	int64_t drift_since_log;        /* the most of any micro-batch (struct train_drift) since the last line */
 	double norm_share;              /* of several boxes that update themselves: this one's norm over that of all; 0: not known yet */
+	int64_t idle_steps, idle_steps_of_epoch; /* opportunistic ones, beside `step`: so far, and in this epoch */
 	int64_t data_rows, data_tokens; /* of the rows trained on; 0 where a checkpoint of an earlier version does not say */
 };
 

@@ -9,6 +9,7 @@
 #include "train/box_step.h"
 #include "train/evaluate.h"
 #include "train/fluidpipe_step.h"
+#include "train/idle_steps.h"
 #include "train/lr.h"
 #include "train/update.h"
 
@@ -187,8 +188,7 @@ static int64_t next_data(struct training *run, int64_t step)
 	return rc ? rc : count;
 }
 
-/* Per micro-batch, then in index order; and the mean of the micro-batches' load balancing losses. */
-static double step_loss(const struct training *run, int64_t step)
+double train_step_loss(const struct training *run, int64_t step)
 {
 	const struct train_step *flight = &run->flight[step % run->held];
 	int64_t first = step % run->held * run->micro_batches;
@@ -203,7 +203,7 @@ static double step_loss(const struct training *run, int64_t step)
 	return total / (double)flight->trained + balance / (double)flight->count;
 }
 
-static double rate_at(const struct training *run, int64_t step)
+double train_rate_at(const struct training *run, int64_t step)
 {
 	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->data.steps, step);
 }
@@ -311,7 +311,7 @@ static int step_done(struct training *run, double loss, double norm)
 	                                .epoch = (double)run->state.step / (double)run->data.steps_per_epoch,
 	                                .loss = loss,
 	                                .grad_norm = norm,
-	                                .learning_rate = rate_at(run, run->state.step - 1),
+	                                .learning_rate = train_rate_at(run, run->state.step - 1),
 	                                .tokens_per_second = (double)(run->state.tokens - run->tokens_before) / (now - run->began),
 	                                .trained_tokens = run->state.trained_tokens,
 	                                .seconds_left = per_step * (double)(run->data.steps - run->state.step)};
@@ -365,12 +365,14 @@ static int begin_one(struct training *run)
 {
 	int64_t step = run->begun;
 	int64_t count = next_data(run, step);
-	int rc = count < 0 ? (int)count : trace_step_begin(run, step);
+	int rc = count < 0 ? (int)count : run->idle ? idle_steps_expect(run, step) : 0;
+	if (!rc)
+		rc = trace_step_begin(run, step);
 	if (!rc && !rests_at(run, step + 1)) /* else its update is over before the next step */
 		rc = trace_step_begin(run, step + 1);
 	if (rc)
 		return rc;
-	struct rh_update update = rh_update_of(run->config, step, rate_at(run, step), 1);
+	struct rh_update update = rh_update_of(run->config, step + run->state.idle_steps, train_rate_at(run, step), 1);
 	rh_updater_open(run->session.updater, &update, run->config->max_grad_norm);
 	run->begun++;
 	return rh_executor_begin(run->session.executor, run->micro, count, step, 1.0f / (float)run->flight[step % run->held].trained);
@@ -389,11 +391,13 @@ static int finish_one(struct training *run)
 		rc = box_share_results(run, step, 1, &run->asked);
 	if (rc)
 		return rc;
-	double loss = step_loss(run, step), computed = rh_clock_seconds();
+	double loss = train_step_loss(run, step), computed = rh_clock_seconds();
 	rc = rh_updater_norm(run->session.updater, &norm);
 	int skipped = rc ? rc : trouble_judge(run, step, loss, norm);
 	if (skipped < 0)
 		return skipped;
+	if (run->idle)
+		idle_steps_record(run, step);
 	if (run->config->trace_step == done)
 		trace_step_end(run);
 	run->state.step = done;
@@ -416,6 +420,8 @@ static int joins_next(struct training *run)
 static int one_step(struct training *run)
 {
 	int rc = saving_collect(run, RH_CHECKPOINT_LOOK);
+	if (!rc && run->idle)
+		rc = idle_steps_make(run);
 	if (!rc && run->begun == run->state.step)
 		rc = begin_one(run);
 	if (!rc && joins_next(run))
@@ -444,7 +450,7 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 	int64_t count = fill_step(run, step);
 	if (count < 0)
 		return (int)count;
-	struct rh_update update = rh_update_of(run->config, step, rate_at(run, step), 1);
+	struct rh_update update = rh_update_of(run->config, step, train_rate_at(run, step), 1);
 	rh_updater_open(run->session.updater, &update, own_max_norm(run));
 	*batch = run->micro;
 	*loss_scale = 1.0f / (float)run->flight[step % run->held].trained;
@@ -454,7 +460,7 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 /* Its losses and its norm are known. */
 static int tell_step(struct training *run, int64_t step)
 {
-	double loss = step_loss(run, step), norm = run->flight[step % run->held].norm;
+	double loss = train_step_loss(run, step), norm = run->flight[step % run->held].norm;
 	int rc = trouble_judge(run, step, loss, norm);
 	run->state.step = step + 1;
 	rc = rc ? rc : step_done(run, loss, norm);

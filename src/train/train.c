@@ -12,6 +12,7 @@
 #include "train/disk_room.h"
 #include "train/fluidpipe.h"
 #include "train/fluidpipe_step.h"
+#include "train/idle_steps.h"
 #include "train/judge.h"
 #include "train/lr.h"
 #include "train/machine_find.h"
@@ -170,6 +171,8 @@ static int find_work(struct training *run)
 		rc = box_share_run(run, &run->work);
 	if (!rc && training_is_fluidpipe(run) && is_first)
 		run->work.data_bytes += fluidpipe_ahead_bytes(run);
+	if (!rc && idle_steps_are_wanted(run))
+		run->work.data_bytes += idle_steps_bytes(run);
 	run->work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
 	return rc;
 }
@@ -304,6 +307,7 @@ static void close_run(struct training *run)
 	rh_free(run->targets);
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
+	idle_steps_free(run); /* its view of the link was the session's */
 	rh_chat_template_close(run->chat);
 	rh_trace_free(&run->traced.trace);
 	rh_output_unlock(&run->output);
@@ -383,6 +387,8 @@ static int prepare(struct training *run, char **checkpoint)
 		look_for_work(run, *checkpoint);
 	if (rc || run->nothing_left)
 		return rc;
+	if (idle_steps_are_wanted(run))
+		rc = idle_steps_create(run);
 	if (!rc) /* the last step saves too */
 		rc = rh_disk_room_check(&run->session, run->save_every ? (run->data.steps + run->save_every - 1) / run->save_every : 0);
 	if (!rc)
@@ -422,6 +428,8 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 	}
 	if (!rc && training_is_fluidpipe(&run))
 		rc = fluidpipe_begin(&run);
+	if (!rc && run.idle)
+		rc = idle_steps_begin(&run);
 	while (!rc && run.state.step < run.data.steps && !run.stopping && !run.stopped_early)
 		rc = train_steps(&run);
 	if (run.saving.writer)
@@ -442,6 +450,8 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		rh_progress_close(run.progress); /* the last bar stays above what is said now */
 		run.progress = NULL;
 		saving_report(&run);
+		if (run.idle)
+			idle_steps_report(&run);
 		if (out->interrupted)
 			rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run.state.step);
 		else

@@ -62,6 +62,7 @@ struct training {
 	int64_t begun;                    /* steps; those from state.step on are in flight. Not of stages that update themselves */
 	struct box_data *box_data;        /* (held) of several boxes: box_step.h */
 	struct fluidpipe_talk *fluidpipe; /* of mode fluidpipe: fluidpipe_step.c */
+	struct idle_steps *idle;          /* opportunistic ones, NULL: this box makes none */
 	struct rh_run_state state;
 	struct rh_trainer_state trainer;
 	struct rh_progress *progress;
@@ -133,6 +134,12 @@ int saving_without_link(struct training *run, int rc) RH_MUST;
 /* The run is over, with this result: what is still being written becomes whole. Returns the first fault. */
 int saving_end(struct training *run, int rc) RH_MUST;
 void saving_report(const struct training *run);
+
+/* Of the step in flight that has this number: per micro-batch, then in index order; and the mean of the micro-batches' load balancing
+ * losses. */
+double train_step_loss(const struct training *run, int64_t step);
+/* The rate of a step. */
+double train_rate_at(const struct training *run, int64_t step);
 
 /* The next step; or, where stages update themselves, all steps until a flush is wanted. */
 int train_steps(struct training *run) RH_MUST;

@@ -1,0 +1,40 @@
+/* Opportunistic steps of mode fluidpipe: while box 2 waits for the next step's features it trains again on samples that it has received
+ * in this epoch. The training loop makes these steps, between two others; each is logged in output_dir/opportunistic.jsonl:
+ *
+ *   {"after": 12, "samples": [[3, 9], [4, 1]], "loss": 0.693}     behind step 12, micro-batches of these samples
+ *   {"restart": 13}                                               went on from step 13's checkpoint, without the samples and the losses
+ *   of before
+ *
+ * How many steps there are depends on the line's speed, and nothing else does: with fluidpipe_idle_replay the log says how many, and the
+ * run is the same, bit for bit.
+ *
+ * A step is made only where the wait is likely to be as long as the step, by what waits and steps took so far; so there are none where
+ * they do not pay. */
+#ifndef RH_TRAIN_IDLE_STEPS_H
+#define RH_TRAIN_IDLE_STEPS_H
+
+#include "train/training.h"
+
+struct idle_steps;
+
+/* Whether this box makes any. */
+int idle_steps_are_wanted(const struct training *run);
+/* Host memory for them. */
+int64_t idle_steps_bytes(const struct training *run);
+
+/* Before the session starts, whose link below becomes a view that can give samples again. Freed with the run, after the session. */
+int idle_steps_create(struct training *run) RH_MUST;
+void idle_steps_free(struct training *run);
+/* Opens the logs, once output_dir is there. */
+int idle_steps_begin(struct training *run) RH_MUST;
+
+/* The step's micro-batches are in run->batch, and its features come next. */
+int idle_steps_expect(struct training *run, int64_t step) RH_MUST;
+/* Its losses are known. */
+void idle_steps_record(struct training *run, int64_t step);
+/* Before the next step: makes those that there is time for. */
+int idle_steps_make(struct training *run) RH_MUST;
+/* Says how many there were, and why no more. */
+void idle_steps_report(const struct training *run);
+
+#endif
