@@ -188,11 +188,12 @@ static int check_fluidpipe(const struct asking *at)
 	return 0;
 }
 
-static const char *const of_idle[] = {"fluidpipe_idle_sampler", "fluidpipe_idle_steps", "fluidpipe_idle_task_scale",
-                                      "fluidpipe_idle_dropout", "fluidpipe_idle_store", "fluidpipe_idle_replay"};
-enum { OF_IDLE = sizeof of_idle / sizeof *of_idle };
+static const char *const of_idle[] = {"fluidpipe_freeze",          "fluidpipe_idle_sampler", "fluidpipe_idle_steps",
+                                      "fluidpipe_idle_task_scale", "fluidpipe_idle_dropout", "fluidpipe_idle_store",
+                                      "fluidpipe_idle_replay"};
+enum { OF_IDLE = sizeof of_idle / sizeof *of_idle, FIRST_OF_SAMPLER = 2 };
 
-/* Opportunistic steps: keys of mode fluidpipe, and of the sampler that it has then. */
+/* Keys of mode fluidpipe, most of them of the sampler of its opportunistic steps. */
 static int check_idle(const struct asking *at)
 {
 	const struct rh_config *config = at->config;
@@ -200,7 +201,7 @@ static int check_idle(const struct asking *at)
 		if (chosen(at, of_idle[i]))
 			return config_entry_fail(chosen(at, of_idle[i]), "has no effect in mode %s; write mode: fluidpipe, or remove it",
 			                         mode_name(config->mode));
-	for (int i = 1; i < OF_IDLE && !config->fluidpipe_idle_sampler; i++)
+	for (int i = FIRST_OF_SAMPLER; i < OF_IDLE && !config->fluidpipe_idle_sampler; i++)
 		if (chosen(at, of_idle[i]))
 			return config_entry_fail(chosen(at, of_idle[i]),
 			                         "has no effect without fluidpipe_idle_sampler: choose one, or remove it");

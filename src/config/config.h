@@ -145,6 +145,7 @@ struct rh_config {
 	int64_t max_version_drift;               /* mode paci: 0: no bound */
 	enum rh_recipe fluidpipe_recipe;
 	int64_t fluidpipe_ahead;                 /* messages */
+	int fluidpipe_freeze;                    /* box 1 learns nothing */
 	/* opportunistic steps: most of an epoch, -1: any number; bytes of samples that are kept; a log to be followed, or NULL */
 	enum rh_opportunistic_sampler fluidpipe_idle_sampler;
 	int64_t fluidpipe_idle_steps, fluidpipe_idle_store;

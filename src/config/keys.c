@@ -251,6 +251,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, fluidpipe_ahead, VERB_RUNS, .fallback = "16", .least = 1, .most = 40, .own = 1,
 	    .help = "mode fluidpipe: the most messages, one a micro-batch and two a step, that a box keeps: box 1 those that box 2 does not "
 	            "have yet, box 2 those that come before it needs them"),
+	KEY(KEY_BOOL, fluidpipe_freeze, VERB_RUNS, .fallback = "false",
+	    .help = "mode fluidpipe: box 1's layers stay as they are, and box 2 learns from what they make: to see what training them is worth"),
 	KEY(KEY_CHOICE, fluidpipe_idle_sampler, VERB_RUNS, .fallback = "none",
 	    .choices = WORDS("none", "random", "difficulty", "eh-difficulty", "task-loss"),
 	    .help = "mode fluidpipe: while box 2 waits for features it trains again on samples that it has received in this epoch, where the "

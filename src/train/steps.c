@@ -205,6 +205,8 @@ double train_step_loss(const struct training *run, int64_t step)
 
 double train_rate_at(const struct training *run, int64_t step)
 {
+	if (run->config->fluidpipe_freeze && !run->session.box.number)
+		return 0; /* AdamW's decay is a share of it, too */
 	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->data.steps, step);
 }
 

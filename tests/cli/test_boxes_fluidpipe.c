@@ -3,10 +3,10 @@
 #include "cli/boxes.h"
 
 /* Five transformer layers, of which box 1 has two. */
-#define FLUID "mode: fluidpipe\ndevice: cpu:1\n"
+#define FLUID   "mode: fluidpipe\ndevice: cpu:1\n"
 #define CLASSES "tests/reference/data/images/classes"
 #define CUT     "box_cuts: [3]\n"
-#define SAVES "save_strategy: steps\nsave_steps: 2\nlink_timeout: 2\nlink_give_up: 60\n"
+#define SAVES   "save_strategy: steps\nsave_steps: 2\nlink_timeout: 2\nlink_give_up: 60\n"
 
 static void start_box(const struct scratch *scratch, const char *keys, int box, const struct box_wire *wire, const char *options,
                       struct ran *ran)
@@ -240,9 +240,10 @@ static void test_images_are_learnt(void **state)
 	scratch_open(&scratch);
 	const char *dir = scratch.dir;
 	check_ok(rh_dir_make(path_of("%s/vit", dir)));
-	write_text(path_of("%s/vit/config.json", dir),
-	           "{\"model_type\": \"vit\", \"architectures\": [\"ViTForImageClassification\"], \"hidden_size\": 24, \"image_size\": 12, "
-	           "\"patch_size\": 4, \"intermediate_size\": 36, \"num_hidden_layers\": 4, \"num_attention_heads\": 2, \"num_labels\": 2}");
+	write_text(
+	        path_of("%s/vit/config.json", dir),
+	        "{\"model_type\": \"vit\", \"architectures\": [\"ViTForImageClassification\"], \"hidden_size\": 24, \"image_size\": 12, "
+	        "\"patch_size\": 4, \"intermediate_size\": 36, \"num_hidden_layers\": 4, \"num_attention_heads\": 2, \"num_labels\": 2}");
 	copy_file("tests/reference/data/images/bilinear/preprocessor_config.json", path_of("%s/vit/preprocessor_config.json", dir));
 	write_text(path_of("%s/run.yaml", dir), FLUID "max_steps: 60\nper_device_train_batch_size: 6\nlearning_rate: 3.0e-3\n"
 	                                              "train_file: " CLASSES "\n");
@@ -261,6 +262,30 @@ static void test_images_are_learnt(void **state)
 	if (!strstr(ran[0].out, "accuracy 1.0000") && !strstr(ran[0].err, "accuracy 1.0000"))
 		fail_msg("%s%s", ran[0].out, ran[0].err);
 	run_free(&ran[0]);
+	scratch_close(&scratch);
+}
+
+/* A frozen box 1 stays what it was, and box 2 learns from that: what it makes of it is another than of a box 1 that learns. */
+static void test_a_frozen_box_1_stays_as_it_is(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_files(&scratch);
+	run_boxes(&scratch, FLUID CUT "save_strategy: \"no\"\nfluidpipe_freeze: true\n", "--max_steps 1");
+	check_ok(rh_path_move(path_of("%s/out1", scratch.dir), path_of("%s/short1", scratch.dir)));
+	remove_outputs(&scratch);
+	run_boxes(&scratch, FLUID CUT "save_strategy: \"no\"\nfluidpipe_freeze: true\n", "");
+	assert_int_equal(check_same(weights(&scratch, 1, ""), path_of("%s/short1/model.safetensors", scratch.dir)), 0);
+	check_ok(rh_path_move(path_of("%s/out2", scratch.dir), path_of("%s/frozen2", scratch.dir)));
+	remove_outputs(&scratch);
+	run_boxes(&scratch, FLUID CUT "save_strategy: \"no\"\n", "");
+	struct rh_bytes learnt, frozen;
+	check_ok(rh_file_load(weights(&scratch, 2, ""), &learnt));
+	check_ok(rh_file_load(path_of("%s/frozen2/model.safetensors", scratch.dir), &frozen));
+	assert_int_equal(learnt.length, frozen.length);
+	assert_memory_not_equal(learnt.bytes, frozen.bytes, learnt.length);
+	rh_bytes_free(&learnt);
+	rh_bytes_free(&frozen);
 	scratch_close(&scratch);
 }
 
@@ -329,6 +354,7 @@ int main(void)
 	        cmocka_unit_test(test_bytes_on_the_line_are_those_of_the_formula),
 	        cmocka_unit_test(test_the_partial_and_the_full_model_are_judged),
 	        cmocka_unit_test(test_images_are_learnt),
+	        cmocka_unit_test(test_a_frozen_box_1_stays_as_it_is),
 	        cmocka_unit_test(test_an_adapter_ends_up_whole_at_box_1),
 	        cmocka_unit_test(test_a_box_that_was_killed_goes_on_from_the_checkpoint_that_both_have),
 	        cmocka_unit_test(test_a_box_that_is_asked_to_stop_stops_both_at_the_same_step),

@@ -117,11 +117,45 @@ static void test_ahead_an_abort_reaches_the_peer(void **state)
 	rh_link_close(end[1]);
 }
 
+/* What was expected and not asked for is counted, and can be waited for without a receive. */
+static void test_ahead_tells_what_is_here_before_it_is_asked_for(void **state)
+{
+	(void)state;
+	struct rh_link *end[2];
+	char bytes[COPIES], there[COPIES];
+	int64_t expected, here;
+	open_ends(2000000, end);
+	check_ok(rh_ahead_unasked(end[0], &expected, &here));
+	assert_int_equal(expected, 0);
+	assert_int_equal(here, 0);
+	for (int i = 0; i < COPIES; i++)
+		check_ok(rh_ahead_expect(end[0], (uint64_t)i, 1));
+	check_ok(rh_ahead_unasked(end[0], &expected, &here));
+	assert_int_equal(expected, COPIES);
+	assert_int_equal(here, 0); /* nothing was sent */
+	for (int i = 0; i < 2; i++) {
+		bytes[i] = (char)(i + 1);
+		check_ok(rh_link_send(end[1], (uint64_t)i, &bytes[i], 1));
+	}
+	check_ok(rh_ahead_await_unasked(end[0], 2));
+	check_ok(rh_ahead_unasked(end[0], &expected, &here));
+	assert_int_equal(here, 2);
+	check_ok(rh_link_receive(end[0], 0, &there[0], 1));
+	check_ok(end[0]->ops->wait(end[0], 0, 1));
+	assert_int_equal(there[0], 1);
+	check_ok(rh_ahead_unasked(end[0], &expected, &here));
+	assert_int_equal(expected, COPIES - 1);
+	assert_int_equal(here, 1);
+	rh_link_close(end[0]);
+	rh_link_close(end[1]);
+}
+
 int main(void)
 {
 	alarm(60);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_ahead_memory_is_free_once_a_send_is_done),
+	        cmocka_unit_test(test_ahead_tells_what_is_here_before_it_is_asked_for),
 	        cmocka_unit_test(test_ahead_as_many_as_copies_are_done_without_the_peer),
 	        cmocka_unit_test(test_ahead_what_is_expected_comes_before_it_is_asked_for),
 	        cmocka_unit_test(test_ahead_an_abort_reaches_the_peer),
