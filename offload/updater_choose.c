@@ -60,19 +60,24 @@ static struct updater_task next_taking(const struct rh_updater *updater)
 	return task;
 }
 
+/* Its gradient waits, and but for a hold nothing that it has to wait for is missing. */
+static int is_due(const struct rh_updater *updater, const struct updater_block *block)
+{
+	return block->state == WAITING && (!block->must_publish || block->updates_first) &&
+	       !(updater->step[block->update].max_norm > 0 && updater->step[block->update].gradients_left);
+}
+
 int updater_may_update(const struct rh_updater *updater, const struct updater_block *block)
 {
-	return block->state == WAITING && !block->is_held && (!block->must_publish || block->updates_first) &&
-	       !(updater->step[block->update].max_norm > 0 && updater->step[block->update].gradients_left);
+	return is_due(updater, block) && !block->is_held;
 }
 
 int updater_waits_for_held(const struct rh_updater *updater)
 {
 	for (int b = updater->low; updater->held_blocks && b <= updater->high; b++) {
-		struct updater_block block = updater->block[b];
-		int publishes = block.must_publish && !block.updates_first && rh_store_is_behind(updater->store, b), held = block.is_held;
-		block.is_held = 0;
-		if (held && (publishes || updater_may_update(updater, &block)))
+		const struct updater_block *block = &updater->block[b];
+		int publishes = block->must_publish && !block->updates_first && rh_store_is_behind(updater->store, b);
+		if (block->is_held && (publishes || is_due(updater, block)))
 			return 1;
 	}
 	return 0;
