@@ -24,58 +24,68 @@ static int *place_of(const struct rh_boundaries *boundaries, enum rh_boundary_ki
 	return &boundaries->where[kind][layer * boundaries->micro_batches + micro_batch];
 }
 
-struct rh_boundary_buffer *rh_boundary_acquire(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch,
-                                               int readers)
+int rh_boundary_acquire(struct rh_boundaries *boundaries, struct rh_boundary_want want, enum rh_boundary_kind kind, int layer,
+                        int64_t micro_batch)
 {
+	struct rh_boundary_buffers *from = &boundaries->pool[want.pool];
 	int *where = place_of(boundaries, kind, layer, micro_batch);
-	RH_ASSERT(*where < 0 && readers > 0 && boundaries->free_count > 0);
-	*where = boundaries->queue[boundaries->head];
-	boundaries->head = (boundaries->head + 1) % boundaries->count;
-	if (--boundaries->free_count < boundaries->least_free)
-		boundaries->least_free = boundaries->free_count;
-	boundaries->buffer[*where].readers = readers;
-	boundaries->buffer[*where].slot = -1;
-	return &boundaries->buffer[*where];
+	RH_ASSERT(*where < 0 && want.readers > 0 && from->free_count > 0);
+	from->free_count--;
+	*where = from->queue[(from->head + (want.is_latest ? from->free_count : 0)) % from->count];
+	from->head = (from->head + !want.is_latest) % from->count;
+	if (from->free_count < from->least_free)
+		from->least_free = from->free_count;
+	boundaries->readers[*where] = want.readers;
+	return *where;
 }
 
-struct rh_boundary_buffer *rh_boundary_find(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer,
-                                            int64_t micro_batch)
+int rh_boundary_find(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
 {
 	int where = *place_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(where >= 0);
-	return &boundaries->buffer[where];
+	return where;
 }
 
-void rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
+static void give_back(struct rh_boundaries *boundaries, int buffer)
+{
+	struct rh_boundary_buffers *to = &boundaries->pool[0];
+	while (buffer >= to->first + to->count)
+		to++;
+	to->queue[(to->head + to->free_count++) % to->count] = buffer;
+}
+
+int rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
 {
 	int *where = place_of(boundaries, kind, layer, micro_batch);
-	RH_ASSERT(*where >= 0 && boundaries->buffer[*where].readers > 0);
-	if (--boundaries->buffer[*where].readers)
-		return;
-	boundaries->queue[(boundaries->head + boundaries->free_count++) % boundaries->count] = *where;
+	RH_ASSERT(*where >= 0 && boundaries->readers[*where] > 0);
+	if (--boundaries->readers[*where])
+		return 0;
+	give_back(boundaries, *where);
 	*where = -1;
+	return 1;
 }
 
-int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_boundaries *out)
+int rh_boundaries_create(const int count[RH_BOUNDARY_POOLS], int layers, int64_t micro_batches, struct rh_boundaries *out)
 {
-	int count = options->count;
-	*out = (struct rh_boundaries){.count = count,
-	                              .free_count = count,
-	                              .least_free = count,
-	                              .bytes_each = options->bytes_each,
-	                              .micro_batches = options->micro_batches};
-	size_t places = (size_t)((options->layers + 1) * options->micro_batches);
-	out->buffer = rh_alloc((size_t)count, sizeof *out->buffer);
-	out->queue = rh_alloc((size_t)count, sizeof *out->queue);
+	int rc = 0, all = 0;
+	*out = (struct rh_boundaries){.micro_batches = micro_batches};
+	size_t places = (size_t)((layers + 1) * micro_batches);
+	for (int p = 0; p < RH_BOUNDARY_POOLS; p++) {
+		out->pool[p] = (struct rh_boundary_buffers){.first = all,
+		                                            .count = count[p],
+		                                            .queue = rh_alloc((size_t)count[p] + 1, sizeof(int)),
+		                                            .free_count = count[p],
+		                                            .least_free = count[p]};
+		for (int i = 0; out->pool[p].queue && i < count[p]; i++)
+			out->pool[p].queue[i] = all + i;
+		all += count[p];
+		rc = out->pool[p].queue ? rc : -ENOMEM;
+	}
+	out->readers = rh_alloc((size_t)all + 1, sizeof *out->readers);
 	for (int k = 0; k < RH_BOUNDARY_KINDS; k++)
 		if ((out->where[k] = rh_alloc(places, sizeof *out->where[k])))
 			memset(out->where[k], -1, places * sizeof *out->where[k]);
-	int rc = out->buffer && out->queue && out->where[0] && out->where[1] ? 0 : -ENOMEM;
-	for (int i = 0; !rc && i < count; i++) {
-		out->queue[i] = i;
-		if (options->memory)
-			out->buffer[i].memory = rh_arena_take(options->memory, options->bytes_each);
-	}
+	rc = out->readers && out->where[0] && out->where[1] ? rc : -ENOMEM;
 	if (rc)
 		rh_boundaries_destroy(out);
 	return rc;
@@ -83,8 +93,9 @@ int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_
 
 void rh_boundaries_destroy(struct rh_boundaries *boundaries)
 {
-	rh_free(boundaries->buffer);
-	rh_free(boundaries->queue);
+	for (int p = 0; p < RH_BOUNDARY_POOLS; p++)
+		rh_free(boundaries->pool[p].queue);
+	rh_free(boundaries->readers);
 	for (int k = 0; k < RH_BOUNDARY_KINDS; k++)
 		rh_free(boundaries->where[k]);
 	*boundaries = (struct rh_boundaries){0};
@@ -212,9 +223,10 @@ static int book(void *context, const struct rh_boundary_access *access)
 {
 	struct rh_boundaries *books = context;
 	if (access->verb == RH_BOUNDARY_WRITE)
-		(void)rh_boundary_acquire(books, access->kind, access->layer, access->micro_batch, access->readers);
+		(void)rh_boundary_acquire(books, (struct rh_boundary_want){.readers = access->readers}, access->kind, access->layer,
+		                          access->micro_batch);
 	if (access->verb == RH_BOUNDARY_RELEASE)
-		rh_boundary_release(books, access->kind, access->layer, access->micro_batch);
+		(void)rh_boundary_release(books, access->kind, access->layer, access->micro_batch);
 	return 0;
 }
 
@@ -225,9 +237,8 @@ static int open_books(const struct rh_boundary_walk *walk, const struct program_
 	int most = walk->plan->backward_stages + 2;
 	for (int l = 0; l <= walk->layers; l++)
 		most += facts->readers[l] > 0;
-	const struct rh_boundaries_options options = {
-	        .count = (int)(most * micro_batches), .layers = walk->layers, .micro_batches = micro_batches};
-	return rh_boundaries_create(&options, books);
+	const int count[RH_BOUNDARY_POOLS] = {(int)(most * micro_batches)};
+	return rh_boundaries_create(count, walk->layers, micro_batches, books);
 }
 
 int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out)
@@ -239,7 +250,7 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 	int rc = find_facts(&walk, &facts);
 	rc = rc ? rc : open_books(&walk, &facts, micro_batches, &books);
 	rc = rc ? rc : walk_all(&walk, &facts);
-	*out = books.count - books.least_free;
+	*out = books.pool[RH_BOUNDARY_OWN].count - books.pool[RH_BOUNDARY_OWN].least_free;
 	rh_boundaries_destroy(&books);
 	rh_free(facts.readers);
 	return rc;
@@ -248,6 +259,7 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out)
 {
 	struct rh_boundaries books = {0};
+	struct rh_boundary_buffers *buffers = &books.pool[RH_BOUNDARY_OWN];
 	struct rh_boundary_walk walk = {
 	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .access = book, .context = &books};
 	struct program_facts facts;
@@ -255,11 +267,11 @@ int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const 
 	int rc = find_facts(&walk, &facts);
 	rc = rc ? rc : open_books(&walk, &facts, 1, &books);
 	for (size_t i = 0; !rc && i < program->slots; i++) {
-		int64_t before = books.count - books.free_count;
+		int64_t before = buffers->count - buffers->free_count;
 		RH_ASSERT(program->slot[i].count == 1);
-		books.least_free = books.free_count;
+		buffers->least_free = buffers->free_count;
 		rc = walk_slot(&walk, &facts, &program->slot[i]);
-		int64_t each = books.count - books.free_count - before, meanwhile = books.count - books.least_free - before;
+		int64_t each = buffers->count - buffers->free_count - before, meanwhile = buffers->count - buffers->least_free - before;
 		most = rh_max(most, held + meanwhile + rh_bytes_times(rh_max(each, 0), micro_batches - 1));
 		held += each * micro_batches;
 	}

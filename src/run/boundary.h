@@ -1,29 +1,27 @@
-/* Boundary activations and their gradients in host memory: buffers of one size. Where boundaries stay in memory, buffers are handed out
- * first in, first out, as copies are issued. Where they go to NVMe the buffers are two rings, and the lowering knows which boundary is in
- * which (run/lower_drive.c). */
+/* Boundary activations and their gradients in host memory: buffers of one size. Where boundaries stay in memory, the lowering gives buffers
+ * out first in, first out (run/lower_buffer.c), with the books that are here. Where they go to NVMe the buffers are two rings
+ * (run/lower_drive.c). */
 #ifndef RH_RUN_BOUNDARY_H
 #define RH_RUN_BOUNDARY_H
 
-#include "core/arena.h"
-#include "device/device.h"
 #include "schedule/program.h"
 
 enum rh_boundary_kind { RH_BOUNDARY_ACTIVATION, RH_BOUNDARY_GRADIENT, RH_BOUNDARY_KINDS };
 
-struct rh_boundary_buffer {
-	char *memory;
-	int readers;  /* slots that have still to read it */
-	int64_t slot; /* of those that have read it, the latest of the program; -1: none has */
-};
+/* Buffers of boundaries for this box, and of those that go to the box above it or below it alone: a slow link must not keep the others. */
+enum rh_boundary_pool { RH_BOUNDARY_OWN, RH_BOUNDARY_TO_ABOVE, RH_BOUNDARY_TO_BELOW, RH_BOUNDARY_POOLS };
 
+/* Which boundary is in which buffer: numbers alone. */
 struct rh_boundaries {
-	struct rh_boundary_buffer *buffer;
-	int count;
-	int *queue; /* free buffers, oldest first */
-	int head, free_count;
+	struct rh_boundary_buffers {
+		int first, count; /* numbers */
+		int *queue;       /* those that are free, oldest first */
+		int head, free_count;
+		int least_free; /* since creation: count - least_free is the peak */
+	} pool[RH_BOUNDARY_POOLS];
+	int *readers;                  /* of each buffer: slots and messages that have still to read it */
 	int *where[RH_BOUNDARY_KINDS]; /* (layers + 1, micro_batches): which buffer, -1 none */
-	int64_t bytes_each, micro_batches;
-	int least_free; /* since creation: count - least_free is the peak */
+	int64_t micro_batches;
 };
 
 /* What a program does with boundaries, in the executor's order: it reads a boundary, writes one, is done with one. */
@@ -55,22 +53,31 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches,
                                   int *out) RH_MUST;
 
-struct rh_boundaries_options {
-	int count, layers; /* buffers */
-	int64_t micro_batches, bytes_each;
-	struct rh_arena *memory; /* NULL: bookkeeping only, for no device */
+/* What boundaries take, for the worst of all programs that a run may ask for. */
+struct run_boundary_needs {
+	int count;              /* buffers in host memory; none where everything is one stage */
+	int to_above, to_below; /* of these, for what goes to the box above or below alone */
+	int64_t bytes_each;     /* of a buffer, and of a record */
+	int down, up;           /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
+	int records;            /* on NVMe */
+	int64_t step_writes;    /* of records in a step */
 };
-int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_boundaries *out) RH_MUST;
+
+int rh_boundaries_create(const int count[RH_BOUNDARY_POOLS], int layers, int64_t micro_batches, struct rh_boundaries *out) RH_MUST;
 void rh_boundaries_destroy(struct rh_boundaries *boundaries);
 
-/* A buffer for (kind, layer boundary, micro-batch), to be read by `readers` slots. Devices may still be reading what it held before. */
-struct rh_boundary_buffer *rh_boundary_acquire(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch,
-                                               int readers);
+/* A buffer for (kind, layer boundary, micro-batch), to be read so many times: of this box's own the one that was given back last where
+ * is_latest, else the one of the pool that has been free longest. */
+struct rh_boundary_want {
+	enum rh_boundary_pool pool;
+	int is_latest, readers;
+};
+int rh_boundary_acquire(struct rh_boundaries *boundaries, struct rh_boundary_want want, enum rh_boundary_kind kind, int layer,
+                        int64_t micro_batch);
 /* Where a boundary is that has been acquired. */
-struct rh_boundary_buffer *rh_boundary_find(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer,
-                                            int64_t micro_batch);
-/* One reader has enqueued its read. The last one gives the buffer back. */
-void rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch);
+int rh_boundary_find(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch);
+/* It has been read once. 1: that was the last time, which gives the buffer back. */
+int rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch);
 
 /* How many slots of a round read the activation at a layer boundary: a forward stage, a backward stage, or both begin there. */
 int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer);

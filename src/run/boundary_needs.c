@@ -138,11 +138,10 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
 /* Messages that wait for the boxes beside this one. A gradient leaves when the box below begins its backward, which may come after all
  * forwards that it has in flight: had this box no buffers for these gradients, each would wait for the other. An activation's buffer is
  * busy until the box above has it: with one for each in flight a slow link does not hold up the next forward. */
-static int count_messages(const struct rh_executor_options *options, int *out)
+static int count_messages(const struct rh_executor_options *options, struct run_boundary_needs *out)
 {
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int64_t below = 0, own = 0;
-	*out = 0;
 	if (!options->boxes || !options->boxes->unit || !options->train_micro_batches)
 		return 0;
 	int rc = 0, is_local = rh_dispatch_is_local(&dispatch);
@@ -152,7 +151,8 @@ static int count_messages(const struct rh_executor_options *options, int *out)
 		below = rh_dispatch_in_flight_below(&dispatch);
 	if (!is_local)
 		rc = rh_dispatch_boxes_in_flight(&dispatch, options->train_micro_batches, &below, &own);
-	*out = (int)rh_min((options->plan->owes_gradient ? below : 0) + (options->plan->feeds ? own : 0), INT32_MAX / 4);
+	out->to_below = (int)rh_min(options->plan->owes_gradient ? below : 0, INT32_MAX / 8);
+	out->to_above = (int)rh_min(options->plan->feeds ? own : 0, INT32_MAX / 8);
 	return rc;
 }
 
@@ -181,16 +181,18 @@ int run_boundary_needs(const struct rh_executor_options *options, struct run_bou
 	struct counting counting = {.options = options};
 	struct rh_program program = {0};
 	int64_t spare = options->spare_boundaries, bytes = options->plan->boundary_bytes;
-	int messages = 0, rc = count_messages(options, &messages);
+	*out = (struct run_boundary_needs){.bytes_each = bytes};
+	int rc = count_messages(options, out);
 	if (!rc)
 		rc = count_all(&counting, &program);
 	rh_program_free(&program);
 	run_reloads_free(&counting.reloads);
 	if (rc)
 		return rc;
-	*out = (struct run_boundary_needs){
-	        .count = counting.needed ? counting.needed + messages + (int)(options->devices > 1 || options->boxes ? spare : 0) : 0,
-	        .bytes_each = bytes};
+	if (counting.needed)
+		out->count = counting.needed + out->to_above + out->to_below + (int)(options->devices > 1 || options->boxes ? spare : 0);
+	else
+		out->to_above = out->to_below = 0;
 	int down = ring_down(options), up = UP_LEAST + (int)(options->devices > 1 ? spare : 0);
 	int64_t rounded = rh_space_round(options->space, bytes);
 	if (!options->spills_boundaries || !counting.records || rh_bytes_times(rounded, down + up) >= rh_bytes_times(bytes, out->count))

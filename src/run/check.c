@@ -16,8 +16,7 @@ int rh_check_create(const struct rh_check_options *options, struct rh_check **ou
 	check->options.room[RH_ROOM_NONE] = (struct rh_check_room){1 + 2 * (int)blocks, 1}; /* the optimizer's own */
 	check->master = rh_alloc(blocks, sizeof *check->master);
 	check->offset = rh_alloc(2 * blocks, sizeof *check->offset);
-	check->readers = rh_alloc((size_t)options->room[RH_ROOM_HOST_BOUNDARY].count + 1, sizeof *check->readers);
-	int rc = check->master && check->offset && check->readers ? check_memory_create(check) : -ENOMEM;
+	int rc = check->master && check->offset ? check_memory_create(check) : -ENOMEM;
 	if (rc)
 		rh_check_destroy(check);
 	else
@@ -32,7 +31,6 @@ void rh_check_destroy(struct rh_check *check)
 	check_memory_destroy(check);
 	rh_free(check->master);
 	rh_free(check->offset);
-	rh_free(check->readers);
 	rh_free(check->call);
 	rh_free(check);
 }

@@ -22,8 +22,6 @@ struct rh_check_options {
 	const struct rh_plan *plan;   /* borrowed; may be of other devices' kind: bytes alone are read */
 	int devices;
 	int crosses_rounds; /* the store has a place for every sum */
-	/* HOST_BOUNDARY's numbers are the boundaries' own, of which so many may be in memory at once; 0: its numbers are buffers. */
-	int boundary_buffers;
 	int stale; /* updates go to the master, and are published by WEIGHTS_READY */
 	/* rh_check_rooms fills what the plan and the model know; the caller sets the counts of host rooms. */
 	struct rh_check_room room[RH_ROOMS];

@@ -422,7 +422,6 @@ static void run_copy(struct rh_check *check)
 	check_touch(check, from, CHECK_READS);
 	check_touch(check, to, CHECK_WRITES);
 	check_carry(check, from, to);
-	check_boundary(check);
 }
 
 /* A boundary of the command's micro-batch goes to the box beside this one, or comes from there. */
@@ -442,7 +441,6 @@ static void run_message(struct rh_check *check)
 	} else {
 		check_put(check, range, &content);
 	}
-	check_boundary(check);
 }
 
 static void run_input(struct rh_check *check)

@@ -66,8 +66,6 @@ struct rh_check {
 	struct check_piece *piece;
 	int pieces, first_piece[RH_ROOMS]; /* a device's pieces of a room, and the next device's, follow one another */
 	int64_t *master;                   /* updates of each block's master */
-	int *readers;                      /* of each boundary in memory: reads that are to come */
-	int live;                          /* boundaries that have some */
 	int64_t *offset;                   /* scratch: layouts */
 	struct check_call *call;           /* in order of steps */
 	size_t calls, call_capacity;
@@ -108,8 +106,6 @@ void check_carry(struct rh_check *check, struct check_range from, struct check_r
 
 /* check_command.c */
 void check_command(struct rh_check *check);
-/* check_boundary.c: a boundary comes to the host's memory, or is read there. */
-void check_boundary(struct rh_check *check);
 /* The command finds this there, and reads it; it leaves this there. */
 void check_need(struct rh_check *check, struct check_range range, const struct check_content *content);
 void check_put(struct rh_check *check, struct check_range range, const struct check_content *content);

@@ -34,11 +34,11 @@ void dispatcher_unlist(struct run_dispatcher *dispatcher, struct dispatch_ready 
 	ready->lane[i] = ready->lane[--ready->count];
 }
 
-/* A gradient is the answer to what was sent. Of boxes that update themselves its receive is posted before the neighbour has said that this
- * arrived: else the answer would wait for one trip more. */
-static int is_answer(const struct rh_executor *executor, const struct rh_command *command, const struct rh_command *other)
+/* A gradient is the answer to what was sent. Its receive is posted before the neighbour has said that this arrived: else the answer would
+ * wait for one trip more. (What the buffer held before no message reads: run/boundary.h, pools.) */
+static int is_answer(const struct rh_command *command, const struct rh_command *other)
 {
-	return executor->is_stretch && command->kind == RH_COMMAND_RECEIVE && other->kind == RH_COMMAND_SEND;
+	return command->kind == RH_COMMAND_RECEIVE && other->kind == RH_COMMAND_SEND;
 }
 
 /* Notes the first wait of the lane's head that is not over, there too: wake_waiters asks again. */
@@ -49,7 +49,7 @@ static void find_block(struct rh_executor *executor, int lane)
 	dispatcher->blocked[lane] = NULL;
 	for (int i = 0; head && i < head->is.waits; i++) {
 		struct ring_command *other = ring_wait(&executor->lowering.ring, &head->is, i);
-		if (!other || other->sequence || is_answer(executor, &head->is, &other->is))
+		if (!other || other->sequence || is_answer(&head->is, &other->is))
 			continue;
 		dispatcher->blocked[lane] = other;
 		dispatcher->next_waiter[lane] = other->waiter;
@@ -119,7 +119,6 @@ int dispatcher_take(struct rh_executor *executor, int place)
 	for (; !rc && dispatcher->taken < lowering->ring.end; dispatcher->taken++) {
 		struct ring_command *command = ring_find(&lowering->ring, dispatcher->taken);
 		int lane = command->is.lane;
-		command->slot = dispatcher->present_slot;
 		command->place = (signed char)place;
 		command->is_wanted = (char)is_read_later(lanes, &command->is);
 		want(lowering, &command->is);
@@ -175,23 +174,14 @@ static int is_full(const struct rh_executor *executor, int d)
 	return device->launched - device->finished >= DISPATCH_LAUNCHES;
 }
 
-/* A boundary that stays in memory needs a buffer of the host's. */
-static int may_copy(struct rh_executor *executor, const struct rh_command *command)
-{
-	return executor->lowering.drives.down || command->to.room != RH_ROOM_HOST_BOUNDARY || dispatcher_has_buffer(executor, command);
-}
-
 /* Nothing that the command waits for stands in its way; does anything else? */
-static int may_issue(struct rh_executor *executor, int d, int lane, const struct rh_command *command)
+static int may_issue(const struct rh_executor *executor, int d, int lane)
 {
 	switch (lane - lower_lane(d, (enum rh_stream)0)) {
 	case RH_STREAM_COMPUTE:
 		return !is_full(executor, d);
 	case RH_STREAM_WEIGHTS: /* what goes behind activations must not stand in the way of uploads in any order on the stream */
 		return !executor->dispatcher.device[d].blocks_left;
-	case RH_STREAM_ACTIVATIONS_UP:
-	case RH_STREAM_ACTIVATIONS_DOWN:
-		return may_copy(executor, command);
 	default:
 		return 1;
 	}
@@ -210,7 +200,7 @@ static int choose_lane(struct rh_executor *executor, int d)
 			continue;
 		}
 		const struct ring_command *head = dispatcher->head[lane];
-		if ((best < 0 || head->is.position < dispatcher->head[best]->is.position) && may_issue(executor, d, lane, &head->is))
+		if ((best < 0 || head->is.position < dispatcher->head[best]->is.position) && may_issue(executor, d, lane))
 			best = lane;
 	}
 	return best;
@@ -388,7 +378,7 @@ int dispatcher_waits_have_ended(struct rh_executor *executor, const struct rh_co
 	int rc = 1;
 	for (int i = 0; rc > 0 && i < command->waits; i++) {
 		const struct ring_command *other = ring_wait(&executor->lowering.ring, command, i);
-		rc = other ? dispatcher_has_ended(executor, other->is.position) : 1;
+		rc = other && !is_answer(command, &other->is) ? dispatcher_has_ended(executor, other->is.position) : 1;
 	}
 	return rc;
 }
@@ -607,7 +597,6 @@ void dispatcher_rest(struct rh_executor *executor, int64_t before)
 	}
 	for (int d = 0; d < executor->options.devices; d++)
 		executor->dispatcher.device[d].finished = executor->dispatcher.device[d].launched;
-	dispatcher_forget_slots(&executor->dispatcher);
 }
 
 /* ---- creation ---- */
@@ -636,11 +625,8 @@ int dispatcher_create(struct rh_executor *executor)
 			return -ENOMEM;
 	dispatcher->stream = rh_alloc((size_t)(devices * RH_STREAMS), sizeof *dispatcher->stream);
 	dispatcher->device = rh_alloc((size_t)devices, sizeof *dispatcher->device);
-	dispatcher->read = rh_alloc((size_t)(executor->boundaries.count * devices) + 1, sizeof *dispatcher->read);
-	for (int i = 0; dispatcher->read && i < executor->boundaries.count * devices; i++)
-		dispatcher->read[i] = LOWER_NEVER;
-	if (!dispatcher->read || !dispatcher->head || !dispatcher->tail || !dispatcher->blocked || !dispatcher->next_waiter ||
-	    !dispatcher->is_listed || !dispatcher->ready || !dispatcher->stream || !dispatcher->device)
+	if (!dispatcher->head || !dispatcher->tail || !dispatcher->blocked || !dispatcher->next_waiter || !dispatcher->is_listed ||
+	    !dispatcher->ready || !dispatcher->stream || !dispatcher->device)
 		return -ENOMEM;
 	for (int d = 0; !rc && d < devices; d++) {
 		struct rh_device *device = executor->options.device[d];
@@ -671,7 +657,5 @@ void dispatcher_destroy(struct rh_executor *executor)
 		rh_free(dispatcher->ready[i].lane);
 	rh_free(dispatcher->ready);
 	rh_free(dispatcher->is_listed);
-	rh_free(dispatcher->slot);
 	dispatcher_destroy_drives(dispatcher);
-	rh_free(dispatcher->read);
 }

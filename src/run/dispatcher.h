@@ -37,7 +37,7 @@ struct dispatch_stream {
 	int64_t reached, over;                /* records, and the sequence of a command, that are known to be */
 	struct ring_command *oldest, *latest; /* issued, and not known to be over */
 	int64_t *seen;                        /* of each stream: sequence that this one comes after */
-	struct run_span span; /* that has begun */
+	struct run_span span;                 /* that has begun */
 };
 
 /* The end of a step on one of a device's streams: once the command has been issued. */
@@ -54,12 +54,6 @@ struct dispatch_device {
 	int blocks_left;               /* commands of lanes of uploads in any order */
 	int is_held;                   /* its computation: a wait has been begun */
 	struct dispatch_end end[2][3]; /* [flight]: of computation, results, gradients */
-};
-
-/* A slot that has been lowered: host buffers of boundaries that it takes and gives back, with what is still to be issued of it. */
-struct dispatch_slot {
-	int writes;           /* of a micro-batch */
-	int64_t taken, given; /* in all, from now on */
 };
 
 /* A lane's messages that the link has, oldest first: commands, and their numbers on the link. */
@@ -108,12 +102,8 @@ struct run_dispatcher {
 	int to_serve;    /* commands of the optimizer that are not over */
 	struct dispatch_stream *stream;
 	struct dispatch_device *device;
-	struct dispatch_slot *slot; /* in the order of the program */
-	size_t slots, slot_capacity, oldest_slot;
-	int64_t first_slot, present_slot; /* numbers */
 	struct dispatch_drive drive[DISPATCH_DRIVES];
 	struct dispatch_link link[LOWER_LINKS];
-	int64_t *read;            /* (boundary buffers, devices): the latest copy from the buffer to the device, since it was written */
 	int64_t step;             /* of the command that is issued, or was last */
 	int is_ending;            /* the last step that was begun is being finished */
 	int is_due;               /* the optimizer is to be told something */
@@ -136,8 +126,6 @@ void dispatcher_destroy(struct rh_executor *executor);
  * all of it is done. */
 enum { DISPATCH_AHEAD = -1, DISPATCH_DONE = -2 };
 int dispatcher_take(struct rh_executor *executor, int place) RH_MUST;
-/* What is taken over next is this slot. */
-int dispatcher_take_slot(struct rh_executor *executor, const struct rh_slot *slot) RH_MUST;
 
 /* Issues until nothing is left of the call, or of a step; or until a device has nothing more to do: the next
  * step's first slots may go beside this one's last. Slots of the call's program are lowered as they are needed. */
@@ -164,10 +152,6 @@ int dispatcher_rest_drives(struct rh_executor *executor) RH_MUST;
 enum run_wait_kind dispatcher_wait_kind(const struct rh_command *command);
 /* The device's copy of a gradient that goes through the staging is enqueued: the staging's thread tells the optimizer. */
 int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block) RH_MUST;
-
-/* A host buffer was taken for a boundary that this slot writes; or given back, by the latest slot of those that read it: whoever is through
- * last, the books have it there. */
-void dispatcher_count_buffer(struct run_dispatcher *dispatcher, int64_t slot, int is_taken, int is_given);
 
 /* issue.c: one command on its stream, after all that it waits for. */
 int issue_command(struct rh_executor *executor, const struct rh_command *command) RH_MUST;

@@ -45,7 +45,7 @@ static int make_job(struct rh_executor *executor, const struct dispatch_drive *d
 		out->memory = executor->frame_memory.base + host.number * drive->bytes;
 	} else {
 		out->record = executor->options.first_record + disk.number;
-		out->memory = executor->boundaries.buffer[host.number].memory;
+		out->memory = run_boundary_memory(executor, host.number);
 	}
 	for (int i = 0; i < command->waits; i++) {
 		const struct ring_command *other = ring_wait(&lowering->ring, command, i);
@@ -195,7 +195,7 @@ int dispatcher_create_drives(struct rh_executor *executor)
 	struct dispatch_drive *drive = executor->dispatcher.drive;
 	const struct lower_drives *lowered = &executor->lowering.drives;
 	struct rh_space *of_weights = rh_store_options(executor->options.store)->space, *of_boundaries = executor->options.space;
-	int64_t page = executor->options.page_bytes, boundary = executor->boundaries.bytes_each;
+	int64_t page = executor->options.page_bytes, boundary = executor->needs.bytes_each;
 	drive[DISPATCH_PAGES].lane = lowered->pages;
 	drive[DISPATCH_READS].lane = lowered->reads;
 	drive[DISPATCH_WRITES].lane = lowered->writes;
@@ -206,7 +206,7 @@ int dispatcher_create_drives(struct rh_executor *executor)
 	if (!rc && of_weights && page)
 		rh_space_attach(of_weights, executor->frame_memory.base, LOWER_FRAMES * page);
 	if (!rc && of_boundaries && lowered->down)
-		rh_space_attach(of_boundaries, executor->boundaries.buffer->memory, (lowered->down + lowered->up) * boundary);
+		rh_space_attach(of_boundaries, run_boundary_memory(executor, 0), (lowered->down + lowered->up) * boundary);
 	return rc;
 }
 

@@ -40,8 +40,4 @@ int dispatcher_serve_drives(struct rh_executor *executor) RH_MUST;
 int dispatcher_await_drives(struct rh_executor *executor) RH_MUST;
 int dispatcher_drives_are_busy(const struct run_dispatcher *dispatcher);
 
-/* dispatcher_buffers.c: whether there is a buffer for the boundary that a command sends; slots that are over are forgotten. */
-int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command *command);
-void dispatcher_forget_slots(struct run_dispatcher *dispatcher);
-
 #endif

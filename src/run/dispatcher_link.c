@@ -1,7 +1,6 @@
 /* Lanes to and from the boxes beside this one: messages posted in the order of a lane, done as the link says. */
 #include "run/dispatcher_internal.h"
 
-#include "core/minmax.h"
 #include "link/link.h"
 
 #include <string.h>
@@ -28,40 +27,9 @@ static uint64_t tag_of(const struct rh_command *command)
 	return rh_executor_message_tag((enum rh_boundary_kind)command->block, command->step, command->micro_batch);
 }
 
-/* A buffer whose last readers are through with it. 1: *out is the command's; 0: not yet. */
-static int take_buffer(struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer **out)
+static char *buffer_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	struct rh_boundaries *boundaries = &executor->boundaries;
-	enum rh_boundary_kind kind = (enum rh_boundary_kind)command->block;
-	int devices = executor->options.devices, rc = 1;
-	if (!dispatcher_has_buffer(executor, command))
-		return 0;
-	int64_t *read = &executor->dispatcher.read[boundaries->queue[boundaries->head] * devices];
-	for (int d = 0; rc > 0 && d < devices; d++)
-		rc = dispatcher_has_ended(executor, read[d]);
-	if (rc <= 0)
-		return rc;
-	for (int d = 0; d < devices; d++)
-		read[d] = LOWER_NEVER;
-	int readers = kind == RH_BOUNDARY_GRADIENT ? 1 : rh_boundary_readers(executor->options.plan, executor->trains, command->lo);
-	*out = rh_boundary_acquire(boundaries, kind, command->lo, run_place(executor, command), readers);
-	dispatcher_count_buffer(&executor->dispatcher, ring_of(command)->slot, 1, 0);
-	return 1;
-}
-
-static struct rh_boundary_buffer *buffer_of(const struct rh_executor *executor, const struct rh_command *command)
-{
-	return rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
-}
-
-/* What the device sends has to be there. */
-static int find_buffer(struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer **out)
-{
-	int rc = dispatcher_waits_have_ended(executor, command);
-	if (rc <= 0)
-		return rc;
-	*out = buffer_of(executor, command);
-	return 1;
+	return run_boundary_memory(executor, command->kind == RH_COMMAND_SEND ? command->from.number : command->to.number);
 }
 
 static int64_t columns(const struct rh_executor *executor)
@@ -76,13 +44,13 @@ static int64_t message_bytes(const struct rh_executor *executor, const struct rh
 	return rh_wire_bytes(executor->options.wire, model->dtype, command->tokens, columns(executor)) + rh_load_bytes(model);
 }
 
-static char *load_of(const struct rh_executor *executor, const struct rh_command *command, const struct rh_boundary_buffer *buffer)
+static char *load_of(const struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_model *model = executor->options.model;
-	return buffer->memory + rh_boundary_bytes(model, command->tokens) - rh_load_bytes(model);
+	return buffer_of(executor, command) + rh_boundary_bytes(model, command->tokens) - rh_load_bytes(model);
 }
 
-static void code(const struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer *buffer)
+static void code(const struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_wire_draw draw = {.seed = options->seed,
@@ -91,38 +59,39 @@ static void code(const struct rh_executor *executor, const struct rh_command *co
 	                                  .micro_batch = (uint32_t)command->micro_batch,
 	                                  .kind = (uint32_t)command->block};
 	size_t load = (size_t)rh_load_bytes(options->model);
-	rh_wire_code(options->wire, options->model->dtype, command->tokens, columns(executor), &draw, buffer->memory);
-	memmove(buffer->memory + message_bytes(executor, command) - load, load_of(executor, command, buffer), load);
+	char *buffer = buffer_of(executor, command);
+	rh_wire_code(options->wire, options->model->dtype, command->tokens, columns(executor), &draw, buffer);
+	memmove(buffer + message_bytes(executor, command) - load, load_of(executor, command), load);
 }
 
 static void decode(const struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_executor_options *options = &executor->options;
-	struct rh_boundary_buffer *buffer = buffer_of(executor, command);
+	char *buffer = buffer_of(executor, command);
 	size_t load = (size_t)rh_load_bytes(options->model);
-	memmove(load_of(executor, command, buffer), buffer->memory + message_bytes(executor, command) - load, load);
-	rh_wire_decode(options->wire, options->model->dtype, command->tokens, columns(executor), buffer->memory);
+	memmove(load_of(executor, command), buffer + message_bytes(executor, command) - load, load);
+	rh_wire_decode(options->wire, options->model->dtype, command->tokens, columns(executor), buffer);
 }
 
-/* 1: the lane's next message is posted. What is sent has no other reader, and is coded where it lies. */
+/* 1: the lane's next message is posted: what a device sends is there, and who read what the buffer held before is through. What is sent has
+ * no other reader, and is coded where it lies. */
 static int post(struct rh_executor *executor, int which)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct dispatch_link *link = &dispatcher->link[which];
-	struct rh_boundary_buffer *buffer;
 	int lane = executor->lowering.links + which;
 	if (link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(dispatcher, lane))
 		return 0;
 	const struct rh_command *command = &dispatcher->head[lane]->is;
 	int64_t bytes = message_bytes(executor, command);
 	struct rh_link *end = link_of(executor, which);
-	int rc = receives(which) ? take_buffer(executor, command, &buffer) : find_buffer(executor, command, &buffer);
+	int rc = dispatcher_waits_have_ended(executor, command);
 	if (rc <= 0)
 		return rc;
 	if (!receives(which) && !end->is_virtual)
-		code(executor, command, buffer);
-	rc = receives(which) ? rh_link_receive(end, tag_of(command), buffer->memory, bytes)
-	                     : rh_link_send(end, tag_of(command), buffer->memory, bytes);
+		code(executor, command);
+	rc = receives(which) ? rh_link_receive(end, tag_of(command), buffer_of(executor, command), bytes)
+	                     : rh_link_send(end, tag_of(command), buffer_of(executor, command), bytes);
 	if (rc)
 		return rc;
 	int at = (link->first + link->posted++) % DISPATCH_MESSAGES;
@@ -145,17 +114,8 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	link->posted--;
 	dispatcher->left--;
 	dispatcher->left_of[at->place]--;
-	if (receives(which)) {
-		if (!link_of(executor, which)->is_virtual)
-			decode(executor, command);
-	} else {
-		struct rh_boundary_buffer *buffer = buffer_of(executor, command);
-		int64_t unused = executor->boundaries.free_count;
-		buffer->slot = rh_max(buffer->slot, at->slot);
-		rh_boundary_release(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo,
-		                    run_place(executor, command));
-		dispatcher_count_buffer(dispatcher, buffer->slot, 0, executor->boundaries.free_count > unused);
-	}
+	if (receives(which) && !link_of(executor, which)->is_virtual)
+		decode(executor, command);
 	dispatcher_end(executor, at);
 	return 1;
 }

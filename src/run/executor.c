@@ -331,12 +331,7 @@ static int host_create(struct rh_executor *executor)
 		executor->micro[m] = rh_arena_take(&executor->micro_memory, plan->micro_bytes);
 		executor->result[m] = rh_arena_take(&executor->micro_memory, plan->result_bytes);
 	}
-	const struct rh_boundaries_options boundaries = {.count = needs.count,
-	                                                 .layers = options->model->layers,
-	                                                 .micro_batches = executor->micro_batches,
-	                                                 .bytes_each = needs.bytes_each,
-	                                                 .memory = &executor->boundary_memory};
-	return rh_boundaries_create(&boundaries, &executor->boundaries);
+	return 0;
 }
 
 static int lanes_create(struct rh_executor *executor)
@@ -345,9 +340,7 @@ static int lanes_create(struct rh_executor *executor)
 	const struct lower_limits limits = {.micro_batches = executor->micro_batches,
 	                                    .gaps = gaps_most(options),
 	                                    .pieces = pieces_most(options),
-	                                    .down = executor->needs.down,
-	                                    .up = executor->needs.up,
-	                                    .records = executor->needs.records};
+	                                    .boundaries = executor->needs};
 	int rc = lower_create(options, &limits, &executor->lowering);
 	executor->lowering.batch = executor->batch;
 	executor->lowering.program = &executor->program;
@@ -395,7 +388,6 @@ void rh_executor_destroy(struct rh_executor *executor)
 		device_destroy(&executor->on[d], &executor->options);
 	rh_free(executor->on);
 	dispatcher_destroy(executor); /* drives first, which use all that follows */
-	rh_boundaries_destroy(&executor->boundaries);
 	rh_host_release(&executor->frame_memory);
 	lower_destroy(&executor->lowering);
 	rh_host_release(&executor->boundary_memory);

@@ -60,21 +60,11 @@ struct run_versions {
 	int64_t *unresolved; /* (layers): micro-batches in flight */
 };
 
-/* boundary_needs.c: what boundaries take, for the worst of all programs that the run may ask for. */
-struct run_boundary_needs {
-	int count;           /* buffers in host memory; none where everything is one stage */
-	int64_t bytes_each;  /* of a buffer, and of a record */
-	int down, up;        /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
-	int records;         /* on NVMe */
-	int64_t step_writes; /* of records in a step */
-};
-
 struct rh_executor {
 	struct rh_executor_options options;
 	struct run_device *on;
 	struct lowering lowering;
 	struct run_dispatcher dispatcher;
-	struct rh_boundaries boundaries;
 	struct rh_arena boundary_memory, micro_memory;
 	struct rh_arena frame_memory; /* of pages of weights on NVMe */
 	struct run_boundary_needs needs;
@@ -148,6 +138,12 @@ void run_rest(struct rh_executor *executor);
 /* A micro-batch goes to its place; its results come from there. */
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch);
 void run_collect_result(struct rh_executor *executor, int64_t place);
+
+/* A buffer of the host's for boundaries. */
+static inline char *run_boundary_memory(const struct rh_executor *executor, int buffer)
+{
+	return executor->boundary_memory.base + buffer * executor->needs.bytes_each;
+}
 
 /* boundary_needs.c */
 int run_boundary_needs(const struct rh_executor_options *options, struct run_boundary_needs *out) RH_MUST;

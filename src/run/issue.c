@@ -108,7 +108,7 @@ static char *host_address(const struct rh_executor *executor, struct rh_place pl
 	case RH_ROOM_HOST_FRAME:
 		return executor->frame_memory.base + place.number * executor->options.page_bytes;
 	case RH_ROOM_HOST_BOUNDARY:
-		return executor->boundaries.buffer[place.number].memory;
+		return run_boundary_memory(executor, place.number);
 	case RH_ROOM_HOST_GRADIENT:
 		return (char *)rh_store_gradient(store, place.number) + place.first;
 	case RH_ROOM_HOST_SUM:
@@ -151,39 +151,6 @@ static int await_sum(struct rh_executor *executor, const struct rh_command *comm
 	return rc ? rc : rh_staging_finish(executor->staging);
 }
 
-/* To and from a buffer of host memory, which is the boundary's from the copy down to the last copy up. */
-static int copy_boundary(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
-{
-	enum rh_boundary_kind kind = (enum rh_boundary_kind)command->block;
-	struct rh_boundaries *boundaries = &executor->boundaries;
-	int64_t place = run_place(executor, command), slot = ring_of(command)->slot;
-	int devices = executor->options.devices, up = command->to.room == RH_ROOM_BOUNDARY;
-	int readers = kind == RH_BOUNDARY_GRADIENT ? 1 : rh_boundary_readers(executor->options.plan, executor->trains, command->lo);
-	struct rh_boundary_buffer *buffer = up ? rh_boundary_find(boundaries, kind, command->lo, place)
-	                                       : rh_boundary_acquire(boundaries, kind, command->lo, place, readers);
-	int64_t *read = &executor->dispatcher.read[(buffer - boundaries->buffer) * devices];
-	int rc = 0;
-	if (up) {
-		int64_t unused = boundaries->free_count;
-		read[device->index] = command->position;
-		buffer->slot = rh_max(buffer->slot, slot);
-		rh_boundary_release(boundaries, kind, command->lo, place);
-		dispatcher_count_buffer(&executor->dispatcher, buffer->slot, 0, boundaries->free_count > unused);
-		return run_copy_up(executor, device, RH_STREAM_ACTIVATIONS_UP, device_address(executor, command->to), buffer->memory,
-		                   command->to.bytes);
-	}
-	dispatcher_count_buffer(&executor->dispatcher, slot, 1, 0);
-	for (int d = 0; !rc && d < devices; d++) {
-		const struct ring_command *other = ring_find(&executor->lowering.ring, read[d]);
-		if (other)
-			rc = wait_for(executor, command, other);
-		read[d] = LOWER_NEVER;
-	}
-	return rc ? rc
-	          : run_copy_down(executor, device, RH_STREAM_ACTIVATIONS_DOWN, buffer->memory, device_address(executor, command->from),
-	                          command->from.bytes);
-}
-
 /* The last piece of a gradient is on its way, which the optimizer will be told of. */
 static int note_gradient(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
@@ -203,8 +170,6 @@ static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_
 	int up = command->from.device < 0, rc = 0;
 	if (command->to.room == RH_ROOM_WEIGHTS)
 		return copy_weights(executor, device, command);
-	if ((up ? command->from : command->to).room == RH_ROOM_HOST_BOUNDARY && !executor->lowering.drives.down)
-		return copy_boundary(executor, device, command);
 	if (!up) {
 		rc = run_copy_down(executor, device, stream, host_address(executor, command->to), device_address(executor, command->from),
 		                   command->from.bytes);

@@ -103,11 +103,15 @@ static void make_lanes(struct lowering *to)
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *to)
 {
 	int64_t blocks = options->model->blocks, devices = options->devices;
+	const struct run_boundary_needs *needs = &limits->boundaries;
+	const int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
 	*to = (struct lowering){.options = options, .left = {.block = -1}, .fold = {LOWER_NEVER, LOWER_NEVER}};
 	to->rc = ring_create(&to->ring);
 	make_lanes(to);
 	if (!to->rc)
-		to->rc = lower_drives_create(to, limits);
+		to->rc = lower_drives_create(to, needs);
+	if (!to->rc)
+		to->rc = rh_boundaries_create(buffers, options->model->layers, limits->micro_batches, &to->boundaries);
 	to->pending = array(to, to->lanes.lanes, sizeof *to->pending);
 	to->last = lower_positions(to, to->lanes.lanes);
 	to->on = array(to, devices, sizeof *to->on);
@@ -123,12 +127,13 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	to->uploaded_step = lower_positions(to, blocks);
 	to->uploaded = lower_positions(to, blocks * devices);
 	to->micro_batches = limits->micro_batches;
-	to->written = lower_positions(to, RH_BOUNDARY_KINDS * (options->model->layers + 1) * limits->micro_batches);
 	to->input = lower_positions(to, limits->micro_batches);
 	to->output = lower_positions(to, limits->micro_batches);
 	to->through = lower_positions(to, limits->micro_batches);
-	to->given = lower_positions(to, options->boxes ? RH_BOUNDARY_KINDS * limits->micro_batches : 0);
 	to->computed = lower_positions(to, limits->micro_batches * devices);
+	to->given = lower_positions(to, limits->micro_batches);
+	to->buffer_filled = lower_positions(to, needs->count);
+	to->buffer_read = lower_positions(to, needs->count * (devices + 1));
 	to->offset = lower_positions(to, 2 * blocks);
 	to->bytes = lower_positions(to, 2 * blocks);
 	to->load = lower_positions(to, limits->gaps);
@@ -161,12 +166,13 @@ void lower_destroy(struct lowering *to)
 		free_device(&to->on[d]);
 	for (int i = 0; to->pending && i < to->lanes.lanes; i++)
 		rh_free(to->pending[i].wait);
-	void *const arrays[] = {to->pending, to->last,         to->on,      to->generation, to->ready,         to->taken,
-	                        to->arrival, to->uploads_over, to->arrived, to->summed,     to->uploaded_step, to->uploaded,
-	                        to->written, to->input,        to->output,  to->through,    to->given,         to->computed,
-	                        to->offset,  to->bytes,        to->load,    to->piece};
+	void *const arrays[] = {to->pending,     to->last,         to->on,      to->generation, to->ready,         to->taken,
+	                        to->arrival,     to->uploads_over, to->arrived, to->summed,     to->uploaded_step, to->uploaded,
+	                        to->input,       to->given,        to->output,  to->through,    to->computed,      to->buffer_filled,
+	                        to->buffer_read, to->offset,       to->bytes,   to->load,       to->piece};
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		rh_free(arrays[i]);
+	rh_boundaries_destroy(&to->boundaries);
 	lower_drives_destroy(to);
 	ring_destroy(&to->ring);
 	rh_lanes_free(&to->lanes);

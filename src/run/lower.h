@@ -69,8 +69,6 @@ struct lower_drives {
 	int64_t *copied;          /* of each frame: the latest copy from it */
 	int64_t next_page;
 	int down, up;    /* buffers of the host's in the rings of writes and reads, in this order; 0: boundaries stay in memory */
-	int64_t *filled; /* of each buffer: the latest command that wrote it */
-	int64_t *freed;  /* (buffers, devices + 1): the latest copies from it; the WRITE of it */
 	int64_t *reread; /* of each record: the latest READ */
 	/* of the call */
 	struct run_reloads reloads;
@@ -108,6 +106,11 @@ struct lowering {
 	int links;                   /* likewise, by enum lower_link; -1: no other box */
 	struct lower_device *on;
 	struct lower_drives drives;
+	struct rh_boundaries boundaries; /* where they stay in memory */
+	int has_input_buffer;            /* the micro-batch that is lowered gave back the buffer of its input, and no other has since */
+	int64_t *buffer_filled;          /* of each of the host's buffers for boundaries: the latest command that wrote it */
+	int64_t *buffer_read;            /* (buffers, devices + 1): lower_buffer.c */
+	int64_t micro_batches;           /* places */
 	struct lower_call call;
 	size_t next_slot;
 	int rc;
@@ -120,12 +123,11 @@ struct lowering {
 	int64_t *uploaded;                               /* (blocks, devices): its last commands */
 	int trainable, coming;                           /* blocks; those whose gradients of the step have not arrived */
 	int makes_gradients;                             /* a slot of the step has been lowered that does */
-	int64_t *written, micro_batches;                 /* (kinds, layers + 1, micro_batches): the copy of each boundary to the host */
 	int64_t *input;                                  /* of each place: the copy of the micro-batch's integers into staging */
 	int64_t *computed; /* (places, devices): the latest computation with the micro-batch that has the place */
 	int64_t *output;   /* the download of its results */
+	int64_t *given;    /* the latest message that gave another box an activation of it */
 	int64_t *through;  /* the last command of its micro-batch in this box, of a step: LOWER_NEVER until it is lowered */
-	int64_t *given;    /* (kinds, places): the latest message that gave such a boundary to another box */
 	int64_t fold[2];   /* the host's latest addition from each piece of staging */
 	struct {
 		int device, block; /* -1: none */
@@ -140,7 +142,7 @@ struct lower_limits {
 	int64_t micro_batches; /* places */
 	int64_t gaps;          /* micro-batches of a slot, at most */
 	size_t pieces;         /* of one upload or download, at most */
-	int down, up, records; /* boundaries on NVMe: buffers of the two rings; 0: none go there */
+	struct run_boundary_needs boundaries;
 };
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *out) RH_MUST;
 void lower_destroy(struct lowering *lowering);
@@ -180,6 +182,13 @@ struct lower_slot {
 	const struct rh_slot *slot; /* NULL: what one before has left is sent */
 	int64_t step;
 	int64_t weights; /* where its stage's begin in the room */
+};
+
+/* A boundary of one micro-batch. */
+struct lower_boundary {
+	enum rh_boundary_kind kind;
+	int layer;
+	int64_t place, step, bytes;
 };
 
 /* Lanes between this box and those beside it. */
@@ -244,18 +253,31 @@ enum { LOWER_FOLD_ELEMENTS = 1 << 20 }; /* of the embedding's sum, at once */
  *
  * lower_page          a page's READ, for which this lane's next command waits; where it will lie. That command's position goes to
  *                     drives.copied
- * lower_ring_buffer   the buffer for a boundary that a device is about to send: this lane's next command waits until it is free
- * lower_ring_filled   that command, of so many bytes; its WRITE, if it is to be reloaded
- * lower_ring_find     the buffer that a boundary is in when the program reads it: this lane's next command waits until it is there
- * lower_ring_read     that command, on a device */
-int lower_drives_create(struct lowering *lowering, const struct lower_limits *limits) RH_MUST;
+ * lower_ring_next     the buffer for the next boundary that a device sends
+ * lower_ring_filled   the copy to it; its WRITE, if it is to be reloaded
+ * lower_ring_find     the buffer that a boundary is in when the program reads it
+ * lower_read_ahead    reloads that have a buffer by now */
+int lower_drives_create(struct lowering *lowering, const struct run_boundary_needs *needs) RH_MUST;
 void lower_drives_destroy(struct lowering *lowering);
 int lower_drives_begin(struct lowering *lowering) RH_MUST;
 struct rh_place lower_page(struct lowering *lowering, int lane, int64_t step, struct rh_place page);
-int lower_ring_buffer(struct lowering *lowering, int lane, enum rh_boundary_kind kind, int layer, int64_t place);
-void lower_ring_filled(struct lowering *lowering, int64_t step, int64_t copy, int64_t bytes);
-int lower_ring_find(struct lowering *lowering, int lane, int64_t step, enum rh_boundary_kind kind, int layer, int64_t place);
-void lower_ring_read(struct lowering *lowering, int64_t step, int device, int buffer, int64_t copy);
+int lower_ring_next(struct lowering *lowering, const struct lower_boundary *boundary);
+void lower_ring_filled(struct lowering *lowering, const struct lower_boundary *boundary, int64_t copy);
+int lower_ring_find(struct lowering *lowering, const struct lower_boundary *boundary);
+void lower_read_ahead(struct lowering *lowering, int64_t step);
+
+/* lower_buffer.c: buffers of host memory for boundaries.
+ *
+ * lower_buffer_await   nobody uses the buffer any more: a wait of this lane
+ * lower_buffer_take    the buffer for a boundary that this lane's next command brings to the host; it waits until it is free
+ * lower_buffer_filled  that command's position
+ * lower_buffer_find    the buffer that a boundary is in, which this lane's next command reads; it waits until it is there
+ * lower_buffer_read    that command's position; reader: its device, or the number of devices: a message */
+void lower_buffer_await(struct lowering *lowering, int lane, int buffer);
+int lower_buffer_take(struct lowering *lowering, int lane, const struct lower_boundary *boundary);
+void lower_buffer_filled(struct lowering *lowering, const struct lower_boundary *boundary, int buffer, int64_t position);
+int lower_buffer_find(struct lowering *lowering, int lane, const struct lower_boundary *boundary);
+void lower_buffer_read(struct lowering *lowering, const struct lower_boundary *boundary, int buffer, int reader, int64_t position);
 
 /* lower_slot.c */
 void lower_slot(struct lower_slot *slot);

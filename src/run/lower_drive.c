@@ -10,20 +10,18 @@
 
 #include "core/alloc.h"
 
-int lower_drives_create(struct lowering *to, const struct lower_limits *limits)
+int lower_drives_create(struct lowering *to, const struct run_boundary_needs *needs)
 {
 	struct lower_drives *drives = &to->drives;
-	int buffers = limits->down + limits->up, rc = 0;
+	int rc = 0;
 	int *const lane[] = {&drives->pages, &drives->reads, &drives->writes};
 	for (int i = 0; rc >= 0 && i < 3; i++)
 		*lane[i] = rc = rh_lanes_add_lane(
 		        &to->lanes, (struct rh_lane){.queue = lane[i] == &drives->writes ? RH_QUEUE_WRITES : RH_QUEUE_READS, .owner = i});
-	drives->down = limits->down;
-	drives->up = limits->up;
+	drives->down = needs->down;
+	drives->up = needs->up;
 	drives->copied = lower_positions(to, LOWER_FRAMES);
-	drives->filled = lower_positions(to, buffers);
-	drives->freed = lower_positions(to, (int64_t)buffers * (to->options->devices + 1));
-	drives->reread = lower_positions(to, limits->records);
+	drives->reread = lower_positions(to, needs->records);
 	return rc < 0 ? rc : to->rc;
 }
 
@@ -32,8 +30,6 @@ void lower_drives_destroy(struct lowering *to)
 	struct lower_drives *drives = &to->drives;
 	run_reloads_free(&drives->reloads);
 	rh_free(drives->copied);
-	rh_free(drives->filled);
-	rh_free(drives->freed);
 	rh_free(drives->reread);
 	rh_free(drives->written);
 }
@@ -81,27 +77,17 @@ int lower_drives_begin(struct lowering *to)
 }
 
 /* Where the program stands. A program of many steps may end before the last one: the slots that it drops are passed over. */
-static const struct run_access *next_access(struct lowering *to, int is_write, enum rh_boundary_kind kind, int layer, int64_t place)
+static const struct run_access *next_access(struct lowering *to, int is_write, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
 	while (drives->at < drives->reloads.accesses) {
 		const struct run_access *access = &drives->reloads.access[drives->at++];
-		if (access->is_write == is_write && access->kind == (int)kind && access->layer == layer && access->micro_batch == place)
+		if (access->is_write == is_write && access->kind == (int)boundary->kind && access->layer == boundary->layer &&
+		    access->micro_batch == boundary->place)
 			return access;
 	}
 	RH_ASSERT(!"a boundary that the program does not have");
 	return NULL;
-}
-
-/* Nobody uses the buffer any more: a wait of this lane, whose next command fills it. */
-static void await_buffer(struct lowering *to, int lane, int buffer)
-{
-	int64_t *freed = &to->drives.freed[(int64_t)buffer * (to->options->devices + 1)];
-	lower_await(to, lane, to->drives.filled[buffer], RH_WAIT_NEEDS);
-	for (int i = 0; i <= to->options->devices; i++) {
-		lower_await(to, lane, freed[i], RH_WAIT_NEEDS);
-		freed[i] = LOWER_NEVER;
-	}
 }
 
 static void read_back(struct lowering *to, int64_t reload, int64_t step)
@@ -111,14 +97,14 @@ static void read_back(struct lowering *to, int64_t reload, int64_t step)
 	int record = drives->reloads.write[write].record, buffer = drives->down + (int)(reload % drives->up);
 	int64_t bytes = drives->written[write].bytes;
 	lower_await(to, drives->reads, drives->written[write].position, RH_WAIT_NEEDS);
-	await_buffer(to, drives->reads, buffer);
-	drives->reread[record] = drives->filled[buffer] =
+	lower_buffer_await(to, drives->reads, buffer);
+	drives->reread[record] = to->buffer_filled[buffer] =
 	        transfer(to, drives->reads, step, lower_place(-1, RH_ROOM_RECORD, record, 0, bytes),
 	                 lower_place(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes));
 }
 
 /* Reloads in the order of the program, each once it has a buffer and has been written. */
-static void read_ahead(struct lowering *to, int64_t step)
+void lower_read_ahead(struct lowering *to, int64_t step)
 {
 	struct lower_drives *drives = &to->drives;
 	const struct run_reloads *reloads = &drives->reloads;
@@ -127,53 +113,42 @@ static void read_ahead(struct lowering *to, int64_t step)
 		read_back(to, drives->next_read++, step);
 }
 
-int lower_ring_buffer(struct lowering *to, int lane, enum rh_boundary_kind kind, int layer, int64_t place)
+int lower_ring_next(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
-	drives->write = next_access(to, 1, kind, layer, place)->write;
-	int buffer = (int)(drives->write % drives->down);
-	await_buffer(to, lane, buffer);
-	return buffer;
+	drives->write = next_access(to, 1, boundary)->write;
+	return (int)(drives->write % drives->down);
 }
 
-void lower_ring_filled(struct lowering *to, int64_t step, int64_t copy, int64_t bytes)
+void lower_ring_filled(struct lowering *to, const struct lower_boundary *boundary, int64_t copy)
 {
 	struct lower_drives *drives = &to->drives;
-	int64_t write = drives->write;
+	int64_t write = drives->write, bytes = boundary->bytes;
 	int buffer = (int)(write % drives->down), record = drives->reloads.write[write].record;
-	drives->filled[buffer] = copy;
 	if (record < 0)
 		return;
 	lower_await(to, drives->writes, copy, RH_WAIT_NEEDS);
 	lower_await(to, drives->writes, drives->reread[record], RH_WAIT_NEEDS);
-	int64_t position = transfer(to, drives->writes, step, lower_place(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes),
+	int64_t position = transfer(to, drives->writes, boundary->step, lower_place(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes),
 	                            lower_place(-1, RH_ROOM_RECORD, record, 0, bytes));
-	drives->freed[(int64_t)buffer * (to->options->devices + 1) + to->options->devices] = position;
 	drives->written[write].position = position;
 	drives->written[write].bytes = bytes;
-	read_ahead(to, step);
+	lower_buffer_read(to, boundary, buffer, to->options->devices, position);
 }
 
-int lower_ring_find(struct lowering *to, int lane, int64_t step, enum rh_boundary_kind kind, int layer, int64_t place)
+int lower_ring_find(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
-	const struct run_access *access = next_access(to, 0, kind, layer, place);
+	const struct run_access *access = next_access(to, 0, boundary);
 	int buffer = (int)(access->write % drives->down);
 	if (access->reload >= 0) {
 		buffer = drives->down + (int)(access->reload % drives->up);
 		drives->first_held = access->reload;
 		if (drives->next_read <= access->reload) { /* those before it were dropped */
 			drives->next_read = access->reload + 1;
-			read_back(to, access->reload, step);
+			read_back(to, access->reload, boundary->step);
 		}
 		drives->first_held++;
 	}
-	lower_await(to, lane, drives->filled[buffer], RH_WAIT_NEEDS);
 	return buffer;
-}
-
-void lower_ring_read(struct lowering *to, int64_t step, int device, int buffer, int64_t copy)
-{
-	to->drives.freed[(int64_t)buffer * (to->options->devices + 1) + device] = copy;
-	read_ahead(to, step);
 }

@@ -58,11 +58,9 @@ static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
 	return lower_place(-1, room, number, 0, bytes);
 }
 
-/* A boundary's number among all there may be. Where boundaries stay in memory the dispatcher knows which buffer of the host's it is in. */
-static int64_t number_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
+static struct lower_boundary boundary_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
-	const struct lowering *to = micro->slot->to;
-	return ((int)kind * (to->options->model->layers + 1) + layer) * to->micro_batches + micro->place;
+	return (struct lower_boundary){kind, layer, micro->place, micro->slot->step, micro->boundary_bytes};
 }
 
 /* Brings a boundary from the host; the compute stream must still wait for the copy. */
@@ -70,28 +68,16 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
 	struct lowering *to = slot->to;
-	int64_t number = number_of(micro, kind, layer);
+	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	int16_t buffer = take(slot, &slot->on->boundary, RH_STREAM_ACTIVATIONS_UP);
-	int lane = lane_of(slot, RH_STREAM_ACTIVATIONS_UP);
-	if (to->drives.down)
-		number = lower_ring_find(to, lane, slot->step, kind, layer, micro->place);
-	else
-		lower_await(to, lane, to->written[number], RH_WAIT_NEEDS);
+	int on_host = lower_buffer_find(to, lane_of(slot, RH_STREAM_ACTIVATIONS_UP), &boundary);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
 	copy.lo = copy.hi = layer;
 	copy.block = (int)kind;
-	copy.from = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
+	copy.from = there(RH_ROOM_HOST_BOUNDARY, on_host, micro->boundary_bytes);
 	copy.to = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
-	int64_t position = lower_add(to, &copy);
-	if (to->drives.down)
-		lower_ring_read(to, slot->step, slot->device, (int)number, position);
+	lower_buffer_read(to, &boundary, on_host, slot->device, lower_add(to, &copy));
 	return buffer;
-}
-
-/* The latest SEND of such a boundary of this place. */
-static int64_t *given(const struct micro *micro, enum rh_boundary_kind kind)
-{
-	return &micro->slot->to->given[(int64_t)kind * micro->slot->to->micro_batches + micro->place];
 }
 
 /* Sends a boundary that command `made` leaves in a buffer of the device. */
@@ -99,21 +85,16 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 {
 	struct lower_slot *slot = micro->slot;
 	struct lowering *to = slot->to;
-	int64_t number = number_of(micro, kind, layer), *written = &to->written[number];
-	int lane = lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
-	if (to->drives.down)
-		number = lower_ring_buffer(to, lane, kind, layer, micro->place);
+	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
+	int lane = lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), on_host = lower_buffer_take(to, lane, &boundary);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
 	copy.lo = copy.hi = layer;
 	copy.block = (int)kind;
 	copy.from = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
-	copy.to = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
+	copy.to = there(RH_ROOM_HOST_BOUNDARY, on_host, micro->boundary_bytes);
 	lower_await(to, lane, made, RH_WAIT_NEEDS);
-	if (to->options->boxes && (layer == 0 || layer == rh_plan_top(to->options->plan) || rh_plan_gives(to->options->plan, layer)))
-		lower_await(to, lane, *given(micro, kind), RH_WAIT_NEEDS); /* of the step that had the place before */
-	slot->on->boundary.freed[buffer] = *written = lower_add(to, &copy);
-	if (to->drives.down)
-		lower_ring_filled(to, slot->step, *written, micro->boundary_bytes);
+	slot->on->boundary.freed[buffer] = lower_add(to, &copy);
+	lower_buffer_filled(to, &boundary, on_host, slot->on->boundary.freed[buffer]);
 }
 
 /* A boundary comes from the box beside this one, or, from the host's copy, goes there. */
@@ -132,11 +113,12 @@ static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct lowering *to = micro->slot->to;
 	enum lower_link link = kind == RH_BOUNDARY_ACTIVATION ? LOWER_FROM_BELOW : LOWER_FROM_ABOVE;
 	struct rh_command command = message(micro, RH_COMMAND_RECEIVE, link, kind, layer);
-	lower_await(to, command.lane, to->input[micro->place], RH_WAIT_NEEDS); /* who read what the place had before is through */
-	if (kind == RH_BOUNDARY_GRADIENT)                                      /* made of what this box sent: there is none before */
-		lower_await(to, command.lane, *given(micro, RH_BOUNDARY_ACTIVATION), RH_WAIT_NEEDS);
-	command.to = there(RH_ROOM_HOST_BOUNDARY, number_of(micro, kind, layer), micro->boundary_bytes);
-	to->written[command.to.number] = lower_add(to, &command);
+	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
+	int on_host = lower_buffer_take(to, command.lane, &boundary);
+	if (kind == RH_BOUNDARY_GRADIENT) /* made of what this box sent: there is none before */
+		lower_await(to, command.lane, to->given[micro->place], RH_WAIT_NEEDS);
+	command.to = there(RH_ROOM_HOST_BOUNDARY, on_host, micro->boundary_bytes);
+	lower_buffer_filled(to, &boundary, on_host, lower_add(to, &command));
 }
 
 static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
@@ -144,9 +126,13 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct lowering *to = micro->slot->to;
 	enum lower_link link = kind == RH_BOUNDARY_ACTIVATION ? LOWER_TO_ABOVE : LOWER_TO_BELOW;
 	struct rh_command command = message(micro, RH_COMMAND_SEND, link, kind, layer);
-	command.from = there(RH_ROOM_HOST_BOUNDARY, number_of(micro, kind, layer), micro->boundary_bytes);
-	lower_await(to, command.lane, to->written[command.from.number], RH_WAIT_NEEDS);
-	int64_t position = *given(micro, kind) = lower_add(to, &command);
+	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
+	int on_host = lower_buffer_find(to, command.lane, &boundary);
+	command.from = there(RH_ROOM_HOST_BOUNDARY, on_host, micro->boundary_bytes);
+	int64_t position = lower_add(to, &command);
+	lower_buffer_read(to, &boundary, on_host, to->options->devices, position);
+	if (kind == RH_BOUNDARY_ACTIVATION)
+		to->given[micro->place] = position;
 	if (kind == RH_BOUNDARY_GRADIENT || (to->options->plan->feeds && !to->options->plan->owes_gradient))
 		to->through[micro->place] = position;
 }
@@ -345,6 +331,7 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	        .slot = slot, .number = in_step, .place = place, .shape = &to->batch[place].shape, .is_last = number == of->count - 1};
 	micro.boundary_bytes = rh_boundary_bytes(options->model, micro.shape->tokens);
 	int reads = (of->lo > 0 || options->plan->is_fed) && of->kind != RH_SLOT_WEIGHT_GRADIENT;
+	to->has_input_buffer = 0;
 	input(&micro);
 	if (rh_slot_takes_input(options->plan, of))
 		receive(&micro, RH_BOUNDARY_ACTIVATION, of->lo);

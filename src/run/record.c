@@ -31,24 +31,18 @@ const struct rh_lanes *rh_recorder_lanes(const struct rh_recorder *recorder)
 	return &recorder->executor->lowering.lanes;
 }
 
-/* In memory each boundary has a number, and so a place, of its own: the dispatcher gives out the host's buffers. */
 void rh_recorder_rooms(const struct rh_recorder *recorder, struct rh_check_options *out)
 {
 	const struct rh_executor *executor = recorder->executor;
 	const struct rh_executor_options *options = &executor->options;
-	int64_t boundaries = RH_BOUNDARY_KINDS * (options->model->layers + 1) * executor->micro_batches;
 	*out = (struct rh_check_options){.model = options->model,
 	                                 .plan = options->plan,
 	                                 .devices = options->devices,
 	                                 .stale = options->stale,
 	                                 .crosses_rounds = rh_store_options(options->store)->crosses_rounds};
 	rh_check_rooms(out, executor->micro_batches);
-	out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){(int)boundaries, options->plan->boundary_bytes};
-	out->boundary_buffers = executor->needs.records ? 0 : executor->needs.count;
-	if (executor->needs.records) {
-		out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){executor->needs.count, executor->needs.bytes_each};
-		out->room[RH_ROOM_RECORD] = (struct rh_check_room){executor->needs.records, executor->needs.bytes_each};
-	}
+	out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){executor->needs.count, executor->needs.bytes_each};
+	out->room[RH_ROOM_RECORD] = (struct rh_check_room){executor->needs.records, executor->needs.bytes_each};
 	if (options->page_bytes)
 		out->room[RH_ROOM_HOST_FRAME] = (struct rh_check_room){LOWER_FRAMES, options->page_bytes};
 	out->room[RH_ROOM_HOST_FOLD] = (struct rh_check_room){2, LOWER_FOLD_ELEMENTS * 4};

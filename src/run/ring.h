@@ -14,7 +14,6 @@ struct ring_command {
 	struct rh_command is;      /* first: ring_of */
 	struct ring_command *next; /* in its lane; of those issued, on its stream */
 	int64_t sequence;          /* 0: not issued; then its number on the stream; off streams 1 */
-	int64_t slot;              /* the number of its slot, of all that were lowered */
 	int waiter;                /* a lane whose next command waits for it, -1: none. Others: next_waiter of struct run_dispatcher */
 	signed char place;         /* of its step among those in flight; DISPATCH_AHEAD (dispatcher.h) */
 	char is_wanted;            /* somebody waits for it */
@@ -68,7 +67,7 @@ static inline struct ring_command *ring_of(const struct rh_command *command)
 
 int ring_create(struct run_ring *out) RH_MUST;
 void ring_destroy(struct run_ring *ring);
-/* `command` gets the next position, and these waits. Whoever takes it over sets slot and place. -ENOMEM. */
+/* `command` gets the next position, and these waits. Whoever takes it over sets its place. -ENOMEM. */
 int ring_add(struct run_ring *ring, const struct rh_command *command, const struct rh_waits *waits) RH_MUST;
 /* Nobody need wait for it any more. */
 void ring_end(struct run_ring *ring, struct ring_command *command);

@@ -212,8 +212,7 @@ int run_lower_slot(struct rh_executor *executor, int place)
 	executor->dispatcher.device[d].lowered = next_position(executor);
 	if (executor->is_stretch)
 		run_stretch_note(executor, &executor->program.slot[number]);
-	rc = dispatcher_take_slot(executor, &executor->program.slot[number]);
-	rc = rc ? rc : lower_next_slot(lowering);
+	rc = lower_next_slot(lowering);
 	rc = rc ? rc : dispatcher_take(executor, place);
 	rc = rc ? rc : dispatcher_look(executor, d);
 	if (!rc)

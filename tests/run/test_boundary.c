@@ -138,19 +138,29 @@ static void test_no_step_of_any_schedule_needs_more(void **state)
 static void test_buffers_come_back_first_in_first_out(void **state)
 {
 	(void)state;
+	const int count[RH_BOUNDARY_POOLS] = {4, [RH_BOUNDARY_TO_BELOW] = 1};
+	const struct rh_boundary_want one = {.readers = 1}, two = {.readers = 2}, latest = {.readers = 1, .is_latest = 1},
+	                              below = {.pool = RH_BOUNDARY_TO_BELOW, .readers = 1};
 	struct rh_boundaries books;
-	check_ok(rh_boundaries_create(&(struct rh_boundaries_options){.count = 3, .layers = LAYERS, .micro_batches = 4}, &books));
-	struct rh_boundary_buffer *a = rh_boundary_acquire(&books, RH_BOUNDARY_ACTIVATION, 2, 0, 2);
-	struct rh_boundary_buffer *b = rh_boundary_acquire(&books, RH_BOUNDARY_GRADIENT, 2, 0, 1);
-	assert_ptr_not_equal(a, b);
-	assert_ptr_equal(rh_boundary_find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
-	rh_boundary_release(&books, RH_BOUNDARY_ACTIVATION, 2, 0); /* one reader is left */
-	assert_ptr_equal(rh_boundary_find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
-	rh_boundary_release(&books, RH_BOUNDARY_GRADIENT, 2, 0);
-	struct rh_boundary_buffer *c = rh_boundary_acquire(&books, RH_BOUNDARY_ACTIVATION, 5, 3, 1);
-	assert_true(c != a && c != b); /* the one that has been free longest */
-	assert_ptr_equal(rh_boundary_acquire(&books, RH_BOUNDARY_ACTIVATION, 5, 2, 1), b);
-	assert_int_equal(books.least_free, 0);
+	check_ok(rh_boundaries_create(count, LAYERS, 5, &books));
+	int a = rh_boundary_acquire(&books, two, RH_BOUNDARY_ACTIVATION, 2, 0),
+	    b = rh_boundary_acquire(&books, one, RH_BOUNDARY_GRADIENT, 2, 0);
+	int d = rh_boundary_acquire(&books, below, RH_BOUNDARY_GRADIENT, 0, 0);
+	assert_true(a != b && d == 4); /* a pool of its own, behind the others */
+	assert_int_equal(rh_boundary_find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
+	assert_false(rh_boundary_release(&books, RH_BOUNDARY_ACTIVATION, 2, 0)); /* one reader is left */
+	assert_int_equal(rh_boundary_find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
+	assert_true(rh_boundary_release(&books, RH_BOUNDARY_GRADIENT, 2, 0));
+	int c = rh_boundary_acquire(&books, one, RH_BOUNDARY_ACTIVATION, 5, 3);
+	assert_true(c != a && c != b && c != d); /* the one that has been free longest */
+	assert_int_equal(rh_boundary_acquire(&books, latest, RH_BOUNDARY_ACTIVATION, 5, 2), b);
+	assert_true(rh_boundary_release(&books, RH_BOUNDARY_ACTIVATION, 5, 2));
+	int e = rh_boundary_acquire(&books, one, RH_BOUNDARY_ACTIVATION, 4, 1);
+	assert_true(e != a && e != b && e != c && e != d);
+	assert_int_equal(rh_boundary_acquire(&books, one, RH_BOUNDARY_ACTIVATION, 4, 2), b);
+	assert_true(rh_boundary_release(&books, RH_BOUNDARY_GRADIENT, 0, 0));
+	assert_int_equal(rh_boundary_acquire(&books, below, RH_BOUNDARY_GRADIENT, 0, 4), d);
+	assert_int_equal(books.pool[RH_BOUNDARY_OWN].least_free, 0);
 	rh_boundaries_destroy(&books);
 }
 

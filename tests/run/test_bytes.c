@@ -69,11 +69,11 @@ static void check_host_bytes(const struct rh_session *session)
 	assert_int_equal(session->plan.bytes.store, rh_host_round(store));
 	assert_int_equal(session->plan.bytes.boundaries,
 	                 rh_host_round(executor->boundary_memory.capacity) + rh_host_round(executor->micro_memory.capacity));
-	assert_int_equal(executor->boundary_memory.used, executor->boundaries.count * session->plan.stages.boundary_bytes);
+	assert_int_equal(executor->needs.bytes_each, session->plan.stages.boundary_bytes);
 	/* the others were needed at once, but for one that was counted with what a micro-batch reads: that is free before it writes. Side by
 	 * side slots need no more */
 	if (executor->options.devices == 1)
-		assert_true(executor->boundaries.least_free <= executor->options.spare_boundaries + 1);
+		assert_true(executor->lowering.boundaries.pool[RH_BOUNDARY_OWN].least_free <= executor->options.spare_boundaries + 1);
 	assert_int_equal(session->plan.bytes.total - session->plan.bytes.store - session->plan.bytes.boundaries - session->plan.bytes.data -
 	                         session->plan.bytes.host_devices * session->plan.bytes.device,
 	                 session->plan.bytes.program + session->plan.bytes.checkpoints); /* the allowance that is printed */

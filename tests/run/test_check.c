@@ -80,7 +80,6 @@ static struct rh_check_fault judge(const struct lane_run *run, const struct rh_l
 	struct rh_check *check;
 	int64_t bytes = lanes->command[RECEIVE].to.bytes;
 	rh_recorder_rooms(run->recorder, &options);
-	options.boundary_buffers = 0;
 	options.room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){3, bytes};
 	options.room[RH_ROOM_RECORD] = options.room[RH_ROOM_BOUNDARY] = (struct rh_check_room){1, bytes};
 	check_ok(rh_check_create(&options, &check));
@@ -155,7 +154,7 @@ static void test_commands_of_drives_and_links_are_held_to_their_contents_and_ord
 	lane_run_close(&run);
 }
 
-/* In memory, too: numbers are boundaries then, and their buffers are counted. */
+/* In memory, too. */
 static void test_boundaries_beyond_the_plans_buffers_are_refused(void **state)
 {
 	(void)state;
@@ -173,19 +172,19 @@ static void test_boundaries_beyond_the_plans_buffers_are_refused(void **state)
 	check_ok(lane_run_open(&run, &is));
 	lane_run_steps(&run);
 	rh_recorder_rooms(run.recorder, &options);
-	int buffers = options.boundary_buffers;
+	int buffers = options.room[RH_ROOM_HOST_BOUNDARY].count;
 	assert_true(buffers > 1);
 	for (int most = buffers; most > 0; most--) {
 		struct rh_check_fault fault;
 		struct rh_check *check;
-		options.boundary_buffers = most;
+		options.room[RH_ROOM_HOST_BOUNDARY].count = most;
 		check_ok(rh_check_create(&options, &check));
 		for (int i = 0; i < run.calls; i++)
 			check_ok(rh_check_expect(check, &run.call[i]));
 		check_ok(rh_check_run(check, rh_recorder_lanes(run.recorder), &fault));
 		rh_check_destroy(check);
 		accepted += fault.position < 0;
-		assert_true(fault.position < 0 || strstr(fault.text, "needs a buffer more"));
+		assert_true(fault.position < 0 || strstr(fault.text, "of a room of"));
 	}
 	printf("%d buffers; the program needs %d\n", buffers, buffers - accepted + 1);
 	assert_true(accepted > 0 && accepted < buffers);

@@ -1,0 +1,77 @@
+/* Which buffer of host memory each boundary is in. Where boundaries go to NVMe, buffers are two rings (lower_drive.c); else they are given
+ * out in the order of the program (run/boundary.h), for which there are enough of them by count. Whoever fills a buffer waits for those who
+ * read what it held before. So a slot sends a micro-batch's output from the buffer that its input came in, if nobody else reads that: it
+ * waits for its own device alone, not for others that have as much to do. */
+#include "run/lower.h"
+
+/* Boundaries that only another box reads have buffers of their own, where the plan gives them any. */
+static enum rh_boundary_pool pool_of(const struct lowering *to, const struct lower_boundary *boundary, int readers)
+{
+	const struct rh_plan *plan = to->options->plan;
+	int is_activation = boundary->kind == RH_BOUNDARY_ACTIVATION;
+	int leaves = is_activation ? rh_plan_gives(plan, boundary->layer) : plan->owes_gradient && !boundary->layer;
+	enum rh_boundary_pool pool = is_activation ? RH_BOUNDARY_TO_ABOVE : RH_BOUNDARY_TO_BELOW;
+	return leaves && readers == 1 && to->boundaries.pool[pool].count ? pool : RH_BOUNDARY_OWN;
+}
+
+static int acquire(struct lowering *to, const struct lower_boundary *boundary)
+{
+	int is_activation = boundary->kind == RH_BOUNDARY_ACTIVATION;
+	int readers = is_activation ? rh_boundary_readers(to->options->plan, to->call.trains, boundary->layer) : 1;
+	struct rh_boundary_want want = {.pool = pool_of(to, boundary, readers), .readers = readers};
+	if (want.pool == RH_BOUNDARY_OWN) {
+		want.is_latest = to->has_input_buffer;
+		to->has_input_buffer = 0;
+	}
+	return rh_boundary_acquire(&to->boundaries, want, boundary->kind, boundary->layer, boundary->place);
+}
+
+/* (devices + 1): the latest copy from the buffer to each device, and its latest WRITE or SEND. */
+static int64_t *readers_of(struct lowering *to, int buffer)
+{
+	return &to->buffer_read[(int64_t)buffer * (to->options->devices + 1)];
+}
+
+void lower_buffer_await(struct lowering *to, int lane, int buffer)
+{
+	int64_t *read = readers_of(to, buffer);
+	int is_read = 0;
+	for (int i = 0; i <= to->options->devices; i++) {
+		lower_await(to, lane, read[i], RH_WAIT_NEEDS);
+		is_read |= read[i] != LOWER_NEVER;
+		read[i] = LOWER_NEVER;
+	}
+	if (!is_read) /* a read waits for it */
+		lower_await(to, lane, to->buffer_filled[buffer], RH_WAIT_NEEDS);
+}
+
+int lower_buffer_take(struct lowering *to, int lane, const struct lower_boundary *boundary)
+{
+	int buffer = to->drives.down ? lower_ring_next(to, boundary) : acquire(to, boundary);
+	lower_buffer_await(to, lane, buffer);
+	return buffer;
+}
+
+void lower_buffer_filled(struct lowering *to, const struct lower_boundary *boundary, int buffer, int64_t position)
+{
+	to->buffer_filled[buffer] = position;
+	if (to->drives.down)
+		lower_ring_filled(to, boundary, position);
+}
+
+int lower_buffer_find(struct lowering *to, int lane, const struct lower_boundary *boundary)
+{
+	int buffer = to->drives.down ? lower_ring_find(to, boundary)
+	                             : rh_boundary_find(&to->boundaries, boundary->kind, boundary->layer, boundary->place);
+	lower_await(to, lane, to->buffer_filled[buffer], RH_WAIT_NEEDS);
+	return buffer;
+}
+
+void lower_buffer_read(struct lowering *to, const struct lower_boundary *boundary, int buffer, int reader, int64_t position)
+{
+	readers_of(to, buffer)[reader] = position;
+	if (to->drives.down)
+		lower_read_ahead(to, boundary->step);
+	else if (rh_boundary_release(&to->boundaries, boundary->kind, boundary->layer, boundary->place))
+		to->has_input_buffer = reader < to->options->devices;
+}
