@@ -2,7 +2,7 @@
 #include "core/minmax.h"
 #include "partition/rounds.h"
 #include "run/executor_internal.h"
-#include "run/reload.h"
+#include "schedule/reload.h"
 
 enum {
 	DOWN_LEAST = 4, /* one that a device fills, the next one, two that are being written to drives */
@@ -24,7 +24,7 @@ int64_t run_infer_round(const struct rh_executor_options *options)
 /* Of all programs of one run: the most. */
 struct counting {
 	const struct rh_executor_options *options;
-	struct run_reloads reloads;
+	struct rh_reloads reloads;
 	int needed; /* buffers in memory */
 	int records;
 	int64_t writes;
@@ -39,8 +39,8 @@ static int count_program(struct counting *counting, const struct rh_program *pro
 	                                .program = program,
 	                                .steps_held = steps_held,
 	                                .step_micro_batches = count};
-	int rc = each > 1 ? run_reloads_count_round(&counting->reloads, &walk, each, ring_down(options))
-	                  : run_reloads_find(&counting->reloads, &walk, steps_held * count, ring_down(options));
+	int rc = each > 1 ? rh_reloads_count_round(&counting->reloads, &walk, each, ring_down(options))
+	                  : rh_reloads_find(&counting->reloads, &walk, steps_held * count, ring_down(options));
 	if (rc)
 		return rc;
 	counting->records = (int)rh_max(counting->records, counting->reloads.records);
@@ -186,7 +186,7 @@ int run_boundary_needs(const struct rh_executor_options *options, struct run_bou
 	if (!rc)
 		rc = count_all(&counting, &program);
 	rh_program_free(&program);
-	run_reloads_free(&counting.reloads);
+	rh_reloads_free(&counting.reloads);
 	if (rc)
 		return rc;
 	if (counting.needed)

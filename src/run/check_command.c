@@ -1,5 +1,5 @@
 /* What each kind of command needs to find, and what it leaves. */
-#include "run/boundary.h"
+#include "schedule/boundary.h"
 #include "run/check_internal.h"
 
 enum arena_piece { ARENA_KEPT, ARENA_RUNNING }; /* the two pieces that the checker knows of a device's arena */

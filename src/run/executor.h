@@ -15,7 +15,7 @@
 #include "offload/store.h"
 #include "offload/updater.h"
 #include "partition/plan.h"
-#include "run/boundary.h"
+#include "schedule/boundary.h"
 #include "link/wire.h"
 #include "schedule/dispatch.h"
 

@@ -7,7 +7,7 @@
 #include "offload/pin.h"
 #include "offload/staging.h"
 #include "offload/transfer.h"
-#include "run/boundary.h"
+#include "schedule/boundary.h"
 #include "run/dispatcher.h"
 #include "run/executor.h"
 #include "run/waits.h"

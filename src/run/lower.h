@@ -8,8 +8,8 @@
 
 #include "offload/transfer.h"
 #include "run/executor.h"
-#include "run/reload.h"
 #include "run/ring.h"
+#include "schedule/reload.h"
 
 enum { LOWER_NEVER = -1 };    /* a position: of no command */
 enum { LOWER_GIVEN_UP = -2 }; /* in place of a kind of slots: what is not issued of its upload is to be dropped */
@@ -71,7 +71,7 @@ struct lower_drives {
 	int down, up;    /* buffers of the host's in the rings of writes and reads, in this order; 0: boundaries stay in memory */
 	int64_t *reread; /* of each record: the latest READ */
 	/* of the call */
-	struct run_reloads reloads;
+	struct rh_reloads reloads;
 	size_t at;                     /* the next of its accesses */
 	int64_t write;                 /* the latest */
 	int64_t next_read, first_held; /* reloads: to be read next; the first whose buffer may still be read */
@@ -136,6 +136,16 @@ struct lowering {
 	/* scratch */
 	int64_t *offset, *bytes, *load;
 	struct rh_transfer_piece *piece;
+};
+
+/* What boundaries take, for the worst of all programs that a run may ask for. */
+struct run_boundary_needs {
+	int count;              /* buffers in host memory; none where everything is one stage */
+	int to_above, to_below; /* of these, for what goes to the box above or below alone */
+	int64_t bytes_each;     /* of a buffer, and of a record */
+	int down, up;           /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
+	int records;            /* on NVMe */
+	int64_t step_writes;    /* of records in a step */
 };
 
 struct lower_limits {

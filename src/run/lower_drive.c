@@ -4,7 +4,7 @@
  *   boundaries       COPY of boundary n from a device -> ring of writes, buffer n mod `down` -> WRITE, where a reload is to come.
  *                    READ of reload r -> ring of reads, buffer r mod `up` -> COPY to a device. READ r + up waits for that copy.
  *
- * Which boundaries are written, and which of the program's reads are reloads, is known when a call begins (run/reload.h). A READ is placed
+ * Which boundaries are written, and which of the program's reads are reloads, is known when a call begins (schedule/reload.h). A READ is placed
  * as soon as its WRITE has been, and the copy out of its buffer: so drives read ahead as far as the buffers go. */
 #include "run/lower.h"
 
@@ -28,7 +28,7 @@ int lower_drives_create(struct lowering *to, const struct run_boundary_needs *ne
 void lower_drives_destroy(struct lowering *to)
 {
 	struct lower_drives *drives = &to->drives;
-	run_reloads_free(&drives->reloads);
+	rh_reloads_free(&drives->reloads);
 	rh_free(drives->copied);
 	rh_free(drives->reread);
 	rh_free(drives->written);
@@ -67,7 +67,7 @@ int lower_drives_begin(struct lowering *to)
 	                                      .step_micro_batches = to->options->train_micro_batches};
 	if (!drives->down)
 		return 0;
-	int rc = run_reloads_find(&drives->reloads, &walk, to->micro_batches, drives->down);
+	int rc = rh_reloads_find(&drives->reloads, &walk, to->micro_batches, drives->down);
 	rc = rc ? rc : rh_grow(&drives->written, &drives->written_capacity, drives->reloads.writes + 1, sizeof *drives->written);
 	for (size_t i = 0; !rc && i < drives->reloads.writes; i++)
 		drives->written[i].position = LOWER_NEVER;
@@ -77,11 +77,11 @@ int lower_drives_begin(struct lowering *to)
 }
 
 /* Where the program stands. A program of many steps may end before the last one: the slots that it drops are passed over. */
-static const struct run_access *next_access(struct lowering *to, int is_write, const struct lower_boundary *boundary)
+static const struct rh_reload_access *next_access(struct lowering *to, int is_write, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
 	while (drives->at < drives->reloads.accesses) {
-		const struct run_access *access = &drives->reloads.access[drives->at++];
+		const struct rh_reload_access *access = &drives->reloads.access[drives->at++];
 		if (access->is_write == is_write && access->kind == (int)boundary->kind && access->layer == boundary->layer &&
 		    access->micro_batch == boundary->place)
 			return access;
@@ -107,7 +107,7 @@ static void read_back(struct lowering *to, int64_t reload, int64_t step)
 void lower_read_ahead(struct lowering *to, int64_t step)
 {
 	struct lower_drives *drives = &to->drives;
-	const struct run_reloads *reloads = &drives->reloads;
+	const struct rh_reloads *reloads = &drives->reloads;
 	while (!to->rc && drives->next_read < (int64_t)reloads->count && drives->next_read < drives->first_held + drives->up &&
 	       drives->written[reloads->reload[drives->next_read]].position != LOWER_NEVER)
 		read_back(to, drives->next_read++, step);
@@ -139,7 +139,7 @@ void lower_ring_filled(struct lowering *to, const struct lower_boundary *boundar
 int lower_ring_find(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
-	const struct run_access *access = next_access(to, 0, boundary);
+	const struct rh_reload_access *access = next_access(to, 0, boundary);
 	int buffer = (int)(access->write % drives->down);
 	if (access->reload >= 0) {
 		buffer = drives->down + (int)(access->reload % drives->up);

@@ -2,7 +2,7 @@
 #include "check.h"
 #include "eight_layers.h"
 
-#include "run/boundary.h"
+#include "schedule/boundary.h"
 #include "run/executor_internal.h"
 
 static void test_readers_are_the_stages_that_begin_there(void **state)

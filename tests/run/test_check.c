@@ -3,7 +3,7 @@
 #include "run/lane_case.h"
 
 #include "core/alloc.h"
-#include "run/boundary.h"
+#include "schedule/boundary.h"
 
 enum { RECEIVES, SENDS, READS, WRITES, UP, DOWN, LANES };
 

@@ -1,4 +1,4 @@
-/* Boundaries through rings and NVMe: every read finds what was written where run/reload.h says that it is, and no record is overwritten too
+/* Boundaries through rings and NVMe: every read finds what was written where schedule/reload.h says that it is, and no record is overwritten too
  * early; for many programs and rings. And the thread that carries it out. */
 #include "check.h"
 #include "eight_layers.h"
@@ -8,7 +8,7 @@
 #include "offload/host_thread.h"
 #include "offload/space.h"
 #include "run/executor_internal.h"
-#include "run/reload.h"
+#include "schedule/reload.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -16,13 +16,13 @@
 enum { MICROS_MOST = 9, DOWN_MOST = 24, WRITES_MOST = 1000 };
 
 /* Carries the reloads out with numbers of writes in place of bytes. */
-static void check_contents(const struct run_reloads *reloads, int down)
+static void check_contents(const struct rh_reloads *reloads, int down)
 {
 	int64_t ring[DOWN_MOST], record[WRITES_MOST], writes = 0, reloaded = 0, records = 0;
 	memset(ring, -1, sizeof ring);
 	memset(record, -1, sizeof record);
 	for (size_t i = 0; i < reloads->accesses; i++) {
-		const struct run_access *access = &reloads->access[i];
+		const struct rh_reload_access *access = &reloads->access[i];
 		int at = reloads->write[access->write].record;
 		if (access->is_write) {
 			assert_int_equal(access->write, writes++);
@@ -48,7 +48,7 @@ static void check_contents(const struct run_reloads *reloads, int down)
 static void test_every_read_finds_what_was_written(void **state)
 {
 	(void)state;
-	struct run_reloads reloads = {0};
+	struct rh_reloads reloads = {0};
 	struct rh_program program = {0};
 	for (int trains = 0; trains < 2; trains++)
 		for (int64_t m = 1; m <= MICROS_MOST; m++)
@@ -58,22 +58,22 @@ static void test_every_read_finds_what_was_written(void **state)
 					struct rh_boundary_walk walk = {
 					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(&plan, trains, 2, m, round, &turn, &program));
-					check_ok(run_reloads_find(&reloads, &walk, m, down));
+					check_ok(rh_reloads_find(&reloads, &walk, m, down));
 					check_contents(&reloads, down);
 					assert_true(trains || down < round || !reloads.records); /* so short rounds write nothing */
 				}
 	rh_program_free(&program);
-	run_reloads_free(&reloads);
+	rh_reloads_free(&reloads);
 }
 
 /* Boundaries written to NVMe in the step that writes the most. */
-static int64_t most_writes(const struct run_reloads *reloads)
+static int64_t most_writes(const struct rh_reloads *reloads)
 {
 	int64_t most = 0, steps = 1;
 	for (int64_t step = 0; step < steps; step++) {
 		int64_t of_step = 0;
 		for (size_t i = 0; i < reloads->accesses; i++) {
-			const struct run_access *access = &reloads->access[i];
+			const struct rh_reload_access *access = &reloads->access[i];
 			steps = rh_max(steps, access->step + 1);
 			of_step += access->is_write && access->step == step && reloads->write[access->write].record >= 0;
 		}
@@ -86,7 +86,7 @@ static int64_t most_writes(const struct run_reloads *reloads)
 static void test_writes_are_counted_by_step(void **state)
 {
 	(void)state;
-	struct run_reloads reloads = {0};
+	struct rh_reloads reloads = {0};
 	struct rh_program program = {0};
 	int64_t written = 0;
 	for (int64_t m = 1; m <= MICROS_MOST; m++)
@@ -97,20 +97,20 @@ static void test_writes_are_counted_by_step(void **state)
 				check_ok(rh_roundpipe_program(&plan, 1, 2, m, (m + 1) / 2, &turn, &program));
 				for (size_t i = 0; i < program.slots; i++)
 					program.slot[i].step = (int64_t)i % steps;
-				check_ok(run_reloads_find(&reloads, &walk, m, down));
+				check_ok(rh_reloads_find(&reloads, &walk, m, down));
 				assert_int_equal(reloads.step_writes, most_writes(&reloads));
 				written += reloads.step_writes;
 			}
 	assert_true(written > 100);
 	rh_program_free(&program);
-	run_reloads_free(&reloads);
+	rh_reloads_free(&reloads);
 }
 
 /* Rounds of many micro-batches, by one. */
 static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 {
 	(void)state;
-	struct run_reloads counts = {0}, by_one = {0};
+	struct rh_reloads counts = {0}, by_one = {0};
 	struct rh_program program = {0}, one = {0};
 	int spilled = 0;
 	for (int p = 0; p < PLANS; p++)
@@ -122,9 +122,9 @@ static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 					        .plan = all_plans[p], .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, m, m, &turn, &program));
 					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, 1, 1, &turn, &one));
-					check_ok(run_reloads_find(&counts, &walk, m, ring));
+					check_ok(rh_reloads_find(&counts, &walk, m, ring));
 					walk.program = &one;
-					check_ok(run_reloads_count_round(&by_one, &walk, m, ring));
+					check_ok(rh_reloads_count_round(&by_one, &walk, m, ring));
 					assert_int_equal(by_one.records, counts.records);
 					assert_int_equal(by_one.step_writes, counts.step_writes);
 					spilled += counts.records > 0;
@@ -133,8 +133,8 @@ static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 	assert_true(spilled > 1000);
 	rh_program_free(&program);
 	rh_program_free(&one);
-	run_reloads_free(&counts);
-	run_reloads_free(&by_one);
+	rh_reloads_free(&counts);
+	rh_reloads_free(&by_one);
 }
 
 /* What is reserved for rounds, by one or two of them, against all programs of as many micro-batches or fewer. */
@@ -143,7 +143,7 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 	(void)state;
 	const struct rh_model model = {.layers = LAYERS};
 	struct rh_plan large = plan;
-	struct run_reloads reloads = {0};
+	struct rh_reloads reloads = {0};
 	struct rh_program program = {0};
 	int spilled = 0;
 	large.boundary_bytes = RH_SPACE_UNIT;
@@ -166,7 +166,7 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 					struct rh_boundary_walk walk = {
 					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(&plan, 1, 2, m, round < m ? round : m, &turn, &program));
-					check_ok(run_reloads_find(&reloads, &walk, m, 4 + (int)spare));
+					check_ok(rh_reloads_find(&reloads, &walk, m, 4 + (int)spare));
 					writes = rh_max(writes, most_writes(&reloads));
 					records = rh_max(records, reloads.records);
 				}
@@ -179,7 +179,7 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 	printf("%d of them spill\n", spilled);
 	assert_true(spilled > 50);
 	rh_program_free(&program);
-	run_reloads_free(&reloads);
+	rh_reloads_free(&reloads);
 }
 
 /* What a program takes that is made whole. */
@@ -191,16 +191,16 @@ struct whole {
 static void walk_whole(const struct rh_executor_options *options, const struct rh_program *program, int64_t held, int64_t count,
                        struct whole *out)
 {
-	struct run_reloads counts = {0};
+	struct rh_reloads counts = {0};
 	const struct rh_boundary_walk walk = {.plan = options->plan,
 	                                      .layers = options->model->layers,
 	                                      .program = program,
 	                                      .steps_held = held,
 	                                      .step_micro_batches = options->train_micro_batches};
-	check_ok(run_reloads_find(&counts, &walk, held * count, 4 + (int)options->spare_boundaries));
+	check_ok(rh_reloads_find(&counts, &walk, held * count, 4 + (int)options->spare_boundaries));
 	out->writes = rh_max(out->writes, counts.step_writes);
 	out->records = (int)rh_max(out->records, counts.records);
-	run_reloads_free(&counts);
+	rh_reloads_free(&counts);
 }
 
 /* A step, all that a run may ask for in its place, and where steps are not flushed many of them. */

@@ -1,4 +1,4 @@
-#include "run/reload.h"
+#include "schedule/reload.h"
 
 #include "core/alloc.h"
 #include "core/minmax.h"
@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct finding {
-	struct run_reloads *reloads;
+	struct rh_reloads *reloads;
 	int layers, down;
 	int64_t micro_batches;
 };
@@ -21,7 +21,7 @@ static int64_t *latest_write(const struct finding *finding, const struct rh_boun
 static int note(void *context, const struct rh_boundary_access *access)
 {
 	struct finding *finding = context;
-	struct run_reloads *reloads = finding->reloads;
+	struct rh_reloads *reloads = finding->reloads;
 	if (access->verb == RH_BOUNDARY_RELEASE)
 		return 0;
 	int is_write = access->verb == RH_BOUNDARY_WRITE;
@@ -35,17 +35,17 @@ static int note(void *context, const struct rh_boundary_access *access)
 		return rc;
 	if (is_write) {
 		*at = (int64_t)reloads->writes;
-		reloads->write[reloads->writes++] = (struct run_write){.record = -1};
+		reloads->write[reloads->writes++] = (struct rh_reload_write){.record = -1};
 	}
 	RH_ASSERT(*at >= 0);
 	int reload = !is_write && (int64_t)reloads->writes > *at + finding->down;
-	reloads->access[reloads->accesses++] = (struct run_access){.is_write = is_write,
-	                                                           .kind = (int)access->kind,
-	                                                           .layer = access->layer,
-	                                                           .micro_batch = access->micro_batch,
-	                                                           .step = access->step,
-	                                                           .write = *at,
-	                                                           .reload = reload ? (int64_t)reloads->count : -1};
+	reloads->access[reloads->accesses++] = (struct rh_reload_access){.is_write = is_write,
+	                                                                 .kind = (int)access->kind,
+	                                                                 .layer = access->layer,
+	                                                                 .micro_batch = access->micro_batch,
+	                                                                 .step = access->step,
+	                                                                 .write = *at,
+	                                                                 .reload = reload ? (int64_t)reloads->count : -1};
 	if (reload) {
 		reloads->reload[reloads->count++] = *at;
 		reloads->write[*at].reloads++;
@@ -54,12 +54,12 @@ static int note(void *context, const struct rh_boundary_access *access)
 }
 
 /* A record is free for another boundary once the last reload of the one before is read. */
-static int give_records(struct run_reloads *reloads)
+static int give_records(struct rh_reloads *reloads)
 {
 	int rc = rh_grow(&reloads->free_record, &reloads->free_capacity, reloads->writes + 1, sizeof *reloads->free_record), unused = 0;
 	for (size_t i = 0; !rc && i < reloads->accesses; i++) {
-		const struct run_access *access = &reloads->access[i];
-		struct run_write *write = &reloads->write[access->write];
+		const struct rh_reload_access *access = &reloads->access[i];
+		struct rh_reload_write *write = &reloads->write[access->write];
 		if (access->is_write && write->reloads)
 			write->record = unused ? reloads->free_record[--unused] : reloads->records++;
 		else if (access->reload >= 0 && --write->reloads == 0)
@@ -69,7 +69,7 @@ static int give_records(struct run_reloads *reloads)
 }
 
 /* Writes to NVMe of the step that has the most: slots of several steps may alternate. */
-static int count_writes(struct run_reloads *reloads)
+static int count_writes(struct rh_reloads *reloads)
 {
 	int64_t steps = 1;
 	for (size_t i = 0; i < reloads->accesses; i++)
@@ -79,7 +79,7 @@ static int count_writes(struct run_reloads *reloads)
 		return rc;
 	memset(reloads->of_step, 0, (size_t)steps * sizeof *reloads->of_step);
 	for (size_t i = 0; i < reloads->accesses; i++) {
-		const struct run_access *access = &reloads->access[i];
+		const struct rh_reload_access *access = &reloads->access[i];
 		int64_t *writes = &reloads->of_step[access->step];
 		*writes += access->is_write && reloads->write[access->write].record >= 0;
 		reloads->step_writes = rh_max(reloads->step_writes, *writes);
@@ -87,7 +87,7 @@ static int count_writes(struct run_reloads *reloads)
 	return 0;
 }
 
-int run_reloads_find(struct run_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
 {
 	struct finding finding = {.reloads = reloads, .layers = walk->layers, .down = down, .micro_batches = micro_batches};
 	size_t boundaries = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
@@ -106,7 +106,7 @@ int run_reloads_find(struct run_reloads *reloads, const struct rh_boundary_walk 
 	return rc ? rc : count_writes(reloads);
 }
 
-void run_reloads_free(struct run_reloads *reloads)
+void rh_reloads_free(struct rh_reloads *reloads)
 {
 	rh_free(reloads->access);
 	rh_free(reloads->write);
@@ -116,5 +116,5 @@ void run_reloads_free(struct run_reloads *reloads)
 	rh_free(reloads->of_step);
 	rh_free(reloads->stream);
 	rh_free(reloads->round);
-	*reloads = (struct run_reloads){0};
+	*reloads = (struct rh_reloads){0};
 }

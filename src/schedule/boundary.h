@@ -1,8 +1,7 @@
-/* Boundary activations and their gradients in host memory: buffers of one size. Where boundaries stay in memory, the lowering gives buffers
- * out first in, first out (run/lower_buffer.c), with the books that are here. Where they go to NVMe the buffers are two rings
- * (run/lower_drive.c). */
-#ifndef RH_RUN_BOUNDARY_H
-#define RH_RUN_BOUNDARY_H
+/* Boundary activations and their gradients in host memory: what a program does with them, how many buffers it needs, and the books by which
+ * buffers are given out. Where boundaries go to NVMe the buffers are two rings instead (schedule/reload.h). */
+#ifndef RH_SCHEDULE_BOUNDARY_H
+#define RH_SCHEDULE_BOUNDARY_H
 
 #include "schedule/program.h"
 
@@ -52,16 +51,6 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
  * has one micro-batch, and each of the round's does the same as it. */
 int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches,
                                   int *out) RH_MUST;
-
-/* What boundaries take, for the worst of all programs that a run may ask for. */
-struct run_boundary_needs {
-	int count;              /* buffers in host memory; none where everything is one stage */
-	int to_above, to_below; /* of these, for what goes to the box above or below alone */
-	int64_t bytes_each;     /* of a buffer, and of a record */
-	int down, up;           /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
-	int records;            /* on NVMe */
-	int64_t step_writes;    /* of records in a step */
-};
 
 int rh_boundaries_create(const int count[RH_BOUNDARY_POOLS], int layers, int64_t micro_batches, struct rh_boundaries *out) RH_MUST;
 void rh_boundaries_destroy(struct rh_boundaries *boundaries);

@@ -3,27 +3,27 @@
  * Boundaries go into a ring of `down` host buffers, in the program's order: write n overwrites write n - down. A read of a boundary that is
  * still in the ring takes it from there. Any later read is a reload: the boundary goes to NVMe as well, and each reload brings it back
  * through a second ring, in the program's order. */
-#ifndef RH_RUN_RELOAD_H
-#define RH_RUN_RELOAD_H
+#ifndef RH_SCHEDULE_RELOAD_H
+#define RH_SCHEDULE_RELOAD_H
 
-#include "run/boundary.h"
+#include "schedule/boundary.h"
 
 /* A read or write of the program, in its order. */
-struct run_access {
+struct rh_reload_access {
 	int is_write, kind, layer;
 	int64_t micro_batch, step;
 	int64_t write;  /* number of the write that it is, or reads */
 	int64_t reload; /* number of the reload; -1: a write, or a read from the ring */
 };
 
-struct run_write {
+struct rh_reload_write {
 	int record;  /* on NVMe, from 0; -1: it is not written there */
 	int reloads; /* scratch: still to come */
 };
 
-struct run_reloads {
-	struct run_access *access;
-	struct run_write *write;
+struct rh_reloads {
+	struct rh_reload_access *access;
+	struct rh_reload_write *write;
 	int64_t *reload;                /* the write that each reload reads */
 	size_t accesses, writes, count; /* count: of reloads */
 	int records;                    /* on NVMe at once, at most */
@@ -32,18 +32,18 @@ struct run_reloads {
 	int64_t *latest; /* (kinds, layers + 1, micro_batches): the latest write of each boundary */
 	int *free_record;
 	int64_t *of_step;
-	struct run_stream *stream;
-	struct run_round_slot *round;
+	struct rh_reload_stream *stream;
+	struct rh_reload_slot *round;
 	int layers;
 	size_t access_capacity, write_capacity, reload_capacity, latest_capacity, free_capacity, step_capacity;
 	size_t streams, stream_capacity, round_capacity;
 };
 
 /* Memory of an earlier program is used again. walk->access is not used; micro_batches: places. */
-int run_reloads_find(struct run_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
+int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
 /* `records` and `step_writes` alone, of a program of one step in which each slot has `micro_batches`, not the one that it has in
  * walk->program. Its time does not grow with their number. */
-int run_reloads_count_round(struct run_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
-void run_reloads_free(struct run_reloads *reloads);
+int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
+void rh_reloads_free(struct rh_reloads *reloads);
 
 #endif

@@ -1,5 +1,5 @@
 /* Counts of a round whose slots each have many micro-batches that all do the same: found from one micro-batch, whatever their number. */
-#include "run/reload.h"
+#include "schedule/reload.h"
 
 #include "core/alloc.h"
 #include "core/minmax.h"
@@ -8,14 +8,14 @@
 #include <string.h>
 
 /* A boundary that a slot writes for each micro-batch. */
-struct run_stream {
+struct rh_reload_stream {
 	size_t slot, last;  /* that writes it; that reads it last, the slot itself: none does */
 	int64_t nth;        /* of what the slot writes for a micro-batch */
 	int64_t first, end; /* micro-batches whose boundary is reloaded in the end */
 	int64_t next;       /* stream with the same last reader, -1: none */
 };
 
-struct run_round_slot {
+struct rh_reload_slot {
 	int64_t before;  /* streams of the slots before it */
 	int64_t read;    /* first of the streams that it is the last to read, -1: none */
 	int64_t writes;  /* for a micro-batch */
@@ -25,7 +25,7 @@ struct run_round_slot {
 /* A access of the round's only micro-batch. */
 static int note(void *context, const struct rh_boundary_access *access)
 {
-	struct run_reloads *reloads = context;
+	struct rh_reloads *reloads = context;
 	int64_t *at = &reloads->latest[(int64_t)access->kind * reloads->layers + access->layer];
 	if (access->verb == RH_BOUNDARY_RELEASE)
 		return 0;
@@ -39,22 +39,22 @@ static int note(void *context, const struct rh_boundary_access *access)
 		return rc;
 	*at = (int64_t)reloads->streams;
 	reloads->stream[reloads->streams++] =
-	        (struct run_stream){.slot = access->slot, .last = access->slot, .nth = reloads->round[access->slot].writes++};
+	        (struct rh_reload_stream){.slot = access->slot, .last = access->slot, .nth = reloads->round[access->slot].writes++};
 	return 0;
 }
 
-static void number_slots(struct run_reloads *reloads, size_t slots, int64_t micro_batches)
+static void number_slots(struct rh_reloads *reloads, size_t slots, int64_t micro_batches)
 {
 	int64_t streams = 0;
 	for (size_t s = 0; s < slots; s++) {
-		struct run_round_slot *slot = &reloads->round[s];
+		struct rh_reload_slot *slot = &reloads->round[s];
 		slot->before = streams;
 		slot->written = streams * micro_batches;
 		slot->read = -1;
 		streams += slot->writes;
 	}
 	for (size_t i = 0; i < reloads->streams; i++) {
-		struct run_stream *stream = &reloads->stream[i];
+		struct rh_reload_stream *stream = &reloads->stream[i];
 		int64_t *first = &reloads->round[stream->last].read;
 		stream->next = stream->last == stream->slot ? -1 : *first;
 		*first = stream->last == stream->slot ? *first : (int64_t)i;
@@ -63,9 +63,9 @@ static void number_slots(struct run_reloads *reloads, size_t slots, int64_t micr
 
 /* When micro-batch m is read last there have been last.written + m * last.writes writes, and its boundary was number slot.written +
  * m * slot.writes + nth. It is reloaded if that is more than `down` before. */
-static void find_reloaded(struct run_reloads *reloads, struct run_stream *stream, int64_t micro_batches, int down)
+static void find_reloaded(struct rh_reloads *reloads, struct rh_reload_stream *stream, int64_t micro_batches, int down)
 {
-	const struct run_round_slot *from = &reloads->round[stream->slot], *to = &reloads->round[stream->last];
+	const struct rh_reload_slot *from = &reloads->round[stream->slot], *to = &reloads->round[stream->last];
 	int64_t beyond = to->written - from->written - stream->nth - down, slope = to->writes - from->writes;
 	stream->first = 0;
 	stream->end = stream->last == stream->slot || (beyond <= 0 && slope <= 0) ? 0 : micro_batches;
@@ -76,7 +76,7 @@ static void find_reloaded(struct run_reloads *reloads, struct run_stream *stream
 }
 
 /* Whether micro-batch m is one of them; *until: as it is to there. */
-static int is_reloaded(const struct run_stream *stream, int64_t m, int64_t *until)
+static int is_reloaded(const struct rh_reload_stream *stream, int64_t m, int64_t *until)
 {
 	if (m < stream->first)
 		*until = rh_min(*until, stream->first);
@@ -87,9 +87,9 @@ static int is_reloaded(const struct run_stream *stream, int64_t m, int64_t *unti
 
 /* Records in use while a slot runs: a micro-batch gives back those of which it is the last to read, then takes as many as it writes that
  * are reloaded. *in_use goes on with it. */
-static void run_slot(struct run_reloads *reloads, size_t s, int64_t micro_batches, int64_t *in_use, int64_t *most)
+static void run_slot(struct rh_reloads *reloads, size_t s, int64_t micro_batches, int64_t *in_use, int64_t *most)
 {
-	const struct run_round_slot *slot = &reloads->round[s];
+	const struct rh_reload_slot *slot = &reloads->round[s];
 	for (int64_t m = 0, until; m < micro_batches; m = until) {
 		int64_t more = 0;
 		until = micro_batches;
@@ -103,7 +103,7 @@ static void run_slot(struct run_reloads *reloads, size_t s, int64_t micro_batche
 	}
 }
 
-int run_reloads_count_round(struct run_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
 {
 	size_t slots = walk->program->slots, places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1));
 	struct rh_boundary_walk own = *walk;

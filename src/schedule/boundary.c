@@ -1,4 +1,4 @@
-#include "run/boundary.h"
+#include "schedule/boundary.h"
 
 #include "core/alloc.h"
 #include "core/minmax.h"
