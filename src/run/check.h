@@ -22,7 +22,7 @@ struct rh_check_options {
 	const struct rh_plan *plan;   /* borrowed; may be of other devices' kind: bytes alone are read */
 	int devices;
 	int crosses_rounds; /* the store has a place for every sum */
-	int stale; /* updates go to the master, and are published by WEIGHTS_READY */
+	int stale;          /* updates go to the master, and are published by WEIGHTS_READY */
 	/* rh_check_rooms fills what the plan and the model know; the caller sets the counts of host rooms. */
 	struct rh_check_room room[RH_ROOMS];
 };

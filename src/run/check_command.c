@@ -1,6 +1,6 @@
 /* What each kind of command needs to find, and what it leaves. */
-#include "schedule/boundary.h"
 #include "run/check_internal.h"
+#include "schedule/boundary.h"
 
 enum arena_piece { ARENA_KEPT, ARENA_RUNNING }; /* the two pieces that the checker knows of a device's arena */
 

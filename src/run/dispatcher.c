@@ -136,15 +136,9 @@ int dispatcher_take(struct rh_executor *executor, int place)
 		dispatcher->tail[lane] = command;
 		enum rh_queue queue = lanes->lane[lane].queue;
 		dispatcher->to_serve += queue == RH_QUEUE_OPTIMIZER;
-		if (queue == RH_QUEUE_SENDS || queue == RH_QUEUE_RECEIVES) {
-			dispatcher->left++;
-			dispatcher->left_of[place]++;
-		}
-		if (queue != RH_QUEUE_STREAM)
-			continue;
-		dispatcher->left++;
-		*(place == DISPATCH_AHEAD ? &dispatcher->left_ahead : &dispatcher->left_of[place]) += 1;
-		dispatcher->device[lanes->lane[lane].owner].blocks_left += lane >= lowering->free;
+		dispatcher->left[place] += queue == RH_QUEUE_STREAM || queue == RH_QUEUE_SENDS || queue == RH_QUEUE_RECEIVES;
+		if (queue == RH_QUEUE_STREAM)
+			dispatcher->device[lanes->lane[lane].owner].blocks_left += lane >= lowering->free;
 	}
 	dispatcher->is_due = 1;
 	return rc;
@@ -221,8 +215,7 @@ static int issue_head(struct rh_executor *executor, int d, int lane)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct ring_command *command = dispatcher->head[lane];
 	int rc = issue_command(executor, &command->is);
-	dispatcher->left--;
-	*(command->place == DISPATCH_AHEAD ? &dispatcher->left_ahead : &dispatcher->left_of[command->place]) -= 1;
+	dispatcher->left[command->place]--;
 	dispatcher->is_due |= command->is_asked;
 	dispatcher_advance(executor, lane);
 	note_issued(executor, command);
@@ -373,6 +366,15 @@ int dispatcher_has_ended(struct rh_executor *executor, int64_t position)
 	return rc < 0 ? rc : sequence <= executor->dispatcher.stream[stream].over;
 }
 
+int dispatcher_await(struct rh_executor *executor, int64_t position)
+{
+	const struct ring_command *command = ring_find(&executor->lowering.ring, position);
+	int64_t sequence;
+	struct rh_event *event;
+	int rc = command ? issue_event(executor, command, &event, &sequence) : 0;
+	return rc || !command ? rc : event->ops->event_sync(event);
+}
+
 int dispatcher_waits_have_ended(struct rh_executor *executor, const struct rh_command *command)
 {
 	int rc = 1;
@@ -487,9 +489,9 @@ static int is_over(struct rh_executor *executor, enum dispatch_until until, int 
 	const struct lowering *lowering = &executor->lowering;
 	int waits = dispatcher->head[lowering->caller] != NULL;
 	if (until == DISPATCH_ALL)
-		return lower_is_over(lowering) && dispatcher->left == dispatcher->left_ahead && !waits;
+		return lower_is_over(lowering) && !dispatcher->left[0] && !dispatcher->left[1] && !waits;
 	if (until == DISPATCH_STEP)
-		return dispatcher->left_of[place] == 0 && !waits && (place != (int)executor->first || lower_is_over(lowering)) &&
+		return !dispatcher->left[place] && !waits && (place != (int)executor->first || lower_is_over(lowering)) &&
 		       !is_arriving(executor, executor->flight[place].step);
 	if (!lower_is_over(lowering))
 		return 0;
@@ -542,7 +544,7 @@ int dispatcher_run_ahead(struct rh_executor *executor)
 {
 	struct rh_updater *updater = executor->options.updater;
 	int rc = 0;
-	while (rc >= 0 && executor->dispatcher.left_ahead) {
+	while (rc >= 0 && executor->dispatcher.left[DISPATCH_AHEAD]) {
 		executor->dispatcher.is_due = 1;
 		rc = run_once(executor); /* notes the updater's changes before it asks */
 		if (rc || executor->dispatcher.is_due)
@@ -566,8 +568,7 @@ void dispatcher_drop_ahead(struct rh_executor *executor, int device)
 	int blocks = executor->options.model->blocks;
 	for (int i = 0; i < blocks; i++)
 		drop_lane(executor, executor->lowering.free + device * blocks + i);
-	dispatcher->left -= dispatcher->device[device].blocks_left;
-	dispatcher->left_ahead -= dispatcher->device[device].blocks_left;
+	dispatcher->left[DISPATCH_AHEAD] -= dispatcher->device[device].blocks_left;
 	dispatcher->device[device].blocks_left = 0;
 }
 
@@ -577,11 +578,9 @@ void dispatcher_drop(struct rh_executor *executor)
 	for (int lane = 0; lane < executor->lowering.lanes.lanes; lane++)
 		drop_lane(executor, lane);
 	run_spans_drop(executor);
-	for (int d = 0; d < executor->options.devices; d++) {
+	for (int d = 0; d < executor->options.devices; d++)
 		dispatcher->device[d].blocks_left = dispatcher->device[d].is_held = 0;
-		memset(dispatcher->device[d].end, 0, sizeof dispatcher->device[d].end);
-	}
-	dispatcher->left = dispatcher->left_ahead = dispatcher->left_of[0] = dispatcher->left_of[1] = 0;
+	memset(dispatcher->left, 0, sizeof dispatcher->left);
 }
 
 void dispatcher_rest(struct rh_executor *executor, int64_t before)

@@ -20,6 +20,9 @@ enum {
 	        640 /* that a device may have ahead of it: a stream of a GPU takes about a thousand commands, then the call waits */
 };
 
+/* Places of steps in flight are 0 and 1 (RUN_FLIGHT). AHEAD: of a step that has not begun. */
+enum { DISPATCH_AHEAD = 2, DISPATCH_PLACES, DISPATCH_DONE = DISPATCH_PLACES };
+
 /* A span of a trace, between two records. */
 struct run_span {
 	struct rh_trace_span *in_trace; /* NULL: none */
@@ -40,20 +43,13 @@ struct dispatch_stream {
 	struct run_span span;                 /* that has begun */
 };
 
-/* The end of a step on one of a device's streams: once the command has been issued. */
-struct dispatch_end {
-	int64_t position;
-	int is_open;
-};
-
 struct dispatch_device {
 	int64_t launched, finished;     /* at least */
 	int64_t lowered;                /* position at which its latest slot begins */
 	int64_t end_of[DISPATCH_SLOTS]; /* its latest slots' last computations; slot i's is number i mod DISPATCH_SLOTS */
 	int64_t slots;
-	int blocks_left;               /* commands of lanes of uploads in any order */
-	int is_held;                   /* its computation: a wait has been begun */
-	struct dispatch_end end[2][3]; /* [flight]: of computation, results, gradients */
+	int blocks_left; /* commands of lanes of uploads in any order */
+	int is_held;     /* its computation: a wait has been begun */
 };
 
 /* A lane's messages that the link has, oldest first: commands, and their numbers on the link. */
@@ -104,13 +100,12 @@ struct run_dispatcher {
 	struct dispatch_device *device;
 	struct dispatch_drive drive[DISPATCH_DRIVES];
 	struct dispatch_link link[LOWER_LINKS];
-	int64_t step;             /* of the command that is issued, or was last */
-	int is_ending;            /* the last step that was begun is being finished */
-	int is_due;               /* the optimizer is to be told something */
-	int is_lowering_later;    /* the next slot begins a step whose place is taken, or its device has slots enough */
-	int64_t changes;          /* of the updater's, when it was asked last */
-	int64_t left, left_ahead; /* commands of streams to be issued; of them for a step that has not begun */
-	int64_t left_of[2];       /* of each step in flight */
+	int64_t step;                  /* of the command that is issued, or was last */
+	int is_ending;                 /* the last step that was begun is being finished */
+	int is_due;                    /* the optimizer is to be told something */
+	int is_lowering_later;         /* the next slot begins a step whose place is taken, or its device has slots enough */
+	int64_t changes;               /* of the updater's, when it was asked last */
+	int64_t left[DISPATCH_PLACES]; /* of each: commands of streams to be issued, messages that are not over */
 };
 
 static inline int64_t dispatch_slots(const struct rh_executor_options *options)
@@ -122,9 +117,7 @@ struct rh_executor;
 int dispatcher_create(struct rh_executor *executor) RH_MUST;
 void dispatcher_destroy(struct rh_executor *executor);
 
-/* What has been lowered is taken over, for the step of this place; DISPATCH_AHEAD: for one that has not begun; DISPATCH_DONE:
- * all of it is done. */
-enum { DISPATCH_AHEAD = -1, DISPATCH_DONE = -2 };
+/* What has been lowered is taken over, for the step of this place; DISPATCH_DONE: all of it is done. */
 int dispatcher_take(struct rh_executor *executor, int place) RH_MUST;
 
 /* Issues until nothing is left of the call, or of a step; or until a device has nothing more to do: the next
@@ -133,6 +126,8 @@ enum dispatch_until { DISPATCH_ALL, DISPATCH_STEP, DISPATCH_IDLE };
 int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int place) RH_MUST;
 /* 1: the command has ended on its device; 0: not yet, or it has not been issued; or a fault. */
 int dispatcher_has_ended(struct rh_executor *executor, int64_t position) RH_MUST;
+/* Until it has ended; it has been issued. */
+int dispatcher_await(struct rh_executor *executor, int64_t position) RH_MUST;
 /* Issues uploads of the next step while gradients of this one are still taken. */
 int dispatcher_run_ahead(struct rh_executor *executor) RH_MUST;
 /* The optimizer is told what can be told when devices have come to rest. */
@@ -158,6 +153,8 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 /* Of struct rh_emit, for struct run_device. */
 struct rh_op;
 int issue_launch(void *sink, const struct rh_op *op) RH_MUST;
+/* The host waits for those of the command's waits that are on this stream of their devices; RH_STREAMS: on any. */
+int issue_await(struct rh_executor *executor, const struct rh_command *command, enum rh_stream stream) RH_MUST;
 /* One event of its stream that stands for the command, perhaps with more. */
 int issue_event(struct rh_executor *executor, const struct ring_command *command, struct rh_event **out, int64_t *sequence) RH_MUST;
 

@@ -112,8 +112,7 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	const struct rh_command *command = &at->is;
 	link->first = (link->first + 1) % DISPATCH_MESSAGES;
 	link->posted--;
-	dispatcher->left--;
-	dispatcher->left_of[at->place]--;
+	dispatcher->left[at->place]--;
 	if (receives(which) && !link_of(executor, which)->is_virtual)
 		decode(executor, command);
 	dispatcher_end(executor, at);

@@ -1,29 +1,12 @@
 /* What lanes tell the optimizer and ask it, and what the host adds itself. */
 #include "run/dispatcher_internal.h"
 
-/* Its waits are over on the host, too. */
-static int await_issued(struct rh_executor *executor, const struct rh_command *command)
-{
-	const struct lowering *lowering = &executor->lowering;
-	int rc = 0;
-	for (int i = 0; !rc && i < command->waits; i++) {
-		const struct ring_command *other = ring_wait(&lowering->ring, command, i);
-		int64_t sequence;
-		struct rh_event *event;
-		if (!other || lowering->lanes.lane[other->is.lane].queue != RH_QUEUE_STREAM)
-			continue;
-		rc = issue_event(executor, other, &event, &sequence);
-		rc = rc ? rc : event->ops->event_sync(event);
-	}
-	return rc || !executor->staging ? rc : rh_staging_finish(executor->staging);
-}
-
 /* 1: they have; 0: not yet, and the host may not wait; or a fault. */
 static int has_settled(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
 	if (!may_wait)
 		return executor->staging ? 0 : dispatcher_waits_have_ended(executor, command);
-	int rc = await_issued(executor, command);
+	int rc = issue_await(executor, command, RH_STREAMS);
 	return rc ? rc : 1;
 }
 
@@ -137,7 +120,7 @@ int dispatcher_add_pieces(struct rh_executor *executor)
 	int lane = executor->lowering.caller, any = 0;
 	while (dispatcher_is_ready(dispatcher, lane)) {
 		const struct rh_command *command = &dispatcher->head[lane]->is;
-		int rc = await_issued(executor, command);
+		int rc = issue_await(executor, command, RH_STREAMS);
 		if (rc)
 			return rc;
 		run_add_use(executor, command);

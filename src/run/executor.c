@@ -194,12 +194,10 @@ static size_t pieces_most(const struct rh_executor_options *options)
 static int flight_create(const struct rh_executor_options *options, struct rh_device *device, int waits, struct run_device *out)
 {
 	int rc = 0;
-	for (int64_t i = 0; !rc && i < run_flights(options); i++) {
-		rc = run_waits_create(device, waits, &out->flight[i].waits);
-		if (!rc)
-			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->flight[i].results);
-		if (!rc)
-			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->flight[i].gradients);
+	for (int64_t i = 0; !rc && i < RUN_FLIGHT; i++) {
+		out->flight[i].computed = out->flight[i].results = out->flight[i].gradients = LOWER_NEVER;
+		if (i < run_flights(options))
+			rc = run_waits_create(device, waits, &out->flight[i].waits);
 	}
 	return rc;
 }
@@ -269,11 +267,8 @@ static int device_create(struct rh_executor *executor, int index)
 static void device_destroy(struct run_device *on, const struct rh_executor_options *options)
 {
 	int blocks = options->model->blocks;
-	for (int i = 0; i < RUN_FLIGHT; i++) {
+	for (int i = 0; i < RUN_FLIGHT; i++)
 		run_waits_destroy(&on->flight[i].waits);
-		rh_event_free(on->flight[i].results);
-		rh_event_free(on->flight[i].gradients);
-	}
 	for (int b = 0; on->downloaded && b < blocks; b++)
 		rh_event_free(on->downloaded[b]);
 	for (int b = 0; on->uploaded && b < blocks; b++)

@@ -12,11 +12,11 @@
 #define RH_RUN_EXECUTOR_H
 
 #include "device/device.h"
+#include "link/wire.h"
 #include "offload/store.h"
 #include "offload/updater.h"
 #include "partition/plan.h"
 #include "schedule/boundary.h"
-#include "link/wire.h"
 #include "schedule/dispatch.h"
 
 struct rh_executor;

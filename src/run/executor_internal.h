@@ -7,10 +7,10 @@
 #include "offload/pin.h"
 #include "offload/staging.h"
 #include "offload/transfer.h"
-#include "schedule/boundary.h"
 #include "run/dispatcher.h"
 #include "run/executor.h"
 #include "run/waits.h"
+#include "schedule/boundary.h"
 
 #include <stdatomic.h>
 
@@ -19,7 +19,8 @@ enum { RUN_FLIGHT = 2 }; /* steps whose ends are told apart */
 /* Of a step in flight, on a device. */
 struct run_flight {
 	struct run_waits waits;
-	struct rh_event *results, *gradients; /* what its slots sent down is there, on both ways */
+	int64_t computed;           /* the last computation, until that is issued; then LOWER_NEVER */
+	int64_t results, gradients; /* the last commands by which its slots send down */
 };
 
 /* A device's memory, and what its computation is in the middle of. */
@@ -120,8 +121,6 @@ int run_is_staged(const struct rh_executor *executor, const void *host, int64_t 
 /* step.c: the program's next slot is lowered, for the step of this place, or passed over, where its step shall not be. 1: not yet, it would
  * begin a step whose place is taken. */
 int run_lower_slot(struct rh_executor *executor, int place) RH_MUST;
-/* All commands of a device's stream of this step have been issued. */
-int run_device_ended(struct rh_executor *executor, int device, enum rh_stream stream, int place) RH_MUST;
 /* Elements of a tied table's sum have come down: a command of RH_COMMAND_HOST_ADD. */
 void run_add_use(struct rh_executor *executor, const struct rh_command *command);
 /* Where a command's micro-batch has its books and its staging; its waits. */

@@ -134,21 +134,21 @@ static int copy_weights(struct rh_executor *executor, struct rh_device *device, 
 	return rc || !uploaded ? rc : device->ops->record(device, RH_STREAM_WEIGHTS, uploaded);
 }
 
-/* A sum of an earlier round that goes through the staging is read here and now, not by the device. */
-static int await_sum(struct rh_executor *executor, const struct rh_command *command)
+int issue_await(struct rh_executor *executor, const struct rh_command *command, enum rh_stream stream)
 {
-	const struct run_ring *ring = &executor->lowering.ring;
-	int64_t sequence;
-	int rc = 0;
-	for (int i = 0; !rc && i < command->waits; i++) {
-		const struct ring_command *other = ring_wait(ring, command, i);
+	for (int i = 0; i < command->waits; i++) {
+		const struct ring_command *other = ring_wait(&executor->lowering.ring, command, i);
+		const struct rh_lane *lane = other ? lane_of(executor, &other->is) : NULL;
+		int64_t sequence;
 		struct rh_event *event;
-		if (!other || lane_of(executor, &other->is)->stream != RH_STREAM_GRADIENTS)
+		if (!lane || lane->queue != RH_QUEUE_STREAM || (stream != RH_STREAMS && lane->stream != stream))
 			continue;
-		rc = issue_event(executor, other, &event, &sequence);
+		int rc = issue_event(executor, other, &event, &sequence);
 		rc = rc ? rc : event->ops->event_sync(event);
+		if (rc)
+			return rc;
 	}
-	return rc ? rc : rh_staging_finish(executor->staging);
+	return executor->staging ? rh_staging_finish(executor->staging) : 0;
 }
 
 /* The last piece of a gradient is on its way, which the optimizer will be told of. */
@@ -176,8 +176,8 @@ static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_
 		return rc ? rc : note_gradient(executor, device, command);
 	}
 	const char *from = host_address(executor, command->from);
-	if (command->from.room == RH_ROOM_HOST_SUM && run_is_staged(executor, from, command->from.bytes))
-		rc = await_sum(executor, command);
+	if (command->from.room == RH_ROOM_HOST_SUM && run_is_staged(executor, from, command->from.bytes)) /* read here and now */
+		rc = issue_await(executor, command, RH_STREAM_GRADIENTS);
 	return rc ? rc : run_copy_up(executor, device, stream, device_address(executor, command->to), from, command->from.bytes);
 }
 
@@ -393,23 +393,17 @@ static int begin_compute(struct rh_executor *executor, struct rh_device *device,
 	return rc;
 }
 
-/* Ends of steps on this stream. */
-static int note_ends(struct rh_executor *executor, int d, enum rh_stream stream, int64_t position)
+/* Its step's last on the device, perhaps. */
+static int end_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
-	static const int which[RH_STREAMS] = {[RH_STREAM_WEIGHTS] = -1,
-	                                      [RH_STREAM_ACTIVATIONS_UP] = -1,
-	                                      [RH_STREAM_COMPUTE] = 0,
-	                                      [RH_STREAM_ACTIVATIONS_DOWN] = 1,
-	                                      [RH_STREAM_GRADIENTS] = 2};
-	int rc = 0;
-	for (int place = 0; !rc && which[stream] >= 0 && place < RUN_FLIGHT; place++) {
-		struct dispatch_end *end = &executor->dispatcher.device[d].end[place][which[stream]];
-		if (!end->is_open || end->position != position)
+	for (int place = 0; place < RUN_FLIGHT; place++) {
+		struct run_flight *flight = &executor->on[device->index].flight[place];
+		if (flight->computed != command->position)
 			continue;
-		end->is_open = 0;
-		rc = run_device_ended(executor, d, stream, place);
+		flight->computed = LOWER_NEVER;
+		return run_waits_end(&flight->waits, device);
 	}
-	return rc;
+	return 0;
 }
 
 int issue_command(struct rh_executor *executor, const struct rh_command *command)
@@ -429,5 +423,5 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 	at->sequence = ++executor->dispatcher.stream[stream].issued;
 	if (!rc && (at->is_wanted || is_worth_a_record(executor, lane)))
 		rc = record_event(executor, stream);
-	return rc ? rc : note_ends(executor, lane->owner, lane->stream, command->position);
+	return rc || lane->stream != RH_STREAM_COMPUTE ? rc : end_compute(executor, device, command);
 }

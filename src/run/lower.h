@@ -194,6 +194,21 @@ struct lower_slot {
 	int64_t weights; /* where its stage's begin in the room */
 };
 
+static inline int lower_lane(int device, enum rh_stream stream)
+{
+	return device * RH_STREAMS + (int)stream;
+}
+
+static inline int lower_lane_of(const struct lower_slot *slot, enum rh_stream stream)
+{
+	return lower_lane(slot->device, stream);
+}
+/* The latest command of that lane. */
+static inline int64_t lower_last_of(const struct lower_slot *slot, enum rh_stream stream)
+{
+	return slot->to->last[lower_lane_of(slot, stream)];
+}
+
 /* A boundary of one micro-batch. */
 struct lower_boundary {
 	enum rh_boundary_kind kind;
@@ -203,11 +218,6 @@ struct lower_boundary {
 
 /* Lanes between this box and those beside it. */
 enum lower_link { LOWER_FROM_BELOW, LOWER_TO_BELOW, LOWER_FROM_ABOVE, LOWER_TO_ABOVE, LOWER_LINKS };
-
-static inline int lower_lane(int device, enum rh_stream stream)
-{
-	return device * RH_STREAMS + (int)stream;
-}
 
 /* So many positions, LOWER_NEVER each; NULL, and the fault in to->rc. */
 int64_t *lower_positions(struct lowering *to, int64_t count);

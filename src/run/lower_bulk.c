@@ -17,19 +17,9 @@
 /* Pieces of gradients behind an activation, where there are many: 128 MiB at RH_TRANSFER_MOST, some ms. */
 enum { GAP_PIECES = 16 };
 
-static int lane_of(const struct lower_slot *slot, enum rh_stream stream)
-{
-	return lower_lane(slot->device, stream);
-}
-
-static int64_t last_of(const struct lower_slot *slot, enum rh_stream stream)
-{
-	return slot->to->last[lane_of(slot, stream)];
-}
-
 static void compute_after(struct lower_slot *slot, int64_t position)
 {
-	lower_await(slot->to, lane_of(slot, RH_STREAM_COMPUTE), position, RH_WAIT_NEEDS);
+	lower_await(slot->to, lower_lane_of(slot, RH_STREAM_COMPUTE), position, RH_WAIT_NEEDS);
 }
 
 /* A bulk copy on this lane. */
@@ -169,7 +159,7 @@ static void send_in_gaps(struct lower_slot *slot)
 {
 	struct lowering *to = slot->to;
 	const struct lower_device *on = slot->on;
-	int lane = lane_of(slot, RH_STREAM_WEIGHTS), gap = -1;
+	int lane = lower_lane_of(slot, RH_STREAM_WEIGHTS), gap = -1;
 	int pieces = rh_transfer_lay(to->pieces, to->bytes, to->options->model->blocks, on->gaps, to->piece, to->load);
 	if (pieces)
 		await_room(slot, lane);
@@ -267,7 +257,7 @@ void lower_bulk_keep(struct lowering *to, int device, const struct rh_slot *firs
 
 static int64_t send_down(struct lower_slot *slot, int sum, struct rh_place from, struct rh_place to, int64_t first, int64_t bytes)
 {
-	int lane = lane_of(slot, RH_STREAM_GRADIENTS);
+	int lane = lower_lane_of(slot, RH_STREAM_GRADIENTS);
 	from.first += first;
 	to.first = first;
 	from.bytes = to.bytes = bytes;
@@ -306,7 +296,7 @@ static void send_sum(struct lower_slot *slot, int sum)
 	struct rh_place from = lower_place(slot->device, RH_ROOM_SUMS, sum, at, 0);
 	struct rh_place where =
 	        is_final ? lower_place(-1, RH_ROOM_HOST_GRADIENT, sum / 2, 0, 0) : lower_place(-1, RH_ROOM_HOST_SUM, sum, 0, 0);
-	lower_await(to, lane_of(slot, RH_STREAM_GRADIENTS), last_of(slot, RH_STREAM_COMPUTE), RH_WAIT_NEEDS);
+	lower_await(to, lower_lane_of(slot, RH_STREAM_GRADIENTS), lower_last_of(slot, RH_STREAM_COMPUTE), RH_WAIT_NEEDS);
 	to->summed[sum] = slot->on->sums_sent = send_down(slot, sum, from, where, 0, all);
 	if (is_final) /* a block of two uses arrives when the step is over */
 		lower_arrived(to, sum / 2, slot->step, to->summed[sum], slot->device);
@@ -352,7 +342,7 @@ static void clear_sum(struct lower_slot *slot, int sum, int64_t at, int64_t byte
 static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t bytes)
 {
 	struct lowering *to = slot->to;
-	int lane = lane_of(slot, RH_STREAM_WEIGHTS);
+	int lane = lower_lane_of(slot, RH_STREAM_WEIGHTS);
 	RH_ASSERT(to->summed[sum] >= 0);
 	lower_await(to, lane, to->summed[sum], RH_WAIT_NEEDS);
 	return copy(slot, lane, sum / 2, lower_place(-1, RH_ROOM_HOST_SUM, sum, 0, bytes),
@@ -368,7 +358,7 @@ static void begin_sums(struct lower_slot *slot)
 	int clears = slot->slot->first_round;
 	if (slot->slot->sums_there || !rh_plan_gradient_layout(model, slot->slot->lo, slot->slot->hi, to->offset))
 		return;
-	int lane = lane_of(slot, clears ? RH_STREAM_COMPUTE : RH_STREAM_WEIGHTS);
+	int lane = lower_lane_of(slot, clears ? RH_STREAM_COMPUTE : RH_STREAM_WEIGHTS);
 	lower_await(to, lane, on->sums_sent, RH_WAIT_NEEDS);
 	lower_await(to, lane, on->sums_read, RH_WAIT_NEEDS);
 	for (int sum = 0; sum < 2 * model->blocks; sum++) {
@@ -395,7 +385,7 @@ static void lay_downloads(struct lower_slot *slot, int gaps)
 	gaps = (int)rh_min(gaps, (total + each - 1) / each);
 	on->pieces = rh_transfer_lay(to->pieces, to->bytes, on->downloads, gaps, on->piece, to->load);
 	on->next_piece = 0;
-	lower_await(to, lane_of(slot, RH_STREAM_GRADIENTS), on->rounded, RH_WAIT_NEEDS);
+	lower_await(to, lower_lane_of(slot, RH_STREAM_GRADIENTS), on->rounded, RH_WAIT_NEEDS);
 }
 
 void lower_bulk_gap(struct lower_slot *slot, int64_t k)
@@ -406,7 +396,7 @@ void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 		const struct rh_transfer_piece *piece = &on->piece[on->next_piece];
 		struct lower_download *from = &on->download[piece->item];
 		if (k && on->next_piece == first)
-			lower_await(slot->to, lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
+			lower_await(slot->to, lower_lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
 		int joined = pieces_joined(piece, on->pieces - on->next_piece);
 		int64_t bytes = joined_bytes(piece, joined);
 		on->next_piece += joined - 1;
@@ -431,7 +421,7 @@ void lower_bulk_begin(struct lower_slot *slot)
 void lower_bulk_end(struct lower_slot *slot)
 {
 	struct lower_device *on = slot->on;
-	int64_t last = last_of(slot, RH_STREAM_COMPUTE);
+	int64_t last = lower_last_of(slot, RH_STREAM_COMPUTE);
 	if (rh_slot_makes_gradients(slot->slot))
 		on->sums_read = last;
 	on->weights.end[on->weights.turn].freed = last;

@@ -9,23 +9,13 @@
  * lower_bulk.c. Brackets are waits. */
 #include "run/lower.h"
 
-static int lane_of(const struct lower_slot *slot, enum rh_stream stream)
-{
-	return lower_lane(slot->device, stream);
-}
-
-static int64_t last_of(const struct lower_slot *slot, enum rh_stream stream)
-{
-	return slot->to->last[lane_of(slot, stream)];
-}
-
 /* The next buffer of a ring, not to be written by `writer` before its last reader is done. */
 static int16_t take(struct lower_slot *slot, struct lower_ring *ring, enum rh_stream writer)
 {
 	int16_t buffer = rh_int16(ring->next);
 	ring->next = (ring->next + 1) % ring->count;
-	lower_await(slot->to, lane_of(slot, writer), ring->freed[buffer], RH_WAIT_NEEDS);
-	lower_await(slot->to, lane_of(slot, writer), ring->read[buffer], RH_WAIT_NEEDS);
+	lower_await(slot->to, lower_lane_of(slot, writer), ring->freed[buffer], RH_WAIT_NEEDS);
+	lower_await(slot->to, lower_lane_of(slot, writer), ring->read[buffer], RH_WAIT_NEEDS);
 	return buffer;
 }
 
@@ -70,7 +60,7 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct lowering *to = slot->to;
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	int16_t buffer = take(slot, &slot->on->boundary, RH_STREAM_ACTIVATIONS_UP);
-	int on_host = lower_buffer_find(to, lane_of(slot, RH_STREAM_ACTIVATIONS_UP), &boundary);
+	int on_host = lower_buffer_find(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), &boundary);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
 	copy.lo = copy.hi = layer;
 	copy.block = (int)kind;
@@ -86,7 +76,7 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 	struct lower_slot *slot = micro->slot;
 	struct lowering *to = slot->to;
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
-	int lane = lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), on_host = lower_buffer_take(to, lane, &boundary);
+	int lane = lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), on_host = lower_buffer_take(to, lane, &boundary);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
 	copy.lo = copy.hi = layer;
 	copy.block = (int)kind;
@@ -145,7 +135,7 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
 	copy.from = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
 	copy.to = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
-	lower_await(slot->to, lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
+	lower_await(slot->to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
 	int64_t position = slot->on->result.freed[buffer] = slot->to->output[micro->place] = lower_add(slot->to, &copy);
 	if (!slot->to->options->plan->owes_gradient)
 		slot->to->through[micro->place] = position;
@@ -263,7 +253,7 @@ static void backward(struct micro *micro, int16_t x)
 	int16_t result = -1, dx = -1, above = -1;
 	if (!fused)
 		above = fetch(micro, RH_BOUNDARY_GRADIENT, of->hi);
-	int64_t above_up = last_of(slot, RH_STREAM_ACTIVATIONS_UP);
+	int64_t above_up = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_place saved = saved_place(micro), deferred = lower_nowhere();
 	if (of->kind == RH_SLOT_INPUT_GRADIENT)
 		deferred = deferred_place(micro);
@@ -278,7 +268,7 @@ static void backward(struct micro *micro, int16_t x)
 		lower_add(slot->to, &command);
 	}
 	if (above >= 0)
-		lower_await(slot->to, lane_of(slot, RH_STREAM_COMPUTE), above_up, RH_WAIT_NEEDS);
+		lower_await(slot->to, lower_lane_of(slot, RH_STREAM_COMPUTE), above_up, RH_WAIT_NEEDS);
 	if (sends)
 		dx = take(slot, &on->boundary, RH_STREAM_COMPUTE);
 	struct rh_command command = command_of(micro, RH_COMMAND_BACKWARD, RH_STREAM_COMPUTE);
@@ -316,7 +306,7 @@ static void input(struct micro *micro)
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
 	copy.from = there(RH_ROOM_HOST_MICRO, micro->place, bytes);
 	copy.to = here(micro, RH_ROOM_MICRO, micro->buffer, 0, bytes);
-	lower_await(to, lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->input[micro->place], RH_WAIT_NEEDS);
+	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->input[micro->place], RH_WAIT_NEEDS);
 	lower_add(to, &copy);
 }
 
@@ -340,7 +330,7 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	int16_t x = -1;
 	if (reads)
 		x = fetch(&micro, RH_BOUNDARY_ACTIVATION, of->lo);
-	lower_await(to, lane_of(slot, RH_STREAM_COMPUTE), last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
+	lower_await(to, lower_lane_of(slot, RH_STREAM_COMPUTE), lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
 	if (of->kind == RH_SLOT_FORWARD)
 		forward(&micro, x);
 	else if (of->kind == RH_SLOT_INFER)
@@ -349,8 +339,8 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 		weight_gradients(&micro);
 	else
 		backward(&micro, x);
-	slot->on->micro.freed[micro.buffer] = last_of(slot, RH_STREAM_COMPUTE);
-	to->computed[place * options->devices + slot->device] = last_of(slot, RH_STREAM_COMPUTE);
+	slot->on->micro.freed[micro.buffer] = lower_last_of(slot, RH_STREAM_COMPUTE);
+	to->computed[place * options->devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
 }
 
 /* The step has no slot after this one with its blocks: nobody uploads them any more. */
@@ -374,8 +364,8 @@ void lower_slot(struct lower_slot *slot)
 		if (number == slot->slot->count - 1) /* the step's own gradients come after it, and those of the step before have gone */
 			end_uploads(slot);
 		one_micro_batch(slot, number);
-		slot->on->up[number] = last_of(slot, RH_STREAM_ACTIVATIONS_UP);
-		slot->on->down[number] = last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
+		slot->on->up[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
+		slot->on->down[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
 	}
 	if (!slot->to->rc)
 		lower_bulk_end(slot);

@@ -128,7 +128,7 @@ const char *rh_executor_unjoined(const struct rh_executor *executor)
 static int flight_of(const struct rh_executor *executor, const struct rh_command *command)
 {
 	int place = ring_of(command)->place;
-	return executor->is_stretch || place < 0 ? 0 : place;
+	return executor->is_stretch || place >= RUN_FLIGHT ? 0 : place;
 }
 
 static int64_t place_of_step(const struct rh_executor *executor, const struct rh_command *command)
@@ -158,31 +158,23 @@ struct run_waits *run_waits_of(struct rh_executor *executor, const struct rh_com
 	return &executor->on[lane->owner].flight[flight_of(executor, command)].waits;
 }
 
-int run_device_ended(struct rh_executor *executor, int d, enum rh_stream stream, int place)
+static void note_downloads(struct rh_executor *executor, int d, int place)
 {
-	struct rh_device *device = executor->options.device[d];
-	struct run_flight *flight = &executor->on[d].flight[place];
-	if (stream == RH_STREAM_COMPUTE)
-		return run_waits_end(&flight->waits, device);
-	return device->ops->record(device, stream, stream == RH_STREAM_GRADIENTS ? flight->gradients : flight->results);
+	executor->on[d].flight[place].results = executor->lowering.last[lower_lane(d, RH_STREAM_ACTIVATIONS_DOWN)];
+	executor->on[d].flight[place].gradients = executor->lowering.last[lower_lane(d, RH_STREAM_GRADIENTS)];
 }
 
-/* All of the device's slots of the step are lowered: what they send down is there when these commands are over. */
-static int note_ends(struct rh_executor *executor, int d, int place)
+/* All of the device's slots of the step are lowered. */
+static int note_end(struct rh_executor *executor, int d, int place)
 {
-	static const enum rh_stream streams[] = {RH_STREAM_COMPUTE, RH_STREAM_ACTIVATIONS_DOWN, RH_STREAM_GRADIENTS};
-	int rc = 0;
-	for (int i = 0; !rc && i < 3; i++) {
-		int64_t last = executor->lowering.last[lower_lane(d, streams[i])];
-		struct dispatch_end *end = &executor->dispatcher.device[d].end[place][i];
-		*end = (struct dispatch_end){.position = last, .is_open = 1};
-		const struct ring_command *command = ring_find(&executor->lowering.ring, last);
-		if (command && !command->sequence)
-			continue;
-		end->is_open = 0;
-		rc = run_device_ended(executor, d, streams[i], place);
-	}
-	return rc;
+	struct run_flight *flight = &executor->on[d].flight[place];
+	int64_t last = executor->lowering.last[lower_lane(d, RH_STREAM_COMPUTE)];
+	const struct ring_command *command = ring_find(&executor->lowering.ring, last);
+	note_downloads(executor, d, place);
+	if (!command || command->sequence)
+		return run_waits_end(&flight->waits, executor->options.device[d]);
+	flight->computed = last;
+	return 0;
 }
 
 static int64_t next_position(const struct rh_executor *executor)
@@ -218,7 +210,7 @@ int run_lower_slot(struct rh_executor *executor, int place)
 	if (!rc)
 		note_slot(executor, d);
 	if (!rc && executor->trains && !executor->is_stretch && lowering->on[d].last_slot == number)
-		rc = note_ends(executor, d, place);
+		rc = note_end(executor, d, place);
 	return rc;
 }
 
@@ -265,7 +257,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 	rc = rc ? rc : dispatcher_take(executor, place);
 	for (int d = 0; !rc && executor->trains && !executor->is_stretch && d < options->devices; d++)
 		if (executor->lowering.on[d].last_slot < 0)
-			rc = note_ends(executor, d, place);
+			rc = note_end(executor, d, place);
 	return rc;
 }
 
@@ -277,8 +269,8 @@ static int await_device(struct rh_executor *executor, int d, int64_t place)
 {
 	struct run_flight *flight = &executor->on[d].flight[place];
 	int rc = run_waits_sync(&flight->waits);
-	rc = rc ? rc : flight->results->ops->event_sync(flight->results);
-	return rc ? rc : flight->gradients->ops->event_sync(flight->gradients);
+	rc = rc ? rc : dispatcher_await(executor, flight->results);
+	return rc ? rc : dispatcher_await(executor, flight->gradients);
 }
 
 /* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and nothing
@@ -323,12 +315,9 @@ static int issue_rest(struct rh_executor *executor)
 /* What of the next step's first slots has been updated goes up, while this one's gradients come down. */
 static int issue_ahead(struct rh_executor *executor)
 {
-	int rc = 0, place = (int)executor->first;
-	for (int d = 0; !rc && d < executor->options.devices; d++) {
-		rc = run_device_ended(executor, d, RH_STREAM_ACTIVATIONS_DOWN, place);
-		rc = rc ? rc : run_device_ended(executor, d, RH_STREAM_GRADIENTS, place);
-	}
-	rc = rc ? rc : lower_ahead(&executor->lowering);
+	for (int d = 0; d < executor->options.devices; d++)
+		note_downloads(executor, d, (int)executor->first);
+	int rc = lower_ahead(&executor->lowering);
 	rc = rc ? rc : dispatcher_take(executor, DISPATCH_AHEAD);
 	return rc ? rc : dispatcher_run_ahead(executor);
 }
