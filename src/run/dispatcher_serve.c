@@ -5,7 +5,7 @@
 static int has_settled(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
 	if (!may_wait)
-		return executor->staging ? 0 : dispatcher_waits_have_ended(executor, command);
+		return executor->copies.staging ? 0 : dispatcher_waits_have_ended(executor, command);
 	int rc = issue_await(executor, command, RH_STREAMS);
 	return rc ? rc : 1;
 }
@@ -31,18 +31,18 @@ static int tell_arrived(struct rh_executor *executor, const struct rh_command *c
 			rh_updater_arrives(options->updater, b, NULL);
 		return rc;
 	}
-	if (!run_is_staged(executor, rh_store_gradient(options->store, b), bytes)) {
+	if (!rh_host_is_staged(&executor->copies, rh_store_gradient(options->store, b), bytes)) {
 		rh_updater_arrives(options->updater, b, executor->on[device].downloaded[b]);
 		return 1;
 	}
-	int rc = may_wait ? rh_staging_finish(executor->staging) : 0;
+	int rc = may_wait ? rh_host_copies_finish(&executor->copies) : 0;
 	return rc ? rc : !atomic_load_explicit(&executor->arriving[b], memory_order_acquire);
 }
 
 int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block)
 {
 	atomic_store_explicit(&executor->arriving[block], 1, memory_order_relaxed);
-	return rh_staging_then(executor->staging, arrives_staged, executor, device * executor->options.model->blocks + block);
+	return rh_staging_then(executor->copies.staging, arrives_staged, executor, device * executor->options.model->blocks + block);
 }
 
 /* Of devices that have not uploaded it the events are of an earlier step. */

@@ -344,6 +344,22 @@ static int lanes_create(struct rh_executor *executor)
 	return rc ? rc : dispatcher_create(executor);
 }
 
+static int copies_create(struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	struct rh_host_copies_options copies = {.device = options->device,
+	                                        .devices = options->devices,
+	                                        .has_staging = options->registers,
+	                                        .piece_bytes = executor->pieces.most,
+	                                        .area = {[RH_HOST_BOUNDARIES] = executor->boundary_memory,
+	                                                 [RH_HOST_MICRO] = executor->micro_memory,
+	                                                 [RH_HOST_FRAMES] = executor->frame_memory},
+	                                        .scratch = {.base = executor->on[0].weights, .capacity = options->plan->weight_bytes}};
+	struct rh_arena *store = &copies.area[RH_HOST_STORE];
+	store->base = rh_store_memory(options->store, &store->capacity);
+	return rh_host_copies_create(&copies, &executor->copies);
+}
+
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out)
 {
 	struct rh_executor *executor = rh_alloc(1, sizeof *executor);
@@ -361,7 +377,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	if (!rc)
 		rc = lanes_create(executor);
 	if (!rc)
-		rc = run_host_pin(executor);
+		rc = copies_create(executor);
 	if (!rc && options->updater && rh_dispatch_is_local(&dispatch))
 		rc = rh_updater_by_block(options->updater, executor->steps_held);
 	if (rc)
@@ -377,7 +393,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 		return;
 	RH_ASSERT(executor->begun == executor->finished);
 	run_rest(executor);
-	run_host_unpin(executor);
+	rh_host_copies_destroy(&executor->copies);
 	run_spans_drop(executor);
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], &executor->options);

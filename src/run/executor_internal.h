@@ -3,9 +3,8 @@
 #define RH_RUN_EXECUTOR_INTERNAL_H
 
 #include "model/emit.h"
+#include "offload/host_copies.h"
 #include "offload/memory.h"
-#include "offload/pin.h"
-#include "offload/staging.h"
 #include "offload/transfer.h"
 #include "run/dispatcher.h"
 #include "run/executor.h"
@@ -45,8 +44,6 @@ struct run_device {
 	int is_forward;
 };
 
-enum run_pin { RUN_PIN_BOUNDARIES, RUN_PIN_MICRO, RUN_PIN_FRAMES, RUN_PIN_STORE, RUN_PINS };
-
 /* Steps without a flush between them, counted from the call's first. */
 struct run_stretch {
 	const struct rh_stretch *is;
@@ -69,10 +66,7 @@ struct rh_executor {
 	struct rh_arena boundary_memory, micro_memory;
 	struct rh_arena frame_memory; /* of pages of weights on NVMe */
 	struct run_boundary_needs needs;
-	struct rh_host_pin pin[RUN_PINS]; /* by enum run_pin: by the first device, which does it for all */
-	struct rh_staging *staging;       /* for what is not registered of the store; NULL: all is, or nothing can be */
-	struct rh_arena staging_memory;
-	struct rh_host_pin staging_pin;
+	struct rh_host_copies copies;
 	int64_t micro_batches;            /* that have a place in host staging */
 	float *fold[2];                   /* host staging for pieces of the embedding's sum */
 	char **micro, **result;           /* host staging, one of each a micro-batch */
@@ -108,15 +102,6 @@ struct rh_executor {
 
 /* What the executor walks is made of. */
 struct rh_dispatch run_dispatch(const struct rh_executor_options *options);
-
-/* host.c: registration of all that devices copy from and to; and such copies, cut where one registration ends and the next begins, or
- * through the staging. */
-int run_host_pin(struct rh_executor *executor) RH_MUST;
-void run_host_unpin(struct rh_executor *executor);
-int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
-int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
-/* Whether copies of these bytes go through the staging, at least in part. */
-int run_is_staged(const struct rh_executor *executor, const void *host, int64_t bytes);
 
 /* step.c: the program's next slot is lowered, for the step of this place, or passed over, where its step shall not be. 1: not yet, it would
  * begin a step whose place is taken. */

@@ -129,8 +129,8 @@ static int copy_weights(struct rh_executor *executor, struct rh_device *device, 
 {
 	struct rh_event *uploaded = executor->on[device->index].uploaded[command->block];
 	executor->version[command->block] = rh_store_version(executor->options.store, command->block);
-	int rc = run_copy_up(executor, device, RH_STREAM_WEIGHTS, device_address(executor, command->to),
-	                     host_address(executor, command->from), command->from.bytes);
+	int rc = rh_host_copy_up(&executor->copies, device, RH_STREAM_WEIGHTS, device_address(executor, command->to),
+	                         host_address(executor, command->from), command->from.bytes);
 	return rc || !uploaded ? rc : device->ops->record(device, RH_STREAM_WEIGHTS, uploaded);
 }
 
@@ -148,7 +148,7 @@ int issue_await(struct rh_executor *executor, const struct rh_command *command, 
 		if (rc)
 			return rc;
 	}
-	return executor->staging ? rh_staging_finish(executor->staging) : 0;
+	return rh_host_copies_finish(&executor->copies);
 }
 
 /* The last piece of a gradient is on its way, which the optimizer will be told of. */
@@ -160,7 +160,7 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 		return 0;
 	int rc = device->ops->record(device, RH_STREAM_GRADIENTS, executor->on[device->index].downloaded[b]);
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, executor->options.model->block[b].elements);
-	if (rc || !run_is_staged(executor, rh_store_gradient(store, b), bytes))
+	if (rc || !rh_host_is_staged(&executor->copies, rh_store_gradient(store, b), bytes))
 		return rc;
 	return dispatcher_stage_arrival(executor, device->index, b);
 }
@@ -171,14 +171,16 @@ static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_
 	if (command->to.room == RH_ROOM_WEIGHTS)
 		return copy_weights(executor, device, command);
 	if (!up) {
-		rc = run_copy_down(executor, device, stream, host_address(executor, command->to), device_address(executor, command->from),
-		                   command->from.bytes);
+		rc = rh_host_copy_down(&executor->copies, device, stream, host_address(executor, command->to),
+		                       device_address(executor, command->from), command->from.bytes);
 		return rc ? rc : note_gradient(executor, device, command);
 	}
 	const char *from = host_address(executor, command->from);
-	if (command->from.room == RH_ROOM_HOST_SUM && run_is_staged(executor, from, command->from.bytes)) /* read here and now */
+	if (command->from.room == RH_ROOM_HOST_SUM &&
+	    rh_host_is_staged(&executor->copies, from, command->from.bytes)) /* read here and now */
 		rc = issue_await(executor, command, RH_STREAM_GRADIENTS);
-	return rc ? rc : run_copy_up(executor, device, stream, device_address(executor, command->to), from, command->from.bytes);
+	return rc ? rc
+	          : rh_host_copy_up(&executor->copies, device, stream, device_address(executor, command->to), from, command->from.bytes);
 }
 
 /* ---- computation ---- */

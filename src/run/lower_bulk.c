@@ -34,7 +34,7 @@ static int64_t copy(struct lower_slot *slot, int lane, int block, struct rh_plac
 }
 
 /* How many of the pieces, from this one on, are one copy: what lies together and goes together. The device gets it piece by piece all the
- * same (run_copy_up). */
+ * same (offload/host_copies.h). */
 static int pieces_joined(const struct rh_transfer_piece *piece, int pieces)
 {
 	int joined = 1;

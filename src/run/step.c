@@ -111,7 +111,7 @@ int rh_executor_joins(const struct rh_executor_options *options)
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
 {
 	/* what comes down through the staging is announced by its thread, which nobody waits for in the middle of a step */
-	return executor->flights > 1 && executor->staging ? 1 : executor->steps_held;
+	return executor->flights > 1 && executor->copies.staging ? 1 : executor->steps_held;
 }
 
 const char *rh_executor_unjoined(const struct rh_executor *executor)
@@ -120,7 +120,7 @@ const char *rh_executor_unjoined(const struct rh_executor *executor)
 	const char *why = what_parts_steps(options);
 	if (!options->train_micro_batches || !options->stale)
 		return NULL;
-	return why ? why : executor->staging ? "the system lets too little memory be registered" : NULL;
+	return why ? why : executor->copies.staging ? "the system lets too little memory be registered" : NULL;
 }
 
 /* ---- commands and steps ---- */
@@ -288,8 +288,8 @@ static int come_to_rest(struct rh_executor *executor, enum rest rest, int rc)
 			rc = await_device(executor, d, executor->first);
 		else if (d >= 0)
 			rc = options->device[d]->ops->synchronize(options->device[d]);
-		else if (executor->staging)
-			rc = rh_staging_finish(executor->staging);
+		else if (executor->copies.staging)
+			rc = rh_host_copies_finish(&executor->copies);
 		rh_fault_keep(&fault, rc);
 	}
 	rh_store_throttle(options->store, 0);
@@ -343,7 +343,7 @@ int run_end(struct rh_executor *executor, int rc)
 void run_rest(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	int rc = executor->goes_on && executor->staging ? rh_staging_finish(executor->staging) : 0;
+	int rc = executor->goes_on && rh_host_copies_finish(&executor->copies);
 	for (int d = 0; executor->goes_on && d < options->devices; d++) {
 		int failed = options->device[d]->ops->synchronize(options->device[d]);
 		rc = rc ? rc : failed;
@@ -367,7 +367,7 @@ static int await_slots(struct rh_executor *executor, int64_t place)
 /* To the next step: not where what goes through the staging has an order of its own. */
 static int leaves_slots(const struct rh_executor *executor)
 {
-	return executor->trains && executor->flights > 1 && !executor->staging;
+	return executor->trains && executor->flights > 1 && !executor->copies.staging;
 }
 
 static int issue(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count)

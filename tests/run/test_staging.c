@@ -54,7 +54,7 @@ static int slow_up(struct rh_device *device, enum rh_stream stream, void *to, co
 
 static int slow_down(struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
-	const struct rh_arena *ring = &slow.executor->staging_memory;
+	const struct rh_arena *ring = &slow.executor->copies.staging_memory;
 	slow.to_ring = (char *)to >= ring->base && (char *)to < ring->base + ring->capacity;
 	int rc = call();
 	return rc ? rc : slow.real.copy_down(device, stream, to, from, bytes);
@@ -116,7 +116,7 @@ static void replace_executor(struct rig *rig)
 	options.registers = 1;
 	check_ok(rh_executor_create(&options, &rig->session.executor));
 	slow.executor = rig->session.executor;
-	assert_non_null(slow.executor->staging);
+	assert_non_null(slow.executor->copies.staging);
 }
 
 /* Steps in which call `fails` does; 0: none does. Returns the calls that were made. */

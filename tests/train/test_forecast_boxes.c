@@ -72,6 +72,16 @@ static double period_of(const struct timed *alone, int boxes, double link_s)
 	return fmax(slowest, sum / boxes);
 }
 
+/* A box recomputes while the gradient is on its way. The last box, whose stage is fused, recomputes nothing: its time is what a unit waits
+ * for in each of the boxes, which are alike. */
+static struct timed waited_of(const struct timed *alone, int boxes)
+{
+	struct timed waited = *alone;
+	for (int k = 0; k < boxes; k++)
+		waited.box_s[k] = alone->box_s[boxes - 1];
+	return waited;
+}
+
 static const struct {
 	double latency_s, transfer_s;
 } lines[] = {{0, 0}, {0.025, 0}, {0.025, 0.004}};
@@ -82,26 +92,22 @@ static void test_1f1b_micro_batch_takes_its_share_of_a_round_trip(void **state)
 	(void)state;
 	struct boxes at;
 	boxes_open(&at, THREE, even, RH_MODE_SYNC_PP, "1f1b");
-	struct timed alone = timed_of(&at, 4 * THREE, 0, 0);
+	struct timed alone = timed_of(&at, 4 * THREE, 0, 0), waited = waited_of(&alone, THREE);
 	for (int i = 0; i < LINES; i++) {
+		double link_s = lines[i].latency_s + lines[i].transfer_s;
 		double less = timed_of(&at, 4 * THREE, lines[i].latency_s, lines[i].transfer_s).step_s,
 		       more = timed_of(&at, 8 * THREE, lines[i].latency_s, lines[i].transfer_s).step_s;
-		check_share("1f1b", THREE, (more - less) / (4 * THREE),
-		            period_of(&alone, THREE, lines[i].latency_s + lines[i].transfer_s));
+		check_share("1f1b", THREE, (more - less) / (4 * THREE), fmax(period_of(&alone, 1, 0), period_of(&waited, THREE, link_s)));
 	}
 	boxes_close(&at);
 }
 
-/* A box recomputes while the gradient is on its way. The last box, whose stage is fused, recomputes nothing: its time is what a unit waits
- * for in each of the boxes, which are alike. */
 static void test_paci_period_is_that_of_its_admission_limits(void **state)
 {
 	(void)state;
 	struct boxes at;
 	boxes_open(&at, THREE, even, RH_MODE_PACI, "paci");
-	struct timed alone = timed_of(&at, 4 * THREE, 0, 0), waited = alone;
-	for (int k = 0; k < THREE; k++)
-		waited.box_s[k] = alone.box_s[THREE - 1];
+	struct timed alone = timed_of(&at, 4 * THREE, 0, 0), waited = waited_of(&alone, THREE);
 	for (int i = 0; i < LINES; i++) {
 		double link_s = lines[i].latency_s + lines[i].transfer_s,
 		       formula = fmax(period_of(&alone, 1, 0), period_of(&waited, THREE, link_s));
@@ -118,8 +124,8 @@ static void test_paci_over_flush_is_the_bubble(void **state)
 	enum { ACCUMULATION = 8 };
 	static const struct {
 		int boxes, blocks[BOXES_MOST], is_exact;
-	} cases[] = {{3, {6, 6, 6}, 1}, {4, {6, 6, 6, 6}, 1}, {3, {4, 6, 12}, 1},
-	             {4, {5, 2, 4, 12}, 1}, {3, {4, 9, 6}, 0}, {4, {9, 3, 5, 4}, 0}};
+	} cases[] = {{3, {6, 6, 6}, 1},     {4, {6, 6, 6, 6}, 1}, {3, {4, 6, 12}, 1},
+	             {4, {5, 2, 4, 12}, 1}, {3, {4, 9, 6}, 0},    {4, {9, 3, 5, 4}, 0}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct timed flushed, own;
 		double sum = 0, most = 0;
