@@ -11,10 +11,9 @@
 #include <string.h>
 
 enum {
-	BULK_WAITS = 3,       /* of each slot: for its weights, its sums, and what still leaves */
-	HOST_WAITS = 2,       /* of each block: the host's, for its update */
-	WAITS_MOST = 1 << 16, /* that are booked: what comes after them in a longer step counts as computing */
-	EVENT_BYTES = 112     /* a CPU device's event, and a pointer to it */
+	BULK_WAITS = 3,   /* of each slot: for its weights, its sums, and what still leaves */
+	HOST_WAITS = 2,   /* of each block: the host's, for its update */
+	EVENT_BYTES = 112 /* a CPU device's event, and a pointer to it */
 };
 
 struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
@@ -37,42 +36,6 @@ static int64_t fold_elements(const struct rh_executor_options *options)
 	if (!options->train_micro_batches || !table->trainable || table->uses < 2 || options->plan->crosses_rounds)
 		return 0;
 	return rh_min(table->elements, LOWER_FOLD_ELEMENTS);
-}
-
-/* Of one micro-batch of a slot: for its integers; forward for a buffer of each boundary that is kept; backward for a place for its results
- * or the gradient from above, and for a buffer for the one below. */
-static int64_t waits_of(const struct rh_plan *plan, const struct rh_slot *slot)
-{
-	enum { BACKWARD = 3 };
-	int64_t waits = 1;
-	if (slot->kind != RH_SLOT_FORWARD)
-		return BACKWARD;
-	for (int l = slot->lo + 1; l <= slot->hi; l++)
-		waits += rh_boundary_readers(plan, 1, l) > 0;
-	return waits;
-}
-
-/* The most waits that a step of training makes on one device's compute stream. */
-static int wait_count(const struct rh_executor_options *options, int *out)
-{
-	struct rh_program program = {0};
-	int turn = 0;
-	int64_t count = options->train_micro_batches, most_waits = 0;
-	*out = 0;
-	if (!count)
-		return 0;
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	int rc = rh_dispatch_call(&dispatch, 1, count, &turn, &program);
-	for (int d = 0; !rc && d < options->devices; d++) {
-		int64_t waits = HOST_WAITS * options->model->blocks;
-		for (size_t i = 0; i < program.slots; i++)
-			if (program.slot[i].device == d)
-				waits += BULK_WAITS + program.slot[i].count * waits_of(options->plan, &program.slot[i]);
-		most_waits = rh_max(most_waits, waits);
-	}
-	*out = (int)(most_waits < WAITS_MOST ? most_waits : WAITS_MOST);
-	rh_program_free(&program);
-	return rc;
 }
 
 static int64_t staged_micro_batches(const struct rh_executor_options *options)
@@ -103,7 +66,9 @@ static int64_t gaps_most(const struct rh_executor_options *options)
 	return rh_max(rh_max(options->train_micro_batches, options->infer_micro_batches), 1);
 }
 
-/* At most, of all devices: as many waits as wait_count finds, without a program. */
+/* What devices' compute streams wait for in the steps in flight, at most. Of one micro-batch of a slot: for its integers; forward for a
+ * buffer of each boundary that is kept; backward for a place for its results or the gradient from above, and for a buffer for the one below.
+ */
 static int64_t all_waits(const struct rh_executor_options *options)
 {
 	const struct rh_plan *plan = options->plan;
@@ -115,7 +80,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	int64_t kept = forward + backward;
 	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +
 	                options->devices * (int64_t)HOST_WAITS * options->model->blocks;
-	return run_flights(options) * rh_min(waits, (int64_t)options->devices * WAITS_MOST);
+	return run_flights(options) * rh_min(waits, (int64_t)options->devices * RUN_WAITS_MOST);
 }
 
 /* Of a plan's longest stage. */
@@ -191,13 +156,13 @@ static size_t pieces_most(const struct rh_executor_options *options)
 }
 
 /* What each step in flight needs of its own. */
-static int flight_create(const struct rh_executor_options *options, struct rh_device *device, int waits, struct run_device *out)
+static int flight_create(const struct rh_executor_options *options, struct rh_device *device, struct run_device *out)
 {
 	int rc = 0;
 	for (int64_t i = 0; !rc && i < RUN_FLIGHT; i++) {
 		out->flight[i].computed = out->flight[i].results = out->flight[i].gradients = LOWER_NEVER;
 		if (i < run_flights(options))
-			rc = run_waits_create(device, waits, &out->flight[i].waits);
+			rc = run_waits_create(device, &out->flight[i].waits);
 	}
 	return rc;
 }
@@ -232,13 +197,10 @@ static int device_create(struct rh_executor *executor, int index)
 	struct run_device *out = &executor->on[index];
 	size_t blocks = (size_t)model->blocks;
 	void *base;
-	int waits;
 	*out = (struct run_device){.device = device, .executor = executor, .index = index, .stage_weights = -1};
 	int rc = device->ops->reserve(device, options->plan->device_bytes, &base);
 	if (!rc)
-		rc = wait_count(options, &waits);
-	if (!rc)
-		rc = flight_create(options, device, waits, out);
+		rc = flight_create(options, device, out);
 	if (rc)
 		return rc;
 	cut_memory(options->plan, base, out);

@@ -2,23 +2,27 @@
 
 #include "core/alloc.h"
 
-int run_waits_create(struct rh_device *device, int capacity, struct run_waits *out)
+int run_waits_create(struct rh_device *device, struct run_waits *out)
 {
-	out->wait = rh_alloc((size_t)(capacity ? capacity : 1), sizeof *out->wait);
-	int rc = out->wait ? 0 : -ENOMEM;
-	for (; !rc && out->capacity < capacity; out->capacity++) {
-		rc = device->ops->event_create(device, RH_EVENT_TIMED, &out->wait[out->capacity].before);
-		if (!rc)
-			rc = device->ops->event_create(device, RH_EVENT_TIMED, &out->wait[out->capacity].after);
-	}
-	if (!rc)
-		rc = device->ops->event_create(device, RH_EVENT_TIMED, &out->first);
+	int rc = device->ops->event_create(device, RH_EVENT_TIMED, &out->first);
 	return rc ? rc : device->ops->event_create(device, RH_EVENT_TIMED, &out->last);
+}
+
+/* One more than any step has had. */
+static int add_wait(struct run_waits *waits, struct rh_device *device)
+{
+	int rc = rh_grow(&waits->wait, &waits->capacity, waits->waits + 1, sizeof *waits->wait);
+	if (rc)
+		return rc;
+	struct run_wait *added = &waits->wait[waits->waits++];
+	*added = (struct run_wait){0};
+	rc = device->ops->event_create(device, RH_EVENT_TIMED, &added->before);
+	return rc ? rc : device->ops->event_create(device, RH_EVENT_TIMED, &added->after);
 }
 
 void run_waits_destroy(struct run_waits *waits)
 {
-	for (int i = 0; i < waits->capacity; i++) {
+	for (size_t i = 0; i < waits->waits; i++) {
 		rh_event_free(waits->wait[i].before);
 		rh_event_free(waits->wait[i].after);
 	}
@@ -30,9 +34,13 @@ void run_waits_destroy(struct run_waits *waits)
 
 int run_waits_hold(struct run_waits *waits, struct rh_device *device, enum run_wait_kind kind)
 {
-	waits->held = waits->begun && !waits->ended && waits->used < waits->capacity ? &waits->wait[waits->used++] : NULL;
-	if (!waits->held)
+	waits->held = NULL;
+	if (!waits->begun || waits->ended || waits->used == RUN_WAITS_MOST)
 		return 0;
+	int rc = waits->used == waits->waits ? add_wait(waits, device) : 0;
+	if (rc)
+		return rc;
+	waits->held = &waits->wait[waits->used++];
 	waits->held->kind = kind;
 	return device->ops->record(device, RH_STREAM_COMPUTE, waits->held->before);
 }
@@ -52,7 +60,8 @@ int run_waits_for(struct run_waits *waits, struct rh_device *device, enum run_wa
 
 void run_waits_reset(struct run_waits *waits)
 {
-	waits->used = waits->begun = waits->ended = 0;
+	waits->used = 0;
+	waits->begun = waits->ended = 0;
 }
 
 int run_waits_begin(struct run_waits *waits, struct rh_device *device)
@@ -88,7 +97,7 @@ void run_waits_add(const struct run_waits *waits, struct rh_step_times *times)
 		return;
 	times->compute += seconds(waits->first, waits->last);
 	times->ended += (double)waits->last->ops->event_time_ns(waits->last) * 1e-9;
-	for (int i = 0; i < waits->used; i++) {
+	for (size_t i = 0; i < waits->used; i++) {
 		double waited = seconds(waits->wait[i].before, waits->wait[i].after);
 		*part[waits->wait[i].kind] += waited;
 		times->compute -= waited;

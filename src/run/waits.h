@@ -12,16 +12,18 @@ struct run_wait {
 	struct rh_event *before, *after;
 };
 
+enum { RUN_WAITS_MOST = 1 << 16 }; /* that are booked of a step: what comes after them in a longer one counts as computing */
+
 struct run_waits {
-	struct run_wait *wait;
-	int capacity, used;            /* what comes when all are used is not told apart from computing */
+	struct run_wait *wait; /* as many as a step has had so far, each with its events */
+	size_t waits, capacity, used;
 	struct rh_event *first, *last; /* of the step, on the compute stream */
 	int begun, ended;              /* what is waited for after the step's end, by its last gradients, is not the step's */
 	struct run_wait *held;
 };
 
-/* Each of the waits of a step has its events from the start. A zeroed struct may be destroyed. */
-int run_waits_create(struct rh_device *device, int capacity, struct run_waits *out) RH_MUST;
+/* A zeroed struct may be destroyed. */
+int run_waits_create(struct rh_device *device, struct run_waits *out) RH_MUST;
 void run_waits_destroy(struct run_waits *waits);
 
 /* What the compute stream does from now on starts after `event`, and the time until then is booked. */
