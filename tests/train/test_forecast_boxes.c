@@ -87,6 +87,8 @@ static const struct {
 } lines[] = {{0, 0}, {0.025, 0}, {0.025, 0.004}};
 enum { LINES = sizeof lines / sizeof *lines, THREE = 3 };
 
+/* Between a box that recomputes all the while the gradient is on its way, and one that then has all of its recomputation to do: its order
+ * gives it a forward to run first. */
 static void test_1f1b_micro_batch_takes_its_share_of_a_round_trip(void **state)
 {
 	(void)state;
@@ -97,7 +99,9 @@ static void test_1f1b_micro_batch_takes_its_share_of_a_round_trip(void **state)
 		double link_s = lines[i].latency_s + lines[i].transfer_s;
 		double less = timed_of(&at, 4 * THREE, lines[i].latency_s, lines[i].transfer_s).step_s,
 		       more = timed_of(&at, 8 * THREE, lines[i].latency_s, lines[i].transfer_s).step_s;
-		check_share("1f1b", THREE, (more - less) / (4 * THREE), fmax(period_of(&alone, 1, 0), period_of(&waited, THREE, link_s)));
+		double is = (more - less) / (4 * THREE), least = fmax(period_of(&alone, 1, 0), period_of(&waited, THREE, link_s));
+		printf("1f1b, %d boxes: %.4f, between %.4f and %.4f\n", THREE, is, least, period_of(&alone, THREE, link_s));
+		assert_true(is >= 0.97 * least && is <= 1.03 * fmax(least, period_of(&alone, THREE, link_s)));
 	}
 	boxes_close(&at);
 }
