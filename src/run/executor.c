@@ -67,8 +67,8 @@ static int64_t gaps_most(const struct rh_executor_options *options)
 }
 
 /* What devices' compute streams wait for in the steps in flight, at most. Of one micro-batch of a slot: for its integers; forward for a
- * buffer of each boundary that is kept; backward for a place for its results or the gradient from above, and for a buffer for the one below.
- */
+ * buffer of each boundary that is kept; backward for a place for its results or the gradient from above, and for the buffer of the one
+ * below. */
 static int64_t all_waits(const struct rh_executor_options *options)
 {
 	const struct rh_plan *plan = options->plan;

@@ -1,7 +1,7 @@
-/* Which buffer of host memory each boundary is in. Where boundaries go to NVMe, buffers are two rings (lower_drive.c); else they are given
- * out in the order of the program (schedule/boundary.h), for which there are enough of them by count. Whoever fills a buffer waits for those who
- * read what it held before. So a slot sends a micro-batch's output from the buffer that its input came in, if nobody else reads that: it
- * waits for its own device alone, not for others that have as much to do. */
+/* Which buffer of host memory each boundary is in. Where boundaries go to NVMe, buffers are two rings (lower_drive.c). Else they are given
+ * out in the order of the program (schedule/boundary.h), for which there are enough of them by count. Whoever fills a buffer waits for
+ * those who read what it held before. So a slot sends a micro-batch's output from the buffer that its input came in, if nobody else reads
+ * that: it waits for its own device alone, not for others that have as much to do. */
 #include "run/lower.h"
 
 /* Boundaries that only another box reads have buffers of their own, where the plan gives them any. */

@@ -4,7 +4,7 @@
  *   boundaries       COPY of boundary n from a device -> ring of writes, buffer n mod `down` -> WRITE, where a reload is to come.
  *                    READ of reload r -> ring of reads, buffer r mod `up` -> COPY to a device. READ r + up waits for that copy.
  *
- * Which boundaries are written, and which of the program's reads are reloads, is known when a call begins (schedule/reload.h). A READ is placed
+ * Which boundaries are written, and which reads are reloads, is known when a call begins (schedule/reload.h). A READ is placed
  * as soon as its WRITE has been, and the copy out of its buffer: so drives read ahead as far as the buffers go. */
 #include "run/lower.h"
 

@@ -1,5 +1,5 @@
-/* Boundaries through rings and NVMe: every read finds what was written where schedule/reload.h says that it is, and no record is overwritten too
- * early; for many programs and rings. And the thread that carries it out. */
+/* Boundaries through rings and NVMe: every read finds what was written where schedule/reload.h says that it is, and no record is
+ * overwritten too early; for many programs and rings. And the thread that carries it out. */
 #include "check.h"
 #include "eight_layers.h"
 
