@@ -116,7 +116,7 @@ int added_add(struct added *added, const struct vocab *vocab, const char *text, 
 	/* A text that was special once stays so, even if it is added again without the flag. */
 	const struct added_token *before = added_by_id(added, (int32_t)id);
 	flags |= before ? before->flags & ADDED_SPECIAL : 0;
-	added->token[added->count++] = (struct added_token){.at = at, .bytes = bytes, .flags = flags, .id = (int32_t)id};
+	added->token[added->count++] = (struct added_token){.offset = at, .bytes = bytes, .flags = flags, .id = (int32_t)id};
 	added->by_id[id] = (uint32_t)added->count;
 	if (id > added->highest || added->count == 1)
 		added->highest = id;
@@ -138,13 +138,13 @@ int added_finish(struct added *added, const struct normalizers *normalizers, con
 	int rc = 0;
 	for (size_t i = 0; i < added->count && !rc; i++) {
 		const struct added_token *token = &added->token[i];
-		const char *text = added->text.bytes + token->at;
+		const char *text = added->text.bytes + token->offset;
 		size_t length = token->bytes;
 		if (token->flags & ADDED_NORMALIZED)
 			rc = normalize(normalizers, &scratch, text, length, &text, &length, &leading);
 		if (!rc && !length)
 			rc = rh_fail(-EINVAL, "%s: nothing is left of added token '%s' after normalizing; unset its 'normalized'", where,
-			             added->text.bytes + token->at);
+			             added->text.bytes + token->offset);
 		if (!rc)
 			rc = pieces_add(&texts, text, length);
 		if (!rc)

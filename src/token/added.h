@@ -10,7 +10,7 @@
 enum added_flags { ADDED_SINGLE_WORD = 1, ADDED_LSTRIP = 2, ADDED_RSTRIP = 4, ADDED_NORMALIZED = 8, ADDED_SPECIAL = 16 };
 
 struct added_token {
-	size_t at, bytes;             /* into added.text */
+	size_t offset, bytes;         /* into added.text */
 	size_t shown_at, shown_bytes; /* what it decodes to: its text as normalizing leaves it, if it is `normalized` */
 	unsigned flags;
 	int32_t id;

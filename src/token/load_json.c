@@ -81,10 +81,10 @@ static int load_vocabulary(struct bpe *bpe, const struct document *document, int
 	struct scan scan = {.start = document->file.bytes, .where = document->where};
 	if (!document->vocab.first || (has_merges && !document->merges.first))
 		return rh_fail(-EINVAL, "%s: the model lacks its 'vocab'%s", document->where, has_merges ? " or its 'merges'" : "");
-	scan.at = document->vocab.first;
+	scan.cursor = document->vocab.first;
 	scan.end = document->vocab.end;
 	int rc = load_tokens(bpe, &scan);
-	scan.at = document->merges.first;
+	scan.cursor = document->merges.first;
 	scan.end = document->merges.end;
 	if (!rc && has_merges)
 		rc = load_merges(bpe, &scan);

@@ -46,13 +46,13 @@ void pattern_scratch_free(struct pattern_scratch *scratch)
 
 /* Where a set begins or ends. */
 struct edge {
-	uint32_t at, set;
+	uint32_t point, set;
 };
 
 static int by_place(const void *a, const void *b)
 {
 	const struct edge *x = a, *y = b;
-	return x->at < y->at ? -1 : x->at > y->at;
+	return x->point < y->point ? -1 : x->point > y->point;
 }
 
 /* The alphabet: a letter for each combination of sets that some code point is in. */
@@ -100,9 +100,9 @@ static int make_alphabet(const struct skeleton *skeleton, const char *where, str
 		qsort(edge, edges, sizeof *edge, by_place);
 	uint32_t from = 0;
 	for (n = 0; !rc && from < UNICODE_END;) {
-		for (; n < edges && edge[n].at == from; n++)
+		for (; n < edges && edge[n].point == from; n++)
 			now[edge[n].set / 64] ^= 1ull << edge[n].set % 64;
-		uint32_t to = n < edges ? edge[n].at : UNICODE_END;
+		uint32_t to = n < edges ? edge[n].point : UNICODE_END;
 		unsigned which = 0;
 		rc = letter_of(alphabet, now, where, &which);
 		if (!rc)
@@ -265,7 +265,7 @@ int pattern_begin(const struct pattern *pattern, struct pattern_scratch *scratch
                   struct pattern_search *out)
 {
 	*out = (struct pattern_search){
-	        .pattern = pattern, .scratch = scratch, .text = text, .bytes = bytes, .match_end = SIZE_MAX, .from = !bytes};
+	        .pattern = pattern, .scratch = scratch, .text = text, .bytes = bytes, .match_end = SIZE_MAX, .first = !bytes};
 	return bytes ? spell(pattern, scratch, text, bytes, &out->letters) : 0;
 }
 
@@ -276,20 +276,20 @@ int pattern_next(struct pattern_search *search, struct span *out)
 		*out = search->match;
 		return 1;
 	}
-	while (!search->is_over && search->from <= search->letters) {
-		int found = match(search->pattern, search->scratch, search->letters, search->from);
+	while (!search->is_over && search->first <= search->letters) {
+		int found = match(search->pattern, search->scratch, search->letters, search->first);
 		if (found < 0)
 			return found;
 		if (!found)
 			break;
 		const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(search->scratch->data);
 		if (ends[0] == ends[1] && ends[1] == search->match_end) { /* an empty match right after a match is none */
-			search->from++;
+			search->first++;
 			continue;
 		}
 		size_t gap = search->covered_bytes, first = walk(search->text, gap, ends[0] - search->covered),
 		       end = walk(search->text, first, ends[1] - ends[0]);
-		search->from = search->match_end = search->covered = ends[1];
+		search->first = search->match_end = search->covered = ends[1];
 		search->covered_bytes = end;
 		search->match = (struct span){first, end, 1};
 		search->has_match = first > gap;

@@ -39,7 +39,7 @@ struct pattern_search {
 	struct pattern_scratch *scratch;
 	const char *text;
 	size_t bytes, letters;
-	size_t from, match_end;        /* letters: where to look on, and where the last match ended */
+	size_t first, match_end;       /* letters: where to look on, and where the last match ended */
 	size_t covered, covered_bytes; /* by the spans so far, `match` included */
 	struct span match;             /* found behind the span returned last */
 	int has_match, is_over;

@@ -7,7 +7,7 @@ int reader_refuse(const struct reader *r, const char *what)
 	size_t bytes = (size_t)(r->end - r->source);
 	int shown = (int)(bytes > 200 ? 200 : bytes);
 	return rh_fail(-EINVAL, "%s: regular expression '%.*s'%s, byte %zu: %s is not supported", r->where, shown, r->source,
-	               bytes > 200 ? "..." : "", (size_t)(r->at - r->source), what);
+	               bytes > 200 ? "..." : "", (size_t)(r->cursor - r->source), what);
 }
 
 static int hex_value(int c)
@@ -20,8 +20,8 @@ static int hex_digits(struct reader *r, int least, int most, uint32_t *out)
 {
 	int digits = 0;
 	*out = 0;
-	for (; digits < most && r->at < r->end && hex_value((unsigned char)*r->at) >= 0; digits++)
-		*out = *out * 16 + (uint32_t)hex_value((unsigned char)*r->at++);
+	for (; digits < most && r->cursor < r->end && hex_value((unsigned char)*r->cursor) >= 0; digits++)
+		*out = *out * 16 + (uint32_t)hex_value((unsigned char)*r->cursor++);
 	if (digits < least || *out >= UNICODE_END || (*out >= 0xD800 && *out < 0xE000))
 		return reader_refuse(r, "this code point");
 	return READ_POINT;
@@ -29,14 +29,14 @@ static int hex_digits(struct reader *r, int least, int most, uint32_t *out)
 
 static int hex_escape(struct reader *r, uint32_t *point)
 {
-	if (r->at < r->end && *r->at == '{') {
-		r->at++;
+	if (r->cursor < r->end && *r->cursor == '{') {
+		r->cursor++;
 		int rc = hex_digits(r, 1, 8, point);
 		if (rc < 0)
 			return rc;
-		if (r->at == r->end || *r->at != '}')
+		if (r->cursor == r->end || *r->cursor != '}')
 			return reader_refuse(r, "\\x{ without its '}'");
-		r->at++;
+		r->cursor++;
 		return rc;
 	}
 	int rc = hex_digits(r, 1, 2, point);
@@ -48,9 +48,9 @@ static int hex_escape(struct reader *r, uint32_t *point)
 /* \p{name}, \p{^name}, \P{name}. */
 static int property(struct reader *r, int negated, struct set *set)
 {
-	if (r->at == r->end || *r->at != '{')
+	if (r->cursor == r->end || *r->cursor != '{')
 		return reader_refuse(r, "\\p without braces");
-	const char *name = r->at + 1, *close = memchr(name, '}', (size_t)(r->end - name));
+	const char *name = r->cursor + 1, *close = memchr(name, '}', (size_t)(r->end - name));
 	if (!close)
 		return reader_refuse(r, "\\p{ without its '}'");
 	if (*name == '^') {
@@ -66,7 +66,7 @@ static int property(struct reader *r, int negated, struct set *set)
 	int rc = set_add_named(set, copy, SET_PROPERTY);
 	if (!rc)
 		return reader_refuse(r, "this property");
-	r->at = close + 1;
+	r->cursor = close + 1;
 	if (rc > 0 && negated)
 		rc = set_negate(set);
 	return rc < 0 ? rc : READ_SET;
@@ -87,10 +87,10 @@ static int class_letter(int c, enum read_place place, struct set *set)
 
 int reader_escape(struct reader *r, enum read_place place, struct set *set, uint32_t *point)
 {
-	if (r->at == r->end)
+	if (r->cursor == r->end)
 		return reader_refuse(r, "a backslash at the end");
-	const char *start = r->at;
-	r->at += utf8_next(r->at, point);
+	const char *start = r->cursor;
+	r->cursor += utf8_next(r->cursor, point);
 	static const char controls[] = "t\tn\nr\rf\fv\va\ae\033";
 	for (size_t i = 0; i < sizeof controls - 1; i += 2)
 		if (*point == (unsigned char)controls[i]) {
@@ -116,8 +116,8 @@ int reader_escape(struct reader *r, enum read_place place, struct set *set, uint
 	case 'u':
 		return hex_digits(r, 4, 4, point);
 	case '0':
-		for (*point = 0; r->at < r->end && r->at < start + 3 && *r->at >= '0' && *r->at <= '7'; r->at++)
-			*point = *point * 8 + (uint32_t)(*r->at - '0');
+		for (*point = 0; r->cursor < r->end && r->cursor < start + 3 && *r->cursor >= '0' && *r->cursor <= '7'; r->cursor++)
+			*point = *point * 8 + (uint32_t)(*r->cursor - '0');
 		return READ_POINT;
 	case 'b':
 		if (place == READ_BRACKETED) {
@@ -136,7 +136,7 @@ int reader_escape(struct reader *r, enum read_place place, struct set *set, uint
 		break;
 	}
 	if ((*point >= '0' && *point <= '9') || (*point >= 'A' && *point <= 'Z') || (*point >= 'a' && *point <= 'z')) {
-		r->at = start;
+		r->cursor = start;
 		return reader_refuse(r, "this escape");
 	}
 	return READ_POINT;
@@ -145,8 +145,8 @@ int reader_escape(struct reader *r, enum read_place place, struct set *set, uint
 /* [:name:] and [:^name:]; 1 if that is what stands here, after the '['. */
 static int posix(struct reader *r, struct set *set)
 {
-	const char *name = r->at + 1;
-	if (r->at == r->end || *r->at != ':')
+	const char *name = r->cursor + 1;
+	if (r->cursor == r->end || *r->cursor != ':')
 		return 0;
 	int negated = name < r->end && *name == '^';
 	name += negated;
@@ -167,7 +167,7 @@ static int posix(struct reader *r, struct set *set)
 	if (rc >= 0)
 		rc = set_unite(set, &one);
 	set_free(&one);
-	r->at = close + 2;
+	r->cursor = close + 2;
 	return rc < 0 ? rc : 1;
 }
 
@@ -179,35 +179,35 @@ static int class_item(struct reader *r, int depth, struct set *set)
 	struct set one = {0};
 	uint32_t first, last;
 	int kind = READ_SET, rc = 0;
-	if (*r->at == '[') {
-		r->at++;
+	if (*r->cursor == '[') {
+		r->cursor++;
 		rc = posix(r, set);
 		if (!rc && (rc = class_body(r, depth + 1, &one)) == 0)
 			rc = set_unite(set, &one);
-	} else if (*r->at == '\\') {
-		r->at++;
+	} else if (*r->cursor == '\\') {
+		r->cursor++;
 		kind = rc = reader_escape(r, READ_BRACKETED, &one, &first);
 		if (rc == READ_SET)
 			rc = set_unite(set, &one);
 	} else {
-		r->at += utf8_next(r->at, &first);
+		r->cursor += utf8_next(r->cursor, &first);
 		kind = READ_POINT;
 	}
-	int range = rc >= 0 && r->end - r->at >= 2 && *r->at == '-' && r->at[1] != ']';
+	int range = rc >= 0 && r->end - r->cursor >= 2 && *r->cursor == '-' && r->cursor[1] != ']';
 	if (range && kind == READ_SET)
 		rc = reader_refuse(r, "a range that starts with a class");
 	if (rc >= 0 && kind == READ_POINT) {
 		last = first;
 		if (range) {
-			r->at++;
+			r->cursor++;
 			kind = READ_POINT;
-			if (*r->at == '\\') {
-				r->at++;
+			if (*r->cursor == '\\') {
+				r->cursor++;
 				kind = reader_escape(r, READ_BRACKETED, &one, &last);
-			} else if (*r->at == '[') {
+			} else if (*r->cursor == '[') {
 				kind = READ_SET;
 			} else {
-				r->at += utf8_next(r->at, &last);
+				r->cursor += utf8_next(r->cursor, &last);
 			}
 			if (kind < 0)
 				rc = kind;
@@ -225,14 +225,14 @@ static int class_item(struct reader *r, int depth, struct set *set)
 static int class_body(struct reader *r, int depth, struct set *out)
 {
 	struct set all = {0}, part = {0};
-	int negated = r->at < r->end && *r->at == '^', parts = 0, rc = 0;
-	r->at += negated;
+	int negated = r->cursor < r->end && *r->cursor == '^', parts = 0, rc = 0;
+	r->cursor += negated;
 	if (depth > 20)
 		return reader_refuse(r, "classes nested so deep");
 	for (int first = 1;; first = 0) {
-		int joined = r->end - r->at >= 2 && r->at[0] == '&' && r->at[1] == '&';
-		int closed = r->at < r->end && *r->at == ']' && !first;
-		if (r->at == r->end) {
+		int joined = r->end - r->cursor >= 2 && r->cursor[0] == '&' && r->cursor[1] == '&';
+		int closed = r->cursor < r->end && *r->cursor == ']' && !first;
+		if (r->cursor == r->end) {
 			rc = reader_refuse(r, "a class without its ']'");
 		} else if (joined || closed) {
 			if (parts++)
@@ -240,7 +240,7 @@ static int class_body(struct reader *r, int depth, struct set *out)
 			else
 				rc = set_unite(&all, &part);
 			set_free(&part);
-			r->at += joined ? 2 : 1;
+			r->cursor += joined ? 2 : 1;
 		} else {
 			rc = class_item(r, depth, &part);
 		}

@@ -11,7 +11,7 @@ struct skeleton;
 enum read_flags { READ_IGNORE_CASE = 1, READ_DOT_ALL = 2, READ_EXTENDED = 4 };
 
 struct reader {
-	const char *at, *end;
+	const char *cursor, *end;
 	const char *source, *where; /* for messages */
 	struct skeleton *out;
 	unsigned flags;  /* enum read_flags */

@@ -138,14 +138,14 @@ static int set_atom(struct reader *r, struct set *set)
 
 static int escape_atom(struct reader *r)
 {
-	int c = r->at < r->end ? (unsigned char)*r->at : 0;
+	int c = r->cursor < r->end ? (unsigned char)*r->cursor : 0;
 	if (c == 'A' || c == 'z' || c == 'Z' || c == 'b' || c == 'B') {
-		r->at++;
+		r->cursor++;
 		r->before = 0;
 		return anchor(r, c);
 	}
 	if (c == 'R') {
-		r->at++;
+		r->cursor++;
 		r->before = 0;
 		return any_newline(r);
 	}
@@ -163,7 +163,7 @@ static int escape_atom(struct reader *r)
 /* {n}, {n,}, {,m}, {n,m} as PCRE2 has them; 0 when the brace is a plain character. */
 static int interval(struct reader *r, char out[32])
 {
-	const char *at = r->at + 1;
+	const char *at = r->cursor + 1;
 	unsigned low = 0, high = 0;
 	int lows = 0, highs = 0, comma = 0;
 	for (; at < r->end && *at >= '0' && *at <= '9' && lows < 5; at++, lows++)
@@ -175,7 +175,7 @@ static int interval(struct reader *r, char out[32])
 	}
 	if (at == r->end || *at != '}' || (!lows && !highs))
 		return 0;
-	r->at = at + 1;
+	r->cursor = at + 1;
 	if (!comma)
 		snprintf(out, 32, "{%u}", low);
 	else if (!highs)
@@ -187,28 +187,28 @@ static int interval(struct reader *r, char out[32])
 
 static int quantifier(struct reader *r)
 {
-	if (r->at == r->end)
+	if (r->cursor == r->end)
 		return 0;
-	char text[32] = {*r->at};
+	char text[32] = {*r->cursor};
 	int braces = 0;
-	if (*r->at == '{') {
+	if (*r->cursor == '{') {
 		braces = interval(r, text);
 		if (!braces)
 			return 0;
-	} else if (*r->at == '*' || *r->at == '+' || *r->at == '?') {
-		r->at++;
+	} else if (*r->cursor == '*' || *r->cursor == '+' || *r->cursor == '?') {
+		r->cursor++;
 	} else {
 		return 0;
 	}
 	r->before = 0;
 	int rc = emit(r, text);
-	if (!rc && r->at < r->end && (*r->at == '?' || *r->at == '+')) {
-		if (braces == 1 || (braces && *r->at == '+'))
+	if (!rc && r->cursor < r->end && (*r->cursor == '?' || *r->cursor == '+')) {
+		if (braces == 1 || (braces && *r->cursor == '+'))
 			return reader_refuse(r, "'?' or '+' after {n}");
-		char suffix[2] = {*r->at++};
+		char suffix[2] = {*r->cursor++};
 		rc = emit(r, suffix);
 	}
-	if (!rc && r->at < r->end && (*r->at == '*' || *r->at == '+' || *r->at == '?'))
+	if (!rc && r->cursor < r->end && (*r->cursor == '*' || *r->cursor == '+' || *r->cursor == '?'))
 		return reader_refuse(r, "a quantifier of a quantifier");
 	return rc;
 }
@@ -225,9 +225,9 @@ static int group_body(struct reader *r, const char *opening)
 		rc = alternatives(r);
 	r->flags = flags;
 	r->before = 0;
-	if (!rc && r->at == r->end)
+	if (!rc && r->cursor == r->end)
 		return reader_refuse(r, "a group without its ')'");
-	r->at += !rc;
+	r->cursor += !rc;
 	return rc ? rc : emit(r, ")");
 }
 
@@ -235,20 +235,23 @@ static int group_body(struct reader *r, const char *opening)
 static int flag_group(struct reader *r)
 {
 	unsigned before = r->flags, flags = r->flags;
-	for (int on = 1; r->at < r->end && *r->at != ':' && *r->at != ')'; r->at++) {
-		unsigned flag = *r->at == 'i' ? READ_IGNORE_CASE : *r->at == 'm' ? READ_DOT_ALL : *r->at == 'x' ? READ_EXTENDED : 0;
-		if (*r->at == '-' && on)
+	for (int on = 1; r->cursor < r->end && *r->cursor != ':' && *r->cursor != ')'; r->cursor++) {
+		unsigned flag = *r->cursor == 'i'   ? READ_IGNORE_CASE
+		                : *r->cursor == 'm' ? READ_DOT_ALL
+		                : *r->cursor == 'x' ? READ_EXTENDED
+		                                    : 0;
+		if (*r->cursor == '-' && on)
 			on = 0;
 		else if (flag)
 			flags = on ? flags | flag : flags & ~flag;
 		else
 			return reader_refuse(r, "this kind of group");
 	}
-	if (r->at == r->end)
+	if (r->cursor == r->end)
 		return reader_refuse(r, "a group without its ')'");
 	r->flags = flags;
 	int rc;
-	if (*r->at++ == ':') {
+	if (*r->cursor++ == ':') {
 		rc = group_body(r, "(?:");
 	} else {
 		rc = emit(r, "(?:");
@@ -268,30 +271,30 @@ static int group(struct reader *r)
 	} kinds[] = {{"?:", "(?:"}, {"?=", "(?="}, {"?!", "(?!"}, {"?>", "(?>"}, {"?<=", "(?<="}, {"?<!", "(?<!"}};
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
 		size_t length = strlen(kinds[i].source);
-		if ((size_t)(r->end - r->at) >= length && !memcmp(r->at, kinds[i].source, length)) {
-			r->at += length;
+		if ((size_t)(r->end - r->cursor) >= length && !memcmp(r->cursor, kinds[i].source, length)) {
+			r->cursor += length;
 			return group_body(r, kinds[i].opening);
 		}
 	}
-	if (r->at == r->end || *r->at != '?')
+	if (r->cursor == r->end || *r->cursor != '?')
 		return group_body(r, "(?:"); /* captures are never read */
-	if (r->end - r->at >= 2 && r->at[1] == '#') {
-		while (r->at < r->end && *r->at != ')')
-			r->at++;
-		if (r->at == r->end)
+	if (r->end - r->cursor >= 2 && r->cursor[1] == '#') {
+		while (r->cursor < r->end && *r->cursor != ')')
+			r->cursor++;
+		if (r->cursor == r->end)
 			return reader_refuse(r, "a group without its ')'");
-		r->at++;
+		r->cursor++;
 		return 0;
 	}
-	if (r->end - r->at >= 3 && r->at[1] == '<') {
-		while (r->at < r->end && *r->at != '>')
-			r->at++;
-		if (r->at == r->end)
+	if (r->end - r->cursor >= 3 && r->cursor[1] == '<') {
+		while (r->cursor < r->end && *r->cursor != '>')
+			r->cursor++;
+		if (r->cursor == r->end)
 			return reader_refuse(r, "a group's name without its '>'");
-		r->at++;
+		r->cursor++;
 		return group_body(r, "(?:");
 	}
-	r->at++;
+	r->cursor++;
 	return flag_group(r);
 }
 
@@ -300,26 +303,26 @@ static int atom(struct reader *r)
 	struct set set = {0};
 	uint32_t point;
 	int rc;
-	switch (*r->at) {
+	switch (*r->cursor) {
 	case '(':
-		r->at++;
+		r->cursor++;
 		if (++r->depth > DEEPEST)
 			return reader_refuse(r, "groups nested so deep");
 		rc = group(r);
 		r->depth--;
 		return rc;
 	case '[':
-		r->at++;
+		r->cursor++;
 		rc = reader_class(r, &set);
 		if (!rc)
 			rc = set_atom(r, &set);
 		set_free(&set);
 		return rc;
 	case '\\':
-		r->at++;
+		r->cursor++;
 		return escape_atom(r);
 	case '.':
-		r->at++;
+		r->cursor++;
 		if (!(r->flags & READ_DOT_ALL))
 			rc = set_add(&set, '\n', '\n');
 		else
@@ -333,25 +336,25 @@ static int atom(struct reader *r)
 	case '^':
 	case '$':
 		r->before = 0;
-		return anchor(r, *r->at++);
+		return anchor(r, *r->cursor++);
 	case '*':
 	case '+':
 	case '?':
 		return reader_refuse(r, "a quantifier with nothing before it");
 	}
-	r->at += utf8_next(r->at, &point);
+	r->cursor += utf8_next(r->cursor, &point);
 	return literal(r, point);
 }
 
 /* In extended mode, blanks and comments between the parts. */
 static void skip_blank(struct reader *r)
 {
-	while (r->flags & READ_EXTENDED && r->at < r->end) {
-		if (*r->at == '#')
-			while (r->at < r->end && *r->at != '\n')
-				r->at++;
-		else if (*r->at == ' ' || (*r->at >= '\t' && *r->at <= '\r'))
-			r->at++;
+	while (r->flags & READ_EXTENDED && r->cursor < r->end) {
+		if (*r->cursor == '#')
+			while (r->cursor < r->end && *r->cursor != '\n')
+				r->cursor++;
+		else if (*r->cursor == ' ' || (*r->cursor >= '\t' && *r->cursor <= '\r'))
+			r->cursor++;
 		else
 			break;
 	}
@@ -361,9 +364,9 @@ static void skip_blank(struct reader *r)
 static int alternatives(struct reader *r)
 {
 	int rc = 0;
-	for (skip_blank(r); r->at < r->end && *r->at != ')' && !rc; skip_blank(r)) {
-		if (*r->at == '|') {
-			r->at++;
+	for (skip_blank(r); r->cursor < r->end && *r->cursor != ')' && !rc; skip_blank(r)) {
+		if (*r->cursor == '|') {
+			r->cursor++;
 			r->before = 0;
 			rc = emit(r, "|");
 			continue;
@@ -379,9 +382,9 @@ static int alternatives(struct reader *r)
 
 int pattern_parse(const char *source, size_t bytes, const char *where, struct skeleton *out)
 {
-	struct reader r = {.at = source, .end = source + bytes, .source = source, .where = where, .out = out};
+	struct reader r = {.cursor = source, .end = source + bytes, .source = source, .where = where, .out = out};
 	int rc = alternatives(&r);
-	if (!rc && r.at < r.end)
+	if (!rc && r.cursor < r.end)
 		rc = reader_refuse(&r, "a ')' that opens nowhere");
 	return rc;
 }

@@ -69,21 +69,21 @@ struct splitter {
 	int by_pattern;
 	struct pattern_search search;
 	const char *text;
-	size_t bytes, at;
+	size_t bytes, offset;
 	uint32_t wanted;
 };
 
 static int next_character(struct splitter *splitter, struct span *out)
 {
-	size_t first = splitter->at, length;
-	for (; splitter->at < splitter->bytes; splitter->at += length) {
+	size_t first = splitter->offset, length;
+	for (; splitter->offset < splitter->bytes; splitter->offset += length) {
 		uint32_t point;
-		length = utf8_next(splitter->text + splitter->at, &point);
+		length = utf8_next(splitter->text + splitter->offset, &point);
 		if (splitter->wanted ? point != splitter->wanted : !unicode_is_numeric(point))
 			continue;
-		int is_first = splitter->at == first; /* else what stands before it goes first */
-		splitter->at += is_first ? length : 0;
-		*out = (struct span){first, splitter->at, is_first};
+		int is_first = splitter->offset == first; /* else what stands before it goes first */
+		splitter->offset += is_first ? length : 0;
+		*out = (struct span){first, splitter->offset, is_first};
 		return 1;
 	}
 	*out = (struct span){first, splitter->bytes, 0};

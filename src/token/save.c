@@ -142,7 +142,7 @@ static void put_added(struct document *out, const struct added *added)
 	for (size_t i = 0; i < added->count; i++) {
 		const struct added_token *token = &added->token[i];
 		PUT(out, "%s\n{\"id\":%d,\"content\":", i ? "," : "", token->id);
-		put_string(out, added->text.bytes + token->at, token->bytes);
+		put_string(out, added->text.bytes + token->offset, token->bytes);
 		PUT(out, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}",
 		    truth(token->flags & ADDED_SPECIAL));
 	}

@@ -13,7 +13,7 @@ void scan_free(struct scan *scan)
 int scan_fail(const struct scan *scan, const char *what)
 {
 	size_t line = 1;
-	for (const char *at = scan->start; at < scan->at; at++)
+	for (const char *at = scan->start; at < scan->cursor; at++)
 		line += *at == '\n';
 	return rh_fail(-EINVAL, "%s: not valid at line %zu: %s", scan->where, line, what);
 }
@@ -27,10 +27,10 @@ static const char *skip_blank(const char *at, const char *end)
 
 int scan_take(struct scan *scan, char c)
 {
-	scan->at = skip_blank(scan->at, scan->end);
-	if (scan->at == scan->end || *scan->at != c)
+	scan->cursor = skip_blank(scan->cursor, scan->end);
+	if (scan->cursor == scan->end || *scan->cursor != c)
 		return 0;
-	scan->at++;
+	scan->cursor++;
 	return 1;
 }
 
@@ -49,20 +49,20 @@ static int hex4(const char *at, const char *end, uint32_t *out)
 	return 1;
 }
 
-/* \uXXXX, or two of them that are a surrogate pair; scan->at is after the 'u'. */
+/* \uXXXX, or two of them that are a surrogate pair; scan->cursor is after the 'u'. */
 static int unicode_escape(struct scan *scan, uint32_t *point)
 {
 	uint32_t low;
-	if (!hex4(scan->at, scan->end, point))
+	if (!hex4(scan->cursor, scan->end, point))
 		return scan_fail(scan, "\\u without four hexadecimal digits");
-	scan->at += 4;
+	scan->cursor += 4;
 	if (*point < 0xD800 || *point >= 0xE000)
 		return 0;
-	if (*point >= 0xDC00 || scan->end - scan->at < 6 || scan->at[0] != '\\' || scan->at[1] != 'u' ||
-	    !hex4(scan->at + 2, scan->end, &low) || low < 0xDC00 || low >= 0xE000)
+	if (*point >= 0xDC00 || scan->end - scan->cursor < 6 || scan->cursor[0] != '\\' || scan->cursor[1] != 'u' ||
+	    !hex4(scan->cursor + 2, scan->end, &low) || low < 0xDC00 || low >= 0xE000)
 		return scan_fail(scan, "a lone surrogate");
 	*point = 0x10000 + ((*point - 0xD800) << 10) + (low - 0xDC00);
-	scan->at += 6;
+	scan->cursor += 6;
 	return 0;
 }
 
@@ -71,19 +71,19 @@ static int unescape(struct scan *scan, const char *first, struct rh_text *out)
 {
 	static const char plain[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
 	out->length = 0;
-	int rc = rh_text_append(out, first, (size_t)(scan->at - first));
-	while (!rc && scan->at < scan->end && *scan->at != '"') {
-		const char *run = scan->at;
-		while (scan->at < scan->end && *scan->at != '"' && *scan->at != '\\' && (unsigned char)*scan->at >= 0x20)
-			scan->at++;
-		rc = rh_text_append(out, run, (size_t)(scan->at - run));
-		if (rc || scan->at == scan->end || *scan->at != '\\')
+	int rc = rh_text_append(out, first, (size_t)(scan->cursor - first));
+	while (!rc && scan->cursor < scan->end && *scan->cursor != '"') {
+		const char *run = scan->cursor;
+		while (scan->cursor < scan->end && *scan->cursor != '"' && *scan->cursor != '\\' && (unsigned char)*scan->cursor >= 0x20)
+			scan->cursor++;
+		rc = rh_text_append(out, run, (size_t)(scan->cursor - run));
+		if (rc || scan->cursor == scan->end || *scan->cursor != '\\')
 			break;
-		if (++scan->at == scan->end)
+		if (++scan->cursor == scan->end)
 			break;
 		char put[4];
 		size_t length = 0;
-		char kind = *scan->at++;
+		char kind = *scan->cursor++;
 		for (size_t i = 0; i + 1 < sizeof plain && !length; i += 2)
 			if (kind == plain[i])
 				put[length++] = plain[i + 1];
@@ -104,12 +104,12 @@ int scan_string(struct scan *scan, int slot, const char **text, size_t *bytes)
 {
 	if (!scan_take(scan, '"'))
 		return scan_fail(scan, "expected a string");
-	const char *first = scan->at;
-	while (scan->at < scan->end && *scan->at != '"' && *scan->at != '\\' && (unsigned char)*scan->at >= 0x20)
-		scan->at++;
+	const char *first = scan->cursor;
+	while (scan->cursor < scan->end && *scan->cursor != '"' && *scan->cursor != '\\' && (unsigned char)*scan->cursor >= 0x20)
+		scan->cursor++;
 	*text = first;
-	*bytes = (size_t)(scan->at - first);
-	if (scan->at < scan->end && *scan->at == '\\') {
+	*bytes = (size_t)(scan->cursor - first);
+	if (scan->cursor < scan->end && *scan->cursor == '\\') {
 		struct rh_text *out = &scan->unescaped[slot];
 		int rc = unescape(scan, first, out);
 		if (rc)
@@ -117,9 +117,9 @@ int scan_string(struct scan *scan, int slot, const char **text, size_t *bytes)
 		*text = out->bytes;
 		*bytes = out->length;
 	}
-	if (scan->at == scan->end || *scan->at != '"')
+	if (scan->cursor == scan->end || *scan->cursor != '"')
 		return scan_fail(scan, "a string that is not closed, or a control character in it");
-	scan->at++;
+	scan->cursor++;
 	return utf8_valid(*text, *bytes) ? 0 : scan_fail(scan, "a string that is not UTF-8");
 }
 
@@ -127,9 +127,9 @@ int scan_integer(struct scan *scan, int64_t *out)
 {
 	int negative = scan_take(scan, '-'), digits = 0;
 	int64_t value = 0;
-	for (; scan->at < scan->end && *scan->at >= '0' && *scan->at <= '9' && digits < 18; scan->at++, digits++)
-		value = value * 10 + (*scan->at - '0');
-	char next = scan->at < scan->end ? *scan->at : 0;
+	for (; scan->cursor < scan->end && *scan->cursor >= '0' && *scan->cursor <= '9' && digits < 18; scan->cursor++, digits++)
+		value = value * 10 + (*scan->cursor - '0');
+	char next = scan->cursor < scan->end ? *scan->cursor : 0;
 	if (!digits || (next >= '0' && next <= '9') || next == '.' || next == 'e' || next == 'E')
 		return scan_fail(scan, "expected a whole number");
 	*out = negative ? -value : value;

@@ -16,7 +16,7 @@ struct scan_part {
 int scan_model(const char *bytes, size_t length, struct scan_part *vocab, struct scan_part *merges, struct rh_text *rest) RH_MUST;
 
 struct scan {
-	const char *start, *at, *end; /* the document (for line numbers), where we are, and the end of the part */
+	const char *start, *cursor, *end; /* the document (for line numbers), where we are, and the end of the part */
 	const char *where;
 	struct rh_text unescaped[2];
 };

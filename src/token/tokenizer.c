@@ -265,7 +265,7 @@ int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer)
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)
 {
 	const struct added_token *token = added_by_id(&tokenizer->added, id);
-	return token ? tokenizer->added.text.bytes + token->at : vocab_text(&tokenizer->bpe.vocab, id, NULL);
+	return token ? tokenizer->added.text.bytes + token->offset : vocab_text(&tokenizer->bpe.vocab, id, NULL);
 }
 
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer)

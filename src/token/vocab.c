@@ -22,7 +22,7 @@ static size_t find_slot(const struct vocab *vocab, const char *text, size_t byte
 	size_t mask = vocab->slots - 1, at = XXH3_64bits(text, bytes) & mask;
 	for (; vocab->slot[at]; at = (at + 1) & mask) {
 		const struct vocab_entry *entry = &vocab->entry[vocab->slot[at] - 1];
-		if (entry->bytes == bytes && !memcmp(vocab->text.bytes + entry->at, text, bytes))
+		if (entry->bytes == bytes && !memcmp(vocab->text.bytes + entry->offset, text, bytes))
 			break;
 	}
 	return at;
@@ -37,7 +37,7 @@ static int grow_slots(struct vocab *vocab)
 	vocab->slot = fresh;
 	vocab->slots = slots;
 	for (size_t i = 0; i < vocab->entries; i++) /* in order, so that of two equal texts the later one stays */
-		fresh[find_slot(vocab, vocab->text.bytes + vocab->entry[i].at, vocab->entry[i].bytes)] = (uint32_t)i + 1;
+		fresh[find_slot(vocab, vocab->text.bytes + vocab->entry[i].offset, vocab->entry[i].bytes)] = (uint32_t)i + 1;
 	rh_free(old);
 	return 0;
 }
@@ -104,5 +104,5 @@ const char *vocab_text(const struct vocab *vocab, int32_t id, size_t *bytes)
 	const struct vocab_entry *entry = &vocab->entry[vocab->by_id[id] - 1];
 	if (bytes)
 		*bytes = entry->bytes;
-	return vocab->text.bytes + entry->at;
+	return vocab->text.bytes + entry->offset;
 }

@@ -9,7 +9,7 @@
 enum { VOCAB_IDS = 1 << 24 }; /* ids are below this: what a file may make us reserve is bounded */
 
 struct vocab_entry {
-	size_t at; /* into text */
+	size_t offset; /* into text */
 	uint32_t bytes;
 	int32_t id;
 };

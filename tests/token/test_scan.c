@@ -29,7 +29,7 @@ static void test_strings_are_unescaped(void **state)
 		check_ok(read_string(cases[i].json, &text, &bytes, &scan));
 		assert_int_equal(bytes, strlen(cases[i].text));
 		assert_memory_equal(text, cases[i].text, bytes);
-		assert_ptr_equal(scan.at, scan.end);
+		assert_ptr_equal(scan.cursor, scan.end);
 		scan_free(&scan);
 	}
 }
@@ -71,8 +71,8 @@ static void test_whole_numbers(void **state)
 	static const char *const bad[] = {"", "-", "x", "1.5", "1e3", "1E3", "9999999999999999999"};
 	struct scan scan = {.start = " -120,", .at = " -120,", .where = "test"};
 	int64_t value;
-	scan.start = scan.at;
-	scan.end = scan.at + 6;
+	scan.start = scan.cursor;
+	scan.end = scan.cursor + 6;
 	check_ok(scan_integer(&scan, &value));
 	assert_int_equal(value, -120);
 	assert_int_equal(scan_take(&scan, ','), 1);
