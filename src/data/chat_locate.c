@@ -173,8 +173,7 @@ static int find_middle(struct locator *locator, size_t turn, struct middle *out)
 }
 
 /* What follows the mark in a rendering of the turns so far, and of a message of `role` where not NULL. */
-static int tail_of(struct locator *locator, size_t turn, const char *role, size_t skipped, struct rh_text *text,
-                   struct part *out)
+static int tail_of(struct locator *locator, size_t turn, const char *role, size_t skipped, struct rh_text *text, struct part *out)
 {
 	int rc = render(locator, (struct change){turn + 1, turn, role, RH_CHAT_WHOLE}, text);
 	if (rc <= 0)
@@ -192,7 +191,7 @@ static int tail_of(struct locator *locator, size_t turn, const char *role, size_
 
 /* What follows the turn in three renderings: as the last one, with a user's message after it, and in the whole. */
 struct tails {
-	struct part last, user, here;
+	struct part last, user, whole;
 };
 
 /* The token of `here` that a kind of ending of its own has: where the last turn ends with a token too, or whoever comes next. What opens
@@ -201,7 +200,7 @@ static int find_own_end(struct locator *locator, size_t turn, const struct middl
                         size_t *out)
 {
 	const struct rh_tokenizer *tokenizer = locator->chat->tokenizer;
-	struct part here = tails->here, assistant = {"", 0};
+	struct part here = tails->whole, assistant = {"", 0};
 	size_t most = here.length;
 	*out = 0;
 	if (!last_token_end(tokenizer, tails->last)) {
@@ -221,26 +220,26 @@ static int find_own_end(struct locator *locator, size_t turn, const struct middl
 /* Where the turn ends: what ends it whether or not another follows, through its last token; else the token that stands there. */
 static int find_end(struct locator *locator, size_t turn, const struct middle *middle, size_t *out)
 {
-	struct tails tails = {.here = {locator->whole.bytes + middle->end, locator->whole.length - middle->end}};
+	struct tails tails = {.whole = {locator->whole.bytes + middle->end, locator->whole.length - middle->end}};
 	int rc = tail_of(locator, turn, NULL, middle->skipped, &locator->ended, &tails.last);
 	if (rc < 0)
 		return rc;
 	if (!rc)
-		tails.last = tails.here;
+		tails.last = tails.whole;
 	rc = tail_of(locator, turn, "user", middle->skipped, &locator->next, &tails.user);
 	if (rc < 0)
 		return rc;
 	if (!rc)
 		tails.user = tails.last;
 	size_t shared = common_prefix(tails.last, tails.user);
-	size_t same = common_prefix(tails.here, (struct part){tails.last.bytes, shared});
-	size_t end = last_token_end(locator->chat->tokenizer, (struct part){tails.here.bytes, same});
+	size_t same = common_prefix(tails.whole, (struct part){tails.last.bytes, shared});
+	size_t end = last_token_end(locator->chat->tokenizer, (struct part){tails.whole.bytes, same});
 	if (!end) {
 		rc = find_own_end(locator, turn, middle, &tails, same, &end);
 		if (rc < 0 || (!end && same < shared))
 			return rc < 0 ? rc : 0;
 		if (!end)
-			end = without_blanks((struct part){tails.here.bytes, same});
+			end = without_blanks((struct part){tails.whole.bytes, same});
 	}
 	*out = middle->end + end;
 	return 1;

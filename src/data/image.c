@@ -27,7 +27,7 @@ int data_image_shape(const char *where, int64_t width, int64_t height, int64_t c
 
 struct text {
 	const uint8_t *bytes;
-	size_t at, length;
+	size_t offset, length;
 };
 
 static int is_blank(uint8_t byte)
@@ -39,14 +39,14 @@ static int is_blank(uint8_t byte)
 static int64_t next_number(struct text *text)
 {
 	int64_t value = -1;
-	while (text->at < text->length && (is_blank(text->bytes[text->at]) || text->bytes[text->at] == '#')) {
-		int is_comment = text->bytes[text->at] == '#';
-		while (is_comment && text->at < text->length && text->bytes[text->at] != '\n')
-			text->at++;
-		text->at += text->at < text->length;
+	while (text->offset < text->length && (is_blank(text->bytes[text->offset]) || text->bytes[text->offset] == '#')) {
+		int is_comment = text->bytes[text->offset] == '#';
+		while (is_comment && text->offset < text->length && text->bytes[text->offset] != '\n')
+			text->offset++;
+		text->offset += text->offset < text->length;
 	}
-	for (; text->at < text->length && text->bytes[text->at] >= '0' && text->bytes[text->at] <= '9'; text->at++) {
-		value = (value < 0 ? 0 : value) * 10 + (text->bytes[text->at] - '0');
+	for (; text->offset < text->length && text->bytes[text->offset] >= '0' && text->bytes[text->offset] <= '9'; text->offset++) {
+		value = (value < 0 ? 0 : value) * 10 + (text->bytes[text->offset] - '0');
 		if (value > INT32_MAX)
 			return -1;
 	}
@@ -57,9 +57,9 @@ static int pnm_decode(const char *where, const uint8_t *bytes, size_t length, in
 {
 	struct text text = {bytes, 2, length};
 	int64_t channels = bytes[1] == '6' ? 3 : 1, width = next_number(&text), height = next_number(&text), most = next_number(&text);
-	if (width < 0 || height < 0 || most < 0 || text.at >= length || !is_blank(bytes[text.at]))
+	if (width < 0 || height < 0 || most < 0 || text.offset >= length || !is_blank(bytes[text.offset]))
 		return rh_fail(-EINVAL, "%s: the PNM header is damaged: width, height and largest value must follow P%c", where, bytes[1]);
-	text.at++;
+	text.offset++;
 	if (most < 1 || most > 255)
 		return rh_fail(-EINVAL, "%s: values up to %lld are not supported (1 to 255 are); save the image with 8 bits", where,
 		               (long long)most);
@@ -67,10 +67,10 @@ static int pnm_decode(const char *where, const uint8_t *bytes, size_t length, in
 	if (rc)
 		return rc;
 	size_t size = (size_t)(width * height * channels);
-	if (length - text.at < size)
-		return rh_fail(-EINVAL, "%s: the file ends after %zu of %zu bytes of pixels", where, length - text.at, size);
+	if (length - text.offset < size)
+		return rh_fail(-EINVAL, "%s: the file ends after %zu of %zu bytes of pixels", where, length - text.offset, size);
 	for (size_t i = 0; i < size; i++) {
-		int64_t value = bytes[text.at + i];
+		int64_t value = bytes[text.offset + i];
 		out->bytes[i] = (uint8_t)(value >= most ? 255 : (value * 255 * 2 + most) / (2 * most)); /* rounded */
 	}
 	return 0;

@@ -10,7 +10,7 @@
 /* Whatever is read of an image lies here, where a jump out of libpng leaves it. */
 struct reader {
 	const uint8_t *bytes;
-	size_t at, length;
+	size_t offset, length;
 	char fault[96];
 	uint8_t **row;
 	size_t rows;
@@ -19,10 +19,10 @@ struct reader {
 static void read_bytes(png_structp png, png_bytep out, size_t count)
 {
 	struct reader *reader = png_get_io_ptr(png);
-	if (count > reader->length - reader->at)
+	if (count > reader->length - reader->offset)
 		png_error(png, "the file ends too early");
-	memcpy(out, reader->bytes + reader->at, count);
-	reader->at += count;
+	memcpy(out, reader->bytes + reader->offset, count);
+	reader->offset += count;
 }
 
 static void keep_fault(png_structp png, png_const_charp line)

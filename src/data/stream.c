@@ -17,8 +17,8 @@ struct data_stream {
 	struct rh_file_in *file;
 	int64_t next, length; /* of the file: bytes read, bytes there are */
 	enum packing packing;
-	unsigned char *packed; /* (DATA_PIECE), of which [at, end) is not yet unpacked */
-	size_t at, end;
+	unsigned char *packed; /* (DATA_PIECE), of which [first, end) is not yet unpacked */
+	size_t first, end;
 	int is_inside; /* a compressed stream has begun and not ended */
 	z_stream gzip;
 	ZSTD_DStream *zstd;
@@ -35,7 +35,7 @@ static int read_file(struct data_stream *stream, void *bytes, size_t room, size_
 
 static int refill(struct data_stream *stream)
 {
-	stream->at = stream->end = 0;
+	stream->first = stream->end = 0;
 	return read_file(stream, stream->packed, DATA_PIECE, &stream->end);
 }
 
@@ -126,18 +126,18 @@ static int fail_packed(const struct data_stream *stream, const char *what)
 	               stream->packing == PACKED_GZIP ? "gzip" : "zstd", what);
 }
 
-/* One call of the library, over what [at, end) holds. A file may be several compressed streams, one after the other. */
+/* One call of the library, over what [first, end) holds. A file may be several compressed streams, one after the other. */
 static int unpack(struct data_stream *stream, void *bytes, size_t room, size_t *got)
 {
-	unsigned char *from = stream->packed + stream->at;
-	size_t left = stream->end - stream->at;
+	unsigned char *from = stream->packed + stream->first;
+	size_t left = stream->end - stream->first;
 	if (stream->packing == PACKED_ZSTD) {
 		ZSTD_inBuffer in = {from, left, 0};
 		ZSTD_outBuffer to = {bytes, room, 0};
 		size_t rest = ZSTD_decompressStream(stream->zstd, &to, &in);
 		if (ZSTD_isError(rest))
 			return fail_packed(stream, ZSTD_getErrorName(rest));
-		stream->at += in.pos;
+		stream->first += in.pos;
 		stream->is_inside = rest != 0;
 		*got = to.pos;
 		return 0;
@@ -153,7 +153,7 @@ static int unpack(struct data_stream *stream, void *bytes, size_t room, size_t *
 		return rh_fail(-ENOMEM, "%s: out of host memory", stream->path);
 	if (verdict != Z_OK && verdict != Z_STREAM_END && verdict != Z_BUF_ERROR)
 		return fail_packed(stream, stream->gzip.msg ? stream->gzip.msg : "not a gzip stream");
-	stream->at += left - stream->gzip.avail_in;
+	stream->first += left - stream->gzip.avail_in;
 	stream->is_inside = verdict != Z_STREAM_END;
 	*got = room - stream->gzip.avail_out;
 	return 0;
@@ -163,16 +163,16 @@ int data_stream_read(struct data_stream *stream, void *bytes, size_t room, size_
 {
 	*got = 0;
 	if (stream->packing == PACKED_NOT) {
-		if (stream->at == stream->end)
+		if (stream->first == stream->end)
 			return read_file(stream, bytes, room, got);
-		*got = room < stream->end - stream->at ? room : stream->end - stream->at;
-		memcpy(bytes, stream->packed + stream->at, *got);
-		stream->at += *got;
+		*got = room < stream->end - stream->first ? room : stream->end - stream->first;
+		memcpy(bytes, stream->packed + stream->first, *got);
+		stream->first += *got;
 		return 0;
 	}
 	while (!*got) {
-		int rc = stream->at == stream->end ? refill(stream) : 0;
-		if (!rc && stream->at == stream->end) {
+		int rc = stream->first == stream->end ? refill(stream) : 0;
+		if (!rc && stream->first == stream->end) {
 			if (!stream->is_inside)
 				return 0;
 			/* the decoder may still hold bytes that had no room */

@@ -59,7 +59,7 @@ void *jinja_take(struct jinja_arena *arena, size_t count, size_t size)
 	if (__builtin_mul_overflow(count, size, &bytes) || bytes > arena->most || arena->taken > arena->most - bytes)
 		jinja_raise(arena, "the template needs more than %zu MiB of memory", arena->most >> 20);
 	bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-	if (bytes > arena->left) {
+	if (bytes > arena->free_bytes) {
 		size_t fresh = bytes > CHUNK_BYTES / 4 ? bytes : CHUNK_BYTES;
 		struct jinja_chunk *chunk = rh_alloc(1, fresh + ALIGNMENT);
 		if (!chunk) {
@@ -75,10 +75,10 @@ void *jinja_take(struct jinja_arena *arena, size_t count, size_t size)
 		}
 		chunk->before = arena->chunk;
 		arena->chunk = chunk;
-		arena->left = fresh;
+		arena->free_bytes = fresh;
 	}
-	void *at = (char *)arena->chunk + ALIGNMENT + (arena->chunk->bytes - arena->left);
-	arena->left -= bytes;
+	void *at = (char *)arena->chunk + ALIGNMENT + (arena->chunk->bytes - arena->free_bytes);
+	arena->free_bytes -= bytes;
 	arena->taken += bytes;
 	return at;
 }
@@ -90,5 +90,5 @@ void jinja_arena_free(struct jinja_arena *arena)
 		rh_free(arena->chunk);
 		arena->chunk = before;
 	}
-	arena->left = arena->taken = 0;
+	arena->free_bytes = arena->taken = 0;
 }

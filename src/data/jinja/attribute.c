@@ -67,24 +67,24 @@ static struct jinja_value own_attribute(struct jinja *j, struct jinja_value obje
 {
 	struct jinja_value value = {.kind = JINJA_MISSING};
 	if (object.kind == JINJA_LOOP)
-		value = loop_attribute(j, object.as.loop, name);
+		value = loop_attribute(j, object.content.loop, name);
 	if (object.kind == JINJA_NAMESPACE) {
-		const struct jinja_value *found = jinja_dict_find_text(object.as.dict, name);
+		const struct jinja_value *found = jinja_dict_find_text(object.content.dict, name);
 		return found ? *found : value;
 	}
-	if (object.kind == JINJA_MACRO && !strcmp(name, "name") && object.as.macro->form->name)
-		return jinja_text(j, object.as.macro->form->name->name);
+	if (object.kind == JINJA_MACRO && !strcmp(name, "name") && object.content.macro->form->name)
+		return jinja_text(j, object.content.macro->form->name->name);
 	if (object.kind == JINJA_CYCLER && !strcmp(name, "current"))
-		return object.as.cycler->list->item[object.as.cycler->at];
-	if (object.kind == JINJA_TUPLE && object.as.list->type && (!strcmp(name, "grouper") || !strcmp(name, "list")))
-		return object.as.list->item[name[0] == 'l']; /* groupby's */
+		return object.content.cycler->list->item[object.content.cycler->next];
+	if (object.kind == JINJA_TUPLE && object.content.list->type && (!strcmp(name, "grouper") || !strcmp(name, "list")))
+		return object.content.list->item[name[0] == 'l']; /* groupby's */
 	if (value.kind != JINJA_MISSING)
 		return value;
 	const struct jinja_method_form *form = jinja_find_method(object, name);
 	if (form) {
 		struct jinja_method *method = jinja_take(&j->arena, 1, sizeof *method);
 		*method = (struct jinja_method){object, form};
-		return (struct jinja_value){.kind = JINJA_METHOD, .as.method = method};
+		return (struct jinja_value){.kind = JINJA_METHOD, .content.method = method};
 	}
 	return would_change(object, name) ? raise_unsafe(j, object, name) : value;
 }
@@ -98,7 +98,7 @@ static struct jinja_value own_item(struct jinja *j, struct jinja_value object, s
 	case JINJA_DICT:
 		if (key.kind == JINJA_LIST || key.kind == JINJA_DICT)
 			return missing;
-		const struct jinja_value *found = jinja_dict_find(j, object.as.dict, key);
+		const struct jinja_value *found = jinja_dict_find(j, object.content.dict, key);
 		return found ? *found : missing;
 	case JINJA_STRING:
 	case JINJA_LIST:
@@ -107,14 +107,14 @@ static struct jinja_value own_item(struct jinja *j, struct jinja_value object, s
 		if (key.kind != JINJA_INT && key.kind != JINJA_BOOL)
 			return missing;
 		length = jinja_length(object);
-		index = key.as.integer < 0 ? key.as.integer + length : key.as.integer;
+		index = key.content.integer < 0 ? key.content.integer + length : key.content.integer;
 		if (index < 0 || index >= length)
 			return missing;
 		if (object.kind != JINJA_STRING)
-			return object.as.list->item[index];
-		jinja_step(j, object.as.string->length / 256);
-		size_t at = jinja_code_offset(*object.as.string, index);
-		return jinja_string(j, object.as.string->bytes + at, jinja_code_length(object.as.string->bytes + at));
+			return object.content.list->item[index];
+		jinja_step(j, object.content.string->length / 256);
+		size_t at = jinja_code_offset(*object.content.string, index);
+		return jinja_string(j, object.content.string->bytes + at, jinja_code_length(object.content.string->bytes + at));
 	default:
 		return missing;
 	}
@@ -123,11 +123,11 @@ static struct jinja_value own_item(struct jinja *j, struct jinja_value object, s
 struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value object, struct jinja_value name)
 {
 	jinja_need_defined(j, object);
-	const char *text = name.as.string->bytes;
+	const char *text = name.content.string->bytes;
 	struct jinja_value value = {.kind = JINJA_MISSING};
-	if (!memchr(text, 0, name.as.string->length)) { /* made of symbols and literals, which end with NUL; slices may not */
-		char *whole = jinja_take(&j->arena, name.as.string->length + 1, 1);
-		memcpy(whole, text, name.as.string->length);
+	if (!memchr(text, 0, name.content.string->length)) { /* made of symbols and literals, which end with NUL; slices may not */
+		char *whole = jinja_take(&j->arena, name.content.string->length + 1, 1);
+		memcpy(whole, text, name.content.string->length);
 		if (is_internal(object, whole))
 			return raise_unsafe(j, object, whole);
 		value = own_attribute(j, object, whole);
@@ -152,7 +152,7 @@ static int64_t bound(struct jinja *j, struct jinja_value value, int64_t length, 
 		return otherwise;
 	if (value.kind != JINJA_INT && value.kind != JINJA_BOOL)
 		jinja_raise(&j->arena, "slice indices must be integers or None or have an __index__ method");
-	int64_t at = value.as.integer;
+	int64_t at = value.content.integer;
 	if (at < 0)
 		at = at < -length ? -1 : at + length;
 	return at < least ? least : at > most ? most : at;
@@ -170,7 +170,7 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value object, const
 	if (bounds[2].kind != JINJA_NONE && bounds[2].kind != JINJA_MISSING) {
 		if (bounds[2].kind != JINJA_INT)
 			jinja_raise(&j->arena, "slice indices must be integers or None or have an __index__ method");
-		step = bounds[2].as.integer;
+		step = bounds[2].content.integer;
 	}
 	if (!step)
 		jinja_raise(&j->arena, "slice step cannot be zero");
@@ -179,7 +179,7 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value object, const
 	int64_t start = bound(j, bounds[0], length, back ? length - 1 : 0, back ? -1 : 0, back ? length - 1 : length);
 	int64_t stop = bound(j, bounds[1], length, back ? -1 : length, back ? -1 : 0, back ? length - 1 : length);
 	if (object.kind == JINJA_STRING && step == 1) {
-		struct jinja_string string = *object.as.string;
+		struct jinja_string string = *object.content.string;
 		size_t first = jinja_code_offset(string, start);
 		struct jinja_string rest = {string.bytes + first, string.length - first};
 		jinja_step(j, string.length / 256);
@@ -191,13 +191,13 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value object, const
 	struct jinja_value part = jinja_new_list(j, object.kind == JINJA_TUPLE ? JINJA_TUPLE : JINJA_LIST);
 	for (int64_t at = start; back ? at > stop : at < stop; at += step) {
 		jinja_step(j, 1);
-		jinja_push(j, part.as.list, items->item[at]);
+		jinja_push(j, part.content.list, items->item[at]);
 	}
 	if (object.kind != JINJA_STRING)
 		return part;
 	struct jinja_buffer text = {0};
-	for (size_t i = 0; i < part.as.list->count; i++)
-		jinja_put_string(j, &text, *part.as.list->item[i].as.string);
+	for (size_t i = 0; i < part.content.list->count; i++)
+		jinja_put_string(j, &text, *part.content.list->item[i].content.string);
 	part = jinja_copy(j, &text);
 	part.is_markup = object.is_markup;
 	return part;

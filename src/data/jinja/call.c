@@ -54,7 +54,7 @@ static struct jinja_value keyword_dict(struct jinja *j, const struct jinja_call 
 	struct jinja_value dict = jinja_new_dict(j, JINJA_DICT);
 	for (size_t i = 0; i < call->keywords; i++)
 		if (!used[i])
-			jinja_dict_set(j, dict.as.dict, call->keyword[i].key, call->keyword[i].value);
+			jinja_dict_set(j, dict.content.dict, call->keyword[i].key, call->keyword[i].value);
 	return dict;
 }
 
@@ -88,7 +88,7 @@ static void bind_special(struct jinja *j, const struct jinja_macro_form *form, s
 	if (form->reads_varargs) {
 		struct jinja_value rest = jinja_new_list(j, JINJA_TUPLE);
 		for (size_t i = positional; i < call->count; i++)
-			jinja_push(j, rest.as.list, call->argument[i]);
+			jinja_push(j, rest.content.list, call->argument[i]);
 		jinja_assign(j, scope, j->form->varargs, rest);
 	} else if (call->count > positional) {
 		jinja_raise(&j->arena, "macro %s takes not more than %zu argument(s)",
@@ -126,23 +126,23 @@ struct jinja_value jinja_call_value(struct jinja *j, struct jinja_value callee, 
 	case JINJA_UNDEFINED:
 		jinja_raise_undefined(j, callee);
 	case JINJA_MACRO:
-		result = call_macro(j, callee.as.macro, call);
+		result = call_macro(j, callee.content.macro, call);
 		break;
 	case JINJA_FUNCTION:
-		result = callee.as.function->call(j, call);
+		result = callee.content.function->call(j, call);
 		break;
 	case JINJA_METHOD:
-		result = callee.as.method->form->call(j, callee.as.method->self, call);
+		result = callee.content.method->form->call(j, callee.content.method->self, call);
 		break;
 	case JINJA_LOOP:
-		if (!callee.as.loop->node || !callee.as.loop->node->is_flagged)
+		if (!callee.content.loop->node || !callee.content.loop->node->is_flagged)
 			jinja_raise(&j->arena, "The loop must have the 'recursive' marker to be called recursively.");
 		jinja_need_count(j, call, "loop", 1, 1);
-		result = jinja_loop_call(j, callee.as.loop, call->argument[0]);
+		result = jinja_loop_call(j, callee.content.loop, call->argument[0]);
 		break;
 	case JINJA_JOINER:
-		result = callee.as.cycler->used ? callee.as.cycler->separator : jinja_text(j, "");
-		callee.as.cycler->used = 1;
+		result = callee.content.cycler->used ? callee.content.cycler->separator : jinja_text(j, "");
+		callee.content.cycler->used = 1;
 		break;
 	default:
 		jinja_raise(&j->arena, "'%s' object is not callable", jinja_type(callee));
@@ -155,7 +155,7 @@ static struct jinja_value call_range(struct jinja *j, const struct jinja_call *c
 {
 	jinja_need_count(j, call, "range", 1, 3);
 	struct jinja_value range = jinja_new_list(j, JINJA_RANGE);
-	struct jinja_list *list = range.as.list;
+	struct jinja_list *list = range.content.list;
 	list->start = call->count > 1 ? jinja_index(j, call->argument[0]) : 0;
 	list->stop = jinja_index(j, call->argument[call->count > 1]);
 	list->step = call->count > 2 ? jinja_index(j, call->argument[2]) : 1;
@@ -178,9 +178,9 @@ static struct jinja_value make_dict(struct jinja *j, const struct jinja_call *ca
 	if (call->count > 1)
 		jinja_raise(&j->arena, "dict expected at most 1 argument, got %zu", call->count);
 	if (call->count && (call->argument[0].kind == JINJA_DICT || call->argument[0].kind == JINJA_NAMESPACE)) {
-		const struct jinja_dict *from = call->argument[0].as.dict;
+		const struct jinja_dict *from = call->argument[0].content.dict;
 		for (size_t i = 0; i < from->count; i++)
-			jinja_dict_set(j, made.as.dict, from->pair[i].key, from->pair[i].value);
+			jinja_dict_set(j, made.content.dict, from->pair[i].key, from->pair[i].value);
 	} else if (call->count) {
 		const struct jinja_list *pairs = jinja_items(j, call->argument[0]);
 		for (size_t i = 0; i < pairs->count; i++) {
@@ -190,11 +190,11 @@ static struct jinja_value make_dict(struct jinja *j, const struct jinja_call *ca
 			if (pair->count != 2)
 				jinja_raise(&j->arena, "dictionary update sequence element #%zu has length %zu; 2 is required", i,
 				            pair->count);
-			jinja_dict_set(j, made.as.dict, pair->item[0], pair->item[1]);
+			jinja_dict_set(j, made.content.dict, pair->item[0], pair->item[1]);
 		}
 	}
 	for (size_t i = 0; i < call->keywords; i++)
-		jinja_dict_set(j, made.as.dict, call->keyword[i].key, call->keyword[i].value);
+		jinja_dict_set(j, made.content.dict, call->keyword[i].key, call->keyword[i].value);
 	return made;
 }
 
@@ -206,14 +206,14 @@ static struct jinja_value call_dict(struct jinja *j, const struct jinja_call *ca
 static struct jinja_value call_namespace(struct jinja *j, const struct jinja_call *call)
 {
 	struct jinja_value made = make_dict(j, call, JINJA_NAMESPACE);
-	for (size_t i = 0; i < made.as.dict->count; i++)
-		if (made.as.dict->pair[i].key.kind == JINJA_STRING && *made.as.dict->pair[i].key.as.string->bytes == '_' &&
-		    made.as.dict->pair[i].key.as.string->length)
+	for (size_t i = 0; i < made.content.dict->count; i++)
+		if (made.content.dict->pair[i].key.kind == JINJA_STRING && *made.content.dict->pair[i].key.content.string->bytes == '_' &&
+		    made.content.dict->pair[i].key.content.string->length)
 			jinja_raise(
 			        &j->arena,
 			        "Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s. Please rename the "
 			        "attribute.",
-			        jinja_repr(j, made.as.dict->pair[i].key));
+			        jinja_repr(j, made.content.dict->pair[i].key));
 	return made;
 }
 
@@ -225,7 +225,7 @@ static struct jinja_value call_cycler(struct jinja *j, const struct jinja_call *
 	cycler->list = jinja_take(&j->arena, 1, sizeof *cycler->list);
 	for (size_t i = 0; i < call->count; i++)
 		jinja_push(j, cycler->list, call->argument[i]);
-	return (struct jinja_value){.kind = JINJA_CYCLER, .as.cycler = cycler};
+	return (struct jinja_value){.kind = JINJA_CYCLER, .content.cycler = cycler};
 }
 
 static struct jinja_value call_joiner(struct jinja *j, const struct jinja_call *call)
@@ -233,7 +233,7 @@ static struct jinja_value call_joiner(struct jinja *j, const struct jinja_call *
 	struct jinja_cycler *joiner = jinja_take(&j->arena, 1, sizeof *joiner);
 	struct jinja_value separator = jinja_argument(call, 0, "sep");
 	joiner->separator = separator.kind == JINJA_MISSING ? jinja_text(j, ", ") : separator;
-	return (struct jinja_value){.kind = JINJA_JOINER, .as.cycler = joiner};
+	return (struct jinja_value){.kind = JINJA_JOINER, .content.cycler = joiner};
 }
 
 static noreturn struct jinja_value call_raise(struct jinja *j, const struct jinja_call *call)
@@ -256,8 +256,8 @@ static struct jinja_value call_strftime(struct jinja *j, const struct jinja_call
 		jinja_raise(&j->arena, "strftime() argument 1 must be str, not %s", jinja_type(form));
 	if (!j->input->date || !strptime(j->input->date, "%Y-%m-%d", &date))
 		jinja_raise(&j->arena, "no date is given to strftime_now");
-	char *copy = jinja_take(&j->arena, form.as.string->length + 1, 1);
-	memcpy(copy, form.as.string->bytes, form.as.string->length);
+	char *copy = jinja_take(&j->arena, form.content.string->length + 1, 1);
+	memcpy(copy, form.content.string->bytes, form.content.string->length);
 	if (!*copy)
 		return jinja_text(j, "");
 	size_t length = strftime(text, 512, copy, &date); /* of a const format: templates' own, which strftime reads safely */
@@ -275,6 +275,6 @@ struct jinja_value jinja_find_global(struct jinja *j, const char *name)
 	(void)j;
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
 		if (!strcmp(functions[i].name, name))
-			return (struct jinja_value){.kind = JINJA_FUNCTION, .as.function = &functions[i]};
+			return (struct jinja_value){.kind = JINJA_FUNCTION, .content.function = &functions[i]};
 	return (struct jinja_value){.kind = JINJA_MISSING};
 }

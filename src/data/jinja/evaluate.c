@@ -62,8 +62,8 @@ struct jinja_call jinja_evaluate_arguments(struct jinja *j, const struct jinja_a
 		struct jinja_value more = jinja_evaluate(j, arguments->star_star);
 		if (more.kind != JINJA_DICT)
 			jinja_raise(&j->arena, "argument after ** must be a mapping, not %s", jinja_type(more));
-		for (size_t i = 0; i < more.as.dict->count; i++)
-			add_keyword(j, &keywords, more.as.dict->pair[i].key, more.as.dict->pair[i].value);
+		for (size_t i = 0; i < more.content.dict->count; i++)
+			add_keyword(j, &keywords, more.content.dict->pair[i].key, more.content.dict->pair[i].value);
 	}
 	return (struct jinja_call){positional.item, positional.count, keywords.pair, keywords.count};
 }
@@ -72,7 +72,7 @@ static struct jinja_value evaluate_items(struct jinja *j, const struct jinja_nod
 {
 	struct jinja_value list = jinja_new_list(j, node->kind == NODE_LIST ? JINJA_LIST : JINJA_TUPLE);
 	for (size_t i = 0; i < node->items.count; i++)
-		jinja_push(j, list.as.list, jinja_evaluate(j, node->items.node[i]));
+		jinja_push(j, list.content.list, jinja_evaluate(j, node->items.node[i]));
 	return list;
 }
 
@@ -81,7 +81,7 @@ static struct jinja_value evaluate_dict(struct jinja *j, const struct jinja_node
 	struct jinja_value dict = jinja_new_dict(j, JINJA_DICT);
 	for (size_t i = 0; i + 1 < node->items.count; i += 2) {
 		struct jinja_value key = jinja_evaluate(j, node->items.node[i]);
-		jinja_dict_set(j, dict.as.dict, key, jinja_evaluate(j, node->items.node[i + 1]));
+		jinja_dict_set(j, dict.content.dict, key, jinja_evaluate(j, node->items.node[i + 1]));
 	}
 	return dict;
 }

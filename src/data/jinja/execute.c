@@ -49,7 +49,7 @@ static void assign_namespace(struct jinja *j, const struct jinja_node *target, s
 		            "Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s. Please rename the "
 		            "attribute.",
 		            jinja_repr(j, key));
-	jinja_dict_set(j, object.as.dict, key, value);
+	jinja_dict_set(j, object.content.dict, key, value);
 }
 
 static void assign_target(struct jinja *j, struct jinja_scope *scope, const struct jinja_node *target, struct jinja_value value)
@@ -96,7 +96,7 @@ static void run_loop(struct jinja *j, const struct jinja_node *node, struct jinj
 	if (node->third)
 		items = filtered(j, node, items);
 	*loop = (struct jinja_loop){.iterable = iterable, .list = items, .depth0 = depth0, .node = node, .scope = outer};
-	struct jinja_value loop_value = {.kind = JINJA_LOOP, .as.loop = loop};
+	struct jinja_value loop_value = {.kind = JINJA_LOOP, .content.loop = loop};
 	for (size_t i = 0; i < items->count; i++) {
 		loop->index0 = i;
 		j->scope = jinja_scope_open(j, outer);
@@ -153,7 +153,7 @@ static struct jinja_value macro_value(struct jinja *j, const struct jinja_macro_
 {
 	struct jinja_macro *macro = jinja_take(&j->arena, 1, sizeof *macro);
 	*macro = (struct jinja_macro){form, j->scope};
-	return (struct jinja_value){.kind = JINJA_MACRO, .as.macro = macro};
+	return (struct jinja_value){.kind = JINJA_MACRO, .content.macro = macro};
 }
 
 static void execute_generation(struct jinja *j, const struct jinja_node *node)
@@ -195,7 +195,7 @@ static enum flow execute_one(struct jinja *j, const struct jinja_node *node)
 	j->line = node->line;
 	switch (node->kind) {
 	case NODE_DATA:
-		jinja_put_string(j, j->out, *node->value.as.string);
+		jinja_put_string(j, j->out, *node->value.content.string);
 		break;
 	case NODE_OUTPUT:
 		jinja_put_str(j, j->out, jinja_evaluate(j, node->left));
@@ -278,8 +278,8 @@ static int keep_spans(const struct jinja *j, size_t start, struct rh_jinja_spans
 	spans->is_hidden |= j->is_hidden;
 	int rc = rh_grow(&spans->span, &spans->capacity, spans->count + count, sizeof *spans->span);
 	for (size_t i = 0; !rc && i < count; i++)
-		spans->span[spans->count++] = (struct rh_jinja_span){start + (size_t)j->spans->item[2 * i].as.integer,
-		                                                     start + (size_t)j->spans->item[2 * i + 1].as.integer};
+		spans->span[spans->count++] = (struct rh_jinja_span){start + (size_t)j->spans->item[2 * i].content.integer,
+		                                                     start + (size_t)j->spans->item[2 * i + 1].content.integer};
 	return rc;
 }
 

@@ -31,7 +31,7 @@ static const struct jinja_call nothing;
 static struct jinja_value do_trim(struct jinja *j, struct jinja_value value, const struct jinja_call *call)
 {
 	struct jinja_value characters = jinja_argument(call, 0, "chars");
-	struct jinja_string kept = jinja_strip(j, *soft(j, value).as.string, characters, 3);
+	struct jinja_string kept = jinja_strip(j, *soft(j, value).content.string, characters, 3);
 	return like(value, jinja_string(j, kept.bytes, kept.length));
 }
 
@@ -60,7 +60,7 @@ static struct jinja_value do_title(struct jinja *j, struct jinja_value value, co
 {
 	jinja_need_count(j, call, "title", 0, 0);
 	struct jinja_buffer out = {0};
-	struct jinja_string string = *soft(j, value).as.string;
+	struct jinja_string string = *soft(j, value).content.string;
 	for (size_t at = 0; at < string.length;) {
 		size_t end = at;
 		int between = starts_word(jinja_code_at(string.bytes + at, string.length - at));
@@ -126,16 +126,16 @@ static struct jinja_value do_int(struct jinja *j, struct jinja_value value, cons
 		otherwise = jinja_int(0);
 	jinja_need_defined(j, value);
 	if (value.kind == JINJA_FLOAT)
-		return whole(j, value.as.real, otherwise);
+		return whole(j, value.content.real, otherwise);
 	if (jinja_is_number(value))
-		return jinja_int(value.as.integer);
+		return jinja_int(value.content.integer);
 	if (value.kind != JINJA_STRING)
 		return otherwise;
 	if (base != 0 && (base < 2 || base > 36))
 		return otherwise;
-	if (jinja_parse_int(*value.as.string, (int)base, &integer))
+	if (jinja_parse_int(*value.content.string, (int)base, &integer))
 		return jinja_int(integer);
-	return jinja_parse_float(*value.as.string, &real) ? whole(j, real, otherwise) : otherwise;
+	return jinja_parse_float(*value.content.string, &real) ? whole(j, real, otherwise) : otherwise;
 }
 
 static struct jinja_value do_float(struct jinja *j, struct jinja_value value, const struct jinja_call *call)
@@ -145,7 +145,7 @@ static struct jinja_value do_float(struct jinja *j, struct jinja_value value, co
 	jinja_need_defined(j, value);
 	if (jinja_is_number(value))
 		return jinja_float(jinja_real(value));
-	if (value.kind == JINJA_STRING && jinja_parse_float(*value.as.string, &real))
+	if (value.kind == JINJA_STRING && jinja_parse_float(*value.content.string, &real))
 		return jinja_float(real);
 	return otherwise.kind == JINJA_MISSING ? jinja_float(0) : otherwise;
 }
@@ -156,8 +156,8 @@ static struct jinja_value do_abs(struct jinja *j, struct jinja_value value, cons
 	if (!jinja_is_number(value))
 		jinja_raise(&j->arena, "bad operand type for abs(): '%s'", jinja_type(value));
 	if (value.kind == JINJA_FLOAT)
-		return jinja_float(fabs(value.as.real));
-	return value.as.integer < 0 ? jinja_negate(j, value, -1) : jinja_int(value.as.integer);
+		return jinja_float(fabs(value.content.real));
+	return value.content.integer < 0 ? jinja_negate(j, value, -1) : jinja_int(value.content.integer);
 }
 
 static struct jinja_value do_round(struct jinja *j, struct jinja_value value, const struct jinja_call *call)
@@ -178,7 +178,7 @@ static struct jinja_value do_round(struct jinja *j, struct jinja_value value, co
 	if (!is_common)
 		return jinja_float((is_ceil ? ceil : floor)(real * power) / power);
 	if (value.kind != JINJA_FLOAT)
-		return jinja_int(value.as.integer);
+		return jinja_int(value.content.integer);
 	snprintf(digits, sizeof digits, "%.*f", (int)places, real);
 	return jinja_float(strtod(digits, NULL));
 }
@@ -191,10 +191,10 @@ static struct jinja_value do_format(struct jinja *j, struct jinja_value value, c
 	if (call->keywords) {
 		arguments = jinja_new_dict(j, JINJA_DICT);
 		for (size_t i = 0; i < call->keywords; i++)
-			jinja_dict_set(j, arguments.as.dict, call->keyword[i].key, call->keyword[i].value);
+			jinja_dict_set(j, arguments.content.dict, call->keyword[i].key, call->keyword[i].value);
 	}
 	for (size_t i = 0; i < call->count; i++)
-		jinja_push(j, arguments.as.list, call->argument[i]);
+		jinja_push(j, arguments.content.list, call->argument[i]);
 	return jinja_percent(j, jinja_str(j, value), arguments);
 }
 
@@ -226,7 +226,7 @@ static struct jinja_value do_indent(struct jinja *j, struct jinja_value value, c
 	int first = jinja_argument_bool(j, call, 1, "first", 0), blank = jinja_argument_bool(j, call, 2, "blank", 0);
 	struct jinja_buffer indent = {0}, out = {0};
 	if (width.kind == JINJA_STRING)
-		jinja_put_string(j, &indent, *width.as.string);
+		jinja_put_string(j, &indent, *width.content.string);
 	for (int64_t i = width.kind == JINJA_STRING ? 0 : jinja_argument_int(j, call, 0, "width", 4); i > 0; i--)
 		jinja_put(j, &indent, " ", 1);
 	value = jinja_binary(j, OP_ADD, value, jinja_text(j, "\n")); /* a quirk that splitlines needs */
@@ -234,7 +234,7 @@ static struct jinja_value do_indent(struct jinja *j, struct jinja_value value, c
 	if (first)
 		jinja_put(j, &out, indent.bytes ? indent.bytes : "", indent.length);
 	for (size_t i = 0; i < lines->count; i++) {
-		struct jinja_string line = *lines->item[i].as.string;
+		struct jinja_string line = *lines->item[i].content.string;
 		if (i)
 			jinja_put(j, &out, "\n", 1);
 		if (i && (blank || line.length))
@@ -256,7 +256,7 @@ static struct jinja_value do_truncate(struct jinja *j, struct jinja_value value,
 		jinja_raise(&j->arena, "expected length >= %lld, got %lld", (long long)end_length, (long long)length);
 	if (leeway < 0)
 		jinja_raise(&j->arena, "expected leeway >= 0, got %lld", (long long)leeway);
-	struct jinja_string kept = *value.as.string;
+	struct jinja_string kept = *value.content.string;
 	if (jinja_length(value) <= length + leeway)
 		return value;
 	kept.length = jinja_code_offset(kept, length - end_length);
@@ -278,7 +278,7 @@ static struct jinja_value do_center(struct jinja *j, struct jinja_value value, c
 static struct jinja_value do_wordcount(struct jinja *j, struct jinja_value value, const struct jinja_call *call)
 {
 	jinja_need_count(j, call, "do_wordcount", 0, 0);
-	struct jinja_string string = *soft(j, value).as.string;
+	struct jinja_string string = *soft(j, value).content.string;
 	int64_t words = 0;
 	int in_word = 0;
 	for (size_t at = 0; at < string.length; at += jinja_code_length(string.bytes + at)) {

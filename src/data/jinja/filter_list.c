@@ -5,7 +5,7 @@
 
 static struct jinja_value lower(struct jinja *j, struct jinja_value value)
 {
-	return value.kind == JINJA_STRING ? jinja_recase(j, *value.as.string, CASE_LOWER) : value;
+	return value.kind == JINJA_STRING ? jinja_recase(j, *value.content.string, CASE_LOWER) : value;
 }
 
 /* "a.b.0" of an item, part by part; a number is an index. `otherwise` (may be MISSING) stands for what is undefined. */
@@ -15,13 +15,13 @@ static struct jinja_value dig(struct jinja *j, struct jinja_value item, struct j
 		return item;
 	if (attribute.kind != JINJA_STRING)
 		return jinja_item(j, item, attribute);
-	const struct jinja_string *path = attribute.as.string;
+	const struct jinja_string *path = attribute.content.string;
 	for (size_t first = 0, end; first <= path->length; first = end + 1) {
 		const char *dot = memchr(path->bytes + first, '.', path->length - first);
 		end = dot ? (size_t)(dot - path->bytes) : path->length;
 		struct jinja_value key = jinja_string(j, path->bytes + first, end - first);
 		int64_t index;
-		if (end > first && jinja_is_class(*key.as.string, "isdigit") && jinja_parse_int(*key.as.string, 10, &index))
+		if (end > first && jinja_is_class(*key.content.string, "isdigit") && jinja_parse_int(*key.content.string, 10, &index))
 			key = jinja_int(index);
 		item = jinja_item(j, item, key);
 		if (item.kind == JINJA_UNDEFINED && otherwise.kind != JINJA_MISSING && otherwise.kind != JINJA_NONE)
@@ -36,14 +36,14 @@ static const struct jinja_value missing = {.kind = JINJA_MISSING};
 static struct jinja_value sort_key(struct jinja *j, struct jinja_value item, struct jinja_value attribute, int is_cased)
 {
 	struct jinja_value key = jinja_new_list(j, JINJA_LIST);
-	struct jinja_string rest = attribute.kind == JINJA_STRING ? *attribute.as.string : (struct jinja_string){NULL, 0};
+	struct jinja_string rest = attribute.kind == JINJA_STRING ? *attribute.content.string : (struct jinja_string){NULL, 0};
 	for (;;) {
 		const char *comma = rest.bytes ? memchr(rest.bytes, ',', rest.length) : NULL;
 		struct jinja_value name = attribute;
 		if (rest.bytes)
 			name = jinja_string(j, rest.bytes, comma ? (size_t)(comma - rest.bytes) : rest.length);
 		struct jinja_value one = dig(j, item, name, missing);
-		jinja_push(j, key.as.list, is_cased ? one : lower(j, one));
+		jinja_push(j, key.content.list, is_cased ? one : lower(j, one));
 		if (!comma)
 			return key;
 		rest.length -= (size_t)(comma - rest.bytes) + 1;
@@ -80,7 +80,7 @@ static struct jinja_value sorted(struct jinja *j, const struct jinja_list *items
 		pair[i] = (struct jinja_pair){sort_key(j, items->item[i], attribute, is_cased), items->item[i]};
 	sort_pairs(j, pair, scratch, items->count, is_reversed);
 	for (size_t i = 0; i < items->count; i++)
-		jinja_push(j, out.as.list, pair[i].value);
+		jinja_push(j, out.content.list, pair[i].value);
 	return out;
 }
 
@@ -101,8 +101,8 @@ static struct jinja_value do_dictsort(struct jinja *j, struct jinja_value value,
 	jinja_need_defined(j, value);
 	if (value.kind != JINJA_DICT)
 		jinja_raise(&j->arena, "'%s' object has no attribute 'items'", jinja_type(value));
-	for (size_t i = 0; i < value.as.dict->count; i++)
-		jinja_push(j, &pairs, jinja_pair_of(j, value.as.dict->pair[i].key, value.as.dict->pair[i].value));
+	for (size_t i = 0; i < value.content.dict->count; i++)
+		jinja_push(j, &pairs, jinja_pair_of(j, value.content.dict->pair[i].key, value.content.dict->pair[i].value));
 	return sorted(j, &pairs, jinja_int(is_value), is_cased, is_reversed);
 }
 
@@ -118,7 +118,7 @@ static struct jinja_value do_unique(struct jinja *j, struct jinja_value value, c
 		if (jinja_dict_find(j, &seen, key))
 			continue;
 		jinja_dict_set(j, &seen, key, jinja_none());
-		jinja_push(j, out.as.list, items->item[i]);
+		jinja_push(j, out.content.list, items->item[i]);
 	}
 	return out;
 }
@@ -181,8 +181,8 @@ static struct jinja_value do_join(struct jinja *j, struct jinja_value value, con
 static struct jinja_value do_first(struct jinja *j, struct jinja_value value, const struct jinja_call *call)
 {
 	jinja_need_count(j, call, "do_first", 0, 0);
-	if (value.kind == JINJA_GENERATOR && value.as.list->at < value.as.list->count)
-		return value.as.list->item[value.as.list->at++];
+	if (value.kind == JINJA_GENERATOR && value.content.list->next < value.content.list->count)
+		return value.content.list->item[value.content.list->next++];
 	const struct jinja_list *items = jinja_items(j, value);
 	return items->count ? items->item[0] : jinja_undefined_hint(j, "No first item, sequence was empty.");
 }
@@ -200,7 +200,7 @@ static struct jinja_value copied(struct jinja *j, const struct jinja_list *items
 {
 	struct jinja_value out = jinja_new_list(j, kind);
 	for (size_t i = 0; i < items->count; i++)
-		jinja_push(j, out.as.list, items->item[is_reversed ? items->count - 1 - i : i]);
+		jinja_push(j, out.content.list, items->item[is_reversed ? items->count - 1 - i : i]);
 	jinja_step(j, items->count / 16);
 	return out;
 }
@@ -220,8 +220,8 @@ static struct jinja_value do_reverse(struct jinja *j, struct jinja_value value, 
 	if (value.kind != JINJA_STRING)
 		return out;
 	struct jinja_buffer text = {0};
-	for (size_t i = 0; i < out.as.list->count; i++)
-		jinja_put_string(j, &text, *out.as.list->item[i].as.string);
+	for (size_t i = 0; i < out.content.list->count; i++)
+		jinja_put_string(j, &text, *out.content.list->item[i].content.string);
 	return jinja_copy(j, &text);
 }
 
@@ -231,8 +231,8 @@ static struct jinja_value do_items(struct jinja *j, struct jinja_value value, co
 	struct jinja_value out = jinja_new_list(j, JINJA_GENERATOR);
 	if (value.kind != JINJA_DICT && value.kind != JINJA_UNDEFINED)
 		jinja_raise(&j->arena, "Can only get item pairs from a mapping.");
-	for (size_t i = 0; value.kind == JINJA_DICT && i < value.as.dict->count; i++)
-		jinja_push(j, out.as.list, jinja_pair_of(j, value.as.dict->pair[i].key, value.as.dict->pair[i].value));
+	for (size_t i = 0; value.kind == JINJA_DICT && i < value.content.dict->count; i++)
+		jinja_push(j, out.content.list, jinja_pair_of(j, value.content.dict->pair[i].key, value.content.dict->pair[i].value));
 	return out;
 }
 
@@ -266,7 +266,7 @@ static struct jinja_value do_map(struct jinja *j, struct jinja_value value, cons
 	const struct jinja_list *items = jinja_items(j, value);
 	for (size_t i = 0; i < items->count; i++) {
 		jinja_step(j, 1);
-		jinja_push(j, out.as.list,
+		jinja_push(j, out.content.list,
 		           filter ? filter->call(j, items->item[i], &rest)
 		                  : dig(j, items->item[i], attribute, jinja_argument(call, 9, "default")));
 	}
@@ -296,7 +296,7 @@ static struct jinja_value select_items(struct jinja *j, struct jinja_value value
 		jinja_step(j, 1);
 		struct jinja_value seen = by_attribute ? dig(j, items->item[i], call->argument[0], missing) : items->item[i];
 		if ((test ? test->call(j, seen, &rest) : jinja_truth(j, seen)) == wanted)
-			jinja_push(j, out.as.list, items->item[i]);
+			jinja_push(j, out.content.list, items->item[i]);
 	}
 	return out;
 }
@@ -327,16 +327,16 @@ static struct jinja_value do_batch(struct jinja *j, struct jinja_value value, co
 	int64_t width = jinja_argument_int(j, call, 0, "linecount", 0);
 	const struct jinja_list *items = jinja_items(j, value);
 	for (size_t i = 0; i < items->count; i++) {
-		if (line.kind == JINJA_MISSING || (int64_t)line.as.list->count == width) {
+		if (line.kind == JINJA_MISSING || (int64_t)line.content.list->count == width) {
 			line = jinja_new_list(j, JINJA_LIST);
-			jinja_push(j, out.as.list, line);
+			jinja_push(j, out.content.list, line);
 		}
-		jinja_push(j, line.as.list, items->item[i]);
+		jinja_push(j, line.content.list, items->item[i]);
 	}
 	while (line.kind != JINJA_MISSING && fill.kind != JINJA_MISSING && fill.kind != JINJA_NONE &&
-	       (int64_t)line.as.list->count < width) {
+	       (int64_t)line.content.list->count < width) {
 		jinja_step(j, 1);
-		jinja_push(j, line.as.list, fill);
+		jinja_push(j, line.content.list, fill);
 	}
 	return out;
 }
@@ -353,10 +353,10 @@ static struct jinja_value do_slice(struct jinja *j, struct jinja_value value, co
 		struct jinja_value slice = jinja_new_list(j, JINJA_LIST);
 		jinja_step(j, 1);
 		for (int64_t k = 0; k < each + (i < longer); k++)
-			jinja_push(j, slice.as.list, items->item[at++]);
+			jinja_push(j, slice.content.list, items->item[at++]);
 		if (i >= longer && fill.kind != JINJA_MISSING && fill.kind != JINJA_NONE)
-			jinja_push(j, slice.as.list, fill);
-		jinja_push(j, out.as.list, slice);
+			jinja_push(j, slice.content.list, fill);
+		jinja_push(j, out.content.list, slice);
 	}
 	return out;
 }
@@ -378,10 +378,10 @@ static struct jinja_value do_groupby(struct jinja *j, struct jinja_value value, 
 		if (!i || !jinja_equal(j, pair[i].key, pair[i - 1].key)) {
 			group = jinja_new_list(j, JINJA_LIST);
 			struct jinja_value both = jinja_pair_of(j, dig(j, pair[i].value, attribute, otherwise), group);
-			both.as.list->type = "group";
-			jinja_push(j, out.as.list, both);
+			both.content.list->type = "group";
+			jinja_push(j, out.content.list, both);
 		}
-		jinja_push(j, group.as.list, pair[i].value);
+		jinja_push(j, group.content.list, pair[i].value);
 	}
 	return out;
 }

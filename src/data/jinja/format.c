@@ -47,7 +47,7 @@ static void put_number(struct jinja *j, struct jinja_buffer *out, const struct l
 	} else {
 		if (value.kind == JINJA_FLOAT && !(jinja_real(value) > -9e18 && jinja_real(value) < 9e18))
 			jinja_raise(&j->arena, "a whole number of more than 64 bits is not supported");
-		int64_t integer = value.kind == JINJA_FLOAT ? (int64_t)value.as.real : value.as.integer;
+		int64_t integer = value.kind == JINJA_FLOAT ? (int64_t)value.content.real : value.content.integer;
 		uint64_t size = integer < 0 ? 0 - (uint64_t)integer : (uint64_t)integer;
 		is_negative = integer < 0;
 		const char *prefix = !layout->is_alternate ? ""
@@ -97,10 +97,10 @@ static size_t read_count(struct jinja *j, struct jinja_string form, size_t at, i
 
 static struct jinja_value next_argument(struct jinja *j, struct jinja_value arguments, size_t *used)
 {
-	if (arguments.kind != JINJA_TUPLE ? *used > 0 : *used >= arguments.as.list->count)
+	if (arguments.kind != JINJA_TUPLE ? *used > 0 : *used >= arguments.content.list->count)
 		jinja_raise(&j->arena, "not enough arguments for format string");
 	size_t index = (*used)++;
-	return arguments.kind == JINJA_TUPLE ? arguments.as.list->item[index] : arguments;
+	return arguments.kind == JINJA_TUPLE ? arguments.content.list->item[index] : arguments;
 }
 
 static void put_percent(struct jinja *j, struct jinja_buffer *out, const struct layout *layout, struct jinja_value value, size_t at)
@@ -159,7 +159,7 @@ struct jinja_value jinja_percent(struct jinja *j, struct jinja_string form, stru
 			if (arguments.kind != JINJA_DICT)
 				jinja_raise(&j->arena, "format requires a mapping");
 			struct jinja_value key = jinja_string(j, form.bytes + at + 1, (size_t)(close - form.bytes) - at - 1);
-			const struct jinja_value *found = jinja_dict_find(j, arguments.as.dict, key);
+			const struct jinja_value *found = jinja_dict_find(j, arguments.content.dict, key);
 			if (!found)
 				jinja_raise(&j->arena, "%s", jinja_repr(j, key));
 			named = *found;
@@ -186,7 +186,7 @@ struct jinja_value jinja_percent(struct jinja *j, struct jinja_string form, stru
 		else
 			put_percent(j, &out, &layout, named.kind != JINJA_MISSING ? named : next_argument(j, arguments, &used), at);
 	}
-	if (!is_mapped && (arguments.kind == JINJA_TUPLE ? used < arguments.as.list->count : !used && arguments.kind != JINJA_DICT))
+	if (!is_mapped && (arguments.kind == JINJA_TUPLE ? used < arguments.content.list->count : !used && arguments.kind != JINJA_DICT))
 		jinja_raise(&j->arena, "not all arguments converted during string formatting");
 	return jinja_copy(j, &out);
 }
@@ -243,10 +243,10 @@ static void put_formatted(struct jinja *j, struct jinja_buffer *out, struct jinj
 	if (layout.type && !strchr(is_text ? "s" : value.kind == JINJA_FLOAT ? "eEfFgG%" : "dxXoeEfFgG%", layout.type))
 		jinja_raise(&j->arena, "Unknown format code '%c' for object of type '%s'", layout.type, jinja_type(value));
 	if (is_text) {
-		put_text(j, out, &layout, *value.as.string, '<');
+		put_text(j, out, &layout, *value.content.string, '<');
 	} else if (!layout.type && value.kind == JINJA_FLOAT && layout.precision < 0) {
 		struct jinja_buffer text = {0};
-		jinja_put_float(j, &text, value.as.real);
+		jinja_put_float(j, &text, value.content.real);
 		put_text(j, out, &layout, (struct jinja_string){text.bytes, text.length}, '>');
 	} else {
 		layout.type = layout.type ? layout.type : value.kind == JINJA_FLOAT ? 'g' : 'd';
@@ -271,7 +271,8 @@ static struct jinja_value find_field(struct jinja *j, struct jinja_string name, 
 		value = call->argument[index];
 	}
 	for (size_t i = 0; value.kind == JINJA_MISSING && i < call->keywords; i++)
-		if (call->keyword[i].key.as.string->length == end && !memcmp(call->keyword[i].key.as.string->bytes, name.bytes, end))
+		if (call->keyword[i].key.content.string->length == end &&
+		    !memcmp(call->keyword[i].key.content.string->bytes, name.bytes, end))
 			value = call->keyword[i].value;
 	if (value.kind == JINJA_MISSING)
 		jinja_raise(&j->arena, "%s", jinja_repr(j, jinja_string(j, name.bytes, end)));
@@ -283,7 +284,7 @@ static struct jinja_value find_field(struct jinja *j, struct jinja_string name, 
 			end++;
 		struct jinja_value key = jinja_string(j, name.bytes + from, end - from);
 		int64_t number;
-		if (is_item && jinja_parse_int(*key.as.string, 10, &number))
+		if (is_item && jinja_parse_int(*key.content.string, 10, &number))
 			key = jinja_int(number);
 		value = is_item ? jinja_item(j, value, key) : jinja_attribute(j, value, key);
 		end += is_item && end < name.length;

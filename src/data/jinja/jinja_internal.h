@@ -15,7 +15,7 @@
 struct jinja_chunk;
 struct jinja_arena {
 	struct jinja_chunk *chunk;
-	size_t left;        /* bytes of it */
+	size_t free_bytes;  /* bytes of it */
 	size_t taken, most; /* bytes in all, and the bound */
 	jmp_buf *entry;
 	int rc; /* of the fault */
@@ -68,7 +68,7 @@ struct jinja_value {
 		const struct jinja_method *method;
 		struct jinja_loop *loop;
 		struct jinja_cycler *cycler;
-	} as;
+	} content;
 };
 
 struct jinja_string {
@@ -78,7 +78,7 @@ struct jinja_string {
 struct jinja_list {
 	struct jinja_value *item;
 	size_t count, capacity;
-	size_t at;                 /* generator: the next */
+	size_t next;               /* generator: the next */
 	const char *type;          /* view: "dict_items" and so on */
 	int64_t start, stop, step; /* range */
 };
@@ -96,7 +96,7 @@ struct jinja_undefined {
 };
 struct jinja_cycler {
 	struct jinja_list *list;
-	size_t at;
+	size_t next;
 	int used; /* joiner */
 	struct jinja_value separator;
 };

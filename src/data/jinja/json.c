@@ -58,13 +58,16 @@ static void put_scalar(struct writer *writer, struct jinja_value value)
 		jinja_put_text(j, &writer->out, "null");
 		return;
 	case JINJA_BOOL:
-		jinja_put_text(j, &writer->out, value.as.integer ? "true" : "false");
+		jinja_put_text(j, &writer->out, value.content.integer ? "true" : "false");
 		return;
 	case JINJA_FLOAT:
-		if (isnan(value.as.real) || isinf(value.as.real))
-			jinja_put_text(j, &writer->out, isnan(value.as.real) ? "NaN" : value.as.real < 0 ? "-Infinity" : "Infinity");
+		if (isnan(value.content.real) || isinf(value.content.real))
+			jinja_put_text(j, &writer->out,
+			               isnan(value.content.real) ? "NaN"
+			               : value.content.real < 0  ? "-Infinity"
+			                                         : "Infinity");
 		else
-			jinja_put_float(j, &writer->out, value.as.real);
+			jinja_put_float(j, &writer->out, value.content.real);
 		return;
 	default:
 		jinja_put_repr(j, &writer->out, value);
@@ -77,7 +80,7 @@ static void put_key(struct writer *writer, struct jinja_value key)
 {
 	struct jinja *j = writer->j;
 	if (key.kind == JINJA_STRING) {
-		put_quoted(writer, *key.as.string);
+		put_quoted(writer, *key.content.string);
 	} else if (jinja_is_number(key) || key.kind == JINJA_NONE) {
 		jinja_put(j, &writer->out, "\"", 1);
 		put_scalar(writer, key);
@@ -107,8 +110,8 @@ static void put_items(struct writer *writer, struct jinja_value value)
 {
 	struct jinja *j = writer->j;
 	int is_dict = value.kind == JINJA_DICT;
-	size_t count = is_dict ? value.as.dict->count : value.as.list->count;
-	const struct jinja_pair *pair = !is_dict ? NULL : writer->sorts ? sorted(j, value.as.dict) : value.as.dict->pair;
+	size_t count = is_dict ? value.content.dict->count : value.content.list->count;
+	const struct jinja_pair *pair = !is_dict ? NULL : writer->sorts ? sorted(j, value.content.dict) : value.content.dict->pair;
 	jinja_put(j, &writer->out, is_dict ? "{" : "[", 1);
 	writer->depth++;
 	for (size_t i = 0; i < count; i++) {
@@ -117,7 +120,7 @@ static void put_items(struct writer *writer, struct jinja_value value)
 		put_line(writer);
 		if (is_dict)
 			put_key(writer, pair[i].key);
-		put_value(writer, is_dict ? pair[i].value : value.as.list->item[i]);
+		put_value(writer, is_dict ? pair[i].value : value.content.list->item[i]);
 	}
 	writer->depth--;
 	if (count)
@@ -131,7 +134,7 @@ static void put_value(struct writer *writer, struct jinja_value value)
 	jinja_step(j, 1);
 	jinja_enter(j);
 	if (value.kind == JINJA_STRING)
-		put_quoted(writer, *value.as.string);
+		put_quoted(writer, *value.content.string);
 	else if (jinja_is_number(value) || value.kind == JINJA_NONE)
 		put_scalar(writer, value);
 	else if (value.kind == JINJA_LIST || value.kind == JINJA_TUPLE || value.kind == JINJA_DICT)
@@ -150,12 +153,12 @@ struct jinja_value jinja_tojson(struct jinja *j, struct jinja_value value, const
 	writer.sorts = jinja_argument_bool(j, call, 3, "sort_keys", 0);
 	if (indent.kind == JINJA_INT || indent.kind == JINJA_BOOL) {
 		struct jinja_buffer blanks = {0};
-		for (int64_t i = 0; i < indent.as.integer; i++)
+		for (int64_t i = 0; i < indent.content.integer; i++)
 			jinja_put(j, &blanks, " ", 1);
-		writer.indent = *jinja_copy(j, &blanks).as.string;
+		writer.indent = *jinja_copy(j, &blanks).content.string;
 		writer.has_indent = 1;
 	} else if (indent.kind == JINJA_STRING) {
-		writer.indent = *indent.as.string;
+		writer.indent = *indent.content.string;
 		writer.has_indent = 1;
 	}
 	writer.item_separator = writer.has_indent ? (struct jinja_string){",", 1} : (struct jinja_string){", ", 2};
@@ -164,8 +167,8 @@ struct jinja_value jinja_tojson(struct jinja *j, struct jinja_value value, const
 		const struct jinja_list *pair = jinja_items(j, separators);
 		if (pair->count != 2 || pair->item[0].kind != JINJA_STRING || pair->item[1].kind != JINJA_STRING)
 			jinja_raise(&j->arena, "separators must be two strings");
-		writer.item_separator = *pair->item[0].as.string;
-		writer.key_separator = *pair->item[1].as.string;
+		writer.item_separator = *pair->item[0].content.string;
+		writer.key_separator = *pair->item[1].content.string;
 	}
 	put_value(&writer, value);
 	return jinja_copy(j, &writer.out);

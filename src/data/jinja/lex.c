@@ -7,7 +7,7 @@
 struct lexer {
 	struct jinja_arena *arena;
 	const char *text; /* line breaks are \n, the last one is gone */
-	size_t length, at;
+	size_t length, offset;
 	struct jinja_tokens *out;
 	int starts_line; /* what was read last ended with a line break */
 	int line;        /* of counted_to */
@@ -106,7 +106,7 @@ static size_t close_tag(const struct lexer *lexer, size_t at, const char *mark, 
 
 static void ended(struct lexer *lexer, size_t at)
 {
-	lexer->at = at;
+	lexer->offset = at;
 	lexer->starts_line = lexer->text[at - 1] == '\n';
 }
 
@@ -164,11 +164,11 @@ static int32_t hex(struct lexer *lexer, const char *at, const char *end, int dig
 	for (int i = 0; i < digits; i++, at++) {
 		const char *digit = at < end ? strchr("0123456789abcdef", *at >= 'A' && *at <= 'F' ? *at + 32 : *at) : NULL;
 		if (!digit || !*at || code > 0x10FFFF >> 4)
-			raise_here(lexer, lexer->at, "a string holds a \\x, \\u or \\U that is not whole");
+			raise_here(lexer, lexer->offset, "a string holds a \\x, \\u or \\U that is not whole");
 		code = code * 16 + (int32_t)(digit - "0123456789abcdef");
 	}
 	if (code >= 0xD800 && code < 0xE000)
-		raise_here(lexer, lexer->at, "a string holds half of a surrogate pair");
+		raise_here(lexer, lexer->offset, "a string holds half of a surrogate pair");
 	return code;
 }
 
@@ -215,7 +215,7 @@ static struct jinja_string unescape(struct lexer *lexer, const char *from, const
 			used += put_utf8(bytes + used, hex(lexer, from, end, digits));
 			from += digits;
 		} else if (c == 'N') {
-			raise_here(lexer, lexer->at, "\\N{...} in a string is not supported; write \\u and the code");
+			raise_here(lexer, lexer->offset, "\\N{...} in a string is not supported; write \\u and the code");
 		} else if (c != '\n') {
 			bytes[used++] = '\\';
 			bytes[used++] = c;
@@ -245,7 +245,7 @@ static size_t digits_end(const struct lexer *lexer, size_t at)
 
 static void read_number(struct lexer *lexer)
 {
-	size_t first = lexer->at, end = digits_end(lexer, first), fraction = end;
+	size_t first = lexer->offset, end = digits_end(lexer, first), fraction = end;
 	int after_dot = first && lexer->text[first - 1] == '.', is_float = 0;
 	if (!after_dot && end + 1 < lexer->length && lexer->text[end] == '.' && is_digit(lexer->text[end + 1])) {
 		fraction = digits_end(lexer, end + 1);
@@ -280,7 +280,7 @@ static void read_number(struct lexer *lexer)
 
 static void read_string(struct lexer *lexer)
 {
-	size_t first = lexer->at, end = first + 1;
+	size_t first = lexer->offset, end = first + 1;
 	while (end < lexer->length && lexer->text[end] != lexer->text[first])
 		end += lexer->text[end] == '\\' ? 2 : 1;
 	if (end >= lexer->length)
@@ -298,7 +298,7 @@ static void balance(struct lexer *lexer, char c)
 		return;
 	if ((at - pairs) % 2 == 0) {
 		if (lexer->brackets == sizeof lexer->bracket)
-			raise_here(lexer, lexer->at, "too many brackets inside one another");
+			raise_here(lexer, lexer->offset, "too many brackets inside one another");
 		lexer->bracket[lexer->brackets++] = at[1];
 		return;
 	}
@@ -311,27 +311,27 @@ static void balance(struct lexer *lexer, char c)
 		lexer->brackets--;
 		return;
 	}
-	raise_here(lexer, lexer->at, message);
+	raise_here(lexer, lexer->offset, message);
 }
 
 static void read_operator(struct lexer *lexer)
 {
 	static const char *const two[] = {"//", "**", "==", "!=", ">=", "<="};
 	for (size_t i = 0; i < sizeof two / sizeof *two; i++)
-		if (is_at(lexer, lexer->at, two[i])) {
-			push(lexer, TOKEN_OPERATOR, lexer->at, lexer->at + 2);
-			ended(lexer, lexer->at + 2);
+		if (is_at(lexer, lexer->offset, two[i])) {
+			push(lexer, TOKEN_OPERATOR, lexer->offset, lexer->offset + 2);
+			ended(lexer, lexer->offset + 2);
 			return;
 		}
-	char c = lexer->text[lexer->at];
+	char c = lexer->text[lexer->offset];
 	if (!c || !strchr("+-/*%~[](){}><=.:|,;", c)) {
 		char message[64];
 		snprintf(message, sizeof message, "unexpected char '%c'", c >= ' ' && c < 127 ? c : '?');
-		raise_here(lexer, lexer->at, message);
+		raise_here(lexer, lexer->offset, message);
 	}
 	balance(lexer, c);
-	push(lexer, TOKEN_OPERATOR, lexer->at, lexer->at + 1);
-	ended(lexer, lexer->at + 1);
+	push(lexer, TOKEN_OPERATOR, lexer->offset, lexer->offset + 1);
+	ended(lexer, lexer->offset + 1);
 }
 
 /* Inside {{ }} or {% %}, up to its end. */
@@ -339,24 +339,24 @@ static void read_tag(struct lexer *lexer, enum tag tag)
 {
 	const char *mark = tag == TAG_VARIABLE ? "}}" : "%}";
 	lexer->brackets = 0;
-	while (lexer->at < lexer->length) {
-		size_t end = lexer->brackets ? 0 : close_tag(lexer, lexer->at, mark, tag);
+	while (lexer->offset < lexer->length) {
+		size_t end = lexer->brackets ? 0 : close_tag(lexer, lexer->offset, mark, tag);
 		if (end) {
-			push(lexer, tag == TAG_VARIABLE ? TOKEN_CLOSE_VARIABLE : TOKEN_CLOSE_BLOCK, lexer->at, end);
+			push(lexer, tag == TAG_VARIABLE ? TOKEN_CLOSE_VARIABLE : TOKEN_CLOSE_BLOCK, lexer->offset, end);
 			ended(lexer, end);
 			return;
 		}
-		char c = lexer->text[lexer->at];
-		size_t blank = skip_spaces(lexer, lexer->at);
-		if (blank > lexer->at) {
+		char c = lexer->text[lexer->offset];
+		size_t blank = skip_spaces(lexer, lexer->offset);
+		if (blank > lexer->offset) {
 			ended(lexer, blank);
 		} else if (is_digit(c)) {
 			read_number(lexer);
 		} else if (is_word(c)) {
-			end = lexer->at;
+			end = lexer->offset;
 			while (end < lexer->length && is_word(lexer->text[end]))
 				end++;
-			push(lexer, TOKEN_NAME, lexer->at, end);
+			push(lexer, TOKEN_NAME, lexer->offset, end);
 			ended(lexer, end);
 		} else if (c == '\'' || c == '"') {
 			read_string(lexer);
@@ -369,7 +369,7 @@ static void read_tag(struct lexer *lexer, enum tag tag)
 /* The next {{, {% or {#, or the end. */
 static size_t find_tag(const struct lexer *lexer)
 {
-	for (size_t at = lexer->at; at + 1 < lexer->length; at++)
+	for (size_t at = lexer->offset; at + 1 < lexer->length; at++)
 		if (lexer->text[at] == '{' && (lexer->text[at + 1] == '{' || lexer->text[at + 1] == '%' || lexer->text[at + 1] == '#'))
 			return at;
 	return lexer->length;
@@ -377,8 +377,8 @@ static size_t find_tag(const struct lexer *lexer)
 
 static void read_all(struct lexer *lexer)
 {
-	while (lexer->at < lexer->length) {
-		size_t first = lexer->at, tag = find_tag(lexer);
+	while (lexer->offset < lexer->length) {
+		size_t first = lexer->offset, tag = find_tag(lexer);
 		if (tag == lexer->length) {
 			push_data(lexer, first, tag, '+', TAG_VARIABLE);
 			break;
@@ -396,7 +396,7 @@ static void read_all(struct lexer *lexer)
 			continue;
 		}
 		push(lexer, kind == '{' ? TOKEN_OPEN_VARIABLE : TOKEN_OPEN_BLOCK, tag, open);
-		lexer->at = open;
+		lexer->offset = open;
 		read_tag(lexer, kind == '{' ? TAG_VARIABLE : TAG_BLOCK);
 	}
 	push(lexer, TOKEN_END, lexer->length, lexer->length);

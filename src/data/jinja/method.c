@@ -12,7 +12,7 @@ static void need_none(struct jinja *j, const struct jinja_call *call, const char
 static struct jinja_value view(struct jinja *j, const char *type)
 {
 	struct jinja_value value = jinja_new_list(j, JINJA_VIEW);
-	value.as.list->type = type;
+	value.content.list->type = type;
 	return value;
 }
 
@@ -20,8 +20,8 @@ static struct jinja_value dict_items(struct jinja *j, struct jinja_value self, c
 {
 	need_none(j, call, "dict.items");
 	struct jinja_value items = view(j, "dict_items");
-	for (size_t i = 0; i < self.as.dict->count; i++)
-		jinja_push(j, items.as.list, jinja_pair_of(j, self.as.dict->pair[i].key, self.as.dict->pair[i].value));
+	for (size_t i = 0; i < self.content.dict->count; i++)
+		jinja_push(j, items.content.list, jinja_pair_of(j, self.content.dict->pair[i].key, self.content.dict->pair[i].value));
 	return items;
 }
 
@@ -29,8 +29,8 @@ static struct jinja_value dict_keys(struct jinja *j, struct jinja_value self, co
 {
 	need_none(j, call, "dict.keys");
 	struct jinja_value keys = view(j, "dict_keys");
-	for (size_t i = 0; i < self.as.dict->count; i++)
-		jinja_push(j, keys.as.list, self.as.dict->pair[i].key);
+	for (size_t i = 0; i < self.content.dict->count; i++)
+		jinja_push(j, keys.content.list, self.content.dict->pair[i].key);
 	return keys;
 }
 
@@ -38,8 +38,8 @@ static struct jinja_value dict_values(struct jinja *j, struct jinja_value self, 
 {
 	need_none(j, call, "dict.values");
 	struct jinja_value values = view(j, "dict_values");
-	for (size_t i = 0; i < self.as.dict->count; i++)
-		jinja_push(j, values.as.list, self.as.dict->pair[i].value);
+	for (size_t i = 0; i < self.content.dict->count; i++)
+		jinja_push(j, values.content.list, self.content.dict->pair[i].value);
 	return values;
 }
 
@@ -51,7 +51,7 @@ static struct jinja_value dict_get(struct jinja *j, struct jinja_value self, con
 		jinja_raise(&j->arena,
 		            call->count ? "get expected at most 2 arguments, got %zu" : "get expected at least 1 argument, got %zu",
 		            call->count);
-	const struct jinja_value *found = jinja_dict_find(j, self.as.dict, call->argument[0]);
+	const struct jinja_value *found = jinja_dict_find(j, self.content.dict, call->argument[0]);
 	return found ? *found : call->count > 1 ? call->argument[1] : jinja_none();
 }
 
@@ -59,8 +59,8 @@ static struct jinja_value dict_copy(struct jinja *j, struct jinja_value self, co
 {
 	need_none(j, call, "dict.copy");
 	struct jinja_value copy = jinja_new_dict(j, JINJA_DICT);
-	for (size_t i = 0; i < self.as.dict->count; i++)
-		jinja_dict_set(j, copy.as.dict, self.as.dict->pair[i].key, self.as.dict->pair[i].value);
+	for (size_t i = 0; i < self.content.dict->count; i++)
+		jinja_dict_set(j, copy.content.dict, self.content.dict->pair[i].key, self.content.dict->pair[i].value);
 	return copy;
 }
 
@@ -69,8 +69,8 @@ static struct jinja_value list_count(struct jinja *j, struct jinja_value self, c
 	int64_t count = 0;
 	if (call->count != 1)
 		jinja_raise(&j->arena, "%s.count() takes exactly one argument (%zu given)", jinja_type(self), call->count);
-	for (size_t i = 0; i < self.as.list->count; i++)
-		count += jinja_equal(j, self.as.list->item[i], call->argument[0]);
+	for (size_t i = 0; i < self.content.list->count; i++)
+		count += jinja_equal(j, self.content.list->item[i], call->argument[0]);
 	return jinja_int(count);
 }
 
@@ -78,8 +78,8 @@ static struct jinja_value list_index(struct jinja *j, struct jinja_value self, c
 {
 	if (!call->count)
 		jinja_raise(&j->arena, "index expected at least 1 argument, got 0");
-	for (size_t i = 0; i < self.as.list->count; i++)
-		if (jinja_equal(j, self.as.list->item[i], call->argument[0]))
+	for (size_t i = 0; i < self.content.list->count; i++)
+		if (jinja_equal(j, self.content.list->item[i], call->argument[0]))
 			return jinja_int((int64_t)i);
 	if (self.kind == JINJA_TUPLE)
 		jinja_raise(&j->arena, "tuple.index(x): x not in tuple");
@@ -90,8 +90,8 @@ static struct jinja_value list_copy(struct jinja *j, struct jinja_value self, co
 {
 	need_none(j, call, "list.copy");
 	struct jinja_value copy = jinja_new_list(j, JINJA_LIST);
-	for (size_t i = 0; i < self.as.list->count; i++)
-		jinja_push(j, copy.as.list, self.as.list->item[i]);
+	for (size_t i = 0; i < self.content.list->count; i++)
+		jinja_push(j, copy.content.list, self.content.list->item[i]);
 	return copy;
 }
 
@@ -99,32 +99,32 @@ static struct jinja_value loop_cycle(struct jinja *j, struct jinja_value self, c
 {
 	if (!call->count)
 		jinja_raise(&j->arena, "no items for cycling given");
-	return call->argument[self.as.loop->index0 % call->count];
+	return call->argument[self.content.loop->index0 % call->count];
 }
 
 static struct jinja_value loop_changed(struct jinja *j, struct jinja_value self, const struct jinja_call *call)
 {
 	struct jinja_value now = jinja_new_list(j, JINJA_TUPLE);
 	for (size_t i = 0; i < call->count; i++)
-		jinja_push(j, now.as.list, call->argument[i]);
-	int is_changed = !jinja_equal(j, self.as.loop->changed, now);
-	self.as.loop->changed = now;
+		jinja_push(j, now.content.list, call->argument[i]);
+	int is_changed = !jinja_equal(j, self.content.loop->changed, now);
+	self.content.loop->changed = now;
 	return jinja_bool(is_changed);
 }
 
 static struct jinja_value cycler_next(struct jinja *j, struct jinja_value self, const struct jinja_call *call)
 {
 	need_none(j, call, "next");
-	struct jinja_cycler *cycler = self.as.cycler;
-	struct jinja_value value = cycler->list->item[cycler->at];
-	cycler->at = (cycler->at + 1) % cycler->list->count;
+	struct jinja_cycler *cycler = self.content.cycler;
+	struct jinja_value value = cycler->list->item[cycler->next];
+	cycler->next = (cycler->next + 1) % cycler->list->count;
 	return value;
 }
 
 static struct jinja_value cycler_reset(struct jinja *j, struct jinja_value self, const struct jinja_call *call)
 {
 	need_none(j, call, "reset");
-	self.as.cycler->at = 0;
+	self.content.cycler->next = 0;
 	return jinja_none();
 }
 

@@ -28,14 +28,14 @@ static struct jinja_string need_string(struct jinja *j, const struct jinja_call 
 	struct jinja_value value = jinja_argument(call, index, NULL);
 	if (value.kind != JINJA_STRING)
 		jinja_raise(&j->arena, message, jinja_type(value));
-	return *value.as.string;
+	return *value.content.string;
 }
 
 #define RECASE(name, to)                                                                                                                   \
 	static struct jinja_value do_##name(struct jinja *j, struct jinja_value self, const struct jinja_call *call)                       \
 	{                                                                                                                                  \
 		need_none(j, call, #name);                                                                                                 \
-		return like(self, jinja_recase(j, *self.as.string, to));                                                                   \
+		return like(self, jinja_recase(j, *self.content.string, to));                                                              \
 	}
 RECASE(upper, CASE_UPPER)
 RECASE(lower, CASE_LOWER)
@@ -48,7 +48,7 @@ RECASE(swapcase, CASE_SWAP)
 	static struct jinja_value do_##name(struct jinja *j, struct jinja_value self, const struct jinja_call *call)                       \
 	{                                                                                                                                  \
 		need_none(j, call, #name);                                                                                                 \
-		return jinja_bool(jinja_is_class(*self.as.string, #name));                                                                 \
+		return jinja_bool(jinja_is_class(*self.content.string, #name));                                                            \
 	}
 IS_CLASS(isalpha)
 IS_CLASS(isdigit)
@@ -66,7 +66,7 @@ static int is_among(struct jinja_value characters, int32_t code)
 {
 	if (characters.kind == JINJA_MISSING || characters.kind == JINJA_NONE)
 		return jinja_is_space(code);
-	const struct jinja_string *set = characters.as.string;
+	const struct jinja_string *set = characters.content.string;
 	for (size_t at = 0; at < set->length; at += jinja_code_length(set->bytes + at))
 		if (jinja_code_at(set->bytes + at, set->length - at) == code)
 			return 1;
@@ -96,7 +96,7 @@ struct jinja_string jinja_strip(struct jinja *j, struct jinja_string string, str
 
 static struct jinja_value strip(struct jinja *j, struct jinja_value self, const struct jinja_call *call, int sides)
 {
-	struct jinja_string kept = jinja_strip(j, *self.as.string, jinja_argument(call, 0, NULL), sides);
+	struct jinja_string kept = jinja_strip(j, *self.content.string, jinja_argument(call, 0, NULL), sides);
 	return part(j, self, kept.bytes, kept.bytes + kept.length);
 }
 
@@ -126,7 +126,7 @@ static const char *find_last(struct jinja_string string, struct jinja_string mar
 /* Words between blanks; the last of `most` splits leaves the rest whole. */
 static void split_blanks(struct jinja *j, struct jinja_value self, int64_t most, struct jinja_list *out)
 {
-	const char *at = self.as.string->bytes, *end = at + self.as.string->length;
+	const char *at = self.content.string->bytes, *end = at + self.content.string->length;
 	for (;;) {
 		while (at < end && jinja_is_space(jinja_code_at(at, (size_t)(end - at))))
 			at += jinja_code_length(at);
@@ -161,15 +161,15 @@ static void split_blanks_right(struct jinja *j, struct jinja_value self, int64_t
 		return;
 	}
 	size_t whole = words.count - (size_t)most; /* words that stay together */
-	const struct jinja_string *last = words.item[whole - 1].as.string;
-	jinja_push(j, out, part(j, self, self.as.string->bytes, last->bytes + last->length));
+	const struct jinja_string *last = words.item[whole - 1].content.string;
+	jinja_push(j, out, part(j, self, self.content.string->bytes, last->bytes + last->length));
 	for (size_t i = whole; i < words.count; i++)
 		jinja_push(j, out, words.item[i]);
 }
 
 static void split_marks(struct jinja *j, struct jinja_value self, struct jinja_string mark, int64_t most, struct jinja_list *out)
 {
-	const char *at = self.as.string->bytes, *end = at + self.as.string->length;
+	const char *at = self.content.string->bytes, *end = at + self.content.string->length;
 	for (;;) {
 		const char *found = most-- ? memmem(at, (size_t)(end - at), mark.bytes, mark.length) : NULL;
 		jinja_push(j, out, part(j, self, at, found ? found : end));
@@ -181,7 +181,7 @@ static void split_marks(struct jinja *j, struct jinja_value self, struct jinja_s
 
 static void split_marks_right(struct jinja *j, struct jinja_value self, struct jinja_string mark, int64_t most, struct jinja_list *out)
 {
-	struct jinja_string rest = *self.as.string;
+	struct jinja_string rest = *self.content.string;
 	for (;;) {
 		const char *found = most-- ? find_last(rest, mark) : NULL;
 		jinja_push(j, out, part(j, self, found ? found + mark.length : rest.bytes, rest.bytes + rest.length));
@@ -197,16 +197,16 @@ static struct jinja_value split(struct jinja *j, struct jinja_value self, const 
 	struct jinja_value mark = jinja_argument(call, 0, "sep"), list = jinja_new_list(j, JINJA_LIST);
 	int64_t most = jinja_argument_int(j, call, 1, "maxsplit", -1);
 	most = most < 0 ? -1 : most;
-	jinja_step(j, self.as.string->length / 64);
+	jinja_step(j, self.content.string->length / 64);
 	if (mark.kind == JINJA_MISSING || mark.kind == JINJA_NONE) {
-		(from_right ? split_blanks_right : split_blanks)(j, self, most, list.as.list);
+		(from_right ? split_blanks_right : split_blanks)(j, self, most, list.content.list);
 		return list;
 	}
 	if (mark.kind != JINJA_STRING)
 		jinja_raise(&j->arena, "must be str or None, not %s", jinja_type(mark));
-	if (!mark.as.string->length)
+	if (!mark.content.string->length)
 		jinja_raise(&j->arena, "empty separator");
-	(from_right ? split_marks_right : split_marks)(j, self, *mark.as.string, most, list.as.list);
+	(from_right ? split_marks_right : split_marks)(j, self, *mark.content.string, most, list.content.list);
 	return list;
 }
 
@@ -224,41 +224,41 @@ static struct jinja_value do_splitlines(struct jinja *j, struct jinja_value self
 {
 	int keeps = jinja_argument_bool(j, call, 0, "keepends", 0);
 	struct jinja_value list = jinja_new_list(j, JINJA_LIST);
-	const char *at = self.as.string->bytes, *end = at + self.as.string->length, *first = at;
+	const char *at = self.content.string->bytes, *end = at + self.content.string->length, *first = at;
 	while (at < end) {
 		int32_t code = jinja_code_at(at, (size_t)(end - at));
 		const char *after = at + jinja_code_length(at);
 		if ((code >= '\n' && code <= '\r') || (code >= 0x1C && code <= 0x1E) || code == 0x85 || code == 0x2028 || code == 0x2029) {
 			after += code == '\r' && after < end && *after == '\n';
-			jinja_push(j, list.as.list, part(j, self, first, keeps ? after : at));
+			jinja_push(j, list.content.list, part(j, self, first, keeps ? after : at));
 			first = after;
 		}
 		at = after;
 	}
 	if (first < end)
-		jinja_push(j, list.as.list, part(j, self, first, end));
+		jinja_push(j, list.content.list, part(j, self, first, end));
 	return list;
 }
 
 /* string[start:stop] by the arguments after the first. */
 static struct jinja_string window(struct jinja *j, struct jinja_value self, const struct jinja_call *call, int64_t *start)
 {
-	int64_t length = jinja_count_codes(*self.as.string);
+	int64_t length = jinja_count_codes(*self.content.string);
 	int64_t from = jinja_argument_int(j, call, 1, NULL, 0), to = jinja_argument_int(j, call, 2, NULL, length);
 	from = from < 0 ? (from + length < 0 ? 0 : from + length) : from;
 	to = to < 0 ? (to + length < 0 ? 0 : to + length) : to > length ? length : to;
 	*start = from;
 	if (from > length || to < from)
 		return (struct jinja_string){NULL, 0};
-	size_t first = jinja_code_offset(*self.as.string, from), end = jinja_code_offset(*self.as.string, to);
-	return (struct jinja_string){self.as.string->bytes + first, end - first};
+	size_t first = jinja_code_offset(*self.content.string, from), end = jinja_code_offset(*self.content.string, to);
+	return (struct jinja_string){self.content.string->bytes + first, end - first};
 }
 
 static int64_t find(struct jinja *j, struct jinja_value self, const struct jinja_call *call, int from_right)
 {
 	int64_t start;
 	struct jinja_string mark = need_string(j, call, 0, "must be str, not %s"), in = window(j, self, call, &start);
-	jinja_step(j, self.as.string->length / 64);
+	jinja_step(j, self.content.string->length / 64);
 	if (!in.bytes)
 		return -1;
 	const char *at = from_right ? find_last(in, mark) : mark.length ? memmem(in.bytes, in.length, mark.bytes, mark.length) : in.bytes;
@@ -295,7 +295,7 @@ static struct jinja_value do_count(struct jinja *j, struct jinja_value self, con
 {
 	int64_t start, count = 0;
 	struct jinja_string mark = need_string(j, call, 0, "must be str, not %s"), in = window(j, self, call, &start);
-	jinja_step(j, self.as.string->length / 64);
+	jinja_step(j, self.content.string->length / 64);
 	if (!in.bytes)
 		return jinja_int(0);
 	if (!mark.length)
@@ -320,13 +320,13 @@ static struct jinja_value tests_end(struct jinja *j, struct jinja_value self, co
 	int64_t start;
 	struct jinja_string in = window(j, self, call, &start);
 	if (marks.kind == JINJA_STRING)
-		return jinja_bool(has_end(in, *marks.as.string, at_start));
+		return jinja_bool(has_end(in, *marks.content.string, at_start));
 	if (marks.kind != JINJA_TUPLE)
 		jinja_raise(&j->arena, "%s first arg must be str or a tuple of str, not %s", name, jinja_type(marks));
-	for (size_t i = 0; i < marks.as.list->count; i++) {
-		if (marks.as.list->item[i].kind != JINJA_STRING)
-			jinja_raise(&j->arena, "tuple for %s must only contain str, not %s", name, jinja_type(marks.as.list->item[i]));
-		if (has_end(in, *marks.as.list->item[i].as.string, at_start))
+	for (size_t i = 0; i < marks.content.list->count; i++) {
+		if (marks.content.list->item[i].kind != JINJA_STRING)
+			jinja_raise(&j->arena, "tuple for %s must only contain str, not %s", name, jinja_type(marks.content.list->item[i]));
+		if (has_end(in, *marks.content.list->item[i].content.string, at_start))
 			return jinja_bool(1);
 	}
 	return jinja_bool(0);
@@ -344,7 +344,7 @@ static struct jinja_value do_endswith(struct jinja *j, struct jinja_value self, 
 
 static struct jinja_value without_end(struct jinja *j, struct jinja_value self, const struct jinja_call *call, int at_start)
 {
-	struct jinja_string string = *self.as.string;
+	struct jinja_string string = *self.content.string;
 	struct jinja_string mark = need_string(
 	        j, call, 0, at_start ? "removeprefix() argument must be str, not %s" : "removesuffix() argument must be str, not %s");
 	if (has_end(string, mark, at_start)) {
@@ -397,8 +397,8 @@ static struct jinja_value do_replace(struct jinja *j, struct jinja_value self, c
 	struct jinja_string old = need_string(j, call, 0, "replace() argument 1 must be str, not %s");
 	struct jinja_string fresh = need_string(j, call, 1, "replace() argument 2 must be str, not %s");
 	if (self.is_markup)
-		fresh = *jinja_escape(j, call->argument[1]).as.string;
-	return like(self, jinja_replace(j, *self.as.string, old, fresh, jinja_argument_int(j, call, 2, NULL, -1)));
+		fresh = *jinja_escape(j, call->argument[1]).content.string;
+	return like(self, jinja_replace(j, *self.content.string, old, fresh, jinja_argument_int(j, call, 2, NULL, -1)));
 }
 
 static struct jinja_value do_join(struct jinja *j, struct jinja_value self, const struct jinja_call *call)
@@ -415,20 +415,20 @@ static struct jinja_value do_join(struct jinja *j, struct jinja_value self, cons
 		if (item.kind != JINJA_STRING)
 			jinja_raise(&j->arena, "sequence item %zu: expected str instance, %s found", i, jinja_type(item));
 		if (i)
-			jinja_put_string(j, &out, *self.as.string);
-		jinja_put_string(j, &out, self.is_markup ? *jinja_escape(j, item).as.string : *item.as.string);
+			jinja_put_string(j, &out, *self.content.string);
+		jinja_put_string(j, &out, self.is_markup ? *jinja_escape(j, item).content.string : *item.content.string);
 	}
 	return like(self, jinja_copy(j, &out));
 }
 
 static struct jinja_value do_format(struct jinja *j, struct jinja_value self, const struct jinja_call *call)
 {
-	return like(self, jinja_format(j, *self.as.string, call));
+	return like(self, jinja_format(j, *self.content.string, call));
 }
 
 static struct jinja_value partition(struct jinja *j, struct jinja_value self, const struct jinja_call *call, int from_right)
 {
-	struct jinja_string string = *self.as.string, mark = need_string(j, call, 0, "must be str, not %s");
+	struct jinja_string string = *self.content.string, mark = need_string(j, call, 0, "must be str, not %s");
 	struct jinja_value three = jinja_new_list(j, JINJA_TUPLE);
 	if (!mark.length)
 		jinja_raise(&j->arena, "empty separator");
@@ -443,7 +443,7 @@ static struct jinja_value partition(struct jinja *j, struct jinja_value self, co
 	                                       : end,
 	                          end};
 	for (int i = 0; i < 3; i++)
-		jinja_push(j, three.as.list, part(j, self, borders[i], borders[i + 1]));
+		jinja_push(j, three.content.list, part(j, self, borders[i], borders[i + 1]));
 	return three;
 }
 
@@ -466,11 +466,11 @@ static struct jinja_value padded(struct jinja *j, struct jinja_value self, const
 	if (given.kind != JINJA_MISSING) {
 		if (given.kind != JINJA_STRING || jinja_length(given) != 1)
 			jinja_raise(&j->arena, "The fill character must be exactly one character long");
-		fill = *given.as.string;
+		fill = *given.content.string;
 	}
 	for (int64_t i = 0; i < before; i++)
 		jinja_put_string(j, &out, fill);
-	jinja_put_string(j, &out, *self.as.string);
+	jinja_put_string(j, &out, *self.content.string);
 	for (int64_t i = 0; i < after; i++)
 		jinja_put_string(j, &out, fill);
 	jinja_step(j, (uint64_t)((before > 0 ? before : 0) + (after > 0 ? after : 0)) / 16);
@@ -504,7 +504,7 @@ static struct jinja_value do_center(struct jinja *j, struct jinja_value self, co
 static struct jinja_value do_zfill(struct jinja *j, struct jinja_value self, const struct jinja_call *call)
 {
 	struct jinja_buffer out = {0};
-	struct jinja_string string = *self.as.string;
+	struct jinja_string string = *self.content.string;
 	int64_t missing = missing_width(j, self, call);
 	size_t sign = string.length && (*string.bytes == '-' || *string.bytes == '+');
 	jinja_put(j, &out, string.bytes, sign);
@@ -519,7 +519,7 @@ static struct jinja_value do_expandtabs(struct jinja *j, struct jinja_value self
 {
 	struct jinja_buffer out = {0};
 	int64_t size = jinja_argument_int(j, call, 0, "tabsize", 8), column = 0;
-	const struct jinja_string *string = self.as.string;
+	const struct jinja_string *string = self.content.string;
 	for (size_t at = 0; at < string->length; at += jinja_code_length(string->bytes + at)) {
 		char c = string->bytes[at];
 		if (c == '\t') {

@@ -105,11 +105,11 @@ static struct jinja_value with_reals(struct jinja *j, enum jinja_op op, double l
 static struct jinja_value add_lists(struct jinja *j, struct jinja_value left, struct jinja_value right)
 {
 	struct jinja_value sum = jinja_new_list(j, left.kind);
-	for (size_t i = 0; i < left.as.list->count; i++)
-		jinja_push(j, sum.as.list, left.as.list->item[i]);
-	for (size_t i = 0; i < right.as.list->count; i++)
-		jinja_push(j, sum.as.list, right.as.list->item[i]);
-	jinja_step(j, sum.as.list->count / 16);
+	for (size_t i = 0; i < left.content.list->count; i++)
+		jinja_push(j, sum.content.list, left.content.list->item[i]);
+	for (size_t i = 0; i < right.content.list->count; i++)
+		jinja_push(j, sum.content.list, right.content.list->item[i]);
+	jinja_step(j, sum.content.list->count / 16);
 	return sum;
 }
 
@@ -147,11 +147,11 @@ static struct jinja_value add_strings(struct jinja *j, struct jinja_value left, 
 		put_escaped(j, &buffer, left);
 		put_escaped(j, &buffer, right);
 	} else {
-		size_t length = left.as.string->length + right.as.string->length;
+		size_t length = left.content.string->length + right.content.string->length;
 		buffer.bytes = jinja_take(&j->arena, length + 1, 1);
 		buffer.capacity = length + 1;
-		jinja_put_string(j, &buffer, *left.as.string);
-		jinja_put_string(j, &buffer, *right.as.string);
+		jinja_put_string(j, &buffer, *left.content.string);
+		jinja_put_string(j, &buffer, *right.content.string);
 	}
 	struct jinja_value sum = jinja_copy(j, &buffer);
 	sum.is_markup = left.is_markup || right.is_markup;
@@ -167,20 +167,20 @@ static struct jinja_value repeat(struct jinja *j, struct jinja_value value, stru
 {
 	if (times.kind != JINJA_INT && times.kind != JINJA_BOOL)
 		jinja_raise(&j->arena, "can't multiply sequence by non-int of type '%s'", jinja_type(times));
-	int64_t count = times.as.integer < 0 ? 0 : times.as.integer;
+	int64_t count = times.content.integer < 0 ? 0 : times.content.integer;
 	if (value.kind != JINJA_STRING) {
 		struct jinja_value list = jinja_new_list(j, value.kind);
-		for (int64_t i = 0; i < count && value.as.list->count; i++)
-			for (size_t k = 0; k < value.as.list->count; k++) {
+		for (int64_t i = 0; i < count && value.content.list->count; i++)
+			for (size_t k = 0; k < value.content.list->count; k++) {
 				jinja_step(j, 1);
-				jinja_push(j, list.as.list, value.as.list->item[k]);
+				jinja_push(j, list.content.list, value.content.list->item[k]);
 			}
 		return list;
 	}
 	struct jinja_buffer buffer = {0};
-	for (int64_t i = 0; i < count && value.as.string->length; i++) {
+	for (int64_t i = 0; i < count && value.content.string->length; i++) {
 		jinja_step(j, 1);
-		jinja_put_string(j, &buffer, *value.as.string);
+		jinja_put_string(j, &buffer, *value.content.string);
 	}
 	struct jinja_value text = jinja_copy(j, &buffer);
 	text.is_markup = value.is_markup;
@@ -190,13 +190,13 @@ static struct jinja_value repeat(struct jinja *j, struct jinja_value value, stru
 struct jinja_value jinja_binary(struct jinja *j, enum jinja_op op, struct jinja_value left, struct jinja_value right)
 {
 	if (op == OP_MOD && left.kind == JINJA_STRING)
-		return jinja_percent(j, *left.as.string, right);
+		return jinja_percent(j, *left.content.string, right);
 	jinja_need_defined(j, left);
 	jinja_need_defined(j, right);
 	if (jinja_is_number(left) && jinja_is_number(right)) {
 		if (left.kind == JINJA_FLOAT || right.kind == JINJA_FLOAT)
 			return with_reals(j, op, jinja_real(left), jinja_real(right));
-		return with_integers(j, op, left.as.integer, right.as.integer);
+		return with_integers(j, op, left.content.integer, right.content.integer);
 	}
 	if (op == OP_ADD && left.kind == right.kind && left.kind == JINJA_STRING)
 		return add_strings(j, left, right);
@@ -218,17 +218,17 @@ struct jinja_value jinja_negate(struct jinja *j, struct jinja_value value, int s
 	if (!jinja_is_number(value))
 		jinja_raise(&j->arena, "bad operand type for unary %s: '%s'", sign < 0 ? "-" : "+", jinja_type(value));
 	if (value.kind == JINJA_FLOAT)
-		return jinja_float(sign < 0 ? -value.as.real : value.as.real);
-	if (sign < 0 && value.as.integer == INT64_MIN)
+		return jinja_float(sign < 0 ? -value.content.real : value.content.real);
+	if (sign < 0 && value.content.integer == INT64_MIN)
 		raise_overflow(j);
-	return jinja_int(sign < 0 ? -value.as.integer : value.as.integer);
+	return jinja_int(sign < 0 ? -value.content.integer : value.content.integer);
 }
 
 int64_t jinja_index(struct jinja *j, struct jinja_value value)
 {
 	if (value.kind != JINJA_INT && value.kind != JINJA_BOOL)
 		jinja_raise(&j->arena, "'%s' object cannot be interpreted as an integer", jinja_type(value));
-	return value.as.integer;
+	return value.content.integer;
 }
 
 static struct jinja_string stripped(struct jinja_string string)

@@ -335,7 +335,7 @@ static void parse_body(struct jinja_parser *parser, struct jinja_nodes *out, con
 		switch (token->kind) {
 		case TOKEN_DATA:
 			node = jinja_node(parser, NODE_DATA);
-			node->value = (struct jinja_value){.kind = JINJA_STRING, .as.string = &token->text};
+			node->value = (struct jinja_value){.kind = JINJA_STRING, .content.string = &token->text};
 			jinja_push_node(parser->arena, &parser->jinja->literals, node);
 			jinja_push_node(parser->arena, out, node);
 			parser->token++;
@@ -436,7 +436,7 @@ int rh_jinja_reads(const struct rh_jinja *jinja, const char *name)
 int rh_jinja_writes(const struct rh_jinja *jinja, const char *text)
 {
 	for (size_t i = 0; i < jinja->literals.count; i++) {
-		const struct jinja_string *literal = jinja->literals.node[i]->value.as.string;
+		const struct jinja_string *literal = jinja->literals.node[i]->value.content.string;
 		if (memmem(literal->bytes, literal->length, text, strlen(text)))
 			return 1;
 	}

@@ -392,7 +392,7 @@ static struct jinja_node *parse_strings(struct jinja_parser *parser)
 	}
 	struct jinja_string *string = jinja_take(parser->arena, 1, sizeof *string);
 	*string = (struct jinja_string){bytes, length};
-	node->value = (struct jinja_value){.kind = JINJA_STRING, .as.string = string};
+	node->value = (struct jinja_value){.kind = JINJA_STRING, .content.string = string};
 	jinja_push_node(parser->arena, &parser->jinja->literals, node);
 	return node;
 }

@@ -13,8 +13,8 @@ KIND_TEST(defined, value.kind != JINJA_UNDEFINED)
 KIND_TEST(undefined, value.kind == JINJA_UNDEFINED)
 KIND_TEST(none, value.kind == JINJA_NONE)
 KIND_TEST(boolean, value.kind == JINJA_BOOL)
-KIND_TEST(true, value.kind == JINJA_BOOL && value.as.integer)
-KIND_TEST(false, value.kind == JINJA_BOOL && !value.as.integer)
+KIND_TEST(true, value.kind == JINJA_BOOL && value.content.integer)
+KIND_TEST(false, value.kind == JINJA_BOOL && !value.content.integer)
 KIND_TEST(integer, value.kind == JINJA_INT)
 KIND_TEST(float, value.kind == JINJA_FLOAT)
 KIND_TEST(number, jinja_is_number(value))
@@ -101,20 +101,20 @@ static int is_sameas(struct jinja *j, struct jinja_value value, const struct jin
 	if (value.kind == JINJA_NONE)
 		return 1;
 	if (value.kind == JINJA_STRING)
-		return value.as.string->bytes == to.as.string->bytes && value.as.string->length == to.as.string->length;
-	return value.as.integer == to.as.integer;
+		return value.content.string->bytes == to.content.string->bytes && value.content.string->length == to.content.string->length;
+	return value.content.integer == to.content.integer;
 }
 
 static int is_filter(struct jinja *j, struct jinja_value value, const struct jinja_call *call)
 {
 	jinja_need_count(j, call, "test_filter", 0, 0);
-	return value.kind == JINJA_STRING && jinja_find_filter(value.as.string->bytes, value.as.string->length);
+	return value.kind == JINJA_STRING && jinja_find_filter(value.content.string->bytes, value.content.string->length);
 }
 
 static int is_test(struct jinja *j, struct jinja_value value, const struct jinja_call *call)
 {
 	jinja_need_count(j, call, "test_test", 0, 0);
-	return value.kind == JINJA_STRING && jinja_find_test(value.as.string->bytes, value.as.string->length);
+	return value.kind == JINJA_STRING && jinja_find_test(value.content.string->bytes, value.content.string->length);
 }
 
 static const struct jinja_test tests[] = {

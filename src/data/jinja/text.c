@@ -186,17 +186,17 @@ static void put_object(struct jinja *j, struct jinja_buffer *buffer, struct jinj
 	switch (value.kind) {
 	case JINJA_NAMESPACE:
 		jinja_put_text(j, buffer, "<Namespace ");
-		put_pairs(j, buffer, value.as.dict);
+		put_pairs(j, buffer, value.content.dict);
 		jinja_put_text(j, buffer, ">");
 		return;
 	case JINJA_MACRO:
-		if (!value.as.macro->form->name)
+		if (!value.content.macro->form->name)
 			snprintf(text, sizeof text, "<Macro anonymous>");
 		else
-			snprintf(text, sizeof text, "<Macro '%.80s'>", value.as.macro->form->name->name);
+			snprintf(text, sizeof text, "<Macro '%.80s'>", value.content.macro->form->name->name);
 		break;
 	case JINJA_LOOP:
-		snprintf(text, sizeof text, "<LoopContext %zu/%zu>", value.as.loop->index0 + 1, value.as.loop->list->count);
+		snprintf(text, sizeof text, "<LoopContext %zu/%zu>", value.content.loop->index0 + 1, value.content.loop->list->count);
 		break;
 	default:
 		snprintf(text, sizeof text, "<%s object>", jinja_type(value));
@@ -218,37 +218,37 @@ void jinja_put_repr(struct jinja *j, struct jinja_buffer *buffer, struct jinja_v
 		jinja_put_text(j, buffer, "None");
 		break;
 	case JINJA_BOOL:
-		jinja_put_text(j, buffer, value.as.integer ? "True" : "False");
+		jinja_put_text(j, buffer, value.content.integer ? "True" : "False");
 		break;
 	case JINJA_INT:
-		snprintf(text, sizeof text, "%lld", (long long)value.as.integer);
+		snprintf(text, sizeof text, "%lld", (long long)value.content.integer);
 		jinja_put_text(j, buffer, text);
 		break;
 	case JINJA_FLOAT:
-		jinja_put_float(j, buffer, value.as.real);
+		jinja_put_float(j, buffer, value.content.real);
 		break;
 	case JINJA_STRING:
 		if (value.is_markup)
 			jinja_put_text(j, buffer, "Markup(");
-		put_string_repr(j, buffer, *value.as.string);
+		put_string_repr(j, buffer, *value.content.string);
 		if (value.is_markup)
 			jinja_put_text(j, buffer, ")");
 		break;
 	case JINJA_LIST:
-		put_items(j, buffer, value.as.list, "[", "]");
+		put_items(j, buffer, value.content.list, "[", "]");
 		break;
 	case JINJA_TUPLE:
-		put_items(j, buffer, value.as.list, "(", value.as.list->count == 1 ? ",)" : ")");
+		put_items(j, buffer, value.content.list, "(", value.content.list->count == 1 ? ",)" : ")");
 		break;
 	case JINJA_VIEW:
-		jinja_put_text(j, buffer, value.as.list->type);
-		put_items(j, buffer, value.as.list, "([", "])");
+		jinja_put_text(j, buffer, value.content.list->type);
+		put_items(j, buffer, value.content.list, "([", "])");
 		break;
 	case JINJA_RANGE:
-		put_range(j, buffer, value.as.list);
+		put_range(j, buffer, value.content.list);
 		break;
 	case JINJA_DICT:
-		put_pairs(j, buffer, value.as.dict);
+		put_pairs(j, buffer, value.content.dict);
 		break;
 	default:
 		put_object(j, buffer, value);
@@ -259,7 +259,7 @@ void jinja_put_repr(struct jinja *j, struct jinja_buffer *buffer, struct jinja_v
 void jinja_put_str(struct jinja *j, struct jinja_buffer *buffer, struct jinja_value value)
 {
 	if (value.kind == JINJA_STRING)
-		jinja_put_string(j, buffer, *value.as.string);
+		jinja_put_string(j, buffer, *value.content.string);
 	else if (value.kind != JINJA_UNDEFINED)
 		jinja_put_repr(j, buffer, value);
 }
@@ -267,7 +267,7 @@ void jinja_put_str(struct jinja *j, struct jinja_buffer *buffer, struct jinja_va
 struct jinja_string jinja_str(struct jinja *j, struct jinja_value value)
 {
 	if (value.kind == JINJA_STRING)
-		return *value.as.string;
+		return *value.content.string;
 	struct jinja_buffer buffer = {0};
 	jinja_put_str(j, &buffer, value);
 	return (struct jinja_string){buffer.bytes ? buffer.bytes : "", buffer.length};

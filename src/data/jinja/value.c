@@ -12,24 +12,24 @@ struct jinja_value jinja_none(void)
 
 struct jinja_value jinja_bool(int is_true)
 {
-	return (struct jinja_value){.kind = JINJA_BOOL, .as.integer = is_true != 0};
+	return (struct jinja_value){.kind = JINJA_BOOL, .content.integer = is_true != 0};
 }
 
 struct jinja_value jinja_int(int64_t integer)
 {
-	return (struct jinja_value){.kind = JINJA_INT, .as.integer = integer};
+	return (struct jinja_value){.kind = JINJA_INT, .content.integer = integer};
 }
 
 struct jinja_value jinja_float(double real)
 {
-	return (struct jinja_value){.kind = JINJA_FLOAT, .as.real = real};
+	return (struct jinja_value){.kind = JINJA_FLOAT, .content.real = real};
 }
 
 struct jinja_value jinja_string(struct jinja *j, const char *bytes, size_t length)
 {
 	struct jinja_string *string = jinja_take(&j->arena, 1, sizeof *string);
 	*string = (struct jinja_string){bytes, length};
-	return (struct jinja_value){.kind = JINJA_STRING, .as.string = string};
+	return (struct jinja_value){.kind = JINJA_STRING, .content.string = string};
 }
 
 struct jinja_value jinja_text(struct jinja *j, const char *text)
@@ -44,19 +44,19 @@ struct jinja_value jinja_copy(struct jinja *j, const struct jinja_buffer *buffer
 
 struct jinja_value jinja_new_list(struct jinja *j, enum jinja_kind kind)
 {
-	return (struct jinja_value){.kind = kind, .as.list = jinja_take(&j->arena, 1, sizeof(struct jinja_list))};
+	return (struct jinja_value){.kind = kind, .content.list = jinja_take(&j->arena, 1, sizeof(struct jinja_list))};
 }
 
 struct jinja_value jinja_new_dict(struct jinja *j, enum jinja_kind kind)
 {
-	return (struct jinja_value){.kind = kind, .as.dict = jinja_take(&j->arena, 1, sizeof(struct jinja_dict))};
+	return (struct jinja_value){.kind = kind, .content.dict = jinja_take(&j->arena, 1, sizeof(struct jinja_dict))};
 }
 
 static struct jinja_value undefined(struct jinja *j, struct jinja_undefined form)
 {
 	struct jinja_undefined *copy = jinja_take(&j->arena, 1, sizeof *copy);
 	*copy = form;
-	return (struct jinja_value){.kind = JINJA_UNDEFINED, .as.undefined = copy};
+	return (struct jinja_value){.kind = JINJA_UNDEFINED, .content.undefined = copy};
 }
 
 struct jinja_value jinja_undefined_name(struct jinja *j, const char *name)
@@ -100,7 +100,7 @@ static const char *describe(struct jinja_value object)
 
 noreturn void jinja_raise_undefined(struct jinja *j, struct jinja_value value)
 {
-	const struct jinja_undefined *form = value.as.undefined;
+	const struct jinja_undefined *form = value.content.undefined;
 	struct jinja_buffer text = {0};
 	if (form->hint)
 		jinja_raise_bytes(&j->arena, form->hint, strlen(form->hint));
@@ -141,8 +141,8 @@ void jinja_push(struct jinja *j, struct jinja_list *list, struct jinja_value val
 struct jinja_value jinja_pair_of(struct jinja *j, struct jinja_value first, struct jinja_value second)
 {
 	struct jinja_value pair = jinja_new_list(j, JINJA_TUPLE);
-	jinja_push(j, pair.as.list, first);
-	jinja_push(j, pair.as.list, second);
+	jinja_push(j, pair.content.list, first);
+	jinja_push(j, pair.content.list, second);
 	return pair;
 }
 
@@ -150,9 +150,9 @@ static void need_hashable(struct jinja *j, struct jinja_value key)
 {
 	if (key.kind == JINJA_LIST || key.kind == JINJA_DICT || key.kind == JINJA_VIEW)
 		jinja_raise(&j->arena, "unhashable type: '%s'", jinja_type(key));
-	for (size_t i = 0; key.kind == JINJA_TUPLE && i < key.as.list->count; i++) {
+	for (size_t i = 0; key.kind == JINJA_TUPLE && i < key.content.list->count; i++) {
 		jinja_enter(j);
-		need_hashable(j, key.as.list->item[i]);
+		need_hashable(j, key.content.list->item[i]);
 		jinja_leave(j);
 	}
 }
@@ -223,12 +223,12 @@ struct jinja_value jinja_from_json(struct jinja *j, const json_t *json)
 		break;
 	case JSON_ARRAY:
 		value = jinja_new_list(j, JINJA_LIST);
-		json_array_foreach(json, i, member) jinja_push(j, value.as.list, jinja_from_json(j, member));
+		json_array_foreach(json, i, member) jinja_push(j, value.content.list, jinja_from_json(j, member));
 		break;
 	case JSON_OBJECT:
 		value = jinja_new_dict(j, JINJA_DICT);
 		json_object_keylen_foreach((json_t *)(uintptr_t)json, key, length, member) /* its keys differ already */
-		        add_pair(j, value.as.dict, jinja_string(j, key, length), jinja_from_json(j, member));
+		        add_pair(j, value.content.dict, jinja_string(j, key, length), jinja_from_json(j, member));
 		break;
 	}
 	jinja_leave(j);
@@ -258,14 +258,14 @@ const char *jinja_type(struct jinja_value value)
 	                                    "Cycler",
 	                                    "Joiner"};
 	if (value.kind == JINJA_VIEW)
-		return value.as.list->type;
+		return value.content.list->type;
 	return value.kind == JINJA_STRING && value.is_markup ? "Markup" : names[value.kind];
 }
 
 int jinja_is_text(struct jinja_value value, const char *text)
 {
-	return value.kind == JINJA_STRING && value.as.string->length == strlen(text) &&
-	       !memcmp(value.as.string->bytes, text, value.as.string->length);
+	return value.kind == JINJA_STRING && value.content.string->length == strlen(text) &&
+	       !memcmp(value.content.string->bytes, text, value.content.string->length);
 }
 
 int jinja_is_number(struct jinja_value value)
@@ -275,7 +275,7 @@ int jinja_is_number(struct jinja_value value)
 
 double jinja_real(struct jinja_value number)
 {
-	return number.kind == JINJA_FLOAT ? number.as.real : (double)number.as.integer;
+	return number.kind == JINJA_FLOAT ? number.content.real : (double)number.content.integer;
 }
 
 int64_t jinja_length(struct jinja_value value)
@@ -284,16 +284,16 @@ int64_t jinja_length(struct jinja_value value)
 	case JINJA_UNDEFINED:
 		return 0;
 	case JINJA_STRING:
-		return jinja_count_codes(*value.as.string);
+		return jinja_count_codes(*value.content.string);
 	case JINJA_LIST:
 	case JINJA_TUPLE:
 	case JINJA_VIEW:
 	case JINJA_RANGE:
-		return (int64_t)value.as.list->count;
+		return (int64_t)value.content.list->count;
 	case JINJA_DICT:
-		return (int64_t)value.as.dict->count;
+		return (int64_t)value.content.dict->count;
 	case JINJA_LOOP:
-		return (int64_t)value.as.loop->list->count;
+		return (int64_t)value.content.loop->list->count;
 	default:
 		return -1;
 	}
@@ -308,11 +308,11 @@ int jinja_truth(struct jinja *j, struct jinja_value value)
 		return 0;
 	case JINJA_BOOL:
 	case JINJA_INT:
-		return value.as.integer != 0;
+		return value.content.integer != 0;
 	case JINJA_FLOAT:
-		return value.as.real != 0;
+		return value.content.real != 0;
 	case JINJA_STRING:
-		return value.as.string->length > 0;
+		return value.content.string->length > 0;
 	default:
 		return jinja_length(value) != 0;
 	}
@@ -346,7 +346,7 @@ int jinja_equal(struct jinja *j, struct jinja_value left, struct jinja_value rig
 	if (jinja_is_number(left) && jinja_is_number(right)) {
 		if (left.kind == JINJA_FLOAT || right.kind == JINJA_FLOAT)
 			return jinja_real(left) == jinja_real(right);
-		return left.as.integer == right.as.integer;
+		return left.content.integer == right.content.integer;
 	}
 	if (left.kind != right.kind)
 		return 0;
@@ -356,19 +356,20 @@ int jinja_equal(struct jinja *j, struct jinja_value left, struct jinja_value rig
 	case JINJA_MISSING:
 		return 1;
 	case JINJA_STRING:
-		return left.as.string->length == right.as.string->length &&
-		       !memcmp(left.as.string->bytes, right.as.string->bytes, left.as.string->length);
+		return left.content.string->length == right.content.string->length &&
+		       !memcmp(left.content.string->bytes, right.content.string->bytes, left.content.string->length);
 	case JINJA_LIST:
 	case JINJA_TUPLE:
 	case JINJA_RANGE:
 	case JINJA_VIEW:
-		return left.as.list == right.as.list || lists_equal(j, left.as.list, right.as.list);
+		return left.content.list == right.content.list || lists_equal(j, left.content.list, right.content.list);
 	case JINJA_DICT:
-		return left.as.dict == right.as.dict || dicts_equal(j, left.as.dict, right.as.dict);
+		return left.content.dict == right.content.dict || dicts_equal(j, left.content.dict, right.content.dict);
 	case JINJA_METHOD:
-		return left.as.method->form == right.as.method->form && jinja_equal(j, left.as.method->self, right.as.method->self);
+		return left.content.method->form == right.content.method->form &&
+		       jinja_equal(j, left.content.method->self, right.content.method->self);
 	default:
-		return left.as.list == right.as.list; /* one object */
+		return left.content.list == right.content.list; /* one object */
 	}
 }
 
@@ -386,15 +387,16 @@ int jinja_ordered(struct jinja *j, enum jinja_op op, struct jinja_value left, st
 		double a = jinja_real(left), b = jinja_real(right);
 		if (left.kind == JINJA_FLOAT || right.kind == JINJA_FLOAT)
 			return !isnan(a) && !isnan(b) && holds(op, (a > b) - (a < b));
-		return holds(op, (left.as.integer > right.as.integer) - (left.as.integer < right.as.integer));
+		return holds(op, (left.content.integer > right.content.integer) - (left.content.integer < right.content.integer));
 	}
 	if (left.kind == JINJA_STRING && right.kind == JINJA_STRING) {
-		size_t a = left.as.string->length, b = right.as.string->length;
-		int order = memcmp(left.as.string->bytes, right.as.string->bytes, a < b ? a : b); /* UTF-8 sorts as code points do */
+		size_t a = left.content.string->length, b = right.content.string->length;
+		int order =
+		        memcmp(left.content.string->bytes, right.content.string->bytes, a < b ? a : b); /* UTF-8 sorts as code points do */
 		return holds(op, order ? order : (a > b) - (a < b));
 	}
 	if (left.kind == right.kind && (left.kind == JINJA_LIST || left.kind == JINJA_TUPLE)) {
-		const struct jinja_list *a = left.as.list, *b = right.as.list;
+		const struct jinja_list *a = left.content.list, *b = right.content.list;
 		size_t i = 0;
 		while (i < a->count && i < b->count && jinja_equal(j, a->item[i], b->item[i]))
 			i++;
@@ -411,13 +413,13 @@ int jinja_ordered(struct jinja *j, enum jinja_op op, struct jinja_value left, st
 int jinja_contains(struct jinja *j, struct jinja_value container, struct jinja_value item)
 {
 	if (container.kind == JINJA_DICT)
-		return jinja_dict_find(j, container.as.dict, item) != NULL;
+		return jinja_dict_find(j, container.content.dict, item) != NULL;
 	if (container.kind == JINJA_STRING) {
 		if (item.kind != JINJA_STRING)
 			jinja_raise(&j->arena, "'in <string>' requires string as left operand, not %s", jinja_type(item));
-		jinja_step(j, container.as.string->length / 256);
-		return !item.as.string->length || memmem(container.as.string->bytes, container.as.string->length, item.as.string->bytes,
-		                                         item.as.string->length) != NULL;
+		jinja_step(j, container.content.string->length / 256);
+		return !item.content.string->length || memmem(container.content.string->bytes, container.content.string->length,
+		                                              item.content.string->bytes, item.content.string->length) != NULL;
 	}
 	if (container.kind != JINJA_UNDEFINED && container.kind != JINJA_GENERATOR && jinja_length(container) < 0)
 		jinja_raise(&j->arena, "argument of type '%s' is not iterable", jinja_type(container));
@@ -437,26 +439,26 @@ struct jinja_list *jinja_items(struct jinja *j, struct jinja_value value)
 	case JINJA_TUPLE:
 	case JINJA_VIEW:
 	case JINJA_RANGE:
-		return value.as.list;
+		return value.content.list;
 	case JINJA_GENERATOR:
 		list = jinja_take(&j->arena, 1, sizeof *list);
-		if (value.as.list->count)
-			list->item = value.as.list->item + value.as.list->at;
-		list->count = list->capacity = value.as.list->count - value.as.list->at;
-		value.as.list->at = value.as.list->count;
+		if (value.content.list->count)
+			list->item = value.content.list->item + value.content.list->next;
+		list->count = list->capacity = value.content.list->count - value.content.list->next;
+		value.content.list->next = value.content.list->count;
 		return list;
 	case JINJA_UNDEFINED:
 		return jinja_take(&j->arena, 1, sizeof *list);
 	case JINJA_DICT:
 		list = jinja_take(&j->arena, 1, sizeof *list);
-		for (size_t i = 0; i < value.as.dict->count; i++)
-			jinja_push(j, list, value.as.dict->pair[i].key);
+		for (size_t i = 0; i < value.content.dict->count; i++)
+			jinja_push(j, list, value.content.dict->pair[i].key);
 		return list;
 	case JINJA_STRING:
 		list = jinja_take(&j->arena, 1, sizeof *list);
-		for (size_t at = 0; at < value.as.string->length;) {
-			size_t length = jinja_code_length(value.as.string->bytes + at);
-			jinja_push(j, list, jinja_string(j, value.as.string->bytes + at, length));
+		for (size_t at = 0; at < value.content.string->length;) {
+			size_t length = jinja_code_length(value.content.string->bytes + at);
+			jinja_push(j, list, jinja_string(j, value.content.string->bytes + at, length));
 			at += length;
 		}
 		return list;
