@@ -13,7 +13,7 @@ struct candidate {
 
 /* While it goes on. */
 struct search {
-	struct planner *at;
+	struct planner *planner;
 	struct rh_plan now, *best;
 	struct plan_cost cost; /* of the best; stages -1: there is none */
 	int64_t limit;         /* its */
@@ -86,9 +86,9 @@ static struct plan_cost least_below(struct planner *at, int64_t limit)
 static void try_limit(struct search *search, int64_t limit)
 {
 	struct rh_plan *now = &search->now;
-	if (plan_pack(search->at, limit, now))
+	if (plan_pack(search->planner, limit, now))
 		return;
-	struct plan_cost cost = cost_of(search->at, now);
+	struct plan_cost cost = cost_of(search->planner, now);
 	if (search->cost.stages >= 0 && !cheaper(cost, search->cost) && (cheaper(search->cost, cost) || limit > search->limit))
 		return;
 	search->cost = cost;
@@ -108,7 +108,7 @@ static int by_least_cost(const void *left, const void *right)
  * many stages, so that it is seen where smaller limits only cost more. Then those that promise most come first. */
 static void try_limits(struct search *search, const int64_t *limit, size_t limits, int64_t given, struct candidate *candidate)
 {
-	struct planner *at = search->at;
+	struct planner *at = search->planner;
 	size_t count = 0;
 	for (size_t i = limits; i-- > 0 && limit[i] >= given;) {
 		struct candidate now = {.limit = limit[i]};
@@ -136,7 +136,7 @@ static void try_limits(struct search *search, const int64_t *limit, size_t limit
 int plan_search(struct planner *at, struct rh_plan *out)
 {
 	size_t layers = (size_t)at->layers, most = at->alike ? 3 * layers : layers * (layers + 1) / 2;
-	struct search search = {.at = at, .best = out, .cost = {.stages = -1}};
+	struct search search = {.planner = at, .best = out, .cost = {.stages = -1}};
 	struct rh_plan *now = &search.now;
 	int64_t *limit = rh_alloc(most, sizeof *limit);
 	struct candidate *candidate = rh_alloc(most, sizeof *candidate);

@@ -120,7 +120,7 @@ static int share_out(const struct searching *at, enum rh_pass pass, int lo, int 
 }
 
 struct choice {
-	struct searching *at;
+	struct searching *searching;
 	struct waves waves;
 	struct rh_partition scratch, start[STARTS]; /* by makespan_s */
 	int starts;
@@ -130,12 +130,12 @@ struct choice {
 static void try_start(struct choice *choice)
 {
 	struct rh_partition *now = &choice->scratch;
-	if (!searching_fits(choice->at, now))
+	if (!searching_fits(choice->searching, now))
 		return;
-	choice->budget -= slots_of(choice->at->request, now);
+	choice->budget -= slots_of(choice->searching->request, now);
 	if (choice->budget < 0)
 		return;
-	time_partition(choice->at, &choice->waves, choice->starts < STARTS ? HUGE_VAL : choice->start[STARTS - 1].makespan_s, now);
+	time_partition(choice->searching, &choice->waves, choice->starts < STARTS ? HUGE_VAL : choice->start[STARTS - 1].makespan_s, now);
 	int place = choice->starts < STARTS ? choice->starts++ : STARTS;
 	if (place == STARTS && now->makespan_s >= choice->start[--place].makespan_s)
 		return;
@@ -150,7 +150,7 @@ static void try_start(struct choice *choice)
 static void try_variants(struct choice *choice, const struct rh_partition *kept)
 {
 	struct rh_partition *now = &choice->scratch;
-	int bottom = choice->at->first_trained, top = kept->backward[0].lo;
+	int bottom = choice->searching->first_trained, top = kept->backward[0].lo;
 	for (int v = 0; v < 4 * SHARES * SHARES; v++) {
 		enum share up = (enum share)(v % SHARES), down = (enum share)(v / SHARES % SHARES);
 		int more_up = v / (SHARES * SHARES) % 2, more_down = v / (SHARES * SHARES) / 2;
@@ -159,9 +159,9 @@ static void try_variants(struct choice *choice, const struct rh_partition *kept)
 		partition_copy(now, kept);
 		now->forward_stages += more_up;
 		now->backward_stages += more_down;
-		if (up != SHARE_AS_PACKED && !share_out(choice->at, RH_PASS_FORWARD, 0, top, now->forward_stages, up, now->forward))
+		if (up != SHARE_AS_PACKED && !share_out(choice->searching, RH_PASS_FORWARD, 0, top, now->forward_stages, up, now->forward))
 			continue;
-		if (down != SHARE_AS_PACKED && (now->backward_stages < 2 || !share_out(choice->at, RH_PASS_BACKWARD, bottom, top,
+		if (down != SHARE_AS_PACKED && (now->backward_stages < 2 || !share_out(choice->searching, RH_PASS_BACKWARD, bottom, top,
 		                                                                       now->backward_stages - 1, down, now->backward + 1)))
 			continue;
 		try_start(choice);
@@ -170,7 +170,7 @@ static void try_variants(struct choice *choice, const struct rh_partition *kept)
 
 static int choose(struct searching *at, struct rh_partition kept[KEPT], int count, struct rh_partition *out)
 {
-	struct choice choice = {.at = at, .budget = CHOICE_MOST / 2};
+	struct choice choice = {.searching = at, .budget = CHOICE_MOST / 2};
 	int rc = waves_create(at->request, &choice.waves);
 	rc = rc ? rc : partition_create(at->layers, &choice.scratch);
 	for (int i = 0; !rc && i < STARTS; i++)

@@ -16,7 +16,7 @@ enum {
 };
 
 struct long_rounds {
-	struct searching *at;
+	struct searching *searching;
 	struct waves waves;
 	struct rh_partition start[STARTS], scratch; /* by makespan_s */
 	int starts;
@@ -26,7 +26,7 @@ struct long_rounds {
 /* As waves_run, of joined steps those after the first. */
 static double run(struct long_rounds *how, const struct rh_partition *cuts, double most)
 {
-	waves_set(&how->waves, &how->at->sums, how->at->below_s, cuts);
+	waves_set(&how->waves, &how->searching->sums, how->searching->below_s, cuts);
 	return waves_run(&how->waves, how->steps, how->steps > 1, most);
 }
 
@@ -55,34 +55,34 @@ static void share(const struct searching *at, enum rh_pass pass, int lo, int hi,
 /* Does it fit? A device holds the weights of a slot and of the one that it runs next. Sets what searching_measure does. */
 static int fits(struct long_rounds *how, struct rh_partition *cuts)
 {
-	int forward = cuts->forward_stages, stages = forward + cuts->backward_stages, devices = how->at->request->devices;
+	int forward = cuts->forward_stages, stages = forward + cuts->backward_stages, devices = how->searching->request->devices;
 	int64_t rest = 0, both = 0;
-	if (how->at->request->sizer)
-		return searching_fits(how->at, cuts);
-	searching_measure(how->at, cuts);
+	if (how->searching->request->sizer)
+		return searching_fits(how->searching, cuts);
+	searching_measure(how->searching, cuts);
 	for (int s = 0; s < stages; s++) {
 		int64_t upload[2] = {0, 0};
 		for (int k = 0; k < 2; k++) {
 			int i = (s + k * devices) % stages;
 			struct rh_stage stage = i < forward ? cuts->forward[i] : cuts->backward[i - forward];
 			enum rh_pass pass = i < forward ? RH_PASS_FORWARD : i == forward ? RH_PASS_FUSED : RH_PASS_BACKWARD;
-			upload[k] = k && i == s ? 0 : searching_upload(how->at, pass, stage.lo, stage.hi);
+			upload[k] = k && i == s ? 0 : searching_upload(how->searching, pass, stage.lo, stage.hi);
 			if (!k) {
-				int64_t other = searching_bytes(how->at, pass, stage.lo, stage.hi) - upload[0];
+				int64_t other = searching_bytes(how->searching, pass, stage.lo, stage.hi) - upload[0];
 				rest = other > rest ? other : rest;
 			}
 		}
 		both = upload[0] + upload[1] > both ? upload[0] + upload[1] : both;
 	}
 	cuts->device_bytes = rest + both;
-	return cuts->device_bytes <= how->at->request->cap_bytes;
+	return cuts->device_bytes <= how->searching->request->cap_bytes;
 }
 
 /* Of each remainder of stages by devices, which decides how the devices take turns, the best is kept. */
 static void consider(struct long_rounds *how)
 {
 	struct rh_partition *now = &how->scratch;
-	int most_stages = how->at->request->stages_most, devices = how->at->request->devices;
+	int most_stages = how->searching->request->stages_most, devices = how->searching->request->devices;
 	int stages = now->forward_stages + now->backward_stages, place = 0;
 	if (most_stages && stages > most_stages)
 		return;
@@ -121,7 +121,7 @@ static int next_count(int layers, int count, int devices)
 
 static void try_forward(struct long_rounds *how, int top, double slot)
 {
-	struct searching *at = how->at;
+	struct searching *at = how->searching;
 	double forward = rh_cost_stage(&at->sums, RH_PASS_FORWARD, 0, top);
 	how->scratch.forward_stages = 0;
 	if (!top)
@@ -141,7 +141,7 @@ static void try_forward(struct long_rounds *how, int top, double slot)
  * gets four backward stages at least: fewer are too coarse to share out evenly. */
 static void try_counts(struct long_rounds *how)
 {
-	struct searching *at = how->at;
+	struct searching *at = how->searching;
 	struct rh_partition *now = &how->scratch;
 	int layers = at->layers, bottom = at->first_trained, devices = at->request->devices;
 	for (int fused = 1; fused <= FUSED_MOST && fused <= layers; fused++) {
@@ -180,7 +180,7 @@ static int shift(struct rh_stage *list, int from, int to, int up)
 
 static void climb(struct long_rounds *how, struct rh_partition *best)
 {
-	int64_t left = MOVED_SLOTS_MOST / ((best->forward_stages + best->backward_stages) * how->steps * how->at->request->rounds);
+	int64_t left = MOVED_SLOTS_MOST / ((best->forward_stages + best->backward_stages) * how->steps * how->searching->request->rounds);
 	struct rh_partition *now = &how->scratch;
 	for (int again = 1; again;) {
 		again = 0;
@@ -224,7 +224,7 @@ int rh_partition_long_rounds(const struct rh_partition_request *request, struct 
 	struct searching at = {0};
 	*out = (struct rh_partition){0};
 	int rc = searching_open(request, &at);
-	struct long_rounds how = {.at = &at, .steps = 1};
+	struct long_rounds how = {.searching = &at, .steps = 1};
 	size_t stages = 2 * (size_t)request->costs->layers;
 	if (!rc && request->steps > 1) {
 		int64_t turns = (request->devices + request->rounds - 1) / request->rounds;

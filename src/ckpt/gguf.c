@@ -134,7 +134,7 @@ static int compare_data(const void *a, const void *b)
 
 static int place_tensors(struct rh_gguf *gguf, const struct gguf_cursor *cursor, const uint64_t *offsets, int64_t alignment)
 {
-	int64_t header = cursor->at - gguf->header, length = rh_file_length(gguf->in);
+	int64_t header = cursor->next - gguf->header, length = rh_file_length(gguf->input);
 	int64_t start = header + (alignment - header % alignment) % alignment;
 	int64_t data_bytes = start < length ? length - start : 0;
 	for (int64_t i = 0; i < gguf->tensors; i++) {
@@ -200,7 +200,7 @@ static int read_tensors(struct rh_gguf *gguf, struct gguf_cursor *cursor, uint64
 static int parse_header(struct rh_gguf *gguf)
 {
 	struct gguf_cursor cursor = {gguf->header, gguf->header + gguf->header_bytes, gguf->path,
-	                             rh_file_length(gguf->in) - (int64_t)gguf->header_bytes};
+	                             rh_file_length(gguf->input) - (int64_t)gguf->header_bytes};
 	const char *magic;
 	uint64_t version, tensors;
 	if (gguf->header_bytes < 4 || memcmp(gguf->header, "GGUF", 4))
@@ -251,11 +251,11 @@ static void free_tensors(struct rh_gguf *gguf)
 static int read_header(struct rh_gguf *gguf)
 {
 	enum { FIRST = 1 << 20 };
-	int64_t all = rh_file_length(gguf->in), bytes = FIRST;
+	int64_t all = rh_file_length(gguf->input), bytes = FIRST;
 	for (;; bytes *= 4) {
 		gguf->header_bytes = (size_t)(bytes < all ? bytes : all);
 		gguf->header = rh_alloc(gguf->header_bytes + 1, 1);
-		int rc = gguf->header ? rh_file_read(gguf->in, 0, gguf->header, gguf->header_bytes) : -ENOMEM;
+		int rc = gguf->header ? rh_file_read(gguf->input, 0, gguf->header, gguf->header_bytes) : -ENOMEM;
 		if (!rc)
 			rc = parse_header(gguf);
 		if (rc != -EAGAIN)
@@ -272,9 +272,9 @@ int rh_gguf_open(const char *path, struct rh_gguf **out)
 	struct rh_gguf *gguf = rh_alloc(1, sizeof *gguf);
 	int rc = gguf && (gguf->path = rh_strdup(path)) ? 0 : -ENOMEM;
 	if (!rc)
-		rc = rh_file_open(path, &gguf->in);
+		rc = rh_file_open(path, &gguf->input);
 	if (!rc)
-		rc = rh_lfs_refuse_file(gguf->in);
+		rc = rh_lfs_refuse_file(gguf->input);
 	if (!rc)
 		rc = read_header(gguf);
 	if (rc)
@@ -291,7 +291,7 @@ void rh_gguf_forget(struct rh_gguf *gguf)
 
 const struct rh_file_in *rh_gguf_file(const struct rh_gguf *gguf)
 {
-	return gguf->in;
+	return gguf->input;
 }
 
 void rh_gguf_close(struct rh_gguf *gguf)
@@ -301,7 +301,7 @@ void rh_gguf_close(struct rh_gguf *gguf)
 	free_pairs(gguf);
 	free_tensors(gguf);
 	rh_free(gguf->path);
-	rh_file_close(gguf->in);
+	rh_file_close(gguf->input);
 	rh_free(gguf);
 }
 

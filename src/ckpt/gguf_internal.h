@@ -31,7 +31,7 @@ struct gguf_pair {
 };
 
 struct rh_gguf {
-	struct rh_file_in *in;
+	struct rh_file_in *input;
 	char *header; /* the file's first bytes: all before the tensors' data, and more */
 	size_t header_bytes;
 	char *path;
@@ -44,14 +44,14 @@ struct rh_gguf {
 
 /* Where reading stands; `end` is that of the bytes in memory. */
 struct gguf_cursor {
-	const char *at, *end, *path;
+	const char *next, *end, *path;
 	int64_t beyond; /* bytes of the file after `end` */
 };
 
 /* Bytes of the file from where reading stands. */
 static inline uint64_t gguf_left(const struct gguf_cursor *cursor)
 {
-	return (uint64_t)(cursor->end - cursor->at + cursor->beyond);
+	return (uint64_t)(cursor->end - cursor->next + cursor->beyond);
 }
 
 /* Both -EINVAL when the file ends before; -EAGAIN, without a line, when the bytes in memory do. Little-endian. */

@@ -14,12 +14,12 @@ static const int widths[GGUF_TYPES] = {[GGUF_U8] = 1,   [GGUF_I8] = 1,  [GGUF_U1
 
 int gguf_take(struct gguf_cursor *cursor, int64_t bytes, const char **out)
 {
-	if (bytes > cursor->end - cursor->at && (uint64_t)bytes <= gguf_left(cursor))
+	if (bytes > cursor->end - cursor->next && (uint64_t)bytes <= gguf_left(cursor))
 		return -EAGAIN;
-	if (bytes < 0 || bytes > cursor->end - cursor->at)
+	if (bytes < 0 || bytes > cursor->end - cursor->next)
 		return rh_fail(-EINVAL, "%s: the file ends inside its header (truncated, or a lying length)", cursor->path);
-	*out = cursor->at;
-	cursor->at += bytes;
+	*out = cursor->next;
+	cursor->next += bytes;
 	return 0;
 }
 
@@ -122,7 +122,7 @@ static int take_value(struct gguf_cursor *cursor, struct gguf_pair *pair)
 		rc = take_type(cursor, pair->key, &pair->element);
 		if (!rc)
 			rc = gguf_take_uint(cursor, 8, &pair->count);
-		pair->value = cursor->at;
+		pair->value = cursor->next;
 		if (!rc)
 			rc = skip_elements(cursor, pair->key, pair->element, pair->count, 1);
 	} else {

@@ -13,8 +13,8 @@ struct rh_gguf_out {
 	struct rh_file_out *file;
 	struct rh_text pairs, table;
 	uint64_t pair_count, tensor_count;
-	int64_t at;      /* bytes of data declared, each tensor's padded */
-	int64_t written; /* bytes of the current tensor */
+	int64_t data_bytes; /* bytes of data declared, each tensor's padded */
+	int64_t written;    /* bytes of the current tensor */
 };
 
 static int put(struct rh_text *text, const void *bytes, size_t length)
@@ -135,7 +135,7 @@ static int value_bytes(const struct rh_gguf *from, const struct gguf_pair *pair,
 		if (!rc)
 			rc = gguf_take(&cursor, (int64_t)length, &ignored);
 	}
-	*end = cursor.at;
+	*end = cursor.next;
 	return rc;
 }
 
@@ -181,10 +181,10 @@ int rh_gguf_out_tensor(struct rh_gguf_out *out, const char *name, enum rh_dtype 
 	if (!rc)
 		rc = put_u32(&out->table, type_number(dtype));
 	if (!rc)
-		rc = put_u64(&out->table, (uint64_t)out->at);
+		rc = put_u64(&out->table, (uint64_t)out->data_bytes);
 	out->tensor_count++;
 	int64_t bytes = rh_dtype_bytes(dtype, cols * (rows ? rows : 1));
-	out->at += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+	out->data_bytes += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 	return rc;
 }
 

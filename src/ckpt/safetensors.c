@@ -11,7 +11,7 @@
 enum { LONGEST_HEADER = 100000000 };
 
 struct rh_safetensors {
-	struct rh_file_in *in;
+	struct rh_file_in *input;
 	int64_t data;   /* where the tensors begin */
 	json_t *header; /* owns the names */
 	struct rh_safetensor *tensor;
@@ -144,10 +144,10 @@ static int read_header(struct rh_safetensors *file, const char *path, int64_t *d
 {
 	unsigned char prefix[8];
 	uint64_t length = 0;
-	int64_t all = rh_file_length(file->in);
+	int64_t all = rh_file_length(file->input);
 	if (all < 8)
 		return rh_fail(-EINVAL, "%s: %lld bytes are too few for a safetensors file (truncated?)", path, (long long)all);
-	int rc = rh_file_read(file->in, 0, prefix, sizeof prefix);
+	int rc = rh_file_read(file->input, 0, prefix, sizeof prefix);
 	if (rc)
 		return rc;
 	for (int i = 7; i >= 0; i--)
@@ -156,7 +156,7 @@ static int read_header(struct rh_safetensors *file, const char *path, int64_t *d
 		return rh_fail(-EINVAL, "%s: the header claims %llu bytes, but the file has %lld (truncated, or not a safetensors file?)",
 		               path, (unsigned long long)length, (long long)all);
 	char *header = rh_alloc((size_t)length + 1, 1);
-	rc = header ? rh_file_read(file->in, 8, header, (size_t)length) : -ENOMEM;
+	rc = header ? rh_file_read(file->input, 8, header, (size_t)length) : -ENOMEM;
 	if (!rc && *header != '{')
 		rc = rh_fail(-EINVAL, "%s: the header is no JSON object; this is not a safetensors file", path);
 	if (!rc)
@@ -178,7 +178,7 @@ static int parse_header(struct rh_safetensors *file, const char *path)
 	file->by_name = rh_alloc(entries, sizeof *file->by_name);
 	if (!file->tensor || !file->by_name)
 		return -ENOMEM;
-	rc = parse_tensors(file, path, data, rh_file_length(file->in) - data);
+	rc = parse_tensors(file, path, data, rh_file_length(file->input) - data);
 	if (rc)
 		return rc;
 	for (int64_t i = 0; i < file->count; i++)
@@ -191,9 +191,9 @@ static int parse_header(struct rh_safetensors *file, const char *path)
 int rh_safetensors_open(const char *path, struct rh_safetensors **out)
 {
 	struct rh_safetensors *file = rh_alloc(1, sizeof *file);
-	int rc = file ? rh_file_open(path, &file->in) : -ENOMEM;
+	int rc = file ? rh_file_open(path, &file->input) : -ENOMEM;
 	if (!rc)
-		rc = rh_lfs_refuse_file(file->in);
+		rc = rh_lfs_refuse_file(file->input);
 	if (!rc)
 		rc = parse_header(file, path);
 	if (rc)
@@ -206,7 +206,7 @@ int rh_safetensors_open(const char *path, struct rh_safetensors **out)
 int rh_safetensors_read(const struct rh_safetensors *file, const struct rh_safetensor *tensor, int64_t first, void *out, int64_t bytes)
 {
 	RH_ASSERT(first >= 0 && bytes >= 0 && bytes <= tensor->bytes - first);
-	return rh_file_read(file->in, tensor->offset + first, out, (size_t)bytes);
+	return rh_file_read(file->input, tensor->offset + first, out, (size_t)bytes);
 }
 
 int rh_safetensors_verify(const struct rh_safetensors *file)
@@ -220,9 +220,9 @@ int rh_safetensors_verify(const struct rh_safetensors *file)
 	int rc = state && piece ? 0 : -ENOMEM;
 	if (!rc)
 		XXH3_128bits_reset(state);
-	for (int64_t at = file->data, end = rh_file_length(file->in); !rc && at < end; at += PIECE) {
+	for (int64_t at = file->data, end = rh_file_length(file->input); !rc && at < end; at += PIECE) {
 		size_t now = end - at < PIECE ? (size_t)(end - at) : PIECE;
-		rc = rh_file_read(file->in, at, piece, now);
+		rc = rh_file_read(file->input, at, piece, now);
 		if (!rc)
 			XXH3_128bits_update(state, piece, now);
 	}
@@ -230,7 +230,7 @@ int rh_safetensors_verify(const struct rh_safetensors *file)
 		safetensors_sum(state, hex);
 		if (strcmp(hex, recorded))
 			rc = rh_fail(-EINVAL, "%s: its tensors do not match the checksum in its header: the file was damaged or changed",
-			             rh_file_path(file->in));
+			             rh_file_path(file->input));
 	}
 	XXH3_freeState(state);
 	rh_free(piece);
@@ -239,7 +239,7 @@ int rh_safetensors_verify(const struct rh_safetensors *file)
 
 const struct rh_file_in *rh_safetensors_file(const struct rh_safetensors *file)
 {
-	return file->in;
+	return file->input;
 }
 
 void rh_safetensors_close(struct rh_safetensors *file)
@@ -249,7 +249,7 @@ void rh_safetensors_close(struct rh_safetensors *file)
 	rh_free(file->by_name);
 	rh_free(file->tensor);
 	json_decref(file->header);
-	rh_file_close(file->in);
+	rh_file_close(file->input);
 	rh_free(file);
 }
 
