@@ -7,7 +7,7 @@
 
 static int read_string(const char *json, const char **text, size_t *bytes, struct scan *scan)
 {
-	*scan = (struct scan){.start = json, .at = json, .end = json + strlen(json), .where = "test"};
+	*scan = (struct scan){.start = json, .cursor = json, .end = json + strlen(json), .where = "test"};
 	return scan_string(scan, 0, text, bytes);
 }
 
@@ -69,7 +69,7 @@ static void test_whole_numbers(void **state)
 {
 	(void)state;
 	static const char *const bad[] = {"", "-", "x", "1.5", "1e3", "1E3", "9999999999999999999"};
-	struct scan scan = {.start = " -120,", .at = " -120,", .where = "test"};
+	struct scan scan = {.start = " -120,", .cursor = " -120,", .where = "test"};
 	int64_t value;
 	scan.start = scan.cursor;
 	scan.end = scan.cursor + 6;
@@ -77,7 +77,7 @@ static void test_whole_numbers(void **state)
 	assert_int_equal(value, -120);
 	assert_int_equal(scan_take(&scan, ','), 1);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-		scan = (struct scan){.start = bad[i], .at = bad[i], .end = bad[i] + strlen(bad[i]), .where = "test"};
+		scan = (struct scan){.start = bad[i], .cursor = bad[i], .end = bad[i] + strlen(bad[i]), .where = "test"};
 		if (scan_integer(&scan, &value) != -EINVAL)
 			fail_msg("'%s' was accepted", bad[i]);
 	}
