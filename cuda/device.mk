@@ -16,7 +16,7 @@ $(eval $(call emu_c_rules,emu-asan,$$(EMU_ASAN)))
 
 # The program as it is, on emulated GPUs: `device: emu:N`. For tests; never installed.
 $(B)/roundhouse-emu: $(B)/src/cli/main.o $(B)/libcudaemu.a $(B)/libroundhouse.a
-	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) -Wl,-u,rh_cuda_kind -o $@ $^ $(LIBS) -lstdc++
+	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) $(EMU_WANTS) -o $@ $^ $(LIBS) -lstdc++
 emu: $(B)/roundhouse-emu
 ifneq ($(VARIANT),tsan) # does not know of fibers
 tests-built: $(B)/roundhouse-emu
@@ -51,17 +51,17 @@ $(B)/%.cu.o: %.cu
 	@c++filt <$@.log >$(@:.cu.o=.ptxas); grep -i 'warning' $@.log || true
 $(B)/roundhouse: LIBS += $(CUDA_LIBS) -lcudart_static -Wl,--as-needed -lstdc++ -lrt -ldl
 
-# A link in which every name must resolve: the runtime as a shared library, cuBLASLt with all entries that blas_library.h names, NCCL (for links
-# between boxes, which are not built yet: nothing calls it).
+# A link in which every name must resolve: the runtime as a shared library, cuBLASLt and NCCL with all entries that blas_library.h and
+# nccl_library.h name.
 NCCL         := $(wildcard $(addsuffix /nccl.h,$(CUDA_HOME)/include /usr/include /usr/local/include))
-CUDA_ENTRIES := $(shell sed -n 's/^\tX(\(cublas[A-Za-z_]*\)).*/\1/p' cuda/blas_library.h) $(if $(NCCL),ncclGetVersion)
+CUDA_ENTRIES := $(shell sed -n 's/^\tX(\(cublas[A-Za-z_]*\)).*/\1/p' cuda/blas_library.h) $(if $(NCCL),$(shell sed -n 's/^\tX(\(nccl[A-Za-z]*\)).*/\1/p' cuda/nccl_library.h))
 $(B)/cuda/linked: $(B)/src/cli/main.o $(CUDA_OBJ) $(B)/libroundhouse.a
 	@for name in $(CUDA_ENTRIES); do echo "extern char $$name; void *const use_$$name = &$$name;"; done >$@.c
 	@echo "ld $@"; $(CC) -o $@ $@.c $^ $(LIBS) $(CUDA_LIBS) -lcudart -lcublasLt $(if $(NCCL),-lnccl) -lstdc++
 
 cuda: $(B)/cuda/linked
 	@! grep -i -H 'warning' $(CUDA_SRC:%=$(B)/%.o.log) || { echo "cuda: nvcc warned (above)"; exit 1; }
-	@echo "cuda: $(words $(CUDA_SRC)) files compiled for $(CUDA_ARCHS:%=sm_%), and as PTX for later ones, without warnings; linked with cudart, cuBLASLt ($(words $(CUDA_ENTRIES)) entries)$(if $(NCCL), and NCCL)"
+	@echo "cuda: $(words $(CUDA_SRC)) files compiled for $(CUDA_ARCHS:%=sm_%), and as PTX for later ones, without warnings; linked with cudart, cuBLASLt$(if $(NCCL), and NCCL) ($(words $(CUDA_ENTRIES)) entries)"
 	$(if $(NCCL),,@echo "skipped: nothing is linked with NCCL: nccl.h is not installed")
 	@$(MAKE) --no-print-directory gpu-bundle CLANG12=
 else
@@ -87,7 +87,7 @@ $(eval $(call gpu_rules,gpu,-isystem $(CUDA_HOME)/include))
 $(eval $(call gpu_rules,gpu-emu,-DRH_CUDA_EMULATED -Itests/cudaemu))
 gpu_objects = $(GPU_TESTS:%=$(B)/gpu/tests/%.o) $(GPU_BENCH:bench/gpu/%.c=$(B)/$(1)/bench/%.o)
 $(B)/gpu-tools-emu: $(call gpu_objects,gpu-emu) $(B)/libcudaemu.a $(B)/libroundhouse.a
-	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) $(GPU_LINK) -Wl,-u,rh_cuda_kind -o $@ $^ $(LIBS) -lcmocka -lstdc++
+	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) $(GPU_LINK) $(EMU_WANTS) -o $@ $^ $(LIBS) -lcmocka -lstdc++
 $(B)/gpu-tools: $(call gpu_objects,gpu) $(B)/gpu/no_emulation.o $(CUDA_OBJ) $(B)/libroundhouse.a
 	@echo "ld $@"; $(CC) $(GPU_LINK) -o $@ $^ $(LIBS) $(CUDA_LIBS) -lcmocka -lcudart_static -Wl,--as-needed -lstdc++ -lrt -ldl
 $(B)/gpu/no_emulation.o: tests/cuda/no_emulation.c

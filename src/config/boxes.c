@@ -152,7 +152,7 @@ static int check_neighbours(const struct asking *at)
 		if (given(at, of_tcp[i]))
 			return config_entry_fail(given(at, of_tcp[i]), "has no effect with link_transport: mpi, which knows who is where; "
 			                                               "remove it");
-	for (int i = 0; i < 2 && config->link_transport == RH_TRANSPORT_TCP; i++) {
+	for (int i = 0; i < 2 && config->link_transport != RH_TRANSPORT_MPI; i++) {
 		if (sides[i].is_there && !sides[i].text)
 			return rh_fail(-EINVAL,
 			               "%s: box %lld of %lld is linked with box %d; write HOST:PORT, or listen:PORT to wait for it",

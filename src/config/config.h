@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 enum rh_link_dtype { RH_LINK_DTYPE_SAME, RH_LINK_DTYPE_BF16, RH_LINK_DTYPE_INT8 };
-enum rh_transport { RH_TRANSPORT_TCP, RH_TRANSPORT_MPI };
+enum rh_transport { RH_TRANSPORT_TCP, RH_TRANSPORT_MPI, RH_TRANSPORT_NCCL };
 
 /* How boxes cooperate: each alone; one pipeline that computes what one box would; one without a flush; one without gradients between
  * boxes. */

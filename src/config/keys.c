@@ -269,9 +269,10 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, fluidpipe_idle_replay, VERB_RUNS, .own = 1,
 	    .help = "of box 2: an opportunistic.jsonl whose steps are made again, each after the same step, for the same results"),
 	KEY(KEY_LIST, parts, VERB_JOIN, .help = "the boxes' output directories, such as [box1, box2]"),
-	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = WORDS("tcp", "mpi"),
+	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = WORDS("tcp", "mpi", "nccl"),
 	    .help = "tcp: by link_below and link_above, encrypted where hashes are given; mpi: between the processes of one mpirun or srun, "
-	            "without addresses and keys, on a network that is trusted"),
+	            "without addresses and keys, on a network that is trusted; nccl: as tcp, but what is large goes from GPU to GPU by NCCL, "
+	            "unencrypted"),
 	KEY(KEY_CHOICE, link_dtype, VERB_RUNS, .fallback = "dtype", .choices = WORDS("dtype", "bf16", "int8"),
 	    .help = "how activations and their gradients travel between boxes: dtype, as they are; bf16; int8, with a scale for each token "
 	            "and rounding at random that is exact in the mean. The last two change the results"),

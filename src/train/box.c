@@ -1,10 +1,12 @@
 #include "train/box.h"
 
+#include "config/device_spec.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "link/identity.h"
 #include "link/mpi.h"
+#include "link/nccl.h"
 #include "link/tcp.h"
 
 #include <stdio.h>
@@ -58,20 +60,47 @@ static int open_mpi(const struct rh_config *config, const struct side *side, con
 	return rh_mpi_open(&options, side->link);
 }
 
-static int open_link(const struct rh_config *config, const struct side *side, const char *greeting)
+static int open_tcp(const struct rh_config *config, const struct side *side, const char *greeting, int64_t messages)
 {
 	static const char listen[] = "listen:";
-	if (config->link_transport == RH_TRANSPORT_MPI)
-		return open_mpi(config, side, greeting);
 	int listens = !strncmp(side->address, listen, sizeof listen - 1);
 	const struct rh_tcp_options options = {.address = side->address + (listens ? sizeof listen - 1 : 0),
 	                                       .listens = listens,
 	                                       .identity = side->peer ? config->link_identity : NULL,
 	                                       .peer = side->peer,
 	                                       .greeting = greeting,
-	                                       .messages = RH_BOX_MESSAGES,
+	                                       .messages = messages,
 	                                       .timing = timing_of(config)};
 	return rh_tcp_open(&options, side->link);
+}
+
+/* From the box's first GPU. */
+static int open_nccl(const struct rh_config *config, const struct side *side, const char *greeting)
+{
+	struct rh_device_spec spec;
+	int rc = rh_device_spec_parse(config->device, &spec);
+	if (!rc && spec.kind != RH_DEVICE_CUDA && spec.kind != RH_DEVICE_EMU)
+		rc = rh_fail(-EINVAL,
+		             "link_transport: nccl sends from GPUs, and device is '%s': write device: cuda, or link_transport: tcp",
+		             config->device);
+	if (!rc)
+		rc = open_tcp(config, side, greeting, RH_BOX_MESSAGES + 1);
+	if (rc)
+		return rc;
+	const struct rh_nccl_options options = {.through = *side->link,
+	                                        .gpu = spec.count ? spec.gpu[0] : 0,
+	                                        .is_upper = side->lower != (int)config->box - 1,
+	                                        .messages = RH_BOX_MESSAGES};
+	return rh_nccl_link_open(&options, side->link);
+}
+
+static int open_link(const struct rh_config *config, const struct side *side, const char *greeting)
+{
+	if (config->link_transport == RH_TRANSPORT_MPI)
+		return open_mpi(config, side, greeting);
+	if (config->link_transport == RH_TRANSPORT_NCCL)
+		return open_nccl(config, side, greeting);
+	return open_tcp(config, side, greeting, RH_BOX_MESSAGES);
 }
 
 /* Both ends greet alike, so both name the same link by its lower box. */

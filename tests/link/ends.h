@@ -48,13 +48,14 @@ static inline int ends_remove_keys(void **state)
 }
 
 /* keys NULL: plain. `through`: the address that the second end connects to, NULL: the first end's own. */
-static inline void ends_tcp(const struct ends_keys *keys, const struct rh_tcp_options *common, const char *through, struct ends *out)
+static inline void ends_tcp_for(const struct ends_keys *keys, const struct rh_tcp_options *common, const char *through, int64_t messages,
+                                struct ends *out)
 {
 	struct rh_tcp_options options = *common;
 	char address[64] = "127.0.0.1:0";
 	options.address = address;
 	options.listens = 1;
-	options.messages = ENDS_MESSAGES;
+	options.messages = messages;
 	options.greeting = options.greeting ? options.greeting : "build=1\nmodel=tiny\n";
 	if (keys) {
 		options.identity = keys->path[0];
@@ -71,6 +72,11 @@ static inline void ends_tcp(const struct ends_keys *keys, const struct rh_tcp_op
 		options.peer = keys->hash[0];
 	}
 	check_ok(rh_tcp_open(&options, &out->end[1]));
+}
+
+static inline void ends_tcp(const struct ends_keys *keys, const struct rh_tcp_options *common, const char *through, struct ends *out)
+{
+	ends_tcp_for(keys, common, through, ENDS_MESSAGES, out);
 }
 
 static inline void ends_close(struct ends *ends)
