@@ -112,7 +112,7 @@ static int train(const struct scratch *scratch, const char *out, const char *mor
 	struct rh_config config;
 	snprintf(line, sizeof line,
 	         "--model_name_or_path %s/hf --train_file %s/rows.jsonl --output_dir %s/%s --max_length 32 --device cpu:1 --max_steps 4 "
-	         "--save_steps 2 --per_device_train_batch_size 1 --gradient_accumulation_steps 2 --learning_rate 1e-3 --bf16 true %s",
+	         "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --learning_rate 1e-3 --bf16 true %s",
 	         scratch->dir, scratch->dir, scratch->dir, out, more);
 	rh_error_clear();
 	int rc = load("train", line, &config);
@@ -128,12 +128,20 @@ static void test_a_budget_holds_to_the_byte(void **state)
 	struct scratch scratch;
 	struct rh_train_result result, again;
 	world_open(&scratch);
-	check_ok(train(&scratch, "free", "--max_vram 64MiB", &result));
-	check_ok(train(&scratch, "exact", path_of("--max_vram 64MiB --max_ram %" PRId64, result.ram_planned_bytes), &again));
-	assert_int_equal(again.ram_planned_bytes, result.ram_planned_bytes);
-	assert_true(again.final_loss == result.final_loss);
-	assert_true(!CHECK_RESIDENT || again.ram_peak_bytes <= result.ram_planned_bytes);
-	int rc = train(&scratch, "short", path_of("--max_vram 64MiB --max_ram %" PRId64, result.ram_planned_bytes - 1), &again);
+	check_ok(train(&scratch, "free", "--save_steps 4 --max_vram 64MiB", &result));
+	int64_t needed = result.ram_planned_bytes;
+	/* what is left is shared with the ring of checkpoints that are written beside the training */
+	for (int64_t left = 0; left <= 2000; left += 1000) {
+		char out[32];
+		snprintf(out, sizeof out, "exact-%d", (int)left);
+		check_ok(train(&scratch, out, path_of("--save_steps 2 --max_vram 64MiB --max_ram %" PRId64, needed + left), &again));
+		assert_int_equal(again.ram_planned_bytes, needed + left / 2);
+		assert_true(again.final_loss == result.final_loss);
+		assert_true(!CHECK_RESIDENT || again.ram_peak_bytes <= again.ram_planned_bytes);
+	}
+	check_ok(train(&scratch, "wide", "--save_steps 2 --max_vram 64MiB", &again));
+	assert_true(again.ram_planned_bytes > needed + 2000);
+	int rc = train(&scratch, "short", path_of("--save_steps 2 --max_vram 64MiB --max_ram %" PRId64, needed - 1), &again);
 	assert_int_equal(rc, RH_DOES_NOT_FIT);
 	assert_non_null(strstr(rh_error(rc), "max_ram"));
 	assert_non_null(strstr(rh_error(rc), "1 byte"));
@@ -155,9 +163,9 @@ static void test_each_refused_allocation_leaves_the_last_checkpoint_good(void **
 		uint64_t n = 1, failures = 0;
 		int rc = -1;
 		world_open(&scratch);
-		check_ok(train(&scratch, "whole", kinds[k], &whole));
+		check_ok(train(&scratch, "whole", path_of("--save_steps 2 %s", kinds[k]), &whole));
 		copy_dir(path_of("%s/whole/checkpoint-2", scratch.dir), path_of("%s/on/checkpoint-2", scratch.dir));
-		snprintf(more, sizeof more, "%s --resume_from_checkpoint %s/on/checkpoint-2", kinds[k], scratch.dir);
+		snprintf(more, sizeof more, "--save_steps 2 %s --resume_from_checkpoint %s/on/checkpoint-2", kinds[k], scratch.dir);
 		uint64_t kept = tree_hash(path_of("%s/on/checkpoint-2", scratch.dir));
 		for (; n < 1000000; n += 1 + (n + k) % (2 * stride - 1)) {
 			rh_alloc_fail_nth(n);
