@@ -131,6 +131,7 @@ void rh_config_free(struct rh_config *config)
 	                                 &config->data_columns,
 	                                 &config->data_weights,
 	                                 &config->rope_scaling,
+	                                 &config->lr_scheduler_kwargs,
 	                                 &config->box_cuts,
 	                                 &config->admission_limits,
 	                                 &config->box_hardware,

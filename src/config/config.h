@@ -27,10 +27,10 @@ enum rh_opportunistic_sampler {
 	RH_OPPORTUNISTIC_TASK_LOSS,
 	RH_OPPORTUNISTIC_DISTILLATION_LOSS
 };
-enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP };
+enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP, RH_LR_COSINE_WITH_MIN_LR };
 enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
 enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };
-enum rh_packing { RH_PACKING_BFD, RH_PACKING_BFD_SPLIT };
+enum rh_packing { RH_PACKING_BFD, RH_PACKING_BFD_SPLIT, RH_PACKING_WRAPPED };
 enum rh_accumulation { RH_ACCUMULATION_FP32, RH_ACCUMULATION_FP16 };
 enum rh_choice { RH_UNSET = -1, RH_NO = 0, RH_YES = 1 };
 
@@ -74,12 +74,15 @@ struct rh_config {
 	/* optimisation */
 	double learning_rate, warmup_steps; /* warmup_steps below 1: a share of all steps */
 	enum rh_scheduler lr_scheduler_type;
+	struct rh_list lr_scheduler_kwargs; /* "name=value" */
+	double min_lr_rate;                 /* resolved from them: the last rate's share of learning_rate */
 	enum rh_optim optim;
 	char *optim_args;                  /* "momentum=0.9", or NULL */
 	double momentum;                   /* resolved from optim_args; sgd only */
 	char *schedule;                    /* a name that is looked up later */
 	int64_t optimizer_staleness;       /* 0 or 1 */
 	enum rh_state_layout state_layout; /* resolved: PLAIN in fp32; else SPLIT where unset */
+	int decay_embeddings;
 	double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm, router_aux_loss_coef;
 	enum rh_dtype dtype; /* RH_F32 or RH_BF16, resolved from dtype, bf16 and the device */
 	enum rh_accumulation accumulation;

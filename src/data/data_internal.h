@@ -75,6 +75,16 @@ int data_answer_is_cut(struct data_encoder *encoder, size_t kept, const char *wh
  * has had its space longest: the order TRL's packing gives. */
 int data_pack(const int64_t *length, int64_t documents, int64_t capacity, int64_t *order, int64_t *first, int64_t *bins) RH_MUST;
 
+/* Whether an overlong row goes on in another document; whether documents are blocks of the rows laid end to end. */
+static inline int data_rows_go_on(const struct rh_config *config)
+{
+	return config->packing && config->packing_strategy != RH_PACKING_BFD;
+}
+static inline int data_is_wrapped(const struct rh_config *config)
+{
+	return config->packing && config->packing_strategy == RH_PACKING_WRAPPED;
+}
+
 /* Uniform in [0, bound), without bias: number `index` of the stream (seed, site, a). bound is at least 1. */
 uint64_t data_draw(uint64_t seed, enum rh_philox_site site, uint32_t a, uint64_t index, uint64_t bound);
 /* order (count) becomes a permutation of 0..count-1 by Fisher-Yates. */

@@ -19,27 +19,45 @@ struct builder {
 	struct data_hashes seen; /* of rows */
 };
 
-static int add_document(struct builder *builder, const int32_t *ids, const uint8_t *trained, size_t tokens, const struct rh_origin *origin)
+static int add_origin(struct builder *builder, const struct rh_origin *origin)
 {
 	struct rh_dataset *set = builder->set;
-	size_t end = (size_t)set->tokens + tokens, documents = (size_t)set->documents;
+	int rc = rh_grow(&set->origin, &builder->origin_capacity, (size_t)set->origins + 1, sizeof *set->origin);
+	if (!rc)
+		set->origin[set->origins++] = *origin;
+	return rc;
+}
+
+static int add_tokens(struct builder *builder, const int32_t *ids, const uint8_t *trained, size_t tokens)
+{
+	struct rh_dataset *set = builder->set;
+	size_t end = (size_t)set->tokens + tokens;
 	int rc = rh_grow(&set->ids, &builder->id_capacity, end, sizeof *set->ids);
 	if (!rc)
 		rc = rh_grow(&set->trained, &builder->trained_capacity, end, 1);
-	if (!rc)
-		rc = rh_grow(&set->document_start, &builder->start_capacity, documents + 2, sizeof *set->document_start);
-	if (!rc && origin)
-		rc = rh_grow(&set->origin, &builder->origin_capacity, documents + 1, sizeof *set->origin);
 	if (rc)
 		return rc;
-	if (origin)
-		set->origin[documents] = *origin;
 	memcpy(set->ids + set->tokens, ids, tokens * sizeof *ids);
 	memcpy(set->trained + set->tokens, trained, tokens);
-	set->trained[set->tokens] = 0; /* nothing comes before it */
-	set->document_start[documents] = set->tokens;
-	set->document_start[documents + 1] = (int64_t)end;
 	set->tokens = (int64_t)end;
+	return 0;
+}
+
+static int add_document(struct builder *builder, const int32_t *ids, const uint8_t *trained, size_t tokens, const struct rh_origin *origin)
+{
+	struct rh_dataset *set = builder->set;
+	size_t documents = (size_t)set->documents;
+	int64_t start = set->tokens;
+	int rc = rh_grow(&set->document_start, &builder->start_capacity, documents + 2, sizeof *set->document_start);
+	if (!rc && origin)
+		rc = add_origin(builder, origin);
+	if (!rc)
+		rc = add_tokens(builder, ids, trained, tokens);
+	if (rc)
+		return rc;
+	set->trained[start] = 0; /* nothing comes before it */
+	set->document_start[documents] = start;
+	set->document_start[documents + 1] = set->tokens;
 	set->documents++;
 	return 0;
 }
@@ -66,6 +84,40 @@ static int add_pieces(struct builder *builder, const struct data_encoder *row, s
 		}
 		rc = add_document(builder, row->ids.id + at, row->trained + at, tokens, &origin);
 		origin.hash = 0; /* the row counts once */
+	}
+	return rc;
+}
+
+/* A block in which nothing is trained is left out. */
+static void drop_untrained_block(struct rh_dataset *set)
+{
+	int64_t start = set->documents ? set->document_start[set->documents - 1] : 0;
+	if (!set->documents || count_trained(set->trained + start, (size_t)(set->tokens - start)))
+		return;
+	set->tokens = start;
+	set->documents--;
+	set->dropped_pieces++;
+}
+
+/* wrapped: the row goes on where the one before it ended, in blocks of max_length. A document's first token stays trained, unless it begins
+ * a block. */
+static int add_wrapped(struct builder *builder, const struct data_encoder *row, size_t max_length, struct rh_origin origin)
+{
+	struct rh_dataset *set = builder->set;
+	size_t count = row->ids.count, tokens;
+	int rc = add_origin(builder, &origin);
+	for (size_t at = 0; !rc && at < count; at += tokens) {
+		size_t filled = set->documents ? (size_t)(set->tokens - set->document_start[set->documents - 1]) : max_length;
+		int begins = filled == max_length;
+		tokens = begins ? max_length : max_length - filled;
+		tokens = tokens < count - at ? tokens : count - at;
+		if (begins) {
+			drop_untrained_block(set);
+			rc = add_document(builder, row->ids.id + at, row->trained + at, tokens, NULL);
+		} else {
+			rc = add_tokens(builder, row->ids.id + at, row->trained + at, tokens);
+			set->document_start[set->documents] = set->tokens;
+		}
 	}
 	return rc;
 }
@@ -100,8 +152,8 @@ static int add_row(struct builder *builder, struct data_encoder *row, const stru
 	int has_label = rh_task_classifies(row->objective.task);
 	size_t count = row->ids.count, max_length = (size_t)config->max_length + (size_t)has_label;
 	int64_t all = count_trained(row->trained, count);
-	int is_split = config->packing && config->packing_strategy == RH_PACKING_BFD_SPLIT && all;
-	size_t kept = count < max_length || is_split ? count : max_length;
+	int goes_on = data_rows_go_on(config) && all, is_wrapped = data_is_wrapped(config);
+	size_t kept = count < max_length || goes_on ? count : max_length;
 	set->read_rows++;
 	set->prefix_mismatches += row->is_prefix_mismatch;
 	int rc = check_row(builder, row, origin.hash, where);
@@ -117,12 +169,13 @@ static int add_row(struct builder *builder, struct data_encoder *row, const stru
 		return lost;
 	if (lost)
 		data_find(set, RH_LINT_CUT_ANSWER, where);
-	set->split_rows += is_split && count > max_length;
+	set->split_rows += goes_on && count > max_length;
 	set->cut_rows += kept < count || row->is_truncated;
 	set->cut_answers += lost;
 	for (int64_t i = 0; !rc && i < copies; i++)
-		rc = is_split ? add_pieces(builder, row, max_length, origin)
-		              : add_document(builder, row->ids.id, row->trained, kept, &origin);
+		rc = is_wrapped ? add_wrapped(builder, row, max_length, origin)
+		     : goes_on  ? add_pieces(builder, row, max_length, origin)
+		                : add_document(builder, row->ids.id, row->trained, kept, &origin);
 	return rc;
 }
 
@@ -204,6 +257,8 @@ static int set_objective(struct data_encoder *encoder, const struct rh_objective
 		return 0;
 	if (encoder->config->packing && rh_task_classifies(objective->task))
 		return rh_fail(-EINVAL, "packing: rows with a label each cannot be packed; leave it out");
+	if (data_is_wrapped(encoder->config))
+		return rh_fail(-EINVAL, "packing_strategy: wrapped is for models that continue texts; write bfd or bfd_split");
 	out->objective = encoder->objective = *objective;
 	out->objective.label_ids = NULL;
 	out->vocabulary = rh_tokenizer_size(encoder->tokenizer);
@@ -233,6 +288,8 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 		             out->has_answers ? "prompt and completion" : config->dataset_text_field);
 	if (encoder.is_chat_checked)
 		out->chat_template = rh_chat_template_name(encoder.chat);
+	if (!rc && data_is_wrapped(config))
+		drop_untrained_block(out);
 	if (!rc && !out->documents)
 		rc = rh_fail(-EINVAL, "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length", out->name,
 		             (long long)out->read_rows, (long long)config->max_length);
@@ -293,7 +350,7 @@ static int gather(const struct rh_dataset *from, const int64_t *order, const int
 	for (int64_t i = 0; !rc && i < first[rows]; i++) {
 		int64_t start = from->document_start[order[i]], end = from->document_start[order[i] + 1];
 		rc = add_document(&builder, from->ids + start, from->trained + start, (size_t)(end - start),
-		                  from->origin ? &from->origin[order[i]] : NULL);
+		                  from->origins == from->documents ? &from->origin[order[i]] : NULL);
 	}
 	for (int64_t i = 0; i < out->tokens; i++)
 		out->trained_tokens += out->trained[i] == RH_MARK_TRAINED;
@@ -313,6 +370,7 @@ static void replace(struct rh_dataset *set, const struct rh_dataset *fresh)
 	set->document_start = fresh->document_start;
 	set->row_document = fresh->row_document;
 	set->origin = fresh->origin;
+	set->origins = fresh->origins;
 	set->tokens = fresh->tokens;
 	set->documents = fresh->documents;
 	set->rows = fresh->rows;
@@ -370,7 +428,7 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
 	int is_of_images = objective && objective->task == RH_TASK_IMAGE_CLASSIFICATION;
 	int rc = is_of_images ? read_images(part, config, objective, &set) : read_files(part, config, objective, tokenizer, &set);
 	if (!rc)
-		rc = config->packing ? pack_rows(&set, config->max_length) : number_rows(&set);
+		rc = config->packing && !data_is_wrapped(config) ? pack_rows(&set, config->max_length) : number_rows(&set);
 	if (rc)
 		rh_dataset_free(&set);
 	else

@@ -3,7 +3,8 @@
  * - End-of-sequence is appended, as text, to `text` and `completion` strings that do not end with it. In conversations the template ends
  *   turns, and nothing is appended.
  * - `messages` are trained whole unless assistant_only_loss (or completion_only_loss, which means the same there) is true.
- * - Truncation keeps the start. Packing is best fit decreasing, once, before shuffling; positions restart in each document. */
+ * - Truncation keeps the start. Packing is best fit decreasing, once, before shuffling; positions restart in each document. Wrapped, rows
+ *   are laid end to end in the file's order and cut into blocks, of which each is one document. */
 #ifndef RH_DATA_DATASET_H
 #define RH_DATA_DATASET_H
 
@@ -62,7 +63,9 @@ struct rh_dataset {
 	uint8_t *trained;         /* (tokens) enum rh_mark; a document's first token is never trained */
 	int64_t *document_start;  /* (documents + 1) into ids */
 	int64_t *row_document;    /* (rows + 1) into documents */
-	struct rh_origin *origin; /* (documents), until rh_dataset_check; pieces but a row's first have none: hash 0 */
+	/* (origins), until rh_dataset_check: of each document, where pieces but a row's first have none: hash 0; wrapped: of each row read */
+	struct rh_origin *origin;
+	int64_t origins;
 	char **file;              /* (files) that origins count */
 	size_t files;
 	char name[RH_PLACE_BYTES]; /* of its file, or of the first of them */
@@ -82,8 +85,8 @@ struct rh_dataset {
 	int64_t dropped_rows;      /* held no trained token, most often by truncation */
 	int64_t cut_rows;          /* lost tokens to max_length */
 	int64_t cut_answers;       /* of these: rows whose last answer lost its end, masked or not */
-	int64_t split_rows;        /* bfd_split: went on in another document instead */
-	int64_t dropped_pieces;    /* of these: pieces left out since they held no trained token */
+	int64_t split_rows;        /* bfd_split, wrapped: went on in another document instead */
+	int64_t dropped_pieces;    /* pieces or blocks left out since they held no trained token */
 	int64_t prefix_mismatches; /* rows whose prompt's ids are not a prefix of the whole's */
 	int64_t reading_bytes;     /* host memory that one of the rows took while it was read and encoded, at most */
 };

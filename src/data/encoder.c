@@ -457,8 +457,7 @@ static int encode_completion_chat(struct data_encoder *encoder, const json_t *ro
 /* Ids of a plain row that anybody looks at: what lies beyond max_length is cut off. */
 static size_t wanted_ids(const struct rh_config *config)
 {
-	int is_split = config->packing && config->packing_strategy == RH_PACKING_BFD_SPLIT;
-	return is_split ? 0 : (size_t)config->max_length + 1;
+	return data_rows_go_on(config) ? 0 : (size_t)config->max_length + 1;
 }
 
 int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t *row, const char *where)

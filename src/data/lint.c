@@ -172,9 +172,9 @@ static int find_overlap(struct rh_dataset *train, const struct rh_dataset *held_
 	int rc = 0;
 	if (train->images) /* they are not compared */
 		return 0;
-	for (int64_t d = 0; rc >= 0 && held_out->documents && d < train->documents; d++)
+	for (int64_t d = 0; rc >= 0 && held_out->origins && d < train->origins; d++)
 		rc = train->origin[d].hash ? data_hashes_add(&hashes, train->origin[d].hash) : 0;
-	for (int64_t d = 0; rc >= 0 && d < held_out->documents; d++) {
+	for (int64_t d = 0; rc >= 0 && d < held_out->origins; d++) {
 		const struct rh_origin *origin = &held_out->origin[d];
 		char where[RH_PLACE_BYTES];
 		if (!origin->hash || !data_hashes_has(&hashes, origin->hash))
@@ -225,17 +225,19 @@ static void forget_origins(struct rh_dataset *set)
 {
 	rh_free(set->origin);
 	set->origin = NULL;
+	set->origins = 0;
 }
 
 int rh_dataset_check(struct rh_dataset *train, struct rh_dataset *held_out, const struct rh_config *config)
 {
 	struct rh_text stops = {0};
 	const char *mend = NULL;
+	int64_t held_rows = held_out->origins;
 	int rc = find_overlap(train, held_out);
 	forget_origins(train);
 	forget_origins(held_out);
 	if (!rc)
-		rc = judge(train, held_out->documents, config->allow, &stops, &mend);
+		rc = judge(train, held_rows, config->allow, &stops, &mend);
 	if (!rc && held_out->read_rows) /* a file of its own, not a share of the other */
 		rc = judge(held_out, 0, config->allow, &stops, &mend);
 	if (!rc && stops.length)

@@ -82,15 +82,15 @@ static int show_row(struct view *view, const char *where)
 {
 	const struct data_encoder *row = &view->encoder;
 	size_t count = row->ids.count, length = (size_t)row->config->max_length, kept = count < length ? count : length;
-	int is_split = row->config->packing && row->config->packing_strategy == RH_PACKING_BFD_SPLIT;
+	int goes_on = data_rows_go_on(row->config);
 	size_t shown = count < (size_t)view->most ? count : (size_t)view->most;
-	int rc = cut_to_pieces(&view->pieces, row, shown, is_split ? count : kept);
+	int rc = cut_to_pieces(&view->pieces, row, shown, goes_on ? count : kept);
 	if (rc)
 		return rc;
 	struct rh_preview preview = {.where = where,
 	                             .ids = row->ids.id,
 	                             .tokens = (int64_t)count,
-	                             .kept = (int64_t)(is_split ? count : kept),
+	                             .kept = (int64_t)(goes_on ? count : kept),
 	                             .shown = (int64_t)shown,
 	                             .text = view->pieces.text.bytes,
 	                             .piece = view->pieces.piece,

@@ -117,6 +117,16 @@ void rh_model_keep_trained(struct rh_model *model)
 	keep_blocks(model, is_trained);
 }
 
+void rh_model_spare_embeddings(struct rh_model *model)
+{
+	for (int b = 0; b < model->blocks; b++) {
+		struct rh_block *block = &model->block[b];
+		int is_of_embedding = rh_model_has_embedding(model) && b == model->layer[0].block[0];
+		for (int t = 0; t < block->tensors && (is_of_embedding || block->uses > 1); t++)
+			block->tensor[t].decays = 0;
+	}
+}
+
 void rh_model_freeze(struct rh_model *model)
 {
 	for (int b = 0; b < model->blocks; b++)

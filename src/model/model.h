@@ -162,6 +162,8 @@ int64_t rh_model_unfit(const struct rh_model *model);
 void rh_model_cut(struct rh_model *model, const struct rh_device_grain *grain);
 /* Fewer rows of logits at once, for devices that have no room. 0: they cannot be fewer. */
 int rh_model_cut_finer(struct rh_model *model);
+/* Weight decay leaves out the embedding's tables, and a head that is one of them. After creation, or of a box's part. */
+void rh_model_spare_embeddings(struct rh_model *model);
 /* Only layers [lo, hi), which are layers 0 to hi - lo from now on, and their blocks stay: the part that one of several boxes holds. A tied
  * table stays where either of its uses does, with both in `uses`. After creation. */
 void rh_model_keep(struct rh_model *model, int lo, int hi);

@@ -9,8 +9,15 @@
 /* Warm-up in steps: `warmup_steps` itself from 1 on, below it a share of `total_steps`, rounded up (TrainingArguments.get_warmup_steps). */
 int64_t rh_lr_warmup_steps(double warmup_steps, int64_t total_steps);
 
-/* The rate that step `step` (from 0) is made with: 0 in the first step of a warm-up. RH_LR_CONSTANT ignores the warm-up; only RH_LR_LINEAR
- * and RH_LR_COSINE use total_steps. Steps from total_steps on are outside a run; there the cosine rises again, as transformers' does. */
-double rh_lr_at(enum rh_scheduler scheduler, double base, int64_t warmup_steps, int64_t total_steps, int64_t step);
+/* A course of learning rates. Only the linear one and the cosines use total_steps. */
+struct rh_lr {
+	enum rh_scheduler scheduler;
+	double base, min_rate; /* the highest; of RH_LR_COSINE_WITH_MIN_LR the last, as a share of it */
+	int64_t warmup_steps, total_steps;
+};
+
+/* The rate that step `step` (from 0) is made with: 0 in the first step of a warm-up. RH_LR_CONSTANT ignores the warm-up. Steps from
+ * total_steps on are outside a run; there the cosine rises again, as transformers' does. */
+double rh_lr_at(const struct rh_lr *lr, int64_t step);
 
 #endif

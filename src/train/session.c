@@ -450,6 +450,8 @@ static int open_store(struct rh_session *session)
 	struct rh_store_options *options = &session->plan.store;
 	options->device = session->devices.device;
 	options->devices = session->devices.count;
+	if (!session->config->decay_embeddings)
+		rh_model_spare_embeddings(session->model);
 	int rc = rh_store_create(session->model->block, session->model->blocks, options, session->pool, &session->store);
 	if (!rc)
 		rc = rh_executor_take_space(&session->plan.options);

@@ -205,9 +205,15 @@ double train_step_loss(const struct training *run, int64_t step)
 
 double train_rate_at(const struct training *run, int64_t step)
 {
-	if (run->config->fluidpipe_freeze && !run->session.box.number)
+	const struct rh_config *config = run->config;
+	if (config->fluidpipe_freeze && !run->session.box.number)
 		return 0; /* AdamW's decay is a share of it, too */
-	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->data.steps, step);
+	const struct rh_lr lr = {.scheduler = config->lr_scheduler_type,
+	                         .base = config->learning_rate,
+	                         .min_rate = config->min_lr_rate,
+	                         .warmup_steps = run->warmup,
+	                         .total_steps = run->data.steps};
+	return rh_lr_at(&lr, step);
 }
 
 static int rests_at(const struct training *run, int64_t steps)

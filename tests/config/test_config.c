@@ -44,6 +44,13 @@ static void test_load_file_and_flags_flags_win(void **state)
 	        load("learning_rate: 1\neval_split: 0.1\nmax_steps: 1e3\n", "--learning_rate null --eval_split null --json --packing", &c));
 	assert_true(c.learning_rate == 2e-5 && c.eval_split == 0 && c.max_steps == 1000 && c.json && c.packing);
 	rh_config_free(&c);
+	check_ok(load("learning_rate: 4e-4\nlr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-4}\n", NULL, &c));
+	assert_true(c.min_lr_rate == 0.25 && c.decay_embeddings);
+	rh_config_free(&c);
+	check_ok(load("lr_scheduler_type: cosine_with_min_lr\nweight_decay: 0.1\n",
+	              "--lr_scheduler_kwargs min_lr_rate=0.1 --decay_embeddings false", &c));
+	assert_true(c.min_lr_rate == 0.1 && !c.decay_embeddings);
+	rh_config_free(&c);
 	check_ok(load("", NULL, &c));
 	rh_config_free(&c);
 	check_ok(load("# nothing\n", NULL, &c));

@@ -42,6 +42,7 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 	                                    {&x.data_columns, &y.data_columns},
 	                                    {&x.data_weights, &y.data_weights},
 	                                    {&x.rope_scaling, &y.rope_scaling},
+	                                    {&x.lr_scheduler_kwargs, &y.lr_scheduler_kwargs},
 	                                    {&x.box_cuts, &y.box_cuts},
 	                                    {&x.box_hardware, &y.box_hardware},
 	                                    {&x.link_mbit_per_second, &y.link_mbit_per_second},
@@ -97,6 +98,8 @@ static void test_print_loads_back_the_same(void **state)
 	        "adapter_name_or_path: adapter\nlora_target_modules: all-linear\nresume_from_checkpoint: true\n",
 	        "prompt: \"a\\nb\\t\\\"\\\\ \\u0085\\u2028\\U0001F600\\uFEFF\\x07 \\x7f'\"\neos_token: 'null'\nchat_template: '#x: y'\n",
 	        "bf16: true\nseed: 9223372036854775807\ndata_seed: 1\nmax_grad_norm: 0\nadam_epsilon: 1e-300\nweight_decay: 1e300\n",
+	        "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-6}\nweight_decay: 0.1\ndecay_embeddings: "
+	        "false\npacking: yes\npacking_strategy: wrapped\n",
 	        "eval_split: 0.25\neval_strategy: epoch\neval_steps: 0.5\nsave_steps: 1000000000000\nsave_total_limit: 2\nmax_steps: 7\n",
 	        "data_columns: {prompt: 'a b', completion: \"x=y\"}\nmax_samples: 5\nallow: [overlap, duplicates]\ndata_weights: [0.5]\n",
 	        "rope_scaling: {rope_type: longrope, factor: 4.0, short_factor: [1.0, 1.5], truncate: false}\n",

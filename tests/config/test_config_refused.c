@@ -168,7 +168,18 @@ static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 	refused("packing: maybe\n", NULL, "packing: 'maybe' is not allowed; expected true or false");
 	refused("packing: [true]\n", NULL, "packing: a list is not allowed");
 	refused("packing: {a: 1}\n", NULL, "packing: a nested value is not allowed");
-	refused("lr_scheduler_type: polynomial\n", NULL, "expected one of linear, cosine, constant, constant_with_warmup");
+	refused("lr_scheduler_type: polynomial\n", NULL, "expected one of linear, cosine, constant, constant_with_warmup, "
+	                                                "cosine_with_min_lr");
+	refused("lr_scheduler_type: cosine_with_min_lr\n", NULL, "needs one of lr_scheduler_kwargs: {min_lr_rate: 0.1} and {min_lr: 1e-5}");
+	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-5, min_lr_rate: 0.1}\n", NULL,
+	        "lr_scheduler_kwargs: cosine_with_min_lr needs one of");
+	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr_rate: 1.5}\n", NULL,
+	        "lr_scheduler_kwargs: '1.5' is not allowed; expected a number from 0 to 1");
+	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-3}\n", NULL, "expected a number from 0 to learning_rate");
+	refused("lr_scheduler_kwargs: {min_lr_rate: 0.1}\n", NULL, "has no effect without lr_scheduler_type: cosine_with_min_lr");
+	refused("lr_scheduler_kwargs: {num_cycles: 2}\n", NULL, "'num_cycles=2' is not known in this map; it may have min_lr_rate, min_lr");
+	refused("decay_embeddings: false\n", NULL, "decay_embeddings: has no effect without weight_decay");
+	refused("decay_embeddings: false\nweight_decay: 0.1\nlora_r: 4\n", NULL, "has no effect where no embedding is trained");
 	refused("seed: -1\n", NULL, "seed: '-1'");
 	refused("max_ram: 12 parsec\n", NULL, "max_ram: '12 parsec' is not allowed; expected a size");
 	refused("max_ram: 0\n", NULL, "max_ram: '0'");

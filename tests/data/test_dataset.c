@@ -410,6 +410,39 @@ static void test_packing_cuts_or_goes_on(void **state)
 	rh_dataset_free(&set);
 }
 
+/* Rows laid end to end: a block goes on with the next row, whose first token is trained unless it begins the block. */
+static void test_wrapped_rows_fill_blocks(void **state)
+{
+	(void)state;
+	static const char rows[] =
+	        "{\"text\":\"aaaaaaaaa\"}\n{\"text\":\"bbb\"}\n{\"text\":\"ccccc\"}\n{\"text\":\"d\"}\n"; /* 10 4 6 2 tokens */
+	static const char answers[] = "{\"prompt\":\"pppppppppppppppp\",\"completion\":\"a\"}\n{\"prompt\":\"q\",\"completion\":\"b\"}\n";
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	config.packing = 1;
+	config.packing_strategy = RH_PACKING_WRAPPED;
+	config.max_length = 8;
+	load_ok(rows, &config, &plain_tokenizer, &set); /* a8 | a2 b4 c2 | c4 d2 */
+	assert_int_equal(set.cut_rows, 0);
+	assert_int_equal(set.split_rows, 1);
+	assert_int_equal(set.rows, 3);
+	assert_int_equal(set.documents, 3);
+	assert_int_equal(set.tokens, 22);
+	assert_int_equal(set.ids[10], 'b');
+	assert_int_equal(set.ids[14], 'c');
+	assert_int_equal(set.ids[20], 'd');
+	expect_mask(&set, 0, "_#######");
+	expect_mask(&set, 1, "_#######");
+	expect_mask(&set, 2, "_#####");
+	assert_int_equal(set.trained_tokens, 19);
+	rh_dataset_free(&set);
+	load_ok(answers, &config, &plain_tokenizer, &set); /* p8 | p8 | a2 q1 b2: the first two train nothing */
+	assert_int_equal(set.dropped_pieces, 2);
+	assert_int_equal(set.rows, 1);
+	expect_mask(&set, 0, "_#_##");
+	rh_dataset_free(&set);
+}
+
 static void test_split_shares_the_rows_out(void **state)
 {
 	(void)state;
@@ -550,7 +583,7 @@ static void test_mutated_lines_never_crash(void **state)
 		struct rh_config config = plain_config();
 		config.chat_template = (char *)(uintptr_t)names[check_random(&random) % 5];
 		config.packing = check_random(&random) % 2;
-		config.packing_strategy = check_random(&random) % 2 ? RH_PACKING_BFD : RH_PACKING_BFD_SPLIT;
+		config.packing_strategy = (enum rh_packing)(check_random(&random) % 3);
 		config.max_length = 1 + check_random(&random) % 60;
 		config.assistant_only_loss = check_random(&random) % 3 ? RH_UNSET : RH_YES;
 		config.completion_only_loss = (enum rh_choice)(check_random(&random) % 3) - 1;
@@ -594,6 +627,7 @@ int main(void)
 	        cmocka_unit_test(test_truncation_keeps_the_start_and_counts),
 	        cmocka_unit_test(test_answers_that_lose_their_end_are_counted_unmasked_too),
 	        cmocka_unit_test(test_packing_cuts_or_goes_on),
+	        cmocka_unit_test(test_wrapped_rows_fill_blocks),
 	        cmocka_unit_test(test_split_shares_the_rows_out),
 	        cmocka_unit_test(test_batch_lays_rows_end_to_end),
 	        cmocka_unit_test(test_every_refused_allocation_unwinds),

@@ -36,7 +36,7 @@ static int fuzz_one(const uint8_t *bytes, size_t length)
 	if (!length)
 		return 0;
 	config.packing = *bytes & 1;
-	config.packing_strategy = *bytes & 2 ? RH_PACKING_BFD_SPLIT : RH_PACKING_BFD;
+	config.packing_strategy = *bytes & 4 ? RH_PACKING_WRAPPED : *bytes & 2 ? RH_PACKING_BFD_SPLIT : RH_PACKING_BFD;
 	char *file = (char *)(uintptr_t)fuzz_file(bytes + 1, length - 1);
 	struct rh_config whole = config;
 	whole.train_file = (struct rh_list){&file, 1, 1};

@@ -180,6 +180,26 @@ static void test_layout_keeps_products_together(void **state)
 	}
 }
 
+/* decay_embeddings: false: of the tables, one with the head or not, weight decay keeps away; of all else it does not. */
+static void test_embeddings_are_spared_from_decay(void **state)
+{
+	(void)state;
+	static const char *const families[] = {"llama", "gpt2"}; /* which has a table of positions */
+	for (int variant = 0; variant < 4; variant++) {
+		struct rh_model_config config = small();
+		struct rh_model *model;
+		config.family = rh_family_find(families[variant / 2]);
+		config.tie_word_embeddings = variant & 1;
+		config.max_position_embeddings = 32;
+		check_ok(rh_model_create(&config, RH_F32, NULL, &model));
+		rh_model_spare_embeddings(model);
+		for (int b = 0; b < model->blocks; b++)
+			for (int t = 0; t < model->block[b].tensors; t++)
+				assert_int_equal(model->block[b].tensor[t].decays, b > 0 && model->block[b].tensor[t].rank == 2);
+		rh_model_destroy(model);
+	}
+}
+
 /* Layers that emit other ops are not taken for each other, however alike their tensors are. */
 static void test_layers_with_other_traits_are_not_alike(void **state)
 {
@@ -326,7 +346,7 @@ int main(void)
 	        cmocka_unit_test(test_frequencies_equal_closed_forms),       cmocka_unit_test(test_scalings_equal_transformers),
 	        cmocka_unit_test(test_layout_keeps_products_together),       cmocka_unit_test(test_layers_with_other_traits_are_not_alike),
 	        cmocka_unit_test(test_adapters_train_only_what_is_targeted), cmocka_unit_test(test_adapters_of_experts_are_one_of_each),
-	        cmocka_unit_test(test_initial_values_come_in_any_pieces),
+	        cmocka_unit_test(test_initial_values_come_in_any_pieces),    cmocka_unit_test(test_embeddings_are_spared_from_decay),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,7 +177,8 @@ static inline void rig_open(struct rig *rig, const char *name, const char *adapt
 	                                 .adam_beta1 = 0.9,
 	                                 .adam_beta2 = 0.999,
 	                                 .adam_epsilon = 1e-8,
-	                                 .max_grad_norm = 1};
+	                                 .max_grad_norm = 1,
+	                                 .decay_embeddings = 1};
 }
 
 /* With a load balancing loss: of its own references only the inputs stay, which have been read. */

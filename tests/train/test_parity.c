@@ -185,8 +185,12 @@ static void curve_is(const struct curve *curve)
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = 2};
 	rig_start(&rig, RH_SESSION_TRAINS, &work);
 	double worst = 0, worst_of_ten = 0;
+	const struct rh_lr lr = {.scheduler = lora ? RH_LR_LINEAR : RH_LR_COSINE,
+	                         .base = lora ? 4e-3 : 3e-3,
+	                         .warmup_steps = lora ? 5 : 0,
+	                         .total_steps = 50};
 	for (int step = 0; step < curve->steps; step++) {
-		double rate = rh_lr_at(lora ? RH_LR_LINEAR : RH_LR_COSINE, lora ? 4e-3 : 3e-3, lora ? 5 : 0, 50, step);
+		double rate = rh_lr_at(&lr, step);
 		double loss = rig_step(&rig, &in, 2 * step, 2, step);
 		rig_update(&rig, rate, step);
 		snprintf(key, sizeof key, "%s.loss", curve->reference);
