@@ -40,6 +40,8 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 		return;
 	if (options->published)
 		block->published = rh_arena_take(memory, stored);
+	if (options->stash)
+		block->stash = rh_arena_take(memory, options->stash * stored);
 	int spilled = options->spill & RH_SPILL_MASTERS;
 	if (!wide && !spilled && options->layout == RH_LAYOUT_PLAIN)
 		block->master = rh_arena_take(memory, full);
@@ -297,19 +299,39 @@ uint64_t rh_store_version(const struct rh_store *store, int block)
 	return __atomic_load_n(from->published ? &from->published_version : &from->version, __ATOMIC_RELAXED);
 }
 
-struct publish {
-	const struct store_block *block;
+struct copying {
+	char *to;
+	const char *from;
 	int64_t bytes;
 };
 
-enum { PUBLISH_PIECE = 1 << 20 };
+enum { COPY_PIECE = 1 << 20 };
 
-static void publish_piece(void *context, int64_t i)
+static void copy_piece(void *context, int64_t i)
 {
-	const struct publish *publish = context;
-	int64_t first = i * PUBLISH_PIECE, left = publish->bytes - first;
-	memcpy((char *)publish->block->published + first, (const char *)publish->block->weights + first,
-	       (size_t)(left < PUBLISH_PIECE ? left : PUBLISH_PIECE));
+	const struct copying *copying = context;
+	int64_t first = i * COPY_PIECE, left = copying->bytes - first;
+	memcpy(copying->to + first, copying->from + first, (size_t)(left < COPY_PIECE ? left : COPY_PIECE));
+}
+
+/* A block's weights, by all threads. */
+static void copy_weights(struct rh_store *store, int block, char *to)
+{
+	struct copying copying = {to, store->block[block].weights, rh_block_bytes(&store->spec[block], store->dtype)};
+	if (!store->options.addresses_only)
+		rh_pool_run(store->pool, copy_piece, &copying, (copying.bytes + COPY_PIECE - 1) / COPY_PIECE);
+}
+
+const void *rh_store_kept(const struct rh_store *store, int block, int64_t update)
+{
+	return (char *)at(store, block)->stash + update % store->options.stash * rh_block_bytes(&store->spec[block], store->dtype);
+}
+
+void rh_store_keep(struct rh_store *store, int block)
+{
+	struct store_block *from = at(store, block);
+	if (from->stash)
+		copy_weights(store, block, (char *)(uintptr_t)rh_store_kept(store, block, from->kept++));
 }
 
 void rh_store_publish(struct rh_store *store, int block)
@@ -317,9 +339,7 @@ void rh_store_publish(struct rh_store *store, int block)
 	struct store_block *from = at(store, block);
 	if (!from->published || from->published_version == from->version)
 		return;
-	struct publish publish = {from, rh_block_bytes(&store->spec[block], store->dtype)};
-	if (!store->options.addresses_only)
-		rh_pool_run(store->pool, publish_piece, &publish, (publish.bytes + PUBLISH_PIECE - 1) / PUBLISH_PIECE);
+	copy_weights(store, block, from->published);
 	__atomic_store_n(&from->published_version, from->version, __ATOMIC_RELAXED);
 }
 
@@ -382,6 +402,7 @@ struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block
 		state = width; /* Adafactor reads the gradient three times in all */
 	}
 	double weights = split ? 8 : store->dtype == RH_F32 ? 8 : 10; /* plain: the master both ways, the upload form written */
+	weights += store->options.stash ? 2 * width : 0;
 	return (struct rh_store_traffic){.take = elements * width * (spec->uses == 2 ? 4 : 1),
 	                                 .update = elements * (width + weights + 2 * state),
 	                                 .weights = elements * (width + weights + state),

@@ -7,7 +7,7 @@
  *         split, split8: the master's lower half 2, its upper half being the upload form; plain: the fp32 master 4.
  * Optimizer state in bytes an element: AdamW 8, or 2 + 8/256 in 8 bits (split8); Lion 4; SGD 0, with momentum 4; Adafactor a float for each
  * row and each column of a matrix, 4 for each element of a vector.
- * Published copies add 4 (F32) or 2 (BF16).
+ * Published copies add 4 (F32) or 2 (BF16), and so does each older version in the stash.
  * A block used by two layers (a tied embedding and head) keeps an fp32 sum for use 1, the head; every trainable block keeps one for use 0
  * while its sums cross rounds. (In one round the embedding's sum is added to the head's as it comes down: rh_store_add_use.) Arrays share
  * bytes where one is dead when the other is written: in F32 the gradient is a sum; in BF16 with one use the gradient lies in its sum's
@@ -37,6 +37,7 @@ struct rh_store_options {
 	int momentum;       /* SGD keeps one */
 	int addresses_only; /* no bytes behind them, for devices that touch no data: updates and publishing change versions alone */
 	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
+	int stash;          /* older versions of trainable blocks' upload form that are kept: rh_store_keep */
 	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS, WEIGHTS; others are not the store's */
 	struct rh_space *space;          /* borrowed; where what is spilled lies. NULL where nothing is */
 	struct rh_device *const *device; /* that will upload: frozen weights lie near them. Read by rh_store_create alone */
@@ -89,6 +90,11 @@ int rh_store_settle(struct rh_store *store) RH_MUST;
 void rh_store_publish(struct rh_store *store, int block);
 /* 1: the block has been updated since it was published. */
 int rh_store_is_behind(const struct rh_store *store, int block);
+/* Before a block's update, of those that the store has had number n, from 0: its weights join the stash, in the place of those that stood
+ * before update n - stash. Nobody may be reading these. Without the option nothing needs it. */
+void rh_store_keep(struct rh_store *store, int block);
+/* What stood before that update, one of the last `stash`. */
+const void *rh_store_kept(const struct rh_store *store, int block, int64_t update);
 /* Elements [first, first+count) of a tensor in the published copy, of the store's dtype, for checkpoints. Setting leaves the newest weights
  * as they are, and the block behind. */
 int rh_store_published_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, void *values) RH_MUST;

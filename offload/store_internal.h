@@ -24,6 +24,8 @@ struct store_span {
 struct store_block {
 	void *weights;    /* the store's dtype; F32: the master */
 	void *published;  /* what devices read; NULL: weights */
+	void *stash;      /* older weights, a ring; NULL: none */
+	int64_t kept;     /* how many have joined it */
 	uint16_t *lower;  /* split: the master's lower half */
 	float *master;    /* plain */
 	float *moment[2]; /* first, second, in fp32 */

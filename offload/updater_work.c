@@ -211,6 +211,8 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 	if (begins) {
 		block->began_s = task_began(updater);
 		note_begin(updater, b, &update, pass);
+		if (pass != RH_UPDATE_MOMENTS)
+			rh_store_keep(updater->store, b);
 	}
 	if (!spoilt && pieces)
 		rc = rh_optimizer_update_piece(updater->store, b, block->next_piece, &update, pass);

@@ -337,30 +337,54 @@ static int64_t expected_deferred(struct planner *at)
 	return rh_bytes_times(bytes, request->deferral[0].micro_batches) / request->devices;
 }
 
-/* The plan whose backward stages are there and of which `saving` below the fused one save: its forward stages and all its bytes. */
+static int kept_does_not_fit(const struct planner *at, const struct rh_plan *plan)
+{
+	const char *key = at->request->cap_key;
+	return rh_fail(RH_DOES_NOT_FIT,
+	               "the device's %.1f MiB cannot hold the activations of %lld micro-batches that paci_backward: stored keeps, %.1f MiB "
+	               "beside %.1f; %s%s%slower per_device_train_batch_size or admission_limits, or write paci_backward: recompute",
+	               (double)at->request->device_cap_bytes / 1048576, (long long)at->request->kept_micro_batches,
+	               (double)plan->saved_bytes / 1048576, (double)(plan->device_bytes - plan->saved_bytes) / 1048576,
+	               key ? "raise " : "", key ? key : "", key ? ", " : "");
+}
+
+/* A stage's saved activations lie behind those of the stages above it on its device. Of several devices each has one stage that saves; the
+ * fullest device's bytes are all devices'. */
+static void place_saved(const struct rh_plan_request *request, struct rh_plan *plan, int stage, int64_t bytes)
+{
+	int64_t each = request->kept_micro_batches ? request->kept_micro_batches : request->train_round,
+	        first = request->devices > 1 ? 0 : plan->saved_bytes;
+	plan->saved[stage] = (struct rh_saved_place){first, bytes};
+	plan->saved_bytes = rh_max(plan->saved_bytes, rh_min(first + rh_bytes_times(bytes, each), RH_BYTES_MOST));
+}
+
+/* The plan whose backward stages are there, of which those from the first that may save to number `saving` do: its forward stages and all
+ * its bytes. A fused stage has no forward to save in. */
 static int finish(struct planner *at, struct rh_plan *plan, int saving)
 {
 	const struct rh_plan_request *request = at->request;
 	struct rh_stage *forward = plan->forward, *backward = plan->backward;
-	struct rh_saved_place *saved = plan->saved;
-	int stages = plan->backward_stages;
-	*plan = (struct rh_plan){
-	        .forward = forward, .backward = backward, .saved = saved, .deferred = plan->deferred, .backward_stages = stages};
+	int stages = plan->backward_stages, first = request->kept_micro_batches && plan_top_pass(at) != PASS_FUSED ? 0 : 1;
+	*plan = (struct rh_plan){.forward = forward,
+	                         .backward = backward,
+	                         .saved = plan->saved,
+	                         .deferred = plan->deferred,
+	                         .backward_stages = stages,
+	                         .kept_micro_batches = request->kept_micro_batches};
 	fixed_sizes(request, plan);
 	plan->deferred_bytes = expected_deferred(at);
 	for (int i = 0, like = 0; i < stages; i++) {
-		enum pass pass = i == 0 ? plan_top_pass(at) : i <= saving ? PASS_SAVED : PASS_BACKWARD;
+		enum pass pass = i >= first && i <= saving ? PASS_SAVED : i == 0 ? plan_top_pass(at) : PASS_BACKWARD;
 		struct rh_stage stage = backward[i];
 		int64_t bytes = pass == PASS_SAVED ? plan_stage_bytes(at, pass, stage.lo, stage.hi).saved : 0;
 		if (stage.hi - stage.lo != like || i == saving + 1 || !between(at, stage.lo, stage.hi)) /* else as the one before */
 			widen(at, plan, pass, stage.lo, stage.hi);
 		like = between(at, stage.lo, stage.hi) ? stage.hi - stage.lo : 0;
-		saved[i] = (struct rh_saved_place){plan->saved_bytes, bytes};
-		plan->saved_bytes = rh_min(plan->saved_bytes + rh_bytes_times(bytes, request->train_round), RH_BYTES_MOST);
+		place_saved(request, plan, i, bytes);
 	}
-	int rc = pack_up(at, plan, saving ? backward[saving].lo : plan_forward_top(at, plan), request->forward_cuts,
+	int rc = pack_up(at, plan, saving >= first ? backward[saving].lo : plan_forward_top(at, plan), request->forward_cuts,
 	                 request->forward_cut_count);
-	for (int i = saving; !rc && i > 0; i--) {
+	for (int i = saving; !rc && i >= first; i--) {
 		widen_transfers(at, plan, PASS_FORWARD, backward[i].lo, backward[i].hi); /* it works in what PASS_SAVED measured */
 		forward[plan->forward_stages++] = backward[i];
 	}
@@ -372,6 +396,8 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	plan->device_bytes = total_bytes(plan);
 	if (plan->device_bytes > request->device_cap_bytes && plan->deferred_bytes)
 		return deferred_does_not_fit(at, plan);
+	if (plan->device_bytes > request->device_cap_bytes && request->kept_micro_batches)
+		return kept_does_not_fit(at, plan);
 	return plan->device_bytes <= request->device_cap_bytes ? 0 : RH_DOES_NOT_FIT;
 }
 
@@ -408,7 +434,8 @@ static int pack_backward(struct planner *at, int64_t limit, struct rh_plan *plan
  * backwards are split. */
 static int saves(const struct rh_plan_request *request)
 {
-	return request->trains && plan_is_alone(request) && !request->deferral && request->backward_cut_count < 0 &&
+	return request->trains && plan_is_alone(request) && !request->deferral && !request->kept_micro_batches &&
+	       request->backward_cut_count < 0 &&
 	       request->forward_cut_count < 0;
 }
 
@@ -418,6 +445,8 @@ int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan)
 	if (rc)
 		return rc;
 	count_cuts(at, plan);
+	if (at->request->kept_micro_batches)
+		return finish(at, plan, plan->backward_stages - 1);
 	return saves(at->request) ? choose_saving(at, plan) : finish(at, plan, 0);
 }
 

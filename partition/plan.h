@@ -8,7 +8,8 @@
  *   boundary buffers: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
  *   the KV cache, when generating
  *   saved activations, where one device trains alone and has memory to spare: of as many backward stages below the fused one as fit, for
- *     every micro-batch of a round. These stages save in their forward what the others recompute in their backward
+ *     every micro-batch of a round. These stages save in their forward what the others recompute in their backward. Where stages that
+ *     update themselves keep what their forwards made (kept_micro_batches), all but a fused one save, in a ring
  *   operands of deferred weight gradients, where backwards are split: of each of the device's stages, for as many micro-batches as the
  *     schedule defers at once */
 #ifndef RH_PARTITION_PLAN_H
@@ -40,6 +41,7 @@ struct rh_plan_request {
 	int devices;
 	int64_t train_round; /* micro-batches in a round */
 	int crosses_rounds;  /* a step has several rounds */
+	int64_t kept_micro_batches; /* in flight at once, whose activations every stage keeps for its backward; 0: the plan chooses who saves */
 	/* first layer of each stage but the first, ascending; -1: choose */
 	const int64_t *forward_cuts, *backward_cuts;
 	int64_t forward_cut_count, backward_cut_count;
@@ -56,7 +58,8 @@ static inline int rh_stage_has_head(const struct rh_model *model, struct rh_stag
 	return model->layer[stage.hi - 1].kind == RH_LAYER_HEAD;
 }
 
-/* Where a device saves a stage's activations: the round's first micro-batch at `at`, `bytes` for each. 0 bytes: they are recomputed. */
+/* Where a device saves a stage's activations: the round's first micro-batch at `at`, `bytes` for each. 0 bytes: they are recomputed. Of a
+ * plan with kept_micro_batches they are a ring of so many places. */
 struct rh_saved_place {
 	int64_t at, bytes;
 };
@@ -80,6 +83,7 @@ struct rh_plan {
 	int tap; /* the model's: the activation at this layer boundary goes to the box above, too, and no gradient comes back; 0: none */
 
 	int crosses_rounds; /* the request's: the store has a place for every sum */
+	int64_t kept_micro_batches; /* the request's */
 	int boundary_buffers;
 	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, deferred_bytes, boundary_bytes, micro_bytes,
 	        result_bytes, cache_bytes; /* of one each */

@@ -30,6 +30,9 @@ enum rh_opportunistic_sampler {
 enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP, RH_LR_COSINE_WITH_MIN_LR };
 enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
 enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };
+/* What the backward of a stage that updates itself works with: activations made again with the weights of now; those of its forward, and
+ * the weights of now; the weights of its forward. */
+enum rh_paci_backward { RH_BACKWARD_RECOMPUTE, RH_BACKWARD_STORED, RH_BACKWARD_STASH };
 enum rh_packing { RH_PACKING_BFD, RH_PACKING_BFD_SPLIT, RH_PACKING_WRAPPED };
 enum rh_accumulation { RH_ACCUMULATION_FP32, RH_ACCUMULATION_FP16 };
 enum rh_choice { RH_UNSET = -1, RH_NO = 0, RH_YES = 1 };
@@ -146,6 +149,7 @@ struct rh_config {
 	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: by speeds and memory */
 	struct rh_list admission_limits;         /* mode paci: most units that each box has in flight; empty: [boxes, ... 1] */
 	int64_t max_version_drift;               /* mode paci: 0: no bound */
+	enum rh_paci_backward paci_backward;
 	enum rh_recipe fluidpipe_recipe;
 	int64_t fluidpipe_ahead;                 /* messages */
 	int fluidpipe_freeze;                    /* box 1 learns nothing */

@@ -250,6 +250,10 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, max_version_drift, VERB_RUNS, .least = 1, .most = 1 << 20,
 	    .help = "mode paci: the most updates that a box may make between a unit's forward and its backward; chooses the smallest "
 	            "gradient_accumulation_steps that keep to it where these are not given, else refuses those that do not; unset: no bound"),
+	KEY(KEY_CHOICE, paci_backward, VERB_RUNS, .fallback = "recompute", .choices = WORDS("recompute", "stored", "stash"),
+	    .help = "what a backward of schedule paci works with: recompute, activations made again under the weights of now; stored, "
+	            "activations kept from the forward, in device memory, and the weights of now; stash, the weights of the forward, of "
+	            "which host memory holds older versions. For comparison"),
 	KEY(KEY_CHOICE, fluidpipe_recipe, VERB_RUNS, .fallback = "FP-ND", .choices = WORDS("FP-ND", "FP-ND-EL"),
 	    .help = "mode fluidpipe: FP-ND, the boxes learn from the data alone; -EL, box 1 has an extra layer below its own head, which begins "
 	            "as a copy of box 2's first"),

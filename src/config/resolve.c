@@ -288,6 +288,8 @@ static int check_model(struct resolving *r)
 
 static int resolve_boxes(struct resolving *r)
 {
+	if (r->config->check && r->config->paci_backward == RH_BACKWARD_STASH)
+		return config_entry_fail(given(r, "paci_backward"), "--check does not follow the stash's versions: leave one of them out");
 	if (r->verb_bit == VERB_PLAN && r->config->mode != RH_MODE_LOCAL) {
 		if (r->config->check || r->config->gantt || (r->config->compare && r->config->mode != RH_MODE_FLUIDPIPE))
 			return config_entry_fail(given(r, "mode"),

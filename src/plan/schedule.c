@@ -159,7 +159,36 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	return schedule->splits_backward ? find_box_deferrals(schedule, planning) : 0;
 }
 
-int planning_schedule(struct planning *planning)
+/* What a backward of a stage that updates itself works with, beside the weights of now. */
+static int choose_backward(struct planning *planning)
+{
+	const struct rh_run_request *request = planning->request;
+	const struct rh_executor_options *options = &planning->options;
+	const struct rh_dispatch dispatch = {.schedule = options->schedule,
+	                                     .devices = options->devices,
+	                                     .train_micro_batches = options->train_micro_batches,
+	                                     .admission_limit = options->admission_limit,
+	                                     .boxes = options->boxes};
+	enum rh_paci_backward backward = request->config->paci_backward;
+	if (backward == RH_BACKWARD_RECOMPUTE)
+		return 0;
+	if (!rh_dispatch_is_local(&dispatch))
+		return rh_fail(-EINVAL, "paci_backward: has no effect under schedule %s, in which no update comes between forward and backward; "
+		                        "remove it",
+		               options->schedule->name);
+	if (backward == RH_BACKWARD_STASH)
+		planning->store.stash = (int)rh_dispatch_drift_bound(&dispatch);
+	else if (options->boxes && options->devices > 1)
+		return rh_fail(-EINVAL, "paci_backward: stored keeps activations on the device that made them, and a box of several deals "
+		                        "layers out anew; give each box one device, or write recompute");
+	else if (!options->boxes && request->model->first_trained > 0)
+		return rh_fail(-EINVAL, "paci_backward: stored works in one box where all layers are trained; write recompute or stash");
+	else
+		planning->stages.kept_micro_batches = rh_dispatch_in_flight(&dispatch, 0);
+	return 0;
+}
+
+static int arrange_schedule(struct planning *planning)
 {
 	const struct rh_run_request *request = planning->request;
 	int64_t count = request->work->train_micro_batches;
@@ -183,4 +212,10 @@ int planning_schedule(struct planning *planning)
 	if (!rc && schedule->splits_backward)
 		rc = find_deferrals(schedule, count, planning);
 	return rc;
+}
+
+int planning_schedule(struct planning *planning)
+{
+	int rc = arrange_schedule(planning);
+	return rc ? rc : choose_backward(planning);
 }

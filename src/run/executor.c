@@ -303,6 +303,7 @@ static int lanes_create(struct rh_executor *executor)
 	executor->lowering.program = &executor->program;
 	executor->lowering.pieces = executor->pieces;
 	executor->lowering.steps_held = executor->steps_held;
+	executor->lowering.of_forward = rh_store_options(options->store)->stash ? executor->versions.of_forward : NULL;
 	return rc ? rc : dispatcher_create(executor);
 }
 

@@ -115,8 +115,9 @@ int rh_executor_joins(const struct rh_executor_options *options);
 const char *rh_executor_unjoined(const struct rh_executor *executor);
 
 /* Steps without a flush between them, under a schedule whose stages update themselves (RH_UPDATE_LOCAL): when the updater has a stage's
- * gradients of a step's micro-batches it updates its blocks, for which its next slot waits, and nobody else does. A stage's backward
- * recomputes from the input that its forward had, with the weights of now (arXiv 2606.07881, B: the form with recomputation). */
+ * gradients of a step's micro-batches it updates its blocks, for which its next slot waits, and nobody else does. A stage's backward works
+ * from the input that its forward had, with the weights of now (arXiv 2606.07881, equation 1): it recomputes, or, where the plan keeps
+ * activations (kept_micro_batches), has those of its forward. Where the store has a stash it recomputes with the forward's weights. */
 struct rh_stretch {
 	int64_t first_step, steps;
 	int64_t micro_batches; /* of each step: options.train_micro_batches, or fewer in a stretch of one step */
@@ -132,7 +133,7 @@ struct rh_stretch {
 /* All steps, and a flush. A negative return of the two ends it. Blocks of two uses are frozen. */
 int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stretch *stretch) RH_MUST;
 
-/* Bound on a micro-batch's drift: with admission limit w and a units in a step ceil((w - 1) / a), of the stage with the largest limit. */
+/* rh_dispatch_drift_bound of the executor's programs. */
 int64_t rh_executor_drift_bound(const struct rh_executor *executor);
 
 /* Where the time of the step that was finished last went, in seconds: of compute streams, in the devices' mean, but `optimizer`. */

@@ -105,6 +105,9 @@ static char *host_address(const struct rh_executor *executor, struct rh_place pl
 	switch (place.room) {
 	case RH_ROOM_HOST_WEIGHTS:
 		return (char *)(uintptr_t)rh_store_weights(store, place.number) + place.first;
+	case RH_ROOM_HOST_STASH:
+		return (char *)(uintptr_t)rh_store_kept(store, place.number % rh_store_blocks(store), place.number / rh_store_blocks(store)) +
+		       place.first;
 	case RH_ROOM_HOST_FRAME:
 		return executor->frame_memory.base + place.number * executor->options.page_bytes;
 	case RH_ROOM_HOST_BOUNDARY:

@@ -117,6 +117,7 @@ static const char *room_name(enum rh_room room)
 	                                            [RH_ROOM_DEFERRED] = "put-off gradients",
 	                                            [RH_ROOM_CACHE] = "KV cache",
 	                                            [RH_ROOM_HOST_WEIGHTS] = "host weights",
+	                                            [RH_ROOM_HOST_STASH] = "stash",
 	                                            [RH_ROOM_HOST_GRADIENT] = "host gradient",
 	                                            [RH_ROOM_HOST_SUM] = "host sum",
 	                                            [RH_ROOM_HOST_BOUNDARY] = "host boundary",

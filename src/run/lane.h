@@ -49,6 +49,7 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_CACHE,    /* keys and values of layers */
 	/* of the host. In these `first` counts from the piece's begin */
 	RH_ROOM_HOST_WEIGHTS,  /* the upload form. number: block */
+	RH_ROOM_HOST_STASH,    /* older versions of it. number: block, and on from them the numbers of further updates, modulo the stash */
 	RH_ROOM_HOST_GRADIENT, /* number: block */
 	RH_ROOM_HOST_SUM,      /* number: 2 * block + use. May share its bytes with the gradient: offload/store.h */
 	RH_ROOM_HOST_BOUNDARY, /* boundary buffers, those of rings to and from NVMe included */

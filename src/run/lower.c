@@ -118,6 +118,7 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	for (int64_t d = 0; to->on && d < devices; d++)
 		make_device(to, &to->on[d], limits);
 	to->generation = array(to, blocks, sizeof(int64_t));
+	to->updates = array(to, blocks, sizeof(int64_t));
 	to->ready = lower_positions(to, blocks);
 	to->taken = lower_positions(to, blocks);
 	to->arrival = lower_positions(to, blocks);
@@ -169,7 +170,7 @@ void lower_destroy(struct lowering *to)
 	void *const arrays[] = {to->pending,     to->last,         to->on,      to->generation, to->ready,         to->taken,
 	                        to->arrival,     to->uploads_over, to->arrived, to->summed,     to->uploaded_step, to->uploaded,
 	                        to->input,       to->given,        to->output,  to->through,    to->computed,      to->buffer_filled,
-	                        to->buffer_read, to->offset,       to->bytes,   to->load,       to->piece};
+	                        to->buffer_read, to->offset,       to->bytes,   to->load,       to->piece,         to->updates};
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		rh_free(arrays[i]);
 	rh_boundaries_destroy(&to->boundaries);

@@ -116,6 +116,8 @@ struct lowering {
 	int rc;
 	/* of blocks */
 	int64_t *generation;                             /* moves on with each update */
+	int64_t *updates;                                /* so many were there, where stages update themselves */
+	const int64_t *of_forward; /* (places, layers): the generation that the latest forward read; NULL: there is no stash */
 	int64_t *ready, *taken, *arrival, *uploads_over; /* latest commands of the optimizer */
 	int *arrived;                                    /* a gradient has, whose update the uploads of the next step wait for */
 	int64_t *summed;                                 /* [2 * block + use]: latest download of that sum */

@@ -66,10 +66,26 @@ static int wants_backward_alone(const struct rh_model *model, const struct rh_sl
 	return slot->kind != RH_SLOT_FORWARD && slot->hi < model->layers;
 }
 
+/* The generation of the block's weights that the slot reads: the newest, or with a stash, in a backward, that of its forward. All
+ * micro-batches of a slot had theirs in one slot. */
+static int64_t wanted(const struct lower_slot *slot, int b)
+{
+	const struct lowering *to = slot->to;
+	const struct rh_model *model = to->options->model;
+	const struct rh_slot *of = slot->slot;
+	if (!to->of_forward || of->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
+		return to->generation[b];
+	int64_t place = of->step % to->steps_held * to->options->train_micro_batches + of->first;
+	int l = of->lo;
+	while (model->layer[l].block[0] != b && model->layer[l].block[1] != b)
+		l++;
+	return to->of_forward[place * model->layers + l];
+}
+
 static int is_there(const struct lower_slot *slot, int b, int64_t at)
 {
 	const struct lower_weights *weights = &slot->on->weights;
-	return weights->offset[b] == at && weights->generation[b] == slot->to->generation[b];
+	return weights->offset[b] == at && weights->generation[b] == wanted(slot, b);
 }
 
 /* Does all of the stage lie at an end already, as where a device has only one? Then it is read there again. */
@@ -127,7 +143,7 @@ static int place_weights(struct lower_slot *slot)
 		if (offset[b] < 0)
 			continue;
 		weights->offset[b] = at + offset[b];
-		weights->generation[b] = to->generation[b];
+		weights->generation[b] = wanted(slot, b);
 	}
 	return any;
 }
@@ -138,6 +154,11 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	struct lowering *to = slot->to;
 	struct lower_weights *weights = &slot->on->weights;
 	struct rh_place from = lower_place(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
+	int64_t age = to->generation[b] - wanted(slot, b);
+	if (age) { /* in the stash since the update that this version went into, which came before the newest */
+		from.room = RH_ROOM_HOST_STASH;
+		from.number += rh_int32((to->updates[b] - age) % rh_store_options(to->options->store)->stash * to->options->model->blocks);
+	}
 	lower_await(to, lane, to->ready[b], RH_WAIT_NEEDS);
 	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* another lane's, perhaps: who waits for this one waits for both */
 	if (comes_in_pages(to, b)) {

@@ -145,10 +145,14 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 static struct rh_place saved_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
-	const struct rh_saved_place *saved = rh_plan_saved(micro->slot->to->options->plan, slot->lo, slot->hi);
+	const struct rh_executor_options *options = micro->slot->to->options;
+	const struct rh_saved_place *saved = rh_plan_saved(options->plan, slot->lo, slot->hi);
+	int64_t kept = options->plan->kept_micro_batches, number = micro->number - slot->first;
 	if (!saved)
 		return lower_nowhere();
-	return here(micro, RH_ROOM_SAVED, 0, saved->at + (micro->number - slot->first) * saved->bytes, saved->bytes);
+	if (kept) /* of all that follow one another */
+		number = (slot->step * options->train_micro_batches + micro->number) % kept;
+	return here(micro, RH_ROOM_SAVED, 0, saved->at + number * saved->bytes, saved->bytes);
 }
 
 /* Where a split backward keeps what its weight gradients are made of. */

@@ -44,6 +44,7 @@ static void make_ready(struct lowering *to, int block, int64_t step)
 	lower_await(to, lane, to->last[gradient_lane(to, block)], RH_WAIT_NEEDS);
 	to->ready[block] = tell(to, lane, RH_COMMAND_WEIGHTS_READY, block, step);
 	to->generation[block] += to->arrived[block] && (to->call.updates || to->call.is_local);
+	to->updates[block] += to->arrived[block] && to->call.is_local;
 	to->arrived[block] = 0;
 }
 

@@ -68,10 +68,8 @@ static void note_backward(struct rh_executor *executor, const struct rh_slot *sl
 
 int64_t rh_executor_drift_bound(const struct rh_executor *executor)
 {
-	const struct rh_executor_options *options = &executor->options;
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	int64_t units = rh_round_count(options->train_micro_batches, options->boxes ? options->boxes->unit : 1);
-	return (rh_dispatch_admission_limit(&dispatch, 0) - 1 + units - 1) / units;
+	const struct rh_dispatch dispatch = run_dispatch(&executor->options);
+	return rh_dispatch_drift_bound(&dispatch);
 }
 
 void run_versions_note(struct rh_executor *executor, const struct rh_slot *slot, int64_t place)

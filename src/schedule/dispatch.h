@@ -60,6 +60,9 @@ int rh_dispatch_is_local(const struct rh_dispatch *dispatch);
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out) RH_MUST;
 /* The most units (of one box: micro-batches) that the stage, or of several boxes this one, may have in flight in such a program. */
 int64_t rh_dispatch_admission_limit(const struct rh_dispatch *dispatch, int stage);
+/* The most updates of a stage between a unit's forward and its backward: with admission limit w and a units in a step ceil((w - 1) / a), of
+ * the stage with the largest limit. */
+int64_t rh_dispatch_drift_bound(const struct rh_dispatch *dispatch);
 /* The most micro-batches that a stage (bottom up) has in flight in such a program; of several boxes the most that this one has. */
 int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage);
 int64_t rh_dispatch_in_flight_below(const struct rh_dispatch *dispatch); /* in the box below */

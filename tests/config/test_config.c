@@ -49,7 +49,7 @@ static void test_load_file_and_flags_flags_win(void **state)
 	rh_config_free(&c);
 	check_ok(load("lr_scheduler_type: cosine_with_min_lr\nweight_decay: 0.1\n",
 	              "--lr_scheduler_kwargs min_lr_rate=0.1 --decay_embeddings false", &c));
-	assert_true(c.min_lr_rate == 0.1 && !c.decay_embeddings);
+	assert_true(c.min_lr_rate == 0.1 && !c.decay_embeddings && c.paci_backward == RH_BACKWARD_RECOMPUTE);
 	rh_config_free(&c);
 	check_ok(load("", NULL, &c));
 	rh_config_free(&c);

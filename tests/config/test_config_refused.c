@@ -282,6 +282,7 @@ static void test_load_several_boxes(void **state)
 	refused("boxes: 2\n", NULL, "boxes: has no effect in mode local");
 	refused("max_version_drift: 1\n", NULL, "max_version_drift: has no effect in mode local");
 	refused("mode: paci\nboxes: 2\nbox: 1\nlink_above: a:1\nmax_version_drift: 0\n", NULL, "max_version_drift: '0' is not allowed");
+	refused_by("plan", "paci_backward: stash\n", "--model_name_or_path model --check", "--check does not follow the stash");
 	refused_by("plan", "mode: sync-pp\n", "--model_name_or_path model", "mode sync-pp needs boxes");
 }
 

@@ -19,6 +19,7 @@ struct what {
 	double dropout;
 	const int64_t *admission_limit; /* NULL: the schedule's own */
 	double balance;                 /* router_aux_loss_coef */
+	enum rh_paci_backward backward;
 };
 
 static const int64_t wide[] = {9, 5, 4, 2};
@@ -30,6 +31,19 @@ static const struct what cases[] = {
         {.schedule = "paci", .model = "smollm2", .device = "cpu:4", .stages = 4, .lora_r = 3, .dropout = 0.1},
         {.schedule = "1f1b-async", .model = "qwen3", .device = "cpu:1", .stages = 1},
         {.schedule = "paci", .model = "qwen3-moe", .device = "cpu:4", .stages = 4, .balance = 0.1},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4, .backward = RH_BACKWARD_STORED},
+        {.schedule = "paci", .model = "llama2", .device = "cpu:4", .stages = 4, .admission_limit = wide, .backward = RH_BACKWARD_STORED},
+        {.schedule = "1f1b-async", .model = "qwen3", .device = "cpu:3", .stages = 3, .dtype = RH_BF16, .backward = RH_BACKWARD_STORED},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4, .backward = RH_BACKWARD_STASH},
+        {.schedule = "paci", .model = "llama2", .device = "cpu:4", .stages = 4, .admission_limit = wide, .backward = RH_BACKWARD_STASH},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:2", .stages = 2, .dtype = RH_BF16, .backward = RH_BACKWARD_STASH},
+        {.schedule = "1f1b-async",
+         .model = "smollm2",
+         .device = "cpu:4",
+         .stages = 4,
+         .lora_r = 3,
+         .dropout = 0.1,
+         .backward = RH_BACKWARD_STASH},
 };
 
 struct outcome {
@@ -61,6 +75,7 @@ static void start(struct deep *deep, const struct what *what, const char *device
 	rig->config.state_layout = what->dtype == RH_F32 ? RH_LAYOUT_PLAIN : RH_LAYOUT_SPLIT;
 	rig->config.max_grad_norm = 0;
 	rig->config.router_aux_loss_coef = what->balance;
+	rig->config.paci_backward = schedule ? what->backward : RH_BACKWARD_RECOMPUTE; /* the plain loop does it by itself */
 	rig->config.use_lora = what->lora_r > 0;
 	rig->config.lora_r = what->lora_r;
 	rig->config.lora_alpha = 16;
@@ -181,8 +196,16 @@ struct plain {
 	char **weights;
 	float *(*sum)[2];
 	struct rh_stage_state state;
+	struct kept *kept[STAGES_MOST][ALL]; /* NULL: nothing is in flight, or nothing is kept */
 	int64_t version[STAGES_MOST], of_forward[STAGES_MOST][ALL]; /* of each stage's weights */
 	struct outcome *out;
+};
+
+/* What a stage keeps of a micro-batch from its forward to its backward: the activations, or the weights. */
+struct kept {
+	char *memory, **weights;
+	struct rh_arena arena;
+	struct rh_stage_state state;
 };
 
 static int launch(void *sink, const struct rh_op *op)
@@ -215,7 +238,42 @@ static char *integers(const struct rh_micro_batch *batch)
 	return to;
 }
 
-/* One forward or backward of a stage, with the weights that it has now. */
+static struct kept *keep(const struct plain *at, int stage)
+{
+	const struct rh_model *model = at->rig->session.model;
+	struct kept *kept = calloc(1, sizeof *kept);
+	assert_non_null(kept);
+	kept->weights = calloc((size_t)model->blocks, sizeof *kept->weights);
+	assert_non_null(kept->weights);
+	check_ok(rh_stage_state_create(model, &kept->state));
+	kept->memory = malloc(ACTS);
+	assert_non_null(kept->memory);
+	kept->arena = (struct rh_arena){.base = (char *)(uintptr_t)rh_align_up((int64_t)(uintptr_t)kept->memory, RH_ALIGN),
+	                                .capacity = ACTS - RH_ALIGN};
+	for (int l = (int)at->cut[stage]; l < at->cut[stage + 1]; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			size_t bytes = b < 0 ? 0 : (size_t)rh_block_bytes(&model->block[b], model->dtype);
+			if (b < 0 || at->what->backward != RH_BACKWARD_STASH)
+				continue;
+			kept->weights[b] = malloc(bytes);
+			assert_non_null(kept->weights[b]);
+			memcpy(kept->weights[b], rh_store_weights(at->rig->session.store, b), bytes);
+		}
+	return kept;
+}
+
+static void forget(const struct plain *at, struct kept *kept)
+{
+	for (int b = 0; b < at->rig->session.model->blocks; b++)
+		free(kept->weights[b]);
+	rh_stage_state_free(&kept->state);
+	free(kept->weights);
+	free(kept->memory);
+	free(kept);
+}
+
+/* One forward or backward of a stage, with the weights that it has now, or those that its forward had. */
 static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 {
 	static struct rig_micro micro;
@@ -230,14 +288,20 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 	else if (!top)
 		at->out->drift[m] = rh_max(at->out->drift[m], at->version[stage] - at->of_forward[stage][m]);
 	micro_make(at->in, m, &micro);
+	struct kept **kept = &at->kept[stage][m];
+	if (!backward && at->what->backward != RH_BACKWARD_RECOMPUTE)
+		*kept = keep(at, stage);
+	int is_stored = *kept && at->what->backward == RH_BACKWARD_STORED;
 	for (int b = 0; b < model->blocks; b++)
-		at->weights[b] = (char *)(uintptr_t)rh_store_weights(at->rig->session.store, b);
+		at->weights[b] = backward && *kept && (*kept)->weights[b]
+		                         ? (*kept)->weights[b]
+		                         : (char *)(uintptr_t)rh_store_weights(at->rig->session.store, b);
 	struct rh_arena arena = {.base = (char *)(uintptr_t)rh_align_up((int64_t)(uintptr_t)memory, RH_ALIGN), .capacity = ACTS - RH_ALIGN};
 	struct rh_emit emit = {.model = model,
 	                       .launch = launch,
 	                       .sink = &at->cpu,
 	                       .arena = &arena,
-	                       .saved = &arena,
+	                       .saved = is_stored ? &(*kept)->arena : &arena,
 	                       .shape = micro.batch.shape,
 	                       .micro = integers(&micro.batch),
 	                       .step = (uint32_t)(m / MICROS),
@@ -255,7 +319,10 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 	if (!backward) {
 		y = rh_view_of(hidden_at(&at->activation[stage + 1][m], &micro.batch, model), model->dtype, tokens, hidden);
 		boundary[hi] = y;
-		check_ok(rh_stage_forward(&emit, lo, hi, x, boundary, NULL));
+		if (is_stored)
+			check_ok(rh_stage_save(&emit, lo, hi, x, y, &(*kept)->state, NULL));
+		else
+			check_ok(rh_stage_forward(&emit, lo, hi, x, boundary, NULL));
 	} else {
 		struct rh_head_out head = {.loss = rh_view_of(micro.loss, RH_F32, emit.shape.head_rows, 1),
 		                           .hit = rh_view_of(hit, RH_I32, emit.shape.head_rows, 1)};
@@ -263,8 +330,12 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 			dy = rh_view_of(at->gradient[stage + 1][m], model->dtype, tokens, hidden);
 		if (lo > model->first_trained)
 			dx = rh_view_of(hidden_at(&at->gradient[stage][m], &micro.batch, model), model->dtype, tokens, hidden);
-		check_ok(rh_stage_save(&emit, lo, hi, x, y, &at->state, &head));
-		check_ok(rh_stage_backward(&emit, lo, hi, &at->state, dy, dx));
+		if (!is_stored)
+			check_ok(rh_stage_save(&emit, lo, hi, x, y, &at->state, &head));
+		check_ok(rh_stage_backward(&emit, lo, hi, is_stored ? &(*kept)->state : &at->state, dy, dx));
+		if (*kept)
+			forget(at, *kept);
+		*kept = NULL;
 		if (top)
 			at->out->loss[m] = loss_sum(micro.loss, emit.shape.head_rows);
 	}
@@ -421,6 +492,22 @@ static void test_more_stages_are_staler(void **state)
 	free(stale.weights);
 }
 
+/* Else the ways of a backward were not told apart. */
+static void test_backwards_differ(void **state)
+{
+	(void)state;
+	struct outcome out[3];
+	for (int i = 0; i < 3; i++) {
+		struct what what = cases[1];
+		what.backward = (enum rh_paci_backward)i;
+		out[i] = plain(&what);
+	}
+	for (int i = 0; i < 3; i++)
+		assert_true(memcmp(out[i].weights, out[(i + 1) % 3].weights, (size_t)out[i].count * sizeof(float)));
+	for (int i = 0; i < 3; i++)
+		free(out[i].weights);
+}
+
 /* A window that is wider than the limits in force ends the run. */
 static void test_a_wider_window_than_the_limits_is_caught(void **state)
 {
@@ -477,6 +564,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_stages_that_update_themselves_equal_a_plain_loop),
 	        cmocka_unit_test(test_more_stages_are_staler),
+	        cmocka_unit_test(test_backwards_differ),
 	        cmocka_unit_test(test_a_wider_window_than_the_limits_is_caught),
 	        cmocka_unit_test(test_what_cannot_be_updated_by_stages_is_refused),
 	};
