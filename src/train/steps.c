@@ -507,7 +507,7 @@ static void choose_stretch(const struct training *run, int64_t *steps, int64_t *
 	int64_t first = run->state.step, next = first + 1, most = rh_box_is_linked(&run->session.box) ? run->held : MOST;
 	*count = micro_batches_at(run, first);
 	while (next < run->data.steps && next - first < most && !rests_at(run, next) && *count == run->micro_batches &&
-	       micro_batches_at(run, next) == *count)
+	       micro_batches_at(run, next) == *count && !box_leaves_out(run, next))
 		next++;
 	*steps = next - first;
 }
@@ -526,15 +526,34 @@ static int end_stretch(struct training *run, int64_t steps)
 {
 	int64_t first = run->state.step;
 	int rc = box_share_results(run, first, steps, &run->asked);
-	for (int64_t step = first; !rc && step < first + steps; step++)
+	for (int64_t step = first; !rc && step < first + steps; step++) {
+		double loss = train_step_loss(run, step), norm = run->flight[step % run->held].norm;
+		if (!isfinite(loss) || !isfinite(norm))
+			return box_return(run, step, loss, norm);
 		rc = tell_step(run, step);
+	}
 	return rc;
+}
+
+/* A step that all boxes leave out: it counts, and nothing of it does. */
+static int leave_out(struct training *run)
+{
+	int64_t step = run->state.step++;
+	run->flight[step % run->held] = (struct train_step){0};
+	run->trouble.bad_in_a_row++;
+	run->state.skipped_steps++;
+	rh_note("warning: step %" PRId64 " is left out: its gradient was not finite; %" PRId64 " in a row, %" PRId64 " in all", step + 1,
+	        run->trouble.bad_in_a_row, run->state.skipped_steps);
+	int rc = step_done(run, NAN, NAN);
+	return rc ? rc : pause_steps(run);
 }
 
 static int one_stretch(struct training *run)
 {
 	int is_linked = rh_box_is_linked(&run->session.box), rc = 0;
 	int64_t first = run->state.step, steps = 0, count = 0;
+	if (box_leaves_out(run, first))
+		return leave_out(run);
 	if (!run->session.box.number)
 		choose_stretch(run, &steps, &count);
 	if (is_linked)
@@ -551,7 +570,7 @@ static int one_stretch(struct training *run)
 	if (!rc && is_linked)
 		rc = end_stretch(run, steps);
 	trace_step_end(run);
-	return rc ? rc : pause_steps(run);
+	return rc || run->state.step <= first ? rc : pause_steps(run); /* else the boxes have returned to a checkpoint */
 }
 
 int train_steps(struct training *run)

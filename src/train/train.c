@@ -205,6 +205,29 @@ static void tell_data(const struct training *run, const char *checkpoint)
 		        checkpoint, then->data_rows, then->data_tokens, run->data.train.rows, run->data.train.tokens);
 }
 
+int train_go_on(struct training *run)
+{
+	const struct rh_config *config = run->config;
+	run->trainer.max_steps = run->data.steps;
+	run->trainer.num_train_epochs = (run->data.steps + run->data.steps_per_epoch - 1) / run->data.steps_per_epoch;
+	run->trainer.train_batch_size = config->per_device_train_batch_size;
+	run->trainer.logging_steps = config->logging_steps;
+	run->trainer.eval_steps = run->eval_every;
+	run->trainer.save_steps = run->save_every;
+	run->trainer.patience = config->early_stopping_patience;
+	run->trainer.patience_threshold = config->early_stopping_threshold;
+	char *path = rh_path_join(config->output_dir, "metrics.jsonl");
+	rh_metrics_close(run->metrics);
+	rh_reports_close(run->reports);
+	run->metrics = NULL;
+	run->reports = NULL;
+	int rc = path ? rh_metrics_open(path, run->state.step, &run->metrics) : -ENOMEM;
+	rh_free(path);
+	if (!rc && config->report_to)
+		rc = rh_reports_open(config->output_dir, config->report_to, run->state.step, &run->reports);
+	return rc;
+}
+
 static int open_outputs(struct training *run, const char *checkpoint)
 {
 	const struct rh_config *config = run->config;
@@ -230,19 +253,7 @@ static int open_outputs(struct training *run, const char *checkpoint)
 		                        run->trainer.best_checkpoint ? run->trainer.best_step : -1);
 	if (rc)
 		return rc;
-	run->trainer.max_steps = run->data.steps;
-	run->trainer.num_train_epochs = (run->data.steps + run->data.steps_per_epoch - 1) / run->data.steps_per_epoch;
-	run->trainer.train_batch_size = config->per_device_train_batch_size;
-	run->trainer.logging_steps = config->logging_steps;
-	run->trainer.eval_steps = run->eval_every;
-	run->trainer.save_steps = run->save_every;
-	run->trainer.patience = config->early_stopping_patience;
-	run->trainer.patience_threshold = config->early_stopping_threshold;
-	char *path = rh_path_join(config->output_dir, "metrics.jsonl");
-	rc = path ? rh_metrics_open(path, run->state.step, &run->metrics) : -ENOMEM;
-	rh_free(path);
-	if (!rc && config->report_to)
-		rc = rh_reports_open(config->output_dir, config->report_to, run->state.step, &run->reports);
+	rc = train_go_on(run);
 	return rc ? rc : rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &run->progress);
 }
 
@@ -305,6 +316,7 @@ static void close_run(struct training *run)
 	rh_free(run->loss);
 	rh_free(run->load_balancing_loss);
 	rh_free(run->targets);
+	rh_free(run->trouble.left_out);
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
 	idle_steps_free(run); /* its view of the link was the session's */
@@ -325,38 +337,6 @@ static void look_for_work(struct training *run, const char *checkpoint)
 	run->nothing_left = 1;
 }
 
-/* The newest checkpoint that all boxes have: one that was ended while others saved has that before, and one that went on by a step
- * when a line broke for good has one that the others lack. */
-static int agree_on_checkpoint(struct training *run, char **checkpoint)
-{
-	const int64_t own = *checkpoint ? run->state.step : -1;
-	int64_t step = own, least = own;
-	int agrees = !rh_box_is_linked(&run->session.box);
-	while (!agrees) {
-		agrees = box_share_newest(run, step, &least);
-		if (agrees || step == least)
-			continue;
-		rh_free(*checkpoint);
-		*checkpoint = NULL;
-		int rc = rh_checkpoint_newest(run->config->output_dir, least + 1, checkpoint);
-		rh_trainer_state_free(&run->trainer);
-		if (!rc)
-			rc = *checkpoint ? rh_checkpoint_state(*checkpoint, run->config, &run->state, &run->trainer)
-			                 : rh_trainer_state_create(&run->trainer);
-		if (rc)
-			return rc;
-		step = *checkpoint ? run->state.step : -1;
-	}
-	if (agrees > 0 && step < 0 && own >= 0)
-		return rh_fail(-EINVAL,
-		               "resume_from_checkpoint: this box has one of step %" PRId64
-		               " to go on from, but another has none, or none of a step that this one has: all go on, or all begin anew",
-		               own);
-	run->saving.newest = step;
-	run->saving.common = rh_box_is_linked(&run->session.box) ? step : INT64_MAX;
-	return agrees < 0 ? agrees : 0;
-}
-
 static int prepare(struct training *run, char **checkpoint)
 {
 	int rc = rh_output_lock(run->config->output_dir, &run->output);
@@ -372,7 +352,7 @@ static int prepare(struct training *run, char **checkpoint)
 	if (!rc)
 		rc = rh_session_open(run->config, RH_SESSION_TRAINS, &run->session);
 	if (!rc)
-		rc = agree_on_checkpoint(run, checkpoint);
+		rc = box_agree_on_checkpoint(run, checkpoint);
 	if (!rc && rh_box_is_linked(&run->session.box))
 		rc = rh_box_take_layers(&run->session, *checkpoint);
 	if (!rc)

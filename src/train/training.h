@@ -27,6 +27,8 @@ struct trouble {
 	int64_t bad_in_a_row;     /* steps that were skipped since the last good one */
 	double usual_loss, apart; /* running means: of the loss, of its distance from that */
 	int64_t steps, told;      /* that these are of; the step of the last warning */
+	int64_t *left_out;        /* box_return.c: steps that bad gradients took out of the run */
+	size_t left_outs, left_out_room;
 };
 
 /* A file SAVE in output_dir: UNASKED --it is seen--> ASKED --a save begins--> ANSWERED --that is over, the file goes--> UNASKED */
@@ -108,6 +110,18 @@ int trouble_is_too_much(const struct training *run);
 int trouble_stop(const struct training *run) RH_MUST;
 /* Warns of a loss far above those before it. */
 void trouble_watch(struct training *run, double loss);
+
+/* Between two checkpoints' steps: what is written of steps goes on from run->state, whatever stands there of later ones. */
+int train_go_on(struct training *run) RH_MUST;
+
+/* box_return.c */
+/* The newest checkpoint that all boxes have: one that was ended while others saved has that before, and one that went on by a step when a
+ * line broke for good has one that the others lack. *checkpoint: this box's newest, whose state the run has; NULL: none. */
+int box_agree_on_checkpoint(struct training *run, char **checkpoint) RH_MUST;
+/* At rest, in mode paci: step `bad` had this loss and norm, of which one is not finite. The run stands at the checkpoint's step then. */
+int box_return(struct training *run, int64_t bad, double loss, double norm) RH_MUST;
+/* Such a step is not trained again. */
+int box_leaves_out(const struct training *run, int64_t step);
 
 /* load_best_model_at_end asks for what the run does not do. */
 int best_check(const struct training *run) RH_MUST;

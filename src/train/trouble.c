@@ -1,6 +1,7 @@
 /* Numbers in trouble. With clipping, a step whose gradient is not finite is skipped whole, as no block is updated before the norm is known;
  * it is counted, and after max_bad_steps of them in a row the run stops on weights that are good. Without clipping, or with an optimizer
- * that works beside the next step, other blocks may have been updated by then: the run stops, and goes on from its last checkpoint. */
+ * that works beside the next step, other blocks may have been updated by then: the run stops, and goes on from its last checkpoint. Boxes
+ * that update themselves return to one by themselves (box_return.c). */
 #include "train/training.h"
 
 #include "core/log.h"

@@ -1,6 +1,7 @@
 /* PACI over boxes: each box is one stage that updates itself. A run over N boxes is, bit for bit, that of one box whose N devices have
  * the same stages under schedule paci; which tests/train/test_local.c compares with a plain loop. */
 #include "cli/boxes.h"
+#include "core/text.h"
 #include "link/relay.h"
 
 #include <jansson.h>
@@ -118,6 +119,15 @@ static void test_boxes_are_stages(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof divisions / sizeof *divisions; i++)
 		check_division(&divisions[i], SAVES, "cpu:1", STEPS, 0);
+}
+
+/* Backwards with the activations, and with the weights, of their forward: tests/train/test_local.c has the plain loop. */
+static void test_other_backwards(void **state)
+{
+	(void)state;
+	check_division(&divisions[2], SAVES "paci_backward: stored\n", "cpu:1", STEPS, 0);
+	check_division(&divisions[2], SAVES "paci_backward: stash\n", "cpu:1", STEPS, 0);
+	check_division(&divisions[0], SAVES "paci_backward: stash\n", "cpu:2", STEPS, 0);
 }
 
 static void test_the_first_update_is_a_flushed_steps(void **state)
@@ -307,11 +317,122 @@ static void test_a_killed_box_is_started_again(void **state)
 	scratch_close(&scratch);
 }
 
+/* ---- a gradient that is not finite ---- */
+
+/* Steps of four rows each, in their order; `without`: that step's rows are not there, -1: all are. */
+static void make_ordered_rows(const struct scratch *scratch, int steps, int without)
+{
+	static const char *const words[] = {"the cat sat", "a dog ran", "one two three", "red green", "I saw you", "rain falls", "go on"};
+	struct rh_text text = {0};
+	for (int row = 0; row < 4 * steps; row++)
+		if (row / 4 != without)
+			check_ok(rh_text_printf(&text, "{\"prompt\": \"%s \", \"completion\": \"%d %s\"}\n", words[row % 7], row, words[row % 5]));
+	write_text(path_of("%s/rows.jsonl", scratch->dir), text.bytes);
+	rh_text_free(&text);
+}
+
+#define RETURNS                                                                                                                            \
+	"mode: paci\ndevice: cpu:1\nmax_grad_norm: 0\noptim: sgd\nlr_scheduler_type: constant\n"                                           \
+	"train_sampling_strategy: sequential\n"
+
+/* Both boxes; the gradients of box `spoiled` hold a NaN in these steps. Their lines come back, of both. */
+static void run_spoiled(const struct scratch *scratch, const char *keys, int spoiled, const char *steps, const char *options, int status,
+                        struct ran ran[2])
+{
+	struct box_wire wire = free_wire();
+	for (int k = 1; k <= 2; k++) {
+		write_config(scratch, keys, 2, k, &wire);
+		if (k == spoiled)
+			setenv("RH_SPOIL_STEPS", steps, 1);
+		run_start(scratch, path_of("train %s/run%d.yaml %s", scratch->dir, k, options), 0, &ran[k - 1]);
+		unsetenv("RH_SPOIL_STEPS");
+	}
+	for (int k = 0; k < 2; k++) {
+		run_wait(&ran[k]);
+		if (ran[k].status != status)
+			fail_msg("box %d: status %d: %s", k + 1, ran[k].status, last_lines(ran[k].err));
+	}
+}
+
+/* What is left out leaves no trace: by sgd at one rate, which know no steps' numbers, the run is one whose rows lack that step's and whose
+ * boxes come to rest in its place. The bad step is found in the stretch from 5 to 10. */
+static void check_left_out(int spoiled)
+{
+	struct scratch scratch;
+	struct ran ran[2];
+	make_files(&scratch);
+	make_ordered_rows(&scratch, 12, 7);
+	run_boxes(&scratch, RETURNS "save_strategy: steps\nsave_steps: 5\n", 2, "--max_steps 7");
+	run_boxes(&scratch, RETURNS "save_strategy: steps\nsave_steps: 5\n", 2, "--max_steps 9 --resume_from_checkpoint true");
+	put_aside(&scratch, "without");
+	make_ordered_rows(&scratch, 12, -1);
+	run_spoiled(&scratch, RETURNS "save_strategy: steps\nsave_steps: 5\n", spoiled, "8", "--max_steps 10", 0, ran);
+	for (int k = 0; k < 2; k++) {
+		assert_non_null(strstr(ran[k].err, "all boxes return to "));
+		assert_non_null(strstr(ran[k].err, "checkpoint-5, and will leave that step out"));
+		assert_non_null(strstr(ran[k].err, "step 8 is left out: its gradient was not finite; 1 in a row, 1 in all"));
+		run_free(&ran[k]);
+	}
+	for (int k = 1; k <= 2; k++)
+		assert_true(distance(&scratch, "without", "out", k) == 0);
+	scratch_close(&scratch);
+}
+
+static void test_boxes_return_and_leave_a_bad_step_out(void **state)
+{
+	(void)state;
+	check_left_out(1);
+	check_left_out(2);
+}
+
+/* Two of them in turn, before there is another checkpoint; metrics have each step once. */
+static void test_boxes_return_twice(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct ran ran[2];
+	char line[4096];
+	make_files(&scratch);
+	make_ordered_rows(&scratch, 12, -1);
+	run_spoiled(&scratch, RETURNS "save_strategy: steps\nsave_steps: 3\n", 2, "5-6", "--max_steps 12", 0, ran);
+	for (int k = 0; k < 2; k++) {
+		assert_non_null(strstr(ran[k].err, "step 6 is left out: its gradient was not finite; 2 in a row, 2 in all"));
+		run_free(&ran[k]);
+		FILE *file = fopen(path_of("%s/out%d/metrics.jsonl", scratch.dir, k + 1), "r");
+		assert_non_null(file);
+		int step = 0;
+		while (fgets(line, sizeof line, file)) {
+			json_t *metrics = json_loads(line, 0, NULL);
+			assert_int_equal(json_integer_value(json_object_get(metrics, "step")), ++step);
+			json_decref(metrics);
+		}
+		assert_int_equal(step, 12);
+		fclose(file);
+	}
+	scratch_close(&scratch);
+}
+
+static void test_boxes_without_a_checkpoint_stop(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct ran ran[2];
+	make_files(&scratch);
+	make_ordered_rows(&scratch, 12, -1);
+	run_spoiled(&scratch, RETURNS "save_strategy: \"no\"\n", 1, "2", "--max_steps 6", 1, ran);
+	for (int k = 0; k < 2; k++) {
+		assert_non_null(strstr(ran[k].err, "there is no checkpoint of all boxes to return to"));
+		run_free(&ran[k]);
+	}
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	run_prepare = boxes_limit_time;
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_boxes_are_stages),
+	        cmocka_unit_test(test_other_backwards),
 	        cmocka_unit_test(test_the_first_update_is_a_flushed_steps),
 	        cmocka_unit_test(test_boxes_of_two_devices_are_stages),
 	        cmocka_unit_test(test_adapters),
@@ -319,6 +440,9 @@ int main(void)
 	        cmocka_unit_test(test_latency_changes_no_bit),
 	        cmocka_unit_test(test_version_drift_keeps_to_its_bound),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
+	        cmocka_unit_test(test_boxes_return_and_leave_a_bad_step_out),
+	        cmocka_unit_test(test_boxes_return_twice),
+	        cmocka_unit_test(test_boxes_without_a_checkpoint_stop),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
