@@ -184,7 +184,8 @@ static int choose_backward(struct planning *planning)
 	else if (!options->boxes && request->model->first_trained > 0)
 		return rh_fail(-EINVAL, "paci_backward: stored works in one box where all layers are trained; write recompute or stash");
 	else
-		planning->stages.kept_micro_batches = rh_dispatch_in_flight(&dispatch, 0);
+		planning->stages.kept_micro_batches =
+		        rh_dispatch_admission_limit(&dispatch, 0) * (options->boxes ? options->boxes->unit : 1);
 	return 0;
 }
 
