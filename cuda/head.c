@@ -47,10 +47,17 @@ int launch_head(const struct launch *launch, const struct rh_op *op)
 		                         .loss = rh_view_rows(view[RH_HEAD_LOSS_LOSS], first, rows),
 		                         .hit = rh_view_rows(view[RH_HEAD_LOSS_HIT], first, rows),
 		                         .scale = op->head_loss.scale,
+		                         .temperature = op->head_loss.temperature,
+		                         .divergence = op->head_loss.divergence,
 		                         .gradient = gradient};
+		int distils = view[RH_HEAD_LOSS_TEACHER].data != NULL;
+		if (distils) {
+			head.teacher = rh_view_rows(view[RH_HEAD_LOSS_TEACHER], first, rows);
+			head.mix = rh_view_rows(view[RH_HEAD_LOSS_MIX], first, rows);
+		}
 		rc = multiply(launch, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1});
 		if (!rc)
-			rc = cuda_head_rows(&head, launch->stream);
+			rc = distils ? cuda_distil_rows(&head, launch->stream) : cuda_head_rows(&head, launch->stream);
 		if (gradient == HEAD_GRADIENT_BF16) {
 			logits.dtype = RH_BF16;
 			logits.stride *= 2;

@@ -2,17 +2,19 @@
 #ifndef RH_CUDA_HEAD_LOSS_H
 #define RH_CUDA_HEAD_LOSS_H
 
-#include "core/view.h"
+#include "device/op.h"
 
 struct CUstream_st;
 
 enum head_gradient { HEAD_LOSS_ONLY, HEAD_GRADIENT_F32, HEAD_GRADIENT_BF16 };
 
 /* Rows of logits (r,V) F32 and their targets, losses and hits (r,1). The logits become scale * (softmax - one at the target): as F32, or
- * rounded to BF16 in the first half of each row. */
+ * rounded to BF16 in the first half of each row. With distillation also the teachers (r,V) and the weights of both losses (r,2), and the
+ * gradient is that of their sum. */
 struct head_rows {
-	struct rh_view logits, target, loss, hit;
-	float scale;
+	struct rh_view logits, target, loss, hit, teacher, mix;
+	float scale, temperature;
+	enum rh_divergence divergence;
 	enum head_gradient gradient;
 };
 
@@ -20,7 +22,8 @@ struct head_rows {
 extern "C" {
 #endif
 
-int cuda_head_rows(const struct head_rows *rows, struct CUstream_st *stream);
+int cuda_head_rows(const struct head_rows *rows, struct CUstream_st *stream);   /* without a teacher */
+int cuda_distil_rows(const struct head_rows *rows, struct CUstream_st *stream); /* with one: distil.cu */
 
 #ifdef __cplusplus
 }

@@ -211,7 +211,14 @@ enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
  * I32.
  * loss (n,1) F32 = -log softmax at the target; hit (n,1) I32 = 1 where the target is the (first) largest logit.
  * dh (n,H) act = scale * gradient, or absent; dw (V,H), dbias (1,V) F32 += scale * gradient, or absent. logits (chunk,V) F32 is
- * workspace. */
+ * workspace.
+ * With distillation teacher (n,V), logits too, and mix (n,2) are F32, both or neither: loss = mix[0] * (-log softmax at the target) +
+ * mix[1] * temperature^2 * KL, where KL is the divergence of softmax(teacher / temperature) and softmax(logits / temperature), one from
+ * the other (enum rh_divergence). The teacher has no gradient. A row whose mix[1] is 0 does not read its teacher. */
+enum rh_divergence {
+	RH_DIVERGENCE_FORWARD, /* KL(teacher || student): the sum of teacher * log(teacher / student) */
+	RH_DIVERGENCE_REVERSE  /* KL(student || teacher) */
+};
 enum {
 	RH_HEAD_LOSS_H,
 	RH_HEAD_LOSS_W,
@@ -222,7 +229,9 @@ enum {
 	RH_HEAD_LOSS_DH,
 	RH_HEAD_LOSS_DW,
 	RH_HEAD_LOSS_BIAS,
-	RH_HEAD_LOSS_DBIAS
+	RH_HEAD_LOSS_DBIAS,
+	RH_HEAD_LOSS_TEACHER,
+	RH_HEAD_LOSS_MIX
 };
 
 /* ADD: y (r,c) act = a + b, both (r,c) of y's dtype; y may be either. */
@@ -408,7 +417,8 @@ struct rh_op {
 			float p;
 		} dropout;
 		struct {
-			float scale;
+			float scale, temperature; /* temperature and divergence: with a teacher alone */
+			enum rh_divergence divergence;
 		} head_loss;
 		struct {
 			enum rh_router_softmax softmax;

@@ -138,15 +138,28 @@ static void test_scaled_gemm_of_8_bits_keeps_within_its_accumulator(void **state
 	cudaemu_release();
 }
 
+/* Rows of a mixture, of the task alone and of the divergence alone. */
+static void add_teacher(struct op_case *c, int64_t n, int64_t vocabulary, int index)
+{
+	static const double mixes[3][2] = {{0.5, 0.5}, {1, 0}, {0, 1}};
+	case_operand(c, RH_HEAD_LOSS_TEACHER, RH_F32, n, vocabulary, index % 3, FILL_RANDOM);
+	struct rh_view mix = case_operand(c, RH_HEAD_LOSS_MIX, RH_F32, n, 2, 0, FILL_NONE);
+	for (int64_t i = 0; i < 2 * n; i++)
+		case_put(mix, i / 2, i % 2, mixes[(index + i / 2) % 3][i % 2]);
+	c->op.head_loss.temperature = index % 4 ? 2 : 1;
+	c->op.head_loss.divergence = index & 1 ? RH_DIVERGENCE_REVERSE : RH_DIVERGENCE_FORWARD;
+}
+
+/* teacher: 0: none; else which of several */
 static void check_head(const struct device_case *on, enum rh_dtype act, int64_t n, int64_t vocabulary, int64_t hidden, int gradients,
-                       uint64_t *seed)
+                       int teacher, uint64_t *seed)
 {
 	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_HEAD_LOSS}};
 	int64_t chunk = n > 3 ? 3 : n > 0 ? n : 1, pad = check_random(seed) % 3;
 	double scale = 0.125, rounding = act == RH_BF16 ? 0x1p-8 : 0x1p-20;
 	char label[96];
-	snprintf(label, sizeof label, "%s n %lld V %lld H %lld gradients %d", rh_dtype_name(act), (long long)n, (long long)vocabulary,
-	         (long long)hidden, gradients);
+	snprintf(label, sizeof label, "%s n %lld V %lld H %lld gradients %d teacher %d", rh_dtype_name(act), (long long)n,
+	         (long long)vocabulary, (long long)hidden, gradients, teacher);
 	c.op.head_loss.scale = (float)scale;
 	case_operand(&c, RH_HEAD_LOSS_H, act, n, hidden, pad, FILL_RANDOM);
 	case_operand(&c, RH_HEAD_LOSS_W, act, vocabulary, hidden, pad, FILL_RANDOM);
@@ -160,7 +173,11 @@ static void check_head(const struct device_case *on, enum rh_dtype act, int64_t 
 		case_operand(&c, RH_HEAD_LOSS_DH, act, n, hidden, pad, FILL_POISON);
 	if (gradients & 2)
 		case_operand(&c, RH_HEAD_LOSS_DW, RH_F32, vocabulary, hidden, pad, FILL_RANDOM);
-	c.tolerance[RH_HEAD_LOSS_LOSS] = 2 * sum_error(hidden) + (double)vocabulary * 0x1p-24;
+	if (teacher) {
+		add_teacher(&c, n, vocabulary, teacher);
+		scale *= 6; /* a divergence's gradients sum to less than twice the temperature times the largest logarithm */
+	}
+	c.tolerance[RH_HEAD_LOSS_LOSS] = (teacher ? 8 : 2) * sum_error(hidden) + (double)vocabulary * 0x1p-24;
 	c.tolerance[RH_HEAD_LOSS_DH] = 2 * scale * (rounding + sum_error(hidden)); /* a row's gradients sum to less than twice the scale */
 	c.tolerance[RH_HEAD_LOSS_DW] = (double)n * scale * (rounding + sum_error(hidden));
 	device_case_check(on, &c, 0, label);
@@ -175,9 +192,23 @@ static void test_head_loss_equals_the_oracle(void **state)
 	for (size_t i = 0; i < sizeof vocabularies / sizeof *vocabularies; i++)
 		for (int gradients = 0; gradients < 4; gradients++) {
 			enum rh_dtype act = (gradients + (int)i) & 1 ? RH_BF16 : RH_F32;
-			check_head(&on, act, case_between(&seed, 0, 7), vocabularies[i], case_between(&seed, 1, 24), gradients, &seed);
-			check_head(&on, act == RH_F32 ? RH_BF16 : RH_F32, 4, vocabularies[i], 8, gradients, &seed);
+			check_head(&on, act, case_between(&seed, 0, 7), vocabularies[i], case_between(&seed, 1, 24), gradients, 0, &seed);
+			check_head(&on, act == RH_F32 ? RH_BF16 : RH_F32, 4, vocabularies[i], 8, gradients, 0, &seed);
 		}
+	on.device->ops->close(on.device);
+	cudaemu_release();
+}
+
+static void test_head_loss_with_a_teacher_equals_the_oracle(void **state)
+{
+	(void)state;
+	static const int64_t outputs[] = {1, 2, 10, 31, 64, 100, 1000};
+	uint64_t seed = check_seed();
+	struct device_case on = device_case_open();
+	for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+		for (int k = 1; k < 9; k++)
+			check_head(&on, k & 4 ? RH_BF16 : RH_F32, case_between(&seed, 1, 19), outputs[i], case_between(&seed, 1, 24), k % 4,
+			           k, &seed);
 	on.device->ops->close(on.device);
 	cudaemu_release();
 }
@@ -218,6 +249,7 @@ int main(void)
 	        cmocka_unit_test(test_scaled_gemm_of_8_bits_keeps_within_its_accumulator),
 	        cmocka_unit_test(test_fused_ops_equal_the_oracle),
 	        cmocka_unit_test(test_head_loss_equals_the_oracle),
+	        cmocka_unit_test(test_head_loss_with_a_teacher_equals_the_oracle),
 	        cmocka_unit_test(test_head_loss_of_equal_logits_hits_the_first),
 	};
 	atexit(kernel_write_launches);

@@ -1,6 +1,6 @@
 /* HEAD_LOSS: chunks of rows, so that the logits never exist whole. A chunk's logits become its gradient in place, and dh and dw follow by
  * matrix products. Chunks and rows are taken in order: no thread count can change a sum. */
-#include "device/cpu/softmax.h"
+#include "device/cpu/distil.h"
 
 struct chunk {
 	const struct rh_op *op;
@@ -16,10 +16,22 @@ static void row_task(void *context, int64_t i)
 	                     *target = &operand[RH_HEAD_LOSS_TARGET];
 	const struct rh_view *loss = &operand[RH_HEAD_LOSS_LOSS], *hit = &operand[RH_HEAD_LOSS_HIT];
 	int64_t row = chunk->first + i, wanted = ((const int32_t *)target->data)[row * target->stride];
+	float *logit = (float *)logits->data + i * logits->stride, *task = (float *)loss->data + row * loss->stride;
+	int32_t *is_hit = (int32_t *)hit->data + row * hit->stride;
 	RH_ASSERT(wanted >= 0 && wanted < logits->cols);
+	if (!operand[RH_HEAD_LOSS_MIX].data) {
+		CPU_ISA_PICK(chunk->isa, softmax_row)
+		(logit, logits->cols, wanted, chunk->op->head_loss.scale, chunk->gradient, task, is_hit);
+		return;
+	}
+	const float *mix = (const float *)operand[RH_HEAD_LOSS_MIX].data + row * operand[RH_HEAD_LOSS_MIX].stride;
+	if (mix[1] != 0) {
+		distil_row(chunk->op, row, logit, wanted, chunk->gradient, task, is_hit);
+		return;
+	}
 	CPU_ISA_PICK(chunk->isa, softmax_row)
-	((float *)logits->data + i * logits->stride, logits->cols, wanted, chunk->op->head_loss.scale, chunk->gradient,
-	 (float *)loss->data + row * loss->stride, (int32_t *)hit->data + row * hit->stride);
+	(logit, logits->cols, wanted, chunk->op->head_loss.scale * mix[0], chunk->gradient, task, is_hit);
+	*task *= mix[0];
 }
 
 /* d = op(a) b + c + bias; trans: of a, of b. */

@@ -65,6 +65,12 @@ static void check_head_loss(struct check *check)
 	shape(check, RH_HEAD_LOSS_DW, RH_F32, w.rows, w.cols, "head_loss: dw is not (V,H) F32");
 	shape(check, RH_HEAD_LOSS_BIAS, h.dtype, 1, w.rows, "head_loss: bias is not (1,V) of h's dtype");
 	shape(check, RH_HEAD_LOSS_DBIAS, RH_F32, 1, w.rows, "head_loss: dbias is not (1,V) F32");
+	shape(check, RH_HEAD_LOSS_TEACHER, RH_F32, h.rows, w.rows, "head_loss: teacher is not (n,V) F32");
+	shape(check, RH_HEAD_LOSS_MIX, RH_F32, h.rows, 2, "head_loss: mix is not (n,2) F32");
+	int has_teacher = check->op->operand[RH_HEAD_LOSS_TEACHER].data != NULL;
+	require(check, has_teacher == (check->op->operand[RH_HEAD_LOSS_MIX].data != NULL),
+	        "head_loss: teacher without mix, or mix without");
+	require(check, !has_teacher || check->op->head_loss.temperature > 0, "head_loss: the temperature is not above 0");
 }
 
 static double dot(struct rh_view a, int64_t row_a, struct rh_view b, int64_t row_b)
@@ -73,6 +79,59 @@ static double dot(struct rh_view a, int64_t row_a, struct rh_view b, int64_t row
 	for (int64_t i = 0; i < a.cols; i++)
 		sum += get(a, row_a, i) * get(b, row_b, i);
 	return sum;
+}
+
+/* log of the sum of e^(x / temperature) over a row. */
+static double log_sum(struct rh_view x, int64_t row, double temperature)
+{
+	double largest = get(x, row, 0), sum = 0;
+	for (int64_t v = 1; v < x.cols; v++)
+		largest = get(x, row, v) > largest ? get(x, row, v) : largest;
+	for (int64_t v = 0; v < x.cols; v++)
+		sum += exp((get(x, row, v) - largest) / temperature);
+	return log(sum) + largest / temperature;
+}
+
+/* Of a row's teacher and of its logits, which lie in row 0 of theirs. */
+struct divergence {
+	struct rh_view logits, teacher;
+	int64_t row;
+	double temperature;
+	enum rh_divergence which;
+	double student_sum, teacher_sum; /* log_sum of both */
+};
+
+/* log of the student's share, and of the teacher's. */
+static double log_student(const struct divergence *at, int64_t v)
+{
+	return get(at->logits, 0, v) / at->temperature - at->student_sum;
+}
+
+static double log_teacher(const struct divergence *at, int64_t v)
+{
+	return get(at->teacher, at->row, v) / at->temperature - at->teacher_sum;
+}
+
+/* Times the temperature's square. */
+static double divergence_of(struct divergence *at)
+{
+	double sum = 0;
+	at->student_sum = log_sum(at->logits, 0, at->temperature);
+	at->teacher_sum = log_sum(at->teacher, at->row, at->temperature);
+	for (int64_t v = 0; v < at->logits.cols; v++) {
+		double student = log_student(at, v), teacher = log_teacher(at, v);
+		sum += at->which == RH_DIVERGENCE_FORWARD ? exp(teacher) * (teacher - student) : exp(student) * (student - teacher);
+	}
+	return at->temperature * at->temperature * sum;
+}
+
+/* Its derivative by logit v. */
+static double divergence_slope(const struct divergence *at, int64_t v, double divergence)
+{
+	double student = log_student(at, v), teacher = log_teacher(at, v), whole = divergence / (at->temperature * at->temperature);
+	if (at->which == RH_DIVERGENCE_FORWARD)
+		return at->temperature * (exp(student) - exp(teacher));
+	return at->temperature * exp(student) * (student - teacher - whole);
 }
 
 /* One row: `logits` row 0 is its workspace, and holds the gradient of the logits at the end. */
@@ -85,13 +144,19 @@ static void head_loss_row(const struct rh_op *op, int64_t row)
 		put(logits, 0, v, dot(h, row, w, v) + (bias.data ? get(bias, 0, v) : 0));
 		best = get(logits, 0, v) > get(logits, 0, best) ? v : best;
 	}
-	double largest = get(logits, 0, best), sum = 0;
-	for (int64_t v = 0; v < w.rows; v++)
-		sum += exp(get(logits, 0, v) - largest);
-	put(op->operand[RH_HEAD_LOSS_LOSS], row, 0, log(sum) + largest - get(logits, 0, target));
+	double sum = log_sum(logits, 0, 1), task = sum - get(logits, 0, target), divergence = 0;
+	struct rh_view mix = op->operand[RH_HEAD_LOSS_MIX], teacher = op->operand[RH_HEAD_LOSS_TEACHER];
+	double weight[2] = {mix.data ? get(mix, row, 0) : 1, mix.data ? get(mix, row, 1) : 0};
+	struct divergence at = {logits, teacher, row, op->head_loss.temperature, op->head_loss.divergence, 0, 0};
+	if (weight[1] != 0)
+		divergence = divergence_of(&at);
+	put(op->operand[RH_HEAD_LOSS_LOSS], row, 0, weight[0] * task + weight[1] * divergence);
 	put(op->operand[RH_HEAD_LOSS_HIT], row, 0, best == target);
-	for (int64_t v = 0; v < w.rows; v++)
-		put(logits, 0, v, (double)op->head_loss.scale * (exp(get(logits, 0, v) - largest) / sum - (v == target)));
+	for (int64_t v = 0; v < w.rows; v++) {
+		double slope = weight[0] * (exp(get(logits, 0, v) - sum) - (v == target));
+		slope += weight[1] != 0 ? weight[1] * divergence_slope(&at, v, divergence) : 0;
+		put(logits, 0, v, (double)op->head_loss.scale * slope);
+	}
 }
 
 static void oracle_head_loss(const struct rh_op *op)
@@ -120,7 +185,9 @@ static void cost_head_loss(const struct rh_op *op, struct rh_op_cost *cost)
 	double logits = (double)op->operand[RH_HEAD_LOSS_H].rows * (double)op->operand[RH_HEAD_LOSS_W].rows;
 	int products = 1 + (op->operand[RH_HEAD_LOSS_DH].data != NULL) + (op->operand[RH_HEAD_LOSS_DW].data != NULL);
 	cost->product_flops = 2 * logits * (double)op->operand[RH_HEAD_LOSS_H].cols * products;
+	int distils = op->operand[RH_HEAD_LOSS_TEACHER].data != NULL;
 	cost->other_flops = logits * (SPECIAL + (products > 1 ? 4 : 2) + (op->operand[RH_HEAD_LOSS_DBIAS].data != NULL));
+	cost->other_flops += distils ? logits * (2 * SPECIAL + 8) : 0; /* two more softmaxes, their divergence and its slope */
 }
 
 static int64_t head_loss_touched(const struct rh_op *op, int operand)
@@ -130,9 +197,9 @@ static int64_t head_loss_touched(const struct rh_op *op, int operand)
 
 const struct op_def op_head_loss = {
         .info = {"head_loss",
-                 10,
+                 12,
                  {IN("h"), IN("w"), IN("target"), OUT("logits"), OUT("loss"), OUT("hit"), OUT_IF("dh"), ADD_TO_IF("dw"), MAYBE("bias"),
-                  ADD_TO_IF("dbias")}},
+                  ADD_TO_IF("dbias"), MAYBE("teacher"), MAYBE("mix")}},
         .check = check_head_loss,
         .oracle = oracle_head_loss,
         .cost = cost_head_loss,
