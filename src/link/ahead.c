@@ -18,11 +18,11 @@ struct copy {
 	size_t capacity;
 };
 
-/* A receive that is posted: message n has number n % messages. */
+/* A receive that is posted: the n-th has number n % messages. */
 struct asked {
 	char *bytes;
-	int64_t size;
-	int is_here; /* it was expected: its bytes are in a copy */
+	int64_t size, message; /* of the inner link's messages, this one */
+	int is_here;           /* it was expected: its bytes are in a copy */
 };
 
 struct ahead {
@@ -34,6 +34,8 @@ struct ahead {
 	struct copy *expected;
 	struct asked *asked;
 	int64_t receives, filled; /* asked for by the receiver, and given to it */
+	char *is_taken;           /* message n, taken apart, has number n % (copies + messages) */
+	int64_t next;             /* the inner link's first message that nobody asked for */
 };
 
 static struct ahead *own(struct rh_link *link)
@@ -57,11 +59,32 @@ static int send_copy(struct ahead *at, const struct waiting *message)
 /* What was expected and has arrived goes where it was asked for. */
 static void fill(struct ahead *at, int64_t received)
 {
-	for (; at->filled < at->receives && at->filled < received; at->filled++) {
+	for (; at->filled < at->receives; at->filled++) {
 		const struct asked *asked = &at->asked[at->filled % at->messages];
+		if (asked->message >= received)
+			break;
 		if (asked->is_here && asked->size && !at->inner->is_virtual)
-			memcpy(asked->bytes, at->expected[at->filled % at->copies].bytes, (size_t)asked->size);
+			memcpy(asked->bytes, at->expected[asked->message % at->copies].bytes, (size_t)asked->size);
 	}
+}
+
+static char *taken_flag(struct ahead *at, int64_t message)
+{
+	return &at->is_taken[message % (at->copies + at->messages)];
+}
+
+/* Messages that were taken apart are nobody's to ask for. */
+static int64_t next_message(struct ahead *at)
+{
+	while (at->next < at->inner->receives && *taken_flag(at, at->next))
+		at->next++;
+	return at->next;
+}
+
+/* The first message that may still be in a copy. */
+static int64_t oldest_message(struct ahead *at)
+{
+	return at->filled < at->receives ? at->asked[at->filled % at->messages].message : next_message(at);
 }
 
 /* As many as there is room for. */
@@ -90,22 +113,26 @@ static int ahead_send(struct rh_link *link, uint64_t tag, const void *bytes, int
 static int ahead_receive(struct rh_link *link, uint64_t tag, void *bytes, int64_t size)
 {
 	struct ahead *at = own(link);
-	int is_here = at->receives < at->inner->receives;
+	int64_t message = next_message(at);
+	int is_here = message < at->inner->receives;
 	if (at->receives - at->filled == at->messages)
 		return -ENOBUFS;
 	int rc = is_here ? 0 : rh_link_receive(at->inner, tag, bytes, size);
 	if (rc)
 		return rc;
-	at->asked[at->receives++ % at->messages] = (struct asked){bytes, size, is_here};
+	*taken_flag(at, message) = 0;
+	at->asked[at->receives++ % at->messages] = (struct asked){bytes, size, message, is_here};
+	at->next++;
 	return 0;
 }
 
 int rh_ahead_expect(struct rh_link *link, uint64_t tag, int64_t size)
 {
 	struct ahead *at = own(link);
-	if (at->inner->receives - at->filled >= at->copies)
+	if (at->inner->receives - oldest_message(at) >= at->copies)
 		return -ENOBUFS;
 	struct copy *copy = &at->expected[at->inner->receives % at->copies];
+	*taken_flag(at, at->inner->receives) = 0;
 	/* a link drops what has nowhere to go */
 	int rc = at->inner->is_virtual ? 0 : rh_grow(&copy->bytes, &copy->capacity, (size_t)rh_max(size, 1), 1);
 	return rc ? rc : rh_link_receive(at->inner, tag, copy->bytes, size);
@@ -116,16 +143,27 @@ int rh_ahead_unasked(struct rh_link *link, int64_t *expected, int64_t *here)
 	struct ahead *at = own(link);
 	struct rh_link_progress progress;
 	int rc = pump(at, &progress);
-	*expected = at->inner->receives - at->receives;
-	*here = rc ? 0 : rh_max(progress.received - at->receives, 0);
+	int64_t next = next_message(at);
+	*expected = at->inner->receives - next;
+	*here = rc ? 0 : rh_max(progress.received - next, 0);
 	return rc;
 }
 
 int rh_ahead_await_unasked(struct rh_link *link, int64_t count)
 {
 	struct ahead *at = own(link);
-	RH_ASSERT(at->receives + count <= at->inner->receives);
-	return at->inner->ops->wait(at->inner, 0, at->receives + count);
+	int64_t messages = next_message(at) + count;
+	RH_ASSERT(messages <= at->inner->receives);
+	return at->inner->ops->wait(at->inner, 0, messages);
+}
+
+int rh_ahead_expect_apart(struct rh_link *link, uint64_t tag, void *bytes, int64_t size)
+{
+	struct ahead *at = own(link);
+	if (at->inner->receives - oldest_message(at) >= at->copies)
+		return -ENOBUFS;
+	*taken_flag(at, at->inner->receives) = 1;
+	return rh_link_receive(at->inner, tag, bytes, size);
 }
 
 int64_t rh_ahead_expected(const struct rh_link *link)
@@ -141,12 +179,11 @@ static int ahead_progress(struct rh_link *link, struct rh_link_progress *out)
 	return rc;
 }
 
-static int ahead_wait(struct rh_link *link, int64_t sent, int64_t received)
+/* Until so many sends are copied, and so many messages of the inner link are here. */
+static int wait_inner(struct ahead *at, int64_t sent, int64_t received)
 {
-	struct ahead *at = own(link);
 	struct rh_link_progress progress;
 	int rc = 0;
-	sent = received > at->filled ? at->posted : sent; /* what the peer answers may be among what is not copied yet */
 	while (!rc && at->copied < sent) {
 		rc = pump(at, &progress);
 		if (!rc && at->copied < sent)
@@ -156,6 +193,21 @@ static int ahead_wait(struct rh_link *link, int64_t sent, int64_t received)
 	if (!rc)
 		fill(at, received);
 	return rc;
+}
+
+static int ahead_wait(struct rh_link *link, int64_t sent, int64_t received)
+{
+	struct ahead *at = own(link);
+	if (received <= at->filled)
+		return wait_inner(at, sent, 0);
+	RH_ASSERT(received <= at->receives);
+	/* what the peer answers may be among what is not copied yet */
+	return wait_inner(at, at->posted, at->asked[(received - 1) % at->messages].message + 1);
+}
+
+int rh_ahead_await(struct rh_link *link, int64_t messages)
+{
+	return wait_inner(own(link), own(link)->posted, messages);
 }
 
 static void ahead_abort(struct rh_link *link, const char *line)
@@ -176,6 +228,7 @@ static void ahead_close(struct rh_link *link)
 	rh_free(at->copy);
 	rh_free(at->expected);
 	rh_free(at->asked);
+	rh_free(at->is_taken);
 	rh_free(at->waiting);
 	rh_free(at);
 }
@@ -198,19 +251,22 @@ int rh_ahead_open(struct rh_link *inner, int64_t copies, int64_t messages, struc
 	                       .waiting = rh_alloc((size_t)messages, sizeof *made->waiting),
 	                       .expected = rh_alloc((size_t)copies, sizeof *made->expected),
 	                       .asked = rh_alloc((size_t)messages, sizeof *made->asked),
+	                       .is_taken = rh_alloc((size_t)(copies + messages), 1),
 	                       .copies = copies,
 	                       .messages = messages,
 	                       .posted = inner->sends,
 	                       .copied = inner->sends,
 	                       .receives = inner->receives,
-	                       .filled = inner->receives};
+	                       .filled = inner->receives,
+	                       .next = inner->receives};
 	made->base.ops = &ahead_ops;
 	*out = &made->base;
-	if (made->copy && made->waiting && made->expected && made->asked)
+	if (made->copy && made->waiting && made->expected && made->asked && made->is_taken)
 		return 0;
 	rh_free(made->copy);
 	rh_free(made->expected);
 	rh_free(made->asked);
+	rh_free(made->is_taken);
 	rh_free(made->waiting);
 	rh_free(made);
 	return -ENOMEM;

@@ -21,4 +21,10 @@ int rh_ahead_await_unasked(struct rh_link *link, int64_t count) RH_MUST;
 /* Messages that were expected or asked for. */
 int64_t rh_ahead_expected(const struct rh_link *link);
 
+/* Likewise, but no receive asks for it later: it goes to `bytes`, which the link owns until it is here, and is not among the messages that
+ * the link counts. So it can be read before those that were sent earlier are asked for. */
+int rh_ahead_expect_apart(struct rh_link *link, uint64_t tag, void *bytes, int64_t size) RH_MUST;
+/* Until so many messages are here, as rh_ahead_expected counts them. */
+int rh_ahead_await(struct rh_link *link, int64_t messages) RH_MUST;
+
 #endif

@@ -101,6 +101,39 @@ static void test_ahead_what_is_expected_comes_before_it_is_asked_for(void **stat
 	rh_link_close(end[1]);
 }
 
+/* Of each three messages the last is taken apart, before the two ahead of it are asked for; these come in their order, as if it were none of
+ * the link's. */
+static void test_ahead_a_message_is_taken_apart(void **state)
+{
+	(void)state;
+	const struct rh_pair_options options = {.messages = ALL, .latency_ns = 300000, .seed = check_seed()};
+	struct rh_link *end[2], *outer;
+	char bytes[ALL][BYTES], there[ALL][BYTES];
+	check_ok(rh_pair_open(&options, end));
+	check_ok(rh_ahead_open(end[1], COPIES, MESSAGES, &outer));
+	end[1] = outer;
+	for (int i = 0; i < ALL; i++) {
+		memset(bytes[i], i, sizeof bytes[i]);
+		check_ok(rh_link_send(end[0], (uint64_t)i, bytes[i], 1 + i * 5));
+	}
+	for (int i = 0; i + 2 < ALL; i += 3) {
+		for (int k = i; k < i + 2; k++)
+			check_ok(rh_ahead_expect(end[1], (uint64_t)k, 1 + k * 5));
+		check_ok(rh_ahead_expect_apart(end[1], (uint64_t)i + 2, there[i + 2], 1 + (i + 2) * 5));
+		assert_int_equal(rh_ahead_expect(end[1], (uint64_t)i + 3, 1 + (i + 3) * 5), -ENOBUFS);
+		check_ok(rh_ahead_await(end[1], i + 3));
+		assert_memory_equal(bytes[i + 2], there[i + 2], (size_t)(1 + (i + 2) * 5));
+		for (int k = 0; k < 2; k++) {
+			check_ok(rh_link_receive(end[1], (uint64_t)(i + k), there[i + k], 1 + (i + k) * 5));
+			assert_int_equal(end[1]->receives, i / 3 * 2 + k + 1);
+			check_ok(end[1]->ops->wait(end[1], 0, end[1]->receives));
+			assert_memory_equal(bytes[i + k], there[i + k], (size_t)(1 + (i + k) * 5));
+		}
+	}
+	rh_link_close(end[0]);
+	rh_link_close(end[1]);
+}
+
 static void test_ahead_an_abort_reaches_the_peer(void **state)
 {
 	(void)state;
@@ -158,6 +191,7 @@ int main(void)
 	        cmocka_unit_test(test_ahead_tells_what_is_here_before_it_is_asked_for),
 	        cmocka_unit_test(test_ahead_as_many_as_copies_are_done_without_the_peer),
 	        cmocka_unit_test(test_ahead_what_is_expected_comes_before_it_is_asked_for),
+	        cmocka_unit_test(test_ahead_a_message_is_taken_apart),
 	        cmocka_unit_test(test_ahead_an_abort_reaches_the_peer),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
