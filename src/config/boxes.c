@@ -164,14 +164,40 @@ static int check_neighbours(const struct asking *at)
 	return 0;
 }
 
+static const char *const of_fluidpipe[] = {"fluidpipe_recipe",    "fluidpipe_ahead",       "fluidpipe_alpha1", "fluidpipe_alpha2",
+                                           "fluidpipe_weighting", "fluidpipe_temperature", "fluidpipe_kl"};
+enum { OF_FLUIDPIPE = sizeof of_fluidpipe / sizeof *of_fluidpipe, FIRST_OF_LOSS = 4 };
+
+/* Alphas by the recipe where they are not given. */
+static int choose_alphas(const struct asking *at)
+{
+	struct rh_config *config = at->config;
+	static const double of_recipe[] = {1, 0.5, 0.9};
+	const char *const name[] = {"fluidpipe_alpha1", "fluidpipe_alpha2"};
+	double *const alpha[] = {&config->fluidpipe_alpha1, &config->fluidpipe_alpha2}, own = of_recipe[config->fluidpipe_recipe / 2];
+	for (int i = 0; i < 2; i++) {
+		if (!given(at, name[i]))
+			*alpha[i] = own;
+		if (config->fluidpipe_weighting == RH_WEIGHTING_SUM && *alpha[i] < 1 && *alpha[i] != own)
+			return config_entry_fail(given(at, name[i]),
+			                         "has no effect with fluidpipe_weighting: sum; write 1, with which that "
+			                         "box does not distil, or remove it");
+	}
+	for (int i = FIRST_OF_LOSS; i < OF_FLUIDPIPE && *alpha[0] == 1 && *alpha[1] == 1; i++)
+		if (chosen(at, of_fluidpipe[i]))
+			return config_entry_fail(chosen(at, of_fluidpipe[i]),
+			                         "has no effect where no box distils; choose another fluidpipe_recipe, or remove it");
+	return 0;
+}
+
 static int check_fluidpipe(const struct asking *at)
 {
 	const struct rh_config *config = at->config;
-	static const char *const own[] = {"fluidpipe_recipe", "fluidpipe_ahead"};
+	enum { MOST_MICRO_BATCHES = 38 }; /* of a step, all of which box 2 keeps until box 1's logits of it are there */
 	if (config->mode != RH_MODE_FLUIDPIPE) {
-		for (int i = 0; i < 2; i++)
-			if (chosen(at, own[i]))
-				return config_entry_fail(chosen(at, own[i]),
+		for (int i = 0; i < OF_FLUIDPIPE; i++)
+			if (chosen(at, of_fluidpipe[i]))
+				return config_entry_fail(chosen(at, of_fluidpipe[i]),
 				                         "has no effect in mode %s; write mode: fluidpipe, or remove it",
 				                         mode_name(config->mode));
 		return 0;
@@ -185,7 +211,13 @@ static int check_fluidpipe(const struct asking *at)
 		                         "mode fluidpipe does not evaluate while it trains: write no, and run eval on the result");
 	if (config->link_dtype != RH_LINK_DTYPE_SAME)
 		return config_entry_fail(given(at, "link_dtype"), "mode fluidpipe sends activations as they are: remove it");
-	return 0;
+	int rc = choose_alphas(at);
+	if (!rc && rh_config_distils(config, 1) && config->gradient_accumulation_steps > MOST_MICRO_BATCHES)
+		return config_entry_fail(given(at, "gradient_accumulation_steps"),
+		                         "box 2 of mode fluidpipe distils steps of at most %d micro-batches: lower it, or write "
+		                         "fluidpipe_alpha2: 1",
+		                         (int)MOST_MICRO_BATCHES);
+	return rc;
 }
 
 static const char *const of_idle[] = {"fluidpipe_freeze",          "fluidpipe_idle_sampler", "fluidpipe_idle_steps",
@@ -205,6 +237,9 @@ static int check_idle(const struct asking *at)
 		if (chosen(at, of_idle[i]))
 			return config_entry_fail(chosen(at, of_idle[i]),
 			                         "has no effect without fluidpipe_idle_sampler: choose one, or remove it");
+	if (config->fluidpipe_idle_sampler && (rh_config_distils(config, 0) || rh_config_distils(config, 1)))
+		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
+		                         "such steps do not distil yet: write fluidpipe_recipe: FP-ND or FP-ND-EL without alphas, or remove it");
 	if (config->fluidpipe_idle_sampler && config->packing)
 		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
 		                         "draws rows, several of which packing: true puts into one: write packing: false, or remove it");
@@ -239,13 +274,17 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 {
 	struct asking at = {&draft->config, entries};
 	struct rh_config *config = at.config;
-	static const char *const idle[] = {"boxes",           "box",        "link_below",       "link_above",        "link_peer_below",
-	                                   "link_peer_above", "box_cuts",   "admission_limits", "max_version_drift", "box_hardware",
-	                                   "link_transport",  "link_dtype", "fluidpipe_recipe", "fluidpipe_ahead"};
+	static const char *const idle[] = {"boxes",           "box",       "link_below",       "link_above",        "link_peer_below",
+	                                   "link_peer_above", "box_cuts",  "admission_limits", "max_version_drift", "box_hardware",
+	                                   "link_transport",  "link_dtype"};
 	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < sizeof idle / sizeof *idle; i++)
 		if (chosen(&at, idle[i]))
 			return config_entry_fail(chosen(&at, idle[i]),
 			                         "has no effect in mode local; write mode: sync-pp, paci or fluidpipe, or remove it");
+	for (int i = 0; config->mode == RH_MODE_LOCAL && i < OF_FLUIDPIPE; i++)
+		if (chosen(&at, of_fluidpipe[i]))
+			return config_entry_fail(chosen(&at, of_fluidpipe[i]),
+			                         "has no effect in mode local; write mode: fluidpipe, or remove it");
 	if (config->mode == RH_MODE_LOCAL)
 		return check_idle(&at);
 	ask_launchers(config);

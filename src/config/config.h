@@ -17,7 +17,11 @@ enum rh_transport { RH_TRANSPORT_TCP, RH_TRANSPORT_MPI, RH_TRANSPORT_NCCL };
 /* How boxes cooperate: each alone; one pipeline that computes what one box would; one without a flush; one without gradients between
  * boxes. */
 enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP, RH_MODE_PACI, RH_MODE_FLUIDPIPE };
-enum rh_recipe { RH_RECIPE_ND, RH_RECIPE_ND_EL };
+/* Of two boxes without gradients between them: no distillation, balanced, mostly the task; odd ones with an extra layer in box 1. */
+enum rh_recipe { RH_RECIPE_ND, RH_RECIPE_ND_EL, RH_RECIPE_DB, RH_RECIPE_DB_EL, RH_RECIPE_DT, RH_RECIPE_DT_EL };
+/* Task and distillation: alpha and 1 - alpha of them, or their sum. */
+enum rh_weighting { RH_WEIGHTING_CONVEX, RH_WEIGHTING_SUM };
+enum rh_kl { RH_KL_FORWARD, RH_KL_REVERSE };
 /* Which samples the opportunistic steps of mode fluidpipe train on: data/opportunistic.h. In the order of the key's words. */
 enum rh_opportunistic_sampler {
 	RH_OPPORTUNISTIC_NONE,
@@ -145,14 +149,18 @@ struct rh_config {
 	char *save; /* doctor: where the profile goes, a path or a name; NULL: nowhere */
 	/* several boxes */
 	enum rh_mode mode;
-	int64_t boxes, box;                      /* how many; which this is, from 1. 0: unset */
-	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: by speeds and memory */
-	struct rh_list admission_limits;         /* mode paci: most units that each box has in flight; empty: [boxes, ... 1] */
-	int64_t max_version_drift;               /* mode paci: 0: no bound */
+	int64_t boxes, box;              /* how many; which this is, from 1. 0: unset */
+	struct rh_list box_cuts;         /* the first layer of each box but the first; empty: by speeds and memory */
+	struct rh_list admission_limits; /* mode paci: most units that each box has in flight; empty: [boxes, ... 1] */
+	int64_t max_version_drift;       /* mode paci: 0: no bound */
 	enum rh_paci_backward paci_backward;
 	enum rh_recipe fluidpipe_recipe;
-	int64_t fluidpipe_ahead;                 /* messages */
-	int fluidpipe_freeze;                    /* box 1 learns nothing */
+	int64_t fluidpipe_ahead;                   /* messages */
+	double fluidpipe_alpha1, fluidpipe_alpha2; /* resolved; 1: that box does not distil */
+	double fluidpipe_temperature;
+	enum rh_weighting fluidpipe_weighting;
+	enum rh_kl fluidpipe_kl;
+	int fluidpipe_freeze; /* box 1 learns nothing */
 	/* opportunistic steps: most of an epoch, -1: any number; bytes of samples that are kept; a log to be followed, or NULL */
 	enum rh_opportunistic_sampler fluidpipe_idle_sampler;
 	int64_t fluidpipe_idle_steps, fluidpipe_idle_store;
@@ -160,14 +168,14 @@ struct rh_config {
 	char *fluidpipe_idle_replay;
 	struct rh_list parts;                    /* join: directories */
 	enum rh_link_dtype link_dtype;
-	enum rh_transport link_transport;        /* MPI: the addresses and hashes below are NULL */
-	char *link_identity;                     /* this box's key file */
-	char *link_below, *link_above;           /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */
-	char *link_peer_below, *link_peer_above; /* hashes of their certificates; NULL: plain, on this machine */
+	enum rh_transport link_transport;                     /* MPI: the addresses and hashes below are NULL */
+	char *link_identity;                                  /* this box's key file */
+	char *link_below, *link_above;                        /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */
+	char *link_peer_below, *link_peer_above;              /* hashes of their certificates; NULL: plain, on this machine */
 	struct rh_list link_mbit_per_second, link_latency_ms; /* rh_config_link reads them */
-	struct rh_list box_hardware;             /* plan: each box's profile; empty: all like the machine that is planned for */
-	double link_timeout, link_give_up;       /* seconds */
-	int64_t measure_seconds;                 /* doctor */
+	struct rh_list box_hardware;       /* plan: each box's profile; empty: all like the machine that is planned for */
+	double link_timeout, link_give_up; /* seconds */
+	int64_t measure_seconds;           /* doctor */
 
 	int json;    /* --json */
 	char *gantt; /* of plan: --gantt FILE.svg, borrowed from the command line */
@@ -201,6 +209,12 @@ int rh_config_print(const struct rh_config *config, struct rh_text *out) RH_MUST
 /* A number of link_mbit_per_second or link_latency_ms: of link 0, that of boxes 1 and 2, or one above it; way 0: up, 1: down. 0: none is
  * given. */
 double rh_config_link(const struct rh_config *config, const struct rh_list *list, int link, int way);
+
+/* Mode fluidpipe: does a box, from 0, learn from the other's logits? */
+static inline int rh_config_distils(const struct rh_config *config, int box)
+{
+	return config->mode == RH_MODE_FLUIDPIPE && (box ? config->fluidpipe_alpha2 : config->fluidpipe_alpha1) < 1;
+}
 
 /* The keys in which boxes that train one model must agree, as name=value lines. */
 int rh_config_print_shared(const struct rh_config *config, struct rh_text *out) RH_MUST;

@@ -254,9 +254,22 @@ const struct config_key config_keys[] = {
 	    .help = "what a backward of schedule paci works with: recompute, activations made again under the weights of now; stored, "
 	            "activations kept from the forward, in device memory, and the weights of now; stash, the weights of the forward, of "
 	            "which host memory holds older versions. For comparison"),
-	KEY(KEY_CHOICE, fluidpipe_recipe, VERB_RUNS, .fallback = "FP-ND", .choices = WORDS("FP-ND", "FP-ND-EL"),
-	    .help = "mode fluidpipe: FP-ND, the boxes learn from the data alone; -EL, box 1 has an extra layer below its own head, which begins "
-	            "as a copy of box 2's first"),
+	KEY(KEY_CHOICE, fluidpipe_recipe, VERB_RUNS, .fallback = "FP-ND",
+	    .choices = WORDS("FP-ND", "FP-ND-EL", "FP-DB", "FP-DB-EL", "FP-DT", "FP-DT-EL"),
+	    .help = "mode fluidpipe: FP-ND, the boxes learn from the data alone; of classifications also FP-DB and FP-DT, each distils the "
+	            "other's logits, with alphas of 0.5 and 0.9; -EL, box 1 has an extra layer below its own head, which begins as a copy of "
+	            "box 2's first"),
+	KEY(KEY_REAL, fluidpipe_alpha1, VERB_RUNS, .fallback = "1", .most = 1,
+	    .help = "mode fluidpipe: box 1's loss is so much of the task's and the rest of the distillation's; 1: no logits come back; unset: "
+	            "by the recipe"),
+	KEY(KEY_REAL, fluidpipe_alpha2, VERB_RUNS, .fallback = "1", .most = 1, .help = "likewise of box 2; 1: no logits go up"),
+	KEY(KEY_CHOICE, fluidpipe_weighting, VERB_RUNS, .fallback = "convex", .choices = WORDS("convex", "sum"),
+	    .help = "mode fluidpipe: convex, by the alphas; sum, the task's loss and the distillation's, both whole, in boxes whose alpha is "
+	            "not 1"),
+	KEY(KEY_REAL, fluidpipe_temperature, VERB_RUNS, .fallback = "1", .most = 1000, .bounds = BOUND_ABOVE_LEAST,
+	    .help = "mode fluidpipe: both logits are divided by it before their softmax, and the divergence is multiplied by its square"),
+	KEY(KEY_CHOICE, fluidpipe_kl, VERB_RUNS, .fallback = "forward", .choices = WORDS("forward", "reverse"),
+	    .help = "mode fluidpipe: forward, KL(teacher || student); reverse, KL(student || teacher)"),
 	KEY(KEY_INTEGER, fluidpipe_ahead, VERB_RUNS, .fallback = "16", .least = 1, .most = 40, .own = 1,
 	    .help = "mode fluidpipe: the most messages, one a micro-batch and two a step, that a box keeps: box 1 those that box 2 does not "
 	            "have yet, box 2 those that come before it needs them"),

@@ -88,6 +88,8 @@ int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limit
 		rc = rh_grow(&batch->target, &batch->capacity[4], trained, sizeof *batch->target);
 	if (!rc)
 		rc = rh_grow(&batch->type, &batch->capacity[5], tokens, sizeof *batch->type);
+	if (!rc)
+		rc = rh_grow(&batch->sample, &batch->capacity[7], documents, sizeof *batch->sample);
 	if (!rc && limits->pixels)
 		rc = rh_grow(&batch->pixel, &batch->capacity[6], tokens * (size_t)limits->pixels, sizeof *batch->pixel);
 	return rc;
@@ -231,11 +233,13 @@ int rh_batch_outline(const struct rh_dataset *dataset, const int64_t *rows, int6
 	batch->pixels = dataset->images ? rh_images_pixels(dataset->images) : 0;
 	batch->start[0] = 0;
 	for (int64_t i = 0; i < count; i++)
-		for (int64_t d = dataset->row_document[rows[i]]; d < dataset->row_document[rows[i] + 1]; d++)
+		for (int64_t d = dataset->row_document[rows[i]]; d < dataset->row_document[rows[i] + 1]; d++) {
+			batch->sample[batch->documents] = (int32_t)rows[i];
 			if (dataset->images)
 				add_image(batch, dataset, dataset->document_start[d]);
 			else
 				add_document(batch, dataset, dataset->document_start[d], dataset->document_start[d + 1]);
+		}
 	return 0;
 }
 
@@ -278,5 +282,6 @@ void rh_batch_free(struct rh_batch *batch)
 	rh_free(batch->target);
 	rh_free(batch->type);
 	rh_free(batch->pixel);
+	rh_free(batch->sample);
 	*batch = (struct rh_batch){0};
 }

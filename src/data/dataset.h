@@ -158,8 +158,10 @@ struct rh_batch {
 	int is_typed;       /* the model has types */
 	float *pixel;       /* (tokens, pixels) */
 	int64_t pixels;     /* 0: texts */
+	int32_t *sample;    /* (documents) the row of the dataset that each is of */
+	int names_samples;  /* set by the caller: a box that gets the batch is to know them */
 	uint32_t draw;      /* set by the caller: of hidden tokens, epoch + 1; 0: an evaluation, always the same */
-	size_t capacity[7]; /* of the seven arrays, in items */
+	size_t capacity[8]; /* of the arrays, in items */
 };
 /* Makes room once, so that rh_batch_make never allocates for batches within the limits. */
 int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limits) RH_MUST;

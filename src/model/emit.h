@@ -28,6 +28,7 @@ struct rh_micro_shape {
 	int64_t choices;   /* vocabulary entries whose logits come back beside the loss */
 	int64_t typed;     /* tokens that come with a type: all, or 0 */
 	int64_t pixels;    /* of images: numbers that come with each token, a patch or zeros; else 0 */
+	int64_t taught;    /* teacher's logits that come with each head row, as many as the head has outputs; 0: no distillation */
 };
 
 /* Of all tokens' pixels. */
@@ -36,9 +37,10 @@ static inline int64_t rh_micro_shape_pixel_bytes(const struct rh_micro_shape *sh
 	return shape->tokens * shape->pixels * (int64_t)sizeof(float);
 }
 
-/* What travels with a micro-batch lies in one buffer: integers, I32, and the pixels of images, F32, each run aligned. */
+/* What travels with a micro-batch lies in one buffer: integers, I32, and the pixels of images and what a teacher says, F32, each run
+ * aligned. */
 struct rh_micro_layout {
-	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel; /* byte offsets */
+	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel, teacher, mix; /* byte offsets */
 	int64_t bytes;
 };
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);

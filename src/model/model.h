@@ -129,6 +129,12 @@ enum rh_multiply {
 	RH_MULTIPLY_F8        /* of 8-bit operands, summed in fp32 */
 };
 
+/* How a head learns from a teacher's logits (HEAD_LOSS of device/op.h). */
+struct rh_distillation {
+	float temperature;
+	enum rh_divergence divergence;
+};
+
 struct rh_model {
 	const struct rh_model_config *config; /* borrowed */
 	enum rh_dtype dtype;
@@ -143,12 +149,13 @@ struct rh_model {
 	int blocks;
 	struct rh_layer *layer; /* of the whole model [0] embedding, [layers-1] head */
 	int layers;
-	int routed_layers;     /* of the whole model, those that have experts */
-	int first_layer;       /* the number of layer[0] in the whole model: of a box's part (rh_model_keep) not always 0 */
-	int first_trained;     /* lowest layer that has a trainable block; below 0: one in another box */
-	int tap;               /* the layer whose input another box gets, too (mode fluidpipe); 0: none */
-	int64_t cache_columns; /* keys and values of a token in all layers */
-	int ropes;             /* rope tables that layers ask for; of each that for short and for long micro-batches */
+	int routed_layers;                   /* of the whole model, those that have experts */
+	int first_layer;                     /* the number of layer[0] in the whole model: of a box's part (rh_model_keep) not always 0 */
+	int first_trained;                   /* lowest layer that has a trainable block; below 0: one in another box */
+	int tap;                             /* the layer whose input another box gets, too (mode fluidpipe); 0: none */
+	struct rh_distillation distillation; /* of micro-batches that come with a teacher's logits; set as `multiply` is */
+	int64_t cache_columns;               /* keys and values of a token in all layers */
+	int ropes;                           /* rope tables that layers ask for; of each that for short and for long micro-batches */
 	struct rh_rope_table rope[RH_ROPES][2];
 };
 

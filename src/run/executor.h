@@ -61,10 +61,11 @@ struct rh_micro_batch {
 	struct rh_micro_shape shape;
 	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice, *type;
 	const float *pixel;          /* (tokens, shape.pixels), where there are any; NULL on simulated devices, which read none */
+	const float *teacher, *mix;  /* (head_rows, shape.taught), (head_rows, 2) of HEAD_LOSS, where a teacher has logits; likewise */
 	float *loss;                 /* (head_rows) */
 	double *load_balancing_loss; /* (1) rh_load_balancing_loss; its mean over a step's micro-batches belongs to the step's loss */
 	int32_t *hit;                /* (head_rows) */
-	float *scores;               /* (head_rows, score_cols): forward-only */
+	float *scores;               /* (head_rows, rh_executor_score_cols) */
 };
 
 /* One whose integers nobody reads, for simulated devices: each array is `any`. */
@@ -72,6 +73,12 @@ static inline struct rh_micro_batch rh_micro_batch_of(struct rh_micro_shape shap
 {
 	return (struct rh_micro_batch){
 	        .shape = shape, .ids = any, .position = any, .start_q = any, .start_k = any, .head_row = any, .target = any, .type = any};
+}
+
+/* Logits that come back of each head row: in training the choices that its micro-batch asks for. */
+static inline int64_t rh_executor_score_cols(const struct rh_executor_options *options, int trains, const struct rh_micro_shape *shape)
+{
+	return trains ? shape->choices : options->score_cols;
 }
 
 /* Bytes beside the store's. host: what rh_executor_create maps, to the byte: boundary buffers, staging of integers and results; at most,

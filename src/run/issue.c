@@ -243,7 +243,7 @@ static void begin_emission(struct run_device *on, const struct rh_command *comma
 static struct rh_head_out results(struct run_device *on, int number)
 {
 	const struct rh_executor_options *options = &on->executor->options;
-	int64_t rows = on->emit.shape.head_rows, cols = on->executor->trains ? 0 : options->score_cols;
+	int64_t rows = on->emit.shape.head_rows, cols = rh_executor_score_cols(options, on->executor->trains, &on->emit.shape);
 	struct rh_result_layout at = rh_plan_result_layout(options->model, &on->emit.shape, cols);
 	if (number < 0)
 		return (struct rh_head_out){0};
@@ -253,7 +253,7 @@ static struct rh_head_out results(struct run_device *on, int number)
 	                           .hit = rh_view_of(memory + at.hit, RH_I32, rows, 1)};
 	if (options->model->router_aux_loss_coef != 0)
 		head.load = rh_view_of(memory + at.load, RH_F32, 1, 2 * options->model->config->experts);
-	if (cols && options->infer_logits)
+	if (cols && options->infer_logits && !on->executor->trains)
 		head.logits = scores;
 	else if (cols)
 		head.choice = scores;

@@ -197,12 +197,13 @@ int lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
 
 int lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
-	int64_t cols = to->call.trains ? 0 : to->options->score_cols;
 	if (to->options->plan->feeds) /* another box has them */
 		count = 0;
 	for (int64_t place = first; place < first + count; place++) {
 		struct rh_command command = lower_plain(RH_COMMAND_OUTPUT, to->caller, step);
-		int64_t bytes = rh_plan_result_layout(to->options->model, &to->batch[place].shape, cols).bytes;
+		const struct rh_micro_shape *shape = &to->batch[place].shape;
+		int64_t cols = rh_executor_score_cols(to->options, to->call.trains, shape);
+		int64_t bytes = rh_plan_result_layout(to->options->model, shape, cols).bytes;
 		command.micro_batch = rh_int32(place - first);
 		command.from = lower_place(-1, RH_ROOM_HOST_RESULT, place, 0, bytes);
 		lower_await(to, to->caller, to->output[place], RH_WAIT_NEEDS);

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* A micro-batch's integers, and its pixels if it has images, in the layout that devices expect. */
+/* A micro-batch's integers, its pixels if it has images, and its teacher's logits, in the layout that devices expect. */
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch)
 {
 	char *to = executor->micro[place];
@@ -25,6 +25,10 @@ void run_stage_micro(struct rh_executor *executor, int64_t place, const struct r
 		memcpy(to + at.type, batch->type, (size_t)batch->shape.typed * 4);
 	if (batch->pixel)
 		memcpy(to + at.pixel, batch->pixel, (size_t)(batch->shape.tokens * batch->shape.pixels) * sizeof *batch->pixel);
+	if (batch->shape.taught && batch->teacher) {
+		memcpy(to + at.teacher, batch->teacher, (size_t)(batch->shape.head_rows * batch->shape.taught) * sizeof *batch->teacher);
+		memcpy(to + at.mix, batch->mix, (size_t)batch->shape.head_rows * 2 * sizeof *batch->mix);
+	}
 	if (batch->choice)
 		memcpy(to + at.choice, batch->choice, (size_t)batch->shape.choices * 4);
 }
@@ -35,7 +39,7 @@ void run_collect_result(struct rh_executor *executor, int64_t place)
 	const char *from = executor->result[place];
 	if (executor->options.plan->feeds) /* another box has them */
 		return;
-	int64_t cols = executor->trains ? 0 : executor->options.score_cols, rows = batch->shape.head_rows;
+	int64_t cols = rh_executor_score_cols(&executor->options, executor->trains, &batch->shape), rows = batch->shape.head_rows;
 	struct rh_result_layout at = rh_plan_result_layout(executor->options.model, &batch->shape, cols);
 	if (batch->loss)
 		memcpy(batch->loss, from + at.loss, (size_t)rows * 4);

@@ -120,7 +120,7 @@ int box_share_stretch(struct training *run, int64_t first, int64_t *steps, int64
 }
 
 /* A micro-batch's arrays of 32-bit integers, one after the other. */
-enum { ARRAYS = 5 };
+enum { ARRAYS = 6 };
 struct array {
 	int32_t *item;
 	int64_t items;
@@ -128,11 +128,10 @@ struct array {
 
 static struct array array_of(const struct rh_batch *batch, int which)
 {
-	const struct array all[ARRAYS] = {{batch->ids, batch->tokens},
-	                                  {batch->position, batch->tokens},
-	                                  {batch->start, batch->documents + 1},
-	                                  {batch->head_row, batch->trained},
-	                                  {batch->target, batch->trained}};
+	const struct array all[ARRAYS] = {
+	        {batch->ids, batch->tokens},          {batch->position, batch->tokens},
+	        {batch->start, batch->documents + 1}, {batch->head_row, batch->trained},
+	        {batch->target, batch->trained},      {batch->sample, batch->names_samples ? batch->documents : 0}};
 	return all[which];
 }
 
@@ -190,12 +189,24 @@ int64_t box_shapes_tokens(const int64_t *shapes, int64_t m)
 	return shapes[1 + SHAPE * m];
 }
 
-int64_t box_shapes_bytes(const int64_t *shapes)
+int64_t box_shapes_targets(const int64_t *shapes)
+{
+	int64_t targets = 0;
+	for (int64_t m = 0; m < shapes[0]; m++)
+		targets += shapes[1 + SHAPE * m + 3];
+	return targets;
+}
+
+int64_t box_shapes_bytes(const int64_t *shapes, int names_samples)
 {
 	int64_t bytes = 0;
 	for (int64_t m = 0; m < shapes[0]; m++) {
 		const int64_t *shape = shapes + 1 + SHAPE * m;
-		const struct rh_batch batch = {.tokens = shape[0], .documents = shape[1], .longest = shape[2], .trained = shape[3]};
+		const struct rh_batch batch = {.tokens = shape[0],
+		                               .documents = shape[1],
+		                               .longest = shape[2],
+		                               .trained = shape[3],
+		                               .names_samples = names_samples};
 		bytes += box_batches_bytes(&batch, 1);
 	}
 	return bytes;

@@ -24,6 +24,7 @@ enum box_message {
 	BOX_EVAL_RESULT,
 	BOX_HEAD,
 	BOX_REPORT,
+	BOX_LOGITS,
 	BOX_STEP_MESSAGES
 };
 uint64_t box_tag_of(int64_t step, enum box_message message);
@@ -38,7 +39,8 @@ int64_t box_shapes_items(const struct training *run);
 void box_shapes_of(const struct rh_batch *batch, int64_t count, int64_t *shapes);
 /* Tokens of micro-batch m of such shapes, and bytes of all their arrays as a message. */
 int64_t box_shapes_tokens(const int64_t *shapes, int64_t m);
-int64_t box_shapes_bytes(const int64_t *shapes);
+int64_t box_shapes_targets(const int64_t *shapes); /* of all */
+int64_t box_shapes_bytes(const int64_t *shapes, int names_samples);
 /* The shapes that box 1 spoke of, of `most` micro-batches, become those of the batches. */
 int box_shapes_set(struct rh_batch *batches, int64_t most, const int64_t *shapes) RH_MUST;
 /* Bytes of the batches' arrays as a message; and between the two. */

@@ -2,6 +2,7 @@
  *
  *   adapter_model.safetensors + adapter_config.json, or model*.safetensors + config.json + tokenizer files
  *   optimizer.safetensors   the optimizer's state; fp32 masters too where the weights' own file holds less (full fine-tuning in bf16)
+ *   teacher_logits.safetensors  of mode fluidpipe: what box 1 distils, or what box 2 keeps for it (train/fluidpipe_logits.h)
  *   published.safetensors   of a run of stale weights that stopped between two saves: the weights that its next step computes with
  *   trainer_state.json      for Hugging Face readers
  *   run_state.json          what no other file holds, exactly

@@ -4,7 +4,7 @@
 
 #include "core/file.h"
 #include "core/text.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint_writer.h"
 #include "train/tensors.h"
 #include "train/write_ring.h"
 
@@ -53,6 +53,10 @@ struct checkpoint_job {
 	const struct rh_session *session;
 	struct checkpoint_kept kept; /* newest: this one's step */
 	struct rh_text trainer, run, config;
+	struct {
+		const char *name;
+		struct rh_text text;
+	} beside[RH_CHECKPOINT_BESIDE]; /* struct rh_checkpoint_beside's; without bytes: no file */
 	struct checkpoint_fixed *fixed;
 	struct rh_write_ring *ring;                /* that tensors go through; NULL: none */
 	void (*written)(void *context, int block); /* of the store nothing of the block is read any more; NULL: nobody asks */

@@ -16,6 +16,8 @@ enum writer_state { IDLE, WRITING, WRITTEN };
 struct rh_checkpoint_writer {
 	const struct rh_session *session;
 	struct rh_write_ring ring; /* the thread's own; of no bytes: there is none */
+	struct rh_checkpoint_beside beside[RH_CHECKPOINT_BESIDE];
+	int besides;
 	pthread_t thread;
 	int started;
 	pthread_mutex_t lock; /* of all that follows */
@@ -105,6 +107,12 @@ out:
 	return rc;
 }
 
+void rh_checkpoint_writer_add(struct rh_checkpoint_writer *writer, const struct rh_checkpoint_beside *beside)
+{
+	RH_ASSERT(writer->state == IDLE && writer->besides < RH_CHECKPOINT_BESIDE);
+	writer->beside[writer->besides++] = *beside;
+}
+
 void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer)
 {
 	if (!writer)
@@ -142,8 +150,14 @@ int rh_checkpoint_writer_begin(struct rh_checkpoint_writer *writer, const struct
 {
 	RH_ASSERT(writer->state == IDLE); /* then the thread touches nothing */
 	int rc = checkpoint_job_make(writer->session, state, trainer, &writer->fixed, &writer->job);
-	if (rc)
+	for (int i = 0; !rc && i < writer->besides; i++) {
+		writer->job.beside[i].name = writer->beside[i].name;
+		rc = writer->beside[i].print(writer->beside[i].context, &writer->job.beside[i].text);
+	}
+	if (rc) {
+		checkpoint_job_free(&writer->job);
 		return rc;
+	}
 	writer->job.kept.common = common;
 	int stands_still = rh_checkpoint_stands_still(writer->session);
 	writer->fault = (struct rh_fault){0};

@@ -1,5 +1,6 @@
 #include "train/fluidpipe.h"
 
+#include "core/minmax.h"
 #include "link/ahead.h"
 #include "train/box_output.h"
 #include "train/checkpoint.h"
@@ -21,6 +22,8 @@ static int recreate(struct rh_session *session, const struct rh_model_config *co
 		return rc;
 	made->multiply = before->multiply;
 	made->chunk = before->chunk;
+	made->distillation.temperature = (float)session->config->fluidpipe_temperature;
+	made->distillation.divergence = session->config->fluidpipe_kl == RH_KL_REVERSE ? RH_DIVERGENCE_REVERSE : RH_DIVERGENCE_FORWARD;
 	rh_model_destroy(before);
 	session->model = made;
 	session->model_config = config;
@@ -30,7 +33,25 @@ static int recreate(struct rh_session *session, const struct rh_model_config *co
 /* Box 1's layer above the cut, which in the files is box 2's first. */
 static int has_extra_layer(const struct rh_config *config)
 {
-	return config->fluidpipe_recipe == RH_RECIPE_ND_EL;
+	return config->fluidpipe_recipe % 2;
+}
+
+/* Logits of a language model would outweigh the gradients that they replace. */
+static int check_task(const struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	if (rh_task_classifies(session->model_config->task) || !(rh_config_distils(config, 0) || rh_config_distils(config, 1)))
+		return 0;
+	return rh_fail(-EINVAL, "fluidpipe_recipe: boxes distil the logits of classifications alone; of a language model write FP-ND or "
+	                        "FP-ND-EL, without alphas");
+}
+
+/* What box 1's logits of a step are distilled with: all of its activations are there before them. */
+int64_t rh_fluidpipe_ahead(const struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	int64_t step = session->box.number && rh_config_distils(config, 1) ? config->gradient_accumulation_steps + 2 : 0;
+	return rh_max(config->fluidpipe_ahead, step);
 }
 
 /* What box 1 sends is copied, so that its steps end without box 2; to which it may come before box 2 asks for it. */
@@ -39,7 +60,7 @@ static int keep_ahead(struct rh_session *session)
 	struct rh_link *outer, **link = session->box.number ? &session->box.below : &session->box.above;
 	if (!*link)
 		return 0;
-	int rc = rh_ahead_open(*link, session->config->fluidpipe_ahead, RH_BOX_MESSAGES, &outer);
+	int rc = rh_ahead_open(*link, rh_fluidpipe_ahead(session), RH_BOX_MESSAGES, &outer);
 	if (!rc)
 		*link = outer;
 	return rc;
@@ -50,6 +71,8 @@ int rh_fluidpipe_take_part(struct rh_session *session)
 	int is_first = !session->box.number, cut = is_first ? session->box.hi : session->box.lo;
 	struct rh_model_config *whole = &session->pipeline, *own = &session->stage;
 	int rc = check_cut(session, cut);
+	if (!rc)
+		rc = check_task(session);
 	if (rc)
 		return rc;
 	rc = rh_model_config_copy(session->model_config, whole);

@@ -13,6 +13,9 @@ enum { RH_FLUIDPIPE_AHEAD = 2 };
  * tied to its own, and box 2's is a matrix of its own. -EINVAL where a box would have no transformer layer. */
 int rh_fluidpipe_take_part(struct rh_session *session) RH_MUST;
 
+/* Messages that this box keeps: box 1 those that box 2 does not have yet, box 2 those that come before it needs them. */
+int64_t rh_fluidpipe_ahead(const struct rh_session *session);
+
 /* Writes to `dir` what this box has trained of the whole model: its part as rh_join takes it, or, of an adapter, box 1 all of it. */
 int rh_fluidpipe_save(struct rh_session *session, const char *dir) RH_MUST;
 

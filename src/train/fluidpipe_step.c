@@ -6,6 +6,7 @@
 #include "link/ahead.h"
 #include "train/box_step.h"
 #include "train/fluidpipe.h"
+#include "train/fluidpipe_logits.h"
 
 #include <string.h>
 
@@ -19,20 +20,21 @@ enum { KNOWN = RH_FLUIDPIPE_AHEAD + 1 };
 enum { HEAD, BATCHES, STEP_MESSAGES };
 
 struct report {
-	int64_t kind, step;
+	int64_t kind, value; /* the newest checkpoint's step; of logits: samples */
 };
-enum { REPORT_SAVED, REPORT_ASKED, REPORT_ENDED };
+enum { REPORT_SAVED, REPORT_ASKED, REPORT_ENDED, REPORT_LOGITS };
 
 struct fluidpipe_talk {
-	int64_t *head;         /* (head_items) the latest */
+	int64_t *head;          /* (head_items) the latest */
 	int64_t *shapes[KNOWN]; /* box 2: of step s number s % KNOWN */
-	struct rh_batch *next; /* (micro-batches) box 1: outlines of the next step's */
-	struct report report;  /* box 1: being received, as number `awaited` of the link */
+	struct rh_batch *next;  /* (micro-batches) box 1: outlines of the next step's */
+	struct report report;   /* box 1: being received, as number `awaited` of the link */
 	int64_t awaited, reports;
 	int64_t told;          /* box 2: the newest checkpoint that was reported */
 	int64_t step_messages; /* box 2: as rh_ahead_expected counts, before those of the present step */
 	int64_t known;         /* box 2: the last step whose shapes are there */
 	int64_t end;           /* box 1: the step that the heads said is none; -1: all are */
+	int64_t taught;        /* box 1: epochs whose logits came down */
 	int has_asked, has_ended;
 };
 
@@ -44,7 +46,7 @@ static int64_t head_items(const struct training *run)
 int64_t fluidpipe_ahead_bytes(const struct training *run)
 {
 	const struct rh_model *model = run->session.model;
-	return run->config->fluidpipe_ahead * rh_dtype_bytes(model->dtype, run->work.train.tokens * model->config->hidden_size);
+	return rh_fluidpipe_ahead(&run->session) * rh_dtype_bytes(model->dtype, run->work.train.tokens * model->config->hidden_size);
 }
 
 static int await_report(struct training *run)
@@ -102,16 +104,22 @@ static int take_head(struct training *run, int64_t step)
 	return rc;
 }
 
-int fluidpipe_begin(struct training *run)
+/* Epochs whose logits were there when a run stood before this step: those of the last one come down when the next one begins. */
+static int64_t epochs_taught(const struct training *run, int64_t step)
+{
+	return step > 0 ? (step - 1) / run->data.steps_per_epoch : 0;
+}
+
+int fluidpipe_begin(struct training *run, const char *checkpoint)
 {
 	int64_t first = run->state.step;
 	struct fluidpipe_talk *talk = run->fluidpipe = rh_alloc(1, sizeof *talk);
 	if (!talk)
 		return -ENOMEM;
-	*talk = (struct fluidpipe_talk){.told = run->saving.newest, .end = -1};
+	*talk = (struct fluidpipe_talk){.told = run->saving.newest, .end = -1, .taught = epochs_taught(run, first)};
 	talk->head = rh_alloc((size_t)head_items(run), sizeof *talk->head);
 	talk->next = rh_alloc((size_t)run->micro_batches, sizeof *talk->next);
-	int is_first = !run->session.box.number, rc = talk->head && talk->next ? 0 : -ENOMEM;
+	int is_first = !run->session.box.number, rc = talk->head && talk->next ? fluidpipe_logits_begin(run, checkpoint) : -ENOMEM;
 	for (int i = 0; !rc && i < KNOWN; i++)
 		if (!(talk->shapes[i] = rh_alloc((size_t)box_shapes_items(run), sizeof(int64_t))))
 			rc = -ENOMEM;
@@ -148,7 +156,14 @@ int fluidpipe_give_step(struct training *run, int64_t step, int64_t count)
 	box_batches_pack(run->batch, count, message, 1);
 	rc = rh_box_give(box, box->above, box_tag_of(step, BOX_BATCHES), message, bytes);
 	rh_free(message);
+	fluidpipe_logits_attach(run, step, count);
 	return rc;
+}
+
+/* Of a step at box 2. */
+static int64_t messages_of(const struct training *run, const int64_t *shapes)
+{
+	return STEP_MESSAGES + shapes[0] + (fluidpipe_logits_bytes(run, 1) > 0);
 }
 
 /* Message number i of a step. */
@@ -160,7 +175,10 @@ static int expect_one(struct training *run, int64_t step, int64_t i)
 	if (i == HEAD)
 		return rh_ahead_expect(link, box_tag_of(step + RH_FLUIDPIPE_AHEAD, BOX_HEAD), head_items(run) * (int64_t)sizeof *shapes);
 	if (i == BATCHES)
-		return rh_ahead_expect(link, box_tag_of(step, BOX_BATCHES), box_shapes_bytes(shapes));
+		return rh_ahead_expect(link, box_tag_of(step, BOX_BATCHES), box_shapes_bytes(shapes, run->batch->names_samples));
+	if (i == STEP_MESSAGES + shapes[0])
+		return rh_ahead_expect_apart(link, box_tag_of(step, BOX_LOGITS), fluidpipe_logits_place(run, step),
+		                             fluidpipe_logits_bytes(run, box_shapes_targets(shapes)));
 	int64_t m = i - STEP_MESSAGES, bytes = rh_dtype_bytes(model->dtype, box_shapes_tokens(shapes, m) * model->config->hidden_size);
 	return rh_ahead_expect(link, rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, step, m), bytes);
 }
@@ -172,7 +190,7 @@ static int expect_more(struct training *run, int64_t step)
 	int64_t first = talk->step_messages;
 	int rc = 0;
 	for (; !rc && step <= talk->known && talk->shapes[step % KNOWN][0]; step++) {
-		int64_t messages = STEP_MESSAGES + talk->shapes[step % KNOWN][0];
+		int64_t messages = messages_of(run, talk->shapes[step % KNOWN]);
 		for (int64_t i; !rc && (i = rh_ahead_expected(run->session.box.below) - first) < messages;)
 			rc = expect_one(run, step, i);
 		first += messages;
@@ -190,19 +208,27 @@ int64_t fluidpipe_take_step(struct training *run, int64_t step)
 	if (rc)
 		return rc;
 	memcpy(data->shapes, talk->shapes[step % KNOWN], (size_t)box_shapes_items(run) * sizeof *data->shapes);
-	int64_t bytes = box_shapes_bytes(data->shapes);
+	int64_t bytes = box_shapes_bytes(data->shapes, run->batch->names_samples);
 	rh_free(data->batches);
 	data->batches = rh_alloc((size_t)rh_max(bytes, 1), 1);
 	if (!data->batches)
 		return -ENOMEM;
 	rc = rh_box_take(run->session.box.below, box_tag_of(step, BOX_BATCHES), data->batches, bytes);
-	talk->step_messages += STEP_MESSAGES + data->shapes[0];
-	return rc ? rc : box_take_data(run, step);
+	if (!rc)
+		rc = expect_more(run, step);
+	talk->step_messages += messages_of(run, data->shapes);
+	if (!rc && fluidpipe_logits_bytes(run, 1)) { /* the step's last message, and there is room for all before it */
+		RH_ASSERT(rh_ahead_expected(run->session.box.below) >= talk->step_messages);
+		rc = rh_ahead_await(run->session.box.below, talk->step_messages);
+	}
+	int64_t count = rc ? rc : box_take_data(run, step);
+	fluidpipe_logits_attach(run, step, rh_max(count, 0));
+	return count;
 }
 
-static int tell(struct training *run, int kind)
+static int tell(struct training *run, int kind, int64_t value)
 {
-	const struct report report = {.kind = kind, .step = run->saving.newest};
+	const struct report report = {.kind = kind, .value = value};
 	struct rh_box *box = &run->session.box;
 	return rh_box_give(box, box->below, box_tag_of(run->fluidpipe->reports++, BOX_REPORT), &report, sizeof report);
 }
@@ -211,7 +237,12 @@ static int hear(struct training *run)
 {
 	struct fluidpipe_talk *talk = run->fluidpipe;
 	if (talk->report.kind == REPORT_SAVED)
-		run->saving.common = rh_min(run->saving.newest, talk->report.step);
+		run->saving.common = rh_min(run->saving.newest, talk->report.value);
+	if (talk->report.kind == REPORT_LOGITS) {
+		int rc = fluidpipe_logits_receive(run, talk->taught++, talk->report.value);
+		if (rc)
+			return rc;
+	}
 	talk->has_asked |= talk->report.kind == REPORT_ASKED;
 	talk->has_ended = talk->report.kind == REPORT_ENDED;
 	return talk->has_ended ? 0 : await_report(run);
@@ -221,13 +252,13 @@ int fluidpipe_listen(struct training *run, int asked)
 {
 	struct fluidpipe_talk *talk = run->fluidpipe;
 	struct rh_link_progress progress;
-	int rc = 0;
+	int rc = fluidpipe_logits_finish(run, run->state.step);
 	if (run->session.box.number) {
-		if (talk->told != run->saving.newest)
-			rc = tell(run, REPORT_SAVED);
+		if (!rc && talk->told != run->saving.newest)
+			rc = tell(run, REPORT_SAVED, run->saving.newest);
 		talk->told = run->saving.newest;
 		if (!rc && asked && !talk->has_asked)
-			rc = tell(run, REPORT_ASKED);
+			rc = tell(run, REPORT_ASKED, 0);
 		talk->has_asked |= asked;
 		run->asked = !talk->shapes[(run->state.step + 1) % KNOWN][0];
 		return rc;
@@ -241,6 +272,27 @@ int fluidpipe_listen(struct training *run, int asked)
 	talk->has_asked |= asked;
 	run->asked = talk->end >= 0 && run->state.step + 1 >= talk->end;
 	return rc;
+}
+
+int fluidpipe_begin_epoch(struct training *run, int64_t step)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	struct rh_link *link = run->session.box.above;
+	int64_t epochs = step / run->data.steps_per_epoch;
+	if (!step || step % run->data.steps_per_epoch || !rh_config_distils(run->config, 0))
+		return 0;
+	if (run->session.box.number) {
+		int rc = tell(run, REPORT_LOGITS, fluidpipe_logits_kept(run));
+		return rc ? rc : fluidpipe_logits_send(run, epochs - 1);
+	}
+	while (talk->taught < epochs) {
+		int rc = link->ops->wait(link, link->sends, talk->awaited);
+		if (!rc)
+			rc = hear(run);
+		if (rc)
+			return rc;
+	}
+	return 0;
 }
 
 /* What went over the line, frames and credits included. */
@@ -263,7 +315,8 @@ int fluidpipe_end(struct training *run)
 	struct rh_box *box = &run->session.box;
 	const uint64_t tag = box_tag_of(run->state.step, BOX_RESULTS);
 	char answer = 1;
-	int rc = box->number ? tell(run, REPORT_ENDED) : 0;
+	int rc = box->number ? tell(run, REPORT_ENDED, 0) : 0;
+	fluidpipe_logits_report(run);
 	if (box->number) {
 		rc = rc ? rc : tell_bytes(run); /* before box 1 closes the link */
 		return rc ? rc : rh_box_take(box->below, tag, &answer, 1);

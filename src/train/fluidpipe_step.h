@@ -1,7 +1,8 @@
 /* What the two boxes of mode fluidpipe tell each other of a run's steps. Up goes all that box 2 trains on, and nothing comes down for it:
  *
- *   up    heads of the first steps; then of each step: the head of one to come, the micro-batches, and by the executor their activations
- *   down  reports: a checkpoint is whole, this box was asked to stop, the last step is done
+ *   up    heads of the first steps; then of each step: the head of one to come, the micro-batches, by the executor their activations, and
+ *         where box 2 distils the logits of box 1's head
+ *   down  reports: a checkpoint is whole, this box was asked to stop, the last step is done; where box 1 distils an epoch's logits
  *   up    an answer to the last report
  *
  * A head has the sizes of a step's micro-batches, RH_FLUIDPIPE_AHEAD steps ahead, so that box 2 knows what to expect; after one without any
@@ -11,12 +12,16 @@
 
 #include "train/training.h"
 
-/* Bytes of the messages that box 1 keeps for box 2. */
+/* Bytes of the messages that this box keeps (rh_fluidpipe_ahead). */
 int64_t fluidpipe_ahead_bytes(const struct training *run);
 
-/* Before the first step. Freed with the run. */
-int fluidpipe_begin(struct training *run) RH_MUST;
+/* Before the first step; checkpoint: that the run goes on from, or NULL. Freed with the run. */
+int fluidpipe_begin(struct training *run, const char *checkpoint) RH_MUST;
 void fluidpipe_free(struct training *run);
+
+/* Before the data of each step. Where an epoch begins after another and box 1 distils, box 2 sends the last one's logits, and box 1 waits for
+ * them. */
+int fluidpipe_begin_epoch(struct training *run, int64_t step) RH_MUST;
 
 /* Box 1 has filled the step's `count` micro-batches in run->batch, and they go to box 2. */
 int fluidpipe_give_step(struct training *run, int64_t step, int64_t count) RH_MUST;

@@ -178,6 +178,11 @@ static int64_t fill_step(struct training *run, int64_t step)
 static int64_t next_data(struct training *run, int64_t step)
 {
 	int is_linked = rh_box_is_linked(&run->session.box), number = run->session.box.number, rc = 0;
+	if (training_is_fluidpipe(run)) {
+		rc = fluidpipe_begin_epoch(run, step);
+		if (rc)
+			return rc;
+	}
 	if (training_is_fluidpipe(run) && number)
 		return fluidpipe_take_step(run, step);
 	if (is_linked && !training_is_fluidpipe(run))

@@ -38,13 +38,20 @@ void rh_teacher_logits_clear(struct rh_teacher_logits *logits)
 	logits->count = 0;
 }
 
+int rh_logits_are_finite(const float *row, int64_t outputs)
+{
+	int are = 1;
+	for (int64_t v = 0; v < outputs; v++)
+		are &= isfinite(row[v]) != 0;
+	return are;
+}
+
 int rh_teacher_logits_put(struct rh_teacher_logits *logits, int64_t id, const float *row)
 {
 	if (id < 0 || id >= logits->samples)
 		return rh_fail(-EPROTO, "logits of sample %" PRId64 ", but there are %" PRId64 " samples", id, logits->samples);
-	for (int64_t v = 0; v < logits->outputs; v++)
-		if (!isfinite(row[v]))
-			return 0;
+	if (!rh_logits_are_finite(row, logits->outputs))
+		return 0;
 	memcpy(logits->logit + id * logits->outputs, row, (size_t)logits->outputs * sizeof *row);
 	logits->count += !logits->is_known[id];
 	logits->is_known[id] = 1;
@@ -63,8 +70,8 @@ static int print_header(const struct rh_teacher_logits *logits, struct rh_text *
 	int64_t ids = logits->count * (int64_t)sizeof(int32_t), rows = logits->count * logits->outputs * (int64_t)sizeof(float);
 	int length = snprintf(json, sizeof json,
 	                      "{\"sample\":{\"dtype\":\"I32\",\"shape\":[%" PRId64 "],\"data_offsets\":[0,%" PRId64
-	                      "]},\"logits\":{\"dtype\":\"F32\",\"shape\":[%" PRId64 ",%" PRId64 "],\"data_offsets\":[%" PRId64
-	                      ",%" PRId64 "]}}",
+	                      "]},\"logits\":{\"dtype\":\"F32\",\"shape\":[%" PRId64 ",%" PRId64 "],\"data_offsets\":[%" PRId64 ",%" PRId64
+	                      "]}}",
 	                      logits->count, ids, logits->count, logits->outputs, ids, ids + rows);
 	RH_ASSERT(length > 0 && length < (int)sizeof json - 8);
 	for (; length % 8; length++)
@@ -117,7 +124,8 @@ int rh_teacher_logits_load(const char *path, struct rh_teacher_logits *logits)
 	rh_teacher_logits_clear(logits);
 	if (!sample || !rows || sample->dtype != RH_I32 || rows->dtype != RH_F32 || sample->rank != 1 || rows->rank != 2 ||
 	    rows->shape[0] != sample->shape[0] || rows->shape[1] != logits->outputs)
-		rc = rh_fail(-EINVAL, "%s: holds no logits of %" PRId64 " outputs with the samples that they are of", path, logits->outputs);
+		rc = rh_fail(-EINVAL, "%s: holds no logits of %" PRId64 " outputs with the samples that they are of", path,
+		             logits->outputs);
 	if (!rc && (rc = read_rows(file, sample, rows, logits)) == -EPROTO)
 		rc = rh_fail(-EINVAL, "%s: %s; this run has other data than the one that saved it", path, rh_error(rc));
 	rh_safetensors_close(file);

@@ -30,6 +30,8 @@ void rh_teacher_logits_destroy(struct rh_teacher_logits *logits);
 
 /* No sample has logits any more. */
 void rh_teacher_logits_clear(struct rh_teacher_logits *logits);
+int rh_logits_are_finite(const float *row, int64_t outputs);
+
 /* row: (outputs), copied. 1: it is the sample's now. 0: a number in it is not finite, and the sample keeps what it had. -EPROTO: no sample
  * has this id, which a peer may have sent. */
 int rh_teacher_logits_put(struct rh_teacher_logits *logits, int64_t id, const float *row) RH_MUST;

@@ -11,6 +11,7 @@
 #include "train/box_step.h"
 #include "train/disk_room.h"
 #include "train/fluidpipe.h"
+#include "train/fluidpipe_logits.h"
 #include "train/fluidpipe_step.h"
 #include "train/idle_steps.h"
 #include "train/judge.h"
@@ -169,8 +170,10 @@ static int find_work(struct training *run)
 		rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &run->work);
 	if (!rc && rh_box_is_linked(&run->session.box))
 		rc = box_share_run(run, &run->work);
-	if (!rc && training_is_fluidpipe(run) && is_first)
+	if (!rc && training_is_fluidpipe(run)) {
 		run->work.data_bytes += fluidpipe_ahead_bytes(run);
+		fluidpipe_logits_plan(run, &run->work);
+	}
 	if (!rc && idle_steps_are_wanted(run))
 		run->work.data_bytes += idle_steps_bytes(run);
 	run->work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
@@ -310,6 +313,7 @@ static void close_run(struct training *run)
 		rh_free(run->loss[m]);
 	box_data_free(run);
 	fluidpipe_free(run);
+	fluidpipe_logits_free(run);
 	rh_free(run->batch);
 	rh_free(run->micro);
 	rh_free(run->flight);
@@ -407,7 +411,7 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		run.tokens_before = run.state.tokens;
 	}
 	if (!rc && training_is_fluidpipe(&run))
-		rc = fluidpipe_begin(&run);
+		rc = fluidpipe_begin(&run, checkpoint);
 	if (!rc && run.idle)
 		rc = idle_steps_begin(&run);
 	while (!rc && run.state.step < run.data.steps && !run.stopping && !run.stopped_early)

@@ -65,6 +65,7 @@ struct training {
 	struct box_data *box_data;        /* (held) of several boxes: box_step.h */
 	struct fluidpipe_talk *fluidpipe; /* of mode fluidpipe: fluidpipe_step.c */
 	struct idle_steps *idle;          /* opportunistic ones, NULL: this box makes none */
+	struct fluidpipe_logits *logits;  /* NULL: no box distils */
 	struct rh_run_state state;
 	struct rh_trainer_state trainer;
 	struct rh_progress *progress;

@@ -268,6 +268,13 @@ static void test_load_several_boxes(void **state)
 	        {"link_dtype: int8\n", "link_dtype: mode fluidpipe sends activations as they are"},
 	        {"fluidpipe_recipe: FP-XX\n", "fluidpipe_recipe: 'FP-XX'"},
 	        {"fluidpipe_ahead: 0\n", "fluidpipe_ahead: '0'"},
+	        {"fluidpipe_alpha1: 1.5\n", "fluidpipe_alpha1: '1.5'"},
+	        {"fluidpipe_temperature: 0\nfluidpipe_recipe: FP-DB\n", "fluidpipe_temperature: '0'"},
+	        {"fluidpipe_temperature: 2\n", "fluidpipe_temperature: has no effect where no box distils"},
+	        {"fluidpipe_weighting: sum\n", "fluidpipe_weighting: has no effect where no box distils"},
+	        {"fluidpipe_recipe: FP-DB\nfluidpipe_weighting: sum\nfluidpipe_alpha2: 0.3\n",
+	         "fluidpipe_alpha2: has no effect with fluidpipe_weighting: sum"},
+	        {"fluidpipe_recipe: FP-DT\ngradient_accumulation_steps: 39\n", "gradient_accumulation_steps: box 2 of mode fluidpipe distils"},
 	        {"eval_strategy: epoch\nvalidation_file: v.jsonl\n", "eval_strategy: mode fluidpipe does not evaluate while it trains"},
 	        {"admission_limits: [2, 1]\n", "admission_limits: has no effect in mode fluidpipe"}};
 	for (size_t i = 0; i < sizeof fluids / sizeof *fluids; i++) {
@@ -277,6 +284,7 @@ static void test_load_several_boxes(void **state)
 	refused("mode: sync-pp\nboxes: 2\nbox: 1\nlink_above: a:1\nfluidpipe_recipe: FP-ND-EL\n", NULL,
 	        "fluidpipe_recipe: has no effect in mode sync-pp");
 	refused("fluidpipe_ahead: 3\n", NULL, "fluidpipe_ahead: has no effect in mode local");
+	refused("fluidpipe_alpha1: 0.5\n", NULL, "fluidpipe_alpha1: has no effect in mode local");
 	refused("mode: sync-pp\n", NULL, "mode sync-pp needs boxes");
 	refused("mode: sync-pp\nboxes: 2\nbox: 3\n", NULL, "box: 3 of 2 boxes");
 	refused("boxes: 2\n", NULL, "boxes: has no effect in mode local");

@@ -50,6 +50,7 @@ static void open_box(struct box_run *run, const struct what *what, int number, s
 	rig->config.mode = RH_MODE_FLUIDPIPE; /* from now on: opening would have made links of its own */
 	rig->config.boxes = 2;
 	rig->config.fluidpipe_ahead = 3;
+	rig->config.fluidpipe_alpha1 = rig->config.fluidpipe_alpha2 = 1;
 	rig->config.box = number + 1;
 	session->box = (struct rh_box){.boxes = 2,
 	                               .number = number,
@@ -164,7 +165,8 @@ static void update_upper(struct alone *at, int64_t step)
 {
 	struct rh_session *session = &at->whole.session;
 	const struct rh_config *config = &at->whole.config;
-	const struct rh_optimizer_settings settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay, 0};
+	const struct rh_optimizer_settings settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay,
+	                                               0};
 	(void)rig_norm(session);
 	for (int b = at->shared; b < session->model->blocks; b++)
 		if (session->model->block[b].trainable)

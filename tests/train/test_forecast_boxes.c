@@ -163,6 +163,7 @@ static void test_fluidpipe_hides_the_line(void **state)
 	struct boxes at;
 	boxes_open(&at, TWO, even, RH_MODE_FLUIDPIPE, NULL);
 	at.deep.rig.config.fluidpipe_ahead = AHEAD;
+	at.deep.rig.config.fluidpipe_alpha1 = at.deep.rig.config.fluidpipe_alpha2 = 1;
 	struct timed alone = timed_of(&at, MICRO_BATCHES, 0, 0);
 	double slowest = MICRO_BATCHES * fmax(alone.box_s[0], alone.box_s[1]);
 	for (size_t i = 0; i < sizeof far / sizeof *far; i++) {

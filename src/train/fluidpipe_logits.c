@@ -1,0 +1,326 @@
+#include "train/fluidpipe_logits.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/minmax.h"
+#include "train/box_step.h"
+#include "train/fluidpipe.h"
+#include "train/teacher_logits.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Steps whose logits may be on their way up at once: this one and those that box 2 knows of. */
+enum { ON_THE_WAY = RH_FLUIDPIPE_AHEAD + 1 };
+/* Of a message down. */
+enum { PIECE_BYTES = 4 << 20 };
+
+struct fluidpipe_logits {
+	int learns, teaches;            /* this box distils; the other one does */
+	struct rh_teacher_logits table; /* box 1: that it distils, of the last epoch. Box 2: its own of this one */
+	float *teacher, *mix;           /* (micro-batches, most targets, outputs), (micro-batches, most targets, 2) of the step */
+	float *own;                     /* as teacher */
+	float *came[ON_THE_WAY];        /* box 2: of step s number s % ON_THE_WAY, row by row (most rows of a step, outputs) */
+	int64_t outputs, targets;       /* targets: the most of a micro-batch */
+	int64_t untaught;               /* samples without a teacher */
+};
+
+static int learns(const struct training *run)
+{
+	return rh_config_distils(run->config, run->session.box.number);
+}
+
+static int teaches(const struct training *run)
+{
+	return rh_config_distils(run->config, !run->session.box.number);
+}
+
+/* Does this box keep a table? Box 2 for box 1, which needs it. */
+static int keeps(const struct training *run)
+{
+	return rh_config_distils(run->config, 0);
+}
+
+static int64_t step_rows(const struct rh_workload *work)
+{
+	return work->train_micro_batches * work->train.head_rows;
+}
+
+void fluidpipe_logits_plan(const struct training *run, struct rh_workload *work)
+{
+	int64_t outputs = rh_model_outputs(run->session.model_config), row = outputs * (int64_t)sizeof(float), rows = step_rows(work);
+	work->train.taught = learns(run) ? outputs : 0;
+	work->train.choices = teaches(run) ? outputs : 0;
+	work->data_bytes += learns(run) ? rows * (row + 2 * (int64_t)sizeof(float)) : 0;
+	work->data_bytes += teaches(run) ? rows * row : 0;
+	work->data_bytes += learns(run) && run->session.box.number ? ON_THE_WAY * rows * row : 0;
+	/* and once more while a checkpoint is written */
+	work->data_bytes += keeps(run) ? 2 * rh_teacher_logits_bytes(run->data.train.rows, outputs) : 0;
+}
+
+/* ---- checkpoints ---- */
+
+#define FILE_NAME "teacher_logits.safetensors"
+
+/* Nothing where the next step finds, or begins, another epoch's. */
+static int print_table(void *context, struct rh_text *out)
+{
+	const struct training *run = context;
+	const struct rh_teacher_logits *table = &run->logits->table;
+	int is_between = run->state.step % run->data.steps_per_epoch == 0;
+	return !table->count || (is_between && !run->session.box.number) ? 0 : rh_teacher_logits_print(table, out);
+}
+
+/* A checkpoint in the first epoch has none for box 1, and one between two epochs has none either. */
+static int load_table(struct training *run, const char *checkpoint)
+{
+	int64_t epoch = run->data.steps_per_epoch, step = run->state.step;
+	int is_wanted = run->session.box.number ? step > 0 : step > epoch && step % epoch;
+	char *path = rh_path_join(checkpoint, FILE_NAME);
+	int rc = path ? 0 : -ENOMEM;
+	if (!rc && rh_file_exists(path))
+		rc = rh_teacher_logits_load(path, &run->logits->table);
+	else if (!rc && is_wanted)
+		rh_note("%s: has no %s: samples whose logits it would hold are learnt from their labels alone", checkpoint, FILE_NAME);
+	rh_free(path);
+	return rc;
+}
+
+/* ---- a run ---- */
+
+static int reserve(struct training *run, struct fluidpipe_logits *logits)
+{
+	size_t rows = (size_t)step_rows(&run->work), outputs = (size_t)logits->outputs;
+	int rc = 0;
+	if (keeps(run))
+		rc = rh_teacher_logits_create(run->data.train.rows, logits->outputs, &logits->table);
+	if (!rc && logits->learns) {
+		logits->teacher = rh_alloc(rows * outputs, sizeof *logits->teacher);
+		logits->mix = rh_alloc(rows * 2, sizeof *logits->mix);
+		rc = logits->teacher && logits->mix ? 0 : -ENOMEM;
+	}
+	if (!rc && logits->teaches && !(logits->own = rh_alloc(rows * outputs, sizeof *logits->own)))
+		rc = -ENOMEM;
+	for (int i = 0; !rc && logits->learns && run->session.box.number && i < ON_THE_WAY; i++)
+		if (!(logits->came[i] = rh_alloc(rows * outputs, sizeof *logits->came[i])))
+			rc = -ENOMEM;
+	return rc;
+}
+
+int fluidpipe_logits_begin(struct training *run, const char *checkpoint)
+{
+	if (!learns(run) && !teaches(run))
+		return 0;
+	struct fluidpipe_logits *logits = run->logits = rh_alloc(1, sizeof *logits);
+	if (!logits)
+		return -ENOMEM;
+	*logits = (struct fluidpipe_logits){.learns = learns(run),
+	                                    .teaches = teaches(run),
+	                                    .outputs = rh_model_outputs(run->session.model_config),
+	                                    .targets = run->work.train.head_rows};
+	int rc = reserve(run, logits);
+	if (rc || !keeps(run))
+		return rc;
+	for (int64_t m = 0; m < run->micro_batches; m++)
+		run->batch[m].names_samples = 1;
+	rh_checkpoint_writer_add(run->saving.writer, &(struct rh_checkpoint_beside){FILE_NAME, print_table, run});
+	return checkpoint ? load_table(run, checkpoint) : 0;
+}
+
+void fluidpipe_logits_free(struct training *run)
+{
+	struct fluidpipe_logits *logits = run->logits;
+	if (!logits)
+		return;
+	rh_teacher_logits_destroy(&logits->table);
+	rh_free(logits->teacher);
+	rh_free(logits->mix);
+	rh_free(logits->own);
+	for (int i = 0; i < ON_THE_WAY; i++)
+		rh_free(logits->came[i]);
+	rh_free(logits);
+}
+
+void fluidpipe_logits_report(const struct training *run)
+{
+	if (run->logits && run->logits->untaught)
+		rh_note("%" PRId64 " samples were learnt from their labels alone: there were no logits of theirs to distil",
+		        run->logits->untaught);
+}
+
+/* ---- a step ---- */
+
+int64_t fluidpipe_logits_bytes(const struct training *run, int64_t targets)
+{
+	int goes_up = run->logits && rh_config_distils(run->config, 1);
+	return goes_up ? targets * run->logits->outputs * (int64_t)sizeof(float) : 0;
+}
+
+void *fluidpipe_logits_place(struct training *run, int64_t step)
+{
+	return run->logits->came[step % ON_THE_WAY];
+}
+
+/* Each target of a micro-batch: its teacher's logits, and how much both losses count. `came`: box 2: of the micro-batch's first target. */
+static void teach(struct training *run, int64_t m, const float *came)
+{
+	struct fluidpipe_logits *logits = run->logits;
+	const struct rh_config *config = run->config;
+	const struct rh_batch *batch = &run->batch[m];
+	int is_sum = config->fluidpipe_weighting == RH_WEIGHTING_SUM;
+	float alpha = (float)(run->session.box.number ? config->fluidpipe_alpha2 : config->fluidpipe_alpha1);
+	float *teacher = logits->teacher + m * logits->targets * logits->outputs, *mix = logits->mix + 2 * m * logits->targets;
+	run->micro[m].teacher = teacher;
+	run->micro[m].mix = mix;
+	run->micro[m].shape.taught = logits->outputs;
+	for (int64_t i = 0; i < batch->trained; i++, teacher += logits->outputs, mix += 2) {
+		const float *row = came ? came + i * logits->outputs : rh_teacher_logits_get(&logits->table, batch->sample[i]);
+		int is_taught = row && rh_logits_are_finite(row, logits->outputs);
+		mix[0] = is_taught && !is_sum ? alpha : 1;
+		mix[1] = !is_taught ? 0 : is_sum ? 1 : 1 - alpha;
+		logits->untaught += !is_taught;
+		if (is_taught)
+			memcpy(teacher, row, (size_t)logits->outputs * sizeof *row);
+	}
+}
+
+void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count)
+{
+	struct fluidpipe_logits *logits = run->logits;
+	int is_upper = run->session.box.number > 0;
+	const float *came = logits ? logits->came[step % ON_THE_WAY] : NULL;
+	for (int64_t m = 0; logits && m < count; m++) {
+		RH_ASSERT(run->batch[m].trained == run->batch[m].documents);
+		if (logits->learns && (is_upper || step >= run->data.steps_per_epoch)) /* in box 1's first epoch there is no teacher */
+			teach(run, m, came);
+		if (came)
+			came += run->batch[m].trained * logits->outputs;
+		if (!logits->teaches)
+			continue;
+		run->micro[m].scores = logits->own + m * logits->targets * logits->outputs;
+		run->micro[m].shape.choices = logits->outputs;
+	}
+}
+
+/* Row by row, as they go up. */
+static int send_up(struct training *run, int64_t step, int64_t count)
+{
+	struct rh_box *box = &run->session.box;
+	int64_t bytes = fluidpipe_logits_bytes(run, run->flight[step % run->held].trained), used = 0;
+	char *message = rh_alloc((size_t)bytes, 1);
+	if (!message)
+		return -ENOMEM;
+	for (int64_t m = 0; m < count; m++) {
+		int64_t part = run->batch[m].trained * run->logits->outputs * (int64_t)sizeof(float);
+		memcpy(message + used, run->micro[m].scores, (size_t)part);
+		used += part;
+	}
+	int rc = rh_box_give(box, box->above, box_tag_of(step, BOX_LOGITS), message, bytes);
+	rh_free(message);
+	return rc;
+}
+
+static int keep(struct training *run, int64_t count)
+{
+	struct fluidpipe_logits *logits = run->logits;
+	for (int64_t m = 0; m < count; m++)
+		for (int64_t i = 0; i < run->batch[m].trained; i++) {
+			const float *row = run->micro[m].scores + i * logits->outputs;
+			int rc = rh_teacher_logits_put(&logits->table, run->batch[m].sample[i], row);
+			if (rc < 0)
+				return rc;
+		}
+	return 0;
+}
+
+int fluidpipe_logits_finish(struct training *run, int64_t step)
+{
+	int64_t count = run->flight[step % run->held].count;
+	if (!run->logits || !run->logits->teaches)
+		return 0;
+	return run->session.box.number ? keep(run, count) : send_up(run, step, count);
+}
+
+/* ---- an epoch ---- */
+
+int64_t fluidpipe_logits_kept(const struct training *run)
+{
+	return run->logits ? run->logits->table.count : 0;
+}
+
+/* Bytes of a sample on its way down: its id and its logits. A message has the ids of some samples, then their logits. */
+static int64_t sample_bytes(const struct training *run)
+{
+	return (1 + run->logits->outputs) * (int64_t)sizeof(float);
+}
+
+static int64_t piece_of(const struct training *run, int64_t samples)
+{
+	return rh_min(samples, rh_max(1, PIECE_BYTES / sample_bytes(run)));
+}
+
+/* The next `samples` that have logits, from *id on. */
+static void pack(const struct rh_teacher_logits *table, int64_t *id, int64_t samples, char *message)
+{
+	size_t row = (size_t)table->outputs * sizeof(float);
+	char *at = message + samples * (int64_t)sizeof(int32_t);
+	for (int64_t i = 0; i < samples; (*id)++) {
+		const float *logits = rh_teacher_logits_get(table, *id);
+		int32_t sample = (int32_t)*id;
+		if (!logits)
+			continue;
+		memcpy(message + i++ * (int64_t)sizeof sample, &sample, sizeof sample);
+		memcpy(at, logits, row);
+		at += row;
+	}
+}
+
+static int unpack(struct rh_teacher_logits *table, int64_t samples, const char *message)
+{
+	const float *row = (const float *)(const void *)message + samples;
+	for (int64_t i = 0; i < samples; i++, row += table->outputs) {
+		int32_t id;
+		memcpy(&id, message + i * (int64_t)sizeof id, sizeof id);
+		int rc = rh_teacher_logits_put(table, id, row);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+int fluidpipe_logits_send(struct training *run, int64_t epoch)
+{
+	struct rh_box *box = &run->session.box;
+	struct rh_teacher_logits *table = &run->logits->table;
+	int64_t left = table->count, id = 0;
+	char *message = rh_alloc((size_t)rh_max(1, piece_of(run, left) * sample_bytes(run)), 1);
+	int rc = message ? 0 : -ENOMEM;
+	for (int64_t n; !rc && left; left -= n) {
+		n = piece_of(run, left);
+		pack(table, &id, n, message);
+		rc = rh_box_give(box, box->below, box_tag_of(epoch, BOX_LOGITS), message, n * sample_bytes(run));
+	}
+	rh_free(message);
+	rh_teacher_logits_clear(table);
+	return rc;
+}
+
+int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t samples)
+{
+	struct rh_link *link = run->session.box.above;
+	if (!run->logits || !run->logits->learns || samples < 0 || samples > run->logits->table.samples)
+		return rh_fail(-EPROTO, "box 2 speaks of the logits of %" PRId64 " samples", samples);
+	struct rh_teacher_logits *table = &run->logits->table;
+	char *message = rh_alloc((size_t)rh_max(1, piece_of(run, samples) * sample_bytes(run)), 1);
+	int rc = message ? 0 : -ENOMEM;
+	rh_teacher_logits_clear(table);
+	for (int64_t n; !rc && samples; samples -= n) {
+		n = piece_of(run, samples);
+		rc = rh_box_take(link, box_tag_of(epoch, BOX_LOGITS), message, n * sample_bytes(run));
+		if (!rc)
+			rc = unpack(table, n, message);
+	}
+	rh_free(message);
+	return rc;
+}

@@ -1,0 +1,39 @@
+/* Logits that the two boxes of mode fluidpipe tell each other, so that each learns from what the other makes of the same samples.
+ *
+ *   up    behind a step's activations: what box 1's head makes of the step's samples. Box 2 distils it in the same step
+ *   down  behind an epoch: what box 2 made of each of its samples, with their ids. Box 1 distils it in the next epoch
+ *
+ * A box of alpha 1 does not distil: its logits are neither made nor kept nor sent. A sample without a teacher's logits is learnt from its
+ * label alone. What box 1 distils, and what box 2 keeps for it, are part of their checkpoints. */
+#ifndef RH_TRAIN_FLUIDPIPE_LOGITS_H
+#define RH_TRAIN_FLUIDPIPE_LOGITS_H
+
+#include "train/training.h"
+
+/* Sizes of micro-batches with logits, and memory that both boxes take for them. Before the session starts. */
+void fluidpipe_logits_plan(const struct training *run, struct rh_workload *work);
+
+/* Before the first step. checkpoint: NULL: the run begins. Freed with the run. */
+int fluidpipe_logits_begin(struct training *run, const char *checkpoint) RH_MUST;
+void fluidpipe_logits_free(struct training *run);
+
+/* Bytes of the logits that go up in a step of such targets; 0: none do. */
+int64_t fluidpipe_logits_bytes(const struct training *run, int64_t targets);
+/* Box 2: where those of a step come to. Valid until the third step after it. */
+void *fluidpipe_logits_place(struct training *run, int64_t step);
+
+/* The step's `count` micro-batches are filled: gives them their teacher's logits, and places for their own. */
+void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count);
+/* The executor has finished the step. Box 1 sends its logits, box 2 keeps them. */
+int fluidpipe_logits_finish(struct training *run, int64_t step) RH_MUST;
+
+/* Box 2: samples of the epoch that is over, or 0 where box 1 does not distil; sends their logits, and forgets them. */
+int64_t fluidpipe_logits_kept(const struct training *run);
+int fluidpipe_logits_send(struct training *run, int64_t epoch) RH_MUST;
+/* Box 1: the logits of an epoch, of so many samples. */
+int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t samples) RH_MUST;
+
+/* Says how many samples were learnt from their labels alone where a teacher was wanted. */
+void fluidpipe_logits_report(const struct training *run);
+
+#endif
