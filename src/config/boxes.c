@@ -206,9 +206,9 @@ static int check_fluidpipe(const struct asking *at)
 		return config_entry_fail(given(at, "boxes"), "mode fluidpipe has 2 boxes");
 	if (config->schedule && strcmp(config->schedule, "roundpipe"))
 		return config_entry_fail(given(at, "schedule"), "each box of mode fluidpipe runs roundpipe: remove it");
-	if (config->eval_strategy != RH_WHEN_NO)
-		return config_entry_fail(given(at, "eval_strategy"),
-		                         "mode fluidpipe does not evaluate while it trains: write no, and run eval on the result");
+	if (config->early_stopping_patience)
+		return config_entry_fail(given(at, "early_stopping_patience"),
+		                         "boxes of mode fluidpipe evaluate models of their own, and would not stop together: remove it");
 	if (config->link_dtype != RH_LINK_DTYPE_SAME)
 		return config_entry_fail(given(at, "link_dtype"), "mode fluidpipe sends activations as they are: remove it");
 	int rc = choose_alphas(at);
@@ -238,8 +238,12 @@ static int check_idle(const struct asking *at)
 			return config_entry_fail(chosen(at, of_idle[i]),
 			                         "has no effect without fluidpipe_idle_sampler: choose one, or remove it");
 	if (config->fluidpipe_idle_sampler && (rh_config_distils(config, 0) || rh_config_distils(config, 1)))
+		return config_entry_fail(
+		        given(at, "fluidpipe_idle_sampler"),
+		        "such steps do not distil yet: write fluidpipe_recipe: FP-ND or FP-ND-EL without alphas, or remove it");
+	if (config->fluidpipe_idle_sampler && config->eval_strategy != RH_WHEN_NO)
 		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
-		                         "such steps do not distil yet: write fluidpipe_recipe: FP-ND or FP-ND-EL without alphas, or remove it");
+		                         "box 2 cannot keep samples while it evaluates: write eval_strategy: no, or remove it");
 	if (config->fluidpipe_idle_sampler && config->packing)
 		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
 		                         "draws rows, several of which packing: true puts into one: write packing: false, or remove it");

@@ -17,7 +17,7 @@ struct run_facts {
 	int64_t micro_tokens, micro_documents, micro_longest, micro_head_rows, micro_batches, train_steps;
 	/* evaluations; rows 0: there are none */
 	int64_t eval_every, eval_rows, eval_tokens, eval_documents, eval_longest, eval_head_rows, eval_micro_batches;
-	int64_t choices, choice[RH_CHOICES_MAX], choice_documents[RH_CHOICES_MAX];
+	int64_t eval_scores, choices, choice[RH_CHOICES_MAX], choice_documents[RH_CHOICES_MAX];
 };
 
 /* What box 0 knows of evaluations, and what the others learn. */
@@ -31,6 +31,7 @@ static void tell_evaluations(const struct training *run, const struct rh_workloa
 	facts->eval_longest = work->infer.longest;
 	facts->eval_head_rows = work->infer.head_rows;
 	facts->eval_micro_batches = work->infer_micro_batches;
+	facts->eval_scores = work->infer.choices;
 	facts->choices = choices->count;
 	for (int c = 0; c < choices->count; c++) {
 		facts->choice[c] = choices->token[c];
@@ -45,11 +46,12 @@ static int hear_evaluations(struct training *run, const struct run_facts *facts,
 		return rh_fail(-EPROTO, "box 1 speaks of evaluations with more than %d choices", RH_CHOICES_MAX);
 	run->eval_every = facts->eval_every;
 	run->data.held_out.rows = facts->eval_rows; /* without the rows themselves */
+	run->data.held_out.objective = rh_session_objective(&run->session);
 	work->infer = (struct rh_micro_shape){.tokens = facts->eval_tokens,
 	                                      .documents = facts->eval_documents,
 	                                      .longest = facts->eval_longest,
 	                                      .head_rows = facts->eval_head_rows,
-	                                      .choices = facts->choices};
+	                                      .choices = facts->eval_scores};
 	work->infer_micro_batches = facts->eval_micro_batches;
 	choices->count = (int)facts->choices;
 	for (int c = 0; c < choices->count; c++) {

@@ -317,7 +317,7 @@ int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, co
 		rh_progress_rows(progress, row, dataset->rows, (now - began) / (double)row * (double)(dataset->rows - row), now);
 	}
 	wave_free(&wave);
-	if (!rc && rh_box_is_linked(&session->box))
+	if (!rc && rh_box_is_linked(&session->box) && session->config->mode != RH_MODE_FLUIDPIPE) /* there each box judges a model */
 		rc = box_share_tally(session, &tally.sums, sizeof tally.sums);
 	if (rc) {
 		rh_free(tally.pair);

@@ -37,7 +37,7 @@ static int has_extra_layer(const struct rh_config *config)
 }
 
 /* Logits of a language model would outweigh the gradients that they replace. */
-static int check_task(const struct rh_session *session)
+int rh_fluidpipe_check(const struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
 	if (rh_task_classifies(session->model_config->task) || !(rh_config_distils(config, 0) || rh_config_distils(config, 1)))
@@ -72,7 +72,7 @@ int rh_fluidpipe_take_part(struct rh_session *session)
 	struct rh_model_config *whole = &session->pipeline, *own = &session->stage;
 	int rc = check_cut(session, cut);
 	if (!rc)
-		rc = check_task(session);
+		rc = rh_fluidpipe_check(session);
 	if (rc)
 		return rc;
 	rc = rh_model_config_copy(session->model_config, whole);

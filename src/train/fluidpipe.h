@@ -8,6 +8,9 @@
 /* Steps whose sizes box 2 knows beyond the present one: what it trains on in them may travel before it asks. */
 enum { RH_FLUIDPIPE_AHEAD = 2 };
 
+/* Before the boxes meet; 0 of other modes. -EINVAL: boxes that distil, and a model that does not classify. */
+int rh_fluidpipe_check(const struct rh_session *session) RH_MUST;
+
 /* Makes the session's model that of its box, session->box, before anything of it is planned or stored. Box 1's is a whole model of fewer
  * layers: its own, those of the extra block, and the model's kind of head. Where the model ties its head to the embedding, box 1's head is
  * tied to its own, and box 2's is a matrix of its own. -EINVAL where a box would have no transformer layer. */

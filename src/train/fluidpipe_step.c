@@ -183,7 +183,8 @@ static int expect_one(struct training *run, int64_t step, int64_t i)
 	return rh_ahead_expect(link, rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, step, m), bytes);
 }
 
-/* Messages of this step and of those behind it that are known, as many as there is room for. */
+/* Messages of this step and of those behind it that are known, as many as there is room for; none behind an evaluation, whose own come in
+ * between. */
 static int expect_more(struct training *run, int64_t step)
 {
 	const struct fluidpipe_talk *talk = run->fluidpipe;
@@ -194,6 +195,8 @@ static int expect_more(struct training *run, int64_t step)
 		for (int64_t i; !rc && (i = rh_ahead_expected(run->session.box.below) - first) < messages;)
 			rc = expect_one(run, step, i);
 		first += messages;
+		if (training_evaluates_at(run, step + 1))
+			break;
 	}
 	return rc == -ENOBUFS ? 0 : rc;
 }
@@ -202,6 +205,8 @@ int64_t fluidpipe_take_step(struct training *run, int64_t step)
 {
 	struct fluidpipe_talk *talk = run->fluidpipe;
 	struct box_data *data = run->box_data;
+	if (training_evaluates_at(run, step)) /* its messages are none of a step's, and nothing was expected behind them */
+		talk->step_messages = rh_ahead_expected(run->session.box.below);
 	int rc = expect_more(run, step);
 	rc = rc ? rc : take_head(run, step + RH_FLUIDPIPE_AHEAD);
 	rc = rc ? rc : expect_more(run, step);

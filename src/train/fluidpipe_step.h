@@ -19,8 +19,8 @@ int64_t fluidpipe_ahead_bytes(const struct training *run);
 int fluidpipe_begin(struct training *run, const char *checkpoint) RH_MUST;
 void fluidpipe_free(struct training *run);
 
-/* Before the data of each step. Where an epoch begins after another and box 1 distils, box 2 sends the last one's logits, and box 1 waits for
- * them. */
+/* Before the data of each step. Where an epoch begins after another and box 1 distils, box 2 sends the last one's logits, and box 1 waits
+ * for them. */
 int fluidpipe_begin_epoch(struct training *run, int64_t step) RH_MUST;
 
 /* Box 1 has filled the step's `count` micro-batches in run->batch, and they go to box 2. */

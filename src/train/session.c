@@ -131,7 +131,9 @@ static int open_box(struct rh_session *session)
 {
 	char line[80];
 	json_t *json = NULL;
-	int rc = rh_model_config_write(session->model_config, "float32", &json);
+	int rc = rh_fluidpipe_check(session);
+	if (!rc)
+		rc = rh_model_config_write(session->model_config, "float32", &json);
 	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
 	json_decref(json);
 	if (!text)

@@ -97,12 +97,6 @@ static int due(int64_t step, int64_t each)
 	return each > 0 && step % each == 0;
 }
 
-/* What is due when so many steps are done. */
-static int evaluates_at(const struct training *run, int64_t steps)
-{
-	return run->eval_every && (due(steps, run->eval_every) || steps == run->data.steps);
-}
-
 static int saves_at(const struct training *run, int64_t steps)
 {
 	return run->save_every && (due(steps, run->save_every) || steps == run->data.steps);
@@ -128,7 +122,8 @@ static int evaluate(struct training *run, double epoch)
 	size_t used = strlen(accuracy);
 	if (eval.classifies)
 		snprintf(accuracy + used, sizeof accuracy - used, ", F1 %.4f, Matthews %.4f", eval.f1, eval.matthews);
-	rh_note("step %" PRId64 ": eval_loss %.6f (weighted by token), token accuracy %.4f%s", run->state.step, eval.loss,
+	const char *whose = !training_is_fluidpipe(run) ? "" : run->session.box.number ? " of the full model" : " of the partial model";
+	rh_note("step %" PRId64 ": eval_loss%s %.6f (weighted by token), token accuracy %.4f%s", run->state.step, whose, eval.loss,
 	        eval.token_accuracy, accuracy);
 	rc = line_or_none(rh_metrics_eval(run->metrics, &report));
 	if (!rc && run->reports)
@@ -223,7 +218,7 @@ double train_rate_at(const struct training *run, int64_t step)
 
 static int rests_at(const struct training *run, int64_t steps)
 {
-	return evaluates_at(run, steps) || saves_at(run, steps);
+	return training_evaluates_at(run, steps) || saves_at(run, steps);
 }
 
 static void report_nvme(struct training *run, struct rh_step_report *report, int64_t steps)
@@ -350,7 +345,8 @@ static int pause_steps(struct training *run)
 {
 	double now = rh_clock_seconds();
 	int asked = saving_is_asked(run);
-	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch) : 0;
+	int rc = training_evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch)
+	                                                     : 0;
 	int squeezed = run->state.step < run->data.steps && is_squeezed(run), bad = trouble_is_too_much(run),
 	    lost = !rh_dir_bound_is_there();
 	run->stopping = (run->asked && run->state.step < run->data.steps) || squeezed || bad ||

@@ -98,6 +98,12 @@ static inline int training_is_local(const struct training *run)
 	return run->session.plan.schedule->update == RH_UPDATE_LOCAL;
 }
 
+/* Is there an evaluation when so many steps are done? */
+static inline int training_evaluates_at(const struct training *run, int64_t steps)
+{
+	return run->eval_every > 0 && (steps % run->eval_every == 0 || steps == run->data.steps);
+}
+
 /* Two boxes that do not share their steps' results. */
 static inline int training_is_fluidpipe(const struct training *run)
 {

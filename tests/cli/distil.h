@@ -4,33 +4,66 @@
 
 #include "cli/boxes.h"
 
-/* Twelve images in steps of four micro-batches of two: each second step has two. */
-enum { IMAGES = 12, EPOCH = 2, STEPS = 6, MICROS = 4, ROWS_EACH = 2, LABELS = 50, CUT = 3 };
+/* Twelve samples in steps of four micro-batches of two: each second step has two. */
+enum { SAMPLES = 12, EPOCH = 2, STEPS = 6, MICROS = 4, ROWS_EACH = 2, CUT = 3 };
 
+/* Outputs of a head; so many that logits are most of what is sent for them. */
+#ifndef LABELS
+#define LABELS 50
+#endif
 #define CLASSES "tests/reference/data/images/classes"
 #define BOTH                                                                                                                               \
 	"mode: fluidpipe\ndevice: cpu:1\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 4\nlearning_rate: 3.0e-3\n"          \
 	"lr_scheduler_type: constant\nmax_grad_norm: 0\nbox_cuts: [3]\nsave_strategy: steps\nsave_steps: 1\nsave_total_limit: 20\n"        \
-	"logging_steps: 1\ntrain_file: " CLASSES "\n"
+	"logging_steps: 1\n"
 
-static inline void open_files(struct scratch *scratch, const char *keys)
+/* `model`: keys of its config.json; `data`: lines that name what is trained on. */
+static inline void open_run(struct scratch *scratch, const char *model, const char *data, const char *keys)
 {
 	char config[2048];
 	scratch_open(scratch);
-	check_ok(rh_dir_make(path_of("%s/vit", scratch->dir)));
+	check_ok(rh_dir_make(path_of("%s/model", scratch->dir)));
 	int used = snprintf(config, sizeof config,
-	                    "{\"model_type\": \"vit\", \"architectures\": [\"ViTForImageClassification\"], \"hidden_size\": 24, "
-	                    "\"image_size\": 12, \"patch_size\": 4, \"intermediate_size\": 36, \"num_hidden_layers\": 4, "
-	                    "\"num_attention_heads\": 2, \"num_labels\": %d, \"label2id\": {\"one\": 0, \"two\": 1",
-	                    (int)LABELS);
+	                    "{%s, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_hidden_layers\": 4, \"num_attention_heads\": 2, "
+	                    "\"num_labels\": %d, \"label2id\": {\"one\": 0, \"two\": 1",
+	                    model, (int)LABELS);
 	for (int label = 2; label < LABELS; label++)
 		used += snprintf(config + used, sizeof config - (size_t)used, ", \"other%d\": %d", label, label);
 	snprintf(config + used, sizeof config - (size_t)used, "}}");
-	write_text(path_of("%s/vit/config.json", scratch->dir), config);
-	copy_file("tests/reference/data/images/bilinear/preprocessor_config.json",
-	          path_of("%s/vit/preprocessor_config.json", scratch->dir));
+	write_text(path_of("%s/model/config.json", scratch->dir), config);
 	write_text(path_of("%s/run.yaml", scratch->dir),
-	           path_of("config_name: %s/vit\nmax_steps: %d\n" BOTH "%s", scratch->dir, (int)STEPS, keys));
+	           path_of("config_name: %s/model\nmax_steps: %d\n" BOTH "%s%s", scratch->dir, (int)STEPS, data, keys));
+}
+
+/* A ViT, and the twelve images. */
+static inline void open_images(struct scratch *scratch, const char *keys)
+{
+	open_run(scratch,
+	         "\"model_type\": \"vit\", \"architectures\": [\"ViTForImageClassification\"], \"image_size\": 12, \"patch_size\": 4",
+	         "train_file: " CLASSES "\n", keys);
+	copy_file("tests/reference/data/images/bilinear/preprocessor_config.json",
+	          path_of("%s/model/preprocessor_config.json", scratch->dir));
+}
+
+/* A BERT, and six texts, of which an epoch has each twice: twelve samples. */
+static inline void open_texts(struct scratch *scratch, const char *keys)
+{
+	static const char *const words[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"};
+	open_run(scratch,
+	         "\"model_type\": \"bert\", \"architectures\": [\"BertForSequenceClassification\"], \"vocab_size\": 9, "
+	         "\"max_position_embeddings\": 32, \"type_vocab_size\": 2",
+	         "", keys);
+	FILE *vocabulary = fopen(path_of("%s/model/vocab.txt", scratch->dir), "w"),
+	     *rows = fopen(path_of("%s/texts.jsonl", scratch->dir), "w"), *run = fopen(path_of("%s/run.yaml", scratch->dir), "a");
+	assert_true(vocabulary && rows && run);
+	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+		fprintf(vocabulary, "%s\n", words[i]);
+	for (int i = 0; i < SAMPLES / 2; i++)
+		fprintf(rows, "{\"text\": \"%s %s b\", \"label\": %d}\n", words[5 + i % 4], words[5 + i / 4], i % 3);
+	fprintf(run, "train_file: [%s/texts.jsonl]\ndata_weights: [2]\nallow: [duplicates]\nmax_length: 16\n", scratch->dir);
+	fclose(vocabulary);
+	fclose(rows);
+	fclose(run);
 }
 
 static inline void start_box(const struct scratch *scratch, int box, const struct box_wire *wire, const char *options, struct ran *ran)

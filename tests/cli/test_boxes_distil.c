@@ -7,7 +7,7 @@ static void test_box_1_learns_of_box_2_from_the_second_epoch_on(void **state)
 {
 	(void)state;
 	struct scratch scratch;
-	open_files(&scratch, "");
+	open_images(&scratch, "");
 	free(run_boxes(&scratch, ""));
 	move_outputs(&scratch, "alone");
 	free(run_boxes(&scratch, "--fluidpipe_alpha2 0.5")); /* box 2 learns otherwise, and box 1 hears nothing of it */
@@ -49,10 +49,10 @@ static void test_logits_alone_are_added_to_the_line_and_only_where_one_learns(vo
 	(void)state;
 	struct scratch scratch;
 	static const char *const options[] = {"", "--fluidpipe_alpha1 0.5", "--fluidpipe_alpha2 0.5", "--fluidpipe_recipe FP-DB"};
-	const long long epochs = STEPS / EPOCH, row = 4 * LABELS, up = epochs * IMAGES * row, ids = epochs * IMAGES * 4,
-	                down = (epochs - 1) * IMAGES * (row + 4);
+	const long long epochs = STEPS / EPOCH, row = 4 * LABELS, up = epochs * SAMPLES * row, ids = epochs * SAMPLES * 4,
+	                down = (epochs - 1) * SAMPLES * (row + 4);
 	long long before[2], line[2];
-	open_files(&scratch, "");
+	open_images(&scratch, "");
 	for (int i = 0; i < 4; i++) {
 		int lower = i & 1, upper = i >> 1; /* distils */
 		read_line(run_boxes(&scratch, options[i]), &line[0], &line[1]);
@@ -73,7 +73,7 @@ static void test_a_run_goes_on_from_each_step_to_the_same_bits(void **state)
 {
 	(void)state;
 	struct scratch scratch;
-	open_files(&scratch, "fluidpipe_recipe: FP-DB\n");
+	open_images(&scratch, "fluidpipe_recipe: FP-DB\n");
 	free(run_boxes(&scratch, ""));
 	move_outputs(&scratch, "whole");
 	for (int step = 1; step < STEPS; step++) {
@@ -96,7 +96,7 @@ static void test_a_killed_box_goes_on_to_the_same_bits(void **state)
 {
 	(void)state;
 	struct scratch scratch;
-	open_files(&scratch, "fluidpipe_recipe: FP-DB\nlink_timeout: 2\nlink_give_up: 60\n");
+	open_images(&scratch, "fluidpipe_recipe: FP-DB\nlink_timeout: 2\nlink_give_up: 60\n");
 	free(run_boxes(&scratch, "--max_steps 40"));
 	move_outputs(&scratch, "whole");
 	for (int victim = 1; victim <= 2; victim++) {
@@ -122,13 +122,13 @@ static void test_a_killed_box_goes_on_to_the_same_bits(void **state)
 	scratch_close(&scratch);
 }
 
-/* A run without distillation left no logits for the rest of its second epoch: box 1 goes on as it would have, says for how many samples, and
- * distils in the third. */
+/* A run without distillation left no logits for the rest of its second epoch: box 1 goes on as it would have, says for how many samples,
+ * and distils in the third. */
 static void test_samples_without_logits_are_learnt_from_their_labels_and_counted(void **state)
 {
 	(void)state;
 	struct scratch scratch;
-	open_files(&scratch, "");
+	open_images(&scratch, "");
 	free(run_boxes(&scratch, ""));
 	move_outputs(&scratch, "alone");
 	free(run_boxes(&scratch, "--max_steps 3"));

@@ -16,9 +16,9 @@ struct half {
 struct plain {
 	struct rh_config config;
 	struct rh_training_data data;
-	struct half lower, whole;       /* box 1's model; box 2's on top of box 1's layers, which box 1 trains */
-	int shared;                     /* blocks of those layers */
-	float table[2][IMAGES][LABELS]; /* of the last epoch, and of this one, by sample */
+	struct half lower, whole;        /* box 1's model; box 2's on top of box 1's layers, which box 1 trains */
+	int shared;                      /* blocks of those layers */
+	float table[2][SAMPLES][LABELS]; /* of the last epoch, and of this one, by sample */
 };
 
 static void open_half(struct plain *at, int is_lower)
@@ -62,7 +62,7 @@ static void open_plain(struct plain *at, const struct scratch *scratch)
 	at->config.mode = RH_MODE_LOCAL;
 	open_half(at, 1);
 	open_half(at, 0);
-	assert_int_equal(at->data.train.rows, IMAGES);
+	assert_int_equal(at->data.train.rows, SAMPLES);
 	assert_int_equal(at->data.steps_per_epoch, EPOCH);
 }
 
@@ -174,12 +174,11 @@ static void check_blocks(const struct rh_session *session, int first, const char
 	rh_safetensors_close(file);
 }
 
-static void check_plain(const char *keys)
+/* Frees the scratch. options: of both boxes, which change no bit. */
+static void check_plain(struct scratch scratch, const char *options)
 {
 	static struct plain plain;
-	struct scratch scratch;
-	open_files(&scratch, keys);
-	free(run_boxes(&scratch, ""));
+	free(run_boxes(&scratch, options));
 	plain = (struct plain){0};
 	open_plain(&plain, &scratch);
 	for (int64_t step = 0; step < STEPS; step++) {
@@ -197,11 +196,24 @@ static void check_plain(const char *keys)
 static void test_both_boxes_compute_what_a_plain_loop_does(void **state)
 {
 	(void)state;
-	check_plain("fluidpipe_recipe: FP-DB\n");
-	check_plain("fluidpipe_recipe: FP-DT-EL\n");
-	check_plain("fluidpipe_alpha1: 0.25\n");
-	check_plain("fluidpipe_alpha2: 0\nfluidpipe_kl: reverse\nfluidpipe_temperature: 3\n");
-	check_plain("fluidpipe_recipe: FP-DB-EL\nfluidpipe_weighting: sum\nfluidpipe_temperature: 2\nfluidpipe_ahead: 1\n");
+	static const char *const keys[] = {"fluidpipe_recipe: FP-DB\n", "fluidpipe_recipe: FP-DT-EL\n", "fluidpipe_alpha1: 0.25\n",
+	                                   "fluidpipe_alpha2: 0\nfluidpipe_kl: reverse\nfluidpipe_temperature: 3\n",
+	                                   "fluidpipe_recipe: FP-DB-EL\nfluidpipe_weighting: sum\nfluidpipe_temperature: 2\n"};
+	static const char *const options[] = {"", "--device cpu:2", "--fluidpipe_ahead 1"};
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		struct scratch scratch;
+		open_images(&scratch, keys[i]);
+		check_plain(scratch, options[i % 3]);
+	}
+}
+
+/* Copies of a text are samples of their own: what box 2 made of one is not the other's. */
+static void test_texts_that_an_epoch_has_twice_have_logits_of_their_own(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	open_texts(&scratch, "fluidpipe_recipe: FP-DB\n");
+	check_plain(scratch, "");
 }
 
 int main(void)
@@ -209,6 +221,7 @@ int main(void)
 	run_prepare = boxes_limit_time;
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_both_boxes_compute_what_a_plain_loop_does),
+	        cmocka_unit_test(test_texts_that_an_epoch_has_twice_have_logits_of_their_own),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

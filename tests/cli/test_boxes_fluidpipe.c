@@ -190,6 +190,21 @@ static void test_the_partial_and_the_full_model_are_judged(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_a_language_model_does_not_distil(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct box_wire wire = free_wire();
+	make_files(&scratch);
+	write_config(&scratch, FLUID "fluidpipe_recipe: FP-DB\n", 2, 1, &wire);
+	struct ran ran = run_line(&scratch, "train %s/run1.yaml", scratch.dir); /* which does not wait for box 2 */
+	assert_int_equal(ran.status, 1);
+	assert_non_null(strstr(ran.err, "fluidpipe_recipe: boxes distil the logits of classifications alone"));
+	run_free(&ran);
+	assert_false(rh_dir_exists(path_of("%s/out1", scratch.dir)));
+	scratch_close(&scratch);
+}
+
 static void test_an_adapter_ends_up_whole_at_box_1(void **state)
 {
 	(void)state;
@@ -355,6 +370,7 @@ int main(void)
 	        cmocka_unit_test(test_the_partial_and_the_full_model_are_judged),
 	        cmocka_unit_test(test_images_are_learnt),
 	        cmocka_unit_test(test_a_frozen_box_1_stays_as_it_is),
+	        cmocka_unit_test(test_a_language_model_does_not_distil),
 	        cmocka_unit_test(test_an_adapter_ends_up_whole_at_box_1),
 	        cmocka_unit_test(test_a_box_that_was_killed_goes_on_from_the_checkpoint_that_both_have),
 	        cmocka_unit_test(test_a_box_that_is_asked_to_stop_stops_both_at_the_same_step),

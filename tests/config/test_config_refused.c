@@ -268,6 +268,9 @@ static void test_load_several_boxes(void **state)
 	        {"link_dtype: int8\n", "link_dtype: mode fluidpipe sends activations as they are"},
 	        {"fluidpipe_recipe: FP-XX\n", "fluidpipe_recipe: 'FP-XX'"},
 	        {"fluidpipe_ahead: 0\n", "fluidpipe_ahead: '0'"},
+	        {"fluidpipe_idle_sampler: random\nfluidpipe_recipe: FP-DB\n", "fluidpipe_idle_sampler: such steps do not distil yet"},
+	        {"fluidpipe_idle_sampler: random\neval_strategy: epoch\nvalidation_file: v.jsonl\n",
+	         "fluidpipe_idle_sampler: box 2 cannot keep samples while it evaluates"},
 	        {"fluidpipe_alpha1: 1.5\n", "fluidpipe_alpha1: '1.5'"},
 	        {"fluidpipe_temperature: 0\nfluidpipe_recipe: FP-DB\n", "fluidpipe_temperature: '0'"},
 	        {"fluidpipe_temperature: 2\n", "fluidpipe_temperature: has no effect where no box distils"},
@@ -275,7 +278,8 @@ static void test_load_several_boxes(void **state)
 	        {"fluidpipe_recipe: FP-DB\nfluidpipe_weighting: sum\nfluidpipe_alpha2: 0.3\n",
 	         "fluidpipe_alpha2: has no effect with fluidpipe_weighting: sum"},
 	        {"fluidpipe_recipe: FP-DT\ngradient_accumulation_steps: 39\n", "gradient_accumulation_steps: box 2 of mode fluidpipe distils"},
-	        {"eval_strategy: epoch\nvalidation_file: v.jsonl\n", "eval_strategy: mode fluidpipe does not evaluate while it trains"},
+	        {"eval_strategy: epoch\nvalidation_file: v.jsonl\nearly_stopping_patience: 2\n",
+	         "early_stopping_patience: boxes of mode fluidpipe evaluate models of their own"},
 	        {"admission_limits: [2, 1]\n", "admission_limits: has no effect in mode fluidpipe"}};
 	for (size_t i = 0; i < sizeof fluids / sizeof *fluids; i++) {
 		snprintf(yaml, sizeof yaml, "%s%s", fluid, fluids[i].more);

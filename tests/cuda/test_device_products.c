@@ -150,10 +150,18 @@ static void add_teacher(struct op_case *c, int64_t n, int64_t vocabulary, int in
 	c->op.head_loss.divergence = index & 1 ? RH_DIVERGENCE_REVERSE : RH_DIVERGENCE_FORWARD;
 }
 
-/* teacher: 0: none; else which of several */
-static void check_head(const struct device_case *on, enum rh_dtype act, int64_t n, int64_t vocabulary, int64_t hidden, int gradients,
-                       int teacher, uint64_t *seed)
+/* gradients: bits; teacher: 0: none; else which of several */
+struct head {
+	enum rh_dtype act;
+	int64_t n, vocabulary, hidden;
+	int gradients, teacher;
+};
+
+static void check_head(const struct device_case *on, const struct head *head, uint64_t *seed)
 {
+	enum rh_dtype act = head->act;
+	int64_t n = head->n, vocabulary = head->vocabulary, hidden = head->hidden;
+	int gradients = head->gradients, teacher = head->teacher;
 	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_HEAD_LOSS}};
 	int64_t chunk = n > 3 ? 3 : n > 0 ? n : 1, pad = check_random(seed) % 3;
 	double scale = 0.125, rounding = act == RH_BF16 ? 0x1p-8 : 0x1p-20;
@@ -192,8 +200,11 @@ static void test_head_loss_equals_the_oracle(void **state)
 	for (size_t i = 0; i < sizeof vocabularies / sizeof *vocabularies; i++)
 		for (int gradients = 0; gradients < 4; gradients++) {
 			enum rh_dtype act = (gradients + (int)i) & 1 ? RH_BF16 : RH_F32;
-			check_head(&on, act, case_between(&seed, 0, 7), vocabularies[i], case_between(&seed, 1, 24), gradients, 0, &seed);
-			check_head(&on, act == RH_F32 ? RH_BF16 : RH_F32, 4, vocabularies[i], 8, gradients, 0, &seed);
+			check_head(
+			        &on,
+			        &(struct head){act, case_between(&seed, 0, 7), vocabularies[i], case_between(&seed, 1, 24), gradients, 0},
+			        &seed);
+			check_head(&on, &(struct head){act == RH_F32 ? RH_BF16 : RH_F32, 4, vocabularies[i], 8, gradients, 0}, &seed);
 		}
 	on.device->ops->close(on.device);
 	cudaemu_release();
@@ -207,8 +218,10 @@ static void test_head_loss_with_a_teacher_equals_the_oracle(void **state)
 	struct device_case on = device_case_open();
 	for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
 		for (int k = 1; k < 9; k++)
-			check_head(&on, k & 4 ? RH_BF16 : RH_F32, case_between(&seed, 1, 19), outputs[i], case_between(&seed, 1, 24), k % 4,
-			           k, &seed);
+			check_head(&on,
+			           &(struct head){k & 4 ? RH_BF16 : RH_F32, case_between(&seed, 1, 19), outputs[i],
+			                          case_between(&seed, 1, 24), k % 4, k},
+			           &seed);
 	on.device->ops->close(on.device);
 	cudaemu_release();
 }

@@ -506,6 +506,7 @@ static void test_batch_lays_rows_end_to_end(void **state)
 	assert_int_equal(batch.documents, 3);
 	assert_int_equal(batch.longest, 8);
 	assert_memory_equal(batch.start, ((int32_t[]){0, 5, 8, 16}), 16);
+	assert_memory_equal(batch.sample, ((int32_t[]){1, 1, 0}), 12);
 	assert_memory_equal(batch.position, ((int32_t[]){0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7}), 64);
 	assert_int_equal(batch.trained, 9);
 	assert_memory_equal(batch.head_row, ((int32_t[]){0, 1, 2, 3, 5, 6, 12, 13, 14}), 36);

@@ -273,6 +273,7 @@ static void test_batches_of_images_hold_their_pixels(void **state)
 		assert_true(batch.tokens == 2 * TOKENS && batch.documents == 2 && batch.trained == 2);
 		assert_true(batch.ids[0] == 0 && batch.ids[1] == 1 && batch.ids[TOKENS] == 0 && batch.position[TOKENS - 1] == TOKENS - 1);
 		assert_true(batch.head_row[0] == 0 && batch.head_row[1] == TOKENS);
+		assert_true(batch.sample[0] == 2 && batch.sample[1] == 0);
 		for (int i = 0; i < 2; i++) {
 			float pixel[EACH];
 			int32_t image = of->ids[of->document_start[i ? 0 : 2]];

@@ -101,8 +101,8 @@ static void test_ahead_what_is_expected_comes_before_it_is_asked_for(void **stat
 	rh_link_close(end[1]);
 }
 
-/* Of each three messages the last is taken apart, before the two ahead of it are asked for; these come in their order, as if it were none of
- * the link's. */
+/* Of each three messages the last is taken apart, before the two ahead of it are asked for; these come in their order, as if it were none
+ * of the link's. */
 static void test_ahead_a_message_is_taken_apart(void **state)
 {
 	(void)state;
