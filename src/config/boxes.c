@@ -24,14 +24,27 @@ static const struct config_entry *given(const struct asking *at, const char *nam
 	return entry && entry->kind != VALUE_NULL ? entry : NULL;
 }
 
+/* Does the text mean a key's default? Printed, 1 is 1.0 and 256MiB a number of bytes. */
+static int is_default(const struct config_key *key, const char *text)
+{
+	double real[2];
+	int64_t bytes[2];
+	if (!key->fallback)
+		return 0;
+	if (key->type == KEY_REAL && !config_parse_real(text, &real[0]) && !config_parse_real(key->fallback, &real[1]))
+		return real[0] == real[1];
+	if (key->type == KEY_SIZE && !config_parse_size(text, &bytes[0]) && !config_parse_size(key->fallback, &bytes[1]))
+		return bytes[0] == bytes[1];
+	return !strcmp(text, key->fallback);
+}
+
 /* The entry, unless it says what holds without it: an empty list, or the key's default, as a printed configuration has it. */
 static const struct config_entry *chosen(const struct asking *at, const char *name)
 {
 	const struct config_entry *entry = given(at, name);
 	if (!entry || (entry->kind == VALUE_LIST && !entry->items.count))
 		return NULL;
-	const char *fallback = config_keys[entry->key].fallback;
-	return entry->kind == VALUE_SCALAR && fallback && !strcmp(entry->text, fallback) ? NULL : entry;
+	return entry->kind == VALUE_SCALAR && is_default(&config_keys[entry->key], entry->text) ? NULL : entry;
 }
 
 /* A whole number from the environment; -1: it is not there, or none. */
