@@ -32,6 +32,7 @@ struct planned {
 	double unit_s[2];                       /* of those, and of PACI's own; 0: none were chosen */
 	double linked, alone, at[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
 	int fastest;                            /* the box that is meant by `alone` */
+	double pipeline[2];                     /* tokens/s of modes sync-pp and paci, over the configuration's links; 0: this run cannot */
 	struct plan_modes modes;                /* of mode fluidpipe */
 };
 
@@ -136,6 +137,34 @@ static int compare_modes(struct planned *all)
 	return plan_modes_simulate(&request, all->alone, &all->modes);
 }
 
+/* The other of the two pipelines, with the same cuts: 1F1B, or PACI with the limits that the links ask for. */
+static int compare_pipelines(struct planned *all)
+{
+	struct rh_config other = *all->config;
+	struct rh_boxes_request request = {&other, all->machine, all->first, all->line, all->input};
+	struct rh_forecast box[BOXES_MOST] = {{0}};
+	struct rh_admission_limits limits;
+	double unit_s[2];
+	int is_paci = other.mode == RH_MODE_PACI, rc = 0;
+	all->pipeline[is_paci] = all->linked;
+	other.mode = is_paci ? RH_MODE_SYNC_PP : RH_MODE_PACI;
+	other.schedule = (char *)(uintptr_t)(is_paci ? "1f1b" : "paci");
+	other.paci_backward = RH_BACKWARD_RECOMPUTE;
+	other.admission_limits = (struct rh_list){0};
+	if (!is_paci) {
+		rc = rh_forecast_limits(&request, &limits, unit_s);
+		other.admission_limits = limits.list;
+	}
+	rc = rc ? rc : rh_forecast_boxes(&request, box);
+	all->pipeline[!is_paci] = rc ? 0 : box[0].tokens_per_second;
+	for (int k = 0; k < (int)other.boxes; k++)
+		rh_forecast_free(&box[k]);
+	if (rc != -EINVAL && rc != RH_DOES_NOT_FIT)
+		return rc;
+	rh_error_clear();
+	return 0;
+}
+
 static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 {
 	int chooses = all->config->mode == RH_MODE_PACI && !all->config->admission_limits.count;
@@ -150,7 +179,14 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 		rc = find_even(all);
 	if (!rc && all->config->mode == RH_MODE_FLUIDPIPE)
 		rc = compare_modes(all);
-	return rc ? rc : forecast_at(all, 0, &all->linked);
+	rc = rc ? rc : forecast_at(all, 0, &all->linked);
+	return rc || all->config->mode == RH_MODE_FLUIDPIPE ? rc : compare_pipelines(all);
+}
+
+static const char *advice(const struct planned *all)
+{
+	double most = fmax(all->pipeline[0], all->pipeline[1]);
+	return all->alone >= most ? "local" : all->pipeline[1] > all->pipeline[0] ? "paci" : "sync-pp";
 }
 
 static void put_link(const struct rh_config *config, int k)
@@ -181,6 +217,8 @@ static void put(const struct planned *all)
 	}
 	if (config->mode == RH_MODE_FLUIDPIPE)
 		plan_modes_print(&all->modes);
+	if (config->mode == RH_MODE_PACI)
+		printf("updates      block their box: no second copy of the weights, which a forward reads in one version\n");
 	if (all->alone > 0)
 		printf("alone        %.1f tokens/s: box %d, with what does not fit on its devices in host memory\n", all->alone,
 		       all->fastest + 1);
@@ -190,6 +228,9 @@ static void put(const struct planned *all)
 		printf("%-12s %5g Mbit/s: %.1f tokens/s\n", i ? "" : "links of", speeds[i], all->at[i]);
 	if (all->even > 0)
 		printf("break-even   %.0f Mbit/s: slower links make the boxes slower than one of them alone\n", all->even);
+	if (config->mode != RH_MODE_FLUIDPIPE)
+		printf("modes        sync-pp %.1f tokens/s, paci %.1f: mode %s is the fastest here\n", all->pipeline[0], all->pipeline[1],
+		       advice(all));
 	if (all->alone > all->linked)
 		printf("advice       do not link: one box alone is faster%s\n", all->even > 0 ? "" : ", up to links of 100 Gbit/s");
 }
@@ -206,7 +247,9 @@ static json_t *as_json(const struct planned *all)
 		                    json_integer(atoll(all->config->admission_limits.item[i])));
 	for (int i = 0; i < SPEEDS; i++)
 		json_array_append_new(table, json_pack("{s:f, s:f}", "mbit_per_second", speeds[i], "tokens_per_second", all->at[i]));
-	json_t *beside = all->config->mode == RH_MODE_FLUIDPIPE ? plan_modes_json(&all->modes) : json_null();
+	json_t *beside = all->config->mode == RH_MODE_FLUIDPIPE ? plan_modes_json(&all->modes)
+	                                                        : json_pack("{s:f, s:f, s:s}", "sync-pp", all->pipeline[0], "paci",
+	                                                                    all->pipeline[1], "fastest", advice(all));
 	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
 	                 all->box[0].step_seconds, "alone_tokens_per_second", all->alone > 0 ? json_real(all->alone) : json_null(),
 	                 "break_even_mbit_per_second", all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table,

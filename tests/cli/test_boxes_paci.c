@@ -7,19 +7,28 @@
 #include <jansson.h>
 #include <math.h>
 
-/* Starts all boxes and waits for them. latency_ms > 0: a relay stands in each line. */
-static void run_far_boxes(const struct scratch *scratch, const char *keys, int boxes, double latency_ms, const char *options)
+/* What stands in each line: a relay that delays what passes, or cuts the connection after so many bytes at most; zeros: nothing. */
+struct between {
+	double latency_ms;
+	int64_t most_bytes;
+	int most_cuts;
+};
+
+/* Starts all boxes and waits for them. Returns how often their lines were cut. */
+static int run_far_boxes(const struct scratch *scratch, const char *keys, int boxes, struct between between, const char *options)
 {
+	int is_relayed = between.latency_ms > 0 || between.most_bytes, cuts = 0;
 	struct ran ran[BOXES_MOST];
 	struct box_wire wire[BOXES_MOST];
 	struct relay relay[BOXES_MOST];
 	for (int k = 0; k + 1 < boxes; k++) {
 		int port = free_port();
 		wire[k] = free_wire();
-		if (!latency_ms)
+		if (!is_relayed)
 			continue;
-		relay_open(&relay[k], 0, 1);
-		relay[k].shape[0].latency_ms = relay[k].shape[1].latency_ms = latency_ms;
+		relay_open(&relay[k], between.most_bytes, 1 + (uint64_t)k);
+		relay[k].most_cuts = between.most_cuts;
+		relay[k].shape[0].latency_ms = relay[k].shape[1].latency_ms = between.latency_ms;
 		snprintf(wire[k].listens, sizeof wire[k].listens, "127.0.0.1:%d", port);
 		snprintf(wire[k].connects, sizeof wire[k].connects, "127.0.0.1:%d", relay[k].port);
 		relay_start(&relay[k], port);
@@ -29,13 +38,16 @@ static void run_far_boxes(const struct scratch *scratch, const char *keys, int b
 		run_start(scratch, path_of("train %s/run%d.yaml %s", scratch->dir, k, options), 0, &ran[k - 1]);
 	}
 	boxes_finish(ran, boxes);
-	for (int k = 0; latency_ms > 0 && k + 1 < boxes; k++)
+	for (int k = 0; is_relayed && k + 1 < boxes; k++) {
+		cuts += relay[k].cuts;
 		relay_close(&relay[k]);
+	}
+	return cuts;
 }
 
 static void run_boxes(const struct scratch *scratch, const char *keys, int boxes, const char *options)
 {
-	run_far_boxes(scratch, keys, boxes, 0, options);
+	(void)run_far_boxes(scratch, keys, boxes, (struct between){0}, options);
 }
 
 static void run_alone(const struct scratch *scratch, const char *keys, const char *options)
@@ -232,10 +244,64 @@ static void test_latency_changes_no_bit(void **state)
 	put_aside(&scratch, "own");
 	run_boxes(&scratch, wide, 2, "--max_steps 10");
 	put_aside(&scratch, "near");
-	run_far_boxes(&scratch, wide, 2, 20, "--max_steps 10");
+	(void)run_far_boxes(&scratch, wide, 2, (struct between){.latency_ms = 20}, "--max_steps 10");
 	for (int k = 1; k <= 2; k++)
 		assert_true(distance(&scratch, "near", "out", k) == 0);
 	assert_true(distance(&scratch, "near", "own", 1) > 0);
+	scratch_close(&scratch);
+}
+
+/* A line that breaks is made anew, and no message is lost or comes twice: three boxes, whose lines are cut again and again. */
+static void test_cut_lines_change_no_bit(void **state)
+{
+	(void)state;
+	static const char keys[] = "mode: paci\ndevice: cpu:1\nbox_cuts: [2, 4]\nsave_strategy: \"no\"\nlink_timeout: 2\nlink_give_up: 60\n";
+	struct scratch scratch;
+	make_rows(&scratch);
+	run_boxes(&scratch, keys, 3, "--max_steps 16");
+	for (int k = 1; k <= 3; k++) {
+		char from[512];
+		snprintf(from, sizeof from, "%s/out%d", scratch.dir, k);
+		assert_int_equal(rename(from, path_of("%s/whole%d", scratch.dir, k)), 0);
+	}
+	int cuts = run_far_boxes(&scratch, keys, 3, (struct between){.most_bytes = 60000, .most_cuts = 6}, "--max_steps 16");
+	printf("%d cuts\n", cuts);
+	assert_true(cuts > 3);
+	for (int k = 1; k <= 3; k++)
+		assert_true(distance(&scratch, "whole", "out", k) == 0);
+	scratch_close(&scratch);
+}
+
+/* One stage has nothing in flight when it updates itself: PACI is accumulation, and so is a schedule with a flush. */
+static void test_one_stage_is_plain_accumulation(void **state)
+{
+	(void)state;
+	static const char *const schedules[] = {"paci", "1f1b", "roundpipe"};
+	struct scratch scratch;
+	char keys[256], from[512];
+	make_rows(&scratch);
+	for (int i = 0; i < 3; i++) {
+		snprintf(keys, sizeof keys, SAVES "max_grad_norm: 0\ndevice: cpu:1\nschedule: %s\n", schedules[i]);
+		run_alone(&scratch, keys, "--max_steps 20");
+		snprintf(from, sizeof from, "%s/out0", scratch.dir);
+		assert_int_equal(rename(from, path_of("%s/%s0", scratch.dir, schedules[i])), 0);
+	}
+	assert_true(distance(&scratch, "paci", "1f1b", 0) == 0);
+	assert_true(distance(&scratch, "paci", "roundpipe", 0) == 0);
+	scratch_close(&scratch);
+}
+
+/* Seven rows: an epoch's second step has three micro-batches, and all boxes close that shorter window. */
+static void test_an_epoch_ends_with_a_short_window(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_files(&scratch);
+	run_alone(&scratch, SAVES "max_grad_norm: 0\nschedule: paci\ndevice: cpu:3\nforward_cuts: [2, 4]\n", "--max_steps 12");
+	run_boxes(&scratch, SAVES "max_grad_norm: 0\nmode: paci\ndevice: cpu:1\nbox_cuts: [2, 4]\n", 3, "--max_steps 12");
+	check_weights(&scratch, "model.safetensors", 3);
+	for (int k = 1; k <= 3; k++)
+		assert_int_equal(check_metrics(&scratch, k), 12);
 	scratch_close(&scratch);
 }
 
@@ -438,6 +504,9 @@ int main(void)
 	        cmocka_unit_test(test_adapters),
 	        cmocka_unit_test(test_each_box_clips_by_its_share),
 	        cmocka_unit_test(test_latency_changes_no_bit),
+	        cmocka_unit_test(test_cut_lines_change_no_bit),
+	        cmocka_unit_test(test_one_stage_is_plain_accumulation),
+	        cmocka_unit_test(test_an_epoch_ends_with_a_short_window),
 	        cmocka_unit_test(test_version_drift_keeps_to_its_bound),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	        cmocka_unit_test(test_boxes_return_and_leave_a_bad_step_out),

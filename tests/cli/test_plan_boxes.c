@@ -87,6 +87,38 @@ static void test_limits_are_chosen_for_the_link(void **state)
 	scratch_close(&scratch);
 }
 
+/* Whichever of the two pipelines is asked for, plan simulates both, and says which of them, or one box alone, is the fastest. */
+static void test_pipelines_are_compared(void **state)
+{
+	(void)state;
+	static const char near[] = "--max_grad_norm 0 --max_length 64 --link_latency_ms %s --link_mbit_per_second 10000 --mode %s";
+	static const char *const latency[] = {"0.001", "200"};
+	struct scratch scratch;
+	char keys[256];
+	make_good(&scratch);
+	for (int far = 0; far < 2; far++) {
+		json_t *modes[2];
+		double alone = 0, own[2];
+		for (int i = 0; i < 2; i++) {
+			snprintf(keys, sizeof keys, near, latency[far], i ? "paci" : "sync-pp");
+			json_t *json = planned(&scratch, keys);
+			alone = number(json, "alone_tokens_per_second");
+			own[i] = number(json, "tokens_per_second");
+			modes[i] = json_incref(json_object_get(json, "modes"));
+			json_decref(json);
+		}
+		assert_true(number(modes[0], "sync-pp") == own[0] && number(modes[1], "paci") == own[1]);
+		assert_true(number(modes[0], "paci") == own[1] && number(modes[1], "sync-pp") == own[0]);
+		assert_true(own[1] > own[0]);
+		for (int i = 0; i < 2; i++) {
+			assert_string_equal(json_string_value(json_object_get(modes[i], "fastest")),
+			                    alone >= own[1] ? "local" : "paci");
+			json_decref(modes[i]);
+		}
+	}
+	scratch_close(&scratch);
+}
+
 /* LoRA of an 8B on two RTX 4090: where links break even they carry a row's activations in the time that one box takes for it. What fill
  * and drain of 16 units, and latency, add is below a tenth. */
 static void test_break_even_is_a_rows_bytes_over_its_time_alone(void **state)
@@ -165,6 +197,7 @@ int main(void)
 	alarm(HANG_S);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds), cmocka_unit_test(test_limits_are_chosen_for_the_link),
-	        cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone), cmocka_unit_test(test_modes_are_compared)};
+	        cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone), cmocka_unit_test(test_modes_are_compared),
+	        cmocka_unit_test(test_pipelines_are_compared)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
