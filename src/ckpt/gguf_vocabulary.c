@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 
 #include <stdio.h>
+#include <xxhash.h>
 
 /* Lists taken out of the file for the length of one call. */
 struct lists {
@@ -111,6 +112,53 @@ int rh_source_tokenizer(const struct rh_source *source, struct rh_tokenizer **ou
 	if (!rc)
 		rc = rh_tokenizer_from_vocabulary(&vocabulary, out);
 	free_lists(&lists);
+	return rc;
+}
+
+static int hash_file(const char *path, uint64_t *out)
+{
+	struct rh_bytes file;
+	int rc = rh_file_load(path, &file);
+	if (rc)
+		return rc;
+	*out = XXH3_64bits(file.bytes, file.length);
+	rh_bytes_free(&file);
+	return 0;
+}
+
+static void hash_texts(const char *const *text, const size_t *bytes, size_t count, uint64_t *hash)
+{
+	for (size_t i = 0; i < count; i++)
+		*hash = XXH3_64bits_withSeed(text[i], bytes[i], *hash);
+}
+
+static int hash_vocabulary(const char *path, uint64_t *out)
+{
+	struct lists lists = {0};
+	struct rh_vocabulary vocabulary;
+	struct rh_gguf *gguf = NULL;
+	int rc = rh_gguf_open(path, &gguf);
+	if (!rc)
+		rc = read_vocabulary(gguf, &lists, &vocabulary);
+	if (!rc) {
+		hash_texts(vocabulary.token, vocabulary.token_bytes, vocabulary.tokens, out);
+		hash_texts(vocabulary.merge, vocabulary.merge_bytes, vocabulary.merges, out);
+	}
+	free_lists(&lists);
+	rh_gguf_close(gguf);
+	return rc;
+}
+
+int rh_source_tokenizer_hash(const char *model, uint64_t *out)
+{
+	*out = 0;
+	if (!rh_dir_exists(model))
+		return hash_vocabulary(model, out);
+	char *path = rh_path_join(model, "tokenizer.json");
+	int rc = path ? 0 : -ENOMEM;
+	if (!rc && rh_file_exists(path))
+		rc = hash_file(path, out);
+	rh_free(path);
 	return rc;
 }
 

@@ -45,6 +45,9 @@ int64_t rh_source_others(const struct rh_source *source);
 void rh_source_others_declare(const struct rh_source *source, struct rh_safetensors_entry *out);
 int rh_source_others_write(const struct rh_source *source, struct rh_model_out *out) RH_MUST;
 
+/* Tells whether two models have the same tokenizer: of the Hugging Face directory or GGUF file `model`. 0: it has none (of images). */
+int rh_source_tokenizer_hash(const char *model, uint64_t *out) RH_MUST;
+
 /* Copies tokenizer and generation files of the Hugging Face directory `model` into `dir`; from the vocabulary of a GGUF file, writes
  * tokenizer.json and tokenizer_config.json. */
 int rh_source_copy_tokenizer(const char *model, const char *dir) RH_MUST;

@@ -275,9 +275,6 @@ static int check_rest(const struct asking *at)
 	if (config->mode == RH_MODE_FLUIDPIPE && config->router_aux_loss_coef > 0)
 		return config_entry_fail(given(at, "router_aux_loss_coef"),
 		                         "boxes of mode fluidpipe do not tell each other the loads of their experts: leave it 0");
-	if (config->load_best_model_at_end)
-		return config_entry_fail(given(at, "load_best_model_at_end"),
-		                         "several boxes keep their last weights: leave it out, and take the checkpoints of the best step");
 	if (config->spill & (RH_SPILL_ACTIVATIONS | RH_SPILL_AUTO))
 		return config_entry_fail(given(at, "spill"),
 		                         "several boxes keep activations in memory: name the others, without activations");

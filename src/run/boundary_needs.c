@@ -137,11 +137,13 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
 
 /* Messages that wait for the boxes beside this one. A gradient leaves when the box below begins its backward, which may come after all
  * forwards that it has in flight: had this box no buffers for these gradients, each would wait for the other. An activation's buffer is
- * busy until the box above has it: with one for each in flight a slow link does not hold up the next forward. */
-static int count_messages(const struct rh_executor_options *options, struct run_boundary_needs *out)
+ * busy until the box above has it: with one for each in flight a slow link does not hold up the next forward. `ahead`: buffers for what
+ * neighbours have in flight on its way here, as a message leaves only when its receive is posted, a trip before. */
+static int count_messages(const struct rh_executor_options *options, struct run_boundary_needs *out, int *ahead)
 {
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int64_t below = 0, own = 0;
+	*ahead = 0;
 	if (!options->boxes || !options->boxes->unit || !options->train_micro_batches)
 		return 0;
 	int rc = 0, is_local = rh_dispatch_is_local(&dispatch);
@@ -153,6 +155,8 @@ static int count_messages(const struct rh_executor_options *options, struct run_
 		rc = rh_dispatch_boxes_in_flight(&dispatch, options->train_micro_batches, &below, &own);
 	out->to_below = (int)rh_min(options->plan->owes_gradient ? below : 0, INT32_MAX / 8);
 	out->to_above = (int)rh_min(options->plan->feeds ? own : 0, INT32_MAX / 8);
+	if (!is_local)
+		*ahead = (int)rh_min((options->plan->is_fed ? below : 0) + (options->plan->feeds ? own : 0), INT32_MAX / 8);
 	return rc;
 }
 
@@ -182,7 +186,7 @@ int run_boundary_needs(const struct rh_executor_options *options, struct run_bou
 	struct rh_program program = {0};
 	int64_t spare = options->spare_boundaries, bytes = options->plan->boundary_bytes;
 	*out = (struct run_boundary_needs){.bytes_each = bytes};
-	int rc = count_messages(options, out);
+	int ahead, rc = count_messages(options, out, &ahead);
 	if (!rc)
 		rc = count_all(&counting, &program);
 	rh_program_free(&program);
@@ -190,7 +194,8 @@ int run_boundary_needs(const struct rh_executor_options *options, struct run_bou
 	if (rc)
 		return rc;
 	if (counting.needed)
-		out->count = counting.needed + out->to_above + out->to_below + (int)(options->devices > 1 || options->boxes ? spare : 0);
+		out->count =
+		        counting.needed + ahead + out->to_above + out->to_below + (int)(options->devices > 1 || options->boxes ? spare : 0);
 	else
 		out->to_above = out->to_below = 0;
 	int down = ring_down(options), up = UP_LEAST + (int)(options->devices > 1 ? spare : 0);

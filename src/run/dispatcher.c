@@ -251,15 +251,15 @@ static int has_slots_enough(struct rh_executor *executor, int d)
 	return rc < 0 ? rc : !rc;
 }
 
-/* One slot more where a device has no more than the one that it is being given. As many as may be of boxes that update themselves: a
- * neighbour sends what a slot needs once its receive is posted, and that takes a round trip. There are buffers for as much. */
+/* One slot more where a device has no more than the one that it is being given. Of one of several boxes as many as may be: a neighbour
+ * sends what a slot needs once its receive is posted, and that takes a round trip. There are buffers for as much. */
 static int lower_more(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct lowering *lowering = &executor->lowering;
 	int rc = 0, place = (int)executor->first;
 	for (int again = 1; !rc && again && !lower_is_over(lowering);) {
-		again = executor->options.boxes && executor->is_stretch;
+		again = executor->options.boxes && executor->options.boxes->unit && executor->trains;
 		for (int d = 0; d < executor->options.devices; d++) {
 			const struct ring_command *head = dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)];
 			again |= lowering->on[d].last_slot >= (int64_t)lowering->next_slot &&

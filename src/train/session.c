@@ -129,18 +129,24 @@ static int check_writable(const struct rh_session *session)
 /* The box's links. */
 static int open_box(struct rh_session *session)
 {
-	char line[80];
+	const struct rh_config *config = session->config;
+	char line[128];
+	uint64_t tokenizer;
 	json_t *json = NULL;
 	int rc = rh_fluidpipe_check(session);
 	if (!rc)
-		rc = rh_model_config_write(session->model_config, "float32", &json);
+		rc = rh_source_tokenizer_hash(session->source ? config->model_name_or_path : config->config_name, &tokenizer);
+	if (rc)
+		return rc;
+	rc = rh_model_config_write(session->model_config, "float32", &json);
 	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
 	json_decref(json);
 	if (!text)
 		return rc ? rc : -ENOMEM;
-	snprintf(line, sizeof line, "config.json=%016llx\n", (unsigned long long)XXH3_64bits(text, strlen(text)));
+	snprintf(line, sizeof line, "config.json=%016llx\ntokenizer=%016llx\n", (unsigned long long)XXH3_64bits(text, strlen(text)),
+	         (unsigned long long)tokenizer);
 	free(text);
-	return rh_box_open(session->config, line, &session->box);
+	return rh_box_open(config, line, &session->box);
 }
 
 int rh_session_keep_layers(struct rh_session *session)

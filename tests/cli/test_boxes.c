@@ -262,7 +262,9 @@ static void check_evaluated(const char *keys, const char *single, const char *li
 	           "{\"prompt\": \"a cat \", \"completion\": \"sat\"}\n{\"prompt\": \"the dog is \", \"completion\": \"ran\"}\n"
 	           "{\"prompt\": \"cats \", \"completion\": \"ran\"}\n{\"prompt\": \"it \", \"completion\": \"sat\"}\n"
 	           "{\"prompt\": \"then we \", \"completion\": \"ran\"}\n");
-	snprintf(all, sizeof all, "save_strategy: \"no\"\neval_strategy: steps\neval_steps: 2\nper_device_eval_batch_size: 2\n%s", keys);
+	int saves = strstr(keys, "load_best") != NULL;
+	snprintf(all, sizeof all, "save_strategy: %s\neval_strategy: steps\neval_steps: 2\nper_device_eval_batch_size: 2\n%s",
+	         saves ? "steps\nsave_steps: 2\nsave_total_limit: 1" : "\"no\"", keys);
 	size_t used = strlen(all);
 	snprintf(all + used, sizeof all - used, "%s", single);
 	write_config(&scratch, all, 1, 0, NULL);
@@ -271,6 +273,8 @@ static void check_evaluated(const char *keys, const char *single, const char *li
 		print_error("%s\n", alone.err);
 	assert_int_equal(alone.status, 0);
 	assert_non_null(strstr(alone.err, "accuracy"));
+	if (saves)
+		assert_non_null(strstr(alone.err, "the result is"));
 	run_free(&alone);
 	snprintf(all + used, sizeof all - used, "%s", linked);
 	run_boxes(&scratch, all, boxes, 0);
@@ -290,6 +294,16 @@ static void test_evaluations_are_one_boxs(void **state)
 	check_evaluated(lora, "device: cpu:1\n", "device: cpu:1\nmax_vram: 400KiB\nbox_cuts: [3, 6]\n", 3); /* stages within a box */
 	check_evaluated("max_grad_norm: 0\n", "schedule: paci\ndevice: cpu:2\nforward_cuts: [3]\n",
 	                "mode: paci\ndevice: cpu:1\nround_micro_batches: 1\nbox_cuts: [3]\n", 2);
+}
+
+/* Each box takes its part of the best checkpoint, here the one with the largest loss: one of the first. */
+static void test_the_best_checkpoint_is_one_boxs(void **state)
+{
+	(void)state;
+	static const char worst[] = "load_best_model_at_end: true\ngreater_is_better: true\ndevice: cpu:1\n",
+	                  worst_lora[] = "load_best_model_at_end: true\ngreater_is_better: true\ndevice: cpu:1\nlora_r: 4\n";
+	check_evaluated(worst, "", "box_cuts: [2, 4]\n", 3);
+	check_evaluated(worst_lora, "", "box_cuts: [3]\n", 2);
 }
 
 /* The model's file with its table once more, as the head's. */
@@ -356,6 +370,36 @@ static void test_tied_tables_are_trained_apart(void **state)
 		char *json = read_bytes(path_of("%s/out%d/config.json", scratch.dir, k), &length);
 		assert_non_null(strstr(json, "\"tie_word_embeddings\": false"));
 		free(json);
+	}
+	scratch_close(&scratch);
+}
+
+/* Box 2 would write it beside its part of the model. */
+static void test_another_tokenizer_is_named(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct ran ran[2];
+	struct box_wire wire = free_wire();
+	char name[128], own[128];
+	make_files(&scratch);
+	copy_dir(path_of("%s/hf", scratch.dir), path_of("%s/own", scratch.dir));
+	write_text(path_of("%s/own/tokenizer.json", scratch.dir), "{\"version\": \"another\"}");
+	snprintf(name, sizeof name, "config_name: %s/hf\n", scratch.dir);
+	snprintf(own, sizeof own, "config_name: %s/own\n", scratch.dir);
+	for (int k = 1; k <= 2; k++) {
+		write_config(&scratch, "device: cpu:1\n", 2, k, &wire);
+		if (k == 2)
+			edit_file(path_of("%s/run2.yaml", scratch.dir), name, own);
+		run_start(&scratch, path_of("train %s/run%d.yaml", scratch.dir, k), 0, &ran[k - 1]);
+	}
+	for (int k = 0; k < 2; k++) {
+		run_wait(&ran[k]);
+		assert_int_equal(ran[k].status, 1);
+		if (!strstr(ran[k].err, "the boxes differ in tokenizer"))
+			fail_msg("box %d: %s", k + 1, last_lines(ran[k].err));
+		assert_false(rh_dir_exists(path_of("%s/out%d", scratch.dir, k + 1)));
+		run_free(&ran[k]);
 	}
 	scratch_close(&scratch);
 }
@@ -471,6 +515,8 @@ int main(void)
 	        cmocka_unit_test(test_experts_with_a_load_balancing_loss),
 	        cmocka_unit_test(test_adapters_above_a_box_that_trains_nothing),
 	        cmocka_unit_test(test_evaluations_are_one_boxs),
+	        cmocka_unit_test(test_the_best_checkpoint_is_one_boxs),
+	        cmocka_unit_test(test_another_tokenizer_is_named),
 	        cmocka_unit_test(test_tied_tables_are_trained_apart),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	        cmocka_unit_test(test_cuts_follow_speeds_and_are_kept),

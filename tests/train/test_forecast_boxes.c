@@ -82,6 +82,41 @@ static struct timed waited_of(const struct timed *alone, int boxes)
 	return waited;
 }
 
+/* All boxes but the last compute a forward f, and later a recomputation f and a backward b; the last one f + b at once. Of box 0, 1, ...
+ * `box` is never idle from its first forward to its last backward. It begins when its first activation is there, and the step's data:
+ * their shapes go up, the word that there is room for them comes back, they go up. Its last gradient passes all boxes below. At the
+ * step's end two words go up and down. */
+static double gpipe_step_by(const struct timed *alone, int boxes, int box, const double line_s[2], int64_t micro_batches)
+{
+	double low = alone->box_s[0], top = alone->box_s[boxes - 1], forward = low - top, backward = top - forward;
+	double link_s = line_s[0] + line_s[1], begins = box ? fmax(box * (forward + link_s), (box + 2) * line_s[0]) : 0;
+	double work = (double)micro_batches * (box + 1 < boxes ? low : top);
+	return begins + work + box * (backward + link_s) + 2 * (boxes - 1) * line_s[0];
+}
+
+/* The one below the last; or, where the line is long, the last one. */
+static double gpipe_step_of(const struct timed *alone, int boxes, const double line_s[2], int64_t micro_batches)
+{
+	return fmax(gpipe_step_by(alone, boxes, boxes - 2, line_s, micro_batches),
+	            gpipe_step_by(alone, boxes, boxes - 1, line_s, micro_batches));
+}
+
+static void test_gpipe_step_is_fill_work_and_drain(void **state)
+{
+	(void)state;
+	enum { MICRO_BATCHES = 16 };
+	static const double far[][2] = {{0, 0}, {0.025, 0}, {0.025, 0.004}, {0.05, 0}, {0.1, 0}, {0.5, 0}};
+	for (int boxes = 2; boxes <= BOXES_MOST; boxes++) {
+		struct boxes at;
+		boxes_open(&at, boxes, even, RH_MODE_SYNC_PP, "gpipe");
+		struct timed alone = timed_of(&at, MICRO_BATCHES, 0, 0);
+		for (size_t i = 0; i < sizeof far / sizeof *far; i++)
+			check_share("gpipe", boxes, timed_of(&at, MICRO_BATCHES, far[i][0], far[i][1]).step_s,
+			            gpipe_step_of(&alone, boxes, far[i], MICRO_BATCHES));
+		boxes_close(&at);
+	}
+}
+
 static const struct {
 	double latency_s, transfer_s;
 } lines[] = {{0, 0}, {0.025, 0}, {0.025, 0.004}};
@@ -120,15 +155,16 @@ static void test_paci_period_is_that_of_its_admission_limits(void **state)
 	boxes_close(&at);
 }
 
-/* A step of PACI of a micro-batches takes a t_max; one of 1F1B with a flush a t_max + sum t - t_max where the slowest box is the last, or
- * all are alike. Where boxes above the slowest are quicker than it, its flush hides a part of them. Without latency. */
+/* A step of PACI of a micro-batches takes a t_max; one of 1F1B with a flush a t_max + sum t - t_max where the slowest box is the last.
+ * Elsewhere the slowest box recomputes while it waits for gradients, and boxes above it are quicker: its flush hides a part of them.
+ * Without latency. */
 static void test_paci_over_flush_is_the_bubble(void **state)
 {
 	(void)state;
 	enum { ACCUMULATION = 8 };
 	static const struct {
 		int boxes, blocks[BOXES_MOST], is_exact;
-	} cases[] = {{3, {6, 6, 6}, 1},     {4, {6, 6, 6, 6}, 1}, {3, {4, 6, 12}, 1},
+	} cases[] = {{3, {6, 6, 6}, 0},     {4, {6, 6, 6, 6}, 0}, {3, {4, 6, 12}, 1},
 	             {4, {5, 2, 4, 12}, 1}, {3, {4, 9, 6}, 0},    {4, {9, 3, 5, 4}, 0}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct timed flushed, own;
@@ -258,6 +294,7 @@ int main(void)
 {
 	alarm(HANG_S);
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_gpipe_step_is_fill_work_and_drain),
 	        cmocka_unit_test(test_gpipe_of_many_micro_batches_ends),
 	        cmocka_unit_test(test_1f1b_micro_batch_takes_its_share_of_a_round_trip),
 	        cmocka_unit_test(test_paci_period_is_that_of_its_admission_limits),
