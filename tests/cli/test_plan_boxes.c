@@ -4,6 +4,7 @@
 
 #include "core/json.h"
 
+#include <math.h>
 #include <unistd.h>
 
 enum { HANG_S = 300 };
@@ -119,6 +120,45 @@ static void test_pipelines_are_compared(void **state)
 	scratch_close(&scratch);
 }
 
+/* What a person gets from plan of mode paci and of 1F1B: (a + N - 1) / a of equal boxes. A block's recomputation, which the last box does
+ * without, is about what the 8B's head takes there. Nothing waits for copies, links or the optimizer. */
+static void test_paci_over_1f1b_is_the_bubble(void **state)
+{
+	(void)state;
+	enum { BOXES = 4, ACCUMULATION = 8 };
+	static const char *const slow[][2] = {{"up_bytes_per_s: 25e9", "up_bytes_per_s: 25e13"},
+	                                      {"down_bytes_per_s: 26e9", "down_bytes_per_s: 26e13"},
+	                                      {"both_bytes_per_s: 44e9", "both_bytes_per_s: 44e13"},
+	                                      {"dram_bytes_per_s: 150.0e9", "dram_bytes_per_s: 150.0e13"},
+	                                      {"split: 145.5e9, plain: 145.5e9", "split: 145.5e13, plain: 145.5e13"}};
+	struct scratch scratch;
+	double tokens_per_s[2];
+	char path[512];
+	scratch_open(&scratch);
+	snprintf(path, sizeof path, "%s/wide.yaml", scratch.dir);
+	copy_file("examples/hardware/rtx4090x8.yaml", path);
+	for (size_t i = 0; i < sizeof slow / sizeof *slow; i++)
+		edit_file(path, slow[i][0], slow[i][1]);
+	for (int i = 0; i < 2; i++) {
+		struct ran ran = run_line(&scratch,
+		                          "plan --config_name examples/models/llama-3.1-8b --hardware %s --gpus 1 --mode %s --boxes %d "
+		                          "--box_cuts 9,17,25 --max_length 1024 --per_device_train_batch_size 1 --dtype bfloat16 "
+		                          "--gradient_accumulation_steps %d --max_grad_norm 0 --link_latency_ms 0 "
+		                          "--link_mbit_per_second 10000000 --json",
+		                          path, i ? "sync-pp --schedule 1f1b" : "paci", (int)BOXES, (int)ACCUMULATION);
+		json_t *json = json_loads(ran.out, 0, NULL);
+		if (!json)
+			fail_msg("%s", ran.err);
+		tokens_per_s[i] = number(json, "tokens_per_second");
+		json_decref(json);
+		run_free(&ran);
+	}
+	double is = tokens_per_s[0] / tokens_per_s[1], formula = (double)(ACCUMULATION + BOXES - 1) / ACCUMULATION;
+	printf("paci over 1f1b: %.4f, formula %.4f\n", is, formula);
+	assert_true(fabs(is - formula) <= 0.03 * formula);
+	scratch_close(&scratch);
+}
+
 /* LoRA of an 8B on two RTX 4090: where links break even they carry a row's activations in the time that one box takes for it. What fill
  * and drain of 16 units, and latency, add is below a tenth. */
 static void test_break_even_is_a_rows_bytes_over_its_time_alone(void **state)
@@ -198,6 +238,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds), cmocka_unit_test(test_limits_are_chosen_for_the_link),
 	        cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone), cmocka_unit_test(test_modes_are_compared),
-	        cmocka_unit_test(test_pipelines_are_compared)};
+	        cmocka_unit_test(test_pipelines_are_compared),
+	        cmocka_unit_test(test_paci_over_1f1b_is_the_bubble)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
