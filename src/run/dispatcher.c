@@ -22,15 +22,15 @@ static struct dispatch_ready *ready_of(struct rh_executor *executor, int lane)
 static void list_ready(struct rh_executor *executor, int lane)
 {
 	struct dispatch_ready *ready = ready_of(executor, lane);
-	if (!ready || executor->dispatcher.is_listed[lane])
+	if (!ready || executor->dispatcher.lane[lane].is_listed)
 		return;
-	executor->dispatcher.is_listed[lane] = 1;
+	executor->dispatcher.lane[lane].is_listed = 1;
 	ready->lane[ready->count++] = lane;
 }
 
 void dispatcher_unlist(struct run_dispatcher *dispatcher, struct dispatch_ready *ready, int i)
 {
-	dispatcher->is_listed[ready->lane[i]] = 0;
+	dispatcher->lane[ready->lane[i]].is_listed = 0;
 	ready->lane[i] = ready->lane[--ready->count];
 }
 
@@ -45,14 +45,14 @@ static int is_answer(const struct rh_command *command, const struct rh_command *
 static void find_block(struct rh_executor *executor, int lane)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	const struct ring_command *head = dispatcher->head[lane];
-	dispatcher->blocked[lane] = NULL;
+	const struct ring_command *head = dispatcher->lane[lane].head;
+	dispatcher->lane[lane].blocked = NULL;
 	for (int i = 0; head && i < head->is.waits; i++) {
 		struct ring_command *other = ring_wait(&executor->lowering.ring, &head->is, i);
 		if (!other || other->sequence || is_answer(&head->is, &other->is))
 			continue;
-		dispatcher->blocked[lane] = other;
-		dispatcher->next_waiter[lane] = other->waiter;
+		dispatcher->lane[lane].blocked = other;
+		dispatcher->lane[lane].next_waiter = other->waiter;
 		other->waiter = lane;
 		return;
 	}
@@ -64,7 +64,7 @@ static void find_block(struct rh_executor *executor, int lane)
 static void wake_waiters(struct rh_executor *executor, struct ring_command *command)
 {
 	for (int lane = command->waiter, next; lane >= 0; lane = next) {
-		next = executor->dispatcher.next_waiter[lane];
+		next = executor->dispatcher.lane[lane].next_waiter;
 		find_block(executor, lane);
 	}
 	command->waiter = -1;
@@ -73,13 +73,13 @@ static void wake_waiters(struct rh_executor *executor, struct ring_command *comm
 /* The lane's head does not wait any more: it is given up. */
 static void forget_block(struct run_dispatcher *dispatcher, int lane)
 {
-	struct ring_command *other = dispatcher->blocked[lane];
+	struct ring_command *other = dispatcher->lane[lane].blocked;
 	if (!other)
 		return;
 	int *at = &other->waiter;
 	while (*at != lane)
-		at = &dispatcher->next_waiter[*at];
-	*at = dispatcher->next_waiter[lane];
+		at = &dispatcher->lane[*at].next_waiter;
+	*at = dispatcher->lane[lane].next_waiter;
 }
 
 /* Somebody waits for these positions. */
@@ -127,13 +127,13 @@ int dispatcher_take(struct rh_executor *executor, int place)
 			dispatcher_end(executor, command);
 			continue;
 		}
-		if (dispatcher->head[lane]) {
-			dispatcher->tail[lane]->next = command;
+		if (dispatcher->lane[lane].head) {
+			dispatcher->lane[lane].tail->next = command;
 		} else {
-			dispatcher->head[lane] = command;
+			dispatcher->lane[lane].head = command;
 			find_block(executor, lane);
 		}
-		dispatcher->tail[lane] = command;
+		dispatcher->lane[lane].tail = command;
 		enum rh_queue queue = lanes->lane[lane].queue;
 		dispatcher->to_serve += queue == RH_QUEUE_OPTIMIZER;
 		dispatcher->left[place] += queue == RH_QUEUE_STREAM || queue == RH_QUEUE_SENDS || queue == RH_QUEUE_RECEIVES;
@@ -148,13 +148,13 @@ void dispatcher_advance(struct rh_executor *executor, int lane)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	forget_block(dispatcher, lane);
-	dispatcher->head[lane] = dispatcher->head[lane]->next;
+	dispatcher->lane[lane].head = dispatcher->lane[lane].head->next;
 	find_block(executor, lane);
 }
 
 void dispatcher_end_head(struct rh_executor *executor, int lane)
 {
-	struct ring_command *command = executor->dispatcher.head[lane];
+	struct ring_command *command = executor->dispatcher.lane[lane].head;
 	executor->dispatcher.to_serve -= executor->lowering.lanes.lane[lane].queue == RH_QUEUE_OPTIMIZER;
 	dispatcher_advance(executor, lane);
 	dispatcher_end(executor, command);
@@ -193,8 +193,8 @@ static int choose_lane(struct rh_executor *executor, int d)
 			dispatcher_unlist(dispatcher, ready, i--);
 			continue;
 		}
-		const struct ring_command *head = dispatcher->head[lane];
-		if ((best < 0 || head->is.position < dispatcher->head[best]->is.position) && may_issue(executor, d, lane))
+		const struct ring_command *head = dispatcher->lane[lane].head;
+		if ((best < 0 || head->is.position < dispatcher->lane[best].head->is.position) && may_issue(executor, d, lane))
 			best = lane;
 	}
 	return best;
@@ -213,7 +213,7 @@ static void note_issued(struct rh_executor *executor, struct ring_command *comma
 static int issue_head(struct rh_executor *executor, int d, int lane)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	struct ring_command *command = dispatcher->head[lane];
+	struct ring_command *command = dispatcher->lane[lane].head;
 	int rc = issue_command(executor, &command->is);
 	dispatcher->left[command->place]--;
 	dispatcher->is_due |= command->is_asked;
@@ -261,7 +261,7 @@ static int lower_more(struct rh_executor *executor)
 	for (int again = 1; !rc && again && !lower_is_over(lowering);) {
 		again = executor->options.boxes && executor->options.boxes->unit && executor->trains;
 		for (int d = 0; d < executor->options.devices; d++) {
-			const struct ring_command *head = dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)];
+			const struct ring_command *head = dispatcher->lane[lower_lane(d, RH_STREAM_COMPUTE)].head;
 			again |= lowering->on[d].last_slot >= (int64_t)lowering->next_slot &&
 			         (!head || head->is.position >= dispatcher->device[d].lowered);
 		}
@@ -296,10 +296,10 @@ static int book_holds(struct rh_executor *executor)
 	int rc = 0;
 	for (int d = 0; !rc && d < executor->options.devices; d++) {
 		int lane = lower_lane(d, RH_STREAM_COMPUTE);
-		if (!dispatcher->head[lane] || dispatcher->device[d].is_held || dispatcher_is_ready(dispatcher, lane))
+		if (!dispatcher->lane[lane].head || dispatcher->device[d].is_held || dispatcher_is_ready(dispatcher, lane))
 			continue;
-		rc = run_waits_hold(run_waits_of(executor, &dispatcher->head[lane]->is), executor->options.device[d],
-		                    dispatcher_wait_kind(&dispatcher->blocked[lane]->is));
+		rc = run_waits_hold(run_waits_of(executor, &dispatcher->lane[lane].head->is), executor->options.device[d],
+		                    dispatcher_wait_kind(&dispatcher->lane[lane].blocked->is));
 		dispatcher->device[d].is_held = 1;
 	}
 	return rc;
@@ -411,10 +411,10 @@ static int await_room(struct rh_executor *executor)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int oldest = -1, full = 0, any = 0;
 	for (int d = 0; d < executor->options.devices; d++) {
-		const struct ring_command *head = dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)];
+		const struct ring_command *head = dispatcher->lane[lower_lane(d, RH_STREAM_COMPUTE)].head;
 		if (!is_full(executor, d) || !head)
 			continue;
-		if (oldest < 0 || head->is.position < dispatcher->head[lower_lane(oldest, RH_STREAM_COMPUTE)]->is.position)
+		if (oldest < 0 || head->is.position < dispatcher->lane[lower_lane(oldest, RH_STREAM_COMPUTE)].head->is.position)
 			oldest = d;
 		full++;
 	}
@@ -477,7 +477,7 @@ static int is_arriving(const struct rh_executor *executor, int64_t step)
 {
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	for (int b = 0; dispatcher->to_serve && b < executor->options.model->blocks; b++)
-		for (const struct ring_command *at = dispatcher->head[executor->lowering.optimizer + b]; at; at = at->next)
+		for (const struct ring_command *at = dispatcher->lane[executor->lowering.optimizer + b].head; at; at = at->next)
 			if (at->is.kind == RH_COMMAND_GRADIENT_ARRIVED && at->is.step <= step)
 				return 1;
 	return 0;
@@ -487,7 +487,7 @@ static int is_over(struct rh_executor *executor, enum dispatch_until until, int 
 {
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	const struct lowering *lowering = &executor->lowering;
-	int waits = dispatcher->head[lowering->caller] != NULL;
+	int waits = dispatcher->lane[lowering->caller].head != NULL;
 	if (until == DISPATCH_ALL)
 		return lower_is_over(lowering) && !dispatcher->left[0] && !dispatcher->left[1] && !waits;
 	if (until == DISPATCH_STEP)
@@ -496,7 +496,7 @@ static int is_over(struct rh_executor *executor, enum dispatch_until until, int 
 	if (!lower_is_over(lowering))
 		return 0;
 	for (int d = 0; d < executor->options.devices; d++)
-		if (!dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)])
+		if (!dispatcher->lane[lower_lane(d, RH_STREAM_COMPUTE)].head)
 			return 1;
 	return 0;
 }
@@ -558,7 +558,7 @@ int dispatcher_run_ahead(struct rh_executor *executor)
 
 static void drop_lane(struct rh_executor *executor, int lane)
 {
-	while (executor->dispatcher.head[lane])
+	while (executor->dispatcher.lane[lane].head)
 		dispatcher_end_head(executor, lane);
 }
 
@@ -613,19 +613,14 @@ int dispatcher_create(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int devices = executor->options.devices, lanes = executor->lowering.lanes.lanes, rc = 0;
-	dispatcher->head = rh_alloc((size_t)lanes, sizeof(struct ring_command *));
-	dispatcher->tail = rh_alloc((size_t)lanes, sizeof(struct ring_command *));
-	dispatcher->blocked = rh_alloc((size_t)lanes, sizeof(struct ring_command *));
-	dispatcher->next_waiter = rh_alloc((size_t)lanes, sizeof *dispatcher->next_waiter);
-	dispatcher->is_listed = rh_alloc((size_t)lanes, sizeof *dispatcher->is_listed);
+	dispatcher->lane = rh_alloc((size_t)lanes, sizeof *dispatcher->lane);
 	dispatcher->ready = rh_alloc((size_t)devices + 1, sizeof *dispatcher->ready);
 	for (int i = 0; dispatcher->ready && i <= devices; i++)
 		if (!(dispatcher->ready[i].lane = rh_alloc((size_t)(RH_STREAMS + 2 * executor->options.model->blocks + 1), sizeof(int))))
 			return -ENOMEM;
 	dispatcher->stream = rh_alloc((size_t)(devices * RH_STREAMS), sizeof *dispatcher->stream);
 	dispatcher->device = rh_alloc((size_t)devices, sizeof *dispatcher->device);
-	if (!dispatcher->head || !dispatcher->tail || !dispatcher->blocked || !dispatcher->next_waiter || !dispatcher->is_listed ||
-	    !dispatcher->ready || !dispatcher->stream || !dispatcher->device)
+	if (!dispatcher->lane || !dispatcher->ready || !dispatcher->stream || !dispatcher->device)
 		return -ENOMEM;
 	for (int d = 0; !rc && d < devices; d++) {
 		struct rh_device *device = executor->options.device[d];
@@ -648,13 +643,9 @@ void dispatcher_destroy(struct rh_executor *executor)
 	}
 	rh_free(dispatcher->stream);
 	rh_free(dispatcher->device);
-	rh_free(dispatcher->head);
-	rh_free(dispatcher->tail);
-	rh_free(dispatcher->blocked);
-	rh_free(dispatcher->next_waiter);
 	for (int i = 0; dispatcher->ready && i <= devices; i++)
 		rh_free(dispatcher->ready[i].lane);
 	rh_free(dispatcher->ready);
-	rh_free(dispatcher->is_listed);
+	rh_free(dispatcher->lane);
 	dispatcher_destroy_drives(dispatcher);
 }

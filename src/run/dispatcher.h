@@ -84,18 +84,22 @@ struct dispatch_drive {
 };
 enum dispatch_flow { DISPATCH_PAGES, DISPATCH_READS, DISPATCH_WRITES, DISPATCH_DRIVES };
 
+struct dispatch_lane {
+	struct ring_command *head, *tail; /* what is to be issued; NULL: nothing */
+	struct ring_command *blocked;     /* that the head waits for; NULL: it may be issued */
+	int next_waiter;                  /* the next lane whose head waits for the same command, -1: none */
+	int is_listed;                    /* among those of run_dispatcher.ready */
+};
+
 struct run_dispatcher {
-	int64_t taken;                      /* position of the next command to be taken over */
-	struct ring_command **head, **tail; /* of each lane: what is to be issued; NULL: nothing */
-	struct ring_command **blocked;      /* of each lane: the command that its first one waits for; NULL: it may be issued */
-	int *next_waiter;                   /* of each lane: the next whose head waits for the same command, -1: none */
+	int64_t taken; /* position of the next command to be taken over */
+	struct dispatch_lane *lane;
 	/* Of each device, and last of the optimizer: lanes whose head waits for nothing, and perhaps others. */
 	struct dispatch_ready {
 		int *lane;
 		int count;
 	} * ready;
-	char *is_listed; /* of each lane: there */
-	int to_serve;    /* commands of the optimizer that are not over */
+	int to_serve; /* commands of the optimizer that are not over */
 	struct dispatch_stream *stream;
 	struct dispatch_device *device;
 	struct dispatch_drive drive[DISPATCH_DRIVES];

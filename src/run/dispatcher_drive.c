@@ -82,7 +82,7 @@ static int submit_ready(struct rh_executor *executor, struct dispatch_drive *dri
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int any = 0;
 	for (; drive->submitted - drive->done < drive->capacity && dispatcher_is_ready(dispatcher, drive->lane); any = 1) {
-		int rc = submit(executor, drive, &dispatcher->head[drive->lane]->is);
+		int rc = submit(executor, drive, &dispatcher->lane[drive->lane].head->is);
 		if (rc)
 			return rc;
 		dispatcher_advance(executor, drive->lane);

@@ -7,7 +7,7 @@
 /* The lane has a next command, and nothing that it waits for is still to be issued, told or answered. */
 static inline int dispatcher_is_ready(const struct run_dispatcher *dispatcher, int lane)
 {
-	return dispatcher->head[lane] && !dispatcher->blocked[lane];
+	return dispatcher->lane[lane].head && !dispatcher->lane[lane].blocked;
 }
 /* 1: all commands that this one waits for have ended; 0: not yet; or a fault. */
 int dispatcher_waits_have_ended(struct rh_executor *executor, const struct rh_command *command) RH_MUST;

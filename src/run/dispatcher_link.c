@@ -82,7 +82,7 @@ static int post(struct rh_executor *executor, int which)
 	int lane = executor->lowering.links + which;
 	if (link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(dispatcher, lane))
 		return 0;
-	const struct rh_command *command = &dispatcher->head[lane]->is;
+	const struct rh_command *command = &dispatcher->lane[lane].head->is;
 	int64_t bytes = message_bytes(executor, command);
 	struct rh_link *end = link_of(executor, which);
 	int rc = dispatcher_waits_have_ended(executor, command);
@@ -124,7 +124,7 @@ int dispatcher_is_linked(const struct rh_executor *executor)
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int is = 0;
 	for (int which = 0; executor->lowering.links >= 0 && which < LOWER_LINKS; which++)
-		is |= dispatcher->link[which].posted || dispatcher->head[executor->lowering.links + which];
+		is |= dispatcher->link[which].posted || dispatcher->lane[executor->lowering.links + which].head;
 	return is;
 }
 

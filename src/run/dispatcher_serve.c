@@ -99,7 +99,7 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait)
 	for (int i = 0; i < ready->count; i++) {
 		int lane = ready->lane[i], rc = 1;
 		while (rc > 0 && dispatcher_is_ready(dispatcher, lane)) {
-			rc = serve(executor, &dispatcher->head[lane]->is, may_wait && !any);
+			rc = serve(executor, &dispatcher->lane[lane].head->is, may_wait && !any);
 			if (rc <= 0)
 				break;
 			dispatcher_end_head(executor, lane);
@@ -119,7 +119,7 @@ int dispatcher_add_pieces(struct rh_executor *executor)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int lane = executor->lowering.caller, any = 0;
 	while (dispatcher_is_ready(dispatcher, lane)) {
-		const struct rh_command *command = &dispatcher->head[lane]->is;
+		const struct rh_command *command = &dispatcher->lane[lane].head->is;
 		int rc = issue_await(executor, command, RH_STREAMS);
 		if (rc)
 			return rc;

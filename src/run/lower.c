@@ -9,20 +9,20 @@ void lower_await(struct lowering *to, int lane, int64_t position, enum rh_wait_f
 {
 	const struct ring_command *other = ring_find(&to->ring, position);
 	if (other && other->is.lane != lane && !to->rc)
-		to->rc = rh_waits_add(&to->pending[lane], (struct rh_wait){position, other->is.lane, why});
+		to->rc = rh_waits_add(&to->lane[lane].pending, (struct rh_wait){position, other->is.lane, why});
 }
 
 int64_t lower_add(struct lowering *to, const struct rh_command *command)
 {
-	struct rh_waits *pending = &to->pending[command->lane];
+	struct rh_waits *pending = &to->lane[command->lane].pending;
 	if (to->rc)
 		return LOWER_NEVER;
-	to->last[command->lane] = to->ring.end;
+	to->lane[command->lane].last = to->ring.end;
 	to->rc = ring_add(&to->ring, command, pending);
 	if (to->ring.keeps && !to->rc)
 		to->rc = rh_lanes_add(&to->lanes, command, pending);
 	pending->count = pending->paces = 0;
-	return to->last[command->lane];
+	return to->lane[command->lane].last;
 }
 
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream)
@@ -112,27 +112,26 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 		to->rc = lower_drives_create(to, needs);
 	if (!to->rc)
 		to->rc = rh_boundaries_create(buffers, options->model->layers, limits->micro_batches, &to->boundaries);
-	to->pending = array(to, to->lanes.lanes, sizeof *to->pending);
-	to->last = lower_positions(to, to->lanes.lanes);
+	to->lane = array(to, to->lanes.lanes, sizeof *to->lane);
+	for (int i = 0; to->lane && i < to->lanes.lanes; i++)
+		to->lane[i].last = LOWER_NEVER;
 	to->on = array(to, devices, sizeof *to->on);
 	for (int64_t d = 0; to->on && d < devices; d++)
 		make_device(to, &to->on[d], limits);
-	to->generation = array(to, blocks, sizeof(int64_t));
-	to->updates = array(to, blocks, sizeof(int64_t));
-	to->ready = lower_positions(to, blocks);
-	to->taken = lower_positions(to, blocks);
-	to->arrival = lower_positions(to, blocks);
-	to->uploads_over = lower_positions(to, blocks);
-	to->arrived = array(to, blocks, sizeof(int));
+	to->block = array(to, blocks, sizeof *to->block);
+	for (int64_t b = 0; to->block && b < blocks; b++)
+		to->block[b] = (struct lower_block){.ready = LOWER_NEVER,
+		                                    .taken = LOWER_NEVER,
+		                                    .arrival = LOWER_NEVER,
+		                                    .uploads_over = LOWER_NEVER,
+		                                    .uploaded_step = LOWER_NEVER};
+	to->place = array(to, limits->micro_batches, sizeof *to->place);
+	for (int64_t p = 0; to->place && p < limits->micro_batches; p++)
+		to->place[p] = (struct lower_place){LOWER_NEVER, LOWER_NEVER, LOWER_NEVER, LOWER_NEVER};
 	to->summed = lower_positions(to, 2 * blocks);
-	to->uploaded_step = lower_positions(to, blocks);
 	to->uploaded = lower_positions(to, blocks * devices);
 	to->micro_batches = limits->micro_batches;
-	to->input = lower_positions(to, limits->micro_batches);
-	to->output = lower_positions(to, limits->micro_batches);
-	to->through = lower_positions(to, limits->micro_batches);
 	to->computed = lower_positions(to, limits->micro_batches * devices);
-	to->given = lower_positions(to, limits->micro_batches);
 	to->buffer_filled = lower_positions(to, needs->count);
 	to->buffer_read = lower_positions(to, needs->count * (devices + 1));
 	to->offset = lower_positions(to, 2 * blocks);
@@ -141,7 +140,7 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	to->piece = array(to, (int64_t)limits->pieces, sizeof *to->piece);
 	for (int64_t b = 0; b < blocks; b++)
 		to->trainable += options->model->block[b].trainable != 0;
-	to->coming = to->trainable;
+	to->expected = to->trainable;
 	return to->rc;
 }
 
@@ -165,12 +164,10 @@ void lower_destroy(struct lowering *to)
 {
 	for (int d = 0; to->on && d < to->options->devices; d++)
 		free_device(&to->on[d]);
-	for (int i = 0; to->pending && i < to->lanes.lanes; i++)
-		rh_free(to->pending[i].wait);
-	void *const arrays[] = {to->pending,     to->last,         to->on,      to->generation, to->ready,         to->taken,
-	                        to->arrival,     to->uploads_over, to->arrived, to->summed,     to->uploaded_step, to->uploaded,
-	                        to->input,       to->given,        to->output,  to->through,    to->computed,      to->buffer_filled,
-	                        to->buffer_read, to->offset,       to->bytes,   to->load,       to->piece,         to->updates};
+	for (int i = 0; to->lane && i < to->lanes.lanes; i++)
+		rh_free(to->lane[i].pending.wait);
+	void *const arrays[] = {to->lane,          to->on,          to->block,  to->place, to->summed, to->uploaded, to->computed,
+	                        to->buffer_filled, to->buffer_read, to->offset, to->bytes, to->load,   to->piece};
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		rh_free(arrays[i]);
 	rh_boundaries_destroy(&to->boundaries);
@@ -189,8 +186,8 @@ int lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
 		command.to = lower_place(-1, RH_ROOM_HOST_MICRO, place, 0, rh_micro_layout(&to->batch[place].shape).bytes);
 		for (int d = 0; d < to->options->devices; d++)
 			lower_await(to, to->caller, to->computed[place * to->options->devices + d], RH_WAIT_NEEDS);
-		to->input[place] = lower_add(to, &command);
-		to->through[place] = LOWER_NEVER;
+		to->place[place].input = lower_add(to, &command);
+		to->place[place].through = LOWER_NEVER;
 	}
 	return to->rc;
 }
@@ -206,7 +203,7 @@ int lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count
 		int64_t bytes = rh_plan_result_layout(to->options->model, shape, cols).bytes;
 		command.micro_batch = rh_int32(place - first);
 		command.from = lower_place(-1, RH_ROOM_HOST_RESULT, place, 0, bytes);
-		lower_await(to, to->caller, to->output[place], RH_WAIT_NEEDS);
+		lower_await(to, to->caller, to->place[place].output, RH_WAIT_NEEDS);
 		lower_add(to, &command);
 	}
 	return to->rc;
@@ -285,5 +282,5 @@ int lower_end(struct lowering *to)
 
 void lower_forget_weights(struct lowering *to, int block)
 {
-	to->generation[block]++;
+	to->block[block].generation++;
 }

@@ -92,6 +92,28 @@ struct lower_call {
 	int shift;                          /* of the round robin */
 };
 
+struct lower_lane {
+	struct rh_waits pending; /* what its next command waits for */
+	int64_t last;            /* command */
+};
+
+struct lower_block {
+	int64_t generation;                          /* moves on with each update */
+	int64_t ready, taken, arrival, uploads_over; /* latest commands of the optimizer */
+	int64_t updates;                             /* so many were there, where stages update themselves */
+	int64_t uploaded_step;                       /* the latest step that uploaded the block: `number` of its call */
+	int arrived;                                 /* a gradient has, whose update the uploads of the next step wait for */
+};
+
+/* Of a micro-batch among the books: latest commands. */
+struct lower_place {
+	int64_t input;   /* the copy of its integers into staging */
+	int64_t output;  /* the download of its results */
+	int64_t given;   /* the message that gave another box an activation of it */
+	int64_t through; /* the last command of it in this box, of a step: LOWER_NEVER until it is lowered */
+};
+
+/* What the lowering carries from slot to slot and from call to call, and scratch. */
 struct lowering {
 	const struct rh_executor_options *options;
 	const struct rh_micro_batch *batch; /* by place */
@@ -100,8 +122,7 @@ struct lowering {
 	int64_t steps_held;
 	struct rh_lanes lanes; /* and of a recording (ring.keeps) all commands */
 	struct run_ring ring;
-	struct rh_waits *pending;    /* of each lane: what its next command waits for */
-	int64_t *last;               /* of each lane */
+	struct lower_lane *lane;
 	int caller, optimizer, free; /* first lanes; from `free` on those of uploads in any order */
 	int links;                   /* likewise, by enum lower_link; -1: no other box */
 	struct lower_device *on;
@@ -114,23 +135,15 @@ struct lowering {
 	struct lower_call call;
 	size_t next_slot;
 	int rc;
-	/* of blocks */
-	int64_t *generation;                             /* moves on with each update */
-	int64_t *updates;                                /* so many were there, where stages update themselves */
+	struct lower_block *block;
+	struct lower_place *place;
 	const int64_t *of_forward; /* (places, layers): the generation that the latest forward read; NULL: there is no stash */
-	int64_t *ready, *taken, *arrival, *uploads_over; /* latest commands of the optimizer */
-	int *arrived;                                    /* a gradient has, whose update the uploads of the next step wait for */
-	int64_t *summed;                                 /* [2 * block + use]: latest download of that sum */
-	int64_t *uploaded_step;                          /* the latest step that uploaded the block: `number` of its call */
-	int64_t *uploaded;                               /* (blocks, devices): its last commands */
-	int trainable, coming;                           /* blocks; those whose gradients of the step have not arrived */
-	int makes_gradients;                             /* a slot of the step has been lowered that does */
-	int64_t *input;                                  /* of each place: the copy of the micro-batch's integers into staging */
-	int64_t *computed; /* (places, devices): the latest computation with the micro-batch that has the place */
-	int64_t *output;   /* the download of its results */
-	int64_t *given;    /* the latest message that gave another box an activation of it */
-	int64_t *through;  /* the last command of its micro-batch in this box, of a step: LOWER_NEVER until it is lowered */
-	int64_t fold[2];   /* the host's latest addition from each piece of staging */
+	int64_t *summed;           /* [2 * block + use]: latest download of that sum */
+	int64_t *uploaded;         /* (blocks, devices): the last commands of lower_block.uploaded_step's upload */
+	int64_t *computed;         /* (places, devices): the latest computation with the micro-batch that has the place */
+	int trainable, expected;   /* blocks; those whose gradients of the step have not arrived */
+	int makes_gradients;       /* a slot of the step has been lowered that does */
+	int64_t fold[2];           /* the host's latest addition from each piece of staging */
 	struct {
 		int device, block; /* -1: none */
 		int64_t first;     /* in the room of sums */
@@ -208,7 +221,7 @@ static inline int lower_lane_of(const struct lower_slot *slot, enum rh_stream st
 /* The latest command of that lane. */
 static inline int64_t lower_last_of(const struct lower_slot *slot, enum rh_stream stream)
 {
-	return slot->to->last[lower_lane_of(slot, stream)];
+	return slot->to->lane[lower_lane_of(slot, stream)].last;
 }
 
 /* A boundary of one micro-batch. */

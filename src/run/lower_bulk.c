@@ -74,7 +74,7 @@ static int64_t wanted(const struct lower_slot *slot, int b)
 	const struct rh_model *model = to->options->model;
 	const struct rh_slot *of = slot->slot;
 	if (!to->of_forward || of->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
-		return to->generation[b];
+		return to->block[b].generation;
 	int64_t place = of->step % to->steps_held * to->options->train_micro_batches + of->first;
 	int l = of->lo;
 	while (model->layer[l].block[0] != b && model->layer[l].block[1] != b)
@@ -154,12 +154,13 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	struct lowering *to = slot->to;
 	struct lower_weights *weights = &slot->on->weights;
 	struct rh_place from = lower_place(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
-	int64_t age = to->generation[b] - wanted(slot, b);
+	int64_t age = to->block[b].generation - wanted(slot, b);
 	if (age) { /* in the stash since the update that this version went into, which came before the newest */
 		from.room = RH_ROOM_HOST_STASH;
-		from.number += rh_int32((to->updates[b] - age) % rh_store_options(to->options->store)->stash * to->options->model->blocks);
+		from.number +=
+		        rh_int32((to->block[b].updates - age) % rh_store_options(to->options->store)->stash * to->options->model->blocks);
 	}
-	lower_await(to, lane, to->ready[b], RH_WAIT_NEEDS);
+	lower_await(to, lane, to->block[b].ready, RH_WAIT_NEEDS);
 	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* another lane's, perhaps: who waits for this one waits for both */
 	if (comes_in_pages(to, b)) {
 		from.room = RH_ROOM_PAGES;
@@ -168,10 +169,10 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	weights->sent[b] = copy(slot, lane, b, from, lower_place(slot->device, RH_ROOM_WEIGHTS, b, weights->offset[b] + first, bytes));
 	if (from.room == RH_ROOM_HOST_FRAME)
 		to->drives.copied[from.number] = weights->sent[b];
-	if (to->uploaded_step[b] != to->call.number)
+	if (to->block[b].uploaded_step != to->call.number)
 		for (int d = 0; d < to->options->devices; d++)
 			to->uploaded[b * to->options->devices + d] = LOWER_NEVER;
-	to->uploaded_step[b] = to->call.number;
+	to->block[b].uploaded_step = to->call.number;
 	to->uploaded[b * to->options->devices + slot->device] = weights->sent[b];
 }
 
@@ -282,7 +283,7 @@ static int64_t send_down(struct lower_slot *slot, int sum, struct rh_place from,
 	from.first += first;
 	to.first = first;
 	from.bytes = to.bytes = bytes;
-	lower_await(slot->to, lane, slot->to->taken[sum / 2], RH_WAIT_NEEDS);
+	lower_await(slot->to, lane, slot->to->block[sum / 2].taken, RH_WAIT_NEEDS);
 	return copy(slot, lane, sum / 2, from, to);
 }
 

@@ -106,7 +106,7 @@ static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	int on_host = lower_buffer_take(to, command.lane, &boundary);
 	if (kind == RH_BOUNDARY_GRADIENT) /* made of what this box sent: there is none before */
-		lower_await(to, command.lane, to->given[micro->place], RH_WAIT_NEEDS);
+		lower_await(to, command.lane, to->place[micro->place].given, RH_WAIT_NEEDS);
 	command.to = there(RH_ROOM_HOST_BOUNDARY, on_host, micro->boundary_bytes);
 	lower_buffer_filled(to, &boundary, on_host, lower_add(to, &command));
 }
@@ -122,9 +122,9 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	int64_t position = lower_add(to, &command);
 	lower_buffer_read(to, &boundary, on_host, to->options->devices, position);
 	if (kind == RH_BOUNDARY_ACTIVATION)
-		to->given[micro->place] = position;
+		to->place[micro->place].given = position;
 	if (kind == RH_BOUNDARY_GRADIENT || (to->options->plan->feeds && !to->options->plan->owes_gradient))
-		to->through[micro->place] = position;
+		to->place[micro->place].through = position;
 }
 
 static void send_results(struct micro *micro, int buffer, int64_t made)
@@ -136,9 +136,9 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 	copy.from = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
 	copy.to = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
 	lower_await(slot->to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
-	int64_t position = slot->on->result.freed[buffer] = slot->to->output[micro->place] = lower_add(slot->to, &copy);
+	int64_t position = slot->on->result.freed[buffer] = slot->to->place[micro->place].output = lower_add(slot->to, &copy);
 	if (!slot->to->options->plan->owes_gradient)
-		slot->to->through[micro->place] = position;
+		slot->to->place[micro->place].through = position;
 }
 
 /* Where a saving stage keeps this micro-batch's activations; no room: it saves none. */
@@ -310,7 +310,7 @@ static void input(struct micro *micro)
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
 	copy.from = there(RH_ROOM_HOST_MICRO, micro->place, bytes);
 	copy.to = here(micro, RH_ROOM_MICRO, micro->buffer, 0, bytes);
-	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->input[micro->place], RH_WAIT_NEEDS);
+	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->place[micro->place].input, RH_WAIT_NEEDS);
 	lower_add(to, &copy);
 }
 

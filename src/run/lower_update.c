@@ -41,11 +41,11 @@ static int norm_lane(const struct lowering *to)
 static void make_ready(struct lowering *to, int block, int64_t step)
 {
 	int lane = weights_lane(to, block);
-	lower_await(to, lane, to->last[gradient_lane(to, block)], RH_WAIT_NEEDS);
-	to->ready[block] = tell(to, lane, RH_COMMAND_WEIGHTS_READY, block, step);
-	to->generation[block] += to->arrived[block] && (to->call.updates || to->call.is_local);
-	to->updates[block] += to->arrived[block] && to->call.is_local;
-	to->arrived[block] = 0;
+	lower_await(to, lane, to->lane[gradient_lane(to, block)].last, RH_WAIT_NEEDS);
+	to->block[block].ready = tell(to, lane, RH_COMMAND_WEIGHTS_READY, block, step);
+	to->block[block].generation += to->block[block].arrived && (to->call.updates || to->call.is_local);
+	to->block[block].updates += to->block[block].arrived && to->call.is_local;
+	to->block[block].arrived = 0;
 }
 
 /* Once its gradient has arrived, and the norm is known where updates wait for it (LOWER_NEVER: they do not). */
@@ -56,8 +56,8 @@ static void answer(struct lowering *to, int block, int64_t step, int64_t norm)
 		make_ready(to, block, step);
 	}
 	lower_await(to, gradient_lane(to, block), norm, RH_WAIT_NEEDS);
-	lower_await(to, gradient_lane(to, block), to->ready[block], RH_WAIT_NEEDS);
-	to->taken[block] = tell(to, gradient_lane(to, block), RH_COMMAND_GRADIENT_TAKEN, block, step);
+	lower_await(to, gradient_lane(to, block), to->block[block].ready, RH_WAIT_NEEDS);
+	to->block[block].taken = tell(to, gradient_lane(to, block), RH_COMMAND_GRADIENT_TAKEN, block, step);
 }
 
 static void make_norm(struct lowering *to, int64_t step)
@@ -65,7 +65,7 @@ static void make_norm(struct lowering *to, int64_t step)
 	const struct rh_model *model = to->options->model;
 	for (int b = 0; b < model->blocks; b++)
 		if (model->block[b].trainable)
-			lower_await(to, norm_lane(to), to->last[gradient_lane(to, b)], RH_WAIT_NEEDS);
+			lower_await(to, norm_lane(to), to->lane[gradient_lane(to, b)].last, RH_WAIT_NEEDS);
 	int64_t norm = tell(to, norm_lane(to), RH_COMMAND_NORM, -1, step);
 	for (int b = 0; b < model->blocks; b++)
 		if (model->block[b].trainable)
@@ -76,7 +76,7 @@ static void make_norm(struct lowering *to, int64_t step)
 static int await_uploads(struct lowering *to, int lane, int block)
 {
 	int devices = to->options->devices, count = 0;
-	for (int d = 0; d < devices && to->uploaded_step[block] == to->call.number; d++) {
+	for (int d = 0; d < devices && to->block[block].uploaded_step == to->call.number; d++) {
 		lower_await(to, lane, to->uploaded[block * devices + d], RH_WAIT_NEEDS);
 		count += to->uploaded[block * devices + d] != LOWER_NEVER;
 	}
@@ -89,13 +89,13 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 	if (!to->options->updater && !to->call.is_local)
 		return;
 	lower_await(to, lane, downloaded, RH_WAIT_NEEDS);
-	lower_await(to, lane, to->uploads_over[block], RH_WAIT_NEEDS);
+	lower_await(to, lane, to->block[block].uploads_over, RH_WAIT_NEEDS);
 	if (to->call.is_local && await_uploads(to, lane, block) > 1) /* on one device the gradient comes after them */
 		device = -1;
-	to->arrival[block] = tell_of(to, lane, RH_COMMAND_GRADIENT_ARRIVED, block, step, device);
-	to->arrived[block] = 1;
-	int is_last = --to->coming == 0;
-	to->coming = is_last ? to->trainable : to->coming;
+	to->block[block].arrival = tell_of(to, lane, RH_COMMAND_GRADIENT_ARRIVED, block, step, device);
+	to->block[block].arrived = 1;
+	int is_last = --to->expected == 0;
+	to->expected = is_last ? to->trainable : to->expected;
 	if (!to->call.clips || to->call.is_local)
 		answer(to, block, step, LOWER_NEVER);
 	else if (is_last)
@@ -108,15 +108,15 @@ void lower_uploads_over(struct lowering *to, int block, int64_t step)
 	if (!to->options->stale || !to->options->updater || to->call.is_local)
 		return;
 	(void)await_uploads(to, lane, block);
-	lower_await(to, lane, to->arrival[block], RH_WAIT_NEEDS);
-	to->uploads_over[block] = tell(to, lane, RH_COMMAND_UPLOADS_OVER, block, step);
-	if (to->arrived[block])
+	lower_await(to, lane, to->block[block].arrival, RH_WAIT_NEEDS);
+	to->block[block].uploads_over = tell(to, lane, RH_COMMAND_UPLOADS_OVER, block, step);
+	if (to->block[block].arrived)
 		make_ready(to, block, step - 1);
 }
 
 void lower_behind(struct lowering *to, int block)
 {
-	to->arrived[block] = 1;
+	to->block[block].arrived = 1;
 }
 
 int lower_flush(struct lowering *to, int64_t step)
@@ -141,7 +141,7 @@ static int64_t fold_pieces(struct lowering *to, int64_t step)
 		copy.block = block;
 		copy.from = lower_place(device, RH_ROOM_SUMS, 2 * block, to->left.first + first * 4, count * 4);
 		copy.to = lower_place(-1, RH_ROOM_HOST_FOLD, turn, 0, count * 4);
-		lower_await(to, lane, to->last[lower_lane(device, RH_STREAM_COMPUTE)], RH_WAIT_NEEDS);
+		lower_await(to, lane, to->lane[lower_lane(device, RH_STREAM_COMPUTE)].last, RH_WAIT_NEEDS);
 		lower_await(to, lane, to->fold[turn], RH_WAIT_NEEDS);
 		to->on[device].sums_sent = lower_add(to, &copy);
 		struct rh_command add = lower_plain(RH_COMMAND_HOST_ADD, to->caller, step);
@@ -150,10 +150,10 @@ static int64_t fold_pieces(struct lowering *to, int64_t step)
 		add.to = lower_place(-1, RH_ROOM_HOST_GRADIENT, block, rh_dtype_bytes(dtype, first), rh_dtype_bytes(dtype, count));
 		lower_await(to, to->caller, to->on[device].sums_sent, RH_WAIT_NEEDS);
 		lower_await(to, to->caller, to->summed[2 * block + 1], RH_WAIT_NEEDS);
-		lower_await(to, to->caller, to->taken[block], RH_WAIT_NEEDS);
+		lower_await(to, to->caller, to->block[block].taken, RH_WAIT_NEEDS);
 		to->fold[turn] = lower_add(to, &add);
 	}
-	return to->last[to->caller];
+	return to->lane[to->caller].last;
 }
 
 void lower_fold(struct lowering *to, int64_t step)

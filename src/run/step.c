@@ -164,15 +164,15 @@ struct run_waits *run_waits_of(struct rh_executor *executor, const struct rh_com
 
 static void note_downloads(struct rh_executor *executor, int d, int place)
 {
-	executor->on[d].flight[place].results = executor->lowering.last[lower_lane(d, RH_STREAM_ACTIVATIONS_DOWN)];
-	executor->on[d].flight[place].gradients = executor->lowering.last[lower_lane(d, RH_STREAM_GRADIENTS)];
+	executor->on[d].flight[place].results = executor->lowering.lane[lower_lane(d, RH_STREAM_ACTIVATIONS_DOWN)].last;
+	executor->on[d].flight[place].gradients = executor->lowering.lane[lower_lane(d, RH_STREAM_GRADIENTS)].last;
 }
 
 /* All of the device's slots of the step are lowered. */
 static int note_end(struct rh_executor *executor, int d, int place)
 {
 	struct run_flight *flight = &executor->on[d].flight[place];
-	int64_t last = executor->lowering.last[lower_lane(d, RH_STREAM_COMPUTE)];
+	int64_t last = executor->lowering.lane[lower_lane(d, RH_STREAM_COMPUTE)].last;
 	const struct ring_command *command = ring_find(&executor->lowering.ring, last);
 	note_downloads(executor, d, place);
 	if (!command || command->sequence)
@@ -190,7 +190,7 @@ static int64_t next_position(const struct rh_executor *executor)
 static void note_slot(struct rh_executor *executor, int d)
 {
 	struct dispatch_device *device = &executor->dispatcher.device[d];
-	int64_t last = executor->lowering.last[lower_lane(d, RH_STREAM_COMPUTE)];
+	int64_t last = executor->lowering.lane[lower_lane(d, RH_STREAM_COMPUTE)].last;
 	ring_find(&executor->lowering.ring, last)->is_wanted = 1;
 	device->end_of[device->slots++ % DISPATCH_SLOTS] = last;
 }

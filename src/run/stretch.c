@@ -45,7 +45,7 @@ static int is_over(struct rh_executor *executor, int64_t step)
 {
 	int64_t first = first_place(executor, step);
 	for (int64_t m = executor->stretch.is->micro_batches - 1; m >= 0; m--) {
-		int64_t last = executor->lowering.through[first + m];
+		int64_t last = executor->lowering.place[first + m].through;
 		int rc = last == LOWER_NEVER ? 0 : dispatcher_has_ended(executor, last);
 		if (rc <= 0)
 			return rc;

@@ -1,6 +1,6 @@
 /* Stages that update themselves, slot by slot, as they are lowered: PACI's admission rule is asserted, and a micro-batch's drift is noted,
  * the updates that a layer had between the micro-batch's forward and its backward (arXiv 2606.07881, equation 8). Which weights a command
- * reads is settled here: it waits for the upload of the version that lowering counts (lowering.generation). */
+ * reads is settled here: it waits for the upload of the version that lowering counts (generation of struct lower_block). */
 #include "run/executor_internal.h"
 
 #include "core/alloc.h"
@@ -36,7 +36,7 @@ static int64_t version_of(const struct rh_executor *executor, int layer)
 	for (int i = 0; i < 2; i++) {
 		int block = model->layer[layer].block[i];
 		if (block >= 0 && model->block[block].trainable)
-			return executor->lowering.generation[block];
+			return executor->lowering.block[block].generation;
 	}
 	return 0;
 }
