@@ -36,7 +36,8 @@ static int step_of_line(const char *bytes, size_t length, const char *path, int6
 	char where[512];
 	snprintf(where, sizeof where, "%s:%lld", path, (long long)number);
 	int rc = rh_json_parse(bytes, length, where, &line);
-	rc = rc ? rc : rh_json_int(line, "step", where, RH_JSON_REQUIRED, step);
+	if (!rc)
+		rc = rh_json_int(line, "step", where, RH_JSON_REQUIRED, step);
 	json_decref(line);
 	return rc;
 }
@@ -95,15 +96,35 @@ int rh_metrics_open(const char *path, int64_t keep_step, struct rh_metrics **out
 	return rc;
 }
 
-static int add_whole(struct rh_text *line, const char *key, int64_t value)
+/* What a line says of a key: a whole number, or a real one. */
+struct figure {
+	const char *key;
+	int is_real;
+	int64_t whole;
+	double real;
+};
+
+static struct figure whole(const char *key, int64_t value)
 {
-	return rh_text_printf(line, "%s\"%s\": %lld", line->length > 1 ? ", " : "", key, (long long)value);
+	return (struct figure){.key = key, .whole = value};
 }
 
-static int add_real(struct rh_text *line, const char *key, double value)
+static struct figure real(const char *key, double value)
 {
-	int rc = rh_text_printf(line, "%s\"%s\": ", line->length > 1 ? ", " : "", key);
-	return rc ? rc : print_real(line, value);
+	return (struct figure){.key = key, .is_real = 1, .real = value};
+}
+
+static int add_figures(struct rh_text *line, const struct figure *figure, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		int rc = rh_text_printf(line, "%s\"%s\": ", line->length > 1 ? ", " : "", figure[i].key);
+		if (rc)
+			return rc;
+		rc = figure[i].is_real ? print_real(line, figure[i].real) : rh_text_printf(line, "%lld", (long long)figure[i].whole);
+		if (rc)
+			return rc;
+	}
+	return 0;
 }
 
 static int add_list(struct rh_text *line, const char *key, const int64_t *values, int count)
@@ -114,10 +135,11 @@ static int add_list(struct rh_text *line, const char *key, const int64_t *values
 	return rc ? rc : rh_text_append(line, "]", 1);
 }
 
-static int begin_line(struct rh_metrics *metrics)
+static int begin_line(struct rh_metrics *metrics, const struct figure *figure, size_t count)
 {
 	metrics->line.length = 0;
-	return rh_text_append(&metrics->line, "{", 1);
+	int rc = rh_text_append(&metrics->line, "{", 1);
+	return rc ? rc : add_figures(&metrics->line, figure, count);
 }
 
 static int end_line(struct rh_metrics *metrics)
@@ -126,45 +148,47 @@ static int end_line(struct rh_metrics *metrics)
 	return rc ? rc : rh_file_log_append(metrics->log, metrics->line.bytes, metrics->line.length);
 }
 
+static int add_drives(struct rh_text *line, const struct rh_step_report *report)
+{
+	const struct figure waited = real("nvme_wait_seconds", report->nvme_wait_seconds);
+	int rc = add_figures(line, &waited, 1);
+	if (rc)
+		return rc;
+	rc = add_list(line, "nvme_read_bytes", report->nvme_read_bytes, report->nvme_drives);
+	return rc ? rc : add_list(line, "nvme_written_bytes", report->nvme_written_bytes, report->nvme_drives);
+}
+
 int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *report)
 {
-	struct rh_text *line = &metrics->line;
-	int rc = begin_line(metrics);
-	rc = rc ? rc : add_whole(line, "step", report->step);
-	rc = rc ? rc : add_real(line, "epoch", report->epoch);
-	rc = rc ? rc : add_real(line, "loss", report->loss);
-	rc = rc ? rc : add_real(line, "grad_norm", report->grad_norm);
-	rc = rc ? rc : add_real(line, "learning_rate", report->learning_rate);
-	rc = rc ? rc : add_real(line, "tokens_per_second", report->tokens_per_second);
-	rc = rc ? rc : add_whole(line, "trained_tokens", report->trained_tokens);
-	rc = rc ? rc : add_real(line, "compute_seconds", report->compute_seconds);
-	rc = rc ? rc : add_real(line, "weights_wait_seconds", report->weights_seconds);
-	rc = rc ? rc : add_real(line, "activations_wait_seconds", report->activations_seconds);
-	rc = rc ? rc : add_real(line, "gradients_wait_seconds", report->gradients_seconds);
-	rc = rc ? rc : add_real(line, "optimizer_wait_seconds", report->optimizer_seconds);
-	rc = rc ? rc : add_whole(line, "vram_peak_bytes", report->vram_peak_bytes);
-	rc = rc ? rc : add_whole(line, "ram_peak_bytes", report->ram_peak_bytes);
-	rc = rc ? rc : add_whole(line, "nvme_peak_bytes", report->nvme_peak_bytes);
-	if (report->has_version_drift)
-		rc = rc ? rc : add_whole(line, "version_drift", report->version_drift);
-	if (report->nvme_drives) {
-		rc = rc ? rc : add_real(line, "nvme_wait_seconds", report->nvme_wait_seconds);
-		rc = rc ? rc : add_list(line, "nvme_read_bytes", report->nvme_read_bytes, report->nvme_drives);
-		rc = rc ? rc : add_list(line, "nvme_written_bytes", report->nvme_written_bytes, report->nvme_drives);
-	}
+	const struct figure figure[] = {whole("step", report->step),
+	                                real("epoch", report->epoch),
+	                                real("loss", report->loss),
+	                                real("grad_norm", report->grad_norm),
+	                                real("learning_rate", report->learning_rate),
+	                                real("tokens_per_second", report->tokens_per_second),
+	                                whole("trained_tokens", report->trained_tokens),
+	                                real("compute_seconds", report->compute_seconds),
+	                                real("weights_wait_seconds", report->weights_seconds),
+	                                real("activations_wait_seconds", report->activations_seconds),
+	                                real("gradients_wait_seconds", report->gradients_seconds),
+	                                real("optimizer_wait_seconds", report->optimizer_seconds),
+	                                whole("vram_peak_bytes", report->vram_peak_bytes),
+	                                whole("ram_peak_bytes", report->ram_peak_bytes),
+	                                whole("nvme_peak_bytes", report->nvme_peak_bytes),
+	                                whole("version_drift", report->version_drift)};
+	size_t count = sizeof figure / sizeof *figure;
+	int rc = begin_line(metrics, figure, report->has_version_drift ? count : count - 1);
+	if (!rc && report->nvme_drives)
+		rc = add_drives(&metrics->line, report);
 	return rc ? rc : end_line(metrics);
 }
 
 int rh_metrics_eval(struct rh_metrics *metrics, const struct rh_eval_report *report)
 {
-	struct rh_text *line = &metrics->line;
-	int rc = begin_line(metrics);
-	rc = rc ? rc : add_whole(line, "step", report->step);
-	rc = rc ? rc : add_real(line, "epoch", report->epoch);
-	rc = rc ? rc : add_real(line, "eval_loss", report->loss);
-	rc = rc ? rc : add_whole(line, "eval_tokens", report->tokens);
-	rc = rc ? rc : add_whole(line, "eval_rows", report->rows);
-	rc = rc ? rc : add_real(line, "eval_runtime", report->seconds);
+	const struct figure figure[] = {whole("step", report->step),      real("epoch", report->epoch),
+	                                real("eval_loss", report->loss),  whole("eval_tokens", report->tokens),
+	                                whole("eval_rows", report->rows), real("eval_runtime", report->seconds)};
+	int rc = begin_line(metrics, figure, sizeof figure / sizeof *figure);
 	return rc ? rc : end_line(metrics);
 }
 
