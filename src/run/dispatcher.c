@@ -115,8 +115,7 @@ int dispatcher_take(struct rh_executor *executor, int place)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct lowering *lowering = &executor->lowering;
 	const struct rh_lanes *lanes = &lowering->lanes;
-	int rc = 0;
-	for (; !rc && dispatcher->taken < lowering->ring.end; dispatcher->taken++) {
+	for (; !lowering->rc && dispatcher->taken < lowering->ring.end; dispatcher->taken++) {
 		struct ring_command *command = ring_find(&lowering->ring, dispatcher->taken);
 		int lane = command->is.lane;
 		command->place = (signed char)place;
@@ -141,7 +140,7 @@ int dispatcher_take(struct rh_executor *executor, int place)
 			dispatcher->device[lanes->lane[lane].owner].blocks_left += lane >= lowering->free;
 	}
 	dispatcher->is_due = 1;
-	return rc;
+	return lowering->rc;
 }
 
 void dispatcher_advance(struct rh_executor *executor, int lane)
@@ -440,15 +439,18 @@ static int sleep_until_served(struct rh_executor *executor)
 	struct rh_updater *updater = executor->options.updater;
 	int place = (int)(executor->finished % executor->flights);
 	int rc = dispatcher_serve(executor, 0);
-	rc = rc ? rc : dispatcher_add_pieces(executor);
-	rc = rc ? rc : await_room(executor);
+	if (!rc)
+		rc = dispatcher_add_pieces(executor);
+	if (!rc)
+		rc = await_room(executor);
 	if (!rc && dispatcher_is_linked(executor)) {
 		rc = book_holds(executor);
 		rh_updater_pass(updater, executor->dispatcher.changes);
 		executor->dispatcher.is_due = 1;
 		return rc;
 	}
-	rc = rc ? rc : dispatcher_serve(executor, 1);
+	if (!rc)
+		rc = dispatcher_serve(executor, 1);
 	if (rc)
 		return rc < 0 ? rc : 0;
 	if (executor->dispatcher.is_lowering_later) {
@@ -458,13 +460,16 @@ static int sleep_until_served(struct rh_executor *executor)
 	}
 	if (dispatcher_drives_are_busy(&executor->dispatcher)) {
 		rc = book_holds(executor);
-		rc = rc ? rc : dispatcher_await_drives(executor);
+		if (!rc)
+			rc = dispatcher_await_drives(executor);
 		return rc < 0 ? rc : 0;
 	}
 	RH_ASSERT(updater && executor->dispatcher.to_serve); /* else what is lowered waits for what is not */
 	rc = book_holds(executor);
+	if (rc)
+		return rc;
 	double began = rh_updater_seconds(updater);
-	rc = rc ? rc : rh_updater_await_change(updater, executor->dispatcher.changes);
+	rc = rh_updater_await_change(updater, executor->dispatcher.changes);
 	executor->flight[place].awaited_s += rh_updater_seconds(updater) - began;
 	executor->dispatcher.is_due = 1;
 	return rc;

@@ -121,7 +121,7 @@ struct rh_executor;
 int dispatcher_create(struct rh_executor *executor) RH_MUST;
 void dispatcher_destroy(struct rh_executor *executor);
 
-/* What has been lowered is taken over, for the step of this place; DISPATCH_DONE: all of it is done. */
+/* What has been lowered is taken over, for the step of this place; DISPATCH_DONE: all of it is done. The fault of the lowering. */
 int dispatcher_take(struct rh_executor *executor, int place) RH_MUST;
 
 /* Issues until nothing is left of the call, or of a step; or until a device has nothing more to do: the next

@@ -178,7 +178,7 @@ void lower_destroy(struct lowering *to)
 
 /* ---- calls ---- */
 
-int lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
+void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
 	for (int64_t place = first; place < first + count; place++) {
 		struct rh_command command = lower_plain(RH_COMMAND_INPUT, to->caller, step);
@@ -189,10 +189,9 @@ int lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
 		to->place[place].input = lower_add(to, &command);
 		to->place[place].through = LOWER_NEVER;
 	}
-	return to->rc;
 }
 
-int lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count)
+void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
 	if (to->options->plan->feeds) /* another box has them */
 		count = 0;
@@ -206,10 +205,9 @@ int lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count
 		lower_await(to, to->caller, to->place[place].output, RH_WAIT_NEEDS);
 		lower_add(to, &command);
 	}
-	return to->rc;
 }
 
-int lower_begin(struct lowering *to, const struct lower_call *call)
+void lower_begin(struct lowering *to, const struct lower_call *call)
 {
 	int devices = to->options->devices;
 	to->call = *call;
@@ -227,8 +225,10 @@ int lower_begin(struct lowering *to, const struct lower_call *call)
 			first = to->program->slot[i].device == d ? &to->program->slot[i] : NULL;
 		lower_bulk_keep(to, d, first);
 	}
-	to->rc = to->rc ? to->rc : lower_drives_begin(to);
-	return call->is_local ? to->rc : lower_input(to, call->step, call->first_place, call->micro_batches);
+	if (!to->rc)
+		to->rc = lower_drives_begin(to);
+	if (!call->is_local)
+		lower_input(to, call->step, call->first_place, call->micro_batches);
 }
 
 /* The first slot that makes gradients: those that the step before has left on devices go first. Its own device's may go in its gaps. */
@@ -239,7 +239,7 @@ static void send_left(struct lowering *to, int but)
 			lower_bulk_left(to, d);
 }
 
-int lower_next_slot(struct lowering *to)
+void lower_next_slot(struct lowering *to)
 {
 	const struct rh_slot *slot = &to->program->slot[to->next_slot++];
 	struct lower_device *on = &to->on[slot->device];
@@ -254,10 +254,9 @@ int lower_next_slot(struct lowering *to)
 	int is_last = on->last_slot == (int64_t)to->next_slot - 1 && !to->call.is_joined;
 	if (to->call.is_local ? updates : is_last)
 		lower_bulk_left(to, slot->device); /* else it goes beside what comes next on the device */
-	return to->rc;
 }
 
-int lower_ahead(struct lowering *to)
+void lower_ahead(struct lowering *to)
 {
 	int devices = to->options->devices;
 	for (int d = 0; d < devices; d++) {
@@ -267,17 +266,15 @@ int lower_ahead(struct lowering *to)
 		if (first)
 			lower_bulk_ahead(to, d, first);
 	}
-	return to->rc;
 }
 
-int lower_end(struct lowering *to)
+void lower_end(struct lowering *to)
 {
 	send_left(to, -1);
 	if (to->call.trains && !to->call.is_local)
 		lower_fold(to, to->call.step);
 	for (int d = 0; d < to->options->devices; d++)
 		to->on[d].gaps = 0;
-	return to->rc;
 }
 
 void lower_forget_weights(struct lowering *to, int block)

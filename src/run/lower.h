@@ -172,13 +172,15 @@ struct lower_limits {
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *out) RH_MUST;
 void lower_destroy(struct lowering *lowering);
 
+/* A fault stays in lowering.rc, from which on nothing is added: dispatcher_take returns it. */
+
 /* A call's program, whose slots follow. Micro-batches are there but those of stages that update themselves: lower_input. */
-int lower_begin(struct lowering *lowering, const struct lower_call *call) RH_MUST;
+void lower_begin(struct lowering *lowering, const struct lower_call *call);
 /* Micro-batches of one step come in, from this place on; or their results go out. */
-int lower_input(struct lowering *lowering, int64_t step, int64_t first, int64_t count) RH_MUST;
-int lower_output(struct lowering *lowering, int64_t step, int64_t first, int64_t count) RH_MUST;
-/* The program's next slot; 0, or a fault. */
-int lower_next_slot(struct lowering *lowering) RH_MUST;
+void lower_input(struct lowering *lowering, int64_t step, int64_t first, int64_t count);
+void lower_output(struct lowering *lowering, int64_t step, int64_t first, int64_t count);
+/* The program's next slot. */
+void lower_next_slot(struct lowering *lowering);
 static inline int lower_is_over(const struct lowering *lowering)
 {
 	return lowering->next_slot == lowering->program->slots;
@@ -188,13 +190,13 @@ static inline void lower_skip_slot(struct lowering *lowering)
 	lowering->next_slot++;
 }
 /* After the last slot, where nothing follows at once: what devices have left goes down. */
-int lower_end(struct lowering *lowering) RH_MUST;
+void lower_end(struct lowering *lowering);
 /* The first uploads of a step that is likely to follow. */
-int lower_ahead(struct lowering *lowering) RH_MUST;
+void lower_ahead(struct lowering *lowering);
 /* A block's weights were changed by hand: no device has them. */
 void lower_forget_weights(struct lowering *lowering, int block);
 /* Between steps, of stale updates: all that was updated is published by hand, up to this step's. */
-int lower_flush(struct lowering *lowering, int64_t step) RH_MUST;
+void lower_flush(struct lowering *lowering, int64_t step);
 /* Stale, no step in flight: the block's newest update is published only after the next call's uploads. */
 void lower_behind(struct lowering *lowering, int block);
 

@@ -119,13 +119,12 @@ void lower_behind(struct lowering *to, int block)
 	to->block[block].arrived = 1;
 }
 
-int lower_flush(struct lowering *to, int64_t step)
+void lower_flush(struct lowering *to, int64_t step)
 {
 	const struct rh_model *model = to->options->model;
 	for (int b = 0; b < model->blocks; b++)
 		if (model->block[b].trainable)
 			make_ready(to, b, step);
-	return to->rc;
 }
 
 /* The embedding's sum of a tied table is the last thing that a step makes, and the head's is down by then: it comes in pieces, each added

@@ -50,6 +50,6 @@ void rh_recorder_rooms(const struct rh_recorder *recorder, struct rh_check_optio
 
 int rh_recorder_flushed(struct rh_recorder *recorder, int64_t step)
 {
-	int rc = lower_flush(&recorder->executor->lowering, step);
-	return rc ? rc : dispatcher_take(recorder->executor, DISPATCH_DONE);
+	lower_flush(&recorder->executor->lowering, step);
+	return dispatcher_take(recorder->executor, DISPATCH_DONE);
 }

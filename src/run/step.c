@@ -208,14 +208,15 @@ int run_lower_slot(struct rh_executor *executor, int place)
 	executor->dispatcher.device[d].lowered = next_position(executor);
 	if (executor->is_stretch)
 		run_stretch_note(executor, &executor->program.slot[number]);
-	rc = lower_next_slot(lowering);
-	rc = rc ? rc : dispatcher_take(executor, place);
-	rc = rc ? rc : dispatcher_look(executor, d);
+	lower_next_slot(lowering);
+	rc = dispatcher_take(executor, place);
 	if (!rc)
-		note_slot(executor, d);
-	if (!rc && executor->trains && !executor->is_stretch && lowering->on[d].last_slot == number)
-		rc = note_end(executor, d, place);
-	return rc;
+		rc = dispatcher_look(executor, d);
+	if (rc)
+		return rc;
+	note_slot(executor, d);
+	int is_last = executor->trains && !executor->is_stretch && lowering->on[d].last_slot == number;
+	return is_last ? note_end(executor, d, place) : 0;
 }
 
 /* An upload of the block has not been issued. */
@@ -252,13 +253,13 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 	}
 	if (executor->begun - executor->finished <= 1) /* else a step is still at it */
 		forget_changed(executor);
-	int rc = lower_begin(&executor->lowering, call);
+	lower_begin(&executor->lowering, call);
 	for (int d = 0; d < options->devices; d++)
 		if (executor->lowering.on[d].ahead.kind == LOWER_GIVEN_UP) {
 			dispatcher_drop_ahead(executor, d);
 			executor->lowering.on[d].ahead.kind = -1;
 		}
-	rc = rc ? rc : dispatcher_take(executor, place);
+	int rc = dispatcher_take(executor, place);
 	for (int d = 0; !rc && executor->trains && !executor->is_stretch && d < options->devices; d++)
 		if (executor->lowering.on[d].last_slot < 0)
 			rc = note_end(executor, d, place);
@@ -273,7 +274,8 @@ static int await_device(struct rh_executor *executor, int d, int64_t place)
 {
 	struct run_flight *flight = &executor->on[d].flight[place];
 	int rc = run_waits_sync(&flight->waits);
-	rc = rc ? rc : dispatcher_await(executor, flight->results);
+	if (!rc)
+		rc = dispatcher_await(executor, flight->results);
 	return rc ? rc : dispatcher_await(executor, flight->gradients);
 }
 
@@ -311,8 +313,8 @@ static int goes_on(const struct rh_executor *executor)
 /* What devices have left goes down. */
 static int issue_rest(struct rh_executor *executor)
 {
-	int rc = lower_end(&executor->lowering);
-	rc = rc ? rc : dispatcher_take(executor, (int)executor->first);
+	lower_end(&executor->lowering);
+	int rc = dispatcher_take(executor, (int)executor->first);
 	return rc ? rc : dispatcher_run(executor, DISPATCH_ALL, (int)executor->first);
 }
 
@@ -321,17 +323,19 @@ static int issue_ahead(struct rh_executor *executor)
 {
 	for (int d = 0; d < executor->options.devices; d++)
 		note_downloads(executor, d, (int)executor->first);
-	int rc = lower_ahead(&executor->lowering);
-	rc = rc ? rc : dispatcher_take(executor, DISPATCH_AHEAD);
+	lower_ahead(&executor->lowering);
+	int rc = dispatcher_take(executor, DISPATCH_AHEAD);
 	return rc ? rc : dispatcher_run_ahead(executor);
 }
 
 int run_end(struct rh_executor *executor, int rc)
 {
 	enum rest ends = EVERYTHING;
-	rc = rc ? rc : issue_rest(executor);
+	if (!rc)
+		rc = issue_rest(executor);
 	int64_t end = next_position(executor);
-	rc = rc ? rc : dispatcher_settle(executor);
+	if (!rc)
+		rc = dispatcher_settle(executor);
 	if (!rc && goes_on(executor)) {
 		ends = ITS_WORK;
 		rc = issue_ahead(executor);
@@ -347,12 +351,10 @@ int run_end(struct rh_executor *executor, int rc)
 void run_rest(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	int rc = executor->goes_on && rh_host_copies_finish(&executor->copies);
-	for (int d = 0; executor->goes_on && d < options->devices; d++) {
-		int failed = options->device[d]->ops->synchronize(options->device[d]);
-		rc = rc ? rc : failed;
-	}
-	if (rc)
+	int failed = executor->goes_on && rh_host_copies_finish(&executor->copies);
+	for (int d = 0; executor->goes_on && d < options->devices; d++)
+		failed |= options->device[d]->ops->synchronize(options->device[d]) != 0;
+	if (failed)
 		rh_error_clear(); /* nobody waits for them */
 	executor->goes_on = 0;
 }
@@ -398,9 +400,9 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	if (!rc && executor->program.instead[0])
 		rh_warn_once("%s; such steps run as looped-bfs", executor->program.instead);
 	rh_store_throttle(options->store, options->throttled_threads);
-	rc = rc ? rc : run_begin(executor, &call);
-	rc = rc ? rc : dispatcher_run(executor, call.is_joined ? DISPATCH_IDLE : DISPATCH_ALL, (int)executor->first);
-	return rc;
+	if (!rc)
+		rc = run_begin(executor, &call);
+	return rc ? rc : dispatcher_run(executor, call.is_joined ? DISPATCH_IDLE : DISPATCH_ALL, (int)executor->first);
 }
 
 int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale)
@@ -428,8 +430,8 @@ int rh_executor_finish(struct rh_executor *executor)
 	executor->dispatcher.is_ending = 0;
 	if (rc)
 		return rh_executor_abandon(executor, rc);
-	rc = lower_output(&executor->lowering, executor->flight[place].step, first, executor->flight[place].count);
-	rc = rc ? rc : dispatcher_take(executor, (int)place);
+	lower_output(&executor->lowering, executor->flight[place].step, first, executor->flight[place].count);
+	rc = dispatcher_take(executor, (int)place);
 	if (rc)
 		return rh_executor_abandon(executor, rc);
 	sum_times(executor, place);
@@ -457,8 +459,10 @@ int rh_executor_infer(struct rh_executor *executor, const struct rh_micro_batch 
 	executor->loss_scale[0] = 0;
 	executor->flight[0].count = count;
 	int rc = run_end(executor, issue(executor, batch, count));
-	rc = rc ? rc : lower_output(&executor->lowering, executor->lowering.call.step, 0, count);
-	rc = rc ? rc : dispatcher_take(executor, 0);
+	if (rc)
+		return rc;
+	lower_output(&executor->lowering, executor->lowering.call.step, 0, count);
+	rc = dispatcher_take(executor, 0);
 	for (int64_t m = 0; !rc && m < count; m++)
 		run_collect_result(executor, m);
 	return rc;

@@ -57,8 +57,8 @@ static int end_step(struct rh_executor *executor)
 {
 	struct run_stretch *stretch = &executor->stretch;
 	int64_t step = stretch->is->first_step + stretch->ended, first = first_place(executor, stretch->ended);
-	int rc = lower_output(&executor->lowering, step, first, stretch->is->micro_batches);
-	rc = rc ? rc : dispatcher_take(executor, 0);
+	lower_output(&executor->lowering, step, first, stretch->is->micro_batches);
+	int rc = dispatcher_take(executor, 0);
 	for (int64_t m = 0; !rc && m < stretch->is->micro_batches; m++)
 		run_collect_result(executor, first + m);
 	stretch->ended++;
@@ -75,13 +75,15 @@ static int begin_step(struct rh_executor *executor)
 		stretch->until = stretch->begun;
 		return 0;
 	}
-	for (int64_t m = 0; !rc && m < stretch->is->micro_batches; m++) {
+	if (rc)
+		return rc;
+	for (int64_t m = 0; m < stretch->is->micro_batches; m++) {
 		run_stage_micro(executor, first + m, &batch[m]);
 		executor->versions.drift[first + m] = 0;
 	}
 	stretch->begun++;
-	rc = rc ? rc : lower_input(&executor->lowering, step, first, stretch->is->micro_batches);
-	return rc ? rc : dispatcher_take(executor, 0);
+	lower_input(&executor->lowering, step, first, stretch->is->micro_batches);
+	return dispatcher_take(executor, 0);
 }
 
 int run_stretch_reach(struct rh_executor *executor, int64_t step)
@@ -120,8 +122,10 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	        .trains = 1, .is_local = 1, .step = stretch->first_step, .number = ++executor->calls, .micro_batches = count, .updates = 1};
 	int rc = rh_dispatch_stretch(&dispatch, count, stretch->steps, &executor->program);
 	run_versions_begin(executor);
-	rc = rc ? rc : run_begin(executor, &call);
-	rc = rc ? rc : dispatcher_run(executor, DISPATCH_ALL, 0);
+	if (!rc)
+		rc = run_begin(executor, &call);
+	if (!rc)
+		rc = dispatcher_run(executor, DISPATCH_ALL, 0);
 	rc = run_end(executor, rc);
 	while (!rc && executor->stretch.ended < executor->stretch.begun)
 		rc = end_step(executor);
