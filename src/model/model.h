@@ -98,6 +98,7 @@ enum rh_norm_place {
 	RH_NORM_DENSE = RH_NORM_MLP /* the head's, behind its dense part */
 };
 
+/* More than 20 members: each kind of layer has its own tensors. */
 struct rh_layer {
 	enum rh_layer_kind kind;
 	int block[2]; /* base (the table for the embedding; norm and head for the head); adapter, or the tied table for the head; -1 absent
@@ -135,6 +136,7 @@ struct rh_distillation {
 	enum rh_divergence divergence;
 };
 
+/* More than 20 members: counts and choices that hold for all layers. */
 struct rh_model {
 	const struct rh_model_config *config; /* borrowed */
 	enum rh_dtype dtype;

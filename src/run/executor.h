@@ -22,6 +22,7 @@
 struct rh_executor;
 struct rh_link;
 
+/* What a run is made of. More than 20 members: the plan fills in most of them, and estimates take the same struct as the executor. */
 struct rh_executor_options {
 	const struct rh_model *model; /* all pointers are borrowed */
 	const struct rh_plan *plan;

@@ -22,7 +22,7 @@ struct run_flight {
 	int64_t results, gradients; /* the last commands by which its slots send down */
 };
 
-/* A device's memory, and what its computation is in the middle of. */
+/* A device's memory, and what its computation is in the middle of. More than 20 members: a pointer for each room of its memory. */
 struct run_device {
 	struct rh_device *device;
 	struct rh_executor *executor;
@@ -58,6 +58,8 @@ struct run_versions {
 	int64_t *unresolved; /* (layers): micro-batches in flight */
 };
 
+/* One run of a plan: its devices, what is lowered for them and in flight, the host memory that they share, and the books of its steps. More
+ * than 20 members: every file of src/run works on it. */
 struct rh_executor {
 	struct rh_executor_options options;
 	struct run_device *on;

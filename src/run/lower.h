@@ -41,6 +41,7 @@ struct lower_download {
 	int64_t at, bytes, left;
 };
 
+/* What lies where on a device, and its latest commands. More than 20 members: some for each room of its memory. */
 struct lower_device {
 	struct lower_weights weights;
 	struct lower_ring boundary, micro, result;
@@ -113,7 +114,8 @@ struct lower_place {
 	int64_t through; /* the last command of it in this box, of a step: LOWER_NEVER until it is lowered */
 };
 
-/* What the lowering carries from slot to slot and from call to call, and scratch. */
+/* What the lowering carries from slot to slot and from call to call, and scratch. More than 20 members: the positions that later commands
+ * may have to wait for, by who waits. */
 struct lowering {
 	const struct rh_executor_options *options;
 	const struct rh_micro_batch *batch; /* by place */

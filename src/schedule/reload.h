@@ -21,6 +21,7 @@ struct rh_reload_write {
 	int reloads; /* scratch: still to come */
 };
 
+/* More than 20 members: arrays with their counts and capacities, which are used again from program to program. */
 struct rh_reloads {
 	struct rh_reload_access *access;
 	struct rh_reload_write *write;
