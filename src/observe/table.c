@@ -52,9 +52,20 @@ int rh_table_open(const char *dir, int64_t step, struct rh_table **out)
 	return rc;
 }
 
-static int put(struct rh_text *line, const char *format, double value)
+/* A field, with the comma before it. */
+struct field {
+	const char *format;
+	double value; /* not finite: the field is empty */
+};
+
+static int begin_line(struct rh_table *table, int64_t step, const struct field *field, size_t count)
 {
-	return isfinite(value) ? rh_text_printf(line, format, value) : rh_text_append(line, ",", 1);
+	struct rh_text *line = &table->line;
+	line->length = 0;
+	int rc = rh_text_printf(line, "%lld", (long long)step);
+	for (size_t i = 0; !rc && i < count; i++)
+		rc = isfinite(field[i].value) ? rh_text_printf(line, field[i].format, field[i].value) : rh_text_append(line, ",", 1);
+	return rc;
 }
 
 static int end_line(struct rh_table *table)
@@ -65,26 +76,22 @@ static int end_line(struct rh_table *table)
 
 int rh_table_step(struct rh_table *table, const struct rh_step_report *report)
 {
-	struct rh_text *line = &table->line;
-	line->length = 0;
-	int rc = rh_text_printf(line, "%lld", (long long)report->step);
-	rc = rc ? rc : put(line, ",%.6g", report->epoch);
-	rc = rc ? rc : put(line, ",%.8g", report->loss);
-	rc = rc ? rc : put(line, ",%.6g", report->grad_norm);
-	rc = rc ? rc : put(line, ",%.8g", report->learning_rate);
-	rc = rc ? rc : put(line, ",%.6g", report->tokens_per_second);
-	rc = rc ? rc : rh_text_printf(line, ",%lld,", (long long)report->trained_tokens);
+	const struct field field[] = {{",%.6g", report->epoch},
+	                              {",%.8g", report->loss},
+	                              {",%.6g", report->grad_norm},
+	                              {",%.8g", report->learning_rate},
+	                              {",%.6g", report->tokens_per_second}};
+	int rc = begin_line(table, report->step, field, sizeof field / sizeof *field);
+	if (!rc)
+		rc = rh_text_printf(&table->line, ",%lld,", (long long)report->trained_tokens);
 	return rc ? rc : end_line(table);
 }
 
 int rh_table_eval(struct rh_table *table, const struct rh_eval_report *report)
 {
-	struct rh_text *line = &table->line;
-	line->length = 0;
-	int rc = rh_text_printf(line, "%lld", (long long)report->step);
-	rc = rc ? rc : put(line, ",%.6g", report->epoch);
-	rc = rc ? rc : rh_text_append(line, ",,,,,", 5); /* a step's own figures */
-	rc = rc ? rc : put(line, ",%.8g", report->loss);
+	const struct field field[] = {{",%.6g", report->epoch}, {",", NAN}, {",", NAN}, {",", NAN}, {",", NAN}, {",", NAN},
+	                              {",%.8g", report->loss}}; /* a step's own figures are empty */
+	int rc = begin_line(table, report->step, field, sizeof field / sizeof *field);
 	return rc ? rc : end_line(table);
 }
 

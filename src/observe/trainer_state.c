@@ -84,16 +84,28 @@ static int read_history(const json_t *file, const char *path, struct rh_trainer_
 	return 0;
 }
 
+static int read_all(const json_t *file, const char *path, struct rh_trainer_state *out)
+{
+	int rc = read_counts(file, path, out);
+	if (rc)
+		return rc;
+	rc = rh_json_real(file, "epoch", path, RH_JSON_REQUIRED, &out->epoch);
+	if (rc)
+		return rc;
+	rc = rh_json_real(file, "total_flos", path, RH_JSON_OPTIONAL, &out->total_flos);
+	if (rc)
+		return rc;
+	rc = read_best(file, path, out);
+	return rc ? rc : read_history(file, path, out);
+}
+
 int rh_trainer_state_load(const char *path, struct rh_trainer_state *out)
 {
 	json_t *file = NULL;
 	*out = (struct rh_trainer_state){0};
 	int rc = rh_json_load(path, &file);
-	rc = rc ? rc : read_counts(file, path, out);
-	rc = rc ? rc : rh_json_real(file, "epoch", path, RH_JSON_REQUIRED, &out->epoch);
-	rc = rc ? rc : rh_json_real(file, "total_flos", path, RH_JSON_OPTIONAL, &out->total_flos);
-	rc = rc ? rc : read_best(file, path, out);
-	rc = rc ? rc : read_history(file, path, out);
+	if (!rc)
+		rc = read_all(file, path, out);
 	json_decref(file);
 	if (rc) {
 		rh_free(out->best_checkpoint);
