@@ -105,7 +105,8 @@ static int read_items(struct reader *reader, struct rh_list *items, int *nested)
 			return rc;
 		if (reader->event.type == YAML_SCALAR_EVENT) {
 			rc = scalar_text(reader, &text);
-			rc = rc ? rc : config_list_append(items, text);
+			if (!rc)
+				rc = config_list_append(items, text);
 		} else {
 			*nested = 1;
 			rc = skip_nested(reader);
@@ -120,40 +121,58 @@ static int read_list_text(struct reader *reader, struct rh_text *out, int *neste
 {
 	struct rh_list items = {0};
 	int rc = read_items(reader, &items, nested);
-	rc = rc ? rc : rh_text_printf(out, "[");
+	if (rc)
+		goto out;
+	rc = rh_text_printf(out, "[");
 	for (size_t i = 0; !rc && i < items.count; i++)
 		rc = rh_text_printf(out, i ? ", %s" : "%s", items.item[i]);
-	rc = rc ? rc : rh_text_printf(out, "]");
+	if (!rc)
+		rc = rh_text_printf(out, "]");
+out:
 	config_list_free(&items);
 	return rc;
 }
 
-/* The pairs after the start of a mapping as "name=value"; *nested tells that there was more than words. */
+/* The pair whose name the reader is at, as "name=value"; *nested tells that its value is more than words. */
+static int read_pair(struct reader *reader, struct rh_list *items, int *nested)
+{
+	const char *text;
+	struct rh_text pair = {0};
+	int rc = scalar_text(reader, &text);
+	if (rc)
+		return rc;
+	rc = rh_text_printf(&pair, "%s=", text);
+	if (rc)
+		goto out;
+	rc = next(reader);
+	if (rc)
+		goto out;
+	if (reader->event.type != YAML_SCALAR_EVENT && reader->event.type != YAML_SEQUENCE_START_EVENT) {
+		*nested = 1;
+		rc = skip_nested(reader);
+		goto out;
+	}
+	if (reader->event.type == YAML_SEQUENCE_START_EVENT)
+		rc = read_list_text(reader, &pair, nested);
+	else if (!(rc = scalar_text(reader, &text)))
+		rc = rh_text_printf(&pair, "%s", text);
+	if (!rc)
+		rc = config_list_append(items, pair.bytes);
+out:
+	rh_text_free(&pair);
+	return rc;
+}
+
+/* The pairs after the start of a mapping; *nested tells that there was more than words. */
 static int read_pairs(struct reader *reader, struct rh_list *items, int *nested)
 {
 	for (;;) {
-		const char *text;
-		struct rh_text pair = {0};
 		int rc = next(reader);
 		if (rc || reader->event.type == YAML_MAPPING_END_EVENT)
 			return rc;
 		if (reader->event.type != YAML_SCALAR_EVENT)
 			return refuse(reader, "a key must be a plain word");
-		rc = scalar_text(reader, &text);
-		rc = rc ? rc : rh_text_printf(&pair, "%s=", text);
-		rc = rc ? rc : next(reader);
-		if (!rc && reader->event.type == YAML_SCALAR_EVENT) {
-			rc = scalar_text(reader, &text);
-			rc = rc ? rc : rh_text_printf(&pair, "%s", text);
-			rc = rc ? rc : config_list_append(items, pair.bytes);
-		} else if (!rc && reader->event.type == YAML_SEQUENCE_START_EVENT) {
-			rc = read_list_text(reader, &pair, nested);
-			rc = rc ? rc : config_list_append(items, pair.bytes);
-		} else if (!rc) {
-			*nested = 1;
-			rc = skip_nested(reader);
-		}
-		rh_text_free(&pair);
+		rc = read_pair(reader, items, nested);
 		if (rc)
 			return rc;
 	}
@@ -197,9 +216,12 @@ static int read_mapping(struct reader *reader, struct config_entries *entries)
 		if (reader->event.type != YAML_SCALAR_EVENT)
 			return refuse(reader, "a key must be a plain word");
 		rc = scalar_text(reader, &name);
+		if (rc)
+			return rc;
 		struct config_entry *entry = NULL, unknown = {0};
-		rc = rc ? rc : config_entries_add(entries, name, ORIGIN_FILE, reader->path, line_of(reader), &entry);
-		rc = rc ? rc : read_value(reader, entry ? entry : &unknown);
+		rc = config_entries_add(entries, name, ORIGIN_FILE, reader->path, line_of(reader), &entry);
+		if (!rc)
+			rc = read_value(reader, entry ? entry : &unknown);
 		rh_free(unknown.text);
 		config_list_free(&unknown.items);
 		if (rc)
@@ -211,7 +233,8 @@ static int read_mapping(struct reader *reader, struct config_entries *entries)
 static int open_document(struct reader *reader, int *present)
 {
 	int rc = next(reader); /* the stream's start */
-	rc = rc ? rc : next(reader);
+	if (!rc)
+		rc = next(reader);
 	*present = !rc && reader->event.type == YAML_DOCUMENT_START_EVENT;
 	if (rc || !*present)
 		return rc;
@@ -221,7 +244,8 @@ static int open_document(struct reader *reader, int *present)
 static int close_document(struct reader *reader)
 {
 	int rc = next(reader); /* the document's end */
-	rc = rc ? rc : next(reader);
+	if (!rc)
+		rc = next(reader);
 	if (!rc && reader->event.type != YAML_STREAM_END_EVENT)
 		rc = refuse(reader, "a second document; keep one");
 	return rc;
@@ -257,8 +281,10 @@ int config_yaml_read(const char *bytes, size_t length, const char *path, struct 
 		rc = read_mapping(&reader, entries);
 	else if (reader.event.type != YAML_SCALAR_EVENT || !scalar_is_null(&reader))
 		rc = refuse(&reader, "expected lines of the form key: value (a space follows the colon)");
-	rc = rc ? rc : close_document(&reader);
-	rc = rc ? rc : config_entries_check(entries);
+	if (!rc)
+		rc = close_document(&reader);
+	if (!rc)
+		rc = config_entries_check(entries);
 out:
 	reader_close(&reader);
 	return rc;
@@ -281,10 +307,12 @@ int config_yaml_words(const char *text, struct rh_list *words)
 	rc = open_document(&reader, &present);
 	if (!rc && (!present || reader.event.type != (braced ? YAML_MAPPING_START_EVENT : YAML_SEQUENCE_START_EVENT)))
 		rc = refuse(&reader, "expected words between commas");
-	rc = rc ? rc : braced ? read_pairs(&reader, words, &nested) : read_items(&reader, words, &nested);
+	if (!rc)
+		rc = braced ? read_pairs(&reader, words, &nested) : read_items(&reader, words, &nested);
 	if (!rc && nested)
 		rc = refuse(&reader, "expected words between commas");
-	rc = rc ? rc : close_document(&reader);
+	if (!rc)
+		rc = close_document(&reader);
 	reader_close(&reader);
 out:
 	rh_text_free(&flow);
