@@ -157,8 +157,8 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	int64_t age = to->block[b].generation - wanted(slot, b);
 	if (age) { /* in the stash since the update that this version went into, which came before the newest */
 		from.room = RH_ROOM_HOST_STASH;
-		from.number +=
-		        rh_int32((to->block[b].updates - age) % rh_store_options(to->options->store)->stash * to->options->model->blocks);
+		int64_t version = to->block[b].updates - age;
+		from.number += rh_int32(version % rh_store_options(to->options->store)->stash * to->options->model->blocks);
 	}
 	lower_await(to, lane, to->block[b].ready, RH_WAIT_NEEDS);
 	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* another lane's, perhaps: who waits for this one waits for both */
