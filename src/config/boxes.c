@@ -233,10 +233,27 @@ static int check_fluidpipe(const struct asking *at)
 	return rc;
 }
 
-static const char *const of_idle[] = {"fluidpipe_freeze",          "fluidpipe_idle_sampler", "fluidpipe_idle_steps",
-                                      "fluidpipe_idle_task_scale", "fluidpipe_idle_dropout", "fluidpipe_idle_store",
-                                      "fluidpipe_idle_replay"};
+static const char *const of_idle[] = {"fluidpipe_freeze",          "fluidpipe_idle_sampler",           "fluidpipe_idle_steps",
+                                      "fluidpipe_idle_task_scale", "fluidpipe_idle_dropout",           "fluidpipe_idle_store",
+                                      "fluidpipe_idle_replay",     "fluidpipe_idle_distillation_scale"};
 enum { OF_IDLE = sizeof of_idle / sizeof *of_idle, FIRST_OF_SAMPLER = 2 };
+
+/* What of the opportunistic steps' keys asks for distillation, where there is none. */
+static int check_idle_distillation(const struct asking *at)
+{
+	const struct rh_config *config = at->config;
+	int distils = rh_config_distils(config, 0) || rh_config_distils(config, 1);
+	if (config->fluidpipe_idle_sampler == RH_OPPORTUNISTIC_DISTILLATION_LOSS && !distils)
+		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
+		                         "distillation-loss is 0 where no box distils; choose another fluidpipe_recipe, or task-loss");
+	if (chosen(at, "fluidpipe_idle_distillation_scale") && !distils)
+		return config_entry_fail(given(at, "fluidpipe_idle_distillation_scale"),
+		                         "has no effect where no box distils; choose another fluidpipe_recipe, or remove it");
+	if (config->fluidpipe_idle_replay && config->box == 1 && !rh_config_distils(config, 0))
+		return config_entry_fail(given(at, "fluidpipe_idle_replay"),
+		                         "box 1 does not distil, so it waits for nothing and makes no such steps: give it to box 2");
+	return 0;
+}
 
 /* Keys of mode fluidpipe, most of them of the sampler of its opportunistic steps. */
 static int check_idle(const struct asking *at)
@@ -250,19 +267,10 @@ static int check_idle(const struct asking *at)
 		if (chosen(at, of_idle[i]))
 			return config_entry_fail(chosen(at, of_idle[i]),
 			                         "has no effect without fluidpipe_idle_sampler: choose one, or remove it");
-	if (config->fluidpipe_idle_sampler && (rh_config_distils(config, 0) || rh_config_distils(config, 1)))
-		return config_entry_fail(
-		        given(at, "fluidpipe_idle_sampler"),
-		        "such steps do not distil yet: write fluidpipe_recipe: FP-ND or FP-ND-EL without alphas, or remove it");
-	if (config->fluidpipe_idle_sampler && config->eval_strategy != RH_WHEN_NO)
-		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
-		                         "box 2 cannot keep samples while it evaluates: write eval_strategy: no, or remove it");
 	if (config->fluidpipe_idle_sampler && config->packing)
 		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
 		                         "draws rows, several of which packing: true puts into one: write packing: false, or remove it");
-	if (config->fluidpipe_idle_replay && config->box == 1)
-		return config_entry_fail(given(at, "fluidpipe_idle_replay"), "box 2 alone makes such steps: give it there");
-	return 0;
+	return check_idle_distillation(at);
 }
 
 /* What the pipeline of boxes cannot do yet. */

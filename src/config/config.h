@@ -156,15 +156,15 @@ struct rh_config {
 	enum rh_paci_backward paci_backward;
 	enum rh_recipe fluidpipe_recipe;
 	int64_t fluidpipe_ahead;                   /* messages */
+	int fluidpipe_freeze;                      /* box 1 learns nothing */
 	double fluidpipe_alpha1, fluidpipe_alpha2; /* resolved; 1: that box does not distil */
 	double fluidpipe_temperature;
 	enum rh_weighting fluidpipe_weighting;
 	enum rh_kl fluidpipe_kl;
-	int fluidpipe_freeze; /* box 1 learns nothing */
 	/* opportunistic steps: most of an epoch, -1: any number; bytes of samples that are kept; a log to be followed, or NULL */
 	enum rh_opportunistic_sampler fluidpipe_idle_sampler;
 	int64_t fluidpipe_idle_steps, fluidpipe_idle_store;
-	double fluidpipe_idle_task_scale, fluidpipe_idle_dropout;
+	double fluidpipe_idle_task_scale, fluidpipe_idle_distillation_scale, fluidpipe_idle_dropout;
 	char *fluidpipe_idle_replay;
 	struct rh_list parts;                    /* join: directories */
 	enum rh_link_dtype link_dtype;

@@ -276,20 +276,23 @@ const struct config_key config_keys[] = {
 	KEY(KEY_BOOL, fluidpipe_freeze, VERB_RUNS, .fallback = "false",
 	    .help = "mode fluidpipe: box 1's layers stay as they are, and box 2 learns from what they make: to see what training them is worth"),
 	KEY(KEY_CHOICE, fluidpipe_idle_sampler, VERB_RUNS, .fallback = "none",
-	    .choices = WORDS("none", "random", "difficulty", "eh-difficulty", "task-loss"),
-	    .help = "mode fluidpipe: while box 2 waits for features it trains again on samples that it has received in this epoch, where the "
-	            "wait is long enough: random ones, those whose loss rises most (difficulty), easy, hard and other ones (eh-difficulty), "
-	            "or those with the largest loss. Which ones is logged in opportunistic.jsonl; the results depend on the line's speed"),
+	    .choices = WORDS("none", "random", "difficulty", "eh-difficulty", "task-loss", "distillation-loss"),
+	    .help = "mode fluidpipe: while a box waits for the other one it trains again, box 2 on samples that it has received in this epoch, "
+	            "box 1 on any, where the wait is long enough: on random ones, those whose loss rises most (difficulty), easy, hard and "
+	            "other ones (eh-difficulty), or those with the largest loss. Which ones is logged in opportunistic.jsonl; the results "
+	            "depend on the line's speed"),
 	KEY(KEY_INTEGER, fluidpipe_idle_steps, VERB_RUNS, .fallback = "-1", .least = -1, .most = 1 << 30,
 	    .help = "the most such steps of an epoch; -1: as many as there is time for"),
 	KEY(KEY_REAL, fluidpipe_idle_task_scale, VERB_RUNS, .fallback = "1", .most = 1000,
-	    .help = "by which their loss is multiplied"),
+	    .help = "by which the task's loss is multiplied in them"),
+	KEY(KEY_REAL, fluidpipe_idle_distillation_scale, VERB_RUNS, .fallback = "1", .most = 1000,
+	    .help = "by which the distillation's loss is multiplied in them"),
 	KEY(KEY_REAL, fluidpipe_idle_dropout, VERB_RUNS, .fallback = "0", .most = 1, .bounds = BOUND_BELOW_MOST,
-	    .help = "the share of the received features that is dropped in such a step"),
+	    .help = "the share of the received features that box 2 drops in such a step"),
 	KEY(KEY_SIZE, fluidpipe_idle_store, VERB_RUNS, .own = 1, .fallback = "256MiB",
 	    .help = "host memory of box 2 for the samples that it has received; where they need more, the oldest are forgotten"),
 	KEY(KEY_STRING, fluidpipe_idle_replay, VERB_RUNS, .own = 1,
-	    .help = "of box 2: an opportunistic.jsonl whose steps are made again, each after the same step, for the same results"),
+	    .help = "this box's opportunistic.jsonl of another run, whose steps are made again, each after the same step, for the same results"),
 	KEY(KEY_LIST, parts, VERB_JOIN, .help = "the boxes' output directories, such as [box1, box2]"),
 	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = WORDS("tcp", "mpi", "nccl"),
 	    .help = "tcp: by link_below and link_above, encrypted where hashes are given; mpi: between the processes of one mpirun or srun, "

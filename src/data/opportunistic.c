@@ -84,11 +84,6 @@ void rh_opportunistic_record(struct rh_opportunistic *all, int64_t sample, float
 	history->distillation = distillation;
 }
 
-void rh_opportunistic_forget(struct rh_opportunistic *all)
-{
-	memset(all->history, 0, (size_t)all->samples * sizeof *all->history);
-}
-
 void rh_opportunistic_allow_none(struct rh_opportunistic *all)
 {
 	memset(all->may_be_drawn, 0, (size_t)all->samples);

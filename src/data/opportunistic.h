@@ -35,9 +35,6 @@ int64_t rh_opportunistic_bytes(int64_t samples);
 /* A sample was trained on, with these losses; distillation 0: without teacher logits. */
 void rh_opportunistic_record(struct rh_opportunistic *all, int64_t sample, float task, float distillation);
 
-/* Nothing was recorded. */
-void rh_opportunistic_forget(struct rh_opportunistic *all);
-
 /* No sample may be drawn, as when box 2's epoch begins; one may, or may not. */
 void rh_opportunistic_allow_none(struct rh_opportunistic *all);
 void rh_opportunistic_allow(struct rh_opportunistic *all, int64_t sample, int may);

@@ -18,6 +18,9 @@ struct recall {
 	struct posted *posted;
 	struct posted *supplied; /* number n is n % messages */
 	int64_t supplies, taken;
+	int64_t *outgoing; /* send number n is n % messages: the inner link's message, counted from 1; 0: was dropped */
+	int64_t sent;
+	int drops;
 	void (*look)(void *context, uint64_t tag, const void *bytes, int64_t size);
 	void *context;
 };
@@ -29,9 +32,17 @@ static struct recall *own(struct rh_link *link)
 
 static int recall_send(struct rh_link *link, uint64_t tag, const void *bytes, int64_t size)
 {
-	(void)link, (void)bytes;
-	return rh_fail(-EINVAL, "a message of %lld bytes, tag %llx, into a view of a link that only receives", (long long)size,
-	               (unsigned long long)tag);
+	struct recall *at = own(link);
+	if (at->base.sends - at->sent == at->messages)
+		return -ENOBUFS;
+	int rc = at->drops ? 0 : rh_link_send(at->inner, tag, bytes, size);
+	at->outgoing[at->base.sends % at->messages] = at->drops ? 0 : at->inner->sends;
+	return rc;
+}
+
+void rh_recall_drop(struct rh_link *view, int drops)
+{
+	own(view)->drops = drops;
 }
 
 int rh_recall_supply(struct rh_link *view, uint64_t tag, const void *bytes, int64_t size)
@@ -69,18 +80,26 @@ static void fill(struct recall *at, int64_t received)
 		const struct posted *posted = &at->posted[at->filled % at->messages];
 		if (posted->message > received)
 			return;
-		if (posted->message)
+		if (posted->message && at->look)
 			at->look(at->context, posted->tag, posted->bytes, posted->size);
 	}
+}
+
+static void count_sent(struct recall *at, int64_t sent)
+{
+	while (at->sent < at->base.sends && at->outgoing[at->sent % at->messages] <= sent)
+		at->sent++;
 }
 
 static int recall_progress(struct rh_link *link, struct rh_link_progress *out)
 {
 	struct recall *at = own(link);
 	int rc = at->inner->ops->progress(at->inner, out);
-	if (!rc)
+	if (!rc) {
 		fill(at, out->received);
-	out->sent = 0;
+		count_sent(at, out->sent);
+	}
+	out->sent = at->sent;
 	out->received = at->filled;
 	return rc;
 }
@@ -88,15 +107,12 @@ static int recall_progress(struct rh_link *link, struct rh_link_progress *out)
 static int recall_wait(struct rh_link *link, int64_t sent, int64_t received)
 {
 	struct recall *at = own(link);
-	(void)sent;
-	if (received <= at->filled)
-		return 0;
-	RH_ASSERT(received <= at->base.receives);
-	int64_t message = at->posted[(received - 1) % at->messages].message;
-	int rc = message ? at->inner->ops->wait(at->inner, 0, message) : 0;
-	if (!rc)
-		fill(at, message);
-	return rc;
+	struct rh_link_progress progress;
+	RH_ASSERT(received <= at->base.receives && sent <= at->base.sends);
+	int64_t in = received > at->filled ? at->posted[(received - 1) % at->messages].message : 0,
+	        out = sent > at->sent ? at->outgoing[(sent - 1) % at->messages] : 0;
+	int rc = in || out ? at->inner->ops->wait(at->inner, out, in) : 0;
+	return rc ? rc : recall_progress(link, &progress);
 }
 
 static void recall_abort(struct rh_link *link, const char *line)
@@ -109,6 +125,7 @@ static void recall_close(struct rh_link *link)
 	struct recall *at = own(link);
 	rh_free(at->posted);
 	rh_free(at->supplied);
+	rh_free(at->outgoing);
 	rh_free(at);
 }
 
@@ -130,10 +147,11 @@ int rh_recall_open(struct rh_link *inner, int64_t messages, void (*look)(void *c
 	                        .messages = messages,
 	                        .posted = rh_alloc((size_t)messages, sizeof *made->posted),
 	                        .supplied = rh_alloc((size_t)messages, sizeof *made->supplied),
+	                        .outgoing = rh_alloc((size_t)messages, sizeof *made->outgoing),
 	                        .look = look,
 	                        .context = context};
 	*out = &made->base;
-	if (made->posted && made->supplied)
+	if (made->posted && made->supplied && made->outgoing)
 		return 0;
 	recall_close(&made->base);
 	*out = NULL;

@@ -5,7 +5,9 @@
 #include "core/log.h"
 #include "core/minmax.h"
 #include "train/box_step.h"
+#include "train/distillation.h"
 #include "train/fluidpipe.h"
+#include "train/idle_steps.h"
 #include "train/teacher_logits.h"
 
 #include <inttypes.h>
@@ -42,6 +44,12 @@ static int keeps(const struct training *run)
 	return rh_config_distils(run->config, 0);
 }
 
+/* Does this box make its own logits: for the other one, or to tell its two losses apart. */
+static int makes(const struct training *run)
+{
+	return teaches(run) || (learns(run) && idle_steps_are_wanted(run));
+}
+
 static int64_t step_rows(const struct rh_workload *work)
 {
 	return work->train_micro_batches * work->train.head_rows;
@@ -51,9 +59,9 @@ void fluidpipe_logits_plan(const struct training *run, struct rh_workload *work)
 {
 	int64_t outputs = rh_model_outputs(run->session.model_config), row = outputs * (int64_t)sizeof(float), rows = step_rows(work);
 	work->train.taught = learns(run) ? outputs : 0;
-	work->train.choices = teaches(run) ? outputs : 0;
+	work->train.choices = makes(run) ? outputs : 0;
 	work->data_bytes += learns(run) ? rows * (row + 2 * (int64_t)sizeof(float)) : 0;
-	work->data_bytes += teaches(run) ? rows * row : 0;
+	work->data_bytes += makes(run) ? rows * row : 0;
 	work->data_bytes += learns(run) && run->session.box.number ? ON_THE_WAY * rows * row : 0;
 	/* and once more while a checkpoint is written */
 	work->data_bytes += keeps(run) ? 2 * rh_teacher_logits_bytes(run->data.train.rows, outputs) : 0;
@@ -100,7 +108,7 @@ static int reserve(struct training *run, struct fluidpipe_logits *logits)
 		logits->mix = rh_alloc(rows * 2, sizeof *logits->mix);
 		rc = logits->teacher && logits->mix ? 0 : -ENOMEM;
 	}
-	if (!rc && logits->teaches && !(logits->own = rh_alloc(rows * outputs, sizeof *logits->own)))
+	if (!rc && makes(run) && !(logits->own = rh_alloc(rows * outputs, sizeof *logits->own)))
 		rc = -ENOMEM;
 	for (int i = 0; !rc && logits->learns && run->session.box.number && i < ON_THE_WAY; i++)
 		if (!(logits->came[i] = rh_alloc(rows * outputs, sizeof *logits->came[i])))
@@ -162,8 +170,9 @@ void *fluidpipe_logits_place(struct training *run, int64_t step)
 	return run->logits->came[step % ON_THE_WAY];
 }
 
-/* Each target of a micro-batch: its teacher's logits, and how much both losses count. `came`: box 2: of the micro-batch's first target. */
-static void teach(struct training *run, int64_t m, const float *came)
+/* Each target of a micro-batch: its teacher's logits, and how much both losses count, times `scale`. `came`: box 2: of the micro-batch's
+ * first target. */
+static void teach(struct training *run, int64_t m, const float *came, const double scale[2])
 {
 	struct fluidpipe_logits *logits = run->logits;
 	const struct rh_config *config = run->config;
@@ -177,29 +186,36 @@ static void teach(struct training *run, int64_t m, const float *came)
 	for (int64_t i = 0; i < batch->trained; i++, teacher += logits->outputs, mix += 2) {
 		const float *row = came ? came + i * logits->outputs : rh_teacher_logits_get(&logits->table, batch->sample[i]);
 		int is_taught = row && rh_logits_are_finite(row, logits->outputs);
-		mix[0] = is_taught && !is_sum ? alpha : 1;
-		mix[1] = !is_taught ? 0 : is_sum ? 1 : 1 - alpha;
+		mix[0] = (float)scale[0] * (is_taught && !is_sum ? alpha : 1);
+		mix[1] = (float)scale[1] * (!is_taught ? 0 : is_sum ? 1 : 1 - alpha);
 		logits->untaught += !is_taught;
 		if (is_taught)
 			memcpy(teacher, row, (size_t)logits->outputs * sizeof *row);
 	}
 }
 
+static void ask_for_own(struct training *run, int64_t m)
+{
+	struct fluidpipe_logits *logits = run->logits;
+	if (!logits->own)
+		return;
+	run->micro[m].scores = logits->own + m * logits->targets * logits->outputs;
+	run->micro[m].shape.choices = logits->outputs;
+}
+
 void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count)
 {
+	static const double whole[2] = {1, 1};
 	struct fluidpipe_logits *logits = run->logits;
 	int is_upper = run->session.box.number > 0;
 	const float *came = logits ? logits->came[step % ON_THE_WAY] : NULL;
 	for (int64_t m = 0; logits && m < count; m++) {
 		RH_ASSERT(run->batch[m].trained == run->batch[m].documents);
 		if (logits->learns && (is_upper || step >= run->data.steps_per_epoch)) /* in box 1's first epoch there is no teacher */
-			teach(run, m, came);
+			teach(run, m, came, whole);
 		if (came)
 			came += run->batch[m].trained * logits->outputs;
-		if (!logits->teaches)
-			continue;
-		run->micro[m].scores = logits->own + m * logits->targets * logits->outputs;
-		run->micro[m].shape.choices = logits->outputs;
+		ask_for_own(run, m);
 	}
 }
 
@@ -240,6 +256,53 @@ int fluidpipe_logits_finish(struct training *run, int64_t step)
 	if (!run->logits || !run->logits->teaches)
 		return 0;
 	return run->session.box.number ? keep(run, count) : send_up(run, step, count);
+}
+
+/* ---- an opportunistic step ---- */
+
+int64_t fluidpipe_logits_target_bytes(const struct training *run)
+{
+	return learns(run) ? rh_model_outputs(run->session.model_config) * (int64_t)sizeof(float) : 0;
+}
+
+const float *fluidpipe_logits_came(const struct training *run, int64_t step, int64_t m)
+{
+	const float *came = run->logits ? run->logits->came[step % ON_THE_WAY] : NULL;
+	for (int64_t before = 0; came && before < m; before++)
+		came += run->batch[before].trained * run->logits->outputs;
+	return came;
+}
+
+int fluidpipe_logits_attach_idle(struct training *run, int64_t after, int64_t count, const float *came, const double scale[2])
+{
+	struct fluidpipe_logits *logits = run->logits;
+	int is_taught = logits && logits->learns && (came || after > run->data.steps_per_epoch);
+	for (int64_t m = 0; logits && m < count; m++) {
+		if (is_taught)
+			teach(run, m, came, scale);
+		if (came)
+			came += run->batch[m].trained * logits->outputs;
+		ask_for_own(run, m);
+	}
+	return is_taught;
+}
+
+int fluidpipe_logits_finish_idle(struct training *run, int64_t count)
+{
+	return run->logits && run->logits->teaches && run->session.box.number ? keep(run, count) : 0;
+}
+
+void fluidpipe_logits_losses(const struct training *run, int64_t m, int64_t i, double out[2])
+{
+	const struct rh_micro_batch *micro = &run->micro[m];
+	const struct fluidpipe_logits *logits = run->logits;
+	out[0] = (double)micro->loss[i];
+	out[1] = 0;
+	if (!logits || !logits->learns || !micro->mix)
+		return;
+	const float *teacher = micro->mix[2 * i + 1] != 0 ? micro->teacher + i * logits->outputs : NULL;
+	rh_distillation_losses(&run->session.model->distillation, logits->outputs, micro->scores + i * logits->outputs, teacher,
+	                       micro->target[i], out);
 }
 
 /* ---- an epoch ---- */

@@ -33,6 +33,20 @@ int fluidpipe_logits_send(struct training *run, int64_t epoch) RH_MUST;
 /* Box 1: the logits of an epoch, of so many samples. */
 int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t samples) RH_MUST;
 
+/* Opportunistic steps (idle_steps.h). Bytes of a target's logits of box 1, which box 2 keeps with a sample; 0: it does not distil. Before
+ * fluidpipe_logits_begin, too. */
+int64_t fluidpipe_logits_target_bytes(const struct training *run);
+/* Box 2: those of micro-batch m of the step in run->batch; NULL: none came. */
+const float *fluidpipe_logits_came(const struct training *run, int64_t step, int64_t m);
+/* As fluidpipe_logits_attach for a step of `count` micro-batches behind step `after`. came: box 2: what it kept with their samples,
+ * target by target. Both losses are multiplied by `scale`. 1: so it is; 0: nothing is distilled, and the caller scales the task's loss.
+ * */
+int fluidpipe_logits_attach_idle(struct training *run, int64_t after, int64_t count, const float *came, const double scale[2]);
+/* Such a step is finished: its logits replace those that box 2 keeps for box 1. */
+int fluidpipe_logits_finish_idle(struct training *run, int64_t count) RH_MUST;
+/* The task's and the distillation's loss of target i of micro-batch m, of a step that is finished. */
+void fluidpipe_logits_losses(const struct training *run, int64_t m, int64_t i, double out[2]);
+
 /* Says how many samples were learnt from their labels alone where a teacher was wanted. */
 void fluidpipe_logits_report(const struct training *run);
 

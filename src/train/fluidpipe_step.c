@@ -279,25 +279,37 @@ int fluidpipe_listen(struct training *run, int asked)
 	return rc;
 }
 
-int fluidpipe_begin_epoch(struct training *run, int64_t step)
+static int begins_epoch(const struct training *run, int64_t step)
+{
+	return step && step % run->data.steps_per_epoch == 0 && rh_config_distils(run->config, 0);
+}
+
+int fluidpipe_hear_epoch(struct training *run, int64_t step, int waits)
 {
 	struct fluidpipe_talk *talk = run->fluidpipe;
 	struct rh_link *link = run->session.box.above;
-	int64_t epochs = step / run->data.steps_per_epoch;
-	if (!step || step % run->data.steps_per_epoch || !rh_config_distils(run->config, 0))
-		return 0;
-	if (run->session.box.number) {
-		int rc = tell(run, REPORT_LOGITS, fluidpipe_logits_kept(run));
-		return rc ? rc : fluidpipe_logits_send(run, epochs - 1);
-	}
-	while (talk->taught < epochs) {
-		int rc = link->ops->wait(link, link->sends, talk->awaited);
+	struct rh_link_progress progress;
+	int rc = 0;
+	while (!rc && begins_epoch(run, step) && talk->taught < step / run->data.steps_per_epoch) {
+		rc = waits ? link->ops->wait(link, link->sends, talk->awaited) : link->ops->progress(link, &progress);
+		if (!rc && !waits && progress.received < talk->awaited)
+			return 0;
 		if (!rc)
 			rc = hear(run);
-		if (rc)
-			return rc;
 	}
-	return 0;
+	return rc ? rc : 1;
+}
+
+int fluidpipe_begin_epoch(struct training *run, int64_t step)
+{
+	if (!run->session.box.number) {
+		int rc = fluidpipe_hear_epoch(run, step, 1);
+		return rc < 0 ? rc : 0;
+	}
+	if (!begins_epoch(run, step))
+		return 0;
+	int rc = tell(run, REPORT_LOGITS, fluidpipe_logits_kept(run));
+	return rc ? rc : fluidpipe_logits_send(run, step / run->data.steps_per_epoch - 1);
 }
 
 /* What went over the line, frames and credits included. */

@@ -3,8 +3,8 @@
 #include "core/alloc.h"
 #include "core/minmax.h"
 #include "device/sim/sim.h"
-#include "partition/costs.h"
 #include "observe/trace.h"
+#include "partition/costs.h"
 #include "train/forecast_check.h"
 #include "train/forecast_steps.h"
 
@@ -93,6 +93,7 @@ static void tell_plan(const struct rh_session *session, const struct rh_forecast
 	                            .unit = unit,
 	                            .unit_bytes = unit * rh_wire_bytes((enum rh_wire)session->config->link_dtype, session->model->dtype,
 	                                                               input->work.train.tokens, session->model->config->hidden_size),
+	                            .target_bytes = rh_model_outputs(session->model->config) * (int64_t)sizeof(float),
 	                            .scheduled_idle = known ? session->plan.balanced.idle : 0,
 	                            .scheduled_seconds = known ? session->plan.balanced.step_s : 0,
 	                            .packed = session->plan.balanced.packed};

@@ -11,37 +11,47 @@
 #include "link/ahead.h"
 #include "link/recall.h"
 #include "train/feature_store.h"
+#include "train/fluidpipe_logits.h"
+#include "train/fluidpipe_step.h"
 #include "train/idle_internal.h"
 #include "train/update.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Of a step, the messages that are here before it begins: its head, its micro-batches, the first one's features. */
-enum { BEFORE_STEP = 3 };
-/* In one of so many waits, but not the first, a step is made to measure what it takes: the machine may be free now. And the share of a new
- * measurement in a mean. */
+/* Of a step at box 2, the messages that are here before it begins: its head, its micro-batches, the first one's features. Where box 2
+ * distils, all features, and behind them the logits. */
+enum { BEFORE_STEP = 3, BEFORE_FEATURES = 2 };
+/* In one of so many waits, box 2's third and box 1's first, a step is made to measure what it takes: the machine may be free now. And the
+ * share of a new measurement in a mean. */
 enum { PROBE_EACH = 16, PROBE_AT = 2 };
 static const double newest_share = 0.25;
 
 struct idle_steps {
 	struct rh_opportunistic *history;
-	struct rh_feature_store *store;
-	struct rh_sampler *sampler; /* of the run's other steps: says which samples box 1 sends */
-	struct rh_link *view;       /* of the session's link below */
+	struct rh_feature_store *store; /* box 2 */
+	struct rh_sampler *sampler;     /* of the run's other steps: says which samples box 1 sends */
+	struct rh_link *view;           /* of the session's link to the other box */
 	struct idle_log *log;
 	int64_t *sample, *rows; /* (micro-batches * batch) of the present step; (micro-batches) how many each has */
-	void **features;        /* (micro-batches) of a step that is made again */
+	void **features;        /* (micro-batches) box 2: of an opportunistic step */
+	float *teacher;         /* box 2: box 1's logits of its targets, one behind the other; NULL: it does not distil */
 	int64_t token_bytes;
 	int64_t step, received; /* the present step, and micro-batches of it whose features are here */
-	int64_t gaps, made;
-	double wait_s, step_s; /* means: the wait before a step, what an opportunistic one takes */
+	int64_t gaps, made;     /* waits, and steps made in them */
+	double wait_s, step_s;  /* means: of the waits, and of what an opportunistic step takes */
 };
 
 int idle_steps_are_wanted(const struct training *run)
 {
 	const struct rh_config *config = run->config;
-	return training_is_fluidpipe(run) && run->session.box.number && config->fluidpipe_idle_sampler && config->fluidpipe_idle_steps;
+	int waits = training_is_fluidpipe(run) && (run->session.box.number || rh_config_distils(config, 0));
+	return waits && config->fluidpipe_idle_sampler && config->fluidpipe_idle_steps;
+}
+
+static int is_upper(const struct training *run)
+{
+	return run->session.box.number > 0;
 }
 
 static int64_t token_bytes(const struct training *run)
@@ -52,9 +62,13 @@ static int64_t token_bytes(const struct training *run)
 
 int64_t idle_steps_bytes(const struct training *run)
 {
-	int64_t samples = run->data.train.rows;
-	return rh_opportunistic_bytes(samples) + rh_feature_store_bytes(samples, run->config->fluidpipe_idle_store) +
-	       run->work.train_micro_batches * run->work.train.tokens * token_bytes(run);
+	int64_t samples = run->data.train.rows, of_history = rh_opportunistic_bytes(samples);
+	const struct rh_workload *work = &run->work;
+	if (!is_upper(run))
+		return of_history;
+	return of_history + rh_feature_store_bytes(samples, run->config->fluidpipe_idle_store) +
+	       work->train_micro_batches *
+	               (work->train.tokens * token_bytes(run) + work->train.head_rows * fluidpipe_logits_target_bytes(run));
 }
 
 static void forget(void *context, int64_t sample)
@@ -70,38 +84,39 @@ static void keep(void *context, uint64_t tag, const void *bytes, int64_t size)
 	struct training *run = context;
 	struct idle_steps *idle = run->idle;
 	const struct rh_batch *batch = &run->batch[idle->received];
-	RH_ASSERT(tag == rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, idle->step, idle->received));
+	int64_t count = run->flight[idle->step % run->held].count;
+	if (idle->received == count || tag != rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, idle->step, idle->received))
+		return; /* of an evaluation */
 	RH_ASSERT(size == batch->tokens * idle->token_bytes);
 	const int64_t *sample = idle->sample + idle->received * run->config->per_device_train_batch_size;
+	const float *teacher = fluidpipe_logits_came(run, idle->step, idle->received);
 	for (int64_t d = 0; d < batch->documents; d++)
-		if (!rh_feature_store_has(idle->store, sample[d]) &&
-		    rh_feature_store_put(idle->store, sample[d], batch, d, bytes, forget, idle))
+		if (!rh_feature_store_has(idle->store, sample[d]) && rh_feature_store_put(idle->store, sample[d], batch, d, bytes, teacher))
 			rh_opportunistic_allow(idle->history, sample[d], 1);
 	idle->received++;
 }
 
-int idle_steps_create(struct training *run)
+/* What box 2 makes steps of: features that it keeps, and gives to its executor again. */
+static int create_upper(struct training *run)
 {
-	const struct rh_config *config = run->config;
-	int64_t samples = run->data.train.rows, micros = run->work.train_micro_batches;
-	struct idle_steps *idle = run->idle = rh_alloc(1, sizeof *idle);
-	if (!idle)
-		return -ENOMEM;
+	struct idle_steps *idle = run->idle;
+	int64_t micros = run->work.train_micro_batches, target_bytes = fluidpipe_logits_target_bytes(run);
 	idle->token_bytes = token_bytes(run);
-	idle->sample = rh_alloc((size_t)(micros * config->per_device_train_batch_size), sizeof *idle->sample);
-	idle->rows = rh_alloc((size_t)micros, sizeof *idle->rows);
+	const struct rh_feature_store_options of_store = {.samples = run->data.train.rows,
+	                                                  .token_bytes = idle->token_bytes,
+	                                                  .teacher_bytes = target_bytes,
+	                                                  .budget_bytes = run->config->fluidpipe_idle_store,
+	                                                  .evicted = forget,
+	                                                  .context = idle};
 	idle->features = rh_alloc((size_t)micros, sizeof *idle->features);
-	int rc = idle->sample && idle->rows && idle->features ? 0 : -ENOMEM;
+	int rc = idle->features ? 0 : -ENOMEM;
 	for (int64_t m = 0; !rc && m < micros; m++)
 		if (!(idle->features[m] = rh_alloc((size_t)run->work.train.tokens, (size_t)idle->token_bytes)))
 			rc = -ENOMEM;
+	if (!rc && target_bytes && !(idle->teacher = rh_alloc((size_t)(micros * run->work.train.head_rows), (size_t)target_bytes)))
+		rc = -ENOMEM;
 	if (!rc)
-		rc = rh_opportunistic_create(samples, config->fluidpipe_idle_sampler, config->seed, &idle->history);
-	if (!rc)
-		rc = rh_feature_store_create(samples, idle->token_bytes, config->fluidpipe_idle_store, &idle->store);
-	if (!rc)
-		rc = rh_sampler_create(samples, config->per_device_train_batch_size, config->gradient_accumulation_steps,
-		                       config->train_sampling_strategy, config->data_seed, &idle->sampler);
+		rc = rh_feature_store_create(&of_store, &idle->store);
 	if (!rc)
 		rc = rh_recall_open(run->session.box.below, RH_BOX_MESSAGES, keep, run, &idle->view);
 	if (rc)
@@ -111,12 +126,39 @@ int idle_steps_create(struct training *run)
 	return 0;
 }
 
+/* Box 1 makes steps of all its rows, and what its layers make of them goes nowhere. */
+static int create_lower(struct training *run)
+{
+	int rc = rh_recall_open(run->session.box.above, RH_BOX_MESSAGES, NULL, NULL, &run->idle->view);
+	run->session.above = run->idle->view;
+	return rc;
+}
+
+int idle_steps_create(struct training *run)
+{
+	const struct rh_config *config = run->config;
+	int64_t samples = run->data.train.rows, micros = run->work.train_micro_batches;
+	struct idle_steps *idle = run->idle = rh_alloc(1, sizeof *idle);
+	if (!idle)
+		return -ENOMEM;
+	idle->sample = rh_alloc((size_t)(micros * config->per_device_train_batch_size), sizeof *idle->sample);
+	idle->rows = rh_alloc((size_t)micros, sizeof *idle->rows);
+	int rc = idle->sample && idle->rows ? 0 : -ENOMEM;
+	if (!rc)
+		rc = rh_opportunistic_create(samples, config->fluidpipe_idle_sampler, config->seed, &idle->history);
+	if (!rc)
+		rc = rh_sampler_create(samples, config->per_device_train_batch_size, config->gradient_accumulation_steps,
+		                       config->train_sampling_strategy, config->data_seed, &idle->sampler);
+	return rc ? rc : is_upper(run) ? create_upper(run) : create_lower(run);
+}
+
 void idle_steps_free(struct training *run)
 {
 	struct idle_steps *idle = run->idle;
 	if (!idle)
 		return;
 	rh_link_close(idle->view);
+	rh_free(idle->teacher);
 	idle_log_close(idle->log);
 	rh_sampler_destroy(idle->sampler);
 	rh_feature_store_free(idle->store);
@@ -129,12 +171,42 @@ void idle_steps_free(struct training *run)
 	rh_free(idle);
 }
 
-int idle_steps_begin(struct training *run)
+#define HISTORY_NAME "opportunistic_losses.bin"
+
+static int print_history(void *context, struct rh_text *out)
+{
+	const struct training *run = context;
+	return rh_text_append(out, rh_opportunistic_history(run->idle->history),
+	                      (size_t)run->data.train.rows * sizeof(struct rh_sample_history));
+}
+
+/* A checkpoint of a run without such steps has none. */
+static int load_history(struct training *run, const char *checkpoint)
+{
+	struct rh_bytes bytes;
+	size_t all = (size_t)run->data.train.rows * sizeof(struct rh_sample_history);
+	char *path = rh_path_join(checkpoint, HISTORY_NAME);
+	int rc = path ? rh_file_exists(path) : -ENOMEM;
+	if (rc > 0) {
+		rc = rh_file_load(path, &bytes);
+		if (!rc && bytes.length == all)
+			memcpy(rh_opportunistic_history(run->idle->history), bytes.bytes, all);
+		else if (!rc)
+			rh_note("%s is of other data: the samplers begin without its losses", path);
+		if (!rc)
+			rh_bytes_free(&bytes);
+	}
+	rh_free(path);
+	return rc;
+}
+
+int idle_steps_begin(struct training *run, const char *checkpoint)
 {
 	char *path = rh_path_join(run->config->output_dir, "opportunistic.jsonl");
 	int rc = path ? idle_log_open(path, run->config->fluidpipe_idle_replay, run->state.step, &run->idle->log) : -ENOMEM;
 	rh_free(path);
-	return rc;
+	rh_checkpoint_writer_add(run->saving.writer, &(struct rh_checkpoint_beside){HISTORY_NAME, print_history, run});
+	return rc || !checkpoint ? rc : load_history(run, checkpoint);
 }
 
 static int begins_epoch(const struct training *run, int64_t step)
@@ -142,10 +214,13 @@ static int begins_epoch(const struct training *run, int64_t step)
 	return step % run->data.steps_per_epoch == 0;
 }
 
-static void forget_all(struct idle_steps *idle)
+/* Box 2 has received nothing. */
+static void forget_all(struct training *run)
 {
-	rh_feature_store_clear(idle->store);
-	rh_opportunistic_allow_none(idle->history);
+	if (!is_upper(run))
+		return;
+	rh_feature_store_clear(run->idle->store);
+	rh_opportunistic_allow_none(run->idle->history);
 }
 
 int idle_steps_expect(struct training *run, int64_t step)
@@ -155,7 +230,7 @@ int idle_steps_expect(struct training *run, int64_t step)
 	idle->step = step;
 	idle->received = 0;
 	if (begins_epoch(run, step)) {
-		forget_all(idle);
+		forget_all(run);
 		run->state.idle_steps_of_epoch = 0;
 	}
 	for (int64_t m = 0; m < run->flight[step % run->held].count; m++) {
@@ -175,12 +250,16 @@ static void record(struct training *run, int64_t micro_batches, const int64_t *s
 	for (int64_t m = 0; m < micro_batches; m++) {
 		const struct rh_batch *batch = &run->batch[m];
 		for (int64_t d = 0, t = 0; d < batch->documents; d++) {
-			double sum = 0;
+			double sum[2] = {0}, loss[2];
 			int64_t first = t;
-			for (; t < batch->trained && batch->head_row[t] < batch->start[d + 1]; t++)
-				sum += (double)run->micro[m].loss[t];
+			for (; t < batch->trained && batch->head_row[t] < batch->start[d + 1]; t++) {
+				fluidpipe_logits_losses(run, m, t, loss);
+				sum[0] += loss[0];
+				sum[1] += loss[1];
+			}
 			if (t > first)
-				rh_opportunistic_record(run->idle->history, sample[m * each + d], (float)(sum / (double)(t - first)), 0);
+				rh_opportunistic_record(run->idle->history, sample[m * each + d], (float)(sum[0] / (double)(t - first)),
+				                        (float)(sum[1] / (double)(t - first)));
 		}
 	}
 }
@@ -207,6 +286,22 @@ static void drop(const struct training *run, void *features, int64_t elements, i
 	}
 }
 
+/* Micro-batch m of samples that box 2 keeps; its features are what the executor receives next. */
+static int fill_upper(struct training *run, int64_t number, int64_t m, float **teacher)
+{
+	struct idle_steps *idle = run->idle;
+	struct rh_batch *batch = &run->batch[m];
+	const int64_t *sample = idle->sample + m * run->config->per_device_train_batch_size;
+	rh_feature_store_make(idle->store, sample, idle->rows[m], batch, idle->features[m], *teacher);
+	for (int64_t d = 0; d < batch->documents && batch->sample; d++)
+		batch->sample[d] = (int32_t)sample[d];
+	if (*teacher)
+		*teacher += batch->trained * (fluidpipe_logits_target_bytes(run) / (int64_t)sizeof **teacher);
+	drop(run, idle->features[m], batch->tokens * run->session.model->config->hidden_size, m);
+	return rh_recall_supply(idle->view, rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, number, m), idle->features[m],
+	                        batch->tokens * idle->token_bytes);
+}
+
 /* Draws a step's samples, and makes its micro-batches; how many, 0: there are no samples. */
 static int64_t fill(struct training *run, int64_t number)
 {
@@ -215,22 +310,22 @@ static int64_t fill(struct training *run, int64_t number)
 	int64_t each = config->per_device_train_batch_size, most = each * run->micro_batches, m = 0;
 	int64_t drawn = rh_opportunistic_draw(idle->history, (uint64_t)run->state.idle_steps, most, idle->sample);
 	struct train_step *flight = run->flight;
+	float *teacher = idle->teacher;
 	*flight = (struct train_step){0};
 	for (; m * each < drawn; m++) {
 		struct rh_batch *batch = &run->batch[m];
 		idle->rows[m] = rh_min(each, drawn - m * each);
-		rh_feature_store_make(idle->store, idle->sample + m * each, idle->rows[m], batch, idle->features[m]);
-		drop(run, idle->features[m], batch->tokens * run->session.model->config->hidden_size, m);
+		batch->draw = (uint32_t)(run->state.step / run->data.steps_per_epoch) + 1;
+		int rc = is_upper(run) ? fill_upper(run, number, m, &teacher)
+		                       : rh_batch_make(&run->data.train, idle->sample + m * each, idle->rows[m], batch);
+		if (rc)
+			return rc;
 		run->micro[m] = rh_micro_of(batch);
 		run->micro[m].loss = run->loss[m];
 		run->micro[m].load_balancing_loss = &run->load_balancing_loss[m];
 		run->targets[m] = batch->trained;
 		flight->trained += batch->trained;
 		flight->tokens += batch->tokens;
-		int rc = rh_recall_supply(idle->view, rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, number, m), idle->features[m],
-		                          batch->tokens * idle->token_bytes);
-		if (rc)
-			return rc;
 	}
 	return flight->count = m;
 }
@@ -244,22 +339,36 @@ static int log_step(struct training *run, double loss)
 	return rc ? rc : idle_log_append(idle->log, &line);
 }
 
+/* Forward, backward and update of the filled micro-batches. */
+static int run_step(struct training *run, int64_t number, int64_t count, double *norm)
+{
+	const struct rh_config *config = run->config;
+	struct idle_steps *idle = run->idle;
+	const double scale[2] = {config->fluidpipe_idle_task_scale, config->fluidpipe_idle_distillation_scale};
+	int distils = fluidpipe_logits_attach_idle(run, run->state.step, count, idle->teacher, scale);
+	float loss_scale = (float)((distils ? 1 : scale[0]) / (double)run->flight->trained);
+	double rate = train_rate_at(run, run->state.step - 1);
+	struct rh_update update = rh_update_of(config, run->state.step + run->state.idle_steps, rate, 1);
+	rh_updater_open(run->session.updater, &update, config->max_grad_norm);
+	rh_recall_drop(idle->view, 1);
+	int rc = rh_executor_begin(run->session.executor, run->micro, count, number, loss_scale);
+	if (!rc)
+		rc = rh_executor_finish(run->session.executor);
+	rh_recall_drop(idle->view, 0);
+	if (!rc)
+		rc = rh_updater_norm(run->session.updater, norm);
+	return rc ? rc : fluidpipe_logits_finish_idle(run, count);
+}
+
 /* 1: made; 0: there are no samples to make it of. */
 static int make_step(struct training *run)
 {
 	struct idle_steps *idle = run->idle;
+	double began = rh_clock_seconds(), norm = 0;
 	int64_t number = run->data.steps + run->state.idle_steps, count = fill(run, number); /* a number that no other step has */
-	double began = rh_clock_seconds(), norm = 0, rate = train_rate_at(run, run->state.step - 1);
 	if (count <= 0)
 		return (int)count;
-	float scale = (float)(run->config->fluidpipe_idle_task_scale / (double)run->flight->trained);
-	struct rh_update update = rh_update_of(run->config, run->state.step + run->state.idle_steps, rate, 1);
-	rh_updater_open(run->session.updater, &update, run->config->max_grad_norm);
-	int rc = rh_executor_begin(run->session.executor, run->micro, count, number, scale);
-	if (!rc)
-		rc = rh_executor_finish(run->session.executor);
-	if (!rc)
-		rc = rh_updater_norm(run->session.updater, &norm);
+	int rc = run_step(run, number, count, &norm);
 	if (rc)
 		return rc;
 	double loss = train_step_loss(run, 0);
@@ -283,7 +392,7 @@ static int may_step(const struct training *run, double waited_s, int64_t made)
 	const struct idle_steps *idle = run->idle;
 	if (most >= 0 && run->state.idle_steps_of_epoch >= most)
 		return 0;
-	int probes = idle->gaps % PROBE_EACH == PROBE_AT && idle->made == made;
+	int probes = idle->gaps % PROBE_EACH == (is_upper(run) ? PROBE_AT : 0) && idle->made == made;
 	return probes || (idle->made && idle->wait_s - waited_s >= idle->step_s);
 }
 
@@ -292,10 +401,8 @@ static int follow_log(struct training *run)
 {
 	struct idle_steps *idle = run->idle;
 	int rc = 1;
-	if (idle_log_restarts(idle->log, run->state.step)) {
-		forget_all(idle);
-		rh_opportunistic_forget(idle->history);
-	}
+	if (idle_log_restarts(idle->log, run->state.step))
+		forget_all(run);
 	while (rc > 0 && idle_log_has_next(idle->log, run->state.step)) {
 		rc = make_step(run);
 		if (!rc)
@@ -305,39 +412,57 @@ static int follow_log(struct training *run)
 	return rc < 0 ? rc : 0;
 }
 
+/* Messages of the next step that box 2 waits for. */
+static int64_t awaited_messages(const struct training *run)
+{
+	int64_t count = rh_sampler_micro_batches(run->idle->sampler, run->state.step % run->data.steps_per_epoch);
+	return rh_config_distils(run->config, 1) ? BEFORE_FEATURES + count + 1 : BEFORE_STEP;
+}
+
+/* 1: what this box needs before the next step is here, or was waited for; 0: it is not. */
+static int is_here(struct training *run, int waits)
+{
+	int64_t expected = 0, here = 0;
+	if (!is_upper(run))
+		return fluidpipe_hear_epoch(run, run->state.step, waits);
+	int rc = rh_ahead_unasked(run->session.box.below, &expected, &here);
+	expected = rh_min(expected, awaited_messages(run));
+	if (!rc && here < expected && waits)
+		rc = rh_ahead_await_unasked(run->session.box.below, expected);
+	return rc ? rc : waits || here >= expected;
+}
+
 int idle_steps_make(struct training *run)
 {
 	struct idle_steps *idle = run->idle;
-	struct rh_link *below = run->session.box.below;
-	int64_t expected = 0, here = 0, made = idle->made;
-	int rc = 1;
-	if (begins_epoch(run, run->state.step) || run->state.step == run->first_step)
+	int64_t made = idle->made;
+	double began = rh_clock_seconds(), waited_s = 0;
+	int rc = 1, here = 0;
+	if (begins_epoch(run, run->state.step) == is_upper(run) || run->state.step == run->first_step)
 		return 0;
 	if (idle_log_replays(idle->log))
 		return follow_log(run);
-	for (double began = rh_clock_seconds(), waited_s = 0;;) {
-		int read = rh_ahead_unasked(below, &expected, &here);
+	while (rc >= 0 && !(here = is_here(run, 0))) {
 		waited_s = rh_clock_seconds() - began;
-		expected = rh_min(expected, BEFORE_STEP);
-		if (read || here >= expected) {
-			idle->wait_s += (idle->gaps ? newest_share : 1) * (waited_s - idle->wait_s);
-			idle->gaps++;
-			return read;
-		}
 		if (rc > 0 && may_step(run, waited_s, made))
 			rc = make_step(run);
 		else
-			read = rh_ahead_await_unasked(below, expected);
-		if (rc < 0 || read)
-			return rc < 0 ? rc : read;
+			here = is_here(run, 1);
+		waited_s = rh_clock_seconds() - began;
+		if (here)
+			break;
 	}
+	if (rc < 0 || here < 0)
+		return rc < 0 ? rc : here;
+	idle->wait_s += (idle->gaps ? newest_share : 1) * (waited_s - idle->wait_s);
+	idle->gaps++;
+	return 0;
 }
 
 void idle_steps_report(const struct training *run)
 {
 	const struct idle_steps *idle = run->idle;
-	rh_note("opportunistic steps: %" PRId64 " beside %" PRId64
-	        "; box 2 waits %.1f ms for a step's features, such a step takes %.1f ms%s",
-	        run->state.idle_steps, run->state.step, idle->wait_s * 1e3, idle->step_s * 1e3,
+	rh_note("opportunistic steps: %" PRId64 " beside %" PRId64 "; box %d waits %.1f ms for the other one, such a step takes %.1f ms%s",
+	        run->state.idle_steps, run->state.step, run->session.box.number + 1, idle->wait_s * 1e3, idle->step_s * 1e3,
 	        idle->wait_s < idle->step_s ? ": they do not pay" : "");
 }

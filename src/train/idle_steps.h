@@ -1,9 +1,9 @@
-/* Opportunistic steps of mode fluidpipe: while box 2 waits for the next step's features it trains again on samples that it has received
- * in this epoch. The training loop makes these steps, between two others; each is logged in output_dir/opportunistic.jsonl:
+/* Opportunistic steps of mode fluidpipe: while a box waits for the other one it trains again. Box 2 waits for the next step's features,
+ * and trains on samples that it has received in this epoch. Box 1 waits between two epochs for box 2's logits, where it distils, and
+ * trains on any of its rows. The training loop makes these steps, between two others; each is logged in output_dir/opportunistic.jsonl:
  *
  *   {"after": 12, "samples": [[3, 9], [4, 1]], "loss": 0.693}     behind step 12, micro-batches of these samples
- *   {"restart": 13}                                               went on from step 13's checkpoint, without the samples and the losses
- *   of before
+ *   {"restart": 13}                                               went on from step 13's checkpoint, without the samples of before
  *
  * How many steps there are depends on the line's speed, and nothing else does: with fluidpipe_idle_replay the log says how many, and the
  * run is the same, bit for bit.
@@ -22,11 +22,12 @@ int idle_steps_are_wanted(const struct training *run);
 /* Host memory for them. */
 int64_t idle_steps_bytes(const struct training *run);
 
-/* Before the session starts, whose link below becomes a view that can give samples again. Freed with the run, after the session. */
+/* Before the session starts, whose link becomes a view that can give samples again, or drop what is sent. Freed with the run, after the
+ * session. */
 int idle_steps_create(struct training *run) RH_MUST;
 void idle_steps_free(struct training *run);
-/* Opens the logs, once output_dir is there. */
-int idle_steps_begin(struct training *run) RH_MUST;
+/* Opens the logs, once output_dir is there. checkpoint: that the run goes on from, or NULL. */
+int idle_steps_begin(struct training *run, const char *checkpoint) RH_MUST;
 
 /* The step's micro-batches are in run->batch, and its features come next. */
 int idle_steps_expect(struct training *run, int64_t step) RH_MUST;

@@ -480,7 +480,7 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	options->boxes = rh_box_is_linked(&session->box) ? &session->plan.boxes : NULL;
 	options->wire = (enum rh_wire)session->config->link_dtype;
 	options->below = session->below ? session->below : session->box.below;
-	options->above = session->box.above;
+	options->above = session->above ? session->above : session->box.above;
 	rc = rh_pool_create(session->machine ? 1 : rh_machine_cores(), &session->pool);
 	if (!rc)
 		rc = open_devices(session);

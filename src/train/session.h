@@ -43,7 +43,7 @@ struct rh_session {
 	struct rh_adapter adapter; /* when lora */
 	struct rh_box box;         /* of several; the model is its part once rh_box_take_layers has chosen it */
 	struct rh_config cut;      /* what `config` points to then: with box_cuts, a single allocation */
-	struct rh_link *below; /* of the executor, where it is not box.below but a view of that: borrowed. NULL: box.below */
+	struct rh_link *below, *above; /* of the executor, where they are not the box's but views of them: borrowed. NULL: the box's */
 	struct rh_model *model;
 	struct rh_pool *pool;
 	struct rh_space *space; /* on NVMe; NULL: nothing is spilled */

@@ -413,7 +413,7 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 	if (!rc && training_is_fluidpipe(&run))
 		rc = fluidpipe_begin(&run, checkpoint);
 	if (!rc && run.idle)
-		rc = idle_steps_begin(&run);
+		rc = idle_steps_begin(&run, checkpoint);
 	while (!rc && run.state.step < run.data.steps && !run.stopping && !run.stopped_early)
 		rc = train_steps(&run);
 	if (run.saving.writer)

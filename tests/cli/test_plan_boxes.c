@@ -232,6 +232,31 @@ static void test_modes_are_compared(void **state)
 	scratch_close(&scratch);
 }
 
+/* Of a classification that distils each text's logits go up, and once an epoch come down with their ids. */
+static void test_logits_are_counted(void **state)
+{
+	(void)state;
+	enum { TEXTS = 32, TOKENS = 128, HIDDEN = 1024, LABELS = 2 };
+	static const char *const recipes[] = {"FP-ND", "FP-DT"};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	for (int i = 0; i < 2; i++) {
+		struct ran ran = run_line(&scratch,
+		                          "plan examples/models/bert-large.yaml --hardware rtx4090x1 --mode fluidpipe --boxes 2 "
+		                          "--fluidpipe_recipe %s --json",
+		                          recipes[i]);
+		json_t *json = json_loads(ran.out, 0, NULL), *modes = json_object_get(json, "modes");
+		if (!modes)
+			fail_msg("%s", ran.err);
+		double logits = LABELS * sizeof(float), features = (double)TEXTS * TOKENS * HIDDEN * 2;
+		assert_true(number(modes, "bytes") == features + i * TEXTS * (logits + logits + sizeof(int32_t)));
+		assert_true(number(modes, "bytes_with_gradients") == 2 * features);
+		json_decref(json);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	alarm(HANG_S);
@@ -239,6 +264,7 @@ int main(void)
 	        cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds), cmocka_unit_test(test_limits_are_chosen_for_the_link),
 	        cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone), cmocka_unit_test(test_modes_are_compared),
 	        cmocka_unit_test(test_pipelines_are_compared),
-	        cmocka_unit_test(test_paci_over_1f1b_is_the_bubble)};
+	        cmocka_unit_test(test_paci_over_1f1b_is_the_bubble),
+	        cmocka_unit_test(test_logits_are_counted)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
