@@ -11,6 +11,8 @@ git ls-files -z | tar -c --null -T - | tar -x -C "$tree"
 mkdir -p "$tree/build"
 [ -e build/venv ] && ln -sfn "$top/build/venv" "$tree/build/venv"
 cd "$tree" || exit 2
+# A run that was ended in the middle left an object with its fault, newer than the file is now.
+[ -e build/mutant.file ] && touch "$(cat build/mutant.file)"
 export RH_BUILD=build/release
 found=0 survived=0 tried=0
 
@@ -42,6 +44,7 @@ try() {
 		return
 	fi
 	cp "$file" build/mutant.kept
+	echo "$file" >build/mutant.file
 	OLD=$old NEW=$new replace "$file" "$old" "$new" >build/mutant.new && cp build/mutant.new "$file"
 	local who
 	if build; then who=$(finder); else who="" && tail -n 5 build/mutant.log; fi
