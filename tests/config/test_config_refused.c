@@ -168,14 +168,16 @@ static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 	refused("packing: maybe\n", NULL, "packing: 'maybe' is not allowed; expected true or false");
 	refused("packing: [true]\n", NULL, "packing: a list is not allowed");
 	refused("packing: {a: 1}\n", NULL, "packing: a nested value is not allowed");
-	refused("lr_scheduler_type: polynomial\n", NULL, "expected one of linear, cosine, constant, constant_with_warmup, "
-	                                                "cosine_with_min_lr");
+	refused("lr_scheduler_type: polynomial\n", NULL,
+	        "expected one of linear, cosine, constant, constant_with_warmup, "
+	        "cosine_with_min_lr");
 	refused("lr_scheduler_type: cosine_with_min_lr\n", NULL, "needs one of lr_scheduler_kwargs: {min_lr_rate: 0.1} and {min_lr: 1e-5}");
 	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-5, min_lr_rate: 0.1}\n", NULL,
 	        "lr_scheduler_kwargs: cosine_with_min_lr needs one of");
 	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr_rate: 1.5}\n", NULL,
 	        "lr_scheduler_kwargs: '1.5' is not allowed; expected a number from 0 to 1");
-	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-3}\n", NULL, "expected a number from 0 to learning_rate");
+	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-3}\n", NULL,
+	        "expected a number from 0 to learning_rate");
 	refused("lr_scheduler_kwargs: {min_lr_rate: 0.1}\n", NULL, "has no effect without lr_scheduler_type: cosine_with_min_lr");
 	refused("lr_scheduler_kwargs: {num_cycles: 2}\n", NULL, "'num_cycles=2' is not known in this map; it may have min_lr_rate, min_lr");
 	refused("decay_embeddings: false\n", NULL, "decay_embeddings: has no effect without weight_decay");
@@ -252,8 +254,6 @@ static void test_load_several_boxes(void **state)
 	             {"link_above: a:1\noptimizer_staleness: 1\n", "optimizer_staleness: mode sync-pp takes no stale weights"},
 	             {"link_above: a:1\nadmission_limits: [2, 1]\n", "admission_limits: has no effect in mode sync-pp"},
 	             {"link_above: a:1\nmax_version_drift: 1\n", "max_version_drift: has no effect in mode sync-pp"},
-	             {"link_above: a:1\neval_split: 0.1\neval_strategy: steps\nload_best_model_at_end: true\n",
-	              "load_best_model_at_end: several boxes keep their last weights"},
 	             {"link_above: a:1\nforward_cuts: [2]\n", "forward_cuts: each of several boxes cuts its own layers"}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		snprintf(yaml, sizeof yaml, "%s%s", two, cases[i].more);
@@ -281,7 +281,8 @@ static void test_load_several_boxes(void **state)
 	        {"fluidpipe_weighting: sum\n", "fluidpipe_weighting: has no effect where no box distils"},
 	        {"fluidpipe_recipe: FP-DB\nfluidpipe_weighting: sum\nfluidpipe_alpha2: 0.3\n",
 	         "fluidpipe_alpha2: has no effect with fluidpipe_weighting: sum"},
-	        {"fluidpipe_recipe: FP-DT\ngradient_accumulation_steps: 39\n", "gradient_accumulation_steps: box 2 of mode fluidpipe distils"},
+	        {"fluidpipe_recipe: FP-DT\ngradient_accumulation_steps: 39\n",
+	         "gradient_accumulation_steps: box 2 of mode fluidpipe distils"},
 	        {"eval_strategy: epoch\nvalidation_file: v.jsonl\nearly_stopping_patience: 2\n",
 	         "early_stopping_patience: boxes of mode fluidpipe evaluate models of their own"},
 	        {"admission_limits: [2, 1]\n", "admission_limits: has no effect in mode fluidpipe"}};
