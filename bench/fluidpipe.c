@@ -134,7 +134,7 @@ static void say_rest(void)
 {
 	printf("\nPACI has true gradients, up to the age that its limits bound, and a memory of one version of the weights: where two "
 	       "boxes take\n"
-	       "the same time under it as under FluidPipe, prefer it. Zero bubble schedules split backwards; boxes do not run these.\n");
+	       "the same time under it as under FluidPipe, prefer it.\n");
 }
 
 int main(int argc, char **argv)
