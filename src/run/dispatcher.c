@@ -34,8 +34,8 @@ void dispatcher_unlist(struct run_dispatcher *dispatcher, struct dispatch_ready 
 	ready->lane[i] = ready->lane[--ready->count];
 }
 
-/* A gradient is the answer to what was sent. Its receive is posted before the neighbour has said that this arrived: else the answer would
- * wait for one trip more. (What the buffer held before no message reads: schedule/boundary.h, pools.) */
+/* A gradient answers an activation that this box sent. Its receive is posted before the neighbour acknowledges the activation: otherwise
+ * the gradient would wait for one more trip. No message still reads the buffer's earlier content (schedule/boundary.h, pools). */
 static int is_answer(const struct rh_command *command, const struct rh_command *other)
 {
 	return command->kind == RH_COMMAND_RECEIVE && other->kind == RH_COMMAND_SEND;

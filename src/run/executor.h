@@ -62,7 +62,7 @@ struct rh_micro_batch {
 	struct rh_micro_shape shape;
 	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice, *type;
 	const float *pixel;          /* (tokens, shape.pixels), where there are any; NULL on simulated devices, which read none */
-	const float *teacher, *mix;  /* (head_rows, shape.taught), (head_rows, 2) of HEAD_LOSS, where a teacher has logits; likewise */
+	const float *teacher, *mix;  /* of HEAD_LOSS: (head_rows, shape.taught) and (head_rows, 2); NULL without a teacher */
 	float *loss;                 /* (head_rows) */
 	double *load_balancing_loss; /* (1) rh_load_balancing_loss; its mean over a step's micro-batches belongs to the step's loss */
 	int32_t *hit;                /* (head_rows) */

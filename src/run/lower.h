@@ -111,7 +111,7 @@ struct lower_place {
 	int64_t input;   /* the copy of its integers into staging */
 	int64_t output;  /* the download of its results */
 	int64_t given;   /* the message that gave another box an activation of it */
-	int64_t through; /* the last command of it in this box, of a step: LOWER_NEVER until it is lowered */
+	int64_t through; /* its last command in this box; LOWER_NEVER until that is lowered */
 };
 
 /* What the lowering carries from slot to slot and from call to call, and scratch. More than 20 members: the positions that later commands

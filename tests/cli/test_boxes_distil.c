@@ -137,7 +137,7 @@ static void test_samples_without_logits_are_learnt_from_their_labels_and_counted
 		fail_msg("%s", said);
 	free(said);
 	assert_true(is_same_step(&scratch, "alone", 1, 4));
-	assert_false(is_same_step(&scratch, "alone", 1, 5)); /* of the third epoch's four samples of step 4 box 2 has logits */
+	assert_false(is_same_step(&scratch, "alone", 1, 5)); /* box 2 kept logits in step 4; box 1 distils them from here on */
 	scratch_close(&scratch);
 }
 

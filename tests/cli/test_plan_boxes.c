@@ -226,7 +226,7 @@ static void test_modes_are_compared(void **state)
 	assert_true(number(modes, "bytes") == (double)STEPS * TOKENS * HIDDEN * 2);
 	assert_true(number(modes, "bytes_with_gradients") == 2 * number(modes, "bytes"));
 	double simulated_s = number(json, "step_seconds"), paper_s = number(modes, "papers_fluidpipe_seconds");
-	assert_true(paper_s > 0.9 * simulated_s); /* it adds a step's transfers to its computing */
+	assert_true(paper_s > 0.9 * simulated_s); /* the paper adds transfers to computation */
 	assert_true(number(modes, "papers_pipeline_seconds") > number(json, "step_seconds"));
 	json_decref(json);
 	run_free(&ran);

@@ -180,7 +180,7 @@ static void test_layout_keeps_products_together(void **state)
 	}
 }
 
-/* decay_embeddings: false: of the tables, one with the head or not, weight decay keeps away; of all else it does not. */
+/* With decay_embeddings: false the embedding tables do not decay, nor does a head tied to one. Everything else does. */
 static void test_embeddings_are_spared_from_decay(void **state)
 {
 	(void)state;
