@@ -24,9 +24,27 @@ struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
 	                            .devices = options->devices,
 	                            .train_micro_batches = options->train_micro_batches,
 	                            .train_round = options->train_round,
-	                            .infer_round = run_infer_round(options),
+	                            .infer_round = rh_boundary_infer_round(options->infer_round, options->spills_boundaries,
+	                                                                   options->spare_boundaries),
 	                            .admission_limit = options->admission_limit,
 	                            .boxes = options->boxes};
+}
+
+static int boundary_needs(const struct rh_executor_options *options, struct rh_boundary_needs *out)
+{
+	const struct rh_boundary_run run = {.dispatch = run_dispatch(options),
+	                                    .infer_micro_batches = options->infer_micro_batches,
+	                                    .spare = options->spare_boundaries,
+	                                    .spills = options->spills_boundaries,
+	                                    .record_bytes = rh_space_round(options->space, options->plan->boundary_bytes)};
+	return rh_boundary_needs(&run, out);
+}
+
+/* Steps whose micro-batches have places at once; 1 where steps are flushed. */
+static int64_t steps_held(const struct rh_executor_options *options)
+{
+	const struct rh_dispatch dispatch = run_dispatch(options);
+	return rh_dispatch_is_local(&dispatch) ? rh_boundary_steps_held(&dispatch) : run_flights(options);
 }
 
 /* Elements of the embedding's sum that are brought down at once; 0 where it has a place in the store, or there is none. */
@@ -40,7 +58,7 @@ static int64_t fold_elements(const struct rh_executor_options *options)
 
 static int64_t staged_micro_batches(const struct rh_executor_options *options)
 {
-	return rh_max(options->train_micro_batches * run_steps_held(options), options->infer_micro_batches);
+	return rh_max(options->train_micro_batches * steps_held(options), options->infer_micro_batches);
 }
 
 static int64_t micro_memory_bytes(const struct rh_executor_options *options)
@@ -112,7 +130,7 @@ static int64_t lane_bytes(const struct rh_executor_options *options)
 	int64_t train = options->train_micro_batches, infer = options->infer_micro_batches;
 	if (rh_schedule_is_roundpipe(options->schedule))
 		train = rh_min(train, options->train_round);
-	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, run_infer_round(options))), 1);
+	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, run_dispatch(options).infer_round)), 1);
 	int64_t commands = rh_max(dispatch_slots(options) * slot_commands(options, 1),
 	                          (AHEAD + DISPATCH_LAUNCHES / (LEAST_LAUNCHES * long_slot)) * slot_commands(options, long_slot));
 	int64_t chunks = 2 * options->devices * (commands / RING_CHUNK + 1) + options->model->blocks;
@@ -134,9 +152,9 @@ static int64_t heap_bytes(const struct rh_executor_options *options)
 
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)
 {
-	struct run_boundary_needs needs;
+	struct rh_boundary_needs needs;
 	int64_t staging = options->registers ? rh_host_round(rh_staging_bytes(piece_limits(options).most)) : 0;
-	int rc = run_boundary_needs(options, &needs);
+	int rc = boundary_needs(options, &needs);
 	if (rc)
 		return rc;
 	*out = (struct rh_executor_bytes){.heap = heap_bytes(options),
@@ -146,6 +164,17 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 	                                  .nvme = rh_bytes_times(needs.bytes_each, needs.records),
 	                                  .nvme_step = rh_bytes_times(needs.bytes_each, needs.step_writes)};
 	return 0;
+}
+
+int rh_executor_take_space(struct rh_executor_options *options)
+{
+	struct rh_boundary_needs needs;
+	int rc = boundary_needs(options, &needs);
+	for (int i = 0, record; !rc && options->space && i < needs.records; i++) {
+		rc = rh_space_take(options->space, needs.bytes_each, "boundary activations", NULL, i ? &record : &options->first_record);
+		RH_ASSERT(rc || !i || record == options->first_record + i);
+	}
+	return rc;
 }
 
 /* Of one upload or download, at most the room for weights. */
@@ -254,8 +283,8 @@ static int host_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_plan *plan = options->plan;
-	int rc = run_boundary_needs(options, &executor->needs);
-	const struct run_boundary_needs needs = executor->needs;
+	int rc = boundary_needs(options, &executor->needs);
+	const struct rh_boundary_needs needs = executor->needs;
 	if (!rc)
 		rc = reserve(options, needs.count * needs.bytes_each, "boundary activations", &executor->boundary_memory);
 	if (!rc)
@@ -266,7 +295,7 @@ static int host_create(struct rh_executor *executor)
 	if (rc)
 		return rc;
 	executor->micro_batches = staged_micro_batches(options);
-	executor->steps_held = run_steps_held(options);
+	executor->steps_held = steps_held(options);
 	executor->flights = run_flights(options);
 	size_t blocks = (size_t)options->model->blocks;
 	executor->batch = rh_alloc((size_t)executor->micro_batches, sizeof *executor->batch);

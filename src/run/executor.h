@@ -16,8 +16,7 @@
 #include "offload/store.h"
 #include "offload/updater.h"
 #include "partition/plan.h"
-#include "schedule/boundary.h"
-#include "schedule/dispatch.h"
+#include "schedule/needs.h"
 
 struct rh_executor;
 struct rh_link;
@@ -41,11 +40,7 @@ struct rh_executor_options {
 	int throttled_threads;         /* of the optimizer while a step's weights stream; 0: all */
 	int64_t train_micro_batches;   /* the most in one training step; 0: none */
 	int64_t train_round, infer_round;
-	/* Boundary buffers beyond the least. The least is what a device after the other would need: devices that work at the same time then
-	 * wait for one another's buffers. */
-	int64_t spare_boundaries;
-	/* Boundaries go to NVMe (run/lower_drive.c), where they take more than the buffers for it: 4 for writes, 3 for reads, and spare ones.
-	 * Forward-only rounds are cut so short that they write nothing. */
+	int64_t spare_boundaries; /* these two as in struct rh_boundary_run */
 	int spills_boundaries;
 	struct rh_space *space;      /* NULL: of a simulated machine */
 	int first_record;            /* rh_executor_take_space's */

@@ -9,7 +9,6 @@
 #include "run/dispatcher.h"
 #include "run/executor.h"
 #include "run/waits.h"
-#include "schedule/boundary.h"
 
 #include <stdatomic.h>
 
@@ -67,7 +66,7 @@ struct rh_executor {
 	struct run_dispatcher dispatcher;
 	struct rh_arena boundary_memory, micro_memory;
 	struct rh_arena frame_memory; /* of pages of weights on NVMe */
-	struct run_boundary_needs needs;
+	struct rh_boundary_needs needs;
 	struct rh_host_copies copies;
 	int64_t micro_batches;            /* that have a place in host staging */
 	float *fold[2];                   /* host staging for pieces of the embedding's sum */
@@ -102,7 +101,7 @@ struct rh_executor {
 	size_t spans, span_capacity;
 };
 
-/* What the executor walks is made of. */
+/* What the executor's programs are made of. */
 struct rh_dispatch run_dispatch(const struct rh_executor_options *options);
 
 /* step.c: the program's next slot is lowered, for the step of this place, or passed over, where its step shall not be. 1: not yet, it would
@@ -131,11 +130,6 @@ static inline char *run_boundary_memory(const struct rh_executor *executor, int 
 	return executor->boundary_memory.base + buffer * executor->needs.bytes_each;
 }
 
-/* boundary_needs.c */
-int run_boundary_needs(const struct rh_executor_options *options, struct run_boundary_needs *out) RH_MUST;
-/* Micro-batches of a forward-only round. */
-int64_t run_infer_round(const struct rh_executor_options *options);
-
 /* spans.c: a trace's spans of a device. Around a command; when all of them are over; when executor or trace are given up. */
 int run_span_begin(struct rh_executor *executor, const struct rh_command *command, int stream) RH_MUST;
 int run_span_end(struct rh_executor *executor, const struct rh_command *command, int stream) RH_MUST;
@@ -157,8 +151,5 @@ enum run_step { RUN_STEP_BEGUN, RUN_STEP_LATER, RUN_STEP_NONE };
 int run_stretch_reach(struct rh_executor *executor, int64_t step) RH_MUST;
 /* The slot is about to be lowered. */
 void run_stretch_note(struct rh_executor *executor, const struct rh_slot *slot);
-/* Steps whose micro-batches have places at once; 1 where steps are flushed. Boundary buffers that any stretch can need. */
-int64_t run_steps_held(const struct rh_executor_options *options);
-int run_stretch_boundaries(const struct rh_executor_options *options);
 
 #endif

@@ -103,7 +103,7 @@ static void make_lanes(struct lowering *to)
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *to)
 {
 	int64_t blocks = options->model->blocks, devices = options->devices;
-	const struct run_boundary_needs *needs = &limits->boundaries;
+	const struct rh_boundary_needs *needs = &limits->boundaries;
 	const int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
 	*to = (struct lowering){.options = options, .left = {.block = -1}, .fold = {LOWER_NEVER, LOWER_NEVER}};
 	to->rc = ring_create(&to->ring);

@@ -155,21 +155,11 @@ struct lowering {
 	struct rh_transfer_piece *piece;
 };
 
-/* What boundaries take, for the worst of all programs that a run may ask for. */
-struct run_boundary_needs {
-	int count;              /* buffers in host memory; none where everything is one stage */
-	int to_above, to_below; /* of these, for what goes to the box above or below alone */
-	int64_t bytes_each;     /* of a buffer, and of a record */
-	int down, up;           /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
-	int records;            /* on NVMe */
-	int64_t step_writes;    /* of records in a step */
-};
-
 struct lower_limits {
 	int64_t micro_batches; /* places */
 	int64_t gaps;          /* micro-batches of a slot, at most */
 	size_t pieces;         /* of one upload or download, at most */
-	struct run_boundary_needs boundaries;
+	struct rh_boundary_needs boundaries;
 };
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *out) RH_MUST;
 void lower_destroy(struct lowering *lowering);
@@ -296,7 +286,7 @@ enum { LOWER_FOLD_ELEMENTS = 1 << 20 }; /* of the embedding's sum, at once */
  * lower_ring_filled   the copy to it; its WRITE, if it is to be reloaded
  * lower_ring_find     the buffer that a boundary is in when the program reads it
  * lower_read_ahead    reloads that have a buffer by now */
-int lower_drives_create(struct lowering *lowering, const struct run_boundary_needs *needs) RH_MUST;
+int lower_drives_create(struct lowering *lowering, const struct rh_boundary_needs *needs) RH_MUST;
 void lower_drives_destroy(struct lowering *lowering);
 int lower_drives_begin(struct lowering *lowering) RH_MUST;
 struct rh_place lower_page(struct lowering *lowering, int lane, int64_t step, struct rh_place page);

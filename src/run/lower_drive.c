@@ -10,7 +10,7 @@
 
 #include "core/alloc.h"
 
-int lower_drives_create(struct lowering *to, const struct run_boundary_needs *needs)
+int lower_drives_create(struct lowering *to, const struct rh_boundary_needs *needs)
 {
 	struct lower_drives *drives = &to->drives;
 	int rc = 0;

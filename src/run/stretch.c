@@ -2,39 +2,6 @@
  * not before the step that had its place has ended. */
 #include "run/executor_internal.h"
 
-#include "core/minmax.h"
-
-/* Of a stretch: a micro-batch enters when the one that entered so many before it has left: so many, and a whole step more. */
-int64_t run_steps_held(const struct rh_executor_options *options)
-{
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	int64_t most = 0, count = options->train_micro_batches;
-	if (!rh_dispatch_is_local(&dispatch))
-		return run_flights(options);
-	for (int s = 0; s < (options->boxes ? 1 : options->devices); s++) {
-		int64_t in_flight = rh_dispatch_in_flight(&dispatch, s);
-		most = in_flight > most ? in_flight : most;
-	}
-	if (options->boxes) /* a box receives ahead of time what its neighbours are working at */
-		most += options->plan->is_fed ? rh_max(most, rh_dispatch_in_flight_below(&dispatch)) : most;
-	return (most + count - 1) / count + 1;
-}
-
-/* A micro-batch that a stage has in flight has an activation at each boundary that the stage leaves behind, or above it a gradient instead,
- * and once both, with the others of its unit. The boundary to the box below belongs to what that box has in flight. */
-int run_stretch_boundaries(const struct rh_executor_options *options)
-{
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	const struct rh_plan *plan = options->plan;
-	int64_t count = 0, unit = options->boxes ? options->boxes->unit : 1;
-	for (int s = 0; rh_dispatch_is_local(&dispatch) && s < plan->forward_stages; s++)
-		for (int l = plan->forward[s].lo + 1; l <= plan->forward[s].hi; l++)
-			count += rh_boundary_readers(plan, 1, l) ? rh_dispatch_in_flight(&dispatch, s) + unit : 0;
-	if (rh_dispatch_is_local(&dispatch) && plan->is_fed)
-		count += rh_dispatch_in_flight_below(&dispatch) + unit;
-	return (int)count;
-}
-
 static int64_t first_place(const struct rh_executor *executor, int64_t step)
 {
 	return step % executor->steps_held * executor->options.train_micro_batches;

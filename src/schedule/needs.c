@@ -1,7 +1,7 @@
-/* How many boundary buffers there are, and what of boundaries goes to NVMe. */
+#include "schedule/needs.h"
+
 #include "core/minmax.h"
 #include "partition/rounds.h"
-#include "run/executor_internal.h"
 #include "schedule/reload.h"
 
 enum {
@@ -9,21 +9,43 @@ enum {
 	UP_LEAST = 3    /* one that a device reads, one that is ready, one that is being read from drives */
 };
 
-static int ring_down(const struct rh_executor_options *options)
+static int ring_down(int64_t spare)
 {
-	return DOWN_LEAST + (int)options->spare_boundaries;
+	return DOWN_LEAST + (int)spare;
 }
 
-/* A forward-only round writes a boundary a micro-batch, and the next stage reads it a round later. */
-int64_t run_infer_round(const struct rh_executor_options *options)
+int64_t rh_boundary_infer_round(int64_t round, int spills, int64_t spare)
 {
-	int64_t round = options->infer_round, down = ring_down(options);
-	return options->spills_boundaries && round > down ? down : round;
+	return spills ? rh_min(round, ring_down(spare)) : round;
+}
+
+int64_t rh_boundary_steps_held(const struct rh_dispatch *dispatch)
+{
+	int64_t most = 0, count = dispatch->train_micro_batches;
+	for (int s = 0; s < (dispatch->boxes ? 1 : dispatch->devices); s++)
+		most = rh_max(most, rh_dispatch_in_flight(dispatch, s));
+	if (dispatch->boxes) /* a box receives ahead of time what its neighbours are working at */
+		most += dispatch->plan->is_fed ? rh_max(most, rh_dispatch_in_flight_below(dispatch)) : most;
+	return (most + count - 1) / count + 1;
+}
+
+/* A micro-batch that a stage has in flight has an activation at each boundary that the stage leaves behind, or above it a gradient instead,
+ * and once both, with the others of its unit. The boundary to the box below belongs to what that box has in flight. */
+int rh_boundary_in_flight(const struct rh_dispatch *dispatch)
+{
+	const struct rh_plan *plan = dispatch->plan;
+	int64_t count = 0, unit = dispatch->boxes ? dispatch->boxes->unit : 1;
+	for (int s = 0; s < plan->forward_stages; s++)
+		for (int l = plan->forward[s].lo + 1; l <= plan->forward[s].hi; l++)
+			count += rh_boundary_readers(plan, 1, l) ? rh_dispatch_in_flight(dispatch, s) + unit : 0;
+	if (plan->is_fed)
+		count += rh_dispatch_in_flight_below(dispatch) + unit;
+	return (int)count;
 }
 
 /* Of all programs of one run: the most. */
 struct counting {
-	const struct rh_executor_options *options;
+	const struct rh_boundary_run *run;
 	struct rh_reloads reloads;
 	int needed; /* buffers in memory */
 	int records;
@@ -33,14 +55,15 @@ struct counting {
 /* A program of `count` micro-batches a step. each > 1: each of its slots has so many in place of one. */
 static int count_program(struct counting *counting, const struct rh_program *program, int64_t steps_held, int64_t count, int64_t each)
 {
-	const struct rh_executor_options *options = counting->options;
-	struct rh_boundary_walk walk = {.plan = options->plan,
-	                                .layers = options->model->layers,
+	const struct rh_dispatch *dispatch = &counting->run->dispatch;
+	int down = ring_down(counting->run->spare);
+	struct rh_boundary_walk walk = {.plan = dispatch->plan,
+	                                .layers = dispatch->model->layers,
 	                                .program = program,
 	                                .steps_held = steps_held,
 	                                .step_micro_batches = count};
-	int rc = each > 1 ? rh_reloads_count_round(&counting->reloads, &walk, each, ring_down(options))
-	                  : rh_reloads_find(&counting->reloads, &walk, steps_held * count, ring_down(options));
+	int rc = each > 1 ? rh_reloads_count_round(&counting->reloads, &walk, each, down)
+	                  : rh_reloads_find(&counting->reloads, &walk, steps_held * count, down);
 	if (rc)
 		return rc;
 	counting->records = (int)rh_max(counting->records, counting->reloads.records);
@@ -50,12 +73,13 @@ static int count_program(struct counting *counting, const struct rh_program *pro
 /* Steps without a flush between them: from some step on they always have the same number of boundaries in flight. */
 static int count_stretch(struct counting *counting, struct rh_program *program)
 {
-	const struct rh_executor_options *options = counting->options;
-	int64_t held = run_steps_held(options), count = options->train_micro_batches;
-	counting->needed = run_stretch_boundaries(options);
-	if (!counting->needed || !options->spills_boundaries)
+	struct rh_dispatch dispatch = counting->run->dispatch;
+	if (!rh_dispatch_is_local(&dispatch))
 		return 0;
-	struct rh_dispatch dispatch = run_dispatch(options);
+	int64_t held = rh_boundary_steps_held(&dispatch), count = dispatch.train_micro_batches;
+	counting->needed = rh_boundary_in_flight(&dispatch);
+	if (!counting->needed || !counting->run->spills)
+		return 0;
 	int64_t fewer, period, writes = 0;
 	int rc = rh_dispatch_fewer(&dispatch, count, &fewer, &period);
 	int64_t periods = rc ? 0 : (count - fewer) / period;
@@ -91,20 +115,19 @@ static int count_step(struct counting *counting, int64_t count, int64_t rounds, 
  * all writes of the shorter round, and more. */
 static int count_rounds(struct counting *counting, int trains, struct rh_program *program)
 {
-	const struct rh_executor_options *options = counting->options;
-	struct rh_dispatch dispatch = run_dispatch(options);
-	int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
+	struct rh_dispatch dispatch = counting->run->dispatch;
+	int64_t count = trains ? dispatch.train_micro_batches : counting->run->infer_micro_batches;
 	int64_t round = rh_min(trains ? dispatch.train_round : dispatch.infer_round, count), rounds = rh_round_count(count, round);
 	int64_t longest = rh_max(rh_round_count(count, rounds), rounds > 1 ? round : 0);
 	int turn = 0, needed = 0;
 	dispatch.train_round = dispatch.infer_round = 1;
 	int rc = rh_dispatch_call(&dispatch, trains, 1, &turn, program);
-	if (!rc && options->spills_boundaries) {
+	if (!rc && counting->run->spills) {
 		rc = count_step(counting, count, rounds, program);
 		if (!rc && rounds > 1 && count % round)
 			rc = count_step(counting, (rounds - 1) * round, rounds - 1, program);
 	}
-	rc = rc ? rc : rh_boundaries_needed_in_round(options->plan, options->model->layers, program, longest, &needed);
+	rc = rc ? rc : rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, longest, &needed);
 	counting->needed = (int)rh_max(counting->needed, needed);
 	return rc;
 }
@@ -112,22 +135,21 @@ static int count_rounds(struct counting *counting, int trains, struct rh_program
 /* A step of any other schedule. */
 static int count_scheduled(struct counting *counting, int64_t count, struct rh_program *program)
 {
-	const struct rh_executor_options *options = counting->options;
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	const struct rh_plan *plan = options->plan;
+	const struct rh_dispatch *dispatch = &counting->run->dispatch;
+	const struct rh_plan *plan = dispatch->plan;
 	struct rh_dispatch_brief brief;
-	int needed = 0, layers = options->model->layers;
-	int rc = rh_dispatch_brief(&dispatch, count, &brief, program);
+	int needed = 0, layers = dispatch->model->layers;
+	int rc = rh_dispatch_brief(dispatch, count, &brief, program);
 	if (!rc)
 		rc = brief.each > 1 ? rh_boundaries_needed_in_round(plan, layers, program, brief.each, &needed)
 		                    : rh_boundaries_needed(plan, layers, program, brief.count, &needed);
 	counting->needed = (int)rh_max(counting->needed, needed);
-	if (rc || !options->spills_boundaries)
+	if (rc || !counting->run->spills)
 		return rc;
 	int64_t writes = 0;
 	for (int64_t i = 0; !rc && i <= (brief.periods > 0); i++) {
 		int64_t longer = brief.count + i * brief.period;
-		rc = i ? rh_dispatch_shorter(&dispatch, longer, program) : 0;
+		rc = i ? rh_dispatch_shorter(dispatch, longer, program) : 0;
 		rc = rc ? rc : count_program(counting, program, 1, longer, brief.each);
 		writes += (counting->reloads.step_writes - writes) * (i ? brief.periods : 1);
 	}
@@ -139,38 +161,37 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
  * forwards that it has in flight: had this box no buffers for these gradients, each would wait for the other. An activation's buffer is
  * busy until the box above has it: with one for each in flight a slow link does not hold up the next forward. `ahead`: buffers for what
  * neighbours have in flight on its way here, as a message leaves only when its receive is posted, a trip before. */
-static int count_messages(const struct rh_executor_options *options, struct run_boundary_needs *out, int *ahead)
+static int count_messages(const struct rh_dispatch *dispatch, struct rh_boundary_needs *out, int *ahead)
 {
-	const struct rh_dispatch dispatch = run_dispatch(options);
+	const struct rh_plan *plan = dispatch->plan;
 	int64_t below = 0, own = 0;
 	*ahead = 0;
-	if (!options->boxes || !options->boxes->unit || !options->train_micro_batches)
+	if (!dispatch->boxes || !dispatch->boxes->unit || !dispatch->train_micro_batches)
 		return 0;
-	int rc = 0, is_local = rh_dispatch_is_local(&dispatch);
+	int rc = 0, is_local = rh_dispatch_is_local(dispatch);
 	if (is_local)
-		own = rh_dispatch_in_flight(&dispatch, 0);
-	if (is_local && options->plan->is_fed)
-		below = rh_dispatch_in_flight_below(&dispatch);
+		own = rh_dispatch_in_flight(dispatch, 0);
+	if (is_local && plan->is_fed)
+		below = rh_dispatch_in_flight_below(dispatch);
 	if (!is_local)
-		rc = rh_dispatch_boxes_in_flight(&dispatch, options->train_micro_batches, &below, &own);
-	out->to_below = (int)rh_min(options->plan->owes_gradient ? below : 0, INT32_MAX / 8);
-	out->to_above = (int)rh_min(options->plan->feeds ? own : 0, INT32_MAX / 8);
+		rc = rh_dispatch_boxes_in_flight(dispatch, dispatch->train_micro_batches, &below, &own);
+	out->to_below = (int)rh_min(plan->owes_gradient ? below : 0, INT32_MAX / 8);
+	out->to_above = (int)rh_min(plan->feeds ? own : 0, INT32_MAX / 8);
 	if (!is_local)
-		*ahead = (int)rh_min((options->plan->is_fed ? below : 0) + (options->plan->feeds ? own : 0), INT32_MAX / 8);
+		*ahead = (int)rh_min((plan->is_fed ? below : 0) + (plan->feeds ? own : 0), INT32_MAX / 8);
 	return rc;
 }
 
 /* Any number of micro-batches up to the most: what is live grows with the micro-batches of a round. */
 static int count_all(struct counting *counting, struct rh_program *program)
 {
-	const struct rh_executor_options *options = counting->options;
-	const struct rh_dispatch dispatch = run_dispatch(options);
+	const struct rh_dispatch *dispatch = &counting->run->dispatch;
 	int rc = count_stretch(counting, program);
 	for (int trains = 0; !rc && trains < 2; trains++) {
-		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
+		int64_t count = trains ? dispatch->train_micro_batches : counting->run->infer_micro_batches;
 		/* where rounds do not count, a step needs no less than one shorter by as many as there are devices */
-		int64_t distinct = rh_min(rh_dispatch_distinct(&dispatch, trains, count), (int64_t)options->devices);
-		if (count && (!trains || rh_schedule_is_roundpipe(options->schedule))) {
+		int64_t distinct = rh_min(rh_dispatch_distinct(dispatch, trains, count), (int64_t)dispatch->devices);
+		if (count && (!trains || rh_schedule_is_roundpipe(dispatch->schedule))) {
 			rc = count_rounds(counting, trains, program);
 			continue;
 		}
@@ -180,13 +201,15 @@ static int count_all(struct counting *counting, struct rh_program *program)
 	return rc;
 }
 
-int run_boundary_needs(const struct rh_executor_options *options, struct run_boundary_needs *out)
+int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_needs *out)
 {
-	struct counting counting = {.options = options};
+	const struct rh_dispatch *dispatch = &run->dispatch;
+	struct counting counting = {.run = run};
 	struct rh_program program = {0};
-	int64_t spare = options->spare_boundaries, bytes = options->plan->boundary_bytes;
-	*out = (struct run_boundary_needs){.bytes_each = bytes};
-	int ahead, rc = count_messages(options, out, &ahead);
+	int64_t bytes = dispatch->plan->boundary_bytes;
+	int ahead, spare = dispatch->devices > 1 ? (int)run->spare : 0;
+	*out = (struct rh_boundary_needs){.bytes_each = bytes};
+	int rc = count_messages(dispatch, out, &ahead);
 	if (!rc)
 		rc = count_all(&counting, &program);
 	rh_program_free(&program);
@@ -194,30 +217,17 @@ int run_boundary_needs(const struct rh_executor_options *options, struct run_bou
 	if (rc)
 		return rc;
 	if (counting.needed)
-		out->count =
-		        counting.needed + ahead + out->to_above + out->to_below + (int)(options->devices > 1 || options->boxes ? spare : 0);
+		out->count = counting.needed + ahead + out->to_above + out->to_below + (dispatch->boxes ? (int)run->spare : spare);
 	else
 		out->to_above = out->to_below = 0;
-	int down = ring_down(options), up = UP_LEAST + (int)(options->devices > 1 ? spare : 0);
-	int64_t rounded = rh_space_round(options->space, bytes);
-	if (!options->spills_boundaries || !counting.records || rh_bytes_times(rounded, down + up) >= rh_bytes_times(bytes, out->count))
+	int down = ring_down(run->spare), up = UP_LEAST + spare;
+	if (!run->spills || !counting.records || rh_bytes_times(run->record_bytes, down + up) >= rh_bytes_times(bytes, out->count))
 		return 0;
-	*out = (struct run_boundary_needs){.count = down + up,
-	                                   .bytes_each = rounded,
-	                                   .down = down,
-	                                   .up = up,
-	                                   .records = counting.records,
-	                                   .step_writes = counting.writes};
+	*out = (struct rh_boundary_needs){.count = down + up,
+	                                  .bytes_each = run->record_bytes,
+	                                  .down = down,
+	                                  .up = up,
+	                                  .records = counting.records,
+	                                  .step_writes = counting.writes};
 	return 0;
-}
-
-int rh_executor_take_space(struct rh_executor_options *options)
-{
-	struct run_boundary_needs room;
-	int rc = run_boundary_needs(options, &room);
-	for (int i = 0, record; !rc && options->space && i < room.records; i++) {
-		rc = rh_space_take(options->space, room.bytes_each, "boundary activations", NULL, i ? &record : &options->first_record);
-		RH_ASSERT(rc || !i || record == options->first_record + i);
-	}
-	return rc;
 }

@@ -2,8 +2,8 @@
 #include "check.h"
 #include "eight_layers.h"
 
-#include "schedule/boundary.h"
-#include "run/executor_internal.h"
+#include "schedule/needs.h"
+#include "schedule/schedule.h"
 
 static void test_readers_are_the_stages_that_begin_there(void **state)
 {
@@ -113,19 +113,18 @@ static void test_no_step_of_any_schedule_needs_more(void **state)
 				}
 				for (int count = 1; count <= MOST; count++) {
 					struct rh_program program = {0};
-					const struct rh_executor_options options = {.plan = &cut,
-					                                            .model = &model,
-					                                            .schedule = schedule,
-					                                            .devices = devices,
-					                                            .train_micro_batches = count,
-					                                            .train_round = count};
-					const struct rh_dispatch dispatch = run_dispatch(&options);
-					struct run_boundary_needs room;
+					const struct rh_boundary_run run = {.dispatch = {.plan = &cut,
+					                                                 .model = &model,
+					                                                 .schedule = schedule,
+					                                                 .devices = devices,
+					                                                 .train_micro_batches = count,
+					                                                 .train_round = count}};
+					struct rh_boundary_needs room;
 					int turn = 0;
-					check_ok(rh_dispatch_call(&dispatch, 1, count, &turn, &program));
+					check_ok(rh_dispatch_call(&run.dispatch, 1, count, &turn, &program));
 					check_ok(rh_boundaries_needed(&cut, DEEP, &program, count, &needed[count]));
 					needed[count] = needed[count] > needed[count - 1] ? needed[count] : needed[count - 1];
-					check_ok(run_boundary_needs(&options, &room));
+					check_ok(rh_boundary_needs(&run, &room));
 					assert_int_equal(room.count, needed[count]);
 					rh_program_free(&program);
 					compared++;

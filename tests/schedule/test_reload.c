@@ -7,7 +7,7 @@
 #include "device/device.h"
 #include "offload/host_thread.h"
 #include "offload/space.h"
-#include "run/executor_internal.h"
+#include "schedule/needs.h"
 #include "schedule/reload.h"
 
 #include <stdatomic.h>
@@ -150,17 +150,18 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 	for (int64_t count = 1; count <= 24; count++)
 		for (int64_t round = 1; round <= count; round++)
 			for (int64_t spare = 0; spare <= 8; spare += 4) {
-				const struct rh_executor_options options = {.plan = &large,
-				                                            .model = &model,
-				                                            .schedule = rh_schedule_find("roundpipe"),
-				                                            .devices = 2,
-				                                            .train_micro_batches = count,
-				                                            .train_round = round,
-				                                            .spare_boundaries = spare,
-				                                            .spills_boundaries = 1};
-				struct run_boundary_needs needs;
+				const struct rh_boundary_run run = {.dispatch = {.plan = &large,
+				                                                 .model = &model,
+				                                                 .schedule = rh_schedule_find("roundpipe"),
+				                                                 .devices = 2,
+				                                                 .train_micro_batches = count,
+				                                                 .train_round = round},
+				                                    .spare = spare,
+				                                    .spills = 1,
+				                                    .record_bytes = large.boundary_bytes};
+				struct rh_boundary_needs needs;
 				int64_t writes = 0, records = 0;
-				check_ok(run_boundary_needs(&options, &needs));
+				check_ok(rh_boundary_needs(&run, &needs));
 				for (int64_t m = count; m > count - round; m--) {
 					int turn = 0;
 					struct rh_boundary_walk walk = {
@@ -188,41 +189,41 @@ struct whole {
 	int records, needed;
 };
 
-static void walk_whole(const struct rh_executor_options *options, const struct rh_program *program, int64_t held, int64_t count,
+static void walk_whole(const struct rh_boundary_run *run, const struct rh_program *program, int64_t held, int64_t count,
                        struct whole *out)
 {
 	struct rh_reloads counts = {0};
-	const struct rh_boundary_walk walk = {.plan = options->plan,
-	                                      .layers = options->model->layers,
+	const struct rh_boundary_walk walk = {.plan = run->dispatch.plan,
+	                                      .layers = run->dispatch.model->layers,
 	                                      .program = program,
 	                                      .steps_held = held,
-	                                      .step_micro_batches = options->train_micro_batches};
-	check_ok(rh_reloads_find(&counts, &walk, held * count, 4 + (int)options->spare_boundaries));
+	                                      .step_micro_batches = run->dispatch.train_micro_batches};
+	check_ok(rh_reloads_find(&counts, &walk, held * count, 4 + (int)run->spare));
 	out->writes = rh_max(out->writes, counts.step_writes);
 	out->records = (int)rh_max(out->records, counts.records);
 	rh_reloads_free(&counts);
 }
 
 /* A step, all that a run may ask for in its place, and where steps are not flushed many of them. */
-static void ask_whole(const struct rh_executor_options *options, struct whole *out)
+static void ask_whole(const struct rh_boundary_run *run, struct whole *out)
 {
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	int64_t count = options->train_micro_batches;
+	const struct rh_dispatch dispatch = run->dispatch;
+	int64_t count = dispatch.train_micro_batches;
 	struct rh_program program = {0};
 	*out = (struct whole){0};
 	if (rh_dispatch_is_local(&dispatch)) {
-		int64_t held = run_steps_held(options);
-		out->needed = run_stretch_boundaries(options);
+		int64_t held = rh_boundary_steps_held(&dispatch);
+		out->needed = rh_boundary_in_flight(&dispatch);
 		check_ok(rh_dispatch_stretch(&dispatch, count, 2 * held + 2, &program));
-		walk_whole(options, &program, held, count, out);
+		walk_whole(run, &program, held, count, out);
 		out->records = out->records ? out->needed : 0;
 	}
-	for (int64_t m = count; m > count - rh_min(rh_dispatch_distinct(&dispatch, 1, count), (int64_t)options->devices); m--) {
+	for (int64_t m = count; m > count - rh_min(rh_dispatch_distinct(&dispatch, 1, count), (int64_t)dispatch.devices); m--) {
 		int turn = 0, needed;
 		check_ok(rh_dispatch_call(&dispatch, 1, m, &turn, &program));
-		check_ok(rh_boundaries_needed(options->plan, options->model->layers, &program, m, &needed));
+		check_ok(rh_boundaries_needed(dispatch.plan, dispatch.model->layers, &program, m, &needed));
 		out->needed = (int)rh_max(out->needed, needed);
-		walk_whole(options, &program, 1, m, out);
+		walk_whole(run, &program, 1, m, out);
 	}
 	rh_program_free(&program);
 }
@@ -247,23 +248,24 @@ static void test_long_steps_are_known_by_shorter_ones(void **state)
 					                      .forward_stages = stages - 1,
 					                      .backward_stages = stages,
 					                      .boundary_bytes = RH_SPACE_UNIT};
-					struct rh_executor_options options = {.plan = &cut,
-					                                      .model = &model,
-					                                      .schedule = &rh_schedules[i],
-					                                      .devices = devices,
-					                                      .train_micro_batches = count,
-					                                      .train_round = count,
-					                                      .spare_boundaries = spare,
-					                                      .admission_limit = is_limited ? limit : NULL};
-					struct run_boundary_needs needs;
+					struct rh_boundary_run run = {.dispatch = {.plan = &cut,
+					                                           .model = &model,
+					                                           .schedule = &rh_schedules[i],
+					                                           .devices = devices,
+					                                           .train_micro_batches = count,
+					                                           .train_round = count,
+					                                           .admission_limit = is_limited ? limit : NULL},
+					                              .spare = spare,
+					                              .record_bytes = cut.boundary_bytes};
+					struct rh_boundary_needs needs;
 					struct whole whole;
 					for (int s = 0; s < stages; s++)
 						up[s] = down[stages - 1 - s] = (struct rh_stage){s, s + 1 < stages ? s + 1 : DEEP};
-					ask_whole(&options, &whole);
-					check_ok(run_boundary_needs(&options, &needs));
+					ask_whole(&run, &whole);
+					check_ok(rh_boundary_needs(&run, &needs));
 					assert_int_equal(needs.count, whole.needed ? whole.needed + (devices > 1 ? spare : 0) : 0);
-					options.spills_boundaries = 1;
-					check_ok(run_boundary_needs(&options, &needs));
+					run.spills = 1;
+					check_ok(rh_boundary_needs(&run, &needs));
 					if (!needs.records)
 						continue;
 					assert_int_equal(needs.records, whole.records);
