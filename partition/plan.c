@@ -93,8 +93,8 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 	int64_t scores = request->infer_logits ? rh_model_outputs(config) : request->infer.choices;
 	plan->boundary_bytes = rh_align_up(rh_boundary_bytes(model, tokens), RH_ALIGN);
 	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
-	plan->result_bytes = rh_max(rh_plan_result_layout(model, &request->train, request->train.choices).bytes,
-	                            rh_plan_result_layout(model, &request->infer, scores).bytes);
+	plan->result_bytes = rh_max(rh_result_layout(model, &request->train, request->train.choices).bytes,
+	                            rh_result_layout(model, &request->infer, scores).bytes);
 	plan->cache_bytes = rh_align_up(rh_dtype_bytes(model->dtype, request->cache_rows * model->cache_columns), RH_ALIGN);
 }
 

@@ -149,10 +149,4 @@ int64_t rh_plan_layer_gradients(const struct rh_model *model, int l);
 /* Cuts for `stages` (at most one a layer) stages of about equal weights: the first layer of each but the first. cut: (stages - 1). */
 void rh_plan_even_cuts(const struct rh_model *model, int stages, int64_t *cut);
 
-/* Where a result slot's parts lie: loss, hit, then choices or logits, then a load where the model has one (model/emit.h). */
-struct rh_result_layout {
-	int64_t loss, hit, scores, load, bytes;
-};
-struct rh_result_layout rh_plan_result_layout(const struct rh_model *model, const struct rh_micro_shape *shape, int64_t score_cols);
-
 #endif

@@ -79,14 +79,3 @@ int64_t rh_plan_layer_gradients(const struct rh_model *model, int l)
 		elements += block[which] < 0 || !model->block[block[which]].trainable ? 0 : block_gradients(model, block[which]);
 	return elements;
 }
-
-struct rh_result_layout rh_plan_result_layout(const struct rh_model *model, const struct rh_micro_shape *shape, int64_t score_cols)
-{
-
-	struct rh_result_layout at = {0};
-	at.hit = rh_align_up(shape->head_rows * 4, RH_ALIGN);
-	at.scores = 2 * at.hit;
-	at.load = at.scores + rh_align_up(shape->head_rows * score_cols * 4, RH_ALIGN);
-	at.bytes = at.load + rh_align_up(rh_load_bytes(model), RH_ALIGN);
-	return at;
-}

@@ -4,29 +4,6 @@
 
 #include <string.h>
 
-struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
-{
-	struct rh_micro_layout at = {0};
-	int64_t *const offset[] = {&at.ids,    &at.position, &at.start_q, &at.start_k, &at.head_row, &at.target,
-	                           &at.choice, &at.type,     &at.pixel,   &at.teacher, &at.mix};
-	const int64_t count[] = {shape->tokens,
-	                         shape->tokens,
-	                         shape->documents + 1,
-	                         shape->documents + 1,
-	                         shape->head_rows,
-	                         shape->head_rows,
-	                         shape->choices,
-	                         shape->typed,
-	                         shape->tokens * shape->pixels,
-	                         shape->head_rows * shape->taught,
-	                         shape->taught ? 2 * shape->head_rows : 0};
-	for (size_t i = 0; i < sizeof count / sizeof *count; i++) {
-		*offset[i] = at.bytes;
-		at.bytes += rh_align_up(count[i] * 4, RH_ALIGN);
-	}
-	return at;
-}
-
 int64_t rh_load_bytes(const struct rh_model *model)
 {
 	return model->router_aux_loss_coef == 0 ? 0 : 2 * model->config->experts * (int64_t)sizeof(float);

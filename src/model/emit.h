@@ -18,32 +18,8 @@
 
 #include "core/arena.h"
 #include "device/op.h"
+#include "model/micro.h"
 #include "model/model.h"
-
-/* Sizes of one micro-batch, or the maximum of each size over many. */
-struct rh_micro_shape {
-	int64_t tokens, documents, longest;
-	int64_t head_rows; /* tokens whose logits are needed */
-	int64_t keys;      /* rows of the KV cache that attention reads; 0: no cache */
-	int64_t choices;   /* vocabulary entries whose logits come back beside the loss */
-	int64_t typed;     /* tokens that come with a type: all, or 0 */
-	int64_t pixels;    /* of images: numbers that come with each token, a patch or zeros; else 0 */
-	int64_t taught;    /* teacher's logits that come with each head row, as many as the head has outputs; 0: no distillation */
-};
-
-/* Of all tokens' pixels. */
-static inline int64_t rh_micro_shape_pixel_bytes(const struct rh_micro_shape *shape)
-{
-	return shape->tokens * shape->pixels * (int64_t)sizeof(float);
-}
-
-/* What travels with a micro-batch lies in one buffer: integers, I32, and the pixels of images and what a teacher says, F32, each run
- * aligned. */
-struct rh_micro_layout {
-	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel, teacher, mix; /* byte offsets */
-	int64_t bytes;
-};
-struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);
 
 /* Bytes of a load; 0: the model has no load balancing loss. */
 int64_t rh_load_bytes(const struct rh_model *model);

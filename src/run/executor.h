@@ -52,25 +52,6 @@ struct rh_executor_options {
 	int64_t page_bytes; /* rh_store_page_bytes: of frozen weights on NVMe; 0: they are in memory */
 };
 
-/* One micro-batch: what goes in, and where the results are put (NULL: not wanted). Arrays are read and written during calls only. */
-struct rh_micro_batch {
-	struct rh_micro_shape shape;
-	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice, *type;
-	const float *pixel;          /* (tokens, shape.pixels), where there are any; NULL on simulated devices, which read none */
-	const float *teacher, *mix;  /* of HEAD_LOSS: (head_rows, shape.taught) and (head_rows, 2); NULL without a teacher */
-	float *loss;                 /* (head_rows) */
-	double *load_balancing_loss; /* (1) rh_load_balancing_loss; its mean over a step's micro-batches belongs to the step's loss */
-	int32_t *hit;                /* (head_rows) */
-	float *scores;               /* (head_rows, rh_executor_score_cols) */
-};
-
-/* One whose integers nobody reads, for simulated devices: each array is `any`. */
-static inline struct rh_micro_batch rh_micro_batch_of(struct rh_micro_shape shape, const int32_t *any)
-{
-	return (struct rh_micro_batch){
-	        .shape = shape, .ids = any, .position = any, .start_q = any, .start_k = any, .head_row = any, .target = any, .type = any};
-}
-
 /* Logits that come back of each head row: in training the choices that its micro-batch asks for. */
 static inline int64_t rh_executor_score_cols(const struct rh_executor_options *options, int trains, const struct rh_micro_shape *shape)
 {

@@ -244,7 +244,7 @@ static struct rh_head_out results(struct run_device *on, int number)
 {
 	const struct rh_executor_options *options = &on->executor->options;
 	int64_t rows = on->emit.shape.head_rows, cols = rh_executor_score_cols(options, on->executor->trains, &on->emit.shape);
-	struct rh_result_layout at = rh_plan_result_layout(options->model, &on->emit.shape, cols);
+	struct rh_result_layout at = rh_result_layout(options->model, &on->emit.shape, cols);
 	if (number < 0)
 		return (struct rh_head_out){0};
 	char *memory = on->result + number * rh_align_up(options->plan->result_bytes, RH_ALIGN);

@@ -199,7 +199,7 @@ void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t coun
 		struct rh_command command = lower_plain(RH_COMMAND_OUTPUT, to->caller, step);
 		const struct rh_micro_shape *shape = &to->batch[place].shape;
 		int64_t cols = rh_executor_score_cols(to->options, to->call.trains, shape);
-		int64_t bytes = rh_plan_result_layout(to->options->model, shape, cols).bytes;
+		int64_t bytes = rh_result_layout(to->options->model, shape, cols).bytes;
 		command.micro_batch = rh_int32(place - first);
 		command.from = lower_place(-1, RH_ROOM_HOST_RESULT, place, 0, bytes);
 		lower_await(to, to->caller, to->place[place].output, RH_WAIT_NEEDS);

@@ -131,7 +131,7 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 {
 	struct lower_slot *slot = micro->slot;
 	int64_t cols = rh_executor_score_cols(slot->to->options, slot->to->call.trains, micro->shape);
-	int64_t bytes = rh_plan_result_layout(slot->to->options->model, micro->shape, cols).bytes;
+	int64_t bytes = rh_result_layout(slot->to->options->model, micro->shape, cols).bytes;
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
 	copy.from = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
 	copy.to = there(RH_ROOM_HOST_RESULT, micro->place, bytes);

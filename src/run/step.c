@@ -8,48 +8,19 @@
 
 #include <string.h>
 
-/* A micro-batch's integers, its pixels if it has images, and its teacher's logits, in the layout that devices expect. */
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch)
 {
-	char *to = executor->micro[place];
 	executor->batch[place] = *batch;
-	struct rh_micro_layout at = rh_micro_layout(&batch->shape);
-	memcpy(to + at.ids, batch->ids, (size_t)batch->shape.tokens * 4);
-	memcpy(to + at.position, batch->position, (size_t)batch->shape.tokens * 4);
-	memcpy(to + at.start_q, batch->start_q, (size_t)(batch->shape.documents + 1) * 4);
-	memcpy(to + at.start_k, batch->start_k, (size_t)(batch->shape.documents + 1) * 4);
-	memcpy(to + at.head_row, batch->head_row, (size_t)batch->shape.head_rows * 4);
-	if (batch->target)
-		memcpy(to + at.target, batch->target, (size_t)batch->shape.head_rows * 4);
-	if (batch->shape.typed)
-		memcpy(to + at.type, batch->type, (size_t)batch->shape.typed * 4);
-	if (batch->pixel)
-		memcpy(to + at.pixel, batch->pixel, (size_t)(batch->shape.tokens * batch->shape.pixels) * sizeof *batch->pixel);
-	if (batch->shape.taught && batch->teacher) {
-		memcpy(to + at.teacher, batch->teacher, (size_t)(batch->shape.head_rows * batch->shape.taught) * sizeof *batch->teacher);
-		memcpy(to + at.mix, batch->mix, (size_t)batch->shape.head_rows * 2 * sizeof *batch->mix);
-	}
-	if (batch->choice)
-		memcpy(to + at.choice, batch->choice, (size_t)batch->shape.choices * 4);
+	rh_micro_pack(batch, executor->micro[place]);
 }
 
 void run_collect_result(struct rh_executor *executor, int64_t place)
 {
+	const struct rh_executor_options *options = &executor->options;
 	const struct rh_micro_batch *batch = &executor->batch[place];
-	const char *from = executor->result[place];
-	if (executor->options.plan->feeds) /* another box has them */
-		return;
-	int64_t cols = rh_executor_score_cols(&executor->options, executor->trains, &batch->shape), rows = batch->shape.head_rows;
-	struct rh_result_layout at = rh_plan_result_layout(executor->options.model, &batch->shape, cols);
-	if (batch->loss)
-		memcpy(batch->loss, from + at.loss, (size_t)rows * 4);
-	if (batch->hit)
-		memcpy(batch->hit, from + at.hit, (size_t)rows * 4);
-	if (batch->load_balancing_loss)
-		*batch->load_balancing_loss =
-		        rh_load_balancing_loss(executor->options.model, batch->shape.tokens, (const float *)(const void *)(from + at.load));
-	if (batch->scores)
-		memcpy(batch->scores, from + at.scores, (size_t)(rows * cols) * 4);
+	if (!options->plan->feeds) /* else another box has them */
+		rh_result_unpack(options->model, batch, rh_executor_score_cols(options, executor->trains, &batch->shape),
+		                 executor->result[place]);
 }
 
 void run_add_use(struct rh_executor *executor, const struct rh_command *command)

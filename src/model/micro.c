@@ -1,0 +1,79 @@
+#include "model/micro.h"
+
+#include "model/emit.h"
+
+#include <string.h>
+
+struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
+{
+	struct rh_micro_layout at = {0};
+	int64_t *const offset[] = {&at.ids,    &at.position, &at.start_q, &at.start_k, &at.head_row, &at.target,
+	                           &at.choice, &at.type,     &at.pixel,   &at.teacher, &at.mix};
+	const int64_t count[] = {shape->tokens,
+	                         shape->tokens,
+	                         shape->documents + 1,
+	                         shape->documents + 1,
+	                         shape->head_rows,
+	                         shape->head_rows,
+	                         shape->choices,
+	                         shape->typed,
+	                         shape->tokens * shape->pixels,
+	                         shape->head_rows * shape->taught,
+	                         shape->taught ? 2 * shape->head_rows : 0};
+	for (size_t i = 0; i < sizeof count / sizeof *count; i++) {
+		*offset[i] = at.bytes;
+		at.bytes += rh_align_up(count[i] * 4, RH_ALIGN);
+	}
+	return at;
+}
+
+struct rh_result_layout rh_result_layout(const struct rh_model *model, const struct rh_micro_shape *shape, int64_t score_cols)
+{
+	struct rh_result_layout at = {0};
+	at.hit = rh_align_up(shape->head_rows * 4, RH_ALIGN);
+	at.scores = 2 * at.hit;
+	at.load = at.scores + rh_align_up(shape->head_rows * score_cols * 4, RH_ALIGN);
+	at.bytes = at.load + rh_align_up(rh_load_bytes(model), RH_ALIGN);
+	return at;
+}
+
+/* Elements of 4 bytes. */
+static void put(char *to, const void *from, int64_t elements)
+{
+	if (from && elements)
+		memcpy(to, from, (size_t)elements * 4);
+}
+
+void rh_micro_pack(const struct rh_micro_batch *batch, char *to)
+{
+	const struct rh_micro_shape *shape = &batch->shape;
+	const struct rh_micro_layout at = rh_micro_layout(shape);
+	put(to + at.ids, batch->ids, shape->tokens);
+	put(to + at.position, batch->position, shape->tokens);
+	put(to + at.start_q, batch->start_q, shape->documents + 1);
+	put(to + at.start_k, batch->start_k, shape->documents + 1);
+	put(to + at.head_row, batch->head_row, shape->head_rows);
+	put(to + at.target, batch->target, shape->head_rows);
+	put(to + at.choice, batch->choice, shape->choices);
+	put(to + at.type, batch->type, shape->typed);
+	put(to + at.pixel, batch->pixel, shape->tokens * shape->pixels);
+	put(to + at.teacher, batch->teacher, shape->head_rows * shape->taught);
+	put(to + at.mix, batch->mix, shape->taught ? 2 * shape->head_rows : 0);
+}
+
+static void get(void *to, const char *from, int64_t elements)
+{
+	if (to)
+		memcpy(to, from, (size_t)elements * 4);
+}
+
+void rh_result_unpack(const struct rh_model *model, const struct rh_micro_batch *batch, int64_t score_cols, const char *from)
+{
+	const struct rh_micro_shape *shape = &batch->shape;
+	const struct rh_result_layout at = rh_result_layout(model, shape, score_cols);
+	get(batch->loss, from + at.loss, shape->head_rows);
+	get(batch->hit, from + at.hit, shape->head_rows);
+	get(batch->scores, from + at.scores, shape->head_rows * score_cols);
+	if (batch->load_balancing_loss)
+		*batch->load_balancing_loss = rh_load_balancing_loss(model, shape->tokens, (const float *)(const void *)(from + at.load));
+}

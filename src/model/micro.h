@@ -1,0 +1,63 @@
+/* One micro-batch: its sizes, what goes in and what comes out, and how both lie in a device's buffers. */
+#ifndef RH_MODEL_MICRO_H
+#define RH_MODEL_MICRO_H
+
+#include <stdint.h>
+
+struct rh_model;
+
+/* Sizes of one micro-batch, or the maximum of each size over many. */
+struct rh_micro_shape {
+	int64_t tokens, documents, longest;
+	int64_t head_rows; /* tokens whose logits are needed */
+	int64_t keys;      /* rows of the KV cache that attention reads; 0: no cache */
+	int64_t choices;   /* vocabulary entries whose logits come back beside the loss */
+	int64_t typed;     /* tokens that come with a type: all, or 0 */
+	int64_t pixels;    /* of images: numbers that come with each token, a patch or zeros; else 0 */
+	int64_t taught;    /* teacher's logits that come with each head row, as many as the head has outputs; 0: no distillation */
+};
+
+/* Of all tokens' pixels. */
+static inline int64_t rh_micro_shape_pixel_bytes(const struct rh_micro_shape *shape)
+{
+	return shape->tokens * shape->pixels * (int64_t)sizeof(float);
+}
+
+/* What travels with a micro-batch lies in one buffer: integers, I32, and the pixels of images and what a teacher says, F32, each run
+ * aligned. */
+struct rh_micro_layout {
+	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel, teacher, mix; /* byte offsets */
+	int64_t bytes;
+};
+struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);
+
+/* Where results lie: loss, hit, then choices or logits (score_cols a head row), then a load where the model has one (model/emit.h). */
+struct rh_result_layout {
+	int64_t loss, hit, scores, load, bytes;
+};
+struct rh_result_layout rh_result_layout(const struct rh_model *model, const struct rh_micro_shape *shape, int64_t score_cols);
+
+/* What goes in, and where the results are put (NULL: not wanted). Arrays are borrowed. */
+struct rh_micro_batch {
+	struct rh_micro_shape shape;
+	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice, *type;
+	const float *pixel;          /* (tokens, shape.pixels), where there are any; NULL on simulated devices, which read none */
+	const float *teacher, *mix;  /* of HEAD_LOSS: (head_rows, shape.taught) and (head_rows, 2); NULL without a teacher */
+	float *loss;                 /* (head_rows) */
+	double *load_balancing_loss; /* (1) rh_load_balancing_loss; its mean over a step's micro-batches belongs to the step's loss */
+	int32_t *hit;                /* (head_rows) */
+	float *scores;               /* (head_rows, score_cols) */
+};
+
+/* One whose integers nobody reads, for simulated devices: each array is `any`. */
+static inline struct rh_micro_batch rh_micro_batch_of(struct rh_micro_shape shape, const int32_t *any)
+{
+	return (struct rh_micro_batch){
+	        .shape = shape, .ids = any, .position = any, .start_q = any, .start_k = any, .head_row = any, .target = any, .type = any};
+}
+
+/* What goes in, as rh_micro_layout says; what came out, to where it is wanted. */
+void rh_micro_pack(const struct rh_micro_batch *batch, char *to);
+void rh_result_unpack(const struct rh_model *model, const struct rh_micro_batch *batch, int64_t score_cols, const char *from);
+
+#endif
