@@ -561,27 +561,12 @@ int dispatcher_run_ahead(struct rh_executor *executor)
 	return rc < 0 ? rc : 0;
 }
 
-static void drop_lane(struct rh_executor *executor, int lane)
-{
-	while (executor->dispatcher.lane[lane].head)
-		dispatcher_end_head(executor, lane);
-}
-
-void dispatcher_drop_ahead(struct rh_executor *executor, int device)
-{
-	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	int blocks = executor->options.model->blocks;
-	for (int i = 0; i < blocks; i++)
-		drop_lane(executor, executor->lowering.free + device * blocks + i);
-	dispatcher->left[DISPATCH_AHEAD] -= dispatcher->device[device].blocks_left;
-	dispatcher->device[device].blocks_left = 0;
-}
-
 void dispatcher_drop(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	for (int lane = 0; lane < executor->lowering.lanes.lanes; lane++)
-		drop_lane(executor, lane);
+		while (dispatcher->lane[lane].head)
+			dispatcher_end_head(executor, lane);
 	run_spans_drop(executor);
 	for (int d = 0; d < executor->options.devices; d++)
 		dispatcher->device[d].blocks_left = dispatcher->device[d].is_held = 0;

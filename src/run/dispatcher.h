@@ -136,9 +136,8 @@ int dispatcher_await(struct rh_executor *executor, int64_t position) RH_MUST;
 int dispatcher_run_ahead(struct rh_executor *executor) RH_MUST;
 /* The optimizer is told what can be told when devices have come to rest. */
 int dispatcher_settle(struct rh_executor *executor) RH_MUST;
-/* What is not issued never will be: uploads for a step that comes otherwise, or all after a fault. */
+/* What is not issued never will be, after a fault. */
 void dispatcher_drop(struct rh_executor *executor);
-void dispatcher_drop_ahead(struct rh_executor *executor, int device);
 /* Devices have finished all commands before this position. */
 void dispatcher_rest(struct rh_executor *executor, int64_t before);
 /* Looks which of a device's commands are over. */

@@ -11,8 +11,7 @@
 #include "run/ring.h"
 #include "schedule/reload.h"
 
-enum { LOWER_NEVER = -1 };    /* a position: of no command */
-enum { LOWER_GIVEN_UP = -2 }; /* in place of a kind of slots: what is not issued of its upload is to be dropped */
+enum { LOWER_NEVER = -1 }; /* a position: of no command */
 
 /* Buffers of device memory, written in turn. */
 struct lower_ring {
@@ -262,7 +261,7 @@ static inline struct rh_place lower_nowhere(void)
  * lower_bulk_end    the slot is over
  * lower_bulk_left   what the device has left is sent at once
  * lower_bulk_ahead  the upload of a slot that is likely to be the device's next
- * lower_bulk_keep   the device's first slot of this call, NULL: none: is it the one whose upload has begun? Else that is given up */
+ * lower_bulk_keep   the device's first slot of this call, NULL: none: is it the one whose upload has begun? Else nobody reads that */
 void lower_bulk_begin(struct lower_slot *slot);
 void lower_bulk_gap(struct lower_slot *slot, int64_t k);
 void lower_bulk_layer(struct lower_slot *slot, int layer);

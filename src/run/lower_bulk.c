@@ -272,7 +272,7 @@ void lower_bulk_keep(struct lowering *to, int device, const struct rh_slot *firs
 		for (int other = 0; other < model->blocks; other++)
 			lower_await(to, to->free + device * model->blocks + other, on->weights.sent[b], RH_WAIT_NEEDS);
 	}
-	on->ahead.kind = LOWER_GIVEN_UP;
+	on->ahead.kind = -1;
 }
 
 /* ---- gradients ---- */

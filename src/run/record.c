@@ -1,39 +1,25 @@
 #include "run/record.h"
 
-#include "core/alloc.h"
 #include "run/executor_internal.h"
 
-struct rh_recorder {
-	struct rh_executor *executor;
-};
-
-int rh_recorder_create(struct rh_executor *executor, struct rh_recorder **out)
+void rh_record_begin(struct rh_executor *executor)
 {
-	struct rh_recorder *recorder = rh_alloc(1, sizeof *recorder);
-	if (!recorder)
-		return -ENOMEM;
-	recorder->executor = executor;
 	executor->lowering.ring.keeps = 1;
 	executor->lowering.lanes.first = executor->lowering.ring.end;
-	*out = recorder;
-	return 0;
 }
 
-void rh_recorder_destroy(struct rh_recorder *recorder)
+void rh_record_end(struct rh_executor *executor)
 {
-	if (recorder)
-		recorder->executor->lowering.ring.keeps = 0;
-	rh_free(recorder);
+	executor->lowering.ring.keeps = 0;
 }
 
-const struct rh_lanes *rh_recorder_lanes(const struct rh_recorder *recorder)
+const struct rh_lanes *rh_record_lanes(const struct rh_executor *executor)
 {
-	return &recorder->executor->lowering.lanes;
+	return &executor->lowering.lanes;
 }
 
-void rh_recorder_rooms(const struct rh_recorder *recorder, struct rh_check_options *out)
+void rh_record_rooms(const struct rh_executor *executor, struct rh_check_options *out)
 {
-	const struct rh_executor *executor = recorder->executor;
 	const struct rh_executor_options *options = &executor->options;
 	*out = (struct rh_check_options){.model = options->model,
 	                                 .plan = options->plan,
@@ -48,8 +34,8 @@ void rh_recorder_rooms(const struct rh_recorder *recorder, struct rh_check_optio
 	out->room[RH_ROOM_HOST_FOLD] = (struct rh_check_room){2, LOWER_FOLD_ELEMENTS * 4};
 }
 
-int rh_recorder_flushed(struct rh_recorder *recorder, int64_t step)
+int rh_record_flushed(struct rh_executor *executor, int64_t step)
 {
-	lower_flush(&recorder->executor->lowering, step);
-	return dispatcher_take(recorder->executor, DISPATCH_DONE);
+	lower_flush(&executor->lowering, step);
+	return dispatcher_take(executor, DISPATCH_DONE);
 }

@@ -5,18 +5,16 @@
 #include "run/check.h"
 #include "run/executor.h"
 
-struct rh_recorder;
-
-/* Between calls. The executor keeps its commands from then on until rh_recorder_destroy, which comes before its own end. */
-int rh_recorder_create(struct rh_executor *executor, struct rh_recorder **out) RH_MUST;
-void rh_recorder_destroy(struct rh_recorder *recorder);
+/* Between calls. The executor keeps its commands from then on until rh_record_end. */
+void rh_record_begin(struct rh_executor *executor);
+void rh_record_end(struct rh_executor *executor);
 
 /* All of them. Forward-only calls are steps -1, -2, ... */
-const struct rh_lanes *rh_recorder_lanes(const struct rh_recorder *recorder);
+const struct rh_lanes *rh_record_lanes(const struct rh_executor *executor);
 /* The rooms of this run. */
-void rh_recorder_rooms(const struct rh_recorder *recorder, struct rh_check_options *out);
+void rh_record_rooms(const struct rh_executor *executor, struct rh_check_options *out);
 
 /* The caller publishes all (rh_updater_flush), after this step. */
-int rh_recorder_flushed(struct rh_recorder *recorder, int64_t step) RH_MUST;
+int rh_record_flushed(struct rh_executor *executor, int64_t step) RH_MUST;
 
 #endif

@@ -225,11 +225,6 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 	if (executor->begun - executor->finished <= 1) /* else a step is still at it */
 		forget_changed(executor);
 	lower_begin(&executor->lowering, call);
-	for (int d = 0; d < options->devices; d++)
-		if (executor->lowering.on[d].ahead.kind == LOWER_GIVEN_UP) {
-			dispatcher_drop_ahead(executor, d);
-			executor->lowering.on[d].ahead.kind = -1;
-		}
 	int rc = dispatcher_take(executor, place);
 	for (int d = 0; !rc && executor->trains && !executor->is_stretch && d < options->devices; d++)
 		if (executor->lowering.on[d].last_slot < 0)

@@ -8,7 +8,6 @@
 
 struct forecast_check {
 	struct rh_session *session;
-	struct rh_recorder *recorder;
 	struct rh_check *check;
 };
 
@@ -19,10 +18,9 @@ int forecast_check_open(struct rh_session *session, struct forecast_check **out)
 	if (!check)
 		return -ENOMEM;
 	check->session = session;
-	int rc = rh_recorder_create(session->executor, &check->recorder);
-	if (!rc)
-		rh_recorder_rooms(check->recorder, &rooms);
-	rc = rc ? rc : rh_check_create(&rooms, &check->check);
+	rh_record_rooms(session->executor, &rooms);
+	rh_record_begin(session->executor);
+	int rc = rh_check_create(&rooms, &check->check);
 	if (rc)
 		forecast_check_close(check);
 	else
@@ -46,7 +44,7 @@ int forecast_check_expect(struct forecast_check *check, int64_t micro_batches, i
 int forecast_check_run(struct forecast_check *check, struct rh_forecast_check *out)
 {
 	struct rh_check_fault fault;
-	const struct rh_lanes *lanes = rh_recorder_lanes(check->recorder);
+	const struct rh_lanes *lanes = rh_record_lanes(check->session->executor);
 	int rc = rh_updater_flush(check->session->updater);
 	rc = rc ? rc : rh_check_run(check->check, lanes, &fault);
 	if (rc)
@@ -63,6 +61,6 @@ void forecast_check_close(struct forecast_check *check)
 	if (!check)
 		return;
 	rh_check_destroy(check->check);
-	rh_recorder_destroy(check->recorder);
+	rh_record_end(check->session->executor);
 	rh_free(check);
 }

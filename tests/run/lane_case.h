@@ -147,7 +147,6 @@ struct lane_run {
 	struct rh_session_machine machine;
 	struct rh_hardware hardware;
 	struct lane_neighbours neighbours;
-	struct rh_recorder *recorder;
 	struct rh_check_call call[4 * LANE_STEPS];
 	int calls;
 	int32_t zeros[LANE_TOKENS + 1];
@@ -267,13 +266,12 @@ static inline int lane_run_open(struct lane_run *run, const struct lane_case *is
 	if (!rc && is->spill & RH_SPILL_ACTIVATIONS && run->session.plan.bytes.boundaries)
 		rc = lane_session_squeeze(run);
 	if (!rc)
-		rc = rh_recorder_create(run->session.executor, &run->recorder);
+		rh_record_begin(run->session.executor);
 	return rc;
 }
 
 static inline void lane_run_close(struct lane_run *run)
 {
-	rh_recorder_destroy(run->recorder);
 	rh_session_close(&run->session);
 	rh_hardware_free(&run->hardware);
 	deep_close(&run->deep);
@@ -321,7 +319,7 @@ static inline void lane_train(struct lane_run *run)
 	}
 	check_ok(rh_updater_flush(run->session.updater));
 	if (run->is->stale)
-		check_ok(rh_recorder_flushed(run->recorder, LANE_STEPS - 1));
+		check_ok(rh_record_flushed(run->session.executor, LANE_STEPS - 1));
 	lane_infer(run, LANE_STEPS);
 }
 
@@ -386,7 +384,7 @@ static inline struct rh_check_fault lane_check(const struct lane_run *run, const
 	struct rh_check_options options;
 	struct rh_check_fault fault;
 	struct rh_check *check;
-	rh_recorder_rooms(run->recorder, &options);
+	rh_record_rooms(run->session.executor, &options);
 	check_ok(rh_check_create(&options, &check));
 	for (int i = 0; i < run->calls; i++)
 		check_ok(rh_check_expect(check, &run->call[i]));

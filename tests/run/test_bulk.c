@@ -149,11 +149,10 @@ static void test_bulk_goes_in_pieces_between_activations(void **state)
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
 		assert_true(in.micros >= MICROS);
 		rig_start(&rig, RH_SESSION_TRAINS, &work);
-		struct rh_recorder *recorder; /* while it is there no command is over, so that every wait is seen */
-		check_ok(rh_recorder_create(rig.session.executor, &recorder));
+		rh_record_begin(rig.session.executor); /* from now on no command is over, so that every wait is seen */
 		listen(&rig);
 		(void)rig_step(&rig, &in, 0, MICROS, 0);
-		rh_recorder_destroy(recorder);
+		rh_record_end(rig.session.executor);
 		struct found up = {0}, down = {0};
 		for (int d = 0; d < devices; d++) {
 			struct found u = check_stream(d, RH_STREAM_WEIGHTS, RH_STREAM_ACTIVATIONS_UP);

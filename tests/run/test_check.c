@@ -79,7 +79,7 @@ static struct rh_check_fault judge(const struct lane_run *run, const struct rh_l
 	struct rh_check_fault fault;
 	struct rh_check *check;
 	int64_t bytes = lanes->command[RECEIVE].to.bytes;
-	rh_recorder_rooms(run->recorder, &options);
+	rh_record_rooms(run->session.executor, &options);
 	options.room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){3, bytes};
 	options.room[RH_ROOM_RECORD] = options.room[RH_ROOM_BOUNDARY] = (struct rh_check_room){1, bytes};
 	check_ok(rh_check_create(&options, &check));
@@ -171,7 +171,7 @@ static void test_boundaries_beyond_the_plans_buffers_are_refused(void **state)
 	int accepted = 0;
 	check_ok(lane_run_open(&run, &is));
 	lane_run_steps(&run);
-	rh_recorder_rooms(run.recorder, &options);
+	rh_record_rooms(run.session.executor, &options);
 	int buffers = options.room[RH_ROOM_HOST_BOUNDARY].count;
 	assert_true(buffers > 1);
 	for (int most = buffers; most > 0; most--) {
@@ -181,7 +181,7 @@ static void test_boundaries_beyond_the_plans_buffers_are_refused(void **state)
 		check_ok(rh_check_create(&options, &check));
 		for (int i = 0; i < run.calls; i++)
 			check_ok(rh_check_expect(check, &run.call[i]));
-		check_ok(rh_check_run(check, rh_recorder_lanes(run.recorder), &fault));
+		check_ok(rh_check_run(check, rh_record_lanes(run.session.executor), &fault));
 		rh_check_destroy(check);
 		accepted += fault.position < 0;
 		assert_true(fault.position < 0 || strstr(fault.text, "of a room of"));

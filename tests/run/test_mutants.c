@@ -254,9 +254,9 @@ static void test_mutants_that_pass_never_fail_and_those_refused_do(void **state)
 		}
 		cases++;
 		lane_run_steps(&run);
-		lanes = rh_recorder_lanes(run.recorder);
+		lanes = rh_record_lanes(run.session.executor);
 		assert_int_equal(lane_check(&run, lanes).position, -1);
-		rh_recorder_rooms(run.recorder, &options);
+		rh_record_rooms(run.session.executor, &options);
 		lane_machine_open(&machine, &options);
 		machine.clips = is.clips;
 		uint64_t expected = lane_run_in_order(&machine, lanes);
@@ -309,10 +309,10 @@ static void test_results_of_inference_are_part_of_the_outcome(void **state)
 		int rc = is.evaluates && !is.boxes ? lane_run_open(&run, &is) : -ENOENT;
 		if (!rc) {
 			lane_run_steps(&run);
-			rh_recorder_rooms(run.recorder, &options);
+			rh_record_rooms(run.session.executor, &options);
 			lane_machine_open(&machine, &options);
 			machine.clips = is.clips;
-			const struct rh_lanes *lanes = rh_recorder_lanes(run.recorder);
+			const struct rh_lanes *lanes = rh_record_lanes(run.session.executor);
 			spoilt += spoil_inference(&run, &machine, lanes, lane_run_in_order(&machine, lanes));
 			lane_machine_close(&machine);
 			cases++;

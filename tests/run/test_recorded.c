@@ -63,7 +63,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 			continue;
 		}
 		lane_run_steps(&run);
-		lanes = rh_recorder_lanes(run.recorder);
+		lanes = rh_record_lanes(run.session.executor);
 		struct rh_check_fault fault = lane_check(&run, lanes);
 		if (fault.position >= 0) {
 			lane_case_print(&is);
