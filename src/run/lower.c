@@ -81,23 +81,29 @@ static void make_device(struct lowering *to, struct lower_device *on, const stru
 	on->ahead.kind = -1;
 }
 
+int lower_lanes(struct lowering *to, int count, struct rh_lane lane)
+{
+	int first = to->lanes.lanes;
+	for (int i = 0; !to->rc && i < count; i++) {
+		int number = rh_lanes_add_lane(&to->lanes, lane);
+		to->rc = number < 0 ? number : 0;
+	}
+	return first;
+}
+
 static void make_lanes(struct lowering *to)
 {
-	int devices = to->options->devices, blocks = to->options->model->blocks, rc = 0;
-	for (int d = 0; rc >= 0 && d < devices; d++)
-		for (int s = 0; rc >= 0 && s < RH_STREAMS; s++)
-			rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){RH_QUEUE_STREAM, (enum rh_stream)s, d});
-	to->caller = rc = rc < 0 ? rc : rh_lanes_add_lane(&to->lanes, (struct rh_lane){.queue = RH_QUEUE_CALLER});
-	to->optimizer = to->caller + 1;
-	for (int i = 0; rc >= 0 && i <= 2 * blocks; i++)
-		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){.queue = RH_QUEUE_OPTIMIZER});
-	to->free = to->optimizer + 2 * blocks + 1;
-	for (int i = 0; rc >= 0 && i < devices * blocks; i++)
-		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){RH_QUEUE_STREAM, RH_STREAM_WEIGHTS, i / blocks});
-	to->links = to->options->boxes ? to->free + devices * blocks : -1;
-	for (int i = 0; rc >= 0 && to->options->boxes && i < LOWER_LINKS; i++)
-		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){.queue = i % 2 ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES, .owner = i / 2});
-	to->rc = to->rc ? to->rc : rc < 0 ? rc : 0;
+	int devices = to->options->devices, blocks = to->options->model->blocks;
+	for (int i = 0; i < devices * RH_STREAMS; i++)
+		(void)lower_lanes(to, 1, (struct rh_lane){RH_QUEUE_STREAM, (enum rh_stream)(i % RH_STREAMS), i / RH_STREAMS});
+	to->caller = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_CALLER});
+	to->optimizer = lower_lanes(to, 2 * blocks + 1, (struct rh_lane){.queue = RH_QUEUE_OPTIMIZER});
+	to->free = to->lanes.lanes;
+	for (int d = 0; d < devices; d++)
+		(void)lower_lanes(to, blocks, (struct rh_lane){RH_QUEUE_STREAM, RH_STREAM_WEIGHTS, d});
+	to->links = to->options->boxes ? to->lanes.lanes : -1;
+	for (int i = 0; to->options->boxes && i < LOWER_LINKS; i++)
+		(void)lower_lanes(to, 1, (struct rh_lane){.queue = i % 2 ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES, .owner = i / 2});
 }
 
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *to)
@@ -108,8 +114,7 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	*to = (struct lowering){.options = options, .left = {.block = -1}, .fold = {LOWER_NEVER, LOWER_NEVER}};
 	to->rc = ring_create(&to->ring);
 	make_lanes(to);
-	if (!to->rc)
-		to->rc = lower_drives_create(to, needs);
+	lower_drives_create(to, needs);
 	if (!to->rc)
 		to->rc = rh_boundaries_create(buffers, options->model->layers, limits->micro_batches, &to->boundaries);
 	to->lane = array(to, to->lanes.lanes, sizeof *to->lane);

@@ -227,6 +227,8 @@ struct lower_boundary {
 /* Lanes between this box and those beside it. */
 enum lower_link { LOWER_FROM_BELOW, LOWER_TO_BELOW, LOWER_FROM_ABOVE, LOWER_TO_ABOVE, LOWER_LINKS };
 
+/* So many lanes of this kind: the number of the first. */
+int lower_lanes(struct lowering *lowering, int count, struct rh_lane lane);
 /* So many positions, LOWER_NEVER each; NULL, and the fault in to->rc. */
 int64_t *lower_positions(struct lowering *to, int64_t count);
 /* The next command of this lane waits for this position (LOWER_NEVER: no wait). */
@@ -285,7 +287,7 @@ enum { LOWER_FOLD_ELEMENTS = 1 << 20 }; /* of the embedding's sum, at once */
  * lower_ring_filled   the copy to it; its WRITE, if it is to be reloaded
  * lower_ring_find     the buffer that a boundary is in when the program reads it
  * lower_read_ahead    reloads that have a buffer by now */
-int lower_drives_create(struct lowering *lowering, const struct rh_boundary_needs *needs) RH_MUST;
+void lower_drives_create(struct lowering *lowering, const struct rh_boundary_needs *needs);
 void lower_drives_destroy(struct lowering *lowering);
 int lower_drives_begin(struct lowering *lowering) RH_MUST;
 struct rh_place lower_page(struct lowering *lowering, int lane, int64_t step, struct rh_place page);

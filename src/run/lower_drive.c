@@ -10,19 +10,16 @@
 
 #include "core/alloc.h"
 
-int lower_drives_create(struct lowering *to, const struct rh_boundary_needs *needs)
+void lower_drives_create(struct lowering *to, const struct rh_boundary_needs *needs)
 {
 	struct lower_drives *drives = &to->drives;
-	int rc = 0;
-	int *const lane[] = {&drives->pages, &drives->reads, &drives->writes};
-	for (int i = 0; rc >= 0 && i < 3; i++)
-		*lane[i] = rc = rh_lanes_add_lane(
-		        &to->lanes, (struct rh_lane){.queue = lane[i] == &drives->writes ? RH_QUEUE_WRITES : RH_QUEUE_READS, .owner = i});
+	drives->pages = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_READS});
+	drives->reads = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_READS, .owner = 1});
+	drives->writes = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_WRITES, .owner = 2});
 	drives->down = needs->down;
 	drives->up = needs->up;
 	drives->copied = lower_positions(to, LOWER_FRAMES);
 	drives->reread = lower_positions(to, needs->records);
-	return rc < 0 ? rc : to->rc;
 }
 
 void lower_drives_destroy(struct lowering *to)

@@ -394,10 +394,10 @@ int rh_executor_finish(struct rh_executor *executor)
 	if (!rc)
 		rc = latest ? run_end(executor, 0) : await_slots(executor, place);
 	executor->dispatcher.is_ending = 0;
-	if (rc)
-		return rh_executor_abandon(executor, rc);
-	lower_output(&executor->lowering, executor->flight[place].step, first, executor->flight[place].count);
-	rc = dispatcher_take(executor, (int)place);
+	if (!rc) {
+		lower_output(&executor->lowering, executor->flight[place].step, first, executor->flight[place].count);
+		rc = dispatcher_take(executor, (int)place);
+	}
 	if (rc)
 		return rh_executor_abandon(executor, rc);
 	sum_times(executor, place);
