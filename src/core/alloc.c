@@ -1,6 +1,7 @@
 #include "core/alloc.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +57,33 @@ char *rh_strdup(const char *text)
 void rh_free(void *memory)
 {
 	free(memory);
+}
+
+struct rh_region_part {
+	struct rh_region_part *before;
+	_Alignas(max_align_t) char memory[];
+};
+
+void *rh_region_take(struct rh_region *region, int64_t count, size_t size)
+{
+	RH_ASSERT(count >= 0);
+	struct rh_region_part *part = region->rc ? NULL : rh_alloc(1, sizeof *part + (size_t)count * size);
+	if (!part) {
+		region->rc = -ENOMEM;
+		return NULL;
+	}
+	part->before = region->latest;
+	region->latest = part;
+	return part->memory;
+}
+
+void rh_region_free(struct rh_region *region)
+{
+	for (struct rh_region_part *part = region->latest, *before; part; part = before) {
+		before = part->before;
+		rh_free(part);
+	}
+	*region = (struct rh_region){0};
 }
 
 /* jemalloc's, where the program is linked with it. */

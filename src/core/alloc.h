@@ -16,6 +16,15 @@ int rh_grow(void *array, size_t *capacity, size_t needed, size_t size) RH_MUST;
 char *rh_strdup(const char *text) RH_MUST;
 void rh_free(void *memory);
 
+/* Allocations that end together. All zero at first. */
+struct rh_region {
+	struct rh_region_part *latest;
+	int rc; /* of the first that failed */
+};
+/* Zeroed; NULL once one has failed. Only rh_region_free frees it. */
+void *rh_region_take(struct rh_region *region, int64_t count, size_t size) RH_MUST;
+void rh_region_free(struct rh_region *region);
+
 /* What was freed goes back to the system at once: after much was taken for a short time, before large memory is reserved. */
 void rh_alloc_return_freed(void);
 

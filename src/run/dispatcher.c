@@ -1,6 +1,5 @@
 #include "run/dispatcher.h"
 
-#include "core/alloc.h"
 #include "core/minmax.h"
 #include "run/dispatcher_internal.h"
 
@@ -264,7 +263,7 @@ static int lower_more(struct rh_executor *executor)
 			again |= lowering->on[d].last_slot >= (int64_t)lowering->next_slot &&
 			         (!head || head->is.position >= dispatcher->device[d].lowered);
 		}
-		rc = again ? has_slots_enough(executor, executor->program.slot[lowering->next_slot].device) : 0;
+		rc = again ? has_slots_enough(executor, lowering->program.slot[lowering->next_slot].device) : 0;
 		rc = rc || !again ? rc : run_lower_slot(executor, place);
 	}
 	dispatcher->is_lowering_later = rc > 0;
@@ -590,34 +589,28 @@ void dispatcher_rest(struct rh_executor *executor, int64_t before)
 
 /* ---- creation ---- */
 
-static int create_stream(struct rh_device *device, int streams, struct dispatch_stream *out)
-{
-	out->seen = rh_alloc((size_t)streams, sizeof *out->seen);
-	int rc = out->seen ? 0 : -ENOMEM;
-	for (int i = 0; !rc && i < DISPATCH_EVENTS; i++)
-		rc = device->ops->event_create(device, RH_EVENT_HOST, &out->record[i].event);
-	return rc;
-}
-
 int dispatcher_create(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	int devices = executor->options.devices, lanes = executor->lowering.lanes.lanes, rc = 0;
-	dispatcher->lane = rh_alloc((size_t)lanes, sizeof *dispatcher->lane);
-	dispatcher->ready = rh_alloc((size_t)devices + 1, sizeof *dispatcher->ready);
-	for (int i = 0; dispatcher->ready && i <= devices; i++)
-		if (!(dispatcher->ready[i].lane = rh_alloc((size_t)(RH_STREAMS + 2 * executor->options.model->blocks + 1), sizeof(int))))
-			return -ENOMEM;
-	dispatcher->stream = rh_alloc((size_t)(devices * RH_STREAMS), sizeof *dispatcher->stream);
-	dispatcher->device = rh_alloc((size_t)devices, sizeof *dispatcher->device);
-	if (!dispatcher->lane || !dispatcher->ready || !dispatcher->stream || !dispatcher->device)
-		return -ENOMEM;
+	struct rh_region *memory = &executor->memory;
+	int devices = executor->options.devices, streams = devices * RH_STREAMS;
+	dispatcher->lane = rh_region_take(memory, executor->lowering.lanes.lanes, sizeof *dispatcher->lane);
+	dispatcher->ready = rh_region_take(memory, devices + 1, sizeof *dispatcher->ready);
+	dispatcher->stream = rh_region_take(memory, streams, sizeof *dispatcher->stream);
+	dispatcher->device = rh_region_take(memory, devices, sizeof *dispatcher->device);
+	for (int i = 0; !memory->rc && i <= devices; i++)
+		dispatcher->ready[i].lane = rh_region_take(memory, RH_STREAMS + 2 * executor->options.model->blocks + 1, sizeof(int));
+	for (int i = 0; !memory->rc && i < streams; i++)
+		dispatcher->stream[i].seen = rh_region_take(memory, streams, sizeof(int64_t));
+	int rc = memory->rc;
 	for (int d = 0; !rc && d < devices; d++) {
-		struct rh_device *device = executor->options.device[d];
 		dispatcher->device[d].lowered = -1;
 		executor->on[d].launched = &dispatcher->device[d].launched;
-		for (int s = 0; !rc && s < RH_STREAMS; s++)
-			rc = create_stream(device, devices * RH_STREAMS, &dispatcher->stream[lower_lane(d, (enum rh_stream)s)]);
+	}
+	for (int i = 0; !rc && i < streams * DISPATCH_EVENTS; i++) {
+		struct rh_device *device = executor->options.device[i / DISPATCH_EVENTS / RH_STREAMS];
+		struct dispatch_stream *stream = &dispatcher->stream[i / DISPATCH_EVENTS];
+		rc = device->ops->event_create(device, RH_EVENT_HOST, &stream->record[i % DISPATCH_EVENTS].event);
 	}
 	return rc ? rc : dispatcher_create_drives(executor);
 }
@@ -625,17 +618,8 @@ int dispatcher_create(struct rh_executor *executor)
 void dispatcher_destroy(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	int devices = executor->options.devices;
-	for (int i = 0; dispatcher->stream && i < devices * RH_STREAMS; i++) {
+	for (int i = 0; dispatcher->stream && i < executor->options.devices * RH_STREAMS; i++)
 		for (int e = 0; e < DISPATCH_EVENTS; e++)
 			rh_event_free(dispatcher->stream[i].record[e].event);
-		rh_free(dispatcher->stream[i].seen);
-	}
-	rh_free(dispatcher->stream);
-	rh_free(dispatcher->device);
-	for (int i = 0; dispatcher->ready && i <= devices; i++)
-		rh_free(dispatcher->ready[i].lane);
-	rh_free(dispatcher->ready);
-	rh_free(dispatcher->lane);
 	dispatcher_destroy_drives(dispatcher);
 }

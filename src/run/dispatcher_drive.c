@@ -5,8 +5,6 @@
  *   in its lane --submit_ready--> submitted --queue: run_job--> ended --end_jobs--> done: `sequence` is set */
 #include "run/dispatcher_internal.h"
 
-#include "core/alloc.h"
-
 static int is_busy(const struct dispatch_drive *drive)
 {
 	return drive->done < drive->submitted;
@@ -178,8 +176,8 @@ static int drive_create(struct rh_executor *executor, int capacity, int64_t byte
 	out->capacity = capacity;
 	out->bytes = bytes;
 	out->updater = executor->options.updater;
-	out->job = rh_alloc((size_t)capacity, sizeof *out->job);
-	int rc = out->job ? 0 : -ENOMEM;
+	out->job = rh_region_take(&executor->memory, capacity, sizeof *out->job);
+	int rc = executor->memory.rc;
 	if (!rc)
 		rc = device->ops->host_queue ? device->ops->host_queue(device, &out->queue)
 		                             : rh_host_thread_open(capacity + 1, &out->queue);
@@ -195,7 +193,7 @@ int dispatcher_create_drives(struct rh_executor *executor)
 	struct dispatch_drive *drive = executor->dispatcher.drive;
 	const struct lower_drives *lowered = &executor->lowering.drives;
 	struct rh_space *of_weights = rh_store_options(executor->options.store)->space, *of_boundaries = executor->options.space;
-	int64_t page = executor->options.page_bytes, boundary = executor->needs.bytes_each;
+	int64_t page = executor->options.page_bytes, boundary = executor->lowering.limits.boundaries.bytes_each;
 	drive[DISPATCH_PAGES].lane = lowered->pages;
 	drive[DISPATCH_READS].lane = lowered->reads;
 	drive[DISPATCH_WRITES].lane = lowered->writes;
@@ -217,6 +215,5 @@ void dispatcher_destroy_drives(struct run_dispatcher *dispatcher)
 		if (drive->queue)
 			drive->queue->ops->destroy(drive->queue);
 		rh_space_io_destroy(drive->io);
-		rh_free(drive->job);
 	}
 }

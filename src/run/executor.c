@@ -16,23 +16,23 @@ enum {
 	EVENT_BYTES = 112 /* a CPU device's event, and a pointer to it */
 };
 
-struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
+static struct rh_dispatch dispatch_of(const struct rh_executor_options *options)
 {
-	return (struct rh_dispatch){.model = options->model,
-	                            .plan = options->plan,
-	                            .schedule = options->schedule,
-	                            .devices = options->devices,
-	                            .train_micro_batches = options->train_micro_batches,
-	                            .train_round = options->train_round,
-	                            .infer_round = rh_boundary_infer_round(options->infer_round, options->spills_boundaries,
-	                                                                   options->spare_boundaries),
-	                            .admission_limit = options->admission_limit,
-	                            .boxes = options->boxes};
+	return (struct rh_dispatch){
+	        .model = options->model,
+	        .plan = options->plan,
+	        .schedule = options->schedule,
+	        .devices = options->devices,
+	        .train_micro_batches = options->train_micro_batches,
+	        .train_round = options->train_round,
+	        .infer_round = rh_boundary_infer_round(options->infer_round, options->spills_boundaries, options->spare_boundaries),
+	        .admission_limit = options->admission_limit,
+	        .boxes = options->boxes};
 }
 
 static int boundary_needs(const struct rh_executor_options *options, struct rh_boundary_needs *out)
 {
-	const struct rh_boundary_run run = {.dispatch = run_dispatch(options),
+	const struct rh_boundary_run run = {.dispatch = dispatch_of(options),
 	                                    .infer_micro_batches = options->infer_micro_batches,
 	                                    .spare = options->spare_boundaries,
 	                                    .spills = options->spills_boundaries,
@@ -43,7 +43,7 @@ static int boundary_needs(const struct rh_executor_options *options, struct rh_b
 /* Steps whose micro-batches have places at once; 1 where steps are flushed. */
 static int64_t steps_held(const struct rh_executor_options *options)
 {
-	const struct rh_dispatch dispatch = run_dispatch(options);
+	const struct rh_dispatch dispatch = dispatch_of(options);
 	return rh_dispatch_is_local(&dispatch) ? rh_boundary_steps_held(&dispatch) : run_flights(options);
 }
 
@@ -130,7 +130,7 @@ static int64_t lane_bytes(const struct rh_executor_options *options)
 	int64_t train = options->train_micro_batches, infer = options->infer_micro_batches;
 	if (rh_schedule_is_roundpipe(options->schedule))
 		train = rh_min(train, options->train_round);
-	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, run_dispatch(options).infer_round)), 1);
+	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, dispatch_of(options).infer_round)), 1);
 	int64_t commands = rh_max(dispatch_slots(options) * slot_commands(options, 1),
 	                          (AHEAD + DISPATCH_LAUNCHES / (LEAST_LAUNCHES * long_slot)) * slot_commands(options, long_slot));
 	int64_t chunks = 2 * options->devices * (commands / RING_CHUNK + 1) + options->model->blocks;
@@ -178,10 +178,10 @@ int rh_executor_take_space(struct rh_executor_options *options)
 }
 
 /* Of one upload or download, at most the room for weights. */
-static size_t pieces_most(const struct rh_executor_options *options)
+static int64_t pieces_most(const struct rh_executor_options *options)
 {
 	int64_t bytes = rh_max(options->plan->weight_bytes, options->plan->rounded_bytes);
-	return (size_t)rh_transfer_pieces_most(piece_limits(options), bytes, 2 * options->model->blocks, (int)gaps_most(options));
+	return rh_transfer_pieces_most(piece_limits(options), bytes, 2 * options->model->blocks, (int)gaps_most(options));
 }
 
 /* What each step in flight needs of its own. */
@@ -224,7 +224,7 @@ static int device_create(struct rh_executor *executor, int index)
 	const struct rh_model *model = options->model;
 	struct rh_device *device = options->device[index];
 	struct run_device *out = &executor->on[index];
-	size_t blocks = (size_t)model->blocks;
+	int blocks = model->blocks;
 	void *base;
 	*out = (struct run_device){.device = device, .executor = executor, .index = index, .stage_weights = -1};
 	int rc = device->ops->reserve(device, options->plan->device_bytes, &base);
@@ -233,20 +233,20 @@ static int device_create(struct rh_executor *executor, int index)
 	if (rc)
 		return rc;
 	cut_memory(options->plan, base, out);
+	struct rh_region *memory = &executor->memory;
 	out->emit = (struct rh_emit){.model = model,
 	                             .launch = issue_launch,
 	                             .sink = out,
 	                             .arena = &out->arena,
 	                             .seed = options->seed,
-	                             .weights = rh_alloc(blocks, sizeof *out->emit.weights),
-	                             .gradient = rh_alloc(blocks, sizeof *out->emit.gradient),
+	                             .weights = rh_region_take(memory, blocks, sizeof *out->emit.weights),
+	                             .gradient = rh_region_take(memory, blocks, sizeof *out->emit.gradient),
 	                             .cache = out->emit.cache,
 	                             .cache_rows = options->cache_rows};
-	out->downloaded = rh_alloc(blocks, sizeof(struct rh_event *));
-	out->uploaded = rh_alloc(blocks, sizeof(struct rh_event *));
-	if (!out->emit.weights || !out->emit.gradient || !out->downloaded || !out->uploaded)
-		return -ENOMEM;
-	for (int b = 0; !rc && b < model->blocks; b++) {
+	out->downloaded = rh_region_take(memory, blocks, sizeof(struct rh_event *));
+	out->uploaded = rh_region_take(memory, blocks, sizeof(struct rh_event *));
+	rc = memory->rc;
+	for (int b = 0; !rc && b < blocks; b++) {
 		if (model->block[b].trainable)
 			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->downloaded[b]);
 		if (!rc && model->block[b].trainable && options->stale)
@@ -264,10 +264,6 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 		rh_event_free(on->downloaded[b]);
 	for (int b = 0; on->uploaded && b < blocks; b++)
 		rh_event_free(on->uploaded[b]);
-	rh_free(on->downloaded);
-	rh_free(on->uploaded);
-	rh_free(on->emit.weights);
-	rh_free(on->emit.gradient);
 	rh_stage_state_free(&on->state);
 }
 
@@ -279,14 +275,28 @@ static int reserve(const struct rh_executor_options *options, int64_t bytes, con
 	return rh_host_reserve_near(options->device, options->devices, bytes, what, out);
 }
 
+static int lanes_create(struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	struct lower_limits limits = {.dispatch = dispatch_of(options),
+	                              .micro_batches = staged_micro_batches(options),
+	                              .steps_held = steps_held(options),
+	                              .gaps = gaps_most(options),
+	                              .pieces = piece_limits(options),
+	                              .most_pieces = pieces_most(options)};
+	int rc = boundary_needs(options, &limits.boundaries);
+	return rc ? rc : lower_create(options, &limits, &executor->lowering);
+}
+
 static int host_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_plan *plan = options->plan;
-	int rc = boundary_needs(options, &executor->needs);
-	const struct rh_boundary_needs needs = executor->needs;
-	if (!rc)
-		rc = reserve(options, needs.count * needs.bytes_each, "boundary activations", &executor->boundary_memory);
+	const struct lower_limits *limits = &executor->lowering.limits;
+	struct rh_region *memory = &executor->memory;
+	int64_t blocks = options->model->blocks, places = limits->micro_batches;
+	int rc = reserve(options, limits->boundaries.count * limits->boundaries.bytes_each, "boundary activations",
+	                 &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve_near(options->device, options->devices, micro_memory_bytes(options), "staging of micro-batches",
 		                          &executor->micro_memory);
@@ -294,46 +304,23 @@ static int host_create(struct rh_executor *executor)
 		rc = reserve(options, LOWER_FRAMES * options->page_bytes, "pages of weights on NVMe", &executor->frame_memory);
 	if (rc)
 		return rc;
-	executor->micro_batches = staged_micro_batches(options);
-	executor->steps_held = steps_held(options);
 	executor->flights = run_flights(options);
-	size_t blocks = (size_t)options->model->blocks;
-	executor->batch = rh_alloc((size_t)executor->micro_batches, sizeof *executor->batch);
-	executor->loss_scale = rh_alloc((size_t)executor->steps_held, sizeof *executor->loss_scale);
-	executor->micro = rh_alloc((size_t)executor->micro_batches, sizeof *executor->micro);
-	executor->result = rh_alloc((size_t)executor->micro_batches, sizeof *executor->result);
-	executor->uploading = rh_alloc(blocks * (size_t)options->devices, sizeof(struct rh_event *));
-	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
-	if (run_versions_create(executor))
-		return -ENOMEM;
-	executor->version = rh_alloc(blocks, sizeof *executor->version);
-	executor->arriving = rh_alloc(blocks, sizeof *executor->arriving);
-	if (!executor->batch || !executor->loss_scale || !executor->micro || !executor->result || !executor->uploading ||
-	    !executor->offset || !executor->version || !executor->arriving)
-		return -ENOMEM;
+	executor->loss_scale = rh_region_take(memory, limits->steps_held, sizeof *executor->loss_scale);
+	executor->micro = rh_region_take(memory, places, sizeof *executor->micro);
+	executor->result = rh_region_take(memory, places, sizeof *executor->result);
+	executor->uploading = rh_region_take(memory, blocks * options->devices, sizeof(struct rh_event *));
+	executor->offset = rh_region_take(memory, 2 * blocks, sizeof *executor->offset);
+	executor->version = rh_region_take(memory, blocks, sizeof *executor->version);
+	executor->arriving = rh_region_take(memory, blocks, sizeof *executor->arriving);
+	if (memory->rc)
+		return memory->rc;
 	for (int i = 0; i < 2; i++)
 		executor->fold[i] = rh_arena_take(&executor->micro_memory, fold_elements(options) * 4);
-	for (int64_t m = 0; m < executor->micro_batches; m++) {
+	for (int64_t m = 0; m < places; m++) {
 		executor->micro[m] = rh_arena_take(&executor->micro_memory, plan->micro_bytes);
 		executor->result[m] = rh_arena_take(&executor->micro_memory, plan->result_bytes);
 	}
 	return 0;
-}
-
-static int lanes_create(struct rh_executor *executor)
-{
-	const struct rh_executor_options *options = &executor->options;
-	const struct lower_limits limits = {.micro_batches = executor->micro_batches,
-	                                    .gaps = gaps_most(options),
-	                                    .pieces = pieces_most(options),
-	                                    .boundaries = executor->needs};
-	int rc = lower_create(options, &limits, &executor->lowering);
-	executor->lowering.batch = executor->batch;
-	executor->lowering.program = &executor->program;
-	executor->lowering.pieces = executor->pieces;
-	executor->lowering.steps_held = executor->steps_held;
-	executor->lowering.of_forward = rh_store_options(options->store)->stash ? executor->versions.of_forward : NULL;
-	return rc ? rc : dispatcher_create(executor);
 }
 
 static int copies_create(struct rh_executor *executor)
@@ -342,7 +329,7 @@ static int copies_create(struct rh_executor *executor)
 	struct rh_host_copies_options copies = {.device = options->device,
 	                                        .devices = options->devices,
 	                                        .has_staging = options->registers,
-	                                        .piece_bytes = executor->pieces.most,
+	                                        .piece_bytes = executor->lowering.limits.pieces.most,
 	                                        .area = {[RH_HOST_BOUNDARIES] = executor->boundary_memory,
 	                                                 [RH_HOST_MICRO] = executor->micro_memory,
 	                                                 [RH_HOST_FRAMES] = executor->frame_memory},
@@ -357,26 +344,31 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	struct rh_executor *executor = rh_alloc(1, sizeof *executor);
 	if (!executor)
 		return -ENOMEM;
-	const struct rh_dispatch dispatch = run_dispatch(options);
 	executor->options = *options;
-	executor->pieces = piece_limits(options);
-	executor->on = rh_alloc((size_t)options->devices, sizeof *executor->on);
-	int rc = executor->on ? 0 : -ENOMEM;
+	executor->on = rh_region_take(&executor->memory, options->devices, sizeof *executor->on);
+	int rc = executor->memory.rc;
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = device_create(executor, d);
 	if (!rc)
-		rc = host_create(executor);
-	if (!rc)
 		rc = lanes_create(executor);
 	if (!rc)
+		rc = host_create(executor);
+	if (!rc)
+		rc = dispatcher_create(executor);
+	if (!rc)
 		rc = copies_create(executor);
-	if (!rc && options->updater && rh_dispatch_is_local(&dispatch))
-		rc = rh_updater_by_block(options->updater, executor->steps_held);
+	if (!rc && options->updater && rh_dispatch_is_local(&executor->lowering.limits.dispatch))
+		rc = rh_updater_by_block(options->updater, executor->lowering.limits.steps_held);
 	if (rc)
 		rh_executor_destroy(executor);
 	else
 		*out = executor;
 	return rc;
+}
+
+int64_t rh_executor_drift_bound(const struct rh_executor *executor)
+{
+	return rh_dispatch_drift_bound(&executor->lowering.limits.dispatch);
 }
 
 void rh_executor_destroy(struct rh_executor *executor)
@@ -389,22 +381,12 @@ void rh_executor_destroy(struct rh_executor *executor)
 	run_spans_drop(executor);
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], &executor->options);
-	rh_free(executor->on);
 	dispatcher_destroy(executor); /* drives first, which use all that follows */
 	rh_host_release(&executor->frame_memory);
 	lower_destroy(&executor->lowering);
 	rh_host_release(&executor->boundary_memory);
 	rh_host_release(&executor->micro_memory);
-	rh_free(executor->batch);
-	rh_free(executor->loss_scale);
-	rh_free(executor->micro);
-	rh_free(executor->result);
-	rh_free(executor->uploading);
-	rh_free(executor->offset);
-	rh_free(executor->version);
 	rh_free(executor->span);
-	run_versions_destroy(executor);
-	rh_free(executor->arriving);
-	rh_program_free(&executor->program);
+	rh_region_free(&executor->memory);
 	rh_free(executor);
 }

@@ -50,36 +50,25 @@ struct run_stretch {
 	int64_t until; /* no step begins from this one on */
 };
 
-/* versions.c */
-struct run_versions {
-	int64_t *of_forward; /* (micro_batches, layers): of the weights that the latest forward read */
-	int64_t *drift;      /* (micro_batches): the most of any layer, since its step began */
-	int64_t *unresolved; /* (layers): micro-batches in flight */
-};
-
 /* One run of a plan: its devices, what is lowered for them and in flight, the host memory that they share, and the books of its steps. More
  * than 20 members: every file of src/run works on it. */
 struct rh_executor {
 	struct rh_executor_options options;
+	struct rh_region memory; /* of arrays */
 	struct run_device *on;
 	struct lowering lowering;
 	struct run_dispatcher dispatcher;
 	struct rh_arena boundary_memory, micro_memory;
 	struct rh_arena frame_memory; /* of pages of weights on NVMe */
-	struct rh_boundary_needs needs;
 	struct rh_host_copies copies;
-	int64_t micro_batches;            /* that have a place in host staging */
-	float *fold[2];                   /* host staging for pieces of the embedding's sum */
-	char **micro, **result;           /* host staging, one of each a micro-batch */
-	int64_t *offset;                  /* scratch: [2*block+use] */
-	struct rh_transfer_limits pieces; /* how bulk is cut */
-	struct rh_program program;
-	int turn; /* of the round robin, over all steps */
-	/* Of steps that have places at once step k has place k mod `steps_held`, and its micro-batches lie from there *
-	 * options.train_micro_batches on. Of a stretch k counts its own steps; else all that begin, of which `flights` have places. */
-	struct rh_micro_batch *batch; /* (micro_batches) */
-	float *loss_scale;            /* (steps_held) */
-	int64_t steps_held, flights;
+	float *fold[2];         /* host staging for pieces of the embedding's sum */
+	char **micro, **result; /* host staging, one of each a micro-batch that has a place */
+	int64_t *offset;        /* scratch: [2*block+use] */
+	int turn;               /* of the round robin, over all steps */
+	/* Of steps that have places at once (lowering.limits.steps_held) step k has place k mod their number, and its micro-batches lie from
+	 * there * options.train_micro_batches on. Of a stretch k counts its own steps; else all that begin, of which `flights` have places. */
+	float *loss_scale; /* (steps_held) */
+	int64_t flights;
 	int64_t begun, finished, calls, inferred;
 	int goes_on;   /* weights of the next step may be on their way */
 	int64_t first; /* place of the step that is being enqueued; of a stretch's first: 0 */
@@ -91,7 +80,6 @@ struct rh_executor {
 	uint64_t *version;           /* (blocks): the store's when devices were given the block last */
 	atomic_int *arriving;        /* (blocks): a gradient is on its way through the staging */
 	struct run_stretch stretch;
-	struct run_versions versions;
 	int trains, is_stretch;
 	int64_t step;
 	struct rh_step_times times; /* of the latest step that was finished */
@@ -100,9 +88,6 @@ struct rh_executor {
 	struct run_span *span; /* whose times are still to be read off their events */
 	size_t spans, span_capacity;
 };
-
-/* What the executor's programs are made of. */
-struct rh_dispatch run_dispatch(const struct rh_executor_options *options);
 
 /* step.c: the program's next slot is lowered, for the step of this place, or passed over, where its step shall not be. 1: not yet, it would
  * begin a step whose place is taken. */
@@ -127,7 +112,7 @@ void run_collect_result(struct rh_executor *executor, int64_t place);
 /* A buffer of the host's for boundaries. */
 static inline char *run_boundary_memory(const struct rh_executor *executor, int buffer)
 {
-	return executor->boundary_memory.base + buffer * executor->needs.bytes_each;
+	return executor->boundary_memory.base + buffer * executor->lowering.limits.boundaries.bytes_each;
 }
 
 /* spans.c: a trace's spans of a device. Around a command; when all of them are over; when executor or trace are given up. */
@@ -139,17 +124,8 @@ void run_spans_drop(struct rh_executor *executor);
 /* step.c: steps that may be in flight, outside a stretch: 1, or RUN_FLIGHT. */
 int64_t run_flights(const struct rh_executor_options *options);
 
-/* versions.c: where stages update themselves. A stretch begins with nothing in flight; its slots are noted as they are lowered, `place`
- * being their first micro-batch's. */
-int run_versions_create(struct rh_executor *executor) RH_MUST;
-void run_versions_destroy(struct rh_executor *executor);
-void run_versions_begin(struct rh_executor *executor);
-void run_versions_note(struct rh_executor *executor, const struct rh_slot *slot, int64_t place);
-
 /* stretch.c: steps end as they can, and begin up to this one. */
 enum run_step { RUN_STEP_BEGUN, RUN_STEP_LATER, RUN_STEP_NONE };
 int run_stretch_reach(struct rh_executor *executor, int64_t step) RH_MUST;
-/* The slot is about to be lowered. */
-void run_stretch_note(struct rh_executor *executor, const struct rh_slot *slot);
 
 #endif

@@ -106,7 +106,8 @@ static char *host_address(const struct rh_executor *executor, struct rh_place pl
 	case RH_ROOM_HOST_WEIGHTS:
 		return (char *)(uintptr_t)rh_store_weights(store, place.number) + place.first;
 	case RH_ROOM_HOST_STASH:
-		return (char *)(uintptr_t)rh_store_kept(store, place.number % rh_store_blocks(store), place.number / rh_store_blocks(store)) +
+		return (char *)(uintptr_t)rh_store_kept(store, place.number % rh_store_blocks(store),
+		                                        place.number / rh_store_blocks(store)) +
 		       place.first;
 	case RH_ROOM_HOST_FRAME:
 		return executor->frame_memory.base + place.number * executor->options.page_bytes;
@@ -233,7 +234,7 @@ static void begin_emission(struct run_device *on, const struct rh_command *comma
 		return;
 	on->emit.step = (uint32_t)command->step;
 	on->emit.micro_batch = (uint32_t)command->micro_batch;
-	on->emit.shape = executor->batch[run_place(executor, command)].shape;
+	on->emit.shape = executor->lowering.batch[run_place(executor, command)].shape;
 	on->emit.micro = on->micro + command->at.micro * rh_align_up(plan->micro_bytes, RH_ALIGN);
 	on->emit.dropout = executor->trains ? executor->options.model->dropout : 0;
 	on->emit.loss_scale = run_loss_scale(executor, command);

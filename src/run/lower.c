@@ -40,18 +40,10 @@ struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_k
 
 int64_t *lower_positions(struct lowering *to, int64_t count)
 {
-	int64_t *position = rh_alloc((size_t)rh_max(count, 1), sizeof *position);
+	int64_t *position = rh_region_take(&to->memory, count, sizeof *position);
 	for (int64_t i = 0; position && i < count; i++)
 		position[i] = LOWER_NEVER;
-	to->rc = to->rc || position ? to->rc : -ENOMEM;
 	return position;
-}
-
-static void *array(struct lowering *to, int64_t count, size_t size)
-{
-	void *made = rh_alloc((size_t)rh_max(count, 1), size);
-	to->rc = to->rc || made ? to->rc : -ENOMEM;
-	return made;
 }
 
 static void make_ring(struct lowering *to, struct lower_ring *ring, int count)
@@ -61,13 +53,14 @@ static void make_ring(struct lowering *to, struct lower_ring *ring, int count)
 	ring->read = lower_positions(to, count);
 }
 
-static void make_device(struct lowering *to, struct lower_device *on, const struct lower_limits *limits)
+static void make_device(struct lowering *to, struct lower_device *on)
 {
 	const struct rh_plan *plan = to->options->plan;
+	const struct lower_limits *limits = &to->limits;
 	int64_t blocks = to->options->model->blocks;
 	on->weights.capacity = plan->weight_bytes;
 	on->weights.offset = lower_positions(to, blocks);
-	on->weights.generation = array(to, blocks, sizeof(int64_t));
+	on->weights.generation = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	on->weights.sent = lower_positions(to, blocks);
 	on->weights.end[0].freed = on->weights.end[1].freed = LOWER_NEVER;
 	make_ring(to, &on->boundary, plan->boundary_buffers);
@@ -76,8 +69,8 @@ static void make_device(struct lowering *to, struct lower_device *on, const stru
 	on->sums_read = on->sums_sent = on->rounded = on->rounded_sent = LOWER_NEVER;
 	on->up = lower_positions(to, limits->gaps);
 	on->down = lower_positions(to, limits->gaps);
-	on->download = array(to, 2 * blocks, sizeof *on->download);
-	on->piece = array(to, (int64_t)limits->pieces, sizeof *on->piece);
+	on->download = rh_region_take(&to->memory, 2 * blocks, sizeof *on->download);
+	on->piece = rh_region_take(&to->memory, limits->most_pieces, sizeof *on->piece);
 	on->ahead.kind = -1;
 }
 
@@ -108,73 +101,58 @@ static void make_lanes(struct lowering *to)
 
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *to)
 {
-	int64_t blocks = options->model->blocks, devices = options->devices;
+	int64_t blocks = options->model->blocks, devices = options->devices, places = limits->micro_batches;
 	const struct rh_boundary_needs *needs = &limits->boundaries;
 	const int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
-	*to = (struct lowering){.options = options, .left = {.block = -1}, .fold = {LOWER_NEVER, LOWER_NEVER}};
+	*to = (struct lowering){.options = options, .limits = *limits, .left = {.block = -1}, .fold = {LOWER_NEVER, LOWER_NEVER}};
 	to->rc = ring_create(&to->ring);
 	make_lanes(to);
 	lower_drives_create(to, needs);
 	if (!to->rc)
-		to->rc = rh_boundaries_create(buffers, options->model->layers, limits->micro_batches, &to->boundaries);
-	to->lane = array(to, to->lanes.lanes, sizeof *to->lane);
-	for (int i = 0; to->lane && i < to->lanes.lanes; i++)
-		to->lane[i].last = LOWER_NEVER;
-	to->on = array(to, devices, sizeof *to->on);
-	for (int64_t d = 0; to->on && d < devices; d++)
-		make_device(to, &to->on[d], limits);
-	to->block = array(to, blocks, sizeof *to->block);
-	for (int64_t b = 0; to->block && b < blocks; b++)
-		to->block[b] = (struct lower_block){.ready = LOWER_NEVER,
-		                                    .taken = LOWER_NEVER,
-		                                    .arrival = LOWER_NEVER,
-		                                    .uploads_over = LOWER_NEVER,
-		                                    .uploaded_step = LOWER_NEVER};
-	to->place = array(to, limits->micro_batches, sizeof *to->place);
-	for (int64_t p = 0; to->place && p < limits->micro_batches; p++)
-		to->place[p] = (struct lower_place){LOWER_NEVER, LOWER_NEVER, LOWER_NEVER, LOWER_NEVER};
+		to->rc = rh_boundaries_create(buffers, options->model->layers, places, &to->boundaries);
+	struct rh_region *memory = &to->memory;
+	to->batch = rh_region_take(memory, places, sizeof *to->batch);
+	to->lane = rh_region_take(memory, to->lanes.lanes, sizeof *to->lane);
+	to->on = rh_region_take(memory, devices, sizeof *to->on);
+	to->block = rh_region_take(memory, blocks, sizeof *to->block);
+	to->place = rh_region_take(memory, places, sizeof *to->place);
 	to->summed = lower_positions(to, 2 * blocks);
 	to->uploaded = lower_positions(to, blocks * devices);
-	to->micro_batches = limits->micro_batches;
-	to->computed = lower_positions(to, limits->micro_batches * devices);
+	to->computed = lower_positions(to, places * devices);
 	to->buffer_filled = lower_positions(to, needs->count);
 	to->buffer_read = lower_positions(to, needs->count * (devices + 1));
 	to->offset = lower_positions(to, 2 * blocks);
 	to->bytes = lower_positions(to, 2 * blocks);
 	to->load = lower_positions(to, limits->gaps);
-	to->piece = array(to, (int64_t)limits->pieces, sizeof *to->piece);
-	for (int64_t b = 0; b < blocks; b++)
+	to->piece = rh_region_take(memory, limits->most_pieces, sizeof *to->piece);
+	lower_versions_create(to);
+	for (int64_t d = 0; to->on && d < devices; d++)
+		make_device(to, &to->on[d]);
+	to->rc = to->rc ? to->rc : memory->rc;
+	if (to->rc)
+		return to->rc;
+	for (int i = 0; i < to->lanes.lanes; i++)
+		to->lane[i].last = LOWER_NEVER;
+	for (int64_t b = 0; b < blocks; b++) {
+		to->block[b] = (struct lower_block){.ready = LOWER_NEVER,
+		                                    .taken = LOWER_NEVER,
+		                                    .arrival = LOWER_NEVER,
+		                                    .uploads_over = LOWER_NEVER,
+		                                    .uploaded_step = LOWER_NEVER};
 		to->trainable += options->model->block[b].trainable != 0;
-	to->expected = to->trainable;
-	return to->rc;
-}
-
-static void free_device(struct lower_device *on)
-{
-	rh_free(on->weights.offset);
-	rh_free(on->weights.generation);
-	rh_free(on->weights.sent);
-	struct lower_ring *const rings[] = {&on->boundary, &on->micro, &on->result};
-	for (int i = 0; i < 3; i++) {
-		rh_free(rings[i]->freed);
-		rh_free(rings[i]->read);
 	}
-	rh_free(on->up);
-	rh_free(on->down);
-	rh_free(on->download);
-	rh_free(on->piece);
+	for (int64_t p = 0; p < places; p++)
+		to->place[p] = (struct lower_place){LOWER_NEVER, LOWER_NEVER, LOWER_NEVER, LOWER_NEVER};
+	to->expected = to->trainable;
+	return 0;
 }
 
 void lower_destroy(struct lowering *to)
 {
-	for (int d = 0; to->on && d < to->options->devices; d++)
-		free_device(&to->on[d]);
 	for (int i = 0; to->lane && i < to->lanes.lanes; i++)
 		rh_free(to->lane[i].pending.wait);
-	void *const arrays[] = {to->lane,          to->on,          to->block,  to->place, to->summed, to->uploaded, to->computed,
-	                        to->buffer_filled, to->buffer_read, to->offset, to->bytes, to->load,   to->piece};
-	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-		rh_free(arrays[i]);
+	rh_region_free(&to->memory);
+	rh_program_free(&to->program);
 	rh_boundaries_destroy(&to->boundaries);
 	lower_drives_destroy(to);
 	ring_destroy(&to->ring);
@@ -193,6 +171,7 @@ void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count
 			lower_await(to, to->caller, to->computed[place * to->options->devices + d], RH_WAIT_NEEDS);
 		to->place[place].input = lower_add(to, &command);
 		to->place[place].through = LOWER_NEVER;
+		to->versions.drift[place] = 0;
 	}
 }
 
@@ -220,14 +199,14 @@ void lower_begin(struct lowering *to, const struct lower_call *call)
 	to->makes_gradients = 0;
 	for (int d = 0; d < devices; d++)
 		to->on[d].last_slot = -1;
-	for (size_t i = to->program->slots; i-- > 0;) {
-		struct lower_device *on = &to->on[to->program->slot[i].device];
+	for (size_t i = to->program.slots; i-- > 0;) {
+		struct lower_device *on = &to->on[to->program.slot[i].device];
 		on->last_slot = on->last_slot < 0 ? (int64_t)i : on->last_slot;
 	}
 	for (int d = 0; d < devices; d++) {
 		const struct rh_slot *first = NULL;
-		for (size_t i = 0; to->on[d].ahead.kind >= 0 && !first && i < to->program->slots; i++)
-			first = to->program->slot[i].device == d ? &to->program->slot[i] : NULL;
+		for (size_t i = 0; to->on[d].ahead.kind >= 0 && !first && i < to->program.slots; i++)
+			first = to->program.slot[i].device == d ? &to->program.slot[i] : NULL;
 		lower_bulk_keep(to, d, first);
 	}
 	if (!to->rc)
@@ -246,13 +225,15 @@ static void send_left(struct lowering *to, int but)
 
 void lower_next_slot(struct lowering *to)
 {
-	const struct rh_slot *slot = &to->program->slot[to->next_slot++];
+	const struct rh_slot *slot = &to->program.slot[to->next_slot++];
 	struct lower_device *on = &to->on[slot->device];
 	struct lower_slot present = {.to = to, .on = on, .device = slot->device, .slot = slot, .step = to->call.step + slot->step};
 	RH_ASSERT(slot->count > 0);
 	if (rh_slot_makes_gradients(slot) && !to->makes_gradients && !to->call.is_local)
 		send_left(to, slot->device);
 	to->makes_gradients |= rh_slot_makes_gradients(slot);
+	if (to->call.is_local)
+		lower_versions_note(to, slot);
 	lower_slot(&present);
 	/* where stages update themselves, the next slot with these layers needs the update, whichever device it is on */
 	int updates = rh_slot_makes_gradients(slot) && slot->last_round;
@@ -266,8 +247,8 @@ void lower_ahead(struct lowering *to)
 	int devices = to->options->devices;
 	for (int d = 0; d < devices; d++) {
 		const struct rh_slot *first = NULL;
-		for (size_t i = 0; !first && i < to->program->slots; i++)
-			first = (to->program->slot[i].device + to->call.shift) % devices == d ? &to->program->slot[i] : NULL;
+		for (size_t i = 0; !first && i < to->program.slots; i++)
+			first = (to->program.slot[i].device + to->call.shift) % devices == d ? &to->program.slot[i] : NULL;
 		if (first)
 			lower_bulk_ahead(to, d, first);
 	}

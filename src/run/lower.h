@@ -6,6 +6,7 @@
 #ifndef RH_RUN_LOWER_H
 #define RH_RUN_LOWER_H
 
+#include "core/alloc.h"
 #include "offload/transfer.h"
 #include "run/executor.h"
 #include "run/ring.h"
@@ -113,14 +114,31 @@ struct lower_place {
 	int64_t through; /* its last command in this box; LOWER_NEVER until that is lowered */
 };
 
+/* Of stages that update themselves: updates that layers have had (lower_versions.c). */
+struct lower_versions {
+	int64_t *of_forward; /* (places, layers): when the micro-batch's forward read the layer */
+	int64_t *drift;      /* (places): the most of any layer between forward and backward, since the micro-batch came in */
+	int64_t *unresolved; /* (layers): micro-batches in flight */
+};
+
+/* What a whole run is lowered with. */
+struct lower_limits {
+	struct rh_dispatch dispatch;
+	int64_t micro_batches, steps_held; /* that have places at once: struct rh_executor */
+	int64_t gaps;                      /* micro-batches of a slot, at most */
+	struct rh_transfer_limits pieces;  /* how bulk is cut */
+	int64_t most_pieces;               /* of one upload or download */
+	struct rh_boundary_needs boundaries;
+};
+
 /* What the lowering carries from slot to slot and from call to call, and scratch. More than 20 members: the positions that later commands
  * may have to wait for, by who waits. */
 struct lowering {
 	const struct rh_executor_options *options;
-	const struct rh_micro_batch *batch; /* by place */
-	const struct rh_program *program;
-	struct rh_transfer_limits pieces;
-	int64_t steps_held;
+	struct lower_limits limits;
+	struct rh_region memory;
+	struct rh_micro_batch *batch; /* (places) */
+	struct rh_program program;
 	struct rh_lanes lanes; /* and of a recording (ring.keeps) all commands */
 	struct run_ring ring;
 	struct lower_lane *lane;
@@ -132,19 +150,18 @@ struct lowering {
 	int has_input_buffer;            /* the micro-batch that is lowered gave back the buffer of its input, and no other has since */
 	int64_t *buffer_filled;          /* of each of the host's buffers for boundaries: the latest command that wrote it */
 	int64_t *buffer_read;            /* (buffers, devices + 1): lower_buffer.c */
-	int64_t micro_batches;           /* places */
 	struct lower_call call;
 	size_t next_slot;
 	int rc;
 	struct lower_block *block;
 	struct lower_place *place;
-	const int64_t *of_forward; /* (places, layers): the generation that the latest forward read; NULL: there is no stash */
-	int64_t *summed;           /* [2 * block + use]: latest download of that sum */
-	int64_t *uploaded;         /* (blocks, devices): the last commands of lower_block.uploaded_step's upload */
-	int64_t *computed;         /* (places, devices): the latest computation with the micro-batch that has the place */
-	int trainable, expected;   /* blocks; those whose gradients of the step have not arrived */
-	int makes_gradients;       /* a slot of the step has been lowered that does */
-	int64_t fold[2];           /* the host's latest addition from each piece of staging */
+	struct lower_versions versions;
+	int64_t *summed;         /* [2 * block + use]: latest download of that sum */
+	int64_t *uploaded;       /* (blocks, devices): the last commands of lower_block.uploaded_step's upload */
+	int64_t *computed;       /* (places, devices): the latest computation with the micro-batch that has the place */
+	int trainable, expected; /* blocks; those whose gradients of the step have not arrived */
+	int makes_gradients;     /* a slot of the step has been lowered that does */
+	int64_t fold[2];         /* the host's latest addition from each piece of staging */
 	struct {
 		int device, block; /* -1: none */
 		int64_t first;     /* in the room of sums */
@@ -154,12 +171,6 @@ struct lowering {
 	struct rh_transfer_piece *piece;
 };
 
-struct lower_limits {
-	int64_t micro_batches; /* places */
-	int64_t gaps;          /* micro-batches of a slot, at most */
-	size_t pieces;         /* of one upload or download, at most */
-	struct rh_boundary_needs boundaries;
-};
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *out) RH_MUST;
 void lower_destroy(struct lowering *lowering);
 
@@ -174,7 +185,7 @@ void lower_output(struct lowering *lowering, int64_t step, int64_t first, int64_
 void lower_next_slot(struct lowering *lowering);
 static inline int lower_is_over(const struct lowering *lowering)
 {
-	return lowering->next_slot == lowering->program->slots;
+	return lowering->next_slot == lowering->program.slots;
 }
 static inline void lower_skip_slot(struct lowering *lowering)
 {
@@ -229,7 +240,7 @@ enum lower_link { LOWER_FROM_BELOW, LOWER_TO_BELOW, LOWER_FROM_ABOVE, LOWER_TO_A
 
 /* So many lanes of this kind: the number of the first. */
 int lower_lanes(struct lowering *lowering, int count, struct rh_lane lane);
-/* So many positions, LOWER_NEVER each; NULL, and the fault in to->rc. */
+/* So many positions, LOWER_NEVER each, of to->memory. */
 int64_t *lower_positions(struct lowering *to, int64_t count);
 /* The next command of this lane waits for this position (LOWER_NEVER: no wait). */
 void lower_await(struct lowering *lowering, int lane, int64_t position, enum rh_wait_for why);
@@ -311,5 +322,16 @@ void lower_buffer_read(struct lowering *lowering, const struct lower_boundary *b
 
 /* lower_slot.c */
 void lower_slot(struct lower_slot *slot);
+/* The place of the slot's first micro-batch. */
+static inline int64_t lower_first_place(const struct lowering *to, const struct rh_slot *slot)
+{
+	int64_t held = to->call.is_local ? slot->step % to->limits.steps_held : 0;
+	return to->call.first_place + held * to->options->train_micro_batches + slot->first;
+}
+
+/* lower_versions.c */
+void lower_versions_create(struct lowering *lowering);
+/* The slot of a stage that updates itself is about to be lowered. */
+void lower_versions_note(struct lowering *lowering, const struct rh_slot *slot);
 
 #endif

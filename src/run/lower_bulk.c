@@ -73,13 +73,12 @@ static int64_t wanted(const struct lower_slot *slot, int b)
 	const struct lowering *to = slot->to;
 	const struct rh_model *model = to->options->model;
 	const struct rh_slot *of = slot->slot;
-	if (!to->of_forward || of->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
+	if (!rh_store_options(to->options->store)->stash || of->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
 		return to->block[b].generation;
-	int64_t place = of->step % to->steps_held * to->options->train_micro_batches + of->first;
 	int l = of->lo;
 	while (model->layer[l].block[0] != b && model->layer[l].block[1] != b)
 		l++;
-	return to->of_forward[place * model->layers + l];
+	return to->versions.of_forward[lower_first_place(to, of) * model->layers + l];
 }
 
 static int is_there(const struct lower_slot *slot, int b, int64_t at)
@@ -182,7 +181,7 @@ static void send_in_gaps(struct lower_slot *slot)
 	struct lowering *to = slot->to;
 	const struct lower_device *on = slot->on;
 	int lane = lower_lane_of(slot, RH_STREAM_WEIGHTS), gap = -1;
-	int pieces = rh_transfer_lay(to->pieces, to->bytes, to->options->model->blocks, on->gaps, to->piece, to->load);
+	int pieces = rh_transfer_lay(to->limits.pieces, to->bytes, to->options->model->blocks, on->gaps, to->piece, to->load);
 	if (pieces)
 		await_room(slot, lane);
 	for (int p = 0, joined; p < pieces; p += joined) {
@@ -205,7 +204,7 @@ static void send_blocks(struct lower_slot *slot)
 		if (!to->bytes[b])
 			continue;
 		await_room(slot, lane);
-		int64_t most = comes_in_pages(to, b) ? to->pieces.most : to->bytes[b];
+		int64_t most = comes_in_pages(to, b) ? to->limits.pieces.most : to->bytes[b];
 		for (int64_t first = 0; first < to->bytes[b]; first += most)
 			send_piece(slot, lane, b, first, rh_min(to->bytes[b] - first, most));
 	}
@@ -399,13 +398,13 @@ static void lay_downloads(struct lower_slot *slot, int gaps)
 {
 	struct lower_device *on = slot->on;
 	struct lowering *to = slot->to;
-	int64_t total = 0, each = GAP_PIECES * to->pieces.most;
+	int64_t total = 0, each = GAP_PIECES * to->limits.pieces.most;
 	if (!on->downloads)
 		return;
 	for (int i = 0; i < on->downloads; i++)
 		total += to->bytes[i] = on->download[i].left = on->download[i].bytes;
 	gaps = (int)rh_min(gaps, (total + each - 1) / each);
-	on->pieces = rh_transfer_lay(to->pieces, to->bytes, on->downloads, gaps, on->piece, to->load);
+	on->pieces = rh_transfer_lay(to->limits.pieces, to->bytes, on->downloads, gaps, on->piece, to->load);
 	on->next_piece = 0;
 	lower_await(to, lower_lane_of(slot, RH_STREAM_GRADIENTS), on->rounded, RH_WAIT_NEEDS);
 }

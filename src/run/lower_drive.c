@@ -26,8 +26,6 @@ void lower_drives_destroy(struct lowering *to)
 {
 	struct lower_drives *drives = &to->drives;
 	rh_reloads_free(&drives->reloads);
-	rh_free(drives->copied);
-	rh_free(drives->reread);
 	rh_free(drives->written);
 }
 
@@ -59,12 +57,12 @@ int lower_drives_begin(struct lowering *to)
 	struct lower_drives *drives = &to->drives;
 	const struct rh_boundary_walk walk = {.plan = to->options->plan,
 	                                      .layers = to->options->model->layers,
-	                                      .program = to->program,
-	                                      .steps_held = to->steps_held,
+	                                      .program = &to->program,
+	                                      .steps_held = to->limits.steps_held,
 	                                      .step_micro_batches = to->options->train_micro_batches};
 	if (!drives->down)
 		return 0;
-	int rc = rh_reloads_find(&drives->reloads, &walk, to->micro_batches, drives->down);
+	int rc = rh_reloads_find(&drives->reloads, &walk, to->limits.micro_batches, drives->down);
 	rc = rc ? rc : rh_grow(&drives->written, &drives->written_capacity, drives->reloads.writes + 1, sizeof *drives->written);
 	for (size_t i = 0; !rc && i < drives->reloads.writes; i++)
 		drives->written[i].position = LOWER_NEVER;

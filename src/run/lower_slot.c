@@ -319,10 +319,12 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	struct lowering *to = slot->to;
 	const struct rh_slot *of = slot->slot;
 	const struct rh_executor_options *options = to->options;
-	int64_t held = to->call.is_local ? of->step % to->steps_held : 0, in_step = of->first + number;
-	int64_t place = to->call.first_place + held * options->train_micro_batches + in_step;
-	struct micro micro = {
-	        .slot = slot, .number = in_step, .place = place, .shape = &to->batch[place].shape, .is_last = number == of->count - 1};
+	int64_t place = lower_first_place(to, of) + number;
+	struct micro micro = {.slot = slot,
+	                      .number = of->first + number,
+	                      .place = place,
+	                      .shape = &to->batch[place].shape,
+	                      .is_last = number == of->count - 1};
 	micro.boundary_bytes = rh_boundary_bytes(options->model, micro.shape->tokens);
 	int reads = (of->lo > 0 || options->plan->is_fed) && of->kind != RH_SLOT_WEIGHT_GRADIENT;
 	to->has_input_buffer = 0;

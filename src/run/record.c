@@ -26,9 +26,10 @@ void rh_record_rooms(const struct rh_executor *executor, struct rh_check_options
 	                                 .devices = options->devices,
 	                                 .stale = options->stale,
 	                                 .crosses_rounds = rh_store_options(options->store)->crosses_rounds};
-	rh_check_rooms(out, executor->micro_batches);
-	out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){executor->needs.count, executor->needs.bytes_each};
-	out->room[RH_ROOM_RECORD] = (struct rh_check_room){executor->needs.records, executor->needs.bytes_each};
+	const struct rh_boundary_needs *needs = &executor->lowering.limits.boundaries;
+	rh_check_rooms(out, executor->lowering.limits.micro_batches);
+	out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){needs->count, needs->bytes_each};
+	out->room[RH_ROOM_RECORD] = (struct rh_check_room){needs->records, needs->bytes_each};
 	if (options->page_bytes)
 		out->room[RH_ROOM_HOST_FRAME] = (struct rh_check_room){LOWER_FRAMES, options->page_bytes};
 	out->room[RH_ROOM_HOST_FOLD] = (struct rh_check_room){2, LOWER_FOLD_ELEMENTS * 4};

@@ -10,14 +10,14 @@
 
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch)
 {
-	executor->batch[place] = *batch;
+	executor->lowering.batch[place] = *batch;
 	rh_micro_pack(batch, executor->micro[place]);
 }
 
 void run_collect_result(struct rh_executor *executor, int64_t place)
 {
 	const struct rh_executor_options *options = &executor->options;
-	const struct rh_micro_batch *batch = &executor->batch[place];
+	const struct rh_micro_batch *batch = &executor->lowering.batch[place];
 	if (!options->plan->feeds) /* else another box has them */
 		rh_result_unpack(options->model, batch, rh_executor_score_cols(options, executor->trains, &batch->shape),
 		                 executor->result[place]);
@@ -86,7 +86,7 @@ int rh_executor_joins(const struct rh_executor_options *options)
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
 {
 	/* what comes down through the staging is announced by its thread, which nobody waits for in the middle of a step */
-	return executor->flights > 1 && executor->copies.staging ? 1 : executor->steps_held;
+	return executor->flights > 1 && executor->copies.staging ? 1 : executor->lowering.limits.steps_held;
 }
 
 const char *rh_executor_unjoined(const struct rh_executor *executor)
@@ -108,7 +108,8 @@ static int flight_of(const struct rh_executor *executor, const struct rh_command
 
 static int64_t place_of_step(const struct rh_executor *executor, const struct rh_command *command)
 {
-	return executor->is_stretch ? (command->step - executor->step) % executor->steps_held : flight_of(executor, command);
+	return executor->is_stretch ? (command->step - executor->step) % executor->lowering.limits.steps_held
+	                            : flight_of(executor, command);
 }
 
 int64_t run_place(const struct rh_executor *executor, const struct rh_command *command)
@@ -170,15 +171,13 @@ int run_lower_slot(struct rh_executor *executor, int place)
 {
 	struct lowering *lowering = &executor->lowering;
 	int64_t number = (int64_t)lowering->next_slot;
-	int d = executor->program.slot[number].device;
-	int rc = executor->is_stretch ? run_stretch_reach(executor, executor->program.slot[number].step) : 0;
+	int d = lowering->program.slot[number].device;
+	int rc = executor->is_stretch ? run_stretch_reach(executor, lowering->program.slot[number].step) : 0;
 	if (rc == RUN_STEP_NONE)
 		lower_skip_slot(lowering); /* the order of the others holds without it */
 	if (rc)
 		return rc == RUN_STEP_NONE ? 0 : rc;
 	executor->dispatcher.device[d].lowered = next_position(executor);
-	if (executor->is_stretch)
-		run_stretch_note(executor, &executor->program.slot[number]);
 	lower_next_slot(lowering);
 	rc = dispatcher_take(executor, place);
 	if (!rc)
@@ -346,7 +345,7 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 {
 	const struct rh_executor_options *options = &executor->options;
 	struct rh_updater *updater = options->updater;
-	RH_ASSERT(count > 0 && count <= (executor->trains ? options->train_micro_batches : executor->micro_batches));
+	RH_ASSERT(count > 0 && count <= (executor->trains ? options->train_micro_batches : executor->lowering.limits.micro_batches));
 	executor->is_stretch = 0;
 	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
 		executor->turn = 0;
@@ -360,11 +359,12 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	                          .clips = executor->trains && updater && rh_updater_clips(updater)};
 	for (int64_t m = 0; m < count; m++)
 		run_stage_micro(executor, call.first_place + m, &batch[m]);
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	int turn = executor->turn, rc = rh_dispatch_call(&dispatch, executor->trains, count, &executor->turn, &executor->program);
+	struct lowering *lowering = &executor->lowering;
+	int turn = executor->turn,
+	    rc = rh_dispatch_call(&lowering->limits.dispatch, executor->trains, count, &executor->turn, &lowering->program);
 	call.shift = (executor->turn - turn + options->devices) % options->devices;
-	if (!rc && executor->program.instead[0])
-		rh_warn_once("%s; such steps run as looped-bfs", executor->program.instead);
+	if (!rc && lowering->program.instead[0])
+		rh_warn_once("%s; such steps run as looped-bfs", lowering->program.instead);
 	rh_store_throttle(options->store, options->throttled_threads);
 	if (!rc)
 		rc = run_begin(executor, &call);

@@ -4,7 +4,7 @@
 
 static int64_t first_place(const struct rh_executor *executor, int64_t step)
 {
-	return step % executor->steps_held * executor->options.train_micro_batches;
+	return step % executor->lowering.limits.steps_held * executor->options.train_micro_batches;
 }
 
 /* Its micro-batches are through, on whatever devices they were, and its gradients have been taken. 1, 0, or a device's fault. */
@@ -29,7 +29,7 @@ static int end_step(struct rh_executor *executor)
 	for (int64_t m = 0; !rc && m < stretch->is->micro_batches; m++)
 		run_collect_result(executor, first + m);
 	stretch->ended++;
-	return rc ? rc : stretch->is->end(stretch->is->context, step, &executor->versions.drift[first]);
+	return rc ? rc : stretch->is->end(stretch->is->context, step, &executor->lowering.versions.drift[first]);
 }
 
 static int begin_step(struct rh_executor *executor)
@@ -37,17 +37,16 @@ static int begin_step(struct rh_executor *executor)
 	struct run_stretch *stretch = &executor->stretch;
 	const struct rh_micro_batch *batch;
 	int64_t step = stretch->is->first_step + stretch->begun, first = first_place(executor, stretch->begun);
-	int rc = stretch->is->begin(stretch->is->context, step, &batch, &executor->loss_scale[stretch->begun % executor->steps_held]);
+	int rc = stretch->is->begin(stretch->is->context, step, &batch,
+	                            &executor->loss_scale[stretch->begun % executor->lowering.limits.steps_held]);
 	if (rc > 0) {
 		stretch->until = stretch->begun;
 		return 0;
 	}
 	if (rc)
 		return rc;
-	for (int64_t m = 0; m < stretch->is->micro_batches; m++) {
+	for (int64_t m = 0; m < stretch->is->micro_batches; m++)
 		run_stage_micro(executor, first + m, &batch[m]);
-		executor->versions.drift[first + m] = 0;
-	}
 	stretch->begun++;
 	lower_input(&executor->lowering, step, first, stretch->is->micro_batches);
 	return dispatcher_take(executor, 0);
@@ -60,24 +59,19 @@ int run_stretch_reach(struct rh_executor *executor, int64_t step)
 	while (!rc && stretch->ended < stretch->begun && (over = is_over(executor, stretch->ended)) > 0)
 		rc = end_step(executor);
 	while (!rc && over >= 0 && stretch->begun <= step && step < stretch->until) {
-		if (stretch->begun - stretch->ended == executor->steps_held)
+		if (stretch->begun - stretch->ended == executor->lowering.limits.steps_held)
 			return RUN_STEP_LATER;
 		rc = begin_step(executor);
 	}
 	return rc ? rc : over < 0 ? over : step < stretch->until ? RUN_STEP_BEGUN : RUN_STEP_NONE;
 }
 
-void run_stretch_note(struct rh_executor *executor, const struct rh_slot *slot)
-{
-	run_versions_note(executor, slot, first_place(executor, slot->step) + slot->first);
-}
-
 int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stretch *stretch)
 {
 	const struct rh_executor_options *options = &executor->options;
-	const struct rh_dispatch dispatch = run_dispatch(options);
+	const struct rh_dispatch *dispatch = &executor->lowering.limits.dispatch;
 	int64_t count = stretch->micro_batches;
-	RH_ASSERT(rh_dispatch_is_local(&dispatch) &&
+	RH_ASSERT(rh_dispatch_is_local(dispatch) &&
 	          (count == options->train_micro_batches || (count < options->train_micro_batches && stretch->steps == 1)));
 	executor->trains = executor->is_stretch = 1;
 	executor->first = 0;
@@ -87,8 +81,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	executor->stretch.until = stretch->steps;
 	const struct lower_call call = {
 	        .trains = 1, .is_local = 1, .step = stretch->first_step, .number = ++executor->calls, .micro_batches = count, .updates = 1};
-	int rc = rh_dispatch_stretch(&dispatch, count, stretch->steps, &executor->program);
-	run_versions_begin(executor);
+	int rc = rh_dispatch_stretch(dispatch, count, stretch->steps, &executor->lowering.program);
 	if (!rc)
 		rc = run_begin(executor, &call);
 	if (!rc)

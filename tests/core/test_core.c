@@ -12,6 +12,30 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Allocations of a region are apart and zero; one that fails is told once, and the others still end with the region. */
+static void test_region_holds_what_was_taken_until_it_ends(void **state)
+{
+	(void)state;
+	struct rh_region region = {0};
+	char *part[100];
+	for (int i = 0; i < 100; i++) {
+		part[i] = rh_region_take(&region, i, 3);
+		assert_non_null(part[i]);
+		for (int k = 0; k < 3 * i; k++)
+			assert_int_equal(part[i][k], 0);
+		memset(part[i], i + 1, (size_t)(3 * i));
+	}
+	for (int i = 1; i < 100; i++)
+		assert_true(part[i][0] == i + 1 && part[i][3 * i - 1] == i + 1);
+	rh_alloc_fail_nth(1);
+	assert_null(rh_region_take(&region, 1, 8));
+	assert_null(rh_region_take(&region, 1, 8)); /* it would fail no more: the fault stays */
+	assert_int_equal(region.rc, -ENOMEM);
+	rh_region_free(&region);
+	assert_true(!region.rc && !region.latest);
+	rh_error_clear();
+}
+
 static void test_float16_every_half_survives_the_round_trip(void **state)
 {
 	(void)state;
@@ -230,6 +254,7 @@ static void test_dir_make_flushes_the_parent_of_each_new_one(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_region_holds_what_was_taken_until_it_ends),
 	        cmocka_unit_test(test_float16_every_half_survives_the_round_trip),
 	        cmocka_unit_test(test_float16_rounding_equals_the_compilers),
 	        cmocka_unit_test(test_bf16_ties_go_to_even_and_away),

@@ -69,7 +69,7 @@ static void check_host_bytes(const struct rh_session *session)
 	assert_int_equal(session->plan.bytes.store, rh_host_round(store));
 	assert_int_equal(session->plan.bytes.boundaries,
 	                 rh_host_round(executor->boundary_memory.capacity) + rh_host_round(executor->micro_memory.capacity));
-	assert_int_equal(executor->needs.bytes_each, session->plan.stages.boundary_bytes);
+	assert_int_equal(executor->lowering.limits.boundaries.bytes_each, session->plan.stages.boundary_bytes);
 	/* the others were needed at once, but for one that was counted with what a micro-batch reads: that is free before it writes. Side by
 	 * side slots need no more */
 	if (executor->options.devices == 1)

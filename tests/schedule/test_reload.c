@@ -189,8 +189,7 @@ struct whole {
 	int records, needed;
 };
 
-static void walk_whole(const struct rh_boundary_run *run, const struct rh_program *program, int64_t held, int64_t count,
-                       struct whole *out)
+static void walk_whole(const struct rh_boundary_run *run, const struct rh_program *program, int64_t held, int64_t count, struct whole *out)
 {
 	struct rh_reloads counts = {0};
 	const struct rh_boundary_walk walk = {.plan = run->dispatch.plan,

@@ -1,0 +1,50 @@
+/* Stages that update themselves, slot by slot, as they are lowered: PACI's admission rule is asserted, and a micro-batch's drift is noted,
+ * the updates that a layer had between the micro-batch's forward and its backward (arXiv 2606.07881, equation 8). Which weights a command
+ * reads is settled here: it waits for the upload of the version that lowering counts (generation of struct lower_block). */
+#include "run/lower.h"
+
+#include "core/minmax.h"
+
+void lower_versions_create(struct lowering *to)
+{
+	int64_t layers = to->options->model->layers, places = to->limits.micro_batches;
+	to->versions.of_forward = rh_region_take(&to->memory, places * layers, sizeof(int64_t));
+	to->versions.drift = rh_region_take(&to->memory, places, sizeof(int64_t));
+	to->versions.unresolved = rh_region_take(&to->memory, layers, sizeof(int64_t));
+}
+
+/* How many updates a layer had so far; of a frozen one 0. All its trained blocks have as many. */
+static int64_t version_of(const struct lowering *to, int layer)
+{
+	const struct rh_model *model = to->options->model;
+	for (int i = 0; i < 2; i++) {
+		int block = model->layer[layer].block[i];
+		if (block >= 0 && model->block[block].trainable)
+			return to->block[block].generation;
+	}
+	return 0;
+}
+
+static void note_layer(struct lowering *to, const struct rh_slot *slot, int layer)
+{
+	const struct rh_dispatch *dispatch = &to->limits.dispatch;
+	int64_t *unresolved = &to->versions.unresolved[layer], first = lower_first_place(to, slot), version = version_of(to, layer);
+	int64_t most = rh_dispatch_admission_limit(dispatch, slot->stage) * (dispatch->boxes ? dispatch->boxes->unit : 1);
+	*unresolved += slot->kind == RH_SLOT_FORWARD ? slot->count : -slot->count;
+	RH_ASSERT(*unresolved >= 0 && *unresolved <= most);
+	for (int64_t place = first; place < first + slot->count; place++) {
+		int64_t *of_forward = &to->versions.of_forward[place * to->options->model->layers + layer];
+		if (slot->kind == RH_SLOT_FORWARD)
+			*of_forward = version;
+		RH_ASSERT(version - *of_forward <= rh_dispatch_drift_bound(dispatch));
+		to->versions.drift[place] = rh_max(to->versions.drift[place], version - *of_forward);
+	}
+}
+
+void lower_versions_note(struct lowering *to, const struct rh_slot *slot)
+{
+	const struct rh_plan *plan = to->options->plan;
+	int lowest = plan->backward_stages ? plan->backward[plan->backward_stages - 1].lo : slot->hi; /* frozen below: without a backward */
+	for (int l = slot->lo > lowest ? slot->lo : lowest; slot->kind != RH_SLOT_FUSED && l < slot->hi; l++)
+		note_layer(to, slot, l);
+}
