@@ -47,26 +47,21 @@ void check_fault(struct rh_check *check, int64_t other, const char *format, ...)
 {
 	struct rh_check_fault *fault = check->fault;
 	const struct rh_lanes *lanes = check->on;
+	char own[256], beside[256] = "", what[400];
 	va_list arguments;
 	if (check_failed(check))
 		return;
 	fault->position = check->command->position;
 	fault->other = other;
-	rh_command_describe(lanes, check->command, fault->text, sizeof fault->text);
-	size_t at = strlen(fault->text);
-	snprintf(fault->text + at, sizeof fault->text - at, ": ");
-	at = strlen(fault->text);
 	va_start(arguments, format);
-	vsnprintf(fault->text + at, sizeof fault->text - at, format, arguments);
+	vsnprintf(what, sizeof what, format, arguments);
 	va_end(arguments);
-	at = strlen(fault->text);
-	if (other < 0 || at + 8 > sizeof fault->text)
-		return;
-	snprintf(fault->text + at, sizeof fault->text - at, ": ");
+	rh_command_describe(lanes, check->command, own, sizeof own);
 	if (other >= lanes->first)
-		rh_command_describe(lanes, rh_command_at(lanes, other), fault->text + at + 2, sizeof fault->text - at - 2);
-	else
-		snprintf(fault->text + at + 2, sizeof fault->text - at - 2, "%lld", (long long)other);
+		rh_command_describe(lanes, rh_command_at(lanes, other), beside, sizeof beside);
+	else if (other >= 0)
+		snprintf(beside, sizeof beside, "%lld", (long long)other);
+	snprintf(fault->text, sizeof fault->text, "%s: %s%s%s", own, what, other >= 0 ? ": " : "", beside);
 }
 
 /* ---- what comes before what ---- */

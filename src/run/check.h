@@ -41,7 +41,7 @@ struct rh_check_call {
 
 struct rh_check_fault {
 	int64_t position, other; /* of the command at fault, and of the one that it is at odds with: -1: none. No fault: both -1 */
-	char text[768];          /* one line */
+	char text[1024];         /* one line */
 };
 
 struct rh_check;

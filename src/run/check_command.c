@@ -56,12 +56,15 @@ void check_put(struct rh_check *check, struct check_range range, const struct ch
 	check_leave(check, range, content);
 }
 
-/* ---- compute ---- */
-
-static int64_t boundary_bytes(const struct rh_check *check)
+static void need_or_put(struct rh_check *check, enum check_mode mode, struct check_range range, const struct check_content *content)
 {
-	return rh_boundary_bytes(model_of(check), check->command->tokens);
+	if (mode == CHECK_READS)
+		check_need(check, range, content);
+	else
+		check_put(check, range, content);
 }
+
+/* ---- compute ---- */
 
 static void need_micro(struct rh_check *check)
 {
@@ -69,16 +72,11 @@ static void need_micro(struct rh_check *check)
 	check_need(check, resolve(check, RH_ROOM_MICRO, check->command->at.micro, 0, 1), &micro);
 }
 
-static void need_boundary(struct rh_check *check, enum check_what what, int buffer, int layer)
+static void boundary(struct rh_check *check, enum check_mode mode, enum check_what what, int buffer, int layer)
 {
-	struct check_content boundary = of_micro_batch(check, what, layer);
-	check_need(check, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(check)), &boundary);
-}
-
-static void leave_boundary(struct rh_check *check, enum check_what what, int buffer, int layer)
-{
-	struct check_content boundary = of_micro_batch(check, what, layer);
-	check_put(check, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(check)), &boundary);
+	struct check_content content = of_micro_batch(check, what, layer);
+	int64_t bytes = rh_boundary_bytes(model_of(check), check->command->tokens);
+	need_or_put(check, mode, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, bytes), &content);
 }
 
 /* How many updates a block's weights have had that the command computes with. */
@@ -126,8 +124,6 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 			int sum = 2 * b + model->layer[l].use[which];
 			int64_t first = 4 * check->offset[sum];
 			struct check_range range = resolve(check, RH_ROOM_SUMS, sum, first, 4 * model->block[b].elements);
-			if (check_failed(check))
-				return;
 			struct check_content content = {.what = CHECK_SUM, .which = sum, .step = command->step, .base = first};
 			const struct check_content *is = check_first(&range);
 			content.micro_batch = added & PART_AT_ONCE ? command->micro_batch : is->micro_batch;
@@ -147,43 +143,38 @@ static struct check_range kept_range(struct rh_check *check, const struct rh_pla
 	return resolve(check, RH_ROOM_ARENA, ARENA_KEPT, 0, 1);
 }
 
-static struct check_content kept(const struct rh_check *check, struct check_range range, int depth)
+/* What the stage keeps, or defers, of its layers up, or down, to this one. */
+static struct check_content staged(const struct rh_check *check, enum check_what what, struct check_range range, int depth)
 {
-	struct check_content content = of_micro_batch(check, CHECK_KEPT, check->command->stage.lo);
+	struct check_content content = of_micro_batch(check, what, check->command->stage.lo);
 	content.depth = depth;
 	content.base = range.first;
 	return content;
 }
 
-/* The layers' own activations join those that the stage keeps. */
-static void keep(struct rh_check *check, struct check_range range)
+/* The command's layers, from one end to the other, join what there is of the stage's. */
+static void join(struct rh_check *check, enum check_what what, struct check_range range, int begin, int end)
 {
-	const struct rh_command *command = check->command;
-	if (check_failed(check))
-		return;
-	struct check_content before = kept(check, range, command->lo), after = kept(check, range, command->hi);
-	if (command->lo > command->stage.lo)
+	const struct rh_stage *stage = &check->command->stage;
+	struct check_content before = staged(check, what, range, begin), after = staged(check, what, range, end);
+	if (begin != (what == CHECK_KEPT ? stage->lo : stage->hi))
 		check_need(check, range, &before);
 	check_put(check, range, &after);
 }
 
-static void running(struct rh_check *check, enum check_what what, int layer, enum check_mode mode)
+static void running(struct rh_check *check, enum check_mode mode, enum check_what what, int layer)
 {
 	struct check_content content = of_micro_batch(check, what, layer);
-	struct check_range range = resolve(check, RH_ROOM_ARENA, ARENA_RUNNING, 0, 1);
-	if (mode == CHECK_READS)
-		check_need(check, range, &content);
-	else
-		check_put(check, range, &content);
+	need_or_put(check, mode, resolve(check, RH_ROOM_ARENA, ARENA_RUNNING, 0, 1), &content);
 }
 
 static void need_input(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	if (command->at.x >= 0)
-		need_boundary(check, CHECK_ACTIVATION, command->at.x, command->lo);
+		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->at.x, command->lo);
 	else if (command->lo > command->stage.lo)
-		running(check, CHECK_RUNNING, command->lo, CHECK_READS);
+		running(check, CHECK_READS, CHECK_RUNNING, command->lo);
 	else if (command->lo > 0 || check->options.plan->is_fed)
 		check_fault(check, -1, "has no input");
 }
@@ -200,8 +191,6 @@ static void leave_results(struct rh_check *check)
 static void go_on_with_cache(struct rh_check *check)
 {
 	struct check_content before = {.what = CHECK_CACHE, .step = check->command->step + 1}, after = before;
-	if (check_failed(check))
-		return;
 	struct check_range cache = check_resolve(check, &check->command->to);
 	after.step = check->command->step;
 	if (before.step < 0)
@@ -215,13 +204,13 @@ static void run_forward(struct rh_check *check)
 	need_input(check);
 	need_weights(check);
 	if (command->kind == RH_COMMAND_RECOMPUTE || command->to.room == RH_ROOM_SAVED)
-		keep(check, kept_range(check, &command->to));
+		join(check, CHECK_KEPT, kept_range(check, &command->to), command->lo, command->hi);
 	if (command->to.room == RH_ROOM_CACHE)
 		go_on_with_cache(check);
 	if (command->kind == RH_COMMAND_FORWARD && command->at.y >= 0)
-		leave_boundary(check, CHECK_ACTIVATION, command->at.y, command->hi);
+		boundary(check, CHECK_WRITES, CHECK_ACTIVATION, command->at.y, command->hi);
 	else
-		running(check, CHECK_RUNNING, command->hi, CHECK_WRITES);
+		running(check, CHECK_WRITES, CHECK_RUNNING, command->hi);
 	leave_results(check);
 	if (command->kind == RH_COMMAND_RECOMPUTE && ends_model(check)) /* the head's gradient is made with its loss; backward counts it */
 		add_to_sums(check, command->hi - 1, command->hi, 0);
@@ -231,20 +220,11 @@ static void need_gradient_above(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	if (command->at.dy >= 0)
-		need_boundary(check, CHECK_BOUNDARY_GRADIENT, command->at.dy, command->hi);
+		boundary(check, CHECK_READS, CHECK_BOUNDARY_GRADIENT, command->at.dy, command->hi);
 	else if (command->hi < command->stage.hi)
-		running(check, CHECK_RUNNING_GRADIENT, command->hi, CHECK_READS);
+		running(check, CHECK_READS, CHECK_RUNNING_GRADIENT, command->hi);
 	else if (!ends_model(check))
 		check_fault(check, -1, "has no gradient from above");
-}
-
-/* Put-off gradients of layers down to this one. */
-static struct check_content deferred_content(const struct rh_check *check, struct check_range range, int depth)
-{
-	struct check_content content = of_micro_batch(check, CHECK_DEFERRED, check->command->stage.lo);
-	content.depth = depth;
-	content.base = range.first;
-	return content;
 }
 
 static void run_backward(struct rh_check *check)
@@ -255,27 +235,17 @@ static void run_backward(struct rh_check *check)
 	need_weights(check);
 	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
 	if (reads_input && command->lo == command->stage.lo)
-		need_boundary(check, CHECK_ACTIVATION, command->at.x, command->lo);
+		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->at.x, command->lo);
 	struct check_range range = kept_range(check, &command->from);
-	if (!check_failed(check)) {
-		struct check_content content = kept(check, range, command->stage.hi);
-		check_need(check, range, &content);
-	}
+	struct check_content content = staged(check, CHECK_KEPT, range, command->stage.hi);
+	check_need(check, range, &content);
 	add_to_sums(check, command->lo, command->hi, puts_off ? PART_AT_ONCE : PART_AT_ONCE | PART_DEFERRED);
-	if (puts_off && !check_failed(check)) {
-		struct check_range deferred = check_resolve(check, &command->to);
-		if (check_failed(check))
-			return;
-		struct check_content before = deferred_content(check, deferred, command->hi),
-		                     after = deferred_content(check, deferred, command->lo);
-		if (command->hi < command->stage.hi)
-			check_need(check, deferred, &before);
-		check_put(check, deferred, &after);
-	}
+	if (puts_off)
+		join(check, CHECK_DEFERRED, check_resolve(check, &command->to), command->hi, command->lo);
 	if (command->at.dx >= 0)
-		leave_boundary(check, CHECK_BOUNDARY_GRADIENT, command->at.dx, command->lo);
+		boundary(check, CHECK_WRITES, CHECK_BOUNDARY_GRADIENT, command->at.dx, command->lo);
 	else if (command->lo > command->stage.lo)
-		running(check, CHECK_RUNNING_GRADIENT, command->lo, CHECK_WRITES);
+		running(check, CHECK_WRITES, CHECK_RUNNING_GRADIENT, command->lo);
 }
 
 static void run_weight_gradient(struct rh_check *check)
@@ -284,10 +254,10 @@ static void run_weight_gradient(struct rh_check *check)
 	struct check_range deferred = {0};
 	if (command->from.bytes || command->stage.lo < model_of(check)->layers - 1) /* of the head nothing is put off */
 		deferred = check_resolve(check, &command->from);
-	if (!deferred.piece || check_failed(check))
+	if (!deferred.piece)
 		return;
 	int depth = check_first(&deferred)->depth; /* of frozen layers below nothing was put off */
-	struct check_content content = deferred_content(check, deferred, depth < command->lo ? depth : command->lo);
+	struct check_content content = staged(check, CHECK_DEFERRED, deferred, depth < command->lo ? depth : command->lo);
 	check_need(check, deferred, &content);
 	add_to_sums(check, command->lo, command->hi, PART_DEFERRED);
 }
@@ -346,10 +316,8 @@ static void run_clear(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	struct check_content zero = {.what = CHECK_SUM, .which = command->to.number, .step = command->step, .base = command->to.first};
-	if (!check_is_sum(check, command->to.number) || command->to.room != RH_ROOM_SUMS) {
+	if (!check_is_sum(check, command->to.number) || command->to.room != RH_ROOM_SUMS)
 		check_fault(check, -1, "clears no sum");
-		return;
-	}
 	check_put(check, check_resolve(check, &command->to), &zero);
 }
 
@@ -365,8 +333,6 @@ static void run_round(struct rh_check *check)
 		return;
 	}
 	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
-	if (check_failed(check))
-		return;
 	int64_t base = check_first(&from)->base;
 	struct check_content whole = check_whole_sum(check, sum, base);
 	struct check_content rounded = check_gradient(check, sum / 2, to.first - (from.first - base) / 2);
@@ -381,13 +347,9 @@ static void run_host_add(struct rh_check *check)
 	if (!check_is_sum(check, 2 * b + 1))
 		return;
 	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
-	if (check_failed(check))
-		return;
 	int64_t element = rh_dtype_bytes(model_of(check)->dtype, 1), first = command->to.first / element;
 	struct rh_place head = {RH_ROOM_HOST_SUM, -1, 2 * b + 1, 4 * first, command->from.bytes};
 	struct check_range other = check_resolve(check, &head);
-	if (check_failed(check))
-		return;
 	struct check_content one = check_whole_sum(check, 2 * b, from.first - 4 * first), two = check_whole_sum(check, 2 * b + 1, 0);
 	struct check_content result = check_gradient(check, b, 0);
 	check_need(check, from, &one);
@@ -410,15 +372,9 @@ static void run_copy(struct rh_check *check)
 	const struct rh_command *command = check->command;
 	need_own_stream(check, &command->from);
 	need_own_stream(check, &command->to);
-	if (check_failed(check))
-		return;
 	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
-	if (check_failed(check))
-		return;
-	if (from.end - from.first != to.end - to.first) {
+	if (from.end - from.first != to.end - to.first)
 		check_fault(check, -1, "copies %lld bytes to %lld", (long long)(from.end - from.first), (long long)(to.end - to.first));
-		return;
-	}
 	check_touch(check, from, CHECK_READS);
 	check_touch(check, to, CHECK_WRITES);
 	check_carry(check, from, to);
@@ -435,12 +391,8 @@ static void run_message(struct rh_check *check)
 	struct check_range range = check_resolve(check, sends ? &command->from : &command->to);
 	if (queue != (sends ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES))
 		check_fault(check, -1, "is not on a link's lane for it");
-	if (sends) {
-		check_need(check, range, &content);
-		check_call_of(check, command->step)->sent++;
-	} else {
-		check_put(check, range, &content);
-	}
+	need_or_put(check, sends ? CHECK_READS : CHECK_WRITES, range, &content);
+	check_call_of(check, command->step)->sent += sends;
 }
 
 static void run_input(struct rh_check *check)
@@ -453,8 +405,6 @@ static void run_output(struct rh_check *check)
 {
 	struct check_content result = of_micro_batch(check, CHECK_RESULT, 0);
 	struct check_range range = check_resolve(check, &check->command->from);
-	if (check_failed(check))
-		return;
 	range.end = range.first + 1; /* what a micro-batch of fewer rows has not filled nobody reads */
 	check_need(check, range, &result);
 	check_call_of(check, check->command->step)->outputs++;
@@ -462,51 +412,29 @@ static void run_output(struct rh_check *check)
 
 void check_command(struct rh_check *check)
 {
+	static void (*const run[RH_COMMANDS])(struct rh_check *) = {[RH_COMMAND_FORWARD] = run_compute,
+	                                                            [RH_COMMAND_RECOMPUTE] = run_compute,
+	                                                            [RH_COMMAND_BACKWARD] = run_compute,
+	                                                            [RH_COMMAND_WEIGHT_GRADIENT] = run_compute,
+	                                                            [RH_COMMAND_CLEAR] = run_clear,
+	                                                            [RH_COMMAND_ROUND] = run_round,
+	                                                            [RH_COMMAND_COPY] = run_copy,
+	                                                            [RH_COMMAND_HOST_ADD] = run_host_add,
+	                                                            [RH_COMMAND_INPUT] = run_input,
+	                                                            [RH_COMMAND_OUTPUT] = run_output,
+	                                                            [RH_COMMAND_GRADIENT_ARRIVED] = check_update,
+	                                                            [RH_COMMAND_UPLOADS_OVER] = check_update,
+	                                                            [RH_COMMAND_NORM] = check_update,
+	                                                            [RH_COMMAND_WEIGHTS_READY] = check_update,
+	                                                            [RH_COMMAND_GRADIENT_TAKEN] = check_update,
+	                                                            [RH_COMMAND_READ] = run_copy,
+	                                                            [RH_COMMAND_WRITE] = run_copy,
+	                                                            [RH_COMMAND_SEND] = run_message,
+	                                                            [RH_COMMAND_RECEIVE] = run_message};
 	const struct rh_command *command = check->command;
 	int is_ahead = command->kind == RH_COMMAND_COPY || command->kind == RH_COMMAND_READ; /* of a step that never comes, perhaps */
-	if (!is_ahead && !check_call_of(check, command->step)) {
-		check_fault(check, -1, "is of a step that is not run");
-		return;
-	}
-	switch (command->kind) {
-	case RH_COMMAND_FORWARD:
-	case RH_COMMAND_RECOMPUTE:
-	case RH_COMMAND_BACKWARD:
-	case RH_COMMAND_WEIGHT_GRADIENT:
-		run_compute(check);
-		break;
-	case RH_COMMAND_CLEAR:
-		run_clear(check);
-		break;
-	case RH_COMMAND_ROUND:
-		run_round(check);
-		break;
-	case RH_COMMAND_HOST_ADD:
-		run_host_add(check);
-		break;
-	case RH_COMMAND_INPUT:
-		run_input(check);
-		break;
-	case RH_COMMAND_OUTPUT:
-		run_output(check);
-		break;
-	case RH_COMMAND_GRADIENT_ARRIVED:
-	case RH_COMMAND_UPLOADS_OVER:
-	case RH_COMMAND_NORM:
-	case RH_COMMAND_WEIGHTS_READY:
-	case RH_COMMAND_GRADIENT_TAKEN:
-		check_update(check);
-		break;
-	case RH_COMMAND_COPY:
-	case RH_COMMAND_READ:
-	case RH_COMMAND_WRITE:
-		run_copy(check);
-		break;
-	case RH_COMMAND_SEND:
-	case RH_COMMAND_RECEIVE:
-		run_message(check);
-		break;
-	default:
-		check_fault(check, -1, "is of a kind that the checker does not know");
-	}
+	if (command->kind >= RH_COMMANDS || (!is_ahead && !check_call_of(check, command->step)))
+		check_fault(check, -1, "is of a step that is not run, or of no kind");
+	else
+		run[command->kind](check);
 }

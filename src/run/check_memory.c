@@ -108,20 +108,10 @@ struct check_range check_resolve(struct rh_check *check, const struct rh_place *
 {
 	struct check_range range = {NULL, place->first, place->first + place->bytes};
 	const struct rh_check_room *room = &check->options.room[place->room];
-	int number = is_one_piece(place->room) ? 0 : place->number, device = 0;
-	if (place->room == RH_ROOM_NONE) {
-		check_fault(check, -1, "names no room");
-		return range;
-	}
-	if (is_of_device(place->room)) {
-		device = place->device;
-		if (device < 0 || device >= check->options.devices) {
-			check_fault(check, -1, "names device %d, of %d", device, check->options.devices);
-			return range;
-		}
-	}
-	if (number < 0 || number >= room->count) {
-		check_fault(check, -1, "names piece %d of a room of %d", number, room->count);
+	int number = is_one_piece(place->room) ? 0 : place->number, device = is_of_device(place->room) ? place->device : 0;
+	if (place->room == RH_ROOM_NONE || device < 0 || device >= check->options.devices || number < 0 || number >= room->count) {
+		check_fault(check, -1, "names room %d of device %d, of %d, and piece %d of a room of %d", (int)place->room, device,
+		            check->options.devices, number, room->count);
 		return range;
 	}
 	int piece = place->room == RH_ROOM_HOST_GRADIENT ? gradient_piece(check, number)
@@ -130,12 +120,11 @@ struct check_range check_resolve(struct rh_check *check, const struct rh_place *
 		range.first = 0;
 		range.end = 1;
 	}
-	if (range.first < 0 || range.end <= range.first || range.end > check->piece[piece].bytes) {
+	if (range.first >= 0 && range.first < range.end && range.end <= check->piece[piece].bytes)
+		range.piece = &check->piece[piece];
+	else
 		check_fault(check, -1, "names bytes %lld to %lld of a room of %lld", (long long)range.first, (long long)range.end,
 		            (long long)check->piece[piece].bytes);
-		return range;
-	}
-	range.piece = &check->piece[piece];
 	return range;
 }
 
@@ -171,13 +160,8 @@ void check_touch(struct rh_check *check, struct check_range range, enum check_mo
 		check->rc = rc;
 		return;
 	}
-	int lane = check->command->lane;
-	piece->access[piece->accesses++] = (struct check_access){.first = range.first,
-	                                                         .end = range.end,
-	                                                         .position = check->command->position,
-	                                                         .lane = lane,
-
-	                                                         .is_write = mode != CHECK_READS};
+	piece->access[piece->accesses++] =
+	        (struct check_access){range.first, range.end, check->command->position, check->command->lane, mode != CHECK_READS};
 }
 
 /* ---- what it holds ---- */
@@ -205,68 +189,40 @@ static size_t find_interval(const struct check_piece *piece, int64_t first)
 const struct check_content *check_first(const struct check_range *range)
 {
 	static const struct check_content nothing = {0};
-	size_t i = find_interval(range->piece, range->first);
-	return i < range->piece->intervals && range->piece->interval[i].first <= range->first ? &range->piece->interval[i].content
-	                                                                                      : &nothing;
+	const struct check_piece *piece = range->piece;
+	size_t i = piece ? find_interval(piece, range->first) : 0;
+	return piece && i < piece->intervals && piece->interval[i].first <= range->first ? &piece->interval[i].content : &nothing;
 }
 
 static const char *content_name(const struct check_content *content, char *text, size_t bytes)
 {
-	const long long step = content->step, m = content->micro_batch;
-	const int which = content->which;
-	switch (content->what) {
-	case CHECK_NOTHING:
-		snprintf(text, bytes, "nothing");
-		break;
-	case CHECK_WEIGHTS:
-		snprintf(text, bytes, "weights of block %d after %lld updates", which, step);
-		break;
-	case CHECK_SUM:
-		snprintf(text, bytes, "sum of block %d use %d, step %lld, of %lld and %lld micro-batches", which / 2, which % 2, step, m,
-		         (long long)content->deferred);
-		break;
-	case CHECK_GRADIENT:
-		snprintf(text, bytes, "gradient of block %d, step %lld", which, step);
-		break;
-	case CHECK_ACTIVATION:
-	case CHECK_RUNNING:
-		snprintf(text, bytes, "activation at layer %d, step %lld micro-batch %lld", which, step, m);
-		break;
-	case CHECK_BOUNDARY_GRADIENT:
-	case CHECK_RUNNING_GRADIENT:
-		snprintf(text, bytes, "gradient at layer %d, step %lld micro-batch %lld", which, step, m);
-		break;
-	case CHECK_MICRO:
-		snprintf(text, bytes, "micro-batch %lld of step %lld", m, step);
-		break;
-	case CHECK_RESULT:
-		snprintf(text, bytes, "results of micro-batch %lld, step %lld", m, step);
-		break;
-	case CHECK_KEPT:
-	case CHECK_DEFERRED:
-		snprintf(text, bytes, "%s of layers from %d to %d, step %lld micro-batch %lld",
-		         content->what == CHECK_KEPT ? "activations" : "put-off gradients", which, content->depth, step, m);
-		break;
-	case CHECK_MASTER:
-		snprintf(text, bytes, "master of block %d after %lld updates", which, step);
-		break;
-	case CHECK_CACHE:
-		snprintf(text, bytes, "keys and values of %lld calls", -step);
-		break;
-	case CHECK_ARRIVED:
-		snprintf(text, bytes, "that the gradient of block %d, step %lld, has arrived", which, step);
-		break;
-	case CHECK_SCALE:
-		snprintf(text, bytes, "norm of step %lld", step);
-		break;
-	}
+	static const char *const names[] = {[CHECK_NOTHING] = "nothing",
+	                                    [CHECK_WEIGHTS] = "weights of block",
+	                                    [CHECK_SUM] = "sum 2 * block + use =",
+	                                    [CHECK_GRADIENT] = "gradient of block",
+	                                    [CHECK_ACTIVATION] = "activation at layer",
+	                                    [CHECK_BOUNDARY_GRADIENT] = "gradient at layer",
+	                                    [CHECK_MICRO] = "micro-batch",
+	                                    [CHECK_RESULT] = "results",
+	                                    [CHECK_KEPT] = "activations of layers from",
+	                                    [CHECK_DEFERRED] = "deferred gradients of layers from",
+	                                    [CHECK_RUNNING] = "activation at layer",
+	                                    [CHECK_RUNNING_GRADIENT] = "gradient at layer",
+	                                    [CHECK_SCALE] = "norm",
+	                                    [CHECK_MASTER] = "master of block",
+	                                    [CHECK_CACHE] = "keys and values",
+	                                    [CHECK_ARRIVED] = "arrival of the gradient of block"};
+	int counts_updates = content->what == CHECK_WEIGHTS || content->what == CHECK_MASTER;
+	snprintf(text, bytes, "%s %d, %s %lld, micro-batch %lld (depth %d, %lld deferred)", names[content->what], content->which,
+	         counts_updates ? "updates" : "step", (long long)content->step, (long long)content->micro_batch, content->depth,
+	         (long long)content->deferred);
 	return text;
 }
 
 void check_find(struct rh_check *check, struct check_range range, const struct check_content *content)
 {
 	int64_t at = range.first;
-	char found[96], wanted[96];
+	char found[160], wanted[160];
 	if (check_failed(check))
 		return;
 	for (size_t i = find_interval(range.piece, at); at < range.end; i++) {

@@ -2,19 +2,20 @@
  * it was told of the gradient: these are pieces of RH_ROOM_NONE. */
 #include "run/check_internal.h"
 
-static struct check_range scale_range(const struct rh_check *check)
+/* The norm is piece 0. */
+static struct check_range own_piece(const struct rh_check *check, int number)
 {
-	return (struct check_range){check->piece + check->first_piece[RH_ROOM_NONE], 0, 1};
+	return (struct check_range){check->piece + check->first_piece[RH_ROOM_NONE] + number, 0, 1};
 }
 
 static struct check_range master_range(const struct rh_check *check, int b)
 {
-	return (struct check_range){check->piece + check->first_piece[RH_ROOM_NONE] + 1 + b, 0, 1};
+	return own_piece(check, 1 + b);
 }
 
 static struct check_range arrival_range(const struct rh_check *check, int b)
 {
-	return (struct check_range){check->piece + check->first_piece[RH_ROOM_NONE] + 1 + check->options.model->blocks + b, 0, 1};
+	return own_piece(check, 1 + check->options.model->blocks + b);
 }
 
 /* depth 1: it has been taken, too. */
@@ -47,8 +48,6 @@ static void run_arrived(struct rh_check *check, int b)
 {
 	struct check_content arrived = arrival(check, b, 0);
 	need_gradient(check, b);
-	if (check_failed(check))
-		return;
 	check_touch(check, arrival_range(check, b), CHECK_ANNOUNCES);
 	check_leave(check, arrival_range(check, b), &arrived);
 }
@@ -64,7 +63,7 @@ static void run_norm(struct rh_check *check)
 		if (model->block[b].trainable)
 			check_need(check, arrival_range(check, b), &arrived);
 	}
-	check_put(check, scale_range(check), &scale);
+	check_put(check, own_piece(check, 0), &scale);
 }
 
 /* The gradient as the optimizer knows it: arrived, not yet taken; with the norm of all where the step clips. */
@@ -74,7 +73,7 @@ static void need_arrived(struct rh_check *check, int b)
 	need_gradient(check, b);
 	check_need(check, arrival_range(check, b), &arrived);
 	if (check_call_of(check, check->command->step)->call.clips)
-		check_need(check, scale_range(check), &scale);
+		check_need(check, own_piece(check, 0), &scale);
 }
 
 /* Updates follow one another without a gap. */
@@ -83,7 +82,7 @@ static void update_master(struct rh_check *check, int b)
 	const struct rh_check_call *call = &check_call_of(check, check->command->step)->call;
 	struct check_content master = {
 	        .what = CHECK_MASTER, .which = b, .step = call->version >= 0 ? check->command->step : check->master[b]};
-	if (!check->master[b] && !master.step && !check_failed(check))
+	if (!check->master[b] && !master.step)
 		check_leave(check, master_range(check, b), &master);
 	check_need(check, master_range(check, b), &master);
 	master.step++;

@@ -138,13 +138,15 @@ static void test_commands_of_drives_and_links_are_held_to_their_contents_and_ord
 	assert_int_equal(found, waits);
 	make(&hand, bytes);
 	hand.lanes.command[COMMANDS + SEND].micro_batch = 0;
-	refuse(&run, &hand, "needs activation at layer 1, step 0 micro-batch 0, and finds activation at layer 1, step 0 micro-batch 1");
+	refuse(&run, &hand,
+	       "needs activation at layer 1, step 0, micro-batch 0 (depth 0, 0 deferred), and finds activation at layer 1, step 0, "
+	       "micro-batch 1");
 	make(&hand, bytes);
 	hand.lanes.command[SEND].block = RH_BOUNDARY_GRADIENT;
 	refuse(&run, &hand, "needs gradient at layer 1");
 	make(&hand, bytes);
 	hand.lanes.command[READ].from.number = 1;
-	refuse(&run, &hand, "names piece 1 of a room of 1");
+	refuse(&run, &hand, "and piece 1 of a room of 1");
 	make(&hand, bytes);
 	hand.lanes.command[WRITE].from.number = 2;
 	refuse(&run, &hand, "copies what nobody has written");
