@@ -4,6 +4,9 @@
 
 #include <stdint.h>
 
+struct rh_model;
+struct rh_trace;
+
 enum rh_watched { RH_WATCHED_UPDATE, RH_WATCHED_READ, RH_WATCHED_WRITE };
 
 struct rh_watch {
@@ -12,5 +15,12 @@ struct rh_watch {
 	void (*did)(void *context, enum rh_watched what, int block, int64_t bytes, double began_s, double ended_s);
 	void *context; /* did NULL: nobody listens */
 };
+
+/* A listener that adds the work to a trace, as the host's. context: a struct rh_watch_trace. */
+struct rh_watch_trace {
+	struct rh_trace *trace;
+	const struct rh_model *model; /* of the blocks */
+};
+void rh_watch_trace_did(void *context, enum rh_watched what, int block, int64_t bytes, double began_s, double ended_s);
 
 #endif

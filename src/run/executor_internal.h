@@ -82,8 +82,8 @@ struct rh_executor {
 	struct run_stretch stretch;
 	int trains, is_stretch;
 	int64_t step;
-	struct rh_step_times times; /* of the latest step that was finished */
-	struct rh_trace *trace;     /* NULL: none */
+	struct rh_step_times times;   /* of the latest step that was finished */
+	struct rh_watch_trace traced; /* trace NULL: none */
 	int64_t traced_step;
 	struct run_span *span; /* whose times are still to be read off their events */
 	size_t spans, span_capacity;

@@ -1,13 +1,10 @@
-/* A step's trace: what devices do, told by events, so that a run on a real device and one in virtual time leave the same trace; and what
- * the host does beside them, as the updater and the space tell it. */
+/* A step's trace: what devices do, told by events, so that a run on a real device and one in virtual time leave the same trace. */
 #include "core/alloc.h"
 #include "core/minmax.h"
 #include "observe/trace.h"
 #include "run/executor_internal.h"
 
 _Static_assert((int)RH_DEVICE_LANES == (int)RH_STREAMS && RH_STREAM_COMPUTE == 0, "a device's lanes in a trace are its streams");
-
-/* ---- devices ---- */
 
 static enum rh_span_kind span_kind(const struct rh_executor *executor, const struct rh_command *command)
 {
@@ -47,7 +44,7 @@ int run_span_begin(struct rh_executor *executor, const struct rh_command *comman
 {
 	struct run_span *span = &executor->dispatcher.stream[stream].span;
 	struct rh_device *device = executor->options.device[stream / RH_STREAMS];
-	if (!executor->trace)
+	if (!executor->traced.trace)
 		return 0;
 	int bulk = stream % RH_STREAMS == RH_STREAM_WEIGHTS || stream % RH_STREAMS == RH_STREAM_GRADIENTS;
 	int64_t bytes = rh_max(command->from.bytes, command->to.bytes) * (command->kind == RH_COMMAND_COPY);
@@ -63,7 +60,7 @@ int run_span_begin(struct rh_executor *executor, const struct rh_command *comman
 	                                    .hi = command->stage.hi,
 	                                    .micro_batch = bulk ? -1 : command->micro_batch,
 	                                    .bytes = bytes};
-	span->in_trace = rh_trace_add(executor->trace, &begun);
+	span->in_trace = rh_trace_add(executor->traced.trace, &begun);
 	if (!span->in_trace)
 		return 0;
 	int rc = device->ops->event_create(device, RH_EVENT_TIMED, &span->begin);
@@ -108,45 +105,13 @@ void run_spans_drop(struct rh_executor *executor)
 	executor->spans = 0;
 }
 
-/* ---- the host ---- */
-
-static int layer_of(const struct rh_model *model, int block)
-{
-	int l = 0;
-	while (l < model->layers - 1 && model->layer[l].block[0] != block && model->layer[l].block[1] != block)
-		l++;
-	return l;
-}
-
-static void did(void *context, enum rh_watched what, int block, int64_t bytes, double began_s, double ended_s)
-{
-	static const enum rh_span_kind kind[] = {
-	        [RH_WATCHED_UPDATE] = RH_SPAN_UPDATE, [RH_WATCHED_READ] = RH_SPAN_READ, [RH_WATCHED_WRITE] = RH_SPAN_WRITE};
-	static const enum rh_host_lane lane[] = {[RH_WATCHED_UPDATE] = RH_HOST_LANE_UPDATES,
-	                                         [RH_WATCHED_READ] = RH_HOST_LANE_READS,
-	                                         [RH_WATCHED_WRITE] = RH_HOST_LANE_WRITES};
-	struct rh_executor *executor = context;
-	struct rh_trace_span span = {.kind = kind[what],
-	                             .device = -1,
-	                             .lane = (int)lane[what],
-	                             .micro_batch = -1,
-	                             .bytes = bytes,
-	                             .begin_s = began_s,
-	                             .end_s = ended_s};
-	if (block >= 0) {
-		span.lo = layer_of(executor->options.model, block);
-		span.hi = span.lo + 1;
-	}
-	(void)rh_trace_add(executor->trace, &span);
-}
-
 void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int64_t step)
 {
 	const struct rh_executor_options *options = &executor->options;
-	struct rh_watch watch = {did, executor};
+	struct rh_watch watch = {rh_watch_trace_did, &executor->traced};
 	struct rh_space *space = rh_store_options(options->store)->space;
 	if (trace) { /* before anyone tells of anything */
-		executor->trace = trace;
+		executor->traced = (struct rh_watch_trace){trace, options->model};
 		executor->traced_step = step;
 	}
 	if (options->updater)
@@ -154,5 +119,5 @@ void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int
 	if (space)
 		rh_space_watch(space, trace ? &watch : NULL);
 	if (!trace)
-		executor->trace = NULL;
+		executor->traced.trace = NULL;
 }

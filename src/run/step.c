@@ -271,7 +271,7 @@ static int come_to_rest(struct rh_executor *executor, enum rest rest, int rc)
 static int goes_on(const struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	return executor->trains && !executor->is_stretch && !executor->trace && !options->stale && options->updater &&
+	return executor->trains && !executor->is_stretch && !executor->traced.trace && !options->stale && options->updater &&
 	       rh_updater_is_open(options->updater);
 }
 
