@@ -95,3 +95,30 @@ void rh_wire_decode(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_
 			put(dtype, memory, row * cols + i, (float)in[i] * step);
 	}
 }
+
+int64_t rh_wire_boundary_bytes(const struct rh_wire_boundary *boundary)
+{
+	const struct rh_model *model = boundary->model;
+	return rh_wire_bytes(boundary->wire, model->dtype, boundary->tokens, model->config->hidden_size) + rh_load_bytes(model);
+}
+
+/* From the one's end to the other's: the buffer's, and the message's. */
+static void move_load(const struct rh_wire_boundary *boundary, char *buffer, int64_t from_end, int64_t to_end)
+{
+	int64_t load = rh_load_bytes(boundary->model);
+	memmove(buffer + to_end - load, buffer + from_end - load, (size_t)load);
+}
+
+void rh_wire_boundary_code(const struct rh_wire_boundary *boundary, const struct rh_wire_draw *draw, char *buffer)
+{
+	const struct rh_model *model = boundary->model;
+	rh_wire_code(boundary->wire, model->dtype, boundary->tokens, model->config->hidden_size, draw, buffer);
+	move_load(boundary, buffer, rh_boundary_bytes(model, boundary->tokens), rh_wire_boundary_bytes(boundary));
+}
+
+void rh_wire_boundary_decode(const struct rh_wire_boundary *boundary, char *buffer)
+{
+	const struct rh_model *model = boundary->model;
+	move_load(boundary, buffer, rh_wire_boundary_bytes(boundary), rh_boundary_bytes(model, boundary->tokens));
+	rh_wire_decode(boundary->wire, model->dtype, boundary->tokens, model->config->hidden_size, buffer);
+}

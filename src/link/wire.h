@@ -4,6 +4,7 @@
 #define RH_LINK_WIRE_H
 
 #include "core/dtype.h"
+#include "model/emit.h"
 
 #include <stdint.h>
 
@@ -23,5 +24,16 @@ int64_t rh_wire_bytes(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int6
 void rh_wire_code(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols, const struct rh_wire_draw *draw, void *memory);
 /* The reverse, as near as that is. */
 void rh_wire_decode(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols, void *memory);
+
+/* The message of a boundary of so many tokens, whose buffer is rh_boundary_bytes long: its values, coded, and right behind them its load as
+ * it is. */
+struct rh_wire_boundary {
+	const struct rh_model *model;
+	enum rh_wire wire;
+	int64_t tokens;
+};
+int64_t rh_wire_boundary_bytes(const struct rh_wire_boundary *boundary);
+void rh_wire_boundary_code(const struct rh_wire_boundary *boundary, const struct rh_wire_draw *draw, char *buffer);
+void rh_wire_boundary_decode(const struct rh_wire_boundary *boundary, char *buffer);
 
 #endif

@@ -3,8 +3,6 @@
 
 #include "link/link.h"
 
-#include <string.h>
-
 static struct rh_link *link_of(const struct rh_executor *executor, int which)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -32,45 +30,20 @@ static char *buffer_of(const struct rh_executor *executor, const struct rh_comma
 	return run_boundary_memory(executor, command->kind == RH_COMMAND_SEND ? command->from.number : command->to.number);
 }
 
-static int64_t columns(const struct rh_executor *executor)
+static struct rh_wire_boundary message_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	return executor->options.model->config->hidden_size;
-}
-
-/* A load goes right behind the values, coded or not; in a buffer it lies behind what they are uncoded. */
-static int64_t message_bytes(const struct rh_executor *executor, const struct rh_command *command)
-{
-	const struct rh_model *model = executor->options.model;
-	return rh_wire_bytes(executor->options.wire, model->dtype, command->tokens, columns(executor)) + rh_load_bytes(model);
-}
-
-static char *load_of(const struct rh_executor *executor, const struct rh_command *command)
-{
-	const struct rh_model *model = executor->options.model;
-	return buffer_of(executor, command) + rh_boundary_bytes(model, command->tokens) - rh_load_bytes(model);
+	return (struct rh_wire_boundary){executor->options.model, executor->options.wire, command->tokens};
 }
 
 static void code(const struct rh_executor *executor, const struct rh_command *command)
 {
-	const struct rh_executor_options *options = &executor->options;
-	const struct rh_wire_draw draw = {.seed = options->seed,
-	                                  .box = (uint32_t)options->boxes->box,
+	const struct rh_wire_boundary message = message_of(executor, command);
+	const struct rh_wire_draw draw = {.seed = executor->options.seed,
+	                                  .box = (uint32_t)executor->options.boxes->box,
 	                                  .step = (uint32_t)command->step,
 	                                  .micro_batch = (uint32_t)command->micro_batch,
 	                                  .kind = (uint32_t)command->block};
-	size_t load = (size_t)rh_load_bytes(options->model);
-	char *buffer = buffer_of(executor, command);
-	rh_wire_code(options->wire, options->model->dtype, command->tokens, columns(executor), &draw, buffer);
-	memmove(buffer + message_bytes(executor, command) - load, load_of(executor, command), load);
-}
-
-static void decode(const struct rh_executor *executor, const struct rh_command *command)
-{
-	const struct rh_executor_options *options = &executor->options;
-	char *buffer = buffer_of(executor, command);
-	size_t load = (size_t)rh_load_bytes(options->model);
-	memmove(load_of(executor, command), buffer + message_bytes(executor, command) - load, load);
-	rh_wire_decode(options->wire, options->model->dtype, command->tokens, columns(executor), buffer);
+	rh_wire_boundary_code(&message, &draw, buffer_of(executor, command));
 }
 
 /* 1: the lane's next message is posted: what a device sends is there, and who read what the buffer held before is through. What is sent has
@@ -83,7 +56,8 @@ static int post(struct rh_executor *executor, int which)
 	if (link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(dispatcher, lane))
 		return 0;
 	const struct rh_command *command = &dispatcher->lane[lane].head->is;
-	int64_t bytes = message_bytes(executor, command);
+	const struct rh_wire_boundary message = message_of(executor, command);
+	int64_t bytes = rh_wire_boundary_bytes(&message);
 	struct rh_link *end = link_of(executor, which);
 	int rc = dispatcher_waits_have_ended(executor, command);
 	if (rc <= 0)
@@ -113,8 +87,10 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	link->first = (link->first + 1) % DISPATCH_MESSAGES;
 	link->posted--;
 	dispatcher->left[at->place]--;
-	if (receives(which) && !link_of(executor, which)->is_virtual)
-		decode(executor, command);
+	if (receives(which) && !link_of(executor, which)->is_virtual) {
+		const struct rh_wire_boundary message = message_of(executor, command);
+		rh_wire_boundary_decode(&message, buffer_of(executor, command));
+	}
 	dispatcher_end(executor, at);
 	return 1;
 }
