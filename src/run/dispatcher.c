@@ -303,50 +303,25 @@ static int book_holds(struct rh_executor *executor)
 	return rc;
 }
 
-/* Commands of a stream up to this record are over. */
-static void finish_record(struct rh_executor *executor, int stream, int64_t record)
+/* What its marks say is over is. */
+static void finish_reached(struct rh_executor *executor, int stream)
 {
 	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
-	struct dispatch_device *device = &executor->dispatcher.device[stream / RH_STREAMS];
-	int64_t sequence = at->record[record % DISPATCH_EVENTS].sequence;
-	at->reached = record + 1;
-	at->over = sequence;
 	if (stream % RH_STREAMS == RH_STREAM_COMPUTE)
-		device->finished = at->record[record % DISPATCH_EVENTS].launched;
-	while (at->oldest && at->oldest->sequence <= sequence) {
+		executor->dispatcher.device[stream / RH_STREAMS].finished = at->marks.over.launched;
+	while (at->oldest && at->oldest->sequence <= at->marks.over.issued) {
 		struct ring_command *command = at->oldest;
 		at->oldest = command->next;
 		ring_end(&executor->lowering.ring, command);
 	}
 }
 
-/* The oldest record of a stream that can be told apart and is not known to have been reached; -1: there is none. */
-static int64_t oldest_record(const struct dispatch_stream *at)
-{
-	int64_t oldest = rh_max(at->reached, at->records - DISPATCH_EVENTS);
-	return oldest < at->records ? oldest : -1;
-}
-
-/* Looks how far a stream has come: at one record in so many, then at those before it. 1: farther than was known. */
+/* 1: the stream has come farther than was known. */
 static int look_at(struct rh_executor *executor, int stream)
 {
-	enum { STRIDE = 8 };
-	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
-	int any = 0;
-	for (int64_t oldest, stride = STRIDE; (oldest = oldest_record(at)) >= 0;) {
-		int64_t record = rh_min(oldest + stride, at->records) - 1;
-		struct rh_event *event = at->record[record % DISPATCH_EVENTS].event;
-		int done = event->ops->event_query(event);
-		if (done < 0)
-			return done;
-		if (!done && record == oldest)
-			break;
-		if (!done)
-			stride = 1;
-		else
-			finish_record(executor, stream, record);
-		any |= done;
-	}
+	int any = rh_marks_look(&executor->dispatcher.stream[stream].marks);
+	if (any)
+		finish_reached(executor, stream);
 	return any;
 }
 
@@ -360,17 +335,17 @@ int dispatcher_has_ended(struct rh_executor *executor, int64_t position)
 		return 1;
 	int stream = lower_lane(lane->owner, lane->stream);
 	int64_t sequence = command->sequence;
-	int rc = sequence > executor->dispatcher.stream[stream].over ? look_at(executor, stream) : 0;
-	return rc < 0 ? rc : sequence <= executor->dispatcher.stream[stream].over;
+	const struct rh_stream_mark *over = &executor->dispatcher.stream[stream].marks.over;
+	int rc = sequence > over->issued ? look_at(executor, stream) : 0;
+	return rc < 0 ? rc : sequence <= over->issued;
 }
 
 int dispatcher_await(struct rh_executor *executor, int64_t position)
 {
 	const struct ring_command *command = ring_find(&executor->lowering.ring, position);
-	int64_t sequence;
-	struct rh_event *event;
-	int rc = command ? issue_event(executor, command, &event, &sequence) : 0;
-	return rc || !command ? rc : event->ops->event_sync(event);
+	const struct rh_stream_mark *mark;
+	int rc = command ? issue_mark(executor, command, &mark) : 0;
+	return rc || !command ? rc : mark->event->ops->event_sync(mark->event);
 }
 
 int dispatcher_waits_have_ended(struct rh_executor *executor, const struct rh_command *command)
@@ -389,18 +364,6 @@ int dispatcher_look(struct rh_executor *executor, int d)
 	for (int s = 0; rc >= 0 && s < RH_STREAMS; s++)
 		rc = look_at(executor, lower_lane(d, (enum rh_stream)s));
 	return rc < 0 ? rc : 0;
-}
-
-/* Until the oldest record that is not known to have been reached is. */
-static int await_record(struct rh_executor *executor, int stream)
-{
-	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
-	int64_t record = oldest_record(at);
-	RH_ASSERT(record >= 0);
-	struct rh_event *event = at->record[record % DISPATCH_EVENTS].event;
-	int rc = event->ops->event_sync(event);
-	finish_record(executor, stream, record);
-	return rc;
 }
 
 /* Until a device that is full has room, or the optimizer has something new. 1: so it is; 0: no device is full. */
@@ -428,7 +391,8 @@ static int await_room(struct rh_executor *executor)
 		dispatcher->is_due = 1;
 		return 1;
 	}
-	int rc = await_record(executor, lower_lane(oldest, RH_STREAM_COMPUTE));
+	int stream = lower_lane(oldest, RH_STREAM_COMPUTE), rc = rh_marks_await(&dispatcher->stream[stream].marks);
+	finish_reached(executor, stream);
 	return rc ? rc : 1;
 }
 
@@ -579,7 +543,7 @@ void dispatcher_rest(struct rh_executor *executor, int64_t before)
 		while (at->oldest && at->oldest->is.position < before) {
 			struct ring_command *command = at->oldest;
 			at->oldest = command->next;
-			at->over = command->sequence;
+			at->marks.over.issued = command->sequence;
 			ring_end(&executor->lowering.ring, command);
 		}
 	}
@@ -607,11 +571,9 @@ int dispatcher_create(struct rh_executor *executor)
 		dispatcher->device[d].lowered = -1;
 		executor->on[d].launched = &dispatcher->device[d].launched;
 	}
-	for (int i = 0; !rc && i < streams * DISPATCH_EVENTS; i++) {
-		struct rh_device *device = executor->options.device[i / DISPATCH_EVENTS / RH_STREAMS];
-		struct dispatch_stream *stream = &dispatcher->stream[i / DISPATCH_EVENTS];
-		rc = device->ops->event_create(device, RH_EVENT_HOST, &stream->record[i % DISPATCH_EVENTS].event);
-	}
+	for (int i = 0; !rc && i < streams; i++)
+		rc = rh_marks_create(executor->options.device[i / RH_STREAMS], (enum rh_stream)(i % RH_STREAMS),
+		                     &dispatcher->stream[i].marks);
 	return rc ? rc : dispatcher_create_drives(executor);
 }
 
@@ -619,7 +581,6 @@ void dispatcher_destroy(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	for (int i = 0; dispatcher->stream && i < executor->options.devices * RH_STREAMS; i++)
-		for (int e = 0; e < DISPATCH_EVENTS; e++)
-			rh_event_free(dispatcher->stream[i].record[e].event);
+		rh_marks_destroy(&dispatcher->stream[i].marks);
 	dispatcher_destroy_drives(dispatcher);
 }

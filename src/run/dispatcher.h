@@ -6,6 +6,7 @@
 #ifndef RH_RUN_DISPATCHER_H
 #define RH_RUN_DISPATCHER_H
 
+#include "device/marks.h"
 #include "offload/host_thread.h"
 #include "run/lower.h"
 #include "run/waits.h"
@@ -13,7 +14,6 @@
 #include <stdatomic.h>
 
 enum {
-	DISPATCH_EVENTS = 128,     /* of a stream: records that can still be told apart */
 	DISPATCH_SLOTS_ALONE = 16, /* of a device that are lowered and not over, at most */
 	DISPATCH_SLOTS = 64,       /* the same of one of several boxes, which receives ahead of time */
 	DISPATCH_LAUNCHES =
@@ -29,15 +29,8 @@ struct run_span {
 	struct rh_event *begin, *end;
 };
 
-/* A stream's events are recorded in turn: record i is in event i mod DISPATCH_EVENTS, until that is recorded again. */
 struct dispatch_stream {
-	struct {
-		struct rh_event *event;
-		int64_t sequence; /* of the latest command before it */
-		int64_t launched; /* by then, on the device's stream of computation */
-	} record[DISPATCH_EVENTS];
-	int64_t records, issued;
-	int64_t reached, over;                /* records, and the sequence of a command, that are known to be */
+	struct rh_stream_marks marks;
 	struct ring_command *oldest, *latest; /* issued, and not known to be over */
 	int64_t *seen;                        /* of each stream: sequence that this one comes after */
 	struct run_span span;                 /* that has begun */
@@ -158,7 +151,7 @@ struct rh_op;
 int issue_launch(void *sink, const struct rh_op *op) RH_MUST;
 /* The host waits for those of the command's waits that are on this stream of their devices; RH_STREAMS: on any. */
 int issue_await(struct rh_executor *executor, const struct rh_command *command, enum rh_stream stream) RH_MUST;
-/* One event of its stream that stands for the command, perhaps with more. */
-int issue_event(struct rh_executor *executor, const struct ring_command *command, struct rh_event **out, int64_t *sequence) RH_MUST;
+/* A mark of its stream that stands for the command. */
+int issue_mark(struct rh_executor *executor, const struct ring_command *command, const struct rh_stream_mark **out) RH_MUST;
 
 #endif

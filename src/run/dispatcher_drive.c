@@ -47,13 +47,14 @@ static int make_job(struct rh_executor *executor, const struct dispatch_drive *d
 	}
 	for (int i = 0; i < command->waits; i++) {
 		const struct ring_command *other = ring_wait(&lowering->ring, command, i);
-		int64_t sequence;
+		const struct rh_stream_mark *mark;
 		if (!other || lowering->lanes.lane[other->is.lane].queue != RH_QUEUE_STREAM)
 			continue;
 		RH_ASSERT(!out->after);
-		int rc = issue_event(executor, other, &out->after, &sequence);
+		int rc = issue_mark(executor, other, &mark);
 		if (rc)
 			return rc;
+		out->after = mark->event;
 	}
 	return 0;
 }

@@ -140,7 +140,7 @@ static int64_t lane_bytes(const struct rh_executor_options *options)
 /* What is allocated and grows with stages, micro-batches or devices. Arrays that grow take half more than they need. */
 static int64_t heap_bytes(const struct rh_executor_options *options)
 {
-	enum { DEVICE_EVENTS = RH_STREAMS * DISPATCH_EVENTS };
+	enum { DEVICE_EVENTS = RH_STREAMS * RH_MARKS };
 	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = gaps_most(options);
 	int64_t events = 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
 	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2,

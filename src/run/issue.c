@@ -2,9 +2,7 @@
  * here and nowhere else. */
 #include "run/executor_internal.h"
 
-#include "core/minmax.h"
-
-enum { RECORD_LAUNCHES = 24 }; /* after which a record is worth it: by these the dispatcher knows how far a device has come */
+enum { MARK_LAUNCHES = 24 }; /* after which a mark is worth it: by these the dispatcher knows how far a device has come */
 
 static const struct rh_lane *lane_of(const struct rh_executor *executor, const struct rh_command *command)
 {
@@ -19,47 +17,28 @@ static int stream_of(const struct rh_executor *executor, const struct rh_command
 
 /* ---- order ---- */
 
-static int record_event(struct rh_executor *executor, int stream)
+int issue_mark(struct rh_executor *executor, const struct ring_command *command, const struct rh_stream_mark **out)
 {
-	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
-	struct rh_device *device = executor->options.device[stream / RH_STREAMS];
-	int i = (int)(at->records++ % DISPATCH_EVENTS);
-	at->record[i].sequence = at->issued;
-	at->record[i].launched = executor->dispatcher.device[stream / RH_STREAMS].launched;
-	return device->ops->record(device, (enum rh_stream)(stream % RH_STREAMS), at->record[i].event);
-}
-
-int issue_event(struct rh_executor *executor, const struct ring_command *command, struct rh_event **out, int64_t *sequence)
-{
-	int stream = stream_of(executor, &command->is), rc = 0;
-	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
-	int64_t wanted = command->sequence, oldest = rh_max(at->records - DISPATCH_EVENTS, 0);
-	int64_t i = at->records;
-	RH_ASSERT(wanted > 0);
-	while (i > oldest && at->record[(i - 1) % DISPATCH_EVENTS].sequence >= wanted)
-		i--;
-	if (i == at->records)
-		rc = record_event(executor, stream);
-	*out = at->record[i % DISPATCH_EVENTS].event;
-	*sequence = at->record[i % DISPATCH_EVENTS].sequence;
-	return rc;
+	int stream = stream_of(executor, &command->is);
+	int64_t launched = executor->dispatcher.device[stream / RH_STREAMS].launched;
+	return rh_marks_find(&executor->dispatcher.stream[stream].marks, command->sequence, launched, out);
 }
 
 static int wait_for(struct rh_executor *executor, const struct rh_command *command, const struct ring_command *other)
 {
-	int own = stream_of(executor, command), stream = stream_of(executor, &other->is), rc;
+	int own = stream_of(executor, command), stream = stream_of(executor, &other->is);
 	struct rh_device *device = executor->options.device[own / RH_STREAMS];
-	int64_t *seen = &executor->dispatcher.stream[own].seen[stream], sequence;
-	struct rh_event *event;
+	int64_t *seen = &executor->dispatcher.stream[own].seen[stream];
+	const struct rh_stream_mark *mark;
 	if (own == stream || *seen >= other->sequence)
 		return 0;
-	rc = issue_event(executor, other, &event, &sequence);
+	int rc = issue_mark(executor, other, &mark);
 	if (rc)
 		return rc;
-	*seen = sequence;
+	*seen = mark->issued;
 	if (own % RH_STREAMS == RH_STREAM_COMPUTE)
-		return run_waits_for(run_waits_of(executor, command), device, dispatcher_wait_kind(&other->is), event);
-	return device->ops->wait(device, (enum rh_stream)(own % RH_STREAMS), event);
+		return run_waits_for(run_waits_of(executor, command), device, dispatcher_wait_kind(&other->is), mark->event);
+	return device->ops->wait(device, (enum rh_stream)(own % RH_STREAMS), mark->event);
 }
 
 static int wait_for_all(struct rh_executor *executor, const struct rh_command *command)
@@ -143,12 +122,12 @@ int issue_await(struct rh_executor *executor, const struct rh_command *command, 
 	for (int i = 0; i < command->waits; i++) {
 		const struct ring_command *other = ring_wait(&executor->lowering.ring, command, i);
 		const struct rh_lane *lane = other ? lane_of(executor, &other->is) : NULL;
-		int64_t sequence;
-		struct rh_event *event;
+		const struct rh_stream_mark *mark;
 		if (!lane || lane->queue != RH_QUEUE_STREAM || (stream != RH_STREAMS && lane->stream != stream))
 			continue;
-		int rc = issue_event(executor, other, &event, &sequence);
-		rc = rc ? rc : event->ops->event_sync(event);
+		int rc = issue_mark(executor, other, &mark);
+		if (!rc)
+			rc = mark->event->ops->event_sync(mark->event);
 		if (rc)
 			return rc;
 	}
@@ -381,13 +360,6 @@ static int compute(struct run_device *on, const struct rh_command *command)
 	}
 }
 
-static int is_worth_a_record(const struct rh_executor *executor, const struct rh_lane *lane)
-{
-	const struct dispatch_stream *at = &executor->dispatcher.stream[lower_lane(lane->owner, lane->stream)];
-	int64_t before = at->records ? at->record[(at->records - 1) % DISPATCH_EVENTS].launched : 0;
-	return lane->stream == RH_STREAM_COMPUTE && executor->dispatcher.device[lane->owner].launched - before >= RECORD_LAUNCHES;
-}
-
 static int begin_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
 	struct dispatch_device *at = &executor->dispatcher.device[device->index];
@@ -417,6 +389,7 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 	const struct rh_lane *lane = lane_of(executor, command);
 	struct rh_device *device = executor->options.device[lane->owner];
 	int stream = lower_lane(lane->owner, lane->stream);
+	struct rh_stream_marks *marks = &executor->dispatcher.stream[stream].marks;
 	struct ring_command *at = ring_of(command);
 	executor->dispatcher.step = command->step;
 	int rc = lane->stream == RH_STREAM_COMPUTE ? begin_compute(executor, device, command) : 0;
@@ -426,8 +399,10 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 		rc = lane->stream == RH_STREAM_COMPUTE ? compute(&executor->on[lane->owner], command)
 		                                       : copy(executor, device, lane->stream, command);
 	rc = rc ? rc : run_span_end(executor, command, stream);
-	at->sequence = ++executor->dispatcher.stream[stream].issued;
-	if (!rc && (at->is_wanted || is_worth_a_record(executor, lane)))
-		rc = record_event(executor, stream);
+	at->sequence = ++marks->issued;
+	int64_t launched = executor->dispatcher.device[lane->owner].launched;
+	int is_worth_it = lane->stream == RH_STREAM_COMPUTE && launched - rh_marks_latest(marks).launched >= MARK_LAUNCHES;
+	if (!rc && (at->is_wanted || is_worth_it))
+		rc = rh_marks_record(marks, launched);
 	return rc || lane->stream != RH_STREAM_COMPUTE ? rc : end_compute(executor, device, command);
 }

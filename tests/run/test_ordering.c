@@ -79,9 +79,9 @@ static void note_reached(void)
 {
 	for (int i = 0; i < rec.devices * RH_STREAMS; i++) {
 		const struct dispatch_stream *stream = &rec.executor->dispatcher.stream[i];
-		if (stream->reached > rec.reached[i])
-			note(RH_ORDER_WAIT, host(), event_token(stream->record[(stream->reached - 1) % DISPATCH_EVENTS].event));
-		rec.reached[i] = stream->reached;
+		if (stream->marks.reached > rec.reached[i])
+			note(RH_ORDER_WAIT, host(), event_token(stream->marks.over.event));
+		rec.reached[i] = stream->marks.reached;
 	}
 }
 
