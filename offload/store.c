@@ -528,8 +528,9 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 		        -EINVAL, "tensor %s holds %g at row %lld, column %lld: weights must be finite; repair or re-download the file",
 		        named->name, (double)values[i], (long long)((first + i) / named->cols), (long long)((first + i) % named->cols));
 	}
-	to->version++;
-	to->published_version = to->version;
+	/* each by one: of threads that set at once none may undo another's */
+	__atomic_fetch_add(&to->version, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&to->published_version, 1, __ATOMIC_RELAXED);
 	if (!to->weights)
 		return move_pieces(store, block, &move);
 	char *stored = (char *)to->weights + move.at;
@@ -541,6 +542,11 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 	if (to->published)
 		memcpy((char *)to->published + move.at, stored, (size_t)rh_dtype_bytes(move.dtype, count));
 	return splits ? move_pieces(store, block, &move) : 0;
+}
+
+int rh_store_sets_apart(const struct rh_store *store)
+{
+	return !store->cache;
 }
 
 int rh_store_is_behind(const struct rh_store *store, int block)

@@ -120,6 +120,8 @@ struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block
  * naming the tensor) because the split cannot hold it. Setting a frozen block rounds to the dtype: BF16 nearest even when frozen, half away
  * when trainable. Where masters are spilled both may fail as rh_space_io_wait does, and belong to whoever has the pool. */
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values) RH_MUST;
+/* Whether several threads may set elements at once, each others': where nothing is on NVMe. */
+int rh_store_sets_apart(const struct rh_store *store);
 int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values) RH_MUST;
 
 /* One array of a trainable tensor's optimizer state, for checkpoints: F32, or U8 for 8-bit moments. Its shape is the tensor's, or a vector.

@@ -1,7 +1,10 @@
 #include "core/pages.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
+#include "core/pool.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,7 +12,8 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14; older C libraries lack the name */
 #endif
 
-enum { HUGEPAGE = 2 << 20 };
+enum { HUGEPAGE = 2 << 20, MOST_THREADS = 16 };
+static const int64_t SHARE = (int64_t)256 << 20; /* bytes that one thread makes at a time */
 
 int rh_pages_map_empty(int64_t bytes, char **out)
 {
@@ -36,10 +40,32 @@ int rh_pages_map_empty(int64_t bytes, char **out)
 	return 0;
 }
 
+struct making {
+	char *base;
+	int64_t bytes;
+};
+
+static void make_share(void *context, int64_t i)
+{
+	const struct making *making = context;
+	(void)madvise(making->base + i * SHARE, (size_t)rh_min(SHARE, making->bytes - i * SHARE), MADV_POPULATE_WRITE);
+}
+
+/* The threads are of this one alone, as they are to place memory where it would: they start with its policy. */
 void rh_pages_make(char *base, int64_t bytes)
 {
-	int64_t page = sysconf(_SC_PAGESIZE);
-	(void)madvise(base, (size_t)((bytes + page - 1) / page * page), MADV_POPULATE_WRITE);
+	int64_t page = sysconf(_SC_PAGESIZE), shares = (bytes + SHARE - 1) / SHARE;
+	struct making making = {base, (bytes + page - 1) / page * page};
+	struct rh_pool *pool = NULL;
+	cpu_set_t set;
+	int cores = sched_getaffinity(0, sizeof set, &set) < 0 ? 1 : CPU_COUNT(&set);
+	int threads = (int)rh_min(rh_min(shares, cores), MOST_THREADS);
+	if (threads > 1 && !rh_pool_create(threads, &pool))
+		rh_pool_run(pool, make_share, &making, shares);
+	else
+		for (int64_t i = 0; i < shares; i++)
+			make_share(&making, i);
+	rh_pool_destroy(pool);
 }
 
 int rh_pages_map(int64_t bytes, char **out)

@@ -288,7 +288,8 @@ void lower_arrived(struct lowering *lowering, int block, int64_t step, int64_t d
 void lower_uploads_over(struct lowering *lowering, int block, int64_t step);
 /* A tied table's two sums are put together. */
 void lower_fold(struct lowering *lowering, int64_t step);
-enum { LOWER_FOLD_ELEMENTS = 1 << 20 }; /* of the embedding's sum, at once */
+/* Of the embedding's sum, at once: so many that a copy takes longer than what begins it and the addition. */
+enum { LOWER_FOLD_ELEMENTS = 4 << 20 };
 
 /* lower_drive.c: reads and writes of drives.
  *

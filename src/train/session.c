@@ -281,7 +281,7 @@ static int open_space(struct rh_session *session)
 static int load_weights(struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
-	int rc = rh_weights_load(session->source, config->seed, session->model, session->store);
+	int rc = rh_weights_load(session->source, config->seed, session->model, session->store, session->pool);
 	if (!rc && config->adapter_name_or_path)
 		rc = rh_adapter_load(config->adapter_name_or_path, session->model, session->store);
 	if (session->source)
@@ -493,8 +493,9 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	options->store = session->store;
 	options->updater = session->updater;
 	options->device = session->devices.device;
-	/* half the cores come near all of the memory's bandwidth, and leave copies more of it than all would */
-	options->throttled_threads = session->plan.bytes.host_devices ? 0 : (rh_machine_cores() + 1) / 2;
+	/* beside a step half the cores come near all of the memory's bandwidth, and leave copies more of it than all would; for an update
+	 * that is not stale devices wait */
+	options->throttled_threads = options->stale && !session->plan.bytes.host_devices ? (rh_machine_cores() + 1) / 2 : 0;
 	return rh_executor_create(options, &session->executor);
 }
 

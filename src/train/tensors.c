@@ -2,6 +2,7 @@
 
 #include "ckpt/safetensors.h"
 #include "core/alloc.h"
+#include "core/fault.h"
 #include "core/float16.h"
 #include "core/minmax.h"
 #include "core/text.h"
@@ -270,38 +271,69 @@ static const char *name_in(const struct rh_source *source, const struct rh_model
 	return room;
 }
 
+enum { APART = PIECE / 4 }; /* elements of a piece that one thread has, so that many threads take little memory */
+
+/* A tensor that is being filled: pieces of whole rows, each read or drawn, and set, apart from all others. */
+struct filling {
+	const struct rh_source *source;
+	const char *name; /* in the source; NULL: the initial value */
+	const struct rh_model *model;
+	struct rh_store *store;
+	uint64_t seed;
+	int block, tensor;
+	int64_t piece, total; /* elements */
+	struct rh_fault fault;
+};
+
+static void fill_piece(void *context, int64_t i)
+{
+	struct filling *f = context;
+	int64_t first = i * f->piece, count = rh_min(f->piece, f->total - first);
+	if (rh_fault_code(&f->fault))
+		return;
+	float *buffer = rh_alloc((size_t)count, sizeof *buffer);
+	int rc = buffer ? 0 : -ENOMEM;
+	if (!rc && f->name)
+		rc = rh_source_read(f->source, f->name, first, count, RH_F32, buffer);
+	else if (!rc)
+		rh_model_initial(f->model, f->seed, f->block, f->tensor, first, count, buffer);
+	if (!rc)
+		rc = rh_store_set(f->store, f->block, f->tensor, first, count, buffer);
+	rh_free(buffer);
+	rh_fault_keep(&f->fault, rc);
+}
+
 static int load_tensor(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store, int b, int t,
-                       float *buffer)
+                       struct rh_pool *pool)
 {
 	const struct rh_tensor *tensor = &model->block[b].tensor[t];
 	char room[192];
-	const char *name = name_in(source, model, tensor, room, sizeof room);
-	int rc = 0;
-	/* whole rows; a row is never as long as PIECE in practice, but let it be */
-	int64_t rows = PIECE / tensor->cols < 1 ? 1 : PIECE / tensor->cols, total = tensor->rows * tensor->cols;
-	for (int64_t first = 0; !rc && first < total; first += rows * tensor->cols) {
-		int64_t count = total - first < rows * tensor->cols ? total - first : rows * tensor->cols;
-		if (name)
-			rc = rh_source_read(source, name, first, count, RH_F32, buffer);
-		else
-			rh_model_initial(model, seed, b, t, first, count, buffer);
-		if (!rc)
-			rc = rh_store_set(store, b, t, first, count, buffer);
-	}
-	return rc;
+	int64_t rows = rh_max(APART / tensor->cols, 1);
+	struct filling filling = {source,
+	                          name_in(source, model, tensor, room, sizeof room),
+	                          model,
+	                          store,
+	                          seed,
+	                          b,
+	                          t,
+	                          rows * tensor->cols,
+	                          tensor->rows * tensor->cols,
+	                          {0}};
+	int64_t pieces = (filling.total + filling.piece - 1) / filling.piece;
+	if (rh_store_sets_apart(store))
+		rh_pool_run(pool, fill_piece, &filling, pieces);
+	else
+		for (int64_t i = 0; i < pieces; i++)
+			fill_piece(&filling, i);
+	return rh_fault_get(&filling.fault);
 }
 
-int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store)
+int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store,
+                    struct rh_pool *pool)
 {
-	int64_t longest = PIECE;
-	for (int b = 0; b < model->blocks; b++)
-		for (int t = 0; t < model->block[b].tensors; t++)
-			longest = model->block[b].tensor[t].cols > longest ? model->block[b].tensor[t].cols : longest;
-	float *buffer = rh_alloc((size_t)longest, sizeof *buffer);
-	int rc = buffer ? 0 : -ENOMEM;
+	int rc = 0;
 	for (int b = 0; !rc && b < model->blocks; b++)
 		for (int t = 0; !rc && t < model->block[b].tensors; t++)
-			rc = load_tensor(source, seed, model, store, b, t, buffer);
-	rh_free(buffer);
+			rc = load_tensor(source, seed, model, store, b, t, pool);
 	return rc;
 }
