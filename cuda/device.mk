@@ -71,7 +71,7 @@ endif
 
 # gpu-tools: the tests of kernels and products as they run on a device, and benchmarks (bench/gpu); for bench/gpu-check.sh. gpu-tools-emu is the same on
 # emulated GPUs. A test program's main becomes NAME_main.
-GPU_TESTS    := $(notdir $(basename $(filter-out %/test_device.c %/test_staging.c %/test_training.c %/test_cudaemu.c %/test_resources.c %/test_choices.c %/test_launches.c,$(CUDA_TESTS))))
+GPU_TESTS    := $(notdir $(basename $(filter-out %/test_device.c %/test_staging.c %/test_training.c %/test_cudaemu.c %/test_resources.c %/test_choices.c %/test_launches.c %/test_nccl.c,$(CUDA_TESTS))))
 GPU_BENCH    := $(wildcard bench/gpu/*.c)
 GPU_FLAGS    := -DRH_ON_GPU -Itests -Itests/device -Itests/cudaemu
 GPU_LINK     := -Wl,--wrap=rh_devices_open -Wl,--wrap=rh_executor_finish -Wl,--wrap=rh_output_save

@@ -4,17 +4,17 @@
  * dx        reads x, dy (add), writes dx (y): 3 to 5 T G n e bytes, 10 FLOPs an element.
  * dw        reads x, dy: 2 T G n e bytes, 3 FLOPs an element.
  *
- * both      dx and dw of bf16 that lies on 16 bytes, up to 8192 elements a vector: reads x and dy once, keeps them in registers between the
- *           two sums: 3 to 5 T G n e bytes, and 8 n a block for its part of dw.
+ * kept      the same, and dx with dw, of bf16 that lies on 16 bytes, up to 8192 elements a vector: each array is read once; a vector stays
+ *           in registers between the sum over it and what is made of it. dw adds 8 n bytes a block for its part.
  *
  * Below 3 FLOPs a byte all are bound by memory: the roofline is bytes / DRAM bandwidth (1008 GB/s on an RTX 4090, 3350 on an H100).
- * Tile: forward and dx give a vector of up to 1024 elements to a warp (8 vectors a block), a longer one to a block of 8 warps. So does
- * both, whose 256 blocks (512 of short vectors), two an SM (four) and always as many, take every 256th; what each sums of dw goes to
- * memory, and a second kernel adds the blocks' parts in order. dw alone gives 32
- * columns to a block, which sums all rows in a fixed order: 64 threads a column group, each every 64th vector, then their sums in order.
- * With n = 4096 that is 128 blocks, one an SM. With a QK-norm's n = 128 it would be 4. So where columns are few a block of 1024 threads
- * takes 8 of them, a thread every 1024th vector, and adds the threads' sums 32 by 32: 16 blocks for 128 columns, each with as many loads
- * in flight as an SM has threads. Sums are fp32, their order a function of the shapes alone. */
+ * Tile: forward and dx give a vector of up to 1024 elements to a warp (8 vectors a block), a longer one to a block of 8 warps (kept: 16
+ * above 2048). Kept dx with dw has 256 blocks (512 of short vectors), two an SM (four) and always as many: each takes every 256th vector,
+ * and reads the next one while it is at one. What a block sums of dw goes to memory, and a second kernel adds the blocks' parts in order.
+ * dw alone gives 32 columns to a block, which sums all rows in a fixed order: 64 threads a column group, each every 64th vector, then
+ * their sums in order. With n = 4096 that is 128 blocks, one an SM. With a QK-norm's n = 128 it would be 4. So where columns are few a
+ * block of 1024 threads takes 8 of them, a thread every 1024th vector, and adds the threads' sums 32 by 32: 16 blocks for 128 columns,
+ * each with as many loads in flight as an SM has threads. Sums are fp32, their order a function of the shapes alone. */
 #include "cuda/kernels.h"
 #include "cuda/norm_vector.h"
 
@@ -22,7 +22,7 @@
 struct norm_args {
 	const void *x, *w, *dy, *add;
 	void *y, *dx, *sum;      /* sum: of x and add, which the forward leaves and takes the norm of */
-	float *rstd, *dw, *part; /* part: (blocks,n) of rmsnorm_backward_both */
+	float *rstd, *dw, *part; /* part: (blocks,n) of rmsnorm_backward_kept */
 	int64_t x_stride, y_stride, sum_stride, dy_stride, add_stride, dx_stride, rstd_stride;
 	int64_t vectors, groups, n;
 	float epsilon, offset;
@@ -162,68 +162,178 @@ template <typename T> RH_KERNEL(NARROW_THREADS, 1) rmsnorm_backward_dw_narrow(st
 	a.dw[first + own] += total;
 }
 
-/* dx (y) and a block's part of dw, of vectors of at most CHUNKS chunks a lane. dx may be dy or add, as above. */
-template <int PER_VECTOR, int CHUNKS>
-RH_KERNEL(NORM_THREADS, PER_VECTOR == 1 && CHUNKS == 1 ? 4 : 2)
-rmsnorm_backward_both(struct norm_args a)
+/* Rows of bf16 that lie on 16 bytes, of at most CHUNKS chunks a lane: read once, and kept in registers between the sum over a vector and
+ * what is made of it. All loads of a vector are asked for before the first is used. */
+enum { WARP_CHUNKS = NORM_WARP_LENGTH / RH_WARP / CHUNK, KEPT_LENGTH = 8192 };
+template <int CHUNKS> struct kept {
+	rh_vec<rh_bf16> v[CHUNKS];
+};
+
+template <int PER_VECTOR, int CHUNKS> RH_DEVICE struct kept<CHUNKS> keep(const rh_bf16 *own, int left)
 {
-	constexpr int step = PER_VECTOR * RH_WARP * CHUNK, at_once = NORM_WARPS / PER_VECTOR;
-	RH_SHARED_2D(float, sums, at_once, step);
-	int own = (int)threadIdx.x % (PER_VECTOR * RH_WARP) * CHUNK, mine = (int)threadIdx.x / (PER_VECTOR * RH_WARP), n = (int)a.n;
-	float dw[CHUNKS][CHUNK] = {};
-	for (int64_t vector = (int64_t)blockIdx.x * at_once + mine; vector < a.vectors; vector += (int64_t)gridDim.x * at_once) {
-		int64_t row = vector / a.groups, at = vector % a.groups * n + own;
-		rh_vec<rh_bf16> x[CHUNKS], dy[CHUNKS];
+	constexpr int step = PER_VECTOR * RH_WARP * CHUNK;
+	struct kept<CHUNKS> k;
+	RH_UNROLL
+	for (int c = 0; c < CHUNKS; c++)
+		k.v[c] = c * step < left ? rh_load16(own + c * step) : rh_vec<rh_bf16>{};
+	return k;
+}
+
+/* Threads of a block, and the vectors that it takes at once: one, or one a warp. */
+template <int PER_VECTOR> struct kept_block {
+	static constexpr int threads = PER_VECTOR == 1 ? (int)NORM_THREADS : PER_VECTOR * RH_WARP;
+	static constexpr int at_once = threads / RH_WARP / PER_VECTOR;
+};
+
+/* This thread's first element of a vector, and which of the block's vectors that is. */
+struct lane {
+	int own, mine;
+};
+
+template <int PER_VECTOR> RH_DEVICE struct lane find_lane(void)
+{
+	return {(int)threadIdx.x % (PER_VECTOR * RH_WARP) * CHUNK, (int)threadIdx.x / (PER_VECTOR * RH_WARP)};
+}
+
+RH_DEVICE int64_t row_of(const struct norm_args &a, int64_t vector)
+{
+	return a.groups == 1 ? vector : vector / a.groups;
+}
+
+template <int PER_VECTOR, int CHUNKS, bool ADDS>
+RH_KERNEL(kept_block<PER_VECTOR>::threads, PER_VECTOR > 8 || CHUNKS > 1 ? 2 : 5)
+rmsnorm_forward_kept(struct norm_args a)
+{
+	constexpr int step = PER_VECTOR * RH_WARP * CHUNK, at_once = kept_block<PER_VECTOR>::at_once;
+	struct lane lane = find_lane<PER_VECTOR>();
+	int64_t vector = (int64_t)blockIdx.x * at_once + lane.mine;
+	if (vector >= a.vectors) /* of a warp's vectors, which wait for no other warp */
+		return;
+	int64_t row = row_of(a, vector), at = (vector - row * a.groups) * a.n + lane.own;
+	int left = (int)a.n - lane.own;
+	struct kept<CHUNKS> x = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.x + row * a.x_stride + at, left), more;
+	if constexpr (ADDS)
+		more = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.add + row * a.add_stride + at, left);
+	struct kept<CHUNKS> w = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.w + lane.own, left);
+	float squares = 0;
+	RH_UNROLL
+	for (int c = 0; c < CHUNKS; c++) {
 		RH_UNROLL
-		for (int c = 0; c < CHUNKS; c++) {
-			int there = own + c * step < n;
-			x[c] = there ? rh_load16((const rh_bf16 *)a.x + row * a.x_stride + at + c * step) : rh_vec<rh_bf16>{};
-			dy[c] = there ? rh_load16((const rh_bf16 *)a.dy + row * a.dy_stride + at + c * step) : rh_vec<rh_bf16>{};
+		for (int k = 0; k < CHUNK; k++) {
+			if constexpr (ADDS)
+				x.v[c].v[k] = rh_from_float<rh_bf16>(rh_to_float(x.v[c].v[k]) + rh_to_float(more.v[c].v[k]));
+			float value = rh_to_float(x.v[c].v[k]);
+			squares += value * value;
 		}
-		float rstd = a.rstd[row * a.rstd_stride + vector % a.groups], sum = 0;
+		if constexpr (ADDS)
+			if (c * step < left)
+				rh_store16((rh_bf16 *)a.sum + row * a.sum_stride + at + c * step, x.v[c]);
+	}
+	float rstd = 1 / sqrtf(vector_sum<PER_VECTOR>(squares) / (float)a.n + a.epsilon);
+	if (lane.own == 0)
+		a.rstd[row * a.rstd_stride + (vector - row * a.groups)] = rstd;
+	RH_UNROLL
+	for (int c = 0; c < CHUNKS; c++) {
+		rh_vec<rh_bf16> y;
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			y.v[k] = rh_from_float<rh_bf16>(rh_to_float(x.v[c].v[k]) * rstd * (a.offset + rh_to_float(w.v[c].v[k])));
+		if (c * step < left)
+			rh_store16((rh_bf16 *)a.y + row * a.y_stride + at + c * step, y);
+	}
+}
+
+/* What a vector's dx is made of. */
+template <int PER_VECTOR, int CHUNKS> struct gradient_of {
+	struct kept<CHUNKS> x, dy;
+	float rstd;
+};
+
+template <int PER_VECTOR, int CHUNKS>
+RH_DEVICE struct gradient_of<PER_VECTOR, CHUNKS> read_gradient(const struct norm_args &a, int64_t vector, int own)
+{
+	int64_t row = row_of(a, vector), group = vector - row * a.groups, at = group * a.n + own;
+	struct gradient_of<PER_VECTOR, CHUNKS> g;
+	g.x = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.x + row * a.x_stride + at, (int)a.n - own);
+	g.dy = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.dy + row * a.dy_stride + at, (int)a.n - own);
+	g.rstd = a.rstd[row * a.rstd_stride + group];
+	return g;
+}
+
+/* dx (y), and, with DW, a block's part of dw: a block then takes every gridDim.x-th vector, and reads the next one while it is at this one
+ * where registers allow. dx may be dy or add, as above. */
+template <int PER_VECTOR, int CHUNKS, bool DW>
+RH_KERNEL(kept_block<PER_VECTOR>::threads, PER_VECTOR > 8 ? (CHUNKS == 1 ? 2 : 1) : (CHUNKS == 1 ? 4 : 2))
+rmsnorm_backward_kept(struct norm_args a)
+{
+	constexpr int step = PER_VECTOR * RH_WARP * CHUNK, threads = kept_block<PER_VECTOR>::threads, at_once = kept_block<PER_VECTOR>::at_once;
+	constexpr bool ahead = DW && CHUNKS < WARP_CHUNKS;
+	struct lane lane = find_lane<PER_VECTOR>();
+	int own = lane.own, n = (int)a.n;
+	float dw[DW ? CHUNKS : 1][CHUNK] = {};
+	struct kept<CHUNKS> w = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.w + own, n - own);
+	struct gradient_of<PER_VECTOR, CHUNKS> now, next;
+	int64_t stride = (int64_t)gridDim.x * at_once;
+	int64_t vector = (int64_t)blockIdx.x * at_once + lane.mine;
+	if (ahead && vector < a.vectors)
+		next = read_gradient<PER_VECTOR, CHUNKS>(a, vector, own);
+	for (; vector < a.vectors; vector += stride) {
+		int64_t row = row_of(a, vector), at = (vector - row * a.groups) * n + own;
+		if constexpr (ahead) {
+			now = next;
+			if (vector + stride < a.vectors)
+				next = read_gradient<PER_VECTOR, CHUNKS>(a, vector + stride, own);
+		} else {
+			now = read_gradient<PER_VECTOR, CHUNKS>(a, vector, own);
+		}
+		struct kept<CHUNKS> add = {};
+		if (!DW && a.add) /* with DW registers are short: later */
+			add = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.add + row * a.add_stride + at, n - own);
+		float rstd = now.rstd, sum = 0;
 		RH_UNROLL
 		for (int c = 0; c < CHUNKS; c++) {
-			struct chunk w = chunk_load((const rh_bf16 *)a.w + own + c * step, n - own - c * step, 1);
 			RH_UNROLL
 			for (int k = 0; k < CHUNK; k++)
-				sum += rh_to_float(dy[c].v[k]) * (a.offset + w.v[k]) * rh_to_float(x[c].v[k]);
+				sum += rh_to_float(now.dy.v[c].v[k]) * (a.offset + rh_to_float(w.v[c].v[k])) * rh_to_float(now.x.v[c].v[k]);
 		}
 		float mean = vector_sum<PER_VECTOR>(sum) * rstd / (float)n;
 		RH_UNROLL
 		for (int c = 0; c < CHUNKS; c++) {
-			int left = n - own - c * step;
-			int64_t to = at + c * step;
-			struct chunk w = chunk_load((const rh_bf16 *)a.w + own + c * step, left, 1), out = {}, y;
-			if (a.add)
-				out = chunk_load((const rh_bf16 *)a.add + row * a.add_stride + to, left, 1);
+			struct chunk out, y;
+			if (DW && a.add && c * step < n - own)
+				add.v[c] = rh_load16((const rh_bf16 *)a.add + row * a.add_stride + at + c * step);
 			RH_UNROLL
 			for (int k = 0; k < CHUNK; k++) {
-				float xhat = rh_to_float(x[c].v[k]) * rstd, d = rh_to_float(dy[c].v[k]);
-				float weight = a.offset + w.v[k];
-				out.v[k] += rstd * (d * weight - xhat * mean);
+				float xhat = rh_to_float(now.x.v[c].v[k]) * rstd, d = rh_to_float(now.dy.v[c].v[k]);
+				float weight = a.offset + rh_to_float(w.v[c].v[k]);
+				out.v[k] = rh_to_float(add.v[c].v[k]) + rstd * (d * weight - xhat * mean);
 				y.v[k] = xhat * weight;
-				dw[c][k] += d * xhat;
+				if (DW)
+					dw[DW ? c : 0][k] += d * xhat;
 			}
-			chunk_store((rh_bf16 *)a.dx + row * a.dx_stride + to, out, left, 1);
+			chunk_store((rh_bf16 *)a.dx + row * a.dx_stride + at + c * step, out, n - own - c * step, 1);
 			if (a.y)
-				chunk_store((rh_bf16 *)a.y + row * a.y_stride + to, y, left, 1);
+				chunk_store((rh_bf16 *)a.y + row * a.y_stride + at + c * step, y, n - own - c * step, 1);
 		}
 		if (PER_VECTOR > 1)
 			__syncthreads(); /* the next sum takes the place of this one's parts */
 	}
-	RH_UNROLL
-	for (int c = 0; c < CHUNKS; c++) {
+	if constexpr (DW) {
+		RH_SHARED_2D(float, sums, at_once, step);
 		RH_UNROLL
-		for (int k = 0; k < CHUNK; k++)
-			sums[mine][own + k] = dw[c][k];
-		__syncthreads();
-		for (int i = (int)threadIdx.x; i < step && c * step + i < n; i += NORM_THREADS) {
-			float total = 0;
-			for (int v = 0; v < at_once; v++)
-				total += sums[v][i];
-			a.part[(int64_t)blockIdx.x * n + c * step + i] = total;
+		for (int c = 0; c < CHUNKS; c++) {
+			RH_UNROLL
+			for (int k = 0; k < CHUNK; k++)
+				sums[lane.mine][own + k] = dw[c][k];
+			__syncthreads();
+			for (int i = (int)threadIdx.x; i < step && c * step + i < n; i += threads) {
+				float total = 0;
+				for (int v = 0; v < at_once; v++)
+					total += sums[v][i];
+				a.part[(int64_t)blockIdx.x * n + c * step + i] = total;
+			}
+			__syncthreads();
 		}
-		__syncthreads();
 	}
 }
 
@@ -234,25 +344,50 @@ static RH_KERNEL(COLUMN_THREADS, 2) rmsnorm_add_parts(struct norm_args a)
 	           [&](int64_t part, int64_t i, int64_t left) { return chunk_load(a.part + part * a.n + i, left, 1); });
 }
 
-enum { BOTH_BLOCKS = 256, BOTH_BLOCKS_SHORT = 512, BOTH_CHUNKS = 4 };
+enum { DW_BLOCKS = 256, DW_BLOCKS_SHORT = 512 };
 
-template <int PER_VECTOR, int CHUNKS> static int both(const struct norm_args *a, CUstream_st *stream)
+/* launch<PER_VECTOR, CHUNKS>() of the shape that vectors of n elements are kept in. */
+template <template <int, int> class Launch> static int launch_kept(const struct norm_args *a, CUstream_st *stream)
 {
-	unsigned most = PER_VECTOR == 1 ? BOTH_BLOCKS_SHORT : BOTH_BLOCKS, blocks = norm_blocks(a->vectors, PER_VECTOR);
-	blocks = blocks < most ? blocks : most;
-	int rc = RH_LAUNCH((rmsnorm_backward_both<PER_VECTOR, CHUNKS>), blocks, NORM_THREADS, 0, stream, *a);
-	struct norm_args parts = *a;
-	parts.vectors = blocks;
-	return rc < 0 ? rc : RH_LAUNCH(rmsnorm_add_parts, column_blocks(a->n), COLUMN_THREADS, 0, stream, parts);
+	if (a->n <= NORM_WARP_LENGTH / WARP_CHUNKS)
+		return Launch<1, 1>::launch(a, stream);
+	if (a->n <= NORM_WARP_LENGTH)
+		return Launch<1, WARP_CHUNKS>::launch(a, stream);
+	if (a->n <= KEPT_LENGTH / 4)
+		return Launch<8, 1>::launch(a, stream);
+	return a->n <= KEPT_LENGTH / 2 ? Launch<16, 1>::launch(a, stream) : Launch<16, 2>::launch(a, stream);
 }
 
-static int backward_both(const struct norm_args *a, CUstream_st *stream)
+template <int PER_VECTOR, int CHUNKS> struct kept_forward {
+	static int launch(const struct norm_args *a, CUstream_st *stream)
+	{
+		constexpr int threads = kept_block<PER_VECTOR>::threads;
+		unsigned blocks = (unsigned)rh_ceil_div(a->vectors, kept_block<PER_VECTOR>::at_once);
+		if (a->add)
+			return RH_LAUNCH((rmsnorm_forward_kept<PER_VECTOR, CHUNKS, true>), blocks, threads, 0, stream, *a);
+		return RH_LAUNCH((rmsnorm_forward_kept<PER_VECTOR, CHUNKS, false>), blocks, threads, 0, stream, *a);
+	}
+};
+
+template <int PER_VECTOR, int CHUNKS> struct kept_backward {
+	static int launch(const struct norm_args *a, CUstream_st *stream)
+	{
+		constexpr int threads = kept_block<PER_VECTOR>::threads;
+		unsigned most = PER_VECTOR == 1 ? DW_BLOCKS_SHORT : DW_BLOCKS;
+		unsigned blocks = (unsigned)rh_ceil_div(a->vectors, kept_block<PER_VECTOR>::at_once);
+		if (!a->dw)
+			return RH_LAUNCH((rmsnorm_backward_kept<PER_VECTOR, CHUNKS, false>), blocks, threads, 0, stream, *a);
+		blocks = blocks < most ? blocks : most;
+		int rc = RH_LAUNCH((rmsnorm_backward_kept<PER_VECTOR, CHUNKS, true>), blocks, threads, 0, stream, *a);
+		struct norm_args parts = *a;
+		parts.vectors = blocks;
+		return rc < 0 ? rc : RH_LAUNCH(rmsnorm_add_parts, column_blocks(a->n), COLUMN_THREADS, 0, stream, parts);
+	}
+};
+
+static int can_keep(const struct norm_args *a, enum rh_dtype dtype)
 {
-	if (a->n <= NORM_WARP_LENGTH / BOTH_CHUNKS)
-		return both<1, 1>(a, stream);
-	if (a->n <= NORM_WARP_LENGTH)
-		return both<1, BOTH_CHUNKS>(a, stream);
-	return a->n <= NORM_THREADS * CHUNK * 2 ? both<NORM_WARPS, 2>(a, stream) : both<NORM_WARPS, BOTH_CHUNKS>(a, stream);
+	return a->aligned && dtype == RH_BF16 && a->n % CHUNK == 0 && a->n <= KEPT_LENGTH;
 }
 
 template <typename T, bool ADDS> static int forward(const struct norm_args *a, CUstream_st *stream)
@@ -300,6 +435,8 @@ extern "C" int cuda_rmsnorm(const struct rh_op *op, CUstream_st *stream)
 	a.aligned = chunk_aligned(views, 3) && (a.groups == 1 || a.n * rh_dtype_bytes(x.dtype, 1) % 16 == 0);
 	if (!a.vectors)
 		return 0;
+	if (can_keep(&a, x.dtype))
+		return launch_kept<kept_forward>(&a, stream);
 	return x.dtype == RH_BF16 ? forward<rh_bf16, false>(&a, stream) : forward<float, false>(&a, stream);
 }
 
@@ -321,6 +458,8 @@ extern "C" int cuda_add_rmsnorm(const struct rh_op *op, CUstream_st *stream)
 	a.aligned = chunk_aligned(view, RH_ADD_RMSNORM_RSTD);
 	if (!a.vectors)
 		return 0;
+	if (can_keep(&a, view->dtype))
+		return launch_kept<kept_forward>(&a, stream);
 	return view->dtype == RH_BF16 ? forward<rh_bf16, true>(&a, stream) : forward<float, true>(&a, stream);
 }
 
@@ -352,7 +491,7 @@ extern "C" int cuda_rmsnorm_backward_within(const struct rh_op *op, void *worksp
 	a.part = (float *)workspace;
 	if (!a.vectors)
 		return 0;
-	if (a.part && a.dw && a.aligned && x.dtype == RH_BF16 && a.n % CHUNK == 0 && a.n <= NORM_THREADS * CHUNK * BOTH_CHUNKS)
-		return backward_both(&a, stream);
+	if ((!a.dw || a.part) && can_keep(&a, x.dtype))
+		return launch_kept<kept_backward>(&a, stream);
 	return x.dtype == RH_BF16 ? backward<rh_bf16>(&a, stream) : backward<float>(&a, stream);
 }

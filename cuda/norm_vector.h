@@ -30,7 +30,8 @@ template <int PER_VECTOR> RH_DEVICE struct place<PER_VECTOR> find_place(int64_t 
 	return p;
 }
 
-/* Over the warps that share a vector. Every thread of the block comes here, those without a vector too; a kernel's calls differ in TURN. */
+/* Over the warps that share a vector, one or the block's. Every thread of a block that shares one comes here; a kernel's calls differ in
+ * TURN. */
 template <int PER_VECTOR, int TURN = 0>
 RH_DEVICE float vector_sum(float x)
 {

@@ -3,6 +3,7 @@
 #include "bench/gpu/bench.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { IN_A_ROW = 3 };
@@ -113,19 +114,39 @@ static cublasStatus_t multiply(struct candidate *c)
 	                                  c->d_data, &c->d, c->algorithm, c->workspace, WORKSPACE_BYTES, c->stream);
 }
 
-static int enqueue_candidate(struct bench *bench, void *candidate)
+enum { TIMES = 9, WARM = 2 };
+
+static int ascending(const void *a, const void *b)
 {
-	(void)bench;
-	return multiply(candidate) == CUBLAS_STATUS_SUCCESS ? 0 : -EIO;
+	float x = *(const float *)a, y = *(const float *)b;
+	return (x > y) - (x < y);
 }
 
-/* Seconds of one run, of as many in a row as our own product is timed with: the median, on the same stream. 0: this algorithm refuses. */
-static double time_of(struct bench *bench, struct candidate *c)
+/* Seconds of one run, of as many in a row as our own product is timed with: the median, behind one that keeps the stream busy. By events of
+ * its own: the device's are recorded by its worker, at another time than this thread's calls. 0: this algorithm refuses. */
+static double time_of(struct candidate *c)
 {
-	double seconds = 0;
-	if (multiply(c) != CUBLAS_STATUS_SUCCESS || bench_time(bench, enqueue_candidate, c, IN_A_ROW, &seconds))
-		seconds = 0;
-	return seconds;
+	cudaEvent_t from = NULL, to = NULL;
+	float taken[TIMES];
+	int bad = cudaEventCreate(&from) != cudaSuccess || cudaEventCreate(&to) != cudaSuccess;
+	for (int i = -WARM; !bad && i < TIMES; i++) {
+		bad = multiply(c) != CUBLAS_STATUS_SUCCESS || cudaEventRecord(from, c->stream) != cudaSuccess;
+		for (int k = 0; !bad && k < IN_A_ROW; k++)
+			bad = multiply(c) != CUBLAS_STATUS_SUCCESS;
+		if (!bad)
+			bad = cudaEventRecord(to, c->stream) != cudaSuccess || cudaEventSynchronize(to) != cudaSuccess ||
+			      cudaEventElapsedTime(&taken[i < 0 ? 0 : i], from, to) != cudaSuccess;
+	}
+	if (from)
+		(void)cudaEventDestroy(from);
+	if (to)
+		(void)cudaEventDestroy(to);
+	if (bad) {
+		(void)cudaGetLastError();
+		return 0;
+	}
+	qsort(taken, TIMES, sizeof *taken, ascending);
+	return (double)taken[TIMES / 2] / 1e3 / IN_A_ROW;
 }
 
 static int best_of_all(struct bench *bench, const struct rh_op *op, double *seconds, int *algorithms)
@@ -156,7 +177,7 @@ static int best_of_all(struct bench *bench, const struct rh_op *op, double *seco
 	c.stream = rh_cuda_stream(bench->device, RH_STREAM_COMPUTE);
 	for (int i = 0; !status && i < found; i++) {
 		c.algorithm = &result[i].algo;
-		double taken = result[i].state ? 0 : time_of(bench, &c);
+		double taken = result[i].state ? 0 : time_of(&c);
 		*algorithms += taken > 0;
 		if (taken > 0 && (!*seconds || taken < *seconds))
 			*seconds = taken;

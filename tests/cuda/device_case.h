@@ -7,6 +7,11 @@
 #include "cuda/device.h"
 
 enum { CASE_DEVICE_BYTES = 16 << 20 };
+#ifdef RH_ON_GPU
+enum { CASE_ON_GPU = 1 };
+#else
+enum { CASE_ON_GPU = 0 };
+#endif
 
 struct device_case {
 	struct rh_device *device;
