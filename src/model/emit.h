@@ -123,8 +123,7 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
  * emitted on the arena between them, but what is given back. */
 int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
                           const struct rh_head_out *head) RH_MUST;
-/* y: (T,H) at hi, absent where nobody reads it. Without launching, *state comes to name what an earlier, launched call of the same shape
- * kept in the same place. */
+/* y: (T,H) at hi, absent where nobody reads it. */
 int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_view y, struct rh_stage_state *state,
                   const struct rh_head_out *head) RH_MUST;
 /* dy (T,H) at hi, absent for a fused stage; dx (T,H) at lo, absent when no layer below is trained. The arena is back where it was. */
@@ -134,8 +133,18 @@ int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, stru
                            struct rh_view dy, struct rh_view dx) RH_MUST;
 /* The lowest layer of a stage from `lo` on that has a backward: a fused stage may hold frozen layers below. */
 int rh_stage_lowest(const struct rh_model *model, int lo);
-/* After rh_stage_backward with the same `deferred`, or both calls before it again without launching. */
+/* After rh_stage_backward with the same `deferred`, or rh_stage_name_deferred. */
 int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state) RH_MUST;
+
+/* Nothing is launched: *state comes to name what an rh_stage_save of the same shape kept in `saved` (and in emit->deferred); or what it and
+ * an rh_stage_backward kept in `deferred`. */
+int rh_stage_name_saved(const struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_arena saved,
+                        struct rh_stage_state *state) RH_MUST;
+int rh_stage_name_deferred(const struct rh_emit *emit, int lo, int hi, struct rh_arena deferred, struct rh_stage_state *state) RH_MUST;
+
+/* A micro-batch's results in a buffer that is laid out as rh_result_layout says. are_logits: scores are whole rows of logits. */
+struct rh_head_out rh_result_views(const struct rh_model *model, const struct rh_micro_shape *shape, int64_t score_cols, int are_logits,
+                                   char *buffer);
 
 /* Rows of logits made at once: model->head_rows, and no fewer than fit here. */
 enum { RH_HEAD_CHUNK_BYTES = 16 << 20 };

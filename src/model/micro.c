@@ -37,6 +37,21 @@ struct rh_result_layout rh_result_layout(const struct rh_model *model, const str
 	return at;
 }
 
+struct rh_head_out rh_result_views(const struct rh_model *model, const struct rh_micro_shape *shape, int64_t score_cols, int are_logits,
+                                   char *buffer)
+{
+	const struct rh_result_layout at = rh_result_layout(model, shape, score_cols);
+	int64_t rows = shape->head_rows;
+	struct rh_view scores = rh_view_of(buffer + at.scores, RH_F32, rows, score_cols);
+	struct rh_head_out head = {.loss = rh_view_of(buffer + at.loss, RH_F32, rows, 1),
+	                           .hit = rh_view_of(buffer + at.hit, RH_I32, rows, 1)};
+	if (model->router_aux_loss_coef != 0)
+		head.load = rh_view_of(buffer + at.load, RH_F32, 1, 2 * model->config->experts);
+	if (score_cols)
+		*(are_logits ? &head.logits : &head.choice) = scores;
+	return head;
+}
+
 /* Elements of 4 bytes. */
 static void put(char *to, const void *from, int64_t elements)
 {

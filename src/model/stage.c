@@ -211,6 +211,27 @@ int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_stat
 	return rh_stage_backward_part(emit, (struct rh_stage_part){lo, hi, lo, hi}, state, &pass, dy, dx);
 }
 
+int rh_stage_name_saved(const struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_arena saved, struct rh_stage_state *state)
+{
+	struct rh_emit naming = *emit;
+	naming.launch = NULL;
+	naming.saved = &saved;
+	return rh_stage_save(&naming, lo, hi, x, (struct rh_view){0}, state, NULL);
+}
+
+/* The way of the input's gradient is gone again, with any view in place of the boundaries. */
+int rh_stage_name_deferred(const struct rh_emit *emit, int lo, int hi, struct rh_arena deferred, struct rh_stage_state *state)
+{
+	struct rh_emit naming = *emit;
+	struct rh_view any = rh_view_of(emit->arena->base, emit->model->dtype, emit->shape.tokens, emit->model->config->hidden_size);
+	struct rh_head_out head = {.loss = any};
+	naming.launch = NULL;
+	naming.saved = naming.arena;
+	naming.deferred = &deferred;
+	int rc = rh_stage_save(&naming, lo, hi, any, (struct rh_view){0}, state, &head);
+	return rc ? rc : rh_stage_backward(&naming, lo, hi, state, any, any);
+}
+
 int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state)
 {
 	for (int l = hi - 1; l >= rh_stage_lowest(emit->model, lo); l--) {

@@ -13,7 +13,7 @@ int rh_check_create(const struct rh_check_options *options, struct rh_check **ou
 		return -ENOMEM;
 	size_t blocks = (size_t)options->model->blocks;
 	check->options = *options;
-	check->options.room[RH_ROOM_NONE] = (struct rh_check_room){1 + 2 * (int)blocks, 1}; /* the optimizer's own */
+	check->options.room[RH_ROOM_NONE] = (struct rh_room_size){1 + 2 * (int)blocks, 1}; /* the optimizer's own */
 	check->master = rh_alloc(blocks, sizeof *check->master);
 	check->offset = rh_alloc(2 * blocks, sizeof *check->offset);
 	int rc = check->master && check->offset ? check_memory_create(check) : -ENOMEM;

@@ -12,11 +12,6 @@
 
 #include "run/lane.h"
 
-struct rh_check_room {
-	int count; /* numbers from 0 on; rooms whose number names contents have 1 */
-	int64_t bytes;
-};
-
 struct rh_check_options {
 	const struct rh_model *model; /* borrowed */
 	const struct rh_plan *plan;   /* borrowed; may be of other devices' kind: bytes alone are read */
@@ -24,7 +19,7 @@ struct rh_check_options {
 	int crosses_rounds; /* the store has a place for every sum */
 	int stale;          /* updates go to the master, and are published by WEIGHTS_READY */
 	/* rh_check_rooms fills what the plan and the model know; the caller sets the counts of host rooms. */
-	struct rh_check_room room[RH_ROOMS];
+	struct rh_room_size room[RH_ROOMS];
 };
 /* host: HOST_MICRO and HOST_RESULT get so many places. */
 void rh_check_rooms(struct rh_check_options *options, int64_t micro_batches);

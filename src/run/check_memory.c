@@ -11,12 +11,6 @@ static int is_of_device(enum rh_room room)
 	return room >= RH_ROOM_WEIGHTS && room <= RH_ROOM_CACHE;
 }
 
-/* Rooms whose `number` says what lies there, not which piece it is. */
-static int is_one_piece(enum rh_room room)
-{
-	return room == RH_ROOM_WEIGHTS || room == RH_ROOM_SUMS || room == RH_ROOM_ROUNDED;
-}
-
 static int is_of_blocks(enum rh_room room)
 {
 	return room == RH_ROOM_HOST_WEIGHTS || room == RH_ROOM_HOST_GRADIENT || room == RH_ROOM_HOST_SUM || room == RH_ROOM_PAGES;
@@ -34,21 +28,13 @@ void rh_check_rooms(struct rh_check_options *options, int64_t micro_batches)
 {
 	const struct rh_plan *plan = options->plan;
 	int blocks = options->model->blocks, places = (int)micro_batches;
-	struct rh_check_room *room = options->room;
-	room[RH_ROOM_WEIGHTS] = (struct rh_check_room){1, plan->weight_bytes};
-	room[RH_ROOM_SUMS] = (struct rh_check_room){1, plan->gradient_bytes};
-	room[RH_ROOM_ROUNDED] = (struct rh_check_room){1, plan->rounded_bytes};
-	room[RH_ROOM_BOUNDARY] = (struct rh_check_room){plan->boundary_buffers, plan->boundary_bytes};
-	room[RH_ROOM_MICRO] = (struct rh_check_room){RH_PLAN_MICRO_BUFFERS, plan->micro_bytes};
-	room[RH_ROOM_RESULT] = (struct rh_check_room){RH_PLAN_RESULT_BUFFERS, plan->result_bytes};
-	room[RH_ROOM_ARENA] = (struct rh_check_room){2, 1}; /* what is kept, and what runs through a stage: see check_command.c */
-	room[RH_ROOM_SAVED] = (struct rh_check_room){1, plan->saved_bytes};
-	room[RH_ROOM_DEFERRED] = (struct rh_check_room){1, plan->deferred_bytes};
-	room[RH_ROOM_CACHE] = (struct rh_check_room){1, plan->cache_bytes};
+	struct rh_room_size *room = options->room;
+	rh_rooms_of_device(plan, room);
+	room[RH_ROOM_ARENA] = (struct rh_room_size){2, 1}; /* what is kept, and what runs through a stage: see check_command.c */
 	room[RH_ROOM_HOST_WEIGHTS].count = room[RH_ROOM_HOST_GRADIENT].count = room[RH_ROOM_PAGES].count = blocks;
 	room[RH_ROOM_HOST_SUM].count = 2 * blocks;
-	room[RH_ROOM_HOST_MICRO] = (struct rh_check_room){places, plan->micro_bytes};
-	room[RH_ROOM_HOST_RESULT] = (struct rh_check_room){places, plan->result_bytes};
+	room[RH_ROOM_HOST_MICRO] = (struct rh_room_size){places, plan->micro_bytes};
+	room[RH_ROOM_HOST_RESULT] = (struct rh_room_size){places, plan->result_bytes};
 }
 
 /* What devices read first is there from the start. */
@@ -107,8 +93,8 @@ static int gradient_piece(const struct rh_check *check, int b)
 struct check_range check_resolve(struct rh_check *check, const struct rh_place *place)
 {
 	struct check_range range = {NULL, place->first, place->first + place->bytes};
-	const struct rh_check_room *room = &check->options.room[place->room];
-	int number = is_one_piece(place->room) ? 0 : place->number, device = is_of_device(place->room) ? place->device : 0;
+	const struct rh_room_size *room = &check->options.room[place->room];
+	int number = rh_room_is_whole(place->room) ? 0 : place->number, device = is_of_device(place->room) ? place->device : 0;
 	if (place->room == RH_ROOM_NONE || device < 0 || device >= check->options.devices || number < 0 || number >= room->count) {
 		check_fault(check, -1, "names room %d of device %d, of %d, and piece %d of a room of %d", (int)place->room, device,
 		            check->options.devices, number, room->count);

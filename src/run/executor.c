@@ -196,25 +196,18 @@ static int flight_create(const struct rh_executor_options *options, struct rh_de
 	return rc;
 }
 
-static char *take_ring(struct rh_arena *memory, int count, int64_t bytes)
-{
-	return rh_arena_take(memory, count * rh_align_up(bytes, RH_ALIGN));
-}
-
-/* Exactly as the plan added it up. */
+/* Into rooms, exactly as the plan added it up. */
 static void cut_memory(const struct rh_plan *plan, void *base, struct run_device *out)
 {
 	struct rh_arena memory = {.base = base, .capacity = plan->device_bytes};
-	out->weights = rh_arena_take(&memory, plan->weight_bytes);
-	out->sums = rh_arena_take(&memory, plan->gradient_bytes);
-	out->rounded = rh_arena_take(&memory, plan->rounded_bytes);
-	out->boundary = take_ring(&memory, plan->boundary_buffers, plan->boundary_bytes);
-	out->micro = take_ring(&memory, RH_PLAN_MICRO_BUFFERS, plan->micro_bytes);
-	out->result = take_ring(&memory, RH_PLAN_RESULT_BUFFERS, plan->result_bytes);
-	out->emit.cache = rh_arena_take(&memory, plan->cache_bytes);
-	out->saved = rh_arena_take(&memory, plan->saved_bytes);
-	out->deferred = rh_arena_take(&memory, plan->deferred_bytes);
-	out->arena = (struct rh_arena){.base = rh_arena_take(&memory, plan->arena_bytes), .capacity = plan->arena_bytes};
+	struct rh_room_size size[RH_ROOMS] = {0};
+	rh_rooms_of_device(plan, size);
+	for (int r = 0; r < RH_ROOMS; r++) {
+		int64_t bytes = rh_align_up(size[r].bytes, RH_ALIGN);
+		out->room[r].base = rh_arena_take(&memory, size[r].count * bytes);
+		out->room[r].stride = rh_room_is_whole((enum rh_room)r) ? 0 : bytes;
+	}
+	out->arena = (struct rh_arena){.base = out->room[RH_ROOM_ARENA].base, .capacity = plan->arena_bytes};
 	RH_ASSERT(memory.used == plan->device_bytes);
 }
 
@@ -241,7 +234,7 @@ static int device_create(struct rh_executor *executor, int index)
 	                             .seed = options->seed,
 	                             .weights = rh_region_take(memory, blocks, sizeof *out->emit.weights),
 	                             .gradient = rh_region_take(memory, blocks, sizeof *out->emit.gradient),
-	                             .cache = out->emit.cache,
+	                             .cache = out->room[RH_ROOM_CACHE].base,
 	                             .cache_rows = options->cache_rows};
 	out->downloaded = rh_region_take(memory, blocks, sizeof(struct rh_event *));
 	out->uploaded = rh_region_take(memory, blocks, sizeof(struct rh_event *));
@@ -326,14 +319,15 @@ static int host_create(struct rh_executor *executor)
 static int copies_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	struct rh_host_copies_options copies = {.device = options->device,
-	                                        .devices = options->devices,
-	                                        .has_staging = options->registers,
-	                                        .piece_bytes = executor->lowering.limits.pieces.most,
-	                                        .area = {[RH_HOST_BOUNDARIES] = executor->boundary_memory,
-	                                                 [RH_HOST_MICRO] = executor->micro_memory,
-	                                                 [RH_HOST_FRAMES] = executor->frame_memory},
-	                                        .scratch = {.base = executor->on[0].weights, .capacity = options->plan->weight_bytes}};
+	struct rh_host_copies_options copies = {
+	        .device = options->device,
+	        .devices = options->devices,
+	        .has_staging = options->registers,
+	        .piece_bytes = executor->lowering.limits.pieces.most,
+	        .area = {[RH_HOST_BOUNDARIES] = executor->boundary_memory,
+	                 [RH_HOST_MICRO] = executor->micro_memory,
+	                 [RH_HOST_FRAMES] = executor->frame_memory},
+	        .scratch = {.base = executor->on[0].room[RH_ROOM_WEIGHTS].base, .capacity = options->plan->weight_bytes}};
 	struct rh_arena *store = &copies.area[RH_HOST_STORE];
 	store->base = rh_store_memory(options->store, &store->capacity);
 	return rh_host_copies_create(&copies, &executor->copies);

@@ -21,18 +21,19 @@ struct run_flight {
 	int64_t results, gradients; /* the last commands by which its slots send down */
 };
 
-/* A device's memory, and what its computation is in the middle of. More than 20 members: a pointer for each room of its memory. */
+/* A device's memory, and what its computation is in the middle of. */
 struct run_device {
 	struct rh_device *device;
 	struct rh_executor *executor;
 	int index;
 	int64_t *launched; /* of the dispatcher's */
 	struct run_flight flight[RUN_FLIGHT];
-	char *weights, *sums, *rounded, *boundary, *micro, *result; /* rings of buffers of one size lie back to back */
-	char *saved;                                                /* activations that stay from a stage's forward to its backward */
-	char *deferred;                                             /* what deferred weight gradients are made of */
-	struct rh_event **downloaded;                               /* [block]: this device's latest download of its gradient */
-	struct rh_event **uploaded; /* [block]: its latest upload here; stale updates: of trainable blocks, else NULL */
+	struct {
+		char *base;
+		int64_t stride; /* from one piece to the next, where there are several */
+	} room[RH_ROOMS];
+	struct rh_event **downloaded; /* [block]: this device's latest download of its gradient */
+	struct rh_event **uploaded;   /* [block]: its latest upload here; stale updates: of trainable blocks, else NULL */
 	struct rh_arena arena, deferred_arena;
 	struct rh_stage_state state;
 	struct rh_stage_pass pass;

@@ -55,27 +55,14 @@ static int wait_for_all(struct rh_executor *executor, const struct rh_command *c
 
 /* ---- copies ---- */
 
+static char *piece_of(const struct run_device *on, enum rh_room room, int number)
+{
+	return on->room[room].base + number * on->room[room].stride;
+}
+
 static char *device_address(const struct rh_executor *executor, struct rh_place place)
 {
-	const struct run_device *on = &executor->on[place.device];
-	const struct rh_plan *plan = executor->options.plan;
-	switch (place.room) {
-	case RH_ROOM_WEIGHTS:
-		return on->weights + place.first;
-	case RH_ROOM_SUMS:
-		return on->sums + place.first;
-	case RH_ROOM_ROUNDED:
-		return on->rounded + place.first;
-	case RH_ROOM_BOUNDARY:
-		return on->boundary + place.number * rh_align_up(plan->boundary_bytes, RH_ALIGN);
-	case RH_ROOM_MICRO:
-		return on->micro + place.number * rh_align_up(plan->micro_bytes, RH_ALIGN);
-	case RH_ROOM_RESULT:
-		return on->result + place.number * rh_align_up(plan->result_bytes, RH_ALIGN);
-	default:
-		RH_ASSERT(!"a room of no device");
-		return NULL;
-	}
+	return piece_of(&executor->on[place.device], place.room, place.number) + place.first;
 }
 
 static char *host_address(const struct rh_executor *executor, struct rh_place place)
@@ -186,10 +173,10 @@ static void name_blocks(struct run_device *on, const struct rh_command *command)
 		return;
 	(void)rh_plan_upload_layout(model, command->stage.lo, command->stage.hi, !is_forward && command->stage.hi < model->layers, offset);
 	for (int b = 0; b < model->blocks; b++)
-		on->emit.weights[b] = offset[b] < 0 ? NULL : on->weights + command->at.weights + offset[b];
+		on->emit.weights[b] = offset[b] < 0 ? NULL : on->room[RH_ROOM_WEIGHTS].base + command->at.weights + offset[b];
 	(void)rh_plan_gradient_layout(model, command->stage.lo, command->stage.hi, offset);
 	for (int i = 0; i < 2 * model->blocks; i++)
-		on->emit.gradient[i / 2][i % 2] = offset[i] < 0 ? NULL : (float *)on->sums + offset[i];
+		on->emit.gradient[i / 2][i % 2] = offset[i] < 0 ? NULL : (float *)(void *)on->room[RH_ROOM_SUMS].base + offset[i];
 	on->stage = command->stage;
 	on->stage_weights = command->at.weights;
 	on->is_forward = is_forward;
@@ -200,21 +187,20 @@ static struct rh_view boundary_view(const struct run_device *on, int number)
 	const struct rh_executor_options *options = &on->executor->options;
 	if (number < 0)
 		return (struct rh_view){0};
-	char *at = on->boundary + number * rh_align_up(options->plan->boundary_bytes, RH_ALIGN);
-	return rh_view_of(at, options->model->dtype, on->emit.shape.tokens, options->model->config->hidden_size);
+	return rh_view_of(piece_of(on, RH_ROOM_BOUNDARY, number), options->model->dtype, on->emit.shape.tokens,
+	                  options->model->config->hidden_size);
 }
 
 static void begin_emission(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_executor *executor = on->executor;
-	const struct rh_plan *plan = executor->options.plan;
 	name_blocks(on, command);
 	if (command->micro_batch < 0)
 		return;
 	on->emit.step = (uint32_t)command->step;
 	on->emit.micro_batch = (uint32_t)command->micro_batch;
 	on->emit.shape = executor->lowering.batch[run_place(executor, command)].shape;
-	on->emit.micro = on->micro + command->at.micro * rh_align_up(plan->micro_bytes, RH_ALIGN);
+	on->emit.micro = piece_of(on, RH_ROOM_MICRO, command->at.micro);
 	on->emit.dropout = executor->trains ? executor->options.model->dropout : 0;
 	on->emit.loss_scale = run_loss_scale(executor, command);
 	on->emit.micro_batch_share = run_micro_batch_share(executor, command);
@@ -223,26 +209,16 @@ static void begin_emission(struct run_device *on, const struct rh_command *comma
 static struct rh_head_out results(struct run_device *on, int number)
 {
 	const struct rh_executor_options *options = &on->executor->options;
-	int64_t rows = on->emit.shape.head_rows, cols = rh_executor_score_cols(options, on->executor->trains, &on->emit.shape);
-	struct rh_result_layout at = rh_result_layout(options->model, &on->emit.shape, cols);
+	int trains = on->executor->trains;
 	if (number < 0)
 		return (struct rh_head_out){0};
-	char *memory = on->result + number * rh_align_up(options->plan->result_bytes, RH_ALIGN);
-	struct rh_view scores = rh_view_of(memory + at.scores, RH_F32, rows, cols);
-	struct rh_head_out head = {.loss = rh_view_of(memory + at.loss, RH_F32, rows, 1),
-	                           .hit = rh_view_of(memory + at.hit, RH_I32, rows, 1)};
-	if (options->model->router_aux_loss_coef != 0)
-		head.load = rh_view_of(memory + at.load, RH_F32, 1, 2 * options->model->config->experts);
-	if (cols && options->infer_logits && !on->executor->trains)
-		head.logits = scores;
-	else if (cols)
-		head.choice = scores;
-	return head;
+	return rh_result_views(options->model, &on->emit.shape, rh_executor_score_cols(options, trains, &on->emit.shape),
+	                       options->infer_logits && !trains, piece_of(on, RH_ROOM_RESULT, number));
 }
 
 static struct rh_arena arena_of(const struct run_device *on, struct rh_place place)
 {
-	char *base = (place.room == RH_ROOM_SAVED ? on->saved : on->deferred) + place.first;
+	char *base = on->room[place.room].base + place.first;
 	return (struct rh_arena){.base = base, .capacity = place.bytes};
 }
 
@@ -290,12 +266,8 @@ static int backward(struct run_device *on, const struct rh_command *command)
 	int is_first = command->hi == command->stage.hi, rc = 0;
 	if (is_first && command->from.room == RH_ROOM_SAVED) { /* named again: it was computed by the stage's forward */
 		begin_deferred(on, command->to);
-		struct rh_emit naming = on->emit;
-		struct rh_arena saved = arena_of(on, command->from);
-		naming.launch = NULL;
-		naming.saved = &saved;
-		rc = rh_stage_save(&naming, command->stage.lo, command->stage.hi, boundary_view(on, command->at.x), (struct rh_view){0},
-		                   &on->state, NULL);
+		rc = rh_stage_name_saved(&on->emit, command->stage.lo, command->stage.hi, boundary_view(on, command->at.x),
+		                         arena_of(on, command->from), &on->state);
 	}
 	on->emit.deferred = command->to.room == RH_ROOM_DEFERRED ? &on->deferred_arena : NULL;
 	if (!rc)
@@ -305,30 +277,20 @@ static int backward(struct run_device *on, const struct rh_command *command)
 	return rc;
 }
 
-/* What an earlier slot of this device put off, whose operands are named by going its way again. */
+/* What an earlier slot of this device deferred. */
 static int weight_gradients(struct run_device *on, const struct rh_command *command)
 {
 	const struct rh_stage *stage = &command->stage;
-	const struct rh_model *model = on->executor->options.model;
-	struct rh_view x = rh_view_of(on->arena.base, model->dtype, on->emit.shape.tokens, model->config->hidden_size);
-	struct rh_head_out head = {.loss = x};
-	struct rh_arena deferred = arena_of(on, command->from);
-	struct rh_emit naming = on->emit;
 	int rc = 0;
-	naming.launch = NULL;
-	naming.saved = naming.arena;
-	naming.deferred = &deferred;
 	if (command->hi == stage->hi)
-		rc = rh_stage_save(&naming, stage->lo, stage->hi, x, (struct rh_view){0}, &on->state, &head);
-	if (!rc && command->hi == stage->hi)
-		rc = rh_stage_backward(&naming, stage->lo, stage->hi, &on->state, x, x);
+		rc = rh_stage_name_deferred(&on->emit, stage->lo, stage->hi, arena_of(on, command->from), &on->state);
 	return rc ? rc : rh_stage_weights(&on->emit, command->lo, command->hi, &on->state);
 }
 
 static int clear(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_op fill = {.kind = RH_OP_FILL};
-	fill.operand[RH_FILL_Y] = rh_view_of(on->sums + command->to.first, RH_F32, 1, command->to.bytes / 4);
+	fill.operand[RH_FILL_Y] = rh_view_of(on->room[RH_ROOM_SUMS].base + command->to.first, RH_F32, 1, command->to.bytes / 4);
 	return issue_launch(on, &fill);
 }
 
@@ -336,8 +298,9 @@ static int round_sum(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_op cast = {.kind = RH_OP_CAST};
 	int64_t elements = command->from.bytes / 4;
-	cast.operand[RH_CAST_X] = rh_view_of(on->sums + command->from.first, RH_F32, 1, elements);
-	cast.operand[RH_CAST_Y] = rh_view_of(on->rounded + command->to.first, on->executor->options.model->dtype, 1, elements);
+	cast.operand[RH_CAST_X] = rh_view_of(on->room[RH_ROOM_SUMS].base + command->from.first, RH_F32, 1, elements);
+	cast.operand[RH_CAST_Y] =
+	        rh_view_of(on->room[RH_ROOM_ROUNDED].base + command->to.first, on->executor->options.model->dtype, 1, elements);
 	return issue_launch(on, &cast);
 }
 

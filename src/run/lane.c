@@ -79,6 +79,20 @@ void rh_lanes_free(struct rh_lanes *lanes)
 	*lanes = (struct rh_lanes){0};
 }
 
+void rh_rooms_of_device(const struct rh_plan *plan, struct rh_room_size room[RH_ROOMS])
+{
+	room[RH_ROOM_WEIGHTS] = (struct rh_room_size){1, plan->weight_bytes};
+	room[RH_ROOM_SUMS] = (struct rh_room_size){1, plan->gradient_bytes};
+	room[RH_ROOM_ROUNDED] = (struct rh_room_size){1, plan->rounded_bytes};
+	room[RH_ROOM_BOUNDARY] = (struct rh_room_size){plan->boundary_buffers, plan->boundary_bytes};
+	room[RH_ROOM_MICRO] = (struct rh_room_size){RH_PLAN_MICRO_BUFFERS, plan->micro_bytes};
+	room[RH_ROOM_RESULT] = (struct rh_room_size){RH_PLAN_RESULT_BUFFERS, plan->result_bytes};
+	room[RH_ROOM_ARENA] = (struct rh_room_size){1, plan->arena_bytes};
+	room[RH_ROOM_SAVED] = (struct rh_room_size){1, plan->saved_bytes};
+	room[RH_ROOM_DEFERRED] = (struct rh_room_size){1, plan->deferred_bytes};
+	room[RH_ROOM_CACHE] = (struct rh_room_size){1, plan->cache_bytes};
+}
+
 const char *rh_command_name(enum rh_command_kind kind)
 {
 	static const char *const names[RH_COMMANDS] = {[RH_COMMAND_FORWARD] = "forward",

@@ -71,6 +71,19 @@ struct rh_place {
 	int64_t first, bytes;
 };
 
+/* Rooms of a device in which offsets alone count: there `number` says what lies at them. */
+static inline int rh_room_is_whole(enum rh_room room)
+{
+	return room == RH_ROOM_WEIGHTS || room == RH_ROOM_SUMS || room == RH_ROOM_ROUNDED;
+}
+
+struct rh_room_size {
+	int count; /* pieces, with numbers from 0 on */
+	int64_t bytes;
+};
+/* The rooms of each device, which take its device_bytes together. */
+void rh_rooms_of_device(const struct rh_plan *plan, struct rh_room_size room[RH_ROOMS]);
+
 /* What a compute command works on beside its layers' own state. Buffers are numbers in the device's rings, -1: none. */
 struct rh_operands {
 	int64_t weights; /* offset in the device's room at which the layout of the stage begins (rh_plan_upload_layout) */

@@ -28,11 +28,11 @@ void rh_record_rooms(const struct rh_executor *executor, struct rh_check_options
 	                                 .crosses_rounds = rh_store_options(options->store)->crosses_rounds};
 	const struct rh_boundary_needs *needs = &executor->lowering.limits.boundaries;
 	rh_check_rooms(out, executor->lowering.limits.micro_batches);
-	out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){needs->count, needs->bytes_each};
-	out->room[RH_ROOM_RECORD] = (struct rh_check_room){needs->records, needs->bytes_each};
+	out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_room_size){needs->count, needs->bytes_each};
+	out->room[RH_ROOM_RECORD] = (struct rh_room_size){needs->records, needs->bytes_each};
 	if (options->page_bytes)
-		out->room[RH_ROOM_HOST_FRAME] = (struct rh_check_room){LOWER_FRAMES, options->page_bytes};
-	out->room[RH_ROOM_HOST_FOLD] = (struct rh_check_room){2, LOWER_FOLD_ELEMENTS * 4};
+		out->room[RH_ROOM_HOST_FRAME] = (struct rh_room_size){LOWER_FRAMES, options->page_bytes};
+	out->room[RH_ROOM_HOST_FOLD] = (struct rh_room_size){2, LOWER_FOLD_ELEMENTS * 4};
 }
 
 int rh_record_flushed(struct rh_executor *executor, int64_t step)

@@ -80,8 +80,8 @@ static struct rh_check_fault judge(const struct lane_run *run, const struct rh_l
 	struct rh_check *check;
 	int64_t bytes = lanes->command[RECEIVE].to.bytes;
 	rh_record_rooms(run->session.executor, &options);
-	options.room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){3, bytes};
-	options.room[RH_ROOM_RECORD] = options.room[RH_ROOM_BOUNDARY] = (struct rh_check_room){1, bytes};
+	options.room[RH_ROOM_HOST_BOUNDARY] = (struct rh_room_size){3, bytes};
+	options.room[RH_ROOM_RECORD] = options.room[RH_ROOM_BOUNDARY] = (struct rh_room_size){1, bytes};
 	check_ok(rh_check_create(&options, &check));
 	check_ok(rh_check_expect(check, &(struct rh_check_call){.micro_batches = 2}));
 	check_ok(rh_check_run(check, lanes, &fault));
