@@ -272,18 +272,18 @@ static int lower_more(struct rh_executor *executor)
 
 /* ---- sleep ---- */
 
-enum run_wait_kind dispatcher_wait_kind(const struct rh_command *command)
+enum rh_stall_kind dispatcher_stall_kind(const struct rh_command *command)
 {
 	switch (command->kind == RH_COMMAND_COPY ? command->to.room : RH_ROOM_NONE) {
 	case RH_ROOM_WEIGHTS:
-		return RUN_WAIT_WEIGHTS;
+		return RH_STALL_WEIGHTS;
 	case RH_ROOM_SUMS:
 	case RH_ROOM_HOST_SUM:
 	case RH_ROOM_HOST_GRADIENT:
 	case RH_ROOM_HOST_FOLD:
-		return RUN_WAIT_GRADIENTS;
+		return RH_STALL_GRADIENTS;
 	default:
-		return RUN_WAIT_ACTIVATIONS;
+		return RH_STALL_ACTIVATIONS;
 	}
 }
 
@@ -296,8 +296,8 @@ static int book_holds(struct rh_executor *executor)
 		int lane = lower_lane(d, RH_STREAM_COMPUTE);
 		if (!dispatcher->lane[lane].head || dispatcher->device[d].is_held || dispatcher_is_ready(dispatcher, lane))
 			continue;
-		rc = run_waits_hold(run_waits_of(executor, &dispatcher->lane[lane].head->is), executor->options.device[d],
-		                    dispatcher_wait_kind(&dispatcher->lane[lane].blocked->is));
+		rc = rh_stalls_open(run_stalls_of(executor, &dispatcher->lane[lane].head->is),
+		                    dispatcher_stall_kind(&dispatcher->lane[lane].blocked->is));
 		dispatcher->device[d].is_held = 1;
 	}
 	return rc;

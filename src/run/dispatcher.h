@@ -7,9 +7,9 @@
 #define RH_RUN_DISPATCHER_H
 
 #include "device/marks.h"
+#include "device/stalls.h"
 #include "offload/host_thread.h"
 #include "run/lower.h"
-#include "run/waits.h"
 
 #include <stdatomic.h>
 
@@ -140,7 +140,7 @@ int dispatcher_look(struct rh_executor *executor, int device) RH_MUST;
 int dispatcher_rest_drives(struct rh_executor *executor) RH_MUST;
 
 /* What a device's computation waits for that waits for this command. */
-enum run_wait_kind dispatcher_wait_kind(const struct rh_command *command);
+enum rh_stall_kind dispatcher_stall_kind(const struct rh_command *command);
 /* The device's copy of a gradient that goes through the staging is enqueued: the staging's thread tells the optimizer. */
 int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block) RH_MUST;
 

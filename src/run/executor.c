@@ -98,7 +98,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	int64_t kept = forward + backward;
 	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +
 	                options->devices * (int64_t)HOST_WAITS * options->model->blocks;
-	return run_flights(options) * rh_min(waits, (int64_t)options->devices * RUN_WAITS_MOST);
+	return run_flights(options) * rh_min(waits, (int64_t)options->devices * RH_STALLS_MOST);
 }
 
 /* Of a plan's longest stage. */
@@ -145,7 +145,7 @@ static int64_t heap_bytes(const struct rh_executor_options *options)
 	int64_t events = 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
 	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
 	        boundaries = 2 * (layers + 1) * staged_micro_batches(options);
-	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
+	return all_waits(options) * ((int64_t)sizeof(struct rh_stall) + 2 * EVENT_BYTES) +
 	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * micro_batches * 8) +
 	       lane_bytes(options) + lanes * 128 + boundaries * 8;
 }
@@ -191,7 +191,7 @@ static int flight_create(const struct rh_executor_options *options, struct rh_de
 	for (int64_t i = 0; !rc && i < RUN_FLIGHT; i++) {
 		out->flight[i].computed = out->flight[i].results = out->flight[i].gradients = LOWER_NEVER;
 		if (i < run_flights(options))
-			rc = run_waits_create(device, &out->flight[i].waits);
+			rc = rh_stalls_create(device, &out->flight[i].stalls);
 	}
 	return rc;
 }
@@ -252,7 +252,7 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 {
 	int blocks = options->model->blocks;
 	for (int i = 0; i < RUN_FLIGHT; i++)
-		run_waits_destroy(&on->flight[i].waits);
+		rh_stalls_destroy(&on->flight[i].stalls);
 	for (int b = 0; on->downloaded && b < blocks; b++)
 		rh_event_free(on->downloaded[b]);
 	for (int b = 0; on->uploaded && b < blocks; b++)

@@ -8,7 +8,6 @@
 #include "offload/transfer.h"
 #include "run/dispatcher.h"
 #include "run/executor.h"
-#include "run/waits.h"
 
 #include <stdatomic.h>
 
@@ -16,7 +15,7 @@ enum { RUN_FLIGHT = 2 }; /* steps whose ends are told apart */
 
 /* Of a step in flight, on a device. */
 struct run_flight {
-	struct run_waits waits;
+	struct rh_stalls stalls;
 	int64_t computed;           /* the last computation, until that is issued; then LOWER_NEVER */
 	int64_t results, gradients; /* the last commands by which its slots send down */
 };
@@ -99,7 +98,7 @@ void run_add_use(struct rh_executor *executor, const struct rh_command *command)
 int64_t run_place(const struct rh_executor *executor, const struct rh_command *command);
 float run_loss_scale(const struct rh_executor *executor, const struct rh_command *command);
 float run_micro_batch_share(const struct rh_executor *executor, const struct rh_command *command);
-struct run_waits *run_waits_of(struct rh_executor *executor, const struct rh_command *command);
+struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command);
 /* A call begins with empty books; its program is lowered from then on. */
 int run_begin(struct rh_executor *executor, const struct lower_call *call) RH_MUST;
 /* All is issued, nothing follows: devices come to rest, whatever rc is. The first fault comes back. */

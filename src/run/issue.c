@@ -36,9 +36,12 @@ static int wait_for(struct rh_executor *executor, const struct rh_command *comma
 	if (rc)
 		return rc;
 	*seen = mark->issued;
-	if (own % RH_STREAMS == RH_STREAM_COMPUTE)
-		return run_waits_for(run_waits_of(executor, command), device, dispatcher_wait_kind(&other->is), mark->event);
-	return device->ops->wait(device, (enum rh_stream)(own % RH_STREAMS), mark->event);
+	struct rh_stalls *stalls = own % RH_STREAMS == RH_STREAM_COMPUTE ? run_stalls_of(executor, command) : NULL;
+	if (stalls)
+		rc = rh_stalls_open(stalls, dispatcher_stall_kind(&other->is));
+	if (!rc)
+		rc = device->ops->wait(device, (enum rh_stream)(own % RH_STREAMS), mark->event);
+	return rc || !stalls ? rc : rh_stalls_close(stalls);
 }
 
 static int wait_for_all(struct rh_executor *executor, const struct rh_command *command)
@@ -326,10 +329,10 @@ static int compute(struct run_device *on, const struct rh_command *command)
 static int begin_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
 	struct dispatch_device *at = &executor->dispatcher.device[device->index];
-	struct run_waits *waits = run_waits_of(executor, command);
-	int rc = executor->trains && !executor->is_stretch ? run_waits_begin(waits, device) : 0;
+	struct rh_stalls *stalls = run_stalls_of(executor, command);
+	int rc = executor->trains && !executor->is_stretch ? rh_stalls_begin(stalls) : 0;
 	if (!rc && at->is_held)
-		rc = run_waits_release(waits, device);
+		rc = rh_stalls_close(stalls);
 	at->is_held = 0;
 	return rc;
 }
@@ -342,7 +345,7 @@ static int end_compute(struct rh_executor *executor, struct rh_device *device, c
 		if (flight->computed != command->position)
 			continue;
 		flight->computed = LOWER_NEVER;
-		return run_waits_end(&flight->waits, device);
+		return rh_stalls_end(&flight->stalls);
 	}
 	return 0;
 }

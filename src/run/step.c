@@ -39,16 +39,17 @@ void run_add_use(struct rh_executor *executor, const struct rh_command *command)
 static void sum_times(struct rh_executor *executor, int64_t place)
 {
 	int devices = executor->options.devices, worked = 0;
-	double *const part[] = {&executor->times.compute, &executor->times.weights, &executor->times.activations,
-	                        &executor->times.gradients};
-	executor->times = (struct rh_step_times){.optimizer = executor->flight[place].awaited_s};
+	struct rh_stall_times sum = {0};
 	for (int d = 0; d < devices; d++) {
-		run_waits_add(&executor->on[d].flight[place].waits, &executor->times);
-		worked += executor->on[d].flight[place].waits.begun;
+		rh_stalls_add(&executor->on[d].flight[place].stalls, &sum);
+		worked += executor->on[d].flight[place].stalls.begun;
 	}
-	executor->times.ended /= worked ? worked : 1;
-	for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-		*part[i] /= devices;
+	executor->times = (struct rh_step_times){.compute = sum.compute / devices,
+	                                         .weights = sum.stalled[RH_STALL_WEIGHTS] / devices,
+	                                         .activations = sum.stalled[RH_STALL_ACTIVATIONS] / devices,
+	                                         .gradients = sum.stalled[RH_STALL_GRADIENTS] / devices,
+	                                         .optimizer = executor->flight[place].awaited_s,
+	                                         .ended = sum.ended / (worked ? worked : 1)};
 }
 
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor)
@@ -128,10 +129,10 @@ float run_micro_batch_share(const struct rh_executor *executor, const struct rh_
 	return 1 / (float)count;
 }
 
-struct run_waits *run_waits_of(struct rh_executor *executor, const struct rh_command *command)
+struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_lane *lane = &executor->lowering.lanes.lane[command->lane];
-	return &executor->on[lane->owner].flight[flight_of(executor, command)].waits;
+	return &executor->on[lane->owner].flight[flight_of(executor, command)].stalls;
 }
 
 static void note_downloads(struct rh_executor *executor, int d, int place)
@@ -148,7 +149,7 @@ static int note_end(struct rh_executor *executor, int d, int place)
 	const struct ring_command *command = ring_find(&executor->lowering.ring, last);
 	note_downloads(executor, d, place);
 	if (!command || command->sequence)
-		return run_waits_end(&flight->waits, executor->options.device[d]);
+		return rh_stalls_end(&flight->stalls);
 	flight->computed = last;
 	return 0;
 }
@@ -218,7 +219,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 	int place = (int)executor->first;
 	executor->flight[place].awaited_s = 0;
 	for (int d = 0; d < options->devices; d++) {
-		run_waits_reset(&executor->on[d].flight[place].waits);
+		rh_stalls_reset(&executor->on[d].flight[place].stalls);
 		executor->dispatcher.device[d].lowered = -1;
 	}
 	if (executor->begun - executor->finished <= 1) /* else a step is still at it */
@@ -238,7 +239,7 @@ enum rest { EVERYTHING, ITS_WORK };
 static int await_device(struct rh_executor *executor, int d, int64_t place)
 {
 	struct run_flight *flight = &executor->on[d].flight[place];
-	int rc = run_waits_sync(&flight->waits);
+	int rc = rh_stalls_sync(&flight->stalls);
 	if (!rc)
 		rc = dispatcher_await(executor, flight->results);
 	return rc ? rc : dispatcher_await(executor, flight->gradients);

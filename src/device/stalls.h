@@ -1,0 +1,53 @@
+/* What a device's compute stream waited for between two moments, the begin and the end of a step: an event before and one after each wait. */
+#ifndef RH_DEVICE_STALLS_H
+#define RH_DEVICE_STALLS_H
+
+#include "device/device.h"
+
+#include <stddef.h>
+
+enum rh_stall_kind {
+	RH_STALL_WEIGHTS,     /* for them to be up */
+	RH_STALL_ACTIVATIONS, /* for activations and gradients between stages */
+	RH_STALL_GRADIENTS,   /* for room that a download still needs */
+	RH_STALL_KINDS
+};
+
+struct rh_stall {
+	enum rh_stall_kind kind;
+	struct rh_event *before, *after;
+};
+
+enum { RH_STALLS_MOST = 1 << 16 }; /* that are booked of a step: what comes after them in a longer one counts as computing */
+
+struct rh_stalls {
+	struct rh_device *device;
+	struct rh_stall *stall; /* as many as a step has had so far, each with its events */
+	size_t stalls, capacity, used;
+	struct rh_event *first, *last; /* of the step, on the compute stream */
+	int begun, ended;              /* what is waited for after the step's end, by its last gradients, is not the step's */
+	struct rh_stall *open;
+};
+
+/* A zeroed struct may be destroyed, and holds nothing. */
+int rh_stalls_create(struct rh_device *device, struct rh_stalls *out) RH_MUST;
+void rh_stalls_destroy(struct rh_stalls *stalls);
+
+/* Around whatever keeps the compute stream from going on: what it does not have meanwhile it waits for. */
+int rh_stalls_open(struct rh_stalls *stalls, enum rh_stall_kind kind) RH_MUST;
+int rh_stalls_close(struct rh_stalls *stalls) RH_MUST;
+
+/* Around a step: forget; the step's first and last moment; the host waits for the last one; then the sums, in seconds. */
+void rh_stalls_reset(struct rh_stalls *stalls);
+int rh_stalls_begin(struct rh_stalls *stalls) RH_MUST; /* does nothing from the second call on */
+int rh_stalls_end(struct rh_stalls *stalls) RH_MUST;
+int rh_stalls_sync(const struct rh_stalls *stalls) RH_MUST;
+
+struct rh_stall_times {
+	double compute, stalled[RH_STALL_KINDS];
+	double ended; /* on the device's clock */
+};
+/* Nothing, if the step was not begun here. */
+void rh_stalls_add(const struct rh_stalls *stalls, struct rh_stall_times *times);
+
+#endif
