@@ -198,25 +198,16 @@ static int choose_lane(struct rh_executor *executor, int d)
 	return best;
 }
 
-/* Until it is over it is among those of its stream. */
-static void note_issued(struct rh_executor *executor, struct ring_command *command)
-{
-	const struct rh_lane *lane = &executor->lowering.lanes.lane[command->is.lane];
-	struct dispatch_stream *stream = &executor->dispatcher.stream[lower_lane(lane->owner, lane->stream)];
-	command->next = NULL;
-	*(stream->oldest ? &stream->latest->next : &stream->oldest) = command;
-	stream->latest = command;
-}
-
 static int issue_head(struct rh_executor *executor, int d, int lane)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct ring_command *command = dispatcher->lane[lane].head;
+	const struct rh_lane *on = &executor->lowering.lanes.lane[lane];
 	int rc = issue_command(executor, &command->is);
 	dispatcher->left[command->place]--;
 	dispatcher->is_due |= command->is_asked;
 	dispatcher_advance(executor, lane);
-	note_issued(executor, command);
+	ring_push(&dispatcher->stream[lower_lane(on->owner, on->stream)].issued, command);
 	wake_waiters(executor, command);
 	if (lane >= executor->lowering.free)
 		dispatcher->device[d].blocks_left--;
@@ -309,11 +300,8 @@ static void finish_reached(struct rh_executor *executor, int stream)
 	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
 	if (stream % RH_STREAMS == RH_STREAM_COMPUTE)
 		executor->dispatcher.device[stream / RH_STREAMS].finished = at->marks.over.launched;
-	while (at->oldest && at->oldest->sequence <= at->marks.over.issued) {
-		struct ring_command *command = at->oldest;
-		at->oldest = command->next;
-		ring_end(&executor->lowering.ring, command);
-	}
+	while (at->issued.oldest && at->issued.oldest->sequence <= at->marks.over.issued)
+		ring_end(&executor->lowering.ring, ring_pop(&at->issued));
 }
 
 /* 1: the stream has come farther than was known. */
@@ -540,11 +528,9 @@ void dispatcher_rest(struct rh_executor *executor, int64_t before)
 {
 	for (int i = 0; i < executor->options.devices * RH_STREAMS; i++) {
 		struct dispatch_stream *at = &executor->dispatcher.stream[i];
-		while (at->oldest && at->oldest->is.position < before) {
-			struct ring_command *command = at->oldest;
-			at->oldest = command->next;
-			at->marks.over.issued = command->sequence;
-			ring_end(&executor->lowering.ring, command);
+		while (at->issued.oldest && at->issued.oldest->is.position < before) {
+			at->marks.over.issued = at->issued.oldest->sequence;
+			ring_end(&executor->lowering.ring, ring_pop(&at->issued));
 		}
 	}
 	for (int d = 0; d < executor->options.devices; d++)
@@ -582,5 +568,6 @@ void dispatcher_destroy(struct rh_executor *executor)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	for (int i = 0; dispatcher->stream && i < executor->options.devices * RH_STREAMS; i++)
 		rh_marks_destroy(&dispatcher->stream[i].marks);
-	dispatcher_destroy_drives(dispatcher);
+	for (int i = 0; i < DISPATCH_DRIVES; i++)
+		rh_space_queue_destroy(dispatcher->drive[i].queue);
 }

@@ -8,10 +8,8 @@
 
 #include "device/marks.h"
 #include "device/stalls.h"
-#include "offload/host_thread.h"
+#include "offload/space_queue.h"
 #include "run/lower.h"
-
-#include <stdatomic.h>
 
 enum {
 	DISPATCH_SLOTS_ALONE = 16, /* of a device that are lowered and not over, at most */
@@ -31,9 +29,9 @@ struct run_span {
 
 struct dispatch_stream {
 	struct rh_stream_marks marks;
-	struct ring_command *oldest, *latest; /* issued, and not known to be over */
-	int64_t *seen;                        /* of each stream: sequence that this one comes after */
-	struct run_span span;                 /* that has begun */
+	struct ring_queue issued; /* and not known to be over */
+	int64_t *seen;            /* of each stream: sequence that this one comes after */
+	struct run_span span;     /* that has begun */
 };
 
 struct dispatch_device {
@@ -53,27 +51,11 @@ struct dispatch_link {
 	int first, posted;
 };
 
-/* A command that a drive's queue has been given. */
-struct dispatch_job {
-	struct ring_command *command;
-	int64_t ticket;
-	struct rh_event *after; /* not before; NULL: at once */
-	int record;
-	char *memory;
-};
-
 /* A lane to or from drives. */
 struct dispatch_drive {
 	int lane, is_write;
-	struct rh_updater *updater;  /* that the dispatcher waits for, NULL: none */
-	struct rh_host_queue *queue; /* NULL: nothing goes this way in this run */
-	struct rh_space *space;
-	struct rh_space_io *io;   /* NULL, as the space: in virtual time, where nothing is moved */
-	int64_t bytes;            /* of a page or record */
-	struct dispatch_job *job; /* a ring */
-	int capacity;
-	int64_t submitted, done;       /* jobs; done: as the dispatcher knows */
-	_Atomic(int64_t) begun, ended; /* jobs, by the queue's thread */
+	struct rh_space_queue *queue; /* NULL: nothing goes this way in this run */
+	struct ring_queue submitted;
 };
 enum dispatch_flow { DISPATCH_PAGES, DISPATCH_READS, DISPATCH_WRITES, DISPATCH_DRIVES };
 

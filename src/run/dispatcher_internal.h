@@ -33,9 +33,8 @@ int dispatcher_is_linked(const struct rh_executor *executor);
 /* dispatcher_drive.c.
  *
  * serve    1: something was submitted or is over; 0: nothing, for now; or a fault
- * await    until a job is over or, where there is an updater, it has something new: 1; 0: no drive is busy */
+ * await    until a transfer is over or, where there is an updater, it has something new: 1; 0: no drive is busy */
 int dispatcher_create_drives(struct rh_executor *executor) RH_MUST;
-void dispatcher_destroy_drives(struct run_dispatcher *dispatcher);
 int dispatcher_serve_drives(struct rh_executor *executor) RH_MUST;
 int dispatcher_await_drives(struct rh_executor *executor) RH_MUST;
 int dispatcher_drives_are_busy(const struct run_dispatcher *dispatcher);

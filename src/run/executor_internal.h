@@ -109,6 +109,9 @@ void run_rest(struct rh_executor *executor);
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch);
 void run_collect_result(struct rh_executor *executor, int64_t place);
 
+/* issue.c: where bytes of the host's lie. */
+char *run_host_address(const struct rh_executor *executor, struct rh_place place);
+
 /* A buffer of the host's for boundaries. */
 static inline char *run_boundary_memory(const struct rh_executor *executor, int buffer)
 {

@@ -68,7 +68,7 @@ static char *device_address(const struct rh_executor *executor, struct rh_place 
 	return piece_of(&executor->on[place.device], place.room, place.number) + place.first;
 }
 
-static char *host_address(const struct rh_executor *executor, struct rh_place place)
+char *run_host_address(const struct rh_executor *executor, struct rh_place place)
 {
 	struct rh_store *store = executor->options.store;
 	switch (place.room) {
@@ -103,7 +103,7 @@ static int copy_weights(struct rh_executor *executor, struct rh_device *device, 
 	struct rh_event *uploaded = executor->on[device->index].uploaded[command->block];
 	executor->version[command->block] = rh_store_version(executor->options.store, command->block);
 	int rc = rh_host_copy_up(&executor->copies, device, RH_STREAM_WEIGHTS, device_address(executor, command->to),
-	                         host_address(executor, command->from), command->from.bytes);
+	                         run_host_address(executor, command->from), command->from.bytes);
 	return rc || !uploaded ? rc : device->ops->record(device, RH_STREAM_WEIGHTS, uploaded);
 }
 
@@ -144,11 +144,11 @@ static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_
 	if (command->to.room == RH_ROOM_WEIGHTS)
 		return copy_weights(executor, device, command);
 	if (!up) {
-		rc = rh_host_copy_down(&executor->copies, device, stream, host_address(executor, command->to),
+		rc = rh_host_copy_down(&executor->copies, device, stream, run_host_address(executor, command->to),
 		                       device_address(executor, command->from), command->from.bytes);
 		return rc ? rc : note_gradient(executor, device, command);
 	}
-	const char *from = host_address(executor, command->from);
+	const char *from = run_host_address(executor, command->from);
 	if (command->from.room == RH_ROOM_HOST_SUM &&
 	    rh_host_is_staged(&executor->copies, from, command->from.bytes)) /* read here and now */
 		rc = issue_await(executor, command, RH_STREAM_GRADIENTS);

@@ -12,7 +12,7 @@ enum { RING_CHUNK = 32 };
 
 struct ring_command {
 	struct rh_command is;      /* first: ring_of */
-	struct ring_command *next; /* in its lane; of those issued, on its stream */
+	struct ring_command *next; /* in its lane, or of a struct ring_queue */
 	int64_t sequence;          /* 0: not issued; then its number on the stream; off streams 1 */
 	int waiter;                /* a lane whose next command waits for it, -1: none. Others: next_waiter of struct run_dispatcher */
 	signed char place;         /* of its step among those in flight; DISPATCH_AHEAD (dispatcher.h) */
@@ -63,6 +63,23 @@ static inline struct ring_command *ring_wait(const struct run_ring *ring, const 
 static inline struct ring_command *ring_of(const struct rh_command *command)
 {
 	return (struct ring_command *)(uintptr_t)command;
+}
+
+/* Commands that were taken from their lanes, in order. */
+struct ring_queue {
+	struct ring_command *oldest, *latest;
+};
+static inline void ring_push(struct ring_queue *queue, struct ring_command *command)
+{
+	command->next = NULL;
+	*(queue->oldest ? &queue->latest->next : &queue->oldest) = command;
+	queue->latest = command;
+}
+static inline struct ring_command *ring_pop(struct ring_queue *queue)
+{
+	struct ring_command *command = queue->oldest;
+	queue->oldest = command->next;
+	return command;
 }
 
 int ring_create(struct run_ring *out) RH_MUST;

@@ -9,8 +9,10 @@
 #include "offload/drive_internal.h"
 #include "offload/simd/checksum.h"
 #include "offload/space.h"
+#include "offload/space_queue.h"
 
 #include <dirent.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -241,6 +243,69 @@ static void test_each_fault_is_told_in_one_line_or_mended(void **state)
 					break;
 			}
 	printf("%lld calls\n", (long long)calls);
+}
+
+static void count_ended(void *count)
+{
+	atomic_fetch_add((atomic_int *)count, 1);
+}
+
+/* Through a queue: each transfer in the order in which it was submitted, no more at once than there is room for. A fault comes with its
+ * transfer, and every later one has it, too. */
+static void test_a_queue_moves_records_beside_its_caller(void **state)
+{
+	(void)state;
+	enum { BYTES = 4096, TIMES = 40, AT_ONCE = 3 };
+	const struct rh_device_ops no_queue = {0};
+	struct rh_device device = {.ops = &no_queue};
+	for (int spoilt = 0; spoilt < 2; spoilt++) {
+		struct world world;
+		struct rh_space_queue *write, *read;
+		atomic_int ended = 0;
+		world_open(&world, check_place("build"));
+		check_ok(space_open(&world, (struct rh_space_options){.dirs = 2, .most_written_bytes = spoilt ? TIMES / 2 * BYTES : 0}));
+		struct rh_space_queue_options options = {.device = &device,
+		                                         .space = world.space,
+		                                         .bytes = BYTES,
+		                                         .capacity = AT_ONCE,
+		                                         .is_write = 1,
+		                                         .ended = count_ended,
+		                                         .context = &ended};
+		check_ok(rh_space_queue_create(&options, &write));
+		options.is_write = 0;
+		check_ok(rh_space_queue_create(&options, &read));
+		assert_false(rh_space_queue_is_busy(write) || rh_space_queue_has_room(NULL) || rh_space_queue_is_busy(NULL));
+		int rc = 0, taken = 0;
+		for (int n = 0; n < TIMES; n++) {
+			if (!rh_space_queue_has_room(write)) {
+				assert_int_equal(n - taken, AT_ONCE);
+				int now = rh_space_queue_take(write);
+				assert_true(!rc || now == rc);
+				rc = now;
+				taken++;
+			}
+			fill(world.memory + n % AT_ONCE * BYTES, BYTES, (uint32_t)n);
+			check_ok(rh_space_queue_submit(write, world.record[1], world.memory + n % AT_ONCE * BYTES, NULL));
+		}
+		while (rh_space_queue_is_busy(write)) {
+			int now = rh_space_queue_take(write);
+			assert_true(!rc || now == rc);
+			rc = now;
+		}
+		assert_int_equal(rc != 0, spoilt);
+		if (!spoilt) {
+			char expected[BYTES];
+			fill(expected, BYTES, TIMES - 1);
+			check_ok(rh_space_queue_submit(read, world.record[1], world.memory, NULL));
+			check_ok(rh_space_queue_take(read));
+			assert_memory_equal(world.memory, expected, BYTES);
+			assert_int_equal(ended, TIMES + 1);
+		}
+		rh_space_queue_destroy(write);
+		rh_space_queue_destroy(read);
+		rh_error_clear();
+		world_close(&world);
+	}
 }
 
 /* What a call returned for a request of three units moves it on by whole units; the next call begins aligned. */
@@ -482,6 +547,7 @@ int main(void)
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_two_runs_on_one_directory_are_refused),
+	        cmocka_unit_test(test_a_queue_moves_records_beside_its_caller),
 	        cmocka_unit_test(test_a_drives_answer_moves_a_request_on),
 	        cmocka_unit_test(test_what_is_written_comes_back),
 	        cmocka_unit_test(test_checksums_are_the_same_on_any_instruction_set),
