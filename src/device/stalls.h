@@ -1,4 +1,4 @@
-/* What a device's compute stream waited for between two moments, the begin and the end of a step: an event before and one after each wait. */
+/* What a device's compute stream waited for from the begin of a step to its end: an event before and one after each wait. */
 #ifndef RH_DEVICE_STALLS_H
 #define RH_DEVICE_STALLS_H
 
