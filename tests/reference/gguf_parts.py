@@ -10,7 +10,7 @@ BLOCK_NAMES = {
 }
 
 
-ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}  # of others it is their model_type
+ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "mistral": "mistral3"}  # of others it is their model_type
 # Where an architecture names a part otherwise than most do.
 OWN_NAMES = {
     "gemma3_text": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -119,7 +119,7 @@ def add_lengths(writer, config):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     writer.add_rope_freq_base(rope["rope_theta"])
-    if config.model_type not in ("gemma3_text", "qwen3_moe", "gpt_oss", "phi3"):
+    if config.model_type not in ("gemma3_text", "qwen3_moe", "gpt_oss", "phi3", "mistral"):
         return
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)

@@ -215,8 +215,16 @@ def config_gguf_phi3():
                                            short_factor=[1.0, 1.1], long_factor=[1.05, 2.5]), **COMMON)
 
 
+def config_gguf_mistral3():
+    # the text model inside Mistral Small 3: no window, heads whose sizes do not add up to the hidden size
+    return MistralConfig(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None,
+                         rope_parameters=dict(rope_type="default", rope_theta=100000000.0), **COMMON)
+
+
 GGUF_MODELS = {"gguf-gemma3": config_gguf_gemma3, "gguf-qwen3-moe": config_gguf_qwen3_moe, "gguf-gpt-oss": config_gguf_gpt_oss,
-               "gguf-phi3": config_gguf_phi3, "gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}
+               "gguf-phi3": config_gguf_phi3, "gguf-mistral3": config_gguf_mistral3, "gguf-llama": config_gguf_llama,
+               "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}
 
 # The two adapters of each model. rank_pattern and alpha_pattern hold a plain suffix and a longer one.
 ADAPTERS = {

@@ -30,7 +30,7 @@ GPT2_TYPES = {
 
 def heads_permuted(config, name):
     """How many heads the rows of this tensor are permuted by, or None."""
-    if config.model_type != "llama":
+    if config.model_type not in ("llama", "mistral"):
         return None
     if "q_proj" in name:
         return config.num_attention_heads
@@ -64,7 +64,7 @@ def add_metadata(writer, config, name):
     writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     add_lengths(writer, config)
-    if config.model_type == "llama":
+    if config.model_type in ("llama", "mistral"):
         writer.add_rope_dimension_count(config.head_dim)
         writer.add_vocab_size(config.vocab_size)
 
