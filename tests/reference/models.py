@@ -20,6 +20,7 @@ tests/reference/models/<name>/
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -145,12 +146,41 @@ def pack(prefix, micro_batches, out):
     out[f"{prefix}.micro"] = torch.tensor(sizes, dtype=torch.int32)
 
 
+def logits_of(model, micro_batches):
+    with torch.no_grad():
+        return torch.cat([run.target_logits(model, d) if len(d) == 4 else run.document_logits(model, d[0], run.longest_of(model, m))
+                          for m in micro_batches for d in m])
+
+
+CLOSEST = 1e-4  # of two routing logits that decide which expert is chosen, or in which order: far above what rounding makes of them
+
+
+@contextlib.contextmanager
+def chosen_experts(model, out, name):
+    """While it is open, what each router chooses; then `name`: (layers with experts, tokens, experts per token)."""
+    chosen = {}
+
+    def note(key, router, result):
+        logits, _, index = result
+        best = logits.sort(dim=-1, descending=True).values[:, :router.top_k + 1]
+        closest = (best[:, :-1] - best[:, 1:]).min().item()
+        assert closest > CLOSEST, f"{key}: the choice hangs on a difference of {closest}"
+        chosen.setdefault(key, []).append(index)
+
+    hooks = [module.register_forward_hook(lambda router, _, result, key=key: note(key, router, result))
+             for key, module in model.named_modules() if type(module).__name__.endswith("TopKRouter")]
+    yield
+    for hook in hooks:
+        hook.remove()
+    if chosen:
+        out[name] = torch.stack([torch.cat(parts) for parts in chosen.values()]).to(torch.int32)
+
+
 def record(prefix, model, micro_batches, out, logits=False, every_gradient=True):
-    """Loss, trained tokens and gradient norm of one step; also the logits of every position, each gradient tensor."""
+    """Loss, trained tokens and gradient norm of one step; also the logits of every position with the experts chosen, each gradient tensor."""
     if logits:
-        with torch.no_grad():
-            out[f"{prefix}.logits"] = torch.cat([run.target_logits(model, d) if len(d) == 4 else
-                                                 run.document_logits(model, d[0], run.longest_of(model, m)) for m in micro_batches for d in m])
+        with chosen_experts(model, out, f"{prefix}.experts"):
+            out[f"{prefix}.logits"] = logits_of(model, micro_batches)
     loss, gradients = run.step_gradients(model, micro_batches)
     out[f"{prefix}.loss"] = torch.tensor([loss], dtype=torch.float64)
     out[f"{prefix}.trained"] = torch.tensor([run.trained_tokens(micro_batches)], dtype=torch.int32)
