@@ -1,4 +1,4 @@
-/* The experts that routers choose are transformers' own, each token's in the same order. What is compared is what ROUTER wrote on the device
+/* The experts that routers choose are transformers' own, each token's in the same order. The test compares what ROUTER wrote on the device
  * while the executor ran the model's layers. */
 #include "rig.h"
 
