@@ -59,9 +59,15 @@ static double add_squares(const struct rh_store *store, int64_t first, int64_t e
 	return total;
 }
 
+/* Those of a block that two boxes share count where its embedding is. */
 double rh_optimizer_add_squares(const struct rh_store *store, double before)
 {
-	return add_squares(store, 0, store->spans, before);
+	for (int b = 0; b < rh_store_blocks(store); b++) {
+		const struct store_block *block = &store->block[b];
+		if (rh_store_block(store, b)->shared != RH_SHARED_BY_HEAD)
+			before = add_squares(store, block->span, block->span + block->span_count, before);
+	}
+	return before;
 }
 
 double rh_optimizer_taken_norm(const struct rh_store *store)

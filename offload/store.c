@@ -48,15 +48,17 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	else if (!wide && !spilled)
 		block->lower = rh_arena_take(memory, half);
 	state_place(spec, options, memory, block);
-	int two = spec->uses == 2, crosses = options->crosses_rounds;
+	int two = spec->uses == 2, own = rh_shared_use(spec->shared);
+	int crosses = options->crosses_rounds || spec->shared;
 	if (crosses)
 		block->gradient_sum[0] = rh_arena_take(memory, full);
 	if (two)
 		block->gradient_sum[1] = rh_arena_take(memory, full);
-	/* fp32: a sum becomes the gradient. bf16 of one use: the last round's gradient replaces the sum that it went on from. bf16 of two
-	 * uses: threads could not round two sums into one of them, since halves would land on sums not yet read. */
+	/* fp32: a sum becomes the gradient, of a shared block the other box's, as this box's own may still be on its way there. bf16 of one
+	 * use: the last round's gradient replaces the sum that it went on from. bf16 of two uses: threads could not round two sums into one
+	 * of them, since halves would land on sums not yet read. */
 	if (wide && (crosses || two))
-		block->gradient = block->gradient_sum[crosses ? 0 : 1];
+		block->gradient = block->gradient_sum[spec->shared ? !own : !crosses];
 	else if (crosses && !two)
 		block->gradient = block->gradient_sum[0];
 	else

@@ -9,7 +9,8 @@
  * row and each column of a matrix, 4 for each element of a vector.
  * Published copies add 4 (F32) or 2 (BF16), and so does each older version in the stash.
  * A block used by two layers (a tied embedding and head) keeps an fp32 sum for use 1, the head; every trainable block keeps one for use 0
- * while its sums cross rounds. (In one round the embedding's sum is added to the head's as it comes down: rh_store_add_use.) Arrays share
+ * while its sums cross rounds. A block that is shared with another box keeps both: the sum of the use that this box lacks comes from there.
+ * (In one round the embedding's sum is added to the head's as it comes down: rh_store_add_use.) Arrays share
  * bytes where one is dead when the other is written: in F32 the gradient is a sum; in BF16 with one use the gradient lies in its sum's
  * first half, so that the last round's download replaces the sum that the device has uploaded by then. BF16 with two uses has sums and
  * gradient apart.

@@ -249,6 +249,7 @@ void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *even
 		block->next_update = (block->update + 1) % updater->step_count;
 		block->announcement = updater->announcements++;
 		block->event = event;
+		block->awaits_other = rh_store_block(updater->store, b)->shared != RH_SHARED_NOT;
 		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, updater_block_token(updater, ANNOUNCED, b), 0);
 		updater_tell(updater);
 	}
@@ -346,7 +347,7 @@ int rh_updater_is_taking(struct rh_updater *updater)
 	int coming = 0;
 	pthread_mutex_lock(&updater->lock);
 	for (int b = 0; b < updater->blocks; b++)
-		coming |= updater->block[b].state == COMING;
+		coming |= updater->block[b].state == COMING && !updater->block[b].awaits_other;
 	pthread_mutex_unlock(&updater->lock);
 	return coming;
 }
@@ -377,6 +378,8 @@ int rh_updater_abandon(struct rh_updater *updater)
 		for (int b = 0; b < updater->blocks; b++)
 			step->gradients_left += updater->block[b].state == COMING && updater->block[b].update == index;
 	}
+	for (int b = 0; b < updater->blocks; b++) /* the other box's sum does not come any more */
+		updater->block[b].awaits_other = 0;
 	updater_tell(updater);
 	pthread_mutex_unlock(&updater->lock);
 	return rh_updater_finish(updater);
@@ -431,6 +434,15 @@ void rh_updater_give_norm(struct rh_updater *updater, double norm)
 		updater->step[index].spoilt = 1;
 		updater->step[index].bad_block = updater->step[index].bad_tensor = -1;
 	}
+	updater_tell(updater);
+	pthread_mutex_unlock(&updater->lock);
+}
+
+void rh_updater_completes(struct rh_updater *updater, int block)
+{
+	pthread_mutex_lock(&updater->lock);
+	RH_ASSERT(updater->block[block].awaits_other || rh_fault_code(&updater->fault));
+	updater->block[block].awaits_other = 0;
 	updater_tell(updater);
 	pthread_mutex_unlock(&updater->lock);
 }

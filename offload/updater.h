@@ -47,6 +47,8 @@ int rh_updater_by_block(struct rh_updater *updater, int64_t steps) RH_MUST;
 void rh_updater_is_of_several(struct rh_updater *updater);
 int rh_updater_add_squares(struct rh_updater *updater, double *squares) RH_MUST;
 void rh_updater_give_norm(struct rh_updater *updater, double norm);
+/* Of a block that another part shares: its announced gradient waits until the other part's sum is in the store, too, which this says. */
+void rh_updater_completes(struct rh_updater *updater, int block);
 
 /* A block's next gradient to be announced, after those of the updates opened before, is this update's. max_norm > 0: no block is updated
  * before all have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. Two at most whose norm was not asked for,
@@ -82,7 +84,7 @@ int rh_updater_await_change(struct rh_updater *updater, int64_t seen) RH_MUST;
 void rh_updater_wake(struct rh_updater *updater);
 /* Waits until it is no longer `seen`, but only a moment: for callers that poll something else as well. */
 void rh_updater_pass(struct rh_updater *updater, int64_t seen);
-/* 1: announced gradients have not all been taken. */
+/* 1: announced gradients have not all been taken, of those that wait for no other part. */
 int rh_updater_is_taking(struct rh_updater *updater);
 /* 1: rh_updater_await_weights would not wait. */
 int rh_updater_has_weights(struct rh_updater *updater, int block);

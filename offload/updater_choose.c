@@ -40,7 +40,7 @@ static struct updater_task next_publishing(const struct rh_updater *updater)
 static int may_take(const struct rh_updater *updater, const struct updater_block *block)
 {
 	int before = (block->update + updater->step_count - 1) % updater->step_count;
-	return block->state == COMING && (updater->is_by_block || !updater->step[before].gradients_left);
+	return block->state == COMING && !block->awaits_other && (updater->is_by_block || !updater->step[before].gradients_left);
 }
 
 static struct updater_task next_taking(const struct rh_updater *updater)

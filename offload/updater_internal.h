@@ -40,7 +40,8 @@ struct updater_block {
 	int upload_events;
 	int64_t upload_announcement;
 	int64_t updates_done;
-	int is_held; /* a checkpoint reads its weights and its state: it is not updated */
+	int awaits_other; /* the sum of another box that shares the block is not there yet */
+	int is_held;      /* a checkpoint reads its weights and its state: it is not updated */
 	/* Of its update, the thread's own. */
 	int is_listed;            /* in update_order at its place of this step */
 	enum rh_update_pass pass; /* where next_piece > 0 */

@@ -11,25 +11,89 @@
 
 enum { CHUNK = 1 << 20 };
 
+/* Where the bytes of an entry are. */
+struct origin {
+	const struct rh_safetensors *file;
+	const struct rh_safetensor *tensor;
+	int has_copy; /* in another part */
+};
+
 struct joining {
+	const struct rh_model *model; /* the whole one */
 	struct rh_safetensors **file; /* of all parts */
 	size_t files, file_capacity;
 	struct rh_safetensors_entry *entry; /* what is written, in the order of files and their tensors */
-	size_t entries, entry_capacity;
+	struct origin *origin;              /* of each entry */
+	size_t entries, entry_capacity, origin_capacity;
 };
 
-static int add_tensors(struct joining *at, struct rh_safetensors *file)
+/* A tensor of a table that is embedding and head, which the first and the last box both have. */
+static int is_tied(const struct rh_model *model, const char *name)
 {
-	int64_t count = rh_safetensors_count(file);
-	int rc = rh_grow(&at->entry, &at->entry_capacity, at->entries + (size_t)count, sizeof *at->entry);
-	for (int64_t i = 0; !rc && i < count; i++) {
-		const struct rh_safetensor *tensor = rh_safetensors_at(file, i);
-		struct rh_safetensors_entry entry = {.name = tensor->name, .dtype = tensor->dtype, .rank = tensor->rank};
-		memcpy(entry.shape, tensor->shape, sizeof entry.shape);
-		for (size_t k = 0; !rc && k < at->entries; k++)
-			if (!strcmp(at->entry[k].name, entry.name))
-				rc = rh_fail(-EINVAL, "parts: %s is in two of them; give each box's directory once", entry.name);
-		at->entry[at->entries++] = entry;
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; model->block[b].uses == 2 && t < model->block[b].tensors; t++)
+			if (!strcmp(model->block[b].tensor[t].name, name))
+				return 1;
+	return 0;
+}
+
+/* 1: both have the same bytes. */
+static int is_same(const struct origin *one, const struct origin *two)
+{
+	enum { HALF = CHUNK / 2 };
+	int is = one->tensor->dtype == two->tensor->dtype && one->tensor->bytes == two->tensor->bytes, rc = 0;
+	char *chunk = rh_alloc(CHUNK, 1);
+	if (!chunk)
+		return -ENOMEM;
+	for (int64_t done = 0; !rc && is && done < one->tensor->bytes; done += HALF) {
+		int64_t bytes = rh_min(HALF, one->tensor->bytes - done);
+		rc = rh_safetensors_read(one->file, one->tensor, done, chunk, bytes);
+		if (!rc)
+			rc = rh_safetensors_read(two->file, two->tensor, done, chunk + HALF, bytes);
+		is = !rc && !memcmp(chunk, chunk + HALF, (size_t)bytes);
+	}
+	rh_free(chunk);
+	return rc ? rc : is;
+}
+
+/* The entry is in another part, too. */
+static int check_copy(const struct joining *at, struct origin *first, const struct origin *copy)
+{
+	if (first->has_copy || !is_tied(at->model, copy->tensor->name))
+		return rh_fail(-EINVAL, "parts: %s is in two of them; give each box's directory once", copy->tensor->name);
+	first->has_copy = 1;
+	int is = is_same(first, copy);
+	if (is)
+		return is < 0 ? is : 0;
+	return rh_fail(-EINVAL,
+	               "parts: %s is not the same in the two that have it; they are of different runs, or of different steps of one",
+	               copy->tensor->name);
+}
+
+static int add_tensor(struct joining *at, const struct origin *origin)
+{
+	const struct rh_safetensor *tensor = origin->tensor;
+	struct rh_safetensors_entry entry = {.name = tensor->name, .dtype = tensor->dtype, .rank = tensor->rank};
+	for (size_t k = 0; k < at->entries; k++)
+		if (!strcmp(at->entry[k].name, entry.name))
+			return check_copy(at, &at->origin[k], origin);
+	int rc = rh_grow(&at->entry, &at->entry_capacity, at->entries + 1, sizeof *at->entry);
+	if (!rc)
+		rc = rh_grow(&at->origin, &at->origin_capacity, at->entries + 1, sizeof *at->origin);
+	if (rc)
+		return rc;
+	memcpy(entry.shape, tensor->shape, sizeof entry.shape);
+	at->origin[at->entries] = *origin;
+	at->entry[at->entries++] = entry;
+	return 0;
+}
+
+static int add_tensors(struct joining *at, const struct rh_safetensors *file)
+{
+	int rc = 0;
+	for (int64_t i = 0; !rc && i < rh_safetensors_count(file); i++) {
+		const struct origin origin = {.file = file, .tensor = rh_safetensors_at(file, i)};
+		rc = add_tensor(at, &origin);
 	}
 	return rc;
 }
@@ -79,12 +143,10 @@ static int open_part(struct joining *at, const char *part)
 }
 
 /* All that the model needs is there. */
-static int check_whole(const struct joining *at, const char *part, const struct rh_model_config *config)
+static int check_whole(const struct joining *at, const char *part)
 {
-	struct rh_model *model;
-	int rc = rh_model_create(config, RH_F32, NULL, &model);
-	if (rc)
-		return rc;
+	const struct rh_model *model = at->model;
+	int rc = 0;
 	for (int b = 0; !rc && b < model->blocks; b++)
 		for (int t = 0; !rc && t < model->block[b].tensors; t++) {
 			int found = 0;
@@ -94,7 +156,6 @@ static int check_whole(const struct joining *at, const char *part, const struct 
 				rc = rh_fail(-EINVAL, "parts: none holds %s, which %s/config.json asks for; give all boxes' directories",
 				             model->block[b].tensor[t].name, part);
 		}
-	rh_model_destroy(model);
 	return rc;
 }
 
@@ -102,15 +163,15 @@ static int copy_tensors(const struct joining *at, struct rh_model_out *out)
 {
 	char *chunk = rh_alloc(CHUNK, 1);
 	int rc = chunk ? 0 : -ENOMEM;
-	for (size_t f = 0; !rc && f < at->files; f++)
-		for (int64_t i = 0; !rc && i < rh_safetensors_count(at->file[f]); i++) {
-			const struct rh_safetensor *tensor = rh_safetensors_at(at->file[f], i);
-			for (int64_t done = 0; !rc && done < tensor->bytes; done += CHUNK) {
-				int64_t bytes = rh_min(CHUNK, tensor->bytes - done);
-				rc = rh_safetensors_read(at->file[f], tensor, done, chunk, bytes);
-				rc = rc ? rc : rh_model_out_write(out, chunk, bytes);
-			}
+	for (size_t k = 0; !rc && k < at->entries; k++) {
+		const struct origin *from = &at->origin[k];
+		for (int64_t done = 0; !rc && done < from->tensor->bytes; done += CHUNK) {
+			int64_t bytes = rh_min(CHUNK, from->tensor->bytes - done);
+			rc = rh_safetensors_read(from->file, from->tensor, done, chunk, bytes);
+			if (!rc)
+				rc = rh_model_out_write(out, chunk, bytes);
 		}
+	}
 	rh_free(chunk);
 	return rc;
 }
@@ -139,20 +200,26 @@ int rh_join(const char *const *part, int parts, const char *dir, int64_t *tensor
 {
 	struct joining at = {0};
 	struct rh_model_config config = {0};
+	struct rh_model *model = NULL;
 	int rc = rh_model_config_load(part[0], &config);
+	if (!rc)
+		rc = rh_model_create(&config, RH_F32, NULL, &model);
+	at.model = model;
 	for (int i = 0; !rc && i < parts; i++)
 		rc = open_part(&at, part[i]);
 	for (size_t f = 0; !rc && f < at.files; f++) {
 		rc = rh_safetensors_verify(at.file[f]);
 		rc = rc > 0 ? 0 : rc;
 	}
-	rc = rc ? rc : check_whole(&at, part[0], &config);
+	rc = rc ? rc : check_whole(&at, part[0]);
 	rc = rc ? rc : write_model(&at, part[0], dir);
 	*tensors = (int64_t)at.entries;
 	for (size_t f = 0; f < at.files; f++)
 		rh_safetensors_close(at.file[f]);
 	rh_free(at.file);
 	rh_free(at.entry);
+	rh_free(at.origin);
+	rh_model_destroy(model);
 	rh_model_config_free(&config);
 	return rc;
 }

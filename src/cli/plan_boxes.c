@@ -195,6 +195,18 @@ static void put_link(const struct rh_config *config, int k)
 	       speed_of(config, k, 1), latency_of(config, k, 1));
 }
 
+/* A table that is kept one is in two boxes: one copy's bytes more than without boxes, and the exchange. */
+static void put_table(const struct planned *all)
+{
+	static const double mib = 1 << 20;
+	const struct rh_forecast *box = &all->box[0];
+	if (box->table.wire_bytes)
+		printf("table        embedding and head are one: boxes 1 and %d each hold %.1f MiB of weights, %.1f of optimizer state and "
+		       "%.1f of gradient, and send %.1f MiB to each other at each step's end\n",
+		       (int)all->config->boxes, (double)box->table.weights_bytes / mib, (double)box->table.state_bytes / mib,
+		       (double)box->table.gradient_bytes / mib, (double)box->table.wire_bytes / mib);
+}
+
 static void put(const struct planned *all)
 {
 	const struct rh_config *config = all->config;
@@ -208,6 +220,7 @@ static void put(const struct planned *all)
 		if (k + 1 < (int)config->boxes)
 			put_link(config, k);
 	}
+	put_table(all);
 	printf("speed        %.1f tokens/s, %.4g s a step\n", all->linked, all->box[0].step_seconds);
 	if (all->unit_s[0] > 0) {
 		printf("limits       admission_limits: [");
@@ -250,10 +263,14 @@ static json_t *as_json(const struct planned *all)
 	json_t *beside = all->config->mode == RH_MODE_FLUIDPIPE ? plan_modes_json(&all->modes)
 	                                                        : json_pack("{s:f, s:f, s:s}", "sync-pp", all->pipeline[0], "paci",
 	                                                                    all->pipeline[1], "fastest", advice(all));
-	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
+	const struct rh_forecast *end = &all->box[0];
+	json_t *shared = json_pack("{s:I, s:I, s:I, s:I}", "weights_bytes", (json_int_t)end->table.weights_bytes, "state_bytes",
+	                           (json_int_t)end->table.state_bytes, "gradient_bytes", (json_int_t)end->table.gradient_bytes,
+	                           "wire_bytes", (json_int_t)end->table.wire_bytes);
+	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
 	                 all->box[0].step_seconds, "alone_tokens_per_second", all->alone > 0 ? json_real(all->alone) : json_null(),
 	                 "break_even_mbit_per_second", all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table,
-	                 "modes", beside);
+	                 "modes", beside, "tied_table", shared);
 }
 
 /* Each box's machine: its own profile, or the one that is planned for. */

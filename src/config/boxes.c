@@ -299,6 +299,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	static const char *const idle[] = {"boxes",           "box",       "link_below",       "link_above",        "link_peer_below",
 	                                   "link_peer_above", "box_cuts",  "admission_limits", "max_version_drift", "box_hardware",
 	                                   "link_transport",  "link_dtype"};
+	static const char tied[] = "tie_word_embeddings";
 	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < sizeof idle / sizeof *idle; i++)
 		if (chosen(&at, idle[i]))
 			return config_entry_fail(chosen(&at, idle[i]),
@@ -307,6 +308,11 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 		if (chosen(&at, of_fluidpipe[i]))
 			return config_entry_fail(chosen(&at, of_fluidpipe[i]),
 			                         "has no effect in mode local; write mode: fluidpipe, or remove it");
+	if (config->mode != RH_MODE_SYNC_PP && chosen(&at, tied))
+		return config_entry_fail(chosen(&at, tied), "has no effect in mode %s; write mode: sync-pp, or remove it",
+		                         mode_name(config->mode));
+	if (config->use_lora && chosen(&at, tied))
+		return config_entry_fail(chosen(&at, tied), "has no effect with an adapter, which leaves the table as it is: remove it");
 	if (config->mode == RH_MODE_LOCAL)
 		return check_idle(&at);
 	ask_launchers(config);

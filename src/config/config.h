@@ -168,6 +168,7 @@ struct rh_config {
 	char *fluidpipe_idle_replay;
 	struct rh_list parts;                    /* join: directories */
 	enum rh_link_dtype link_dtype;
+	int tie_word_embeddings;                              /* mode sync-pp */
 	enum rh_transport link_transport;                     /* MPI: the addresses and hashes below are NULL */
 	char *link_identity;                                  /* this box's key file */
 	char *link_below, *link_above;                        /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */

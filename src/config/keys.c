@@ -301,6 +301,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_CHOICE, link_dtype, VERB_RUNS, .fallback = "dtype", .choices = WORDS("dtype", "bf16", "int8"),
 	    .help = "how activations and their gradients travel between boxes: dtype, as they are; bf16; int8, with a scale for each token "
 	            "and rounding at random that is exact in the mean. The last two change the results"),
+	KEY(KEY_BOOL, tie_word_embeddings, VERB_RUNS, .fallback = "false",
+	    .help = "of a model whose embedding is its head too, when boxes of mode sync-pp train all weights: true keeps one table, of which "
+	            "the first and the last box each train a copy, and send each other its gradient at each step's end; false makes two of it"),
 	KEY(KEY_LIST, box_hardware, VERB_PLAN,
 	    .help = "for plan: the profile of each box, such as [rtx4090x1, rtx3060x1]; unset: all are like the machine that is planned for"),
 	KEY(KEY_LIST, link_mbit_per_second, VERB_RUNS, .fallback = "none", .own = 1,

@@ -96,6 +96,23 @@ static int is_trained(const struct rh_model *model, int block)
 	return model->block[block].trainable;
 }
 
+static void note_shared(struct rh_model *model)
+{
+	for (int b = 0; b < model->blocks; b++) {
+		struct rh_block *block = &model->block[b];
+		if (block->uses == 2 && block->trainable && rh_model_is_part(model))
+			block->shared = rh_model_has_head(model) ? RH_SHARED_BY_HEAD : RH_SHARED_BY_EMBEDDING;
+	}
+}
+
+int rh_model_shared_block(const struct rh_model *model)
+{
+	int found = -1;
+	for (int b = 0; b < model->blocks; b++)
+		found = model->block[b].shared ? b : found;
+	return found;
+}
+
 void rh_model_keep(struct rh_model *model, int lo, int hi)
 {
 	RH_ASSERT(lo >= 0 && lo < hi && hi <= model->layers && !model->first_layer);
@@ -104,6 +121,7 @@ void rh_model_keep(struct rh_model *model, int lo, int hi)
 	model->first_trained -= lo;
 	memmove(model->layer, model->layer + lo, (size_t)model->layers * sizeof *model->layer);
 	keep_blocks(model, is_used);
+	note_shared(model);
 }
 
 void rh_model_keep_above(struct rh_model *model, int lo)

@@ -45,12 +45,16 @@ struct rh_tensor {
 	struct rh_initial initial;
 };
 
+/* Of a trained table that two layers use, and of which two boxes hold a copy each: the use that this box has. */
+enum rh_shared { RH_SHARED_NOT, RH_SHARED_BY_EMBEDDING, RH_SHARED_BY_HEAD };
+
 struct rh_block {
 	char *name;
 	int64_t elements;
 	int whole;           /* under LoRA: trained as without it, and saved with the adapter: PEFT's modules_to_save */
 	int trainable, uses; /* layers that use it: 1, or 2 when embedding and head are tied */
 	int number;          /* in the whole model, of which this may be a box's part */
+	enum rh_shared shared;
 	struct rh_tensor *tensor;
 	int tensors;
 };
@@ -174,8 +178,15 @@ int rh_model_cut_finer(struct rh_model *model);
 /* Weight decay leaves out the embedding's tables, and a head that is one of them. After creation, or of a box's part. */
 void rh_model_spare_embeddings(struct rh_model *model);
 /* Only layers [lo, hi), which are layers 0 to hi - lo from now on, and their blocks stay: the part that one of several boxes holds. A tied
- * table stays where either of its uses does, with both in `uses`. After creation. */
+ * table stays where either of its uses does, with both in `uses`; where one of them is gone and the table is trained, it is `shared`. After
+ * creation. */
 void rh_model_keep(struct rh_model *model, int lo, int hi);
+/* The block that is shared with another box, -1: none; and the use that is this box's: an embedding's is 0, a head's 1. */
+int rh_model_shared_block(const struct rh_model *model);
+static inline int rh_shared_use(enum rh_shared shared)
+{
+	return shared == RH_SHARED_BY_HEAD;
+}
 /* The same of the layers from `lo` on, whose input is data: no gradient leaves them. */
 void rh_model_keep_above(struct rh_model *model, int lo);
 /* Only trainable blocks stay: for their files, not to run. */

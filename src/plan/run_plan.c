@@ -214,8 +214,8 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	const struct rh_workload *work = request->work;
 	int trains = work->train_micro_batches > 0, devices = request->machine.devices;
 	*out = (struct planning){.request = request};
-	out->data_bytes = work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0) + message_bytes(config, work) +
-	                  request->collected_bytes;
+	out->data_bytes =
+	        work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0) + message_bytes(config, work) + request->linked_bytes;
 	out->reading_bytes = work->reading_bytes;
 	out->stages = (struct rh_plan_request){.model = request->model,
 	                                       .trains = trains,

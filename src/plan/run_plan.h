@@ -73,8 +73,9 @@ struct rh_run_request {
 	const struct rh_workload *work;
 	struct rh_run_machine machine;
 	const int64_t *admission_limit; /* PACI's admission limits; NULL: its own */
-	int64_t collected_bytes;        /* to put together the adapter that several boxes have, at the end; the caller reserves them */
-	struct rh_space *space;         /* on NVMe; NULL: nothing goes there, or the machine is simulated */
+	int64_t linked_bytes; /* of one of several boxes: to put together their adapter at the end, or to pass on the pieces of a tied table's
+	                       * gradient; the caller reserves them */
+	struct rh_space *space; /* on NVMe; NULL: nothing goes there, or the machine is simulated */
 	enum rh_run_stages stages;
 };
 

@@ -146,7 +146,7 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	if (rc)
 		return rc;
 	for (int b = 0; b < request->model->blocks; b++)
-		if (request->model->block[b].uses > 1 && request->model->block[b].trainable)
+		if (request->model->block[b].uses > 1 && request->model->block[b].trainable && request->model->lora)
 			return rh_fail(-EINVAL,
 			               "mode: this model's embedding is its head too, in another box; train an adapter without it in "
 			               "lora_modules_to_save, or write tie_word_embeddings: false into its config.json");

@@ -82,9 +82,10 @@ void check_memory_destroy(struct rh_check *check)
 static int gradient_piece(const struct rh_check *check, int b)
 {
 	const struct rh_model *model = check->options.model;
-	int crosses = check->options.crosses_rounds, two = model->block[b].uses == 2, is_wide = model->dtype == RH_F32;
+	enum rh_shared shared = model->block[b].shared;
+	int crosses = check->options.crosses_rounds || shared, two = model->block[b].uses == 2, is_wide = model->dtype == RH_F32;
 	if (is_wide && (crosses || two))
-		return check->first_piece[RH_ROOM_HOST_SUM] + 2 * b + !crosses;
+		return check->first_piece[RH_ROOM_HOST_SUM] + 2 * b + (shared ? !rh_shared_use(shared) : !crosses);
 	if (crosses && !two)
 		return check->first_piece[RH_ROOM_HOST_SUM] + 2 * b;
 	return check->first_piece[RH_ROOM_HOST_GRADIENT] + b;

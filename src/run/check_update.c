@@ -29,8 +29,10 @@ static void need_gradient(struct rh_check *check, int b)
 {
 	const struct rh_model *model = check->options.model;
 	const struct rh_block *block = &model->block[b];
-	if (block->uses == 2 && check->options.crosses_rounds) {
+	if (block->uses == 2 && (check->options.crosses_rounds || block->shared)) {
 		for (int use = 0; use < 2; use++) {
+			if (block->shared && use != rh_shared_use(block->shared))
+				continue; /* another box's, which the updater waits for */
 			struct rh_place place = {RH_ROOM_HOST_SUM, -1, 2 * b + use, 0, 4 * block->elements};
 			struct check_content sum = check_whole_sum(check, 2 * b + use, 0);
 			check_need(check, check_resolve(check, &place), &sum);

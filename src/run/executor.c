@@ -51,7 +51,7 @@ static int64_t steps_held(const struct rh_executor_options *options)
 static int64_t fold_elements(const struct rh_executor_options *options)
 {
 	const struct rh_block *table = &options->model->block[0];
-	if (!options->train_micro_batches || !table->trainable || table->uses < 2 || options->plan->crosses_rounds)
+	if (!options->train_micro_batches || !table->trainable || table->uses < 2 || table->shared || options->plan->crosses_rounds)
 		return 0;
 	return rh_min(table->elements, LOWER_FOLD_ELEMENTS);
 }

@@ -199,6 +199,7 @@ void rh_box_close(struct rh_box *box, int rc)
 		next = letter->next;
 		rh_free(letter);
 	}
+	rh_free(box->relay);
 	if (rc)
 		(void)!rh_fail(rc, "%s", line);
 	*box = (struct rh_box){0};

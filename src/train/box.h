@@ -6,6 +6,7 @@
  *
  *   up    the step's micro-batches
  *         activations, by the executor;     down: their gradients
+ *         the gradient of a table that both ends train, up and down (box_table.h)
  *   up    squares of the gradients, added box by box
  *   down  their norm, and the losses that the last box has */
 #ifndef RH_TRAIN_BOX_H
@@ -21,6 +22,10 @@ struct rh_box {
 	double norm_share;             /* of the norm of all boxes' gradients, by the count of trained parameters */
 	struct rh_link *below, *above; /* NULL: there is no box */
 	struct rh_box_letter *letter;  /* sent, and not acknowledged yet */
+	int64_t table_bytes;           /* of a sum that the ends exchange (box_table.h), 0: none; set when the layers are known */
+	int64_t piece_bytes;           /* in which it travels */
+	int64_t table_sent;            /* its last message's number in the link */
+	char *relay;                   /* for its pieces in a box between the ends; else NULL */
 };
 
 /* Messages that a link takes at once, the executor's among them. */

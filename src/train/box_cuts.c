@@ -40,10 +40,13 @@ static int64_t stored_bytes(const struct rh_config *config, const struct rh_mode
 		int b = model->layer[l].block[which];
 		if (b < 0)
 			continue;
-		bytes += rh_min(rh_store_bytes(&model->block[b], 1, &options), RH_BYTES_MOST);
+		struct rh_block block = model->block[b];
+		if (block.uses == 2 && block.trainable) /* this layer's copy of a table that the layer of its other use has, too */
+			block.shared = l ? RH_SHARED_BY_HEAD : RH_SHARED_BY_EMBEDDING;
+		bytes += rh_min(rh_store_bytes(&block, 1, &options), RH_BYTES_MOST);
 		options.spill = config->spill & RH_SPILL_AUTO ? RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS
 		                                              : config->spill & ~RH_SPILL_ACTIVATIONS;
-		struct rh_store_nvme nvme = rh_store_nvme(&model->block[b], 1, &options);
+		struct rh_store_nvme nvme = rh_store_nvme(&block, 1, &options);
 		bytes -= nvme.frozen + nvme.masters + nvme.state;
 		options.spill = 0;
 	}

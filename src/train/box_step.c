@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/minmax.h"
+#include "train/box_table.h"
 
 #include <math.h>
 #include <string.h>
@@ -416,6 +417,7 @@ int box_share_results(struct training *run, int64_t first, int64_t steps, int *s
 	struct results results[RH_RUN_STRETCH];
 	int rc = 0;
 	RH_ASSERT(steps <= RH_RUN_STRETCH);
+	rc = box_table_exchange(&run->session, box_tag_of(first, BOX_TABLE));
 	for (int64_t i = 0; !rc && i < steps; i++)
 		rc = share_squares(run, first + i, *stopping, &results[i]);
 	for (int64_t i = 0; !rc && i < steps; i++) {
@@ -429,5 +431,5 @@ int box_share_results(struct training *run, int64_t first, int64_t steps, int *s
 		return rc;
 	*stopping = results[steps - 1].stopping != 0;
 	run->saving.common = results[steps - 1].saved;
-	return 0;
+	return box_table_settle(&run->session);
 }

@@ -99,6 +99,19 @@ static void tell_plan(const struct rh_session *session, const struct rh_forecast
 	                            .packed = session->plan.balanced.packed};
 }
 
+static void tell_table(const struct rh_session *session, struct rh_forecast *out)
+{
+	int b = rh_model_shared_block(session->model);
+	out->table.wire_bytes = session->box.table_bytes;
+	if (b < 0)
+		return;
+	const struct rh_block *block = &session->model->block[b];
+	int stored = session->model->dtype != RH_F32; /* apart from the sums of both uses */
+	out->table.weights_bytes = rh_block_bytes(block, session->model->dtype);
+	out->table.gradient_bytes = block->elements * (2 * 4 + (stored ? 2 : 0));
+	out->table.state_bytes = rh_store_bytes(block, 1, &session->plan.store) - out->table.weights_bytes - out->table.gradient_bytes;
+}
+
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                 const struct rh_forecast_beside *beside, struct rh_forecast *out)
 {
@@ -122,6 +135,7 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		rc = rh_session_start(&session, &input->work);
 	if (!rc) {
 		tell_plan(&session, input, out);
+		tell_table(&session, out);
 		if (beside && beside->planned)
 			beside->planned(beside->context, out, &session.plan.stages);
 	}

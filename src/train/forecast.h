@@ -18,7 +18,12 @@ struct rh_forecast {
 	double scheduled_seconds;    /* a step without its update, by the same; 0: not known */
 	int64_t round_micro_batches; /* most micro-batches of a round */
 	int64_t unit, unit_bytes;    /* of several boxes: micro-batches that are passed on together, and what they take on their way */
-	int64_t target_bytes;        /* of mode fluidpipe: logits of a target, which boxes that distil send each other */
+	/* Of a table that the first and the last box each hold: weights, optimizer state and gradient of one copy, and what goes each way over
+	 * each link at a step's end. Else 0, as is all but the last in boxes between the two. */
+	struct {
+		int64_t weights_bytes, state_bytes, gradient_bytes, wire_bytes;
+	} table;
+	int64_t target_bytes; /* of mode fluidpipe: logits of a target, which boxes that distil send each other */
 	int64_t device_bytes, device_budget, ram_bytes, ram_budget; /* budgets: 0: no limit */
 	int64_t store_bytes, boundary_bytes, data_bytes, nvme_bytes, nvme_budget;
 	int64_t nvme_step_bytes; /* written by each step */

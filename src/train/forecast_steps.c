@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "link/ahead.h"
 #include "observe/trace.h"
+#include "train/box_table.h"
 #include "train/fluidpipe.h"
 #include "train/forecast_check.h"
 #include "train/update.h"
@@ -18,21 +19,25 @@ static int begin_step(struct rh_session *session, const struct rh_micro_batch *m
 	return rc ? rc : rh_executor_begin(session->executor, micro, count, step, 1);
 }
 
-/* Boxes add up their squares and pass the norm down, as training does (box_step.c); virtual links move no numbers. */
+/* Boxes exchange a table's gradient, add up their squares and pass the norm down, as training does (box_step.c); virtual links move no
+ * numbers. */
 static int share_norm(struct rh_session *session)
 {
 	struct rh_box *box = &session->box;
 	double squares = 0, norm = 1;
-	int rc = rh_box_take(box->below, 0, &squares, sizeof squares);
+	int rc = box_table_exchange(session, 2);
+	if (!rc)
+		rc = rh_box_take(box->below, 0, &squares, sizeof squares);
 	if (!rc)
 		rc = rh_updater_add_squares(session->updater, &squares);
 	if (!rc)
 		rc = rh_box_give(box, box->above, 0, &squares, sizeof squares);
 	if (!rc)
 		rc = rh_box_pass_down(box, 1, &norm, sizeof norm);
-	if (!rc)
-		rh_updater_give_norm(session->updater, norm);
-	return rc;
+	if (rc)
+		return rc;
+	rh_updater_give_norm(session->updater, norm);
+	return box_table_settle(session);
 }
 
 /* Of a step that ends before the next begins its update's beginning is part; of joined ones their slots alone, as the rest goes on beside

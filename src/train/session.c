@@ -8,6 +8,7 @@
 #include "data/dataset.h"
 #include "device/sim/sim.h"
 #include "train/box_output.h"
+#include "train/box_table.h"
 #include "train/fluidpipe.h"
 #include "train/tensors.h"
 
@@ -155,6 +156,7 @@ int rh_session_keep_layers(struct rh_session *session)
 	rh_model_parameters(session->model, &session->box.trained, &parameters);
 	if (session->config->mode == RH_MODE_FLUIDPIPE)
 		return rh_fluidpipe_take_part(session);
+	box_table_note(session);
 	rh_model_keep(session->model, session->box.lo, session->box.hi);
 	rh_model_parameters(session->model, &trained_here, &parameters);
 	session->box.norm_share = sqrt((double)trained_here / (double)session->box.trained);
@@ -201,11 +203,15 @@ static int set_load_balancing(const struct rh_session *session)
 	return 0;
 }
 
-/* Boxes train an embedding and a head that are one table apart: they are two from the start. Adapters leave the table as it is. */
+/* Boxes train an embedding and a head that are one table apart: they are two from the start, unless the run asks for one. Adapters leave
+ * the table as it is. */
 static int untie(struct rh_session *session)
 {
 	enum rh_mode mode = session->config->mode;
-	if ((mode != RH_MODE_SYNC_PP && mode != RH_MODE_PACI) || session->lora || !rh_model_ties(session->model_config))
+	int stays_tied = mode == RH_MODE_SYNC_PP && session->config->tie_word_embeddings;
+	if (stays_tied && !rh_model_ties(session->model_config))
+		return rh_fail(-EINVAL, "tie_word_embeddings: this model's head is not its embedding; remove the key");
+	if ((mode != RH_MODE_SYNC_PP && mode != RH_MODE_PACI) || stays_tied || session->lora || !rh_model_ties(session->model_config))
 		return 0;
 	int rc = rh_model_config_copy(session->model_config, &session->stage);
 	session->stage.tie_word_embeddings = 0;
@@ -387,7 +393,8 @@ static int describe_request(struct rh_session *session, const struct rh_workload
 	                               .lora = session->lora,
 	                               .work = work,
 	                               .admission_limit = session->admission_limit,
-	                               .collected_bytes = session->lora ? box_output_bytes(&session->box) : 0,
+	                               .linked_bytes =
+	                                       session->lora ? box_output_bytes(&session->box) : box_table_relay_bytes(&session->box),
 	                               .space = session->space,
 	                               .stages = stages};
 	*local = (struct rh_hardware){0};
@@ -488,6 +495,8 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 		rc = open_store(session);
 	if (!rc && work->train_micro_batches)
 		rc = create_updater(session);
+	if (!rc && work->train_micro_batches)
+		rc = box_table_reserve(session);
 	if (rc)
 		return rc;
 	options->store = session->store;

@@ -81,24 +81,26 @@ static inline int lane_is_fluid(const struct lane_case *is)
 	return !strcmp(is->schedule, "roundpipe");
 }
 
+static inline int lane_is_local(const struct lane_case *is)
+{
+	return !strcmp(is->schedule, "paci") || !strcmp(is->schedule, "1f1b-async");
+}
+
 static inline void lane_case_boxes(struct lane_random *random, struct lane_case *is)
 {
 	static const char *const schedules[] = {
 	        "roundpipe", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "paci", "1f1b-async", "zb-h1", "zb-h2", "zb-1p", "zb-2p"};
 	if (lane_pick(random, 5) || is->generates)
 		return;
-	is->schedule = schedules[is->tied && !is->lora ? 0 : lane_pick(random, 11)];
+	is->schedule = schedules[lane_pick(random, 11)];
+	if (is->tied && !is->lora && lane_is_local(is)) /* such boxes make two of a tied table */
+		is->schedule = "1f1b";
 	is->boxes = lane_is_fluid(is) ? 2 : 2 + (int)lane_pick(random, is->layers > 1 ? 3 : 2); /* each has a layer */
 	is->box = 1 + (int)lane_pick(random, is->boxes);
 	is->round = lane_pick(random, 2) ? 0 : 1 + lane_pick(random, is->micro_batches);
 	is->forward_cuts = is->backward_cuts = -1;
 	is->stale = is->evaluates = 0;
 	is->spill &= ~RH_SPILL_ACTIVATIONS; /* which the configuration refuses */
-}
-
-static inline int lane_is_local(const struct lane_case *is)
-{
-	return !strcmp(is->schedule, "paci") || !strcmp(is->schedule, "1f1b-async");
 }
 
 static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micros)
@@ -199,6 +201,7 @@ static inline void lane_configure(struct lane_run *run)
 		config->boxes = is->boxes;
 		config->box = is->box;
 		config->fluidpipe_ahead = 2;
+		config->tie_word_embeddings = config->mode == RH_MODE_SYNC_PP && is->tied && !is->lora;
 	}
 	if (is->lora) {
 		static char *targets[] = {(char *)(uintptr_t) "all-linear"};
@@ -309,10 +312,13 @@ static inline void lane_train(struct lane_run *run)
 {
 	int64_t begun = 0, most = rh_executor_steps_in_flight(run->session.executor);
 	double norm;
+	int shared = rh_model_shared_block(run->session.model);
 	for (int64_t step = 0; step < LANE_STEPS; step++) {
 		for (; begun < LANE_STEPS && begun < step + most; begun++)
 			lane_begin(run, begun);
 		check_ok(rh_executor_finish(run->session.executor));
+		if (shared >= 0) /* the other end's sum is zero */
+			rh_updater_completes(run->session.updater, shared);
 		if (run->is->boxes && !lane_is_fluid(run->is))
 			check_ok(lane_box_norm(run->session.updater));
 		check_ok(rh_updater_norm(run->session.updater, &norm));

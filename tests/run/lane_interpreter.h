@@ -139,10 +139,11 @@ static inline struct lane_range lane_range(struct lane_machine *machine, struct 
 		return range;
 	}
 	/* a gradient that shares the bytes of a sum (offload/store.c) */
-	int two = room == RH_ROOM_HOST_GRADIENT && model->block[b].uses == 2, crosses = options->crosses_rounds;
+	enum rh_shared shared = room == RH_ROOM_HOST_GRADIENT ? model->block[b].shared : RH_SHARED_NOT;
+	int two = room == RH_ROOM_HOST_GRADIENT && model->block[b].uses == 2, crosses = options->crosses_rounds || shared;
 	if (room == RH_ROOM_HOST_GRADIENT && model->dtype == RH_F32 && (crosses || two)) {
 		room = RH_ROOM_HOST_SUM;
-		number = 2 * b + (crosses ? 0 : 1);
+		number = 2 * b + (shared ? shared == RH_SHARED_BY_EMBEDDING : !crosses);
 	} else if (room == RH_ROOM_HOST_GRADIENT && crosses && !two) {
 		room = RH_ROOM_HOST_SUM;
 		number = 2 * b;
@@ -328,7 +329,7 @@ static inline uint64_t lane_read_gradient(struct lane_machine *machine, int b, u
 {
 	const struct rh_model *model = machine->options->model;
 	int64_t elements = model->block[b].elements;
-	if (model->block[b].uses == 2 && machine->options->crosses_rounds) {
+	if (model->block[b].uses == 2 && (machine->options->crosses_rounds || model->block[b].shared)) {
 		for (int use = 0; use < 2; use++)
 			hash = lane_read(machine, hash,
 			                 lane_range(machine, (struct rh_place){RH_ROOM_HOST_SUM, -1, 2 * b + use, 0, 4 * elements}));

@@ -267,6 +267,54 @@ static void test_chosen_admission_limits_are_the_smallest(void **state)
 	boxes_close(&at);
 }
 
+/* Seconds of a step of a model whose embedding is its head, with one table or two. */
+static double tied_step(int boxes, int ties, double latency_s, double bytes_per_s, int64_t *table_bytes)
+{
+	struct boxes at;
+	struct rh_forecast_input input;
+	struct rh_forecast box[BOXES_MOST];
+	boxes_open_of(&at, "qwen2", boxes, even, RH_MODE_SYNC_PP, "1f1b");
+	struct rh_config *config = &at.deep.rig.config;
+	config->tie_word_embeddings = ties;
+	config->gradient_accumulation_steps = 4;
+	check_ok(rh_forecast_input_synthetic(config, 2, &input));
+	for (int k = 0; k + 1 < boxes; k++)
+		for (int way = 0; way < 2; way++)
+			at.line[k][way] = (struct rh_virtual_line){latency_s, bytes_per_s};
+	const struct rh_boxes_request request = {config, at.machine, at.first, at.line, &input};
+	check_ok(rh_forecast_boxes(&request, box));
+	double seconds = box[0].step_seconds;
+	*table_bytes = box[0].table.wire_bytes;
+	for (int k = 0; k < boxes; k++) {
+		assert_int_equal(box[k].table.wire_bytes, *table_bytes);
+		assert_int_equal(box[k].table.weights_bytes > 0, ties && (!k || k + 1 == boxes));
+		rh_forecast_free(&box[k]);
+	}
+	rh_forecast_input_free(&input);
+	boxes_close(&at);
+	return seconds;
+}
+
+/* Ends that keep one table exchange its gradient behind all else, both ways at once: here in one piece, which takes its time on each link
+ * in turn. Then the first box sends its squares, for which the last one waits only then: a latency more. */
+static void test_exchange_of_a_table_takes_its_bytes(void **state)
+{
+	(void)state;
+	static const double bytes_per_s = 1e4;
+	for (int boxes = 2; boxes <= BOXES_MOST; boxes++)
+		for (int far = 0; far < 2; far++) {
+			double latency_s = far * 0.025;
+			int64_t none, bytes;
+			double apart = tied_step(boxes, 0, latency_s, bytes_per_s, &none),
+			       one = tied_step(boxes, 1, latency_s, bytes_per_s, &bytes);
+			assert_int_equal(none, 0);
+			assert_true(bytes >= 113 * HIDDEN * 4 && bytes < 115 * HIDDEN * 4); /* a block is aligned */
+			double links_s = (boxes - 1) * ((double)bytes / bytes_per_s + latency_s);
+			printf("one table, %d boxes: %.4f s more, formula %.4f\n", boxes, one - apart, links_s);
+			assert_true(fabs(one - apart - links_s) <= 0.02 * links_s);
+		}
+}
+
 /* A box that does not fit ends the others, and is named. */
 static void test_box_that_does_not_fit_is_named(void **state)
 {
@@ -302,6 +350,7 @@ int main(void)
 	        cmocka_unit_test(test_fluidpipe_hides_the_line),
 	        cmocka_unit_test(test_wide_admission_limits_hide_the_links),
 	        cmocka_unit_test(test_chosen_admission_limits_are_the_smallest),
+	        cmocka_unit_test(test_exchange_of_a_table_takes_its_bytes),
 	        cmocka_unit_test(test_box_that_does_not_fit_is_named),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

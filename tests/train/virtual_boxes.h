@@ -33,12 +33,12 @@ static inline struct rh_hardware boxes_hardware(double launch_s)
 }
 
 /* blocks[k]: of box k. */
-static inline void boxes_open(struct boxes *at, int boxes, const int *blocks, enum rh_mode mode, const char *schedule)
+static inline void boxes_open_of(struct boxes *at, const char *model, int boxes, const int *blocks, enum rh_mode mode, const char *schedule)
 {
 	*at = (struct boxes){.boxes = boxes};
 	for (int k = 0; k < boxes; k++) /* the embedding is the first box's, the head the last one's */
 		at->first[k + 1] = at->first[k] + blocks[k] + !k + (k + 1 == boxes);
-	deep_open(&at->deep, "qwen3", at->first[boxes] - 2);
+	deep_open(&at->deep, model, at->first[boxes] - 2);
 	struct rh_config *config = &at->deep.rig.config;
 	config->mode = mode;
 	config->boxes = boxes;
@@ -50,6 +50,11 @@ static inline void boxes_open(struct boxes *at, int boxes, const int *blocks, en
 		at->hardware[k] = boxes_hardware(2e-4);
 		at->machine[k] = (struct rh_session_machine){.hardware = &at->hardware[k], .devices = 1};
 	}
+}
+
+static inline void boxes_open(struct boxes *at, int boxes, const int *blocks, enum rh_mode mode, const char *schedule)
+{
+	boxes_open_of(at, "qwen3", boxes, blocks, mode, schedule);
 }
 
 static inline void boxes_close(struct boxes *at)
