@@ -1,7 +1,7 @@
 /* What a plan says of bytes is what the executor then takes, to the byte: every reference model, full and LoRA, in both dtypes, on one to
  * four devices, with room and with little, under RoundPipe and under schedules that keep something more. All micro-batches of a step are
  * alike, so that the largest is really met. */
-#include "run/executor_internal.h"
+#include "bytes_case.h"
 #include "train/rig.h"
 
 enum { MICROS = 3 };
@@ -42,41 +42,6 @@ static void step(struct rig *rig, struct rig_micro *micro)
 {
 	struct rh_micro_batch batch[MICROS] = {micro->batch, micro->batch, micro->batch};
 	check_ok(rig_train(rig->session.executor, batch, MICROS, 0, 1.0f / (float)(MICROS * micro->batch.shape.head_rows)));
-}
-
-static void check_device_bytes(const struct rh_session *session)
-{
-	const struct rh_plan *plan = &session->plan.stages;
-	const struct rh_executor *executor = session->executor;
-	int64_t most = 0;
-	assert_int_equal(session->plan.bytes.device, plan->device_bytes);
-	for (int d = 0; d < session->devices.count; d++) {
-		struct rh_device_memory memory;
-		session->devices.device[d]->ops->memory(session->devices.device[d], &memory);
-		assert_int_equal(memory.reserved_bytes, plan->device_bytes);
-		assert_int_equal(memory.peak_bytes, plan->device_bytes);
-		assert_int_equal(executor->on[d].arena.used, 0);
-		most = executor->on[d].arena.peak > most ? executor->on[d].arena.peak : most;
-	}
-	assert_int_equal(most, plan->arena_bytes);
-}
-
-static void check_host_bytes(const struct rh_session *session)
-{
-	const struct rh_executor *executor = session->executor;
-	int64_t store;
-	(void)rh_store_memory(session->store, &store);
-	assert_int_equal(session->plan.bytes.store, rh_host_round(store));
-	assert_int_equal(session->plan.bytes.boundaries,
-	                 rh_host_round(executor->boundary_memory.capacity) + rh_host_round(executor->micro_memory.capacity));
-	assert_int_equal(executor->lowering.limits.boundaries.bytes_each, session->plan.stages.boundary_bytes);
-	/* the others were needed at once, but for one that was counted with what a micro-batch reads: that is free before it writes. Side by
-	 * side slots need no more */
-	if (executor->options.devices == 1)
-		assert_true(executor->lowering.boundaries.pool[RH_BOUNDARY_OWN].least_free <= executor->options.spare_boundaries + 1);
-	assert_int_equal(session->plan.bytes.total - session->plan.bytes.store - session->plan.bytes.boundaries - session->plan.bytes.data -
-	                         session->plan.bytes.host_devices * session->plan.bytes.device,
-	                 session->plan.bytes.program + session->plan.bytes.checkpoints); /* the allowance that is printed */
 }
 
 /* The device's bytes; 0: refused. */
