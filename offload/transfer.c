@@ -122,3 +122,12 @@ int rh_transfer_lay(struct rh_transfer_limits limits, const int64_t *bytes, int 
 		piece[placed++] = rest[used];
 	return placed;
 }
+
+int rh_transfer_joined(const struct rh_transfer_piece *piece, int pieces, int64_t *bytes)
+{
+	int joined = 1;
+	for (*bytes = piece->bytes; joined < pieces; *bytes += piece[joined++].bytes)
+		if (piece[joined].gap != piece->gap || piece[joined].item != piece->item || piece[joined].first != piece->first + *bytes)
+			break;
+	return joined;
+}

@@ -552,6 +552,19 @@ int model_lowest_trained(const struct rh_model *model)
 	return l;
 }
 
+int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64_t rows, int64_t *first)
+{
+	int64_t columns = 0;
+	*first = 0;
+	for (int l = lo; l < hi; l++) {
+		const struct rh_layer *layer = &model->layer[l];
+		if (layer->kind == RH_LAYER_BLOCK && !columns)
+			*first = rh_dtype_bytes(model->dtype, rows * layer->cache_column);
+		columns += layer->kind == RH_LAYER_BLOCK ? 2 * layer->traits.kv_heads * layer->traits.head_dim : 0;
+	}
+	return rh_dtype_bytes(model->dtype, rows * columns);
+}
+
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 {
 	int rc = lay_out_embedding(model, lora), is_adapted = !lora;

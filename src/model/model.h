@@ -215,6 +215,9 @@ void rh_model_freeze(struct rh_model *model);
 /* Do two layers emit the same ops, parameters included? What they read and write may lie elsewhere. */
 int rh_layers_alike(const struct rh_model *model, int a, int b);
 
+/* Bytes of keys and values that layers [lo, hi) keep for so many rows, and where they begin among those of all layers. */
+int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64_t rows, int64_t *first);
+
 /* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all);
 

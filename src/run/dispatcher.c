@@ -15,7 +15,8 @@ static struct dispatch_ready *ready_of(struct rh_executor *executor, int lane)
 	const struct rh_lane *is = &executor->lowering.lanes.lane[lane];
 	if (is->queue == RH_QUEUE_STREAM)
 		return &executor->dispatcher.ready[is->owner];
-	return is->queue == RH_QUEUE_OPTIMIZER ? &executor->dispatcher.ready[executor->options.devices] : NULL;
+	int is_served = is->queue == RH_QUEUE_OPTIMIZER || is->queue == RH_QUEUE_CALLER;
+	return is_served ? &executor->dispatcher.ready[executor->options.devices] : NULL;
 }
 
 static void list_ready(struct rh_executor *executor, int lane)
@@ -169,14 +170,10 @@ static int is_full(const struct rh_executor *executor, int d)
 /* Nothing that the command waits for stands in its way; does anything else? */
 static int may_issue(const struct rh_executor *executor, int d, int lane)
 {
-	switch (lane - lower_lane(d, (enum rh_stream)0)) {
-	case RH_STREAM_COMPUTE:
+	if (lane == lower_lane(d, RH_STREAM_COMPUTE))
 		return !is_full(executor, d);
-	case RH_STREAM_WEIGHTS: /* what goes behind activations must not stand in the way of uploads in any order on the stream */
-		return !executor->dispatcher.device[d].blocks_left;
-	default:
-		return 1;
-	}
+	/* what goes behind activations must not stand in the way of uploads in any order on the stream */
+	return lane != lower_lane(d, RH_STREAM_WEIGHTS) || !executor->dispatcher.device[d].blocks_left;
 }
 
 /* The device's next lane, -1: none has a command that may be issued. */
@@ -354,6 +351,14 @@ int dispatcher_look(struct rh_executor *executor, int d)
 	return rc < 0 ? rc : 0;
 }
 
+/* In virtual time something happens; in real time the optimizer may have. 1: all is to be asked again. */
+static int pass(struct rh_executor *executor)
+{
+	rh_updater_pass(executor->options.updater, executor->dispatcher.changes);
+	executor->dispatcher.is_due = 1;
+	return 1;
+}
+
 /* Until a device that is full has room, or the optimizer has something new. 1: so it is; 0: no device is full. */
 static int await_room(struct rh_executor *executor)
 {
@@ -374,11 +379,8 @@ static int await_room(struct rh_executor *executor)
 	}
 	if (any || !full)
 		return any;
-	if (others && executor->options.updater) {
-		rh_updater_pass(executor->options.updater, dispatcher->changes);
-		dispatcher->is_due = 1;
-		return 1;
-	}
+	if (others && executor->options.updater)
+		return pass(executor);
 	int stream = lower_lane(oldest, RH_STREAM_COMPUTE), rc = rh_marks_await(&dispatcher->stream[stream].marks);
 	finish_reached(executor, stream);
 	return rc ? rc : 1;
@@ -387,42 +389,29 @@ static int await_room(struct rh_executor *executor)
 /* The optimizer is asked, then waited for. */
 static int sleep_until_served(struct rh_executor *executor)
 {
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct rh_updater *updater = executor->options.updater;
-	int place = (int)(executor->finished % executor->flights);
+	int polls = dispatcher_is_linked(executor);
 	int rc = dispatcher_serve(executor, 0);
 	if (!rc)
-		rc = dispatcher_add_pieces(executor);
-	if (!rc)
 		rc = await_room(executor);
-	if (!rc && dispatcher_is_linked(executor)) {
-		rc = book_holds(executor);
-		rh_updater_pass(updater, executor->dispatcher.changes);
-		executor->dispatcher.is_due = 1;
-		return rc;
-	}
-	if (!rc)
+	if (!rc && !polls)
 		rc = dispatcher_serve(executor, 1);
-	if (rc)
-		return rc < 0 ? rc : 0;
-	if (executor->dispatcher.is_lowering_later) {
-		rh_updater_pass(updater, executor->dispatcher.changes);
-		executor->dispatcher.is_due = 1;
-		return 0;
-	}
-	if (dispatcher_drives_are_busy(&executor->dispatcher)) {
+	if (!rc && !polls && dispatcher->is_lowering_later)
+		return pass(executor);
+	if (!rc)
 		rc = book_holds(executor);
-		if (!rc)
-			rc = dispatcher_await_drives(executor);
-		return rc < 0 ? rc : 0;
-	}
-	RH_ASSERT(updater && executor->dispatcher.to_serve); /* else what is lowered waits for what is not */
-	rc = book_holds(executor);
 	if (rc)
 		return rc;
+	if (polls)
+		return pass(executor);
+	if (dispatcher_drives_are_busy(dispatcher))
+		return dispatcher_await_drives(executor);
+	RH_ASSERT(updater && dispatcher->to_serve); /* else what is lowered waits for what is not */
 	double began = rh_updater_seconds(updater);
-	rc = rh_updater_await_change(updater, executor->dispatcher.changes);
-	executor->flight[place].awaited_s += rh_updater_seconds(updater) - began;
-	executor->dispatcher.is_due = 1;
+	rc = rh_updater_await_change(updater, dispatcher->changes);
+	executor->flight[executor->finished % executor->flights].awaited_s += rh_updater_seconds(updater) - began;
+	dispatcher->is_due = 1;
 	return rc;
 }
 

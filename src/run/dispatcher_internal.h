@@ -22,8 +22,6 @@ void dispatcher_end_head(struct rh_executor *executor, int lane);
 /* dispatcher_serve.c. 1: something was done; 0: nothing, for now; or a fault. may_wait: what the host waits for itself, of which one is
  * done at most. */
 int dispatcher_serve(struct rh_executor *executor, int may_wait) RH_MUST;
-/* The host's additions, once the device has sent what is added. */
-int dispatcher_add_pieces(struct rh_executor *executor) RH_MUST;
 
 /* dispatcher_link.c: messages to and from the boxes beside this one. 1: something was done; 0: nothing, for now; or a fault. And are there
  * any that are not over? */

@@ -45,15 +45,13 @@ int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block
 	return rh_staging_then(executor->copies.staging, arrives_staged, executor, device * executor->options.model->blocks + block);
 }
 
-/* Of devices that have not uploaded it the events are of an earlier step. */
-static int tell_uploads_over(struct rh_executor *executor, const struct rh_command *command)
+/* The host's addition, once the device has sent what is added. */
+static int add_use(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
-	int devices = executor->options.devices, b = command->block;
-	struct rh_event **event = &executor->uploading[b * devices];
-	for (int d = 0; d < devices; d++)
-		event[d] = executor->on[d].uploaded[b];
-	rh_updater_uploaded(executor->options.updater, b, event, devices);
-	return 1;
+	int rc = has_settled(executor, command, may_wait);
+	if (rc > 0)
+		run_add_use(executor, command);
+	return rc;
 }
 
 /* A step that computes no more does not tell of its update's fault: the next one does, or the norm. */
@@ -72,7 +70,10 @@ static int serve(struct rh_executor *executor, const struct rh_command *command,
 	case RH_COMMAND_GRADIENT_ARRIVED:
 		return tell_arrived(executor, command, may_wait);
 	case RH_COMMAND_UPLOADS_OVER:
-		return tell_uploads_over(executor, command);
+		/* of devices that have not uploaded the block the events are of an earlier step */
+		rh_updater_uploaded(updater, command->block, &executor->uploaded[command->block * executor->options.devices],
+		                    executor->options.devices);
+		return 1;
 	case RH_COMMAND_WEIGHTS_READY:
 		if (!rh_updater_has_weights(updater, command->block))
 			return 0;
@@ -81,6 +82,8 @@ static int serve(struct rh_executor *executor, const struct rh_command *command,
 		if (!rh_updater_has_gradient(updater, command->block))
 			return 0;
 		return served(executor, rh_updater_await_gradient(updater, command->block));
+	case RH_COMMAND_HOST_ADD:
+		return add_use(executor, command, may_wait);
 	default:
 		return 1;
 	}
@@ -109,23 +112,6 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait)
 			return rc;
 		if (!dispatcher_is_ready(dispatcher, lane))
 			dispatcher_unlist(dispatcher, ready, i--);
-	}
-	return any;
-}
-
-/* The host's additions, once the device has sent what is added. */
-int dispatcher_add_pieces(struct rh_executor *executor)
-{
-	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	int lane = executor->lowering.caller, any = 0;
-	while (dispatcher_is_ready(dispatcher, lane)) {
-		const struct rh_command *command = &dispatcher->lane[lane].head->is;
-		int rc = issue_await(executor, command, RH_STREAMS);
-		if (rc)
-			return rc;
-		run_add_use(executor, command);
-		dispatcher_end_head(executor, lane);
-		dispatcher->is_due = any = 1;
 	}
 	return any;
 }

@@ -237,13 +237,12 @@ static int device_create(struct rh_executor *executor, int index)
 	                             .cache = out->room[RH_ROOM_CACHE].base,
 	                             .cache_rows = options->cache_rows};
 	out->downloaded = rh_region_take(memory, blocks, sizeof(struct rh_event *));
-	out->uploaded = rh_region_take(memory, blocks, sizeof(struct rh_event *));
 	rc = memory->rc;
 	for (int b = 0; !rc && b < blocks; b++) {
 		if (model->block[b].trainable)
 			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->downloaded[b]);
 		if (!rc && model->block[b].trainable && options->stale)
-			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->uploaded[b]);
+			rc = device->ops->event_create(device, RH_EVENT_HOST, &executor->uploaded[b * options->devices + index]);
 	}
 	return rc ? rc : rh_stage_state_create(model, &out->state);
 }
@@ -255,8 +254,6 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 		rh_stalls_destroy(&on->flight[i].stalls);
 	for (int b = 0; on->downloaded && b < blocks; b++)
 		rh_event_free(on->downloaded[b]);
-	for (int b = 0; on->uploaded && b < blocks; b++)
-		rh_event_free(on->uploaded[b]);
 	rh_stage_state_free(&on->state);
 }
 
@@ -301,7 +298,6 @@ static int host_create(struct rh_executor *executor)
 	executor->loss_scale = rh_region_take(memory, limits->steps_held, sizeof *executor->loss_scale);
 	executor->micro = rh_region_take(memory, places, sizeof *executor->micro);
 	executor->result = rh_region_take(memory, places, sizeof *executor->result);
-	executor->uploading = rh_region_take(memory, blocks * options->devices, sizeof(struct rh_event *));
 	executor->offset = rh_region_take(memory, 2 * blocks, sizeof *executor->offset);
 	executor->version = rh_region_take(memory, blocks, sizeof *executor->version);
 	executor->arriving = rh_region_take(memory, blocks, sizeof *executor->arriving);
@@ -340,6 +336,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 		return -ENOMEM;
 	executor->options = *options;
 	executor->on = rh_region_take(&executor->memory, options->devices, sizeof *executor->on);
+	executor->uploaded = rh_region_take(&executor->memory, options->model->blocks * options->devices, sizeof(struct rh_event *));
 	int rc = executor->memory.rc;
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = device_create(executor, d);
@@ -373,6 +370,8 @@ void rh_executor_destroy(struct rh_executor *executor)
 	run_rest(executor);
 	rh_host_copies_destroy(&executor->copies);
 	run_spans_drop(executor);
+	for (int i = 0; executor->uploaded && i < executor->options.model->blocks * executor->options.devices; i++)
+		rh_event_free(executor->uploaded[i]);
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], &executor->options);
 	dispatcher_destroy(executor); /* drives first, which use all that follows */

@@ -32,7 +32,6 @@ struct run_device {
 		int64_t stride; /* from one piece to the next, where there are several */
 	} room[RH_ROOMS];
 	struct rh_event **downloaded; /* [block]: this device's latest download of its gradient */
-	struct rh_event **uploaded;   /* [block]: its latest upload here; stale updates: of trainable blocks, else NULL */
 	struct rh_arena arena, deferred_arena;
 	struct rh_stage_state state;
 	struct rh_stage_pass pass;
@@ -76,9 +75,9 @@ struct rh_executor {
 		int64_t step, count;
 		double awaited_s; /* for updates, by the host */
 	} flight[RUN_FLIGHT];
-	struct rh_event **uploading; /* (blocks, devices): what the updater is told of a step's uploads */
-	uint64_t *version;           /* (blocks): the store's when devices were given the block last */
-	atomic_int *arriving;        /* (blocks): a gradient is on its way through the staging */
+	struct rh_event **uploaded; /* (blocks, devices): the latest uploads; of trainable blocks, where updates are stale, else NULL */
+	uint64_t *version;          /* (blocks): the store's when devices were given the block last */
+	atomic_int *arriving;       /* (blocks): a gradient is on its way through the staging */
 	struct run_stretch stretch;
 	int trains, is_stretch;
 	int64_t step;

@@ -100,7 +100,7 @@ char *run_host_address(const struct rh_executor *executor, struct rh_place place
 
 static int copy_weights(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
-	struct rh_event *uploaded = executor->on[device->index].uploaded[command->block];
+	struct rh_event *uploaded = executor->uploaded[command->block * executor->options.devices + device->index];
 	executor->version[command->block] = rh_store_version(executor->options.store, command->block);
 	int rc = rh_host_copy_up(&executor->copies, device, RH_STREAM_WEIGHTS, device_address(executor, command->to),
 	                         run_host_address(executor, command->from), command->from.bytes);

@@ -191,6 +191,16 @@ void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t coun
 	}
 }
 
+/* NULL: the program has none on this device. shift: of the devices of its slots. */
+static const struct rh_slot *first_slot(const struct lowering *to, int device, int shift)
+{
+	const struct rh_program *program = &to->program;
+	for (size_t i = 0; i < program->slots; i++)
+		if ((program->slot[i].device + shift) % to->options->devices == device)
+			return &program->slot[i];
+	return NULL;
+}
+
 void lower_begin(struct lowering *to, const struct lower_call *call)
 {
 	int devices = to->options->devices;
@@ -203,12 +213,9 @@ void lower_begin(struct lowering *to, const struct lower_call *call)
 		struct lower_device *on = &to->on[to->program.slot[i].device];
 		on->last_slot = on->last_slot < 0 ? (int64_t)i : on->last_slot;
 	}
-	for (int d = 0; d < devices; d++) {
-		const struct rh_slot *first = NULL;
-		for (size_t i = 0; to->on[d].ahead.kind >= 0 && !first && i < to->program.slots; i++)
-			first = to->program.slot[i].device == d ? &to->program.slot[i] : NULL;
-		lower_bulk_keep(to, d, first);
-	}
+	for (int d = 0; d < devices; d++)
+		if (to->on[d].ahead.kind >= 0)
+			lower_bulk_keep(to, d, first_slot(to, d, 0));
 	if (!to->rc)
 		to->rc = lower_drives_begin(to);
 	if (!call->is_local)
@@ -244,11 +251,8 @@ void lower_next_slot(struct lowering *to)
 
 void lower_ahead(struct lowering *to)
 {
-	int devices = to->options->devices;
-	for (int d = 0; d < devices; d++) {
-		const struct rh_slot *first = NULL;
-		for (size_t i = 0; !first && i < to->program.slots; i++)
-			first = (to->program.slot[i].device + to->call.shift) % devices == d ? &to->program.slot[i] : NULL;
+	for (int d = 0; d < to->options->devices; d++) {
+		const struct rh_slot *first = first_slot(to, d, to->call.shift);
 		if (first)
 			lower_bulk_ahead(to, d, first);
 	}

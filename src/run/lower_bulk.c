@@ -33,22 +33,6 @@ static int64_t copy(struct lower_slot *slot, int lane, int block, struct rh_plac
 	return lower_add(slot->to, &command);
 }
 
-/* How many of the pieces, from this one on, are one copy: what lies together and goes together. The device gets it piece by piece all the
- * same (offload/host_copies.h). */
-static int pieces_joined(const struct rh_transfer_piece *piece, int pieces)
-{
-	int joined = 1;
-	while (joined < pieces && piece[joined].gap == piece->gap && piece[joined].item == piece->item &&
-	       piece[joined].first == piece[joined - 1].first + piece[joined - 1].bytes)
-		joined++;
-	return joined;
-}
-
-static int64_t joined_bytes(const struct rh_transfer_piece *piece, int joined)
-{
-	return piece[joined - 1].first + piece[joined - 1].bytes - piece->first;
-}
-
 /* ---- weights ---- */
 
 static int comes_in_pages(const struct lowering *to, int b)
@@ -186,11 +170,12 @@ static void send_in_gaps(struct lower_slot *slot)
 		await_room(slot, lane);
 	for (int p = 0, joined; p < pieces; p += joined) {
 		const struct rh_transfer_piece *piece = &to->piece[p];
-		joined = comes_in_pages(to, piece->item) ? 1 : pieces_joined(piece, pieces - p);
+		int64_t bytes;
+		joined = rh_transfer_joined(piece, comes_in_pages(to, piece->item) ? 1 : pieces - p, &bytes);
 		if (gap != piece->gap)
 			lower_await(to, lane, on->up[piece->gap], RH_WAIT_PACES);
 		gap = piece->gap;
-		send_piece(slot, lane, piece->item, piece->first, joined_bytes(piece, joined));
+		send_piece(slot, lane, piece->item, piece->first, bytes);
 	}
 }
 
@@ -258,7 +243,7 @@ void lower_bulk_keep(struct lowering *to, int device, const struct rh_slot *firs
 {
 	struct lower_device *on = &to->on[device];
 	const struct rh_model *model = to->options->model;
-	if (on->ahead.kind < 0 || (first && (int)first->kind == on->ahead.kind && first->lo == on->ahead.lo && first->hi == on->ahead.hi))
+	if ((first && (int)first->kind == on->ahead.kind && first->lo == on->ahead.lo && first->hi == on->ahead.hi))
 		return;
 	for (int b = 0; b < model->blocks; b++) {
 		if (on->weights.sent[b] < on->ahead.first)
@@ -418,9 +403,8 @@ void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 		struct lower_download *from = &on->download[piece->item];
 		if (k && on->next_piece == first)
 			lower_await(slot->to, lower_lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
-		int joined = pieces_joined(piece, on->pieces - on->next_piece);
-		int64_t bytes = joined_bytes(piece, joined);
-		on->next_piece += joined - 1;
+		int64_t bytes;
+		on->next_piece += rh_transfer_joined(piece, on->pieces - on->next_piece, &bytes) - 1;
 		on->rounded_sent = send_down(slot, from->sum, lower_place(slot->device, RH_ROOM_ROUNDED, from->sum, from->at, 0),
 		                             lower_place(-1, RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, bytes);
 		from->left -= bytes;

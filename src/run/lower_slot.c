@@ -53,20 +53,50 @@ static struct lower_boundary boundary_of(const struct micro *micro, enum rh_boun
 	return (struct lower_boundary){kind, layer, micro->place, micro->slot->step, micro->boundary_bytes};
 }
 
+/* A command that moves a boundary: a copy between device and host, or a message to or from the box beside this one. */
+static struct rh_command mover(const struct micro *micro, enum rh_command_kind command_kind, int lane, enum rh_boundary_kind kind,
+                               int layer)
+{
+	struct rh_command command = command_of(micro, command_kind, RH_STREAM_COMPUTE);
+	command.lane = lane;
+	command.lo = command.hi = layer;
+	command.block = (int)kind;
+	return command;
+}
+
+/* It brings the boundary to the host, once command `made` is over. Its position. */
+static int64_t add_filler(const struct micro *micro, struct rh_command *command, int64_t made)
+{
+	struct lowering *to = micro->slot->to;
+	const struct lower_boundary boundary = boundary_of(micro, (enum rh_boundary_kind)command->block, command->lo);
+	int buffer = lower_buffer_take(to, command->lane, &boundary);
+	lower_await(to, command->lane, made, RH_WAIT_NEEDS);
+	command->to = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
+	int64_t position = lower_add(to, command);
+	lower_buffer_filled(to, &boundary, buffer, position);
+	return position;
+}
+
+/* It reads the boundary on the host. reader: as lower_buffer_read has it. */
+static int64_t add_reader(const struct micro *micro, struct rh_command *command, int reader)
+{
+	struct lowering *to = micro->slot->to;
+	const struct lower_boundary boundary = boundary_of(micro, (enum rh_boundary_kind)command->block, command->lo);
+	int buffer = lower_buffer_find(to, command->lane, &boundary);
+	command->from = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
+	int64_t position = lower_add(to, command);
+	lower_buffer_read(to, &boundary, buffer, reader, position);
+	return position;
+}
+
 /* Brings a boundary from the host; the compute stream must still wait for the copy. */
 static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
-	struct lowering *to = slot->to;
-	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	int16_t buffer = take(slot, &slot->on->boundary, RH_STREAM_ACTIVATIONS_UP);
-	int on_host = lower_buffer_find(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), &boundary);
-	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
-	copy.lo = copy.hi = layer;
-	copy.block = (int)kind;
-	copy.from = there(RH_ROOM_HOST_BOUNDARY, on_host, micro->boundary_bytes);
+	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), kind, layer);
 	copy.to = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
-	lower_buffer_read(to, &boundary, on_host, slot->device, lower_add(to, &copy));
+	add_reader(micro, &copy, slot->device);
 	return buffer;
 }
 
@@ -74,56 +104,31 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
-	struct lowering *to = slot->to;
-	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
-	int lane = lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), on_host = lower_buffer_take(to, lane, &boundary);
-	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
-	copy.lo = copy.hi = layer;
-	copy.block = (int)kind;
+	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), kind, layer);
 	copy.from = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
-	copy.to = there(RH_ROOM_HOST_BOUNDARY, on_host, micro->boundary_bytes);
-	lower_await(to, lane, made, RH_WAIT_NEEDS);
-	slot->on->boundary.freed[buffer] = lower_add(to, &copy);
-	lower_buffer_filled(to, &boundary, on_host, slot->on->boundary.freed[buffer]);
-}
-
-/* A boundary comes from the box beside this one, or, from the host's copy, goes there. */
-static struct rh_command message(struct micro *micro, enum rh_command_kind command_kind, enum lower_link link, enum rh_boundary_kind kind,
-                                 int layer)
-{
-	struct rh_command command = command_of(micro, command_kind, RH_STREAM_COMPUTE);
-	command.lane = micro->slot->to->links + (int)link;
-	command.lo = command.hi = layer;
-	command.block = (int)kind;
-	return command;
+	slot->on->boundary.freed[buffer] = add_filler(micro, &copy, made);
 }
 
 static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lowering *to = micro->slot->to;
-	enum lower_link link = kind == RH_BOUNDARY_ACTIVATION ? LOWER_FROM_BELOW : LOWER_FROM_ABOVE;
-	struct rh_command command = message(micro, RH_COMMAND_RECEIVE, link, kind, layer);
-	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
-	int on_host = lower_buffer_take(to, command.lane, &boundary);
-	if (kind == RH_BOUNDARY_GRADIENT) /* made of what this box sent: there is none before */
-		lower_await(to, command.lane, to->place[micro->place].given, RH_WAIT_NEEDS);
-	command.to = there(RH_ROOM_HOST_BOUNDARY, on_host, micro->boundary_bytes);
-	lower_buffer_filled(to, &boundary, on_host, lower_add(to, &command));
+	int is_gradient = kind == RH_BOUNDARY_GRADIENT; /* made of what this box sent: there is none before */
+	int lane = to->links + (int)(is_gradient ? LOWER_FROM_ABOVE : LOWER_FROM_BELOW);
+	struct rh_command command = mover(micro, RH_COMMAND_RECEIVE, lane, kind, layer);
+	add_filler(micro, &command, is_gradient ? to->place[micro->place].given : LOWER_NEVER);
 }
 
+/* The host's copy goes to the box beside this one. */
 static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lowering *to = micro->slot->to;
-	enum lower_link link = kind == RH_BOUNDARY_ACTIVATION ? LOWER_TO_ABOVE : LOWER_TO_BELOW;
-	struct rh_command command = message(micro, RH_COMMAND_SEND, link, kind, layer);
-	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
-	int on_host = lower_buffer_find(to, command.lane, &boundary);
-	command.from = there(RH_ROOM_HOST_BOUNDARY, on_host, micro->boundary_bytes);
-	int64_t position = lower_add(to, &command);
-	lower_buffer_read(to, &boundary, on_host, to->options->devices, position);
-	if (kind == RH_BOUNDARY_ACTIVATION)
+	const struct rh_plan *plan = to->options->plan;
+	int is_gradient = kind == RH_BOUNDARY_GRADIENT, lane = to->links + (int)(is_gradient ? LOWER_TO_BELOW : LOWER_TO_ABOVE);
+	struct rh_command command = mover(micro, RH_COMMAND_SEND, lane, kind, layer);
+	int64_t position = add_reader(micro, &command, to->options->devices);
+	if (!is_gradient)
 		to->place[micro->place].given = position;
-	if (kind == RH_BOUNDARY_GRADIENT || (to->options->plan->feeds && !to->options->plan->owes_gradient))
+	if (is_gradient || (plan->feeds && !plan->owes_gradient))
 		to->place[micro->place].through = position;
 }
 
@@ -167,18 +172,8 @@ static struct rh_place deferred_place(const struct micro *micro)
 static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 {
 	const struct rh_executor_options *options = micro->slot->to->options;
-	const struct rh_model *model = options->model;
-	int64_t row = rh_dtype_bytes(model->dtype, options->cache_rows), first = -1, end = 0;
-	for (int l = lo; options->cache_rows && l < hi; l++) {
-		if (model->layer[l].kind != RH_LAYER_BLOCK)
-			continue;
-		first = first < 0 ? model->layer[l].cache_column * row : first;
-		end = l + 1 < model->layers && model->layer[l + 1].kind == RH_LAYER_BLOCK ? model->layer[l + 1].cache_column * row
-		                                                                          : model->cache_columns * row;
-	}
-	if (first < 0)
-		return lower_nowhere();
-	return here(micro, RH_ROOM_CACHE, 0, first, end - first);
+	int64_t first, bytes = rh_model_cache_range(options->model, lo, hi, options->cache_rows, &first);
+	return bytes ? here(micro, RH_ROOM_CACHE, 0, first, bytes) : lower_nowhere();
 }
 
 /* A command for each run of layers at whose end a later slot's input is made. */

@@ -10,17 +10,11 @@
 
 #include "core/minmax.h"
 
-static int64_t tell_of(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step, int device)
+static int64_t tell(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step)
 {
 	struct rh_command command = lower_plain(kind, lane, step);
 	command.block = block;
-	command.to.number = device;
 	return lower_add(to, &command);
-}
-
-static int64_t tell(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step)
-{
-	return tell_of(to, lane, kind, block, step, -1);
 }
 
 static int gradient_lane(const struct lowering *to, int block)
@@ -92,7 +86,10 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 	lower_await(to, lane, to->block[block].uploads_over, RH_WAIT_NEEDS);
 	if (to->call.is_local && await_uploads(to, lane, block) > 1) /* on one device the gradient comes after them */
 		device = -1;
-	to->block[block].arrival = tell_of(to, lane, RH_COMMAND_GRADIENT_ARRIVED, block, step, device);
+	struct rh_command arrived = lower_plain(RH_COMMAND_GRADIENT_ARRIVED, lane, step);
+	arrived.block = block;
+	arrived.to.number = device;
+	to->block[block].arrival = lower_add(to, &arrived);
 	to->block[block].arrived = 1;
 	int is_last = --to->expected == 0;
 	to->expected = is_last ? to->trainable : to->expected;
