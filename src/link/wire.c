@@ -96,6 +96,12 @@ void rh_wire_decode(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_
 	}
 }
 
+uint64_t rh_wire_tag(enum rh_boundary_kind kind, int64_t step, int64_t micro_batch)
+{
+	enum { MICRO_BATCHES = 1 << 24 };
+	return (uint64_t)1 << 63 | (uint64_t)step * 2 * MICRO_BATCHES | (uint64_t)micro_batch * 2 | (uint64_t)kind;
+}
+
 int64_t rh_wire_boundary_bytes(const struct rh_wire_boundary *boundary)
 {
 	const struct rh_model *model = boundary->model;

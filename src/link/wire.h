@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "model/emit.h"
+#include "schedule/boundary.h"
 
 #include <stdint.h>
 
@@ -24,6 +25,9 @@ int64_t rh_wire_bytes(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int6
 void rh_wire_code(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols, const struct rh_wire_draw *draw, void *memory);
 /* The reverse, as near as that is. */
 void rh_wire_decode(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols, void *memory);
+
+/* The tag of a boundary's message: the same at both ends, whatever their layers' numbers. */
+uint64_t rh_wire_tag(enum rh_boundary_kind kind, int64_t step, int64_t micro_batch);
 
 /* The message of a boundary of so many tokens, whose buffer is rh_boundary_bytes long: its values, coded, and right behind them its load as
  * it is. */

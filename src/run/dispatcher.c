@@ -1,7 +1,6 @@
-#include "run/dispatcher.h"
+#include "run/executor_internal.h"
 
 #include "core/minmax.h"
-#include "run/dispatcher_internal.h"
 
 #include <string.h>
 

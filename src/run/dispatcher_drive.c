@@ -2,7 +2,7 @@
  * been issued on a device, or is over elsewhere; the transfer waits for the device. Others may go on once it is over:
  *
  *   in its lane --submit_ready--> submitted --the queue--> ended --end_transfers--> over: `sequence` is set */
-#include "run/dispatcher_internal.h"
+#include "run/executor_internal.h"
 
 /* The latest mark of the one stream that the command waits for; NULL: it waits for none. */
 static int find_event(struct rh_executor *executor, const struct rh_command *command, struct rh_event **out)

@@ -1,5 +1,5 @@
 /* Lanes to and from the boxes beside this one: messages posted in the order of a lane, done as the link says. */
-#include "run/dispatcher_internal.h"
+#include "run/executor_internal.h"
 
 #include "link/link.h"
 
@@ -14,15 +14,9 @@ static int receives(int which)
 	return which == LOWER_FROM_BELOW || which == LOWER_FROM_ABOVE;
 }
 
-uint64_t rh_executor_message_tag(enum rh_boundary_kind kind, int64_t step, int64_t micro_batch)
-{
-	enum { MICRO_BATCHES = 1 << 24 };
-	return (uint64_t)1 << 63 | (uint64_t)step * 2 * MICRO_BATCHES | (uint64_t)micro_batch * 2 | (uint64_t)kind;
-}
-
 static uint64_t tag_of(const struct rh_command *command)
 {
-	return rh_executor_message_tag((enum rh_boundary_kind)command->block, command->step, command->micro_batch);
+	return rh_wire_tag((enum rh_boundary_kind)command->block, command->step, command->micro_batch);
 }
 
 static char *buffer_of(const struct rh_executor *executor, const struct rh_command *command)

@@ -1,5 +1,5 @@
 /* What lanes tell the optimizer and ask it, and what the host adds itself. */
-#include "run/dispatcher_internal.h"
+#include "run/executor_internal.h"
 
 /* 1: they have; 0: not yet, and the host may not wait; or a fault. */
 static int has_settled(struct rh_executor *executor, const struct rh_command *command, int may_wait)

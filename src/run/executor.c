@@ -295,7 +295,7 @@ static int host_create(struct rh_executor *executor)
 	if (rc)
 		return rc;
 	executor->flights = run_flights(options);
-	executor->loss_scale = rh_region_take(memory, limits->steps_held, sizeof *executor->loss_scale);
+	executor->book = rh_region_take(memory, limits->steps_held, sizeof *executor->book);
 	executor->micro = rh_region_take(memory, places, sizeof *executor->micro);
 	executor->result = rh_region_take(memory, places, sizeof *executor->result);
 	executor->offset = rh_region_take(memory, 2 * blocks, sizeof *executor->offset);
@@ -303,6 +303,8 @@ static int host_create(struct rh_executor *executor)
 	executor->arriving = rh_region_take(memory, blocks, sizeof *executor->arriving);
 	if (memory->rc)
 		return memory->rc;
+	for (int64_t i = 0; i < limits->steps_held; i++)
+		executor->book[i].first = i * options->train_micro_batches;
 	for (int i = 0; i < 2; i++)
 		executor->fold[i] = rh_arena_take(&executor->micro_memory, fold_elements(options) * 4);
 	for (int64_t m = 0; m < places; m++) {

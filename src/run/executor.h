@@ -69,9 +69,6 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 /* Takes the records of boundaries on NVMe, before rh_space_reserve. Does nothing where none go there. */
 int rh_executor_take_space(struct rh_executor_options *options) RH_MUST;
 
-/* The tag of a message that a box's executor sends to the next: the same at both ends, whatever their layers' numbers. */
-uint64_t rh_executor_message_tag(enum rh_boundary_kind kind, int64_t step, int64_t micro_batch);
-
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out) RH_MUST;
 void rh_executor_destroy(struct rh_executor *executor);
 

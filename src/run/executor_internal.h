@@ -42,6 +42,12 @@ struct run_device {
 	int is_forward;
 };
 
+/* Of a step that has a place: the places of its micro-batches. */
+struct run_book {
+	int64_t first, count;
+	float loss_scale;
+};
+
 /* Steps without a flush between them, counted from the call's first. */
 struct run_stretch {
 	const struct rh_stretch *is;
@@ -66,13 +72,13 @@ struct rh_executor {
 	int turn;               /* of the round robin, over all steps */
 	/* Of steps that have places at once (lowering.limits.steps_held) step k has place k mod their number, and its micro-batches lie from
 	 * there * options.train_micro_batches on. Of a stretch k counts its own steps; else all that begin, of which `flights` have places. */
-	float *loss_scale; /* (steps_held) */
+	struct run_book *book; /* (steps_held) */
 	int64_t flights;
 	int64_t begun, finished, calls, inferred;
 	int goes_on;   /* weights of the next step may be on their way */
 	int64_t first; /* place of the step that is being enqueued; of a stretch's first: 0 */
 	struct {
-		int64_t step, count;
+		int64_t step;
 		double awaited_s; /* for updates, by the host */
 	} flight[RUN_FLIGHT];
 	struct rh_event **uploaded; /* (blocks, devices): the latest uploads; of trainable blocks, where updates are stale, else NULL */
@@ -93,10 +99,8 @@ struct rh_executor {
 int run_lower_slot(struct rh_executor *executor, int place) RH_MUST;
 /* Elements of a tied table's sum have come down: a command of RH_COMMAND_HOST_ADD. */
 void run_add_use(struct rh_executor *executor, const struct rh_command *command);
-/* Where a command's micro-batch has its books and its staging; its waits. */
-int64_t run_place(const struct rh_executor *executor, const struct rh_command *command);
-float run_loss_scale(const struct rh_executor *executor, const struct rh_command *command);
-float run_micro_batch_share(const struct rh_executor *executor, const struct rh_command *command);
+/* Of a command's step. */
+const struct run_book *run_book_of(const struct rh_executor *executor, const struct rh_command *command);
 struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command);
 /* A call begins with empty books; its program is lowered from then on. */
 int run_begin(struct rh_executor *executor, const struct lower_call *call) RH_MUST;
@@ -104,9 +108,9 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call) RH_MU
 int run_end(struct rh_executor *executor, int rc);
 /* Nothing is running: uploads for a step that does not come have ended. */
 void run_rest(struct rh_executor *executor);
-/* A micro-batch goes to its place; its results come from there. */
-void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch);
-void run_collect_result(struct rh_executor *executor, int64_t place);
+/* A step's micro-batches go to their places; their results come from there. */
+void run_stage_micros(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count);
+void run_collect_results(struct rh_executor *executor, const struct run_book *book);
 
 /* issue.c: where bytes of the host's lie. */
 char *run_host_address(const struct rh_executor *executor, struct rh_place place);

@@ -202,11 +202,12 @@ static void begin_emission(struct run_device *on, const struct rh_command *comma
 		return;
 	on->emit.step = (uint32_t)command->step;
 	on->emit.micro_batch = (uint32_t)command->micro_batch;
-	on->emit.shape = executor->lowering.batch[run_place(executor, command)].shape;
+	const struct run_book *book = run_book_of(executor, command);
+	on->emit.shape = executor->lowering.batch[book->first + command->micro_batch].shape;
 	on->emit.micro = piece_of(on, RH_ROOM_MICRO, command->at.micro);
 	on->emit.dropout = executor->trains ? executor->options.model->dropout : 0;
-	on->emit.loss_scale = run_loss_scale(executor, command);
-	on->emit.micro_batch_share = run_micro_batch_share(executor, command);
+	on->emit.loss_scale = book->loss_scale;
+	on->emit.micro_batch_share = 1 / (float)book->count;
 }
 
 static struct rh_head_out results(struct run_device *on, int number)

@@ -8,19 +8,24 @@
 
 #include <string.h>
 
-void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch)
+void run_stage_micros(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count)
 {
-	executor->lowering.batch[place] = *batch;
-	rh_micro_pack(batch, executor->micro[place]);
+	book->count = count;
+	for (int64_t m = 0; m < count; m++) {
+		executor->lowering.batch[book->first + m] = batch[m];
+		rh_micro_pack(&batch[m], executor->micro[book->first + m]);
+	}
 }
 
-void run_collect_result(struct rh_executor *executor, int64_t place)
+void run_collect_results(struct rh_executor *executor, const struct run_book *book)
 {
 	const struct rh_executor_options *options = &executor->options;
-	const struct rh_micro_batch *batch = &executor->lowering.batch[place];
-	if (!options->plan->feeds) /* else another box has them */
-		rh_result_unpack(options->model, batch, rh_executor_score_cols(options, executor->trains, &batch->shape),
-		                 executor->result[place]);
+	for (int64_t place = book->first; !options->plan->feeds && place < book->first + book->count;
+	     place++) { /* else another box has them */
+		const struct rh_micro_batch *batch = &executor->lowering.batch[place];
+		int64_t cols = rh_executor_score_cols(options, executor->trains, &batch->shape);
+		rh_result_unpack(options->model, batch, cols, executor->result[place]);
+	}
 }
 
 void run_add_use(struct rh_executor *executor, const struct rh_command *command)
@@ -107,26 +112,10 @@ static int flight_of(const struct rh_executor *executor, const struct rh_command
 	return executor->is_stretch || place >= RUN_FLIGHT ? 0 : place;
 }
 
-static int64_t place_of_step(const struct rh_executor *executor, const struct rh_command *command)
+const struct run_book *run_book_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	return executor->is_stretch ? (command->step - executor->step) % executor->lowering.limits.steps_held
-	                            : flight_of(executor, command);
-}
-
-int64_t run_place(const struct rh_executor *executor, const struct rh_command *command)
-{
-	return place_of_step(executor, command) * executor->options.train_micro_batches + command->micro_batch;
-}
-
-float run_loss_scale(const struct rh_executor *executor, const struct rh_command *command)
-{
-	return executor->loss_scale[place_of_step(executor, command)];
-}
-
-float run_micro_batch_share(const struct rh_executor *executor, const struct rh_command *command)
-{
-	int64_t count = executor->is_stretch ? executor->stretch.is->micro_batches : executor->flight[flight_of(executor, command)].count;
-	return 1 / (float)count;
+	int64_t held = executor->lowering.limits.steps_held;
+	return &executor->book[executor->is_stretch ? (command->step - executor->step) % held : flight_of(executor, command)];
 }
 
 struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command)
@@ -354,12 +343,11 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	                          .is_joined = leaves_slots(executor),
 	                          .step = executor->trains ? executor->step : -++executor->inferred,
 	                          .number = ++executor->calls,
-	                          .first_place = executor->first * options->train_micro_batches,
+	                          .first_place = executor->book[executor->first].first,
 	                          .micro_batches = count,
 	                          .updates = executor->trains && updater && rh_updater_is_open(updater),
 	                          .clips = executor->trains && updater && rh_updater_clips(updater)};
-	for (int64_t m = 0; m < count; m++)
-		run_stage_micro(executor, call.first_place + m, &batch[m]);
+	run_stage_micros(executor, &executor->book[executor->first], batch, count);
 	struct lowering *lowering = &executor->lowering;
 	int turn = executor->turn,
 	    rc = rh_dispatch_call(&lowering->limits.dispatch, executor->trains, count, &executor->turn, &lowering->program);
@@ -378,9 +366,8 @@ int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch 
 	executor->trains = 1;
 	executor->step = step;
 	executor->first = executor->begun++ % executor->flights;
-	executor->loss_scale[executor->first] = loss_scale;
+	executor->book[executor->first].loss_scale = loss_scale;
 	executor->flight[executor->first].step = step;
-	executor->flight[executor->first].count = count;
 	int rc = issue(executor, batch, count);
 	return rc ? rh_executor_abandon(executor, rc) : 0;
 }
@@ -388,7 +375,8 @@ int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch 
 int rh_executor_finish(struct rh_executor *executor)
 {
 	RH_ASSERT(executor->finished < executor->begun);
-	int64_t place = executor->finished % executor->flights, first = place * executor->options.train_micro_batches;
+	int64_t place = executor->finished % executor->flights;
+	const struct run_book *book = &executor->book[place];
 	int latest = executor->begun - executor->finished == 1;
 	executor->dispatcher.is_ending = latest;
 	int rc = dispatcher_run(executor, latest ? DISPATCH_ALL : DISPATCH_STEP, (int)place);
@@ -396,14 +384,13 @@ int rh_executor_finish(struct rh_executor *executor)
 		rc = latest ? run_end(executor, 0) : await_slots(executor, place);
 	executor->dispatcher.is_ending = 0;
 	if (!rc) {
-		lower_output(&executor->lowering, executor->flight[place].step, first, executor->flight[place].count);
+		lower_output(&executor->lowering, executor->flight[place].step, book->first, book->count);
 		rc = dispatcher_take(executor, (int)place);
 	}
 	if (rc)
 		return rh_executor_abandon(executor, rc);
 	sum_times(executor, place);
-	for (int64_t m = 0; m < executor->flight[place].count; m++)
-		run_collect_result(executor, first + m);
+	run_collect_results(executor, book);
 	executor->finished++;
 	return 0;
 }
@@ -423,14 +410,13 @@ int rh_executor_infer(struct rh_executor *executor, const struct rh_micro_batch 
 	RH_ASSERT(executor->begun == executor->finished);
 	executor->trains = 0;
 	executor->first = 0;
-	executor->loss_scale[0] = 0;
-	executor->flight[0].count = count;
+	executor->book[0].loss_scale = 0;
 	int rc = run_end(executor, issue(executor, batch, count));
 	if (rc)
 		return rc;
 	lower_output(&executor->lowering, executor->lowering.call.step, 0, count);
 	rc = dispatcher_take(executor, 0);
-	for (int64_t m = 0; !rc && m < count; m++)
-		run_collect_result(executor, m);
+	if (!rc)
+		run_collect_results(executor, &executor->book[0]);
 	return rc;
 }

@@ -2,17 +2,16 @@
  * not before the step that had its place has ended. */
 #include "run/executor_internal.h"
 
-static int64_t first_place(const struct rh_executor *executor, int64_t step)
+static struct run_book *book_of(const struct rh_executor *executor, int64_t step)
 {
-	return step % executor->lowering.limits.steps_held * executor->options.train_micro_batches;
+	return &executor->book[step % executor->lowering.limits.steps_held];
 }
 
 /* Its micro-batches are through, on whatever devices they were, and its gradients have been taken. 1, 0, or a device's fault. */
-static int is_over(struct rh_executor *executor, int64_t step)
+static int is_over(struct rh_executor *executor, const struct run_book *book)
 {
-	int64_t first = first_place(executor, step);
-	for (int64_t m = executor->stretch.is->micro_batches - 1; m >= 0; m--) {
-		int64_t last = executor->lowering.place[first + m].through;
+	for (int64_t place = book->first + book->count; place-- > book->first;) {
+		int64_t last = executor->lowering.place[place].through;
 		int rc = last == LOWER_NEVER ? 0 : dispatcher_has_ended(executor, last);
 		if (rc <= 0)
 			return rc;
@@ -23,32 +22,30 @@ static int is_over(struct rh_executor *executor, int64_t step)
 static int end_step(struct rh_executor *executor)
 {
 	struct run_stretch *stretch = &executor->stretch;
-	int64_t step = stretch->is->first_step + stretch->ended, first = first_place(executor, stretch->ended);
-	lower_output(&executor->lowering, step, first, stretch->is->micro_batches);
+	const struct run_book *book = book_of(executor, stretch->ended);
+	int64_t step = stretch->is->first_step + stretch->ended++;
+	lower_output(&executor->lowering, step, book->first, book->count);
 	int rc = dispatcher_take(executor, 0);
-	for (int64_t m = 0; !rc && m < stretch->is->micro_batches; m++)
-		run_collect_result(executor, first + m);
-	stretch->ended++;
-	return rc ? rc : stretch->is->end(stretch->is->context, step, &executor->lowering.versions.drift[first]);
+	if (rc)
+		return rc;
+	run_collect_results(executor, book);
+	return stretch->is->end(stretch->is->context, step, &executor->lowering.versions.drift[book->first]);
 }
 
 static int begin_step(struct rh_executor *executor)
 {
 	struct run_stretch *stretch = &executor->stretch;
+	struct run_book *book = book_of(executor, stretch->begun);
 	const struct rh_micro_batch *batch;
-	int64_t step = stretch->is->first_step + stretch->begun, first = first_place(executor, stretch->begun);
-	int rc = stretch->is->begin(stretch->is->context, step, &batch,
-	                            &executor->loss_scale[stretch->begun % executor->lowering.limits.steps_held]);
-	if (rc > 0) {
+	int64_t step = stretch->is->first_step + stretch->begun;
+	int rc = stretch->is->begin(stretch->is->context, step, &batch, &book->loss_scale);
+	if (rc > 0)
 		stretch->until = stretch->begun;
-		return 0;
-	}
 	if (rc)
-		return rc;
-	for (int64_t m = 0; m < stretch->is->micro_batches; m++)
-		run_stage_micro(executor, first + m, &batch[m]);
+		return rc > 0 ? 0 : rc;
+	run_stage_micros(executor, book, batch, stretch->is->micro_batches);
 	stretch->begun++;
-	lower_input(&executor->lowering, step, first, stretch->is->micro_batches);
+	lower_input(&executor->lowering, step, book->first, book->count);
 	return dispatcher_take(executor, 0);
 }
 
@@ -56,7 +53,7 @@ int run_stretch_reach(struct rh_executor *executor, int64_t step)
 {
 	struct run_stretch *stretch = &executor->stretch;
 	int rc = 0, over = 1;
-	while (!rc && stretch->ended < stretch->begun && (over = is_over(executor, stretch->ended)) > 0)
+	while (!rc && stretch->ended < stretch->begun && (over = is_over(executor, book_of(executor, stretch->ended))) > 0)
 		rc = end_step(executor);
 	while (!rc && over >= 0 && stretch->begun <= step && step < stretch->until) {
 		if (stretch->begun - stretch->ended == executor->lowering.limits.steps_held)

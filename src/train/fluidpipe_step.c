@@ -180,7 +180,7 @@ static int expect_one(struct training *run, int64_t step, int64_t i)
 		return rh_ahead_expect_apart(link, box_tag_of(step, BOX_LOGITS), fluidpipe_logits_place(run, step),
 		                             fluidpipe_logits_bytes(run, box_shapes_targets(shapes)));
 	int64_t m = i - STEP_MESSAGES, bytes = rh_dtype_bytes(model->dtype, box_shapes_tokens(shapes, m) * model->config->hidden_size);
-	return rh_ahead_expect(link, rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, step, m), bytes);
+	return rh_ahead_expect(link, rh_wire_tag(RH_BOUNDARY_ACTIVATION, step, m), bytes);
 }
 
 /* Messages of this step and of those behind it that are known, as many as there is room for; none behind an evaluation, whose own come in

@@ -82,7 +82,7 @@ static int expect_more(struct rh_session *session, const struct rh_forecast_inpu
 	for (int step = 0; !rc && step <= s + RH_FLUIDPIPE_AHEAD && step < input->steps; end += input->count[step++])
 		for (int64_t at; !rc && (at = rh_ahead_expected(below) - first) < end + input->count[step];) {
 			int64_t bytes = rh_dtype_bytes(session->model->dtype, rh_forecast_micro(input, at).tokens * hidden);
-			rc = rh_ahead_expect(below, rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, step, at - end), bytes);
+			rc = rh_ahead_expect(below, rh_wire_tag(RH_BOUNDARY_ACTIVATION, step, at - end), bytes);
 		}
 	return rc == -ENOBUFS ? 0 : rc;
 }

@@ -85,7 +85,7 @@ static void keep(void *context, uint64_t tag, const void *bytes, int64_t size)
 	struct idle_steps *idle = run->idle;
 	const struct rh_batch *batch = &run->batch[idle->received];
 	int64_t count = run->flight[idle->step % run->held].count;
-	if (idle->received == count || tag != rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, idle->step, idle->received))
+	if (idle->received == count || tag != rh_wire_tag(RH_BOUNDARY_ACTIVATION, idle->step, idle->received))
 		return; /* of an evaluation */
 	RH_ASSERT(size == batch->tokens * idle->token_bytes);
 	const int64_t *sample = idle->sample + idle->received * run->config->per_device_train_batch_size;
@@ -298,7 +298,7 @@ static int fill_upper(struct training *run, int64_t number, int64_t m, float **t
 	if (*teacher)
 		*teacher += batch->trained * (fluidpipe_logits_target_bytes(run) / (int64_t)sizeof **teacher);
 	drop(run, idle->features[m], batch->tokens * run->session.model->config->hidden_size, m);
-	return rh_recall_supply(idle->view, rh_executor_message_tag(RH_BOUNDARY_ACTIVATION, number, m), idle->features[m],
+	return rh_recall_supply(idle->view, rh_wire_tag(RH_BOUNDARY_ACTIVATION, number, m), idle->features[m],
 	                        batch->tokens * idle->token_bytes);
 }
 
