@@ -5,14 +5,16 @@
 
 #include "core/fs.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-/* FS_ENDS: files end where they are read; FS_SIGNALLED: SIGTERM comes, and the call is made. */
-enum fs_fault { FS_NONE, FS_KILLED, FS_FAILS, FS_SHORT, FS_ENDS, FS_SIGNALLED };
+/* FS_ENDS: files end where they are read; FS_SHRINKS: the file is cut off there, for good; FS_SIGNALLED: SIGTERM comes, and the call is
+ * made. */
+enum fs_fault { FS_NONE, FS_KILLED, FS_FAILS, FS_SHORT, FS_ENDS, FS_SHRINKS, FS_SIGNALLED };
 enum { FS_KILLED_STATUS = 99 };
 
 /* Kinds of calls, as bits. */
@@ -87,6 +89,10 @@ static inline int64_t fs_faulty_read(struct rh_fs *fs, int file, void *bytes, si
 	int rc = !fs_faults.only || strstr(path, fs_faults.only) ? fs_fault_due(FS_READ) : 0;
 	if (rc && fs_faults.what == FS_ENDS)
 		return 0;
+	if (rc && fs_faults.what == FS_SHRINKS) {
+		fs_path_of(file, path);
+		rc = truncate(path, offset) ? -errno : 0;
+	}
 	if (fs_faults.what == FS_SHORT && length > 1)
 		length = 1 + length / 3;
 	return rc ? rc : rh_fs_real()->ops->read(rh_fs_real(), file, bytes, length, offset);

@@ -10,15 +10,17 @@
 /* Checkpoints at 2 and 4 are there; it goes on from the first, saves 3 and removes 2, and saves 4 again in the place of the other. */
 enum { LAST = 4 };
 
+static const char *base_model = "hf"; /* in the run's directory */
+
 static void load(const char *dir, const char *from, struct rh_config *config)
 {
 	char line[1024];
 	char *argv[40], *rest = line;
 	int argc = 0;
 	snprintf(line, sizeof line,
-	         "--model_name_or_path %s/hf --lora_r 2 --train_file %s/rows.jsonl --max_length 64 --max_steps %d --save_steps %d "
+	         "--model_name_or_path %s/%s --lora_r 2 --train_file %s/rows.jsonl --max_length 64 --max_steps %d --save_steps %d "
 	         "--save_total_limit 2 --per_device_train_batch_size 2 --output_dir %s/out%s%s",
-	         dir, dir, LAST, from ? 1 : 2, dir, from ? " --resume_from_checkpoint " : "", from ? from : "");
+	         dir, base_model, dir, LAST, from ? 1 : 2, dir, from ? " --resume_from_checkpoint " : "", from ? from : "");
 	for (char *word; (word = strsep(&rest, " "));)
 		argv[argc++] = word;
 	check_ok(rh_config_load("train", argc, argv, NULL, config));
@@ -244,6 +246,57 @@ static void test_a_disk_full_in_mid_run_is_told_of_and_passes(void **state)
 	scratch_close(&scratch);
 }
 
+/* A base model's file is cut off where a read of it begins, at each read in turn: one line names it. While the model loads nothing else is
+ * touched; later, where a checkpoint takes the tokenizer out of a GGUF, checkpoints stay whole. */
+static void shrinks_at_each_read(const char *model, const char *file)
+{
+	struct scratch scratch;
+	char dir[64], path[128], whole[128], first[128];
+	long asked, at = 1, untouched = 0;
+	make_good(&scratch);
+	base_model = model;
+	snprintf(dir, sizeof dir, "%s", scratch.dir);
+	snprintf(path, sizeof path, "%s/%s", dir, file);
+	snprintf(whole, sizeof whole, "%s/whole", dir);
+	snprintf(first, sizeof first, "%s/out/checkpoint-2", dir);
+	copy_file(path, whole);
+	assert_int_equal(train(dir, NULL, FS_NONE, 0, &asked), 0);
+	copy_run(path_of("%s/out", dir), path_of("%s/base", dir));
+	look_kinds = FS_READ;
+	fs_faults.only = path;
+	for (;; at++) {
+		size_t length;
+		copy_file(whole, path);
+		copy_run(path_of("%s/base", dir), path_of("%s/out", dir));
+		uint64_t before = tree_hash(path_of("%s/out", dir));
+		int status = train(dir, first, FS_SHRINKS, at, &asked);
+		if (!status && asked < at)
+			break;
+		char *err = read_bytes(path_of("%s/err", dir), &length), *last = err + length;
+		while (last > err && (last == err + length || last[-1] != '\n')) /* the line that ends the run, after what it told of */
+			last--;
+		if (status != 1 || strncmp(last, path, strlen(path)) || !strstr(last, "became shorter"))
+			fail_msg("%s, read %ld: exit %d: %s", file, at, status, err);
+		free(err);
+		untouched += tree_hash(path_of("%s/out", dir)) == before && untouched == at - 1;
+		check_whole(dir, path);
+	}
+	fs_faults.only = NULL;
+	look_kinds = 0;
+	printf("%s: cut off at each of %ld reads; until read %ld nothing was touched\n", file, at - 1, untouched);
+	assert_true(untouched > 20);
+	assert_true(same_file(path_of("%s/out/adapter_model.safetensors", dir), path_of("%s/base/adapter_model.safetensors", dir)));
+	base_model = "hf";
+	scratch_close(&scratch);
+}
+
+static void test_a_base_file_that_shrinks_while_it_loads_is_named(void **state)
+{
+	(void)state;
+	shrinks_at_each_read("hf", "hf/model.safetensors");
+	shrinks_at_each_read("model.gguf", "model.gguf");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -252,6 +305,7 @@ int main(void)
 	        cmocka_unit_test(test_a_disk_that_fails_at_any_change_leaves_whole_checkpoints),
 	        cmocka_unit_test(test_passing_errors_on_a_checkpoint_are_no_damage),
 	        cmocka_unit_test(test_a_disk_full_in_mid_run_is_told_of_and_passes),
+	        cmocka_unit_test(test_a_base_file_that_shrinks_while_it_loads_is_named),
 	};
 	rh_log_quiet(1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
