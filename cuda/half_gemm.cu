@@ -11,11 +11,14 @@
 #include "cuda/kernels.h"
 #include "cuda/product_tile.h"
 
+typedef struct product_shape<128, 32, 3, HALF_BLOCKS, 0> half_shape;
+
 template <bool A_K_MAJOR, bool B_K_MAJOR> static int launch(const struct grouped_args *a, CUstream_st *stream)
 {
-	int64_t tiles = rh_ceil_div(a->d.rows, 128) * rh_ceil_div(a->d.cols, BLOCK_N), blocks = (int64_t)HALF_BLOCKS * rh_processors();
-	return RH_LAUNCH((product_mma<128, A_K_MAJOR, B_K_MAJOR, true>), (unsigned)(tiles < blocks ? tiles : blocks), THREADS,
-	                 product_stages<128>::bytes, stream, *a);
+	int64_t tiles = rh_ceil_div(a->d.rows, half_shape::m) * rh_ceil_div(a->d.cols, half_shape::n),
+	        blocks = (int64_t)HALF_BLOCKS * rh_processors();
+	return RH_LAUNCH((product_mma<half_shape, A_K_MAJOR, B_K_MAJOR, true>), (unsigned)(tiles < blocks ? tiles : blocks), THREADS,
+	                 half_shape::bytes, stream, *a);
 }
 
 extern "C" int cuda_half_gemm(const struct rh_op *op, CUstream_st *stream)

@@ -160,6 +160,27 @@ RH_DEVICE void rh_copy_async(void *shared, const void *global, int bytes)
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(rh_shared_address(shared)), "l"(global), "r"(bytes) : "memory");
 }
 
+/* The same; the 128 or 256 bytes around come to L2 as well (Near 0: only what is read). */
+template <int Near> RH_DEVICE void rh_copy_async_near(void *shared, const void *global, int bytes)
+{
+	if constexpr (Near == 256)
+		asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(rh_shared_address(shared)), "l"(global),
+		             "r"(bytes)
+		             : "memory");
+	else if constexpr (Near == 128)
+		asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(rh_shared_address(shared)), "l"(global),
+		             "r"(bytes)
+		             : "memory");
+	else
+		rh_copy_async(shared, global, bytes);
+}
+
+/* The 32 bytes at an address come to L2. */
+RH_DEVICE void rh_prefetch(const void *global)
+{
+	asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 /* Closes a group of copies. */
 RH_DEVICE void rh_copy_async_commit(void)
 {

@@ -2,11 +2,13 @@
  *
  * rope_table  writes 4 T D bytes; about 100 FLOPs an angle with its sine and cosine: bound by arithmetic, and small (once a micro-batch).
  * rope        reads and writes what is rotated of x and reads the table, R columns: 2 T H R e + 4 T R bytes, 3 FLOPs an element. Bound by
- * memory: the roofline is bytes / DRAM bandwidth. The table's row is read once a head, from L1 or L2.
+ * memory: the roofline is bytes / DRAM bandwidth. The table's row is read once for two heads, from L1 or L2.
  *
- * Tile: a thread turns 8 pairs, elements i..i+7 of a head's two halves; 32 such by 8 rows a block. */
+ * Tile: a thread turns 8 pairs of two heads, elements i..i+7 of their two halves; 32 such by 8 rows a block. */
 #include "cuda/chunk.h"
 #include "cuda/kernels.h"
+
+enum { ROPE_HEADS = 2 }; /* of a thread */
 
 struct rope_args {
 	void *x;
@@ -17,24 +19,35 @@ struct rope_args {
 	float sign; /* of the sine */
 };
 
-template <typename T> CHUNK_KERNEL rope_rotate(struct rope_args a)
+template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rotate(struct rope_args a)
 {
-	int item = (int)chunk_of_row(), head = item / a.chunks, i = item % a.chunks * CHUNK, left = a.half - i;
-	if (head >= a.heads)
+	int item = (int)chunk_of_row(), head = item / a.chunks * ROPE_HEADS, i = item % a.chunks * CHUNK, left = a.half - i;
+	int heads = a.heads - head < ROPE_HEADS ? a.heads - head : (int)ROPE_HEADS;
+	if (heads <= 0)
 		return;
 	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
 		T *x = (T *)a.x + row * a.x_stride + (int64_t)head * a.dim + i;
 		const float *table = a.table + row * a.table_stride + i;
-		struct chunk low = chunk_load(x, left, a.aligned), high = chunk_load(x + a.half, left, a.aligned);
+		struct chunk low[ROPE_HEADS], high[ROPE_HEADS];
+		RH_UNROLL
+		for (int h = 0; h < ROPE_HEADS; h++) { /* all loads before any store; a head too many is read as the last one */
+			const T *from = x + (int64_t)(h < heads ? h : heads - 1) * a.dim;
+			low[h] = chunk_load(from, left, a.aligned), high[h] = chunk_load(from + a.half, left, a.aligned);
+		}
 		struct chunk c = chunk_load(table, left, a.aligned), s = chunk_load(table + a.half, left, a.aligned);
 		RH_UNROLL
-		for (int k = 0; k < CHUNK; k++) {
-			float u = low.v[k], v = high.v[k], sine = a.sign * s.v[k];
-			low.v[k] = u * c.v[k] - v * sine;
-			high.v[k] = v * c.v[k] + u * sine;
+		for (int h = 0; h < ROPE_HEADS; h++) {
+			RH_UNROLL
+			for (int k = 0; k < CHUNK; k++) {
+				float u = low[h].v[k], v = high[h].v[k], sine = a.sign * s.v[k];
+				low[h].v[k] = u * c.v[k] - v * sine;
+				high[h].v[k] = v * c.v[k] + u * sine;
+			}
+			if (h < heads) {
+				chunk_store(x + (int64_t)h * a.dim, low[h], left, a.aligned);
+				chunk_store(x + (int64_t)h * a.dim + a.half, high[h], left, a.aligned);
+			}
 		}
-		chunk_store(x, low, left, a.aligned);
-		chunk_store(x + a.half, high, left, a.aligned);
 	}
 }
 
@@ -92,7 +105,7 @@ extern "C" int cuda_rope(const struct rh_op *op, CUstream_st *stream)
 	a.aligned = chunk_aligned(views, 2) && a.half % CHUNK == 0 && a.dim % CHUNK == 0;
 	if (!a.rows || !a.heads || !a.half)
 		return 0;
-	dim3 grid = chunk_grid(a.rows, (int64_t)a.heads * a.chunks);
+	dim3 grid = chunk_grid(a.rows, rh_ceil_div(a.heads, ROPE_HEADS) * a.chunks);
 	if (x.dtype == RH_BF16)
 		return RH_LAUNCH(rope_rotate<rh_bf16>, grid, chunk_block(), 0, stream, a);
 	return RH_LAUNCH(rope_rotate<float>, grid, chunk_block(), 0, stream, a);

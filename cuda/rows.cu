@@ -7,12 +7,12 @@
  *                    many an expert.
  * gather, embedding  2 n c e bytes.
  * scatter            writes T c e and reads n c e bytes: a row of y finds its row of x by bisection, and is written once.
- * embedding_backward reads T c e, reads and writes 4 c for each distinct id. A block adds all rows of one id in order (no
- *                    atomics): the block of the id's first token goes through the later ids, 256 at a time; the others end once they
- *                    see an earlier one. That is T^2 / 256 block steps, from L2: at T = 4096 less than the bytes take.
+ * embedding_backward reads T c e, reads and writes 4 c for each distinct id. A block of 8 tokens looks through all T ids once; the first
+ *                    token of an id adds all of its rows in order (no atomics), found 256 tokens at a time where there are more. Ids come
+ *                    from L2, T^2 / 2 bytes: at T = 16384 a fifth of what the rows take.
  *
  * Tile: a chunk of 8 elements a thread, 32 such by 8 rows a block, where there is one row (a layer's gradient sums) 256 such;
- * embedding_backward 256 chunks of one row. */
+ * embedding_backward 512 chunks of 8 rows, one row after another. */
 #include "cuda/chunk.h"
 #include "cuda/kernels.h"
 
@@ -111,7 +111,7 @@ template <typename T> CHUNK_KERNEL rows_scatter(struct rows_args a)
 	}
 }
 
-enum { EMBED_THREADS = 256, EMBED_WARPS = EMBED_THREADS / RH_WARP };
+enum { EMBED_THREADS = 256, EMBED_WARPS = EMBED_THREADS / RH_WARP, EMBED_TOKENS = 8, EMBED_BATCH = 8, EMBED_CHUNKS = 2 };
 
 /* Which threads' predicates hold, for all of the block: word w holds warp w's. Callers keep a barrier between two uses. */
 RH_DEVICE void find(int predicate, uint32_t *found)
@@ -122,50 +122,102 @@ RH_DEVICE void find(int predicate, uint32_t *found)
 	__syncthreads();
 }
 
-/* Whether any token of [begin, end) has this id; each thread looks at its own without waiting for the others. */
-RH_DEVICE int any_has_id(const struct rows_args &a, int64_t begin, int64_t end, int32_t id, uint32_t *found)
+/* Bits of all threads of the block, joined; its barriers are all the callers need. */
+RH_DEVICE uint32_t join(uint32_t bits, uint32_t *words)
 {
-	int seen = 0;
-	uint32_t any = 0;
-	for (int64_t token = begin + threadIdx.x; token < end; token += EMBED_THREADS)
-		seen |= a.index[token * a.index_stride] == id;
-	find(seen, found);
-	for (int w = 0; w < EMBED_WARPS; w++)
-		any |= found[w];
+	uint32_t all = 0;
+	for (int mask = RH_WARP / 2; mask; mask /= 2)
+		bits |= rh_shuffle_xor(bits, mask);
+	if (threadIdx.x % RH_WARP == 0)
+		words[threadIdx.x / RH_WARP] = bits;
 	__syncthreads();
-	return any != 0;
+	for (int w = 0; w < EMBED_WARPS; w++)
+		all |= words[w];
+	__syncthreads();
+	return all;
 }
 
-/* y (V,c) F32 += x (T,c): a block does one token's id and 256 chunks of its row. Of tokens of one id the first one's block adds all, in
- * order, 256 tokens looked at at a time; ids that come once are spared that. */
+/* Of EMBED_TOKENS tokens from `first` on: bit k, whether a token before k has its id; bit EMBED_TOKENS + k, whether one behind it has. A
+ * thread compares each id it reads with all of them, and has EMBED_BATCH reads under way. */
+RH_DEVICE uint32_t embedding_repeats(const struct rows_args &a, int64_t first, const int32_t (&id)[EMBED_TOKENS], uint32_t *words)
+{
+	uint32_t bits = 0;
+	for (int64_t base = threadIdx.x; base < a.rows; base += EMBED_THREADS * EMBED_BATCH) {
+		int32_t other[EMBED_BATCH];
+		RH_UNROLL
+		for (int j = 0; j < EMBED_BATCH; j++) {
+			int64_t token = base + j * EMBED_THREADS;
+			int inside = token >= first && token < first + EMBED_TOKENS;
+			other[j] = token < a.rows && !inside ? a.index[token * a.index_stride] : -1;
+		}
+		RH_UNROLL
+		for (int j = 0; j < EMBED_BATCH; j++) {
+			uint32_t same = 0;
+			RH_UNROLL
+			for (int k = 0; k < EMBED_TOKENS; k++)
+				same |= (uint32_t)(other[j] == id[k]) << k;
+			bits |= same << (base + j * EMBED_THREADS < first ? 0 : (int)EMBED_TOKENS);
+		}
+	}
+	RH_UNROLL
+	for (int k = 0; k < EMBED_TOKENS; k++) { /* among themselves */
+		RH_UNROLL
+		for (int j = 0; j < k; j++)
+			if (id[j] == id[k])
+				bits |= 1u << k | 1u << (EMBED_TOKENS + j);
+	}
+	return join(bits, words);
+}
+
+/* Adds the rows of `token` and of later tokens of its id, in order, to the id's row from chunk `own` on. */
+template <typename T> RH_DEVICE void embedding_add(const struct rows_args &a, int64_t token, int32_t id, int64_t end, uint32_t *found)
+{
+	int64_t width = (int64_t)EMBED_THREADS * CHUNK, own = (int64_t)blockIdx.y * EMBED_CHUNKS * width + threadIdx.x * CHUNK;
+	float *y = (float *)a.y + (int64_t)id * a.y_stride + own;
+	struct chunk sum[EMBED_CHUNKS];
+	RH_UNROLL
+	for (int c = 0; c < EMBED_CHUNKS; c++)
+		sum[c] = chunk_load(y + c * width, a.cols - own - c * width, a.aligned);
+	for (int64_t base = token; base < end; base += EMBED_THREADS) {
+		int64_t other = base + threadIdx.x;
+		int alone = end == token + 1;
+		if (!alone)
+			find(other < end && a.index[other * a.index_stride] == id, found);
+		for (int w = 0; w < (alone ? 1 : (int)EMBED_WARPS); w++) {
+			for (uint32_t bits = alone ? 1 : found[w]; bits; bits &= bits - 1) {
+				const T *x = (const T *)a.x + (base + w * RH_WARP + rh_lowest_bit(bits)) * a.x_stride + own;
+				RH_UNROLL
+				for (int c = 0; c < EMBED_CHUNKS; c++) {
+					struct chunk one = chunk_load(x + c * width, a.cols - own - c * width, a.aligned);
+					RH_UNROLL
+					for (int k = 0; k < CHUNK; k++)
+						sum[c].v[k] += a.scale * one.v[k];
+				}
+			}
+		}
+		if (!alone)
+			__syncthreads();
+	}
+	RH_UNROLL
+	for (int c = 0; c < EMBED_CHUNKS; c++)
+		chunk_store(y + c * width, sum[c], a.cols - own - c * width, a.aligned);
+}
+
+/* y (V,c) F32 += x (T,c): a block does EMBED_TOKENS tokens' ids and EMBED_CHUNKS times 256 chunks of their rows. Of tokens of one id the
+ * first one's block adds all, in order, 256 tokens looked at at a time; ids that come once are spared that. */
 template <typename T> RH_KERNEL(EMBED_THREADS, 4) embedding_gradient(struct rows_args a)
 {
 	RH_SHARED(uint32_t, found, EMBED_WARPS);
-	int64_t token = blockIdx.x, i = ((int64_t)blockIdx.y * EMBED_THREADS + threadIdx.x) * CHUNK, left = a.cols - i;
-	int32_t id = a.index[token * a.index_stride];
-	if (any_has_id(a, 0, token, id, found))
-		return;
-	int64_t end = any_has_id(a, token + 1, a.rows, id, found) ? a.rows : token + 1;
-	struct chunk sum = {};
-	float *y = (float *)a.y + (int64_t)id * a.y_stride + i;
-	if (left > 0)
-		sum = chunk_load(y, left, a.aligned);
-	for (int64_t base = token; base < end; base += EMBED_THREADS) {
-		int64_t own = base + threadIdx.x;
-		find(own < end && a.index[own * a.index_stride] == id, found);
-		for (int w = 0; w < EMBED_WARPS; w++) {
-			for (uint32_t bits = found[w]; bits; bits &= bits - 1) {
-				int64_t row = base + w * RH_WARP + rh_lowest_bit(bits);
-				struct chunk c = chunk_load((const T *)a.x + row * a.x_stride + i, left, a.aligned);
-				RH_UNROLL
-				for (int k = 0; k < CHUNK; k++)
-					sum.v[k] += a.scale * c.v[k];
-			}
-		}
-		__syncthreads();
-	}
-	if (left > 0)
-		chunk_store(y, sum, left, a.aligned);
+	int64_t first = (int64_t)blockIdx.x * EMBED_TOKENS;
+	int32_t id[EMBED_TOKENS];
+	RH_UNROLL
+	for (int k = 0; k < EMBED_TOKENS; k++)
+		id[k] = first + k < a.rows ? a.index[(first + k) * a.index_stride] : -1;
+	uint32_t repeats = embedding_repeats(a, first, id, found);
+	RH_UNROLL
+	for (int k = 0; k < EMBED_TOKENS; k++)
+		if (first + k < a.rows && !(repeats >> k & 1))
+			embedding_add<T>(a, first + k, id[k], repeats >> (EMBED_TOKENS + k) & 1 ? a.rows : first + k + 1, found);
 }
 
 static struct rows_args rows_of(const struct rh_view *x, const struct rh_view *index, const struct rh_view *y)
@@ -276,7 +328,8 @@ static int take_rows(const struct rh_view *x, const struct rh_view *index, const
 
 extern "C" int cuda_embedding(const struct rh_op *op, CUstream_st *stream)
 {
-	return take_rows(&op->operand[RH_EMBEDDING_TABLE], &op->operand[RH_EMBEDDING_IDS], &op->operand[RH_EMBEDDING_Y], scale_of(op), stream);
+	return take_rows(&op->operand[RH_EMBEDDING_TABLE], &op->operand[RH_EMBEDDING_IDS], &op->operand[RH_EMBEDDING_Y], scale_of(op),
+	                 stream);
 }
 
 extern "C" int cuda_gather_rows(const struct rh_op *op, CUstream_st *stream)
@@ -305,7 +358,7 @@ extern "C" int cuda_embedding_backward(const struct rh_op *op, CUstream_st *stre
 	a.scale = scale_of(op);
 	if (!a.rows || !a.cols)
 		return 0;
-	dim3 grid((unsigned)a.rows, (unsigned)rh_ceil_div(chunks_of(a.cols), EMBED_THREADS), 1);
+	dim3 grid((unsigned)rh_ceil_div(a.rows, EMBED_TOKENS), (unsigned)rh_ceil_div(chunks_of(a.cols), EMBED_THREADS * EMBED_CHUNKS), 1);
 	if (dy.dtype == RH_BF16)
 		return RH_LAUNCH(embedding_gradient<rh_bf16>, grid, EMBED_THREADS, 0, stream, a);
 	return RH_LAUNCH(embedding_gradient<float>, grid, EMBED_THREADS, 0, stream, a);

@@ -22,9 +22,9 @@ PAIRS = T * (T + 1) / 2 * HEADS
 
 # kernel as the table names it: (bytes, FLOPs, kind of FLOPs, bytes that a thread has on its way)
 KERNELS = {
-    "rmsnorm_forward_kept<16, 1, false>": (4 * T * H, 4 * T * H, "fp32", 16),
-    "rmsnorm_forward_kept<16, 1, true>": (8 * T * H, 5 * T * H, "fp32", 32),
-    "rmsnorm_backward_kept<16, 1, true>": (8 * T * H, 13 * T * H, "fp32", 64),
+    "rmsnorm_forward_kept<8, 2, false>": (4 * T * H, 4 * T * H, "fp32", 32),
+    "rmsnorm_forward_kept<8, 2, true>": (8 * T * H, 5 * T * H, "fp32", 64),
+    "rmsnorm_backward_kept<8, 2, true>": (8 * T * H, 13 * T * H, "fp32", 64),
     "rope_rotate<rh_bf16>": (4 * T * (HEADS + KV) * D, 3 * T * (HEADS + KV) * D, "fp32", 96),
     "qk_rope_forward<rh_bf16, 8>": (4 * T * (HEADS + KV) * D, 8 * T * (HEADS + KV) * D, "fp32", 96),
     "qk_rope_backward<rh_bf16, 8>": (6 * T * (HEADS + KV) * D, 14 * T * (HEADS + KV) * D, "fp32", 128),

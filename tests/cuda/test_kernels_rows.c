@@ -109,6 +109,18 @@ static void test_embedding_backward_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_embedding_backward);
 }
 
+/* More ids than a block looks at in one go, some of which come again only behind that. */
+static void test_embedding_backward_of_many_tokens_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct op_case c = {.seed = &seed, .op.kind = RH_OP_EMBEDDING_BACKWARD};
+	fill_index(case_operand(&c, RH_EMBEDDING_BACKWARD_IDS, RH_I32, 2500, 1, 0, FILL_NONE), 900, &seed);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DY, RH_BF16, 2500, 24, 0, FILL_RANDOM);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DTABLE, RH_F32, 900, 24, 0, FILL_RANDOM);
+	kernel_check(&c, cuda_embedding_backward, &seed);
+}
+
 static void check_gather(const struct case_shape *s, uint64_t *seed)
 {
 	struct op_case c = {.seed = seed, .op.kind = RH_OP_GATHER_ROWS};
@@ -142,6 +154,7 @@ int main(void)
 	        cmocka_unit_test(test_fill_equals_the_oracle),        cmocka_unit_test(test_cast_equals_the_oracle),
 	        cmocka_unit_test(test_add_equals_the_oracle),         cmocka_unit_test(test_column_sum_equals_the_oracle),
 	        cmocka_unit_test(test_embedding_equals_the_oracle),   cmocka_unit_test(test_embedding_backward_equals_the_oracle),
+	        cmocka_unit_test(test_embedding_backward_of_many_tokens_equals_the_oracle),
 	        cmocka_unit_test(test_gather_rows_equals_the_oracle), cmocka_unit_test(test_scatter_rows_equals_the_oracle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

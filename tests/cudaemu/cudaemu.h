@@ -150,6 +150,17 @@ void rh_warp_sync(void);
 
 /* Performed when waited for, so that a missing wait shows. */
 void rh_copy_async(void *shared, const void *global, int bytes);
+template <int Near> RH_DEVICE void rh_copy_async_near(void *shared, const void *global, int bytes)
+{
+	static_assert(Near == 0 || Near == 128 || Near == 256, "what cp.async knows");
+	rh_copy_async(shared, global, bytes);
+}
+
+RH_DEVICE void rh_prefetch(const void *global)
+{
+	(void)*(volatile const unsigned char *)global; /* AddressSanitizer looks at it */
+}
+
 void rh_copy_async_commit(void);
 void cudaemu_copy_async_wait(int pending);
 
