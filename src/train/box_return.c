@@ -40,23 +40,6 @@ int box_agree_on_checkpoint(struct training *run, char **checkpoint)
 	return agrees < 0 ? agrees : 0;
 }
 
-int box_leaves_out(const struct training *run, int64_t step)
-{
-	for (size_t i = 0; i < run->trouble.left_outs; i++)
-		if (run->trouble.left_out[i] == step)
-			return 1;
-	return 0;
-}
-
-static int note_left_out(struct training *run, int64_t step)
-{
-	struct trouble *trouble = &run->trouble;
-	int rc = rh_grow(&trouble->left_out, &trouble->left_out_room, trouble->left_outs + 1, sizeof *trouble->left_out);
-	if (!rc)
-		trouble->left_out[trouble->left_outs++] = step;
-	return rc;
-}
-
 int box_return(struct training *run, int64_t bad, double loss, double norm)
 {
 	char *checkpoint = NULL;
@@ -71,14 +54,15 @@ int box_return(struct training *run, int64_t bad, double loss, double norm)
 		rc = box_agree_on_checkpoint(run, &checkpoint);
 	if (!rc && !checkpoint)
 		rc = rh_fail(-EDOM,
-		             "step %" PRId64 ": the loss is %g and the gradient norm %g, and there is no checkpoint of all boxes to return to "
+		             "step %" PRId64
+		             ": the loss is %g and the gradient norm %g, and there is no checkpoint of all boxes to return to "
 		             "(lower learning_rate, check the data, or save sooner: save_steps)",
 		             bad + 1, loss, norm);
 	if (rc)
 		goto out;
 	rh_note("warning: step %" PRId64 ": the loss is %g and the gradient norm %g; all boxes return to %s, and will leave that step out",
 	        bad + 1, loss, norm, checkpoint);
-	rc = note_left_out(run, bad);
+	rc = trouble_leave_out(run, bad);
 	if (!rc)
 		rc = rh_checkpoint_load(checkpoint, &run->session);
 	if (!rc)

@@ -423,7 +423,20 @@ static int joins_next(struct training *run)
 {
 	int64_t next = run->begun;
 	return run->held > 1 && next < run->data.steps && !rests_at(run, next) && !asked_to_stop && !is_squeezed(run) &&
-	       !saving_is_asked(run);
+	       !saving_is_asked(run) && !trouble_leaves_out(run, next);
+}
+
+/* A step that the run, or all boxes, leave out: it counts, and nothing of it does. */
+static int leave_out(struct training *run)
+{
+	int64_t step = run->state.step++;
+	run->flight[step % run->held] = (struct train_step){0};
+	run->trouble.bad_in_a_row++;
+	run->state.skipped_steps++;
+	rh_note("warning: step %" PRId64 " is left out: its gradient was not finite; %" PRId64 " in a row, %" PRId64 " in all", step + 1,
+	        run->trouble.bad_in_a_row, run->state.skipped_steps);
+	int rc = step_done(run, NAN, NAN);
+	return rc ? rc : pause_steps(run);
 }
 
 static int one_step(struct training *run)
@@ -431,6 +444,11 @@ static int one_step(struct training *run)
 	int rc = saving_collect(run, RH_CHECKPOINT_LOOK);
 	if (!rc && run->idle)
 		rc = idle_steps_make(run);
+	if (!rc && run->begun == run->state.step && trouble_leaves_out(run, run->begun)) {
+		run->begun++;
+		run->asked = asked_to_stop;
+		return leave_out(run);
+	}
 	if (!rc && run->begun == run->state.step)
 		rc = begin_one(run);
 	if (!rc && joins_next(run))
@@ -508,7 +526,7 @@ static void choose_stretch(const struct training *run, int64_t *steps, int64_t *
 	int64_t first = run->state.step, next = first + 1, most = rh_box_is_linked(&run->session.box) ? run->held : MOST;
 	*count = micro_batches_at(run, first);
 	while (next < run->data.steps && next - first < most && !rests_at(run, next) && *count == run->micro_batches &&
-	       micro_batches_at(run, next) == *count && !box_leaves_out(run, next))
+	       micro_batches_at(run, next) == *count && !trouble_leaves_out(run, next))
 		next++;
 	*steps = next - first;
 }
@@ -536,24 +554,11 @@ static int end_stretch(struct training *run, int64_t steps)
 	return rc;
 }
 
-/* A step that all boxes leave out: it counts, and nothing of it does. */
-static int leave_out(struct training *run)
-{
-	int64_t step = run->state.step++;
-	run->flight[step % run->held] = (struct train_step){0};
-	run->trouble.bad_in_a_row++;
-	run->state.skipped_steps++;
-	rh_note("warning: step %" PRId64 " is left out: its gradient was not finite; %" PRId64 " in a row, %" PRId64 " in all", step + 1,
-	        run->trouble.bad_in_a_row, run->state.skipped_steps);
-	int rc = step_done(run, NAN, NAN);
-	return rc ? rc : pause_steps(run);
-}
-
 static int one_stretch(struct training *run)
 {
 	int is_linked = rh_box_is_linked(&run->session.box), rc = 0;
 	int64_t first = run->state.step, steps = 0, count = 0;
-	if (box_leaves_out(run, first))
+	if (trouble_leaves_out(run, first))
 		return leave_out(run);
 	if (!run->session.box.number)
 		choose_stretch(run, &steps, &count);

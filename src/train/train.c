@@ -320,7 +320,6 @@ static void close_run(struct training *run)
 	rh_free(run->loss);
 	rh_free(run->load_balancing_loss);
 	rh_free(run->targets);
-	rh_free(run->trouble.left_out);
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
 	idle_steps_free(run); /* its view of the link was the session's */
@@ -385,31 +384,64 @@ static int prepare(struct training *run, char **checkpoint)
 	return rc ? rc : rh_checkpoint_writer_create(&run->session, ring_bytes, &run->saving.writer);
 }
 
-int rh_train(const struct rh_config *config, struct rh_train_result *out)
+/* The run has ended, or was stopped: what it tells, and its output. */
+static int conclude(struct training *run)
 {
-	struct training run = {.config = config, .result = out, .output = -1};
+	struct rh_train_result *out = run->result;
+	int rc = 0;
+	out->steps = run->state.step;
+	out->seconds = rh_clock_seconds() - run->began;
+	out->tokens_per_second = out->seconds > 0 ? (double)(run->state.tokens - run->tokens_before) / out->seconds : 0;
+	out->version_drift = run->drift.most;
+	out->version_drift_bound = run->drift.bound;
+	out->drift_micro_batches = run->drift.micro_batches;
+	out->drifted = run->drift.drifted;
+	out->interrupted = run->state.step < run->data.steps && !run->stopped_early;
+	if (isnan(out->final_loss) && run->state.steps_since_log) /* no line was logged yet */
+		out->final_loss = run->state.loss_since_log / (double)run->state.steps_since_log;
+	rh_progress_close(run->progress); /* the last bar stays above what is said now */
+	run->progress = NULL;
+	saving_report(run);
+	if (run->idle)
+		idle_steps_report(run);
+	if (out->interrupted)
+		rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run->state.step);
+	else
+		rc = finish(run);
+	out->ram_peak_bytes = rh_machine_peak_rss(); /* with what saving took */
+	return rc;
+}
+
+static void begin_clocks(struct training *run)
+{
+	run->result->device_planned_bytes = run->session.plan.bytes.device;
+	run->result->ram_planned_bytes = run->session.plan.bytes.total;
+	if (!run->trouble.left_outs) /* else they have been watched since the run began */
+		train_watch_signals();
+	run->room_at_start = rh_machine_group_room();
+	run->began = run->since_log = rh_clock_seconds();
+	if (run->session.space)
+		rh_space_stats(run->session.space, &run->nvme_logged); /* what loading wrote is no step's */
+	run->first_step = run->begun = run->state.step;
+	trouble_begin(run);
+	trace_step_check(run);
+	run->tokens_before = run->state.tokens;
+}
+
+/* To the run's end; or to a step that it cannot skip, which `trouble` then leaves out: the run is to begin again from the checkpoint *next
+ * (rh_free). */
+static int run_once(const struct rh_config *config, struct trouble *trouble, char **next, struct rh_train_result *out)
+{
+	struct training run = {.config = config, .result = out, .output = -1, .trouble = *trouble};
 	char *checkpoint = NULL;
 	*out = (struct rh_train_result){.final_loss = NAN};
-	/* a terminal or a pipe that is gone, a file that may not grow: the call fails, and the run decides */
-	signal(SIGPIPE, SIG_IGN);
-	signal(SIGXFSZ, SIG_IGN);
 	int rc = prepare(&run, &checkpoint);
 	if (!rc && run.nothing_left) {
 		out->steps = run.state.step;
 		goto out;
 	}
-	if (!rc) {
-		out->device_planned_bytes = run.session.plan.bytes.device;
-		out->ram_planned_bytes = run.session.plan.bytes.total;
-		train_watch_signals();
-		run.room_at_start = rh_machine_group_room();
-		run.began = run.since_log = rh_clock_seconds();
-		if (run.session.space)
-			rh_space_stats(run.session.space, &run.nvme_logged); /* what loading wrote is no step's */
-		run.first_step = run.begun = run.state.step;
-		trace_step_check(&run);
-		run.tokens_before = run.state.tokens;
-	}
+	if (!rc)
+		begin_clocks(&run);
 	if (!rc && training_is_fluidpipe(&run))
 		rc = fluidpipe_begin(&run, checkpoint);
 	if (!rc && run.idle)
@@ -418,34 +450,40 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		rc = train_steps(&run);
 	if (run.saving.writer)
 		rc = saving_end(&run, rc);
+	if (rc && trouble_may_return(&run)) {
+		rc = trouble_return(&run, rc, checkpoint, next);
+		goto out;
+	}
 	if (!rc && training_is_fluidpipe(&run))
 		rc = fluidpipe_end(&run);
-	if (!rc) {
-		out->steps = run.state.step;
-		out->seconds = rh_clock_seconds() - run.began;
-		out->tokens_per_second = out->seconds > 0 ? (double)(run.state.tokens - run.tokens_before) / out->seconds : 0;
-		out->version_drift = run.drift.most;
-		out->version_drift_bound = run.drift.bound;
-		out->drift_micro_batches = run.drift.micro_batches;
-		out->drifted = run.drift.drifted;
-		out->interrupted = run.state.step < run.data.steps && !run.stopped_early;
-		if (isnan(out->final_loss) && run.state.steps_since_log) /* no line was logged yet */
-			out->final_loss = run.state.loss_since_log / (double)run.state.steps_since_log;
-		rh_progress_close(run.progress); /* the last bar stays above what is said now */
-		run.progress = NULL;
-		saving_report(&run);
-		if (run.idle)
-			idle_steps_report(&run);
-		if (out->interrupted)
-			rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run.state.step);
-		else
-			rc = finish(&run);
-		out->ram_peak_bytes = rh_machine_peak_rss(); /* with what saving took */
-	}
+	if (!rc)
+		rc = conclude(&run);
 out:
 	if (rc)
 		rh_box_close(&run.session.box, rc); /* before the memory that its messages are in */
 	close_run(&run);
+	*trouble = (struct trouble){
+	        .left_out = run.trouble.left_out, .left_outs = run.trouble.left_outs, .left_out_room = run.trouble.left_out_room};
 	rh_free(checkpoint);
+	return rc;
+}
+
+int rh_train(const struct rh_config *config, struct rh_train_result *out)
+{
+	struct rh_config again = *config; /* its strings are borrowed */
+	struct trouble trouble = {0};
+	char *from = NULL, *next;
+	int rc;
+	/* a terminal or a pipe that is gone, a file that may not grow: the call fails, and the run decides */
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN);
+	do {
+		next = NULL;
+		rc = run_once(&again, &trouble, &next, out);
+		rh_free(from);
+		again.resume_from_checkpoint = from = next;
+	} while (!rc && next);
+	rh_free(from);
+	rh_free(trouble.left_out);
 	return rc;
 }

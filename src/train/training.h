@@ -27,7 +27,8 @@ struct trouble {
 	int64_t bad_in_a_row;     /* steps that were skipped since the last good one */
 	double usual_loss, apart; /* running means: of the loss, of its distance from that */
 	int64_t steps, told;      /* that these are of; the step of the last warning */
-	int64_t *left_out;        /* box_return.c: steps that bad gradients took out of the run */
+	int64_t bad;              /* the step, from 1, that ended the run, because it could not be skipped; 0: none */
+	int64_t *left_out;        /* steps, from 0, that are not trained again after the run has returned to a checkpoint */
 	size_t left_outs, left_out_room;
 };
 
@@ -110,8 +111,19 @@ static inline int training_is_fluidpipe(const struct training *run)
 	return run->config->mode == RH_MODE_FLUIDPIPE;
 }
 
-/* A step whose loss or norm is not finite: 1: it was skipped, and nothing of it counts; negative errno: the run cannot go on. */
+/* A step whose loss or norm is not finite: 1: it was skipped, and nothing of it counts; negative errno: the run cannot go on from here, and
+ * trouble.bad is that step. */
 int trouble_judge(struct training *run, int64_t step, double loss, double norm) RH_MUST;
+/* Has such a step ended the run, and can one box alone return to a checkpoint? */
+int trouble_may_return(const struct training *run);
+/* Then, after the error rc: the newest checkpoint from before that step, or the one that the run began with (rh_free). The step is left out
+ * from now on. -EDOM: there is no checkpoint. */
+int trouble_return(struct training *run, int rc, const char *began_with, char **checkpoint) RH_MUST;
+/* Such a step is not trained again. */
+int trouble_leave_out(struct training *run, int64_t step) RH_MUST;
+int trouble_leaves_out(const struct training *run, int64_t step);
+/* Before the first step: those left out just before it are bad steps in a row. */
+void trouble_begin(struct training *run);
 /* So many steps in a row were skipped that the run is to stop. */
 int trouble_is_too_much(const struct training *run);
 int trouble_stop(const struct training *run) RH_MUST;
@@ -127,8 +139,6 @@ int train_go_on(struct training *run) RH_MUST;
 int box_agree_on_checkpoint(struct training *run, char **checkpoint) RH_MUST;
 /* At rest, in mode paci: step `bad` had this loss and norm, of which one is not finite. The run stands at the checkpoint's step then. */
 int box_return(struct training *run, int64_t bad, double loss, double norm) RH_MUST;
-/* Such a step is not trained again. */
-int box_leaves_out(const struct training *run, int64_t step);
 
 /* load_best_model_at_end asks for what the run does not do. */
 int best_check(const struct training *run) RH_MUST;

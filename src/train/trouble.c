@@ -1,10 +1,13 @@
 /* Numbers in trouble. With clipping, a step whose gradient is not finite is skipped whole, as no block is updated before the norm is known;
  * it is counted, and after max_bad_steps of them in a row the run stops on weights that are good. Without clipping, or with an optimizer
- * that works beside the next step, other blocks may have been updated by then: the run stops, and goes on from its last checkpoint. Boxes
- * that update themselves return to one by themselves (box_return.c). */
+ * that works beside the next step, other blocks may have been updated by then: the run returns to its newest checkpoint, trains up to that
+ * step again and leaves it out. One box begins anew for that (rh_train); boxes of mode paci return together (box_return.c); other boxes
+ * stop. */
 #include "train/training.h"
 
+#include "core/alloc.h"
 #include "core/log.h"
+#include "train/checkpoint.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,14 +21,28 @@ static const char *bad_tensor(const struct training *run)
 	return run->session.model->block[block].tensor[tensor].name;
 }
 
-static int stop(const struct training *run, int64_t step, double loss, double norm, const char *tensor)
+int trouble_may_return(const struct training *run)
 {
+	return run->trouble.bad && !rh_box_is_linked(&run->session.box) && !training_is_fluidpipe(run);
+}
+
+static const char *clipping_would_skip(const struct training *run)
+{
+	return run->config->max_grad_norm > 0 ? "" : "; with max_grad_norm above 0 such a step is skipped";
+}
+
+static int stop(struct training *run, int64_t step, double loss, double norm, const char *tensor)
+{
+	char line[512];
+	snprintf(line, sizeof line, "step %" PRId64 ": the loss is %g and the gradient norm %g%s%s", step + 1, loss, norm,
+	         *tensor ? ", first in " : "", tensor);
+	run->trouble.bad = step + 1;
+	if (trouble_may_return(run)) /* trouble_return says how the run goes on */
+		return rh_fail(-EDOM, "%s", line);
 	return rh_fail(-EDOM,
-	               "step %" PRId64
-	               ": the loss is %g and the gradient norm %g%s%s; training cannot go on (lower learning_rate, or check "
-	               "the data%s); checkpoints written before are good: go on from the last with resume_from_checkpoint: true",
-	               step + 1, loss, norm, *tensor ? ", first in " : "", tensor,
-	               run->config->max_grad_norm > 0 ? "" : "; with max_grad_norm above 0 such a step is skipped");
+	               "%s; training cannot go on (lower learning_rate, or check the data%s); checkpoints written before are good: go on "
+	               "from the last with resume_from_checkpoint: true",
+	               line, clipping_would_skip(run));
 }
 
 int trouble_judge(struct training *run, int64_t step, double loss, double norm)
@@ -45,6 +62,48 @@ int trouble_judge(struct training *run, int64_t step, double loss, double norm)
 	        " in all",
 	        step + 1, tensor, loss, run->trouble.bad_in_a_row, run->state.skipped_steps);
 	return 1;
+}
+
+int trouble_leaves_out(const struct training *run, int64_t step)
+{
+	for (size_t i = 0; i < run->trouble.left_outs; i++)
+		if (run->trouble.left_out[i] == step)
+			return 1;
+	return 0;
+}
+
+int trouble_leave_out(struct training *run, int64_t step)
+{
+	struct trouble *trouble = &run->trouble;
+	int rc = rh_grow(&trouble->left_out, &trouble->left_out_room, trouble->left_outs + 1, sizeof *trouble->left_out);
+	if (!rc)
+		trouble->left_out[trouble->left_outs++] = step;
+	return rc;
+}
+
+void trouble_begin(struct training *run)
+{
+	int64_t *bad = &run->trouble.bad_in_a_row;
+	while (trouble_leaves_out(run, run->state.step - 1 - *bad))
+		++*bad;
+}
+
+int trouble_return(struct training *run, int rc, const char *began_with, char **checkpoint)
+{
+	char line[512];
+	snprintf(line, sizeof line, "%s", rh_error(rc));
+	rc = rh_checkpoint_newest(run->config->output_dir, run->trouble.bad, checkpoint);
+	if (!rc && !*checkpoint && began_with && !(*checkpoint = rh_strdup(began_with)))
+		rc = -ENOMEM;
+	if (!rc && !*checkpoint)
+		rc = rh_fail(-EDOM,
+		             "%s; there is no checkpoint to return to (lower learning_rate, check the data, or save sooner: save_steps%s)",
+		             line, clipping_would_skip(run));
+	if (!rc)
+		rc = trouble_leave_out(run, run->trouble.bad - 1);
+	if (!rc)
+		rh_note("warning: %s; the run returns to %s, and will leave that step out", line, *checkpoint);
+	return rc;
 }
 
 int trouble_is_too_much(const struct training *run)

@@ -35,7 +35,7 @@ static int same_adapter(const char *a, const char *b)
 static struct ran run_spoilt(const struct scratch *scratch, const char *steps, const char *more)
 {
 	setenv("RH_SPOIL_STEPS", steps, 1);
-	struct ran ran = run_line(scratch, "train %s/run.yaml --save_steps 1 %s%s", scratch->dir,
+	struct ran ran = run_line(scratch, "train %s/run.yaml %s%s%s", scratch->dir, strstr(more, "--save_steps") ? "" : "--save_steps 1 ",
 	                          strstr(more, "--logging_steps") ? "" : "--logging_steps 1 ", more);
 	unsetenv("RH_SPOIL_STEPS");
 	return ran;
@@ -117,23 +117,89 @@ static void test_many_bad_steps_in_a_row_stop_the_run_on_good_weights(void **sta
 	scratch_close(&scratch);
 }
 
-static void test_without_clipping_or_with_staleness_a_bad_gradient_stops(void **state)
+static const char *const unskippable[] = {"--max_grad_norm 0", "--optimizer_staleness 1",
+                                          "--schedule 1f1b-async --device cpu:2 --max_grad_norm 0"};
+enum { UNSKIPPABLE = sizeof unskippable / sizeof *unskippable };
+
+static void check_said(const struct ran *ran, int status, const char *part)
+{
+	if (ran->status != status || !strstr(ran->err, part))
+		fail_msg("exit %d, not '%s': %s", ran->status, part, ran->err);
+}
+
+/* Steps that metrics.jsonl has a line of. */
+static int logged_steps(const char *out)
+{
+	size_t length;
+	char *text = read_bytes(path_of("%s/metrics.jsonl", out), &length);
+	int lines = count_of(text, "\"loss\"");
+	free(text);
+	return lines;
+}
+
+/* Blocks before the bad one may have been updated: the run returns to its newest checkpoint, and leaves the step out. */
+static void test_without_clipping_or_with_staleness_a_run_returns_and_leaves_the_step_out(void **state)
 {
 	(void)state;
-	static const char *const ways[] = {"--max_grad_norm 0", "--optimizer_staleness 1",
-	                                   "--schedule 1f1b-async --device cpu:2 --max_grad_norm 0"};
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < UNSKIPPABLE; i++) {
+		struct scratch scratch;
+		char out[96];
+		json_t *run;
+		make_good(&scratch);
+		snprintf(out, sizeof out, "%s/out", scratch.dir);
+		struct ran ran = run_spoilt(&scratch, "4", path_of("--use_peft true --max_steps 6 --save_steps 2 %s", unskippable[i]));
+		check_said(&ran, 0, "warning: step 4: the loss is ");
+		check_said(&ran, 0, ", first in base_model.model.model.layers.0.");
+		check_said(&ran, 0, "/out/checkpoint-2, and will leave that step out");
+		check_said(&ran, 0, "/checkpoint-2, step 2 of 6");
+		check_said(&ran, 0, "warning: step 4 is left out: its gradient was not finite; 1 in a row, 1 in all");
+		assert_int_equal(count_of(ran.err, "the run returns to"), 1);
+		run_free(&ran);
+		load_json(path_of("%s/checkpoint-6/run_state.json", out), &run);
+		assert_int_equal(json_integer_value(json_object_get(run, "skipped_steps")), 1);
+		json_decref(run);
+		assert_int_equal(logged_steps(out), 6); /* of step 3 once */
+		ran = run_spoilt(&scratch, "100",
+		                 path_of("--use_peft true --max_steps 6 %s --output_dir %s/plain", unskippable[i], scratch.dir));
+		check_said(&ran, 0, "written to");
+		run_free(&ran);
+		assert_false(same_adapter(out, path_of("%s/plain", scratch.dir)));
+		scratch_close(&scratch);
+	}
+}
+
+/* Clipping at a norm that no gradient has changes nothing but that the step is skipped. */
+static void test_a_step_that_was_left_out_counts_as_one_that_was_skipped(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	for (int clips = 0; clips < 2; clips++) {
+		struct ran ran = run_spoilt(&scratch, "3-4",
+		                            path_of("--use_peft true --max_steps 6 --max_grad_norm %s --output_dir %s/%d",
+		                                    clips ? "1e30" : "0", scratch.dir, clips));
+		check_said(&ran, 0, clips ? "2 skipped in a row, 2 in all" : "step 4 is left out: its gradient was not finite; 2 in a row");
+		run_free(&ran);
+	}
+	for (int step = 3; step <= 6; step++)
+		assert_true(
+		        same_adapter(path_of("%s/0/checkpoint-%d", scratch.dir, step), path_of("%s/1/checkpoint-%d", scratch.dir, step)));
+	scratch_close(&scratch);
+}
+
+static void test_a_run_that_cannot_return_or_returns_too_often_stops(void **state)
+{
+	(void)state;
+	for (int i = 0; i < UNSKIPPABLE; i++) {
 		struct scratch scratch;
 		make_good(&scratch);
-		struct ran ran = run_spoilt(&scratch, "3", path_of("--use_peft true --max_steps 6 %s", ways[i]));
-		check_failed(&ran, "step 3: the loss is ");
-		if (!strstr(ran.err, ", first in base_model.model.model.layers.0.") ||
-		    !strstr(ran.err, "go on from the last with resume_from_checkpoint: true"))
-			fail_msg("%s", ran.err);
+		struct ran ran = run_spoilt(&scratch, "3", path_of("--use_peft true --max_steps 6 --save_strategy no %s", unskippable[i]));
+		check_failed(&ran,
+		             "; there is no checkpoint to return to (lower learning_rate, check the data, or save sooner: save_steps");
 		run_free(&ran);
-		ran = run_spoilt(&scratch, "100", path_of("--use_peft true --max_steps 6 %s --resume_from_checkpoint true", ways[i]));
-		if (ran.status || !strstr(ran.err, "/checkpoint-2, step 2 of 6"))
-			fail_msg("%s", ran.err);
+		ran = run_spoilt(&scratch, "3-100", path_of("--use_peft true --max_steps 6 --max_bad_steps 2 %s", unskippable[i]));
+		check_failed(&ran, "stopped after step 4, whose checkpoint is written: the gradients of 2 steps in a row were not finite");
+		assert_int_equal(count_of(ran.err, "the run returns to"), 2);
 		run_free(&ran);
 		scratch_close(&scratch);
 	}
@@ -369,7 +435,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_step_whose_gradient_is_not_finite_is_skipped),
 	        cmocka_unit_test(test_many_bad_steps_in_a_row_stop_the_run_on_good_weights),
-	        cmocka_unit_test(test_without_clipping_or_with_staleness_a_bad_gradient_stops),
+	        cmocka_unit_test(test_without_clipping_or_with_staleness_a_run_returns_and_leaves_the_step_out),
+	        cmocka_unit_test(test_a_step_that_was_left_out_counts_as_one_that_was_skipped),
+	        cmocka_unit_test(test_a_run_that_cannot_return_or_returns_too_often_stops),
 	        cmocka_unit_test(test_the_best_checkpoint_is_kept_and_is_the_result),
 	        cmocka_unit_test(test_early_stopping_counts_as_transformers_does),
 	        cmocka_unit_test(test_what_cannot_be_judged_is_refused),
