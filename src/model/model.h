@@ -209,6 +209,14 @@ static inline int rh_model_is_part(const struct rh_model *model)
 {
 	return !rh_model_has_embedding(model) || !rh_model_has_head(model);
 }
+/* Is a table trained that is the embedding's and the head's? */
+static inline int rh_model_trains_tied(const struct rh_model *model)
+{
+	int trains = 0;
+	for (int b = 0; b < model->blocks; b++)
+		trains |= model->block[b].trainable && model->block[b].uses > 1;
+	return trains;
+}
 /* No block is trainable from now on: for a model that only infers. */
 void rh_model_freeze(struct rh_model *model);
 

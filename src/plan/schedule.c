@@ -19,7 +19,6 @@ static int find_schedule(const struct rh_config *config, const struct rh_schedul
 static int check_local(const struct rh_run_request *request, const struct rh_schedule *schedule)
 {
 	const struct rh_config *config = request->config;
-	const struct rh_model *model = request->model;
 	if (config->max_grad_norm > 0 && config->mode == RH_MODE_LOCAL)
 		return rh_fail(-EINVAL,
 		               "max_grad_norm: under schedule %s each stage updates itself, and there is no norm of all gradients to clip "
@@ -27,13 +26,11 @@ static int check_local(const struct rh_run_request *request, const struct rh_sch
 		               schedule->name);
 	if (config->optimizer_staleness)
 		return rh_fail(-EINVAL, "optimizer_staleness: schedule %s has a staleness of its own; leave it 0", schedule->name);
-	for (int b = 0; b < model->blocks; b++)
-		if (model->block[b].uses > 1 && model->block[b].trainable)
-			return rh_fail(
-			        -EINVAL,
-			        "schedule: under %s each stage updates itself, but this model's embedding is its head too, in another "
-			        "stage; train an adapter, or choose another schedule",
-			        schedule->name);
+	if (rh_model_trains_tied(request->model))
+		return rh_fail(-EINVAL,
+		               "schedule: under %s each stage updates itself, but this model's embedding is its head too, in another "
+		               "stage; train an adapter, or choose another schedule",
+		               schedule->name);
 	return 0;
 }
 
@@ -145,11 +142,9 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	int rc = is_local ? check_local(request, schedule) : 0;
 	if (rc)
 		return rc;
-	for (int b = 0; b < request->model->blocks; b++)
-		if (request->model->block[b].uses > 1 && request->model->block[b].trainable && request->model->lora)
-			return rh_fail(-EINVAL,
-			               "mode: this model's embedding is its head too, in another box; train an adapter without it in "
-			               "lora_modules_to_save, or write tie_word_embeddings: false into its config.json");
+	if (rh_model_trains_tied(request->model) && request->model->lora)
+		return rh_fail(-EINVAL, "mode: this model's embedding is its head too, in another box; train an adapter without it in "
+		                        "lora_modules_to_save, or write tie_word_embeddings: false into its config.json");
 	planning->boxes.unit = config->round_micro_batches ? config->round_micro_batches : devices;
 	rc = check_drift(request, &planning->boxes);
 	if (rc)
@@ -173,8 +168,9 @@ static int choose_backward(struct planning *planning)
 	if (backward == RH_BACKWARD_RECOMPUTE)
 		return 0;
 	if (!rh_dispatch_is_local(&dispatch))
-		return rh_fail(-EINVAL, "paci_backward: has no effect under schedule %s, in which no update comes between forward and backward; "
-		                        "remove it",
+		return rh_fail(-EINVAL,
+		               "paci_backward: has no effect under schedule %s, in which no update comes between forward and backward; "
+		               "remove it",
 		               options->schedule->name);
 	if (backward == RH_BACKWARD_STASH)
 		planning->store.stash = (int)rh_dispatch_drift_bound(&dispatch);

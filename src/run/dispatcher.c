@@ -541,10 +541,8 @@ int dispatcher_create(struct rh_executor *executor)
 	for (int i = 0; !memory->rc && i < streams; i++)
 		dispatcher->stream[i].seen = rh_region_take(memory, streams, sizeof(int64_t));
 	int rc = memory->rc;
-	for (int d = 0; !rc && d < devices; d++) {
+	for (int d = 0; !rc && d < devices; d++)
 		dispatcher->device[d].lowered = -1;
-		executor->on[d].launched = &dispatcher->device[d].launched;
-	}
 	for (int i = 0; !rc && i < streams; i++)
 		rc = rh_marks_create(executor->options.device[i / RH_STREAMS], (enum rh_stream)(i % RH_STREAMS),
 		                     &dispatcher->stream[i].marks);

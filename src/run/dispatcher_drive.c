@@ -159,6 +159,6 @@ int dispatcher_create_drives(struct rh_executor *executor)
 	if (!rc && of_weights && page)
 		rh_space_attach(of_weights, executor->frame_memory.base, LOWER_FRAMES * page);
 	if (!rc && of_boundaries && lowered->down)
-		rh_space_attach(of_boundaries, run_boundary_memory(executor, 0), (lowered->down + lowered->up) * boundary);
+		rh_space_attach(of_boundaries, executor->boundary_memory.base, (lowered->down + lowered->up) * boundary);
 	return rc;
 }

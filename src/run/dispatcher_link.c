@@ -21,7 +21,7 @@ static uint64_t tag_of(const struct rh_command *command)
 
 static char *buffer_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	return run_boundary_memory(executor, command->kind == RH_COMMAND_SEND ? command->from.number : command->to.number);
+	return run_host_address(executor, command->kind == RH_COMMAND_SEND ? command->from : command->to);
 }
 
 static struct rh_wire_boundary message_of(const struct rh_executor *executor, const struct rh_command *command)

@@ -284,7 +284,7 @@ static int host_create(struct rh_executor *executor)
 	const struct rh_plan *plan = options->plan;
 	const struct lower_limits *limits = &executor->lowering.limits;
 	struct rh_region *memory = &executor->memory;
-	int64_t blocks = options->model->blocks, places = limits->micro_batches;
+	int64_t blocks = options->model->blocks;
 	int rc = reserve(options, limits->boundaries.count * limits->boundaries.bytes_each, "boundary activations",
 	                 &executor->boundary_memory);
 	if (!rc)
@@ -296,8 +296,6 @@ static int host_create(struct rh_executor *executor)
 		return rc;
 	executor->flights = run_flights(options);
 	executor->book = rh_region_take(memory, limits->steps_held, sizeof *executor->book);
-	executor->micro = rh_region_take(memory, places, sizeof *executor->micro);
-	executor->result = rh_region_take(memory, places, sizeof *executor->result);
 	executor->offset = rh_region_take(memory, 2 * blocks, sizeof *executor->offset);
 	executor->version = rh_region_take(memory, blocks, sizeof *executor->version);
 	executor->arriving = rh_region_take(memory, blocks, sizeof *executor->arriving);
@@ -305,12 +303,14 @@ static int host_create(struct rh_executor *executor)
 		return memory->rc;
 	for (int64_t i = 0; i < limits->steps_held; i++)
 		executor->book[i].first = i * options->train_micro_batches;
-	for (int i = 0; i < 2; i++)
-		executor->fold[i] = rh_arena_take(&executor->micro_memory, fold_elements(options) * 4);
-	for (int64_t m = 0; m < places; m++) {
-		executor->micro[m] = rh_arena_take(&executor->micro_memory, plan->micro_bytes);
-		executor->result[m] = rh_arena_take(&executor->micro_memory, plan->result_bytes);
-	}
+	int64_t fold = rh_align_up(fold_elements(options) * 4, RH_ALIGN), micro = rh_align_up(plan->micro_bytes, RH_ALIGN);
+	int64_t staged = micro + rh_align_up(plan->result_bytes, RH_ALIGN);
+	char *at = executor->micro_memory.base;
+	executor->room[RH_ROOM_HOST_BOUNDARY] = (struct run_room){executor->boundary_memory.base, limits->boundaries.bytes_each};
+	executor->room[RH_ROOM_HOST_FRAME] = (struct run_room){executor->frame_memory.base, options->page_bytes};
+	executor->room[RH_ROOM_HOST_FOLD] = (struct run_room){at, fold};
+	executor->room[RH_ROOM_HOST_MICRO] = (struct run_room){at + 2 * fold, staged};
+	executor->room[RH_ROOM_HOST_RESULT] = (struct run_room){at + 2 * fold + micro, staged};
 	return 0;
 }
 

@@ -20,17 +20,19 @@ struct run_flight {
 	int64_t results, gradients; /* the last commands by which its slots send down */
 };
 
+/* Memory of a room. */
+struct run_room {
+	char *base;
+	int64_t stride; /* from one piece to the next, where there are several */
+};
+
 /* A device's memory, and what its computation is in the middle of. */
 struct run_device {
 	struct rh_device *device;
 	struct rh_executor *executor;
 	int index;
-	int64_t *launched; /* of the dispatcher's */
 	struct run_flight flight[RUN_FLIGHT];
-	struct {
-		char *base;
-		int64_t stride; /* from one piece to the next, where there are several */
-	} room[RH_ROOMS];
+	struct run_room room[RH_ROOMS];
 	struct rh_event **downloaded; /* [block]: this device's latest download of its gradient */
 	struct rh_arena arena, deferred_arena;
 	struct rh_stage_state state;
@@ -66,10 +68,9 @@ struct rh_executor {
 	struct rh_arena boundary_memory, micro_memory;
 	struct rh_arena frame_memory; /* of pages of weights on NVMe */
 	struct rh_host_copies copies;
-	float *fold[2];         /* host staging for pieces of the embedding's sum */
-	char **micro, **result; /* host staging, one of each a micro-batch that has a place */
-	int64_t *offset;        /* scratch: [2*block+use] */
-	int turn;               /* of the round robin, over all steps */
+	struct run_room room[RH_ROOMS]; /* of the host, but the store's */
+	int64_t *offset;                /* scratch: [2*block+use] */
+	int turn;                       /* of the round robin, over all steps */
 	/* Of steps that have places at once (lowering.limits.steps_held) step k has place k mod their number, and its micro-batches lie from
 	 * there * options.train_micro_batches on. Of a stretch k counts its own steps; else all that begin, of which `flights` have places. */
 	struct run_book *book; /* (steps_held) */
@@ -115,10 +116,9 @@ void run_collect_results(struct rh_executor *executor, const struct run_book *bo
 /* issue.c: where bytes of the host's lie. */
 char *run_host_address(const struct rh_executor *executor, struct rh_place place);
 
-/* A buffer of the host's for boundaries. */
-static inline char *run_boundary_memory(const struct rh_executor *executor, int buffer)
+static inline char *run_piece(const struct run_room room[RH_ROOMS], enum rh_room which, int64_t number)
 {
-	return executor->boundary_memory.base + buffer * executor->lowering.limits.boundaries.bytes_each;
+	return room[which].base + number * room[which].stride;
 }
 
 /* spans.c: a trace's spans of a device. Around a command; when all of them are over; when executor or trace are given up. */

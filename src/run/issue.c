@@ -58,44 +58,33 @@ static int wait_for_all(struct rh_executor *executor, const struct rh_command *c
 
 /* ---- copies ---- */
 
-static char *piece_of(const struct run_device *on, enum rh_room room, int number)
-{
-	return on->room[room].base + number * on->room[room].stride;
-}
-
 static char *device_address(const struct rh_executor *executor, struct rh_place place)
 {
-	return piece_of(&executor->on[place.device], place.room, place.number) + place.first;
+	return run_piece(executor->on[place.device].room, place.room, place.number) + place.first;
 }
 
 char *run_host_address(const struct rh_executor *executor, struct rh_place place)
 {
 	struct rh_store *store = executor->options.store;
+	int blocks = rh_store_blocks(store), number = place.number;
+	const void *base;
 	switch (place.room) {
 	case RH_ROOM_HOST_WEIGHTS:
-		return (char *)(uintptr_t)rh_store_weights(store, place.number) + place.first;
+		base = rh_store_weights(store, number);
+		break;
 	case RH_ROOM_HOST_STASH:
-		return (char *)(uintptr_t)rh_store_kept(store, place.number % rh_store_blocks(store),
-		                                        place.number / rh_store_blocks(store)) +
-		       place.first;
-	case RH_ROOM_HOST_FRAME:
-		return executor->frame_memory.base + place.number * executor->options.page_bytes;
-	case RH_ROOM_HOST_BOUNDARY:
-		return run_boundary_memory(executor, place.number);
+		base = rh_store_kept(store, number % blocks, number / blocks);
+		break;
 	case RH_ROOM_HOST_GRADIENT:
-		return (char *)rh_store_gradient(store, place.number) + place.first;
+		base = rh_store_gradient(store, number);
+		break;
 	case RH_ROOM_HOST_SUM:
-		return (char *)rh_store_sum(store, place.number / 2, place.number % 2) + place.first;
-	case RH_ROOM_HOST_MICRO:
-		return executor->micro[place.number];
-	case RH_ROOM_HOST_RESULT:
-		return executor->result[place.number];
-	case RH_ROOM_HOST_FOLD:
-		return (char *)executor->fold[place.number];
+		base = rh_store_sum(store, number / 2, number % 2);
+		break;
 	default:
-		RH_ASSERT(!"a room of the host's that has no address");
-		return NULL;
+		base = run_piece(executor->room, place.room, number);
 	}
+	return (char *)(uintptr_t)base + place.first;
 }
 
 static int copy_weights(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
@@ -161,7 +150,7 @@ static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_
 int issue_launch(void *sink, const struct rh_op *op)
 {
 	const struct run_device *on = sink;
-	(*on->launched)++;
+	on->executor->dispatcher.device[on->index].launched++;
 	return on->device->ops->launch(on->device, RH_STREAM_COMPUTE, op);
 }
 
@@ -190,7 +179,7 @@ static struct rh_view boundary_view(const struct run_device *on, int number)
 	const struct rh_executor_options *options = &on->executor->options;
 	if (number < 0)
 		return (struct rh_view){0};
-	return rh_view_of(piece_of(on, RH_ROOM_BOUNDARY, number), options->model->dtype, on->emit.shape.tokens,
+	return rh_view_of(run_piece(on->room, RH_ROOM_BOUNDARY, number), options->model->dtype, on->emit.shape.tokens,
 	                  options->model->config->hidden_size);
 }
 
@@ -204,7 +193,7 @@ static void begin_emission(struct run_device *on, const struct rh_command *comma
 	on->emit.micro_batch = (uint32_t)command->micro_batch;
 	const struct run_book *book = run_book_of(executor, command);
 	on->emit.shape = executor->lowering.batch[book->first + command->micro_batch].shape;
-	on->emit.micro = piece_of(on, RH_ROOM_MICRO, command->at.micro);
+	on->emit.micro = run_piece(on->room, RH_ROOM_MICRO, command->at.micro);
 	on->emit.dropout = executor->trains ? executor->options.model->dropout : 0;
 	on->emit.loss_scale = book->loss_scale;
 	on->emit.micro_batch_share = 1 / (float)book->count;
@@ -217,7 +206,7 @@ static struct rh_head_out results(struct run_device *on, int number)
 	if (number < 0)
 		return (struct rh_head_out){0};
 	return rh_result_views(options->model, &on->emit.shape, rh_executor_score_cols(options, trains, &on->emit.shape),
-	                       options->infer_logits && !trains, piece_of(on, RH_ROOM_RESULT, number));
+	                       options->infer_logits && !trains, run_piece(on->room, RH_ROOM_RESULT, number));
 }
 
 static struct rh_arena arena_of(const struct run_device *on, struct rh_place place)

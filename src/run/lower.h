@@ -73,7 +73,6 @@ struct lower_drives {
 	int64_t *reread; /* of each record: the latest READ */
 	/* of the call */
 	struct rh_reloads reloads;
-	size_t at;                     /* the next of its accesses */
 	int64_t write;                 /* the latest */
 	int64_t next_read, first_held; /* reloads: to be read next; the first whose buffer may still be read */
 	struct {

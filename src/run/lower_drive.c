@@ -66,23 +66,8 @@ int lower_drives_begin(struct lowering *to)
 	rc = rc ? rc : rh_grow(&drives->written, &drives->written_capacity, drives->reloads.writes + 1, sizeof *drives->written);
 	for (size_t i = 0; !rc && i < drives->reloads.writes; i++)
 		drives->written[i].position = LOWER_NEVER;
-	drives->at = 0;
 	drives->next_read = drives->first_held = 0;
 	return rc;
-}
-
-/* Where the program stands. A program of many steps may end before the last one: the slots that it drops are passed over. */
-static const struct rh_reload_access *next_access(struct lowering *to, int is_write, const struct lower_boundary *boundary)
-{
-	struct lower_drives *drives = &to->drives;
-	while (drives->at < drives->reloads.accesses) {
-		const struct rh_reload_access *access = &drives->reloads.access[drives->at++];
-		if (access->is_write == is_write && access->kind == (int)boundary->kind && access->layer == boundary->layer &&
-		    access->micro_batch == boundary->place)
-			return access;
-	}
-	RH_ASSERT(!"a boundary that the program does not have");
-	return NULL;
 }
 
 static void read_back(struct lowering *to, int64_t reload, int64_t step)
@@ -111,7 +96,7 @@ void lower_read_ahead(struct lowering *to, int64_t step)
 int lower_ring_next(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
-	drives->write = next_access(to, 1, boundary)->write;
+	drives->write = rh_reloads_next(&drives->reloads, 1, boundary->kind, boundary->layer, boundary->place)->write;
 	return (int)(drives->write % drives->down);
 }
 
@@ -134,7 +119,7 @@ void lower_ring_filled(struct lowering *to, const struct lower_boundary *boundar
 int lower_ring_find(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
-	const struct rh_reload_access *access = next_access(to, 0, boundary);
+	const struct rh_reload_access *access = rh_reloads_next(&drives->reloads, 0, boundary->kind, boundary->layer, boundary->place);
 	int buffer = (int)(access->write % drives->down);
 	if (access->reload >= 0) {
 		buffer = drives->down + (int)(access->reload % drives->up);

@@ -13,7 +13,7 @@ void run_stage_micros(struct rh_executor *executor, struct run_book *book, const
 	book->count = count;
 	for (int64_t m = 0; m < count; m++) {
 		executor->lowering.batch[book->first + m] = batch[m];
-		rh_micro_pack(&batch[m], executor->micro[book->first + m]);
+		rh_micro_pack(&batch[m], run_piece(executor->room, RH_ROOM_HOST_MICRO, book->first + m));
 	}
 }
 
@@ -24,7 +24,7 @@ void run_collect_results(struct rh_executor *executor, const struct run_book *bo
 	     place++) { /* else another box has them */
 		const struct rh_micro_batch *batch = &executor->lowering.batch[place];
 		int64_t cols = rh_executor_score_cols(options, executor->trains, &batch->shape);
-		rh_result_unpack(options->model, batch, cols, executor->result[place]);
+		rh_result_unpack(options->model, batch, cols, run_piece(executor->room, RH_ROOM_HOST_RESULT, place));
 	}
 }
 
@@ -35,7 +35,7 @@ void run_add_use(struct rh_executor *executor, const struct rh_command *command)
 	if (updater)
 		rh_updater_pause(updater);
 	rh_store_add_use(executor->options.store, command->block, command->to.first / each, command->to.bytes / each,
-	                 executor->fold[command->from.number]);
+	                 (const float *)(void *)run_host_address(executor, command->from));
 	if (updater)
 		rh_updater_resume(updater);
 }
@@ -62,21 +62,12 @@ const struct rh_step_times *rh_executor_times(const struct rh_executor *executor
 	return &executor->times;
 }
 
-/* A tied table's two parts are added up between steps. */
-static int has_two_uses(const struct rh_model *model)
-{
-	int has = 0;
-	for (int b = 0; b < model->blocks; b++)
-		has |= model->block[b].trainable && model->block[b].uses == 2;
-	return has;
-}
-
-/* NULL: nothing. */
+/* NULL: nothing. A tied table's two parts are added up between steps. */
 static const char *what_parts_steps(const struct rh_executor_options *options)
 {
-	return options->spills_boundaries     ? "activations go to NVMe"
-	       : has_two_uses(options->model) ? "the embedding is trained and tied to the head"
-	                                      : NULL;
+	if (options->spills_boundaries)
+		return "activations go to NVMe";
+	return rh_model_trains_tied(options->model) ? "the embedding is trained and tied to the head" : NULL;
 }
 
 int64_t run_flights(const struct rh_executor_options *options)

@@ -94,7 +94,7 @@ int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *w
 	struct rh_boundary_walk own = *walk;
 	own.access = note;
 	own.context = &finding;
-	reloads->accesses = reloads->writes = reloads->count = 0;
+	reloads->accesses = reloads->writes = reloads->count = reloads->next = 0;
 	reloads->records = 0;
 	reloads->step_writes = 0;
 	int rc = rh_grow(&reloads->latest, &reloads->latest_capacity, boundaries, sizeof *reloads->latest);
@@ -104,6 +104,19 @@ int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *w
 	rc = rh_boundary_walk(&own);
 	rc = rc ? rc : give_records(reloads);
 	return rc ? rc : count_writes(reloads);
+}
+
+const struct rh_reload_access *rh_reloads_next(struct rh_reloads *reloads, int is_write, enum rh_boundary_kind kind, int layer,
+                                               int64_t micro_batch)
+{
+	while (reloads->next < reloads->accesses) {
+		const struct rh_reload_access *access = &reloads->access[reloads->next++];
+		if (access->is_write == is_write && access->kind == (int)kind && access->layer == layer &&
+		    access->micro_batch == micro_batch)
+			return access;
+	}
+	RH_ASSERT(!"a boundary that the program does not have");
+	return NULL;
 }
 
 void rh_reloads_free(struct rh_reloads *reloads)

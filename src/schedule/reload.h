@@ -29,6 +29,7 @@ struct rh_reloads {
 	size_t accesses, writes, count; /* count: of reloads */
 	int records;                    /* on NVMe at once, at most */
 	int64_t step_writes;            /* to NVMe, in the step that has the most */
+	size_t next;                    /* of the accesses */
 	/* scratch */
 	int64_t *latest; /* (kinds, layers + 1, micro_batches): the latest write of each boundary */
 	int *free_record;
@@ -45,6 +46,10 @@ int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *w
 /* `records` and `step_writes` alone, of a program of one step in which each slot has `micro_batches`, not the one that it has in
  * walk->program. Its time does not grow with their number. */
 int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
+/* The program's next read or write of this boundary, as it runs: of what was found. Slots that a program of many steps drops are passed
+ * over. */
+const struct rh_reload_access *rh_reloads_next(struct rh_reloads *reloads, int is_write, enum rh_boundary_kind kind, int layer,
+                                               int64_t micro_batch);
 void rh_reloads_free(struct rh_reloads *reloads);
 
 #endif
