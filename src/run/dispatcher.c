@@ -541,6 +541,7 @@ int dispatcher_create(struct rh_executor *executor)
 	for (int i = 0; !memory->rc && i < streams; i++)
 		dispatcher->stream[i].seen = rh_region_take(memory, streams, sizeof(int64_t));
 	int rc = memory->rc;
+	dispatcher->taken = executor->lowering.ring.end;
 	for (int d = 0; !rc && d < devices; d++)
 		dispatcher->device[d].lowered = -1;
 	for (int i = 0; !rc && i < streams; i++)

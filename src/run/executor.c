@@ -188,11 +188,8 @@ static int64_t pieces_most(const struct rh_executor_options *options)
 static int flight_create(const struct rh_executor_options *options, struct rh_device *device, struct run_device *out)
 {
 	int rc = 0;
-	for (int64_t i = 0; !rc && i < RUN_FLIGHT; i++) {
-		out->flight[i].computed = out->flight[i].results = out->flight[i].gradients = LOWER_NEVER;
-		if (i < run_flights(options))
-			rc = rh_stalls_create(device, &out->flight[i].stalls);
-	}
+	for (int64_t i = 0; !rc && i < run_flights(options); i++)
+		rc = rh_stalls_create(device, &out->flight[i].stalls);
 	return rc;
 }
 

@@ -38,19 +38,11 @@ struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_k
 
 /* ---- what is kept between calls ---- */
 
-int64_t *lower_positions(struct lowering *to, int64_t count)
-{
-	int64_t *position = rh_region_take(&to->memory, count, sizeof *position);
-	for (int64_t i = 0; position && i < count; i++)
-		position[i] = LOWER_NEVER;
-	return position;
-}
-
 static void make_ring(struct lowering *to, struct lower_ring *ring, int count)
 {
 	ring->count = count;
-	ring->freed = lower_positions(to, count);
-	ring->read = lower_positions(to, count);
+	ring->freed = rh_region_take(&to->memory, count, sizeof *ring->freed);
+	ring->read = rh_region_take(&to->memory, count, sizeof *ring->read);
 }
 
 static void make_device(struct lowering *to, struct lower_device *on)
@@ -59,16 +51,14 @@ static void make_device(struct lowering *to, struct lower_device *on)
 	const struct lower_limits *limits = &to->limits;
 	int64_t blocks = to->options->model->blocks;
 	on->weights.capacity = plan->weight_bytes;
-	on->weights.offset = lower_positions(to, blocks);
+	on->weights.offset = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	on->weights.generation = rh_region_take(&to->memory, blocks, sizeof(int64_t));
-	on->weights.sent = lower_positions(to, blocks);
-	on->weights.end[0].freed = on->weights.end[1].freed = LOWER_NEVER;
+	on->weights.sent = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	make_ring(to, &on->boundary, plan->boundary_buffers);
 	make_ring(to, &on->micro, RH_PLAN_MICRO_BUFFERS);
 	make_ring(to, &on->result, RH_PLAN_RESULT_BUFFERS);
-	on->sums_read = on->sums_sent = on->rounded = on->rounded_sent = LOWER_NEVER;
-	on->up = lower_positions(to, limits->gaps);
-	on->down = lower_positions(to, limits->gaps);
+	on->up = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
+	on->down = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
 	on->download = rh_region_take(&to->memory, 2 * blocks, sizeof *on->download);
 	on->piece = rh_region_take(&to->memory, limits->most_pieces, sizeof *on->piece);
 	on->ahead.kind = -1;
@@ -104,7 +94,7 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	int64_t blocks = options->model->blocks, devices = options->devices, places = limits->micro_batches;
 	const struct rh_boundary_needs *needs = &limits->boundaries;
 	const int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
-	*to = (struct lowering){.options = options, .limits = *limits, .left = {.block = -1}, .fold = {LOWER_NEVER, LOWER_NEVER}};
+	*to = (struct lowering){.options = options, .limits = *limits, .left = {.block = -1}};
 	to->rc = ring_create(&to->ring);
 	make_lanes(to);
 	lower_drives_create(to, needs);
@@ -116,14 +106,14 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	to->on = rh_region_take(memory, devices, sizeof *to->on);
 	to->block = rh_region_take(memory, blocks, sizeof *to->block);
 	to->place = rh_region_take(memory, places, sizeof *to->place);
-	to->summed = lower_positions(to, 2 * blocks);
-	to->uploaded = lower_positions(to, blocks * devices);
-	to->computed = lower_positions(to, places * devices);
-	to->buffer_filled = lower_positions(to, needs->count);
-	to->buffer_read = lower_positions(to, needs->count * (devices + 1));
-	to->offset = lower_positions(to, 2 * blocks);
-	to->bytes = lower_positions(to, 2 * blocks);
-	to->load = lower_positions(to, limits->gaps);
+	to->summed = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
+	to->uploaded = rh_region_take(memory, blocks * devices, sizeof(int64_t));
+	to->computed = rh_region_take(memory, places * devices, sizeof(int64_t));
+	to->buffer_filled = rh_region_take(memory, needs->count, sizeof(int64_t));
+	to->buffer_read = rh_region_take(memory, needs->count * (devices + 1), sizeof(int64_t));
+	to->offset = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
+	to->bytes = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
+	to->load = rh_region_take(memory, limits->gaps, sizeof(int64_t));
 	to->piece = rh_region_take(memory, limits->most_pieces, sizeof *to->piece);
 	lower_versions_create(to);
 	for (int64_t d = 0; to->on && d < devices; d++)
@@ -131,18 +121,11 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	to->rc = to->rc ? to->rc : memory->rc;
 	if (to->rc)
 		return to->rc;
-	for (int i = 0; i < to->lanes.lanes; i++)
-		to->lane[i].last = LOWER_NEVER;
 	for (int64_t b = 0; b < blocks; b++) {
-		to->block[b] = (struct lower_block){.ready = LOWER_NEVER,
-		                                    .taken = LOWER_NEVER,
-		                                    .arrival = LOWER_NEVER,
-		                                    .uploads_over = LOWER_NEVER,
-		                                    .uploaded_step = LOWER_NEVER};
 		to->trainable += options->model->block[b].trainable != 0;
+		for (int64_t d = 0; d < devices; d++)
+			to->on[d].weights.offset[b] = -1;
 	}
-	for (int64_t p = 0; p < places; p++)
-		to->place[p] = (struct lower_place){LOWER_NEVER, LOWER_NEVER, LOWER_NEVER, LOWER_NEVER};
 	to->expected = to->trainable;
 	return 0;
 }

@@ -12,7 +12,7 @@
 #include "run/ring.h"
 #include "schedule/reload.h"
 
-enum { LOWER_NEVER = -1 }; /* a position: of no command */
+enum { LOWER_NEVER = RING_NEVER }; /* a position: of no command. Zeroed memory has none but this */
 
 /* Buffers of device memory, written in turn. */
 struct lower_ring {
@@ -239,8 +239,6 @@ enum lower_link { LOWER_FROM_BELOW, LOWER_TO_BELOW, LOWER_FROM_ABOVE, LOWER_TO_A
 
 /* So many lanes of this kind: the number of the first. */
 int lower_lanes(struct lowering *lowering, int count, struct rh_lane lane);
-/* So many positions, LOWER_NEVER each, of to->memory. */
-int64_t *lower_positions(struct lowering *to, int64_t count);
 /* The next command of this lane waits for this position (LOWER_NEVER: no wait). */
 void lower_await(struct lowering *lowering, int lane, int64_t position, enum rh_wait_for why);
 /* Its position. After a fault nothing is added. */

@@ -349,7 +349,7 @@ static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t b
 {
 	struct lowering *to = slot->to;
 	int lane = lower_lane_of(slot, RH_STREAM_WEIGHTS);
-	RH_ASSERT(to->summed[sum] >= 0);
+	RH_ASSERT(to->summed[sum] != LOWER_NEVER);
 	lower_await(to, lane, to->summed[sum], RH_WAIT_NEEDS);
 	return copy(slot, lane, sum / 2, lower_place(-1, RH_ROOM_HOST_SUM, sum, 0, bytes),
 	            lower_place(slot->device, RH_ROOM_SUMS, sum, at, bytes));

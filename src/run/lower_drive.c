@@ -18,8 +18,8 @@ void lower_drives_create(struct lowering *to, const struct rh_boundary_needs *ne
 	drives->writes = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_WRITES, .owner = 2});
 	drives->down = needs->down;
 	drives->up = needs->up;
-	drives->copied = lower_positions(to, LOWER_FRAMES);
-	drives->reread = lower_positions(to, needs->records);
+	drives->copied = rh_region_take(&to->memory, LOWER_FRAMES, sizeof(int64_t));
+	drives->reread = rh_region_take(&to->memory, needs->records, sizeof(int64_t));
 }
 
 void lower_drives_destroy(struct lowering *to)

@@ -6,7 +6,7 @@ enum { CHUNKS = 256, WAITS = 2 * RING_CHUNK };
 
 int ring_create(struct run_ring *out)
 {
-	*out = (struct run_ring){.chunks = CHUNKS};
+	*out = (struct run_ring){.chunks = CHUNKS, .end = RING_CHUNK};
 	out->chunk = rh_alloc(out->chunks, sizeof(struct ring_chunk *));
 	return out->chunk ? 0 : -ENOMEM;
 }

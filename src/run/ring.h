@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-enum { RING_CHUNK = 32 };
+enum { RING_CHUNK = 32, RING_NEVER = 0 /* a position that no command has */ };
 
 struct ring_command {
 	struct rh_command is;      /* first: ring_of */
@@ -35,7 +35,7 @@ struct run_ring {
 	struct ring_chunk **chunk; /* by number mod chunks, a power of two; NULL: over */
 	size_t chunks;
 	struct ring_chunk *unused, *made;
-	int64_t end; /* position of the next command */
+	int64_t end; /* position of the next command; the first has RING_CHUNK */
 	int keeps;   /* nothing is ever over: for a recording */
 };
 
@@ -45,10 +45,10 @@ static inline struct ring_chunk *ring_chunk_of(const struct run_ring *ring, int6
 	return chunk && chunk->number == position / RING_CHUNK ? chunk : NULL;
 }
 
-/* NULL: it is over, or there never was one (a negative position). */
+/* NULL: it is over, or there never was one. */
 static inline struct ring_command *ring_find(const struct run_ring *ring, int64_t position)
 {
-	struct ring_chunk *chunk = position < 0 ? NULL : ring_chunk_of(ring, position);
+	struct ring_chunk *chunk = ring_chunk_of(ring, position);
 	struct ring_command *command = chunk ? &chunk->command[position % RING_CHUNK] : NULL;
 	return command && !command->is_over ? command : NULL;
 }
