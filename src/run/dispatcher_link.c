@@ -14,11 +14,6 @@ static int receives(int which)
 	return which == LOWER_FROM_BELOW || which == LOWER_FROM_ABOVE;
 }
 
-static uint64_t tag_of(const struct rh_command *command)
-{
-	return rh_wire_tag((enum rh_boundary_kind)command->block, command->step, command->micro_batch);
-}
-
 static char *buffer_of(const struct rh_executor *executor, const struct rh_command *command)
 {
 	return run_host_address(executor, command->kind == RH_COMMAND_SEND ? command->from : command->to);
@@ -53,13 +48,14 @@ static int post(struct rh_executor *executor, int which)
 	const struct rh_wire_boundary message = message_of(executor, command);
 	int64_t bytes = rh_wire_boundary_bytes(&message);
 	struct rh_link *end = link_of(executor, which);
+	uint64_t tag = rh_wire_tag((enum rh_boundary_kind)command->block, command->step, command->micro_batch);
 	int rc = dispatcher_waits_have_ended(executor, command);
 	if (rc <= 0)
 		return rc;
 	if (!receives(which) && !end->is_virtual)
 		code(executor, command);
-	rc = receives(which) ? rh_link_receive(end, tag_of(command), buffer_of(executor, command), bytes)
-	                     : rh_link_send(end, tag_of(command), buffer_of(executor, command), bytes);
+	rc = receives(which) ? rh_link_receive(end, tag, buffer_of(executor, command), bytes)
+	                     : rh_link_send(end, tag, buffer_of(executor, command), bytes);
 	if (rc)
 		return rc;
 	int at = (link->first + link->posted++) % DISPATCH_MESSAGES;

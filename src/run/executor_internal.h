@@ -111,7 +111,7 @@ int run_end(struct rh_executor *executor, int rc);
 void run_rest(struct rh_executor *executor);
 /* A step's micro-batches go to their places; their results come from there. */
 void run_stage_micros(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count);
-void run_collect_results(struct rh_executor *executor, const struct run_book *book);
+int run_collect_results(struct rh_executor *executor, const struct run_book *book, int64_t step) RH_MUST;
 
 /* issue.c: where bytes of the host's lie. */
 char *run_host_address(const struct rh_executor *executor, struct rh_place place);

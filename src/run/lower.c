@@ -160,8 +160,6 @@ void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count
 
 void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
-	if (to->options->plan->feeds) /* another box has them */
-		count = 0;
 	for (int64_t place = first; place < first + count; place++) {
 		struct rh_command command = lower_plain(RH_COMMAND_OUTPUT, to->caller, step);
 		const struct rh_micro_shape *shape = &to->batch[place].shape;
@@ -248,9 +246,4 @@ void lower_end(struct lowering *to)
 		lower_fold(to, to->call.step);
 	for (int d = 0; d < to->options->devices; d++)
 		to->on[d].gaps = 0;
-}
-
-void lower_forget_weights(struct lowering *to, int block)
-{
-	to->block[block].generation++;
 }

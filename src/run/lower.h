@@ -186,20 +186,12 @@ static inline int lower_is_over(const struct lowering *lowering)
 {
 	return lowering->next_slot == lowering->program.slots;
 }
-static inline void lower_skip_slot(struct lowering *lowering)
-{
-	lowering->next_slot++;
-}
 /* After the last slot, where nothing follows at once: what devices have left goes down. */
 void lower_end(struct lowering *lowering);
 /* The first uploads of a step that is likely to follow. */
 void lower_ahead(struct lowering *lowering);
-/* A block's weights were changed by hand: no device has them. */
-void lower_forget_weights(struct lowering *lowering, int block);
 /* Between steps, of stale updates: all that was updated is published by hand, up to this step's. */
 void lower_flush(struct lowering *lowering, int64_t step);
-/* Stale, no step in flight: the block's newest update is published only after the next call's uploads. */
-void lower_behind(struct lowering *lowering, int block);
 
 /* ---- inside: lower*.c ---- */
 

@@ -4,21 +4,10 @@
  * that: it waits for its own device alone, not for others that have as much to do. */
 #include "run/lower.h"
 
-/* Boundaries that only another box reads have buffers of their own, where the plan gives them any. */
-static enum rh_boundary_pool pool_of(const struct lowering *to, const struct lower_boundary *boundary, int readers)
-{
-	const struct rh_plan *plan = to->options->plan;
-	int is_activation = boundary->kind == RH_BOUNDARY_ACTIVATION;
-	int leaves = is_activation ? rh_plan_gives(plan, boundary->layer) : plan->owes_gradient && !boundary->layer;
-	enum rh_boundary_pool pool = is_activation ? RH_BOUNDARY_TO_ABOVE : RH_BOUNDARY_TO_BELOW;
-	return leaves && readers == 1 && to->boundaries.pool[pool].count ? pool : RH_BOUNDARY_OWN;
-}
-
 static int acquire(struct lowering *to, const struct lower_boundary *boundary)
 {
-	int is_activation = boundary->kind == RH_BOUNDARY_ACTIVATION;
-	int readers = is_activation ? rh_boundary_readers(to->options->plan, to->call.trains, boundary->layer) : 1;
-	struct rh_boundary_want want = {.pool = pool_of(to, boundary, readers), .readers = readers};
+	struct rh_boundary_want want =
+	        rh_boundary_want(&to->boundaries, to->options->plan, to->call.trains, boundary->kind, boundary->layer);
 	if (want.pool == RH_BOUNDARY_OWN) {
 		want.is_latest = to->has_input_buffer;
 		to->has_input_buffer = 0;

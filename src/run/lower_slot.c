@@ -176,48 +176,38 @@ static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 	return bytes ? here(micro, RH_ROOM_CACHE, 0, first, bytes) : lower_nowhere();
 }
 
-/* A command for each run of layers at whose end a later slot's input is made. */
+/* A command for each run of layers at whose end a later slot's input is made; one alone that ends with results. */
 static void forward(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
+	struct lower_device *on = slot->on;
 	const struct rh_executor_options *options = slot->to->options;
-	int lo = slot->slot->lo, hi = slot->slot->hi, trains = slot->to->call.trains;
-	for (int from = lo, l = lo + 1; l <= hi; l++) {
-		int readers = rh_boundary_readers(options->plan, trains, l);
+	int lo = slot->slot->lo, hi = slot->slot->hi, trains = slot->to->call.trains, infers = slot->slot->kind == RH_SLOT_INFER;
+	for (int from = lo, l = infers ? hi : lo + 1; l <= hi; l++) {
+		int readers = infers ? 0 : rh_boundary_readers(options->plan, trains, l);
 		if (!readers && l < hi)
 			continue;
-		int16_t buffer = -1;
-		if (readers)
-			buffer = take(slot, &slot->on->boundary, RH_STREAM_COMPUTE);
 		struct rh_command command = command_of(micro, RH_COMMAND_FORWARD, RH_STREAM_COMPUTE);
 		command.lo = from;
 		command.hi = l;
 		command.at.x = x;
-		command.at.y = buffer;
+		if (readers)
+			command.at.y = take(slot, &on->boundary, RH_STREAM_COMPUTE);
+		if (infers)
+			command.at.result = take(slot, &on->result, RH_STREAM_COMPUTE);
 		command.to = trains ? saved_place(micro) : cache_place(micro, from, l);
 		int64_t made = lower_add(slot->to, &command);
 		if (x >= 0)
-			slot->on->boundary.read[x] = made;
+			on->boundary.read[x] = made;
+		if (infers)
+			send_results(micro, command.at.result, made);
 		if (readers)
-			send(micro, buffer, made, RH_BOUNDARY_ACTIVATION, l);
-		if (rh_plan_gives(options->plan, l))
+			send(micro, command.at.y, made, RH_BOUNDARY_ACTIVATION, l);
+		if (!infers && rh_plan_gives(options->plan, l))
 			give(micro, RH_BOUNDARY_ACTIVATION, l);
-		x = buffer; /* the next run of layers reads it, too */
+		x = command.at.y; /* the next run of layers reads it, too */
 		from = l;
 	}
-}
-
-static void infer_top(struct micro *micro, int16_t x)
-{
-	struct lower_slot *slot = micro->slot;
-	struct rh_command command = command_of(micro, RH_COMMAND_FORWARD, RH_STREAM_COMPUTE);
-	command.at.result = take(slot, &slot->on->result, RH_STREAM_COMPUTE);
-	command.at.x = x;
-	command.to = cache_place(micro, command.lo, command.hi);
-	int64_t made = lower_add(slot->to, &command);
-	if (x >= 0)
-		slot->on->boundary.read[x] = made;
-	send_results(micro, command.at.result, made);
 }
 
 /* Layers from the top down: at once, or, where their gradients become final, one by one. Returns the last command. */
@@ -332,10 +322,8 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	if (reads)
 		x = fetch(&micro, RH_BOUNDARY_ACTIVATION, of->lo);
 	lower_await(to, lower_lane_of(slot, RH_STREAM_COMPUTE), lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
-	if (of->kind == RH_SLOT_FORWARD)
+	if (!rh_slot_makes_gradients(of))
 		forward(&micro, x);
-	else if (of->kind == RH_SLOT_INFER)
-		infer_top(&micro, x);
 	else if (of->kind == RH_SLOT_WEIGHT_GRADIENT)
 		weight_gradients(&micro);
 	else

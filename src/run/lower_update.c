@@ -111,11 +111,6 @@ void lower_uploads_over(struct lowering *to, int block, int64_t step)
 		make_ready(to, block, step - 1);
 }
 
-void lower_behind(struct lowering *to, int block)
-{
-	to->block[block].arrived = 1;
-}
-
 void lower_flush(struct lowering *to, int64_t step)
 {
 	const struct rh_model *model = to->options->model;

@@ -1,5 +1,5 @@
-#include "run/record.h"
-
+/* What an executor has lowered, kept for the checker. */
+#include "run/check.h"
 #include "run/executor_internal.h"
 
 void rh_record_begin(struct rh_executor *executor)

@@ -17,15 +17,18 @@ void run_stage_micros(struct rh_executor *executor, struct run_book *book, const
 	}
 }
 
-void run_collect_results(struct rh_executor *executor, const struct run_book *book)
+int run_collect_results(struct rh_executor *executor, const struct run_book *book, int64_t step)
 {
 	const struct rh_executor_options *options = &executor->options;
-	for (int64_t place = book->first; !options->plan->feeds && place < book->first + book->count;
-	     place++) { /* else another box has them */
+	int64_t count = options->plan->feeds ? 0 : book->count; /* else another box has them */
+	lower_output(&executor->lowering, step, book->first, count);
+	int rc = dispatcher_take(executor, 0);
+	for (int64_t place = book->first; !rc && place < book->first + count; place++) {
 		const struct rh_micro_batch *batch = &executor->lowering.batch[place];
 		int64_t cols = rh_executor_score_cols(options, executor->trains, &batch->shape);
 		rh_result_unpack(options->model, batch, cols, run_piece(executor->room, RH_ROOM_HOST_RESULT, place));
 	}
+	return rc;
 }
 
 void run_add_use(struct rh_executor *executor, const struct rh_command *command)
@@ -134,11 +137,6 @@ static int note_end(struct rh_executor *executor, int d, int place)
 	return 0;
 }
 
-static int64_t next_position(const struct rh_executor *executor)
-{
-	return executor->lowering.ring.end;
-}
-
 /* The device's latest slot is over when its last computation is. */
 static void note_slot(struct rh_executor *executor, int d)
 {
@@ -155,10 +153,10 @@ int run_lower_slot(struct rh_executor *executor, int place)
 	int d = lowering->program.slot[number].device;
 	int rc = executor->is_stretch ? run_stretch_reach(executor, lowering->program.slot[number].step) : 0;
 	if (rc == RUN_STEP_NONE)
-		lower_skip_slot(lowering); /* the order of the others holds without it */
+		lowering->next_slot++; /* passed over: the order of the others holds without it */
 	if (rc)
 		return rc == RUN_STEP_NONE ? 0 : rc;
-	executor->dispatcher.device[d].lowered = next_position(executor);
+	executor->dispatcher.device[d].lowered = lowering->ring.end;
 	lower_next_slot(lowering);
 	rc = dispatcher_take(executor, place);
 	if (!rc)
@@ -186,10 +184,11 @@ static int is_on_its_way(const struct rh_executor *executor, int b)
 static void forget_changed(struct rh_executor *executor)
 {
 	for (int b = 0; b < executor->options.model->blocks; b++) {
+		struct lower_block *block = &executor->lowering.block[b];
 		if (executor->trains && rh_store_is_behind(executor->options.store, b))
-			lower_behind(&executor->lowering, b);
+			block->arrived = 1; /* its newest update is published only after the call's uploads */
 		if (executor->version[b] != rh_store_version(executor->options.store, b) && !is_on_its_way(executor, b))
-			lower_forget_weights(&executor->lowering, b);
+			block->generation++; /* no device has it */
 	}
 }
 
@@ -279,7 +278,7 @@ int run_end(struct rh_executor *executor, int rc)
 	enum rest ends = EVERYTHING;
 	if (!rc)
 		rc = issue_rest(executor);
-	int64_t end = next_position(executor);
+	int64_t end = executor->lowering.ring.end;
 	if (!rc)
 		rc = dispatcher_settle(executor);
 	if (!rc && goes_on(executor)) {
@@ -367,21 +366,17 @@ int rh_executor_finish(struct rh_executor *executor)
 {
 	RH_ASSERT(executor->finished < executor->begun);
 	int64_t place = executor->finished % executor->flights;
-	const struct run_book *book = &executor->book[place];
 	int latest = executor->begun - executor->finished == 1;
 	executor->dispatcher.is_ending = latest;
 	int rc = dispatcher_run(executor, latest ? DISPATCH_ALL : DISPATCH_STEP, (int)place);
 	if (!rc)
 		rc = latest ? run_end(executor, 0) : await_slots(executor, place);
 	executor->dispatcher.is_ending = 0;
-	if (!rc) {
-		lower_output(&executor->lowering, executor->flight[place].step, book->first, book->count);
-		rc = dispatcher_take(executor, (int)place);
-	}
+	if (!rc)
+		rc = run_collect_results(executor, &executor->book[place], executor->flight[place].step);
 	if (rc)
 		return rh_executor_abandon(executor, rc);
 	sum_times(executor, place);
-	run_collect_results(executor, book);
 	executor->finished++;
 	return 0;
 }
@@ -403,11 +398,5 @@ int rh_executor_infer(struct rh_executor *executor, const struct rh_micro_batch 
 	executor->first = 0;
 	executor->book[0].loss_scale = 0;
 	int rc = run_end(executor, issue(executor, batch, count));
-	if (rc)
-		return rc;
-	lower_output(&executor->lowering, executor->lowering.call.step, 0, count);
-	rc = dispatcher_take(executor, 0);
-	if (!rc)
-		run_collect_results(executor, &executor->book[0]);
-	return rc;
+	return rc ? rc : run_collect_results(executor, &executor->book[0], executor->lowering.call.step);
 }

@@ -24,12 +24,8 @@ static int end_step(struct rh_executor *executor)
 	struct run_stretch *stretch = &executor->stretch;
 	const struct run_book *book = book_of(executor, stretch->ended);
 	int64_t step = stretch->is->first_step + stretch->ended++;
-	lower_output(&executor->lowering, step, book->first, book->count);
-	int rc = dispatcher_take(executor, 0);
-	if (rc)
-		return rc;
-	run_collect_results(executor, book);
-	return stretch->is->end(stretch->is->context, step, &executor->lowering.versions.drift[book->first]);
+	int rc = run_collect_results(executor, book, step);
+	return rc ? rc : stretch->is->end(stretch->is->context, step, &executor->lowering.versions.drift[book->first]);
 }
 
 static int begin_step(struct rh_executor *executor)

@@ -24,6 +24,16 @@ static int *place_of(const struct rh_boundaries *boundaries, enum rh_boundary_ki
 	return &boundaries->where[kind][layer * boundaries->micro_batches + micro_batch];
 }
 
+struct rh_boundary_want rh_boundary_want(const struct rh_boundaries *boundaries, const struct rh_plan *plan, int trains,
+                                         enum rh_boundary_kind kind, int layer)
+{
+	int is_activation = kind == RH_BOUNDARY_ACTIVATION, readers = is_activation ? rh_boundary_readers(plan, trains, layer) : 1;
+	int leaves = is_activation ? rh_plan_gives(plan, layer) : plan->owes_gradient && !layer;
+	enum rh_boundary_pool pool = is_activation ? RH_BOUNDARY_TO_ABOVE : RH_BOUNDARY_TO_BELOW;
+	int has_own = leaves && readers == 1 && boundaries->pool[pool].count;
+	return (struct rh_boundary_want){.pool = has_own ? pool : RH_BOUNDARY_OWN, .readers = readers};
+}
+
 int rh_boundary_acquire(struct rh_boundaries *boundaries, struct rh_boundary_want want, enum rh_boundary_kind kind, int layer,
                         int64_t micro_batch)
 {

@@ -61,6 +61,9 @@ struct rh_boundary_want {
 	enum rh_boundary_pool pool;
 	int is_latest, readers;
 };
+/* Boundaries that only another box reads have buffers of their own, where there are any. */
+struct rh_boundary_want rh_boundary_want(const struct rh_boundaries *boundaries, const struct rh_plan *plan, int trains,
+                                         enum rh_boundary_kind kind, int layer);
 int rh_boundary_acquire(struct rh_boundaries *boundaries, struct rh_boundary_want want, enum rh_boundary_kind kind, int layer,
                         int64_t micro_batch);
 /* Where a boundary is that has been acquired. */

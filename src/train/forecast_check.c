@@ -2,7 +2,7 @@
 
 #include "core/alloc.h"
 #include "run/check.h"
-#include "run/record.h"
+#include "run/executor.h"
 
 #include <stdio.h>
 

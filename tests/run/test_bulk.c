@@ -1,7 +1,7 @@
 /* What the executor really asks of its devices: weights and gradients in pieces, in the windows that the activations of the slot beside
  * them leave, no window with much more than its share. */
 #include "offload/transfer.h"
-#include "run/record.h"
+#include "run/executor.h"
 #include "train/rig.h"
 
 #include <stdlib.h>
