@@ -137,34 +137,32 @@ RH_DEVICE uint32_t join(uint32_t bits, uint32_t *words)
 	return all;
 }
 
-/* Of EMBED_TOKENS tokens from `first` on: bit k, whether a token before k has its id; bit EMBED_TOKENS + k, whether one behind it has. A
- * thread compares each id it reads with all of them, and has EMBED_BATCH reads under way. */
-RH_DEVICE uint32_t embedding_repeats(const struct rows_args &a, int64_t first, const int32_t (&id)[EMBED_TOKENS], uint32_t *words)
+/* Of the block's tokens, number k at first + k * apart: bit k, whether a token before it has its id; bit EMBED_TOKENS + k, whether one
+ * behind it has. A thread compares each id it reads with all of them, and has EMBED_BATCH reads under way. */
+RH_DEVICE uint32_t embedding_repeats(const struct rows_args &a, int first, int apart, const int32_t (&id)[EMBED_TOKENS], uint32_t *words)
 {
+	constexpr uint32_t all = (1u << EMBED_TOKENS) - 1;
+	int rows = (int)a.rows;
 	uint32_t bits = 0;
-	for (int64_t base = threadIdx.x; base < a.rows; base += EMBED_THREADS * EMBED_BATCH) {
+	for (int base = (int)threadIdx.x; base < rows; base += EMBED_THREADS * EMBED_BATCH) {
 		int32_t other[EMBED_BATCH];
 		RH_UNROLL
 		for (int j = 0; j < EMBED_BATCH; j++) {
-			int64_t token = base + j * EMBED_THREADS;
-			int inside = token >= first && token < first + EMBED_TOKENS;
-			other[j] = token < a.rows && !inside ? a.index[token * a.index_stride] : -1;
+			int token = base + j * EMBED_THREADS;
+			other[j] = token < rows ? a.index[token * a.index_stride] : -1;
 		}
 		RH_UNROLL
 		for (int j = 0; j < EMBED_BATCH; j++) {
-			uint32_t same = 0;
+			int beyond = base + j * EMBED_THREADS - first,
+			    last = beyond < 0 ? -1 : beyond / apart; /* of the block's up to it */
+			uint32_t same = 0, later = all << (last + 1) & all;
 			RH_UNROLL
 			for (int k = 0; k < EMBED_TOKENS; k++)
 				same |= (uint32_t)(other[j] == id[k]) << k;
-			bits |= same << (base + j * EMBED_THREADS < first ? 0 : (int)EMBED_TOKENS);
+			if (last >= 0 && last * apart == beyond) /* itself */
+				same &= ~(1u << last);
+			bits |= (same & later) | (same & ~later) << EMBED_TOKENS;
 		}
-	}
-	RH_UNROLL
-	for (int k = 0; k < EMBED_TOKENS; k++) { /* among themselves */
-		RH_UNROLL
-		for (int j = 0; j < k; j++)
-			if (id[j] == id[k])
-				bits |= 1u << k | 1u << (EMBED_TOKENS + j);
 	}
 	return join(bits, words);
 }
@@ -204,20 +202,23 @@ template <typename T> RH_DEVICE void embedding_add(const struct rows_args &a, in
 }
 
 /* y (V,c) F32 += x (T,c): a block does EMBED_TOKENS tokens' ids and EMBED_CHUNKS times 256 chunks of their rows. Of tokens of one id the
- * first one's block adds all, in order, 256 tokens looked at at a time; ids that come once are spared that. */
+ * first one's block adds all, in order, 256 tokens looked at at a time; ids that come once are spared that. A block's tokens lie far apart:
+ * the first ones of all frequent ids lie together, and one block would have all of the work. */
 template <typename T> RH_KERNEL(EMBED_THREADS, 4) embedding_gradient(struct rows_args a)
 {
 	RH_SHARED(uint32_t, found, EMBED_WARPS);
-	int64_t first = (int64_t)blockIdx.x * EMBED_TOKENS;
+	int first = (int)blockIdx.x, apart = (int)gridDim.x, rows = (int)a.rows;
 	int32_t id[EMBED_TOKENS];
 	RH_UNROLL
 	for (int k = 0; k < EMBED_TOKENS; k++)
-		id[k] = first + k < a.rows ? a.index[(first + k) * a.index_stride] : -1;
-	uint32_t repeats = embedding_repeats(a, first, id, found);
+		id[k] = first + k * apart < rows ? a.index[(first + k * apart) * a.index_stride] : -1;
+	uint32_t repeats = embedding_repeats(a, first, apart, id, found);
 	RH_UNROLL
-	for (int k = 0; k < EMBED_TOKENS; k++)
-		if (first + k < a.rows && !(repeats >> k & 1))
-			embedding_add<T>(a, first + k, id[k], repeats >> (EMBED_TOKENS + k) & 1 ? a.rows : first + k + 1, found);
+	for (int k = 0; k < EMBED_TOKENS; k++) {
+		int token = first + k * apart;
+		if (token < rows && !(repeats >> k & 1))
+			embedding_add<T>(a, token, id[k], repeats >> (EMBED_TOKENS + k) & 1 ? rows : token + 1, found);
+	}
 }
 
 static struct rows_args rows_of(const struct rh_view *x, const struct rh_view *index, const struct rh_view *y)
