@@ -162,14 +162,28 @@ static int copy_prompting(const struct rh_merge *wanted)
 	return rc;
 }
 
+/* Of the merged model: *text (free). A GGUF's metadata does not make one for every family. */
+static int make_config(const struct merger *merger, char **text)
+{
+	json_t *config = NULL;
+	int rc = rh_model_config_write(&merger->source->config, merger->wanted->dtype == RH_F32 ? "float32" : "bfloat16", &config);
+	if (!rc && merger->wanted->dtype == RH_F16)
+		json_object_set_new(config, json_object_get(config, "dtype") ? "dtype" : "torch_dtype", json_string("float16"));
+	if (!rc && !(*text = json_dumps(config, JSON_INDENT(2))))
+		rc = -ENOMEM;
+	json_decref(config);
+	return rc;
+}
+
 static int write_dir(struct merger *merger)
 {
 	const struct source_entries *entries = &merger->target;
 	size_t others = (size_t)rh_source_others(merger->source);
 	struct rh_safetensors_entry *list = rh_alloc(entries->count + others, sizeof *list);
 	char *path = rh_path_join(merger->wanted->dir, "config.json"), *text = NULL;
-	json_t *config = NULL;
-	int rc = list && path ? rh_dir_make(merger->wanted->dir) : -ENOMEM;
+	int rc = list && path ? make_config(merger, &text) : -ENOMEM; /* first: a refusal leaves nothing behind */
+	if (!rc)
+		rc = rh_dir_make(merger->wanted->dir);
 	for (size_t i = 0; !rc && i < entries->count; i++) {
 		const struct source_tensor *tensor = &entries->entry[i].tensor;
 		const char *name = rh_source_file_name(merger->source, entries->entry[i].name);
@@ -191,11 +205,7 @@ static int write_dir(struct merger *merger)
 		merger->dir = NULL;
 	}
 	if (!rc)
-		rc = rh_model_config_write(&merger->source->config, merger->wanted->dtype == RH_F32 ? "float32" : "bfloat16", &config);
-	if (!rc && merger->wanted->dtype == RH_F16)
-		json_object_set_new(config, json_object_get(config, "dtype") ? "dtype" : "torch_dtype", json_string("float16"));
-	if (!rc)
-		rc = (text = json_dumps(config, JSON_INDENT(2))) ? rh_file_write_whole(path, text, strlen(text)) : -ENOMEM;
+		rc = rh_file_write_whole(path, text, strlen(text));
 	if (!rc)
 		rc = rh_source_copy_tokenizer(merger->wanted->model, merger->wanted->dir);
 	if (!rc && merger->chat)
@@ -203,7 +213,6 @@ static int write_dir(struct merger *merger)
 	if (!rc)
 		rc = copy_prompting(merger->wanted);
 	free(text);
-	json_decref(config);
 	rh_free(list);
 	rh_free(path);
 	return rc;

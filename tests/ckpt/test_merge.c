@@ -233,6 +233,12 @@ static void test_merge_refuses_what_does_not_fit(void **state)
 	                .model = MODELS "gguf-qwen2/model.gguf", .adapter = MODELS "llama2/adapter", .gguf = path, .dtype = RH_F16},
 	        MODELS "llama2/adapter: ");
 	assert_false(rh_file_exists(path)); /* nothing appears */
+	expect_refusal((struct rh_merge){.model = MODELS "gguf-mistral3/model.gguf",
+	                                 .adapter = MODELS "gguf-mistral3/adapter",
+	                                 .dir = path,
+	                                 .dtype = RH_F16},
+	               "a config.json for MistralForCausalLM is not made of a GGUF file's metadata");
+	assert_false(rh_dir_exists(path));
 	int64_t tensors;
 	assert_int_equal(
 	        rh_adapter_gguf_write(&(struct rh_adapter_gguf){MODELS "gguf-qwen2/model.gguf", MODELS "llama2/adapter", path, RH_F32},
