@@ -1,7 +1,5 @@
 #include "run/check_internal.h"
 
-#include "core/alloc.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,12 +9,12 @@ int rh_check_create(const struct rh_check_options *options, struct rh_check **ou
 	struct rh_check *check = rh_alloc(1, sizeof *check);
 	if (!check)
 		return -ENOMEM;
-	size_t blocks = (size_t)options->model->blocks;
+	int blocks = options->model->blocks;
 	check->options = *options;
-	check->options.room[RH_ROOM_NONE] = (struct rh_room_size){1 + 2 * (int)blocks, 1}; /* the optimizer's own */
-	check->master = rh_alloc(blocks, sizeof *check->master);
-	check->offset = rh_alloc(2 * blocks, sizeof *check->offset);
-	int rc = check->master && check->offset ? check_memory_create(check) : -ENOMEM;
+	check->options.room[RH_ROOM_NONE] = (struct rh_room_size){1 + 2 * blocks, 1}; /* the optimizer's own */
+	check->master = rh_region_take(&check->memory, blocks, sizeof *check->master);
+	check->offset = rh_region_take(&check->memory, 2 * blocks, sizeof *check->offset);
+	int rc = check_memory_create(check);
 	if (rc)
 		rh_check_destroy(check);
 	else
@@ -28,9 +26,11 @@ void rh_check_destroy(struct rh_check *check)
 {
 	if (!check)
 		return;
-	check_memory_destroy(check);
-	rh_free(check->master);
-	rh_free(check->offset);
+	for (int i = 0; check->piece && i < check->pieces; i++) {
+		rh_free(check->piece[i].interval);
+		rh_free(check->piece[i].access);
+	}
+	rh_region_free(&check->memory);
 	rh_free(check->call);
 	rh_free(check);
 }

@@ -2,6 +2,7 @@
 #ifndef RH_RUN_CHECK_INTERNAL_H
 #define RH_RUN_CHECK_INTERNAL_H
 
+#include "core/alloc.h"
 #include "run/check.h"
 
 /* What bytes stand for. `base` is the offset in the room at which its first byte lies, or would: so pieces of one thing that lie where they
@@ -63,6 +64,7 @@ struct check_call {
 
 struct rh_check {
 	struct rh_check_options options;
+	struct rh_region memory;
 	struct check_piece *piece;
 	int pieces, first_piece[RH_ROOMS]; /* a device's pieces of a room, and the next device's, follow one another */
 	int64_t *master;                   /* updates of each block's master */
@@ -91,7 +93,6 @@ static inline int check_failed(const struct rh_check *check)
 
 /* check_memory.c */
 int check_memory_create(struct rh_check *check) RH_MUST;
-void check_memory_destroy(struct rh_check *check);
 /* Where a place is; a place that is not within the plan is a fault, and piece NULL. */
 struct check_range check_resolve(struct rh_check *check, const struct rh_place *place);
 /* The command reads or writes these bytes: whatever is at odds with it comes before it. */

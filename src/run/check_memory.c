@@ -1,8 +1,6 @@
 /* What each byte of each room holds, and which commands touched it. */
 #include "run/check_internal.h"
 
-#include "core/alloc.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -57,9 +55,9 @@ int check_memory_create(struct rh_check *check)
 		check->first_piece[r] = check->pieces;
 		check->pieces += options->room[r].count * (is_of_device((enum rh_room)r) ? options->devices : 1);
 	}
-	check->piece = rh_alloc((size_t)check->pieces + 1, sizeof *check->piece);
-	if (!check->piece)
-		return -ENOMEM;
+	check->piece = rh_region_take(&check->memory, check->pieces, sizeof *check->piece);
+	if (check->memory.rc)
+		return check->memory.rc;
 	for (int r = 0; r < RH_ROOMS; r++) {
 		int count = options->room[r].count * (is_of_device((enum rh_room)r) ? options->devices : 1);
 		for (int i = 0; i < count; i++)
@@ -67,15 +65,6 @@ int check_memory_create(struct rh_check *check)
 			        is_of_blocks((enum rh_room)r) ? block_bytes(options->model, (enum rh_room)r, i) : options->room[r].bytes;
 	}
 	return fill_weights(check);
-}
-
-void check_memory_destroy(struct rh_check *check)
-{
-	for (int i = 0; check->piece && i < check->pieces; i++) {
-		rh_free(check->piece[i].interval);
-		rh_free(check->piece[i].access);
-	}
-	rh_free(check->piece);
 }
 
 /* The gradient lies in a sum (offload/store.c): of fp32, where there is one; of fewer bits, in the running sum of a block of one use. */

@@ -211,9 +211,6 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 	return rc;
 }
 
-/* ITS_WORK: of a training step, without faults: weights may go on up that the next one wants. */
-enum rest { EVERYTHING, ITS_WORK };
-
 /* Its slots are over, and its results are here. */
 static int await_device(struct rh_executor *executor, int d, int64_t place)
 {
@@ -225,24 +222,20 @@ static int await_device(struct rh_executor *executor, int d, int64_t place)
 }
 
 /* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and nothing
- * is on its way to or from a drive. The first fault comes back, with its line. */
-static int come_to_rest(struct rh_executor *executor, enum rest rest, int rc)
+ * is on its way to or from a drive. Without a fault weights may go on up that the next step wants, where it goes on. The first fault comes
+ * back, with its line. */
+static int come_to_rest(struct rh_executor *executor, int rc)
 {
 	const struct rh_executor_options *options = &executor->options;
 	struct rh_fault fault = {0};
 	rh_fault_keep(&fault, rc);
-	for (int d = -1; d <= options->devices; d++) {
-		rc = 0;
-		if (d == options->devices)
-			rc = dispatcher_rest_drives(executor);
-		else if (d >= 0 && rest == ITS_WORK && !rh_fault_code(&fault))
-			rc = await_device(executor, d, executor->first);
-		else if (d >= 0)
-			rc = options->device[d]->ops->synchronize(options->device[d]);
-		else if (executor->copies.staging)
-			rc = rh_host_copies_finish(&executor->copies);
+	rh_fault_keep(&fault, rh_host_copies_finish(&executor->copies));
+	for (int d = 0; d < options->devices; d++) {
+		int is_whole = executor->goes_on && !rh_fault_code(&fault);
+		rc = is_whole ? await_device(executor, d, executor->first) : options->device[d]->ops->synchronize(options->device[d]);
 		rh_fault_keep(&fault, rc);
 	}
+	rh_fault_keep(&fault, dispatcher_rest_drives(executor));
 	rh_store_throttle(options->store, 0);
 	return rh_fault_get(&fault);
 }
@@ -275,18 +268,15 @@ static int issue_ahead(struct rh_executor *executor)
 
 int run_end(struct rh_executor *executor, int rc)
 {
-	enum rest ends = EVERYTHING;
 	if (!rc)
 		rc = issue_rest(executor);
 	int64_t end = executor->lowering.ring.end;
 	if (!rc)
 		rc = dispatcher_settle(executor);
-	if (!rc && goes_on(executor)) {
-		ends = ITS_WORK;
+	executor->goes_on = !rc && goes_on(executor);
+	if (executor->goes_on)
 		rc = issue_ahead(executor);
-	}
-	executor->goes_on = ends == ITS_WORK;
-	rc = come_to_rest(executor, ends, rc);
+	rc = come_to_rest(executor, rc);
 	run_spans_settle(executor);
 	if (!rc)
 		dispatcher_rest(executor, end);
@@ -295,13 +285,10 @@ int run_end(struct rh_executor *executor, int rc)
 
 void run_rest(struct rh_executor *executor)
 {
-	const struct rh_executor_options *options = &executor->options;
-	int failed = executor->goes_on && rh_host_copies_finish(&executor->copies);
-	for (int d = 0; executor->goes_on && d < options->devices; d++)
-		failed |= options->device[d]->ops->synchronize(options->device[d]) != 0;
-	if (failed)
-		rh_error_clear(); /* nobody waits for them */
+	int went_on = executor->goes_on;
 	executor->goes_on = 0;
+	if (went_on && come_to_rest(executor, 0))
+		rh_error_clear(); /* nobody waits for them */
 }
 
 /* Of a step that another has begun after: its slots are over, and its results are here. */
@@ -383,9 +370,9 @@ int rh_executor_finish(struct rh_executor *executor)
 
 int rh_executor_abandon(struct rh_executor *executor, int rc)
 {
-	if (executor->begun > executor->finished)
-		rc = come_to_rest(executor, EVERYTHING, rc);
 	executor->goes_on = 0;
+	if (executor->begun > executor->finished)
+		rc = come_to_rest(executor, rc);
 	dispatcher_drop(executor);
 	executor->finished = executor->begun;
 	return rc;
