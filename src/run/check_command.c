@@ -23,11 +23,6 @@ static int ends_model(const struct rh_check *check)
 	return check->command->hi == model_of(check)->layers && !check->options.plan->feeds;
 }
 
-static int device_of(const struct rh_check *check)
-{
-	return check->on->lane[check->command->lane].owner;
-}
-
 static struct check_content of_micro_batch(const struct rh_check *check, enum check_what what, int which)
 {
 	const struct rh_command *command = check->command;
@@ -36,7 +31,8 @@ static struct check_content of_micro_batch(const struct rh_check *check, enum ch
 
 static struct check_range resolve(struct rh_check *check, enum rh_room room, int number, int64_t first, int64_t bytes)
 {
-	struct rh_place place = {.room = room, .device = rh_int16(device_of(check)), .number = number, .first = first, .bytes = bytes};
+	int device = check->on->lane[check->command->lane].owner;
+	struct rh_place place = {.room = room, .device = rh_int16(device), .number = number, .first = first, .bytes = bytes};
 	return check_resolve(check, &place);
 }
 

@@ -1,7 +1,5 @@
 #include "run/executor_internal.h"
 
-#include "core/minmax.h"
-
 #include <string.h>
 
 enum { BURST = 16, SERVE_EACH = 64 };

@@ -14,8 +14,7 @@
 enum {
 	DISPATCH_SLOTS_ALONE = 16, /* of a device that are lowered and not over, at most */
 	DISPATCH_SLOTS = 64,       /* the same of one of several boxes, which receives ahead of time */
-	DISPATCH_LAUNCHES =
-	        640 /* that a device may have ahead of it: a stream of a GPU takes about a thousand commands, then the call waits */
+	DISPATCH_LAUNCHES = 640    /* of a device ahead of it: a stream of a GPU takes about a thousand, then the call waits */
 };
 
 /* Places of steps in flight are 0 and 1 (RUN_FLIGHT). AHEAD: of a step that has not begun. */

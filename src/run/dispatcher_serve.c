@@ -14,8 +14,8 @@ static int has_settled(struct rh_executor *executor, const struct rh_command *co
 static void arrives_staged(void *context, int which)
 {
 	struct rh_executor *executor = context;
-	int blocks = executor->options.model->blocks, block = which % blocks;
-	rh_updater_arrives(executor->options.updater, block, executor->on[which / blocks].downloaded[block]);
+	int block = which / executor->options.devices;
+	rh_updater_arrives(executor->options.updater, block, executor->downloaded[which]);
 	atomic_store_explicit(&executor->arriving[block], 0, memory_order_release);
 }
 
@@ -32,7 +32,7 @@ static int tell_arrived(struct rh_executor *executor, const struct rh_command *c
 		return rc;
 	}
 	if (!rh_host_is_staged(&executor->copies, rh_store_gradient(options->store, b), bytes)) {
-		rh_updater_arrives(options->updater, b, executor->on[device].downloaded[b]);
+		rh_updater_arrives(options->updater, b, executor->downloaded[b * options->devices + device]);
 		return 1;
 	}
 	int rc = may_wait ? rh_host_copies_finish(&executor->copies) : 0;
@@ -42,16 +42,24 @@ static int tell_arrived(struct rh_executor *executor, const struct rh_command *c
 int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block)
 {
 	atomic_store_explicit(&executor->arriving[block], 1, memory_order_relaxed);
-	return rh_staging_then(executor->copies.staging, arrives_staged, executor, device * executor->options.model->blocks + block);
+	return rh_staging_then(executor->copies.staging, arrives_staged, executor, block * executor->options.devices + device);
 }
 
 /* The host's addition, once the device has sent what is added. */
 static int add_use(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
+	struct rh_updater *updater = executor->options.updater;
+	int64_t each = rh_dtype_bytes(executor->options.model->dtype, 1);
 	int rc = has_settled(executor, command, may_wait);
-	if (rc > 0)
-		run_add_use(executor, command);
-	return rc;
+	if (rc <= 0)
+		return rc;
+	if (updater)
+		rh_updater_pause(updater);
+	rh_store_add_use(executor->options.store, command->block, command->to.first / each, command->to.bytes / each,
+	                 (const float *)(void *)run_host_address(executor, command->from));
+	if (updater)
+		rh_updater_resume(updater);
+	return 1;
 }
 
 /* A step that computes no more does not tell of its update's fault: the next one does, or the norm. */

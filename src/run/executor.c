@@ -2,50 +2,16 @@
 
 #include "core/alloc.h"
 #include "core/hooks.h"
-#include "core/log.h"
 #include "core/minmax.h"
 #include "partition/rounds.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
 	BULK_WAITS = 3,   /* of each slot: for its weights, its sums, and what still leaves */
 	HOST_WAITS = 2,   /* of each block: the host's, for its update */
 	EVENT_BYTES = 112 /* a CPU device's event, and a pointer to it */
 };
-
-static struct rh_dispatch dispatch_of(const struct rh_executor_options *options)
-{
-	return (struct rh_dispatch){
-	        .model = options->model,
-	        .plan = options->plan,
-	        .schedule = options->schedule,
-	        .devices = options->devices,
-	        .train_micro_batches = options->train_micro_batches,
-	        .train_round = options->train_round,
-	        .infer_round = rh_boundary_infer_round(options->infer_round, options->spills_boundaries, options->spare_boundaries),
-	        .admission_limit = options->admission_limit,
-	        .boxes = options->boxes};
-}
-
-static int boundary_needs(const struct rh_executor_options *options, struct rh_boundary_needs *out)
-{
-	const struct rh_boundary_run run = {.dispatch = dispatch_of(options),
-	                                    .infer_micro_batches = options->infer_micro_batches,
-	                                    .spare = options->spare_boundaries,
-	                                    .spills = options->spills_boundaries,
-	                                    .record_bytes = rh_space_round(options->space, options->plan->boundary_bytes)};
-	return rh_boundary_needs(&run, out);
-}
-
-/* Steps whose micro-batches have places at once; 1 where steps are flushed. */
-static int64_t steps_held(const struct rh_executor_options *options)
-{
-	const struct rh_dispatch dispatch = dispatch_of(options);
-	return rh_dispatch_is_local(&dispatch) ? rh_boundary_steps_held(&dispatch) : run_flights(options);
-}
 
 /* Elements of the embedding's sum that are brought down at once; 0 where it has a place in the store, or there is none. */
 static int64_t fold_elements(const struct rh_executor_options *options)
@@ -56,16 +22,10 @@ static int64_t fold_elements(const struct rh_executor_options *options)
 	return rh_min(table->elements, LOWER_FOLD_ELEMENTS);
 }
 
-static int64_t staged_micro_batches(const struct rh_executor_options *options)
+static int64_t micro_memory_bytes(const struct rh_executor_options *options, const struct lower_limits *limits)
 {
-	return rh_max(options->train_micro_batches * steps_held(options), options->infer_micro_batches);
-}
-
-static int64_t micro_memory_bytes(const struct rh_executor_options *options)
-{
-	return 2 * rh_align_up(fold_elements(options) * 4, RH_ALIGN) +
-	       rh_bytes_times(rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN),
-	                      staged_micro_batches(options));
+	int64_t staged = rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN);
+	return 2 * rh_align_up(fold_elements(options) * 4, RH_ALIGN) + rh_bytes_times(staged, limits->micro_batches);
 }
 
 /* Pages of weights on NVMe are sent as they are. */
@@ -78,10 +38,35 @@ static struct rh_transfer_limits piece_limits(const struct rh_executor_options *
 	return bytes > 0 ? (struct rh_transfer_limits){bytes, bytes} : (struct rh_transfer_limits){RH_TRANSFER_LEAST, RH_TRANSFER_MOST};
 }
 
-/* The most micro-batches of one slot. */
-static int64_t gaps_most(const struct rh_executor_options *options)
+/* What the options come to. */
+static int find_limits(const struct rh_executor_options *options, struct lower_limits *out)
 {
-	return rh_max(rh_max(options->train_micro_batches, options->infer_micro_batches), 1);
+	const struct rh_plan *plan = options->plan;
+	int64_t train = options->train_micro_batches, infer = options->infer_micro_batches, spare = options->spare_boundaries;
+	*out = (struct lower_limits){.dispatch = {.model = options->model,
+	                                          .plan = plan,
+	                                          .schedule = options->schedule,
+	                                          .devices = options->devices,
+	                                          .train_micro_batches = train,
+	                                          .train_round = options->train_round,
+	                                          .admission_limit = options->admission_limit,
+	                                          .boxes = options->boxes},
+	                             .gaps = rh_max(rh_max(train, infer), 1),
+	                             .pieces = piece_limits(options)};
+	out->dispatch.infer_round = rh_boundary_infer_round(options->infer_round, options->spills_boundaries, spare);
+	out->steps_held = rh_dispatch_is_local(&out->dispatch) ? rh_boundary_steps_held(&out->dispatch) : run_flights(options);
+	out->micro_batches = rh_max(train * out->steps_held, infer);
+	/* one upload or download takes the room for weights at most */
+	out->most_pieces = rh_transfer_pieces_most(out->pieces, rh_max(plan->weight_bytes, plan->rounded_bytes), 2 * options->model->blocks,
+	                                           (int)out->gaps);
+	const struct rh_boundary_run run = {
+	        .dispatch = out->dispatch,
+	        .infer_micro_batches = infer,
+	        .spare = spare,
+	        .spills = options->spills_boundaries,
+	        .record_bytes = rh_space_round(options->space, plan->boundary_bytes),
+	};
+	return rh_boundary_needs(&run, &out->boundaries);
 }
 
 /* What devices' compute streams wait for in the steps in flight, at most. Of one micro-batch of a slot: for its integers; forward for a
@@ -124,13 +109,13 @@ static int64_t slot_commands(const struct rh_executor_options *options, int64_t 
 
 /* Of commands in flight, at most. A device has dispatch_slots slots, or as many as make its launches and a few more. A command that is not
  * over keeps its chunk, and with it others that are: twice as many. */
-static int64_t lane_bytes(const struct rh_executor_options *options)
+static int64_t lane_bytes(const struct rh_executor_options *options, int64_t infer_round)
 {
 	enum { AHEAD = 3, LEAST_LAUNCHES = 12, WAITS = 4 };
 	int64_t train = options->train_micro_batches, infer = options->infer_micro_batches;
 	if (rh_schedule_is_roundpipe(options->schedule))
 		train = rh_min(train, options->train_round);
-	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, dispatch_of(options).infer_round)), 1);
+	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, infer_round)), 1);
 	int64_t commands = rh_max(dispatch_slots(options) * slot_commands(options, 1),
 	                          (AHEAD + DISPATCH_LAUNCHES / (LEAST_LAUNCHES * long_slot)) * slot_commands(options, long_slot));
 	int64_t chunks = 2 * options->devices * (commands / RING_CHUNK + 1) + options->model->blocks;
@@ -138,58 +123,43 @@ static int64_t lane_bytes(const struct rh_executor_options *options)
 }
 
 /* What is allocated and grows with stages, micro-batches or devices. Arrays that grow take half more than they need. */
-static int64_t heap_bytes(const struct rh_executor_options *options)
+static int64_t heap_bytes(const struct rh_executor_options *options, const struct lower_limits *limits)
 {
 	enum { DEVICE_EVENTS = RH_STREAMS * RH_MARKS };
-	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = gaps_most(options);
+	int64_t layers = options->model->layers, blocks = options->model->blocks;
 	int64_t events = 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
-	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
-	        boundaries = 2 * (layers + 1) * staged_micro_batches(options);
+	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2, boundaries = 2 * (layers + 1) * limits->micro_batches;
 	return all_waits(options) * ((int64_t)sizeof(struct rh_stall) + 2 * EVENT_BYTES) +
-	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * micro_batches * 8) +
-	       lane_bytes(options) + lanes * 128 + boundaries * 8;
+	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * limits->gaps * 8) +
+	       lane_bytes(options, limits->dispatch.infer_round) + lanes * 128 + boundaries * 8;
 }
 
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)
 {
-	struct rh_boundary_needs needs;
-	int64_t staging = options->registers ? rh_host_round(rh_staging_bytes(piece_limits(options).most)) : 0;
-	int rc = boundary_needs(options, &needs);
+	struct lower_limits limits;
+	const struct rh_boundary_needs *needs = &limits.boundaries;
+	int rc = find_limits(options, &limits);
 	if (rc)
 		return rc;
-	*out = (struct rh_executor_bytes){.heap = heap_bytes(options),
-	                                  .host = rh_host_round(rh_bytes_times(needs.bytes_each, needs.count)) +
-	                                          rh_host_round(micro_memory_bytes(options)) +
+	int64_t staging = options->registers ? rh_host_round(rh_staging_bytes(limits.pieces.most)) : 0;
+	*out = (struct rh_executor_bytes){.heap = heap_bytes(options, &limits),
+	                                  .host = rh_host_round(rh_bytes_times(needs->bytes_each, needs->count)) +
+	                                          rh_host_round(micro_memory_bytes(options, &limits)) +
 	                                          rh_host_round(LOWER_FRAMES * options->page_bytes) + staging,
-	                                  .nvme = rh_bytes_times(needs.bytes_each, needs.records),
-	                                  .nvme_step = rh_bytes_times(needs.bytes_each, needs.step_writes)};
+	                                  .nvme = rh_bytes_times(needs->bytes_each, needs->records),
+	                                  .nvme_step = rh_bytes_times(needs->bytes_each, needs->step_writes)};
 	return 0;
 }
 
 int rh_executor_take_space(struct rh_executor_options *options)
 {
-	struct rh_boundary_needs needs;
-	int rc = boundary_needs(options, &needs);
-	for (int i = 0, record; !rc && options->space && i < needs.records; i++) {
-		rc = rh_space_take(options->space, needs.bytes_each, "boundary activations", NULL, i ? &record : &options->first_record);
+	struct lower_limits limits;
+	int rc = find_limits(options, &limits);
+	for (int i = 0, record; !rc && options->space && i < limits.boundaries.records; i++) {
+		rc = rh_space_take(options->space, limits.boundaries.bytes_each, "boundary activations", NULL,
+		                   i ? &record : &options->first_record);
 		RH_ASSERT(rc || !i || record == options->first_record + i);
 	}
-	return rc;
-}
-
-/* Of one upload or download, at most the room for weights. */
-static int64_t pieces_most(const struct rh_executor_options *options)
-{
-	int64_t bytes = rh_max(options->plan->weight_bytes, options->plan->rounded_bytes);
-	return rh_transfer_pieces_most(piece_limits(options), bytes, 2 * options->model->blocks, (int)gaps_most(options));
-}
-
-/* What each step in flight needs of its own. */
-static int flight_create(const struct rh_executor_options *options, struct rh_device *device, struct run_device *out)
-{
-	int rc = 0;
-	for (int64_t i = 0; !rc && i < run_flights(options); i++)
-		rc = rh_stalls_create(device, &out->flight[i].stalls);
 	return rc;
 }
 
@@ -215,11 +185,12 @@ static int device_create(struct rh_executor *executor, int index)
 	struct rh_device *device = options->device[index];
 	struct run_device *out = &executor->on[index];
 	int blocks = model->blocks;
+	int64_t flights = run_flights(options);
 	void *base;
 	*out = (struct run_device){.device = device, .executor = executor, .index = index, .stage_weights = -1};
 	int rc = device->ops->reserve(device, options->plan->device_bytes, &base);
-	if (!rc)
-		rc = flight_create(options, device, out);
+	for (int i = 0; !rc && i < flights; i++)
+		rc = rh_stalls_create(device, &out->flight[i].stalls);
 	if (rc)
 		return rc;
 	cut_memory(options->plan, base, out);
@@ -233,25 +204,15 @@ static int device_create(struct rh_executor *executor, int index)
 	                             .gradient = rh_region_take(memory, blocks, sizeof *out->emit.gradient),
 	                             .cache = out->room[RH_ROOM_CACHE].base,
 	                             .cache_rows = options->cache_rows};
-	out->downloaded = rh_region_take(memory, blocks, sizeof(struct rh_event *));
 	rc = memory->rc;
 	for (int b = 0; !rc && b < blocks; b++) {
+		int at = b * options->devices + index;
 		if (model->block[b].trainable)
-			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->downloaded[b]);
+			rc = device->ops->event_create(device, RH_EVENT_HOST, &executor->downloaded[at]);
 		if (!rc && model->block[b].trainable && options->stale)
-			rc = device->ops->event_create(device, RH_EVENT_HOST, &executor->uploaded[b * options->devices + index]);
+			rc = device->ops->event_create(device, RH_EVENT_HOST, &executor->uploaded[at]);
 	}
 	return rc ? rc : rh_stage_state_create(model, &out->state);
-}
-
-static void device_destroy(struct run_device *on, const struct rh_executor_options *options)
-{
-	int blocks = options->model->blocks;
-	for (int i = 0; i < RUN_FLIGHT; i++)
-		rh_stalls_destroy(&on->flight[i].stalls);
-	for (int b = 0; on->downloaded && b < blocks; b++)
-		rh_event_free(on->downloaded[b]);
-	rh_stage_state_free(&on->state);
 }
 
 /* Large and never touched by a simulated run. */
@@ -260,19 +221,6 @@ static int reserve(const struct rh_executor_options *options, int64_t bytes, con
 	if (rh_store_options(options->store)->addresses_only)
 		return rh_host_reserve_addresses(bytes, what, out);
 	return rh_host_reserve_near(options->device, options->devices, bytes, what, out);
-}
-
-static int lanes_create(struct rh_executor *executor)
-{
-	const struct rh_executor_options *options = &executor->options;
-	struct lower_limits limits = {.dispatch = dispatch_of(options),
-	                              .micro_batches = staged_micro_batches(options),
-	                              .steps_held = steps_held(options),
-	                              .gaps = gaps_most(options),
-	                              .pieces = piece_limits(options),
-	                              .most_pieces = pieces_most(options)};
-	int rc = boundary_needs(options, &limits.boundaries);
-	return rc ? rc : lower_create(options, &limits, &executor->lowering);
 }
 
 static int host_create(struct rh_executor *executor)
@@ -285,8 +233,8 @@ static int host_create(struct rh_executor *executor)
 	int rc = reserve(options, limits->boundaries.count * limits->boundaries.bytes_each, "boundary activations",
 	                 &executor->boundary_memory);
 	if (!rc)
-		rc = rh_host_reserve_near(options->device, options->devices, micro_memory_bytes(options), "staging of micro-batches",
-		                          &executor->micro_memory);
+		rc = rh_host_reserve_near(options->device, options->devices, micro_memory_bytes(options, limits),
+		                          "staging of micro-batches", &executor->micro_memory);
 	if (!rc)
 		rc = reserve(options, LOWER_FRAMES * options->page_bytes, "pages of weights on NVMe", &executor->frame_memory);
 	if (rc)
@@ -333,14 +281,19 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	struct rh_executor *executor = rh_alloc(1, sizeof *executor);
 	if (!executor)
 		return -ENOMEM;
+	int events = options->model->blocks * options->devices;
+	struct lower_limits limits;
 	executor->options = *options;
 	executor->on = rh_region_take(&executor->memory, options->devices, sizeof *executor->on);
-	executor->uploaded = rh_region_take(&executor->memory, options->model->blocks * options->devices, sizeof(struct rh_event *));
+	executor->uploaded = rh_region_take(&executor->memory, events, sizeof(struct rh_event *));
+	executor->downloaded = rh_region_take(&executor->memory, events, sizeof(struct rh_event *));
 	int rc = executor->memory.rc;
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = device_create(executor, d);
 	if (!rc)
-		rc = lanes_create(executor);
+		rc = find_limits(options, &limits);
+	if (!rc)
+		rc = lower_create(&executor->options, &limits, &executor->lowering);
 	if (!rc)
 		rc = host_create(executor);
 	if (!rc)
@@ -369,10 +322,15 @@ void rh_executor_destroy(struct rh_executor *executor)
 	run_rest(executor);
 	rh_host_copies_destroy(&executor->copies);
 	run_spans_drop(executor);
-	for (int i = 0; executor->uploaded && i < executor->options.model->blocks * executor->options.devices; i++)
+	for (int i = 0; executor->downloaded && i < executor->options.model->blocks * executor->options.devices; i++) {
 		rh_event_free(executor->uploaded[i]);
-	for (int d = 0; executor->on && d < executor->options.devices; d++)
-		device_destroy(&executor->on[d], &executor->options);
+		rh_event_free(executor->downloaded[i]);
+	}
+	for (int d = 0; executor->on && d < executor->options.devices; d++) {
+		for (int i = 0; i < RUN_FLIGHT; i++)
+			rh_stalls_destroy(&executor->on[d].flight[i].stalls);
+		rh_stage_state_free(&executor->on[d].state);
+	}
 	dispatcher_destroy(executor); /* drives first, which use all that follows */
 	rh_host_release(&executor->frame_memory);
 	lower_destroy(&executor->lowering);

@@ -33,7 +33,6 @@ struct run_device {
 	int index;
 	struct run_flight flight[RUN_FLIGHT];
 	struct run_room room[RH_ROOMS];
-	struct rh_event **downloaded; /* [block]: this device's latest download of its gradient */
 	struct rh_arena arena, deferred_arena;
 	struct rh_stage_state state;
 	struct rh_stage_pass pass;
@@ -82,9 +81,10 @@ struct rh_executor {
 		int64_t step;
 		double awaited_s; /* for updates, by the host */
 	} flight[RUN_FLIGHT];
-	struct rh_event **uploaded; /* (blocks, devices): the latest uploads; of trainable blocks, where updates are stale, else NULL */
-	uint64_t *version;          /* (blocks): the store's when devices were given the block last */
-	atomic_int *arriving;       /* (blocks): a gradient is on its way through the staging */
+	/* (blocks, devices), of trainable blocks, else NULL: the latest download of a gradient; where updates are stale, the latest upload */
+	struct rh_event **downloaded, **uploaded;
+	uint64_t *version;    /* (blocks): the store's when devices were given the block last */
+	atomic_int *arriving; /* (blocks): a gradient is on its way through the staging */
 	struct run_stretch stretch;
 	int trains, is_stretch;
 	int64_t step;
@@ -98,8 +98,6 @@ struct rh_executor {
 /* step.c: the program's next slot is lowered, for the step of this place, or passed over, where its step shall not be. 1: not yet, it would
  * begin a step whose place is taken. */
 int run_lower_slot(struct rh_executor *executor, int place) RH_MUST;
-/* Elements of a tied table's sum have come down: a command of RH_COMMAND_HOST_ADD. */
-void run_add_use(struct rh_executor *executor, const struct rh_command *command);
 /* Of a command's step. */
 const struct run_book *run_book_of(const struct rh_executor *executor, const struct rh_command *command);
 struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command);

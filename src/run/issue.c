@@ -120,7 +120,7 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 	int b = command->block;
 	if (!ring_of(command)->is_asked || command->to.room != RH_ROOM_HOST_GRADIENT)
 		return 0;
-	int rc = device->ops->record(device, RH_STREAM_GRADIENTS, executor->on[device->index].downloaded[b]);
+	int rc = device->ops->record(device, RH_STREAM_GRADIENTS, executor->downloaded[b * executor->options.devices + device->index]);
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, executor->options.model->block[b].elements);
 	if (rc || !rh_host_is_staged(&executor->copies, rh_store_gradient(store, b), bytes))
 		return rc;

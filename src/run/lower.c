@@ -1,9 +1,6 @@
 #include "run/lower.h"
 
 #include "core/alloc.h"
-#include "core/minmax.h"
-
-#include <string.h>
 
 void lower_await(struct lowering *to, int lane, int64_t position, enum rh_wait_for why)
 {

@@ -40,14 +40,12 @@ static int comes_in_pages(const struct lowering *to, int b)
 	return rh_store_pages(to->options->store, b) >= 0;
 }
 
-static int64_t block_bytes(const struct lowering *to, int b)
+/* Where the blocks of the slot's stage lie in its upload: to->offset. Their bytes. */
+static int64_t lay_out(const struct lower_slot *slot)
 {
-	return rh_block_bytes(&to->options->model->block[b], to->options->model->dtype);
-}
-
-static int wants_backward_alone(const struct rh_model *model, const struct rh_slot *slot)
-{
-	return slot->kind != RH_SLOT_FORWARD && slot->hi < model->layers;
+	const struct rh_model *model = slot->to->options->model;
+	int backward_only = slot->slot->kind != RH_SLOT_FORWARD && slot->slot->hi < model->layers;
+	return rh_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, backward_only, slot->to->offset);
 }
 
 /* The generation of the block's weights that the slot reads: the newest, or with a stash, in a backward, that of its forward. All
@@ -108,7 +106,7 @@ static int place_weights(struct lower_slot *slot)
 	struct lowering *to = slot->to;
 	const struct rh_model *model = to->options->model;
 	int64_t *offset = to->offset, at = 0;
-	int64_t all = rh_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, wants_backward_alone(model, slot->slot), offset);
+	int64_t all = lay_out(slot);
 	int any = 0;
 	if (!stays(slot, all, &at)) {
 		int end = weights->turn ^= 1;
@@ -117,7 +115,7 @@ static int place_weights(struct lower_slot *slot)
 	}
 	slot->weights = at;
 	for (int b = 0; b < model->blocks; b++) {
-		int64_t length = block_bytes(to, b), was = weights->offset[b];
+		int64_t length = rh_block_bytes(&model->block[b], model->dtype), was = weights->offset[b];
 		int there = offset[b] >= 0 && is_there(slot, b, at + offset[b]);
 		to->bytes[b] = offset[b] < 0 || there ? 0 : length;
 		any |= to->bytes[b] > 0;
@@ -208,11 +206,9 @@ static void send_weights(struct lower_slot *slot)
 /* Compute reads what is there once it is. */
 static void await_weights(struct lower_slot *slot)
 {
-	const struct rh_model *model = slot->to->options->model;
-	int64_t *offset = slot->to->offset;
-	(void)rh_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, wants_backward_alone(model, slot->slot), offset);
-	for (int b = 0; b < model->blocks; b++)
-		if (offset[b] >= 0)
+	(void)lay_out(slot);
+	for (int b = 0; b < slot->to->options->model->blocks; b++)
+		if (slot->to->offset[b] >= 0)
 			compute_after(slot, slot->on->weights.sent[b]);
 }
 

@@ -6,8 +6,6 @@
 #include "core/log.h"
 #include "core/minmax.h"
 
-#include <string.h>
-
 void run_stage_micros(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count)
 {
 	book->count = count;
@@ -29,18 +27,6 @@ int run_collect_results(struct rh_executor *executor, const struct run_book *boo
 		rh_result_unpack(options->model, batch, cols, run_piece(executor->room, RH_ROOM_HOST_RESULT, place));
 	}
 	return rc;
-}
-
-void run_add_use(struct rh_executor *executor, const struct rh_command *command)
-{
-	struct rh_updater *updater = executor->options.updater;
-	int64_t each = rh_dtype_bytes(executor->options.model->dtype, 1);
-	if (updater)
-		rh_updater_pause(updater);
-	rh_store_add_use(executor->options.store, command->block, command->to.first / each, command->to.bytes / each,
-	                 (const float *)(void *)run_host_address(executor, command->from));
-	if (updater)
-		rh_updater_resume(updater);
 }
 
 /* Of the step that has this place among those in flight. */

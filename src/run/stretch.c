@@ -69,9 +69,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	executor->trains = executor->is_stretch = 1;
 	executor->first = 0;
 	executor->step = stretch->first_step;
-	executor->stretch.is = stretch;
-	executor->stretch.begun = executor->stretch.ended = 0;
-	executor->stretch.until = stretch->steps;
+	executor->stretch = (struct run_stretch){.is = stretch, .until = stretch->steps};
 	const struct lower_call call = {
 	        .trains = 1, .is_local = 1, .step = stretch->first_step, .number = ++executor->calls, .micro_batches = count, .updates = 1};
 	int rc = rh_dispatch_stretch(dispatch, count, stretch->steps, &executor->lowering.program);
