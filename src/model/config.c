@@ -272,7 +272,8 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	int rc = rh_json_string(json, key, where, RH_JSON_OPTIONAL, &act);
 	if (!rc && strcmp(strcmp(act, "swish") ? act : "silu", own))
 		rc = rh_fail(-EINVAL, "%s: %s '%s' is not supported (%s is)", where, key, act, own);
-	if (!rc && json_is_object(json_object_get(json, "quantization_config")) && !is_mxfp4(json, out->family))
+	const json_t *stored = json_object_get(json, "quantization_config");
+	if (!rc && stored && !json_is_null(stored) && !is_mxfp4(json, out->family))
 		rc = rh_fail(-EINVAL,
 		             "%s: the model is stored quantised (quantization_config), which is not supported; take the original "
 		             "F32, F16 or BF16 model, or a GGUF file",

@@ -115,13 +115,16 @@ static int parse_dense(const json_t *json, const char *where, struct rh_model_co
 		rc = rh_fail(-EINVAL, "%s: 'decoder_sparse_step' is %lld; it must be positive", where, (long long)step);
 	for (int64_t i = 0; !rc && i < out->num_hidden_layers; i++)
 		out->layer[i].dense = (i + 1) % step != 0;
-	for (size_t i = 0; !rc && i < json_array_size(list); i++) {
+	int is_list = !list || json_is_null(list) || json_is_array(list);
+	for (size_t i = 0; !rc && is_list && i < json_array_size(list); i++) {
 		const json_t *layer = json_array_get(list, i);
-		if (!json_is_integer(layer) || json_integer_value(layer) < 0 || json_integer_value(layer) >= out->num_hidden_layers)
-			return rh_fail(-EINVAL, "%s: 'mlp_only_layers' must be a list of layers from 0 to %lld", where,
-			               (long long)out->num_hidden_layers - 1);
-		out->layer[json_integer_value(layer)].dense = 1;
+		is_list = json_is_integer(layer) && json_integer_value(layer) >= 0 && json_integer_value(layer) < out->num_hidden_layers;
+		if (is_list)
+			out->layer[json_integer_value(layer)].dense = 1;
 	}
+	if (!rc && !is_list)
+		rc = rh_fail(-EINVAL, "%s: 'mlp_only_layers' must be a list of layers from 0 to %lld", where,
+		             (long long)out->num_hidden_layers - 1);
 	return rc;
 }
 

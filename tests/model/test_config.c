@@ -184,6 +184,9 @@ static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state
 	check_refused("Llama", ",\"model_type\":\"qwen2\"", "'architectures' says LlamaForCausalLM, but 'model_type' says qwen2");
 	check_refused("Llama", ",\"hidden_act\":\"gelu\"", "hidden_act 'gelu' is not supported (silu is)");
 	check_refused("Llama", ",\"quantization_config\":{\"quant_method\":\"gptq\"}", "the model is stored quantised");
+	check_refused("Llama", ",\"quantization_config\":\"gptq\"", "the model is stored quantised");
+	check_refused("Qwen3Moe", ",\"mlp_only_layers\":\"0\"", "'mlp_only_layers' must be a list of layers from 0 to 1");
+	check_refused("Qwen3Moe", ",\"mlp_only_layers\":[2]", "'mlp_only_layers' must be a list of layers from 0 to 1");
 	check_refused("Qwen3", ",\"layer_types\":[\"full_attention\"]", "'layer_types' must be a list of 2 words");
 	check_refused("Qwen3", ",\"layer_types\":[\"linear_attention\",\"full_attention\"]",
 	              "layer_types has 'linear_attention', which is not supported");
