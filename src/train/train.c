@@ -459,7 +459,7 @@ static int run_once(const struct rh_config *config, struct trouble *trouble, cha
 	if (!rc)
 		rc = conclude(&run);
 out:
-	if (rc)
+	if (rc || *next)
 		rh_box_close(&run.session.box, rc); /* before the memory that its messages are in */
 	close_run(&run);
 	*trouble = (struct trouble){

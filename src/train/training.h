@@ -114,10 +114,11 @@ static inline int training_is_fluidpipe(const struct training *run)
 /* A step whose loss or norm is not finite: 1: it was skipped, and nothing of it counts; negative errno: the run cannot go on from here, and
  * trouble.bad is that step. */
 int trouble_judge(struct training *run, int64_t step, double loss, double norm) RH_MUST;
-/* Has such a step ended the run, and can one box alone return to a checkpoint? */
+/* Has such a step ended the run, and can it begin anew from a checkpoint? Not in mode fluidpipe, whose boxes know their own steps alone,
+ * nor over links that a process opens once (MPI). */
 int trouble_may_return(const struct training *run);
-/* Then, after the error rc: the newest checkpoint from before that step, or the one that the run began with (rh_free). The step is left out
- * from now on. -EDOM: there is no checkpoint. */
+/* Then, after the error rc: this box's newest checkpoint from before that step, or the one that the run began with (rh_free). The step is
+ * left out from now on. -EDOM: there is no checkpoint. */
 int trouble_return(struct training *run, int rc, const char *began_with, char **checkpoint) RH_MUST;
 /* Such a step is not trained again. */
 int trouble_leave_out(struct training *run, int64_t step) RH_MUST;

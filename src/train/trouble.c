@@ -1,8 +1,8 @@
 /* Numbers in trouble. With clipping, a step whose gradient is not finite is skipped whole, as no block is updated before the norm is known;
  * it is counted, and after max_bad_steps of them in a row the run stops on weights that are good. Without clipping, or with an optimizer
  * that works beside the next step, other blocks may have been updated by then: the run returns to its newest checkpoint, trains up to that
- * step again and leaves it out. One box begins anew for that (rh_train); boxes of mode paci return together (box_return.c); other boxes
- * stop. */
+ * step again and leaves it out. It begins anew for that in its process (rh_train). So do all boxes of mode sync-pp, each of which knows all
+ * losses and norms; boxes of mode paci return while their links stand (box_return.c). */
 #include "train/training.h"
 
 #include "core/alloc.h"
@@ -23,7 +23,8 @@ static const char *bad_tensor(const struct training *run)
 
 int trouble_may_return(const struct training *run)
 {
-	return run->trouble.bad && !rh_box_is_linked(&run->session.box) && !training_is_fluidpipe(run);
+	int opens_links_again = !rh_box_is_linked(&run->session.box) || run->config->link_transport == RH_TRANSPORT_TCP;
+	return run->trouble.bad && opens_links_again && !training_is_fluidpipe(run);
 }
 
 static const char *clipping_would_skip(const struct training *run)
