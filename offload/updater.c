@@ -521,7 +521,8 @@ int rh_updater_flush(struct rh_updater *updater)
 	for (int b = 0; !rc && b < updater->blocks; b++)
 		if (rh_store_is_behind(updater->store, b))
 			await_release(updater, b);
-	rc = rc ? rc : await(updater, READY, -1);
+	if (!rc)
+		rc = await(updater, READY, -1);
 	for (int b = 0; !rc && updater_is_stale(updater) && b < updater->blocks; b++)
 		rh_store_publish(updater->store, b);
 	return rc;

@@ -343,8 +343,10 @@ int lockstep_search(struct searching *at, struct rh_partition kept[KEPT], int *c
 	*count = 0;
 	int rc = list_bounds(at);
 	int64_t highest = at->times - 1;
-	rc = rc ? rc : partition_create(at->layers, &scratch);
-	rc = rc ? rc : partition_create(at->layers, &found);
+	if (!rc)
+		rc = partition_create(at->layers, &scratch);
+	if (!rc)
+		rc = partition_create(at->layers, &found);
 	for (int i = 0; !rc && i < KEPT; i++)
 		rc = partition_create(at->layers, &kept[i]);
 	if (!rc && whole(at, &found))

@@ -29,7 +29,8 @@ int rh_partition_time(const struct rh_partition_request *request, struct rh_part
 	struct searching at = {0};
 	struct waves waves = {0};
 	int rc = searching_open(request, &at);
-	rc = rc ? rc : waves_create(request, &waves);
+	if (!rc)
+		rc = waves_create(request, &waves);
 	if (!rc)
 		time_partition(&at, &waves, HUGE_VAL, partition);
 	waves_free(&waves);
@@ -172,7 +173,8 @@ static int choose(struct searching *at, struct rh_partition kept[KEPT], int coun
 {
 	struct choice choice = {.searching = at, .budget = CHOICE_MOST / 2};
 	int rc = waves_create(at->request, &choice.waves);
-	rc = rc ? rc : partition_create(at->layers, &choice.scratch);
+	if (!rc)
+		rc = partition_create(at->layers, &choice.scratch);
 	for (int i = 0; !rc && i < STARTS; i++)
 		rc = partition_create(at->layers, &choice.start[i]);
 	for (int i = 0; !rc && i < count; i++) {
@@ -204,10 +206,19 @@ int rh_partition_make(const struct rh_partition_request *request, struct rh_part
 	struct rh_partition kept[KEPT] = {{0}};
 	int count = 0;
 	int rc = searching_open(request, &at);
-	rc = rc ? rc : searching_remember(&at);
-	rc = rc ? rc : partition_create(at.layers, out);
-	rc = rc ? rc : lockstep_search(&at, kept, &count);
-	rc = rc ? rc : choose(&at, kept, count, out);
+	if (rc)
+		goto out;
+	rc = searching_remember(&at);
+	if (rc)
+		goto out;
+	rc = partition_create(at.layers, out);
+	if (rc)
+		goto out;
+	rc = lockstep_search(&at, kept, &count);
+	if (rc)
+		goto out;
+	rc = choose(&at, kept, count, out);
+out:
 	for (int i = 0; i < KEPT; i++)
 		rh_partition_free(&kept[i]);
 	searching_close(&at);

@@ -226,19 +226,30 @@ int rh_partition_long_rounds(const struct rh_partition_request *request, struct 
 	int rc = searching_open(request, &at);
 	struct long_rounds how = {.searching = &at, .steps = 1};
 	size_t stages = 2 * (size_t)request->costs->layers;
-	if (!rc && request->steps > 1) {
+	if (request->steps > 1) {
 		int64_t turns = (request->devices + request->rounds - 1) / request->rounds;
 		int64_t layers = rh_max(request->costs->layers, JOINED_LAYERS);
 		int64_t most = JOINED_SLOTS_MOST * JOINED_LAYERS / (request->rounds * (int64_t)stages * layers);
 		how.steps += turns < most ? turns : rh_max(most, 1);
 	}
-	rc = rc ? rc : searching_remember(&at);
-	rc = rc ? rc : waves_create(request, &how.waves);
-	rc = rc ? rc : partition_create(at.layers, &how.scratch);
+	if (rc)
+		goto out;
+	rc = searching_remember(&at);
+	if (rc)
+		goto out;
+	rc = waves_create(request, &how.waves);
+	if (rc)
+		goto out;
+	rc = partition_create(at.layers, &how.scratch);
 	for (int i = 0; !rc && i < STARTS; i++)
 		rc = partition_create(at.layers, &how.start[i]);
-	rc = rc ? rc : partition_create(at.layers, out);
-	rc = rc ? rc : choose(&how, out);
+	if (rc)
+		goto out;
+	rc = partition_create(at.layers, out);
+	if (rc)
+		goto out;
+	rc = choose(&how, out);
+out:
 	for (int i = 0; i < STARTS; i++)
 		rh_partition_free(&how.start[i]);
 	rh_partition_free(&how.scratch);

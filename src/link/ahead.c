@@ -189,7 +189,8 @@ static int wait_inner(struct ahead *at, int64_t sent, int64_t received)
 		if (!rc && at->copied < sent)
 			rc = at->inner->ops->wait(at->inner, progress.sent + 1, 0);
 	}
-	rc = rc ? rc : at->inner->ops->wait(at->inner, 0, received); /* which was there before a fault is no fault */
+	if (!rc)
+		rc = at->inner->ops->wait(at->inner, 0, received); /* which was there before a fault is no fault */
 	if (!rc)
 		fill(at, received);
 	return rc;
@@ -219,7 +220,8 @@ static void ahead_close(struct rh_link *link)
 {
 	struct ahead *at = own(link);
 	int rc = ahead_wait(link, at->posted, 0);
-	rc = rc ? rc : at->inner->ops->wait(at->inner, at->inner->sends, 0);
+	if (!rc)
+		rc = at->inner->ops->wait(at->inner, at->inner->sends, 0);
 	if (rc)
 		rh_error_clear(); /* the peer is gone: it has all that it wants */
 	rh_link_close(at->inner);

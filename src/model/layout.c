@@ -495,7 +495,8 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 		layer->head = place(&at, names->head, "weight", 2, config->vocab_size, config->hidden_size);
 	}
 	int rc = end_block(&at);
-	rc = rc ? rc : check_dense(lora, task->dense);
+	if (!rc)
+		rc = check_dense(lora, task->dense);
 	if (!rc && task->classifier)
 		rc = lay_out_own_matrix(model, layer, "classifier", task->classifier);
 	if (!rc && is_whole)

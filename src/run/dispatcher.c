@@ -248,8 +248,10 @@ static int lower_more(struct rh_executor *executor)
 			again |= lowering->on[d].last_slot >= (int64_t)lowering->next_slot &&
 			         (!head || head->is.position >= dispatcher->device[d].lowered);
 		}
-		rc = again ? has_slots_enough(executor, lowering->program.slot[lowering->next_slot].device) : 0;
-		rc = rc || !again ? rc : run_lower_slot(executor, place);
+		if (again)
+			rc = has_slots_enough(executor, lowering->program.slot[lowering->next_slot].device);
+		if (again && !rc)
+			rc = run_lower_slot(executor, place);
 	}
 	dispatcher->is_lowering_later = rc > 0;
 	return rc < 0 ? rc : 0;

@@ -54,7 +54,7 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
 	                             .gaps = rh_max(rh_max(train, infer), 1),
 	                             .pieces = piece_limits(options)};
 	out->dispatch.infer_round = rh_boundary_infer_round(options->infer_round, options->spills_boundaries, spare);
-	out->steps_held = rh_dispatch_is_local(&out->dispatch) ? rh_boundary_steps_held(&out->dispatch) : run_flights(options);
+	out->steps_held = rh_dispatch_is_local(&out->dispatch) ? rh_boundary_steps_held(&out->dispatch) : 1 + rh_executor_joins(options);
 	out->micro_batches = rh_max(train * out->steps_held, infer);
 	/* one upload or download takes the room for weights at most */
 	out->most_pieces = rh_transfer_pieces_most(out->pieces, rh_max(plan->weight_bytes, plan->rounded_bytes), 2 * options->model->blocks,
@@ -83,7 +83,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	int64_t kept = forward + backward;
 	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +
 	                options->devices * (int64_t)HOST_WAITS * options->model->blocks;
-	return run_flights(options) * rh_min(waits, (int64_t)options->devices * RH_STALLS_MOST);
+	return (1 + rh_executor_joins(options)) * rh_min(waits, (int64_t)options->devices * RH_STALLS_MOST);
 }
 
 /* Of a plan's longest stage. */
@@ -185,11 +185,10 @@ static int device_create(struct rh_executor *executor, int index)
 	struct rh_device *device = options->device[index];
 	struct run_device *out = &executor->on[index];
 	int blocks = model->blocks;
-	int64_t flights = run_flights(options);
 	void *base;
 	*out = (struct run_device){.device = device, .executor = executor, .index = index, .stage_weights = -1};
 	int rc = device->ops->reserve(device, options->plan->device_bytes, &base);
-	for (int i = 0; !rc && i < flights; i++)
+	for (int i = 0; !rc && i < executor->flights; i++)
 		rc = rh_stalls_create(device, &out->flight[i].stalls);
 	if (rc)
 		return rc;
@@ -239,7 +238,6 @@ static int host_create(struct rh_executor *executor)
 		rc = reserve(options, LOWER_FRAMES * options->page_bytes, "pages of weights on NVMe", &executor->frame_memory);
 	if (rc)
 		return rc;
-	executor->flights = run_flights(options);
 	executor->book = rh_region_take(memory, limits->steps_held, sizeof *executor->book);
 	executor->offset = rh_region_take(memory, 2 * blocks, sizeof *executor->offset);
 	executor->version = rh_region_take(memory, blocks, sizeof *executor->version);
@@ -284,6 +282,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	int events = options->model->blocks * options->devices;
 	struct lower_limits limits;
 	executor->options = *options;
+	executor->flights = 1 + rh_executor_joins(options);
 	executor->on = rh_region_take(&executor->memory, options->devices, sizeof *executor->on);
 	executor->uploaded = rh_region_take(&executor->memory, events, sizeof(struct rh_event *));
 	executor->downloaded = rh_region_take(&executor->memory, events, sizeof(struct rh_event *));

@@ -11,7 +11,7 @@
 
 #include <stdatomic.h>
 
-enum { RUN_FLIGHT = 2 }; /* steps whose ends are told apart */
+enum { RUN_FLIGHT = 2 }; /* steps that are in flight at once where they are joined; else one is */
 
 /* Of a step in flight, on a device. */
 struct run_flight {
@@ -124,9 +124,6 @@ int run_span_begin(struct rh_executor *executor, const struct rh_command *comman
 int run_span_end(struct rh_executor *executor, const struct rh_command *command, int stream) RH_MUST;
 void run_spans_settle(struct rh_executor *executor);
 void run_spans_drop(struct rh_executor *executor);
-
-/* step.c: steps that may be in flight, outside a stretch: 1, or RUN_FLIGHT. */
-int64_t run_flights(const struct rh_executor_options *options);
 
 /* stretch.c: steps end as they can, and begin up to this one. */
 enum run_step { RUN_STEP_BEGUN, RUN_STEP_LATER, RUN_STEP_NONE };

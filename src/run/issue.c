@@ -349,12 +349,15 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 	struct ring_command *at = ring_of(command);
 	executor->dispatcher.step = command->step;
 	int rc = lane->stream == RH_STREAM_COMPUTE ? begin_compute(executor, device, command) : 0;
-	rc = rc ? rc : wait_for_all(executor, command);
-	rc = rc ? rc : run_span_begin(executor, command, stream);
+	if (!rc)
+		rc = wait_for_all(executor, command);
+	if (!rc)
+		rc = run_span_begin(executor, command, stream);
 	if (!rc)
 		rc = lane->stream == RH_STREAM_COMPUTE ? compute(&executor->on[lane->owner], command)
 		                                       : copy(executor, device, lane->stream, command);
-	rc = rc ? rc : run_span_end(executor, command, stream);
+	if (!rc)
+		rc = run_span_end(executor, command, stream);
 	at->sequence = ++marks->issued;
 	int64_t launched = executor->dispatcher.device[lane->owner].launched;
 	int is_worth_it = lane->stream == RH_STREAM_COMPUTE && launched - rh_marks_latest(marks).launched >= MARK_LAUNCHES;

@@ -18,7 +18,8 @@ int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, const
 {
 	RH_ASSERT(command->lane >= 0 && command->lane < lanes->lanes);
 	int rc = rh_grow(&lanes->command, &lanes->command_capacity, (size_t)lanes->commands + 1, sizeof *lanes->command);
-	rc = rc ? rc : rh_grow(&lanes->wait, &lanes->wait_capacity, (size_t)(lanes->waits + waits->count), sizeof *lanes->wait);
+	if (!rc)
+		rc = rh_grow(&lanes->wait, &lanes->wait_capacity, (size_t)(lanes->waits + waits->count), sizeof *lanes->wait);
 	if (rc)
 		return rc;
 	struct rh_command *added = &lanes->command[lanes->commands];

@@ -63,7 +63,8 @@ int lower_drives_begin(struct lowering *to)
 	if (!drives->down)
 		return 0;
 	int rc = rh_reloads_find(&drives->reloads, &walk, to->limits.micro_batches, drives->down);
-	rc = rc ? rc : rh_grow(&drives->written, &drives->written_capacity, drives->reloads.writes + 1, sizeof *drives->written);
+	if (!rc)
+		rc = rh_grow(&drives->written, &drives->written_capacity, drives->reloads.writes + 1, sizeof *drives->written);
 	for (size_t i = 0; !rc && i < drives->reloads.writes; i++)
 		drives->written[i].position = LOWER_NEVER;
 	drives->next_read = drives->first_held = 0;

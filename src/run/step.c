@@ -59,14 +59,9 @@ static const char *what_parts_steps(const struct rh_executor_options *options)
 	return rh_model_trains_tied(options->model) ? "the embedding is trained and tied to the head" : NULL;
 }
 
-int64_t run_flights(const struct rh_executor_options *options)
-{
-	return options->train_micro_batches && options->stale && !what_parts_steps(options) ? RUN_FLIGHT : 1;
-}
-
 int rh_executor_joins(const struct rh_executor_options *options)
 {
-	return run_flights(options) > 1;
+	return options->train_micro_batches && options->stale && !what_parts_steps(options);
 }
 
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
@@ -234,14 +229,6 @@ static int goes_on(const struct rh_executor *executor)
 	       rh_updater_is_open(options->updater);
 }
 
-/* What devices have left goes down. */
-static int issue_rest(struct rh_executor *executor)
-{
-	lower_end(&executor->lowering);
-	int rc = dispatcher_take(executor, (int)executor->first);
-	return rc ? rc : dispatcher_run(executor, DISPATCH_ALL, (int)executor->first);
-}
-
 /* What of the next step's first slots has been updated goes up, while this one's gradients come down. */
 static int issue_ahead(struct rh_executor *executor)
 {
@@ -254,8 +241,12 @@ static int issue_ahead(struct rh_executor *executor)
 
 int run_end(struct rh_executor *executor, int rc)
 {
+	if (!rc) { /* what devices have left goes down */
+		lower_end(&executor->lowering);
+		rc = dispatcher_take(executor, (int)executor->first);
+	}
 	if (!rc)
-		rc = issue_rest(executor);
+		rc = dispatcher_run(executor, DISPATCH_ALL, (int)executor->first);
 	int64_t end = executor->lowering.ring.end;
 	if (!rc)
 		rc = dispatcher_settle(executor);
@@ -288,12 +279,6 @@ static int await_slots(struct rh_executor *executor, int64_t place)
 	return rc;
 }
 
-/* To the next step: not where what goes through the staging has an order of its own. */
-static int leaves_slots(const struct rh_executor *executor)
-{
-	return executor->trains && executor->flights > 1 && !executor->copies.staging;
-}
-
 static int issue(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -303,7 +288,8 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
 		executor->turn = 0;
 	struct lower_call call = {.trains = executor->trains,
-	                          .is_joined = leaves_slots(executor),
+	                          /* not where what goes through the staging has an order of its own */
+	                          .is_joined = executor->trains && executor->flights > 1 && !executor->copies.staging,
 	                          .step = executor->trains ? executor->step : -++executor->inferred,
 	                          .number = ++executor->calls,
 	                          .first_place = executor->book[executor->first].first,

@@ -203,7 +203,8 @@ static int walk_slot(const struct rh_boundary_walk *walk, const struct program_f
 			rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
 		if (!rc && from_above)
 			rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_GRADIENT, slot->hi);
-		rc = rc ? rc : walk_outputs(walk, facts, slot, at);
+		if (!rc)
+			rc = walk_outputs(walk, facts, slot, at);
 		if (!rc && reads)
 			rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, slot->lo);
 		if (!rc && from_above)
@@ -224,7 +225,8 @@ int rh_boundary_walk(const struct rh_boundary_walk *walk)
 {
 	struct program_facts facts;
 	int rc = find_facts(walk, &facts);
-	rc = rc ? rc : walk_all(walk, &facts);
+	if (!rc)
+		rc = walk_all(walk, &facts);
 	rh_free(facts.readers);
 	return rc;
 }
@@ -258,9 +260,14 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .access = book, .context = &books};
 	struct program_facts facts;
 	int rc = find_facts(&walk, &facts);
-	rc = rc ? rc : open_books(&walk, &facts, micro_batches, &books);
-	rc = rc ? rc : walk_all(&walk, &facts);
+	if (rc)
+		goto out;
+	rc = open_books(&walk, &facts, micro_batches, &books);
+	if (rc)
+		goto out;
+	rc = walk_all(&walk, &facts);
 	*out = books.pool[RH_BOUNDARY_OWN].count - books.pool[RH_BOUNDARY_OWN].least_free;
+out:
 	rh_boundaries_destroy(&books);
 	rh_free(facts.readers);
 	return rc;
@@ -275,7 +282,8 @@ int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const 
 	struct program_facts facts;
 	int64_t held = 0, most = 0;
 	int rc = find_facts(&walk, &facts);
-	rc = rc ? rc : open_books(&walk, &facts, 1, &books);
+	if (!rc)
+		rc = open_books(&walk, &facts, 1, &books);
 	for (size_t i = 0; !rc && i < program->slots; i++) {
 		int64_t before = buffers->count - buffers->free_count;
 		RH_ASSERT(program->slot[i].count == 1);

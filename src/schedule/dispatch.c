@@ -139,7 +139,9 @@ int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct 
 	if (dispatch->boxes)
 		return rh_dispatch_shorter(dispatch, count, out);
 	int rc = rh_dispatch_fewer(dispatch, count, &brief->count, &brief->period);
-	rc = rc ? rc : rh_dispatch_shorter(dispatch, brief->count, out);
+	if (rc)
+		return rc;
+	rc = rh_dispatch_shorter(dispatch, brief->count, out);
 	if (rc)
 		return rc;
 	brief->periods = (count - brief->count) / brief->period;

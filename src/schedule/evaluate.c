@@ -104,8 +104,11 @@ int rh_program_evaluate(const struct rh_program *program, const struct rh_progra
 	int rc = makers_open(program, how->sums->costs->layers, &makers);
 	struct rh_timeline_slot *slot = rh_alloc(program->slots, sizeof *slot);
 	int64_t step_first[2] = {0, 0}; /* of this step, and of the one before it */
-	rc = rc ? rc : slot ? 0 : -ENOMEM;
-	for (int64_t i = 0; !rc && i < (int64_t)program->slots; i++) {
+	if (!slot)
+		rc = -ENOMEM;
+	if (rc)
+		goto out;
+	for (int64_t i = 0; i < (int64_t)program->slots; i++) {
 		if (i && program->slot[i].step != program->slot[i - 1].step && how->schedule->update != RH_UPDATE_LOCAL) {
 			step_first[1] = step_first[0];
 			step_first[0] = i;
@@ -118,7 +121,8 @@ int rh_program_evaluate(const struct rh_program *program, const struct rh_progra
 		slot[i].first += program->slot[i].step * makers.step_micro_batches;
 		note(&makers, &program->slot[i], i);
 	}
-	rc = rc ? rc : rh_timeline_run(slot, (int64_t)program->slots, how->devices, out);
+	rc = rh_timeline_run(slot, (int64_t)program->slots, how->devices, out);
+out:
 	rh_free(slot);
 	rh_free(makers.activation);
 	return rc;

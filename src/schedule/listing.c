@@ -126,9 +126,14 @@ int listing_make(const struct rh_schedule_request *request, const struct listing
 {
 	struct listing at = {.request = request, .rule = rule, .first = first, .micro_batches = micro_batches};
 	int rc = open_listing(&at);
+	if (rc)
+		goto out;
 	size_t slots = (size_t)request->stages * (size_t)micro_batches * (at.split ? 3 : 2);
-	rc = rc ? rc : rh_grow(&out->slot, &out->capacity, out->slots + slots, sizeof *out->slot);
-	rc = rc ? rc : run(&at, slots, out);
+	rc = rh_grow(&out->slot, &out->capacity, out->slots + slots, sizeof *out->slot);
+	if (rc)
+		goto out;
+	rc = run(&at, slots, out);
+out:
 	rh_free(at.times);
 	rh_free(at.forward_end);
 	rh_free(at.forwards);

@@ -86,7 +86,8 @@ static int count_stretch(struct counting *counting, struct rh_program *program)
 	for (int64_t i = 0; !rc && i <= (periods > 0); i++) {
 		int64_t steps_count = dispatch.train_micro_batches = fewer + i * period;
 		rc = rh_dispatch_stretch(&dispatch, steps_count, 2 * held + 2, program);
-		rc = rc ? rc : count_program(counting, program, held, steps_count, 1);
+		if (!rc)
+			rc = count_program(counting, program, held, steps_count, 1);
 		writes += (counting->reloads.step_writes - writes) * (i ? periods : 1);
 	}
 	counting->writes = rh_max(counting->writes, writes);
@@ -127,7 +128,8 @@ static int count_rounds(struct counting *counting, int trains, struct rh_program
 		if (!rc && rounds > 1 && count % round)
 			rc = count_step(counting, (rounds - 1) * round, rounds - 1, program);
 	}
-	rc = rc ? rc : rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, longest, &needed);
+	if (!rc)
+		rc = rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, longest, &needed);
 	counting->needed = (int)rh_max(counting->needed, needed);
 	return rc;
 }
@@ -150,7 +152,8 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
 	for (int64_t i = 0; !rc && i <= (brief.periods > 0); i++) {
 		int64_t longer = brief.count + i * brief.period;
 		rc = i ? rh_dispatch_shorter(dispatch, longer, program) : 0;
-		rc = rc ? rc : count_program(counting, program, 1, longer, brief.each);
+		if (!rc)
+			rc = count_program(counting, program, 1, longer, brief.each);
 		writes += (counting->reloads.step_writes - writes) * (i ? brief.periods : 1);
 	}
 	counting->writes = rh_max(counting->writes, writes);

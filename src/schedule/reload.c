@@ -102,7 +102,9 @@ int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *w
 		return rc;
 	memset(reloads->latest, -1, boundaries * sizeof *reloads->latest);
 	rc = rh_boundary_walk(&own);
-	rc = rc ? rc : give_records(reloads);
+	if (rc)
+		return rc;
+	rc = give_records(reloads);
 	return rc ? rc : count_writes(reloads);
 }
 

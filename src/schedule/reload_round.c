@@ -114,7 +114,8 @@ int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_
 	reloads->streams = 0;
 	reloads->step_writes = 0;
 	int rc = rh_grow(&reloads->latest, &reloads->latest_capacity, places, sizeof *reloads->latest);
-	rc = rc ? rc : rh_grow(&reloads->round, &reloads->round_capacity, slots, sizeof *reloads->round);
+	if (!rc)
+		rc = rh_grow(&reloads->round, &reloads->round_capacity, slots, sizeof *reloads->round);
 	if (rc)
 		return rc;
 	memset(reloads->latest, -1, places * sizeof *reloads->latest);

@@ -23,20 +23,25 @@ static int span_of(const struct rh_schedule_request *request, const struct rh_pr
 	struct rh_cost_sums sums = {0};
 	struct rh_timeline timeline = {0};
 	int rc = layer ? 0 : -ENOMEM;
-	for (int s = 0; !rc && s < request->stages; s++) {
+	if (rc)
+		goto out;
+	for (int s = 0; s < request->stages; s++) {
 		struct stage_times times = stage_times(request, s);
 		layer[s] = (struct rh_layer_cost){
 		        .forward_s = times.forward, .backward_s = times.input + times.weight, .weight_gradient_s = times.weight};
 	}
-	rc = rc ? rc : rh_costs_sum(&costs, &sums);
+	rc = rh_costs_sum(&costs, &sums);
+	if (rc)
+		goto out;
 	/* one layer a stage, as only their times count */
-	for (size_t i = 0; !rc && i < program->slots; i++) {
+	for (size_t i = 0; i < program->slots; i++) {
 		program->slot[i].lo = program->slot[i].stage;
 		program->slot[i].hi = program->slot[i].stage + 1;
 	}
 	const struct rh_program_timing how = {.schedule = rh_schedule_find("zb-1p"), .sums = &sums, .devices = request->devices};
-	rc = rc ? rc : rh_program_evaluate(program, &how, &timeline);
+	rc = rh_program_evaluate(program, &how, &timeline);
 	*out = timeline.longest_span_s;
+out:
 	rh_timeline_free(&timeline);
 	rh_cost_sums_free(&sums);
 	rh_free(layer);
@@ -97,12 +102,20 @@ static int find(const struct rh_schedule_request *request, int64_t limit, struct
 	struct search search = {.request = &one, .best_s = INFINITY, .limit = limit};
 	one.steps = 1;
 	int rc = judge(&search, schedule_zb_h1(&one, &search.now));
+	if (rc)
+		goto out;
 	search.now.slots = 0;
-	rc = rc ? rc : judge(&search, schedule_zb_h2(&one, &search.now));
-	rc = rc ? rc : try_listings(&search);
+	rc = judge(&search, schedule_zb_h2(&one, &search.now));
+	if (rc)
+		goto out;
+	rc = try_listings(&search);
+	if (rc)
+		goto out;
 	size_t slots = search.best.slots;
-	rc = rc ? rc : rh_grow(&out->slot, &out->capacity, slots * (size_t)request->steps, sizeof *out->slot);
-	for (int64_t step = 0; !rc && step < request->steps; step++)
+	rc = rh_grow(&out->slot, &out->capacity, slots * (size_t)request->steps, sizeof *out->slot);
+	if (rc)
+		goto out;
+	for (int64_t step = 0; step < request->steps; step++)
 		for (size_t i = 0; i < slots; i++) {
 			struct rh_slot *slot = &out->slot[out->slots++];
 			*slot = search.best.slot[i];
@@ -110,6 +123,7 @@ static int find(const struct rh_schedule_request *request, int64_t limit, struct
 			slot->hi = request->stage[slot->stage].hi;
 			slot->step = step;
 		}
+out:
 	rh_program_free(&search.best);
 	rh_program_free(&search.now);
 	return rc;

@@ -22,7 +22,8 @@ static int copy_profile(const struct rh_hardware_device *from, struct rh_hardwar
 	to->op = NULL;
 	to->gemms = to->ops = to->gemm_capacity = to->op_capacity = 0;
 	int rc = rh_grow(&to->gemm, &to->gemm_capacity, from->gemms + 1, sizeof *to->gemm);
-	rc = rc ? rc : rh_grow(&to->op, &to->op_capacity, from->ops + 1, sizeof *to->op);
+	if (!rc)
+		rc = rh_grow(&to->op, &to->op_capacity, from->ops + 1, sizeof *to->op);
 	if (rc)
 		return rc;
 	if (from->gemms)
@@ -54,8 +55,10 @@ int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out)
 		sim_clock_join(sim->clock, sim);
 	}
 	int rc = copy_profile(&options->hardware->device, &sim->profile);
-	rc = rc ? rc : sim_durations_create(&sim->durations);
-	rc = rc ? rc : sim_shares_create(&sim->shares);
+	if (!rc)
+		rc = sim_durations_create(&sim->durations);
+	if (!rc)
+		rc = sim_shares_create(&sim->shares);
 	if (rc) {
 		rh_sim_release(sim);
 		return rc;
