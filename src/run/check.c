@@ -46,7 +46,7 @@ int rh_check_expect(struct rh_check *check, const struct rh_check_call *call)
 void check_fault(struct rh_check *check, int64_t other, const char *format, ...)
 {
 	struct rh_check_fault *fault = check->fault;
-	const struct rh_lanes *lanes = check->on;
+	const struct rh_lanes *lanes = check->recorded;
 	char own[256], beside[256] = "", what[400];
 	va_list arguments;
 	if (check_failed(check))
@@ -93,7 +93,7 @@ static int prepare(struct rh_check *check, const struct rh_lanes *lanes)
 
 static void give_back_rows(struct rh_check *check)
 {
-	for (int64_t i = 0; check->row && check->on && i < check->on->commands; i++)
+	for (int64_t i = 0; check->row && check->recorded && i < check->recorded->commands; i++)
 		rh_free(check->row[i]);
 	rh_free(check->row);
 	rh_free(check->now);
@@ -106,7 +106,7 @@ static void give_back_rows(struct rh_check *check)
  * is kept as long as somebody is still to wait for it. */
 static void move_clock(struct rh_check *check, int64_t i)
 {
-	const struct rh_lanes *lanes = check->on;
+	const struct rh_lanes *lanes = check->recorded;
 	const struct rh_command *command = check->command;
 	int64_t *now = check->now + command->lane * check->lanes;
 	for (int w = 0; w < command->waits; w++) {
@@ -131,7 +131,7 @@ static void move_clock(struct rh_check *check, int64_t i)
 /* Waits lead to what comes before, and elsewhere. */
 static void check_waits(struct rh_check *check)
 {
-	const struct rh_lanes *lanes = check->on;
+	const struct rh_lanes *lanes = check->recorded;
 	const struct rh_command *command = check->command;
 	for (int i = 0; i < command->waits; i++) {
 		int64_t wait = lanes->wait[command->first_wait + i];
@@ -143,7 +143,7 @@ static void check_waits(struct rh_check *check)
 int rh_check_run(struct rh_check *check, const struct rh_lanes *lanes, struct rh_check_fault *out)
 {
 	*out = (struct rh_check_fault){.position = -1, .other = -1};
-	check->on = lanes;
+	check->recorded = lanes;
 	check->fault = out;
 	check->rc = prepare(check, lanes);
 	for (int64_t i = 0; !check_failed(check) && i < lanes->commands; i++) {
@@ -174,7 +174,7 @@ void rh_check_finish(struct rh_check *check, struct rh_check_fault *out)
 		    is_open = check->options.stale && !call->published; /* the latest step's may come yet */
 		if (call->outputs == outputs && call->sent == sent && call->trained == taken && (call->published == taken || is_open))
 			continue;
-		out->position = check->on->first + check->on->commands;
+		out->position = check->recorded->first + check->recorded->commands;
 		snprintf(out->text, sizeof out->text,
 		         "step %lld ends with %lld of %lld results read, %lld of %lld boundaries sent, %lld of %d gradients taken, %lld "
 		         "blocks ready",

@@ -31,7 +31,7 @@ static struct check_content of_micro_batch(const struct rh_check *check, enum ch
 
 static struct check_range resolve(struct rh_check *check, enum rh_room room, int number, int64_t first, int64_t bytes)
 {
-	int device = check->on->lane[check->command->lane].owner;
+	int device = check->recorded->lane[check->command->lane].owner;
 	struct rh_place place = {.room = room, .device = rh_int16(device), .number = number, .first = first, .bytes = bytes};
 	return check_resolve(check, &place);
 }
@@ -62,12 +62,6 @@ static void need_or_put(struct rh_check *check, enum check_mode mode, struct che
 
 /* ---- compute ---- */
 
-static void need_micro(struct rh_check *check)
-{
-	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
-	check_need(check, resolve(check, RH_ROOM_MICRO, check->command->at.micro, 0, 1), &micro);
-}
-
 static void boundary(struct rh_check *check, enum check_mode mode, enum check_what what, int buffer, int layer)
 {
 	struct check_content content = of_micro_batch(check, what, layer);
@@ -95,7 +89,7 @@ static void need_weights(struct rh_check *check)
 			int b = model->layer[l].block[which];
 			if (b < 0 || check->offset[b] < 0)
 				continue;
-			int64_t first = command->at.weights + check->offset[b];
+			int64_t first = command->operands.weights + check->offset[b];
 			struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version_of(check, b), .base = first};
 			check_need(check, resolve(check, RH_ROOM_WEIGHTS, b, first, rh_block_bytes(&model->block[b], model->dtype)),
 			           &weights);
@@ -167,8 +161,8 @@ static void running(struct rh_check *check, enum check_mode mode, enum check_wha
 static void need_input(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	if (command->at.x >= 0)
-		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->at.x, command->lo);
+	if (command->operands.x >= 0)
+		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->operands.x, command->lo);
 	else if (command->lo > command->stage.lo)
 		running(check, CHECK_READS, CHECK_RUNNING, command->lo);
 	else if (command->lo > 0 || check->options.plan->is_fed)
@@ -179,7 +173,8 @@ static void leave_results(struct rh_check *check)
 {
 	struct check_content result = of_micro_batch(check, CHECK_RESULT, 0);
 	if (ends_model(check))
-		check_put(check, resolve(check, RH_ROOM_RESULT, check->command->at.result, 0, check->options.room[RH_ROOM_RESULT].bytes),
+		check_put(check,
+		          resolve(check, RH_ROOM_RESULT, check->command->operands.result, 0, check->options.room[RH_ROOM_RESULT].bytes),
 		          &result);
 }
 
@@ -187,7 +182,7 @@ static void leave_results(struct rh_check *check)
 static void go_on_with_cache(struct rh_check *check)
 {
 	struct check_content before = {.what = CHECK_CACHE, .step = check->command->step + 1}, after = before;
-	struct check_range cache = check_resolve(check, &check->command->to);
+	struct check_range cache = check_resolve(check, &check->command->target);
 	after.step = check->command->step;
 	if (before.step < 0)
 		check_need(check, cache, &before);
@@ -199,12 +194,12 @@ static void run_forward(struct rh_check *check)
 	const struct rh_command *command = check->command;
 	need_input(check);
 	need_weights(check);
-	if (command->kind == RH_COMMAND_RECOMPUTE || command->to.room == RH_ROOM_SAVED)
-		join(check, CHECK_KEPT, kept_range(check, &command->to), command->lo, command->hi);
-	if (command->to.room == RH_ROOM_CACHE)
+	if (command->kind == RH_COMMAND_RECOMPUTE || command->target.room == RH_ROOM_SAVED)
+		join(check, CHECK_KEPT, kept_range(check, &command->target), command->lo, command->hi);
+	if (command->target.room == RH_ROOM_CACHE)
 		go_on_with_cache(check);
-	if (command->kind == RH_COMMAND_FORWARD && command->at.y >= 0)
-		boundary(check, CHECK_WRITES, CHECK_ACTIVATION, command->at.y, command->hi);
+	if (command->kind == RH_COMMAND_FORWARD && command->operands.y >= 0)
+		boundary(check, CHECK_WRITES, CHECK_ACTIVATION, command->operands.y, command->hi);
 	else
 		running(check, CHECK_WRITES, CHECK_RUNNING, command->hi);
 	leave_results(check);
@@ -215,8 +210,8 @@ static void run_forward(struct rh_check *check)
 static void need_gradient_above(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	if (command->at.dy >= 0)
-		boundary(check, CHECK_READS, CHECK_BOUNDARY_GRADIENT, command->at.dy, command->hi);
+	if (command->operands.dy >= 0)
+		boundary(check, CHECK_READS, CHECK_BOUNDARY_GRADIENT, command->operands.dy, command->hi);
 	else if (command->hi < command->stage.hi)
 		running(check, CHECK_READS, CHECK_RUNNING_GRADIENT, command->hi);
 	else if (!ends_model(check))
@@ -226,20 +221,21 @@ static void need_gradient_above(struct rh_check *check)
 static void run_backward(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	int puts_off = command->to.room == RH_ROOM_DEFERRED && (command->to.bytes || command->stage.lo < model_of(check)->layers - 1);
+	int puts_off =
+	        command->target.room == RH_ROOM_DEFERRED && (command->target.bytes || command->stage.lo < model_of(check)->layers - 1);
 	need_gradient_above(check);
 	need_weights(check);
 	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
 	if (reads_input && command->lo == command->stage.lo)
-		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->at.x, command->lo);
-	struct check_range range = kept_range(check, &command->from);
+		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->operands.x, command->lo);
+	struct check_range range = kept_range(check, &command->source);
 	struct check_content content = staged(check, CHECK_KEPT, range, command->stage.hi);
 	check_need(check, range, &content);
 	add_to_sums(check, command->lo, command->hi, puts_off ? PART_AT_ONCE : PART_AT_ONCE | PART_DEFERRED);
 	if (puts_off)
-		join(check, CHECK_DEFERRED, check_resolve(check, &command->to), command->hi, command->lo);
-	if (command->at.dx >= 0)
-		boundary(check, CHECK_WRITES, CHECK_BOUNDARY_GRADIENT, command->at.dx, command->lo);
+		join(check, CHECK_DEFERRED, check_resolve(check, &command->target), command->hi, command->lo);
+	if (command->operands.dx >= 0)
+		boundary(check, CHECK_WRITES, CHECK_BOUNDARY_GRADIENT, command->operands.dx, command->lo);
 	else if (command->lo > command->stage.lo)
 		running(check, CHECK_WRITES, CHECK_RUNNING_GRADIENT, command->lo);
 }
@@ -248,8 +244,8 @@ static void run_weight_gradient(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	struct check_range deferred = {0};
-	if (command->from.bytes || command->stage.lo < model_of(check)->layers - 1) /* of the head nothing is put off */
-		deferred = check_resolve(check, &command->from);
+	if (command->source.bytes || command->stage.lo < model_of(check)->layers - 1) /* of the head nothing is put off */
+		deferred = check_resolve(check, &command->source);
 	if (!deferred.piece)
 		return;
 	int depth = check_first(&deferred)->depth; /* of frozen layers below nothing was put off */
@@ -261,7 +257,7 @@ static void run_weight_gradient(struct rh_check *check)
 static void run_compute(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	const struct rh_lane *lane = &check->on->lane[command->lane];
+	const struct rh_lane *lane = &check->recorded->lane[command->lane];
 	const struct check_call *call = check_call_of(check, command->step);
 	int layers = model_of(check)->layers;
 	if (lane->queue != RH_QUEUE_STREAM || lane->stream != RH_STREAM_COMPUTE) {
@@ -275,7 +271,8 @@ static void run_compute(struct rh_check *check)
 		            command->hi, command->stage.lo, command->stage.hi);
 		return;
 	}
-	need_micro(check);
+	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
+	check_need(check, resolve(check, RH_ROOM_MICRO, command->operands.micro, 0, 1), &micro);
 	if (command->kind == RH_COMMAND_WEIGHT_GRADIENT)
 		run_weight_gradient(check);
 	else if (command->kind == RH_COMMAND_BACKWARD)
@@ -311,24 +308,26 @@ int check_is_sum(struct rh_check *check, int sum)
 static void run_clear(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	struct check_content zero = {.what = CHECK_SUM, .which = command->to.number, .step = command->step, .base = command->to.first};
-	if (!check_is_sum(check, command->to.number) || command->to.room != RH_ROOM_SUMS)
+	struct check_content zero = {
+	        .what = CHECK_SUM, .which = command->target.number, .step = command->step, .base = command->target.first};
+	if (!check_is_sum(check, command->target.number) || command->target.room != RH_ROOM_SUMS)
 		check_fault(check, -1, "clears no sum");
-	check_put(check, check_resolve(check, &command->to), &zero);
+	check_put(check, check_resolve(check, &command->target), &zero);
 }
 
 /* From a whole sum or pieces of it to as many elements of another room. */
 static void run_round(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	int sum = command->from.number;
+	int sum = command->source.number;
 	if (!check_is_sum(check, sum))
 		return;
-	if (command->to.room != RH_ROOM_ROUNDED || command->to.number != sum || command->to.bytes * 2 != command->from.bytes) {
+	if (command->target.room != RH_ROOM_ROUNDED || command->target.number != sum ||
+	    command->target.bytes * 2 != command->source.bytes) {
 		check_fault(check, -1, "does not round one sum");
 		return;
 	}
-	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
+	struct check_range from = check_resolve(check, &command->source), to = check_resolve(check, &command->target);
 	int64_t base = check_first(&from)->base;
 	struct check_content whole = check_whole_sum(check, sum, base);
 	struct check_content rounded = check_gradient(check, sum / 2, to.first - (from.first - base) / 2);
@@ -339,12 +338,12 @@ static void run_round(struct rh_check *check)
 static void run_host_add(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	int b = command->to.number;
+	int b = command->target.number;
 	if (!check_is_sum(check, 2 * b + 1))
 		return;
-	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
-	int64_t element = rh_dtype_bytes(model_of(check)->dtype, 1), first = command->to.first / element;
-	struct rh_place head = {RH_ROOM_HOST_SUM, -1, 2 * b + 1, 4 * first, command->from.bytes};
+	struct check_range from = check_resolve(check, &command->source), to = check_resolve(check, &command->target);
+	int64_t element = rh_dtype_bytes(model_of(check)->dtype, 1), first = command->target.first / element;
+	struct rh_place head = {RH_ROOM_HOST_SUM, -1, 2 * b + 1, 4 * first, command->source.bytes};
 	struct check_range other = check_resolve(check, &head);
 	struct check_content one = check_whole_sum(check, 2 * b, from.first - 4 * first), two = check_whole_sum(check, 2 * b + 1, 0);
 	struct check_content result = check_gradient(check, b, 0);
@@ -358,7 +357,7 @@ static void run_host_add(struct rh_check *check)
 /* Device memory is reached by its own device's streams alone. */
 static void need_own_stream(struct rh_check *check, const struct rh_place *place)
 {
-	const struct rh_lane *lane = &check->on->lane[check->command->lane];
+	const struct rh_lane *lane = &check->recorded->lane[check->command->lane];
 	if (place->device >= 0 && (lane->queue != RH_QUEUE_STREAM || lane->owner != place->device))
 		check_fault(check, -1, "touches the memory of device %d, which is not its own", place->device);
 }
@@ -366,9 +365,9 @@ static void need_own_stream(struct rh_check *check, const struct rh_place *place
 static void run_copy(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	need_own_stream(check, &command->from);
-	need_own_stream(check, &command->to);
-	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
+	need_own_stream(check, &command->source);
+	need_own_stream(check, &command->target);
+	struct check_range from = check_resolve(check, &command->source), to = check_resolve(check, &command->target);
 	if (from.end - from.first != to.end - to.first)
 		check_fault(check, -1, "copies %lld bytes to %lld", (long long)(from.end - from.first), (long long)(to.end - to.first));
 	check_touch(check, from, CHECK_READS);
@@ -381,10 +380,10 @@ static void run_message(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	int sends = command->kind == RH_COMMAND_SEND;
-	enum rh_queue queue = check->on->lane[command->lane].queue;
+	enum rh_queue queue = check->recorded->lane[command->lane].queue;
 	enum check_what what = command->block == RH_BOUNDARY_ACTIVATION ? CHECK_ACTIVATION : CHECK_BOUNDARY_GRADIENT;
 	struct check_content content = of_micro_batch(check, what, command->lo);
-	struct check_range range = check_resolve(check, sends ? &command->from : &command->to);
+	struct check_range range = check_resolve(check, sends ? &command->source : &command->target);
 	if (queue != (sends ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES))
 		check_fault(check, -1, "is not on a link's lane for it");
 	need_or_put(check, sends ? CHECK_READS : CHECK_WRITES, range, &content);
@@ -394,13 +393,13 @@ static void run_message(struct rh_check *check)
 static void run_input(struct rh_check *check)
 {
 	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
-	check_put(check, check_resolve(check, &check->command->to), &micro);
+	check_put(check, check_resolve(check, &check->command->target), &micro);
 }
 
 static void run_output(struct rh_check *check)
 {
 	struct check_content result = of_micro_batch(check, CHECK_RESULT, 0);
-	struct check_range range = check_resolve(check, &check->command->from);
+	struct check_range range = check_resolve(check, &check->command->source);
 	range.end = range.first + 1; /* what a micro-batch of fewer rows has not filled nobody reads */
 	check_need(check, range, &result);
 	check_call_of(check, check->command->step)->outputs++;

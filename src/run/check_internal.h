@@ -77,7 +77,7 @@ struct rh_check {
 	int lanes;
 
 	/* of the command that is run */
-	const struct rh_lanes *on;
+	const struct rh_lanes *recorded;
 	const struct rh_command *command;
 
 	struct rh_check_fault *fault;

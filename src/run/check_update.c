@@ -2,20 +2,12 @@
  * it was told of the gradient: these are pieces of RH_ROOM_NONE. */
 #include "run/check_internal.h"
 
-/* The norm is piece 0. */
-static struct check_range own_piece(const struct rh_check *check, int number)
+enum own { OWN_NORM, OWN_MASTER, OWN_ARRIVAL };
+
+static struct check_range own(const struct rh_check *check, enum own what, int b)
 {
+	int number = what == OWN_NORM ? 0 : 1 + b + (what == OWN_ARRIVAL ? check->options.model->blocks : 0);
 	return (struct check_range){check->piece + check->first_piece[RH_ROOM_NONE] + number, 0, 1};
-}
-
-static struct check_range master_range(const struct rh_check *check, int b)
-{
-	return own_piece(check, 1 + b);
-}
-
-static struct check_range arrival_range(const struct rh_check *check, int b)
-{
-	return own_piece(check, 1 + check->options.model->blocks + b);
 }
 
 /* depth 1: it has been taken, too. */
@@ -50,8 +42,8 @@ static void run_arrived(struct rh_check *check, int b)
 {
 	struct check_content arrived = arrival(check, b, 0);
 	need_gradient(check, b);
-	check_touch(check, arrival_range(check, b), CHECK_ANNOUNCES);
-	check_leave(check, arrival_range(check, b), &arrived);
+	check_touch(check, own(check, OWN_ARRIVAL, b), CHECK_ANNOUNCES);
+	check_leave(check, own(check, OWN_ARRIVAL, b), &arrived);
 }
 
 static void run_norm(struct rh_check *check)
@@ -63,9 +55,9 @@ static void run_norm(struct rh_check *check)
 	for (int b = 0; b < model->blocks; b++) {
 		struct check_content arrived = arrival(check, b, 0);
 		if (model->block[b].trainable)
-			check_need(check, arrival_range(check, b), &arrived);
+			check_need(check, own(check, OWN_ARRIVAL, b), &arrived);
 	}
-	check_put(check, own_piece(check, 0), &scale);
+	check_put(check, own(check, OWN_NORM, 0), &scale);
 }
 
 /* The gradient as the optimizer knows it: arrived, not yet taken; with the norm of all where the step clips. */
@@ -73,9 +65,9 @@ static void need_arrived(struct rh_check *check, int b)
 {
 	struct check_content arrived = arrival(check, b, 0), scale = {.what = CHECK_SCALE, .step = check->command->step};
 	need_gradient(check, b);
-	check_need(check, arrival_range(check, b), &arrived);
+	check_need(check, own(check, OWN_ARRIVAL, b), &arrived);
 	if (check_call_of(check, check->command->step)->call.clips)
-		check_need(check, own_piece(check, 0), &scale);
+		check_need(check, own(check, OWN_NORM, 0), &scale);
 }
 
 /* Updates follow one another without a gap. */
@@ -85,10 +77,10 @@ static void update_master(struct rh_check *check, int b)
 	struct check_content master = {
 	        .what = CHECK_MASTER, .which = b, .step = call->version >= 0 ? check->command->step : check->master[b]};
 	if (!check->master[b] && !master.step)
-		check_leave(check, master_range(check, b), &master);
-	check_need(check, master_range(check, b), &master);
+		check_leave(check, own(check, OWN_MASTER, b), &master);
+	check_need(check, own(check, OWN_MASTER, b), &master);
 	master.step++;
-	check_put(check, master_range(check, b), &master);
+	check_put(check, own(check, OWN_MASTER, b), &master);
 	check->master[b]++;
 }
 
@@ -101,7 +93,7 @@ static void publish(struct rh_check *check, int b)
 	struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, rh_block_bytes(&model->block[b], model->dtype)};
 	struct check_content master = {.what = CHECK_MASTER, .which = b, .step = version};
 	struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version};
-	check_need(check, master_range(check, b), &master);
+	check_need(check, own(check, OWN_MASTER, b), &master);
 	check_put(check, check_resolve(check, &place), &weights);
 }
 
@@ -111,7 +103,7 @@ static void run_taken(struct rh_check *check, int b)
 	need_arrived(check, b);
 	if (check->options.stale)
 		update_master(check, b);
-	check_put(check, arrival_range(check, b), &taken);
+	check_put(check, own(check, OWN_ARRIVAL, b), &taken);
 	check_call_of(check, check->command->step)->trained++;
 }
 

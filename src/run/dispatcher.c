@@ -44,9 +44,9 @@ static void find_block(struct rh_executor *executor, int lane)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	const struct ring_command *head = dispatcher->lane[lane].head;
 	dispatcher->lane[lane].blocked = NULL;
-	for (int i = 0; head && i < head->is.waits; i++) {
-		struct ring_command *other = ring_wait(&executor->lowering.ring, &head->is, i);
-		if (!other || other->sequence || is_answer(&head->is, &other->is))
+	for (int i = 0; head && i < head->lowered.waits; i++) {
+		struct ring_command *other = ring_wait(&executor->lowering.ring, &head->lowered, i);
+		if (!other || other->sequence || is_answer(&head->lowered, &other->lowered))
 			continue;
 		dispatcher->lane[lane].blocked = other;
 		dispatcher->lane[lane].next_waiter = other->waiter;
@@ -114,12 +114,12 @@ int dispatcher_take(struct rh_executor *executor, int place)
 	const struct rh_lanes *lanes = &lowering->lanes;
 	for (; !lowering->rc && dispatcher->taken < lowering->ring.end; dispatcher->taken++) {
 		struct ring_command *command = ring_find(&lowering->ring, dispatcher->taken);
-		int lane = command->is.lane;
+		int lane = command->lowered.lane;
 		command->place = (signed char)place;
-		command->is_wanted = (char)is_read_later(lanes, &command->is);
-		want(lowering, &command->is);
+		command->is_wanted = (char)is_read_later(lanes, &command->lowered);
+		want(lowering, &command->lowered);
 		if (place == DISPATCH_DONE ||
-		    (lane == lowering->caller && command->is.kind != RH_COMMAND_HOST_ADD)) { /* the caller's own */
+		    (lane == lowering->caller && command->lowered.kind != RH_COMMAND_HOST_ADD)) { /* the caller's own */
 			dispatcher_end(executor, command);
 			continue;
 		}
@@ -186,7 +186,7 @@ static int choose_lane(struct rh_executor *executor, int d)
 			continue;
 		}
 		const struct ring_command *head = dispatcher->lane[lane].head;
-		if ((best < 0 || head->is.position < dispatcher->lane[best].head->is.position) && may_issue(executor, d, lane))
+		if ((best < 0 || head->lowered.position < dispatcher->lane[best].head->lowered.position) && may_issue(executor, d, lane))
 			best = lane;
 	}
 	return best;
@@ -197,7 +197,7 @@ static int issue_head(struct rh_executor *executor, int d, int lane)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct ring_command *command = dispatcher->lane[lane].head;
 	const struct rh_lane *on = &executor->lowering.lanes.lane[lane];
-	int rc = issue_command(executor, &command->is);
+	int rc = issue_command(executor, &command->lowered);
 	dispatcher->left[command->place]--;
 	dispatcher->is_due |= command->is_asked;
 	dispatcher_advance(executor, lane);
@@ -245,8 +245,8 @@ static int lower_more(struct rh_executor *executor)
 		again = executor->options.boxes && executor->options.boxes->unit && executor->trains;
 		for (int d = 0; d < executor->options.devices; d++) {
 			const struct ring_command *head = dispatcher->lane[lower_lane(d, RH_STREAM_COMPUTE)].head;
-			again |= lowering->on[d].last_slot >= (int64_t)lowering->next_slot &&
-			         (!head || head->is.position >= dispatcher->device[d].lowered);
+			again |= lowering->device[d].last_slot >= (int64_t)lowering->next_slot &&
+			         (!head || head->lowered.position >= dispatcher->device[d].lowered);
 		}
 		if (again)
 			rc = has_slots_enough(executor, lowering->program.slot[lowering->next_slot].device);
@@ -261,7 +261,7 @@ static int lower_more(struct rh_executor *executor)
 
 enum rh_stall_kind dispatcher_stall_kind(const struct rh_command *command)
 {
-	switch (command->kind == RH_COMMAND_COPY ? command->to.room : RH_ROOM_NONE) {
+	switch (command->kind == RH_COMMAND_COPY ? command->target.room : RH_ROOM_NONE) {
 	case RH_ROOM_WEIGHTS:
 		return RH_STALL_WEIGHTS;
 	case RH_ROOM_SUMS:
@@ -283,8 +283,8 @@ static int book_holds(struct rh_executor *executor)
 		int lane = lower_lane(d, RH_STREAM_COMPUTE);
 		if (!dispatcher->lane[lane].head || dispatcher->device[d].is_held || dispatcher_is_ready(dispatcher, lane))
 			continue;
-		rc = rh_stalls_open(run_stalls_of(executor, &dispatcher->lane[lane].head->is),
-		                    dispatcher_stall_kind(&dispatcher->lane[lane].blocked->is));
+		rc = rh_stalls_open(run_stalls_of(executor, &dispatcher->lane[lane].head->lowered),
+		                    dispatcher_stall_kind(&dispatcher->lane[lane].blocked->lowered));
 		dispatcher->device[d].is_held = 1;
 	}
 	return rc;
@@ -314,7 +314,7 @@ int dispatcher_has_ended(struct rh_executor *executor, int64_t position)
 	const struct ring_command *command = ring_find(&executor->lowering.ring, position);
 	if (!command || !command->sequence)
 		return !command;
-	const struct rh_lane *lane = &executor->lowering.lanes.lane[command->is.lane];
+	const struct rh_lane *lane = &executor->lowering.lanes.lane[command->lowered.lane];
 	if (lane->queue != RH_QUEUE_STREAM)
 		return 1;
 	int stream = lower_lane(lane->owner, lane->stream);
@@ -337,7 +337,7 @@ int dispatcher_waits_have_ended(struct rh_executor *executor, const struct rh_co
 	int rc = 1;
 	for (int i = 0; rc > 0 && i < command->waits; i++) {
 		const struct ring_command *other = ring_wait(&executor->lowering.ring, command, i);
-		rc = other && !is_answer(command, &other->is) ? dispatcher_has_ended(executor, other->is.position) : 1;
+		rc = other && !is_answer(command, &other->lowered) ? dispatcher_has_ended(executor, other->lowered.position) : 1;
 	}
 	return rc;
 }
@@ -367,7 +367,7 @@ static int await_room(struct rh_executor *executor)
 		const struct ring_command *head = dispatcher->lane[lower_lane(d, RH_STREAM_COMPUTE)].head;
 		if (!is_full(executor, d) || !head)
 			continue;
-		if (oldest < 0 || head->is.position < dispatcher->lane[lower_lane(oldest, RH_STREAM_COMPUTE)].head->is.position)
+		if (oldest < 0 || head->lowered.position < dispatcher->lane[lower_lane(oldest, RH_STREAM_COMPUTE)].head->lowered.position)
 			oldest = d;
 		full++;
 	}
@@ -422,7 +422,7 @@ static int is_arriving(const struct rh_executor *executor, int64_t step)
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	for (int b = 0; dispatcher->to_serve && b < executor->options.model->blocks; b++)
 		for (const struct ring_command *at = dispatcher->lane[executor->lowering.optimizer + b].head; at; at = at->next)
-			if (at->is.kind == RH_COMMAND_GRADIENT_ARRIVED && at->is.step <= step)
+			if (at->lowered.kind == RH_COMMAND_GRADIENT_ARRIVED && at->lowered.step <= step)
 				return 1;
 	return 0;
 }
@@ -516,7 +516,7 @@ void dispatcher_rest(struct rh_executor *executor, int64_t before)
 {
 	for (int i = 0; i < executor->options.devices * RH_STREAMS; i++) {
 		struct dispatch_stream *at = &executor->dispatcher.stream[i];
-		while (at->issued.oldest && at->issued.oldest->is.position < before) {
+		while (at->issued.oldest && at->issued.oldest->lowered.position < before) {
 			at->marks.over.issued = at->issued.oldest->sequence;
 			ring_end(&executor->lowering.ring, ring_pop(&at->issued));
 		}

@@ -108,8 +108,6 @@ int dispatcher_has_ended(struct rh_executor *executor, int64_t position) RH_MUST
 int dispatcher_await(struct rh_executor *executor, int64_t position) RH_MUST;
 /* Issues uploads of the next step while gradients of this one are still taken. */
 int dispatcher_run_ahead(struct rh_executor *executor) RH_MUST;
-/* The optimizer is told what can be told when devices have come to rest. */
-int dispatcher_settle(struct rh_executor *executor) RH_MUST;
 /* What is not issued never will be, after a fault. */
 void dispatcher_drop(struct rh_executor *executor);
 /* Devices have finished all commands before this position. */

@@ -12,7 +12,7 @@ static int find_event(struct rh_executor *executor, const struct rh_command *com
 	for (int i = 0; i < command->waits; i++) {
 		const struct ring_command *other = ring_wait(&lowering->ring, command, i);
 		const struct rh_stream_mark *mark;
-		if (!other || lowering->lanes.lane[other->is.lane].queue != RH_QUEUE_STREAM)
+		if (!other || lowering->lanes.lane[other->lowered.lane].queue != RH_QUEUE_STREAM)
 			continue;
 		RH_ASSERT(!*out);
 		int rc = issue_mark(executor, other, &mark);
@@ -26,12 +26,13 @@ static int find_event(struct rh_executor *executor, const struct rh_command *com
 static int submit_head(struct rh_executor *executor, struct dispatch_drive *drive)
 {
 	struct ring_command *head = executor->dispatcher.lane[drive->lane].head;
-	struct rh_place disk = drive->is_write ? head->is.to : head->is.from, host = drive->is_write ? head->is.from : head->is.to;
+	struct rh_place disk = drive->is_write ? head->lowered.target : head->lowered.source,
+	                host = drive->is_write ? head->lowered.source : head->lowered.target;
 	int record = executor->options.first_record + disk.number;
 	if (host.room == RH_ROOM_HOST_FRAME)
 		record = rh_store_pages(executor->options.store, disk.number) + (int)(disk.first / executor->options.page_bytes);
 	struct rh_event *after;
-	int rc = find_event(executor, &head->is, &after);
+	int rc = find_event(executor, &head->lowered, &after);
 	if (!rc)
 		rc = rh_space_queue_submit(drive->queue, record, run_host_address(executor, host), after);
 	if (rc)

@@ -16,7 +16,7 @@ static int receives(int which)
 
 static char *buffer_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	return run_host_address(executor, command->kind == RH_COMMAND_SEND ? command->from : command->to);
+	return run_host_address(executor, command->kind == RH_COMMAND_SEND ? command->source : command->target);
 }
 
 static struct rh_wire_boundary message_of(const struct rh_executor *executor, const struct rh_command *command)
@@ -44,7 +44,7 @@ static int post(struct rh_executor *executor, int which)
 	int lane = executor->lowering.links + which;
 	if (link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(dispatcher, lane))
 		return 0;
-	const struct rh_command *command = &dispatcher->lane[lane].head->is;
+	const struct rh_command *command = &dispatcher->lane[lane].head->lowered;
 	const struct rh_wire_boundary message = message_of(executor, command);
 	int64_t bytes = rh_wire_boundary_bytes(&message);
 	struct rh_link *end = link_of(executor, which);
@@ -73,7 +73,7 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	if (!link->posted || link->number[link->first] > (receives(which) ? progress->received : progress->sent))
 		return 0;
 	struct ring_command *at = link->command[link->first];
-	const struct rh_command *command = &at->is;
+	const struct rh_command *command = &at->lowered;
 	link->first = (link->first + 1) % DISPATCH_MESSAGES;
 	link->posted--;
 	dispatcher->left[at->place]--;

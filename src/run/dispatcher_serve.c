@@ -23,7 +23,7 @@ static void arrives_staged(void *context, int which)
 static int tell_arrived(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
 	const struct rh_executor_options *options = &executor->options;
-	int b = command->block, device = command->to.number;
+	int b = command->block, device = command->target.number;
 	int64_t bytes = rh_dtype_bytes(options->model->dtype, options->model->block[b].elements);
 	if (options->model->block[b].uses == 2 || device < 0) {
 		int rc = has_settled(executor, command, may_wait);
@@ -55,8 +55,8 @@ static int add_use(struct rh_executor *executor, const struct rh_command *comman
 		return rc;
 	if (updater)
 		rh_updater_pause(updater);
-	rh_store_add_use(executor->options.store, command->block, command->to.first / each, command->to.bytes / each,
-	                 (const float *)(void *)run_host_address(executor, command->from));
+	rh_store_add_use(executor->options.store, command->block, command->target.first / each, command->target.bytes / each,
+	                 (const float *)(void *)run_host_address(executor, command->source));
 	if (updater)
 		rh_updater_resume(updater);
 	return 1;
@@ -110,7 +110,7 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait)
 	for (int i = 0; i < ready->count; i++) {
 		int lane = ready->lane[i], rc = 1;
 		while (rc > 0 && dispatcher_is_ready(dispatcher, lane)) {
-			rc = serve(executor, &dispatcher->lane[lane].head->is, may_wait && !any);
+			rc = serve(executor, &dispatcher->lane[lane].head->lowered, may_wait && !any);
 			if (rc <= 0)
 				break;
 			dispatcher_end_head(executor, lane);
@@ -122,12 +122,4 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait)
 			dispatcher_unlist(dispatcher, ready, i--);
 	}
 	return any;
-}
-
-int dispatcher_settle(struct rh_executor *executor)
-{
-	int rc;
-	while ((rc = dispatcher_serve(executor, 1)) > 0)
-		;
-	return rc;
 }

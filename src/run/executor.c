@@ -183,7 +183,7 @@ static int device_create(struct rh_executor *executor, int index)
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_model *model = options->model;
 	struct rh_device *device = options->device[index];
-	struct run_device *out = &executor->on[index];
+	struct run_device *out = &executor->device[index];
 	int blocks = model->blocks;
 	void *base;
 	*out = (struct run_device){.device = device, .executor = executor, .index = index, .stage_weights = -1};
@@ -268,7 +268,7 @@ static int copies_create(struct rh_executor *executor)
 	        .area = {[RH_HOST_BOUNDARIES] = executor->boundary_memory,
 	                 [RH_HOST_MICRO] = executor->micro_memory,
 	                 [RH_HOST_FRAMES] = executor->frame_memory},
-	        .scratch = {.base = executor->on[0].room[RH_ROOM_WEIGHTS].base, .capacity = options->plan->weight_bytes}};
+	        .scratch = {.base = executor->device[0].room[RH_ROOM_WEIGHTS].base, .capacity = options->plan->weight_bytes}};
 	struct rh_arena *store = &copies.area[RH_HOST_STORE];
 	store->base = rh_store_memory(options->store, &store->capacity);
 	return rh_host_copies_create(&copies, &executor->copies);
@@ -283,7 +283,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	struct lower_limits limits;
 	executor->options = *options;
 	executor->flights = 1 + rh_executor_joins(options);
-	executor->on = rh_region_take(&executor->memory, options->devices, sizeof *executor->on);
+	executor->device = rh_region_take(&executor->memory, options->devices, sizeof *executor->device);
 	executor->uploaded = rh_region_take(&executor->memory, events, sizeof(struct rh_event *));
 	executor->downloaded = rh_region_take(&executor->memory, events, sizeof(struct rh_event *));
 	int rc = executor->memory.rc;
@@ -325,10 +325,10 @@ void rh_executor_destroy(struct rh_executor *executor)
 		rh_event_free(executor->uploaded[i]);
 		rh_event_free(executor->downloaded[i]);
 	}
-	for (int d = 0; executor->on && d < executor->options.devices; d++) {
+	for (int d = 0; executor->device && d < executor->options.devices; d++) {
 		for (int i = 0; i < RUN_FLIGHT; i++)
-			rh_stalls_destroy(&executor->on[d].flight[i].stalls);
-		rh_stage_state_free(&executor->on[d].state);
+			rh_stalls_destroy(&executor->device[d].flight[i].stalls);
+		rh_stage_state_free(&executor->device[d].state);
 	}
 	dispatcher_destroy(executor); /* drives first, which use all that follows */
 	rh_host_release(&executor->frame_memory);

@@ -51,7 +51,7 @@ struct run_book {
 
 /* Steps without a flush between them, counted from the call's first. */
 struct run_stretch {
-	const struct rh_stretch *is;
+	const struct rh_stretch *call;
 	int64_t begun, ended;
 	int64_t until; /* no step begins from this one on */
 };
@@ -61,7 +61,7 @@ struct run_stretch {
 struct rh_executor {
 	struct rh_executor_options options;
 	struct rh_region memory; /* of arrays */
-	struct run_device *on;
+	struct run_device *device;
 	struct lowering lowering;
 	struct run_dispatcher dispatcher;
 	struct rh_arena boundary_memory, micro_memory;

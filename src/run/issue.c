@@ -19,14 +19,14 @@ static int stream_of(const struct rh_executor *executor, const struct rh_command
 
 int issue_mark(struct rh_executor *executor, const struct ring_command *command, const struct rh_stream_mark **out)
 {
-	int stream = stream_of(executor, &command->is);
+	int stream = stream_of(executor, &command->lowered);
 	int64_t launched = executor->dispatcher.device[stream / RH_STREAMS].launched;
 	return rh_marks_find(&executor->dispatcher.stream[stream].marks, command->sequence, launched, out);
 }
 
 static int wait_for(struct rh_executor *executor, const struct rh_command *command, const struct ring_command *other)
 {
-	int own = stream_of(executor, command), stream = stream_of(executor, &other->is);
+	int own = stream_of(executor, command), stream = stream_of(executor, &other->lowered);
 	struct rh_device *device = executor->options.device[own / RH_STREAMS];
 	int64_t *seen = &executor->dispatcher.stream[own].seen[stream];
 	const struct rh_stream_mark *mark;
@@ -38,7 +38,7 @@ static int wait_for(struct rh_executor *executor, const struct rh_command *comma
 	*seen = mark->issued;
 	struct rh_stalls *stalls = own % RH_STREAMS == RH_STREAM_COMPUTE ? run_stalls_of(executor, command) : NULL;
 	if (stalls)
-		rc = rh_stalls_open(stalls, dispatcher_stall_kind(&other->is));
+		rc = rh_stalls_open(stalls, dispatcher_stall_kind(&other->lowered));
 	if (!rc)
 		rc = device->ops->wait(device, (enum rh_stream)(own % RH_STREAMS), mark->event);
 	return rc || !stalls ? rc : rh_stalls_close(stalls);
@@ -50,7 +50,7 @@ static int wait_for_all(struct rh_executor *executor, const struct rh_command *c
 	int rc = 0;
 	for (int i = 0; !rc && i < command->waits; i++) {
 		const struct ring_command *other = ring_wait(ring, command, i);
-		if (other && lane_of(executor, &other->is)->queue == RH_QUEUE_STREAM)
+		if (other && lane_of(executor, &other->lowered)->queue == RH_QUEUE_STREAM)
 			rc = wait_for(executor, command, other);
 	}
 	return rc;
@@ -60,7 +60,7 @@ static int wait_for_all(struct rh_executor *executor, const struct rh_command *c
 
 static char *device_address(const struct rh_executor *executor, struct rh_place place)
 {
-	return run_piece(executor->on[place.device].room, place.room, place.number) + place.first;
+	return run_piece(executor->device[place.device].room, place.room, place.number) + place.first;
 }
 
 char *run_host_address(const struct rh_executor *executor, struct rh_place place)
@@ -91,8 +91,8 @@ static int copy_weights(struct rh_executor *executor, struct rh_device *device, 
 {
 	struct rh_event *uploaded = executor->uploaded[command->block * executor->options.devices + device->index];
 	executor->version[command->block] = rh_store_version(executor->options.store, command->block);
-	int rc = rh_host_copy_up(&executor->copies, device, RH_STREAM_WEIGHTS, device_address(executor, command->to),
-	                         run_host_address(executor, command->from), command->from.bytes);
+	int rc = rh_host_copy_up(&executor->copies, device, RH_STREAM_WEIGHTS, device_address(executor, command->target),
+	                         run_host_address(executor, command->source), command->source.bytes);
 	return rc || !uploaded ? rc : device->ops->record(device, RH_STREAM_WEIGHTS, uploaded);
 }
 
@@ -100,7 +100,7 @@ int issue_await(struct rh_executor *executor, const struct rh_command *command, 
 {
 	for (int i = 0; i < command->waits; i++) {
 		const struct ring_command *other = ring_wait(&executor->lowering.ring, command, i);
-		const struct rh_lane *lane = other ? lane_of(executor, &other->is) : NULL;
+		const struct rh_lane *lane = other ? lane_of(executor, &other->lowered) : NULL;
 		const struct rh_stream_mark *mark;
 		if (!lane || lane->queue != RH_QUEUE_STREAM || (stream != RH_STREAMS && lane->stream != stream))
 			continue;
@@ -118,7 +118,7 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 {
 	struct rh_store *store = executor->options.store;
 	int b = command->block;
-	if (!ring_of(command)->is_asked || command->to.room != RH_ROOM_HOST_GRADIENT)
+	if (!ring_of(command)->is_asked || command->target.room != RH_ROOM_HOST_GRADIENT)
 		return 0;
 	int rc = device->ops->record(device, RH_STREAM_GRADIENTS, executor->downloaded[b * executor->options.devices + device->index]);
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, executor->options.model->block[b].elements);
@@ -129,20 +129,21 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 
 static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, const struct rh_command *command)
 {
-	int up = command->from.device < 0, rc = 0;
-	if (command->to.room == RH_ROOM_WEIGHTS)
+	int up = command->source.device < 0, rc = 0;
+	if (command->target.room == RH_ROOM_WEIGHTS)
 		return copy_weights(executor, device, command);
 	if (!up) {
-		rc = rh_host_copy_down(&executor->copies, device, stream, run_host_address(executor, command->to),
-		                       device_address(executor, command->from), command->from.bytes);
+		rc = rh_host_copy_down(&executor->copies, device, stream, run_host_address(executor, command->target),
+		                       device_address(executor, command->source), command->source.bytes);
 		return rc ? rc : note_gradient(executor, device, command);
 	}
-	const char *from = run_host_address(executor, command->from);
-	if (command->from.room == RH_ROOM_HOST_SUM &&
-	    rh_host_is_staged(&executor->copies, from, command->from.bytes)) /* read here and now */
+	const char *from = run_host_address(executor, command->source);
+	if (command->source.room == RH_ROOM_HOST_SUM &&
+	    rh_host_is_staged(&executor->copies, from, command->source.bytes)) /* read here and now */
 		rc = issue_await(executor, command, RH_STREAM_GRADIENTS);
 	return rc ? rc
-	          : rh_host_copy_up(&executor->copies, device, stream, device_address(executor, command->to), from, command->from.bytes);
+	          : rh_host_copy_up(&executor->copies, device, stream, device_address(executor, command->target), from,
+	                            command->source.bytes);
 }
 
 /* ---- computation ---- */
@@ -160,17 +161,17 @@ static void name_blocks(struct run_device *on, const struct rh_command *command)
 	const struct rh_model *model = on->executor->options.model;
 	int64_t *offset = on->executor->offset;
 	int is_forward = command->kind == RH_COMMAND_FORWARD;
-	if (on->stage.lo == command->stage.lo && on->stage.hi == command->stage.hi && on->stage_weights == command->at.weights &&
+	if (on->stage.lo == command->stage.lo && on->stage.hi == command->stage.hi && on->stage_weights == command->operands.weights &&
 	    on->is_forward == is_forward)
 		return;
 	(void)rh_plan_upload_layout(model, command->stage.lo, command->stage.hi, !is_forward && command->stage.hi < model->layers, offset);
 	for (int b = 0; b < model->blocks; b++)
-		on->emit.weights[b] = offset[b] < 0 ? NULL : on->room[RH_ROOM_WEIGHTS].base + command->at.weights + offset[b];
+		on->emit.weights[b] = offset[b] < 0 ? NULL : on->room[RH_ROOM_WEIGHTS].base + command->operands.weights + offset[b];
 	(void)rh_plan_gradient_layout(model, command->stage.lo, command->stage.hi, offset);
 	for (int i = 0; i < 2 * model->blocks; i++)
 		on->emit.gradient[i / 2][i % 2] = offset[i] < 0 ? NULL : (float *)(void *)on->room[RH_ROOM_SUMS].base + offset[i];
 	on->stage = command->stage;
-	on->stage_weights = command->at.weights;
+	on->stage_weights = command->operands.weights;
 	on->is_forward = is_forward;
 }
 
@@ -193,7 +194,7 @@ static void begin_emission(struct run_device *on, const struct rh_command *comma
 	on->emit.micro_batch = (uint32_t)command->micro_batch;
 	const struct run_book *book = run_book_of(executor, command);
 	on->emit.shape = executor->lowering.batch[book->first + command->micro_batch].shape;
-	on->emit.micro = run_piece(on->room, RH_ROOM_MICRO, command->at.micro);
+	on->emit.micro = run_piece(on->room, RH_ROOM_MICRO, command->operands.micro);
 	on->emit.dropout = executor->trains ? executor->options.model->dropout : 0;
 	on->emit.loss_scale = book->loss_scale;
 	on->emit.micro_batch_share = 1 / (float)book->count;
@@ -222,11 +223,11 @@ static struct rh_stage_part part_of(const struct rh_command *command)
 
 static int forward(struct run_device *on, const struct rh_command *command)
 {
-	struct rh_head_out head = results(on, command->at.result);
-	struct rh_view x = boundary_view(on, command->at.x), y = boundary_view(on, command->at.y);
-	if (command->to.room != RH_ROOM_SAVED)
+	struct rh_head_out head = results(on, command->operands.result);
+	struct rh_view x = boundary_view(on, command->operands.x), y = boundary_view(on, command->operands.y);
+	if (command->target.room != RH_ROOM_SAVED)
 		return rh_stage_forward_part(&on->emit, part_of(command), &on->pass, x, y, &head);
-	struct rh_arena saved = arena_of(on, command->to);
+	struct rh_arena saved = arena_of(on, command->target);
 	on->emit.saved = &saved;
 	int rc = rh_stage_save(&on->emit, command->lo, command->hi, x, y, &on->state, NULL);
 	on->emit.saved = NULL;
@@ -245,10 +246,10 @@ static void begin_deferred(struct run_device *on, struct rh_place place)
 
 static int recompute(struct run_device *on, const struct rh_command *command)
 {
-	struct rh_head_out head = results(on, command->at.result);
-	begin_deferred(on, command->from);
+	struct rh_head_out head = results(on, command->operands.result);
+	begin_deferred(on, command->source);
 	on->emit.saved = on->emit.arena;
-	int rc = rh_stage_save(&on->emit, command->lo, command->hi, boundary_view(on, command->at.x), (struct rh_view){0}, &on->state,
+	int rc = rh_stage_save(&on->emit, command->lo, command->hi, boundary_view(on, command->operands.x), (struct rh_view){0}, &on->state,
 	                       &head);
 	on->emit.deferred = NULL;
 	return rc;
@@ -257,15 +258,15 @@ static int recompute(struct run_device *on, const struct rh_command *command)
 static int backward(struct run_device *on, const struct rh_command *command)
 {
 	int is_first = command->hi == command->stage.hi, rc = 0;
-	if (is_first && command->from.room == RH_ROOM_SAVED) { /* named again: it was computed by the stage's forward */
-		begin_deferred(on, command->to);
-		rc = rh_stage_name_saved(&on->emit, command->stage.lo, command->stage.hi, boundary_view(on, command->at.x),
-		                         arena_of(on, command->from), &on->state);
+	if (is_first && command->source.room == RH_ROOM_SAVED) { /* named again: it was computed by the stage's forward */
+		begin_deferred(on, command->target);
+		rc = rh_stage_name_saved(&on->emit, command->stage.lo, command->stage.hi, boundary_view(on, command->operands.x),
+		                         arena_of(on, command->source), &on->state);
 	}
-	on->emit.deferred = command->to.room == RH_ROOM_DEFERRED ? &on->deferred_arena : NULL;
+	on->emit.deferred = command->target.room == RH_ROOM_DEFERRED ? &on->deferred_arena : NULL;
 	if (!rc)
-		rc = rh_stage_backward_part(&on->emit, part_of(command), &on->state, &on->pass, boundary_view(on, command->at.dy),
-		                            boundary_view(on, command->at.dx));
+		rc = rh_stage_backward_part(&on->emit, part_of(command), &on->state, &on->pass, boundary_view(on, command->operands.dy),
+		                            boundary_view(on, command->operands.dx));
 	on->emit.deferred = NULL;
 	return rc;
 }
@@ -276,24 +277,24 @@ static int weight_gradients(struct run_device *on, const struct rh_command *comm
 	const struct rh_stage *stage = &command->stage;
 	int rc = 0;
 	if (command->hi == stage->hi)
-		rc = rh_stage_name_deferred(&on->emit, stage->lo, stage->hi, arena_of(on, command->from), &on->state);
+		rc = rh_stage_name_deferred(&on->emit, stage->lo, stage->hi, arena_of(on, command->source), &on->state);
 	return rc ? rc : rh_stage_weights(&on->emit, command->lo, command->hi, &on->state);
 }
 
 static int clear(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_op fill = {.kind = RH_OP_FILL};
-	fill.operand[RH_FILL_Y] = rh_view_of(on->room[RH_ROOM_SUMS].base + command->to.first, RH_F32, 1, command->to.bytes / 4);
+	fill.operand[RH_FILL_Y] = rh_view_of(on->room[RH_ROOM_SUMS].base + command->target.first, RH_F32, 1, command->target.bytes / 4);
 	return issue_launch(on, &fill);
 }
 
 static int round_sum(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_op cast = {.kind = RH_OP_CAST};
-	int64_t elements = command->from.bytes / 4;
-	cast.operand[RH_CAST_X] = rh_view_of(on->room[RH_ROOM_SUMS].base + command->from.first, RH_F32, 1, elements);
+	int64_t elements = command->source.bytes / 4;
+	cast.operand[RH_CAST_X] = rh_view_of(on->room[RH_ROOM_SUMS].base + command->source.first, RH_F32, 1, elements);
 	cast.operand[RH_CAST_Y] =
-	        rh_view_of(on->room[RH_ROOM_ROUNDED].base + command->to.first, on->executor->options.model->dtype, 1, elements);
+	        rh_view_of(on->room[RH_ROOM_ROUNDED].base + command->target.first, on->executor->options.model->dtype, 1, elements);
 	return issue_launch(on, &cast);
 }
 
@@ -331,7 +332,7 @@ static int begin_compute(struct rh_executor *executor, struct rh_device *device,
 static int end_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
 	for (int place = 0; place < RUN_FLIGHT; place++) {
-		struct run_flight *flight = &executor->on[device->index].flight[place];
+		struct run_flight *flight = &executor->device[device->index].flight[place];
 		if (flight->computed != command->position)
 			continue;
 		flight->computed = LOWER_NEVER;
@@ -354,7 +355,7 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 	if (!rc)
 		rc = run_span_begin(executor, command, stream);
 	if (!rc)
-		rc = lane->stream == RH_STREAM_COMPUTE ? compute(&executor->on[lane->owner], command)
+		rc = lane->stream == RH_STREAM_COMPUTE ? compute(&executor->device[lane->owner], command)
 		                                       : copy(executor, device, lane->stream, command);
 	if (!rc)
 		rc = run_span_end(executor, command, stream);

@@ -172,8 +172,8 @@ void rh_command_describe(const struct rh_lanes *lanes, const struct rh_command *
 	ADD(text, bytes, ", step %lld", (long long)command->step);
 	if (command->micro_batch >= 0)
 		ADD(text, bytes, " micro-batch %lld", (long long)command->micro_batch);
-	describe_place(&command->from, "from", text, bytes);
-	describe_place(&command->to, "to", text, bytes);
+	describe_place(&command->source, "from", text, bytes);
+	describe_place(&command->target, "to", text, bytes);
 	const struct rh_lane *lane = &lanes->lane[command->lane];
 	ADD(text, bytes, " (lane %d%s%d)", command->lane, lane->queue == RH_QUEUE_STREAM ? ", device " : ", queue ",
 	    lane->queue == RH_QUEUE_STREAM ? lane->owner : (int)lane->queue);

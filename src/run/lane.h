@@ -98,27 +98,28 @@ struct rh_operands {
 enum __attribute__((packed)) rh_command_kind {
 	/* On a device's compute stream. Layers [lo, hi) of `stage`, one or several of them, for one micro-batch. A boundary that somebody else
 	 * reads is made at `hi` alone, and a layer's gradients are final only at a command's end: there a command has to end.
-	 *   FORWARD          to: SAVED, where the stage keeps its activations; CACHE, where it attends to keys and values of calls before
-	 *   RECOMPUTE        forward that keeps what the backward needs; with the loss where hi is the model's end. to: ARENA
-	 *   BACKWARD         from: ARENA or SAVED; also reads x where lo is the stage's first. Adds to the sums of its layers. to:
+	 *   FORWARD          target: SAVED, where the stage keeps its activations; CACHE, where it attends to keys and values of calls before
+	 *   RECOMPUTE        forward that keeps what the backward needs; with the loss where hi is the model's end. target: ARENA
+	 *   BACKWARD         source: ARENA or SAVED; also reads x where lo is the stage's first. Adds to the sums of its layers. target:
 	 *                    DEFERRED, where weight gradients of linears wait, not added
-	 *   WEIGHT_GRADIENT  what waits. from: DEFERRED */
+	 *   WEIGHT_GRADIENT  what waits. source: DEFERRED */
 	RH_COMMAND_FORWARD,
 	RH_COMMAND_RECOMPUTE,
 	RH_COMMAND_BACKWARD,
 	RH_COMMAND_WEIGHT_GRADIENT,
-	RH_COMMAND_CLEAR, /* to: SUMS. Zeros */
-	RH_COMMAND_ROUND, /* from: SUMS, the whole step's; to: ROUNDED */
+	RH_COMMAND_CLEAR, /* target: SUMS. Zeros */
+	RH_COMMAND_ROUND, /* source: SUMS, the whole step's; target: ROUNDED */
 
 	/* Between rooms of a device and of the host, or within the host's. Contents stay what they are. A boundary's have lo = its layer. */
 	RH_COMMAND_COPY,
-	/* from: HOST_FOLD, elements of use 0's sum; to: HOST_GRADIENT = use 1's HOST_SUM + from, rounded once. The same elements of the sum */
+	/* source: HOST_FOLD, elements of use 0's sum; target: HOST_GRADIENT = use 1's HOST_SUM + source, rounded once. Of the same
+	 * elements */
 	RH_COMMAND_HOST_ADD,
-	RH_COMMAND_INPUT,  /* the caller's micro-batch; to: HOST_MICRO */
-	RH_COMMAND_OUTPUT, /* the caller reads results; from: HOST_RESULT */
+	RH_COMMAND_INPUT,  /* the caller's micro-batch; target: HOST_MICRO */
+	RH_COMMAND_OUTPUT, /* the caller reads results; source: HOST_RESULT */
 
 	/* The optimizer, of one block and step. The first two announce, and are done at once; the others are done when the server says so.
-	 *   GRADIENT_ARRIVED  waits for the downloads of the step's gradient. to: no room; number: the device that sends it, -1: several
+	 *   GRADIENT_ARRIVED  waits for the downloads of the step's gradient. target: no room; number: the device that sends it, -1: several
 	 *   UPLOADS_OVER      waits for the step's uploads; of stale updates alone, before the step's GRADIENT_ARRIVED
 	 *   NORM              of steps that clip: waits for GRADIENT_ARRIVED of every trainable block. block -1
 	 *   WEIGHTS_READY     HOST_WEIGHTS hold the update by this step's gradient. Waits for GRADIENT_ARRIVED, and NORM where there is one;
@@ -131,10 +132,10 @@ enum __attribute__((packed)) rh_command_kind {
 	RH_COMMAND_WEIGHTS_READY,
 	RH_COMMAND_GRADIENT_TAKEN,
 
-	RH_COMMAND_READ,    /* from: RECORD, PAGES; to: HOST_BOUNDARY, HOST_FRAME */
-	RH_COMMAND_WRITE,   /* from: HOST_BOUNDARY; to: RECORD */
-	RH_COMMAND_SEND,    /* from: HOST_BOUNDARY; by the lane's link. block: the boundary's kind */
-	RH_COMMAND_RECEIVE, /* to: HOST_BOUNDARY; likewise */
+	RH_COMMAND_READ,    /* source: RECORD, PAGES; target: HOST_BOUNDARY, HOST_FRAME */
+	RH_COMMAND_WRITE,   /* source: HOST_BOUNDARY; target: RECORD */
+	RH_COMMAND_SEND,    /* source: HOST_BOUNDARY; by the lane's link. block: the boundary's kind */
+	RH_COMMAND_RECEIVE, /* target: HOST_BOUNDARY; likewise */
 	RH_COMMANDS
 };
 
@@ -153,8 +154,8 @@ struct rh_command {
 	int block;
 	int lo, hi; /* layers */
 	struct rh_stage stage;
-	struct rh_operands at;
-	struct rh_place from, to;
+	struct rh_operands operands;
+	struct rh_place source, target;
 };
 _Static_assert(sizeof(struct rh_command) <= 128, "a run keeps thousands of commands");
 

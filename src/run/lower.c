@@ -5,8 +5,8 @@
 void lower_await(struct lowering *to, int lane, int64_t position, enum rh_wait_for why)
 {
 	const struct ring_command *other = ring_find(&to->ring, position);
-	if (other && other->is.lane != lane && !to->rc)
-		to->rc = rh_waits_add(&to->lane[lane].pending, (struct rh_wait){position, other->is.lane, why});
+	if (other && other->lowered.lane != lane && !to->rc)
+		to->rc = rh_waits_add(&to->lane[lane].pending, (struct rh_wait){position, other->lowered.lane, why});
 }
 
 int64_t lower_add(struct lowering *to, const struct rh_command *command)
@@ -29,7 +29,7 @@ struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_k
 		command.lo = command.stage.lo = slot->slot->lo;
 		command.hi = command.stage.hi = slot->slot->hi;
 	}
-	command.at = (struct rh_operands){.weights = slot->weights, .micro = -1, .x = -1, .y = -1, .dy = -1, .dx = -1, .result = -1};
+	command.operands = (struct rh_operands){.weights = slot->weights, .micro = -1, .x = -1, .y = -1, .dy = -1, .dx = -1, .result = -1};
 	return command;
 }
 
@@ -100,7 +100,7 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	struct rh_region *memory = &to->memory;
 	to->batch = rh_region_take(memory, places, sizeof *to->batch);
 	to->lane = rh_region_take(memory, to->lanes.lanes, sizeof *to->lane);
-	to->on = rh_region_take(memory, devices, sizeof *to->on);
+	to->device = rh_region_take(memory, devices, sizeof *to->device);
 	to->block = rh_region_take(memory, blocks, sizeof *to->block);
 	to->place = rh_region_take(memory, places, sizeof *to->place);
 	to->summed = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
@@ -113,15 +113,15 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	to->load = rh_region_take(memory, limits->gaps, sizeof(int64_t));
 	to->piece = rh_region_take(memory, limits->most_pieces, sizeof *to->piece);
 	lower_versions_create(to);
-	for (int64_t d = 0; to->on && d < devices; d++)
-		make_device(to, &to->on[d]);
+	for (int64_t d = 0; to->device && d < devices; d++)
+		make_device(to, &to->device[d]);
 	to->rc = to->rc ? to->rc : memory->rc;
 	if (to->rc)
 		return to->rc;
 	for (int64_t b = 0; b < blocks; b++) {
 		to->trainable += options->model->block[b].trainable != 0;
 		for (int64_t d = 0; d < devices; d++)
-			to->on[d].weights.offset[b] = -1;
+			to->device[d].weights.offset[b] = -1;
 	}
 	to->expected = to->trainable;
 	return 0;
@@ -146,7 +146,7 @@ void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count
 	for (int64_t place = first; place < first + count; place++) {
 		struct rh_command command = lower_plain(RH_COMMAND_INPUT, to->caller, step);
 		command.micro_batch = rh_int32(place - first);
-		command.to = lower_place(-1, RH_ROOM_HOST_MICRO, place, 0, rh_micro_layout(&to->batch[place].shape).bytes);
+		command.target = lower_place(-1, RH_ROOM_HOST_MICRO, place, 0, rh_micro_layout(&to->batch[place].shape).bytes);
 		for (int d = 0; d < to->options->devices; d++)
 			lower_await(to, to->caller, to->computed[place * to->options->devices + d], RH_WAIT_NEEDS);
 		to->place[place].input = lower_add(to, &command);
@@ -163,7 +163,7 @@ void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t coun
 		int64_t cols = rh_executor_score_cols(to->options, to->call.trains, shape);
 		int64_t bytes = rh_result_layout(to->options->model, shape, cols).bytes;
 		command.micro_batch = rh_int32(place - first);
-		command.from = lower_place(-1, RH_ROOM_HOST_RESULT, place, 0, bytes);
+		command.source = lower_place(-1, RH_ROOM_HOST_RESULT, place, 0, bytes);
 		lower_await(to, to->caller, to->place[place].output, RH_WAIT_NEEDS);
 		lower_add(to, &command);
 	}
@@ -186,13 +186,13 @@ void lower_begin(struct lowering *to, const struct lower_call *call)
 	to->next_slot = 0;
 	to->makes_gradients = 0;
 	for (int d = 0; d < devices; d++)
-		to->on[d].last_slot = -1;
+		to->device[d].last_slot = -1;
 	for (size_t i = to->program.slots; i-- > 0;) {
-		struct lower_device *on = &to->on[to->program.slot[i].device];
+		struct lower_device *on = &to->device[to->program.slot[i].device];
 		on->last_slot = on->last_slot < 0 ? (int64_t)i : on->last_slot;
 	}
 	for (int d = 0; d < devices; d++)
-		if (to->on[d].ahead.kind >= 0)
+		if (to->device[d].ahead.kind >= 0)
 			lower_bulk_keep(to, d, first_slot(to, d, 0));
 	if (!to->rc)
 		to->rc = lower_drives_begin(to);
@@ -211,8 +211,8 @@ static void send_left(struct lowering *to, int but)
 void lower_next_slot(struct lowering *to)
 {
 	const struct rh_slot *slot = &to->program.slot[to->next_slot++];
-	struct lower_device *on = &to->on[slot->device];
-	struct lower_slot present = {.to = to, .on = on, .device = slot->device, .slot = slot, .step = to->call.step + slot->step};
+	struct lower_device *on = &to->device[slot->device];
+	struct lower_slot present = {.lowering = to, .state = on, .device = slot->device, .slot = slot, .step = to->call.step + slot->step};
 	RH_ASSERT(slot->count > 0);
 	if (rh_slot_makes_gradients(slot) && !to->makes_gradients && !to->call.is_local)
 		send_left(to, slot->device);
@@ -242,5 +242,5 @@ void lower_end(struct lowering *to)
 	if (to->call.trains && !to->call.is_local)
 		lower_fold(to, to->call.step);
 	for (int d = 0; d < to->options->devices; d++)
-		to->on[d].gaps = 0;
+		to->device[d].gaps = 0;
 }

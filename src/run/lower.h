@@ -38,7 +38,7 @@ struct lower_weights {
 struct lower_download {
 	int sum; /* 2 * block + use */
 	int64_t step;
-	int64_t at, bytes, left;
+	int64_t offset, bytes, left;
 };
 
 /* What lies where on a device, and its latest commands. More than 20 members: some for each room of its memory. */
@@ -57,8 +57,8 @@ struct lower_device {
 	/* The upload of the next step's first slot, which has begun; kind -1: none has. */
 	struct {
 		int kind, lo, hi;
-		int64_t at;
-		int64_t first; /* command */
+		int64_t weights; /* where its stage's begin in the room */
+		int64_t first;   /* command */
 	} ahead;
 	int64_t last_slot; /* of the call's program, -1: it has none */
 };
@@ -143,7 +143,7 @@ struct lowering {
 	struct lower_lane *lane;
 	int caller, optimizer, free; /* first lanes; from `free` on those of uploads in any order */
 	int links;                   /* likewise, by enum lower_link; -1: no other box */
-	struct lower_device *on;
+	struct lower_device *device;
 	struct lower_drives drives;
 	struct rh_boundaries boundaries; /* where they stay in memory */
 	int has_input_buffer;            /* the micro-batch that is lowered gave back the buffer of its input, and no other has since */
@@ -196,8 +196,8 @@ void lower_flush(struct lowering *lowering, int64_t step);
 /* ---- inside: lower*.c ---- */
 
 struct lower_slot {
-	struct lowering *to;
-	struct lower_device *on;
+	struct lowering *lowering;
+	struct lower_device *state;
 	int device;
 	const struct rh_slot *slot; /* NULL: what one before has left is sent */
 	int64_t step;
@@ -216,7 +216,7 @@ static inline int lower_lane_of(const struct lower_slot *slot, enum rh_stream st
 /* The latest command of that lane. */
 static inline int64_t lower_last_of(const struct lower_slot *slot, enum rh_stream stream)
 {
-	return slot->to->lane[lower_lane_of(slot, stream)].last;
+	return slot->lowering->lane[lower_lane_of(slot, stream)].last;
 }
 
 /* A boundary of one micro-batch. */
@@ -238,8 +238,13 @@ int64_t lower_add(struct lowering *lowering, const struct rh_command *command);
 /* A command on this lane, without operands. */
 static inline struct rh_command lower_plain(enum rh_command_kind kind, int lane, int64_t step)
 {
-	return (struct rh_command){
-	        .kind = kind, .lane = lane, .step = rh_int32(step), .micro_batch = -1, .block = -1, .from.device = -1, .to.device = -1};
+	return (struct rh_command){.kind = kind,
+	                           .lane = lane,
+	                           .step = rh_int32(step),
+	                           .micro_batch = -1,
+	                           .block = -1,
+	                           .source.device = -1,
+	                           .target.device = -1};
 }
 /* A command of the slot on one of its device's streams, with what all of them have. */
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream);

@@ -19,7 +19,7 @@ enum { GAP_PIECES = 16 };
 
 static void compute_after(struct lower_slot *slot, int64_t position)
 {
-	lower_await(slot->to, lower_lane_of(slot, RH_STREAM_COMPUTE), position, RH_WAIT_NEEDS);
+	lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_COMPUTE), position, RH_WAIT_NEEDS);
 }
 
 /* A bulk copy on this lane. */
@@ -28,9 +28,9 @@ static int64_t copy(struct lower_slot *slot, int lane, int block, struct rh_plac
 	struct rh_command command = lower_command(slot, RH_COMMAND_COPY, RH_STREAM_WEIGHTS);
 	command.lane = lane;
 	command.block = block;
-	command.from = from;
-	command.to = to;
-	return lower_add(slot->to, &command);
+	command.source = from;
+	command.target = to;
+	return lower_add(slot->lowering, &command);
 }
 
 /* ---- weights ---- */
@@ -43,16 +43,16 @@ static int comes_in_pages(const struct lowering *to, int b)
 /* Where the blocks of the slot's stage lie in its upload: to->offset. Their bytes. */
 static int64_t lay_out(const struct lower_slot *slot)
 {
-	const struct rh_model *model = slot->to->options->model;
+	const struct rh_model *model = slot->lowering->options->model;
 	int backward_only = slot->slot->kind != RH_SLOT_FORWARD && slot->slot->hi < model->layers;
-	return rh_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, backward_only, slot->to->offset);
+	return rh_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, backward_only, slot->lowering->offset);
 }
 
 /* The generation of the block's weights that the slot reads: the newest, or with a stash, in a backward, that of its forward. All
  * micro-batches of a slot had theirs in one slot. */
 static int64_t wanted(const struct lower_slot *slot, int b)
 {
-	const struct lowering *to = slot->to;
+	const struct lowering *to = slot->lowering;
 	const struct rh_model *model = to->options->model;
 	const struct rh_slot *of = slot->slot;
 	if (!rh_store_options(to->options->store)->stash || of->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
@@ -65,19 +65,19 @@ static int64_t wanted(const struct lower_slot *slot, int b)
 
 static int is_there(const struct lower_slot *slot, int b, int64_t at)
 {
-	const struct lower_weights *weights = &slot->on->weights;
+	const struct lower_weights *weights = &slot->state->weights;
 	return weights->offset[b] == at && weights->generation[b] == wanted(slot, b);
 }
 
 /* Does all of the stage lie at an end already, as where a device has only one? Then it is read there again. */
 static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
 {
-	struct lower_weights *weights = &slot->on->weights;
-	const int64_t *offset = slot->to->offset;
+	struct lower_weights *weights = &slot->state->weights;
+	const int64_t *offset = slot->lowering->offset;
 	for (int end = 0; bytes && end < 2; end++) {
 		int all = 1;
 		*at = end ? weights->capacity - bytes : 0;
-		for (int b = 0; all && b < slot->to->options->model->blocks; b++)
+		for (int b = 0; all && b < slot->lowering->options->model->blocks; b++)
 			all = offset[b] < 0 || is_there(slot, b, *at + offset[b]);
 		if (!all)
 			continue;
@@ -92,18 +92,18 @@ static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
 /* What the next upload overwrites has been read: a wait of this lane. */
 static void await_room(struct lower_slot *slot, int lane)
 {
-	const struct lower_weights *weights = &slot->on->weights;
+	const struct lower_weights *weights = &slot->state->weights;
 	int end = weights->turn;
-	lower_await(slot->to, lane, weights->end[end].freed, RH_WAIT_NEEDS);
+	lower_await(slot->lowering, lane, weights->end[end].freed, RH_WAIT_NEEDS);
 	if (weights->end[end].bytes + weights->end[!end].bytes > weights->capacity) /* the other end's reaches over here */
-		lower_await(slot->to, lane, weights->end[!end].freed, RH_WAIT_NEEDS);
+		lower_await(slot->lowering, lane, weights->end[!end].freed, RH_WAIT_NEEDS);
 }
 
 /* Where the stage's blocks will lie; bytes[b]: how much of each is to be sent, 0 for what lies there from before. 1: there is something. */
 static int place_weights(struct lower_slot *slot)
 {
-	struct lower_weights *weights = &slot->on->weights;
-	struct lowering *to = slot->to;
+	struct lower_weights *weights = &slot->state->weights;
+	struct lowering *to = slot->lowering;
 	const struct rh_model *model = to->options->model;
 	int64_t *offset = to->offset, at = 0;
 	int64_t all = lay_out(slot);
@@ -132,8 +132,8 @@ static int place_weights(struct lower_slot *slot)
 /* One copy; its lane waits for the update that the weights are of. */
 static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, int64_t bytes)
 {
-	struct lowering *to = slot->to;
-	struct lower_weights *weights = &slot->on->weights;
+	struct lowering *to = slot->lowering;
+	struct lower_weights *weights = &slot->state->weights;
 	struct rh_place from = lower_place(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
 	int64_t age = to->block[b].generation - wanted(slot, b);
 	if (age) { /* in the stash since the update that this version went into, which came before the newest */
@@ -160,8 +160,8 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 /* In the gaps of the device's slot before. */
 static void send_in_gaps(struct lower_slot *slot)
 {
-	struct lowering *to = slot->to;
-	const struct lower_device *on = slot->on;
+	struct lowering *to = slot->lowering;
+	const struct lower_device *on = slot->state;
 	int lane = lower_lane_of(slot, RH_STREAM_WEIGHTS), gap = -1;
 	int pieces = rh_transfer_lay(to->limits.pieces, to->bytes, to->options->model->blocks, on->gaps, to->piece, to->load);
 	if (pieces)
@@ -180,7 +180,7 @@ static void send_in_gaps(struct lower_slot *slot)
 /* At once, and in any order: a lane each. */
 static void send_blocks(struct lower_slot *slot)
 {
-	struct lowering *to = slot->to;
+	struct lowering *to = slot->lowering;
 	int blocks = to->options->model->blocks;
 	for (int b = 0; b < blocks; b++) {
 		int lane = to->free + slot->device * blocks + b;
@@ -197,7 +197,7 @@ static void send_weights(struct lower_slot *slot)
 {
 	if (!place_weights(slot))
 		return;
-	if (slot->on->gaps)
+	if (slot->state->gaps)
 		send_in_gaps(slot);
 	else
 		send_blocks(slot);
@@ -207,16 +207,16 @@ static void send_weights(struct lower_slot *slot)
 static void await_weights(struct lower_slot *slot)
 {
 	(void)lay_out(slot);
-	for (int b = 0; b < slot->to->options->model->blocks; b++)
-		if (slot->to->offset[b] >= 0)
-			compute_after(slot, slot->on->weights.sent[b]);
+	for (int b = 0; b < slot->lowering->options->model->blocks; b++)
+		if (slot->lowering->offset[b] >= 0)
+			compute_after(slot, slot->state->weights.sent[b]);
 }
 
 static void upload_weights(struct lower_slot *slot)
 {
-	struct lower_device *on = slot->on;
+	struct lower_device *on = slot->state;
 	if (on->ahead.kind >= 0)
-		slot->weights = on->ahead.at; /* lower_bulk_keep has seen that this is the slot */
+		slot->weights = on->ahead.weights; /* lower_bulk_keep has seen that this is the slot */
 	else
 		send_weights(slot);
 	on->ahead.kind = -1;
@@ -225,19 +225,20 @@ static void upload_weights(struct lower_slot *slot)
 
 void lower_bulk_ahead(struct lowering *to, int device, const struct rh_slot *expected)
 {
-	struct lower_slot slot = {.to = to, .on = &to->on[device], .device = device, .slot = expected, .step = to->call.step + 1};
-	RH_ASSERT(!slot.on->gaps);
-	slot.on->ahead.kind = (int)expected->kind;
-	slot.on->ahead.lo = expected->lo;
-	slot.on->ahead.hi = expected->hi;
-	slot.on->ahead.first = to->ring.end;
+	struct lower_slot slot = {
+	        .lowering = to, .state = &to->device[device], .device = device, .slot = expected, .step = to->call.step + 1};
+	RH_ASSERT(!slot.state->gaps);
+	slot.state->ahead.kind = (int)expected->kind;
+	slot.state->ahead.lo = expected->lo;
+	slot.state->ahead.hi = expected->hi;
+	slot.state->ahead.first = to->ring.end;
 	send_weights(&slot);
-	slot.on->ahead.at = slot.weights;
+	slot.state->ahead.weights = slot.weights;
 }
 
 void lower_bulk_keep(struct lowering *to, int device, const struct rh_slot *first)
 {
-	struct lower_device *on = &to->on[device];
+	struct lower_device *on = &to->device[device];
 	const struct rh_model *model = to->options->model;
 	if ((first && (int)first->kind == on->ahead.kind && first->lo == on->ahead.lo && first->hi == on->ahead.hi))
 		return;
@@ -263,35 +264,35 @@ static int64_t send_down(struct lower_slot *slot, int sum, struct rh_place from,
 	from.first += first;
 	to.first = first;
 	from.bytes = to.bytes = bytes;
-	lower_await(slot->to, lane, slot->to->block[sum / 2].taken, RH_WAIT_NEEDS);
+	lower_await(slot->lowering, lane, slot->lowering->block[sum / 2].taken, RH_WAIT_NEEDS);
 	return copy(slot, lane, sum / 2, from, to);
 }
 
-/* Bytes at which a sum lies in the room of sums, while slot->to->offset holds the stage's layout. */
+/* Bytes at which a sum lies in the room of sums, while slot->lowering->offset holds the stage's layout. */
 static int64_t sum_at(const struct lower_slot *slot, int sum)
 {
-	(void)rh_plan_gradient_layout(slot->to->options->model, slot->slot->lo, slot->slot->hi, slot->to->offset);
-	return slot->to->offset[sum] * 4;
+	(void)rh_plan_gradient_layout(slot->lowering->options->model, slot->slot->lo, slot->slot->hi, slot->lowering->offset);
+	return slot->lowering->offset[sum] * 4;
 }
 
 /* A final gradient in the store's dtype: rounded now, sent in the gaps of the device's next slot. */
 static void round_sum(struct lower_slot *slot, int sum)
 {
-	struct lower_device *on = slot->on;
-	int64_t elements = slot->to->options->model->block[sum / 2].elements, at = sum_at(slot, sum);
+	struct lower_device *on = slot->state;
+	int64_t elements = slot->lowering->options->model->block[sum / 2].elements, at = sum_at(slot, sum);
 	struct rh_command command = lower_command(slot, RH_COMMAND_ROUND, RH_STREAM_COMPUTE);
 	if (!on->downloads)
 		compute_after(slot, on->rounded_sent);
 	command.block = sum / 2;
-	command.from = lower_place(slot->device, RH_ROOM_SUMS, sum, at, elements * 4);
-	command.to = lower_place(slot->device, RH_ROOM_ROUNDED, sum, at / 2, elements * 2);
-	on->rounded = on->sums_read = lower_add(slot->to, &command);
-	on->download[on->downloads++] = (struct lower_download){.sum = sum, .step = slot->step, .at = at / 2, .bytes = elements * 2};
+	command.source = lower_place(slot->device, RH_ROOM_SUMS, sum, at, elements * 4);
+	command.target = lower_place(slot->device, RH_ROOM_ROUNDED, sum, at / 2, elements * 2);
+	on->rounded = on->sums_read = lower_add(slot->lowering, &command);
+	on->download[on->downloads++] = (struct lower_download){.sum = sum, .step = slot->step, .offset = at / 2, .bytes = elements * 2};
 }
 
 static void send_sum(struct lower_slot *slot, int sum)
 {
-	struct lowering *to = slot->to;
+	struct lowering *to = slot->lowering;
 	const struct rh_block *block = &to->options->model->block[sum / 2];
 	int is_final = slot->slot->last_round && block->uses == 1;
 	int64_t at = sum_at(slot, sum), all = block->elements * 4;
@@ -299,7 +300,7 @@ static void send_sum(struct lower_slot *slot, int sum)
 	struct rh_place where =
 	        is_final ? lower_place(-1, RH_ROOM_HOST_GRADIENT, sum / 2, 0, 0) : lower_place(-1, RH_ROOM_HOST_SUM, sum, 0, 0);
 	lower_await(to, lower_lane_of(slot, RH_STREAM_GRADIENTS), lower_last_of(slot, RH_STREAM_COMPUTE), RH_WAIT_NEEDS);
-	to->summed[sum] = slot->on->sums_sent = send_down(slot, sum, from, where, 0, all);
+	to->summed[sum] = slot->state->sums_sent = send_down(slot, sum, from, where, 0, all);
 	if (is_final) /* a block of two uses arrives when the step is over */
 		lower_arrived(to, sum / 2, slot->step, to->summed[sum], slot->device);
 }
@@ -308,7 +309,7 @@ static void send_sum(struct lower_slot *slot, int sum)
  * later. A sum that the store has no place for stays where it is, to be folded in when the step is over. */
 static void end_sum(struct lower_slot *slot, int sum)
 {
-	struct lowering *to = slot->to;
+	struct lowering *to = slot->lowering;
 	const struct rh_model *model = to->options->model;
 	const struct rh_block *block = &model->block[sum / 2];
 	if (block->uses == 2 && sum % 2 == 0 && !rh_store_sum(to->options->store, sum / 2, 0)) {
@@ -324,7 +325,7 @@ static void end_sum(struct lower_slot *slot, int sum)
 
 void lower_bulk_layer(struct lower_slot *slot, int l)
 {
-	const struct rh_model *model = slot->to->options->model;
+	const struct rh_model *model = slot->lowering->options->model;
 	for (int which = 0; which < 2; which++) {
 		int b = model->layer[l].block[which];
 		if (b >= 0 && model->block[b].trainable)
@@ -336,14 +337,14 @@ static void clear_sum(struct lower_slot *slot, int sum, int64_t at, int64_t byte
 {
 	struct rh_command clear = lower_command(slot, RH_COMMAND_CLEAR, RH_STREAM_COMPUTE);
 	clear.block = sum / 2;
-	clear.to = lower_place(slot->device, RH_ROOM_SUMS, sum, at, bytes);
-	lower_add(slot->to, &clear);
+	clear.target = lower_place(slot->device, RH_ROOM_SUMS, sum, at, bytes);
+	lower_add(slot->lowering, &clear);
 }
 
 /* What another device may have left in the store. */
 static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t bytes)
 {
-	struct lowering *to = slot->to;
+	struct lowering *to = slot->lowering;
 	int lane = lower_lane_of(slot, RH_STREAM_WEIGHTS);
 	RH_ASSERT(to->summed[sum] != LOWER_NEVER);
 	lower_await(to, lane, to->summed[sum], RH_WAIT_NEEDS);
@@ -354,9 +355,9 @@ static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t b
 /* Sums begin at zero in the step's first round; later rounds go on from those before. */
 static void begin_sums(struct lower_slot *slot)
 {
-	struct lowering *to = slot->to;
+	struct lowering *to = slot->lowering;
 	const struct rh_model *model = to->options->model;
-	struct lower_device *on = slot->on;
+	struct lower_device *on = slot->state;
 	int clears = slot->slot->first_round;
 	if (slot->slot->sums_there || !rh_plan_gradient_layout(model, slot->slot->lo, slot->slot->hi, to->offset))
 		return;
@@ -377,8 +378,8 @@ static void begin_sums(struct lower_slot *slot)
 /* What the slot before rounded is laid into `gaps`, or fewer: the update waits for it, and an activation for a piece at most. */
 static void lay_downloads(struct lower_slot *slot, int gaps)
 {
-	struct lower_device *on = slot->on;
-	struct lowering *to = slot->to;
+	struct lower_device *on = slot->state;
+	struct lowering *to = slot->lowering;
 	int64_t total = 0, each = GAP_PIECES * to->limits.pieces.most;
 	if (!on->downloads)
 		return;
@@ -392,20 +393,20 @@ static void lay_downloads(struct lower_slot *slot, int gaps)
 
 void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 {
-	struct lower_device *on = slot->on;
+	struct lower_device *on = slot->state;
 	int first = on->next_piece;
 	for (; on->next_piece < on->pieces && on->piece[on->next_piece].gap == k; on->next_piece++) {
 		const struct rh_transfer_piece *piece = &on->piece[on->next_piece];
 		struct lower_download *from = &on->download[piece->item];
 		if (k && on->next_piece == first)
-			lower_await(slot->to, lower_lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
+			lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
 		int64_t bytes;
 		on->next_piece += rh_transfer_joined(piece, on->pieces - on->next_piece, &bytes) - 1;
-		on->rounded_sent = send_down(slot, from->sum, lower_place(slot->device, RH_ROOM_ROUNDED, from->sum, from->at, 0),
+		on->rounded_sent = send_down(slot, from->sum, lower_place(slot->device, RH_ROOM_ROUNDED, from->sum, from->offset, 0),
 		                             lower_place(-1, RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, bytes);
 		from->left -= bytes;
 		if (!from->left)
-			lower_arrived(slot->to, from->sum / 2, from->step, on->rounded_sent, slot->device);
+			lower_arrived(slot->lowering, from->sum / 2, from->step, on->rounded_sent, slot->device);
 	}
 	if (on->next_piece == on->pieces && on->pieces)
 		on->pieces = on->downloads = on->next_piece = 0;
@@ -421,7 +422,7 @@ void lower_bulk_begin(struct lower_slot *slot)
 
 void lower_bulk_end(struct lower_slot *slot)
 {
-	struct lower_device *on = slot->on;
+	struct lower_device *on = slot->state;
 	int64_t last = lower_last_of(slot, RH_STREAM_COMPUTE);
 	if (rh_slot_makes_gradients(slot->slot))
 		on->sums_read = last;
@@ -431,8 +432,8 @@ void lower_bulk_end(struct lower_slot *slot)
 
 void lower_bulk_left(struct lowering *to, int device)
 {
-	struct lower_slot slot = {.to = to, .on = &to->on[device], .device = device, .step = to->call.step};
-	if (slot.on->pieces)
+	struct lower_slot slot = {.lowering = to, .state = &to->device[device], .device = device, .step = to->call.step};
+	if (slot.state->pieces)
 		return; /* they leave in the gaps of the slot that is being lowered */
 	lay_downloads(&slot, 1);
 	lower_bulk_gap(&slot, 0);

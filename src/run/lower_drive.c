@@ -32,8 +32,8 @@ void lower_drives_destroy(struct lowering *to)
 static int64_t transfer(struct lowering *to, int lane, int64_t step, struct rh_place from, struct rh_place where)
 {
 	struct rh_command command = lower_plain(lane == to->drives.writes ? RH_COMMAND_WRITE : RH_COMMAND_READ, lane, step);
-	command.from = from;
-	command.to = where;
+	command.source = from;
+	command.target = where;
 	return lower_add(to, &command);
 }
 

@@ -14,8 +14,8 @@ static int16_t take(struct lower_slot *slot, struct lower_ring *ring, enum rh_st
 {
 	int16_t buffer = rh_int16(ring->next);
 	ring->next = (ring->next + 1) % ring->count;
-	lower_await(slot->to, lower_lane_of(slot, writer), ring->freed[buffer], RH_WAIT_NEEDS);
-	lower_await(slot->to, lower_lane_of(slot, writer), ring->read[buffer], RH_WAIT_NEEDS);
+	lower_await(slot->lowering, lower_lane_of(slot, writer), ring->freed[buffer], RH_WAIT_NEEDS);
+	lower_await(slot->lowering, lower_lane_of(slot, writer), ring->read[buffer], RH_WAIT_NEEDS);
 	return buffer;
 }
 
@@ -34,7 +34,7 @@ static struct rh_command command_of(const struct micro *micro, enum rh_command_k
 	struct rh_command command = lower_command(micro->slot, kind, stream);
 	command.micro_batch = rh_int32(micro->number);
 	command.tokens = rh_int32(micro->shape->tokens);
-	command.at.micro = micro->buffer;
+	command.operands.micro = micro->buffer;
 	return command;
 }
 
@@ -67,11 +67,11 @@ static struct rh_command mover(const struct micro *micro, enum rh_command_kind c
 /* It brings the boundary to the host, once command `made` is over. Its position. */
 static int64_t add_filler(const struct micro *micro, struct rh_command *command, int64_t made)
 {
-	struct lowering *to = micro->slot->to;
+	struct lowering *to = micro->slot->lowering;
 	const struct lower_boundary boundary = boundary_of(micro, (enum rh_boundary_kind)command->block, command->lo);
 	int buffer = lower_buffer_take(to, command->lane, &boundary);
 	lower_await(to, command->lane, made, RH_WAIT_NEEDS);
-	command->to = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
+	command->target = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
 	int64_t position = lower_add(to, command);
 	lower_buffer_filled(to, &boundary, buffer, position);
 	return position;
@@ -80,10 +80,10 @@ static int64_t add_filler(const struct micro *micro, struct rh_command *command,
 /* It reads the boundary on the host. reader: as lower_buffer_read has it. */
 static int64_t add_reader(const struct micro *micro, struct rh_command *command, int reader)
 {
-	struct lowering *to = micro->slot->to;
+	struct lowering *to = micro->slot->lowering;
 	const struct lower_boundary boundary = boundary_of(micro, (enum rh_boundary_kind)command->block, command->lo);
 	int buffer = lower_buffer_find(to, command->lane, &boundary);
-	command->from = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
+	command->source = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
 	int64_t position = lower_add(to, command);
 	lower_buffer_read(to, &boundary, buffer, reader, position);
 	return position;
@@ -93,9 +93,9 @@ static int64_t add_reader(const struct micro *micro, struct rh_command *command,
 static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
-	int16_t buffer = take(slot, &slot->on->boundary, RH_STREAM_ACTIVATIONS_UP);
+	int16_t buffer = take(slot, &slot->state->boundary, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), kind, layer);
-	copy.to = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
+	copy.target = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
 	add_reader(micro, &copy, slot->device);
 	return buffer;
 }
@@ -105,13 +105,13 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 {
 	struct lower_slot *slot = micro->slot;
 	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), kind, layer);
-	copy.from = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
-	slot->on->boundary.freed[buffer] = add_filler(micro, &copy, made);
+	copy.source = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
+	slot->state->boundary.freed[buffer] = add_filler(micro, &copy, made);
 }
 
 static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
-	struct lowering *to = micro->slot->to;
+	struct lowering *to = micro->slot->lowering;
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT; /* made of what this box sent: there is none before */
 	int lane = to->links + (int)(is_gradient ? LOWER_FROM_ABOVE : LOWER_FROM_BELOW);
 	struct rh_command command = mover(micro, RH_COMMAND_RECEIVE, lane, kind, layer);
@@ -121,7 +121,7 @@ static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 /* The host's copy goes to the box beside this one. */
 static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
-	struct lowering *to = micro->slot->to;
+	struct lowering *to = micro->slot->lowering;
 	const struct rh_plan *plan = to->options->plan;
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT, lane = to->links + (int)(is_gradient ? LOWER_TO_BELOW : LOWER_TO_ABOVE);
 	struct rh_command command = mover(micro, RH_COMMAND_SEND, lane, kind, layer);
@@ -135,22 +135,23 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 static void send_results(struct micro *micro, int buffer, int64_t made)
 {
 	struct lower_slot *slot = micro->slot;
-	int64_t cols = rh_executor_score_cols(slot->to->options, slot->to->call.trains, micro->shape);
-	int64_t bytes = rh_result_layout(slot->to->options->model, micro->shape, cols).bytes;
+	int64_t cols = rh_executor_score_cols(slot->lowering->options, slot->lowering->call.trains, micro->shape);
+	int64_t bytes = rh_result_layout(slot->lowering->options->model, micro->shape, cols).bytes;
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
-	copy.from = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
-	copy.to = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
-	lower_await(slot->to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
-	int64_t position = slot->on->result.freed[buffer] = slot->to->place[micro->place].output = lower_add(slot->to, &copy);
-	if (!slot->to->options->plan->owes_gradient)
-		slot->to->place[micro->place].through = position;
+	copy.source = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
+	copy.target = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
+	lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
+	int64_t position = slot->state->result.freed[buffer] = slot->lowering->place[micro->place].output =
+	        lower_add(slot->lowering, &copy);
+	if (!slot->lowering->options->plan->owes_gradient)
+		slot->lowering->place[micro->place].through = position;
 }
 
 /* Where a saving stage keeps this micro-batch's activations; no room: it saves none. */
 static struct rh_place saved_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
-	const struct rh_executor_options *options = micro->slot->to->options;
+	const struct rh_executor_options *options = micro->slot->lowering->options;
 	const struct rh_saved_place *saved = rh_plan_saved(options->plan, slot->lo, slot->hi);
 	int64_t kept = options->plan->kept_micro_batches, number = micro->number - slot->first;
 	if (!saved)
@@ -164,14 +165,14 @@ static struct rh_place saved_place(const struct micro *micro)
 static struct rh_place deferred_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
-	const struct rh_deferred_place *deferred = rh_plan_deferred(micro->slot->to->options->plan, slot->lo, slot->hi);
+	const struct rh_deferred_place *deferred = rh_plan_deferred(micro->slot->lowering->options->plan, slot->lo, slot->hi);
 	return here(micro, RH_ROOM_DEFERRED, 0, deferred->at + micro->place % deferred->places * deferred->bytes, deferred->bytes);
 }
 
 /* Where layers keep keys and values for the calls after this one; no room: they keep none. */
 static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 {
-	const struct rh_executor_options *options = micro->slot->to->options;
+	const struct rh_executor_options *options = micro->slot->lowering->options;
 	int64_t first, bytes = rh_model_cache_range(options->model, lo, hi, options->cache_rows, &first);
 	return bytes ? here(micro, RH_ROOM_CACHE, 0, first, bytes) : lower_nowhere();
 }
@@ -180,9 +181,9 @@ static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 static void forward(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
-	struct lower_device *on = slot->on;
-	const struct rh_executor_options *options = slot->to->options;
-	int lo = slot->slot->lo, hi = slot->slot->hi, trains = slot->to->call.trains, infers = slot->slot->kind == RH_SLOT_INFER;
+	struct lower_device *on = slot->state;
+	const struct rh_executor_options *options = slot->lowering->options;
+	int lo = slot->slot->lo, hi = slot->slot->hi, trains = slot->lowering->call.trains, infers = slot->slot->kind == RH_SLOT_INFER;
 	for (int from = lo, l = infers ? hi : lo + 1; l <= hi; l++) {
 		int readers = infers ? 0 : rh_boundary_readers(options->plan, trains, l);
 		if (!readers && l < hi)
@@ -190,22 +191,22 @@ static void forward(struct micro *micro, int16_t x)
 		struct rh_command command = command_of(micro, RH_COMMAND_FORWARD, RH_STREAM_COMPUTE);
 		command.lo = from;
 		command.hi = l;
-		command.at.x = x;
+		command.operands.x = x;
 		if (readers)
-			command.at.y = take(slot, &on->boundary, RH_STREAM_COMPUTE);
+			command.operands.y = take(slot, &on->boundary, RH_STREAM_COMPUTE);
 		if (infers)
-			command.at.result = take(slot, &on->result, RH_STREAM_COMPUTE);
-		command.to = trains ? saved_place(micro) : cache_place(micro, from, l);
-		int64_t made = lower_add(slot->to, &command);
+			command.operands.result = take(slot, &on->result, RH_STREAM_COMPUTE);
+		command.target = trains ? saved_place(micro) : cache_place(micro, from, l);
+		int64_t made = lower_add(slot->lowering, &command);
 		if (x >= 0)
 			on->boundary.read[x] = made;
 		if (infers)
-			send_results(micro, command.at.result, made);
+			send_results(micro, command.operands.result, made);
 		if (readers)
-			send(micro, command.at.y, made, RH_BOUNDARY_ACTIVATION, l);
+			send(micro, command.operands.y, made, RH_BOUNDARY_ACTIVATION, l);
 		if (!infers && rh_plan_gives(options->plan, l))
 			give(micro, RH_BOUNDARY_ACTIVATION, l);
-		x = command.at.y; /* the next run of layers reads it, too */
+		x = command.operands.y; /* the next run of layers reads it, too */
 		from = l;
 	}
 }
@@ -214,7 +215,7 @@ static void forward(struct micro *micro, int16_t x)
 static int64_t run_down(struct micro *micro, const struct rh_command *all, int16_t dx)
 {
 	struct lower_slot *slot = micro->slot;
-	const struct rh_model *model = slot->to->options->model;
+	const struct rh_model *model = slot->lowering->options->model;
 	int stage_lo = slot->slot->lo, lowest = stage_lo > model->first_trained ? stage_lo : model->first_trained;
 	int ends_sums = micro->is_last && !slot->slot->sums_stay;
 	int64_t last = LOWER_NEVER;
@@ -223,9 +224,9 @@ static int64_t run_down(struct micro *micro, const struct rh_command *all, int16
 		struct rh_command command = *all;
 		command.hi = hi;
 		command.lo = lo;
-		command.at.dy = hi == slot->slot->hi ? all->at.dy : -1;
-		command.at.dx = lo == lowest ? dx : -1;
-		last = lower_add(slot->to, &command);
+		command.operands.dy = hi == slot->slot->hi ? all->operands.dy : -1;
+		command.operands.dx = lo == lowest ? dx : -1;
+		last = lower_add(slot->lowering, &command);
 		if (ends_sums)
 			lower_bulk_layer(slot, lo);
 	}
@@ -235,10 +236,10 @@ static int64_t run_down(struct micro *micro, const struct rh_command *all, int16
 static void backward(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
-	struct lower_device *on = slot->on;
+	struct lower_device *on = slot->state;
 	const struct rh_slot *of = slot->slot;
-	const struct rh_model *model = slot->to->options->model;
-	int fused = !rh_slot_reads_gradient(slot->to->options->plan, of), sends = of->lo > model->first_trained;
+	const struct rh_model *model = slot->lowering->options->model;
+	int fused = !rh_slot_reads_gradient(slot->lowering->options->plan, of), sends = of->lo > model->first_trained;
 	int16_t result = -1, dx = -1, above = -1;
 	if (!fused)
 		above = fetch(micro, RH_BOUNDARY_GRADIENT, of->hi);
@@ -250,28 +251,28 @@ static void backward(struct micro *micro, int16_t x)
 		result = take(slot, &on->result, RH_STREAM_COMPUTE);
 	if (saved.room == RH_ROOM_NONE) {
 		struct rh_command command = command_of(micro, RH_COMMAND_RECOMPUTE, RH_STREAM_COMPUTE);
-		command.at.x = x;
-		command.at.result = result;
-		command.from = deferred; /* operands of linears lie apart already */
-		command.to = here(micro, RH_ROOM_ARENA, 0, 0, 0);
-		lower_add(slot->to, &command);
+		command.operands.x = x;
+		command.operands.result = result;
+		command.source = deferred; /* operands of linears lie apart already */
+		command.target = here(micro, RH_ROOM_ARENA, 0, 0, 0);
+		lower_add(slot->lowering, &command);
 	}
 	if (above >= 0)
-		lower_await(slot->to, lower_lane_of(slot, RH_STREAM_COMPUTE), above_up, RH_WAIT_NEEDS);
+		lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_COMPUTE), above_up, RH_WAIT_NEEDS);
 	if (sends)
 		dx = take(slot, &on->boundary, RH_STREAM_COMPUTE);
 	struct rh_command command = command_of(micro, RH_COMMAND_BACKWARD, RH_STREAM_COMPUTE);
-	command.at.x = x;
-	command.at.dy = above;
-	command.at.result = result;
-	command.from = saved.room == RH_ROOM_NONE ? here(micro, RH_ROOM_ARENA, 0, 0, 0) : saved;
-	command.to = deferred;
+	command.operands.x = x;
+	command.operands.dy = above;
+	command.operands.result = result;
+	command.source = saved.room == RH_ROOM_NONE ? here(micro, RH_ROOM_ARENA, 0, 0, 0) : saved;
+	command.target = deferred;
 	int64_t made = run_down(micro, &command, dx);
 	if (fused)
 		send_results(micro, result, made);
 	if (sends)
 		send(micro, dx, made, RH_BOUNDARY_GRADIENT, of->lo);
-	if (rh_slot_gives_gradient(slot->to->options->plan, of))
+	if (rh_slot_gives_gradient(slot->lowering->options->plan, of))
 		give(micro, RH_BOUNDARY_GRADIENT, of->lo);
 	if (x >= 0)
 		on->boundary.read[x] = made;
@@ -282,26 +283,26 @@ static void backward(struct micro *micro, int16_t x)
 static void weight_gradients(struct micro *micro)
 {
 	struct rh_command command = command_of(micro, RH_COMMAND_WEIGHT_GRADIENT, RH_STREAM_COMPUTE);
-	command.from = deferred_place(micro);
+	command.source = deferred_place(micro);
 	(void)run_down(micro, &command, -1);
 }
 
 static void input(struct micro *micro)
 {
 	struct lower_slot *slot = micro->slot;
-	struct lowering *to = slot->to;
+	struct lowering *to = slot->lowering;
 	int64_t bytes = rh_micro_layout(micro->shape).bytes;
-	micro->buffer = take(slot, &slot->on->micro, RH_STREAM_ACTIVATIONS_UP);
+	micro->buffer = take(slot, &slot->state->micro, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
-	copy.from = there(RH_ROOM_HOST_MICRO, micro->place, bytes);
-	copy.to = here(micro, RH_ROOM_MICRO, micro->buffer, 0, bytes);
+	copy.source = there(RH_ROOM_HOST_MICRO, micro->place, bytes);
+	copy.target = here(micro, RH_ROOM_MICRO, micro->buffer, 0, bytes);
 	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->place[micro->place].input, RH_WAIT_NEEDS);
 	lower_add(to, &copy);
 }
 
 static void one_micro_batch(struct lower_slot *slot, int64_t number)
 {
-	struct lowering *to = slot->to;
+	struct lowering *to = slot->lowering;
 	const struct rh_slot *of = slot->slot;
 	const struct rh_executor_options *options = to->options;
 	int64_t place = lower_first_place(to, of) + number;
@@ -328,34 +329,34 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 		weight_gradients(&micro);
 	else
 		backward(&micro, x);
-	slot->on->micro.freed[micro.buffer] = lower_last_of(slot, RH_STREAM_COMPUTE);
+	slot->state->micro.freed[micro.buffer] = lower_last_of(slot, RH_STREAM_COMPUTE);
 	to->computed[place * options->devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
 }
 
 /* The step has no slot after this one with its blocks: nobody uploads them any more. */
 static void end_uploads(struct lower_slot *slot)
 {
-	const struct rh_model *model = slot->to->options->model;
+	const struct rh_model *model = slot->lowering->options->model;
 	const struct rh_slot *of = slot->slot;
 	for (int l = of->lo; rh_slot_makes_gradients(of) && of->last_round && !of->sums_stay && l < of->hi; l++)
 		for (int which = 0; which < 2; which++) {
 			int b = model->layer[l].block[which];
 			if (b >= 0 && model->block[b].trainable && model->block[b].uses == 1)
-				lower_uploads_over(slot->to, b, slot->step);
+				lower_uploads_over(slot->lowering, b, slot->step);
 		}
 }
 
 void lower_slot(struct lower_slot *slot)
 {
 	lower_bulk_begin(slot);
-	for (int64_t number = 0; !slot->to->rc && number < slot->slot->count; number++) {
+	for (int64_t number = 0; !slot->lowering->rc && number < slot->slot->count; number++) {
 		lower_bulk_gap(slot, number);
 		if (number == slot->slot->count - 1) /* the step's own gradients come after it, and those of the step before have gone */
 			end_uploads(slot);
 		one_micro_batch(slot, number);
-		slot->on->up[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
-		slot->on->down[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
+		slot->state->up[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
+		slot->state->down[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
 	}
-	if (!slot->to->rc)
+	if (!slot->lowering->rc)
 		lower_bulk_end(slot);
 }

@@ -92,19 +92,19 @@ int ring_add(struct run_ring *ring, const struct rh_command *command, const stru
 	if (rc)
 		return rc;
 	struct ring_command *added = &chunk->command[position % RING_CHUNK];
-	added->is = *command;
-	added->is.position = ring->end++;
+	added->lowered = *command;
+	added->lowered.position = ring->end++;
 	added->next = NULL;
 	added->sequence = 0;
 	added->waiter = -1;
 	added->is_wanted = added->is_asked = added->is_over = 0;
-	set_waits(chunk, &added->is, waits);
+	set_waits(chunk, &added->lowered, waits);
 	return 0;
 }
 
 void ring_end(struct run_ring *ring, struct ring_command *command)
 {
-	struct ring_chunk *chunk = ring_chunk_of(ring, command->is.position);
+	struct ring_chunk *chunk = ring_chunk_of(ring, command->lowered.position);
 	RH_ASSERT(chunk && !command->is_over);
 	if (ring->keeps)
 		return;

@@ -11,7 +11,7 @@
 enum { RING_CHUNK = 32, RING_NEVER = 0 /* a position that no command has */ };
 
 struct ring_command {
-	struct rh_command is;      /* first: ring_of */
+	struct rh_command lowered; /* first: ring_of */
 	struct ring_command *next; /* in its lane, or of a struct ring_queue */
 	int64_t sequence;          /* 0: not issued; then its number on the stream; off streams 1 */
 	int waiter;                /* a lane whose next command waits for it, -1: none. Others: next_waiter of struct run_dispatcher */

@@ -47,7 +47,7 @@ int run_span_begin(struct rh_executor *executor, const struct rh_command *comman
 	if (!executor->traced.trace)
 		return 0;
 	int bulk = stream % RH_STREAMS == RH_STREAM_WEIGHTS || stream % RH_STREAMS == RH_STREAM_GRADIENTS;
-	int64_t bytes = rh_max(command->from.bytes, command->to.bytes) * (command->kind == RH_COMMAND_COPY);
+	int64_t bytes = rh_max(command->source.bytes, command->target.bytes) * (command->kind == RH_COMMAND_COPY);
 	if (span->in_trace)
 		span->in_trace->bytes += bytes;
 	if (span->in_trace || !executor->trains || command->step != executor->traced_step || command->kind == RH_COMMAND_CLEAR ||
@@ -74,7 +74,7 @@ int run_span_end(struct rh_executor *executor, const struct rh_command *command,
 	struct run_span *span = &executor->dispatcher.stream[stream].span;
 	struct rh_device *device = executor->options.device[stream / RH_STREAMS];
 	const struct ring_command *next = ring_of(command)->next;
-	if (!span->in_trace || goes_on(executor, span->in_trace, next ? &next->is : NULL))
+	if (!span->in_trace || goes_on(executor, span->in_trace, next ? &next->lowered : NULL))
 		return 0;
 	int rc = rh_grow(&executor->span, &executor->span_capacity, executor->spans + 1, sizeof *executor->span);
 	if (rc)

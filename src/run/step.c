@@ -35,8 +35,8 @@ static void sum_times(struct rh_executor *executor, int64_t place)
 	int devices = executor->options.devices, worked = 0;
 	struct rh_stall_times sum = {0};
 	for (int d = 0; d < devices; d++) {
-		rh_stalls_add(&executor->on[d].flight[place].stalls, &sum);
-		worked += executor->on[d].flight[place].stalls.begun;
+		rh_stalls_add(&executor->device[d].flight[place].stalls, &sum);
+		worked += executor->device[d].flight[place].stalls.begun;
 	}
 	executor->times = (struct rh_step_times){.compute = sum.compute / devices,
 	                                         .weights = sum.stalled[RH_STALL_WEIGHTS] / devices,
@@ -96,19 +96,19 @@ const struct run_book *run_book_of(const struct rh_executor *executor, const str
 struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_lane *lane = &executor->lowering.lanes.lane[command->lane];
-	return &executor->on[lane->owner].flight[flight_of(executor, command)].stalls;
+	return &executor->device[lane->owner].flight[flight_of(executor, command)].stalls;
 }
 
 static void note_downloads(struct rh_executor *executor, int d, int place)
 {
-	executor->on[d].flight[place].results = executor->lowering.lane[lower_lane(d, RH_STREAM_ACTIVATIONS_DOWN)].last;
-	executor->on[d].flight[place].gradients = executor->lowering.lane[lower_lane(d, RH_STREAM_GRADIENTS)].last;
+	executor->device[d].flight[place].results = executor->lowering.lane[lower_lane(d, RH_STREAM_ACTIVATIONS_DOWN)].last;
+	executor->device[d].flight[place].gradients = executor->lowering.lane[lower_lane(d, RH_STREAM_GRADIENTS)].last;
 }
 
 /* All of the device's slots of the step are lowered. */
 static int note_end(struct rh_executor *executor, int d, int place)
 {
-	struct run_flight *flight = &executor->on[d].flight[place];
+	struct run_flight *flight = &executor->device[d].flight[place];
 	int64_t last = executor->lowering.lane[lower_lane(d, RH_STREAM_COMPUTE)].last;
 	const struct ring_command *command = ring_find(&executor->lowering.ring, last);
 	note_downloads(executor, d, place);
@@ -145,7 +145,7 @@ int run_lower_slot(struct rh_executor *executor, int place)
 	if (rc)
 		return rc;
 	note_slot(executor, d);
-	int is_last = executor->trains && !executor->is_stretch && lowering->on[d].last_slot == number;
+	int is_last = executor->trains && !executor->is_stretch && lowering->device[d].last_slot == number;
 	return is_last ? note_end(executor, d, place) : 0;
 }
 
@@ -154,7 +154,7 @@ static int is_on_its_way(const struct rh_executor *executor, int b)
 {
 	int is = 0;
 	for (int d = 0; d < executor->options.devices; d++) {
-		const struct ring_command *sent = ring_find(&executor->lowering.ring, executor->lowering.on[d].weights.sent[b]);
+		const struct ring_command *sent = ring_find(&executor->lowering.ring, executor->lowering.device[d].weights.sent[b]);
 		is |= sent && !sent->sequence;
 	}
 	return is;
@@ -179,7 +179,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 	int place = (int)executor->first;
 	executor->flight[place].awaited_s = 0;
 	for (int d = 0; d < options->devices; d++) {
-		rh_stalls_reset(&executor->on[d].flight[place].stalls);
+		rh_stalls_reset(&executor->device[d].flight[place].stalls);
 		executor->dispatcher.device[d].lowered = -1;
 	}
 	if (executor->begun - executor->finished <= 1) /* else a step is still at it */
@@ -187,7 +187,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 	lower_begin(&executor->lowering, call);
 	int rc = dispatcher_take(executor, place);
 	for (int d = 0; !rc && executor->trains && !executor->is_stretch && d < options->devices; d++)
-		if (executor->lowering.on[d].last_slot < 0)
+		if (executor->lowering.device[d].last_slot < 0)
 			rc = note_end(executor, d, place);
 	return rc;
 }
@@ -195,7 +195,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 /* Its slots are over, and its results are here. */
 static int await_device(struct rh_executor *executor, int d, int64_t place)
 {
-	struct run_flight *flight = &executor->on[d].flight[place];
+	struct run_flight *flight = &executor->device[d].flight[place];
 	int rc = rh_stalls_sync(&flight->stalls);
 	if (!rc)
 		rc = dispatcher_await(executor, flight->results);
@@ -248,8 +248,8 @@ int run_end(struct rh_executor *executor, int rc)
 	if (!rc)
 		rc = dispatcher_run(executor, DISPATCH_ALL, (int)executor->first);
 	int64_t end = executor->lowering.ring.end;
-	if (!rc)
-		rc = dispatcher_settle(executor);
+	for (int served = !rc; !rc && served; rc = served < 0 ? served : 0)
+		served = dispatcher_serve(executor, 1); /* the optimizer is told what can be told when devices have come to rest */
 	executor->goes_on = !rc && goes_on(executor);
 	if (executor->goes_on)
 		rc = issue_ahead(executor);

@@ -23,9 +23,9 @@ static int end_step(struct rh_executor *executor)
 {
 	struct run_stretch *stretch = &executor->stretch;
 	const struct run_book *book = book_of(executor, stretch->ended);
-	int64_t step = stretch->is->first_step + stretch->ended++;
+	int64_t step = stretch->call->first_step + stretch->ended++;
 	int rc = run_collect_results(executor, book, step);
-	return rc ? rc : stretch->is->end(stretch->is->context, step, &executor->lowering.versions.drift[book->first]);
+	return rc ? rc : stretch->call->end(stretch->call->context, step, &executor->lowering.versions.drift[book->first]);
 }
 
 static int begin_step(struct rh_executor *executor)
@@ -33,13 +33,13 @@ static int begin_step(struct rh_executor *executor)
 	struct run_stretch *stretch = &executor->stretch;
 	struct run_book *book = book_of(executor, stretch->begun);
 	const struct rh_micro_batch *batch;
-	int64_t step = stretch->is->first_step + stretch->begun;
-	int rc = stretch->is->begin(stretch->is->context, step, &batch, &book->loss_scale);
+	int64_t step = stretch->call->first_step + stretch->begun;
+	int rc = stretch->call->begin(stretch->call->context, step, &batch, &book->loss_scale);
 	if (rc > 0)
 		stretch->until = stretch->begun;
 	if (rc)
 		return rc > 0 ? 0 : rc;
-	run_stage_micros(executor, book, batch, stretch->is->micro_batches);
+	run_stage_micros(executor, book, batch, stretch->call->micro_batches);
 	stretch->begun++;
 	lower_input(&executor->lowering, step, book->first, book->count);
 	return dispatcher_take(executor, 0);
@@ -69,7 +69,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	executor->trains = executor->is_stretch = 1;
 	executor->first = 0;
 	executor->step = stretch->first_step;
-	executor->stretch = (struct run_stretch){.is = stretch, .until = stretch->steps};
+	executor->stretch = (struct run_stretch){.call = stretch, .until = stretch->steps};
 	const struct lower_call call = {
 	        .trains = 1, .is_local = 1, .step = stretch->first_step, .number = ++executor->calls, .micro_batches = count, .updates = 1};
 	int rc = rh_dispatch_stretch(dispatch, count, stretch->steps, &executor->lowering.program);

@@ -18,8 +18,8 @@ static inline void check_device_bytes(const struct rh_session *session)
 		session->devices.device[d]->ops->memory(session->devices.device[d], &memory);
 		assert_int_equal(memory.reserved_bytes, plan->device_bytes);
 		assert_int_equal(memory.peak_bytes, plan->device_bytes);
-		assert_int_equal(executor->on[d].arena.used, 0);
-		most = executor->on[d].arena.peak > most ? executor->on[d].arena.peak : most;
+		assert_int_equal(executor->device[d].arena.used, 0);
+		most = executor->device[d].arena.peak > most ? executor->device[d].arena.peak : most;
 	}
 	assert_int_equal(most, plan->arena_bytes);
 }

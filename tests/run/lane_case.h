@@ -7,8 +7,8 @@
 #include "config/hardware.h"
 #include "core/hooks.h"
 #include "run/check.h"
-#include "run/lane_box.h"
 #include "run/executor.h"
+#include "run/lane_box.h"
 #include "train/update.h"
 
 enum { LANE_STEPS = 3, LANE_MOST_MICROS = 64, LANE_TOKENS = 32 };

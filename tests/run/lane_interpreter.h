@@ -237,7 +237,8 @@ static inline uint64_t lane_read_weights(struct lane_machine *machine, const str
 			int b = model->layer[l].block[which];
 			if (b >= 0 && machine->offset[b] >= 0)
 				hash = lane_read(machine, hash,
-				                 lane_own(machine, command, RH_ROOM_WEIGHTS, b, command->at.weights + machine->offset[b],
+				                 lane_own(machine, command, RH_ROOM_WEIGHTS, b,
+				                          command->operands.weights + machine->offset[b],
 				                          rh_dtype_bytes(model->dtype, model->block[b].elements)));
 		}
 	return hash;
@@ -266,7 +267,7 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 	int backward = command->kind == RH_COMMAND_BACKWARD, first = command->lo == command->stage.lo;
 	struct lane_range running = lane_own(machine, command, RH_ROOM_ARENA, 1, 0, 1);
 	struct lane_range kept = lane_own(machine, command, RH_ROOM_ARENA, 0, 0, 1);
-	const struct rh_place *place = backward ? &command->from : &command->to;
+	const struct rh_place *place = backward ? &command->source : &command->target;
 	if (place->room == RH_ROOM_SAVED)
 		kept = lane_range(machine, *place);
 	if (command->lo < command->stage.lo || command->hi > command->stage.hi || command->lo >= command->hi ||
@@ -276,50 +277,51 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		return;
 	uint64_t hash = lane_mix(lane_mix(lane_mix(command->kind, (uint64_t)command->lo), (uint64_t)command->hi), (uint64_t)command->step);
 	hash = lane_mix(hash, (uint64_t)command->micro_batch);
-	hash = lane_read(machine, hash, lane_own(machine, command, RH_ROOM_MICRO, command->at.micro, 0, 1));
+	hash = lane_read(machine, hash, lane_own(machine, command, RH_ROOM_MICRO, command->operands.micro, 0, 1));
 	machine->told += hash; /* a weight gradient may have no use for them, nor for anything else */
 	if (command->kind == RH_COMMAND_WEIGHT_GRADIENT) {
-		if (command->from.bytes) /* of the head nothing is put off */
-			hash = lane_read(machine, hash, lane_range(machine, command->from));
+		if (command->source.bytes) /* of the head nothing is put off */
+			hash = lane_read(machine, hash, lane_range(machine, command->source));
 		lane_add_sums(machine, command, command->lo, hash);
 		return;
 	}
 	hash = lane_read_weights(machine, command, hash);
 	if (backward) {
-		int has_above = command->at.dy >= 0, puts_off = command->to.room == RH_ROOM_DEFERRED && command->to.bytes;
+		int has_above = command->operands.dy >= 0, puts_off = command->target.room == RH_ROOM_DEFERRED && command->target.bytes;
 		if (has_above || command->hi < command->stage.hi)
-			hash = lane_read(machine, hash, has_above ? lane_buffer(machine, command, command->at.dy) : running);
+			hash = lane_read(machine, hash, has_above ? lane_buffer(machine, command, command->operands.dy) : running);
 		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
-			hash = lane_read(machine, hash, lane_buffer(machine, command, command->at.x));
+			hash = lane_read(machine, hash, lane_buffer(machine, command, command->operands.x));
 		hash = lane_read(machine, hash, kept);
 		lane_add_sums(machine, command, command->lo, hash);
 		if (puts_off) {
-			struct lane_range deferred = lane_range(machine, command->to);
+			struct lane_range deferred = lane_range(machine, command->target);
 			lane_write(machine, deferred, command->hi < command->stage.hi ? lane_read(machine, hash, deferred) : hash);
 		}
-		if (command->at.dx >= 0)
-			lane_write(machine, lane_buffer(machine, command, command->at.dx), hash);
+		if (command->operands.dx >= 0)
+			lane_write(machine, lane_buffer(machine, command, command->operands.dx), hash);
 		else if (!first)
 			lane_write(machine, running, hash);
 		return;
 	}
-	if (command->at.x >= 0 || !first)
-		hash = lane_read(machine, hash, command->at.x >= 0 ? lane_buffer(machine, command, command->at.x) : running);
-	if (command->kind == RH_COMMAND_RECOMPUTE || command->to.room == RH_ROOM_SAVED)
+	if (command->operands.x >= 0 || !first)
+		hash = lane_read(machine, hash, command->operands.x >= 0 ? lane_buffer(machine, command, command->operands.x) : running);
+	if (command->kind == RH_COMMAND_RECOMPUTE || command->target.room == RH_ROOM_SAVED)
 		lane_write(machine, kept, first ? hash : lane_read(machine, hash, kept));
-	if (command->to.room == RH_ROOM_CACHE) {
-		struct lane_range cache = lane_range(machine, command->to);
+	if (command->target.room == RH_ROOM_CACHE) {
+		struct lane_range cache = lane_range(machine, command->target);
 		hash = command->step < -1 ? lane_read(machine, hash, cache) : hash;
 		lane_write(machine, cache, hash);
 	}
-	if (command->at.y >= 0)
-		lane_write(machine, lane_buffer(machine, command, command->at.y), hash);
+	if (command->operands.y >= 0)
+		lane_write(machine, lane_buffer(machine, command, command->operands.y), hash);
 	else
 		lane_write(machine, running, hash);
 	int has_results = command->hi == model->layers && !machine->options->plan->feeds;
 	if (has_results)
 		lane_write(machine,
-		           lane_own(machine, command, RH_ROOM_RESULT, command->at.result, 0, machine->options->room[RH_ROOM_RESULT].bytes),
+		           lane_own(machine, command, RH_ROOM_RESULT, command->operands.result, 0,
+		                    machine->options->room[RH_ROOM_RESULT].bytes),
 		           hash);
 	if (has_results && command->kind == RH_COMMAND_RECOMPUTE)
 		lane_add_sums(machine, command, command->hi - 1, hash);
@@ -389,36 +391,36 @@ static inline void lane_do(struct lane_machine *machine, const struct rh_command
 		lane_compute(machine, command);
 		break;
 	case RH_COMMAND_CLEAR:
-		lane_write(machine, lane_range(machine, command->to), 1);
+		lane_write(machine, lane_range(machine, command->target), 1);
 		break;
 	case RH_COMMAND_ROUND:
 	case RH_COMMAND_HOST_ADD: {
-		uint64_t hash = lane_read(machine, command->kind, lane_range(machine, command->from));
-		int64_t element = rh_dtype_bytes(machine->options->model->dtype, 1), first = command->to.first / element * 4;
+		uint64_t hash = lane_read(machine, command->kind, lane_range(machine, command->source));
+		int64_t element = rh_dtype_bytes(machine->options->model->dtype, 1), first = command->target.first / element * 4;
 		if (command->kind == RH_COMMAND_HOST_ADD)
 			hash = lane_read(machine, hash,
-			                 lane_range(machine, (struct rh_place){RH_ROOM_HOST_SUM, -1, 2 * command->to.number + 1, first,
-			                                                       command->from.bytes}));
-		lane_write(machine, lane_range(machine, command->to), hash);
+			                 lane_range(machine, (struct rh_place){RH_ROOM_HOST_SUM, -1, 2 * command->target.number + 1, first,
+			                                                       command->source.bytes}));
+		lane_write(machine, lane_range(machine, command->target), hash);
 		break;
 	}
 	case RH_COMMAND_COPY:
 	case RH_COMMAND_READ:
 	case RH_COMMAND_WRITE:
-		lane_carry(machine, lane_range(machine, command->from), lane_range(machine, command->to));
+		lane_carry(machine, lane_range(machine, command->source), lane_range(machine, command->target));
 		break;
 	case RH_COMMAND_INPUT:
-		lane_write(machine, lane_range(machine, command->to),
+		lane_write(machine, lane_range(machine, command->target),
 		           lane_mix(lane_mix(11, (uint64_t)command->step), (uint64_t)command->micro_batch));
 		break;
 	case RH_COMMAND_RECEIVE:
-		lane_write(machine, lane_range(machine, command->to), lane_message(command));
+		lane_write(machine, lane_range(machine, command->target), lane_message(command));
 		break;
 	case RH_COMMAND_SEND:
-		machine->told += lane_read(machine, lane_message(command), lane_range(machine, command->from));
+		machine->told += lane_read(machine, lane_message(command), lane_range(machine, command->source));
 		break;
 	case RH_COMMAND_OUTPUT: {
-		struct lane_range range = lane_range(machine, command->from);
+		struct lane_range range = lane_range(machine, command->source);
 		range.end = range.first + 1;
 		machine->told += lane_read(machine, lane_mix((uint64_t)command->step, (uint64_t)command->micro_batch), range);
 		break;
@@ -449,10 +451,10 @@ static inline void lane_begin_command(struct lane_machine *machine, const struct
 	case RH_COMMAND_FORWARD:
 	case RH_COMMAND_RECOMPUTE:
 	case RH_COMMAND_BACKWARD:
-		if (command->at.y >= 0 && command->kind == RH_COMMAND_FORWARD)
-			lane_spoil(machine, lane_buffer(machine, command, command->at.y), command);
-		if (command->at.dx >= 0 && command->kind == RH_COMMAND_BACKWARD)
-			lane_spoil(machine, lane_buffer(machine, command, command->at.dx), command);
+		if (command->operands.y >= 0 && command->kind == RH_COMMAND_FORWARD)
+			lane_spoil(machine, lane_buffer(machine, command, command->operands.y), command);
+		if (command->operands.dx >= 0 && command->kind == RH_COMMAND_BACKWARD)
+			lane_spoil(machine, lane_buffer(machine, command, command->operands.dx), command);
 		break;
 	case RH_COMMAND_CLEAR:
 	case RH_COMMAND_ROUND:
@@ -461,7 +463,7 @@ static inline void lane_begin_command(struct lane_machine *machine, const struct
 	case RH_COMMAND_WRITE:
 	case RH_COMMAND_INPUT:
 	case RH_COMMAND_RECEIVE:
-		lane_spoil(machine, lane_range(machine, command->to), command);
+		lane_spoil(machine, lane_range(machine, command->target), command);
 		break;
 	case RH_COMMAND_WEIGHTS_READY:
 		if (command->block >= 0 && command->block < model->blocks)

@@ -33,8 +33,8 @@ static void add(struct hand *hand, enum rh_command_kind kind, int lane, int micr
 	                             .lo = 1,
 	                             .hi = 1,
 	                             .tokens = 1,
-	                             .from = from,
-	                             .to = to};
+	                             .source = from,
+	                             .target = to};
 	struct rh_waits waits = {0};
 	for (int i = 0; i < 2; i++)
 		if (before[i] >= 0) {
@@ -78,7 +78,7 @@ static struct rh_check_fault judge(const struct lane_run *run, const struct rh_l
 	struct rh_check_options options;
 	struct rh_check_fault fault;
 	struct rh_check *check;
-	int64_t bytes = lanes->command[RECEIVE].to.bytes;
+	int64_t bytes = lanes->command[RECEIVE].target.bytes;
 	rh_record_rooms(run->session.executor, &options);
 	options.room[RH_ROOM_HOST_BOUNDARY] = (struct rh_room_size){3, bytes};
 	options.room[RH_ROOM_RECORD] = options.room[RH_ROOM_BOUNDARY] = (struct rh_room_size){1, bytes};
@@ -145,10 +145,10 @@ static void test_commands_of_drives_and_links_are_held_to_their_contents_and_ord
 	hand.lanes.command[SEND].block = RH_BOUNDARY_GRADIENT;
 	refuse(&run, &hand, "needs gradient at layer 1");
 	make(&hand, bytes);
-	hand.lanes.command[READ].from.number = 1;
+	hand.lanes.command[READ].source.number = 1;
 	refuse(&run, &hand, "and piece 1 of a room of 1");
 	make(&hand, bytes);
-	hand.lanes.command[WRITE].from.number = 2;
+	hand.lanes.command[WRITE].source.number = 2;
 	refuse(&run, &hand, "copies what nobody has written");
 	make(&hand, bytes);
 	hand.lanes.lane[RECEIVES].queue = RH_QUEUE_SENDS;

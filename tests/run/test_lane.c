@@ -70,8 +70,8 @@ static void test_lane_describe_names_every_kind(void **state)
 	                                   .block = 3,
 	                                   .step = 2,
 	                                   .micro_batch = -1,
-	                                   .from = {.room = RH_ROOM_HOST_WEIGHTS, .device = -1, .number = 3, .first = 0, .bytes = 256},
-	                                   .to = {.room = RH_ROOM_WEIGHTS, .device = 1, .number = 3, .first = 512, .bytes = 256}};
+	                                   .source = {.room = RH_ROOM_HOST_WEIGHTS, .device = -1, .number = 3, .first = 0, .bytes = 256},
+	                                   .target = {.room = RH_ROOM_WEIGHTS, .device = 1, .number = 3, .first = 512, .bytes = 256}};
 	rh_command_describe(&lanes, &command, text, sizeof text);
 	assert_string_equal(
 	        text, "0 copy of block 3, step 2, from host weights 3 at 0+256, to device 1's weights 3 at 512+256 (lane 0, queue 1)");

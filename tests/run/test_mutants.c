@@ -148,32 +148,32 @@ static int mutate(struct rh_lanes *lanes, int64_t position, enum mutation mutati
 		return 1;
 	}
 	case ROOM_NUMBER: {
-		struct rh_place *place = lane_pick(random, 2) ? &command->from : &command->to;
+		struct rh_place *place = lane_pick(random, 2) ? &command->source : &command->target;
 		if (place->room < RH_ROOM_BOUNDARY || place->room == RH_ROOM_ARENA || is_compute(command))
 			return 0;
 		place->number += up;
 		return 1;
 	}
 	case RANGE: {
-		struct rh_place *place = lane_pick(random, 2) ? &command->from : &command->to;
+		struct rh_place *place = lane_pick(random, 2) ? &command->source : &command->target;
 		if (!place->room || place->room == RH_ROOM_ARENA || place->bytes < 2)
 			return 0;
 		if (lane_pick(random, 2) && command->kind == RH_COMMAND_COPY) { /* half of it alone */
-			command->from.bytes /= 2;
-			command->to.bytes /= 2;
+			command->source.bytes /= 2;
+			command->target.bytes /= 2;
 		} else {
 			place->first += up * place->bytes;
 		}
 		return 1;
 	}
 	case OPERAND: {
-		int16_t *const operand[] = {&command->at.micro, &command->at.x,  &command->at.y,
-		                            &command->at.dy,    &command->at.dx, &command->at.result};
+		int16_t *const operand[] = {&command->operands.micro, &command->operands.x,  &command->operands.y,
+		                            &command->operands.dy,    &command->operands.dx, &command->operands.result};
 		int which = (int)lane_pick(random, 7);
 		if (!is_compute(command) || (which < 6 && *operand[which] < 0))
 			return 0;
 		if (which == 6)
-			command->at.weights += up * RH_ALIGN;
+			command->operands.weights += up * RH_ALIGN;
 		else
 			*operand[which] = rh_int16(*operand[which] + up);
 		return which != 6 || command->kind != RH_COMMAND_WEIGHT_GRADIENT;
@@ -189,7 +189,7 @@ static int mutate(struct rh_lanes *lanes, int64_t position, enum mutation mutati
 			return 0;
 		return 1;
 	default: /* what is left does nothing, as the weight gradient of a head does, of which nothing is put off */
-		if (command->kind == RH_COMMAND_WEIGHT_GRADIENT && !command->from.bytes)
+		if (command->kind == RH_COMMAND_WEIGHT_GRADIENT && !command->source.bytes)
 			return 0;
 		command->kind = RH_COMMAND_UPLOADS_OVER;
 		command->block = trainable;
@@ -295,13 +295,13 @@ static int spoil_inference(const struct lane_run *run, struct lane_machine *mach
 		const struct rh_command *command = &lanes->command[i];
 		int is_top = command->kind == RH_COMMAND_FORWARD && command->hi == run->session.model->layers;
 		struct rh_lanes copy;
-		if (command->step >= 0 || (!is_top && command->to.room != RH_ROOM_HOST_RESULT))
+		if (command->step >= 0 || (!is_top && command->target.room != RH_ROOM_HOST_RESULT))
 			continue;
 		lanes_copy(lanes, &copy);
 		if (is_top)
-			copy.command[i].at.weights += RH_ALIGN;
+			copy.command[i].operands.weights += RH_ALIGN;
 		else
-			copy.command[i].from.number ^= 1;
+			copy.command[i].source.number ^= 1;
 		assert_int_not_equal(lane_run_in_order(machine, &copy), expected);
 		lanes_drop(&copy);
 		spoilt++;

@@ -20,7 +20,7 @@ static void dump(const struct rh_lanes *lanes, int64_t end)
 static int has_command(const struct rh_lanes *lanes, enum rh_command_kind kind, enum rh_room from)
 {
 	for (int64_t i = 0; i < lanes->commands; i++)
-		if (lanes->command[i].kind == kind && lanes->command[i].from.room == from)
+		if (lanes->command[i].kind == kind && lanes->command[i].source.room == from)
 			return 1;
 	return 0;
 }

@@ -109,7 +109,7 @@ static void replace_executor(struct rig *rig)
 	slow.ops.launch = slow_launch;
 	slow.ops.event_sync = slow_sync;
 	for (int d = 0; d < options.devices; d++) {
-		slow.memory[d] = before->on[d].room[RH_ROOM_WEIGHTS].base; /* the first that is cut from it */
+		slow.memory[d] = before->device[d].room[RH_ROOM_WEIGHTS].base; /* the first that is cut from it */
 		options.device[d]->ops = &slow.ops;
 	}
 	rh_executor_destroy(before);
