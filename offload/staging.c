@@ -13,7 +13,7 @@ struct slot {
 	int device;               /* that made it; -1: none yet */
 	/* downwards: the thread's job, 0: none yet; where the bytes belong */
 	int64_t ticket;
-	void *to;
+	void *target;
 	int64_t bytes;
 };
 
@@ -41,7 +41,7 @@ int64_t rh_staging_bytes(int64_t slot_bytes)
 static int empty_slot(void *context, int64_t index)
 {
 	const struct slot *slot = &((struct rh_staging *)context)->down[index];
-	memcpy(slot->to, slot->memory, (size_t)slot->bytes);
+	memcpy(slot->target, slot->memory, (size_t)slot->bytes);
 	return 0;
 }
 
@@ -154,7 +154,7 @@ int rh_staging_down(struct rh_staging *staging, struct rh_device *device, enum r
 		if (rc)
 			break;
 		slot->device = device->index;
-		slot->to = (char *)to + first;
+		slot->target = (char *)to + first;
 		slot->bytes = part(staging, first, bytes);
 		rc = submit(staging,
 		            &(struct rh_host_job){

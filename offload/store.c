@@ -302,8 +302,8 @@ uint64_t rh_store_version(const struct rh_store *store, int block)
 }
 
 struct copying {
-	char *to;
-	const char *from;
+	char *target;
+	const char *source;
 	int64_t bytes;
 };
 
@@ -313,7 +313,7 @@ static void copy_piece(void *context, int64_t i)
 {
 	const struct copying *copying = context;
 	int64_t first = i * COPY_PIECE, left = copying->bytes - first;
-	memcpy(copying->to + first, copying->from + first, (size_t)(left < COPY_PIECE ? left : COPY_PIECE));
+	memcpy(copying->target + first, copying->source + first, (size_t)(left < COPY_PIECE ? left : COPY_PIECE));
 }
 
 /* A block's weights, by all threads. */
@@ -368,9 +368,11 @@ static void add_use_span(void *context, int64_t i)
 	const struct add_use *add = context;
 	int64_t at = i * STORE_SPAN, count = add->count - at < STORE_SPAN ? add->count - at : STORE_SPAN, first = add->first + at;
 	if (add->store->dtype == RH_F32)
-		add->store->kernels->add_f32((float *)add->block->gradient + first, add->block->gradient_sum[1] + first, add->sum + at, count);
+		add->store->kernels->add_f32((float *)add->block->gradient + first, add->block->gradient_sum[1] + first, add->sum + at,
+		                             count);
 	else
-		add->store->kernels->add_bf16((uint16_t *)add->block->gradient + first, add->block->gradient_sum[1] + first, add->sum + at, count);
+		add->store->kernels->add_bf16((uint16_t *)add->block->gradient + first, add->block->gradient_sum[1] + first, add->sum + at,
+		                              count);
 }
 
 void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum)
@@ -440,8 +442,8 @@ struct move {
 	enum store_direction direction;
 	int64_t start, count; /* elements of the block */
 	float *values;
-	enum rh_dtype dtype; /* in the upload form, in which they begin at byte `at` */
-	int64_t at;
+	enum rh_dtype dtype; /* in the upload form, in which they begin at byte `offset` */
+	int64_t offset;
 };
 
 static struct move make_move(enum store_direction direction, const struct rh_store *store, int block, int tensor, int64_t first,
@@ -484,13 +486,13 @@ static void move_masters(const struct move *move, const struct store_view *view,
 /* Of a move: what lies in this piece. Pages are cut by bytes, at borders of elements. */
 static struct move part_of(const struct move *move, const struct store_piece *piece, int is_page)
 {
-	int64_t width = is_page ? rh_dtype_bytes(move->dtype, 1) : 1, begin = is_page ? move->at : move->start, from;
+	int64_t width = is_page ? rh_dtype_bytes(move->dtype, 1) : 1, begin = is_page ? move->offset : move->start, from;
 	struct move part = *move;
 	part.count = overlap(piece, begin, move->count * width, &from) / width;
 	int64_t passed = (from - begin) / width;
 	part.start += passed;
 	part.values += passed;
-	part.at += rh_dtype_bytes(move->dtype, passed);
+	part.offset += rh_dtype_bytes(move->dtype, passed);
 	return part;
 }
 
@@ -508,7 +510,7 @@ static int move_pieces(struct rh_store *store, int block, const struct move *mov
 		if (of->weights)
 			move_masters(&part, &view, of->weights);
 		else
-			move_weights(&part, (char *)view.weights + part.at - view.first);
+			move_weights(&part, (char *)view.weights + part.offset - view.first);
 		store_release(store, p, STORE_WEIGHTS, move->direction == STORE_IN ? STORE_CHANGED : STORE_UNCHANGED);
 	}
 	return rc;
@@ -535,14 +537,14 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 	__atomic_fetch_add(&to->published_version, 1, __ATOMIC_RELAXED);
 	if (!to->weights)
 		return move_pieces(store, block, &move);
-	char *stored = (char *)to->weights + move.at;
+	char *stored = (char *)to->weights + move.offset;
 	int splits = store->dtype != RH_F32 && store->spec[block].trainable;
 	for (int64_t i = 0; splits && i < count; i++)
 		((uint16_t *)(void *)stored)[i] = rh_split_upper(rh_f32_bits(values[i]));
 	if (!splits)
 		move_weights(&move, stored);
 	if (to->published)
-		memcpy((char *)to->published + move.at, stored, (size_t)rh_dtype_bytes(move.dtype, count));
+		memcpy((char *)to->published + move.offset, stored, (size_t)rh_dtype_bytes(move.dtype, count));
 	return splits ? move_pieces(store, block, &move) : 0;
 }
 
@@ -585,6 +587,6 @@ int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, i
 	const struct move move = make_move(STORE_OUT, store, block, tensor, first, count, values);
 	if (!from->weights || (store->dtype != RH_F32 && store->spec[block].trainable))
 		return move_pieces(store, block, &move);
-	move_weights(&move, (char *)from->weights + move.at);
+	move_weights(&move, (char *)from->weights + move.offset);
 	return 0;
 }

@@ -107,7 +107,7 @@ static void choice_logits(struct rh_emit *emit, struct rh_view h, struct rh_view
 
 static int dense_out(const struct rh_layer *layer)
 {
-	return layer->proj[RH_PROJ_O].out != 0;
+	return layer->proj[RH_PROJ_O].outputs != 0;
 }
 
 static struct emit_linears dense_of(const struct rh_emit *emit)
@@ -301,7 +301,7 @@ static void embed_patches(struct rh_emit *emit, struct rh_view y)
 	sum_tables(emit, sum);
 	const struct rh_layer *layer = &emit->model->layer[0];
 	const struct rh_linear *linear = &layer->proj[RH_PROJ_O];
-	struct rh_view weight = emit_weight(emit, layer, 0, linear->weight, linear->out, linear->in);
+	struct rh_view weight = emit_weight(emit, layer, 0, linear->weight, linear->outputs, linear->inputs);
 	emit_gemm(emit, &(struct emit_product){.a = patches(emit), .b = weight, .trans_b = 1, .c = sum, .d = y});
 }
 
@@ -337,7 +337,7 @@ static void learn_patches(struct rh_emit *emit, struct rh_view dy)
 {
 	const struct rh_layer *layer = &emit->model->layer[0];
 	const struct rh_linear *linear = &layer->proj[RH_PROJ_O];
-	struct rh_view sum = emit_gradient(emit, layer, 0, linear->weight, linear->out, linear->in);
+	struct rh_view sum = emit_gradient(emit, layer, 0, linear->weight, linear->outputs, linear->inputs);
 	emit_gemm(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = patches(emit), .c = sum, .d = sum});
 }
 

@@ -121,11 +121,11 @@ static void size_projections(const struct rh_model_config *config, struct rh_lay
 	int64_t h = config->hidden_size, i = traits->intermediate;
 	const int64_t in[RH_PROJS] = {h, h, h, q, h, h, i}, out[RH_PROJS] = {q, kv, kv, h, i, traits->ungated ? 0 : i, h};
 	for (int p = 0, named = 0; p < RH_PROJS; p++) {
-		layer->proj[p] = (struct rh_linear){.in = in[p], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = p};
+		layer->proj[p] = (struct rh_linear){.inputs = in[p], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = p};
 		if (traits->experts && p >= RH_PROJ_GATE)
 			continue;
 		named = rh_model_names(config)->proj[p] ? p : named;
-		layer->proj[named].out += out[p];
+		layer->proj[named].outputs += out[p];
 	}
 }
 
@@ -221,7 +221,7 @@ static void lay_out_norms(const struct rh_model_config *config, struct rh_layer 
 
 static int place_linear(const struct rh_model_config *config, struct layout *at, int proj, const struct rh_linear *linear)
 {
-	int tensor = place(at, rh_model_names(config)->proj[proj], "weight", 2, linear->out, linear->in);
+	int tensor = place(at, rh_model_names(config)->proj[proj], "weight", 2, linear->outputs, linear->inputs);
 	if (at->fault)
 		return tensor;
 	if (config->family->transposes_linears)
@@ -242,9 +242,9 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 	at.prefix = prefix;
 	lay_out_norms(config, layer, &at);
 	for (int p = 0; p < RH_PROJS; p++) { /* weights */
-		if (leads(p) && layer->proj[p].out)
+		if (leads(p) && layer->proj[p].outputs)
 			align(&at);
-		if (layer->proj[p].out)
+		if (layer->proj[p].outputs)
 			layer->proj[p].weight = place_linear(config, &at, p, &layer->proj[p]);
 	}
 	lay_out_experts(config, layer, &at);
@@ -256,11 +256,11 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 		at.block->tensor[layer->sinks].decays = 1; /* as transformers' trainer has it */
 	}
 	for (int p = 0; p < RH_PROJS; p++) { /* biases, in the same manner */
-		if (!layer->proj[p].out || !has_bias(config, p))
+		if (!layer->proj[p].outputs || !has_bias(config, p))
 			continue;
 		if (leads(p))
 			align(&at);
-		layer->proj[p].bias = place(&at, names->proj[p], "bias", 1, 1, layer->proj[p].out);
+		layer->proj[p].bias = place(&at, names->proj[p], "bias", 1, 1, layer->proj[p].outputs);
 		start_from(&at, layer->proj[p].bias, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
 	}
 	return end_block(&at);
@@ -271,10 +271,10 @@ static void place_adapter(struct layout *at, const char *module, struct rh_linea
 {
 	linear->scale = (float)scale;
 	align(at);
-	linear->lora_a = place(at, module, "lora_A.weight", 2, count * linear->r, linear->in);
-	start_from(at, linear->lora_a, (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)linear->in)});
+	linear->lora_a = place(at, module, "lora_A.weight", 2, count * linear->r, linear->inputs);
+	start_from(at, linear->lora_a, (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)linear->inputs)});
 	align(at);
-	linear->lora_b = place(at, module, "lora_B.weight", 2, count * linear->out, linear->r);
+	linear->lora_b = place(at, module, "lora_B.weight", 2, count * linear->outputs, linear->r);
 	start_from(at, linear->lora_b, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
 	if (!at->fault && count > 1)
 		at->block->tensor[linear->lora_b].interleaved = count;
@@ -299,7 +299,7 @@ static void size_routed(const struct rh_model_config *config, struct rh_layer *l
 	for (int w = 0; w < RH_ROUTED; w++) {
 		layer->routed[w] = (struct rh_linear){.weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1};
 		if (layer->traits.experts)
-			layer->routed[w].in = in[w], layer->routed[w].out = out[w];
+			layer->routed[w].inputs = in[w], layer->routed[w].outputs = out[w];
 	}
 }
 
@@ -375,9 +375,10 @@ static void place_image_tokens(const struct rh_model_config *config, struct layo
 static void place_patches(const struct rh_model_config *config, struct layout *at, struct rh_linear *linear)
 {
 	int64_t side = config->patch_size;
-	*linear = (struct rh_linear){.in = rh_model_patch(config), .out = config->hidden_size, .bias = -1, .lora_a = -1, .lora_b = -1};
-	linear->weight = place_shaped(at, rh_model_names(config)->patches, "weight", linear->out, linear->in,
-	                              (int64_t[4]){linear->out, config->num_channels, side, side});
+	*linear = (struct rh_linear){
+	        .inputs = rh_model_patch(config), .outputs = config->hidden_size, .bias = -1, .lora_a = -1, .lora_b = -1};
+	linear->weight = place_shaped(at, rh_model_names(config)->patches, "weight", linear->outputs, linear->inputs,
+	                              (int64_t[4]){linear->outputs, config->num_channels, side, side});
 }
 
 static int saves(const struct rh_lora_config *lora, const char *module)
@@ -425,9 +426,9 @@ static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config
 static void place_dense(const struct rh_model_config *config, struct layout *at, const char *module, struct rh_linear *linear)
 {
 	align(at);
-	linear->in = linear->out = config->hidden_size;
-	linear->weight = place(at, module, "weight", 2, linear->out, linear->in);
-	linear->bias = place_bias(at, module, "bias", 1, 1, linear->out);
+	linear->inputs = linear->outputs = config->hidden_size;
+	linear->weight = place(at, module, "weight", 2, linear->outputs, linear->inputs);
+	linear->bias = place_bias(at, module, "bias", 1, 1, linear->outputs);
 }
 
 /* The head's matrix in a block of its own, which adapters leave trainable: one that is trained whole, or a classifier, as it is new, or its

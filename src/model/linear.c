@@ -3,29 +3,29 @@
 
 static struct rh_view adapter_a(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear)
 {
-	return emit_weight(emit, layer, 1, linear->lora_a, linear->r, linear->in);
+	return emit_weight(emit, layer, 1, linear->lora_a, linear->r, linear->inputs);
 }
 
 static struct rh_view adapter_b(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear)
 {
-	return emit_weight(emit, layer, 1, linear->lora_b, linear->out, linear->r);
+	return emit_weight(emit, layer, 1, linear->lora_b, linear->outputs, linear->r);
 }
 
 static struct rh_view gradient_a(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear)
 {
-	return emit_gradient(emit, layer, 1, linear->lora_a, linear->r, linear->in);
+	return emit_gradient(emit, layer, 1, linear->lora_a, linear->r, linear->inputs);
 }
 
 static struct rh_view gradient_b(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear)
 {
-	return emit_gradient(emit, layer, 1, linear->lora_b, linear->out, linear->r);
+	return emit_gradient(emit, layer, 1, linear->lora_b, linear->outputs, linear->r);
 }
 
 static int64_t total_out(const struct rh_layer *layer, struct emit_linears which)
 {
 	int64_t out = 0;
 	for (int i = 0; i < which.count; i++)
-		out += layer->proj[which.first + i].out;
+		out += layer->proj[which.first + i].outputs;
 	return out;
 }
 
@@ -40,7 +40,7 @@ static int any_adapted(const struct rh_layer *layer, struct emit_linears which)
 static struct rh_view base_weight(const struct rh_emit *emit, const struct rh_layer *layer, struct emit_linears which)
 {
 	const struct rh_linear *linear = &layer->proj[which.first];
-	return emit_weight(emit, layer, 0, linear->weight, total_out(layer, which), linear->in);
+	return emit_weight(emit, layer, 0, linear->weight, total_out(layer, which), linear->inputs);
 }
 
 /* One op of all adapters of the joint: `wide` as the kind has it, lows and matrices those of the modules that have an adapter. more: c of
@@ -66,7 +66,7 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 	op.lora.p = emit->dropout;
 	for (int m = 0; m < which.count; m++) {
 		const struct rh_linear *linear = &layer->proj[which.first + m];
-		op.lora.out[m] = linear->out;
+		op.lora.out[m] = linear->outputs;
 		op.lora.scale[m] = linear->scale;
 		op.lora.site[m] = (uint32_t)((emit->model->first_layer + which.layer) * RH_PROJS + linear->site);
 		if (!linear->r)
@@ -149,7 +149,7 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	const struct rh_linear *linear = &layer->proj[which.first];
 	int64_t out = total_out(layer, which);
-	struct rh_view dw = emit_gradient(emit, layer, 0, linear->weight, out, linear->in);
+	struct rh_view dw = emit_gradient(emit, layer, 0, linear->weight, out, linear->inputs);
 	struct rh_view db = emit_gradient(emit, layer, 0, linear->bias, 1, out);
 	if (dw.data)
 		emit_linear_product(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = x, .c = dw, .d = dw});

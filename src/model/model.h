@@ -70,7 +70,7 @@ struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, 
 
 /* A linear's place: numbers of its tensors in the layer's base block and adapter block; -1 absent. */
 struct rh_linear {
-	int64_t in, out; /* out 0: the layer has none */
+	int64_t inputs, outputs; /* outputs 0: the layer has none */
 	int weight, bias;
 	int lora_a, lora_b;
 	int64_t r; /* 0: no adapter */

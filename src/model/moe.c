@@ -179,8 +179,8 @@ static struct factors factors_of(struct rh_emit *emit, const struct rh_layer *la
 {
 	const struct rh_linear *of = &layer->routed[which];
 	int64_t count = which == RH_ROUTED_ROUTER ? 1 : layer->traits.experts;
-	return (struct factors){view(emit, layer, 1, of->lora_a, count * of->r, of->in),
-	                        view(emit, layer, 1, of->lora_b, count * of->out, of->r)};
+	return (struct factors){view(emit, layer, 1, of->lora_a, count * of->r, of->inputs),
+	                        view(emit, layer, 1, of->lora_b, count * of->outputs, of->r)};
 }
 
 static struct rh_view start_of(const struct rh_saved *s, enum rh_routed which)

@@ -94,8 +94,8 @@ static int64_t unfit_of(const struct rh_linear *proj, int64_t unit)
 		if (linear->weight < 0)
 			continue;
 		for (int i = 0; i < rh_joints[j].count; i++)
-			out += linear[i].out;
-		count += linear->in % unit || out % unit ? rh_joints[j].count : 0;
+			out += linear[i].outputs;
+		count += linear->inputs % unit || out % unit ? rh_joints[j].count : 0;
 	}
 	return count;
 }

@@ -248,8 +248,10 @@ int run_end(struct rh_executor *executor, int rc)
 	if (!rc)
 		rc = dispatcher_run(executor, DISPATCH_ALL, (int)executor->first);
 	int64_t end = executor->lowering.ring.end;
-	for (int served = !rc; !rc && served; rc = served < 0 ? served : 0)
-		served = dispatcher_serve(executor, 1); /* the optimizer is told what can be told when devices have come to rest */
+	for (int more = 1; !rc && more > 0;) { /* the optimizer is told what can be told */
+		more = dispatcher_serve(executor, 1);
+		rc = more < 0 ? more : 0;
+	}
 	executor->goes_on = !rc && goes_on(executor);
 	if (executor->goes_on)
 		rc = issue_ahead(executor);

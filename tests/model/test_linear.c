@@ -112,11 +112,11 @@ static void set_adapters(struct rig *rig, enum adapter adapter)
 	const struct rh_layer *layer = &rig->model->layer[LAYER];
 	for (int p = 0; p < RH_PROJS; p++) {
 		const struct rh_linear *linear = &layer->proj[p];
-		struct rh_view a = emit_weight(&rig->emit, layer, 1, linear->lora_a, R, linear->in);
-		struct rh_view b = emit_weight(&rig->emit, layer, 1, linear->lora_b, linear->out, R);
-		for (int64_t i = 0; linear->r && i < linear->in; i++)
+		struct rh_view a = emit_weight(&rig->emit, layer, 1, linear->lora_a, R, linear->inputs);
+		struct rh_view b = emit_weight(&rig->emit, layer, 1, linear->lora_b, linear->outputs, R);
+		for (int64_t i = 0; linear->r && i < linear->inputs; i++)
 			put(a, 0, i, adapter == ADAPTER_ON_DX || i == 0 ? 1.0f : 0.0f);
-		for (int64_t i = 0; linear->r && i < linear->out; i++) {
+		for (int64_t i = 0; linear->r && i < linear->outputs; i++) {
 			put(b, i, 0, adapter == ADAPTER_ON_Y || (adapter == ADAPTER_ON_DX && i == 0) ? 1.0f : 0.0f);
 			put(b, i, 1, 0);
 		}
@@ -147,8 +147,8 @@ static void forward(struct rig *rig, struct emit_linears which, int with_residua
 	int64_t out = 0;
 	rig->seed = 1; /* the same input each time */
 	for (int i = 0; i < which.count; i++)
-		out += linear[i].out;
-	struct rh_view x = rig_view(rig, TOKENS, linear->in);
+		out += linear[i].outputs;
+	struct rh_view x = rig_view(rig, TOKENS, linear->inputs);
 	if (with_residual)
 		residual = rig_view(rig, TOKENS, out);
 	*y = emit_act(&rig->emit, TOKENS, out);
@@ -213,9 +213,9 @@ static void backward(struct rig *rig, struct emit_linears which, enum adapter ad
 	int64_t out = 0;
 	rig->seed = 1;
 	for (int i = 0; i < which.count; i++)
-		out += linear[i].out;
+		out += linear[i].outputs;
 	struct rh_view dy = rig_view(rig, TOKENS, out);
-	*dx = emit_act(&rig->emit, TOKENS, linear->in);
+	*dx = emit_act(&rig->emit, TOKENS, linear->inputs);
 	set_adapters(rig, adapter);
 	struct rh_view d_low[RH_PROJS] = {0};
 	emit_linear_dx(&rig->emit, which, dy, *dx, d_low);

@@ -168,9 +168,9 @@ static void test_layout_keeps_products_together(void **state)
 			for (int i = 0; i < 3; i++) {
 				const struct rh_linear *a = &p[together[i][0]], *b = &p[together[i][1]];
 				const struct rh_tensor *tensor = model->block[model->layer[l].block[0]].tensor;
-				assert_int_equal(tensor[b->weight].offset, tensor[a->weight].offset + a->out * a->in);
+				assert_int_equal(tensor[b->weight].offset, tensor[a->weight].offset + a->outputs * a->inputs);
 				assert_int_equal(b->bias < 0, a->bias < 0);
-				assert_true(b->bias < 0 || tensor[b->bias].offset == tensor[a->bias].offset + a->out);
+				assert_true(b->bias < 0 || tensor[b->bias].offset == tensor[a->bias].offset + a->outputs);
 			}
 		}
 		const struct rh_layer *head = &model->layer[model->layers - 1];
