@@ -22,7 +22,8 @@ int doctor_cores_open(const struct doctor_probe *probe, int cores, struct doctor
 		struct rh_cpu_options options = {.threads = i == ONE ? 1 : cores / 2, .cap_bytes = bytes, .isa = rh_cpu_best_isa()};
 		*part = (struct doctor_place){.grain = grain, .bytes = bytes};
 		rc = rh_cpu_open(i, &options, &part->device);
-		rc = rc ? rc : part->device->ops->reserve(part->device, bytes, &part->base);
+		if (!rc)
+			rc = part->device->ops->reserve(part->device, bytes, &part->base);
 	}
 	return rc;
 }
@@ -79,8 +80,12 @@ int doctor_cores_measure(struct doctor_cores *cores, const struct doctor_place *
 	if (cores->count == DOCTOR_CORES_MOST)
 		return 0;
 	int rc = doctor_probe_run(whole, cores->probe, 1, samples);
-	rc = rc ? rc : doctor_probe_run(&cores->part[ONE], cores->probe, 1, &cores->samples[ONE]);
-	rc = rc ? rc : run_halves(cores);
+	if (rc)
+		return rc;
+	rc = doctor_probe_run(&cores->part[ONE], cores->probe, 1, &cores->samples[ONE]);
+	if (rc)
+		return rc;
+	rc = run_halves(cores);
 	if (rc)
 		return rc;
 	double all = last_pass(samples);

@@ -2,8 +2,8 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
-#include "model/emit.h"
 #include "machine/median.h"
+#include "model/emit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -275,7 +275,9 @@ static int measure(struct pass *pass, struct doctor_samples *samples)
 {
 	const struct rh_device_ops *ops = pass->device->ops;
 	int rc = rh_grow(&samples->seconds, &samples->capacity, ((size_t)samples->runs + 1) * samples->ops, sizeof *samples->seconds);
-	rc = rc ? rc : run_once(pass);
+	if (rc)
+		return rc;
+	rc = run_once(pass);
 	for (size_t i = 0; !rc && i < pass->ops; i++) {
 		int64_t ns = ops->event_time_ns(pass->event[i + 1]) - ops->event_time_ns(pass->event[i]);
 		samples->seconds[(size_t)samples->runs * samples->ops + i] = (double)ns * 1e-9;
@@ -296,7 +298,8 @@ int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe
 	rc = pass.event ? fill(device, place->base, pass.memory.peak) : -ENOMEM;
 	for (size_t i = 0; !rc && i <= pass.ops; i++)
 		rc = device->ops->event_create(device, RH_EVENT_TIMED, &pass.event[i]);
-	rc = rc ? rc : send_micro(&pass);
+	if (!rc)
+		rc = send_micro(&pass);
 	if (!rc && !samples->op) {
 		samples->op = pass.op;
 		samples->ops = pass.ops;

@@ -119,20 +119,29 @@ static int begin_file(struct rh_events *events, int64_t step)
 	return end_event(events);
 }
 
-int rh_events_open(const char *dir, int64_t step, struct rh_events **out)
+int rh_events_open(const char *dir, int64_t step, struct rh_events **opened)
 {
 	struct rh_text path = {0};
 	struct rh_events *events = rh_alloc(1, sizeof *events);
 	int rc = events ? rh_text_printf(&path, "%s/runs", dir) : -ENOMEM;
-	rc = rc ? rc : rh_dir_make(path.bytes);
-	rc = rc ? rc : rh_text_printf(&path, "/events.out.tfevents.%010lld.roundhouse.%ld", (long long)time(NULL), (long)getpid());
-	rc = rc ? rc : rh_file_log_open(path.bytes, 0, &events->log);
-	rc = rc ? rc : begin_file(events, step);
+	if (rc)
+		goto out;
+	rc = rh_dir_make(path.bytes);
+	if (rc)
+		goto out;
+	rc = rh_text_printf(&path, "/events.out.tfevents.%010lld.roundhouse.%ld", (long long)time(NULL), (long)getpid());
+	if (rc)
+		goto out;
+	rc = rh_file_log_open(path.bytes, 0, &events->log);
+	if (rc)
+		goto out;
+	rc = begin_file(events, step);
+out:
 	rh_text_free(&path);
 	if (rc)
 		rh_events_close(events);
 	else
-		*out = events;
+		*opened = events;
 	return rc;
 }
 

@@ -33,33 +33,45 @@ static int put_process(struct rh_text *out, int device)
 {
 	int rc = rh_text_printf(out, "%s{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"", device < 0 ? "" : ",\n",
 	                        device + 1);
-	rc = rc ? rc : device < 0 ? rh_text_printf(out, "host\"}}") : rh_text_printf(out, "device %d\"}}", device);
+	if (rc)
+		return rc;
+	rc = device < 0 ? rh_text_printf(out, "host\"}}") : rh_text_printf(out, "device %d\"}}", device);
 	for (int lane = 0; !rc && lane < (device < 0 ? (int)RH_HOST_LANES : (int)RH_DEVICE_LANES); lane++)
 		rc = rh_text_printf(out, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
 		                    device + 1, lane, device < 0 ? host_names[lane] : rh_device_lane_name(lane));
 	return rc;
 }
 
+static int put_span(struct rh_text *out, const struct rh_trace_span *span)
+{
+	int rc = rh_text_printf(out, ",\n{\"name\":\"");
+	if (rc)
+		return rc;
+	rc = put_name(out, span);
+	if (rc)
+		return rc;
+	rc = rh_text_printf(out, "\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", span->device + 1, span->lane,
+	                    span->begin_s * 1e6, (span->end_s - span->begin_s) * 1e6);
+	if (!rc && span->micro_batch >= 0)
+		rc = rh_text_printf(out, "\"micro_batch\":%lld%s", (long long)span->micro_batch, span->bytes ? "," : "");
+	if (!rc && span->bytes)
+		rc = rh_text_printf(out, "\"bytes\":%lld", (long long)span->bytes);
+	return rc ? rc : rh_text_printf(out, "}}");
+}
+
 int rh_trace_json(const struct rh_trace *trace, const char *title, struct rh_text *out)
 {
 	int rc = rh_text_printf(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"title\":\"");
-	rc = rc ? rc : put_escaped(out, title);
-	rc = rc ? rc : rh_text_printf(out, "\"},\"traceEvents\":[\n");
+	if (rc)
+		return rc;
+	rc = put_escaped(out, title);
+	if (rc)
+		return rc;
+	rc = rh_text_printf(out, "\"},\"traceEvents\":[\n");
 	for (int d = -1; !rc && d < trace->devices; d++)
 		rc = put_process(out, d);
-	for (size_t i = 0; !rc && i < trace->spans; i++) {
-		const struct rh_trace_span *span = &trace->span[i];
-		rc = rh_text_printf(out, ",\n{\"name\":\"");
-		rc = rc ? rc : put_name(out, span);
-		if (!rc)
-			rc = rh_text_printf(out, "\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
-			                    span->device + 1, span->lane, span->begin_s * 1e6, (span->end_s - span->begin_s) * 1e6);
-		if (!rc && span->micro_batch >= 0)
-			rc = rh_text_printf(out, "\"micro_batch\":%lld%s", (long long)span->micro_batch, span->bytes ? "," : "");
-		if (!rc && span->bytes)
-			rc = rh_text_printf(out, "\"bytes\":%lld", (long long)span->bytes);
-		rc = rc ? rc : rh_text_printf(out, "}}");
-	}
+	for (size_t i = 0; !rc && i < trace->spans; i++)
+		rc = put_span(out, &trace->span[i]);
 	return rc ? rc : rh_text_printf(out, "\n]}\n");
 }
 
@@ -99,7 +111,9 @@ int rh_trace_text(const struct rh_trace *trace, int columns, struct rh_text *out
 		line[cells] = 0;
 		rc = d < 0 ? rh_text_printf(out, "host %s\n", line) : rh_text_printf(out, "%4d %s\n", d, line);
 	}
-	rc = rc ? rc : rh_text_printf(out, "    ");
+	if (rc)
+		return rc;
+	rc = rh_text_printf(out, "    ");
 	for (int k = 0; k < RH_SPAN_KINDS && !rc; k++)
 		if (drawn[k])
 			rc = rh_text_printf(out, " %c %s,", letters[k],

@@ -59,11 +59,17 @@ static int read_best(const json_t *file, const char *path, struct rh_trainer_sta
 {
 	const char *checkpoint = NULL;
 	int rc = rh_json_int(file, "best_global_step", path, RH_JSON_OPTIONAL, &out->best_step);
-	rc = rc ? rc : rh_json_real(file, "best_metric", path, RH_JSON_OPTIONAL, &out->best_metric);
-	rc = rc ? rc : rh_json_string(file, "best_model_checkpoint", path, RH_JSON_OPTIONAL, &checkpoint);
+	if (rc)
+		return rc;
+	rc = rh_json_real(file, "best_metric", path, RH_JSON_OPTIONAL, &out->best_metric);
+	if (rc)
+		return rc;
+	rc = rh_json_string(file, "best_model_checkpoint", path, RH_JSON_OPTIONAL, &checkpoint);
+	if (rc)
+		return rc;
 	const json_t *stopping = json_object_get(json_object_get(file, "stateful_callbacks"), "EarlyStoppingCallback"),
 	             *attributes = json_object_get(stopping, "attributes");
-	if (!rc && json_is_object(attributes))
+	if (json_is_object(attributes))
 		rc = rh_json_int(attributes, "early_stopping_patience_counter", path, RH_JSON_OPTIONAL, &out->patience_used);
 	if (!rc && (out->best_step < 0 || out->patience_used < 0))
 		rc = rh_fail(-EINVAL, "%s: 'best_global_step' and the patience counter must not be negative", path);

@@ -50,12 +50,16 @@ static int time_joined(const struct rh_partition_request *request, const struct 
 	struct rh_balanced before;
 	joined.steps = STEPS_BEFORE;
 	int rc = time_plan(&joined, plan, &before);
+	if (rc)
+		return rc;
 	joined.steps = STEPS_JOINED;
-	rc = rc ? rc : time_plan(&joined, plan, out);
+	rc = time_plan(&joined, plan, out);
+	if (rc)
+		return rc;
 	double busy = out->step_s * (1 - out->idle);
 	out->step_s = (out->step_s * STEPS_JOINED - before.step_s * STEPS_BEFORE) / (STEPS_JOINED - STEPS_BEFORE);
 	out->idle = 1 - busy / out->step_s;
-	return rc;
+	return 0;
 }
 
 /* The partitioner's stages as a plan; RH_DOES_NOT_FIT where nothing fits. */
@@ -72,7 +76,8 @@ static int plan_by_costs(const struct rh_balance *balance, const struct rh_parti
 	request.backward_cuts = cuts.backward;
 	request.forward_cut_count = cuts.forward_count;
 	request.backward_cut_count = cuts.backward_count;
-	rc = rc ? rc : rh_plan_make(&request, out);
+	if (!rc)
+		rc = rh_plan_make(&request, out);
 	rh_cuts_free(&cuts);
 	rh_partition_free(&found);
 	return rc;
@@ -96,13 +101,15 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 	if (rc || out->packed)
 		return rc;
 	rc = rh_plan_sizer_create(request, &asked.sizer);
-	rc = rc ? rc : plan_by_costs(balance, &asked, &better);
+	if (!rc)
+		rc = plan_by_costs(balance, &asked, &better);
 	rh_plan_sizer_destroy(asked.sizer);
 	if (rc == RH_DOES_NOT_FIT) { /* the packed plan stands */
 		rh_error_clear();
 		return 0;
 	}
-	rc = rc ? rc : time_plan(&asked, &better, &now);
+	if (!rc)
+		rc = time_plan(&asked, &better, &now);
 	if (!rc && now.step_s < out->step_s) {
 		struct rh_plan packed = *plan;
 		*plan = better;
