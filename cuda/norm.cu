@@ -268,7 +268,11 @@ rmsnorm_backward_kept(struct norm_args a)
 	struct lane lane = find_lane<PER_VECTOR>();
 	int own = lane.own, n = (int)a.n;
 	float dw[DW ? CHUNKS : 1][CHUNK] = {};
-	struct kept<CHUNKS> w = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.w + own, n - own);
+	constexpr bool keeps_w = !DW || CHUNKS < WARP_CHUNKS; /* else registers are short */
+	struct kept<CHUNKS> w = {
+	};
+	if constexpr (keeps_w)
+		w = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.w + own, n - own);
 	struct gradient_of<PER_VECTOR, CHUNKS> now, next;
 	int64_t stride = (int64_t)gridDim.x * at_once;
 	int64_t vector = (int64_t)blockIdx.x * at_once + lane.mine;
@@ -290,21 +294,27 @@ rmsnorm_backward_kept(struct norm_args a)
 		float rstd = now.rstd, sum = 0;
 		RH_UNROLL
 		for (int c = 0; c < CHUNKS; c++) {
+			rh_vec<rh_bf16> scale = w.v[c];
+			if (!keeps_w && c * step < n - own)
+				scale = rh_load16((const rh_bf16 *)a.w + own + c * step);
 			RH_UNROLL
 			for (int k = 0; k < CHUNK; k++)
-				sum += rh_to_float(now.dy.v[c].v[k]) * (a.offset + rh_to_float(w.v[c].v[k])) * rh_to_float(now.x.v[c].v[k]);
+				sum += rh_to_float(now.dy.v[c].v[k]) * (a.offset + rh_to_float(scale.v[k])) * rh_to_float(now.x.v[c].v[k]);
 		}
 		float mean = vector_sum<PER_VECTOR>(sum) * rstd / (float)n;
 		RH_UNROLL
 		for (int c = 0; c < CHUNKS; c++) {
 			struct chunk out, y;
+			rh_vec<rh_bf16> scale = w.v[c], base = add.v[c];
+			if (!keeps_w && c * step < n - own)
+				scale = rh_load16((const rh_bf16 *)a.w + own + c * step);
 			if (DW && a.add && c * step < n - own)
-				add.v[c] = rh_load16((const rh_bf16 *)a.add + row * a.add_stride + at + c * step);
+				base = rh_load16((const rh_bf16 *)a.add + row * a.add_stride + at + c * step);
 			RH_UNROLL
 			for (int k = 0; k < CHUNK; k++) {
 				float xhat = rh_to_float(now.x.v[c].v[k]) * rstd, d = rh_to_float(now.dy.v[c].v[k]);
-				float weight = a.offset + rh_to_float(w.v[c].v[k]);
-				out.v[k] = rh_to_float(add.v[c].v[k]) + rstd * (d * weight - xhat * mean);
+				float weight = a.offset + rh_to_float(scale.v[k]);
+				out.v[k] = rh_to_float(base.v[k]) + rstd * (d * weight - xhat * mean);
 				y.v[k] = xhat * weight;
 				if (DW)
 					dw[DW ? c : 0][k] += d * xhat;

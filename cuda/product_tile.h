@@ -274,22 +274,18 @@ RH_DEVICE void tile_each(const struct grouped_args &a, const struct grouped_tile
 	}
 }
 
-/* The fp32 sums at the places of row `i` of a warp's mma's; of rows that do not exist, the last one's. */
+/* The fp32 sums at the places of a row of a warp's mma's; of a row that does not exist, the last one's. */
 template <typename S>
-RH_DEVICE void sums_get(struct float_pair (&old)[2][S::across], const struct grouped_args &a, const struct grouped_tile &t, int rows,
-                        int row, int col)
+RH_DEVICE void sums_get(struct float_pair (&old)[S::across], const struct grouped_args &a, const struct grouped_tile &t, int rows, int row,
+                        int col)
 {
+	const float *from = (const float *)a.add.data + grouped_row_of(a, t, row < rows ? row : rows - 1) * a.add.stride + col;
 	RH_UNROLL
-	for (int half = 0; half < 2; half++) {
-		int at = row + half * 8 < rows ? row + half * 8 : rows - 1;
-		const float *from = (const float *)a.add.data + grouped_row_of(a, t, at) * a.add.stride + col;
-		RH_UNROLL
-		for (int n = 0; n < S::across; n++)
-			old[half][n] = *(const struct float_pair *)(from + n * 8);
-	}
+	for (int n = 0; n < S::across; n++)
+		old[n] = *(const struct float_pair *)(from + n * 8);
 }
 
-/* Sums of whole columns are added to fp32 ones. A batch is loaded before the one before it is stored, without branches between loads: one
+/* Sums of whole columns are added to fp32 ones. A row is loaded before the one before it is stored, without branches between loads: one
  * load at a time would wait for memory each time. */
 template <typename S>
 RH_DEVICE void sums_add(const struct grouped_args &a, const struct grouped_tile &t, float (&sum)[S::down][S::across][4], int warp_row,
@@ -297,24 +293,21 @@ RH_DEVICE void sums_add(const struct grouped_args &a, const struct grouped_tile 
 {
 	int lane = (int)threadIdx.x % RH_WARP, rows = grouped_rows(a, t.rows);
 	int first = t.row + warp_row + lane / 4, col = t.col + warp_col + lane % 4 * 2;
-	struct float_pair old[2][2][S::across];
+	struct float_pair old[2][S::across];
 	sums_get<S>(old[0], a, t, rows, first, col);
 	RH_UNROLL
-	for (int i = 0; i < S::down; i++) {
-		if (i + 1 < S::down)
-			sums_get<S>(old[(i + 1) % 2], a, t, rows, first + (i + 1) * 16, col);
+	for (int i = 0; i < 2 * S::down; i++) {
+		int row = first + i * 8, half = i % 2;
+		if (i + 1 < 2 * S::down)
+			sums_get<S>(old[(i + 1) % 2], a, t, rows, row + 8, col);
+		float *to = (float *)a.d.data + grouped_row_of(a, t, row) * a.d.stride + col;
+		if (row >= rows)
+			continue;
 		RH_UNROLL
-		for (int half = 0; half < 2; half++) {
-			int row = first + i * 16 + half * 8;
-			float *to = (float *)a.d.data + grouped_row_of(a, t, row) * a.d.stride + col;
-			if (row >= rows)
-				continue;
-			RH_UNROLL
-			for (int n = 0; n < S::across; n++) {
-				const struct float_pair &add = old[i % 2][half][n];
-				*(struct float_pair *)(to + n * 8) = {
-				        {a.alpha * sum[i][n][2 * half] + add.v[0], a.alpha * sum[i][n][2 * half + 1] + add.v[1]}};
-			}
+		for (int n = 0; n < S::across; n++) {
+			float(&of)[4] = sum[i / 2][n];
+			*(struct float_pair *)(to + n * 8) = {
+			        {a.alpha * of[2 * half] + old[half][n].v[0], a.alpha * of[2 * half + 1] + old[half][n].v[1]}};
 		}
 	}
 }

@@ -26,6 +26,16 @@ static void test_rmsnorm_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_rmsnorm);
 }
 
+/* bf16 of whole chunks stays in registers: of a lane's one chunk, of several, of a block's one and more. */
+static const int whole[] = {8, 128, 256, 264, 1024, 1032, 2048, 2056, 4096, 4104, 8192, 8200};
+enum { WHOLE = sizeof whole / sizeof whole[0] };
+
+static void test_rmsnorm_of_whole_chunks_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(whole, WHOLE, check_rmsnorm);
+}
+
 /* With room for blocks' parts, as the device runs it. */
 static int backward_within(const struct rh_op *op, struct CUstream_st *stream)
 {
@@ -35,7 +45,8 @@ static int backward_within(const struct rh_op *op, struct CUstream_st *stream)
 
 static void check_backward(const struct case_shape *s, uint64_t *seed, kernel_entry *kernel)
 {
-	struct op_case c = {.seed = seed, .op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {s->index % 5 ? 1 : 3, 1e-5f, s->index % 3 ? 0 : 1}};
+	struct op_case c = {
+	        .seed = seed, .op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {s->index % 5 ? 1 : 3, 1e-5f, s->index % 3 ? 0 : 1}};
 	int64_t groups = c.op.rmsnorm.groups, wide = groups * s->cols, rows = s->cols > 500 && s->rows < 200 ? s->rows % 7 : s->rows;
 	case_operand(&c, RH_RMSNORM_BACKWARD_X, s->dtype, rows, wide, s->pad, FILL_RANDOM);
 	case_operand(&c, RH_RMSNORM_BACKWARD_W, s->dtype, 1, s->cols, 0, FILL_RANDOM);
@@ -79,14 +90,12 @@ static void test_rmsnorm_backward_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_rmsnorm_backward);
 }
 
-/* bf16 of whole chunks goes in one pass: of a lane's one chunk, of several, of a block's two and more. */
 static void test_rmsnorm_backward_in_one_pass_equals_the_oracle(void **state)
 {
 	(void)state;
-	static const int whole[] = {8, 128, 256, 264, 1024, 1032, 4096, 4104, 8192, 8200};
 	static const struct case_shape turns = {RH_BF16, 300, 1032, 0, 1}; /* more vectors than blocks */
 	uint64_t seed = check_seed();
-	kernel_each_shape(whole, sizeof whole / sizeof whole[0], check_rmsnorm_backward_within);
+	kernel_each_shape(whole, WHOLE, check_rmsnorm_backward_within);
 	check_rmsnorm_backward_within(&turns, &seed);
 	cudaemu_release();
 }
@@ -95,6 +104,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rmsnorm_equals_the_oracle),
+	        cmocka_unit_test(test_rmsnorm_of_whole_chunks_equals_the_oracle),
 	        cmocka_unit_test(test_rmsnorm_backward_equals_the_oracle),
 	        cmocka_unit_test(test_rmsnorm_backward_in_one_pass_equals_the_oracle),
 	};

@@ -128,6 +128,15 @@ static void test_grouped_gemm_bf16_equals_the_oracle(void **state)
 	check_grouped(mma_shapes, MMA_SHAPES);
 }
 
+/* An SM of 228 KB has two blocks whose stages are 64 deep. */
+static void test_grouped_gemm_bf16_on_large_sms_equals_the_oracle(void **state)
+{
+	(void)state;
+	cudaemu_set_shared_bytes(228 << 10);
+	check_grouped(mma_shapes, MMA_SHAPES);
+	cudaemu_set_shared_bytes(100 << 10);
+}
+
 static void test_grouped_gemm_plain_equals_the_oracle(void **state)
 {
 	(void)state;
@@ -143,6 +152,7 @@ int main(void)
 	        cmocka_unit_test(test_unpermute_equals_the_oracle),
 	        cmocka_unit_test(test_grouped_column_sum_equals_the_oracle),
 	        cmocka_unit_test(test_grouped_gemm_bf16_equals_the_oracle),
+	        cmocka_unit_test(test_grouped_gemm_bf16_on_large_sms_equals_the_oracle),
 	        cmocka_unit_test(test_grouped_gemm_plain_equals_the_oracle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

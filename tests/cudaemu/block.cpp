@@ -13,7 +13,6 @@ enum {
 	MAX_ARRAYS = 64,
 	MAX_GRID_YZ = 65535,
 	MAX_AT_ONCE = 16,
-	SHARED_BYTES_MAX = 99 << 10, /* of a block on sm_89 and sm_120 */
 	STATIC_SHARED_BYTES_MAX = 48 << 10,
 };
 
@@ -102,7 +101,7 @@ void cudaemu_set_order(enum cudaemu_order order, uint64_t seed)
 	machine->seed = seed * 2 + 1;
 }
 
-static __thread int shared_bytes = 100 << 10;
+static int shared_bytes = 100 << 10;
 
 void cudaemu_set_shared_bytes(int bytes)
 {
@@ -253,9 +252,9 @@ static void check_shared_limit(const char *name)
 {
 	if (machine->static_bytes > STATIC_SHARED_BYTES_MAX)
 		cudaemu_abort("shared array %s: %zu static bytes, at most %d", name, machine->static_bytes, STATIC_SHARED_BYTES_MAX);
-	if (machine->static_bytes + machine->dynamic_bytes > SHARED_BYTES_MAX)
-		cudaemu_abort("shared array %s: %zu static and %zu dynamic bytes, at most %d on sm_89", name, machine->static_bytes,
-		              machine->dynamic_bytes, SHARED_BYTES_MAX);
+	if (machine->static_bytes + machine->dynamic_bytes > (size_t)shared_bytes - 1024)
+		cudaemu_abort("shared array %s: %zu static and %zu dynamic bytes, at most %d", name, machine->static_bytes,
+		              machine->dynamic_bytes, shared_bytes - 1024);
 }
 
 void *cudaemu_shared(const char *key, const char *name, size_t bytes)

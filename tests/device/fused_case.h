@@ -27,7 +27,7 @@ static inline void fused_add_rmsnorm(enum rh_dtype dtype, int64_t rows, int64_t 
 
 static inline void fused_add_rmsnorm_each(fused_check *check)
 {
-	static const int64_t lengths[] = {1, 7, 8, 64, 130, 1024, 1032, 2048};
+	static const int64_t lengths[] = {1, 7, 8, 64, 130, 1024, 1032, 2048, 2056, 4104};
 	uint64_t seed = check_seed();
 	for (int i = 0; i < (int)(sizeof lengths / sizeof *lengths); i++)
 		for (int k = 0; k < 4; k++)
