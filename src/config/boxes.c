@@ -225,6 +225,10 @@ static int check_fluidpipe(const struct asking *at)
 	if (config->link_dtype != RH_LINK_DTYPE_SAME)
 		return config_entry_fail(given(at, "link_dtype"), "mode fluidpipe sends activations as they are: remove it");
 	int rc = choose_alphas(at);
+	if (!rc && config->fluidpipe_freeze && rh_config_distils(config, 0))
+		return config_entry_fail(given(at, "fluidpipe_freeze"),
+		                         "box 1 learns nothing, so box 2's logits would travel for nothing: remove it, or write "
+		                         "fluidpipe_alpha1: 1");
 	if (!rc && rh_config_distils(config, 1) && config->gradient_accumulation_steps > MOST_MICRO_BATCHES)
 		return config_entry_fail(given(at, "gradient_accumulation_steps"),
 		                         "box 2 of mode fluidpipe distils steps of at most %d micro-batches: lower it, or write "

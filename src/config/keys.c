@@ -274,7 +274,8 @@ const struct config_key config_keys[] = {
 	    .help = "mode fluidpipe: the most messages, one a micro-batch and two a step, that a box keeps: box 1 those that box 2 does not "
 	            "have yet, box 2 those that come before it needs them"),
 	KEY(KEY_BOOL, fluidpipe_freeze, VERB_RUNS, .fallback = "false",
-	    .help = "mode fluidpipe: box 1's layers stay as they are, and box 2 learns from what they make: to see what training them is worth"),
+	    .help = "mode fluidpipe: box 1's layers stay as they are, and box 2 learns from what they make: to see what training them is worth; "
+	            "refused where box 1 distils (fluidpipe_alpha1 below 1)"),
 	KEY(KEY_CHOICE, fluidpipe_idle_sampler, VERB_RUNS, .fallback = "none",
 	    .choices = WORDS("none", "random", "difficulty", "eh-difficulty", "task-loss", "distillation-loss"),
 	    .help = "mode fluidpipe: while a box waits for the other one it trains again, box 2 on samples that it has received in this epoch, "

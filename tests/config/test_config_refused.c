@@ -275,6 +275,8 @@ static void test_load_several_boxes(void **state)
 	        {"fluidpipe_idle_sampler: random\npacking: true\n", "fluidpipe_idle_sampler: draws rows"},
 	        {"fluidpipe_idle_sampler: random\nfluidpipe_idle_replay: x.jsonl\n",
 	         "fluidpipe_idle_replay: box 1 does not distil, so it waits for nothing"},
+	        {"fluidpipe_recipe: FP-DB\nfluidpipe_freeze: true\n", "fluidpipe_freeze: box 1 learns nothing"},
+	        {"fluidpipe_alpha1: 0.9\nfluidpipe_freeze: true\n", "fluidpipe_freeze: box 1 learns nothing"},
 	        {"fluidpipe_alpha1: 1.5\n", "fluidpipe_alpha1: '1.5'"},
 	        {"fluidpipe_temperature: 0\nfluidpipe_recipe: FP-DB\n", "fluidpipe_temperature: '0'"},
 	        {"fluidpipe_temperature: 2\n", "fluidpipe_temperature: has no effect where no box distils"},
