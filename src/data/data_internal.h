@@ -9,7 +9,8 @@
 #include "data/dataset.h"
 #include "data/form.h"
 
-/* What one row becomes before it is cut to length. Reused from row to row. */
+/* What one row becomes before it is cut to length. Reused from row to row. More than 20 members: what all rows ask for, what this row
+ * became, and scratch. */
 struct data_encoder {
 	const struct rh_config *config;
 	const struct rh_tokenizer *tokenizer;

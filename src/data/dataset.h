@@ -57,16 +57,17 @@ int rh_task_tokens_find(const struct rh_tokenizer *tokenizer, struct rh_task_tok
 enum rh_mark { RH_MARK_NONE, RH_MARK_TRAINED, RH_MARK_SECOND };
 
 /* Documents one after another; a row is one document, or several when packed. Of a classification the last of a document's ids is its
- * label, and no token. Of images a document is the image's number in `images` and its label. */
+ * label, and no token. Of images a document is the image's number in `images` and its label. More than 20 members: the documents, what they
+ * are, and a count for each fact that rh_dataset_report tells. */
 struct rh_dataset {
-	int32_t *ids;             /* (tokens) */
-	uint8_t *trained;         /* (tokens) enum rh_mark; a document's first token is never trained */
-	int64_t *document_start;  /* (documents + 1) into ids */
-	int64_t *row_document;    /* (rows + 1) into documents */
+	int32_t *ids;            /* (tokens) */
+	uint8_t *trained;        /* (tokens) enum rh_mark; a document's first token is never trained */
+	int64_t *document_start; /* (documents + 1) into ids */
+	int64_t *row_document;   /* (rows + 1) into documents */
 	/* (origins), until rh_dataset_check: of each document, where pieces but a row's first have none: hash 0; wrapped: of each row read */
 	struct rh_origin *origin;
 	int64_t origins;
-	char **file;              /* (files) that origins count */
+	char **file; /* (files) that origins count */
 	size_t files;
 	char name[RH_PLACE_BYTES]; /* of its file, or of the first of them */
 	int64_t tokens, documents, rows;

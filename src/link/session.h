@@ -23,6 +23,7 @@ struct session_queue {
 	int64_t offset; /* of message `done`: bytes that the receiving end has */
 };
 
+/* One end of the protocol. More than 20 members: what each direction has sent and received, what the peer knows of it, and when. */
 struct session {
 	uint64_t id;      /* of this process's end, random */
 	uint64_t peer;    /* the peer's, from its HELLO; 0: none yet */

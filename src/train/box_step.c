@@ -12,7 +12,7 @@ uint64_t box_tag_of(int64_t step, enum box_message message)
 	return (uint64_t)(step + 1) * BOX_STEP_MESSAGES + (uint64_t)message;
 }
 
-/* All in 64 bits, whatever a box's compiler makes of structs. */
+/* A message, all in 64 bits, whatever a box's compiler makes of structs. More than 20 members: each a number that a box must learn. */
 struct run_facts {
 	int64_t steps, steps_per_epoch, rows, tokens, warmup, save_every;
 	int64_t micro_tokens, micro_documents, micro_longest, micro_head_rows, micro_batches, train_steps;

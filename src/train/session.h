@@ -7,10 +7,10 @@
 #include "config/config.h"
 #include "config/hardware.h"
 #include "data/dataset.h"
+#include "machine/machine.h"
 #include "offload/store.h"
 #include "plan/run_plan.h"
 #include "run/executor.h"
-#include "machine/machine.h"
 #include "train/adapter.h"
 #include "train/box.h"
 
@@ -25,7 +25,8 @@ struct rh_session_machine {
 	struct rh_sim_clock *clock;
 };
 
-/* All that a verb holds open, from files to executor; rh_session_close releases it in reverse order. */
+/* All that a verb holds open, from files to executor; rh_session_close releases it in reverse order. More than 20 members: one for each
+ * thing that is opened, and what was chosen for it. */
 struct rh_session {
 	const struct rh_config *config;           /* borrowed */
 	const struct rh_session_machine *machine; /* borrowed. NULL: run on this machine. Otherwise only simulate. */
@@ -40,9 +41,9 @@ struct rh_session {
 	const char *chat_jinja;         /* the template trained with, which the output carries; NULL: the base's own stays */
 	int device_count;
 	int lora;
-	struct rh_adapter adapter; /* when lora */
-	struct rh_box box;         /* of several; the model is its part once rh_box_take_layers has chosen it */
-	struct rh_config cut;      /* what `config` points to then: with box_cuts, a single allocation */
+	struct rh_adapter adapter;     /* when lora */
+	struct rh_box box;             /* of several; the model is its part once rh_box_take_layers has chosen it */
+	struct rh_config cut;          /* what `config` points to then: with box_cuts, a single allocation */
 	struct rh_link *below, *above; /* of the executor, where they are not the box's but views of them: borrowed. NULL: the box's */
 	struct rh_model *model;
 	struct rh_pool *pool;
