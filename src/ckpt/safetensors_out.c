@@ -37,8 +37,12 @@ static int put_entry(struct rh_text *text, const struct rh_safetensors_entry *en
 	RH_ASSERT(entry->rank >= 0 && entry->rank <= RH_SAFETENSORS_RANK && entry->dtype <= RH_BOOL);
 	int64_t elements = 1, begin = *offset;
 	int rc = rh_text_printf(text, ",");
-	rc = rc ? rc : put_string(text, entry->name);
-	rc = rc ? rc : rh_text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[", rh_dtype_name(entry->dtype));
+	if (rc)
+		return rc;
+	rc = put_string(text, entry->name);
+	if (rc)
+		return rc;
+	rc = rh_text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[", rh_dtype_name(entry->dtype));
 	for (int d = 0; !rc && d < entry->rank; d++) {
 		elements *= entry->shape[d];
 		rc = rh_text_printf(text, "%s%" PRId64, d ? "," : "", entry->shape[d]);
@@ -72,10 +76,14 @@ static int check_names(const struct rh_safetensors_entry *entries, int64_t count
 static int header_text(const struct rh_safetensors_entry *entries, int64_t count, int64_t *data_bytes, struct rh_text *out)
 {
 	int rc = check_names(entries, count);
-	rc = rc ? rc : rh_text_printf(out, HEADER_BEGIN "%0*d\"}", SAFETENSORS_SUM_DIGITS, 0);
+	if (rc)
+		return rc;
+	rc = rh_text_printf(out, HEADER_BEGIN "%0*d\"}", SAFETENSORS_SUM_DIGITS, 0);
 	for (int64_t i = 0; !rc && i < count; i++)
 		rc = put_entry(out, &entries[i], data_bytes);
-	rc = rc ? rc : rh_text_printf(out, "}");
+	if (rc)
+		return rc;
+	rc = rh_text_printf(out, "}");
 	while (!rc && out->length % 8)
 		rc = rh_text_printf(out, " ");
 	return rc;

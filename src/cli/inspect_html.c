@@ -64,7 +64,9 @@ int inspect_html_begin(const struct inspect_summary *summary, struct rh_text *ou
 {
 	const struct rh_dataset *set = summary->set;
 	int rc = rh_text_printf(out, "%s<h1>", head);
-	rc = rc ? rc : put_escaped(out, set->name, strlen(set->name));
+	if (rc)
+		return rc;
+	rc = put_escaped(out, set->name, strlen(set->name));
 	rc = rc ? rc
 	        : rh_text_printf(out,
 	                         "</h1>\n<p>%lld rows, %lld tokens, of which %lld are trained. A row has %lld tokens (median), "
@@ -73,7 +75,9 @@ int inspect_html_begin(const struct inspect_summary *summary, struct rh_text *ou
 	                         (long long)summary->median, (long long)summary->high, (long long)summary->longest,
 	                         (long long)summary->config->max_length, set->chat_template ? " Chat template: " : "",
 	                         set->chat_template ? set->chat_template : "");
-	rc = rc ? rc : put_findings(summary, out);
+	if (rc)
+		return rc;
+	rc = put_findings(summary, out);
 	return rc ? rc
 	          : rh_text_printf(out, "<p class=soft><b>Trained tokens</b> count in the loss. <i>Special tokens</i> stand for no text. "
 	                                "<s>Faint ones</s> lie beyond max_length. A token shows its id where the pointer rests.</p>\n");
@@ -85,15 +89,21 @@ static int put_piece(const struct rh_preview *row, const struct rh_preview_piece
 	int rc = rh_text_printf(out, "%s<%s title=\"", piece->cut ? "<s>" : "", tag);
 	for (size_t t = 0; !rc && t < piece->count; t++)
 		rc = rh_text_printf(out, "%s%d", t ? " " : "", row->ids[piece->first + t]);
-	rc = rc ? rc : rh_text_printf(out, "\">");
-	rc = rc ? rc : put_escaped(out, row->text + piece->text, piece->bytes);
+	if (rc)
+		return rc;
+	rc = rh_text_printf(out, "\">");
+	if (rc)
+		return rc;
+	rc = put_escaped(out, row->text + piece->text, piece->bytes);
 	return rc ? rc : rh_text_printf(out, "</%s>%s", tag, piece->cut ? "</s>" : "");
 }
 
 int inspect_html_row(const struct rh_preview *row, struct rh_text *out)
 {
 	int rc = rh_text_printf(out, "<section><h2>");
-	rc = rc ? rc : put_escaped(out, row->where, strlen(row->where));
+	if (rc)
+		return rc;
+	rc = put_escaped(out, row->where, strlen(row->where));
 	rc = rc ? rc
 	        : rh_text_printf(out, " <span class=soft>%lld tokens, %lld trained%s</span></h2>\n<pre>", (long long)row->tokens,
 	                         (long long)row->trained, row->kept < row->tokens ? ", cut at max_length" : "");
@@ -101,7 +111,9 @@ int inspect_html_row(const struct rh_preview *row, struct rh_text *out)
 		rc = put_piece(row, &row->piece[i], out);
 	if (!rc && row->shown < row->tokens)
 		rc = rh_text_printf(out, "\n<u>... and %lld tokens more</u>", (long long)(row->tokens - row->shown));
-	rc = rc ? rc : rh_text_printf(out, "</pre>\n<details><summary>ids</summary><pre>");
+	if (rc)
+		return rc;
+	rc = rh_text_printf(out, "</pre>\n<details><summary>ids</summary><pre>");
 	for (size_t i = 0; !rc && i < row->pieces; i++) {
 		const struct rh_preview_piece *piece = &row->piece[i];
 		rc = rh_text_printf(out, piece->trained ? "<b>" : "");

@@ -179,7 +179,9 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 		rc = find_even(all);
 	if (!rc && all->config->mode == RH_MODE_FLUIDPIPE)
 		rc = compare_modes(all);
-	rc = rc ? rc : forecast_at(all, 0, &all->linked);
+	if (rc)
+		return rc;
+	rc = forecast_at(all, 0, &all->linked);
 	return rc || all->config->mode == RH_MODE_FLUIDPIPE ? rc : compare_pipelines(all);
 }
 

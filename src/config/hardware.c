@@ -213,8 +213,12 @@ static int read_device(struct config_tree *tree, const yaml_node_t *node, struct
 	*out = draft.device;
 	if (!rc && draft.peaks)
 		rc = config_fields_read(tree, draft.peaks, FIELDS(peak_fields), out);
-	rc = rc ? rc : read_list(tree, draft.gemm, "gemm", out, read_gemm);
-	rc = rc ? rc : read_list(tree, draft.ops, "ops", out, read_op);
+	if (rc)
+		return rc;
+	rc = read_list(tree, draft.gemm, "gemm", out, read_gemm);
+	if (rc)
+		return rc;
+	rc = read_list(tree, draft.ops, "ops", out, read_op);
 	if (!rc && out->reserved > out->memory)
 		rc = config_tree_fail(tree, node, "reserved: more than memory");
 	return rc;

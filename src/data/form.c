@@ -211,7 +211,9 @@ static int read_parts(enum data_form form, json_t *row, const char *where, struc
 	                                                     : "instruction",
 	                      .answered = form == FORM_QUESTION ? "answer" : "output"};
 	int rc = need(row, out->asked, JSON_STRING, where);
-	rc = rc ? rc : need(row, out->answered, JSON_STRING, where);
+	if (rc)
+		return rc;
+	rc = need(row, out->answered, JSON_STRING, where);
 	if (!rc && data_is_given(row, "system"))
 		rc = need(row, "system", JSON_STRING, where);
 	if (!rc && form == FORM_ALPACA && data_is_given(row, "input"))

@@ -53,13 +53,27 @@ static int parse_size(const json_t *json, const char *where, struct words *out)
 static int parse(const json_t *json, const char *where, int64_t channels, struct words *out)
 {
 	int rc = rh_json_bool(json, "do_resize", where, RH_JSON_OPTIONAL, &out->resizes);
-	rc = rc ? rc : rh_json_bool(json, "do_rescale", where, RH_JSON_OPTIONAL, &out->rescales);
-	rc = rc ? rc : rh_json_bool(json, "do_normalize", where, RH_JSON_OPTIONAL, &out->normalises);
-	rc = rc ? rc : rh_json_bool(json, "do_center_crop", where, RH_JSON_OPTIONAL, &out->crops);
-	rc = rc ? rc : rh_json_int(json, "resample", where, RH_JSON_OPTIONAL, &out->resample);
-	rc = rc ? rc : rh_json_real(json, "rescale_factor", where, RH_JSON_OPTIONAL, &out->factor);
-	rc = rc ? rc : parse_size(json, where, out);
-	rc = rc ? rc : parse_channels(json, "image_mean", where, channels, out->mean);
+	if (rc)
+		return rc;
+	rc = rh_json_bool(json, "do_rescale", where, RH_JSON_OPTIONAL, &out->rescales);
+	if (rc)
+		return rc;
+	rc = rh_json_bool(json, "do_normalize", where, RH_JSON_OPTIONAL, &out->normalises);
+	if (rc)
+		return rc;
+	rc = rh_json_bool(json, "do_center_crop", where, RH_JSON_OPTIONAL, &out->crops);
+	if (rc)
+		return rc;
+	rc = rh_json_int(json, "resample", where, RH_JSON_OPTIONAL, &out->resample);
+	if (rc)
+		return rc;
+	rc = rh_json_real(json, "rescale_factor", where, RH_JSON_OPTIONAL, &out->factor);
+	if (rc)
+		return rc;
+	rc = parse_size(json, where, out);
+	if (rc)
+		return rc;
+	rc = parse_channels(json, "image_mean", where, channels, out->mean);
 	return rc ? rc : parse_channels(json, "image_std", where, channels, out->deviation);
 }
 

@@ -431,7 +431,9 @@ int rh_images_read(struct rh_images *images, int64_t image, float *pixel)
 	const struct part *part = part_of(images, image);
 	struct data_image *decoded = &images->decoded;
 	int rc = fetch(images, part, image - part->first);
-	rc = rc ? rc : data_image_convert(decoded, form->channels);
+	if (rc)
+		return rc;
+	rc = data_image_convert(decoded, form->channels);
 	if (rc)
 		return rc;
 	int fits = decoded->width == form->size && decoded->height == form->size;

@@ -103,10 +103,18 @@ static int look_up(const json_t *info, const char *path, const char *name, struc
 	if (!json_is_object(entry))
 		return rh_fail(-EINVAL, "%s: no data set is named '%s' there; its keys are the names", path, name);
 	int rc = refuse_entry(entry, name, path);
-	rc = rc ? rc : rh_json_string(entry, "file_name", path, RH_JSON_REQUIRED, &file);
-	rc = rc ? rc : rh_json_int(entry, "num_samples", path, RH_JSON_OPTIONAL, &out->most);
-	rc = rc ? rc : read_tags(entry, path, &out->tags);
-	rc = rc ? rc : read_columns(entry, name, path, out->columns);
+	if (rc)
+		return rc;
+	rc = rh_json_string(entry, "file_name", path, RH_JSON_REQUIRED, &file);
+	if (rc)
+		return rc;
+	rc = rh_json_int(entry, "num_samples", path, RH_JSON_OPTIONAL, &out->most);
+	if (rc)
+		return rc;
+	rc = read_tags(entry, path, &out->tags);
+	if (rc)
+		return rc;
+	rc = read_columns(entry, name, path, out->columns);
 	if (rc)
 		return rc;
 	struct rh_text whole = {0};
@@ -169,7 +177,9 @@ static int convert(struct data_reader *reader, json_t **row)
 	const char *where = reader->records.where.bytes;
 	if (!rc && !json_is_object(*row))
 		rc = rh_fail(-EINVAL, "%s: expected one JSON object on the line, such as {\"prompt\": ..., \"completion\": ...}", where);
-	rc = rc ? rc : data_columns_rename(source->columns, where, row);
+	if (rc)
+		return rc;
+	rc = data_columns_rename(source->columns, where, row);
 	if (!rc && reader->is_labelled) {
 		reader->kind = DATA_LABELLED;
 		return 0;

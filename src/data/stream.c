@@ -197,7 +197,9 @@ int data_window_more(struct data_window *window, const char *where)
 	if (held > ROW_MOST)
 		return rh_fail(-EINVAL, "%s: the row is longer than %d MiB; is a quote or a bracket left open?", where, ROW_MOST >> 20);
 	int rc = rh_grow(&window->bytes, &window->capacity, held + DATA_PIECE, 1);
-	rc = rc ? rc : data_stream_read(window->stream, window->bytes + held, DATA_PIECE, &got);
+	if (rc)
+		return rc;
+	rc = data_stream_read(window->stream, window->bytes + held, DATA_PIECE, &got);
 	if (rc)
 		return rc;
 	window->end += got;

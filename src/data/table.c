@@ -134,8 +134,12 @@ static int read_columns(struct data_records *records)
 {
 	records->line = records->next_line;
 	int rc = data_records_place(records, records->line);
-	rc = rc ? rc : find_separator(records);
-	rc = rc ? rc : read_fields(records, &records->columns);
+	if (rc)
+		return rc;
+	rc = find_separator(records);
+	if (rc)
+		return rc;
+	rc = read_fields(records, &records->columns);
 	if (rc)
 		return rc;
 	size_t i, j;

@@ -342,6 +342,8 @@ int fluidpipe_end(struct training *run)
 		rc = box->above->ops->wait(box->above, box->above->sends, talk->awaited);
 		rc = rc ? rc : hear(run);
 	}
-	rc = rc ? rc : tell_bytes(run);
+	if (rc)
+		return rc;
+	rc = tell_bytes(run);
 	return rc ? rc : rh_box_give(box, box->above, tag, &answer, 1);
 }

@@ -46,7 +46,9 @@ int forecast_check_run(struct forecast_check *check, struct rh_forecast_check *o
 	struct rh_check_fault fault;
 	const struct rh_lanes *lanes = rh_record_lanes(check->session->executor);
 	int rc = rh_updater_flush(check->session->updater);
-	rc = rc ? rc : rh_check_run(check->check, lanes, &fault);
+	if (rc)
+		return rc;
+	rc = rh_check_run(check->check, lanes, &fault);
 	if (rc)
 		return rc;
 	if (fault.position < 0)

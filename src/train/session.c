@@ -309,7 +309,9 @@ static int create_updater(struct rh_session *session)
 	struct rh_device *device = session->devices.device[0];
 	struct rh_host_queue *queue = NULL;
 	int rc = device->ops->host_queue ? device->ops->host_queue(device, &queue) : 0;
-	rc = rc ? rc : rh_updater_create(session->store, queue, &session->updater);
+	if (rc)
+		return rc;
+	rc = rh_updater_create(session->store, queue, &session->updater);
 	if (!rc && session->config->mode == RH_MODE_SYNC_PP && rh_box_is_linked(&session->box))
 		rh_updater_is_of_several(session->updater);
 	if (!rc && !session->plan.bytes.host_devices)

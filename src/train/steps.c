@@ -490,7 +490,9 @@ static int tell_step(struct training *run, int64_t step)
 	double loss = train_step_loss(run, step), norm = run->flight[step % run->held].norm;
 	int rc = trouble_judge(run, step, loss, norm);
 	run->state.step = step + 1;
-	rc = rc ? rc : step_done(run, loss, norm);
+	if (rc)
+		return rc;
+	rc = step_done(run, loss, norm);
 	return rc ? rc : saving_collect(run, RH_CHECKPOINT_LOOK);
 }
 

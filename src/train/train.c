@@ -72,7 +72,9 @@ static int load_data(struct training *run)
 	rc = choose_template(run);
 	if (!rc)
 		rc = rh_training_data_arrange(config, &objective, run->session.tokenizer, data);
-	rc = rc ? rc : rh_dataset_check(&data->train, &data->held_out, config);
+	if (rc)
+		return rc;
+	rc = rh_dataset_check(&data->train, &data->held_out, config);
 	if (!rc && config->eval_strategy != RH_WHEN_NO && !data->held_out.rows)
 		rc = rh_fail(-EINVAL, "eval_strategy: there is nothing to evaluate on; give validation_file or eval_split");
 	if (rc)
