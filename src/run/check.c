@@ -102,8 +102,8 @@ static void give_back_rows(struct rh_check *check)
 	check->now = check->waiter = NULL;
 }
 
-/* A command comes after what comes before the command before it on its lane, and before those that it waits for. What a command comes after
- * is kept as long as somebody is still to wait for it. */
+/* A command's clock is the largest of the clocks of the command before it on its lane and of those that it waits for. It is kept until the
+ * last command that waits for it has run. */
 static void move_clock(struct rh_check *check, int64_t i)
 {
 	const struct rh_lanes *lanes = check->recorded;

@@ -79,7 +79,7 @@ static void forget_block(struct run_dispatcher *dispatcher, int lane)
 	*at = dispatcher->lane[lane].next_waiter;
 }
 
-/* Somebody waits for these positions. */
+/* Notes in the commands that this one waits for that they are waited for. */
 static void want(const struct lowering *lowering, const struct rh_command *command)
 {
 	int asks = lowering->lanes.lane[command->lane].queue != RH_QUEUE_STREAM;
@@ -92,8 +92,8 @@ static void want(const struct lowering *lowering, const struct rh_command *comma
 	}
 }
 
-/* Whoever reads a boundary or a result may be lowered after its copy has been issued. An event recorded only then would stand for all that
- * the stream was given since, and the reader would wait for that, too. */
+/* A command that reads a boundary or a result may be lowered after the copy that sent it was issued. A mark recorded only then would stand
+ * for all that the stream was given since, and the reader would wait for that, too. So these copies are marked at once. */
 static int is_read_later(const struct rh_lanes *lanes, const struct rh_command *command)
 {
 	const struct rh_lane *lane = &lanes->lane[command->lane];
@@ -223,7 +223,7 @@ static int issue_to(struct rh_executor *executor, int d)
 	return any;
 }
 
-/* 1: devices have so many slots that are not over. */
+/* 1: as many slots of the device are lowered, and not over, as may be. */
 static int has_slots_enough(struct rh_executor *executor, int d)
 {
 	const struct dispatch_device *device = &executor->dispatcher.device[d];

@@ -10,7 +10,7 @@ static int has_settled(struct rh_executor *executor, const struct rh_command *co
 	return rc ? rc : 1;
 }
 
-/* A copy that went through the staging is there when its thread says so, on that thread. */
+/* A copy through the staging has arrived when the staging's thread says so, on that thread. */
 static void arrives_staged(void *context, int which)
 {
 	struct rh_executor *executor = context;
@@ -62,7 +62,7 @@ static int add_use(struct rh_executor *executor, const struct rh_command *comman
 	return 1;
 }
 
-/* A step that computes no more does not tell of its update's fault: the next one does, or the norm. */
+/* A step that computes no more does not return its update's fault: the next step does, or the norm. */
 static int served(const struct rh_executor *executor, int rc)
 {
 	if (rc && executor->dispatcher.is_ending)

@@ -97,7 +97,7 @@ static int64_t longest_stage(const struct rh_plan *plan)
 	return longest;
 }
 
-/* Of a slot of so many micro-batches, at most: of each, and of bulk copies, sums and updates. */
+/* Commands of a slot, at most: those of its micro-batches, and bulk copies, sums and updates. */
 static int64_t slot_commands(const struct rh_executor_options *options, int64_t micro_batches)
 {
 	enum { OF_MICRO_BATCH = 10, OF_LAYER = 12 };

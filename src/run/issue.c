@@ -113,7 +113,7 @@ int issue_await(struct rh_executor *executor, const struct rh_command *command, 
 	return rh_host_copies_finish(&executor->copies);
 }
 
-/* The last piece of a gradient is on its way, which the optimizer will be told of. */
+/* After the last piece of a gradient that the optimizer is to be told of: records the event that says so. */
 static int note_gradient(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
 	struct rh_store *store = executor->options.store;
@@ -155,7 +155,7 @@ int issue_launch(void *sink, const struct rh_op *op)
 	return on->device->ops->launch(on->device, RH_STREAM_COMPUTE, op);
 }
 
-/* Where the blocks of the command's stage lie. */
+/* Tells the emission where the blocks of the command's stage lie. */
 static void name_blocks(struct run_device *on, const struct rh_command *command)
 {
 	const struct rh_model *model = on->executor->options.model;
@@ -234,7 +234,7 @@ static int forward(struct run_device *on, const struct rh_command *command)
 	return rc;
 }
 
-/* Where what weight gradients are made of is kept from here on, if they are put off. */
+/* From here on operands of deferred weight gradients are kept in this place, if it is a place for them. */
 static void begin_deferred(struct run_device *on, struct rh_place place)
 {
 	on->emit.deferred = NULL;
@@ -328,7 +328,7 @@ static int begin_compute(struct rh_executor *executor, struct rh_device *device,
 	return rc;
 }
 
-/* Its step's last on the device, perhaps. */
+/* After the step's last computation on the device its stalls end. */
 static int end_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
 	for (int place = 0; place < RUN_FLIGHT; place++) {

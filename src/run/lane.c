@@ -38,7 +38,7 @@ int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, const
 	return 0;
 }
 
-/* Does whoever waits for `one` need no wait for `other`? */
+/* 1: a wait for `one` makes a wait for `other` needless. */
 static int covers(const struct rh_wait *one, const struct rh_wait *other)
 {
 	return one->lane == other->lane && one->position >= other->position && (one->why == RH_WAIT_NEEDS || other->why == RH_WAIT_PACES);

@@ -200,7 +200,8 @@ void lower_begin(struct lowering *to, const struct lower_call *call)
 		lower_input(to, call->step, call->first_place, call->micro_batches);
 }
 
-/* The first slot that makes gradients: those that the step before has left on devices go first. Its own device's may go in its gaps. */
+/* Before the first slot that makes gradients the other devices send down those that the step before left on them. The slot's own device may
+ * send its own in the slot's gaps. */
 static void send_left(struct lowering *to, int but)
 {
 	for (int d = 0; d < to->options->devices; d++)

@@ -1,7 +1,7 @@
 /* Which buffer of host memory each boundary is in. Where boundaries go to NVMe, buffers are two rings (lower_drive.c). Else they are given
- * out in the order of the program (schedule/boundary.h), for which there are enough of them by count. Whoever fills a buffer waits for
- * those who read what it held before. So a slot sends a micro-batch's output from the buffer that its input came in, if nobody else reads
- * that: it waits for its own device alone, not for others that have as much to do. */
+ * out in the order of the program, and the plan has counted enough of them for that order (schedule/needs.h). A command that fills a buffer
+ * waits for the readers of its earlier content. Therefore a micro-batch's output takes the buffer of its input, if that has no other
+ * reader: the slot then waits for its own device alone. */
 #include "run/lower.h"
 
 static int acquire(struct lowering *to, const struct lower_boundary *boundary)

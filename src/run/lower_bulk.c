@@ -40,7 +40,7 @@ static int comes_in_pages(const struct lowering *to, int b)
 	return rh_store_pages(to->options->store, b) >= 0;
 }
 
-/* Where the blocks of the slot's stage lie in its upload: to->offset. Their bytes. */
+/* Lays out the blocks of the slot's stage in its upload: to->offset. Returns their bytes. */
 static int64_t lay_out(const struct lower_slot *slot)
 {
 	const struct rh_model *model = slot->lowering->options->model;
@@ -69,7 +69,7 @@ static int is_there(const struct lower_slot *slot, int b, int64_t at)
 	return weights->offset[b] == at && weights->generation[b] == wanted(slot, b);
 }
 
-/* Does all of the stage lie at an end already, as where a device has only one? Then it is read there again. */
+/* Does the whole stage lie at one end of the room already, as where a device has one stage alone? Then the slot reads it there again. */
 static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
 {
 	struct lower_weights *weights = &slot->state->weights;
@@ -89,7 +89,7 @@ static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
 	return 0;
 }
 
-/* What the next upload overwrites has been read: a wait of this lane. */
+/* This lane's next command waits for the readers of the bytes that it overwrites. */
 static void await_room(struct lower_slot *slot, int lane)
 {
 	const struct lower_weights *weights = &slot->state->weights;
@@ -99,7 +99,7 @@ static void await_room(struct lower_slot *slot, int lane)
 		lower_await(slot->lowering, lane, weights->end[!end].freed, RH_WAIT_NEEDS);
 }
 
-/* Where the stage's blocks will lie; bytes[b]: how much of each is to be sent, 0 for what lies there from before. 1: there is something. */
+/* Chooses where the stage's blocks lie, and how much of each to send: bytes[b], 0 where it lies there already. 1: something is sent. */
 static int place_weights(struct lower_slot *slot)
 {
 	struct lower_weights *weights = &slot->state->weights;
@@ -129,7 +129,7 @@ static int place_weights(struct lower_slot *slot)
 	return any;
 }
 
-/* One copy; its lane waits for the update that the weights are of. */
+/* One copy of a block's bytes. It waits for the update that made them. */
 static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, int64_t bytes)
 {
 	struct lowering *to = slot->lowering;
@@ -157,7 +157,7 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	to->uploaded[b * to->options->devices + slot->device] = weights->sent[b];
 }
 
-/* In the gaps of the device's slot before. */
+/* Pieces go in the gaps of the device's slot before. */
 static void send_in_gaps(struct lower_slot *slot)
 {
 	struct lowering *to = slot->lowering;
@@ -177,7 +177,7 @@ static void send_in_gaps(struct lower_slot *slot)
 	}
 }
 
-/* At once, and in any order: a lane each. */
+/* Blocks go at once and in any order: each has a lane of its own. */
 static void send_blocks(struct lower_slot *slot)
 {
 	struct lowering *to = slot->lowering;
@@ -203,7 +203,7 @@ static void send_weights(struct lower_slot *slot)
 		send_blocks(slot);
 }
 
-/* Compute reads what is there once it is. */
+/* Computation waits for the uploads that it reads. */
 static void await_weights(struct lower_slot *slot)
 {
 	(void)lay_out(slot);
@@ -341,7 +341,7 @@ static void clear_sum(struct lower_slot *slot, int sum, int64_t at, int64_t byte
 	lower_add(slot->lowering, &clear);
 }
 
-/* What another device may have left in the store. */
+/* Brings up a sum that another device may have left in the store. */
 static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t bytes)
 {
 	struct lowering *to = slot->lowering;

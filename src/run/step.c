@@ -202,9 +202,8 @@ static int await_device(struct rh_executor *executor, int d, int64_t place)
 	return rc ? rc : dispatcher_await(executor, flight->gradients);
 }
 
-/* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and nothing
- * is on its way to or from a drive. Without a fault weights may go on up that the next step wants, where it goes on. The first fault comes
- * back, with its line. */
+/* Whatever rc is, on return nothing runs any more: neither the staging's thread, which calls the updater, nor a device, nor a transfer to
+ * or from a drive. One exception: after a step without a fault uploads for the next one may run (goes_on). Returns the first fault. */
 static int come_to_rest(struct rh_executor *executor, int rc)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -229,7 +228,7 @@ static int goes_on(const struct rh_executor *executor)
 	       rh_updater_is_open(options->updater);
 }
 
-/* What of the next step's first slots has been updated goes up, while this one's gradients come down. */
+/* Uploads blocks of the next step's first slots as they are updated, while this step's gradients come down. */
 static int issue_ahead(struct rh_executor *executor)
 {
 	for (int d = 0; d < executor->options.devices; d++)
