@@ -12,6 +12,7 @@
 struct writer {
 	const struct rh_adapter_gguf *wanted;
 	struct rh_source *source;
+	struct source_entries target; /* the weights as a GGUF of the model names and orders them, whatever the source is */
 	struct lora lora;
 	struct rh_gguf_out *out;
 	int64_t tensors;
@@ -27,8 +28,9 @@ static enum rh_dtype stored_type(const struct writer *writer, int64_t cols)
 
 static int put_metadata(struct writer *writer)
 {
-	const char *architecture = writer->source->config.family->gguf.architecture;
-	if (!architecture || (writer->source->config.wrapped && !writer->source->gguf)) /* stored names are then the files' own */
+	const struct rh_family_gguf *gguf = &writer->source->config.family->gguf;
+	const char *architecture = !writer->source->gguf && gguf->converted_as ? gguf->converted_as : gguf->architecture;
+	if (!architecture || writer->source->config.wrapped)
 		return rh_fail(-EINVAL, "%s: models of type %s have no names in GGUF files", writer->wanted->model,
 		               writer->source->config.family->model_type);
 	int rc = rh_gguf_out_string(writer->out, "general.type", "adapter");
@@ -80,7 +82,7 @@ static int write_pair(struct writer *writer, const struct source_entry *entry, c
 
 static int write_all(struct writer *writer)
 {
-	const struct source_entries *entries = &writer->source->entries;
+	const struct source_entries *entries = &writer->target;
 	struct lora_pair pair;
 	int rc = put_metadata(writer);
 	if (!rc && writer->lora.peft.saves)
@@ -111,6 +113,8 @@ int rh_adapter_gguf_write(const struct rh_adapter_gguf *wanted, int64_t *tensors
 	struct writer writer = {.wanted = wanted};
 	int rc = rh_source_open(wanted->model, &writer.source);
 	if (!rc)
+		rc = source_expect(rh_source_config(writer.source), SOURCE_GGUF, &writer.target);
+	if (!rc)
 		rc = lora_open(wanted->adapter, &writer.lora);
 	if (!rc)
 		rc = rh_gguf_out_create(wanted->path, &writer.out);
@@ -123,6 +127,7 @@ int rh_adapter_gguf_write(const struct rh_adapter_gguf *wanted, int64_t *tensors
 	*tensors = writer.tensors;
 	rh_gguf_out_abandon(writer.out);
 	lora_close(&writer.lora);
+	source_entries_free(&writer.target);
 	rh_source_close(writer.source);
 	rh_free(writer.row);
 	rh_free(writer.bytes);

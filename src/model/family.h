@@ -113,6 +113,7 @@ struct rh_family_moe {
 
 struct rh_family_gguf {
 	const char *architecture;                  /* "general.architecture"; NULL: GGUFs of the family are not read */
+	const char *converted_as;                  /* that of a directory which llama.cpp's converter has converted; NULL: the same */
 	int only_read;                             /* none is written */
 	int permuted;                              /* rows of q and k are in the order of pairs that are rotated together */
 	int yarn_plain_ramp;                       /* the ends of YaRN's ramp are not rounded to whole pairs */

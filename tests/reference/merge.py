@@ -22,28 +22,20 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import interchange
+from gguf_parts import gguf_name, permute
 
 HERE = pathlib.Path(__file__).parent
 MODELS = HERE / "models"
 TYPES = {"f16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16, "q8_0": gguf.GGMLQuantizationType.Q8_0,
          "q4_0": gguf.GGMLQuantizationType.Q4_0}
-NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-         "post_attention_layernorm": "ffn_norm", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def stored_name(name):
-    module, kind = name.rsplit(".", 1)
-    if module in WHOLE:
-        return f"{WHOLE[module]}.{kind}"
-    _, _, layer, rest = module.split(".", 3)
-    return f"blk.{layer}.{NAMES[rest]}.{kind}"
-
-
-def permuted(array, head):
-    """Hugging Face's rows in the order that GGUFs of Llama have."""
-    return array.reshape(-1, 2, head // 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+def in_file(config, name, array):
+    """Hugging Face's rows as a GGUF has them: of Llama in another order, of GPT-2's matrices transposed."""
+    if config["model_type"] in ("llama", "mistral") and any(f".{x}_proj" in name for x in "qk"):
+        head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        return permute(array, array.shape[0] // head)
+    return np.ascontiguousarray(array.T) if config["model_type"] == "gpt2" and ".h." in name and array.ndim == 2 else array
 
 
 class Check:
@@ -71,11 +63,8 @@ class Check:
     def tensors(self, name, merged, path, kind, config):
         file, equal, count = gguf.GGUFReader(path), 0, 0
         seen = {tensor.name: tensor for tensor in file.tensors}
-        head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         for key, value in load_file(merged / "model.safetensors").items():
-            array, tensor = value.numpy(), seen.pop(stored_name(key))
-            if config["model_type"] in ("llama", "mistral") and any(f".{x}_proj." in key for x in "qk"):
-                array = permuted(array, head)
+            array, tensor = in_file(config, key, value.numpy()), seen.pop(gguf_name(key))
             wanted = TYPES[kind] if array.ndim == 2 else gguf.GGMLQuantizationType.F32
             if array.ndim == 2 and array.shape[1] % gguf.GGML_QUANT_SIZES[wanted][0]:
                 wanted = gguf.GGMLQuantizationType.F16
@@ -109,14 +98,13 @@ class Check:
         file, equal = gguf.GGUFReader(path), 0
         given = json.loads((MODELS / name / "adapter" / "adapter_config.json").read_text())
         seen = {tensor.name: np.asarray(tensor.data) for tensor in file.tensors}
-        head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         factors = load_file(MODELS / name / "adapter" / "adapter_model.safetensors")
         for key, value in factors.items():
             module, factor = key.removeprefix("base_model.model.").removesuffix(".weight").rsplit(".lora_", 1)
             array = value.float().numpy()
-            if factor == "B" and config["model_type"] in ("llama", "mistral") and module.endswith(("q_proj", "k_proj")):
-                array = permuted(array, head)
-            equal += np.array_equal(seen[f"{stored_name(module + '.weight')}.lora_{factor.lower()}"], array)
+            if factor == "B" and config["model_type"] != "gpt2":
+                array = in_file(config, module, array)
+            equal += np.array_equal(seen[f"{gguf_name(module + '.weight')}.lora_{factor.lower()}"], array)
         told = [file.fields[key].contents() for key in ("general.type", "adapter.type", "adapter.lora.alpha")]
         self.say(equal == len(factors) == len(seen) and told == ["adapter", "lora", given["lora_alpha"]],
                  f"{name} adapter: {equal} of {len(factors)} factors in the GGUF are those of PEFT")
@@ -147,8 +135,7 @@ class Check:
             self.run("merge", *words, "--output_dir", merged, "--outtype", "f32")
             config = json.loads((merged / "config.json").read_text())
             self.logits(name, model, merged)
-            if name != "gpt2":
-                self.adapter(name, model, folder, config)
+            self.adapter(name, model, folder, config)
             for kind in TYPES:
                 path = folder / f"{name}-{kind}.gguf"
                 self.run("merge", *words, "--outfile", path, "--outtype", kind)
