@@ -2,8 +2,9 @@
  * way, and three speeds. The first box takes about 60 ms for a micro-batch, the second 42, and a step has 8; 256 KiB go each way for each.
  * The bar is 3 % of a step's time, in the median of the repetitions.
  *
- * TCP's congestion control is the system's, and paces what a step waits for; the first line says which it is. A machine that does other
- * work makes the measured steps longer.
+ * TCP's congestion control is the system's; the first line says which it is. The boxes probe their line first, as a run's do
+ * (src/link/probe.h). A machine that does other work makes the measured steps longer: the network's threads carry each packet themselves,
+ * and at 1,000 Mbit/s they need a core.
  *
  * usage: links-time [REPETITIONS [MS:MBIT...]]: 3, and latency and speed of the link in place of the table. */
 #include "boxes/boxes.h"

@@ -5,6 +5,7 @@
 #include "core/file.h"
 #include "device/sim/clock.h"
 #include "link/identity.h"
+#include "link/probe.h"
 #include "link/tcp.h"
 
 #include <math.h>
@@ -20,6 +21,7 @@ enum { HANG_S = 120, WORDS = 48 };
 struct paced_link {
 	struct rh_link base;
 	struct rh_link *is;
+	struct rh_sim_clock *clock; /* of the paced devices, borrowed */
 	int64_t payload;
 	char *nothing; /* (payload) */
 };
@@ -63,9 +65,14 @@ static int paced_progress(struct rh_link *link, struct rh_link_progress *out)
 	return own(link)->is->ops->progress(own(link)->is, out);
 }
 
+/* The clock goes on meanwhile: behind a wait in which it stood still, devices would begin as early as when the wait began. */
 static int paced_wait(struct rh_link *link, int64_t sent, int64_t received)
 {
-	return own(link)->is->ops->wait(own(link)->is, sent, received);
+	struct rh_link_progress progress;
+	int rc;
+	while (!(rc = paced_progress(link, &progress)) && (progress.sent < sent || progress.received < received))
+		rh_sim_clock_pass(own(link)->clock);
+	return rc;
 }
 
 static void paced_abort(struct rh_link *link, const char *line)
@@ -86,7 +93,8 @@ static void key_path(const char *folder, int box, char path[256])
 }
 
 /* From a box to another, where there is an address. */
-static int open_link(const struct boxes_bench *bench, int box, int peer, const char *address, struct rh_link **out)
+static int open_link(const struct boxes_bench *bench, int box, int peer, const char *address, struct rh_sim_clock *clock,
+                     struct rh_link **out)
 {
 	char path[256], hash[RH_IDENTITY_HASH];
 	*out = NULL;
@@ -103,6 +111,7 @@ static int open_link(const struct boxes_bench *bench, int box, int peer, const c
 	if (!link)
 		return -ENOMEM;
 	link->payload = bench->payload;
+	link->clock = clock;
 	link->nothing = rh_alloc((size_t)bench->payload, 1);
 	rc = link->nothing ? rh_tcp_open(&options, &link->is) : -ENOMEM;
 	if (rc) {
@@ -110,7 +119,11 @@ static int open_link(const struct boxes_bench *bench, int box, int peer, const c
 		rh_free(link);
 		return rc;
 	}
-	link->base = (struct rh_link){.ops = &paced_ops, .is_virtual = 1};
+	rc = rh_link_probe(link->is, peer > box);
+	if (rc)
+		return rc;
+	link->base = (struct rh_link){
+	        .ops = &paced_ops, .is_virtual = 1, .sends = link->is->sends, .receives = link->is->receives}; /* progress counts on */
 	*out = &link->base;
 	return 0;
 }
@@ -167,11 +180,11 @@ static int run_box(struct boxes_bench *bench, char **word)
 	if (rc)
 		return rc;
 	config.box = number + 1;
-	rc = open_link(bench, number, number - 1, number ? getenv("BELOW") : NULL, &box.below);
+	rc = rh_sim_clock_create(1, &machine.clock);
 	if (!rc)
-		rc = open_link(bench, number, number + 1, number + 1 < bench->boxes ? getenv("ABOVE") : NULL, &box.above);
+		rc = open_link(bench, number, number - 1, number ? getenv("BELOW") : NULL, machine.clock, &box.below);
 	if (!rc)
-		rc = rh_sim_clock_create(1, &machine.clock);
+		rc = open_link(bench, number, number + 1, number + 1 < bench->boxes ? getenv("ABOVE") : NULL, machine.clock, &box.above);
 	if (rc)
 		return rc;
 	rh_sim_clock_enter(machine.clock, 0);

@@ -7,6 +7,7 @@
 #include "link/identity.h"
 #include "link/mpi.h"
 #include "link/nccl.h"
+#include "link/probe.h"
 #include "link/tcp.h"
 
 #include <stdio.h>
@@ -124,12 +125,21 @@ static void forget_link(struct rh_box *box, const struct rh_link *link)
 }
 
 /* A byte each way: both ends are there, and greet alike. */
-static int meet(struct rh_box *box, struct rh_link *link)
+static int say_hello(struct rh_box *box, struct rh_link *link)
 {
 	char hello = 1, theirs;
 	int rc = rh_link_receive(link, 0, &theirs, 1);
 	rc = rc ? rc : rh_box_give(box, link, 0, &hello, 1);
 	return rc ? rc : link->ops->wait(link, link->sends, link->receives);
+}
+
+/* In mode fluidpipe no box waits for a message's way. */
+static int meet(const struct rh_config *config, struct rh_box *box, const struct side *side)
+{
+	int rc = say_hello(box, *side->link);
+	if (!rc && config->link_transport == RH_TRANSPORT_TCP && config->mode != RH_MODE_FLUIDPIPE)
+		rc = rh_link_probe(*side->link, side->lower == box->number);
+	return rc;
 }
 
 /* A neighbour that is started again while this box waits is met anew. */
@@ -139,7 +149,7 @@ static int meet_neighbour(const struct rh_config *config, const char *model, con
 	int rc = greeting_of(config, model, side->lower, &greeting);
 	for (int again = !rc; again;) {
 		rc = open_link(config, side, greeting.bytes);
-		rc = rc ? rc : meet(box, *side->link);
+		rc = rc ? rc : meet(config, box, side);
 		again = rc == -ESTALE || rc == -ECONNRESET;
 		if (again) {
 			rh_link_close(*side->link);
