@@ -237,9 +237,10 @@ static int check_fluidpipe(const struct asking *at)
 	return rc;
 }
 
-static const char *const of_idle[] = {"fluidpipe_freeze",          "fluidpipe_idle_sampler",           "fluidpipe_idle_steps",
-                                      "fluidpipe_idle_task_scale", "fluidpipe_idle_dropout",           "fluidpipe_idle_store",
-                                      "fluidpipe_idle_replay",     "fluidpipe_idle_distillation_scale"};
+static const char *const of_idle[] = {
+        "fluidpipe_freeze",       "fluidpipe_idle_sampler", "fluidpipe_idle_steps",  "fluidpipe_idle_task_scale",
+        "fluidpipe_idle_dropout", "fluidpipe_idle_store",   "fluidpipe_idle_replay", "fluidpipe_idle_distillation_scale",
+        "fluidpipe_idle_spill"};
 enum { OF_IDLE = sizeof of_idle / sizeof *of_idle, FIRST_OF_SAMPLER = 2 };
 
 /* What of the opportunistic steps' keys asks for distillation, where there is none. */
@@ -274,6 +275,8 @@ static int check_idle(const struct asking *at)
 	if (config->fluidpipe_idle_sampler && config->packing)
 		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
 		                         "draws rows, several of which packing: true puts into one: write packing: false, or remove it");
+	if (config->fluidpipe_idle_spill && config->box == 1)
+		return config_entry_fail(given(at, "fluidpipe_idle_spill"), "box 2 keeps samples, and this is box 1: remove it");
 	return check_idle_distillation(at);
 }
 

@@ -161,9 +161,10 @@ struct rh_config {
 	double fluidpipe_temperature;
 	enum rh_weighting fluidpipe_weighting;
 	enum rh_kl fluidpipe_kl;
-	/* opportunistic steps: most of an epoch, -1: any number; bytes of samples that are kept; a log to be followed, or NULL */
+	/* opportunistic steps: most of an epoch, -1: any number; bytes of samples that are kept in memory, and on NVMe (0: none); a log to be
+	 * followed, or NULL */
 	enum rh_opportunistic_sampler fluidpipe_idle_sampler;
-	int64_t fluidpipe_idle_steps, fluidpipe_idle_store;
+	int64_t fluidpipe_idle_steps, fluidpipe_idle_store, fluidpipe_idle_spill;
 	double fluidpipe_idle_task_scale, fluidpipe_idle_distillation_scale, fluidpipe_idle_dropout;
 	char *fluidpipe_idle_replay;
 	struct rh_list parts;                    /* join: directories */

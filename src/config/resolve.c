@@ -257,12 +257,15 @@ static int resolve_spill(struct resolving *r)
 	const struct config_entry *entry = given(r, "spill");
 	if (config->spill & RH_SPILL_AUTO && config->spill != RH_SPILL_AUTO)
 		return config_entry_fail(entry, "auto chooses for itself; write it alone");
-	if (config->spill && !config->nvme_dirs.count)
+	int uses_nvme = config->spill || config->fluidpipe_idle_spill;
+	if (!config->spill)
+		entry = given(r, "fluidpipe_idle_spill");
+	if (uses_nvme && !config->nvme_dirs.count)
 		return config_entry_fail(entry, "needs nvme_dirs, the directories (best one a drive) that it may use");
-	if (config->spill && !config->max_nvme)
+	if (uses_nvme && !config->max_nvme)
 		return config_entry_fail(entry, "needs max_nvme, the bytes that it may use there");
 	static const char *const idle[] = {"nvme_dirs", "max_nvme", "max_nvme_writes"};
-	for (size_t i = 0; i < sizeof idle / sizeof idle[0] && !config->spill && r->verb_bit != VERB_DOCTOR; i++)
+	for (size_t i = 0; i < sizeof idle / sizeof idle[0] && !uses_nvme && r->verb_bit != VERB_DOCTOR; i++)
 		if (given(r, idle[i]) && (i == 0   ? config->nvme_dirs.count > 0
 		                          : i == 1 ? config->max_nvme > 0
 		                                   : config->max_nvme_writes > 0))

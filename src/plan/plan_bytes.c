@@ -76,8 +76,10 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->boundaries = beside.host;
 	bytes->boundaries_nvme = beside.nvme;
 	bytes->store = rh_min(rh_store_bytes(model->block, model->blocks, &planning->store), RH_BYTES_MOST);
-	bytes->nvme = nvme.frozen + nvme.masters + nvme.state + beside.nvme;
-	bytes->nvme_step = nvme.masters + nvme.state + beside.nvme_step;
+	const struct rh_workload *work = planning->request->work;
+	int64_t record = rh_space_round(planning->request->space, work->nvme_record_bytes);
+	bytes->nvme = nvme.frozen + nvme.masters + nvme.state + beside.nvme + work->nvme_records * record;
+	bytes->nvme_step = nvme.masters + nvme.state + beside.nvme_step + work->nvme_step_records * record;
 	bytes->nvme_loaded = loaded_bytes(planning->request, &nvme);
 	bytes->device = candidate->stages.device_bytes;
 	bytes->data = planning->data_bytes;

@@ -17,8 +17,10 @@ struct rh_workload {
 	int64_t infer_micro_batches;        /* in one call */
 	int64_t cache_rows;                 /* generate */
 	int infer_logits;
-	int64_t train_steps;   /* that remain; 0: not known */
-	int64_t data_bytes;    /* that datasets take; the caller reserves them */
+	int64_t train_steps; /* that remain; 0: not known */
+	int64_t data_bytes;  /* that datasets take; the caller reserves them */
+	/* Records on NVMe that the caller writes and reads, and how many a step writes, at most. rh_session_start takes them. */
+	int64_t nvme_records, nvme_record_bytes, nvme_step_records;
 	int64_t reading_bytes; /* that their longest row took beside them, before all else is reserved */
 };
 

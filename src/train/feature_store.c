@@ -2,6 +2,8 @@
 
 #include "core/alloc.h"
 #include "core/minmax.h"
+#include "offload/memory.h"
+#include "offload/space.h"
 
 #include <string.h>
 
@@ -13,13 +15,33 @@ struct entry {
 
 enum { ALIGNMENT = sizeof(struct entry) }; /* so that a filler's head has room, too */
 
+/* Page p of all that were ever begun is record first_record + p % records; the newest lies in memory until it is full. */
+struct spill {
+	struct rh_space_io *io; /* NULL: there is no spill */
+	struct rh_arena memory;
+	char *newest, *loaded; /* (room) each */
+	int first_record;
+	int64_t records, room; /* room: bytes of a page */
+	int64_t pages, behind; /* pages ever begun; bytes in the newest */
+	int64_t loaded_page;   /* -1: none */
+};
+
 struct rh_feature_store {
 	struct rh_feature_store_options is;
 	int64_t room;
 	char *ring;            /* (room) */
-	int64_t *place;        /* (samples) of the entry; -1: there is none */
-	int64_t first, behind; /* bytes that were ever evicted, and ever put: entries lie between them, modulo room */
+	int64_t *place;        /* (samples) of the entry; NOWHERE: there is none; below that: spilled_place */
+	int64_t first, behind; /* bytes that ever left, and were ever put: entries lie between them, modulo room */
+	struct spill spill;
 };
+
+enum { NOWHERE = -1 };
+
+/* Its own inverse: a byte of all pages as a place, and back. */
+static int64_t spilled_place(int64_t byte)
+{
+	return NOWHERE - 1 - byte;
+}
 
 static int64_t aligned(int64_t bytes)
 {
@@ -53,6 +75,8 @@ void rh_feature_store_free(struct rh_feature_store *store)
 {
 	if (!store)
 		return;
+	rh_space_io_destroy(store->spill.io);
+	rh_host_release(&store->spill.memory);
 	rh_free(store->ring);
 	rh_free(store->place);
 	rh_free(store);
@@ -60,9 +84,10 @@ void rh_feature_store_free(struct rh_feature_store *store)
 
 void rh_feature_store_clear(struct rh_feature_store *store)
 {
-	store->first = store->behind = 0;
+	store->first = store->behind = store->spill.pages = store->spill.behind = 0;
+	store->spill.loaded_page = -1;
 	for (int64_t i = 0; i < store->is.samples; i++)
-		store->place[i] = -1;
+		store->place[i] = NOWHERE;
 }
 
 static struct entry *entry_at(const struct rh_feature_store *store, int64_t place)
@@ -70,17 +95,114 @@ static struct entry *entry_at(const struct rh_feature_store *store, int64_t plac
 	return (struct entry *)(void *)(store->ring + place % store->room);
 }
 
+static void forget(struct rh_feature_store *store, int64_t sample)
+{
+	store->place[sample] = NOWHERE;
+	store->is.evicted(store->is.context, sample);
+}
+
+/* The record that the next page takes held an earlier page, which goes. */
+static int begin_page(struct rh_feature_store *store)
+{
+	struct spill *spill = &store->spill;
+	int64_t goes = spill->pages - spill->records;
+	int rc = 0;
+	if (spill->pages) {
+		int64_t newest = spill->pages - 1;
+		memset(spill->newest + spill->behind, 0, (size_t)(spill->room - spill->behind));
+		rh_space_write(spill->io, spill->first_record + (int)(newest % spill->records), spill->newest);
+		rc = rh_space_io_wait(spill->io);
+	}
+	for (int64_t i = 0; goes >= 0 && i < store->is.samples; i++)
+		if (store->place[i] < NOWHERE && spilled_place(store->place[i]) / spill->room == goes)
+			forget(store, i);
+	if (spill->loaded_page == goes)
+		spill->loaded_page = -1;
+	spill->pages++;
+	spill->behind = 0;
+	return rc;
+}
+
+static int spill_entry(struct rh_feature_store *store, const struct entry *entry)
+{
+	struct spill *spill = &store->spill;
+	int rc = 0;
+	if (!spill->io || entry->bytes > spill->room) {
+		forget(store, entry->sample);
+		return 0;
+	}
+	if (!spill->pages || spill->behind + entry->bytes > spill->room)
+		rc = begin_page(store);
+	if (rc)
+		return rc;
+	memcpy(spill->newest + spill->behind, entry, (size_t)entry->bytes);
+	store->place[entry->sample] = spilled_place((spill->pages - 1) * spill->room + spill->behind);
+	spill->behind += entry->bytes;
+	return 0;
+}
+
+/* The entry, until another one is found. */
+static int find_entry(struct rh_feature_store *store, int64_t sample, const struct entry **out)
+{
+	struct spill *spill = &store->spill;
+	int64_t place = store->place[sample], byte = spilled_place(place), page;
+	if (place >= 0) {
+		*out = entry_at(store, place);
+		return 0;
+	}
+	page = byte / spill->room;
+	const char *from = page == spill->pages - 1 ? spill->newest : spill->loaded;
+	*out = (const struct entry *)(const void *)(from + byte % spill->room);
+	if (from == spill->newest || page == spill->loaded_page)
+		return 0;
+	rh_space_read(spill->io, spill->first_record + (int)(page % spill->records), spill->loaded);
+	int rc = rh_space_io_wait(spill->io);
+	spill->loaded_page = rc ? -1 : page;
+	return rc;
+}
+
+int64_t rh_feature_store_spill_bytes(const struct rh_space *space, int64_t record_bytes)
+{
+	return record_bytes ? rh_host_round(2 * rh_space_round(space, record_bytes) + rh_space_round(space, 1)) : 0;
+}
+
+int rh_feature_store_spill(struct rh_feature_store *store, struct rh_space *space, int first_record, int64_t records)
+{
+	struct spill *spill = &store->spill;
+	int64_t unit = rh_space_round(space, 1), each = rh_space_round(space, store->is.record_bytes);
+	RH_ASSERT(store->is.record_bytes && records > 1 && !spill->io);
+	int rc = rh_host_reserve(rh_feature_store_spill_bytes(space, store->is.record_bytes), "samples on their way to NVMe",
+	                         &spill->memory);
+	if (rc)
+		return rc;
+	rc = rh_space_io_create(space, store->is.record_bytes, &spill->io);
+	if (rc)
+		return rc;
+	uintptr_t base = (uintptr_t)spill->memory.base;
+	spill->newest = spill->memory.base + ((base + (uintptr_t)unit - 1) / (uintptr_t)unit * (uintptr_t)unit - base);
+	spill->loaded = spill->newest + each;
+	spill->room = store->is.record_bytes / ALIGNMENT * ALIGNMENT;
+	spill->first_record = first_record;
+	spill->records = records;
+	return 0;
+}
+
+int rh_feature_store_fault(const struct rh_feature_store *store)
+{
+	return store->spill.io ? rh_space_io_wait(store->spill.io) : 0;
+}
+
 /* Until `bytes` more have room. */
-static void evict(struct rh_feature_store *store, int64_t bytes)
+static int evict(struct rh_feature_store *store, int64_t bytes)
 {
 	while (store->behind + bytes - store->first > store->room) {
 		const struct entry *entry = entry_at(store, store->first);
+		int rc = entry->sample < 0 ? 0 : spill_entry(store, entry);
+		if (rc)
+			return rc;
 		store->first += entry->bytes;
-		if (entry->sample < 0)
-			continue;
-		store->place[entry->sample] = -1;
-		store->is.evicted(store->is.context, entry->sample);
 	}
+	return 0;
 }
 
 static int32_t *positions_of(const struct entry *entry)
@@ -103,6 +225,13 @@ static int64_t features_place(int64_t tokens, int64_t trained)
 	return aligned((int64_t)sizeof(struct entry) + (tokens + 2 * trained) * (int64_t)sizeof(int32_t));
 }
 
+int64_t rh_feature_store_entry_bytes(const struct rh_feature_store_options *options, int64_t documents, int64_t tokens, int64_t targets)
+{
+	int64_t parts = 3 * ALIGNMENT; /* the head, and two ends that are aligned */
+	return aligned(documents * parts + (tokens + 2 * targets) * (int64_t)sizeof(int32_t) + tokens * options->token_bytes +
+	               targets * options->teacher_bytes);
+}
+
 /* The targets of a document: head rows are in ascending order. */
 static int64_t find_targets(const struct rh_batch *batch, int64_t document, int64_t *first)
 {
@@ -117,7 +246,7 @@ static int64_t find_targets(const struct rh_batch *batch, int64_t document, int6
 int rh_feature_store_put(struct rh_feature_store *store, int64_t sample, const struct rh_batch *batch, int64_t document,
                          const void *features, const void *teacher)
 {
-	RH_ASSERT(sample >= 0 && sample < store->is.samples && store->place[sample] < 0);
+	RH_ASSERT(sample >= 0 && sample < store->is.samples && store->place[sample] == NOWHERE);
 	int64_t start = batch->start[document], tokens = batch->start[document + 1] - start, first,
 	        trained = find_targets(batch, document, &first);
 	int64_t at = features_place(tokens, trained), behind = at + tokens * store->is.token_bytes,
@@ -126,13 +255,17 @@ int rh_feature_store_put(struct rh_feature_store *store, int64_t sample, const s
 		return 0;
 	int64_t left = store->room - store->behind % store->room;
 	if (left < bytes) { /* an entry is in one piece */
-		evict(store, left);
+		int rc = evict(store, left);
+		if (rc)
+			return rc;
 		struct entry *filler = entry_at(store, store->behind);
 		filler->sample = -1;
 		filler->bytes = left;
 		store->behind += left;
 	}
-	evict(store, bytes);
+	int rc = evict(store, bytes);
+	if (rc)
+		return rc;
 	struct entry *entry = entry_at(store, store->behind);
 	*entry = (struct entry){.sample = sample, .bytes = bytes, .tokens = tokens, .trained = trained};
 	memcpy(positions_of(entry), batch->position + start, (size_t)tokens * sizeof(int32_t));
@@ -151,17 +284,20 @@ int rh_feature_store_put(struct rh_feature_store *store, int64_t sample, const s
 
 int rh_feature_store_has(const struct rh_feature_store *store, int64_t sample)
 {
-	return sample >= 0 && sample < store->is.samples && store->place[sample] >= 0;
+	return sample >= 0 && sample < store->is.samples && store->place[sample] != NOWHERE;
 }
 
-void rh_feature_store_make(const struct rh_feature_store *store, const int64_t *sample, int64_t count, struct rh_batch *batch,
-                           void *features, void *teacher)
+int rh_feature_store_make(struct rh_feature_store *store, const int64_t *sample, int64_t count, struct rh_batch *batch, void *features,
+                          void *teacher)
 {
 	batch->tokens = batch->documents = batch->trained = batch->longest = 0;
 	batch->start[0] = 0;
 	for (int64_t i = 0; i < count; i++) {
 		RH_ASSERT(rh_feature_store_has(store, sample[i]));
-		const struct entry *entry = entry_at(store, store->place[sample[i]]);
+		const struct entry *entry;
+		int rc = find_entry(store, sample[i], &entry);
+		if (rc)
+			return rc;
 		size_t tokens = (size_t)entry->tokens;
 		int64_t at = features_place(entry->tokens, entry->trained);
 		if (teacher)
@@ -180,4 +316,5 @@ void rh_feature_store_make(const struct rh_feature_store *store, const int64_t *
 		batch->start[++batch->documents] = (int32_t)batch->tokens;
 		batch->longest = rh_max(batch->longest, entry->tokens);
 	}
+	return 0;
 }

@@ -10,6 +10,7 @@
 #include "data/opportunistic.h"
 #include "link/ahead.h"
 #include "link/recall.h"
+#include "offload/space.h"
 #include "train/feature_store.h"
 #include "train/fluidpipe_logits.h"
 #include "train/fluidpipe_step.h"
@@ -37,6 +38,7 @@ struct idle_steps {
 	void **features;        /* (micro-batches) box 2: of an opportunistic step */
 	float *teacher;         /* box 2: box 1's logits of its targets, one behind the other; NULL: it does not distil */
 	int64_t token_bytes;
+	int has_failed;         /* the store, whose fault stays */
 	int64_t step, received; /* the present step, and micro-batches of it whose features are here */
 	int64_t gaps, made;     /* waits, and steps made in them */
 	double wait_s, step_s;  /* means: of the waits, and of what an opportunistic step takes */
@@ -60,22 +62,51 @@ static int64_t token_bytes(const struct training *run)
 	return rh_dtype_bytes(model->dtype, model->config->hidden_size);
 }
 
-int64_t idle_steps_bytes(const struct training *run)
+static struct rh_feature_store_options store_options(const struct training *run)
 {
-	int64_t samples = run->data.train.rows, of_history = rh_opportunistic_bytes(samples);
-	const struct rh_workload *work = &run->work;
+	struct rh_feature_store_options out = {.samples = run->data.train.rows,
+	                                       .token_bytes = token_bytes(run),
+	                                       .teacher_bytes = fluidpipe_logits_target_bytes(run),
+	                                       .budget_bytes = run->config->fluidpipe_idle_store};
+	if (run->config->fluidpipe_idle_spill) /* no sample is larger than a micro-batch */
+		out.record_bytes =
+		        rh_space_round(NULL, rh_feature_store_entry_bytes(&out, 1, run->work.train.tokens, run->work.train.head_rows));
+	return out;
+}
+
+/* Samples of a step fill half of each record, or more. */
+static int plan_spill(const struct rh_config *config, const struct rh_feature_store_options *store, struct rh_workload *work)
+{
+	enum { LEAST = 2 };
+	int64_t step_bytes = work->train_micro_batches * rh_feature_store_entry_bytes(store, config->per_device_train_batch_size,
+	                                                                              work->train.tokens, work->train.head_rows);
+	work->nvme_record_bytes = store->record_bytes;
+	work->nvme_records = config->fluidpipe_idle_spill / store->record_bytes;
+	work->nvme_step_records = 2 * (step_bytes / store->record_bytes + 1);
+	if (work->nvme_records < LEAST)
+		return rh_fail(-EINVAL, "fluidpipe_idle_spill: %" PRId64 " bytes; %d records of %" PRId64 " are the least: raise it",
+		               config->fluidpipe_idle_spill, (int)LEAST, store->record_bytes);
+	work->data_bytes += rh_feature_store_spill_bytes(NULL, store->record_bytes);
+	return 0;
+}
+
+int idle_steps_plan(const struct training *run, struct rh_workload *work)
+{
+	const struct rh_feature_store_options store = store_options(run);
+	work->data_bytes += rh_opportunistic_bytes(store.samples);
 	if (!is_upper(run))
-		return of_history;
-	return of_history + rh_feature_store_bytes(samples, run->config->fluidpipe_idle_store) +
-	       work->train_micro_batches *
-	               (work->train.tokens * token_bytes(run) + work->train.head_rows * fluidpipe_logits_target_bytes(run));
+		return 0;
+	work->data_bytes +=
+	        rh_feature_store_bytes(store.samples, store.budget_bytes) +
+	        work->train_micro_batches * (work->train.tokens * store.token_bytes + work->train.head_rows * store.teacher_bytes);
+	return store.record_bytes ? plan_spill(run->config, &store, work) : 0;
 }
 
 static void forget(void *context, int64_t sample)
 {
 	struct idle_steps *idle = context;
 	rh_opportunistic_allow(idle->history, sample, 0);
-	rh_warn_once("fluidpipe_idle_store holds less than an epoch's samples: the oldest are forgotten");
+	rh_warn_once("fluidpipe_idle_store and fluidpipe_idle_spill hold less than an epoch's samples: the oldest are forgotten");
 }
 
 /* Features of the present step, one micro-batch after the other: they become samples that may be drawn. */
@@ -90,9 +121,14 @@ static void keep(void *context, uint64_t tag, const void *bytes, int64_t size)
 	RH_ASSERT(size == batch->tokens * idle->token_bytes);
 	const int64_t *sample = idle->sample + idle->received * run->config->per_device_train_batch_size;
 	const float *teacher = fluidpipe_logits_came(run, idle->step, idle->received);
-	for (int64_t d = 0; d < batch->documents; d++)
-		if (!rh_feature_store_has(idle->store, sample[d]) && rh_feature_store_put(idle->store, sample[d], batch, d, bytes, teacher))
+	for (int64_t d = 0; d < batch->documents && !idle->has_failed; d++) {
+		int kept = rh_feature_store_has(idle->store, sample[d])
+		                   ? 0
+		                   : rh_feature_store_put(idle->store, sample[d], batch, d, bytes, teacher);
+		idle->has_failed = kept < 0; /* idle_steps_make says so */
+		if (kept > 0)
 			rh_opportunistic_allow(idle->history, sample[d], 1);
+	}
 	idle->received++;
 }
 
@@ -102,12 +138,9 @@ static int create_upper(struct training *run)
 	struct idle_steps *idle = run->idle;
 	int64_t micros = run->work.train_micro_batches, target_bytes = fluidpipe_logits_target_bytes(run);
 	idle->token_bytes = token_bytes(run);
-	const struct rh_feature_store_options of_store = {.samples = run->data.train.rows,
-	                                                  .token_bytes = idle->token_bytes,
-	                                                  .teacher_bytes = target_bytes,
-	                                                  .budget_bytes = run->config->fluidpipe_idle_store,
-	                                                  .evicted = forget,
-	                                                  .context = idle};
+	struct rh_feature_store_options of_store = store_options(run);
+	of_store.evicted = forget;
+	of_store.context = idle;
 	idle->features = rh_alloc((size_t)micros, sizeof *idle->features);
 	int rc = idle->features ? 0 : -ENOMEM;
 	for (int64_t m = 0; !rc && m < micros; m++)
@@ -205,6 +238,9 @@ int idle_steps_begin(struct training *run, const char *checkpoint)
 	char *path = rh_path_join(run->config->output_dir, "opportunistic.jsonl");
 	int rc = path ? idle_log_open(path, run->config->fluidpipe_idle_replay, run->state.step, &run->idle->log) : -ENOMEM;
 	rh_free(path);
+	const struct rh_session *session = &run->session;
+	if (!rc && session->work.nvme_records)
+		rc = rh_feature_store_spill(run->idle->store, session->space, session->first_record, session->work.nvme_records);
 	rh_checkpoint_writer_add(run->saving.writer, &(struct rh_checkpoint_beside){HISTORY_NAME, print_history, run});
 	return rc || !checkpoint ? rc : load_history(run, checkpoint);
 }
@@ -292,7 +328,9 @@ static int fill_upper(struct training *run, int64_t number, int64_t m, float **t
 	struct idle_steps *idle = run->idle;
 	struct rh_batch *batch = &run->batch[m];
 	const int64_t *sample = idle->sample + m * run->config->per_device_train_batch_size;
-	rh_feature_store_make(idle->store, sample, idle->rows[m], batch, idle->features[m], *teacher);
+	int rc = rh_feature_store_make(idle->store, sample, idle->rows[m], batch, idle->features[m], *teacher);
+	if (rc)
+		return rc;
 	for (int64_t d = 0; d < batch->documents && batch->sample; d++)
 		batch->sample[d] = (int32_t)sample[d];
 	if (*teacher)
@@ -438,6 +476,8 @@ int idle_steps_make(struct training *run)
 	int64_t made = idle->made;
 	double began = rh_clock_seconds(), waited_s = 0;
 	int rc = 1, here = 0;
+	if (idle->has_failed)
+		return rh_feature_store_fault(idle->store);
 	if (begins_epoch(run, run->state.step) == is_upper(run) || run->state.step == run->first_step)
 		return 0;
 	if (idle_log_replays(idle->log))

@@ -275,7 +275,7 @@ int rh_session_simulate(const struct rh_config *config, const struct rh_session_
 static int open_space(struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
-	if (!config->spill || session->machine || session->space)
+	if (!(config->spill || config->fluidpipe_idle_spill) || session->machine || session->space)
 		return 0;
 	if (config->nvme_dirs.count > RH_SPACE_DRIVES)
 		return rh_fail(-EINVAL, "nvme_dirs: %zu directories; at most %d can be used", config->nvme_dirs.count, RH_SPACE_DRIVES);
@@ -472,6 +472,12 @@ static int open_store(struct rh_session *session)
 	int rc = rh_store_create(session->model->block, session->model->blocks, options, session->pool, &session->store);
 	if (!rc)
 		rc = rh_executor_take_space(&session->plan.options);
+	for (int64_t n = session->work.nvme_records; !rc && n; n--) {
+		int record;
+		rc = rh_space_take(session->space, session->work.nvme_record_bytes, "samples of opportunistic steps", NULL, &record);
+		if (n == session->work.nvme_records)
+			session->first_record = record;
+	}
 	if (!rc && session->space)
 		rc = rh_space_reserve(session->space);
 	return rc || session->machine ? rc : load_weights(session);

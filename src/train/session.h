@@ -48,6 +48,7 @@ struct rh_session {
 	struct rh_model *model;
 	struct rh_pool *pool;
 	struct rh_space *space; /* on NVMe; NULL: nothing is spilled */
+	int first_record;       /* of work.nvme_records */
 	struct rh_store *store;
 	struct rh_updater *updater;     /* of a session that trains */
 	const int64_t *admission_limit; /* of PACI, borrowed: set before rh_session_start; NULL: its own */

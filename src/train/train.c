@@ -177,7 +177,7 @@ static int find_work(struct training *run)
 		fluidpipe_logits_plan(run, &run->work);
 	}
 	if (!rc && idle_steps_are_wanted(run))
-		run->work.data_bytes += idle_steps_bytes(run);
+		rc = idle_steps_plan(run, &run->work);
 	run->work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
 	return rc;
 }

@@ -169,6 +169,32 @@ static void test_a_replay_of_difficult_steps_with_a_small_store_is_the_same_run(
 	             3, "the oldest are forgotten");
 }
 
+/* Samples that memory has no room for come back from NVMe: the log of a run that kept all in memory is followed to the same bits. */
+static void test_a_run_that_spills_samples_is_the_run_that_keeps_them_in_memory(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	char keys[1024];
+	make_run(&scratch);
+	check_ok(rh_dir_make(path_of("%s/drive", scratch.dir)));
+	struct ran ran = run_pair(&scratch, 1, "fluidpipe_idle_sampler: random\n", "", LONG);
+	run_free(&ran);
+	assert_true(check_log(&scratch, "out2", -1) > 0);
+	keep_outputs(&scratch, "first");
+	snprintf(keys, sizeof keys,
+	         "fluidpipe_idle_replay: %s/first2/opportunistic.jsonl\nfluidpipe_idle_store: 2KiB\nfluidpipe_idle_spill: 1MiB\n"
+	         "max_nvme: 4MiB\nnvme_dirs: [%s/drive]\n",
+	         scratch.dir, scratch.dir);
+	ran = run_pair(&scratch, 0, "fluidpipe_idle_sampler: random\n", keys, LONG);
+	if (!strstr(ran.err, "NVMe: ") || strstr(ran.err, "are forgotten"))
+		fail_msg("%s", ran.err);
+	run_free(&ran);
+	check_same_file(&scratch, "first2", "out2", "opportunistic.jsonl");
+	check_same_file(&scratch, "first2", "out2", "model.safetensors");
+	check_same_file(&scratch, "first2", "out2", "checkpoint-10/optimizer.safetensors");
+	scratch_close(&scratch);
+}
+
 /* Without a step all is as without the key: none are allowed, or a log without lines is followed. */
 static void test_no_step_is_no_change(void **state)
 {
@@ -224,6 +250,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_replay_of_random_steps_is_the_same_run),
 	        cmocka_unit_test(test_a_replay_of_difficult_steps_with_a_small_store_is_the_same_run),
+	        cmocka_unit_test(test_a_run_that_spills_samples_is_the_run_that_keeps_them_in_memory),
 	        cmocka_unit_test(test_no_step_is_no_change),
 	        cmocka_unit_test(test_a_run_that_went_on_is_replayed_whole),
 	};

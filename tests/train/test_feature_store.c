@@ -2,6 +2,8 @@
 #include "check.h"
 
 #include "core/philox.h"
+#include "offload/drives.h"
+#include "offload/space.h"
 #include "train/feature_store.h"
 
 #include <string.h>
@@ -62,13 +64,13 @@ static void note_evicted(void *context, int64_t sample)
 }
 
 /* A micro-batch of one sample is what was put; one of several is theirs laid end to end. */
-static void check_made(const struct rh_feature_store *store, const int64_t *sample, int64_t count, uint64_t seed, uint32_t round)
+static void check_made(struct rh_feature_store *store, const int64_t *sample, int64_t count, uint64_t seed, uint32_t round)
 {
 	struct room made, source;
 	int64_t tokens = 0, trained = 0;
 	make_room(&made);
 	make_room(&source);
-	rh_feature_store_make(store, sample, count, &made.batch, made.features, made.teacher);
+	check_ok(rh_feature_store_make(store, sample, count, &made.batch, made.features, made.teacher));
 	assert_int_equal(made.batch.documents, count);
 	for (int64_t i = 0; i < count; i++) {
 		int64_t d = sample[i] % DOCUMENTS;
@@ -152,8 +154,82 @@ static void test_entries_are_what_was_put_and_the_oldest_go(void **state)
 	(void)run_epochs(64, seed); /* some entries are larger than the ring */
 }
 
+static void count_evicted(void *context, int64_t sample)
+{
+	(void)sample;
+	++*(int *)context;
+}
+
+/* A small ring before so many records of NVMe; returns how many were evicted. What is there is what was put, whichever ring it is in. */
+static int run_spilled(int64_t records, uint64_t seed)
+{
+	enum { BUDGET = 700, EPOCHS = 3 };
+	struct drives drives;
+	struct rh_space *space;
+	struct rh_feature_store *store;
+	struct rh_space_stats stats;
+	struct room room;
+	int evicted = 0, kept, first_record = 0, record;
+	struct rh_feature_store_options options = {.samples = SAMPLES,
+	                                           .token_bytes = TOKEN_BYTES,
+	                                           .teacher_bytes = TEACHER_BYTES,
+	                                           .budget_bytes = BUDGET,
+	                                           .evicted = count_evicted,
+	                                           .context = &evicted};
+	options.record_bytes = rh_feature_store_entry_bytes(&options, 1, LONGEST, LONGEST);
+	drives_make_in(&drives, "build");
+	const struct rh_space_options of_space = {.dir = drives.name, .dirs = 2};
+	check_ok(rh_space_open(&of_space, &space));
+	for (int64_t n = 0; n < records; n++) {
+		check_ok(rh_space_take(space, options.record_bytes, "samples", NULL, &record));
+		first_record = n ? first_record : record;
+	}
+	check_ok(rh_space_reserve(space));
+	check_ok(rh_feature_store_create(&options, &store));
+	check_ok(rh_feature_store_spill(store, space, first_record, records));
+	make_room(&room);
+	for (uint32_t round = 0; round < EPOCHS; round++) {
+		rh_feature_store_clear(store);
+		int before = evicted;
+		for (int64_t first = 0; first < SAMPLES; first += DOCUMENTS) {
+			fill(&room, seed, round, first);
+			for (int64_t d = 0; d < DOCUMENTS; d++) {
+				kept = rh_feature_store_put(store, first + d, &room.batch, d, room.features, room.teacher);
+				assert_int_equal(kept, 1);
+			}
+			int64_t there[SAMPLES], count = 0;
+			for (int64_t i = first + DOCUMENTS; i-- > 0;)
+				if (rh_feature_store_has(store, i))
+					there[count++] = i;
+			assert_int_equal(count, first + DOCUMENTS - (evicted - before));
+			for (int64_t i = 0; i < count; i += DOCUMENTS)
+				check_made(store, there + i, count - i < DOCUMENTS ? count - i : DOCUMENTS, seed, round);
+		}
+	}
+	check_ok(rh_feature_store_fault(store));
+	rh_space_stats(space, &stats);
+	int64_t written = stats.written_bytes[0] + stats.written_bytes[1], read = stats.read_bytes[0] + stats.read_bytes[1];
+	printf("%lld records: %d evicted, %lld bytes written, %lld read\n", (long long)records, evicted, (long long)written,
+	       (long long)read);
+	assert_true(written > 0 && read > 0);
+	rh_batch_free(&room.batch);
+	rh_space_close(space);
+	rh_feature_store_free(store);
+	drives_remove(&drives);
+	return evicted;
+}
+
+static void test_what_leaves_memory_comes_back_from_nvme(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	assert_int_equal(run_spilled(SAMPLES, seed), 0); /* all of an epoch */
+	assert_true(run_spilled(3, seed) > SAMPLES);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_entries_are_what_was_put_and_the_oldest_go)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_entries_are_what_was_put_and_the_oldest_go),
+	                                   cmocka_unit_test(test_what_leaves_memory_comes_back_from_nvme)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
