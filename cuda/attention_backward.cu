@@ -14,12 +14,11 @@
  *        D below 128 and M 1 for 32. A fragment from shared memory serves two mma, for M 2 four.
  *
  * Together 14 D FLOPs a pair where attention_one_pass.cu takes 10 D, as p and dp are made twice. These kernels are for SMs whose mma is
- * fast (sm_80, sm_90), where fragments from shared memory bound both ways: of 16 keys by 16 queries and D 128 these read 20 (dq, M 2) and
- * 32, which take 208 cycles of the SM's shared memory, and the pass 50, which take 200. Of mma these have 112 (224 cycles on sm_80, some
- * 180 on sm_90), the pass 80. It would save 4 to 11 %, less what its sums cost in L2: which is more is for a GPU to say. dk dv with M 2
- * for D 128 is not to be had: its sums alone would take 256 registers.
+ * fast (sm_80, sm_90), where fragments from shared memory bound both ways; on an H200 the pass took twice as long, by its sums in L2. dk dv
+ * with M 2 for D 128 is not to be had, as its sums alone would take 256 registers: there attention_keys.cu makes them where it fits.
  *
- * D 256: dq walks 16 keys at a time with q and dO in shared memory, 96 KB; dk and dv have a kernel each (attention_wide.cu).
+ * D 256: dq walks 16 keys at a time with q and dO in shared memory, 96 KB; dk and dv are attention_keys.cu's, or have a kernel each
+ * (attention_wide.cu).
  *
  * p and ds are rounded to bf16 for the products that take them. Sums: mma's within 16 rows, then tiles, of dq in ascending order, of dk
  * and dv in the walk's (attention_walk.h). */
@@ -234,6 +233,8 @@ template <int D> static int backward(const struct attention_args *a, CUstream_st
 		if (rc >= 0 && attention_wide(dk_dv_layout<D, 2>::bytes))
 			return dk_dv<D, 2>(a, stream);
 	}
+	if (rc >= 0 && attention_has_keys(a->dim))
+		return attention_keys_dk_dv(a, stream);
 	return rc < 0 ? rc : dk_dv<D, 1>(a, stream);
 }
 
@@ -241,7 +242,9 @@ int attention_mma_backward(const struct attention_args *a, CUstream_st *stream)
 {
 	if (a->dim == 256) {
 		int rc = dq<256, 1>(a, stream);
-		return rc < 0 ? rc : attention_wide_dk_dv(a, stream);
+		if (rc < 0)
+			return rc;
+		return attention_has_keys(256) ? attention_keys_dk_dv(a, stream) : attention_wide_dk_dv(a, stream);
 	}
 	if (a->space.data && rh_attention_uses_space(a->dim) && !attention_mma_is_fast())
 		return attention_one_pass(a, stream);

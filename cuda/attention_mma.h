@@ -41,14 +41,15 @@ template <int D> RH_DEVICE int tile_on(int place, int rows, int depth)
 
 /* Rows [row, row + rows) of a head that begins at column `col`, and zeros after them; rows >= 1. Asynchronous: the caller closes the group.
  */
-template <int ROWS, int D> RH_DEVICE void tile_copy(rh_bf16 *tile, const struct rh_view &from, int64_t row, int64_t col, int rows)
+template <int ROWS, int D, int THREADS = ATTENTION_THREADS>
+RH_DEVICE void tile_copy(rh_bf16 *tile, const struct rh_view &from, int64_t row, int64_t col, int rows)
 {
-	constexpr int chunks = D / 8, step = ATTENTION_THREADS / chunks, copies = ROWS * chunks / ATTENTION_THREADS;
+	constexpr int chunks = D / 8, step = THREADS / chunks, copies = ROWS * chunks / THREADS;
 	const rh_bf16 *base = attention_at<rh_bf16>(from, row, col);
 	if constexpr (D % 64 != 0 || step % 8 != 0) {
 		RH_UNROLL
 		for (int i = 0; i < copies; i++) {
-			int at = i * ATTENTION_THREADS + (int)threadIdx.x, r = at / chunks, chunk = at % chunks, there = r < rows;
+			int at = i * THREADS + (int)threadIdx.x, r = at / chunks, chunk = at % chunks, there = r < rows;
 			rh_copy_async(tile + tile_at<D>(r, chunk), base + (there ? r : 0) * from.stride + chunk * 8, there ? 16 : 0);
 		}
 		return;
@@ -76,10 +77,16 @@ static inline int attention_mma_is_fast(void)
 	return rh_shared_bytes() >= 160 << 10;
 }
 
-/* Whether warps are to take 32 rows: on such SMs, where two blocks of `bytes` find room. 1 KB of each is the system's. */
+/* Whether that is so of an SM where so many blocks of `bytes` find room. 1 KB of each is the system's. */
+static inline int attention_fits(int bytes, int blocks)
+{
+	return attention_mma_is_fast() && rh_shared_bytes() >= blocks * (bytes + 1024);
+}
+
+/* Whether warps are to take 32 rows. */
 static inline int attention_wide(int bytes)
 {
-	return attention_mma_is_fast() && rh_shared_bytes() >= 2 * (bytes + 1024);
+	return attention_fits(bytes, 2);
 }
 
 RH_DEVICE void mma_two(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], const uint32_t (&b)[4])

@@ -117,7 +117,11 @@ RH_DEVICE void query_weights(float (&p)[M][N / 8][4], float (&dp)[M][N / 8][4], 
 /* For SMs whose mma is slow: all three gradients in one pass, for D 64, 96 and 128, with a.space. (attention_one_pass.cu) */
 int attention_one_pass(const struct attention_args *a, struct CUstream_st *stream);
 
-/* Of D 256, after dq: dk, then dv. (attention_wide.cu) */
+/* Whether the SM is one for attention_keys_dk_dv; of D 128 and 256, after dq: dk and dv. (attention_keys.cu) */
+int attention_has_keys(int dim);
+int attention_keys_dk_dv(const struct attention_args *a, struct CUstream_st *stream);
+
+/* Of D 256 on other SMs, after dq: dk, then dv. (attention_wide.cu) */
 int attention_wide_dk_dv(const struct attention_args *a, struct CUstream_st *stream);
 
 #endif
