@@ -3,7 +3,7 @@
  * ascending, descending or random order: a kernel whose results differ between orders lacks a barrier or depends on the order of blocks.
  *
  * These abort with a message: threads of a block at different barriers, or at one that others never reach; lanes of a warp at different
- * warp-wide functions; misaligned vectors; shared memory beyond what a launch or an sm_89 has; an empty grid.
+ * warp-wide functions; misaligned vectors; shared memory beyond what a launch or the SM has; an empty grid.
  * Shared memory begins as 0xff bytes (NaNs) in every block; each array is a heap block, so that ASan sees what lies beyond it. */
 #ifndef CUDAEMU_H
 #define CUDAEMU_H
