@@ -42,10 +42,13 @@ KERNELS = {
     "attention_dq<128, 1>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
     "attention_dq<128, 2>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
     "attention_dk_dv<128, 1>": (8 * T * (HEADS + KV) * D, 8 * D * PAIRS, "mma", 128),
+    "attention_keys<keys_layout<128, 128, 4, 4> >": (8 * T * (HEADS + KV) * D, 8 * D * PAIRS, "mma", 128),
     "attention_delta<128>": (4 * T * HEADS * D, 2 * T * HEADS * D, "fp32", 128),
     "attention_pass<128>": (8 * T * (HEADS + KV) * D + 8 * T * HEADS * D * T / 64 / 2 / 32, 10 * D * PAIRS, "mma", 128),
     "attention_forward<256, 1, 128>": (4 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
+    "attention_forward<256, 1, 256>": (4 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
     "attention_dq<256, 1>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
+    "attention_keys<keys_layout<256, 64, 4, 2> >": (8 * T * (HEADS + KV) * D, 8 * D * PAIRS, "mma", 128),
     "attention_wide_gradient<true>": (8 * T * (HEADS + KV) * D, 6 * D * PAIRS, "mma", 128),
     "attention_wide_gradient<false>": (8 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
 }
@@ -60,7 +63,7 @@ def occupancies(path):
             continue
         found = re.match(r"(.+?)\s{2,}\d+\s+\d+\s+\d+\s+(.*)", line)
         if found and columns:
-            table[found[1]] = dict(zip(columns, (int(x) / 100 for x in re.findall(r"/\s*(\d+)%", found[2]))))
+            table[found[1]] = dict(zip(columns, (int(x or 0) / 100 for x in re.findall(r"/\s*(\d+)%|-", found[2]))))
     return table
 
 
@@ -103,7 +106,10 @@ def main():
             continue
         cells = []
         for gpu in GPUS:
-            low, expected = model(gpu, max(row.get(gpu, 0), 0.01), cost)
+            if not row.get(gpu):  # the SM has no room for it
+                cells.append(f"{'-':>20} {'-':>13}")
+                continue
+            low, expected = model(gpu, row[gpu], cost)
             cells.append(f"{low * 1e6:>20.0f} {expected * 1e6:>13.0f}")
         print(f"{name:<44}" + "".join(cells))
     for tokens in (2048, 8192, 32768):

@@ -303,7 +303,7 @@ static void test_attention_backward_is_the_same_on_large_sms(void **state)
 	cudaemu_release();
 }
 
-/* Blocks of keys that run at once add to dq in the order of their keys, whichever is first. */
+/* On an SM of either size: blocks of keys that run at once add to dq in the order of their keys, whichever is first. */
 static void test_attention_backward_is_the_same_with_blocks_at_once(void **state)
 {
 	(void)state;
@@ -314,10 +314,12 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 	static const struct shape shapes[] = {{4, 2, 128, 0, 2, 3, {61, 330, 20}, {61, 350, 20}},
 	                                      {2, 1, 96, 100, 0, 1, {400}, {400}},
 	                                      {2, 1, 64, 0, 0, 2, {90, 300}, {90, 300}},
+	                                      {2, 1, 256, 0, 0, 2, {90, 200}, {90, 210}},
 	                                      {2, 1, 128, 70, 0, 1, {300}, {310}}};
-	for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
+	for (size_t i = 0; i < 4 * sizeof shapes / sizeof *shapes; i++) {
 		direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
-		struct op_case alone = backward_case(&shapes[i / 2], RH_BF16, 0, 0, &seed), beside = case_clone(&alone);
+		cudaemu_set_shared_bytes(i / 2 % 2 ? 228 << 10 : 100 << 10);
+		struct op_case alone = backward_case(&shapes[i / 4], RH_BF16, 0, 0, &seed), beside = case_clone(&alone);
 		check_ok(cuda_attention_backward(&alone.op, NULL));
 		cudaemu_set_order(CUDAEMU_RANDOM, check_random(&seed));
 		cudaemu_set_blocks_at_once(6);
@@ -328,6 +330,7 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 		case_free(&alone);
 		case_free(&beside);
 	}
+	cudaemu_set_shared_bytes(100 << 10);
 	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_release();
 }
