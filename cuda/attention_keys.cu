@@ -5,7 +5,7 @@
  * 64 at a time, two tiles on turn. Of the scores, computed transposed, a warp makes KEYS / WK keys by 8 WK queries; p and ds go through
  * shared memory; of dk and dv a warp then makes KEYS / GK keys by D GK / 8 columns. So a fragment from shared memory serves two to four
  * mma, where a warp that keeps its own rows' p in registers (attention_dk_dv, attention_wide.cu) has two. Shared memory: 161 KB, 209 for
- * 256 elements; one block an SM. FLOPs 8 D a pair.
+ * 256 elements; 255 registers a lane; one block an SM. FLOPs 8 D a pair.
  *
  * Measured on an H200, 16384 tokens, 32 heads of 8: the whole backward of 128 elements 3.0 ms for documents of 2048 tokens and 20.9 for
  * one (3.2 and 21.7 with attention_dk_dv), of 256 (16 heads of 4) 3.7 and 27.1 (5.7 and 36.6 with attention_wide.cu). With dq in the same
@@ -124,7 +124,7 @@ template <typename L> RH_KERNEL(L::THREADS, 1) attention_keys(struct attention_a
 			sums[thread] = first;
 	}
 	rh_copy_async_commit();
-	int s_key = warp / L::s_across * L::s_keys, s_query = warp % L::s_across * L::s_queries;
+	int s_key = warp % (L::WARPS / L::s_across) * L::s_keys, s_query = warp / (L::WARPS / L::s_across) * L::s_queries;
 	int g_key = warp / L::g_across * L::g_keys, g_col = warp % L::g_across * L::g_cols;
 	int left = tile_left_place<D>(), right = tile_right_place<D>(), weights_left = tile_left_place<N>();
 	float dk[L::g_tiles][L::g_cols / 8][4] = {}, dv[L::g_tiles][L::g_cols / 8][4] = {};

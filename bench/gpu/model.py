@@ -97,7 +97,7 @@ def pass_waits(tokens, step=4.06e-6, add=2e-6, rows=64, tile=32, slots=256):
 
 def main():
     table = occupancies(sys.argv[1])
-    print("By a model (bench/gpu/model.py; measured on a GPU: bench/results/gpu-h100-h200.txt): Llama-3.1-8B, a layer, 8192 tokens of one document, LoRA of rank 16)")
+    print("By a model (bench/gpu/model.py: Llama-3.1-8B, a layer, 8192 tokens of one document, LoRA of rank 16); measured: bench/results/gpu-h100-h200.txt")
     print(f"{'kernel':<44}" + "".join(f"{GPUS[g][0] + ': roofline, model us':>34}" for g in GPUS))
     for name, cost in KERNELS.items():
         row = table.get(name)
