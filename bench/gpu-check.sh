@@ -16,7 +16,7 @@
 #   bench/gpu-check.sh verdicts       the last lines once more, of OUT/results.jsonl, into which several calls' may have been joined
 # An H100 took, in seconds: ops 16, parity 21, kernels 81, and of steps ours 25, its trace 13, transformers 31; memcheck and racecheck 3 a run.
 # It is expected to take: copies 60, steps 160, sanitizer 90, steps-8b 200, steps-8b-more 250, demo 90, steps-moe 150, narrow 150, races as many
-# as it is given. A machine that is lent for 15 minutes, of calls that last ten at most: "ops parity steps kernels" with TOTAL_SECONDS=300, then
+# as it is given. A machine that is at hand for 15 minutes, for ten at a time: "ops parity steps kernels" with TOTAL_SECONDS=300, then
 # "copies sanitizer steps-8b" with what is left.
 # DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check)
 # gets results.jsonl, a line a result as it comes, also printed, and failed.log of what failed. PART_SECONDS (480) bounds a part,
