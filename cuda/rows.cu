@@ -122,7 +122,7 @@ RH_DEVICE void find(int predicate, uint32_t *found)
 	__syncthreads();
 }
 
-/* Bits of all threads of the block, joined; its barriers are all the callers need. */
+/* The bitwise or of what all threads of the block pass. It ends with a barrier, so that `words` may be used again at once. */
 RH_DEVICE uint32_t join(uint32_t bits, uint32_t *words)
 {
 	uint32_t all = 0;

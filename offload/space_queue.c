@@ -37,7 +37,7 @@ static int run(void *context, int64_t number)
 		if (!rc)
 			rc = rh_space_io_wait(queue->io);
 	}
-	atomic_store_explicit(&queue->over, number + 1, memory_order_release); /* with the bytes that were read */
+	atomic_store_explicit(&queue->over, number + 1, memory_order_release); /* release: who sees it sees the bytes read */
 	if (queue->options.ended)
 		queue->options.ended(queue->options.context);
 	return rc;

@@ -28,10 +28,11 @@ int rh_space_queue_submit(struct rh_space_queue *queue, int record, void *memory
 int rh_space_queue_is_busy(const struct rh_space_queue *queue);
 int rh_space_queue_has_ended(const struct rh_space_queue *queue);
 int rh_space_queue_is_moving(const struct rh_space_queue *queue);
-/* Waits until the oldest is over, and takes it. Its fault. */
+/* Waits until the oldest transfer is over, and takes it. Returns 0, or the fault that the transfer ended with. */
 int rh_space_queue_take(struct rh_space_queue *queue) RH_MUST;
 
-/* The clock by which the queue waits. The caller has waited for its bytes for so long: time that the space counts. */
+/* Seconds on the clock that the queue waits by: real, or virtual. The other adds to what the space says of itself how long the caller has
+ * waited for a transfer. */
 double rh_space_queue_seconds(struct rh_space_queue *queue);
 void rh_space_queue_waited(struct rh_space_queue *queue, double seconds);
 

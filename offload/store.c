@@ -54,9 +54,9 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 		block->gradient_sum[0] = rh_arena_take(memory, full);
 	if (two)
 		block->gradient_sum[1] = rh_arena_take(memory, full);
-	/* fp32: a sum becomes the gradient, of a shared block the other box's, as this box's own may still be on its way there. bf16 of one
-	 * use: the last round's gradient replaces the sum that it went on from. bf16 of two uses: threads could not round two sums into one
-	 * of them, since halves would land on sums not yet read. */
+	/* Where the gradient shares the place of a sum. fp32: the sum becomes the gradient; of a block that two boxes share, the sum that the
+	 * other box sends, since this box's own may still be on its way to the other. bf16, one use: the last round's gradient replaces the
+	 * sum that it continued. bf16, two uses: nowhere, since a thread's rounded halves would land on sums that others have not read yet. */
 	if (wide && (crosses || two))
 		block->gradient = block->gradient_sum[spec->shared ? !own : !crosses];
 	else if (crosses && !two)

@@ -81,7 +81,7 @@ struct rh_room_size {
 	int count; /* pieces, with numbers from 0 on */
 	int64_t bytes;
 };
-/* The rooms of each device, which take its device_bytes together. */
+/* Pieces and bytes of each of a device's rooms; together they are the plan's device_bytes. */
 void rh_rooms_of_device(const struct rh_plan *plan, struct rh_room_size room[RH_ROOMS]);
 
 /* What a compute command works on beside its layers' own state. Buffers are numbers in the device's rings, -1: none. */

@@ -216,7 +216,7 @@ static void upload_weights(struct lower_slot *slot)
 {
 	struct lower_device *on = slot->state;
 	if (on->ahead.kind >= 0)
-		slot->weights = on->ahead.weights; /* lower_bulk_keep has seen that this is the slot */
+		slot->weights = on->ahead.weights; /* lower_bulk_keep made sure that the uploads begun ahead are of this slot */
 	else
 		send_weights(slot);
 	on->ahead.kind = -1;

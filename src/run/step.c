@@ -247,7 +247,7 @@ int run_end(struct rh_executor *executor, int rc)
 	if (!rc)
 		rc = dispatcher_run(executor, DISPATCH_ALL, (int)executor->first);
 	int64_t end = executor->lowering.ring.end;
-	for (int more = 1; !rc && more > 0;) { /* the optimizer is told what can be told */
+	for (int more = 1; !rc && more > 0;) { /* until no command of the optimizer's can be issued any more */
 		more = dispatcher_serve(executor, 1);
 		rc = more < 0 ? more : 0;
 	}

@@ -111,8 +111,8 @@ static inline int training_is_fluidpipe(const struct training *run)
 	return run->config->mode == RH_MODE_FLUIDPIPE;
 }
 
-/* A step whose loss or norm is not finite: 1: it was skipped, and nothing of it counts; negative errno: the run cannot go on from here, and
- * trouble.bad is that step. */
+/* What becomes of a step by its loss and norm. 0: both are finite, and the step counts. 1: one is not; the step was skipped and changed
+ * nothing. Negative errno: one is not, and weights may have changed: the run cannot go on from here, and trouble.bad is that step. */
 int trouble_judge(struct training *run, int64_t step, double loss, double norm) RH_MUST;
 /* Has such a step ended the run, and can it begin anew from a checkpoint? Not in mode fluidpipe, whose boxes know their own steps alone,
  * nor over links that a process opens once (MPI). */

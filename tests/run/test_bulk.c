@@ -149,7 +149,7 @@ static void test_bulk_goes_in_pieces_between_activations(void **state)
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
 		assert_true(in.micros >= MICROS);
 		rig_start(&rig, RH_SESSION_TRAINS, &work);
-		rh_record_begin(rig.session.executor); /* from now on no command is over, so that every wait is seen */
+		rh_record_begin(rig.session.executor); /* while recording no command counts as ended, so that each wait is recorded */
 		listen(&rig);
 		(void)rig_step(&rig, &in, 0, MICROS, 0);
 		rh_record_end(rig.session.executor);
