@@ -11,6 +11,8 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <jansson.h>
+#include <math.h>
 
 enum { BOXES_MOST = 4 };
 
@@ -165,6 +167,31 @@ static inline void boxes_limit_time(void)
 static inline int is_there(const struct scratch *scratch, int box, int64_t step)
 {
 	return rh_file_exists(path_of("%s/out%d/checkpoint-%d/run_state.json", scratch->dir, box, (int)step));
+}
+
+/* The lines of metrics.jsonl: the same losses, and norms that are at most this share apart, as sums of several boxes' squares round in
+ * another way. Returns how many lines there are. */
+static inline int check_metrics(const struct scratch *scratch, int box, double norm_apart)
+{
+	FILE *file[2] = {fopen(path_of("%s/out0/metrics.jsonl", scratch->dir), "r"),
+	                 fopen(path_of("%s/out%d/metrics.jsonl", scratch->dir, box), "r")};
+	char line[2][4096];
+	int lines = 0;
+	assert_true(file[0] && file[1]);
+	for (; fgets(line[0], sizeof line[0], file[0]); lines++) {
+		assert_non_null(fgets(line[1], sizeof line[1], file[1]));
+		json_t *one = json_loads(line[0], 0, NULL), *two = json_loads(line[1], 0, NULL);
+		static const char *const names[] = {"step", "loss", "learning_rate", "trained_tokens"};
+		for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+			assert_true(json_equal(json_object_get(one, names[i]), json_object_get(two, names[i])));
+		double norm = json_number_value(json_object_get(one, "grad_norm"));
+		assert_true(fabs(norm - json_number_value(json_object_get(two, "grad_norm"))) <= norm_apart * norm);
+		json_decref(one);
+		json_decref(two);
+	}
+	fclose(file[0]);
+	fclose(file[1]);
+	return lines;
 }
 
 #endif

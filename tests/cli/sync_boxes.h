@@ -4,8 +4,6 @@
 
 #include "cli/boxes.h"
 
-#include <jansson.h>
-
 #define TWENTY_STEPS " --max_steps 20"
 
 static inline void run_boxes(const struct scratch *scratch, const char *keys, int boxes, int encrypts)
@@ -24,28 +22,6 @@ static inline void run_boxes(const struct scratch *scratch, const char *keys, in
 		run_start(scratch, path_of("train %s/run%d.yaml" TWENTY_STEPS, scratch->dir, k), 0, &ran[k - 1]);
 	}
 	boxes_finish(ran, boxes);
-}
-
-/* The lines of metrics.jsonl: the same losses and norms. */
-static inline void check_metrics(const struct scratch *scratch, int box)
-{
-	FILE *file[2] = {fopen(path_of("%s/out0/metrics.jsonl", scratch->dir), "r"),
-	                 fopen(path_of("%s/out%d/metrics.jsonl", scratch->dir, box), "r")};
-	char line[2][4096];
-	int lines = 0;
-	assert_true(file[0] && file[1]);
-	for (; fgets(line[0], sizeof line[0], file[0]); lines++) {
-		assert_non_null(fgets(line[1], sizeof line[1], file[1]));
-		json_t *one = json_loads(line[0], 0, NULL), *two = json_loads(line[1], 0, NULL);
-		static const char *const names[] = {"step", "loss", "grad_norm", "learning_rate", "trained_tokens"};
-		for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-			assert_true(json_equal(json_object_get(one, names[i]), json_object_get(two, names[i])));
-		json_decref(one);
-		json_decref(two);
-	}
-	assert_true(lines >= 20);
-	fclose(file[0]);
-	fclose(file[1]);
 }
 
 /* The parts put together are the one box's model. */

@@ -33,7 +33,7 @@ static void check_runs_of(const char *keys, int adapters, int experts)
 		if (!adapters)
 			check_joined(&scratch, boxes);
 		for (int k = 1; k <= boxes; k++) {
-			check_metrics(&scratch, k);
+			assert_true(check_metrics(&scratch, k, 0) >= 20);
 			check_ok(rh_dir_remove(path_of("%s/out%d", scratch.dir, k)));
 		}
 	}

@@ -38,7 +38,7 @@ static void check_runs_of(struct scratch *scratch, const char *keys, const char 
 	check_joined(scratch, boxes);
 	for (int k = boxes; k >= 0; k--) {
 		if (k)
-			check_metrics(scratch, k);
+			assert_true(check_metrics(scratch, k, 0) >= 20);
 		check_ok(rh_dir_remove(path_of("%s/out%d", scratch->dir, k)));
 	}
 }
