@@ -29,6 +29,17 @@ static int bias_gradient(const struct launch *launch, struct rh_view logits, str
 	return launch_op(launch, &op);
 }
 
+/* The loss, and what of its gradient is no product. */
+static int launch_rows(const struct head_rows *head, struct CUstream_st *stream)
+{
+	int rc = head->shares.data ? cuda_top_rows(head, stream) : 0;
+	if (rc)
+		return rc;
+	if (!head->teacher.data)
+		return cuda_head_rows(head, stream);
+	return head->top ? cuda_distil_top_rows(head, stream) : cuda_distil_rows(head, stream);
+}
+
 int launch_head(const struct launch *launch, const struct rh_op *op)
 {
 	const struct rh_view *view = op->operand;
@@ -48,16 +59,18 @@ int launch_head(const struct launch *launch, const struct rh_op *op)
 		                         .hit = rh_view_rows(view[RH_HEAD_LOSS_HIT], first, rows),
 		                         .scale = op->head_loss.scale,
 		                         .temperature = op->head_loss.temperature,
+		                         .top = op->head_loss.top,
 		                         .divergence = op->head_loss.divergence,
 		                         .gradient = gradient};
-		int distils = view[RH_HEAD_LOSS_TEACHER].data != NULL;
-		if (distils) {
+		if (view[RH_HEAD_LOSS_SHARES].data)
+			head.shares = rh_view_rows(view[RH_HEAD_LOSS_SHARES], first, rows);
+		if (view[RH_HEAD_LOSS_TEACHER].data) {
 			head.teacher = rh_view_rows(view[RH_HEAD_LOSS_TEACHER], first, rows);
 			head.mix = rh_view_rows(view[RH_HEAD_LOSS_MIX], first, rows);
 		}
 		rc = multiply(launch, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1});
 		if (!rc)
-			rc = distils ? cuda_distil_rows(&head, launch->stream) : cuda_head_rows(&head, launch->stream);
+			rc = launch_rows(&head, launch->stream);
 		if (gradient == HEAD_GRADIENT_BF16) {
 			logits.dtype = RH_BF16;
 			logits.stride *= 2;

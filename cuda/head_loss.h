@@ -10,9 +10,10 @@ enum head_gradient { HEAD_LOSS_ONLY, HEAD_GRADIENT_F32, HEAD_GRADIENT_BF16 };
 
 /* Rows of logits (r,V) F32 and their targets, losses and hits (r,1). The logits become scale * (softmax - one at the target): as F32, or
  * rounded to BF16 in the first half of each row. With distillation also the teachers (r,V) and the weights of both losses (r,2), and the
- * gradient is that of their sum. */
+ * gradient is that of their sum. top k > 0: teachers and shares are (r,2k). */
 struct head_rows {
-	struct rh_view logits, target, loss, hit, teacher, mix;
+	struct rh_view logits, target, loss, hit, teacher, mix, shares;
+	int64_t top;
 	float scale, temperature;
 	enum rh_divergence divergence;
 	enum head_gradient gradient;
@@ -24,6 +25,9 @@ extern "C" {
 
 int cuda_head_rows(const struct head_rows *rows, struct CUstream_st *stream);   /* without a teacher */
 int cuda_distil_rows(const struct head_rows *rows, struct CUstream_st *stream); /* with one: distil.cu */
+/* distil_top.cu: with one of top shares; and writes the shares, of logits that stay. */
+int cuda_distil_top_rows(const struct head_rows *rows, struct CUstream_st *stream);
+int cuda_top_rows(const struct head_rows *rows, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

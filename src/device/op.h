@@ -214,7 +214,13 @@ enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
  * workspace.
  * With distillation teacher (n,V), logits too, and mix (n,2) are F32, both or neither: loss = mix[0] * (-log softmax at the target) +
  * mix[1] * temperature^2 * KL, where KL is the divergence of softmax(teacher / temperature) and softmax(logits / temperature), one from
- * the other (enum rh_divergence). The teacher has no gradient. A row whose mix[1] is 0 does not read its teacher. */
+ * the other (enum rh_divergence). The teacher has no gradient. A row whose mix[1] is 0 does not read its teacher.
+ *
+ * Large vocabularies: top k > 0 (at most V, which is at most 2^24). Then a teacher is (n,2k): of each row k ids, ascending, as F32 numbers,
+ * then their shares, softmax(teacher / temperature) of all V. KL is that of k + 1 buckets: these ids, and a residual for all others. The
+ * student's residual is the sum of its other shares, the teacher's is max(1 - the sum of its k, RH_RESIDUAL_FLOOR); with k = V there is
+ * none. Where a logarithm is taken, a teacher's share counts RH_SHARE_FLOOR at least. shares (n,2k) F32, or absent: the same of these
+ * logits, those of the k largest; of equal ones the lower ids. Of a row with a NaN they are NaN. */
 enum rh_divergence {
 	RH_DIVERGENCE_FORWARD, /* KL(teacher || student): the sum of teacher * log(teacher / student) */
 	RH_DIVERGENCE_REVERSE  /* KL(student || teacher) */
@@ -231,8 +237,14 @@ enum {
 	RH_HEAD_LOSS_BIAS,
 	RH_HEAD_LOSS_DBIAS,
 	RH_HEAD_LOSS_TEACHER,
-	RH_HEAD_LOSS_MIX
+	RH_HEAD_LOSS_MIX,
+	RH_HEAD_LOSS_SHARES
 };
+/* Rounding k fp32 shares moves their sum by 2^-24 at most, and adding them up by few times that: a residual below 2^-20 is noise. And the
+ * smallest normal fp32 number. */
+#define RH_RESIDUAL_FLOOR 0x1p-20f
+#define RH_SHARE_FLOOR    0x1p-126f
+enum { RH_TOP_IDS = 1 << 24 }; /* ids below are whole fp32 numbers */
 
 /* ADD: y (r,c) act = a + b, both (r,c) of y's dtype; y may be either. */
 enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y };
@@ -417,8 +429,9 @@ struct rh_op {
 			float p;
 		} dropout;
 		struct {
-			float scale, temperature; /* temperature and divergence: with a teacher alone */
+			float scale, temperature; /* temperature and divergence: with a teacher, or with shares */
 			enum rh_divergence divergence;
+			int64_t top; /* 0: a teacher is logits */
 		} head_loss;
 		struct {
 			enum rh_router_softmax softmax;

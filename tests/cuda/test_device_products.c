@@ -5,6 +5,7 @@
 #include "fused_case.h"
 #include "launches.h"
 #include "scaled_case.h"
+#include "top_case.h"
 
 /* k products of values below 1, summed in fp32. */
 static double sum_error(int64_t k)
@@ -143,7 +144,10 @@ static void test_scaled_gemm_of_8_bits_keeps_within_its_accumulator(void **state
 static void add_teacher(struct op_case *c, int64_t n, int64_t vocabulary, int index)
 {
 	static const double mixes[3][2] = {{0.5, 0.5}, {1, 0}, {0, 1}};
-	case_operand(c, RH_HEAD_LOSS_TEACHER, RH_F32, n, vocabulary, index % 3, FILL_RANDOM);
+	if (c->op.head_loss.top)
+		case_top_teacher(c, n, vocabulary, index % 3);
+	else
+		case_operand(c, RH_HEAD_LOSS_TEACHER, RH_F32, n, vocabulary, index % 3, FILL_RANDOM);
 	struct rh_view mix = case_operand(c, RH_HEAD_LOSS_MIX, RH_F32, n, 2, 0, FILL_NONE);
 	for (int64_t i = 0; i < 2 * n; i++)
 		case_put(mix, i / 2, i % 2, mixes[(index + i / 2) % 3][i % 2]);
@@ -151,11 +155,12 @@ static void add_teacher(struct op_case *c, int64_t n, int64_t vocabulary, int in
 	c->op.head_loss.divergence = index & 1 ? RH_DIVERGENCE_REVERSE : RH_DIVERGENCE_FORWARD;
 }
 
-/* gradients: bits; teacher: 0: none; else which of several */
+/* gradients: bits; teacher: 0: none; else which of several; top: 0: of logits; else of so many shares, and shares are made */
 struct head {
 	enum rh_dtype act;
 	int64_t n, vocabulary, hidden;
 	int gradients, teacher;
+	int64_t top;
 };
 
 static void check_head(const struct device_case *on, const struct head *head, uint64_t *seed)
@@ -182,6 +187,12 @@ static void check_head(const struct device_case *on, const struct head *head, ui
 		case_operand(&c, RH_HEAD_LOSS_DH, act, n, hidden, pad, FILL_POISON);
 	if (gradients & 2)
 		case_operand(&c, RH_HEAD_LOSS_DW, RH_F32, vocabulary, hidden, pad, FILL_RANDOM);
+	c.op.head_loss.top = head->top;
+	c.op.head_loss.temperature = 2;
+	if (head->top) {
+		case_operand(&c, RH_HEAD_LOSS_SHARES, RH_F32, n, 2 * head->top, pad, FILL_POISON);
+		c.tolerance[RH_HEAD_LOSS_SHARES] = 4 * sum_error(hidden); /* ids are whole numbers */
+	}
 	if (teacher) {
 		add_teacher(&c, n, vocabulary, teacher);
 		scale *= 6; /* a divergence's gradients sum to less than twice the temperature times the largest logarithm */
@@ -201,11 +212,11 @@ static void test_head_loss_equals_the_oracle(void **state)
 	for (size_t i = 0; i < sizeof vocabularies / sizeof *vocabularies; i++)
 		for (int gradients = 0; gradients < 4; gradients++) {
 			enum rh_dtype act = (gradients + (int)i) & 1 ? RH_BF16 : RH_F32;
-			check_head(
-			        &on,
-			        &(struct head){act, case_between(&seed, 0, 7), vocabularies[i], case_between(&seed, 1, 24), gradients, 0},
-			        &seed);
-			check_head(&on, &(struct head){act == RH_F32 ? RH_BF16 : RH_F32, 4, vocabularies[i], 8, gradients, 0}, &seed);
+			check_head(&on,
+			           &(struct head){act, case_between(&seed, 0, 7), vocabularies[i], case_between(&seed, 1, 24), gradients, 0,
+			                          0},
+			           &seed);
+			check_head(&on, &(struct head){act == RH_F32 ? RH_BF16 : RH_F32, 4, vocabularies[i], 8, gradients, 0, 0}, &seed);
 		}
 	on.device->ops->close(on.device);
 	cudaemu_release();
@@ -221,8 +232,63 @@ static void test_head_loss_with_a_teacher_equals_the_oracle(void **state)
 		for (int k = 1; k < 9; k++)
 			check_head(&on,
 			           &(struct head){k & 4 ? RH_BF16 : RH_F32, case_between(&seed, 1, 19), outputs[i],
-			                          case_between(&seed, 1, 24), k % 4, k},
+			                          case_between(&seed, 1, 24), k % 4, k, 0},
 			           &seed);
+	on.device->ops->close(on.device);
+	cudaemu_release();
+}
+
+static void test_head_loss_with_top_shares_equals_the_oracle(void **state)
+{
+	(void)state;
+	static const int64_t outputs[] = {1, 2, 31, 257, 1000, 2300};
+	uint64_t seed = check_seed();
+	struct device_case on = device_case_open();
+	for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+		for (int k = 0; k < 9; k++) {
+			int64_t top = k % 3 == 0 ? 1 : k % 3 == 1 ? outputs[i] : case_between(&seed, 1, outputs[i]);
+			check_head(&on,
+			           &(struct head){k & 4 ? RH_BF16 : RH_F32, case_between(&seed, 1, 7), outputs[i],
+			                          case_between(&seed, 1, 24), k % 4, k, top},
+			           &seed);
+		}
+	on.device->ops->close(on.device);
+	cudaemu_release();
+}
+
+/* Of equal logits the lower ids are told, across a block's warps, and of a NaN nothing is. */
+static void test_top_shares_of_equal_logits_are_the_first(void **state)
+{
+	(void)state;
+	enum { VOCABULARY = 1500, TOP = 700, ABOVE = 300 };
+	uint64_t seed = check_seed();
+	struct device_case on = device_case_open();
+	struct op_case c = {.seed = &seed, .op = {.kind = RH_OP_HEAD_LOSS, .head_loss = {.temperature = 1, .top = TOP}}};
+	struct rh_view h = case_operand(&c, RH_HEAD_LOSS_H, RH_F32, 2, 1, 0, FILL_NONE),
+	               w = case_operand(&c, RH_HEAD_LOSS_W, RH_F32, VOCABULARY, 1, 0, FILL_NONE);
+	case_put(h, 0, 0, 1);
+	case_put(h, 1, 0, (double)NAN);
+	for (int v = 0; v < VOCABULARY; v++) /* each fifth is larger, 300 in all, so of the others the first 400 are told */
+		case_put(w, v, 0, v % 5 == 4);
+	struct rh_view target = case_operand(&c, RH_HEAD_LOSS_TARGET, RH_I32, 2, 1, 0, FILL_NONE);
+	case_put(target, 0, 0, 0);
+	case_put(target, 1, 0, 0);
+	case_operand(&c, RH_HEAD_LOSS_LOGITS, RH_F32, 2, VOCABULARY, 0, FILL_POISON);
+	case_operand(&c, RH_HEAD_LOSS_LOSS, RH_F32, 2, 1, 0, FILL_POISON);
+	case_operand(&c, RH_HEAD_LOSS_HIT, RH_I32, 2, 1, 0, FILL_NONE);
+	struct rh_view shares = case_operand(&c, RH_HEAD_LOSS_SHARES, RH_F32, 2, 2 * TOP, 0, FILL_POISON);
+	device_case_run(&on, &c, 0);
+	double sum = ABOVE * exp(1) + VOCABULARY - ABOVE;
+	for (int v = 0, found = 0, others = 0; v < VOCABULARY; v++) {
+		int is_larger = v % 5 == 4;
+		if (!is_larger && others++ >= TOP - ABOVE)
+			continue;
+		assert_int_equal((int)case_get(shares, 0, found), v);
+		check_near(case_get(shares, 0, TOP + found++), (is_larger ? exp(1) : 1) / sum, 1e-8);
+	}
+	for (int i = 0; i < 2 * TOP; i++)
+		assert_true(isnan(case_get(shares, 1, i)));
+	case_free(&c);
 	on.device->ops->close(on.device);
 	cudaemu_release();
 }
@@ -264,6 +330,8 @@ int main(void)
 	        cmocka_unit_test(test_fused_ops_equal_the_oracle),
 	        cmocka_unit_test(test_head_loss_equals_the_oracle),
 	        cmocka_unit_test(test_head_loss_with_a_teacher_equals_the_oracle),
+	        cmocka_unit_test(test_head_loss_with_top_shares_equals_the_oracle),
+	        cmocka_unit_test(test_top_shares_of_equal_logits_are_the_first),
 	        cmocka_unit_test(test_head_loss_of_equal_logits_hits_the_first),
 	};
 	atexit(kernel_write_launches);

@@ -21,8 +21,10 @@ static void give_parameters(struct rh_op *op)
 		op->lora.out[m] = 3 + m;
 	if (op->kind == RH_OP_DEQUANTISE)
 		op->dequantise.run = 64;
-	if (op->kind == RH_OP_HEAD_LOSS)
+	if (op->kind == RH_OP_HEAD_LOSS) {
 		op->head_loss.temperature = 2;
+		op->head_loss.top = 4;
+	}
 	if (op->kind == RH_OP_QUANTISE)
 		op->quantise.limit = 448;
 	if (op->kind == RH_OP_SCALED_GEMM)
@@ -114,8 +116,9 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                             {RH_F32, 9, 8},
 	                             {act, 1, 9},
 	                             {RH_F32, 1, 9},
-	                             {RH_F32, 6, 9},
-	                             {RH_F32, 6, 2}},
+	                             {RH_F32, 6, 8},
+	                             {RH_F32, 6, 2},
+	                             {RH_F32, 6, 8}},
 	        [RH_OP_ROUTER] = {{act, 6, 3}, {RH_I32, 6, 3}, {RH_F32, 6, 3}, {RH_F32, 6, 6}},
 	        [RH_OP_ROUTER_BACKWARD] = {{act, 6, 5},
 	                                   {RH_I32, 6, 3},
@@ -166,7 +169,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 /* A module of adapters has its low and its matrix, or neither; a teacher has its weights. */
 static int partner(enum rh_op_kind kind, int operand)
 {
-	if (kind == RH_OP_HEAD_LOSS && operand >= RH_HEAD_LOSS_TEACHER)
+	if (kind == RH_OP_HEAD_LOSS && (operand == RH_HEAD_LOSS_TEACHER || operand == RH_HEAD_LOSS_MIX))
 		return RH_HEAD_LOSS_TEACHER + RH_HEAD_LOSS_MIX - operand;
 	if (kind < RH_OP_LORA_LOW || kind > RH_OP_LORA_B_GRADIENT || operand < RH_LORA_LOWS || operand >= RH_LORA_SPACE)
 		return operand;
@@ -391,9 +394,11 @@ static void test_cost_of_hand_computed_cases(void **state)
 	/* 6 rows of the table, not 9. */
 	assert_true(cost_of(RH_OP_EMBEDDING, RH_F32).bytes == 4 * (6 + 48 + 48));
 	assert_true(cost_of(RH_OP_EMBEDDING_BACKWARD, RH_F32).bytes == 4 * (6 + 48 + 2 * 48));
-	/* Three products of 6 x 9 x 8; logits are workspace; dw and dbias are read and written; a teacher and its weights. */
+	/* Three products of 6 x 9 x 8; logits are workspace; dw and dbias are read and written; a teacher, its weights and
+	 * shares. */
 	struct rh_op_cost head = cost_of(RH_OP_HEAD_LOSS, RH_F32);
-	assert_true(head.product_flops == 3 * 2 * 6 * 9 * 8 && head.bytes == 4 * (48 + 72 + 6 + 6 + 6 + 48 + 2 * 72 + 9 + 2 * 9 + 54 + 12));
+	assert_true(head.product_flops == 3 * 2 * 6 * 9 * 8 &&
+	            head.bytes == 4 * (48 + 72 + 6 + 6 + 6 + 48 + 2 * 72 + 9 + 2 * 9 + 48 + 12 + 48));
 	/* 6 queries that see 4 / 2 of their own keys and (7 - 6) / 2 cached ones; 4 heads of 4; scores and outputs. */
 	struct rh_op_cost attention = cost_of(RH_OP_ATTENTION, RH_F32);
 	assert_true(attention.product_flops == 2 * 2 * 6 * 2.5 * 16);

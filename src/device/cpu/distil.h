@@ -1,4 +1,4 @@
-/* The task's loss and a divergence from a teacher's logits, of one row of logits of a classification. */
+/* The task's loss and a divergence from a teacher, of one row of logits. */
 #ifndef RH_DEVICE_CPU_DISTIL_H
 #define RH_DEVICE_CPU_DISTIL_H
 
@@ -7,5 +7,10 @@
 /* Row `row` of a HEAD_LOSS with a teacher, whose mix[1] is not 0; `logit` are its logits, which become the gradient as softmax_row's do. */
 void distil_row(const struct rh_op *op, int64_t row, float *logit, int64_t target, enum softmax_gradient gradient, float *loss,
                 int32_t *hit);
+/* The same with a teacher of op's top k shares. */
+void distil_top_row(const struct rh_op *op, int64_t row, float *logit, int64_t target, enum softmax_gradient gradient, float *loss,
+                    int32_t *hit);
+/* out (2k): the row's k largest shares, as HEAD_LOSS says. */
+void top_shares_row(const float *logit, int64_t cols, int64_t k, double temperature, float *out);
 
 #endif

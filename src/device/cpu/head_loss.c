@@ -18,7 +18,11 @@ static void row_task(void *context, int64_t i)
 	int64_t row = chunk->first + i, wanted = ((const int32_t *)target->data)[row * target->stride];
 	float *logit = (float *)logits->data + i * logits->stride, *task = (float *)loss->data + row * loss->stride;
 	int32_t *is_hit = (int32_t *)hit->data + row * hit->stride;
+	const struct rh_view *shares = &operand[RH_HEAD_LOSS_SHARES];
 	RH_ASSERT(wanted >= 0 && wanted < logits->cols);
+	if (shares->data)
+		top_shares_row(logit, logits->cols, chunk->op->head_loss.top, (double)chunk->op->head_loss.temperature,
+		               (float *)shares->data + row * shares->stride);
 	if (!operand[RH_HEAD_LOSS_MIX].data) {
 		CPU_ISA_PICK(chunk->isa, softmax_row)
 		(logit, logits->cols, wanted, chunk->op->head_loss.scale, chunk->gradient, task, is_hit);
@@ -26,7 +30,7 @@ static void row_task(void *context, int64_t i)
 	}
 	const float *mix = (const float *)operand[RH_HEAD_LOSS_MIX].data + row * operand[RH_HEAD_LOSS_MIX].stride;
 	if (mix[1] != 0) {
-		distil_row(chunk->op, row, logit, wanted, chunk->gradient, task, is_hit);
+		(chunk->op->head_loss.top ? distil_top_row : distil_row)(chunk->op, row, logit, wanted, chunk->gradient, task, is_hit);
 		return;
 	}
 	CPU_ISA_PICK(chunk->isa, softmax_row)

@@ -1,5 +1,5 @@
 /* Products of matrices, and the head with its loss. */
-#include "device/ops/def.h"
+#include "device/ops/top.h"
 
 #include <math.h>
 
@@ -65,12 +65,18 @@ static void check_head_loss(struct check *check)
 	shape(check, RH_HEAD_LOSS_DW, RH_F32, w.rows, w.cols, "head_loss: dw is not (V,H) F32");
 	shape(check, RH_HEAD_LOSS_BIAS, h.dtype, 1, w.rows, "head_loss: bias is not (1,V) of h's dtype");
 	shape(check, RH_HEAD_LOSS_DBIAS, RH_F32, 1, w.rows, "head_loss: dbias is not (1,V) F32");
-	shape(check, RH_HEAD_LOSS_TEACHER, RH_F32, h.rows, w.rows, "head_loss: teacher is not (n,V) F32");
+	int64_t top = check->op->head_loss.top;
+	require(check, top >= 0 && top <= w.rows, "head_loss: top is not 0 to V");
+	require(check, !top || w.rows <= RH_TOP_IDS, "head_loss: ids of more than 2^24 outputs");
+	shape(check, RH_HEAD_LOSS_TEACHER, RH_F32, h.rows, top ? 2 * top : w.rows, "head_loss: teacher is neither (n,V) nor (n,2k) F32");
+	shape(check, RH_HEAD_LOSS_SHARES, RH_F32, h.rows, 2 * top, "head_loss: shares are not (n,2k) F32");
 	shape(check, RH_HEAD_LOSS_MIX, RH_F32, h.rows, 2, "head_loss: mix is not (n,2) F32");
-	int has_teacher = check->op->operand[RH_HEAD_LOSS_TEACHER].data != NULL;
+	int has_teacher = check->op->operand[RH_HEAD_LOSS_TEACHER].data != NULL,
+	    has_shares = check->op->operand[RH_HEAD_LOSS_SHARES].data != NULL;
 	require(check, has_teacher == (check->op->operand[RH_HEAD_LOSS_MIX].data != NULL),
 	        "head_loss: teacher without mix, or mix without");
-	require(check, !has_teacher || check->op->head_loss.temperature > 0, "head_loss: the temperature is not above 0");
+	require(check, !has_shares || top, "head_loss: shares of none");
+	require(check, !(has_teacher || has_shares) || check->op->head_loss.temperature > 0, "head_loss: the temperature is not above 0");
 }
 
 static double dot(struct rh_view a, int64_t row_a, struct rh_view b, int64_t row_b)
@@ -148,13 +154,19 @@ static void head_loss_row(const struct rh_op *op, int64_t row)
 	struct rh_view mix = op->operand[RH_HEAD_LOSS_MIX], teacher = op->operand[RH_HEAD_LOSS_TEACHER];
 	double weight[2] = {mix.data ? get(mix, row, 0) : 1, mix.data ? get(mix, row, 1) : 0};
 	struct divergence at = {logits, teacher, row, op->head_loss.temperature, op->head_loss.divergence, 0, 0};
-	if (weight[1] != 0)
+	struct buckets buckets;
+	if (op->operand[RH_HEAD_LOSS_SHARES].data)
+		top_put_shares(op, row);
+	if (weight[1] != 0 && op->head_loss.top)
+		divergence = top_divergence(op, row, &buckets);
+	else if (weight[1] != 0)
 		divergence = divergence_of(&at);
 	put(op->operand[RH_HEAD_LOSS_LOSS], row, 0, weight[0] * task + weight[1] * divergence);
 	put(op->operand[RH_HEAD_LOSS_HIT], row, 0, best == target);
 	for (int64_t v = 0; v < w.rows; v++) {
 		double slope = weight[0] * (exp(get(logits, 0, v) - sum) - (v == target));
-		slope += weight[1] != 0 ? weight[1] * divergence_slope(&at, v, divergence) : 0;
+		if (weight[1] != 0)
+			slope += weight[1] * (op->head_loss.top ? top_slope(&buckets, v) : divergence_slope(&at, v, divergence));
 		put(logits, 0, v, (double)op->head_loss.scale * slope);
 	}
 }
@@ -188,6 +200,7 @@ static void cost_head_loss(const struct rh_op *op, struct rh_op_cost *cost)
 	int distils = op->operand[RH_HEAD_LOSS_TEACHER].data != NULL;
 	cost->other_flops = logits * (SPECIAL + (products > 1 ? 4 : 2) + (op->operand[RH_HEAD_LOSS_DBIAS].data != NULL));
 	cost->other_flops += distils ? logits * (2 * SPECIAL + 8) : 0; /* two more softmaxes, their divergence and its slope */
+	cost->other_flops += op->operand[RH_HEAD_LOSS_SHARES].data ? logits * (SPECIAL + 4) : 0; /* one, and which are the largest */
 }
 
 static int64_t head_loss_touched(const struct rh_op *op, int operand)
@@ -197,9 +210,9 @@ static int64_t head_loss_touched(const struct rh_op *op, int operand)
 
 const struct op_def op_head_loss = {
         .info = {"head_loss",
-                 12,
+                 13,
                  {IN("h"), IN("w"), IN("target"), OUT("logits"), OUT("loss"), OUT("hit"), OUT_IF("dh"), ADD_TO_IF("dw"), MAYBE("bias"),
-                  ADD_TO_IF("dbias"), MAYBE("teacher"), MAYBE("mix")}},
+                  ADD_TO_IF("dbias"), MAYBE("teacher"), MAYBE("mix"), OUT_IF("shares")}},
         .check = check_head_loss,
         .oracle = oracle_head_loss,
         .cost = cost_head_loss,
