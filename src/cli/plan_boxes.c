@@ -216,9 +216,11 @@ static void put(const struct planned *all)
 	printf("boxes        %d%s, schedule %s\n", (int)config->boxes, differ ? "" : " like this one",
 	       config->schedule ? config->schedule : "roundpipe in each");
 	for (int k = 0; k < (int)config->boxes; k++) {
-		printf("box %-8d layers %d-%d; %.2f GiB on each device, %.2f GiB of host memory%s%s\n", k + 1, all->first[k],
-		       all->first[k + 1] - 1, (double)all->box[k].device_bytes / gib, (double)all->box[k].ram_bytes / gib,
-		       differ ? "; " : "", differ ? config->box_hardware.item[k] : "");
+		printf("box %-8d layers %d-%d; %.2f GiB on each device, %.2f GiB of host memory", k + 1, all->first[k],
+		       all->first[k + 1] - 1, (double)all->box[k].device_bytes / gib, (double)all->box[k].ram_bytes / gib);
+		if (all->box[k].nvme_bytes)
+			printf(", %.2f GiB on NVMe", (double)all->box[k].nvme_bytes / gib);
+		printf("%s%s\n", differ ? "; " : "", differ ? config->box_hardware.item[k] : "");
 		if (k + 1 < (int)config->boxes)
 			put_link(config, k);
 	}
@@ -254,9 +256,10 @@ static json_t *as_json(const struct planned *all)
 {
 	json_t *boxes = json_array(), *table = json_array();
 	for (int k = 0; k < (int)all->config->boxes; k++)
-		json_array_append_new(boxes, json_pack("{s:i, s:i, s:I, s:I}", "first_layer", all->first[k], "last_layer",
-		                                       all->first[k + 1] - 1, "device_bytes", (json_int_t)all->box[k].device_bytes,
-		                                       "ram_bytes", (json_int_t)all->box[k].ram_bytes));
+		json_array_append_new(boxes,
+		                      json_pack("{s:i, s:i, s:I, s:I, s:I}", "first_layer", all->first[k], "last_layer",
+		                                all->first[k + 1] - 1, "device_bytes", (json_int_t)all->box[k].device_bytes, "ram_bytes",
+		                                (json_int_t)all->box[k].ram_bytes, "nvme_bytes", (json_int_t)all->box[k].nvme_bytes));
 	for (size_t i = 0; i < all->config->admission_limits.count; i++)
 		json_object_set_new(json_array_get(boxes, i), "admission_limit",
 		                    json_integer(atoll(all->config->admission_limits.item[i])));

@@ -4,6 +4,8 @@
 #include "link/ahead.h"
 #include "train/box_output.h"
 #include "train/checkpoint.h"
+#include "train/fluidpipe_logits.h"
+#include "train/idle_steps.h"
 
 static int check_cut(const struct rh_session *session, int cut)
 {
@@ -52,6 +54,14 @@ int64_t rh_fluidpipe_ahead(const struct rh_session *session)
 	const struct rh_config *config = session->config;
 	int64_t step = session->box.number && rh_config_distils(config, 1) ? config->gradient_accumulation_steps + 2 : 0;
 	return rh_max(config->fluidpipe_ahead, step);
+}
+
+int rh_fluidpipe_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work)
+{
+	const struct rh_model *model = session->model;
+	work->data_bytes += rh_fluidpipe_ahead(session) * rh_dtype_bytes(model->dtype, work->train.tokens * model->config->hidden_size);
+	fluidpipe_logits_plan(session, samples, work);
+	return idle_steps_are_wanted(session) ? idle_steps_plan(session, samples, work) : 0;
 }
 
 /* What box 1 sends is copied, so that its steps end without box 2; to which it may come before box 2 asks for it. */

@@ -28,26 +28,26 @@ struct fluidpipe_logits {
 	int64_t untaught;               /* samples without a teacher */
 };
 
-static int learns(const struct training *run)
+static int learns(const struct rh_session *session)
 {
-	return rh_config_distils(run->config, run->session.box.number);
+	return rh_config_distils(session->config, session->box.number);
 }
 
-static int teaches(const struct training *run)
+static int teaches(const struct rh_session *session)
 {
-	return rh_config_distils(run->config, !run->session.box.number);
+	return rh_config_distils(session->config, !session->box.number);
 }
 
 /* Does this box keep a table? Box 2 for box 1, which needs it. */
-static int keeps(const struct training *run)
+static int keeps(const struct rh_session *session)
 {
-	return rh_config_distils(run->config, 0);
+	return rh_config_distils(session->config, 0);
 }
 
 /* Does this box make its own logits: for the other one, or to tell its two losses apart. */
-static int makes(const struct training *run)
+static int makes(const struct rh_session *session)
 {
-	return teaches(run) || (learns(run) && idle_steps_are_wanted(run));
+	return teaches(session) || (learns(session) && idle_steps_are_wanted(session));
 }
 
 static int64_t step_rows(const struct rh_workload *work)
@@ -55,16 +55,16 @@ static int64_t step_rows(const struct rh_workload *work)
 	return work->train_micro_batches * work->train.head_rows;
 }
 
-void fluidpipe_logits_plan(const struct training *run, struct rh_workload *work)
+void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work)
 {
-	int64_t outputs = rh_model_outputs(run->session.model_config), row = outputs * (int64_t)sizeof(float), rows = step_rows(work);
-	work->train.taught = learns(run) ? outputs : 0;
-	work->train.choices = makes(run) ? outputs : 0;
-	work->data_bytes += learns(run) ? rows * (row + 2 * (int64_t)sizeof(float)) : 0;
-	work->data_bytes += makes(run) ? rows * row : 0;
-	work->data_bytes += learns(run) && run->session.box.number ? ON_THE_WAY * rows * row : 0;
+	int64_t outputs = rh_model_outputs(session->model_config), row = outputs * (int64_t)sizeof(float), rows = step_rows(work);
+	work->train.taught = learns(session) ? outputs : 0;
+	work->train.choices = makes(session) ? outputs : 0;
+	work->data_bytes += learns(session) ? rows * (row + 2 * (int64_t)sizeof(float)) : 0;
+	work->data_bytes += makes(session) ? rows * row : 0;
+	work->data_bytes += learns(session) && session->box.number ? ON_THE_WAY * rows * row : 0;
 	/* and once more while a checkpoint is written */
-	work->data_bytes += keeps(run) ? 2 * rh_teacher_logits_bytes(run->data.train.rows, outputs) : 0;
+	work->data_bytes += keeps(session) ? 2 * rh_teacher_logits_bytes(samples, outputs) : 0;
 }
 
 /* ---- checkpoints ---- */
@@ -101,14 +101,14 @@ static int reserve(struct training *run, struct fluidpipe_logits *logits)
 {
 	size_t rows = (size_t)step_rows(&run->work), outputs = (size_t)logits->outputs;
 	int rc = 0;
-	if (keeps(run))
+	if (keeps(&run->session))
 		rc = rh_teacher_logits_create(run->data.train.rows, logits->outputs, &logits->table);
 	if (!rc && logits->learns) {
 		logits->teacher = rh_alloc(rows * outputs, sizeof *logits->teacher);
 		logits->mix = rh_alloc(rows * 2, sizeof *logits->mix);
 		rc = logits->teacher && logits->mix ? 0 : -ENOMEM;
 	}
-	if (!rc && makes(run) && !(logits->own = rh_alloc(rows * outputs, sizeof *logits->own)))
+	if (!rc && makes(&run->session) && !(logits->own = rh_alloc(rows * outputs, sizeof *logits->own)))
 		rc = -ENOMEM;
 	for (int i = 0; !rc && logits->learns && run->session.box.number && i < ON_THE_WAY; i++)
 		if (!(logits->came[i] = rh_alloc(rows * outputs, sizeof *logits->came[i])))
@@ -118,17 +118,17 @@ static int reserve(struct training *run, struct fluidpipe_logits *logits)
 
 int fluidpipe_logits_begin(struct training *run, const char *checkpoint)
 {
-	if (!learns(run) && !teaches(run))
+	if (!learns(&run->session) && !teaches(&run->session))
 		return 0;
 	struct fluidpipe_logits *logits = run->logits = rh_alloc(1, sizeof *logits);
 	if (!logits)
 		return -ENOMEM;
-	*logits = (struct fluidpipe_logits){.learns = learns(run),
-	                                    .teaches = teaches(run),
+	*logits = (struct fluidpipe_logits){.learns = learns(&run->session),
+	                                    .teaches = teaches(&run->session),
 	                                    .outputs = rh_model_outputs(run->session.model_config),
 	                                    .targets = run->work.train.head_rows};
 	int rc = reserve(run, logits);
-	if (rc || !keeps(run))
+	if (rc || !keeps(&run->session))
 		return rc;
 	for (int64_t m = 0; m < run->micro_batches; m++)
 		run->batch[m].names_samples = 1;
@@ -260,9 +260,9 @@ int fluidpipe_logits_finish(struct training *run, int64_t step)
 
 /* ---- an opportunistic step ---- */
 
-int64_t fluidpipe_logits_target_bytes(const struct training *run)
+int64_t fluidpipe_logits_target_bytes(const struct rh_session *session)
 {
-	return learns(run) ? rh_model_outputs(run->session.model_config) * (int64_t)sizeof(float) : 0;
+	return learns(session) ? rh_model_outputs(session->model_config) * (int64_t)sizeof(float) : 0;
 }
 
 const float *fluidpipe_logits_came(const struct training *run, int64_t step, int64_t m)

@@ -11,7 +11,7 @@
 #include "train/training.h"
 
 /* Sizes of micro-batches with logits, and memory that both boxes take for them. Before the session starts. */
-void fluidpipe_logits_plan(const struct training *run, struct rh_workload *work);
+void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work);
 
 /* Before the first step. checkpoint: NULL: the run begins. Freed with the run. */
 int fluidpipe_logits_begin(struct training *run, const char *checkpoint) RH_MUST;
@@ -35,7 +35,7 @@ int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t sample
 
 /* Opportunistic steps (idle_steps.h). Bytes of a target's logits of box 1, which box 2 keeps with a sample; 0: it does not distil. Before
  * fluidpipe_logits_begin, too. */
-int64_t fluidpipe_logits_target_bytes(const struct training *run);
+int64_t fluidpipe_logits_target_bytes(const struct rh_session *session);
 /* Box 2: those of micro-batch m of the step in run->batch; NULL: none came. */
 const float *fluidpipe_logits_came(const struct training *run, int64_t step, int64_t m);
 /* As fluidpipe_logits_attach for a step of `count` micro-batches behind step `after`. came: box 2: what it kept with their samples,

@@ -43,12 +43,6 @@ static int64_t head_items(const struct training *run)
 	return SHAPES + box_shapes_items(run);
 }
 
-int64_t fluidpipe_ahead_bytes(const struct training *run)
-{
-	const struct rh_model *model = run->session.model;
-	return rh_fluidpipe_ahead(&run->session) * rh_dtype_bytes(model->dtype, run->work.train.tokens * model->config->hidden_size);
-}
-
 static int await_report(struct training *run)
 {
 	struct fluidpipe_talk *talk = run->fluidpipe;

@@ -12,9 +12,6 @@
 
 #include "train/training.h"
 
-/* Bytes of the messages that this box keeps (rh_fluidpipe_ahead). */
-int64_t fluidpipe_ahead_bytes(const struct training *run);
-
 /* Before the first step; checkpoint: that the run goes on from, or NULL. Freed with the run. */
 int fluidpipe_begin(struct training *run, const char *checkpoint) RH_MUST;
 void fluidpipe_free(struct training *run);

@@ -5,6 +5,7 @@
 #include "device/sim/sim.h"
 #include "observe/trace.h"
 #include "partition/costs.h"
+#include "train/fluidpipe.h"
 #include "train/forecast_check.h"
 #include "train/forecast_steps.h"
 
@@ -112,10 +113,21 @@ static void tell_table(const struct rh_session *session, struct rh_forecast *out
 	out->table.state_bytes = rh_store_bytes(block, 1, &session->plan.store) - out->table.weights_bytes - out->table.gradient_bytes;
 }
 
+/* The workload of one of several boxes: rows are read by the first alone. */
+static int share_work(const struct rh_session *session, const struct rh_forecast_input *input, struct rh_workload *out)
+{
+	*out = input->work;
+	if (session->box.number)
+		out->data_bytes = out->reading_bytes = out->train.pixels = out->train.typed = 0;
+	int is_fluidpipe = rh_box_is_linked(&session->box) && session->config->mode == RH_MODE_FLUIDPIPE;
+	return is_fluidpipe ? rh_fluidpipe_plan(session, input->rows, out) : 0;
+}
+
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                 const struct rh_forecast_beside *beside, struct rh_forecast *out)
 {
 	struct rh_session session;
+	struct rh_workload work;
 	*out = (struct rh_forecast){0};
 	const struct rh_hardware_device *device = &machine->hardware->device;
 	enum rh_product product = product_of(config);
@@ -129,10 +141,12 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		rh_free(zeros);
 		return rc;
 	}
-	rc = beside && beside->plan ? rh_session_follow(&session, &input->work, beside->plan)
-	                            : rh_session_plan(&session, &input->work, RH_STAGES_CHOSEN);
+	rc = share_work(&session, input, &work);
+	if (!rc)
+		rc = beside && beside->plan ? rh_session_follow(&session, &work, beside->plan)
+		                            : rh_session_plan(&session, &work, RH_STAGES_CHOSEN);
 	if (!rc && input->steps)
-		rc = rh_session_start(&session, &input->work);
+		rc = rh_session_start(&session, &work);
 	if (!rc) {
 		tell_plan(&session, input, out);
 		tell_table(&session, out);

@@ -58,14 +58,18 @@ static int finish_step(struct rh_session *session, int joined, double *ended_s)
 	return rc;
 }
 
-int64_t forecast_fill(const struct rh_forecast_input *input, int s, const int32_t *zeros, struct rh_micro_batch *micro)
+int64_t forecast_fill(const struct rh_session *session, const struct rh_forecast_input *input, int s, const int32_t *zeros,
+                      struct rh_micro_batch *micro)
 {
 	int64_t at = 0, tokens = 0;
 	for (int before = 0; before < s; before++)
 		at += input->count[before];
 	for (int64_t m = 0; m < input->count[s]; m++, at++) {
-		micro[m] = rh_micro_batch_of(rh_forecast_micro(input, at), zeros);
-		tokens += rh_forecast_micro(input, at).tokens;
+		struct rh_micro_shape shape = rh_forecast_micro(input, at);
+		if (session->box.number) /* as box_share_run */
+			shape.pixels = shape.typed = 0;
+		micro[m] = rh_micro_batch_of(shape, zeros);
+		tokens += shape.tokens;
 	}
 	return tokens;
 }
@@ -100,7 +104,7 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 		return -ENOMEM;
 	for (int s = 0; !rc && s < input->steps; s++) {
 		for (; !rc && begun < input->steps && begun <= s + joined; begun++) {
-			int64_t filled = forecast_fill(input, begun, zeros, micro);
+			int64_t filled = forecast_fill(session, input, begun, zeros, micro);
 			out->tokens += begun ? filled : 0;
 			if (beside.trace && begun == input->steps - 1)
 				rh_executor_trace(session->executor, beside.trace, begun);

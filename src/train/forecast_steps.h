@@ -29,6 +29,7 @@ int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_in
                          struct forecast_beside beside, struct forecast_steps *out) RH_MUST;
 
 /* Writes step s of the input to `micro`, whose integers are never read. Returns its tokens. */
-int64_t forecast_fill(const struct rh_forecast_input *input, int s, const int32_t *zeros, struct rh_micro_batch *micro);
+int64_t forecast_fill(const struct rh_session *session, const struct rh_forecast_input *input, int s, const int32_t *zeros,
+                      struct rh_micro_batch *micro);
 
 #endif

@@ -25,7 +25,7 @@ struct stretch {
 static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct stretch *at = context;
-	at->tokens[step] = forecast_fill(at->input, (int)(step % at->input->steps), at->zeros, at->micro);
+	at->tokens[step] = forecast_fill(at->session, at->input, (int)(step % at->input->steps), at->zeros, at->micro);
 	*batch = at->micro;
 	*loss_scale = 1;
 	struct rh_update update = rh_update_of(at->session->config, step, at->session->config->learning_rate, 1);

@@ -44,10 +44,10 @@ struct idle_steps {
 	double wait_s, step_s;  /* means: of the waits, and of what an opportunistic step takes */
 };
 
-int idle_steps_are_wanted(const struct training *run)
+int idle_steps_are_wanted(const struct rh_session *session)
 {
-	const struct rh_config *config = run->config;
-	int waits = training_is_fluidpipe(run) && (run->session.box.number || rh_config_distils(config, 0));
+	const struct rh_config *config = session->config;
+	int waits = config->mode == RH_MODE_FLUIDPIPE && (session->box.number || rh_config_distils(config, 0));
 	return waits && config->fluidpipe_idle_sampler && config->fluidpipe_idle_steps;
 }
 
@@ -56,22 +56,27 @@ static int is_upper(const struct training *run)
 	return run->session.box.number > 0;
 }
 
-static int64_t token_bytes(const struct training *run)
+static struct rh_feature_store_options store_options(const struct rh_session *session, int64_t samples, const struct rh_workload *work)
 {
-	const struct rh_model *model = run->session.model;
-	return rh_dtype_bytes(model->dtype, model->config->hidden_size);
+	const struct rh_model *model = session->model;
+	struct rh_feature_store_options out = {.samples = samples,
+	                                       .token_bytes = rh_dtype_bytes(model->dtype, model->config->hidden_size),
+	                                       .teacher_bytes = fluidpipe_logits_target_bytes(session),
+	                                       .budget_bytes = session->config->fluidpipe_idle_store};
+	if (session->config->fluidpipe_idle_spill) /* no sample is larger than a micro-batch */
+		out.record_bytes = rh_space_round(NULL, rh_feature_store_entry_bytes(&out, 1, work->train.tokens, work->train.head_rows));
+	return out;
 }
 
-static struct rh_feature_store_options store_options(const struct training *run)
+/* The longest sample's entry: one that the store has no room for would never be trained on again. */
+static int check_store(const struct rh_feature_store_options *store, const struct rh_workload *work)
 {
-	struct rh_feature_store_options out = {.samples = run->data.train.rows,
-	                                       .token_bytes = token_bytes(run),
-	                                       .teacher_bytes = fluidpipe_logits_target_bytes(run),
-	                                       .budget_bytes = run->config->fluidpipe_idle_store};
-	if (run->config->fluidpipe_idle_spill) /* no sample is larger than a micro-batch */
-		out.record_bytes =
-		        rh_space_round(NULL, rh_feature_store_entry_bytes(&out, 1, run->work.train.tokens, run->work.train.head_rows));
-	return out;
+	int64_t longest = work->train.longest,
+	        least = rh_feature_store_entry_bytes(store, 1, longest, rh_min(longest, work->train.head_rows));
+	return store->budget_bytes >= least
+	               ? 0
+	               : rh_fail(-EINVAL, "fluidpipe_idle_store: %" PRId64 " bytes; a sample takes up to %" PRId64 ": raise it",
+	                         store->budget_bytes, least);
 }
 
 /* Samples of a step fill half of each record, or more. */
@@ -90,16 +95,17 @@ static int plan_spill(const struct rh_config *config, const struct rh_feature_st
 	return 0;
 }
 
-int idle_steps_plan(const struct training *run, struct rh_workload *work)
+int idle_steps_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work)
 {
-	const struct rh_feature_store_options store = store_options(run);
+	const struct rh_feature_store_options store = store_options(session, samples, work);
 	work->data_bytes += rh_opportunistic_bytes(store.samples);
-	if (!is_upper(run))
+	if (!session->box.number)
 		return 0;
+	int rc = check_store(&store, work);
 	work->data_bytes +=
 	        rh_feature_store_bytes(store.samples, store.budget_bytes) +
 	        work->train_micro_batches * (work->train.tokens * store.token_bytes + work->train.head_rows * store.teacher_bytes);
-	return store.record_bytes ? plan_spill(run->config, &store, work) : 0;
+	return rc || !store.record_bytes ? rc : plan_spill(session->config, &store, work);
 }
 
 static void forget(void *context, int64_t sample)
@@ -136,9 +142,9 @@ static void keep(void *context, uint64_t tag, const void *bytes, int64_t size)
 static int create_upper(struct training *run)
 {
 	struct idle_steps *idle = run->idle;
-	int64_t micros = run->work.train_micro_batches, target_bytes = fluidpipe_logits_target_bytes(run);
-	idle->token_bytes = token_bytes(run);
-	struct rh_feature_store_options of_store = store_options(run);
+	int64_t micros = run->work.train_micro_batches, target_bytes = fluidpipe_logits_target_bytes(&run->session);
+	struct rh_feature_store_options of_store = store_options(&run->session, run->data.train.rows, &run->work);
+	idle->token_bytes = of_store.token_bytes;
 	of_store.evicted = forget;
 	of_store.context = idle;
 	idle->features = rh_alloc((size_t)micros, sizeof *idle->features);
@@ -334,7 +340,7 @@ static int fill_upper(struct training *run, int64_t number, int64_t m, float **t
 	for (int64_t d = 0; d < batch->documents && batch->sample; d++)
 		batch->sample[d] = (int32_t)sample[d];
 	if (*teacher)
-		*teacher += batch->trained * (fluidpipe_logits_target_bytes(run) / (int64_t)sizeof **teacher);
+		*teacher += batch->trained * (fluidpipe_logits_target_bytes(&run->session) / (int64_t)sizeof **teacher);
 	drop(run, idle->features[m], batch->tokens * run->session.model->config->hidden_size, m);
 	return rh_recall_supply(idle->view, rh_wire_tag(RH_BOUNDARY_ACTIVATION, number, m), idle->features[m],
 	                        batch->tokens * idle->token_bytes);

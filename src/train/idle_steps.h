@@ -18,9 +18,10 @@
 struct idle_steps;
 
 /* Whether this box makes any. */
-int idle_steps_are_wanted(const struct training *run);
-/* Adds what they take, in host memory and on NVMe, to the workload. -EINVAL: fluidpipe_idle_spill is too small. */
-int idle_steps_plan(const struct training *run, struct rh_workload *work) RH_MUST;
+int idle_steps_are_wanted(const struct rh_session *session);
+/* Adds what they take, in host memory and on NVMe, to the workload. samples: of the training set. -EINVAL: fluidpipe_idle_store or
+ * fluidpipe_idle_spill is too small. */
+int idle_steps_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work) RH_MUST;
 
 /* Before the session starts, whose link becomes a view that can give samples again, or drop what is sent. Freed with the run, after the
  * session. */

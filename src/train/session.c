@@ -472,7 +472,7 @@ static int open_store(struct rh_session *session)
 	int rc = rh_store_create(session->model->block, session->model->blocks, options, session->pool, &session->store);
 	if (!rc)
 		rc = rh_executor_take_space(&session->plan.options);
-	for (int64_t n = session->work.nvme_records; !rc && n; n--) {
+	for (int64_t n = session->space ? session->work.nvme_records : 0; !rc && n; n--) {
 		int record;
 		rc = rh_space_take(session->space, session->work.nvme_record_bytes, "samples of opportunistic steps", NULL, &record);
 		if (n == session->work.nvme_records)

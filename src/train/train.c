@@ -172,12 +172,8 @@ static int find_work(struct training *run)
 		rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &run->work);
 	if (!rc && rh_box_is_linked(&run->session.box))
 		rc = box_share_run(run, &run->work);
-	if (!rc && training_is_fluidpipe(run)) {
-		run->work.data_bytes += fluidpipe_ahead_bytes(run);
-		fluidpipe_logits_plan(run, &run->work);
-	}
-	if (!rc && idle_steps_are_wanted(run))
-		rc = idle_steps_plan(run, &run->work);
+	if (!rc && training_is_fluidpipe(run))
+		rc = rh_fluidpipe_plan(&run->session, run->data.train.rows, &run->work);
 	run->work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
 	return rc;
 }
@@ -372,7 +368,7 @@ static int prepare(struct training *run, char **checkpoint)
 		look_for_work(run, *checkpoint);
 	if (rc || run->nothing_left)
 		return rc;
-	if (idle_steps_are_wanted(run))
+	if (idle_steps_are_wanted(&run->session))
 		rc = idle_steps_create(run);
 	if (!rc) /* the last step saves too */
 		rc = rh_disk_room_check(&run->session, run->save_every ? (run->data.steps + run->save_every - 1) / run->save_every : 0);
