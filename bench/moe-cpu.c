@@ -115,7 +115,7 @@ static double layer_run(struct layer *layer, enum form form)
 	layer->saved.gu = emit_take(&layer->arena, RH_F32, TOKENS * TOP, 2 * WIDE);
 	emit_experts(&emit, LAYER, layer->x, layer->y, &layer->saved);
 	emit_experts_backward(&emit, LAYER, &layer->saved, layer->dy, layer->dx);
-	emit_experts_learn(&emit, LAYER, &layer->saved, layer->x);
+	emit_experts_gradients(&emit, LAYER, &layer->saved, layer->x);
 	must(emit.rc);
 	must(layer->device->ops->synchronize(layer->device));
 	double seconds = now() - start;

@@ -23,7 +23,7 @@ struct copying {
 struct ordering {
 	enum rh_stream stream;
 	struct cuda_event *event;
-	uint64_t after;
+	uint64_t ticket;
 };
 
 static void copy(struct cuda_device *device, enum kind kind, const void *payload)
@@ -73,14 +73,14 @@ static void carry_out(void *context, int kind, const void *payload, uint64_t num
 		launch(device, payload);
 		return;
 	case RECORD:
-		while (atomic_load_explicit(&ordering->event->waits_done, memory_order_acquire) < ordering->after)
+		while (atomic_load_explicit(&ordering->event->waits_done, memory_order_acquire) < ordering->ticket)
 			(void)sched_yield(); /* other workers are behind: they come to it without this one */
 		cuda_event_record(device, ordering->stream, ordering->event);
 		cuda_event_release(ordering->event);
 		return;
 	case WAIT:
 		if (ordering->event->device != device)
-			rh_worker_await(ordering->event->device->worker, ordering->after);
+			rh_worker_await(ordering->event->device->worker, ordering->ticket);
 		cuda_event_wait(device, ordering->stream, ordering->event);
 		if (ordering->event->device != device)
 			atomic_fetch_add_explicit(&ordering->event->waits_done, 1, memory_order_release);

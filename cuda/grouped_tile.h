@@ -28,7 +28,7 @@ struct grouped_tile {
 };
 
 struct grouped_walk {
-	int number, expert, before; /* the next tile; the current expert, and the tiles of the experts before it */
+	int number, expert, tiles_before; /* the next tile; the current expert, and the tiles of the experts before it */
 };
 
 /* Rows of an expert's product. */
@@ -62,13 +62,13 @@ RH_DEVICE int grouped_next(const struct grouped_args &a, struct grouped_walk *wa
 	for (; walk->expert < a.experts; walk->expert++) {
 		const int32_t *start = a.start + walk->expert * a.start_stride;
 		int first = start[0], rows = start[a.start_stride] - first, down = (grouped_rows(a, rows) + ROWS - 1) / ROWS;
-		int here = walk->number - walk->before;
+		int here = walk->number - walk->tiles_before;
 		if (here < down * across) {
 			*t = {walk->expert, first, rows, here % down * ROWS, here / down * COLS};
 			walk->number += (int)gridDim.x;
 			return 1;
 		}
-		walk->before += down * across;
+		walk->tiles_before += down * across;
 	}
 	return 0;
 }

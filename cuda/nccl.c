@@ -33,7 +33,7 @@ struct rh_nccl_wire {
 	char *piece; /* PIECE_BYTES on the GPU */
 	/* the message that is on its way */
 	char *bytes;
-	int64_t size, at;
+	int64_t size, transferred;
 	enum { OPENS, IDLE, COPIES_UP, ENTERS, ON_STREAM } state;
 };
 
@@ -171,7 +171,7 @@ int rh_nccl_is_open(struct rh_nccl_wire *wire)
 
 static size_t piece_of(const struct rh_nccl_wire *wire)
 {
-	return (size_t)rh_min(wire->size - wire->at, PIECE_BYTES);
+	return (size_t)rh_min(wire->size - wire->transferred, PIECE_BYTES);
 }
 
 static int call_nccl(struct rh_nccl_wire *wire)
@@ -188,7 +188,8 @@ static int begin_piece(struct rh_nccl_wire *wire)
 	if (wire->is_receiver)
 		return call_nccl(wire);
 	wire->state = COPIES_UP;
-	cudaError_t error = cudaMemcpyAsync(wire->piece, wire->bytes + wire->at, piece_of(wire), cudaMemcpyHostToDevice, wire->stream);
+	cudaError_t error =
+	        cudaMemcpyAsync(wire->piece, wire->bytes + wire->transferred, piece_of(wire), cudaMemcpyHostToDevice, wire->stream);
 	if (error == cudaSuccess)
 		error = cudaEventRecord(wire->event, wire->stream);
 	return cuda_rc(error, "a copy");
@@ -199,7 +200,7 @@ int rh_nccl_begin(struct rh_nccl_wire *wire, void *bytes, int64_t size)
 	RH_ASSERT(wire->state == IDLE && size > 0);
 	wire->bytes = bytes;
 	wire->size = size;
-	wire->at = 0;
+	wire->transferred = 0;
 	int rc = cuda_rc(cudaSetDevice(wire->gpu), "the GPU");
 	return rc ? rc : begin_piece(wire);
 }
@@ -210,7 +211,7 @@ static int end_piece(struct rh_nccl_wire *wire)
 	cudaError_t error = cudaSuccess;
 	wire->state = ON_STREAM;
 	if (wire->is_receiver)
-		error = cudaMemcpyAsync(wire->bytes + wire->at, wire->piece, piece_of(wire), cudaMemcpyDeviceToHost, wire->stream);
+		error = cudaMemcpyAsync(wire->bytes + wire->transferred, wire->piece, piece_of(wire), cudaMemcpyDeviceToHost, wire->stream);
 	if (error == cudaSuccess)
 		error = cudaEventRecord(wire->event, wire->stream);
 	return cuda_rc(error, "a copy");
@@ -230,8 +231,8 @@ int rh_nccl_test(struct rh_nccl_wire *wire)
 		return error == cudaErrorNotReady ? 0 : cuda_rc(error, "a message");
 	if (wire->state == COPIES_UP)
 		return call_nccl(wire);
-	wire->at += (int64_t)piece_of(wire);
-	if (wire->at < wire->size)
+	wire->transferred += (int64_t)piece_of(wire);
+	if (wire->transferred < wire->size)
 		return begin_piece(wire);
 	wire->state = IDLE;
 	return 1;

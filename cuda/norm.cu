@@ -183,7 +183,7 @@ template <int PER_VECTOR, int CHUNKS> RH_DEVICE struct kept<CHUNKS> keep(const r
 
 /* This thread's first element of a vector, and which of the block's vectors that is. */
 struct lane {
-	int own, mine;
+	int first, vector;
 };
 
 template <int PER_VECTOR> RH_DEVICE struct lane find_lane(void)
@@ -202,15 +202,15 @@ rmsnorm_forward_kept(struct norm_args a)
 {
 	constexpr int step = PER_VECTOR * RH_WARP * CHUNK, at_once = NORM_WARPS / PER_VECTOR;
 	struct lane lane = find_lane<PER_VECTOR>();
-	int64_t vector = (int64_t)blockIdx.x * at_once + lane.mine;
+	int64_t vector = (int64_t)blockIdx.x * at_once + lane.vector;
 	if (vector >= a.vectors) /* of a warp's vectors, which wait for no other warp */
 		return;
-	int64_t row = row_of(a, vector), at = (vector - row * a.groups) * a.n + lane.own;
-	int left = (int)a.n - lane.own;
+	int64_t row = row_of(a, vector), at = (vector - row * a.groups) * a.n + lane.first;
+	int left = (int)a.n - lane.first;
 	struct kept<CHUNKS> x = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.x + row * a.x_stride + at, left), more;
 	if constexpr (ADDS)
 		more = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.add + row * a.add_stride + at, left);
-	struct kept<CHUNKS> w = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.w + lane.own, left);
+	struct kept<CHUNKS> w = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.w + lane.first, left);
 	float squares = 0;
 	RH_UNROLL
 	for (int c = 0; c < CHUNKS; c++) {
@@ -226,7 +226,7 @@ rmsnorm_forward_kept(struct norm_args a)
 				rh_store16((rh_bf16 *)a.sum + row * a.sum_stride + at + c * step, x.v[c]);
 	}
 	float rstd = 1 / sqrtf(vector_sum<PER_VECTOR>(squares) / (float)a.n + a.epsilon);
-	if (lane.own == 0)
+	if (lane.first == 0)
 		a.rstd[row * a.rstd_stride + (vector - row * a.groups)] = rstd;
 	RH_UNROLL
 	for (int c = 0; c < CHUNKS; c++) {
@@ -266,7 +266,7 @@ rmsnorm_backward_kept(struct norm_args a)
 	constexpr int step = PER_VECTOR * RH_WARP * CHUNK, at_once = NORM_WARPS / PER_VECTOR;
 	constexpr bool ahead = DW && CHUNKS < WARP_CHUNKS;
 	struct lane lane = find_lane<PER_VECTOR>();
-	int own = lane.own, n = (int)a.n;
+	int own = lane.first, n = (int)a.n;
 	float dw[DW ? CHUNKS : 1][CHUNK] = {};
 	constexpr bool keeps_w = !DW || CHUNKS < WARP_CHUNKS; /* else registers are short */
 	struct kept<CHUNKS> w = {
@@ -275,7 +275,7 @@ rmsnorm_backward_kept(struct norm_args a)
 		w = keep<PER_VECTOR, CHUNKS>((const rh_bf16 *)a.w + own, n - own);
 	struct gradient_of<PER_VECTOR, CHUNKS> now, next;
 	int64_t stride = (int64_t)gridDim.x * at_once;
-	int64_t vector = (int64_t)blockIdx.x * at_once + lane.mine;
+	int64_t vector = (int64_t)blockIdx.x * at_once + lane.vector;
 	if (ahead && vector < a.vectors)
 		next = read_gradient<PER_VECTOR, CHUNKS>(a, vector, own);
 	for (; vector < a.vectors; vector += stride) {
@@ -332,7 +332,7 @@ rmsnorm_backward_kept(struct norm_args a)
 		for (int c = 0; c < CHUNKS; c++) {
 			RH_UNROLL
 			for (int k = 0; k < CHUNK; k++)
-				sums[lane.mine][own + k] = dw[c][k];
+				sums[lane.vector][own + k] = dw[c][k];
 			__syncthreads();
 			for (int i = (int)threadIdx.x; i < step && c * step + i < n; i += NORM_THREADS) {
 				float total = 0;

@@ -9,8 +9,8 @@
 
 struct dropout_key {
 	uint32_t key_low, key_high, site, micro_batch, step;
-	uint32_t least; /* word that keeps its element: rh_philox_unit(word) >= p, of which 24 bits are exact */
-	float scale;    /* 1 / (1 - p) */
+	uint32_t threshold; /* word that keeps its element: rh_philox_unit(word) >= p, of which 24 bits are exact */
+	float scale;        /* 1 / (1 - p) */
 };
 
 static inline struct dropout_key dropout_key_of(uint64_t seed, uint32_t site, uint32_t micro_batch, uint32_t step, float p)
@@ -38,7 +38,7 @@ RH_DEVICE uint32_t kept_bits(const struct dropout_key &key, uint32_t index)
 	uint32_t bits = 0;
 	RH_UNROLL
 	for (int w = 0; w < 4; w++)
-		bits |= (uint32_t)(word[w] >= key.least) << w;
+		bits |= (uint32_t)(word[w] >= key.threshold) << w;
 	return bits;
 }
 

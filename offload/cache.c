@@ -34,8 +34,8 @@ struct store_cache {
 	struct frame *frame;
 	int frames;
 	uint64_t turns;
-	int *line, count, at; /* blocks whose update comes; of the first `at` all has been asked for */
-	int *next;            /* by block: piece of its next update, or of the one in progress, that is to be asked for next */
+	int *line, count, requested; /* blocks whose update comes; of the first `requested` all has been asked for */
+	int *next;                   /* by block: piece of its next update, or of the one in progress, that is to be asked for next */
 };
 
 int cache_create(struct rh_store *store, const struct spill_sizes *sizes)
@@ -166,8 +166,8 @@ static int begin_read(struct rh_store *store, struct frame *frame, int piece, un
 static void pump(struct rh_store *store)
 {
 	struct store_cache *cache = store->cache;
-	for (; cache->at < cache->count; cache->at++) {
-		int block = cache->line[cache->at], *next = &cache->next[block];
+	for (; cache->requested < cache->count; cache->requested++) {
+		int block = cache->line[cache->requested], *next = &cache->next[block];
 		for (; *next < store->block[block].piece_count; ++*next) {
 			struct store_piece *piece = &store->piece[store->block[block].piece + *next];
 			struct frame *frame = piece->frame < 0 ? choose(store, 0) : NULL;
@@ -191,7 +191,7 @@ void rh_store_expect(struct rh_store *store, const int *block, int count)
 	struct store_cache *cache = store->cache;
 	if (!cache)
 		return;
-	cache->count = cache->at = 0;
+	cache->count = cache->requested = 0;
 	for (int i = 0; i < count && cache->count < store->count; i++) {
 		RH_ASSERT(block[i] >= 0 && block[i] < store->count);
 		if (is_spilled(store, block[i]))
@@ -212,7 +212,7 @@ void store_first(struct rh_store *store, int block)
 		cache->count++;
 	memmove(cache->line + 1, cache->line, (size_t)(at < cache->count ? at : at - 1) * sizeof *cache->line);
 	cache->line[0] = block;
-	cache->at = 0;
+	cache->requested = 0;
 	pump(store);
 }
 
@@ -222,7 +222,7 @@ int rh_store_advance(struct rh_store *store)
 	if (!cache)
 		return 0;
 	pump(store);
-	struct frame *frame = cache->at < cache->count ? choose(store, 1) : NULL;
+	struct frame *frame = cache->requested < cache->count ? choose(store, 1) : NULL;
 	if (!frame) /* there is no more room */
 		return 0;
 	int rc = rh_space_io_wait_idle(frame->io);
@@ -230,7 +230,7 @@ int rh_store_advance(struct rh_store *store)
 		return rc;
 	frame->state = FRAME_KEPT;
 	pump(store);
-	return cache->at < cache->count;
+	return cache->requested < cache->count;
 }
 
 int store_distance(const struct rh_store *store, int piece)
@@ -333,7 +333,7 @@ int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_v
 	return rh_space_mismatch(store->options.space, of->record, bad - 1);
 }
 
-void store_asked(struct rh_store *store, int block, int piece)
+void store_requested(struct rh_store *store, int block, int piece)
 {
 	if (store->cache && store->cache->next[block] <= piece)
 		store->cache->next[block] = piece + 1;
@@ -349,7 +349,7 @@ void store_done(struct rh_store *store, int block)
 		if (cache->line[i] != block)
 			cache->line[kept++] = cache->line[i];
 	cache->count = kept;
-	cache->at = cache->next[block] = 0;
+	cache->requested = cache->next[block] = 0;
 }
 
 void store_release(struct rh_store *store, int piece, unsigned parts, enum store_after after)

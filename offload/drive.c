@@ -31,7 +31,7 @@ int drive_advance(struct rh_drive_request *request, int64_t result, int64_t unit
 	return 1;
 }
 
-void drive_be_late(int ms)
+void drive_delay(int ms)
 {
 	struct timespec wait = {ms / 1000, ms % 1000 * 1000000L};
 	while (nanosleep(&wait, &wait) < 0 && errno == EINTR)

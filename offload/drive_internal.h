@@ -27,7 +27,7 @@ int64_t drive_next_bytes(const struct rh_drive_request *request);
 /* A call for it returned `result`: bytes or a negative errno. Nonzero when the request is over, and its rc set. */
 int drive_advance(struct rh_drive_request *request, int64_t result, int64_t unit);
 
-void drive_be_late(int ms);
+void drive_delay(int ms);
 
 /* Requests in line, first in, first out. */
 struct drive_line {

@@ -42,7 +42,7 @@ static int64_t call(struct threads *threads, struct rh_drive_request request)
 	ssize_t moved = reads ? pread(descriptor, memory, bytes, offset) : pwrite(descriptor, memory, bytes, offset);
 	int64_t result = moved < 0 ? -errno : moved;
 	if (request.delay_ms)
-		drive_be_late(request.delay_ms);
+		drive_delay(request.delay_ms);
 	pthread_mutex_lock(&threads->lock);
 	return result;
 }
@@ -65,7 +65,7 @@ static void carry_out(struct threads *threads, struct rh_drive_request *request)
 }
 
 /* Lock held, and gone with it. */
-static void let_go(struct threads *threads)
+static void leave_threads(struct threads *threads)
 {
 	int last = !--threads->holders;
 	pthread_mutex_unlock(&threads->lock);
@@ -92,7 +92,7 @@ static void *work(void *context)
 		threads->busy--;
 		pthread_cond_broadcast(&threads->changed);
 	}
-	let_go(threads);
+	leave_threads(threads);
 	return NULL;
 }
 
@@ -126,7 +126,7 @@ static void threads_close(struct rh_drive *drive, double seconds)
 	while (threads->abandoned && threads->telling)
 		pthread_cond_wait(&threads->changed, &threads->lock);
 	int abandoned = threads->abandoned;
-	let_go(threads);
+	leave_threads(threads);
 	for (int i = 0; i < count; i++)
 		if (abandoned)
 			pthread_detach(thread[i]); /* it waits for the drive */

@@ -121,13 +121,13 @@ static void uring_submit(struct rh_drive *drive, struct rh_drive_request *reques
 }
 
 /* A fault injected: the lock is given away meanwhile. */
-static void stand_late(struct uring *uring, const struct rh_drive_request *request)
+static void delay_request(struct uring *uring, const struct rh_drive_request *request)
 {
 	int ms = uring->abandoned ? 0 : request->delay_ms;
 	if (!ms)
 		return;
 	pthread_mutex_unlock(&uring->lock);
-	drive_be_late(ms);
+	drive_delay(ms);
 	pthread_mutex_lock(&uring->lock);
 }
 
@@ -137,7 +137,7 @@ static int is_idle(const struct uring *uring)
 }
 
 /* Whether all is over: the drive has answered what it was abandoned with. */
-static int told(struct uring *uring)
+static int finish_telling(struct uring *uring)
 {
 	pthread_mutex_lock(&uring->lock);
 	uring->telling = 0;
@@ -152,7 +152,7 @@ static int told(struct uring *uring)
  * this says so to ThreadSanitizer, which does not see liburing's system calls. */
 static _Atomic unsigned unmapped;
 
-static void let_go(struct uring *uring)
+static void release_holder(struct uring *uring)
 {
 	pthread_mutex_lock(&uring->lock);
 	int last = !--uring->holders;
@@ -183,7 +183,7 @@ static void *reap(void *context)
 		if (request == &nothing)
 			continue;
 		pthread_mutex_lock(&uring->lock);
-		stand_late(uring, request);
+		delay_request(uring, request);
 		int abandoned = uring->abandoned; /* then the request may be gone */
 		uring->in_flight--;
 		if (!abandoned) {
@@ -193,9 +193,9 @@ static void *reap(void *context)
 		uring->telling = finished.first != NULL;
 		pthread_mutex_unlock(&uring->lock);
 		tell(&finished);
-		over = told(uring);
+		over = finish_telling(uring);
 	}
-	let_go(uring);
+	release_holder(uring);
 	return NULL;
 }
 
@@ -258,7 +258,7 @@ static void uring_close(struct rh_drive *drive, double seconds)
 		pthread_join(uring->thread, NULL);
 	else
 		pthread_detach(uring->thread); /* it waits for the drive */
-	let_go(uring);
+	release_holder(uring);
 }
 
 static const struct rh_drive_ops ops = {"io_uring", uring_submit, uring_attach, uring_close};

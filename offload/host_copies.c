@@ -37,7 +37,7 @@ static void report(struct rh_host_copies *copies, const struct rh_arena *scratch
 	if (!copies->staging) {
 		rh_warn_once("host memory is not registered with the devices (%s): %.1f MiB of weights and optimizer state are copied "
 		             "pageable, at %.2f GB/s, and nothing is enqueued meanwhile; " UNPINNED,
-		             store->why, whole, pageable);
+		             store->refusal, whole, pageable);
 		return;
 	}
 	int64_t piece = bytes < copies->staging_memory.capacity ? bytes : copies->staging_memory.capacity;
@@ -45,7 +45,7 @@ static void report(struct rh_host_copies *copies, const struct rh_arena *scratch
 	double registered = rate_of(device, NULL, scratch->base, copies->staging_memory.base, piece) * 1e-9;
 	rh_warn_once("%.1f of %.1f MiB of weights and optimizer state are not registered with the devices (%s): they are copied through a "
 	             "ring of %lld MiB that is, at %.2f GB/s (registered %.2f, pageable %.2f); " UNPINNED,
-	             missing, whole, store->why, (long long)(copies->staging_memory.capacity >> 20), staged, registered, pageable);
+	             missing, whole, store->refusal, (long long)(copies->staging_memory.capacity >> 20), staged, registered, pageable);
 }
 
 /* What is on the critical path has no staging: while a device copies such an activation down the host enqueues nothing on any. */
@@ -59,7 +59,8 @@ static void report_critical(const struct rh_host_copies *copies)
 		if (pin->device && pin->pinned_bytes < pin->bytes)
 			rh_warn_once("%.1f of %.1f MiB of %s are not registered with the devices (%s): while they are copied no device is "
 			             "given work; " UNPINNED,
-			             (double)(pin->bytes - pin->pinned_bytes) / 1048576, (double)pin->bytes / 1048576, name[i], pin->why);
+			             (double)(pin->bytes - pin->pinned_bytes) / 1048576, (double)pin->bytes / 1048576, name[i],
+			             pin->refusal);
 	}
 }
 

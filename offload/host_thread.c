@@ -28,7 +28,7 @@ static struct host_thread *own(struct rh_host_queue *queue)
 
 static int do_job(const struct rh_host_job *job)
 {
-	int rc = job->after ? job->after->ops->event_sync(job->after) : 0;
+	int rc = job->wait_event ? job->wait_event->ops->event_sync(job->wait_event) : 0;
 	return rc ? rc : job->run(job->context, job->argument);
 }
 

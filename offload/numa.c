@@ -23,7 +23,7 @@ struct rh_numa {
 	hwloc_obj_t node[RH_POOL_GROUPS];
 	int cores; /* of all nodes that this process may run on */
 	hwloc_bitmap_t spread;
-	struct policy before;
+	struct policy original_policy;
 };
 
 static int is_made_up(void)
@@ -183,8 +183,8 @@ void rh_numa_spread_begin(struct rh_numa *numa)
 {
 	if (!numa)
 		return;
-	numa->before = (struct policy){0}; /* the default, where it is not told */
-	(void)syscall(SYS_get_mempolicy, &numa->before.mode, numa->before.nodes, POLICY_NODES + 1L, NULL, 0L);
+	numa->original_policy = (struct policy){0}; /* the default, where it is not told */
+	(void)syscall(SYS_get_mempolicy, &numa->original_policy.mode, numa->original_policy.nodes, POLICY_NODES + 1L, NULL, 0L);
 	if (hwloc_set_membind(numa->topology, numa->spread, HWLOC_MEMBIND_INTERLEAVE, HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET))
 		rh_warn_once("host memory is not spread over the NUMA nodes (%s): the optimizer may run at the speed of one; start with "
 		             "numactl --interleave=all",
@@ -194,5 +194,5 @@ void rh_numa_spread_begin(struct rh_numa *numa)
 void rh_numa_spread_end(struct rh_numa *numa)
 {
 	if (numa)
-		(void)syscall(SYS_set_mempolicy, (long)numa->before.mode, numa->before.nodes, POLICY_NODES + 1L);
+		(void)syscall(SYS_set_mempolicy, (long)numa->original_policy.mode, numa->original_policy.nodes, POLICY_NODES + 1L);
 }

@@ -266,7 +266,7 @@ int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const s
 	int number = store->block[block].piece + at, by_tensor = store->options.optim == RH_OPTIM_ADAFACTOR;
 	const struct store_piece *piece = &store->piece[number];
 	struct store_view view;
-	store_asked(store, block, at);
+	store_requested(store, block, at);
 	int rc = (by_tensor ? store_hold : store_hold_unknown)(store, number, STORE_ALL, &view);
 	if (rc)
 		return rc;

@@ -34,8 +34,10 @@ static int is_operation(const struct rh_order_event *event)
 static int compare(const void *a, const void *b)
 {
 	const struct op *x = a, *y = b;
-	int64_t keys[][2] = {
-	        {x->event->what, y->event->what}, {x->event->kind, y->event->kind}, {x->event->step, y->event->step}, {x->index, y->index}};
+	int64_t keys[][2] = {{x->event->subject, y->event->subject},
+	                     {x->event->kind, y->event->kind},
+	                     {x->event->step, y->event->step},
+	                     {x->index, y->index}};
 	for (int i = 0; i < 4; i++)
 		if (keys[i][0] != keys[i][1])
 			return keys[i][0] < keys[i][1] ? -1 : 1;
@@ -51,12 +53,12 @@ static void join(uint32_t *to, const uint32_t *from, int64_t lanes)
 static int prepare(struct check *check, const struct rh_order_event *event, int64_t count)
 {
 	for (int64_t i = 0; i < count; i++) {
-		RH_ASSERT(event[i].lane >= 0 && event[i].what >= 0);
+		RH_ASSERT(event[i].lane >= 0 && event[i].subject >= 0);
 		check->lanes = event[i].lane >= check->lanes ? event[i].lane + 1 : check->lanes;
 		if (is_operation(&event[i]))
 			check->ops++;
-		else if (event[i].what >= check->tokens)
-			check->tokens = event[i].what + 1;
+		else if (event[i].subject >= check->tokens)
+			check->tokens = event[i].subject + 1;
 	}
 	size_t lanes = (size_t)check->lanes;
 	check->lane = rh_alloc(lanes * lanes, sizeof *check->lane);
@@ -72,7 +74,7 @@ static void replay(struct check *check, const struct rh_order_event *event, int6
 	int64_t lanes = check->lanes, ops = 0;
 	for (int64_t i = 0; i < count; i++) {
 		uint32_t *now = check->lane + event[i].lane * lanes;
-		uint32_t *token = check->token + (is_operation(&event[i]) ? 0 : event[i].what * lanes);
+		uint32_t *token = check->token + (is_operation(&event[i]) ? 0 : event[i].subject * lanes);
 		now[event[i].lane]++;
 		if (event[i].kind == RH_ORDER_WAIT) {
 			join(now, token, lanes);
@@ -129,9 +131,9 @@ static void expect_after(struct check *check, int ordering, enum need need, enum
                          const struct op *second)
 {
 	int64_t count;
-	const struct op *first = find(check, second->event->what, kind, from, to, &count);
+	const struct op *first = find(check, second->event->subject, kind, from, to, &count);
 	if (!count && need != ANY)
-		blame(check, ordering, &(struct rh_order_event){kind, -1, second->event->what, to}, second);
+		blame(check, ordering, &(struct rh_order_event){kind, -1, second->event->subject, to}, second);
 	for (int64_t i = 0; i < (need == THE_FIRST && count ? 1 : count); i++)
 		if (!comes_before(&first[i], second))
 			blame(check, ordering, first[i].event, second);
@@ -139,7 +141,7 @@ static void expect_after(struct check *check, int ordering, enum need need, enum
 
 static void check_op(struct check *check, const struct op *op)
 {
-	int64_t step = op->event->step, block = op->event->what, before = step - 1 - check->staleness, count;
+	int64_t step = op->event->step, block = op->event->subject, before = step - 1 - check->staleness, count;
 	switch (op->event->kind) {
 	case RH_ORDER_PUBLISH:
 		expect_after(check, 1, ANY, RH_ORDER_UPLOAD, 0, step + check->staleness, op);
@@ -186,7 +188,7 @@ int rh_order_check(const struct rh_order_event *event, int64_t count, int stalen
 	if (!rc) {
 		replay(&check, event, count);
 		for (int64_t i = 0; i < check.ops; i++)
-			if (is_trained(&check, check.op[i].event->what))
+			if (is_trained(&check, check.op[i].event->subject))
 				check_op(&check, &check.op[i]);
 	}
 	rh_free(check.lane);
@@ -205,11 +207,11 @@ void rh_order_describe(const struct rh_order_fault *fault, char *text, size_t by
 		snprintf(text, bytes, "all orderings hold");
 	else if (a->lane < 0)
 		snprintf(text, bytes, "ordering %d: %s of block %lld, step %lld, on lane %d has no %s of step %lld before it",
-		         fault->ordering, names[b->kind], (long long)b->what, (long long)b->step, b->lane, names[a->kind],
+		         fault->ordering, names[b->kind], (long long)b->subject, (long long)b->step, b->lane, names[a->kind],
 		         (long long)a->step);
 	else
 		snprintf(text, bytes, "ordering %d: %s of block %lld, step %lld, on lane %d does not come after %s of step %lld on lane %d",
-		         fault->ordering, names[b->kind], (long long)b->what, (long long)b->step, b->lane, names[a->kind],
+		         fault->ordering, names[b->kind], (long long)b->subject, (long long)b->step, b->lane, names[a->kind],
 		         (long long)a->step, a->lane);
 }
 

@@ -30,8 +30,8 @@ enum rh_order_kind {
 struct rh_order_event {
 	enum rh_order_kind kind;
 	int lane;
-	int64_t what; /* block, or token; from 0 */
-	int64_t step; /* of operations */
+	int64_t subject; /* block, or token; from 0 */
+	int64_t step;    /* of operations */
 };
 
 struct rh_order_fault {

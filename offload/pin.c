@@ -47,7 +47,7 @@ static void pin_on_device(struct rh_host_pin *pin)
 		rh_warn_once("host memory is registered in pieces of %.3g MiB: more at once is refused here; copies are cut there",
 		             (double)pin->piece_bytes / 1048576);
 	if (rc)
-		snprintf(pin->why, sizeof pin->why, "%s", rh_error(rc));
+		snprintf(pin->refusal, sizeof pin->refusal, "%s", rh_error(rc));
 }
 
 void rh_host_pin(struct rh_device *device, void *memory, int64_t bytes, struct rh_host_pin *out)

@@ -11,7 +11,7 @@ struct rh_host_pin {
 	int64_t bytes;
 	int64_t pinned_bytes; /* registered, from the start */
 	int64_t piece_bytes;  /* of one registration; equal to bytes: all at once */
-	char why[192];        /* the device's reason for refusing the rest, "" where it did not */
+	char refusal[192];    /* the device's reason for refusing the rest, "" where it did not */
 };
 
 /* Registers all of it at once. Where the system refuses (registration caps, memlock): as many pieces as it accepts, of 1 GiB, 256, 64 or

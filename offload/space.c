@@ -28,7 +28,7 @@ struct space_record {
 	int blocks;
 	int part_end[RH_SPACE_PARTS]; /* blocks of all parts up to it */
 	int summed;                   /* the space checks its blocks */
-	const char *what, *owner;
+	const char *content, *owner;
 };
 
 struct rh_space {
@@ -62,7 +62,7 @@ struct rh_space_io {
 	struct rh_space *space;
 	struct piece *piece;
 	int capacity, count; /* count 0: no transfer */
-	int left;            /* protected by space->lock */
+	int pending;         /* protected by space->lock */
 	int record;
 	int refused; /* max_nvme_writes */
 	int stuck;   /* a drive stalled on it: never used again */
@@ -191,12 +191,12 @@ static int take(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], str
 
 int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], const char *what, const char *owner, int *record)
 {
-	return take(space, bytes, (struct space_record){.what = what, .owner = owner}, record);
+	return take(space, bytes, (struct space_record){.content = what, .owner = owner}, record);
 }
 
 int rh_space_take(struct rh_space *space, int64_t bytes, const char *what, const char *owner, int *record)
 {
-	return take(space, (int64_t[RH_SPACE_PARTS]){bytes}, (struct space_record){.what = what, .owner = owner, .summed = 1}, record);
+	return take(space, (int64_t[RH_SPACE_PARTS]){bytes}, (struct space_record){.content = what, .owner = owner, .summed = 1}, record);
 }
 
 int rh_space_reserve(struct rh_space *space)
@@ -255,10 +255,10 @@ static void piece_done(struct rh_drive_request *request)
 	int64_t *meter = request->kind == RH_DRIVE_READ ? space->read : space->written;
 	if (!request->rc)
 		meter[block->drive] += request->bytes;
-	if (!--piece->io->left) {
-		if (space->watch.did)
-			space->watch.did(space->watch.context, request->kind == RH_DRIVE_READ ? RH_WATCHED_READ : RH_WATCHED_WRITE, -1,
-			                 piece->io->bytes, piece->io->began, rh_clock_seconds());
+	if (!--piece->io->pending) {
+		if (space->watch.notify)
+			space->watch.notify(space->watch.context, request->kind == RH_DRIVE_READ ? RH_WATCHED_READ : RH_WATCHED_WRITE, -1,
+			                    piece->io->bytes, piece->io->began, rh_clock_seconds());
 		pthread_cond_broadcast(&space->changed);
 	}
 	pthread_mutex_unlock(&space->lock);
@@ -308,8 +308,8 @@ static void start(struct rh_space_io *io, int record, unsigned parts, enum rh_dr
 	if (kind == RH_DRIVE_WRITE)
 		space->all_written += bytes;
 	io->refused = space->options.most_written_bytes && kind == RH_DRIVE_WRITE && space->all_written > space->options.most_written_bytes;
-	io->left = io->refused || rh_fault_code(&space->fault) ? 0 : io->count; /* after a fault nothing more is asked of the drives */
-	int go = io->left;
+	io->pending = io->refused || rh_fault_code(&space->fault) ? 0 : io->count; /* after a fault nothing more is asked of the drives */
+	int go = io->pending;
 	pthread_mutex_unlock(&space->lock);
 	for (int i = 0; i < go; i++) {
 		struct rh_drive *drive = space->drive[io->piece[i].block->drive];
@@ -342,13 +342,13 @@ static int await(struct rh_space_io *io, int counts)
 {
 	struct rh_space *space = io->space;
 	double began = rh_clock_seconds();
-	int before = io->left, rc = 0;
-	while (io->left && !io->stuck && !rc) {
+	int before = io->pending, rc = 0;
+	while (io->pending && !io->stuck && !rc) {
 		struct timespec until = rh_cond_deadline(space->options.stall_seconds);
 		int late = pthread_cond_timedwait(&space->changed, &space->lock, &until) == ETIMEDOUT;
-		if (late && io->left == before)
+		if (late && io->pending == before)
 			rc = -ETIMEDOUT;
-		before = io->left;
+		before = io->pending;
 	}
 	space->waited += counts && !io->aside ? rh_clock_seconds() - began : 0;
 	return rc;
@@ -357,7 +357,7 @@ static int await(struct rh_space_io *io, int counts)
 static const char *name_of(const struct rh_space *space, int number, char *text, size_t bytes)
 {
 	const struct space_record *record = &space->record[number];
-	snprintf(text, bytes, "%s%s%s", record->what, record->owner ? " of " : "", record->owner ? record->owner : "");
+	snprintf(text, bytes, "%s%s%s", record->content, record->owner ? " of " : "", record->owner ? record->owner : "");
 	return text;
 }
 
@@ -442,7 +442,7 @@ int rh_space_mismatch(struct rh_space *space, int record, int block)
 int rh_space_io_done(struct rh_space_io *io)
 {
 	pthread_mutex_lock(&io->space->lock);
-	int done = !io->left;
+	int done = !io->pending;
 	pthread_mutex_unlock(&io->space->lock);
 	return done;
 }

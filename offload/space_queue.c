@@ -8,17 +8,17 @@
 struct transfer {
 	int record;
 	void *memory;
-	struct rh_event *after;
+	struct rh_event *wait_event;
 	int64_t ticket;
 };
 
 struct rh_space_queue {
 	struct rh_space_queue_options options;
 	struct rh_host_queue *host;
-	struct rh_space_io *io;       /* NULL where nothing is moved */
-	struct transfer *transfer;    /* a ring */
-	int64_t submitted, taken;     /* as the caller knows */
-	_Atomic(int64_t) begun, over; /* by the queue's thread */
+	struct rh_space_io *io;            /* NULL where nothing is moved */
+	struct transfer *transfer;         /* a ring */
+	int64_t submitted, taken;          /* as the caller knows */
+	_Atomic(int64_t) begun, completed; /* by the queue's thread */
 };
 
 /* On the queue's thread. The transfer's own wait for its device comes first: a fault there must be told, too. */
@@ -28,7 +28,7 @@ static int run(void *context, int64_t number)
 	const struct transfer *transfer = &queue->transfer[number % queue->options.capacity];
 	int rc = 0;
 	if (queue->io) {
-		rc = transfer->after ? transfer->after->ops->event_sync(transfer->after) : 0;
+		rc = transfer->wait_event ? transfer->wait_event->ops->event_sync(transfer->wait_event) : 0;
 		atomic_store_explicit(&queue->begun, number + 1, memory_order_relaxed); /* a hint for the accounts */
 		if (!rc && queue->options.is_write)
 			rh_space_write(queue->io, transfer->record, transfer->memory);
@@ -37,7 +37,7 @@ static int run(void *context, int64_t number)
 		if (!rc)
 			rc = rh_space_io_wait(queue->io);
 	}
-	atomic_store_explicit(&queue->over, number + 1, memory_order_release); /* release: who sees it sees the bytes read */
+	atomic_store_explicit(&queue->completed, number + 1, memory_order_release); /* release: who sees it sees the bytes read */
 	if (queue->options.ended)
 		queue->options.ended(queue->options.context);
 	return rc;
@@ -48,10 +48,10 @@ int rh_space_queue_submit(struct rh_space_queue *queue, int record, void *memory
 	RH_ASSERT(rh_space_queue_has_room(queue));
 	int64_t number = queue->submitted;
 	struct transfer *transfer = &queue->transfer[number % queue->options.capacity];
-	*transfer = (struct transfer){.record = record, .memory = memory, .after = after};
+	*transfer = (struct transfer){.record = record, .memory = memory, .wait_event = after};
 	const struct rh_host_job job = {.work = queue->options.is_write ? RH_HOST_NVME_WRITE : RH_HOST_NVME_READ,
 	                                .bytes = (double)queue->options.bytes,
-	                                .after = queue->io ? NULL : after,
+	                                .wait_event = queue->io ? NULL : after,
 	                                .run = run,
 	                                .context = queue,
 	                                .argument = number};
@@ -72,7 +72,7 @@ int rh_space_queue_is_busy(const struct rh_space_queue *queue)
 
 int rh_space_queue_has_ended(const struct rh_space_queue *queue)
 {
-	return rh_space_queue_is_busy(queue) && queue->taken < atomic_load_explicit(&queue->over, memory_order_acquire);
+	return rh_space_queue_is_busy(queue) && queue->taken < atomic_load_explicit(&queue->completed, memory_order_acquire);
 }
 
 int rh_space_queue_is_moving(const struct rh_space_queue *queue)

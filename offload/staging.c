@@ -28,7 +28,7 @@ struct rh_staging {
 		void (*done)(void *context, int argument);
 		void *context;
 		int argument;
-	} then[JOBS]; /* by ticket */
+	} callback[JOBS]; /* by ticket */
 };
 
 int64_t rh_staging_bytes(int64_t slot_bytes)
@@ -48,7 +48,7 @@ static int empty_slot(void *context, int64_t index)
 static int call(void *context, int64_t ticket)
 {
 	struct rh_staging *staging = context;
-	staging->then[ticket % JOBS].done(staging->then[ticket % JOBS].context, staging->then[ticket % JOBS].argument);
+	staging->callback[ticket % JOBS].done(staging->callback[ticket % JOBS].context, staging->callback[ticket % JOBS].argument);
 	return 0;
 }
 
@@ -158,7 +158,7 @@ int rh_staging_down(struct rh_staging *staging, struct rh_device *device, enum r
 		slot->bytes = part(staging, first, bytes);
 		rc = submit(staging,
 		            &(struct rh_host_job){
-		                    .after = slot->copied[device->index], .run = empty_slot, .context = staging, .argument = index});
+		                    .wait_event = slot->copied[device->index], .run = empty_slot, .context = staging, .argument = index});
 		slot->ticket = staging->latest;
 		staging->sent_down++;
 	}
@@ -171,9 +171,9 @@ int rh_staging_then(struct rh_staging *staging, void (*done)(void *context, int 
 	if (rc)
 		return rc;
 	int64_t ticket = staging->latest + 1;
-	staging->then[ticket % JOBS].done = done;
-	staging->then[ticket % JOBS].context = context;
-	staging->then[ticket % JOBS].argument = argument;
+	staging->callback[ticket % JOBS].done = done;
+	staging->callback[ticket % JOBS].context = context;
+	staging->callback[ticket % JOBS].argument = argument;
 	rc = submit(staging, &(struct rh_host_job){.run = call, .context = staging, .argument = ticket});
 	RH_ASSERT(rc || staging->latest == ticket);
 	return rc;

@@ -126,9 +126,9 @@ int rh_store_state(const struct rh_store *store, int block, int tensor, int whic
 	return 1;
 }
 
-/* Elements of a tensor's array number `which`. */
+/* Elements of a tensor's array number `array`. */
 struct part {
-	int block, tensor, which;
+	int block, tensor, array;
 	int64_t first, count;
 };
 
@@ -136,7 +136,7 @@ struct part {
 static int move_spilled(struct rh_store *store, const struct part *part, char *outside, enum store_direction direction)
 {
 	const struct store_block *of = &store->block[part->block];
-	unsigned kept = part->which ? STORE_SECOND : STORE_MOMENT;
+	unsigned kept = part->array ? STORE_SECOND : STORE_MOMENT;
 	int64_t first = rh_store_block(store, part->block)->tensor[part->tensor].offset + part->first, all = first + part->count;
 	for (int p = of->piece; p < of->piece + of->piece_count; p++) {
 		const struct store_piece *piece = &store->piece[p];
@@ -147,10 +147,10 @@ static int move_spilled(struct rh_store *store, const struct part *part, char *o
 		int rc = store_hold(store, p, kept, &view);
 		if (rc)
 			return rc;
-		if (view.code[part->which])
-			store_copy(direction, view.code[part->which] + (from - view.first), outside + (from - first), end - from);
+		if (view.code[part->array])
+			store_copy(direction, view.code[part->array] + (from - view.first), outside + (from - first), end - from);
 		else
-			store_copy(direction, view.moment[part->which] + (from - view.first), outside + 4 * (from - first),
+			store_copy(direction, view.moment[part->array] + (from - view.first), outside + 4 * (from - first),
 			           4 * (end - from));
 		store_release(store, p, kept, direction == STORE_IN ? STORE_CHANGED : STORE_UNCHANGED);
 	}
@@ -160,7 +160,7 @@ static int move_spilled(struct rh_store *store, const struct part *part, char *o
 static int move_state(struct rh_store *store, const struct part *part, void *outside, enum store_direction direction)
 {
 	struct rh_state state;
-	RH_ASSERT(rh_store_state(store, part->block, part->tensor, part->which, &state));
+	RH_ASSERT(rh_store_state(store, part->block, part->tensor, part->array, &state));
 	RH_ASSERT(part->first >= 0 && part->count >= 0 && part->first <= state.rows * state.cols - part->count);
 	if (!state.data)
 		return move_spilled(store, part, outside, direction);

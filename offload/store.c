@@ -260,7 +260,7 @@ void rh_store_destroy(struct rh_store *store)
 	rh_free(store);
 }
 
-static struct store_block *at(const struct rh_store *store, int block)
+static struct store_block *block_at(const struct rh_store *store, int block)
 {
 	RH_ASSERT(block >= 0 && block < store->count);
 	return &store->block[block];
@@ -284,19 +284,19 @@ int rh_store_blocks(const struct rh_store *store)
 
 const struct rh_block *rh_store_block(const struct rh_store *store, int block)
 {
-	(void)at(store, block);
+	(void)block_at(store, block);
 	return &store->spec[block];
 }
 
 const void *rh_store_weights(const struct rh_store *store, int block)
 {
-	const struct store_block *from = at(store, block);
+	const struct store_block *from = block_at(store, block);
 	return from->published ? from->published : from->weights;
 }
 
 uint64_t rh_store_version(const struct rh_store *store, int block)
 {
-	const struct store_block *from = at(store, block);
+	const struct store_block *from = block_at(store, block);
 	/* an update may be running: relaxed is enough, as whoever uses its weights waits for it (rh_updater_await_weights) */
 	return __atomic_load_n(from->published ? &from->published_version : &from->version, __ATOMIC_RELAXED);
 }
@@ -326,19 +326,19 @@ static void copy_weights(struct rh_store *store, int block, char *to)
 
 const void *rh_store_kept(const struct rh_store *store, int block, int64_t update)
 {
-	return (char *)at(store, block)->stash + update % store->options.stash * rh_block_bytes(&store->spec[block], store->dtype);
+	return (char *)block_at(store, block)->stash + update % store->options.stash * rh_block_bytes(&store->spec[block], store->dtype);
 }
 
 void rh_store_keep(struct rh_store *store, int block)
 {
-	struct store_block *from = at(store, block);
+	struct store_block *from = block_at(store, block);
 	if (from->stash)
-		copy_weights(store, block, (char *)(uintptr_t)rh_store_kept(store, block, from->kept++));
+		copy_weights(store, block, (char *)(uintptr_t)rh_store_kept(store, block, from->stashed++));
 }
 
 void rh_store_publish(struct rh_store *store, int block)
 {
-	struct store_block *from = at(store, block);
+	struct store_block *from = block_at(store, block);
 	if (!from->published || from->published_version == from->version)
 		return;
 	copy_weights(store, block, from->published);
@@ -347,13 +347,13 @@ void rh_store_publish(struct rh_store *store, int block)
 
 void *rh_store_gradient(const struct rh_store *store, int block)
 {
-	return at(store, block)->gradient;
+	return block_at(store, block)->gradient;
 }
 
 float *rh_store_sum(const struct rh_store *store, int block, int use)
 {
 	RH_ASSERT(use == 0 || use == 1);
-	return at(store, block)->gradient_sum[use];
+	return block_at(store, block)->gradient_sum[use];
 }
 
 struct add_use {
@@ -377,7 +377,7 @@ static void add_use_span(void *context, int64_t i)
 
 void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum)
 {
-	struct add_use add = {store, at(store, block), first, count, sum};
+	struct add_use add = {store, block_at(store, block), first, count, sum};
 	RH_ASSERT(add.block->gradient_sum[1] && !add.block->gradient_sum[0]);
 	RH_ASSERT(first >= 0 && count >= 0 && first <= store->spec[block].elements - count);
 	if (!store->options.addresses_only)
@@ -518,7 +518,7 @@ static int move_pieces(struct rh_store *store, int block, const struct move *mov
 
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values)
 {
-	struct store_block *to = at(store, block);
+	struct store_block *to = block_at(store, block);
 	const struct move move = make_move(STORE_IN, store, block, tensor, first, count, (float *)(uintptr_t)values);
 	uint32_t bad = 0;
 	for (int64_t i = 0; i < count; i++)
@@ -555,7 +555,7 @@ int rh_store_sets_apart(const struct rh_store *store)
 
 int rh_store_is_behind(const struct rh_store *store, int block)
 {
-	const struct store_block *from = at(store, block);
+	const struct store_block *from = block_at(store, block);
 	/* an update may be running, as in rh_store_version */
 	return from->published &&
 	       __atomic_load_n(&from->published_version, __ATOMIC_RELAXED) != __atomic_load_n(&from->version, __ATOMIC_RELAXED);
@@ -563,7 +563,7 @@ int rh_store_is_behind(const struct rh_store *store, int block)
 
 int rh_store_published_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, void *values)
 {
-	const char *published = at(store, block)->published;
+	const char *published = block_at(store, block)->published;
 	int64_t start = locate(store, block, tensor, first, count);
 	RH_ASSERT(published);
 	memcpy(values, published + rh_dtype_bytes(store->dtype, start), (size_t)rh_dtype_bytes(store->dtype, count));
@@ -572,7 +572,7 @@ int rh_store_published_get(const struct rh_store *store, int block, int tensor, 
 
 int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const void *values)
 {
-	struct store_block *to = at(store, block);
+	struct store_block *to = block_at(store, block);
 	int64_t start = locate(store, block, tensor, first, count);
 	RH_ASSERT(to->published);
 	memcpy((char *)to->published + rh_dtype_bytes(store->dtype, start), values, (size_t)rh_dtype_bytes(store->dtype, count));
@@ -583,7 +583,7 @@ int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_
 
 int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values)
 {
-	const struct store_block *from = at(store, block);
+	const struct store_block *from = block_at(store, block);
 	const struct move move = make_move(STORE_OUT, store, block, tensor, first, count, values);
 	if (!from->weights || (store->dtype != RH_F32 && store->spec[block].trainable))
 		return move_pieces(store, block, &move);

@@ -25,7 +25,7 @@ struct store_block {
 	void *weights;    /* the store's dtype; F32: the master */
 	void *published;  /* what devices read; NULL: weights */
 	void *stash;      /* older weights, a ring; NULL: none */
-	int64_t kept;     /* how many have joined it */
+	int64_t stashed;     /* how many have joined it */
 	uint16_t *lower;  /* split: the master's lower half */
 	float *master;    /* plain */
 	float *moment[2]; /* first, second, in fp32 */
@@ -127,7 +127,7 @@ void cache_destroy(struct rh_store *store);
 /* The block is updated before all that are expected. */
 void store_first(struct rh_store *store, int block);
 /* Its update is at this piece (from 0): so far nothing is to be read ahead any more. */
-void store_asked(struct rh_store *store, int block, int piece);
+void store_requested(struct rh_store *store, int block, int piece);
 /* Its update is over, and it is not expected any more: what is read ahead of it from now on is for the next. */
 void store_done(struct rh_store *store, int block);
 /* 0: the piece can be held without waiting; 1: it is on its way; 2: it is not. The caller has the pool. */

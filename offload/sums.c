@@ -30,20 +30,20 @@ int64_t sums_count(const struct spill_parts *parts, int64_t spans)
 enum what { CHECK, MAKE };
 
 struct share {
-	int64_t from, end; /* bytes of the part */
+	int64_t begin, end; /* bytes of the part */
 };
 
 static struct share share_of(const struct rh_store *store, const struct store_piece *piece, int64_t span, int64_t width, int64_t bytes)
 {
 	const struct store_span *at = &store->span[piece->span + span];
-	return (struct share){.from = span ? (at->first - piece->first) * width : 0,
+	return (struct share){.begin = span ? (at->first - piece->first) * width : 0,
 	                      .end = span + 1 < piece->span_count ? (at[1].first - piece->first) * width : bytes};
 }
 
 /* 0, or 1 + the part's block that does not match. sum: the part's; 0: never written, and so zeros that never were anywhere else. */
 static int part_of_span(const struct rh_store *store, const char *memory, struct share share, uint64_t *sum, enum what what)
 {
-	for (int64_t at = share.from, end; at < share.end; at = end) {
+	for (int64_t at = share.begin, end; at < share.end; at = end) {
 		int64_t block = at / RH_SPACE_BLOCK, border = (block + 1) * RH_SPACE_BLOCK;
 		end = border < share.end ? border : share.end;
 		if (what == CHECK && !sum[block])

@@ -5,13 +5,13 @@
 int64_t rh_transfer_piece_bytes(struct rh_transfer_limits limits, int64_t total_bytes, int gaps)
 {
 	int64_t share = rh_align_up((total_bytes + gaps - 1) / gaps, RH_ALIGN);
-	return share < limits.least ? limits.least : share > limits.most ? limits.most : share;
+	return share < limits.least_bytes ? limits.least_bytes : share > limits.most_bytes ? limits.most_bytes : share;
 }
 
 int64_t rh_transfer_pieces_most(struct rh_transfer_limits limits, int64_t total_bytes, int items, int gaps)
 {
 	/* cutting leaves less than a whole piece of each item; whole ones are a gap's share, or the most */
-	int64_t largest = total_bytes / limits.most;
+	int64_t largest = total_bytes / limits.most_bytes;
 	return items + (largest > gaps ? largest : gaps);
 }
 
@@ -53,19 +53,19 @@ static void sort(struct rh_transfer_piece *piece, int count,
 /* Pieces of the largest size, one after the other. */
 struct whole {
 	const int64_t *bytes;
-	int64_t most, first;
+	int64_t most_bytes, first;
 	int item;
 };
 
 /* The next of them; its gap is the caller's. */
 static struct rh_transfer_piece next_whole(struct whole *at)
 {
-	while (at->bytes[at->item] - at->first < at->most) {
+	while (at->bytes[at->item] - at->first < at->most_bytes) {
 		at->item++;
 		at->first = 0;
 	}
-	struct rh_transfer_piece piece = {.item = at->item, .first = at->first, .bytes = at->most};
-	at->first += at->most;
+	struct rh_transfer_piece piece = {.item = at->item, .first = at->first, .bytes = at->most_bytes};
+	at->first += at->most_bytes;
 	return piece;
 }
 
@@ -108,7 +108,7 @@ int rh_transfer_lay(struct rh_transfer_limits limits, const int64_t *bytes, int 
 	for (int w = 0; w < gaps; w++)
 		load[w] = share_of(whole, w, gaps) * most;
 	pack(rest, count, gaps, load);
-	struct whole wholes = {.bytes = bytes, .most = most};
+	struct whole wholes = {.bytes = bytes, .most_bytes = most};
 	int placed = 0, used = 0;
 	for (int w = 0; w < gaps; w++)
 		for (int share = share_of(whole, w, gaps); share > 0; share--) {

@@ -10,9 +10,9 @@
 
 #include <stdint.h>
 
-/* A piece is a gap's share, but no smaller than `least` (a copy's fixed cost) and no larger than `most` (an activation waits for it). */
+/* A piece is a gap's share, but at least `least_bytes` (a copy has a fixed cost) and at most `most_bytes` (an activation waits for it). */
 struct rh_transfer_limits {
-	int64_t least, most; /* bytes, multiples of RH_ALIGN */
+	int64_t least_bytes, most_bytes; /* bytes, multiples of RH_ALIGN */
 };
 enum { RH_TRANSFER_LEAST = 64 << 10, RH_TRANSFER_MOST = 8 << 20 }; /* what runs use: 0.3 ms at 25 GB/s */
 

@@ -190,7 +190,7 @@ void rh_updater_weights_first(struct rh_updater *updater)
 }
 
 /* A step is over. Two passes move more bytes: the next step, which is about as long, has them only if they leave that share of it spare. */
-static void look_back(struct rh_updater *updater)
+static void choose_passes(struct rh_updater *updater)
 {
 	static const double SPARE = 0.05;
 	double now = rh_updater_seconds(updater), worked = updater->worked_s * (updater->uses_two_passes ? 1 : updater->two_pass_traffic);
@@ -206,7 +206,7 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
 	for (int b = 0; b < updater->blocks; b++)
 		trained += rh_store_block(updater->store, b)->trainable != 0;
 	pthread_mutex_lock(&updater->lock);
-	look_back(updater);
+	choose_passes(updater);
 	RH_ASSERT(updater->norms_pending < updater->step_count - 1);
 	updater->norms_pending++;
 	updater->latest_update = (updater->latest_update + 1) % updater->step_count;
@@ -268,7 +268,7 @@ static int await(struct rh_updater *updater, enum updater_recorded what, int blo
 	return rc;
 }
 
-static int is_there(struct rh_updater *updater, enum updater_recorded what, int block)
+static int is_done(struct rh_updater *updater, enum updater_recorded what, int block)
 {
 	pthread_mutex_lock(&updater->lock);
 	int pending = is_pending(updater, what, block);
@@ -278,12 +278,12 @@ static int is_there(struct rh_updater *updater, enum updater_recorded what, int 
 
 int rh_updater_has_weights(struct rh_updater *updater, int block)
 {
-	return is_there(updater, READY, block);
+	return is_done(updater, READY, block);
 }
 
 int rh_updater_has_gradient(struct rh_updater *updater, int block)
 {
-	return is_there(updater, TAKEN, block);
+	return is_done(updater, TAKEN, block);
 }
 
 int rh_updater_await_weights(struct rh_updater *updater, int block)

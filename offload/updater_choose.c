@@ -108,10 +108,10 @@ struct updater_task updater_next_task(const struct rh_updater *updater)
 	if (!updater->busy_blocks)
 		return updater->may_read_ahead && !updater->is_ending ? ahead : none;
 	publishing = next_publishing(updater);
-	if (publishing.what == PUBLISH)
+	if (publishing.kind == PUBLISH)
 		return publishing;
 	taking = next_taking(updater);
-	if (taking.what == TAKE)
+	if (taking.kind == TAKE)
 		return taking;
 	int stale = updater_is_stale(updater);
 	for (int i = updater->low; updater->count_in[WAITING] && i <= updater->high; i++) {
@@ -125,5 +125,5 @@ struct updater_task updater_next_task(const struct rh_updater *updater)
 			return (struct updater_task){MOMENTS, b, 0, NULL};
 	if (updater->may_read_ahead)
 		return ahead;
-	return publishing.what == LISTEN ? publishing : taking; /* uploads are over long before gradients are down */
+	return publishing.kind == LISTEN ? publishing : taking; /* uploads are over long before gradients are down */
 }

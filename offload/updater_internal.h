@@ -99,7 +99,7 @@ struct rh_updater {
 
 /* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
 struct updater_task {
-	enum { NOTHING, PUBLISH, TAKE, UPDATE, WEIGHTS, MOMENTS, READ_AHEAD, LISTEN } what;
+	enum { NOTHING, PUBLISH, TAKE, UPDATE, WEIGHTS, MOMENTS, READ_AHEAD, LISTEN } kind;
 	int block;
 	int rc;                 /* of a device */
 	struct rh_event *event; /* LISTEN: to this one */

@@ -131,7 +131,7 @@ static int is_watched(const struct rh_updater *updater, int index)
 
 static int do_quick(struct rh_updater *updater, struct updater_task task)
 {
-	if (!task.rc && task.what == PUBLISH)
+	if (!task.rc && task.kind == PUBLISH)
 		publish(updater, task.block);
 	else if (!task.rc)
 		take_arrived(updater, task.block);
@@ -172,8 +172,8 @@ static double task_began(const struct rh_updater *updater)
 /* A block's update, or a pass of it, is over. */
 static void tell_updated(struct rh_updater *updater, int b, double began)
 {
-	if (updater->watch.did && is_watched(updater, updater->block[b].update))
-		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
+	if (updater->watch.notify && is_watched(updater, updater->block[b].update))
+		updater->watch.notify(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
 	updater_tell(updater);
 }
 
@@ -235,7 +235,7 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 }
 
 /* Unless somebody has the pool since (rh_updater_finish). */
-static int go_ahead(struct rh_updater *updater)
+static int read_ahead_unlocked(struct rh_updater *updater)
 {
 	if (!updater->may_read_ahead)
 		return 0;
@@ -249,16 +249,16 @@ static int go_ahead(struct rh_updater *updater)
 
 static int run(struct rh_updater *updater, struct updater_task task)
 {
-	if (task.what == PUBLISH || task.what == TAKE)
+	if (task.kind == PUBLISH || task.kind == TAKE)
 		return do_quick(updater, task);
-	if (task.what == UPDATE)
+	if (task.kind == UPDATE)
 		return update(updater, updater->queue ? task.block : choose_update(updater), RH_UPDATE_WHOLE);
-	if (task.what == WEIGHTS)
+	if (task.kind == WEIGHTS)
 		return update(updater, task.block, RH_UPDATE_WEIGHTS);
-	if (task.what == MOMENTS)
+	if (task.kind == MOMENTS)
 		return update(updater, task.block, RH_UPDATE_MOMENTS);
-	if (task.what == READ_AHEAD)
-		return go_ahead(updater);
+	if (task.kind == READ_AHEAD)
+		return read_ahead_unlocked(updater);
 	pthread_mutex_unlock(&updater->lock);
 	int rc = task.event->ops->event_sync(task.event);
 	pthread_mutex_lock(&updater->lock);
@@ -269,7 +269,7 @@ static int do_task(struct rh_updater *updater, struct updater_task task)
 {
 	double began = task_began(updater);
 	int rc = run(updater, task);
-	updater->worked_s += task.what == LISTEN ? 0 : rh_updater_seconds(updater) - began;
+	updater->worked_s += task.kind == LISTEN ? 0 : rh_updater_seconds(updater) - began;
 	return rc;
 }
 
@@ -303,19 +303,19 @@ void *updater_work(void *context)
 	for (;;) {
 		struct updater_task task;
 		pthread_mutex_lock(&updater->lock);
-		while ((task = updater_next_task(updater)).what == NOTHING && !updater->is_ending)
+		while ((task = updater_next_task(updater)).kind == NOTHING && !updater->is_ending)
 			wait_for_task(updater);
 		pthread_mutex_unlock(&updater->lock);
-		if (task.what == NOTHING)
+		if (task.kind == NOTHING)
 			return NULL;
-		if (task.what != LISTEN)
+		if (task.kind != LISTEN)
 			pthread_mutex_lock(&updater->work_lock);
 		pthread_mutex_lock(&updater->lock);
 		int rc = do_task(updater, task);
 		if (rc)
 			give_up(updater, rc);
 		pthread_mutex_unlock(&updater->lock);
-		if (task.what != LISTEN)
+		if (task.kind != LISTEN)
 			pthread_mutex_unlock(&updater->work_lock);
 	}
 }
@@ -326,7 +326,7 @@ static int run_task(void *context, int64_t argument)
 {
 	struct rh_updater *updater = context;
 	struct updater_task task = {.block = (int)(argument / 8)};
-	task.what = (int)(argument % 8);
+	task.kind = (int)(argument % 8);
 	pthread_mutex_lock(&updater->lock);
 	int rc = do_task(updater, task);
 	if (rc)
@@ -338,10 +338,10 @@ static int run_task(void *context, int64_t argument)
 int updater_next_job(void *context, struct rh_host_job *job)
 {
 	struct rh_updater *updater = context;
-	struct updater_task task = {.what = NOTHING};
+	struct updater_task task = {.kind = NOTHING};
 	if (!updater->is_ending) /* what virtual time is not given for is nobody's */
 		task = updater_next_task(updater);
-	if (task.what == NOTHING || task.what == LISTEN)
+	if (task.kind == NOTHING || task.kind == LISTEN)
 		return 0;
 	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
 	int pieces = rh_optimizer_pieces(updater->store, task.block);
@@ -351,11 +351,11 @@ int updater_next_job(void *context, struct rh_host_job *job)
 	                        [WEIGHTS] = traffic.weights / pieces,
 	                        [MOMENTS] = traffic.moments / pieces};
 	updater->task_began_s = rh_updater_seconds(updater);
-	*job = (struct rh_host_job){.work = task.what == PUBLISH || task.what == TAKE ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER,
-	                            .bytes = bytes[task.what],
-	                            .nvme_bytes = task.what == UPDATE ? traffic.nvme / pieces : 0,
+	*job = (struct rh_host_job){.work = task.kind == PUBLISH || task.kind == TAKE ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER,
+	                            .bytes = bytes[task.kind],
+	                            .nvme_bytes = task.kind == UPDATE ? traffic.nvme / pieces : 0,
 	                            .run = run_task,
 	                            .context = updater,
-	                            .argument = 8 * (int64_t)task.block + (int)task.what};
+	                            .argument = 8 * (int64_t)task.block + (int)task.kind};
 	return 1;
 }

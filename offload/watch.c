@@ -11,7 +11,7 @@ static int layer_of(const struct rh_model *model, int block)
 	return l;
 }
 
-void rh_watch_trace_did(void *context, enum rh_watched what, int block, int64_t bytes, double began_s, double ended_s)
+void rh_watch_trace_notify(void *context, enum rh_watched what, int block, int64_t bytes, double began_s, double ended_s)
 {
 	static const enum rh_span_kind kind[] = {
 	        [RH_WATCHED_UPDATE] = RH_SPAN_UPDATE, [RH_WATCHED_READ] = RH_SPAN_READ, [RH_WATCHED_WRITE] = RH_SPAN_WRITE};

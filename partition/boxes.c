@@ -14,7 +14,7 @@ struct search {
 	double latency_s;            /* of all links, both ways */
 	double *trip_s;              /* (boxes + 1, layers + 1) the shortest */
 	int64_t *overshoot;          /* likewise, the least worst */
-	int *from;                   /* likewise: the first layer of box j - 1 */
+	int *last_cut;               /* likewise: the first layer of box j - 1 */
 	int *cut;                    /* (boxes + 1) of the candidate */
 };
 
@@ -92,7 +92,7 @@ static double shortest_trip(struct search *at, int64_t allowed, double below, do
 				double trip = (j == 1 ? 0 : at->trip_s[cell(at, j - 1, x)]) + add_trip(at, j - 1, x, i, &longest);
 				if (trip < *best && longest < below && exceeds(at, j - 1, x, i) <= allowed) {
 					*best = trip;
-					at->from[cell(at, j, i)] = x;
+					at->last_cut[cell(at, j, i)] = x;
 				}
 			}
 		}
@@ -100,7 +100,7 @@ static double shortest_trip(struct search *at, int64_t allowed, double below, do
 	*busiest = 0;
 	at->cut[boxes] = layers;
 	for (int j = boxes; j > 0 && isfinite(trip); j--) {
-		at->cut[j - 1] = at->from[cell(at, j, at->cut[j])];
+		at->cut[j - 1] = at->last_cut[cell(at, j, at->cut[j])];
 		(void)add_trip(at, j - 1, at->cut[j - 1], at->cut[j], &longest);
 		*busiest = fmax(*busiest, longest);
 	}
@@ -158,9 +158,9 @@ int rh_box_partition_make(const struct rh_box_partition_request *request, int *c
 	at.activation = rh_alloc(cells, sizeof *at.activation);
 	at.trip_s = rh_alloc(cells, sizeof *at.trip_s);
 	at.overshoot = rh_alloc(cells, sizeof *at.overshoot);
-	at.from = rh_alloc(cells, sizeof *at.from);
+	at.last_cut = rh_alloc(cells, sizeof *at.last_cut);
 	at.cut = rh_alloc(boxes + 1, sizeof *at.cut);
-	int all = at.seconds && at.fixed && at.activation && at.trip_s && at.overshoot && at.from && at.cut;
+	int all = at.seconds && at.fixed && at.activation && at.trip_s && at.overshoot && at.last_cut && at.cut;
 	int rc = all ? add_up(&at) : -ENOMEM;
 	if (!rc)
 		find_best(&at, cut, out);
@@ -169,7 +169,7 @@ int rh_box_partition_make(const struct rh_box_partition_request *request, int *c
 	rh_free(at.activation);
 	rh_free(at.trip_s);
 	rh_free(at.overshoot);
-	rh_free(at.from);
+	rh_free(at.last_cut);
 	rh_free(at.cut);
 	return rc;
 }

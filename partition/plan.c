@@ -13,7 +13,7 @@ int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int 
 	int backward_only = pass == PASS_BACKWARD || pass == PASS_SAVED;
 	if ((lo == 0 && hi == at->layers) || (backward_only && hi == 1)) /* the table once; of the embedding's backward nothing */
 		return rh_plan_upload_layout(at->request->model, lo, hi, backward_only, at->offset);
-	return at->below[hi] - at->below[lo];
+	return at->weight_bytes_below[hi] - at->weight_bytes_below[lo];
 }
 
 enum pass plan_top_pass(const struct planner *at)
@@ -222,7 +222,7 @@ static int cut_above(const int64_t *cuts, int64_t count, int lo, int top)
 }
 
 /* Has the stage neither end of the model, of alike layers? Then it takes what any other of as many layers does. */
-static int between(const struct planner *at, int lo, int hi)
+static int is_inner_stage(const struct planner *at, int lo, int hi)
 {
 	return at->alike && lo > 0 && hi < at->layers;
 }
@@ -248,7 +248,7 @@ static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_p
 		plan->backward[plan->backward_stages++] = (struct rh_stage){lo, hi};
 		like = hi - lo;
 		/* one layer more did not fit, and nothing has been widened by what fits */
-		int again = count < 0 && pass == PASS_BACKWARD && between(at, lo, hi) && lo != tap;
+		int again = count < 0 && pass == PASS_BACKWARD && is_inner_stage(at, lo, hi) && lo != tap;
 		for (hi = lo; again && hi - like > rh_max(floor, 1); hi -= like)
 			plan->backward[plan->backward_stages++] = (struct rh_stage){hi - like, hi};
 		pass = PASS_BACKWARD;
@@ -311,9 +311,9 @@ static void place_deferred(struct planner *at, struct rh_plan *plan)
 		plan->deferred[i].places = deferral[i].micro_batches;
 		for (int k = 0; k < i; k++)
 			if (deferral[k].device == deferral[i].device)
-				plan->deferred[i].at += rh_bytes_times(plan->deferred[k].bytes, plan->deferred[k].places);
+				plan->deferred[i].offset += rh_bytes_times(plan->deferred[k].bytes, plan->deferred[k].places);
 		int64_t bytes = rh_bytes_times(plan->deferred[i].bytes, plan->deferred[i].places);
-		plan->deferred_bytes = rh_max(plan->deferred_bytes, rh_min(plan->deferred[i].at + bytes, RH_BYTES_MOST));
+		plan->deferred_bytes = rh_max(plan->deferred_bytes, rh_min(plan->deferred[i].offset + bytes, RH_BYTES_MOST));
 	}
 }
 
@@ -377,9 +377,9 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 		enum pass pass = i >= first && i <= saving ? PASS_SAVED : i == 0 ? plan_top_pass(at) : PASS_BACKWARD;
 		struct rh_stage stage = backward[i];
 		int64_t bytes = pass == PASS_SAVED ? plan_stage_bytes(at, pass, stage.lo, stage.hi).saved : 0;
-		if (stage.hi - stage.lo != like || i == saving + 1 || !between(at, stage.lo, stage.hi)) /* else as the one before */
+		if (stage.hi - stage.lo != like || i == saving + 1 || !is_inner_stage(at, stage.lo, stage.hi)) /* else as the one before */
 			widen(at, plan, pass, stage.lo, stage.hi);
-		like = between(at, stage.lo, stage.hi) ? stage.hi - stage.lo : 0;
+		like = is_inner_stage(at, stage.lo, stage.hi) ? stage.hi - stage.lo : 0;
 		place_saved(request, plan, i, bytes);
 	}
 	int rc = pack_up(at, plan, saving >= first ? backward[saving].lo : plan_forward_top(at, plan), request->forward_cuts,
@@ -535,7 +535,7 @@ static int check_cuts(const struct rh_plan_request *request)
 }
 
 /* Everything in one stage: the weights stay where they are, one buffer. */
-static int whole(struct planner *at, struct rh_plan *plan)
+static int plan_as_one_stage(struct planner *at, struct rh_plan *plan)
 {
 	const struct rh_plan_request *request = at->request;
 	if (request->backward_cut_count > 0 || request->forward_cut_count > 0 || plan_top_pass(at) != PASS_FUSED || request->model->tap)
@@ -580,7 +580,7 @@ static void sum_layers(struct planner *at)
 	const struct rh_model *model = at->request->model;
 	for (int l = 0; l < at->layers; l++) {
 		int64_t bytes = rh_plan_layer_upload(model, l);
-		at->below[l + 1] = at->below[l] + bytes;
+		at->weight_bytes_below[l + 1] = at->weight_bytes_below[l] + bytes;
 		at->gradients_below[l + 1] = at->gradients_below[l] + rh_plan_layer_gradients(model, l);
 		at->largest = rh_max(at->largest, bytes);
 		if (l && l + 1 < at->layers)
@@ -593,10 +593,10 @@ int plan_open(struct planner *at)
 	size_t layers = (size_t)at->layers;
 	int rc = plan_measure_open(at);
 	at->offset = rh_alloc((size_t)at->request->model->blocks * 2, sizeof *at->offset);
-	at->below = rh_alloc(layers + 1, sizeof *at->below);
+	at->weight_bytes_below = rh_alloc(layers + 1, sizeof *at->weight_bytes_below);
 	at->gradients_below = rh_alloc(layers + 1, sizeof *at->gradients_below);
 	at->cuts_below = rh_alloc(layers + 1, sizeof *at->cuts_below);
-	if (!rc && !(at->offset && at->below && at->gradients_below && at->cuts_below))
+	if (!rc && !(at->offset && at->weight_bytes_below && at->gradients_below && at->cuts_below))
 		rc = -ENOMEM;
 	if (!rc)
 		sum_layers(at);
@@ -607,7 +607,7 @@ void plan_close(struct planner *at)
 {
 	plan_measure_close(at);
 	rh_free(at->offset);
-	rh_free(at->below);
+	rh_free(at->weight_bytes_below);
 	rh_free(at->gradients_below);
 	rh_free(at->cuts_below);
 }
@@ -623,7 +623,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	rc = plan_open(&at);
 	if (!rc)
 		rc = plan_reserve(layers, out);
-	if (!rc && !whole(&at, out))
+	if (!rc && !plan_as_one_stage(&at, out))
 		rc = plan_search(&at, out);
 	plan_close(&at);
 	out->is_fed = !rh_model_has_embedding(request->model);

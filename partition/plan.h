@@ -58,15 +58,15 @@ static inline int rh_stage_has_head(const struct rh_model *model, struct rh_stag
 	return model->layer[stage.hi - 1].kind == RH_LAYER_HEAD;
 }
 
-/* Where a device saves a stage's activations: the round's first micro-batch at `at`, `bytes` for each. 0 bytes: they are recomputed. Of a
- * plan with kept_micro_batches they are a ring of so many places. */
+/* Where a device saves a stage's activations: the round's first micro-batch at `offset`, then `bytes` for each. 0 bytes: they are
+ * recomputed. A plan with kept_micro_batches uses them as a ring of so many places. */
 struct rh_saved_place {
-	int64_t at, bytes;
+	int64_t offset, bytes;
 };
 
-/* Where a device keeps the operands of a stage's deferred weight gradients: micro-batch m at `at` + m % `places` * `bytes`. */
+/* Where a device keeps the operands of a stage's deferred weight gradients: micro-batch m at `offset` + m % `places` * `bytes`. */
 struct rh_deferred_place {
-	int64_t at, bytes, places;
+	int64_t offset, bytes, places;
 };
 
 /* The stages and the bytes that a device reserves. More than 20 members: one figure a room of its memory. */

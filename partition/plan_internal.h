@@ -29,7 +29,7 @@ struct planner {
 	struct rh_stage_state state;
 	struct rh_view *boundary;         /* scratch: (layers + 1), absent */
 	int64_t *offset;                  /* scratch: 2 per block */
-	int64_t *below;                   /* (layers + 1) bytes of weights that the layers below upload, shared blocks counted each time */
+	int64_t *weight_bytes_below;      /* (layers + 1) bytes of weights that the layers below upload, shared blocks counted each time */
 	int64_t *gradients_below;         /* (layers + 1) the same of the elements of their gradients */
 	int *cuts_below;                  /* (layers + 1) how many backward stages begin below a layer */
 	int64_t largest, largest_between; /* the largest upload of one layer; of one that is neither the first nor the last */

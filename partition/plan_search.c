@@ -8,13 +8,13 @@
 
 struct candidate {
 	int64_t limit;
-	struct plan_cost least; /* what its packing costs at least */
+	struct plan_cost lower_bound; /* what its packing costs at least */
 };
 
 /* While it goes on. */
 struct search {
 	struct planner *planner;
-	struct rh_plan now, *best;
+	struct rh_plan trial, *best;
 	struct plan_cost cost; /* of the best; stages -1: there is none */
 	int64_t limit;         /* its */
 };
@@ -69,12 +69,12 @@ static int cheaper(struct plan_cost a, struct plan_cost b)
 
 /* No plan under this limit or a smaller one costs less: forward and fused stages hold all layers between the ends, the backward ones those
  * that are trained; none but a single layer uploads more than the limit, and what is saved has room. */
-static struct plan_cost least_below(struct planner *at, int64_t limit)
+static struct plan_cost cost_lower_bound(struct planner *at, int64_t limit)
 {
 	const struct rh_plan_request *request = at->request;
 	int top = at->layers - 1, trained = request->trains ? (int)rh_max(request->model->first_trained, 1) : top;
-	int64_t most = rh_max(limit, at->largest_between), all = at->below[top] - at->below[1],
-	        backward = at->below[top] - at->below[trained];
+	int64_t most = rh_max(limit, at->largest_between), all = at->weight_bytes_below[top] - at->weight_bytes_below[1],
+	        backward = at->weight_bytes_below[top] - at->weight_bytes_below[trained];
 	int64_t least_saved = plan_least_saved(at), saved = backward;
 	if (least_saved && request->train_round)
 		saved = rh_bytes_times(at->largest_between, request->device_cap_bytes / rh_bytes_times(least_saved, request->train_round));
@@ -85,7 +85,7 @@ static struct plan_cost least_below(struct planner *at, int64_t limit)
 /* Packs under a limit, and keeps what costs less than the best, or as much under a smaller limit. */
 static void try_limit(struct search *search, int64_t limit)
 {
-	struct rh_plan *now = &search->now;
+	struct rh_plan *now = &search->trial;
 	if (plan_pack(search->planner, limit, now))
 		return;
 	struct plan_cost cost = cost_of(search->planner, now);
@@ -99,8 +99,8 @@ static void try_limit(struct search *search, int64_t limit)
 static int by_least_cost(const void *left, const void *right)
 {
 	const struct candidate *a = left, *b = right;
-	if (cheaper(a->least, b->least) || cheaper(b->least, a->least))
-		return cheaper(a->least, b->least) ? -1 : 1;
+	if (cheaper(a->lower_bound, b->lower_bound) || cheaper(b->lower_bound, a->lower_bound))
+		return cheaper(a->lower_bound, b->lower_bound) ? -1 : 1;
 	return (a->limit > b->limit) - (a->limit < b->limit);
 }
 
@@ -114,17 +114,17 @@ static void try_limits(struct search *search, const int64_t *limit, size_t limit
 		struct candidate now = {.limit = limit[i]};
 		if (limit[i] + rh_max(limit[i], at->largest) > at->request->device_cap_bytes) /* the room for weights alone */
 			continue;
-		if (search->cost.stages >= 0 && cheaper(search->cost, least_below(at, limit[i])))
+		if (search->cost.stages >= 0 && cheaper(search->cost, cost_lower_bound(at, limit[i])))
 			break;
-		if (plan_least_cost(at, limit[i], &search->now, &now.least))
+		if (plan_least_cost(at, limit[i], &search->trial, &now.lower_bound))
 			continue;
 		candidate[count++] = now;
-		if (search->cost.stages < 0 || 2 * now.least.stages <= search->cost.stages)
+		if (search->cost.stages < 0 || 2 * now.lower_bound.stages <= search->cost.stages)
 			try_limit(search, limit[i]);
 	}
 	qsort(candidate, count, sizeof *candidate, by_least_cost);
 	for (size_t i = 0; i < count; i++) {
-		if (search->cost.stages >= 0 && cheaper(search->cost, candidate[i].least))
+		if (search->cost.stages >= 0 && cheaper(search->cost, candidate[i].lower_bound))
 			break;
 		if (candidate[i].limit != search->limit)
 			try_limit(search, candidate[i].limit);
@@ -137,7 +137,7 @@ int plan_search(struct planner *at, struct rh_plan *out)
 {
 	size_t layers = (size_t)at->layers, most = at->alike ? 3 * layers : layers * (layers + 1) / 2;
 	struct search search = {.planner = at, .best = out, .cost = {.stages = -1}};
-	struct rh_plan *now = &search.now;
+	struct rh_plan *now = &search.trial;
 	int64_t *limit = rh_alloc(most, sizeof *limit);
 	struct candidate *candidate = rh_alloc(most, sizeof *candidate);
 	int rc = plan_reserve(layers, now);

@@ -293,7 +293,7 @@ static int64_t first_from(const struct searching *at, double least)
 }
 
 /* Into the list by its figure; the last falls off. */
-static void keep(struct rh_partition kept[KEPT], int *count, const struct rh_partition *found)
+static void insert_sorted(struct rh_partition kept[KEPT], int *count, const struct rh_partition *found)
 {
 	if (*count == KEPT && found->lockstep_s >= kept[KEPT - 1].lockstep_s)
 		return;
@@ -329,7 +329,7 @@ static int nothing_fits(struct searching *at)
 	               (long long)at->request->cap_bytes, name[pass], layer, (long long)(most + prefetch));
 }
 
-static int whole(struct searching *at, struct rh_partition *out)
+static int measure_one_stage(struct searching *at, struct rh_partition *out)
 {
 	out->forward_stages = 0;
 	out->backward_stages = 1;
@@ -349,8 +349,8 @@ int lockstep_search(struct searching *at, struct rh_partition kept[KEPT], int *c
 		rc = partition_create(at->layers, &found);
 	for (int i = 0; !rc && i < KEPT; i++)
 		rc = partition_create(at->layers, &kept[i]);
-	if (!rc && whole(at, &found))
-		keep(kept, count, &found);
+	if (!rc && measure_one_stage(at, &found))
+		insert_sorted(kept, count, &found);
 	for (int stages = 2, last = *count; !rc && stages < 2 * at->layers; stages++) {
 		double least = least_time(at, stages), slowest = last ? found.slowest_s : -1;
 		if (*count == KEPT && lockstep(at->request, stages, least) >= kept[KEPT - 1].lockstep_s)
@@ -358,7 +358,7 @@ int lockstep_search(struct searching *at, struct rh_partition kept[KEPT], int *c
 		if (!least_slowest(at, stages, first_from(at, least), &highest, &scratch, &found))
 			continue;
 		if (found.slowest_s != slowest || found.forward_stages + found.backward_stages != last)
-			keep(kept, count, &found);
+			insert_sorted(kept, count, &found);
 		last = found.forward_stages + found.backward_stages;
 	}
 	if (!rc && !*count)

@@ -12,8 +12,8 @@ struct lane {
 	int begun;
 };
 
-/* End of micro-batch m in slot `from`. */
-static double output_of(const struct rh_timeline_slot *slot, const struct rh_timeline *at, int64_t from, int64_t m)
+/* End of micro-batch m in slot `source`. */
+static double end_of_output(const struct rh_timeline_slot *slot, const struct rh_timeline *at, int64_t from, int64_t m)
 {
 	RH_ASSERT(m >= slot[from].first && m < slot[from].first + slot[from].count);
 	return at->end[at->offset[from] + m - slot[from].first];
@@ -29,8 +29,8 @@ static double slot_ready(const struct rh_timeline_slot *slot, const struct rh_ti
 	}
 	if (slot[i].sums_s[0] >= 0)
 		ready = rh_max_double(ready, lane->room_s + slot[i].sums_s[0]);
-	if (slot[i].after >= 0) {
-		double left = at->end[at->offset[slot[i].after + 1] - 1] + slot[slot[i].after].sums_s[1];
+	if (slot[i].previous_sum >= 0) {
+		double left = at->end[at->offset[slot[i].previous_sum + 1] - 1] + slot[slot[i].previous_sum].sums_s[1];
 		ready = rh_max_double(ready, left + slot[i].sums_s[0]);
 	}
 	return rh_max_double(ready, ended_before[slot[i].barrier]);
@@ -43,9 +43,9 @@ static void run_slot(const struct rh_timeline_slot *slot, struct rh_timeline *at
 		int64_t place = at->offset[i] + m - now->first;
 		double t = ready;
 		for (int part = 0; part < 2; part++) {
-			RH_ASSERT(now->from[part] < i);
-			if (now->from[part] >= 0)
-				t = rh_max_double(t, output_of(slot, at, now->from[part], m) + now->hop_s[part]);
+			RH_ASSERT(now->source[part] < i);
+			if (now->source[part] >= 0)
+				t = rh_max_double(t, end_of_output(slot, at, now->source[part], m) + now->hop_s[part]);
 			if (part == 0 || now->part_s[0] <= 0)
 				at->start[place] = t;
 			t += now->part_s[part];
@@ -75,7 +75,7 @@ int rh_timeline_run(const struct rh_timeline_slot *slot, int64_t slots, int devi
 	double *ended_before = rh_alloc((size_t)slots + 1, sizeof *ended_before); /* [i]: when slots before i have ended */
 	int rc = out->offset && out->start && out->end && lane && ended_before ? 0 : -ENOMEM;
 	for (int64_t i = 0; !rc && i < slots; i++) {
-		RH_ASSERT(slot[i].after < i && slot[i].barrier <= i && slot[i].count > 0);
+		RH_ASSERT(slot[i].previous_sum < i && slot[i].barrier <= i && slot[i].count > 0);
 		struct lane *on = &lane[slot[i].device];
 		out->offset[i + 1] = out->offset[i] + slot[i].count;
 		run_slot(slot, out, i, on, slot_ready(slot, out, i, on, ended_before));

@@ -8,15 +8,15 @@
 #include <stdint.h>
 
 /* Micro-batches [first, first + count), one after the other; each in two parts (recompute, then the rest), the first of which may run while
- * the input of the second is in flight. `from` names an earlier slot with the same micro-batches, -1: none; hop: seconds that its output
+ * the input of the second is in flight. `source` names an earlier slot with the same micro-batches, -1: none; hop: seconds that its output
  * travels. */
 struct rh_timeline_slot {
 	int device;
 	int64_t first, count;
 	double part_s[2];
-	int64_t from[2];
+	int64_t source[2];
 	double hop_s[2];
-	int64_t after; /* the slot that must have ended with all its micro-batches, because this one adds to its gradient sums; -1: none */
+	int64_t previous_sum; /* the slot that must have ended with all its micro-batches, because this one adds to its gradient sums; -1: none */
 	/* Gradient sums: seconds to upload them before the slot, and to download them after it. A device holds one stage's sums at a time.
 	 * -1: the slot adds to none. */
 	double sums_s[2];

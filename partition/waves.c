@@ -22,9 +22,9 @@ int waves_create(const struct rh_partition_request *request, struct waves *out)
 	out->end = out->first + stages;
 	out->free = out->end + 1;
 	out->free_before = out->free + devices;
-	out->room = out->free_before + devices;
-	out->up = out->room + devices;
-	out->last = out->up + devices;
+	out->sums_end = out->free_before + devices;
+	out->weights_end = out->sums_end + devices;
+	out->last = out->weights_end + devices;
 	out->load = out->last + stages;
 	out->ahead = out->load + devices;
 	return 0;
@@ -94,9 +94,10 @@ struct wave_round {
 static double uploaded(struct waves *waves, const struct wave_stage *stage, int device, int64_t count)
 {
 	if (waves->slots[device]++ && waves->request->up_bytes_per_s > 0)
-		waves->up[device] = rh_max_double(waves->up[device], waves->free_before[device]) + waves->ahead[device] + stage->upload_s;
+		waves->weights_end[device] =
+		        rh_max_double(waves->weights_end[device], waves->free_before[device]) + waves->ahead[device] + stage->upload_s;
 	waves->ahead[device] = stage->activation_s * (double)count;
-	return waves->up[device];
+	return waves->weights_end[device];
 }
 
 static void run_round(struct waves *waves, struct wave_round round, int *turn)
@@ -110,9 +111,10 @@ static void run_round(struct waves *waves, struct wave_round round, int *turn)
 		double ready = rh_max_double(waves->free[device], uploaded(waves, stage, device, round.count));
 		double each = stage->recompute_s + stage->rest_s;
 		if (backward && round.adds)
-			ready = rh_max_double(ready, rh_max_double(waves->room[device], waves->last[s] + stage->sums_s) + stage->sums_s);
+			ready = rh_max_double(ready,
+			                      rh_max_double(waves->sums_end[device], waves->last[s] + stage->sums_s) + stage->sums_s);
 		else if (backward)
-			ready = rh_max_double(ready, waves->room[device]);
+			ready = rh_max_double(ready, waves->sums_end[device]);
 		double first = ready + stage->recompute_s, last = 0;
 		if (stage->saved >= 0) {
 			first = rh_max_double(ready, waves->first[stage->saved] + hop) + stage->recompute_s;
@@ -128,7 +130,7 @@ static void run_round(struct waves *waves, struct wave_round round, int *turn)
 		waves->free_before[device] = waves->free[device];
 		waves->last[s] = waves->free[device] = last_before = last;
 		if (backward)
-			waves->room[device] = last + (round.goes_on ? stage->sums_s : 0);
+			waves->sums_end[device] = last + (round.goes_on ? stage->sums_s : 0);
 		*waves->end = rh_max_double(*waves->end, last);
 		*turn = device + 1 < request->devices ? device + 1 : 0;
 	}
@@ -141,7 +143,7 @@ static int64_t divisor(int64_t a, int64_t b)
 
 /* The end is no sooner than if no device idled any more, with so many micro-batches to come: nor than if none of those did that take turns,
  * which are as many as there are rounds until turns are the same. The means of rounds that are not run may be off by the last of these. */
-static double soonest(const struct waves *waves, int64_t again, double to_come)
+static double end_lower_bound(const struct waves *waves, int64_t again, double to_come)
 {
 	int devices = waves->request->devices, groups = (int)(devices / again);
 	double all = 0, most = 0, each = 0;
@@ -185,7 +187,7 @@ double waves_run(struct waves *waves, int64_t steps, int after_first, double mos
 	memset(waves->slots, 0, (size_t)request->devices * sizeof *waves->slots);
 	memset(waves->ahead, 0, (size_t)request->devices * sizeof *waves->ahead);
 	share_load(waves, again);
-	double least = soonest(waves, again, to_come);
+	double least = end_lower_bound(waves, again, to_come);
 	if (least > most && !after_first)
 		return least;
 	for (int64_t step = 0; step < steps; step++) {
@@ -206,7 +208,7 @@ double waves_run(struct waves *waves, int64_t steps, int after_first, double mos
 			to_come -= (double)round.count * (double)(r + 1 - over);
 			if (!step && after_first && r + 1 == rounds)
 				begun = *waves->end;
-			least = rh_max_double(*waves->end, soonest(waves, again, to_come)) - begun;
+			least = rh_max_double(*waves->end, end_lower_bound(waves, again, to_come)) - begun;
 			if (least > most && (begun > 0 || !after_first))
 				return least;
 		}

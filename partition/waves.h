@@ -19,13 +19,13 @@ struct waves {
 	struct wave_stage *stage; /* (2 * layers) */
 	double *first;            /* (2 * layers) of each stage's latest slot: its first micro-batch has ended */
 	/* Times that rounds continue from, `times` in one piece from here: */
-	double *end;                /* latest end of any slot */
-	double *free, *free_before; /* (devices): compute; the end of the slot before the last */
-	double *room, *up;          /* (devices): for gradient sums; of weights, the last upload is over */
-	double *last;               /* (2 * layers) of each stage's latest slot: its last micro-batch has ended */
-	double *load;               /* (devices) a micro-batch's slots in seconds, of each group of devices that take turns */
-	double *ahead;              /* (devices) activations of the device's latest slot: seconds up the link */
-	int *slots;                 /* (devices) run so far */
+	double *end;                    /* latest end of any slot */
+	double *free, *free_before;     /* (devices): compute; the end of the slot before the last */
+	double *sums_end, *weights_end; /* (devices): for gradient sums; of weights, the last upload is over */
+	double *last;                   /* (2 * layers) of each stage's latest slot: its last micro-batch has ended */
+	double *load;                   /* (devices) a micro-batch's slots in seconds, of each group of devices that take turns */
+	double *ahead;                  /* (devices) activations of the device's latest slot: seconds up the link */
+	int *slots;                     /* (devices) run so far */
 	size_t times;
 	int stages, forward;
 };

@@ -182,9 +182,10 @@ static int run_box(struct boxes_bench *bench, char **word)
 	config.box = number + 1;
 	rc = rh_sim_clock_create(1, &machine.clock);
 	if (!rc)
-		rc = open_link(bench, number, number - 1, number ? getenv("BELOW") : NULL, machine.clock, &box.below);
+		rc = open_link(bench, number, number - 1, number ? getenv("BELOW") : NULL, machine.clock, &box.link_below);
 	if (!rc)
-		rc = open_link(bench, number, number + 1, number + 1 < bench->boxes ? getenv("ABOVE") : NULL, machine.clock, &box.above);
+		rc = open_link(bench, number, number + 1, number + 1 < bench->boxes ? getenv("ABOVE") : NULL, machine.clock,
+		               &box.link_above);
 	if (rc)
 		return rc;
 	rh_sim_clock_enter(machine.clock, 0);

@@ -45,13 +45,13 @@ struct rh_gguf {
 /* Where reading stands; `end` is that of the bytes in memory. */
 struct gguf_cursor {
 	const char *next, *end, *path;
-	int64_t beyond; /* bytes of the file after `end` */
+	int64_t bytes_after; /* bytes of the file after `end` */
 };
 
 /* Bytes of the file from where reading stands. */
 static inline uint64_t gguf_left(const struct gguf_cursor *cursor)
 {
-	return (uint64_t)(cursor->end - cursor->next + cursor->beyond);
+	return (uint64_t)(cursor->end - cursor->next + cursor->bytes_after);
 }
 
 /* Both -EINVAL when the file ends before; -EAGAIN, without a line, when the bytes in memory do. Little-endian. */

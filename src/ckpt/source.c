@@ -210,7 +210,7 @@ static const char *without_base(const struct rh_source *source, const char *name
 
 /* LayerNorm's parts as TensorFlow called them, in BERT's first files. */
 static const struct {
-	const char *now, *then;
+	const char *name, *old_name;
 } layer_norm[] = {{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}};
 
 /* `from` at the end of a name becomes `to`; 0: it does not end so. */
@@ -225,8 +225,8 @@ static int exchange_end(const char *name, const char *from, const char *to, char
 
 static int old_name(const char *name, char *out, size_t size)
 {
-	return exchange_end(name, layer_norm[0].now, layer_norm[0].then, out, size) ||
-	       exchange_end(name, layer_norm[1].now, layer_norm[1].then, out, size);
+	return exchange_end(name, layer_norm[0].name, layer_norm[0].old_name, out, size) ||
+	       exchange_end(name, layer_norm[1].name, layer_norm[1].old_name, out, size);
 }
 
 static int find_in_shards(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
@@ -248,7 +248,7 @@ static int is_known(const struct rh_source *source, const char *name)
 	char whole[256], fresh[256];
 	const char *base = source->config.family->names->base;
 	for (int i = 0; i < 2; i++)
-		if (exchange_end(name, layer_norm[i].then, layer_norm[i].now, fresh, sizeof fresh))
+		if (exchange_end(name, layer_norm[i].old_name, layer_norm[i].name, fresh, sizeof fresh))
 			return is_known(source, fresh);
 	if (source_entries_find(&source->entries, name))
 		return 1;

@@ -17,15 +17,15 @@ struct talk {
 	struct rh_session *session;
 	struct rh_prompting prompting;
 	json_t *messages;
-	int64_t room;        /* tokens that a prompt may have */
-	struct rh_text said; /* the answer so far */
-	size_t shown;        /* bytes of it */
+	int64_t room;          /* tokens that a prompt may have */
+	struct rh_text answer; /* the answer so far */
+	size_t shown;          /* bytes of it */
 };
 
 static int decode(struct talk *talk, const struct rh_ids *ids)
 {
-	talk->said.length = 0;
-	return rh_tokenizer_decode(talk->session->tokenizer, ids->id, ids->count, RH_SPECIALS_SKIP, &talk->said);
+	talk->answer.length = 0;
+	return rh_tokenizer_decode(talk->session->tokenizer, ids->id, ids->count, RH_SPECIALS_SKIP, &talk->answer);
 }
 
 /* Shows what a new token adds, once its characters are whole. */
@@ -34,10 +34,10 @@ static int show(void *context, const struct rh_ids *ids)
 	static const char part[] = "\xEF\xBF\xBD"; /* what half a character is decoded to */
 	struct talk *talk = context;
 	int rc = decode(talk, ids);
-	size_t length = talk->said.length;
-	if (rc || length <= talk->shown || (length >= 3 && !memcmp(talk->said.bytes + length - 3, part, 3)))
+	size_t length = talk->answer.length;
+	if (rc || length <= talk->shown || (length >= 3 && !memcmp(talk->answer.bytes + length - 3, part, 3)))
 		return rc;
-	fwrite(talk->said.bytes + talk->shown, 1, length - talk->shown, stdout);
+	fwrite(talk->answer.bytes + talk->shown, 1, length - talk->shown, stdout);
 	fflush(stdout);
 	talk->shown = length;
 	return 0;
@@ -66,10 +66,10 @@ static int answer(struct talk *talk, const char *line, size_t length)
 	if (!rc)
 		rc = decode(talk, &out);
 	if (!rc) {
-		fwrite(talk->said.bytes ? talk->said.bytes + talk->shown : "", 1, talk->said.length - talk->shown, stdout);
+		fwrite(talk->answer.bytes ? talk->answer.bytes + talk->shown : "", 1, talk->answer.length - talk->shown, stdout);
 		fputs("\n", stdout);
 		fflush(stdout);
-		rc = add(talk, "assistant", talk->said.bytes ? talk->said.bytes : "", talk->said.length);
+		rc = add(talk, "assistant", talk->answer.bytes ? talk->answer.bytes : "", talk->answer.length);
 	}
 	rh_ids_free(&prompt);
 	rh_ids_free(&out);
@@ -134,7 +134,7 @@ int verb_chat(const struct rh_config *config)
 		rc = converse(&talk);
 	}
 	json_decref(talk.messages);
-	rh_text_free(&talk.said);
+	rh_text_free(&talk.answer);
 	rh_prompting_close(&talk.prompting);
 	rh_session_close(&session);
 	return rc;

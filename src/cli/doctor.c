@@ -66,7 +66,7 @@ static json_t *advices_json(const struct doctor_advices *advices)
 	json_t *list = json_array();
 	for (int i = 0; i < advices->count; i++)
 		json_array_append_new(list, json_pack("{s:s, s:o, s:o}", "about", advices->item[i].about, "what",
-		                                      text_json(advices->item[i].what), "mend", text_json(advices->item[i].mend)));
+		                                      text_json(advices->item[i].finding), "mend", text_json(advices->item[i].mend)));
 	return list;
 }
 
@@ -104,7 +104,7 @@ static int print_json(const struct rh_doctor_report *r, const struct rh_hardware
 	                             h->device.peak[RH_PRODUCT_BF16], "launch_s", r->launch_s, "copies", "up_bytes_per_s", copies->up,
 	                             "down_bytes_per_s", copies->down, "both_bytes_per_s", copies->both, "all_up_bytes_per_s",
 	                             copies->all_up, "latency_s", copies->latency_s, "registered_bytes", (json_int_t)copies->registered,
-	                             "asked_bytes", (json_int_t)copies->asked, "memory", "read_bytes_per_s", r->host.read,
+	                             "asked_bytes", (json_int_t)copies->tried, "memory", "read_bytes_per_s", r->host.read,
 	                             "copy_bytes_per_s", r->host.copy, "one_core_copy_bytes_per_s", r->host.core_copy, "optimizer",
 	                             "split_bytes_per_s", r->optimizer[RH_LAYOUT_SPLIT], "plain_bytes_per_s", r->optimizer[RH_LAYOUT_PLAIN],
 	                             "split8_bytes_per_s", r->optimizer[RH_LAYOUT_SPLIT8], "float32_bytes_per_s", r->optimizer_f32, "drive",
@@ -202,7 +202,7 @@ static void print_text(const struct rh_doctor_report *r, const struct rh_hardwar
 	print_machine(&r->facts);
 	print_measured(r, h);
 	for (int i = 0; i < r->advices.count; i++)
-		printf("! %s\n    mend: %s\n", r->advices.item[i].what, r->advices.item[i].mend);
+		printf("! %s\n    mend: %s\n", r->advices.item[i].finding, r->advices.item[i].mend);
 	if (!r->advices.count)
 		printf("nothing is wrong that could be seen\n");
 	if (profile)

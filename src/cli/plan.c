@@ -67,7 +67,7 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 	const struct rh_forecast *is = &look->forecast;
 	if (!look->fits)
 		return json_pack("{s:b, s:s, s:s, s:o, s:o, s:o, s:o, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "fits", 0, "hardware",
-		                 found->hardware.name, "why", look->why, "mend", advice_json(&look->mend[0]), "mends", mends_json(look),
+		                 found->hardware.name, "why", look->refusal, "mend", advice_json(&look->mend[0]), "mends", mends_json(look),
 		                 "max_ram_needed_bytes", look->ram_needed_bytes ? json_integer(look->ram_needed_bytes) : json_null(),
 		                 "rates_assumed", json_boolean(found->assumed), "tokens_per_second", "step_seconds", "bubble", "bottleneck",
 		                 "longest_sequence", "speed_of_light", "tiers", "stages");
@@ -227,7 +227,7 @@ static int put_share(struct rh_text *out, int64_t used, int64_t budget, const ch
 static int put_answer(struct rh_text *out, const struct rh_outlook *look)
 {
 	const struct rh_forecast *is = &look->forecast;
-	int rc = look->fits ? rh_text_printf(out, "fits         ") : rh_text_printf(out, "does not fit %s\n", look->why);
+	int rc = look->fits ? rh_text_printf(out, "fits         ") : rh_text_printf(out, "does not fit %s\n", look->refusal);
 	if (!rc && look->fits) {
 		rc = put_share(out, is->device_bytes, is->device_budget, is->host_devices ? "on each device, " : "on each GPU, ");
 		rc = rc ? rc : put_share(out, is->ram_bytes, is->ram_budget, "of host memory");
@@ -293,14 +293,14 @@ struct compared {
 	const struct rh_session_machine *machine;
 	const struct rh_forecast_input *input;
 	struct rh_tasks *tasks;
-	struct rh_forecast is;
+	struct rh_forecast forecast;
 };
 
 static int run_compared(void *context)
 {
 	struct compared *one = context;
-	const struct rh_forecast_beside beside = {.tasks = one->tasks};
-	return rh_forecast_judged(&one->config, one->machine, one->input, &beside, &one->is);
+	const struct rh_forecast_options options = {.tasks = one->tasks};
+	return rh_forecast_judged(&one->config, one->machine, one->input, &options, &one->forecast);
 }
 
 /* Begins all, the last first: the first is what its owner asks for first and does itself, the last takes as long. How many there are. */
@@ -348,9 +348,9 @@ static int compare(const struct rh_config *config, const struct rh_machine_found
 			break;
 		any |= !rc;
 		if (config->json)
-			json_array_append_new(list, compared_json(one->name, &one->is, rc));
+			json_array_append_new(list, compared_json(one->name, &one->forecast, rc));
 		else
-			put_compared(one->name, &one->is, rc);
+			put_compared(one->name, &one->forecast, rc);
 		char *reason = why[rc == RH_DOES_NOT_FIT ? UNFIT : INVALID];
 		if (rc && !*reason)
 			snprintf(reason, RH_ERROR_LINE, "%s: %s", one->name, rh_error(rc));
@@ -363,7 +363,7 @@ static int compare(const struct rh_config *config, const struct rh_machine_found
 		rc = verb_print_json(json_pack("{s:O}", "schedules", list));
 	for (int i = 0; i < count; i++) {
 		rh_task_drop(&all[i].task);
-		rh_forecast_free(&all[i].is);
+		rh_forecast_free(&all[i].forecast);
 	}
 	rh_free(all);
 	json_decref(list);
@@ -390,7 +390,7 @@ static int write_svg(const struct rh_config *config, const struct rh_machine_fou
 static int put_check(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
                      const struct rh_forecast *planned, struct rh_forecast_check *check)
 {
-	const struct rh_forecast_beside beside = {.check = check};
+	const struct rh_forecast_options options = {.check = check};
 	struct rh_config same = *config;
 	struct rh_cuts cuts = {0};
 	struct rh_forecast forecast = {0};
@@ -401,7 +401,7 @@ static int put_check(const struct rh_config *config, const struct rh_machine_fou
 			rc = rh_config_pin_stages(&same, &planned->plan, &cuts);
 	}
 	if (!rc)
-		rc = rh_forecast(&same, &found->machine, input, &beside, &forecast);
+		rc = rh_forecast(&same, &found->machine, input, &options, &forecast);
 	rh_forecast_free(&forecast);
 	rh_cuts_free(&cuts);
 	if (rc || config->json)

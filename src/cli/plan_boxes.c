@@ -29,11 +29,11 @@ struct planned {
 	struct rh_forecast box[BOXES_MOST];
 	struct rh_config limited; /* mode paci without admission_limits: `config` points to it, and it has those that were chosen */
 	struct rh_admission_limits limits;
-	double unit_s[2];                       /* of those, and of PACI's own; 0: none were chosen */
-	double linked, alone, at[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
-	int fastest;                            /* the box that is meant by `alone` */
-	double pipeline[2];                     /* tokens/s of modes sync-pp and paci, over the configuration's links; 0: this run cannot */
-	struct plan_modes modes;                /* of mode fluidpipe */
+	double unit_s[2];                             /* of those, and of PACI's own; 0: none were chosen */
+	double linked, alone, at_speed[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
+	int fastest;                                  /* the box that is meant by `alone` */
+	double pipeline[2];      /* tokens/s of modes sync-pp and paci, over the configuration's links; 0: this run cannot */
+	struct plan_modes modes; /* of mode fluidpipe */
 };
 
 static void free_boxes(struct planned *all)
@@ -113,11 +113,11 @@ static int forecast_alone(struct planned *all, int k, struct rh_tasks *tasks)
 {
 	struct rh_config alone = *all->config;
 	struct rh_forecast forecast = {0};
-	const struct rh_forecast_beside beside = {.tasks = tasks};
+	const struct rh_forecast_options options = {.tasks = tasks};
 	alone.mode = RH_MODE_LOCAL;
 	alone.boxes = alone.box = 0;
 	alone.schedule = NULL;
-	int rc = rh_forecast_judged(&alone, &all->machine[k], all->input, &beside, &forecast);
+	int rc = rh_forecast_judged(&alone, &all->machine[k], all->input, &options, &forecast);
 	if (!rc && forecast.tokens_per_second > all->alone) {
 		all->alone = forecast.tokens_per_second;
 		all->fastest = k;
@@ -174,7 +174,7 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 	if (!rc && chooses)
 		rc = choose_limits(all);
 	for (int i = 0; !rc && i < SPEEDS; i++)
-		rc = forecast_at(all, speeds[i], &all->at[i]);
+		rc = forecast_at(all, speeds[i], &all->at_speed[i]);
 	if (!rc && all->alone > 0)
 		rc = find_even(all);
 	if (!rc && all->config->mode == RH_MODE_FLUIDPIPE)
@@ -242,7 +242,7 @@ static void put(const struct planned *all)
 	else
 		printf("alone        does not fit on one box\n");
 	for (int i = 0; i < SPEEDS; i++)
-		printf("%-12s %5g Mbit/s: %.1f tokens/s\n", i ? "" : "links of", speeds[i], all->at[i]);
+		printf("%-12s %5g Mbit/s: %.1f tokens/s\n", i ? "" : "links of", speeds[i], all->at_speed[i]);
 	if (all->even > 0)
 		printf("break-even   %.0f Mbit/s: slower links make the boxes slower than one of them alone\n", all->even);
 	if (config->mode != RH_MODE_FLUIDPIPE)
@@ -264,7 +264,7 @@ static json_t *as_json(const struct planned *all)
 		json_object_set_new(json_array_get(boxes, i), "admission_limit",
 		                    json_integer(atoll(all->config->admission_limits.item[i])));
 	for (int i = 0; i < SPEEDS; i++)
-		json_array_append_new(table, json_pack("{s:f, s:f}", "mbit_per_second", speeds[i], "tokens_per_second", all->at[i]));
+		json_array_append_new(table, json_pack("{s:f, s:f}", "mbit_per_second", speeds[i], "tokens_per_second", all->at_speed[i]));
 	json_t *beside = all->config->mode == RH_MODE_FLUIDPIPE ? plan_modes_json(&all->modes)
 	                                                        : json_pack("{s:f, s:f, s:s}", "sync-pp", all->pipeline[0], "paci",
 	                                                                    all->pipeline[1], "fastest", advice(all));

@@ -100,13 +100,13 @@ static int fill_formulas(const struct rh_boxes_request *request, struct plan_mod
 	const struct rh_virtual_line *up = &request->line[0][0], *down = &request->line[0][1];
 	struct rh_forecast box[BOXES] = {{0}};
 	double micro_batches = (double)request->input->work.train_micro_batches;
-	int rc = simulate(request, PLAN_SYNC_PP, box, &out->own[PLAN_SYNC_PP]);
+	int rc = simulate(request, PLAN_SYNC_PP, box, &out->over_own_link[PLAN_SYNC_PP]);
 	for (int k = 0; !rc && k < BOXES; k++)
 		out->stages.stage_s[k] = compute_s(&box[k]) / micro_batches;
 	if (!rc)
-		rc = simulate(request, PLAN_PACI, box, &out->own[PLAN_PACI]);
+		rc = simulate(request, PLAN_PACI, box, &out->over_own_link[PLAN_PACI]);
 	if (!rc)
-		rc = simulate(request, PLAN_FLUIDPIPE, box, &out->own[PLAN_FLUIDPIPE]);
+		rc = simulate(request, PLAN_FLUIDPIPE, box, &out->over_own_link[PLAN_FLUIDPIPE]);
 	for (int k = 0; !rc && k < BOXES; k++)
 		out->stages.fluid_stage_s[k] = compute_s(&box[k]);
 	double features = rc ? 0 : features_bytes(request, &box[0]), up_logits = rc ? 0 : logits_bytes(request, &box[1], 1),
@@ -128,12 +128,12 @@ int plan_modes_simulate(const struct rh_boxes_request *request, double alone, st
 {
 	const struct rh_config *config = request->config;
 	int rc = 0;
-	*out = (struct plan_modes){.own = {alone}, .has_links = config->compare, .step_tokens = request->input->tokens_a_step};
+	*out = (struct plan_modes){.over_own_link = {alone}, .has_links = config->compare, .step_tokens = request->input->tokens_a_step};
 	if (request->input->run_steps > 0 && config->max_steps <= 0)
 		out->epoch_steps = (double)request->input->run_steps / config->num_train_epochs;
 	for (int i = 0; !rc && i < PLAN_TRIPS && config->compare; i++)
 		for (int k = 0; !rc && k < PLAN_RATES; k++)
-			rc = simulate_at(request, trips_ms[i], rates[k], alone, out->at[i][k]);
+			rc = simulate_at(request, trips_ms[i], rates[k], alone, out->over_link[i][k]);
 	return rc ? rc : fill_formulas(request, out);
 }
 
@@ -148,7 +148,7 @@ static int fastest(const double tokens_per_s[PLAN_MODES])
 /* Of as many steps as the formulas are of; 0: this run cannot have the mode. */
 static double simulated_s(const struct plan_modes *modes, enum plan_mode mode)
 {
-	return modes->own[mode] > 0 ? modes->stages.mini_batches * modes->step_tokens / modes->own[mode] : 0;
+	return modes->over_own_link[mode] > 0 ? modes->stages.mini_batches * modes->step_tokens / modes->over_own_link[mode] : 0;
 }
 
 void plan_modes_print(const struct plan_modes *modes)
@@ -157,19 +157,19 @@ void plan_modes_print(const struct plan_modes *modes)
 	for (int i = 0; i < PLAN_TRIPS && modes->has_links; i++) {
 		printf("%-13sround trip %5g ms:", i ? "" : "fastest", trips_ms[i]);
 		for (int k = 0; k < PLAN_RATES; k++) {
-			int best = fastest(modes->at[i][k]);
-			printf(" %g Mbit/s %s, %.1f tokens/s%s", rates[k], names[best], modes->at[i][k][best],
+			int best = fastest(modes->over_link[i][k]);
+			printf(" %g Mbit/s %s, %.1f tokens/s%s", rates[k], names[best], modes->over_link[i][k][best],
 			       k + 1 < PLAN_RATES ? ";" : "\n");
 		}
 	}
 	for (int mode = PLAN_SYNC_PP; mode <= PLAN_PACI; mode++)
-		if (modes->own[mode] > 0)
-			printf("mode %-8s%.1f tokens/s, with gradients between the boxes\n", names[mode], modes->own[mode]);
+		if (modes->over_own_link[mode] > 0)
+			printf("mode %-8s%.1f tokens/s, with gradients between the boxes\n", names[mode], modes->over_own_link[mode]);
 	printf("bytes        %s: %.4g up; with gradients %.4g, up and down\n", unit, rh_paper_fluidpipe_epoch_bytes(&modes->traffic),
 	       rh_paper_pipeline_epoch_bytes(&modes->traffic));
 	printf("papers       %s: FluidPipe %.4g s (simulated %.4g)", unit, rh_paper_fluidpipe_epoch_s(&modes->stages),
 	       simulated_s(modes, PLAN_FLUIDPIPE));
-	if (modes->own[PLAN_SYNC_PP] > 0)
+	if (modes->over_own_link[PLAN_SYNC_PP] > 0)
 		printf("; synchronous pipeline %.4g s (simulated %.4g)", rh_paper_pipeline_epoch_s(&modes->stages),
 		       simulated_s(modes, PLAN_SYNC_PP));
 	printf("\n");
@@ -190,10 +190,10 @@ json_t *plan_modes_json(const struct plan_modes *modes)
 	for (int i = 0; i < PLAN_TRIPS && modes->has_links; i++)
 		for (int k = 0; k < PLAN_RATES; k++)
 			json_array_append_new(links, json_pack("{s:f, s:f, s:s, s:o}", "round_trip_ms", trips_ms[i], "mbit_per_second",
-			                                       rates[k], "fastest", names[fastest(modes->at[i][k])], "tokens_per_second",
-			                                       speeds_json(modes->at[i][k])));
-	return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "tokens_per_second", speeds_json(modes->own), "links", links, "steps",
-	                 modes->stages.mini_batches, "bytes", rh_paper_fluidpipe_epoch_bytes(&modes->traffic), "bytes_with_gradients",
-	                 rh_paper_pipeline_epoch_bytes(&modes->traffic), "papers_fluidpipe_seconds",
+			                                       rates[k], "fastest", names[fastest(modes->over_link[i][k])],
+			                                       "tokens_per_second", speeds_json(modes->over_link[i][k])));
+	return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "tokens_per_second", speeds_json(modes->over_own_link), "links", links,
+	                 "steps", modes->stages.mini_batches, "bytes", rh_paper_fluidpipe_epoch_bytes(&modes->traffic),
+	                 "bytes_with_gradients", rh_paper_pipeline_epoch_bytes(&modes->traffic), "papers_fluidpipe_seconds",
 	                 rh_paper_fluidpipe_epoch_s(&modes->stages), "papers_pipeline_seconds", rh_paper_pipeline_epoch_s(&modes->stages));
 }

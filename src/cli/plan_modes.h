@@ -11,10 +11,10 @@ enum plan_mode { PLAN_LOCAL, PLAN_SYNC_PP, PLAN_PACI, PLAN_FLUIDPIPE, PLAN_MODES
 enum { PLAN_TRIPS = 3, PLAN_RATES = 3 };
 
 struct plan_modes {
-	double own[PLAN_MODES];                        /* tokens/s over the configuration's link; 0: this run cannot have that mode */
-	int has_links;                                 /* `at` is filled: --compare asks for it */
-	double at[PLAN_TRIPS][PLAN_RATES][PLAN_MODES]; /* over links of those round trips and speeds */
-	struct rh_two_stages stages;                   /* what the papers' formulas are made of, from the simulations */
+	double over_own_link[PLAN_MODES]; /* tokens/s over the configuration's link; 0: this run cannot have that mode */
+	int has_links;                    /* `over_link` is filled: --compare asks for it */
+	double over_link[PLAN_TRIPS][PLAN_RATES][PLAN_MODES]; /* over links of those round trips and speeds */
+	struct rh_two_stages stages;                          /* what the papers' formulas are made of, from the simulations */
 	struct rh_two_stages_traffic traffic;
 	double step_tokens, epoch_steps; /* epoch_steps 0: not known; then stages and traffic are of one step */
 };

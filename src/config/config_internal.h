@@ -59,7 +59,7 @@ struct config_key {
 	const char *const *choices; /* KEY_CHOICE: in the order of the enum; KEY_WORDS: in that of the bits. NULL-terminated */
 	int lora;                   /* enum rh_lora_key or 0 */
 	int or_none;                /* KEY_SIZE: 0, none and off are 0 */
-	int own;                    /* each of several boxes has its own: boxes need not agree */
+	int per_box;                /* each of several boxes has its own: boxes need not agree */
 	int unprinted;              /* folded into another key of the resolved configuration */
 	const char *refuse_null;    /* what to write instead, where null would mean something else to a Hugging Face user */
 	const char *help;           /* meaning; KEY_INERT: why it has no effect */

@@ -218,7 +218,7 @@ int rh_config_print_shared(const struct rh_config *config, struct rh_text *out)
 	int rc = 0;
 	for (size_t i = 0; i < config_key_count && !rc; i++) {
 		const struct config_key *key = &config_keys[i];
-		if (!is_printed(config, key) || key->own || !(key->verbs & VERB_TRAIN))
+		if (!is_printed(config, key) || key->per_box || !(key->verbs & VERB_TRAIN))
 			continue;
 		rc = rh_text_printf(out, "%s=", key->name);
 		rc = rc ? rc : print_value(out, &draft, key);

@@ -60,7 +60,7 @@ void rh_free(void *memory)
 }
 
 struct rh_region_part {
-	struct rh_region_part *before;
+	struct rh_region_part *previous;
 	_Alignas(max_align_t) char memory[];
 };
 
@@ -72,7 +72,7 @@ void *rh_region_take(struct rh_region *region, int64_t count, size_t size)
 		region->rc = -ENOMEM;
 		return NULL;
 	}
-	part->before = region->latest;
+	part->previous = region->latest;
 	region->latest = part;
 	return part->memory;
 }
@@ -80,7 +80,7 @@ void *rh_region_take(struct rh_region *region, int64_t count, size_t size)
 void rh_region_free(struct rh_region *region)
 {
 	for (struct rh_region_part *part = region->latest, *before; part; part = before) {
-		before = part->before;
+		before = part->previous;
 		rh_free(part);
 	}
 	*region = (struct rh_region){0};

@@ -139,7 +139,7 @@ struct rh_file_out {
 	int descriptor;
 	int64_t length;
 	char *path, *temporary, *parent;
-	struct place place, beside; /* of the path, of the temporary name: one directory, which `place` owns */
+	struct place place, temporary_place; /* of the path, of the temporary name: one directory, which `place` owns */
 };
 
 static void out_free(struct rh_file_out *file)
@@ -177,12 +177,12 @@ int rh_file_create(const char *path, struct rh_file_out **out)
 	file->parent = parent_of(path); /* now: a commit must not fail for want of memory after its rename */
 	rc = file->path && file->parent ? place_of(file->path, PLACE_CHANGE, &file->place) : -ENOMEM;
 	if (!rc) {
-		file->beside = file->place;
-		file->beside.name = file->temporary + (file->place.name - file->path);
+		file->temporary_place = file->place;
+		file->temporary_place.name = file->temporary + (file->place.name - file->path);
 		/* a name that a killed run left goes first, so that nothing is written through a link */
-		int gone = rh_fs()->ops->unlink(rh_fs(), file->beside.dir, file->beside.name, 0);
-		file->descriptor =
-		        rh_fs()->ops->open(rh_fs(), file->beside.dir, file->beside.name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+		int gone = rh_fs()->ops->unlink(rh_fs(), file->temporary_place.dir, file->temporary_place.name, 0);
+		file->descriptor = rh_fs()->ops->open(rh_fs(), file->temporary_place.dir, file->temporary_place.name,
+		                                      O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
 		if (file->descriptor < 0)
 			rc = rh_fail(gone && gone != -ENOENT ? gone : file->descriptor, "%s: cannot create: %s", file->temporary,
 			             strerror(gone && gone != -ENOENT ? -gone : -file->descriptor));
@@ -228,12 +228,12 @@ int rh_file_commit(struct rh_file_out *file)
 	if (closed && !rc)
 		rc = rh_fail(closed, "%s: cannot close: %s", file->path, strerror(-closed));
 	if (!rc) {
-		rc = fs->ops->rename(fs, file->beside.dir, file->beside.name, file->place.dir, file->place.name);
+		rc = fs->ops->rename(fs, file->temporary_place.dir, file->temporary_place.name, file->place.dir, file->place.name);
 		if (rc)
 			rc = rh_fail(rc, "%s: cannot rename into place: %s", file->path, strerror(-rc));
 	}
 	if (rc)
-		(void)fs->ops->unlink(fs, file->beside.dir, file->beside.name, 0);
+		(void)fs->ops->unlink(fs, file->temporary_place.dir, file->temporary_place.name, 0);
 	else
 		rc = rh_dir_sync(file->parent);
 	out_free(file);
@@ -245,7 +245,7 @@ void rh_file_abandon(struct rh_file_out *file)
 	if (!file)
 		return;
 	(void)rh_fs()->ops->close(rh_fs(), file->descriptor);
-	(void)rh_fs()->ops->unlink(rh_fs(), file->beside.dir, file->beside.name, 0);
+	(void)rh_fs()->ops->unlink(rh_fs(), file->temporary_place.dir, file->temporary_place.name, 0);
 	out_free(file);
 }
 

@@ -18,7 +18,7 @@ static void *hook_context;
 
 struct rh_log_line {
 	struct rh_log_line *next;
-	const char *once; /* a warning's format; NULL: a note */
+	const char *format; /* a warning's format; NULL: a note */
 	char text[];
 };
 
@@ -68,7 +68,7 @@ static int keep(const char *once, const char *format, va_list args)
 	int bytes = vsnprintf(NULL, 0, format, again);
 	va_end(again);
 	struct rh_log_line *line = keeps->first;
-	while (line && !(once && line->once == once))
+	while (line && !(once && line->format == once))
 		line = line->next;
 	if (line)
 		return 1;
@@ -76,7 +76,7 @@ static int keep(const char *once, const char *format, va_list args)
 	if (!line)
 		return 0;
 	line->next = NULL;
-	line->once = once;
+	line->format = once;
 	vsnprintf(line->text, (size_t)bytes + 1, format, args);
 	*(keeps->last ? &keeps->last->next : &keeps->first) = line;
 	keeps->last = line;
@@ -128,7 +128,7 @@ void rh_log_say(struct rh_log_kept *kept)
 {
 	RH_ASSERT(kept != keeps);
 	for (const struct rh_log_line *line = kept->first; line; line = line->next)
-		say_line(line->once, "%s", line->text);
+		say_line(line->format, "%s", line->text);
 	rh_log_forget(kept);
 }
 

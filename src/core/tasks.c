@@ -12,7 +12,7 @@ struct rh_tasks {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;       /* a task has begun or ended, or all is over */
 	struct rh_task *first, *last; /* begun and not taken by anybody; protected by lock */
-	int over;                     /* protected by lock */
+	int is_over;                  /* protected by lock */
 };
 
 /* With the lock, as run_task. */
@@ -28,7 +28,7 @@ static void take(struct rh_tasks *tasks, struct rh_task *task)
 
 static void work(struct rh_task *task)
 {
-	struct rh_log_kept *before = rh_log_keep(&task->said);
+	struct rh_log_kept *before = rh_log_keep(&task->log);
 	rh_error_clear();
 	rh_fault_keep(&task->fault, task->run(task->context));
 	rh_log_keep(before);
@@ -49,7 +49,7 @@ static void run_task(struct rh_tasks *tasks, struct rh_task *task)
 static void run_others(struct rh_tasks *tasks)
 {
 	pthread_mutex_lock(&tasks->lock);
-	while (!tasks->over)
+	while (!tasks->is_over)
 		if (tasks->first)
 			run_task(tasks, tasks->first);
 		else
@@ -64,7 +64,7 @@ static void run_root(struct rh_tasks *tasks)
 		rh_fault_keep(&tasks->fault, tasks->result);
 	pthread_mutex_lock(&tasks->lock);
 	RH_ASSERT(!tasks->first);
-	tasks->over = 1;
+	tasks->is_over = 1;
 	pthread_cond_broadcast(&tasks->changed);
 	pthread_mutex_unlock(&tasks->lock);
 }
@@ -128,7 +128,7 @@ int rh_task_finish(struct rh_task *task)
 	}
 	task->tasks = NULL;
 	task->state = RH_TASK_NONE;
-	rh_log_say(&task->said);
+	rh_log_say(&task->log);
 	rh_error_clear();
 	return rh_fault_get(&task->fault);
 }
@@ -146,5 +146,5 @@ void rh_task_drop(struct rh_task *task)
 	}
 	task->tasks = NULL;
 	task->state = RH_TASK_NONE;
-	rh_log_forget(&task->said);
+	rh_log_forget(&task->log);
 }

@@ -17,7 +17,7 @@ struct rh_task {
 	struct rh_task *next;                                                    /* protected by the tasks' lock */
 	enum { RH_TASK_NONE, RH_TASK_BEGUN, RH_TASK_RUNS, RH_TASK_ENDED } state; /* protected by it too */
 	struct rh_fault fault;
-	struct rh_log_kept said;
+	struct rh_log_kept log;
 };
 
 /* Calls root(tasks, context) on one of so many threads, the others doing tasks; returns what it returns. */

@@ -21,7 +21,7 @@ struct locator {
 	const json_t *variables, *messages; /* as the template sees them */
 	struct part whole;
 	size_t cursor; /* the end of the turn before */
-	struct rh_text prompt, upto, marked, ended, next;
+	struct rh_text prompt, so_far, marked, ended, next;
 	char mark[32];
 };
 
@@ -204,7 +204,7 @@ static int find_own_end(struct locator *locator, size_t turn, const struct middl
 	size_t most = here.length;
 	*out = 0;
 	if (!last_token_end(tokenizer, tails->last)) {
-		int rc = tail_of(locator, turn, "assistant", middle->skipped, &locator->upto, &assistant);
+		int rc = tail_of(locator, turn, "assistant", middle->skipped, &locator->so_far, &assistant);
 		if (rc <= 0)
 			return rc;
 		most = common_prefix(common_prefix(here, assistant) < common_prefix(here, tails->user) ? assistant : tails->user, here);
@@ -317,11 +317,11 @@ static int locate(struct locator *locator, size_t turn, struct rh_chat_span *out
 		has_first = 1;
 	}
 	/* the last turn's end must be one that another turn may follow */
-	rc = render(locator, (struct change){turn + 1, SIZE_MAX, turn + 1 == all ? "user" : NULL, RH_CHAT_WHOLE}, &locator->upto);
+	rc = render(locator, (struct change){turn + 1, SIZE_MAX, turn + 1 == all ? "user" : NULL, RH_CHAT_WHOLE}, &locator->so_far);
 	if (rc < 0)
 		return rc;
-	struct part upto = turn + 1 == all ? locator->whole : part_of(&locator->upto);
-	if (rc && begins_with(turn + 1 == all ? part_of(&locator->upto) : locator->whole, upto)) {
+	struct part upto = turn + 1 == all ? locator->whole : part_of(&locator->so_far);
+	if (rc && begins_with(turn + 1 == all ? part_of(&locator->so_far) : locator->whole, upto)) {
 		out->end = without_blanks(upto);
 		has_end = ends_with_token(tokenizer, (struct part){upto.bytes, out->end});
 	}
@@ -375,7 +375,7 @@ static int locate_all(struct locator *locator, struct rh_chat_spans *spans)
 			break;
 	}
 	rh_text_free(&locator->prompt);
-	rh_text_free(&locator->upto);
+	rh_text_free(&locator->so_far);
 	rh_text_free(&locator->marked);
 	rh_text_free(&locator->ended);
 	rh_text_free(&locator->next);

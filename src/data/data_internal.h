@@ -26,7 +26,7 @@ struct data_encoder {
 	enum data_kind kind; /* of the row */
 	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
-	size_t most;           /* ids that are wanted of the row, its first; 0: all */
+	size_t most_ids;       /* ids that are wanted of the row, its first; 0: all */
 	int is_cut;            /* the row has more ids */
 	int lacks_end;         /* a conversation whose last answer ends with no special token */
 	char dropped_role[32]; /* of a message whose content the rendered text does not hold; empty: none */

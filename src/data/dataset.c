@@ -314,7 +314,7 @@ static int read_images(enum rh_dataset_part part, const struct rh_config *config
 		                                      : "data_weights");
 	int rc = rh_images_open(&(struct rh_images_options){.paths = paths,
 	                                                    .form = objective->image,
-	                                                    .most = config->max_samples,
+	                                                    .most_images = config->max_samples,
 	                                                    .labels = objective->labels,
 	                                                    .label_ids = objective->label_ids,
 	                                                    .image_bytes = config->max_ram ? config->max_ram / IMAGE_SHARE : IMAGE_BYTES},

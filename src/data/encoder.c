@@ -77,7 +77,7 @@ int data_encoder_check_room(struct data_encoder *encoder, const char *text, size
 	if (bytes <= SMALL)
 		return 0;
 	size_t run = longest_run(text, bytes);
-	int64_t needed = (int64_t)bytes * (encoder->most ? DATA_ROW_COST : WHOLE_ROW) + (run > SMALL ? (int64_t)run * RUN : 0);
+	int64_t needed = (int64_t)bytes * (encoder->most_ids ? DATA_ROW_COST : WHOLE_ROW) + (run > SMALL ? (int64_t)run * RUN : 0);
 	encoder->row_bytes = needed > encoder->row_bytes ? needed : encoder->row_bytes;
 	return data_check_room(where, bytes, needed, encoder->row_room);
 }
@@ -85,7 +85,7 @@ int data_encoder_check_room(struct data_encoder *encoder, const char *text, size
 /* Encodes text[first, end) at the end of `ids`. */
 static int encode(struct data_encoder *encoder, size_t first, size_t end, enum rh_tokens mode, const char *where, struct rh_ids *ids)
 {
-	int rc = rh_tokenizer_encode_first(encoder->tokenizer, encoder->text.bytes + first, end - first, mode, encoder->most, ids,
+	int rc = rh_tokenizer_encode_first(encoder->tokenizer, encoder->text.bytes + first, end - first, mode, encoder->most_ids, ids,
 	                                   &encoder->is_cut);
 	return rc ? rh_fail_in(rc, "%s", where) : 0;
 }
@@ -469,7 +469,7 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	encoder->kind = kind;
 	encoder->is_cut = 0;
 	encoder->row_bytes = 0;
-	encoder->most = kind == DATA_TEXT || kind == DATA_COMPLETION ? wanted_ids(encoder->config) : 0;
+	encoder->most_ids = kind == DATA_TEXT || kind == DATA_COMPLETION ? wanted_ids(encoder->config) : 0;
 	if (kind == DATA_LABELLED)
 		return data_encode_labelled(encoder, row, where);
 	if (kind == DATA_TEXT)

@@ -201,19 +201,19 @@ int data_parse_cell(json_t *row, const char *key, const char *where)
 /* Alpaca's parts under the names that this form has for them. */
 struct parts {
 	const json_t *instruction, *input, *output, *system, *history;
-	const char *asked, *answered; /* the names of instruction and output */
+	const char *instruction_key, *output_key; /* the names of instruction and output */
 };
 
 static int read_parts(enum data_form form, json_t *row, const char *where, struct parts *out)
 {
-	*out = (struct parts){.asked = form == FORM_QUESTION ? "question"
-	                               : form == FORM_INPUT  ? "input"
-	                                                     : "instruction",
-	                      .answered = form == FORM_QUESTION ? "answer" : "output"};
-	int rc = need(row, out->asked, JSON_STRING, where);
+	*out = (struct parts){.instruction_key = form == FORM_QUESTION ? "question"
+	                                         : form == FORM_INPUT  ? "input"
+	                                                               : "instruction",
+	                      .output_key = form == FORM_QUESTION ? "answer" : "output"};
+	int rc = need(row, out->instruction_key, JSON_STRING, where);
 	if (rc)
 		return rc;
-	rc = need(row, out->answered, JSON_STRING, where);
+	rc = need(row, out->output_key, JSON_STRING, where);
 	if (!rc && data_is_given(row, "system"))
 		rc = need(row, "system", JSON_STRING, where);
 	if (!rc && form == FORM_ALPACA && data_is_given(row, "input"))
@@ -222,13 +222,13 @@ static int read_parts(enum data_form form, json_t *row, const char *where, struc
 		rc = data_parse_cell(row, "history", where);
 	if (rc)
 		return rc;
-	out->instruction = member(row, out->asked);
-	out->output = member(row, out->answered);
+	out->instruction = member(row, out->instruction_key);
+	out->output = member(row, out->output_key);
 	out->system = data_is_given(row, "system") ? member(row, "system") : NULL;
 	out->input = form == FORM_ALPACA && data_is_given(row, "input") ? member(row, "input") : NULL;
 	out->history = form == FORM_ALPACA && data_is_given(row, "history") ? member(row, "history") : NULL;
 	if (!json_string_length(out->output))
-		return rh_fail(-EINVAL, "%s: '%s' is empty; remove the row or give it content", where, out->answered);
+		return rh_fail(-EINVAL, "%s: '%s' is empty; remove the row or give it content", where, out->output_key);
 	if (out->history && !json_is_array(out->history))
 		return rh_fail(-EINVAL, "%s: 'history' must be a list of [question, answer] pairs", where);
 	size_t i;

@@ -12,7 +12,7 @@ enum { BITS = 22 }; /* of a weight's fraction: 8 of a value and some of a sum st
 struct weights {
 	int64_t *first, *count;
 	int32_t *weight; /* (size, most) */
-	int64_t most;
+	int64_t most_inputs;
 };
 
 static double bilinear(double x)
@@ -43,7 +43,7 @@ static void weigh(double (*filter)(double), double support, int64_t from, int64_
 	out->count[place] = high - low;
 	for (int64_t i = 0; i < high - low; i++) {
 		double value = (sum != 0 ? real[i] / sum : real[i]) * (1 << BITS);
-		out->weight[place * out->most + i] = (int32_t)(value < 0 ? value - 0.5 : value + 0.5);
+		out->weight[place * out->most_inputs + i] = (int32_t)(value < 0 ? value - 0.5 : value + 0.5);
 	}
 }
 
@@ -57,11 +57,11 @@ static void weights_free(struct weights *weights)
 static int weights_make(enum rh_resample resample, int64_t from, int64_t to, struct weights *out)
 {
 	double support = resample == RH_RESAMPLE_BICUBIC ? 2 : 1, wide = (double)from / (double)to;
-	*out = (struct weights){.most = 2 * (int64_t)ceil(support * (wide < 1 ? 1 : wide)) + 1};
-	double *real = rh_alloc((size_t)out->most, sizeof *real);
+	*out = (struct weights){.most_inputs = 2 * (int64_t)ceil(support * (wide < 1 ? 1 : wide)) + 1};
+	double *real = rh_alloc((size_t)out->most_inputs, sizeof *real);
 	out->first = rh_alloc((size_t)to, sizeof *out->first);
 	out->count = rh_alloc((size_t)to, sizeof *out->count);
-	out->weight = rh_alloc((size_t)(to * out->most), sizeof *out->weight);
+	out->weight = rh_alloc((size_t)(to * out->most_inputs), sizeof *out->weight);
 	int rc = real && out->first && out->count && out->weight ? 0 : -ENOMEM;
 	for (int64_t i = 0; !rc && i < to; i++)
 		weigh(resample == RH_RESAMPLE_BICUBIC ? bicubic : bilinear, support, from, to, i, real, out);
@@ -74,7 +74,7 @@ static int weights_make(enum rh_resample resample, int64_t from, int64_t to, str
 /* One value of the result, of values that lie `stride` apart. */
 static uint8_t weighted(const uint8_t *from, int64_t stride, const struct weights *weights, int64_t place)
 {
-	const int32_t *weight = weights->weight + place * weights->most;
+	const int32_t *weight = weights->weight + place * weights->most_inputs;
 	int64_t sum = 1 << (BITS - 1);
 	from += weights->first[place] * stride;
 	for (int64_t i = 0; i < weights->count[place]; i++)

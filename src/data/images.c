@@ -25,7 +25,7 @@ struct part {
 
 struct rh_images {
 	struct rh_image_form form;
-	int64_t count, image_bytes, most;
+	int64_t count, image_bytes, most_images;
 	int owners;
 	struct part *part;
 	size_t parts, capacity;
@@ -59,8 +59,8 @@ static int add_part(struct rh_images *images, const char *path, struct part **ou
 /* Of the part's images the first ones count, as many as are wanted. */
 static void count_part(struct rh_images *images, struct part *part)
 {
-	if (images->most && part->count > images->most)
-		part->count = images->most;
+	if (images->most_images && part->count > images->most_images)
+		part->count = images->most_images;
 	images->count += part->count;
 }
 
@@ -314,8 +314,8 @@ int rh_images_open(const struct rh_images_options *options, struct rh_images **o
 	struct rh_images *images = rh_alloc(1, sizeof *images);
 	int rc = images ? 0 : -ENOMEM;
 	if (!rc)
-		*images =
-		        (struct rh_images){.form = *options->form, .image_bytes = options->image_bytes, .most = options->most, .owners = 1};
+		*images = (struct rh_images){
+		        .form = *options->form, .image_bytes = options->image_bytes, .most_images = options->most_images, .owners = 1};
 	for (size_t i = 0; !rc && i < options->paths->count; i++) {
 		const char *path = options->paths->item[i];
 		rc = rh_dir_exists(path) ? open_folders(images, path, options) : open_idx(images, path, options->labels);

@@ -29,7 +29,7 @@ struct rh_images_options {
 	int64_t labels;                   /* there are so many */
 	const json_t *label_ids;          /* config.json's label2id, borrowed while opening, or NULL */
 	int64_t image_bytes;              /* of a larger one, decoded, the file is refused */
-	int64_t most;                     /* images taken of each folder and IDX file, the first ones; 0: all */
+	int64_t most_images;              /* images taken of each folder and IDX file, the first ones; 0: all */
 };
 struct rh_images;
 /* Folders' names are labels: names of label2id, else whole numbers, else their places in alphabetical order. */

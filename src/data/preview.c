@@ -73,7 +73,7 @@ static int cut_to_pieces(struct pieces *pieces, const struct data_encoder *row, 
 struct view {
 	struct data_encoder encoder;
 	struct pieces pieces;
-	int64_t rows, most;
+	int64_t rows, most_rows;
 	int (*show)(void *context, const struct rh_preview *row);
 	void *context;
 };
@@ -83,7 +83,7 @@ static int show_row(struct view *view, const char *where)
 	const struct data_encoder *row = &view->encoder;
 	size_t count = row->ids.count, length = (size_t)row->config->max_length, kept = count < length ? count : length;
 	int goes_on = data_rows_go_on(row->config);
-	size_t shown = count < (size_t)view->most ? count : (size_t)view->most;
+	size_t shown = count < (size_t)view->most_rows ? count : (size_t)view->most_rows;
 	int rc = cut_to_pieces(&view->pieces, row, shown, goes_on ? count : kept);
 	if (rc)
 		return rc;
@@ -124,7 +124,7 @@ int rh_dataset_preview(enum rh_dataset_part part, const struct rh_config *config
                        int64_t most, int (*show)(void *context, const struct rh_preview *row), void *context)
 {
 	const struct rh_list *files = part == RH_DATASET_TRAIN ? &config->train_file : &config->validation_file;
-	struct view view = {.rows = rows, .most = most, .show = show, .context = context};
+	struct view view = {.rows = rows, .most_rows = most, .show = show, .context = context};
 	struct data_sources sources;
 	int rc = data_sources_find(files, config, DATA_UNWEIGHTED, &sources);
 	if (rc)

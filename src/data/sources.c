@@ -108,7 +108,7 @@ static int look_up(const json_t *info, const char *path, const char *name, struc
 	rc = rh_json_string(entry, "file_name", path, RH_JSON_REQUIRED, &file);
 	if (rc)
 		return rc;
-	rc = rh_json_int(entry, "num_samples", path, RH_JSON_OPTIONAL, &out->most);
+	rc = rh_json_int(entry, "num_samples", path, RH_JSON_OPTIONAL, &out->most_rows);
 	if (rc)
 		return rc;
 	rc = read_tags(entry, path, &out->tags);
@@ -138,8 +138,8 @@ int data_sources_find(const struct rh_list *files, const struct rh_config *confi
 			rc = look_up(out->info, config->dataset_info, files->item[i], source);
 		else if (!rc && !(source->path = rh_strdup(files->item[i])))
 			rc = -ENOMEM;
-		if (config->max_samples && (!source->most || config->max_samples < source->most))
-			source->most = config->max_samples;
+		if (config->max_samples && (!source->most_rows || config->max_samples < source->most_rows))
+			source->most_rows = config->max_samples;
 		if (weighting == DATA_WEIGHTED && config->data_weights.count)
 			source->weight = strtod(config->data_weights.item[i], NULL);
 	}
@@ -191,7 +191,7 @@ static int convert(struct data_reader *reader, json_t **row)
 
 int data_reader_next(struct data_reader *reader, json_t **row)
 {
-	if (reader->source->most && reader->rows == reader->source->most)
+	if (reader->source->most_rows && reader->rows == reader->source->most_rows)
 		return 0;
 	int rc = data_records_next(&reader->records, row);
 	if (rc <= 0)

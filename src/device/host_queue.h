@@ -24,8 +24,8 @@ struct rh_event;
 struct rh_host_job {
 	enum rh_host_work work;
 	double bytes;
-	double nvme_bytes;      /* read and written meanwhile: the job takes as long as the longer of the two alone */
-	struct rh_event *after; /* not before the event's latest record; NULL: at once */
+	double nvme_bytes;           /* read and written meanwhile: the job takes as long as the longer of the two alone */
+	struct rh_event *wait_event; /* not before the event's latest record; NULL: at once */
 	/* What is done; negative errno: a fault, later jobs are not run. A virtual queue calls it too, when the job's time is over; there
 	 * alone it may be NULL. */
 	int (*run)(void *context, int64_t argument);

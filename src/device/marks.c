@@ -45,7 +45,7 @@ static int64_t oldest_mark(const struct rh_stream_marks *marks)
 static void reach(struct rh_stream_marks *marks, int64_t number)
 {
 	marks->reached = number + 1;
-	marks->over = marks->mark[number % RH_MARKS];
+	marks->latest_reached = marks->mark[number % RH_MARKS];
 }
 
 /* At one mark in so many, then at those before it. */

@@ -19,7 +19,7 @@ struct rh_stream_marks {
 	struct rh_stream_mark mark[RH_MARKS]; /* number i is mark[i % RH_MARKS], until another takes its place */
 	int64_t recorded, reached;     /* marks; reached: as the host knows */
 	int64_t issued;                /* the latest command, which the caller counts */
-	struct rh_stream_mark over;           /* the latest mark that is known to be reached */
+	struct rh_stream_mark latest_reached;           /* the latest mark that is known to be reached */
 };
 
 /* A zeroed struct may be destroyed. */

@@ -97,7 +97,7 @@ struct rh_op_cost rh_op_cost(const struct rh_op *op)
 	else if (def->cost)
 		def->cost(op, &cost);
 	else
-		cost.other_flops = def->flops.each * area(op->operand[def->flops.operand]);
+		cost.other_flops = def->flops.per_element * area(op->operand[def->flops.operand]);
 	for (int i = 0; i < def->info.operands; i++) { /* once each, as far as it is touched */
 		struct rh_view view = op->operand[i];
 		if (!view.data || def->info.operand[i].access == RH_ACCESS_NONE)

@@ -22,8 +22,8 @@ int rh_stalls_create(struct rh_device *device, struct rh_stalls *out)
 void rh_stalls_destroy(struct rh_stalls *stalls)
 {
 	for (size_t i = 0; i < stalls->stalls; i++) {
-		rh_event_free(stalls->stall[i].before);
-		rh_event_free(stalls->stall[i].after);
+		rh_event_free(stalls->stall[i].begin);
+		rh_event_free(stalls->stall[i].end);
 	}
 	rh_event_free(stalls->first);
 	rh_event_free(stalls->last);
@@ -39,7 +39,7 @@ static int add_stall(struct rh_stalls *stalls)
 		return rc;
 	struct rh_stall *added = &stalls->stall[stalls->stalls++];
 	*added = (struct rh_stall){0};
-	return create_events(stalls->device, &added->before, &added->after);
+	return create_events(stalls->device, &added->begin, &added->end);
 }
 
 int rh_stalls_open(struct rh_stalls *stalls, enum rh_stall_kind kind)
@@ -52,12 +52,12 @@ int rh_stalls_open(struct rh_stalls *stalls, enum rh_stall_kind kind)
 		return rc;
 	stalls->open = &stalls->stall[stalls->used++];
 	stalls->open->kind = kind;
-	return record(stalls, stalls->open->before);
+	return record(stalls, stalls->open->begin);
 }
 
 int rh_stalls_close(struct rh_stalls *stalls)
 {
-	return stalls->open ? record(stalls, stalls->open->after) : 0;
+	return stalls->open ? record(stalls, stalls->open->end) : 0;
 }
 
 void rh_stalls_reset(struct rh_stalls *stalls)
@@ -102,7 +102,7 @@ void rh_stalls_add(const struct rh_stalls *stalls, struct rh_stall_times *times)
 	times->compute += seconds_between(stalls->first, stalls->last);
 	times->ended += seconds(stalls->last);
 	for (size_t i = 0; i < stalls->used; i++) {
-		double stalled = seconds_between(stalls->stall[i].before, stalls->stall[i].after);
+		double stalled = seconds_between(stalls->stall[i].begin, stalls->stall[i].end);
 		times->stalled[stalls->stall[i].kind] += stalled;
 		times->compute -= stalled;
 	}

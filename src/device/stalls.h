@@ -15,7 +15,7 @@ enum rh_stall_kind {
 
 struct rh_stall {
 	enum rh_stall_kind kind;
-	struct rh_event *before, *after;
+	struct rh_event *begin, *end;
 };
 
 enum { RH_STALLS_MOST = 1 << 16 }; /* that are booked of a step: what comes after them in a longer one counts as computing */

@@ -32,7 +32,7 @@ struct ahead {
 	struct waiting *waiting; /* a ring, oldest at `copied` % messages */
 	int64_t copies, messages, posted, copied;
 	struct copy *expected;
-	struct asked *asked;
+	struct asked *request;
 	int64_t receives, filled; /* asked for by the receiver, and given to it */
 	char *is_taken;           /* message n, taken apart, has number n % (copies + messages) */
 	int64_t next;             /* the inner link's first message that nobody asked for */
@@ -60,7 +60,7 @@ static int send_copy(struct ahead *at, const struct waiting *message)
 static void fill(struct ahead *at, int64_t received)
 {
 	for (; at->filled < at->receives; at->filled++) {
-		const struct asked *asked = &at->asked[at->filled % at->messages];
+		const struct asked *asked = &at->request[at->filled % at->messages];
 		if (asked->message >= received)
 			break;
 		if (asked->is_here && asked->size && !at->inner->is_virtual)
@@ -84,7 +84,7 @@ static int64_t next_message(struct ahead *at)
 /* The first message that may still be in a copy. */
 static int64_t oldest_message(struct ahead *at)
 {
-	return at->filled < at->receives ? at->asked[at->filled % at->messages].message : next_message(at);
+	return at->filled < at->receives ? at->request[at->filled % at->messages].message : next_message(at);
 }
 
 /* As many as there is room for. */
@@ -121,7 +121,7 @@ static int ahead_receive(struct rh_link *link, uint64_t tag, void *bytes, int64_
 	if (rc)
 		return rc;
 	*taken_flag(at, message) = 0;
-	at->asked[at->receives++ % at->messages] = (struct asked){bytes, size, message, is_here};
+	at->request[at->receives++ % at->messages] = (struct asked){bytes, size, message, is_here};
 	at->next++;
 	return 0;
 }
@@ -203,7 +203,7 @@ static int ahead_wait(struct rh_link *link, int64_t sent, int64_t received)
 		return wait_inner(at, sent, 0);
 	RH_ASSERT(received <= at->receives);
 	/* what the peer answers may be among what is not copied yet */
-	return wait_inner(at, at->posted, at->asked[(received - 1) % at->messages].message + 1);
+	return wait_inner(at, at->posted, at->request[(received - 1) % at->messages].message + 1);
 }
 
 int rh_ahead_await(struct rh_link *link, int64_t messages)
@@ -229,7 +229,7 @@ static void ahead_close(struct rh_link *link)
 		rh_free(at->copy[i].bytes), rh_free(at->expected[i].bytes);
 	rh_free(at->copy);
 	rh_free(at->expected);
-	rh_free(at->asked);
+	rh_free(at->request);
 	rh_free(at->is_taken);
 	rh_free(at->waiting);
 	rh_free(at);
@@ -252,7 +252,7 @@ int rh_ahead_open(struct rh_link *inner, int64_t copies, int64_t messages, struc
 	                       .copy = rh_alloc((size_t)copies, sizeof *made->copy),
 	                       .waiting = rh_alloc((size_t)messages, sizeof *made->waiting),
 	                       .expected = rh_alloc((size_t)copies, sizeof *made->expected),
-	                       .asked = rh_alloc((size_t)messages, sizeof *made->asked),
+	                       .request = rh_alloc((size_t)messages, sizeof *made->request),
 	                       .is_taken = rh_alloc((size_t)(copies + messages), 1),
 	                       .copies = copies,
 	                       .messages = messages,
@@ -263,11 +263,11 @@ int rh_ahead_open(struct rh_link *inner, int64_t copies, int64_t messages, struc
 	                       .next = inner->receives};
 	made->base.ops = &ahead_ops;
 	*out = &made->base;
-	if (made->copy && made->waiting && made->expected && made->asked && made->is_taken)
+	if (made->copy && made->waiting && made->expected && made->request && made->is_taken)
 		return 0;
 	rh_free(made->copy);
 	rh_free(made->expected);
-	rh_free(made->asked);
+	rh_free(made->request);
 	rh_free(made->is_taken);
 	rh_free(made->waiting);
 	rh_free(made);

@@ -45,9 +45,9 @@ static int begin_payload(struct conn *conn, const struct conn_peer *peer)
 {
 	int rc = frame_decode(conn->in.header, &conn->in.frame);
 	conn->in.got = 0;
-	conn->in.into = conn->text;
+	conn->in.target = conn->text;
 	if (!rc && conn->in.frame.type == FRAME_DATA)
-		rc = peer->expect(peer->context, &conn->in.frame, &conn->in.into);
+		rc = peer->expect(peer->context, &conn->in.frame, &conn->in.target);
 	return rc;
 }
 
@@ -60,11 +60,11 @@ static int read_frame(struct conn *conn, const struct conn_peer *peer)
 	if (rc)
 		return rc;
 	const struct frame *frame = &conn->in.frame;
-	rc = conn->in.into ? fill(conn, conn->in.into, frame->length, &conn->in.got) : drop_payload(conn);
+	rc = conn->in.target ? fill(conn, conn->in.target, frame->length, &conn->in.got) : drop_payload(conn);
 	if (rc)
 		return rc;
 	conn->in.header_got = 0;
-	if (conn->in.into && !frame_check(conn->in.header, frame_hash(conn->in.into, frame->length)))
+	if (conn->in.target && !frame_check(conn->in.header, frame_hash(conn->in.target, frame->length)))
 		return rh_fail(-EBADMSG, "the connection broke: a frame was damaged on its way");
 	return peer->take(peer->context, frame, conn->text);
 }

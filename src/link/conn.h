@@ -21,7 +21,7 @@ struct conn {
 	struct {
 		unsigned char header[FRAME_HEADER];
 		struct frame frame;
-		char *into; /* NULL: dropped */
+		char *target; /* NULL: dropped */
 		int64_t header_got, got;
 	} in;
 	struct {

@@ -26,7 +26,7 @@ struct leaving {
 	unsigned char header[FRAME_HEADER];
 	struct frame frame;
 	struct rh_mpi_request request[2]; /* header, payload */
-	int left[2];                      /* still to be awaited */
+	int is_pending[2];                /* still to be awaited */
 };
 
 struct mpi_link {
@@ -43,7 +43,7 @@ struct mpi_link {
 		struct frame frame;
 		struct rh_mpi_request request;
 		enum { NOTHING, HEADER, PAYLOAD } awaits;
-		char *into; /* NULL: dropped */
+		char *target; /* NULL: dropped */
 		char text[FRAME_TEXT];
 	} in;
 	char *dropped; /* room for a payload */
@@ -73,10 +73,10 @@ static int retire(struct mpi_link *link)
 	while (link->leaving) {
 		struct leaving *at = &link->out[link->first];
 		for (int i = 0; i < 2; i++) {
-			int over = at->left[i] ? mpi_test(&link->mpi, &at->request[i]) : 1;
+			int over = at->is_pending[i] ? mpi_test(&link->mpi, &at->request[i]) : 1;
 			if (over <= 0)
 				return over < 0 ? over : moved;
-			at->left[i] = 0;
+			at->is_pending[i] = 0;
 		}
 		link->first = (link->first + 1) % AHEAD;
 		link->leaving--;
@@ -94,12 +94,12 @@ static int say(struct mpi_link *link)
 		if (!next_frame(link, &at->frame))
 			break;
 		frame_encode(&at->frame, at->header);
-		at->left[0] = at->left[1] = 0;
+		at->is_pending[0] = at->is_pending[1] = 0;
 		int rc = mpi_send(&link->mpi, at->header, FRAME_HEADER, link->peer, link->tag_out, &at->request[0]);
-		at->left[0] = !rc;
+		at->is_pending[0] = !rc;
 		if (!rc && at->frame.length)
 			rc = mpi_send(&link->mpi, at->frame.payload, at->frame.length, link->peer, link->tag_out + 1, &at->request[1]);
-		at->left[1] = !rc && at->frame.length;
+		at->is_pending[1] = !rc && at->frame.length;
 		link->leaving++;
 		link->bytes_out += FRAME_HEADER + at->frame.length;
 		moved = rc ? rc : 1;
@@ -127,7 +127,7 @@ static int take_hello(struct mpi_link *link, const struct frame *frame, const ch
 static int take_frame(struct mpi_link *link)
 {
 	const struct frame *frame = &link->in.frame;
-	const char *payload = link->in.into ? link->in.into : link->dropped;
+	const char *payload = link->in.target ? link->in.target : link->dropped;
 	link->bytes_in += FRAME_HEADER + frame->length;
 	if (!frame_check(link->in.header, frame_hash(payload, frame->length)))
 		return rh_fail(-EIO, "MPI delivered a frame that was damaged on its way");
@@ -141,19 +141,19 @@ static int begin_payload(struct mpi_link *link)
 {
 	int rc = frame_decode(link->in.header, &link->in.frame);
 	const struct frame *frame = &link->in.frame;
-	link->in.into = link->in.text;
+	link->in.target = link->in.text;
 	if (!rc && frame->type == FRAME_DATA)
-		rc = link->is_live ? end_expect(&link->end, frame, &link->in.into)
+		rc = link->is_live ? end_expect(&link->end, frame, &link->in.target)
 		                   : rh_fail(-EPROTO, "the peer sent a message before it greeted");
 	link->in.awaits = rc || !frame->length ? NOTHING : PAYLOAD;
 	if (rc || !frame->length)
 		return rc ? rc : take_frame(link);
-	char *into = link->in.into ? link->in.into : link->dropped;
+	char *into = link->in.target ? link->in.target : link->dropped;
 	return mpi_receive(&link->mpi, into, frame->length, link->peer, link->tag_in + 1, &link->in.request);
 }
 
 /* 1: something came. */
-static int hear(struct mpi_link *link)
+static int poll_incoming(struct mpi_link *link)
 {
 	for (int moved = 0;; moved = 1) {
 		if (link->in.awaits == NOTHING) {
@@ -183,7 +183,7 @@ static void publish(struct mpi_link *link)
 	int64_t sent = INT64_MAX;
 	for (int i = 0; i < link->leaving; i++) {
 		const struct leaving *at = &link->out[(link->first + i) % AHEAD];
-		if (at->frame.type == FRAME_DATA && at->left[1])
+		if (at->frame.type == FRAME_DATA && at->is_pending[1])
 			sent = rh_min(sent, (int64_t)at->frame.a);
 	}
 	(void)end_publish(&link->end, sent, link->bytes_out, link->bytes_in);
@@ -200,7 +200,7 @@ static int listen_for_silence(struct mpi_link *link, int64_t begun_ns)
 }
 
 /* Nothing tells of MPI's messages: it is asked, often while they come. */
-static void rest(int64_t moved_ns)
+static void pause_briefly(int64_t moved_ns)
 {
 	static const struct timespec pause = {.tv_nsec = BUSY_NS};
 	if (rh_clock_ns() - moved_ns < BUSY_NS)
@@ -225,12 +225,12 @@ static void part(struct mpi_link *link)
 	while (rc >= 0 && rh_clock_ns() < until_ns && !is_alone(link) && (end_last_words(&link->end) == END_SPEAKS || link->leaving)) {
 		rc = say(link);
 		if (rc >= 0 && !rh_fault_code(&link->end.fault))
-			rc = hear(link);
-		rest(0);
+			rc = poll_incoming(link);
+		pause_briefly(0);
 	}
 	for (; link->leaving; link->leaving--, link->first = (link->first + 1) % AHEAD)
 		for (int i = 0; i < 2; i++)
-			if (link->out[link->first].left[i])
+			if (link->out[link->first].is_pending[i])
 				mpi_cancel(&link->mpi, &link->out[link->first].request[i]);
 	if (link->in.awaits != NOTHING)
 		mpi_cancel(&link->mpi, &link->in.request);
@@ -242,7 +242,7 @@ static void run(struct link_end *end)
 	struct mpi_link *link = (struct mpi_link *)end;
 	int64_t begun_ns = rh_clock_ns(), moved_ns = begun_ns;
 	while (!end_has_ended(end)) {
-		int said = say(link), heard = said < 0 ? said : hear(link), rc = heard < 0 ? heard : 0;
+		int said = say(link), heard = said < 0 ? said : poll_incoming(link), rc = heard < 0 ? heard : 0;
 		if (!rc)
 			rc = listen_for_silence(link, begun_ns);
 		if (rc)
@@ -251,7 +251,7 @@ static void run(struct link_end *end)
 		if (said > 0 || heard > 0)
 			moved_ns = rh_clock_ns();
 		else
-			rest(moved_ns);
+			pause_briefly(moved_ns);
 	}
 	part(link);
 }

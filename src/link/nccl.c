@@ -37,7 +37,7 @@ struct way {
 
 struct nccl_link {
 	struct rh_link base;
-	struct rh_link *through;
+	struct rh_link *host_link;
 	int gpu, is_upper;
 	int64_t messages;
 	char id[WIRES][RH_NCCL_ID];
@@ -47,7 +47,7 @@ struct nccl_link {
 	pthread_cond_t changed;
 	/* protected by lock; wires, is_begun and the oldest letters are the thread's */
 	struct way out, in;
-	struct rh_link_progress below; /* of the other link */
+	struct rh_link_progress host_progress; /* of the other link */
 	struct rh_fault fault;
 	int closes;
 };
@@ -71,7 +71,7 @@ static void keep_fault(struct nccl_link *link, int rc)
 	rh_fault_keep(&link->fault, rc);
 	pthread_cond_broadcast(&link->changed);
 	pthread_mutex_unlock(&link->lock);
-	link->through->ops->abort(link->through, link->fault.line); /* of a fault that came from there nothing is told */
+	link->host_link->ops->abort(link->host_link, link->fault.line); /* of a fault that came from there nothing is told */
 }
 
 static int has_ended(struct nccl_link *link)
@@ -143,9 +143,9 @@ static int is_owed(const struct nccl_link *link, int ends, const struct rh_link_
 static int move(struct nccl_link *link)
 {
 	struct rh_link_progress below;
-	int ends = link->through->ops->progress(link->through, &below), rc = 0;
+	int ends = link->host_link->ops->progress(link->host_link, &below), rc = 0;
 	pthread_mutex_lock(&link->lock);
-	link->below = below;
+	link->host_progress = below;
 	pthread_mutex_unlock(&link->lock);
 	int has_met = link->is_upper ? below.received > 0 : below.sent > 0;
 	if (has_met && !link->is_live)
@@ -159,7 +159,7 @@ static int move(struct nccl_link *link)
 	return out || in ? 1 : is_owed(link, ends, &below) ? 0 : ends;
 }
 
-static void rest(int64_t moved_ns)
+static void pause_briefly(int64_t moved_ns)
 {
 	static const struct timespec pause = {.tv_nsec = BUSY_NS};
 	if (rh_clock_ns() - moved_ns < BUSY_NS)
@@ -176,10 +176,10 @@ static int better_reason(struct nccl_link *link, int rc)
 	int64_t until_ns = rh_clock_ns() + REASON_NS;
 	snprintf(line, sizeof line, "%s", rh_error(rc));
 	while (rh_clock_ns() < until_ns) {
-		int said = link->through->ops->progress(link->through, &unused);
+		int said = link->host_link->ops->progress(link->host_link, &unused);
 		if (said)
 			return said;
-		rest(0);
+		pause_briefly(0);
 	}
 	return rh_fail(rc, "%s", line);
 }
@@ -198,7 +198,7 @@ static void *run(void *context)
 		if (rc > 0)
 			moved_ns = rh_clock_ns();
 		else
-			rest(moved_ns);
+			pause_briefly(moved_ns);
 	}
 	rh_nccl_close(link->out.wire);
 	rh_nccl_close(link->in.wire);
@@ -214,7 +214,7 @@ static struct nccl_link *own(struct rh_link *link)
 
 static void release(struct nccl_link *link)
 {
-	rh_link_close(link->through);
+	rh_link_close(link->host_link);
 	pthread_cond_destroy(&link->changed);
 	pthread_mutex_destroy(&link->lock);
 	rh_free(link->out.letter);
@@ -235,7 +235,7 @@ static void nccl_close(struct rh_link *base)
 
 static int post(struct nccl_link *link, struct way *way, uint64_t tag, void *bytes, int64_t size)
 {
-	struct rh_link *through = link->through;
+	struct rh_link *through = link->host_link;
 	pthread_mutex_lock(&link->lock);
 	int rc = rh_fault_get(&link->fault), is_full = way->posted - way->done >= link->messages;
 	struct letter *letter = &way->letter[(way->posted + 1) % link->messages];
@@ -266,7 +266,7 @@ static int nccl_progress(struct rh_link *base, struct rh_link_progress *out)
 {
 	struct nccl_link *link = own(base);
 	pthread_mutex_lock(&link->lock);
-	*out = link->below;
+	*out = link->host_progress;
 	out->sent = link->out.done;
 	out->received = link->in.done;
 	out->bytes_sent += link->out.bytes;
@@ -309,8 +309,8 @@ static int begin(struct nccl_link *link)
 	for (int i = 0; !rc && !link->is_upper && i < WIRES; i++)
 		rc = rh_nccl_make_id(link->id[i]);
 	if (!rc)
-		rc = link->is_upper ? rh_link_receive(link->through, FIRST_TAG, link->id, sizeof link->id)
-		                    : rh_link_send(link->through, FIRST_TAG, link->id, sizeof link->id);
+		rc = link->is_upper ? rh_link_receive(link->host_link, FIRST_TAG, link->id, sizeof link->id)
+		                    : rh_link_send(link->host_link, FIRST_TAG, link->id, sizeof link->id);
 	if (rc)
 		return rc;
 	int code = pthread_create(&link->thread, NULL, run, link);
@@ -323,11 +323,11 @@ int rh_nccl_link_open(const struct rh_nccl_options *options, struct rh_link **ou
 	struct nccl_link *link = rh_alloc(1, sizeof *link);
 	*out = NULL;
 	if (!link) {
-		rh_link_close(options->through);
+		rh_link_close(options->host_link);
 		return -ENOMEM;
 	}
 	link->base.ops = &nccl_ops;
-	link->through = options->through;
+	link->host_link = options->host_link;
 	link->gpu = options->gpu;
 	link->is_upper = options->is_upper;
 	link->messages = options->messages;

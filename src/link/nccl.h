@@ -10,7 +10,7 @@ enum { RH_NCCL_LEAST_BYTES = 16 << 10 }; /* of a message that goes by NCCL: belo
 
 struct rh_nccl_options {
 	struct rh_link
-	        *through; /* the other link, opened for `messages` + 1 and not used yet; this one's from now on, also after a fault */
+	        *host_link; /* the other link, opened for `messages` + 1 and not used yet; this one's from now on, also after a fault */
 	int gpu;
 	int is_upper;     /* of the two ends: one is, one is not */
 	int64_t messages; /* posted at once, each way */

@@ -123,7 +123,7 @@ static int hear_one(struct pair_end *end, int64_t now_ns, const struct frame *fr
 	return rc ? rc : session_take(&end->session, now_ns, frame, frame->payload);
 }
 
-static int hear(struct pair_end *end, int64_t now_ns)
+static int take_arrived(struct pair_end *end, int64_t now_ns)
 {
 	int heard = 0;
 	while (end->flying && end->flying->arrival_ns <= now_ns) {
@@ -147,7 +147,7 @@ static int64_t earlier(int64_t due_ns, int64_t time_ns, int64_t now_ns)
 	return time_ns > now_ns ? rh_min(due_ns, time_ns) : due_ns; /* the past needs no waking */
 }
 
-static void rest(struct pair *pair, int64_t now_ns)
+static void wait_for_frame(struct pair *pair, int64_t now_ns)
 {
 	int64_t due_ns = now_ns + SECOND_NS;
 	for (int i = 0; i < 2; i++) {
@@ -172,12 +172,12 @@ static void *run(void *context)
 		int moved = 0;
 		for (int i = 0; i < 2; i++) {
 			moved |= say(pair, &pair->end[i], &pair->end[!i], now_ns);
-			moved |= hear(&pair->end[i], now_ns);
+			moved |= take_arrived(&pair->end[i], now_ns);
 		}
 		if (moved)
 			pthread_cond_broadcast(&pair->changed);
 		else
-			rest(pair, now_ns);
+			wait_for_frame(pair, now_ns);
 	}
 	pthread_mutex_unlock(&pair->lock);
 	return NULL;

@@ -69,7 +69,7 @@ void session_rewind(struct session *session, int64_t now_ns)
 	session->is_pong_due = 0;
 	session->has_said_bye = 0;
 	session->heard_ns = now_ns;
-	session->told.ping_ns = now_ns;
+	session->acknowledged.ping_ns = now_ns;
 }
 
 static int has_data(const struct session *session)
@@ -101,8 +101,8 @@ static void next_state(struct session *session, struct frame *out)
 	                      .b = (uint64_t)session->in.offset,
 	                      .c = (uint64_t)session->in.posted,
 	                      .d = session->peer};
-	session->told.done = session->in.done;
-	session->told.offset = session->in.offset;
+	session->acknowledged.done = session->in.done;
+	session->acknowledged.offset = session->in.offset;
 	session->is_state_due = 0;
 }
 
@@ -114,9 +114,9 @@ static int is_unacknowledged(const struct session *session)
 /* What has a due time: a ping, and all that is unacknowledged where the transport may lose frames. */
 static int next_due(struct session *session, int64_t now_ns, struct frame *out)
 {
-	if (now_ns - session->told.ping_ns < session->heartbeat_ns)
+	if (now_ns - session->acknowledged.ping_ns < session->heartbeat_ns)
 		return 0;
-	session->told.ping_ns = now_ns;
+	session->acknowledged.ping_ns = now_ns;
 	session->is_state_due = session->retry_ns != INT64_MAX; /* the last one may be lost */
 	*out = (struct frame){.type = FRAME_PING, .a = (uint64_t)now_ns};
 	return 1;
@@ -158,7 +158,7 @@ int session_next(struct session *session, int64_t now_ns, struct frame *out)
 
 int64_t session_deadline(const struct session *session)
 {
-	int64_t ping = session->told.ping_ns + session->heartbeat_ns;
+	int64_t ping = session->acknowledged.ping_ns + session->heartbeat_ns;
 	if (session->retry_ns == INT64_MAX || !is_unacknowledged(session))
 		return ping;
 	return rh_min(ping, session->progress_ns + session->retry_ns);
@@ -199,7 +199,7 @@ static int take_data(struct session *session, const struct frame *frame)
 		queue->done++;
 		queue->offset = 0;
 		session->is_state_due = 1;
-	} else if (queue->offset - (session->told.done == queue->done ? session->told.offset : 0) >= STATE_EVERY) {
+	} else if (queue->offset - (session->acknowledged.done == queue->done ? session->acknowledged.offset : 0) >= STATE_EVERY) {
 		session->is_state_due = 1;
 	}
 	return 0;

@@ -36,7 +36,7 @@ struct session {
 	struct {
 		int64_t done, offset; /* of `in`, as the peer last learned it */
 		int64_t ping_ns;
-	} told;
+	} acknowledged;
 	int is_state_due, is_pong_due, is_bye_due, has_said_bye, has_heard_bye;
 	uint64_t pong;
 	int64_t heard_ns;               /* when the last frame arrived */

@@ -228,7 +228,7 @@ static int add_poll(struct conn *conn, struct pollfd *polls, int count)
 
 /* Until something moves, or a time that somebody waits for. TLS may hold bytes that no poll tells of, but reading ends only where it has
  * none, or had its share. */
-static void rest(struct tcp_link *link, int64_t now_ns, int is_busy)
+static void wait_for_io(struct tcp_link *link, int64_t now_ns, int is_busy)
 {
 	struct pollfd polls[DOOR_POLLS + 3];
 	int64_t deadline_ns = now_ns + link->timing.heartbeat_ns;
@@ -266,7 +266,7 @@ static void part(struct tcp_link *link)
 		if (!rc || rc == -EAGAIN)
 			rc = conn_read(&link->live, &peer, 1);
 		if (rc == -EAGAIN)
-			rest(link, rh_clock_ns(), 0);
+			wait_for_io(link, rh_clock_ns(), 0);
 	}
 	publish(link);
 	conn_close(&link->live);
@@ -288,7 +288,7 @@ static void run(struct link_end *end)
 			end_fail(end, rc);
 		publish(link);
 		if (!rc)
-			rest(link, now_ns, link->live.stream && link->live.has_more);
+			wait_for_io(link, now_ns, link->live.stream && link->live.has_more);
 	}
 	part(link);
 }

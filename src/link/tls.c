@@ -13,14 +13,14 @@
 
 struct tls {
 	SSL_CTX *context;
-	char peer[RH_IDENTITY_HASH], own[RH_IDENTITY_HASH];
+	char peer_hash[RH_IDENTITY_HASH], own_hash[RH_IDENTITY_HASH];
 };
 
 struct tls_stream {
 	struct stream base;
 	struct tls *tls;
 	SSL *ssl;
-	char seen[RH_IDENTITY_HASH]; /* of the certificate that the peer showed; empty: none yet */
+	char shown_hash[RH_IDENTITY_HASH]; /* of the certificate that the peer showed; empty: none yet */
 };
 
 int tls_certificate_hash(const X509 *certificate, char hash[RH_IDENTITY_HASH])
@@ -41,7 +41,7 @@ static int verify(X509_STORE_CTX *store, void *context)
 	SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
 	struct tls_stream *stream = SSL_get_app_data(ssl);
 	X509 *certificate = X509_STORE_CTX_get0_cert(store);
-	if (!certificate || tls_certificate_hash(certificate, stream->seen) || strcasecmp(stream->seen, tls->peer)) {
+	if (!certificate || tls_certificate_hash(certificate, stream->shown_hash) || strcasecmp(stream->shown_hash, tls->peer_hash)) {
 		X509_STORE_CTX_set_error(store, X509_V_ERR_CERT_REJECTED);
 		return 0;
 	}
@@ -83,8 +83,8 @@ int tls_open(const char *identity, const char *peer, struct tls **out)
 	struct tls *tls = rh_alloc(1, sizeof *tls);
 	if (!tls)
 		return -ENOMEM;
-	memcpy(tls->peer, peer, sizeof tls->peer);
-	rc = rh_identity_hash(identity, tls->own);
+	memcpy(tls->peer_hash, peer, sizeof tls->peer_hash);
+	rc = rh_identity_hash(identity, tls->own_hash);
 	if (!rc && !(tls->context = SSL_CTX_new(TLS_method())))
 		rc = rh_fail(-ENOMEM, "libssl is out of memory");
 	if (!rc)
@@ -107,7 +107,7 @@ void tls_close(struct tls *tls)
 
 const char *tls_hash(const struct tls *tls)
 {
-	return tls->own;
+	return tls->own_hash;
 }
 
 static void stream_destroy(struct stream *base)
@@ -131,11 +131,11 @@ static int fault(struct tls_stream *stream, int returned, short *wants)
 		*wants = kind == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT;
 		return -EAGAIN;
 	}
-	if (*stream->seen && strcasecmp(stream->seen, stream->tls->peer))
-		return rh_fail(-EACCES, "the peer's certificate has the hash %s, not the one that link_peer names (%s)", stream->seen,
-		               stream->tls->peer);
+	if (*stream->shown_hash && strcasecmp(stream->shown_hash, stream->tls->peer_hash))
+		return rh_fail(-EACCES, "the peer's certificate has the hash %s, not the one that link_peer names (%s)", stream->shown_hash,
+		               stream->tls->peer_hash);
 	if (kind == SSL_ERROR_SSL && ERR_GET_REASON(code) > SSL_AD_REASON_OFFSET)
-		return rh_fail(-EACCES, "the peer refuses this box: its link_peer must be %s", stream->tls->own);
+		return rh_fail(-EACCES, "the peer refuses this box: its link_peer must be %s", stream->tls->own_hash);
 	if (kind == SSL_ERROR_SYSCALL && system_code && !code)
 		return rh_fail(-system_code, "the connection broke: %s", strerror(system_code));
 	return rh_fail(-ECONNRESET, "the connection broke: %s", reason);

@@ -15,8 +15,8 @@ struct letter {
 struct way {
 	struct rh_virtual_line line;
 	struct letter *sent, *awaited;
-	double *arrives_s, *told_s; /* of the messages that are matched */
-	int64_t sends, receives, matched, arrived, told;
+	double *arrives_s, *acknowledged_s; /* of the messages that are matched */
+	int64_t sends, receives, matched, arrived, acknowledged;
 	double free_s; /* of the line */
 };
 
@@ -56,7 +56,7 @@ static void free_way(struct way *way)
 	rh_free(way->sent);
 	rh_free(way->awaited);
 	rh_free(way->arrives_s);
-	rh_free(way->told_s);
+	rh_free(way->acknowledged_s);
 }
 
 static void virtual_close(struct rh_link *link)
@@ -85,10 +85,10 @@ static int match(struct line_pair *pair, int from)
 		double begins_s = fmax(fmax(sent->posted_s, awaited->posted_s + back_s), way->free_s);
 		way->free_s = begins_s + (way->line.bytes_per_s > 0 ? (double)sent->size / way->line.bytes_per_s : 0);
 		way->arrives_s[at] = way->free_s + way->line.latency_s;
-		way->told_s[at] = way->arrives_s[at] + back_s;
+		way->acknowledged_s[at] = way->arrives_s[at] + back_s;
 		rc = rh_sim_clock_alarm(pair->clock, way->arrives_s[at]);
 		if (!rc)
-			rc = rh_sim_clock_alarm(pair->clock, way->told_s[at]);
+			rc = rh_sim_clock_alarm(pair->clock, way->acknowledged_s[at]);
 	}
 	return rc;
 }
@@ -100,8 +100,8 @@ static void count(struct line_pair *pair, int from)
 	double now = rh_sim_clock_seconds(pair->clock);
 	while (way->arrived < way->matched && way->arrives_s[way->arrived % pair->messages] <= now)
 		way->arrived++;
-	while (way->told < way->arrived && way->told_s[way->told % pair->messages] <= now)
-		way->told++;
+	while (way->acknowledged < way->arrived && way->acknowledged_s[way->acknowledged % pair->messages] <= now)
+		way->acknowledged++;
 }
 
 static int post(struct line_pair *pair, int from, struct letter *letters, int64_t *posted, const struct letter *letter)
@@ -110,7 +110,7 @@ static int post(struct line_pair *pair, int from, struct letter *letters, int64_
 	if (rc)
 		return rc;
 	count(pair, from);
-	if (*posted - pair->way[from].told >= pair->messages)
+	if (*posted - pair->way[from].acknowledged >= pair->messages)
 		return rh_fail(-ENOBUFS, "a virtual link takes %lld messages at once", (long long)pair->messages);
 	letters[*posted % pair->messages] = *letter;
 	++*posted;
@@ -141,7 +141,7 @@ static int virtual_progress(struct rh_link *link, struct rh_link_progress *out)
 	struct line_pair *pair = end->pair;
 	count(pair, 0);
 	count(pair, 1);
-	*out = (struct rh_link_progress){.sent = pair->way[end->number].told,
+	*out = (struct rh_link_progress){.sent = pair->way[end->number].acknowledged,
 	                                 .received = pair->way[!end->number].arrived,
 	                                 .latency_s = (pair->way[0].line.latency_s + pair->way[1].line.latency_s) / 2};
 	return fault_of(pair);
@@ -176,8 +176,8 @@ static int open_way(const struct rh_virtual_line *line, int64_t messages, struct
 	out->sent = rh_alloc((size_t)messages, sizeof *out->sent);
 	out->awaited = rh_alloc((size_t)messages, sizeof *out->awaited);
 	out->arrives_s = rh_alloc((size_t)messages, sizeof *out->arrives_s);
-	out->told_s = rh_alloc((size_t)messages, sizeof *out->told_s);
-	return out->sent && out->awaited && out->arrives_s && out->told_s ? 0 : -ENOMEM;
+	out->acknowledged_s = rh_alloc((size_t)messages, sizeof *out->acknowledged_s);
+	return out->sent && out->awaited && out->arrives_s && out->acknowledged_s ? 0 : -ENOMEM;
 }
 
 int rh_virtual_open(struct rh_sim_clock *clock, const struct rh_virtual_line way[2], int64_t messages, struct rh_link *ends[2])

@@ -6,14 +6,14 @@
 
 static const double gib = 1 << 30;
 
-/* `what` and `mend` of the next advice; NULL where there is room for no more. */
+/* `finding` and `mend` of the next advice; NULL where there is room for no more. */
 static struct doctor_advice *next(struct doctor_advices *out, const char *about)
 {
 	if (out->count == DOCTOR_ADVICE_MOST)
 		return NULL;
 	struct doctor_advice *advice = &out->item[out->count++];
 	advice->about = about;
-	*advice->what = *advice->mend = 0;
+	*advice->finding = *advice->mend = 0;
 	return advice;
 }
 
@@ -26,11 +26,11 @@ static void say(char *to, size_t bytes, const char *format, ...)
 	va_end(args);
 }
 
-#define ADVISE(out, about, what_args, mend_args)                                                                                           \
+#define ADVISE(out, about, finding_args, mend_args)                                                                                        \
 	do {                                                                                                                               \
 		struct doctor_advice *advice = next(out, about);                                                                           \
 		if (advice) {                                                                                                              \
-			SAY(advice->what, what_args);                                                                                      \
+			SAY(advice->finding, finding_args);                                                                                \
 			SAY(advice->mend, mend_args);                                                                                      \
 		}                                                                                                                          \
 	} while (0)
@@ -113,10 +113,10 @@ static void advise_gpus(const struct doctor_facts *f, const struct doctor_measur
 		advise_lanes(f->gpu[i].name, &f->gpu[i].link, out);
 	if (!m->kind || strcmp(m->kind, "cuda"))
 		return;
-	if (m->copies.asked > 0 && m->copies.registered < m->copies.asked)
+	if (m->copies.tried > 0 && m->copies.registered < m->copies.tried)
 		ADVISE(out, "registered",
 		       ("only %.1f of %.1f GiB of host memory could be registered with the GPU", (double)m->copies.registered / gib,
-		        (double)m->copies.asked / gib),
+		        (double)m->copies.tried / gib),
 		       ("ulimit -l unlimited (a container: --ulimit memlock=-1 --ipc=host)"));
 	int which = 0;
 	while (m->address && which < f->gpus - 1 && strcmp(m->address, f->gpu[which].link.address))

@@ -10,7 +10,7 @@ enum { DOCTOR_ADVICE_MOST = 64 };
 
 struct doctor_advice {
 	const char *about; /* a word for programs: "memlock", "pcie", ... */
-	char what[256], mend[256];
+	char finding[256], mend[256];
 };
 struct doctor_advices {
 	struct doctor_advice item[DOCTOR_ADVICE_MOST];

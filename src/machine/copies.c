@@ -85,7 +85,7 @@ int doctor_measure_copies(const struct rh_devices *devices, void *const *base, i
 		return rc;
 	if (devices->device[0]->ops->pin) {
 		rh_host_pin(devices->device[0], copying.host.base, copying.host.capacity, &pin);
-		out->asked = pin.bytes;
+		out->tried = pin.bytes;
 		out->registered = pin.pinned_bytes;
 		/* a copy must not cross from one registration into another: none does, where each part is in one */
 		int64_t run = rh_host_pin_run(&pin, copying.host.base, copying.bytes);

@@ -10,7 +10,7 @@ struct doctor_copies {
 	double up, down, both;     /* bytes per second of the first device: one way alone, both at once in sum */
 	double latency_s;          /* of a copy of 4 KiB */
 	double all_up;             /* of all devices up at once, in sum; as `up` where there is one */
-	int64_t registered, asked; /* bytes of host memory that could be registered, of those tried; 0: the devices need none */
+	int64_t registered, tried; /* bytes of host memory that could be registered, of those tried; 0: the devices need none */
 };
 /* `base`: device memory of each device, of at least `bytes`, whose content is lost. */
 int doctor_measure_copies(const struct rh_devices *devices, void *const *base, int64_t bytes, struct doctor_copies *out) RH_MUST;

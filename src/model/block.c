@@ -76,7 +76,7 @@ static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
 }
 
 /* With a cache: the new keys and values are put behind the old ones, and attention reads them all. */
-static void through_cache(struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
+static void append_to_cache(struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
 {
 	int64_t bytes = rh_dtype_bytes(k->dtype, emit->cache_rows * k->cols), first = emit->shape.keys - k->rows;
 	char *base = emit->cache + rh_dtype_bytes(k->dtype, emit->cache_rows * emit->model->layer[layer].cache_column);
@@ -93,7 +93,7 @@ static void attention(struct rh_emit *emit, int layer, struct parts in, struct r
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
 	struct rh_op op = attention_op(emit, layer, RH_OP_ATTENTION);
 	if (emit->shape.keys)
-		through_cache(emit, layer, &in.k, &in.v);
+		append_to_cache(emit, layer, &in.k, &in.v);
 	op.operand[RH_ATTENTION_Q] = in.q;
 	op.operand[RH_ATTENTION_K] = in.k;
 	op.operand[RH_ATTENTION_V] = in.v;
@@ -193,7 +193,7 @@ static struct rh_op norm_and_rope(const struct rh_emit *emit, const struct rh_la
 }
 
 /* Queries and keys become what attention takes: rotated, and before that normalised where the family does so. */
-static void turn(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_ropes *ropes, const struct rh_saved *s)
+static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_ropes *ropes, const struct rh_saved *s)
 {
 	const struct rh_traits *traits = &layer->traits;
 	if (fuses_norm_and_rope(traits)) {
@@ -276,7 +276,7 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 	if (!is_post)
 		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_ATTENTION), x, h, s->norm[RH_NORM_ATTENTION]);
 	emit_linear(emit, joint(index, RH_JOINT_QKV), is_post ? x : h, (struct rh_view){0}, s->qkv, s->low);
-	turn(emit, layer, ropes, s);
+	rotate(emit, layer, ropes, s);
 	attention(emit, index, attended(traits, s), s->o, s->lse);
 	if (is_post) {
 		emit_linear(emit, joint(index, RH_JOINT_O), s->o, x, s->attended, s->low);
@@ -303,7 +303,8 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 }
 
 /* Weight gradients of projections that share a product: now, or their operands are noted. */
-static void learn(struct rh_emit *emit, int index, enum rh_joint which, struct rh_view dy, struct rh_view x, struct rh_saved *s)
+static void accumulate_gradients(struct rh_emit *emit, int index, enum rh_joint which, struct rh_view dy, struct rh_view x,
+                                 struct rh_saved *s)
 {
 	if (!emit->deferred)
 		emit_linear_dw(emit, joint(index, which), dy, x, s->low, s->d_low);
@@ -337,14 +338,14 @@ static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, st
 	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, traits->intermediate);
 	emit_linear_dx(emit, joint(index, RH_JOINT_DOWN), dy, a, s->d_low);
 	emit_mlp_activation_backward(emit, traits, s->gu, a);
-	learn(emit, index, RH_JOINT_DOWN, dy, a, s);
+	accumulate_gradients(emit, index, RH_JOINT_DOWN, dy, a, s);
 	rh_arena_reset(emit->arena, mark);
 	emit_linear_dx(emit, joint(index, RH_JOINT_GATE_UP), s->gu, dh2, s->d_low);
 }
 
 /* The gradient of what a half of the layer made, of that behind its norm: `of` says which product it is an operand of. */
-static struct rh_view through_norm(struct rh_emit *emit, int index, enum rh_norm_place place, enum rh_joint of, struct rh_view made,
-                                   struct rh_view dy, const struct rh_saved *s)
+static struct rh_view norm_backward(struct rh_emit *emit, int index, enum rh_norm_place place, enum rh_joint of, struct rh_view made,
+                                    struct rh_view dy, const struct rh_saved *s)
 {
 	struct rh_view d = operand(emit, index, of, made.cols);
 	emit_norm_backward(emit, emit_norm_of(emit, index, place),
@@ -358,14 +359,14 @@ static void upper_half_backward(struct rh_emit *emit, int index, struct rh_saved
 	int64_t experts = emit->model->layer[index].traits.experts, mark = emit->arena->used;
 	struct rh_view d = dy;
 	if (has_norms_behind(emit, index))
-		d = through_norm(emit, index, RH_NORM_AFTER_MLP, RH_JOINT_DOWN, s->transformed, dy, s);
+		d = norm_backward(emit, index, RH_NORM_AFTER_MLP, RH_JOINT_DOWN, s->transformed, dy, s);
 	if (experts)
 		emit_experts_backward(emit, index, s, d, dx2);
 	else
 		mlp_backward(emit, index, s, d, dx2);
 	if (is_post(emit, index)) { /* x2 is the MLP's input, and d the gradient of its residual */
 		emit_add(emit, dx2, d, dx2);
-		learn(emit, index, RH_JOINT_GATE_UP, s->gu, s->x2, s);
+		accumulate_gradients(emit, index, RH_JOINT_GATE_UP, s->gu, s->x2, s);
 		rh_arena_reset(emit->arena, mark);
 		return;
 	}
@@ -374,9 +375,9 @@ static void upper_half_backward(struct rh_emit *emit, int index, struct rh_saved
 	        emit, emit_norm_of(emit, index, RH_NORM_MLP),
 	        &(struct emit_norm_gradient){.x = s->x2, .stats = s->norm[RH_NORM_MLP], .dy = dx2, .add = dy, .dx = dx2, .y = h2});
 	if (experts)
-		emit_experts_learn(emit, index, s, h2);
+		emit_experts_gradients(emit, index, s, h2);
 	else
-		learn(emit, index, RH_JOINT_GATE_UP, s->gu, h2, s);
+		accumulate_gradients(emit, index, RH_JOINT_GATE_UP, s->gu, h2, s);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -445,13 +446,13 @@ void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes 
 	struct rh_view dx2 = behind ? emit_act(emit, emit->shape.tokens, hidden) : operand(emit, index, RH_JOINT_O, hidden), d = dx2;
 	upper_half_backward(emit, index, s, dy, dx2);
 	if (behind)
-		d = through_norm(emit, index, RH_NORM_AFTER_ATTENTION, RH_JOINT_O, s->attended, dx2, s);
+		d = norm_backward(emit, index, RH_NORM_AFTER_ATTENTION, RH_JOINT_O, s->attended, dx2, s);
 
 	struct rh_view dqkv = operand(emit, index, RH_JOINT_QKV, s->qkv.cols);
 	int64_t inner = emit->arena->used;
 	struct rh_view d_o = emit_act(emit, s->o.rows, s->o.cols);
 	emit_linear_dx(emit, joint(index, RH_JOINT_O), d, d_o, s->d_low);
-	learn(emit, index, RH_JOINT_O, d, s->o, s);
+	accumulate_gradients(emit, index, RH_JOINT_O, d, s->o, s);
 	qkv_backward(emit, index, ropes, s, d_o, dqkv);
 	rh_arena_reset(emit->arena, inner);
 
@@ -470,7 +471,7 @@ void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes 
 	} else { /* nothing below is trained: only the norm's output is needed once more */
 		emit_norm(emit, norm, s->x, h, stats);
 	}
-	learn(emit, index, RH_JOINT_QKV, dqkv, h, s);
+	accumulate_gradients(emit, index, RH_JOINT_QKV, dqkv, h, s);
 	rh_arena_reset(emit->arena, mark);
 }
 

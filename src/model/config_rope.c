@@ -9,7 +9,7 @@
 
 /* One spelling. */
 struct spelling {
-	int given;
+	int is_given;
 	double share; /* partial_rotary_factor; 0: not said */
 	struct rh_rope rope;
 };
@@ -116,7 +116,7 @@ static int parse_object(const json_t *config, const json_t *json, const char *ke
 		return 0;
 	if (!json_is_object(json))
 		return rh_fail(-EINVAL, "%s: '%s' must be an object or null", where, key);
-	out->given = 1;
+	out->is_given = 1;
 	int rc = parse_type(json, key, where, &out->rope.type);
 	if (!rc)
 		rc = rh_json_real(json, "rope_theta", where, RH_JSON_OPTIONAL, &out->rope.theta);
@@ -139,7 +139,7 @@ static int same_scaling(struct rh_rope a, struct rh_rope b)
 }
 
 /* The one that is said, or what stands for silence; two that differ are an error. */
-static int one_of(const double *said, int count, double silent, const char *key, const char *where, double *out)
+static int only_value(const double *said, int count, double silent, const char *key, const char *where, double *out)
 {
 	*out = 0;
 	for (int i = 0; i < count; i++) {
@@ -188,7 +188,7 @@ static int parse_windowed(const json_t *json, const json_t *nested, const char *
 		return rc;
 	out->rope[1] = own.rope;
 	said[0] = theta, said[1] = own.rope.theta;
-	return one_of(said, 2, out->family->silent.rope_theta_windowed, "rope_local_base_freq", where, &out->rope[1].theta);
+	return only_value(said, 2, out->family->silent.rope_theta_windowed, "rope_local_base_freq", where, &out->rope[1].theta);
 }
 
 int config_parse_rope(const json_t *json, const char *where, struct rh_model_config *out)
@@ -211,15 +211,15 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 		                  share ? share : 1, &fresh);
 	if (rc)
 		return rc;
-	old.given |= scaling != NULL; /* null says: no scaling */
-	if (old.given && fresh.given && !same_scaling(old.rope, fresh.rope))
+	old.is_given |= scaling != NULL; /* null says: no scaling */
+	if (old.is_given && fresh.is_given && !same_scaling(old.rope, fresh.rope))
 		return rh_fail(-EINVAL, "%s: 'rope_scaling' and 'rope_parameters' disagree; keep one of them", where);
 	if (json_is_number(json_object_get(json, "rope_theta")) && theta == 0)
 		return rh_fail(-EINVAL, "%s: rope_theta 0 makes no sense; it must be positive", where);
-	out->rope[0] = fresh.given ? fresh.rope : old.rope;
-	rc = one_of((double[]){theta, old.rope.theta, fresh.rope.theta}, 3, silent, "rope_theta", where, &out->rope[0].theta);
+	out->rope[0] = fresh.is_given ? fresh.rope : old.rope;
+	rc = only_value((double[]){theta, old.rope.theta, fresh.rope.theta}, 3, silent, "rope_theta", where, &out->rope[0].theta);
 	if (!rc)
-		rc = one_of((double[]){share, old.share, fresh.share}, 3, 1, "partial_rotary_factor", where, &out->rotary_share);
+		rc = only_value((double[]){share, old.share, fresh.share}, 3, 1, "partial_rotary_factor", where, &out->rotary_share);
 	if (!rc)
 		rc = check_share(out->family, out->rotary_share, where);
 	if (!rc && out->family->silent.rope_theta_windowed)

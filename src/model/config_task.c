@@ -27,7 +27,7 @@ int rh_model_ties(const struct rh_model_config *config)
 	return config->tie_word_embeddings && !rh_task_classifies(config->task);
 }
 
-static int begins(const char *name, const char *module)
+static int begins_with_module(const char *name, const char *module)
 {
 	return module && !strncmp(name, module, strlen(module)) && name[strlen(module)] == '.';
 }
@@ -37,7 +37,8 @@ int rh_model_may_lack(const struct rh_model_config *config, const char *tensor)
 	const struct rh_family_task *task = rh_model_task(config);
 	if (!task->architecture || !config->architecture || !strcmp(config->architecture, task->architecture))
 		return 0;
-	return begins(tensor, task->dense) || begins(tensor, task->norm) || begins(tensor, task->classifier) || begins(tensor, task->bias);
+	return begins_with_module(tensor, task->dense) || begins_with_module(tensor, task->norm) ||
+	       begins_with_module(tensor, task->classifier) || begins_with_module(tensor, task->bias);
 }
 
 /* Whether config.json's architecture is this family's, and then for which task. */
@@ -60,7 +61,7 @@ static int has_tasks(const struct rh_family *family)
 	return 0;
 }
 
-static int does(const struct rh_family *family, int task)
+static int does_task(const struct rh_family *family, int task)
 {
 	return has_tasks(family) ? family->task[task].architecture != NULL : task == RH_TASK_CAUSAL_LM;
 }
@@ -70,7 +71,7 @@ static void list_tasks(const struct rh_family *family, char *out, size_t size)
 	size_t used = 0;
 	*out = 0;
 	for (int t = 0; t < RH_TASKS && used < size; t++)
-		if (does(family, t))
+		if (does_task(family, t))
 			used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", task_names[t]);
 }
 
@@ -83,7 +84,7 @@ int rh_model_config_set_task(struct rh_model_config *config, enum rh_task_kind t
 	if (task == RH_TASK_UNSET)
 		return rh_fail(-EINVAL, "%s: %s has no head, so task must say what to train it for (%s)", where, config->family->bare,
 		               tasks);
-	if (!does(config->family, task))
+	if (!does_task(config->family, task))
 		return rh_fail(-EINVAL, "task: %s is nothing that models of type %s do here (%s)", task_names[task],
 		               config->family->model_type, tasks);
 	config->task = task;

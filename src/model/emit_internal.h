@@ -99,7 +99,7 @@ struct rh_arena *emit_block_dy(const struct rh_emit *emit, int layer);
 void emit_experts_keep(const struct rh_emit *emit, struct rh_arena *arena, int layer, struct rh_saved *saved);
 void emit_experts(struct rh_emit *emit, int layer, struct rh_view h, struct rh_view y, struct rh_saved *saved);
 void emit_experts_backward(struct rh_emit *emit, int layer, struct rh_saved *saved, struct rh_view dy, struct rh_view dh);
-void emit_experts_learn(struct rh_emit *emit, int layer, struct rh_saved *saved, struct rh_view h);
+void emit_experts_gradients(struct rh_emit *emit, int layer, struct rh_saved *saved, struct rh_view h);
 void emit_experts_weights(struct rh_emit *emit, int layer, const struct rh_saved *saved);
 
 /* head.c: final norm and head. saved NULL: loss or logits only; else the loss's gradient is kept in *saved. */

@@ -21,7 +21,7 @@ const char *rh_family_key(const struct rh_family *family, const char *key)
 {
 	for (int i = 0; i < RH_FAMILY_RENAMES && family->key_names[i].key; i++)
 		if (!strcmp(family->key_names[i].key, key))
-			return family->key_names[i].own;
+			return family->key_names[i].family_key;
 	return key;
 }
 

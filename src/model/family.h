@@ -46,7 +46,7 @@ struct rh_family_names {
 
 /* What a family's config.json calls a key; NULL: it has no such key. */
 struct rh_key_name {
-	const char *key, *own;
+	const char *key, *family_key;
 };
 
 /* A larger model that is trained as the text model inside it: its config.json holds this family's as "text_config". */

@@ -322,7 +322,7 @@ void emit_embedding(struct rh_emit *emit, struct rh_view y)
 }
 
 /* The gradient of the sum, in the arena: through the norm, whose input is made again. */
-static struct rh_view through_norm(struct rh_emit *emit, struct rh_view dy)
+static struct rh_view norm_backward(struct rh_emit *emit, struct rh_view dy)
 {
 	struct emit_norm norm = emit_norm_of(emit, 0, RH_NORM_FINAL);
 	struct rh_view sum = emit_act(emit, dy.rows, dy.cols), normed = emit_act(emit, dy.rows, dy.cols);
@@ -333,7 +333,7 @@ static struct rh_view through_norm(struct rh_emit *emit, struct rh_view dy)
 	return normed;
 }
 
-static void learn_patches(struct rh_emit *emit, struct rh_view dy)
+static void patches_gradient(struct rh_emit *emit, struct rh_view dy)
 {
 	const struct rh_layer *layer = &emit->model->layer[0];
 	const struct rh_linear *linear = &layer->proj[RH_PROJ_O];
@@ -350,7 +350,7 @@ void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 	if (!emit->model->block[layer->block[0]].trainable)
 		return;
 	if (layer->norm[RH_NORM_FINAL] >= 0)
-		dy = through_norm(emit, dy);
+		dy = norm_backward(emit, dy);
 	for (int i = 0; i < count; i++) {
 		struct rh_op op = {.kind = RH_OP_EMBEDDING_BACKWARD, .embedding.scale = table[i].scale};
 		op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, table[i].index, emit->shape.tokens);
@@ -359,6 +359,6 @@ void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 		emit_op(emit, &op);
 	}
 	if (emit->shape.pixels)
-		learn_patches(emit, dy);
+		patches_gradient(emit, dy);
 	rh_arena_reset(emit->arena, mark);
 }

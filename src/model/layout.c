@@ -13,9 +13,9 @@ enum { NAME_BYTES = 192, EXPERT_TENSORS = 3, GAP = 64 /* elements: 256 bytes of 
 /* Collects a block's tensors while it is laid out. */
 struct layout {
 	struct rh_block *block;
-	const char *prefix; /* of its tensors' names */
-	float deviation;    /* of weights at random */
-	int most, fault;    /* most: tensors */
+	const char *prefix;  /* of its tensors' names */
+	float deviation;     /* of weights at random */
+	int capacity, fault; /* most: tensors */
 };
 
 static void begin_block(const struct rh_model_config *config, struct layout *at, struct rh_block *block, int trainable, const char *name,
@@ -24,11 +24,11 @@ static void begin_block(const struct rh_model_config *config, struct layout *at,
 	*at = (struct layout){.block = block,
 	                      .prefix = "",
 	                      .deviation = (float)config->initializer_range,
-	                      .most = MODEL_TENSORS + (int)experts * EXPERT_TENSORS};
+	                      .capacity = MODEL_TENSORS + (int)experts * EXPERT_TENSORS};
 	block->trainable = trainable;
 	block->uses = 1;
 	block->name = rh_strdup(name);
-	block->tensor = rh_alloc((size_t)at->most, sizeof *block->tensor);
+	block->tensor = rh_alloc((size_t)at->capacity, sizeof *block->tensor);
 	if (!block->name || !block->tensor)
 		at->fault = -ENOMEM;
 }
@@ -47,7 +47,7 @@ static int place(struct layout *at, const char *module, const char *kind, int ra
 	char name[NAME_BYTES];
 	if (at->fault)
 		return 0;
-	RH_ASSERT(block->tensors < at->most);
+	RH_ASSERT(block->tensors < at->capacity);
 	snprintf(name, sizeof name, kind ? "%s%s.%s" : "%s%s", at->prefix, module, kind);
 	struct rh_tensor *tensor = &block->tensor[block->tensors];
 	*tensor = (struct rh_tensor){.name = rh_strdup(name),

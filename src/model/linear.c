@@ -47,7 +47,7 @@ static struct rh_view base_weight(const struct rh_emit *emit, const struct rh_la
  * PART; of the others workspace is taken. */
 struct lora {
 	enum rh_op_kind kind;
-	struct rh_view wide, more;
+	struct rh_view wide, addend;
 	const struct rh_view *low;
 	struct rh_view (*matrix)(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear);
 };
@@ -59,7 +59,7 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 	int64_t mark = emit->arena->used;
 	RH_ASSERT(which.count <= RH_LORA_MODULES);
 	op.operand[RH_LORA_WIDE] = lora->wide;
-	op.operand[RH_LORA_SPACE] = lora->more;
+	op.operand[RH_LORA_SPACE] = lora->addend;
 	op.lora.seed = emit->seed;
 	op.lora.step = emit->step;
 	op.lora.micro_batch = emit->micro_batch;
@@ -95,7 +95,7 @@ struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_LOW, .wide = x, .low = low, .matrix = adapter_a});
 	if (any && y.data)
 		emit_lora(emit, which,
-		          &(struct lora){.kind = RH_OP_LORA_PART, .wide = sum, .more = before, .low = low, .matrix = adapter_b});
+		          &(struct lora){.kind = RH_OP_LORA_PART, .wide = sum, .addend = before, .low = low, .matrix = adapter_b});
 	if (y.data)
 		emit_linear_product(emit, &(struct emit_product){.a = x,
 		                                                 .b = base_weight(emit, layer, which),

@@ -76,7 +76,7 @@ void rh_micro_pack(const struct rh_micro_batch *batch, char *to)
 	put(to + at.mix, batch->mix, shape->taught ? 2 * shape->head_rows : 0);
 }
 
-static void get(void *to, const char *from, int64_t elements)
+static void copy_result(void *to, const char *from, int64_t elements)
 {
 	if (to)
 		memcpy(to, from, (size_t)elements * 4);
@@ -86,9 +86,9 @@ void rh_result_unpack(const struct rh_model *model, const struct rh_micro_batch 
 {
 	const struct rh_micro_shape *shape = &batch->shape;
 	const struct rh_result_layout at = rh_result_layout(model, shape, score_cols);
-	get(batch->loss, from + at.loss, shape->head_rows);
-	get(batch->hit, from + at.hit, shape->head_rows);
-	get(batch->scores, from + at.scores, shape->head_rows * score_cols);
+	copy_result(batch->loss, from + at.loss, shape->head_rows);
+	copy_result(batch->hit, from + at.hit, shape->head_rows);
+	copy_result(batch->scores, from + at.scores, shape->head_rows * score_cols);
 	if (batch->load_balancing_loss)
 		*batch->load_balancing_loss = rh_load_balancing_loss(model, shape->tokens, (const float *)(const void *)(from + at.load));
 }

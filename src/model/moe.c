@@ -35,7 +35,7 @@ static int is_full(const struct rh_emit *emit, int index)
 	return emit->model->block[emit->model->layer[index].block[0]].trainable;
 }
 
-static int learns(const struct rh_emit *emit, int index)
+static int is_trained(const struct rh_emit *emit, int index)
 {
 	int learns = is_full(emit, index);
 	for (int w = 0; w < RH_ROUTED; w++)
@@ -46,7 +46,7 @@ static int learns(const struct rh_emit *emit, int index)
 /* Where operands of weight gradients belong. */
 static struct rh_arena *deferred_or(const struct rh_emit *emit, int index, struct rh_arena *arena)
 {
-	return emit->deferred && learns(emit, index) ? emit->deferred : arena;
+	return emit->deferred && is_trained(emit, index) ? emit->deferred : arena;
 }
 
 /* Rows of what an adapter reads and makes: a token's, or a pair's. */
@@ -225,8 +225,8 @@ static void backward(struct rh_emit *emit, const struct rh_layer *layer, enum rh
 }
 
 /* The gradients of an adapter of what turned x into what has the gradient dy. */
-static void learn_adapter(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct rh_view dy, struct rh_view x,
-                          const struct rh_saved *s)
+static void adapter_gradients(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct rh_view dy, struct rh_view x,
+                              const struct rh_saved *s)
 {
 	struct rh_view start = start_of(s, which), low = s->routed_low[which], d_low = s->routed_d_low[which];
 	float scale = layer->routed[which].scale;
@@ -290,7 +290,7 @@ void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_v
 }
 
 /* What biases of Down add to the gradients of routing weights: dy b^T. */
-static struct rh_view more_of(struct rh_emit *emit, const struct rh_layer *layer, struct rh_view dy)
+static struct rh_view bias_dot_gradient(struct rh_emit *emit, const struct rh_layer *layer, struct rh_view dy)
 {
 	struct sizes n = sizes_of(emit, layer);
 	if (layer->down_bias < 0)
@@ -332,7 +332,7 @@ static void unpermute_backward(struct rh_emit *emit, const struct rh_saved *s, s
 }
 
 /* Weight gradients: of an expert's down, of its gate and up, of the router. */
-static void learn_down(struct rh_emit *emit, int index, const struct rh_saved *s)
+static void down_gradients(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
@@ -340,10 +340,10 @@ static void learn_down(struct rh_emit *emit, int index, const struct rh_saved *s
 	if (dw.data)
 		grouped_gradient(emit, s->deferred[RH_JOINT_DOWN].dy, s->deferred[RH_JOINT_DOWN].x, s->start, 1, dw);
 	grouped_sum(emit, s->deferred[RH_JOINT_DOWN].dy, s->start, emit_gradient(emit, layer, 0, layer->down_bias, n.experts, n.hidden));
-	learn_adapter(emit, layer, RH_ROUTED_DOWN, s->deferred[RH_JOINT_DOWN].dy, s->deferred[RH_JOINT_DOWN].x, s);
+	adapter_gradients(emit, layer, RH_ROUTED_DOWN, s->deferred[RH_JOINT_DOWN].dy, s->deferred[RH_JOINT_DOWN].x, s);
 }
 
-static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s)
+static void remaining_gradients(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
@@ -362,8 +362,8 @@ static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s
 		                                       .b = s->deferred[DEFERRED_ROUTER].x,
 		                                       .c = drouter,
 		                                       .d = drouter});
-	learn_adapter(emit, layer, RH_ROUTED_GATE_UP, s->deferred[RH_JOINT_GATE_UP].dy, s->deferred[RH_JOINT_GATE_UP].x, s);
-	learn_adapter(emit, layer, RH_ROUTED_ROUTER, s->deferred[DEFERRED_ROUTER].dy, s->deferred[DEFERRED_ROUTER].x, s);
+	adapter_gradients(emit, layer, RH_ROUTED_GATE_UP, s->deferred[RH_JOINT_GATE_UP].dy, s->deferred[RH_JOINT_GATE_UP].x, s);
+	adapter_gradients(emit, layer, RH_ROUTED_ROUTER, s->deferred[DEFERRED_ROUTER].dy, s->deferred[DEFERRED_ROUTER].x, s);
 }
 
 void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dh)
@@ -382,13 +382,13 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	unpermute_backward(emit, s, dy, rows);
 	backward(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .b = down_weight(emit, layer), .d = a}, s);
 	emit_glu_backward(emit, layer->traits.activation, s->gu, a, dot);
-	router_backward(emit, layer, s, dot, more_of(emit, layer, dy), dlogits);
+	router_backward(emit, layer, s, dot, bias_dot_gradient(emit, layer, dy), dlogits);
 	s->deferred[RH_JOINT_DOWN].dy = rows;
 	s->deferred[RH_JOINT_DOWN].x = a;
 	s->deferred[RH_JOINT_GATE_UP].dy = s->gu;
 	s->deferred[DEFERRED_ROUTER].dy = dlogits;
 	if (!emit->deferred)
-		learn_down(emit, index, s);
+		down_gradients(emit, index, s);
 	rh_arena_reset(emit->arena, mark);
 
 	struct rh_view back = emit_act(emit, n.pairs, n.hidden);
@@ -398,11 +398,11 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	rh_arena_reset(emit->arena, mark);
 }
 
-void emit_experts_learn(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view h)
+void emit_experts_gradients(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view h)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
-	if (!learns(emit, index))
+	if (!is_trained(emit, index))
 		return;
 	if (is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r) {
 		struct rh_view rows = emit_take(deferred_or(emit, index, emit->arena), emit->model->dtype, n.pairs, n.hidden);
@@ -411,11 +411,11 @@ void emit_experts_learn(struct rh_emit *emit, int index, struct rh_saved *s, str
 	}
 	s->deferred[DEFERRED_ROUTER].x = h;
 	if (!emit->deferred)
-		learn_rest(emit, index, s);
+		remaining_gradients(emit, index, s);
 }
 
 void emit_experts_weights(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
-	learn_down(emit, index, s);
-	learn_rest(emit, index, s);
+	down_gradients(emit, index, s);
+	remaining_gradients(emit, index, s);
 }

@@ -38,7 +38,7 @@ static struct side quantise(struct rh_emit *emit, struct rh_view x, float limit,
 }
 
 /* x in 8 bits, rows along k: transposed where they lie across it. */
-static struct side eight(struct rh_emit *emit, struct rh_view x, enum rh_dtype dtype, int across)
+static struct side quantise_operand(struct rh_emit *emit, struct rh_view x, enum rh_dtype dtype, int across)
 {
 	int64_t whole = (x.rows + RH_QUANTISE_RUN - 1) / RH_QUANTISE_RUN * RH_QUANTISE_RUN;
 	struct rh_view none = {0},
@@ -54,8 +54,8 @@ static void emit_scaled_product(struct rh_emit *emit, const struct emit_product 
 	int64_t mark = emit->arena->used;
 	op.scaled_gemm.alpha = p->alpha == 0 ? 1 : p->alpha;
 	if (model->multiply == RH_MULTIPLY_F8) {
-		a = eight(emit, p->a, p->trans_b ? RH_E4M3 : RH_E5M2, p->trans_a);
-		b = eight(emit, p->b, RH_E4M3, !p->trans_b);
+		a = quantise_operand(emit, p->a, p->trans_b ? RH_E4M3 : RH_E5M2, p->trans_a);
+		b = quantise_operand(emit, p->b, RH_E4M3, !p->trans_b);
 		op.scaled_gemm.trans_b = 1;
 	} else {
 		float limit = rh_half_limit(model->chunk);

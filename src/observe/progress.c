@@ -39,7 +39,7 @@ struct rh_progress {
 	int descriptor, columns;
 	enum rh_progress_style style;
 	struct rh_step_report last; /* protected by lock, like all below */
-	int known;                  /* last holds a report */
+	int has_last;               /* last holds a report */
 	int64_t rows_done, rows;    /* of an evaluation that goes on; rows 0: none does */
 	double rows_seconds_left;
 	int drawn, aside; /* the bar stands on the terminal; a log line is being written */
@@ -240,7 +240,7 @@ static void after_log(void *context)
 	struct rh_progress *progress = context;
 	pthread_mutex_lock(&progress->lock);
 	progress->aside = 0;
-	if (progress->known || progress->rows)
+	if (progress->has_last || progress->rows)
 		draw(progress);
 	pthread_mutex_unlock(&progress->lock);
 }
@@ -270,7 +270,7 @@ int rh_progress_open(int descriptor, enum rh_progress_style style, int columns, 
 static void take(struct rh_progress *progress, const struct rh_step_report *report)
 {
 	struct rh_step_report merged = *report;
-	if (progress->known) {
+	if (progress->has_last) {
 		double *const now[] = {&merged.loss, &merged.grad_norm, &merged.learning_rate, &merged.tokens_per_second};
 		const double before[] = {progress->last.loss, progress->last.grad_norm, progress->last.learning_rate,
 		                         progress->last.tokens_per_second};
@@ -292,9 +292,9 @@ void rh_progress_step(struct rh_progress *progress, const struct rh_step_report 
 	if (progress->style != RH_PROGRESS_BAR)
 		return;
 	pthread_mutex_lock(&progress->lock);
-	int due = !progress->known || now_seconds - progress->drawn_seconds >= redraw_seconds || report->step >= report->steps;
+	int due = !progress->has_last || now_seconds - progress->drawn_seconds >= redraw_seconds || report->step >= report->steps;
 	take(progress, report);
-	progress->known = 1;
+	progress->has_last = 1;
 	if (due && !progress->aside) {
 		draw(progress);
 		progress->drawn_seconds = now_seconds;
@@ -329,7 +329,7 @@ void rh_progress_rows(struct rh_progress *progress, int64_t done, int64_t rows, 
 	progress->rows = ends ? 0 : rows;
 	progress->rows_seconds_left = seconds_left;
 	if (due && !progress->aside) {
-		if (ends && !progress->known)
+		if (ends && !progress->has_last)
 			wipe(progress);
 		else
 			draw(progress);
@@ -344,7 +344,7 @@ void rh_progress_close(struct rh_progress *progress)
 		return;
 	if (progress->style == RH_PROGRESS_BAR)
 		rh_log_hooks(NULL, NULL, NULL);
-	if (!progress->known)
+	if (!progress->has_last)
 		wipe(progress);
 	if (progress->drawn)
 		write_all(progress->descriptor, "\n", 1);

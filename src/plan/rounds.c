@@ -21,7 +21,7 @@ struct choosing {
 	/* The fastest of the others, the fastest first. */
 	struct candidate other[RH_RUN_PLANS_MOST - 1];
 	int others;
-	double fastest_s, same;
+	double fastest_s, tie;
 	int slower; /* the last one, than is worth any memory */
 };
 
@@ -124,7 +124,7 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 		at->best = now;
 		return 0;
 	}
-	if (now.balanced.step_s < at->best.balanced.step_s * (1 - at->same) || (saves && !at->slower)) {
+	if (now.balanced.step_s < at->best.balanced.step_s * (1 - at->tie) || (saves && !at->slower)) {
 		struct candidate before = at->best;
 		at->best = now;
 		now = before;
@@ -153,7 +153,7 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 	const struct rh_run_request *request = planning->request;
 	struct choosing at = {.planning = planning,
 	                      .best = {.cap_bytes = -1},
-	                      .same = planning->balance.up_bytes_per_s > 0 ? same_time : same_time_by_compute_alone};
+	                      .tie = planning->balance.up_bytes_per_s > 0 ? same_time : same_time_by_compute_alone};
 	int64_t fixed = request->config->round_micro_batches;
 	*count = 0;
 	if (!planning->stages.trains || !request->machine.device_room || !planning->costs.layers ||

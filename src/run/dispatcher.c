@@ -295,8 +295,8 @@ static void finish_reached(struct rh_executor *executor, int stream)
 {
 	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
 	if (stream % RH_STREAMS == RH_STREAM_COMPUTE)
-		executor->dispatcher.device[stream / RH_STREAMS].finished = at->marks.over.launched;
-	while (at->issued.oldest && at->issued.oldest->sequence <= at->marks.over.issued)
+		executor->dispatcher.device[stream / RH_STREAMS].finished = at->marks.latest_reached.launched;
+	while (at->issued.oldest && at->issued.oldest->sequence <= at->marks.latest_reached.issued)
 		ring_end(&executor->lowering.ring, ring_pop(&at->issued));
 }
 
@@ -319,7 +319,7 @@ int dispatcher_has_ended(struct rh_executor *executor, int64_t position)
 		return 1;
 	int stream = lower_lane(lane->owner, lane->stream);
 	int64_t sequence = command->sequence;
-	const struct rh_stream_mark *over = &executor->dispatcher.stream[stream].marks.over;
+	const struct rh_stream_mark *over = &executor->dispatcher.stream[stream].marks.latest_reached;
 	int rc = sequence > over->issued ? look_at(executor, stream) : 0;
 	return rc < 0 ? rc : sequence <= over->issued;
 }
@@ -517,7 +517,7 @@ void dispatcher_rest(struct rh_executor *executor, int64_t before)
 	for (int i = 0; i < executor->options.devices * RH_STREAMS; i++) {
 		struct dispatch_stream *at = &executor->dispatcher.stream[i];
 		while (at->issued.oldest && at->issued.oldest->lowered.position < before) {
-			at->marks.over.issued = at->issued.oldest->sequence;
+			at->marks.latest_reached.issued = at->issued.oldest->sequence;
 			ring_end(&executor->lowering.ring, ring_pop(&at->issued));
 		}
 	}

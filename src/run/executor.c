@@ -103,7 +103,7 @@ static int64_t slot_commands(const struct rh_executor_options *options, int64_t 
 	enum { OF_MICRO_BATCH = 10, OF_LAYER = 12 };
 	const struct rh_plan *plan = options->plan;
 	int64_t layers = longest_stage(plan), copies = options->page_bytes ? 2 : 1;
-	int64_t pieces = (copies * plan->weight_bytes + plan->rounded_bytes + 2 * plan->gradient_bytes) / piece_limits(options).most;
+	int64_t pieces = (copies * plan->weight_bytes + plan->rounded_bytes + 2 * plan->gradient_bytes) / piece_limits(options).most_bytes;
 	return micro_batches * (OF_MICRO_BATCH + 2 * layers) + pieces + OF_LAYER * layers;
 }
 
@@ -141,7 +141,7 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 	int rc = find_limits(options, &limits);
 	if (rc)
 		return rc;
-	int64_t staging = options->registers ? rh_host_round(rh_staging_bytes(limits.pieces.most)) : 0;
+	int64_t staging = options->registers ? rh_host_round(rh_staging_bytes(limits.pieces.most_bytes)) : 0;
 	*out = (struct rh_executor_bytes){.heap = heap_bytes(options, &limits),
 	                                  .host = rh_host_round(rh_bytes_times(needs->bytes_each, needs->count)) +
 	                                          rh_host_round(micro_memory_bytes(options, &limits)) +
@@ -264,7 +264,7 @@ static int copies_create(struct rh_executor *executor)
 	        .device = options->device,
 	        .devices = options->devices,
 	        .has_staging = options->registers,
-	        .piece_bytes = executor->lowering.limits.pieces.most,
+	        .piece_bytes = executor->lowering.limits.pieces.most_bytes,
 	        .area = {[RH_HOST_BOUNDARIES] = executor->boundary_memory,
 	                 [RH_HOST_MICRO] = executor->micro_memory,
 	                 [RH_HOST_FRAMES] = executor->frame_memory},

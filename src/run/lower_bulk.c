@@ -187,7 +187,7 @@ static void send_blocks(struct lower_slot *slot)
 		if (!to->bytes[b])
 			continue;
 		await_room(slot, lane);
-		int64_t most = comes_in_pages(to, b) ? to->limits.pieces.most : to->bytes[b];
+		int64_t most = comes_in_pages(to, b) ? to->limits.pieces.most_bytes : to->bytes[b];
 		for (int64_t first = 0; first < to->bytes[b]; first += most)
 			send_piece(slot, lane, b, first, rh_min(to->bytes[b] - first, most));
 	}
@@ -380,7 +380,7 @@ static void lay_downloads(struct lower_slot *slot, int gaps)
 {
 	struct lower_device *on = slot->state;
 	struct lowering *to = slot->lowering;
-	int64_t total = 0, each = GAP_PIECES * to->limits.pieces.most;
+	int64_t total = 0, each = GAP_PIECES * to->limits.pieces.most_bytes;
 	if (!on->downloads)
 		return;
 	for (int i = 0; i < on->downloads; i++)

@@ -1,8 +1,8 @@
 /* Lanes to and from drives: what goes to NVMe, and when it comes back.
  *
  *   frozen weights   READ page n -> frame n mod LOWER_FRAMES -> COPY to a device. READ n + LOWER_FRAMES waits for that copy.
- *   boundaries       COPY of boundary n from a device -> ring of writes, buffer n mod `down` -> WRITE, where a reload is to come.
- *                    READ of reload r -> ring of reads, buffer r mod `up` -> COPY to a device. READ r + up waits for that copy.
+ *   boundaries       COPY of boundary n from a device -> ring of writes, buffer n mod `write_buffers` -> WRITE, where a reload is to come.
+ *                    READ of reload r -> ring of reads, buffer r mod `read_buffers` -> COPY. The buffer's next READ waits for that copy.
  *
  * Which boundaries are written, and which reads are reloads, is known when a call begins (schedule/reload.h). A READ is placed
  * as soon as its WRITE has been, and the copy out of its buffer: so drives read ahead as far as the buffers go. */
@@ -16,8 +16,8 @@ void lower_drives_create(struct lowering *to, const struct rh_boundary_needs *ne
 	drives->pages = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_READS});
 	drives->reads = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_READS, .owner = 1});
 	drives->writes = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_WRITES, .owner = 2});
-	drives->down = needs->down;
-	drives->up = needs->up;
+	drives->down = needs->write_buffers;
+	drives->up = needs->read_buffers;
 	drives->copied = rh_region_take(&to->memory, LOWER_FRAMES, sizeof(int64_t));
 	drives->reread = rh_region_take(&to->memory, needs->records, sizeof(int64_t));
 }

@@ -158,7 +158,7 @@ static struct rh_place saved_place(const struct micro *micro)
 		return lower_nowhere();
 	if (kept) /* of all that follow one another */
 		number = (slot->step * options->train_micro_batches + micro->number) % kept;
-	return here(micro, RH_ROOM_SAVED, 0, saved->at + number * saved->bytes, saved->bytes);
+	return here(micro, RH_ROOM_SAVED, 0, saved->offset + number * saved->bytes, saved->bytes);
 }
 
 /* Where a split backward keeps what its weight gradients are made of. */
@@ -166,7 +166,7 @@ static struct rh_place deferred_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
 	const struct rh_deferred_place *deferred = rh_plan_deferred(micro->slot->lowering->options->plan, slot->lo, slot->hi);
-	return here(micro, RH_ROOM_DEFERRED, 0, deferred->at + micro->place % deferred->places * deferred->bytes, deferred->bytes);
+	return here(micro, RH_ROOM_DEFERRED, 0, deferred->offset + micro->place % deferred->places * deferred->bytes, deferred->bytes);
 }
 
 /* Where layers keep keys and values for the calls after this one; no room: they keep none. */

@@ -108,7 +108,7 @@ void run_spans_drop(struct rh_executor *executor)
 void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int64_t step)
 {
 	const struct rh_executor_options *options = &executor->options;
-	struct rh_watch watch = {rh_watch_trace_did, &executor->traced};
+	struct rh_watch watch = {rh_watch_trace_notify, &executor->traced};
 	struct rh_space *space = rh_store_options(options->store)->space;
 	if (trace) { /* before anyone tells of anything */
 		executor->traced = (struct rh_watch_trace){trace, options->model};

@@ -21,7 +21,7 @@ int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer)
 static int *place_of(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
 {
 	RH_ASSERT(micro_batch >= 0 && micro_batch < boundaries->micro_batches);
-	return &boundaries->where[kind][layer * boundaries->micro_batches + micro_batch];
+	return &boundaries->buffer[kind][layer * boundaries->micro_batches + micro_batch];
 }
 
 struct rh_boundary_want rh_boundary_want(const struct rh_boundaries *boundaries, const struct rh_plan *plan, int trains,
@@ -93,9 +93,9 @@ int rh_boundaries_create(const int count[RH_BOUNDARY_POOLS], int layers, int64_t
 	}
 	out->readers = rh_alloc((size_t)all + 1, sizeof *out->readers);
 	for (int k = 0; k < RH_BOUNDARY_KINDS; k++)
-		if ((out->where[k] = rh_alloc(places, sizeof *out->where[k])))
-			memset(out->where[k], -1, places * sizeof *out->where[k]);
-	rc = out->readers && out->where[0] && out->where[1] ? rc : -ENOMEM;
+		if ((out->buffer[k] = rh_alloc(places, sizeof *out->buffer[k])))
+			memset(out->buffer[k], -1, places * sizeof *out->buffer[k]);
+	rc = out->readers && out->buffer[0] && out->buffer[1] ? rc : -ENOMEM;
 	if (rc)
 		rh_boundaries_destroy(out);
 	return rc;
@@ -107,7 +107,7 @@ void rh_boundaries_destroy(struct rh_boundaries *boundaries)
 		rh_free(boundaries->pool[p].queue);
 	rh_free(boundaries->readers);
 	for (int k = 0; k < RH_BOUNDARY_KINDS; k++)
-		rh_free(boundaries->where[k]);
+		rh_free(boundaries->buffer[k]);
 	*boundaries = (struct rh_boundaries){0};
 }
 

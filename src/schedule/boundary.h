@@ -18,8 +18,8 @@ struct rh_boundaries {
 		int head, free_count;
 		int least_free; /* since creation: count - least_free is the peak */
 	} pool[RH_BOUNDARY_POOLS];
-	int *readers;                  /* of each buffer: slots and messages that have still to read it */
-	int *where[RH_BOUNDARY_KINDS]; /* (layers + 1, micro_batches): which buffer, -1 none */
+	int *readers;                   /* of each buffer: slots and messages that have still to read it */
+	int *buffer[RH_BOUNDARY_KINDS]; /* (layers + 1, micro_batches): which buffer, -1 none */
 	int64_t micro_batches;
 };
 

@@ -20,7 +20,7 @@ static int model_stages(const struct rh_plan *plan, struct rh_stage **out)
 
 /* Slots as the executor has them: micro-batches up to `count`, the top stage computes its loss with its gradient, frozen layers below the
  * lowest trained one have no backward. The first slot that makes gradients begins the sums, the last one ends them. */
-static void as_run(const struct rh_model *model, int64_t count, struct rh_program *program)
+static void drop_unneeded_slots(const struct rh_model *model, int64_t count, struct rh_program *program)
 {
 	size_t kept = 0;
 	for (size_t i = 0; i < program->slots; i++) {
@@ -76,7 +76,7 @@ static int make_scheduled(const struct rh_dispatch *dispatch, int64_t count, int
 		rc = rh_schedule_make(rh_schedule_find("looped-bfs"), &request, out);
 	}
 	if (!rc)
-		as_run(dispatch->model, count, out);
+		drop_unneeded_slots(dispatch->model, count, out);
 	rh_free(stage);
 	return rc;
 }
@@ -135,7 +135,7 @@ int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t
 int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct rh_dispatch_brief *brief, struct rh_program *out)
 {
 	RH_ASSERT(follows_schedule(dispatch, 1) && (!dispatch->schedule->splits_backward || count == dispatch->train_micro_batches));
-	*brief = (struct rh_dispatch_brief){.count = count, .each = 1, .period = 1};
+	*brief = (struct rh_dispatch_brief){.count = count, .scale = 1, .period = 1};
 	if (dispatch->boxes)
 		return rh_dispatch_shorter(dispatch, count, out);
 	int rc = rh_dispatch_fewer(dispatch, count, &brief->count, &brief->period);
@@ -147,7 +147,7 @@ int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct 
 	brief->periods = (count - brief->count) / brief->period;
 	if (!out->slots || out->slot[0].count < 2)
 		return 0;
-	*brief = (struct rh_dispatch_brief){.count = 1, .each = count}; /* slots are of all micro-batches */
+	*brief = (struct rh_dispatch_brief){.count = 1, .scale = count}; /* slots are of all micro-batches */
 	return rh_dispatch_shorter(dispatch, 1, out);
 }
 

@@ -32,9 +32,9 @@ struct rh_dispatch {
 int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out) RH_MUST;
 
 /* A shorter step that shows how much a step keeps in flight, for schedules other than RoundPipe. Each of its micro-batches stands for
- * `each` of the step's; the step has `periods` more periods of `period` micro-batches. */
+ * `scale` of the step's; the step has `periods` more periods of `period` micro-batches. */
 struct rh_dispatch_brief {
-	int64_t count, each, period, periods;
+	int64_t count, scale, period, periods;
 };
 /* rh_schedule_fewer. */
 int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t *fewer, int64_t *period) RH_MUST;

@@ -48,15 +48,16 @@ static void note(const struct makers *makers, const struct rh_slot *slot, int64_
 		makers->sums[slot->lo] = i;
 }
 
-static double hop(const struct rh_program *program, const struct rh_program_timing *how, int64_t from, const struct rh_slot *to)
+static double transfer_seconds(const struct rh_program *program, const struct rh_program_timing *how, int64_t from,
+                               const struct rh_slot *to)
 {
 	int stays = from < 0 || (program->slot[from].device == to->device && !how->schedule->swaps);
 	return stays ? 0 : how->sums->costs->hop_s;
 }
 
 /* Recompute waits for the stage's saved input, the rest for the gradient from above; a top stage has it from its own forward. */
-static void lay_backward(const struct rh_program *program, const struct rh_program_timing *how, const struct makers *makers,
-                         const struct rh_slot *slot, struct rh_timeline_slot *out)
+static void describe_backward(const struct rh_program *program, const struct rh_program_timing *how, const struct makers *makers,
+                              const struct rh_slot *slot, struct rh_timeline_slot *out)
 {
 	const struct rh_cost_sums *sums = how->sums;
 	int top = slot->hi == makers->layers;
@@ -66,33 +67,34 @@ static void lay_backward(const struct rh_program *program, const struct rh_progr
 	RH_ASSERT(above >= 0);
 	out->part_s[0] = rh_cost_recompute(sums, slot->lo, slot->hi);
 	out->part_s[1] = rh_cost_backward(sums, slot->lo, slot->hi) - weight;
-	out->from[0] = how->recompute == RH_RECOMPUTE_AHEAD ? input : above;
-	out->hop_s[0] = hop(program, how, out->from[0], slot);
-	out->from[1] = above;
-	out->hop_s[1] = hop(program, how, above, slot);
+	out->source[0] = how->recompute == RH_RECOMPUTE_AHEAD ? input : above;
+	out->hop_s[0] = transfer_seconds(program, how, out->source[0], slot);
+	out->source[1] = above;
+	out->hop_s[1] = transfer_seconds(program, how, above, slot);
 }
 
-static void lay(const struct rh_program *program, const struct rh_program_timing *how, const struct makers *makers, int64_t i,
-                struct rh_timeline_slot *out)
+static void describe_slot(const struct rh_program *program, const struct rh_program_timing *how, const struct makers *makers, int64_t i,
+                          struct rh_timeline_slot *out)
 {
 	const struct rh_slot *slot = &program->slot[i];
-	*out = (struct rh_timeline_slot){.device = slot->device, .first = slot->first, .count = slot->count, .from = {-1, -1}, .after = -1};
+	*out = (struct rh_timeline_slot){
+	        .device = slot->device, .first = slot->first, .count = slot->count, .source = {-1, -1}, .previous_sum = -1};
 	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT) {
 		out->part_s[1] = rh_cost_weight_gradient(how->sums, slot->lo, slot->hi);
-		out->from[1] = *cell(makers, makers->gradient, slot->lo, slot);
-		RH_ASSERT(out->from[1] >= 0);
+		out->source[1] = *cell(makers, makers->gradient, slot->lo, slot);
+		RH_ASSERT(out->source[1] >= 0);
 	} else if (slot->kind == RH_SLOT_BACKWARD || slot->kind == RH_SLOT_INPUT_GRADIENT) {
-		lay_backward(program, how, makers, slot, out);
+		describe_backward(program, how, makers, slot, out);
 	} else {
 		enum rh_pass pass = slot->kind == RH_SLOT_FUSED ? RH_PASS_FUSED : RH_PASS_FORWARD;
 		out->part_s[1] = rh_cost_stage(how->sums, pass, slot->lo, slot->hi);
-		out->from[1] = slot->lo ? *cell(makers, makers->activation, slot->lo, slot) : -1;
-		out->hop_s[1] = hop(program, how, out->from[1], slot);
+		out->source[1] = slot->lo ? *cell(makers, makers->activation, slot->lo, slot) : -1;
+		out->hop_s[1] = transfer_seconds(program, how, out->source[1], slot);
 	}
 	int64_t before = makers->sums[slot->lo];
 	int sums = slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INPUT_GRADIENT;
 	if (sums && before >= 0 && program->slot[before].step == slot->step && program->slot[before].device != slot->device)
-		out->after = before; /* the left fold goes on where another device left it */
+		out->previous_sum = before; /* the left fold goes on where another device left it */
 	if (how->schedule->swaps && how->upload_bytes_per_s > 0)
 		out->upload_s = (double)rh_costs_upload_bytes(how->sums->costs, slot->lo, slot->hi) / how->upload_bytes_per_s;
 }
@@ -113,7 +115,7 @@ int rh_program_evaluate(const struct rh_program *program, const struct rh_progra
 			step_first[1] = step_first[0];
 			step_first[0] = i;
 		}
-		lay(program, how, &makers, i, &slot[i]);
+		describe_slot(program, how, &makers, i, &slot[i]);
 		slot[i].barrier = step_first[how->schedule->update == RH_UPDATE_STALE];
 		if (how->schedule->update == RH_UPDATE_LOCAL)
 			slot[i].barrier = 0;

@@ -9,14 +9,14 @@ enum {
 	UP_LEAST = 3    /* one that a device reads, one that is ready, one that is being read from drives */
 };
 
-static int ring_down(int64_t spare)
+static int write_ring(int64_t spare)
 {
 	return DOWN_LEAST + (int)spare;
 }
 
 int64_t rh_boundary_infer_round(int64_t round, int spills, int64_t spare)
 {
-	return spills ? rh_min(round, ring_down(spare)) : round;
+	return spills ? rh_min(round, write_ring(spare)) : round;
 }
 
 int64_t rh_boundary_steps_held(const struct rh_dispatch *dispatch)
@@ -56,7 +56,7 @@ struct counting {
 static int count_program(struct counting *counting, const struct rh_program *program, int64_t steps_held, int64_t count, int64_t each)
 {
 	const struct rh_dispatch *dispatch = &counting->run->dispatch;
-	int down = ring_down(counting->run->spare);
+	int down = write_ring(counting->run->spare);
 	struct rh_boundary_walk walk = {.plan = dispatch->plan,
 	                                .layers = dispatch->model->layers,
 	                                .program = program,
@@ -143,8 +143,8 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
 	int needed = 0, layers = dispatch->model->layers;
 	int rc = rh_dispatch_brief(dispatch, count, &brief, program);
 	if (!rc)
-		rc = brief.each > 1 ? rh_boundaries_needed_in_round(plan, layers, program, brief.each, &needed)
-		                    : rh_boundaries_needed(plan, layers, program, brief.count, &needed);
+		rc = brief.scale > 1 ? rh_boundaries_needed_in_round(plan, layers, program, brief.scale, &needed)
+		                     : rh_boundaries_needed(plan, layers, program, brief.count, &needed);
 	counting->needed = (int)rh_max(counting->needed, needed);
 	if (rc || !counting->run->spills)
 		return rc;
@@ -153,7 +153,7 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
 		int64_t longer = brief.count + i * brief.period;
 		rc = i ? rh_dispatch_shorter(dispatch, longer, program) : 0;
 		if (!rc)
-			rc = count_program(counting, program, 1, longer, brief.each);
+			rc = count_program(counting, program, 1, longer, brief.scale);
 		writes += (counting->reloads.step_writes - writes) * (i ? brief.periods : 1);
 	}
 	counting->writes = rh_max(counting->writes, writes);
@@ -223,13 +223,13 @@ int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_need
 		out->count = counting.needed + ahead + out->to_above + out->to_below + (dispatch->boxes ? (int)run->spare : spare);
 	else
 		out->to_above = out->to_below = 0;
-	int down = ring_down(run->spare), up = UP_LEAST + spare;
+	int down = write_ring(run->spare), up = UP_LEAST + spare;
 	if (!run->spills || !counting.records || rh_bytes_times(run->record_bytes, down + up) >= rh_bytes_times(bytes, out->count))
 		return 0;
 	*out = (struct rh_boundary_needs){.count = down + up,
 	                                  .bytes_each = run->record_bytes,
-	                                  .down = down,
-	                                  .up = up,
+	                                  .write_buffers = down,
+	                                  .read_buffers = up,
 	                                  .records = counting.records,
 	                                  .step_writes = counting.writes};
 	return 0;

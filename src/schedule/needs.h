@@ -19,12 +19,12 @@ struct rh_boundary_run {
 };
 
 struct rh_boundary_needs {
-	int count;              /* buffers in host memory; none where everything is one stage */
-	int to_above, to_below; /* of these, for what goes to the box above or below alone */
-	int64_t bytes_each;     /* of a buffer, and of a record */
-	int down, up;           /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
-	int records;            /* on NVMe */
-	int64_t step_writes;    /* of records in a step */
+	int count;                       /* buffers in host memory; none where everything is one stage */
+	int to_above, to_below;          /* of these, for what goes to the box above or below alone */
+	int64_t bytes_each;              /* of a buffer, and of a record */
+	int write_buffers, read_buffers; /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
+	int records;                     /* on NVMe */
+	int64_t step_writes;             /* of records in a step */
 };
 int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_needs *out) RH_MUST;
 

@@ -7,7 +7,7 @@
 
 struct finding {
 	struct rh_reloads *reloads;
-	int layers, down;
+	int layers, write_buffers;
 	int64_t micro_batches;
 };
 
@@ -38,7 +38,7 @@ static int note(void *context, const struct rh_boundary_access *access)
 		reloads->write[reloads->writes++] = (struct rh_reload_write){.record = -1};
 	}
 	RH_ASSERT(*at >= 0);
-	int reload = !is_write && (int64_t)reloads->writes > *at + finding->down;
+	int reload = !is_write && (int64_t)reloads->writes > *at + finding->write_buffers;
 	reloads->access[reloads->accesses++] = (struct rh_reload_access){.is_write = is_write,
 	                                                                 .kind = (int)access->kind,
 	                                                                 .layer = access->layer,
@@ -89,7 +89,7 @@ static int count_writes(struct rh_reloads *reloads)
 
 int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
 {
-	struct finding finding = {.reloads = reloads, .layers = walk->layers, .down = down, .micro_batches = micro_batches};
+	struct finding finding = {.reloads = reloads, .layers = walk->layers, .write_buffers = down, .micro_batches = micro_batches};
 	size_t boundaries = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
 	struct rh_boundary_walk own = *walk;
 	own.access = note;

@@ -16,10 +16,10 @@ struct rh_reload_stream {
 };
 
 struct rh_reload_slot {
-	int64_t before;  /* streams of the slots before it */
-	int64_t read;    /* first of the streams that it is the last to read, -1: none */
-	int64_t writes;  /* for a micro-batch */
-	int64_t written; /* before it begins, of all micro-batches */
+	int64_t streams_before; /* streams of the slots before it */
+	int64_t read;           /* first of the streams that it is the last to read, -1: none */
+	int64_t writes;         /* for a micro-batch */
+	int64_t written;        /* before it begins, of all micro-batches */
 };
 
 /* A access of the round's only micro-batch. */
@@ -48,7 +48,7 @@ static void number_slots(struct rh_reloads *reloads, size_t slots, int64_t micro
 	int64_t streams = 0;
 	for (size_t s = 0; s < slots; s++) {
 		struct rh_reload_slot *slot = &reloads->round[s];
-		slot->before = streams;
+		slot->streams_before = streams;
 		slot->written = streams * micro_batches;
 		slot->read = -1;
 		streams += slot->writes;
@@ -62,7 +62,7 @@ static void number_slots(struct rh_reloads *reloads, size_t slots, int64_t micro
 }
 
 /* When micro-batch m is read last there have been last.written + m * last.writes writes, and its boundary was number slot.written +
- * m * slot.writes + nth. It is reloaded if that is more than `down` before. */
+ * m * slot.writes + nth. It is reloaded if that is more than `write_buffers` before. */
 static void find_reloaded(struct rh_reloads *reloads, struct rh_reload_stream *stream, int64_t micro_batches, int down)
 {
 	const struct rh_reload_slot *from = &reloads->round[stream->slot], *to = &reloads->round[stream->last];
@@ -93,7 +93,7 @@ static void run_slot(struct rh_reloads *reloads, size_t s, int64_t micro_batches
 	for (int64_t m = 0, until; m < micro_batches; m = until) {
 		int64_t more = 0;
 		until = micro_batches;
-		for (int64_t i = slot->before; i < slot->before + slot->writes; i++)
+		for (int64_t i = slot->streams_before; i < slot->streams_before + slot->writes; i++)
 			more += is_reloaded(&reloads->stream[i], m, &until);
 		for (int64_t i = slot->read; i >= 0; i = reloads->stream[i].next)
 			more -= is_reloaded(&reloads->stream[i], m, &until);

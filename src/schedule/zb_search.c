@@ -50,7 +50,7 @@ out:
 
 struct search {
 	const struct rh_schedule_request *request; /* of one step */
-	struct rh_program best, now;
+	struct rh_program best, trial;
 	double best_s;
 	int64_t limit;
 };
@@ -65,17 +65,17 @@ static int judge(struct search *search, int rc)
 	int64_t *peak = rc ? NULL : rh_alloc((size_t)search->request->devices, sizeof *peak);
 	if (!peak)
 		return rc ? rc : -ENOMEM;
-	rh_program_in_flight(&search->now, search->request->devices, peak);
+	rh_program_in_flight(&search->trial, search->request->devices, peak);
 	for (int d = 0; d < search->request->devices; d++)
 		most = peak[d] > most ? peak[d] : most;
 	rh_free(peak);
 	if (most > search->limit)
 		return 0;
-	rc = span_of(search->request, &search->now, &span);
+	rc = span_of(search->request, &search->trial, &span);
 	if (!rc && span < search->best_s) {
 		struct rh_program kept = search->best;
-		search->best = search->now;
-		search->now = kept;
+		search->best = search->trial;
+		search->trial = kept;
 		search->best_s = span;
 	}
 	return rc;
@@ -90,8 +90,8 @@ static int try_listings(struct search *search)
 	for (int f = 0; !rc && f < 2; f++) {
 		for (int i = 0; i < 3; i++)
 			rule.order[i] = f ? forward_first[i] : backward_first[i];
-		search->now.slots = 0;
-		rc = judge(search, listing_make(search->request, &rule, 0, search->request->micro_batches, &search->now));
+		search->trial.slots = 0;
+		rc = judge(search, listing_make(search->request, &rule, 0, search->request->micro_batches, &search->trial));
 	}
 	return rc;
 }
@@ -101,11 +101,11 @@ static int find(const struct rh_schedule_request *request, int64_t limit, struct
 	struct rh_schedule_request one = *request;
 	struct search search = {.request = &one, .best_s = INFINITY, .limit = limit};
 	one.steps = 1;
-	int rc = judge(&search, schedule_zb_h1(&one, &search.now));
+	int rc = judge(&search, schedule_zb_h1(&one, &search.trial));
 	if (rc)
 		goto out;
-	search.now.slots = 0;
-	rc = judge(&search, schedule_zb_h2(&one, &search.now));
+	search.trial.slots = 0;
+	rc = judge(&search, schedule_zb_h2(&one, &search.trial));
 	if (rc)
 		goto out;
 	rc = try_listings(&search);
@@ -125,7 +125,7 @@ static int find(const struct rh_schedule_request *request, int64_t limit, struct
 		}
 out:
 	rh_program_free(&search.best);
-	rh_program_free(&search.now);
+	rh_program_free(&search.trial);
 	return rc;
 }
 

@@ -13,7 +13,7 @@ void bpe_free(struct bpe *bpe)
 	vocab_free(&bpe->vocab);
 	rh_free(bpe->merge);
 	rh_free(bpe->unknown);
-	rh_text_free(&bpe->both);
+	rh_text_free(&bpe->joined);
 }
 
 void bpe_scratch_free(struct bpe_scratch *scratch)
@@ -78,14 +78,14 @@ int bpe_put_merge(struct bpe *bpe, int32_t left, int32_t right, uint32_t rank, i
 int bpe_add_merge(struct bpe *bpe, const char *left, size_t left_bytes, const char *right, size_t right_bytes, uint32_t rank,
                   const char *where)
 {
-	bpe->both.length = 0;
-	int rc = rh_text_append(&bpe->both, left, left_bytes);
+	bpe->joined.length = 0;
+	int rc = rh_text_append(&bpe->joined, left, left_bytes);
 	if (!rc)
-		rc = rh_text_append(&bpe->both, right, right_bytes);
+		rc = rh_text_append(&bpe->joined, right, right_bytes);
 	if (rc)
 		return rc;
 	int32_t a = vocab_find(&bpe->vocab, left, left_bytes), b = vocab_find(&bpe->vocab, right, right_bytes),
-	        both = vocab_find(&bpe->vocab, bpe->both.bytes, bpe->both.length);
+	        both = vocab_find(&bpe->vocab, bpe->joined.bytes, bpe->joined.length);
 	if (a < 0 || b < 0 || both < 0)
 		return rh_fail(-EINVAL, "%s: merge %u of '%.*s' and '%.*s' needs a token that the vocabulary lacks", where, rank,
 		               (int)(left_bytes > 60 ? 60 : left_bytes), left, (int)(right_bytes > 60 ? 60 : right_bytes), right);
@@ -102,7 +102,7 @@ void bpe_finish(struct bpe *bpe)
 		bpe->byte[b] = bpe->byte_fallback ? vocab_find(&bpe->vocab, text, 6) : -1;
 	}
 	bpe->unknown_id = bpe->unknown ? vocab_find(&bpe->vocab, bpe->unknown, strlen(bpe->unknown)) : -1;
-	rh_text_free(&bpe->both);
+	rh_text_free(&bpe->joined);
 }
 
 /* The bit of two neighbouring characters in scratch->crossed. */
@@ -222,14 +222,14 @@ static int spell(const struct bpe *bpe, struct bpe_scratch *scratch, const char 
 	if (!rc && waiting)
 		rc = add_symbol(scratch, bpe->unknown_id);
 	if (!rc && scratch->symbols)
-		scratch->symbol[scratch->symbols - 1].after = BPE_NONE;
+		scratch->symbol[scratch->symbols - 1].next = BPE_NONE;
 	return rc;
 }
 
 /* Puts the merge of the symbol at `left` and its successor, if there is one, into the heap. */
 static int offer(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t left)
 {
-	uint32_t right = scratch->symbol[left].after;
+	uint32_t right = scratch->symbol[left].next;
 	if (right == BPE_NONE)
 		return 0;
 	const struct bpe_merge *merge = find_merge(bpe, pair_of(scratch->symbol[left].id, scratch->symbol[right].id));
@@ -271,19 +271,19 @@ static int merge_all(const struct bpe *bpe, struct bpe_scratch *scratch)
 	while (!rc && scratch->events) {
 		struct bpe_event event = take(scratch);
 		struct bpe_symbol *left = &scratch->symbol[(uint32_t)event.key];
-		if (left->gone || left->after == BPE_NONE)
+		if (left->is_merged || left->next == BPE_NONE)
 			continue;
-		struct bpe_symbol *right = &scratch->symbol[left->after];
+		struct bpe_symbol *right = &scratch->symbol[left->next];
 		const struct bpe_merge *merge = find_merge(bpe, pair_of(left->id, right->id));
 		if (merge->pair == BPE_NO_PAIR || merge->merged != event.merged)
 			continue; /* one of the two has been merged since */
 		left->id = (int32_t)event.merged;
-		left->after = right->after;
-		right->gone = 1;
-		if (left->after != BPE_NONE)
-			scratch->symbol[left->after].before = (uint32_t)event.key;
-		if (left->before != BPE_NONE)
-			rc = offer(bpe, scratch, left->before);
+		left->next = right->next;
+		right->is_merged = 1;
+		if (left->next != BPE_NONE)
+			scratch->symbol[left->next].previous = (uint32_t)event.key;
+		if (left->previous != BPE_NONE)
+			rc = offer(bpe, scratch, left->previous);
 		if (!rc)
 			rc = offer(bpe, scratch, (uint32_t)event.key);
 	}
@@ -295,7 +295,7 @@ static int encode_stretch(const struct bpe *bpe, struct bpe_scratch *scratch, co
 	int rc = spell(bpe, scratch, text, bytes);
 	if (!rc && bpe->slots && scratch->symbols > 1)
 		rc = merge_all(bpe, scratch);
-	for (uint32_t i = scratch->symbols ? 0 : BPE_NONE; i != BPE_NONE && !rc; i = scratch->symbol[i].after)
+	for (uint32_t i = scratch->symbols ? 0 : BPE_NONE; i != BPE_NONE && !rc; i = scratch->symbol[i].next)
 		rc = ids_add(out, scratch->symbol[i].id);
 	return rc;
 }

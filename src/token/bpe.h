@@ -28,7 +28,7 @@ struct bpe {
 	int32_t unknown_id;     /* -1 while there is none */
 	int32_t near[BPE_NEAR]; /* -1: none */
 	int32_t byte[256];      /* <0xNN>, -1: none */
-	struct rh_text both;    /* while loading */
+	struct rh_text joined;  /* while loading */
 };
 void bpe_free(struct bpe *bpe);
 
@@ -41,8 +41,8 @@ void bpe_finish(struct bpe *bpe);
 
 struct bpe_symbol {
 	int32_t id;
-	uint32_t before, after; /* neighbours; BPE_NONE at the ends; `gone` once merged into the one before */
-	int gone;
+	uint32_t previous, next; /* neighbours; BPE_NONE at the ends; `is_merged` once merged into the one before */
+	int is_merged;
 };
 struct bpe_event {
 	uint64_t key; /* rank << 32 | position */

@@ -14,8 +14,8 @@ struct reader {
 	const char *cursor, *end;
 	const char *source, *where; /* for messages */
 	struct skeleton *out;
-	unsigned flags;  /* enum read_flags */
-	uint32_t before; /* the literal just before, when case is ignored; else 0 */
+	unsigned flags;    /* enum read_flags */
+	uint32_t previous; /* the literal just before, when case is ignored; else 0 */
 	int depth;
 };
 

@@ -115,10 +115,10 @@ static int literal(struct reader *r, uint32_t point)
 	int rc = set_add(&set, point, point);
 	if (!rc && r->flags & READ_IGNORE_CASE) {
 		/* Ignoring case, the library lets these pairs match one character (U+00DF and the ligatures U+FB00 on). */
-		uint32_t a = r->before | 32, b = point | 32;
+		uint32_t a = r->previous | 32, b = point | 32;
 		if ((a == 's' && (b == 's' || b == 't')) || (a == 'f' && (b == 'f' || b == 'i' || b == 'l')))
 			rc = reader_refuse(r, "two letters that match one when case is ignored");
-		r->before = point;
+		r->previous = point;
 		if (!rc)
 			rc = set_ignore_case(&set);
 	}
@@ -130,7 +130,7 @@ static int literal(struct reader *r, uint32_t point)
 
 static int set_atom(struct reader *r, struct set *set)
 {
-	r->before = 0;
+	r->previous = 0;
 	int rc = skeleton_add(r->out, set);
 	set_free(set);
 	return rc;
@@ -141,12 +141,12 @@ static int escape_atom(struct reader *r)
 	int c = r->cursor < r->end ? (unsigned char)*r->cursor : 0;
 	if (c == 'A' || c == 'z' || c == 'Z' || c == 'b' || c == 'B') {
 		r->cursor++;
-		r->before = 0;
+		r->previous = 0;
 		return anchor(r, c);
 	}
 	if (c == 'R') {
 		r->cursor++;
-		r->before = 0;
+		r->previous = 0;
 		return any_newline(r);
 	}
 	struct set set = {0};
@@ -200,7 +200,7 @@ static int quantifier(struct reader *r)
 	} else {
 		return 0;
 	}
-	r->before = 0;
+	r->previous = 0;
 	int rc = emit(r, text);
 	if (!rc && r->cursor < r->end && (*r->cursor == '?' || *r->cursor == '+')) {
 		if (braces == 1 || (braces && *r->cursor == '+'))
@@ -220,11 +220,11 @@ static int group_body(struct reader *r, const char *opening)
 {
 	unsigned flags = r->flags;
 	int rc = emit(r, opening);
-	r->before = 0;
+	r->previous = 0;
 	if (!rc)
 		rc = alternatives(r);
 	r->flags = flags;
-	r->before = 0;
+	r->previous = 0;
 	if (!rc && r->cursor == r->end)
 		return reader_refuse(r, "a group without its ')'");
 	r->cursor += !rc;
@@ -335,7 +335,7 @@ static int atom(struct reader *r)
 		return rc;
 	case '^':
 	case '$':
-		r->before = 0;
+		r->previous = 0;
 		return anchor(r, *r->cursor++);
 	case '*':
 	case '+':
@@ -367,7 +367,7 @@ static int alternatives(struct reader *r)
 	for (skip_blank(r); r->cursor < r->end && *r->cursor != ')' && !rc; skip_blank(r)) {
 		if (*r->cursor == '|') {
 			r->cursor++;
-			r->before = 0;
+			r->previous = 0;
 			rc = emit(r, "|");
 			continue;
 		}

@@ -88,7 +88,7 @@ static int open_nccl(const struct rh_config *config, const struct side *side, co
 		rc = open_tcp(config, side, greeting, RH_BOX_MESSAGES + 1);
 	if (rc)
 		return rc;
-	const struct rh_nccl_options options = {.through = *side->link,
+	const struct rh_nccl_options options = {.host_link = *side->link,
 	                                        .gpu = spec.count ? spec.gpu[0] : 0,
 	                                        .is_upper = side->lower != (int)config->box - 1,
 	                                        .messages = RH_BOX_MESSAGES};
@@ -165,8 +165,8 @@ int rh_box_open(const struct rh_config *config, const char *model, struct rh_box
 {
 	int number = (int)config->box - 1, boxes = (int)config->boxes, rc = 0;
 	*out = (struct rh_box){.boxes = boxes, .number = number};
-	const struct side below = {config->link_below, config->link_peer_below, number - 1, &out->below},
-	                  above = {config->link_above, config->link_peer_above, number, &out->above};
+	const struct side below = {config->link_below, config->link_peer_below, number - 1, &out->link_below},
+	                  above = {config->link_above, config->link_peer_above, number, &out->link_above};
 	rh_note("box %d of %d: waiting for its neighbour%s", number + 1, boxes, number && number + 1 < boxes ? "s" : "");
 	if (number)
 		rc = meet_neighbour(config, model, &below, out);
@@ -195,7 +195,7 @@ static int forget_letters(struct rh_box *box, struct rh_link *link)
 
 void rh_box_close(struct rh_box *box, int rc)
 {
-	struct rh_link *const links[] = {box->below, box->above};
+	struct rh_link *const links[] = {box->link_below, box->link_above};
 	char line[RH_ERROR_LINE];
 	snprintf(line, sizeof line, "%s", rc ? rh_error(rc) : "");
 	for (int i = 0; i < 2; i++) {
@@ -241,12 +241,12 @@ int rh_box_give(struct rh_box *box, struct rh_link *link, uint64_t tag, const vo
 
 int rh_box_pass_up(struct rh_box *box, uint64_t tag, void *bytes, int64_t size)
 {
-	int rc = rh_box_take(box->below, tag, bytes, size);
-	return rc ? rc : rh_box_give(box, box->above, tag, bytes, size);
+	int rc = rh_box_take(box->link_below, tag, bytes, size);
+	return rc ? rc : rh_box_give(box, box->link_above, tag, bytes, size);
 }
 
 int rh_box_pass_down(struct rh_box *box, uint64_t tag, void *bytes, int64_t size)
 {
-	int rc = rh_box_take(box->above, tag, bytes, size);
-	return rc ? rc : rh_box_give(box, box->below, tag, bytes, size);
+	int rc = rh_box_take(box->link_above, tag, bytes, size);
+	return rc ? rc : rh_box_give(box, box->link_below, tag, bytes, size);
 }

@@ -16,16 +16,16 @@
 #include "link/link.h"
 
 struct rh_box {
-	int boxes, number;             /* from 0 */
-	int lo, hi;                    /* its layers of the whole model */
-	int64_t trained;               /* parameters of all boxes */
-	double norm_share;             /* of the norm of all boxes' gradients, by the count of trained parameters */
-	struct rh_link *below, *above; /* NULL: there is no box */
-	struct rh_box_letter *letter;  /* sent, and not acknowledged yet */
-	int64_t table_bytes;           /* of a sum that the ends exchange (box_table.h), 0: none; set when the layers are known */
-	int64_t piece_bytes;           /* in which it travels */
-	int64_t table_sent;            /* its last message's number in the link */
-	char *relay;                   /* for its pieces in a box between the ends; else NULL */
+	int boxes, number;                       /* from 0 */
+	int lo, hi;                              /* its layers of the whole model */
+	int64_t trained;                         /* parameters of all boxes */
+	double norm_share;                       /* of the norm of all boxes' gradients, by the count of trained parameters */
+	struct rh_link *link_below, *link_above; /* NULL: there is no box */
+	struct rh_box_letter *letter;            /* sent, and not acknowledged yet */
+	int64_t table_bytes;                     /* of a sum that the ends exchange (box_table.h), 0: none; set when the layers are known */
+	int64_t piece_bytes;                     /* in which it travels */
+	int64_t table_sent;                      /* its last message's number in the link */
+	char *relay;                             /* for its pieces in a box between the ends; else NULL */
 };
 
 /* Messages that a link takes at once, the executor's among them. */

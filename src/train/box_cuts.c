@@ -182,18 +182,18 @@ out:
 /* ---- a run ---- */
 
 /* Box 1 hears of all: layer (boxes, layers), cap (boxes). A box hears of those above it. */
-static int hear_of_all(struct rh_session *session, struct rh_box_layer *layer, int64_t *cap)
+static int gather_layers(struct rh_session *session, struct rh_box_layer *layer, int64_t *cap)
 {
 	struct rh_box *box = &session->box;
 	size_t layers = (size_t)session->model->layers, own = (size_t)box->number, above = (size_t)box->boxes - own - 1;
 	int rc = rh_box_measure(session, box->number, layer + own * layers, &cap[own]);
 	if (!rc)
-		rc = rh_box_take(box->above, TAG_MEASURES, layer + (own + 1) * layers, (int64_t)(above * layers * sizeof *layer));
+		rc = rh_box_take(box->link_above, TAG_MEASURES, layer + (own + 1) * layers, (int64_t)(above * layers * sizeof *layer));
 	if (!rc)
-		rc = rh_box_take(box->above, TAG_MEASURES, cap + own + 1, (int64_t)(above * sizeof *cap));
+		rc = rh_box_take(box->link_above, TAG_MEASURES, cap + own + 1, (int64_t)(above * sizeof *cap));
 	if (!rc)
-		rc = rh_box_give(box, box->below, TAG_MEASURES, layer + own * layers, (int64_t)((above + 1) * layers * sizeof *layer));
-	return rc ? rc : rh_box_give(box, box->below, TAG_MEASURES, cap + own, (int64_t)((above + 1) * sizeof *cap));
+		rc = rh_box_give(box, box->link_below, TAG_MEASURES, layer + own * layers, (int64_t)((above + 1) * layers * sizeof *layer));
+	return rc ? rc : rh_box_give(box, box->link_below, TAG_MEASURES, cap + own, (int64_t)((above + 1) * sizeof *cap));
 }
 
 static int choose_together(struct rh_session *session, int *first)
@@ -201,7 +201,7 @@ static int choose_together(struct rh_session *session, int *first)
 	size_t boxes = (size_t)session->box.boxes;
 	struct rh_box_layer *layer = rh_alloc(boxes * (size_t)session->model->layers, sizeof *layer);
 	int64_t *cap = rh_alloc(boxes, sizeof *cap);
-	int rc = layer && cap ? hear_of_all(session, layer, cap) : -ENOMEM;
+	int rc = layer && cap ? gather_layers(session, layer, cap) : -ENOMEM;
 	if (!rc && !session->box.number)
 		rc = rh_box_cuts_choose(session->config, session->model, layer, cap, first);
 	rh_free(layer);

@@ -51,9 +51,9 @@ static int pass_tensor(struct collecting *at, int block, int tensor)
 		count = rh_min(all - first, PIECE);
 		int64_t bytes = count * (int64_t)sizeof *at->piece;
 		rc = own >= 0 ? rh_store_get(session->store, own, tensor, first, count, at->piece)
-		              : rh_box_take(box->above, tag, at->piece, bytes);
+		              : rh_box_take(box->link_above, tag, at->piece, bytes);
 		if (!rc)
-			rc = box->number ? rh_box_give(box, box->below, tag, at->piece, bytes)
+			rc = box->number ? rh_box_give(box, box->link_below, tag, at->piece, bytes)
 			                 : rh_store_set(at->store, block, tensor, first, count, at->piece);
 	}
 	return rc;

@@ -101,10 +101,10 @@ int box_share_newest(struct training *run, int64_t own, int64_t *least)
 {
 	struct rh_box *box = &run->session.box;
 	struct newest all = {.least = own};
-	int rc = rh_box_take(box->below, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
+	int rc = rh_box_take(box->link_below, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
 	all.differ |= all.least != own;
 	all.least = rh_min(all.least, own);
-	rc = rc ? rc : rh_box_give(box, box->above, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
+	rc = rc ? rc : rh_box_give(box, box->link_above, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
 	rc = rc ? rc : rh_box_pass_down(box, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
 	*least = all.least;
 	return rc ? rc : !all.differ;
@@ -116,9 +116,9 @@ int box_share_stretch(struct training *run, int64_t first, int64_t *steps, int64
 	int rc = rh_box_pass_up(&run->session.box, box_tag_of(first, BOX_STRETCH), both, sizeof both);
 	*steps = both[0];
 	*count = both[1];
-	if (!rc && (*steps < 1 || *steps > run->held || *count < 1 || *count > run->micro_batches))
+	if (!rc && (*steps < 1 || *steps > run->flights || *count < 1 || *count > run->micro_batches))
 		rc = rh_fail(-EPROTO, "box 1 speaks of %lld steps of %lld micro-batches, of at most %lld and %lld", (long long)*steps,
-		             (long long)*count, (long long)run->held, (long long)run->micro_batches);
+		             (long long)*count, (long long)run->flights, (long long)run->micro_batches);
 	return rc;
 }
 
@@ -166,8 +166,8 @@ enum { SHAPE = 4 };
 
 int box_data_reserve(struct training *run)
 {
-	run->box_data = rh_alloc((size_t)run->held, sizeof *run->box_data);
-	for (int64_t i = 0; run->box_data && i < run->held; i++)
+	run->box_data = rh_alloc((size_t)run->flights, sizeof *run->box_data);
+	for (int64_t i = 0; run->box_data && i < run->flights; i++)
 		if (!(run->box_data[i].shapes = rh_alloc((size_t)box_shapes_items(run), sizeof(int64_t))))
 			return -ENOMEM;
 	return run->box_data ? 0 : -ENOMEM;
@@ -175,7 +175,7 @@ int box_data_reserve(struct training *run)
 
 void box_data_free(struct training *run)
 {
-	for (int64_t i = 0; run->box_data && i < run->held; i++) {
+	for (int64_t i = 0; run->box_data && i < run->flights; i++) {
 		rh_free(run->box_data[i].shapes);
 		rh_free(run->box_data[i].batches);
 	}
@@ -300,7 +300,7 @@ int box_share_tally(struct rh_session *session, void *tally, int64_t bytes)
 
 int box_share_data(struct training *run, int64_t step, int64_t count)
 {
-	struct box_data *data = &run->box_data[step % run->held];
+	struct box_data *data = &run->box_data[step % run->flights];
 	int is_first = !run->session.box.number;
 	int rc = share_shapes(run, step, count, data->shapes);
 	if (rc)
@@ -322,9 +322,9 @@ int box_share_data(struct training *run, int64_t step, int64_t count)
 
 int64_t box_take_data(struct training *run, int64_t step)
 {
-	const struct box_data *data = &run->box_data[step % run->held];
-	int64_t first = step % run->held * run->micro_batches, count = data->shapes[0];
-	struct train_step *flight = &run->flight[step % run->held];
+	const struct box_data *data = &run->box_data[step % run->flights];
+	int64_t first = step % run->flights * run->micro_batches, count = data->shapes[0];
+	struct train_step *flight = &run->flight[step % run->flights];
 	int rc = box_shapes_set(run->batch, run->micro_batches, data->shapes);
 	if (rc)
 		return rc;
@@ -359,8 +359,8 @@ struct results {
 
 static int share_losses(struct training *run, int64_t step, struct results *results)
 {
-	const struct train_step *flight = &run->flight[step % run->held];
-	int64_t first = step % run->held * run->micro_batches, balances = flight->count * (int64_t)sizeof(double);
+	const struct train_step *flight = &run->flight[step % run->flights];
+	int64_t first = step % run->flights * run->micro_batches, balances = flight->count * (int64_t)sizeof(double);
 	int64_t at = (int64_t)sizeof *results + balances, bytes = at + flight->trained * (int64_t)sizeof(float);
 	char *message = rh_alloc((size_t)bytes, 1);
 	if (!message)
@@ -382,7 +382,7 @@ static int share_losses(struct training *run, int64_t step, struct results *resu
 /* Boxes that update themselves are several models to their updaters, and each knows the norm of its own gradients. */
 static int add_squares(struct training *run, int64_t step, double *sum)
 {
-	double own = run->flight[step % run->held].norm;
+	double own = run->flight[step % run->flights].norm;
 	if (!training_is_local(run))
 		return rh_updater_add_squares(run->session.updater, sum);
 	*sum += own * own;
@@ -393,11 +393,11 @@ static int share_squares(struct training *run, int64_t step, int stopping, struc
 {
 	struct rh_box *box = &run->session.box;
 	struct squares squares = {.saved = run->saving.newest};
-	int rc = rh_box_take(box->below, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
+	int rc = rh_box_take(box->link_below, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
 	squares.stopping |= stopping;
 	squares.saved = rh_min(squares.saved, run->saving.newest);
 	rc = rc ? rc : add_squares(run, step, &squares.sum);
-	rc = rc ? rc : rh_box_give(box, box->above, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
+	rc = rc ? rc : rh_box_give(box, box->link_above, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
 	/* on the last box that is all boxes' sum; the others get the last one's results */
 	*out = (struct results){.norm = sqrt(squares.sum), .stopping = squares.stopping, .saved = squares.saved};
 	return rc;
@@ -406,7 +406,7 @@ static int share_squares(struct training *run, int64_t step, int stopping, struc
 /* A norm of zero or none says nothing of shares. */
 static void note_norm(struct training *run, int64_t step, double norm)
 {
-	double *own = &run->flight[step % run->held].norm;
+	double *own = &run->flight[step % run->flights].norm;
 	if (norm > 0 && isfinite(norm) && *own > 0)
 		run->state.norm_share = *own / norm;
 	*own = norm;

@@ -47,7 +47,7 @@ int box_shapes_set(struct rh_batch *batches, int64_t most, const int64_t *shapes
 /* Bytes of the batches' arrays as a message; and between the two. */
 int64_t box_batches_bytes(const struct rh_batch *batch, int64_t count);
 void box_batches_pack(const struct rh_batch *batch, int64_t count, char *message, int is_out);
-/* Data of up to run->held steps is kept. Freed with the run. */
+/* Data of up to run->flights steps is kept. Freed with the run. */
 int box_data_reserve(struct training *run) RH_MUST;
 void box_data_free(struct training *run);
 

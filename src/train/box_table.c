@@ -56,7 +56,7 @@ static int await(struct rh_link *link, int64_t sends, int64_t receives, int64_t 
 static int swap(struct rh_session *session, int b, uint64_t tag)
 {
 	struct rh_box *box = &session->box;
-	struct rh_link *link = box->above ? box->above : box->below;
+	struct rh_link *link = box->link_above ? box->link_above : box->link_below;
 	int own = rh_shared_use(session->model->block[b].shared);
 	const char *mine = (const char *)rh_store_sum(session->store, b, own);
 	char *theirs = (char *)rh_store_sum(session->store, b, !own);
@@ -107,8 +107,8 @@ static int pass_on(struct rh_box *box, uint64_t tag)
 	enum { AHEAD = PIECES / 2 };
 	int64_t pieces = (box->table_bytes + box->piece_bytes - 1) / box->piece_bytes;
 	char *second = box->relay ? box->relay + box_table_relay_bytes(box) / 2 : NULL;
-	const struct relay way[2] = {{box, box->below, box->above, box->relay, box->below->receives, box->above->sends},
-	                             {box, box->above, box->below, second, box->above->receives, box->below->sends}};
+	const struct relay way[2] = {{box, box->link_below, box->link_above, box->relay, box->link_below->receives, box->link_above->sends},
+	                             {box, box->link_above, box->link_below, second, box->link_above->receives, box->link_below->sends}};
 	int nearer = box->number > box->boxes - 1 - box->number, rc = 0;
 	for (int64_t turn = 0; !rc && turn < pieces + AHEAD; turn++)
 		for (int i = 0; !rc && i < 2; i++) {
@@ -137,6 +137,6 @@ int box_table_exchange(struct rh_session *session, uint64_t tag)
 int box_table_settle(struct rh_session *session)
 {
 	struct rh_box *box = &session->box;
-	struct rh_link *link = box->above ? box->above : box->below;
+	struct rh_link *link = box->link_above ? box->link_above : box->link_below;
 	return box->table_sent ? link->ops->wait(link, box->table_sent, 0) : 0;
 }

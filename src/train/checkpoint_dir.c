@@ -167,7 +167,7 @@ int rh_checkpoint_left_behind(const char *name)
 	return suffix && *suffix && suffix[strspn(suffix, "0123456789")] == 0;
 }
 
-static int put_back(const char *dir, int64_t step, const char *suffix)
+static int restore_hidden(const char *dir, int64_t step, const char *suffix)
 {
 	char path[PATH_MAX], hidden[PATH_MAX];
 	int rc = path_of(path, dir, step, "");
@@ -199,7 +199,7 @@ int rh_checkpoint_put_back(const char *dir)
 		for (size_t i = 0; !rc && i < names.count; i++) {
 			int64_t step = step_of(names.name[i], suffixes[s]);
 			if (step >= 0)
-				rc = put_back(dir, step, suffixes[s]);
+				rc = restore_hidden(dir, step, suffixes[s]);
 		}
 	rh_names_free(&names);
 	return rc == -ENOENT ? 0 : rc;

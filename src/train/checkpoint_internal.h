@@ -56,7 +56,7 @@ struct checkpoint_job {
 	struct {
 		const char *name;
 		struct rh_text text;
-	} beside[RH_CHECKPOINT_BESIDE]; /* struct rh_checkpoint_beside's; without bytes: no file */
+	} extra[RH_CHECKPOINT_EXTRAS]; /* struct rh_checkpoint_extra's; without bytes: no file */
 	struct checkpoint_fixed *fixed;
 	struct rh_write_ring *ring;                /* that tensors go through; NULL: none */
 	void (*written)(void *context, int block); /* of the store nothing of the block is read any more; NULL: nobody asks */

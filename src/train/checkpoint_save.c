@@ -155,8 +155,8 @@ void checkpoint_job_free(struct checkpoint_job *job)
 	rh_text_free(&job->trainer);
 	rh_text_free(&job->run);
 	rh_text_free(&job->config);
-	for (int i = 0; i < RH_CHECKPOINT_BESIDE; i++)
-		rh_text_free(&job->beside[i].text);
+	for (int i = 0; i < RH_CHECKPOINT_EXTRAS; i++)
+		rh_text_free(&job->extra[i].text);
 }
 
 static int open_state(const struct rh_session *session, const char *dir, struct rh_tensors_out **out)
@@ -265,9 +265,9 @@ static int save_parts(const struct checkpoint_job *job, const char *dir)
 		rc = save_text(dir, "run_state.json", &job->run);
 	if (!rc)
 		rc = save_text(dir, "config.yaml", &job->config);
-	for (int i = 0; !rc && i < RH_CHECKPOINT_BESIDE; i++)
-		if (job->beside[i].text.length)
-			rc = save_text(dir, job->beside[i].name, &job->beside[i].text);
+	for (int i = 0; !rc && i < RH_CHECKPOINT_EXTRAS; i++)
+		if (job->extra[i].text.length)
+			rc = save_text(dir, job->extra[i].name, &job->extra[i].text);
 	return rc ? rc : save_checksums(dir);
 }
 

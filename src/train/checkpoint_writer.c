@@ -16,8 +16,8 @@ enum writer_state { IDLE, WRITING, WRITTEN };
 struct rh_checkpoint_writer {
 	const struct rh_session *session;
 	struct rh_write_ring ring; /* the thread's own; of no bytes: there is none */
-	struct rh_checkpoint_beside beside[RH_CHECKPOINT_BESIDE];
-	int besides;
+	struct rh_checkpoint_extra extra[RH_CHECKPOINT_EXTRAS];
+	int extras;
 	pthread_t thread;
 	int started;
 	pthread_mutex_t lock; /* of all that follows */
@@ -28,7 +28,7 @@ struct rh_checkpoint_writer {
 	struct checkpoint_fixed fixed; /* likewise */
 	struct rh_fault fault;         /* of the job */
 	double seconds;                /* that it took */
-	struct rh_log_kept said;       /* meanwhile: told when it is collected, by the thread that draws the status line */
+	struct rh_log_kept log;        /* meanwhile: told when it is collected, by the thread that draws the status line */
 };
 
 static void release(void *context, int block)
@@ -56,7 +56,7 @@ static void *work(void *context)
 			break;
 		pthread_mutex_unlock(&writer->lock);
 		double began = rh_clock_seconds();
-		struct rh_log_kept *before = rh_log_keep(&writer->said);
+		struct rh_log_kept *before = rh_log_keep(&writer->log);
 		rh_error_clear();
 		int rc = checkpoint_job_write(&writer->job);
 		for (int b = 0; b < writer->session->model->blocks; b++) /* after a fault some are held */
@@ -107,10 +107,10 @@ out:
 	return rc;
 }
 
-void rh_checkpoint_writer_add(struct rh_checkpoint_writer *writer, const struct rh_checkpoint_beside *beside)
+void rh_checkpoint_writer_add(struct rh_checkpoint_writer *writer, const struct rh_checkpoint_extra *extra)
 {
-	RH_ASSERT(writer->state == IDLE && writer->besides < RH_CHECKPOINT_BESIDE);
-	writer->beside[writer->besides++] = *beside;
+	RH_ASSERT(writer->state == IDLE && writer->extras < RH_CHECKPOINT_EXTRAS);
+	writer->extra[writer->extras++] = *extra;
 }
 
 void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer)
@@ -125,7 +125,7 @@ void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer)
 		pthread_join(writer->thread, NULL);
 	checkpoint_job_free(&writer->job);
 	checkpoint_fixed_forget(&writer->fixed);
-	rh_log_forget(&writer->said);
+	rh_log_forget(&writer->log);
 	if (writer->ring.size)
 		rh_pages_unmap(writer->ring.bytes, writer->ring.size);
 	pthread_cond_destroy(&writer->changed);
@@ -150,9 +150,9 @@ int rh_checkpoint_writer_begin(struct rh_checkpoint_writer *writer, const struct
 {
 	RH_ASSERT(writer->state == IDLE); /* then the thread touches nothing */
 	int rc = checkpoint_job_make(writer->session, state, trainer, &writer->fixed, &writer->job);
-	for (int i = 0; !rc && i < writer->besides; i++) {
-		writer->job.beside[i].name = writer->beside[i].name;
-		rc = writer->beside[i].print(writer->beside[i].context, &writer->job.beside[i].text);
+	for (int i = 0; !rc && i < writer->extras; i++) {
+		writer->job.extra[i].name = writer->extra[i].name;
+		rc = writer->extra[i].print(writer->extra[i].context, &writer->job.extra[i].text);
 	}
 	if (rc) {
 		checkpoint_job_free(&writer->job);
@@ -191,6 +191,6 @@ int rh_checkpoint_writer_collect(struct rh_checkpoint_writer *writer, enum rh_ch
 	*step = writer->job.kept.newest;
 	*seconds = writer->seconds;
 	checkpoint_job_free(&writer->job);
-	rh_log_say(&writer->said);
+	rh_log_say(&writer->log);
 	return rh_fault_get(&writer->fault);
 }

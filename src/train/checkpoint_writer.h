@@ -20,14 +20,14 @@ int rh_checkpoint_writer_create(const struct rh_session *session, int64_t ring_b
 /* Lets what is being written become whole. NULL is legal. */
 void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer);
 
-/* A file that each checkpoint is to hold beside its own: `print` appends its bytes when one begins, nothing: this one has none. */
-struct rh_checkpoint_beside {
+/* A file that each checkpoint holds besides its own: `print` appends its bytes when one begins, nothing: this one has none. */
+struct rh_checkpoint_extra {
 	const char *name;
 	int (*print)(void *context, struct rh_text *out);
 	void *context;
 };
-enum { RH_CHECKPOINT_BESIDE = 4 }; /* the most of them */
-void rh_checkpoint_writer_add(struct rh_checkpoint_writer *writer, const struct rh_checkpoint_beside *beside);
+enum { RH_CHECKPOINT_EXTRAS = 4 }; /* the most of them */
+void rh_checkpoint_writer_add(struct rh_checkpoint_writer *writer, const struct rh_checkpoint_extra *extra);
 
 /* Begins to write checkpoint-N; afterwards the oldest beyond save_total_limit go, but none from step `common` on. All updates
  * are finished (rh_updater_finish), and the checkpoint before has been collected. State and trainer may change when it returns. */

@@ -169,7 +169,7 @@ static int wave_create(const struct rh_session *session, struct wave *out)
 /* In 64 bits each: they travel between boxes. */
 struct sums {
 	double loss;
-	int64_t hits, trained, tokens, right, documents;
+	int64_t hits, trained, tokens, correct, documents;
 };
 
 struct tally {
@@ -205,7 +205,7 @@ static void count_micro(const struct wave *wave, int64_t m, const struct rh_choi
 		for (int c = 1; c < choices->count; c++)
 			if (wave->score[m][i * wave->scores + c] > wave->score[m][i * wave->scores + best])
 				best = c;
-		tally->sums.right += choices->token[best] == batch->target[i];
+		tally->sums.correct += choices->token[best] == batch->target[i];
 		tally->sums.documents++;
 	}
 }
@@ -335,7 +335,7 @@ int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, co
 		int64_t most = 0;
 		for (int c = 0; c < choices->count; c++)
 			most = choices->documents[c] > most ? choices->documents[c] : most;
-		out->choice_accuracy = (double)tally.sums.right / (double)tally.sums.documents;
+		out->choice_accuracy = (double)tally.sums.correct / (double)tally.sums.documents;
 		out->majority = (double)most / (double)tally.sums.documents;
 	}
 	if (tally.pair)

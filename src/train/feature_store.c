@@ -22,16 +22,16 @@ struct spill {
 	char *newest, *loaded; /* (room) each */
 	int first_record;
 	int64_t records, room; /* room: bytes of a page */
-	int64_t pages, behind; /* pages ever begun; bytes in the newest */
+	int64_t pages, used;   /* pages ever begun; bytes in the newest */
 	int64_t loaded_page;   /* -1: none */
 };
 
 struct rh_feature_store {
-	struct rh_feature_store_options is;
+	struct rh_feature_store_options options;
 	int64_t room;
-	char *ring;            /* (room) */
-	int64_t *place;        /* (samples) of the entry; NOWHERE: there is none; below that: spilled_place */
-	int64_t first, behind; /* bytes that ever left, and were ever put: entries lie between them, modulo room */
+	char *ring;         /* (room) */
+	int64_t *place;     /* (samples) of the entry; NOWHERE: there is none; below that: spilled_place */
+	int64_t first, end; /* bytes that ever left, and were ever put: entries lie between them, modulo room */
 	struct spill spill;
 };
 
@@ -59,7 +59,7 @@ int rh_feature_store_create(const struct rh_feature_store_options *options, stru
 	struct rh_feature_store *made = rh_alloc(1, sizeof *made);
 	if (!made)
 		return -ENOMEM;
-	*made = (struct rh_feature_store){.is = *options, .room = options->budget_bytes / ALIGNMENT * ALIGNMENT};
+	*made = (struct rh_feature_store){.options = *options, .room = options->budget_bytes / ALIGNMENT * ALIGNMENT};
 	made->ring = rh_alloc((size_t)made->room, 1);
 	made->place = rh_alloc((size_t)options->samples, sizeof *made->place);
 	if (!made->ring || !made->place) {
@@ -84,9 +84,9 @@ void rh_feature_store_free(struct rh_feature_store *store)
 
 void rh_feature_store_clear(struct rh_feature_store *store)
 {
-	store->first = store->behind = store->spill.pages = store->spill.behind = 0;
+	store->first = store->end = store->spill.pages = store->spill.used = 0;
 	store->spill.loaded_page = -1;
-	for (int64_t i = 0; i < store->is.samples; i++)
+	for (int64_t i = 0; i < store->options.samples; i++)
 		store->place[i] = NOWHERE;
 }
 
@@ -98,7 +98,7 @@ static struct entry *entry_at(const struct rh_feature_store *store, int64_t plac
 static void forget(struct rh_feature_store *store, int64_t sample)
 {
 	store->place[sample] = NOWHERE;
-	store->is.evicted(store->is.context, sample);
+	store->options.evicted(store->options.context, sample);
 }
 
 /* The record that the next page takes held an earlier page, which goes. */
@@ -109,17 +109,17 @@ static int begin_page(struct rh_feature_store *store)
 	int rc = 0;
 	if (spill->pages) {
 		int64_t newest = spill->pages - 1;
-		memset(spill->newest + spill->behind, 0, (size_t)(spill->room - spill->behind));
+		memset(spill->newest + spill->used, 0, (size_t)(spill->room - spill->used));
 		rh_space_write(spill->io, spill->first_record + (int)(newest % spill->records), spill->newest);
 		rc = rh_space_io_wait(spill->io);
 	}
-	for (int64_t i = 0; goes >= 0 && i < store->is.samples; i++)
+	for (int64_t i = 0; goes >= 0 && i < store->options.samples; i++)
 		if (store->place[i] < NOWHERE && spilled_place(store->place[i]) / spill->room == goes)
 			forget(store, i);
 	if (spill->loaded_page == goes)
 		spill->loaded_page = -1;
 	spill->pages++;
-	spill->behind = 0;
+	spill->used = 0;
 	return rc;
 }
 
@@ -131,13 +131,13 @@ static int spill_entry(struct rh_feature_store *store, const struct entry *entry
 		forget(store, entry->sample);
 		return 0;
 	}
-	if (!spill->pages || spill->behind + entry->bytes > spill->room)
+	if (!spill->pages || spill->used + entry->bytes > spill->room)
 		rc = begin_page(store);
 	if (rc)
 		return rc;
-	memcpy(spill->newest + spill->behind, entry, (size_t)entry->bytes);
-	store->place[entry->sample] = spilled_place((spill->pages - 1) * spill->room + spill->behind);
-	spill->behind += entry->bytes;
+	memcpy(spill->newest + spill->used, entry, (size_t)entry->bytes);
+	store->place[entry->sample] = spilled_place((spill->pages - 1) * spill->room + spill->used);
+	spill->used += entry->bytes;
 	return 0;
 }
 
@@ -169,19 +169,19 @@ int64_t rh_feature_store_spill_bytes(const struct rh_space *space, int64_t recor
 int rh_feature_store_spill(struct rh_feature_store *store, struct rh_space *space, int first_record, int64_t records)
 {
 	struct spill *spill = &store->spill;
-	int64_t unit = rh_space_round(space, 1), each = rh_space_round(space, store->is.record_bytes);
-	RH_ASSERT(store->is.record_bytes && records > 1 && !spill->io);
-	int rc = rh_host_reserve(rh_feature_store_spill_bytes(space, store->is.record_bytes), "samples on their way to NVMe",
+	int64_t unit = rh_space_round(space, 1), each = rh_space_round(space, store->options.record_bytes);
+	RH_ASSERT(store->options.record_bytes && records > 1 && !spill->io);
+	int rc = rh_host_reserve(rh_feature_store_spill_bytes(space, store->options.record_bytes), "samples on their way to NVMe",
 	                         &spill->memory);
 	if (rc)
 		return rc;
-	rc = rh_space_io_create(space, store->is.record_bytes, &spill->io);
+	rc = rh_space_io_create(space, store->options.record_bytes, &spill->io);
 	if (rc)
 		return rc;
 	uintptr_t base = (uintptr_t)spill->memory.base;
 	spill->newest = spill->memory.base + ((base + (uintptr_t)unit - 1) / (uintptr_t)unit * (uintptr_t)unit - base);
 	spill->loaded = spill->newest + each;
-	spill->room = store->is.record_bytes / ALIGNMENT * ALIGNMENT;
+	spill->room = store->options.record_bytes / ALIGNMENT * ALIGNMENT;
 	spill->first_record = first_record;
 	spill->records = records;
 	return 0;
@@ -195,7 +195,7 @@ int rh_feature_store_fault(const struct rh_feature_store *store)
 /* Until `bytes` more have room. */
 static int evict(struct rh_feature_store *store, int64_t bytes)
 {
-	while (store->behind + bytes - store->first > store->room) {
+	while (store->end + bytes - store->first > store->room) {
 		const struct entry *entry = entry_at(store, store->first);
 		int rc = entry->sample < 0 ? 0 : spill_entry(store, entry);
 		if (rc)
@@ -246,45 +246,46 @@ static int64_t find_targets(const struct rh_batch *batch, int64_t document, int6
 int rh_feature_store_put(struct rh_feature_store *store, int64_t sample, const struct rh_batch *batch, int64_t document,
                          const void *features, const void *teacher)
 {
-	RH_ASSERT(sample >= 0 && sample < store->is.samples && store->place[sample] == NOWHERE);
+	RH_ASSERT(sample >= 0 && sample < store->options.samples && store->place[sample] == NOWHERE);
 	int64_t start = batch->start[document], tokens = batch->start[document + 1] - start, first,
 	        trained = find_targets(batch, document, &first);
-	int64_t at = features_place(tokens, trained), behind = at + tokens * store->is.token_bytes,
-	        bytes = aligned(behind + trained * store->is.teacher_bytes);
+	int64_t at = features_place(tokens, trained), behind = at + tokens * store->options.token_bytes,
+	        bytes = aligned(behind + trained * store->options.teacher_bytes);
 	if (bytes > store->room)
 		return 0;
-	int64_t left = store->room - store->behind % store->room;
+	int64_t left = store->room - store->end % store->room;
 	if (left < bytes) { /* an entry is in one piece */
 		int rc = evict(store, left);
 		if (rc)
 			return rc;
-		struct entry *filler = entry_at(store, store->behind);
+		struct entry *filler = entry_at(store, store->end);
 		filler->sample = -1;
 		filler->bytes = left;
-		store->behind += left;
+		store->end += left;
 	}
 	int rc = evict(store, bytes);
 	if (rc)
 		return rc;
-	struct entry *entry = entry_at(store, store->behind);
+	struct entry *entry = entry_at(store, store->end);
 	*entry = (struct entry){.sample = sample, .bytes = bytes, .tokens = tokens, .trained = trained};
 	memcpy(positions_of(entry), batch->position + start, (size_t)tokens * sizeof(int32_t));
 	for (int64_t i = 0; i < trained; i++) {
 		head_rows_of(entry)[i] = batch->head_row[first + i] - (int32_t)start;
 		targets_of(entry)[i] = batch->target[first + i];
 	}
-	memcpy((char *)entry + at, (const char *)features + start * store->is.token_bytes, (size_t)(tokens * store->is.token_bytes));
-	if (store->is.teacher_bytes)
-		memcpy((char *)entry + behind, (const char *)teacher + first * store->is.teacher_bytes,
-		       (size_t)(trained * store->is.teacher_bytes));
-	store->place[sample] = store->behind;
-	store->behind += bytes;
+	memcpy((char *)entry + at, (const char *)features + start * store->options.token_bytes,
+	       (size_t)(tokens * store->options.token_bytes));
+	if (store->options.teacher_bytes)
+		memcpy((char *)entry + behind, (const char *)teacher + first * store->options.teacher_bytes,
+		       (size_t)(trained * store->options.teacher_bytes));
+	store->place[sample] = store->end;
+	store->end += bytes;
 	return 1;
 }
 
 int rh_feature_store_has(const struct rh_feature_store *store, int64_t sample)
 {
-	return sample >= 0 && sample < store->is.samples && store->place[sample] != NOWHERE;
+	return sample >= 0 && sample < store->options.samples && store->place[sample] != NOWHERE;
 }
 
 int rh_feature_store_make(struct rh_feature_store *store, const int64_t *sample, int64_t count, struct rh_batch *batch, void *features,
@@ -301,17 +302,17 @@ int rh_feature_store_make(struct rh_feature_store *store, const int64_t *sample,
 		size_t tokens = (size_t)entry->tokens;
 		int64_t at = features_place(entry->tokens, entry->trained);
 		if (teacher)
-			memcpy((char *)teacher + batch->trained * store->is.teacher_bytes,
-			       (const char *)entry + at + entry->tokens * store->is.token_bytes,
-			       (size_t)(entry->trained * store->is.teacher_bytes));
+			memcpy((char *)teacher + batch->trained * store->options.teacher_bytes,
+			       (const char *)entry + at + entry->tokens * store->options.token_bytes,
+			       (size_t)(entry->trained * store->options.teacher_bytes));
 		memset(batch->ids + batch->tokens, 0, tokens * sizeof *batch->ids);
 		memcpy(batch->position + batch->tokens, positions_of(entry), tokens * sizeof *batch->position);
 		for (int64_t t = 0; t < entry->trained; t++) {
 			batch->head_row[batch->trained] = (int32_t)batch->tokens + head_rows_of(entry)[t];
 			batch->target[batch->trained++] = targets_of(entry)[t];
 		}
-		memcpy((char *)features + batch->tokens * store->is.token_bytes, (const char *)entry + at,
-		       tokens * (size_t)store->is.token_bytes);
+		memcpy((char *)features + batch->tokens * store->options.token_bytes, (const char *)entry + at,
+		       tokens * (size_t)store->options.token_bytes);
 		batch->tokens += entry->tokens;
 		batch->start[++batch->documents] = (int32_t)batch->tokens;
 		batch->longest = rh_max(batch->longest, entry->tokens);

@@ -67,7 +67,7 @@ int rh_fluidpipe_plan(const struct rh_session *session, int64_t samples, struct 
 /* What box 1 sends is copied, so that its steps end without box 2; to which it may come before box 2 asks for it. */
 static int keep_ahead(struct rh_session *session)
 {
-	struct rh_link *outer, **link = session->box.number ? &session->box.below : &session->box.above;
+	struct rh_link *outer, **link = session->box.number ? &session->box.link_below : &session->box.link_above;
 	if (!*link)
 		return 0;
 	int rc = rh_ahead_open(*link, rh_fluidpipe_ahead(session), RH_BOX_MESSAGES, &outer);

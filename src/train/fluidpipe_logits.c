@@ -22,18 +22,18 @@ struct fluidpipe_logits {
 	int learns, teaches;            /* this box distils; the other one does */
 	struct rh_teacher_logits table; /* box 1: that it distils, of the last epoch. Box 2: its own of this one */
 	float *teacher, *mix;           /* (micro-batches, most targets, outputs), (micro-batches, most targets, 2) of the step */
-	float *own;                     /* as teacher */
-	float *came[ON_THE_WAY];        /* box 2: of step s number s % ON_THE_WAY, row by row (most rows of a step, outputs) */
+	float *own_logits;              /* as teacher */
+	float *received[ON_THE_WAY];    /* box 2: of step s number s % ON_THE_WAY, row by row (most rows of a step, outputs) */
 	int64_t outputs, targets;       /* targets: the most of a micro-batch */
 	int64_t untaught;               /* samples without a teacher */
 };
 
-static int learns(const struct rh_session *session)
+static int is_student(const struct rh_session *session)
 {
 	return rh_config_distils(session->config, session->box.number);
 }
 
-static int teaches(const struct rh_session *session)
+static int is_teacher(const struct rh_session *session)
 {
 	return rh_config_distils(session->config, !session->box.number);
 }
@@ -47,7 +47,7 @@ static int keeps(const struct rh_session *session)
 /* Does this box make its own logits: for the other one, or to tell its two losses apart. */
 static int makes(const struct rh_session *session)
 {
-	return teaches(session) || (learns(session) && idle_steps_are_wanted(session));
+	return is_teacher(session) || (is_student(session) && idle_steps_are_wanted(session));
 }
 
 static int64_t step_rows(const struct rh_workload *work)
@@ -58,11 +58,11 @@ static int64_t step_rows(const struct rh_workload *work)
 void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work)
 {
 	int64_t outputs = rh_model_outputs(session->model_config), row = outputs * (int64_t)sizeof(float), rows = step_rows(work);
-	work->train.taught = learns(session) ? outputs : 0;
+	work->train.taught = is_student(session) ? outputs : 0;
 	work->train.choices = makes(session) ? outputs : 0;
-	work->data_bytes += learns(session) ? rows * (row + 2 * (int64_t)sizeof(float)) : 0;
+	work->data_bytes += is_student(session) ? rows * (row + 2 * (int64_t)sizeof(float)) : 0;
 	work->data_bytes += makes(session) ? rows * row : 0;
-	work->data_bytes += learns(session) && session->box.number ? ON_THE_WAY * rows * row : 0;
+	work->data_bytes += is_student(session) && session->box.number ? ON_THE_WAY * rows * row : 0;
 	/* and once more while a checkpoint is written */
 	work->data_bytes += keeps(session) ? 2 * rh_teacher_logits_bytes(samples, outputs) : 0;
 }
@@ -108,23 +108,23 @@ static int reserve(struct training *run, struct fluidpipe_logits *logits)
 		logits->mix = rh_alloc(rows * 2, sizeof *logits->mix);
 		rc = logits->teacher && logits->mix ? 0 : -ENOMEM;
 	}
-	if (!rc && makes(&run->session) && !(logits->own = rh_alloc(rows * outputs, sizeof *logits->own)))
+	if (!rc && makes(&run->session) && !(logits->own_logits = rh_alloc(rows * outputs, sizeof *logits->own_logits)))
 		rc = -ENOMEM;
 	for (int i = 0; !rc && logits->learns && run->session.box.number && i < ON_THE_WAY; i++)
-		if (!(logits->came[i] = rh_alloc(rows * outputs, sizeof *logits->came[i])))
+		if (!(logits->received[i] = rh_alloc(rows * outputs, sizeof *logits->received[i])))
 			rc = -ENOMEM;
 	return rc;
 }
 
 int fluidpipe_logits_begin(struct training *run, const char *checkpoint)
 {
-	if (!learns(&run->session) && !teaches(&run->session))
+	if (!is_student(&run->session) && !is_teacher(&run->session))
 		return 0;
 	struct fluidpipe_logits *logits = run->logits = rh_alloc(1, sizeof *logits);
 	if (!logits)
 		return -ENOMEM;
-	*logits = (struct fluidpipe_logits){.learns = learns(&run->session),
-	                                    .teaches = teaches(&run->session),
+	*logits = (struct fluidpipe_logits){.learns = is_student(&run->session),
+	                                    .teaches = is_teacher(&run->session),
 	                                    .outputs = rh_model_outputs(run->session.model_config),
 	                                    .targets = run->work.train.head_rows};
 	int rc = reserve(run, logits);
@@ -132,7 +132,7 @@ int fluidpipe_logits_begin(struct training *run, const char *checkpoint)
 		return rc;
 	for (int64_t m = 0; m < run->micro_batches; m++)
 		run->batch[m].names_samples = 1;
-	rh_checkpoint_writer_add(run->saving.writer, &(struct rh_checkpoint_beside){FILE_NAME, print_table, run});
+	rh_checkpoint_writer_add(run->saving.writer, &(struct rh_checkpoint_extra){FILE_NAME, print_table, run});
 	return checkpoint ? load_table(run, checkpoint) : 0;
 }
 
@@ -144,9 +144,9 @@ void fluidpipe_logits_free(struct training *run)
 	rh_teacher_logits_destroy(&logits->table);
 	rh_free(logits->teacher);
 	rh_free(logits->mix);
-	rh_free(logits->own);
+	rh_free(logits->own_logits);
 	for (int i = 0; i < ON_THE_WAY; i++)
-		rh_free(logits->came[i]);
+		rh_free(logits->received[i]);
 	rh_free(logits);
 }
 
@@ -167,7 +167,7 @@ int64_t fluidpipe_logits_bytes(const struct training *run, int64_t targets)
 
 void *fluidpipe_logits_place(struct training *run, int64_t step)
 {
-	return run->logits->came[step % ON_THE_WAY];
+	return run->logits->received[step % ON_THE_WAY];
 }
 
 /* Each target of a micro-batch: its teacher's logits, and how much both losses count, times `scale`. `came`: box 2: of the micro-batch's
@@ -197,9 +197,9 @@ static void teach(struct training *run, int64_t m, const float *came, const doub
 static void ask_for_own(struct training *run, int64_t m)
 {
 	struct fluidpipe_logits *logits = run->logits;
-	if (!logits->own)
+	if (!logits->own_logits)
 		return;
-	run->micro[m].scores = logits->own + m * logits->targets * logits->outputs;
+	run->micro[m].scores = logits->own_logits + m * logits->targets * logits->outputs;
 	run->micro[m].shape.choices = logits->outputs;
 }
 
@@ -208,7 +208,7 @@ void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count)
 	static const double whole[2] = {1, 1};
 	struct fluidpipe_logits *logits = run->logits;
 	int is_upper = run->session.box.number > 0;
-	const float *came = logits ? logits->came[step % ON_THE_WAY] : NULL;
+	const float *came = logits ? logits->received[step % ON_THE_WAY] : NULL;
 	for (int64_t m = 0; logits && m < count; m++) {
 		RH_ASSERT(run->batch[m].trained == run->batch[m].documents);
 		if (logits->learns && (is_upper || step >= run->data.steps_per_epoch)) /* in box 1's first epoch there is no teacher */
@@ -223,7 +223,7 @@ void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count)
 static int send_up(struct training *run, int64_t step, int64_t count)
 {
 	struct rh_box *box = &run->session.box;
-	int64_t bytes = fluidpipe_logits_bytes(run, run->flight[step % run->held].trained), used = 0;
+	int64_t bytes = fluidpipe_logits_bytes(run, run->flight[step % run->flights].trained), used = 0;
 	char *message = rh_alloc((size_t)bytes, 1);
 	if (!message)
 		return -ENOMEM;
@@ -232,7 +232,7 @@ static int send_up(struct training *run, int64_t step, int64_t count)
 		memcpy(message + used, run->micro[m].scores, (size_t)part);
 		used += part;
 	}
-	int rc = rh_box_give(box, box->above, box_tag_of(step, BOX_LOGITS), message, bytes);
+	int rc = rh_box_give(box, box->link_above, box_tag_of(step, BOX_LOGITS), message, bytes);
 	rh_free(message);
 	return rc;
 }
@@ -252,7 +252,7 @@ static int keep(struct training *run, int64_t count)
 
 int fluidpipe_logits_finish(struct training *run, int64_t step)
 {
-	int64_t count = run->flight[step % run->held].count;
+	int64_t count = run->flight[step % run->flights].count;
 	if (!run->logits || !run->logits->teaches)
 		return 0;
 	return run->session.box.number ? keep(run, count) : send_up(run, step, count);
@@ -262,12 +262,12 @@ int fluidpipe_logits_finish(struct training *run, int64_t step)
 
 int64_t fluidpipe_logits_target_bytes(const struct rh_session *session)
 {
-	return learns(session) ? rh_model_outputs(session->model_config) * (int64_t)sizeof(float) : 0;
+	return is_student(session) ? rh_model_outputs(session->model_config) * (int64_t)sizeof(float) : 0;
 }
 
-const float *fluidpipe_logits_came(const struct training *run, int64_t step, int64_t m)
+const float *fluidpipe_logits_received(const struct training *run, int64_t step, int64_t m)
 {
-	const float *came = run->logits ? run->logits->came[step % ON_THE_WAY] : NULL;
+	const float *came = run->logits ? run->logits->received[step % ON_THE_WAY] : NULL;
 	for (int64_t before = 0; came && before < m; before++)
 		came += run->batch[before].trained * run->logits->outputs;
 	return came;
@@ -362,7 +362,7 @@ int fluidpipe_logits_send(struct training *run, int64_t epoch)
 	for (int64_t n; !rc && left; left -= n) {
 		n = piece_of(run, left);
 		pack(table, &id, n, message);
-		rc = rh_box_give(box, box->below, box_tag_of(epoch, BOX_LOGITS), message, n * sample_bytes(run));
+		rc = rh_box_give(box, box->link_below, box_tag_of(epoch, BOX_LOGITS), message, n * sample_bytes(run));
 	}
 	rh_free(message);
 	rh_teacher_logits_clear(table);
@@ -371,7 +371,7 @@ int fluidpipe_logits_send(struct training *run, int64_t epoch)
 
 int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t samples)
 {
-	struct rh_link *link = run->session.box.above;
+	struct rh_link *link = run->session.box.link_above;
 	if (!run->logits || !run->logits->learns || samples < 0 || samples > run->logits->table.samples)
 		return rh_fail(-EPROTO, "box 2 speaks of the logits of %" PRId64 " samples", samples);
 	struct rh_teacher_logits *table = &run->logits->table;

@@ -37,7 +37,7 @@ int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t sample
  * fluidpipe_logits_begin, too. */
 int64_t fluidpipe_logits_target_bytes(const struct rh_session *session);
 /* Box 2: those of micro-batch m of the step in run->batch; NULL: none came. */
-const float *fluidpipe_logits_came(const struct training *run, int64_t step, int64_t m);
+const float *fluidpipe_logits_received(const struct training *run, int64_t step, int64_t m);
 /* As fluidpipe_logits_attach for a step of `count` micro-batches behind step `after`. came: box 2: what it kept with their samples,
  * target by target. Both losses are multiplied by `scale`. 1: so it is; 0: nothing is distilled, and the caller scales the task's loss.
  * */

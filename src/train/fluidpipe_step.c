@@ -30,9 +30,9 @@ struct fluidpipe_talk {
 	struct rh_batch *next;  /* (micro-batches) box 1: outlines of the next step's */
 	struct report report;   /* box 1: being received, as number `awaited` of the link */
 	int64_t awaited, reports;
-	int64_t told;          /* box 2: the newest checkpoint that was reported */
+	int64_t reported;      /* box 2: the newest checkpoint that was reported */
 	int64_t step_messages; /* box 2: as rh_ahead_expected counts, before those of the present step */
-	int64_t known;         /* box 2: the last step whose shapes are there */
+	int64_t newest_shapes; /* box 2: the last step whose shapes are there */
 	int64_t end;           /* box 1: the step that the heads said is none; -1: all are */
 	int64_t taught;        /* box 1: epochs whose logits came down */
 	int has_asked, has_ended;
@@ -46,7 +46,7 @@ static int64_t head_items(const struct training *run)
 static int await_report(struct training *run)
 {
 	struct fluidpipe_talk *talk = run->fluidpipe;
-	struct rh_link *link = run->session.box.above;
+	struct rh_link *link = run->session.box.link_above;
 	int rc = rh_link_receive(link, box_tag_of(talk->reports++, BOX_REPORT), &talk->report, sizeof talk->report);
 	talk->awaited = link->receives;
 	return rc;
@@ -81,20 +81,20 @@ static int give_head(struct training *run, int64_t step)
 		talk->end = step;
 	int rc = talk->end < 0 ? outline_step(run, step, head + SHAPES) : 0;
 	return rc ? rc
-	          : rh_box_give(&run->session.box, run->session.box.above, box_tag_of(step, BOX_HEAD), head,
+	          : rh_box_give(&run->session.box, run->session.box.link_above, box_tag_of(step, BOX_HEAD), head,
 	                        head_items(run) * (int64_t)sizeof *head);
 }
 
 static int take_head(struct training *run, int64_t step)
 {
 	int64_t *head = run->fluidpipe->head;
-	int rc = rh_box_take(run->session.box.below, box_tag_of(step, BOX_HEAD), head, head_items(run) * (int64_t)sizeof *head);
+	int rc = rh_box_take(run->session.box.link_below, box_tag_of(step, BOX_HEAD), head, head_items(run) * (int64_t)sizeof *head);
 	if (rc)
 		return rc;
 	run->saving.common = rh_min(run->saving.newest, head[SAVED]);
 	rc = box_shapes_set(run->batch, run->micro_batches, head + SHAPES); /* which checks them */
 	memcpy(run->fluidpipe->shapes[step % KNOWN], head + SHAPES, (size_t)box_shapes_items(run) * sizeof *head);
-	run->fluidpipe->known = step;
+	run->fluidpipe->newest_shapes = step;
 	return rc;
 }
 
@@ -110,7 +110,7 @@ int fluidpipe_begin(struct training *run, const char *checkpoint)
 	struct fluidpipe_talk *talk = run->fluidpipe = rh_alloc(1, sizeof *talk);
 	if (!talk)
 		return -ENOMEM;
-	*talk = (struct fluidpipe_talk){.told = run->saving.newest, .end = -1, .taught = epochs_taught(run, first)};
+	*talk = (struct fluidpipe_talk){.reported = run->saving.newest, .end = -1, .taught = epochs_taught(run, first)};
 	talk->head = rh_alloc((size_t)head_items(run), sizeof *talk->head);
 	talk->next = rh_alloc((size_t)run->micro_batches, sizeof *talk->next);
 	int is_first = !run->session.box.number, rc = talk->head && talk->next ? fluidpipe_logits_begin(run, checkpoint) : -ENOMEM;
@@ -121,7 +121,7 @@ int fluidpipe_begin(struct training *run, const char *checkpoint)
 		rc = is_first ? give_head(run, step) : take_head(run, step);
 	if (rc || is_first)
 		return rc ? rc : await_report(run);
-	talk->step_messages = rh_ahead_expected(run->session.box.below);
+	talk->step_messages = rh_ahead_expected(run->session.box.link_below);
 	return 0;
 }
 
@@ -148,7 +148,7 @@ int fluidpipe_give_step(struct training *run, int64_t step, int64_t count)
 	if (!message)
 		return rc ? rc : -ENOMEM;
 	box_batches_pack(run->batch, count, message, 1);
-	rc = rh_box_give(box, box->above, box_tag_of(step, BOX_BATCHES), message, bytes);
+	rc = rh_box_give(box, box->link_above, box_tag_of(step, BOX_BATCHES), message, bytes);
 	rh_free(message);
 	fluidpipe_logits_attach(run, step, count);
 	return rc;
@@ -165,7 +165,7 @@ static int expect_one(struct training *run, int64_t step, int64_t i)
 {
 	const struct rh_model *model = run->session.model;
 	const int64_t *shapes = run->fluidpipe->shapes[step % KNOWN];
-	struct rh_link *link = run->session.box.below;
+	struct rh_link *link = run->session.box.link_below;
 	if (i == HEAD)
 		return rh_ahead_expect(link, box_tag_of(step + RH_FLUIDPIPE_AHEAD, BOX_HEAD), head_items(run) * (int64_t)sizeof *shapes);
 	if (i == BATCHES)
@@ -184,9 +184,9 @@ static int expect_more(struct training *run, int64_t step)
 	const struct fluidpipe_talk *talk = run->fluidpipe;
 	int64_t first = talk->step_messages;
 	int rc = 0;
-	for (; !rc && step <= talk->known && talk->shapes[step % KNOWN][0]; step++) {
+	for (; !rc && step <= talk->newest_shapes && talk->shapes[step % KNOWN][0]; step++) {
 		int64_t messages = messages_of(run, talk->shapes[step % KNOWN]);
-		for (int64_t i; !rc && (i = rh_ahead_expected(run->session.box.below) - first) < messages;)
+		for (int64_t i; !rc && (i = rh_ahead_expected(run->session.box.link_below) - first) < messages;)
 			rc = expect_one(run, step, i);
 		first += messages;
 		if (training_evaluates_at(run, step + 1))
@@ -200,7 +200,7 @@ int64_t fluidpipe_take_step(struct training *run, int64_t step)
 	struct fluidpipe_talk *talk = run->fluidpipe;
 	struct box_data *data = run->box_data;
 	if (training_evaluates_at(run, step)) /* its messages are none of a step's, and nothing was expected behind them */
-		talk->step_messages = rh_ahead_expected(run->session.box.below);
+		talk->step_messages = rh_ahead_expected(run->session.box.link_below);
 	int rc = expect_more(run, step);
 	rc = rc ? rc : take_head(run, step + RH_FLUIDPIPE_AHEAD);
 	rc = rc ? rc : expect_more(run, step);
@@ -212,13 +212,13 @@ int64_t fluidpipe_take_step(struct training *run, int64_t step)
 	data->batches = rh_alloc((size_t)rh_max(bytes, 1), 1);
 	if (!data->batches)
 		return -ENOMEM;
-	rc = rh_box_take(run->session.box.below, box_tag_of(step, BOX_BATCHES), data->batches, bytes);
+	rc = rh_box_take(run->session.box.link_below, box_tag_of(step, BOX_BATCHES), data->batches, bytes);
 	if (!rc)
 		rc = expect_more(run, step);
 	talk->step_messages += messages_of(run, data->shapes);
 	if (!rc && fluidpipe_logits_bytes(run, 1)) { /* the step's last message, and there is room for all before it */
-		RH_ASSERT(rh_ahead_expected(run->session.box.below) >= talk->step_messages);
-		rc = rh_ahead_await(run->session.box.below, talk->step_messages);
+		RH_ASSERT(rh_ahead_expected(run->session.box.link_below) >= talk->step_messages);
+		rc = rh_ahead_await(run->session.box.link_below, talk->step_messages);
 	}
 	int64_t count = rc ? rc : box_take_data(run, step);
 	fluidpipe_logits_attach(run, step, rh_max(count, 0));
@@ -229,10 +229,10 @@ static int tell(struct training *run, int kind, int64_t value)
 {
 	const struct report report = {.kind = kind, .value = value};
 	struct rh_box *box = &run->session.box;
-	return rh_box_give(box, box->below, box_tag_of(run->fluidpipe->reports++, BOX_REPORT), &report, sizeof report);
+	return rh_box_give(box, box->link_below, box_tag_of(run->fluidpipe->reports++, BOX_REPORT), &report, sizeof report);
 }
 
-static int hear(struct training *run)
+static int take_report(struct training *run)
 {
 	struct fluidpipe_talk *talk = run->fluidpipe;
 	if (talk->report.kind == REPORT_SAVED)
@@ -253,23 +253,23 @@ int fluidpipe_listen(struct training *run, int asked)
 	struct rh_link_progress progress;
 	int rc = fluidpipe_logits_finish(run, run->state.step);
 	if (run->session.box.number) {
-		if (!rc && talk->told != run->saving.newest)
+		if (!rc && talk->reported != run->saving.newest)
 			rc = tell(run, REPORT_SAVED, run->saving.newest);
-		talk->told = run->saving.newest;
+		talk->reported = run->saving.newest;
 		if (!rc && asked && !talk->has_asked)
 			rc = tell(run, REPORT_ASKED, 0);
 		talk->has_asked |= asked;
-		run->asked = !talk->shapes[(run->state.step + 1) % KNOWN][0];
+		run->stop_requested = !talk->shapes[(run->state.step + 1) % KNOWN][0];
 		return rc;
 	}
 	for (int again = 1; !rc && again && !talk->has_ended;) {
-		rc = run->session.box.above->ops->progress(run->session.box.above, &progress);
+		rc = run->session.box.link_above->ops->progress(run->session.box.link_above, &progress);
 		again = !rc && progress.received >= talk->awaited;
 		if (again)
-			rc = hear(run);
+			rc = take_report(run);
 	}
 	talk->has_asked |= asked;
-	run->asked = talk->end >= 0 && run->state.step + 1 >= talk->end;
+	run->stop_requested = talk->end >= 0 && run->state.step + 1 >= talk->end;
 	return rc;
 }
 
@@ -278,10 +278,10 @@ static int begins_epoch(const struct training *run, int64_t step)
 	return step && step % run->data.steps_per_epoch == 0 && rh_config_distils(run->config, 0);
 }
 
-int fluidpipe_hear_epoch(struct training *run, int64_t step, int waits)
+int fluidpipe_take_epoch(struct training *run, int64_t step, int waits)
 {
 	struct fluidpipe_talk *talk = run->fluidpipe;
-	struct rh_link *link = run->session.box.above;
+	struct rh_link *link = run->session.box.link_above;
 	struct rh_link_progress progress;
 	int rc = 0;
 	while (!rc && begins_epoch(run, step) && talk->taught < step / run->data.steps_per_epoch) {
@@ -289,7 +289,7 @@ int fluidpipe_hear_epoch(struct training *run, int64_t step, int waits)
 		if (!rc && !waits && progress.received < talk->awaited)
 			return 0;
 		if (!rc)
-			rc = hear(run);
+			rc = take_report(run);
 	}
 	return rc ? rc : 1;
 }
@@ -297,7 +297,7 @@ int fluidpipe_hear_epoch(struct training *run, int64_t step, int waits)
 int fluidpipe_begin_epoch(struct training *run, int64_t step)
 {
 	if (!run->session.box.number) {
-		int rc = fluidpipe_hear_epoch(run, step, 1);
+		int rc = fluidpipe_take_epoch(run, step, 1);
 		return rc < 0 ? rc : 0;
 	}
 	if (!begins_epoch(run, step))
@@ -310,7 +310,7 @@ int fluidpipe_begin_epoch(struct training *run, int64_t step)
 static int tell_bytes(const struct training *run)
 {
 	const struct rh_box *box = &run->session.box;
-	struct rh_link *link = box->number ? box->below : box->above;
+	struct rh_link *link = box->number ? box->link_below : box->link_above;
 	struct rh_link_progress progress;
 	int rc = link->ops->progress(link, &progress);
 	if (!rc)
@@ -330,14 +330,14 @@ int fluidpipe_end(struct training *run)
 	fluidpipe_logits_report(run);
 	if (box->number) {
 		rc = rc ? rc : tell_bytes(run); /* before box 1 closes the link */
-		return rc ? rc : rh_box_take(box->below, tag, &answer, 1);
+		return rc ? rc : rh_box_take(box->link_below, tag, &answer, 1);
 	}
 	while (!rc && !talk->has_ended) {
-		rc = box->above->ops->wait(box->above, box->above->sends, talk->awaited);
-		rc = rc ? rc : hear(run);
+		rc = box->link_above->ops->wait(box->link_above, box->link_above->sends, talk->awaited);
+		rc = rc ? rc : take_report(run);
 	}
 	if (rc)
 		return rc;
 	rc = tell_bytes(run);
-	return rc ? rc : rh_box_give(box, box->above, tag, &answer, 1);
+	return rc ? rc : rh_box_give(box, box->link_above, tag, &answer, 1);
 }

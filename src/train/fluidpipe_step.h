@@ -21,7 +21,7 @@ void fluidpipe_free(struct training *run);
 int fluidpipe_begin_epoch(struct training *run, int64_t step) RH_MUST;
 
 /* Box 1: 1: the logits that such a step waits for are here, or it waits for none; 0: they are not. waits: returns when they are. */
-int fluidpipe_hear_epoch(struct training *run, int64_t step, int waits) RH_MUST;
+int fluidpipe_take_epoch(struct training *run, int64_t step, int waits) RH_MUST;
 
 /* Box 1 has filled the step's `count` micro-batches in run->batch, and they go to box 2. */
 int fluidpipe_give_step(struct training *run, int64_t step, int64_t count) RH_MUST;

@@ -22,12 +22,12 @@ static int64_t most_tokens(const struct rh_forecast_input *input)
 
 /* Runs the input's steps. */
 static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
-                     const struct rh_forecast_beside *beside, struct forecast_check *check, struct rh_forecast *out)
+                     const struct rh_forecast_options *options, struct forecast_check *check, struct rh_forecast *out)
 {
 	struct forecast_steps steps = {0};
 	int local = session->plan.schedule->update == RH_UPDATE_LOCAL;
 	int rc = (local ? forecast_run_stretch : forecast_run_steps)(
-	        session, input, zeros, (struct forecast_beside){beside ? beside->trace : NULL, check}, &steps);
+	        session, input, zeros, (struct forecast_observers){options ? options->trace : NULL, check}, &steps);
 	out->drift = steps.drift;
 	out->drifts = steps.drifts;
 	if (rc)
@@ -124,7 +124,7 @@ static int share_work(const struct rh_session *session, const struct rh_forecast
 }
 
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                const struct rh_forecast_beside *beside, struct rh_forecast *out)
+                const struct rh_forecast_options *options, struct rh_forecast *out)
 {
 	struct rh_session session;
 	struct rh_workload work;
@@ -143,22 +143,22 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 	}
 	rc = share_work(&session, input, &work);
 	if (!rc)
-		rc = beside && beside->plan ? rh_session_follow(&session, &work, beside->plan)
-		                            : rh_session_plan(&session, &work, RH_STAGES_CHOSEN);
+		rc = options && options->plan ? rh_session_follow(&session, &work, options->plan)
+		                              : rh_session_plan(&session, &work, RH_STAGES_CHOSEN);
 	if (!rc && input->steps)
 		rc = rh_session_start(&session, &work);
 	if (!rc) {
 		tell_plan(&session, input, out);
 		tell_table(&session, out);
-		if (beside && beside->planned)
-			beside->planned(beside->context, out, &session.plan.stages);
+		if (options && options->planned)
+			options->planned(options->context, out, &session.plan.stages);
 	}
-	if (!rc && input->steps && beside && beside->check)
+	if (!rc && input->steps && options && options->check)
 		rc = forecast_check_open(&session, &check);
 	if (!rc && input->steps)
-		rc = run_steps(&session, input, zeros, beside, check, out);
+		rc = run_steps(&session, input, zeros, options, check, out);
 	if (!rc && check)
-		rc = forecast_check_run(check, beside->check);
+		rc = forecast_check_run(check, options->check);
 	forecast_check_close(check);
 	if (!rc && input->steps)
 		rc = count_products(&session, input, out);

@@ -41,7 +41,7 @@ struct rh_forecast_check {
 	char text[768]; /* the first fault, in one line; "": none */
 };
 /* Options of a forecast; all zero is legal. */
-struct rh_forecast_beside {
+struct rh_forecast_options {
 	struct rh_trace *trace; /* NULL, or records the last simulated step */
 	struct rh_tasks *tasks; /* NULL, or runs independent simulations in parallel (core/tasks.h) */
 	/* NULL, or is called before steps are simulated, with everything that is known without them. The plan is valid during the call. */
@@ -50,9 +50,9 @@ struct rh_forecast_beside {
 	struct rh_forecast_check *check; /* NULL, or receives the checker's result */
 	const struct rh_run_plan *plan;  /* NULL: the recurrence's choice; else this one is simulated */
 };
-/* beside: may be NULL. RH_DOES_NOT_FIT with the line that says what does not fit. */
+/* options: may be NULL. RH_DOES_NOT_FIT with the line that says what does not fit. */
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                const struct rh_forecast_beside *beside, struct rh_forecast *out) RH_MUST;
+                const struct rh_forecast_options *options, struct rh_forecast *out) RH_MUST;
 void rh_forecast_free(struct rh_forecast *forecast);
 
 #endif

@@ -28,14 +28,14 @@ struct piece {
 	const struct rh_session_machine *machine;
 	struct rh_forecast_input input;
 	struct rh_cuts cuts;
-	struct rh_forecast_beside beside;
+	struct rh_forecast_options options;
 	struct rh_forecast forecast;
 };
 
 static int run_piece(void *context)
 {
 	struct piece *piece = context;
-	return rh_forecast(&piece->config, piece->machine, &piece->input, &piece->beside, &piece->forecast);
+	return rh_forecast(&piece->config, piece->machine, &piece->input, &piece->options, &piece->forecast);
 }
 
 /* *out is zeroed. */
@@ -63,22 +63,22 @@ static void piece_close(struct piece *piece)
 }
 
 /* What `from` and `to` micro-batches took, gone on with to `count`. */
-static double on(double a, double b, double from, double to, double count)
+static double extrapolate_line(double a, double b, double from, double to, double count)
 {
 	return b + (b - a) * (count - to) / (to - from);
 }
 
 /* by_recurrence: of the time they say nothing, the recurrence of slots does. */
-static void go_on(const struct rh_forecast *a, const struct rh_forecast *b, double from, double to, const struct rh_forecast_input *input,
-                  int by_recurrence, struct rh_forecast *out)
+static void extrapolate_forecast(const struct rh_forecast *a, const struct rh_forecast *b, double from, double to,
+                                 const struct rh_forecast_input *input, int by_recurrence, struct rh_forecast *out)
 {
 	double count = (double)input->count[0], tokens = 0;
 	for (int64_t m = 0; m < input->count[0]; m++)
 		tokens += (double)rh_forecast_micro(input, m).tokens;
-	double busy = on(a->step_seconds * (1 - a->bubble), b->step_seconds * (1 - b->bubble), from, to, count);
+	double busy = extrapolate_line(a->step_seconds * (1 - a->bubble), b->step_seconds * (1 - b->bubble), from, to, count);
 	/* short steps of very deep stages wait for launches more than the whole does: what they take is no line; the recurrence knows better */
 	busy = fmax(busy, out->scheduled_seconds * (1 - out->scheduled_idle));
-	double seconds = fmax(on(a->step_seconds, b->step_seconds, from, to, count), busy / (1 - out->scheduled_idle));
+	double seconds = fmax(extrapolate_line(a->step_seconds, b->step_seconds, from, to, count), busy / (1 - out->scheduled_idle));
 	if (by_recurrence) {
 		seconds = out->scheduled_seconds;
 		busy = seconds * (1 - out->scheduled_idle);
@@ -86,11 +86,12 @@ static void go_on(const struct rh_forecast *a, const struct rh_forecast *b, doub
 	out->tokens_per_second = tokens / seconds;
 	out->step_seconds = input->tokens_a_step / out->tokens_per_second;
 	out->bubble = 1 - busy / seconds;
-	out->times = (struct rh_step_times){.compute = on(a->times.compute, b->times.compute, from, to, count),
-	                                    .weights = fmax(on(a->times.weights, b->times.weights, from, to, count), 0),
-	                                    .activations = fmax(on(a->times.activations, b->times.activations, from, to, count), 0),
-	                                    .gradients = fmax(on(a->times.gradients, b->times.gradients, from, to, count), 0),
-	                                    .optimizer = fmax(on(a->times.optimizer, b->times.optimizer, from, to, count), 0)};
+	out->times = (struct rh_step_times){
+	        .compute = extrapolate_line(a->times.compute, b->times.compute, from, to, count),
+	        .weights = fmax(extrapolate_line(a->times.weights, b->times.weights, from, to, count), 0),
+	        .activations = fmax(extrapolate_line(a->times.activations, b->times.activations, from, to, count), 0),
+	        .gradients = fmax(extrapolate_line(a->times.gradients, b->times.gradients, from, to, count), 0),
+	        .optimizer = fmax(extrapolate_line(a->times.optimizer, b->times.optimizer, from, to, count), 0)};
 	out->product_peak_seconds = b->product_peak_seconds * input->tokens_a_step / (b->tokens_per_second * b->step_seconds);
 }
 
@@ -119,7 +120,7 @@ static int64_t choose(int64_t round, int devices, const struct rh_forecast_input
 
 /* The rest of *out, whose plan is there, from steps of `few` micro-batches and of so many more. */
 static int simulate_pieces(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                           const struct rh_forecast_beside *beside, int64_t few, int64_t more, struct rh_forecast *out)
+                           const struct rh_forecast_options *options, int64_t few, int64_t more, struct rh_forecast *out)
 {
 	struct piece piece[2] = {0}; /* the shorter one first */
 	int64_t round = out->round_micro_batches, rounds = input->count[0] > round ? 2 : 1;
@@ -130,28 +131,28 @@ static int simulate_pieces(const struct rh_config *config, const struct rh_sessi
 		int64_t count = i ? few + more : few;
 		rc = piece_open(config, machine, input, &out->plan, count, whole ? round : rh_round_count(count, rounds), &piece[i]);
 	}
-	piece[1].beside.trace = beside->trace;
+	piece[1].options.trace = options->trace;
 	for (int i = 1; !rc && i >= 0; i--) /* the longer one takes most of the time */
-		rh_task_begin(beside->tasks, &piece[i].task, run_piece, &piece[i]);
-	if (!rc && beside->planned)
-		beside->planned(beside->context, out, &out->plan);
+		rh_task_begin(options->tasks, &piece[i].task, run_piece, &piece[i]);
+	if (!rc && options->planned)
+		options->planned(options->context, out, &out->plan);
 	for (int i = 0; !rc && i < 2; i++)
 		rc = rh_task_finish(&piece[i].task);
 	if (!rc)
-		go_on(&piece[0].forecast, &piece[1].forecast, (double)few, (double)(few + more), input, too_few, out);
+		extrapolate_forecast(&piece[0].forecast, &piece[1].forecast, (double)few, (double)(few + more), input, too_few, out);
 	for (int i = 0; i < 2; i++)
 		piece_close(&piece[i]);
 	return rc;
 }
 
 int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                        const struct rh_forecast_beside *beside, struct rh_forecast *out)
+                        const struct rh_forecast_options *options, struct rh_forecast *out)
 {
 	struct rh_forecast_input none = *input;
-	const struct rh_forecast_beside planned = {.plan = beside ? beside->plan : NULL};
+	const struct rh_forecast_options planned = {.plan = options ? options->plan : NULL};
 	int64_t few, more;
 	if (input->count[0] * input->layers * input->steps <= SIMULATED_MOST)
-		return rh_forecast(config, machine, input, beside, out);
+		return rh_forecast(config, machine, input, options, out);
 	none.steps = 0;
 	int rc = rh_forecast(config, machine, &none, &planned, out);
 	if (rc)
@@ -162,9 +163,9 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
 	int64_t units = input->count[0] * input->layers * input->steps;
 	if (few + more >= input->count[0] || (!whole_rounds && units <= WHOLE_MOST)) {
 		rh_forecast_free(out);
-		return rh_forecast(config, machine, input, beside, out);
+		return rh_forecast(config, machine, input, options, out);
 	}
-	rc = simulate_pieces(config, machine, input, beside ? beside : &(struct rh_forecast_beside){0}, few, more, out);
+	rc = simulate_pieces(config, machine, input, options ? options : &(struct rh_forecast_options){0}, few, more, out);
 	if (rc)
 		rh_forecast_free(out);
 	return rc;

@@ -62,8 +62,8 @@ static int open_links(const struct rh_boxes_request *request, struct rh_sim_cloc
 		rc = rh_virtual_open(clock, request->line[k], RH_BOX_MESSAGES, ends);
 		if (rc)
 			return rc;
-		host[k].box.above = ends[0];
-		host[k + 1].box.below = ends[1];
+		host[k].box.link_above = ends[0];
+		host[k + 1].box.link_below = ends[1];
 	}
 	return rc;
 }
@@ -74,8 +74,8 @@ static void close_links(struct host *host, int boxes)
 	for (int k = 0; k < boxes; k++) {
 		if (host[k].has_thread)
 			continue;
-		rh_link_close(host[k].box.below);
-		rh_link_close(host[k].box.above);
+		rh_link_close(host[k].box.link_below);
+		rh_link_close(host[k].box.link_above);
 	}
 }
 

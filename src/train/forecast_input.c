@@ -149,7 +149,7 @@ void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forec
 	input->tokens_a_step = (double)input->micro->tokens * (double)input->work.train_micro_batches;
 }
 
-static int of_files(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
+static int input_of_files(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
 {
 	struct rh_training_data data = {0};
 	struct rh_workload work;
@@ -177,7 +177,7 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 		rc = find_uncounted(config, session, &why);
 	if (rc)
 		return rc;
-	rc = why ? rh_forecast_input_synthetic(config, 2, out) : of_files(config, session, steps, out);
+	rc = why ? rh_forecast_input_synthetic(config, 2, out) : input_of_files(config, session, steps, out);
 	if (!rc && why)
 		rh_forecast_input_suit(session->model_config, out);
 	out->uncounted = why;

@@ -27,11 +27,11 @@ static int share_norm(struct rh_session *session)
 	double squares = 0, norm = 1;
 	int rc = box_table_exchange(session, 2);
 	if (!rc)
-		rc = rh_box_take(box->below, 0, &squares, sizeof squares);
+		rc = rh_box_take(box->link_below, 0, &squares, sizeof squares);
 	if (!rc)
 		rc = rh_updater_add_squares(session->updater, &squares);
 	if (!rc)
-		rc = rh_box_give(box, box->above, 0, &squares, sizeof squares);
+		rc = rh_box_give(box, box->link_above, 0, &squares, sizeof squares);
 	if (!rc)
 		rc = rh_box_pass_down(box, 1, &norm, sizeof norm);
 	if (rc)
@@ -78,7 +78,7 @@ int64_t forecast_fill(const struct rh_session *session, const struct rh_forecast
  * there is room for. `first`: of the link's messages, the first step's. */
 static int expect_more(struct rh_session *session, const struct rh_forecast_input *input, int s, int64_t first)
 {
-	struct rh_link *below = session->box.below;
+	struct rh_link *below = session->box.link_below;
 	int64_t hidden = session->model->config->hidden_size, end = 0;
 	int rc = 0;
 	if (session->config->mode != RH_MODE_FLUIDPIPE || !below)
@@ -93,11 +93,12 @@ static int expect_more(struct rh_session *session, const struct rh_forecast_inpu
 
 /* Runs the input's steps; what the first takes is not counted, as nothing is in flight before it. */
 int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
-                       struct forecast_beside beside, struct forecast_steps *out)
+                       struct forecast_observers observers, struct forecast_steps *out)
 {
 	int joined = rh_executor_steps_in_flight(session->executor) > 1;
 	double began = 0, ended = 0;
-	int64_t first = session->config->mode == RH_MODE_FLUIDPIPE && session->box.below ? rh_ahead_expected(session->box.below) : 0;
+	int64_t first =
+	        session->config->mode == RH_MODE_FLUIDPIPE && session->box.link_below ? rh_ahead_expected(session->box.link_below) : 0;
 	int begun = 0, rc = 0;
 	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
 	if (!micro)
@@ -106,10 +107,10 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 		for (; !rc && begun < input->steps && begun <= s + joined; begun++) {
 			int64_t filled = forecast_fill(session, input, begun, zeros, micro);
 			out->tokens += begun ? filled : 0;
-			if (beside.trace && begun == input->steps - 1)
-				rh_executor_trace(session->executor, beside.trace, begun);
+			if (observers.trace && begun == input->steps - 1)
+				rh_executor_trace(session->executor, observers.trace, begun);
 			rc = expect_more(session, input, begun, first);
-			rc = rc ? rc : begin_step(session, micro, input->count[begun], begun, beside.check);
+			rc = rc ? rc : begin_step(session, micro, input->count[begun], begun, observers.check);
 		}
 		rc = rc ? rc : finish_step(session, joined, &ended);
 		out->times = *rh_executor_times(session->executor);
@@ -119,8 +120,8 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 	if (rc)
 		rc = rh_executor_abandon(session->executor, rc);
 	rh_executor_trace(session->executor, NULL, 0);
-	if (beside.trace)
-		rh_trace_resolve(beside.trace);
+	if (observers.trace)
+		rh_trace_resolve(observers.trace);
 	rh_free(micro);
 	out->seconds = ended - began;
 	return rc;

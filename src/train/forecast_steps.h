@@ -8,7 +8,7 @@ struct rh_trace;
 struct forecast_check;
 
 /* Observers of the steps; each may be NULL. */
-struct forecast_beside {
+struct forecast_observers {
 	struct rh_trace *trace;
 	struct forecast_check *check;
 };
@@ -23,10 +23,10 @@ struct forecast_steps {
 
 /* Steps with one optimizer update for all stages, joined where updates are stale. */
 int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
-                       struct forecast_beside beside, struct forecast_steps *out) RH_MUST;
+                       struct forecast_observers observers, struct forecast_steps *out) RH_MUST;
 /* Steps of a schedule whose stages update their own blocks: no flush between them. */
 int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
-                         struct forecast_beside beside, struct forecast_steps *out) RH_MUST;
+                         struct forecast_observers observers, struct forecast_steps *out) RH_MUST;
 
 /* Writes step s of the input to `micro`, whose integers are never read. Returns its tokens. */
 int64_t forecast_fill(const struct rh_session *session, const struct rh_forecast_input *input, int s, const int32_t *zeros,

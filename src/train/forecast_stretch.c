@@ -81,7 +81,7 @@ static int64_t in_flight(const struct rh_session *session, int64_t count)
 }
 
 int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
-                         struct forecast_beside beside, struct forecast_steps *out)
+                         struct forecast_observers observers, struct forecast_steps *out)
 {
 	int64_t count = input->work.train_micro_batches, in = in_flight(session, count);
 	struct stretch at = {
@@ -93,10 +93,10 @@ int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_in
 	out->drifts = at.steps * count;
 	out->drift = at.drift = rh_alloc((size_t)out->drifts, sizeof *at.drift);
 	int rc = at.micro && at.ended_s && at.tokens && at.drift ? 0 : -ENOMEM;
-	if (!rc && !beside.trace)
+	if (!rc && !observers.trace)
 		rc = rh_trace_create(session->devices.count, SPANS, &own);
 	if (!rc)
-		rc = run_stretch(&at, beside.trace ? beside.trace : &own, out);
+		rc = run_stretch(&at, observers.trace ? observers.trace : &own, out);
 	rh_trace_free(&own);
 	rh_free(at.micro);
 	rh_free(at.ended_s);

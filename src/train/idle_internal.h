@@ -15,7 +15,7 @@ void idle_log_close(struct idle_log *log);
 
 /* Micro-batches: batch m has rows[m] of `sample`, one behind the other. */
 struct idle_line {
-	int64_t after, micro_batches;
+	int64_t after_step, micro_batches;
 	const int64_t *sample, *rows;
 	double loss;
 };

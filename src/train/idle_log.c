@@ -110,7 +110,7 @@ int idle_log_append(struct idle_log *log, const struct idle_line *line)
 {
 	int64_t at = 0;
 	log->line.length = 0;
-	int rc = rh_text_printf(&log->line, "{\"after\": %" PRId64 ", \"samples\": [", line->after);
+	int rc = rh_text_printf(&log->line, "{\"after\": %" PRId64 ", \"samples\": [", line->after_step);
 	for (int64_t m = 0; !rc && m < line->micro_batches; m++) {
 		rc = rh_text_append(&log->line, m ? ", [" : "[", m ? 3 : 1);
 		for (int64_t i = 0; !rc && i < line->rows[m]; i++)
@@ -166,7 +166,7 @@ int idle_log_check(struct idle_log *log, const struct idle_line *line)
 		               "fluidpipe_idle_replay: %s has other samples behind step %" PRId64
 		               " than this run draws: it is the log of a run "
 		               "with other data or another configuration, or of one that began elsewhere",
-		               log->replay, line->after);
+		               log->replay, line->after_step);
 	while (log->next < json_array_size(log->followed) && json_array_get(log->followed, log->next) != followed)
 		log->next++;
 	log->next++;

@@ -38,10 +38,10 @@ struct idle_steps {
 	void **features;        /* (micro-batches) box 2: of an opportunistic step */
 	float *teacher;         /* box 2: box 1's logits of its targets, one behind the other; NULL: it does not distil */
 	int64_t token_bytes;
-	int has_failed;         /* the store, whose fault stays */
-	int64_t step, received; /* the present step, and micro-batches of it whose features are here */
-	int64_t gaps, made;     /* waits, and steps made in them */
-	double wait_s, step_s;  /* means: of the waits, and of what an opportunistic step takes */
+	int has_failed;           /* the store, whose fault stays */
+	int64_t step, received;   /* the present step, and micro-batches of it whose features are here */
+	int64_t gaps, steps_made; /* waits, and steps made in them */
+	double wait_s, step_s;    /* means: of the waits, and of what an opportunistic step takes */
 };
 
 int idle_steps_are_wanted(const struct rh_session *session)
@@ -121,12 +121,12 @@ static void keep(void *context, uint64_t tag, const void *bytes, int64_t size)
 	struct training *run = context;
 	struct idle_steps *idle = run->idle;
 	const struct rh_batch *batch = &run->batch[idle->received];
-	int64_t count = run->flight[idle->step % run->held].count;
+	int64_t count = run->flight[idle->step % run->flights].count;
 	if (idle->received == count || tag != rh_wire_tag(RH_BOUNDARY_ACTIVATION, idle->step, idle->received))
 		return; /* of an evaluation */
 	RH_ASSERT(size == batch->tokens * idle->token_bytes);
 	const int64_t *sample = idle->sample + idle->received * run->config->per_device_train_batch_size;
-	const float *teacher = fluidpipe_logits_came(run, idle->step, idle->received);
+	const float *teacher = fluidpipe_logits_received(run, idle->step, idle->received);
 	for (int64_t d = 0; d < batch->documents && !idle->has_failed; d++) {
 		int kept = rh_feature_store_has(idle->store, sample[d])
 		                   ? 0
@@ -157,19 +157,19 @@ static int create_upper(struct training *run)
 	if (!rc)
 		rc = rh_feature_store_create(&of_store, &idle->store);
 	if (!rc)
-		rc = rh_recall_open(run->session.box.below, RH_BOX_MESSAGES, keep, run, &idle->view);
+		rc = rh_recall_open(run->session.box.link_below, RH_BOX_MESSAGES, keep, run, &idle->view);
 	if (rc)
 		return rc;
 	rh_opportunistic_allow_none(idle->history);
-	run->session.below = idle->view;
+	run->session.link_below = idle->view;
 	return 0;
 }
 
 /* Box 1 makes steps of all its rows, and what its layers make of them goes nowhere. */
 static int create_lower(struct training *run)
 {
-	int rc = rh_recall_open(run->session.box.above, RH_BOX_MESSAGES, NULL, NULL, &run->idle->view);
-	run->session.above = run->idle->view;
+	int rc = rh_recall_open(run->session.box.link_above, RH_BOX_MESSAGES, NULL, NULL, &run->idle->view);
+	run->session.link_above = run->idle->view;
 	return rc;
 }
 
@@ -247,7 +247,7 @@ int idle_steps_begin(struct training *run, const char *checkpoint)
 	const struct rh_session *session = &run->session;
 	if (!rc && session->work.nvme_records)
 		rc = rh_feature_store_spill(run->idle->store, session->space, session->first_record, session->work.nvme_records);
-	rh_checkpoint_writer_add(run->saving.writer, &(struct rh_checkpoint_beside){HISTORY_NAME, print_history, run});
+	rh_checkpoint_writer_add(run->saving.writer, &(struct rh_checkpoint_extra){HISTORY_NAME, print_history, run});
 	return rc || !checkpoint ? rc : load_history(run, checkpoint);
 }
 
@@ -275,7 +275,7 @@ int idle_steps_expect(struct training *run, int64_t step)
 		forget_all(run);
 		run->state.idle_steps_of_epoch = 0;
 	}
-	for (int64_t m = 0; m < run->flight[step % run->held].count; m++) {
+	for (int64_t m = 0; m < run->flight[step % run->flights].count; m++) {
 		const int64_t *rows;
 		idle->rows[m] = rh_sampler_rows(idle->sampler, epoch, step % run->data.steps_per_epoch, m, &rows);
 		if (idle->rows[m] != run->batch[m].documents)
@@ -308,7 +308,7 @@ static void record(struct training *run, int64_t micro_batches, const int64_t *s
 
 void idle_steps_record(struct training *run, int64_t step)
 {
-	record(run, run->flight[step % run->held].count, run->idle->sample, run->config->per_device_train_batch_size);
+	record(run, run->flight[step % run->flights].count, run->idle->sample, run->config->per_device_train_batch_size);
 }
 
 /* Inverted dropout of features, before they go into this box's first layer. */
@@ -377,8 +377,11 @@ static int64_t fill(struct training *run, int64_t number)
 static int log_step(struct training *run, double loss)
 {
 	struct idle_steps *idle = run->idle;
-	const struct idle_line line = {
-	        .after = run->state.step, .micro_batches = run->flight->count, .sample = idle->sample, .rows = idle->rows, .loss = loss};
+	const struct idle_line line = {.after_step = run->state.step,
+	                               .micro_batches = run->flight->count,
+	                               .sample = idle->sample,
+	                               .rows = idle->rows,
+	                               .loss = loss};
 	int rc = idle_log_replays(idle->log) ? idle_log_check(idle->log, &line) : 0;
 	return rc ? rc : idle_log_append(idle->log, &line);
 }
@@ -422,8 +425,8 @@ static int make_step(struct training *run)
 	rc = log_step(run, loss);
 	record(run, count, idle->sample, run->config->per_device_train_batch_size);
 	double took_s = rh_clock_seconds() - began;
-	idle->step_s += (idle->made ? newest_share : 1) * (took_s - idle->step_s);
-	idle->made++;
+	idle->step_s += (idle->steps_made ? newest_share : 1) * (took_s - idle->step_s);
+	idle->steps_made++;
 	run->state.idle_steps++;
 	run->state.idle_steps_of_epoch++;
 	return rc ? rc : 1;
@@ -436,8 +439,8 @@ static int may_step(const struct training *run, double waited_s, int64_t made)
 	const struct idle_steps *idle = run->idle;
 	if (most >= 0 && run->state.idle_steps_of_epoch >= most)
 		return 0;
-	int probes = idle->gaps % PROBE_EACH == (is_upper(run) ? PROBE_AT : 0) && idle->made == made;
-	return probes || (idle->made && idle->wait_s - waited_s >= idle->step_s);
+	int probes = idle->gaps % PROBE_EACH == (is_upper(run) ? PROBE_AT : 0) && idle->steps_made == made;
+	return probes || (idle->steps_made && idle->wait_s - waited_s >= idle->step_s);
 }
 
 /* As many as the log has. */
@@ -464,22 +467,22 @@ static int64_t awaited_messages(const struct training *run)
 }
 
 /* 1: what this box needs before the next step is here, or was waited for; 0: it is not. */
-static int is_here(struct training *run, int waits)
+static int is_next_step_ready(struct training *run, int waits)
 {
 	int64_t expected = 0, here = 0;
 	if (!is_upper(run))
-		return fluidpipe_hear_epoch(run, run->state.step, waits);
-	int rc = rh_ahead_unasked(run->session.box.below, &expected, &here);
+		return fluidpipe_take_epoch(run, run->state.step, waits);
+	int rc = rh_ahead_unasked(run->session.box.link_below, &expected, &here);
 	expected = rh_min(expected, awaited_messages(run));
 	if (!rc && here < expected && waits)
-		rc = rh_ahead_await_unasked(run->session.box.below, expected);
+		rc = rh_ahead_await_unasked(run->session.box.link_below, expected);
 	return rc ? rc : waits || here >= expected;
 }
 
 int idle_steps_make(struct training *run)
 {
 	struct idle_steps *idle = run->idle;
-	int64_t made = idle->made;
+	int64_t made = idle->steps_made;
 	double began = rh_clock_seconds(), waited_s = 0;
 	int rc = 1, here = 0;
 	if (idle->has_failed)
@@ -488,12 +491,12 @@ int idle_steps_make(struct training *run)
 		return 0;
 	if (idle_log_replays(idle->log))
 		return follow_log(run);
-	while (rc >= 0 && !(here = is_here(run, 0))) {
+	while (rc >= 0 && !(here = is_next_step_ready(run, 0))) {
 		waited_s = rh_clock_seconds() - began;
 		if (rc > 0 && may_step(run, waited_s, made))
 			rc = make_step(run);
 		else
-			here = is_here(run, 1);
+			here = is_next_step_ready(run, 1);
 		waited_s = rh_clock_seconds() - began;
 		if (here)
 			break;

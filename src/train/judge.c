@@ -10,14 +10,14 @@ struct judged {
 	const struct rh_config *config;
 	const struct rh_session_machine *machine;
 	const struct rh_forecast_input *input;
-	struct rh_forecast_beside beside;
+	struct rh_forecast_options options;
 	struct rh_forecast forecast;
 };
 
 static int simulate(void *context)
 {
 	struct judged *at = context;
-	return rh_forecast_bounded(at->config, at->machine, at->input, &at->beside, &at->forecast);
+	return rh_forecast_bounded(at->config, at->machine, at->input, &at->options, &at->forecast);
 }
 
 static int clear_trace(struct rh_trace *trace)
@@ -39,8 +39,8 @@ static int find_best(struct judged judged[RH_RUN_PLANS_MOST], const struct rh_ru
 			continue;
 		judged[i] = judged[0];
 		judged[i].forecast = (struct rh_forecast){0};
-		judged[i].beside = (struct rh_forecast_beside){.tasks = judged[0].beside.tasks, .plan = &plan[i]};
-		rh_task_begin(judged[0].beside.tasks, &judged[i].task, simulate, &judged[i]);
+		judged[i].options = (struct rh_forecast_options){.tasks = judged[0].options.tasks, .plan = &plan[i]};
+		rh_task_begin(judged[0].options.tasks, &judged[i].task, simulate, &judged[i]);
 	}
 	for (int i = 1; i < plans->count; i++) {
 		if (begun[i] && !rc)
@@ -58,20 +58,20 @@ static int find_best(struct judged judged[RH_RUN_PLANS_MOST], const struct rh_ru
 }
 
 int rh_judge(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-             const struct rh_forecast_beside *beside, const struct rh_run_plans *plans, int *chosen, struct rh_forecast *out)
+             const struct rh_forecast_options *options, const struct rh_run_plans *plans, int *chosen, struct rh_forecast *out)
 {
 	struct judged judged[RH_RUN_PLANS_MOST] = {{.config = config, .machine = machine, .input = input}};
-	if (beside)
-		judged->beside = *beside;
-	judged->beside.plan = &plans->plan[0];
+	if (options)
+		judged->options = *options;
+	judged->options.plan = &plans->plan[0];
 	*chosen = 0;
 	int rc = simulate(judged);
 	if (!rc && input->steps)
 		rc = find_best(judged, plans, chosen);
 	if (!rc && *chosen) { /* it is told as the choice was */
 		rh_forecast_free(&judged->forecast);
-		judged->beside.plan = &plans->plan[*chosen];
-		rc = judged->beside.trace ? clear_trace(judged->beside.trace) : 0;
+		judged->options.plan = &plans->plan[*chosen];
+		rc = judged->options.trace ? clear_trace(judged->options.trace) : 0;
 		if (!rc)
 			rc = simulate(judged);
 	}
@@ -82,7 +82,7 @@ int rh_judge(const struct rh_config *config, const struct rh_session_machine *ma
 }
 
 int rh_forecast_judged(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                       const struct rh_forecast_beside *beside, struct rh_forecast *out)
+                       const struct rh_forecast_options *options, struct rh_forecast *out)
 {
 	struct rh_session session;
 	struct rh_run_plans plans = {0};
@@ -93,7 +93,7 @@ int rh_forecast_judged(const struct rh_config *config, const struct rh_session_m
 		return rc;
 	rc = rh_session_search(&session, &input->work, &plans);
 	if (!rc)
-		rc = rh_judge(config, machine, input, beside, &plans, &chosen, out);
+		rc = rh_judge(config, machine, input, options, &plans, &chosen, out);
 	rh_run_plans_free(&plans);
 	rh_session_close(&session);
 	return rc;

@@ -134,14 +134,14 @@ static void finish_comparison(struct comparison *at, struct rh_outlook *out)
 static int look(struct comparison *at, struct rh_tasks *tasks, struct rh_trace *trace, struct outlook_longest *longest,
                 struct rh_outlook *out)
 {
-	const struct rh_forecast_beside beside = {.trace = trace, .tasks = tasks, .planned = begin_comparison, .context = at};
+	const struct rh_forecast_options options = {.trace = trace, .tasks = tasks, .planned = begin_comparison, .context = at};
 	struct rh_forecast *forecast = &out->forecast;
-	int rc = rh_forecast_judged(at->config, at->machine, at->input, &beside, forecast);
+	int rc = rh_forecast_judged(at->config, at->machine, at->input, &options, forecast);
 	out->fits = !rc;
 	if (rc && rc != RH_DOES_NOT_FIT)
 		return rc;
 	if (rc) {
-		snprintf(out->why, sizeof out->why, "%s", rh_error(rc));
+		snprintf(out->refusal, sizeof out->refusal, "%s", rh_error(rc));
 		atomic_store(&longest->unwanted, 1);
 		return outlook_mend(tasks, at->config, at->machine, out);
 	}

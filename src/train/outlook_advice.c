@@ -15,7 +15,7 @@ static void consider(struct rh_advice *best, double gain, const char *text)
 }
 
 /* Where the small step has fewer micro-batches than the whole, the two say what one more takes. */
-static int more_is_known(const struct outlook_small *small, const struct rh_forecast_input *input)
+static int marginal_cost_is_known(const struct outlook_small *small, const struct rh_forecast_input *input)
 {
 	double count = (double)input->count[0], each = (double)input->micro[0].tokens;
 	return input->count[0] > small->input.count[0] && fabs(input->tokens_a_step / count - each) < each / 100;
@@ -26,7 +26,7 @@ static int may_be_stale(const struct rh_config *config)
 	return !config->optimizer_staleness && outlook_is_roundpipe(config);
 }
 
-static void begin_twice(const struct outlook_small *small, struct outlook_changes *changes)
+static void begin_larger_batch(const struct outlook_small *small, struct outlook_changes *changes)
 {
 	struct rh_config other = small->config;
 	other.gradient_accumulation_steps *= 2;
@@ -35,14 +35,14 @@ static void begin_twice(const struct outlook_small *small, struct outlook_change
 	if (outlook_input_alike(&other, &small->input, &changes->longer))
 		rh_error_clear(); /* of so many nothing is known */
 	else
-		outlook_try_begin(small->tasks, &other, small->machine, &changes->longer, &changes->twice);
+		outlook_try_begin(small->tasks, &other, small->machine, &changes->longer, &changes->larger_batch);
 }
 
 void outlook_changes_begin(const struct outlook_small *small, const struct rh_forecast_input *input, struct outlook_changes *changes)
 {
 	struct rh_config other = small->config;
-	if (!more_is_known(small, input))
-		begin_twice(small, changes);
+	if (!marginal_cost_is_known(small, input))
+		begin_larger_batch(small, changes);
 	if (!may_be_stale(&small->config))
 		return;
 	other.optimizer_staleness = 1;
@@ -52,19 +52,19 @@ void outlook_changes_begin(const struct outlook_small *small, const struct rh_fo
 void outlook_changes_close(struct outlook_changes *changes)
 {
 	rh_task_drop(&changes->stale.task);
-	rh_task_drop(&changes->twice.task);
+	rh_task_drop(&changes->larger_batch.task);
 	rh_forecast_input_free(&changes->longer);
 }
 
 /* Of twice the micro-batches in a step, which spends its two ends' time once for all. Where what more of them take is not known, twice as
  * many are simulated. */
-static double gain_of_twice(const struct outlook_small *small, const struct rh_forecast_input *input, struct outlook_changes *changes,
-                            const struct rh_forecast *whole)
+static double gain_of_larger_batch(const struct outlook_small *small, const struct rh_forecast_input *input,
+                                   struct outlook_changes *changes, const struct rh_forecast *whole)
 {
 	const struct rh_forecast *base = &small->base.forecast;
 	double count = (double)input->count[0], few = (double)small->input.count[0], step = whole->step_seconds;
-	if (!more_is_known(small, input))
-		return changes->longer.micro ? outlook_try_finish(&changes->twice) / base->tokens_per_second - 1 : 0;
+	if (!marginal_cost_is_known(small, input))
+		return changes->longer.micro ? outlook_try_finish(&changes->larger_batch) / base->tokens_per_second - 1 : 0;
 	double further = count * (step - base->step_seconds) / (count - few);
 	return 2 * step / (step + fmin(fmax(further, 0), step)) - 1;
 }
@@ -141,5 +141,5 @@ void outlook_advise(const struct outlook_small *small, const struct rh_forecast_
 		consider_rounds(small, whole, out);
 	consider_state(small, out);
 	snprintf(text, sizeof text, "gradient_accumulation_steps: %lld (another batch size)", (long long)(2 * whole));
-	consider(&out->advice, gain_of_twice(small, input, changes, &out->forecast), text);
+	consider(&out->advice, gain_of_larger_batch(small, input, changes, &out->forecast), text);
 }

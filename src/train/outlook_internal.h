@@ -62,7 +62,7 @@ void outlook_limits_close(struct outlook_limits *limits);
 
 /* The small step with changed settings. */
 struct outlook_changes {
-	struct outlook_try stale, twice;
+	struct outlook_try stale, larger_batch;
 	struct rh_forecast_input longer; /* of twice */
 };
 /* Begins the trials that always run. input: the whole run's. */

@@ -22,7 +22,7 @@ int rh_prompting_save(const char *dir, int is_chat, const char *date)
 }
 
 /* 1: dir/roundhouse.json is there, and *is_chat and the date are what it says. */
-static int read_told(const char *dir, int *is_chat, char **date)
+static int read_prompting(const char *dir, int *is_chat, char **date)
 {
 	char *path = rh_path_join(dir, file_name);
 	json_t *json = NULL;
@@ -93,7 +93,7 @@ int rh_prompting_open(const struct rh_config *config, const struct rh_tokenizer 
 	} else if (!rc) {
 		const char *dirs[] = {config->adapter_name_or_path, config->model_name_or_path};
 		for (size_t i = 0; !rc && !out->is_trained && i < sizeof dirs / sizeof *dirs; i++) {
-			rc = dirs[i] && rh_dir_exists(dirs[i]) ? read_told(dirs[i], &is_chat, &out->date) : 0;
+			rc = dirs[i] && rh_dir_exists(dirs[i]) ? read_prompting(dirs[i], &is_chat, &out->date) : 0;
 			out->is_trained = rc > 0;
 			rc = rc > 0 && is_chat ? open_beside(dirs[i], &out->chat) : rc < 0 ? rc : 0;
 		}

@@ -40,11 +40,11 @@ static char *save_path(const struct training *run)
 
 int saving_is_asked(struct training *run)
 {
-	char *path = run->saving.asked == SAVING_UNASKED ? save_path(run) : NULL;
+	char *path = run->saving.request == SAVING_UNASKED ? save_path(run) : NULL;
 	if (path && rh_file_exists(path))
-		run->saving.asked = SAVING_ASKED;
+		run->saving.request = SAVING_ASKED;
 	rh_free(path);
-	return run->saving.asked == SAVING_ASKED;
+	return run->saving.request == SAVING_ASKED;
 }
 
 static int answer(struct training *run, int64_t step)
@@ -53,7 +53,7 @@ static int answer(struct training *run, int64_t step)
 	rh_note("a checkpoint of step %" PRId64 " was asked for by the file SAVE", step); /* told before the file goes */
 	int rc = path ? rh_file_remove(path) : -ENOMEM;
 	rh_free(path);
-	run->saving.asked = SAVING_UNASKED;
+	run->saving.request = SAVING_UNASKED;
 	return rc == -ENOENT ? 0 : rc;
 }
 
@@ -63,7 +63,7 @@ static int judge(struct training *run, int64_t step, int rc)
 	int64_t steps = run->data.steps, next = run->save_every ? (run->state.step / run->save_every + 1) * run->save_every : 0;
 	run->saving.count += !rc;
 	run->saving.newest = rc ? run->saving.newest : step;
-	if (!is_passing(rc) || (run->stopping && step == run->state.step) || (saving_is_full(rc) && step == steps))
+	if (!is_passing(rc) || (run->is_stopping && step == run->state.step) || (saving_is_full(rc) && step == steps))
 		return rc;
 	if (step == steps || !run->save_every)
 		rh_note("warning: no checkpoint of step %" PRId64 ": %s", step, rh_error(rc));
@@ -83,7 +83,7 @@ int saving_collect(struct training *run, enum rh_checkpoint_wait wait)
 		return 0;
 	run->saving.seconds += seconds;
 	rc = judge(run, step, rc);
-	return !rc && run->saving.asked == SAVING_ANSWERED ? answer(run, step) : rc;
+	return !rc && run->saving.request == SAVING_ANSWERED ? answer(run, step) : rc;
 }
 
 static int begin(struct training *run)
@@ -98,10 +98,10 @@ static int begin(struct training *run)
 int saving_save(struct training *run, int asked)
 {
 	double start = rh_clock_seconds();
-	int ends = run->stopping || run->stopped_early || run->state.step == run->data.steps;
+	int ends = run->is_stopping || run->stopped_early || run->state.step == run->data.steps;
 	int rc = saving_collect(run, RH_CHECKPOINT_WAIT);
 	if (asked)
-		run->saving.asked = SAVING_ANSWERED;
+		run->saving.request = SAVING_ANSWERED;
 	if (!rc && (rc = begin(run))) {
 		rc = judge(run, run->state.step, rc);
 		return !rc && asked ? answer(run, run->state.step) : rc;
@@ -135,7 +135,7 @@ int saving_without_directory(struct training *run)
 static int save_last_step(struct training *run)
 {
 	int rc = rh_updater_abandon(run->session.updater);
-	run->stopping = 1;
+	run->is_stopping = 1;
 	return rc ? rc : saving_save(run, 0);
 }
 

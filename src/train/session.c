@@ -41,7 +41,8 @@ static int scale_rope(struct rh_session *session)
 		return 0;
 	int rc = scaling_json(&session->config->rope_scaling, &scaling);
 	if (!rc)
-		rc = session->source ? rh_source_scale_rope(session->source, scaling) : rh_model_config_scale_rope(&session->own, scaling);
+		rc = session->source ? rh_source_scale_rope(session->source, scaling)
+		                     : rh_model_config_scale_rope(&session->random_config, scaling);
 	json_decref(scaling);
 	return rc;
 }
@@ -59,12 +60,12 @@ static int open_files(struct rh_session *session)
 		session->model_config = rh_source_config(session->source);
 		return 0;
 	}
-	int rc = rh_model_config_load(config->config_name, &session->own);
+	int rc = rh_model_config_load(config->config_name, &session->random_config);
 	if (!rc)
-		rc = rh_model_config_set_task(&session->own, config->task, config->num_labels, config->config_name);
+		rc = rh_model_config_set_task(&session->random_config, config->task, config->num_labels, config->config_name);
 	if (rc)
 		return rc;
-	session->model_config = &session->own;
+	session->model_config = &session->random_config;
 	return 0;
 }
 
@@ -494,8 +495,8 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	options->plan = &session->plan.stages;
 	options->boxes = rh_box_is_linked(&session->box) ? &session->plan.boxes : NULL;
 	options->wire = (enum rh_wire)session->config->link_dtype;
-	options->below = session->below ? session->below : session->box.below;
-	options->above = session->above ? session->above : session->box.above;
+	options->below = session->link_below ? session->link_below : session->box.link_below;
+	options->above = session->link_above ? session->link_above : session->box.link_above;
 	rc = rh_pool_create(session->machine ? 1 : rh_machine_cores(), &session->pool);
 	if (!rc)
 		rc = open_devices(session);
@@ -534,7 +535,7 @@ void rh_session_close(struct rh_session *session)
 	rh_tokenizer_destroy(session->tokenizer);
 	rh_source_close(session->source);
 	rh_box_close(&session->box, 0);
-	rh_model_config_free(&session->own);
+	rh_model_config_free(&session->random_config);
 	rh_model_config_free(&session->pipeline);
 	rh_model_config_free(&session->stage);
 	*session = (struct rh_session){0};

@@ -31,7 +31,7 @@ struct rh_session {
 	const struct rh_config *config;           /* borrowed */
 	const struct rh_session_machine *machine; /* borrowed. NULL: run on this machine. Otherwise only simulate. */
 	struct rh_source *source;                 /* NULL: random initialisation */
-	struct rh_model_config own;               /* then its configuration */
+	struct rh_model_config random_config;     /* then its configuration */
 	const struct rh_model_config *model_config;
 	/* Of several boxes: mode fluidpipe's model that both train; and what model_config is then, this box's own, or one that is untied */
 	struct rh_model_config pipeline, stage;
@@ -41,10 +41,11 @@ struct rh_session {
 	const char *chat_jinja;         /* the template trained with, which the output carries; NULL: the base's own stays */
 	int device_count;
 	int lora;
-	struct rh_adapter adapter;     /* when lora */
-	struct rh_box box;             /* of several; the model is its part once rh_box_take_layers has chosen it */
-	struct rh_config cut;          /* what `config` points to then: with box_cuts, a single allocation */
-	struct rh_link *below, *above; /* of the executor, where they are not the box's but views of them: borrowed. NULL: the box's */
+	struct rh_adapter adapter; /* when lora */
+	struct rh_box box;         /* of several; the model is its part once rh_box_take_layers has chosen it */
+	struct rh_config cut;      /* what `config` points to then: with box_cuts, a single allocation */
+	struct rh_link *link_below,
+	        *link_above; /* of the executor, where they are not the box's but views of them: borrowed. NULL: the box's */
 	struct rh_model *model;
 	struct rh_pool *pool;
 	struct rh_space *space; /* on NVMe; NULL: nothing is spilled */

@@ -137,8 +137,8 @@ static int evaluate(struct training *run, double epoch)
 static int64_t fill_own(struct training *run, int64_t step)
 {
 	int64_t epoch = step / run->data.steps_per_epoch, within = step % run->data.steps_per_epoch,
-	        first = step % run->held * run->micro_batches;
-	struct train_step *flight = &run->flight[step % run->held];
+	        first = step % run->flights * run->micro_batches;
+	struct train_step *flight = &run->flight[step % run->flights];
 	*flight = (struct train_step){.count = rh_sampler_micro_batches(run->data.sampler, within)};
 	for (int64_t m = 0; m < flight->count; m++) {
 		const int64_t *rows;
@@ -190,8 +190,8 @@ static int64_t next_data(struct training *run, int64_t step)
 
 double train_step_loss(const struct training *run, int64_t step)
 {
-	const struct train_step *flight = &run->flight[step % run->held];
-	int64_t first = step % run->held * run->micro_batches;
+	const struct train_step *flight = &run->flight[step % run->flights];
+	int64_t first = step % run->flights * run->micro_batches;
 	double total = 0, balance = 0;
 	for (int64_t m = first; m < first + flight->count; m++) {
 		double sum = 0;
@@ -216,7 +216,7 @@ double train_rate_at(const struct training *run, int64_t step)
 	return rh_lr_at(&lr, step);
 }
 
-static int rests_at(const struct training *run, int64_t steps)
+static int drains_at(const struct training *run, int64_t steps)
 {
 	return training_evaluates_at(run, steps) || saves_at(run, steps);
 }
@@ -302,7 +302,7 @@ static int say_squeezed(const struct training *run)
 /* Books and tells of the step that run->state.step has just counted. */
 static int step_done(struct training *run, double loss, double norm)
 {
-	const struct train_step *flight = &run->flight[(run->state.step - 1) % run->held];
+	const struct train_step *flight = &run->flight[(run->state.step - 1) % run->flights];
 	if (!run->trouble.bad_in_a_row) { /* else the step was skipped */
 		run->state.loss_since_log += loss;
 		run->state.run_loss += loss;
@@ -335,7 +335,7 @@ static int step_done(struct training *run, double loss, double norm)
 
 /* Updates are over. Between the steps of stale weights the last one stays unpublished: a run that goes on from here, or from the checkpoint
  * of here, computes what it would have without the pause. */
-static int rest(struct training *run)
+static int drain_updates(struct training *run)
 {
 	return training_is_local(run) ? rh_updater_flush(run->session.updater) : rh_updater_finish(run->session.updater);
 }
@@ -349,11 +349,11 @@ static int pause_steps(struct training *run)
 	                                                     : 0;
 	int squeezed = run->state.step < run->data.steps && is_squeezed(run), bad = trouble_is_too_much(run),
 	    lost = !rh_dir_bound_is_there();
-	run->stopping = (run->asked && run->state.step < run->data.steps) || squeezed || bad ||
-	                lost; /* read once: a signal that comes later is for the next step */
-	int saves = saves_at(run, run->state.step) || run->stopping || asked || (run->stopped_early && run->save_every);
+	run->is_stopping = (run->stop_requested && run->state.step < run->data.steps) || squeezed || bad ||
+	                   lost; /* read once: a signal that comes later is for the next step */
+	int saves = saves_at(run, run->state.step) || run->is_stopping || asked || (run->stopped_early && run->save_every);
 	if (!rc && saves)
-		rc = rest(run);
+		rc = drain_updates(run);
 	if (!rc && lost)
 		return saving_without_directory(run);
 	if (!rc && saves)
@@ -377,14 +377,14 @@ static int begin_one(struct training *run)
 	int rc = count < 0 ? (int)count : run->idle ? idle_steps_expect(run, step) : 0;
 	if (!rc)
 		rc = trace_step_begin(run, step);
-	if (!rc && !rests_at(run, step + 1)) /* else its update is over before the next step */
+	if (!rc && !drains_at(run, step + 1)) /* else its update is over before the next step */
 		rc = trace_step_begin(run, step + 1);
 	if (rc)
 		return rc;
 	struct rh_update update = rh_update_of(run->config, step + run->state.idle_steps, train_rate_at(run, step), 1);
 	rh_updater_open(run->session.updater, &update, run->config->max_grad_norm);
 	run->begun++;
-	return rh_executor_begin(run->session.executor, run->micro, count, step, 1.0f / (float)run->flight[step % run->held].trained);
+	return rh_executor_begin(run->session.executor, run->micro, count, step, 1.0f / (float)run->flight[step % run->flights].trained);
 }
 
 /* The first step in flight: its update has begun, or is over where something wants it to be. */
@@ -393,11 +393,11 @@ static int finish_one(struct training *run)
 	int64_t step = run->state.step, done = step + 1;
 	double norm = 0;
 	int rc = rh_executor_finish(run->session.executor);
-	run->asked = asked_to_stop;
+	run->stop_requested = asked_to_stop;
 	if (!rc && training_is_fluidpipe(run))
 		rc = fluidpipe_listen(run, asked_to_stop);
 	else if (!rc && rh_box_is_linked(&run->session.box))
-		rc = box_share_results(run, step, 1, &run->asked);
+		rc = box_share_results(run, step, 1, &run->stop_requested);
 	if (rc)
 		return rc;
 	double loss = train_step_loss(run, step), computed = rh_clock_seconds();
@@ -410,7 +410,7 @@ static int finish_one(struct training *run)
 	if (run->config->trace_step == done)
 		trace_step_end(run);
 	run->state.step = done;
-	if (rests_at(run, done) || done == run->data.steps)
+	if (drains_at(run, done) || done == run->data.steps)
 		rc = rh_updater_flush(run->session.updater);
 	if (rc)
 		return rc;
@@ -422,7 +422,7 @@ static int finish_one(struct training *run)
 static int joins_next(struct training *run)
 {
 	int64_t next = run->begun;
-	return run->held > 1 && next < run->data.steps && !rests_at(run, next) && !asked_to_stop && !is_squeezed(run) &&
+	return run->flights > 1 && next < run->data.steps && !drains_at(run, next) && !asked_to_stop && !is_squeezed(run) &&
 	       !saving_is_asked(run) && !trouble_leaves_out(run, next);
 }
 
@@ -430,7 +430,7 @@ static int joins_next(struct training *run)
 static int leave_out(struct training *run)
 {
 	int64_t step = run->state.step++;
-	run->flight[step % run->held] = (struct train_step){0};
+	run->flight[step % run->flights] = (struct train_step){0};
 	run->trouble.bad_in_a_row++;
 	run->state.skipped_steps++;
 	rh_note("warning: step %" PRId64 " is left out: its gradient was not finite; %" PRId64 " in a row, %" PRId64 " in all", step + 1,
@@ -446,7 +446,7 @@ static int one_step(struct training *run)
 		rc = idle_steps_make(run);
 	if (!rc && run->begun == run->state.step && trouble_leaves_out(run, run->begun)) {
 		run->begun++;
-		run->asked = asked_to_stop;
+		run->stop_requested = asked_to_stop;
 		return leave_out(run);
 	}
 	if (!rc && run->begun == run->state.step)
@@ -480,14 +480,14 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 	struct rh_update update = rh_update_of(run->config, step, train_rate_at(run, step), 1);
 	rh_updater_open(run->session.updater, &update, own_max_norm(run));
 	*batch = run->micro;
-	*loss_scale = 1.0f / (float)run->flight[step % run->held].trained;
+	*loss_scale = 1.0f / (float)run->flight[step % run->flights].trained;
 	return 0;
 }
 
 /* Its losses and its norm are known. */
 static int tell_step(struct training *run, int64_t step)
 {
-	double loss = train_step_loss(run, step), norm = run->flight[step % run->held].norm;
+	double loss = train_step_loss(run, step), norm = run->flight[step % run->flights].norm;
 	int rc = trouble_judge(run, step, loss, norm);
 	run->state.step = step + 1;
 	if (rc)
@@ -500,7 +500,7 @@ static void note_drift(struct training *run, int64_t count, const int64_t *drift
 {
 	struct train_drift *all = &run->drift;
 	for (int64_t m = 0; m < count; m++) {
-		all->most = rh_max(all->most, drift[m]);
+		all->largest = rh_max(all->largest, drift[m]);
 		run->state.drift_since_log = rh_max(run->state.drift_since_log, drift[m]);
 		all->drifted += drift[m] > 0;
 	}
@@ -511,8 +511,8 @@ static void note_drift(struct training *run, int64_t count, const int64_t *drift
 static int end_step(void *context, int64_t step, const int64_t *drift)
 {
 	struct training *run = context;
-	note_drift(run, run->flight[step % run->held].count, drift);
-	int rc = rh_updater_norm(run->session.updater, &run->flight[step % run->held].norm);
+	note_drift(run, run->flight[step % run->flights].count, drift);
+	int rc = rh_updater_norm(run->session.updater, &run->flight[step % run->flights].norm);
 	return rc || rh_box_is_linked(&run->session.box) ? rc : tell_step(run, step);
 }
 
@@ -525,9 +525,9 @@ static int64_t micro_batches_at(const struct training *run, int64_t step)
 static void choose_stretch(const struct training *run, int64_t *steps, int64_t *count)
 {
 	enum { MOST = 256 }; /* bounds the program in memory; a flush in so many steps costs next to nothing */
-	int64_t first = run->state.step, next = first + 1, most = rh_box_is_linked(&run->session.box) ? run->held : MOST;
+	int64_t first = run->state.step, next = first + 1, most = rh_box_is_linked(&run->session.box) ? run->flights : MOST;
 	*count = micro_batches_at(run, first);
-	while (next < run->data.steps && next - first < most && !rests_at(run, next) && *count == run->micro_batches &&
+	while (next < run->data.steps && next - first < most && !drains_at(run, next) && *count == run->micro_batches &&
 	       micro_batches_at(run, next) == *count && !trouble_leaves_out(run, next))
 		next++;
 	*steps = next - first;
@@ -546,9 +546,9 @@ static int share_stretch(struct training *run, int64_t *steps, int64_t *count)
 static int end_stretch(struct training *run, int64_t steps)
 {
 	int64_t first = run->state.step;
-	int rc = box_share_results(run, first, steps, &run->asked);
+	int rc = box_share_results(run, first, steps, &run->stop_requested);
 	for (int64_t step = first; !rc && step < first + steps; step++) {
-		double loss = train_step_loss(run, step), norm = run->flight[step % run->held].norm;
+		double loss = train_step_loss(run, step), norm = run->flight[step % run->flights].norm;
 		if (!isfinite(loss) || !isfinite(norm))
 			return box_return(run, step, loss, norm);
 		rc = tell_step(run, step);
@@ -574,7 +574,7 @@ static int one_stretch(struct training *run)
 	if (!rc)
 		rc = rh_executor_train_stretch(run->session.executor, &stretch);
 	rc = rc ? rc : rh_updater_flush(run->session.updater); /* all stages at rest */
-	run->asked = asked_to_stop;
+	run->stop_requested = asked_to_stop;
 	if (!rc && is_linked)
 		rc = end_stretch(run, steps);
 	trace_step_end(run);

@@ -96,14 +96,14 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	                                       .pixels = work->train.pixels};
 	run->micro_batches = work->train_micro_batches;
 	int is_linked = rh_box_is_linked(&run->session.box);
-	run->held = is_linked && training_is_local(run) ? RH_RUN_STRETCH : rh_executor_steps_in_flight(run->session.executor);
+	run->flights = is_linked && training_is_local(run) ? RH_RUN_STRETCH : rh_executor_steps_in_flight(run->session.executor);
 	const char *unjoined = rh_executor_unjoined(run->session.executor);
 	if (unjoined)
 		rh_note("optimizer_staleness: each step ends before the next one begins, as %s: slower, the same result", unjoined);
-	size_t micros = (size_t)run->micro_batches, all = micros * (size_t)run->held;
+	size_t micros = (size_t)run->micro_batches, all = micros * (size_t)run->flights;
 	run->batch = rh_alloc(micros, sizeof *run->batch);
 	run->micro = rh_alloc(micros, sizeof *run->micro);
-	run->flight = rh_alloc((size_t)run->held, sizeof *run->flight);
+	run->flight = rh_alloc((size_t)run->flights, sizeof *run->flight);
 	run->loss = rh_alloc(all, sizeof *run->loss);
 	run->load_balancing_loss = rh_alloc(all, sizeof *run->load_balancing_loss);
 	run->targets = rh_alloc(all, sizeof *run->targets);
@@ -307,7 +307,7 @@ static void close_run(struct training *run)
 	rh_trainer_state_free(&run->trainer);
 	for (int64_t m = 0; run->batch && m < run->micro_batches; m++)
 		rh_batch_free(&run->batch[m]);
-	for (int64_t m = 0; run->loss && m < run->held * run->micro_batches; m++)
+	for (int64_t m = 0; run->loss && m < run->flights * run->micro_batches; m++)
 		rh_free(run->loss[m]);
 	box_data_free(run);
 	fluidpipe_free(run);
@@ -390,7 +390,7 @@ static int conclude(struct training *run)
 	out->steps = run->state.step;
 	out->seconds = rh_clock_seconds() - run->began;
 	out->tokens_per_second = out->seconds > 0 ? (double)(run->state.tokens - run->tokens_before) / out->seconds : 0;
-	out->version_drift = run->drift.most;
+	out->version_drift = run->drift.largest;
 	out->version_drift_bound = run->drift.bound;
 	out->drift_micro_batches = run->drift.micro_batches;
 	out->drifted = run->drift.drifted;
@@ -444,7 +444,7 @@ static int run_once(const struct rh_config *config, struct trouble *trouble, cha
 		rc = fluidpipe_begin(&run, checkpoint);
 	if (!rc && run.idle)
 		rc = idle_steps_begin(&run, checkpoint);
-	while (!rc && run.state.step < run.data.steps && !run.stopping && !run.stopped_early)
+	while (!rc && run.state.step < run.data.steps && !run.is_stopping && !run.stopped_early)
 		rc = train_steps(&run);
 	if (run.saving.writer)
 		rc = saving_end(&run, rc);

@@ -18,17 +18,17 @@ struct train_step {
 /* Of this process, where stages update themselves: of a micro-batch the most updates that a layer of this box had between its forward and
  * its backward. */
 struct train_drift {
-	int64_t most;
+	int64_t largest;
 	int64_t micro_batches, drifted, bound; /* how many there were, and had any; what the admission limits allow */
 };
 
 /* Numbers in trouble: what is known of them. */
 struct trouble {
-	int64_t bad_in_a_row;     /* steps that were skipped since the last good one */
-	double usual_loss, apart; /* running means: of the loss, of its distance from that */
-	int64_t steps, told;      /* that these are of; the step of the last warning */
-	int64_t bad;              /* the step, from 1, that ended the run, because it could not be skipped; 0: none */
-	int64_t *left_out;        /* steps, from 0, that are not trained again after the run has returned to a checkpoint */
+	int64_t bad_in_a_row;              /* steps that were skipped since the last good one */
+	double usual_loss, usual_distance; /* running means: of the loss, of its distance from that */
+	int64_t steps, warned_step;        /* that these are of; the step of the last warning */
+	int64_t bad;                       /* the step, from 1, that ended the run, because it could not be skipped; 0: none */
+	int64_t *left_out;                 /* steps, from 0, that are not trained again after the run has returned to a checkpoint */
 	size_t left_outs, left_out_room;
 };
 
@@ -37,7 +37,7 @@ enum saving_asked { SAVING_UNASKED, SAVING_ASKED, SAVING_ANSWERED };
 
 struct saving {
 	struct rh_checkpoint_writer *writer;
-	enum saving_asked asked;
+	enum saving_asked request;
 	int64_t count;      /* checkpoints written */
 	int64_t newest;     /* step of this box's newest whole checkpoint, which may be the one that it went on from; -1: none */
 	int64_t common;     /* the newest that all of several boxes have, -1: none; of one box INT64_MAX */
@@ -56,14 +56,14 @@ struct training {
 	int64_t warmup, eval_every, save_every; /* in steps; the last two 0: never */
 	struct rh_batch *batch;                 /* of a step */
 	struct rh_micro_batch *micro;
-	/* of steps in flight: step k's is number k mod `held` of these, and its micro-batches follow one another in the next three */
+	/* of steps in flight: step k's is number k mod `flights` of these, and its micro-batches follow one another in the next three */
 	struct train_step *flight;
 	float **loss;
 	double *load_balancing_loss; /* rh_load_balancing_loss of each */
 	int64_t *targets;
-	int64_t held, micro_batches;      /* the most of a step */
+	int64_t flights, micro_batches;   /* the most of a step */
 	int64_t begun;                    /* steps; those from state.step on are in flight. Not of stages that update themselves */
-	struct box_data *box_data;        /* (held) of several boxes: box_step.h */
+	struct box_data *box_data;        /* (flights) of several boxes: box_step.h */
 	struct fluidpipe_talk *fluidpipe; /* of mode fluidpipe: fluidpipe_step.c */
 	struct idle_steps *idle;          /* opportunistic ones, NULL: this box makes none */
 	struct fluidpipe_logits *logits;  /* NULL: no box distils */
@@ -79,8 +79,8 @@ struct training {
 	int64_t room_at_start; /* bytes that control groups left when all was reserved */
 	int output;            /* descriptor of output_dir, which is this run's own while it is open; -1: there is none yet */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
-	int asked;             /* to stop: this box by a signal, or any of several */
-	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
+	int stop_requested;    /* to stop: this box by a signal, or any of several */
+	int is_stopping;       /* a signal asked for it, or memory: the checkpoint of that step is written */
 	int stopped_early;     /* evaluations got no better: the run is over */
 	struct saving saving;
 	struct trouble trouble;

@@ -126,17 +126,17 @@ void trouble_watch(struct training *run, double loss)
 	enum { FIRST = 20, QUIET = 50 }; /* steps that the mean needs; between two warnings */
 	static const double SHARE = 0.05, FAR = 8, LEAST = 0.2;
 	struct trouble *trouble = &run->trouble;
-	double apart = fabs(loss - trouble->usual_loss), most = fmax(FAR * trouble->apart, LEAST * trouble->usual_loss);
-	if (trouble->steps >= FIRST && loss - trouble->usual_loss > most && run->state.step - trouble->told >= QUIET) {
+	double apart = fabs(loss - trouble->usual_loss), most = fmax(FAR * trouble->usual_distance, LEAST * trouble->usual_loss);
+	if (trouble->steps >= FIRST && loss - trouble->usual_loss > most && run->state.step - trouble->warned_step >= QUIET) {
 		rh_note("warning: step %" PRId64 ": the loss is %.4f, far above the %.4f (apart by %.4f) of the steps before it",
-		        run->state.step, loss, trouble->usual_loss, trouble->apart);
-		trouble->told = run->state.step;
+		        run->state.step, loss, trouble->usual_loss, trouble->usual_distance);
+		trouble->warned_step = run->state.step;
 	}
 	double share = trouble->steps < FIRST ? 1 / (double)(trouble->steps + 1) : SHARE;
 	if (trouble->steps)
-		trouble->apart += share * (fmin(apart, most > 0 ? most : apart) - trouble->apart);
+		trouble->usual_distance += share * (fmin(apart, most > 0 ? most : apart) - trouble->usual_distance);
 	trouble->usual_loss += share * (loss - trouble->usual_loss);
 	trouble->steps++;
 	if (trouble->steps == 1)
-		trouble->told = -QUIET;
+		trouble->warned_step = -QUIET;
 }

@@ -13,7 +13,7 @@ static void open_nccl(struct ends *ends)
 	ends_tcp_for(&ends_keys, &(struct rh_tcp_options){0}, NULL, ENDS_MESSAGES + 1, &through);
 	for (int i = 0; i < 2; i++)
 		check_ok(rh_nccl_link_open(
-		        &(struct rh_nccl_options){.through = through.end[i], .gpu = i, .is_upper = i, .messages = ENDS_MESSAGES},
+		        &(struct rh_nccl_options){.host_link = through.end[i], .gpu = i, .is_upper = i, .messages = ENDS_MESSAGES},
 		        &ends->end[i]));
 }
 
@@ -48,7 +48,7 @@ static void test_nccl_without_its_library_says_what_to_install(void **state)
 	struct ends through;
 	struct rh_link *none;
 	ends_tcp_for(NULL, &(struct rh_tcp_options){0}, NULL, 2, &through);
-	assert_int_equal(rh_nccl_link_open(&(struct rh_nccl_options){.through = through.end[0], .messages = 1}, &none), -ENOENT);
+	assert_int_equal(rh_nccl_link_open(&(struct rh_nccl_options){.host_link = through.end[0], .messages = 1}, &none), -ENOENT);
 	assert_non_null(strstr(rh_error(-ENOENT), "libnccl2"));
 	rh_link_close(through.end[1]);
 }

@@ -78,19 +78,19 @@ static void test_marks_tell_how_far_a_stream_has_come(void **state)
 		}
 		come += (int64_t)(drawn / 1000 % 3) * (issued > come);
 		come = come > issued ? issued : come;
-		int64_t before = marks.over.issued;
+		int64_t before = marks.latest_reached.issued;
 		int farther = rh_marks_look(&marks);
-		assert_true(farther || marks.over.issued == before);
-		assert_true(marks.over.issued <= come && marks.over.launched == 2 * marks.over.issued);
+		assert_true(farther || marks.latest_reached.issued == before);
+		assert_true(marks.latest_reached.issued <= come && marks.latest_reached.launched == 2 * marks.latest_reached.issued);
 		if (drawn / 3000 % 50 == 0 && marks.reached < marks.recorded) {
 			check_ok(rh_marks_await(&marks));
-			assert_true(marks.over.issued >= before && marks.over.issued <= come);
+			assert_true(marks.latest_reached.issued >= before && marks.latest_reached.issued <= come);
 		}
 	}
 	come = issued;
 	assert_true(rh_marks_look(&marks) >= 0);
 	assert_int_equal(marks.reached, marks.recorded);
-	assert_int_equal(rh_marks_latest(&marks).issued, marks.over.issued);
+	assert_int_equal(rh_marks_latest(&marks).issued, marks.latest_reached.issued);
 	check_ok(rh_marks_record(&marks, 0));
 	fails = 1;
 	assert_int_equal(rh_marks_look(&marks), -EIO);

@@ -267,7 +267,7 @@ static void test_host_queue_shares_memory_and_runs_jobs_in_order(void **state)
 	/* 50 of memory: the copy gets its 20, the update 30 */
 	check_ok(queue->ops->submit(queue, &job, &ticket[0]));
 	job.argument = 8;
-	job.after = w;
+	job.wait_event = w;
 	check_ok(queue->ops->submit(queue, &job, &ticket[1]));
 	job.argument = 13;
 	check_ok(queue->ops->submit(queue, &job, &ticket[2]));

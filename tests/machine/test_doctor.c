@@ -78,12 +78,12 @@ static void says(const struct root *root, const struct doctor_measured *measured
 	rh_doctor_advise(&facts, measured, &advices);
 	for (int i = 0; i < advices.count; i++)
 		if (!about || strcmp(advices.item[i].about, about))
-			fail_msg("it also says: %s", advices.item[i].what);
+			fail_msg("it also says: %s", advices.item[i].finding);
 	if (!about)
 		return;
 	assert_int_equal(advices.count, 1);
-	if (!strstr(advices.item[0].what, what) || !strstr(advices.item[0].mend, mend))
-		fail_msg("it says '%s', mend '%s'", advices.item[0].what, advices.item[0].mend);
+	if (!strstr(advices.item[0].finding, what) || !strstr(advices.item[0].mend, mend))
+		fail_msg("it says '%s', mend '%s'", advices.item[0].finding, advices.item[0].mend);
 }
 
 static void test_look_reads_a_machine(void **state)
@@ -130,7 +130,7 @@ static void test_look_at_nothing_says_nothing(void **state)
 	assert_int_equal(f.gpus + f.drives, 0);
 	rh_doctor_advise(&f, &none, &advices);
 	for (int i = 0; i < advices.count; i++)
-		print_error("%s\n", advices.item[i].what);
+		print_error("%s\n", advices.item[i].finding);
 	assert_int_equal(advices.count, 0);
 }
 
@@ -218,7 +218,7 @@ static void test_what_was_measured_is_judged(void **state)
 	bad.copies.up = 6e9;
 	says(&root, &bad, "pcie-speed", "6.0 GB/s of the 31.5", "lspci -vv -s 0000:01:00.0");
 	bad = good;
-	bad.copies.asked = 8 * gib;
+	bad.copies.tried = 8 * gib;
 	bad.copies.registered = 2 * gib;
 	says(&root, &bad, "registered", "only 2.0 of 8.0 GiB", "--ulimit memlock=-1");
 	bad = good;

@@ -122,10 +122,10 @@ static int64_t interleave(struct world *w, struct rh_order_event *out)
 		int l = random_below(w, lanes), burst = 1 + random_below(w, 8);
 		for (; burst > 0 && at[l] < w->length[l]; burst--) {
 			const struct rh_order_event *next = &w->lane[l][at[l]];
-			if (next->kind == RH_ORDER_WAIT && !signalled[next->what])
+			if (next->kind == RH_ORDER_WAIT && !signalled[next->subject])
 				break;
 			if (next->kind == RH_ORDER_SIGNAL)
-				signalled[next->what] = 1;
+				signalled[next->subject] = 1;
 			out[count++] = *next;
 			at[l]++;
 			left--;

@@ -60,7 +60,7 @@ static void check_plan(const struct bench *bench, const struct rh_plan *plan)
 		int64_t sums = rh_plan_gradient_layout(bench->model, stage.lo, stage.hi, offset);
 		weights = up > weights ? up : weights;
 		gradients = sums > gradients ? sums : gradients;
-		assert_int_equal(plan->saved[i].at, saved);
+		assert_int_equal(plan->saved[i].offset, saved);
 		saved += plan->saved[i].bytes * bench->request.train_round;
 		assert_true(!plan->saved[i].bytes || (i > 0 && bench->request.devices == 1));
 	}

@@ -76,8 +76,10 @@ static int64_t lay_slots(const struct instance *of, struct rh_timeline_slot *slo
 		for (int s = 0; s < stages; s++, n++) {
 			struct rh_stage stage = s < forward ? of->forward[s] : of->backward[s - forward];
 			struct rh_timeline_slot *now = &slot[n];
-			*now = (struct rh_timeline_slot){
-			        .device = (int)(n % request->devices), .from = {-1, s ? n - 1 : -1}, .hop_s = {hop, hop}, .after = -1};
+			*now = (struct rh_timeline_slot){.device = (int)(n % request->devices),
+			                                 .source = {-1, s ? n - 1 : -1},
+			                                 .hop_s = {hop, hop},
+			                                 .previous_sum = -1};
 			rh_round_range(request->micro_batches, request->rounds, r % request->rounds, &now->first, &now->count);
 			now->sums_s[0] = -1;
 			if (up > 0) {
@@ -92,7 +94,7 @@ static int64_t lay_slots(const struct instance *of, struct rh_timeline_slot *slo
 				int first = r % request->rounds == 0, last = (r + 1) % request->rounds == 0;
 				now->sums_s[0] = first ? 0 : sums;
 				now->sums_s[1] = last ? 0 : sums;
-				now->after = first ? -1 : n - stages;
+				now->previous_sum = first ? -1 : n - stages;
 			}
 			if (s <= forward) {
 				now->part_s[1] =
@@ -103,7 +105,7 @@ static int64_t lay_slots(const struct instance *of, struct rh_timeline_slot *slo
 			now->part_s[1] = rh_cost_backward(&of->sums, stage.lo, stage.hi);
 			for (int f = 0; f < forward; f++) /* the slot that leaves this stage's input behind */
 				if (of->forward[f].lo < stage.lo && stage.lo <= of->forward[f].hi)
-					now->from[0] = n - s + f;
+					now->source[0] = n - s + f;
 		}
 	return n;
 }

@@ -60,8 +60,8 @@ static inline int lane_box_join(struct rh_session *session, struct lane_neighbou
 	                               .lo = layers * number / boxes,
 	                               .hi = layers * (number + 1) / boxes,
 	                               .norm_share = 1,
-	                               .below = number ? &neighbours->below : NULL,
-	                               .above = number + 1 < boxes ? &neighbours->above : NULL};
+	                               .link_below = number ? &neighbours->below : NULL,
+	                               .link_above = number + 1 < boxes ? &neighbours->above : NULL};
 	if (session->config->mode == RH_MODE_FLUIDPIPE)
 		return rh_fluidpipe_take_part(session);
 	rh_model_keep(session->model, session->box.lo, session->box.hi);

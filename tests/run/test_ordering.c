@@ -80,7 +80,7 @@ static void note_reached(void)
 	for (int i = 0; i < rec.devices * RH_STREAMS; i++) {
 		const struct dispatch_stream *stream = &rec.executor->dispatcher.stream[i];
 		if (stream->marks.reached > rec.reached[i])
-			note(RH_ORDER_WAIT, host(), event_token(stream->marks.over.event));
+			note(RH_ORDER_WAIT, host(), event_token(stream->marks.latest_reached.event));
 		rec.reached[i] = stream->marks.reached;
 	}
 }
@@ -170,7 +170,7 @@ static int broken_without(const struct rh_order_event *event, int64_t count, int
 	struct rh_order_fault fault;
 	int64_t left = 0;
 	for (int64_t i = 0; i < count; i++)
-		if (event[i].kind != RH_ORDER_WAIT || event[i].lane != lane || event[i].what < from || event[i].what >= to)
+		if (event[i].kind != RH_ORDER_WAIT || event[i].lane != lane || event[i].subject < from || event[i].subject >= to)
 			kept[left++] = event[i];
 	check_ok(rh_order_check(kept, left, staleness, &fault));
 	free(kept);

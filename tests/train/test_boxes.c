@@ -73,8 +73,8 @@ static void open_box(struct box_run *run, int number, struct rh_link *end)
 	                               .number = number,
 	                               .lo = number ? layers / BOXES : 0,
 	                               .hi = number ? layers : layers / BOXES,
-	                               .below = number ? end : NULL,
-	                               .above = number ? NULL : end};
+	                               .link_below = number ? end : NULL,
+	                               .link_above = number ? NULL : end};
 	rh_model_keep(session->model, session->box.lo, session->box.hi);
 	const struct rh_workload work = {.train = rig_limits(&run->in, 0), .train_micro_batches = MICRO};
 	check_ok(rh_session_start(session, &work));

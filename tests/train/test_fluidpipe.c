@@ -56,8 +56,8 @@ static void open_box(struct box_run *run, const struct what *what, int number, s
 	                               .number = number,
 	                               .lo = number ? what->cut : 0,
 	                               .hi = number ? session->model->layers : what->cut,
-	                               .below = number ? end : NULL,
-	                               .above = number ? NULL : end};
+	                               .link_below = number ? end : NULL,
+	                               .link_above = number ? NULL : end};
 	if (number)
 		rig->config.max_grad_norm = 0; /* the whole model alone has no norm of the upper layers */
 	check_ok(rh_fluidpipe_take_part(session));
@@ -231,7 +231,7 @@ static void check_boxes(const struct alone *at, const struct what *what, const s
 	for (int b = 0; b < upper->model->blocks; b++)
 		compare_blocks(&at->whole.session, upper->model->block[b].number, upper, b);
 	struct rh_link_progress progress;
-	check_ok(lower->box.above->ops->progress(lower->box.above, &progress));
+	check_ok(lower->box.link_above->ops->progress(lower->box.link_above, &progress));
 	printf("%s, layers below %d: %lld bytes up, %lld down\n", what->model, what->cut, (long long)progress.bytes_sent,
 	       (long long)progress.bytes_received);
 	if (line->retry_ns)

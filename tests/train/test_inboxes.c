@@ -164,8 +164,8 @@ static void open_box(struct inbox_run *run, const int64_t *limits, struct rh_lin
 	                               .number = run->number,
 	                               .lo = run->number * LAYERS_EACH,
 	                               .hi = (run->number + 1) * LAYERS_EACH,
-	                               .below = count(run, &run->below, below),
-	                               .above = count(run, &run->above, above)};
+	                               .link_below = count(run, &run->below, below),
+	                               .link_above = count(run, &run->above, above)};
 	session->admission_limit = limits;
 	rh_model_keep(session->model, session->box.lo, session->box.hi);
 	const struct rh_workload work = {.train = rig_limits(&run->in, 0), .train_micro_batches = MICRO};

@@ -49,9 +49,9 @@ static int check_chosen(int64_t micro_batches, int64_t rows)
 	check_same_stages(&forecast.plan, &plans.plan[chosen].stages);
 	printf("%lld micro-batches: plan %d of %d, %.4f s\n", (long long)micro_batches, chosen, plans.count, forecast.step_seconds);
 	for (int i = 0; i < plans.count; i++) {
-		const struct rh_forecast_beside beside = {.plan = &plans.plan[i]};
+		const struct rh_forecast_options options = {.plan = &plans.plan[i]};
 		struct rh_forecast other;
-		check_ok(rh_forecast_bounded(&eight.deep.rig.config, &eight.machine, &input, &beside, &other));
+		check_ok(rh_forecast_bounded(&eight.deep.rig.config, &eight.machine, &input, &options, &other));
 		printf("    rounds of %lld: by the recurrence %.4f s, by the dispatcher %.4f\n", (long long)plans.plan[i].train_round,
 		       plans.plan[i].balanced.step_s, other.step_seconds);
 		assert_true(plans.plan[i].balanced.step_s <= other.step_seconds * 1.005);
@@ -83,9 +83,9 @@ static void test_a_recorded_forecast_takes_as_long(void **state)
 	eight_open(&eight, 0, 1);
 	ask(&eight, 2 * EIGHT_MICRO_BATCHES, &input);
 	check_ok(rh_trace_create(EIGHT_DEVICES, 1 << 18, &trace));
-	const struct rh_forecast_beside beside = {.trace = &trace};
+	const struct rh_forecast_options options = {.trace = &trace};
 	check_ok(rh_forecast(&eight.deep.rig.config, &eight.machine, &input, NULL, &plain));
-	check_ok(rh_forecast(&eight.deep.rig.config, &eight.machine, &input, &beside, &recorded));
+	check_ok(rh_forecast(&eight.deep.rig.config, &eight.machine, &input, &options, &recorded));
 	printf("%.4f s a step, recorded %.4f\n", plain.step_seconds, recorded.step_seconds);
 	check_near(recorded.step_seconds / plain.step_seconds, 1, 0.002);
 	assert_true(trace.spans > 0);

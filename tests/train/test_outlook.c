@@ -18,7 +18,7 @@ struct asked {
 static int tell(struct rh_text *out, const struct rh_outlook *look, const struct rh_trace *trace)
 {
 	const struct rh_forecast *is = &look->forecast;
-	int rc = rh_text_printf(out, "%d '%s' %lld %lld\n", look->fits, look->why, (long long)look->spilled_ram_bytes,
+	int rc = rh_text_printf(out, "%d '%s' %lld %lld\n", look->fits, look->refusal, (long long)look->spilled_ram_bytes,
 	                        (long long)look->ram_needed_bytes);
 	for (int i = 0; i < look->mends; i++)
 		rc = rc ? rc : rh_text_printf(out, "%s\n", look->mend[i].text);

@@ -86,7 +86,7 @@ static void as_training(struct rig *rig, const struct rig_input *in, const struc
 	static struct rig_flight flight[2];
 	struct rh_updater *updater = rig->session.updater;
 	int begun = 0, joined = 0, trained = 0, passes = 0;
-	const struct rh_watch watch = {.context = &passes, .did = count_pass};
+	const struct rh_watch watch = {.context = &passes, .notify = count_pass};
 	for (int b = 0; b < rig->session.model->blocks; b++)
 		trained += rig->session.model->block[b].trainable != 0;
 	for (int step = 0; step < STEPS; step++) {

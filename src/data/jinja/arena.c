@@ -8,7 +8,7 @@
 enum { CHUNK_BYTES = 64 << 10, ALIGNMENT = 16, FAULT_BYTES = 4096 };
 
 struct jinja_chunk {
-	struct jinja_chunk *before;
+	struct jinja_chunk *previous;
 	size_t bytes;
 };
 
@@ -56,8 +56,8 @@ noreturn void jinja_raise_at(struct jinja_arena *arena, int line, int column, co
 void *jinja_take(struct jinja_arena *arena, size_t count, size_t size)
 {
 	size_t bytes;
-	if (__builtin_mul_overflow(count, size, &bytes) || bytes > arena->most || arena->taken > arena->most - bytes)
-		jinja_raise(arena, "the template needs more than %zu MiB of memory", arena->most >> 20);
+	if (__builtin_mul_overflow(count, size, &bytes) || bytes > arena->limit || arena->allocated > arena->limit - bytes)
+		jinja_raise(arena, "the template needs more than %zu MiB of memory", arena->limit >> 20);
 	bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 	if (bytes > arena->free_bytes) {
 		size_t fresh = bytes > CHUNK_BYTES / 4 ? bytes : CHUNK_BYTES;
@@ -68,27 +68,27 @@ void *jinja_take(struct jinja_arena *arena, size_t count, size_t size)
 		}
 		chunk->bytes = fresh;
 		if (fresh == bytes && arena->chunk) { /* a large one alone: the current chunk stays current */
-			chunk->before = arena->chunk->before;
-			arena->chunk->before = chunk;
-			arena->taken += bytes;
+			chunk->previous = arena->chunk->previous;
+			arena->chunk->previous = chunk;
+			arena->allocated += bytes;
 			return (char *)chunk + ALIGNMENT;
 		}
-		chunk->before = arena->chunk;
+		chunk->previous = arena->chunk;
 		arena->chunk = chunk;
 		arena->free_bytes = fresh;
 	}
 	void *at = (char *)arena->chunk + ALIGNMENT + (arena->chunk->bytes - arena->free_bytes);
 	arena->free_bytes -= bytes;
-	arena->taken += bytes;
+	arena->allocated += bytes;
 	return at;
 }
 
 void jinja_arena_free(struct jinja_arena *arena)
 {
 	while (arena->chunk) {
-		struct jinja_chunk *before = arena->chunk->before;
+		struct jinja_chunk *before = arena->chunk->previous;
 		rh_free(arena->chunk);
 		arena->chunk = before;
 	}
-	arena->free_bytes = arena->taken = 0;
+	arena->free_bytes = arena->allocated = 0;
 }

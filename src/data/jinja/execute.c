@@ -43,8 +43,8 @@ static void assign_namespace(struct jinja *j, const struct jinja_node *target, s
 	struct jinja_value object = jinja_evaluate(j, &name);
 	if (object.kind != JINJA_NAMESPACE)
 		jinja_raise(&j->arena, "cannot assign attribute on non-namespace object");
-	struct jinja_value key = jinja_string(j, target->other->name, target->other->length);
-	if (*target->other->name == '_')
+	struct jinja_value key = jinja_string(j, target->second_name->name, target->second_name->length);
+	if (*target->second_name->name == '_')
 		jinja_raise(&j->arena,
 		            "Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s. Please rename the "
 		            "attribute.",
@@ -305,7 +305,7 @@ int rh_jinja_render(const struct rh_jinja *jinja, const struct rh_jinja_input *i
 	struct jinja_buffer page = {0};
 	struct jinja j = {.form = jinja, .input = input, .page = &page, .out = &page};
 	j.bounds = input->bounds ? *input->bounds : rh_jinja_default_bounds;
-	j.arena.most = j.bounds.memory;
+	j.arena.limit = j.bounds.memory;
 	int rc = render(&j, out, spans);
 	jinja_arena_free(&j.arena);
 	return rc == -EINVAL ? rh_fail(rc, "%s: chat template, line %d: %s", where, j.line, rh_jinja_fault()) : rc;

@@ -15,8 +15,8 @@
 struct jinja_chunk;
 struct jinja_arena {
 	struct jinja_chunk *chunk;
-	size_t free_bytes;  /* bytes of it */
-	size_t taken, most; /* bytes in all, and the bound */
+	size_t free_bytes;       /* bytes of it */
+	size_t allocated, limit; /* bytes in all, and the bound */
 	jmp_buf *entry;
 	int rc; /* of the fault */
 };
@@ -165,7 +165,7 @@ struct jinja_node {
 	enum jinja_op op;
 	int line, column;
 	int is_flagged;
-	const struct jinja_symbol *name, *other, *keyword;
+	const struct jinja_symbol *name, *second_name, *keyword;
 	struct jinja_value value;
 	struct jinja_node *left, *right, *third;
 	struct jinja_nodes items, body, orelse;

@@ -388,7 +388,7 @@ int rh_jinja_open(const char *text, size_t length, const char *where, struct rh_
 	if (!jinja)
 		return -ENOMEM;
 	jmp_buf entry;
-	jinja->arena = (struct jinja_arena){.most = MEMORY_MOST, .entry = &entry};
+	jinja->arena = (struct jinja_arena){.limit = MEMORY_MOST, .entry = &entry};
 	if (setjmp(entry)) {
 		int rc = jinja->arena.rc;
 		rh_jinja_close(jinja);

@@ -369,7 +369,7 @@ static struct jinja_node *parse_name(struct jinja_parser *parser, int with_names
 	node->name = jinja_expect_name(parser);
 	if (with_namespace && jinja_skip_operator(parser, ".")) {
 		node->kind = NODE_NAMESPACE_TARGET;
-		node->other = jinja_expect_name(parser);
+		node->second_name = jinja_expect_name(parser);
 	}
 	if (parser->macro) {
 		parser->macro->reads_caller |= node->name == parser->jinja->caller;

@@ -22,7 +22,7 @@ struct op_def {
 	int (*parts)(const struct rh_op *op, rh_op_run *run, void *user); /* of a fused op, in place of an oracle and of flops */
 	/* cost: flops an element of one operand that are no products, or a function; neither: moves only */
 	struct {
-		int operand, each;
+		int operand, per_element;
 	} flops;
 	void (*cost)(const struct rh_op *op, struct rh_op_cost *cost);
 	/* Rows of an operand that are read or written; NULL: all of each. */

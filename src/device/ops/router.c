@@ -19,7 +19,7 @@ static void check_choice(struct check *check, struct rh_view logits, int index, 
 
 /* e^(logit - largest) of the experts that share the softmax, 0 of others. */
 struct shares {
-	double of[RH_ROUTER_MAX_EXPERTS], sum;
+	double term[RH_ROUTER_MAX_EXPERTS], sum;
 };
 
 static struct rh_op over_all(const struct rh_op *op)
@@ -43,8 +43,8 @@ static struct shares shares_of(const struct rh_op *op, struct rh_view logits, st
 		int counts = op->router.softmax == RH_ROUTER_OVER_ALL;
 		for (int64_t j = 0; j < index.cols; j++)
 			counts |= (int64_t)get(index, t, j) == e;
-		shares.of[e] = counts ? exp(get(logits, t, e) - largest) : 0;
-		shares.sum += shares.of[e];
+		shares.term[e] = counts ? exp(get(logits, t, e) - largest) : 0;
+		shares.sum += shares.term[e];
 	}
 	return shares;
 }
@@ -64,7 +64,7 @@ static void put_load(const struct rh_op *op, int64_t t)
 	struct shares shares = shares_of(&all, logits, index, t);
 	for (int64_t e = 0; e < logits.cols; e++) {
 		put(load, t, e, 0);
-		put(load, t, logits.cols + e, shares.of[e] / shares.sum);
+		put(load, t, logits.cols + e, shares.term[e] / shares.sum);
 	}
 	for (int64_t j = 0; j < index.cols; j++)
 		put(load, t, (int64_t)get(index, t, j), 1);
@@ -85,7 +85,7 @@ static void oracle_router(const struct rh_op *op)
 		}
 		struct shares shares = shares_of(op, logits, index, t);
 		for (int64_t j = 0; j < index.cols; j++)
-			put(weight, t, j, shares.of[(int64_t)get(index, t, j)] / shares.sum);
+			put(weight, t, j, shares.term[(int64_t)get(index, t, j)] / shares.sum);
 		if (op->operand[RH_ROUTER_LOAD].data)
 			put_load(op, t);
 	}
@@ -134,8 +134,8 @@ static double balance_of(const struct rh_op *op, const struct shares *all, int64
 	struct rh_view count = op->operand[RH_ROUTER_BACKWARD_COUNT];
 	double mean = 0;
 	for (int64_t other = 0; other < count.cols; other++)
-		mean += all->of[other] / all->sum * get(count, 0, other);
-	return (double)op->router.balance * all->of[e] / all->sum * (get(count, 0, e) - mean);
+		mean += all->term[other] / all->sum * get(count, 0, other);
+	return (double)op->router.balance * all->term[e] / all->sum * (get(count, 0, e) - mean);
 }
 
 /* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
@@ -156,7 +156,8 @@ static void oracle_router_backward(const struct rh_op *op)
 			sum += through[e];
 		}
 		for (int64_t e = 0; e < logits.cols; e++)
-			put(dlogits, t, e, through[e] - shares.of[e] / shares.sum * sum + (count.data ? balance_of(op, &balanced, e) : 0));
+			put(dlogits, t, e,
+			    through[e] - shares.term[e] / shares.sum * sum + (count.data ? balance_of(op, &balanced, e) : 0));
 	}
 }
 

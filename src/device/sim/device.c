@@ -119,7 +119,7 @@ static int device_event_query(struct rh_event *base)
 	if (!event->point || event->point->done)
 		return 1;
 	if (event->sim->is_settling) { /* called by a worker's `next`: time must not advance */
-		event->point->asked = 1;
+		event->point->was_queried = 1;
 		return 0;
 	}
 	sim_advance(event->sim);

@@ -17,7 +17,7 @@ struct sim_durations {
 	struct {
 		struct key key; /* 0 words: empty */
 		double seconds;
-	} at[PLACES]; /* direct-mapped, by a hash of the key */
+	} entry[PLACES]; /* direct-mapped, by a hash of the key */
 };
 
 int sim_durations_create(struct sim_durations **out)
@@ -81,10 +81,10 @@ double sim_op_seconds(struct rh_sim *sim, const struct rh_op *op)
 	struct key key;
 	make_key(op, &key);
 	uint32_t at = hash_of(&key);
-	struct key *known = &sim->durations->at[at].key;
+	struct key *known = &sim->durations->entry[at].key;
 	if (known->words != key.words || memcmp(known->word, key.word, (size_t)key.words * sizeof *key.word)) {
 		*known = key;
-		sim->durations->at[at].seconds = rh_sim_op_seconds(&sim->profile, op, sim->share);
+		sim->durations->entry[at].seconds = rh_sim_op_seconds(&sim->profile, op, sim->share);
 	}
-	return sim->durations->at[at].seconds;
+	return sim->durations->entry[at].seconds;
 }

@@ -34,8 +34,9 @@ static void queue_destroy(struct rh_host_queue *base)
 static int queue_submit(struct rh_host_queue *base, const struct rh_host_job *job, int64_t *ticket)
 {
 	struct sim_queue *queue = &own(base)->queue;
-	RH_ASSERT(!job->after || ((struct sim_event *)job->after)->use != RH_EVENT_ORDER); /* a real queue's thread waits for it */
-	int rc = job->after ? sim_wait(queue, (struct sim_event *)job->after) : 0;
+	RH_ASSERT(!job->wait_event ||
+	          ((struct sim_event *)job->wait_event)->use != RH_EVENT_ORDER); /* a real queue's thread waits for it */
+	int rc = job->wait_event ? sim_wait(queue, (struct sim_event *)job->wait_event) : 0;
 	if (!rc)
 		rc = sim_work(queue, job);
 	if (!rc)

@@ -38,9 +38,9 @@ void sim_resources(struct rh_sim *sim, enum rh_state_layout layout)
 	sim->nvme_write = add(sim, has->nvme.write_bytes_per_s);
 	sim->nvme_mixed = add(sim, has->nvme.mixed_bytes_per_s);
 	for (int d = 0; d < sim->devices; d++) {
-		sim->up[d] = add(sim, has->link.up_bytes_per_s);
-		sim->down[d] = add(sim, has->link.down_bytes_per_s);
-		sim->both[d] = add(sim, has->link.both_bytes_per_s);
+		sim->link_up[d] = add(sim, has->link.up_bytes_per_s);
+		sim->link_down[d] = add(sim, has->link.down_bytes_per_s);
+		sim->link_both[d] = add(sim, has->link.both_bytes_per_s);
 	}
 	for (int d = 0; under && d < sim->devices; d += (int)under) {
 		int s = (int)(d / under);
@@ -101,8 +101,8 @@ void sim_device_routes(struct rh_sim *sim, struct sim_device *device)
 	for (int way = 0; way < SIM_WAYS; way++) {
 		struct sim_route *copy = &device->copy[way];
 		*copy = (struct sim_route){.scale = 1, .delay_s = has->link.latency_s};
-		use(copy, way == SIM_UP ? sim->up[d] : sim->down[d], 1);
-		use(copy, sim->both[d], 1);
+		use(copy, way == SIM_UP ? sim->link_up[d] : sim->link_down[d], 1);
+		use(copy, sim->link_both[d], 1);
 		use(copy, sim->dram, 1);
 		if (on_host) /* a host thread does the copy */
 			use(copy, sim->cores, per(1, way == SIM_UP ? has->link.up_bytes_per_s : has->link.down_bytes_per_s));

@@ -12,7 +12,7 @@ struct sim_shares {
 		int flows; /* 0: free */
 		const struct sim_route *route[FLOWS_MOST];
 		double rate[FLOWS_MOST];
-	} at[PLACES]; /* direct-mapped, by a hash of the routes */
+	} entry[PLACES]; /* direct-mapped, by a hash of the routes */
 };
 
 int sim_shares_create(struct sim_shares **out)
@@ -29,7 +29,7 @@ void sim_shares_free(struct sim_shares *shares)
 void sim_shares_forget(struct sim_shares *shares)
 {
 	for (int i = 0; i < PLACES; i++)
-		shares->at[i].flows = 0;
+		shares->entry[i].flows = 0;
 }
 
 static uint32_t hash_of(struct sim_flow *const *flow, int flows)
@@ -43,9 +43,9 @@ static uint32_t hash_of(struct sim_flow *const *flow, int flows)
 void sim_set_rates(struct rh_sim *sim, struct sim_flow *const *flow, int flows)
 {
 	uint32_t at = hash_of(flow, flows);
-	int *known = &sim->shares->at[at].flows, same = *known == flows;
-	const struct sim_route **route = sim->shares->at[at].route;
-	double *rate = sim->shares->at[at].rate;
+	int *known = &sim->shares->entry[at].flows, same = *known == flows;
+	const struct sim_route **route = sim->shares->entry[at].route;
+	double *rate = sim->shares->entry[at].rate;
 	for (int i = 0; same && i < flows; i++)
 		same = route[i] == flow[i]->route;
 	for (int i = 0; same && i < flows; i++)

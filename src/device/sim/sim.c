@@ -110,7 +110,7 @@ int sim_queue_idle(const struct sim_queue *queue)
 void sim_serve(struct sim_queue *queue, const struct rh_host_worker *worker)
 {
 	queue->worker = *worker;
-	queue->seen = -1;
+	queue->seen_changes = -1;
 	queue->next_worker = queue->sim->workers;
 	queue->sim->workers = queue;
 }

@@ -13,7 +13,7 @@
 /* One record of an event. Whoever waits keeps a reference, so that recording the event again does not move the wait. */
 struct sim_point {
 	int references, done;
-	int asked; /* a worker queried it before it was done */
+	int was_queried; /* a worker queried it before it was done */
 	double at_s;
 	struct sim_queue *waiting; /* list of the queues whose next command waits for this point */
 	struct sim_point *next;    /* free list */
@@ -52,9 +52,9 @@ struct sim_queue {
 	size_t first, count, capacity;
 	int64_t pending, pending_max; /* device commands enqueued and not finished; their bound, 0: none */
 	enum { SIM_IDLE, SIM_READY, SIM_RUNNING, SIM_WAITING } state;
-	struct sim_flow flow; /* of the task at `first`, while it runs */
-	double left, since_s; /* units of this task that were left at time since_s */
-	int delayed;          /* delay_s has not passed yet: nothing flows */
+	struct sim_flow flow;      /* of the task at `first`, while it runs */
+	double remaining, since_s; /* units of this task that were left at time since_s */
+	int delayed;               /* delay_s has not passed yet: nothing flows */
 	struct {
 		struct rh_host_job *job; /* of its SIM_JOB commands */
 		size_t count, capacity;
@@ -62,7 +62,7 @@ struct sim_queue {
 		struct rh_fault fault; /* of a job */
 	} host;                        /* of a host queue */
 	struct rh_host_worker worker;
-	int64_t seen;                   /* value of *worker.changes when the worker was asked last */
+	int64_t seen_changes;           /* value of *worker.changes when the worker was asked last */
 	struct sim_queue *next_worker;  /* list of the queues with a worker */
 	struct sim_queue *next_ready;   /* list of the ready queues */
 	struct sim_queue *next_waiting; /* list of the queues that wait for the same point */
@@ -115,7 +115,7 @@ struct rh_sim {
 	struct sim_active active[SIM_DEVICES_MAX * RH_STREAMS + 64];
 	int actives;
 	int dram, cores, nvme_read, nvme_write, nvme_mixed; /* numbers of resources, -1: unlimited */
-	int up[SIM_DEVICES_MAX], down[SIM_DEVICES_MAX], both[SIM_DEVICES_MAX];
+	int link_up[SIM_DEVICES_MAX], link_down[SIM_DEVICES_MAX], link_both[SIM_DEVICES_MAX];
 	int switch_up[SIM_DEVICES_MAX], switch_down[SIM_DEVICES_MAX], switch_both[SIM_DEVICES_MAX]; /* one for each switch */
 };
 

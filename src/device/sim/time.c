@@ -16,11 +16,11 @@ static void begin_task(struct sim_queue *queue)
 	double rate = route->uses ? 0 : route->most > 0 ? route->most : HUGE_VAL, begins = sim->now_s + command->delay_s;
 	queue->state = SIM_RUNNING;
 	queue->flow = (struct sim_flow){.route = route, .rate = rate};
-	queue->left = command->amount;
+	queue->remaining = command->amount;
 	queue->delayed = command->delay_s > 0;
 	queue->since_s = sim->now_s;
 	sim->active[sim->actives++] =
-	        (struct sim_active){queue->delayed ? begins : sim->now_s + (route->uses ? 0 : queue->left / rate), queue};
+	        (struct sim_active){queue->delayed ? begins : sim->now_s + (route->uses ? 0 : queue->remaining / rate), queue};
 	sim->rates_are_stale |= !queue->delayed && route->uses;
 }
 
@@ -36,7 +36,7 @@ static void reach(struct rh_sim *sim, struct sim_point *point)
 {
 	point->done = 1;
 	point->at_s = sim->now_s;
-	sim->ask_workers |= point->asked;
+	sim->ask_workers |= point->was_queried;
 	for (struct sim_queue *queue = point->waiting, *next; queue; queue = next) {
 		next = queue->next_waiting;
 		sim_make_ready(queue);
@@ -77,7 +77,7 @@ static void ask_worker(struct sim_queue *queue)
 	struct rh_host_job job = {0};
 	if (rh_fault_code(&queue->host.fault) || !sim_queue_idle(queue))
 		return;
-	queue->seen = queue->worker.changes ? *queue->worker.changes : -1;
+	queue->seen_changes = queue->worker.changes ? *queue->worker.changes : -1;
 	if (!queue->worker.next(queue->worker.context, &job))
 		return;
 	int rc = sim_work(queue, &job);
@@ -111,7 +111,7 @@ int sim_settle(struct rh_sim *sim)
 int sim_enter(struct rh_sim *sim)
 {
 	for (const struct sim_queue *queue = sim->workers; queue; queue = queue->next_worker)
-		sim->ask_workers |= !queue->worker.changes || *queue->worker.changes != queue->seen;
+		sim->ask_workers |= !queue->worker.changes || *queue->worker.changes != queue->seen_changes;
 	return sim_settle(sim);
 }
 
@@ -126,7 +126,7 @@ static void share(struct rh_sim *sim)
 		if (queue->delayed || !queue->flow.route->uses)
 			continue;
 		if (queue->flow.rate < HUGE_VAL)
-			queue->left = fmax(queue->left - queue->flow.rate * (sim->now_s - queue->since_s), 0);
+			queue->remaining = fmax(queue->remaining - queue->flow.rate * (sim->now_s - queue->since_s), 0);
 		queue->since_s = sim->now_s;
 		of[flows] = &sim->active[i];
 		flow[flows++] = &queue->flow;
@@ -134,7 +134,7 @@ static void share(struct rh_sim *sim)
 	if (flows)
 		sim_set_rates(sim, flow, flows);
 	for (int i = 0; i < flows; i++)
-		of[i]->ends_s = sim->now_s + (flow[i]->rate < HUGE_VAL ? of[i]->queue->left / flow[i]->rate : 0);
+		of[i]->ends_s = sim->now_s + (flow[i]->rate < HUGE_VAL ? of[i]->queue->remaining / flow[i]->rate : 0);
 	sim->rates_are_stale = 0;
 }
 
@@ -152,7 +152,7 @@ static int end_task(struct rh_sim *sim, struct sim_active *active)
 	queue->delayed = 0;
 	queue->since_s = sim->now_s;
 	sim->rates_are_stale |= route->uses > 0;
-	active->ends_s = sim->now_s + (route->uses || queue->flow.rate >= HUGE_VAL ? 0 : queue->left / queue->flow.rate);
+	active->ends_s = sim->now_s + (route->uses || queue->flow.rate >= HUGE_VAL ? 0 : queue->remaining / queue->flow.rate);
 	return 0;
 }
 

@@ -20,8 +20,8 @@ SIMD_INLINE void online_softmax(struct forward *s, int64_t key, int64_t count, i
 	int64_t lane = vector * VF;
 	vf before = vf_load(s->largest + lane), largest = before;
 	vi above, upto;
-	memcpy(&above, s->sight.above + lane, sizeof above);
-	memcpy(&upto, s->sight.upto + lane, sizeof upto);
+	memcpy(&above, s->sight.low + lane, sizeof above);
+	memcpy(&upto, s->sight.high + lane, sizeof upto);
 	for (int64_t r = 0; r < count; r++) {
 		vf score = vf_load(&s->score[r][lane]);
 		if (masked) {

@@ -22,7 +22,7 @@ typedef float panel[DEPTH][LANES] __attribute__((aligned(64)));
 struct attention_task {
 	int64_t q0, lq, k0, lk;
 	int64_t kv_head, dim, group, window;
-	int both;             /* directions */
+	int is_bidirectional; /* directions */
 	int64_t first, count; /* the lanes' positions (or keys) within the document */
 	int64_t head, heads;  /* query heads in the lanes */
 };
@@ -49,7 +49,7 @@ static inline int attention_find(const struct rh_op *op, int64_t slot, int64_t p
 	task->group = op->attention.heads / op->attention.kv_heads;
 	task->dim = op->operand[RH_ATTENTION_Q].cols / op->attention.heads;
 	task->window = op->attention.window;
-	task->both = op->attention.direction == RH_ATTENTION_BOTH;
+	task->is_bidirectional = op->attention.direction == RH_ATTENTION_BOTH;
 	int64_t rows = keys ? task->lk : task->lq, begin = keys ? task->k0 : task->q0;
 	task->first = (slot - begin / positions - low) * positions;
 	task->count = rows - task->first < positions ? rows - task->first : positions;
@@ -158,7 +158,7 @@ SIMD_INLINE void row_load(float *to, const void *row, int64_t dim, float scale, 
 
 /* Keys that the lanes see: lane sees keys in (above, upto]. All lanes see [all_first, all_end), none sees outside [first, end). */
 struct attention_sight {
-	int32_t above[LANES], upto[LANES];
+	int32_t low[LANES], high[LANES];
 	int64_t first, end, all_first, all_end;
 };
 
@@ -166,7 +166,7 @@ struct attention_sight {
 static inline int64_t attention_upto(const struct attention_task *task, int64_t i)
 {
 	int64_t own = i + task->lk - task->lq, last = task->lk - 1;
-	if (!task->both)
+	if (!task->is_bidirectional)
 		return own;
 	return task->window > 0 && own + task->window - 1 < last ? own + task->window - 1 : last;
 }
@@ -183,8 +183,8 @@ static inline void attention_look(const struct attention_task *task, struct atte
 	for (int64_t lane = 0; lane < LANES; lane++) {
 		int64_t i = task->first + lane / task->heads;
 		i = i < last ? i : last; /* lanes beyond the block: like the last */
-		sight->upto[lane] = (int32_t)attention_upto(task, i);
-		sight->above[lane] = (int32_t)attention_above(task, i);
+		sight->high[lane] = (int32_t)attention_upto(task, i);
+		sight->low[lane] = (int32_t)attention_above(task, i);
 	}
 	sight->end = attention_upto(task, last) + 1;
 	sight->all_end = attention_upto(task, task->first) + 1;

@@ -19,8 +19,8 @@ SIMD_INLINE void query_gradient(struct by_query *s, int64_t key, int64_t count, 
 	int64_t lane = vector * VF;
 	vf lse = vf_load(s->lse + lane), delta = vf_load(s->delta + lane);
 	vi above, upto;
-	memcpy(&above, s->sight.above + lane, sizeof above);
-	memcpy(&upto, s->sight.upto + lane, sizeof upto);
+	memcpy(&above, s->sight.low + lane, sizeof above);
+	memcpy(&upto, s->sight.high + lane, sizeof upto);
 	for (int64_t r = 0; r < count; r++) {
 		vi at = (vi){0} + (int32_t)(key + r);
 		vf p = vf_exp(vf_load(&s->score[r][lane]) - lse);
@@ -94,7 +94,7 @@ struct by_key {
 	float q[BLOCK * DEPTH], d_o[BLOCK * DEPTH];
 	float score[BLOCK][LANES], dp[BLOCK][LANES];
 	float lse[BLOCK], delta[BLOCK], one[LANES];
-	int32_t above[BLOCK], upto[BLOCK]; /* the keys that a query sees, as in attention_sight */
+	int32_t low[BLOCK], high[BLOCK]; /* the keys that a query sees, as in attention_sight */
 	const void *k_row[LANES], *v_row[LANES];
 	void *dk_row[LANES], *dv_row[LANES];
 } __attribute__((aligned(64)));
@@ -107,7 +107,7 @@ SIMD_INLINE void key_gradient(struct by_key *s, int64_t key, int64_t count, int6
 	for (int i = 0; i < VF; i++)
 		at[i] = (int32_t)(key + lane) + i;
 	for (int64_t r = 0; r < count; r++) {
-		vi seen = (at > s->above[r]) & (at <= s->upto[r]);
+		vi seen = (at > s->low[r]) & (at <= s->high[r]);
 		vf p = vf_select(seen, vf_exp(vf_load(&s->score[r][lane]) - s->lse[r]), (vf){0});
 		vf ds = vf_select(seen, p * (vf_load(&s->dp[r][lane]) - s->delta[r]), (vf){0});
 		vf_store(&s->score[r][lane], p);
@@ -126,8 +126,8 @@ SIMD_INLINE void query_rows(const struct rh_op *op, const struct attention_task 
 		row_load(s->d_o + r * dim, head_at(op->operand[RH_ATTENTION_BACKWARD_DO], row, head, dim), dim, 1, bf16);
 		s->lse[r] = ((const float *)row_at(op->operand[RH_ATTENTION_BACKWARD_LSE], row))[head];
 		s->delta[r] = ((const float *)row_at(op->operand[RH_ATTENTION_BACKWARD_DELTA], row))[head];
-		s->upto[r] = (int32_t)attention_upto(task, i);
-		s->above[r] = (int32_t)attention_above(task, i);
+		s->high[r] = (int32_t)attention_upto(task, i);
+		s->low[r] = (int32_t)attention_above(task, i);
 	}
 }
 
@@ -154,7 +154,7 @@ SIMD_INLINE void dk_dv_task(const struct rh_op *op, const struct attention_task 
 	struct by_key s;
 	int64_t dim = task->dim, shift = task->lk - task->lq, vectors = (task->count + VF - 1) / VF;
 	int64_t first = task->first - shift, end = task->lq; /* positions that see a key of the block */
-	if (task->both)
+	if (task->is_bidirectional)
 		first = task->window > 0 ? first - task->window + 1 : 0;
 	first = first > 0 ? first : 0;
 	if (task->window > 0 && task->first + task->count - 1 - shift + task->window < end)
