@@ -138,6 +138,17 @@ static void count_bytes(const struct rh_model *model, int l, double host_bytes_p
 	out->boundary_bytes = rh_align_up(rh_boundary_bytes(model, shape->tokens), RH_ALIGN);
 }
 
+/* The nearest layer before this one that costs the same; 0: none. The lowest trained layer makes no gradient of its input. */
+static int find_alike(const struct rh_model *model, int l)
+{
+	int before = l - 1, floor = l > model->first_trained && model->first_trained > 0 ? model->first_trained : 0;
+	if (l == model->first_trained)
+		return 0;
+	while (before > floor && !rh_layers_alike(model, before, l, RH_ALIKE_IN_OPS))
+		before--;
+	return before > floor ? before : 0;
+}
+
 int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
                      double host_bytes_per_parameter, struct rh_costs *out)
 {
@@ -154,9 +165,9 @@ int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *
 		at.gradient[b][0] = at.gradient[b][1] = (float *)(void *)GRADIENTS;
 	}
 	for (int l = 0; !rc && l < model->layers; l++) {
-		/* the lowest trained one makes no gradient of its input */
-		if (l > 1 && (l - 1 > model->first_trained || l < model->first_trained) && rh_layers_alike(model, l - 1, l)) {
-			out->layer[l] = out->layer[l - 1];
+		int before = find_alike(model, l);
+		if (before) {
+			out->layer[l] = out->layer[before];
 			continue;
 		}
 		rc = measure_layer(&at, l, &out->layer[l]);

@@ -24,7 +24,7 @@ struct plan_cost {
 struct planner {
 	const struct rh_plan_request *request;
 	int layers;
-	int alike;                             /* all layers between the first and the last emit the same ops */
+	int alike;                             /* all layers between the first and the last take the same bytes */
 	struct plan_stage_bytes *memo[PASSES]; /* of stages that were measured */
 	struct rh_stage_state state;
 	struct rh_view *boundary;         /* scratch: (layers + 1), absent */

@@ -11,7 +11,7 @@ static int all_alike(const struct rh_model *model)
 {
 	int alike = model->first_trained <= 1;
 	for (int l = 2; alike && l + 1 < model->layers; l++)
-		alike = rh_layers_alike(model, 1, l);
+		alike = rh_layers_alike(model, 1, l, RH_ALIKE_IN_BYTES);
 	return alike;
 }
 

@@ -169,11 +169,21 @@ static int same_block(const struct rh_model *model, int a, int b)
 	       model->block[a].elements == model->block[b].elements && model->block[a].trainable == model->block[b].trainable;
 }
 
-int rh_layers_alike(const struct rh_model *model, int a, int b)
+static int same_traits(const struct rh_traits *a, const struct rh_traits *b, enum rh_alike in)
+{
+	struct rh_traits other = *b;
+	if (in == RH_ALIKE_IN_BYTES)
+		other.window = a->window;
+	if (in == RH_ALIKE_IN_BYTES && a->rope >= 0 && b->rope >= 0)
+		other.rope = a->rope;
+	return rh_traits_equal(a, &other);
+}
+
+int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in)
 {
 	const struct rh_layer *x = &model->layer[a], *y = &model->layer[b];
 	return x->kind == y->kind && same_block(model, x->block[0], y->block[0]) && same_block(model, x->block[1], y->block[1]) &&
-	       !memcmp(x->use, y->use, sizeof x->use) && rh_traits_equal(&x->traits, &y->traits) &&
+	       !memcmp(x->use, y->use, sizeof x->use) && same_traits(&x->traits, &y->traits, in) &&
 	       !memcmp(x->norm, y->norm, sizeof x->norm) && x->q_norm == y->q_norm && x->k_norm == y->k_norm &&
 	       !memcmp(x->routed, y->routed, sizeof x->routed) && !memcmp(x->proj, y->proj, sizeof x->proj) && x->router == y->router &&
 	       x->experts_gate_up == y->experts_gate_up && x->experts_down == y->experts_down && x->router_bias == y->router_bias &&

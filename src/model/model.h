@@ -220,8 +220,10 @@ static inline int rh_model_trains_tied(const struct rh_model *model)
 /* No block is trainable from now on: for a model that only infers. */
 void rh_model_freeze(struct rh_model *model);
 
-/* Do two layers emit the same ops, parameters included? What they read and write may lie elsewhere. */
-int rh_layers_alike(const struct rh_model *model, int a, int b);
+/* Do two layers emit the same ops, parameters included? What they read and write may lie elsewhere. IN_BYTES: how many keys a query sees
+ * may differ, and which of the model's rope tables turns it; so layers differ in time, and what they take of memory is the same. */
+enum rh_alike { RH_ALIKE_IN_OPS, RH_ALIKE_IN_BYTES };
+int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in);
 
 /* Bytes of keys and values that layers [lo, hi) keep for so many rows, and where they begin among those of all layers. */
 int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64_t rows, int64_t *first);

@@ -211,8 +211,11 @@ static void test_layers_with_other_traits_are_not_alike(void **state)
 	check_ok(rh_model_create(&config, RH_F32, NULL, &model));
 	assert_int_equal(model->layer[1].traits.window, 0);
 	assert_int_equal(model->layer[2].traits.window, 5);
-	assert_false(rh_layers_alike(model, 1, 2));
-	assert_true(rh_layers_alike(model, 1, 3));
+	assert_false(rh_layers_alike(model, 1, 2, RH_ALIKE_IN_OPS));
+	assert_true(rh_layers_alike(model, 1, 2, RH_ALIKE_IN_BYTES));
+	assert_true(rh_layers_alike(model, 1, 3, RH_ALIKE_IN_OPS));
+	model->layer[3].traits.intermediate++;
+	assert_false(rh_layers_alike(model, 1, 3, RH_ALIKE_IN_BYTES));
 	rh_model_destroy(model);
 }
 

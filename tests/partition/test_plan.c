@@ -279,13 +279,18 @@ static void check_same_plan(const struct rh_plan *a, const struct rh_plan *b)
 	assert_int_equal(a->device_bytes, b->device_bytes);
 }
 
-/* A layer that differs in what nobody reads makes each stage be emitted as it is. */
+/* A layer that differs in what nobody reads makes each stage be emitted as it is. Variants from 4 on: every third layer attends to all, the
+ * others to a window, turned by another table. */
 static void test_what_many_alike_layers_take_is_what_they_emit(void **state)
 {
 	(void)state;
-	for (int variant = 0; variant < 4; variant++) {
+	for (int variant = 0; variant < 8; variant++) {
 		struct bench bench;
 		bench_open(&bench, variant & 1 ? 24 : 94, variant & 1, variant & 2 ? RH_BF16 : RH_F32);
+		for (int l = 1; variant & 4 && l < bench.model->layers - 1; l++) {
+			bench.model->layer[l].traits.window = l % 3 ? 7 : 0;
+			bench.model->layer[l].traits.rope = l % 3 != 0;
+		}
 		bench.request.devices = 1 + (variant & 1);
 		bench.request.infer = (struct rh_micro_shape){.tokens = 60, .documents = 2, .longest = 40, .head_rows = 60};
 		for (int64_t cap = INT64_C(3) << (variant & 1 ? 19 : 21); cap < 1 << 25; cap += cap / 2) {
