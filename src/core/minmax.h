@@ -14,6 +14,12 @@ static inline int64_t rh_max(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
+/* Of numbers; fmin and fmax are calls, as they look for what is none. */
+static inline double rh_min_double(double a, double b)
+{
+	return a < b ? a : b;
+}
+
 static inline double rh_max_double(double a, double b)
 {
 	return a > b ? a : b;

@@ -39,7 +39,6 @@ static void device_close(struct rh_device *base)
 	wait_idle(device);
 	for (int s = 0; s < RH_STREAMS; s++)
 		sim_queue_close(&device->stream[s]);
-	sim_shares_forget(sim->shares);
 	rh_free(device);
 	rh_sim_release(sim);
 }

@@ -1,6 +1,7 @@
 #include "device/sim/flow.h"
 
 #include "core/error.h"
+#include "core/minmax.h"
 
 #include <math.h>
 
@@ -10,10 +11,10 @@ static double next_level(struct sim_flow *const *flow, int flows, const double *
 	double level = HUGE_VAL;
 	for (int i = 0; i < flows; i++)
 		if (flow[i]->rate < 0 && flow[i]->route->most > 0)
-			level = fmin(level, flow[i]->route->most / flow[i]->route->scale);
+			level = rh_min_double(level, flow[i]->route->most / flow[i]->route->scale);
 	for (int r = 0; r < resources; r++)
 		if (load[r] > 0)
-			level = fmin(level, fmax(spare[r], 0) / load[r]);
+			level = rh_min_double(level, rh_max_double(spare[r], 0) / load[r]);
 	return level;
 }
 

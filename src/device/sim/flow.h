@@ -7,6 +7,7 @@ enum { SIM_USES = 10 };
 /* A kind of transfer or work, with all resources that it uses at the same time. Its rate is in its own units (bytes, or seconds of work)
  * per second. */
 struct sim_route {
+	int number;     /* none of the machine's other routes has it */
 	double most;    /* rate limit of a single flow; 0: only its resources limit it */
 	double scale;   /* rate at a fair share of 1: fairness between different routes is judged in these units */
 	double delay_s; /* latency before the first unit; uses no resource */

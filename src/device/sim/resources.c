@@ -50,7 +50,7 @@ void sim_resources(struct rh_sim *sim, enum rh_state_layout layout)
 	}
 	struct sim_route *work = sim->work;
 	for (int w = 0; w < RH_HOST_WORKS; w++)
-		work[w].scale = 1;
+		work[w] = (struct sim_route){.number = w, .scale = 1};
 	work[RH_HOST_OPTIMIZER].most = optimizer;
 	work[RH_HOST_MEMORY].most = has->host.dram_bytes_per_s;
 	for (int w = RH_HOST_OPTIMIZER; w <= RH_HOST_MEMORY; w++) {
@@ -89,7 +89,8 @@ void sim_device_routes(struct rh_sim *sim, struct sim_device *device)
 	const struct rh_hardware *has = &sim->hardware;
 	int d = device->base.index, on_host = has->device.on_host_cores != 0;
 	int64_t under = has->pcie_switch.devices;
-	device->compute = (struct sim_route){.most = 1, .scale = 1};
+	int number = RH_HOST_WORKS + d * (1 + SIM_WAYS);
+	device->compute = (struct sim_route){.number = number++, .most = 1, .scale = 1};
 	if (on_host && has->host.cores) { /* in units of cores; memory work at the full rate counts as all cores */
 		double threads = (double)has->host.cores * sim->share, rate = sim->work[RH_HOST_OPTIMIZER].most;
 		threads = threads < 1 ? 1 : threads;
@@ -100,7 +101,7 @@ void sim_device_routes(struct rh_sim *sim, struct sim_device *device)
 	}
 	for (int way = 0; way < SIM_WAYS; way++) {
 		struct sim_route *copy = &device->copy[way];
-		*copy = (struct sim_route){.scale = 1, .delay_s = has->link.latency_s};
+		*copy = (struct sim_route){.number = number++, .scale = 1, .delay_s = has->link.latency_s};
 		use(copy, way == SIM_UP ? sim->link_up[d] : sim->link_down[d], 1);
 		use(copy, sim->link_both[d], 1);
 		use(copy, sim->dram, 1);

@@ -162,10 +162,9 @@ int sim_durations_create(struct sim_durations **out) RH_MUST;
 void sim_durations_free(struct sim_durations *durations);
 double sim_op_seconds(struct rh_sim *sim, const struct rh_op *op);
 
-/* shares.c: a cache of sim_share by the routes of the flows. */
+/* shares.c: sim_share, with a cache by the routes of the flows. It sorts the flows by route. */
 int sim_shares_create(struct sim_shares **out) RH_MUST;
 void sim_shares_free(struct sim_shares *shares);
-void sim_shares_forget(struct sim_shares *shares); /* a route's memory is freed: another route may get its address */
-void sim_set_rates(struct rh_sim *sim, struct sim_flow *const *flow, int flows);
+void sim_set_rates(struct rh_sim *sim, struct sim_flow **flow, int flows);
 
 #endif

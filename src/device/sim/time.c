@@ -1,6 +1,8 @@
 /* The event loop: begins every command that can begin, then advances the clock to the next end. */
 #include "device/sim/sim_internal.h"
 
+#include "core/minmax.h"
+
 #include <math.h>
 
 /* Ends that differ by at most SAME_S, or by SAME of the time to the next end, count as simultaneous: they are the same sum, added in
@@ -126,7 +128,7 @@ static void share(struct rh_sim *sim)
 		if (queue->delayed || !queue->flow.route->uses)
 			continue;
 		if (queue->flow.rate < HUGE_VAL)
-			queue->remaining = fmax(queue->remaining - queue->flow.rate * (sim->now_s - queue->since_s), 0);
+			queue->remaining = rh_max_double(queue->remaining - queue->flow.rate * (sim->now_s - queue->since_s), 0);
 		queue->since_s = sim->now_s;
 		of[flows] = &sim->active[i];
 		flow[flows++] = &queue->flow;
@@ -134,7 +136,7 @@ static void share(struct rh_sim *sim)
 	if (flows)
 		sim_set_rates(sim, flow, flows);
 	for (int i = 0; i < flows; i++)
-		of[i]->ends_s = sim->now_s + (flow[i]->rate < HUGE_VAL ? of[i]->queue->remaining / flow[i]->rate : 0);
+		of[i]->ends_s = sim->now_s + (of[i]->queue->flow.rate < HUGE_VAL ? of[i]->queue->remaining / of[i]->queue->flow.rate : 0);
 	sim->rates_are_stale = 0;
 }
 
@@ -162,7 +164,7 @@ double sim_next_end(struct rh_sim *sim)
 	if (sim->rates_are_stale)
 		share(sim);
 	for (int i = 0; i < sim->actives; i++)
-		next = fmin(next, sim->active[i].ends_s);
+		next = rh_min_double(next, sim->active[i].ends_s);
 	return next;
 }
 
