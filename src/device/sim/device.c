@@ -66,23 +66,18 @@ static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
 
 static int device_event_create(struct rh_device *base, enum rh_event_use use, struct rh_event **out)
 {
-	struct sim_event *event = rh_alloc(1, sizeof *event);
+	struct sim_event *event = sim_event_take(own(base)->sim);
 	if (!event)
 		return -ENOMEM;
 	event->base.ops = base->ops;
-	event->sim = own(base)->sim;
 	event->use = use;
-	sim_reference(event->sim);
 	*out = &event->base;
 	return 0;
 }
 
 static void device_event_destroy(struct rh_event *event)
 {
-	struct rh_sim *sim = own_event(event)->sim;
-	sim_point_release(sim, own_event(event)->point);
-	rh_free(event);
-	rh_sim_release(sim);
+	sim_event_give(own_event(event));
 }
 
 static int device_record(struct rh_device *base, enum rh_stream stream, struct rh_event *event)

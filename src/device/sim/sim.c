@@ -6,13 +6,47 @@
 #include <math.h>
 #include <string.h>
 
-/* Points are allocated in blocks and recycled. */
-enum { POINTS = 1024 };
+enum { POOL_BLOCK = 32 << 10 };
 
-struct sim_points {
-	struct sim_points *next;
-	struct sim_point point[POINTS];
+struct sim_pool_block {
+	struct sim_pool_block *next;
+	_Alignas(max_align_t) char item[POOL_BLOCK];
 };
+
+/* All zero. NULL: no memory. */
+static void *pool_take(struct sim_pool *pool)
+{
+	if (!pool->unused) {
+		struct sim_pool_block *block = rh_alloc(1, sizeof *block);
+		if (!block)
+			return NULL;
+		block->next = pool->blocks;
+		pool->blocks = block;
+		for (size_t at = 0; at + pool->bytes <= POOL_BLOCK; at += pool->bytes) {
+			struct sim_pool_item *item = (void *)(block->item + at);
+			item->next = pool->unused;
+			pool->unused = item;
+		}
+	}
+	struct sim_pool_item *item = pool->unused;
+	pool->unused = item->next;
+	return memset(item, 0, pool->bytes);
+}
+
+static void pool_give(struct sim_pool *pool, void *taken)
+{
+	struct sim_pool_item *item = taken;
+	item->next = pool->unused;
+	pool->unused = item;
+}
+
+static void pool_free(struct sim_pool *pool)
+{
+	for (struct sim_pool_block *block = pool->blocks, *next; block; block = next) {
+		next = block->next;
+		rh_free(block);
+	}
+}
 
 static int copy_profile(const struct rh_hardware_device *from, struct rh_hardware_device *to)
 {
@@ -44,6 +78,8 @@ int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out)
 	if (!sim)
 		return -ENOMEM;
 	sim->references = 1;
+	sim->points.bytes = sizeof(struct sim_point);
+	sim->events.bytes = sizeof(struct sim_event);
 	sim->devices = options->devices;
 	sim->hardware = *options->hardware;
 	sim->share = options->hardware->device.on_host_cores ? 1.0 / options->devices : 1;
@@ -85,10 +121,8 @@ void rh_sim_release(struct rh_sim *sim)
 	rh_free(sim->profile.gemm);
 	sim_durations_free(sim->durations);
 	sim_shares_free(sim->shares);
-	for (struct sim_points *points = sim->points, *next; points; points = next) {
-		next = points->next;
-		rh_free(points);
-	}
+	pool_free(&sim->points);
+	pool_free(&sim->events);
 	rh_free(sim);
 }
 
@@ -127,31 +161,28 @@ void sim_queue_close(struct sim_queue *queue)
 	rh_free(queue->host.job);
 }
 
-static struct sim_point *take_point(struct rh_sim *sim)
-{
-	if (!sim->free_points) {
-		struct sim_points *more = rh_alloc(1, sizeof *more);
-		if (!more)
-			return NULL;
-		more->next = sim->points;
-		sim->points = more;
-		for (int i = 0; i < POINTS; i++) {
-			more->point[i].next = sim->free_points;
-			sim->free_points = &more->point[i];
-		}
-	}
-	struct sim_point *point = sim->free_points;
-	sim->free_points = point->next;
-	*point = (struct sim_point){0};
-	return point;
-}
-
 void sim_point_release(struct rh_sim *sim, struct sim_point *point)
 {
-	if (!point || --point->references)
-		return;
-	point->next = sim->free_points;
-	sim->free_points = point;
+	if (point && !--point->references)
+		pool_give(&sim->points, point);
+}
+
+struct sim_event *sim_event_take(struct rh_sim *sim)
+{
+	struct sim_event *event = pool_take(&sim->events);
+	if (event) {
+		event->sim = sim;
+		sim_reference(sim);
+	}
+	return event;
+}
+
+void sim_event_give(struct sim_event *event)
+{
+	struct rh_sim *sim = event->sim;
+	sim_point_release(sim, event->point);
+	pool_give(&sim->events, event);
+	rh_sim_release(sim);
 }
 
 void sim_make_ready(struct sim_queue *queue)
@@ -222,7 +253,7 @@ int sim_record(struct sim_queue *queue, struct sim_event *event)
 	int counted = event->use != RH_EVENT_TIMED;
 	if (counted)
 		await_capacity(queue);
-	struct sim_point *point = take_point(queue->sim);
+	struct sim_point *point = pool_take(&queue->sim->points);
 	if (!point)
 		return -ENOMEM;
 	struct sim_command *command = append(queue);

@@ -16,7 +16,6 @@ struct sim_point {
 	int was_queried; /* a worker queried it before it was done */
 	double at_s;
 	struct sim_queue *waiting; /* list of the queues whose next command waits for this point */
-	struct sim_point *next;    /* free list */
 };
 
 struct sim_event {
@@ -68,6 +67,15 @@ struct sim_queue {
 	struct sim_queue *next_waiting; /* list of the queues that wait for the same point */
 };
 
+/* Items of one size, which are allocated in blocks and used again. */
+struct sim_pool {
+	size_t bytes; /* of an item */
+	struct sim_pool_block *blocks;
+	struct sim_pool_item {
+		struct sim_pool_item *next;
+	} * unused;
+};
+
 /* A running task. */
 struct sim_active {
 	double ends_s; /* at the present rates: when its delay ends, or else the task */
@@ -98,8 +106,7 @@ struct rh_sim {
 	struct rh_sim_clock *clock; /* NULL: its own */
 	struct sim_queue *ready, **ready_end, *workers;
 	int ask_workers; /* something happened that a worker may wait for */
-	struct sim_point *free_points;
-	struct sim_points *points; /* all allocated points, free ones included */
+	struct sim_pool points, events;
 	struct sim_durations *durations;
 	struct sim_shares *shares;
 	struct rh_hardware_device profile; /* a copy with its own tables */
@@ -134,6 +141,8 @@ int sim_wait(struct sim_queue *queue, struct sim_event *event);
 int sim_work(struct sim_queue *queue, const struct rh_host_job *job);
 int sim_job(struct sim_queue *queue, const struct rh_host_job *job);
 void sim_point_release(struct rh_sim *sim, struct sim_point *point);
+struct sim_event *sim_event_take(struct rh_sim *sim); /* all zero; NULL: no memory */
+void sim_event_give(struct sim_event *event);
 /* Removes the first command, which has finished. */
 void sim_pop(struct sim_queue *queue);
 /* The queue's next command may begin. */
