@@ -76,7 +76,7 @@ int rh_updater_by_block(struct rh_updater *updater, int64_t steps)
 {
 	size_t blocks = (size_t)updater->blocks;
 	pthread_mutex_lock(&updater->lock);
-	RH_ASSERT(!updater_is_stale(updater) && !updater->norms_pending && !updater->announcements);
+	RH_ASSERT(!updater->norms_pending && !updater->announcements);
 	int rc = make_steps(updater, (int)steps);
 	if (!rc && !updater->block_norms) {
 		updater->block_norms = rh_alloc((size_t)updater->step_count * blocks, sizeof *updater->block_norms);

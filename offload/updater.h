@@ -38,7 +38,7 @@ void rh_updater_destroy(struct rh_updater *updater);
 void rh_updater_weights_first(struct rh_updater *updater);
 
 /* Blocks are updated one by one: of up to `steps` steps whose norm was not asked for, gradients arrive in any order, and without clipping
- * no block waits for another. Updates are not stale. Call it before the first update is opened. -ENOMEM. */
+ * no block waits for another. Call it before the first update is opened. -ENOMEM. */
 int rh_updater_by_block(struct rh_updater *updater, int64_t steps) RH_MUST;
 
 /* From now on the store holds a part of a model whose other parts have updaters of their own: the norm is that of all. Before the first

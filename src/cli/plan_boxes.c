@@ -234,7 +234,10 @@ static void put(const struct planned *all)
 	}
 	if (config->mode == RH_MODE_FLUIDPIPE)
 		plan_modes_print(&all->modes);
-	if (config->mode == RH_MODE_PACI)
+	if (config->mode == RH_MODE_PACI && config->paci_update_delay)
+		printf("updates      run beside their box, on a second copy of its trained weights, and are published %lld units later\n",
+		       (long long)config->paci_update_delay);
+	else if (config->mode == RH_MODE_PACI)
 		printf("updates      block their box: no second copy of the weights, which a forward reads in one version\n");
 	if (all->alone > 0)
 		printf("alone        %.1f tokens/s: box %d, with what does not fit on its devices in host memory\n", all->alone,

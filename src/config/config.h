@@ -154,6 +154,7 @@ struct rh_config {
 	struct rh_list admission_limits; /* mode paci: most units that each box has in flight; empty: [boxes, ... 1] */
 	int64_t max_version_drift;       /* mode paci: 0: no bound */
 	enum rh_paci_backward paci_backward;
+	int64_t paci_update_delay; /* units; 0: an update blocks its box */
 	enum rh_recipe fluidpipe_recipe;
 	int64_t fluidpipe_ahead;                   /* messages */
 	int fluidpipe_freeze;                      /* box 1 learns nothing */

@@ -254,6 +254,9 @@ const struct config_key config_keys[] = {
 	    .help = "what a backward of schedule paci works with: recompute, activations made again under the weights of now; stored, "
 	            "activations kept from the forward, in device memory, and the weights of now; stash, the weights of the forward, of "
 	            "which host memory holds older versions. For comparison"),
+	KEY(KEY_INTEGER, paci_update_delay, VERB_RUNS, .fallback = "0", .most = 1 << 16,
+	    .help = "schedule paci: 0, an update blocks its box; e, it runs beside the next units, into a second copy of the weights, which "
+	            "the box computes with once it has made e more backwards: another result. Fewer than the units of a step"),
 	KEY(KEY_CHOICE, fluidpipe_recipe, VERB_RUNS, .fallback = "FP-ND",
 	    .choices = WORDS("FP-ND", "FP-ND-EL", "FP-DB", "FP-DB-EL", "FP-DT", "FP-DT-EL"),
 	    .help = "mode fluidpipe: FP-ND, the boxes learn from the data alone; of classifications also FP-DB and FP-DT, each distils the "

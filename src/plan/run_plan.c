@@ -243,7 +243,8 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	                                            .infer_logits = work->infer_logits,
 	                                            .cache_rows = work->cache_rows,
 	                                            .space = request->space,
-	                                            .stale = trains && config->optimizer_staleness > 0,
+	                                            .stale = trains && (config->optimizer_staleness || config->paci_update_delay),
+	                                            .update_delay = config->paci_update_delay,
 	                                            .seed = config->seed};
 	out->store = (struct rh_store_options){.dtype = config->dtype,
 	                                       .layout = config->state_layout,

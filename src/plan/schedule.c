@@ -185,6 +185,31 @@ static int choose_backward(struct planning *planning)
 	return 0;
 }
 
+/* An update that does not block its stage is published before the next one's gradient arrives. */
+static int check_delay(const struct planning *planning)
+{
+	const struct rh_config *config = planning->request->config;
+	const struct rh_executor_options *options = &planning->options;
+	int64_t unit = options->boxes && options->boxes->unit ? options->boxes->unit : 1,
+	        units = rh_round_count(options->train_micro_batches, unit);
+	if (!config->paci_update_delay)
+		return 0;
+	if (options->schedule->update != RH_UPDATE_LOCAL)
+		return rh_fail(-EINVAL,
+		               "paci_update_delay: has no effect under schedule %s, whose updates come between two steps; remove it",
+		               options->schedule->name);
+	if (config->paci_backward == RH_BACKWARD_STASH)
+		return rh_fail(-EINVAL, "paci_update_delay: a stash keeps what updates overwrite, and these overwrite nothing that is read; "
+		                        "leave paci_backward out, or write paci_update_delay: 0");
+	if (config->paci_update_delay < units)
+		return 0;
+	return rh_fail(-EINVAL,
+	               "paci_update_delay: %lld, but a step has %lld unit%s: the next update would come before this one is published; "
+	               "write %lld%s",
+	               (long long)config->paci_update_delay, (long long)units, units == 1 ? "" : "s", (long long)units - 1,
+	               unit > 1 ? " (a unit is a round of round_micro_batches)" : "");
+}
+
 static int arrange_schedule(struct planning *planning)
 {
 	const struct rh_run_request *request = planning->request;
@@ -214,5 +239,6 @@ static int arrange_schedule(struct planning *planning)
 int planning_schedule(struct planning *planning)
 {
 	int rc = arrange_schedule(planning);
+	rc = rc ? rc : check_delay(planning);
 	return rc ? rc : choose_backward(planning);
 }

@@ -13,6 +13,7 @@ int rh_check_create(const struct rh_check_options *options, struct rh_check **ou
 	check->options = *options;
 	check->options.room[RH_ROOM_NONE] = (struct rh_room_size){1 + 2 * blocks, 1}; /* the optimizer's own */
 	check->master = rh_region_take(&check->memory, blocks, sizeof *check->master);
+	check->published = rh_region_take(&check->memory, blocks, sizeof *check->published);
 	check->offset = rh_region_take(&check->memory, 2 * blocks, sizeof *check->offset);
 	int rc = check_memory_create(check);
 	if (rc)
@@ -171,7 +172,7 @@ void rh_check_finish(struct rh_check *check, struct rh_check_fault *out)
 		int64_t count = call->call.micro_batches, outputs = plan->feeds ? 0 : count;
 		int64_t sent = count * (plan->feeds + (plan->tap > 0) + (call->call.trains && plan->owes_gradient));
 		int taken = call->call.updates ? trainable : 0,
-		    is_open = check->options.stale && !call->published; /* the latest step's may come yet */
+		    is_open = check->options.stale && call->call.version >= 0 && !call->published; /* the latest step's may come yet */
 		if (call->outputs == outputs && call->sent == sent && call->trained == taken && (call->published == taken || is_open))
 			continue;
 		out->position = check->recorded->first + check->recorded->commands;

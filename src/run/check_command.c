@@ -75,7 +75,7 @@ static int64_t version_of(const struct rh_check *check, int b)
 	const struct rh_check_call *call = &check_call_of(check, check->command->step)->call;
 	if (!model_of(check)->block[b].trainable)
 		return 0;
-	return call->version >= 0 ? call->version : check->master[b];
+	return call->version >= 0 ? call->version : check->published[b];
 }
 
 static void need_weights(struct rh_check *check)

@@ -67,7 +67,7 @@ struct rh_check {
 	struct rh_region memory;
 	struct check_piece *piece;
 	int pieces, first_piece[RH_ROOMS]; /* a device's pieces of a room, and the next device's, follow one another */
-	int64_t *master;                   /* updates of each block's master */
+	int64_t *master, *published;       /* updates of each block's master, and of what devices read */
 	int64_t *offset;                   /* scratch: layouts */
 	struct check_call *call;           /* in order of steps */
 	size_t calls, call_capacity;

@@ -95,6 +95,7 @@ static void publish(struct rh_check *check, int b)
 	struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version};
 	check_need(check, own(check, OWN_MASTER, b), &master);
 	check_put(check, check_resolve(check, &place), &weights);
+	check->published[b] = version;
 }
 
 static void run_taken(struct rh_check *check, int b)

@@ -50,6 +50,7 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
 	                                          .train_micro_batches = train,
 	                                          .train_round = options->train_round,
 	                                          .admission_limit = options->admission_limit,
+	                                          .update_delay = options->update_delay,
 	                                          .boxes = options->boxes},
 	                             .gaps = rh_max(rh_max(train, infer), 1),
 	                             .pieces = piece_limits(options)};

@@ -29,7 +29,8 @@ struct rh_executor_options {
 	const struct rh_schedule *schedule; /* this and what else programs are made of is handed on: struct rh_dispatch */
 	const int64_t *admission_limit;
 	struct rh_updater *updater; /* NULL: the store's weights change between calls only */
-	int stale;                  /* a step lacks the update of the one before: optimizer_staleness, and the store has published copies */
+	int stale;                  /* updates are published late, to the store's published copies: optimizer_staleness, update_delay */
+	int64_t update_delay;       /* as in struct rh_dispatch */
 	struct rh_device *const *device;
 	int devices;
 	/* One of several boxes: the model is its part, the schedule orders units over boxes. NULL: this box alone. */
@@ -96,7 +97,8 @@ int rh_executor_joins(const struct rh_executor_options *options);
 const char *rh_executor_unjoined(const struct rh_executor *executor);
 
 /* Steps without a flush between them, under a schedule whose stages update themselves (RH_UPDATE_LOCAL): when the updater has a stage's
- * gradients of a step's micro-batches it updates its blocks, for which its next slot waits, and nobody else does. A stage's backward works
+ * gradients of a step's micro-batches it updates its blocks, for which its next slot waits, and nobody else does; with an update_delay the
+ * slot waits that comes so many backwards later (rh_dispatch_publishes), as what devices read is a copy. A stage's backward works
  * from the input that its forward had, with the weights of now (arXiv 2606.07881, equation 1): it recomputes, or, where the plan keeps
  * activations (kept_micro_batches), has those of its forward. Where the store has a stash it recomputes with the forward's weights. */
 struct rh_stretch {

@@ -123,7 +123,7 @@ enum __attribute__((packed)) rh_command_kind {
 	 *   UPLOADS_OVER      waits for the step's uploads; of stale updates alone, before the step's GRADIENT_ARRIVED
 	 *   NORM              of steps that clip: waits for GRADIENT_ARRIVED of every trainable block. block -1
 	 *   WEIGHTS_READY     HOST_WEIGHTS hold the update by this step's gradient. Waits for GRADIENT_ARRIVED, and NORM where there is one;
-	 *                     of stale updates for GRADIENT_TAKEN, and UPLOADS_OVER of the step after
+	 *                     of stale updates for GRADIENT_TAKEN, and UPLOADS_OVER of the step after, or where stages update themselves its own
 	 *   GRADIENT_TAKEN    HOST_GRADIENT may be overwritten; waits as WEIGHTS_READY, or for it; of stale updates for GRADIENT_ARRIVED, NORM,
 	 *                     and WEIGHTS_READY of the step before */
 	RH_COMMAND_GRADIENT_ARRIVED,

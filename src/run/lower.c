@@ -220,6 +220,7 @@ void lower_next_slot(struct lowering *to)
 	to->makes_gradients |= rh_slot_makes_gradients(slot);
 	if (to->call.is_local)
 		lower_versions_note(to, slot);
+	to->latest_step = present.step;
 	lower_slot(&present);
 	/* where stages update themselves, the next slot with these layers needs the update, whichever device it is on */
 	int updates = rh_slot_makes_gradients(slot) && slot->last_round;
@@ -242,6 +243,8 @@ void lower_end(struct lowering *to)
 	send_left(to, -1);
 	if (to->call.trains && !to->call.is_local)
 		lower_fold(to, to->call.step);
+	for (int b = 0; to->call.is_local && b < to->options->model->blocks; b++)
+		lower_uploads_over(to, b, to->latest_step + 1);
 	for (int d = 0; d < to->options->devices; d++)
 		to->device[d].gaps = 0;
 }

@@ -151,6 +151,7 @@ struct lowering {
 	int64_t *buffer_read;            /* (buffers, devices + 1): lower_buffer.c */
 	struct lower_call call;
 	size_t next_slot;
+	int64_t latest_step; /* of the run: the latest slot's */
 	int rc;
 	struct lower_block *block;
 	struct lower_place *place;

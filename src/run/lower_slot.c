@@ -333,12 +333,11 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	to->computed[place * options->devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
 }
 
-/* The step has no slot after this one with its blocks: nobody uploads them any more. */
+/* The step has no slot after this one with its blocks, or the update of the step before is published now. */
 static void end_uploads(struct lower_slot *slot)
 {
 	const struct rh_model *model = slot->lowering->options->model;
-	const struct rh_slot *of = slot->slot;
-	for (int l = of->lo; rh_slot_makes_gradients(of) && of->last_round && !of->sums_stay && l < of->hi; l++)
+	for (int l = slot->slot->lo; l < slot->slot->hi; l++)
 		for (int which = 0; which < 2; which++) {
 			int b = model->layer[l].block[which];
 			if (b >= 0 && model->block[b].trainable && model->block[b].uses == 1)
@@ -348,10 +347,12 @@ static void end_uploads(struct lower_slot *slot)
 
 void lower_slot(struct lower_slot *slot)
 {
+	const struct rh_slot *of = slot->slot;
+	int ends = rh_slot_makes_gradients(of) && of->last_round && !of->sums_stay && !slot->lowering->call.is_local;
 	lower_bulk_begin(slot);
 	for (int64_t number = 0; !slot->lowering->rc && number < slot->slot->count; number++) {
 		lower_bulk_gap(slot, number);
-		if (number == slot->slot->count - 1) /* the step's own gradients come after it, and those of the step before have gone */
+		if (number == slot->slot->count - 1 && ends) /* the step's own gradients come after it, and those of the step before have gone */
 			end_uploads(slot);
 		one_micro_batch(slot, number);
 		slot->state->up[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
@@ -359,4 +360,6 @@ void lower_slot(struct lower_slot *slot)
 	}
 	if (!slot->lowering->rc)
 		lower_bulk_end(slot);
+	if (rh_dispatch_publishes(&slot->lowering->limits.dispatch, of))
+		end_uploads(slot);
 }

@@ -2,7 +2,7 @@
  *
  *   gradients   arrived(t) taken(t)
  *   weights     synchronous: ready(t), which waits for arrived(t); stale: uploads over(t + 1), ready(t), the first after arrived(t), and
- *               before arrived(t + 1)
+ *               before arrived(t + 1). Where stages update themselves uploads are over at the place of rh_dispatch_publishes
  *
  * Where updates clip, the norm comes between arrived and what waits for it. Uploads wait for the latest `ready`, downloads for the latest
  * `taken`. Where stages update themselves nothing waits for a norm. */
@@ -84,12 +84,14 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 		return;
 	lower_await(to, lane, downloaded, RH_WAIT_NEEDS);
 	lower_await(to, lane, to->block[block].uploads_over, RH_WAIT_NEEDS);
-	if (to->call.is_local && await_uploads(to, lane, block) > 1) /* on one device the gradient comes after them */
+	/* on one device the gradient comes after them */
+	if (to->call.is_local && !to->options->stale && await_uploads(to, lane, block) > 1)
 		device = -1;
 	struct rh_command arrived = lower_plain(RH_COMMAND_GRADIENT_ARRIVED, lane, step);
 	arrived.block = block;
 	arrived.target.number = device;
 	to->block[block].arrival = lower_add(to, &arrived);
+	RH_ASSERT(!to->call.is_local || !to->block[block].arrived); /* the update before is published */
 	to->block[block].arrived = 1;
 	int is_last = --to->expected == 0;
 	to->expected = is_last ? to->trainable : to->expected;
@@ -102,11 +104,11 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 void lower_uploads_over(struct lowering *to, int block, int64_t step)
 {
 	int lane = weights_lane(to, block);
-	if (!to->options->stale || !to->options->updater || to->call.is_local)
+	if (!to->options->stale || !to->options->updater || (to->call.is_local && !to->block[block].arrived))
 		return;
 	(void)await_uploads(to, lane, block);
 	lower_await(to, lane, to->block[block].arrival, RH_WAIT_NEEDS);
-	to->block[block].uploads_over = tell(to, lane, RH_COMMAND_UPLOADS_OVER, block, step);
+	to->block[block].uploads_over = tell(to, lane, RH_COMMAND_UPLOADS_OVER, block, step - to->call.is_local);
 	if (to->block[block].arrived)
 		make_ready(to, block, step - 1);
 }

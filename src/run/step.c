@@ -61,7 +61,7 @@ static const char *what_parts_steps(const struct rh_executor_options *options)
 
 int rh_executor_joins(const struct rh_executor_options *options)
 {
-	return options->train_micro_batches && options->stale && !what_parts_steps(options);
+	return options->train_micro_batches && options->stale && !options->update_delay && !what_parts_steps(options);
 }
 
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
@@ -74,7 +74,7 @@ const char *rh_executor_unjoined(const struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	const char *why = what_parts_steps(options);
-	if (!options->train_micro_batches || !options->stale)
+	if (!options->train_micro_batches || !options->stale || options->update_delay)
 		return NULL;
 	return why ? why : executor->copies.staging ? "the system lets too little memory be registered" : NULL;
 }

@@ -193,6 +193,15 @@ int64_t rh_dispatch_drift_bound(const struct rh_dispatch *dispatch)
 	return (rh_dispatch_admission_limit(dispatch, 0) - 1 + units - 1) / units;
 }
 
+int rh_dispatch_publishes(const struct rh_dispatch *dispatch, const struct rh_slot *slot)
+{
+	int64_t count = dispatch->train_micro_batches, first, size;
+	if (!dispatch->update_delay || !rh_slot_makes_gradients(slot))
+		return 0;
+	rh_round_range(count, rh_round_count(count, dispatch->boxes ? dispatch->boxes->unit : 1), dispatch->update_delay - 1, &first, &size);
+	return slot->first == first;
+}
+
 static int64_t in_flight(const struct rh_dispatch *dispatch, int at)
 {
 	const struct rh_boxes *boxes = dispatch->boxes;

@@ -22,6 +22,7 @@ struct rh_dispatch {
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */
 	const int64_t *admission_limit;   /* as in struct rh_schedule_request */
+	int64_t update_delay;             /* of stages that update themselves: rh_dispatch_publishes */
 	const struct rh_boxes *boxes;     /* NULL: this box alone; else the schedule orders units over boxes, unless it is RoundPipe */
 };
 
@@ -63,6 +64,10 @@ int64_t rh_dispatch_admission_limit(const struct rh_dispatch *dispatch, int stag
 /* The most updates of a stage between a unit's forward and its backward: with admission limit w and a units in a step ceil((w - 1) / a), of
  * the stage with the largest limit. */
 int64_t rh_dispatch_drift_bound(const struct rh_dispatch *dispatch);
+/* Updates that do not block their stage are published at fixed places of its order: 1 after the slot of the update_delay-th backward behind
+ * an update; 0 elsewhere. After n backwards of a program, forward and backward both have max(0, floor((n - update_delay) / a)) updates. So
+ * the drift's bound is what it is without a delay; were the place chosen while it runs, it would be one more. */
+int rh_dispatch_publishes(const struct rh_dispatch *dispatch, const struct rh_slot *slot);
 /* The most micro-batches that a stage (bottom up) has in flight in such a program; of several boxes the most that this one has. */
 int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage);
 int64_t rh_dispatch_in_flight_below(const struct rh_dispatch *dispatch); /* in the box below */

@@ -118,6 +118,17 @@ static void test_other_backwards(void **state)
 	check_division(&divisions[0], SAVES "paci_backward: stash\n", "cpu:2", STEPS, 0);
 }
 
+/* Updates beside their box, published from one to three backwards later. */
+static void test_updates_beside_their_box(void **state)
+{
+	(void)state;
+	static const char lora[] = SAVES "paci_update_delay: 2\nlora_r: 4\nlora_target_modules: all-linear\n";
+	check_division(&divisions[2], SAVES "paci_update_delay: 1\n", "cpu:1", STEPS, 0);
+	check_division(&divisions[2], SAVES "paci_update_delay: 3\npaci_backward: stored\n", "cpu:1", STEPS, 0);
+	check_division(&divisions[0], SAVES "paci_update_delay: 2\n", "cpu:2", STEPS, 0);
+	check_division(&divisions[1], lora, "cpu:1", STEPS, 1); /* the first box trains nothing */
+}
+
 static void test_the_first_update_is_a_flushed_steps(void **state)
 {
 	(void)state;
@@ -327,12 +338,10 @@ static void test_version_drift_keeps_to_its_bound(void **state)
 	scratch_close(&scratch);
 }
 
-/* A box is killed when it has a checkpoint; both are started again, and end as boxes that were left alone, their shares of the norm too. */
-static void test_a_killed_box_is_started_again(void **state)
+#define KILLED "mode: paci\ndevice: cpu:1\nmax_grad_norm: 0.25\nsave_strategy: steps\nsave_steps: 6\nlink_timeout: 2\nlink_give_up: 60\n"
+
+static void kill_and_start_again(const char *keys)
 {
-	(void)state;
-	static const char keys[] = "mode: paci\ndevice: cpu:1\nmax_grad_norm: 0.25\nsave_strategy: steps\nsave_steps: 6\n"
-	                           "link_timeout: 2\nlink_give_up: 60\n";
 	static const char options[] = "--max_steps 40";
 	struct scratch scratch;
 	struct box_wire wire = free_wire();
@@ -357,6 +366,14 @@ static void test_a_killed_box_is_started_again(void **state)
 		assert_true(distance(&scratch, "whole", "out", k) == 0);
 	}
 	scratch_close(&scratch);
+}
+
+/* A box is killed when it has a checkpoint; both are started again, and end as boxes that were left alone, their shares of the norm too. */
+static void test_a_killed_box_is_started_again(void **state)
+{
+	(void)state;
+	kill_and_start_again(KILLED);
+	kill_and_start_again(KILLED "paci_update_delay: 2\n");
 }
 
 /* ---- a gradient that is not finite ---- */
@@ -475,6 +492,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_boxes_are_stages),
 	        cmocka_unit_test(test_other_backwards),
+	        cmocka_unit_test(test_updates_beside_their_box),
 	        cmocka_unit_test(test_the_first_update_is_a_flushed_steps),
 	        cmocka_unit_test(test_boxes_of_two_devices_are_stages),
 	        cmocka_unit_test(test_adapters),

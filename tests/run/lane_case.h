@@ -33,18 +33,19 @@ struct lane_case {
 	int64_t forward_cut[16], backward_cut[16];
 	int forward_cuts, backward_cuts; /* -1: chosen */
 	int boxes, box;                  /* which of how many, from 1; 0: this is no box among several */
+	int64_t delay;                   /* paci_update_delay */
 	uint64_t seed;
 };
 
 static inline void lane_case_print(const struct lane_case *is)
 {
 	printf("seed %llu: %s of %d layers%s%s, %s, %d devices, %s%s%s, %d micro-batches, %d in the last step, rounds of %d, cuts %d and "
-	       "%d%s%s, spill %d, cap %lld, box %d of %d\n",
+	       "%d%s%s, spill %d, cap %lld, box %d of %d, delay %d\n",
 	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
 	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
 	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
 	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->spill, (long long)is->cap_bytes, is->box,
-	       is->boxes);
+	       is->boxes, (int)is->delay);
 }
 
 /* Ascending layers in [1, layers), each with one chance in two. */
@@ -138,6 +139,9 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 	is.evaluates = !lane_pick(&random, 4);
 	lane_case_tiers(&random, &is);
 	lane_case_boxes(&random, &is);
+	int64_t unit = !is.boxes ? 1 : is.round ? is.round : is.devices;
+	if (lane_is_local(&is)) /* fewer than the units of a step */
+		is.delay = lane_pick(&random, (is.micro_batches + unit - 1) / unit);
 	return is;
 }
 
@@ -188,6 +192,7 @@ static inline void lane_configure(struct lane_run *run)
 	config->state_layout = is->bf16 ? RH_LAYOUT_SPLIT : RH_LAYOUT_PLAIN;
 	config->schedule = (char *)(uintptr_t)is->schedule;
 	config->optimizer_staleness = is->stale;
+	config->paci_update_delay = is->delay;
 	config->max_grad_norm = is->clips;
 	config->round_micro_batches = is->round;
 	config->per_device_train_batch_size = 1;

@@ -49,7 +49,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	int64_t commands = 0, waits = 0, longest = 0;
 	int ran = 0, absent = 0, faults = 0;
 	struct {
-		int capped, weights, activations, generating, boxes, shared;
+		int capped, weights, activations, generating, boxes, shared, delayed;
 	} kinds = {0};
 	int64_t seed = first;
 	for (; ran < count; seed++) {
@@ -76,6 +76,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 		kinds.capped += is.cap_bytes > 0;
 		kinds.generating += is.generates;
 		kinds.boxes += is.boxes > 0;
+		kinds.delayed += is.delay > 0;
 		kinds.shared += rh_model_shared_block(run.session.model) >= 0;
 		kinds.weights += reads_pages(lanes);
 		kinds.activations += writes_records(lanes);
@@ -91,8 +92,8 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	       "%d micro-batches, a last step of fewer, rounds, cuts, 14 schedules, stale, clipping, evaluation; %d with caps of 64 KiB to "
 	       "4 "
 	       "MiB, %d with weights and %d with activations on NVMe, %d that generate, %d of one box among 2 to 4, %d of these with "
-	       "half of a tied table\n",
-	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes, kinds.shared);
+	       "half of a tied table; %d with updates beside the stages\n",
+	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes, kinds.shared, kinds.delayed);
 	assert_int_equal(faults, 0);
 	assert_true(ran > absent);
 }

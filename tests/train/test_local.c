@@ -20,6 +20,7 @@ struct what {
 	const int64_t *admission_limit; /* NULL: the schedule's own */
 	double balance;                 /* router_aux_loss_coef */
 	enum rh_paci_backward backward;
+	int64_t delay; /* backwards after an update until it is published; 0: at once */
 };
 
 static const int64_t wide[] = {9, 5, 4, 2};
@@ -44,6 +45,13 @@ static const struct what cases[] = {
          .lora_r = 3,
          .dropout = 0.1,
          .backward = RH_BACKWARD_STASH},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4, .delay = 1},
+        {.schedule = "paci", .model = "llama2", .device = "cpu:4", .stages = 4, .admission_limit = wide, .delay = 2},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:2", .stages = 2, .dtype = RH_BF16, .delay = 1},
+        {.schedule = "paci", .model = "llama2", .device = "cpu:3", .stages = 3, .dtype = RH_BF16, .delay = 2},
+        {.schedule = "1f1b-async", .model = "smollm2", .device = "cpu:4", .stages = 4, .lora_r = 3, .dropout = 0.1, .delay = 2},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4, .backward = RH_BACKWARD_STORED, .delay = 1},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:1", .stages = 1, .delay = 1},
 };
 
 struct outcome {
@@ -76,6 +84,7 @@ static void start(struct deep *deep, const struct what *what, const char *device
 	rig->config.max_grad_norm = 0;
 	rig->config.router_aux_loss_coef = what->balance;
 	rig->config.paci_backward = schedule ? what->backward : RH_BACKWARD_RECOMPUTE; /* the plain loop does it by itself */
+	rig->config.paci_update_delay = schedule ? what->delay : 0;
 	rig->config.use_lora = what->lora_r > 0;
 	rig->config.lora_r = what->lora_r;
 	rig->config.lora_alpha = 16;
@@ -196,6 +205,7 @@ struct plain {
 	char **weights;
 	float *(*sum)[2];
 	struct rh_stage_state state;
+	char **published; /* of each block: what stages compute with, where updates are published later; else NULL */
 	struct kept *kept[STAGES_MOST][ALL]; /* NULL: nothing is in flight, or nothing is kept */
 	int64_t version[STAGES_MOST], of_forward[STAGES_MOST][ALL]; /* of each stage's weights */
 	struct outcome *out;
@@ -213,6 +223,12 @@ static int launch(void *sink, const struct rh_op *op)
 	if (rh_op_fault(op))
 		fail_msg("%s", rh_op_fault(op));
 	return cpu_run(sink, op);
+}
+
+/* What a stage computes with: the newest weights, or those that were published last. */
+static char *shown(const struct plain *at, int b)
+{
+	return at->published[b] ? at->published[b] : (char *)(uintptr_t)rh_store_weights(at->rig->session.store, b);
 }
 
 static char *hidden_at(char **place, const struct rh_micro_batch *batch, const struct rh_model *model)
@@ -258,7 +274,7 @@ static struct kept *keep(const struct plain *at, int stage)
 				continue;
 			kept->weights[b] = malloc(bytes);
 			assert_non_null(kept->weights[b]);
-			memcpy(kept->weights[b], rh_store_weights(at->rig->session.store, b), bytes);
+			memcpy(kept->weights[b], shown(at, b), bytes);
 		}
 	return kept;
 }
@@ -293,9 +309,7 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 		*kept = keep(at, stage);
 	int is_stored = *kept && at->what->backward == RH_BACKWARD_STORED;
 	for (int b = 0; b < model->blocks; b++)
-		at->weights[b] = backward && *kept && (*kept)->weights[b]
-		                         ? (*kept)->weights[b]
-		                         : (char *)(uintptr_t)rh_store_weights(at->rig->session.store, b);
+		at->weights[b] = backward && *kept && (*kept)->weights[b] ? (*kept)->weights[b] : shown(at, b);
 	struct rh_arena arena = {.base = (char *)(uintptr_t)rh_align_up((int64_t)(uintptr_t)memory, RH_ALIGN), .capacity = ACTS - RH_ALIGN};
 	struct rh_emit emit = {.model = model,
 	                       .launch = launch,
@@ -342,11 +356,24 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 	free(emit.micro);
 }
 
+/* From now on the stage computes with the newest weights. */
+static void plain_publish(struct plain *at, int stage)
+{
+	const struct rh_model *model = at->rig->session.model;
+	at->version[stage]++;
+	for (int l = (int)at->cut[stage]; at->what->delay && l < at->cut[stage + 1]; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			if (b >= 0 && model->block[b].trainable)
+				memcpy(at->published[b], rh_store_weights(at->rig->session.store, b),
+				       (size_t)rh_block_bytes(&model->block[b], model->dtype));
+		}
+}
+
 /* After a step's last backward: the stage's gradients are rounded to where the store has them, its blocks are updated, sums begin anew. */
 static void plain_update(struct plain *at, int stage, int64_t step)
 {
 	const struct rh_model *model = at->rig->session.model;
-	at->version[stage]++;
 	for (int l = (int)at->cut[stage]; l < at->cut[stage + 1]; l++)
 		for (int which = 0; which < 2; which++) {
 			int b = model->layer[l].block[which];
@@ -376,7 +403,7 @@ static int64_t window_of(const struct what *what, int stage)
 
 /* A forward takes 1, a backward 2. PACI: a backward that has come, else a forward while fewer than the admission limit are unresolved.
  * 1F1B: as many forwards ahead as there are stages above, then in turn. 1: something was begun. */
-static int begin_one(struct plain *at, struct clock *clock, int stage, int64_t now, int64_t until)
+static int begin_one(struct plain *at, struct clock *clock, int stage, int64_t now, int64_t first, int64_t until)
 {
 	int stages = at->what->stages, paci = !strcmp(at->what->schedule, "paci");
 	int64_t f = clock->forwards[stage], b = clock->backwards[stage], ahead = stages - 1 - stage;
@@ -391,6 +418,8 @@ static int begin_one(struct plain *at, struct clock *clock, int stage, int64_t n
 		clock->backwards[stage]++;
 		if ((b + 1) % MICROS == 0)
 			plain_update(at, stage, b / MICROS);
+		if (b + 1 == until || (b + 1 >= first + MICROS && (b + 1) % MICROS == at->what->delay))
+			plain_publish(at, stage);
 		return 1;
 	}
 	if (input && (paci ? f - b < window_of(at->what, stage) : forward_turn)) {
@@ -414,7 +443,7 @@ static void plain_stretch(struct plain *at, int64_t first, int64_t until)
 	}
 	for (int64_t now = 0; clock->backwards[0] < until; now++)
 		for (int s = 0; s < at->what->stages; s++)
-			(void)begin_one(at, clock, s, now, until);
+			(void)begin_one(at, clock, s, now, first, until);
 	free(clock);
 }
 
@@ -440,20 +469,30 @@ static struct outcome plain(const struct what *what)
 	at->cpu = (struct cpu_context){at->pool, rh_cpu_best_isa()};
 	at->weights = calloc((size_t)model->blocks, sizeof *at->weights);
 	at->sum = calloc((size_t)model->blocks, sizeof *at->sum);
+	at->published = calloc((size_t)model->blocks, sizeof *at->published);
 	for (int b = 0; b < model->blocks; b++)
-		at->sum[b][0] = model->block[b].trainable ? calloc((size_t)model->block[b].elements, 4) : NULL;
+		if (model->block[b].trainable) {
+			size_t bytes = (size_t)rh_block_bytes(&model->block[b], model->dtype);
+			at->sum[b][0] = calloc((size_t)model->block[b].elements, 4);
+			at->published[b] = what->delay ? malloc(bytes) : NULL;
+			if (what->delay)
+				memcpy(at->published[b], rh_store_weights(deep.rig.session.store, b), bytes);
+		}
 	check_ok(rh_stage_state_create(model, &at->state));
 	plain_stretch(at, 0, STEPS / 4 * MICROS);
 	plain_stretch(at, STEPS / 4 * MICROS, ALL);
 	out.weights = rig_weights(&deep.rig.session, &out.count);
 	rh_stage_state_free(&at->state);
-	for (int b = 0; b < model->blocks; b++)
+	for (int b = 0; b < model->blocks; b++) {
 		free(at->sum[b][0]);
+		free(at->published[b]);
+	}
 	for (int s = 0; s <= STAGES_MOST; s++)
 		for (int m = 0; m < ALL; m++) {
 			free(at->activation[s][m]);
 			free(at->gradient[s][m]);
 		}
+	free(at->published);
 	free(at->sum);
 	free(at->weights);
 	rh_pool_destroy(at->pool);
@@ -508,6 +547,22 @@ static void test_backwards_differ(void **state)
 		free(out[i].weights);
 }
 
+/* Else the places of publishing were not told apart. */
+static void test_delays_differ(void **state)
+{
+	(void)state;
+	struct outcome out[MICROS];
+	for (int e = 0; e < MICROS; e++) {
+		struct what what = cases[1];
+		what.delay = e;
+		out[e] = plain(&what);
+	}
+	for (int e = 0; e < MICROS; e++)
+		assert_true(memcmp(out[e].weights, out[(e + 1) % MICROS].weights, (size_t)out[e].count * sizeof(float)));
+	for (int e = 0; e < MICROS; e++)
+		free(out[e].weights);
+}
+
 /* A window that is wider than the limits in force ends the run. */
 static void test_a_wider_window_than_the_limits_is_caught(void **state)
 {
@@ -537,10 +592,13 @@ static void test_what_cannot_be_updated_by_stages_is_refused(void **state)
 	static const struct {
 		const char *model, *line;
 		double clip;
-		int staleness;
-	} refused[] = {{"qwen3", "max_grad_norm: under schedule paci each stage updates itself", 1, 0},
-	               {"qwen3", "optimizer_staleness: schedule paci has a staleness of its own", 0, 1},
-	               {"smollm2", "this model's embedding is its head too", 0, 0}};
+		int staleness, delay;
+		enum rh_paci_backward backward;
+	} refused[] = {{"qwen3", "max_grad_norm: under schedule paci each stage updates itself", 1, 0, 0, RH_BACKWARD_RECOMPUTE},
+	               {"qwen3", "optimizer_staleness: schedule paci has a staleness of its own", 0, 1, 0, RH_BACKWARD_RECOMPUTE},
+	               {"qwen3", "paci_update_delay: 2, but a step has 2 units", 0, 0, 2, RH_BACKWARD_RECOMPUTE},
+	               {"qwen3", "leave paci_backward out, or write paci_update_delay: 0", 0, 0, 1, RH_BACKWARD_STASH},
+	               {"smollm2", "this model's embedding is its head too", 0, 0, 0, RH_BACKWARD_RECOMPUTE}};
 	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
 		struct rig rig;
 		rig_open(&rig, refused[i].model, NULL);
@@ -548,6 +606,8 @@ static void test_what_cannot_be_updated_by_stages_is_refused(void **state)
 		rig.config.device = (char *)(uintptr_t) "cpu:2";
 		rig.config.max_grad_norm = refused[i].clip;
 		rig.config.optimizer_staleness = refused[i].staleness;
+		rig.config.paci_update_delay = refused[i].delay;
+		rig.config.paci_backward = refused[i].backward;
 		struct rig_input in = rig_input(&rig, "train");
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = 2};
 		check_ok(rh_session_open(&rig.config, RH_SESSION_TRAINS, &rig.session));
@@ -565,6 +625,7 @@ int main(void)
 	        cmocka_unit_test(test_stages_that_update_themselves_equal_a_plain_loop),
 	        cmocka_unit_test(test_more_stages_are_staler),
 	        cmocka_unit_test(test_backwards_differ),
+	        cmocka_unit_test(test_delays_differ),
 	        cmocka_unit_test(test_a_wider_window_than_the_limits_is_caught),
 	        cmocka_unit_test(test_what_cannot_be_updated_by_stages_is_refused),
 	};
