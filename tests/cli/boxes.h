@@ -5,12 +5,10 @@
 #include "cli/runner.h"
 
 #include "ckpt/safetensors.h"
+#include "port.h"
 #include "tensor_bytes.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <jansson.h>
 #include <math.h>
 
@@ -21,19 +19,6 @@ enum { BOXES_MOST = 4 };
 	"{\"prompt\": \"one two \", \"completion\": \"three\"}\n{\"prompt\": \"red \", \"completion\": \"green blue\"}\n"                  \
 	"{\"prompt\": \"I saw \", \"completion\": \"nobody at all\"}\n{\"prompt\": \"rain \", \"completion\": \"falls\"}\n"                \
 	"{\"prompt\": \"go \", \"completion\": \"on\"}\n"
-
-/* A port that nobody listens on. */
-static inline int free_port(void)
-{
-	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t length = sizeof address;
-	int descriptor = socket(AF_INET, SOCK_STREAM, 0);
-	assert_true(descriptor >= 0);
-	assert_int_equal(bind(descriptor, (struct sockaddr *)&address, length), 0);
-	assert_int_equal(getsockname(descriptor, (struct sockaddr *)&address, &length), 0);
-	close(descriptor);
-	return ntohs(address.sin_port);
-}
 
 /* How two boxes find each other: the lower one listens, the other connects, perhaps to something that stands between them. */
 struct box_wire {

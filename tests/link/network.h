@@ -3,6 +3,7 @@
 #ifndef RH_TESTS_LINK_NETWORK_H
 #define RH_TESTS_LINK_NETWORK_H
 
+#include "port.h"
 #include "relay.h"
 #include "tun.h"
 
@@ -26,12 +27,7 @@ static inline void network_open(struct network *network, int hosts, const struct
 		relay_open(relay, 0, seed + (uint64_t)k);
 		relay->shape[0] = shape[k][1]; /* the higher host connects */
 		relay->shape[1] = shape[k][0];
-		int free_port = relay_socket(0, 1);
-		struct sockaddr_in address;
-		socklen_t length = sizeof address;
-		assert_false(getsockname(free_port, (struct sockaddr *)&address, &length));
-		close(free_port);
-		relay_start(relay, ntohs(address.sin_port));
+		relay_start(relay, free_port());
 	}
 }
 
