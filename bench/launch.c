@@ -99,8 +99,10 @@ static int run_steps(struct rh_session *session, const struct rh_forecast_input 
 		struct rh_update update = rh_update_of(config, step, config->learning_rate, 1);
 		rh_updater_open(session->updater, &update, config->max_grad_norm);
 		rc = rh_executor_begin(session->executor, micro, count, step, 1);
-		rc = rc ? rc : rh_executor_finish(session->executor);
-		rc = rc ? rc : rh_updater_norm(session->updater, &norm);
+		if (!rc)
+			rc = rh_executor_finish(session->executor);
+		if (!rc)
+			rc = rh_updater_norm(session->updater, &norm);
 	}
 	*seconds = seconds_of_processor() - began;
 	rh_free(zeros);
@@ -118,10 +120,14 @@ static int measure(int count, char **words, double *us, int *devices)
 	struct rh_device_ops ops;
 	double seconds = 0;
 	int rc = rh_config_load("plan", count, words, NULL, &config);
-	rc = rc ? rc : rh_machine_find(&config, &found);
-	rc = rc ? rc : rh_forecast_input_synthetic(&config, 1, &input);
-	rc = rc ? rc : rh_session_simulate(&config, &found.machine, &session);
-	rc = rc ? rc : rh_session_start(&session, &input.work);
+	if (!rc)
+		rc = rh_machine_find(&config, &found);
+	if (!rc)
+		rc = rh_forecast_input_synthetic(&config, 1, &input);
+	if (!rc)
+		rc = rh_session_simulate(&config, &found.machine, &session);
+	if (!rc)
+		rc = rh_session_start(&session, &input.work);
 	if (!rc) {
 		const struct rh_device_ops *real = session.devices.device[0]->ops;
 		make_null(&session.devices, &ops);

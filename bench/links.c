@@ -145,7 +145,8 @@ static int run_paced_end(const char *const keys[2], const char *const hashes[2],
 			begun = rh_clock_seconds();
 		}
 	}
-	rc = rc ? rc : link->ops->wait(link, sends ? PACED_MESSAGES : 0, sends ? 0 : PACED_MESSAGES);
+	if (!rc)
+		rc = link->ops->wait(link, sends ? PACED_MESSAGES : 0, sends ? 0 : PACED_MESSAGES);
 	rh_link_close(link);
 	return rc;
 }

@@ -166,7 +166,8 @@ int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_event *
 	struct cuda_device *device = cuda_device_of(base), *other = event_of(event)->device;
 	RH_ASSERT(event->ops == base->ops);
 	int rc = rh_fault_get(&other->fault);
-	rc = rc ? rc : rh_fault_get(&device->fault);
+	if (!rc)
+		rc = rh_fault_get(&device->fault);
 	return rc ? rc : cuda_queue_wait(device, stream, event_of(event));
 }
 

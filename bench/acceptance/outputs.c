@@ -52,7 +52,8 @@ static int load(struct runner *runner)
 			rc = rh_source_read(runner->source, tensor->name, 0, tensor->rows * tensor->cols, RH_F32, host + tensor->offset);
 		}
 		runner->weights[b] = rh_arena_take(&runner->arena, 4 * block->elements);
-		rc = rc ? rc : ops->copy_up(runner->device, RH_STREAM_COMPUTE, runner->weights[b], host, 4 * block->elements);
+		if (!rc)
+			rc = ops->copy_up(runner->device, RH_STREAM_COMPUTE, runner->weights[b], host, 4 * block->elements);
 		int synced = ops->synchronize(runner->device);
 		rh_free(host);
 		if (rc || synced)
@@ -65,15 +66,19 @@ static int open_all(struct runner *runner, const char *path)
 {
 	void *base = NULL;
 	int rc = rh_source_open_for(path, runner->wants_logits ? RH_TASK_CAUSAL_LM : RH_TASK_MASKED_LM, 0, &runner->source);
-	rc = rc ? rc : rh_source_tokenizer(runner->source, &runner->tokenizer);
-	rc = rc ? rc : rh_model_create(rh_source_config(runner->source), RH_F32, NULL, &runner->model);
+	if (!rc)
+		rc = rh_source_tokenizer(runner->source, &runner->tokenizer);
+	if (!rc)
+		rc = rh_model_create(rh_source_config(runner->source), RH_F32, NULL, &runner->model);
 	if (!rc)
 		rh_model_freeze(runner->model);
-	rc = rc ? rc : rh_cpu_open(0, &(struct rh_cpu_options){.threads = 2, .isa = rh_cpu_best_isa()}, &runner->device);
+	if (!rc)
+		rc = rh_cpu_open(0, &(struct rh_cpu_options){.threads = 2, .isa = rh_cpu_best_isa()}, &runner->device);
 	int64_t bytes = WORKSPACE;
 	for (int b = 0; !rc && b < runner->model->blocks; b++)
 		bytes += 4 * runner->model->block[b].elements;
-	rc = rc ? rc : runner->device->ops->reserve(runner->device, bytes, &base);
+	if (!rc)
+		rc = runner->device->ops->reserve(runner->device, bytes, &base);
 	if (rc)
 		return rc;
 	runner->arena = (struct rh_arena){.base = base, .capacity = bytes};
@@ -115,8 +120,10 @@ static int run(struct runner *runner, const struct rh_ids *ids, int64_t cols, fl
 	if (!runner->wants_logits)
 		boundary[layers] = made;
 	int rc = ops->copy_up(runner->device, RH_STREAM_COMPUTE, emit.micro, micro, at.bytes);
-	rc = rc ? rc : rh_stage_forward(&emit, 0, layers, (struct rh_view){0}, boundary, runner->wants_logits ? &head : NULL);
-	rc = rc ? rc : ops->copy_down(runner->device, RH_STREAM_COMPUTE, out, made.data, 4 * tokens * cols);
+	if (!rc)
+		rc = rh_stage_forward(&emit, 0, layers, (struct rh_view){0}, boundary, runner->wants_logits ? &head : NULL);
+	if (!rc)
+		rc = ops->copy_down(runner->device, RH_STREAM_COMPUTE, out, made.data, 4 * tokens * cols);
 	int synced = ops->synchronize(runner->device);
 	rh_arena_reset(&runner->arena, mark);
 	rh_free(micro);
@@ -141,7 +148,8 @@ static int write_one(struct runner *runner, const char *text, FILE *out)
 	int rc = made && mean ? rh_tokenizer_encode(runner->tokenizer, text, strlen(text), RH_TOKENS_WITH_SPECIAL, &ids) : -ENOMEM;
 	if (!rc && ids.count > MOST_TOKENS)
 		rc = rh_fail(-EINVAL, "a text has %zu tokens; at most %d fit: '%.40s...'", ids.count, MOST_TOKENS, text);
-	rc = rc ? rc : run(runner, &ids, cols, made);
+	if (!rc)
+		rc = run(runner, &ids, cols, made);
 	for (size_t t = 0; !rc && t < ids.count; t++)
 		printf("%d%c", ids.id[t], t + 1 < ids.count ? ' ' : '\n');
 	if (!rc && !runner->wants_logits)
@@ -166,7 +174,8 @@ int main(int count, char **argument)
 	}
 	FILE *out = fopen(argument[4], "wbe");
 	int rc = out ? rh_file_load(argument[3], &texts) : rh_fail(-errno, "%s: %s", argument[4], strerror(errno));
-	rc = rc ? rc : open_all(&runner, argument[2]);
+	if (!rc)
+		rc = open_all(&runner, argument[2]);
 	for (char *line = rc ? NULL : strtok_r(texts.bytes, "\n", &rest); line && !rc; line = strtok_r(NULL, "\n", &rest))
 		rc = write_one(&runner, line, out);
 	if (out && fclose(out) && !rc)

@@ -312,7 +312,8 @@ int __wrap_rh_executor_finish(struct rh_executor *executor)
 {
 	int rc = __real_rh_executor_finish(executor);
 	for (int d = 0; d < device_count; d++) {
-		rc = rc ? rc : traced_synchronize(&devices[d]->base);
+		if (!rc)
+			rc = traced_synchronize(&devices[d]->base);
 		end_step(devices[d]);
 	}
 	return rc;

@@ -102,7 +102,8 @@ static int open_file(struct joining *at, const char *part, const char *name)
 {
 	char *path = rh_path_join(part, name);
 	int rc = path ? rh_grow(&at->file, &at->file_capacity, at->files + 1, sizeof(struct rh_safetensors *)) : -ENOMEM;
-	rc = rc ? rc : rh_safetensors_open(path, &at->file[at->files]);
+	if (!rc)
+		rc = rh_safetensors_open(path, &at->file[at->files]);
 	rh_free(path);
 	return rc ? rc : add_tensors(at, at->file[at->files++]);
 }
@@ -133,7 +134,8 @@ static int open_part(struct joining *at, const char *part)
 		rc = open_file(at, part, "model.safetensors");
 	else if (!rc && rh_file_exists(path)) {
 		rc = rh_json_load(path, &index);
-		rc = rc ? rc : open_shards(at, part, json_object_get(index, "weight_map"));
+		if (!rc)
+			rc = open_shards(at, part, json_object_get(index, "weight_map"));
 	} else if (!rc)
 		rc = rh_fail(-ENOENT, "parts: %s holds no model.safetensors; it is what a box of mode sync-pp wrote as output_dir", part);
 	json_decref(index);
@@ -182,14 +184,18 @@ static int write_model(const struct joining *at, const char *part, const char *d
 	char *from = rh_path_join(part, "config.json"), *to = rh_path_join(dir, "config.json");
 	struct rh_bytes config = {0};
 	int rc = from && to ? rh_file_load(from, &config) : -ENOMEM;
-	rc = rc ? rc : rh_dir_make(dir);
-	rc = rc ? rc : rh_model_out_create(dir, at->entry, (int64_t)at->entries, RH_SHARD_BYTES, &out);
-	rc = rc ? rc : copy_tensors(at, out);
+	if (!rc)
+		rc = rh_dir_make(dir);
+	if (!rc)
+		rc = rh_model_out_create(dir, at->entry, (int64_t)at->entries, RH_SHARD_BYTES, &out);
+	if (!rc)
+		rc = copy_tensors(at, out);
 	if (!rc)
 		rc = rh_model_out_commit(out);
 	else
 		rh_model_out_abandon(out);
-	rc = rc ? rc : rh_file_write_whole(to, config.bytes, config.length);
+	if (!rc)
+		rc = rh_file_write_whole(to, config.bytes, config.length);
 	rh_bytes_free(&config);
 	rh_free(from);
 	rh_free(to);
@@ -211,8 +217,10 @@ int rh_join(const char *const *part, int parts, const char *dir, int64_t *tensor
 		rc = rh_safetensors_verify(at.file[f]);
 		rc = rc > 0 ? 0 : rc;
 	}
-	rc = rc ? rc : check_whole(&at, part[0]);
-	rc = rc ? rc : write_model(&at, part[0], dir);
+	if (!rc)
+		rc = check_whole(&at, part[0]);
+	if (!rc)
+		rc = write_model(&at, part[0], dir);
 	*tensors = (int64_t)at.entries;
 	for (size_t f = 0; f < at.files; f++)
 		rh_safetensors_close(at.file[f]);

@@ -410,7 +410,8 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 	for (size_t i = 0; !rc && i < source->entries.count; i++)
 		rc = settle_in_shard(source, &source->entries.entry[i], json_object_get(root, "weight_map"));
 	json_decref(root);
-	rc = rc ? rc : note_others(source);
+	if (!rc)
+		rc = note_others(source);
 	if (!rc && source->fresh)
 		rh_note("%s: the files are of %s; %lld tensors of %s's head are not in them and start at random", source->path,
 		        source->config.architecture, (long long)source->fresh, rh_model_architecture(&source->config));

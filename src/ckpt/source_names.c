@@ -224,7 +224,8 @@ int source_expect(const struct rh_model_config *config, enum source_form form, s
 			const struct rh_block *block = &model->block[layer->block[which]];
 			for (int t = 0; !rc && t < block->tensors; t++) {
 				rc = add(out, model, &block->tensor[t], form, permuted(layer, t, config->family));
-				rc = rc || which ? rc : name_module(model, l, t, &out->entry[out->count - 1].module);
+				if (!rc && !which)
+					rc = name_module(model, l, t, &out->entry[out->count - 1].module);
 			}
 		}
 	}

@@ -91,12 +91,13 @@ static int print(const struct inspect_summary *summary, const struct rh_tokenize
 	showing.colours = isatty(STDOUT_FILENO) && !(no_color && *no_color) ? INSPECT_COLOURS : INSPECT_MARKS;
 	enum rh_dataset_part part = config->train_file.count ? RH_DATASET_TRAIN : RH_DATASET_VALIDATION;
 	int rc = config->html ? inspect_html_begin(summary, &showing.html) : 0;
-	rc = rc ? rc
-	        : rh_dataset_preview(part, config, tokenizer, config->rows, config->html ? TOKENS_IN_HTML : TOKENS_IN_TERMINAL, show,
-	                             &showing);
+	if (!rc)
+		rc = rh_dataset_preview(part, config, tokenizer, config->rows, config->html ? TOKENS_IN_HTML : TOKENS_IN_TERMINAL, show,
+		                        &showing);
 	if (!rc && config->html) {
 		rc = inspect_html_end(&showing.html);
-		rc = rc ? rc : rh_file_write_whole(config->html, showing.html.bytes, showing.html.length);
+		if (!rc)
+			rc = rh_file_write_whole(config->html, showing.html.bytes, showing.html.length);
 		if (!rc)
 			rh_note("%s: rows and faults of the data, for a browser", config->html);
 	}
@@ -139,9 +140,12 @@ int verb_inspect(const struct rh_config *config)
 		return rc;
 	if (session.model_config->image_size)
 		rc = rh_fail(-EINVAL, "inspect shows rows of text; %s reads images", rh_model_architecture(session.model_config));
-	rc = rc ? rc : rh_session_load_tokenizer(&session);
-	rc = rc ? rc : load(config, session.tokenizer, &set, &held_out);
-	rc = rc ? rc : measure(&set, &summary);
+	if (!rc)
+		rc = rh_session_load_tokenizer(&session);
+	if (!rc)
+		rc = load(config, session.tokenizer, &set, &held_out);
+	if (!rc)
+		rc = measure(&set, &summary);
 	if (!rc)
 		rh_note("documents of %lld tokens (median), 95 in 100 up to %lld, the longest %lld", (long long)summary.median,
 		        (long long)summary.high, (long long)summary.longest);

@@ -53,9 +53,11 @@ static int put_findings(const struct inspect_summary *summary, struct rh_text *o
 		                    rh_lint_name(lint), (long long)finding->rows, rh_lint_meaning(lint));
 		for (int i = 0; !rc && i < RH_LINT_EXAMPLES && i < finding->rows; i++) {
 			rc = rh_text_printf(out, "%s", i ? "<br>" : "");
-			rc = rc ? rc : put_escaped(out, finding->example[i], strlen(finding->example[i]));
+			if (!rc)
+				rc = put_escaped(out, finding->example[i], strlen(finding->example[i]));
 		}
-		rc = rc ? rc : rh_text_printf(out, "</tr>\n");
+		if (!rc)
+			rc = rh_text_printf(out, "</tr>\n");
 	}
 	return rc ? rc : rh_text_printf(out, "</table>\n");
 }
@@ -67,14 +69,14 @@ int inspect_html_begin(const struct inspect_summary *summary, struct rh_text *ou
 	if (rc)
 		return rc;
 	rc = put_escaped(out, set->name, strlen(set->name));
-	rc = rc ? rc
-	        : rh_text_printf(out,
-	                         "</h1>\n<p>%lld rows, %lld tokens, of which %lld are trained. A row has %lld tokens (median), "
-	                         "95 in 100 have at most %lld, the longest has %lld. max_length is %lld.%s%s</p>\n",
-	                         (long long)set->read_rows, (long long)set->tokens, (long long)set->trained_tokens,
-	                         (long long)summary->median, (long long)summary->high, (long long)summary->longest,
-	                         (long long)summary->config->max_length, set->chat_template ? " Chat template: " : "",
-	                         set->chat_template ? set->chat_template : "");
+	if (!rc)
+		rc = rh_text_printf(out,
+		                    "</h1>\n<p>%lld rows, %lld tokens, of which %lld are trained. A row has %lld tokens (median), "
+		                    "95 in 100 have at most %lld, the longest has %lld. max_length is %lld.%s%s</p>\n",
+		                    (long long)set->read_rows, (long long)set->tokens, (long long)set->trained_tokens,
+		                    (long long)summary->median, (long long)summary->high, (long long)summary->longest,
+		                    (long long)summary->config->max_length, set->chat_template ? " Chat template: " : "",
+		                    set->chat_template ? set->chat_template : "");
 	if (rc)
 		return rc;
 	rc = put_findings(summary, out);
@@ -104,9 +106,9 @@ int inspect_html_row(const struct rh_preview *row, struct rh_text *out)
 	if (rc)
 		return rc;
 	rc = put_escaped(out, row->where, strlen(row->where));
-	rc = rc ? rc
-	        : rh_text_printf(out, " <span class=soft>%lld tokens, %lld trained%s</span></h2>\n<pre>", (long long)row->tokens,
-	                         (long long)row->trained, row->kept < row->tokens ? ", cut at max_length" : "");
+	if (!rc)
+		rc = rh_text_printf(out, " <span class=soft>%lld tokens, %lld trained%s</span></h2>\n<pre>", (long long)row->tokens,
+		                    (long long)row->trained, row->kept < row->tokens ? ", cut at max_length" : "");
 	for (size_t i = 0; !rc && i < row->pieces; i++)
 		rc = put_piece(row, &row->piece[i], out);
 	if (!rc && row->shown < row->tokens)
@@ -119,7 +121,8 @@ int inspect_html_row(const struct rh_preview *row, struct rh_text *out)
 		rc = rh_text_printf(out, piece->trained ? "<b>" : "");
 		for (size_t t = 0; !rc && t < piece->count; t++)
 			rc = rh_text_printf(out, "%s%d", t ? " " : "", row->ids[piece->first + t]);
-		rc = rc ? rc : rh_text_printf(out, piece->trained ? "</b> " : " ");
+		if (!rc)
+			rc = rh_text_printf(out, piece->trained ? "</b> " : " ");
 	}
 	return rc ? rc : rh_text_printf(out, "</pre></details></section>\n");
 }

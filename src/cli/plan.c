@@ -105,8 +105,8 @@ static int put_stages(struct rh_text *out, const struct rh_forecast *is)
 	for (int i = 0; i < plan->forward_stages && !rc; i++)
 		rc = rh_text_printf(out, "%s %d-%d", i && i % 12 == 0 ? "\n                    " : "", plan->forward[i].lo,
 		                    plan->forward[i].hi - 1);
-	rc = rc ? rc
-	        : rh_text_printf(out, "%s\n             forward, loss and backward %d-%d\n", plan->forward_stages ? "" : " none",
+	if (!rc)
+		rc = rh_text_printf(out, "%s\n             forward, loss and backward %d-%d\n", plan->forward_stages ? "" : " none",
 	                         plan->backward[0].lo, plan->backward[0].hi - 1);
 	for (int i = 1; i < plan->backward_stages && !rc; i++)
 		rc = rh_text_printf(out, "%s %d-%d",
@@ -114,8 +114,10 @@ static int put_stages(struct rh_text *out, const struct rh_forecast *is)
 		                    : i % 12 == 1 ? "\n                     "
 		                                  : "",
 		                    plan->backward[i].lo, plan->backward[i].hi - 1);
-	rc = rc ? rc : rh_text_printf(out, "%s", plan->backward_stages > 1 ? "\n" : "");
-	rc = rc ? rc : rh_text_printf(out, "             (layer 0 is the embedding, %d the head)\n", plan->backward[0].hi - 1);
+	if (!rc)
+		rc = rh_text_printf(out, "%s", plan->backward_stages > 1 ? "\n" : "");
+	if (!rc)
+		rc = rh_text_printf(out, "             (layer 0 is the embedding, %d the head)\n", plan->backward[0].hi - 1);
 	if (!rc && is->packed)
 		rc = rh_text_printf(out, "             (packed as full as memory allows: cuts are searched for in up to %d layers)\n",
 		                    RH_PARTITION_LAYERS_MOST);
@@ -153,7 +155,8 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 	if (is->host_devices)
 		snprintf(what + length, sizeof what - (size_t)length, ", devices %.2f",
 		         (double)(is->host_devices * is->device_bytes) / gib);
-	rc = rc ? rc : put_tier(out, "host", is->ram_bytes, is->ram_budget, what);
+	if (!rc)
+		rc = put_tier(out, "host", is->ram_bytes, is->ram_budget, what);
 	snprintf(what, sizeof what, ": %.2f GiB written a step", (double)is->nvme_step_bytes / gib);
 	return rc || !is->nvme_bytes ? rc : put_tier(out, "NVMe", is->nvme_bytes, is->nvme_budget, what);
 }
@@ -180,7 +183,8 @@ static int put_length(struct rh_text *out, int64_t tokens, int64_t positions)
 static int put_longest(struct rh_text *out, int64_t positions, const struct rh_outlook *look, int64_t batch)
 {
 	int rc = rh_text_printf(out, "longest      ");
-	rc = rc ? rc : put_length(out, look->longest_sequence, positions);
+	if (!rc)
+		rc = put_length(out, look->longest_sequence, positions);
 	return rc ? rc : rh_text_printf(out, "%s\n", batch > 1 ? " at per_device_train_batch_size: 1" : "");
 }
 
@@ -192,10 +196,12 @@ static int put_speed(struct rh_text *out, const struct rh_config *config, const 
 	                        is->tokens_per_second, is->step_seconds, 100 * is->bubble, 100 * look->speed_of_light);
 	if (!rc && input->run_steps) {
 		rc = rh_text_printf(out, "whole run    %lld steps, ", (long long)input->run_steps);
-		rc = rc ? rc : put_time(out, look->run_seconds);
+		if (!rc)
+			rc = put_time(out, look->run_seconds);
 		if (!rc && look->nvme_written_bytes)
 			rc = rh_text_printf(out, "; %.2f GiB written to NVMe", (double)look->nvme_written_bytes / gib);
-		rc = rc ? rc : rh_text_printf(out, "\n");
+		if (!rc)
+			rc = rh_text_printf(out, "\n");
 	}
 	if (!rc)
 		rc = rh_text_printf(out, "bottleneck   %s (a quarter more would give %.1f %% more tokens/s)\n",
@@ -230,10 +236,12 @@ static int put_answer(struct rh_text *out, const struct rh_outlook *look)
 	int rc = look->fits ? rh_text_printf(out, "fits         ") : rh_text_printf(out, "does not fit %s\n", look->refusal);
 	if (!rc && look->fits) {
 		rc = put_share(out, is->device_bytes, is->device_budget, is->host_devices ? "on each device, " : "on each GPU, ");
-		rc = rc ? rc : put_share(out, is->ram_bytes, is->ram_budget, "of host memory");
+		if (!rc)
+			rc = put_share(out, is->ram_bytes, is->ram_budget, "of host memory");
 		if (!rc && is->nvme_bytes) {
 			rc = rh_text_printf(out, ", ");
-			rc = rc ? rc : put_share(out, is->nvme_bytes, is->nvme_budget, "of NVMe");
+			if (!rc)
+				rc = put_share(out, is->nvme_bytes, is->nvme_budget, "of NVMe");
 		}
 		return rc ? rc : rh_text_printf(out, "\n");
 	}
@@ -254,14 +262,20 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 		rc = rh_text_printf(out,
 		                    "warning      max_length %lld is above the %lld positions that the model knows: train refuses it\n",
 		                    (long long)max_length, (long long)input->positions);
-	rc = rc ? rc : put_head(out, found, input);
+	if (!rc)
+		rc = put_head(out, found, input);
 	if (!look->fits)
 		return rc;
-	rc = rc ? rc : put_tiers(out, &look->forecast);
-	rc = rc ? rc : put_stages(out, &look->forecast);
-	rc = rc ? rc : put_rounds(out, &look->forecast, input->count[0]);
-	rc = rc ? rc : put_speed(out, config, input, look);
-	rc = rc ? rc : rh_text_printf(out, "one step     %.4g s from the first update or upload to the last download\n", trace->seconds);
+	if (!rc)
+		rc = put_tiers(out, &look->forecast);
+	if (!rc)
+		rc = put_stages(out, &look->forecast);
+	if (!rc)
+		rc = put_rounds(out, &look->forecast, input->count[0]);
+	if (!rc)
+		rc = put_speed(out, config, input, look);
+	if (!rc)
+		rc = rh_text_printf(out, "one step     %.4g s from the first update or upload to the last download\n", trace->seconds);
 	int terminal = rh_columns_of(stdout), columns = terminal >= COLUMNS_LEAST && terminal < COLUMNS ? terminal : COLUMNS;
 	return rc ? rc : rh_trace_text(trace, columns, out);
 }
@@ -381,7 +395,8 @@ static int write_svg(const struct rh_config *config, const struct rh_machine_fou
 	snprintf(title, sizeof title, "%s: one step of %s", found->hardware.name,
 	         config->model_name_or_path ? config->model_name_or_path : config->config_name);
 	int rc = rh_trace_svg(trace, title, &svg);
-	rc = rc ? rc : rh_file_write_whole(config->gantt, svg.bytes, svg.length);
+	if (!rc)
+		rc = rh_file_write_whole(config->gantt, svg.bytes, svg.length);
 	rh_text_free(&svg);
 	return rc;
 }

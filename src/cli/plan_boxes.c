@@ -155,7 +155,8 @@ static int compare_pipelines(struct planned *all)
 		rc = rh_forecast_limits(&request, &limits, unit_s);
 		other.admission_limits = limits.list;
 	}
-	rc = rc ? rc : rh_forecast_boxes(&request, box);
+	if (!rc)
+		rc = rh_forecast_boxes(&request, box);
 	all->pipeline[!is_paci] = rc ? 0 : box[0].tokens_per_second;
 	for (int k = 0; k < (int)other.boxes; k++)
 		rh_forecast_free(&box[k]);

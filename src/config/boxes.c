@@ -338,13 +338,20 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 			return -ENOMEM;
 	}
 	int rc = check_cuts(&at);
-	rc = rc ? rc : check_limits(&at);
-	rc = rc ? rc : choose_accumulation(&at);
-	rc = rc ? rc : check_hardware(&at);
-	rc = rc ? rc : check_links(&at, "link_mbit_per_second", &config->link_mbit_per_second, 0);
-	rc = rc ? rc : check_links(&at, "link_latency_ms", &config->link_latency_ms, 1);
-	rc = rc ? rc : check_fluidpipe(&at);
-	rc = rc ? rc : check_idle(&at);
+	if (!rc)
+		rc = check_limits(&at);
+	if (!rc)
+		rc = choose_accumulation(&at);
+	if (!rc)
+		rc = check_hardware(&at);
+	if (!rc)
+		rc = check_links(&at, "link_mbit_per_second", &config->link_mbit_per_second, 0);
+	if (!rc)
+		rc = check_links(&at, "link_latency_ms", &config->link_latency_ms, 1);
+	if (!rc)
+		rc = check_fluidpipe(&at);
+	if (!rc)
+		rc = check_idle(&at);
 	if (!rc && runs)
 		rc = check_neighbours(&at);
 	return rc ? rc : check_rest(&at);

@@ -99,7 +99,8 @@ int rh_config_load(const char *verb, int argc, char **argv, const char *(*defaul
 	choose(&entries, given);
 	set_aside(verb, given);
 	rc = fill(&draft, &entries, given);
-	rc = rc ? rc : config_resolve(&draft, verb, given, default_device);
+	if (!rc)
+		rc = config_resolve(&draft, verb, given, default_device);
 	if (!rc)
 		tell_inert(&entries);
 out:

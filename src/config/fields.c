@@ -89,12 +89,14 @@ static int set_field(const struct config_tree *tree, const struct config_field *
 	if (field->type == FIELD_REAL) {
 		double real = 0;
 		rc = config_parse_real(text, &real);
-		rc = rc ? rc : real < field->least || real > field->most ? -EINVAL : 0;
+		if (!rc)
+			rc = real < field->least || real > field->most ? -EINVAL : 0;
 		memcpy(at, &real, sizeof real);
 	} else {
 		int64_t whole = 0;
 		rc = field->type == FIELD_BYTES ? config_parse_size(text, &whole) : config_parse_integer(text, &whole);
-		rc = rc ? rc : (double)whole < field->least || (double)whole > field->most ? -EINVAL : 0;
+		if (!rc)
+			rc = (double)whole < field->least || (double)whole > field->most ? -EINVAL : 0;
 		memcpy(at, &whole, sizeof whole);
 	}
 	return rc ? config_tree_fail(tree, value, "%s: '%s' is not a %s from %g to %g", field->name, config_show(text).text,

@@ -89,7 +89,8 @@ static int set_hardware(const char *name, struct config_entries *entries)
 	if (!*name || !config_utf8_valid(name))
 		return rh_fail(-EINVAL, "--hardware: expected the name of a hardware profile, or a file");
 	int rc = config_entries_add(entries, "device", ORIGIN_FLAG, NULL, 0, &entry);
-	rc = rc ? rc : rh_text_printf(&device, "sim:%s", name);
+	if (!rc)
+		rc = rh_text_printf(&device, "sim:%s", name);
 	if (!rc) {
 		entry->kind = VALUE_SCALAR;
 		entry->text = rh_strdup(device.bytes);

@@ -161,13 +161,16 @@ static int read_gemm(struct config_tree *tree, const yaml_node_t *node, struct r
 {
 	struct gemm_draft draft = {0};
 	int rc = config_fields_read(tree, node, FIELDS(gemm_fields), &draft);
-	rc = rc ? rc : find_product(tree, node, draft.product, &draft.point.product);
-	rc = rc ? rc : find_form(tree, node, draft.form, &draft.point.form);
+	if (!rc)
+		rc = find_product(tree, node, draft.product, &draft.point.product);
+	if (!rc)
+		rc = find_form(tree, node, draft.form, &draft.point.form);
 	rh_free(draft.product);
 	rh_free(draft.form);
 	if (!rc && (!draft.point.m || !draft.point.n || !draft.point.k || draft.point.fraction <= 0))
 		rc = config_tree_fail(tree, node, "a measured product needs product, m, n, k and fraction");
-	rc = rc ? rc : rh_grow(&device->gemm, &device->gemm_capacity, device->gemms + 1, sizeof *device->gemm);
+	if (!rc)
+		rc = rh_grow(&device->gemm, &device->gemm_capacity, device->gemms + 1, sizeof *device->gemm);
 	if (!rc)
 		device->gemm[device->gemms++] = draft.point;
 	return rc;
@@ -177,11 +180,13 @@ static int read_op(struct config_tree *tree, const yaml_node_t *node, struct rh_
 {
 	struct op_draft draft = {0};
 	int rc = config_fields_read(tree, node, FIELDS(op_fields), &draft);
-	rc = rc ? rc : find_product(tree, node, draft.product, &draft.op.product);
+	if (!rc)
+		rc = find_product(tree, node, draft.product, &draft.op.product);
 	rh_free(draft.product);
 	if (!rc && !draft.op.op)
 		rc = config_tree_fail(tree, node, "op: which one?");
-	rc = rc ? rc : rh_grow(&device->op, &device->op_capacity, device->ops + 1, sizeof *device->op);
+	if (!rc)
+		rc = rh_grow(&device->op, &device->op_capacity, device->ops + 1, sizeof *device->op);
 	if (rc)
 		rh_free(draft.op.op);
 	else

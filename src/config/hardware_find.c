@@ -120,7 +120,8 @@ int rh_hardware_find(const char *name, struct rh_hardware *out)
 		return rh_hardware_read(name, out);
 	char *own = rh_hardware_user_dir();
 	int rc = try_in(own, name, out);
-	rc = rc ? rc : try_shipped(name, out);
+	if (!rc)
+		rc = try_shipped(name, out);
 	if (!rc)
 		rc = fail_unknown(name, own);
 	rh_free(own);

@@ -65,7 +65,8 @@ static int put_wrapped(struct rh_text *out, const char *text)
 			rc = rh_text_printf(out, "\n%*s", INDENT, "");
 		else if (column > INDENT)
 			rc = rh_text_printf(out, " ");
-		rc = rc ? rc : rh_text_printf(out, "%.*s", (int)length, text);
+		if (!rc)
+			rc = rh_text_printf(out, "%.*s", (int)length, text);
 		column = (breaks ? INDENT : column + (column > INDENT)) + length;
 		text += length + (text[length] == ' ');
 	}
@@ -86,8 +87,10 @@ static int put_key(struct rh_text *out, const struct config_key *key, const char
 		rc = rh_text_printf(&said, ": %s", schedules);
 	if (!rc && key->fallback)
 		rc = rh_text_printf(&said, " [%s]", key->fallback);
-	rc = rc ? rc : rh_text_printf(out, "  %-31s ", key->name);
-	rc = rc ? rc : put_wrapped(out, said.bytes);
+	if (!rc)
+		rc = rh_text_printf(out, "  %-31s ", key->name);
+	if (!rc)
+		rc = put_wrapped(out, said.bytes);
 	rh_text_free(&said);
 	return rc;
 }
@@ -109,7 +112,8 @@ int rh_config_help(const char *verb, const char *schedules, struct rh_text *out)
 		if (heading)
 			rc = rh_text_printf(out, "\n%s\n", heading);
 		heading = NULL;
-		rc = rc ? rc : put_key(out, key, schedules);
+		if (!rc)
+			rc = put_key(out, key, schedules);
 	}
 	return rc;
 }

@@ -91,7 +91,8 @@ static int print_list(struct rh_text *out, const struct rh_list *list)
 	int rc = rh_text_printf(out, "[");
 	for (size_t i = 0; i < list->count && !rc; i++) {
 		rc = rh_text_printf(out, "%s", i ? ", " : "");
-		rc = rc ? rc : print_word(out, list->item[i]);
+		if (!rc)
+			rc = print_word(out, list->item[i]);
 	}
 	return rc ? rc : rh_text_printf(out, "]");
 }
@@ -109,7 +110,8 @@ static int print_map(struct rh_text *out, const struct rh_list *pairs)
 	for (size_t i = 0; i < pairs->count && !rc; i++) {
 		const char *equals = strchr(pairs->item[i], '=');
 		rc = rh_text_printf(out, "%s%.*s: ", i ? ", " : "", (int)(equals - pairs->item[i]), pairs->item[i]);
-		rc = rc ? rc : print_word(out, equals + 1);
+		if (!rc)
+			rc = print_word(out, equals + 1);
 	}
 	return rc ? rc : rh_text_printf(out, "}");
 }
@@ -221,8 +223,10 @@ int rh_config_print_shared(const struct rh_config *config, struct rh_text *out)
 		if (!is_printed(config, key) || key->per_box || !(key->verbs & VERB_TRAIN))
 			continue;
 		rc = rh_text_printf(out, "%s=", key->name);
-		rc = rc ? rc : print_value(out, &draft, key);
-		rc = rc ? rc : rh_text_printf(out, "\n");
+		if (!rc)
+			rc = print_value(out, &draft, key);
+		if (!rc)
+			rc = rh_text_printf(out, "\n");
 	}
 	return rc;
 }
@@ -237,9 +241,12 @@ int rh_config_print(const struct rh_config *config, struct rh_text *out)
 			continue;
 		if (key->heading)
 			rc = rh_text_printf(out, "# %s\n", key->heading);
-		rc = rc ? rc : rh_text_printf(out, "%s: ", key->name);
-		rc = rc ? rc : print_value(out, &draft, key);
-		rc = rc ? rc : rh_text_printf(out, "\n");
+		if (!rc)
+			rc = rh_text_printf(out, "%s: ", key->name);
+		if (!rc)
+			rc = print_value(out, &draft, key);
+		if (!rc)
+			rc = rh_text_printf(out, "\n");
 	}
 	return rc;
 }

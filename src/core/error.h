@@ -1,8 +1,13 @@
 /* The fault of the calling thread: one line, made where the fault is known, printed once by main.
  *
  * A function that can fail returns 0 or a negative errno and has said what went wrong with rh_fail()
- * (what, where, how to mend it). Callers pass the code on and unwind; they do not add to the line
- * unless they know something the callee could not, for which there is rh_fail_in(). */
+ * (what, where, how to mend it). Callers pass the code on; they do not add to the line unless they
+ * know something the callee could not, for which there is rh_fail_in().
+ *
+ * One idiom passes it on. A function with nothing to release returns at the first error
+ * (`if (rc) return rc;`), and may end in `return rc ? rc : last_step();`. A function that releases
+ * something guards each further step (`if (!rc) rc = next_step();`) or goes to `out`, and releases
+ * everything in one place. */
 #ifndef RH_CORE_ERROR_H
 #define RH_CORE_ERROR_H
 

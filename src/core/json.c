@@ -74,7 +74,8 @@ int rh_json_load(const char *path, json_t **out)
 	if (rc)
 		return rc;
 	rc = rh_lfs_refuse(path, file.bytes, file.length);
-	rc = rc ? rc : rh_json_parse(file.bytes, file.length, path, out);
+	if (!rc)
+		rc = rh_json_parse(file.bytes, file.length, path, out);
 	rh_bytes_free(&file);
 	return rc;
 }

@@ -278,7 +278,8 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 	if (rc)
 		return rc;
 	rc = name_files(out, &sources);
-	rc = rc ? rc : data_encoder_open(config, tokenizer, &encoder);
+	if (!rc)
+		rc = data_encoder_open(config, tokenizer, &encoder);
 	if (!rc && objective)
 		rc = set_objective(&encoder, objective, out);
 	for (size_t i = 0; !rc && i < sources.count; i++)

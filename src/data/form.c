@@ -166,7 +166,8 @@ static int convert_completion(const json_t *row, const char *where, enum data_ki
 {
 	const json_t *prompt = member(row, "prompt"), *completion = member(row, "completion");
 	int rc = prompt ? 0 : need(row, "prompt", JSON_STRING, where);
-	rc = rc || completion ? rc : need(row, "completion", JSON_STRING, where);
+	if (!rc && !completion)
+		rc = need(row, "completion", JSON_STRING, where);
 	if (rc)
 		return rc;
 	json_type type = json_is_array(completion) ? JSON_ARRAY : JSON_STRING;
@@ -267,11 +268,15 @@ static int converse(const struct parts *parts, json_t **row)
 		rc = data_add_message(prompt, "system", parts->system);
 	json_array_foreach(parts->history, i, turn)
 	{
-		rc = rc ? rc : data_add_message(prompt, "user", json_array_get(turn, 0));
-		rc = rc ? rc : data_add_message(prompt, "assistant", json_array_get(turn, 1));
+		if (!rc)
+			rc = data_add_message(prompt, "user", json_array_get(turn, 0));
+		if (!rc)
+			rc = data_add_message(prompt, "assistant", json_array_get(turn, 1));
 	}
-	rc = rc ? rc : data_add_message(prompt, "user", question);
-	rc = rc ? rc : data_add_message(completion, "assistant", parts->output);
+	if (!rc)
+		rc = data_add_message(prompt, "user", question);
+	if (!rc)
+		rc = data_add_message(completion, "assistant", parts->output);
 	json_t *made = rc ? NULL : json_pack("{s:O, s:O}", "prompt", prompt, "completion", completion);
 	json_decref(prompt);
 	json_decref(completion);
@@ -328,7 +333,8 @@ int data_form_convert(enum data_form form, const struct data_tags *tags, int has
 	case FORM_MESSAGES:
 		*kind = DATA_MESSAGES;
 		rc = data_parse_cell(*row, "messages", where);
-		rc = rc ? rc : data_parse_cell(*row, "tools", where);
+		if (!rc)
+			rc = data_parse_cell(*row, "tools", where);
 		return rc ? rc : need(*row, "messages", JSON_ARRAY, where);
 	case FORM_SHAREGPT:
 		*kind = DATA_MESSAGES;
@@ -338,7 +344,8 @@ int data_form_convert(enum data_form form, const struct data_tags *tags, int has
 	case FORM_INPUT:
 		*kind = has_template ? DATA_COMPLETION_CHAT : DATA_COMPLETION;
 		rc = read_parts(form, *row, where, &parts);
-		rc = rc ? rc : has_template ? converse(&parts, row) : write_alpaca(&parts, row);
+		if (!rc)
+			rc = has_template ? converse(&parts, row) : write_alpaca(&parts, row);
 		return rc;
 	}
 	return 0;

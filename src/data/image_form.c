@@ -128,7 +128,8 @@ int rh_image_form_load(const char *dir, struct rh_image_form *form)
 	if (!rc && !is_there)
 		rh_note("%s: no preprocessor_config.json: images are resized to %lld x %lld pixels and mapped to -1 to 1", dir,
 		        (long long)form->size, (long long)form->size);
-	rc = rc ? rc : check(&words, form, path);
+	if (!rc)
+		rc = check(&words, form, path);
 	if (!rc)
 		fill_values(&words, form);
 	json_decref(json);

@@ -70,7 +70,8 @@ static int read_image(png_structp png, png_infop info, const char *where, int64_
 	int is_colour = png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR;
 	int rc = data_image_shape(where, png_get_image_width(png, info), png_get_image_height(png, info), is_colour ? 3 : 1, most_bytes,
 	                          out);
-	rc = rc ? rc : point_at_rows(reader, out);
+	if (!rc)
+		rc = point_at_rows(reader, out);
 	if (rc)
 		return rc;
 	set_transforms(png, info);

@@ -96,7 +96,8 @@ static int resize_rows(const struct data_image *from, int64_t width, enum rh_res
 	struct weights weights;
 	int64_t channels = from->channels;
 	int rc = set_shape(out, width, from->height, channels);
-	rc = rc ? rc : weights_make(resample, from->width, width, &weights);
+	if (!rc)
+		rc = weights_make(resample, from->width, width, &weights);
 	if (rc)
 		return rc;
 	for (int64_t y = 0; y < from->height; y++)
@@ -113,7 +114,8 @@ static int resize_columns(const struct data_image *from, int64_t height, enum rh
 	struct weights weights;
 	int64_t row = from->width * from->channels;
 	int rc = set_shape(out, from->width, height, from->channels);
-	rc = rc ? rc : weights_make(resample, from->height, height, &weights);
+	if (!rc)
+		rc = weights_make(resample, from->height, height, &weights);
 	if (rc)
 		return rc;
 	for (int64_t y = 0; y < height; y++)

@@ -79,8 +79,10 @@ static int load_stream(const char *path, uint8_t **out, size_t *length)
 	while (!rc && got) {
 		if ((int64_t)*length > RH_FILE_LOAD_MOST)
 			rc = rh_fail(-EFBIG, "%s: more than %lld bytes; decompress the file", path, (long long)RH_FILE_LOAD_MOST);
-		rc = rc ? rc : rh_grow(out, &capacity, *length + DATA_PIECE, 1);
-		rc = rc ? rc : data_stream_read(stream, *out + *length, DATA_PIECE, &got);
+		if (!rc)
+			rc = rh_grow(out, &capacity, *length + DATA_PIECE, 1);
+		if (!rc)
+			rc = data_stream_read(stream, *out + *length, DATA_PIECE, &got);
 		*length += rc ? 0 : got;
 	}
 	data_stream_close(stream);
@@ -144,8 +146,10 @@ static int load_labels(struct part *part, int64_t labels)
 	uint8_t *bytes = NULL;
 	size_t length = 0;
 	int rc = labels_path(part->path, &path);
-	rc = rc ? rc : load_stream(path, &bytes, &length);
-	rc = rc ? rc : check_idx(path, bytes, length, 1, (int64_t)length);
+	if (!rc)
+		rc = load_stream(path, &bytes, &length);
+	if (!rc)
+		rc = check_idx(path, bytes, length, 1, (int64_t)length);
 	if (!rc && big_endian(bytes + 4) != part->count)
 		rc = rh_fail(-EINVAL, "%s: %lld labels for the %lld images of %s", path, (long long)big_endian(bytes + 4),
 		             (long long)part->count, part->path);
@@ -164,7 +168,8 @@ static int open_idx(struct rh_images *images, const char *path, int64_t labels)
 	uint8_t header[IDX_IMAGES] = {0};
 	size_t length = 0;
 	int rc = add_part(images, path, &part);
-	rc = rc ? rc : rh_file_open(path, &part->file);
+	if (!rc)
+		rc = rh_file_open(path, &part->file);
 	if (rc)
 		return rc;
 	int64_t bytes = rh_file_length(part->file);
@@ -177,7 +182,8 @@ static int open_idx(struct rh_images *images, const char *path, int64_t labels)
 		if (!rc)
 			memcpy(header, part->bytes, length < sizeof header ? length : sizeof header);
 	}
-	rc = rc ? rc : check_idx(path, header, bytes < IDX_IMAGES ? (size_t)bytes : sizeof header, 3, bytes);
+	if (!rc)
+		rc = check_idx(path, header, bytes < IDX_IMAGES ? (size_t)bytes : sizeof header, 3, bytes);
 	if (rc)
 		return rc;
 	part->count = big_endian(header + 4);
@@ -266,7 +272,8 @@ static int open_folder(struct rh_images *images, const char *dir, const char *na
 	if (!rc && (label < 0 || label >= labels))
 		rc = rh_fail(-EINVAL, "%s: label %lld is not within 0 to %lld; num_labels says how many there are", part->path,
 		             (long long)label, (long long)labels - 1);
-	rc = rc ? rc : rh_dir_list(part->path, &part->names);
+	if (!rc)
+		rc = rh_dir_list(part->path, &part->names);
 	if (rc)
 		return rc;
 	int64_t others = keep_images(&part->names);

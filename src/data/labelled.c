@@ -138,7 +138,8 @@ int data_encode_labelled(struct data_encoder *encoder, const json_t *row, const 
 		first = room - around;
 	encoder->is_truncated = first + second < all;
 	rc = put(encoder, encoder->special.cls, RH_MARK_NONE);
-	rc = rc ? rc : put_text(encoder, encoder->part.id, first, hides ? RH_MARK_TRAINED : RH_MARK_NONE);
+	if (!rc)
+		rc = put_text(encoder, encoder->part.id, first, hides ? RH_MARK_TRAINED : RH_MARK_NONE);
 	if (!rc && text[1])
 		rc = put_text(encoder, encoder->part.id + begin, second, RH_MARK_SECOND);
 	return rc || hides ? rc : put(encoder, (int32_t)label, RH_MARK_TRAINED);

@@ -64,7 +64,8 @@ static int cut_to_pieces(struct pieces *pieces, const struct data_encoder *row, 
 			rc = decode_run(row->tokenizer, row->ids.id, first, end, &pieces->scratch, &begin);
 		} while (!rc && end < shown && end - first < RUN_MOST && ends_in_pieces(&pieces->scratch) &&
 		         row->trained[end] == row->trained[first]);
-		rc = rc ? rc : add_piece(pieces, row, first, end, begin, kept);
+		if (!rc)
+			rc = add_piece(pieces, row, first, end, begin, kept);
 	}
 	return rc;
 }
@@ -114,7 +115,8 @@ static int walk(struct view *view, const struct data_source *source)
 			break;
 		rc = data_encode(&view->encoder, reader.kind, row, reader.records.where.bytes);
 		json_decref(row);
-		rc = rc ? rc : show_row(view, reader.records.where.bytes);
+		if (!rc)
+			rc = show_row(view, reader.records.where.bytes);
 	}
 	data_reader_close(&reader);
 	return rc;

@@ -111,7 +111,8 @@ static int parse(struct data_records *records, size_t length, json_t **row)
 	struct data_window *window = &records->window;
 	const char *bytes = window->bytes + window->begin;
 	int rc = data_records_check_length(records, length);
-	rc = rc ? rc : rh_json_parse_at(bytes, length, records->path, records->line, row);
+	if (!rc)
+		rc = rh_json_parse_at(bytes, length, records->path, records->line, row);
 	data_window_consume(window, length);
 	return rc;
 }
@@ -200,8 +201,10 @@ static int next_of_array(struct data_records *records, json_t **row)
 		return fail_array(records, "%s: expected an object {...}; each item of the array is one row");
 	records->line = records->next_line;
 	rc = data_records_place(records, records->line);
-	rc = rc ? rc : find_value(records, &length);
-	rc = rc ? rc : parse(records, length, row);
+	if (!rc)
+		rc = find_value(records, &length);
+	if (!rc)
+		rc = parse(records, length, row);
 	return rc ? rc : 1;
 }
 

@@ -152,19 +152,20 @@ static int wrap_tools(json_t *row, const char *where, json_t **out)
 int data_sharegpt_convert(const struct data_tags *tags, const char *where, json_t **row)
 {
 	static const struct data_tags usual = {0};
-	json_t *messages = NULL, *tools = NULL, *turn;
-	size_t i;
+	json_t *messages = NULL, *tools = NULL;
 	int rc = data_parse_cell(*row, "conversations", where);
 	const json_t *turns = json_object_get(*row, "conversations");
 	if (!rc && (!json_is_array(turns) || !json_array_size(turns)))
 		rc = rh_fail(-EINVAL, "%s: 'conversations' must be a list of turns {\"from\": ..., \"value\": ...}%s", where,
 		             json_is_array(turns) ? "; it is empty" : "");
-	rc = rc ? rc : wrap_tools(*row, where, &tools);
+	if (!rc)
+		rc = wrap_tools(*row, where, &tools);
 	if (!rc && !(messages = json_array()))
 		rc = no_memory(where);
 	if (!rc && data_is_given(*row, "system"))
 		rc = data_add_message(messages, "system", json_object_get(*row, "system"));
-	json_array_foreach(turns, i, turn) rc = rc ? rc : add_turn(tags ? tags : &usual, turn, i + 1, where, messages);
+	for (size_t i = 0; !rc && i < json_array_size(turns); i++)
+		rc = add_turn(tags ? tags : &usual, json_array_get(turns, i), i + 1, where, messages);
 	json_t *made = rc ? NULL : json_object();
 	if (!rc && (!made || json_object_set(made, "messages", messages) || (tools && json_object_set(made, "tools", tools))))
 		rc = no_memory(where);

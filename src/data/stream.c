@@ -99,8 +99,10 @@ int data_stream_open(const char *path, struct data_stream **out)
 		stream->length = rh_file_length(stream->file);
 	if (!rc && !(stream->packed = rh_alloc(DATA_PIECE, 1)))
 		rc = -ENOMEM;
-	rc = rc ? rc : refill(stream);
-	rc = rc ? rc : open_packed(stream);
+	if (!rc)
+		rc = refill(stream);
+	if (!rc)
+		rc = open_packed(stream);
 	if (rc)
 		data_stream_close(stream);
 	else
@@ -179,7 +181,8 @@ int data_stream_read(struct data_stream *stream, void *bytes, size_t room, size_
 			rc = unpack(stream, bytes, room, got);
 			return rc || *got || !stream->is_inside ? rc : fail_packed(stream, "the file ends in the middle of them");
 		}
-		rc = rc ? rc : unpack(stream, bytes, room, got);
+		if (!rc)
+			rc = unpack(stream, bytes, room, got);
 		if (rc)
 			return rc;
 	}

@@ -104,7 +104,8 @@ static int read_fields(struct data_records *records, json_t **out)
 			rc = -ENOMEM;
 	}
 	rh_text_free(&field);
-	rc = rc ? rc : data_records_check_length(records, at);
+	if (!rc)
+		rc = data_records_check_length(records, at);
 	if (rc) {
 		json_decref(fields);
 		return rc;
@@ -181,7 +182,8 @@ int data_table_next(struct data_records *records, json_t **row)
 	for (;;) { /* past empty lines */
 		records->line = records->next_line;
 		rc = data_records_place(records, records->line);
-		rc = rc ? rc : byte_at(records, 0, &byte);
+		if (!rc)
+			rc = byte_at(records, 0, &byte);
 		if (rc <= 0)
 			return rc;
 		rc = read_fields(records, &fields);

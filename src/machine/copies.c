@@ -50,7 +50,8 @@ static int measure(const struct copying *copying, int devices, unsigned ways, do
 		for (int i = 0; !rc && i < devices; i++)
 			rc = enqueue(copying, i, ways);
 		int synced = synchronize(copying, devices);
-		rc = rc ? rc : synced;
+		if (!rc)
+			rc = synced;
 		double moved = (double)copying->bytes * devices * (ways == (WAY_UP | WAY_DOWN) ? 2 : 1);
 		rate[n] = moved / (rh_clock_seconds() - began);
 	}
@@ -68,7 +69,8 @@ static int measure_latency(const struct copying *copying, double *seconds)
 		for (int i = 0; !rc && i < SMALL_COPIES; i++)
 			rc = device->ops->copy_up(device, RH_STREAM_WEIGHTS, copying->base[0], copying->host.base, SMALL_BYTES);
 		int synced = synchronize(copying, 1);
-		rc = rc ? rc : synced;
+		if (!rc)
+			rc = synced;
 		double each = (rh_clock_seconds() - began) / SMALL_COPIES;
 		*seconds = !n || each < *seconds ? each : *seconds;
 	}

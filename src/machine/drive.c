@@ -45,7 +45,8 @@ static int run(struct working *working, enum work work, double seconds, double *
 	}
 	for (int i = 0; i < working->lanes; i++) {
 		int waited = rh_space_io_wait(working->lane[i].io);
-		rc = rc ? rc : waited;
+		if (!rc)
+			rc = waited;
 	}
 	*bytes_per_s = (double)done * RECORD_BYTES / (rh_clock_seconds() - began);
 	if (work == WORK_WRITE) /* what a slow drive did not get to has nothing to read */

@@ -41,7 +41,8 @@ int rh_table_open(const char *dir, int64_t step, struct rh_table **out)
 	int rc = table && path ? 0 : -ENOMEM;
 	if (!rc && step > 0 && rh_file_exists(path))
 		rc = find_end(path, step, &length);
-	rc = rc ? rc : rh_file_log_open(path, length, &table->log);
+	if (!rc)
+		rc = rh_file_log_open(path, length, &table->log);
 	if (!rc && !length)
 		rc = rh_file_log_append(table->log, head, sizeof head - 1);
 	rh_free(path);

@@ -93,7 +93,8 @@ static int fit_caps(struct planning *planning, struct candidate *candidate)
 		int rc = make_stages(planning, cap > 0 ? cap : 0, candidate);
 		candidate->bytes.device_budget = cap;
 		candidate->bytes.total_budget = ram;
-		rc = rc ? rc : planning_count_bytes(planning, candidate);
+		if (!rc)
+			rc = planning_count_bytes(planning, candidate);
 		if (rc == RH_DOES_NOT_FIT && (config->max_vram || room))
 			return rh_fail_in(rc, config->max_vram ? "max_vram" : "device");
 		if (rc == RH_DOES_NOT_FIT) {

@@ -82,7 +82,8 @@ static int find_deferrals(const struct rh_schedule *schedule, int64_t micro_batc
 	        .devices = request->devices, .micro_batches = micro_batches, .steps = 1, .stage = stage, .stages = stages};
 	int64_t period;
 	int rc = stage && upward && planning->deferral ? rh_schedule_fewer(schedule, &asked, &asked.micro_batches, &period) : -ENOMEM;
-	rc = rc ? rc : rh_schedule_make(schedule, &asked, &program); /* defers as many as the whole step */
+	if (!rc)
+		rc = rh_schedule_make(schedule, &asked, &program); /* defers as many as the whole step */
 	if (!rc)
 		rh_program_deferrals(&program, stages, upward);
 	for (int s = 0; !rc && s < stages; s++)

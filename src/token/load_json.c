@@ -309,7 +309,8 @@ static int open_document(const char *path, struct document *document)
 	struct rh_text rest = {0};
 	document->where = path;
 	int rc = rh_file_load(path, &document->file);
-	rc = rc ? rc : rh_lfs_refuse(path, document->file.bytes, document->file.length);
+	if (!rc)
+		rc = rh_lfs_refuse(path, document->file.bytes, document->file.length);
 	if (!rc)
 		rc = scan_model(document->file.bytes, document->file.length, &document->vocab, &document->merges, &rest);
 	if (!rc)

@@ -148,7 +148,8 @@ static int resolve_pattern(const struct rh_model_config *model, struct rh_peft_c
 			                        : is_expert  ? names->experts
 			                                     : names->router,
 			                        is_expert ? "." : "", w < RH_PROJS || is_expert ? last : "");
-			rc = rc ? rc : rh_peft_matches(peft, name.bytes);
+			if (!rc)
+				rc = rh_peft_matches(peft, name.bytes);
 			rh_text_free(&name);
 			if (rc < 0)
 				return rc;
@@ -183,7 +184,8 @@ static int convert_experts(const struct rh_model_config *model, struct rh_peft_c
 		}
 		seen[row] = 1;
 		rh_free(peft->target[i]);
-		rc = rc ? rc : add_parameter(peft, of_experts[row].parameter);
+		if (!rc)
+			rc = add_parameter(peft, of_experts[row].parameter);
 	}
 	peft->targets = kept;
 	if (!rc && seen[1] != seen[2])

@@ -129,7 +129,8 @@ static int say_hello(struct rh_box *box, struct rh_link *link)
 {
 	char hello = 1, theirs;
 	int rc = rh_link_receive(link, 0, &theirs, 1);
-	rc = rc ? rc : rh_box_give(box, link, 0, &hello, 1);
+	if (!rc)
+		rc = rh_box_give(box, link, 0, &hello, 1);
 	return rc ? rc : link->ops->wait(link, link->sends, link->receives);
 }
 
@@ -149,7 +150,8 @@ static int meet_neighbour(const struct rh_config *config, const char *model, con
 	int rc = greeting_of(config, model, side->lower, &greeting);
 	for (int again = !rc; again;) {
 		rc = open_link(config, side, greeting.bytes);
-		rc = rc ? rc : meet(config, box, side);
+		if (!rc)
+			rc = meet(config, box, side);
 		again = rc == -ESTALE || rc == -ECONNRESET;
 		if (again) {
 			rh_link_close(*side->link);
@@ -229,7 +231,8 @@ int rh_box_give(struct rh_box *box, struct rh_link *link, uint64_t tag, const vo
 		return 0;
 	int64_t before = link->sends + 1 - RH_BOX_MESSAGES; /* as many adapters as a model has are more than a link takes at once */
 	int rc = before > 0 ? link->ops->wait(link, before, 0) : 0;
-	rc = rc ? rc : forget_letters(box, link);
+	if (!rc)
+		rc = forget_letters(box, link);
 	struct rh_box_letter *letter = rc ? NULL : rh_alloc(1, sizeof *letter + (size_t)size);
 	if (!letter)
 		return rc ? rc : -ENOMEM;

@@ -81,7 +81,8 @@ int box_output_save(struct rh_session *session, const char *dir)
 {
 	struct collecting at = {.session = session};
 	int rc = make_whole(&at);
-	rc = rc ? rc : pass_all(&at);
+	if (!rc)
+		rc = pass_all(&at);
 	if (!rc && !session->box.number) {
 		struct rh_session whole = *session;
 		whole.model = at.whole;

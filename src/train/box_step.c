@@ -104,8 +104,10 @@ int box_share_newest(struct training *run, int64_t own, int64_t *least)
 	int rc = rh_box_take(box->link_below, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
 	all.differ |= all.least != own;
 	all.least = rh_min(all.least, own);
-	rc = rc ? rc : rh_box_give(box, box->link_above, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
-	rc = rc ? rc : rh_box_pass_down(box, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
+	if (!rc)
+		rc = rh_box_give(box, box->link_above, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
+	if (!rc)
+		rc = rh_box_pass_down(box, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
 	*least = all.least;
 	return rc ? rc : !all.differ;
 }
@@ -396,8 +398,10 @@ static int share_squares(struct training *run, int64_t step, int stopping, struc
 	int rc = rh_box_take(box->link_below, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
 	squares.stopping |= stopping;
 	squares.saved = rh_min(squares.saved, run->saving.newest);
-	rc = rc ? rc : add_squares(run, step, &squares.sum);
-	rc = rc ? rc : rh_box_give(box, box->link_above, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
+	if (!rc)
+		rc = add_squares(run, step, &squares.sum);
+	if (!rc)
+		rc = rh_box_give(box, box->link_above, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
 	/* on the last box that is all boxes' sum; the others get the last one's results */
 	*out = (struct results){.norm = sqrt(squares.sum), .stopping = squares.stopping, .saved = squares.saved};
 	return rc;

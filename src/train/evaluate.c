@@ -70,7 +70,8 @@ int rh_evaluate_load(const struct rh_config *config, const struct rh_objective *
 	int rc = rh_dataset_load_for(RH_DATASET_TRAIN, config, objective, tokenizer, &train);
 	if (!rc)
 		rh_dataset_report(&train);
-	rc = rc ? rc : rh_dataset_split(&train, config->eval_split, config->data_seed, out);
+	if (!rc)
+		rc = rh_dataset_split(&train, config->eval_split, config->data_seed, out);
 	if (!rc)
 		rh_note("%s: evaluated are the %lld of its rows that eval_split holds out", config->train_file.item[0],
 		        (long long)out->rows);

@@ -202,8 +202,10 @@ int64_t fluidpipe_take_step(struct training *run, int64_t step)
 	if (training_evaluates_at(run, step)) /* its messages are none of a step's, and nothing was expected behind them */
 		talk->step_messages = rh_ahead_expected(run->session.box.link_below);
 	int rc = expect_more(run, step);
-	rc = rc ? rc : take_head(run, step + RH_FLUIDPIPE_AHEAD);
-	rc = rc ? rc : expect_more(run, step);
+	if (!rc)
+		rc = take_head(run, step + RH_FLUIDPIPE_AHEAD);
+	if (!rc)
+		rc = expect_more(run, step);
 	if (rc)
 		return rc;
 	memcpy(data->shapes, talk->shapes[step % KNOWN], (size_t)box_shapes_items(run) * sizeof *data->shapes);
@@ -329,12 +331,14 @@ int fluidpipe_end(struct training *run)
 	int rc = box->number ? tell(run, REPORT_ENDED, 0) : 0;
 	fluidpipe_logits_report(run);
 	if (box->number) {
-		rc = rc ? rc : tell_bytes(run); /* before box 1 closes the link */
+		if (!rc)
+			rc = tell_bytes(run); /* before box 1 closes the link */
 		return rc ? rc : rh_box_take(box->link_below, tag, &answer, 1);
 	}
 	while (!rc && !talk->has_ended) {
 		rc = box->link_above->ops->wait(box->link_above, box->link_above->sends, talk->awaited);
-		rc = rc ? rc : take_report(run);
+		if (!rc)
+			rc = take_report(run);
 	}
 	if (rc)
 		return rc;

@@ -25,7 +25,8 @@ int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struc
 	shape.head_rows = shape.head_rows > 0 ? shape.head_rows : 1;
 	out->work.train_micro_batches = count;
 	int rc = rh_batch_check_tokens(shape.tokens);
-	rc = rc ? rc : reserve(out, steps, 1);
+	if (!rc)
+		rc = reserve(out, steps, 1);
 	out->alike = 1;
 	if (!rc)
 		*out->micro = shape;

@@ -110,9 +110,11 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 			if (observers.trace && begun == input->steps - 1)
 				rh_executor_trace(session->executor, observers.trace, begun);
 			rc = expect_more(session, input, begun, first);
-			rc = rc ? rc : begin_step(session, micro, input->count[begun], begun, observers.check);
+			if (!rc)
+				rc = begin_step(session, micro, input->count[begun], begun, observers.check);
 		}
-		rc = rc ? rc : finish_step(session, joined, &ended);
+		if (!rc)
+			rc = finish_step(session, joined, &ended);
 		out->times = *rh_executor_times(session->executor);
 		out->busy_s += s ? out->times.compute : 0;
 		began = s ? began : ended;

@@ -18,10 +18,12 @@ static int fits_with(const struct rh_config *config, const struct trial *trial, 
 	if (trial->unwanted && atomic_load(trial->unwanted))
 		return 0;
 	int rc = rh_forecast_input_synthetic(config, 0, &input);
-	rc = rc ? rc : rh_session_simulate(config, trial->machine, &session);
+	if (!rc)
+		rc = rh_session_simulate(config, trial->machine, &session);
 	if (!rc)
 		rh_forecast_input_suit(session.model_config, &input);
-	rc = rc ? rc : rh_session_plan(&session, &input.work, stages);
+	if (!rc)
+		rc = rh_session_plan(&session, &input.work, stages);
 	if (bytes)
 		*bytes = session.plan.bytes;
 	rh_session_close(&session);

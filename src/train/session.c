@@ -401,7 +401,8 @@ static int describe_request(struct rh_session *session, const struct rh_workload
 	                               .space = session->space,
 	                               .stages = stages};
 	*local = (struct rh_hardware){0};
-	rc = rc ? rc : rh_session_run_machine(session, &out->machine);
+	if (!rc)
+		rc = rh_session_run_machine(session, &out->machine);
 	return rc || (!session->machine && !work->train_micro_batches) ? rc : rh_session_rates(session, local, &out->machine);
 }
 

@@ -453,7 +453,8 @@ static int one_step(struct training *run)
 		rc = begin_one(run);
 	if (!rc && joins_next(run))
 		rc = begin_one(run);
-	rc = rc ? rc : finish_one(run);
+	if (!rc)
+		rc = finish_one(run);
 	if (rc)
 		return rh_executor_abandon(run->session.executor, rc);
 	return run->begun > run->state.step ? trace_step_write(run) : pause_steps(run);
@@ -573,7 +574,8 @@ static int one_stretch(struct training *run)
 		rc = trace_step_begin(run, recorded);
 	if (!rc)
 		rc = rh_executor_train_stretch(run->session.executor, &stretch);
-	rc = rc ? rc : rh_updater_flush(run->session.updater); /* all stages at rest */
+	if (!rc)
+		rc = rh_updater_flush(run->session.updater); /* all stages at rest */
 	run->stop_requested = asked_to_stop;
 	if (!rc && is_linked)
 		rc = end_stretch(run, steps);

@@ -137,7 +137,8 @@ static int run_with_drives(const struct scratch *scratch, const char *replay)
 	rh_error_clear();
 	int rc = rh_config_load("train", argc, argv, NULL, &config);
 	start_box(scratch, 1, &wire, UPPER, &first);
-	rc = rc ? rc : rh_train(&config, &result);
+	if (!rc)
+		rc = rh_train(&config, &result);
 	rh_config_free(&config);
 	run_wait(&first);
 	if (!rc != !first.status)

@@ -314,17 +314,27 @@ static int short_run(char *line, size_t bytes)
 	rc = ops->reserve(device, MIB, &base);
 	for (int i = 0; i < 3; i++)
 		op.operand[(int[]){RH_GEMM_A, RH_GEMM_B, RH_GEMM_D}[i]] = rh_view_of((char *)base + 256 * i, RH_F32, 4, 4);
-	rc = rc ? rc : ops->event_create(device, RH_EVENT_TIMED, &event);
-	rc = rc ? rc : ops->copy_up(device, RH_STREAM_WEIGHTS, base, host, sizeof host);
-	rc = rc ? rc : ops->record(device, RH_STREAM_WEIGHTS, event);
-	rc = rc ? rc : ops->wait(device, RH_STREAM_COMPUTE, event);
-	rc = rc ? rc : ops->launch(device, RH_STREAM_COMPUTE, &op);
-	rc = rc ? rc : ops->record(device, RH_STREAM_COMPUTE, event);
-	rc = rc ? rc : ops->event_sync(event);
+	if (!rc)
+		rc = ops->event_create(device, RH_EVENT_TIMED, &event);
+	if (!rc)
+		rc = ops->copy_up(device, RH_STREAM_WEIGHTS, base, host, sizeof host);
+	if (!rc)
+		rc = ops->record(device, RH_STREAM_WEIGHTS, event);
+	if (!rc)
+		rc = ops->wait(device, RH_STREAM_COMPUTE, event);
+	if (!rc)
+		rc = ops->launch(device, RH_STREAM_COMPUTE, &op);
+	if (!rc)
+		rc = ops->record(device, RH_STREAM_COMPUTE, event);
+	if (!rc)
+		rc = ops->event_sync(event);
 	int done = rc ? rc : ops->event_query(event);
-	rc = rc ? rc : done < 0 ? done : 0;
-	rc = rc ? rc : ops->copy_down(device, RH_STREAM_GRADIENTS, host, base, sizeof host);
-	rc = rc ? rc : ops->synchronize(device);
+	if (!rc)
+		rc = done < 0 ? done : 0;
+	if (!rc)
+		rc = ops->copy_down(device, RH_STREAM_GRADIENTS, host, base, sizeof host);
+	if (!rc)
+		rc = ops->synchronize(device);
 	if (rc)
 		snprintf(line, bytes, "%s", rh_error(rc));
 	for (int i = 0; rc && event && i < 2; i++) { /* whatever comes later says the same, at once */

@@ -150,8 +150,10 @@ static int lockstep(const struct rh_partition_request *request, struct rh_partit
 	struct searching at = {0};
 	struct rh_partition kept[KEPT] = {{0}};
 	int count = 0, rc = searching_open(request, &at);
-	rc = rc ? rc : searching_remember(&at);
-	rc = rc ? rc : lockstep_search(&at, kept, &count);
+	if (!rc)
+		rc = searching_remember(&at);
+	if (!rc)
+		rc = lockstep_search(&at, kept, &count);
 	*out = kept[0];
 	for (int i = 1; i < KEPT; i++)
 		rh_partition_free(&kept[i]);

@@ -440,7 +440,8 @@ static void test_every_schedule_without_memory_fails_cleanly(void **state)
 			const struct rh_program_timing how = {.schedule = rig.schedule, .sums = &rig.sums, .devices = 3};
 			rh_alloc_fail_nth(nth);
 			rc = rh_schedule_make(rig.schedule, &rig.request, &rig.program);
-			rc = rc ? rc : rh_program_evaluate(&rig.program, &how, &rig.timeline);
+			if (!rc)
+				rc = rh_program_evaluate(&rig.program, &how, &rig.timeline);
 			rh_alloc_fail_nth(0);
 			assert_true(rc == 0 || rc == -ENOMEM);
 			rig_close(&rig);

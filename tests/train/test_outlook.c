@@ -20,18 +20,19 @@ static int tell(struct rh_text *out, const struct rh_outlook *look, const struct
 	const struct rh_forecast *is = &look->forecast;
 	int rc = rh_text_printf(out, "%d '%s' %lld %lld\n", look->fits, look->refusal, (long long)look->spilled_ram_bytes,
 	                        (long long)look->ram_needed_bytes);
-	for (int i = 0; i < look->mends; i++)
-		rc = rc ? rc : rh_text_printf(out, "%s\n", look->mend[i].text);
-	rc = rc ? rc
-	        : rh_text_printf(out, "%a %s %a '%s' %a %lld\n", look->speed_of_light, rh_bottleneck_name(look->bottleneck),
-	                         look->bottleneck_gain, look->advice.text, look->advice.gain, (long long)look->longest_sequence);
-	rc = rc ? rc
-	        : rh_text_printf(out, "%a %a %a %a %lld %lld %lld %d+%d\n", is->tokens_per_second, is->step_seconds, is->bubble,
-	                         is->product_peak_seconds, (long long)is->device_bytes, (long long)is->ram_bytes,
-	                         (long long)is->round_micro_batches, is->plan.forward_stages, is->plan.backward_stages);
-	for (int i = 0; i < is->plan.backward_stages; i++)
-		rc = rc ? rc : rh_text_printf(out, " %d-%d", is->plan.backward[i].lo, is->plan.backward[i].hi);
-	rc = rc ? rc : rh_text_printf(out, "\n%zu spans, %a s\n", trace->spans, trace->seconds);
+	for (int i = 0; !rc && i < look->mends; i++)
+		rc = rh_text_printf(out, "%s\n", look->mend[i].text);
+	if (!rc)
+		rc = rh_text_printf(out, "%a %s %a '%s' %a %lld\n", look->speed_of_light, rh_bottleneck_name(look->bottleneck),
+		                    look->bottleneck_gain, look->advice.text, look->advice.gain, (long long)look->longest_sequence);
+	if (!rc)
+		rc = rh_text_printf(out, "%a %a %a %a %lld %lld %lld %d+%d\n", is->tokens_per_second, is->step_seconds, is->bubble,
+		                    is->product_peak_seconds, (long long)is->device_bytes, (long long)is->ram_bytes,
+		                    (long long)is->round_micro_batches, is->plan.forward_stages, is->plan.backward_stages);
+	for (int i = 0; !rc && i < is->plan.backward_stages; i++)
+		rc = rh_text_printf(out, " %d-%d", is->plan.backward[i].lo, is->plan.backward[i].hi);
+	if (!rc)
+		rc = rh_text_printf(out, "\n%zu spans, %a s\n", trace->spans, trace->seconds);
 	return rc || !look->fits ? rc : rh_trace_text(trace, 100, out);
 }
 
@@ -45,7 +46,8 @@ static int look_and_tell(struct rh_tasks *tasks, void *context)
 	if (rc)
 		return rc;
 	rc = rh_outlook_make(&asked->config, &asked->machine, &asked->input, tasks, &trace, &look);
-	rc = rc ? rc : tell(&asked->told, &look, &trace);
+	if (!rc)
+		rc = tell(&asked->told, &look, &trace);
 	rh_outlook_free(&look);
 	rh_trace_free(&trace);
 	return rc;

@@ -120,7 +120,8 @@ int cpu_stream_open(int device, enum rh_stream kind, int threads, enum rh_cpu_is
 	int rc = rh_pool_create(threads, &stream->context.pool);
 	if (!rc) {
 		rc = rh_worker_open(kind == RH_STREAM_COMPUTE ? COMPUTE_RING_BYTES : COPY_RING_BYTES, run_command, stream, &stream->worker);
-		rc = rc ? rh_fail(rc, "device cpu:%d: cannot start the thread of stream %d: %s", device, (int)kind, strerror(-rc)) : 0;
+		if (rc)
+			rc = rh_fail(rc, "device cpu:%d: cannot start the thread of stream %d: %s", device, (int)kind, strerror(-rc));
 	}
 	if (rc)
 		cpu_stream_close(stream);

@@ -40,8 +40,10 @@ static int start(int *rank, int *ranks, char error[RH_MPI_LINE])
 		snprintf(error, RH_MPI_LINE, "no room to end MPI with the process");
 		return -1;
 	}
-	rc = rc ? rc : MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-	rc = rc ? rc : MPI_Comm_rank(MPI_COMM_WORLD, rank);
+	if (!rc)
+		rc = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+	if (!rc)
+		rc = MPI_Comm_rank(MPI_COMM_WORLD, rank);
 	return fail(rc ? rc : MPI_Comm_size(MPI_COMM_WORLD, ranks), error);
 }
 
