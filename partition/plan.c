@@ -93,7 +93,7 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 	int64_t scores = request->infer_logits ? rh_model_outputs(config) : request->infer.choices;
 	plan->boundary_bytes = rh_align_up(rh_boundary_bytes(model, tokens), RH_ALIGN);
 	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
-	plan->result_bytes = rh_max(rh_result_layout(model, &request->train, request->train.choices).bytes,
+	plan->result_bytes = rh_max(rh_result_layout(model, &request->train, rh_micro_shape_scores(&request->train)).bytes,
 	                            rh_result_layout(model, &request->infer, scores).bytes);
 	plan->cache_bytes = rh_align_up(rh_dtype_bytes(model->dtype, request->cache_rows * model->cache_columns), RH_ALIGN);
 }
@@ -344,8 +344,8 @@ static int kept_does_not_fit(const struct planner *at, const struct rh_plan *pla
 	               "the device's %.1f MiB cannot hold the activations of %lld micro-batches that paci_backward: stored keeps, %.1f MiB "
 	               "beside %.1f; %s%s%slower per_device_train_batch_size or admission_limits, or write paci_backward: recompute",
 	               (double)at->request->device_cap_bytes / 1048576, (long long)at->request->kept_micro_batches,
-	               (double)plan->saved_bytes / 1048576, (double)(plan->device_bytes - plan->saved_bytes) / 1048576,
-	               key ? "raise " : "", key ? key : "", key ? ", " : "");
+	               (double)plan->saved_bytes / 1048576, (double)(plan->device_bytes - plan->saved_bytes) / 1048576, key ? "raise " : "",
+	               key ? key : "", key ? ", " : "");
 }
 
 /* A stage's saved activations lie behind those of the stages above it on its device. Of several devices each has one stage that saves; the
@@ -435,8 +435,7 @@ static int pack_backward(struct planner *at, int64_t limit, struct rh_plan *plan
 static int saves(const struct rh_plan_request *request)
 {
 	return request->trains && plan_is_alone(request) && !request->deferral && !request->kept_micro_batches &&
-	       request->backward_cut_count < 0 &&
-	       request->forward_cut_count < 0;
+	       request->backward_cut_count < 0 && request->forward_cut_count < 0;
 }
 
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan)

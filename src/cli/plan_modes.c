@@ -81,11 +81,14 @@ static double features_bytes(const struct rh_boxes_request *request, const struc
 	return request->input->tokens_a_step * token;
 }
 
-/* Logits of a step that go up where box 2 distils, or come down, with the samples' ids, where box 1 does. */
-static double logits_bytes(const struct rh_boxes_request *request, const struct rh_forecast *box, int to_box)
+/* Logits of a step, of as many targets as it has in the mean, that go up where box 2 distils, or come down, with the samples' ids, where
+ * box 1 does. */
+static double logits_bytes(const struct rh_boxes_request *request, const struct rh_forecast *box, int to_box, double epoch_steps)
 {
-	double targets = (double)(request->input->work.train.head_rows * request->input->work.train_micro_batches),
-	       id_bytes = to_box ? 0 : sizeof(int32_t);
+	const struct rh_forecast_input *input = request->input;
+	double targets = (double)(input->work.train.head_rows * input->work.train_micro_batches), id_bytes = to_box ? 0 : sizeof(int32_t);
+	if (input->targets && epoch_steps > 0)
+		targets = (double)input->targets / epoch_steps;
 	return rh_config_distils(request->config, to_box) ? targets * ((double)box->target_bytes + id_bytes) : 0;
 }
 
@@ -109,8 +112,10 @@ static int fill_formulas(const struct rh_boxes_request *request, struct plan_mod
 		rc = simulate(request, PLAN_FLUIDPIPE, box, &out->over_own_link[PLAN_FLUIDPIPE]);
 	for (int k = 0; !rc && k < BOXES; k++)
 		out->stages.fluid_stage_s[k] = compute_s(&box[k]);
-	double features = rc ? 0 : features_bytes(request, &box[0]), up_logits = rc ? 0 : logits_bytes(request, &box[1], 1),
-	       down_logits = rc ? 0 : logits_bytes(request, &box[1], 0), steps = out->epoch_steps > 0 ? out->epoch_steps : 1;
+	double features = rc ? 0 : features_bytes(request, &box[0]),
+	       up_logits = rc ? 0 : logits_bytes(request, &box[1], 1, out->epoch_steps),
+	       down_logits = rc ? 0 : logits_bytes(request, &box[1], 0, out->epoch_steps),
+	       steps = out->epoch_steps > 0 ? out->epoch_steps : 1;
 	out->stages.mini_batches = out->traffic.mini_batches = steps;
 	out->stages.micro_batches = micro_batches;
 	out->stages.activation_s = up->latency_s + features / micro_batches / up->bytes_per_s;

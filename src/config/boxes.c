@@ -178,7 +178,7 @@ static int check_neighbours(const struct asking *at)
 }
 
 static const char *const of_fluidpipe[] = {"fluidpipe_recipe",    "fluidpipe_ahead",       "fluidpipe_alpha1", "fluidpipe_alpha2",
-                                           "fluidpipe_weighting", "fluidpipe_temperature", "fluidpipe_kl"};
+                                           "fluidpipe_weighting", "fluidpipe_temperature", "fluidpipe_kl",     "fluidpipe_top_k"};
 enum { OF_FLUIDPIPE = sizeof of_fluidpipe / sizeof *of_fluidpipe, FIRST_OF_LOSS = 4 };
 
 /* Alphas by the recipe where they are not given. */
@@ -251,6 +251,9 @@ static int check_idle_distillation(const struct asking *at)
 	if (config->fluidpipe_idle_sampler == RH_OPPORTUNISTIC_DISTILLATION_LOSS && !distils)
 		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
 		                         "distillation-loss is 0 where no box distils; choose another fluidpipe_recipe, or task-loss");
+	if (config->fluidpipe_top_k && config->fluidpipe_idle_sampler > RH_OPPORTUNISTIC_RANDOM)
+		return config_entry_fail(given(at, "fluidpipe_idle_sampler"),
+		                         "goes by a sample's two losses, which fluidpipe_top_k does not tell apart; choose random");
 	if (chosen(at, "fluidpipe_idle_distillation_scale") && !distils)
 		return config_entry_fail(given(at, "fluidpipe_idle_distillation_scale"),
 		                         "has no effect where no box distils; choose another fluidpipe_recipe, or remove it");

@@ -160,6 +160,7 @@ struct rh_config {
 	int fluidpipe_freeze;                      /* box 1 learns nothing */
 	double fluidpipe_alpha1, fluidpipe_alpha2; /* resolved; 1: that box does not distil */
 	double fluidpipe_temperature;
+	int64_t fluidpipe_top_k; /* likeliest tokens of a causal language model that boxes tell each other of each target; 0: whole logits */
 	enum rh_weighting fluidpipe_weighting;
 	enum rh_kl fluidpipe_kl;
 	/* opportunistic steps: most of an epoch, -1: any number; bytes of samples that are kept in memory, and on NVMe (0: none); a log to be

@@ -259,9 +259,9 @@ const struct config_key config_keys[] = {
 	            "the box computes with once it has made e more backwards: another result. Fewer than the units of a step"),
 	KEY(KEY_CHOICE, fluidpipe_recipe, VERB_RUNS, .fallback = "FP-ND",
 	    .choices = WORDS("FP-ND", "FP-ND-EL", "FP-DB", "FP-DB-EL", "FP-DT", "FP-DT-EL"),
-	    .help = "mode fluidpipe: FP-ND, the boxes learn from the data alone; of classifications also FP-DB and FP-DT, each distils the "
-	            "other's logits, with alphas of 0.5 and 0.9; -EL, box 1 has an extra layer below its own head, which begins as a copy of "
-	            "box 2's first"),
+	    .help = "mode fluidpipe: FP-ND, the boxes learn from the data alone; of classifications, and with fluidpipe_top_k of causal language "
+	            "models, also FP-DB and FP-DT, each distils the other's logits, with alphas of 0.5 and 0.9; -EL, box 1 has an extra layer "
+	            "below its own head, which begins as a copy of box 2's first"),
 	KEY(KEY_REAL, fluidpipe_alpha1, VERB_RUNS, .fallback = "1", .most = 1,
 	    .help = "mode fluidpipe: box 1's loss is so much of the task's and the rest of the distillation's; 1: no logits come back; unset: "
 	            "by the recipe"),
@@ -273,6 +273,9 @@ const struct config_key config_keys[] = {
 	    .help = "mode fluidpipe: both logits are divided by it before their softmax, and the divergence is multiplied by its square"),
 	KEY(KEY_CHOICE, fluidpipe_kl, VERB_RUNS, .fallback = "forward", .choices = WORDS("forward", "reverse"),
 	    .help = "mode fluidpipe: forward, KL(teacher || student); reverse, KL(student || teacher)"),
+	KEY(KEY_INTEGER, fluidpipe_top_k, VERB_RUNS, .fallback = "0", .least = 0, .most = 1 << 20,
+	    .help = "mode fluidpipe, a causal language model whose boxes distil: of each trained token the boxes tell each other so many "
+	            "likeliest tokens with their shares; all others are one residual. 0: a causal language model does not distil"),
 	KEY(KEY_INTEGER, fluidpipe_ahead, VERB_RUNS, .fallback = "16", .least = 1, .most = 40, .per_box = 1,
 	    .help = "mode fluidpipe: the most messages, one a micro-batch and two a step, that a box keeps: box 1 those that box 2 does not "
 	            "have yet, box 2 those that come before it needs them"),

@@ -11,6 +11,14 @@ static int64_t row_first(const struct rh_dataset *dataset, int64_t row)
 	return dataset->document_start[dataset->row_document[row]];
 }
 
+int64_t rh_dataset_row_targets(const struct rh_dataset *dataset, int64_t row)
+{
+	int64_t targets = 0;
+	for (int64_t at = row_first(dataset, row); at < row_first(dataset, row + 1); at++)
+		targets += dataset->trained[at] == RH_MARK_TRAINED;
+	return targets;
+}
+
 static int descending(const void *left, const void *right)
 {
 	int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
@@ -52,11 +60,8 @@ int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh
 	for (int64_t row = 0; row < rows; row++)
 		size[row] = dataset->row_document[row + 1] - dataset->row_document[row];
 	out->documents = largest_sum(size, rows, batch);
-	for (int64_t row = 0; row < rows; row++) {
-		size[row] = 0;
-		for (int64_t at = row_first(dataset, row); at < row_first(dataset, row + 1); at++)
-			size[row] += dataset->trained[at] == RH_MARK_TRAINED;
-	}
+	for (int64_t row = 0; row < rows; row++)
+		size[row] = rh_dataset_row_targets(dataset, row);
 	out->trained = largest_sum(size, rows, batch);
 	out->longest = 0;
 	for (int64_t i = 0; i < dataset->documents; i++) {
@@ -217,11 +222,9 @@ int rh_batch_outline(const struct rh_dataset *dataset, const int64_t *rows, int6
 	struct rh_batch_limits need = {0};
 	for (int64_t i = 0; i < count; i++) {
 		RH_ASSERT(rows[i] >= 0 && rows[i] < dataset->rows);
-		int64_t first = row_first(dataset, rows[i]), end = row_first(dataset, rows[i] + 1);
-		need.tokens += end - first;
+		need.tokens += row_first(dataset, rows[i] + 1) - row_first(dataset, rows[i]);
 		need.documents += dataset->row_document[rows[i] + 1] - dataset->row_document[rows[i]];
-		for (int64_t at = first; at < end; at++)
-			need.trained += dataset->trained[at] == RH_MARK_TRAINED;
+		need.trained += rh_dataset_row_targets(dataset, rows[i]);
 	}
 	if (dataset->images)
 		need.tokens = need.documents * rh_images_tokens(dataset->images);

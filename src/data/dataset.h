@@ -111,6 +111,8 @@ void rh_dataset_free(struct rh_dataset *dataset);
 int64_t rh_dataset_bytes(const struct rh_dataset *dataset);
 /* As a model counts them: of images the class token and the patches of each. */
 int64_t rh_dataset_tokens(const struct rh_dataset *dataset);
+/* Trained tokens of a row; where tokens are hidden by lot, those that may be. */
+int64_t rh_dataset_row_targets(const struct rh_dataset *dataset, int64_t row);
 void rh_dataset_report(const struct rh_dataset *dataset);
 
 /* Compares what is trained on with what is held out (which may be empty), and forgets the origins of both. Each finding of the two is told

@@ -111,6 +111,7 @@ struct rh_head_out {
 	struct rh_view loss;   /* (head_rows,1) F32 */
 	struct rh_view hit;    /* (head_rows,1) I32 */
 	struct rh_view choice; /* (head_rows, choices) F32 logits of the chosen vocabulary entries */
+	struct rh_view shares; /* (head_rows, 2 top) F32, as HEAD_LOSS tells them */
 	struct rh_view logits; /* (head_rows, V) F32: generation; then no loss is made */
 	struct rh_view load;   /* (1,2E) F32 of all layers */
 };

@@ -79,11 +79,14 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 		op.operand[RH_HEAD_LOSS_DW] = table_gradient(emit, layer);
 		op.operand[RH_HEAD_LOSS_DBIAS] = emit_gradient(emit, layer, layer->bias_table, layer->head_bias, 1, outputs);
 	}
+	op.operand[RH_HEAD_LOSS_SHARES] = out->shares;
+	if (emit->shape.taught || out->shares.data)
+		op.head_loss.top = emit->model->distillation.top;
+	op.head_loss.temperature = emit->model->distillation.temperature;
+	op.head_loss.divergence = emit->model->distillation.divergence;
 	if (emit->shape.taught) {
 		op.operand[RH_HEAD_LOSS_TEACHER] = rh_view_of(emit->micro + at.teacher, RH_F32, h.rows, emit->shape.taught);
 		op.operand[RH_HEAD_LOSS_MIX] = rh_view_of(emit->micro + at.mix, RH_F32, h.rows, 2);
-		op.head_loss.temperature = emit->model->distillation.temperature;
-		op.head_loss.divergence = emit->model->distillation.divergence;
 	}
 	op.head_loss.scale = emit->loss_scale;
 	emit_op(emit, &op);

@@ -48,7 +48,7 @@ struct rh_head_out rh_result_views(const struct rh_model *model, const struct rh
 	if (model->router_aux_loss_coef != 0)
 		head.load = rh_view_of(buffer + at.load, RH_F32, 1, 2 * model->config->experts);
 	if (score_cols)
-		*(are_logits ? &head.logits : &head.choice) = scores;
+		*(are_logits ? &head.logits : shape->top ? &head.shares : &head.choice) = scores;
 	return head;
 }
 

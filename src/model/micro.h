@@ -14,13 +14,20 @@ struct rh_micro_shape {
 	int64_t choices;   /* vocabulary entries whose logits come back beside the loss */
 	int64_t typed;     /* tokens that come with a type: all, or 0 */
 	int64_t pixels;    /* of images: numbers that come with each token, a patch or zeros; else 0 */
-	int64_t taught;    /* teacher's logits that come with each head row, as many as the head has outputs; 0: no distillation */
+	int64_t taught;    /* numbers of a teacher that come with each head row: its logits, or twice its top shares; 0: no distillation */
+	int64_t top;       /* largest shares of each head row that come back beside the loss, in place of choices; 0: none */
 };
 
 /* Of all tokens' pixels. */
 static inline int64_t rh_micro_shape_pixel_bytes(const struct rh_micro_shape *shape)
 {
 	return shape->tokens * shape->pixels * (int64_t)sizeof(float);
+}
+
+/* Numbers that come back of each head row beside its loss. */
+static inline int64_t rh_micro_shape_scores(const struct rh_micro_shape *shape)
+{
+	return shape->choices + 2 * shape->top;
 }
 
 /* What travels with a micro-batch lies in one buffer: integers, I32, and the pixels of images and what a teacher says, F32, each run
@@ -31,7 +38,8 @@ struct rh_micro_layout {
 };
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);
 
-/* Where results lie: loss, hit, then choices or logits (score_cols a head row), then a load where the model has one (model/emit.h). */
+/* Where results lie: loss, hit, then choices, shares or logits (score_cols a head row), then a load where the model has one
+ * (model/emit.h). */
 struct rh_result_layout {
 	int64_t loss, hit, scores, load, bytes;
 };

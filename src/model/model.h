@@ -138,6 +138,7 @@ enum rh_multiply {
 struct rh_distillation {
 	float temperature;
 	enum rh_divergence divergence;
+	int64_t top; /* shares that a teacher tells of each row; 0: all its logits */
 };
 
 /* More than 20 members: counts and choices that hold for all layers. */

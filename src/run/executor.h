@@ -53,10 +53,10 @@ struct rh_executor_options {
 	int64_t page_bytes; /* rh_store_page_bytes: of frozen weights on NVMe; 0: they are in memory */
 };
 
-/* Logits that come back of each head row: in training the choices that its micro-batch asks for. */
+/* Numbers that come back of each head row: in training the choices or shares that its micro-batch asks for. */
 static inline int64_t rh_executor_score_cols(const struct rh_executor_options *options, int trains, const struct rh_micro_shape *shape)
 {
-	return trains ? shape->choices : options->score_cols;
+	return trains ? rh_micro_shape_scores(shape) : options->score_cols;
 }
 
 /* Bytes beside the store's. host: what rh_executor_create maps, to the byte: boundary buffers, staging of integers and results; at most,

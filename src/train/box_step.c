@@ -14,7 +14,7 @@ uint64_t box_tag_of(int64_t step, enum box_message message)
 
 /* A message, all in 64 bits, whatever a box's compiler makes of structs. More than 20 members: each a number that a box must learn. */
 struct run_facts {
-	int64_t steps, steps_per_epoch, rows, tokens, warmup, save_every;
+	int64_t steps, steps_per_epoch, rows, tokens, targets, warmup, save_every;
 	int64_t micro_tokens, micro_documents, micro_longest, micro_head_rows, micro_batches, train_steps;
 	/* evaluations; rows 0: there are none */
 	int64_t eval_every, eval_rows, eval_tokens, eval_documents, eval_longest, eval_head_rows, eval_micro_batches;
@@ -68,6 +68,7 @@ int box_share_run(struct training *run, struct rh_workload *work)
 	                          .steps_per_epoch = run->data.steps_per_epoch,
 	                          .rows = run->data.train.rows,
 	                          .tokens = run->data.train.tokens,
+	                          .targets = run->data.targets,
 	                          .warmup = run->warmup,
 	                          .save_every = run->save_every,
 	                          .micro_tokens = work->train.tokens,
@@ -83,6 +84,7 @@ int box_share_run(struct training *run, struct rh_workload *work)
 	run->data.steps_per_epoch = facts.steps_per_epoch;
 	run->data.train.rows = facts.rows;
 	run->data.train.tokens = facts.tokens;
+	run->data.targets = facts.targets;
 	run->warmup = facts.warmup;
 	run->save_every = facts.save_every;
 	*work = (struct rh_workload){.train = {.tokens = facts.micro_tokens,

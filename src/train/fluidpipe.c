@@ -25,6 +25,7 @@ static int recreate(struct rh_session *session, const struct rh_model_config *co
 	made->multiply = before->multiply;
 	made->chunk = before->chunk;
 	made->distillation.temperature = (float)session->config->fluidpipe_temperature;
+	made->distillation.top = session->config->fluidpipe_top_k;
 	made->distillation.divergence = session->config->fluidpipe_kl == RH_KL_REVERSE ? RH_DIVERGENCE_REVERSE : RH_DIVERGENCE_FORWARD;
 	rh_model_destroy(before);
 	session->model = made;
@@ -38,13 +39,34 @@ static int has_extra_layer(const struct rh_config *config)
 	return config->fluidpipe_recipe % 2;
 }
 
-/* Logits of a language model would outweigh the gradients that they replace. */
+static int check_top(int64_t top, const struct rh_model_config *model)
+{
+	if (model->task != RH_TASK_CAUSAL_LM)
+		return rh_fail(-EINVAL, "fluidpipe_top_k: %lld tokens of a causal language model, and this model is none: remove it",
+		               (long long)top);
+	if (top > model->vocab_size)
+		return rh_fail(-EINVAL, "fluidpipe_top_k: %lld of a vocabulary of %lld tokens: write that or less", (long long)top,
+		               (long long)model->vocab_size);
+	if (model->vocab_size > RH_TOP_IDS)
+		return rh_fail(-EINVAL, "fluidpipe_top_k: of a vocabulary of more than %d tokens: remove it", (int)RH_TOP_IDS);
+	return 0;
+}
+
+/* All logits of a language model would outweigh the gradients that they replace; and which tokens are hidden changes with each epoch. */
 int rh_fluidpipe_check(const struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
-	if (rh_task_classifies(session->model_config->task) || !(rh_config_distils(config, 0) || rh_config_distils(config, 1)))
+	enum rh_task_kind task = session->model_config->task;
+	if (config->mode != RH_MODE_FLUIDPIPE || !(rh_config_distils(config, 0) || rh_config_distils(config, 1)))
 		return 0;
-	return rh_fail(-EINVAL, "fluidpipe_recipe: boxes distil the logits of classifications alone; of a language model write FP-ND or "
+	if (config->fluidpipe_top_k)
+		return check_top(config->fluidpipe_top_k, session->model_config);
+	if (rh_task_classifies(task))
+		return 0;
+	if (task == RH_TASK_CAUSAL_LM)
+		return rh_fail(-EINVAL, "fluidpipe_recipe: boxes distil a causal language model by its likeliest tokens: write "
+		                        "fluidpipe_top_k, such as 32, or FP-ND or FP-ND-EL without alphas");
+	return rh_fail(-EINVAL, "fluidpipe_recipe: boxes distil classifications and causal language models; of this one write FP-ND or "
 	                        "FP-ND-EL, without alphas");
 }
 
@@ -56,11 +78,11 @@ int64_t rh_fluidpipe_ahead(const struct rh_session *session)
 	return rh_max(config->fluidpipe_ahead, step);
 }
 
-int rh_fluidpipe_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work)
+int rh_fluidpipe_plan(const struct rh_session *session, int64_t samples, int64_t targets, struct rh_workload *work)
 {
 	const struct rh_model *model = session->model;
 	work->data_bytes += rh_fluidpipe_ahead(session) * rh_dtype_bytes(model->dtype, work->train.tokens * model->config->hidden_size);
-	fluidpipe_logits_plan(session, samples, work);
+	fluidpipe_logits_plan(session, samples, targets, work);
 	return idle_steps_are_wanted(session) ? idle_steps_plan(session, samples, work) : 0;
 }
 

@@ -16,9 +16,9 @@ int rh_fluidpipe_check(const struct rh_session *session) RH_MUST;
  * tied to its own, and box 2's is a matrix of its own. -EINVAL where a box would have no transformer layer. */
 int rh_fluidpipe_take_part(struct rh_session *session) RH_MUST;
 
-/* Adds to the workload what the mode itself takes of this box: messages that it keeps, logits, and what opportunistic steps need. samples:
- * of the training set; 0: not known. -EINVAL: a budget of theirs is too small. */
-int rh_fluidpipe_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work) RH_MUST;
+/* Adds to the workload what the mode itself takes of this box: messages that it keeps, logits, and what opportunistic steps need. samples,
+ * targets: of the training set; 0: not known. -EINVAL: a budget of theirs is too small. */
+int rh_fluidpipe_plan(const struct rh_session *session, int64_t samples, int64_t targets, struct rh_workload *work) RH_MUST;
 
 /* Messages that this box keeps: box 1 those that box 2 does not have yet, box 2 those that come before it needs them. */
 int64_t rh_fluidpipe_ahead(const struct rh_session *session);

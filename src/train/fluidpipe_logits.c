@@ -21,12 +21,20 @@ enum { PIECE_BYTES = 4 << 20 };
 struct fluidpipe_logits {
 	int learns, teaches;            /* this box distils; the other one does */
 	struct rh_teacher_logits table; /* box 1: that it distils, of the last epoch. Box 2: its own of this one */
-	float *teacher, *mix;           /* (micro-batches, most targets, outputs), (micro-batches, most targets, 2) of the step */
+	int64_t *first;                 /* (samples) the number of each one's first target; NULL: a sample has one, of its own number */
+	float *teacher, *mix;           /* (micro-batches, most targets, columns), (micro-batches, most targets, 2) of the step */
 	float *own_logits;              /* as teacher */
-	float *received[ON_THE_WAY];    /* box 2: of step s number s % ON_THE_WAY, row by row (most rows of a step, outputs) */
-	int64_t outputs, targets;       /* targets: the most of a micro-batch */
-	int64_t untaught;               /* samples without a teacher */
+	float *received[ON_THE_WAY];    /* box 2: of step s number s % ON_THE_WAY, row by row (most rows of a step, columns) */
+	int64_t columns, targets;       /* numbers of a target; the most targets of a micro-batch */
+	int64_t top, outputs;           /* as fluidpipe_top_k; of the head */
+	int64_t untaught;               /* targets without a teacher */
 };
+
+int64_t fluidpipe_logits_columns(const struct rh_session *session)
+{
+	int64_t top = session->config->fluidpipe_top_k;
+	return top ? 2 * top : rh_model_outputs(session->model_config);
+}
 
 static int is_student(const struct rh_session *session)
 {
@@ -44,10 +52,10 @@ static int keeps(const struct rh_session *session)
 	return rh_config_distils(session->config, 0);
 }
 
-/* Does this box make its own logits: for the other one, or to tell its two losses apart. */
+/* Does this box make its own logits: for the other one, or, of whole ones, to tell its two losses apart. */
 static int makes(const struct rh_session *session)
 {
-	return is_teacher(session) || (is_student(session) && idle_steps_are_wanted(session));
+	return is_teacher(session) || (is_student(session) && idle_steps_are_wanted(session) && !session->config->fluidpipe_top_k);
 }
 
 static int64_t step_rows(const struct rh_workload *work)
@@ -55,16 +63,19 @@ static int64_t step_rows(const struct rh_workload *work)
 	return work->train_micro_batches * work->train.head_rows;
 }
 
-void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work)
+void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, int64_t targets, struct rh_workload *work)
 {
-	int64_t outputs = rh_model_outputs(session->model_config), row = outputs * (int64_t)sizeof(float), rows = step_rows(work);
-	work->train.taught = is_student(session) ? outputs : 0;
-	work->train.choices = makes(session) ? outputs : 0;
+	int64_t columns = fluidpipe_logits_columns(session), row = columns * (int64_t)sizeof(float), rows = step_rows(work),
+	        top = session->config->fluidpipe_top_k;
+	work->train.taught = is_student(session) ? columns : 0;
+	work->train.choices = makes(session) && !top ? columns : 0;
+	work->train.top = makes(session) ? top : 0;
 	work->data_bytes += is_student(session) ? rows * (row + 2 * (int64_t)sizeof(float)) : 0;
 	work->data_bytes += makes(session) ? rows * row : 0;
 	work->data_bytes += is_student(session) && session->box.number ? ON_THE_WAY * rows * row : 0;
 	/* and once more while a checkpoint is written */
-	work->data_bytes += keeps(session) ? 2 * rh_teacher_logits_bytes(samples, outputs) : 0;
+	work->data_bytes += keeps(session) ? 2 * rh_teacher_logits_bytes(top ? targets : samples, columns) : 0;
+	work->data_bytes += keeps(session) && top ? samples * (int64_t)sizeof(int64_t) : 0;
 }
 
 /* ---- checkpoints ---- */
@@ -99,20 +110,49 @@ static int load_table(struct training *run, const char *checkpoint)
 
 static int reserve(struct training *run, struct fluidpipe_logits *logits)
 {
-	size_t rows = (size_t)step_rows(&run->work), outputs = (size_t)logits->outputs;
+	size_t rows = (size_t)step_rows(&run->work), columns = (size_t)logits->columns;
+	int64_t samples = run->data.train.rows, targets = run->data.targets;
 	int rc = 0;
+	if (keeps(&run->session) && logits->top && (targets < 1 || targets > INT32_MAX))
+		return rh_fail(-EINVAL, "fluidpipe_top_k: %" PRId64 " trained tokens, of 1 to 2^31 - 1 that boxes can number", targets);
 	if (keeps(&run->session))
-		rc = rh_teacher_logits_create(run->data.train.rows, logits->outputs, &logits->table);
+		rc = rh_teacher_logits_create(logits->top ? targets : samples, logits->columns, &logits->table);
+	logits->table.ids = logits->top ? logits->outputs : 0;
+	if (!rc && keeps(&run->session) && logits->top && !(logits->first = rh_alloc((size_t)samples, sizeof *logits->first)))
+		rc = -ENOMEM;
 	if (!rc && logits->learns) {
-		logits->teacher = rh_alloc(rows * outputs, sizeof *logits->teacher);
+		logits->teacher = rh_alloc(rows * columns, sizeof *logits->teacher);
 		logits->mix = rh_alloc(rows * 2, sizeof *logits->mix);
 		rc = logits->teacher && logits->mix ? 0 : -ENOMEM;
 	}
-	if (!rc && makes(&run->session) && !(logits->own_logits = rh_alloc(rows * outputs, sizeof *logits->own_logits)))
+	if (!rc && makes(&run->session) && !(logits->own_logits = rh_alloc(rows * columns, sizeof *logits->own_logits)))
 		rc = -ENOMEM;
 	for (int i = 0; !rc && logits->learns && run->session.box.number && i < ON_THE_WAY; i++)
-		if (!(logits->received[i] = rh_alloc(rows * outputs, sizeof *logits->received[i])))
+		if (!(logits->received[i] = rh_alloc(rows * columns, sizeof *logits->received[i])))
 			rc = -ENOMEM;
+	return rc;
+}
+
+/* Box 1 knows how many targets each sample has, and box 2 learns it. */
+static int share_targets(struct training *run, struct fluidpipe_logits *logits)
+{
+	struct rh_box *box = &run->session.box;
+	int64_t samples = run->data.train.rows, all = 0, bytes = samples * (int64_t)sizeof(int32_t);
+	int32_t *targets = rh_alloc((size_t)samples, sizeof *targets);
+	if (!targets)
+		return -ENOMEM;
+	for (int64_t i = 0; !box->number && i < samples; i++)
+		targets[i] = (int32_t)rh_dataset_row_targets(&run->data.train, i);
+	int rc = box->number ? rh_box_take(box->link_below, box_tag_of(-1, BOX_LOGITS), targets, bytes)
+	                     : rh_box_give(box, box->link_above, box_tag_of(-1, BOX_LOGITS), targets, bytes);
+	for (int64_t i = 0; !rc && i < samples; all += targets[i++]) {
+		logits->first[i] = all;
+		if (targets[i] < 0)
+			rc = rh_fail(-EPROTO, "box 1 speaks of %d targets of a row", (int)targets[i]);
+	}
+	rh_free(targets);
+	if (!rc && all != logits->table.samples)
+		rc = rh_fail(-EPROTO, "box 1 numbers %" PRId64 " targets, of %" PRId64 " that it spoke of", all, logits->table.samples);
 	return rc;
 }
 
@@ -125,9 +165,13 @@ int fluidpipe_logits_begin(struct training *run, const char *checkpoint)
 		return -ENOMEM;
 	*logits = (struct fluidpipe_logits){.learns = is_student(&run->session),
 	                                    .teaches = is_teacher(&run->session),
+	                                    .columns = fluidpipe_logits_columns(&run->session),
+	                                    .top = run->config->fluidpipe_top_k,
 	                                    .outputs = rh_model_outputs(run->session.model_config),
 	                                    .targets = run->work.train.head_rows};
 	int rc = reserve(run, logits);
+	if (!rc && logits->first)
+		rc = share_targets(run, logits);
 	if (rc || !keeps(&run->session))
 		return rc;
 	for (int64_t m = 0; m < run->micro_batches; m++)
@@ -142,6 +186,7 @@ void fluidpipe_logits_free(struct training *run)
 	if (!logits)
 		return;
 	rh_teacher_logits_destroy(&logits->table);
+	rh_free(logits->first);
 	rh_free(logits->teacher);
 	rh_free(logits->mix);
 	rh_free(logits->own_logits);
@@ -153,8 +198,8 @@ void fluidpipe_logits_free(struct training *run)
 void fluidpipe_logits_report(const struct training *run)
 {
 	if (run->logits && run->logits->untaught)
-		rh_note("%" PRId64 " samples were learnt from their labels alone: there were no logits of theirs to distil",
-		        run->logits->untaught);
+		rh_note("%" PRId64 " %s were learnt from their labels alone: there were no logits of theirs to distil",
+		        run->logits->untaught, run->logits->top ? "tokens" : "samples");
 }
 
 /* ---- a step ---- */
@@ -162,12 +207,36 @@ void fluidpipe_logits_report(const struct training *run)
 int64_t fluidpipe_logits_bytes(const struct training *run, int64_t targets)
 {
 	int goes_up = run->logits && rh_config_distils(run->config, 1);
-	return goes_up ? targets * run->logits->outputs * (int64_t)sizeof(float) : 0;
+	return goes_up ? targets * run->logits->columns * (int64_t)sizeof(float) : 0;
 }
 
 void *fluidpipe_logits_place(struct training *run, int64_t step)
 {
 	return run->logits->received[step % ON_THE_WAY];
+}
+
+/* Of the targets of a micro-batch, in order: the document and the sample of the last one, and the number of the next. */
+struct place {
+	int64_t document, sample, next;
+};
+static const struct place first_place = {0, -1, 0};
+
+/* The number of target i in tables; one that no table has where box 1 names no such sample. */
+static int64_t number_of(const struct training *run, const struct rh_batch *batch, int64_t i, struct place *place)
+{
+	while (batch->head_row[i] >= batch->start[place->document + 1])
+		place->document++;
+	int64_t sample = batch->sample[place->document];
+	if (!run->logits->first || sample < 0 || sample >= run->data.train.rows)
+		return run->logits->first ? -1 : sample;
+	if (sample != place->sample)
+		*place = (struct place){place->document, sample, run->logits->first[sample]};
+	return place->next++;
+}
+
+static int is_sound(const struct fluidpipe_logits *logits, const float *row)
+{
+	return logits->top ? rh_shares_are_sound(row, logits->top, logits->outputs) : rh_logits_are_finite(row, logits->columns);
 }
 
 /* Each target of a micro-batch: its teacher's logits, and how much both losses count, times `scale`. `came`: box 2: of the micro-batch's
@@ -179,18 +248,20 @@ static void teach(struct training *run, int64_t m, const float *came, const doub
 	const struct rh_batch *batch = &run->batch[m];
 	int is_sum = config->fluidpipe_weighting == RH_WEIGHTING_SUM;
 	float alpha = (float)(run->session.box.number ? config->fluidpipe_alpha2 : config->fluidpipe_alpha1);
-	float *teacher = logits->teacher + m * logits->targets * logits->outputs, *mix = logits->mix + 2 * m * logits->targets;
+	float *teacher = logits->teacher + m * logits->targets * logits->columns, *mix = logits->mix + 2 * m * logits->targets;
+	struct place place = first_place;
 	run->micro[m].teacher = teacher;
 	run->micro[m].mix = mix;
-	run->micro[m].shape.taught = logits->outputs;
-	for (int64_t i = 0; i < batch->trained; i++, teacher += logits->outputs, mix += 2) {
-		const float *row = came ? came + i * logits->outputs : rh_teacher_logits_get(&logits->table, batch->sample[i]);
-		int is_taught = row && rh_logits_are_finite(row, logits->outputs);
+	run->micro[m].shape.taught = logits->columns;
+	for (int64_t i = 0; i < batch->trained; i++, teacher += logits->columns, mix += 2) {
+		const float *row =
+		        came ? came + i * logits->columns : rh_teacher_logits_get(&logits->table, number_of(run, batch, i, &place));
+		int is_taught = row && is_sound(logits, row);
 		mix[0] = (float)scale[0] * (is_taught && !is_sum ? alpha : 1);
 		mix[1] = (float)scale[1] * (!is_taught ? 0 : is_sum ? 1 : 1 - alpha);
 		logits->untaught += !is_taught;
 		if (is_taught)
-			memcpy(teacher, row, (size_t)logits->outputs * sizeof *row);
+			memcpy(teacher, row, (size_t)logits->columns * sizeof *row);
 	}
 }
 
@@ -199,8 +270,9 @@ static void ask_for_own(struct training *run, int64_t m)
 	struct fluidpipe_logits *logits = run->logits;
 	if (!logits->own_logits)
 		return;
-	run->micro[m].scores = logits->own_logits + m * logits->targets * logits->outputs;
-	run->micro[m].shape.choices = logits->outputs;
+	run->micro[m].scores = logits->own_logits + m * logits->targets * logits->columns;
+	run->micro[m].shape.choices = logits->top ? 0 : logits->columns;
+	run->micro[m].shape.top = logits->top;
 }
 
 void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count)
@@ -210,11 +282,11 @@ void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count)
 	int is_upper = run->session.box.number > 0;
 	const float *came = logits ? logits->received[step % ON_THE_WAY] : NULL;
 	for (int64_t m = 0; logits && m < count; m++) {
-		RH_ASSERT(run->batch[m].trained == run->batch[m].documents);
+		RH_ASSERT(logits->top || run->batch[m].trained == run->batch[m].documents);
 		if (logits->learns && (is_upper || step >= run->data.steps_per_epoch)) /* in box 1's first epoch there is no teacher */
 			teach(run, m, came, whole);
 		if (came)
-			came += run->batch[m].trained * logits->outputs;
+			came += run->batch[m].trained * logits->columns;
 		ask_for_own(run, m);
 	}
 }
@@ -228,7 +300,7 @@ static int send_up(struct training *run, int64_t step, int64_t count)
 	if (!message)
 		return -ENOMEM;
 	for (int64_t m = 0; m < count; m++) {
-		int64_t part = run->batch[m].trained * run->logits->outputs * (int64_t)sizeof(float);
+		int64_t part = run->batch[m].trained * run->logits->columns * (int64_t)sizeof(float);
 		memcpy(message + used, run->micro[m].scores, (size_t)part);
 		used += part;
 	}
@@ -240,13 +312,15 @@ static int send_up(struct training *run, int64_t step, int64_t count)
 static int keep(struct training *run, int64_t count)
 {
 	struct fluidpipe_logits *logits = run->logits;
-	for (int64_t m = 0; m < count; m++)
+	for (int64_t m = 0; m < count; m++) {
+		struct place place = first_place;
 		for (int64_t i = 0; i < run->batch[m].trained; i++) {
-			const float *row = run->micro[m].scores + i * logits->outputs;
-			int rc = rh_teacher_logits_put(&logits->table, run->batch[m].sample[i], row);
+			const float *row = run->micro[m].scores + i * logits->columns;
+			int rc = rh_teacher_logits_put(&logits->table, number_of(run, &run->batch[m], i, &place), row);
 			if (rc < 0)
 				return rc;
 		}
+	}
 	return 0;
 }
 
@@ -262,14 +336,14 @@ int fluidpipe_logits_finish(struct training *run, int64_t step)
 
 int64_t fluidpipe_logits_target_bytes(const struct rh_session *session)
 {
-	return is_student(session) ? rh_model_outputs(session->model_config) * (int64_t)sizeof(float) : 0;
+	return is_student(session) ? fluidpipe_logits_columns(session) * (int64_t)sizeof(float) : 0;
 }
 
 const float *fluidpipe_logits_received(const struct training *run, int64_t step, int64_t m)
 {
 	const float *came = run->logits ? run->logits->received[step % ON_THE_WAY] : NULL;
 	for (int64_t before = 0; came && before < m; before++)
-		came += run->batch[before].trained * run->logits->outputs;
+		came += run->batch[before].trained * run->logits->columns;
 	return came;
 }
 
@@ -281,7 +355,7 @@ int fluidpipe_logits_attach_idle(struct training *run, int64_t after, int64_t co
 		if (is_taught)
 			teach(run, m, came, scale);
 		if (came)
-			came += run->batch[m].trained * logits->outputs;
+			came += run->batch[m].trained * logits->columns;
 		ask_for_own(run, m);
 	}
 	return is_taught;
@@ -298,7 +372,7 @@ void fluidpipe_logits_losses(const struct training *run, int64_t m, int64_t i, d
 	const struct fluidpipe_logits *logits = run->logits;
 	out[0] = (double)micro->loss[i];
 	out[1] = 0;
-	if (!logits || !logits->learns || !micro->mix)
+	if (!logits || !logits->learns || !micro->mix || logits->top)
 		return;
 	const float *teacher = micro->mix[2 * i + 1] != 0 ? micro->teacher + i * logits->outputs : NULL;
 	rh_distillation_losses(&run->session.model->distillation, logits->outputs, micro->scores + i * logits->outputs, teacher,
@@ -315,7 +389,7 @@ int64_t fluidpipe_logits_kept(const struct training *run)
 /* Bytes of a sample on its way down: its id and its logits. A message has the ids of some samples, then their logits. */
 static int64_t sample_bytes(const struct training *run)
 {
-	return (1 + run->logits->outputs) * (int64_t)sizeof(float);
+	return (1 + run->logits->columns) * (int64_t)sizeof(float);
 }
 
 static int64_t piece_of(const struct training *run, int64_t samples)

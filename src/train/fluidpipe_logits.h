@@ -11,7 +11,9 @@
 #include "train/training.h"
 
 /* Sizes of micro-batches with logits, and memory that both boxes take for them. Before the session starts. */
-void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work);
+void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, int64_t targets, struct rh_workload *work);
+/* Numbers that are told of a target: its logits, or with fluidpipe_top_k ids and shares. */
+int64_t fluidpipe_logits_columns(const struct rh_session *session);
 
 /* Before the first step. checkpoint: NULL: the run begins. Freed with the run. */
 int fluidpipe_logits_begin(struct training *run, const char *checkpoint) RH_MUST;

@@ -6,6 +6,7 @@
 #include "observe/trace.h"
 #include "partition/costs.h"
 #include "train/fluidpipe.h"
+#include "train/fluidpipe_logits.h"
 #include "train/forecast_check.h"
 #include "train/forecast_steps.h"
 
@@ -94,7 +95,7 @@ static void tell_plan(const struct rh_session *session, const struct rh_forecast
 	                            .unit = unit,
 	                            .unit_bytes = unit * rh_wire_bytes((enum rh_wire)session->config->link_dtype, session->model->dtype,
 	                                                               input->work.train.tokens, session->model->config->hidden_size),
-	                            .target_bytes = rh_model_outputs(session->model->config) * (int64_t)sizeof(float),
+	                            .target_bytes = fluidpipe_logits_columns(session) * (int64_t)sizeof(float),
 	                            .scheduled_idle = known ? session->plan.balanced.idle : 0,
 	                            .scheduled_seconds = known ? session->plan.balanced.step_s : 0,
 	                            .packed = session->plan.balanced.packed};
@@ -120,7 +121,7 @@ static int share_work(const struct rh_session *session, const struct rh_forecast
 	if (session->box.number)
 		out->data_bytes = out->reading_bytes = out->train.pixels = out->train.typed = 0;
 	int is_fluidpipe = rh_box_is_linked(&session->box) && session->config->mode == RH_MODE_FLUIDPIPE;
-	return is_fluidpipe ? rh_fluidpipe_plan(session, input->rows, out) : 0;
+	return is_fluidpipe ? rh_fluidpipe_plan(session, input->rows, input->targets, out) : 0;
 }
 
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,

@@ -57,6 +57,7 @@ static int steps_of(const struct rh_training_data *data, int steps, struct rh_fo
 	}
 	input->run_steps = data->steps;
 	input->rows = data->train.rows;
+	input->targets = data->targets;
 	input->tokens_a_step = (double)rh_dataset_tokens(&data->train) / (double)each;
 	rh_batch_free(&batch);
 	return rc;

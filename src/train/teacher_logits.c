@@ -46,11 +46,25 @@ int rh_logits_are_finite(const float *row, int64_t outputs)
 	return are;
 }
 
+int rh_shares_are_sound(const float *row, int64_t top, int64_t outputs)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < top; i++) {
+		float id = row[i], share = row[top + i];
+		if (!(id >= 0 && id < (float)outputs && id == floorf(id) && (!i || id > row[i - 1]) && share >= 0 && share <= 1))
+			return 0;
+		sum += (double)share;
+	}
+	return sum < 1.001;
+}
+
 int rh_teacher_logits_put(struct rh_teacher_logits *logits, int64_t id, const float *row)
 {
 	if (id < 0 || id >= logits->samples)
 		return rh_fail(-EPROTO, "logits of sample %" PRId64 ", but there are %" PRId64 " samples", id, logits->samples);
-	if (!rh_logits_are_finite(row, logits->outputs))
+	int is_sound =
+	        logits->ids ? rh_shares_are_sound(row, logits->outputs / 2, logits->ids) : rh_logits_are_finite(row, logits->outputs);
+	if (!is_sound)
 		return 0;
 	memcpy(logits->logit + id * logits->outputs, row, (size_t)logits->outputs * sizeof *row);
 	logits->count += !logits->is_known[id];

@@ -6,8 +6,9 @@
  *   row = rh_teacher_logits_get(&logits, id);        NULL: the sample has none, and is trained by its label alone
  *   rh_teacher_logits_clear(&logits);                a new epoch
  *
- * A sample's id is its row in struct rh_dataset. A row that data_weights repeats has an id for each copy. All memory is taken at creation:
- * putting and getting allocate nothing. One thread uses a table at a time. */
+ * A sample's id is its row in struct rh_dataset. A row that data_weights repeats has an id for each copy. Of a language model, whose rows
+ * have many targets, each target is a sample of its own here, numbered row by row, and has shares in place of logits. All memory is taken
+ * at creation: putting and getting allocate nothing. One thread uses a table at a time. */
 #ifndef RH_TRAIN_TEACHER_LOGITS_H
 #define RH_TRAIN_TEACHER_LOGITS_H
 
@@ -18,6 +19,7 @@
 struct rh_teacher_logits {
 	int64_t samples, outputs; /* ids are 0 to samples - 1 */
 	int64_t count;            /* samples that have logits */
+	int64_t ids;              /* of the head, set by the owner: rows are (outputs / 2) ids below it and their shares; 0: logits */
 	float *logit;             /* (samples, outputs) */
 	uint8_t *is_known;        /* (samples) */
 };
@@ -31,9 +33,11 @@ void rh_teacher_logits_destroy(struct rh_teacher_logits *logits);
 /* No sample has logits any more. */
 void rh_teacher_logits_clear(struct rh_teacher_logits *logits);
 int rh_logits_are_finite(const float *row, int64_t outputs);
+/* row: (top) ids below `outputs`, ascending, then their shares, which sum to 1 or less: rounded ones to a thousandth more. */
+int rh_shares_are_sound(const float *row, int64_t top, int64_t outputs);
 
-/* row: (outputs), copied. 1: it is the sample's now. 0: a number in it is not finite, and the sample keeps what it had. -EPROTO: no sample
- * has this id, which a peer may have sent. */
+/* row: (outputs), copied. 1: it is the sample's now. 0: it is not finite, or not sound, and the sample keeps what it had. -EPROTO: no
+ * sample has this id, which a peer may have sent. */
 int rh_teacher_logits_put(struct rh_teacher_logits *logits, int64_t id, const float *row) RH_MUST;
 /* (outputs), valid until the next put or clear; NULL: the sample has no logits, or there is no sample of this id. */
 const float *rh_teacher_logits_get(const struct rh_teacher_logits *logits, int64_t id);

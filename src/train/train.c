@@ -173,7 +173,7 @@ static int find_work(struct training *run)
 	if (!rc && rh_box_is_linked(&run->session.box))
 		rc = box_share_run(run, &run->work);
 	if (!rc && training_is_fluidpipe(run))
-		rc = rh_fluidpipe_plan(&run->session, run->data.train.rows, &run->work);
+		rc = rh_fluidpipe_plan(&run->session, run->data.train.rows, run->data.targets, &run->work);
 	run->work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
 	return rc;
 }

@@ -21,6 +21,8 @@ int rh_training_data_arrange(const struct rh_config *config, const struct rh_obj
 	                       config->train_sampling_strategy, config->data_seed, &data->sampler);
 	if (rc)
 		return rc;
+	for (int64_t row = 0; row < data->train.rows; row++)
+		data->targets += rh_dataset_row_targets(&data->train, row);
 	data->steps_per_epoch = rh_sampler_steps_per_epoch(data->sampler);
 	data->steps = config->max_steps > 0 ? config->max_steps : (int64_t)ceil(config->num_train_epochs * (double)data->steps_per_epoch);
 	return 0;

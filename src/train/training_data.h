@@ -10,6 +10,7 @@ struct rh_training_data {
 	struct rh_choices choices;         /* of held_out */
 	struct rh_sampler *sampler;
 	int64_t steps_per_epoch, steps; /* steps: of the whole run */
+	int64_t targets;                /* of all rows of `train` */
 };
 
 /* `train` has been loaded (rh_dataset_load) and all else is zero: holds rows out as configured (validation_file or eval_split) and counts

@@ -66,6 +66,30 @@ static inline void open_texts(struct scratch *scratch, const char *keys)
 	fclose(run);
 }
 
+/* A language model of four layers, and rows of several targets: twelve samples. packed: each of two documents of six or seven tokens. */
+static inline void open_language(struct scratch *scratch, const char *keys, int packed)
+{
+	static const char *const letters[] = {"q", "x", "z", "j"};
+	scratch_open(scratch);
+	copy_model(scratch->dir);
+	edit_file(path_of("%s/hf/config.json", scratch->dir), "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+	edit_file(path_of("%s/hf/config.json", scratch->dir), "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4");
+	edit_file(path_of("%s/hf/config.json", scratch->dir), "\"layer_types\"", "\"unused\"");
+	FILE *rows = fopen(path_of("%s/rows.jsonl", scratch->dir), "w");
+	assert_non_null(rows);
+	for (int i = 0; i < (packed ? 2 : 1) * SAMPLES; i++)
+		if (packed)
+			fprintf(rows, "{\"text\": \"%s%s%s%s%s%s\"}\n", letters[i % 4], letters[i / 4 % 4], letters[i / 16], letters[i % 3],
+			        letters[i % 2], i % 5 ? "" : "q");
+		else
+			fprintf(rows, "{\"prompt\": \"%s%s \", \"completion\": \"%s%.*s\"}\n", letters[i % 4], letters[i / 4],
+			        letters[i % 3], 6 + 2 * (i % 5), "the cat sat on the mat");
+	fclose(rows);
+	write_text(path_of("%s/run.yaml", scratch->dir),
+	           path_of("config_name: %s/hf\ntrain_file: %s/rows.jsonl\nallow: [duplicates]\nmax_steps: %d\n" BOTH "%s%s", scratch->dir,
+	                   scratch->dir, (int)STEPS, packed ? "packing: true\nmax_length: 14\n" : "max_length: 32\n", keys));
+}
+
 static inline void start_box(const struct scratch *scratch, int box, const struct box_wire *wire, const char *options, struct ran *ran)
 {
 	const char *dir = scratch->dir;

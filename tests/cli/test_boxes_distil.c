@@ -1,5 +1,5 @@
 /* Mode fluidpipe with distillation, two processes: who learns from whom, what is sent for it, and that both go on from any checkpoint. */
-#include "cli/distil.h"
+#include "cli/distil_line.h"
 
 /* ---- who learns from whom ---- */
 
@@ -24,24 +24,6 @@ static void test_box_1_learns_of_box_2_from_the_second_epoch_on(void **state)
 	for (int step = 1; step <= STEPS; step++)
 		assert_int_equal(is_same_step(&scratch, "lower", 1, step), step <= EPOCH);
 	scratch_close(&scratch);
-}
-
-/* What box 1 said of its line. */
-static void read_line(char *said, long long *up, long long *down)
-{
-	const char *line = strstr(said, "line: ");
-	assert_non_null(line);
-	assert_int_equal(sscanf(line, "line: %lld bytes up to box 2, %lld from there", up, down), 2);
-	free(said);
-}
-
-/* Bytes beyond those of a run without distillation, but for frames: `messages` more of them, and what acknowledges them. */
-static void check_more(const char *what, long long more, long long payload, long long messages)
-{
-	enum { HEADER = 56, NOISE = 40 * HEADER }; /* two runs acknowledge alike messages in more or fewer frames */
-	printf("%s: %lld bytes more, %lld of logits and ids\n", what, more, payload);
-	if (more < payload - NOISE || more > payload + 3 * messages * HEADER + NOISE)
-		fail_msg("%s: %lld bytes more, %lld of logits and ids", what, more, payload);
 }
 
 static void test_logits_alone_are_added_to_the_line_and_only_where_one_learns(void **state)
@@ -74,21 +56,7 @@ static void test_a_run_goes_on_from_each_step_to_the_same_bits(void **state)
 	(void)state;
 	struct scratch scratch;
 	open_images(&scratch, "fluidpipe_recipe: FP-DB\n");
-	free(run_boxes(&scratch, ""));
-	move_outputs(&scratch, "whole");
-	for (int step = 1; step < STEPS; step++) {
-		char options[64];
-		snprintf(options, sizeof options, "--max_steps %d", step);
-		free(run_boxes(&scratch, options));
-		free(run_boxes(&scratch, "--resume_from_checkpoint true"));
-		for (int box = 1; box <= 2; box++)
-			for (int at = step; at <= STEPS; at++)
-				if (!is_same_step(&scratch, "whole", box, at))
-					fail_msg("stopped at step %d: box %d differs at step %d", step, box, at);
-		for (int box = 1; box <= 2; box++)
-			check_ok(rh_dir_remove(path_of("%s/out%d", scratch.dir, box)));
-	}
-	scratch_close(&scratch);
+	check_resumes(&scratch);
 }
 
 /* A box is killed at once after its checkpoint of a step; both go on from what both have. */

@@ -199,7 +199,7 @@ static void test_a_language_model_does_not_distil(void **state)
 	write_config(&scratch, FLUID "fluidpipe_recipe: FP-DB\n", 2, 1, &wire);
 	struct ran ran = run_line(&scratch, "train %s/run1.yaml", scratch.dir); /* which does not wait for box 2 */
 	assert_int_equal(ran.status, 1);
-	assert_non_null(strstr(ran.err, "fluidpipe_recipe: boxes distil the logits of classifications alone"));
+	assert_non_null(strstr(ran.err, "fluidpipe_recipe: boxes distil a causal language model by its likeliest tokens"));
 	run_free(&ran);
 	assert_false(rh_dir_exists(path_of("%s/out1", scratch.dir)));
 	scratch_close(&scratch);

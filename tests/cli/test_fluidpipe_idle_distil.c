@@ -52,15 +52,14 @@ static int64_t size_of(const struct scratch *scratch, const char *where)
 	return status.st_size;
 }
 
-static void check_replay(const char *options)
+/* Frees the scratch. */
+static void check_replay(struct scratch scratch, const char *options)
 {
 	static const char *const files[] = {"opportunistic.jsonl", "model.safetensors", "checkpoint-12/optimizer.safetensors",
 	                                    "checkpoint-12/opportunistic_losses.bin"};
 	static const char *const none[2] = {"", ""};
-	struct scratch scratch;
 	char replay[2][256], *said[2];
 	const char *own[2] = {replay[0], replay[1]};
-	open_images(&scratch, "");
 	run_pair(&scratch, 1, options, none, said);
 	for (int k = 0; k < 2; k++) {
 		char where[8];
@@ -88,9 +87,15 @@ static void check_replay(const char *options)
 static void test_both_boxes_replay_steps_that_distil(void **state)
 {
 	(void)state;
-	check_replay("--fluidpipe_recipe FP-DT --fluidpipe_idle_sampler distillation-loss --fluidpipe_idle_distillation_scale 0.4");
-	check_replay("--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler eh-difficulty --fluidpipe_weighting sum "
-	             "--fluidpipe_idle_task_scale 0.4");
+	struct scratch scratch;
+	open_images(&scratch, "");
+	check_replay(scratch,
+	             "--fluidpipe_recipe FP-DT --fluidpipe_idle_sampler distillation-loss --fluidpipe_idle_distillation_scale 0.4");
+	open_images(&scratch, "");
+	check_replay(scratch, "--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler eh-difficulty --fluidpipe_weighting sum "
+	                      "--fluidpipe_idle_task_scale 0.4");
+	open_language(&scratch, "fluidpipe_top_k: 5\n", 0);
+	check_replay(scratch, "--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler random --fluidpipe_idle_distillation_scale 0.4");
 }
 
 /* A cap of 0 is the run without the key, at both boxes. */

@@ -79,6 +79,16 @@ static void test_plan_counts_the_samples(void **state)
 	scratch_close(&scratch);
 }
 
+/* Of a language model: the shares of each of its targets, at both boxes. */
+static void test_plan_counts_the_shares(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	open_language(&scratch, "fluidpipe_top_k: 5\n", 0);
+	check_planned(&scratch, "", 0);
+	scratch_close(&scratch);
+}
+
 /* Box 2 hears from box 1 how long samples are, so it is the one that says no; `plan` says the same. */
 static void test_budgets_that_are_too_small_are_refused(void **state)
 {
@@ -225,6 +235,7 @@ int main(void)
 	setenv("RH_RELAY", "1", 1); /* so that boxes are on one machine, and need no keys */
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_plan_counts_the_samples),
+	        cmocka_unit_test(test_plan_counts_the_shares),
 	        cmocka_unit_test(test_budgets_that_are_too_small_are_refused),
 	        cmocka_unit_test(test_a_drive_that_fails_is_one_line),
 	};

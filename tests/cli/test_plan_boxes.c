@@ -258,6 +258,35 @@ static void test_logits_are_counted(void **state)
 	scratch_close(&scratch);
 }
 
+/* Of a language model that distils each target's shares, 8 bytes a likeliest token; those that come down have their targets' numbers. */
+static void test_shares_are_counted(void **state)
+{
+	(void)state;
+	enum { TOKENS = 256, TARGETS = 255, HIDDEN = 2048, MICROS = 8, TOP = 32 };
+	struct scratch scratch;
+	scratch_open(&scratch);
+	for (int distils = 0; distils < 3; distils++) { /* bits: box 1, box 2; not both */
+		struct ran ran = run_line(&scratch,
+		                          "plan --config_name examples/models/qwen3-1.7b --lora_r 8 --hardware rtx4090x1 --mode fluidpipe "
+		                          "--boxes 2 --max_length %d --per_device_train_batch_size 1 --gradient_accumulation_steps %d %s "
+		                          "--fluidpipe_top_k %d --json",
+		                          (int)TOKENS, (int)MICROS,
+		                          distils == 1   ? "--fluidpipe_alpha1 0.5"
+		                          : distils == 2 ? "--fluidpipe_alpha2 0.5"
+		                                         : "",
+		                          distils ? (int)TOP : 0);
+		json_t *json = json_loads(ran.out, 0, NULL), *modes = json_object_get(json, "modes");
+		if (!modes)
+			fail_msg("%s", ran.err);
+		double features = (double)MICROS * TOKENS * HIDDEN * 2,
+		       shares = (double)MICROS * TARGETS * (8 * TOP + (distils == 1 ? 4 : 0));
+		assert_true(number(modes, "bytes") == features + (distils ? shares : 0));
+		json_decref(json);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	alarm(HANG_S);
@@ -267,6 +296,7 @@ int main(void)
 	                                   cmocka_unit_test(test_modes_are_compared),
 	                                   cmocka_unit_test(test_pipelines_are_compared),
 	                                   cmocka_unit_test(test_paci_over_1f1b_is_the_bubble),
-	                                   cmocka_unit_test(test_logits_are_counted)};
+	                                   cmocka_unit_test(test_logits_are_counted),
+	                                   cmocka_unit_test(test_shares_are_counted)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

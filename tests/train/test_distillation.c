@@ -51,7 +51,7 @@ static void test_losses_are_those_that_head_loss_adds_up(void **state)
 		}
 	}
 	for (int i = 0; i < 6; i++) {
-		const struct rh_distillation how = {temperatures[i / 2], (enum rh_divergence)(i % 2)};
+		const struct rh_distillation how = {temperatures[i / 2], (enum rh_divergence)(i % 2), 0};
 		for (int part = 0; part < 2; part++)
 			oracle(&how, student, teacher, target, mix[part], loss[part]);
 		for (int r = 0; r < ROWS; r++) {

@@ -112,10 +112,30 @@ static void test_a_file_gives_back_the_same_table(void **state)
 	check_ok(rh_dir_remove(dir));
 }
 
+/* Ids that no head has, or that do not ascend, and shares that are none: a peer may have sent them. */
+static void test_shares_that_are_not_sound_are_not_kept(void **state)
+{
+	(void)state;
+	static const struct {
+		float row[6];
+		int is;
+	} cases[] = {{{0, 3, 8, 0.5f, 0.25f, 0.25f}, 1},  {{0, 3, 9, 0.5f, 0.25f, 0.25f}, 0},     {{-1, 3, 8, 0.5f, 0.25f, 0.25f}, 0},
+	             {{3, 3, 8, 0.5f, 0.25f, 0.25f}, 0},  {{0, 3.5f, 8, 0.5f, 0.25f, 0.25f}, 0},  {{0, NAN, 8, 0.5f, 0.25f, 0.25f}, 0},
+	             {{0, 3, 8, 0.5f, NAN, 0.25f}, 0},    {{0, 3, 8, 0.5f, 0.25f, INFINITY}, 0},  {{0, 3, 8, 0.5f, -0.25f, 0.25f}, 0},
+	             {{0, 3, 8, 0.75f, 0.25f, 0.25f}, 0}, {{0, 3, 8, 0.5f, 0.25f, 0.250001f}, 1}, {{8, 3, 0, 0.5f, 0.25f, 0.25f}, 0}};
+	struct rh_teacher_logits logits;
+	check_ok(rh_teacher_logits_create(SAMPLES, 6, &logits));
+	logits.ids = 9;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		assert_int_equal(rh_teacher_logits_put(&logits, 3, cases[i].row), cases[i].is);
+	rh_teacher_logits_destroy(&logits);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_get_returns_the_row_that_was_put_last),
+	        cmocka_unit_test(test_shares_that_are_not_sound_are_not_kept),
 	        cmocka_unit_test(test_a_row_that_is_not_finite_or_of_no_sample_is_not_kept),
 	        cmocka_unit_test(test_a_file_gives_back_the_same_table),
 	};
