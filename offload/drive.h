@@ -1,4 +1,5 @@
-/* One drive: a file that requests read and write, many at once, in no order among themselves. Whoever needs order waits for `done`.
+/* One drive: a file that requests read and write. Many requests are in flight at once, and the drive carries them out in any order. A
+ * caller that needs an order waits for the `done` of one request before it submits the next.
  *
  * Instances: io_uring (registered file and memory, one ring a drive), threads with pread and pwrite where io_uring is forbidden, and one
  * that injects faults into either. */
@@ -11,7 +12,7 @@
 
 enum rh_drive_kind { RH_DRIVE_READ, RH_DRIVE_WRITE };
 
-/* Owned by the caller; the drive's from submit to `done`. memory, offset and bytes are multiples of the drive's unit. */
+/* The caller owns the request; from submit to `done` the drive has it. memory, offset and bytes are multiples of the drive's unit. */
 struct rh_drive_request {
 	enum rh_drive_kind kind;
 	void *memory;
@@ -24,7 +25,7 @@ struct rh_drive_request {
 	int64_t moved;
 	/* for the instance that injects faults */
 	int64_t first_bytes; /* of the first call, 0: all */
-	int delay_ms;        /* the kernel's answer is delayed by so much */
+	int delay_ms;        /* the kernel's answer is delayed by this */
 	struct rh_drive_request *next;
 };
 
@@ -37,12 +38,12 @@ struct rh_drive_ops {
 	const char *kind; /* "io_uring", "threads" */
 	/* From any thread, also from `done`. */
 	void (*submit)(struct rh_drive *drive, struct rh_drive_request *request);
-	/* Requests will lie in this memory (besides what was attached before): registered where the instance can, in pieces of at most
-	 * 1 GiB; where that is refused they work all the same, and it is said once. Waits for requests under way. The memory stays until
-	 * close. */
+	/* Announces memory that later requests will use, besides the memory attached before. The instance registers it where it can, in
+	 * pieces of at most 1 GiB. Where the system refuses, a line says so once, and requests work without. Waits for the requests in
+	 * flight. The memory must stay until close. */
 	void (*attach)(struct rh_drive *drive, void *memory, int64_t bytes);
-	/* Waits for all requests, for so many seconds at most. Requests that stall longer are abandoned: after close returns no `done` runs
-	 * and no request is touched. Only `done` may submit meanwhile. The descriptor stays open: it is the caller's. */
+	/* Waits for all requests, for `seconds` at most. Requests that stall longer are abandoned: once close has returned, no `done`
+	 * runs and no request is touched. Only `done` may submit meanwhile. The descriptor stays open, because it is the caller's. */
 	void (*close)(struct rh_drive *drive, double seconds);
 };
 
@@ -58,8 +59,9 @@ struct rh_drive_options {
 /* RH_NVME=threads in the environment stands for RH_DRIVE_THREADS (tests). */
 int rh_drive_open(const struct rh_drive_options *options, struct rh_drive **out) RH_MUST;
 
-/* Tests: injects one fault into the n-th call from now on. Calls are requests of all drives opened after this, and reservations of space;
- * for RH_FAULT_TORN writes alone. nth 0: no fault, and no counting. Returns the number of calls since the last time. */
+/* Tests: injects one fault into the n-th call from now on. A call is a request of any drive opened after this, or a reservation of
+ * space; for RH_FAULT_TORN only writes count. nth 0: no fault, and no counting. Returns the number of calls since the last
+ * rh_drive_fail_nth. */
 enum rh_drive_fault {
 	RH_FAULT_FAIL,  /* negative errno `code` */
 	RH_FAULT_SHORT, /* the first call moves half of it, as a kernel may */

@@ -6,8 +6,8 @@
 
 #include <time.h>
 
-/* The instances, best first. To add one, write its file and its row. An open that fails makes no line: -EPERM, -ENOSYS and the like mean
- * that this machine cannot have it, and the next one is tried. */
+/* The instances, best first. To add one, write its file and its row. An open that fails writes no error line: -EPERM, -ENOSYS and the
+ * like mean that this machine lacks the instance, and the next one is tried. */
 /* clang-format off */
 #define DRIVES(ROW) ROW(uring) ROW(threads)
 /* clang-format on */
@@ -18,13 +18,15 @@ DRIVES(DRIVE_OPEN)
 /* Takes `inner` over. */
 int drive_fault_open(struct rh_drive *inner, struct rh_drive **out) RH_MUST;
 
-/* Whether faults are counted, and, for those who call the kernel elsewhere: counts one call; 0, or the code of the fault that is due. */
+/* 1: calls are counted for rh_drive_fail_nth. And for code that calls the kernel by itself: counts one call, and returns 0 or the code
+ * of the fault that is due. */
 int drive_fault_armed(void);
 int drive_fault_due(void);
 
-/* What the next call for a request moves at most. */
+/* The most bytes that the next kernel call for this request may move. */
 int64_t drive_next_bytes(const struct rh_drive_request *request);
-/* A call for it returned `result`: bytes or a negative errno. Nonzero when the request is over, and its rc set. */
+/* A kernel call for the request returned `result`: bytes or a negative errno. Returns nonzero when the request is finished; its rc is
+ * then set. */
 int drive_advance(struct rh_drive_request *request, int64_t result, int64_t unit);
 
 void drive_delay(int ms);

@@ -23,7 +23,7 @@ enum rh_order_kind {
 	RH_ORDER_TAKE,     /* the optimizer is done reading the gradient of a step (its own copy, or the update itself) */
 	RH_ORDER_UPDATE,   /* master and state change by the gradient of a step */
 	RH_ORDER_PUBLISH,  /* the upload form changes to what the update of a step made */
-	RH_ORDER_SIGNAL,   /* a token now stands for all that its lane did before; again: moves */
+	RH_ORDER_SIGNAL,   /* the token now marks all that its lane did before; a later signal moves the mark */
 	RH_ORDER_WAIT      /* what follows on the lane comes after the token's latest signal; never signalled: no wait */
 };
 
@@ -36,7 +36,7 @@ struct rh_order_event {
 
 struct rh_order_fault {
 	int ordering;                        /* 1..5; 0: none */
-	struct rh_order_event first, second; /* the second should have come after the first; first.lane -1: the first is missing */
+	struct rh_order_event first, second; /* the second does not come after the first, as it must; first.lane -1: the first is missing */
 };
 
 /* 0, and *out says what is broken first (in the order of the recorded events), if anything is. -ENOMEM. Pure. Memory and time grow with
@@ -46,13 +46,13 @@ int rh_order_check(const struct rh_order_event *event, int64_t count, int stalen
 /* "ordering 2: UPLOAD of block 3, step 4, on lane 1 does not come after PUBLISH of ..., step 3" */
 void rh_order_describe(const struct rh_order_fault *fault, char *text, size_t bytes);
 
-/* A recording that any thread may add to: a signal before it is given, a wait after it was waited for (or both when they are enqueued).
- * Holds `capacity` events and forgets what comes then. A NULL recording records nothing. */
+/* A recording that any thread may add to. Add a signal before it is given, and a wait after it has been waited for; if the two are only
+ * enqueued, add both then. It holds `capacity` events and drops later ones. A NULL recording records nothing. */
 struct rh_order_log;
 int rh_order_log_create(int64_t capacity, struct rh_order_log **out) RH_MUST;
 void rh_order_log_destroy(struct rh_order_log *log);
 void rh_order_log_add(struct rh_order_log *log, enum rh_order_kind kind, int lane, int64_t what, int64_t step);
-/* What was recorded; *forgotten: how many events did not fit. Valid until the next add. */
+/* The recorded events; *forgotten: how many events were dropped. Valid until the next add. */
 const struct rh_order_event *rh_order_log_events(struct rh_order_log *log, int64_t *count, int64_t *forgotten);
 
 #endif

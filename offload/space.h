@@ -41,8 +41,8 @@ int64_t rh_space_round(const struct rh_space *space, int64_t bytes);
 
 /* *record is its number. `what` and `owner` name it in errors ("optimizer state", "model.layers.3"; owner may be NULL) and are borrowed. */
 int rh_space_take(struct rh_space *space, int64_t bytes, const char *what, const char *owner, int *record) RH_MUST;
-/* The same for a record whose parts can be read and written separately: they follow one another, and each begins a block. The owner
- * verifies them with checksums of its own. */
+/* The same for a record of several parts, which can be read and written one by one. Parts lie one after the other, and each begins a
+ * block. The owner verifies them with checksums of its own. */
 int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], const char *what, const char *owner,
                         int *record) RH_MUST;
 /* -ENOSPC: a drive has too little free space; the line names it and the bytes needed. */
@@ -70,12 +70,13 @@ void rh_space_write_parts(struct rh_space_io *io, int record, unsigned parts, co
 int rh_space_io_wait(struct rh_space_io *io) RH_MUST;
 /* The same for callers that are idle anyway: the time is not counted as waiting. */
 int rh_space_io_wait_idle(struct rh_space_io *io) RH_MUST;
-/* For a record's owner that finds this block of it (from 0) not to be what was written: -EBADMSG with its line, a fault that stays. */
+/* The record's owner calls this when its own check finds that block `block` (from 0) differs from what was written. Returns -EBADMSG
+ * with its line; the fault stays. */
 int rh_space_mismatch(struct rh_space *space, int record, int block) RH_MUST;
 /* Whether rh_space_io_wait would return at once. */
 int rh_space_io_done(struct rh_space_io *io);
-/* From now on a thread of its own waits for this io, and its waiting is not counted: whoever waits for that thread reports it by
- * rh_space_waited. */
+/* From now on a thread of its own waits for this io, and its waiting is not counted. A caller that waits for that thread reports its own
+ * waiting with rh_space_waited. */
 void rh_space_io_aside(struct rh_space_io *io);
 void rh_space_waited(struct rh_space *space, double seconds);
 

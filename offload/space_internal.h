@@ -16,7 +16,7 @@ struct space_file {
 /* Opens and locks the directory, makes the nameless file in it, and asks for its alignment. On failure nothing is open. */
 int space_file_open(const char *dir, struct space_file *out) RH_MUST;
 void space_file_close(struct space_file *file);
-/* The file is `bytes` long from now on, and all of them have their place. */
+/* Makes the file `bytes` long, and has the file system allocate all of them. */
 int space_file_reserve(struct space_file *file, int64_t bytes) RH_MUST;
 
 #endif

@@ -26,8 +26,8 @@ int rh_staging_up(struct rh_staging *staging, struct rh_device *device, enum rh_
                   int64_t bytes) RH_MUST;
 int rh_staging_down(struct rh_staging *staging, struct rh_device *device, enum rh_stream stream, void *to, const void *from,
                     int64_t bytes) RH_MUST;
-/* The ring's thread calls `done`, holding no lock, when all downloads so far have reached the store; after a fault it does not, and this
- * call or rh_staging_finish returns the fault. `done` must be short and must not call the ring. */
+/* Calls `done` on the ring's thread, which holds no lock, when all downloads so far have reached the store. After a fault `done` is not
+ * called, and this call or rh_staging_finish returns the fault. `done` must be short and must not call the ring. */
 int rh_staging_then(struct rh_staging *staging, void (*done)(void *context, int argument), void *context, int argument) RH_MUST;
 /* Waits until all downloads have reached the store. The first fault of a device. */
 int rh_staging_finish(struct rh_staging *staging) RH_MUST;

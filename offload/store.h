@@ -38,10 +38,10 @@ struct rh_store_options {
 	int momentum;       /* SGD keeps one */
 	int addresses_only; /* no bytes behind them, for devices that touch no data: updates and publishing change versions alone */
 	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
-	int stash;          /* older versions of trainable blocks' upload form that are kept: rh_store_keep */
+	int stash;          /* how many older versions of trainable blocks' upload form are kept: rh_store_keep */
 	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS, WEIGHTS; others are not the store's */
-	struct rh_space *space;          /* borrowed; where what is spilled lies. NULL where nothing is */
-	struct rh_device *const *device; /* that will upload: frozen weights lie near them. Read by rh_store_create alone */
+	struct rh_space *space;          /* borrowed; holds what is spilled. NULL: nothing is */
+	struct rh_device *const *device; /* the devices that will upload: frozen weights lie near them. Only rh_store_create reads this */
 	int devices;                     /* 0: not known */
 };
 
@@ -80,24 +80,25 @@ const struct rh_block *rh_store_block(const struct rh_store *store, int block);
 
 /* What devices upload: (elements) of the store's dtype. NULL for a frozen block on NVMe. */
 const void *rh_store_weights(const struct rh_store *store, int block);
-/* Changes whenever the weights do: equal versions mean equal bytes. Never 0. */
+/* A number that changes whenever the weights change: equal versions mean equal bytes. Never 0. */
 uint64_t rh_store_version(const struct rh_store *store, int block);
-/* The space's records of a frozen block on NVMe: its weights page by page, one record after the other from this one on; -1: not there. */
+/* A frozen block on NVMe lies in records of the space, one a page of its weights, one after the other; returns the first. -1: the block
+ * is in memory. */
 int rh_store_pages(const struct rh_store *store, int block);
-/* All that was set is on NVMe from now on, and may be read there by others. */
+/* Writes everything that was set to NVMe: from then on others may read it there. */
 int rh_store_settle(struct rh_store *store) RH_MUST;
-/* Copies a block's newest weights to where devices read them, if it has been updated since. Nobody may be reading. Without the option
- * nothing needs it. */
+/* Copies a block's newest weights to where devices read them, if an update has changed them since the last copy. No device may be
+ * reading the block. Does nothing without the option `published`. */
 void rh_store_publish(struct rh_store *store, int block);
 /* 1: the block has been updated since it was published. */
 int rh_store_is_behind(const struct rh_store *store, int block);
-/* Before a block's update, of those that the store has had number n, from 0: its weights join the stash, in the place of those that stood
- * before update n - stash. Nobody may be reading these. Without the option nothing needs it. */
+/* Call it before update n of a block (n counts the block's updates from 0). Copies the block's weights into the stash, over the weights
+ * that stood before update n - stash; no device may be reading those. Does nothing without the option `stash`. */
 void rh_store_keep(struct rh_store *store, int block);
-/* What stood before that update, one of the last `stash`. */
+/* The weights that stood before this update, which must be one of the last `stash`. */
 const void *rh_store_kept(const struct rh_store *store, int block, int64_t update);
-/* Elements [first, first+count) of a tensor in the published copy, of the store's dtype, for checkpoints. Setting leaves the newest weights
- * as they are, and the block behind. */
+/* Elements [first, first+count) of a tensor in the published copy, in the store's dtype, for checkpoints. Setting them leaves the newest
+ * weights as they are; the block then counts as not yet published. */
 int rh_store_published_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, void *values) RH_MUST;
 int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const void *values) RH_MUST;
 
@@ -105,8 +106,8 @@ int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_
  * (elements) of one use, or NULL where none is kept. */
 void *rh_store_gradient(const struct rh_store *store, int block);
 float *rh_store_sum(const struct rh_store *store, int block, int use);
-/* Of a block of two uses without a sum for use 0: elements [first, first+count) of that sum, final. The stored gradient there becomes
- * use 1's sum + sum, rounded once. Every element once a step. */
+/* For a block of two uses that keeps no sum for use 0: `sum` is elements [first, first+count) of that sum, complete. The stored gradient
+ * of these elements becomes use 1's sum + `sum`, rounded once. Call it for every element once a step. */
 void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum);
 
 /* Host memory that a block's update moves, in bytes: its gradient made final and its norm; the update itself; publishing. */
@@ -121,7 +122,7 @@ struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block
  * naming the tensor) because the split cannot hold it. Setting a frozen block rounds to the dtype: BF16 nearest even when frozen, half away
  * when trainable. Where masters are spilled both may fail as rh_space_io_wait does, and belong to whoever has the pool. */
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values) RH_MUST;
-/* Whether several threads may set elements at once, each others': where nothing is on NVMe. */
+/* 1: several threads may set elements at once, as nothing is on NVMe. */
 int rh_store_sets_apart(const struct rh_store *store);
 int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values) RH_MUST;
 
@@ -139,11 +140,11 @@ int rh_store_state(const struct rh_store *store, int block, int tensor, int whic
 /* Elements [first, first+count) of that array, wherever it lies; of the state's dtype. */
 int rh_store_state_get(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, void *values) RH_MUST;
 int rh_store_state_set(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, const void *values) RH_MUST;
-/* These blocks will be updated next, in this order, and one whose update is in progress will go on: what is spilled of them is read ahead
- * as far as the cache has room. In place of what was expected before. */
+/* Announces the blocks that will be updated next, in this order, in place of the last announcement; a block whose update is in progress
+ * is finished first. The store reads their spilled pieces ahead, as far as the cache has room. */
 void rh_store_expect(struct rh_store *store, const int *block, int count);
-/* For who has nothing else to do: waits for a little of what is being written, and reads ahead in its place. 1: there is more to do; 0: for
- * now not; or a fault of NVMe. Both belong to whoever has the pool. */
+/* For a caller that is idle: waits for a little of what is being written, and reads ahead in its place. 1: there is more to do; 0: not
+ * now; negative errno: a fault of NVMe. This and rh_store_expect are only for the holder of the pool. */
 int rh_store_advance(struct rh_store *store) RH_MUST;
 /* The options of rh_store_create. */
 const struct rh_store_options *rh_store_options(const struct rh_store *store);

@@ -25,7 +25,7 @@ struct store_block {
 	void *weights;    /* the store's dtype; F32: the master */
 	void *published;  /* what devices read; NULL: weights */
 	void *stash;      /* older weights, a ring; NULL: none */
-	int64_t stashed;     /* how many have joined it */
+	int64_t stashed;     /* how many versions were ever copied into it */
 	uint16_t *lower;  /* split: the master's lower half */
 	float *master;    /* plain */
 	float *moment[2]; /* first, second, in fp32 */
@@ -48,7 +48,7 @@ struct store_piece {
 	int64_t first, end; /* elements of the block; of a page: bytes of its weights as devices read them */
 	int record;         /* of the space; -1: nothing of it is spilled */
 	int frame;          /* of the cache, -1: none */
-	int ahead;          /* read ahead, or to be: its turn comes */
+	int ahead;          /* it has been read ahead, or is to be */
 	int64_t first_checksum; /* of a trainable block's piece: number of the first of its checksums */
 };
 
@@ -60,8 +60,8 @@ struct store_view {
 	float *master, *moment[2];
 	uint8_t *code[2];
 	const char *frame; /* where what is spilled of it lies, NULL: nothing is */
-	unsigned parts;    /* that are spilled, of those held */
-	unsigned unknown;  /* of these, what was read and has not been checked */
+	unsigned parts;    /* the spilled ones among the parts that are held */
+	unsigned unknown;  /* those of them that were read and not checked yet */
 };
 
 struct rh_store {
@@ -71,7 +71,7 @@ struct rh_store {
 	struct rh_store_options options;
 	enum optimizer_form form;
 	struct rh_pool *pool;
-	int nodes; /* that hold a part each of every trainable block, and whose threads update it */
+	int nodes; /* NUMA nodes: each holds a part of every trainable block, and its threads update that part */
 	const struct optimizer_kernels *kernels;
 	struct store_block *block;
 	struct store_span *span;
@@ -126,34 +126,35 @@ int cache_create(struct rh_store *store, const struct spill_sizes *sizes) RH_MUS
 void cache_destroy(struct rh_store *store);
 /* The block is updated before all that are expected. */
 void store_first(struct rh_store *store, int block);
-/* Its update is at this piece (from 0): so far nothing is to be read ahead any more. */
+/* The block's update has reached this piece (from 0): nothing before it needs to be read ahead any more. */
 void store_requested(struct rh_store *store, int block, int piece);
-/* Its update is over, and it is not expected any more: what is read ahead of it from now on is for the next. */
+/* The block's update is finished, and the block is no longer expected: what is read ahead of it from now on is for its next update. */
 void store_done(struct rh_store *store, int block);
-/* 0: the piece can be held without waiting; 1: it is on its way; 2: it is not. The caller has the pool. */
+/* Where the piece is: 0: it can be held without waiting; 1: it is being read; 2: it is on NVMe. The caller has the pool. */
 int store_distance(const struct rh_store *store, int piece);
-/* What of a piece is read and written apart: lower halves or masters (of a frozen block weights), and each moment's values or codes. */
+/* The parts of a piece that are read and written separately: lower halves or masters (of a frozen block its weights), and each moment's
+ * values or codes. */
 enum store_parts { STORE_WEIGHTS = 1, STORE_MOMENT = 2, STORE_SECOND = 4, STORE_ALL = 7 };
-/* These of a piece's arrays are in memory until store_release, of those that are spilled the view has no others; the caller has the
- * pool. -EBADMSG: not what was written. */
+/* Brings these parts of a piece into memory, where they stay until store_release; of the spilled arrays the view has only these. The
+ * caller has the pool. -EBADMSG: NVMe returned other bytes than were written. */
 int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_view *view) RH_MUST;
-/* The same, for who checks each span before it is used, and makes its checksums when it is changed (STORE_SUMMED). */
+/* The same for a caller that checks each span before it uses it, and makes the checksums of what it changes (STORE_SUMMED). */
 int store_hold_unknown(struct rh_store *store, int piece, unsigned parts, struct store_view *view) RH_MUST;
 enum store_after {
 	STORE_UNCHANGED,
-	STORE_CHANGED, /* written to NVMe when its room is needed: more changes may follow */
-	STORE_DONE,    /* changed, and its turn is over: written now */
-	STORE_SUMMED   /* likewise, and the checksums are those of the change */
+	STORE_CHANGED, /* written to NVMe when the cache needs its frame, as more changes may follow */
+	STORE_DONE,    /* changed for the last time in this step: written now */
+	STORE_SUMMED   /* likewise, and the caller has made its checksums */
 };
-/* With the parts of its hold. */
+/* `parts`: the same as at its store_hold. */
 void store_release(struct rh_store *store, int piece, unsigned parts, enum store_after after);
 
-/* What a piece takes of NVMe and of a frame by part, each a multiple of the space's unit; all 0: it lies in memory. */
+/* The bytes that each part of a piece takes on NVMe and in a frame, multiples of the space's unit. All 0: the piece lies in memory. */
 struct spill_parts {
 	int64_t bytes[RH_SPACE_PARTS];
 };
 struct spill_parts spill_parts(const struct rh_store_options *options, const struct store_piece *piece);
-/* Of a piece, at most, unless a span or a tensor is larger. */
+/* The most elements of a piece, unless a span or a tensor is larger. */
 int64_t spill_piece_elements(int is_spilled);
 
 /* sums.c: checksums of a trainable block's piece, or of one span of it (from 0), of these parts; memory: of its frame. Checking: 0, or 1 +
@@ -164,7 +165,7 @@ int sums_check_span(const struct rh_store *store, const struct store_piece *piec
 void sums_make_span(const struct rh_store *store, const struct store_piece *piece, unsigned parts, int64_t span, const char *memory);
 int sums_check(struct rh_store *store, const struct store_piece *piece, unsigned parts, const char *memory);
 void sums_make(struct rh_store *store, const struct store_piece *piece, unsigned parts, const char *memory);
-/* By tasks of the pool, read when its run is over. */
+/* Tasks of the pool call it at the same time; the result is read after they are done. */
 void sums_keep_lowest(_Atomic int *lowest, int value);
 
 /* Runs task(context, i) for spans first + i, i < count, of one block, on the threads of the node that holds each where they can. */
@@ -188,7 +189,7 @@ struct state_factors state_factors(const struct rh_tensor *tensor);
 int state_moments(const struct rh_store_options *options);
 /* Bytes of scratch for the largest of all tensors. */
 int64_t state_scratch(const struct rh_block *specs, int count, const struct rh_store_options *options);
-/* A tensor's floats in its block's. */
+/* The tensor's first float in the block's `factor`. */
 float *state_factor_at(const struct rh_block *spec, const struct store_block *block, int tensor);
 
 /* Between the store and someone else's memory. */

@@ -32,7 +32,7 @@ int64_t rh_transfer_pieces_most(struct rh_transfer_limits limits, int64_t total_
 int rh_transfer_lay(struct rh_transfer_limits limits, const int64_t *bytes, int items, int gaps, struct rh_transfer_piece *piece,
                     int64_t *load);
 
-/* How many of `pieces` pieces, from this one on, can be one copy, as they lie together and go together; and their bytes. */
+/* How many pieces, from this one on, can go as one copy, because they adjoin in memory and are in the same gap. *bytes: their bytes. */
 int rh_transfer_joined(const struct rh_transfer_piece *piece, int pieces, int64_t *bytes);
 
 #endif

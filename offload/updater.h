@@ -26,49 +26,52 @@
 
 struct rh_updater;
 
-/* Borrows the store, and its pool from begin or open to finish (but see rh_updater_pause). queue: of a simulated machine, whose time
- * updates then take, and which is the updater's to destroy, also when this fails; NULL: a thread does them. */
+/* Borrows the store, and from open to finish also its pool (but see rh_updater_pause). queue: the host queue of a simulated machine, in
+ * whose virtual time updates then run; the updater destroys it, also when this fails. NULL: a thread runs the updates. */
 int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struct rh_updater **out) RH_MUST;
-/* Lets updates in progress end, so that the events of arrivals must still be there. NULL is legal. */
+/* Waits for the updates in progress; the events of announced gradients must still exist. NULL is legal. */
 void rh_updater_destroy(struct rh_updater *updater);
 
-/* From now on a block's weights are updated first where the next step would wait for them, and its moments while that step runs. For
- * synchronous AdamW without spilled state, in steps that leave the host time for it; else it does nothing. Two passes move more bytes, so
- * it is not for devices that compute on the host's cores. Call it before the first update is opened. */
+/* From now on each update makes a block's weights first, where the next step would wait for them, and its moments while that step runs.
+ * This applies to synchronous AdamW without spilled state, in steps that leave the host time for it; elsewhere the call does nothing.
+ * Two passes move more bytes, so do not use it with devices that compute on the host's cores. Call it before the first update is opened. */
 void rh_updater_weights_first(struct rh_updater *updater);
 
-/* Blocks are updated one by one: of up to `steps` steps whose norm was not asked for, gradients arrive in any order, and without clipping
- * no block waits for another. Call it before the first update is opened. -ENOMEM. */
+/* From now on blocks are updated independently of one another. Gradients of up to `steps` steps whose norm was not asked for may arrive
+ * in any order, and without clipping no block waits for another. Call it before the first update is opened. -ENOMEM. */
 int rh_updater_by_block(struct rh_updater *updater, int64_t steps) RH_MUST;
 
-/* From now on the store holds a part of a model whose other parts have updaters of their own: the norm is that of all. Before the first
- * update is opened. Then, for the first opened update whose norm was not asked for: when all of this part's gradients have been taken their
- * squares are added to *squares, which are those of the layers below; and when the sum of all parts is known its root is given to each. */
+/* From now on the store counts as one part of a model whose other parts have updaters of their own, and the norm is that of all parts.
+ * Call it before the first update is opened. rh_updater_add_squares concerns the first opened update whose norm was not asked for: it
+ * waits until all of this part's gradients have been taken, and adds their squares to *squares, which holds those of the layers below.
+ * When the sum over all parts is known, rh_updater_give_norm gives its root to each part. */
 void rh_updater_is_of_several(struct rh_updater *updater);
 int rh_updater_add_squares(struct rh_updater *updater, double *squares) RH_MUST;
 void rh_updater_give_norm(struct rh_updater *updater, double norm);
-/* Of a block that another part shares: its announced gradient waits until the other part's sum is in the store, too, which this says. */
+/* For a block that another part of the model shares: its announced gradient waits for the other part's sum. This call says that the sum
+ * is in the store. */
 void rh_updater_completes(struct rh_updater *updater, int block);
 
-/* A block's next gradient to be announced, after those of the updates opened before, is this update's. max_norm > 0: no block is updated
- * before all have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. Two at most whose norm was not asked for,
- * unless blocks are updated one by one. */
+/* Opens an update: the next gradient that each block announces, after those of the updates opened before, belongs to it. max_norm > 0:
+ * no block is updated before all gradients have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. At most two
+ * updates may be open whose norm was not asked for, unless blocks are updated one by one. */
 void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm);
-/* Staleness 1: the step's uploads of the block are all enqueued, and over when the latest records of these events are reached; the gradient
- * of the step before has been announced. Array and events are borrowed until the next await of the block's weights, and not recorded again
- * before it. Else does nothing. Once a step and trainable block, before its gradient is announced. */
+/* Staleness 1: says that all uploads of the block in this step are enqueued; they are finished when the latest records of these events
+ * are reached. The gradient of the step before must have been announced. The array and its events are borrowed until the next await of
+ * the block's weights, and the events are not recorded again before it. Call it once a step and trainable block, before its gradient is
+ * announced. With staleness 0 it does nothing. */
 void rh_updater_uploaded(struct rh_updater *updater, int block, struct rh_event *const *event, int events);
-/* All of the block's gradient of this step will be down when the event's latest record is reached (NULL: it is); the gradient before it has
- * been taken (rh_updater_await_gradient). Does nothing unless its update was opened. The event is recorded again only after the next await
- * of this gradient. */
+/* Announces a gradient: all of the block's gradient of this step is down when the event's latest record is reached (NULL: it is down
+ * already). The gradient before it must have been taken (rh_updater_await_gradient). Does nothing unless the block's update was opened.
+ * Record the event again only after the next await of this gradient. */
 void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *event);
-/* Of the first opened update whose norm was not asked for: waits until every trainable block's gradient has been taken. A block whose
- * gradient is not finite is not updated, nor is what comes after it. With clipping that is every block: the step has changed nothing.
- * Without, blocks before it were updated: the run must stop. */
+/* The norm of the first opened update whose norm was not asked for: waits until every trainable block's gradient has been taken. A block
+ * whose gradient is not finite is not updated, nor is any later one. With clipping that means no block: the step has changed nothing.
+ * Without clipping earlier blocks were updated, and the run must stop. */
 int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
 /* 1 where that would not wait. */
 int rh_updater_has_norm(struct rh_updater *updater);
-/* 1: a gradient of the update whose norm was told last was not finite; the first that was found, in a block's tensor. */
+/* 1: a gradient of the update whose norm was asked for last was not finite; *block and *tensor name the first one found. */
 int rh_updater_spoilt(const struct rh_updater *updater, int *block, int *tensor);
 
 /* Waits until the block's weights are those that the next upload is to read. Negative errno: an update failed. */
@@ -80,11 +83,11 @@ int rh_updater_clips(struct rh_updater *updater);
 /* A counter that changes whenever an answer of rh_updater_has_weights or _has_gradient may; and a wait until it is no longer `seen`. */
 int64_t rh_updater_changes(struct rh_updater *updater);
 int rh_updater_await_change(struct rh_updater *updater, int64_t seen) RH_MUST;
-/* Whoever waits for a change goes on. From any thread. */
+/* Ends all waits for a change. From any thread. */
 void rh_updater_wake(struct rh_updater *updater);
-/* Waits until it is no longer `seen`, but only a moment: for callers that poll something else as well. */
+/* Like rh_updater_await_change, but waits only a moment: for callers that also poll something else. */
 void rh_updater_pass(struct rh_updater *updater, int64_t seen);
-/* 1: announced gradients have not all been taken, of those that wait for no other part. */
+/* 1: an announced gradient has not been taken yet. Gradients that wait for another part do not count. */
 int rh_updater_is_taking(struct rh_updater *updater);
 /* 1: rh_updater_await_weights would not wait. */
 int rh_updater_has_weights(struct rh_updater *updater, int block);
@@ -92,12 +95,12 @@ int rh_updater_has_weights(struct rh_updater *updater, int block);
 int rh_updater_await_gradient(struct rh_updater *updater, int block) RH_MUST;
 /* 1: rh_updater_await_gradient would not wait. */
 int rh_updater_has_gradient(struct rh_updater *updater, int block);
-/* Gives up the opened updates whose norm was not asked for, of a part (rh_updater_is_of_several) with clipping: no block has been changed
- * by them. Nothing that could announce a gradient is running. Then as rh_updater_finish. */
+/* For one part of several (rh_updater_is_of_several), with clipping: drops the opened updates whose norm was not asked for. They have
+ * changed no block. Nothing that could announce a gradient may be running. Then does what rh_updater_finish does. */
 int rh_updater_abandon(struct rh_updater *updater) RH_MUST;
 /* Waits until everything announced has been taken and updated. */
 int rh_updater_finish(struct rh_updater *updater) RH_MUST;
-/* Finishes, and publishes: from now on devices read the newest weights. Nothing may be uploading. */
+/* Finishes, and publishes all blocks: from now on devices read the newest weights. No upload may be running. */
 int rh_updater_flush(struct rh_updater *updater) RH_MUST;
 /* The clock by which awaits take their time. */
 double rh_updater_seconds(const struct rh_updater *updater);
@@ -105,23 +108,24 @@ double rh_updater_seconds(const struct rh_updater *updater);
 void rh_updater_pause(struct rh_updater *updater);
 void rh_updater_resume(struct rh_updater *updater);
 
-/* For a checkpoint that is written beside the training: every trainable block keeps its weights, published ones too, and its state until it
- * is released; its gradients are taken, and its updates wait. Finished, and no block is held. Not in virtual time. */
+/* Holds every trainable block for a checkpoint that is written while training continues: until its release a block keeps its weights,
+ * published ones too, and its state. Its gradients are taken, but its updates wait. Call it when the updater is finished and no block is
+ * held. Not in virtual time. */
 void rh_updater_hold(struct rh_updater *updater);
-/* Whoever has read the block: from any thread. Nothing where it is not held. */
+/* The checkpoint has read the block, whose updates may go on. From any thread. Does nothing where the block is not held. */
 void rh_updater_release(struct rh_updater *updater, int block);
-/* 1: the update of a held block, or its publishing, could begin now. From any thread. */
+/* 1: only the hold keeps a block's update, or its publishing, from beginning now. From any thread. */
 int rh_updater_awaits_release(struct rh_updater *updater);
-/* Seconds that updates have waited for held blocks, and for nothing else. */
+/* Seconds in which updates waited for held blocks and for nothing else. */
 double rh_updater_held_seconds(struct rh_updater *updater);
 
-/* Told from now on of the updates that a step hides (counted from 0): the step before's, and its own where they do not wait for the last
- * gradient. NULL: no more, and none is being told of any more. */
+/* From now on `watch` is told of the updates that step `step` (from 0) hides: those of the step before, and its own where they do not
+ * wait for the last gradient. NULL: nobody is told any more, and on return no call is running. */
 void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch, int64_t step);
 
-/* From now on what the updater does is recorded: its thread is `lane`, the one that drives it lane + 1; tokens are from `token` on, three
- * for each block and two more; event_token names the token of an event (called by both). Steps of the recording count from 0. Borrows the
- * log; NULL: no more. */
+/* From now on the updater's operations are recorded: those of its thread on lane `lane`, those of the thread that drives it on lane + 1.
+ * Its tokens begin at `token`: three for each block and two more. event_token gives the token of an event; both threads call it. The
+ * recording counts steps from 0. Borrows the log; NULL: stops recording. */
 void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int lane, int64_t token,
                        int64_t (*event_token)(struct rh_event *));
 

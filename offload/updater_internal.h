@@ -15,17 +15,17 @@
  *   HALF --thread: the moments, likewise--> FREE
  */
 enum updater_state { FREE, COMING, WAITING, HALF, STATES };
-/* Opened updates whose norm was not asked for, unless blocks are updated one by one: that of the step that is being enqueued, and that of
- * the step before. The ring of updates has one place more, for blocks that still wait for an older one. */
+/* The most opened updates whose norm was not asked for, unless blocks are updated one by one: the step that is being enqueued, and the
+ * step before. The ring of updates has one place more, for blocks that still wait for an older update. */
 enum { NORMS_PENDING = 2 };
 
 struct updater_step {
 	struct rh_update update;
 	double max_norm, norm;
 	double *block_norm;        /* where blocks are updated one by one; else NULL */
-	int gradients_left;        /* to be taken; where parts share a norm one more, until that is known */
-	int spoilt;                /* a gradient was not finite: blocks that are still to be updated are not */
-	int bad_block, bad_tensor; /* whose gradient that was */
+	int gradients_left;        /* gradients still to be taken; one more where parts share a norm, until the norm is known */
+	int spoilt;                /* a gradient was not finite: no further block is updated */
+	int bad_block, bad_tensor; /* the gradient that was not finite */
 };
 
 struct updater_block {
@@ -105,7 +105,7 @@ struct updater_task {
 	struct rh_event *event; /* LISTEN: to this one */
 };
 
-/* Something that the thread, or whoever waits for it, may wait for; the lock is held. */
+/* Wakes the thread and all callers that wait for a change. The lock is held. */
 static inline void updater_tell(struct rh_updater *updater)
 {
 	updater->changes++;
@@ -143,11 +143,11 @@ int updater_next_job(void *updater, struct rh_host_job *job);
 
 /* updater_choose.c; the lock is held. */
 struct updater_task updater_next_task(const struct rh_updater *updater);
-/* The i-th block by how urgent its update is. */
+/* The i-th most urgent block to update. */
 int updater_in_order(const struct rh_updater *updater, int i);
-/* Its gradient waits, and nothing that it has to wait for is missing. */
+/* The block's gradient is WAITING, and everything that its update must wait for is there. */
 int updater_may_update(const struct rh_updater *updater, const struct updater_block *block);
-/* Something would be done, were the block not held. */
+/* Only a hold keeps some block from being updated or published. */
 int updater_waits_for_held(const struct rh_updater *updater);
 
 #endif

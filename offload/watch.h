@@ -1,4 +1,4 @@
-/* A listener to the host's share of a run's work: updates, reads and writes. */
+/* A listener to the host's part of a run's work: updates, reads and writes. */
 #ifndef RH_OFFLOAD_WATCH_H
 #define RH_OFFLOAD_WATCH_H
 

@@ -1,4 +1,4 @@
-/* The LoRA adapter of a run: resolved from keys or from an adapter to go on from; its weights in and out. */
+/* A run's LoRA adapter: made from the keys, or read from an adapter that the run continues; loading and saving of its weights. */
 #ifndef RH_TRAIN_ADAPTER_H
 #define RH_TRAIN_ADAPTER_H
 
@@ -13,20 +13,19 @@ struct rh_adapter {
 	struct rh_lora_config lora; /* what rh_model_create is given; refers to peft */
 };
 
-/* From config->adapter_name_or_path where given (keys that contradict it are -EINVAL; one made for another base is told of, and is this
- * base's when it is saved), else from the keys. *out must not move afterwards.
- */
+/* Resolves the adapter from config->adapter_name_or_path where that is given, else from the keys. Keys that contradict a given adapter
+ * are -EINVAL. If it was made for another base, a line says so, and it is saved as this base's. *out must not move afterwards. */
 int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_config *model, struct rh_adapter *out) RH_MUST;
 void rh_adapter_free(struct rh_adapter *adapter);
-/* Of a new adapter: each name in lora_target_modules is one of the model's; -EINVAL names the one that is not. PEFT takes such a list as
- * long as one name of it is found. */
+/* For a new adapter: each name in lora_target_modules must be one of the model's modules; -EINVAL names one that is not. PEFT accepts
+ * the list as soon as one name is found. */
 int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model) RH_MUST;
 
 /* Loads every adapter tensor of the model from dir/adapter_model.safetensors; missing, unknown or misshapen ones are -EINVAL. */
 int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store) RH_MUST;
 /* Begins adapter_model.safetensors in dir. */
 int rh_adapter_out_open(const char *dir, const struct rh_model *model, struct rh_store *store, struct rh_tensors_out **out) RH_MUST;
-/* Says where the base that the adapter names is none that PEFT loads: a GGUF file. */
+/* A line says so where PEFT cannot load the base that the adapter names, because it is a GGUF file. */
 void rh_adapter_tell_base(const struct rh_config *config);
 
 #endif

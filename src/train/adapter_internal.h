@@ -6,9 +6,9 @@
 #include "config/config.h"
 #include "model/model.h"
 
-/* Fills in *peft's targets as the run's keys have them. */
+/* Sets the target modules in *peft from the run's keys. */
 int adapter_targets(const struct rh_config *config, const struct rh_model_config *model, struct rh_peft_config *peft) RH_MUST;
-/* 1 if the keys mean what *peft targets, 0 or negative errno. */
+/* 1: the keys name the same targets as *peft; 0: others. Or negative errno. */
 int adapter_same_targets(const struct rh_config *config, const struct rh_model_config *model, const struct rh_peft_config *peft) RH_MUST;
 
 /* Resolves which modules are trained whole, from the keys or from what *peft was read with; a classifier always is. -EINVAL names one that

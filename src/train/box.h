@@ -1,7 +1,7 @@
-/* This box among several that train one model together (mode: sync-pp): its layers, its neighbours, and what boxes tell each other beside
- * the activations and gradients that the executor passes on.
+/* One of several boxes that train one model together (mode: sync-pp): its layers, its neighbours, and the messages between boxes that
+ * the executor does not send (it sends activations and their gradients).
  *
- * Box 0 holds the lowest layers and has the data. What it tells goes up from box to box, results come down; each message has its place in
+ * Box 0 holds the lowest layers and has the data. Its messages go up from box to box, results come down. Each message has its place in
  * the order of a step, which is the same at both ends of a link:
  *
  *   up    the step's micro-batches
@@ -16,22 +16,23 @@
 #include "link/link.h"
 
 struct rh_box {
-	int boxes, number;                       /* from 0 */
-	int lo, hi;                              /* its layers of the whole model */
-	int64_t trained;                         /* parameters of all boxes */
-	double norm_share;                       /* of the norm of all boxes' gradients, by the count of trained parameters */
+	int boxes, number; /* from 0 */
+	int lo, hi;        /* its layers of the whole model */
+	int64_t trained;   /* parameters of all boxes */
+	double norm_share; /* this box's expected share of the norm of all boxes' gradients, from its count of trained parameters */
 	struct rh_link *link_below, *link_above; /* NULL: there is no box */
-	struct rh_box_letter *letter;            /* sent, and not acknowledged yet */
+	struct rh_box_letter *letter;            /* messages that were sent and are not acknowledged yet */
 	int64_t table_bytes;                     /* of a sum that the ends exchange (box_table.h), 0: none; set when the layers are known */
-	int64_t piece_bytes;                     /* in which it travels */
-	int64_t table_sent;                      /* its last message's number in the link */
-	char *relay;                             /* for its pieces in a box between the ends; else NULL */
+	int64_t piece_bytes;                     /* the sum is sent in pieces of this size */
+	int64_t table_sent;                      /* number of its last message in the link */
+	char *relay;                             /* memory for its pieces, in a box between the two ends; else NULL */
 };
 
-/* Messages that a link takes at once, the executor's among them. */
+/* The most messages of a link that are posted and not finished, the executor's among them. */
 enum { RH_BOX_MESSAGES = 64 };
 
-/* The layers of each box by box_cuts, which is set: first[k] is the first of box k, first[boxes] = layers. -EINVAL: a cut is above them. */
+/* The layers of each box by the key box_cuts, which must be set: first[k] is the first layer of box k, first[boxes] = layers. -EINVAL: a
+ * cut is above the model's layers. */
 int rh_box_cuts(const struct rh_config *config, int layers, int *first) RH_MUST;
 
 /* Opens the links and waits for the neighbours, who must agree in configuration and in `model` (name=value lines). Which layers are the
@@ -40,16 +41,16 @@ int rh_box_open(const struct rh_config *config, const char *model, struct rh_box
 /* rc: 0, or the fault that the run ends with, of which the neighbours are told. */
 void rh_box_close(struct rh_box *box, int rc);
 
-/* One of several? Boxes of other modes have boxes 0. */
+/* Is this one of several boxes that share their steps? In other modes `boxes` is 0. */
 static inline int rh_box_is_linked(const struct rh_box *box)
 {
 	return box->boxes > 1;
 }
 
-/* What box 0 has goes to all others; or what the last box has. All boxes call it with the same size. */
+/* Sends bytes of box 0 to all others; or those of the last box. All boxes call it with the same size. */
 int rh_box_pass_up(struct rh_box *box, uint64_t tag, void *bytes, int64_t size) RH_MUST;
 int rh_box_pass_down(struct rh_box *box, uint64_t tag, void *bytes, int64_t size) RH_MUST;
-/* From the box below, or above, and to it: nothing where there is none. What is sent is copied. */
+/* Receives from the box below or above, or sends to it; does nothing where there is none. What is sent is copied first. */
 int rh_box_take(struct rh_link *link, uint64_t tag, void *bytes, int64_t size) RH_MUST;
 int rh_box_give(struct rh_box *box, struct rh_link *link, uint64_t tag, const void *bytes, int64_t size) RH_MUST;
 

@@ -15,9 +15,10 @@ int rh_box_measure(struct rh_session *session, int number, struct rh_box_layer *
 int rh_box_cuts_choose(const struct rh_config *config, const struct rh_model *model, const struct rh_box_layer *layer,
                        const int64_t *cap_bytes, int *first) RH_MUST;
 
-/* Of a session whose box has met its neighbours, before it is planned: box_cuts; else those of the checkpoint that the run goes on from;
- * else the boxes tell box 1 what they are, and it chooses. From then on the model is this box's part, and the session's configuration
- * names the cuts. checkpoint: of a step that all boxes agree on; NULL: all begin anew. -EINVAL: the boxes' checkpoints have other cuts. */
+/* Chooses this box's layers once its links are open and before anything is planned: by box_cuts; else by the cuts of the checkpoint that
+ * the run continues; else all boxes send box 1 what they measured, and it chooses. Afterwards the model is this box's part, and the
+ * session's configuration names the cuts. checkpoint: one of a step that all boxes have; NULL: all begin anew. -EINVAL: the boxes'
+ * checkpoints have different cuts. */
 int rh_box_take_layers(struct rh_session *session, const char *checkpoint) RH_MUST;
 
 #endif

@@ -4,9 +4,9 @@
 
 #include "train/session.h"
 
-/* What all boxes have trained of an adapter comes down to box 1, which writes it to `dir` as one box would; the others write nothing. */
+/* Sends all boxes' parts of an adapter down to box 1, which writes the whole to `dir` as a single box would; the others write nothing. */
 int box_output_save(struct rh_session *session, const char *dir) RH_MUST;
-/* Host memory that this takes beside the run's: all of the adapter on box 1, messages that are not acknowledged on the others. */
+/* Host memory that box_output_save takes: all of the adapter on box 1; on the others the messages that are not acknowledged. */
 int64_t box_output_bytes(const struct rh_box *box);
 
 #endif

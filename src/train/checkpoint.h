@@ -21,49 +21,52 @@ struct rh_run_state {
 	int64_t steps_since_log;
 	int64_t tokens, trained_tokens; /* since the run began */
 	int64_t skipped_steps;          /* whose gradient was not finite: in no sum */
-	int64_t drift_since_log;        /* the most of any micro-batch (struct train_drift) since the last line */
-	double norm_share;              /* of several boxes that update themselves: this one's norm over that of all; 0: not known yet */
+	int64_t drift_since_log;        /* the largest drift of a micro-batch (struct train_drift) since the last logged line */
+	double norm_share;              /* where each of several boxes updates itself: this box's norm / the norm of all; 0: not known yet */
 	int64_t idle_steps, idle_steps_of_epoch; /* opportunistic ones, beside `step`: so far, and in this epoch */
 	int64_t data_rows, data_tokens; /* of the rows trained on; 0 where a checkpoint of an earlier version does not say */
 };
 
-/* What resume_from_checkpoint names, verified: *path (rh_free), NULL when the key is not set. `true` is the newest whole one in output_dir:
- * those that are not are told of and passed over; -ENOENT if there is none. */
+/* The checkpoint that resume_from_checkpoint names, verified: *path (rh_free), NULL when the key is not set. `true` means the newest
+ * whole one in output_dir: broken ones are reported and skipped; -ENOENT if none is whole. */
 int rh_checkpoint_find(const struct rh_config *config, char **path) RH_MUST;
 
-/* The newest whole one of a step below `below`, verified: *path (rh_free), NULL: there is none. Those that are not whole are told of and
- * passed over. */
+/* The newest whole checkpoint of a step below `below`, verified: *path (rh_free), NULL: there is none. Broken ones are reported and
+ * skipped. */
 int rh_checkpoint_newest(const char *output_dir, int64_t below, char **path) RH_MUST;
 
-/* Whether a directory holds any, whole or not: 1, 0 (also if there is no directory) or negative errno. */
+/* Does a directory hold any checkpoint, whole or broken? 1, 0 (also if there is no directory) or negative errno. */
 int rh_checkpoint_any(const char *output_dir) RH_MUST;
 
 /* -EINVAL: a file does not match its checksum, or is missing; named. */
 int rh_checkpoint_verify(const char *path) RH_MUST;
 
-/* Whether a file's or directory's name is one that a killed run leaves half written or half removed: .checkpoint-N.tmp, .checkpoint-N.old,
- * NAME.tmp.PID. */
+/* 1: the name is one that a killed run leaves, half written or half removed: .checkpoint-N.tmp, .checkpoint-N.old, NAME.tmp.PID. */
 int rh_checkpoint_left_behind(const char *name);
-/* Gives whole checkpoints under such names their own back, where nobody has it; a missing directory holds none. No run writes there. */
+/* Renames whole checkpoints that have such a name back to checkpoint-N, unless that exists. A missing directory holds none. No run may
+ * be writing there. */
 int rh_checkpoint_put_back(const char *output_dir) RH_MUST;
-/* Removes what is left under such names, and the oldest checkpoints over save_total_limit, which a run killed after it saved had not yet
- * removed; never those of steps `resumed` and `best` (-1: none), never anything else. No run may be writing there. */
+/* Removes everything that still has such a name, and the oldest checkpoints beyond save_total_limit, which a run that was killed right
+ * after a save had not removed yet. Keeps the checkpoints of steps `resumed` and `best` (-1: none), and everything else. No run may be
+ * writing there. */
 int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed, int64_t best) RH_MUST;
 
 /* output_dir/checkpoint-N into a fresh string (rh_free); NULL when out of memory. */
 char *rh_checkpoint_path(const char *output_dir, int64_t step) RH_MUST;
 
-/* Where a verified checkpoint's run stood. -EINVAL: another optim or state_layout, numbers that no run writes. *trainer is the caller's. */
+/* The state of the run in a verified checkpoint. -EINVAL: another optim or state_layout, or numbers that no run writes. *trainer is the
+ * caller's. */
 int rh_checkpoint_state(const char *path, const struct rh_config *config, struct rh_run_state *state,
                         struct rh_trainer_state *trainer) RH_MUST;
 /* A list of quoted words in a verified one's resolved configuration; key: as printed, "name: ". *out is the caller's (json_decref), NULL:
  * it is not there. */
 struct json_t;
 int rh_checkpoint_value(const char *path, const char *key, struct json_t **out) RH_MUST;
-/* Weights and optimizer state of a verified one. Keys in which this configuration differs from the checkpoint's are told of. */
+/* Loads weights and optimizer state of a verified checkpoint. A line names the keys in which this configuration differs from the
+ * checkpoint's. */
 int rh_checkpoint_load(const char *path, struct rh_session *session) RH_MUST;
 
-/* The trained model or adapter, as it leaves the program, into `dir`. */
+/* Writes the trained model or adapter into `dir`, in the form that other programs read. */
 int rh_output_save(const struct rh_session *session, const char *dir) RH_MUST;
 
 #endif

@@ -1,8 +1,8 @@
-/* Checkpoints written beside the training, by a thread of their own. Every trainable block is held (rh_updater_hold) until it has been
- * written, or copied into a ring; then its next update may begin. What is on NVMe is written while training stands still: its cache has one
- * user at a time.
+/* Writes checkpoints while training continues, on a thread of its own. Every trainable block is held (rh_updater_hold) until it has been
+ * written, or copied into a ring; then its next update may begin. What lies on NVMe is written while training stands still, because the
+ * store's cache has one user at a time.
  *
- * The files' bytes go to the page cache at first: blocks are released by then, and only the thread waits for the disk. */
+ * The files' bytes go to the page cache first, which is when blocks are released; only the thread waits for the disk. */
 #ifndef RH_TRAIN_CHECKPOINT_WRITER_H
 #define RH_TRAIN_CHECKPOINT_WRITER_H
 
@@ -17,10 +17,11 @@ int rh_checkpoint_stands_still(const struct rh_session *session);
 /* Borrows the session until it is destroyed. ring_bytes: of the ring (train/write_ring.h) that blocks are copied into while updates
  * wait for them; 0: none. */
 int rh_checkpoint_writer_create(const struct rh_session *session, int64_t ring_bytes, struct rh_checkpoint_writer **out) RH_MUST;
-/* Lets what is being written become whole. NULL is legal. */
+/* Waits until the checkpoint in progress is whole. NULL is legal. */
 void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer);
 
-/* A file that each checkpoint holds besides its own: `print` appends its bytes when one begins, nothing: this one has none. */
+/* One more file of every checkpoint: `print` appends its bytes when a checkpoint begins; if it appends none, that checkpoint has no such
+ * file. */
 struct rh_checkpoint_extra {
 	const char *name;
 	int (*print)(void *context, struct rh_text *out);
@@ -29,13 +30,13 @@ struct rh_checkpoint_extra {
 enum { RH_CHECKPOINT_EXTRAS = 4 }; /* the most of them */
 void rh_checkpoint_writer_add(struct rh_checkpoint_writer *writer, const struct rh_checkpoint_extra *extra);
 
-/* Begins to write checkpoint-N; afterwards the oldest beyond save_total_limit go, but none from step `common` on. All updates
- * are finished (rh_updater_finish), and the checkpoint before has been collected. State and trainer may change when it returns. */
+/* Begins to write checkpoint-N, and then removes the oldest beyond save_total_limit, but none from step `common` on. All updates must be
+ * finished (rh_updater_finish), and the checkpoint before collected. The caller may change state and trainer when it returns. */
 int rh_checkpoint_writer_begin(struct rh_checkpoint_writer *writer, const struct rh_run_state *state,
                                const struct rh_trainer_state *trainer, int64_t common) RH_MUST;
 
-/* The end of what was begun: *step is its step, *seconds what it took, and the result is its own; *step -1: nothing was begun, or it is not
- * over and `wait` is RH_CHECKPOINT_LOOK. */
+/* Collects the checkpoint that was begun: *step its step, *seconds the time that it took; returns its result. *step -1: none was begun,
+ * or it is not finished and `wait` is RH_CHECKPOINT_LOOK. */
 enum rh_checkpoint_wait { RH_CHECKPOINT_LOOK, RH_CHECKPOINT_WAIT };
 int rh_checkpoint_writer_collect(struct rh_checkpoint_writer *writer, enum rh_checkpoint_wait wait, int64_t *step, double *seconds) RH_MUST;
 

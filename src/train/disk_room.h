@@ -1,4 +1,4 @@
-/* Whether the disk holds what a run will write: found before the run, not when its first checkpoint fails. */
+/* Is there disk space for what a run will write? Found out before the run begins, not when its first checkpoint fails. */
 #ifndef RH_TRAIN_DISK_ROOM_H
 #define RH_TRAIN_DISK_ROOM_H
 
@@ -10,7 +10,7 @@ int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints) RH
 /* Bytes of one checkpoint. */
 int64_t rh_disk_room_of_checkpoint(const struct rh_session *session);
 
-/* Whether it holds one checkpoint more, before the first byte of it is written. */
+/* Is there space for one checkpoint more? Asked before its first byte is written. */
 int rh_disk_room_check_one(const struct rh_session *session) RH_MUST;
 
 #endif

@@ -1,4 +1,4 @@
-/* The two losses of which distillation's is made, each by itself: a run needs their sum alone, and devices compute no more. Pure. */
+/* The two losses of distillation, each by itself, for reports: training needs only their sum, and devices compute no more. Pure. */
 #ifndef RH_TRAIN_DISTILLATION_H
 #define RH_TRAIN_DISTILLATION_H
 

@@ -6,16 +6,16 @@
 #include "observe/progress.h"
 #include "train/session.h"
 
-/* A classification in disguise: the documents' answers are few and differ in their first token, so that a document can be scored by which
- * of these tokens is likeliest where its answer begins. */
+/* A classification in disguise: the documents' answers are few and differ in their first token. So a document is scored by which of
+ * these tokens is likeliest where its answer begins. */
 enum { RH_CHOICES_MAX = 16 };
 struct rh_choices {
 	int32_t token[RH_CHOICES_MAX];
 	int64_t documents[RH_CHOICES_MAX]; /* with that answer */
 	int count;                         /* 0: the rows are no such thing */
 };
-/* Needs at least two different answers, each at least twice on average, or a few texts would pass for classes; documents whose answer was
- * cut make it no classification. */
+/* A count above 0 needs at least two different answers, each at least twice on average, or a few texts would pass for classes; and no
+ * document whose answer was cut. */
 struct rh_choices rh_choices_find(const struct rh_dataset *dataset);
 
 struct rh_evaluation {
@@ -28,14 +28,14 @@ struct rh_evaluation {
 	double seconds;
 };
 
-/* validation_file, never packed: order and number of the rows are the file's; else what training with eval_split holds out of
- * train_file. */
+/* Loads the rows to evaluate: validation_file, never packed, so that rows keep their number and order; else the rows that eval_split
+ * holds out of train_file. */
 int rh_evaluate_load(const struct rh_config *config, const struct rh_objective *objective, const struct rh_tokenizer *tokenizer,
                      struct rh_dataset *out) RH_MUST;
 
-/* Every row once, in file order, per_device_eval_batch_size rows a micro-batch; the session was started for such micro-batches. `choices`
- * may be NULL; its count is the executor's score_cols. `progress` shows how far it is; NULL: nobody looks. All of several boxes call it and
- * get the result; box 1 has the rows, of which the others know the number. */
+/* Evaluates every row once, in file order, per_device_eval_batch_size rows a micro-batch; the session was started for such
+ * micro-batches. `choices` may be NULL; its count is the executor's score_cols. `progress` shows how far it is; may be NULL. Of several
+ * boxes all call it and get the result; only box 1 needs the rows, the others their number. */
 int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
                 struct rh_progress *progress, struct rh_evaluation *out) RH_MUST;
 

@@ -1,8 +1,9 @@
-/* Box 2 of mode fluidpipe: the samples that it has received in this epoch, so that idle time can train on them again. A sample's entry is
- * what the layers below made of it, its positions, its targets, and for each target the logits of a teacher, where there is one.
+/* In box 2 of mode fluidpipe: the samples received in this epoch, kept so that idle time can train on them again. A sample's entry has
+ * its features (the output of the layers below), its positions, its targets and, for each target, a teacher's logits, where there is
+ * one.
  *
- * A ring of bytes that is taken once. Where an entry finds no room, the entries that were put first leave it. With a spill they go to a
- * second ring, of records on NVMe, and what leaves that one is evicted; without one they are evicted at once. */
+ * Entries lie in a ring of bytes, reserved once. A new entry takes the room of the oldest ones. With a spill these move to a second
+ * ring, of records on NVMe; the oldest there are evicted. Without a spill they are evicted at once. */
 #ifndef RH_TRAIN_FEATURE_STORE_H
 #define RH_TRAIN_FEATURE_STORE_H
 
@@ -14,8 +15,8 @@ struct rh_feature_store;
  * entries; rh_feature_store_bytes adds the index. */
 struct rh_feature_store_options {
 	int64_t samples, token_bytes, teacher_bytes, budget_bytes;
-	int64_t record_bytes;                           /* of a spill: the largest entry's or more; 0: there will be none */
-	void (*evicted)(void *context, int64_t sample); /* called for each sample that has no entry any more */
+	int64_t record_bytes;                           /* a record of the spill, at least the largest entry; 0: no spill */
+	void (*evicted)(void *context, int64_t sample); /* called for each sample whose entry is dropped */
 	void *context;
 };
 int rh_feature_store_create(const struct rh_feature_store_options *options, struct rh_feature_store **out) RH_MUST;
@@ -24,18 +25,18 @@ int64_t rh_feature_store_bytes(int64_t samples, int64_t budget_bytes);
 /* The most that the entries of `documents` documents take, of so many tokens and targets in all. */
 int64_t rh_feature_store_entry_bytes(const struct rh_feature_store_options *options, int64_t documents, int64_t tokens, int64_t targets);
 
-/* Records first_record to first_record + records - 1 of the space, borrowed, become the second ring. Before the first entry. */
+/* Makes records first_record to first_record + records - 1 of the space, which is borrowed, the second ring. Call it before the first
+ * entry. */
 struct rh_space;
 int rh_feature_store_spill(struct rh_feature_store *store, struct rh_space *space, int first_record, int64_t records) RH_MUST;
-/* Host memory that it takes. */
+/* Host memory that the spill takes. */
 int64_t rh_feature_store_spill_bytes(const struct rh_space *space, int64_t record_bytes);
 
-/* A new epoch: nothing has been received. */
+/* A new epoch begins: drops all entries. */
 void rh_feature_store_clear(struct rh_feature_store *store);
 
-/* Document `document` of a micro-batch becomes the entry of a sample that has none. features: (tokens, token_bytes), teacher:
- * (targets, teacher_bytes), of the whole micro-batch. 1: kept; 0: it is
- * larger than the whole ring. Else the space's fault. */
+/* Makes document `document` of a micro-batch the entry of a sample that has none. features: (tokens, token_bytes), teacher: (targets,
+ * teacher_bytes), of the whole micro-batch. 1: kept; 0: it is larger than the whole ring. Else the space's fault. */
 int rh_feature_store_put(struct rh_feature_store *store, int64_t sample, const struct rh_batch *batch, int64_t document,
                          const void *features, const void *teacher) RH_MUST;
 int rh_feature_store_has(const struct rh_feature_store *store, int64_t sample);

@@ -1,16 +1,16 @@
-/* Logits that the two boxes of mode fluidpipe tell each other, so that each learns from what the other makes of the same samples.
+/* Logits that the two boxes of mode fluidpipe send each other, so that each distils the other's on the same samples.
  *
- *   up    behind a step's activations: what box 1's head makes of the step's samples. Box 2 distils it in the same step
- *   down  behind an epoch: what box 2 made of each of its samples, with their ids. Box 1 distils it in the next epoch
+ *   up    after a step's activations: the logits of box 1's head for the step's samples. Box 2 distils them in the same step
+ *   down  after an epoch: box 2's logits of each of its samples, with their ids. Box 1 distils them in the next epoch
  *
- * A box of alpha 1 does not distil: its logits are neither made nor kept nor sent. A sample without a teacher's logits is learnt from its
- * label alone. What box 1 distils, and what box 2 keeps for it, are part of their checkpoints. */
+ * A box with alpha 1 does not distil: the logits for it are neither made nor kept nor sent. A sample without a teacher's logits is
+ * trained by its label alone. The logits that box 1 distils, and those that box 2 collects for it, are part of their checkpoints. */
 #ifndef RH_TRAIN_FLUIDPIPE_LOGITS_H
 #define RH_TRAIN_FLUIDPIPE_LOGITS_H
 
 #include "train/training.h"
 
-/* Sizes of micro-batches with logits, and memory that both boxes take for them. Before the session starts. */
+/* Adds to the workload the logits of micro-batches, and the memory that both boxes take for logits. Before the session starts. */
 void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, int64_t targets, struct rh_workload *work);
 /* Numbers that are told of a target: its logits, or with fluidpipe_top_k ids and shares. */
 int64_t fluidpipe_logits_columns(const struct rh_session *session);
@@ -21,10 +21,10 @@ void fluidpipe_logits_free(struct training *run);
 
 /* Bytes of the logits that go up in a step of such targets; 0: none do. */
 int64_t fluidpipe_logits_bytes(const struct training *run, int64_t targets);
-/* Box 2: where those of a step come to. Valid until the third step after it. */
+/* Box 2: the memory that a step's logits are received into. Valid until the third step after it. */
 void *fluidpipe_logits_place(struct training *run, int64_t step);
 
-/* The step's `count` micro-batches are filled: gives them their teacher's logits, and places for their own. */
+/* The step's `count` micro-batches are filled: points them at their teacher's logits, and at memory for their own. */
 void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count);
 /* The executor has finished the step. Box 1 sends its logits, box 2 keeps them. */
 int fluidpipe_logits_finish(struct training *run, int64_t step) RH_MUST;
@@ -35,16 +35,16 @@ int fluidpipe_logits_send(struct training *run, int64_t epoch) RH_MUST;
 /* Box 1: the logits of an epoch, of so many samples. */
 int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t samples) RH_MUST;
 
-/* Opportunistic steps (idle_steps.h). Bytes of a target's logits of box 1, which box 2 keeps with a sample; 0: it does not distil. Before
- * fluidpipe_logits_begin, too. */
+/* For opportunistic steps (idle_steps.h): bytes of box 1's logits of a target, which box 2 keeps with a sample; 0: box 2 does not
+ * distil. May be called before fluidpipe_logits_begin. */
 int64_t fluidpipe_logits_target_bytes(const struct rh_session *session);
-/* Box 2: those of micro-batch m of the step in run->batch; NULL: none came. */
+/* Box 2: box 1's logits for micro-batch m of the step in run->batch; NULL: none were sent. */
 const float *fluidpipe_logits_received(const struct training *run, int64_t step, int64_t m);
 /* As fluidpipe_logits_attach for a step of `count` micro-batches behind step `after`. came: box 2: what it kept with their samples,
  * target by target. Both losses are multiplied by `scale`. 1: so it is; 0: nothing is distilled, and the caller scales the task's loss.
  * */
 int fluidpipe_logits_attach_idle(struct training *run, int64_t after, int64_t count, const float *came, const double scale[2]);
-/* Such a step is finished: its logits replace those that box 2 keeps for box 1. */
+/* An opportunistic step is finished: its logits replace those that box 2 keeps for box 1. */
 int fluidpipe_logits_finish_idle(struct training *run, int64_t count) RH_MUST;
 /* The task's and the distillation's loss of target i of micro-batch m, of a step that is finished. */
 void fluidpipe_logits_losses(const struct training *run, int64_t m, int64_t i, double out[2]);

@@ -17,9 +17,9 @@ struct rh_forecast {
 	double scheduled_idle;       /* lower bound on the idle share, by the slot recurrence; 0: not known */
 	double scheduled_seconds;    /* a step without its update, by the same; 0: not known */
 	int64_t round_micro_batches; /* most micro-batches of a round */
-	int64_t unit, unit_bytes;    /* of several boxes: micro-batches that are passed on together, and what they take on their way */
-	/* Of a table that the first and the last box each hold: weights, optimizer state and gradient of one copy, and what goes each way over
-	 * each link at a step's end. Else 0, as is all but the last in boxes between the two. */
+	int64_t unit, unit_bytes;    /* several boxes: micro-batches that are sent together, and their bytes */
+	/* A table that the first and the last box each hold: weights, optimizer state and gradient of one copy, and what each link
+	 * carries each way at a step's end. Elsewhere 0; boxes between the two have only wire_bytes. */
 	struct {
 		int64_t weights_bytes, state_bytes, gradient_bytes, wire_bytes;
 	} table;
@@ -29,8 +29,8 @@ struct rh_forecast {
 	int64_t nvme_step_bytes; /* written by each step */
 	int64_t nvme_run_bytes;  /* written by the whole run; 0: its steps are not known */
 	int host_devices, layers;
-	/* Where stages update themselves: of the simulated micro-batches, from the first on, the most updates that a layer here had between
-	 * each one's forward and its backward. NULL elsewhere. */
+	/* Where stages update themselves: for each simulated micro-batch, from the first on, the largest number of updates of a layer
+	 * here between its forward and its backward. NULL elsewhere. */
 	int64_t *drift, drifts;
 	int packed; /* too many layers for a search: stages are packed by memory alone */
 };

@@ -1,4 +1,4 @@
-/* A forecast's steps on lanes, checked. */
+/* Checks the lanes of a forecast's steps. */
 #ifndef RH_TRAIN_FORECAST_CHECK_H
 #define RH_TRAIN_FORECAST_CHECK_H
 
@@ -6,9 +6,10 @@
 
 struct forecast_check;
 
-/* Between rh_session_start and the first step; closed before the session is. -ENOTSUP: what lanes do not carry yet, with its line. */
+/* Open it between rh_session_start and the first step; close it before the session. -ENOTSUP, with its line: the session uses something
+ * that lanes do not carry yet. */
 int forecast_check_open(struct rh_session *session, struct forecast_check **out) RH_MUST;
-/* The step that begins next. */
+/* Says which step begins next. */
 int forecast_check_expect(struct forecast_check *check, int64_t micro_batches, int64_t step) RH_MUST;
 /* After the last step. */
 int forecast_check_run(struct forecast_check *check, struct rh_forecast_check *out) RH_MUST;

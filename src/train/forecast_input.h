@@ -11,7 +11,7 @@ struct rh_forecast_input {
 	int alike;
 	int64_t *count; /* (steps) micro-batches of each */
 	int steps;
-	int64_t run_steps;     /* of the whole run; 0: not known, because the data were not read */
+	int64_t run_steps;     /* steps of the whole run; 0: not known, because the data were not read */
 	int64_t rows, targets; /* of the training set; 0: likewise */
 	double tokens_a_step;  /* mean over the run */
 	int synthetic;         /* the data were not read: each row is taken to have max_length tokens, all trained */

@@ -17,24 +17,24 @@
 
 struct idle_steps;
 
-/* Whether this box makes any. */
+/* 1: this box makes opportunistic steps. */
 int idle_steps_are_wanted(const struct rh_session *session);
-/* Adds what they take, in host memory and on NVMe, to the workload. samples: of the training set. -EINVAL: fluidpipe_idle_store or
+/* Adds the host memory and NVMe that these steps take to the workload. samples: of the training set. -EINVAL: fluidpipe_idle_store or
  * fluidpipe_idle_spill is too small. */
 int idle_steps_plan(const struct rh_session *session, int64_t samples, struct rh_workload *work) RH_MUST;
 
-/* Before the session starts, whose link becomes a view that can give samples again, or drop what is sent. Freed with the run, after the
- * session. */
+/* Call it before the session starts: replaces the session's link by a view that can deliver samples again, or drop what is sent. Freed
+ * with the run, after the session. */
 int idle_steps_create(struct training *run) RH_MUST;
 void idle_steps_free(struct training *run);
-/* Opens the logs, once output_dir is there. checkpoint: that the run goes on from, or NULL. */
+/* Opens the logs; output_dir must exist. checkpoint: the one that the run continues, or NULL. */
 int idle_steps_begin(struct training *run, const char *checkpoint) RH_MUST;
 
 /* The step's micro-batches are in run->batch, and its features come next. */
 int idle_steps_expect(struct training *run, int64_t step) RH_MUST;
 /* Its losses are known. */
 void idle_steps_record(struct training *run, int64_t step);
-/* Before the next step: makes those that there is time for. */
+/* Call it before the next step: makes as many opportunistic steps as there is time for. */
 int idle_steps_make(struct training *run) RH_MUST;
 /* Says how many there were, and why no more. */
 void idle_steps_report(const struct training *run);

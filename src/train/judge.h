@@ -1,5 +1,5 @@
-/* The plan that a run follows: the recurrence searches (plan/run_plan.h), the dispatcher in virtual time judges the best few. `train`,
- * `plan` and `plan --compare` all ask here, so that what is run, what was judged and what is printed are one plan. */
+/* Chooses the plan that a run follows. The recurrence (plan/run_plan.h) searches; the dispatcher in virtual time judges the best few.
+ * `train`, `plan` and `plan --compare` all ask here, so the plan that runs is the plan that was judged and printed. */
 #ifndef RH_TRAIN_JUDGE_H
 #define RH_TRAIN_JUDGE_H
 

@@ -63,7 +63,7 @@ void outlook_limits_close(struct outlook_limits *limits);
 /* The small step with changed settings. */
 struct outlook_changes {
 	struct outlook_try stale, larger_batch;
-	struct rh_forecast_input longer; /* of twice */
+	struct rh_forecast_input longer; /* for larger_batch */
 };
 /* Begins the trials that always run. input: the whole run's. */
 void outlook_changes_begin(const struct outlook_small *small, const struct rh_forecast_input *input, struct outlook_changes *changes);

@@ -4,13 +4,13 @@
 
 #include "train/session.h"
 
-/* Whether the run may write there: it holds nothing, or what a run left that was ended before its first checkpoint (metrics.jsonl,
- * recording, half-written files), or the checkpoint that this run goes on from (NULL: none); and it, or its nearest parent, can be written.
- * -EEXIST, -EACCES and friends say what to do. */
+/* May the run write to output_dir? It may where the directory is empty, or holds what a run left that ended before its first checkpoint
+ * (metrics.jsonl, recording, half-written files), or holds the checkpoint that this run continues (NULL: none); and where it, or its
+ * nearest parent, can be written. -EEXIST, -EACCES and others say what to do. */
 int rh_output_check(const struct rh_config *config, const char *checkpoint) RH_MUST;
 
-/* Makes `dir` this process's own and binds it (core/file.h) until rh_output_unlock; one that is not there is left to be locked later, and
- * *descriptor is -1. -EBUSY: another run has it. */
+/* Locks `dir` for this process and binds it (core/file.h) until rh_output_unlock. A missing directory can be locked later; *descriptor
+ * is then -1. -EBUSY: another run has locked it. */
 int rh_output_lock(const char *dir, int *descriptor) RH_MUST;
 void rh_output_unlock(int *descriptor);
 

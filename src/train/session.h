@@ -31,30 +31,31 @@ struct rh_session {
 	const struct rh_config *config;           /* borrowed */
 	const struct rh_session_machine *machine; /* borrowed. NULL: run on this machine. Otherwise only simulate. */
 	struct rh_source *source;                 /* NULL: random initialisation */
-	struct rh_model_config random_config;     /* then its configuration */
+	struct rh_model_config random_config;     /* the model's configuration in that case */
 	const struct rh_model_config *model_config;
-	/* Of several boxes: mode fluidpipe's model that both train; and what model_config is then, this box's own, or one that is untied */
+	/* pipeline: mode fluidpipe's model, which both boxes train together. stage: what model_config points to with several boxes: this box's
+	 * part, or the model with its head untied */
 	struct rh_model_config pipeline, stage;
 	struct rh_tokenizer *tokenizer; /* NULL until loaded, and of a model of images */
 	struct rh_image_form image;     /* of a model of images, loaded with it */
-	int chat_trained;               /* on conversations: the output's prompts go through its template */
+	int chat_trained;               /* the run trains on conversations: prompts to its output go through the template */
 	const char *chat_jinja;         /* the template trained with, which the output carries; NULL: the base's own stays */
 	int device_count;
 	int lora;
 	struct rh_adapter adapter; /* when lora */
 	struct rh_box box;         /* of several; the model is its part once rh_box_take_layers has chosen it */
-	struct rh_config cut;      /* what `config` points to then: with box_cuts, a single allocation */
+	struct rh_config cut;      /* what `config` points to once box_cuts are chosen; box_cuts is a single allocation */
 	struct rh_link *link_below,
-	        *link_above; /* of the executor, where they are not the box's but views of them: borrowed. NULL: the box's */
+	        *link_above; /* the executor's links, where they are views of the box's links: borrowed. NULL: the box's */
 	struct rh_model *model;
 	struct rh_pool *pool;
 	struct rh_space *space; /* on NVMe; NULL: nothing is spilled */
-	int first_record;       /* of work.nvme_records */
+	int first_record;       /* the first of work.nvme_records records */
 	struct rh_store *store;
 	struct rh_updater *updater;     /* of a session that trains */
 	const int64_t *admission_limit; /* of PACI, borrowed: set before rh_session_start; NULL: its own */
-	int64_t *box_limits;            /* what the configuration says of them; NULL: nothing */
-	struct rh_workload work;        /* that it was started for */
+	int64_t *box_limits;            /* the configuration's admission limits; NULL: it has none */
+	struct rh_workload work;        /* the workload that it was started for */
 	struct rh_run_plan plan;        /* what the run follows */
 	int planned;                    /* there is a plan */
 	int rates_assumed;              /* this machine's rates are guesses */
@@ -73,7 +74,7 @@ int rh_session_simulate(const struct rh_config *config, const struct rh_session_
 /* One of several boxes: from now on the model is its part, layers session->box.lo to .hi. */
 int rh_session_keep_layers(struct rh_session *session) RH_MUST;
 
-/* What turns rows into the model's input: the tokenizer that belongs to it, or of a model of images how they are prepared. */
+/* Loads what turns rows into the model's input: its tokenizer or, for a model of images, how images are prepared. */
 int rh_session_load_tokenizer(struct rh_session *session) RH_MUST;
 
 /* What the session's rows are made into; borrows from its model's configuration. */

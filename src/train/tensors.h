@@ -7,13 +7,13 @@
 #include "model/model.h"
 #include "offload/store.h"
 
-/* What of a tensor goes into a file: its master weights, or (RH_TENSOR_STATE + n) array n of its optimizer state, as it lies in memory;
- * or the published copy that devices read, which the newest update may not have reached. */
+/* Which bytes of a tensor go into a file: its master weights; array n of its optimizer state (RH_TENSOR_STATE + n), as it lies in
+ * memory; or the published copy, which devices read and which may lack the newest update. */
 enum rh_tensor_part { RH_TENSOR_PUBLISHED = -1, RH_TENSOR_WEIGHT, RH_TENSOR_STATE };
 
-#define RH_TENSORS_BUFFER_BYTES (1 << 20) /* that reading or writing a file of tensors takes */
+#define RH_TENSORS_BUFFER_BYTES (1 << 20) /* memory for reading or writing a file of tensors */
 
-/* A tensor of the model on its way: where it lies, and what it is called there. */
+/* Where a tensor lies in the store, and its name and dtype in the file. */
 struct rh_tensor_place {
 	int block, tensor;
 	int part;            /* enum rh_tensor_part */

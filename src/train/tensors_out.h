@@ -1,5 +1,5 @@
-/* Tensors from a store into safetensors files, one block after the other, in pieces: no tensor is ever held twice. Who writes says when a
- * block is due, and may let it be updated as soon as it has been written. */
+/* Writes tensors from a store into safetensors files, one block after the other, in pieces: no tensor is ever copied whole. The caller
+ * says when a block is due, and may let it be updated as soon as it has been written. */
 #ifndef RH_TRAIN_TENSORS_OUT_H
 #define RH_TRAIN_TENSORS_OUT_H
 
@@ -15,8 +15,8 @@ int rh_tensors_out_open(const char *path, struct rh_tensor_list *list, const str
  * is. */
 int rh_tensors_out_open_model(const char *dir, const struct rh_source *source, const struct rh_model *model, struct rh_store *store,
                               struct rh_tensors_out **out) RH_MUST;
-/* From now on bytes go to the files by way of the ring, which all files of a checkpoint share; borrowed until commit or abandon, which
- * clears it. NULL: by none. */
+/* From now on bytes go through the ring to the files. All files of a checkpoint share one ring, which is borrowed until commit or
+ * abandon and cleared then. NULL: bytes go to the files directly. */
 void rh_tensors_out_through(struct rh_tensors_out *out, struct rh_write_ring *ring);
 /* Writes, or leaves in the ring, what is not yet written of blocks 0 to `block`. */
 int rh_tensors_out_block(struct rh_tensors_out *out, int block) RH_MUST;

@@ -1,4 +1,4 @@
-/* The recording of one step of a run, trace_step, into output_dir: trace.json and trace.svg, as plan draws its picture. It changes no bit
+/* Records one step of a run (key trace_step) into output_dir: trace.json and trace.svg, the picture that plan draws. It changes no bit
  * of what is computed. */
 #ifndef RH_TRAIN_TRACE_STEP_H
 #define RH_TRAIN_TRACE_STEP_H
@@ -19,9 +19,10 @@ struct trace_step {
 /* Memory that a recording takes at most. */
 int64_t trace_step_bytes(const struct rh_config *config);
 
-/* Says where there will be nothing to record. */
+/* A line says so where nothing will be recorded. */
 void trace_step_check(const struct training *run);
-/* The three do nothing unless this step (from 0) is the one. Begin before the update that the step hides; end when the step is over. */
+/* The three calls do nothing unless this step (from 0) is the one to record. Begin before the update that the step hides; end when the
+ * step is done. */
 int trace_step_begin(struct training *run, int64_t step) RH_MUST;
 void trace_step_end(struct training *run);
 int trace_step_write(struct training *run) RH_MUST;

@@ -12,21 +12,22 @@
 
 struct train_step {
 	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
-	double norm;                    /* of several boxes that update themselves: of this one's gradients */
+	double norm;                    /* where each of several boxes updates itself: the norm of this box's gradients */
 };
 
-/* Of this process, where stages update themselves: of a micro-batch the most updates that a layer of this box had between its forward and
- * its backward. */
+/* Where stages update themselves: drift is the number of updates that a layer of this box gets between a micro-batch's forward and its
+ * backward. Of this process: */
 struct train_drift {
-	int64_t largest;
-	int64_t micro_batches, drifted, bound; /* how many there were, and had any; what the admission limits allow */
+	int64_t largest; /* of any micro-batch and layer */
+	int64_t micro_batches, drifted,
+	        bound; /* micro-batches in all; those with drift; the largest drift that the admission limits allow */
 };
 
-/* Numbers in trouble: what is known of them. */
+/* What is known of losses and norms that are not finite, or far off. */
 struct trouble {
 	int64_t bad_in_a_row;              /* steps that were skipped since the last good one */
-	double usual_loss, usual_distance; /* running means: of the loss, of its distance from that */
-	int64_t steps, warned_step;        /* that these are of; the step of the last warning */
+	double usual_loss, usual_distance; /* running means of the loss and of its distance from usual_loss */
+	int64_t steps, warned_step;        /* steps in these means; the step of the last warning */
 	int64_t bad;                       /* the step, from 1, that ended the run, because it could not be skipped; 0: none */
 	int64_t *left_out;                 /* steps, from 0, that are not trained again after the run has returned to a checkpoint */
 	size_t left_outs, left_out_room;
@@ -41,9 +42,9 @@ struct saving {
 	int64_t count;      /* checkpoints written */
 	int64_t newest;     /* step of this box's newest whole checkpoint, which may be the one that it went on from; -1: none */
 	int64_t common;     /* the newest that all of several boxes have, -1: none; of one box INT64_MAX */
-	double seconds;     /* that writing them took */
-	double stood_still; /* that steps did not begin for them, besides what updates waited */
-	double end_seconds; /* that the run waited for its last one */
+	double seconds;     /* seconds of writing them */
+	double stood_still; /* seconds in which no step began because of them, beside the waiting of updates */
+	double end_seconds; /* seconds that the run waited for its last one */
 };
 
 /* All of one run: the state that steps, evaluation, checkpoints and messages share. */
@@ -56,14 +57,15 @@ struct training {
 	int64_t warmup, eval_every, save_every; /* in steps; the last two 0: never */
 	struct rh_batch *batch;                 /* of a step */
 	struct rh_micro_batch *micro;
-	/* of steps in flight: step k's is number k mod `flights` of these, and its micro-batches follow one another in the next three */
+	/* Steps in flight: step k is number k mod `flights` of `flight`, and its micro-batches follow one another in the next three
+	 * arrays. */
 	struct train_step *flight;
 	float **loss;
 	double *load_balancing_loss; /* rh_load_balancing_loss of each */
 	int64_t *targets;
 	int64_t flights, micro_batches;   /* the most of a step */
 	int64_t begun;                    /* steps; those from state.step on are in flight. Not of stages that update themselves */
-	struct box_data *box_data;        /* (flights) of several boxes: box_step.h */
+	struct box_data *box_data;        /* (flights) where there are several boxes: box_step.h */
 	struct fluidpipe_talk *fluidpipe; /* of mode fluidpipe: fluidpipe_step.c */
 	struct idle_steps *idle;          /* opportunistic ones, NULL: this box makes none */
 	struct fluidpipe_logits *logits;  /* NULL: no box distils */
@@ -79,9 +81,9 @@ struct training {
 	int64_t room_at_start; /* bytes that control groups left when all was reserved */
 	int output;            /* descriptor of output_dir, which is this run's own while it is open; -1: there is none yet */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
-	int stop_requested;    /* to stop: this box by a signal, or any of several */
-	int is_stopping;       /* a signal asked for it, or memory: the checkpoint of that step is written */
-	int stopped_early;     /* evaluations got no better: the run is over */
+	int stop_requested;    /* this box was asked to stop by a signal, or another box was */
+	int is_stopping;       /* the run stops, because a signal or the memory limit asked for it, after the checkpoint of this step */
+	int stopped_early;     /* the run ends because evaluations got no better */
 	struct saving saving;
 	struct trouble trouble;
 	struct train_drift drift;
@@ -93,7 +95,7 @@ struct training {
  * as usual. Those that were ignored stay so. */
 void train_watch_signals(void);
 
-/* Stages update themselves, and several steps are on their way: those of a stretch. */
+/* Do stages update themselves? Then several steps are in flight: those of a stretch. */
 static inline int training_is_local(const struct training *run)
 {
 	return run->session.plan.schedule->update == RH_UPDATE_LOCAL;
@@ -111,21 +113,21 @@ static inline int training_is_fluidpipe(const struct training *run)
 	return run->config->mode == RH_MODE_FLUIDPIPE;
 }
 
-/* What becomes of a step by its loss and norm. 0: both are finite, and the step counts. 1: one is not; the step was skipped and changed
- * nothing. Negative errno: one is not, and weights may have changed: the run cannot go on from here, and trouble.bad is that step. */
+/* Judges a step by its loss and norm. 0: both are finite, and the step counts. 1: one is not; the step was skipped and has changed
+ * nothing. Negative errno: one is not, and weights may have changed: the run cannot continue, and trouble.bad is this step. */
 int trouble_judge(struct training *run, int64_t step, double loss, double norm) RH_MUST;
-/* Has such a step ended the run, and can it begin anew from a checkpoint? Not in mode fluidpipe, whose boxes know their own steps alone,
- * nor over links that a process opens once (MPI). */
+/* 1: such a step has ended the run, which can begin again from a checkpoint. Not in mode fluidpipe, where a box knows only its own
+ * steps, nor over links that a process can open only once (MPI). */
 int trouble_may_return(const struct training *run);
-/* Then, after the error rc: this box's newest checkpoint from before that step, or the one that the run began with (rh_free). The step is
- * left out from now on. -EDOM: there is no checkpoint. */
+/* After that end with error rc: *checkpoint is this box's newest checkpoint from before that step, or the one that the run began with
+ * (rh_free). From now on the step is left out. -EDOM: there is no checkpoint. */
 int trouble_return(struct training *run, int rc, const char *began_with, char **checkpoint) RH_MUST;
-/* Such a step is not trained again. */
+/* Leaves a step out: it is not trained again. And: is it left out? */
 int trouble_leave_out(struct training *run, int64_t step) RH_MUST;
 int trouble_leaves_out(const struct training *run, int64_t step);
-/* Before the first step: those left out just before it are bad steps in a row. */
+/* Call it before the first step: left-out steps right before it count as bad steps in a row. */
 void trouble_begin(struct training *run);
-/* So many steps in a row were skipped that the run is to stop. */
+/* 1: too many steps in a row were skipped. trouble_stop: the error that ends the run then. */
 int trouble_is_too_much(const struct training *run);
 int trouble_stop(const struct training *run) RH_MUST;
 /* Warns of a loss far above those before it. */
