@@ -8,26 +8,57 @@
 struct trial {
 	const struct rh_session_machine *machine;
 	const _Atomic int *unwanted; /* NULL, or set: nobody asks any more */
+	/* NULL, or of the configuration that a search changes in place: its rows, lengths and caps, which a plan reads and opening does not. */
+	struct rh_session *session;
 };
 
+/* `session` is the caller's, also after an error: then nothing of this configuration fits. */
+static int trial_open(const struct trial *base, const struct rh_config *config, struct rh_session *session, struct trial *out)
+{
+	*out = *base;
+	out->session = session;
+	return rh_session_simulate(config, base->machine, session);
+}
+
+static void trial_close(struct trial *trial)
+{
+	rh_session_close(trial->session);
+	rh_error_clear();
+}
+
 /* By a plan alone; `stages`: also those that are chosen by time. bytes: NULL, or where what it takes goes. */
+static int plan_with(const struct rh_config *config, const struct trial *trial, enum rh_run_stages stages, struct rh_run_bytes *bytes)
+{
+	struct rh_session *session = trial->session;
+	struct rh_forecast_input input = {0};
+	RH_ASSERT(session->config == config);
+	int rc = rh_forecast_input_synthetic(config, 0, &input);
+	if (rc)
+		return rc;
+	rh_forecast_input_suit(session->model_config, &input);
+	rh_run_plan_free(&session->plan);
+	rc = rh_session_plan(session, &input.work, stages);
+	if (bytes)
+		*bytes = session->plan.bytes;
+	rh_forecast_input_free(&input);
+	return rc;
+}
+
 static int fits_with(const struct rh_config *config, const struct trial *trial, enum rh_run_stages stages, struct rh_run_bytes *bytes)
 {
-	struct rh_forecast_input input = {0};
-	struct rh_session session = {0};
+	struct rh_session session;
+	struct trial own = *trial;
+	int opens = !trial->session, rc = 0;
+	if (bytes)
+		*bytes = (struct rh_run_bytes){0};
 	if (trial->unwanted && atomic_load(trial->unwanted))
 		return 0;
-	int rc = rh_forecast_input_synthetic(config, 0, &input);
+	if (opens)
+		rc = trial_open(trial, config, &session, &own);
 	if (!rc)
-		rc = rh_session_simulate(config, trial->machine, &session);
-	if (!rc)
-		rh_forecast_input_suit(session.model_config, &input);
-	if (!rc)
-		rc = rh_session_plan(&session, &input.work, stages);
-	if (bytes)
-		*bytes = session.plan.bytes;
-	rh_session_close(&session);
-	rh_forecast_input_free(&input);
+		rc = plan_with(config, &own, stages, bytes);
+	if (opens)
+		trial_close(&own);
 	rh_error_clear();
 	return !rc;
 }
@@ -92,9 +123,14 @@ static int find_longest(void *context)
 	struct outlook_longest *longest = context;
 	const struct trial trial = {.machine = longest->machine, .unwanted = &longest->unwanted};
 	struct rh_config config = *longest->config;
+	struct rh_session session;
+	struct trial opened;
 	config.per_device_train_batch_size = 1;
-	int64_t most = largest(&config, &config.max_length, config.max_length, 1 << 22, &trial);
-	longest->tokens = least_shortened(&config, most, &trial);
+	if (!trial_open(&trial, &config, &session, &opened)) {
+		int64_t most = largest(&config, &config.max_length, config.max_length, 1 << 22, &opened);
+		longest->tokens = least_shortened(&config, most, &opened);
+	}
+	trial_close(&opened);
 	return 0;
 }
 
@@ -156,17 +192,22 @@ static int mend_by_spill(const struct rh_config *config, const struct trial *tri
 static int mend_by_batch(const struct rh_config *config, const struct trial *trial, const char *with, struct rh_outlook *out)
 {
 	struct rh_config other = *config;
-	int64_t rows = config->per_device_train_batch_size, batch = 0;
+	struct rh_session session;
+	struct trial opened;
+	int64_t rows = config->per_device_train_batch_size, batch = 0, length = 0;
 	size_t room = sizeof out->mend->text;
-	if (rows > 1)
-		batch = largest(&other, &other.per_device_train_batch_size, FIRST_TRIED, rows, trial);
+	int rc = trial_open(trial, &other, &session, &opened);
+	if (!rc && rows > 1)
+		batch = largest(&other, &other.per_device_train_batch_size, FIRST_TRIED, rows, &opened);
+	if (!rc && !batch) {
+		other.per_device_train_batch_size = 1;
+		length = largest(&other, &other.max_length, FIRST_TRIED, config->max_length, &opened);
+	}
+	trial_close(&opened);
 	if (batch) {
 		snprintf(next_mend(out), room, "%sper_device_train_batch_size: %lld", with, (long long)batch);
 		return 1;
 	}
-	other = *config;
-	other.per_device_train_batch_size = 1;
-	int64_t length = largest(&other, &other.max_length, FIRST_TRIED, config->max_length, trial);
 	if (length < config->max_length / 8) /* is no answer to what was asked */
 		return 0;
 	if (length)
@@ -220,13 +261,12 @@ static int mend_by_lora(const struct rh_config *config, const struct trial *tria
 
 /* Host memory that a run needs whatever it may have, where that does not change its plan: of devices with memory of their own, and nothing
  * on NVMe. 0: not known. */
-static int64_t needed_ram(const struct rh_config *config, const struct trial *trial)
+static int64_t needed_ram(struct rh_config *other, const struct trial *trial)
 {
 	const struct rh_hardware_device *device = &trial->machine->hardware->device;
-	struct rh_config other = *config;
 	struct rh_run_bytes bytes = {0};
-	other.max_ram = 1;
-	if (device->memory <= device->reserved || config->spill || fits_with(&other, trial, RH_STAGES_PACKED, &bytes))
+	other->max_ram = 1;
+	if (device->memory <= device->reserved || other->spill || fits_with(other, trial, RH_STAGES_PACKED, &bytes))
 		return 0;
 	return bytes.total_budget == 1 ? bytes.total : 0;
 }
@@ -237,10 +277,11 @@ static int cap_fits(const struct rh_config *config, int64_t cap, int64_t needed,
 	return needed ? cap >= needed : fits(config, trial);
 }
 
-/* The least value of a cap that fits, to a hundredth; 0: none does. */
+/* The least value of a cap that fits, to a hundredth; 0: none does. `cap` is one of *other's, of which the trial is. */
 static int64_t least_cap(const struct rh_config *config, int64_t *cap, struct rh_config *other, const struct trial *trial)
 {
-	int64_t low = 0, high = (int64_t)64 << 20, needed = cap == &other->max_ram ? needed_ram(config, trial) : 0;
+	*other = *config;
+	int64_t low = 0, high = (int64_t)64 << 20, needed = cap == &other->max_ram ? needed_ram(other, trial) : 0;
 	for (*other = *config;; low = high, high *= 2) {
 		*cap = high;
 		if (cap_fits(other, high, needed, trial))
@@ -258,32 +299,49 @@ static int64_t least_cap(const struct rh_config *config, int64_t *cap, struct rh
 	return high;
 }
 
+/* The least max_ram with which it fits; else the least max_vram; else, without_vram, the least max_ram beside no max_vram. 0: none. */
+struct caps {
+	int64_t ram, vram;
+	int without_vram;
+};
+
+static struct caps find_caps(const struct rh_config *config, const struct trial *base)
+{
+	struct rh_config other = *config, free_vram = *config;
+	struct rh_session session;
+	struct trial trial;
+	struct caps caps = {0};
+	int rc = trial_open(base, &other, &session, &trial);
+	if (!rc)
+		caps.ram = least_cap(config, &other.max_ram, &other, &trial);
+	if (!rc && !caps.ram && config->max_vram) {
+		caps.vram = least_cap(config, &other.max_vram, &other, &trial);
+		caps.without_vram = !caps.vram;
+	}
+	free_vram.max_vram = 0;
+	if (caps.without_vram)
+		caps.ram = least_cap(&free_vram, &other.max_ram, &other, &trial);
+	trial_close(&trial);
+	return caps;
+}
+
 static void mend_by_cap(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
 {
-	struct rh_config other;
+	struct caps caps = find_caps(config, trial);
 	char ram_size[32], vram_size[32];
-	int64_t ram = least_cap(config, &other.max_ram, &other, trial), vram = 0;
 	size_t room = sizeof out->mend->text;
-	if (!ram && config->max_vram)
-		vram = least_cap(config, &other.max_vram, &other, trial);
-	int both = !ram && !vram && config->max_vram;
-	if (both) {
-		struct rh_config free_vram = *config;
-		free_vram.max_vram = 0;
-		ram = least_cap(&free_vram, &other.max_ram, &other, trial);
-	}
-	if (!ram && !vram)
+	if (!caps.ram && !caps.vram)
 		return;
-	show_size(ram, ram_size, sizeof ram_size);
-	show_size(vram, vram_size, sizeof vram_size);
-	int beyond = trial->machine->ram_bytes && ram > trial->machine->ram_bytes;
+	show_size(caps.ram, ram_size, sizeof ram_size);
+	show_size(caps.vram, vram_size, sizeof vram_size);
+	int beyond = trial->machine->ram_bytes && caps.ram > trial->machine->ram_bytes;
 	char *text = next_mend(out);
-	out->ram_needed_bytes = both ? 0 : ram;
-	if (!ram)
+	out->ram_needed_bytes = caps.without_vram ? 0 : caps.ram;
+	if (!caps.ram)
 		snprintf(text, room, "max_vram: %s", vram_size);
 	else
 		snprintf(text, room, "max_ram: %s%s%s", ram_size, beyond ? ", more than this machine has" : "",
-		         both ? ", and no max_vram" : "");
+		         caps.without_vram ? ", and no max_vram" : "");
 }
 
 /* A mend of its own, beside those that depend on one another. */

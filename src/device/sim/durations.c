@@ -21,7 +21,7 @@ struct known {
 
 struct sim_durations {
 	struct known entry[PLACES]; /* direct-mapped, by a hash of the key */
-	struct known *last;      /* the op that was asked for last */
+	struct known *last;         /* the op that was asked for last */
 };
 
 int sim_durations_create(struct sim_durations **out)

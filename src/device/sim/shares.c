@@ -7,7 +7,7 @@ enum { PLACES = 1024, FLOWS_MOST = 24 }; /* larger sets are not cached */
 
 struct sim_shares {
 	struct {
-		int flows; /* 0: free */
+		int flows;             /* 0: free */
 		int route[FLOWS_MOST]; /* their numbers, ascending */
 		double rate[FLOWS_MOST];
 	} entry[PLACES]; /* direct-mapped, by a hash of the routes */
