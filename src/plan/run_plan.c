@@ -81,40 +81,55 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	return 0;
 }
 
-/* CPU devices' memory is host memory: where the user gave no max_vram, the devices share what the rest of the plan leaves of max_ram. The
- * rest depends on the stages and these on what is left, so this is asked some times over. */
+/* Stages for devices of so many bytes, and what the plan takes with them. */
+static int fit_cap(struct planning *planning, int64_t cap, struct candidate *candidate)
+{
+	int rc = make_stages(planning, cap, candidate);
+	candidate->bytes.device_budget = cap;
+	candidate->bytes.total_budget = planning->request->machine.ram_bytes;
+	return rc ? rc : planning_count_bytes(planning, candidate);
+}
+
+/* Devices with memory of their own, or as much of the host's as the user says. */
+static int fit_given_cap(struct planning *planning, int64_t cap, struct candidate *candidate)
+{
+	int rc = fit_cap(planning, cap, candidate);
+	if (rc == RH_DOES_NOT_FIT)
+		return rh_fail_in(rc, planning->request->config->max_vram ? "max_vram" : "device");
+	return rc || candidate->bytes.total <= candidate->bytes.total_budget ? rc : planning_refuse_ram(candidate);
+}
+
+/* CPU devices share what the rest of the plan leaves of max_ram. The rest follows from the stages, and these from the cap, so the largest
+ * cap whose plan leaves as much is a fixed point, which this approaches from above. Caps descend: of a plan that is too large each device
+ * takes more than it leaves. And none that would fit is passed over: a smaller cap means more stages, with more boundaries beside them. */
+static int fit_shared_cap(struct planning *planning, struct candidate *candidate)
+{
+	int64_t ram = planning->request->machine.ram_bytes, cap = ram, beside = 0;
+	struct rh_run_bytes *bytes = &candidate->bytes;
+	do {
+		int rc = fit_cap(planning, rh_max(cap, 0), candidate);
+		if (rc == RH_DOES_NOT_FIT) {
+			candidate->unfit &= cap == ram; /* else with more of the rest on NVMe they might */
+			return rh_fail_in(rc, "max_ram: of %.1f MiB, %.1f are left for each device", (double)ram / 1048576,
+			                  (double)cap / 1048576);
+		}
+		if (rc || bytes->total <= ram)
+			return rc;
+		beside = bytes->total - rh_bytes_times(bytes->device, bytes->host_devices);
+		cap = (ram - beside) / bytes->host_devices;
+		RH_ASSERT(cap < bytes->device && bytes->device <= bytes->device_budget);
+	} while (cap > 0);
+	bytes->device = 0; /* too much without devices already, which took all that they were let */
+	bytes->total = beside;
+	return planning_refuse_ram(candidate);
+}
+
 static int fit_caps(struct planning *planning, struct candidate *candidate)
 {
-	const struct rh_config *config = planning->request->config;
-	int64_t room = planning->request->machine.device_room, ram = planning->request->machine.ram_bytes;
-	int64_t cap = config->max_vram ? config->max_vram : room ? room : ram;
+	int64_t given = planning->request->config->max_vram;
+	given = given ? given : planning->request->machine.device_room;
 	candidate->unfit = 0;
-	for (int tries = 0; tries < 4; tries++) {
-		int rc = make_stages(planning, cap > 0 ? cap : 0, candidate);
-		candidate->bytes.device_budget = cap;
-		candidate->bytes.total_budget = ram;
-		if (!rc)
-			rc = planning_count_bytes(planning, candidate);
-		if (rc == RH_DOES_NOT_FIT && (config->max_vram || room))
-			return rh_fail_in(rc, config->max_vram ? "max_vram" : "device");
-		if (rc == RH_DOES_NOT_FIT) {
-			candidate->unfit &= tries == 0; /* else with more of the rest on NVMe they might */
-			return rh_fail_in(rc, "max_ram: of %.1f MiB, %.1f are left for each device", (double)ram / 1048576,
-			                  (double)(cap > 0 ? cap : 0) / 1048576);
-		}
-		if (rc || candidate->bytes.total <= ram)
-			return rc;
-		if (config->max_vram || room)
-			break;
-		int64_t beside = candidate->bytes.total - rh_bytes_times(candidate->bytes.device, candidate->bytes.host_devices);
-		cap = (ram - beside) / candidate->bytes.host_devices;
-		if (cap <= 0) { /* too much without devices already, which took all that they were let */
-			candidate->bytes.device = 0;
-			candidate->bytes.total = beside;
-			break;
-		}
-	}
-	return planning_refuse_ram(candidate);
+	return given ? fit_given_cap(planning, given, candidate) : fit_shared_cap(planning, candidate);
 }
 
 void planning_apply(struct planning *planning, const struct choice *choice)
