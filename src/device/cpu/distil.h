@@ -8,9 +8,15 @@
 void distil_row(const struct rh_op *op, int64_t row, float *logit, int64_t target, enum softmax_gradient gradient, float *loss,
                 int32_t *hit);
 /* The same with a teacher of op's top k shares. */
-void distil_top_row(const struct rh_op *op, int64_t row, float *logit, int64_t target, enum softmax_gradient gradient, float *loss,
-                    int32_t *hit);
+struct top_row {
+	const struct rh_op *op;
+	enum rh_cpu_isa isa;
+	enum softmax_gradient gradient;
+	const float *teacher, *mix; /* of the row */
+	int64_t target;
+};
+void distil_top_row(const struct top_row *row, float *logit, float *loss, int32_t *hit);
 /* out (2k): the row's k largest shares, as HEAD_LOSS says. */
-void top_shares_row(const float *logit, int64_t cols, int64_t k, double temperature, float *out);
+void top_shares_row(enum rh_cpu_isa isa, const float *logit, int64_t cols, int64_t k, double temperature, float *out);
 
 #endif

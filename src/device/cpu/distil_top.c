@@ -1,5 +1,14 @@
-/* In fp64 without vectors: a row of V logits takes 2 to 5 V exponentials. Ids ascend, so a pass over a row walks through them once. */
+/* Passes over a row are those of simd/shares.c, over the runs between ids, which ascend; what there is of the ids alone is in fp64. */
 #include "device/cpu/distil_row.h"
+#include "device/cpu/shares.h"
+
+/* As share_of, of which the sum is in fp32; NaN where a logit is not finite. */
+static struct share quick_share_of(enum rh_cpu_isa isa, const float *logit, int64_t cols, double temperature)
+{
+	float largest = CPU_ISA_PICK(isa, shares_largest)(logit, cols);
+	double sum = isnan(largest) ? NAN : (double)CPU_ISA_PICK(isa, shares_sum)(logit, cols, largest, (float)(1 / temperature));
+	return (struct share){.logit = logit, .largest = (double)largest, .log_sum = log(sum), .temperature = temperature};
+}
 
 /* ---- the largest shares ---- */
 
@@ -29,9 +38,9 @@ static float find_least(const float *logit, int64_t cols, int64_t k, float *heap
 	return heap[0];
 }
 
-void top_shares_row(const float *logit, int64_t cols, int64_t k, double temperature, float *out)
+void top_shares_row(enum rh_cpu_isa isa, const float *logit, int64_t cols, int64_t k, double temperature, float *out)
 {
-	struct share share = share_of(logit, cols, temperature);
+	struct share share = quick_share_of(isa, logit, cols, temperature);
 	if (isnan(share.log_sum)) {
 		for (int64_t i = 0; i < 2 * k; i++)
 			out[i] = NAN;
@@ -59,25 +68,22 @@ struct buckets {
 	int is_forward;
 };
 
-/* Is v the next of the ids? Asked of ascending v. */
-static int is_told(const struct buckets *at, int64_t v, int64_t *next)
+/* The i-th id, and behind all of them the row's end. */
+static int64_t id_of(const struct buckets *at, int64_t i, int64_t cols)
 {
-	int is = *next < at->k && (double)at->id[*next] == (double)v;
-	*next += is;
-	return is;
+	return i < at->k ? (int64_t)at->id[i] : cols;
 }
 
-/* As share_of; log_sum is -infinity where there are no others. */
-static struct share rest_of(const struct buckets *at, int64_t cols)
+/* As share_of. */
+static struct share rest_of(enum rh_cpu_isa isa, const struct buckets *at, int64_t cols)
 {
 	struct share rest = {.logit = at->student.logit, .largest = -INFINITY, .temperature = at->student.temperature};
 	double sum = 0;
-	for (int64_t v = 0, next = 0; v < cols; v++)
-		if (!is_told(at, v, &next))
-			rest.largest = fmax(rest.largest, (double)rest.logit[v]);
-	for (int64_t v = 0, next = 0; v < cols; v++)
-		if (!is_told(at, v, &next))
-			sum += exp(((double)rest.logit[v] - rest.largest) / rest.temperature);
+	for (int64_t i = 0, from = 0; i <= at->k; from = id_of(at, i++, cols) + 1)
+		rest.largest = fmax(rest.largest, (double)CPU_ISA_PICK(isa, shares_largest)(rest.logit + from, id_of(at, i, cols) - from));
+	for (int64_t i = 0, from = 0; i <= at->k; from = id_of(at, i++, cols) + 1)
+		sum += (double)CPU_ISA_PICK(isa, shares_sum)(rest.logit + from, id_of(at, i, cols) - from, (float)rest.largest,
+		                                             (float)(1 / rest.temperature));
 	rest.log_sum = log(sum);
 	return rest;
 }
@@ -93,7 +99,7 @@ static double term_of(const struct buckets *at, double teacher, double log_stude
 	return at->is_forward ? teacher * apart : -exp(log_student) * apart;
 }
 
-static void diverge(struct buckets *at, int64_t cols)
+static void diverge(enum rh_cpu_isa isa, struct buckets *at, int64_t cols)
 {
 	for (int64_t i = 0; i < at->k; i++) {
 		at->total += (double)at->told[i];
@@ -101,7 +107,7 @@ static void diverge(struct buckets *at, int64_t cols)
 	}
 	if (at->k == cols)
 		return;
-	at->rest = rest_of(at, cols);
+	at->rest = rest_of(isa, at, cols);
 	at->log_rest = (at->rest.largest - at->student.largest) / at->rest.temperature + at->rest.log_sum - at->student.log_sum;
 	at->teacher_rest = fmax(1 - at->total, (double)RH_RESIDUAL_FLOOR);
 	at->total += at->teacher_rest;
@@ -117,27 +123,70 @@ static double slope_of(const struct buckets *at, int64_t v, int64_t bucket)
 	return exp(own) * ((bucket < 0 ? at->log_rest : own) - log_teacher(told) - at->divergence);
 }
 
-void distil_top_row(const struct rh_op *op, int64_t row, float *logit, int64_t target, enum softmax_gradient gradient, float *loss,
-                    int32_t *hit)
+/* What the task and the divergence are multiplied with in a gradient, the latter with the temperature that its slope has once. */
+struct factors {
+	double task, divergence;
+};
+
+static double gradient_of(const struct buckets *at, const struct factors *factor, int64_t v, int64_t bucket, int is_target)
 {
-	const struct rh_view *mix = &op->operand[RH_HEAD_LOSS_MIX], *teachers = &op->operand[RH_HEAD_LOSS_TEACHER];
-	const float *weight = (const float *)mix->data + row * mix->stride,
-	            *teacher = (const float *)teachers->data + row * teachers->stride;
-	int64_t cols = op->operand[RH_HEAD_LOSS_W].rows, k = op->head_loss.top, next = 0;
-	double temperature = (double)op->head_loss.temperature;
-	struct buckets at = {.id = teacher,
-	                     .told = teacher + k,
-	                     .k = k,
-	                     .task = share_of(logit, cols, 1),
-	                     .is_forward = op->head_loss.divergence == RH_DIVERGENCE_FORWARD};
-	at.student = temperature == 1 ? at.task : share_of(logit, cols, temperature);
-	diverge(&at, cols);
-	*hit = is_first_largest(logit, target, at.task.largest);
-	*loss = (float)((double)weight[0] * -log_share(&at.task, target) + (double)weight[1] * temperature * temperature * at.divergence);
-	for (int64_t v = 0; gradient != SOFTMAX_LOSS_ONLY && v < cols; v++) {
-		int64_t bucket = is_told(&at, v, &next) ? next - 1 : -1;
-		double task = exp(log_share(&at.task, v)) - (v == target),
-		       sum = (double)weight[0] * task + (double)weight[1] * temperature * slope_of(&at, v, bucket);
-		put_gradient(logit, v, (double)op->head_loss.scale * sum, gradient);
+	return factor->task * (exp(log_share(&at->task, v)) - is_target) + factor->divergence * slope_of(at, v, bucket);
+}
+
+static struct share_term term_for(const struct share *share, double factor)
+{
+	return (struct share_term){(float)(factor * exp(-share->log_sum)), (float)share->largest, (float)(1 / share->temperature)};
+}
+
+/* Of the logits without a bucket of their own, but the target: slope_of as a sum of exponentials. Terms of one temperature are one. */
+static void find_terms(const struct buckets *at, const struct factors *factor, struct share_term out[SHARE_TERMS])
+{
+	double student = at->is_forward ? at->total : at->log_rest - log_teacher(at->teacher_rest) - at->divergence;
+	double rest = at->is_forward ? -at->teacher_rest : 0;
+	int same = at->student.temperature == 1;
+	out[0] = term_for(&at->task, factor->task + (same ? factor->divergence * student : 0));
+	out[1] = term_for(&at->rest, factor->divergence * rest);
+	out[2] = term_for(&at->student, same ? 0 : factor->divergence * student);
+	if (out[1].factor == 0) {
+		out[1] = out[2];
+		out[2].factor = 0;
 	}
+}
+
+/* Ascending, so that what is written (in bf16 half as long) was read before. */
+static void put_gradients(const struct top_row *row, const struct buckets *at, float *logit, int64_t cols)
+{
+	double scale = (double)row->op->head_loss.scale;
+	const struct factors factor = {scale * (double)row->mix[0], scale * (double)row->mix[1] * (double)row->op->head_loss.temperature};
+	struct share_term term[SHARE_TERMS] = {{0}};
+	if (at->k < cols)
+		find_terms(at, &factor, term);
+	for (int64_t from = 0, next = 0, stop; from < cols; from = stop + 1) {
+		int64_t id = id_of(at, next, cols);
+		stop = from <= row->target && row->target < id ? row->target : id;
+		CPU_ISA_PICK(row->isa, shares_slopes)(logit, from, stop, term, row->gradient);
+		if (stop < cols)
+			put_gradient(logit, stop, gradient_of(at, &factor, stop, stop == id ? next : -1, stop == row->target),
+			             row->gradient);
+		next += stop == id;
+	}
+}
+
+void distil_top_row(const struct top_row *row, float *logit, float *loss, int32_t *hit)
+{
+	const struct rh_op *op = row->op;
+	int64_t cols = op->operand[RH_HEAD_LOSS_W].rows;
+	double temperature = (double)op->head_loss.temperature;
+	struct buckets at = {.id = row->teacher,
+	                     .told = row->teacher + op->head_loss.top,
+	                     .k = op->head_loss.top,
+	                     .task = quick_share_of(row->isa, logit, cols, 1),
+	                     .is_forward = op->head_loss.divergence == RH_DIVERGENCE_FORWARD};
+	at.student = temperature == 1 ? at.task : quick_share_of(row->isa, logit, cols, temperature);
+	diverge(row->isa, &at, cols);
+	*hit = is_first_largest(logit, row->target, at.task.largest);
+	*loss = (float)((double)row->mix[0] * -log_share(&at.task, row->target) +
+	                (double)row->mix[1] * temperature * temperature * at.divergence);
+	if (row->gradient != SOFTMAX_LOSS_ONLY)
+		put_gradients(row, &at, logit, cols);
 }

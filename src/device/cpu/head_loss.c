@@ -21,7 +21,7 @@ static void row_task(void *context, int64_t i)
 	const struct rh_view *shares = &operand[RH_HEAD_LOSS_SHARES];
 	RH_ASSERT(wanted >= 0 && wanted < logits->cols);
 	if (shares->data)
-		top_shares_row(logit, logits->cols, chunk->op->head_loss.top, (double)chunk->op->head_loss.temperature,
+		top_shares_row(chunk->isa, logit, logits->cols, chunk->op->head_loss.top, (double)chunk->op->head_loss.temperature,
 		               (float *)shares->data + row * shares->stride);
 	if (!operand[RH_HEAD_LOSS_MIX].data) {
 		CPU_ISA_PICK(chunk->isa, softmax_row)
@@ -29,8 +29,19 @@ static void row_task(void *context, int64_t i)
 		return;
 	}
 	const float *mix = (const float *)operand[RH_HEAD_LOSS_MIX].data + row * operand[RH_HEAD_LOSS_MIX].stride;
+	if (mix[1] != 0 && chunk->op->head_loss.top) {
+		const struct rh_view *teacher = &operand[RH_HEAD_LOSS_TEACHER];
+		distil_top_row(&(struct top_row){.op = chunk->op,
+		                                 .isa = chunk->isa,
+		                                 .gradient = chunk->gradient,
+		                                 .teacher = (const float *)teacher->data + row * teacher->stride,
+		                                 .mix = mix,
+		                                 .target = wanted},
+		               logit, task, is_hit);
+		return;
+	}
 	if (mix[1] != 0) {
-		(chunk->op->head_loss.top ? distil_top_row : distil_row)(chunk->op, row, logit, wanted, chunk->gradient, task, is_hit);
+		distil_row(chunk->op, row, logit, wanted, chunk->gradient, task, is_hit);
 		return;
 	}
 	CPU_ISA_PICK(chunk->isa, softmax_row)
