@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Mode fluidpipe on real tasks, at equal epochs: MiniLM-L6 on the demo's reviews, and a small ViT from scratch on Fashion-MNIST. Beside the
-# recipes stand the synchronous pipeline, whose bits are those of one box, and two controls: box 1 frozen, and box 1's own model, under its
-# auxiliary head. A task says something only where the synchronous run beats both controls by 2 points. With several seeds the last column is
-# the one-sided 95 % bound of the loss of accuracy against the synchronous run.
-#   bench/acceptance/fluidpipe.sh [DIR]      needs pip; for the images Debian's dataset-fashion-mnist
+# Mode fluidpipe on real tasks, at equal epochs: MiniLM-L6 on the demo's reviews, a small ViT from scratch on Fashion-MNIST, and a small GPT-2
+# from scratch on the text of Debian's package fortunes, which distils by its likeliest tokens (fluidpipe_top_k). Beside the recipes stand the synchronous pipeline, whose bits are those of one box, and two controls: box 1 frozen, and box 1's own model, under its
+# auxiliary head. A task says something only where the synchronous run beats both controls by 2 points of accuracy, or 2 % of perplexity. With
+# several seeds the last column is the one-sided 95 % bound of what is lost against the synchronous run.
+#   bench/acceptance/fluidpipe.sh [DIR]      needs pip; for the images Debian's dataset-fashion-mnist, for the language apt
 #   SEEDS="1 2 3"            [42]
-#   TASKS="reviews images"   both
+#   TASKS="reviews images language"   all
 #   RECIPES="FP-ND FP-DT"    also FP-DB and each with -EL
-#   REVIEWS, IMAGES          rows to train on [4000, 6000]; EPOCHS [3, and 5 of images]; REVIEWS_CUT, IMAGES_CUT: box 2's first layer [2, 3]
+#   REVIEWS, IMAGES, LANGUAGE   rows to train on [4000, 6000, 4000]; EPOCHS [3, and 5 of images]
+#   REVIEWS_CUT, IMAGES_CUT, LANGUAGE_CUT   box 2's first layer [2, 3, 3]; TOP_K: likeliest tokens [32]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=${1:-build/acceptance/fluidpipe}
-roundhouse=build/release/roundhouse
+roundhouse=${ROUNDHOUSE:-build/release/roundhouse}
 mnist=/usr/share/datasets/fashion-mnist
 mkdir -p "$dir"
 : >"$dir/results.jsonl"
@@ -49,6 +50,23 @@ prepare_images() {
 	cut=${IMAGES_CUT:-3}
 }
 
+prepare_language() {
+	local python=build/venv/run language=$dir/language
+	mkdir -p "$language"
+	if [ ! -x $python ]; then
+		python=$dir/venv/bin/python
+		[ -x "$python" ] || { python3 -m venv "$dir/venv" && "$python" -m pip install -q numpy tokenizers; }
+	fi
+	[ -d "$language/fortunes" ] || (cd "$language" && apt-get download -q fortunes >/dev/null && dpkg -x fortunes_*.deb fortunes)
+	"$python" bench/acceptance/gpt2.py rows "$language/fortunes/usr/share/games/fortunes" "$language"
+	model=(--config_name "$language/model")
+	data=(--train_file "$language/train.jsonl")
+	held=("$language/test.jsonl" --max_length 128)
+	keys=(--max_length 128 --per_device_train_batch_size 16 --num_train_epochs "${EPOCHS:-3}" --learning_rate 1e-3 --weight_decay 0
+		--warmup_steps 50 --lr_scheduler_type cosine --max_samples "${LANGUAGE:-4000}" --allow duplicates,cut-answers,no-end-of-turn)
+	cut=${LANGUAGE_CUT:-3}
+}
+
 # Trains; the rest are keys. Exits with the log's end where it fails.
 train() {
 	local out=$1
@@ -76,10 +94,10 @@ judge() {
 	eval=$($roundhouse eval --model_name_or_path "$2" --validation_file "${held[@]}" --device cpu:1 --json 2>"$dir/eval.log") ||
 		{ tail -n 2 "$dir/eval.log" >&2; return 1; }
 	python3 -c 'import json, sys; print(json.dumps(dict(task=sys.argv[1], seed=int(sys.argv[2]), run=sys.argv[3],
-		accuracy=json.loads(sys.argv[4])["eval_accuracy"])))' "$task" "$seed" "$1" "$eval" | tee -a "$dir/results.jsonl"
+		**{key: json.loads(sys.argv[4])[key] for key in ("eval_accuracy", "eval_loss") if key in json.loads(sys.argv[4])})))' "$task" "$seed" "$1" "$eval" | tee -a "$dir/results.jsonl"
 }
 
-for task in ${TASKS:-reviews images}; do
+for task in ${TASKS:-reviews images language}; do
 	"prepare_$task"
 	for seed in ${SEEDS:-42}; do
 		train "$dir/sync" "${data[@]}"
@@ -87,7 +105,11 @@ for task in ${TASKS:-reviews images}; do
 		train_boxes "$dir/frozen" --fluidpipe_freeze true
 		judge "box 1 frozen" "$dir/frozen"
 		for recipe in ${RECIPES:-FP-ND FP-DT}; do
-			train_boxes "$dir/boxes" --fluidpipe_recipe "$recipe"
+			top=()
+			case $task-$recipe in
+			language-FP-D*) top=(--fluidpipe_top_k "${TOP_K:-32}") ;;
+			esac
+			train_boxes "$dir/boxes" --fluidpipe_recipe "$recipe" "${top[@]}"
 			judge "$recipe" "$dir/boxes"
 			[ "$recipe" != FP-ND ] || judge "box 1 alone" "$(printf '%s\n' "$dir"/boxes1/checkpoint-* | sort -V | tail -n 1)"
 		done

@@ -2,6 +2,7 @@
 """The data, the first weights and the peer of gpt2.sh.
 
     gpt2.py prepare FORTUNES DIR     FORTUNES: a directory of Debian's package fortunes; DIR receives model/, train.jsonl, test.jsonl
+    gpt2.py rows FORTUNES DIR        the same without the weights, so without PyTorch
     gpt2.py train DIR                trains DIR/model with PyTorch and transformers; prints one JSON line
 
 Both sides begin with the same weights, see the same rows in the same order and use the same AdamW, schedule and clipping, in fp32, without
@@ -30,11 +31,10 @@ def fortunes(directory):
                 yield text.strip()
 
 
-def prepare(source, out):
+def write_rows(source, out):
+    """The rows and the tokenizer. Returns its tokens."""
     import numpy as np
-    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import GPT2Config, GPT2LMHeadModel
 
     texts = sorted(set(fortunes(source)))
     order = np.random.default_rng(1).permutation(len(texts))
@@ -48,14 +48,30 @@ def prepare(source, out):
     model.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(model / "tokenizer.json"))
     (model / "tokenizer_config.json").write_text(json.dumps(dict(eos_token=END, tokenizer_class="PreTrainedTokenizerFast")))
-    torch.manual_seed(1)
-    config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_embd=128, n_layer=4, n_head=4, n_positions=LENGTH, resid_pdrop=0.0, embd_pdrop=0.0,
-                        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
-    GPT2LMHeadModel(config).save_pretrained(model)
     for name, rows in (("train", train), ("test", test)):
         with open(out / f"{name}.jsonl", "w") as file:
             file.writelines(json.dumps(dict(text=text)) + "\n" for text in rows)
     print(f"{len(train)} rows to train on, {len(test)} held out, {tokenizer.get_vocab_size()} tokens")
+    return tokenizer.get_vocab_size()
+
+
+def config_of(tokens):
+    return dict(vocab_size=tokens, n_embd=128, n_layer=4, n_head=4, n_positions=LENGTH, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                bos_token_id=0, eos_token_id=0)
+
+
+def prepare_rows(source, out):
+    config = dict(architectures=["GPT2LMHeadModel"], model_type="gpt2", **config_of(write_rows(source, out)))
+    (out / "model" / "config.json").write_text(json.dumps(config))
+
+
+def prepare(source, out):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    tokens = write_rows(source, out)
+    torch.manual_seed(1)
+    GPT2LMHeadModel(GPT2Config(**config_of(tokens))).save_pretrained(out / "model")
 
 
 def batches(tokenizer, path):
@@ -103,13 +119,16 @@ def train(out):
 def main():
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("prepare")
-    one.add_argument("fortunes")
-    one.add_argument("dir", type=Path)
+    for name in ("prepare", "rows"):
+        one = commands.add_parser(name)
+        one.add_argument("fortunes")
+        one.add_argument("dir", type=Path)
     commands.add_parser("train").add_argument("dir", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "prepare":
         prepare(arguments.fortunes, arguments.dir)
+    elif arguments.command == "rows":
+        prepare_rows(arguments.fortunes, arguments.dir)
     else:
         train(arguments.dir)
 
