@@ -177,8 +177,9 @@ static int check_neighbours(const struct asking *at)
 	return 0;
 }
 
-static const char *const of_fluidpipe[] = {"fluidpipe_recipe",    "fluidpipe_ahead",       "fluidpipe_alpha1", "fluidpipe_alpha2",
-                                           "fluidpipe_weighting", "fluidpipe_temperature", "fluidpipe_kl",     "fluidpipe_top_k"};
+static const char *const of_fluidpipe[] = {"fluidpipe_recipe", "fluidpipe_ahead",     "fluidpipe_alpha1",
+                                           "fluidpipe_alpha2", "fluidpipe_weighting", "fluidpipe_temperature",
+                                           "fluidpipe_kl",     "fluidpipe_top_k",     "fluidpipe_logits"};
 enum { OF_FLUIDPIPE = sizeof of_fluidpipe / sizeof *of_fluidpipe, FIRST_OF_LOSS = 4 };
 
 /* Alphas by the recipe where they are not given. */

@@ -22,6 +22,8 @@ enum rh_recipe { RH_RECIPE_ND, RH_RECIPE_ND_EL, RH_RECIPE_DB, RH_RECIPE_DB_EL, R
 /* Task and distillation: alpha and 1 - alpha of them, or their sum. */
 enum rh_weighting { RH_WEIGHTING_CONVEX, RH_WEIGHTING_SUM };
 enum rh_kl { RH_KL_FORWARD, RH_KL_REVERSE };
+/* When box 2's logits go to box 1: behind the epoch, or behind each step. */
+enum rh_logits { RH_LOGITS_EPOCH, RH_LOGITS_STREAM };
 /* Which samples the opportunistic steps of mode fluidpipe train on: data/opportunistic.h. In the order of the key's words. */
 enum rh_opportunistic_sampler {
 	RH_OPPORTUNISTIC_NONE,
@@ -163,13 +165,14 @@ struct rh_config {
 	int64_t fluidpipe_top_k; /* likeliest tokens of a causal language model that boxes tell each other of each target; 0: whole logits */
 	enum rh_weighting fluidpipe_weighting;
 	enum rh_kl fluidpipe_kl;
+	enum rh_logits fluidpipe_logits;
 	/* opportunistic steps: most of an epoch, -1: any number; bytes of samples that are kept in memory, and on NVMe (0: none); a log to be
 	 * followed, or NULL */
 	enum rh_opportunistic_sampler fluidpipe_idle_sampler;
 	int64_t fluidpipe_idle_steps, fluidpipe_idle_store, fluidpipe_idle_spill;
 	double fluidpipe_idle_task_scale, fluidpipe_idle_distillation_scale, fluidpipe_idle_dropout;
 	char *fluidpipe_idle_replay;
-	struct rh_list parts;                    /* join: directories */
+	struct rh_list parts; /* join: directories */
 	enum rh_link_dtype link_dtype;
 	int tie_word_embeddings;                              /* mode sync-pp */
 	enum rh_transport link_transport;                     /* MPI: the addresses and hashes below are NULL */

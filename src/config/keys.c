@@ -276,6 +276,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, fluidpipe_top_k, VERB_RUNS, .fallback = "0", .least = 0, .most = 1 << 20,
 	    .help = "mode fluidpipe, a causal language model whose boxes distil: of each trained token the boxes tell each other so many "
 	            "likeliest tokens with their shares; all others are one residual. 0: a causal language model does not distil"),
+	KEY(KEY_CHOICE, fluidpipe_logits, VERB_RUNS, .fallback = "epoch", .choices = WORDS("epoch", "stream"),
+	    .help = "mode fluidpipe: box 2's logits go to box 1 all at once behind an epoch, or behind each step, so that box 1 waits less "
+	            "between epochs; the same results, and one more table of logits in box 1's memory"),
 	KEY(KEY_INTEGER, fluidpipe_ahead, VERB_RUNS, .fallback = "16", .least = 1, .most = 40, .per_box = 1,
 	    .help = "mode fluidpipe: the most messages, one a micro-batch and two a step, that a box keeps: box 1 those that box 2 does not "
 	            "have yet, box 2 those that come before it needs them"),

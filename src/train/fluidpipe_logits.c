@@ -7,6 +7,7 @@
 #include "train/box_step.h"
 #include "train/distillation.h"
 #include "train/fluidpipe.h"
+#include "train/fluidpipe_stream.h"
 #include "train/idle_steps.h"
 #include "train/teacher_logits.h"
 
@@ -28,6 +29,12 @@ struct fluidpipe_logits {
 	int64_t columns, targets;       /* numbers of a target; the most targets of a micro-batch */
 	int64_t top, outputs;           /* as fluidpipe_top_k; of the head */
 	int64_t untaught;               /* targets without a teacher */
+	/* Where logits stream. Box 1: those of this epoch. Box 2: (of the table) 1: its row went down as it is there; (most targets of a step)
+	 * the numbers of the rows that the last finished step kept, and how many they are. */
+	struct rh_teacher_logits next;
+	char *is_sent;
+	int32_t *step_ids;
+	int64_t step_rows;
 };
 
 int64_t fluidpipe_logits_columns(const struct rh_session *session)
@@ -74,8 +81,13 @@ void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, in
 	work->data_bytes += makes(session) ? rows * row : 0;
 	work->data_bytes += is_student(session) && session->box.number ? ON_THE_WAY * rows * row : 0;
 	/* and once more while a checkpoint is written */
-	work->data_bytes += keeps(session) ? 2 * rh_teacher_logits_bytes(top ? targets : samples, columns) : 0;
+	int64_t kept = top ? targets : samples;
+	work->data_bytes += keeps(session) ? 2 * rh_teacher_logits_bytes(kept, columns) : 0;
 	work->data_bytes += keeps(session) && top ? samples * (int64_t)sizeof(int64_t) : 0;
+	if (!fluidpipe_streams(session->config))
+		return;
+	work->data_bytes += fluidpipe_stream_bytes(session, work);
+	work->data_bytes += session->box.number ? kept + rows * (int64_t)sizeof(int32_t) : rh_teacher_logits_bytes(kept, columns);
 }
 
 /* ---- checkpoints ---- */
@@ -108,6 +120,18 @@ static int load_table(struct training *run, const char *checkpoint)
 
 /* ---- a run ---- */
 
+static int reserve_stream(const struct training *run, struct fluidpipe_logits *logits)
+{
+	if (!run->session.box.number) {
+		int rc = rh_teacher_logits_create(logits->table.samples, logits->columns, &logits->next);
+		logits->next.ids = logits->table.ids;
+		return rc;
+	}
+	logits->is_sent = rh_alloc((size_t)logits->table.samples, 1);
+	logits->step_ids = rh_alloc((size_t)step_rows(&run->work), sizeof *logits->step_ids);
+	return logits->is_sent && logits->step_ids ? 0 : -ENOMEM;
+}
+
 static int reserve(struct training *run, struct fluidpipe_logits *logits)
 {
 	size_t rows = (size_t)step_rows(&run->work), columns = (size_t)logits->columns;
@@ -127,6 +151,8 @@ static int reserve(struct training *run, struct fluidpipe_logits *logits)
 	}
 	if (!rc && makes(&run->session) && !(logits->own_logits = rh_alloc(rows * columns, sizeof *logits->own_logits)))
 		rc = -ENOMEM;
+	if (!rc && fluidpipe_streams(run->config))
+		rc = reserve_stream(run, logits);
 	for (int i = 0; !rc && logits->learns && run->session.box.number && i < ON_THE_WAY; i++)
 		if (!(logits->received[i] = rh_alloc(rows * columns, sizeof *logits->received[i])))
 			rc = -ENOMEM;
@@ -187,6 +213,9 @@ void fluidpipe_logits_free(struct training *run)
 		return;
 	rh_teacher_logits_destroy(&logits->table);
 	rh_free(logits->first);
+	rh_teacher_logits_destroy(&logits->next);
+	rh_free(logits->is_sent);
+	rh_free(logits->step_ids);
 	rh_free(logits->teacher);
 	rh_free(logits->mix);
 	rh_free(logits->own_logits);
@@ -309,16 +338,28 @@ static int send_up(struct training *run, int64_t step, int64_t count)
 	return rc;
 }
 
+/* Not sent as it is now. */
+static void note_row(struct fluidpipe_logits *logits, int32_t id)
+{
+	if (!logits->is_sent)
+		return;
+	logits->is_sent[id] = 0;
+	logits->step_ids[logits->step_rows++] = id;
+}
+
 static int keep(struct training *run, int64_t count)
 {
 	struct fluidpipe_logits *logits = run->logits;
+	logits->step_rows = 0;
 	for (int64_t m = 0; m < count; m++) {
 		struct place place = first_place;
 		for (int64_t i = 0; i < run->batch[m].trained; i++) {
 			const float *row = run->micro[m].scores + i * logits->columns;
-			int rc = rh_teacher_logits_put(&logits->table, number_of(run, &run->batch[m], i, &place), row);
+			int64_t id = number_of(run, &run->batch[m], i, &place);
+			int rc = rh_teacher_logits_put(&logits->table, id, row);
 			if (rc < 0)
 				return rc;
+			note_row(logits, (int32_t)id);
 		}
 	}
 	return 0;
@@ -381,36 +422,51 @@ void fluidpipe_logits_losses(const struct training *run, int64_t m, int64_t i, d
 
 /* ---- an epoch ---- */
 
-int64_t fluidpipe_logits_kept(const struct training *run)
+/* Box 2: 1: the sample has logits that are to go down behind the epoch. */
+static int is_left(const struct fluidpipe_logits *logits, int64_t id)
 {
-	return run->logits ? run->logits->table.count : 0;
+	return logits->table.is_known[id] && !(logits->is_sent && logits->is_sent[id]);
 }
 
-/* Bytes of a sample on its way down: its id and its logits. A message has the ids of some samples, then their logits. */
-static int64_t sample_bytes(const struct training *run)
+int64_t fluidpipe_logits_kept(const struct training *run)
 {
-	return (1 + run->logits->columns) * (int64_t)sizeof(float);
+	const struct fluidpipe_logits *logits = run->logits;
+	int64_t left = 0;
+	for (int64_t id = 0; logits && id < logits->table.samples; id++)
+		left += is_left(logits, id);
+	return left;
+}
+
+int64_t fluidpipe_logits_row_bytes(const struct rh_session *session)
+{
+	return (1 + fluidpipe_logits_columns(session)) * (int64_t)sizeof(float);
 }
 
 static int64_t piece_of(const struct training *run, int64_t samples)
 {
-	return rh_min(samples, rh_max(1, PIECE_BYTES / sample_bytes(run)));
+	return rh_min(samples, rh_max(1, PIECE_BYTES / fluidpipe_logits_row_bytes(&run->session)));
 }
 
-/* The next `samples` that have logits, from *id on. */
-static void pack(const struct rh_teacher_logits *table, int64_t *id, int64_t samples, char *message)
+/* A message has the ids of some samples, then their logits: here number i of `samples`. One without logits that a
+ * teacher may have has NaN, which no table takes. */
+static void put_row(const struct rh_teacher_logits *table, int32_t id, int64_t i, int64_t samples, char *message)
 {
-	size_t row = (size_t)table->outputs * sizeof(float);
-	char *at = message + samples * (int64_t)sizeof(int32_t);
-	for (int64_t i = 0; i < samples; (*id)++) {
-		const float *logits = rh_teacher_logits_get(table, *id);
-		int32_t sample = (int32_t)*id;
-		if (!logits)
-			continue;
-		memcpy(message + i++ * (int64_t)sizeof sample, &sample, sizeof sample);
-		memcpy(at, logits, row);
-		at += row;
-	}
+	size_t bytes = (size_t)table->outputs * sizeof(float);
+	const float *row = rh_teacher_logits_get(table, id);
+	char *to = message + samples * (int64_t)sizeof id + i * (int64_t)bytes;
+	memcpy(message + i * (int64_t)sizeof id, &id, sizeof id);
+	if (row)
+		memcpy(to, row, bytes);
+	else
+		memset(to, 0xff, bytes); /* NaN */
+}
+
+/* The next `samples` that have logits and are left, from *id on. */
+static void pack(const struct fluidpipe_logits *logits, int64_t *id, int64_t samples, char *message)
+{
+	for (int64_t i = 0; i < samples; (*id)++)
+		if (is_left(logits, *id))
+			put_row(&logits->table, (int32_t)*id, i++, samples, message);
 }
 
 static int unpack(struct rh_teacher_logits *table, int64_t samples, const char *message)
@@ -426,37 +482,62 @@ static int unpack(struct rh_teacher_logits *table, int64_t samples, const char *
 	return 0;
 }
 
+void fluidpipe_logits_pack_step(struct training *run, int64_t rows, char *message)
+{
+	struct fluidpipe_logits *logits = run->logits;
+	RH_ASSERT(rows == logits->step_rows);
+	for (int64_t i = 0; i < rows; i++) {
+		put_row(&logits->table, logits->step_ids[i], i, rows, message);
+		logits->is_sent[logits->step_ids[i]] = 1;
+	}
+}
+
+int fluidpipe_logits_collect(struct training *run, int64_t rows, const char *message)
+{
+	return unpack(&run->logits->next, rows, message);
+}
+
 int fluidpipe_logits_send(struct training *run, int64_t epoch)
 {
 	struct rh_box *box = &run->session.box;
 	struct rh_teacher_logits *table = &run->logits->table;
-	int64_t left = table->count, id = 0;
-	char *message = rh_alloc((size_t)rh_max(1, piece_of(run, left) * sample_bytes(run)), 1);
+	int64_t left = fluidpipe_logits_kept(run), id = 0, each = fluidpipe_logits_row_bytes(&run->session);
+	char *message = rh_alloc((size_t)rh_max(1, piece_of(run, left) * each), 1);
 	int rc = message ? 0 : -ENOMEM;
 	for (int64_t n; !rc && left; left -= n) {
 		n = piece_of(run, left);
-		pack(table, &id, n, message);
-		rc = rh_box_give(box, box->link_below, box_tag_of(epoch, BOX_LOGITS), message, n * sample_bytes(run));
+		pack(run->logits, &id, n, message);
+		rc = rh_box_give(box, box->link_below, box_tag_of(epoch, BOX_LOGITS), message, n * each);
 	}
 	rh_free(message);
 	rh_teacher_logits_clear(table);
+	if (run->logits->is_sent)
+		memset(run->logits->is_sent, 0, (size_t)table->samples);
 	return rc;
 }
 
 int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t samples)
 {
 	struct rh_link *link = run->session.box.link_above;
-	if (!run->logits || !run->logits->learns || samples < 0 || samples > run->logits->table.samples)
+	struct fluidpipe_logits *logits = run->logits;
+	if (!logits || !logits->learns || samples < 0 || samples > logits->table.samples)
 		return rh_fail(-EPROTO, "box 2 speaks of the logits of %" PRId64 " samples", samples);
-	struct rh_teacher_logits *table = &run->logits->table;
-	char *message = rh_alloc((size_t)rh_max(1, piece_of(run, samples) * sample_bytes(run)), 1);
+	int64_t each = fluidpipe_logits_row_bytes(&run->session);
+	char *message = rh_alloc((size_t)rh_max(1, piece_of(run, samples) * each), 1);
 	int rc = message ? 0 : -ENOMEM;
-	rh_teacher_logits_clear(table);
+	struct rh_teacher_logits last = logits->table;
+	rh_teacher_logits_clear(&last);
+	if (fluidpipe_streams(run->config)) {
+		logits->table = logits->next;
+		logits->next = last;
+	} else {
+		logits->table = last;
+	}
 	for (int64_t n; !rc && samples; samples -= n) {
 		n = piece_of(run, samples);
-		rc = rh_box_take(link, box_tag_of(epoch, BOX_LOGITS), message, n * sample_bytes(run));
+		rc = rh_box_take(link, box_tag_of(epoch, BOX_LOGITS), message, n * each);
 		if (!rc)
-			rc = unpack(table, n, message);
+			rc = unpack(&logits->table, n, message);
 	}
 	rh_free(message);
 	return rc;

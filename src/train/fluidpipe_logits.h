@@ -1,7 +1,7 @@
 /* Logits that the two boxes of mode fluidpipe send each other, so that each distils the other's on the same samples.
  *
  *   up    after a step's activations: the logits of box 1's head for the step's samples. Box 2 distils them in the same step
- *   down  after an epoch: box 2's logits of each of its samples, with their ids. Box 1 distils them in the next epoch
+ *   down  after an epoch, or after each step: box 2's logits of the samples, with their ids. Box 1 distils them in the next epoch
  *
  * A box with alpha 1 does not distil: the logits for it are neither made nor kept nor sent. A sample without a teacher's logits is
  * trained by its label alone. The logits that box 1 distils, and those that box 2 collects for it, are part of their checkpoints. */
@@ -29,7 +29,15 @@ void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count);
 /* The executor has finished the step. Box 1 sends its logits, box 2 keeps them. */
 int fluidpipe_logits_finish(struct training *run, int64_t step) RH_MUST;
 
-/* Box 2: samples of the epoch that is over, or 0 where box 1 does not distil; sends their logits, and forgets them. */
+/* Where logits stream (fluidpipe_stream.h). Bytes of a row on its way down: its number and its logits. */
+int64_t fluidpipe_logits_row_bytes(const struct rh_session *session);
+/* Box 2: the rows that the last finished step kept: their numbers, then their logits. They need not go behind the epoch. */
+void fluidpipe_logits_pack_step(struct training *run, int64_t rows, char *message);
+/* Box 1: likewise, into the table of the next epoch. */
+int fluidpipe_logits_collect(struct training *run, int64_t rows, const char *message) RH_MUST;
+
+/* Box 2: samples of the epoch that is over whose logits are still to go down, or 0 where box 1 does not distil; sends these logits, and
+ * forgets all. */
 int64_t fluidpipe_logits_kept(const struct training *run);
 int fluidpipe_logits_send(struct training *run, int64_t epoch) RH_MUST;
 /* Box 1: the logits of an epoch, of so many samples. */

@@ -7,6 +7,7 @@
 #include "train/box_step.h"
 #include "train/fluidpipe.h"
 #include "train/fluidpipe_logits.h"
+#include "train/fluidpipe_stream.h"
 
 #include <string.h>
 
@@ -36,6 +37,8 @@ struct fluidpipe_talk {
 	int64_t end;           /* box 1: the step that the heads said is none; -1: all are */
 	int64_t taught;        /* box 1: epochs whose logits came down */
 	int has_asked, has_ended;
+	struct fluidpipe_stream stream; /* box 1, where logits stream: then reports are received when it is their turn alone */
+	int expects_report;
 };
 
 static int64_t head_items(const struct training *run)
@@ -119,8 +122,9 @@ int fluidpipe_begin(struct training *run, const char *checkpoint)
 			rc = -ENOMEM;
 	for (int64_t step = first; !rc && step < first + RH_FLUIDPIPE_AHEAD; step++)
 		rc = is_first ? give_head(run, step) : take_head(run, step);
+	fluidpipe_stream_begin(run, &talk->stream);
 	if (rc || is_first)
-		return rc ? rc : await_report(run);
+		return rc || fluidpipe_streams(run->config) ? rc : await_report(run);
 	talk->step_messages = rh_ahead_expected(run->session.box.link_below);
 	return 0;
 }
@@ -139,6 +143,29 @@ void fluidpipe_free(struct training *run)
 	rh_free(talk);
 }
 
+/* Box 1, where logits stream: waits for the message of the next step. */
+static int take_step_report(struct training *run)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	struct fluidpipe_step_report report;
+	int rc = fluidpipe_stream_receive(run, &talk->stream, &report);
+	if (rc)
+		return rc;
+	run->saving.common = rh_min(run->saving.newest, report.saved);
+	talk->has_asked |= report.asked != 0;
+	return 0;
+}
+
+/* Box 1 begins this step, whose logits will come. */
+static int stream_step(struct training *run, int64_t step)
+{
+	struct fluidpipe_stream *stream = &run->fluidpipe->stream;
+	int rc = 0;
+	while (!rc && fluidpipe_stream_is_full(stream))
+		rc = take_step_report(run);
+	return rc ? rc : fluidpipe_stream_add(run, stream, run->flight[step % run->flights].trained);
+}
+
 int fluidpipe_give_step(struct training *run, int64_t step, int64_t count)
 {
 	struct rh_box *box = &run->session.box;
@@ -150,6 +177,8 @@ int fluidpipe_give_step(struct training *run, int64_t step, int64_t count)
 	box_batches_pack(run->batch, count, message, 1);
 	rc = rh_box_give(box, box->link_above, box_tag_of(step, BOX_BATCHES), message, bytes);
 	rh_free(message);
+	if (!rc && fluidpipe_streams(run->config))
+		rc = stream_step(run, step);
 	fluidpipe_logits_attach(run, step, count);
 	return rc;
 }
@@ -246,7 +275,61 @@ static int take_report(struct training *run)
 	}
 	talk->has_asked |= talk->report.kind == REPORT_ASKED;
 	talk->has_ended = talk->report.kind == REPORT_ENDED;
-	return talk->has_ended ? 0 : await_report(run);
+	return talk->has_ended || fluidpipe_streams(run->config) ? 0 : await_report(run);
+}
+
+/* 1: an expected message has arrived. */
+static int is_any_here(struct training *run)
+{
+	int64_t expected, here;
+	int rc = rh_ahead_unasked(run->session.box.link_above, &expected, &here);
+	return rc ? rc : here > 0;
+}
+
+/* Where logits stream: takes the report that follows the messages of all begun steps. waits 0: returns 0 where it has not arrived. */
+static int take_report_behind(struct training *run, int waits)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	struct fluidpipe_stream *stream = &talk->stream;
+	struct rh_link *link = run->session.box.link_above;
+	int rc = 0;
+	for (int is_taken = 0; !rc && !is_taken;) {
+		uint64_t tag = box_tag_of(talk->reports, BOX_REPORT);
+		if (!talk->expects_report && stream->expected == stream->given) {
+			rc = rh_ahead_expect(link, tag, sizeof talk->report);
+			talk->expects_report = !rc;
+			rc = rc == -ENOBUFS ? 0 : rc;
+		}
+		int is_here = rc || waits ? 1 : is_any_here(run);
+		if (rc || is_here <= 0)
+			return rc ? rc : is_here;
+		is_taken = stream->heard == stream->given;
+		rc = is_taken ? rh_box_take(link, tag, &talk->report, sizeof talk->report) : take_step_report(run);
+	}
+	talk->reports++;
+	talk->expects_report = 0;
+	if (!rc)
+		rc = take_report(run);
+	return rc ? rc : 1;
+}
+
+/* fluidpipe_listen, where logits stream. */
+static int listen_to_steps(struct training *run, int asked)
+{
+	struct fluidpipe_talk *talk = run->fluidpipe;
+	int is_first = !run->session.box.number, rc = 0;
+	if (!is_first) {
+		const struct fluidpipe_step_report report = {.saved = run->saving.newest, .asked = asked};
+		rc = fluidpipe_stream_send(run, run->state.step, &report);
+	}
+	while (is_first && !rc && talk->stream.heard < talk->stream.given && (rc = is_any_here(run)) > 0)
+		rc = take_step_report(run);
+	if (rc < 0)
+		return rc;
+	talk->has_asked |= asked;
+	run->stop_requested =
+	        is_first ? talk->end >= 0 && run->state.step + 1 >= talk->end : !talk->shapes[(run->state.step + 1) % KNOWN][0];
+	return 0;
 }
 
 int fluidpipe_listen(struct training *run, int asked)
@@ -254,6 +337,8 @@ int fluidpipe_listen(struct training *run, int asked)
 	struct fluidpipe_talk *talk = run->fluidpipe;
 	struct rh_link_progress progress;
 	int rc = fluidpipe_logits_finish(run, run->state.step);
+	if (fluidpipe_streams(run->config))
+		return rc ? rc : listen_to_steps(run, asked);
 	if (run->session.box.number) {
 		if (!rc && talk->reported != run->saving.newest)
 			rc = tell(run, REPORT_SAVED, run->saving.newest);
@@ -280,20 +365,28 @@ static int begins_epoch(const struct training *run, int64_t step)
 	return step && step % run->data.steps_per_epoch == 0 && rh_config_distils(run->config, 0);
 }
 
-int fluidpipe_take_epoch(struct training *run, int64_t step, int waits)
+/* Box 1: takes the next report. waits 0: returns 0 where it has not arrived. */
+static int take_next_report(struct training *run, int waits)
 {
 	struct fluidpipe_talk *talk = run->fluidpipe;
 	struct rh_link *link = run->session.box.link_above;
 	struct rh_link_progress progress;
-	int rc = 0;
-	while (!rc && begins_epoch(run, step) && talk->taught < step / run->data.steps_per_epoch) {
-		rc = waits ? link->ops->wait(link, link->sends, talk->awaited) : link->ops->progress(link, &progress);
-		if (!rc && !waits && progress.received < talk->awaited)
-			return 0;
-		if (!rc)
-			rc = take_report(run);
-	}
+	if (fluidpipe_streams(run->config))
+		return take_report_behind(run, waits);
+	int rc = waits ? link->ops->wait(link, link->sends, talk->awaited) : link->ops->progress(link, &progress);
+	if (!rc && !waits && progress.received < talk->awaited)
+		return 0;
+	if (!rc)
+		rc = take_report(run);
 	return rc ? rc : 1;
+}
+
+int fluidpipe_take_epoch(struct training *run, int64_t step, int waits)
+{
+	int rc = 1;
+	while (rc > 0 && begins_epoch(run, step) && run->fluidpipe->taught < step / run->data.steps_per_epoch)
+		rc = take_next_report(run, waits);
+	return rc;
 }
 
 int fluidpipe_begin_epoch(struct training *run, int64_t step)
@@ -335,12 +428,9 @@ int fluidpipe_end(struct training *run)
 			rc = tell_bytes(run); /* before box 1 closes the link */
 		return rc ? rc : rh_box_take(box->link_below, tag, &answer, 1);
 	}
-	while (!rc && !talk->has_ended) {
-		rc = box->link_above->ops->wait(box->link_above, box->link_above->sends, talk->awaited);
-		if (!rc)
-			rc = take_report(run);
-	}
-	if (rc)
+	while (rc >= 0 && !talk->has_ended)
+		rc = take_next_report(run, 1);
+	if (rc < 0)
 		return rc;
 	rc = tell_bytes(run);
 	return rc ? rc : rh_box_give(box, box->link_above, tag, &answer, 1);

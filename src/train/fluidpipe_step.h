@@ -2,7 +2,8 @@
  *
  *   up    the heads of the first steps. Then for each step: the head of a later step, the micro-batches, their activations (by the
  *         executor) and, where box 2 distils, the logits of box 1's head
- *   down  reports: a checkpoint is whole, this box was asked to stop, the last step is done. Where box 1 distils: an epoch's logits
+ *   down  reports: a checkpoint is whole, this box was asked to stop, the last step is done. Where box 1 distils: an epoch's logits,
+ *         or a step's logits after each step (fluidpipe_stream.h)
  *   up    an answer to the last report
  *
  * A head is the sizes of a step's micro-batches, sent RH_FLUIDPIPE_AHEAD steps ahead, so that box 2 knows what to expect. An empty head

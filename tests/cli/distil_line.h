@@ -22,16 +22,17 @@ static inline void check_more(const char *what, long long more, long long payloa
 		fail_msg("%s: %lld bytes more, %lld of logits and ids", what, more, payload);
 }
 
-/* Stopped after each step and gone on from it, both boxes' checkpoints are those of a whole run. Frees the scratch. */
-static inline void check_resumes(struct scratch *scratch)
+/* Stopped after each step and gone on from it, both boxes' checkpoints are those of a whole run without the options `how`. Frees the
+ * scratch. */
+static inline void check_resumes(struct scratch *scratch, const char *how)
 {
 	free(run_boxes(scratch, ""));
 	move_outputs(scratch, "whole");
 	for (int step = 1; step < STEPS; step++) {
 		char options[64];
-		snprintf(options, sizeof options, "--max_steps %d", step);
+		snprintf(options, sizeof options, "--max_steps %d %s", step, how);
 		free(run_boxes(scratch, options));
-		free(run_boxes(scratch, "--resume_from_checkpoint true"));
+		free(run_boxes(scratch, path_of("--resume_from_checkpoint true %s", how)));
 		for (int box = 1; box <= 2; box++)
 			for (int at = step; at <= STEPS; at++)
 				if (!is_same_step(scratch, "whole", box, at))

@@ -60,7 +60,9 @@ static void test_a_run_goes_on_from_each_step_to_the_same_bits(void **state)
 	(void)state;
 	struct scratch scratch;
 	open_language(&scratch, LIKELIEST "fluidpipe_recipe: FP-DB\n", 0);
-	check_resumes(&scratch);
+	check_resumes(&scratch, "");
+	open_language(&scratch, LIKELIEST "fluidpipe_recipe: FP-DB\n", 0);
+	check_resumes(&scratch, "--fluidpipe_logits stream");
 }
 
 /* Frees the scratch. */

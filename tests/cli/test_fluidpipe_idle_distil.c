@@ -52,15 +52,15 @@ static int64_t size_of(const struct scratch *scratch, const char *where)
 	return status.st_size;
 }
 
-/* Frees the scratch. */
-static void check_replay(struct scratch scratch, const char *options)
+/* A run with `logged` is followed by one with `options`. Frees the scratch. */
+static void check_replay(struct scratch scratch, const char *logged, const char *options)
 {
 	static const char *const files[] = {"opportunistic.jsonl", "model.safetensors", "checkpoint-12/optimizer.safetensors",
 	                                    "checkpoint-12/opportunistic_losses.bin"};
 	static const char *const none[2] = {"", ""};
 	char replay[2][256], *said[2];
 	const char *own[2] = {replay[0], replay[1]};
-	run_pair(&scratch, 1, options, none, said);
+	run_pair(&scratch, 1, logged, none, said);
 	for (int k = 0; k < 2; k++) {
 		char where[8];
 		snprintf(where, sizeof where, "out%d", k + 1);
@@ -87,15 +87,20 @@ static void check_replay(struct scratch scratch, const char *options)
 static void test_both_boxes_replay_steps_that_distil(void **state)
 {
 	(void)state;
+	static const char by_loss[] = "--fluidpipe_recipe FP-DT --fluidpipe_idle_sampler distillation-loss "
+	                              "--fluidpipe_idle_distillation_scale 0.4",
+	                  by_history[] = "--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler eh-difficulty --fluidpipe_weighting sum "
+	                                 "--fluidpipe_idle_task_scale 0.4",
+	                  of_shares[] = "--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler random --fluidpipe_idle_distillation_scale 0.4";
 	struct scratch scratch;
+	char streams[256];
 	open_images(&scratch, "");
-	check_replay(scratch,
-	             "--fluidpipe_recipe FP-DT --fluidpipe_idle_sampler distillation-loss --fluidpipe_idle_distillation_scale 0.4");
+	snprintf(streams, sizeof streams, "%s --fluidpipe_logits stream", by_loss);
+	check_replay(scratch, by_loss, streams); /* rows that opportunistic steps replace come behind the epoch */
 	open_images(&scratch, "");
-	check_replay(scratch, "--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler eh-difficulty --fluidpipe_weighting sum "
-	                      "--fluidpipe_idle_task_scale 0.4");
+	check_replay(scratch, by_history, by_history);
 	open_language(&scratch, "fluidpipe_top_k: 5\n", 0);
-	check_replay(scratch, "--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler random --fluidpipe_idle_distillation_scale 0.4");
+	check_replay(scratch, of_shares, of_shares);
 }
 
 /* A cap of 0 is the run without the key, at both boxes. */

@@ -42,14 +42,14 @@ static json_t *read_json(struct ran *ran)
 }
 
 /* A run's plan is `plan`'s, and it takes what they say. */
-static void check_planned(const struct scratch *scratch, const char *of_2, json_int_t nvme)
+static void check_planned(const struct scratch *scratch, const char *both, const char *of_2, json_int_t nvme)
 {
 	struct box_wire wire = free_wire();
 	struct ran ran[2], planned;
-	planned = run_line(scratch, "plan %s/run.yaml --box 2 " SHORT "--save_strategy no %s --json", scratch->dir, of_2);
+	planned = run_line(scratch, "plan %s/run.yaml --box 2 " SHORT "--save_strategy no %s %s --json", scratch->dir, both, of_2);
 	json_t *plan = read_json(&planned);
 	for (int k = 1; k <= 2; k++)
-		start_box(scratch, k, &wire, path_of(SHORT "--save_strategy no --json %s", k == 2 ? of_2 : ""), &ran[k - 1]);
+		start_box(scratch, k, &wire, path_of(SHORT "--save_strategy no --json %s %s", both, k == 2 ? of_2 : ""), &ran[k - 1]);
 	for (int k = 0; k < 2; k++)
 		run_wait(&ran[k]);
 	for (size_t k = 0; k < 2; k++) {
@@ -74,8 +74,8 @@ static void test_plan_counts_the_samples(void **state)
 	(void)state;
 	struct scratch scratch;
 	open_world(&scratch);
-	check_planned(&scratch, "", 0);
-	check_planned(&scratch, spilling(&scratch), 64 << 10);
+	check_planned(&scratch, "", "", 0);
+	check_planned(&scratch, "--fluidpipe_logits stream", spilling(&scratch), 64 << 10);
 	scratch_close(&scratch);
 }
 
@@ -85,7 +85,7 @@ static void test_plan_counts_the_shares(void **state)
 	(void)state;
 	struct scratch scratch;
 	open_language(&scratch, "fluidpipe_top_k: 5\n", 0);
-	check_planned(&scratch, "", 0);
+	check_planned(&scratch, "", "", 0);
 	scratch_close(&scratch);
 }
 

@@ -285,6 +285,7 @@ static void test_load_several_boxes(void **state)
 	        {"fluidpipe_alpha1: 1.5\n", "fluidpipe_alpha1: '1.5'"},
 	        {"fluidpipe_temperature: 0\nfluidpipe_recipe: FP-DB\n", "fluidpipe_temperature: '0'"},
 	        {"fluidpipe_temperature: 2\n", "fluidpipe_temperature: has no effect where no box distils"},
+	        {"fluidpipe_logits: stream\n", "fluidpipe_logits: has no effect where no box distils"},
 	        {"fluidpipe_weighting: sum\n", "fluidpipe_weighting: has no effect where no box distils"},
 	        {"fluidpipe_top_k: 5\n", "fluidpipe_top_k: has no effect where no box distils"},
 	        {"fluidpipe_recipe: FP-DB\nfluidpipe_top_k: -1\n", "fluidpipe_top_k: '-1'"},
