@@ -119,7 +119,8 @@ static int open_link(const struct boxes_bench *bench, int box, int peer, const c
 		rh_free(link);
 		return rc;
 	}
-	rc = rh_link_probe(link->is, peer > box);
+	struct rh_link_line line;
+	rc = rh_link_probe(link->is, peer > box, &line);
 	if (rc)
 		return rc;
 	link->base = (struct rh_link){

@@ -306,20 +306,20 @@ static int find_cuts(struct planned *all)
 	if (config->box_cuts.count)
 		return rh_box_cuts(config, (int)layers, all->first);
 	struct rh_box_layer *layer = rh_alloc(boxes * layers, sizeof *layer);
-	int64_t *cap = rh_alloc(boxes, sizeof *cap);
+	struct rh_box_told *told = rh_alloc(boxes, sizeof *told); /* lines are the configuration's */
 	struct rh_session session = {0};
-	int rc = layer && cap ? 0 : -ENOMEM;
+	int rc = layer && told ? 0 : -ENOMEM;
 	for (size_t k = 0; !rc && k < boxes; k++) {
 		rh_session_close(&session);
 		rc = rh_session_simulate(config, &all->machine[k], &session);
 		if (!rc)
-			rc = rh_box_measure(&session, (int)k, layer + k * layers, &cap[k]);
+			rc = rh_box_measure(&session, (int)k, layer + k * layers, &told[k].cap_bytes);
 	}
 	if (!rc)
-		rc = rh_box_cuts_choose(config, session.model, layer, cap, all->first);
+		rc = rh_box_cuts_choose(config, session.model, layer, told, all->first);
 	rh_session_close(&session);
 	rh_free(layer);
-	rh_free(cap);
+	rh_free(told);
 	return rc;
 }
 

@@ -243,7 +243,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, box, VERB_RUNS, .least = 1, .most = 64, .per_box = 1,
 	    .help = "which one this is: 1 has the lowest layers and the data; unset: what torchrun, mpirun or Slurm say"),
 	KEY(KEY_LIST, box_cuts, VERB_RUNS, .help = "the first layer of each box but the first, such as [12, 20]; unset: by the boxes' speeds and "
-	    "memory"),
+	    "memory, and their links"),
 	KEY(KEY_LIST, admission_limits, VERB_RUNS,
 	    .help = "mode paci: the most units that each box has in flight, none more than the box before, such as [7, 4, 1]: slow links "
 	            "need more; unset: [N, N-1, ... 1] of N boxes"),
@@ -320,9 +320,9 @@ const struct config_key config_keys[] = {
 	    .help = "for plan: the profile of each box, such as [rtx4090x1, rtx3060x1]; unset: all are like the machine that is planned for"),
 	KEY(KEY_LIST, link_mbit_per_second, VERB_RUNS, .fallback = "none", .per_box = 1,
 	    .help = "speed of the links, for plan, and for the cuts where box_cuts is unset: one for all, one for each, or [up, down] of "
-	            "each in turn; none: plan takes 100, and cuts do not depend on it"),
+	            "each in turn; none: train measures it in mode sync-pp, plan takes 100 and does not cut by it"),
 	KEY(KEY_LIST, link_latency_ms, VERB_RUNS, .fallback = "none", .per_box = 1,
-	    .help = "milliseconds that a message takes one way beside that, likewise; none: plan takes 25"),
+	    .help = "milliseconds that a message takes one way beside that, likewise; none: train measures it, plan takes 25"),
 	KEY(KEY_STRING, link_below, VERB_RUNS, .per_box = 1,
 	    .help = "where the box before this one is: HOST:PORT to connect to, or listen:PORT to wait for it"),
 	KEY(KEY_STRING, link_above, VERB_RUNS, .per_box = 1, .help = "where the box after this one is, likewise"),

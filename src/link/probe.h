@@ -1,4 +1,4 @@
-/* Shows TCP what a line carries, before anything waits for it.
+/* Shows TCP what a line carries, before anything waits for it, and measures it.
  *
  * Congestion control that paces (BBR) sends at a multiple of the speed that a connection has reached so far. A pipeline's messages come
  * with pauses between them, so that a connection reaches a message or two in a round trip, however fast the line is: each message is
@@ -11,9 +11,15 @@
 /* Messages that the link must take at once. */
 enum { RH_LINK_PROBE_MESSAGES = 32 };
 
-/* Both ends call it, one of them with `decides`, before other messages are posted. Rounds of 4 KiB and more, each twice as large as the one
- * before, go both ways at once, until they get no faster or have 32 MiB: for some seconds. Of a line whose round trip takes less than some
- * milliseconds, and of one that breaks, one round is enough. */
-int rh_link_probe(struct rh_link *link, int decides) RH_MUST;
+/* A line as its end sees it. */
+struct rh_link_line {
+	double latency_s;      /* one way: half of a round trip */
+	double bytes_per_s[2]; /* to the other end, and from it, while both send; 0: the line broke before it was known */
+};
+
+/* Both ends call it, one of them with `decides`, before other messages are posted. Some round trips of one byte; then rounds of 4 KiB and
+ * more, each twice as large as the one before, go both ways at once, until they get no faster or have 32 MiB: for some seconds. Near lines
+ * are through after some milliseconds. Of a line that breaks, the round in which it does is the last one. */
+int rh_link_probe(struct rh_link *link, int decides, struct rh_link_line *out) RH_MUST;
 
 #endif

@@ -7,7 +7,6 @@
 #include "link/identity.h"
 #include "link/mpi.h"
 #include "link/nccl.h"
-#include "link/probe.h"
 #include "link/tcp.h"
 
 #include <stdio.h>
@@ -137,9 +136,13 @@ static int say_hello(struct rh_box *box, struct rh_link *link)
 /* In mode fluidpipe no box waits for a message's way. */
 static int meet(const struct rh_config *config, struct rh_box *box, const struct side *side)
 {
-	int rc = say_hello(box, *side->link);
-	if (!rc && config->link_transport == RH_TRANSPORT_TCP && config->mode != RH_MODE_FLUIDPIPE)
-		rc = rh_link_probe(*side->link, side->lower == box->number);
+	int rc = say_hello(box, *side->link), is_lower = side->lower == box->number;
+	struct rh_link_line line;
+	if (rc || config->link_transport == RH_TRANSPORT_NCCL || config->mode == RH_MODE_FLUIDPIPE)
+		return rc;
+	rc = rh_link_probe(*side->link, is_lower, &line);
+	if (!rc && is_lower)
+		box->line_above = line;
 	return rc;
 }
 

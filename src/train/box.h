@@ -14,6 +14,7 @@
 
 #include "config/config.h"
 #include "link/link.h"
+#include "link/probe.h"
 
 struct rh_box {
 	int boxes, number; /* from 0 */
@@ -21,6 +22,7 @@ struct rh_box {
 	int64_t trained;   /* parameters of all boxes */
 	double norm_share; /* this box's expected share of the norm of all boxes' gradients, from its count of trained parameters */
 	struct rh_link *link_below, *link_above; /* NULL: there is no box */
+	struct rh_link_line line_above;          /* to the box above, as measured at the start; zeros: it was not */
 	struct rh_box_letter *letter;            /* messages that were sent and are not acknowledged yet */
 	int64_t table_bytes;                     /* of a sum that the ends exchange (box_table.h), 0: none; set when the layers are known */
 	int64_t piece_bytes;                     /* the sum is sent in pieces of this size */

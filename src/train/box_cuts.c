@@ -139,8 +139,21 @@ static int find_in_flight(const struct rh_config *config, int64_t count, struct 
 	return rc;
 }
 
+/* Of link `k` up (way 0) or down. */
+static double latency_s(const struct rh_config *config, const struct rh_box_told *told, int k, int way)
+{
+	const struct rh_list *given = &config->link_latency_ms;
+	return given->count ? rh_config_link(config, given, k, way) / 1e3 : told[k].line_above.latency_s;
+}
+
+static double bytes_per_s(const struct rh_config *config, const struct rh_box_told *told, int k, int way)
+{
+	const struct rh_list *given = &config->link_mbit_per_second;
+	return given->count ? rh_config_link(config, given, k, way) * 1e6 / 8 : told[k].line_above.bytes_per_s[way];
+}
+
 int rh_box_cuts_choose(const struct rh_config *config, const struct rh_model *model, const struct rh_box_layer *layer,
-                       const int64_t *cap_bytes, int *first)
+                       const struct rh_box_told *told, int *first)
 {
 	int boxes = (int)config->boxes, layers = model->layers;
 	size_t lines = 2 * ((size_t)boxes - 1);
@@ -156,11 +169,11 @@ int rh_box_cuts_choose(const struct rh_config *config, const struct rh_model *mo
 		boundary[l] = rh_wire_bytes((enum rh_wire)config->link_dtype, config->dtype, rows, model->config->hidden_size);
 	for (int k = 0; k < boxes; k++) {
 		box[k].layer = layer + (size_t)k * (size_t)layers;
-		box[k].cap_bytes = cap_bytes[k];
+		box[k].cap_bytes = told[k].cap_bytes;
 	}
 	for (int i = 0; i < (int)lines; i++) {
-		line[i] = rh_config_link(config, &config->link_latency_ms, i / 2, i % 2) / 1e3;
-		line[lines + (size_t)i] = rh_config_link(config, &config->link_mbit_per_second, i / 2, i % 2) * 1e6 / 8;
+		line[i] = latency_s(config, told, i / 2, i % 2);
+		line[lines + (size_t)i] = bytes_per_s(config, told, i / 2, i % 2);
 	}
 	const struct rh_box_partition_request request = {.boxes = boxes,
 	                                                 .layers = layers,
@@ -181,31 +194,55 @@ out:
 
 /* ---- a run ---- */
 
-/* Box 1 hears of all: layer (boxes, layers), cap (boxes). A box hears of those above it. */
-static int gather_layers(struct rh_session *session, struct rh_box_layer *layer, int64_t *cap)
+/* Where there is no flush, and where activations travel in fewer bits. */
+static int cuts_change_results(const struct rh_config *config)
+{
+	return config->mode != RH_MODE_SYNC_PP || config->link_dtype != RH_LINK_DTYPE_SAME;
+}
+
+/* Box 1 hears of all: layer (boxes, layers), told (boxes). A box hears of those above it. */
+static int gather_layers(struct rh_session *session, struct rh_box_layer *layer, struct rh_box_told *told)
 {
 	struct rh_box *box = &session->box;
 	size_t layers = (size_t)session->model->layers, own = (size_t)box->number, above = (size_t)box->boxes - own - 1;
-	int rc = rh_box_measure(session, box->number, layer + own * layers, &cap[own]);
+	int rc = rh_box_measure(session, box->number, layer + own * layers, &told[own].cap_bytes);
+	if (!cuts_change_results(session->config)) /* else runs are to be equal whatever a line carries today */
+		told[own].line_above = box->line_above;
 	if (!rc)
 		rc = rh_box_take(box->link_above, TAG_MEASURES, layer + (own + 1) * layers, (int64_t)(above * layers * sizeof *layer));
 	if (!rc)
-		rc = rh_box_take(box->link_above, TAG_MEASURES, cap + own + 1, (int64_t)(above * sizeof *cap));
+		rc = rh_box_take(box->link_above, TAG_MEASURES, told + own + 1, (int64_t)(above * sizeof *told));
 	if (!rc)
 		rc = rh_box_give(box, box->link_below, TAG_MEASURES, layer + own * layers, (int64_t)((above + 1) * layers * sizeof *layer));
-	return rc ? rc : rh_box_give(box, box->link_below, TAG_MEASURES, cap + own, (int64_t)((above + 1) * sizeof *cap));
+	return rc ? rc : rh_box_give(box, box->link_below, TAG_MEASURES, told + own, (int64_t)((above + 1) * sizeof *told));
+}
+
+/* What box 1 reckons with; nothing where no line's speed is known. */
+static void tell_lines(const struct rh_config *config, const struct rh_box_told *told)
+{
+	for (int k = 0; k + 1 < (int)config->boxes; k++) {
+		double up = bytes_per_s(config, told, k, 0) * 8 / 1e6, down = bytes_per_s(config, told, k, 1) * 8 / 1e6,
+		       there_and_back = latency_s(config, told, k, 0) + latency_s(config, told, k, 1);
+		if (up > 0 && down > 0)
+			rh_note("box_cuts is unset: the cuts reckon with %.3g Mbit/s up and %.3g down between boxes %d and %d, and %.3g ms "
+			        "there and back%s",
+			        up, down, k + 1, k + 2, there_and_back * 1e3,
+			        config->link_mbit_per_second.count ? "" : ", as measured now (link_mbit_per_second sets them)");
+	}
 }
 
 static int choose_together(struct rh_session *session, int *first)
 {
 	size_t boxes = (size_t)session->box.boxes;
 	struct rh_box_layer *layer = rh_alloc(boxes * (size_t)session->model->layers, sizeof *layer);
-	int64_t *cap = rh_alloc(boxes, sizeof *cap);
-	int rc = layer && cap ? gather_layers(session, layer, cap) : -ENOMEM;
-	if (!rc && !session->box.number)
-		rc = rh_box_cuts_choose(session->config, session->model, layer, cap, first);
+	struct rh_box_told *told = rh_alloc(boxes, sizeof *told);
+	int rc = layer && told ? gather_layers(session, layer, told) : -ENOMEM;
+	if (!rc && !session->box.number) {
+		tell_lines(session->config, told);
+		rc = rh_box_cuts_choose(session->config, session->model, layer, told, first);
+	}
 	rh_free(layer);
-	rh_free(cap);
+	rh_free(told);
 	return rc;
 }
 

@@ -1,6 +1,7 @@
 /* Several boxes, each a process of its own with a directory of its own, linked over this machine's TCP: together they compute what one box
  * does, bit for bit. */
 #include "cli/sync_boxes.h"
+#include "link/relay.h"
 
 static void test_a_killed_box_is_started_again(void **state)
 {
@@ -321,18 +322,31 @@ static void make_profile(const struct scratch *scratch, const char *owner, doubl
 	write_text(path_of("%s/%s/roundhouse/hardware/local.yaml", scratch->dir, owner), text);
 }
 
-/* Two boxes, each of its own user. */
-static void run_unequal(const struct scratch *scratch, const char *const owner[2], const char *options)
+/* Two boxes, each of its own user. measured: box 1 must say so of the line. */
+static void run_owned(const struct scratch *scratch, const char *const owner[2], const char *keys, const struct box_wire *wire,
+                      int measured, const char *options)
 {
 	struct ran ran[2];
-	struct box_wire wire = free_wire();
 	for (int k = 1; k <= 2; k++) {
-		write_config(scratch, SAVES "link_mbit_per_second: 1e6\nlink_latency_ms: 0\n", 2, k, &wire);
+		write_config(scratch, keys, 2, k, wire);
 		check_ok(setenv("XDG_CONFIG_HOME", path_of("%s/%s", scratch->dir, owner[k - 1]), 1));
 		run_start(scratch, path_of("train %s/run%d.yaml %s", scratch->dir, k, options), 0, &ran[k - 1]);
 	}
 	unsetenv("XDG_CONFIG_HOME");
+	siginfo_t ended;
+	assert_int_equal(waitid(P_PID, (id_t)ran[0].pid, &ended, WEXITED | WNOWAIT), 0);
+	size_t length;
+	char *said = read_bytes(ran[0].err_path, &length);
+	if ((strstr(said, ", as measured now") != NULL) != measured)
+		fail_msg("%s", last_lines(said));
+	free(said);
 	boxes_finish(ran, 2);
+}
+
+static void run_unequal(const struct scratch *scratch, const char *const owner[2], const char *options)
+{
+	struct box_wire wire = free_wire();
+	run_owned(scratch, owner, SAVES FAST_LINES, &wire, 0, options);
 }
 
 /* The cut that a box's checkpoint names. */
@@ -388,6 +402,45 @@ static void test_cuts_follow_speeds_and_are_kept(void **state)
 	scratch_close(&scratch);
 }
 
+static void forget_runs(const struct scratch *scratch)
+{
+	for (int k = 1; k <= 2; k++)
+		check_ok(rh_dir_remove(path_of("%s/out%d", scratch->dir, k)));
+}
+
+/* The same two boxes over a fast line have equal shares. Over a slow one, which takes longer than all layers, box 2 gets all that it can:
+ * it makes no activations again. So it is whether the line's keys say so or the boxes measure it; and a run that goes on keeps its cuts. */
+static void test_cuts_follow_a_measured_line(void **state)
+{
+	(void)state;
+	static const char *const equal[] = {"equal", "equal"};
+	struct scratch scratch;
+	struct box_wire wire = free_wire(), far = wire;
+	struct relay relay;
+	make_files(&scratch);
+	make_profile(&scratch, "equal", 1e11);
+	run_owned(&scratch, equal, SAVES FAST_LINES, &wire, 0, "--max_steps 2");
+	assert_true(cut_of(&scratch, 1, 2) >= 3);
+	forget_runs(&scratch);
+	run_owned(&scratch, equal, SAVES "link_mbit_per_second: 20\nlink_latency_ms: 5\n", &wire, 0, "--max_steps 2");
+	assert_int_equal(cut_of(&scratch, 1, 2), 1);
+	forget_runs(&scratch);
+	relay_open(&relay, 0, check_seed());
+	relay.shape[0] = relay.shape[1] = (struct shape){.latency_ms = 5, .mbit = 20};
+	snprintf(far.connects, sizeof far.connects, "127.0.0.1:%d", relay.port);
+	relay_start(&relay, atoi(strchr(wire.listens, ':') + 1));
+	run_owned(&scratch, equal, SAVES "link_mbit_per_second: none\n", &far, 1, "--max_steps 4");
+	relay_close(&relay);
+	assert_int_equal(cut_of(&scratch, 2, 4), 1);
+	run_owned(&scratch, equal, SAVES FAST_LINES, &wire, 0, "--resume_from_checkpoint true");
+	assert_int_equal(cut_of(&scratch, 2, 6), 1);
+	write_config(&scratch, SAVES, 1, 0, NULL);
+	run_ok(&scratch, "train %s/run0.yaml --max_steps 4", scratch.dir);
+	run_ok(&scratch, "train %s/run0.yaml --resume_from_checkpoint true", scratch.dir);
+	check_weights(&scratch, "model.safetensors", 2);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	run_prepare = boxes_limit_time;
@@ -405,6 +458,7 @@ int main(void)
 	        cmocka_unit_test(test_tied_tables_are_trained_apart),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	        cmocka_unit_test(test_cuts_follow_speeds_and_are_kept),
+	        cmocka_unit_test(test_cuts_follow_a_measured_line),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
