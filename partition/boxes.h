@@ -14,17 +14,17 @@
 
 struct rh_box_layer {
 	double seconds;           /* forward and backward of a micro-batch */
-	int64_t static_bytes;     /* whatever is in flight */
+	int64_t static_bytes;     /* however many micro-batches are in flight */
 	int64_t activation_bytes; /* of one micro-batch */
 };
 
 struct rh_box_means {
 	const struct rh_box_layer *layer; /* (layers) on this box */
-	int64_t cap_bytes;                /* below 0 where what is no layer's takes more than there is */
+	int64_t cap_bytes;                /* left for layers; below 0 where the rest alone needs more than there is */
 	int64_t in_flight;                /* w_j, at most that of the box below */
 };
 
-/* All borrowed. A link is that of box k and the box above it; its directions are up and down. */
+/* All pointers are borrowed. Link k is between box k and the box above it; its directions are up and down. */
 struct rh_box_partition_request {
 	int boxes, layers;
 	const struct rh_box_means *box;        /* (boxes) */

@@ -38,12 +38,12 @@ struct planner {
 	int64_t given_room;               /* bytes for weights where the user cut all stages; 0: the user did not */
 };
 
-/* One device with the whole model: nobody else runs a stage meanwhile. A box among others has neighbours, and few stages are better. */
+/* 1: one device runs the whole model alone. A box among others is never alone: it has neighbours, and does better with few stages. */
 int plan_is_alone(const struct rh_plan_request *request);
 
 /* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
 int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int hi);
-/* Of the topmost backward stage: PASS_FUSED, but in a box that another follows, whose gradients come from there. */
+/* The pass of the topmost backward stage: PASS_FUSED, except in a box with a box above, which sends the gradients. */
 enum pass plan_top_pass(const struct planner *at);
 /* The layer above the topmost forward stage. */
 int plan_forward_top(const struct planner *at, const struct rh_plan *plan);
@@ -54,7 +54,7 @@ void plan_close(struct planner *at);
 void plan_size(struct planner *at, struct rh_plan *plan);
 /* Packs the stages under one upload limit. */
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan) RH_MUST;
-/* Lower bound on the cost of that packing, found much sooner. Some packings that do not fit are only found by plan_pack. */
+/* Lower bound on that packing's cost, found much sooner. It may exist for a packing that does not fit; only plan_pack finds that out. */
 int plan_least_cost(struct planner *at, int64_t limit, struct rh_plan *scratch, struct plan_cost *out) RH_MUST;
 /* The largest upload of the user's stages of several layers; 0: there are none. Sets at->given_room. */
 int64_t plan_given_limit(struct planner *at, struct rh_plan *scratch);

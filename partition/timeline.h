@@ -7,9 +7,9 @@
 
 #include <stdint.h>
 
-/* Micro-batches [first, first + count), one after the other; each in two parts (recompute, then the rest), the first of which may run while
- * the input of the second is in flight. `source` names an earlier slot with the same micro-batches, -1: none; hop: seconds that its output
- * travels. */
+/* Micro-batches [first, first + count), one after the other. Each has two parts (recompute, then the rest), and the first part may run
+ * while the input of the second is in flight. `source` names, for each part, an earlier slot with the same micro-batches that it reads,
+ * -1: none; hop: seconds that this slot's output needs to arrive. */
 struct rh_timeline_slot {
 	int device;
 	int64_t first, count;

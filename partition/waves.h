@@ -20,8 +20,8 @@ struct waves {
 	double *first;            /* (2 * layers) of each stage's latest slot: its first micro-batch has ended */
 	/* Times that rounds continue from, `times` in one piece from here: */
 	double *end;                    /* latest end of any slot */
-	double *free, *free_before;     /* (devices): compute; the end of the slot before the last */
-	double *sums_end, *weights_end; /* (devices): for gradient sums; of weights, the last upload is over */
+	double *free, *free_before;     /* (devices) when compute is free: after the latest slot, and after the one before it */
+	double *sums_end, *weights_end; /* (devices) when the latest gradient sums have left; when the latest upload of weights has ended */
 	double *last;                   /* (2 * layers) of each stage's latest slot: its last micro-batch has ended */
 	double *load;                   /* (devices) a micro-batch's slots in seconds, of each group of devices that take turns */
 	double *ahead;                  /* (devices) activations of the device's latest slot: seconds up the link */

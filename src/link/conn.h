@@ -5,7 +5,7 @@
 #include "link/frame.h"
 #include "link/stream.h"
 
-/* Who gives frames to a connection and takes those that arrive. */
+/* Supplies a connection with frames to write, and takes those that arrive. */
 struct conn_peer {
 	/* 1: *out is the next frame to write, its payload valid until the next call; 0: none now. */
 	int (*next)(void *context, struct frame *out);
@@ -32,7 +32,7 @@ struct conn {
 	} out;
 	char text[FRAME_TEXT];
 	int64_t bytes_in, bytes_out;
-	int has_more;              /* reading had its share of frames, not its end */
+	int has_more;              /* reading stopped at its limit of frames; more may be there */
 	short in_wants, out_wants; /* poll events that reading and writing wait for; out_wants 0: nothing to write */
 };
 
@@ -40,10 +40,10 @@ struct conn {
 void conn_open(struct conn *conn, struct stream *stream);
 void conn_close(struct conn *conn);
 
-/* Reads what is there, at most `frames` frames; -EAGAIN: no more now. -EPIPE, without a line: the peer says no more. -EBADMSG: a frame was
- * damaged on its way. */
+/* Reads what is there, at most `frames` frames; -EAGAIN: no more now. -EPIPE, without a line: the peer has closed its direction.
+ * -EBADMSG: a frame was damaged in flight. */
 int conn_read(struct conn *conn, const struct conn_peer *peer, int frames) RH_MUST;
-/* Writes what `next` gives until it has nothing, or has given so many frames (0), or the stream takes no more (-EAGAIN). */
+/* Writes the frames that `next` gives, until it has none, or `frames` were written (both return 0), or the stream is full (-EAGAIN). */
 int conn_write(struct conn *conn, const struct conn_peer *peer, int frames) RH_MUST;
 
 #endif

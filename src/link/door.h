@@ -1,5 +1,5 @@
-/* How connections of a TCP link come about: one end listens, the other connects. Either gives streams whose peer is known. Addresses are
- * HOST:PORT, [IPv6]:PORT, and of a listener also PORT. Owned by the link's thread. */
+/* Makes the connections of a TCP link: one end listens, the other connects. Both yield streams whose peer has been verified. Addresses
+ * are HOST:PORT, [IPv6]:PORT, and for a listener also PORT. Owned by the link's thread. */
 #ifndef RH_LINK_DOOR_H
 #define RH_LINK_DOOR_H
 
@@ -15,16 +15,16 @@ struct door {
 	const char *address;   /* borrowed */
 	struct tls *tls;       /* borrowed; NULL: plain, on this machine only */
 	int listens, listener; /* descriptor, -1: none */
-	int64_t patience_ns;   /* a connection may take to greet */
+	int64_t patience_ns;   /* the time in which a connection must have greeted */
 	struct door_pending {
 		struct stream *stream; /* NULL: free */
 		int is_connecting;
 		short wants;
 		int64_t since_ns;
 	} pending[DOOR_PENDING];
-	int64_t next_try_ns, wait_ns; /* of one that connects */
+	int64_t next_try_ns, wait_ns; /* for the end that connects */
 	unsigned tries;
-	int64_t next_note_ns; /* strangers do not fill the log */
+	int64_t next_note_ns; /* no note before: strangers must not fill the log */
 };
 
 /* -EINVAL: the address; -EADDRINUSE and others of a listener. */
@@ -33,13 +33,14 @@ void door_close(struct door *door);
 /* The port that a listener has, 0: none. */
 int door_port(const struct door *door);
 
-/* What to poll, into DOOR_POLLS places; returns how many. *deadline_ns is lowered to when the door wants to be asked at the latest. A door
- * that connects does so while `is_wanted`. */
+/* Fills in what to poll, in an array of DOOR_POLLS; returns how many. *deadline_ns is lowered to the time of the next door_step, if that
+ * is earlier. The end that connects does so while `is_wanted`. */
 int door_polls(struct door *door, int is_wanted, int64_t now_ns, struct pollfd *polls, int64_t *deadline_ns);
-/* Moves all on. *out: a stream with the right peer, NULL: none yet. -EACCES of a door that connects: the wrong peer, or refused. */
+/* Advances all pending connections. *out: a stream with the right peer, NULL: none yet. -EACCES at the end that connects: the wrong
+ * peer, or the peer refused. */
 int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **out) RH_MUST;
 
-/* Logs that a connection was refused, with the line of `rc`; not each of many. */
+/* Notes that a connection was refused, with the line of `rc`; of many refusals only some. */
 void door_note_refusal(struct door *door, int rc, int64_t now_ns);
 
 #endif

@@ -1,5 +1,5 @@
-/* One end of a link that a thread of its own serves: what the caller's thread and that one share, and the seam's functions over it. A
- * transport begins its struct with it, and moves the session's frames. */
+/* One end of a link, served by a thread of its own: what that thread and the caller's share, and the link's functions over it. A
+ * transport's struct begins with this one, and the transport moves the session's frames. */
 #ifndef RH_LINK_END_H
 #define RH_LINK_END_H
 
@@ -23,14 +23,14 @@ struct link_end {
 	int closes;
 };
 
-/* Books for so many messages a direction, under a random id; run and wake are set. end_close in any case. */
+/* Opens the session for `messages` messages each way, under a random id; run and wake must be set. Call end_close in any case. */
 int end_open(struct link_end *end, int64_t messages, int64_t heartbeat_ns) RH_MUST;
 int end_start(struct link_end *end) RH_MUST;
-/* The thread says its last words and ends. */
+/* Makes the thread send its last frames and end. */
 void end_stop(struct link_end *end);
 void end_close(struct link_end *end);
 
-/* The seam's, but for its close. */
+/* The functions of struct rh_link_ops, except close. */
 int end_send(struct rh_link *link, uint64_t tag, const void *bytes, int64_t size) RH_MUST;
 int end_receive(struct rh_link *link, uint64_t tag, void *bytes, int64_t size) RH_MUST;
 int end_progress(struct rh_link *link, struct rh_link_progress *out) RH_MUST;
@@ -39,18 +39,19 @@ void end_abort(struct rh_link *link, const char *line);
 
 /* ---- the thread's ---- */
 
-/* The link is at an end; the peer is to be told where the fault is this end's. */
+/* Ends the link with a fault; tells the peer where the fault is this end's. */
 void end_fail(struct link_end *end, int rc);
-/* The caller closes the link, or it is at fault. */
+/* 1: the caller closes the link, or it has a fault. */
 int end_has_ended(struct link_end *end);
 /* session_next, session_expect and session_take. */
 int end_next(struct link_end *end, struct frame *out);
 int end_expect(struct link_end *end, const struct frame *frame, char **into) RH_MUST;
 int end_take(struct link_end *end, const struct frame *frame, const char *payload) RH_MUST;
-/* What the caller sees moves on: at most `sent_most` sends are done; the bytes count from the last time. 1: somebody may wait for it. */
+/* Updates the progress that the caller sees: at most `sent_most` sends count as done; the bytes are those since the last call. 1:
+ * somebody may be waiting for it. */
 int end_publish(struct link_end *end, int64_t sent_most, int64_t bytes_out, int64_t bytes_in);
 
-/* The last words: an abort; or acknowledgements and the farewell, where all that was sent is done; else none. */
+/* The last frames: an abort; or, where everything that was sent is done, acknowledgements and BYE; else none. */
 enum end_words { END_SPEAKS, END_HAS_SPOKEN, END_IN_SILENCE };
 enum end_words end_last_words(struct link_end *end);
 

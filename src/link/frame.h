@@ -34,7 +34,7 @@ uint64_t frame_hash(const void *payload, size_t length);
 void frame_encode(const struct frame *frame, unsigned char out[FRAME_HEADER]);
 /* -EPROTO with a line: no frame, or a length that its type does not have. The payload is unchecked. */
 int frame_decode(const unsigned char header[FRAME_HEADER], struct frame *out) RH_MUST;
-/* Whether header and payload belong together. */
+/* 1: header and payload belong together. */
 int frame_check(const unsigned char header[FRAME_HEADER], uint64_t payload_hash);
 
 #endif

@@ -1,15 +1,15 @@
-/* The link seam: an ordered channel of tagged tensors between two boxes.
+/* The interface of links: an ordered channel of tagged tensors between two boxes.
  *
- * Each direction carries messages in the order in which they were sent. A receive is posted with the tag and the size that the program
- * expects next; a message that differs is a fault of both ends. A message leaves only once its receive is posted at the peer: this is the
- * back-pressure, and the bytes go straight into the posted memory. A send is done when the peer has acknowledged the whole message, so its
- * memory may be reused, and nothing is lost if the connection breaks before that. A broken connection is made anew, and messages continue
- * from the byte that the peer has.
+ * Each direction delivers messages in the order in which they were sent. A receive is posted with the tag and the size that the program
+ * expects next; a message that differs is a fault of both ends. A message leaves only once its receive is posted at the peer: this is
+ * the back-pressure, and the bytes go straight into the posted memory. A send is done when the peer has acknowledged the whole message:
+ * then its memory may be reused, and nothing is lost if the connection broke before. A broken connection is made anew, and messages
+ * continue from the byte that the peer has.
  *
- * Instances: pair.h (both ends in one process, with faults), tcp.h (TCP with TLS 1.3, or plain TCP on this machine), virtual.h (both ends
- * in virtual time).
+ * Instances: pair.h (both ends in one process, with faults), tcp.h (TCP with TLS 1.3, or plain TCP on this machine), mpi.h, nccl.h (over
+ * a TCP link), virtual.h (both ends in virtual time).
  *
- * One host thread posts and waits on an end. */
+ * Only one host thread may post and wait on an end. */
 #ifndef RH_LINK_LINK_H
 #define RH_LINK_LINK_H
 
@@ -32,9 +32,9 @@ struct rh_link_progress {
 	double latency_s; /* half of the shortest echo; 0: none was measured yet */
 };
 
-/* All required. */
+/* Every slot is required. */
 struct rh_link_ops {
-	/* Says farewell where all sends are done, else the peer sees a broken connection. NULL is legal for rh_link_close. */
+	/* Sends BYE where all sends are done; else the peer sees a broken connection. NULL is legal for rh_link_close. */
 	void (*close)(struct rh_link *link);
 	/* `bytes` (size >= 0) stay unchanged until the message is done. Messages are counted from 1. -ENOBUFS: as many are posted as the link
 	 * was opened for; else the link's fault. */
@@ -45,7 +45,7 @@ struct rh_link_ops {
 	 * -ECONNRESET (the peer has closed the link), -ECONNABORTED (it stopped; the line says why), -ESTALE (it was started anew),
 	 * -ETIMEDOUT (no connection for link_give_up), -EACCES (the peer is not the one that was named). */
 	int (*progress)(struct rh_link *link, struct rh_link_progress *out);
-	/* Waits until that many sends are done and receives are filled, or the link's fault, which comes back. */
+	/* Waits until `sent` sends are done and `received` receives are filled, counted since opening. Returns 0, or the link's fault. */
 	int (*wait)(struct rh_link *link, int64_t sent, int64_t received);
 	/* Ends the link for both ends: the peer's fault carries this line. */
 	void (*abort)(struct rh_link *link, const char *line);

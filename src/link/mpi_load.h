@@ -10,7 +10,7 @@ struct mpi {
 	int rank, ranks;
 };
 
-/* given: a table to use in place of the shared object's. Called again it gives the same. */
+/* given: a table to use in place of the shared object's. A second call gives the same result. */
 int mpi_start(const struct rh_mpi_calls *given, struct mpi *out) RH_MUST;
 int mpi_send(const struct mpi *mpi, const void *bytes, int64_t size, int rank, int tag, struct rh_mpi_request *out) RH_MUST;
 int mpi_receive(const struct mpi *mpi, void *bytes, int64_t size, int rank, int tag, struct rh_mpi_request *out) RH_MUST;

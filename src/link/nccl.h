@@ -1,6 +1,7 @@
-/* The link between two GPU boxes on a trusted network: large messages go from GPU to GPU by NCCL, which does not encrypt. What is small,
- * and all that orders messages, goes over another link (TCP with TLS), which also says who the peer is. Messages lie in host memory: pieces
- * pass through the GPU. NCCL does not reconnect: where its connection breaks, the run ends on its checkpoints. */
+/* The link between two GPU boxes on a trusted network. Large messages go from GPU to GPU by NCCL, which does not encrypt. Small
+ * messages, and the protocol that orders all of them, go over another link (TCP with TLS), which also verifies the peer. Messages lie in
+ * host memory; their pieces pass through the GPU. NCCL does not reconnect: where its connection breaks, the run ends, and continues from
+ * its checkpoints. */
 #ifndef RH_LINK_NCCL_H
 #define RH_LINK_NCCL_H
 
@@ -16,7 +17,7 @@ struct rh_nccl_options {
 	int64_t messages; /* posted at once, each way */
 };
 
-/* The GPUs meet when the peer is there; until then messages may be posted. -ENOENT: there is no library of NCCL. */
+/* Returns at once: the GPUs connect when the peer is there; until then messages may be posted. -ENOENT: NCCL's library is not installed. */
 int rh_nccl_link_open(const struct rh_nccl_options *options, struct rh_link **out) RH_MUST;
 
 #endif

@@ -1,8 +1,8 @@
-/* Shows TCP what a line carries, before anything waits for it, and measures it.
+/* Teaches TCP the speed of a line before anything waits for it.
  *
- * Congestion control that paces (BBR) sends at a multiple of the speed that a connection has reached so far. A pipeline's messages come
- * with pauses between them, so that a connection reaches a message or two in a round trip, however fast the line is: each message is
- * stretched, and 1F1B waits for each. After the probe the connection knows the line's speed, and such messages do not make it forget. */
+ * Congestion control that paces (BBR) sends at a multiple of the speed that a connection has reached so far. A pipeline's messages have
+ * pauses between them, so a connection only ever reaches a message or two in a round trip, however fast the line is: each message takes
+ * too long, and 1F1B waits for each. After the probe the connection knows the line's speed, and such messages do not make it forget. */
 #ifndef RH_LINK_PROBE_H
 #define RH_LINK_PROBE_H
 
@@ -17,9 +17,9 @@ struct rh_link_line {
 	double bytes_per_s[2]; /* to the other end, and from it, while both send; 0: the line broke before it was known */
 };
 
-/* Both ends call it, one of them with `decides`, before other messages are posted. Some round trips of one byte; then rounds of 4 KiB and
- * more, each twice as large as the one before, go both ways at once, until they get no faster or have 32 MiB: for some seconds. Near lines
- * are through after some milliseconds. Of a line that breaks, the round in which it does is the last one. */
+/* Both ends call it, one of them with `decides`, before other messages are posted. It exchanges 4 KiB each way at once, then twice as
+ * much, and so on, until the exchange gets no faster or has 32 MiB; this takes some seconds. One exchange is enough where the round trip
+ * takes less than some milliseconds, or the line breaks. */
 int rh_link_probe(struct rh_link *link, int decides, struct rh_link_line *out) RH_MUST;
 
 #endif

@@ -1,9 +1,10 @@
-/* One end's books of a link, without I/O, thread or clock: what to send next, and what a frame that arrived means. The owner locks it.
+/* The state of one end of a link, without I/O, thread or clock: which frame to send next, and what an arrived frame changes. The owner
+ * locks it.
  *
  *   posted --session_next--> in flight --peer's STATE--> done          (sends)
  *   posted --STATE tells the peer--> filling --last byte--> filled     (receives)
  *
- * Frames may be lost, doubled or out of order: a piece counts only where it continues what has arrived, and session_rewind sends again
+ * Frames may be lost, doubled or out of order: a payload counts only where it continues what has arrived, and session_rewind sends again
  * what is not acknowledged. */
 #ifndef RH_LINK_SESSION_H
 #define RH_LINK_SESSION_H
@@ -32,9 +33,9 @@ struct session {
 	struct {
 		int64_t number, offset; /* the next byte to send */
 	} next;
-	int64_t allowed; /* sends that the peer has posted receives for */
+	int64_t allowed; /* how many of our sends the peer has posted receives for */
 	struct {
-		int64_t done, offset; /* of `in`, as the peer last learned it */
+		int64_t done, offset; /* `done` and `offset` of `in` that were last sent to the peer */
 		int64_t ping_ns;
 	} acknowledged;
 	int is_state_due, is_pong_due, is_bye_due, has_said_bye, has_heard_bye;
@@ -55,7 +56,7 @@ void session_close(struct session *session);
 int session_send(struct session *session, uint64_t tag, const void *bytes, int64_t size) RH_MUST;
 int session_receive(struct session *session, uint64_t tag, void *bytes, int64_t size) RH_MUST;
 
-/* Has no byte of a message come or been acknowledged? */
+/* 1: no byte of a message has arrived or been acknowledged. */
 int session_is_unused(const struct session *session);
 /* A connection begins: all that is unacknowledged is sent again, and the peer learns what has arrived. */
 void session_rewind(struct session *session, int64_t now_ns);

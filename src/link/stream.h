@@ -18,10 +18,10 @@ struct stream_ops {
 	void (*close)(struct stream *stream);
 	/* 0 once the peer is known to be the right one. */
 	int (*greet)(struct stream *stream, short *wants);
-	/* Bytes read, or 0: the peer says no more. */
+	/* Bytes read, or 0: the peer has closed its direction. */
 	int64_t (*read)(struct stream *stream, void *bytes, int64_t size, short *wants);
 	int64_t (*write)(struct stream *stream, const void *bytes, int64_t size, short *wants);
-	/* This end says no more. */
+	/* Closes this direction: no more bytes will be written. */
 	void (*finish)(struct stream *stream);
 };
 

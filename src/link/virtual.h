@@ -1,7 +1,8 @@
 /* Both ends of a link in virtual time, on the clock that the boxes' simulated machines share. It moves no bytes.
  *
- * A message begins to move when it is sent, the word of its posted receive has reached the sender (latency_s of the other way), and the
- * line is free. It takes size / bytes_per_s on the line and arrives latency_s later; its acknowledgement takes the other way's latency. */
+ * A message starts when it has been sent, the notice of its posted receive has reached the sender (latency_s of the other direction),
+ * and the line is free. It occupies the line for size / bytes_per_s and arrives latency_s later; its acknowledgement takes the other
+ * direction's latency. */
 #ifndef RH_LINK_VIRTUAL_H
 #define RH_LINK_VIRTUAL_H
 

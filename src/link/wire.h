@@ -1,5 +1,5 @@
-/* How activations and their gradients travel between boxes: as they are, or coded where they lie before they are sent, and decoded where
- * they have come. Rows of `cols` values, one a token. */
+/* The form of activations and their gradients on the wire: unchanged, or coded in place before they are sent and decoded in place when
+ * they have arrived. Rows of `cols` values, one a token. */
 #ifndef RH_LINK_WIRE_H
 #define RH_LINK_WIRE_H
 
@@ -13,7 +13,7 @@
  * fp32. A row with a value that is not finite comes out as NaNs. */
 enum rh_wire { RH_WIRE_AS_IS, RH_WIRE_BF16, RH_WIRE_INT8 };
 
-/* Whose rounding is drawn: other messages, other numbers, the same in each run. */
+/* Selects the random numbers for rounding: each message has its own, the same in every run. */
 struct rh_wire_draw {
 	uint64_t seed;
 	uint32_t box, step, micro_batch, kind;
@@ -23,7 +23,7 @@ struct rh_wire_draw {
 int64_t rh_wire_bytes(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols);
 /* `memory` holds rows of dtype; afterwards it begins with their coded bytes. */
 void rh_wire_code(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols, const struct rh_wire_draw *draw, void *memory);
-/* The reverse, as near as that is. */
+/* The reverse; coding loses precision. */
 void rh_wire_decode(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols, void *memory);
 
 /* The tag of a boundary's message: the same at both ends, whatever their layers' numbers. */

@@ -19,14 +19,14 @@ struct rh_layer_config {
 struct rh_model_config {
 	const struct rh_family *family;
 	int wrapped;            /* it is the text_config of the family's wrapper */
-	enum rh_task_kind task; /* UNSET: of files without a head, until rh_model_config_set_task */
+	enum rh_task_kind task; /* UNSET: the files have no head; until rh_model_config_set_task */
 	int64_t num_labels;
-	const char *architecture; /* that the files were written as */
+	const char *architecture; /* the architecture that the files name */
 	int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
 	int64_t num_attention_heads, num_key_value_heads, head_dim;
 	int64_t max_position_embeddings;
 	int64_t types; /* of tokens; 0: they have none */
-	/* Of images, which are square: their sides and that of a patch in pixels. 0: the model reads texts. */
+	/* Images are square: their sides and those of a patch, in pixels. 0: the model reads texts. */
 	int64_t image_size, patch_size, num_channels;
 	double rms_norm_eps, initializer_range;
 	struct rh_rope rope[RH_ROPES]; /* by rh_traits' rope */
@@ -51,22 +51,22 @@ struct rh_model_config {
 int rh_model_config_parse(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 /* The same for a file, or for config.json in a directory. */
 int rh_model_config_load(const char *path_or_dir, struct rh_model_config *out) RH_MUST;
-/* The names of the model's modules in files; and those of its layers and their linears in memory, which adapters go by. */
+/* The names of the model's modules in files; and the names of its layers and their linears in transformers' memory, which adapters use. */
 const struct rh_family_names *rh_model_names(const struct rh_model_config *config);
 const struct rh_family_names *rh_model_modules(const struct rh_model_config *config);
-/* The task that a run asks for, and its number of labels (0: as the files have it, else 2). RH_TASK_UNSET: what the files were written for.
- * -EINVAL where the family does not do it, or files without a head leave it open. */
+/* Sets the task that a run asks for, and its number of labels (0: as the files have it, else 2). RH_TASK_UNSET: the task of the files.
+ * -EINVAL: the family does not have the task, or files without a head leave it open. */
 int rh_model_config_set_task(struct rh_model_config *config, enum rh_task_kind task, int64_t num_labels, const char *where) RH_MUST;
 const struct rh_family_task *rh_model_task(const struct rh_model_config *config); /* zeros for RH_TASK_CAUSAL_LM of most families */
-/* The architecture that is written: of the task. */
+/* The architecture that config.json is written with: that of the task. */
 const char *rh_model_architecture(const struct rh_model_config *config);
-/* Rows of the head's matrix: the vocabulary, or the labels. And whether that matrix is the embedding's. */
+/* Rows of the head's matrix: the size of the vocabulary, or the number of labels. And: is that matrix the embedding's? */
 int64_t rh_model_outputs(const struct rh_model_config *config);
 int rh_model_ties(const struct rh_model_config *config);
-/* Numbers of one patch of an image, by channel, row and column; 0: the model reads texts. An image is a class token and its patches, so it
- * has max_position_embeddings tokens. */
+/* How many numbers one patch of an image has (by channel, row and column); 0: the model reads texts. An image becomes a class token and
+ * its patches, so it has max_position_embeddings tokens. */
 int64_t rh_model_patch(const struct rh_model_config *config);
-/* Whether files of another task, or without a head, may lack this tensor: it then starts at random. */
+/* 1: files of another task, or without a head, may lack this tensor, which then starts at random. */
 int rh_model_may_lack(const struct rh_model_config *config, const char *tensor);
 
 /* A copy, whose JSON is shared; the caller's (rh_model_config_free), also where it failed. -ENOMEM. */

@@ -6,19 +6,19 @@
 
 /* config_rope.c: the rotary parameters, in any of their three spellings. */
 int config_parse_rope(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
-/* Of table `which`; -EINVAL if its numbers make no sense. */
+/* Checks table `which`; -EINVAL if its numbers make no sense. */
 int config_check_rope(const struct rh_model_config *config, int which, const char *where) RH_MUST;
 
 /* config_layers.c: which layers have attention windows, as the family has it. */
 int config_parse_windows(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 
-/* And of a family with experts: how many, how large, in which layers. */
+/* For a family with experts: how many, how large, in which layers. */
 int config_parse_experts(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 
-/* config_image.c: of a family of images their sizes, which give the number of tokens. */
+/* config_image.c: for a family that reads images: their sizes, which give the number of tokens. */
 int config_parse_images(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 
-/* config_task.c: whether an architecture is the family's, and then its task; the number of labels. */
+/* config_task.c: is an architecture one of the family's, and of which task? And the number of labels. */
 int config_is_architecture(const struct rh_family *family, const char *name, enum rh_task_kind *task);
 int config_parse_labels(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 

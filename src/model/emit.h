@@ -46,10 +46,11 @@ struct rh_emit {
 	char *micro;                /* laid out as rh_micro_layout says */
 	uint32_t step, micro_batch; /* for dropout's counter */
 	uint64_t seed;
-	float dropout;           /* of what adapters see: the model's in training, 0 where nothing is trained */
+	float dropout;           /* of adapters' inputs: the model's dropout in training, else 0 */
 	float loss_scale;        /* 1 / trained tokens of the step */
 	float micro_batch_share; /* 1 / micro-batches of the step: the weight of this one's load balancing loss */
-	struct rh_view load;     /* of the stage that is being emitted: rh_stage_* set it. Absent: there is no load balancing loss */
+	struct rh_view
+	        load; /* the load of the stage that is being emitted, set by rh_stage_*. Absent: the model has no load balancing loss */
 
 	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */
 	char **weights;
@@ -66,13 +67,13 @@ struct rh_ropes {
 	struct rh_view table[RH_ROPES];
 };
 
-/* What a stage saves between recompute and backward, allocated once for the model's layers. One struct for all kinds of layers: each fills
- * the views that its backward reads. */
+/* What a stage saves between recompute and backward, allocated once for the model's layers. One struct serves all kinds of layers: each
+ * kind fills the views that its backward reads. */
 struct rh_saved {
 	struct rh_view x, norm[RH_NORMS], qkv, qk, norm_qk, o, lse, x2, gu; /* kind BLOCK; norm: their statistics */
-	struct rh_view attended, transformed; /* what attention and the MLP made, where a norm is behind them */
+	struct rh_view attended, transformed;                               /* outputs of attention and MLP, where a norm follows them */
 	struct rh_view router, index, weight, start,
-	        place;                /* of a mixture of experts, whose gu has a row for each pair of token and expert */
+	        place;                /* for a mixture of experts; its gu has a row for each pair of token and expert */
 	struct rh_view low[RH_PROJS]; /* (T,r) x A^T of each adapted module */
 	struct rh_view routed_low[RH_ROUTED], routed_d_low[RH_ROUTED]; /* the same of a mixture of experts, a row for each pair */
 	struct rh_view d_low[RH_PROJS];                                /* its gradient, from emit_linear_dx to emit_linear_dw */
@@ -81,7 +82,7 @@ struct rh_saved {
 	} deferred[RH_JOINTS + 1]; /* by enum rh_joint, then a router's; an embedding's dy: the first */
 	struct rh_view dh;         /* kind HEAD: gradient at the gathered rows */
 	struct rh_view rows;       /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
-	struct rh_view dense;      /* kind HEAD: what the dense part makes of them, before its activation; norm[RH_NORM_DENSE] */
+	struct rh_view dense;      /* kind HEAD: output of the dense part, before its activation; goes with norm[RH_NORM_DENSE] */
 };
 struct rh_stage_state {
 	struct rh_saved *layer; /* one per layer of the model */
@@ -106,7 +107,7 @@ struct rh_stage_pass {
 	int turn;
 };
 
-/* Where a fused stage, or a forward that ends the model, leaves its results; absent views are not wanted. */
+/* Where a fused stage, or a forward up to the model's end, writes its results. Absent views are not written. */
 struct rh_head_out {
 	struct rh_view loss;   /* (head_rows,1) F32 */
 	struct rh_view hit;    /* (head_rows,1) I32 */
@@ -132,13 +133,13 @@ int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_stat
 /* The same in parts: dy of the first, dx of the last, which ends at rh_stage_lowest. */
 int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_state *state, struct rh_stage_pass *pass,
                            struct rh_view dy, struct rh_view dx) RH_MUST;
-/* The lowest layer of a stage from `lo` on that has a backward: a fused stage may hold frozen layers below. */
+/* The lowest layer, from `lo` on, that has a backward: a fused stage may contain frozen layers below it. */
 int rh_stage_lowest(const struct rh_model *model, int lo);
 /* After rh_stage_backward with the same `deferred`, or rh_stage_name_deferred. */
 int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state) RH_MUST;
 
-/* Nothing is launched: *state comes to name what an rh_stage_save of the same shape kept in `saved` (and in emit->deferred); or what it and
- * an rh_stage_backward kept in `deferred`. */
+/* Launches nothing. Makes *state name what an rh_stage_save of the same shape left in `saved` (and in emit->deferred); or what that and
+ * an rh_stage_backward left in `deferred`. */
 int rh_stage_name_saved(const struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_arena saved,
                         struct rh_stage_state *state) RH_MUST;
 int rh_stage_name_deferred(const struct rh_emit *emit, int lo, int hi, struct rh_arena deferred, struct rh_stage_state *state) RH_MUST;

@@ -1,8 +1,8 @@
-/* Inside model/: the verbs that layer kinds are written with. After a fault of the arena or of the sink each of them does nothing.
+/* Inside model/: the functions that layer kinds are written with. After a fault of the arena or of the sink each of them does nothing.
  *
- * What is taken from emit->saved and emit->deferred, and in which order, follows from model, layers, shape and emit->deferred alone;
- * launch, y and head have no part in it. run/issue.c emits a second time without launching, to find the addresses of what an earlier call
- * left. */
+ * What they take from emit->saved and emit->deferred, and in which order, depends only on model, layers, shape and emit->deferred, not
+ * on launch, y or head. run/issue.c relies on this: it emits a second time, without launching, to find the addresses of what an earlier
+ * call left. */
 #ifndef RH_MODEL_EMIT_INTERNAL_H
 #define RH_MODEL_EMIT_INTERNAL_H
 
@@ -17,8 +17,8 @@ struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols);
 /* A run of the micro-batch's integers at a byte offset, (count,1). */
 struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t count);
 
-/* A tensor of one of the layer's two blocks, or that and those that lie back to back with it: weights, and their fp32 gradient sum (absent
- * when the block is frozen or tensor is -1). */
+/* A tensor of one of the layer's two blocks, together with the tensors that lie right after it: weights, or their fp32 gradient sum
+ * (absent when the block is frozen or tensor is -1). */
 struct rh_view emit_weight(const struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols);
 struct rh_view emit_gradient(const struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols);
 
@@ -28,8 +28,8 @@ struct emit_product {
 	float alpha; /* 0 means 1 */
 };
 void emit_gemm(struct rh_emit *emit, const struct emit_product *product);
-/* scaled.c: a linear's product, a (T,.) an activation when trans_b, else a gradient; as emit->model->multiply says, where the lengths allow
- * it. */
+/* scaled.c: a linear's product, in the precision of emit->model->multiply where the lengths allow it. a: (T,.), an activation when
+ * trans_b, else a gradient. */
 void emit_linear_product(struct rh_emit *emit, const struct emit_product *product);
 /* y (1,c) += sums over the rows of x: a bias's gradient. */
 void emit_column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y);
@@ -37,13 +37,13 @@ void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_fill(struct rh_emit *emit, struct rh_view y);
 void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */
 void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view a);
-/* Of an MLP: GLU and its backward, or of one without a gate ACTIVATION. */
+/* An MLP's activation and its backward: GLU, or ACTIVATION for an MLP without a gate. */
 void emit_mlp_activation(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view a);
 void emit_mlp_activation_backward(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view da);
 /* gu becomes its gradient, da becomes a; dot: see GLU_BACKWARD, or absent. */
 void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view da, struct rh_view dot);
 
-/* Of the micro-batch's positions. */
+/* The rope tables of the micro-batch's positions. */
 struct rh_ropes emit_rope_tables(struct rh_emit *emit, struct rh_arena *arena);
 
 /* norm.c: a norm of a layer, as its traits say. One is a tensor of the layer's base block: over whole rows (groups 1), or over each of
@@ -54,9 +54,9 @@ struct emit_norm {
 	int64_t groups, length;
 };
 int emit_norm_is_rms(const struct rh_traits *traits);
-float emit_norm_offset(const struct rh_traits *traits); /* what is added to the weights of such */
+float emit_norm_offset(const struct rh_traits *traits); /* the number added to an RMSNorm's weights */
 struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place);
-/* What the backward needs beside x: (T, groups) F32, or of a LayerNorm (T,2). */
+/* Takes what the backward needs beside x: (T, groups) F32, or for a LayerNorm (T,2). */
 struct rh_view emit_norm_stats(struct rh_arena *arena, struct emit_norm norm, int64_t rows);
 void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, struct rh_view y, struct rh_view stats);
 /* dx = add + gradient, and the weights' gradients; y: the forward's output once more. add and y may be absent. */
@@ -73,7 +73,7 @@ struct emit_linears {
 };
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
                  const struct rh_view *low);
-/* The same, but for a residual that is to be added apart: then what it is to be added to is returned, in the arena. */
+/* The same, except that a residual which is to be added by another op is left out: then the view to add it to is returned, in the arena. */
 struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual,
                                  struct rh_view y, const struct rh_view *low);
 /* dx (T,in) = dy W + adapters' part; absent dx: not wanted. Then the gradients: dW += dy^T x, db += column sums, and the adapters'. In two
@@ -82,14 +82,14 @@ struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which
 void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_view *d_low);
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,
                     const struct rh_view *d_low);
-/* Where an operand of emit_linear_dw belongs: emit->deferred if that is put off and there is something to put off. */
+/* The arena for an operand of emit_linear_dw: emit->deferred where weight gradients are deferred and this one has any. */
 struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which);
 
 /* block.c: a transformer layer. saved NULL: nothing is kept. y absent: only what the backward needs is made. */
 void emit_block(struct rh_emit *emit, int layer, const struct rh_ropes *ropes, struct rh_view x, struct rh_view y, struct rh_saved *saved);
 void emit_block_backward(struct rh_emit *emit, int layer, const struct rh_ropes *ropes, struct rh_saved *saved, struct rh_view dy,
                          struct rh_view dx);
-/* The weight gradients that the backward put off; where its dy belongs meanwhile. */
+/* The weight gradients that the backward deferred; and the arena in which its dy is kept until then. */
 void emit_block_weights(struct rh_emit *emit, int layer, const struct rh_saved *saved);
 struct rh_arena *emit_block_dy(const struct rh_emit *emit, int layer);
 

@@ -36,7 +36,7 @@ struct rh_family_names {
 	const char *embedding_norm;                         /* over the sum of the embeddings, or NULL */
 	const char *positions;                              /* a table of learned positions; NULL: they are rotated */
 	const char *patches; /* the linear of an image's patches, beside which `embedding` is the class token; NULL: no images */
-	const char *base;    /* how names of the model without its head begin: files of that model alone leave it out; or NULL */
+	const char *base;    /* prefix of all names but the head's: files without a head leave it out; or NULL */
 	/* behind "<layers><number>." */
 	const char *norm[4]; /* by enum rh_norm_place */
 	const char *proj[7]; /* by enum rh_proj; NULL: its rows are the last of the one before it */
@@ -49,13 +49,13 @@ struct rh_key_name {
 	const char *key, *family_key;
 };
 
-/* A larger model that is trained as the text model inside it: its config.json holds this family's as "text_config". */
+/* A larger model, of which only the text model inside is trained: its config.json holds this family's as "text_config". */
 struct rh_family_wrapper {
 	const char *architecture, *model_type;
 	const struct rh_family_names *names; /* of the text model's modules there */
 };
 
-/* How a family ends for a task: final_norm where it has one, then these. */
+/* How a family's models end for a task: with final_norm where it has one, then with these modules. */
 struct rh_family_task {
 	const char *architecture; /* NULL: the family does not do this task */
 	const char *dense, *norm; /* a linear with its activation, and a norm behind it; or NULL */
@@ -106,23 +106,23 @@ struct rh_family_mlp {
 };
 
 struct rh_family_moe {
-	enum rh_router_softmax softmax; /* where norm_topk_prob is no key or not true */
+	enum rh_router_softmax softmax; /* where norm_topk_prob is absent or not true */
 	int bias;                       /* on routers and experts */
-	int reads_mxfp4;                /* experts may be stored so */
+	int reads_mxfp4;                /* experts may be stored in MXFP4 */
 };
 
 struct rh_family_gguf {
-	const char *architecture;                  /* "general.architecture"; NULL: GGUFs of the family are not read */
-	const char *converted_as;                  /* that of a directory which llama.cpp's converter has converted; NULL: the same */
-	int only_read;                             /* none is written */
-	int permuted;                              /* rows of q and k are in the order of pairs that are rotated together */
-	int yarn_plain_ramp;                       /* the ends of YaRN's ramp are not rounded to whole pairs */
+	const char *architecture; /* "general.architecture"; NULL: GGUFs of the family are not read */
+	const char *converted_as; /* the architecture that llama.cpp's converter writes for such a directory; NULL: the same */
+	int only_read;            /* such GGUFs are read, but none is written */
+	int permuted;             /* rows of q and k are in the order of pairs that are rotated together */
+	int yarn_plain_ramp;      /* the ends of YaRN's ramp are not rounded to whole pairs */
 	struct rh_gguf_name names[RH_FAMILY_KEYS]; /* of modules that other families' GGUFs name otherwise, or not at all */
 };
 
 struct rh_family {
 	const char *architecture;             /* config.json's "architectures"; where `task` names some, the first of them */
-	const char *bare;                     /* that of files without a head, or NULL */
+	const char *bare;                     /* the architecture of files without a head, or NULL */
 	const char *model_type;               /* its "model_type" */
 	struct rh_family_task task[RH_TASKS]; /* none: RH_TASK_CAUSAL_LM, which ends with final_norm and head */
 	const struct rh_family_names *names;
@@ -130,8 +130,8 @@ struct rh_family {
 	const struct rh_family_wrapper *wrapper; /* NULL: no larger model is known to hold it */
 	struct rh_family_silent silent;
 	struct rh_key_name key_names[RH_FAMILY_RENAMES]; /* where they are not Llama's */
-	const char *own_key[RH_FAMILY_KEYS];             /* of those that config.c calls foreign, what this family reads */
-	const char *lora_targets[RH_FAMILY_KEYS];        /* where the run does not say; none: q_proj and v_proj */
+	const char *own_key[RH_FAMILY_KEYS];             /* keys that config.c refuses to other families and this one reads */
+	const char *lora_targets[RH_FAMILY_KEYS];        /* LoRA's default targets; none: q_proj and v_proj */
 	enum rh_norm_kind norm;
 	enum rh_residual residual;
 	struct rh_family_attention attention;
@@ -139,11 +139,11 @@ struct rh_family {
 	struct rh_family_moe moe;
 	struct rh_family_gguf gguf;
 	int transposes_linears; /* files hold linears' matrices as (in,out) */
-	int shrinks_residuals;  /* random matrices that write to the residual are so much smaller as there are of them: 1/root */
-	int scales_embedding;   /* by the root of hidden_size, rounded to the weights' dtype */
+	int shrinks_residuals;  /* initial matrices that write to the residual are divided by the root of their number */
+	int scales_embedding;   /* by the root of hidden_size, which is rounded to the weights' dtype */
 };
 
-/* As hidden_act has it. */
+/* The activation's name in hidden_act. */
 const char *rh_activation_name(enum rh_activation activation);
 const char *rh_family_activation(const struct rh_family *family);
 

@@ -12,8 +12,8 @@ struct rh_micro_shape {
 	int64_t head_rows; /* tokens whose logits are needed */
 	int64_t keys;      /* rows of the KV cache that attention reads; 0: no cache */
 	int64_t choices;   /* vocabulary entries whose logits come back beside the loss */
-	int64_t typed;     /* tokens that come with a type: all, or 0 */
-	int64_t pixels;    /* of images: numbers that come with each token, a patch or zeros; else 0 */
+	int64_t typed;     /* tokens that have a type: all or none */
+	int64_t pixels;    /* images: how many numbers each token has, a patch or zeros; else 0 */
 	int64_t taught;    /* numbers of a teacher that come with each head row: its logits, or twice its top shares; 0: no distillation */
 	int64_t top;       /* largest shares of each head row that come back beside the loss, in place of choices; 0: none */
 };
@@ -30,8 +30,7 @@ static inline int64_t rh_micro_shape_scores(const struct rh_micro_shape *shape)
 	return shape->choices + 2 * shape->top;
 }
 
-/* What travels with a micro-batch lies in one buffer: integers, I32, and the pixels of images and what a teacher says, F32, each run
- * aligned. */
+/* A micro-batch's input lies in one buffer: integers in I32, pixels and a teacher's logits in F32. Each array is aligned. */
 struct rh_micro_layout {
 	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel, teacher, mix; /* byte offsets */
 	int64_t bytes;
@@ -45,7 +44,7 @@ struct rh_result_layout {
 };
 struct rh_result_layout rh_result_layout(const struct rh_model *model, const struct rh_micro_shape *shape, int64_t score_cols);
 
-/* What goes in, and where the results are put (NULL: not wanted). Arrays are borrowed. */
+/* A micro-batch's input, and where its results are to be put (NULL: not wanted). Arrays are borrowed. */
 struct rh_micro_batch {
 	struct rh_micro_shape shape;
 	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice, *type;
@@ -57,14 +56,14 @@ struct rh_micro_batch {
 	float *scores;               /* (head_rows, score_cols) */
 };
 
-/* One whose integers nobody reads, for simulated devices: each array is `any`. */
+/* A micro-batch for simulated devices, which read no integers: each array is `any`. */
 static inline struct rh_micro_batch rh_micro_batch_of(struct rh_micro_shape shape, const int32_t *any)
 {
 	return (struct rh_micro_batch){
 	        .shape = shape, .ids = any, .position = any, .start_q = any, .start_k = any, .head_row = any, .target = any, .type = any};
 }
 
-/* What goes in, as rh_micro_layout says; what came out, to where it is wanted. */
+/* Packs the input into a buffer laid out by rh_micro_layout; unpacks results to where the batch wants them. */
 void rh_micro_pack(const struct rh_micro_batch *batch, char *to);
 void rh_result_unpack(const struct rh_model *model, const struct rh_micro_batch *batch, int64_t score_cols, const char *from);
 

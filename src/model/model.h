@@ -38,14 +38,14 @@ struct rh_tensor {
 	int64_t rows, cols, offset; /* offset in elements inside its block; a vector has rows 1 */
 	int decays;                 /* weight decay applies */
 	int rank;                   /* in files: 1 or 2 */
-	int64_t transposed;         /* in files so many matrices, each transposed, that here lie one under another; 0: as here */
-	int stacked;                /* in files they are one tensor of rank 3 */
-	int64_t file_shape[4];      /* in files, where they give it more dimensions than rank says; [0] 0: they do not */
-	int64_t interleaved; /* in files one matrix, in which columns of so many that here lie one under another take turns; 0: as here */
+	int64_t transposed;    /* how many matrices files hold, each transposed, which here lie one below the other; 0: stored as here */
+	int stacked;           /* in files these matrices are one tensor of rank 3 */
+	int64_t file_shape[4]; /* its shape in files, where that has more dimensions than `rank`; [0] 0: it does not */
+	int64_t interleaved; /* how many matrices files hold in one, column by column, which here lie one below the other; 0: as here */
 	struct rh_initial initial;
 };
 
-/* Of a trained table that two layers use, and of which two boxes hold a copy each: the use that this box has. */
+/* Two layers use one trained table, and two boxes each hold a copy: which use this box has. */
 enum rh_shared { RH_SHARED_NOT, RH_SHARED_BY_EMBEDDING, RH_SHARED_BY_HEAD };
 
 struct rh_block {
@@ -78,7 +78,8 @@ struct rh_linear {
 	int site; /* 0..6: which module of the layer, for dropout's counter */
 };
 
-/* What of a mixture of experts may have an adapter; of experts each has its own part of it, one under another as their matrices. */
+/* The parts of a mixture of experts that may have an adapter. Each expert has its own part of the adapter; the parts lie one below the
+ * other, like the experts' matrices. */
 enum rh_routed { RH_ROUTED_ROUTER, RH_ROUTED_GATE_UP, RH_ROUTED_DOWN, RH_ROUTED };
 
 enum rh_layer_kind { RH_LAYER_EMBEDDING, RH_LAYER_BLOCK, RH_LAYER_HEAD };
@@ -146,10 +147,10 @@ struct rh_model {
 	const struct rh_model_config *config; /* borrowed */
 	enum rh_dtype dtype;
 	int lora;
-	float dropout;             /* of what adapters see in training */
+	float dropout;             /* of adapters' inputs, in training */
 	enum rh_multiply multiply; /* set after creation, before anything is emitted; other than BF16 with dtype BF16 alone */
 	int64_t chunk;
-	int64_t head_rows, head_rows_wanted; /* of logits to be made at once, 0: few; and as rh_model_cut set it */
+	int64_t head_rows, head_rows_wanted; /* rows of logits made at once, 0: few; and the number that rh_model_cut wanted */
 	int has_attention_space;             /* as of struct rh_device_grain */
 	float router_aux_loss_coef;          /* of a mixture of experts' load balancing loss (emit.h), 0: none; set as `multiply` is */
 	struct rh_block *block;
@@ -160,9 +161,9 @@ struct rh_model {
 	int first_layer;                     /* the number of layer[0] in the whole model: of a box's part (rh_model_keep) not always 0 */
 	int first_trained;                   /* lowest layer that has a trainable block; below 0: one in another box */
 	int tap;                             /* the layer whose input another box gets, too (mode fluidpipe); 0: none */
-	struct rh_distillation distillation; /* of micro-batches that come with a teacher's logits; set as `multiply` is */
+	struct rh_distillation distillation; /* for micro-batches that have a teacher's logits; set like `multiply` */
 	int64_t cache_columns;               /* keys and values of a token in all layers */
-	int ropes;                           /* rope tables that layers ask for; of each that for short and for long micro-batches */
+	int ropes;                           /* rope tables in use; each has a version for short and one for long micro-batches */
 	struct rh_rope_table rope[RH_ROPES][2];
 };
 
@@ -170,17 +171,17 @@ struct rh_model {
 int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, const struct rh_lora_config *lora,
                     struct rh_model **out) RH_MUST;
 void rh_model_destroy(struct rh_model *model);
-/* Projections of which `multiply` cannot be had, as their lengths are no multiples of 16 (of 8 with fp16 sums): they stay in bf16. */
+/* How many projections cannot have `multiply`, because a length is no multiple of 16 (of 8 with fp16 sums): they stay in bf16. */
 int64_t rh_model_unfit(const struct rh_model *model);
-/* As devices want work cut: after creation and rh_model_freeze, before anything is emitted. */
+/* Sets sizes of ops to what devices want: after creation and rh_model_freeze, before anything is emitted. */
 void rh_model_cut(struct rh_model *model, const struct rh_device_grain *grain);
-/* Fewer rows of logits at once, for devices that have no room. 0: they cannot be fewer. */
+/* Makes fewer rows of logits at once, for devices that lack the memory. 0: they cannot be fewer. */
 int rh_model_cut_finer(struct rh_model *model);
-/* Weight decay leaves out the embedding's tables, and a head that is one of them. After creation, or of a box's part. */
+/* Excludes the embedding's tables, and a head that is one of them, from weight decay. After creation, or after rh_model_keep. */
 void rh_model_spare_embeddings(struct rh_model *model);
-/* Only layers [lo, hi), which are layers 0 to hi - lo from now on, and their blocks stay: the part that one of several boxes holds. A tied
- * table stays where either of its uses does, with both in `uses`; where one of them is gone and the table is trained, it is `shared`. After
- * creation. */
+/* Keeps only layers [lo, hi), which become layers 0 to hi - lo, and their blocks: the part that one of several boxes holds. A tied table
+ * stays where either of its uses does, and `uses` still counts both; where one use is gone and the table is trained, it is `shared`.
+ * After creation. */
 void rh_model_keep(struct rh_model *model, int lo, int hi);
 /* The block that is shared with another box, -1: none; and the use that is this box's: an embedding's is 0, a head's 1. */
 int rh_model_shared_block(const struct rh_model *model);
@@ -188,9 +189,9 @@ static inline int rh_shared_use(enum rh_shared shared)
 {
 	return shared == RH_SHARED_BY_HEAD;
 }
-/* The same of the layers from `lo` on, whose input is data: no gradient leaves them. */
+/* Keeps the layers from `lo` on; their input is data, so no gradient leaves them. */
 void rh_model_keep_above(struct rh_model *model, int lo);
-/* Only trainable blocks stay: for their files, not to run. */
+/* Keeps only trainable blocks: to read and write their files, not to run. */
 void rh_model_keep_trained(struct rh_model *model);
 static inline int rh_model_has_embedding(const struct rh_model *model)
 {
@@ -205,12 +206,12 @@ static inline int rh_model_embedding_is_normed(const struct rh_model *model)
 {
 	return model->layer[0].norm[RH_NORM_FINAL] >= 0;
 }
-/* One box's among several? */
+/* Is the model one box's part of a larger one? */
 static inline int rh_model_is_part(const struct rh_model *model)
 {
 	return !rh_model_has_embedding(model) || !rh_model_has_head(model);
 }
-/* Is a table trained that is the embedding's and the head's? */
+/* Is a table trained that is both the embedding's and the head's? */
 static inline int rh_model_trains_tied(const struct rh_model *model)
 {
 	int trains = 0;
@@ -218,11 +219,11 @@ static inline int rh_model_trains_tied(const struct rh_model *model)
 		trains |= model->block[b].trainable && model->block[b].uses > 1;
 	return trains;
 }
-/* No block is trainable from now on: for a model that only infers. */
+/* Makes no block trainable: for a model that only infers. */
 void rh_model_freeze(struct rh_model *model);
 
-/* Do two layers emit the same ops, parameters included? What they read and write may lie elsewhere. IN_BYTES: how many keys a query sees
- * may differ, and which of the model's rope tables turns it; so layers differ in time, and what they take of memory is the same. */
+/* Do two layers emit the same ops with the same parameters? The tensors that they read and write may differ. IN_BYTES also allows a
+ * different attention window and another rope table: such layers differ in time, but take the same memory. */
 enum rh_alike { RH_ALIKE_IN_OPS, RH_ALIKE_IN_BYTES };
 int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in);
 

@@ -1,4 +1,4 @@
-/* Rotary frequencies: what a model's configuration says of them, and the table that an op is given. */
+/* Rotary frequencies: a model's configuration of them, and the table that an op takes. */
 #ifndef RH_MODEL_ROPE_H
 #define RH_MODEL_ROPE_H
 
@@ -14,7 +14,7 @@ struct rh_rope {
 	enum rh_rope_type type;
 	double theta, factor;
 	double low_freq_factor, high_freq_factor; /* llama3 */
-	int64_t original_max_position;            /* llama3, yarn, longrope; of dynamic the model's longest position */
+	int64_t original_max_position;            /* llama3, yarn, longrope; for dynamic the model's longest position */
 	double attention_factor;                  /* of cosines and sines; yarn and longrope, 0: derived */
 	double beta_fast, beta_slow;              /* yarn, as are the next three; 0: 32 and 1 */
 	double mscale, mscale_all_dim;            /* 0: not said */
@@ -29,8 +29,8 @@ struct rh_rope_table {
 	float scale;
 };
 
-/* The table for `rotary` elements of each head where the largest position is `positions` - 1. Only dynamic and longrope ask for that. fp32
- * where transformers computes in fp32. */
+/* The table for `rotary` elements of each head, where the largest position is `positions` - 1 (only dynamic and longrope depend on
+ * that). Computed in fp32 where transformers computes in fp32. */
 void rh_rope_table(const struct rh_rope *rope, int64_t rotary, int64_t positions, struct rh_rope_table *out);
 
 /* Does the table depend on the positions? */

@@ -1,5 +1,5 @@
-/* Boundary activations and their gradients in host memory: what a program does with them, how many buffers it needs, and the books by which
- * buffers are given out. Where boundaries go to NVMe the buffers are two rings instead (schedule/reload.h). */
+/* Boundary activations and their gradients in host memory: which of them a program reads and writes, how many buffers it needs, and
+ * which boundary has which buffer. Where boundaries go to NVMe the buffers are two rings instead (schedule/reload.h). */
 #ifndef RH_SCHEDULE_BOUNDARY_H
 #define RH_SCHEDULE_BOUNDARY_H
 
@@ -7,13 +7,14 @@
 
 enum rh_boundary_kind { RH_BOUNDARY_ACTIVATION, RH_BOUNDARY_GRADIENT, RH_BOUNDARY_KINDS };
 
-/* Buffers of boundaries for this box, and of those that go to the box above it or below it alone: a slow link must not keep the others. */
+/* Buffers of this box's own boundaries, and buffers of boundaries that only the box above or below reads, so that a slow link does not
+ * take buffers from the others. */
 enum rh_boundary_pool { RH_BOUNDARY_OWN, RH_BOUNDARY_TO_ABOVE, RH_BOUNDARY_TO_BELOW, RH_BOUNDARY_POOLS };
 
 /* Which boundary is in which buffer: numbers alone. */
 struct rh_boundaries {
 	struct rh_boundary_buffers {
-		int first, count; /* numbers */
+		int first, count; /* the buffers' numbers: the first, and how many */
 		int *queue;       /* those that are free, oldest first */
 		int head, free_count;
 		int least_free; /* since creation: count - least_free is the peak */
@@ -23,13 +24,13 @@ struct rh_boundaries {
 	int64_t micro_batches;
 };
 
-/* What a program does with boundaries, in the executor's order: it reads a boundary, writes one, is done with one. */
+/* One use of a boundary by a program, in the executor's order: it reads it, writes it, or needs it no longer. */
 enum rh_boundary_verb { RH_BOUNDARY_READ, RH_BOUNDARY_WRITE, RH_BOUNDARY_RELEASE };
 struct rh_boundary_access {
 	enum rh_boundary_verb verb;
 	enum rh_boundary_kind kind;
 	int layer;
-	int64_t micro_batch; /* its place: as the executor counts them */
+	int64_t micro_batch; /* its number as the executor counts them (rh_boundary_walk) */
 	int readers;         /* of WRITE */
 	int64_t step;        /* of the program's */
 	size_t slot;         /* likewise */
@@ -47,16 +48,16 @@ int rh_boundary_walk(const struct rh_boundary_walk *walk) RH_MUST;
 
 /* Buffers that a program needs at once in memory, found by walking it. */
 int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out) RH_MUST;
-/* The same of a round of RoundPipe, and so of all its rounds that are no longer, as one is over before the next: every slot of `program`
- * has one micro-batch, and each of the round's does the same as it. */
+/* The same for one round of RoundPipe, which is enough for all rounds that are no longer, because each ends before the next. In
+ * `program` every slot has one micro-batch, which stands for each of the round's. */
 int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches,
                                   int *out) RH_MUST;
 
 int rh_boundaries_create(const int count[RH_BOUNDARY_POOLS], int layers, int64_t micro_batches, struct rh_boundaries *out) RH_MUST;
 void rh_boundaries_destroy(struct rh_boundaries *boundaries);
 
-/* A buffer for (kind, layer boundary, micro-batch), to be read so many times: of this box's own the one that was given back last where
- * is_latest, else the one of the pool that has been free longest. */
+/* A buffer for (kind, layer boundary, micro-batch), which will be read `readers` times. Of the pool's free buffers it takes the one that
+ * has been free longest; is_latest: the one that became free last. */
 struct rh_boundary_want {
 	enum rh_boundary_pool pool;
 	int is_latest, readers;
@@ -66,9 +67,9 @@ struct rh_boundary_want rh_boundary_want(const struct rh_boundaries *boundaries,
                                          enum rh_boundary_kind kind, int layer);
 int rh_boundary_acquire(struct rh_boundaries *boundaries, struct rh_boundary_want want, enum rh_boundary_kind kind, int layer,
                         int64_t micro_batch);
-/* Where a boundary is that has been acquired. */
+/* The buffer of a boundary that has been acquired. */
 int rh_boundary_find(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch);
-/* It has been read once. 1: that was the last time, which gives the buffer back. */
+/* Counts one read of the boundary. 1: that was the last one, and its buffer is free. */
 int rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch);
 
 /* How many slots of a round read the activation at a layer boundary: a forward stage, a backward stage, or both begin there. */

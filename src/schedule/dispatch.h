@@ -1,15 +1,15 @@
-/* The programs of a run, call by call: the schedule's program, completed with what devices need to know. Every program that the executor
- * lowers comes from here. */
+/* The programs of a run, one for each call: the schedule's program, completed with what devices need to know. Every program that the
+ * executor lowers is made here. */
 #ifndef RH_SCHEDULE_DISPATCH_H
 #define RH_SCHEDULE_DISPATCH_H
 
 #include "schedule/schedule.h"
 
-/* Where this box stands among several that train one model together: box 0 holds the lowest layers. */
+/* This box's place among several that train one model together: box 0 holds the lowest layers. */
 struct rh_boxes {
 	int boxes, box;
-	/* Micro-batches that are passed on together, at most: a round inside the box. 0: boxes do not wait for one another (mode fluidpipe),
-	 * and each has rounds of its own. */
+	/* The most micro-batches that are sent on together: inside a box they are a round. 0: boxes do not wait for one another (mode
+	 * fluidpipe), and each has rounds of its own. */
 	int64_t unit;
 };
 
@@ -43,23 +43,24 @@ int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct 
 /* The program of that shorter step. */
 int rh_dispatch_shorter(const struct rh_dispatch *dispatch, int64_t count, struct rh_program *out) RH_MUST;
 
-/* This box's slots of so many steps, of `count` micro-batches each; dispatch->boxes is there. */
+/* This box's slots of `steps` steps with `count` micro-batches each; dispatch->boxes must be given. */
 int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, int *turn, struct rh_program *out) RH_MUST;
 
-/* Of a step with a flush: the most micro-batches that the box below has in flight, 0 where there is none, and that this box has. */
+/* For a step that ends with a flush: the most micro-batches in flight in the box below (0: there is none), and in this box. */
 int rh_dispatch_boxes_in_flight(const struct rh_dispatch *dispatch, int64_t count, int64_t *below, int64_t *own) RH_MUST;
 
-/* Of a schedule that splits backwards: where each of this box's backward stages, top down, runs, and the most micro-batches whose weight
- * gradients it defers. */
+/* For a schedule that splits backwards: the device of each of this box's backward stages, top down, and the most micro-batches whose
+ * weight gradients it defers. */
 int rh_dispatch_boxes_deferrals(const struct rh_dispatch *dispatch, int stages, struct rh_deferral *out) RH_MUST;
 
-/* Among calls of up to `longest` micro-batches: how many of the longest have a program that is no part of another's. */
+/* Calls have up to `longest` micro-batches: how many of them, counted from the longest, have a program that is no part of another one. */
 int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest);
 
 /* 1: each stage updates its own blocks. Then several steps, of `count` micro-batches each, are one program without a flush. */
 int rh_dispatch_is_local(const struct rh_dispatch *dispatch);
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out) RH_MUST;
-/* The most units (of one box: micro-batches) that the stage, or of several boxes this one, may have in flight in such a program. */
+/* The admission limit in such a program: the most units that the stage may have in flight. With one box a unit is a micro-batch; with
+ * several the limit is this box's. */
 int64_t rh_dispatch_admission_limit(const struct rh_dispatch *dispatch, int stage);
 /* The most updates of a stage between a unit's forward and its backward: with admission limit w and a units in a step ceil((w - 1) / a), of
  * the stage with the largest limit. */
@@ -68,7 +69,7 @@ int64_t rh_dispatch_drift_bound(const struct rh_dispatch *dispatch);
  * an update; 0 elsewhere. After n backwards of a program, forward and backward both have max(0, floor((n - update_delay) / a)) updates. So
  * the drift's bound is what it is without a delay; were the place chosen while it runs, it would be one more. */
 int rh_dispatch_publishes(const struct rh_dispatch *dispatch, const struct rh_slot *slot);
-/* The most micro-batches that a stage (bottom up) has in flight in such a program; of several boxes the most that this one has. */
+/* The most micro-batches that a stage (bottom up) has in flight in such a program; with several boxes the most that this box has. */
 int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage);
 int64_t rh_dispatch_in_flight_below(const struct rh_dispatch *dispatch); /* in the box below */
 

@@ -5,7 +5,7 @@
 #include "partition/timeline.h"
 #include "schedule/schedule.h"
 
-enum rh_recompute { RH_RECOMPUTE_LATE, RH_RECOMPUTE_AHEAD }; /* once the gradient has arrived; while it is in flight */
+enum rh_recompute { RH_RECOMPUTE_LATE, RH_RECOMPUTE_AHEAD }; /* LATE: once the gradient has arrived; AHEAD: while it is in flight */
 
 struct rh_program_timing {
 	const struct rh_schedule *schedule;

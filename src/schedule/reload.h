@@ -12,13 +12,13 @@
 struct rh_reload_access {
 	int is_write, kind, layer;
 	int64_t micro_batch, step;
-	int64_t write;  /* number of the write that it is, or reads */
+	int64_t write;  /* number of this write, or of the write that this read reads */
 	int64_t reload; /* number of the reload; -1: a write, or a read from the ring */
 };
 
 struct rh_reload_write {
 	int record;  /* on NVMe, from 0; -1: it is not written there */
-	int reloads; /* scratch: still to come */
+	int reloads; /* scratch: reloads that are still to be made */
 };
 
 /* More than 20 members: arrays with their counts and capacities, which are used again from program to program. */
@@ -41,13 +41,14 @@ struct rh_reloads {
 	size_t streams, stream_capacity, round_capacity;
 };
 
-/* Memory of an earlier program is used again. walk->access is not used; micro_batches: places. */
+/* Reuses the memory of an earlier program. walk->access is ignored; micro_batches: how many numbers micro-batches have
+ * (rh_boundary_walk); write_buffers: length of the ring of writes. */
 int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
-/* `records` and `step_writes` alone, of a program of one step in which each slot has `micro_batches`, not the one that it has in
- * walk->program. Its time does not grow with their number. */
+/* Finds only `records` and `step_writes`, for a program of one step in which each slot has `micro_batches` micro-batches, although
+ * walk->program has one in each. Its time does not grow with their number. */
 int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
-/* The program's next read or write of this boundary, as it runs: of what was found. Slots that a program of many steps drops are passed
- * over. */
+/* The program's next read or write of this boundary, while it runs: one that rh_reloads_find found. Skips the slots that a program of
+ * many steps drops. */
 const struct rh_reload_access *rh_reloads_next(struct rh_reloads *reloads, int is_write, enum rh_boundary_kind kind, int layer,
                                                int64_t micro_batch);
 void rh_reloads_free(struct rh_reloads *reloads);

@@ -12,12 +12,12 @@ struct rh_schedule_request {
 	/* RoundPipe: the plan, and the most micro-batches of a round */
 	const struct rh_plan *plan;
 	int64_t round_micro_batches;
-	/* the others: model stages bottom up, covering all layers; device d has stages d, d + devices, ... (zb-v: d and 2 * devices - 1 -
-	 * d) */
+	/* the other schedules: model stages bottom up, covering all layers; device d has stages d, d + devices, ... (zb-v: d and 2 *
+	 * devices - 1 - d) */
 	const struct rh_stage *stage;
 	int stages;
-	/* For schedules that search for an order, or take what is ready first: seconds of the stages' layers, and of a hop between devices.
-	 * NULL: forward, input gradient and weight gradient take 1 each. */
+	/* For schedules that search for an order, or run what is ready first: seconds of the stages' layers, and of a transfer between
+	 * devices. NULL: forward, input gradient and weight gradient take 1 each. */
 	const struct rh_cost_sums *sums;
 	double hop_s;
 	/* PACI: each stage's admission limit, bottom up: its most micro-batches in flight. NULL: the paper's, stages - stage (0-based) */
@@ -40,10 +40,10 @@ struct rh_schedule {
 	 * longest step's program without the slots of the missing micro-batches. */
 	int splits_backward;
 	int swaps; /* weights are uploaded for each slot; a boundary passes through the host even on one device */
-	/* Appends the slots of all steps. Whatever a slot reads, an earlier slot has written; a stage's backwards come in ascending
-	 * micro-batches, because gradients are summed in that order. RH_NO_ORDER: the schedule has no order for this number of micro-batches,
-	 * and the run uses looped-bfs's. Two helpers: weave_steps, where each device's order is known; listing_make, where a device takes what
-	 * is ready. */
+	/* Appends the slots of all steps. Whatever a slot reads, an earlier slot has written. A stage's backwards are in ascending order
+	 * of micro-batches, because gradients are summed in that order. RH_NO_ORDER: the schedule has no order for this number of
+	 * micro-batches, and the run uses that of looped-bfs. Two helpers: weave_steps, where each device's order is known;
+	 * listing_make, where a device runs what is ready. */
 	int (*make)(const struct rh_schedule_request *request, struct rh_program *out);
 };
 
