@@ -77,7 +77,7 @@ static inline int attention_mma_is_fast(void)
 	return rh_shared_bytes() >= 160 << 10;
 }
 
-/* Whether that is so of an SM where so many blocks of `bytes` find room. 1 KB of each is the system's. */
+/* The same, of an SM that has shared memory for `blocks` blocks of `bytes`. The system takes 1 KB of each. */
 static inline int attention_fits(int bytes, int blocks)
 {
 	return attention_mma_is_fast() && rh_shared_bytes() >= blocks * (bytes + 1024);

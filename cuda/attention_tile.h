@@ -86,7 +86,7 @@ RH_DEVICE int attention_first_key(const struct attention_args &a, const struct a
 	return first > 0 ? first : 0;
 }
 
-/* What a block of queries works at, and where its warp and lane stand in it. */
+/* What a block of queries computes, and the place of its warp and lane in it. */
 struct attention_block {
 	struct attention_tile tile;
 	int lane, warp_row, head;

@@ -1,4 +1,4 @@
-/* The algorithms chosen so far, by kind of product: what a heuristic search of cuBLASLt, some 20 to 100 us of the host, is saved by. */
+/* A cache of the algorithms that cuBLASLt's heuristic search has chosen, by kind of product. A hit saves the host 20 to 100 us. */
 #ifndef RH_CUDA_CHOICES_H
 #define RH_CUDA_CHOICES_H
 
@@ -24,12 +24,12 @@ struct choices;
 struct choices *choices_create(void); /* NULL: no memory; the line is made */
 void choices_destroy(struct choices *choices);
 
-/* Where the algorithm for such products stands, CHOICE_BYTES: *known says whether one does; else the caller puts one there, or calls
- * choices_forget. Valid until the next call. */
+/* The place of the algorithm for such products, CHOICE_BYTES. *known 0: it is empty, and the caller stores one or calls choices_forget.
+ * Valid until the next call. */
 void *choices_find(struct choices *choices, const struct choice_key *key, int *known);
 void choices_forget(struct choices *choices, const struct choice_key *key);
 
-/* How often no algorithm stood there, and how often a new one took the place of another. */
+/* How often a search found no algorithm, and how often a new one replaced another. */
 int64_t choices_searched(const struct choices *choices);
 int64_t choices_evicted(const struct choices *choices);
 

@@ -16,21 +16,21 @@ const char *rh_cuda_kind(void);
 /* GPUs that the process sees, at least one. -ENODEV with the reason: no CUDA in this build, no driver, none that is visible. */
 int rh_cuda_count(void) RH_MUST;
 
-/* Bytes that runs may plan with on a GPU: what is free now, less what the device itself takes for `workers` workers. -EINVAL for a GPU that
- * is not there, -ENODEV for one of an architecture before sm_80. */
+/* Bytes of a GPU that runs may plan with: the free memory, less what the device itself takes for `workers` workers. -EINVAL: no such
+ * GPU; -ENODEV: its architecture is older than sm_80. */
 int rh_cuda_room(int gpu, int workers, int64_t *bytes) RH_MUST;
 
 /* -ENODEV for a GPU whose tensor cores do not take 8-bit floating point. */
 int rh_cuda_check_fp8(int gpu) RH_MUST;
 
-/* All GPUs are alike in this. */
+/* The same for all GPUs. */
 struct rh_device_grain rh_cuda_grain(void);
 
 /* Workers on one GPU are devices of their own, each opened with its share as cap. */
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out) RH_MUST;
 
-/* Of a device of rh_cuda_kind(): how often it searched for a product's algorithm, and how many it had to forget for others. The compute
- * stream's owner asks. */
+/* How often a device of rh_cuda_kind() searched for a product's algorithm, and how many algorithms it dropped for others. Only the
+ * compute stream's owner may ask. */
 int64_t rh_cuda_searches(const struct rh_device *device);
 int64_t rh_cuda_evictions(const struct rh_device *device);
 

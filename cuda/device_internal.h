@@ -42,7 +42,7 @@ struct cuda_device {
 	cudaStream_t stream[RH_STREAMS];
 	struct launch launch;
 	struct cuda_clock clock;
-	struct rh_worker *worker; /* makes all calls that enqueue */
+	struct rh_worker *worker; /* the thread that makes all calls that enqueue */
 	struct rh_fault fault;    /* other threads ask for events too */
 };
 
@@ -51,9 +51,9 @@ struct cuda_event {
 	struct cuda_device *device;
 	cudaEvent_t event;
 	enum rh_event_use use;
-	_Atomic int references; /* the owner's, and one for each command of it that is not over */
+	_Atomic int references; /* the owner's, and one for each pending command that uses it */
 	uint64_t recorded;      /* command of the device's worker that records it last; 0: none */
-	uint64_t waits;         /* by other devices that were enqueued, and those of them that were carried out */
+	uint64_t waits;         /* waits of other devices: how many were enqueued; waits_done: how many of them were carried out */
 	_Atomic uint64_t waits_done;
 	/* the worker's */
 	int is_recorded;
@@ -71,7 +71,7 @@ const char *cuda_advice(cudaError_t error);
 /* Keeps a fault whose line this thread has made; returns the first fault of the device. */
 int cuda_keep_fault(struct cuda_device *device, int code);
 
-/* 0, or the fault that `error` is; `doing` names the call in its line. */
+/* Returns 0, or makes a fault of `error`; `doing` names the failed call in its line. */
 int cuda_check(struct cuda_device *device, cudaError_t error, const char *doing);
 
 /* The first thing that each call does: returns the device's fault, or makes its GPU the calling thread's. */

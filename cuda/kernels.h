@@ -30,8 +30,8 @@ cuda_kernel cuda_half_gemm; /* SCALED_GEMM with sums of chunks in fp16 */
 /* Fused ops. Of QK_ROPE_BACKWARD the workspace, RH_RMSNORM_PART_BYTES as above, holds blocks' parts of the weights' gradients. */
 cuda_kernel cuda_add_rmsnorm, cuda_qk_rope;
 int cuda_qk_rope_backward(const struct rh_op *op, void *workspace, struct CUstream_st *stream);
-/* All six of LORA: 1 when it was launched, 0 when it is not of the shapes that these kernels take (bf16, lengths and rows of 16 bytes,
- * no c): then its parts do it. */
+/* All six kinds of LORA. 1: launched; 0: these kernels do not take the shapes (they need bf16, lengths and rows of 16 bytes, no c), and
+ * the op's parts are launched instead. */
 cuda_kernel cuda_lora;
 
 #ifdef __cplusplus

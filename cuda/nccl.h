@@ -1,6 +1,6 @@
-/* Messages from a GPU to one of another process, by NCCL: its library is loaded when a run asks for it. A wire carries them one way, one
- * after the other. Memory is the host's: pieces of a message pass through a buffer on the GPU. A build without CUDA has these entries too
- * (absent.c): they say so. */
+/* Sends messages from a GPU to a GPU of another process, by NCCL, whose library is loaded when a run asks for it. A wire carries
+ * messages one way, one after the other. Messages lie in host memory; their pieces pass through a buffer on the GPU. A build without
+ * CUDA has these functions too (absent.c), which say so. */
 #ifndef RH_CUDA_NCCL_H
 #define RH_CUDA_NCCL_H
 
@@ -12,7 +12,7 @@ enum { RH_NCCL_ID = 128 };
 
 struct rh_nccl_wire;
 
-/* What both ends open a wire with; one makes it, and tells the other. -ENOENT: there is no library of NCCL. */
+/* Makes the id with which both ends open a wire; one end makes it and sends it to the other. -ENOENT: NCCL's library is not installed. */
 int rh_nccl_make_id(char id[RH_NCCL_ID]) RH_MUST;
 
 /* Begins to open: messages may begin once rh_nccl_is_open says 1, not 0 (the other end has not opened it yet). One end is the receiver.

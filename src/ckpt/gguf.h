@@ -18,7 +18,7 @@ struct rh_gguf_tensor {
  * that overlap or leave the file, big-endian files, version 1, one part of a split model. */
 int rh_gguf_open(const char *path, struct rh_gguf **out) RH_MUST;
 void rh_gguf_close(struct rh_gguf *gguf);
-/* Frees what the metadata takes: its keys are absent from now on; tensors stay. */
+/* Frees the metadata: from now on its keys are absent; tensors stay. */
 void rh_gguf_forget(struct rh_gguf *gguf);
 const struct rh_file_in *rh_gguf_file(const struct rh_gguf *gguf); /* borrowed until it is closed */
 const struct rh_gguf_tensor *rh_gguf_find(const struct rh_gguf *gguf, const char *name);

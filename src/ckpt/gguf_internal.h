@@ -42,13 +42,13 @@ struct rh_gguf {
 	struct rh_gguf_tensor **by_name;
 };
 
-/* Where reading stands; `end` is that of the bytes in memory. */
+/* The reader's position in the file; `end` is the end of the bytes in memory. */
 struct gguf_cursor {
 	const char *next, *end, *path;
 	int64_t bytes_after; /* bytes of the file after `end` */
 };
 
-/* Bytes of the file from where reading stands. */
+/* Bytes of the file after the reader's position. */
 static inline uint64_t gguf_left(const struct gguf_cursor *cursor)
 {
 	return (uint64_t)(cursor->end - cursor->next + cursor->bytes_after);

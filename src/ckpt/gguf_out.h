@@ -31,7 +31,7 @@ int rh_gguf_out_copy(struct rh_gguf_out *out, const struct rh_gguf *from, const 
 /* Tensors, in the order of their data; `cols` elements a row, `rows` 0: a vector. */
 int rh_gguf_out_tensor(struct rh_gguf_out *out, const char *name, enum rh_dtype dtype, int64_t rows, int64_t cols) RH_MUST;
 
-/* Writes what was said so far; then the tensors' bytes follow in any cut, each tensor's end said by rh_gguf_out_end. */
+/* Writes header and metadata; then the tensors' bytes follow, cut in any way. rh_gguf_out_end ends each tensor. */
 int rh_gguf_out_begin(struct rh_gguf_out *out) RH_MUST;
 int rh_gguf_out_write(struct rh_gguf_out *out, const void *bytes, int64_t length) RH_MUST;
 int rh_gguf_out_end(struct rh_gguf_out *out) RH_MUST;

@@ -1,5 +1,6 @@
-/* The weights of a Hugging Face model directory, written as they come: model.safetensors, or shards and model.safetensors.index.json when
- * there are more bytes than one shard may hold. config.json and the tokenizer's files are others' to write. */
+/* Writes the weights of a Hugging Face model directory as their bytes arrive: model.safetensors, or shards and
+ * model.safetensors.index.json when there are more bytes than one shard may hold. config.json and the tokenizer's files are the caller's
+ * to write. */
 #ifndef RH_CKPT_MODEL_OUT_H
 #define RH_CKPT_MODEL_OUT_H
 
@@ -9,15 +10,15 @@
 
 struct rh_model_out;
 
-/* The entries say what will come, in this order; leave lm_head.weight out where it is tied. They and their names are borrowed until
- * commit or abandon. A tensor that is larger than shard_bytes gets a shard of its own. `dir` exists. */
+/* The entries describe the tensors that will be written, in this order; leave lm_head.weight out where it is tied. They and their names
+ * are borrowed until commit or abandon. A tensor larger than shard_bytes gets a shard of its own. `dir` must exist. */
 int rh_model_out_create(const char *dir, const struct rh_safetensors_entry *entries, int64_t count, int64_t shard_bytes,
                         struct rh_model_out **out) RH_MUST;
 /* The next bytes, in any cut. */
 int rh_model_out_write(struct rh_model_out *out, const void *bytes, int64_t length) RH_MUST;
-/* Frees either way. Files get their names when all are whole, and an earlier model's in the same directory stand until then; from the first
- * name to the last, which is the index's, there is no model to be seen. -EINVAL if fewer bytes came than were declared. On failure every
- * file written is gone. */
+/* Gives the files their names, once all are whole; an earlier model's files in the directory stay until then. While files are renamed,
+ * the index last, the directory holds no complete model. -EINVAL: fewer bytes were written than declared. On failure every written file
+ * is removed. Frees `out` in any case. */
 int rh_model_out_commit(struct rh_model_out *out) RH_MUST;
 /* Removes what was written. NULL is legal. */
 void rh_model_out_abandon(struct rh_model_out *out);

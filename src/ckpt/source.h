@@ -10,19 +10,19 @@
 struct rh_model;
 struct rh_source;
 
-/* Everything is checked here: every tensor that the configuration asks for is there, in a type that can be read and in the right shape, and
- * every shard is whole. Tensors that the model does not need are ignored; unknown ones are counted in a note. A GGUF's configuration is
- * made from its metadata. */
+/* Opens a model and checks all of it: every tensor that the configuration asks for is there, in a readable type and the right shape, and
+ * every shard is whole. Tensors that the model does not need are ignored; a note counts unknown ones. A GGUF's configuration is made
+ * from its metadata. */
 int rh_source_open(const char *path, struct rh_source **out) RH_MUST;
-/* Of a directory that holds this part of a model alone, as one of several boxes saves it. `part`: borrowed during the call. */
+/* Opens a directory that holds only this part of a model, as one of several boxes saves it. `part`: borrowed during the call. */
 int rh_source_open_part(const char *path, const struct rh_model *part, struct rh_source **out) RH_MUST;
-/* For a task; RH_TASK_UNSET or 0 labels: as the files have it. Of another task than theirs the head's tensors may be missing: those start
- * at random (rh_source_has). */
+/* Opens a model for a task; RH_TASK_UNSET or 0 labels: as the files have it. Where the files are of another task, the head's tensors may
+ * be missing: they start at random (rh_source_has). */
 int rh_source_open_for(const char *path, enum rh_task_kind task, int64_t num_labels, struct rh_source **out) RH_MUST;
 int rh_source_has(const struct rh_source *source, const char *name);
 void rh_source_close(struct rh_source *source);
 
-/* All has been read that a run needs: the files' pages no longer count as this process's memory. */
+/* Call it when a run has read all that it needs: the files' pages no longer count as this process's memory. */
 void rh_source_forget(const struct rh_source *source);
 
 const struct rh_model_config *rh_source_config(const struct rh_source *source);

@@ -23,7 +23,7 @@ const char *rh_chat_template_text(const struct rh_chat_template *chat);
 int rh_chat_template_is_none(const char *name);
 /* -EINVAL names a token that a built-in writes and that the vocabulary lacks: the model would be taught text in its place. */
 int rh_chat_template_check(const struct rh_chat_template *chat, const struct rh_tokenizer *tokenizer) RH_MUST;
-/* Whether `text` holds a token that the template writes around turns: it is in the template's form already. */
+/* 1: `text` holds a token that the template writes around turns, so it already has the template's form. */
 int rh_chat_template_is_in(const struct rh_chat_template *chat, const char *text, const struct rh_tokenizer *tokenizer);
 
 /* RH_CHAT_PROMPT ends with the opening of an assistant's turn (generation); RH_CHAT_WHOLE does not. */
@@ -42,14 +42,14 @@ int rh_chat_render(const struct rh_chat *chat, const json_t *conversation, enum 
  * break after it; or what {% generation %} marks. */
 struct rh_chat_span {
 	size_t first, end;
-	size_t message; /* which of the messages it is; SIZE_MAX: marks do not tell */
+	size_t message; /* index of its message; SIZE_MAX: unknown, as the range comes from a {% generation %} mark */
 };
 struct rh_chat_spans {
 	struct rh_chat_span *span;
 	size_t count, capacity;
 };
-/* Of `rendered`, which rh_chat_render made of `conversation` (RH_CHAT_WHOLE). Replaces *spans. -EINVAL names the turn that cannot be
- * located. */
+/* Finds the spans of `rendered`, which rh_chat_render made of `conversation` (RH_CHAT_WHOLE). Replaces *spans. -EINVAL names the turn
+ * that cannot be located. */
 int rh_chat_locate(const struct rh_chat *chat, const json_t *conversation, const struct rh_text *rendered,
                    struct rh_chat_spans *spans) RH_MUST;
 void rh_chat_spans_free(struct rh_chat_spans *spans);

@@ -1,11 +1,11 @@
-/* A template and what it is given. */
+/* A chat template, and the variables that it sees. */
 #ifndef RH_DATA_CHAT_INTERNAL_H
 #define RH_DATA_CHAT_INTERNAL_H
 
 #include "data/chat.h"
 #include "data/jinja/jinja.h"
 
-/* What a template makes of text content. */
+/* Which form of text content a template accepts. */
 enum chat_content { CHAT_CONTENT_UNKNOWN, CHAT_CONTENT_ANY, CHAT_CONTENT_STRINGS, CHAT_CONTENT_PARTS };
 
 struct rh_chat_template {
@@ -26,7 +26,7 @@ extern const size_t chat_texts;
 
 /* The variables that a template sees, as transformers makes them; json_decref it. `content` is what the template takes. */
 int chat_variables(const struct rh_chat *chat, const json_t *conversation, json_t **out) RH_MUST;
-/* Renders the first `count` messages of `variables`, with `spans` of marks where not NULL. */
+/* Renders `messages` with `variables`; records the spans of marks in `spans`, unless that is NULL. */
 int chat_render_some(const struct rh_chat *chat, const json_t *variables, const json_t *messages, enum rh_chat_end end, struct rh_text *out,
                      struct rh_jinja_spans *spans) RH_MUST;
 int chat_out_of_memory(const struct rh_chat *chat);

@@ -1,4 +1,4 @@
-/* From a row to a document: the encoder of one row, the packer, the search for faults. */
+/* Turns rows into documents: the encoder of one row, the packer, the search for faults. */
 #ifndef RH_DATA_DATA_INTERNAL_H
 #define RH_DATA_DATA_INTERNAL_H
 
@@ -9,7 +9,7 @@
 #include "data/dataset.h"
 #include "data/form.h"
 
-/* What one row becomes before it is cut to length. Reused from row to row. More than 20 members: what all rows ask for, what this row
+/* A row's tokens before they are cut to length. Reused from row to row. More than 20 members: what holds for all rows, what this row
  * became, and scratch. */
 struct data_encoder {
 	const struct rh_config *config;
@@ -18,7 +18,7 @@ struct data_encoder {
 	struct rh_task_tokens special;
 	int is_truncated;              /* a labelled row lost tokens to max_length */
 	struct rh_chat_template *chat; /* the named one; else NULL until a conversation asks for it */
-	int is_chat_checked;           /* a conversation asked, and its tokens are there */
+	int is_chat_checked;           /* a conversation needed the template, and the vocabulary has its tokens */
 	const char *eos;               /* text appended, NULL: none */
 	struct rh_ids ids;
 	uint8_t *trained; /* (ids.count) */
@@ -26,12 +26,12 @@ struct data_encoder {
 	enum data_kind kind; /* of the row */
 	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
-	size_t most_ids;       /* ids that are wanted of the row, its first; 0: all */
+	size_t most_ids;       /* how many of the row's first ids are wanted; 0: all */
 	int is_cut;            /* the row has more ids */
 	int lacks_end;         /* a conversation whose last answer ends with no special token */
 	char dropped_role[32]; /* of a message whose content the rendered text does not hold; empty: none */
 	int64_t row_room;      /* bytes of memory that encoding it may take; 0: any number */
-	int64_t row_bytes;     /* what it took at most */
+	int64_t row_bytes;     /* the most bytes that a row took */
 	/* scratch */
 	struct rh_ids part;
 	struct rh_text text;
@@ -41,13 +41,13 @@ int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer 
 void data_encoder_close(struct data_encoder *encoder);
 int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t *row, const char *where) RH_MUST;
 
-/* Before `text`, a row's, is encoded: notes what that takes. -EINVAL where it is more than row_room. */
+/* Call it before `text`, a row's, is encoded: notes how many bytes that takes. -EINVAL where they are more than row_room. */
 int data_encoder_check_room(struct data_encoder *encoder, const char *text, size_t bytes, const char *where) RH_MUST;
 
 /* For objectives other than next tokens (labelled.c): the row's ids, cut to max_length, and its label behind them. */
 int data_encode_labelled(struct data_encoder *encoder, const json_t *row, const char *where) RH_MUST;
 
-/* Whether conversations have a template to go through: chat_template names one, or the model brings one. */
+/* 1: there is a template for conversations: chat_template names one, or the model has one. */
 int data_encoder_has_template(const struct data_encoder *encoder);
 
 /* Sets lacks_end and dropped_role for `messages`, whose rendering encoder->text and encoder->spans hold. */
@@ -67,7 +67,7 @@ uint64_t data_hash_row(const struct data_encoder *encoder); /* never 0 */
 /* Counts a row that `where` names; the first few are kept as examples. */
 void data_find(struct rh_dataset *set, enum rh_lint lint, const char *where);
 
-/* Whether the row last encoded loses its last answer's end if only its first `kept` tokens stay: 1, 0 (also where nobody answers) or
+/* 1: the last encoded row loses the end of its last answer if only its first `kept` tokens stay; 0: it does not, or nobody answers; or
  * negative errno. */
 int data_answer_is_cut(struct data_encoder *encoder, size_t kept, const char *where) RH_MUST;
 
@@ -76,7 +76,7 @@ int data_answer_is_cut(struct data_encoder *encoder, size_t kept, const char *wh
  * has had its space longest: the order TRL's packing gives. */
 int data_pack(const int64_t *length, int64_t documents, int64_t capacity, int64_t *order, int64_t *first, int64_t *bins) RH_MUST;
 
-/* Whether an overlong row goes on in another document; whether documents are blocks of the rows laid end to end. */
+/* Does an overlong row continue in another document? Are documents blocks of the rows laid end to end? */
 static inline int data_rows_go_on(const struct rh_config *config)
 {
 	return config->packing && config->packing_strategy != RH_PACKING_BFD;

@@ -16,11 +16,11 @@
 /* Faults of data that a person should know of before a run; the bits of config->allow are 1 << these, in this order. */
 enum rh_lint {
 	RH_LINT_UNTRAINED,    /* no token of the row is trained */
-	RH_LINT_NO_END,       /* an answer whose last token is no special one: the model would not learn to stop */
-	RH_LINT_CUT_ANSWER,   /* an answer that loses its end to max_length */
-	RH_LINT_DUPLICATE,    /* a row that was there before */
-	RH_LINT_OVERLAP,      /* a row to evaluate on that is trained on too */
-	RH_LINT_DROPPED_ROLE, /* a message of which the chat template writes nothing */
+	RH_LINT_NO_END,       /* an answer does not end with a special token: the model would not learn to stop */
+	RH_LINT_CUT_ANSWER,   /* max_length cuts off an answer's end */
+	RH_LINT_DUPLICATE,    /* the row repeats an earlier one */
+	RH_LINT_OVERLAP,      /* a row is both trained on and evaluated on */
+	RH_LINT_DROPPED_ROLE, /* the chat template drops a message */
 	RH_LINTS
 };
 enum { RH_LINT_EXAMPLES = 3, RH_PLACE_BYTES = 160 };
@@ -30,7 +30,7 @@ struct rh_finding {
 	char detail[32];                                /* RH_LINT_DROPPED_ROLE: the role */
 };
 
-/* What a document was made from: its row's whole text as one number, and where that row lies. */
+/* Where a document came from: a hash of its row's whole text, and the row's file and line. */
 struct rh_origin {
 	uint64_t hash;
 	int64_t line;
@@ -47,13 +47,13 @@ struct rh_objective {
 	double hidden_share;               /* of tokens, RH_TASK_MASKED_LM */
 	uint64_t seed;
 };
-/* Tokens that BERT's tasks put in. */
+/* Tokens that BERT's tasks insert. */
 struct rh_task_tokens {
 	int32_t cls, sep, mask;
 };
 int rh_task_tokens_find(const struct rh_tokenizer *tokenizer, struct rh_task_tokens *out) RH_MUST;
 
-/* Of a token: it is a target (of masked_lm: it may be hidden); it belongs to the second text of two. */
+/* Marks of a token: it is a target (of masked_lm: it may be hidden); it belongs to the second of two texts. */
 enum rh_mark { RH_MARK_NONE, RH_MARK_TRAINED, RH_MARK_SECOND };
 
 /* Documents one after another; a row is one document, or several when packed. Of a classification the last of a document's ids is its
@@ -64,10 +64,11 @@ struct rh_dataset {
 	uint8_t *trained;        /* (tokens) enum rh_mark; a document's first token is never trained */
 	int64_t *document_start; /* (documents + 1) into ids */
 	int64_t *row_document;   /* (rows + 1) into documents */
-	/* (origins), until rh_dataset_check: of each document, where pieces but a row's first have none: hash 0; wrapped: of each row read */
+	/* (origins) kept until rh_dataset_check: one for each document, where only a row's first piece has one (others: hash 0);
+	 * wrapped: one for each row read. */
 	struct rh_origin *origin;
 	int64_t origins;
-	char **file; /* (files) that origins count */
+	char **file; /* (files) which origins number */
 	size_t files;
 	char name[RH_PLACE_BYTES]; /* of its file, or of the first of them */
 	int64_t tokens, documents, rows;
@@ -75,8 +76,8 @@ struct rh_dataset {
 	struct rh_objective objective;
 	struct rh_images *images;      /* shared with what is split from it; NULL: texts */
 	struct rh_task_tokens special; /* where the objective is not next tokens */
-	int32_t vocabulary;            /* ids that may take a hidden token's place */
-	const char *chat_template;     /* the name of that of its conversations (static), NULL where there are none */
+	int32_t vocabulary;            /* hidden tokens are replaced by ids below this one */
+	const char *chat_template;     /* name of its conversations' template (static); NULL: no conversations */
 	int whole_conversations;       /* `messages`, of which every token is trained */
 	int has_answers;               /* completions or conversations, not plain text */
 	/* counted while reading, reported by rh_dataset_report */
@@ -86,7 +87,7 @@ struct rh_dataset {
 	int64_t dropped_rows;      /* held no trained token, most often by truncation */
 	int64_t cut_rows;          /* lost tokens to max_length */
 	int64_t cut_answers;       /* of these: rows whose last answer lost its end, masked or not */
-	int64_t split_rows;        /* bfd_split, wrapped: went on in another document instead */
+	int64_t split_rows;        /* bfd_split, wrapped: continued in another document instead */
 	int64_t dropped_pieces;    /* pieces or blocks left out since they held no trained token */
 	int64_t prefix_mismatches; /* rows whose prompt's ids are not a prefix of the whole's */
 	int64_t reading_bytes;     /* host memory that one of the rows took while it was read and encoded, at most */
@@ -109,14 +110,14 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
 void rh_dataset_free(struct rh_dataset *dataset);
 /* Host memory that it holds. */
 int64_t rh_dataset_bytes(const struct rh_dataset *dataset);
-/* As a model counts them: of images the class token and the patches of each. */
+/* Tokens as a model counts them: an image has a class token and its patches. */
 int64_t rh_dataset_tokens(const struct rh_dataset *dataset);
 /* Trained tokens of a row; where tokens are hidden by lot, those that may be. */
 int64_t rh_dataset_row_targets(const struct rh_dataset *dataset, int64_t row);
 void rh_dataset_report(const struct rh_dataset *dataset);
 
-/* Compares what is trained on with what is held out (which may be empty), and forgets the origins of both. Each finding of the two is told
- * in a line. -EINVAL where one concerns more than 1 row in 100 and config->allow does not name it. */
+/* Compares the rows to train on with the held-out rows (which may be none), and frees the origins of both. A line tells each finding.
+ * -EINVAL where one concerns more than 1 row in 100 and config->allow does not name it. */
 int rh_dataset_check(struct rh_dataset *train, struct rh_dataset *held_out, const struct rh_config *config) RH_MUST;
 const char *rh_lint_name(enum rh_lint lint);
 /* What it means, in a few words. */
@@ -141,7 +142,7 @@ int64_t rh_sampler_rows(struct rh_sampler *sampler, int64_t epoch, int64_t step,
 /* -EINVAL for more than a micro-batch may have. */
 int rh_batch_check_tokens(int64_t tokens) RH_MUST;
 
-/* What no micro-batch of `batch` rows can exceed: sums over the `batch` largest rows, whatever the order. For plans and reservations. */
+/* Upper bounds on any micro-batch of `batch` rows: sums over the `batch` largest rows, whatever the order. For plans and reservations. */
 struct rh_batch_limits {
 	int64_t tokens, documents, trained, longest;
 	int64_t pixels; /* numbers that come with each token; 0: texts */
@@ -161,8 +162,8 @@ struct rh_batch {
 	int is_typed;       /* the model has types */
 	float *pixel;       /* (tokens, pixels) */
 	int64_t pixels;     /* 0: texts */
-	int32_t *sample;    /* (documents) the row of the dataset that each is of */
-	int names_samples;  /* set by the caller: a box that gets the batch is to know them */
+	int32_t *sample;    /* (documents) the dataset's row that each belongs to */
+	int names_samples;  /* set by the caller: `sample` is sent with the batch */
 	uint32_t draw;      /* set by the caller: of hidden tokens, epoch + 1; 0: an evaluation, always the same */
 	size_t capacity[8]; /* of the arrays, in items */
 };
@@ -171,10 +172,10 @@ int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limit
 /* `batch` is reused: its arrays grow as needed and are freed with rh_batch_free. -EINVAL when the rows hold 2^31 tokens or more, or one is
  * a damaged image. */
 int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch) RH_MUST;
-/* The same but for the pixels of images, which are not read: for who asks for its sizes alone. */
+/* The same without reading images' pixels: for callers that need only sizes. */
 int rh_batch_outline(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch) RH_MUST;
-/* Of a batch that comes from elsewhere: do its counts fit its arrays; are its numbers such as rh_batch_make would write for a model with
- * so many entries in its vocabulary, and so many outputs of its head? */
+/* For a batch received from another box: do its counts fit its arrays? Could rh_batch_make have written its numbers, for a model with
+ * this vocabulary and this many outputs of the head? */
 int rh_batch_has_room(const struct rh_batch *batch);
 int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary, int64_t outputs);
 void rh_batch_free(struct rh_batch *batch);

@@ -15,7 +15,7 @@
 enum data_kind { DATA_COMPLETION, DATA_COMPLETION_CHAT, DATA_MESSAGES, DATA_TEXT, DATA_LABELLED };
 enum data_form { FORM_COMPLETION, FORM_MESSAGES, FORM_SHAREGPT, FORM_ALPACA, FORM_QUESTION, FORM_INPUT, FORM_TEXT };
 
-/* What ShareGPT's turns call their parts, as LLaMA-Factory's dataset_info.json may say. NULL: as everybody does. */
+/* The names of the parts of ShareGPT's turns, as LLaMA-Factory's dataset_info.json may give them. NULL: the usual name. */
 struct data_tags {
 	const char *role, *content, *user, *assistant, *observation, *function, *system;
 };
@@ -29,7 +29,7 @@ struct data_shape {
 int data_columns_rename(const json_t *columns, const char *where, json_t **row) RH_MUST;
 /* -EINVAL names the row's keys and what to write. */
 int data_form_find(const json_t *row, const json_t *columns, const char *text_key, const char *where, enum data_form *out) RH_MUST;
-/* *row, of `form`, becomes what the encoder takes, of *kind. `has_template`: conversations have a template to go through. */
+/* Converts *row, of form `form`, to what the encoder takes, of kind *kind. `has_template`: there is a template for conversations. */
 int data_form_convert(enum data_form form, const struct data_tags *tags, int has_template, const char *where, json_t **row,
                       enum data_kind *kind) RH_MUST;
 
@@ -39,7 +39,7 @@ int data_sharegpt_convert(const struct data_tags *tags, const char *where, json_
 int data_parse_cell(json_t *row, const char *key, const char *where) RH_MUST;
 /* Appends {"role": role, "content": content} to `messages`. */
 int data_add_message(json_t *messages, const char *role, const json_t *content) RH_MUST;
-/* Whether the key is there, and neither null nor an empty string. */
+/* 1: the key is there, and neither null nor an empty string. */
 int data_is_given(const json_t *row, const char *key);
 
 #endif

@@ -1,4 +1,4 @@
-/* One image: decoded, and made what a model is given of it. */
+/* One image: decoded, and converted to what a model takes. */
 #ifndef RH_DATA_IMAGE_H
 #define RH_DATA_IMAGE_H
 

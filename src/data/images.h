@@ -1,6 +1,5 @@
-/* Images with a label each, of which a set keeps names and labels, and decodes an image when it is asked for it.
- * A path is a file of images in IDX (MNIST's form; compressed or not), beside which its labels lie, or a directory with a folder of image
- * files for each class. */
+/* Labelled images: a set keeps names and labels, and decodes an image only when it is read. A path is a file of images in IDX (MNIST's
+ * form; compressed or not), with its labels' file beside it, or a directory with a folder of image files for each class. */
 #ifndef RH_DATA_IMAGES_H
 #define RH_DATA_IMAGES_H
 
@@ -12,7 +11,7 @@
 enum { RH_IMAGE_CHANNELS = 3 };
 enum rh_resample { RH_RESAMPLE_BILINEAR = 2, RH_RESAMPLE_BICUBIC = 3 }; /* as preprocessor_config.json has them */
 
-/* What a model is given of an image: `size` x `size` pixels of `channels`, in patches of `patch` x `patch`. */
+/* The form in which a model takes an image: `size` x `size` pixels of `channels`, in patches of `patch` x `patch`. */
 struct rh_image_form {
 	int64_t size, patch, channels; /* the model's; channels 1 or 3 */
 	int is_resized;                /* else images must have the size */
@@ -26,10 +25,10 @@ int rh_image_form_load(const char *dir, struct rh_image_form *form) RH_MUST;
 struct rh_images_options {
 	const struct rh_list *paths;
 	const struct rh_image_form *form; /* copied */
-	int64_t labels;                   /* there are so many */
+	int64_t labels;                   /* the number of labels */
 	const json_t *label_ids;          /* config.json's label2id, borrowed while opening, or NULL */
-	int64_t image_bytes;              /* of a larger one, decoded, the file is refused */
-	int64_t most_images;              /* images taken of each folder and IDX file, the first ones; 0: all */
+	int64_t image_bytes;              /* the most bytes of a decoded image; larger ones are refused */
+	int64_t most_images;              /* only so many first images of each folder and IDX file are taken; 0: all */
 };
 struct rh_images;
 /* Folders' names are labels: names of label2id, else whole numbers, else their places in alphabetical order. */

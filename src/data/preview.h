@@ -1,4 +1,4 @@
-/* Rows as a person may look at them: what the model will see, token by token. */
+/* Rows for a person to look at: what the model will see, token by token. */
 #ifndef RH_DATA_PREVIEW_H
 #define RH_DATA_PREVIEW_H
 
@@ -17,14 +17,14 @@ struct rh_preview {
 	const int32_t *ids; /* (tokens) */
 	int64_t tokens, trained;
 	int64_t kept;                         /* tokens within max_length */
-	int64_t shown;                        /* of the tokens, in pieces */
+	int64_t shown;                        /* tokens that the pieces show */
 	const char *text;                     /* UTF-8 */
 	const struct rh_preview_piece *piece; /* (pieces) */
 	size_t pieces;
 };
 
-/* Calls `show` with the first `rows` rows of each file of `part`, at most `most` tokens of each in pieces; it borrows what it
- * gets. Its own negative errno ends the walk. */
+/* Calls `show` with the first `rows` rows of each file of `part`, each with at most `most` tokens in pieces; `show` borrows them. A
+ * negative errno from `show` ends the walk. */
 int rh_dataset_preview(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer, int64_t rows,
                        int64_t most, int (*show)(void *context, const struct rh_preview *row), void *context) RH_MUST;
 

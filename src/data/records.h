@@ -17,7 +17,7 @@ struct data_records {
 	struct data_window window;
 	enum data_format format;
 	int is_over;
-	int64_t line, next_line; /* where the record last returned begins; where what follows it begins, from 1 */
+	int64_t line, next_line; /* the line, from 1, on which the last returned record begins; and on which the next one begins */
 	struct rh_text where;    /* "path:line" */
 	char separator;          /* DATA_TABLE */
 	json_t *columns;         /* DATA_TABLE: names, strings */
@@ -25,7 +25,7 @@ struct data_records {
 	int64_t row_room;        /* bytes of memory that reading one may take; 0: any number */
 	int64_t row_bytes;       /* what the record last returned took */
 };
-/* A row takes so many bytes of memory for each of its own while it is parsed: the row, and the parser's buffer and value. */
+/* While a row is parsed, it takes this many times its length in memory: the row itself, the parser's buffer and its value. */
 enum { DATA_ROW_COST = 4 };
 /* `path` is borrowed until closed. An empty file has no records, which is no fault here. */
 int data_records_open(const char *path, struct data_records *out) RH_MUST;
@@ -33,8 +33,7 @@ void data_records_close(struct data_records *records);
 /* 1 with the next record (json_decref it), 0 at the end, or negative errno with a line that names path and line. */
 int data_records_next(struct data_records *records, json_t **row) RH_MUST;
 
-/* -EINVAL: the row of `length` bytes that `where` names takes `needed` bytes of memory, and there is `room` for fewer. Room 0: for any
- * number. */
+/* -EINVAL: the row of `length` bytes that `where` names needs `needed` bytes of memory, more than `room`. Room 0: no limit. */
 int data_check_room(const char *where, size_t length, int64_t needed, int64_t room) RH_MUST;
 /* Inside: the record at records->where has `length` bytes; -EINVAL where these are too many. */
 int data_records_check_length(struct data_records *records, size_t length) RH_MUST;

@@ -10,7 +10,7 @@ struct data_source {
 	char *path;            /* owned */
 	json_t *columns;       /* {our key: the file's}, owned; may be NULL */
 	struct data_tags tags; /* borrowed from `info` */
-	int64_t most_rows;     /* rows taken, the first ones; 0: all */
+	int64_t most_rows;     /* only so many first rows are taken; 0: all */
 	double weight;         /* how often a row is in an epoch: 1 once, 2 twice, 0.5 half of the rows, drawn by data_seed */
 };
 struct data_sources {

@@ -21,10 +21,10 @@ struct data_window {
 	char *bytes;
 	size_t begin, end, capacity;
 };
-/* Reads another piece behind the others; `begin` may become 0 and all moves with it. 1, 0 at the stream's end, negative errno. `where`
- * names the row for which more is needed. */
+/* Appends another piece; it may move all bytes to the front (`begin` 0). 1, 0 at the stream's end, negative errno. `where` names the row
+ * that needs more. */
 int data_window_more(struct data_window *window, const char *where) RH_MUST;
-/* Consumes `bytes`. The room that a long row needed is given back. */
+/* Consumes `bytes`. Memory that a long row needed is freed. */
 void data_window_consume(struct data_window *window, size_t bytes);
 void data_window_free(struct data_window *window);
 

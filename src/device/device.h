@@ -1,9 +1,10 @@
-/* The device seam. A device has memory of its own, reachable by copies only, and a fixed set of streams; each stream runs its commands in
- * the order they were enqueued, streams among themselves run free but for events. CPU, CUDA and simulated devices are instances.
+/* The interface of devices. A device has memory of its own, which only copies reach, and a fixed set of streams. Each stream runs its
+ * commands in the order in which they were enqueued; between streams only events give an order. Instances: CPU, CUDA and simulated
+ * devices.
  *
- * Calls enqueue and return; a fault that shows later (a launch that failed) is sticky and comes back from the next synchronising call.
- * One host thread enqueues on a device; any may wait for an event, or ask for it, that is not recorded meanwhile. Addresses of device
- * memory are never dereferenced on the host, though they look like pointers. */
+ * Calls enqueue and return. A fault that shows later (a launch that failed) is sticky, and the next synchronising call returns it. One
+ * host thread enqueues on a device; any thread may wait for an event, or query it, while nobody records it. Addresses of device memory
+ * look like pointers, but the host never dereferences them. */
 #ifndef RH_DEVICE_DEVICE_H
 #define RH_DEVICE_DEVICE_H
 

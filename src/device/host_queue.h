@@ -1,8 +1,8 @@
-/* The host queue seam: work of the host's that belongs to a run (optimizer updates, NVMe requests) and must take its time in a simulated
- * run as it does in a real one. A queue does its jobs one after another; queues among themselves run free. Where a device has none, whoever
- * needs one starts a thread of its own; simulated devices have one in virtual time (device/sim/sim.h).
+/* The interface of host queues. They run a run's work on the host (optimizer updates, NVMe requests), which must take its time in a
+ * simulated run as it does in a real one. A queue runs its jobs one after another; queues have no order among themselves. A device
+ * without host queues leaves such work to threads of the host; simulated devices have queues in virtual time (device/sim/sim.h).
  *
- * One host thread submits and awaits. */
+ * Only one host thread may submit and await. */
 #ifndef RH_DEVICE_HOST_QUEUE_H
 #define RH_DEVICE_HOST_QUEUE_H
 
@@ -24,22 +24,22 @@ struct rh_event;
 struct rh_host_job {
 	enum rh_host_work work;
 	double bytes;
-	double nvme_bytes;           /* read and written meanwhile: the job takes as long as the longer of the two alone */
-	struct rh_event *wait_event; /* not before the event's latest record; NULL: at once */
-	/* What is done; negative errno: a fault, later jobs are not run. A virtual queue calls it too, when the job's time is over; there
-	 * alone it may be NULL. */
+	double nvme_bytes;           /* read and written at the same time: the job takes as long as the slower of the two */
+	struct rh_event *wait_event; /* the job starts after this event's latest record; NULL: at once */
+	/* The work. A negative errno is a fault: later jobs are not run. A virtual queue calls it too, when the job's time has passed;
+	 * only there it may be NULL. */
 	int (*run)(void *context, int64_t argument);
 	void *context;
 	int64_t argument;
 };
 
-/* Whoever has work that is not known before its time comes. */
+/* A source of jobs that are not known in advance. */
 struct rh_host_worker {
-	/* 1: *job is what comes next; 0: nothing yet. Asked whenever the queue has nothing to do and something has happened. */
+	/* 1: *job is the next job; 0: none yet. Called whenever the queue is idle and something has happened. */
 	int (*next)(void *context, struct rh_host_job *job);
 	void *context;
-	/* Moves on with all that happens but for jobs, and events that `next` found not to be reached: else the answer is the one before. NULL:
-	 * nobody counts. */
+	/* A counter: `next` would answer as before while it stays the same, unless a job has ended, or an event that `next` waits for
+	 * was reached. NULL: there is none. */
 	const int64_t *changes;
 };
 
@@ -47,7 +47,7 @@ struct rh_host_queue {
 	const struct rh_host_queue_ops *ops;
 };
 
-/* All required, but `serve` and `pass`, which queues in virtual time alone have. */
+/* All slots are required, except `serve` and `pass`, which only queues in virtual time have. */
 struct rh_host_queue_ops {
 	/* Waits for all jobs. */
 	void (*destroy)(struct rh_host_queue *queue);
@@ -55,7 +55,7 @@ struct rh_host_queue_ops {
 	int (*submit)(struct rh_host_queue *queue, const struct rh_host_job *job, int64_t *ticket);
 	/* Waits until the job of this ticket is over. The first fault of it or an earlier job, if any. */
 	int (*await)(struct rh_host_queue *queue, int64_t ticket);
-	/* The worker, which is copied, is asked from now on, between jobs that were submitted. One worker a queue. */
+	/* From now on the worker is asked for jobs, between jobs that are submitted. It is copied. One worker a queue. */
 	void (*serve)(struct rh_host_queue *queue, const struct rh_host_worker *worker);
 	/* Waits until something has happened: on this queue, on another, on a device. */
 	void (*pass)(struct rh_host_queue *queue);

@@ -7,9 +7,9 @@
 #include <stddef.h>
 
 enum rh_stall_kind {
-	RH_STALL_WEIGHTS,     /* for them to be up */
+	RH_STALL_WEIGHTS,     /* for weights to be uploaded */
 	RH_STALL_ACTIVATIONS, /* for activations and gradients between stages */
-	RH_STALL_GRADIENTS,   /* for room that a download still needs */
+	RH_STALL_GRADIENTS,   /* for memory that a download still reads */
 	RH_STALL_KINDS
 };
 
@@ -18,14 +18,14 @@ struct rh_stall {
 	struct rh_event *begin, *end;
 };
 
-enum { RH_STALLS_MOST = 1 << 16 }; /* that are booked of a step: what comes after them in a longer one counts as computing */
+enum { RH_STALLS_MOST = 1 << 16 }; /* the most waits that are recorded of a step: later ones count as computing */
 
 struct rh_stalls {
 	struct rh_device *device;
 	struct rh_stall *stall; /* as many as a step has had so far, each with its events */
 	size_t stalls, capacity, used;
 	struct rh_event *first, *last; /* of the step, on the compute stream */
-	int begun, ended;              /* what is waited for after the step's end, by its last gradients, is not the step's */
+	int begun, ended;              /* waits after the step's end, by its last gradients, do not count */
 	struct rh_stall *open;
 };
 
@@ -33,11 +33,12 @@ struct rh_stalls {
 int rh_stalls_create(struct rh_device *device, struct rh_stalls *out) RH_MUST;
 void rh_stalls_destroy(struct rh_stalls *stalls);
 
-/* Around whatever keeps the compute stream from going on: what it does not have meanwhile it waits for. */
+/* Call them around whatever makes the compute stream wait: the time between them counts as a wait of this kind. */
 int rh_stalls_open(struct rh_stalls *stalls, enum rh_stall_kind kind) RH_MUST;
 int rh_stalls_close(struct rh_stalls *stalls) RH_MUST;
 
-/* Around a step: forget; the step's first and last moment; the host waits for the last one; then the sums, in seconds. */
+/* For each step: forget the last one; its first moment; its last moment; the host waits for the last moment. Then rh_stalls_add gives
+ * the sums, in seconds. */
 void rh_stalls_reset(struct rh_stalls *stalls);
 int rh_stalls_begin(struct rh_stalls *stalls) RH_MUST; /* does nothing from the second call on */
 int rh_stalls_end(struct rh_stalls *stalls) RH_MUST;
@@ -47,7 +48,7 @@ struct rh_stall_times {
 	double compute, stalled[RH_STALL_KINDS];
 	double ended; /* on the device's clock */
 };
-/* Nothing, if the step was not begun here. */
+/* Adds nothing if the step was not begun here. */
 void rh_stalls_add(const struct rh_stalls *stalls, struct rh_stall_times *times);
 
 #endif

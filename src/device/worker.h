@@ -18,15 +18,15 @@ int rh_worker_open(size_t ring_bytes, rh_worker_run *run, void *context, struct 
 /* Carries out what is enqueued, then ends the thread. NULL is legal. */
 void rh_worker_close(struct rh_worker *worker);
 
-/* Room for the payload of the next command, of kind 0 or more; blocks while the ring is full. *number: the command's. What any thread
- * enqueues waits until this command is published. */
+/* Room for the payload of the next command, of kind 0 or more; blocks while the ring is full. *number: the command's. Other threads
+ * cannot enqueue until this command is published. */
 void *rh_worker_claim(struct rh_worker *worker, int kind, size_t bytes, uint64_t *number);
 void rh_worker_publish(struct rh_worker *worker);
 
-/* Until so many commands are done; are they? */
+/* Waits until `number` commands are done; and: are they done? */
 void rh_worker_await(struct rh_worker *worker, uint64_t number);
 int rh_worker_has_done(struct rh_worker *worker, uint64_t number);
-/* Until all that was enqueued before is. */
+/* Waits until everything enqueued so far is done. */
 void rh_worker_drain(struct rh_worker *worker);
 
 /* An op without what its kind does not use, in bytes aligned to 8. */
