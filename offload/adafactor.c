@@ -1,7 +1,7 @@
-/* transformers.optimization.Adafactor (Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost"): the second
- * moment of a matrix as the product of what is kept of its rows and of its columns; the update clipped by its own root mean square.
+/* transformers.optimization.Adafactor (Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost"): a matrix's
+ * second moment is the product of a vector kept for its rows and one for its columns; the update is clipped by its own root mean square.
  *
- * Rows go in groups that the shape fixes (state_factors), one task each; what groups sum up is added in their order. */
+ * Rows go in groups that the shape fixes (state_factors), one task a group; the groups' sums are added in their order. */
 #include "offload/optimizer.h"
 #include "offload/store_internal.h"
 

@@ -1,14 +1,14 @@
-/* The cache of host memory through which what lies on NVMe is read and written: a few frames, each as large as the largest record.
+/* The cache of host memory through which blocks on NVMe are read and written: a few frames, each as large as the largest record.
  *
  *   EMPTY --begin_read--> READING --hold--> HELD --release--> KEPT (what has changed is written when the frame is needed)
  *                                            |  --release, done--> WRITING
  *   KEPT --hold--> HELD;  WRITING --hold, once written--> HELD;  all but HELD --empty--> EMPTY
  *
- * What will be updated next is in line, and read ahead block after block and piece after piece whenever a frame is free. The line may
- * change in the middle of a block, which goes on where it was when its turn comes.
+ * The blocks that will be updated next wait in line, and are read ahead, block after block and piece after piece, whenever a frame is
+ * free. The line may change in the middle of a block, which continues later where it stopped.
  *
- * No lock: whoever has the store's pool has its pieces. A piece is nowhere twice, and its record is read only while no write of it is under
- * way, since until then it is in its frame. */
+ * There is no lock: the holder of the store's pool may use all pieces. A piece is in one frame at most. Its record is not read while a
+ * write of it is in progress, because until then the piece is still in its frame. */
 #include "core/alloc.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
@@ -276,7 +276,7 @@ static void view_of(const struct rh_store *store, const struct store_piece *piec
 	}
 }
 
-/* Those of the parts that the piece has on NVMe. */
+/* The parts, among these, that the piece has on NVMe. */
 static unsigned spilled_of(const struct rh_store *store, const struct store_piece *piece, unsigned parts)
 {
 	struct spill_parts all = spill_parts(&store->options, piece);

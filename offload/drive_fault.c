@@ -1,4 +1,4 @@
-/* A drive before another that lets one call go wrong, the n-th of the process. */
+/* A drive in front of another one, which makes one call fail: the n-th of the process. */
 #include "offload/drive_internal.h"
 
 #include "core/alloc.h"
@@ -65,7 +65,7 @@ static struct faulty *faulty_of(struct rh_drive *drive)
 	return (struct faulty *)drive;
 }
 
-/* What is read is flipped after it came; what is written before it goes, and back again. */
+/* A read's bit is flipped after it; a write's bit before it, and flipped back afterwards. */
 static void flip(const struct rh_drive_request *request)
 {
 	((char *)request->memory)[request->bytes / 3] ^= 4;

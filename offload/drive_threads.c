@@ -1,4 +1,4 @@
-/* A drive without io_uring: threads that pread and pwrite, one for each request at the drive. */
+/* A drive without io_uring: threads that call pread and pwrite, one thread for each request in flight. */
 #include "offload/drive_internal.h"
 
 #include "core/alloc.h"
@@ -64,7 +64,7 @@ static void carry_out(struct threads *threads, struct rh_drive_request *request)
 	threads->telling--;
 }
 
-/* Lock held, and gone with it. */
+/* The lock is held at the call, and released. */
 static void leave_threads(struct threads *threads)
 {
 	int last = !--threads->holders;

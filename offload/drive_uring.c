@@ -1,5 +1,5 @@
-/* A drive behind its own io_uring: whoever submits does so under the lock; one thread takes completions, sends what waits in line, and
- * tells `done`. The kernel keeps both sides of a ring apart, so the two need no common lock. */
+/* A drive with an io_uring of its own. Threads submit under the lock; one thread takes completions, submits the requests that wait in
+ * line, and calls `done`. The kernel keeps the two sides of a ring apart, so they need no common lock. */
 #include "offload/drive_internal.h"
 
 #include "core/alloc.h"
@@ -66,7 +66,8 @@ static void prepare(const struct uring *uring, struct io_uring_sqe *sqe, struct 
 		sqe->flags |= IOSQE_FIXED_FILE;
 }
 
-/* What an entry becomes that the kernel did not take: its request is told of at once, and the entry may still go with a later one. */
+/* Handles an entry that the kernel did not take: its request is finished with a fault at once, although the entry may still go with a
+ * later submission. */
 static struct rh_drive_request nothing;
 
 static int enter(struct uring *uring)
@@ -120,7 +121,7 @@ static void uring_submit(struct rh_drive *drive, struct rh_drive_request *reques
 	tell(&refused);
 }
 
-/* A fault injected: the lock is given away meanwhile. */
+/* An injected fault: delays the answer, without the lock. */
 static void delay_request(struct uring *uring, const struct rh_drive_request *request)
 {
 	int ms = uring->abandoned ? 0 : request->delay_ms;
@@ -136,7 +137,7 @@ static int is_idle(const struct uring *uring)
 	return !uring->in_flight && !uring->line.first && !uring->telling;
 }
 
-/* Whether all is over: the drive has answered what it was abandoned with. */
+/* Ends a call of `done`. 1: the drive was abandoned, and every request has been answered. */
 static int finish_telling(struct uring *uring)
 {
 	pthread_mutex_lock(&uring->lock);

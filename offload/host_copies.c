@@ -48,7 +48,8 @@ static void report(struct rh_host_copies *copies, const struct rh_arena *scratch
 	             missing, whole, store->refusal, (long long)(copies->staging_memory.capacity >> 20), staged, registered, pageable);
 }
 
-/* What is on the critical path has no staging: while a device copies such an activation down the host enqueues nothing on any. */
+/* Copies on the critical path never go through the staging ring: while a device copied such an activation down, the host could enqueue
+ * nothing on any device. */
 static void report_critical(const struct rh_host_copies *copies)
 {
 	static const char *const name[RH_HOST_STORE] = {[RH_HOST_BOUNDARIES] = "activations between stages",

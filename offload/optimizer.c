@@ -59,7 +59,7 @@ static double add_squares(const struct rh_store *store, int64_t first, int64_t e
 	return total;
 }
 
-/* Those of a block that two boxes share count where its embedding is. */
+/* The squares of a block that two boxes share count in the box with its embedding. */
 double rh_optimizer_add_squares(const struct rh_store *store, double before)
 {
 	for (int b = 0; b < rh_store_blocks(store); b++) {
@@ -196,7 +196,7 @@ static optimizer_kernel *kernel_of(const struct rh_store *store, enum rh_update_
 	}
 }
 
-/* What an update of a piece found; INT_MAX for none. */
+/* The first fault that the update of a piece found; INT_MAX: none. */
 struct found {
 	int bad, torn; /* as in struct spans */
 };

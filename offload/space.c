@@ -383,7 +383,7 @@ static int fail_piece(const struct rh_space_io *io, const struct piece *piece)
 	               name_of(space, io->record, name, sizeof name), strerror(-rc));
 }
 
-/* What the transfer came to, of its blocks in their order. */
+/* The result of the transfer, from its blocks in their order. */
 static int outcome(const struct rh_space_io *io, int late)
 {
 	const struct rh_space *space = io->space;

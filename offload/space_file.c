@@ -1,5 +1,5 @@
-/* A drive's file: nameless where the file system has such a thing, so that nothing is left behind; O_DIRECT where it can be; its room
- * reserved whole. */
+/* A drive's file: nameless where the file system can have such files, so that nothing is left behind; opened with O_DIRECT where
+ * possible; its space is allocated whole. */
 #include "offload/space_internal.h"
 
 #include "core/file.h"

@@ -1,7 +1,7 @@
-/* What of trainable blocks, and of frozen ones, lies on NVMe: cut into pieces that are held at once, each with a record of the space and a
- * place for its checksums. A piece's record holds its spilled arrays one after the other, each from a border of the space's unit on: lower
- * halves or masters, then moments or codes. Where they come to be used: cache.c. A trainable block in memory is cut too, into larger pieces
- * without either: between two of them the updater may turn to what is more urgent. */
+/* Cuts blocks into pieces, the units that are read, held and updated at once. A piece on NVMe has a record of the space and a place for
+ * its checksums. The record holds the piece's spilled arrays one after the other, each beginning at a multiple of the space's unit:
+ * lower halves or masters, then moments or codes. cache.c brings them into memory. Trainable blocks in memory are cut too, into larger
+ * pieces without record and checksums: between two of them the updater may turn to something more urgent. */
 #include "core/alloc.h"
 #include "core/hooks.h"
 #include "core/minmax.h"

@@ -1,4 +1,4 @@
-/* What each kind of optimizer keeps of a block, and where. */
+/* The arrays that each kind of optimizer keeps for a block, and where they lie. */
 #include "offload/store_internal.h"
 
 #include "core/minmax.h"

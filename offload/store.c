@@ -90,7 +90,7 @@ static int64_t place_all(const struct rh_block *specs, int count, const struct r
 	return spans;
 }
 
-/* Of the mapping that holds all arrays. */
+/* Bytes of the mapping that holds all arrays. */
 static int64_t array_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options)
 {
 	struct rh_arena measure = rh_arena_measuring();
@@ -429,7 +429,7 @@ static int64_t locate(const struct rh_store *store, int block, int tensor, int64
 	return spec->tensor[tensor].offset + first;
 }
 
-/* What [start, start+count), elements or bytes, and a piece have in common. */
+/* The overlap of [start, start+count), elements or bytes, with a piece. */
 static int64_t overlap(const struct store_piece *piece, int64_t start, int64_t count, int64_t *from)
 {
 	int64_t end = start + count < piece->end ? start + count : piece->end;
@@ -483,7 +483,7 @@ static void move_masters(const struct move *move, const struct store_view *view,
 			move->values[i] = rh_bits_f32(rh_split_join(upper[move->start + i], view->lower[first + i]));
 }
 
-/* Of a move: what lies in this piece. Pages are cut by bytes, at borders of elements. */
+/* The part of a move that lies in this piece. Pages are cut by bytes, where an element ends. */
 static struct move part_of(const struct move *move, const struct store_piece *piece, int is_page)
 {
 	int64_t width = is_page ? rh_dtype_bytes(move->dtype, 1) : 1, begin = is_page ? move->offset : move->start, from;

@@ -1,8 +1,8 @@
-/* Checksums of what trainable blocks have on NVMe: one of each span's share of each part, so that its update checks and makes them while
- * the span is in the processor's cache, and memory is not gone through once more for them.
+/* Checksums of trainable blocks on NVMe. Each part of a piece has one checksum a span, so that the update checks and makes it while the
+ * span is in the processor's cache, without reading memory again.
  *
- * A span's share goes on to where the next one's begins; the first has the part from its beginning, the last to its end. It is cut where a
- * block of the space ends, so that what does not match lies in one block, which has a name. */
+ * A span's share of a part ends where the next span's begins; the first begins with the part, the last ends with it. Shares are cut
+ * where a block of the space ends, so that a mismatch lies in one block, which an error line can name. */
 #include "offload/store_internal.h"
 
 #include <limits.h>

@@ -189,7 +189,8 @@ void rh_updater_weights_first(struct rh_updater *updater)
 	updater->uses_two_passes = 1;
 }
 
-/* A step is over. Two passes move more bytes: the next step, which is about as long, has them only if they leave that share of it spare. */
+/* A step is over: decides whether the next one, which takes about as long, updates in two passes. These move more bytes, which must be
+ * spare in that time. */
 static void choose_passes(struct rh_updater *updater)
 {
 	static const double SPARE = 0.05;

@@ -1,4 +1,4 @@
-/* What the updater does next. */
+/* Chooses the updater's next task. */
 #include "offload/updater_internal.h"
 
 /* An upload of the block that is not over; NULL: all are. A device's fault ends them too. */
@@ -16,7 +16,7 @@ static struct rh_event *still_uploading(const struct updater_block *block, int *
 	return NULL;
 }
 
-/* What can be published; else, among what is listened to, the uploads that were enqueued first. */
+/* A block that can be published; else, of the events to listen to, the uploads that were enqueued first. */
 static struct updater_task next_publishing(const struct rh_updater *updater)
 {
 	struct updater_task task = {.block = -1};

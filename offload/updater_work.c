@@ -1,5 +1,5 @@
-/* What the updater's thread does, or a host in virtual time: one task after the other, each of a block. The lock is held at a task's start
- * and end, and not in between. */
+/* The work of the updater's thread, or of the host queue in virtual time: one task after the other, each on one block. The lock is held
+ * when a task begins and when it ends, and not in between. */
 #include "offload/updater_internal.h"
 
 #include "core/clock.h"
@@ -234,7 +234,7 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 	return rc;
 }
 
-/* Unless somebody has the pool since (rh_updater_finish). */
+/* Reads ahead without the lock, unless somebody has taken the pool since (rh_updater_finish). */
 static int read_ahead_unlocked(struct rh_updater *updater)
 {
 	if (!updater->may_read_ahead)

@@ -221,7 +221,8 @@ static int cut_above(const int64_t *cuts, int64_t count, int lo, int top)
 	return top;
 }
 
-/* Has the stage neither end of the model, of alike layers? Then it takes what any other of as many layers does. */
+/* 1: the stage contains neither end of the model, and its layers are alike. Then it needs the same bytes as any other stage of as many
+ * layers. */
 static int is_inner_stage(const struct planner *at, int lo, int hi)
 {
 	return at->alike && lo > 0 && hi < at->layers;

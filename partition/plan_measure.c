@@ -1,4 +1,4 @@
-/* What stages take of the arena: emitted into one that measures. */
+/* Measures the arena that stages need, by emitting them into an arena without memory. */
 #include "core/alloc.h"
 #include "core/minmax.h"
 #include "partition/plan_internal.h"

@@ -1,4 +1,4 @@
-/* Which upload limit is best: of all that are worth trying the one whose packing costs least. */
+/* Finds the best upload limit: of all that are worth trying, the one whose packing costs least. */
 #include "core/alloc.h"
 #include "core/minmax.h"
 #include "partition/plan_internal.h"
@@ -67,8 +67,8 @@ static int cheaper(struct plan_cost a, struct plan_cost b)
 	return a.recomputed != b.recomputed ? a.recomputed < b.recomputed : a.stages < b.stages;
 }
 
-/* No plan under this limit or a smaller one costs less: forward and fused stages hold all layers between the ends, the backward ones those
- * that are trained; none but a single layer uploads more than the limit, and what is saved has room. */
+/* Lower bound on the cost under this limit or a smaller one. Forward and fused stages hold all layers between the two ends, backward
+ * stages the trained ones among them; only a single layer may upload more than the limit; saved activations have room. */
 static struct plan_cost cost_lower_bound(struct planner *at, int64_t limit)
 {
 	const struct rh_plan_request *request = at->request;

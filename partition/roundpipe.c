@@ -1,4 +1,4 @@
-/* The exact part: the fewest stages for every time that the slowest may take. */
+/* The exact search: for every time that the slowest stage may take, the fewest stages. */
 #include "partition/roundpipe_internal.h"
 
 #include "core/alloc.h"

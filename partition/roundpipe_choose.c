@@ -1,4 +1,4 @@
-/* The choice: what lockstep calls best, and its neighbours, by the slot recurrence. */
+/* The choice: the partitions that lockstep ranks best, and their neighbours, are compared by the slot recurrence. */
 #include "partition/roundpipe_internal.h"
 
 #include "core/alloc.h"

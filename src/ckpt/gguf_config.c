@@ -1,4 +1,4 @@
-/* The model configuration that a GGUF's metadata tells of, checked as a config.json's is. */
+/* The model configuration in a GGUF's metadata, checked as a config.json's is. */
 #include "ckpt/source_internal.h"
 
 #include "core/alloc.h"

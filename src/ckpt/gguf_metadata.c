@@ -1,4 +1,5 @@
-/* A GGUF's pairs of key and value. Every length in it is hostile: the cursor never leaves it, and a value is looked at by its type. */
+/* A GGUF's pairs of key and value. Any length in the file may be hostile: the cursor never leaves the file, and a value is only read by
+ * its type. */
 #include "ckpt/gguf_internal.h"
 
 #include "core/alloc.h"

@@ -1,4 +1,4 @@
-/* The tokenizer inside a GGUF file, lent out of the mapping for the length of a call. */
+/* The tokenizer inside a GGUF file, borrowed from the mapping during a call. */
 #include "ckpt/source_internal.h"
 
 #include "core/alloc.h"

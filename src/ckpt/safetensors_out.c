@@ -1,4 +1,4 @@
-/* Writing a safetensors file: the header first, whole; then bytes in the order declared, of which neither more nor fewer may come. */
+/* Writes a safetensors file: first the whole header, then exactly the declared bytes, in the declared order. */
 #include "ckpt/safetensors_internal.h"
 
 #include "core/alloc.h"

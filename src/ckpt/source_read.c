@@ -1,4 +1,4 @@
-/* A tensor's rows out of its file: converted, and put back into Hugging Face's order where a GGUF keeps another. */
+/* Reads a tensor's rows from its file: converted, and put back into Hugging Face's order where a GGUF has another. */
 #include "ckpt/source_internal.h"
 
 #include "core/blocks.h"

@@ -1,4 +1,4 @@
-/* A chat template opened, and a conversation put through it. */
+/* Opens a chat template, and renders conversations with it. */
 #include "data/chat.h"
 
 #include "core/alloc.h"

@@ -1,9 +1,9 @@
-/* Where in a rendering the assistant's turns are, for templates that do not mark them.
+/* Locates the assistant's turns in a rendering, for templates that do not mark them.
  *
- * A turn begins where the conversation up to it, rendered with the generation prompt, ends; it ends where the conversation with it ends.
- * Where these renderings are no prefixes of the whole (templates that strip earlier thinking, or end the last turn otherwise), the turn is
- * found by rendering the whole once more with a mark as the turn's content: what differs is the content, what follows the mark is the
- * turn's end. */
+ * A turn begins where the rendering of the conversation before it, with the generation prompt, ends. It ends where the rendering of the
+ * conversation up to and including it ends. Where these renderings are no prefixes of the whole (templates that strip earlier thinking,
+ * or end the last turn differently), the whole is rendered once more with a mark as the turn's content: the differing part is the
+ * content, and the turn ends with what follows the mark. */
 #include "core/alloc.h"
 #include "data/chat_internal.h"
 

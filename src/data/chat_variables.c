@@ -1,5 +1,5 @@
-/* What a chat template is given: a row's conversation as transformers hands it over, its text content in the form that the template
- * takes. */
+/* The variables of a chat template: a row's conversation as transformers passes it, with text content in the form that the template
+ * accepts. */
 #include "data/chat_internal.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What a model is given of an image: preprocessor_config.json. */
+/* Reads preprocessor_config.json: the form in which a model takes an image. */
 #include "data/images.h"
 
 #include "core/alloc.h"

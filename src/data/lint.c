@@ -1,4 +1,4 @@
-/* Faults of data that spoil a run without a word: found while rows are read, told once all are. */
+/* Faults of data that would spoil a run silently: found while rows are read, reported once all are read. */
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/text.h"

@@ -1,4 +1,4 @@
-/* Documents into rows of a length, best fit decreasing; the same rows in the same order for the same lengths. */
+/* Packs documents into rows of a length, best fit decreasing: the same lengths give the same rows in the same order. */
 #include "core/alloc.h"
 #include "data/data_internal.h"
 

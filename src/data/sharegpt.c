@@ -1,4 +1,4 @@
-/* ShareGPT's turns as messages. */
+/* Converts ShareGPT's turns to messages. */
 #include "data/form.h"
 
 #include <string.h>

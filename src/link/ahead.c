@@ -56,7 +56,7 @@ static int send_copy(struct ahead *at, const struct waiting *message)
 	return rh_link_send(at->inner, message->tag, copy->bytes, message->size);
 }
 
-/* What was expected and has arrived goes where it was asked for. */
+/* Moves an announced message that has arrived to the receive that asks for it. */
 static void fill(struct ahead *at, int64_t received)
 {
 	for (; at->filled < at->receives; at->filled++) {

@@ -1,7 +1,7 @@
-/* A link's thread moves the session's frames: a header is one message of MPI's, a payload the next, straight from and into the memory that
- * was posted. Each direction has tags of its own, so that both ends may be in one process.
+/* The link's thread moves the session's frames: a frame's header is one message of MPI's, its payload the next, copied straight from and
+ * into the posted memory. Each direction has tags of its own, so that both ends may be in one process.
  *
- *   greeting --HELLO heard, like this end's--> live --fault, farewell, close--> the thread ends, telling the peer where it can */
+ *   greeting --HELLO received, and like this end's--> live --fault, BYE, close--> the thread ends, and tells the peer if it can */
 #include "link/mpi.h"
 
 #include "core/alloc.h"
@@ -199,7 +199,7 @@ static int listen_for_silence(struct mpi_link *link, int64_t begun_ns)
 	               (double)link->timing.give_up_ns / SECOND_NS);
 }
 
-/* Nothing tells of MPI's messages: it is asked, often while they come. */
+/* MPI does not notify of messages, so the thread polls, often while messages arrive. */
 static void pause_briefly(int64_t moved_ns)
 {
 	static const struct timespec pause = {.tv_nsec = BUSY_NS};

@@ -1,6 +1,6 @@
-/* Message n of this link is message n of the other one, behind the ids of the two wires, which the lower end sends first. There a small
- * message is itself; a large one is its size, as a notice. A notice has arrived, and is acknowledged, when both ends have posted the
- * message: then each end begins its part on the wire of that direction, so that no GPU waits for long.
+/* Message n of this link is message n of the host link, after the ids of the two wires, which the lower end sends first. On the host
+ * link a small message is itself; a large one is a notice with its size. A notice arrives, and is acknowledged, when both ends have
+ * posted the message: then each end begins its part on the wire of that direction, so that no GPU waits for long.
  *
  *   meeting --the id is there--> live --fault, close--> the thread ends, and closes the wires */
 #include "link/nccl.h"
@@ -133,7 +133,7 @@ static int move_way(struct nccl_link *link, struct way *way, int64_t over)
 	}
 }
 
-/* What the peer has sent before its farewell is still to be had. */
+/* Messages that the peer sent before it closed can still be received. */
 static int is_owed(const struct nccl_link *link, int ends, const struct rh_link_progress *below)
 {
 	return ends == -ECONNRESET && link->in.done < link->in.posted && link->in.done + before(link, &link->in) < below->received;

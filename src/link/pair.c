@@ -99,7 +99,7 @@ static void keep_fault(struct pair_end *end, int rc)
 	end->session.is_abort_due = 1;
 }
 
-/* What an end has to say goes on the line towards the other, as long as the line is free. */
+/* Puts an end's next frames on the line to the other end, as long as the line is free. */
 static int say(struct pair *pair, struct pair_end *from, struct pair_end *to, int64_t now_ns)
 {
 	struct frame frame;

@@ -111,7 +111,7 @@ static int is_unacknowledged(const struct session *session)
 	return session->next.number > session->out.done || session->next.offset > session->out.offset;
 }
 
-/* What has a due time: a ping, and all that is unacknowledged where the transport may lose frames. */
+/* The frames that have a due time: a ping, and everything unacknowledged where the transport may lose frames. */
 static int next_due(struct session *session, int64_t now_ns, struct frame *out)
 {
 	if (now_ns - session->acknowledged.ping_ns < session->heartbeat_ns)

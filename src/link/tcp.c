@@ -1,11 +1,11 @@
-/* States of a link's thread, which owns the door and the connections; sessions and the fault are shared under the lock.
+/* States of a link's thread, which owns the door and the connections. It shares the session and the fault under the lock.
  *
- *            door_step gives a stream      HELLO said and heard
+ *            door_step gives a stream      HELLO sent and received
  *   no connection ------------> greeting -----------------> live --broken--> no connection
  *         |                                                  |
- *         +-- give_up, wrong peer, unlike greetings, protocol fault, close: the thread ends, telling the peer where it can
+ *         +-- give_up, wrong peer, unlike greetings, protocol fault, close: the thread ends, and tells the peer if it can
  *
- * A new stream that has greeted takes the place of a live one: the peer noticed a break before this end did. */
+ * A new stream that has greeted replaces a live one: the peer noticed a break before this end did. */
 #include "link/tcp.h"
 
 #include "core/alloc.h"
@@ -226,8 +226,8 @@ static int add_poll(struct conn *conn, struct pollfd *polls, int count)
 	return count;
 }
 
-/* Until something moves, or a time that somebody waits for. TLS may hold bytes that no poll tells of, but reading ends only where it has
- * none, or had its share. */
+/* Waits until something moves, or for the earliest deadline. TLS may hold bytes that no poll shows, but reading stops only where TLS has
+ * none, or at its limit of frames. */
 static void wait_for_io(struct tcp_link *link, int64_t now_ns, int is_busy)
 {
 	struct pollfd polls[DOOR_POLLS + 3];

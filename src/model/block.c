@@ -75,7 +75,7 @@ static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
 	return emit_weight(emit, of, 0, of->sinks, 1, of->traits.heads);
 }
 
-/* With a cache: the new keys and values are put behind the old ones, and attention reads them all. */
+/* With a cache: appends the new keys and values, and makes attention read all of them. */
 static void append_to_cache(struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
 {
 	int64_t bytes = rh_dtype_bytes(k->dtype, emit->cache_rows * k->cols), first = emit->shape.keys - k->rows;
@@ -192,7 +192,7 @@ static struct rh_op norm_and_rope(const struct rh_emit *emit, const struct rh_la
 	return op;
 }
 
-/* Queries and keys become what attention takes: rotated, and before that normalised where the family does so. */
+/* Rotates queries and keys for attention, after normalising them where the family does so. */
 static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_ropes *ropes, const struct rh_saved *s)
 {
 	const struct rh_traits *traits = &layer->traits;
@@ -302,7 +302,7 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 	rh_arena_reset(emit->arena, keep ? inner : outer);
 }
 
-/* Weight gradients of projections that share a product: now, or their operands are noted. */
+/* The weight gradients of projections that share a product: computed now, or their operands are kept. */
 static void accumulate_gradients(struct rh_emit *emit, int index, enum rh_joint which, struct rh_view dy, struct rh_view x,
                                  struct rh_saved *s)
 {

@@ -1,4 +1,4 @@
-/* In what layers differ: attention windows, one length for a model and the layers that have it; and which layers have experts. */
+/* How a model's layers differ: which have an attention window (of one length for the model), and which have experts. */
 #include "model/config_internal.h"
 
 #include <string.h>

@@ -138,7 +138,7 @@ static int same_scaling(struct rh_rope a, struct rh_rope b)
 	       !memcmp(a.short_factor, b.short_factor, sizeof a.short_factor);
 }
 
-/* The one that is said, or what stands for silence; two that differ are an error. */
+/* The value that is given, or the default where none is; two different ones are an error. */
 static int only_value(const double *said, int count, double silent, const char *key, const char *where, double *out)
 {
 	*out = 0;

@@ -1,4 +1,5 @@
-/* config.json of a model that was trained here: what its own file said, or what a GGUF told, in words of transformers 4 and 5. */
+/* Writes the config.json of a model that was trained here, from its own config.json or a GGUF's metadata, in words of transformers 4 and
+ * 5. */
 #include "model/config.h"
 
 #include "core/alloc.h"

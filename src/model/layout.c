@@ -104,7 +104,7 @@ const struct rh_joint_projections rh_joints[RH_JOINTS] = {[RH_JOINT_QKV] = {RH_P
                                                           [RH_JOINT_GATE_UP] = {RH_PROJ_GATE, 2},
                                                           [RH_JOINT_DOWN] = {RH_PROJ_DOWN, 1}};
 
-/* The others of a product follow its first back to back. */
+/* 1: the first projection of its product; the others' weights follow it back to back. */
 static int leads(int proj)
 {
 	for (int j = 0; j < RH_JOINTS; j++)

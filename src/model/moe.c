@@ -289,7 +289,7 @@ void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_v
 	rh_arena_reset(emit->arena, mark);
 }
 
-/* What biases of Down add to the gradients of routing weights: dy b^T. */
+/* The part of routing weights' gradients that comes from Down's biases: dy b^T. */
 static struct rh_view bias_dot_gradient(struct rh_emit *emit, const struct rh_layer *layer, struct rh_view dy)
 {
 	struct sizes n = sizes_of(emit, layer);

@@ -37,7 +37,7 @@ static struct side quantise(struct rh_emit *emit, struct rh_view x, float limit,
 	return side;
 }
 
-/* x in 8 bits, rows along k: transposed where they lie across it. */
+/* Quantises x to 8 bits, rows along k: transposed where its rows lie across k. */
 static struct side quantise_operand(struct rh_emit *emit, struct rh_view x, enum rh_dtype dtype, int across)
 {
 	int64_t whole = (x.rows + RH_QUANTISE_RUN - 1) / RH_QUANTISE_RUN * RH_QUANTISE_RUN;

@@ -1,4 +1,4 @@
-/* Layers strung together: what one slot does for one micro-batch. */
+/* Emits the layers of a stage: what one slot does for one micro-batch. */
 #include "model/emit_internal.h"
 
 static struct rh_view hidden_act(struct rh_emit *emit)

@@ -1,5 +1,5 @@
-/* What a schedule other than RoundPipe asks of a plan: stages that forward and backward share, the same number on each device, and how many
- * weight gradients each defers. */
+/* Prepares a plan for a schedule other than RoundPipe: stages that forward and backward share, the same number on each device, and how
+ * many weight gradients each defers. */
 #include "plan/plan_internal.h"
 
 #include "core/alloc.h"

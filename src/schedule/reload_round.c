@@ -1,4 +1,5 @@
-/* Counts of a round whose slots each have many micro-batches that all do the same: found from one micro-batch, whatever their number. */
+/* Counts a round's reloads, whose slots each have many micro-batches that all do the same: found from one micro-batch, in a time that
+ * does not grow with their number. */
 #include "schedule/reload.h"
 
 #include "core/alloc.h"
@@ -22,7 +23,7 @@ struct rh_reload_slot {
 	int64_t written;        /* before it begins, of all micro-batches */
 };
 
-/* A access of the round's only micro-batch. */
+/* An access of the round's only micro-batch. */
 static int note(void *context, const struct rh_boundary_access *access)
 {
 	struct rh_reloads *reloads = context;

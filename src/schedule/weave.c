@@ -1,4 +1,4 @@
-/* Devices' own orders into one program: a slot comes when what it reads has come. */
+/* Weaves devices' own orders into one program: a slot follows the slots that it reads. */
 #include "schedule/schedule_internal.h"
 
 #include "core/alloc.h"

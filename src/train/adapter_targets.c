@@ -1,4 +1,4 @@
-/* What the run's keys say an adapter targets, in PEFT's words. */
+/* From the run's keys to the modules and parameters that an adapter targets, in PEFT's words. */
 #include "train/adapter_internal.h"
 
 #include "core/alloc.h"

@@ -47,7 +47,7 @@ int best_check(const struct training *run)
 	return 0;
 }
 
-/* What patience counts: better by more than the threshold. */
+/* An improvement counts for patience only beyond the threshold. */
 static void count_patience(struct training *run, double metric, int better)
 {
 	const struct rh_config *config = run->config;

@@ -35,7 +35,7 @@ int rh_box_cuts(const struct rh_config *config, int layers, int *first)
 	return 0;
 }
 
-/* What a link in that direction needs: from below, or above. */
+/* What a link to the box below, or above, needs. */
 struct side {
 	const char *address, *peer;
 	int lower; /* box of the two */

@@ -21,7 +21,7 @@ struct run_facts {
 	int64_t eval_scores, choices, choice[RH_CHOICES_MAX], choice_documents[RH_CHOICES_MAX];
 };
 
-/* What box 0 knows of evaluations, and what the others learn. */
+/* What box 0 tells the others about evaluations. */
 static void tell_evaluations(const struct training *run, const struct rh_workload *work, struct run_facts *facts)
 {
 	const struct rh_choices *choices = &run->data.choices;
@@ -165,7 +165,7 @@ void box_batches_pack(const struct rh_batch *batch, int64_t count, char *message
 		}
 }
 
-/* Of each micro-batch: tokens, documents, longest, trained. */
+/* The numbers of each micro-batch: tokens, documents, longest, trained. */
 enum { SHAPE = 4 };
 
 int box_data_reserve(struct training *run)

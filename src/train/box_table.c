@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* Of a piece, and how many of them may be on their way in each direction of a link: 16 MiB, what 1 Gbit/s carries in 134 ms. */
+/* Bytes of a piece, and how many pieces may be in flight in each direction of a link: 16 MiB, which 1 Gbit/s carries in 134 ms. */
 enum { PIECE_BYTES = 1 << 20, PIECES = 16 };
 
 void box_table_note(struct rh_session *session)

@@ -1,5 +1,5 @@
-/* output_dir's checkpoints. A visible name, checkpoint-N, is whole at any moment: a checkpoint is made as .checkpoint-N.tmp and renamed,
- * and one that goes is renamed to .checkpoint-N.old before anything of it is removed. */
+/* The checkpoints in output_dir. Under its visible name, checkpoint-N, a checkpoint is whole at any moment: it is made as
+ * .checkpoint-N.tmp and then renamed, and an old one is renamed to .checkpoint-N.old before its files are removed. */
 #include "train/checkpoint_internal.h"
 
 #include "core/alloc.h"

@@ -1,5 +1,5 @@
-/* What a checkpoint holds, written in the order in which training wants to go on: block after block the weights and their optimizer state,
- * then what is small or does not change. */
+/* Writes a checkpoint's files in the order in which training can continue: block after block the weights and their optimizer state, then
+ * whatever is small or does not change. */
 #include "train/checkpoint_internal.h"
 
 #include "core/alloc.h"
@@ -172,7 +172,7 @@ static int open_state(const struct rh_session *session, const char *dir, struct 
 	return rc;
 }
 
-/* Nothing where all that was updated is published. */
+/* Writes nothing where every update has been published. */
 static int open_published(const struct rh_session *session, const char *dir, struct rh_tensors_out **out)
 {
 	struct rh_tensor_list list = {0};

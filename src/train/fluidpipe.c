@@ -86,7 +86,7 @@ int rh_fluidpipe_plan(const struct rh_session *session, int64_t samples, int64_t
 	return idle_steps_are_wanted(session) ? idle_steps_plan(session, samples, work) : 0;
 }
 
-/* What box 1 sends is copied, so that its steps end without box 2; to which it may come before box 2 asks for it. */
+/* What box 1 sends is copied, so that its steps do not wait for box 2; and it may reach box 2 before box 2 asks for it. */
 static int keep_ahead(struct rh_session *session)
 {
 	struct rh_link *outer, **link = session->box.number ? &session->box.link_below : &session->box.link_above;

@@ -401,7 +401,7 @@ int fluidpipe_begin_epoch(struct training *run, int64_t step)
 	return rc ? rc : fluidpipe_logits_send(run, step / run->data.steps_per_epoch - 1);
 }
 
-/* What went over the line, frames and credits included. */
+/* The bytes that the line carried, frames and acknowledgements included. */
 static int tell_bytes(const struct training *run)
 {
 	const struct rh_box *box = &run->session.box;

@@ -40,7 +40,7 @@ static int run_steps(struct rh_session *session, const struct rh_forecast_input 
 	return 0;
 }
 
-/* What the run's linears compute in. */
+/* The precision of the run's linears. */
 static enum rh_product product_of(const struct rh_config *config)
 {
 	if (config->dtype == RH_F32)

@@ -62,7 +62,7 @@ static void piece_close(struct piece *piece)
 	rh_forecast_input_free(&piece->input);
 }
 
-/* What `from` and `to` micro-batches took, gone on with to `count`. */
+/* Seconds of `count` micro-batches, on the line through a (with `from`) and b (with `to`). */
 static double extrapolate_line(double a, double b, double from, double to, double count)
 {
 	return b + (b - a) * (count - to) / (to - from);

@@ -1,4 +1,4 @@
-/* What would help a run most, by trying: changes that a user may make without another machine. */
+/* Finds by trials what would help a run most: changes that a user may make without another machine. */
 #include "train/outlook_internal.h"
 
 #include "core/minmax.h"
@@ -14,7 +14,7 @@ static void consider(struct rh_advice *best, double gain, const char *text)
 	snprintf(best->text, sizeof best->text, "%s", text);
 }
 
-/* Where the small step has fewer micro-batches than the whole, the two say what one more takes. */
+/* 1: the small step has fewer micro-batches than the whole one, so the two tell the time of one micro-batch more. */
 static int marginal_cost_is_known(const struct outlook_small *small, const struct rh_forecast_input *input)
 {
 	double count = (double)input->count[0], each = (double)input->micro[0].tokens;
@@ -56,8 +56,8 @@ void outlook_changes_close(struct outlook_changes *changes)
 	rh_forecast_input_free(&changes->longer);
 }
 
-/* Of twice the micro-batches in a step, which spends its two ends' time once for all. Where what more of them take is not known, twice as
- * many are simulated. */
+/* The gain of twice the micro-batches in a step, which pays the time of a step's two ends only once for all. Where the time of one
+ * micro-batch more is not known, a step with twice as many is simulated. */
 static double gain_of_larger_batch(const struct outlook_small *small, const struct rh_forecast_input *input,
                                    struct outlook_changes *changes, const struct rh_forecast *whole)
 {
@@ -69,7 +69,7 @@ static double gain_of_larger_batch(const struct outlook_small *small, const stru
 	return 2 * step / (step + fmin(fmax(further, 0), step)) - 1;
 }
 
-/* Of joining steps: what a step saves is what the small one does, and no more than the devices idle. */
+/* The gain of joining steps: it saves as much of the step as of the small one, but no more than devices idle. */
 static double gain_of_staleness(const struct outlook_small *small, struct outlook_changes *changes, const struct rh_forecast *whole)
 {
 	double base = small->base.forecast.tokens_per_second, joined = outlook_try_finish(&changes->stale), step = whole->step_seconds;
@@ -128,7 +128,7 @@ static void consider_rounds(const struct outlook_small *small, int64_t whole, st
 	}
 }
 
-/* Those that train otherwise are marked. */
+/* Changes with other training results are marked. */
 void outlook_advise(const struct outlook_small *small, const struct rh_forecast_input *input, struct outlook_changes *changes,
                     struct rh_outlook *out)
 {

@@ -1,10 +1,10 @@
-/* What fits: how long a sequence may be, and the changes after each of which a run would fit. */
+/* Finds what fits: how long a sequence may be, and the changes after each of which a run would fit. */
 #include "train/outlook_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* What is tried, and for whom. */
+/* One trial, and who asked for it. */
 struct trial {
 	const struct rh_session_machine *machine;
 	const _Atomic int *unwanted; /* NULL, or set: nobody asks any more */

@@ -1,4 +1,4 @@
-/* What limits a run: by trying a little more of each resource. */
+/* Finds what limits a run, by trying a little more of each resource. */
 #include "train/outlook_internal.h"
 
 #include "core/alloc.h"

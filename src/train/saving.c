@@ -1,5 +1,5 @@
-/* When a run saves, and what follows from a save that fails. A checkpoint is written beside the steps after it; training waits for it only
- * where the run ends there, and where the next one is due before it is whole. */
+/* When a run saves, and what follows if a save fails. A checkpoint is written while the next steps run. Training waits for it only at
+ * the end of the run, and where the next checkpoint is due before it is whole. */
 #include "train/training.h"
 
 #include "core/alloc.h"
@@ -32,7 +32,7 @@ static int is_passing(int rc)
 	return saving_is_full(rc) || rc == -EEXIST || rc == -ENOTDIR;
 }
 
-/* Whoever wants a checkpoint now puts a file SAVE into output_dir; it goes when the checkpoint is there. */
+/* A user who wants a checkpoint now creates a file SAVE in output_dir; the run removes it when the checkpoint is there. */
 static char *save_path(const struct training *run)
 {
 	return rh_path_join(run->config->output_dir, "SAVE");
@@ -57,7 +57,7 @@ static int answer(struct training *run, int64_t step)
 	return rc == -ENOENT ? 0 : rc;
 }
 
-/* What the end of step `step`'s save means for the run. */
+/* Handles the end of step `step`'s save. */
 static int judge(struct training *run, int64_t step, int rc)
 {
 	int64_t steps = run->data.steps, next = run->save_every ? (run->state.step / run->save_every + 1) * run->save_every : 0;

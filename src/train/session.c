@@ -185,7 +185,7 @@ static int check_task(struct rh_session *session)
 	return 0;
 }
 
-/* Of a mixture of experts. The run's own key alone asks for it: what config.json says is told, not followed. */
+/* The load balancing loss of a mixture of experts. Only the run's own key asks for it; what config.json says is told, not followed. */
 static int set_load_balancing(const struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
@@ -334,7 +334,7 @@ static int ask_devices(const struct rh_session *session, struct rh_run_machine *
 	return 0;
 }
 
-/* What a run may take where max_ram does not say: what is free, less 2 GiB for others. */
+/* The memory that a run may take where max_ram is not set: what is free, less 2 GiB for others. */
 static int64_t free_ram(const struct rh_session *session)
 {
 	if (session->machine && !session->machine->ram_bytes)

@@ -1,4 +1,4 @@
-/* What a session tells of its plan, before it begins. */
+/* The lines by which a session describes its plan before it begins. */
 #include "core/log.h"
 #include "train/session.h"
 

@@ -1,4 +1,4 @@
-/* The steps of a run: batches in, loss and norm out, update, logging, and what is due between two steps. */
+/* The steps of a run: it feeds batches, takes loss and norm, updates, logs, and does what is due between two steps. */
 #include "train/training.h"
 
 #include "core/alloc.h"

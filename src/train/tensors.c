@@ -185,7 +185,7 @@ static int load_weights(const struct rh_safetensors *file, const struct rh_safet
 	return 0;
 }
 
-/* What lies in the file as it does in memory: optimizer state, published weights. */
+/* Loads tensors whose bytes are the same in file and memory: optimizer state, published weights. */
 static int load_stored(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
                        struct rh_store *store, int64_t total, float *buffer)
 {

@@ -47,7 +47,8 @@ static int write_values(struct rh_tensors_out *out, const struct rh_tensor_place
 	return write_bytes(out, values, rh_dtype_bytes(place->dtype, count));
 }
 
-/* What is stored as it lies in memory: optimizer state, published weights. `stored`: where that is; NULL: on NVMe, or not told. */
+/* Writes tensors whose bytes are the same in file and memory: optimizer state, published weights. `stored`: where they lie; NULL: on
+ * NVMe, or unknown. */
 static int write_stored(struct rh_tensors_out *out, const struct rh_tensor_place *place, int64_t total, const char *stored)
 {
 	int rc = 0;

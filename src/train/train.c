@@ -163,7 +163,7 @@ static int plan_session(struct training *run, const struct rh_workload *work)
 	return rc;
 }
 
-/* What there is to do, which of several boxes the first knows. */
+/* How much there is to do; of several boxes the first one knows it. */
 static int find_work(struct training *run)
 {
 	int is_first = !rh_box_is_linked(&run->session.box) || !run->session.box.number;

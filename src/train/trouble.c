@@ -1,8 +1,8 @@
-/* Numbers in trouble. With clipping, a step whose gradient is not finite is skipped whole, as no block is updated before the norm is known;
- * it is counted, and after max_bad_steps of them in a row the run stops on weights that are good. Without clipping, or with an optimizer
- * that works beside the next step, other blocks may have been updated by then: the run returns to its newest checkpoint, trains up to that
- * step again and leaves it out. It begins anew for that in its process (rh_train). So do all boxes of mode sync-pp, each of which knows all
- * losses and norms; boxes of mode paci return while their links stand (box_return.c). */
+/* Steps whose loss or gradient is not finite. With clipping such a step is skipped whole, because no block is updated before the norm is
+ * known. It is counted, and after max_bad_steps of them in a row the run stops, with weights that are still good. Without clipping, or
+ * with an optimizer that works while the next step runs, blocks may have been updated before the fault is found: the run returns to its
+ * newest checkpoint, trains up to that step again and leaves it out, all in the same process (rh_train). All boxes of mode sync-pp do
+ * the same, as each of them knows all losses and norms. Boxes of mode paci return without closing their links (box_return.c). */
 #include "train/training.h"
 
 #include "core/alloc.h"
