@@ -56,7 +56,7 @@ static void wait_changed(struct rh_updater *updater)
 {
 	if (updater->queue) {
 		pthread_mutex_unlock(&updater->lock);
-		updater->queue->ops->pass(updater->queue);
+		updater->queue->ops->await_change(updater->queue);
 		pthread_mutex_lock(&updater->lock);
 	} else {
 		pthread_cond_wait(&updater->changed, &updater->lock);
@@ -333,7 +333,7 @@ void rh_updater_wake(struct rh_updater *updater)
 	pthread_mutex_unlock(&updater->lock);
 }
 
-void rh_updater_pass(struct rh_updater *updater, int64_t seen)
+void rh_updater_await_briefly(struct rh_updater *updater, int64_t seen)
 {
 	pthread_mutex_lock(&updater->lock);
 	if (updater->changes == seen && updater->queue)

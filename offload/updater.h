@@ -86,7 +86,7 @@ int rh_updater_await_change(struct rh_updater *updater, int64_t seen) RH_MUST;
 /* Ends all waits for a change. From any thread. */
 void rh_updater_wake(struct rh_updater *updater);
 /* Like rh_updater_await_change, but waits only a moment: for callers that also poll something else. */
-void rh_updater_pass(struct rh_updater *updater, int64_t seen);
+void rh_updater_await_briefly(struct rh_updater *updater, int64_t seen);
 /* 1: an announced gradient has not been taken yet. Gradients that wait for another part do not count. */
 int rh_updater_is_taking(struct rh_updater *updater);
 /* 1: rh_updater_await_weights would not wait. */

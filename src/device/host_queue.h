@@ -47,7 +47,7 @@ struct rh_host_queue {
 	const struct rh_host_queue_ops *ops;
 };
 
-/* All slots are required, except `serve` and `pass`, which only queues in virtual time have. */
+/* All slots are required, except `serve` and `await_change`, which only queues in virtual time have. */
 struct rh_host_queue_ops {
 	/* Waits for all jobs. */
 	void (*destroy)(struct rh_host_queue *queue);
@@ -58,7 +58,7 @@ struct rh_host_queue_ops {
 	/* From now on the worker is asked for jobs, between jobs that are submitted. It is copied. One worker a queue. */
 	void (*serve)(struct rh_host_queue *queue, const struct rh_host_worker *worker);
 	/* Waits until something has happened: on this queue, on another, on a device. */
-	void (*pass)(struct rh_host_queue *queue);
+	void (*await_change)(struct rh_host_queue *queue);
 	/* The clock by which the host waits. */
 	double (*seconds)(struct rh_host_queue *queue);
 };

@@ -353,7 +353,7 @@ int dispatcher_look(struct rh_executor *executor, int d)
 /* In virtual time something happens; in real time the optimizer may have. 1: all is to be asked again. */
 static int pass(struct rh_executor *executor)
 {
-	rh_updater_pass(executor->options.updater, executor->dispatcher.changes);
+	rh_updater_await_briefly(executor->options.updater, executor->dispatcher.changes);
 	executor->dispatcher.is_due = 1;
 	return 1;
 }

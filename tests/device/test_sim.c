@@ -310,7 +310,7 @@ static int use_queue(struct box *box)
 	}
 	if (!rc)
 		rc = queue->ops->await(queue, ticket);
-	queue->ops->pass(queue);
+	queue->ops->await_change(queue);
 	queue->ops->destroy(queue);
 	return rc;
 }

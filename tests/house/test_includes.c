@@ -1,10 +1,10 @@
-/* The rooms and who may include whom (only to the right), and what the pure and the portable rooms keep out of. */
+/* The folders of src/README.md: which may include which (only to the right), and what the pure and the portable ones may not use. */
 #include "tree.h"
 
 enum { RANKS = 12, ROOMS_MAX = 5 };
 
 /* cli > train > plan > run, data, ckpt, machine > link > schedule, token > partition, offload > model > device/cpu, device/sim, cuda >
- * device > config, observe > core: a room includes itself and what stands in a later row. */
+ * device > config, observe > core: a folder includes itself and those in later rows. */
 static const char *const ranks[RANKS][ROOMS_MAX] = {
         {"cli"},
         {"train"},
@@ -59,17 +59,17 @@ static void check_include(const char *path, int line, const char *included)
 	const char *room = room_of(name, &from), *other = room_of(included, &to);
 	includes_seen++;
 	if (!room)
-		complain(path, line, "this folder is no room of README", name);
+		complain(path, line, "this folder is not in the table of src/README.md", name);
 	else if (!other)
-		complain(path, line, "include our own headers by room/name.h", included);
+		complain(path, line, "include our own headers by folder/name.h", included);
 	else if (room != other && to <= from)
-		complain(path, line, "this room may not include that one", included);
+		complain(path, line, "this folder may not include that one", included);
 	const char *slash = strrchr(included, '/');
 	if (room && other && room != other && strstr(slash, "_internal.h"))
 		complain(path, line, "an internal header is seen in its folder only", included);
 }
 
-/* Words that the rooms beginning with `room` must not hold. A call is matched where no letter stands before it. */
+/* Words that the folders beginning with `room` must not hold. A call is matched where no letter stands before it. */
 static const struct {
 	const char *room, *why;
 	const char *words[16];
@@ -205,7 +205,7 @@ static void test_no_other_folder_holds_sources(void **state)
 		for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 			is_known |= !strcmp(entry->d_name, names[i]);
 		if (!is_known && tree_walk(entry->d_name, ignore))
-			fail_msg("%s: a folder of sources that belongs into a room", entry->d_name);
+			fail_msg("%s: a folder of sources that is not in the table of src/README.md", entry->d_name);
 	}
 	closedir(stream);
 }

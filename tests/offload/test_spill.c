@@ -653,7 +653,7 @@ static void test_what_is_urgent_goes_first_in_virtual_time(void **state)
 	rh_updater_open(updater, &update, 0);
 	rh_updater_arrives(updater, 1, NULL);
 	for (int i = 0; i < 5; i++)
-		queue->ops->pass(queue);
+		queue->ops->await_change(queue);
 	assert_int_equal(later.updates, 0);
 	rh_updater_arrives(updater, 0, NULL);
 	check_ok(rh_updater_finish(updater));

@@ -59,7 +59,7 @@ static void queue_serve(struct rh_host_queue *base, const struct rh_host_worker 
 	sim_serve(&own(base)->queue, worker);
 }
 
-static void queue_pass(struct rh_host_queue *base)
+static void queue_await_change(struct rh_host_queue *base)
 {
 	struct rh_sim *sim = own(base)->queue.sim;
 	if (sim_enter(sim))
@@ -77,7 +77,7 @@ static const struct rh_host_queue_ops queue_ops = {.destroy = queue_destroy,
                                                    .submit = queue_submit,
                                                    .await = queue_await,
                                                    .serve = queue_serve,
-                                                   .pass = queue_pass,
+                                                   .await_change = queue_await_change,
                                                    .seconds = queue_seconds};
 
 int rh_sim_queue(struct rh_sim *sim, struct rh_host_queue **out)
