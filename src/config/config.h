@@ -227,7 +227,7 @@ static inline int rh_config_distils(const struct rh_config *config, int box)
 int rh_config_print_shared(const struct rh_config *config, struct rh_text *out) RH_MUST;
 
 /* The keys that `verb` uses, with meaning, allowed values and defaults. schedules: the allowed values of the key `schedule`, which this
- * room does not know. */
+ * folder does not know. */
 int rh_config_help(const char *verb, const char *schedules, struct rh_text *out) RH_MUST;
 
 #endif

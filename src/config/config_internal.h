@@ -152,9 +152,9 @@ int config_value_default(struct config_draft *draft, int key) RH_MUST;
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *given,
                    const char *(*default_device)(void)) RH_MUST;
 
-/* Of that, the keys of several boxes. */
+/* The part of config_resolve for the keys of several boxes. */
 int config_resolve_boxes(struct config_draft *draft, const struct config_entry *const *given, int runs) RH_MUST;
-/* Of that, the keys that name files. */
+/* The part of config_resolve for the keys that name files. */
 int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given) RH_MUST;
 
 /* `text` fit for one line of an error: control characters replaced, cut at 200 bytes. */

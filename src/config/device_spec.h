@@ -1,5 +1,5 @@
-/* What `device:` says: cpu, cpu:N, cuda, cuda:0,2, cuda:0,0 (two workers on one GPU), sim:NAME (a hardware profile: plan alone); in builds
- * for tests also emu:N. This room does not know whether this build and this machine have such devices. */
+/* Reads the key `device`: cpu, cpu:N, cuda, cuda:0,2, cuda:0,0 (two workers on one GPU), sim:NAME (a hardware profile: plan alone); in
+ * builds for tests also emu:N. This folder does not know whether this build and this machine have such devices. */
 #ifndef RH_CONFIG_DEVICE_SPEC_H
 #define RH_CONFIG_DEVICE_SPEC_H
 

@@ -25,13 +25,13 @@ struct rh_region {
 void *rh_region_take(struct rh_region *region, int64_t count, size_t size) RH_MUST;
 void rh_region_free(struct rh_region *region);
 
-/* What was freed goes back to the system at once: after much was taken for a short time, before large memory is reserved. */
+/* Returns freed memory to the system at once: call it after much memory was used for a short time, before large memory is reserved. */
 void rh_alloc_return_freed(void);
 
-/* For those who take memory elsewhere (mappings): counts as one allocation; 0 where it is the one that a test lets fail. */
+/* For code that takes memory elsewhere (mappings): counts one allocation; 0: this is the one that a test makes fail. */
 int rh_alloc_allowed(void);
 
-/* Tests: the n-th allocation from now on fails, once; 0 switches it off. Returns how many were asked for since the last call. */
+/* Tests: makes the n-th allocation from now on fail, once; 0: none. Returns the number of allocations since the last call. */
 uint64_t rh_alloc_fail_nth(uint64_t n);
 
 #endif

@@ -34,7 +34,7 @@ int rh_fail_copy(int code, const char *line);
 
 void rh_error_clear(void);
 
-/* Exchanges the thread's line for this one, "": none. What is done on the way out then leaves the line alone. */
+/* Exchanges the thread's line for this one, "": none. So cleaning up after a fault can keep the fault's line. */
 void rh_error_swap(char other[RH_ERROR_LINE]);
 
 /* Assertions are for our own mistakes and stay on in every build; never for input. */

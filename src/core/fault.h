@@ -1,5 +1,5 @@
-/* The first fault of something that goes wrong once, such as a device or a queue, and its line: those after it are its effects, and change
- * nothing. Zeroed, it holds none. From any thread: whoever sees the code has the line too. */
+/* Keeps the first fault, with its line, of something that fails once, such as a device or a queue: later faults are its effects and
+ * change nothing. Zeroed, it holds none. From any thread: a thread that sees the code has the line too. */
 #ifndef RH_CORE_FAULT_H
 #define RH_CORE_FAULT_H
 
@@ -13,7 +13,7 @@ struct rh_fault {
 /* Keeps `code`, with the calling thread's line, if it is the first; 0: does nothing. */
 void rh_fault_keep(struct rh_fault *fault, int code);
 
-/* What was kept, or 0; the line becomes the calling thread's. */
+/* The first fault, or 0; its line becomes the calling thread's. */
 int rh_fault_get(const struct rh_fault *fault) RH_MUST;
 
 /* The same without the line. */

@@ -29,8 +29,8 @@ const char *rh_file_path(const struct rh_file_in *file);
 int rh_file_read(const struct rh_file_in *file, int64_t offset, void *bytes, size_t length) RH_MUST;
 void rh_file_close(struct rh_file_in *file); /* NULL is legal */
 
-/* What says that a file's content, not this machine at this moment, is at fault: -EINVAL, or a part is missing. Everything else (no more
- * descriptors, no right to read, a read error, no memory) may pass. */
+/* 1: this code means that the file's content is wrong (-EINVAL, or a part is missing), not that this machine failed at this moment.
+ * Everything else (no more descriptors, no right to read, a read error, no memory) may pass. */
 int rh_file_is_damage(int rc);
 
 /* A file that appears under its name only when committed: written beside it under a temporary name, then fsync, rename,
@@ -38,17 +38,17 @@ int rh_file_is_damage(int rc);
 struct rh_file_out;
 int rh_file_create(const char *path, struct rh_file_out **out) RH_MUST;
 int rh_file_write(struct rh_file_out *file, const void *bytes, size_t length) RH_MUST;
-/* Writes over bytes that were written before. */
+/* Overwrites bytes that were written before. */
 int rh_file_patch(struct rh_file_out *file, int64_t offset, const void *bytes, size_t length) RH_MUST;
 /* Frees `file` whether it succeeds or not; on failure the temporary file is gone. */
 int rh_file_commit(struct rh_file_out *file) RH_MUST;
 /* Gives up: removes the temporary file and frees. NULL is legal. */
 void rh_file_abandon(struct rh_file_out *file);
 
-/* The three above in one go. */
+/* Create, write and commit in one call. */
 int rh_file_write_whole(const char *path, const void *bytes, size_t length) RH_MUST;
 
-/* Copies src to dst through the same door, piece by piece. */
+/* Copies src to dst in the same way, piece by piece. */
 int rh_file_copy(const char *src, const char *dst) RH_MUST;
 
 /* A file that grows by lines, each whole or not there; not flushed. Of what is there the first `keep` bytes stay. */
@@ -57,9 +57,9 @@ int rh_file_log_open(const char *path, int64_t keep, struct rh_file_log **out) R
 int rh_file_log_append(struct rh_file_log *log, const void *bytes, size_t length) RH_MUST;
 void rh_file_log_close(struct rh_file_log *log); /* NULL is legal */
 
-/* A name goes, or moves within a file system; not flushed. A missing one is -ENOENT, without a line. */
+/* Removes a name, or renames it within a file system; not flushed. A missing one is -ENOENT, without a line. */
 int rh_file_remove(const char *path) RH_MUST;
-/* The same for cleaning up after a fault: the line that tells of it stays. */
+/* The same for cleaning up after a fault, whose line is kept. */
 void rh_file_discard(const char *path);
 int rh_path_move(const char *from, const char *to) RH_MUST;
 /* A second name, `to`, for a file; not flushed. */
@@ -69,13 +69,13 @@ int rh_file_link(const char *from, const char *to) RH_MUST;
 int rh_file_exists(const char *path);
 int rh_dir_exists(const char *path);
 enum rh_path_kind { RH_PATH_NONE, RH_PATH_FILE, RH_PATH_DIR, RH_PATH_LINK, RH_PATH_OTHER };
-/* What lies there itself, no link followed; negative errno (with a line) where that cannot be known. */
+/* What is at the path itself, without following a link; negative errno (with a line) where that cannot be known. */
 int rh_path_kind(const char *path) RH_MUST;
 
-/* Makes `path` and its parents, durably: each that is new is flushed into the one above. */
+/* Makes `path` and its parents, durably: each new directory's parent is flushed. */
 int rh_dir_make(const char *path) RH_MUST;
-/* Removes a directory and all in it; links in it go, what they lead to stays. A missing one is no error; a link or a file in its place is
- * -ENOTDIR and left alone. */
+/* Removes a directory and everything in it; links are removed, not what they point to. A missing directory is no error; a link or a file
+ * in its place is -ENOTDIR and stays. */
 int rh_dir_remove(const char *path) RH_MUST;
 /* fsync of a directory, so that renames in it are durable; nothing where its user may not open it. */
 int rh_dir_sync(const char *path) RH_MUST;

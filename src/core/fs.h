@@ -39,8 +39,8 @@ struct rh_fs *rh_fs_real(void);
 /* Tests: `fs` from now on, NULL: the real one. No other thread may be in the layer. */
 void rh_fs_use(struct rh_fs *fs);
 
-/* A descriptor is opened on /dev/null for each of 0 to 2 that is closed, so that no file of the run gets such a number and is written to
- * by those who mean a terminal. */
+/* Opens /dev/null for each descriptor 0 to 2 that is closed, so that no file of the run gets such a number and receives what is meant
+ * for a terminal. */
 int rh_fs_open_standard(void) RH_MUST;
 
 #endif

@@ -16,14 +16,15 @@ void rh_log_quiet(int quiet);
 /* Called before and after every line, so that a progress bar on the same terminal can step aside. May be NULL. */
 void rh_log_hooks(void (*before)(void *), void (*after)(void *), void *context);
 
-/* Lines that wait to be said, or not: of work that is done beside other work, so that who is done first changes nothing. Zeroed: none. */
+/* Lines that are kept instead of printed: those of work that runs in parallel, so that the order in which it ends changes nothing.
+ * Zeroed: none. */
 struct rh_log_line;
 struct rh_log_kept {
 	struct rh_log_line *first, *last;
 };
 /* From now on the calling thread's lines go to `kept`, NULL: to the terminal. Returns where they went before. */
 struct rh_log_kept *rh_log_keep(struct rh_log_kept *kept);
-/* The kept lines as if the calling thread said them now; then there are none. */
+/* Prints the kept lines as if the calling thread had just said them, and empties the list. */
 void rh_log_say(struct rh_log_kept *kept);
 void rh_log_forget(struct rh_log_kept *kept);
 

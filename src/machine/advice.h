@@ -1,4 +1,4 @@
-/* What is wrong with a machine, and the command that mends it. */
+/* Finds what is wrong with a machine, and the command that mends it. */
 #ifndef RH_MACHINE_ADVICE_H
 #define RH_MACHINE_ADVICE_H
 
@@ -17,7 +17,7 @@ struct doctor_advices {
 	int count;
 };
 
-/* What was measured beside the facts; zeros where it was not. */
+/* Measurements beside the facts; zeros where nothing was measured. */
 struct doctor_measured {
 	const char *build;   /* "cuda", "emu", or NULL: this program has no CUDA */
 	const char *kind;    /* of the devices that copied: "cpu", "cuda"; NULL: none did */

@@ -1,4 +1,4 @@
-/* What drives read and write, as a run would: through offload/space.h, checksums included. */
+/* Measures how fast drives read and write in a run: through offload/space.h, checksums included. */
 #ifndef RH_MACHINE_DRIVE_H
 #define RH_MACHINE_DRIVE_H
 

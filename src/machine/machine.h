@@ -27,14 +27,14 @@ struct rh_devices {
 	int count;
 };
 
-/* For those who name none: "cuda" if this machine and this build have it, else "cpu:1". */
+/* The device of a configuration that names none: "cuda" if this machine and this build have it, else "cpu:1". */
 const char *rh_machine_default_device(void);
 
 /* How many devices a specification (config/device_spec.h) names. Negative with the reason for what this build or machine does not have. */
 int rh_devices_count(const char *spec) RH_MUST;
 /* Bytes of memory of its own that each of the devices may use; 0: their memory is the host's. */
 int rh_devices_room(const char *spec, int64_t *bytes) RH_MUST;
-/* How they want their work cut. */
+/* The chunk sizes that these devices prefer. */
 int rh_devices_grain(const char *spec, struct rh_device_grain *out) RH_MUST;
 /* Whether each of the devices multiplies 8-bit operands; -ENODEV with the reason. */
 int rh_devices_check_fp8(const char *spec) RH_MUST;

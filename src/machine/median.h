@@ -1,4 +1,4 @@
-/* What a machine does usually: neither its best moment nor its worst. */
+/* A machine's usual figure: neither its best nor its worst. */
 #ifndef RH_MACHINE_MEDIAN_H
 #define RH_MACHINE_MEDIAN_H
 

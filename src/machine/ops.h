@@ -1,5 +1,5 @@
-/* What the ops of training take on a device, timed where they stand: a small model's forward, recompute and backward are emitted as a run
- * emits them, an event behind each op, so that every op finds its operands where the one before left them. */
+/* Measures the time of training's ops on a device, each in its place: a small model's forward, recompute and backward are emitted as in
+ * a run, with an event after each op, so that every op finds its operands where the op before left them. */
 #ifndef RH_MACHINE_OPS_H
 #define RH_MACHINE_OPS_H
 

@@ -6,7 +6,8 @@
 #include "core/error.h"
 #include "observe/report.h"
 
-/* A new file below dir/runs. `step`: that the run goes on from, beyond which TensorBoard leaves out what earlier files hold. */
+/* Creates a file below dir/runs. `step`: the step that the run continues from; TensorBoard then ignores what earlier files hold beyond
+ * it. */
 struct rh_events;
 int rh_events_open(const char *dir, int64_t step, struct rh_events **out) RH_MUST;
 /* train/loss, train/grad_norm, train/learning_rate, train/epoch, train/tokens_per_second: as transformers names them. A value that is not

@@ -5,8 +5,8 @@
 #include "core/error.h"
 #include "observe/report.h"
 
-/* Opens `path` to append. Lines of steps after `keep_step` are cut off, as is a line that a crash left torn, and all from a line on that is
- * no metric, which is told; 0 empties the file. */
+/* Opens `path` to append. Cuts off the lines of steps after `keep_step` (0: all lines), a line that a crash left incomplete, and, with a
+ * note, everything from a line on that is no metric. */
 struct rh_metrics;
 int rh_metrics_open(const char *path, int64_t keep_step, struct rh_metrics **out) RH_MUST;
 

@@ -1,4 +1,4 @@
-/* Where else a run reports to, beside metrics.jsonl: what report_to names. */
+/* The other places a run reports to, beside metrics.jsonl: those in report_to. */
 #ifndef RH_OBSERVE_REPORTS_H
 #define RH_OBSERVE_REPORTS_H
 

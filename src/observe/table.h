@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "observe/report.h"
 
-/* Opens dir/metrics.csv, of which the lines up to `step` stay; 0: a new one. */
+/* Opens dir/metrics.csv and keeps its lines up to `step`; 0: makes a new file. */
 struct rh_table;
 int rh_table_open(const char *dir, int64_t step, struct rh_table **out) RH_MUST;
 int rh_table_step(struct rh_table *table, const struct rh_step_report *report) RH_MUST;

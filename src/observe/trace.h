@@ -1,5 +1,5 @@
-/* What each stream of each device did when, in one step of the executor, and the host beside it: a recording, and its pictures. Who records
- * devices is src/run/spans.c. */
+/* Records what each stream of each device, and the host, did during one step of the executor, and draws it. src/run/spans.c records
+ * devices. */
 #ifndef RH_OBSERVE_TRACE_H
 #define RH_OBSERVE_TRACE_H
 

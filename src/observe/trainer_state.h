@@ -25,7 +25,7 @@ struct rh_trainer_state {
 /* All zero but for an empty log_history; freed with rh_trainer_state_free. */
 int rh_trainer_state_create(struct rh_trainer_state *out) RH_MUST;
 
-/* Reads what a resumed run goes on from. Keys that are not in the struct are passed over. -EINVAL names the path and the key. */
+/* Reads the state that a resumed run continues from. Keys that are not in the struct are ignored. -EINVAL names the path and the key. */
 int rh_trainer_state_load(const char *path, struct rh_trainer_state *out) RH_MUST;
 void rh_trainer_state_free(struct rh_trainer_state *state);
 

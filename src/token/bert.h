@@ -1,4 +1,4 @@
-/* What BERT's normalizer and pre-tokenizer do to a text, to the code point as `tokenizers` does it (bert_table.inc). */
+/* BERT's normalizer and pre-tokenizer, equal to those of `tokenizers` for every code point (bert_table.inc). */
 #ifndef RH_TOKEN_BERT_H
 #define RH_TOKEN_BERT_H
 

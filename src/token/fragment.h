@@ -1,5 +1,5 @@
-/* A text on its way to ids is cut into fragments, each of which goes on to the next way of cutting before the one behind it is cut off: a
- * text of any length takes no list of its fragments. */
+/* A text is cut into fragments, by one cutter after the other. Each fragment goes through all later cutters before the next
+ * fragment is cut off, so a text of any length needs no list of its fragments. */
 #ifndef RH_TOKEN_FRAGMENT_H
 #define RH_TOKEN_FRAGMENT_H
 

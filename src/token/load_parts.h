@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "token/tokenizer_internal.h"
 
-/* NULL and null are no part at all. */
+/* A part that is NULL or null is absent. */
 int load_normalizer(struct rh_tokenizer *tokenizer, const json_t *part, const char *where, int depth) RH_MUST;
 int load_pre_tokenizer(struct rh_tokenizer *tokenizer, const json_t *part, const char *where, int depth) RH_MUST;
 int load_decoder(struct rh_tokenizer *tokenizer, const json_t *part, const char *where, int depth) RH_MUST;

@@ -1,5 +1,5 @@
-/* From an expression to sets and a skeleton: the same expression with each character, class and property as PATTERN_SET and the set's
- * number (uint32_t, as in memory). All else in the skeleton is PCRE2 syntax. */
+/* Turns an expression into sets and a skeleton: the same expression with each character, class and property replaced by PATTERN_SET and
+ * the set's number (uint32_t, as in memory). Everything else in the skeleton is PCRE2 syntax. */
 #ifndef RH_TOKEN_PATTERN_PARSE_H
 #define RH_TOKEN_PATTERN_PARSE_H
 
