@@ -17,9 +17,9 @@ struct rh_link_line {
 	double bytes_per_s[2]; /* to the other end, and from it, while both send; 0: the line broke before it was known */
 };
 
-/* Both ends call it, one of them with `decides`, before other messages are posted. It exchanges 4 KiB each way at once, then twice as
- * much, and so on, until the exchange gets no faster or has 32 MiB; this takes some seconds. One exchange is enough where the round trip
- * takes less than some milliseconds, or the line breaks. */
+/* Both ends call it, one of them with `decides`, before other messages are posted. It sends some round trips of one byte; then it exchanges
+ * 4 KiB each way at once, then twice as much, and so on, until an exchange gets no faster or has 32 MiB. This takes some seconds; over a
+ * near line some milliseconds. If the line breaks, the exchange in which it does is the last one. */
 int rh_link_probe(struct rh_link *link, int decides, struct rh_link_line *out) RH_MUST;
 
 #endif
