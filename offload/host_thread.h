@@ -5,8 +5,8 @@
 
 #include "device/host_queue.h"
 
-/* At most `capacity` jobs are submitted and not finished. The instance has no `serve` and no `await_change`. A job that waits for a device's
- * event fails when that device fails. */
+/* At most `capacity` jobs are submitted and not finished. The instance has no `serve` and no `await_change`. A job that waits for a
+ * device's event fails when that device fails. */
 int rh_host_thread_open(int capacity, struct rh_host_queue **out) RH_MUST;
 
 #endif

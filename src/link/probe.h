@@ -1,4 +1,4 @@
-/* Teaches TCP the speed of a line before anything waits for it.
+/* Teaches TCP the speed of a line before anything waits for it, and measures it.
  *
  * Congestion control that paces (BBR) sends at a multiple of the speed that a connection has reached so far. A pipeline's messages have
  * pauses between them, so a connection only ever reaches a message or two in a round trip, however fast the line is: each message takes
