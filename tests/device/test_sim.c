@@ -520,6 +520,37 @@ static void test_forms_of_square_products_are_told_apart(void **state)
 	box_close(&box);
 }
 
+/* More shapes than the simulated machine remembers, in an order that mostly repeats: it guesses the next op from the last one, and each
+ * still takes what it takes alone. */
+static void test_an_op_takes_its_time_whatever_came_before(void **state)
+{
+	(void)state;
+	enum { SHAPES = 3000, OPS = 20000, PERIOD = 9 };
+	struct box box;
+	box_plain(&box, 1);
+	box.hardware.device.peak[RH_PRODUCT_F32] = 1e6;
+	box_open(&box);
+	static float a[SHAPES * 4];
+	struct rh_event *ended = record(&box, 0, RH_STREAM_COMPUTE);
+	double before = 0;
+	uint32_t random = 20261126;
+	printf("seed %u\n", random);
+	for (int i = 0; i < OPS; i++) {
+		random = random * 1664525 + 1013904223;
+		int64_t rows = (random >> 8) % 4 ? i % PERIOD + i / 5000 : (int64_t)((random >> 12) % SHAPES);
+		struct rh_op op = {.kind = RH_OP_GEMM};
+		op.operand[RH_GEMM_A] = rh_view_of(a, RH_F32, rows + 1, 4);
+		op.operand[RH_GEMM_B] = rh_view_of(a, RH_F32, 4, 4);
+		op.operand[RH_GEMM_D] = rh_view_of(a, RH_F32, rows + 1, 4);
+		check_ok(box.device[0]->ops->launch(box.device[0], RH_STREAM_COMPUTE, &op));
+		check_ok(box.device[0]->ops->record(box.device[0], RH_STREAM_COMPUTE, ended));
+		double now = at(ended);
+		check_near(now - before, rh_sim_op_seconds(&box.hardware.device, &op, 1), 1e-6);
+		before = now;
+	}
+	box_close(&box);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -539,6 +570,7 @@ int main(void)
 	        cmocka_unit_test(test_op_takes_the_longer_of_arithmetic_and_memory),
 	        cmocka_unit_test(test_sums_of_gradients_have_rates_of_their_own),
 	        cmocka_unit_test(test_forms_of_square_products_are_told_apart),
+	        cmocka_unit_test(test_an_op_takes_its_time_whatever_came_before),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
