@@ -127,7 +127,7 @@ struct query_part {
 	int left, right, first;
 };
 
-/* Of a warp: its keys and values, the first one's place in the document, and the lane's share of their gradients. */
+/* A warp's keys and values, the first one's place in the document, and the lane's share of their gradients. */
 template <int D, int M> struct key_rows {
 	uint32_t keys[D / 16][M][4], values[D / 16][M][4];
 	int first;

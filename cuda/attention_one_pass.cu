@@ -81,7 +81,7 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 4) attention_delta(struct attentio
 	}
 }
 
-/* Of a warp: where its keys and the current queries lie, and the lane's share of its gradients. */
+/* A warp's place: where its keys and the current queries lie, and the lane's share of its gradients. */
 template <int D> struct pass {
 	uint32_t values[D / 16][1][4];
 	float dk[1][D / 8][4], dv[1][D / 8][4];

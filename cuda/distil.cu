@@ -17,7 +17,7 @@ RH_DEVICE float exp_of(float x)
 	return rh_exp2(x * 1.442695040888963f);
 }
 
-/* Of a row of logits at a temperature: the largest, where it first is, and log of the sum of e^((x - largest) / temperature). */
+/* A row of logits at a temperature: the largest, where it first is, and log of the sum of e^((x - largest) / temperature). */
 struct share {
 	const float *logit;
 	float largest, log_sum, per_degree; /* 1 / temperature */
@@ -69,7 +69,7 @@ RH_DEVICE float divergence_of(const struct share &student, const struct share &t
 	return rh_warp_sum(sum);
 }
 
-/* What the gradient of a row is made of. */
+/* The terms of a row's gradient. */
 struct slopes {
 	struct share task, student, teacher;
 	float divergence, weight[2]; /* the second with the temperature, which the slope of the divergence has once */

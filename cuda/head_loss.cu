@@ -83,7 +83,7 @@ RH_DEVICE void part_add(struct part *own, const struct chunk &c, int64_t i, int6
 		own->sum += rh_exp2((c.v[k] - base) * 1.442695040888963f);
 }
 
-/* Of the whole row, in every thread. */
+/* The whole row's part, in every thread. */
 RH_DEVICE struct part reduce_row(const float *logit, int64_t cols, int aligned)
 {
 	RH_SHARED(struct part, warps, WARPS);

@@ -129,7 +129,7 @@ int rh_nccl_open(const char id[RH_NCCL_ID], int is_receiver, int gpu, struct rh_
 	return rc;
 }
 
-/* Of a message that is on its way NCCL's part is ended by force. */
+/* Ends NCCL's part of a message in flight by force. */
 void rh_nccl_close(struct rh_nccl_wire *wire)
 {
 	if (!wire)
@@ -148,7 +148,7 @@ void rh_nccl_close(struct rh_nccl_wire *wire)
 	rh_free(wire);
 }
 
-/* What NCCL has begun is over (ncclSuccess), or not yet (ncclInProgress); or a fault. */
+/* *result: the operation that NCCL has begun is finished (ncclSuccess) or not (ncclInProgress). Returns a fault. */
 static int ask_nccl(struct rh_nccl_wire *wire, ncclResult_t *result)
 {
 	int rc = cuda_rc(cudaSetDevice(wire->gpu), "the GPU");

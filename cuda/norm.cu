@@ -181,7 +181,7 @@ template <int PER_VECTOR, int CHUNKS> RH_DEVICE struct kept<CHUNKS> keep(const r
 	return k;
 }
 
-/* This thread's first element of a vector, and which of the block's vectors that is. */
+/* This thread's first element of a vector, and the number of that vector among the block's. */
 struct lane {
 	int first, vector;
 };
@@ -239,7 +239,7 @@ rmsnorm_forward_kept(struct norm_args a)
 	}
 }
 
-/* What a vector's dx is made of. */
+/* The terms of a vector's dx. */
 template <int PER_VECTOR, int CHUNKS> struct gradient_of {
 	struct kept<CHUNKS> x, dy;
 	float rstd;

@@ -39,7 +39,7 @@ template <typename T> RH_DEVICE void qk_store(T *head, const struct qk_args &a, 
 	chunk_store(head + a.half + i, pair.high, a.half - i, a.aligned);
 }
 
-/* What a head's elements are multiplied with. */
+/* The weights that a head's elements are multiplied with. */
 template <typename T> RH_DEVICE struct qk_pair qk_weight(const struct qk_args &a, int key, int i)
 {
 	struct qk_pair w = qk_load((const T *)a.w[key], a, i);

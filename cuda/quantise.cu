@@ -14,7 +14,7 @@ extern "C" {
 
 enum { THREADS = 256, WARPS = THREADS / RH_WARP, TILE = 64, PITCH = TILE + 4 };
 
-/* Of a whole block; all threads get it. Bits of magnitudes order as the numbers do. */
+/* The largest magnitude of a whole block, in all threads. Bits of magnitudes have the order of the numbers. */
 RH_DEVICE uint32_t block_largest(uint32_t bits)
 {
 	RH_SHARED(uint32_t, of_warp, WARPS);

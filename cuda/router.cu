@@ -68,7 +68,7 @@ template <typename T, int N> RH_DEVICE void logits_load(float (&logit)[N], const
 	}
 }
 
-/* Of the softmax over all experts. */
+/* The sum of the softmax over all experts. */
 template <int N> RH_DEVICE float sum_of_all(const float (&logit)[N], float largest)
 {
 	float sum = 0;

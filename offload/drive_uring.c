@@ -231,7 +231,7 @@ static void uring_attach(struct rh_drive *drive, void *memory, int64_t bytes)
 	pthread_mutex_unlock(&uring->lock);
 }
 
-/* Whether nothing is under way any more, after at most so many seconds; lock held. */
+/* 1: no request is in flight, after at most `seconds`. The lock is held. */
 static int wait_idle(struct uring *uring, double seconds)
 {
 	struct timespec until = rh_cond_deadline(seconds);

@@ -43,8 +43,8 @@ static int has_several_nodes(void)
 	return strpbrk(online, "-,") != NULL || is_made_up();
 }
 
-/* What the calling thread is bound to. Not by the topology's own flags: they ask for a binding that all threads share, which is gone once
- * a pool's are bound to nodes. */
+/* The cores that the calling thread is bound to. The topology's own flags cannot tell: they ask for a binding that all threads share,
+ * which is gone once a pool's threads are bound to nodes. */
 static int restrict_to_binding(hwloc_topology_t topology)
 {
 	hwloc_bitmap_t set = hwloc_bitmap_alloc();

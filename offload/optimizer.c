@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
-/* Of an update from NVMe without bytes: as many as show who goes before whom. */
+/* An update from NVMe without bytes has this many pieces: enough to show which update runs before which. */
 enum { PIECES_SHOWN = 16 };
 
 struct take {

@@ -73,7 +73,7 @@ static int lies_in_memory(const struct space_file *file)
 	return !fstatfs(file->file, &about) && (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC);
 }
 
-/* What the kernel says of alignment; older ones say nothing, and then the file system's block is what works. */
+/* The alignment that the kernel names; older kernels name none, and then the file system's block works. */
 static int find_unit(struct space_file *file)
 {
 	struct stat about;

@@ -455,7 +455,7 @@ static struct move make_move(enum store_direction direction, const struct rh_sto
 	return (struct move){direction, locate(store, block, tensor, first, count), count, values, form.dtype, at};
 }
 
-/* What is stored rounded, or as it is. */
+/* Moves weights that are stored rounded, or as they are. */
 static void move_weights(const struct move *move, void *stored)
 {
 	uint16_t *half = stored;

@@ -11,7 +11,7 @@
 static char *const WEIGHTS = (char *)((uintptr_t)1 << 60);
 static char *const GRADIENTS = (char *)((uintptr_t)1 << 61);
 
-/* What a run of ops came to. */
+/* The totals of a run of ops. */
 struct tally {
 	const struct rh_rates *rates;
 	double seconds, gradient_seconds, product_flops;

@@ -127,7 +127,7 @@ static int fits(struct planner *at, const struct rh_plan *plan, enum pass pass, 
 	       widened(at, plan, pass, lo, hi).device_bytes <= at->request->device_cap_bytes;
 }
 
-/* What makes a micro-batch smaller. */
+/* Advice: the keys that make a micro-batch smaller. */
 static const char *advice(const struct rh_plan_request *request)
 {
 	return request->trains       ? "lower max_length or per_device_train_batch_size"
@@ -328,7 +328,7 @@ static int deferred_does_not_fit(const struct planner *at, const struct rh_plan 
 	               (double)(plan->device_bytes - plan->deferred_bytes) / 1048576, key ? "raise " : "", key ? key : "", key ? ", " : "");
 }
 
-/* What stages that are not cut yet will defer, if devices share it evenly: they are packed beside it. */
+/* An estimate of the bytes that stages not cut yet will defer, if devices share them evenly: packing leaves room for them. */
 static int64_t expected_deferred(struct planner *at)
 {
 	const struct rh_plan_request *request = at->request;

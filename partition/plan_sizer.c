@@ -1,4 +1,4 @@
-/* What cuts would take of a device, before there is a plan of them. */
+/* Counts the bytes that cuts would need on a device, without making a plan of them. */
 #include "core/alloc.h"
 #include "partition/plan_internal.h"
 

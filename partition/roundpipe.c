@@ -264,7 +264,7 @@ static int least_slowest(struct searching *at, int most, int64_t lowest, int64_t
 	return found;
 }
 
-/* Nothing can be below: the heaviest layer at its best, and an even share of the work that no cut spares. */
+/* Lower bound on the slowest stage's time: the heaviest layer in its cheapest pass, and an even share of the work that no cut spares. */
 static double least_time(const struct searching *at, int stages)
 {
 	double heaviest = 0;

@@ -78,7 +78,7 @@ static int fits(struct long_rounds *how, struct rh_partition *cuts)
 	return cuts->device_bytes <= how->searching->request->cap_bytes;
 }
 
-/* Of each remainder of stages by devices, which decides how the devices take turns, the best is kept. */
+/* Keeps the best candidate for each remainder of stages by devices, because the remainder decides how devices take turns. */
 static void consider(struct long_rounds *how)
 {
 	struct rh_partition *now = &how->scratch;

@@ -158,7 +158,7 @@ static double end_lower_bound(const struct waves *waves, int64_t again, double t
 	return rh_max_double(all / devices * (1 - 1e-12), each);
 }
 
-/* What the slots of each such group of devices take of a micro-batch. */
+/* The seconds of a micro-batch's slots, for each group of devices that take turns. */
 static void share_load(struct waves *waves, int64_t again)
 {
 	int groups = (int)(waves->request->devices / again);

@@ -1,4 +1,4 @@
-/* What a GGUF's metadata tells of layers that are not all alike or not plain: experts, attention windows, rotary tables of their own. */
+/* Reads from a GGUF's metadata in what layers differ from plain ones: experts, attention windows, rotary tables of their own. */
 #include "ckpt/source_internal.h"
 
 #include <math.h>

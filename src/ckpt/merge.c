@@ -162,7 +162,7 @@ static int copy_prompting(const struct rh_merge *wanted)
 	return rc;
 }
 
-/* Of the merged model: *text (free). A GGUF's metadata does not make one for every family. */
+/* The config.json of the merged model: *text (free). It cannot be made from a GGUF's metadata for every family. */
 static int make_config(const struct merger *merger, char **text)
 {
 	json_t *config = NULL;

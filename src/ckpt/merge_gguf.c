@@ -90,7 +90,7 @@ static int put_rope(struct rh_gguf_out *out, const struct rh_model_config *confi
 	return rc ? rc : put_arch_real(out, config, "rope.scaling.factor", rope->factor);
 }
 
-/* What llama.cpp calls the way in which a text is cut into words; NULL: none of those known here. */
+/* llama.cpp's name for the way in which the tokenizer cuts a text into words; NULL: unknown. */
 static const char *cutting_of(const json_t *tokenizer)
 {
 	char *text = json_dumps(json_object_get(tokenizer, "pre_tokenizer"), JSON_COMPACT | JSON_ENCODE_ANY);

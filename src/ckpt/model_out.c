@@ -52,7 +52,7 @@ static int cut_shards(struct rh_model_out *out, int64_t shard_bytes)
 	return 0;
 }
 
-/* Of a shard, or of the index, which comes after them. */
+/* The name of a shard or, after the shards, of the index. */
 static void file_name(const struct rh_model_out *out, size_t file, char *name, size_t size)
 {
 	if (file == out->shards)

@@ -201,7 +201,7 @@ static int find_named(struct rh_source *source, const char *name, const json_t *
 	return 0;
 }
 
-/* What files call a tensor that were written of the model without its head; NULL: as other files do. */
+/* The tensor's name in files of the model without its head; NULL: the same as in other files. */
 static const char *without_base(const struct rh_source *source, const char *name)
 {
 	const char *base = source->config.family->names->base;
@@ -338,7 +338,7 @@ static int settle_in_shard(struct rh_source *source, struct source_entry *entry,
 	return settle(entry, source->path, entry->name, tensor->dtype, tensor->rank, tensor->shape);
 }
 
-/* Whether a larger model's head is its embedding, its files tell: transformers takes a head that is there and ties one that is not. */
+/* A larger model's files tell whether its head is its embedding: transformers loads a head that is there, and ties one that is not. */
 static int settle_head(struct rh_source *source, const json_t *map)
 {
 	struct rh_safetensors *shard;

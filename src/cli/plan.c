@@ -124,7 +124,7 @@ static int put_stages(struct rh_text *out, const struct rh_forecast *is)
 	return rc;
 }
 
-/* Of RoundPipe alone; the other schedules have none. */
+/* Prints the rounds of RoundPipe; the other schedules have none. */
 static int put_rounds(struct rh_text *out, const struct rh_forecast *is, int64_t micro_batches)
 {
 	int64_t rounds = rh_round_count(micro_batches, is->round_micro_batches);
@@ -179,7 +179,7 @@ static int put_length(struct rh_text *out, int64_t tokens, int64_t positions)
 	return rh_text_printf(out, "%lld tokens", (long long)tokens);
 }
 
-/* Of one row a micro-batch, which may be another batch than that of the rest. */
+/* The longest sequence with one row a micro-batch, which may be another batch size than the rest of the plan has. */
 static int put_longest(struct rh_text *out, int64_t positions, const struct rh_outlook *look, int64_t batch)
 {
 	int rc = rh_text_printf(out, "longest      ");
@@ -341,7 +341,7 @@ static int begin_all(const struct rh_config *config, const struct rh_machine_fou
 	return count;
 }
 
-/* Of those that cannot be had one reason of either kind is told, below all. */
+/* Schedules that this run cannot have are explained below the others, with one reason of each kind. */
 static int compare(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
                    struct rh_tasks *tasks)
 {

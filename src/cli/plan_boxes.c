@@ -44,7 +44,7 @@ static void free_boxes(struct planned *all)
 	}
 }
 
-/* What is planned with where the configuration says nothing: two homes. */
+/* The speed of a link; where the configuration names none, that of a line between two homes. */
 static double speed_of(const struct rh_config *config, int link, int way)
 {
 	const struct rh_list *list = &config->link_mbit_per_second;
@@ -79,7 +79,7 @@ static int forecast_at(struct planned *all, double mbit_per_s, double *tokens_pe
 	return rc;
 }
 
-/* Those for the links of the configuration, which the other speeds are simulated with, too. */
+/* Chooses admission limits for the configuration's links; the other speeds are simulated with the same limits. */
 static int choose_limits(struct planned *all)
 {
 	const struct rh_boxes_request request = {all->config, all->machine, all->first, all->line, all->input};

@@ -97,7 +97,7 @@ static double compute_s(const struct rh_forecast *box)
 	return (1 - box->bubble) * box->step_seconds;
 }
 
-/* What the formulas are made of: each box's computing from the simulation of its mode, each transfer from its bytes and the line. */
+/* Fills in the formulas' inputs: each box's computing from the simulation of its mode, each transfer from its bytes and the line. */
 static int fill_formulas(const struct rh_boxes_request *request, struct plan_modes *out)
 {
 	const struct rh_virtual_line *up = &request->line[0][0], *down = &request->line[0][1];
@@ -150,7 +150,7 @@ static int fastest(const double tokens_per_s[PLAN_MODES])
 	return best;
 }
 
-/* Of as many steps as the formulas are of; 0: this run cannot have the mode. */
+/* Simulated seconds of as many steps as the formulas count; 0: this run cannot have the mode. */
 static double simulated_s(const struct plan_modes *modes, enum plan_mode mode)
 {
 	return modes->over_own_link[mode] > 0 ? modes->stages.mini_batches * modes->step_tokens / modes->over_own_link[mode] : 0;

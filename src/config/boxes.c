@@ -55,7 +55,7 @@ static int64_t from_environment(const char *name)
 	return text && !config_parse_integer(text, &value) ? value : -1;
 }
 
-/* What started this process on several boxes at once counts them from 0. */
+/* A launcher that started processes on several boxes counts them from 0. */
 static void ask_launchers(struct rh_config *config)
 {
 	static const char *const names[][2] = {
@@ -244,7 +244,7 @@ static const char *const of_idle[] = {
         "fluidpipe_idle_spill"};
 enum { OF_IDLE = sizeof of_idle / sizeof *of_idle, FIRST_OF_SAMPLER = 2 };
 
-/* What of the opportunistic steps' keys asks for distillation, where there is none. */
+/* Refuses keys of opportunistic steps that need distillation, where there is none. */
 static int check_idle_distillation(const struct asking *at)
 {
 	const struct rh_config *config = at->config;
@@ -284,7 +284,7 @@ static int check_idle(const struct asking *at)
 	return check_idle_distillation(at);
 }
 
-/* What the pipeline of boxes cannot do yet. */
+/* Refuses what a pipeline of boxes cannot do yet. */
 static int check_rest(const struct asking *at)
 {
 	const struct rh_config *config = at->config;

@@ -1,4 +1,4 @@
-/* What depends on several keys: the device, the dtype, LoRA or full, the evaluation; contradictions; files that must be there. */
+/* Resolves what depends on several keys: the device, the dtype, LoRA or full, the evaluation. Refuses contradictions and missing files. */
 #include "config/config_internal.h"
 #include "config/device_spec.h"
 #include "config/hardware.h"

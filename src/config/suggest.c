@@ -1,4 +1,4 @@
-/* What to say to a name that is no key: what other trainers' names are called here, or the nearest key. */
+/* Suggests a key for a name that is none: the key of this program for another trainer's name, or the nearest key. */
 #include "config/config_internal.h"
 
 #include <stdio.h>

@@ -355,7 +355,7 @@ static int set_resume(struct config_draft *draft, const struct config_entry *ent
 	return truth ? set_text(field, "true") : 0;
 }
 
-/* What has no effect is taken whatever it says, but not where it asks for something that will not happen. */
+/* A key without effect may have any value, unless the value asks for something that will not happen. */
 static int check_inert(const struct config_entry *entry)
 {
 	if (!strcmp(entry->name, "deepspeed"))

@@ -47,7 +47,7 @@ int rh_dir_bound_is_there(void)
 	return named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
 }
 
-/* What follows the bound path; NULL: the path does not lie there. */
+/* The part of `path` below the bound path; NULL: it does not lie there. */
 static const char *below_bound(const char *path)
 {
 	if (!bound.path || strncmp(path, bound.path, bound.length))

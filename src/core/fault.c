@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-/* Of all faults: two at a time are rare. */
+/* One lock for all faults: two at a time are rare. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void rh_fault_keep(struct rh_fault *fault, int code)

@@ -172,7 +172,7 @@ static int find_middle(struct locator *locator, size_t turn, struct middle *out)
 	return 1;
 }
 
-/* What follows the mark in a rendering of the turns so far, and of a message of `role` where not NULL. */
+/* *out: the text after the mark in a rendering of the turns so far and, where `role` is not NULL, of a message of that role. */
 static int tail_of(struct locator *locator, size_t turn, const char *role, size_t skipped, struct rh_text *text, struct part *out)
 {
 	int rc = render(locator, (struct change){turn + 1, turn, role, RH_CHAT_WHOLE}, text);
@@ -382,7 +382,7 @@ static int locate_all(struct locator *locator, struct rh_chat_spans *spans)
 	return rc;
 }
 
-/* What {% generation %} marks; as many as there are assistants' messages are these, one by one. */
+/* Takes the ranges that {% generation %} marks. If there are as many as assistants' messages, they are these messages, one by one. */
 static int take_marks(const struct rh_jinja_spans *marks, const json_t *messages, struct rh_chat_spans *spans)
 {
 	size_t assistants = 0, at = 0, i;

@@ -158,7 +158,7 @@ static int is_given(const json_t *value)
 	return value && !json_is_null(value) && !(json_is_array(value) && !json_array_size(value));
 }
 
-/* What a template does not read it leaves out in silence, and the model would be taught to answer out of nothing. */
+/* A template silently drops what it does not read; the model would then learn to answer without a reason. */
 static int need_tools_read(const struct rh_chat *chat, const json_t *conversation)
 {
 	size_t i;

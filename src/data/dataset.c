@@ -122,7 +122,7 @@ static int add_wrapped(struct builder *builder, const struct data_encoder *row, 
 	return rc;
 }
 
-/* What a row shows of itself, whatever is kept of it. */
+/* Finds the faults of a row by itself, whether or not the row is kept. */
 static int check_row(struct builder *builder, const struct data_encoder *row, uint64_t hash, const char *where)
 {
 	struct rh_dataset *set = builder->set;
@@ -190,7 +190,7 @@ static int64_t count_copies(const struct rh_config *config, double weight, uint3
 	return (int64_t)whole + (data_draw(config->data_seed, RH_PHILOX_WEIGHT, file, (uint64_t)index, PARTS) < rest);
 }
 
-/* What max_ram leaves for a row beside the program and the rows before it; 0: there is no max_ram. */
+/* The memory that max_ram leaves for a row, beside the program and the rows before it; 0: max_ram is not set. */
 static int64_t row_room(const struct data_encoder *encoder, const struct rh_dataset *set)
 {
 	enum { LEAST = 1 << 20 }; /* where there is less, the plan says what the run lacks */

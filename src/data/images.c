@@ -56,7 +56,7 @@ static int add_part(struct rh_images *images, const char *path, struct part **ou
 	return (*out)->path ? 0 : -ENOMEM;
 }
 
-/* Of the part's images the first ones count, as many as are wanted. */
+/* Counts the part's images: only the first most_images of them. */
 static void count_part(struct rh_images *images, struct part *part)
 {
 	if (images->most_images && part->count > images->most_images)

@@ -34,7 +34,7 @@ const char *rh_lint_meaning(enum rh_lint lint)
 	return lints[lint].meaning;
 }
 
-/* What `hash` would take, or has. */
+/* The slot that holds `hash`, or would hold it. */
 static size_t slot_of(const struct data_hashes *hashes, uint64_t hash)
 {
 	size_t at = (size_t)hash & (hashes->capacity - 1);
@@ -112,7 +112,7 @@ static int holds(const struct rh_text *text, const char *bytes, size_t length)
 	return !length || (text->length && memmem(text->bytes, text->length, bytes, length));
 }
 
-/* Whether a template wrote what is in `content`: a string, or parts of which some are text. */
+/* 1: the template wrote the text of `content`: a string, or parts of which some are text. */
 static int is_written(const struct rh_text *text, const json_t *content)
 {
 	const char *sample;

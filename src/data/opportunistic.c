@@ -133,7 +133,7 @@ static double slope_of(const struct rh_sample_history *history)
 	return rh_score_slope(history->score, history->scores);
 }
 
-/* Of all samples that have a score, drawn or not. */
+/* The thresholds over all samples that have a score, whether or not they may be drawn. */
 static void find_thresholds(struct rh_opportunistic *all, int64_t count)
 {
 	int64_t scored = 0;

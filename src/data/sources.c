@@ -37,7 +37,7 @@ static int add_columns(const struct rh_config *config, json_t *columns)
 	return 0;
 }
 
-/* What this program does not train on. */
+/* Refuses entries that this program does not train on. */
 static int refuse_entry(const json_t *entry, const char *name, const char *path)
 {
 	static const char *const media[] = {"images", "videos", "audios"};

@@ -44,7 +44,7 @@ static int starts(const struct data_stream *stream, const char *magic, size_t by
 	return stream->end >= bytes && !memcmp(stream->packed, magic, bytes);
 }
 
-/* What people have as data that is no text here. */
+/* Refuses data that is no text, such as Parquet. */
 static int refuse_others(const struct data_stream *stream)
 {
 	const char *path = stream->path;

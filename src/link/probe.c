@@ -79,7 +79,7 @@ static void note_received(struct seen *seen, int64_t bytes, double in_s)
 	seen->received[seen->rounds++ % (BELIEVED + 1)] = (double)bytes / fmax(in_s - seen->round_trip_s, in_s / 2);
 }
 
-/* Of a round. A connection that had to be made anew says nothing of the line. */
+/* Judges one exchange. A connection that had to be made anew tells nothing about the line. */
 static char judge(struct seen *seen, int64_t bytes, double seconds, const struct rh_link_progress *progress)
 {
 	double speed = (double)bytes / seconds;

@@ -110,7 +110,7 @@ static struct conn_peer live_peer(struct tcp_link *link)
 	return (struct conn_peer){.next = live_next, .expect = live_expect, .take = live_take, .context = link};
 }
 
-/* Whether the link itself is at fault, or only the connection. */
+/* 1: the fault is the link's; 0: only the connection's. */
 static int is_fatal(int rc)
 {
 	return rc == -EPROTO || rc == -EINVAL || rc == -EACCES || rc == -ENOMEM || rc == -ECONNABORTED || rc == -ESTALE;
@@ -163,8 +163,8 @@ static int promote(struct tcp_link *link)
 	return 0;
 }
 
-/* Who connects to a listening end and does not greet as the peer would is refused: on a plain link it may be anyone of this machine. Before
- * the boxes have met, another greeting is the peer's own, and the difference ends both. */
+/* 1: refuse the connection and listen on, because its greeting is not the peer's: on a plain link any process of this machine may
+ * connect. Before the boxes have met, a different greeting is the peer's own, and the difference ends both. */
 static int is_stranger(const struct tcp_link *link, int rc)
 {
 	return link->options.listens && (rc == -EPROTO || rc == -ECONNABORTED || (rc == -EINVAL && link->has_connected));

@@ -26,7 +26,7 @@ static struct parts split_qkv(const struct rh_traits *traits, struct rh_view qkv
 	return parts;
 }
 
-/* What attention reads: norms of q and k lie apart from what they are made of. */
+/* The operands of attention: where q and k are normalised, the results lie apart from the norms' inputs. */
 static struct parts attended(const struct rh_traits *traits, const struct rh_saved *s)
 {
 	struct parts parts = split_qkv(traits, s->qkv);
@@ -112,7 +112,7 @@ static struct rh_arena *operands(const struct rh_emit *emit, struct rh_arena *ar
 	return deferred == emit->arena ? arena : deferred;
 }
 
-/* Of each head. */
+/* The norm of each head's queries. */
 static struct emit_norm norm_q(const struct rh_layer *layer)
 {
 	return (struct emit_norm){layer, layer->q_norm, layer->traits.heads, layer->traits.head_dim};
@@ -139,7 +139,7 @@ static struct rh_view stats_k(const struct rh_traits *traits, const struct rh_sa
 	return rh_view_cols(s->norm_qk, traits->heads, traits->kv_heads);
 }
 
-/* Whether one op makes the norms of heads and rotates them. */
+/* 1: one op normalises heads and rotates them. */
 static int fuses_norm_and_rope(const struct rh_traits *traits)
 {
 	return traits->qk_norm && emit_norm_is_rms(traits) && traits->rope >= 0 && traits->rotary == traits->head_dim;

@@ -115,7 +115,7 @@ static const struct {
         {"is_decoder", 0},
 };
 
-/* And those that change it by being false. */
+/* And keys that change the computation when they are false. */
 static const char *const needed[] = {"scale_attn_weights"};
 
 static int changes_nothing(const json_t *value, double plain)
@@ -373,7 +373,7 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	return 0;
 }
 
-/* What a larger model's config.json says of its text model outside text_config. */
+/* Reads what a larger model's config.json says about its text model outside text_config. */
 static int parse_outer(const json_t *json, const json_t *text, const char *where, struct rh_model_config *out)
 {
 	int rc = rh_json_bool(json, "tie_word_embeddings", where, RH_JSON_OPTIONAL, &out->tie_word_embeddings);

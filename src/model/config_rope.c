@@ -176,7 +176,7 @@ static int refuse_nested(const struct rh_model_config *out, const char *where)
 	               out->family->architecture);
 }
 
-/* Of the table of windowed layers where the family has one. */
+/* The rope table of windowed layers, where the family has one. */
 static int parse_windowed(const json_t *json, const json_t *nested, const char *where, struct rh_model_config *out)
 {
 	struct spelling own = {0};

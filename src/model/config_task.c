@@ -41,7 +41,7 @@ int rh_model_may_lack(const struct rh_model_config *config, const char *tensor)
 	       begins_with_module(tensor, task->classifier) || begins_with_module(tensor, task->bias);
 }
 
-/* Whether config.json's architecture is this family's, and then for which task. */
+/* 1: config.json's architecture is this family's; *task: for which task. */
 int config_is_architecture(const struct rh_family *family, const char *name, enum rh_task_kind *task)
 {
 	for (int t = 0; t < RH_TASKS; t++)

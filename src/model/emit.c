@@ -150,7 +150,7 @@ void emit_mlp_activation_backward(struct rh_emit *emit, const struct rh_traits *
 	emit_op(emit, &op);
 }
 
-/* Of a model whose table depends on the micro-batch's positions: so many of them. */
+/* The number of positions, for models whose rope table depends on it. */
 static int64_t positions(const struct rh_micro_shape *shape)
 {
 	return shape->keys > shape->longest ? shape->keys : shape->longest;

@@ -135,7 +135,7 @@ static void emit_final_norm(struct rh_emit *emit, struct rh_view h, const struct
 		emit_cast(emit, s->rows, h);
 }
 
-/* What the table is multiplied with, from the gathered rows: their norm, then the dense part with its activation and norm. */
+/* The rows that the table is multiplied with, made from the gathered rows: their norm, then the dense part with its activation and norm. */
 static void head_rows(struct rh_emit *emit, struct rh_view h, const struct rh_saved *s)
 {
 	int head = emit->model->layers - 1;
@@ -250,7 +250,7 @@ struct table {
 };
 enum { TABLES = 3 };
 
-/* Those that the model has; their number. */
+/* Fills in the tables that the model has; returns how many. */
 static int tables_of(const struct rh_emit *emit, struct table out[TABLES])
 {
 	const struct rh_layer *layer = &emit->model->layer[0];
@@ -285,7 +285,7 @@ static void sum_tables(struct rh_emit *emit, struct rh_view y)
 	rh_arena_reset(emit->arena, mark);
 }
 
-/* What the patches' linear reads: (T, a patch), zeros at the class tokens; in the arena where the model's dtype is another. */
+/* The input of the patches' linear: (T, a patch), zeros at the class tokens; in the arena where the model's dtype is another. */
 static struct rh_view patches(struct rh_emit *emit)
 {
 	int64_t at = rh_micro_layout(&emit->shape).pixel;

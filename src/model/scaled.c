@@ -84,7 +84,7 @@ void emit_linear_product(struct rh_emit *emit, const struct emit_product *p)
 		emit_gemm(emit, p);
 }
 
-/* Of a block's projections, how many have a length that is no multiple of `unit`. */
+/* How many of a block's projections have a length that is no multiple of `unit`. */
 static int64_t unfit_of(const struct rh_linear *proj, int64_t unit)
 {
 	int64_t count = 0;

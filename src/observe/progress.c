@@ -14,7 +14,7 @@
 enum { COLUMNS_MAX = 400, COLUMNS_USUAL = 80, BAR_LEAST = 12, BAR_MOST = 42, BAR_FROM_COLUMNS = 50, PIECE_BYTES = 96, DRIVES_SHOWN = 4 };
 static const double redraw_seconds = 0.1;
 
-/* What a line may hold, in the order it is shown. */
+/* The parts of a line, in the order in which they are shown. */
 enum piece {
 	PIECE_STEP,
 	PIECE_EPOCH,

@@ -25,8 +25,8 @@ int64_t rh_run_program_bytes(const struct rh_run_machine *machine, const struct 
 	       model->config->vocab_size * RH_DATASET_ENTRY_BYTES + model->layers * LAYER;
 }
 
-/* What is written to NVMe before the first step: weights as they come, adapters again where they are given, and by a run that goes on the
- * checkpoint's weights, its masters where it keeps them apart, and its state. */
+/* Bytes written to NVMe before the first step: the weights as they are loaded, given adapters once more and, for a run that continues a
+ * checkpoint, its weights, its masters where it has them apart, and its state. */
 static int64_t loaded_bytes(const struct rh_run_request *request, const struct rh_store_nvme *nvme)
 {
 	const struct rh_config *config = request->config;
@@ -47,8 +47,8 @@ static int spares_too_many(const struct planning *planning, const struct candida
 	       rh_bytes_times(candidate->stages.boundary_bytes, candidate->spare) > candidate->bytes.total_budget;
 }
 
-/* What the thread that writes checkpoints takes beside the run. Of a GGUF base it reads the vocabulary once more, and writes it as
- * tokenizer.json: up to 335 bytes an entry were seen. */
+/* Memory of the thread that writes checkpoints. With a GGUF base it reads the vocabulary once more and writes it as tokenizer.json: up
+ * to 335 bytes an entry were seen. */
 static int64_t checkpoint_bytes(const struct rh_run_request *request)
 {
 	enum { SAVED_ENTRY = 400 };
@@ -103,7 +103,7 @@ int64_t rh_run_plan_add_ring(struct rh_run_plan *plan, int64_t most_bytes)
 	return bytes;
 }
 
-/* What the memory is for, in a line that a person reads: the two or three parts that count. */
+/* A line for a person that says what the memory is for: its two or three largest parts. */
 int planning_refuse_ram(const struct candidate *candidate)
 {
 	enum { PARTS = 5, SAID_MOST = 3 };

@@ -16,9 +16,9 @@ static int64_t batch_bytes(const struct rh_workload *work, int stale)
 	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows);
 }
 
-/* What boxes tell each other beside activations and gradients: micro-batches are kept where they came from below until their step, and
- * until the box above has them; losses are made or taken, and kept until the box below has them; evaluations likewise. Without a flush that
- * is of all steps of a stretch, each with its own losses. */
+/* Memory of the messages between boxes, beside activations and gradients. A box keeps micro-batches from their arrival until their step
+ * is done and the box above has them; it keeps losses until the box below has them; evaluations likewise. Without a flush this holds for
+ * all steps of a stretch, each with its own losses. */
 static int64_t message_bytes(const struct rh_config *config, const struct rh_workload *work)
 {
 	enum { LINK = 1 << 20 }; /* of one: its thread's stack, and what TLS takes, assumed */
@@ -163,7 +163,7 @@ int planning_fit(struct planning *planning, const struct choice *choice, struct 
 	}
 }
 
-/* What auto may choose, the first that is enough: state is touched once a step, so it goes first. */
+/* The choices of `auto`; the first that is enough is taken. State is used once a step, so it goes to NVMe first. */
 static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
                                     RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS,
                                     RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS | RH_SPILL_ACTIVATIONS};
@@ -190,7 +190,7 @@ static double rate_of(double one_way, double both)
 	return half > 0 && (one_way <= 0 || half < one_way) ? half : one_way;
 }
 
-/* What gradient sums take between rounds, where devices have memory of their own. */
+/* Seconds that gradient sums take between rounds, where devices have memory of their own. */
 static int weigh_sums(struct planning *planning)
 {
 	const struct rh_hardware_link *link = &planning->request->machine.hardware->link;

@@ -155,7 +155,7 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	return schedule->splits_backward ? find_box_deferrals(schedule, planning) : 0;
 }
 
-/* What a backward of a stage that updates itself works with, beside the weights of now. */
+/* What the backward of a stage that updates itself uses beside the present weights. */
 static int choose_backward(struct planning *planning)
 {
 	const struct rh_run_request *request = planning->request;

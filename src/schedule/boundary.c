@@ -111,7 +111,7 @@ void rh_boundaries_destroy(struct rh_boundaries *boundaries)
 	*boundaries = (struct rh_boundaries){0};
 }
 
-/* What the walk knows of the whole program. */
+/* Facts of the whole program that the walk needs. */
 struct program_facts {
 	int trains, lowest; /* lowest layer of a backward */
 	int *readers;       /* (layers + 1) of each boundary */
@@ -175,7 +175,7 @@ static int walk_outputs(const struct rh_boundary_walk *walk, const struct progra
 	return rc;
 }
 
-/* What comes from another box is written as the first slot begins that reads it. */
+/* A boundary from another box counts as written when the first slot that reads it begins. */
 static int walk_arrivals(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot,
                          struct rh_boundary_access at)
 {

@@ -175,7 +175,7 @@ int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64
 	return rc;
 }
 
-/* Of the schedule itself: 1F1B's, and the paper's of PACI. */
+/* The schedule's own limit: 1F1B's, which is the PACI paper's. */
 static int64_t own_limit(const struct rh_dispatch *dispatch, int at)
 {
 	return (dispatch->boxes ? dispatch->boxes->boxes : dispatch->devices) - at;

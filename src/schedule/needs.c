@@ -43,7 +43,7 @@ int rh_boundary_in_flight(const struct rh_dispatch *dispatch)
 	return (int)count;
 }
 
-/* Of all programs of one run: the most. */
+/* The largest needs of all programs of a run. */
 struct counting {
 	const struct rh_boundary_run *run;
 	struct rh_reloads reloads;

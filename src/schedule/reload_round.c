@@ -76,7 +76,7 @@ static void find_reloaded(struct rh_reloads *reloads, struct rh_reload_stream *s
 		stream->end = rh_min((beyond - 1) / -slope + 1, stream->end);
 }
 
-/* Whether micro-batch m is one of them; *until: as it is to there. */
+/* 1: the read of micro-batch m is a reload. *until: lowered to the first micro-batch with another answer. */
 static int is_reloaded(const struct rh_reload_stream *stream, int64_t m, int64_t *until)
 {
 	if (m < stream->first)

@@ -33,7 +33,7 @@ void weaving_next_device(struct weaving *weaving)
 	weaving->begin[++weaving->device] = weaving->slots;
 }
 
-/* What has been emitted, by stage and micro-batch. */
+/* The slots that have been emitted, by stage and micro-batch. */
 struct done {
 	unsigned char *forward, *input; /* (stages, micro_batches) */
 	int stages;

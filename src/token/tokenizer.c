@@ -138,7 +138,7 @@ static int take_normalized(void *context, const struct fragment *fragment)
 	                   &(struct fragment_sink){take_word, e});
 }
 
-/* What lies between plain added tokens. */
+/* Takes the text between plain added tokens. */
 static int take_plain(void *context, const struct fragment *fragment)
 {
 	struct encoding *e = context;
@@ -194,7 +194,7 @@ int rh_tokenizer_encode_first(const struct rh_tokenizer *tokenizer, const char *
 	return rc;
 }
 
-/* What an id decodes to; NULL if there is no such id. */
+/* The text that an id decodes to; NULL: there is no such id. */
 static const char *shown_text(const struct rh_tokenizer *tokenizer, int32_t id, size_t *bytes, int *special)
 {
 	const struct added_token *token = added_by_id(&tokenizer->added, id);

@@ -26,7 +26,7 @@ static int savable(const struct rh_model_config *model)
 	return rh_model_ties(model) ? bits | (bits ? HEAD : 0) : task->bias || !names->head ? bits : bits | HEAD;
 }
 
-/* What `name` means, 0 where the model has no such module. PEFT names a classifier after either of two usual names. */
+/* Which module `name` means; 0: the model has none of that name. PEFT names a classifier by either of two usual names. */
 static int meaning(const struct rh_model_config *model, char *name)
 {
 	const struct rh_family_names *names = rh_model_names(model);

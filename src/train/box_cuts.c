@@ -139,7 +139,7 @@ static int find_in_flight(const struct rh_config *config, int64_t count, struct 
 	return rc;
 }
 
-/* Of link `k` up (way 0) or down. */
+/* The latency of link `k`, up (way 0) or down. */
 static double latency_s(const struct rh_config *config, const struct rh_box_told *told, int k, int way)
 {
 	const struct rh_list *given = &config->link_latency_ms;
@@ -217,7 +217,7 @@ static int gather_layers(struct rh_session *session, struct rh_box_layer *layer,
 	return rc ? rc : rh_box_give(box, box->link_below, TAG_MEASURES, told + own, (int64_t)((above + 1) * sizeof *told));
 }
 
-/* What box 1 reckons with; nothing where no line's speed is known. */
+/* A line says which speeds box 1 uses; none where no line's speed is known. */
 static void tell_lines(const struct rh_config *config, const struct rh_box_told *told)
 {
 	for (int k = 0; k + 1 < (int)config->boxes; k++) {

@@ -70,7 +70,7 @@ int rh_fluidpipe_check(const struct rh_session *session)
 	                        "FP-ND-EL, without alphas");
 }
 
-/* What box 1's logits of a step are distilled with: all of its activations are there before them. */
+/* Box 2 keeps all activations of a step until box 1's logits of it arrive, which come after them. */
 int64_t rh_fluidpipe_ahead(const struct rh_session *session)
 {
 	const struct rh_config *config = session->config;

@@ -16,7 +16,7 @@
 
 /* Steps whose logits may be on their way up at once: this one and those that box 2 knows of. */
 enum { ON_THE_WAY = RH_FLUIDPIPE_AHEAD + 1 };
-/* Of a message down. */
+/* Bytes of a message down. */
 enum { PIECE_BYTES = 4 << 20 };
 
 struct fluidpipe_logits {
@@ -94,7 +94,7 @@ void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, in
 
 #define FILE_NAME "teacher_logits.safetensors"
 
-/* Nothing where the next step finds, or begins, another epoch's. */
+/* Writes nothing where the next step begins another epoch, whose table is a new one. */
 static int print_table(void *context, struct rh_text *out)
 {
 	const struct training *run = context;
@@ -244,7 +244,7 @@ void *fluidpipe_logits_place(struct training *run, int64_t step)
 	return run->logits->received[step % ON_THE_WAY];
 }
 
-/* Of the targets of a micro-batch, in order: the document and the sample of the last one, and the number of the next. */
+/* A position among a micro-batch's targets: document and sample of the last target, and the number of the next. */
 struct place {
 	int64_t document, sample, next;
 };

@@ -17,7 +17,7 @@ enum { SAVED, SHAPES };
 /* Steps whose shapes are known at once. */
 enum { KNOWN = RH_FLUIDPIPE_AHEAD + 1 };
 
-/* Of a step, before its activations. */
+/* The messages of a step before its activations. */
 enum { HEAD, BATCHES, STEP_MESSAGES };
 
 struct report {
@@ -183,7 +183,7 @@ int fluidpipe_give_step(struct training *run, int64_t step, int64_t count)
 	return rc;
 }
 
-/* Of a step at box 2. */
+/* How many messages box 2 receives in a step. */
 static int64_t messages_of(const struct training *run, const int64_t *shapes)
 {
 	return STEP_MESSAGES + shapes[0] + (fluidpipe_logits_bytes(run, 1) > 0);

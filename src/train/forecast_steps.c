@@ -40,8 +40,8 @@ static int share_norm(struct rh_session *session)
 	return box_table_settle(session);
 }
 
-/* Of a step that ends before the next begins its update's beginning is part; of joined ones their slots alone, as the rest goes on beside
- * the next. */
+/* *ended_s: when the step ended. A step that ends before the next one begins ends with its update; of joined steps only the slots count,
+ * because the update runs beside the next step. */
 static int finish_step(struct rh_session *session, int joined, double *ended_s)
 {
 	double norm;

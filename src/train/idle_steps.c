@@ -20,8 +20,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Of a step at box 2, the messages that are here before it begins: its head, its micro-batches, the first one's features. Where box 2
- * distils, all features, and behind them the logits. */
+/* The messages of a step that box 2 must have before it begins the step: its head, its micro-batches and the first one's features; where
+ * box 2 distils, all features and the logits after them. */
 enum { BEFORE_STEP = 3, BEFORE_FEATURES = 2 };
 /* In one of so many waits, box 2's third and box 1's first, a step is made to measure what it takes: the machine may be free now. And the
  * share of a new measurement in a mean. */
@@ -138,7 +138,7 @@ static void keep(void *context, uint64_t tag, const void *bytes, int64_t size)
 	idle->received++;
 }
 
-/* What box 2 makes steps of: features that it keeps, and gives to its executor again. */
+/* Prepares box 2's opportunistic steps: it keeps features, and replays them to its executor. */
 static int create_upper(struct training *run)
 {
 	struct idle_steps *idle = run->idle;
@@ -286,7 +286,7 @@ int idle_steps_expect(struct training *run, int64_t step)
 	return 0;
 }
 
-/* Of each sample of the step, whose losses are those of its targets in their mean. */
+/* Records each sample of the step with its losses, the mean of its targets'. */
 static void record(struct training *run, int64_t micro_batches, const int64_t *sample, int64_t each)
 {
 	for (int64_t m = 0; m < micro_batches; m++) {

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether a checkpoint's directory lies in output_dir. */
+/* 1: the checkpoint's directory lies in output_dir. */
 static int is_inside(const char *output_dir, const char *checkpoint)
 {
 	char *outer = realpath(output_dir, NULL), *inner = realpath(checkpoint, NULL);

@@ -114,7 +114,7 @@ int saving_save(struct training *run, int asked)
 	return rc;
 }
 
-/* What it still takes goes there, by its descriptor, wherever it is now. */
+/* Saves a last checkpoint into the renamed directory, which its descriptor still reaches. */
 int saving_without_directory(struct training *run)
 {
 	int rc = saving_save(run, 0);

@@ -175,7 +175,7 @@ static int join_boxes(struct rh_session *session)
 	return rh_session_keep_layers(session);
 }
 
-/* What of the task stands in an adapter. */
+/* Notes the task in the adapter's configuration. */
 static int check_task(struct rh_session *session)
 {
 	enum rh_task_kind task = session->model_config->task;

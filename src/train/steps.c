@@ -23,7 +23,7 @@ static volatile sig_atomic_t asked_to_stop;
 static volatile sig_atomic_t step_seconds; /* what one takes, rounded up; 0: not known yet */
 static volatile sig_atomic_t on_terminal;  /* whose last line is a bar's, or ^C */
 
-/* Of an interrupted thread: write alone, and no formatting by the C library. */
+/* Runs in an interrupted thread: it may call write, but no formatting of the C library. */
 static void ask_to_stop(int signal_number)
 {
 	char text[160] = "\nstopping after this step", digits[12];
@@ -543,7 +543,7 @@ static int share_stretch(struct training *run, int64_t *steps, int64_t *count)
 	return rc;
 }
 
-/* What each box could not tell alone. */
+/* Ends a stretch of several boxes: shares what each box did not know alone. */
 static int end_stretch(struct training *run, int64_t steps)
 {
 	int64_t first = run->state.step;

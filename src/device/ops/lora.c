@@ -89,7 +89,7 @@ static int drop(const struct parts *parts, int module, struct rh_view x, struct 
 	return parts->run(parts->user, &dropout);
 }
 
-/* What a module sees of x. */
+/* The input that a module takes from x. */
 static int see(const struct parts *parts, int module, struct rh_view *seen)
 {
 	const struct rh_op *op = parts->op;

@@ -69,7 +69,7 @@ static double next_alarm(const struct rh_sim_clock *clock)
 	return fmax(next, clock->now_s);
 }
 
-/* Those up to the present time. */
+/* Drops the alarms up to the present time. */
 static void drop_alarms(struct rh_sim_clock *clock)
 {
 	size_t left = 0;
