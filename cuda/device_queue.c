@@ -19,11 +19,12 @@ struct copying {
 	int64_t bytes;
 };
 
-/* Of RECORD and WAIT: by then so many records of the event's device are carried out; or waits for the event. */
+/* The payload of RECORD and WAIT. count: RECORD waits until this many waits of other devices for the event are carried out; WAIT, until
+ * this many commands of the event's device are. */
 struct ordering {
 	enum rh_stream stream;
 	struct cuda_event *event;
-	uint64_t ticket;
+	uint64_t count;
 };
 
 static void copy(struct cuda_device *device, enum kind kind, const void *payload)
@@ -73,14 +74,14 @@ static void carry_out(void *context, int kind, const void *payload, uint64_t num
 		launch(device, payload);
 		return;
 	case RECORD:
-		while (atomic_load_explicit(&ordering->event->waits_done, memory_order_acquire) < ordering->ticket)
+		while (atomic_load_explicit(&ordering->event->waits_done, memory_order_acquire) < ordering->count)
 			(void)sched_yield(); /* other workers are behind: they come to it without this one */
 		cuda_event_record(device, ordering->stream, ordering->event);
 		cuda_event_release(ordering->event);
 		return;
 	case WAIT:
 		if (ordering->event->device != device)
-			rh_worker_await(ordering->event->device->worker, ordering->ticket);
+			rh_worker_await(ordering->event->device->worker, ordering->count);
 		cuda_event_wait(device, ordering->stream, ordering->event);
 		if (ordering->event->device != device)
 			atomic_fetch_add_explicit(&ordering->event->waits_done, 1, memory_order_release);
