@@ -240,6 +240,7 @@ static int arrange_schedule(struct planning *planning)
 int planning_schedule(struct planning *planning)
 {
 	int rc = arrange_schedule(planning);
-	rc = rc ? rc : check_delay(planning);
+	if (!rc)
+		rc = check_delay(planning);
 	return rc ? rc : choose_backward(planning);
 }
