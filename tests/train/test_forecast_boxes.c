@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static const int even[BOXES_MOST] = {6, 6, 6, 6};
@@ -155,38 +156,80 @@ static void test_paci_period_is_that_of_its_admission_limits(void **state)
 	boxes_close(&at);
 }
 
-/* A step of PACI of a micro-batches takes a t_max; one of 1F1B with a flush a t_max + sum t - t_max where the slowest box is the last.
- * Elsewhere the slowest box recomputes while it waits for gradients, and boxes above it are quicker: its flush hides a part of them.
- * Without latency. */
+/* A box's forward, recomputation and backward of a unit. */
+struct parts {
+	double forward, again, backward;
+};
+
+/* A step of 1F1B with a flush, without latency: the box that is busy the longest takes a t. Before it the first unit passes the boxes below,
+ * forward; behind it the last one, backward: they have recomputed while they waited for it. Between, while the first gradient is on its way
+ * down to it, the box can compute the forwards of its warm-up and one recomputation, and is idle for the rest. Boxes that keep activations
+ * recompute nothing (again 0), and equal ones take the paper's a t_max + sum t - t_max. */
+static double flush_step_of(const struct parts *part, int boxes, int64_t units)
+{
+	double longest = 0;
+	for (int i = 0; i < boxes; i++) {
+		double below = 0, above = 0;
+		for (int k = 0; k < i; k++)
+			below += part[k].forward + part[k].backward;
+		for (int k = i + 1; k < boxes; k++)
+			above += part[k].forward + part[k].backward;
+		double warm = (boxes - 1 - i) * part[i].forward + part[i].again, busy = part[i].forward + part[i].again + part[i].backward;
+		double idle = i + 1 < boxes ? fmax(above - warm, 0) : 0;
+		longest = fmax(longest, below + (double)units * busy + idle);
+	}
+	return longest;
+}
+
+static struct timed timed_alone(int boxes, const int *blocks, const char *schedule, enum rh_paci_backward backward, int64_t units)
+{
+	struct boxes at;
+	boxes_open(&at, boxes, blocks, strcmp(schedule, "paci") ? RH_MODE_SYNC_PP : RH_MODE_PACI, schedule);
+	at.deep.rig.config.paci_backward = backward;
+	struct timed timed = timed_of(&at, units, 0, 0);
+	boxes_close(&at);
+	return timed;
+}
+
+/* A step of PACI of a micro-batches takes a t_max, one of 1F1B what flush_step_of says: their ratio is the bubble. What a box recomputes is
+ * what it computes less where it keeps activations; a forward takes as long. */
 static void test_paci_over_flush_is_the_bubble(void **state)
 {
 	(void)state;
 	enum { ACCUMULATION = 8 };
 	static const struct {
-		int boxes, blocks[BOXES_MOST], is_exact;
-	} cases[] = {{3, {6, 6, 6}, 0},     {4, {6, 6, 6, 6}, 0}, {3, {4, 6, 12}, 1},
-	             {4, {5, 2, 4, 12}, 1}, {3, {4, 9, 6}, 0},    {4, {9, 3, 5, 4}, 0}};
+		int boxes, blocks[BOXES_MOST];
+	} cases[] = {{2, {6, 6}},       {3, {6, 6, 6}}, {4, {6, 6, 6, 6}}, {3, {4, 6, 12}},
+	             {4, {5, 2, 4, 12}}, {3, {4, 9, 6}}, {4, {9, 3, 5, 4}}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		struct timed flushed, own;
-		double sum = 0, most = 0;
-		for (int is_paci = 0; is_paci < 2; is_paci++) {
-			struct boxes at;
-			boxes_open(&at, cases[i].boxes, cases[i].blocks, is_paci ? RH_MODE_PACI : RH_MODE_SYNC_PP,
-			           is_paci ? "paci" : "1f1b");
-			*(is_paci ? &own : &flushed) = timed_of(&at, ACCUMULATION, 0, 0);
-			boxes_close(&at);
-		}
-		for (int k = 0; k < cases[i].boxes; k++) {
-			sum += own.box_s[k];
+		int boxes = cases[i].boxes;
+		const int *blocks = cases[i].blocks;
+		struct timed flushed = timed_alone(boxes, blocks, "1f1b", RH_BACKWARD_RECOMPUTE, ACCUMULATION),
+		             own = timed_alone(boxes, blocks, "paci", RH_BACKWARD_RECOMPUTE, ACCUMULATION),
+		             stored = timed_alone(boxes, blocks, "paci", RH_BACKWARD_STORED, ACCUMULATION);
+		struct parts part[BOXES_MOST];
+		double most = 0;
+		for (int k = 0; k < boxes; k++) {
+			double again = own.box_s[k] - stored.box_s[k]; /* of the last box 0, and its forward counts as backward */
+			part[k] = (struct parts){again, again, stored.box_s[k] - again};
 			most = fmax(most, own.box_s[k]);
 		}
-		double formula = 1 + (sum - most) / (ACCUMULATION * most), is = flushed.step_s / own.step_s;
-		check_share("paci's step", cases[i].boxes, own.step_s, ACCUMULATION * most);
-		if (cases[i].is_exact)
-			check_share("paci over flush", cases[i].boxes, is, formula);
-		else
-			assert_true(is > 1 && is < 1.03 * formula);
+		double formula = flush_step_of(part, boxes, ACCUMULATION);
+		check_share("paci's step", boxes, own.step_s, ACCUMULATION * most);
+		check_share("1f1b's step", boxes, flushed.step_s, formula);
+		check_share("paci over 1f1b", boxes, flushed.step_s / own.step_s, formula / (ACCUMULATION * most));
 	}
+}
+
+/* The paper's form of equal boxes that recompute nothing: 1 + (sum t - t_max) / (a t_max). */
+static void test_flush_step_is_the_papers_without_recomputation(void **state)
+{
+	(void)state;
+	for (int boxes = 2; boxes <= BOXES_MOST; boxes++)
+		for (int64_t units = boxes; units < 4 * boxes; units++) {
+			struct parts part[BOXES_MOST] = {{1, 0, 2}, {1, 0, 2}, {1, 0, 2}, {1, 0, 2}};
+			assert_true(fabs(flush_step_of(part, boxes, units) - 3.0 * (double)(units + boxes - 1)) < 1e-9);
+		}
 }
 
 /* Mode fluidpipe: no box waits for the line but for what may be expected in a round trip; a step takes the slower box's time, or the
@@ -347,6 +390,7 @@ int main(void)
 	        cmocka_unit_test(test_1f1b_micro_batch_takes_its_share_of_a_round_trip),
 	        cmocka_unit_test(test_paci_period_is_that_of_its_admission_limits),
 	        cmocka_unit_test(test_paci_over_flush_is_the_bubble),
+	        cmocka_unit_test(test_flush_step_is_the_papers_without_recomputation),
 	        cmocka_unit_test(test_fluidpipe_hides_the_line),
 	        cmocka_unit_test(test_wide_admission_limits_hide_the_links),
 	        cmocka_unit_test(test_chosen_admission_limits_are_the_smallest),

@@ -1,8 +1,8 @@
 /* A machine in virtual time: an instance of device.h and of host_queue.h that moves no data. Times come from a hardware profile.
  * Deterministic; nothing sleeps.
  *
- * Calls only enqueue. Virtual time advances while the host waits (event_sync, event_query, synchronize, await of a host queue): by then
- * everything that runs concurrently has been enqueued. A command begins when the commands before it in its queue are done.
+ * Calls only enqueue. Virtual time advances while the host waits (event_sync, synchronize, await of a host queue): by then everything that
+ * runs concurrently has been enqueued. A command begins when the commands before it in its queue are done.
  *   - A copy uses its PCIe link, the switch above the link and host memory, all at once.
  *   - A host job uses cores, host memory or a drive.
  *   - All transfers and jobs in flight share each resource max-min fairly (flow.h). Rates are recomputed at every start and end.

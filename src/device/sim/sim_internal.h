@@ -118,6 +118,7 @@ struct rh_sim {
 	double capacity[SIM_RESOURCES], spare[SIM_RESOURCES], load[SIM_RESOURCES];
 	int resources;
 	int is_settling;
+	int vain_queries;    /* of events, since the time is what it is */
 	int rates_are_stale; /* a flow began or ended since the rates were set */
 	struct sim_active active[SIM_DEVICES_MAX * RH_STREAMS + 64];
 	int actives;

@@ -172,6 +172,7 @@ void sim_move(struct rh_sim *sim, double next_s)
 {
 	double until = next_s + SAME_S + SAME * (next_s - sim->now_s);
 	sim->now_s = next_s;
+	sim->vain_queries = 0;
 	int left = 0;
 	for (int i = 0; i < sim->actives; i++)
 		if (sim->active[i].ends_s > until || !end_task(sim, &sim->active[i]))
