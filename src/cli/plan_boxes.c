@@ -30,6 +30,8 @@ struct planned {
 	struct rh_config limited; /* mode paci without admission_limits: `config` points to it, and it has those that were chosen */
 	struct rh_admission_limits limits;
 	double unit_s[2];                             /* of those, and of PACI's own; 0: none were chosen */
+	int64_t delay;                                /* mode paci: the paci_update_delay that is worth its memory; 0: none, or it is given */
+	double delay_unit_s[2];                       /* with it, and without */
 	double linked, alone, at_speed[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
 	int fastest;                                  /* the box that is meant by `alone` */
 	double pipeline[2];      /* tokens/s of modes sync-pp and paci, over the configuration's links; 0: this run cannot */
@@ -77,6 +79,16 @@ static int forecast_at(struct planned *all, double mbit_per_s, double *tokens_pe
 	int rc = rh_forecast_boxes(&request, all->box);
 	*tokens_per_s = rc ? 0 : all->box[0].tokens_per_second;
 	return rc;
+}
+
+/* Chooses how late updates are published, for the configuration's links. */
+static int choose_delay(struct planned *all)
+{
+	const struct rh_boxes_request request = {all->config, all->machine, all->first, all->line, all->input};
+	if (all->config->mode != RH_MODE_PACI || all->config->paci_update_delay)
+		return 0;
+	set_links(all, 0);
+	return rh_forecast_delay(&request, &all->delay, all->delay_unit_s);
 }
 
 /* Chooses admission limits for the configuration's links; the other speeds are simulated with the same limits. */
@@ -182,7 +194,9 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 		rc = compare_modes(all);
 	if (rc)
 		return rc;
-	rc = forecast_at(all, 0, &all->linked);
+	rc = choose_delay(all);
+	if (!rc)
+		rc = forecast_at(all, 0, &all->linked);
 	return rc || all->config->mode == RH_MODE_FLUIDPIPE ? rc : compare_pipelines(all);
 }
 
@@ -210,6 +224,21 @@ static void put_table(const struct planned *all)
 		       (double)box->table.gradient_bytes / mib, (double)box->table.wire_bytes / mib);
 }
 
+static void put_updates(const struct planned *all)
+{
+	int64_t given = all->config->paci_update_delay;
+	if (all->config->mode != RH_MODE_PACI)
+		return;
+	if (given)
+		printf("updates      run beside their box, on a second copy of its trained weights, and are published %lld unit%s later\n",
+		       (long long)given, given == 1 ? "" : "s");
+	else
+		printf("updates      block their box: no second copy of the weights, which a forward reads in one version\n");
+	if (all->delay)
+		printf("             paci_update_delay: %lld (other results) runs them beside it, with a second copy: %.4g s a unit, not %.4g\n",
+		       (long long)all->delay, all->delay_unit_s[0], all->delay_unit_s[1]);
+}
+
 static void put(const struct planned *all)
 {
 	const struct rh_config *config = all->config;
@@ -235,11 +264,7 @@ static void put(const struct planned *all)
 	}
 	if (config->mode == RH_MODE_FLUIDPIPE)
 		plan_modes_print(&all->modes);
-	if (config->mode == RH_MODE_PACI && config->paci_update_delay)
-		printf("updates      run beside their box, on a second copy of its trained weights, and are published %lld units later\n",
-		       (long long)config->paci_update_delay);
-	else if (config->mode == RH_MODE_PACI)
-		printf("updates      block their box: no second copy of the weights, which a forward reads in one version\n");
+	put_updates(all);
 	if (all->alone > 0)
 		printf("alone        %.1f tokens/s: box %d, with what does not fit on its devices in host memory\n", all->alone,
 		       all->fastest + 1);
@@ -272,14 +297,17 @@ static json_t *as_json(const struct planned *all)
 	json_t *beside = all->config->mode == RH_MODE_FLUIDPIPE ? plan_modes_json(&all->modes)
 	                                                        : json_pack("{s:f, s:f, s:s}", "sync-pp", all->pipeline[0], "paci",
 	                                                                    all->pipeline[1], "fastest", advice(all));
+	json_t *updates = all->delay ? json_pack("{s:I, s:f, s:f}", "paci_update_delay", (json_int_t)all->delay, "unit_seconds",
+	                                         all->delay_unit_s[0], "blocked_unit_seconds", all->delay_unit_s[1])
+	                             : json_null();
 	const struct rh_forecast *end = &all->box[0];
 	json_t *shared = json_pack("{s:I, s:I, s:I, s:I}", "weights_bytes", (json_int_t)end->table.weights_bytes, "state_bytes",
 	                           (json_int_t)end->table.state_bytes, "gradient_bytes", (json_int_t)end->table.gradient_bytes,
 	                           "wire_bytes", (json_int_t)end->table.wire_bytes);
-	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
+	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
 	                 all->box[0].step_seconds, "alone_tokens_per_second", all->alone > 0 ? json_real(all->alone) : json_null(),
 	                 "break_even_mbit_per_second", all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table,
-	                 "modes", beside, "tied_table", shared);
+	                 "modes", beside, "updates", updates, "tied_table", shared);
 }
 
 /* Each box's machine: its own profile, or the one that is planned for. */

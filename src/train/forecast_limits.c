@@ -33,19 +33,15 @@ static void free_boxes(struct limiting *at)
 	}
 }
 
-/* Seconds of a unit; INFINITY: that much in flight does not fit. */
-static int period_of(struct limiting *at, int64_t most, double *seconds)
+/* Seconds of a unit; INFINITY: it does not fit, which may be. */
+static int simulate(struct limiting *at, const struct rh_config *config, int may_not_fit, double *seconds)
 {
-	struct rh_admission_limits limits;
-	struct rh_config config = *at->request->config;
 	struct rh_boxes_request request = *at->request;
-	rh_admission_limits_set((int)config.boxes, most, &limits);
-	config.admission_limits = limits.list;
-	request.config = &config;
+	request.config = config;
 	free_boxes(at);
 	int rc = rh_forecast_boxes(&request, at->box);
 	*seconds = INFINITY;
-	if (rc == RH_DOES_NOT_FIT && most > config.boxes) {
+	if (rc == RH_DOES_NOT_FIT && may_not_fit) {
 		rh_error_clear();
 		return 0;
 	}
@@ -54,6 +50,15 @@ static int period_of(struct limiting *at, int64_t most, double *seconds)
 	at->units = rh_round_count(request.input->work.train_micro_batches, at->box[0].unit);
 	*seconds = at->box[0].step_seconds / (double)at->units;
 	return 0;
+}
+
+static int period_of(struct limiting *at, int64_t most, double *seconds)
+{
+	struct rh_admission_limits limits;
+	struct rh_config config = *at->request->config;
+	rh_admission_limits_set((int)config.boxes, most, &limits);
+	config.admission_limits = limits.list;
+	return simulate(at, &config, most > config.boxes, seconds);
 }
 
 /* After a simulation with PACI's own limits: more than this many units of the first box hide nothing more. */
@@ -118,5 +123,41 @@ int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admissi
 	}
 	free_boxes(&at);
 	rh_admission_limits_set(boxes, enough, out);
+	return rc;
+}
+
+static int delayed_period(struct limiting *at, int64_t delay, double *seconds)
+{
+	struct rh_config config = *at->request->config;
+	config.paci_update_delay = delay;
+	return simulate(at, &config, delay > 0, seconds);
+}
+
+int rh_forecast_delay(const struct rh_boxes_request *request, int64_t *delay, double unit_s[2])
+{
+	struct limiting at = {.request = request};
+	double best = INFINITY;
+	int64_t least = 0, enough = 0;
+	int rc = delayed_period(&at, 0, &unit_s[1]);
+	unit_s[0] = unit_s[1];
+	if (!rc && at.units > 1 && request->config->paci_backward != RH_BACKWARD_STASH)
+		rc = delayed_period(&at, at.units - 1, &best);
+	if (!rc && within * best < unit_s[1]) {
+		enough = at.units - 1;
+		unit_s[0] = best;
+	}
+	while (!rc && enough - least > 1) { /* `least` is too small, `enough` is not */
+		int64_t middle = (least + enough) / 2;
+		double seconds;
+		rc = delayed_period(&at, middle, &seconds);
+		if (seconds <= within * best) {
+			enough = middle;
+			unit_s[0] = seconds;
+		} else {
+			least = middle;
+		}
+	}
+	free_boxes(&at);
+	*delay = enough;
 	return rc;
 }

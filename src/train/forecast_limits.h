@@ -1,4 +1,5 @@
-/* Admission limits for slow links, mode paci: how many units each box has in flight. */
+/* What mode paci's speed depends on, and a simulation chooses: admission limits for slow links, which say how many units each box has in
+ * flight; and how long after an update it is published. */
 #ifndef RH_TRAIN_FORECAST_LIMITS_H
 #define RH_TRAIN_FORECAST_LIMITS_H
 
@@ -20,5 +21,10 @@ void rh_admission_limits_set(int boxes, int64_t most, struct rh_admission_limits
  * None exceeds what memory holds, or what max_version_drift allows. unit_s: the seconds that a unit takes with these limits, and with
  * PACI's own. RH_DOES_NOT_FIT: PACI's own do not. */
 int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admission_limits *out, double unit_s[2]) RH_MUST;
+
+/* The smallest paci_update_delay whose simulated period is within 3 % of the longest one's, with the request's limits; 0 where that is no
+ * more than 3 % faster than updates that block their box, or the second copy of the weights does not fit. unit_s: the seconds that a unit
+ * takes with it, and without a delay. */
+int rh_forecast_delay(const struct rh_boxes_request *request, int64_t *delay, double unit_s[2]) RH_MUST;
 
 #endif

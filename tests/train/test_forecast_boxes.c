@@ -161,10 +161,10 @@ struct parts {
 	double forward, again, backward;
 };
 
-/* A step of 1F1B with a flush, without latency: the box that is busy the longest takes a t. Before it the first unit passes the boxes below,
- * forward; behind it the last one, backward: they have recomputed while they waited for it. Between, while the first gradient is on its way
- * down to it, the box can compute the forwards of its warm-up and one recomputation, and is idle for the rest. Boxes that keep activations
- * recompute nothing (again 0), and equal ones take the paper's a t_max + sum t - t_max. */
+/* A step of 1F1B with a flush, without latency: the box that is busy the longest takes a t. Before it the first unit passes the boxes
+ * below, forward; behind it the last one, backward: they have recomputed while they waited for it. Between, while the first gradient is on
+ * its way down to it, the box can compute the forwards of its warm-up and one recomputation, and is idle for the rest. Boxes that keep
+ * activations recompute nothing (again 0), and equal ones take the paper's a t_max + sum t - t_max. */
 static double flush_step_of(const struct parts *part, int boxes, int64_t units)
 {
 	double longest = 0;

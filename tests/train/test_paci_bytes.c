@@ -25,6 +25,22 @@ struct told {
 	double step_s, busy_s; /* a step; what the device computes of it */
 };
 
+static void asked_open(const struct asked *asked, struct boxes *at, struct rh_forecast_input *input)
+{
+	boxes_open(at, THREE, blocks, asked->mode, asked->mode == RH_MODE_PACI ? "paci" : "1f1b");
+	struct rh_config *config = &at->deep.rig.config;
+	config->paci_backward = asked->backward;
+	config->gradient_accumulation_steps = asked->accumulation;
+	config->paci_update_delay = asked->delay;
+	config->max_ram = asked->max_ram;
+	config->dtype = asked->dtype;
+	config->state_layout = asked->dtype == RH_F32 ? RH_LAYOUT_PLAIN : RH_LAYOUT_SPLIT;
+	for (int k = 0; k < THREE && asked->optimizer_bytes_per_s > 0; k++)
+		for (int l = 0; l < RH_LAYOUTS; l++)
+			at->hardware[k].host.optimizer_bytes_per_s[l] = asked->optimizer_bytes_per_s;
+	check_ok(rh_forecast_input_synthetic(config, 2, input));
+}
+
 /* 0, or RH_DOES_NOT_FIT where there is a max_ram. */
 static int ask(const struct asked *asked, struct told told[THREE])
 {
@@ -32,21 +48,11 @@ static int ask(const struct asked *asked, struct told told[THREE])
 	struct rh_forecast_input input;
 	struct rh_forecast box[BOXES_MOST];
 	struct rh_admission_limits limits;
-	boxes_open(&at, THREE, blocks, asked->mode, asked->mode == RH_MODE_PACI ? "paci" : "1f1b");
+	asked_open(asked, &at, &input);
 	struct rh_config *config = &at.deep.rig.config;
-	config->paci_backward = asked->backward;
-	config->gradient_accumulation_steps = asked->accumulation;
-	config->paci_update_delay = asked->delay;
-	config->max_ram = asked->max_ram;
-	config->dtype = asked->dtype;
-	config->state_layout = asked->dtype == RH_F32 ? RH_LAYOUT_PLAIN : RH_LAYOUT_SPLIT;
 	rh_admission_limits_set(THREE, asked->limit ? asked->limit : 1, &limits);
 	if (asked->limit)
 		config->admission_limits = limits.list;
-	for (int k = 0; k < THREE && asked->optimizer_bytes_per_s > 0; k++)
-		for (int l = 0; l < RH_LAYOUTS; l++)
-			at.hardware[k].host.optimizer_bytes_per_s[l] = asked->optimizer_bytes_per_s;
-	check_ok(rh_forecast_input_synthetic(config, 2, &input));
 	const struct rh_boxes_request request = {config, at.machine, at.first, at.line, &input};
 	int rc = rh_forecast_boxes(&request, box);
 	assert_true(!rc || (asked->max_ram && rc == RH_DOES_NOT_FIT));
@@ -221,6 +227,45 @@ static void test_updates_beside_cost_no_time(void **state)
 	assert_true(beside[5][0].step_s < 1.02 * quick[0].step_s);
 }
 
+static int64_t chosen_delay(const struct asked *asked, double unit_s[2])
+{
+	struct boxes at;
+	struct rh_forecast_input input;
+	int64_t delay;
+	asked_open(asked, &at, &input);
+	const struct rh_boxes_request request = {&at.deep.rig.config, at.machine, at.first, at.line, &input};
+	check_ok(rh_forecast_delay(&request, &delay, unit_s));
+	rh_forecast_input_free(&input);
+	boxes_close(&at);
+	return delay;
+}
+
+/* The smallest that hides the update; none where the update is quick, or the second copy does not fit. */
+static void test_delay_is_chosen_by_period_and_memory(void **state)
+{
+	(void)state;
+	enum { UNITS = 8 };
+	struct asked asked = {.mode = RH_MODE_PACI, .accumulation = UNITS, .optimizer_bytes_per_s = 1e7};
+	struct told told[THREE];
+	double unit_s[2];
+	int64_t delay = chosen_delay(&asked, unit_s);
+	printf("paci_update_delay %lld: %.5f s a unit, %.5f without\n", (long long)delay, unit_s[0], unit_s[1]);
+	assert_true(delay > 0 && 1.03 * unit_s[0] < unit_s[1]);
+	asked.delay = UNITS - 1;
+	(void)ask(&asked, told);
+	assert_true(UNITS * unit_s[0] <= 1.03 * told[0].step_s);
+	asked.delay = delay - 1;
+	double best_s = told[0].step_s;
+	(void)ask(&asked, told);
+	assert_true(told[0].step_s > 1.03 * best_s);
+	asked.delay = 0;
+	asked.max_ram = least_ram(asked);
+	assert_int_equal(chosen_delay(&asked, unit_s), 0);
+	asked.max_ram = 0;
+	asked.optimizer_bytes_per_s = 0;
+	assert_int_equal(chosen_delay(&asked, unit_s), 0);
+}
+
 int main(void)
 {
 	alarm(HANG_S);
@@ -232,6 +277,7 @@ int main(void)
 	        cmocka_unit_test(test_max_ram_counts_the_second_copy_to_the_byte),
 	        cmocka_unit_test(test_updates_block_their_box),
 	        cmocka_unit_test(test_updates_beside_cost_no_time),
+	        cmocka_unit_test(test_delay_is_chosen_by_period_and_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
