@@ -103,7 +103,7 @@ static int compare(struct boxes_bench *bench, const struct setting *setting, dou
 		double seconds[2] = {0};
 		rc = find_pace(bench, r, setting->stage_ms / 1e3, &pace);
 		if (!rc)
-			rc = boxes_foresee(bench, r, &pace, setting->link, limits, box);
+			rc = boxes_foresee(bench, r, &pace, boxes_payload(setting->link), limits, box);
 		if (!rc)
 			rc = boxes_measure(bench, r, &pace, setting->link, limits, &seconds[0]);
 		seconds[1] = box[0].step_seconds;

@@ -16,8 +16,6 @@
 
 enum { BOXES = 2, MICRO_BATCHES = 8, STEPS = 6, PAYLOAD = 128 * 1024 * 2, MOST = 25 };
 static const double unit_s = 0.06, bar = 0.03;
-/* The network's speed counts whole packets of 1,500 bytes, of which TCP's payload is 1,448. */
-static const double payload_share = 1448.0 / 1500;
 static const int cuts[BOXES + 1] = {0, 13, 26};
 static const struct boxes_row rows[] = {{"sync-pp", "gpipe", "GPipe"}, {"sync-pp", "1f1b", "1F1B"}};
 enum { ROWS = sizeof rows / sizeof *rows };
@@ -65,11 +63,10 @@ static int by_size(const void *one, const void *other)
 static int compare(const struct boxes_bench *bench, const struct boxes_pace *pace, int row, struct boxes_link link, int repetitions,
                    double *worst)
 {
-	const struct boxes_link payload = {link.trip_ms, link.mbit * payload_share};
 	struct rh_forecast box[BOXES] = {{0}};
 	char limits[64] = "";
 	double seconds[MOST];
-	int rc = boxes_foresee(bench, row, pace, payload, limits, box);
+	int rc = boxes_foresee(bench, row, pace, boxes_payload(link), limits, box);
 	for (int i = 0; !rc && i < repetitions; i++)
 		rc = boxes_measure(bench, row, pace, link, limits, &seconds[i]);
 	double virtual_s = box[0].step_seconds;

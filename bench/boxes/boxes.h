@@ -37,6 +37,12 @@ struct boxes_link {
 int boxes_open(struct boxes_bench *bench) RH_MUST;
 int boxes_close(struct boxes_bench *bench) RH_MUST;
 
+/* The line as a row in virtual time has it: the network's speed counts whole packets of 1,500 bytes, of which TCP's payload is 1,448. */
+static inline struct boxes_link boxes_payload(struct boxes_link link)
+{
+	return (struct boxes_link){link.trip_ms, link.mbit * 1448 / 1500};
+}
+
 /* A row in virtual time. out: (boxes) freed with boxes_free. Mode paci's limits are chosen first, and written to `limits`. */
 int boxes_foresee(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, char limits[64],
                   struct rh_forecast *out) RH_MUST;

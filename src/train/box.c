@@ -133,12 +133,11 @@ static int say_hello(struct rh_box *box, struct rh_link *link)
 	return rc ? rc : link->ops->wait(link, link->sends, link->receives);
 }
 
-/* In mode fluidpipe no box waits for a message's way. */
 static int meet(const struct rh_config *config, struct rh_box *box, const struct side *side)
 {
 	int rc = say_hello(box, *side->link), is_lower = side->lower == box->number;
 	struct rh_link_line line;
-	if (rc || config->link_transport == RH_TRANSPORT_NCCL || config->mode == RH_MODE_FLUIDPIPE)
+	if (rc || config->link_transport == RH_TRANSPORT_NCCL)
 		return rc;
 	rc = rh_link_probe(*side->link, is_lower, &line);
 	if (!rc && is_lower)

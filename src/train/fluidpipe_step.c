@@ -37,6 +37,7 @@ struct fluidpipe_talk {
 	int64_t end;           /* box 1: the step that the heads said is none; -1: all are */
 	int64_t taught;        /* box 1: epochs whose logits came down */
 	int has_asked, has_ended;
+	struct rh_link_progress begun;  /* before the first message of these */
 	struct fluidpipe_stream stream; /* box 1, where logits stream: then reports are received when it is their turn alone */
 	int expects_report;
 };
@@ -117,6 +118,9 @@ int fluidpipe_begin(struct training *run, const char *checkpoint)
 	talk->head = rh_alloc((size_t)head_items(run), sizeof *talk->head);
 	talk->next = rh_alloc((size_t)run->micro_batches, sizeof *talk->next);
 	int is_first = !run->session.box.number, rc = talk->head && talk->next ? fluidpipe_logits_begin(run, checkpoint) : -ENOMEM;
+	struct rh_link *link = is_first ? run->session.box.link_above : run->session.box.link_below;
+	if (!rc)
+		rc = link->ops->progress(link, &talk->begun);
 	for (int i = 0; !rc && i < KNOWN; i++)
 		if (!(talk->shapes[i] = rh_alloc((size_t)box_shapes_items(run), sizeof(int64_t))))
 			rc = -ENOMEM;
@@ -401,16 +405,17 @@ int fluidpipe_begin_epoch(struct training *run, int64_t step)
 	return rc ? rc : fluidpipe_logits_send(run, step / run->data.steps_per_epoch - 1);
 }
 
-/* The bytes that the line carried, frames and acknowledgements included. */
+/* The bytes that the line carried since the boxes began to train, frames and acknowledgements included. */
 static int tell_bytes(const struct training *run)
 {
 	const struct rh_box *box = &run->session.box;
+	const struct rh_link_progress *begun = &run->fluidpipe->begun;
 	struct rh_link *link = box->number ? box->link_below : box->link_above;
 	struct rh_link_progress progress;
 	int rc = link->ops->progress(link, &progress);
 	if (!rc)
-		rh_note("line: %lld bytes %s box %d, %lld from there", (long long)progress.bytes_sent, box->number ? "down to" : "up to",
-		        2 - box->number, (long long)progress.bytes_received);
+		rh_note("line: %lld bytes %s box %d, %lld from there", (long long)(progress.bytes_sent - begun->bytes_sent),
+		        box->number ? "down to" : "up to", 2 - box->number, (long long)(progress.bytes_received - begun->bytes_received));
 	return rc;
 }
 

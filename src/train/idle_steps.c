@@ -23,8 +23,8 @@
 /* The messages of a step that box 2 must have before it begins the step: its head, its micro-batches and the first one's features; where
  * box 2 distils, all features and the logits after them. */
 enum { BEFORE_STEP = 3, BEFORE_FEATURES = 2 };
-/* In one of so many waits, box 2's third and box 1's first, a step is made to measure what it takes: the machine may be free now. And the
- * share of a new measurement in a mean. */
+/* In one of so many waits, at first in box 2's third and in box 1's first, a step is made to measure what it takes: the machine may be free
+ * now. Where a box does not wait then, the next wait serves. And the share of a new measurement in a mean. */
 enum { PROBE_EACH = 16, PROBE_AT = 2 };
 static const double newest_share = 0.25;
 
@@ -41,6 +41,7 @@ struct idle_steps {
 	int has_failed;           /* the store, whose fault stays */
 	int64_t step, received;   /* the present step, and micro-batches of it whose features are here */
 	int64_t gaps, steps_made; /* waits, and steps made in them */
+	int64_t probe_gap;        /* from this wait on a step is to be measured */
 	double wait_s, step_s;    /* means: of the waits, and of what an opportunistic step takes */
 };
 
@@ -182,6 +183,7 @@ int idle_steps_create(struct training *run)
 		return -ENOMEM;
 	idle->sample = rh_alloc((size_t)(micros * config->per_device_train_batch_size), sizeof *idle->sample);
 	idle->rows = rh_alloc((size_t)micros, sizeof *idle->rows);
+	idle->probe_gap = is_upper(run) ? PROBE_AT : 0;
 	int rc = idle->sample && idle->rows ? 0 : -ENOMEM;
 	if (!rc)
 		rc = rh_opportunistic_create(samples, config->fluidpipe_idle_sampler, config->seed, &idle->history);
@@ -439,7 +441,7 @@ static int may_step(const struct training *run, double waited_s, int64_t made)
 	const struct idle_steps *idle = run->idle;
 	if (most >= 0 && run->state.idle_steps_of_epoch >= most)
 		return 0;
-	int probes = idle->gaps % PROBE_EACH == (is_upper(run) ? PROBE_AT : 0) && idle->steps_made == made;
+	int probes = idle->gaps >= idle->probe_gap && idle->steps_made == made;
 	return probes || (idle->steps_made && idle->wait_s - waited_s >= idle->step_s);
 }
 
@@ -504,6 +506,8 @@ int idle_steps_make(struct training *run)
 	if (rc < 0 || here < 0)
 		return rc < 0 ? rc : here;
 	idle->wait_s += (idle->gaps ? newest_share : 1) * (waited_s - idle->wait_s);
+	if (idle->steps_made > made && idle->gaps >= idle->probe_gap)
+		idle->probe_gap = idle->gaps + PROBE_EACH;
 	idle->gaps++;
 	return 0;
 }
