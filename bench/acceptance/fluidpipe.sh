@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Mode fluidpipe on real tasks, at equal epochs: MiniLM-L6 on the demo's reviews, a small ViT from scratch on Fashion-MNIST, and a small GPT-2
-# from scratch on the text of Debian's package fortunes, which distils by its likeliest tokens (fluidpipe_top_k). Beside the recipes stand the synchronous pipeline, whose bits are those of one box, and two controls: box 1 frozen, and box 1's own model, under its
-# auxiliary head. A task says something only where the synchronous run beats both controls by 2 points of accuracy, or 2 % of perplexity. With
-# several seeds the last column is the one-sided 95 % bound of what is lost against the synchronous run.
+# from scratch on the text of Debian's package fortunes, which distils by its likeliest tokens (fluidpipe_top_k). Beside the recipes stand the
+# synchronous pipeline, whose bits are those of one box, and two controls: box 1 frozen, and box 1's own model, under its auxiliary head. A
+# task says something only where the synchronous run beats both controls by 2 points of accuracy, or 2 % of perplexity. With several seeds the
+# last column is the one-sided 95 % bound of what is lost against the synchronous run.
 #   bench/acceptance/fluidpipe.sh [DIR]      needs pip; for the images Debian's dataset-fashion-mnist, for the language apt
 #   SEEDS="1 2 3"            [42]
 #   TASKS="reviews images language"   all
