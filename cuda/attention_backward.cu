@@ -8,7 +8,7 @@
  *        128 80 fragments from shared memory for 192 mma.
  * dk dv  a block takes 64 M keys of one key head (16 M a warp) and walks the queries that see them, 32 (64) at a time, all heads of its
  *        group. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in D M / 2 registers
- *        a lane, q and dO pass through shared memory, two tiles on turn: 24 KB for D 96, else 33. M is 2 for D 64 on SMs whose mma is so
+ *        a lane, q and dO pass through shared memory, two tiles by turns: 24 KB for D 96, else 33. M is 2 for D 64 on SMs whose mma is so
  *        fast that fragments must serve four of them, as of the forward; else 1.
  *        FLOPs 8 D a pair; reads 4 D bytes a query and 64 M keys, mostly from L2. Scores are in registers for 16 queries at once, for
  *        D below 128 and M 1 for 32. A fragment from shared memory serves two mma, for M 2 four.
@@ -154,7 +154,7 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 {
 	typedef struct dk_dv_layout<D, M> layout;
 	constexpr int N = layout::N;
-	RH_DYNAMIC_SHARED(rh_bf16, q, 0, 2 * N * D);             /* two tiles on turn; keys first */
+	RH_DYNAMIC_SHARED(rh_bf16, q, 0, 2 * N * D);             /* two tiles by turns; keys first */
 	RH_DYNAMIC_SHARED(rh_bf16, d_o, layout::d_o, 2 * N * D); /* values first */
 	RH_DYNAMIC_SHARED(struct row_sums, sums, layout::sums, 2 * N);
 	int thread = (int)threadIdx.x, warp_row = thread / RH_WARP * 16 * M, col = (int)blockIdx.y * D;

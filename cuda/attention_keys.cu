@@ -2,7 +2,7 @@
  * of keys by 8 warps, after dq (attention_backward.cu).
  *
  * Tile: a block takes KEYS keys of one key head (128, or 64 of 256 elements) and walks the queries that see them, all heads of its group,
- * 64 at a time, two tiles on turn. Of the scores, computed transposed, a warp makes KEYS / WK keys by 8 WK queries; p and ds go through
+ * 64 at a time, two tiles by turns. Of the scores, computed transposed, a warp makes KEYS / WK keys by 8 WK queries; p and ds go through
  * shared memory; of dk and dv a warp then makes KEYS / GK keys by D GK / 8 columns. So a fragment from shared memory serves two to four
  * mma, where a warp that keeps its own rows' p in registers (attention_dk_dv, attention_wide.cu) has two. Shared memory: 161 KB, 209 for
  * 256 elements; 255 registers a lane; one block an SM. FLOPs 8 D a pair.

@@ -2,7 +2,7 @@
  * them. The pass is that of attention_dk_dv (attention_backward.cu), whose order of sums it has.
  *
  * Tile: a block of 4 warps takes 64 keys of one key head, 16 a warp, and walks the queries that see them, head after head of its group,
- * 16 at a time, two tiles on turn. Keys (and values, for dk) stay in shared memory: 64 KB in all for dv, 96 for dk, one block an SM of
+ * 16 at a time, two tiles by turns. Keys (and values, for dk) stay in shared memory: 64 KB in all for dv, 96 for dk, one block an SM of
  * 100 KB. FLOPs: 4 D a pair for dv, 6 D for dk, with dq 16 D where 10 are needed. Bound by mma.sync, at one block of 4 warps an SM by
  * its latency. */
 #include "cuda/attention_walk.h"
@@ -57,7 +57,7 @@ template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(
 {
 	typedef struct wide_layout<OF_KEYS> layout;
 	constexpr int D = layout::D, N = layout::N, rows = layout::rows;
-	RH_DYNAMIC_SHARED(rh_bf16, q, 0, 2 * N * D); /* two tiles on turn */
+	RH_DYNAMIC_SHARED(rh_bf16, q, 0, 2 * N * D); /* two tiles by turns */
 	RH_DYNAMIC_SHARED(rh_bf16, d_o, layout::d_o, 2 * N * D);
 	RH_DYNAMIC_SHARED(rh_bf16, keys, layout::keys, rows * D);
 	RH_DYNAMIC_SHARED(struct row_sums, sums, layout::sums, 2 * N);

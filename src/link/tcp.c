@@ -273,17 +273,21 @@ static void part(struct tcp_link *link)
 	conn_close(&link->greeting);
 }
 
+static int step_all(struct tcp_link *link, int64_t now_ns)
+{
+	int rc = step_door(link, now_ns);
+	if (!rc)
+		rc = step_greeting(link, now_ns);
+	return rc ? rc : step_live(link, now_ns);
+}
+
 static void run(struct link_end *end)
 {
 	struct tcp_link *link = (struct tcp_link *)end;
 	link->without_ns = rh_clock_ns();
 	while (!end_has_ended(end)) {
 		int64_t now_ns = rh_clock_ns();
-		int rc = step_door(link, now_ns);
-		if (!rc)
-			rc = step_greeting(link, now_ns);
-		if (!rc)
-			rc = step_live(link, now_ns);
+		int rc = step_all(link, now_ns);
 		if (rc)
 			end_fail(end, rc);
 		publish(link);

@@ -93,6 +93,26 @@ static int find_fitting(struct limiting *at, int64_t least, int64_t *most, doubl
 	return rc;
 }
 
+/* The smallest number that is enough: of periods between `least`, which is too small, and *enough, whose period is `best` and *seconds. */
+static int find_least(struct limiting *at, int (*period)(struct limiting *at, int64_t number, double *seconds), int64_t least,
+                      int64_t *enough, double best, double *seconds)
+{
+	int rc = 0;
+	while (!rc && *enough - least > 1) {
+		int64_t middle = (least + *enough) / 2;
+		double now;
+		rc = period(at, middle, &now);
+		best = fmin(best, now);
+		if (now <= within * best) {
+			*enough = middle;
+			*seconds = now;
+		} else {
+			least = middle;
+		}
+	}
+	return rc;
+}
+
 int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admission_limits *out, double unit_s[2])
 {
 	int boxes = (int)request->config->boxes;
@@ -109,18 +129,8 @@ int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admissi
 		enough = least;
 	else
 		unit_s[0] = best;
-	while (!rc && enough - least > 1) { /* `least` is too small, `enough` is not */
-		int64_t middle = (least + enough) / 2;
-		double seconds;
-		rc = period_of(&at, middle, &seconds);
-		best = fmin(best, seconds);
-		if (seconds <= within * best) {
-			enough = middle;
-			unit_s[0] = seconds;
-		} else {
-			least = middle;
-		}
-	}
+	if (!rc)
+		rc = find_least(&at, period_of, least, &enough, best, &unit_s[0]);
 	free_boxes(&at);
 	rh_admission_limits_set(boxes, enough, out);
 	return rc;
@@ -137,7 +147,7 @@ int rh_forecast_delay(const struct rh_boxes_request *request, int64_t *delay, do
 {
 	struct limiting at = {.request = request};
 	double best = INFINITY;
-	int64_t least = 0, enough = 0;
+	int64_t enough = 0;
 	int rc = delayed_period(&at, 0, &unit_s[1]);
 	unit_s[0] = unit_s[1];
 	if (!rc && at.units > 1 && request->config->paci_backward != RH_BACKWARD_STASH)
@@ -146,17 +156,8 @@ int rh_forecast_delay(const struct rh_boxes_request *request, int64_t *delay, do
 		enough = at.units - 1;
 		unit_s[0] = best;
 	}
-	while (!rc && enough - least > 1) { /* `least` is too small, `enough` is not */
-		int64_t middle = (least + enough) / 2;
-		double seconds;
-		rc = delayed_period(&at, middle, &seconds);
-		if (seconds <= within * best) {
-			enough = middle;
-			unit_s[0] = seconds;
-		} else {
-			least = middle;
-		}
-	}
+	if (!rc)
+		rc = find_least(&at, delayed_period, 0, &enough, best, &unit_s[0]);
 	free_boxes(&at);
 	*delay = enough;
 	return rc;

@@ -1,44 +1,11 @@
 /* HEAD_LOSS with a teacher: the oracle against closed forms and finite differences, the CPU's kernel against the oracle. */
-#include "derivative.h"
-#include "op_case.h"
-
-enum { ROWS = 6, HIDDEN = 5 };
-
-/* Weights of the task's loss and of the divergence: a mixture, each alone, a sum, scaled ones. */
-static const double mixes[ROWS][2] = {{0.5, 0.5}, {1, 0}, {0, 1}, {1, 1}, {0.25, 2}, {0.1, 0.9}};
+#include "distil_case.h"
 
 static struct op_case make(enum rh_dtype act, int64_t outputs, float temperature, enum rh_divergence divergence, uint64_t *seed)
 {
-	struct op_case c = {.seed = seed, .op.kind = RH_OP_HEAD_LOSS};
-	c.op.head_loss.scale = 0.125f;
-	c.op.head_loss.temperature = temperature;
-	c.op.head_loss.divergence = divergence;
-	case_operand(&c, RH_HEAD_LOSS_H, act, ROWS, HIDDEN, 0, FILL_RANDOM);
-	case_operand(&c, RH_HEAD_LOSS_W, act, outputs, HIDDEN, 1, FILL_RANDOM);
-	struct rh_view target = case_operand(&c, RH_HEAD_LOSS_TARGET, RH_I32, ROWS, 1, 0, FILL_NONE);
-	case_operand(&c, RH_HEAD_LOSS_LOGITS, RH_F32, 4, outputs, 0, FILL_POISON);
-	case_operand(&c, RH_HEAD_LOSS_LOSS, RH_F32, ROWS, 1, 0, FILL_POISON);
-	case_operand(&c, RH_HEAD_LOSS_HIT, RH_I32, ROWS, 1, 0, FILL_NONE);
-	case_operand(&c, RH_HEAD_LOSS_BIAS, act, 1, outputs, 0, FILL_RANDOM);
-	struct rh_view teacher = case_operand(&c, RH_HEAD_LOSS_TEACHER, RH_F32, ROWS, outputs, 2, FILL_RANDOM);
-	struct rh_view mix = case_operand(&c, RH_HEAD_LOSS_MIX, RH_F32, ROWS, 2, 0, FILL_NONE);
-	for (int64_t i = 0; i < ROWS; i++) {
-		case_put(target, i, 0, (double)(check_random(seed) % outputs));
-		case_put(mix, i, 0, mixes[i][0]);
-		case_put(mix, i, 1, mixes[i][1]);
-	}
-	for (int64_t v = 0; v < outputs; v++)
-		case_put(teacher, 1, v, (double)NAN); /* its weight is 0: it is not read */
+	struct op_case c = without_teacher(act, outputs, temperature, divergence, seed);
+	hide_unread_row(case_operand(&c, RH_HEAD_LOSS_TEACHER, RH_F32, ROWS, outputs, 2, FILL_RANDOM));
 	return c;
-}
-
-static void add_gradients(struct op_case *c, int64_t outputs, enum rh_dtype act)
-{
-	case_operand(c, RH_HEAD_LOSS_DH, act, ROWS, HIDDEN, 0, FILL_POISON);
-	struct rh_view dw = case_operand(c, RH_HEAD_LOSS_DW, RH_F32, outputs, HIDDEN, 0, FILL_NONE);
-	struct rh_view dbias = case_operand(c, RH_HEAD_LOSS_DBIAS, RH_F32, 1, outputs, 0, FILL_NONE);
-	memset(dw.data, 0, (size_t)rh_view_bytes(dw));
-	memset(dbias.data, 0, (size_t)rh_view_bytes(dbias));
 }
 
 static void test_gradients_are_the_derivative(void **state)
@@ -46,19 +13,8 @@ static void test_gradients_are_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	static const float temperatures[] = {0.5f, 1, 3};
-	double cotangent[ROWS];
-	for (int i = 0; i < ROWS; i++)
-		cotangent[i] = 0.125;
-	for (int i = 0; i < 6; i++) {
-		struct op_case f = make(RH_F32, 9, temperatures[i / 2], (enum rh_divergence)(i % 2), &seed), b = case_clone(&f);
-		add_gradients(&b, 9, RH_F32);
-		rh_op_oracle(&b.op);
-		check_derivative(&f, RH_HEAD_LOSS_LOSS, cotangent, RH_HEAD_LOSS_H, b.op.operand[RH_HEAD_LOSS_DH]);
-		check_derivative(&f, RH_HEAD_LOSS_LOSS, cotangent, RH_HEAD_LOSS_W, b.op.operand[RH_HEAD_LOSS_DW]);
-		check_derivative(&f, RH_HEAD_LOSS_LOSS, cotangent, RH_HEAD_LOSS_BIAS, b.op.operand[RH_HEAD_LOSS_DBIAS]);
-		case_free(&f);
-		case_free(&b);
-	}
+	for (int i = 0; i < 6; i++)
+		check_gradients(make(RH_F32, 9, temperatures[i / 2], (enum rh_divergence)(i % 2), &seed), 9);
 }
 
 /* Shares of 1/4 and 3/4 taught by 1/2 and 1/2: the divergences are sums of logarithms, and a temperature of T on T times the logits has

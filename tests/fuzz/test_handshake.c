@@ -64,18 +64,6 @@ static int connect_stranger(struct tcp_link *link, const uint8_t *bytes, size_t 
 	return pair[1];
 }
 
-static int step_all(struct tcp_link *link)
-{
-	int64_t now_ns = rh_clock_ns();
-	int rc = step_door(link, now_ns);
-	if (!rc)
-		rc = step_greeting(link, now_ns);
-	if (!rc)
-		rc = step_live(link, now_ns);
-	publish(link);
-	return rc;
-}
-
 static int fuzz_one(const uint8_t *bytes, size_t length)
 {
 	static char out[100], in[100];
@@ -90,8 +78,10 @@ static int fuzz_one(const uint8_t *bytes, size_t length)
 		abort();
 	link->without_ns = rh_clock_ns();
 	int stranger = connect_stranger(link, copy + 1, length - 1), rc = 0;
-	for (int i = 0; i < TURNS && !rc; i++)
-		rc = step_all(link);
+	for (int i = 0; i < TURNS && !rc; i++) {
+		rc = step_all(link, rh_clock_ns());
+		publish(link);
+	}
 	fuzz_refused(rc);
 	int knows_stranger = link->tls && link->has_connected, waits_on = !rc && (link->greeting.stream || link->live.stream);
 	if (knows_stranger || waits_on)
