@@ -9,9 +9,9 @@
 #include "core/tasks.h"
 #include "core/text.h"
 #include "core/wrap.h"
-#include "partition/roundpipe.h"
 #include "machine/machine.h"
 #include "observe/trace.h"
+#include "partition/roundpipe.h"
 #include "schedule/schedule.h"
 #include "train/forecast_bounded.h"
 #include "train/judge.h"
@@ -107,7 +107,7 @@ static int put_stages(struct rh_text *out, const struct rh_forecast *is)
 		                    plan->forward[i].hi - 1);
 	if (!rc)
 		rc = rh_text_printf(out, "%s\n             forward, loss and backward %d-%d\n", plan->forward_stages ? "" : " none",
-	                         plan->backward[0].lo, plan->backward[0].hi - 1);
+		                    plan->backward[0].lo, plan->backward[0].hi - 1);
 	for (int i = 1; i < plan->backward_stages && !rc; i++)
 		rc = rh_text_printf(out, "%s %d-%d",
 		                    i == 1        ? "             backward"
@@ -152,9 +152,10 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 	int rc = put_tier(out, is->host_devices ? "each device" : "each GPU", is->device_bytes, is->device_budget, what);
 	int length = snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f", (double)is->store_bytes / gib,
 	                      (double)is->boundary_bytes / gib);
+	int64_t devices = is->host_devices * is->device_bytes, rest = is->ram_bytes - is->store_bytes - is->boundary_bytes - devices;
 	if (is->host_devices)
-		snprintf(what + length, sizeof what - (size_t)length, ", devices %.2f",
-		         (double)(is->host_devices * is->device_bytes) / gib);
+		length += snprintf(what + length, sizeof what - (size_t)length, ", devices %.2f", (double)devices / gib);
+	snprintf(what + length, sizeof what - (size_t)length, ", program and data %.2f", (double)rest / gib);
 	if (!rc)
 		rc = put_tier(out, "host", is->ram_bytes, is->ram_budget, what);
 	snprintf(what, sizeof what, ": %.2f GiB written a step", (double)is->nvme_step_bytes / gib);
@@ -204,7 +205,7 @@ static int put_speed(struct rh_text *out, const struct rh_config *config, const 
 			rc = rh_text_printf(out, "\n");
 	}
 	if (!rc)
-		rc = rh_text_printf(out, "bottleneck   %s (a quarter more would give %.1f %% more tokens/s)\n",
+		rc = rh_text_printf(out, "bottleneck   %s (25 %% faster, it would give %.1f %% more tokens/s)\n",
 		                    rh_bottleneck_name(look->bottleneck), 100 * look->bottleneck_gain);
 	if (!rc && *look->advice.text)
 		rc = rh_text_printf(out, "helps most   %s: %.1f %% more tokens/s\n", look->advice.text, 100 * look->advice.gain);
@@ -215,7 +216,7 @@ static int put_head(struct rh_text *out, const struct rh_machine_found *found, c
 {
 	int rc = rh_text_printf(out, "machine      %s, %d device%s%s\n", found->hardware.name, found->machine.devices,
 	                        found->machine.devices == 1 ? "" : "s",
-	                        found->assumed ? " (rates are guesses: roundhouse doctor --save measures them)" : "");
+	                        found->assumed ? " (rates are guesses: roundhouse doctor --save local measures them)" : "");
 	const char *taken = input->of_images ? "are images" : "taken to be max_length tokens each, all of them trained";
 	if (!rc && input->synthetic)
 		rc = rh_text_printf(out, "rows         %s (%s)\n", taken, input->uncounted);
@@ -275,7 +276,9 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 	if (!rc)
 		rc = put_speed(out, config, input, look);
 	if (!rc)
-		rc = rh_text_printf(out, "one step     %.4g s from the first update or upload to the last download\n", trace->seconds);
+		rc = rh_text_printf(
+		        out, "drawn below  one step: %.4g s from its first update or upload to its last download; steps may overlap\n",
+		        trace->seconds);
 	int terminal = rh_columns_of(stdout), columns = terminal >= COLUMNS_LEAST && terminal < COLUMNS ? terminal : COLUMNS;
 	return rc ? rc : rh_trace_text(trace, columns, out);
 }

@@ -130,7 +130,7 @@ int rh_hardware_find(const char *name, struct rh_hardware *out)
 
 /* One core of a present processor with AVX-512 or AVX2, cautiously: what `doctor` measures replaces it. */
 static const char assumed_profile[] = "name: assumed\n"
-                                      "source: guessed; roundhouse doctor --save measures this machine\n"
+                                      "source: guessed; roundhouse doctor --save local measures this machine\n"
                                       "device:\n"
                                       "  name: CPU\n"
                                       "  on_host_cores: 1\n"

@@ -17,7 +17,7 @@ static const struct {
          "\nplan\n"
          "  --hardware NAME                 the machine: a profile of examples/hardware, one that `doctor --save NAME` wrote, or a\n"
          "                                  file; unset: this one\n"
-         "  --gpus N                        so many devices [all; one of a card's profile, as rtx3060, which may have up to four]\n"
+         "  --gpus N                        number of devices [all; 1 of a card's profile such as rtx3060, which may have up to four]\n"
          "  --gantt FILE.svg                one step drawn: what each device does when\n"
          "  --compare                       one line for every schedule instead; in mode fluidpipe: beside it, which mode is\n"
          "                                  the fastest, by round trip and speed of the link\n"
@@ -27,7 +27,7 @@ static const struct {
          "\neval\n"
          "  Loss and accuracy of model_name_or_path, with adapter_name_or_path of the model with that adapter, on validation_file; or on\n"
          "  the rows of train_file that training with this eval_split held out.\n"
-         "  The file that a run was trained with serves: what it says of training is no matter here.\n"},
+         "  The configuration file of the training run can be used; keys that concern only training are ignored.\n"},
         {VERB_INSPECT, "Needs model_name_or_path, of which only the tokenizer is read, and train_file or validation_file.\n"
                        "Exit status: 0 train would go on, 1 it would stop at faults of the data.\n"},
         {VERB_GENERATE,
@@ -100,7 +100,7 @@ int rh_config_help(const char *verb, const char *schedules, struct rh_text *out)
 	unsigned bit = config_verb_bit(verb);
 	const char *heading = NULL;
 	int rc = rh_text_printf(out,
-	                        "roundhouse %s CONFIG.yaml [--key value]...\n"
+	                        "roundhouse %s [CONFIG.yaml] [--key value]...\n"
 	                        "Keys go into CONFIG.yaml (key: value) or on the command line, which wins. In brackets: the default.\n"
 	                        "Also --json (the result as JSON on stdout) and --help.\n%s",
 	                        verb, lead_of(bit));

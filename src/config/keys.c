@@ -184,7 +184,8 @@ const struct config_key config_keys[] = {
 	    .help = "devices: cpu:N (N that share the cores), cuda (all GPUs), cuda:0,2 (these two), cuda:0,0 (two workers on one GPU); "
 	            "of plan also sim:NAME (a hardware profile); unset: cuda if there is one, else cpu:1"),
 	KEY(KEY_STRING, schedule, VERB_RUNS, .fallback = "roundpipe",
-	    .help = "who runs what when; others than roundpipe are there for comparison"),
+	    .help = "who runs what when (in mode local others than roundpipe are there for comparison; unset, mode sync-pp takes 1f1b and mode "
+	            "paci takes paci)"),
 	KEY(KEY_INTEGER, round_micro_batches, VERB_MODEL, .least = 1, .most = 1 << 20, .help = "micro-batches in a round; unset: chosen"),
 	KEY(KEY_CUTS, forward_cuts, VERB_MODEL, .help = "first layer of each forward stage but the first; unset: chosen"),
 	KEY(KEY_CUTS, backward_cuts, VERB_MODEL, .help = "first layer of each backward stage but the first; unset: chosen"),
@@ -207,7 +208,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_SIZE, max_ram, VERB_MODEL, .per_box = 1, .help = "host memory that the run may use; unset: all that is free less 2 GiB"),
 	KEY(KEY_SIZE, max_nvme, VERB_MODEL, .per_box = 1, .fallback = "0", .or_none = 1,
 	    .help = "bytes that may lie on NVMe, reserved when the run starts"),
-	KEY(KEY_LIST, nvme_dirs, VERB_MACHINE, .per_box = 1, .fallback = "none", .help = "directories on NVMe disks, best one a disk"),
+	KEY(KEY_LIST, nvme_dirs, VERB_MACHINE, .per_box = 1, .fallback = "none", .help = "directories on NVMe disks, ideally one on each disk"),
 	KEY(KEY_SIZE, max_nvme_writes, VERB_MODEL, .per_box = 1, .fallback = "off", .or_none = 1,
 	    .help = "bytes that the run may write to NVMe"),
 
@@ -366,9 +367,9 @@ int config_key_find(const char *name)
 	return -1;
 }
 
-static void describe_choices(const struct config_key *key, char *out, size_t bytes)
+static void describe_choices(const struct config_key *key, const char *lead, char *out, size_t bytes)
 {
-	size_t used = (size_t)snprintf(out, bytes, "one of");
+	size_t used = (size_t)snprintf(out, bytes, "%s", lead);
 	for (size_t i = 0; key->choices[i] && used < bytes; i++)
 		used += (size_t)snprintf(out + used, bytes - used, "%s %s", i ? "," : "", key->choices[i]);
 }
@@ -406,7 +407,7 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 		snprintf(out, bytes, "true or false");
 		break;
 	case KEY_CHOICE:
-		describe_choices(key, out, bytes);
+		describe_choices(key, "one of", out, bytes);
 		break;
 	case KEY_SIZE:
 		snprintf(out, bytes, "a size such as 24GiB, 24G, 1.5 GB or plain bytes%s", key->or_none ? ", or none" : "");
@@ -424,14 +425,11 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 		snprintf(out, bytes, "a path, or a list of paths");
 		break;
 	case KEY_MAP:
-		snprintf(out, bytes, "a map such as {prompt: title, completion: body}");
+		describe_choices(key, "a map with keys among", out, bytes);
 		break;
-	case KEY_WORDS: {
-		size_t used = (size_t)snprintf(out, bytes, "none, or a list of ");
-		for (size_t i = 0; key->choices[i] && used < bytes; i++)
-			used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? ", " : "", key->choices[i]);
+	case KEY_WORDS:
+		describe_choices(key, "none, or a list of", out, bytes);
 		break;
-	}
 	case KEY_RESUME:
 		snprintf(out, bytes, "true or a checkpoint's directory");
 		break;

@@ -43,12 +43,26 @@ static int ends_with(const char *text, const char *end)
 	return length >= tail && !strcmp(text + length - tail, end);
 }
 
-/* "ORG/NAME" as the Hub has it. */
+/* "ORG/NAME" as the Hub has it: "models" is a page of the Hub, so no organisation, and the name of many a folder for models. */
 static int is_hub_name(const char *path)
 {
 	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
 	size_t org = strspn(path, letters), name = path[org] == '/' ? strspn(path + org + 1, letters) : 0;
-	return org && name && *path != '.' && !path[org + 1 + name] && !ends_with(path, ".gguf");
+	return org && name && *path != '.' && !path[org + 1 + name] && !ends_with(path, ".gguf") && strncmp(path, "models/", 7);
+}
+
+/* Whether the path may mean a model of the Hub: nothing lies there, and ORG is no folder here. 1, 0, or negative errno. */
+static int may_be_on_hub(const char *path)
+{
+	if (!is_hub_name(path) || rh_file_exists(path) || rh_dir_exists(path))
+		return 0;
+	char *org = rh_strdup(path);
+	if (!org)
+		return -ENOMEM;
+	*strchr(org, '/') = 0;
+	int is_folder = rh_dir_exists(org);
+	rh_free(org);
+	return !is_folder;
 }
 
 static int check_path(const struct config_entry *entry, const char *key, const char *path)
@@ -59,11 +73,14 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	if (model)
 		mend = "no such file or directory here (models are not downloaded; give a directory or a .gguf file; for plan, one with a "
 		       "config.json is enough)";
-	if (model && is_hub_name(path) && !rh_file_exists(path) && !rh_dir_exists(path))
+	int on_hub = model ? may_be_on_hub(path) : 0;
+	if (on_hub < 0)
+		return on_hub;
+	if (on_hub)
 		return config_entry_fail(
 		        entry,
-		        "'%s': no such directory here, and nothing is downloaded; from the Hub: hf download %s --local-dir %s, "
-		        "then %s: %s (for plan, one with a config.json is enough)",
+		        "'%s': no such directory here, and nothing is downloaded; if it is a model of the Hub: hf download %s "
+		        "--local-dir %s, then %s: %s (for plan, one with a config.json is enough)",
 		        shown.text, shown.text, strchr(path, '/') + 1, key, strchr(path, '/') + 1);
 	if (!rh_file_exists(path) && !rh_dir_exists(path))
 		return config_entry_fail(entry, "'%s': %s", shown.text, mend);

@@ -261,7 +261,7 @@ static int resolve_spill(struct resolving *r)
 	if (!config->spill)
 		entry = given(r, "fluidpipe_idle_spill");
 	if (uses_nvme && !config->nvme_dirs.count)
-		return config_entry_fail(entry, "needs nvme_dirs, the directories (best one a drive) that it may use");
+		return config_entry_fail(entry, "needs nvme_dirs, the directories that it may use, ideally one on each disk");
 	if (uses_nvme && !config->max_nvme)
 		return config_entry_fail(entry, "needs max_nvme, the bytes that it may use there");
 	static const char *const idle[] = {"nvme_dirs", "max_nvme", "max_nvme_writes"};

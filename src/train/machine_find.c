@@ -16,7 +16,7 @@ int rh_machine_find(const struct rh_config *config, struct rh_machine_found *out
 		return rc;
 	int on_host = out->hardware.device.on_host_cores != 0, count = here ? rh_devices_count(config->device) : (int)out->hardware.devices;
 	if (count >= 0 && here && on_host != (spec.kind == RH_DEVICE_CPU))
-		rc = rh_fail(-ENODATA, "device: '%s', but %s; run roundhouse doctor --save there, or name a profile with --hardware",
+		rc = rh_fail(-ENODATA, "device: '%s', but %s; run roundhouse doctor --save local there, or name a profile with --hardware",
 		             config->device,
 		             out->assumed ? "nothing is known of this machine's" : "this machine's profile is of other devices");
 	rc = count < 0 ? count : rc;

@@ -178,7 +178,8 @@ void saving_report(const struct training *run)
 	if (!saving->count)
 		return;
 	rh_note("%" PRId64
-	        " checkpoint%s saved in %.2f s beside the training, which stood still for %.2f s (%.2f of a step for each)%s%.2f s",
+	        " checkpoint%s written in %.2f s in the background; training waited %.2f s for this (%.2f of a step for each), and at the "
+	        "end %.2f s for the last one",
 	        saving->count, saving->count == 1 ? "" : "s", saving->seconds, stood,
-	        step_seconds > 0 ? stood / step_seconds / (double)saving->count : 0, "; at its end it waited for ", saving->end_seconds);
+	        step_seconds > 0 ? stood / step_seconds / (double)saving->count : 0, saving->end_seconds);
 }

@@ -132,7 +132,7 @@ static void test_help_lists_a_verbs_keys(void **state)
 	rh_text_free(&text);
 	check_ok(rh_config_help("train", "a, b", &text));
 	assert_non_null(strstr(text.bytes, "  learning_rate                   peak learning rate; a number, 0 or more [2e-5]\n"));
-	assert_non_null(strstr(text.bytes, "for\n                                  comparison: a, b [roundpipe]\n"));
+	assert_non_null(strstr(text.bytes, "takes\n                                  paci): a, b [roundpipe]\n"));
 	const char *keys = strstr(text.bytes, "\nModel and files\n");
 	for (size_t length; keys && *keys; keys += length + (keys[length] == '\n')) { /* broken into lines */
 		length = strcspn(keys, "\n");

@@ -325,8 +325,12 @@ static void test_load_what_a_verb_needs(void **state)
 	refused_by("generate", NULL, "--model_name_or_path model", "generate needs prompt");
 	refused_by("eval", NULL, "--model_name_or_path model", "eval needs validation_file");
 	refused_by("train", NULL, "--model_name_or_path Qwen/x --train_file train.jsonl --output_dir o",
-	           "model_name_or_path: 'Qwen/x': no such directory here, and nothing is downloaded; from the Hub: hf download Qwen/x "
-	           "--local-dir x");
+	           "model_name_or_path: 'Qwen/x': no such directory here, and nothing is downloaded; if it is a model of the Hub: hf "
+	           "download Qwen/x --local-dir x");
+	refused_by("plan", NULL, "--model_name_or_path models/x",
+	           "model_name_or_path: 'models/x': no such file or directory here (models are");
+	refused_by("plan", NULL, "--model_name_or_path model/x",
+	           "model_name_or_path: 'model/x': no such file or directory here (models are");
 	refused_by("train", NULL, "--model_name_or_path model --train_file no.jsonl --output_dir o",
 	           "train_file: 'no.jsonl': no such file");
 	refused_by("train", NULL, "no.yaml", "no.yaml");
