@@ -14,10 +14,10 @@
 
 enum rh_stream {
 	RH_STREAM_COMPUTE,
-	RH_STREAM_WEIGHTS,          /* bulk, up */
-	RH_STREAM_ACTIVATIONS_UP,   /* critical */
-	RH_STREAM_ACTIVATIONS_DOWN, /* critical */
-	RH_STREAM_GRADIENTS,        /* bulk, down */
+	RH_STREAM_WEIGHTS,          /* bulk, up: weights, and gradient sums of earlier rounds */
+	RH_STREAM_ACTIVATIONS_UP,   /* critical: activations, their gradients, and micro-batches' integers */
+	RH_STREAM_ACTIVATIONS_DOWN, /* critical: activations, their gradients, and results */
+	RH_STREAM_GRADIENTS,        /* bulk, down: gradients, and their sums */
 	RH_STREAMS
 };
 
@@ -89,8 +89,8 @@ struct rh_device_ops {
 	/* Host memory must stay valid and, up, unchanged until the copy is done. */
 	int (*copy_up)(struct rh_device *device, enum rh_stream stream, void *device_dst, const void *host_src, int64_t bytes);
 	int (*copy_down)(struct rh_device *device, enum rh_stream stream, void *host_dst, const void *device_src, int64_t bytes);
-	/* The op is copied. Ops that need workspace run on RH_STREAM_COMPUTE only, because a device has one workspace: GEMM,
-	 * SCALED_GEMM, HEAD_LOSS, RMSNORM_BACKWARD and QK_ROPE_BACKWARD.
+	/* The op is copied. Ops that may need the workspace run on RH_STREAM_COMPUTE only, because a device has one: GEMM, SCALED_GEMM,
+	 * HEAD_LOSS, RMSNORM_BACKWARD, QK_ROPE_BACKWARD, and the six LORA ops, whose parts are GEMMs.
 	 * Operands lie within what was reserved. Either broken is the caller's mistake, which CUDA devices assert. */
 	int (*launch)(struct rh_device *device, enum rh_stream stream, const struct rh_op *op);
 

@@ -18,8 +18,7 @@ struct rh_step_report {
 	double seconds_left;
 	/* where a step's time went, mean since the last line: run/executor.h, rh_step_times */
 	double compute_seconds, weights_seconds, activations_seconds, gradients_seconds, optimizer_seconds;
-	/* where stages update themselves: the most updates that a micro-batch met between its forward and its backward, since the last line
-	 */
+	/* with local updates: the most updates that a micro-batch met between its forward and its backward, since the last line */
 	int has_version_drift;
 	int64_t version_drift;
 	/* of NVMe, of a step, mean since the last line: what threads waited for it, added up; each drive's bytes */

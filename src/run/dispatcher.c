@@ -1,3 +1,4 @@
+/* Chooses the next command of each device, lowers slots as devices run dry, and sleeps. */
 #include "run/executor_internal.h"
 
 #include <string.h>
@@ -512,7 +513,7 @@ void dispatcher_drop(struct rh_executor *executor)
 	memset(dispatcher->left, 0, sizeof dispatcher->left);
 }
 
-void dispatcher_rest(struct rh_executor *executor, int64_t before)
+void dispatcher_mark_done(struct rh_executor *executor, int64_t before)
 {
 	for (int i = 0; i < executor->options.devices * RH_STREAMS; i++) {
 		struct dispatch_stream *at = &executor->dispatcher.stream[i];

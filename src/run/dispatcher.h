@@ -110,8 +110,8 @@ int dispatcher_await(struct rh_executor *executor, int64_t position) RH_MUST;
 int dispatcher_run_ahead(struct rh_executor *executor) RH_MUST;
 /* What is not issued never will be, after a fault. */
 void dispatcher_drop(struct rh_executor *executor);
-/* Devices have finished all commands before this position. */
-void dispatcher_rest(struct rh_executor *executor, int64_t before);
+/* All commands before this position are done: forgets them. */
+void dispatcher_mark_done(struct rh_executor *executor, int64_t before);
 /* Looks which of a device's commands are over. */
 int dispatcher_look(struct rh_executor *executor, int device) RH_MUST;
 

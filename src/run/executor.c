@@ -1,3 +1,4 @@
+/* Creates an executor: its memory, its lowering, and each device's rooms; counts their bytes for the plan. */
 #include "run/executor_internal.h"
 
 #include "core/alloc.h"

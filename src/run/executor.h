@@ -1,5 +1,6 @@
 /* The executor walks a program over devices: weights up, activations up and down, ops launched, gradients down, ordered by events alone.
- * One host thread enqueues a whole step; after the first steps nothing is allocated in it. The same code runs on every kind of device.
+ * The calling thread lowers slots and issues commands as devices have room (run/dispatcher.h); after the first steps nothing is allocated
+ * in a step. The same code runs on every kind of device.
  *
  * Steps are joined where updates are a step late: a step begins before the one before it is finished, its first forward slots run beside
  * that one's last backward slots, and devices are idle between steps no more than within one. What orders them, beside the data:
@@ -76,9 +77,9 @@ void rh_executor_destroy(struct rh_executor *executor);
 /* Forward and backward of one step, beside the update that the updater is at. `step` counts from 0; loss_scale is 1 / trained tokens of the
  * step. What goes in is read before rh_executor_begin returns. By then all is enqueued but the last gradients' way down and, where another
  * step may begin, the last slots: they go beside that one's first, or in rh_executor_finish, which puts results where they are wanted.
- * Steps are finished in their order, and a step must not begin while
- * rh_executor_steps_in_flight are in flight. The updater has been told of a step's update before it begins, or is told when none is in
- * flight. After a fault nothing is running any more, and the executor can only be destroyed. */
+ * Steps are finished in their order, and a step must not begin while rh_executor_steps_in_flight are in flight. The updater has been told
+ * of a step's update before it begins, or is told when none is in flight. After a fault nothing is running any more, and the executor can
+ * only be destroyed. */
 int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step,
                       float loss_scale) RH_MUST;
 /* Of the first step in flight. If no other has begun devices compute nothing on return, and the store holds the step's gradients; else they
@@ -96,11 +97,11 @@ int rh_executor_joins(const struct rh_executor_options *options);
 /* Why stale steps are not joined, for a note; NULL: they are, or updates are not stale. */
 const char *rh_executor_unjoined(const struct rh_executor *executor);
 
-/* Steps without a flush between them, under a schedule whose stages update themselves (RH_UPDATE_LOCAL): when the updater has a stage's
- * gradients of a step's micro-batches it updates its blocks, for which its next slot waits, and nobody else does; with an update_delay the
- * slot waits that comes so many backwards later (rh_dispatch_publishes), as what devices read is a copy. A stage's backward works
- * from the input that its forward had, with the weights of now (arXiv 2606.07881, equation 1): it recomputes, or, where the plan keeps
- * activations (kept_micro_batches), has those of its forward. Where the store has a stash it recomputes with the forward's weights. */
+/* Steps with local updates (RH_UPDATE_LOCAL), without a flush between them: when the updater has a stage's gradients of a step's
+ * micro-batches it updates the stage's blocks. Only the stage's next slot waits for that; with an update_delay the slot that comes so many
+ * backwards later (rh_dispatch_publishes), because devices read a copy. A stage's backward works from the input that its forward had, with
+ * the weights of now (arXiv 2606.07881, equation 1): it recomputes, or, where the plan keeps activations (kept_micro_batches), has those of
+ * its forward. Where the store has a stash it recomputes with the forward's weights. */
 struct rh_stretch {
 	int64_t first_step, steps;
 	int64_t micro_batches; /* of each step: options.train_micro_batches, or fewer in a stretch of one step */

@@ -18,7 +18,7 @@
 enum rh_queue {
 	RH_QUEUE_STREAM,    /* of a device */
 	RH_QUEUE_CALLER,    /* the thread that calls: micro-batches in, results out, what it adds or copies itself */
-	RH_QUEUE_OPTIMIZER, /* a server: which of its ready blocks comes next is its own */
+	RH_QUEUE_OPTIMIZER, /* serves its lanes in any order: it chooses which ready block is next */
 	RH_QUEUE_READS,     /* of a drive, or a group of drives that acts as one */
 	RH_QUEUE_WRITES,
 	RH_QUEUE_SENDS, /* of a link */
@@ -32,8 +32,8 @@ struct rh_lane {
 	int owner;             /* device, drive, or link; 0 where there is one alone */
 };
 
-/* Where bytes are. A room is one piece of memory in which offsets count; else `number` tells pieces of one kind
- * apart. */
+/* The kind of memory where bytes lie. Most rooms consist of equal pieces: `number` says which piece, and `first` counts within it. In the
+ * rooms of rh_room_is_whole offsets count from the room's start, and `number` only says what lies there. */
 enum __attribute__((packed)) rh_room {
 	RH_ROOM_NONE,
 	/* of a device */
@@ -112,8 +112,7 @@ enum __attribute__((packed)) rh_command_kind {
 
 	/* Between rooms of a device and of the host, or within the host's. Contents stay what they are. A boundary's have lo = its layer. */
 	RH_COMMAND_COPY,
-	/* source: HOST_FOLD, elements of use 0's sum; target: HOST_GRADIENT = use 1's HOST_SUM + source, rounded once. Of the same
-	 * elements */
+	/* source: HOST_FOLD, elements of use 0's sum; target: the same of HOST_GRADIENT = use 1's HOST_SUM + source, rounded once */
 	RH_COMMAND_HOST_ADD,
 	RH_COMMAND_INPUT,  /* the caller's micro-batch; target: HOST_MICRO */
 	RH_COMMAND_OUTPUT, /* the caller reads results; source: HOST_RESULT */
@@ -123,7 +122,7 @@ enum __attribute__((packed)) rh_command_kind {
 	 *   UPLOADS_OVER      waits for the step's uploads; of stale updates alone, before the step's GRADIENT_ARRIVED
 	 *   NORM              of steps that clip: waits for GRADIENT_ARRIVED of every trainable block. block -1
 	 *   WEIGHTS_READY     HOST_WEIGHTS hold the update by this step's gradient. Waits for GRADIENT_ARRIVED, and NORM where there is one;
-	 *                     of stale updates for GRADIENT_TAKEN, and UPLOADS_OVER of the step after, or where stages update themselves its own
+	 *                     of stale updates for GRADIENT_TAKEN, and UPLOADS_OVER of the step after, or with local updates its own
 	 *   GRADIENT_TAKEN    HOST_GRADIENT may be overwritten; waits as WEIGHTS_READY, or for it; of stale updates for GRADIENT_ARRIVED, NORM,
 	 *                     and WEIGHTS_READY of the step before */
 	RH_COMMAND_GRADIENT_ARRIVED,

@@ -102,7 +102,7 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	to->lane = rh_region_take(memory, to->lanes.lanes, sizeof *to->lane);
 	to->device = rh_region_take(memory, devices, sizeof *to->device);
 	to->block = rh_region_take(memory, blocks, sizeof *to->block);
-	to->place = rh_region_take(memory, places, sizeof *to->place);
+	to->micro = rh_region_take(memory, places, sizeof *to->micro);
 	to->summed = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
 	to->uploaded = rh_region_take(memory, blocks * devices, sizeof(int64_t));
 	to->computed = rh_region_take(memory, places * devices, sizeof(int64_t));
@@ -146,11 +146,11 @@ void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count
 	for (int64_t place = first; place < first + count; place++) {
 		struct rh_command command = lower_plain(RH_COMMAND_INPUT, to->caller, step);
 		command.micro_batch = rh_int32(place - first);
-		command.target = lower_place(-1, RH_ROOM_HOST_MICRO, place, 0, rh_micro_layout(&to->batch[place].shape).bytes);
+		command.target = lower_bytes(-1, RH_ROOM_HOST_MICRO, place, 0, rh_micro_layout(&to->batch[place].shape).bytes);
 		for (int d = 0; d < to->options->devices; d++)
 			lower_await(to, to->caller, to->computed[place * to->options->devices + d], RH_WAIT_NEEDS);
-		to->place[place].input = lower_add(to, &command);
-		to->place[place].through = LOWER_NEVER;
+		to->micro[place].input = lower_add(to, &command);
+		to->micro[place].through = LOWER_NEVER;
 		to->versions.drift[place] = 0;
 	}
 }
@@ -163,8 +163,8 @@ void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t coun
 		int64_t cols = rh_executor_score_cols(to->options, to->call.trains, shape);
 		int64_t bytes = rh_result_layout(to->options->model, shape, cols).bytes;
 		command.micro_batch = rh_int32(place - first);
-		command.source = lower_place(-1, RH_ROOM_HOST_RESULT, place, 0, bytes);
-		lower_await(to, to->caller, to->place[place].output, RH_WAIT_NEEDS);
+		command.source = lower_bytes(-1, RH_ROOM_HOST_RESULT, place, 0, bytes);
+		lower_await(to, to->caller, to->micro[place].output, RH_WAIT_NEEDS);
 		lower_add(to, &command);
 	}
 }
@@ -222,7 +222,7 @@ void lower_next_slot(struct lowering *to)
 		lower_versions_note(to, slot);
 	to->latest_step = present.step;
 	lower_slot(&present);
-	/* where stages update themselves, the next slot with these layers needs the update, whichever device it is on */
+	/* with local updates the next slot with these layers needs the update, whichever device it is on */
 	int updates = rh_slot_makes_gradients(slot) && slot->last_round;
 	int is_last = on->last_slot == (int64_t)to->next_slot - 1 && !to->call.is_joined;
 	if (to->call.is_local ? updates : is_last)

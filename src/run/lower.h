@@ -100,20 +100,20 @@ struct lower_lane {
 struct lower_block {
 	int64_t generation;                          /* moves on with each update */
 	int64_t ready, taken, arrival, uploads_over; /* latest commands of the optimizer */
-	int64_t updates;                             /* so many were there, where stages update themselves */
+	int64_t updates;                             /* with local updates: so many were there */
 	int64_t uploaded_step;                       /* the latest step that uploaded the block: `number` of its call */
 	int arrived;                                 /* a gradient has, whose update the uploads of the next step wait for */
 };
 
-/* Of a micro-batch among the books: latest commands. */
-struct lower_place {
+/* A micro-batch's latest commands. */
+struct lower_micro_batch {
 	int64_t input;   /* the copy of its integers into staging */
 	int64_t output;  /* the download of its results */
 	int64_t given;   /* the message that gave another box an activation of it */
 	int64_t through; /* its last command in this box; LOWER_NEVER until that is lowered */
 };
 
-/* Of stages that update themselves: updates that layers have had (lower_versions.c). */
+/* With local updates: those that layers have had (lower_versions.c). */
 struct lower_versions {
 	int64_t *of_forward; /* (places, layers): when the micro-batch's forward read the layer */
 	int64_t *drift;      /* (places): the most of any layer between forward and backward, since the micro-batch came in */
@@ -154,7 +154,7 @@ struct lowering {
 	int64_t latest_step; /* of the run: the latest slot's */
 	int rc;
 	struct lower_block *block;
-	struct lower_place *place;
+	struct lower_micro_batch *micro;
 	struct lower_versions versions;
 	int64_t *summed;         /* [2 * block + use]: latest download of that sum */
 	int64_t *uploaded;       /* (blocks, devices): the last commands of lower_block.uploaded_step's upload */
@@ -176,7 +176,7 @@ void lower_destroy(struct lowering *lowering);
 
 /* A fault stays in lowering.rc, from which on nothing is added: dispatcher_take returns it. */
 
-/* A call's program, whose slots follow. Micro-batches are there but those of stages that update themselves: lower_input. */
+/* A call's program, whose slots follow. Its micro-batches are there; with local updates they come by lower_input. */
 void lower_begin(struct lowering *lowering, const struct lower_call *call);
 /* Micro-batches of one step come in, from this place on; or their results go out. */
 void lower_input(struct lowering *lowering, int64_t step, int64_t first, int64_t count);
@@ -251,7 +251,7 @@ static inline struct rh_command lower_plain(enum rh_command_kind kind, int lane,
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream);
 
 /* Bytes of a room of this device, -1: of the host or a drive. */
-static inline struct rh_place lower_place(int device, enum rh_room room, int64_t number, int64_t first, int64_t bytes)
+static inline struct rh_place lower_bytes(int device, enum rh_room room, int64_t number, int64_t first, int64_t bytes)
 {
 	return (struct rh_place){.room = room, .device = rh_int16(device), .number = rh_int32(number), .first = first, .bytes = bytes};
 }
@@ -327,7 +327,7 @@ static inline int64_t lower_first_place(const struct lowering *to, const struct 
 
 /* lower_versions.c */
 void lower_versions_create(struct lowering *lowering);
-/* The slot of a stage that updates itself is about to be lowered. */
+/* With local updates: the slot is about to be lowered. */
 void lower_versions_note(struct lowering *lowering, const struct rh_slot *slot);
 
 #endif

@@ -1,5 +1,6 @@
 /* Weights up and gradients down. A slot's weights travel while the device's slot before computes, and its gradients while the next one
- * does, cut into pieces (offload/transfer.h) that each go behind the activations of one micro-batch, in the gap until the next one's:
+ * does, cut into pieces (offload/transfer.h) that each go behind the activations of one micro-batch, in the gap until the next one's
+ * (slot i+N: the device's next slot; with RoundPipe N is the number of devices):
  *
  *   ACTIVATIONS_UP    x(0)      x(1)      ...  of slot i                 COMPUTE  ... slot i: last backward, [round] gradient
  *   WEIGHTS           [x(0)] pieces of slot i+N, gap 0                   GRADIENTS  [round] pieces, gap 0 of slot i+N
@@ -134,7 +135,7 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 {
 	struct lowering *to = slot->lowering;
 	struct lower_weights *weights = &slot->state->weights;
-	struct rh_place from = lower_place(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
+	struct rh_place from = lower_bytes(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
 	int64_t age = to->block[b].generation - wanted(slot, b);
 	if (age) { /* in the stash since the update that this version went into, which came before the newest */
 		from.room = RH_ROOM_HOST_STASH;
@@ -147,7 +148,7 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 		from.room = RH_ROOM_PAGES;
 		from = lower_page(to, lane, slot->step, from);
 	}
-	weights->sent[b] = copy(slot, lane, b, from, lower_place(slot->device, RH_ROOM_WEIGHTS, b, weights->offset[b] + first, bytes));
+	weights->sent[b] = copy(slot, lane, b, from, lower_bytes(slot->device, RH_ROOM_WEIGHTS, b, weights->offset[b] + first, bytes));
 	if (from.room == RH_ROOM_HOST_FRAME)
 		to->drives.copied[from.number] = weights->sent[b];
 	if (to->block[b].uploaded_step != to->call.number)
@@ -284,8 +285,8 @@ static void round_sum(struct lower_slot *slot, int sum)
 	if (!on->downloads)
 		compute_after(slot, on->rounded_sent);
 	command.block = sum / 2;
-	command.source = lower_place(slot->device, RH_ROOM_SUMS, sum, at, elements * 4);
-	command.target = lower_place(slot->device, RH_ROOM_ROUNDED, sum, at / 2, elements * 2);
+	command.source = lower_bytes(slot->device, RH_ROOM_SUMS, sum, at, elements * 4);
+	command.target = lower_bytes(slot->device, RH_ROOM_ROUNDED, sum, at / 2, elements * 2);
 	on->rounded = on->sums_read = lower_add(slot->lowering, &command);
 	on->download[on->downloads++] = (struct lower_download){.sum = sum, .step = slot->step, .offset = at / 2, .bytes = elements * 2};
 }
@@ -296,9 +297,9 @@ static void send_sum(struct lower_slot *slot, int sum)
 	const struct rh_block *block = &to->options->model->block[sum / 2];
 	int is_final = slot->slot->last_round && block->uses == 1;
 	int64_t at = sum_at(slot, sum), all = block->elements * 4;
-	struct rh_place from = lower_place(slot->device, RH_ROOM_SUMS, sum, at, 0);
+	struct rh_place from = lower_bytes(slot->device, RH_ROOM_SUMS, sum, at, 0);
 	struct rh_place where =
-	        is_final ? lower_place(-1, RH_ROOM_HOST_GRADIENT, sum / 2, 0, 0) : lower_place(-1, RH_ROOM_HOST_SUM, sum, 0, 0);
+	        is_final ? lower_bytes(-1, RH_ROOM_HOST_GRADIENT, sum / 2, 0, 0) : lower_bytes(-1, RH_ROOM_HOST_SUM, sum, 0, 0);
 	lower_await(to, lower_lane_of(slot, RH_STREAM_GRADIENTS), lower_last_of(slot, RH_STREAM_COMPUTE), RH_WAIT_NEEDS);
 	to->summed[sum] = slot->state->sums_sent = send_down(slot, sum, from, where, 0, all);
 	if (is_final) /* a block of two uses arrives when the step is over */
@@ -337,7 +338,7 @@ static void clear_sum(struct lower_slot *slot, int sum, int64_t at, int64_t byte
 {
 	struct rh_command clear = lower_command(slot, RH_COMMAND_CLEAR, RH_STREAM_COMPUTE);
 	clear.block = sum / 2;
-	clear.target = lower_place(slot->device, RH_ROOM_SUMS, sum, at, bytes);
+	clear.target = lower_bytes(slot->device, RH_ROOM_SUMS, sum, at, bytes);
 	lower_add(slot->lowering, &clear);
 }
 
@@ -348,8 +349,8 @@ static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t b
 	int lane = lower_lane_of(slot, RH_STREAM_WEIGHTS);
 	RH_ASSERT(to->summed[sum] != LOWER_NEVER);
 	lower_await(to, lane, to->summed[sum], RH_WAIT_NEEDS);
-	return copy(slot, lane, sum / 2, lower_place(-1, RH_ROOM_HOST_SUM, sum, 0, bytes),
-	            lower_place(slot->device, RH_ROOM_SUMS, sum, at, bytes));
+	return copy(slot, lane, sum / 2, lower_bytes(-1, RH_ROOM_HOST_SUM, sum, 0, bytes),
+	            lower_bytes(slot->device, RH_ROOM_SUMS, sum, at, bytes));
 }
 
 /* Sums begin at zero in the step's first round; later rounds go on from those before. */
@@ -402,8 +403,8 @@ void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 			lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
 		int64_t bytes;
 		on->next_piece += rh_transfer_joined(piece, on->pieces - on->next_piece, &bytes) - 1;
-		on->rounded_sent = send_down(slot, from->sum, lower_place(slot->device, RH_ROOM_ROUNDED, from->sum, from->offset, 0),
-		                             lower_place(-1, RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, bytes);
+		on->rounded_sent = send_down(slot, from->sum, lower_bytes(slot->device, RH_ROOM_ROUNDED, from->sum, from->offset, 0),
+		                             lower_bytes(-1, RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, bytes);
 		from->left -= bytes;
 		if (!from->left)
 			lower_arrived(slot->lowering, from->sum / 2, from->step, on->rounded_sent, slot->device);

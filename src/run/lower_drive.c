@@ -44,7 +44,7 @@ struct rh_place lower_page(struct lowering *to, int lane, int64_t step, struct r
 	struct lower_drives *drives = &to->drives;
 	int frame = (int)(drives->next_page++ % LOWER_FRAMES);
 	RH_ASSERT(page.first % to->options->page_bytes == 0 && page.bytes <= to->options->page_bytes);
-	struct rh_place where = lower_place(-1, RH_ROOM_HOST_FRAME, frame, 0, page.bytes);
+	struct rh_place where = lower_bytes(-1, RH_ROOM_HOST_FRAME, frame, 0, page.bytes);
 	lower_await(to, drives->pages, drives->copied[frame], RH_WAIT_NEEDS);
 	lower_await(to, lane, transfer(to, drives->pages, step, page, where), RH_WAIT_NEEDS);
 	return where;
@@ -80,8 +80,8 @@ static void read_back(struct lowering *to, int64_t reload, int64_t step)
 	lower_await(to, drives->reads, drives->written[write].position, RH_WAIT_NEEDS);
 	lower_buffer_await(to, drives->reads, buffer);
 	drives->reread[record] = to->buffer_filled[buffer] =
-	        transfer(to, drives->reads, step, lower_place(-1, RH_ROOM_RECORD, record, 0, bytes),
-	                 lower_place(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes));
+	        transfer(to, drives->reads, step, lower_bytes(-1, RH_ROOM_RECORD, record, 0, bytes),
+	                 lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes));
 }
 
 /* Reloads in the order of the program, each once it has a buffer and has been written. */
@@ -110,8 +110,8 @@ void lower_ring_filled(struct lowering *to, const struct lower_boundary *boundar
 		return;
 	lower_await(to, drives->writes, copy, RH_WAIT_NEEDS);
 	lower_await(to, drives->writes, drives->reread[record], RH_WAIT_NEEDS);
-	int64_t position = transfer(to, drives->writes, boundary->step, lower_place(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes),
-	                            lower_place(-1, RH_ROOM_RECORD, record, 0, bytes));
+	int64_t position = transfer(to, drives->writes, boundary->step, lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes),
+	                            lower_bytes(-1, RH_ROOM_RECORD, record, 0, bytes));
 	drives->written[write].position = position;
 	drives->written[write].bytes = bytes;
 	lower_buffer_read(to, boundary, buffer, to->options->devices, position);

@@ -4,9 +4,9 @@
  *   COMPUTE           [input up] recompute(m) [gradient up] backward(m)
  *   ACTIVATIONS_DOWN  [backward(m)] gradient for the slot below
  *
- * (where backwards are split, backward(m) leaves the weight gradients of linears to a slot of their own, which needs nothing from above)
- * with two buffers of device memory for each, so that copies run one micro-batch ahead and one behind. What travels between them is in
- * lower_bulk.c. Brackets are waits. */
+ * Brackets are waits. Each of these activations and gradients has two buffers of device memory, so that copies run one micro-batch ahead
+ * and one behind. Where backwards are split, backward(m) leaves the linears' weight gradients to a slot of their own, which needs nothing
+ * from above. Weights and weight gradients: lower_bulk.c. */
 #include "run/lower.h"
 
 /* The next buffer of a ring, not to be written by `writer` before its last reader is done. */
@@ -40,12 +40,12 @@ static struct rh_command command_of(const struct micro *micro, enum rh_command_k
 
 static struct rh_place here(const struct micro *micro, enum rh_room room, int64_t number, int64_t first, int64_t bytes)
 {
-	return lower_place(micro->slot->device, room, number, first, bytes);
+	return lower_bytes(micro->slot->device, room, number, first, bytes);
 }
 
 static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
 {
-	return lower_place(-1, room, number, 0, bytes);
+	return lower_bytes(-1, room, number, 0, bytes);
 }
 
 static struct lower_boundary boundary_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
@@ -115,7 +115,7 @@ static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT; /* made of what this box sent: there is none before */
 	int lane = to->links + (int)(is_gradient ? LOWER_FROM_ABOVE : LOWER_FROM_BELOW);
 	struct rh_command command = mover(micro, RH_COMMAND_RECEIVE, lane, kind, layer);
-	add_filler(micro, &command, is_gradient ? to->place[micro->place].given : LOWER_NEVER);
+	add_filler(micro, &command, is_gradient ? to->micro[micro->place].given : LOWER_NEVER);
 }
 
 /* The host's copy goes to the box beside this one. */
@@ -127,9 +127,9 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct rh_command command = mover(micro, RH_COMMAND_SEND, lane, kind, layer);
 	int64_t position = add_reader(micro, &command, to->options->devices);
 	if (!is_gradient)
-		to->place[micro->place].given = position;
+		to->micro[micro->place].given = position;
 	if (is_gradient || (plan->feeds && !plan->owes_gradient))
-		to->place[micro->place].through = position;
+		to->micro[micro->place].through = position;
 }
 
 static void send_results(struct micro *micro, int buffer, int64_t made)
@@ -141,10 +141,10 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 	copy.source = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
 	copy.target = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
 	lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
-	int64_t position = slot->state->result.freed[buffer] = slot->lowering->place[micro->place].output =
+	int64_t position = slot->state->result.freed[buffer] = slot->lowering->micro[micro->place].output =
 	        lower_add(slot->lowering, &copy);
 	if (!slot->lowering->options->plan->owes_gradient)
-		slot->lowering->place[micro->place].through = position;
+		slot->lowering->micro[micro->place].through = position;
 }
 
 /* Where a saving stage keeps this micro-batch's activations; no room: it saves none. */
@@ -296,7 +296,7 @@ static void input(struct micro *micro)
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
 	copy.source = there(RH_ROOM_HOST_MICRO, micro->place, bytes);
 	copy.target = here(micro, RH_ROOM_MICRO, micro->buffer, 0, bytes);
-	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->place[micro->place].input, RH_WAIT_NEEDS);
+	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->micro[micro->place].input, RH_WAIT_NEEDS);
 	lower_add(to, &copy);
 }
 

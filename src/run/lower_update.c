@@ -1,16 +1,16 @@
-/* What the optimizer is told and asked. Each block has two lanes, in order of steps t (rh_command_kind):
+/* The optimizer's commands (rh_command_kind). Each block has two lanes, in order of steps t:
  *
  *   gradients   arrived(t) taken(t)
  *   weights     synchronous: ready(t), which waits for arrived(t); stale: uploads over(t + 1), ready(t), the first after arrived(t), and
- *               before arrived(t + 1). Where stages update themselves uploads are over at the place of rh_dispatch_publishes
+ *               before arrived(t + 1). With local updates uploads are over where rh_dispatch_publishes says
  *
  * Where updates clip, the norm comes between arrived and what waits for it. Uploads wait for the latest `ready`, downloads for the latest
- * `taken`. Where stages update themselves nothing waits for a norm. */
+ * `taken`. With local updates nothing waits for a norm. */
 #include "run/lower.h"
 
 #include "core/minmax.h"
 
-static int64_t tell(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step)
+static int64_t add_command(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step)
 {
 	struct rh_command command = lower_plain(kind, lane, step);
 	command.block = block;
@@ -32,38 +32,38 @@ static int norm_lane(const struct lowering *to)
 	return to->optimizer + 2 * to->options->model->blocks;
 }
 
-static void make_ready(struct lowering *to, int block, int64_t step)
+static void add_weights_ready(struct lowering *to, int block, int64_t step)
 {
 	int lane = weights_lane(to, block);
 	lower_await(to, lane, to->lane[gradient_lane(to, block)].last, RH_WAIT_NEEDS);
-	to->block[block].ready = tell(to, lane, RH_COMMAND_WEIGHTS_READY, block, step);
+	to->block[block].ready = add_command(to, lane, RH_COMMAND_WEIGHTS_READY, block, step);
 	to->block[block].generation += to->block[block].arrived && (to->call.updates || to->call.is_local);
 	to->block[block].updates += to->block[block].arrived && to->call.is_local;
 	to->block[block].arrived = 0;
 }
 
 /* Once its gradient has arrived, and the norm is known where updates wait for it (LOWER_NEVER: they do not). */
-static void answer(struct lowering *to, int block, int64_t step, int64_t norm)
+static void add_updates(struct lowering *to, int block, int64_t step, int64_t norm)
 {
 	if (!to->options->stale) {
 		lower_await(to, weights_lane(to, block), norm, RH_WAIT_NEEDS);
-		make_ready(to, block, step);
+		add_weights_ready(to, block, step);
 	}
 	lower_await(to, gradient_lane(to, block), norm, RH_WAIT_NEEDS);
 	lower_await(to, gradient_lane(to, block), to->block[block].ready, RH_WAIT_NEEDS);
-	to->block[block].taken = tell(to, gradient_lane(to, block), RH_COMMAND_GRADIENT_TAKEN, block, step);
+	to->block[block].taken = add_command(to, gradient_lane(to, block), RH_COMMAND_GRADIENT_TAKEN, block, step);
 }
 
-static void make_norm(struct lowering *to, int64_t step)
+static void add_norm(struct lowering *to, int64_t step)
 {
 	const struct rh_model *model = to->options->model;
 	for (int b = 0; b < model->blocks; b++)
 		if (model->block[b].trainable)
 			lower_await(to, norm_lane(to), to->lane[gradient_lane(to, b)].last, RH_WAIT_NEEDS);
-	int64_t norm = tell(to, norm_lane(to), RH_COMMAND_NORM, -1, step);
+	int64_t norm = add_command(to, norm_lane(to), RH_COMMAND_NORM, -1, step);
 	for (int b = 0; b < model->blocks; b++)
 		if (model->block[b].trainable)
-			answer(to, b, step, norm);
+			add_updates(to, b, step, norm);
 }
 
 /* What was sent of the block so far in this call: to how many devices. */
@@ -96,9 +96,9 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 	int is_last = --to->expected == 0;
 	to->expected = is_last ? to->trainable : to->expected;
 	if (!to->call.clips || to->call.is_local)
-		answer(to, block, step, LOWER_NEVER);
+		add_updates(to, block, step, LOWER_NEVER);
 	else if (is_last)
-		make_norm(to, step);
+		add_norm(to, step);
 }
 
 void lower_uploads_over(struct lowering *to, int block, int64_t step)
@@ -108,9 +108,9 @@ void lower_uploads_over(struct lowering *to, int block, int64_t step)
 		return;
 	(void)await_uploads(to, lane, block);
 	lower_await(to, lane, to->block[block].arrival, RH_WAIT_NEEDS);
-	to->block[block].uploads_over = tell(to, lane, RH_COMMAND_UPLOADS_OVER, block, step - to->call.is_local);
+	to->block[block].uploads_over = add_command(to, lane, RH_COMMAND_UPLOADS_OVER, block, step - to->call.is_local);
 	if (to->block[block].arrived)
-		make_ready(to, block, step - 1);
+		add_weights_ready(to, block, step - 1);
 }
 
 void lower_flush(struct lowering *to, int64_t step)
@@ -118,7 +118,7 @@ void lower_flush(struct lowering *to, int64_t step)
 	const struct rh_model *model = to->options->model;
 	for (int b = 0; b < model->blocks; b++)
 		if (model->block[b].trainable)
-			make_ready(to, b, step);
+			add_weights_ready(to, b, step);
 }
 
 /* The embedding's sum of a tied table is the last thing that a step makes, and the head's is down by then: it comes in pieces, each added
@@ -132,15 +132,15 @@ static int64_t fold_pieces(struct lowering *to, int64_t step)
 		int64_t count = rh_min(elements - first, LOWER_FOLD_ELEMENTS);
 		struct rh_command copy = lower_plain(RH_COMMAND_COPY, lane, step);
 		copy.block = block;
-		copy.source = lower_place(device, RH_ROOM_SUMS, 2 * block, to->left.first + first * 4, count * 4);
-		copy.target = lower_place(-1, RH_ROOM_HOST_FOLD, turn, 0, count * 4);
+		copy.source = lower_bytes(device, RH_ROOM_SUMS, 2 * block, to->left.first + first * 4, count * 4);
+		copy.target = lower_bytes(-1, RH_ROOM_HOST_FOLD, turn, 0, count * 4);
 		lower_await(to, lane, to->lane[lower_lane(device, RH_STREAM_COMPUTE)].last, RH_WAIT_NEEDS);
 		lower_await(to, lane, to->fold[turn], RH_WAIT_NEEDS);
 		to->device[device].sums_sent = lower_add(to, &copy);
 		struct rh_command add = lower_plain(RH_COMMAND_HOST_ADD, to->caller, step);
 		add.block = block;
 		add.source = copy.target;
-		add.target = lower_place(-1, RH_ROOM_HOST_GRADIENT, block, rh_dtype_bytes(dtype, first), rh_dtype_bytes(dtype, count));
+		add.target = lower_bytes(-1, RH_ROOM_HOST_GRADIENT, block, rh_dtype_bytes(dtype, first), rh_dtype_bytes(dtype, count));
 		lower_await(to, to->caller, to->device[device].sums_sent, RH_WAIT_NEEDS);
 		lower_await(to, to->caller, to->summed[2 * block + 1], RH_WAIT_NEEDS);
 		lower_await(to, to->caller, to->block[block].taken, RH_WAIT_NEEDS);

@@ -1,6 +1,6 @@
-/* Stages that update themselves, slot by slot, as they are lowered: PACI's admission rule is asserted, and a micro-batch's drift is noted,
- * the updates that a layer had between the micro-batch's forward and its backward (arXiv 2606.07881, equation 8). Which weights a command
- * reads is settled here: it waits for the upload of the version that lowering counts (generation of struct lower_block). */
+/* Local updates, slot by slot, as they are lowered: PACI's admission rule is asserted, and a micro-batch's drift is noted, the updates that
+ * a layer had between the micro-batch's forward and its backward (arXiv 2606.07881, equation 8). Which weights a command reads is settled
+ * here: it waits for the upload of the version that lowering counts (generation of struct lower_block). */
 #include "run/lower.h"
 
 #include "core/minmax.h"

@@ -1,3 +1,4 @@
+/* Chunks of commands in flight: made when none is free, used again when all of a chunk's commands are over. */
 #include "run/ring.h"
 
 #include "core/alloc.h"

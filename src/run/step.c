@@ -257,7 +257,7 @@ int run_end(struct rh_executor *executor, int rc)
 	rc = come_to_rest(executor, rc);
 	run_spans_settle(executor);
 	if (!rc)
-		dispatcher_rest(executor, end);
+		dispatcher_mark_done(executor, end);
 	return rc;
 }
 

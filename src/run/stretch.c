@@ -11,7 +11,7 @@ static struct run_book *book_of(const struct rh_executor *executor, int64_t step
 static int is_over(struct rh_executor *executor, const struct run_book *book)
 {
 	for (int64_t place = book->first + book->count; place-- > book->first;) {
-		int64_t last = executor->lowering.place[place].through;
+		int64_t last = executor->lowering.micro[place].through;
 		int rc = last == LOWER_NEVER ? 0 : dispatcher_has_ended(executor, last);
 		if (rc <= 0)
 			return rc;

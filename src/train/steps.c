@@ -460,7 +460,7 @@ static int one_step(struct training *run)
 	return run->begun > run->state.step ? trace_step_write(run) : pause_steps(run);
 }
 
-/* ---- stages that update themselves ---- */
+/* ---- local updates ---- */
 
 /* A box that updates itself clips by its share of the norm of all, as that was last known. */
 static double own_max_norm(const struct training *run)

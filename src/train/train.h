@@ -14,9 +14,9 @@ struct rh_train_result {
 	struct rh_evaluation eval; /* the last */
 	int64_t device_peak_bytes, ram_peak_bytes, device_planned_bytes, ram_planned_bytes;
 	int64_t nvme_bytes;                 /* reserved, as planned */
-	double predicted_tokens_per_second; /* by a simulation at the start; 0: none was made, as where stages update themselves */
-	/* of stages that update themselves: the most updates that a micro-batch met between its forward and its backward, the bound that the
-	 * admission limits set, micro-batches, and those that met any; micro-batches 0: stages do not */
+	double predicted_tokens_per_second; /* by a simulation at the start; 0: none was made, as with local updates */
+	/* with local updates: the most updates that a micro-batch met between its forward and its backward, the bound that the
+	 * admission limits set, micro-batches, and those that met any; all 0 without local updates */
 	int64_t version_drift, version_drift_bound, drift_micro_batches, drifted;
 	int rates_assumed;                  /* it went by guessed rates, as doctor has not been here */
 	int interrupted;                    /* a signal asked to stop; a checkpoint was saved */

@@ -15,7 +15,7 @@ struct train_step {
 	double norm;                    /* where each of several boxes updates itself: the norm of this box's gradients */
 };
 
-/* Where stages update themselves: drift is the number of updates that a layer of this box gets between a micro-batch's forward and its
+/* With local updates: drift is the number of updates that a layer of this box gets between a micro-batch's forward and its
  * backward. Of this process: */
 struct train_drift {
 	int64_t largest; /* of any micro-batch and layer */
@@ -64,7 +64,7 @@ struct training {
 	double *load_balancing_loss; /* rh_load_balancing_loss of each */
 	int64_t *targets;
 	int64_t flights, micro_batches;   /* the most of a step */
-	int64_t begun;                    /* steps; those from state.step on are in flight. Not of stages that update themselves */
+	int64_t begun;                    /* steps; those from state.step on are in flight. Not with local updates */
 	struct box_data *box_data;        /* (flights) where there are several boxes: box_step.h */
 	struct fluidpipe_talk *fluidpipe; /* of mode fluidpipe: fluidpipe_step.c */
 	struct idle_steps *idle;          /* opportunistic ones, NULL: this box makes none */
@@ -95,7 +95,7 @@ struct training {
  * as usual. Those that were ignored stay so. */
 void train_watch_signals(void);
 
-/* Do stages update themselves? Then several steps are in flight: those of a stretch. */
+/* With local updates several steps are in flight: those of a stretch. */
 static inline int training_is_local(const struct training *run)
 {
 	return run->session.plan.schedule->update == RH_UPDATE_LOCAL;
@@ -175,7 +175,7 @@ double train_step_loss(const struct training *run, int64_t step);
 /* The rate of a step. */
 double train_rate_at(const struct training *run, int64_t step);
 
-/* The next step; or, where stages update themselves, all steps until a flush is wanted. */
+/* The next step; or, with local updates, all steps until a flush is wanted. */
 int train_steps(struct training *run) RH_MUST;
 
 #endif

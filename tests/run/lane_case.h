@@ -334,7 +334,7 @@ static inline void lane_train(struct lane_run *run)
 	lane_infer(run, LANE_STEPS);
 }
 
-/* Stages that update themselves. */
+/* Local updates. */
 static inline int lane_stretch_begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct lane_run *run = context;

@@ -326,7 +326,7 @@ static void test_a_flipped_bit_is_named_before_it_is_used(void **state)
 	assert_true(told > 3);
 }
 
-/* ---- stages that update themselves ---- */
+/* ---- local updates ---- */
 
 struct running {
 	const struct rig_input *in;
