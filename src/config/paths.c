@@ -84,16 +84,19 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 		        shown.text, shown.text, strchr(path, '/') + 1, key, strchr(path, '/') + 1);
 	if (!rh_file_exists(path) && !rh_dir_exists(path))
 		return config_entry_fail(entry, "'%s': %s", shown.text, mend);
-	int adapts = model ? holds(path, "adapter_config.json") : 0, whole = adapts > 0 ? holds(path, "config.json") : 0;
+	int adapts = model || adapter ? holds(path, "adapter_config.json") : 0,
+	    whole = model && adapts > 0 ? holds(path, "config.json") : 0;
 	if (adapts < 0 || whole < 0)
 		return adapts < 0 ? adapts : whole;
-	if (adapts && !whole)
+	if (model && adapts && !whole)
 		return config_entry_fail(entry, "'%s' holds an adapter; name it in adapter_name_or_path, and its base model here",
 		                         shown.text);
 	if (model && rh_file_exists(path) && ends_with(path, ".safetensors"))
 		return config_entry_fail(entry, "'%s' is one file of a model; give its directory", shown.text);
 	if (adapter && rh_file_exists(path))
 		return config_entry_fail(entry, "'%s' is a file; give the directory that holds adapter_config.json beside it", shown.text);
+	if (adapter && !adapts)
+		return config_entry_fail(entry, "'%s' holds no adapter_config.json; give the directory that a LoRA run wrote", shown.text);
 	return 0;
 }
 

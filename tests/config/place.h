@@ -31,6 +31,7 @@ static inline int place_make(void **state)
 	assert_int_equal(chdir(place->dir), 0);
 	check_ok(rh_dir_make("model"));
 	check_ok(rh_dir_make("adapter"));
+	check_ok(rh_file_write_whole("adapter/adapter_config.json", "{}", 2));
 	check_ok(rh_dir_make("out/checkpoint-5"));
 	check_ok(rh_file_write_whole("train.jsonl", "", 0));
 	check_ok(rh_file_write_whole("test.jsonl", "", 0));

@@ -197,7 +197,6 @@ static void test_load_paths_are_written_out_and_looked_at(void **state)
 	if (home)
 		setenv("HOME", home, 1);
 	free(home);
-	check_ok(rh_file_write_whole("adapter/adapter_config.json", "{}", 2));
 	check_ok(rh_file_write_whole("adapter/adapter_model.safetensors", "", 0));
 	refused_by("train", NULL, "--model_name_or_path adapter --train_file train.jsonl --output_dir out",
 	           "model_name_or_path: 'adapter' holds an adapter; name it in adapter_name_or_path");
@@ -205,6 +204,7 @@ static void test_load_paths_are_written_out_and_looked_at(void **state)
 	           "is one file of a model; give its directory");
 	refused(NULL, "--adapter_name_or_path adapter/adapter_model.safetensors",
 	        "is a file; give the directory that holds adapter_config.json");
+	refused(NULL, "--adapter_name_or_path model", "adapter_name_or_path: 'model' holds no adapter_config.json");
 }
 
 static void test_load_takes_optimizers_and_layouts(void **state)
