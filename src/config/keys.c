@@ -278,7 +278,7 @@ const struct config_key config_keys[] = {
 	    .help = "mode fluidpipe, a causal language model whose boxes distil: of each trained token the boxes tell each other so many "
 	            "likeliest tokens with their shares; all others are one residual. 0: a causal language model does not distil"),
 	KEY(KEY_CHOICE, fluidpipe_logits, VERB_RUNS, .fallback = "epoch", .choices = WORDS("epoch", "stream"),
-	    .help = "mode fluidpipe: box 2's logits go to box 1 all at once behind an epoch, or behind each step, so that box 1 waits less "
+	    .help = "mode fluidpipe: box 2's logits go to box 1 all at once after an epoch, or after each step, so that box 1 waits less "
 	            "between epochs; the same results, and one more table of logits in box 1's memory"),
 	KEY(KEY_INTEGER, fluidpipe_ahead, VERB_RUNS, .fallback = "16", .least = 1, .most = 40, .per_box = 1,
 	    .help = "mode fluidpipe: the most messages, one a micro-batch and two a step, that a box keeps: box 1 those that box 2 does not "
@@ -291,7 +291,7 @@ const struct config_key config_keys[] = {
 	    .help = "mode fluidpipe: while a box waits for the other one it trains again, box 2 on samples that it has received in this epoch, "
 	            "box 1 on any, where the wait is long enough: on random ones, those whose loss rises most (difficulty), easy, hard and "
 	            "other ones (eh-difficulty), or those with the largest loss. Which ones is logged in opportunistic.jsonl; the results "
-	            "depend on the line's speed"),
+	            "depend on the link's speed"),
 	KEY(KEY_INTEGER, fluidpipe_idle_steps, VERB_RUNS, .fallback = "-1", .least = -1, .most = 1 << 30,
 	    .help = "the most such steps of an epoch; -1: as many as there is time for"),
 	KEY(KEY_REAL, fluidpipe_idle_task_scale, VERB_RUNS, .fallback = "1", .most = 1000,

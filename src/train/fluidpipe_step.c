@@ -414,7 +414,7 @@ static int tell_bytes(const struct training *run)
 	struct rh_link_progress progress;
 	int rc = link->ops->progress(link, &progress);
 	if (!rc)
-		rh_note("line: %lld bytes %s box %d, %lld from there", (long long)(progress.bytes_sent - begun->bytes_sent),
+		rh_note("link: %lld bytes %s box %d, %lld from there", (long long)(progress.bytes_sent - begun->bytes_sent),
 		        box->number ? "down to" : "up to", 2 - box->number, (long long)(progress.bytes_received - begun->bytes_received));
 	return rc;
 }

@@ -123,7 +123,7 @@ static int find_uncounted(const struct rh_config *config, struct rh_session *ses
 	if (!config->train_file.count)
 		*why = "no train_file there";
 	else if (!config->dataset_info && (!are_small(&config->train_file) || !are_small(&config->validation_file)))
-		*why = "the data are above 4 MiB and are not read here";
+		*why = "a file of them is above 4 MiB and is not read here";
 	if (*why || session->tokenizer)
 		return 0;
 	int rc = rh_session_load_tokenizer(session);

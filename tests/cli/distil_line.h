@@ -7,9 +7,9 @@
 /* What box 1 said of its line. */
 static inline void read_line(char *said, long long *up, long long *down)
 {
-	const char *line = strstr(said, "line: ");
+	const char *line = strstr(said, "link: ");
 	assert_non_null(line);
-	assert_int_equal(sscanf(line, "line: %lld bytes up to box 2, %lld from there", up, down), 2);
+	assert_int_equal(sscanf(line, "link: %lld bytes up to box 2, %lld from there", up, down), 2);
 	free(said);
 }
 

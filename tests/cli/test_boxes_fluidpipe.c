@@ -151,9 +151,9 @@ static void test_bytes_on_the_line_are_those_of_the_formula(void **state)
 	for (int k = 0; k < 2; k++)
 		run_wait(&ran[k]);
 	long long up = 0, down = 0;
-	const char *line = strstr(ran[0].err, "line: ");
+	const char *line = strstr(ran[0].err, "link: ");
 	assert_non_null(line);
-	assert_int_equal(sscanf(line, "line: %lld bytes up to box 2, %lld from there", &up, &down), 2);
+	assert_int_equal(sscanf(line, "link: %lld bytes up to box 2, %lld from there", &up, &down), 2);
 	const long long heads = (STEPS_ALL + 2) * 8LL * (2 + 4 * MOST), batches = EPOCHS * 4LL * (2 * TOKENS + 2 * MICROS + 2 * TARGETS),
 	                features = EPOCHS * 4LL * TOKENS * HIDDEN, messages = STEPS_ALL + 2 + STEPS_ALL + EPOCHS * MICROS;
 	printf("%lld bytes up: %lld of activations, %lld of micro-batches, %lld of heads, %lld of frames and the greeting; %lld down\n", up,
