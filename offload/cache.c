@@ -1,8 +1,8 @@
 /* The cache of host memory through which blocks on NVMe are read and written: a few frames, each as large as the largest record.
  *
- *   EMPTY --begin_read--> READING --hold--> HELD --release--> KEPT (what has changed is written when the frame is needed)
- *                                            |  --release, done--> WRITING
- *   KEPT --hold--> HELD;  WRITING --hold, once written--> HELD;  all but HELD --empty--> EMPTY
+ *   EMPTY --begin_read--> READING --acquire--> IN_USE --release--> KEPT (what has changed is written when the frame is needed)
+ *                                                |  --release, done--> WRITING
+ *   KEPT --acquire--> IN_USE;  WRITING --acquire, once written--> IN_USE;  all but IN_USE --empty--> EMPTY
  *
  * The blocks that will be updated next wait in line, and are read ahead, block after block and piece after piece, whenever a frame is
  * free. The line may change in the middle of a block, which continues later where it stopped.
@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum frame_state { FRAME_EMPTY, FRAME_READING, FRAME_HELD, FRAME_KEPT, FRAME_WRITING };
+enum frame_state { FRAME_EMPTY, FRAME_READING, FRAME_IN_USE, FRAME_KEPT, FRAME_WRITING };
 
 struct frame {
 	char *memory;
@@ -26,7 +26,7 @@ struct frame {
 	/* parts of the piece: here or on their way; changed since they were last read or written; of a trainable block's: here and known to
 	 * be what was written; changed since their checksums were made */
 	unsigned present, changed, checked, unsummed;
-	uint64_t used; /* when it was last let go of, in turns of the cache */
+	uint64_t used; /* when it was last released, in turns of the cache */
 };
 
 struct store_cache {
@@ -162,7 +162,7 @@ static int begin_read(struct rh_store *store, struct frame *frame, int piece, un
 	return rc;
 }
 
-/* Reads ahead, in line, into what is free at once. A fault stays in the space, and is met by the next hold. */
+/* Reads ahead, in line, into what is free at once. A fault stays in the space, and is met by the next acquire. */
 static void pump(struct rh_store *store)
 {
 	struct store_cache *cache = store->cache;
@@ -286,7 +286,7 @@ static unsigned spilled_of(const struct rh_store *store, const struct store_piec
 	return parts;
 }
 
-int store_hold_unknown(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
+int store_acquire_unknown(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
 {
 	struct store_piece *of = &store->piece[piece];
 	parts = of->record < 0 ? 0 : spilled_of(store, of, parts);
@@ -307,9 +307,9 @@ int store_hold_unknown(struct rh_store *store, int piece, unsigned parts, struct
 	}
 	if (rc)
 		return rc;
-	RH_ASSERT(frame->state != FRAME_HELD);
+	RH_ASSERT(frame->state != FRAME_IN_USE);
 	of->ahead = 0;
-	frame->state = FRAME_HELD;
+	frame->state = FRAME_IN_USE;
 	pump(store);
 	view_of(store, of, parts, frame->memory, view);
 	view->frame = frame->memory;
@@ -318,10 +318,10 @@ int store_hold_unknown(struct rh_store *store, int piece, unsigned parts, struct
 	return 0;
 }
 
-int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
+int store_acquire(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
 {
 	struct store_piece *of = &store->piece[piece];
-	int rc = store_hold_unknown(store, piece, parts, view);
+	int rc = store_acquire_unknown(store, piece, parts, view);
 	if (rc || !view->unknown)
 		return rc;
 	int bad = sums_check(store, of, view->unknown, view->frame);
@@ -359,7 +359,7 @@ void store_release(struct rh_store *store, int piece, unsigned parts, enum store
 	if (!parts)
 		return;
 	struct frame *frame = &store->cache->frame[of->frame];
-	RH_ASSERT(frame->state == FRAME_HELD && frame->piece == piece);
+	RH_ASSERT(frame->state == FRAME_IN_USE && frame->piece == piece);
 	frame->used = ++store->cache->turns;
 	if (after != STORE_UNCHANGED)
 		frame->changed |= parts;
@@ -370,7 +370,7 @@ void store_release(struct rh_store *store, int piece, unsigned parts, enum store
 		frame->unsummed &= ~parts;
 	}
 	frame->state = FRAME_KEPT;
-	of->ahead = 0; /* set while it was held, by a read-ahead that found it there */
+	of->ahead = 0; /* set while it was in use, by a read-ahead that found it there */
 	if (after == STORE_DONE || after == STORE_SUMMED)
 		begin_write(store, frame);
 	pump(store);

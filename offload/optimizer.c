@@ -1,3 +1,4 @@
+/* A block's gradient and its norm, and its update piece by piece: tasks of one span each, over the pool's threads. */
 #include "offload/optimizer.h"
 
 #include "offload/store_internal.h"
@@ -267,7 +268,7 @@ int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const s
 	const struct store_piece *piece = &store->piece[number];
 	struct store_view view;
 	store_requested(store, block, at);
-	int rc = (by_tensor ? store_hold : store_hold_unknown)(store, number, STORE_ALL, &view);
+	int rc = (by_tensor ? store_acquire : store_acquire_unknown)(store, number, STORE_ALL, &view);
 	if (rc)
 		return rc;
 	struct found found =

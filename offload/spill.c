@@ -1,7 +1,7 @@
-/* Cuts blocks into pieces, the units that are read, held and updated at once. A piece on NVMe has a record of the space and a place for
- * its checksums. The record holds the piece's spilled arrays one after the other, each beginning at a multiple of the space's unit:
- * lower halves or masters, then moments or codes. cache.c brings them into memory. Trainable blocks in memory are cut too, into larger
- * pieces without record and checksums: between two of them the updater may turn to something more urgent. */
+/* Cuts blocks into pieces, the units that are read, kept in memory and updated at once. A piece on NVMe has a record of the space and a
+ * place for its checksums. The record holds the piece's spilled arrays one after the other, each beginning at a multiple of the space's
+ * unit: lower halves or masters, then moments or codes. cache.c brings them into memory. Trainable blocks in memory are cut too, into
+ * larger pieces without record and checksums: between two of them the updater may turn to something more urgent. */
 #include "core/alloc.h"
 #include "core/hooks.h"
 #include "core/minmax.h"

@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-enum { SLOTS = 4, JOBS = 2 * SLOTS }; /* each way; of the thread at a time */
+enum { BUFFERS = 4, JOBS = 2 * BUFFERS }; /* each way; of the thread at a time */
 
-struct slot {
+struct buffer {
 	char *memory;
 	struct rh_event **copied; /* of each device: its latest copy from or to here */
 	int device;               /* that made it; -1: none yet */
@@ -19,8 +19,8 @@ struct slot {
 
 struct rh_staging {
 	int devices;
-	int64_t slot_bytes;
-	struct slot up[SLOTS], down[SLOTS];
+	int64_t buffer_bytes;
+	struct buffer up[BUFFERS], down[BUFFERS];
 	uint64_t sent_up, sent_down;
 	struct rh_host_queue *queue; /* the thread */
 	int64_t latest;              /* ticket */
@@ -31,17 +31,17 @@ struct rh_staging {
 	} callback[JOBS]; /* by ticket */
 };
 
-int64_t rh_staging_bytes(int64_t slot_bytes)
+int64_t rh_staging_bytes(int64_t buffer_bytes)
 {
-	return 2 * SLOTS * rh_align_up(slot_bytes, RH_ALIGN);
+	return 2 * BUFFERS * rh_align_up(buffer_bytes, RH_ALIGN);
 }
 
 /* The thread's part. */
 
-static int empty_slot(void *context, int64_t index)
+static int empty_buffer(void *context, int64_t index)
 {
-	const struct slot *slot = &((struct rh_staging *)context)->down[index];
-	memcpy(slot->target, slot->memory, (size_t)slot->bytes);
+	const struct buffer *buffer = &((struct rh_staging *)context)->down[index];
+	memcpy(buffer->target, buffer->memory, (size_t)buffer->bytes);
 	return 0;
 }
 
@@ -65,7 +65,7 @@ static int submit(struct rh_staging *staging, const struct rh_host_job *job)
 	return rc ? rc : staging->queue->ops->submit(staging->queue, job, &staging->latest);
 }
 
-static int slot_create(struct rh_device *const *device, int devices, int64_t bytes, struct rh_arena *memory, struct slot *out)
+static int buffer_create(struct rh_device *const *device, int devices, int64_t bytes, struct rh_arena *memory, struct buffer *out)
 {
 	out->memory = rh_arena_take(memory, bytes);
 	out->device = -1;
@@ -76,26 +76,26 @@ static int slot_create(struct rh_device *const *device, int devices, int64_t byt
 	return rc;
 }
 
-static void slot_destroy(struct slot *slot, int devices)
+static void buffer_destroy(struct buffer *buffer, int devices)
 {
-	for (int d = 0; slot->copied && d < devices; d++)
-		if (slot->copied[d])
-			slot->copied[d]->ops->event_destroy(slot->copied[d]);
-	rh_free(slot->copied);
+	for (int d = 0; buffer->copied && d < devices; d++)
+		if (buffer->copied[d])
+			buffer->copied[d]->ops->event_destroy(buffer->copied[d]);
+	rh_free(buffer->copied);
 }
 
-int rh_staging_create(struct rh_device *const *device, int devices, int64_t slot_bytes, struct rh_arena *memory, struct rh_staging **out)
+int rh_staging_create(struct rh_device *const *device, int devices, int64_t buffer_bytes, struct rh_arena *memory, struct rh_staging **out)
 {
 	struct rh_staging *staging = rh_alloc(1, sizeof *staging);
 	if (!staging)
 		return -ENOMEM;
 	staging->devices = devices;
-	staging->slot_bytes = slot_bytes;
+	staging->buffer_bytes = buffer_bytes;
 	int rc = rh_host_thread_open(JOBS, &staging->queue);
-	for (int i = 0; !rc && i < SLOTS; i++) {
-		rc = slot_create(device, devices, slot_bytes, memory, &staging->up[i]);
+	for (int i = 0; !rc && i < BUFFERS; i++) {
+		rc = buffer_create(device, devices, buffer_bytes, memory, &staging->up[i]);
 		if (!rc)
-			rc = slot_create(device, devices, slot_bytes, memory, &staging->down[i]);
+			rc = buffer_create(device, devices, buffer_bytes, memory, &staging->down[i]);
 	}
 	if (rc)
 		rh_staging_destroy(staging);
@@ -110,32 +110,32 @@ void rh_staging_destroy(struct rh_staging *staging)
 		return;
 	if (staging->queue)
 		staging->queue->ops->destroy(staging->queue);
-	for (int i = 0; i < SLOTS; i++) {
-		slot_destroy(&staging->up[i], staging->devices);
-		slot_destroy(&staging->down[i], staging->devices);
+	for (int i = 0; i < BUFFERS; i++) {
+		buffer_destroy(&staging->up[i], staging->devices);
+		buffer_destroy(&staging->down[i], staging->devices);
 	}
 	rh_free(staging);
 }
 
 static int64_t part(const struct rh_staging *staging, int64_t first, int64_t bytes)
 {
-	return bytes - first < staging->slot_bytes ? bytes - first : staging->slot_bytes;
+	return bytes - first < staging->buffer_bytes ? bytes - first : staging->buffer_bytes;
 }
 
 int rh_staging_up(struct rh_staging *staging, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
 	int rc = 0;
-	for (int64_t first = 0; !rc && first < bytes; first += staging->slot_bytes) {
-		struct slot *slot = &staging->up[staging->sent_up++ % SLOTS];
-		if (slot->device >= 0)
-			rc = slot->copied[slot->device]->ops->event_sync(slot->copied[slot->device]);
+	for (int64_t first = 0; !rc && first < bytes; first += staging->buffer_bytes) {
+		struct buffer *buffer = &staging->up[staging->sent_up++ % BUFFERS];
+		if (buffer->device >= 0)
+			rc = buffer->copied[buffer->device]->ops->event_sync(buffer->copied[buffer->device]);
 		if (rc)
 			break;
-		memcpy(slot->memory, (const char *)from + first, (size_t)part(staging, first, bytes));
-		rc = device->ops->copy_up(device, stream, (char *)to + first, slot->memory, part(staging, first, bytes));
-		slot->device = device->index;
+		memcpy(buffer->memory, (const char *)from + first, (size_t)part(staging, first, bytes));
+		rc = device->ops->copy_up(device, stream, (char *)to + first, buffer->memory, part(staging, first, bytes));
+		buffer->device = device->index;
 		if (!rc)
-			rc = device->ops->record(device, stream, slot->copied[device->index]);
+			rc = device->ops->record(device, stream, buffer->copied[device->index]);
 	}
 	return rc;
 }
@@ -143,23 +143,25 @@ int rh_staging_up(struct rh_staging *staging, struct rh_device *device, enum rh_
 int rh_staging_down(struct rh_staging *staging, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
 	int rc = 0;
-	for (int64_t first = 0; !rc && first < bytes; first += staging->slot_bytes) {
-		int64_t index = (int64_t)(staging->sent_down % SLOTS);
-		struct slot *slot = &staging->down[index];
-		rc = await(staging, slot->ticket);
+	for (int64_t first = 0; !rc && first < bytes; first += staging->buffer_bytes) {
+		int64_t index = (int64_t)(staging->sent_down % BUFFERS);
+		struct buffer *buffer = &staging->down[index];
+		rc = await(staging, buffer->ticket);
 		if (!rc)
-			rc = device->ops->copy_down(device, stream, slot->memory, (const char *)from + first, part(staging, first, bytes));
+			rc = device->ops->copy_down(device, stream, buffer->memory, (const char *)from + first,
+			                            part(staging, first, bytes));
 		if (!rc)
-			rc = device->ops->record(device, stream, slot->copied[device->index]);
+			rc = device->ops->record(device, stream, buffer->copied[device->index]);
 		if (rc)
 			break;
-		slot->device = device->index;
-		slot->target = (char *)to + first;
-		slot->bytes = part(staging, first, bytes);
-		rc = submit(staging,
-		            &(struct rh_host_job){
-		                    .wait_event = slot->copied[device->index], .run = empty_slot, .context = staging, .argument = index});
-		slot->ticket = staging->latest;
+		buffer->device = device->index;
+		buffer->target = (char *)to + first;
+		buffer->bytes = part(staging, first, bytes);
+		rc = submit(staging, &(struct rh_host_job){.wait_event = buffer->copied[device->index],
+		                                           .run = empty_buffer,
+		                                           .context = staging,
+		                                           .argument = index});
+		buffer->ticket = staging->latest;
 		staging->sent_down++;
 	}
 	return rc;

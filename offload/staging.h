@@ -12,11 +12,11 @@
 
 struct rh_staging;
 
-/* Bytes of a ring of eight slots. */
-int64_t rh_staging_bytes(int64_t slot_bytes);
+/* Bytes of a ring of eight buffers: four each way. */
+int64_t rh_staging_bytes(int64_t buffer_bytes);
 
 /* `memory` has rh_staging_bytes, and is borrowed until rh_staging_destroy. Devices are told apart by their index. */
-int rh_staging_create(struct rh_device *const *device, int devices, int64_t slot_bytes, struct rh_arena *memory,
+int rh_staging_create(struct rh_device *const *device, int devices, int64_t buffer_bytes, struct rh_arena *memory,
                       struct rh_staging **out) RH_MUST;
 /* Waits for downloads. NULL is legal. */
 void rh_staging_destroy(struct rh_staging *staging);

@@ -144,7 +144,7 @@ static int move_spilled(struct rh_store *store, const struct part *part, char *o
 		struct store_view view;
 		if (from >= end)
 			continue;
-		int rc = store_hold(store, p, kept, &view);
+		int rc = store_acquire(store, p, kept, &view);
 		if (rc)
 			return rc;
 		if (view.code[part->array])

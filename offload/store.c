@@ -1,3 +1,4 @@
+/* The store's arrays: their bytes and places, and their tensors' elements, read and set. */
 #include "offload/store_internal.h"
 
 #include "core/alloc.h"
@@ -324,16 +325,16 @@ static void copy_weights(struct rh_store *store, int block, char *to)
 		rh_pool_run(store->pool, copy_piece, &copying, (copying.bytes + COPY_PIECE - 1) / COPY_PIECE);
 }
 
-const void *rh_store_kept(const struct rh_store *store, int block, int64_t update)
+const void *rh_store_stashed(const struct rh_store *store, int block, int64_t update)
 {
 	return (char *)block_at(store, block)->stash + update % store->options.stash * rh_block_bytes(&store->spec[block], store->dtype);
 }
 
-void rh_store_keep(struct rh_store *store, int block)
+void rh_store_stash(struct rh_store *store, int block)
 {
 	struct store_block *from = block_at(store, block);
 	if (from->stash)
-		copy_weights(store, block, (char *)(uintptr_t)rh_store_kept(store, block, from->stashed++));
+		copy_weights(store, block, (char *)(uintptr_t)rh_store_stashed(store, block, from->stashed++));
 }
 
 void rh_store_publish(struct rh_store *store, int block)
@@ -504,7 +505,7 @@ static int move_pieces(struct rh_store *store, int block, const struct move *mov
 	for (int p = of->piece; !rc && p < of->piece + of->piece_count; p++) {
 		struct store_view view;
 		struct move part = part_of(move, &store->piece[p], !of->weights);
-		rc = part.count > 0 ? store_hold(store, p, STORE_WEIGHTS, &view) : 0;
+		rc = part.count > 0 ? store_acquire(store, p, STORE_WEIGHTS, &view) : 0;
 		if (rc || part.count <= 0)
 			continue;
 		if (of->weights)
@@ -548,7 +549,7 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 	return splits ? move_pieces(store, block, &move) : 0;
 }
 
-int rh_store_sets_apart(const struct rh_store *store)
+int rh_store_can_set_concurrently(const struct rh_store *store)
 {
 	return !store->cache;
 }

@@ -38,7 +38,7 @@ struct rh_store_options {
 	int momentum;       /* SGD keeps one */
 	int addresses_only; /* no bytes behind them, for devices that touch no data: updates and publishing change versions alone */
 	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
-	int stash;          /* how many older versions of trainable blocks' upload form are kept: rh_store_keep */
+	int stash;          /* how many older versions of trainable blocks' upload form are kept: rh_store_stash */
 	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS, WEIGHTS; others are not the store's */
 	struct rh_space *space;          /* borrowed; holds what is spilled. NULL: nothing is */
 	struct rh_device *const *device; /* the devices that will upload: frozen weights lie near them. Only rh_store_create reads this */
@@ -62,9 +62,9 @@ struct rh_store_nvme rh_store_nvme(const struct rh_block *blocks, int count, con
 /* Bytes of a page of frozen weights on NVMe: a multiple of the space's unit; 0 where there are none. */
 int64_t rh_store_page_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
 
-/* Maps everything at once; specs (and the names and tensors behind them) and the pool are borrowed until rh_store_destroy. A block's
+/* Maps everything at once; blocks (and the names and tensors behind them) and the pool are borrowed until rh_store_destroy. A block's
  * tensors ascend without overlap. All arrays start at zero. What is spilled is usable once the caller has called rh_space_reserve.
- * RH_CPU_ISA=base|avx2|avx512 in the environment lowers the instruction set (tests). -ENOMEM, or mmap's error. */
+ * Tests lower the instruction set: see RH_HOOK_CPU_ISA. -ENOMEM, or mmap's error. */
 int rh_store_create(const struct rh_block *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
                     struct rh_store **out) RH_MUST;
 void rh_store_destroy(struct rh_store *store);
@@ -94,9 +94,9 @@ void rh_store_publish(struct rh_store *store, int block);
 int rh_store_is_behind(const struct rh_store *store, int block);
 /* Call it before update n of a block (n counts the block's updates from 0). Copies the block's weights into the stash, over the weights
  * that stood before update n - stash; no device may be reading those. Does nothing without the option `stash`. */
-void rh_store_keep(struct rh_store *store, int block);
+void rh_store_stash(struct rh_store *store, int block);
 /* The weights that stood before this update, which must be one of the last `stash`. */
-const void *rh_store_kept(const struct rh_store *store, int block, int64_t update);
+const void *rh_store_stashed(const struct rh_store *store, int block, int64_t update);
 /* Elements [first, first+count) of a tensor in the published copy, in the store's dtype, for checkpoints. Setting them leaves the newest
  * weights as they are; the block then counts as not yet published. */
 int rh_store_published_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, void *values) RH_MUST;
@@ -123,7 +123,7 @@ struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block
  * when trainable. Where masters are spilled both may fail as rh_space_io_wait does, and belong to whoever has the pool. */
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values) RH_MUST;
 /* 1: several threads may set elements at once, as nothing is on NVMe. */
-int rh_store_sets_apart(const struct rh_store *store);
+int rh_store_can_set_concurrently(const struct rh_store *store);
 int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values) RH_MUST;
 
 /* One array of a trainable tensor's optimizer state, for checkpoints: F32, or U8 for 8-bit moments. Its shape is the tensor's, or a vector.

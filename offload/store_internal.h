@@ -40,7 +40,7 @@ struct store_block {
 	uint64_t version, published_version;
 };
 
-/* Of a trainable block: a run of whole spans, and of whole tensors where the optimizer needs them so, that is held, and updated,
+/* A run of whole spans of a trainable block (of whole tensors, where the optimizer needs them so), which is brought into memory and updated
  * at once. Of a frozen block on NVMe: a page of its weights, without spans. */
 struct store_piece {
 	int block;
@@ -60,7 +60,7 @@ struct store_view {
 	float *master, *moment[2];
 	uint8_t *code[2];
 	const char *frame; /* where what is spilled of it lies, NULL: nothing is */
-	unsigned parts;    /* the spilled ones among the parts that are held */
+	unsigned parts;    /* the spilled ones among the parts that were acquired */
 	unsigned unknown;  /* those of them that were read and not checked yet */
 };
 
@@ -130,23 +130,23 @@ void store_first(struct rh_store *store, int block);
 void store_requested(struct rh_store *store, int block, int piece);
 /* The block's update is finished, and the block is no longer expected: what is read ahead of it from now on is for its next update. */
 void store_done(struct rh_store *store, int block);
-/* Where the piece is: 0: it can be held without waiting; 1: it is being read; 2: it is on NVMe. The caller has the pool. */
+/* Where the piece is: 0: it can be acquired without waiting; 1: it is being read; 2: it is on NVMe. The caller has the pool. */
 int store_distance(const struct rh_store *store, int piece);
 /* The parts of a piece that are read and written separately: lower halves or masters (of a frozen block its weights), and each moment's
  * values or codes. */
 enum store_parts { STORE_WEIGHTS = 1, STORE_MOMENT = 2, STORE_SECOND = 4, STORE_ALL = 7 };
 /* Brings these parts of a piece into memory, where they stay until store_release; of the spilled arrays the view has only these. The
  * caller has the pool. -EBADMSG: NVMe returned other bytes than were written. */
-int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_view *view) RH_MUST;
+int store_acquire(struct rh_store *store, int piece, unsigned parts, struct store_view *view) RH_MUST;
 /* The same for a caller that checks each span before it uses it, and makes the checksums of what it changes (STORE_SUMMED). */
-int store_hold_unknown(struct rh_store *store, int piece, unsigned parts, struct store_view *view) RH_MUST;
+int store_acquire_unknown(struct rh_store *store, int piece, unsigned parts, struct store_view *view) RH_MUST;
 enum store_after {
 	STORE_UNCHANGED,
 	STORE_CHANGED, /* written to NVMe when the cache needs its frame, as more changes may follow */
 	STORE_DONE,    /* changed for the last time in this step: written now */
 	STORE_SUMMED   /* likewise, and the caller has made its checksums */
 };
-/* `parts`: the same as at its store_hold. */
+/* `parts`: the same as at its store_acquire. */
 void store_release(struct rh_store *store, int piece, unsigned parts, enum store_after after);
 
 /* The bytes that each part of a piece takes on NVMe and in a frame, multiples of the space's unit. All 0: the piece lies in memory. */

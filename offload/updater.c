@@ -1,3 +1,4 @@
+/* The updater's calls: what others announce, await and ask. The work is in updater_work.c. */
 #include "offload/updater_internal.h"
 
 #include "core/alloc.h"
@@ -143,9 +144,9 @@ static int is_pending(struct rh_updater *updater, enum updater_recorded what, in
 	int first = block < 0 ? 0 : block, end = block < 0 ? updater->blocks : block + 1;
 	for (int b = first; b < end; b++) {
 		const struct updater_block *at = &updater->block[b];
-		int pending = what == TAKEN               ? at->state != FREE
+		int pending = what == TAKEN_TOKEN         ? at->state != FREE
 		              : updater_is_stale(updater) ? at->must_publish
-		                                          : at->state != FREE && at->state != HALF;
+		                                          : at->state != FREE && at->state != WEIGHTS_DONE;
 		if (pending)
 			return 1;
 	}
@@ -245,13 +246,13 @@ void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *even
 	int opened = block->next_update != (updater->latest_update + 1) % updater->step_count;
 	if (opened && !rh_fault_code(&updater->fault)) {
 		note_work(updater, b);
-		updater_set_state(updater, block, COMING);
+		updater_set_state(updater, block, ANNOUNCED);
 		block->update = block->next_update;
 		block->next_update = (block->update + 1) % updater->step_count;
 		block->announcement = updater->announcements++;
 		block->event = event;
 		block->awaits_other = rh_store_block(updater->store, b)->shared != RH_SHARED_NOT;
-		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, updater_block_token(updater, ANNOUNCED, b), 0);
+		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, updater_block_token(updater, ANNOUNCED_TOKEN, b), 0);
 		updater_tell(updater);
 	}
 	pthread_mutex_unlock(&updater->lock);
@@ -279,17 +280,17 @@ static int is_done(struct rh_updater *updater, enum updater_recorded what, int b
 
 int rh_updater_has_weights(struct rh_updater *updater, int block)
 {
-	return is_done(updater, READY, block);
+	return is_done(updater, READY_TOKEN, block);
 }
 
 int rh_updater_has_gradient(struct rh_updater *updater, int block)
 {
-	return is_done(updater, TAKEN, block);
+	return is_done(updater, TAKEN_TOKEN, block);
 }
 
 int rh_updater_await_weights(struct rh_updater *updater, int block)
 {
-	return await(updater, READY, block);
+	return await(updater, READY_TOKEN, block);
 }
 
 int rh_updater_is_open(struct rh_updater *updater)
@@ -348,14 +349,14 @@ int rh_updater_is_taking(struct rh_updater *updater)
 	int coming = 0;
 	pthread_mutex_lock(&updater->lock);
 	for (int b = 0; b < updater->blocks; b++)
-		coming |= updater->block[b].state == COMING && !updater->block[b].awaits_other;
+		coming |= updater->block[b].state == ANNOUNCED && !updater->block[b].awaits_other;
 	pthread_mutex_unlock(&updater->lock);
 	return coming;
 }
 
 int rh_updater_await_gradient(struct rh_updater *updater, int block)
 {
-	return await(updater, TAKEN, block);
+	return await(updater, TAKEN_TOKEN, block);
 }
 
 /* The first update whose norm was not asked for. The lock is held. */
@@ -377,7 +378,7 @@ int rh_updater_abandon(struct rh_updater *updater)
 		step->bad_block = step->bad_tensor = -1;
 		step->gradients_left = 0;
 		for (int b = 0; b < updater->blocks; b++)
-			step->gradients_left += updater->block[b].state == COMING && updater->block[b].update == index;
+			step->gradients_left += updater->block[b].state == ANNOUNCED && updater->block[b].update == index;
 	}
 	for (int b = 0; b < updater->blocks; b++) /* the other box's sum does not come any more */
 		updater->block[b].awaits_other = 0;
@@ -388,7 +389,7 @@ int rh_updater_abandon(struct rh_updater *updater)
 
 int rh_updater_finish(struct rh_updater *updater)
 {
-	int rc = await(updater, TAKEN, -1);
+	int rc = await(updater, TAKEN_TOKEN, -1);
 	pthread_mutex_lock(&updater->lock);
 	updater->may_read_ahead = 0;
 	pthread_mutex_unlock(&updater->lock);
@@ -523,7 +524,7 @@ int rh_updater_flush(struct rh_updater *updater)
 		if (rh_store_is_behind(updater->store, b))
 			await_release(updater, b);
 	if (!rc)
-		rc = await(updater, READY, -1);
+		rc = await(updater, READY_TOKEN, -1);
 	for (int b = 0; !rc && updater_is_stale(updater) && b < updater->blocks; b++)
 		rh_store_publish(updater->store, b);
 	return rc;

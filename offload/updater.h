@@ -13,9 +13,9 @@
  * Locks are taken in this order: the updater's work lock, its lock, and by watches a trace's. A space's lock is taken with none of them but
  * the work lock; inside it, a trace's alone. Events are queried under the updater's lock.
  *
- * One thread drives: open, any number of uploads, arrivals and awaits, norm, and again; but arrivals may come from any thread, one of a
- * block and step (a staging's: offload/staging.h). The orderings (offload/order.h) are held by the
- * awaits, the events of arrivals and finish. */
+ * One thread (the driver) opens updates, reports uploads, awaits, and asks for norms. Arrivals may come from any thread, one for each block
+ * and step (a staging's: offload/staging.h). The orderings of offload/order.h hold because of the awaits, the arrivals' events and
+ * rh_updater_finish. */
 #ifndef RH_OFFLOAD_UPDATER_H
 #define RH_OFFLOAD_UPDATER_H
 

@@ -40,15 +40,15 @@ static struct updater_task next_publishing(const struct rh_updater *updater)
 static int may_take(const struct rh_updater *updater, const struct updater_block *block)
 {
 	int before = (block->update + updater->step_count - 1) % updater->step_count;
-	return block->state == COMING && !block->awaits_other && (updater->is_by_block || !updater->step[before].gradients_left);
+	return block->state == ANNOUNCED && !block->awaits_other && (updater->is_by_block || !updater->step[before].gradients_left);
 }
 
 static struct updater_task next_taking(const struct rh_updater *updater)
 {
 	struct updater_task task = {.block = -1};
 	const struct updater_block *block = updater->block;
-	for (int b = updater->low, left = updater->count_in[COMING]; left && b <= updater->high; b++) {
-		left -= block[b].state == COMING;
+	for (int b = updater->low, left = updater->count_in[ANNOUNCED]; left && b <= updater->high; b++) {
+		left -= block[b].state == ANNOUNCED;
 		if (!may_take(updater, &block[b]))
 			continue;
 		int reached = block[b].event ? block[b].event->ops->event_query(block[b].event) : 1;
@@ -120,8 +120,8 @@ struct updater_task updater_next_task(const struct rh_updater *updater)
 			return (struct updater_task){updates_weights_first(updater, b) ? WEIGHTS : UPDATE, b, 0, NULL};
 	}
 	/* the highest block's gradient is the next to come down */
-	for (int b = updater->high; updater->count_in[HALF] && b >= updater->low; b--)
-		if (updater->block[b].state == HALF)
+	for (int b = updater->high; updater->count_in[WEIGHTS_DONE] && b >= updater->low; b--)
+		if (updater->block[b].state == WEIGHTS_DONE)
 			return (struct updater_task){MOMENTS, b, 0, NULL};
 	if (updater->may_read_ahead)
 		return ahead;

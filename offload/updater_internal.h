@@ -9,12 +9,12 @@
 
 /* A trainable block's gradient of one step:
  *
- *   FREE --rh_updater_arrives--> COMING --thread: event reached, squares summed (take_arrived)--> WAITING
+ *   FREE --rh_updater_arrives--> ANNOUNCED --thread: event reached, squares summed (take_arrived)--> WAITING
  *   WAITING --thread: published, all there that it has to wait for, updated piece by piece (update)--> FREE
- *   WAITING --thread: likewise, the weights alone--> HALF
- *   HALF --thread: the moments, likewise--> FREE
+ *   WAITING --thread: likewise, the weights alone--> WEIGHTS_DONE
+ *   WEIGHTS_DONE --thread: the moments, likewise--> FREE
  */
-enum updater_state { FREE, COMING, WAITING, HALF, STATES };
+enum updater_state { FREE, ANNOUNCED, WAITING, WEIGHTS_DONE, STATES };
 /* The most opened updates whose norm was not asked for, unless blocks are updated one by one: the step that is being enqueued, and the
  * step before. The ring of updates has one place more, for blocks that still wait for an older update. */
 enum { NORMS_PENDING = 2 };
@@ -125,16 +125,16 @@ static inline int updater_is_stale(const struct rh_updater *updater)
 }
 
 /* Tokens of the recording: a block's weights are ready, its gradient is taken, or announced; an update begins, it is done. */
-enum updater_recorded { READY, TAKEN, ANNOUNCED, RECORDED };
+enum updater_recorded { READY_TOKEN, TAKEN_TOKEN, ANNOUNCED_TOKEN, BLOCK_TOKENS };
 
 static inline int64_t updater_block_token(const struct rh_updater *updater, enum updater_recorded what, int block)
 {
-	return updater->token + RECORDED * block + what;
+	return updater->token + BLOCK_TOKENS * block + what;
 }
 
 static inline int64_t updater_whole_token(const struct rh_updater *updater, int done)
 {
-	return updater->token + RECORDED * updater->blocks + done;
+	return updater->token + BLOCK_TOKENS * updater->blocks + done;
 }
 
 /* updater_work.c: the thread, whose argument is the updater; and the same in virtual time, of struct rh_host_worker. */

@@ -37,7 +37,7 @@ static void publish(struct rh_updater *updater, int b)
 	rh_store_publish(updater->store, b);
 	if (block->updates_done)
 		note(updater, RH_ORDER_PUBLISH, b, block->updates_done - 1);
-	note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY, b), 0);
+	note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY_TOKEN, b), 0);
 	pthread_mutex_lock(&updater->lock);
 	block->must_publish = 0;
 	note_rest(updater);
@@ -59,7 +59,7 @@ static void take_arrived(struct rh_updater *updater, int b)
 	struct updater_block *block = &updater->block[b];
 	int index = block->update, last = !updater->is_part && updater->step[index].gradients_left == 1;
 	pthread_mutex_unlock(&updater->lock);
-	note(updater, RH_ORDER_WAIT, updater_block_token(updater, ANNOUNCED, b), 0);
+	note(updater, RH_ORDER_WAIT, updater_block_token(updater, ANNOUNCED_TOKEN, b), 0);
 	if (block->event && updater->log)
 		note(updater, RH_ORDER_WAIT, updater->event_token(block->event), 0);
 	rh_optimizer_take(updater->store, b);
@@ -192,10 +192,10 @@ static void note_begin(struct rh_updater *updater, int b, const struct rh_update
 static void note_end(struct rh_updater *updater, int b, enum rh_update_pass pass)
 {
 	if (pass != RH_UPDATE_MOMENTS && !updater_is_stale(updater))
-		note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY, b), 0);
+		note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY_TOKEN, b), 0);
 	if (pass == RH_UPDATE_WEIGHTS)
 		return;
-	note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, TAKEN, b), 0);
+	note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, TAKEN_TOKEN, b), 0);
 	note(updater, RH_ORDER_SIGNAL, updater_whole_token(updater, 1), 0);
 }
 
@@ -212,7 +212,7 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 		block->began_s = task_began(updater);
 		note_begin(updater, b, &update, pass);
 		if (pass != RH_UPDATE_MOMENTS)
-			rh_store_keep(updater->store, b);
+			rh_store_stash(updater->store, b);
 	}
 	if (!spoilt && pieces)
 		rc = rh_optimizer_update_piece(updater->store, b, block->next_piece, &update, pass);
@@ -224,7 +224,7 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 	if (!ends)
 		return 0;
 	block->next_piece = block->is_listed = 0;
-	updater_set_state(updater, block, pass == RH_UPDATE_WEIGHTS ? HALF : FREE);
+	updater_set_state(updater, block, pass == RH_UPDATE_WEIGHTS ? WEIGHTS_DONE : FREE);
 	if (block->state == FREE) {
 		block->updates_first = 0;
 		block->updates_done = update.step;

@@ -24,7 +24,7 @@ struct rh_layer_cost {
 	double forward_flops, backward_flops; /* of matrix products */
 	int64_t upload_bytes;                 /* weights on the device */
 	int64_t gradient_bytes;               /* on the device: fp32 sums and their rounded copy */
-	int64_t optimizer_bytes;              /* on the host: master, moments, gradient, upload copy */
+	int64_t optimizer_bytes;              /* on the host: master, moments, gradient, upload form */
 	int64_t saved_bytes;                  /* kept from recompute to backward, one micro-batch */
 	int64_t boundary_bytes;               /* its output, one micro-batch */
 	int64_t forward_workspace_bytes, backward_workspace_bytes; /* beyond what is saved */

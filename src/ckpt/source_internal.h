@@ -19,16 +19,16 @@ struct source_entry {
 	struct source_tensor tensor;
 	const struct rh_file_in *file; /* NULL until found */
 	int64_t offset;
-	int64_t head_dim;   /* rows are permuted within heads of so many rows; 0: they are not */
-	int64_t rows, cols; /* as the model has it */
-	int64_t matrices;   /* the file has so many, each transposed, where the model has them one under another; 0: as the model */
+	int64_t head_dim;   /* the file permutes rows within heads of this many rows; 0: it does not */
+	int64_t rows, cols; /* of the model's tensor */
+	int64_t matrices;   /* the model's tensor is this many, one under another; the file stores each transposed. 0: it does not */
 	/* of a GGUF */
-	int64_t slab, slabs; /* the file's tensor is so many of these one under another, of which this is one; slabs 0: it is alone */
-	char *stored2;       /* another tensor of the same shape, whose rows (a bias's elements) take turns with those of `stored` */
+	int64_t slab, slabs; /* the file's tensor holds `slabs` of the model's, this one as number `slab`; slabs 0: this one alone */
+	char *stored2;       /* the model's rows (a bias's elements) are alternately `stored`'s and this tensor's; NULL: all `stored`'s */
 	enum rh_dtype dtype2;
 	int64_t offset2;
 	int has_one_added;              /* a norm's weights are stored as 1 + w */
-	const struct rh_file_in *scale; /* MXFP4: of the scales, and where they begin; tensor.dtype is RH_FP4. NULL: it is not */
+	const struct rh_file_in *scale; /* MXFP4 (dtype RH_FP4): the file of the scales, which begin at scale_offset; NULL: not MXFP4 */
 	int64_t scale_offset;
 };
 

@@ -169,7 +169,7 @@ static int resolve_optimizer(struct resolving *r)
 		return config_entry_fail(entry, "split8 needs dtype: bfloat16; in float32 use plain");
 	if (narrow && config->optim != RH_OPTIM_ADAMW)
 		return config_entry_fail(entry, "split8 is for the moments of optim: adamw_torch; use split or plain");
-	if (config->dtype == RH_F32) /* its master is the upload copy */
+	if (config->dtype == RH_F32) /* its master is the upload form */
 		config->state_layout = RH_LAYOUT_PLAIN;
 	else if (!entry)
 		config->state_layout = RH_LAYOUT_SPLIT;

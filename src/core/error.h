@@ -4,10 +4,8 @@
  * (what, where, how to mend it). Callers pass the code on; they do not add to the line unless they
  * know something the callee could not, for which there is rh_fail_in().
  *
- * One idiom passes it on. A function with nothing to release returns at the first error
- * (`if (rc) return rc;`), and may end in `return rc ? rc : last_step();`. A function that releases
- * something guards each further step (`if (!rc) rc = next_step();`) or goes to `out`, and releases
- * everything in one place. */
+ * One idiom passes it on. A function that owns resources: `int rc = step_one(); if (rc) goto out;` for
+ * each step, and one `out:` that releases. A function that owns none returns at the first error. */
 #ifndef RH_CORE_ERROR_H
 #define RH_CORE_ERROR_H
 

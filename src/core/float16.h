@@ -35,7 +35,7 @@ RH_PORTABLE uint16_t rh_f32_to_bf16(float value)
 	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* Nearest, ties away from zero: the upload copy of a master weight, which the split layout can undo exactly. Finite values only. */
+/* Nearest, ties away from zero: the upload form of a master weight, which the split layout can undo exactly. Finite values only. */
 RH_PORTABLE uint16_t rh_f32_to_bf16_away(float value)
 {
 	return (uint16_t)((rh_f32_bits(value) + 0x8000u) >> 16);

@@ -1,4 +1,4 @@
-/* The split master: an fp32 weight kept as its upload copy (bf16, rounded half away from zero) and its low 16 bits. Every
+/* The split master: an fp32 weight kept as its upload form (bf16, rounded half away from zero) and its low 16 bits. Every
  * finite pattern survives. */
 #ifndef RH_CORE_SPLIT_H
 #define RH_CORE_SPLIT_H

@@ -6,9 +6,10 @@
  * fp32 inside, rounded once (nearest even) on store. What an op computes does not depend on threads or devices: the order of every sum is
  * a function of the shapes alone (of grouped products: and of the rows that each expert has).
  *
- * On CUDA every shape works, some on slower kernels. ATTENTION and its backward use tensor cores in BF16 with D 64, 96, 128 or 256, grouped
- * products in BF16, where all their rows begin on 16 bytes; GEMM, HEAD_LOSS and SCALED_GEMM of 8-bit operands leave it to cuBLASLt. Ops
- * bound by memory move 16 bytes at a time where rows begin on 16 bytes, else single elements. */
+ * On CUDA every shape works, some on slower kernels. These use tensor cores: ATTENTION and its backward in BF16 with D 32, 64, 96, 128 or
+ * 256, and grouped products in BF16, where all their rows begin on 16 bytes. cuBLASLt chooses the kernels of GEMM, of HEAD_LOSS's products
+ * and of SCALED_GEMM with 8-bit operands. Ops bound by memory move 16 bytes at a time where rows begin on 16 bytes, else single
+ * elements. */
 #ifndef RH_DEVICE_OP_H
 #define RH_DEVICE_OP_H
 

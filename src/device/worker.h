@@ -1,5 +1,5 @@
 /* A thread that carries out commands in the order in which they were enqueued, from a bounded ring of bytes: a stream of a CPU device, or
- * whoever makes a GPU's calls. The n-th command that was enqueued is over when n are done. */
+ * the thread that makes a GPU's calls. The n-th command that was enqueued is over when n are done. */
 #ifndef RH_DEVICE_WORKER_H
 #define RH_DEVICE_WORKER_H
 

@@ -73,7 +73,7 @@ char *run_host_address(const struct rh_executor *executor, struct rh_place place
 		base = rh_store_weights(store, number);
 		break;
 	case RH_ROOM_HOST_STASH:
-		base = rh_store_kept(store, number % blocks, number / blocks);
+		base = rh_store_stashed(store, number % blocks, number / blocks);
 		break;
 	case RH_ROOM_HOST_GRADIENT:
 		base = rh_store_gradient(store, number);

@@ -320,7 +320,7 @@ static int load_tensor(const struct rh_source *source, uint64_t seed, const stru
 	                          tensor->rows * tensor->cols,
 	                          {0}};
 	int64_t pieces = (filling.total + filling.piece - 1) / filling.piece;
-	if (rh_store_sets_apart(store))
+	if (rh_store_can_set_concurrently(store))
 		rh_pool_run(pool, fill_piece, &filling, pieces);
 	else
 		for (int64_t i = 0; i < pieces; i++)

@@ -39,7 +39,7 @@ static int write_bytes(struct rh_tensors_out *out, const void *bytes, int64_t le
 /* Weights, converted in place. */
 static int write_values(struct rh_tensors_out *out, const struct rh_tensor_place *place, float *values, int64_t count)
 {
-	if (place->dtype == RH_BF16) /* the upload copy's own rounding, so that the file holds what was trained with */
+	if (place->dtype == RH_BF16) /* the upload form's own rounding, so that the file holds what was trained with */
 		for (int64_t i = 0; i < count; i++) {
 			uint16_t half = rh_f32_to_bf16_away(values[i]);
 			memcpy((char *)values + 2 * i, &half, sizeof half); /* the front of what was read */

@@ -13,7 +13,7 @@ struct rh_cpu_options {
 	enum rh_cpu_isa isa; /* at most this; see rh_cpu_best_isa */
 };
 
-/* The best instruction set of this machine, lowered by RH_CPU_ISA=base|avx2|avx512 in the environment (tests). */
+/* The best instruction set of this machine; tests lower it: see RH_HOOK_CPU_ISA. */
 enum rh_cpu_isa rh_cpu_best_isa(void);
 const char *rh_cpu_isa_name(enum rh_cpu_isa isa);
 
