@@ -115,9 +115,9 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 			int64_t first = 4 * check->offset[sum];
 			struct check_range range = resolve(check, RH_ROOM_SUMS, sum, first, 4 * model->block[b].elements);
 			struct check_content content = {.what = CHECK_SUM, .which = sum, .step = command->step, .base = first};
-			const struct check_content *is = check_first(&range);
-			content.micro_batch = added & PART_AT_ONCE ? command->micro_batch : is->micro_batch;
-			content.deferred = added & PART_DEFERRED ? command->micro_batch : is->deferred;
+			const struct check_content *present = check_first(&range);
+			content.micro_batch = added & PART_AT_ONCE ? command->micro_batch : present->micro_batch;
+			content.deferred = added & PART_DEFERRED ? command->micro_batch : present->deferred;
 			check_need(check, range, &content);
 			content.micro_batch += added & PART_AT_ONCE ? 1 : 0;
 			content.deferred += added & PART_DEFERRED ? 1 : 0;

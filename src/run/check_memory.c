@@ -204,10 +204,10 @@ void check_find(struct rh_check *check, struct check_range range, const struct c
 	for (size_t i = find_interval(range.piece, at); at < range.end; i++) {
 		const struct check_interval *interval = i < range.piece->intervals ? &range.piece->interval[i] : NULL;
 		struct check_content nothing = {0};
-		const struct check_content *is = interval && interval->first <= at ? &interval->content : &nothing;
-		if (!is_alike(is, content)) {
+		const struct check_content *present = interval && interval->first <= at ? &interval->content : &nothing;
+		if (!is_alike(present, content)) {
 			check_fault(check, -1, "needs %s, and finds %s at byte %lld", content_name(content, wanted, sizeof wanted),
-			            content_name(is, found, sizeof found), (long long)at);
+			            content_name(present, found, sizeof found), (long long)at);
 			return;
 		}
 		at = interval->end;

@@ -70,7 +70,7 @@ static void need_arrived(struct rh_check *check, int b)
 		check_need(check, own(check, OWN_NORM, 0), &scale);
 }
 
-/* Updates follow one another without a gap. */
+/* Each update starts from the version that the previous one left; none is missing. */
 static void update_master(struct rh_check *check, int b)
 {
 	const struct rh_check_call *call = &check_call_of(check, check->command->step)->call;

@@ -3,17 +3,17 @@
 
 #include <string.h>
 
-enum { BURST = 16, SERVE_EACH = 64 };
+enum { BURST = 16, SERVE_EACH = 64 }; /* commands before the next device's turn; rounds of turns between looks at the optimizer */
 
 /* ---- what has been lowered ---- */
 
-/* NULL: lanes of this queue are looked at one by one. */
+/* The list of ready lanes that a lane belongs to. NULL: lanes of its queue are looked at one by one. */
 static struct dispatch_ready *ready_of(struct rh_executor *executor, int lane)
 {
-	const struct rh_lane *is = &executor->lowering.lanes.lane[lane];
-	if (is->queue == RH_QUEUE_STREAM)
-		return &executor->dispatcher.ready[is->owner];
-	int is_served = is->queue == RH_QUEUE_OPTIMIZER || is->queue == RH_QUEUE_CALLER;
+	const struct rh_lane *info = &executor->lowering.lanes.lane[lane];
+	if (info->queue == RH_QUEUE_STREAM)
+		return &executor->dispatcher.ready[info->owner];
+	int is_served = info->queue == RH_QUEUE_OPTIMIZER || info->queue == RH_QUEUE_CALLER;
 	return is_served ? &executor->dispatcher.ready[executor->options.devices] : NULL;
 }
 
@@ -39,17 +39,17 @@ static int is_answer(const struct rh_command *command, const struct rh_command *
 	return command->kind == RH_COMMAND_RECEIVE && other->kind == RH_COMMAND_SEND;
 }
 
-/* Notes the first wait of the lane's head that is not over, there too: wake_waiters asks again. */
+/* Finds the command that blocks the lane's head, if any, and makes the lane its waiter: wake_waiters looks for the next one. */
 static void find_block(struct rh_executor *executor, int lane)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	const struct ring_command *head = dispatcher->lane[lane].head;
-	dispatcher->lane[lane].blocked = NULL;
+	dispatcher->lane[lane].blocker = NULL;
 	for (int i = 0; head && i < head->lowered.waits; i++) {
 		struct ring_command *other = ring_wait(&executor->lowering.ring, &head->lowered, i);
 		if (!other || other->sequence || is_answer(&head->lowered, &other->lowered))
 			continue;
-		dispatcher->lane[lane].blocked = other;
+		dispatcher->lane[lane].blocker = other;
 		dispatcher->lane[lane].next_waiter = other->waiter;
 		other->waiter = lane;
 		return;
@@ -58,7 +58,7 @@ static void find_block(struct rh_executor *executor, int lane)
 		list_ready(executor, lane);
 }
 
-/* The command is issued, or over. */
+/* The command is issued, or over: it blocks nobody any more. */
 static void wake_waiters(struct rh_executor *executor, struct ring_command *command)
 {
 	for (int lane = command->waiter, next; lane >= 0; lane = next) {
@@ -68,10 +68,10 @@ static void wake_waiters(struct rh_executor *executor, struct ring_command *comm
 	command->waiter = -1;
 }
 
-/* The lane's head does not wait any more: it is given up. */
+/* Takes the lane from its blocker's waiters: the lane's head is dropped. */
 static void forget_block(struct run_dispatcher *dispatcher, int lane)
 {
-	struct ring_command *other = dispatcher->lane[lane].blocked;
+	struct ring_command *other = dispatcher->lane[lane].blocker;
 	if (!other)
 		return;
 	int *at = &other->waiter;
@@ -80,8 +80,8 @@ static void forget_block(struct run_dispatcher *dispatcher, int lane)
 	*at = dispatcher->lane[lane].next_waiter;
 }
 
-/* Notes in the commands that this one waits for that they are waited for. */
-static void want(const struct lowering *lowering, const struct rh_command *command)
+/* Marks the commands that this one waits for. */
+static void mark_waits(const struct lowering *lowering, const struct rh_command *command)
 {
 	int asks = lowering->lanes.lane[command->lane].queue != RH_QUEUE_STREAM;
 	for (int i = 0; i < command->waits; i++) {
@@ -118,7 +118,7 @@ int dispatcher_take(struct rh_executor *executor, int place)
 		int lane = command->lowered.lane;
 		command->place = (signed char)place;
 		command->is_wanted = (char)is_read_later(lanes, &command->lowered);
-		want(lowering, &command->lowered);
+		mark_waits(lowering, &command->lowered);
 		if (place == DISPATCH_DONE ||
 		    (lane == lowering->caller && command->lowered.kind != RH_COMMAND_HOST_ADD)) { /* the caller's own */
 			dispatcher_end(executor, command);
@@ -165,7 +165,7 @@ static int is_full(const struct rh_executor *executor, int d)
 	return device->launched - device->finished >= DISPATCH_LAUNCHES;
 }
 
-/* Nothing that the command waits for stands in its way; does anything else? */
+/* 1: nothing but a blocker keeps the lane's head from being issued. */
 static int may_issue(const struct rh_executor *executor, int d, int lane)
 {
 	if (lane == lower_lane(d, RH_STREAM_COMPUTE))
@@ -224,7 +224,7 @@ static int issue_to(struct rh_executor *executor, int d)
 	return any;
 }
 
-/* 1: as many slots of the device are lowered, and not over, as may be. */
+/* 1: the device has its maximum of slots that are lowered and not over. */
 static int has_slots_enough(struct rh_executor *executor, int d)
 {
 	const struct dispatch_device *device = &executor->dispatcher.device[d];
@@ -235,8 +235,8 @@ static int has_slots_enough(struct rh_executor *executor, int d)
 	return rc < 0 ? rc : !rc;
 }
 
-/* One slot more where a device has no more than the one that it is being given. Of one of several boxes as many as may be: a neighbour
- * sends what a slot needs once its receive is posted, and that takes a round trip. There are buffers for as much. */
+/* Lowers one more slot when a device has none beyond the one that is being issued. One of several boxes lowers as many as it may, because a
+ * neighbour sends a slot's input only after its receive is posted, a round trip before. Buffers were planned for as many. */
 static int lower_more(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
@@ -275,23 +275,23 @@ enum rh_stall_kind dispatcher_stall_kind(const struct rh_command *command)
 	}
 }
 
-/* Devices' computation waits from now on for what has not been issued. */
-static int book_holds(struct rh_executor *executor)
+/* Opens a stall for each device whose next computation is blocked. */
+static int open_stalls(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int rc = 0;
 	for (int d = 0; !rc && d < executor->options.devices; d++) {
 		int lane = lower_lane(d, RH_STREAM_COMPUTE);
-		if (!dispatcher->lane[lane].head || dispatcher->device[d].is_held || dispatcher_is_ready(dispatcher, lane))
+		if (!dispatcher->lane[lane].head || dispatcher->device[d].is_stalled || dispatcher_is_ready(dispatcher, lane))
 			continue;
 		rc = rh_stalls_open(run_stalls_of(executor, &dispatcher->lane[lane].head->lowered),
-		                    dispatcher_stall_kind(&dispatcher->lane[lane].blocked->lowered));
-		dispatcher->device[d].is_held = 1;
+		                    dispatcher_stall_kind(&dispatcher->lane[lane].blocker->lowered));
+		dispatcher->device[d].is_stalled = 1;
 	}
 	return rc;
 }
 
-/* What its marks say is over is. */
+/* Ends the stream's commands up to its latest reached mark. */
 static void finish_reached(struct rh_executor *executor, int stream)
 {
 	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
@@ -351,15 +351,15 @@ int dispatcher_look(struct rh_executor *executor, int d)
 	return rc < 0 ? rc : 0;
 }
 
-/* In virtual time something happens; in real time the optimizer may have. 1: all is to be asked again. */
-static int pass(struct rh_executor *executor)
+/* Lets virtual time go on; in real time, waits briefly for the optimizer. Returns 1: every lane is to be looked at again. */
+static int wait_briefly(struct rh_executor *executor)
 {
 	rh_updater_await_briefly(executor->options.updater, executor->dispatcher.changes);
 	executor->dispatcher.is_due = 1;
 	return 1;
 }
 
-/* Until a device that is full has room, or the optimizer has something new. 1: so it is; 0: no device is full. */
+/* Waits until a full device has room, or the optimizer may have news. 1: so it is; 0: no device is full. */
 static int await_room(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
@@ -380,13 +380,13 @@ static int await_room(struct rh_executor *executor)
 	if (any || !full)
 		return any;
 	if (others && executor->options.updater)
-		return pass(executor);
+		return wait_briefly(executor);
 	int stream = lower_lane(oldest, RH_STREAM_COMPUTE), rc = rh_marks_await(&dispatcher->stream[stream].marks);
 	finish_reached(executor, stream);
 	return rc ? rc : 1;
 }
 
-/* The optimizer is asked, then waited for. */
+/* Serves the optimizer's commands. If none can be served, waits for a full device, the optimizer, drives or links. */
 static int sleep_until_served(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
@@ -398,13 +398,13 @@ static int sleep_until_served(struct rh_executor *executor)
 	if (!rc && !polls)
 		rc = dispatcher_serve(executor, 1);
 	if (!rc && !polls && dispatcher->is_lowering_later)
-		return pass(executor);
+		return wait_briefly(executor);
 	if (!rc)
-		rc = book_holds(executor);
+		rc = open_stalls(executor);
 	if (rc)
 		return rc;
 	if (polls)
-		return pass(executor);
+		return wait_briefly(executor);
 	if (dispatcher_drives_are_busy(dispatcher))
 		return dispatcher_await_drives(executor);
 	RH_ASSERT(updater && dispatcher->to_serve); /* else what is lowered waits for what is not */
@@ -417,7 +417,7 @@ static int sleep_until_served(struct rh_executor *executor)
 
 /* ---- runs ---- */
 
-/* The optimizer has still to be told of a gradient of this step or one before: who asks for the norm would wait for it. */
+/* 1: the optimizer has not been told of all gradients up to this step's: a caller that asked for the norm would wait for them. */
 static int is_arriving(const struct rh_executor *executor, int64_t step)
 {
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
@@ -462,7 +462,7 @@ static int run_once(struct rh_executor *executor)
 	return rc < 0 ? rc : any;
 }
 
-/* Since the optimizer was asked last. */
+/* 1: the optimizer or, where there is none, a drive may have news since they were served last. */
 static int has_changed(const struct rh_executor *executor)
 {
 	struct rh_updater *updater = executor->options.updater;
@@ -473,7 +473,7 @@ int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int 
 {
 	int rc = 0;
 	for (int64_t i = 1; rc >= 0; i++) {
-		rc = lower_more(executor); /* what is over is known when all is lowered */
+		rc = lower_more(executor); /* before is_over, which asks whether all is lowered */
 		if (rc < 0 || is_over(executor, until, place))
 			break;
 		rc = run_once(executor);
@@ -509,7 +509,7 @@ void dispatcher_drop(struct rh_executor *executor)
 			dispatcher_end_head(executor, lane);
 	run_spans_drop(executor);
 	for (int d = 0; d < executor->options.devices; d++)
-		dispatcher->device[d].blocks_left = dispatcher->device[d].is_held = 0;
+		dispatcher->device[d].blocks_left = dispatcher->device[d].is_stalled = 0;
 	memset(dispatcher->left, 0, sizeof dispatcher->left);
 }
 

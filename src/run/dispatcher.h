@@ -1,8 +1,8 @@
-/* Issues the commands of the lowering (run/lower.h) to all devices, in virtual time as in real. For each device it issues the command of
- * the lowest position that is not held, and sleeps when all are. Held is a command that waits for one that has not been issued, or that the
- * optimizer has not answered; and a device that has as much ahead of it as its streams take.
+/* Issues the commands of the lowering (run/lower.h), in virtual time as in real: for each device the command with the lowest position that
+ * is not blocked. It sleeps when all are blocked. A command is blocked while a command that it waits for has not been issued, or has not
+ * been answered by the optimizer. A device that is full, as its stream takes no more launches, gets no computation.
  *
- * What has been issued ends without anything more being issued: waits point to smaller positions. */
+ * Issued commands end without anything more being issued, because waits point to smaller positions. */
 #ifndef RH_RUN_DISPATCHER_H
 #define RH_RUN_DISPATCHER_H
 
@@ -12,12 +12,12 @@
 #include "run/lower.h"
 
 enum {
-	DISPATCH_SLOTS_ALONE = 16, /* of a device that are lowered and not over, at most */
-	DISPATCH_SLOTS = 64,       /* the same of one of several boxes, which receives ahead of time */
-	DISPATCH_LAUNCHES = 640    /* of a device ahead of it: a stream of a GPU takes about a thousand, then the call waits */
+	DISPATCH_SLOTS_ALONE = 16, /* most slots of a device that are lowered and not over */
+	DISPATCH_SLOTS = 64,       /* the same in one of several boxes, which posts receives ahead of time */
+	DISPATCH_LAUNCHES = 640    /* most unfinished launches of a device: after about a thousand a launch on a GPU's stream blocks */
 };
 
-/* Places of steps in flight are 0 and 1 (RUN_FLIGHT). AHEAD: of a step that has not begun. */
+/* Places of steps in flight are 0 and 1 (RUN_FLIGHT). AHEAD: the place of a step that has not begun. */
 enum { DISPATCH_AHEAD = 2, DISPATCH_PLACES, DISPATCH_DONE = DISPATCH_PLACES };
 
 /* A span of a trace, between two records. */
@@ -28,21 +28,21 @@ struct run_span {
 
 struct dispatch_stream {
 	struct rh_stream_marks marks;
-	struct ring_queue issued; /* and not known to be over */
-	int64_t *seen;            /* of each stream: sequence that this one comes after */
-	struct run_span span;     /* that has begun */
+	struct ring_queue issued; /* commands that are not known to be over */
+	int64_t *seen;            /* (streams): the latest command of each, by sequence, that this stream already waits for */
+	struct run_span span;     /* the open one */
 };
 
 struct dispatch_device {
-	int64_t launched, finished;     /* at least */
+	int64_t launched, finished;     /* launches; of these at least so many have ended */
 	int64_t lowered;                /* position at which its latest slot begins */
 	int64_t end_of[DISPATCH_SLOTS]; /* its latest slots' last computations; slot i's is number i mod DISPATCH_SLOTS */
 	int64_t slots;
-	int blocks_left; /* commands of lanes of uploads in any order */
-	int is_held;     /* its computation: a wait has been begun */
+	int blocks_left; /* unissued uploads of lanes whose order is free */
+	int is_stalled;  /* a stall of its computation has been opened */
 };
 
-/* A lane's messages that the link has, oldest first: commands, and their numbers on the link. */
+/* A lane's messages that are posted, oldest first: commands, and their numbers on the link. */
 enum { DISPATCH_MESSAGES = 16 };
 struct dispatch_link {
 	struct ring_command *command[DISPATCH_MESSAGES];
@@ -59,16 +59,16 @@ struct dispatch_drive {
 enum dispatch_flow { DISPATCH_PAGES, DISPATCH_READS, DISPATCH_WRITES, DISPATCH_DRIVES };
 
 struct dispatch_lane {
-	struct ring_command *head, *tail; /* what is to be issued; NULL: nothing */
-	struct ring_command *blocked;     /* that the head waits for; NULL: it may be issued */
-	int next_waiter;                  /* the next lane whose head waits for the same command, -1: none */
-	int is_listed;                    /* among those of run_dispatcher.ready */
+	struct ring_command *head, *tail; /* unissued commands; NULL: none */
+	struct ring_command *blocker;     /* the command that blocks the head; NULL: none */
+	int next_waiter;                  /* the next lane with the same blocker, -1: none */
+	int is_listed;                    /* in run_dispatcher.ready */
 };
 
 struct run_dispatcher {
 	int64_t taken; /* position of the next command to be taken over */
 	struct dispatch_lane *lane;
-	/* Of each device, and last of the optimizer: lanes whose head waits for nothing, and perhaps others. */
+	/* (devices + 1), the last one the optimizer's: every lane whose head is not blocked, and perhaps others. */
 	struct dispatch_ready {
 		int *lane;
 		int count;
@@ -78,12 +78,12 @@ struct run_dispatcher {
 	struct dispatch_device *device;
 	struct dispatch_drive drive[DISPATCH_DRIVES];
 	struct dispatch_link link[LOWER_LINKS];
-	int64_t step;                  /* of the command that is issued, or was last */
+	int64_t step;                  /* of the latest command that was issued */
 	int is_ending;                 /* the last step that was begun is being finished */
-	int is_due;                    /* the optimizer is to be told something */
-	int is_lowering_later;         /* the next slot begins a step whose place is taken, or its device has slots enough */
-	int64_t changes;               /* of the updater's, when it was asked last */
-	int64_t left[DISPATCH_PLACES]; /* of each: commands of streams to be issued, messages that are not over */
+	int is_due;                    /* the optimizer is to be served */
+	int is_lowering_later;         /* the next slot waits: its step's place is taken, or its device has its maximum of slots */
+	int64_t changes;               /* rh_updater_changes when the optimizer was served last */
+	int64_t left[DISPATCH_PLACES]; /* of each place: unissued commands of streams, messages that are not over */
 };
 
 static inline int64_t dispatch_slots(const struct rh_executor_options *options)
@@ -95,74 +95,74 @@ struct rh_executor;
 int dispatcher_create(struct rh_executor *executor) RH_MUST;
 void dispatcher_destroy(struct rh_executor *executor);
 
-/* What has been lowered is taken over, for the step of this place; DISPATCH_DONE: all of it is done. The fault of the lowering. */
+/* Takes over what has been lowered, for the step in this place; DISPATCH_DONE: as commands that are over. Returns the lowering's fault. */
 int dispatcher_take(struct rh_executor *executor, int place) RH_MUST;
 
-/* Issues until nothing is left of the call, or of a step; or until a device has nothing more to do: the next
- * step's first slots may go beside this one's last. Slots of the call's program are lowered as they are needed. */
+/* Issues commands, and lowers slots of the call's program as they are needed. ALL: until the call is done. STEP: until this step is. IDLE:
+ * until a device has nothing more to do, so that the next step's first slots may run beside this step's last. */
 enum dispatch_until { DISPATCH_ALL, DISPATCH_STEP, DISPATCH_IDLE };
 int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int place) RH_MUST;
 /* 1: the command has ended on its device; 0: not yet, or it has not been issued; or a fault. */
 int dispatcher_has_ended(struct rh_executor *executor, int64_t position) RH_MUST;
-/* Until it has ended; it has been issued. */
+/* Waits until the command, which has been issued, has ended. */
 int dispatcher_await(struct rh_executor *executor, int64_t position) RH_MUST;
-/* Issues uploads of the next step while gradients of this one are still taken. */
+/* Issues uploads of the next step while the optimizer still takes gradients of this one. */
 int dispatcher_run_ahead(struct rh_executor *executor) RH_MUST;
-/* What is not issued never will be, after a fault. */
+/* After a fault: drops the commands that are not issued. */
 void dispatcher_drop(struct rh_executor *executor);
 /* All commands before this position are done: forgets them. */
 void dispatcher_mark_done(struct rh_executor *executor, int64_t before);
-/* Looks which of a device's commands are over. */
+/* Finds out which of a device's commands are over. */
 int dispatcher_look(struct rh_executor *executor, int device) RH_MUST;
 
-/* Nothing is on its way to or from a drive any more, whatever happened before. */
+/* Waits until no drive's transfer is in flight, whatever happened before. Returns the first fault. */
 int dispatcher_rest_drives(struct rh_executor *executor) RH_MUST;
 
-/* What a device's computation waits for that waits for this command. */
+/* The kind of a stall of a computation that waits for this command. */
 enum rh_stall_kind dispatcher_stall_kind(const struct rh_command *command);
-/* The device's copy of a gradient that goes through the staging is enqueued: the staging's thread tells the optimizer. */
+/* After a gradient's copy through the staging was enqueued: lets the staging's thread tell the optimizer that it has arrived. */
 int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block) RH_MUST;
 
-/* issue.c: one command on its stream, after all that it waits for. */
+/* issue.c: issues a command on its stream, behind all that it waits for. */
 int issue_command(struct rh_executor *executor, const struct rh_command *command) RH_MUST;
-/* Of struct rh_emit, for struct run_device. */
+/* `launch` of struct rh_emit; sink: a struct run_device. */
 struct rh_op;
 int issue_launch(void *sink, const struct rh_op *op) RH_MUST;
 /* The host waits for those of the command's waits that are on this stream of their devices; RH_STREAMS: on any. */
 int issue_await(struct rh_executor *executor, const struct rh_command *command, enum rh_stream stream) RH_MUST;
-/* A mark of its stream that stands for the command. */
+/* A mark of the command's stream that is reached when the command has ended, or later. */
 int issue_mark(struct rh_executor *executor, const struct ring_command *command, const struct rh_stream_mark **out) RH_MUST;
 
 /* ---- inside: dispatcher*.c ---- */
 
-/* The lane has a next command, and nothing that it waits for is still to be issued, told or answered. */
+/* 1: the lane has a next command, and it is not blocked. */
 static inline int dispatcher_is_ready(const struct run_dispatcher *dispatcher, int lane)
 {
-	return dispatcher->lane[lane].head && !dispatcher->lane[lane].blocked;
+	return dispatcher->lane[lane].head && !dispatcher->lane[lane].blocker;
 }
 /* 1: all commands that this one waits for have ended; 0: not yet; or a fault. */
 int dispatcher_waits_have_ended(struct rh_executor *executor, const struct rh_command *command) RH_MUST;
 /* Takes lane number i from the list. */
 void dispatcher_unlist(struct run_dispatcher *dispatcher, struct dispatch_ready *ready, int i);
-/* The lane's next command is issued, or over. */
+/* Takes the head from its lane: it has been issued, or is over. */
 void dispatcher_advance(struct rh_executor *executor, int lane);
-/* Of a lane that is no stream's: it is over. */
+/* A command of a lane that is not a stream's is over; or the head of such a lane. */
 void dispatcher_end(struct rh_executor *executor, struct ring_command *command);
 void dispatcher_end_head(struct rh_executor *executor, int lane);
 
-/* dispatcher_serve.c. 1: something was done; 0: nothing, for now; or a fault. may_wait: what the host waits for itself, of which one is
- * done at most. */
+/* dispatcher_serve.c: serves the optimizer's commands and drives. may_wait: the host may wait for devices, for one command at most. 1:
+ * something was done; 0: nothing, for now; or a fault. */
 int dispatcher_serve(struct rh_executor *executor, int may_wait) RH_MUST;
 
-/* dispatcher_link.c: messages to and from the boxes beside this one. 1: something was done; 0: nothing, for now; or a fault. And are there
- * any that are not over? */
+/* dispatcher_link.c: messages to and from the boxes beside this one. _serve_links: 1: something was done; 0: nothing, for now; or a fault.
+ * _is_linked: 1: some messages are not over. */
 int dispatcher_serve_links(struct rh_executor *executor) RH_MUST;
 int dispatcher_is_linked(const struct rh_executor *executor);
 
 /* dispatcher_drive.c.
  *
  * serve    1: something was submitted or is over; 0: nothing, for now; or a fault
- * await    until a transfer is over or, where there is an updater, it has something new: 1; 0: no drive is busy */
+ * await    waits until a transfer is over or, where there is an updater, it has something new: 1; 0: no drive is busy */
 int dispatcher_create_drives(struct rh_executor *executor) RH_MUST;
 int dispatcher_serve_drives(struct rh_executor *executor) RH_MUST;
 int dispatcher_await_drives(struct rh_executor *executor) RH_MUST;

@@ -1,5 +1,5 @@
 /* Lanes to and from drives. Each has a queue (offload/space_queue.h). A READ or WRITE is submitted once every command that it waits for has
- * been issued on a device, or is over elsewhere; the transfer waits for the device. Others may go on once it is over:
+ * been issued on a device, or is over elsewhere; the transfer waits for the device. Commands that wait for it go on once it is over:
  *
  *   in its lane --submit_ready--> submitted --the queue--> ended --end_transfers--> over: `sequence` is set */
 #include "run/executor_internal.h"
@@ -90,10 +90,10 @@ int dispatcher_serve_drives(struct rh_executor *executor)
 
 int dispatcher_drives_are_busy(const struct run_dispatcher *dispatcher)
 {
-	int are = 0;
+	int any_busy = 0;
 	for (int i = 0; i < DISPATCH_DRIVES; i++)
-		are |= rh_space_queue_is_busy(dispatcher->drive[i].queue);
-	return are;
+		any_busy |= rh_space_queue_is_busy(dispatcher->drive[i].queue);
+	return any_busy;
 }
 
 int dispatcher_await_drives(struct rh_executor *executor)
@@ -142,7 +142,7 @@ int dispatcher_create_drives(struct rh_executor *executor)
 	struct rh_space *of_weights = rh_store_options(options->store)->space, *of_boundaries = options->space;
 	int64_t page = options->page_bytes, boundary = executor->lowering.limits.boundaries.bytes_each;
 	const int lane[] = {lowered->pages, lowered->reads, lowered->writes};
-	const int capacity[] = {page ? LOWER_FRAMES : 0, lowered->up, lowered->down};
+	const int capacity[] = {page ? LOWER_FRAMES : 0, lowered->read_buffers, lowered->write_buffers};
 	int rc = 0;
 	for (int i = 0; i < DISPATCH_DRIVES; i++) {
 		struct dispatch_drive *drive = &executor->dispatcher.drive[i];
@@ -159,7 +159,7 @@ int dispatcher_create_drives(struct rh_executor *executor)
 	}
 	if (!rc && of_weights && page)
 		rh_space_attach(of_weights, executor->frame_memory.base, LOWER_FRAMES * page);
-	if (!rc && of_boundaries && lowered->down)
-		rh_space_attach(of_boundaries, executor->boundary_memory.base, (lowered->down + lowered->up) * boundary);
+	if (!rc && of_boundaries && lowered->write_buffers)
+		rh_space_attach(of_boundaries, executor->boundary_memory.base, (lowered->write_buffers + lowered->read_buffers) * boundary);
 	return rc;
 }

@@ -35,8 +35,8 @@ static void code(const struct rh_executor *executor, const struct rh_command *co
 	rh_wire_boundary_code(&message, &draw, buffer_of(executor, command));
 }
 
-/* 1: the lane's next message is posted: what a device sends is there, and who read what the buffer held before is through. What is sent has
- * no other reader, and is coded where it lies. */
+/* Posts the lane's next message once all that it waits for has ended: the copy that brings its bytes, or the readers of its buffer. What is
+ * sent has no other reader, so it is coded where it lies. 1: posted. */
 static int post(struct rh_executor *executor, int which)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
@@ -88,10 +88,10 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 int dispatcher_is_linked(const struct rh_executor *executor)
 {
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
-	int is = 0;
+	int any_busy = 0;
 	for (int which = 0; executor->lowering.links >= 0 && which < LOWER_LINKS; which++)
-		is |= dispatcher->link[which].posted || dispatcher->lane[executor->lowering.links + which].head;
-	return is;
+		any_busy |= dispatcher->link[which].posted || dispatcher->lane[executor->lowering.links + which].head;
+	return any_busy;
 }
 
 int dispatcher_serve_links(struct rh_executor *executor)

@@ -1,7 +1,7 @@
 /* What lanes tell the optimizer and ask it, and what the host adds itself. */
 #include "run/executor_internal.h"
 
-/* 1: they have; 0: not yet, and the host may not wait; or a fault. */
+/* 1: all that the command waits for has ended; 0: not yet, and the host may not wait; or a fault. */
 static int has_settled(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
 	if (!may_wait)
@@ -10,7 +10,7 @@ static int has_settled(struct rh_executor *executor, const struct rh_command *co
 	return rc ? rc : 1;
 }
 
-/* A copy through the staging has arrived when the staging's thread says so, on that thread. */
+/* The staging's thread calls this when a gradient's copy through the staging has arrived. */
 static void arrives_staged(void *context, int which)
 {
 	struct rh_executor *executor = context;
@@ -62,7 +62,7 @@ static int add_use(struct rh_executor *executor, const struct rh_command *comman
 	return 1;
 }
 
-/* A step that computes no more does not return its update's fault: the next step does, or the norm. */
+/* While the last step is being finished an update's fault is not returned here: the next step returns it, or the norm. */
 static int served(const struct rh_executor *executor, int rc)
 {
 	if (rc && executor->dispatcher.is_ending)
@@ -97,7 +97,6 @@ static int serve(struct rh_executor *executor, const struct rh_command *command,
 	}
 }
 
-/* 1: something was done. */
 int dispatcher_serve(struct rh_executor *executor, int may_wait)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;

@@ -9,12 +9,12 @@
 #include <stdlib.h>
 
 enum {
-	BULK_WAITS = 3,   /* of each slot: for its weights, its sums, and what still leaves */
+	BULK_WAITS = 3,   /* of each slot: for its weights, its sums, and gradients of the slot before */
 	HOST_WAITS = 2,   /* of each block: the host's, for its update */
 	EVENT_BYTES = 112 /* a CPU device's event, and a pointer to it */
 };
 
-/* Elements of the embedding's sum that are brought down at once; 0 where it has a place in the store, or there is none. */
+/* Elements of the embedding's sum that are sent down at once. 0: it has a place in the store, or there is no such sum. */
 static int64_t fold_elements(const struct rh_executor_options *options)
 {
 	const struct rh_block *table = &options->model->block[0];
@@ -39,7 +39,7 @@ static struct rh_transfer_limits piece_limits(const struct rh_executor_options *
 	return bytes > 0 ? (struct rh_transfer_limits){bytes, bytes} : (struct rh_transfer_limits){RH_TRANSFER_LEAST, RH_TRANSFER_MOST};
 }
 
-/* What the options come to. */
+/* The limits that follow from the options. */
 static int find_limits(const struct rh_executor_options *options, struct lower_limits *out)
 {
 	const struct rh_plan *plan = options->plan;
@@ -56,8 +56,9 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
 	                             .gaps = rh_max(rh_max(train, infer), 1),
 	                             .pieces = piece_limits(options)};
 	out->dispatch.infer_round = rh_boundary_infer_round(options->infer_round, options->spills_boundaries, spare);
-	out->steps_held = rh_dispatch_is_local(&out->dispatch) ? rh_boundary_steps_held(&out->dispatch) : 1 + rh_executor_joins(options);
-	out->micro_batches = rh_max(train * out->steps_held, infer);
+	out->steps_in_flight =
+	        rh_dispatch_is_local(&out->dispatch) ? rh_boundary_steps_in_flight(&out->dispatch) : 1 + rh_executor_joins(options);
+	out->micro_batches = rh_max(train * out->steps_in_flight, infer);
 	/* one upload or download takes the room for weights at most */
 	out->most_pieces = rh_transfer_pieces_most(out->pieces, rh_max(plan->weight_bytes, plan->rounded_bytes), 2 * options->model->blocks,
 	                                           (int)out->gaps);
@@ -71,9 +72,9 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
 	return rh_boundary_needs(&run, &out->boundaries);
 }
 
-/* What devices' compute streams wait for in the steps in flight, at most. Of one micro-batch of a slot: for its integers; forward for a
- * buffer of each boundary that is kept; backward for a place for its results or the gradient from above, and for the buffer of the one
- * below. */
+/* Upper bound on the waits of compute streams in the steps in flight. Each micro-batch of a slot waits for its integers. Forward, it waits
+ * for a buffer of each boundary that is kept. Backward, it waits for a result buffer or the gradient from above, and for a buffer for the
+ * gradient below. */
 static int64_t all_waits(const struct rh_executor_options *options)
 {
 	const struct rh_plan *plan = options->plan;
@@ -81,14 +82,14 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	if (!count)
 		return 0;
 	int64_t rounds = !rh_schedule_is_roundpipe(options->schedule) ? count : rh_round_count(count, options->train_round);
-	int64_t slots = rounds * (forward + 2 * backward); /* a backward may be two */
+	int64_t slots = rounds * (forward + 2 * backward); /* a split backward is two slots */
 	int64_t kept = forward + backward;
 	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +
 	                options->devices * (int64_t)HOST_WAITS * options->model->blocks;
 	return (1 + rh_executor_joins(options)) * rh_min(waits, (int64_t)options->devices * RH_STALLS_MOST);
 }
 
-/* Of a plan's longest stage. */
+/* Layers of a plan's longest stage. */
 static int64_t longest_stage(const struct rh_plan *plan)
 {
 	int64_t longest = 1;
@@ -99,7 +100,7 @@ static int64_t longest_stage(const struct rh_plan *plan)
 	return longest;
 }
 
-/* Commands of a slot, at most: those of its micro-batches, and bulk copies, sums and updates. */
+/* Upper bound on a slot's commands: those of its micro-batches, bulk copies, sums and updates. */
 static int64_t slot_commands(const struct rh_executor_options *options, int64_t micro_batches)
 {
 	enum { OF_MICRO_BATCH = 10, OF_LAYER = 12 };
@@ -109,8 +110,8 @@ static int64_t slot_commands(const struct rh_executor_options *options, int64_t 
 	return micro_batches * (OF_MICRO_BATCH + 2 * layers) + pieces + OF_LAYER * layers;
 }
 
-/* Of commands in flight, at most. A device has dispatch_slots slots, or as many as make its launches and a few more. A command that is not
- * over keeps its chunk, and with it others that are: twice as many. */
+/* Bytes of the ring. A device has dispatch_slots slots in flight, or as many as make DISPATCH_LAUNCHES launches and a few more. A command
+ * that is not over keeps its whole chunk in use, so room for twice as many is counted. */
 static int64_t lane_bytes(const struct rh_executor_options *options, int64_t infer_round)
 {
 	enum { AHEAD = 3, LEAST_LAUNCHES = 12, WAITS = 4 };
@@ -124,7 +125,7 @@ static int64_t lane_bytes(const struct rh_executor_options *options, int64_t inf
 	return chunks * ((int64_t)sizeof(struct ring_chunk) + RING_CHUNK * WAITS * (int64_t)sizeof(uint32_t));
 }
 
-/* What is allocated and grows with stages, micro-batches or devices. Arrays that grow take half more than they need. */
+/* Allocations that grow with stages, micro-batches or devices. An array that grows takes half more than it needs. */
 static int64_t heap_bytes(const struct rh_executor_options *options, const struct lower_limits *limits)
 {
 	enum { DEVICE_EVENTS = RH_STREAMS * RH_MARKS };
@@ -165,7 +166,7 @@ int rh_executor_take_space(struct rh_executor_options *options)
 	return rc;
 }
 
-/* Into rooms, exactly as the plan added it up. */
+/* Cuts a device's memory into rooms, exactly as the plan added them up. */
 static void cut_memory(const struct rh_plan *plan, void *base, struct run_device *out)
 {
 	struct rh_arena memory = {.base = base, .capacity = plan->device_bytes};
@@ -216,7 +217,7 @@ static int device_create(struct rh_executor *executor, int index)
 	return rc ? rc : rh_stage_state_create(model, &out->state);
 }
 
-/* Large and never touched by a simulated run. */
+/* Reserves memory that is large, and that a simulated run never touches. */
 static int reserve(const struct rh_executor_options *options, int64_t bytes, const char *what, struct rh_arena *out)
 {
 	if (rh_store_options(options->store)->addresses_only)
@@ -240,13 +241,13 @@ static int host_create(struct rh_executor *executor)
 		rc = reserve(options, LOWER_FRAMES * options->page_bytes, "pages of weights on NVMe", &executor->frame_memory);
 	if (rc)
 		return rc;
-	executor->book = rh_region_take(memory, limits->steps_held, sizeof *executor->book);
+	executor->book = rh_region_take(memory, limits->steps_in_flight, sizeof *executor->book);
 	executor->offset = rh_region_take(memory, 2 * blocks, sizeof *executor->offset);
 	executor->version = rh_region_take(memory, blocks, sizeof *executor->version);
 	executor->arriving = rh_region_take(memory, blocks, sizeof *executor->arriving);
 	if (memory->rc)
 		return memory->rc;
-	for (int64_t i = 0; i < limits->steps_held; i++)
+	for (int64_t i = 0; i < limits->steps_in_flight; i++)
 		executor->book[i].first = i * options->train_micro_batches;
 	int64_t fold = rh_align_up(fold_elements(options) * 4, RH_ALIGN), micro = rh_align_up(plan->micro_bytes, RH_ALIGN);
 	int64_t staged = micro + rh_align_up(plan->result_bytes, RH_ALIGN);
@@ -302,7 +303,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	if (!rc)
 		rc = copies_create(executor);
 	if (!rc && options->updater && rh_dispatch_is_local(&executor->lowering.limits.dispatch))
-		rc = rh_updater_by_block(options->updater, executor->lowering.limits.steps_held);
+		rc = rh_updater_by_block(options->updater, executor->lowering.limits.steps_in_flight);
 	if (rc)
 		rh_executor_destroy(executor);
 	else

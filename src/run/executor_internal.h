@@ -16,8 +16,8 @@ enum { RUN_FLIGHT = 2 }; /* steps that are in flight at once where they are join
 /* Of a step in flight, on a device. */
 struct run_flight {
 	struct rh_stalls stalls;
-	int64_t computed;           /* the last computation, until that is issued; then LOWER_NEVER */
-	int64_t results, gradients; /* the last commands by which its slots send down */
+	int64_t computed;           /* the last computation, until it is issued; then LOWER_NEVER */
+	int64_t results, gradients; /* the last downloads of its slots */
 };
 
 /* Memory of a room. */
@@ -37,13 +37,13 @@ struct run_device {
 	struct rh_stage_state state;
 	struct rh_stage_pass pass;
 	struct rh_emit emit;
-	/* whose blocks emit.weights and emit.gradient name */
+	/* the stage whose blocks emit.weights and emit.gradient name */
 	struct rh_stage stage;
 	int64_t stage_weights;
 	int is_forward;
 };
 
-/* Of a step that has a place: the places of its micro-batches. */
+/* A step that has a place: the places of its micro-batches. */
 struct run_book {
 	int64_t first, count;
 	float loss_scale;
@@ -70,20 +70,20 @@ struct rh_executor {
 	struct run_room room[RH_ROOMS]; /* of the host, but the store's */
 	int64_t *offset;                /* scratch: [2*block+use] */
 	int turn;                       /* of the round robin, over all steps */
-	/* Of steps that have places at once (lowering.limits.steps_held) step k has place k mod their number, and its micro-batches lie from
-	 * there * options.train_micro_batches on. Of a stretch k counts its own steps; else all that begin, of which `flights` have places. */
-	struct run_book *book; /* (steps_held) */
+	/* Step k has place k mod lowering.limits.steps_in_flight, k counted within a stretch; outside stretches k mod `flights`, k counted
+	 * over all steps. Its micro-batches have the places from (its place) * options.train_micro_batches on. */
+	struct run_book *book; /* (steps_in_flight) */
 	int64_t flights;
 	int64_t begun, finished, calls, inferred;
-	int goes_on;   /* weights of the next step may be on their way */
-	int64_t first; /* place of the step that is being enqueued; of a stretch's first: 0 */
+	int uploads_ahead; /* uploads for the next step may be in flight */
+	int64_t first;     /* place of the step that is being enqueued; in a stretch 0 */
 	struct {
 		int64_t step;
 		double awaited_s; /* for updates, by the host */
 	} flight[RUN_FLIGHT];
 	/* (blocks, devices), of trainable blocks, else NULL: the latest download of a gradient; where updates are stale, the latest upload */
 	struct rh_event **downloaded, **uploaded;
-	uint64_t *version;    /* (blocks): the store's when devices were given the block last */
+	uint64_t *version;    /* (blocks): the store's when the block was uploaded last */
 	atomic_int *arriving; /* (blocks): a gradient is on its way through the staging */
 	struct run_stretch stretch;
 	int trains, is_stretch;
@@ -91,27 +91,27 @@ struct rh_executor {
 	struct rh_step_times times;   /* of the latest step that was finished */
 	struct rh_watch_trace traced; /* trace NULL: none */
 	int64_t traced_step;
-	struct run_span *span; /* whose times are still to be read off their events */
+	struct run_span *span; /* those whose times are still to be read from their events */
 	size_t spans, span_capacity;
 };
 
-/* step.c: the program's next slot is lowered, for the step of this place, or passed over, where its step shall not be. 1: not yet, it would
- * begin a step whose place is taken. */
+/* step.c: lowers the program's next slot, for the step in this place, or skips it if its step shall not begin. 1: neither yet, as the slot
+ * would begin a step whose place is taken. */
 int run_lower_slot(struct rh_executor *executor, int place) RH_MUST;
-/* Of a command's step. */
+/* The book of a command's step, and the stalls of its device in that step. */
 const struct run_book *run_book_of(const struct rh_executor *executor, const struct rh_command *command);
 struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command);
-/* A call begins with empty books; its program is lowered from then on. */
+/* Begins a call: from then on its program is lowered. */
 int run_begin(struct rh_executor *executor, const struct lower_call *call) RH_MUST;
-/* All is issued, nothing follows: devices come to rest, whatever rc is. The first fault comes back. */
+/* Issues all that is left, and waits until devices are at rest, whatever rc is. Returns the first fault. */
 int run_end(struct rh_executor *executor, int rc);
-/* Nothing is running: uploads for a step that does not come have ended. */
+/* Waits for uploads of a step that does not come: nothing is running afterwards. */
 void run_rest(struct rh_executor *executor);
-/* A step's micro-batches go to their places; their results come from there. */
-void run_stage_micros(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count);
+/* Copies a step's micro-batches to their places; reads their results there. */
+void run_copy_inputs(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count);
 int run_collect_results(struct rh_executor *executor, const struct run_book *book, int64_t step) RH_MUST;
 
-/* issue.c: where bytes of the host's lie. */
+/* issue.c: the address of a place in host memory. */
 char *run_host_address(const struct rh_executor *executor, struct rh_place place);
 
 static inline char *run_piece(const struct run_room room[RH_ROOMS], enum rh_room which, int64_t number)
@@ -119,13 +119,13 @@ static inline char *run_piece(const struct run_room room[RH_ROOMS], enum rh_room
 	return room[which].base + number * room[which].stride;
 }
 
-/* spans.c: a trace's spans of a device. Around a command; when all of them are over; when executor or trace are given up. */
+/* spans.c: a trace's spans. _begin, _end: around each command. _settle: when all have ended. _drop: when executor or trace are given up. */
 int run_span_begin(struct rh_executor *executor, const struct rh_command *command, int stream) RH_MUST;
 int run_span_end(struct rh_executor *executor, const struct rh_command *command, int stream) RH_MUST;
 void run_spans_settle(struct rh_executor *executor);
 void run_spans_drop(struct rh_executor *executor);
 
-/* stretch.c: steps end as they can, and begin up to this one. */
+/* stretch.c: ends the steps that are over, and begins steps up to this one. */
 enum run_step { RUN_STEP_BEGUN, RUN_STEP_LATER, RUN_STEP_NONE };
 int run_stretch_reach(struct rh_executor *executor, int64_t step) RH_MUST;
 

@@ -129,17 +129,17 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 
 static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, const struct rh_command *command)
 {
-	int up = command->source.device < 0, rc = 0;
+	int is_upload = command->source.device < 0, rc = 0;
 	if (command->target.room == RH_ROOM_WEIGHTS)
 		return copy_weights(executor, device, command);
-	if (!up) {
+	if (!is_upload) {
 		rc = rh_host_copy_down(&executor->copies, device, stream, run_host_address(executor, command->target),
 		                       device_address(executor, command->source), command->source.bytes);
 		return rc ? rc : note_gradient(executor, device, command);
 	}
 	const char *from = run_host_address(executor, command->source);
 	if (command->source.room == RH_ROOM_HOST_SUM &&
-	    rh_host_is_staged(&executor->copies, from, command->source.bytes)) /* read here and now */
+	    rh_host_is_staged(&executor->copies, from, command->source.bytes)) /* the host reads it now, not the stream later */
 		rc = issue_await(executor, command, RH_STREAM_GRADIENTS);
 	return rc ? rc
 	          : rh_host_copy_up(&executor->copies, device, stream, device_address(executor, command->target), from,
@@ -155,7 +155,7 @@ int issue_launch(void *sink, const struct rh_op *op)
 	return on->device->ops->launch(on->device, RH_STREAM_COMPUTE, op);
 }
 
-/* Tells the emission where the blocks of the command's stage lie. */
+/* Tells emit where the blocks of the command's stage lie. */
 static void name_blocks(struct run_device *on, const struct rh_command *command)
 {
 	const struct rh_model *model = on->executor->options.model;
@@ -258,7 +258,7 @@ static int recompute(struct run_device *on, const struct rh_command *command)
 static int backward(struct run_device *on, const struct rh_command *command)
 {
 	int is_first = command->hi == command->stage.hi, rc = 0;
-	if (is_first && command->source.room == RH_ROOM_SAVED) { /* named again: it was computed by the stage's forward */
+	if (is_first && command->source.room == RH_ROOM_SAVED) { /* names again what the stage's forward computed */
 		begin_deferred(on, command->target);
 		rc = rh_stage_name_saved(&on->emit, command->stage.lo, command->stage.hi, boundary_view(on, command->operands.x),
 		                         arena_of(on, command->source), &on->state);
@@ -322,9 +322,9 @@ static int begin_compute(struct rh_executor *executor, struct rh_device *device,
 	struct dispatch_device *at = &executor->dispatcher.device[device->index];
 	struct rh_stalls *stalls = run_stalls_of(executor, command);
 	int rc = executor->trains && !executor->is_stretch ? rh_stalls_begin(stalls) : 0;
-	if (!rc && at->is_held)
+	if (!rc && at->is_stalled)
 		rc = rh_stalls_close(stalls);
-	at->is_held = 0;
+	at->is_stalled = 0;
 	return rc;
 }
 

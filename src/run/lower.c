@@ -54,8 +54,8 @@ static void make_device(struct lowering *to, struct lower_device *on)
 	make_ring(to, &on->boundary, plan->boundary_buffers);
 	make_ring(to, &on->micro, RH_PLAN_MICRO_BUFFERS);
 	make_ring(to, &on->result, RH_PLAN_RESULT_BUFFERS);
-	on->up = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
-	on->down = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
+	on->copied_up = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
+	on->copied_down = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
 	on->download = rh_region_take(&to->memory, 2 * blocks, sizeof *on->download);
 	on->piece = rh_region_take(&to->memory, limits->most_pieces, sizeof *on->piece);
 	on->ahead.kind = -1;
@@ -91,7 +91,7 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	int64_t blocks = options->model->blocks, devices = options->devices, places = limits->micro_batches;
 	const struct rh_boundary_needs *needs = &limits->boundaries;
 	const int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
-	*to = (struct lowering){.options = options, .limits = *limits, .left = {.block = -1}};
+	*to = (struct lowering){.options = options, .limits = *limits, .unsent_sum = {.block = -1}};
 	to->rc = ring_create(&to->ring);
 	make_lanes(to);
 	lower_drives_create(to, needs);
@@ -150,7 +150,7 @@ void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count
 		for (int d = 0; d < to->options->devices; d++)
 			lower_await(to, to->caller, to->computed[place * to->options->devices + d], RH_WAIT_NEEDS);
 		to->micro[place].input = lower_add(to, &command);
-		to->micro[place].through = LOWER_NEVER;
+		to->micro[place].last_command = LOWER_NEVER;
 		to->versions.drift[place] = 0;
 	}
 }

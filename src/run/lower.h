@@ -16,7 +16,7 @@ enum { LOWER_NEVER = RING_NEVER }; /* a position: of no command. Zeroed memory h
 
 /* Buffers of device memory, written in turn. */
 struct lower_ring {
-	int64_t *freed, *read; /* of each: the latest commands that read it, of its copy and of its computation */
+	int64_t *freed, *read; /* of each: the latest copy, and the latest computation, that reads it */
 	int count, next;
 };
 
@@ -47,8 +47,8 @@ struct lower_device {
 	struct lower_ring boundary, micro, result;
 	int64_t sums_read, sums_sent; /* the latest command of computation, and download, that uses the room of sums */
 	int64_t rounded, rounded_sent;
-	/* By number in the device's latest slot: the last copy of a micro-batch's activations up, and down. Bulk copies go behind them. */
-	int64_t *up, *down;
+	/* Of each micro-batch of the device's latest slot: the last copy of its activations up, and down. Bulk copies go behind them. */
+	int64_t *copied_up, *copied_down;
 	int gaps; /* micro-batches of that slot; 0: there was none */
 	struct lower_download *download;
 	int downloads;
@@ -69,12 +69,12 @@ struct lower_drives {
 	int pages, reads, writes; /* lanes: frozen weights, boundaries */
 	int64_t *copied;          /* of each frame: the latest copy from it */
 	int64_t next_page;
-	int down, up;    /* buffers of the host's in the rings of writes and reads, in this order; 0: boundaries stay in memory */
-	int64_t *reread; /* of each record: the latest READ */
+	int write_buffers, read_buffers; /* host buffers in the rings of writes and reads; 0: boundaries stay in memory */
+	int64_t *reread;                 /* of each record: the latest READ */
 	/* of the call */
 	struct rh_reloads reloads;
-	int64_t write;                 /* the latest */
-	int64_t next_read, first_held; /* reloads: to be read next; the first whose buffer may still be read */
+	int64_t write;                   /* the latest */
+	int64_t next_read, first_in_use; /* reloads: the next to be read; the first whose buffer is in use */
 	struct {
 		int64_t position, bytes;
 	} * written; /* of each write of the call: its WRITE */
@@ -98,35 +98,35 @@ struct lower_lane {
 };
 
 struct lower_block {
-	int64_t generation;                          /* moves on with each update */
+	int64_t generation;                          /* rises with each update, and when weights are set by hand */
 	int64_t ready, taken, arrival, uploads_over; /* latest commands of the optimizer */
-	int64_t updates;                             /* with local updates: so many were there */
+	int64_t updates;                             /* with local updates: their number */
 	int64_t uploaded_step;                       /* the latest step that uploaded the block: `number` of its call */
-	int arrived;                                 /* a gradient has, whose update the uploads of the next step wait for */
+	int arrived;                                 /* a gradient, whose update the uploads of the next step wait for */
 };
 
 /* A micro-batch's latest commands. */
 struct lower_micro_batch {
-	int64_t input;   /* the copy of its integers into staging */
-	int64_t output;  /* the download of its results */
-	int64_t given;   /* the message that gave another box an activation of it */
-	int64_t through; /* its last command in this box; LOWER_NEVER until that is lowered */
+	int64_t input;        /* the copy of its integers into staging */
+	int64_t output;       /* the download of its results */
+	int64_t sent;         /* the message that sent its activation to another box */
+	int64_t last_command; /* in this box; LOWER_NEVER until it is lowered */
 };
 
-/* With local updates: those that layers have had (lower_versions.c). */
+/* With local updates: generations of layers' weights (lower_versions.c). */
 struct lower_versions {
-	int64_t *of_forward; /* (places, layers): when the micro-batch's forward read the layer */
-	int64_t *drift;      /* (places): the most of any layer between forward and backward, since the micro-batch came in */
+	int64_t *of_forward; /* (places, layers): the one that the micro-batch's forward read */
+	int64_t *drift;      /* (places): the most updates that a layer had between the micro-batch's forward and its backward */
 	int64_t *unresolved; /* (layers): micro-batches in flight */
 };
 
 /* What a whole run is lowered with. */
 struct lower_limits {
 	struct rh_dispatch dispatch;
-	int64_t micro_batches, steps_held; /* that have places at once: struct rh_executor */
-	int64_t gaps;                      /* micro-batches of a slot, at most */
-	struct rh_transfer_limits pieces;  /* how bulk is cut */
-	int64_t most_pieces;               /* of one upload or download */
+	int64_t micro_batches, steps_in_flight; /* that have places at once: struct rh_executor */
+	int64_t gaps;                           /* micro-batches of a slot, at most */
+	struct rh_transfer_limits pieces;       /* how bulk copies are cut */
+	int64_t most_pieces;                    /* of one upload or download */
 	struct rh_boundary_needs boundaries;
 };
 
@@ -160,12 +160,12 @@ struct lowering {
 	int64_t *uploaded;       /* (blocks, devices): the last commands of lower_block.uploaded_step's upload */
 	int64_t *computed;       /* (places, devices): the latest computation with the micro-batch that has the place */
 	int trainable, expected; /* blocks; those whose gradients of the step have not arrived */
-	int makes_gradients;     /* a slot of the step has been lowered that does */
+	int makes_gradients;     /* of the step, a slot that makes gradients has been lowered */
 	int64_t fold[2];         /* the host's latest addition from each piece of staging */
 	struct {
 		int device, block; /* -1: none */
 		int64_t first;     /* in the room of sums */
-	} left;                    /* the embedding's finished sum, of a table that the head uses too */
+	} unsent_sum;              /* the finished sum of an embedding whose table the head uses, too */
 	/* scratch */
 	int64_t *offset, *bytes, *load;
 	struct rh_transfer_piece *piece;
@@ -176,9 +176,9 @@ void lower_destroy(struct lowering *lowering);
 
 /* A fault stays in lowering.rc, from which on nothing is added: dispatcher_take returns it. */
 
-/* A call's program, whose slots follow. Its micro-batches are there; with local updates they come by lower_input. */
+/* Begins a call, whose program is there. It lowers the inputs, too, except with local updates: there lower_input follows. */
 void lower_begin(struct lowering *lowering, const struct lower_call *call);
-/* Micro-batches of one step come in, from this place on; or their results go out. */
+/* Lowers the inputs, or the results, of a step's micro-batches, which have the places from `first` on. */
 void lower_input(struct lowering *lowering, int64_t step, int64_t first, int64_t count);
 void lower_output(struct lowering *lowering, int64_t step, int64_t first, int64_t count);
 /* The program's next slot. */
@@ -187,11 +187,11 @@ static inline int lower_is_over(const struct lowering *lowering)
 {
 	return lowering->next_slot == lowering->program.slots;
 }
-/* After the last slot, where nothing follows at once: what devices have left goes down. */
+/* After the last slot, where no other step follows at once: sends down what devices still have. */
 void lower_end(struct lowering *lowering);
 /* The first uploads of a step that is likely to follow. */
 void lower_ahead(struct lowering *lowering);
-/* Between steps, of stale updates: all that was updated is published by hand, up to this step's. */
+/* Between steps, where updates are stale: the caller publishes all updates up to this step's. */
 void lower_flush(struct lowering *lowering, int64_t step);
 
 /* ---- inside: lower*.c ---- */
@@ -200,7 +200,7 @@ struct lower_slot {
 	struct lowering *lowering;
 	struct lower_device *state;
 	int device;
-	const struct rh_slot *slot; /* NULL: what one before has left is sent */
+	const struct rh_slot *slot; /* NULL: only gradients of an earlier slot are sent */
 	int64_t step;
 	int64_t weights; /* where its stage's begin in the room */
 };
@@ -262,14 +262,14 @@ static inline struct rh_place lower_nowhere(void)
 
 /* lower_bulk.c: weights up and gradients down, among the activations of lower_slot.c.
  *
- * lower_bulk_begin  the slot's weights, in the gaps of the device's slot before; its gradient sums; what that slot left to be sent down is
- *                   laid into this slot's gaps
- * lower_bulk_gap    before micro-batch number k of the slot: what goes down meanwhile
+ * lower_bulk_begin  uploads the slot's weights in the gaps of the device's slot before, and lays that slot's gradients into this slot's
+ *                   gaps; begins this slot's gradient sums
+ * lower_bulk_gap    before micro-batch number k of the slot: sends down the gradients of this gap
  * lower_bulk_layer  a layer's gradients are final in this slot
  * lower_bulk_end    the slot is over
- * lower_bulk_left   what the device has left is sent at once
- * lower_bulk_ahead  the upload of a slot that is likely to be the device's next
- * lower_bulk_keep   the device's first slot of this call, NULL: none: is it the one whose upload has begun? Else nobody reads that */
+ * lower_bulk_left   sends down at once the gradients that the device still has
+ * lower_bulk_ahead  uploads weights of a slot that is likely to be the device's next
+ * lower_bulk_keep   first: the device's first slot in this call, NULL: none. Another slot's upload that was begun ahead is dropped */
 void lower_bulk_begin(struct lower_slot *slot);
 void lower_bulk_gap(struct lower_slot *slot, int64_t k);
 void lower_bulk_layer(struct lower_slot *slot, int layer);
@@ -281,9 +281,9 @@ void lower_bulk_keep(struct lowering *lowering, int device, const struct rh_slot
 /* lower_update.c: what the optimizer is told and asked. device: that sends the block's gradient down; -1: several do. */
 void lower_arrived(struct lowering *lowering, int block, int64_t step, int64_t downloaded, int device);
 void lower_uploads_over(struct lowering *lowering, int block, int64_t step);
-/* A tied table's two sums are put together. */
+/* Adds up the two sums of a tied table. */
 void lower_fold(struct lowering *lowering, int64_t step);
-/* Of the embedding's sum, at once: so many that a copy takes longer than what begins it and the addition. */
+/* Elements of the embedding's sum that are added at once: enough that their copy takes longer than its launch and the addition. */
 enum { LOWER_FOLD_ELEMENTS = 4 << 20 };
 
 /* lower_drive.c: reads and writes of drives.
@@ -321,13 +321,13 @@ void lower_slot(struct lower_slot *slot);
 /* The place of the slot's first micro-batch. */
 static inline int64_t lower_first_place(const struct lowering *to, const struct rh_slot *slot)
 {
-	int64_t held = to->call.is_local ? slot->step % to->limits.steps_held : 0;
-	return to->call.first_place + held * to->options->train_micro_batches + slot->first;
+	int64_t step_place = to->call.is_local ? slot->step % to->limits.steps_in_flight : 0;
+	return to->call.first_place + step_place * to->options->train_micro_batches + slot->first;
 }
 
 /* lower_versions.c */
 void lower_versions_create(struct lowering *lowering);
-/* With local updates: the slot is about to be lowered. */
+/* With local updates: call it before a slot is lowered. */
 void lower_versions_note(struct lowering *lowering, const struct rh_slot *slot);
 
 #endif

@@ -30,13 +30,13 @@ void lower_buffer_await(struct lowering *to, int lane, int buffer)
 		is_read |= read[i] != LOWER_NEVER;
 		read[i] = LOWER_NEVER;
 	}
-	if (!is_read) /* a read waits for it */
+	if (!is_read) /* else the reads waited for it */
 		lower_await(to, lane, to->buffer_filled[buffer], RH_WAIT_NEEDS);
 }
 
 int lower_buffer_take(struct lowering *to, int lane, const struct lower_boundary *boundary)
 {
-	int buffer = to->drives.down ? lower_ring_next(to, boundary) : acquire(to, boundary);
+	int buffer = to->drives.write_buffers ? lower_ring_next(to, boundary) : acquire(to, boundary);
 	lower_buffer_await(to, lane, buffer);
 	return buffer;
 }
@@ -44,14 +44,14 @@ int lower_buffer_take(struct lowering *to, int lane, const struct lower_boundary
 void lower_buffer_filled(struct lowering *to, const struct lower_boundary *boundary, int buffer, int64_t position)
 {
 	to->buffer_filled[buffer] = position;
-	if (to->drives.down)
+	if (to->drives.write_buffers)
 		lower_ring_filled(to, boundary, position);
 }
 
 int lower_buffer_find(struct lowering *to, int lane, const struct lower_boundary *boundary)
 {
-	int buffer = to->drives.down ? lower_ring_find(to, boundary)
-	                             : rh_boundary_find(&to->boundaries, boundary->kind, boundary->layer, boundary->place);
+	int buffer = to->drives.write_buffers ? lower_ring_find(to, boundary)
+	                                      : rh_boundary_find(&to->boundaries, boundary->kind, boundary->layer, boundary->place);
 	lower_await(to, lane, to->buffer_filled[buffer], RH_WAIT_NEEDS);
 	return buffer;
 }
@@ -59,7 +59,7 @@ int lower_buffer_find(struct lowering *to, int lane, const struct lower_boundary
 void lower_buffer_read(struct lowering *to, const struct lower_boundary *boundary, int buffer, int reader, int64_t position)
 {
 	readers_of(to, buffer)[reader] = position;
-	if (to->drives.down)
+	if (to->drives.write_buffers)
 		lower_read_ahead(to, boundary->step);
 	else if (rh_boundary_release(&to->boundaries, boundary->kind, boundary->layer, boundary->place))
 		to->has_input_buffer = reader < to->options->devices;

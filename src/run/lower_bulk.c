@@ -23,7 +23,7 @@ static void compute_after(struct lower_slot *slot, int64_t position)
 	lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_COMPUTE), position, RH_WAIT_NEEDS);
 }
 
-/* A bulk copy on this lane. */
+/* Adds a bulk copy to this lane. */
 static int64_t copy(struct lower_slot *slot, int lane, int block, struct rh_place from, struct rh_place to)
 {
 	struct rh_command command = lower_command(slot, RH_COMMAND_COPY, RH_STREAM_WEIGHTS);
@@ -49,19 +49,19 @@ static int64_t lay_out(const struct lower_slot *slot)
 	return rh_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, backward_only, slot->lowering->offset);
 }
 
-/* The generation of the block's weights that the slot reads: the newest, or with a stash, in a backward, that of its forward. All
- * micro-batches of a slot had theirs in one slot. */
+/* The generation of the block's weights that the slot reads: the newest, or, in a backward with a stash, that of its forward. One slot was
+ * the forward of all micro-batches of a slot. */
 static int64_t wanted(const struct lower_slot *slot, int b)
 {
 	const struct lowering *to = slot->lowering;
 	const struct rh_model *model = to->options->model;
-	const struct rh_slot *of = slot->slot;
-	if (!rh_store_options(to->options->store)->stash || of->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
+	const struct rh_slot *program_slot = slot->slot;
+	if (!rh_store_options(to->options->store)->stash || program_slot->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
 		return to->block[b].generation;
-	int l = of->lo;
+	int l = program_slot->lo;
 	while (model->layer[l].block[0] != b && model->layer[l].block[1] != b)
 		l++;
-	return to->versions.of_forward[lower_first_place(to, of) * model->layers + l];
+	return to->versions.of_forward[lower_first_place(to, program_slot) * model->layers + l];
 }
 
 static int is_there(const struct lower_slot *slot, int b, int64_t at)
@@ -70,7 +70,7 @@ static int is_there(const struct lower_slot *slot, int b, int64_t at)
 	return weights->offset[b] == at && weights->generation[b] == wanted(slot, b);
 }
 
-/* Does the whole stage lie at one end of the room already, as where a device has one stage alone? Then the slot reads it there again. */
+/* 1: the whole stage lies at one end of the room already, as where a device has only one stage. The slot reads it there again. */
 static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
 {
 	struct lower_weights *weights = &slot->state->weights;
@@ -83,8 +83,7 @@ static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
 		if (!all)
 			continue;
 		weights->turn = end;
-		weights->end[end].bytes =
-		        rh_max(weights->end[end].bytes, bytes); /* a slot before may still read the rest of what it had there */
+		weights->end[end].bytes = rh_max(weights->end[end].bytes, bytes); /* an earlier slot may still read beyond them */
 		return 1;
 	}
 	return 0;
@@ -96,11 +95,11 @@ static void await_room(struct lower_slot *slot, int lane)
 	const struct lower_weights *weights = &slot->state->weights;
 	int end = weights->turn;
 	lower_await(slot->lowering, lane, weights->end[end].freed, RH_WAIT_NEEDS);
-	if (weights->end[end].bytes + weights->end[!end].bytes > weights->capacity) /* the other end's reaches over here */
+	if (weights->end[end].bytes + weights->end[!end].bytes > weights->capacity) /* the two ends' bytes overlap */
 		lower_await(slot->lowering, lane, weights->end[!end].freed, RH_WAIT_NEEDS);
 }
 
-/* Chooses where the stage's blocks lie, and how much of each to send: bytes[b], 0 where it lies there already. 1: something is sent. */
+/* Chooses where the stage's blocks lie, and how much of each to send: bytes[b], 0 if it lies there already. 1: something is to be sent. */
 static int place_weights(struct lower_slot *slot)
 {
 	struct lower_weights *weights = &slot->state->weights;
@@ -137,13 +136,13 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	struct lower_weights *weights = &slot->state->weights;
 	struct rh_place from = lower_bytes(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
 	int64_t age = to->block[b].generation - wanted(slot, b);
-	if (age) { /* in the stash since the update that this version went into, which came before the newest */
+	if (age) { /* this generation was put into the stash by the update that followed it */
 		from.room = RH_ROOM_HOST_STASH;
 		int64_t version = to->block[b].updates - age;
 		from.number += rh_int32(version % rh_store_options(to->options->store)->stash * to->options->model->blocks);
 	}
 	lower_await(to, lane, to->block[b].ready, RH_WAIT_NEEDS);
-	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* another lane's, perhaps: who waits for this one waits for both */
+	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* it may be on another lane: a wait for this copy is one for both */
 	if (comes_in_pages(to, b)) {
 		from.room = RH_ROOM_PAGES;
 		from = lower_page(to, lane, slot->step, from);
@@ -158,7 +157,7 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	to->uploaded[b * to->options->devices + slot->device] = weights->sent[b];
 }
 
-/* Pieces go in the gaps of the device's slot before. */
+/* Sends pieces in the gaps of the device's slot before. */
 static void send_in_gaps(struct lower_slot *slot)
 {
 	struct lowering *to = slot->lowering;
@@ -172,13 +171,13 @@ static void send_in_gaps(struct lower_slot *slot)
 		int64_t bytes;
 		joined = rh_transfer_joined(piece, comes_in_pages(to, piece->item) ? 1 : pieces - p, &bytes);
 		if (gap != piece->gap)
-			lower_await(to, lane, on->up[piece->gap], RH_WAIT_PACES);
+			lower_await(to, lane, on->copied_up[piece->gap], RH_WAIT_PACES);
 		gap = piece->gap;
 		send_piece(slot, lane, piece->item, piece->first, bytes);
 	}
 }
 
-/* Blocks go at once and in any order: each has a lane of its own. */
+/* Sends all blocks at once and in any order: each has a lane of its own. */
 static void send_blocks(struct lower_slot *slot)
 {
 	struct lowering *to = slot->lowering;
@@ -241,13 +240,13 @@ void lower_bulk_keep(struct lowering *to, int device, const struct rh_slot *firs
 {
 	struct lower_device *on = &to->device[device];
 	const struct rh_model *model = to->options->model;
-	if ((first && (int)first->kind == on->ahead.kind && first->lo == on->ahead.lo && first->hi == on->ahead.hi))
+	if (first && (int)first->kind == on->ahead.kind && first->lo == on->ahead.lo && first->hi == on->ahead.hi)
 		return;
 	for (int b = 0; b < model->blocks; b++) {
 		if (on->weights.sent[b] < on->ahead.first)
 			continue;
 		on->weights.offset[b] = -1;
-		/* else nobody waits for it: the step's update might overwrite what it reads, the next upload what it writes */
+		/* no slot waits for this upload: without these waits an update might overwrite its source, or an upload its target */
 		for (int d = 0; d < to->options->devices; d++)
 			lower_await(to, lower_lane(d, RH_STREAM_COMPUTE), on->weights.sent[b], RH_WAIT_NEEDS);
 		lower_await(to, lower_lane(device, RH_STREAM_WEIGHTS), on->weights.sent[b], RH_WAIT_NEEDS);
@@ -314,9 +313,9 @@ static void end_sum(struct lower_slot *slot, int sum)
 	const struct rh_model *model = to->options->model;
 	const struct rh_block *block = &model->block[sum / 2];
 	if (block->uses == 2 && sum % 2 == 0 && !rh_store_sum(to->options->store, sum / 2, 0)) {
-		to->left.device = slot->device;
-		to->left.block = sum / 2;
-		to->left.first = sum_at(slot, sum);
+		to->unsent_sum.device = slot->device;
+		to->unsent_sum.block = sum / 2;
+		to->unsent_sum.first = sum_at(slot, sum);
 	} else if (slot->slot->last_round && block->uses == 1 && model->dtype != RH_F32) {
 		round_sum(slot, sum);
 	} else {
@@ -376,7 +375,8 @@ static void begin_sums(struct lower_slot *slot)
 	}
 }
 
-/* What the slot before rounded is laid into `gaps`, or fewer: the update waits for it, and an activation for a piece at most. */
+/* Lays the gradients that the slot before rounded into at most `gaps` gaps: into few, because the update waits for them, but at most
+ * GAP_PIECES pieces into one, because an activation may have to wait for these. */
 static void lay_downloads(struct lower_slot *slot, int gaps)
 {
 	struct lower_device *on = slot->state;
@@ -400,7 +400,7 @@ void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 		const struct rh_transfer_piece *piece = &on->piece[on->next_piece];
 		struct lower_download *from = &on->download[piece->item];
 		if (k && on->next_piece == first)
-			lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
+			lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_GRADIENTS), on->copied_down[k - 1], RH_WAIT_PACES);
 		int64_t bytes;
 		on->next_piece += rh_transfer_joined(piece, on->pieces - on->next_piece, &bytes) - 1;
 		on->rounded_sent = send_down(slot, from->sum, lower_bytes(slot->device, RH_ROOM_ROUNDED, from->sum, from->offset, 0),

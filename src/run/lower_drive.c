@@ -4,8 +4,8 @@
  *   boundaries       COPY of boundary n from a device -> ring of writes, buffer n mod `write_buffers` -> WRITE, where a reload is to come.
  *                    READ of reload r -> ring of reads, buffer r mod `read_buffers` -> COPY. The buffer's next READ waits for that copy.
  *
- * Which boundaries are written, and which reads are reloads, is known when a call begins (schedule/reload.h). A READ is placed
- * as soon as its WRITE has been, and the copy out of its buffer: so drives read ahead as far as the buffers go. */
+ * Which boundaries are written, and which reads are reloads, is known when a call begins (schedule/reload.h). A READ is placed as soon as
+ * its WRITE and the last copy out of its buffer have been placed, so drives read ahead as far as there are buffers. */
 #include "run/lower.h"
 
 #include "core/alloc.h"
@@ -16,8 +16,8 @@ void lower_drives_create(struct lowering *to, const struct rh_boundary_needs *ne
 	drives->pages = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_READS});
 	drives->reads = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_READS, .owner = 1});
 	drives->writes = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_WRITES, .owner = 2});
-	drives->down = needs->write_buffers;
-	drives->up = needs->read_buffers;
+	drives->write_buffers = needs->write_buffers;
+	drives->read_buffers = needs->read_buffers;
 	drives->copied = rh_region_take(&to->memory, LOWER_FRAMES, sizeof(int64_t));
 	drives->reread = rh_region_take(&to->memory, needs->records, sizeof(int64_t));
 }
@@ -58,16 +58,16 @@ int lower_drives_begin(struct lowering *to)
 	const struct rh_boundary_walk walk = {.plan = to->options->plan,
 	                                      .layers = to->options->model->layers,
 	                                      .program = &to->program,
-	                                      .steps_held = to->limits.steps_held,
+	                                      .steps_in_flight = to->limits.steps_in_flight,
 	                                      .step_micro_batches = to->options->train_micro_batches};
-	if (!drives->down)
+	if (!drives->write_buffers)
 		return 0;
-	int rc = rh_reloads_find(&drives->reloads, &walk, to->limits.micro_batches, drives->down);
+	int rc = rh_reloads_find(&drives->reloads, &walk, to->limits.micro_batches, drives->write_buffers);
 	if (!rc)
 		rc = rh_grow(&drives->written, &drives->written_capacity, drives->reloads.writes + 1, sizeof *drives->written);
 	for (size_t i = 0; !rc && i < drives->reloads.writes; i++)
 		drives->written[i].position = LOWER_NEVER;
-	drives->next_read = drives->first_held = 0;
+	drives->next_read = drives->first_in_use = 0;
 	return rc;
 }
 
@@ -75,7 +75,7 @@ static void read_back(struct lowering *to, int64_t reload, int64_t step)
 {
 	struct lower_drives *drives = &to->drives;
 	int64_t write = drives->reloads.reload[reload];
-	int record = drives->reloads.write[write].record, buffer = drives->down + (int)(reload % drives->up);
+	int record = drives->reloads.write[write].record, buffer = drives->write_buffers + (int)(reload % drives->read_buffers);
 	int64_t bytes = drives->written[write].bytes;
 	lower_await(to, drives->reads, drives->written[write].position, RH_WAIT_NEEDS);
 	lower_buffer_await(to, drives->reads, buffer);
@@ -84,12 +84,12 @@ static void read_back(struct lowering *to, int64_t reload, int64_t step)
 	                 lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes));
 }
 
-/* Reloads in the order of the program, each once it has a buffer and has been written. */
+/* Places the READs of reloads in the order of the program, each once it has a buffer and its WRITE has been placed. */
 void lower_read_ahead(struct lowering *to, int64_t step)
 {
 	struct lower_drives *drives = &to->drives;
 	const struct rh_reloads *reloads = &drives->reloads;
-	while (!to->rc && drives->next_read < (int64_t)reloads->count && drives->next_read < drives->first_held + drives->up &&
+	while (!to->rc && drives->next_read < (int64_t)reloads->count && drives->next_read < drives->first_in_use + drives->read_buffers &&
 	       drives->written[reloads->reload[drives->next_read]].position != LOWER_NEVER)
 		read_back(to, drives->next_read++, step);
 }
@@ -98,14 +98,14 @@ int lower_ring_next(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
 	drives->write = rh_reloads_next(&drives->reloads, 1, boundary->kind, boundary->layer, boundary->place)->write;
-	return (int)(drives->write % drives->down);
+	return (int)(drives->write % drives->write_buffers);
 }
 
 void lower_ring_filled(struct lowering *to, const struct lower_boundary *boundary, int64_t copy)
 {
 	struct lower_drives *drives = &to->drives;
 	int64_t write = drives->write, bytes = boundary->bytes;
-	int buffer = (int)(write % drives->down), record = drives->reloads.write[write].record;
+	int buffer = (int)(write % drives->write_buffers), record = drives->reloads.write[write].record;
 	if (record < 0)
 		return;
 	lower_await(to, drives->writes, copy, RH_WAIT_NEEDS);
@@ -121,15 +121,15 @@ int lower_ring_find(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
 	const struct rh_reload_access *access = rh_reloads_next(&drives->reloads, 0, boundary->kind, boundary->layer, boundary->place);
-	int buffer = (int)(access->write % drives->down);
+	int buffer = (int)(access->write % drives->write_buffers);
 	if (access->reload >= 0) {
-		buffer = drives->down + (int)(access->reload % drives->up);
-		drives->first_held = access->reload;
-		if (drives->next_read <= access->reload) { /* those before it were dropped */
+		buffer = drives->write_buffers + (int)(access->reload % drives->read_buffers);
+		drives->first_in_use = access->reload;
+		if (drives->next_read <= access->reload) { /* the slots that read the reloads before it were skipped */
 			drives->next_read = access->reload + 1;
 			read_back(to, access->reload, boundary->step);
 		}
-		drives->first_held++;
+		drives->first_in_use++;
 	}
 	return buffer;
 }

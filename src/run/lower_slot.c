@@ -1,4 +1,4 @@
-/* One slot. For each micro-batch m of a backward slot, say:
+/* One slot. For each micro-batch m of a backward slot:
  *
  *   ACTIVATIONS_UP    integers(m), saved input(m), [gradient written by the slot above] gradient(m)
  *   COMPUTE           [input up] recompute(m) [gradient up] backward(m)
@@ -9,7 +9,7 @@
  * from above. Weights and weight gradients: lower_bulk.c. */
 #include "run/lower.h"
 
-/* The next buffer of a ring, not to be written by `writer` before its last reader is done. */
+/* Takes the next buffer of a ring: `writer` waits until the buffer's last readers are done. */
 static int16_t take(struct lower_slot *slot, struct lower_ring *ring, enum rh_stream writer)
 {
 	int16_t buffer = rh_int16(ring->next);
@@ -64,7 +64,7 @@ static struct rh_command mover(const struct micro *micro, enum rh_command_kind c
 	return command;
 }
 
-/* It brings the boundary to the host, once command `made` is over. Its position. */
+/* Adds a command that brings a boundary to the host once command `made` is over. Returns its position. */
 static int64_t add_filler(const struct micro *micro, struct rh_command *command, int64_t made)
 {
 	struct lowering *to = micro->slot->lowering;
@@ -77,7 +77,7 @@ static int64_t add_filler(const struct micro *micro, struct rh_command *command,
 	return position;
 }
 
-/* It reads the boundary on the host. reader: as lower_buffer_read has it. */
+/* Adds a command that reads a boundary on the host. reader: as in lower_buffer_read. */
 static int64_t add_reader(const struct micro *micro, struct rh_command *command, int reader)
 {
 	struct lowering *to = micro->slot->lowering;
@@ -89,7 +89,7 @@ static int64_t add_reader(const struct micro *micro, struct rh_command *command,
 	return position;
 }
 
-/* Brings a boundary from the host; the compute stream must still wait for the copy. */
+/* Uploads a boundary; the compute stream must still wait for the copy. */
 static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
@@ -100,7 +100,7 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	return buffer;
 }
 
-/* Sends a boundary that command `made` leaves in a buffer of the device. */
+/* Downloads a boundary that command `made` leaves in a buffer of the device. */
 static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
@@ -112,13 +112,13 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lowering *to = micro->slot->lowering;
-	int is_gradient = kind == RH_BOUNDARY_GRADIENT; /* made of what this box sent: there is none before */
+	int is_gradient = kind == RH_BOUNDARY_GRADIENT; /* it answers an activation that this box sends first */
 	int lane = to->links + (int)(is_gradient ? LOWER_FROM_ABOVE : LOWER_FROM_BELOW);
 	struct rh_command command = mover(micro, RH_COMMAND_RECEIVE, lane, kind, layer);
-	add_filler(micro, &command, is_gradient ? to->micro[micro->place].given : LOWER_NEVER);
+	add_filler(micro, &command, is_gradient ? to->micro[micro->place].sent : LOWER_NEVER);
 }
 
-/* The host's copy goes to the box beside this one. */
+/* Sends the host's copy to the box beside this one. */
 static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lowering *to = micro->slot->lowering;
@@ -127,9 +127,9 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct rh_command command = mover(micro, RH_COMMAND_SEND, lane, kind, layer);
 	int64_t position = add_reader(micro, &command, to->options->devices);
 	if (!is_gradient)
-		to->micro[micro->place].given = position;
+		to->micro[micro->place].sent = position;
 	if (is_gradient || (plan->feeds && !plan->owes_gradient))
-		to->micro[micro->place].through = position;
+		to->micro[micro->place].last_command = position;
 }
 
 static void send_results(struct micro *micro, int buffer, int64_t made)
@@ -144,10 +144,10 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 	int64_t position = slot->state->result.freed[buffer] = slot->lowering->micro[micro->place].output =
 	        lower_add(slot->lowering, &copy);
 	if (!slot->lowering->options->plan->owes_gradient)
-		slot->lowering->micro[micro->place].through = position;
+		slot->lowering->micro[micro->place].last_command = position;
 }
 
-/* Where a saving stage keeps this micro-batch's activations; no room: it saves none. */
+/* Where the stage saves this micro-batch's activations; no room: it recomputes them. */
 static struct rh_place saved_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
@@ -156,12 +156,12 @@ static struct rh_place saved_place(const struct micro *micro)
 	int64_t kept = options->plan->kept_micro_batches, number = micro->number - slot->first;
 	if (!saved)
 		return lower_nowhere();
-	if (kept) /* of all that follow one another */
+	if (kept) /* counted over all steps */
 		number = (slot->step * options->train_micro_batches + micro->number) % kept;
 	return here(micro, RH_ROOM_SAVED, 0, saved->offset + number * saved->bytes, saved->bytes);
 }
 
-/* Where a split backward keeps what its weight gradients are made of. */
+/* Where a split backward keeps the operands of its weight gradients. */
 static struct rh_place deferred_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
@@ -177,7 +177,7 @@ static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 	return bytes ? here(micro, RH_ROOM_CACHE, 0, first, bytes) : lower_nowhere();
 }
 
-/* A command for each run of layers at whose end a later slot's input is made; one alone that ends with results. */
+/* Adds a command for each run of layers whose output a later slot reads; for a slot with results only one. */
 static void forward(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
@@ -206,12 +206,12 @@ static void forward(struct micro *micro, int16_t x)
 			send(micro, command.operands.y, made, RH_BOUNDARY_ACTIVATION, l);
 		if (!infers && rh_plan_gives(options->plan, l))
 			give(micro, RH_BOUNDARY_ACTIVATION, l);
-		x = command.operands.y; /* the next run of layers reads it, too */
+		x = command.operands.y;
 		from = l;
 	}
 }
 
-/* Layers from the top down: at once, or, where their gradients become final, one by one. Returns the last command. */
+/* Adds commands for the layers from the top down: one for all, or, where gradients become final, one for each. Returns the last. */
 static int64_t run_down(struct micro *micro, const struct rh_command *all, int16_t dx)
 {
 	struct lower_slot *slot = micro->slot;
@@ -237,15 +237,15 @@ static void backward(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
 	struct lower_device *on = slot->state;
-	const struct rh_slot *of = slot->slot;
+	const struct rh_slot *program_slot = slot->slot;
 	const struct rh_model *model = slot->lowering->options->model;
-	int fused = !rh_slot_reads_gradient(slot->lowering->options->plan, of), sends = of->lo > model->first_trained;
+	int fused = !rh_slot_reads_gradient(slot->lowering->options->plan, program_slot), sends = program_slot->lo > model->first_trained;
 	int16_t result = -1, dx = -1, above = -1;
 	if (!fused)
-		above = fetch(micro, RH_BOUNDARY_GRADIENT, of->hi);
+		above = fetch(micro, RH_BOUNDARY_GRADIENT, program_slot->hi);
 	int64_t above_up = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_place saved = saved_place(micro), deferred = lower_nowhere();
-	if (of->kind == RH_SLOT_INPUT_GRADIENT)
+	if (program_slot->kind == RH_SLOT_INPUT_GRADIENT)
 		deferred = deferred_place(micro);
 	if (fused)
 		result = take(slot, &on->result, RH_STREAM_COMPUTE);
@@ -271,9 +271,9 @@ static void backward(struct micro *micro, int16_t x)
 	if (fused)
 		send_results(micro, result, made);
 	if (sends)
-		send(micro, dx, made, RH_BOUNDARY_GRADIENT, of->lo);
-	if (rh_slot_gives_gradient(slot->lowering->options->plan, of))
-		give(micro, RH_BOUNDARY_GRADIENT, of->lo);
+		send(micro, dx, made, RH_BOUNDARY_GRADIENT, program_slot->lo);
+	if (rh_slot_gives_gradient(slot->lowering->options->plan, program_slot))
+		give(micro, RH_BOUNDARY_GRADIENT, program_slot->lo);
 	if (x >= 0)
 		on->boundary.read[x] = made;
 	if (above >= 0)
@@ -303,29 +303,29 @@ static void input(struct micro *micro)
 static void one_micro_batch(struct lower_slot *slot, int64_t number)
 {
 	struct lowering *to = slot->lowering;
-	const struct rh_slot *of = slot->slot;
+	const struct rh_slot *program_slot = slot->slot;
 	const struct rh_executor_options *options = to->options;
-	int64_t place = lower_first_place(to, of) + number;
+	int64_t place = lower_first_place(to, program_slot) + number;
 	struct micro micro = {.slot = slot,
-	                      .number = of->first + number,
+	                      .number = program_slot->first + number,
 	                      .place = place,
 	                      .shape = &to->batch[place].shape,
-	                      .is_last = number == of->count - 1};
+	                      .is_last = number == program_slot->count - 1};
 	micro.boundary_bytes = rh_boundary_bytes(options->model, micro.shape->tokens);
-	int reads = (of->lo > 0 || options->plan->is_fed) && of->kind != RH_SLOT_WEIGHT_GRADIENT;
+	int reads = (program_slot->lo > 0 || options->plan->is_fed) && program_slot->kind != RH_SLOT_WEIGHT_GRADIENT;
 	to->has_input_buffer = 0;
 	input(&micro);
-	if (rh_slot_takes_input(options->plan, of))
-		receive(&micro, RH_BOUNDARY_ACTIVATION, of->lo);
-	if (rh_slot_takes_gradient(options->plan, of))
-		receive(&micro, RH_BOUNDARY_GRADIENT, of->hi);
+	if (rh_slot_takes_input(options->plan, program_slot))
+		receive(&micro, RH_BOUNDARY_ACTIVATION, program_slot->lo);
+	if (rh_slot_takes_gradient(options->plan, program_slot))
+		receive(&micro, RH_BOUNDARY_GRADIENT, program_slot->hi);
 	int16_t x = -1;
 	if (reads)
-		x = fetch(&micro, RH_BOUNDARY_ACTIVATION, of->lo);
+		x = fetch(&micro, RH_BOUNDARY_ACTIVATION, program_slot->lo);
 	lower_await(to, lower_lane_of(slot, RH_STREAM_COMPUTE), lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
-	if (!rh_slot_makes_gradients(of))
+	if (!rh_slot_makes_gradients(program_slot))
 		forward(&micro, x);
-	else if (of->kind == RH_SLOT_WEIGHT_GRADIENT)
+	else if (program_slot->kind == RH_SLOT_WEIGHT_GRADIENT)
 		weight_gradients(&micro);
 	else
 		backward(&micro, x);
@@ -333,7 +333,7 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	to->computed[place * options->devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
 }
 
-/* The step has no slot after this one with its blocks, or the update of the step before is published now. */
+/* Ends the uploads of the slot's blocks: the step has no later slot with them, or their previous update is published now. */
 static void end_uploads(struct lower_slot *slot)
 {
 	const struct rh_model *model = slot->lowering->options->model;
@@ -347,19 +347,20 @@ static void end_uploads(struct lower_slot *slot)
 
 void lower_slot(struct lower_slot *slot)
 {
-	const struct rh_slot *of = slot->slot;
-	int ends = rh_slot_makes_gradients(of) && of->last_round && !of->sums_stay && !slot->lowering->call.is_local;
+	const struct rh_slot *program_slot = slot->slot;
+	int ends = rh_slot_makes_gradients(program_slot) && program_slot->last_round && !program_slot->sums_stay &&
+	           !slot->lowering->call.is_local;
 	lower_bulk_begin(slot);
 	for (int64_t number = 0; !slot->lowering->rc && number < slot->slot->count; number++) {
 		lower_bulk_gap(slot, number);
-		if (number == slot->slot->count - 1 && ends) /* the step's own gradients come after it, and those of the step before have gone */
+		if (number == slot->slot->count - 1 && ends) /* the previous step's gradients have been sent, this step's have not */
 			end_uploads(slot);
 		one_micro_batch(slot, number);
-		slot->state->up[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
-		slot->state->down[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
+		slot->state->copied_up[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
+		slot->state->copied_down[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
 	}
 	if (!slot->lowering->rc)
 		lower_bulk_end(slot);
-	if (rh_dispatch_publishes(&slot->lowering->limits.dispatch, of))
+	if (rh_dispatch_publishes(&slot->lowering->limits.dispatch, program_slot))
 		end_uploads(slot);
 }

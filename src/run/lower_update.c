@@ -1,11 +1,11 @@
 /* The optimizer's commands (rh_command_kind). Each block has two lanes, in order of steps t:
  *
- *   gradients   arrived(t) taken(t)
- *   weights     synchronous: ready(t), which waits for arrived(t); stale: uploads over(t + 1), ready(t), the first after arrived(t), and
- *               before arrived(t + 1). With local updates uploads are over where rh_dispatch_publishes says
+ *   gradients             arrived(t), taken(t)
+ *   weights, synchronous  ready(t), which waits for arrived(t)
+ *   weights, stale        uploads over(t + 1), which comes after arrived(t) and before arrived(t + 1); ready(t)
  *
- * Where updates clip, the norm comes between arrived and what waits for it. Uploads wait for the latest `ready`, downloads for the latest
- * `taken`. With local updates nothing waits for a norm. */
+ * With local updates uploads are over where rh_dispatch_publishes says; otherwise, if updates clip, `ready` and `taken` wait for the norm,
+ * too. Uploads wait for the latest `ready`, downloads for the latest `taken`. */
 #include "run/lower.h"
 
 #include "core/minmax.h"
@@ -42,7 +42,7 @@ static void add_weights_ready(struct lowering *to, int block, int64_t step)
 	to->block[block].arrived = 0;
 }
 
-/* Once its gradient has arrived, and the norm is known where updates wait for it (LOWER_NEVER: they do not). */
+/* Adds the commands that follow an arrived gradient. norm: the command that they wait for; LOWER_NEVER: they wait for none. */
 static void add_updates(struct lowering *to, int block, int64_t step, int64_t norm)
 {
 	if (!to->options->stale) {
@@ -66,7 +66,7 @@ static void add_norm(struct lowering *to, int64_t step)
 			add_updates(to, b, step, norm);
 }
 
-/* What was sent of the block so far in this call: to how many devices. */
+/* Waits for the block's uploads so far in this call. Returns to how many devices they went. */
 static int await_uploads(struct lowering *to, int lane, int block)
 {
 	int devices = to->options->devices, count = 0;
@@ -91,7 +91,7 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 	arrived.block = block;
 	arrived.target.number = device;
 	to->block[block].arrival = lower_add(to, &arrived);
-	RH_ASSERT(!to->call.is_local || !to->block[block].arrived); /* the update before is published */
+	RH_ASSERT(!to->call.is_local || !to->block[block].arrived); /* the previous update is published */
 	to->block[block].arrived = 1;
 	int is_last = --to->expected == 0;
 	to->expected = is_last ? to->trainable : to->expected;
@@ -121,18 +121,18 @@ void lower_flush(struct lowering *to, int64_t step)
 			add_weights_ready(to, b, step);
 }
 
-/* The embedding's sum of a tied table is the last thing that a step makes, and the head's is down by then: it comes in pieces, each added
- * to the head's on arrival, so that the host holds one sum and not two. Returns the last addition. */
+/* A tied table's sum of the embedding is finished last; the head's sum has come down by then. It is sent in pieces, each of which is added
+ * to the head's sum on arrival, so that the host holds one sum and not two. Returns the last addition. */
 static int64_t fold_pieces(struct lowering *to, int64_t step)
 {
-	int device = to->left.device, block = to->left.block, lane = lower_lane(device, RH_STREAM_GRADIENTS);
+	int device = to->unsent_sum.device, block = to->unsent_sum.block, lane = lower_lane(device, RH_STREAM_GRADIENTS);
 	int64_t elements = to->options->model->block[block].elements;
 	enum rh_dtype dtype = to->options->model->dtype;
 	for (int64_t first = 0, turn = 0; first < elements; first += LOWER_FOLD_ELEMENTS, turn ^= 1) {
 		int64_t count = rh_min(elements - first, LOWER_FOLD_ELEMENTS);
 		struct rh_command copy = lower_plain(RH_COMMAND_COPY, lane, step);
 		copy.block = block;
-		copy.source = lower_bytes(device, RH_ROOM_SUMS, 2 * block, to->left.first + first * 4, count * 4);
+		copy.source = lower_bytes(device, RH_ROOM_SUMS, 2 * block, to->unsent_sum.first + first * 4, count * 4);
 		copy.target = lower_bytes(-1, RH_ROOM_HOST_FOLD, turn, 0, count * 4);
 		lower_await(to, lane, to->lane[lower_lane(device, RH_STREAM_COMPUTE)].last, RH_WAIT_NEEDS);
 		lower_await(to, lane, to->fold[turn], RH_WAIT_NEEDS);
@@ -157,11 +157,11 @@ void lower_fold(struct lowering *to, int64_t step)
 			continue;
 		lower_uploads_over(to, b, step);
 		int64_t whole = to->summed[2 * b + 1];
-		if (to->left.block == b)
+		if (to->unsent_sum.block == b)
 			whole = fold_pieces(to, step);
 		else
 			lower_await(to, gradient_lane(to, b), to->summed[2 * b], RH_WAIT_NEEDS);
 		lower_arrived(to, b, step, whole, -1);
 	}
-	to->left.block = -1;
+	to->unsent_sum.block = -1;
 }

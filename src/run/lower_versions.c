@@ -1,6 +1,6 @@
-/* Local updates, slot by slot, as they are lowered: PACI's admission rule is asserted, and a micro-batch's drift is noted, the updates that
- * a layer had between the micro-batch's forward and its backward (arXiv 2606.07881, equation 8). Which weights a command reads is settled
- * here: it waits for the upload of the version that lowering counts (generation of struct lower_block). */
+/* With local updates, as each slot is lowered: asserts PACI's admission rule, and notes the drift of micro-batches, the updates that a
+ * layer had between a micro-batch's forward and its backward (arXiv 2606.07881, equation 8). Both are known at lowering, because a command
+ * waits for the upload of the generation that lowering counts (struct lower_block). */
 #include "run/lower.h"
 
 #include "core/minmax.h"
@@ -13,8 +13,8 @@ void lower_versions_create(struct lowering *to)
 	to->versions.unresolved = rh_region_take(&to->memory, layers, sizeof(int64_t));
 }
 
-/* How many updates a layer had so far; of a frozen one 0. All its trained blocks have as many. */
-static int64_t version_of(const struct lowering *to, int layer)
+/* The generation of a layer's trained blocks, which all have the same; 0: it is frozen. Its differences count updates. */
+static int64_t generation_of(const struct lowering *to, int layer)
 {
 	const struct rh_model *model = to->options->model;
 	for (int i = 0; i < 2; i++) {
@@ -28,23 +28,23 @@ static int64_t version_of(const struct lowering *to, int layer)
 static void note_layer(struct lowering *to, const struct rh_slot *slot, int layer)
 {
 	const struct rh_dispatch *dispatch = &to->limits.dispatch;
-	int64_t *unresolved = &to->versions.unresolved[layer], first = lower_first_place(to, slot), version = version_of(to, layer);
+	int64_t *unresolved = &to->versions.unresolved[layer], first = lower_first_place(to, slot), generation = generation_of(to, layer);
 	int64_t most = rh_dispatch_admission_limit(dispatch, slot->stage) * (dispatch->boxes ? dispatch->boxes->unit : 1);
 	*unresolved += slot->kind == RH_SLOT_FORWARD ? slot->count : -slot->count;
 	RH_ASSERT(*unresolved >= 0 && *unresolved <= most);
 	for (int64_t place = first; place < first + slot->count; place++) {
 		int64_t *of_forward = &to->versions.of_forward[place * to->options->model->layers + layer];
 		if (slot->kind == RH_SLOT_FORWARD)
-			*of_forward = version;
-		RH_ASSERT(version - *of_forward <= rh_dispatch_drift_bound(dispatch));
-		to->versions.drift[place] = rh_max(to->versions.drift[place], version - *of_forward);
+			*of_forward = generation;
+		RH_ASSERT(generation - *of_forward <= rh_dispatch_drift_bound(dispatch));
+		to->versions.drift[place] = rh_max(to->versions.drift[place], generation - *of_forward);
 	}
 }
 
 void lower_versions_note(struct lowering *to, const struct rh_slot *slot)
 {
 	const struct rh_plan *plan = to->options->plan;
-	int lowest = plan->backward_stages ? plan->backward[plan->backward_stages - 1].lo : slot->hi; /* frozen below: without a backward */
+	int lowest = plan->backward_stages ? plan->backward[plan->backward_stages - 1].lo : slot->hi; /* layers below are frozen */
 	for (int l = slot->lo > lowest ? slot->lo : lowest; slot->kind != RH_SLOT_FUSED && l < slot->hi; l++)
 		note_layer(to, slot, l);
 }

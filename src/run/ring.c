@@ -23,8 +23,8 @@ void ring_destroy(struct run_ring *ring)
 	*ring = (struct run_ring){0};
 }
 
-/* A chunk is still in use whose place the next one wants: places for twice as many. */
-static int spread(struct run_ring *ring)
+/* Doubles the table: the next chunk's place is taken by one that is still in use. */
+static int double_table(struct run_ring *ring)
 {
 	struct ring_chunk **wider = rh_alloc(2 * ring->chunks, sizeof(struct ring_chunk *));
 	if (!wider)
@@ -54,7 +54,7 @@ static int begin_chunk(struct run_ring *ring, int64_t number)
 {
 	int rc = 0;
 	while (!rc && ring->chunk[(size_t)number & (ring->chunks - 1)])
-		rc = spread(ring);
+		rc = double_table(ring);
 	if (rc)
 		return rc;
 	struct ring_chunk *chunk = ring->unused;

@@ -1,6 +1,6 @@
-/* The commands in flight: those that have been lowered, and are not over yet. They lie in chunks, which are used again when all of their
- * commands are over; so what a run keeps of its lanes is bounded by what is in flight, however long a step is. Who asks for a position that
- * is not here asks for a command that is over. */
+/* The commands in flight: those that have been lowered and are not over. They lie in chunks. A chunk is used again when all of its commands
+ * are over, so memory is bounded by the commands in flight, however long a step is. A position that is not here is that of a command that
+ * is over. */
 #ifndef RH_RUN_RING_H
 #define RH_RUN_RING_H
 
@@ -14,16 +14,16 @@ struct ring_command {
 	struct rh_command lowered; /* first: ring_of */
 	struct ring_command *next; /* in its lane, or of a struct ring_queue */
 	int64_t sequence;          /* 0: not issued; then its number on the stream; off streams 1 */
-	int waiter;                /* a lane whose next command waits for it, -1: none. Others: next_waiter of struct run_dispatcher */
+	int waiter;                /* a lane whose head it blocks, -1: none. The others follow by next_waiter of struct dispatch_lane */
 	signed char place;         /* of its step among those in flight; DISPATCH_AHEAD (dispatcher.h) */
-	char is_wanted;            /* somebody waits for it */
-	char is_asked;             /* the optimizer is told of it */
+	char is_wanted;            /* another command waits for it */
+	char is_asked;             /* a command that is on no stream waits for it */
 	char is_over;
 };
 
 struct ring_chunk {
 	int64_t number; /* of positions from number * RING_CHUNK on */
-	int left;       /* commands that are not over, those to be lowered included */
+	int left;       /* commands that are not over, or not lowered yet */
 	int waits;
 	uint32_t *wait; /* how many positions before its own a command waits for */
 	size_t wait_capacity;
@@ -36,7 +36,7 @@ struct run_ring {
 	size_t chunks;
 	struct ring_chunk *unused, *made;
 	int64_t end; /* position of the next command; the first has RING_CHUNK */
-	int keeps;   /* nothing is ever over: for a recording */
+	int keeps;   /* for a recording: no command is ever over */
 };
 
 static inline struct ring_chunk *ring_chunk_of(const struct run_ring *ring, int64_t position)
@@ -45,7 +45,7 @@ static inline struct ring_chunk *ring_chunk_of(const struct run_ring *ring, int6
 	return chunk && chunk->number == position / RING_CHUNK ? chunk : NULL;
 }
 
-/* NULL: it is over, or there never was one. */
+/* NULL: it is over, or there is none. */
 static inline struct ring_command *ring_find(const struct run_ring *ring, int64_t position)
 {
 	struct ring_chunk *chunk = ring_chunk_of(ring, position);
@@ -84,9 +84,9 @@ static inline struct ring_command *ring_pop(struct ring_queue *queue)
 
 int ring_create(struct run_ring *out) RH_MUST;
 void ring_destroy(struct run_ring *ring);
-/* `command` gets the next position, and these waits. Whoever takes it over sets its place. -ENOMEM. */
+/* Adds a command at the next position, with these waits. The dispatcher sets its place. -ENOMEM. */
 int ring_add(struct run_ring *ring, const struct rh_command *command, const struct rh_waits *waits) RH_MUST;
-/* Nobody need wait for it any more. */
+/* The command is over: nobody need wait for it any more. */
 void ring_end(struct run_ring *ring, struct ring_command *command);
 
 #endif

@@ -23,8 +23,8 @@ static enum rh_span_kind span_kind(const struct rh_executor *executor, const str
 	}
 }
 
-/* Pieces that follow one another are one span, and so is what a micro-batch computes without waiting. */
-static int goes_on(const struct rh_executor *executor, const struct rh_trace_span *span, const struct rh_command *next)
+/* 1: the next command belongs to the open span, as pieces of one copy do, or what a micro-batch computes without a wait. */
+static int extends_span(const struct rh_executor *executor, const struct rh_trace_span *span, const struct rh_command *next)
 {
 	if (!next || next->waits || next->stage.lo != span->lo || next->stage.hi != span->hi)
 		return 0;
@@ -74,7 +74,7 @@ int run_span_end(struct rh_executor *executor, const struct rh_command *command,
 	struct run_span *span = &executor->dispatcher.stream[stream].span;
 	struct rh_device *device = executor->options.device[stream / RH_STREAMS];
 	const struct ring_command *next = ring_of(command)->next;
-	if (!span->in_trace || goes_on(executor, span->in_trace, next ? &next->lowered : NULL))
+	if (!span->in_trace || extends_span(executor, span->in_trace, next ? &next->lowered : NULL))
 		return 0;
 	int rc = rh_grow(&executor->span, &executor->span_capacity, executor->spans + 1, sizeof *executor->span);
 	if (rc)
@@ -110,7 +110,7 @@ void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int
 	const struct rh_executor_options *options = &executor->options;
 	struct rh_watch watch = {rh_watch_trace_notify, &executor->traced};
 	struct rh_space *space = rh_store_options(options->store)->space;
-	if (trace) { /* before anyone tells of anything */
+	if (trace) { /* before anyone can notify it */
 		executor->traced = (struct rh_watch_trace){trace, options->model};
 		executor->traced_step = step;
 	}

@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/minmax.h"
 
-void run_stage_micros(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count)
+void run_copy_inputs(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count)
 {
 	book->count = count;
 	for (int64_t m = 0; m < count; m++) {
@@ -29,7 +29,7 @@ int run_collect_results(struct rh_executor *executor, const struct run_book *boo
 	return rc;
 }
 
-/* Of the step that has this place among those in flight. */
+/* Adds up the devices' stall times of the step in this place. */
 static void sum_times(struct rh_executor *executor, int64_t place)
 {
 	int devices = executor->options.devices, worked = 0;
@@ -51,7 +51,7 @@ const struct rh_step_times *rh_executor_times(const struct rh_executor *executor
 	return &executor->times;
 }
 
-/* NULL: nothing. A tied table's two parts are added up between steps. */
+/* Why steps cannot be joined, NULL: they can. A tied table's two sums are added up between steps. */
 static const char *what_parts_steps(const struct rh_executor_options *options)
 {
 	if (options->spills_boundaries)
@@ -67,7 +67,7 @@ int rh_executor_joins(const struct rh_executor_options *options)
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
 {
 	/* what comes down through the staging is announced by its thread, which nobody waits for in the middle of a step */
-	return executor->flights > 1 && executor->copies.staging ? 1 : executor->lowering.limits.steps_held;
+	return executor->flights > 1 && executor->copies.staging ? 1 : executor->lowering.limits.steps_in_flight;
 }
 
 const char *rh_executor_unjoined(const struct rh_executor *executor)
@@ -89,8 +89,8 @@ static int flight_of(const struct rh_executor *executor, const struct rh_command
 
 const struct run_book *run_book_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	int64_t held = executor->lowering.limits.steps_held;
-	return &executor->book[executor->is_stretch ? (command->step - executor->step) % held : flight_of(executor, command)];
+	int64_t places = executor->lowering.limits.steps_in_flight;
+	return &executor->book[executor->is_stretch ? (command->step - executor->step) % places : flight_of(executor, command)];
 }
 
 struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command)
@@ -149,26 +149,26 @@ int run_lower_slot(struct rh_executor *executor, int place)
 	return is_last ? note_end(executor, d, place) : 0;
 }
 
-/* An upload of the block has not been issued. */
-static int is_on_its_way(const struct rh_executor *executor, int b)
+/* 1: an upload of the block has been lowered, but not issued. */
+static int has_upload_ahead(const struct rh_executor *executor, int b)
 {
-	int is = 0;
+	int any = 0;
 	for (int d = 0; d < executor->options.devices; d++) {
 		const struct ring_command *sent = ring_find(&executor->lowering.ring, executor->lowering.device[d].weights.sent[b]);
-		is |= sent && !sent->sequence;
+		any |= sent && !sent->sequence;
 	}
-	return is;
+	return any;
 }
 
-/* Weights may have been set by hand since devices were given them, and an update may wait to be published that is no step's of this run. An
- * update of the step before may be running: whether it counts as one that waits changes nothing, as its gradient has arrived. */
+/* Marks blocks that devices must load again: weights may have been set by hand since their upload, and an update from before this run may
+ * be unpublished. An update that still runs may be counted as unpublished: its gradient has arrived, so the result is the same. */
 static void forget_changed(struct rh_executor *executor)
 {
 	for (int b = 0; b < executor->options.model->blocks; b++) {
 		struct lower_block *block = &executor->lowering.block[b];
 		if (executor->trains && rh_store_is_behind(executor->options.store, b))
 			block->arrived = 1; /* its newest update is published only after the call's uploads */
-		if (executor->version[b] != rh_store_version(executor->options.store, b) && !is_on_its_way(executor, b))
+		if (executor->version[b] != rh_store_version(executor->options.store, b) && !has_upload_ahead(executor, b))
 			block->generation++; /* no device has it */
 	}
 }
@@ -182,7 +182,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 		rh_stalls_reset(&executor->device[d].flight[place].stalls);
 		executor->dispatcher.device[d].lowered = -1;
 	}
-	if (executor->begun - executor->finished <= 1) /* else a step is still at it */
+	if (executor->begun - executor->finished <= 1) /* else an earlier step still runs */
 		forget_changed(executor);
 	lower_begin(&executor->lowering, call);
 	int rc = dispatcher_take(executor, place);
@@ -192,7 +192,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 	return rc;
 }
 
-/* Its slots are over, and its results are here. */
+/* Waits until the device's slots of the step in this place are over, and their results and gradients have come down. */
 static int await_device(struct rh_executor *executor, int d, int64_t place)
 {
 	struct run_flight *flight = &executor->device[d].flight[place];
@@ -203,7 +203,7 @@ static int await_device(struct rh_executor *executor, int d, int64_t place)
 }
 
 /* Whatever rc is, on return nothing runs any more: neither the staging's thread, which calls the updater, nor a device, nor a transfer to
- * or from a drive. One exception: after a step without a fault uploads for the next one may run (goes_on). Returns the first fault. */
+ * or from a drive. Only uploads_ahead may run after a step without a fault. Returns the first fault. */
 static int come_to_rest(struct rh_executor *executor, int rc)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -211,7 +211,7 @@ static int come_to_rest(struct rh_executor *executor, int rc)
 	rh_fault_keep(&fault, rc);
 	rh_fault_keep(&fault, rh_host_copies_finish(&executor->copies));
 	for (int d = 0; d < options->devices; d++) {
-		int is_whole = executor->goes_on && !rh_fault_code(&fault);
+		int is_whole = executor->uploads_ahead && !rh_fault_code(&fault);
 		rc = is_whole ? await_device(executor, d, executor->first) : options->device[d]->ops->synchronize(options->device[d]);
 		rh_fault_keep(&fault, rc);
 	}
@@ -220,8 +220,8 @@ static int come_to_rest(struct rh_executor *executor, int rc)
 	return rh_fault_get(&fault);
 }
 
-/* Another synchronous step is likely to follow. A recording waits for all that it is told of. */
-static int goes_on(const struct rh_executor *executor)
+/* 1: another synchronous step is likely, so its first uploads may begin. A step that is traced gets none: its trace ends with it. */
+static int expects_another_step(const struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	return executor->trains && !executor->is_stretch && !executor->traced.trace && !options->stale && options->updater &&
@@ -240,19 +240,19 @@ static int issue_ahead(struct rh_executor *executor)
 
 int run_end(struct rh_executor *executor, int rc)
 {
-	if (!rc) { /* what devices have left goes down */
+	if (!rc) { /* sends down what devices still have */
 		lower_end(&executor->lowering);
 		rc = dispatcher_take(executor, (int)executor->first);
 	}
 	if (!rc)
 		rc = dispatcher_run(executor, DISPATCH_ALL, (int)executor->first);
 	int64_t end = executor->lowering.ring.end;
-	for (int more = 1; !rc && more > 0;) { /* until no command of the optimizer's can be issued any more */
+	for (int more = 1; !rc && more > 0;) { /* until the optimizer can answer no more commands */
 		more = dispatcher_serve(executor, 1);
 		rc = more < 0 ? more : 0;
 	}
-	executor->goes_on = !rc && goes_on(executor);
-	if (executor->goes_on)
+	executor->uploads_ahead = !rc && expects_another_step(executor);
+	if (executor->uploads_ahead)
 		rc = issue_ahead(executor);
 	rc = come_to_rest(executor, rc);
 	run_spans_settle(executor);
@@ -263,13 +263,13 @@ int run_end(struct rh_executor *executor, int rc)
 
 void run_rest(struct rh_executor *executor)
 {
-	int went_on = executor->goes_on;
-	executor->goes_on = 0;
-	if (went_on && come_to_rest(executor, 0))
-		rh_error_clear(); /* nobody waits for them */
+	int had_uploads_ahead = executor->uploads_ahead;
+	executor->uploads_ahead = 0;
+	if (had_uploads_ahead && come_to_rest(executor, 0))
+		rh_error_clear(); /* nobody waits for these uploads */
 }
 
-/* Of a step that another has begun after: its slots are over, and its results are here. */
+/* Waits for a step after which another has begun: until its slots are over, and their results and gradients have come down. */
 static int await_slots(struct rh_executor *executor, int64_t place)
 {
 	int rc = 0;
@@ -289,7 +289,7 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
 		executor->turn = 0;
 	struct lower_call call = {.trains = executor->trains,
-	                          /* not where what goes through the staging has an order of its own */
+	                          /* copies through the staging have an order of their own */
 	                          .is_joined = executor->trains && executor->flights > 1 && !executor->copies.staging,
 	                          .step = executor->trains ? executor->step : -++executor->inferred,
 	                          .number = ++executor->calls,
@@ -297,13 +297,13 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	                          .micro_batches = count,
 	                          .updates = executor->trains && updater && rh_updater_is_open(updater),
 	                          .clips = executor->trains && updater && rh_updater_clips(updater)};
-	run_stage_micros(executor, &executor->book[executor->first], batch, count);
+	run_copy_inputs(executor, &executor->book[executor->first], batch, count);
 	struct lowering *lowering = &executor->lowering;
 	int turn = executor->turn,
 	    rc = rh_dispatch_call(&lowering->limits.dispatch, executor->trains, count, &executor->turn, &lowering->program);
 	call.shift = (executor->turn - turn + options->devices) % options->devices;
-	if (!rc && lowering->program.instead[0])
-		rh_warn_once("%s; such steps run as looped-bfs", lowering->program.instead);
+	if (!rc && lowering->program.replacement_reason[0])
+		rh_warn_once("%s; such steps run as looped-bfs", lowering->program.replacement_reason);
 	rh_store_throttle(options->store, options->throttled_threads);
 	if (!rc)
 		rc = run_begin(executor, &call);
@@ -343,7 +343,7 @@ int rh_executor_finish(struct rh_executor *executor)
 
 int rh_executor_abandon(struct rh_executor *executor, int rc)
 {
-	executor->goes_on = 0;
+	executor->uploads_ahead = 0;
 	if (executor->begun > executor->finished)
 		rc = come_to_rest(executor, rc);
 	dispatcher_drop(executor);

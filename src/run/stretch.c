@@ -1,17 +1,17 @@
-/* Steps without a flush between them are one call: a program of all of them. A step begins when its first slot is about to be lowered, and
- * not before the step that had its place has ended. */
+/* Steps without a flush between them are one call, which has one program. A step begins when its first slot is about to be lowered, and not
+ * before the step that had its place has ended. */
 #include "run/executor_internal.h"
 
 static struct run_book *book_of(const struct rh_executor *executor, int64_t step)
 {
-	return &executor->book[step % executor->lowering.limits.steps_held];
+	return &executor->book[step % executor->lowering.limits.steps_in_flight];
 }
 
-/* Its micro-batches are through, on whatever devices they were, and its gradients have been taken. 1, 0, or a device's fault. */
+/* 1: on every device the step's micro-batches are over, and all its gradients have been taken; 0: not yet; or a device's fault. */
 static int is_over(struct rh_executor *executor, const struct run_book *book)
 {
 	for (int64_t place = book->first + book->count; place-- > book->first;) {
-		int64_t last = executor->lowering.micro[place].through;
+		int64_t last = executor->lowering.micro[place].last_command;
 		int rc = last == LOWER_NEVER ? 0 : dispatcher_has_ended(executor, last);
 		if (rc <= 0)
 			return rc;
@@ -39,7 +39,7 @@ static int begin_step(struct rh_executor *executor)
 		stretch->until = stretch->begun;
 	if (rc)
 		return rc > 0 ? 0 : rc;
-	run_stage_micros(executor, book, batch, stretch->call->micro_batches);
+	run_copy_inputs(executor, book, batch, stretch->call->micro_batches);
 	stretch->begun++;
 	lower_input(&executor->lowering, step, book->first, book->count);
 	return dispatcher_take(executor, 0);
@@ -52,7 +52,7 @@ int run_stretch_reach(struct rh_executor *executor, int64_t step)
 	while (!rc && stretch->ended < stretch->begun && (over = is_over(executor, book_of(executor, stretch->ended))) > 0)
 		rc = end_step(executor);
 	while (!rc && over >= 0 && stretch->begun <= step && step < stretch->until) {
-		if (stretch->begun - stretch->ended == executor->lowering.limits.steps_held)
+		if (stretch->begun - stretch->ended == executor->lowering.limits.steps_in_flight)
 			return RUN_STEP_LATER;
 		rc = begin_step(executor);
 	}

@@ -197,7 +197,7 @@ static int walk_slot(const struct rh_boundary_walk *walk, const struct program_f
 	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
 		return 0;
 	for (int64_t m = slot->first; !rc && m < slot->first + slot->count; m++) {
-		at.micro_batch = m + slot->step % walk->steps_held * walk->step_micro_batches;
+		at.micro_batch = m + slot->step % walk->steps_in_flight * walk->step_micro_batches;
 		rc = walk_arrivals(walk, facts, slot, at);
 		if (!rc && reads)
 			rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
@@ -257,7 +257,7 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 {
 	struct rh_boundaries books = {0};
 	struct rh_boundary_walk walk = {
-	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .access = book, .context = &books};
+	        .plan = plan, .layers = layers, .program = program, .steps_in_flight = 1, .access = book, .context = &books};
 	struct program_facts facts;
 	int rc = find_facts(&walk, &facts);
 	if (rc)
@@ -278,9 +278,9 @@ int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const 
 	struct rh_boundaries books = {0};
 	struct rh_boundary_buffers *buffers = &books.pool[RH_BOUNDARY_OWN];
 	struct rh_boundary_walk walk = {
-	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .access = book, .context = &books};
+	        .plan = plan, .layers = layers, .program = program, .steps_in_flight = 1, .access = book, .context = &books};
 	struct program_facts facts;
-	int64_t held = 0, most = 0;
+	int64_t in_use = 0, most = 0;
 	int rc = find_facts(&walk, &facts);
 	if (!rc)
 		rc = open_books(&walk, &facts, 1, &books);
@@ -290,8 +290,8 @@ int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const 
 		buffers->least_free = buffers->free_count;
 		rc = walk_slot(&walk, &facts, &program->slot[i]);
 		int64_t each = buffers->count - buffers->free_count - before, meanwhile = buffers->count - buffers->least_free - before;
-		most = rh_max(most, held + meanwhile + rh_bytes_times(rh_max(each, 0), micro_batches - 1));
-		held += each * micro_batches;
+		most = rh_max(most, in_use + meanwhile + rh_bytes_times(rh_max(each, 0), micro_batches - 1));
+		in_use += each * micro_batches;
 	}
 	*out = (int)rh_min(most, INT_MAX / 4);
 	rh_boundaries_destroy(&books);

@@ -27,7 +27,7 @@ static int order_units(const struct rh_dispatch *dispatch, int64_t units, int64_
 		stage[k] = (struct rh_stage){k, k + 1};
 	int rc = stage ? rh_schedule_make(dispatch->schedule, &request, out) : -ENOMEM;
 	if (rc == RH_NO_ORDER) {
-		snprintf(out->instead, sizeof out->instead, "%s", rh_error(rc));
+		snprintf(out->replacement_reason, sizeof out->replacement_reason, "%s", rh_error(rc));
 		rh_error_clear();
 		rc = rh_schedule_make(rh_schedule_find("looped-bfs"), &request, out);
 	}
@@ -76,7 +76,7 @@ int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t
 	int64_t longest = dispatch->schedule->splits_backward ? dispatch->train_micro_batches : count;
 	struct rh_program order = {0};
 	int rc = order_units(dispatch, rh_round_count(longest, boxes->unit), steps, &order);
-	snprintf(out->instead, sizeof out->instead, "%s", order.instead);
+	snprintf(out->replacement_reason, sizeof out->replacement_reason, "%s", order.replacement_reason);
 	out->slots = 0;
 	for (size_t i = 0; !rc && i < order.slots; i++) {
 		const struct rh_slot *slot = &order.slot[i];

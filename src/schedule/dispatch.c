@@ -71,7 +71,7 @@ static int make_scheduled(const struct rh_dispatch *dispatch, int64_t count, int
 	                                      .admission_limit = dispatch->admission_limit};
 	int rc = rh_schedule_make(schedule, &request, out);
 	if (rc == RH_NO_ORDER) {
-		snprintf(out->instead, sizeof out->instead, "%s", rh_error(rc));
+		snprintf(out->replacement_reason, sizeof out->replacement_reason, "%s", rh_error(rc));
 		rh_error_clear();
 		rc = rh_schedule_make(rh_schedule_find("looped-bfs"), &request, out);
 	}
@@ -90,7 +90,7 @@ int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t cou
 {
 	int64_t round = trains ? dispatch->train_round : dispatch->infer_round;
 	int rc;
-	out->instead[0] = 0;
+	out->replacement_reason[0] = 0;
 	if (dispatch->boxes && follows_schedule(dispatch, trains))
 		rc = rh_dispatch_boxes(dispatch, count, 1, turn, out);
 	else if (follows_schedule(dispatch, trains))

@@ -28,8 +28,8 @@ struct rh_dispatch {
 
 /* The program of a call with `count` micro-batches. *turn: the device of RoundPipe's next slot, advanced. Other schedules' model stages are
  * the plan's; their top stage computes loss and gradient at once, in its backward slot. Forward-only calls always use RoundPipe's order.
- * Where the schedule has no order for this number of micro-batches looped-bfs's replaces it, with the same results, and out->instead says
- * why. */
+ * Where the schedule has no order for this number of micro-batches, looped-bfs's replaces it, with the same results, and
+ * out->replacement_reason says why. */
 int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out) RH_MUST;
 
 /* A shorter step that shows how much a step keeps in flight, for schedules other than RoundPipe. Each of its micro-batches stands for

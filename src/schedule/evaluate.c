@@ -55,7 +55,8 @@ static double transfer_seconds(const struct rh_program *program, const struct rh
 	return stays ? 0 : how->sums->costs->hop_s;
 }
 
-/* Recompute waits for the stage's saved input, the rest for the gradient from above; a top stage has it from its own forward. */
+/* Recompute waits for the stage's saved input under RH_RECOMPUTE_AHEAD, else for the gradient from above, as the rest always does. For a
+ * top stage `above` is its own forward. */
 static void describe_backward(const struct rh_program *program, const struct rh_program_timing *how, const struct makers *makers,
                               const struct rh_slot *slot, struct rh_timeline_slot *out)
 {
@@ -136,17 +137,17 @@ void rh_program_in_flight(const struct rh_program *program, int devices, int64_t
 	for (size_t i = 0; i < program->slots; i++)
 		split = split || program->slot[i].kind == RH_SLOT_WEIGHT_GRADIENT;
 	for (int d = 0; d < devices; d++) {
-		int64_t held = 0;
+		int64_t in_flight = 0;
 		peak[d] = 0;
 		for (size_t i = 0; i < program->slots; i++) {
 			const struct rh_slot *slot = &program->slot[i];
 			if (slot->device != d)
 				continue;
-			int64_t now = held + (slot->kind == RH_SLOT_FUSED);
+			int64_t now = in_flight + (slot->kind == RH_SLOT_FUSED);
 			if (slot->kind == RH_SLOT_FORWARD)
-				now = held += slot->count;
+				now = in_flight += slot->count;
 			else if (slot->kind == (split ? RH_SLOT_WEIGHT_GRADIENT : RH_SLOT_BACKWARD))
-				held -= slot->count;
+				in_flight -= slot->count;
 			peak[d] = now > peak[d] ? now : peak[d];
 		}
 	}
@@ -155,7 +156,7 @@ void rh_program_in_flight(const struct rh_program *program, int devices, int64_t
 void rh_program_deferrals(const struct rh_program *program, int stages, struct rh_deferral *out)
 {
 	for (int s = 0; s < stages; s++) {
-		int64_t held = 0;
+		int64_t deferred = 0;
 		out[s] = (struct rh_deferral){0};
 		for (size_t i = 0; i < program->slots; i++) {
 			const struct rh_slot *slot = &program->slot[i];
@@ -163,10 +164,10 @@ void rh_program_deferrals(const struct rh_program *program, int stages, struct r
 				continue;
 			out[s].device = slot->device;
 			if (slot->kind == RH_SLOT_INPUT_GRADIENT)
-				held += slot->count;
-			out[s].micro_batches = held > out[s].micro_batches ? held : out[s].micro_batches;
+				deferred += slot->count;
+			out[s].micro_batches = deferred > out[s].micro_batches ? deferred : out[s].micro_batches;
 			if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
-				held -= slot->count;
+				deferred -= slot->count;
 		}
 	}
 }

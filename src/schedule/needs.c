@@ -5,13 +5,13 @@
 #include "schedule/reload.h"
 
 enum {
-	DOWN_LEAST = 4, /* one that a device fills, the next one, two that are being written to drives */
-	UP_LEAST = 3    /* one that a device reads, one that is ready, one that is being read from drives */
+	WRITE_BUFFERS_LEAST = 4, /* one that a device fills, the next one, two that are being written to drives */
+	READ_BUFFERS_LEAST = 3   /* one that a device reads, one that is ready, one that is being read from drives */
 };
 
 static int write_ring(int64_t spare)
 {
-	return DOWN_LEAST + (int)spare;
+	return WRITE_BUFFERS_LEAST + (int)spare;
 }
 
 int64_t rh_boundary_infer_round(int64_t round, int spills, int64_t spare)
@@ -19,7 +19,7 @@ int64_t rh_boundary_infer_round(int64_t round, int spills, int64_t spare)
 	return spills ? rh_min(round, write_ring(spare)) : round;
 }
 
-int64_t rh_boundary_steps_held(const struct rh_dispatch *dispatch)
+int64_t rh_boundary_steps_in_flight(const struct rh_dispatch *dispatch)
 {
 	int64_t most = 0, count = dispatch->train_micro_batches;
 	for (int s = 0; s < (dispatch->boxes ? 1 : dispatch->devices); s++)
@@ -53,17 +53,17 @@ struct counting {
 };
 
 /* A program of `count` micro-batches a step. each > 1: each of its slots has so many in place of one. */
-static int count_program(struct counting *counting, const struct rh_program *program, int64_t steps_held, int64_t count, int64_t each)
+static int count_program(struct counting *counting, const struct rh_program *program, int64_t steps_in_flight, int64_t count, int64_t each)
 {
 	const struct rh_dispatch *dispatch = &counting->run->dispatch;
-	int down = write_ring(counting->run->spare);
+	int write_buffers = write_ring(counting->run->spare);
 	struct rh_boundary_walk walk = {.plan = dispatch->plan,
 	                                .layers = dispatch->model->layers,
 	                                .program = program,
-	                                .steps_held = steps_held,
+	                                .steps_in_flight = steps_in_flight,
 	                                .step_micro_batches = count};
-	int rc = each > 1 ? rh_reloads_count_round(&counting->reloads, &walk, each, down)
-	                  : rh_reloads_find(&counting->reloads, &walk, steps_held * count, down);
+	int rc = each > 1 ? rh_reloads_count_round(&counting->reloads, &walk, each, write_buffers)
+	                  : rh_reloads_find(&counting->reloads, &walk, steps_in_flight * count, write_buffers);
 	if (rc)
 		return rc;
 	counting->records = (int)rh_max(counting->records, counting->reloads.records);
@@ -76,7 +76,7 @@ static int count_stretch(struct counting *counting, struct rh_program *program)
 	struct rh_dispatch dispatch = counting->run->dispatch;
 	if (!rh_dispatch_is_local(&dispatch))
 		return 0;
-	int64_t held = rh_boundary_steps_held(&dispatch), count = dispatch.train_micro_batches;
+	int64_t in_flight = rh_boundary_steps_in_flight(&dispatch), count = dispatch.train_micro_batches;
 	counting->needed = rh_boundary_in_flight(&dispatch);
 	if (!counting->needed || !counting->run->spills)
 		return 0;
@@ -85,9 +85,9 @@ static int count_stretch(struct counting *counting, struct rh_program *program)
 	int64_t periods = rc ? 0 : (count - fewer) / period;
 	for (int64_t i = 0; !rc && i <= (periods > 0); i++) {
 		int64_t steps_count = dispatch.train_micro_batches = fewer + i * period;
-		rc = rh_dispatch_stretch(&dispatch, steps_count, 2 * held + 2, program);
+		rc = rh_dispatch_stretch(&dispatch, steps_count, 2 * in_flight + 2, program);
 		if (!rc)
-			rc = count_program(counting, program, held, steps_count, 1);
+			rc = count_program(counting, program, in_flight, steps_count, 1);
 		writes += (counting->reloads.step_writes - writes) * (i ? periods : 1);
 	}
 	counting->writes = rh_max(counting->writes, writes);
@@ -223,13 +223,14 @@ int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_need
 		out->count = counting.needed + ahead + out->to_above + out->to_below + (dispatch->boxes ? (int)run->spare : spare);
 	else
 		out->to_above = out->to_below = 0;
-	int down = write_ring(run->spare), up = UP_LEAST + spare;
-	if (!run->spills || !counting.records || rh_bytes_times(run->record_bytes, down + up) >= rh_bytes_times(bytes, out->count))
+	int write_buffers = write_ring(run->spare), read_buffers = READ_BUFFERS_LEAST + spare;
+	if (!run->spills || !counting.records ||
+	    rh_bytes_times(run->record_bytes, write_buffers + read_buffers) >= rh_bytes_times(bytes, out->count))
 		return 0;
-	*out = (struct rh_boundary_needs){.count = down + up,
+	*out = (struct rh_boundary_needs){.count = write_buffers + read_buffers,
 	                                  .bytes_each = run->record_bytes,
-	                                  .write_buffers = down,
-	                                  .read_buffers = up,
+	                                  .write_buffers = write_buffers,
+	                                  .read_buffers = read_buffers,
 	                                  .records = counting.records,
 	                                  .step_writes = counting.writes};
 	return 0;

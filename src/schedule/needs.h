@@ -32,7 +32,7 @@ int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_need
 int64_t rh_boundary_infer_round(int64_t round, int spills, int64_t spare);
 
 /* For a program without a flush: over how many steps the micro-batches in flight are spread, at most; and the most boundaries in flight. */
-int64_t rh_boundary_steps_held(const struct rh_dispatch *dispatch);
+int64_t rh_boundary_steps_in_flight(const struct rh_dispatch *dispatch);
 int rh_boundary_in_flight(const struct rh_dispatch *dispatch);
 
 #endif

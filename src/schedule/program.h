@@ -65,8 +65,8 @@ static inline int rh_slot_gives_gradient(const struct rh_plan *cuts, const struc
 
 struct rh_program {
 	struct rh_slot *slot;
-	size_t slots, capacity; /* reused from step to step */
-	char instead[160];      /* why looped-bfs's order replaces the schedule's, which has none here; "": it does not */
+	size_t slots, capacity;       /* reused from step to step */
+	char replacement_reason[160]; /* why looped-bfs's order replaces the schedule's, which has none here; "": it does not */
 };
 void rh_program_free(struct rh_program *program);
 

@@ -87,9 +87,10 @@ static int count_writes(struct rh_reloads *reloads)
 	return 0;
 }
 
-int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int write_buffers)
 {
-	struct finding finding = {.reloads = reloads, .layers = walk->layers, .write_buffers = down, .micro_batches = micro_batches};
+	struct finding finding = {
+	        .reloads = reloads, .layers = walk->layers, .write_buffers = write_buffers, .micro_batches = micro_batches};
 	size_t boundaries = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
 	struct rh_boundary_walk own = *walk;
 	own.access = note;

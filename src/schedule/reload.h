@@ -1,8 +1,8 @@
 /* Which boundaries a program writes to NVMe, and which of its reads are reloads: known before it runs, a pure function of the program.
  *
- * Boundaries go into a ring of `down` host buffers, in the program's order: write n overwrites write n - down. A read of a boundary that is
- * still in the ring takes it from there. Any later read is a reload: the boundary goes to NVMe as well, and each reload brings it back
- * through a second ring, in the program's order. */
+ * Boundaries go into a ring of W = `write_buffers` host buffers, in the program's order: write n overwrites write n - W. A read of a
+ * boundary that is still in the ring takes it from there. Any later read is a reload: the boundary goes to NVMe as well, and each reload
+ * brings it back through a second ring, in the program's order. */
 #ifndef RH_SCHEDULE_RELOAD_H
 #define RH_SCHEDULE_RELOAD_H
 
@@ -43,10 +43,11 @@ struct rh_reloads {
 
 /* Reuses the memory of an earlier program. walk->access is ignored; micro_batches: how many numbers micro-batches have
  * (rh_boundary_walk); write_buffers: length of the ring of writes. */
-int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
+int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int write_buffers) RH_MUST;
 /* Finds only `records` and `step_writes`, for a program of one step in which each slot has `micro_batches` micro-batches, although
  * walk->program has one in each. Its time does not grow with their number. */
-int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
+int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches,
+                           int write_buffers) RH_MUST;
 /* The program's next read or write of this boundary, while it runs: one that rh_reloads_find found. Skips the slots that a program of
  * many steps drops. */
 const struct rh_reload_access *rh_reloads_next(struct rh_reloads *reloads, int is_write, enum rh_boundary_kind kind, int layer,

@@ -64,10 +64,10 @@ static void number_slots(struct rh_reloads *reloads, size_t slots, int64_t micro
 
 /* When micro-batch m is read last there have been last.written + m * last.writes writes, and its boundary was number slot.written +
  * m * slot.writes + nth. It is reloaded if that is more than `write_buffers` before. */
-static void find_reloaded(struct rh_reloads *reloads, struct rh_reload_stream *stream, int64_t micro_batches, int down)
+static void find_reloaded(struct rh_reloads *reloads, struct rh_reload_stream *stream, int64_t micro_batches, int write_buffers)
 {
 	const struct rh_reload_slot *from = &reloads->round[stream->slot], *to = &reloads->round[stream->last];
-	int64_t beyond = to->written - from->written - stream->nth - down, slope = to->writes - from->writes;
+	int64_t beyond = to->written - from->written - stream->nth - write_buffers, slope = to->writes - from->writes;
 	stream->first = 0;
 	stream->end = stream->last == stream->slot || (beyond <= 0 && slope <= 0) ? 0 : micro_batches;
 	if (slope > 0 && beyond <= 0)
@@ -104,7 +104,7 @@ static void run_slot(struct rh_reloads *reloads, size_t s, int64_t micro_batches
 	}
 }
 
-int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int write_buffers)
 {
 	size_t slots = walk->program->slots, places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1));
 	struct rh_boundary_walk own = *walk;
@@ -126,7 +126,7 @@ int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_
 		return rc;
 	number_slots(reloads, slots, micro_batches);
 	for (size_t i = 0; i < reloads->streams; i++) {
-		find_reloaded(reloads, &reloads->stream[i], micro_batches, down);
+		find_reloaded(reloads, &reloads->stream[i], micro_batches, write_buffers);
 		reloads->step_writes += reloads->stream[i].end - reloads->stream[i].first;
 	}
 	for (size_t s = 0; s < slots; s++)

@@ -56,7 +56,7 @@ static void test_every_read_finds_what_was_written(void **state)
 				for (int down = 1; down <= DOWN_MOST; down++) {
 					int turn = 0;
 					struct rh_boundary_walk walk = {
-					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
+					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_in_flight = 1};
 					check_ok(rh_roundpipe_program(&plan, trains, 2, m, round, &turn, &program));
 					check_ok(rh_reloads_find(&reloads, &walk, m, down));
 					check_contents(&reloads, down);
@@ -93,7 +93,7 @@ static void test_writes_are_counted_by_step(void **state)
 		for (int steps = 1; steps <= 4; steps++)
 			for (int down = 1; down <= DOWN_MOST; down++) {
 				int turn = 0;
-				struct rh_boundary_walk walk = {.plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
+				struct rh_boundary_walk walk = {.plan = &plan, .layers = LAYERS, .program = &program, .steps_in_flight = 1};
 				check_ok(rh_roundpipe_program(&plan, 1, 2, m, (m + 1) / 2, &turn, &program));
 				for (size_t i = 0; i < program.slots; i++)
 					program.slot[i].step = (int64_t)i % steps;
@@ -119,7 +119,7 @@ static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 				for (int ring = 1; ring <= 90; ring += 1 + ring / 12) {
 					int turn = 0;
 					struct rh_boundary_walk walk = {
-					        .plan = all_plans[p], .layers = LAYERS, .program = &program, .steps_held = 1};
+					        .plan = all_plans[p], .layers = LAYERS, .program = &program, .steps_in_flight = 1};
 					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, m, m, &turn, &program));
 					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, 1, 1, &turn, &one));
 					check_ok(rh_reloads_find(&counts, &walk, m, ring));
@@ -165,7 +165,7 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 				for (int64_t m = count; m > count - round; m--) {
 					int turn = 0;
 					struct rh_boundary_walk walk = {
-					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
+					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_in_flight = 1};
 					check_ok(rh_roundpipe_program(&plan, 1, 2, m, round < m ? round : m, &turn, &program));
 					check_ok(rh_reloads_find(&reloads, &walk, m, 4 + (int)spare));
 					writes = rh_max(writes, most_writes(&reloads));
@@ -195,7 +195,7 @@ static void walk_whole(const struct rh_boundary_run *run, const struct rh_progra
 	const struct rh_boundary_walk walk = {.plan = run->dispatch.plan,
 	                                      .layers = run->dispatch.model->layers,
 	                                      .program = program,
-	                                      .steps_held = held,
+	                                      .steps_in_flight = held,
 	                                      .step_micro_batches = run->dispatch.train_micro_batches};
 	check_ok(rh_reloads_find(&counts, &walk, held * count, 4 + (int)run->spare));
 	out->writes = rh_max(out->writes, counts.step_writes);
@@ -211,7 +211,7 @@ static void ask_whole(const struct rh_boundary_run *run, struct whole *out)
 	struct rh_program program = {0};
 	*out = (struct whole){0};
 	if (rh_dispatch_is_local(&dispatch)) {
-		int64_t held = rh_boundary_steps_held(&dispatch);
+		int64_t held = rh_boundary_steps_in_flight(&dispatch);
 		out->needed = rh_boundary_in_flight(&dispatch);
 		check_ok(rh_dispatch_stretch(&dispatch, count, 2 * held + 2, &program));
 		walk_whole(run, &program, held, count, out);
