@@ -49,6 +49,14 @@ void jinja_need_count(struct jinja *j, const struct jinja_call *call, const char
 		jinja_raise(&j->arena, "%s() takes at most %zu argument%s (%zu given)", name, most, most == 1 ? "" : "s", given);
 }
 
+/* Refuses keywords of other names than `but` (NULL: all). */
+static void need_no_keyword(struct jinja *j, const struct jinja_call *call, const char *name, const char *but)
+{
+	for (size_t i = 0; i < call->keywords; i++)
+		if (!but || !jinja_is_text(call->keyword[i].key, but))
+			jinja_raise(&j->arena, "%s() got an unexpected keyword argument %s", name, jinja_repr(j, call->keyword[i].key));
+}
+
 static struct jinja_value keyword_dict(struct jinja *j, const struct jinja_call *call, const uint8_t *used)
 {
 	struct jinja_value dict = jinja_new_dict(j, JINJA_DICT);
@@ -137,8 +145,9 @@ struct jinja_value jinja_call_value(struct jinja *j, struct jinja_value callee, 
 	case JINJA_LOOP:
 		if (!callee.content.loop->node || !callee.content.loop->node->is_flagged)
 			jinja_raise(&j->arena, "The loop must have the 'recursive' marker to be called recursively.");
+		need_no_keyword(j, call, "LoopContext.__call__", "iterable");
 		jinja_need_count(j, call, "loop", 1, 1);
-		result = jinja_loop_call(j, callee.content.loop, call->argument[0]);
+		result = jinja_loop_call(j, callee.content.loop, jinja_argument(call, 0, "iterable"));
 		break;
 	case JINJA_JOINER:
 		result = callee.content.cycler->used ? callee.content.cycler->separator : jinja_text(j, "");
@@ -153,6 +162,7 @@ struct jinja_value jinja_call_value(struct jinja *j, struct jinja_value callee, 
 
 static struct jinja_value call_range(struct jinja *j, const struct jinja_call *call)
 {
+	need_no_keyword(j, call, "safe_range", NULL);
 	jinja_need_count(j, call, "range", 1, 3);
 	struct jinja_value range = jinja_new_list(j, JINJA_RANGE);
 	struct jinja_list *list = range.content.list;
