@@ -63,7 +63,8 @@ static int pass_tensor(struct collecting *at, int block, int tensor)
 static int pass_all(struct collecting *at)
 {
 	const struct rh_model *own = at->session->model;
-	int lowest = own->blocks ? own->block[0].number : at->whole->blocks, rc = 0;
+	/* the box's first layer has it; a tied table, which the head uses too, is a lower block */
+	int lowest = own->block[own->layer[0].block[0]].number, rc = 0;
 	for (int b = at->whole->blocks - 1; !rc && b >= 0 && at->whole->block[b].number >= lowest; b--)
 		for (int t = 0; !rc && t < at->whole->block[b].tensors; t++)
 			rc = pass_tensor(at, b, t);

@@ -290,21 +290,37 @@ static void test_another_tokenizer_is_named(void **state)
 	scratch_close(&scratch);
 }
 
+/* With the files that are there; box 1 has the layers below the cut. */
+static void check_adapter_with_cut(const struct scratch *scratch, int cut)
+{
+	static const char keys[] = "save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_target_modules: all-linear\n";
+	char linked[256];
+	write_config(scratch, keys, 1, 0, NULL);
+	run_ok(scratch, "train %s/run0.yaml" TWENTY_STEPS, scratch->dir);
+	snprintf(linked, sizeof linked, "%sbox_cuts: [%d]\n", keys, cut);
+	run_boxes(scratch, linked, 2, 1);
+	check_weights(scratch, "adapter_model.safetensors", 1);
+}
+
 /* The first box has the embedding alone: it sends activations, and has no backward. */
 static void test_adapters_above_a_box_that_trains_nothing(void **state)
 {
 	(void)state;
-	static const char keys[] = "save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_target_modules: all-linear\n";
-	char linked[256];
 	struct scratch scratch;
 	make_files(&scratch);
-	write_config(&scratch, keys, 1, 0, NULL);
-	struct ran alone = run_line(&scratch, "train %s/run0.yaml" TWENTY_STEPS, scratch.dir);
-	assert_int_equal(alone.status, 0);
-	run_free(&alone);
-	snprintf(linked, sizeof linked, "%sbox_cuts: [1]\n", keys);
-	run_boxes(&scratch, linked, 2, 1);
-	check_weights(&scratch, "adapter_model.safetensors", 1);
+	check_adapter_with_cut(&scratch, 1);
+	scratch_close(&scratch);
+}
+
+/* The head of box 2 needs the embedding's table. Box 1 has 84 tensors of the adapter, more than a link takes at once. */
+static void test_adapters_below_a_box_with_a_tied_head(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_files(&scratch);
+	edit_file(path_of("%s/hf/config.json", scratch.dir), "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+	edit_file(path_of("%s/hf/config.json", scratch.dir), "\"num_hidden_layers\": 5", "\"num_hidden_layers\": 8");
+	check_adapter_with_cut(&scratch, 7);
 	scratch_close(&scratch);
 }
 
@@ -452,6 +468,7 @@ int main(void)
 	        cmocka_unit_test(test_split_backwards),
 	        cmocka_unit_test(test_experts_with_a_load_balancing_loss),
 	        cmocka_unit_test(test_adapters_above_a_box_that_trains_nothing),
+	        cmocka_unit_test(test_adapters_below_a_box_with_a_tied_head),
 	        cmocka_unit_test(test_evaluations_are_one_boxs),
 	        cmocka_unit_test(test_the_best_checkpoint_is_one_boxs),
 	        cmocka_unit_test(test_another_tokenizer_is_named),
