@@ -1,14 +1,50 @@
 #!/usr/bin/env python3
-"""The table of fluidpipe.sh: accuracy in percent, or a language model's perplexity; what is lost against the synchronous run, in points of
-accuracy or in percent of its perplexity; and that loss's one-sided 95 % bound over seeds."""
+"""Results of fluidpipe.sh, one JSON object a line.
+
+    fluidpipe.py row NAME=JSON...    prints one: of evaluations (`eval`, `alone`) the accuracy and the loss
+    fluidpipe.py table RESULTS       accuracy in percent, or a language model's perplexity. Part quality: what is lost against the synchronous
+                                     run of the same seed, in points or in percent of its perplexity, and the loss's one-sided 95 % bound
+    fluidpipe.py part CHECKPOINT PART OUT     of box 1's partial model, a checkpoint, what PART, box 1's result, has of the whole model
+    fluidpipe.py draw RESULTS        part samplers' accuracy against time, as SVG
+"""
 
 import json
 import math
+import shutil
 import sys
+from pathlib import Path
 
 CONTROLS, MARGIN, BAR = ("box 1 frozen", "box 1 alone"), 2.0, 2.0
 # Student's t, one-sided 95 %, for 1 to 15 degrees of freedom; then the normal distribution's.
 T95 = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753]
+COLOURS = ["#222222", "#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2"]
+
+
+def row(words):
+    fields = {name: json.loads(value) for name, value in (word.split("=", 1) for word in words)}
+    for name in {"eval", "alone"} & set(fields):
+        fields[name] = fields[name] and {key: fields[name][key] for key in ("eval_accuracy", "eval_loss") if key in fields[name]}
+    print(json.dumps(fields))
+
+
+def read_tensors(path):
+    data = (path / "model.safetensors").read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    return {name: (entry, data[start + entry["data_offsets"][0]:start + entry["data_offsets"][1]])
+            for name, entry in json.loads(data[8:start]).items() if name != "__metadata__"}
+
+
+def part(checkpoint, result, out):
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(result, out, ignore=shutil.ignore_patterns("checkpoint-*", "SHA256SUMS"))
+    tensors, header, blocks, end = read_tensors(checkpoint), {}, [], 0
+    for name in read_tensors(result):
+        entry, block = tensors[name]
+        header[name] = dict(entry, data_offsets=[end, end + len(block)])
+        blocks.append(block)
+        end += len(block)
+    text = json.dumps(header).encode()
+    (out / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blocks))
 
 
 def mean(values):
@@ -24,38 +60,93 @@ def bound(losses):
     return mean(losses) + (T95[n - 2] if n - 2 < len(T95) else 1.645) * spread / math.sqrt(n)
 
 
+def score(task, evaluation):
+    """Perplexity, or accuracy in percent."""
+    return math.exp(evaluation["eval_loss"]) if task == "language" else 100 * evaluation["eval_accuracy"]
+
+
 def lost(task, run, synchronous):
-    return 100 * (run / synchronous - 1 if task == "language" else synchronous - run)
+    return 100 * (run / synchronous - 1) if task == "language" else synchronous - run
 
 
-def tell(task, runs):
-    unit, scale = ("perplexity", 1) if task == "language" else ("accuracy %", 100)
-    synchronous, names = runs["synchronous"], [name for name in runs if name != "synchronous"]
-    seeds = sorted(synchronous)
-    print(f"\n{task}, {len(seeds)} seed{'s'[:len(seeds) > 1]}: {', '.join(map(str, seeds))}")
-    print(f"{'run':<16}{unit:>12}{'lost, %' if scale == 1 else 'loss, points':>14}{'95 % bound':>12}")
-    print(f"{'synchronous':<16}{scale * mean(list(synchronous.values())):>12.2f}")
-    result = dict(task=task, seeds=len(seeds))
-    for name in names:
-        losses = [lost(task, runs[name][seed], synchronous[seed]) for seed in seeds]
+def print_columns(widths, cells):
+    """The first column to the left; None: nothing to tell."""
+    texts = ["-" if cell is None else f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells]
+    print("".join(f"{text:<{width}}" if k == 0 else f"{text:>{width}}" for k, (width, text) in enumerate(zip(widths, texts))))
+
+
+def show_quality(task, rows):
+    of_language, widths, runs, summary = task == "language", (16, 6, 12, 14, 12), {}, dict(task=task)
+    for result in rows:
+        runs.setdefault(result["run"], {})[result["seed"]] = score(task, result["eval"])
+        if result["run"] == "FP-ND":
+            runs.setdefault("box 1 alone", {})[result["seed"]] = score(task, result["alone"])
+    synchronous = runs.pop("synchronous")
+    print_columns(widths, ("run", "seeds", *(("perplexity", "lost, %") if of_language else ("accuracy %", "loss, points")), "95 % bound"))
+    print_columns(widths[:3], ("synchronous", len(synchronous), mean(list(synchronous.values()))))
+    for name, scores in runs.items():
+        seeds = sorted(set(scores) & set(synchronous))
+        losses = [lost(task, scores[seed], synchronous[seed]) for seed in seeds]
         most = bound(losses)
-        print(f"{name:<16}{scale * mean([runs[name][seed] for seed in seeds]):>12.2f}{mean(losses):>14.2f}" + (f"{most:>12.2f}" if most is not None else f"{'-':>12}"))
-        result[name] = dict(loss=round(mean(losses), 3), bound=None if most is None else round(most, 3))
-    counts = all(name in result and result[name]["loss"] >= MARGIN for name in CONTROLS)
-    print(f"the synchronous run beats both controls by 2 {'%' if scale == 1 else 'points'}" if counts else
+        print_columns(widths, (name, len(seeds), mean([scores[seed] for seed in seeds]), mean(losses), most))
+        summary[name] = dict(seeds=len(seeds), loss=round(mean(losses), 3), bound=None if most is None else round(most, 3))
+    summary["counts"] = all(name in summary and summary[name]["loss"] >= MARGIN for name in CONTROLS)
+    summary["within"] = [name for name in runs if name not in CONTROLS and summary[name]["bound"] is not None and summary[name]["bound"] < BAR]
+    print(f"the synchronous run beats both controls by 2 {'%' if of_language else 'points'}" if summary["counts"] else
           "the task says nothing: a control is within 2 of the synchronous run, or was not run")
-    result["counts"] = counts
-    result["within"] = [name for name in names if name not in CONTROLS and result[name]["bound"] is not None and result[name]["bound"] < BAR]
-    return result
+    print(json.dumps(dict(bench="fluidpipe-accuracy", **summary)))
+
+
+def show_runs(task, rows):
+    """What each run knows, what its box 1 knows alone, and how many opportunistic steps both boxes made."""
+    widths = (max(len(result["run"]) for result in rows) + 2, 5, 12, 13, 15, 9)
+    print_columns(widths, ("run", "seed", "perplexity" if task == "language" else "accuracy %", "box 1 alone", "opportunistic", "seconds"))
+    for result in rows:
+        alone = result.get("alone") and score(task, result["alone"])
+        print_columns(widths, (result["run"], result["seed"], score(task, result["eval"]), alone, result.get("opportunistic"), result.get("seconds")))
+
+
+def draw(rows):
+    """One panel for each round trip, one line for each sampler."""
+    panels = {}
+    for result in rows:
+        sampler, trip = result["run"].split(", ")
+        panels.setdefault(trip, {}).setdefault(sampler, []).append((result["seconds"], score(result["task"], result["eval"])))
+    width, height, left, top, gap = 360, 260, 60, 40, 80
+    points = [point for panel in panels.values() for line in panel.values() for point in line]
+    latest = max(seconds for seconds, _ in points)
+    lowest, highest = math.floor(min(value for _, value in points) / 5) * 5, math.ceil(max(value for _, value in points) / 5) * 5
+    ticks = [latest * k / 4 for k in range(5)]
+    print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + len(panels) * (width + gap)}" height="{top + height + 90}" '
+          'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>')
+    for k, (trip, panel) in enumerate(panels.items()):
+        x0 = left + k * (width + gap)
+        x, y = (lambda seconds: x0 + width * seconds / latest), (lambda value: top + height * (highest - value) / (highest - lowest))
+        print(f'<text x="{x0}" y="{top - 14}" font-size="14">accuracy, %, round trip {trip}</text>')
+        for value in range(lowest, highest + 1, 5):
+            print(f'<path d="M{x0} {y(value):.1f}h{width}" stroke="#ddd"/><text x="{x0 - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value}</text>')
+        for seconds in ticks:
+            print(f'<text x="{x(seconds):.1f}" y="{top + height + 18}" text-anchor="middle">{seconds:.0f}</text>')
+        print(f'<text x="{x0 + width / 2}" y="{top + height + 36}" text-anchor="middle">seconds since the start</text>')
+        for colour, (sampler, line) in zip(COLOURS, panel.items()):
+            path = " ".join(f"{x(seconds):.1f},{y(value):.1f}" for seconds, value in line)
+            print(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    for k, (colour, sampler) in enumerate(zip(COLOURS, next(iter(panels.values())))):
+        print(f'<text x="{left + 130 * k}" y="{top + height + 70}" fill="{colour}">{sampler}</text>')
+    print("</svg>")
 
 
 def main():
-    tasks = {}
-    for line in open(sys.argv[1]):
-        row = json.loads(line)
-        value = math.exp(row["eval_loss"]) if row["task"] == "language" else row["eval_accuracy"]
-        tasks.setdefault(row["task"], {}).setdefault(row["run"], {})[row["seed"]] = value
-    print(json.dumps(dict(bench="fluidpipe-accuracy", tasks=[tell(task, runs) for task, runs in tasks.items()])))
+    what, words = sys.argv[1], sys.argv[2:]
+    if what == "row":
+        return row(words)
+    if what == "part":
+        return part(*map(Path, words))
+    rows = [json.loads(line) for line in open(words[0])]
+    if what == "draw":
+        return draw(rows)
+    print(f"\n{Path(words[0]).stem}")
+    (show_quality if Path(words[0]).name.startswith("quality-") else show_runs)(rows[0]["task"], rows)
 
 
 main()

