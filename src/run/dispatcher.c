@@ -108,7 +108,7 @@ void dispatcher_end(struct rh_executor *executor, struct ring_command *command)
 	ring_end(&executor->lowering.ring, command);
 }
 
-int dispatcher_take(struct rh_executor *executor, int place)
+int dispatcher_take(struct rh_executor *executor, int index)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct lowering *lowering = &executor->lowering;
@@ -116,10 +116,10 @@ int dispatcher_take(struct rh_executor *executor, int place)
 	for (; !lowering->rc && dispatcher->taken < lowering->ring.end; dispatcher->taken++) {
 		struct ring_command *command = ring_find(&lowering->ring, dispatcher->taken);
 		int lane = command->lowered.lane;
-		command->place = (signed char)place;
+		command->index = (signed char)index;
 		command->is_wanted = (char)is_read_later(lanes, &command->lowered);
 		mark_waits(lowering, &command->lowered);
-		if (place == DISPATCH_DONE ||
+		if (index == DISPATCH_DONE ||
 		    (lane == lowering->caller && command->lowered.kind != RH_COMMAND_HOST_ADD)) { /* the caller's own */
 			dispatcher_end(executor, command);
 			continue;
@@ -133,7 +133,7 @@ int dispatcher_take(struct rh_executor *executor, int place)
 		dispatcher->lane[lane].tail = command;
 		enum rh_queue queue = lanes->lane[lane].queue;
 		dispatcher->to_serve += queue == RH_QUEUE_OPTIMIZER;
-		dispatcher->left[place] += queue == RH_QUEUE_STREAM || queue == RH_QUEUE_SENDS || queue == RH_QUEUE_RECEIVES;
+		dispatcher->left[index] += queue == RH_QUEUE_STREAM || queue == RH_QUEUE_SENDS || queue == RH_QUEUE_RECEIVES;
 		if (queue == RH_QUEUE_STREAM)
 			dispatcher->device[lanes->lane[lane].owner].blocks_left += lane >= lowering->free;
 	}
@@ -199,7 +199,7 @@ static int issue_head(struct rh_executor *executor, int d, int lane)
 	struct ring_command *command = dispatcher->lane[lane].head;
 	const struct rh_lane *on = &executor->lowering.lanes.lane[lane];
 	int rc = issue_command(executor, &command->lowered);
-	dispatcher->left[command->place]--;
+	dispatcher->left[command->index]--;
 	dispatcher->is_due |= command->is_asked;
 	dispatcher_advance(executor, lane);
 	ring_push(&dispatcher->stream[lower_lane(on->owner, on->stream)].issued, command);
@@ -241,7 +241,7 @@ static int lower_more(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct lowering *lowering = &executor->lowering;
-	int rc = 0, place = (int)executor->first;
+	int rc = 0, index = (int)executor->first;
 	for (int again = 1; !rc && again && !lower_is_over(lowering);) {
 		again = executor->options.boxes && executor->options.boxes->unit && executor->trains;
 		for (int d = 0; d < executor->options.devices; d++) {
@@ -252,7 +252,7 @@ static int lower_more(struct rh_executor *executor)
 		if (again)
 			rc = has_slots_enough(executor, lowering->program.slot[lowering->next_slot].device);
 		if (again && !rc)
-			rc = run_lower_slot(executor, place);
+			rc = run_lower_slot(executor, index);
 	}
 	dispatcher->is_lowering_later = rc > 0;
 	return rc < 0 ? rc : 0;
@@ -428,7 +428,7 @@ static int is_arriving(const struct rh_executor *executor, int64_t step)
 	return 0;
 }
 
-static int is_over(struct rh_executor *executor, enum dispatch_until until, int place)
+static int is_over(struct rh_executor *executor, enum dispatch_until until, int index)
 {
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	const struct lowering *lowering = &executor->lowering;
@@ -436,8 +436,8 @@ static int is_over(struct rh_executor *executor, enum dispatch_until until, int 
 	if (until == DISPATCH_ALL)
 		return lower_is_over(lowering) && !dispatcher->left[0] && !dispatcher->left[1] && !waits;
 	if (until == DISPATCH_STEP)
-		return !dispatcher->left[place] && !waits && (place != (int)executor->first || lower_is_over(lowering)) &&
-		       !is_arriving(executor, executor->flight[place].step);
+		return !dispatcher->left[index] && !waits && (index != (int)executor->first || lower_is_over(lowering)) &&
+		       !is_arriving(executor, executor->flight[index].step);
 	if (!lower_is_over(lowering))
 		return 0;
 	for (int d = 0; d < executor->options.devices; d++)
@@ -469,12 +469,12 @@ static int has_changed(const struct rh_executor *executor)
 	return updater ? rh_updater_changes(updater) != executor->dispatcher.changes : dispatcher_drives_are_busy(&executor->dispatcher);
 }
 
-int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int place)
+int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int index)
 {
 	int rc = 0;
 	for (int64_t i = 1; rc >= 0; i++) {
 		rc = lower_more(executor); /* before is_over, which asks whether all is lowered */
-		if (rc < 0 || is_over(executor, until, place))
+		if (rc < 0 || is_over(executor, until, index))
 			break;
 		rc = run_once(executor);
 		if (!rc)

@@ -17,8 +17,8 @@ enum {
 	DISPATCH_LAUNCHES = 640    /* most unfinished launches of a device: after about a thousand a launch on a GPU's stream blocks */
 };
 
-/* Places of steps in flight are 0 and 1 (RUN_FLIGHT). AHEAD: the place of a step that has not begun. */
-enum { DISPATCH_AHEAD = 2, DISPATCH_PLACES, DISPATCH_DONE = DISPATCH_PLACES };
+/* Indices of steps in flight are 0 and 1 (RUN_FLIGHT). AHEAD: the index of a step that has not begun. */
+enum { DISPATCH_AHEAD = 2, DISPATCH_INDICES, DISPATCH_DONE = DISPATCH_INDICES };
 
 /* A span of a trace, between two records. */
 struct run_span {
@@ -81,9 +81,9 @@ struct run_dispatcher {
 	int64_t step;                  /* of the latest command that was issued */
 	int is_ending;                 /* the last step that was begun is being finished */
 	int is_due;                    /* the optimizer is to be served */
-	int is_lowering_later;         /* the next slot waits: its step's place is taken, or its device has its maximum of slots */
+	int is_lowering_later;         /* the next slot waits: its step's index is taken, or its device has its maximum of slots */
 	int64_t changes;               /* rh_updater_changes when the optimizer was served last */
-	int64_t left[DISPATCH_PLACES]; /* of each place: unissued commands of streams, messages that are not over */
+	int64_t left[DISPATCH_INDICES]; /* of each index: unissued commands of streams, messages that are not over */
 };
 
 static inline int64_t dispatch_slots(const struct rh_executor_options *options)
@@ -95,13 +95,13 @@ struct rh_executor;
 int dispatcher_create(struct rh_executor *executor) RH_MUST;
 void dispatcher_destroy(struct rh_executor *executor);
 
-/* Takes over what has been lowered, for the step in this place; DISPATCH_DONE: as commands that are over. Returns the lowering's fault. */
-int dispatcher_take(struct rh_executor *executor, int place) RH_MUST;
+/* Takes over what has been lowered, for the step of this index; DISPATCH_DONE: as commands that are over. Returns the lowering's fault. */
+int dispatcher_take(struct rh_executor *executor, int index) RH_MUST;
 
 /* Issues commands, and lowers slots of the call's program as they are needed. ALL: until the call is done. STEP: until this step is. IDLE:
  * until a device has nothing more to do, so that the next step's first slots may run beside this step's last. */
 enum dispatch_until { DISPATCH_ALL, DISPATCH_STEP, DISPATCH_IDLE };
-int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int place) RH_MUST;
+int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int index) RH_MUST;
 /* 1: the command has ended on its device; 0: not yet, or it has not been issued; or a fault. */
 int dispatcher_has_ended(struct rh_executor *executor, int64_t position) RH_MUST;
 /* Waits until the command, which has been issued, has ended. */

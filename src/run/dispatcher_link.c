@@ -76,7 +76,7 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	const struct rh_command *command = &at->lowered;
 	link->first = (link->first + 1) % DISPATCH_MESSAGES;
 	link->posted--;
-	dispatcher->left[at->place]--;
+	dispatcher->left[at->index]--;
 	if (receives(which) && !link_of(executor, which)->is_virtual) {
 		const struct rh_wire_boundary message = message_of(executor, command);
 		rh_wire_boundary_decode(&message, buffer_of(executor, command));

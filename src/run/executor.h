@@ -8,7 +8,7 @@
  *     (rh_updater_uploaded, rh_updater_await_weights);
  *   - its gradient comes down once the one before was taken (rh_updater_await_gradient). The last slots' gradients leave in the gaps of
  *     the next step's first slots, and are announced before that step makes its own;
- *   - micro-batches and results of two steps have places of their own. */
+ *   - micro-batches and results of two steps have memory of their own. */
 #ifndef RH_RUN_EXECUTOR_H
 #define RH_RUN_EXECUTOR_H
 

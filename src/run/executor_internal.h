@@ -43,7 +43,7 @@ struct run_device {
 	int is_forward;
 };
 
-/* A step that has a place: the places of its micro-batches. */
+/* The indices of a step's micro-batches. */
 struct run_book {
 	int64_t first, count;
 	float loss_scale;
@@ -70,13 +70,13 @@ struct rh_executor {
 	struct run_room room[RH_ROOMS]; /* of the host, but the store's */
 	int64_t *offset;                /* scratch: [2*block+use] */
 	int turn;                       /* of the round robin, over all steps */
-	/* Step k has place k mod lowering.limits.steps_in_flight, k counted within a stretch; outside stretches k mod `flights`, k counted
-	 * over all steps. Its micro-batches have the places from (its place) * options.train_micro_batches on. */
+	/* Step k has index k mod lowering.limits.steps_in_flight, k counted within a stretch; outside stretches k mod `flights`, k counted
+	 * over all steps. Its micro-batches have the indices from (its index) * options.train_micro_batches on. */
 	struct run_book *book; /* (steps_in_flight) */
 	int64_t flights;
 	int64_t begun, finished, calls, inferred;
 	int uploads_ahead; /* uploads for the next step may be in flight */
-	int64_t first;     /* place of the step that is being enqueued; in a stretch 0 */
+	int64_t first;     /* index of the step that is being enqueued; in a stretch 0 */
 	struct {
 		int64_t step;
 		double awaited_s; /* for updates, by the host */
@@ -95,9 +95,9 @@ struct rh_executor {
 	size_t spans, span_capacity;
 };
 
-/* step.c: lowers the program's next slot, for the step in this place, or skips it if its step shall not begin. 1: neither yet, as the slot
- * would begin a step whose place is taken. */
-int run_lower_slot(struct rh_executor *executor, int place) RH_MUST;
+/* step.c: lowers the program's next slot, for the step of this index, or skips it if its step shall not begin. 1: neither yet, as the slot
+ * would begin a step whose index is taken. */
+int run_lower_slot(struct rh_executor *executor, int index) RH_MUST;
 /* The book of a command's step, and the stalls of its device in that step. */
 const struct run_book *run_book_of(const struct rh_executor *executor, const struct rh_command *command);
 struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command);
@@ -107,7 +107,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call) RH_MU
 int run_end(struct rh_executor *executor, int rc);
 /* Waits for uploads of a step that does not come: nothing is running afterwards. */
 void run_rest(struct rh_executor *executor);
-/* Copies a step's micro-batches to their places; reads their results there. */
+/* Copies a step's micro-batches to the memory of their indices; reads their results there. */
 void run_copy_inputs(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count);
 int run_collect_results(struct rh_executor *executor, const struct run_book *book, int64_t step) RH_MUST;
 

@@ -331,8 +331,8 @@ static int begin_compute(struct rh_executor *executor, struct rh_device *device,
 /* After the step's last computation on the device its stalls end. */
 static int end_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
-	for (int place = 0; place < RUN_FLIGHT; place++) {
-		struct run_flight *flight = &executor->device[device->index].flight[place];
+	for (int index = 0; index < RUN_FLIGHT; index++) {
+		struct run_flight *flight = &executor->device[device->index].flight[index];
 		if (flight->computed != command->position)
 			continue;
 		flight->computed = LOWER_NEVER;

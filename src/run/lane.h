@@ -53,7 +53,7 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_HOST_GRADIENT, /* number: block */
 	RH_ROOM_HOST_SUM,      /* number: 2 * block + use. May share its bytes with the gradient: offload/store.h */
 	RH_ROOM_HOST_BOUNDARY, /* boundary buffers, those of rings to and from NVMe included */
-	RH_ROOM_HOST_MICRO,    /* number: the micro-batch's place */
+	RH_ROOM_HOST_MICRO,    /* number: the micro-batch's index */
 	RH_ROOM_HOST_RESULT,   /* likewise */
 	RH_ROOM_HOST_FOLD,     /* pieces of a tied embedding's sum */
 	RH_ROOM_HOST_FRAME,    /* pages of weights that come from NVMe */

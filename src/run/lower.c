@@ -88,7 +88,7 @@ static void make_lanes(struct lowering *to)
 
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *to)
 {
-	int64_t blocks = options->model->blocks, devices = options->devices, places = limits->micro_batches;
+	int64_t blocks = options->model->blocks, devices = options->devices, micro_batches = limits->micro_batches;
 	const struct rh_boundary_needs *needs = &limits->boundaries;
 	const int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
 	*to = (struct lowering){.options = options, .limits = *limits, .unsent_sum = {.block = -1}};
@@ -96,16 +96,16 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	make_lanes(to);
 	lower_drives_create(to, needs);
 	if (!to->rc)
-		to->rc = rh_boundaries_create(buffers, options->model->layers, places, &to->boundaries);
+		to->rc = rh_boundaries_create(buffers, options->model->layers, micro_batches, &to->boundaries);
 	struct rh_region *memory = &to->memory;
-	to->batch = rh_region_take(memory, places, sizeof *to->batch);
+	to->batch = rh_region_take(memory, micro_batches, sizeof *to->batch);
 	to->lane = rh_region_take(memory, to->lanes.lanes, sizeof *to->lane);
 	to->device = rh_region_take(memory, devices, sizeof *to->device);
 	to->block = rh_region_take(memory, blocks, sizeof *to->block);
-	to->micro = rh_region_take(memory, places, sizeof *to->micro);
+	to->micro = rh_region_take(memory, micro_batches, sizeof *to->micro);
 	to->summed = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
 	to->uploaded = rh_region_take(memory, blocks * devices, sizeof(int64_t));
-	to->computed = rh_region_take(memory, places * devices, sizeof(int64_t));
+	to->computed = rh_region_take(memory, micro_batches * devices, sizeof(int64_t));
 	to->buffer_filled = rh_region_take(memory, needs->count, sizeof(int64_t));
 	to->buffer_read = rh_region_take(memory, needs->count * (devices + 1), sizeof(int64_t));
 	to->offset = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
@@ -143,28 +143,28 @@ void lower_destroy(struct lowering *to)
 
 void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
-	for (int64_t place = first; place < first + count; place++) {
+	for (int64_t index = first; index < first + count; index++) {
 		struct rh_command command = lower_plain(RH_COMMAND_INPUT, to->caller, step);
-		command.micro_batch = rh_int32(place - first);
-		command.target = lower_bytes(-1, RH_ROOM_HOST_MICRO, place, 0, rh_micro_layout(&to->batch[place].shape).bytes);
+		command.micro_batch = rh_int32(index - first);
+		command.target = lower_bytes(-1, RH_ROOM_HOST_MICRO, index, 0, rh_micro_layout(&to->batch[index].shape).bytes);
 		for (int d = 0; d < to->options->devices; d++)
-			lower_await(to, to->caller, to->computed[place * to->options->devices + d], RH_WAIT_NEEDS);
-		to->micro[place].input = lower_add(to, &command);
-		to->micro[place].last_command = LOWER_NEVER;
-		to->versions.drift[place] = 0;
+			lower_await(to, to->caller, to->computed[index * to->options->devices + d], RH_WAIT_NEEDS);
+		to->micro[index].input = lower_add(to, &command);
+		to->micro[index].last_command = LOWER_NEVER;
+		to->versions.drift[index] = 0;
 	}
 }
 
 void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
-	for (int64_t place = first; place < first + count; place++) {
+	for (int64_t index = first; index < first + count; index++) {
 		struct rh_command command = lower_plain(RH_COMMAND_OUTPUT, to->caller, step);
-		const struct rh_micro_shape *shape = &to->batch[place].shape;
+		const struct rh_micro_shape *shape = &to->batch[index].shape;
 		int64_t cols = rh_executor_score_cols(to->options, to->call.trains, shape);
 		int64_t bytes = rh_result_layout(to->options->model, shape, cols).bytes;
-		command.micro_batch = rh_int32(place - first);
-		command.source = lower_bytes(-1, RH_ROOM_HOST_RESULT, place, 0, bytes);
-		lower_await(to, to->caller, to->micro[place].output, RH_WAIT_NEEDS);
+		command.micro_batch = rh_int32(index - first);
+		command.source = lower_bytes(-1, RH_ROOM_HOST_RESULT, index, 0, bytes);
+		lower_await(to, to->caller, to->micro[index].output, RH_WAIT_NEEDS);
 		lower_add(to, &command);
 	}
 }
@@ -197,7 +197,7 @@ void lower_begin(struct lowering *to, const struct lower_call *call)
 	if (!to->rc)
 		to->rc = lower_drives_begin(to);
 	if (!call->is_local)
-		lower_input(to, call->step, call->first_place, call->micro_batches);
+		lower_input(to, call->step, call->first_index, call->micro_batches);
 }
 
 /* Before the first slot that makes gradients the other devices send down those that the step before left on them. The slot's own device may

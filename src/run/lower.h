@@ -86,7 +86,7 @@ struct lower_call {
 	int is_joined;                      /* the next step's first slots may go beside this one's last */
 	int64_t step;                       /* of the run: the program's first */
 	int64_t number;                     /* of the call */
-	int64_t first_place, micro_batches; /* of its first step; of a step */
+	int64_t first_index, micro_batches; /* of its first step; of a step */
 	int updates;                        /* an update was opened: weights change */
 	int clips;                          /* it waits for all gradients */
 	int shift;                          /* of the round robin */
@@ -115,15 +115,15 @@ struct lower_micro_batch {
 
 /* With local updates: generations of layers' weights (lower_versions.c). */
 struct lower_versions {
-	int64_t *of_forward; /* (places, layers): the one that the micro-batch's forward read */
-	int64_t *drift;      /* (places): the most updates that a layer had between the micro-batch's forward and its backward */
+	int64_t *of_forward; /* (micro-batches, layers): the one that the micro-batch's forward read */
+	int64_t *drift;      /* (micro-batches): the most updates that a layer had between the micro-batch's forward and its backward */
 	int64_t *unresolved; /* (layers): micro-batches in flight */
 };
 
 /* What a whole run is lowered with. */
 struct lower_limits {
 	struct rh_dispatch dispatch;
-	int64_t micro_batches, steps_in_flight; /* that have places at once: struct rh_executor */
+	int64_t micro_batches, steps_in_flight; /* that are kept at once: struct rh_executor */
 	int64_t gaps;                           /* micro-batches of a slot, at most */
 	struct rh_transfer_limits pieces;       /* how bulk copies are cut */
 	int64_t most_pieces;                    /* of one upload or download */
@@ -136,7 +136,7 @@ struct lowering {
 	const struct rh_executor_options *options;
 	struct lower_limits limits;
 	struct rh_region memory;
-	struct rh_micro_batch *batch; /* (places) */
+	struct rh_micro_batch *batch; /* (micro-batches) */
 	struct rh_program program;
 	struct rh_lanes lanes; /* and of a recording (ring.keeps) all commands */
 	struct run_ring ring;
@@ -158,7 +158,7 @@ struct lowering {
 	struct lower_versions versions;
 	int64_t *summed;         /* [2 * block + use]: latest download of that sum */
 	int64_t *uploaded;       /* (blocks, devices): the last commands of lower_block.uploaded_step's upload */
-	int64_t *computed;       /* (places, devices): the latest computation with the micro-batch that has the place */
+	int64_t *computed;       /* (micro-batches, devices): the latest computation with each */
 	int trainable, expected; /* blocks; those whose gradients of the step have not arrived */
 	int makes_gradients;     /* of the step, a slot that makes gradients has been lowered */
 	int64_t fold[2];         /* the host's latest addition from each piece of staging */
@@ -178,7 +178,7 @@ void lower_destroy(struct lowering *lowering);
 
 /* Begins a call, whose program is there. It lowers the inputs, too, except with local updates: there lower_input follows. */
 void lower_begin(struct lowering *lowering, const struct lower_call *call);
-/* Lowers the inputs, or the results, of a step's micro-batches, which have the places from `first` on. */
+/* Lowers the inputs, or the results, of a step's micro-batches, which have the indices from `first` on. */
 void lower_input(struct lowering *lowering, int64_t step, int64_t first, int64_t count);
 void lower_output(struct lowering *lowering, int64_t step, int64_t first, int64_t count);
 /* The program's next slot. */
@@ -224,7 +224,7 @@ static inline int64_t lower_last_of(const struct lower_slot *slot, enum rh_strea
 struct lower_boundary {
 	enum rh_boundary_kind kind;
 	int layer;
-	int64_t place, step, bytes;
+	int64_t index, step, bytes;
 };
 
 /* Lanes between this box and those beside it. */
@@ -318,11 +318,11 @@ void lower_buffer_read(struct lowering *lowering, const struct lower_boundary *b
 
 /* lower_slot.c */
 void lower_slot(struct lower_slot *slot);
-/* The place of the slot's first micro-batch. */
-static inline int64_t lower_first_place(const struct lowering *to, const struct rh_slot *slot)
+/* The index of the slot's first micro-batch. */
+static inline int64_t lower_first_index(const struct lowering *to, const struct rh_slot *slot)
 {
-	int64_t step_place = to->call.is_local ? slot->step % to->limits.steps_in_flight : 0;
-	return to->call.first_place + step_place * to->options->train_micro_batches + slot->first;
+	int64_t step_index = to->call.is_local ? slot->step % to->limits.steps_in_flight : 0;
+	return to->call.first_index + step_index * to->options->train_micro_batches + slot->first;
 }
 
 /* lower_versions.c */

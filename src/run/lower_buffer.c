@@ -12,7 +12,7 @@ static int acquire(struct lowering *to, const struct lower_boundary *boundary)
 		want.is_latest = to->has_input_buffer;
 		to->has_input_buffer = 0;
 	}
-	return rh_boundary_acquire(&to->boundaries, want, boundary->kind, boundary->layer, boundary->place);
+	return rh_boundary_acquire(&to->boundaries, want, boundary->kind, boundary->layer, boundary->index);
 }
 
 /* (devices + 1): the latest copy from the buffer to each device, and its latest WRITE or SEND. */
@@ -51,7 +51,7 @@ void lower_buffer_filled(struct lowering *to, const struct lower_boundary *bound
 int lower_buffer_find(struct lowering *to, int lane, const struct lower_boundary *boundary)
 {
 	int buffer = to->drives.write_buffers ? lower_ring_find(to, boundary)
-	                                      : rh_boundary_find(&to->boundaries, boundary->kind, boundary->layer, boundary->place);
+	                                      : rh_boundary_find(&to->boundaries, boundary->kind, boundary->layer, boundary->index);
 	lower_await(to, lane, to->buffer_filled[buffer], RH_WAIT_NEEDS);
 	return buffer;
 }
@@ -61,6 +61,6 @@ void lower_buffer_read(struct lowering *to, const struct lower_boundary *boundar
 	readers_of(to, buffer)[reader] = position;
 	if (to->drives.write_buffers)
 		lower_read_ahead(to, boundary->step);
-	else if (rh_boundary_release(&to->boundaries, boundary->kind, boundary->layer, boundary->place))
+	else if (rh_boundary_release(&to->boundaries, boundary->kind, boundary->layer, boundary->index))
 		to->has_input_buffer = reader < to->options->devices;
 }

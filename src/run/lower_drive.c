@@ -97,7 +97,7 @@ void lower_read_ahead(struct lowering *to, int64_t step)
 int lower_ring_next(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
-	drives->write = rh_reloads_next(&drives->reloads, 1, boundary->kind, boundary->layer, boundary->place)->write;
+	drives->write = rh_reloads_next(&drives->reloads, 1, boundary->kind, boundary->layer, boundary->index)->write;
 	return (int)(drives->write % drives->write_buffers);
 }
 
@@ -120,7 +120,7 @@ void lower_ring_filled(struct lowering *to, const struct lower_boundary *boundar
 int lower_ring_find(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct lower_drives *drives = &to->drives;
-	const struct rh_reload_access *access = rh_reloads_next(&drives->reloads, 0, boundary->kind, boundary->layer, boundary->place);
+	const struct rh_reload_access *access = rh_reloads_next(&drives->reloads, 0, boundary->kind, boundary->layer, boundary->index);
 	int buffer = (int)(access->write % drives->write_buffers);
 	if (access->reload >= 0) {
 		buffer = drives->write_buffers + (int)(access->reload % drives->read_buffers);

@@ -22,7 +22,7 @@ static int16_t take(struct lower_slot *slot, struct lower_ring *ring, enum rh_st
 /* A micro-batch of the slot on its way through the lanes. */
 struct micro {
 	struct lower_slot *slot;
-	int64_t number, place; /* within the step; among the books */
+	int64_t number, index; /* within the step; among the micro-batches that are kept at once */
 	const struct rh_micro_shape *shape;
 	int64_t boundary_bytes;
 	int16_t buffer;
@@ -50,7 +50,7 @@ static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
 
 static struct lower_boundary boundary_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
-	return (struct lower_boundary){kind, layer, micro->place, micro->slot->step, micro->boundary_bytes};
+	return (struct lower_boundary){kind, layer, micro->index, micro->slot->step, micro->boundary_bytes};
 }
 
 /* A command that moves a boundary: a copy between device and host, or a message to or from the box beside this one. */
@@ -115,7 +115,7 @@ static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT; /* it answers an activation that this box sends first */
 	int lane = to->links + (int)(is_gradient ? LOWER_FROM_ABOVE : LOWER_FROM_BELOW);
 	struct rh_command command = mover(micro, RH_COMMAND_RECEIVE, lane, kind, layer);
-	add_filler(micro, &command, is_gradient ? to->micro[micro->place].sent : LOWER_NEVER);
+	add_filler(micro, &command, is_gradient ? to->micro[micro->index].sent : LOWER_NEVER);
 }
 
 /* Sends the host's copy to the box beside this one. */
@@ -127,9 +127,9 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct rh_command command = mover(micro, RH_COMMAND_SEND, lane, kind, layer);
 	int64_t position = add_reader(micro, &command, to->options->devices);
 	if (!is_gradient)
-		to->micro[micro->place].sent = position;
+		to->micro[micro->index].sent = position;
 	if (is_gradient || (plan->feeds && !plan->owes_gradient))
-		to->micro[micro->place].last_command = position;
+		to->micro[micro->index].last_command = position;
 }
 
 static void send_results(struct micro *micro, int buffer, int64_t made)
@@ -139,12 +139,12 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 	int64_t bytes = rh_result_layout(slot->lowering->options->model, micro->shape, cols).bytes;
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
 	copy.source = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
-	copy.target = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
+	copy.target = there(RH_ROOM_HOST_RESULT, micro->index, bytes);
 	lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
-	int64_t position = slot->state->result.freed[buffer] = slot->lowering->micro[micro->place].output =
+	int64_t position = slot->state->result.freed[buffer] = slot->lowering->micro[micro->index].output =
 	        lower_add(slot->lowering, &copy);
 	if (!slot->lowering->options->plan->owes_gradient)
-		slot->lowering->micro[micro->place].last_command = position;
+		slot->lowering->micro[micro->index].last_command = position;
 }
 
 /* Where the stage saves this micro-batch's activations; no room: it recomputes them. */
@@ -166,7 +166,7 @@ static struct rh_place deferred_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
 	const struct rh_deferred_place *deferred = rh_plan_deferred(micro->slot->lowering->options->plan, slot->lo, slot->hi);
-	return here(micro, RH_ROOM_DEFERRED, 0, deferred->offset + micro->place % deferred->places * deferred->bytes, deferred->bytes);
+	return here(micro, RH_ROOM_DEFERRED, 0, deferred->offset + micro->index % deferred->places * deferred->bytes, deferred->bytes);
 }
 
 /* Where layers keep keys and values for the calls after this one; no room: they keep none. */
@@ -294,9 +294,9 @@ static void input(struct micro *micro)
 	int64_t bytes = rh_micro_layout(micro->shape).bytes;
 	micro->buffer = take(slot, &slot->state->micro, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
-	copy.source = there(RH_ROOM_HOST_MICRO, micro->place, bytes);
+	copy.source = there(RH_ROOM_HOST_MICRO, micro->index, bytes);
 	copy.target = here(micro, RH_ROOM_MICRO, micro->buffer, 0, bytes);
-	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->micro[micro->place].input, RH_WAIT_NEEDS);
+	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->micro[micro->index].input, RH_WAIT_NEEDS);
 	lower_add(to, &copy);
 }
 
@@ -305,11 +305,11 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	struct lowering *to = slot->lowering;
 	const struct rh_slot *program_slot = slot->slot;
 	const struct rh_executor_options *options = to->options;
-	int64_t place = lower_first_place(to, program_slot) + number;
+	int64_t index = lower_first_index(to, program_slot) + number;
 	struct micro micro = {.slot = slot,
 	                      .number = program_slot->first + number,
-	                      .place = place,
-	                      .shape = &to->batch[place].shape,
+	                      .index = index,
+	                      .shape = &to->batch[index].shape,
 	                      .is_last = number == program_slot->count - 1};
 	micro.boundary_bytes = rh_boundary_bytes(options->model, micro.shape->tokens);
 	int reads = (program_slot->lo > 0 || options->plan->is_fed) && program_slot->kind != RH_SLOT_WEIGHT_GRADIENT;
@@ -330,7 +330,7 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	else
 		backward(&micro, x);
 	slot->state->micro.freed[micro.buffer] = lower_last_of(slot, RH_STREAM_COMPUTE);
-	to->computed[place * options->devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
+	to->computed[index * options->devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
 }
 
 /* Ends the uploads of the slot's blocks: the step has no later slot with them, or their previous update is published now. */

@@ -7,9 +7,9 @@
 
 void lower_versions_create(struct lowering *to)
 {
-	int64_t layers = to->options->model->layers, places = to->limits.micro_batches;
-	to->versions.of_forward = rh_region_take(&to->memory, places * layers, sizeof(int64_t));
-	to->versions.drift = rh_region_take(&to->memory, places, sizeof(int64_t));
+	int64_t layers = to->options->model->layers, micro_batches = to->limits.micro_batches;
+	to->versions.of_forward = rh_region_take(&to->memory, micro_batches * layers, sizeof(int64_t));
+	to->versions.drift = rh_region_take(&to->memory, micro_batches, sizeof(int64_t));
 	to->versions.unresolved = rh_region_take(&to->memory, layers, sizeof(int64_t));
 }
 
@@ -28,16 +28,16 @@ static int64_t generation_of(const struct lowering *to, int layer)
 static void note_layer(struct lowering *to, const struct rh_slot *slot, int layer)
 {
 	const struct rh_dispatch *dispatch = &to->limits.dispatch;
-	int64_t *unresolved = &to->versions.unresolved[layer], first = lower_first_place(to, slot), generation = generation_of(to, layer);
+	int64_t *unresolved = &to->versions.unresolved[layer], first = lower_first_index(to, slot), generation = generation_of(to, layer);
 	int64_t most = rh_dispatch_admission_limit(dispatch, slot->stage) * (dispatch->boxes ? dispatch->boxes->unit : 1);
 	*unresolved += slot->kind == RH_SLOT_FORWARD ? slot->count : -slot->count;
 	RH_ASSERT(*unresolved >= 0 && *unresolved <= most);
-	for (int64_t place = first; place < first + slot->count; place++) {
-		int64_t *of_forward = &to->versions.of_forward[place * to->options->model->layers + layer];
+	for (int64_t index = first; index < first + slot->count; index++) {
+		int64_t *of_forward = &to->versions.of_forward[index * to->options->model->layers + layer];
 		if (slot->kind == RH_SLOT_FORWARD)
 			*of_forward = generation;
 		RH_ASSERT(generation - *of_forward <= rh_dispatch_drift_bound(dispatch));
-		to->versions.drift[place] = rh_max(to->versions.drift[place], generation - *of_forward);
+		to->versions.drift[index] = rh_max(to->versions.drift[index], generation - *of_forward);
 	}
 }
 

@@ -15,7 +15,7 @@ struct ring_command {
 	struct ring_command *next; /* in its lane, or of a struct ring_queue */
 	int64_t sequence;          /* 0: not issued; then its number on the stream; off streams 1 */
 	int waiter;                /* a lane whose head it blocks, -1: none. The others follow by next_waiter of struct dispatch_lane */
-	signed char place;         /* of its step among those in flight; DISPATCH_AHEAD (dispatcher.h) */
+	signed char index;         /* of its step among those in flight; DISPATCH_AHEAD (dispatcher.h) */
 	char is_wanted;            /* another command waits for it */
 	char is_asked;             /* a command that is on no stream waits for it */
 	char is_over;
@@ -84,7 +84,7 @@ static inline struct ring_command *ring_pop(struct ring_queue *queue)
 
 int ring_create(struct run_ring *out) RH_MUST;
 void ring_destroy(struct run_ring *ring);
-/* Adds a command at the next position, with these waits. The dispatcher sets its place. -ENOMEM. */
+/* Adds a command at the next position, with these waits. The dispatcher sets its index. -ENOMEM. */
 int ring_add(struct run_ring *ring, const struct rh_command *command, const struct rh_waits *waits) RH_MUST;
 /* The command is over: nobody need wait for it any more. */
 void ring_end(struct run_ring *ring, struct ring_command *command);

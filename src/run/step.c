@@ -21,28 +21,28 @@ int run_collect_results(struct rh_executor *executor, const struct run_book *boo
 	int64_t count = options->plan->feeds ? 0 : book->count; /* else another box has them */
 	lower_output(&executor->lowering, step, book->first, count);
 	int rc = dispatcher_take(executor, 0);
-	for (int64_t place = book->first; !rc && place < book->first + count; place++) {
-		const struct rh_micro_batch *batch = &executor->lowering.batch[place];
+	for (int64_t index = book->first; !rc && index < book->first + count; index++) {
+		const struct rh_micro_batch *batch = &executor->lowering.batch[index];
 		int64_t cols = rh_executor_score_cols(options, executor->trains, &batch->shape);
-		rh_result_unpack(options->model, batch, cols, run_piece(executor->room, RH_ROOM_HOST_RESULT, place));
+		rh_result_unpack(options->model, batch, cols, run_piece(executor->room, RH_ROOM_HOST_RESULT, index));
 	}
 	return rc;
 }
 
-/* Adds up the devices' stall times of the step in this place. */
-static void sum_times(struct rh_executor *executor, int64_t place)
+/* Adds up the devices' stall times of the step of this index. */
+static void sum_times(struct rh_executor *executor, int64_t index)
 {
 	int devices = executor->options.devices, worked = 0;
 	struct rh_stall_times sum = {0};
 	for (int d = 0; d < devices; d++) {
-		rh_stalls_add(&executor->device[d].flight[place].stalls, &sum);
-		worked += executor->device[d].flight[place].stalls.begun;
+		rh_stalls_add(&executor->device[d].flight[index].stalls, &sum);
+		worked += executor->device[d].flight[index].stalls.begun;
 	}
 	executor->times = (struct rh_step_times){.compute = sum.compute / devices,
 	                                         .weights = sum.stalled[RH_STALL_WEIGHTS] / devices,
 	                                         .activations = sum.stalled[RH_STALL_ACTIVATIONS] / devices,
 	                                         .gradients = sum.stalled[RH_STALL_GRADIENTS] / devices,
-	                                         .optimizer = executor->flight[place].awaited_s,
+	                                         .optimizer = executor->flight[index].awaited_s,
 	                                         .ended = sum.ended / (worked ? worked : 1)};
 }
 
@@ -83,14 +83,14 @@ const char *rh_executor_unjoined(const struct rh_executor *executor)
 
 static int flight_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	int place = ring_of(command)->place;
-	return executor->is_stretch || place >= RUN_FLIGHT ? 0 : place;
+	int index = ring_of(command)->index;
+	return executor->is_stretch || index >= RUN_FLIGHT ? 0 : index;
 }
 
 const struct run_book *run_book_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	int64_t places = executor->lowering.limits.steps_in_flight;
-	return &executor->book[executor->is_stretch ? (command->step - executor->step) % places : flight_of(executor, command)];
+	int64_t steps = executor->lowering.limits.steps_in_flight;
+	return &executor->book[executor->is_stretch ? (command->step - executor->step) % steps : flight_of(executor, command)];
 }
 
 struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_command *command)
@@ -99,19 +99,19 @@ struct rh_stalls *run_stalls_of(struct rh_executor *executor, const struct rh_co
 	return &executor->device[lane->owner].flight[flight_of(executor, command)].stalls;
 }
 
-static void note_downloads(struct rh_executor *executor, int d, int place)
+static void note_downloads(struct rh_executor *executor, int d, int index)
 {
-	executor->device[d].flight[place].results = executor->lowering.lane[lower_lane(d, RH_STREAM_ACTIVATIONS_DOWN)].last;
-	executor->device[d].flight[place].gradients = executor->lowering.lane[lower_lane(d, RH_STREAM_GRADIENTS)].last;
+	executor->device[d].flight[index].results = executor->lowering.lane[lower_lane(d, RH_STREAM_ACTIVATIONS_DOWN)].last;
+	executor->device[d].flight[index].gradients = executor->lowering.lane[lower_lane(d, RH_STREAM_GRADIENTS)].last;
 }
 
 /* All of the device's slots of the step are lowered. */
-static int note_end(struct rh_executor *executor, int d, int place)
+static int note_end(struct rh_executor *executor, int d, int index)
 {
-	struct run_flight *flight = &executor->device[d].flight[place];
+	struct run_flight *flight = &executor->device[d].flight[index];
 	int64_t last = executor->lowering.lane[lower_lane(d, RH_STREAM_COMPUTE)].last;
 	const struct ring_command *command = ring_find(&executor->lowering.ring, last);
-	note_downloads(executor, d, place);
+	note_downloads(executor, d, index);
 	if (!command || command->sequence)
 		return rh_stalls_end(&flight->stalls);
 	flight->computed = last;
@@ -127,7 +127,7 @@ static void note_slot(struct rh_executor *executor, int d)
 	device->end_of[device->slots++ % DISPATCH_SLOTS] = last;
 }
 
-int run_lower_slot(struct rh_executor *executor, int place)
+int run_lower_slot(struct rh_executor *executor, int index)
 {
 	struct lowering *lowering = &executor->lowering;
 	int64_t number = (int64_t)lowering->next_slot;
@@ -139,14 +139,14 @@ int run_lower_slot(struct rh_executor *executor, int place)
 		return rc == RUN_STEP_NONE ? 0 : rc;
 	executor->dispatcher.device[d].lowered = lowering->ring.end;
 	lower_next_slot(lowering);
-	rc = dispatcher_take(executor, place);
+	rc = dispatcher_take(executor, index);
 	if (!rc)
 		rc = dispatcher_look(executor, d);
 	if (rc)
 		return rc;
 	note_slot(executor, d);
 	int is_last = executor->trains && !executor->is_stretch && lowering->device[d].last_slot == number;
-	return is_last ? note_end(executor, d, place) : 0;
+	return is_last ? note_end(executor, d, index) : 0;
 }
 
 /* 1: an upload of the block has been lowered, but not issued. */
@@ -176,26 +176,26 @@ static void forget_changed(struct rh_executor *executor)
 int run_begin(struct rh_executor *executor, const struct lower_call *call)
 {
 	const struct rh_executor_options *options = &executor->options;
-	int place = (int)executor->first;
-	executor->flight[place].awaited_s = 0;
+	int index = (int)executor->first;
+	executor->flight[index].awaited_s = 0;
 	for (int d = 0; d < options->devices; d++) {
-		rh_stalls_reset(&executor->device[d].flight[place].stalls);
+		rh_stalls_reset(&executor->device[d].flight[index].stalls);
 		executor->dispatcher.device[d].lowered = -1;
 	}
 	if (executor->begun - executor->finished <= 1) /* else an earlier step still runs */
 		forget_changed(executor);
 	lower_begin(&executor->lowering, call);
-	int rc = dispatcher_take(executor, place);
+	int rc = dispatcher_take(executor, index);
 	for (int d = 0; !rc && executor->trains && !executor->is_stretch && d < options->devices; d++)
 		if (executor->lowering.device[d].last_slot < 0)
-			rc = note_end(executor, d, place);
+			rc = note_end(executor, d, index);
 	return rc;
 }
 
-/* Waits until the device's slots of the step in this place are over, and their results and gradients have come down. */
-static int await_device(struct rh_executor *executor, int d, int64_t place)
+/* Waits until the device's slots of the step of this index are over, and their results and gradients have come down. */
+static int await_device(struct rh_executor *executor, int d, int64_t index)
 {
-	struct run_flight *flight = &executor->device[d].flight[place];
+	struct run_flight *flight = &executor->device[d].flight[index];
 	int rc = rh_stalls_sync(&flight->stalls);
 	if (!rc)
 		rc = dispatcher_await(executor, flight->results);
@@ -270,12 +270,12 @@ void run_rest(struct rh_executor *executor)
 }
 
 /* Waits for a step after which another has begun: until its slots are over, and their results and gradients have come down. */
-static int await_slots(struct rh_executor *executor, int64_t place)
+static int await_slots(struct rh_executor *executor, int64_t index)
 {
 	int rc = 0;
 	for (int d = 0; !rc && d < executor->options.devices; d++)
-		rc = await_device(executor, d, place);
-	if (executor->traced_step == executor->flight[place].step)
+		rc = await_device(executor, d, index);
+	if (executor->traced_step == executor->flight[index].step)
 		run_spans_settle(executor);
 	return rc;
 }
@@ -293,7 +293,7 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	                          .is_joined = executor->trains && executor->flights > 1 && !executor->copies.staging,
 	                          .step = executor->trains ? executor->step : -++executor->inferred,
 	                          .number = ++executor->calls,
-	                          .first_place = executor->book[executor->first].first,
+	                          .first_index = executor->book[executor->first].first,
 	                          .micro_batches = count,
 	                          .updates = executor->trains && updater && rh_updater_is_open(updater),
 	                          .clips = executor->trains && updater && rh_updater_clips(updater)};
@@ -325,18 +325,18 @@ int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch 
 int rh_executor_finish(struct rh_executor *executor)
 {
 	RH_ASSERT(executor->finished < executor->begun);
-	int64_t place = executor->finished % executor->flights;
+	int64_t index = executor->finished % executor->flights;
 	int latest = executor->begun - executor->finished == 1;
 	executor->dispatcher.is_ending = latest;
-	int rc = dispatcher_run(executor, latest ? DISPATCH_ALL : DISPATCH_STEP, (int)place);
+	int rc = dispatcher_run(executor, latest ? DISPATCH_ALL : DISPATCH_STEP, (int)index);
 	if (!rc)
-		rc = latest ? run_end(executor, 0) : await_slots(executor, place);
+		rc = latest ? run_end(executor, 0) : await_slots(executor, index);
 	executor->dispatcher.is_ending = 0;
 	if (!rc)
-		rc = run_collect_results(executor, &executor->book[place], executor->flight[place].step);
+		rc = run_collect_results(executor, &executor->book[index], executor->flight[index].step);
 	if (rc)
 		return rh_executor_abandon(executor, rc);
-	sum_times(executor, place);
+	sum_times(executor, index);
 	executor->finished++;
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* Steps without a flush between them are one call, which has one program. A step begins when its first slot is about to be lowered, and not
- * before the step that had its place has ended. */
+ * before the step that had its index has ended. */
 #include "run/executor_internal.h"
 
 static struct run_book *book_of(const struct rh_executor *executor, int64_t step)
@@ -10,8 +10,8 @@ static struct run_book *book_of(const struct rh_executor *executor, int64_t step
 /* 1: on every device the step's micro-batches are over, and all its gradients have been taken; 0: not yet; or a device's fault. */
 static int is_over(struct rh_executor *executor, const struct run_book *book)
 {
-	for (int64_t place = book->first + book->count; place-- > book->first;) {
-		int64_t last = executor->lowering.micro[place].last_command;
+	for (int64_t index = book->first + book->count; index-- > book->first;) {
+		int64_t last = executor->lowering.micro[index].last_command;
 		int rc = last == LOWER_NEVER ? 0 : dispatcher_has_ended(executor, last);
 		if (rc <= 0)
 			return rc;

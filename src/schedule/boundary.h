@@ -30,7 +30,7 @@ struct rh_boundary_access {
 	enum rh_boundary_verb verb;
 	enum rh_boundary_kind kind;
 	int layer;
-	int64_t micro_batch; /* its number (struct rh_boundary_walk) */
+	int64_t micro_batch; /* its index (struct rh_boundary_walk) */
 	int readers;         /* of WRITE */
 	int64_t step;        /* of the program's */
 	size_t slot;         /* likewise */
@@ -39,7 +39,7 @@ struct rh_boundary_walk {
 	const struct rh_plan *plan;
 	int layers;
 	const struct rh_program *program;
-	/* of a program of several steps: micro-batch m of step s has number s % steps_in_flight * step_micro_batches + m */
+	/* of a program of several steps: micro-batch m of step s has index s % steps_in_flight * step_micro_batches + m */
 	int64_t steps_in_flight, step_micro_batches;
 	int (*access)(void *context, const struct rh_boundary_access *access); /* nonzero ends the walk */
 	void *context;

@@ -41,7 +41,7 @@ struct rh_reloads {
 	size_t streams, stream_capacity, round_capacity;
 };
 
-/* Reuses the memory of an earlier program. walk->access is ignored; micro_batches: how many numbers micro-batches have
+/* Reuses the memory of an earlier program. walk->access is ignored; micro_batches: how many indices micro-batches have
  * (rh_boundary_walk); write_buffers: length of the ring of writes. */
 int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int write_buffers) RH_MUST;
 /* Finds only `records` and `step_writes`, for a program of one step in which each slot has `micro_batches` micro-batches, although
