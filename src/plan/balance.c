@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* Joined steps: those before are not counted, as the first begin with idle devices. */
+/* Joined steps that are timed; of these the first ones, which begin with idle devices, are subtracted. */
 enum { STEPS_JOINED = 12, STEPS_BEFORE = 4 };
 
 /* A boundary activation from one device to the next: down, and up. */
@@ -31,7 +31,7 @@ int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hard
 	return rc;
 }
 
-/* How long a step is with a plan's stages. */
+/* The time of a step with a plan's stages. */
 static int time_plan(const struct rh_partition_request *request, const struct rh_plan *plan, struct rh_balanced *out)
 {
 	struct rh_partition timed = {.forward = plan->forward,
@@ -43,7 +43,7 @@ static int time_plan(const struct rh_partition_request *request, const struct rh
 	return rc;
 }
 
-/* The same of a step among many that are joined. */
+/* As time_plan, for one of many joined steps. */
 static int time_joined(const struct rh_partition_request *request, const struct rh_plan *plan, struct rh_balanced *out)
 {
 	struct rh_partition_request joined = *request;

@@ -13,11 +13,11 @@
 int64_t rh_run_program_bytes(const struct rh_run_machine *machine, const struct rh_model *model)
 {
 	enum {
-		DEVICE = 5 << 19,   /* threads and queues of another: 1 to 2.4 MiB */
-		THREAD = 1 << 20,   /* its stack, scratch and part of the allocator, assumed */
-		DRIVER = 640 << 20, /* of a GPU's, with cuBLASLt; of several, assumed */
-		WORKER = 17 << 16,  /* of a GPU: its queue of 1 MiB (cuda/device_queue.c), and the stack that it touches, assumed */
-		LAYER = 12 << 10    /* names and books of its tensors, and their header where they are written */
+		DEVICE = 5 << 19,   /* threads and queues of each further CPU device: 1 to 2.4 MiB */
+		THREAD = 1 << 20,   /* of each: its stack, scratch and part of the allocator, assumed */
+		DRIVER = 640 << 20, /* a GPU's driver and cuBLASLt; assumed to serve several GPUs, too */
+		WORKER = 17 << 16,  /* of each GPU: its queue of 1 MiB (cuda/device_queue.c), and the stack that it touches, assumed */
+		LAYER = 12 << 10    /* names and books of a layer's tensors, and their header when they are written */
 	};
 	int64_t cores = machine->cores, devices = machine->devices;
 	return RH_DATASET_PROGRAM_BYTES + (cores > 2 ? cores - 2 : 0) * THREAD +
@@ -38,8 +38,8 @@ static int64_t loaded_bytes(const struct rh_run_request *request, const struct r
 	return bytes;
 }
 
-/* Spare buffers alone are more than the host has: what else goes to NVMe beside them, which takes long to find of many micro-batches, need
- * not be known, as there will be fewer. */
+/* 1: spare buffers alone exceed the host's memory, so the caller tries fewer. To find what else goes to NVMe would be wasted time, and long
+ * for many micro-batches. */
 static int spares_too_many(const struct planning *planning, const struct candidate *candidate)
 {
 	return planning->request->machine.device_room > 0 && planning->options.spills_boundaries && planning->options.devices > 1 &&
@@ -88,7 +88,7 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->checkpoints = planning->request->work->train_micro_batches ? checkpoint_bytes(planning->request) : 0;
 	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program +
 	               bytes->checkpoints;
-	/* before most of that is taken, rows are read: as much of it counts as is not free then */
+	/* reading the rows, before the store is reserved, may need more than the run itself: the excess counts as data */
 	int64_t reading = bytes->data + bytes->program + planning->reading_bytes, beyond = rh_max(reading - bytes->total, 0);
 	bytes->data += beyond;
 	bytes->total += beyond;
@@ -108,10 +108,11 @@ int planning_refuse_ram(const struct candidate *candidate)
 {
 	enum { PARTS = 5, SAID_MOST = 3 };
 	char names[PARTS][32] = {"weights and optimizer", "boundary activations", "", "data", "program"}, parts[160];
-	const struct rh_run_bytes *is = &candidate->bytes;
-	int64_t total = is->total, ram = is->total_budget,
-	        bytes[PARTS] = {is->store, is->boundaries, is->host_devices * is->device, is->data, is->program};
-	int large = total >= (int64_t)10 << 30, host_devices = is->host_devices;
+	const struct rh_run_bytes *of_plan = &candidate->bytes;
+	int64_t total = of_plan->total, ram = of_plan->total_budget,
+	        bytes[PARTS] = {of_plan->store, of_plan->boundaries, of_plan->host_devices * of_plan->device, of_plan->data,
+	                        of_plan->program};
+	int large = total >= (int64_t)10 << 30, host_devices = of_plan->host_devices;
 	double unit = large ? 1 << 30 : 1 << 20;
 	snprintf(names[2], sizeof names[2], "%d CPU device%s", host_devices, host_devices == 1 ? "" : "s");
 	*parts = 0;
@@ -131,6 +132,6 @@ int planning_refuse_ram(const struct candidate *candidate)
 	return rh_fail(RH_DOES_NOT_FIT,
 	               "max_ram: the run needs %s%.1f %s of host memory (%s) and may have %.1f%s; raise max_ram, %sspill to NVMe, or train "
 	               "fewer parameters",
-	               host_devices && !is->device ? "more than " : "", (double)total / unit, large ? "GiB" : "MiB", parts,
+	               host_devices && !of_plan->device ? "more than " : "", (double)total / unit, large ? "GiB" : "MiB", parts,
 	               (double)ram / unit, less, host_devices ? "lower max_vram, " : "");
 }

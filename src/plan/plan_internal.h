@@ -11,7 +11,7 @@ struct choice {
 	int64_t round;   /* micro-batches in a round */
 	int long_rounds; /* which partitioner cuts: rh_partition_long_rounds, else rh_partition_make */
 	int stages_most; /* most stages that host memory allows; 0: any number */
-	int kinds;       /* what lies on NVMe: bits of enum rh_spill */
+	int spill;       /* what lies on NVMe: bits of enum rh_spill */
 };
 
 /* A choice and the plan that follows from it. It may be moved: nothing in it points into itself. */
@@ -19,7 +19,7 @@ struct candidate {
 	struct choice choice;
 	int64_t cap_bytes; /* of a device; below 0: stages are not cut yet */
 	int joined;        /* steps overlap (rh_executor_begin) */
-	int unfit;         /* no stages fit the cap, so spilling more cannot help */
+	int no_stages_fit; /* the cap is too small for any stages, so spilling more cannot help */
 	struct rh_plan stages;
 	struct rh_balanced balanced;
 	int64_t head_rows;
@@ -34,7 +34,7 @@ struct planning {
 	struct rh_store_options store;
 	struct rh_costs costs; /* costs.layers 0: the costs of layers are not known */
 	struct rh_balance balance;
-	int balances; /* stages are cut by time */
+	int cuts_by_time; /* else stages are packed, or cut by the user */
 	struct rh_plan_found found;
 	int64_t *cuts;
 	struct rh_deferral *deferral;

@@ -1,6 +1,5 @@
-/* How many rounds a step of RoundPipe has, and which partitioner cuts its stages. More rounds send weights and sums over the links again,
- * and keep fewer boundaries in memory. */
-#include "core/log.h"
+/* Chooses how many rounds a step of RoundPipe has, and which partitioner cuts its stages. More rounds send weights and sums over the links
+ * more often, and keep fewer boundaries in memory. */
 #include "plan/plan_internal.h"
 
 #include "core/minmax.h"
@@ -11,9 +10,11 @@
 
 enum { LONG_STEP = 16000 }; /* micro-batches times layers: from there on fewer numbers of rounds are tried */
 
-/* Shares: of a step's time that make no difference, more where the link's rates are not known, and that a quarter of the host's memory is
- * worth; and idle time that is little. */
-static const double same_time = 0.005, same_time_by_compute_alone = 0.03, worth_memory = 0.02, much_memory = 0.25, little_idle = 0.08;
+static const double same_time = 0.005,     /* step times closer than this share are equal */
+        same_time_by_compute_alone = 0.03, /* the same if the link's rates are unknown */
+        worth_memory = 0.02,               /* extra share of time that is worth saving much memory */
+        much_memory = 0.25,                /* share of the host memory of a plan */
+        little_idle = 0.08;                /* idle share that is low */
 
 struct choosing {
 	struct planning *planning;
@@ -22,7 +23,7 @@ struct choosing {
 	struct candidate other[RH_RUN_PLANS_MOST - 1];
 	int others;
 	double fastest_s, tie;
-	int slower; /* the last one, than is worth any memory */
+	int is_too_slow; /* the latest plan is slower than any memory saved is worth */
 };
 
 int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s)
@@ -47,7 +48,7 @@ static int are_same(const struct candidate *a, const struct candidate *b)
 	       are_same_stages(left->backward, left->backward_stages, right->backward, right->backward_stages);
 }
 
-/* One that is not the best; it is empty afterwards. */
+/* Keeps a candidate that is not the best, if it is new and among the fastest. Empties *now. */
 static void keep_other(struct choosing *at, struct candidate *now)
 {
 	enum { MOST = RH_RUN_PLANS_MOST - 1 };
@@ -68,8 +69,7 @@ static void keep_other(struct choosing *at, struct candidate *now)
 	*now = (struct candidate){.cap_bytes = -1};
 }
 
-/* Boundaries are what grows with a round, and with the number of stages: how many of these the host's memory allows, spare buffers
- * included. 0: none. Of the plan that has just been made. */
+/* The most stages whose boundaries and spare buffers fit the host's memory, estimated from the latest plan. 0: no such number. */
 static int allowed_stages(const struct planning *planning, const struct candidate *candidate)
 {
 	const struct rh_run_bytes *bytes = &candidate->bytes;
@@ -82,7 +82,8 @@ static int allowed_stages(const struct planning *planning, const struct candidat
 	return most > planning->stages.devices && most < count ? most : 0;
 }
 
-/* With all spare buffers: without them devices wait for one another. Fewer, larger stages where boundaries want too much memory. */
+/* Plans a choice with all spare buffers, because without them devices wait for one another: if need be with fewer, larger stages, whose
+ * boundaries need less memory. */
 static int fit(struct planning *planning, struct choice choice, struct candidate *out)
 {
 	int rc = planning_fit(planning, &choice, out), most;
@@ -99,13 +100,14 @@ static int fit(struct planning *planning, struct choice choice, struct candidate
 	return planning_fit(planning, &choice, out);
 }
 
-/* In order of the memory that they take, the most first. What does not fit is no choice. */
+/* Plans rounds of this length and ranks the plan among those before it. Callers begin with the rounds that need the most memory. Rounds
+ * that do not fit are skipped. */
 static int consider(struct choosing *at, int64_t round, int long_rounds)
 {
 	struct planning *planning = at->planning;
-	int kinds = planning->request->config->spill;
+	int spill = planning->request->config->spill;
 	const struct choice choice = {
-	        .round = round, .long_rounds = long_rounds && planning->balances, .kinds = kinds & RH_SPILL_AUTO ? 0 : kinds};
+	        .round = round, .long_rounds = long_rounds && planning->cuts_by_time, .spill = spill & RH_SPILL_AUTO ? 0 : spill};
 	struct candidate now = {.cap_bytes = -1};
 	int rc = fit(planning, choice, &now);
 	if (!rc)
@@ -118,13 +120,13 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 	}
 	int first = !at->best.choice.round;
 	at->fastest_s = first || now.balanced.step_s < at->fastest_s ? now.balanced.step_s : at->fastest_s;
-	at->slower = now.balanced.step_s > at->fastest_s * (1 + worth_memory);
+	at->is_too_slow = now.balanced.step_s > at->fastest_s * (1 + worth_memory);
 	int saves = (double)now.bytes.total <= (1 - much_memory) * (double)at->best.bytes.total;
 	if (first) {
 		at->best = now;
 		return 0;
 	}
-	if (now.balanced.step_s < at->best.balanced.step_s * (1 - at->tie) || (saves && !at->slower)) {
+	if (now.balanced.step_s < at->best.balanced.step_s * (1 - at->tie) || (saves && !at->is_too_slow)) {
 		struct candidate before = at->best;
 		at->best = now;
 		now = before;
@@ -133,17 +135,17 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 	return 0;
 }
 
-/* The fewest rounds first, until more of them only take longer; the default ones too where devices idle. What fits in the default ones is
- * never refused. */
+/* Tries the fewest rounds first, until more rounds only take longer. If devices still idle, or nothing fits, it tries rounds of the default
+ * length, too. */
 static int consider_rounds(struct choosing *at, int64_t least)
 {
 	int64_t count = at->planning->options.train_micro_batches, round;
-	int layers = at->planning->costs.layers, rc = 0, goes_on = 1, times = count * layers > LONG_STEP ? 4 : 2;
-	for (int64_t rounds = 1; !rc && goes_on && (round = rh_round_count(count, rounds)) > least; rounds *= times) {
+	int layers = at->planning->costs.layers, rc = 0, continues = 1, times = count * layers > LONG_STEP ? 4 : 2;
+	for (int64_t rounds = 1; !rc && continues && (round = rh_round_count(count, rounds)) > least; rounds *= times) {
 		rc = consider(at, round, 1);
-		goes_on = !at->slower || at->best.balanced.idle > little_idle;
+		continues = !at->is_too_slow || at->best.balanced.idle > little_idle;
 	}
-	for (int long_rounds = 1; !rc && goes_on && long_rounds >= 0; long_rounds--)
+	for (int long_rounds = 1; !rc && continues && long_rounds >= 0; long_rounds--)
 		rc = consider(at, least, long_rounds);
 	return rc;
 }
@@ -161,7 +163,7 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 		return 0;
 	int rc = fixed ? consider(&at, fixed, 1)
 	               : consider_rounds(&at, rh_roundpipe_default_round(planning->options.train_micro_batches, planning->stages.devices));
-	if (!rc && fixed && planning->balances)
+	if (!rc && fixed && planning->cuts_by_time)
 		rc = consider(&at, fixed, 0);
 	if (at.best.choice.round)
 		out[(*count)++] = at.best;

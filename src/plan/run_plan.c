@@ -9,7 +9,7 @@
 
 enum { STEPS_JOINED = 3 }; /* of the recurrence that chooses cuts */
 
-/* The rows of a step as batches, and their losses: of two steps, where they may be joined. */
+/* Bytes of a step's rows as batches, and of their losses: of two steps' losses if steps may be joined. */
 static int64_t batch_bytes(const struct rh_workload *work, int stale)
 {
 	const struct rh_micro_shape *shape = &work->train;
@@ -21,7 +21,7 @@ static int64_t batch_bytes(const struct rh_workload *work, int stale)
  * all steps of a stretch, each with its own losses. */
 static int64_t message_bytes(const struct rh_config *config, const struct rh_workload *work)
 {
-	enum { LINK = 1 << 20 }; /* of one: its thread's stack, and what TLS takes, assumed */
+	enum { LINK = 1 << 20 }; /* a link's thread's stack, and what TLS takes, assumed */
 	const struct rh_micro_shape *infer = &work->infer;
 	if (config->mode == RH_MODE_LOCAL)
 		return 0;
@@ -37,7 +37,7 @@ void candidate_free(struct candidate *candidate)
 	*candidate = (struct candidate){.cap_bytes = -1};
 }
 
-/* Where devices have no room for as many rows of logits at once as they want, fewer. */
+/* Packs stages as full as memory allows, with fewer rows of logits computed at once if devices lack room for all. */
 static int pack_stages(struct planning *planning, struct rh_plan_request *request, struct rh_plan *out)
 {
 	struct rh_model *model = planning->request->model;
@@ -50,7 +50,7 @@ static int pack_stages(struct planning *planning, struct rh_plan_request *reques
 	return rc;
 }
 
-/* Stages for a device of so many bytes. A candidate's own stand where nothing that they follow from has changed. */
+/* Cuts stages for a device of so many bytes. The candidate's stay if nothing that they follow from has changed. */
 static int make_stages(struct planning *planning, int64_t cap, struct candidate *candidate)
 {
 	struct rh_plan_request request = planning->stages;
@@ -64,14 +64,14 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	request.device_cap_bytes = cap;
 	int rc = pack_stages(planning, &request, &candidate->stages);
 	if (rc) {
-		candidate->unfit = rc == RH_DOES_NOT_FIT;
+		candidate->no_stages_fit = rc == RH_DOES_NOT_FIT;
 		return rc;
 	}
 	balance.request = &request;
 	balance.long_rounds = candidate->choice.long_rounds;
 	balance.stages_most = candidate->choice.stages_most;
 	balance.steps = joined ? STEPS_JOINED : 1;
-	if (planning->balances)
+	if (planning->cuts_by_time)
 		rc = rh_balance_plan(&balance, &candidate->stages, &candidate->balanced);
 	if (rc)
 		return rc;
@@ -81,7 +81,7 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	return 0;
 }
 
-/* Stages for devices of so many bytes, and what the plan takes with them. */
+/* Cuts stages for devices of so many bytes, and counts the plan's bytes. */
 static int fit_cap(struct planning *planning, int64_t cap, struct candidate *candidate)
 {
 	int rc = make_stages(planning, cap, candidate);
@@ -90,7 +90,7 @@ static int fit_cap(struct planning *planning, int64_t cap, struct candidate *can
 	return rc ? rc : planning_count_bytes(planning, candidate);
 }
 
-/* Devices with memory of their own, or as much of the host's as the user says. */
+/* For devices with memory of their own, or for CPU devices if max_vram gives their share of the host's. */
 static int fit_given_cap(struct planning *planning, int64_t cap, struct candidate *candidate)
 {
 	int rc = fit_cap(planning, cap, candidate);
@@ -99,9 +99,9 @@ static int fit_given_cap(struct planning *planning, int64_t cap, struct candidat
 	return rc || candidate->bytes.total <= candidate->bytes.total_budget ? rc : planning_refuse_ram(candidate);
 }
 
-/* CPU devices share what the rest of the plan leaves of max_ram. The rest follows from the stages, and these from the cap, so the largest
- * cap whose plan leaves as much is a fixed point, which this approaches from above. Caps descend: of a plan that is too large each device
- * takes more than it leaves. And none that would fit is passed over: a smaller cap means more stages, with more boundaries beside them. */
+/* CPU devices share what the rest of the plan leaves of max_ram. That rest depends on the stages, and the stages on the cap, so this
+ * searches from above for the largest cap that is a fixed point. Each try lowers the cap, because the devices of a plan that is too large
+ * take more than it leaves. No cap that fits is skipped: a smaller cap makes more stages, hence more boundaries beside them. */
 static int fit_shared_cap(struct planning *planning, struct candidate *candidate)
 {
 	int64_t ram = planning->request->machine.ram_bytes, cap = ram, beside = 0;
@@ -109,7 +109,7 @@ static int fit_shared_cap(struct planning *planning, struct candidate *candidate
 	do {
 		int rc = fit_cap(planning, rh_max(cap, 0), candidate);
 		if (rc == RH_DOES_NOT_FIT) {
-			candidate->unfit &= cap == ram; /* else with more of the rest on NVMe they might */
+			candidate->no_stages_fit &= cap == ram; /* a smaller cap may grow once more of the rest is on NVMe */
 			return rh_fail_in(rc, "max_ram: of %.1f MiB, %.1f are left for each device", (double)ram / 1048576,
 			                  (double)cap / 1048576);
 		}
@@ -119,7 +119,7 @@ static int fit_shared_cap(struct planning *planning, struct candidate *candidate
 		cap = (ram - beside) / bytes->host_devices;
 		RH_ASSERT(cap < bytes->device && bytes->device <= bytes->device_budget);
 	} while (cap > 0);
-	bytes->device = 0; /* too much without devices already, which took all that they were let */
+	bytes->device = 0; /* the rest alone exceeds max_ram */
 	bytes->total = beside;
 	return planning_refuse_ram(candidate);
 }
@@ -128,7 +128,7 @@ static int fit_caps(struct planning *planning, struct candidate *candidate)
 {
 	int64_t given = planning->request->config->max_vram;
 	given = given ? given : planning->request->machine.device_room;
-	candidate->unfit = 0;
+	candidate->no_stages_fit = 0;
 	return given ? fit_given_cap(planning, given, candidate) : fit_shared_cap(planning, candidate);
 }
 
@@ -141,13 +141,13 @@ void planning_apply(struct planning *planning, const struct choice *choice)
 	stages->train_round = planning->boxes.unit ? planning->boxes.unit : rh_min(choice->round, count);
 	if (roundpipe)
 		stages->crosses_rounds = planning->store.crosses_rounds = choice->round < count;
-	planning->store.spill = choice->kinds;
-	planning->options.spills_boundaries = (choice->kinds & RH_SPILL_ACTIVATIONS) != 0;
+	planning->store.spill = choice->spill;
+	planning->options.spills_boundaries = (choice->spill & RH_SPILL_ACTIVATIONS) != 0;
 }
 
-/* Spare boundary buffers are the first to go: all at once, or, where each saves writing, by halves. With one a micro-batch of a round for
- * each device none waits for another's (measured in virtual time: 8 devices, an 8B model: 67 s a step without, 38 with); and what the next
- * slot reads need not go to NVMe. */
+/* Gives up spare boundary buffers first: all at once, or, where each saves writing to NVMe, by halves. With one for each micro-batch of a
+ * round and each device, no device waits for another's buffer (in virtual time, 8 devices and an 8B model: 67 s a step without, 38 with),
+ * and what the next slot reads need not go to NVMe. */
 int planning_fit(struct planning *planning, const struct choice *choice, struct candidate *out)
 {
 	planning_apply(planning, choice);
@@ -158,27 +158,27 @@ int planning_fit(struct planning *planning, const struct choice *choice, struct 
 		out->spare = spare;
 		rh_error_clear();
 		int rc = fit_caps(planning, out);
-		if (rc != RH_DOES_NOT_FIT || !spare || out->unfit)
+		if (rc != RH_DOES_NOT_FIT || !spare || out->no_stages_fit)
 			return rc;
 	}
 }
 
-/* The choices of `auto`; the first that is enough is taken. State is used once a step, so it goes to NVMe first. */
+/* The choices of `auto`: it takes the first that is enough. State is used once a step, so it goes to NVMe first. */
 static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
                                     RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS,
                                     RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS | RH_SPILL_ACTIVATIONS};
 
-/* With as little on NVMe as `spill` and max_ram ask for. */
+/* Plans with as little on NVMe as `spill` and max_ram ask for. */
 static int fit_spilled(struct planning *planning, struct choice choice, struct candidate *out)
 {
 	const struct rh_config *config = planning->request->config;
 	int rc = RH_DOES_NOT_FIT;
 	if (!(config->spill & RH_SPILL_AUTO)) {
-		choice.kinds = config->spill;
+		choice.spill = config->spill;
 		return planning_fit(planning, &choice, out);
 	}
-	for (size_t i = 0; rc == RH_DOES_NOT_FIT && !out->unfit && i < sizeof spill_choices / sizeof *spill_choices; i++) {
-		choice.kinds = spill_choices[i];
+	for (size_t i = 0; rc == RH_DOES_NOT_FIT && !out->no_stages_fit && i < sizeof spill_choices / sizeof *spill_choices; i++) {
+		choice.spill = spill_choices[i];
 		rc = planning_fit(planning, &choice, out);
 	}
 	return rc;
@@ -190,7 +190,7 @@ static double rate_of(double one_way, double both)
 	return half > 0 && (one_way <= 0 || half < one_way) ? half : one_way;
 }
 
-/* Seconds that gradient sums take between rounds, where devices have memory of their own. */
+/* Finds the seconds that gradient sums take between rounds, for devices with memory of their own. */
 static int weigh_sums(struct planning *planning)
 {
 	const struct rh_hardware_link *link = &planning->request->machine.hardware->link;
@@ -209,7 +209,7 @@ static int weigh_sums(struct planning *planning)
 	return 0;
 }
 
-/* RoundPipe's stages on several devices, where the user has not cut them; and its rounds. */
+/* Measures what RoundPipe's rounds are chosen by and, on several devices and if the user has not cut them, its stages cut by. */
 static int weigh_layers(struct planning *planning)
 {
 	const struct rh_plan_request *stages = &planning->stages;
@@ -217,7 +217,8 @@ static int weigh_layers(struct planning *planning)
 	if (!stages->trains || !machine->hardware || !rh_schedule_is_roundpipe(planning->options.schedule) ||
 	    (stages->devices < 2 && !machine->device_room))
 		return 0;
-	planning->balances = stages->devices > 1 && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && !stages->model->tap;
+	planning->cuts_by_time =
+	        stages->devices > 1 && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && !stages->model->tap;
 	planning->balance =
 	        (struct rh_balance){.costs = &planning->costs, .micro_batches = planning->options.train_micro_batches, .steps = 1};
 	int rc = rh_balance_costs(stages, machine->hardware, &planning->costs);
@@ -290,8 +291,8 @@ void planning_close(struct planning *planning)
 	rh_plan_found_free(&planning->found);
 }
 
-/* All the candidates: those of different rounds, or the one of default rounds and as little on NVMe as possible. candidate[0] says by its
- * bytes what is too little, where none fits. */
+/* Finds the candidates: those with different rounds, or one with rounds of the default length and as little on NVMe as possible. If none
+ * fits, the bytes of candidate[0] say what is too small. */
 static int find_candidates(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count)
 {
 	const struct rh_run_request *request = planning->request;
@@ -321,7 +322,7 @@ int rh_run_plan_search(const struct rh_run_request *request, struct rh_run_plans
 	int rc = check_room(request);
 	if (!rc)
 		rc = find_candidates(&planning, candidate, &count);
-	if (!rc || rc == RH_DOES_NOT_FIT) /* then its bytes are told */
+	if (!rc || rc == RH_DOES_NOT_FIT) /* the caller tells the bytes of a plan that does not fit */
 		for (int i = 0; i < count; i++)
 			planning_settle(&planning, &candidate[i], &out->plan[out->count++]);
 	for (int i = 0; i < RH_RUN_PLANS_MOST; i++)

@@ -15,7 +15,7 @@ static int find_schedule(const struct rh_config *config, const struct rh_schedul
 	return 0;
 }
 
-/* Stages that update themselves know nothing of each other. */
+/* Local updates: refuses settings that need all gradients or two stages at once, because stages do not wait for each other. */
 static int check_local(const struct rh_run_request *request, const struct rh_schedule *schedule)
 {
 	const struct rh_config *config = request->config;
@@ -34,8 +34,8 @@ static int check_local(const struct rh_run_request *request, const struct rh_sch
 	return 0;
 }
 
-/* Other schedules have model stages that forward and backward share: those that the user cut, or even ones, two a device where the
- * schedule goes round and the layers suffice. */
+/* Cuts the stages that forward and backward share: as the user says, or evenly, two for each device if the schedule allows it and the
+ * layers suffice. */
 static int cut_for(const struct rh_schedule *schedule, struct planning *planning)
 {
 	const struct rh_config *config = planning->request->config;
@@ -69,7 +69,7 @@ static int cut_for(const struct rh_schedule *schedule, struct planning *planning
 	return 0;
 }
 
-/* How many weight gradients a schedule that splits backwards defers: for each stage, top down, as the plan wants it. */
+/* Finds how many weight gradients each stage defers, under a schedule that splits backwards: top down, as the plan wants it. */
 static int find_deferrals(const struct rh_schedule *schedule, int64_t micro_batches, struct planning *planning)
 {
 	const struct rh_plan_request *request = &planning->stages;
@@ -95,7 +95,7 @@ static int find_deferrals(const struct rh_schedule *schedule, int64_t micro_batc
 	return rc;
 }
 
-/* All boxes are judged by the first, whose admission limit is the largest, so all agree. */
+/* Checks max_version_drift in box 1, whose admission limit is the largest, so that all boxes agree. */
 static int check_drift(const struct rh_run_request *request, const struct rh_boxes *boxes)
 {
 	int64_t most = request->config->max_version_drift, limit = request->admission_limit ? request->admission_limit[0] : boxes->boxes,
@@ -123,8 +123,8 @@ static int find_box_deferrals(const struct rh_schedule *schedule, struct plannin
 	return planning->deferral ? rh_dispatch_boxes_deferrals(&dispatch, request->model->layers, planning->deferral) : -ENOMEM;
 }
 
-/* One of several boxes: the schedule orders units over boxes, and inside a box stages are packed as full as memory allows. A unit is a
- * micro-batch for each device, so that none is idle. */
+/* One of several boxes: the schedule orders units over boxes, and inside a box stages are packed as full as memory allows. Unless
+ * round_micro_batches sets it, a unit is one micro-batch for each device. */
 static int join_boxes(const struct rh_schedule *schedule, struct planning *planning)
 {
 	const struct rh_run_request *request = planning->request;
@@ -155,7 +155,7 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	return schedule->splits_backward ? find_box_deferrals(schedule, planning) : 0;
 }
 
-/* What the backward of a stage that updates itself uses beside the present weights. */
+/* Local updates: chooses what a backward uses beside the present weights. */
 static int choose_backward(struct planning *planning)
 {
 	const struct rh_run_request *request = planning->request;
@@ -186,7 +186,7 @@ static int choose_backward(struct planning *planning)
 	return 0;
 }
 
-/* An update that does not block its stage is published before the next one's gradient arrives. */
+/* Checks paci_update_delay: an update has to be published before the next one's gradient arrives. */
 static int check_delay(const struct planning *planning)
 {
 	const struct rh_config *config = planning->request->config;

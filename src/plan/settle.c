@@ -1,4 +1,4 @@
-/* Plans that are made: from a candidate, for another session of the same run, and what they write to NVMe. */
+/* Makes a candidate the plan, copies a plan for another session of the same run, and counts its writes to NVMe. */
 #include "plan/plan_internal.h"
 
 #include "core/minmax.h"
@@ -13,7 +13,7 @@ void planning_settle(struct planning *planning, struct candidate *candidate, str
 	*out = (struct rh_run_plan){.stages = candidate->stages,
 	                            .schedule = planning->options.schedule,
 	                            .train_round = rh_min(planning->options.train_round, planning->options.train_micro_batches),
-	                            .spill = candidate->choice.kinds,
+	                            .spill = candidate->choice.spill,
 	                            .bytes = candidate->bytes,
 	                            .balanced = candidate->balanced,
 	                            .grain = planning->request->machine.grain,
@@ -29,7 +29,7 @@ int rh_run_plan_copy(const struct rh_run_request *request, const struct rh_run_p
 {
 	struct planning planning;
 	int64_t count = request->work->train_micro_batches;
-	struct candidate candidate = {.choice = {.round = plan->train_round, .kinds = plan->spill},
+	struct candidate candidate = {.choice = {.round = plan->train_round, .spill = plan->spill},
 	                              .bytes = plan->bytes,
 	                              .balanced = plan->balanced,
 	                              .head_rows = plan->head_rows,

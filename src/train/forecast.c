@@ -30,7 +30,7 @@ static int run_steps(struct rh_session *session, const struct rh_forecast_input 
 	int rc = (local ? forecast_run_stretch : forecast_run_steps)(
 	        session, input, zeros, (struct forecast_observers){options ? options->trace : NULL, check}, &steps);
 	out->drift = steps.drift;
-	out->drifts = steps.drifts;
+	out->drift_count = steps.drift_count;
 	if (rc)
 		return rc;
 	out->times = steps.times;
@@ -48,7 +48,7 @@ static enum rh_product product_of(const struct rh_config *config)
 	return config->fp8 ? RH_PRODUCT_F8 : config->accumulation == RH_ACCUMULATION_FP16 ? RH_PRODUCT_F16_F16 : RH_PRODUCT_BF16;
 }
 
-/* Necessary products: forward and backward, nothing twice. */
+/* Counts each product of forward and backward once, without recompute. */
 static int count_products(struct rh_session *session, const struct rh_forecast_input *input, struct rh_forecast *out)
 {
 	struct rh_rates rates = {.product_flops_per_s = 1, .other_flops_per_s = 1, .memory_bytes_per_s = 1};
@@ -72,12 +72,12 @@ static int64_t limited(int64_t budget)
 	return budget >= INT64_MAX / 2 ? 0 : budget;
 }
 
-/* All that the plan says, but for the plan itself. */
-static void tell_plan(const struct rh_session *session, const struct rh_forecast_input *input, struct rh_forecast *out)
+/* Everything that is known before the simulation, except the plan itself. */
+static void describe_plan(const struct rh_session *session, const struct rh_forecast_input *input, struct rh_forecast *out)
 {
 	const struct rh_run_bytes *bytes = &session->plan.bytes;
-	int known = !bytes->host_devices;                   /* cores that rest speed up others */
-	int64_t unit = rh_max(session->plan.boxes.unit, 1); /* of mode fluidpipe 0, whose boxes have programs of their own */
+	int known = !bytes->host_devices;                   /* not for CPU devices: idle cores speed up the others */
+	int64_t unit = rh_max(session->plan.boxes.unit, 1); /* 0 in mode fluidpipe, whose boxes have programs of their own */
 	*out = (struct rh_forecast){.device_bytes = bytes->device,
 	                            .device_budget = limited(bytes->device_budget),
 	                            .ram_bytes = bytes->total,
@@ -101,7 +101,7 @@ static void tell_plan(const struct rh_session *session, const struct rh_forecast
 	                            .packed = session->plan.balanced.packed};
 }
 
-static void tell_table(const struct rh_session *session, struct rh_forecast *out)
+static void describe_table(const struct rh_session *session, struct rh_forecast *out)
 {
 	int b = rh_model_shared_block(session->model);
 	out->table.wire_bytes = session->box.table_bytes;
@@ -114,7 +114,7 @@ static void tell_table(const struct rh_session *session, struct rh_forecast *out
 	out->table.state_bytes = rh_store_bytes(block, 1, &session->plan.store) - out->table.weights_bytes - out->table.gradient_bytes;
 }
 
-/* The workload of one of several boxes: rows are read by the first alone. */
+/* The workload of one of several boxes: only the first reads rows. */
 static int share_work(const struct rh_session *session, const struct rh_forecast_input *input, struct rh_workload *out)
 {
 	*out = input->work;
@@ -149,8 +149,8 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 	if (!rc && input->steps)
 		rc = rh_session_start(&session, &work);
 	if (!rc) {
-		tell_plan(&session, input, out);
-		tell_table(&session, out);
+		describe_plan(&session, input, out);
+		describe_table(&session, out);
 		if (options && options->planned)
 			options->planned(options->context, out, &session.plan.stages);
 	}

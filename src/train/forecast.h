@@ -31,7 +31,7 @@ struct rh_forecast {
 	int host_devices, layers;
 	/* Where stages update themselves: for each simulated micro-batch, from the first on, the largest number of updates of a layer
 	 * here between its forward and its backward. NULL elsewhere. */
-	int64_t *drift, drifts;
+	int64_t *drift, drift_count;
 	int packed; /* too many layers for a search: stages are packed by memory alone */
 };
 /* What the checker (run/check.h) says of a forecast's lanes. */

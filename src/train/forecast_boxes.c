@@ -37,7 +37,7 @@ static void *simulate(void *context)
 	return NULL;
 }
 
-/* The fault that the others' faults are effects of: theirs are of links. */
+/* The fault that caused the others: those are of links. */
 static int first_fault(struct host *host, int boxes)
 {
 	int found = -1;
@@ -68,7 +68,7 @@ static int open_links(const struct rh_boxes_request *request, struct rh_sim_cloc
 	return rc;
 }
 
-/* A host that began closes its own ends. */
+/* Closes the ends of hosts that did not begin; a host that began closes its own. */
 static void close_links(struct host *host, int boxes)
 {
 	for (int k = 0; k < boxes; k++) {
@@ -111,7 +111,7 @@ static int run_hosts(const struct rh_boxes_request *request, const struct rh_for
 	return rc;
 }
 
-/* All boxes take as long as the slowest, which the others wait for. */
+/* The step time of the slowest box, for which the others wait. */
 static double slowest(const struct rh_forecast *box, int boxes)
 {
 	double seconds = 0;
@@ -128,7 +128,7 @@ static void free_all(struct rh_forecast *box, int boxes)
 	}
 }
 
-/* Seconds of a step of `count` micro-batches. out: of that shorter step. */
+/* Simulates a step of `count` micro-batches: its forecasts, and its seconds. */
 static int time_shorter(const struct rh_boxes_request *request, int64_t count, struct rh_forecast *out, double *seconds)
 {
 	int boxes = (int)request->config->boxes;
@@ -143,7 +143,7 @@ static int time_shorter(const struct rh_boxes_request *request, int64_t count, s
 	return rc;
 }
 
-/* Linearly from two shorter steps; the plans are the whole step's. */
+/* Extrapolates the seconds linearly from two shorter steps. *out gets the whole step's plans. */
 static int extrapolate(const struct rh_boxes_request *request, int64_t most, struct rh_forecast *out, double *seconds)
 {
 	int64_t count = request->input->work.train_micro_batches;
@@ -160,8 +160,8 @@ static int extrapolate(const struct rh_boxes_request *request, int64_t most, str
 	return run_hosts(request, &plan_alone, out);
 }
 
-/* Mode fluidpipe: a message leaves once box 2 expects it, which it does of so many at most, and of those of so many steps; so many pass in
- * a round trip. The few steps that are simulated are all expected at once. Other modes: 0. */
+/* Mode fluidpipe: lower bound on a step's time. Box 2 expects at most fluidpipe_ahead messages, and those of at most RH_FLUIDPIPE_AHEAD + 1
+ * steps, so no more pass in a round trip. The few simulated steps are all expected at once and do not show this. Other modes: 0. */
 static double least_step_s(const struct rh_boxes_request *request, int64_t micro_batches)
 {
 	enum { OF_STEP = 2 };

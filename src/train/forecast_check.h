@@ -6,8 +6,7 @@
 
 struct forecast_check;
 
-/* Open it between rh_session_start and the first step; close it before the session. -ENOTSUP, with its line: the session uses something
- * that lanes do not carry yet. */
+/* Open it between rh_session_start and the first step; close it before the session. */
 int forecast_check_open(struct rh_session *session, struct forecast_check **out) RH_MUST;
 /* Says which step begins next. */
 int forecast_check_expect(struct forecast_check *check, int64_t micro_batches, int64_t step) RH_MUST;

@@ -8,7 +8,7 @@
 
 enum { READ_BYTES = 4 << 20 }; /* data up to this size are tokenized: some tenths of a second */
 
-/* shapes: of micro-batches. */
+/* shapes: how many shapes of micro-batches are kept. */
 static int reserve(struct rh_forecast_input *input, int steps, int64_t shapes)
 {
 	input->steps = steps;
@@ -40,7 +40,7 @@ int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struc
 	return rc;
 }
 
-/* Steps as the run will have them, from its first; the rest of *input but its workload. */
+/* Fills *input, but for its workload, with the run's first steps. */
 static int steps_of(const struct rh_training_data *data, int steps, struct rh_forecast_input *input)
 {
 	struct rh_batch batch = {0};

@@ -18,7 +18,7 @@ struct rh_forecast_input {
 	const char *uncounted; /* why they were not read; NULL: nobody asked for them */
 	int layers;            /* of the model; 0: not known, and no simulation is shortened */
 	int64_t positions;     /* max_position_embeddings; 0: not known */
-	int of_images;         /* each row is one, and max_length means nothing */
+	int of_images;         /* each row is an image, and max_length means nothing */
 };
 /* Micro-batch i, counted over all steps. */
 static inline struct rh_micro_shape rh_forecast_micro(const struct rh_forecast_input *input, int64_t i)
@@ -31,7 +31,7 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struct rh_forecast_input *out) RH_MUST;
 /* The same input for this model: token types, one row of logits for each row that is classified, the tokens and pixels of images. */
 void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forecast_input *input);
-/* Of a run whose data are there; its workload is theirs (rh_training_data_workload). */
+/* The input of a run whose data have been read; work: theirs (rh_training_data_workload). */
 struct rh_training_data;
 int rh_forecast_input_of_data(const struct rh_training_data *data, const struct rh_workload *work, int steps,
                               struct rh_forecast_input *out) RH_MUST;

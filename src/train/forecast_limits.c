@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static const double within = 1.03;
+static const double tolerance = 1.03; /* a period that is longer than the best by this factor is as good */
 
 struct limiting {
 	const struct rh_boxes_request *request;
@@ -33,7 +33,7 @@ static void free_boxes(struct limiting *at)
 	}
 }
 
-/* Seconds of a unit; INFINITY: it does not fit, which may be. */
+/* Seconds of a unit. may_not_fit: INFINITY if memory does not suffice; else that is an error. */
 static int simulate(struct limiting *at, const struct rh_config *config, int may_not_fit, double *seconds)
 {
 	struct rh_boxes_request request = *at->request;
@@ -61,7 +61,7 @@ static int period_of(struct limiting *at, int64_t most, double *seconds)
 	return simulate(at, &config, most > config.boxes, seconds);
 }
 
-/* After a simulation with PACI's own limits: more than this many units of the first box hide nothing more. */
+/* Upper bound of the search: more units in flight in box 1 hide no more latency. Call it after a simulation with PACI's own limits. */
 static int64_t most_of(const struct limiting *at)
 {
 	const struct rh_boxes_request *request = at->request;
@@ -82,7 +82,7 @@ static int64_t most_of(const struct limiting *at)
 	return drift ? rh_max(rh_min(most, 1 + drift * at->units), boxes) : most;
 }
 
-/* The first of `most`, and of the numbers half way from it to `least`, that fits. */
+/* Halves the distance from *most to `least` until the limits fit. *seconds: a unit's; INFINITY: only `least` fits. */
 static int find_fitting(struct limiting *at, int64_t least, int64_t *most, double *seconds)
 {
 	int rc = 0;
@@ -93,7 +93,7 @@ static int find_fitting(struct limiting *at, int64_t least, int64_t *most, doubl
 	return rc;
 }
 
-/* The smallest number that is enough: of periods between `least`, which is too small, and *enough, whose period is `best` and *seconds. */
+/* Bisects for the smallest number whose period is within 3 % of the best. `least` is too small; *enough is known to suffice. */
 static int find_least(struct limiting *at, int (*period)(struct limiting *at, int64_t number, double *seconds), int64_t least,
                       int64_t *enough, double best, double *seconds)
 {
@@ -103,7 +103,7 @@ static int find_least(struct limiting *at, int (*period)(struct limiting *at, in
 		double now;
 		rc = period(at, middle, &now);
 		best = fmin(best, now);
-		if (now <= within * best) {
+		if (now <= tolerance * best) {
 			*enough = middle;
 			*seconds = now;
 		} else {
@@ -125,7 +125,7 @@ int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admissi
 		enough = most_of(&at);
 		rc = find_fitting(&at, least, &enough, &best);
 	}
-	if (unit_s[1] <= within * best)
+	if (unit_s[1] <= tolerance * best)
 		enough = least;
 	else
 		unit_s[0] = best;
@@ -152,7 +152,7 @@ int rh_forecast_delay(const struct rh_boxes_request *request, int64_t *delay, do
 	unit_s[0] = unit_s[1];
 	if (!rc && at.units > 1 && request->config->paci_backward != RH_BACKWARD_STASH)
 		rc = delayed_period(&at, at.units - 1, &best);
-	if (!rc && within * best < unit_s[1]) {
+	if (!rc && tolerance * best < unit_s[1]) {
 		enough = at.units - 1;
 		unit_s[0] = best;
 	}

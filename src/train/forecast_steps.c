@@ -8,7 +8,7 @@
 #include "train/forecast_check.h"
 #include "train/update.h"
 
-/* As training has its steps, but for what it tells. */
+/* Begins a step as training does. */
 static int begin_step(struct rh_session *session, const struct rh_micro_batch *micro, int64_t count, int64_t step,
                       struct forecast_check *check)
 {
@@ -91,7 +91,7 @@ static int expect_more(struct rh_session *session, const struct rh_forecast_inpu
 	return rc == -ENOBUFS ? 0 : rc;
 }
 
-/* Runs the input's steps; what the first takes is not counted, as nothing is in flight before it. */
+/* The first step is not timed, because nothing is in flight before it. */
 int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                        struct forecast_observers observers, struct forecast_steps *out)
 {

@@ -18,7 +18,7 @@ struct forecast_steps {
 	double seconds, busy_s; /* duration; the devices' mean computing time */
 	int64_t tokens;
 	struct rh_step_times times; /* of one step */
-	int64_t *drift, drifts;     /* struct rh_forecast; the caller's */
+	int64_t *drift, drift_count; /* struct rh_forecast; the caller's */
 };
 
 /* Steps with one optimizer update for all stages, joined where updates are stale. */

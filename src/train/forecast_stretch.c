@@ -14,8 +14,8 @@ struct stretch {
 	const struct rh_forecast_input *input;
 	const int32_t *zeros;
 	struct rh_micro_batch *micro;
-	/* of the stretch, and those of them that the period is taken over: the first fill the pipeline, the last drain it, and
-	 * that a step has ended is seen when another begins, up to 2 * in_flight steps later */
+	/* Steps run; first and last step of the measured period. Earlier steps fill the pipeline, later ones drain it. A step's end is
+	 * noticed only when another begins, up to 2 * in_flight steps later. */
 	int64_t steps, first, last;
 	double *ended_s; /* (steps) */
 	int64_t *tokens; /* (steps) */
@@ -67,13 +67,13 @@ static int run_stretch(struct stretch *at, struct rh_trace *trace, struct foreca
 	out->seconds = at->ended_s[at->last] - at->ended_s[at->first];
 	for (int64_t s = at->first + 1; s <= at->last; s++)
 		out->tokens += at->tokens[s];
-	out->times.compute = busy_seconds(trace); /* what devices wait for is no one step's here */
+	out->times.compute = busy_seconds(trace); /* waits belong to no one step here */
 	out->busy_s = out->times.compute * (double)(at->last - at->first);
 	return 0;
 }
 
-/* Steps in flight at once, of the stage that has most: the same in all boxes. */
-static int64_t in_flight(const struct rh_session *session, int64_t count)
+/* The most steps that a stage has in flight: the same number in all boxes. */
+static int64_t steps_in_flight(const struct rh_session *session, int64_t count)
 {
 	int is_linked = rh_box_is_linked(&session->box);
 	int64_t units = session->admission_limit ? session->admission_limit[0] : is_linked ? session->box.boxes : session->devices.count;
@@ -83,15 +83,15 @@ static int64_t in_flight(const struct rh_session *session, int64_t count)
 int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                          struct forecast_observers observers, struct forecast_steps *out)
 {
-	int64_t count = input->work.train_micro_batches, in = in_flight(session, count);
+	int64_t count = input->work.train_micro_batches, ahead = steps_in_flight(session, count);
 	struct stretch at = {
-	        .session = session, .input = input, .zeros = zeros, .first = 1 + 2 * in, .last = 5 + 3 * in, .steps = 9 + 5 * in};
+	        .session = session, .input = input, .zeros = zeros, .first = 1 + 2 * ahead, .last = 5 + 3 * ahead, .steps = 9 + 5 * ahead};
 	struct rh_trace own = {0};
 	at.micro = rh_alloc((size_t)count, sizeof *at.micro);
 	at.ended_s = rh_alloc((size_t)at.steps, sizeof *at.ended_s);
 	at.tokens = rh_alloc((size_t)at.steps, sizeof *at.tokens);
-	out->drifts = at.steps * count;
-	out->drift = at.drift = rh_alloc((size_t)out->drifts, sizeof *at.drift);
+	out->drift_count = at.steps * count;
+	out->drift = at.drift = rh_alloc((size_t)out->drift_count, sizeof *at.drift);
 	int rc = at.micro && at.ended_s && at.tokens && at.drift ? 0 : -ENOMEM;
 	if (!rc && !observers.trace)
 		rc = rh_trace_create(session->devices.count, SPANS, &own);

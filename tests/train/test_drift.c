@@ -78,7 +78,7 @@ static void test_drift_keeps_to_its_bound_in_random_runs(void **state)
 		simulate(&at, accumulation, delay, limits, box);
 		for (int k = 0; k < boxes; k++) {
 			int64_t bound = k + 1 == boxes ? 0 : (limit_of(limits, boxes, k) - 1 + accumulation - 1) / accumulation, most = 0;
-			for (int64_t m = 0; m < box[k].drifts; m++)
+			for (int64_t m = 0; m < box[k].drift_count; m++)
 				most = rh_max(most, box[k].drift[m]);
 			if (most > bound)
 				fail_msg("run %d: box %d of %d drifts by %lld, bound %lld", run, k + 1, boxes, (long long)most,
@@ -108,8 +108,8 @@ static void check_closed_form(int boxes, int64_t accumulation, int64_t delay, in
 	simulate(&at, accumulation, delay, trips ? &limits : NULL, box);
 	for (int k = 0; k < boxes; k++) {
 		int64_t ahead = limit_of(&limits, boxes, k) - 1, most = 0;
-		assert_true(box[k].drifts >= 8 * accumulation);
-		for (int64_t m = 0; m < box[k].drifts; m++) {
+		assert_true(box[k].drift_count >= 8 * accumulation);
+		for (int64_t m = 0; m < box[k].drift_count; m++) {
 			int64_t formula = rh_max(0, m - delay) / accumulation - rh_max(0, m - ahead - delay) / accumulation;
 			most = rh_max(most, box[k].drift[m]);
 			if (box[k].drift[m] != formula)
