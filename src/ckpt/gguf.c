@@ -247,7 +247,7 @@ static void free_tensors(struct rh_gguf *gguf)
 	gguf->tensors = 0;
 }
 
-/* The header says nowhere how long it is: its first bytes are parsed, and where they end before it does, four times as many. */
+/* The header's length is not stored: parses the first bytes, and four times as many while the header is cut off. */
 static int read_header(struct rh_gguf *gguf)
 {
 	enum { FIRST = 1 << 20 };

@@ -41,30 +41,30 @@ static int is_tied(const struct rh_model *model, const char *name)
 static int is_same(const struct origin *one, const struct origin *two)
 {
 	enum { HALF = CHUNK / 2 };
-	int is = one->tensor->dtype == two->tensor->dtype && one->tensor->bytes == two->tensor->bytes, rc = 0;
+	int same = one->tensor->dtype == two->tensor->dtype && one->tensor->bytes == two->tensor->bytes, rc = 0;
 	char *chunk = rh_alloc(CHUNK, 1);
 	if (!chunk)
 		return -ENOMEM;
-	for (int64_t done = 0; !rc && is && done < one->tensor->bytes; done += HALF) {
+	for (int64_t done = 0; !rc && same && done < one->tensor->bytes; done += HALF) {
 		int64_t bytes = rh_min(HALF, one->tensor->bytes - done);
 		rc = rh_safetensors_read(one->file, one->tensor, done, chunk, bytes);
 		if (!rc)
 			rc = rh_safetensors_read(two->file, two->tensor, done, chunk + HALF, bytes);
-		is = !rc && !memcmp(chunk, chunk + HALF, (size_t)bytes);
+		same = !rc && !memcmp(chunk, chunk + HALF, (size_t)bytes);
 	}
 	rh_free(chunk);
-	return rc ? rc : is;
+	return rc ? rc : same;
 }
 
-/* The entry is in another part, too. */
+/* The entry is in another part, too: only a tied table's may be, with the same bytes. */
 static int check_copy(const struct joining *at, struct origin *first, const struct origin *copy)
 {
 	if (first->has_copy || !is_tied(at->model, copy->tensor->name))
 		return rh_fail(-EINVAL, "parts: %s is in two of them; give each box's directory once", copy->tensor->name);
 	first->has_copy = 1;
-	int is = is_same(first, copy);
-	if (is)
-		return is < 0 ? is : 0;
+	int same = is_same(first, copy);
+	if (same)
+		return same < 0 ? same : 0;
 	return rh_fail(-EINVAL,
 	               "parts: %s is not the same in the two that have it; they are of different runs, or of different steps of one",
 	               copy->tensor->name);
@@ -144,7 +144,7 @@ static int open_part(struct joining *at, const char *part)
 	return rc;
 }
 
-/* All that the model needs is there. */
+/* Checks that the parts have all tensors of the model. */
 static int check_whole(const struct joining *at, const char *part)
 {
 	const struct rh_model *model = at->model;

@@ -22,7 +22,7 @@ struct rh_model_out {
 	size_t shards, capacity;
 	struct rh_safetensors_out *file; /* of shard[done], NULL before its first byte */
 	size_t done;                     /* files written whole, under temporary names: the shards, then their index if there are several */
-	size_t placed;                   /* of them, renamed */
+	size_t placed;                   /* how many of them are renamed */
 	int64_t written;                 /* bytes of shard[done] */
 };
 
@@ -70,7 +70,7 @@ static char *file_path(const struct rh_model_out *out, size_t file)
 	return rh_path_join(out->dir, name);
 }
 
-/* Until all are whole; one that a kill leaves is known by its name, as those of core/file.h are. */
+/* Files have temporary names until all are complete. By such a name a killed run's leftovers are recognised, as those of core/file.h. */
 static char *temporary_path(const struct rh_model_out *out, size_t file)
 {
 	struct rh_text path = {0};
@@ -192,7 +192,7 @@ static int remove_earlier(const struct rh_model_out *out, const char *name)
 	return rc;
 }
 
-/* Gives all their names. An earlier model's index goes first and this one's comes last: in between no index names shards of both. */
+/* Gives all files their names. An earlier model's index goes first and this one's comes last: in between no index names shards of both. */
 static int place(struct rh_model_out *out)
 {
 	int rc = remove_earlier(out, "model.safetensors.index.json");
@@ -240,7 +240,7 @@ void rh_model_out_abandon(struct rh_model_out *out)
 	if (!out)
 		return;
 	rh_safetensors_abandon(out->file);
-	if (out->placed < out->done) /* else they are there, and only their directory could not be flushed */
+	if (out->placed < out->done) /* else all have their names, and only the directory could not be flushed */
 		for (size_t i = 0; i < out->done; i++)
 			remove_file(i < out->placed ? file_path(out, i) : temporary_path(out, i));
 	out_free(out);

@@ -14,7 +14,7 @@ struct rh_model_out;
  * are borrowed until commit or abandon. A tensor larger than shard_bytes gets a shard of its own. `dir` must exist. */
 int rh_model_out_create(const char *dir, const struct rh_safetensors_entry *entries, int64_t count, int64_t shard_bytes,
                         struct rh_model_out **out) RH_MUST;
-/* The next bytes, in any cut. */
+/* Writes the next bytes, cut in any way. */
 int rh_model_out_write(struct rh_model_out *out, const void *bytes, int64_t length) RH_MUST;
 /* Gives the files their names, once all are whole; an earlier model's files in the directory stay until then. While files are renamed,
  * the index last, the directory holds no complete model. -EINVAL: fewer bytes were written than declared. On failure every written file

@@ -31,7 +31,7 @@ static json_t *overrides_json(const struct rh_peft_override *list, size_t count)
 	return object;
 }
 
-/* Sorted, each once. */
+/* The names sorted, each once. */
 static json_t *names_json(char *const *names, size_t count)
 {
 	const char **sorted = rh_alloc(count, sizeof *sorted);

@@ -40,7 +40,7 @@ static void quantise_q8_0(const float *values, unsigned char *out)
 	}
 }
 
-/* A scale, then two of 32 numbers of 4 bits a byte: i and i + 16. */
+/* A scale, then 32 numbers of 4 bits: i and i + 16 share a byte. */
 static void quantise_q4_0(const float *values, unsigned char *out)
 {
 	float most = values[0];

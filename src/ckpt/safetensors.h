@@ -42,7 +42,7 @@ struct rh_safetensors_entry {
 };
 int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *entries, int64_t count,
                           struct rh_safetensors_out **out) RH_MUST;
-/* Any cut of the bytes; -EINVAL if more come than were declared. */
+/* Writes the next bytes, cut in any way; -EINVAL if more come than were declared. */
 int rh_safetensors_write(struct rh_safetensors_out *file, const void *bytes, int64_t length) RH_MUST;
 /* Frees either way; -EINVAL if fewer bytes came than were declared. */
 int rh_safetensors_commit(struct rh_safetensors_out *file) RH_MUST;

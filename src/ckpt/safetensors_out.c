@@ -31,7 +31,7 @@ static int put_string(struct rh_text *text, const char *string)
 	return rc;
 }
 
-/* Its data begin at *offset, which goes on to their end. */
+/* Writes an entry's line. Its data begin at *offset, which advances to their end. */
 static int put_entry(struct rh_text *text, const struct rh_safetensors_entry *entry, int64_t *offset)
 {
 	RH_ASSERT(entry->rank >= 0 && entry->rank <= RH_SAFETENSORS_RANK && entry->dtype <= RH_BOOL);

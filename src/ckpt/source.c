@@ -568,7 +568,7 @@ int rh_source_copy_tokenizer(const char *model, const char *dir)
 	return rc;
 }
 
-/* Only where the key is there. */
+/* Replaces the template in tokenizer_config.json, if there is one. */
 static int replace_config_template(const char *path, const char *jinja)
 {
 	json_t *config = NULL;

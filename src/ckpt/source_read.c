@@ -48,7 +48,7 @@ int64_t source_row_of_stored(const struct source_entry *entry, int64_t row)
 	return head ? row - within + within % 2 * (head / 2) + within / 2 : row;
 }
 
-/* Rows [first, first + count) of what the file holds transposed: of each of its rows, a piece. */
+/* Rows [first, first + count) of a tensor that the file holds transposed: a piece of each of the file's rows. */
 static int read_transposed(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
 {
 	enum rh_dtype from = entry->tensor.dtype;
@@ -70,8 +70,8 @@ static int read_transposed(const struct source_entry *entry, int64_t first, int6
 	return 0;
 }
 
-/* Of MXFP4 a scale stands for 32 values of a row, which two share a byte. Reads are long, as values and scales lie far apart. The values
- * are read to the end of the room for what they become: a run is out of it before its place is written to. */
+/* MXFP4: one scale for 32 values of a row; two values share a byte. Reads are long, because values and scales lie far apart. Packed values
+ * are read into the end of the output buffer; each run is copied out before its place is overwritten. */
 static int read_mxfp4(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
 {
 	enum { RUN = 32, MOST = CHUNK * RUN };
@@ -98,7 +98,7 @@ static int read_mxfp4(const struct source_entry *entry, int64_t first, int64_t c
 	return 0;
 }
 
-/* Rows [first, first + count) of what the file holds as two tensors whose rows take turns; of a bias the elements of each row do. */
+/* Rows [first, first + count) of a tensor that the file holds as two: rows alternate between them; in a bias the elements of a row do. */
 static int read_paired(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
 {
 	int is_bias = entry->tensor.rank == 2;

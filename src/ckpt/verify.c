@@ -156,8 +156,8 @@ static int sum_of_list(const struct rh_bytes *sums, const char *name, char hex[H
 	return 0;
 }
 
-/* A clone keeps each file that a git-lfs pointer names below .git/lfs/objects, by its SHA-256. 1: this file is one of those; 0: there are
- * none of any file; negative errno: weights are not among them. */
+/* A clone keeps each file that a git-lfs pointer names below .git/lfs/objects, by its SHA-256. 1: this file is there; 0: it is not, and has
+ * no weights, or there is no such directory; negative errno: it has weights and is not there. */
 static int look_in_lfs(const char *dir, const char *path, const struct rh_file_in *file)
 {
 	struct rh_text object = {0};
@@ -180,7 +180,7 @@ out:
 	return rc ? rc : known;
 }
 
-/* 1: the file matches what is recorded; 0: nothing is. */
+/* 1: the file matches the recorded sum; 0: none is recorded. */
 static int verify_file(const char *dir, const char *name, const struct rh_bytes *sums)
 {
 	char recorded[HEX_SHA256 + 1], found[HEX_SHA256 + 1];

@@ -19,8 +19,8 @@ static int order_units(const struct rh_dispatch *dispatch, int64_t units, int64_
 	                                      .stage = stage,
 	                                      .stages = boxes,
 	                                      .admission_limit = dispatch->admission_limit};
-	/* Limits above PACI's own are for slow links. The order is made for links so slow that these limits just keep all boxes busy: then a
-	 * unit, which takes 3 s here in a box, is back in the first box when that has begun as many others as its limit allows. */
+	/* Limits above PACI's own are for slow links. hop_s is the longest hop at which these limits keep all boxes busy: a unit takes 3 s a
+	 * box here, and returns to box 1 just when that has begun as many units as its limit allows. */
 	if (dispatch->admission_limit && boxes > 1)
 		request.hop_s = fmax(3.0 * (double)(dispatch->admission_limit[0] - boxes) / (2 * (boxes - 1)), 0);
 	for (int k = 0; stage && k < boxes; k++)
@@ -72,7 +72,7 @@ int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t
 {
 	const struct rh_boxes *boxes = dispatch->boxes;
 	struct dealing deal = {.dispatch = dispatch, .count = count, .units = rh_round_count(count, boxes->unit), .turn = turn, .out = out};
-	/* a schedule that splits backwards has room for what its longest step defers: a shorter step leaves units out of it */
+	/* a schedule that splits backwards has room for what its longest step defers: a shorter step skips units of that step's program */
 	int64_t longest = dispatch->schedule->splits_backward ? dispatch->train_micro_batches : count;
 	struct rh_program order = {0};
 	int rc = order_units(dispatch, rh_round_count(longest, boxes->unit), steps, &order);

@@ -18,8 +18,9 @@ static int model_stages(const struct rh_plan *plan, struct rh_stage **out)
 	return stages;
 }
 
-/* Slots as the executor has them: micro-batches up to `count`, the top stage computes its loss with its gradient, frozen layers below the
- * lowest trained one have no backward. The first slot that makes gradients begins the sums, the last one ends them. */
+/* Leaves the slots that the executor runs: micro-batches below `count`, no forward of the top stage, which computes its loss with its
+ * gradient, and no backward of frozen layers below the lowest trained one. A stage's first backward begins its sums, its last one ends
+ * them. */
 static void drop_unneeded_slots(const struct rh_model *model, int64_t count, struct rh_program *program)
 {
 	size_t kept = 0;
@@ -39,7 +40,7 @@ static void drop_unneeded_slots(const struct rh_model *model, int64_t count, str
 	program->slots = kept;
 }
 
-/* Sums need not travel where the next slot that adds to them is the next one on the device that makes gradients. */
+/* Sums stay on the device if the next slot that adds to them is also the device's next slot that makes gradients. */
 static void note_sums(struct rh_program *program)
 {
 	for (size_t i = 0; i < program->slots; i++) {
@@ -54,8 +55,8 @@ static void note_sums(struct rh_program *program)
 	}
 }
 
-/* Schedules that split backwards have room for what the longest step defers: a shorter step runs the longest's program, without the micro-
- * batches that it does not have. */
+/* Schedules that split backwards have room for what the longest step defers: a shorter step runs the longest step's program and skips the
+ * missing micro-batches. */
 static int make_scheduled(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out)
 {
 	const struct rh_schedule *schedule = dispatch->schedule;
@@ -122,7 +123,7 @@ int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t
 	                                            .stages = stages,
 	                                            .admission_limit = dispatch->admission_limit};
 	int rc = rh_schedule_fewer(dispatch->schedule, &request, fewer, period);
-	if (rc == RH_NO_ORDER) { /* what takes its place has all micro-batches in each slot */
+	if (rc == RH_NO_ORDER) { /* looped-bfs replaces it; each of its slots has all micro-batches */
 		rh_error_clear();
 		*fewer = dispatch->devices + count % dispatch->devices;
 		*period = dispatch->devices;
@@ -147,7 +148,7 @@ int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct 
 	brief->periods = (count - brief->count) / brief->period;
 	if (!out->slots || out->slot[0].count < 2)
 		return 0;
-	*brief = (struct rh_dispatch_brief){.count = 1, .scale = count}; /* slots are of all micro-batches */
+	*brief = (struct rh_dispatch_brief){.count = 1, .scale = count}; /* each slot has all micro-batches */
 	return rh_dispatch_shorter(dispatch, 1, out);
 }
 

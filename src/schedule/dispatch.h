@@ -22,7 +22,7 @@ struct rh_dispatch {
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */
 	const int64_t *admission_limit;   /* as in struct rh_schedule_request */
-	int64_t update_delay;             /* of stages that update themselves: rh_dispatch_publishes */
+	int64_t update_delay;             /* of local updates: rh_dispatch_publishes */
 	const struct rh_boxes *boxes;     /* NULL: this box alone; else the schedule orders units over boxes, unless it is RoundPipe */
 };
 
@@ -53,7 +53,7 @@ int rh_dispatch_boxes_in_flight(const struct rh_dispatch *dispatch, int64_t coun
  * weight gradients it defers. */
 int rh_dispatch_boxes_deferrals(const struct rh_dispatch *dispatch, int stages, struct rh_deferral *out) RH_MUST;
 
-/* Calls have up to `longest` micro-batches: how many of them, counted from the longest, have a program that is no part of another one. */
+/* Of calls of `longest` micro-batches, one less, and so on: how many have a program that is no part of a longer call's. */
 int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest);
 
 /* 1: each stage updates its own blocks. Then several steps, of `count` micro-batches each, are one program without a flush. */

@@ -24,13 +24,13 @@ int64_t rh_boundary_steps_in_flight(const struct rh_dispatch *dispatch)
 	int64_t most = 0, count = dispatch->train_micro_batches;
 	for (int s = 0; s < (dispatch->boxes ? 1 : dispatch->devices); s++)
 		most = rh_max(most, rh_dispatch_in_flight(dispatch, s));
-	if (dispatch->boxes) /* a box receives ahead of time what its neighbours are working at */
+	if (dispatch->boxes) /* a box posts receives ahead, for what its neighbours have in flight */
 		most += dispatch->plan->is_fed ? rh_max(most, rh_dispatch_in_flight_below(dispatch)) : most;
 	return (most + count - 1) / count + 1;
 }
 
-/* A micro-batch that a stage has in flight has an activation at each boundary that the stage leaves behind, or above it a gradient instead,
- * and once both, with the others of its unit. The boundary to the box below belongs to what that box has in flight. */
+/* Each micro-batch in flight needs a buffer at every boundary that its stage writes: for the activation, later for the gradient, and for
+ * both while its unit changes over. The boundary to the box below counts with that box's micro-batches. */
 int rh_boundary_in_flight(const struct rh_dispatch *dispatch)
 {
 	const struct rh_plan *plan = dispatch->plan;
@@ -52,7 +52,7 @@ struct counting {
 	int64_t writes;
 };
 
-/* A program of `count` micro-batches a step. each > 1: each of its slots has so many in place of one. */
+/* Counts a program of `count` micro-batches a step. each > 1: each of its micro-batches stands for so many. */
 static int count_program(struct counting *counting, const struct rh_program *program, int64_t steps_in_flight, int64_t count, int64_t each)
 {
 	const struct rh_dispatch *dispatch = &counting->run->dispatch;
@@ -111,9 +111,9 @@ static int count_step(struct counting *counting, int64_t count, int64_t rounds, 
 	return rc;
 }
 
-/* RoundPipe's rounds, for any number of micro-batches up to the most. Rounds differ in length by one at most; a step of one round less is
- * worst where all its rounds are whole. A longer round needs no less than a shorter one: between a write and its read each micro-batch has
- * all writes of the shorter round, and more. */
+/* RoundPipe's rounds, for any number of micro-batches up to the most. Rounds differ in length by one at most, so only the longest step is
+ * counted, and a step of one round less with rounds of full length. A longer round needs no less than a shorter one: between a write and
+ * its read each micro-batch has all writes of the shorter round, and more. */
 static int count_rounds(struct counting *counting, int trains, struct rh_program *program)
 {
 	struct rh_dispatch dispatch = counting->run->dispatch;
@@ -160,10 +160,13 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
 	return rc;
 }
 
-/* Messages that wait for the boxes beside this one. A gradient leaves when the box below begins its backward, which may come after all
- * forwards that it has in flight: had this box no buffers for these gradients, each would wait for the other. An activation's buffer is
- * busy until the box above has it: with one for each in flight a slow link does not hold up the next forward. `ahead`: buffers for what
- * neighbours have in flight on its way here, as a message leaves only when its receive is posted, a trip before. */
+/* Buffers for messages between this box and those beside it.
+ *
+ *   to_below  gradients. One leaves when the box below begins its backward, which may come after all forwards that it has in flight.
+ *             Without these buffers the two boxes might wait for each other
+ *   to_above  activations. A buffer is busy until the box above has its activation. With one for each in flight, a slow link does not delay
+ *             the next forward
+ *   *ahead    what neighbours send here. A message leaves only when its receive is posted, a trip before */
 static int count_messages(const struct rh_dispatch *dispatch, struct rh_boundary_needs *out, int *ahead)
 {
 	const struct rh_plan *plan = dispatch->plan;
@@ -185,7 +188,7 @@ static int count_messages(const struct rh_dispatch *dispatch, struct rh_boundary
 	return rc;
 }
 
-/* Any number of micro-batches up to the most: what is live grows with the micro-batches of a round. */
+/* Counts calls of any number of micro-batches up to the most. */
 static int count_all(struct counting *counting, struct rh_program *program)
 {
 	const struct rh_dispatch *dispatch = &counting->run->dispatch;

@@ -53,7 +53,7 @@ static int note(void *context, const struct rh_boundary_access *access)
 	return 0;
 }
 
-/* A record is free for another boundary once the last reload of the one before is read. */
+/* Gives out records. A record is free for another boundary after the last reload of the one that it has. */
 static int give_records(struct rh_reloads *reloads)
 {
 	int rc = rh_grow(&reloads->free_record, &reloads->free_capacity, reloads->writes + 1, sizeof *reloads->free_record), unused = 0;
@@ -68,7 +68,7 @@ static int give_records(struct rh_reloads *reloads)
 	return rc;
 }
 
-/* Writes to NVMe of the step that has the most: slots of several steps may alternate. */
+/* Counts the writes to NVMe of the step that has the most: slots of several steps may alternate. */
 static int count_writes(struct rh_reloads *reloads)
 {
 	int64_t steps = 1;

@@ -10,9 +10,9 @@
 
 /* A boundary that a slot writes for each micro-batch. */
 struct rh_reload_stream {
-	size_t slot, last;  /* that writes it; that reads it last, the slot itself: none does */
-	int64_t nth;        /* of what the slot writes for a micro-batch */
-	int64_t first, end; /* micro-batches whose boundary is reloaded in the end */
+	size_t slot, last;  /* the slot that writes it; the last slot that reads it, or the same slot if none does */
+	int64_t nth;        /* its number among the slot's writes for a micro-batch */
+	int64_t first, end; /* micro-batches whose last read is a reload */
 	int64_t next;       /* stream with the same last reader, -1: none */
 };
 
@@ -86,8 +86,8 @@ static int is_reloaded(const struct rh_reload_stream *stream, int64_t m, int64_t
 	return m >= stream->first && m < stream->end;
 }
 
-/* Records in use while a slot runs: a micro-batch gives back those of which it is the last to read, then takes as many as it writes that
- * are reloaded. *in_use goes on with it. */
+/* Counts the records in use while a slot runs. Each micro-batch frees the records that it reads last, then takes one for each boundary that
+ * it writes and that is reloaded. Updates *in_use and *most. */
 static void run_slot(struct rh_reloads *reloads, size_t s, int64_t micro_batches, int64_t *in_use, int64_t *most)
 {
 	const struct rh_reload_slot *slot = &reloads->round[s];

@@ -44,7 +44,7 @@ int rh_schedule_make(const struct rh_schedule *schedule, const struct rh_schedul
 	return schedule->make(request, out);
 }
 
-/* Micro-batches after which all slots in the middle of a step come again; 0: none. */
+/* The number of micro-batches after which the middle of a step repeats; 0: none. */
 static int64_t find_period(const struct rh_program *program, int64_t micro_batches)
 {
 	int64_t each = (int64_t)program->slots / micro_batches, from = micro_batches / 4 * each, until = 3 * from;
@@ -61,8 +61,8 @@ static int64_t find_period(const struct rh_program *program, int64_t micro_batch
 	return 0;
 }
 
-/* The longest fill and drain are those of admission limits that fill one after the other: less than three times as long; and
- * no period is twice as long. */
+/* The probe has LONG times `filled` micro-batches. Filling and draining take fewer than 3 * `filled` each, and a period fewer than
+ * 2 * `filled`, so the probe's middle half shows whole periods. */
 int rh_schedule_fewer(const struct rh_schedule *schedule, const struct rh_schedule_request *request, int64_t *fewer, int64_t *period)
 {
 	enum { LONG = 16 };

@@ -1,7 +1,7 @@
 /* ZB-V: device d has stages d and 2N - 1 - d, so that the first device ends the forward and begins the backward, and an activation's stay
  * is as long on every device. By hand, for times that are about equal: the lower stage's forwards until the first comes back down, the
  * upper's in turn with them, the upper's backwards as they come, then all six parts in turn; in the end weight gradients wait, so that
- * input gradients go down without a gap. With fewer micro-batches than the warm-up takes, the same order with the others left out. */
+ * input gradients go down without a pause. With fewer micro-batches than the warm-up takes, the same order with the others left out. */
 #include "schedule/schedule_internal.h"
 
 /* A device's order as it is written: what comes next of each kind, for the lower stage and the upper one. */

@@ -11,7 +11,7 @@ static struct jinja_value raise_unsafe(struct jinja *j, struct jinja_value objec
 static const char *const list_changes[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove", NULL};
 static const char *const dict_changes[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
 
-/* Names between double underscores that Python's objects have: the sandbox refuses them. A dict may hold others as keys. */
+/* Names of the form __x__, which the sandbox refuses: of a dict only those that Python's dict has, as others may be keys. */
 static int is_internal(struct jinja_value object, const char *name)
 {
 	static const char *const all[] = {"class",   "delattr",      "dir",      "doc",           "eq",           "format",

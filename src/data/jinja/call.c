@@ -66,7 +66,7 @@ static struct jinja_value keyword_dict(struct jinja *j, const struct jinja_call 
 	return dict;
 }
 
-/* A keyword's value, taken: MISSING where it is not given. */
+/* Takes a keyword's value; MISSING: it is not given. */
 static struct jinja_value take_keyword(const struct jinja_call *call, uint8_t *used, const char *name)
 {
 	for (size_t i = 0; i < call->keywords; i++)

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* What becomes several characters: Unicode's SpecialCasing.txt without its conditions. Each entry: the character, its upper form, its title
+/* Characters that become several: Unicode's SpecialCasing.txt without its conditions. Each entry: the character, its upper form, its title
  * form. */
 static const struct {
 	int32_t code;

@@ -73,7 +73,7 @@ static void assign_target(struct jinja *j, struct jinja_scope *scope, const stru
 		assign_target(j, scope, target->items.node[i], items->item[i]);
 }
 
-/* The items that the loop's condition lets through, judged in a scope of their own. */
+/* The items for which the loop's condition holds; it is evaluated in a scope of its own. */
 static struct jinja_list *filtered(struct jinja *j, const struct jinja_node *node, struct jinja_list *items)
 {
 	struct jinja_list *kept = jinja_take(&j->arena, 1, sizeof *kept);
@@ -260,7 +260,7 @@ void jinja_execute(struct jinja *j, const struct jinja_nodes *body)
 		RH_ASSERT(!"break and continue stay inside their loop");
 }
 
-/* The variables that the template reads; their values are made now, once. */
+/* Converts the variables that the template reads, once, before rendering. */
 static void bind_variables(struct jinja *j, const json_t *variables)
 {
 	for (const struct jinja_symbol *s = j->form->symbols; s; s = s->next) {
@@ -283,7 +283,7 @@ static int keep_spans(const struct jinja *j, size_t start, struct rh_jinja_spans
 	return rc;
 }
 
-/* Apart from the caller, whose variables a jump would leave unsettled. */
+/* A function of its own: after longjmp, changed local variables of the function that called setjmp are indeterminate. */
 static int render(struct jinja *j, struct rh_text *out, struct rh_jinja_spans *spans)
 {
 	jmp_buf entry;

@@ -296,7 +296,7 @@ static struct jinja_value do_attr(struct jinja *j, struct jinja_value value, con
 	jinja_need_count(j, call, "do_attr", 1, 1);
 	if (name.kind != JINJA_STRING)
 		name = soft(j, name);
-	if (value.kind == JINJA_DICT) { /* of a dict only methods */
+	if (value.kind == JINJA_DICT) { /* a dict has only methods as attributes, not its keys */
 		struct jinja_value empty = jinja_new_dict(j, JINJA_DICT);
 		struct jinja_value found = jinja_attribute(j, empty, name);
 		if (found.kind == JINJA_METHOD)

@@ -241,7 +241,7 @@ static struct jinja_value do_splitlines(struct jinja *j, struct jinja_value self
 }
 
 /* string[start:stop] by the arguments after the first. */
-static struct jinja_string window(struct jinja *j, struct jinja_value self, const struct jinja_call *call, int64_t *start)
+static struct jinja_string slice_by_arguments(struct jinja *j, struct jinja_value self, const struct jinja_call *call, int64_t *start)
 {
 	int64_t length = jinja_count_codes(*self.content.string);
 	int64_t from = jinja_argument_int(j, call, 1, NULL, 0), to = jinja_argument_int(j, call, 2, NULL, length);
@@ -257,7 +257,7 @@ static struct jinja_string window(struct jinja *j, struct jinja_value self, cons
 static int64_t find(struct jinja *j, struct jinja_value self, const struct jinja_call *call, int from_right)
 {
 	int64_t start;
-	struct jinja_string mark = need_string(j, call, 0, "must be str, not %s"), in = window(j, self, call, &start);
+	struct jinja_string mark = need_string(j, call, 0, "must be str, not %s"), in = slice_by_arguments(j, self, call, &start);
 	jinja_step(j, self.content.string->length / 64);
 	if (!in.bytes)
 		return -1;
@@ -294,7 +294,7 @@ static struct jinja_value do_rindex(struct jinja *j, struct jinja_value self, co
 static struct jinja_value do_count(struct jinja *j, struct jinja_value self, const struct jinja_call *call)
 {
 	int64_t start, count = 0;
-	struct jinja_string mark = need_string(j, call, 0, "must be str, not %s"), in = window(j, self, call, &start);
+	struct jinja_string mark = need_string(j, call, 0, "must be str, not %s"), in = slice_by_arguments(j, self, call, &start);
 	jinja_step(j, self.content.string->length / 64);
 	if (!in.bytes)
 		return jinja_int(0);
@@ -318,7 +318,7 @@ static struct jinja_value tests_end(struct jinja *j, struct jinja_value self, co
 	const char *name = at_start ? "startswith" : "endswith";
 	struct jinja_value marks = jinja_argument(call, 0, NULL);
 	int64_t start;
-	struct jinja_string in = window(j, self, call, &start);
+	struct jinja_string in = slice_by_arguments(j, self, call, &start);
 	if (marks.kind == JINJA_STRING)
 		return jinja_bool(has_end(in, *marks.content.string, at_start));
 	if (marks.kind != JINJA_TUPLE)

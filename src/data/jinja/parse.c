@@ -106,7 +106,8 @@ const struct jinja_symbol *jinja_expect_name(struct jinja_parser *parser)
 
 static void parse_body(struct jinja_parser *parser, struct jinja_nodes *out, const char *const *ends);
 
-/* What stands after a tag's words: "%}", then statements up to {% END, one of `ends` (NULL-terminated), whose name is current then. */
+/* Parses what follows a tag's words: "%}", then statements up to a tag that `ends` names (NULL-terminated). The current token is then that
+ * tag's name. */
 static void parse_block(struct jinja_parser *parser, struct jinja_nodes *out, const char *const *ends)
 {
 	jinja_skip_operator(parser, ":");
@@ -301,7 +302,7 @@ static struct jinja_node *parse_tag(struct jinja_parser *parser, const struct ji
 		int loops = parser->loops;
 		node = jinja_node(parser, NODE_GENERATION);
 		parser->jinja->has_generation = 1;
-		parser->loops = 0; /* a block of its own in Jinja2 too: what is around it cannot be left */
+		parser->loops = 0; /* as in Jinja2, break cannot leave a loop around the block */
 		parse_whole(parser, &node->body, "endgeneration");
 		parser->loops = loops;
 		return node;
