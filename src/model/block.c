@@ -5,7 +5,7 @@
  * residual is a sandwich; without Gate where the MLP has none, Down(act(Up h2)); or, of a mixture of experts, y = x2 + the sum of weight_j
  * Down_j(act(Gate_j h2) * Up_j h2) over the experts chosen (moe.c).
  * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and act(gate)*up are made again on the way. Where weight
- * gradients are put off, both operands of each lie apart, in emit->deferred: those of a product's input and of its output's gradient. */
+ * gradients are deferred, both operands of each lie apart, in emit->deferred: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
 
 #include <assert.h>
@@ -105,7 +105,7 @@ static void attention(struct rh_emit *emit, int layer, struct parts in, struct r
 	emit_op(emit, &op);
 }
 
-/* Where the operands of weight gradients go that are kept from the recompute on: where the others do, unless they are put off. */
+/* Where the operands of weight gradients go that are kept from the recompute on: where the others do, unless they are deferred. */
 static struct rh_arena *operands(const struct rh_emit *emit, struct rh_arena *arena, struct emit_linears which)
 {
 	struct rh_arena *deferred = emit_linear_operands(emit, which);

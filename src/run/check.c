@@ -72,7 +72,7 @@ static size_t row_bytes(const struct rh_check *check)
 	return (size_t)check->lanes * sizeof(int64_t);
 }
 
-/* Which command is the last to wait for each. */
+/* Finds the last command that waits for each. */
 static int prepare(struct rh_check *check, const struct rh_lanes *lanes)
 {
 	size_t count = (size_t)lanes->commands;
@@ -129,7 +129,7 @@ static void move_clock(struct rh_check *check, int64_t i)
 		check->rc = -ENOMEM;
 }
 
-/* Waits lead to what comes before, and elsewhere. */
+/* Waits must point to earlier commands of other lanes. */
 static void check_waits(struct rh_check *check)
 {
 	const struct rh_lanes *lanes = check->recorded;

@@ -21,14 +21,14 @@ struct rh_check_options {
 	/* rh_check_rooms fills what the plan and the model know; the caller sets the counts of host rooms. */
 	struct rh_room_size room[RH_ROOMS];
 };
-/* host: HOST_MICRO and HOST_RESULT get so many places. */
+/* micro_batches: places of HOST_MICRO and HOST_RESULT. */
 void rh_check_rooms(struct rh_check_options *options, int64_t micro_batches);
 
 /* A call, by the step that its commands name. */
 struct rh_check_call {
 	int64_t step;
 	int64_t micro_batches;
-	int64_t version; /* updates that the weights of the call have had; -1: each command those that come before it (local schedules) */
+	int64_t version; /* updates that the call's weights have had; -1: all that come before each command (local updates) */
 	int trains;
 	int updates; /* its gradients go to the optimizer */
 	int clips;
@@ -45,9 +45,9 @@ void rh_check_destroy(struct rh_check *check);
 
 /* Before commands of the call are run. */
 int rh_check_expect(struct rh_check *check, const struct rh_check_call *call) RH_MUST;
-/* All commands, of all calls, once. After a fault nothing else is run. -ENOMEM. */
+/* Runs all commands of all calls, once. After a fault nothing else is run. -ENOMEM. */
 int rh_check_run(struct rh_check *check, const struct rh_lanes *lanes, struct rh_check_fault *out) RH_MUST;
-/* The lanes are empty: every call is whole, its results read, its gradients taken. */
+/* Checks that every call is complete, its results read, its gradients taken. */
 void rh_check_finish(struct rh_check *check, struct rh_check_fault *out);
 
 #endif

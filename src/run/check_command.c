@@ -69,7 +69,7 @@ static void boundary(struct rh_check *check, enum check_mode mode, enum check_wh
 	need_or_put(check, mode, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, bytes), &content);
 }
 
-/* How many updates a block's weights have had that the command computes with. */
+/* How many updates the weights have had with which the command computes. */
 static int64_t version_of(const struct rh_check *check, int b)
 {
 	const struct rh_check_call *call = &check_call_of(check, check->command->step)->call;
@@ -96,7 +96,7 @@ static void need_weights(struct rh_check *check)
 		}
 }
 
-/* What a command adds to its layers' sums: micro-batch after micro-batch. 0: it touches them. */
+/* What a command adds of a micro-batch's gradients to its layers' sums. 0: nothing, but it touches the sums. */
 enum part { PART_AT_ONCE = 1, PART_DEFERRED = 2 };
 
 static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
@@ -109,7 +109,7 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 			int b = model->layer[l].block[which], is_head = model->layer[l].kind == RH_LAYER_HEAD, added = parts;
 			if (b < 0 || !model->block[b].trainable || (is_head && parts == PART_DEFERRED))
 				continue;
-			if (is_head && parts) /* nothing of it is put off */
+			if (is_head && parts) /* nothing of the head is deferred */
 				added = PART_AT_ONCE | PART_DEFERRED;
 			int sum = 2 * b + model->layer[l].use[which];
 			int64_t first = 4 * check->offset[sum];
@@ -142,8 +142,8 @@ static struct check_content staged(const struct rh_check *check, enum check_what
 	return content;
 }
 
-/* The command's layers, from one end to the other, join what there is of the stage's. */
-static void join(struct rh_check *check, enum check_what what, struct check_range range, int begin, int end)
+/* Extends what is kept, or deferred, of the stage by the command's layers: from layer `begin` to layer `end`. */
+static void extend(struct rh_check *check, enum check_what what, struct check_range range, int begin, int end)
 {
 	const struct rh_stage *stage = &check->command->stage;
 	struct check_content before = staged(check, what, range, begin), after = staged(check, what, range, end);
@@ -178,8 +178,8 @@ static void leave_results(struct rh_check *check)
 		          &result);
 }
 
-/* Keys and values of the call join those of the calls before it. */
-static void go_on_with_cache(struct rh_check *check)
+/* Adds the call's keys and values to those of the calls before it. */
+static void extend_cache(struct rh_check *check)
 {
 	struct check_content before = {.what = CHECK_CACHE, .step = check->command->step + 1}, after = before;
 	struct check_range cache = check_resolve(check, &check->command->target);
@@ -195,9 +195,9 @@ static void run_forward(struct rh_check *check)
 	need_input(check);
 	need_weights(check);
 	if (command->kind == RH_COMMAND_RECOMPUTE || command->target.room == RH_ROOM_SAVED)
-		join(check, CHECK_KEPT, kept_range(check, &command->target), command->lo, command->hi);
+		extend(check, CHECK_KEPT, kept_range(check, &command->target), command->lo, command->hi);
 	if (command->target.room == RH_ROOM_CACHE)
-		go_on_with_cache(check);
+		extend_cache(check);
 	if (command->kind == RH_COMMAND_FORWARD && command->operands.y >= 0)
 		boundary(check, CHECK_WRITES, CHECK_ACTIVATION, command->operands.y, command->hi);
 	else
@@ -221,8 +221,7 @@ static void need_gradient_above(struct rh_check *check)
 static void run_backward(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	int puts_off =
-	        command->target.room == RH_ROOM_DEFERRED && (command->target.bytes || command->stage.lo < model_of(check)->layers - 1);
+	int defers = command->target.room == RH_ROOM_DEFERRED && (command->target.bytes || command->stage.lo < model_of(check)->layers - 1);
 	need_gradient_above(check);
 	need_weights(check);
 	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
@@ -231,9 +230,9 @@ static void run_backward(struct rh_check *check)
 	struct check_range range = kept_range(check, &command->source);
 	struct check_content content = staged(check, CHECK_KEPT, range, command->stage.hi);
 	check_need(check, range, &content);
-	add_to_sums(check, command->lo, command->hi, puts_off ? PART_AT_ONCE : PART_AT_ONCE | PART_DEFERRED);
-	if (puts_off)
-		join(check, CHECK_DEFERRED, check_resolve(check, &command->target), command->hi, command->lo);
+	add_to_sums(check, command->lo, command->hi, defers ? PART_AT_ONCE : PART_AT_ONCE | PART_DEFERRED);
+	if (defers)
+		extend(check, CHECK_DEFERRED, check_resolve(check, &command->target), command->hi, command->lo);
 	if (command->operands.dx >= 0)
 		boundary(check, CHECK_WRITES, CHECK_BOUNDARY_GRADIENT, command->operands.dx, command->lo);
 	else if (command->lo > command->stage.lo)
@@ -244,11 +243,11 @@ static void run_weight_gradient(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	struct check_range deferred = {0};
-	if (command->source.bytes || command->stage.lo < model_of(check)->layers - 1) /* of the head nothing is put off */
+	if (command->source.bytes || command->stage.lo < model_of(check)->layers - 1) /* nothing of the head is deferred */
 		deferred = check_resolve(check, &command->source);
 	if (!deferred.piece)
 		return;
-	int depth = check_first(&deferred)->depth; /* of frozen layers below nothing was put off */
+	int depth = check_first(&deferred)->depth; /* nothing of frozen layers below is deferred */
 	struct check_content content = staged(check, CHECK_DEFERRED, deferred, depth < command->lo ? depth : command->lo);
 	check_need(check, deferred, &content);
 	add_to_sums(check, command->lo, command->hi, PART_DEFERRED);
@@ -400,7 +399,7 @@ static void run_output(struct rh_check *check)
 {
 	struct check_content result = of_micro_batch(check, CHECK_RESULT, 0);
 	struct check_range range = check_resolve(check, &check->command->source);
-	range.end = range.first + 1; /* what a micro-batch of fewer rows has not filled nobody reads */
+	range.end = range.first + 1; /* nobody reads what a micro-batch of fewer rows has not filled */
 	check_need(check, range, &result);
 	check_call_of(check, check->command->step)->outputs++;
 }
@@ -427,7 +426,7 @@ void check_command(struct rh_check *check)
 	                                                            [RH_COMMAND_SEND] = run_message,
 	                                                            [RH_COMMAND_RECEIVE] = run_message};
 	const struct rh_command *command = check->command;
-	int is_ahead = command->kind == RH_COMMAND_COPY || command->kind == RH_COMMAND_READ; /* of a step that never comes, perhaps */
+	int is_ahead = command->kind == RH_COMMAND_COPY || command->kind == RH_COMMAND_READ; /* perhaps of a step that never comes */
 	if (command->kind >= RH_COMMANDS || (!is_ahead && !check_call_of(check, command->step)))
 		check_fault(check, -1, "is of a step that is not run, or of no kind");
 	else

@@ -5,12 +5,12 @@
 #include "core/alloc.h"
 #include "run/check.h"
 
-/* What bytes stand for. `base` is the offset in the room at which its first byte lies, or would: so pieces of one thing that lie where they
- * belong beside one another are alike. */
+/* What bytes stand for. `base`: the offset in the room at which the content's first byte lies, or would lie. So pieces of one content that
+ * lie at their places beside one another are alike. */
 enum check_what {
 	CHECK_NOTHING,
 	CHECK_WEIGHTS,    /* which: block; step: updates that it has had */
-	CHECK_SUM,        /* which: 2 * block + use; of micro-batches [0, count), and of put-off gradients [0, deferred) */
+	CHECK_SUM,        /* which: 2 * block + use; of micro-batches [0, count), and of deferred gradients [0, deferred) */
 	CHECK_GRADIENT,   /* which: block: whole, in the store's dtype */
 	CHECK_ACTIVATION, /* which: layer boundary */
 	CHECK_BOUNDARY_GRADIENT,
@@ -58,8 +58,8 @@ struct check_range {
 
 struct check_call {
 	struct rh_check_call call;
-	int64_t outputs, sent;      /* results that were read; boundaries that were given to other boxes */
-	int64_t trained, published; /* blocks whose gradient was taken; whose weights became ready */
+	int64_t outputs, sent;      /* results that were read; boundaries that were sent to other boxes */
+	int64_t trained, published; /* blocks whose gradient was taken; blocks whose weights became ready */
 };
 
 struct rh_check {
@@ -93,21 +93,21 @@ static inline int check_failed(const struct rh_check *check)
 
 /* check_memory.c */
 int check_memory_create(struct rh_check *check) RH_MUST;
-/* Where a place is; a place that is not within the plan is a fault, and piece NULL. */
+/* The bytes of a place. piece NULL, and a fault: it is not within the plan. */
 struct check_range check_resolve(struct rh_check *check, const struct rh_place *place);
-/* The command reads or writes these bytes: whatever is at odds with it comes before it. */
+/* Notes that the command reads or writes these bytes. A fault, unless every conflicting access comes before it. */
 enum check_mode { CHECK_READS, CHECK_WRITES, CHECK_ANNOUNCES /* writes, in an order that is the server's own */ };
 void check_touch(struct rh_check *check, struct check_range range, enum check_mode mode);
-/* All of the range holds this. base: where its first byte must lie. */
+/* A fault, unless all of the range holds this. base: where its first byte must lie. */
 void check_find(struct rh_check *check, struct check_range range, const struct check_content *content);
 void check_leave(struct rh_check *check, struct check_range range, const struct check_content *content);
-/* What lies at a range's beginning; CHECK_NOTHING: nothing. */
+/* The content at a range's beginning; CHECK_NOTHING: none. */
 const struct check_content *check_first(const struct check_range *range);
 void check_carry(struct rh_check *check, struct check_range from, struct check_range to);
 
 /* check_command.c */
 void check_command(struct rh_check *check);
-/* The command finds this there, and reads it; it leaves this there. */
+/* The command must find this there, and reads it; or it writes this there. */
 void check_need(struct rh_check *check, struct check_range range, const struct check_content *content);
 void check_put(struct rh_check *check, struct check_range range, const struct check_content *content);
 /* A whole sum of the command's step, of all its micro-batches; a block's gradient; whether there is such a sum, else it is a fault. */

@@ -35,7 +35,7 @@ void rh_check_rooms(struct rh_check_options *options, int64_t micro_batches)
 	room[RH_ROOM_HOST_RESULT] = (struct rh_room_size){places, plan->result_bytes};
 }
 
-/* What devices read first is there from the start. */
+/* Puts the weights there that devices read before any update. */
 static int fill_weights(struct rh_check *check)
 {
 	const enum rh_room rooms[] = {RH_ROOM_HOST_WEIGHTS, RH_ROOM_PAGES};
@@ -214,7 +214,7 @@ void check_find(struct rh_check *check, struct check_range range, const struct c
 	}
 }
 
-/* Makes room for one interval more, at number i. */
+/* Inserts an interval as number i. */
 static int open_interval(struct check_piece *piece, size_t i)
 {
 	int rc = rh_grow(&piece->interval, &piece->interval_capacity, piece->intervals + 1, sizeof *piece->interval);
@@ -237,7 +237,7 @@ void check_leave(struct rh_check *check, struct check_range range, const struct 
 	if (check->rc || (check->fault && check_failed(check)))
 		return;
 	size_t i = find_interval(piece, range.first);
-	if (i < piece->intervals && piece->interval[i].first < range.first) { /* what it cuts in two */
+	if (i < piece->intervals && piece->interval[i].first < range.first) { /* the range begins inside this one */
 		if ((check->rc = open_interval(piece, i)))
 			return;
 		piece->interval[i].end = piece->interval[i + 1].first = range.first;

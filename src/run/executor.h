@@ -27,7 +27,7 @@ struct rh_executor_options {
 	const struct rh_model *model; /* all pointers are borrowed */
 	const struct rh_plan *plan;
 	struct rh_store *store;
-	const struct rh_schedule *schedule; /* this and what else programs are made of is handed on: struct rh_dispatch */
+	const struct rh_schedule *schedule; /* this and other members that programs are made from: struct rh_dispatch */
 	const int64_t *admission_limit;
 	struct rh_updater *updater; /* NULL: the store's weights change between calls only */
 	int stale;                  /* updates are published late, to the store's published copies: optimizer_staleness, update_delay */
@@ -38,7 +38,7 @@ struct rh_executor_options {
 	const struct rh_boxes *boxes;
 	enum rh_wire wire;             /* how activations and their gradients travel to other boxes, and come from them */
 	struct rh_link *below, *above; /* to the boxes beside it, NULL: there is none. Between calls the caller may use them, too */
-	int registers;                 /* devices may register host memory: room for a ring is planned, should they refuse */
+	int registers;                 /* devices register host memory; a ring is planned, too, in case the system refuses */
 	int throttled_threads;         /* of the optimizer while a step's weights stream; 0: all */
 	int64_t train_micro_batches;   /* the most in one training step; 0: none */
 	int64_t train_round, infer_round;
@@ -60,9 +60,9 @@ static inline int64_t rh_executor_score_cols(const struct rh_executor_options *o
 	return trains ? rh_micro_shape_scores(shape) : options->score_cols;
 }
 
-/* Bytes beside the store's. host: what rh_executor_create maps, to the byte: boundary buffers, staging of integers and results; at most,
- * where devices register host memory. nvme: what rh_executor_take_space takes; nvme_step: what a whole step of training writes there, at
- * most (exactly, but in a stretch). heap: beside them, at most about so much is allocated. */
+/* Bytes beside the store's. host: mapped by rh_executor_create, for boundary buffers and staging of integers and results; exact, or an
+ * upper bound where devices register host memory. nvme: taken by rh_executor_take_space. nvme_step: written there by a whole training step;
+ * exact, or an upper bound in a stretch. heap: about the most that is allocated beside them. */
 struct rh_executor_bytes {
 	int64_t host, nvme, nvme_step, heap;
 };
@@ -74,23 +74,23 @@ int rh_executor_take_space(struct rh_executor_options *options) RH_MUST;
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out) RH_MUST;
 void rh_executor_destroy(struct rh_executor *executor);
 
-/* Forward and backward of one step, beside the update that the updater is at. `step` counts from 0; loss_scale is 1 / trained tokens of the
- * step. What goes in is read before rh_executor_begin returns. By then all is enqueued but the last gradients' way down and, where another
- * step may begin, the last slots: they go beside that one's first, or in rh_executor_finish, which puts results where they are wanted.
- * Steps are finished in their order, and a step must not begin while rh_executor_steps_in_flight are in flight. The updater has been told
- * of a step's update before it begins, or is told when none is in flight. After a fault nothing is running any more, and the executor can
- * only be destroyed. */
+/* Begins forward and backward of one step, beside the update that the updater is at. `step` counts from 0; loss_scale is 1 / trained tokens
+ * of the step. The micro-batches are read before it returns. By then all is enqueued but the last downloads of gradients and, where another
+ * step may begin, the last slots: these are enqueued beside that step's first, or by rh_executor_finish, which delivers the results. Steps
+ * are finished in their order, and none may begin while rh_executor_steps_in_flight are in flight. The updater has been told of a step's
+ * update before it begins, or is told when none is in flight. After a fault nothing is running any more, and the executor can only be
+ * destroyed. */
 int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step,
                       float loss_scale) RH_MUST;
-/* Of the first step in flight. If no other has begun devices compute nothing on return, and the store holds the step's gradients; else they
- * are on their way, and rh_updater_norm waits for them. Where a synchronous update was opened, weights that it has made may be on their way
- * up for the next step: none are set by hand until that one is over. */
+/* Finishes the oldest step in flight. If no other has begun, devices compute nothing on return, and the store holds the step's gradients;
+ * else these may be in flight, and rh_updater_norm waits for them. After a synchronous update, uploads of its weights for the next step may
+ * be in flight: set no weights by hand until that step is over. */
 int rh_executor_finish(struct rh_executor *executor) RH_MUST;
-/* Gives up what is in flight, if anything, after a fault of the caller's, which comes back with its line: nothing is running on return, and
- * the executor can only be destroyed. */
+/* Gives up what is in flight after a fault of the caller's, and returns that fault with its line. Nothing is running on return, and the
+ * executor can only be destroyed. */
 int rh_executor_abandon(struct rh_executor *executor, int rc) RH_MUST;
-/* 1: steps are not joined, unless in a stretch. Joined are steps of stale updates, but where boundaries go to NVMe, a trained table has two
- * uses (its parts are added up when all devices are idle), or the store could not be registered whole. */
+/* 1: steps are not joined, unless in a stretch. Steps of stale updates are joined, unless boundaries go to NVMe, a trained table has two
+ * uses (its sums are added up when all devices are idle), or the store could not be registered whole. */
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor);
 /* Whether an executor of these options joins steps, where the store can be registered whole. */
 int rh_executor_joins(const struct rh_executor_options *options);
@@ -120,20 +120,20 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 /* rh_dispatch_drift_bound of the executor's programs. */
 int64_t rh_executor_drift_bound(const struct rh_executor *executor);
 
-/* Where the time of the step that was finished last went, in seconds: of compute streams, in the devices' mean, but `optimizer`. */
+/* Seconds of the step that was finished last: means over the devices' compute streams, except `optimizer`. */
 struct rh_step_times {
 	double compute;
-	double weights;     /* waits for them to be up */
+	double weights;     /* waits for uploads of weights */
 	double activations; /* waits for activations and gradients between stages */
 	double gradients;   /* waits for room that a download still needs */
 	double optimizer;   /* the host's wait for updates */
-	double ended;       /* when devices' compute streams were through with it, in their mean, on their clocks */
+	double ended;       /* when the compute streams had finished the step, on the devices' clocks */
 };
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
 
-/* Records what devices do of the training step of this number, the updates that it hides (rh_updater_watch), and all that NVMe does from
- * now on, until NULL comes. Before the step, best before the one before it begins; the times of its spans are known when
- * rh_executor_finish or _train_stretch returns, and the trace is then the caller's to resolve, after NULL. Borrowed. */
+/* Records what devices do in this training step, the updates that it hides (rh_updater_watch), and all transfers of NVMe, until it is
+ * called with NULL. Call it before the step, best before the previous step begins. The spans' times are known when rh_executor_finish or
+ * _train_stretch returns; after the call with NULL the caller resolves the trace. Borrowed. */
 struct rh_trace;
 void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int64_t step);
 
@@ -148,12 +148,12 @@ struct rh_check_options;
 void rh_record_begin(struct rh_executor *executor);
 void rh_record_end(struct rh_executor *executor);
 
-/* All of them. Forward-only calls are steps -1, -2, ... */
+/* Their lanes. Forward-only calls are steps -1, -2, ... */
 const struct rh_lanes *rh_record_lanes(const struct rh_executor *executor);
 /* The rooms of this run. */
 void rh_record_rooms(const struct rh_executor *executor, struct rh_check_options *out);
 
-/* The caller publishes all (rh_updater_flush), after this step. */
+/* Notes that the caller publishes all updates up to this step's (rh_updater_flush). */
 int rh_record_flushed(struct rh_executor *executor, int64_t step) RH_MUST;
 
 #endif

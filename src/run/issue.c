@@ -2,7 +2,7 @@
  * here and nowhere else. */
 #include "run/executor_internal.h"
 
-enum { MARK_LAUNCHES = 24 }; /* after which a mark is worth it: by these the dispatcher knows how far a device has come */
+enum { MARK_LAUNCHES = 24 }; /* launches between two marks, which tell the dispatcher how far a device has come */
 
 static const struct rh_lane *lane_of(const struct rh_executor *executor, const struct rh_command *command)
 {
@@ -328,7 +328,7 @@ static int begin_compute(struct rh_executor *executor, struct rh_device *device,
 	return rc;
 }
 
-/* After the step's last computation on the device its stalls end. */
+/* Ends a step's stalls after its last computation on the device. */
 static int end_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
 	for (int index = 0; index < RUN_FLIGHT; index++) {

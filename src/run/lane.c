@@ -129,7 +129,7 @@ static const char *room_name(enum rh_room room)
 	                                            [RH_ROOM_RESULT] = "result",
 	                                            [RH_ROOM_ARENA] = "arena",
 	                                            [RH_ROOM_SAVED] = "saved activations",
-	                                            [RH_ROOM_DEFERRED] = "put-off gradients",
+	                                            [RH_ROOM_DEFERRED] = "deferred gradients",
 	                                            [RH_ROOM_CACHE] = "KV cache",
 	                                            [RH_ROOM_HOST_WEIGHTS] = "host weights",
 	                                            [RH_ROOM_HOST_STASH] = "stash",

@@ -189,7 +189,7 @@ struct rh_waits {
 /* Of two on one lane the smaller is dropped, unless it is needed and the other only paces. -ENOMEM. */
 int rh_waits_add(struct rh_waits *waits, struct rh_wait wait) RH_MUST;
 
-/* Its number. -ENOMEM. */
+/* Returns the lane's number. -ENOMEM. */
 int rh_lanes_add_lane(struct rh_lanes *lanes, struct rh_lane lane) RH_MUST;
 /* `command` gets the next position. Waits for what comes before lanes->first are dropped. */
 int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, const struct rh_waits *waits) RH_MUST;

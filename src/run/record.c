@@ -1,4 +1,4 @@
-/* What an executor has lowered, kept for the checker. */
+/* Keeps what an executor lowers, for the checker. */
 #include "run/check.h"
 #include "run/executor_internal.h"
 

@@ -280,21 +280,21 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 	hash = lane_read(machine, hash, lane_own(machine, command, RH_ROOM_MICRO, command->operands.micro, 0, 1));
 	machine->told += hash; /* a weight gradient may have no use for them, nor for anything else */
 	if (command->kind == RH_COMMAND_WEIGHT_GRADIENT) {
-		if (command->source.bytes) /* of the head nothing is put off */
+		if (command->source.bytes) /* nothing of the head is deferred */
 			hash = lane_read(machine, hash, lane_range(machine, command->source));
 		lane_add_sums(machine, command, command->lo, hash);
 		return;
 	}
 	hash = lane_read_weights(machine, command, hash);
 	if (backward) {
-		int has_above = command->operands.dy >= 0, puts_off = command->target.room == RH_ROOM_DEFERRED && command->target.bytes;
+		int has_above = command->operands.dy >= 0, defers = command->target.room == RH_ROOM_DEFERRED && command->target.bytes;
 		if (has_above || command->hi < command->stage.hi)
 			hash = lane_read(machine, hash, has_above ? lane_buffer(machine, command, command->operands.dy) : running);
 		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
 			hash = lane_read(machine, hash, lane_buffer(machine, command, command->operands.x));
 		hash = lane_read(machine, hash, kept);
 		lane_add_sums(machine, command, command->lo, hash);
-		if (puts_off) {
+		if (defers) {
 			struct lane_range deferred = lane_range(machine, command->target);
 			lane_write(machine, deferred, command->hi < command->stage.hi ? lane_read(machine, hash, deferred) : hash);
 		}

@@ -188,7 +188,7 @@ static int mutate(struct rh_lanes *lanes, int64_t position, enum mutation mutati
 		else
 			return 0;
 		return 1;
-	default: /* what is left does nothing, as the weight gradient of a head does, of which nothing is put off */
+	default: /* what is left does nothing, as the weight gradient of a head does, of which nothing is deferred */
 		if (command->kind == RH_COMMAND_WEIGHT_GRADIENT && !command->source.bytes)
 			return 0;
 		command->kind = RH_COMMAND_UPLOADS_OVER;
