@@ -88,6 +88,7 @@ static int copy_fixed(const struct checkpoint_job *job, const char *dir)
 	int rc = rh_dir_list(dir, &before);
 	if (!rc)
 		rc = save_fixed(job->session, dir);
+	rh_alloc_return_freed(); /* of a GGUF base's vocabulary, tens of MiB: the end of the run makes these files again */
 	if (!rc)
 		rc = rh_dir_list(dir, &after);
 	for (size_t i = 0, b = 0; !rc && i < after.count; i++) { /* both sorted */

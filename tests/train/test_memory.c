@@ -249,6 +249,39 @@ static void test_a_resumed_runs_memory_is_the_plans(void **state)
 	scratch_close(&scratch);
 }
 
+/* A run on a GGUF file makes the tokenizer's files of its vocabulary twice, for the first checkpoint and at the end, in the same memory. */
+static void test_a_run_on_a_gguf_files_memory_is_the_plans(void **state)
+{
+	(void)state;
+	enum { BESIDE = 12 << 20 }; /* of a checkpoint; making the files takes 24 MiB */
+	static const char *const kinds[] = {"--save_strategy no", "--save_steps 1"};
+	struct peaks peaks[2];
+	struct scratch scratch;
+	if (!CHECK_RESIDENT)
+		check_skip("sanitizers take memory of their own");
+	scratch_open(&scratch);
+	write_model(path_of("%s/m", scratch.dir), 128000, 2);
+	write_rows(path_of("%s/rows", scratch.dir), 24, 40, 40);
+	const char *train = "train --%s %s/%s --train_file %s/rows --output_dir %s/%s --max_length 64 --max_vram 256MiB --max_steps 2 %s";
+	struct ran made = run_line(&scratch, train, "config_name", scratch.dir, "m", scratch.dir, scratch.dir, "whole", "");
+	struct ran written = run_line(&scratch, "export --model_name_or_path %s/whole --outfile %s/m.gguf", scratch.dir, scratch.dir);
+	if (made.status || written.status)
+		fail_msg("%s%s", made.err, written.err);
+	for (int i = 0; i < 2; i++) {
+		struct ran ran = run_line(&scratch, train, "model_name_or_path", scratch.dir, "m.gguf", scratch.dir, scratch.dir,
+		                          i ? "saved" : "unsaved", path_of("--lora_r 8 --json %s", kinds[i]));
+		peaks[i] = peaks_of(&ran, kinds[i]);
+		if (peaks[i].peak > peaks[i].plan)
+			fail_msg("%s: %.2f MiB of %.2f planned", kinds[i], peaks[i].peak / 1048576, peaks[i].plan / 1048576);
+		run_free(&ran);
+	}
+	if (peaks[1].peak > peaks[0].peak + BESIDE)
+		fail_msg("%.1f MiB with checkpoints, %.1f without", peaks[1].peak / 1048576, peaks[0].peak / 1048576);
+	run_free(&made);
+	run_free(&written);
+	scratch_close(&scratch);
+}
+
 /* A control group's limit counts, whatever max_ram says. */
 static void test_max_ram_above_the_groups_limit_is_bounded(void **state)
 {
@@ -281,6 +314,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_runs_memory_is_the_plans),
 	        cmocka_unit_test(test_a_resumed_runs_memory_is_the_plans),
+	        cmocka_unit_test(test_a_run_on_a_gguf_files_memory_is_the_plans),
 	        cmocka_unit_test(test_max_ram_above_the_groups_limit_is_bounded),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
