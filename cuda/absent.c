@@ -37,7 +37,7 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 	return rh_cuda_count();
 }
 
-int64_t rh_cuda_searches(const struct rh_device *device)
+int64_t rh_cuda_choice_misses(const struct rh_device *device)
 {
 	(void)device;
 	return 0;

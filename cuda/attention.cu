@@ -9,7 +9,7 @@
  * then read from shared memory too: 512 D bytes a block (64 KB for D 128), and for D 128 80 fragments for 256 mma, where M 1 wants 128.
  * D 256 (Gemma 3) has M 1 and its queries in shared memory, as 128 registers hold o, and walks 16 keys at a time: 48 KB, so that two blocks
  * find room on an SM of 100 KB. Where 128 KB are (sm_80, sm_90) 8 warps take 128 queries and walk 64 keys at a time: on an H200 1.07 ms
- * for eight documents of 2048 tokens and 7.05 for one of 16384 (1.39 and 9.59 before).
+ * for eight documents of 2048 tokens and 7.05 for one of 16384 (with the blocks of smaller SMs 1.39 and 9.59).
  * Memory: reads q, writes o once: 4 Tq heads D bytes. Keys and values are read once for each tile of queries, heads of a group one after
  * another, mostly from L2: 4 D bytes a key for 64 M queries.
  * FLOPs: 4 D a pair of query and key (that is 2 T^2 D heads where a document of T is causal), and an exponential. That is 64 M FLOPs a byte
@@ -67,9 +67,9 @@ RH_DEVICE void finish(const struct softmax *row, float (&factor)[2], float (&lse
 
 /* In elements: a tile of keys, one of values, and queries, which pass through the values' place where registers then hold them. */
 template <int D, int M, int THREADS> struct forward_layout {
-	static constexpr bool held = M == 1 && D <= 128;
+	static constexpr bool in_registers = M == 1 && D <= 128;
 	static constexpr int rows = THREADS / 2 * M, keys = D > 128 && THREADS == ATTENTION_THREADS ? 16 : 64,
-	                     queries = held ? 0 : rows * D;
+	                     queries = in_registers ? 0 : rows * D;
 	static constexpr int bytes = (2 * keys * D + queries) * 2;
 };
 
@@ -83,8 +83,8 @@ template <int D, int M, int THREADS> RH_KERNEL(THREADS, 2 * ATTENTION_THREADS / 
 	if (!attention_block_find<layout::rows, 16 * M>(a, D, &at))
 		return;
 	const struct attention_tile &t = at.tile;
-	constexpr bool held = layout::held;
-	rh_bf16 *queries = held ? values : values + KEYS * D;
+	constexpr bool in_registers = layout::in_registers;
+	rh_bf16 *queries = in_registers ? values : values + KEYS * D;
 	int own = t.first + at.warp_row + at.lane / 4, last = t.first + t.rows - 1, left = tile_left_place<D>(),
 	    right = tile_right_place<D>();
 	tile_copy<layout::rows, D, THREADS>(queries, a.q, t.q0 + t.first, at.col, t.rows);
@@ -92,8 +92,8 @@ template <int D, int M, int THREADS> RH_KERNEL(THREADS, 2 * ATTENTION_THREADS / 
 	if (at.first_key < at.end_key)
 		tile_copy<KEYS, D, THREADS>(keys, a.k, t.k0 + at.first_key, at.kv_col, t.lk - at.first_key);
 	rh_copy_async_commit();
-	uint32_t q[D / 16][M][4]; /* where they are held */
-	if constexpr (held) {
+	uint32_t q[D / 16][M][4]; /* where they are in registers */
+	if constexpr (in_registers) {
 		rh_copy_async_wait<1>();
 		__syncthreads();
 		RH_UNROLL
@@ -116,12 +116,12 @@ template <int D, int M, int THREADS> RH_KERNEL(THREADS, 2 * ATTENTION_THREADS / 
 		float s[M][KEYS / 8][4] = {};
 		RH_UNROLL
 		for (int k = 0; k < D / 16; k++) {
-			if constexpr (!held) {
+			if constexpr (!in_registers) {
 				RH_UNROLL
 				for (int m = 0; m < M; m++)
 					tile_left<D>(q[0][m], queries, left, at.warp_row + m * 16, k);
 			}
-			tile_scores<D, KEYS, M>(s, q[held ? k : 0], keys, right, k);
+			tile_scores<D, KEYS, M>(s, q[in_registers ? k : 0], keys, right, k);
 		}
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* values are there, and nobody reads these keys any more */
@@ -147,8 +147,8 @@ template <int D, int M, int THREADS> RH_KERNEL(THREADS, 2 * ATTENTION_THREADS / 
 		tile_weighted_sum<D, KEYS, M>(o, s, values, left);
 	}
 	/* no copy to `keys` is under way, and the last barrier came after its last use; of queries a warp reads its own alone */
-	rh_bf16 *store = (held ? keys : queries) + at.warp_row * D;
-	if (!held) { /* for queries that no key came for */
+	rh_bf16 *store = (in_registers ? keys : queries) + at.warp_row * D;
+	if (!in_registers) { /* for queries that no key came for */
 		rh_copy_async_wait<0>();
 		__syncthreads();
 	}
@@ -176,7 +176,7 @@ template <int D, int M, int THREADS = ATTENTION_THREADS> static int forward(cons
 
 template <int D> static int forward_of(const struct attention_args *a, CUstream_st *stream)
 {
-	return attention_wide(forward_layout<D, 2, ATTENTION_THREADS>::bytes) ? forward<D, 2>(a, stream) : forward<D, 1>(a, stream);
+	return attention_takes_two_tiles(forward_layout<D, 2, ATTENTION_THREADS>::bytes) ? forward<D, 2>(a, stream) : forward<D, 1>(a, stream);
 }
 
 int attention_mma_forward(const struct attention_args *a, CUstream_st *stream)

@@ -2,14 +2,14 @@
  * k, dk = scale ds^T q. Two kernels, no atomics: who owns a row of a gradient adds up all of it, in order.
  *
  * dq     makes delta of its rows first, of dO and o. A block takes 64 M queries of one head (16 M a warp) and walks the keys that they
- *        see, 32 at a time (64 for D 64 and M 1), two tiles in shared memory, the next one on its way: 24 KB for D 96, else 32. q and
- *        dO stay in D M / 2 registers a lane or, where those are more than 64, in shared memory: 96 KB for D 128. M is 2 on SMs with
- *        room for it, 1 elsewhere, as of the forward. FLOPs 6 D a pair; reads 4 D bytes a key and 64 M queries, mostly from L2. For D
- *        128 80 fragments from shared memory for 192 mma.
- * dk dv  a block takes 64 M keys of one key head (16 M a warp) and walks the queries that see them, 32 (64) at a time, all heads of its
- *        group. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in D M / 2 registers
- *        a lane, q and dO pass through shared memory, two tiles by turns: 24 KB for D 96, else 33. M is 2 for D 64 on SMs whose mma is so
- *        fast that fragments must serve four of them, as of the forward; else 1.
+ *        see, 32 at a time (64 for D 32 and 64, with M 1), two tiles in shared memory, the next one on its way: for M 1 16 KB for D 32, 24
+ *        for D 96, else 32. q and dO stay in D M / 2 registers a lane or, where those are more than 64, in shared memory: 96 KB for D 128.
+ *        M is 2 on SMs with room for it, 1 elsewhere, as of the forward. FLOPs 6 D a pair; reads 4 D bytes a key and 64 M queries, mostly
+ *        from L2. For D 128 80 fragments from shared memory for 192 mma.
+ * dk dv  a block takes 64 M keys of one key head (16 M a warp) and walks the queries that see them, 32 at a time (64 for D 32 and 64), all
+ *        heads of its group. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in D M / 2
+ *        registers a lane, q and dO pass through shared memory, two tiles by turns: 17 KB for D 32, 25 for D 96, else 33. M is 2 for D 64
+ *        on SMs whose mma is so fast that fragments must serve four of them, as of the forward; else 1.
  *        FLOPs 8 D a pair; reads 4 D bytes a query and 64 M keys, mostly from L2. Scores are in registers for 16 queries at once, for
  *        D below 128 and M 1 for 32. A fragment from shared memory serves two mma, for M 2 four.
  *
@@ -18,7 +18,7 @@
  * with M 2 for D 128 is not to be had, as its sums alone would take 256 registers: there attention_keys.cu makes them where it fits.
  *
  * D 256: dq walks 16 keys at a time with q and dO in shared memory, 96 KB; dk and dv are attention_keys.cu's, or have a kernel each
- * (attention_wide.cu).
+ * (attention_256.cu).
  *
  * p and ds are rounded to bf16 for the products that take them. Sums: mma's within 16 rows, then tiles, of dq in ascending order, of dk
  * and dv in the walk's (attention_walk.h). */
@@ -26,7 +26,7 @@
 
 /* In elements of an array: two tiles of N streamed rows, and the own rows of M 2 behind them, those of M 1 before in their place. */
 template <int D, int M> struct dq_layout {
-	static constexpr bool held = D * M <= 128, apart = M > 1 || !held; /* own rows in registers; in a place of their own */
+	static constexpr bool in_registers = D * M <= 128, apart = M > 1 || !in_registers; /* own rows in registers; in a place of their own */
 	static constexpr int rows = ATTENTION_ROWS * M, N = D > 128 ? 16 : D > 64 || M > 1 ? 32 : 64, tile = N * D;
 	static constexpr int own = apart ? rows * D : 0, count = 2 * tile + own, bytes = 2 * count * 2;
 };
@@ -34,7 +34,7 @@ template <int D, int M> struct dq_layout {
 template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct attention_args a)
 {
 	typedef struct dq_layout<D, M> layout;
-	constexpr int N = layout::N, held = layout::held;
+	constexpr int N = layout::N, in_registers = layout::in_registers;
 	RH_DYNAMIC_SHARED(rh_bf16, keys, 0, layout::count);
 	RH_DYNAMIC_SHARED(rh_bf16, values, layout::count * sizeof(rh_bf16), layout::count);
 	struct attention_block at;
@@ -53,9 +53,9 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct atte
 		sums[i / 2][i % 2] = own_row_sums<D>(a, t.q0 + own + i * 8, at.head, own + i * 8 <= last);
 	rh_copy_async_wait<0>();
 	__syncthreads();
-	uint32_t q[held ? D / 16 : 1][M][4], d_o[held ? D / 16 : 1][M][4];
+	uint32_t q[in_registers ? D / 16 : 1][M][4], d_o[in_registers ? D / 16 : 1][M][4];
 	RH_UNROLL
-	for (int i = 0; held && i < D / 16 * M; i++) {
+	for (int i = 0; in_registers && i < D / 16 * M; i++) {
 		tile_left<D>(q[i / M][i % M], own_q, left, at.warp_row + i % M * 16, i / M);
 		tile_left<D>(d_o[i / M][i % M], own_d_o, left, at.warp_row + i % M * 16, i / M);
 	}
@@ -81,12 +81,12 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct atte
 		RH_UNROLL
 		for (int k = 0; k < D / 16; k++) {
 			RH_UNROLL
-			for (int m = 0; !held && m < M; m++) {
+			for (int m = 0; !in_registers && m < M; m++) {
 				tile_left<D>(q[0][m], own_q, left, at.warp_row + m * 16, k);
 				tile_left<D>(d_o[0][m], own_d_o, left, at.warp_row + m * 16, k);
 			}
-			tile_scores<D, N, M>(s, q[held ? k : 0], keys + stage, right, k);
-			tile_scores<D, N, M>(dp, d_o[held ? k : 0], values + stage, right, k);
+			tile_scores<D, N, M>(s, q[in_registers ? k : 0], keys + stage, right, k);
+			tile_scores<D, N, M>(dp, d_o[in_registers ? k : 0], values + stage, right, k);
 		}
 		int edge = j + N > attention_end_key(a, t, t.first) || j < attention_first_key(a, t, last);
 		RH_UNROLL
@@ -228,9 +228,9 @@ template <int D, int M> static int dk_dv(const struct attention_args *a, CUstrea
 
 template <int D> static int backward(const struct attention_args *a, CUstream_st *stream)
 {
-	int rc = attention_wide(dq_layout<D, 2>::bytes) ? dq<D, 2>(a, stream) : dq<D, 1>(a, stream);
+	int rc = attention_takes_two_tiles(dq_layout<D, 2>::bytes) ? dq<D, 2>(a, stream) : dq<D, 1>(a, stream);
 	if constexpr (D == 64) {
-		if (rc >= 0 && attention_wide(dk_dv_layout<D, 2>::bytes))
+		if (rc >= 0 && attention_takes_two_tiles(dk_dv_layout<D, 2>::bytes))
 			return dk_dv<D, 2>(a, stream);
 	}
 	if (rc >= 0 && attention_has_keys(a->dim))
@@ -244,9 +244,9 @@ int attention_mma_backward(const struct attention_args *a, CUstream_st *stream)
 		int rc = dq<256, 1>(a, stream);
 		if (rc < 0)
 			return rc;
-		return attention_has_keys(256) ? attention_keys_dk_dv(a, stream) : attention_wide_dk_dv(a, stream);
+		return attention_has_keys(256) ? attention_keys_dk_dv(a, stream) : attention_256_dk_dv(a, stream);
 	}
-	if (a->space.data && rh_attention_uses_space(a->dim) && !attention_mma_is_fast())
+	if (a->space.data && rh_attention_uses_space(a->dim) && !rh_mma_is_fast())
 		return attention_one_pass(a, stream);
 	switch (a->dim) {
 	case 32:

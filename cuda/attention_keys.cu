@@ -4,11 +4,11 @@
  * Tile: a block takes KEYS keys of one key head (128, or 64 of 256 elements) and walks the queries that see them, all heads of its group,
  * 64 at a time, two tiles by turns. Of the scores, computed transposed, a warp makes KEYS / WK keys by 8 WK queries; p and ds go through
  * shared memory; of dk and dv a warp then makes KEYS / GK keys by D GK / 8 columns. So a fragment from shared memory serves two to four
- * mma, where a warp that keeps its own rows' p in registers (attention_dk_dv, attention_wide.cu) has two. Shared memory: 161 KB, 209 for
+ * mma, where a warp that keeps its own rows' p in registers (attention_dk_dv, attention_256.cu) has two. Shared memory: 161 KB, 209 for
  * 256 elements; 255 registers a lane; one block an SM. FLOPs 8 D a pair.
  *
  * Measured on an H200, 16384 tokens, 32 heads of 8: the whole backward of 128 elements 3.0 ms for documents of 2048 tokens and 20.9 for
- * one (3.2 and 21.7 with attention_dk_dv), of 256 (16 heads of 4) 3.7 and 27.1 (5.7 and 36.6 with attention_wide.cu). With dq in the same
+ * one (3.2 and 21.7 with attention_dk_dv), of 256 (16 heads of 4) 3.7 and 27.1 (5.7 and 36.6 with attention_256.cu). With dq in the same
  * pass, its sums in memory, it was 23.8 and 36.1.
  *
  * Sums: mma's within 16 queries, then in the walk's order. Blocks and tiles are longer than those of smaller SMs, so dk and dv are other
@@ -37,14 +37,7 @@ RH_DEVICE void weighted_columns(float (&d)[TILES][COLS / 8][4], const rh_bf16 *l
 		RH_UNROLL
 		for (int m = 0; m < TILES; m++)
 			tile_left<N>(own[m], left, left_place, row + m * 16, k);
-		RH_UNROLL
-		for (int n = 0; n < COLS / 16; n++) {
-			uint32_t b[4];
-			rh_ldmatrix_x4_trans(b, tile + tile_on<D>(place, k * 16, n));
-			RH_UNROLL
-			for (int m = 0; m < TILES; m++)
-				mma_two(d[m][2 * n], d[m][2 * n + 1], own[m], b);
-		}
+		tile_product<D, COLS, TILES>(d, own, tile, place, k);
 	}
 }
 
@@ -171,7 +164,7 @@ template <typename L> static int launch(const struct attention_args *a, CUstream
 
 int attention_has_keys(int dim)
 {
-	return attention_mma_is_fast() && (dim == 128 || dim == 256) &&
+	return rh_mma_is_fast() && (dim == 128 || dim == 256) &&
 	       attention_fits(dim == 128 ? (int)keys_128::bytes : (int)keys_256::bytes, 1);
 }
 

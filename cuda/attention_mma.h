@@ -17,9 +17,9 @@ template <int D> RH_DEVICE int tile_at(int row, int chunk)
 	return row * D + (chunk ^ (row >> 1 & 3)) * 8;
 }
 
-/* Where a lane reads a fragment's row from the tile's begin on: of a left operand, or of a right one that lies transposed; and of a right
- * one as it lies. tile_on goes on from there by `rows`, a multiple of 16, and 16 columns `depth` times: the permutation's exclusive or
- * passes both by, so that all places of a product but its first cost an instruction a column, and none a row. */
+/* A lane's address of its fragment row, from the tile's start. tile_left_place: for a left operand, or a right one stored transposed;
+ * tile_right_place: for a right one as stored. tile_on advances such an address by `rows` rows (a multiple of 16) and 16 * `depth` columns.
+ * The swizzle's xor commutes with both, so an address costs one instruction a column step and none a row step. */
 template <int D> RH_DEVICE int tile_left_place()
 {
 	int lane = (int)threadIdx.x % RH_WARP;
@@ -70,21 +70,14 @@ template <int D> RH_DEVICE void tile_left(uint32_t (&a)[4], const rh_bf16 *tile,
 	rh_ldmatrix_x4(a, tile + tile_on<D>(place, row, depth));
 }
 
-/* Whether the SM's mma is so fast (8 cycles and less) that shared memory must feed it with care: those with 160 KB and more (sm_80, sm_90,
- * sm_100). */
-static inline int attention_mma_is_fast(void)
-{
-	return rh_shared_bytes() >= 160 << 10;
-}
-
-/* The same, of an SM that has shared memory for `blocks` blocks of `bytes`. The system takes 1 KB of each. */
+/* Whether the SM's mma is fast, and it has shared memory for `blocks` blocks of `bytes`. The system takes 1 KB of each. */
 static inline int attention_fits(int bytes, int blocks)
 {
-	return attention_mma_is_fast() && rh_shared_bytes() >= blocks * (bytes + 1024);
+	return rh_mma_is_fast() && rh_shared_bytes() >= blocks * (bytes + 1024);
 }
 
-/* Whether warps are to take 32 rows. */
-static inline int attention_wide(int bytes)
+/* Whether warps take two tiles of 16 rows, in blocks of `bytes`. */
+static inline int attention_takes_two_tiles(int bytes)
 {
 	return attention_fits(bytes, 2);
 }
@@ -110,6 +103,21 @@ RH_DEVICE void tile_scores(float (&s)[M][N / 8][4], const uint32_t (&a)[M][4], c
 	}
 }
 
+/* d (16 M, COLS) += a (16 M,16) times rows [16 depth, 16 depth + 16) of the tile (N, D), of its COLS columns from `place` on; as of
+ * tile_left_place. */
+template <int D, int COLS, int M>
+RH_DEVICE void tile_product(float (&d)[M][COLS / 8][4], const uint32_t (&a)[M][4], const rh_bf16 *tile, int place, int depth)
+{
+	RH_UNROLL
+	for (int n = 0; n < COLS / 16; n++) {
+		uint32_t b[4];
+		rh_ldmatrix_x4_trans(b, tile + tile_on<D>(place, depth * 16, n));
+		RH_UNROLL
+		for (int m = 0; m < M; m++)
+			mma_two(d[m][2 * n], d[m][2 * n + 1], a[m], b);
+	}
+}
+
 /* d (16 M, D) += p (16 M, N), rounded to bf16, times the tile (N, D); `place` as of tile_left_place. */
 template <int D, int N, int M>
 RH_DEVICE void tile_weighted_sum(float (&d)[M][D / 8][4], const float (&p)[M][N / 8][4], const rh_bf16 *tile, int place)
@@ -123,14 +131,7 @@ RH_DEVICE void tile_weighted_sum(float (&d)[M][D / 8][4], const float (&p)[M][N 
 			for (int i = 0; i < 4; i++)
 				a[m][i] = rh_pack2<rh_bf16>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
 		}
-		RH_UNROLL
-		for (int n = 0; n < D / 16; n++) {
-			uint32_t b[4];
-			rh_ldmatrix_x4_trans(b, tile + tile_on<D>(place, k * 16, n));
-			RH_UNROLL
-			for (int m = 0; m < M; m++)
-				mma_two(d[m][2 * n], d[m][2 * n + 1], a[m], b);
-		}
+		tile_product<D, D, M>(d, a, tile, place, k);
 	}
 }
 

@@ -106,14 +106,22 @@ RH_DEVICE void store(const struct rh_view &to, int64_t row, int64_t col, int row
 	}
 }
 
+/* Where the block lies, with its queries in tiles.own; 0: it has none. */
+template <typename T> RH_DEVICE int begin(const struct attention_args &a, const struct plain_tiles &tiles, struct attention_block *at)
+{
+	if (!attention_block_find<OWN, ROWS>(a, a.dim, at))
+		return 0;
+	load<T, OWN>(tiles.own, a.dim, a.q, at->tile.q0 + at->tile.first, at->col, at->tile.rows, a.dim);
+	return 1;
+}
+
 template <typename T> RH_KERNEL(THREADS, 2) attention_plain_forward_rows(struct attention_args a)
 {
 	struct plain_tiles tiles = plain_tiles_of(a.dim);
 	struct attention_block at;
-	if (!attention_block_find<OWN, ROWS>(a, a.dim, &at))
+	if (!begin<T>(a, tiles, &at))
 		return;
 	const struct attention_tile &t = at.tile;
-	load<T, OWN>(tiles.own, a.dim, a.q, t.q0 + t.first, at.col, t.rows, a.dim);
 	float o[ROWS][COLUMNS] = {}, largest[ROWS], sum[ROWS], s[ROWS];
 	RH_UNROLL
 	for (int r = 0; r < ROWS; r++) {
@@ -157,10 +165,9 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dq(struct attention_
 {
 	struct plain_tiles tiles = plain_tiles_of(a.dim);
 	struct attention_block at;
-	if (!attention_block_find<OWN, ROWS>(a, a.dim, &at))
+	if (!begin<T>(a, tiles, &at))
 		return;
 	const struct attention_tile &t = at.tile;
-	load<T, OWN>(tiles.own, a.dim, a.q, t.q0 + t.first, at.col, t.rows, a.dim);
 	load<T, OWN>(tiles.own2, a.dim, a.d_o, t.q0 + t.first, at.col, t.rows, a.dim);
 	__syncthreads();
 	float dq[ROWS][COLUMNS] = {}, lse[ROWS], delta[ROWS], factor[ROWS], s[ROWS], dp[ROWS];

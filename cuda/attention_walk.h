@@ -121,7 +121,7 @@ int attention_one_pass(const struct attention_args *a, struct CUstream_st *strea
 int attention_has_keys(int dim);
 int attention_keys_dk_dv(const struct attention_args *a, struct CUstream_st *stream);
 
-/* Of D 256 on other SMs, after dq: dk, then dv. (attention_wide.cu) */
-int attention_wide_dk_dv(const struct attention_args *a, struct CUstream_st *stream);
+/* Of D 256 on other SMs, after dq: dk, then dv. (attention_256.cu) */
+int attention_256_dk_dv(const struct attention_args *a, struct CUstream_st *stream);
 
 #endif

@@ -200,9 +200,9 @@ int blas_multiply(struct blas *blas, const struct blas_product *p, void *workspa
 	return status == CUBLAS_STATUS_SUCCESS ? 0 : fail(blas, status, "cuBLASLt", p);
 }
 
-int64_t blas_searches(const struct blas *blas)
+int64_t blas_misses(const struct blas *blas)
 {
-	return choices_searched(blas->choices);
+	return choices_misses(blas->choices);
 }
 
 int64_t blas_evictions(const struct blas *blas)

@@ -40,8 +40,8 @@ void blas_destroy(struct blas *blas);
  * depends on its shape, strides, dtypes and alignment, and on nothing else. */
 int blas_multiply(struct blas *blas, const struct blas_product *product, void *workspace, struct CUstream_st *stream) RH_MUST;
 
-/* How often a product was of a kind whose algorithm was not known, and how many algorithms had to be forgotten for others. */
-int64_t blas_searches(const struct blas *blas);
+/* As choices_misses and choices_evicted. */
+int64_t blas_misses(const struct blas *blas);
 int64_t blas_evictions(const struct blas *blas);
 
 #endif

@@ -22,7 +22,7 @@ struct set {
 };
 
 struct choices {
-	int64_t lookups, searched, evicted;
+	int64_t lookups, misses, evicted;
 	struct set set[CHOICE_SETS];
 };
 
@@ -120,7 +120,7 @@ void *choices_find(struct choices *choices, const struct choice_key *key, int *k
 	struct place at = find(sets, tag, key);
 	*known = at.set != NULL;
 	if (!at.set) {
-		choices->searched++;
+		choices->misses++;
 		at = make_room(choices, sets);
 		at.set->tag[at.way] = tag;
 		at.set->way[at.way].key = *key;
@@ -139,9 +139,9 @@ void choices_forget(struct choices *choices, const struct choice_key *key)
 		at.set->tag[at.way] = 0;
 }
 
-int64_t choices_searched(const struct choices *choices)
+int64_t choices_misses(const struct choices *choices)
 {
-	return choices->searched;
+	return choices->misses;
 }
 
 int64_t choices_evicted(const struct choices *choices)

@@ -17,7 +17,7 @@ enum { CHOICE_BYTES = 64 }; /* of an algorithm */
 
 /* Sets of CHOICE_WAYS places; a key may stand in either of two sets, so that the table is nearly full before anything is evicted. Unpacked
  * rows make a new shape of each number of tokens, with some 25 products: 2200 numbers fit, and of more the least recently used go. Memory
- * is touched as sets fill: 14 MiB at most. */
+ * is touched as sets fill: 12 MiB at most. */
 enum { CHOICE_SETS = 4096, CHOICE_WAYS = 16 };
 
 struct choices;
@@ -29,8 +29,8 @@ void choices_destroy(struct choices *choices);
 void *choices_find(struct choices *choices, const struct choice_key *key, int *known);
 void choices_forget(struct choices *choices, const struct choice_key *key);
 
-/* How often a search found no algorithm, and how often a new one replaced another. */
-int64_t choices_searched(const struct choices *choices);
+/* Look-ups that found no algorithm (cuBLASLt was then asked), and entries that were evicted. */
+int64_t choices_misses(const struct choices *choices);
 int64_t choices_evicted(const struct choices *choices);
 
 #endif

@@ -144,13 +144,18 @@ static int device_copy_down(struct rh_device *base, enum rh_stream stream, void 
 	return rc ? rc : cuda_queue_copy(device, 0, stream, host_dst, device_src, bytes);
 }
 
+static int may_use_workspace(const struct rh_op *op)
+{
+	int uses_products = op->kind == RH_OP_GEMM || op->kind == RH_OP_SCALED_GEMM || op->kind == RH_OP_HEAD_LOSS ||
+	                    (op->kind >= RH_OP_LORA_LOW && op->kind <= RH_OP_LORA_B_GRADIENT); /* whose parts are products */
+	return uses_products || op->kind == RH_OP_RMSNORM_BACKWARD || op->kind == RH_OP_QK_ROPE_BACKWARD;
+}
+
 static int device_launch(struct rh_device *base, enum rh_stream stream, const struct rh_op *op)
 {
 	struct cuda_device *device = cuda_device_of(base);
 	RH_ASSERT(rh_op_fault(op) == NULL);
-	int wants_workspace = op->kind == RH_OP_GEMM || op->kind == RH_OP_SCALED_GEMM || op->kind == RH_OP_HEAD_LOSS ||
-	                      op->kind == RH_OP_RMSNORM_BACKWARD || op->kind == RH_OP_QK_ROPE_BACKWARD;
-	RH_ASSERT(stream == RH_STREAM_COMPUTE || !wants_workspace); /* there is one */
+	RH_ASSERT(stream == RH_STREAM_COMPUTE || !may_use_workspace(op)); /* there is one */
 	for (int i = 0; i < RH_OP_OPERANDS; i++)
 		if (op->operand[i].data)
 			check_view(device, &op->operand[i]);
@@ -274,10 +279,10 @@ void *rh_cuda_stream(const struct rh_device *device, enum rh_stream stream)
 	return ((const struct cuda_device *)device)->stream[stream];
 }
 
-int64_t rh_cuda_searches(const struct rh_device *device)
+int64_t rh_cuda_choice_misses(const struct rh_device *device)
 {
 	rh_worker_drain(((const struct cuda_device *)device)->worker);
-	return blas_searches(((const struct cuda_device *)device)->launch.blas);
+	return blas_misses(((const struct cuda_device *)device)->launch.blas);
 }
 
 int64_t rh_cuda_evictions(const struct rh_device *device)

@@ -29,9 +29,9 @@ struct rh_device_grain rh_cuda_grain(void);
 /* Workers on one GPU are devices of their own, each opened with its share as cap. */
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out) RH_MUST;
 
-/* How often a device of rh_cuda_kind() searched for a product's algorithm, and how many algorithms it dropped for others. Only the
- * compute stream's owner may ask. */
-int64_t rh_cuda_searches(const struct rh_device *device);
+/* Of a device of rh_cuda_kind(): look-ups that found no algorithm for a product (cuBLASLt was then asked), and entries that were evicted.
+ * Only the compute stream's owner may ask. */
+int64_t rh_cuda_choice_misses(const struct rh_device *device);
 int64_t rh_cuda_evictions(const struct rh_device *device);
 
 /* Kernels and products that this process has launched on all of its devices. */

@@ -40,7 +40,7 @@ struct cuda_device {
 	int64_t cap_bytes, reserved_bytes;
 	char *memory; /* reserved_bytes, then the workspace of products */
 	cudaStream_t stream[RH_STREAMS];
-	struct launch launch;
+	struct launch_context launch;
 	struct cuda_clock clock;
 	struct rh_worker *worker; /* the thread that makes all calls that enqueue */
 	struct rh_fault fault;    /* other threads ask for events too */

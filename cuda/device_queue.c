@@ -48,7 +48,7 @@ static void launch(struct cuda_device *device, const void *payload)
 	rh_op_unpack((const char *)payload + 8, &op);
 	if (cuda_enter(device))
 		return;
-	struct launch launch = device->launch;
+	struct launch_context launch = device->launch;
 	launch.stream = device->stream[stream];
 	rh_error_clear();
 	int rc = launch_op(&launch, &op);

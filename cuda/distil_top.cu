@@ -22,30 +22,16 @@ RH_DEVICE float exp_of(float x)
 /* Over the block, the same in every thread. */
 RH_DEVICE float block_sum(float x)
 {
-	RH_SHARED(float, part, WARPS);
 	x = rh_warp_sum(x);
 	__syncthreads(); /* nobody reads what an earlier call left */
-	if (threadIdx.x % RH_WARP == 0)
-		part[threadIdx.x / RH_WARP] = x;
-	__syncthreads();
-	x = part[0];
-	for (int i = 1; i < WARPS; i++)
-		x += part[i];
-	return x;
+	return rh_block_join<WARPS>(x, [](float a, float b) { return a + b; });
 }
 
 RH_DEVICE float block_max(float x)
 {
-	RH_SHARED(float, part, WARPS);
 	x = rh_warp_max(x);
 	__syncthreads();
-	if (threadIdx.x % RH_WARP == 0)
-		part[threadIdx.x / RH_WARP] = x;
-	__syncthreads();
-	x = part[0];
-	for (int i = 1; i < WARPS; i++)
-		x = fmaxf(x, part[i]);
-	return x;
+	return rh_block_join<WARPS>(x, [](float a, float b) { return fmaxf(a, b); });
 }
 
 /* ---- the largest shares ---- */

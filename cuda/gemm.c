@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 /* d = c, or zeros: a sum over nothing. */
-static int copy_c(const struct launch *launch, const struct rh_view *c, const struct rh_view *d)
+static int copy_c(const struct launch_context *launch, const struct rh_view *c, const struct rh_view *d)
 {
 	size_t element = (size_t)rh_dtype_block_bytes(d->dtype), width = (size_t)d->cols * element, pitch = (size_t)d->stride * element;
 	cudaError_t fault = cudaSuccess;
@@ -26,7 +26,7 @@ static int can_fuse(const struct rh_view *bias, const struct rh_view *d)
 	return bias->data && bias->dtype == d->dtype && rh_view_on_16(*bias) && rh_view_on_16(*d);
 }
 
-int launch_gemm(const struct launch *launch, const struct rh_op *op)
+int launch_gemm(const struct launch_context *launch, const struct rh_op *op)
 {
 	const struct rh_view *view = op->operand, *a = &view[RH_GEMM_A], *b = &view[RH_GEMM_B], *c = &view[RH_GEMM_C];
 	const struct rh_view *bias = &view[RH_GEMM_BIAS], *d = &view[RH_GEMM_D];
@@ -56,7 +56,7 @@ int launch_gemm(const struct launch *launch, const struct rh_op *op)
 
 /* 8-bit rows run along k on both sides: by columns, the first is transposed and the second is not, which is the one way of lying that
  * sm_89 takes. */
-int launch_scaled_gemm(const struct launch *launch, const struct rh_op *op)
+int launch_scaled_gemm(const struct launch_context *launch, const struct rh_op *op)
 {
 	const struct rh_view *view = op->operand, *a = &view[RH_SCALED_GEMM_A], *b = &view[RH_SCALED_GEMM_B], *c = &view[RH_SCALED_GEMM_C];
 	const struct rh_view *bias = &view[RH_SCALED_GEMM_BIAS], *d = &view[RH_SCALED_GEMM_D];

@@ -12,11 +12,11 @@
  * has 192 KB (sm_90) steps are 64 deep: whole lines of memory, half the barriers.
  *
  * Measured on an H200 (4.25 TB/s), 128 experts of 128 rows, 2048 x 1536: forward 413 us, input gradient 418; with 32-deep steps 446 and
- * 459. The gradient 1107 us, 2444 before its tile's sums were read in batches and fetched to L2 ahead. */
+ * 459. The gradient 1107 us, with its tile's sums fetched to L2 ahead and read in batches; read one at a time 2444. */
 #include "cuda/kernels.h"
 #include "cuda/product_tile.h"
 
-enum { FEW_ROWS = 192, FEW_ROWS_OF_FAST_MMA = 80, FAST_MMA_BYTES = 160 << 10 };
+enum { FEW_ROWS = 192, FEW_ROWS_OF_FAST_MMA = 80 };
 
 typedef struct product_shape<64, 32, 4, GROUPED_BLOCKS, 0> few_rows; /* this and the next in 48 KB: on every GPU */
 typedef struct product_shape<128, 32, 3, GROUPED_BLOCKS, 256> many_rows;
@@ -24,15 +24,14 @@ typedef struct product_shape<128, 64, 3, GROUPED_BLOCKS, 128> deep_rows; /* 96 K
 
 template <typename S, bool A_K_MAJOR, bool B_K_MAJOR> static int launch(const struct grouped_args *a, CUstream_st *stream)
 {
-	return RH_LAUNCH((product_mma<S, A_K_MAJOR, B_K_MAJOR, false>), grouped_grid(a, S::m, S::n), THREADS, S::bytes, stream, *a);
+	return RH_LAUNCH((product_mma<S, A_K_MAJOR, B_K_MAJOR, false>), grouped_grid(a, S::m, S::n), PRODUCT_THREADS, S::bytes, stream, *a);
 }
 
 template <bool B_K_MAJOR> static int launch_rows(const struct grouped_args *a, CUstream_st *stream)
 {
-	int shared = rh_shared_bytes();
-	if (a->a.rows / a->experts < (shared >= FAST_MMA_BYTES ? FEW_ROWS_OF_FAST_MMA : FEW_ROWS))
+	if (a->a.rows / a->experts < (rh_mma_is_fast() ? FEW_ROWS_OF_FAST_MMA : FEW_ROWS))
 		return launch<few_rows, true, B_K_MAJOR>(a, stream);
-	return shared >= GROUPED_BLOCKS * deep_rows::bytes ? launch<deep_rows, true, B_K_MAJOR>(a, stream)
+	return rh_shared_bytes() >= GROUPED_BLOCKS * deep_rows::bytes ? launch<deep_rows, true, B_K_MAJOR>(a, stream)
 	                                                   : launch<many_rows, true, B_K_MAJOR>(a, stream);
 }
 

@@ -17,7 +17,7 @@ template <bool A_K_MAJOR, bool B_K_MAJOR> static int launch(const struct grouped
 {
 	int64_t tiles = rh_ceil_div(a->d.rows, half_shape::m) * rh_ceil_div(a->d.cols, half_shape::n),
 	        blocks = (int64_t)HALF_BLOCKS * rh_processors();
-	return RH_LAUNCH((product_mma<half_shape, A_K_MAJOR, B_K_MAJOR, true>), (unsigned)(tiles < blocks ? tiles : blocks), THREADS,
+	return RH_LAUNCH((product_mma<half_shape, A_K_MAJOR, B_K_MAJOR, true>), (unsigned)(tiles < blocks ? tiles : blocks), PRODUCT_THREADS,
 	                 half_shape::bytes, stream, *a);
 }
 

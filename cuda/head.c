@@ -9,7 +9,7 @@ struct product {
 	int trans_a, trans_b;
 };
 
-static int multiply(const struct launch *launch, const struct product *product)
+static int multiply(const struct launch_context *launch, const struct product *product)
 {
 	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {product->trans_a, product->trans_b, 1}};
 	op.operand[RH_GEMM_A] = product->a;
@@ -21,7 +21,7 @@ static int multiply(const struct launch *launch, const struct product *product)
 }
 
 /* dbias += sums over the chunk's rows. */
-static int bias_gradient(const struct launch *launch, struct rh_view logits, struct rh_view dbias)
+static int bias_gradient(const struct launch_context *launch, struct rh_view logits, struct rh_view dbias)
 {
 	struct rh_op op = {.kind = RH_OP_COLUMN_SUM};
 	op.operand[RH_COLUMN_SUM_X] = logits;
@@ -40,7 +40,7 @@ static int launch_rows(const struct head_rows *head, struct CUstream_st *stream)
 	return head->top ? cuda_distil_top_rows(head, stream) : cuda_distil_rows(head, stream);
 }
 
-int launch_head(const struct launch *launch, const struct rh_op *op)
+int launch_head(const struct launch_context *launch, const struct rh_op *op)
 {
 	const struct rh_view *view = op->operand;
 	struct rh_view h = view[RH_HEAD_LOSS_H], w = view[RH_HEAD_LOSS_W], space = view[RH_HEAD_LOSS_LOGITS];

@@ -86,18 +86,10 @@ RH_DEVICE void part_add(struct part *own, const struct chunk &c, int64_t i, int6
 /* The whole row's part, in every thread. */
 RH_DEVICE struct part reduce_row(const float *logit, int64_t cols, int aligned)
 {
-	RH_SHARED(struct part, warps, WARPS);
 	struct part own = {-INFINITY, 0, cols};
 	for (int64_t i = (int64_t)threadIdx.x * CHUNK; i < cols; i += TILE)
 		part_add(&own, logits_load(logit, i, cols, aligned), i, cols);
-	own = join_lanes(own);
-	if (threadIdx.x % RH_WARP == 0)
-		warps[threadIdx.x / RH_WARP] = own;
-	__syncthreads();
-	own = warps[0];
-	for (int i = 1; i < WARPS; i++)
-		own = join(own, warps[i]);
-	return own;
+	return rh_block_join<WARPS>(join_lanes(own), [](const struct part &a, const struct part &b) { return join(a, b); });
 }
 
 template <typename G> RH_KERNEL(THREADS, 2) head_rows_kernel(struct head_rows r)

@@ -7,7 +7,7 @@
 
 struct CUstream_st;
 
-/* 256 blocks' parts of at most 8192 columns in fp32. */
+/* fp32 parts of dw, a block each: 256 blocks of up to 8192 columns; 512 blocks of up to 1024 take less. */
 enum { RH_RMSNORM_PART_BYTES = 256 * 8192 * 4 };
 
 #ifdef __cplusplus

@@ -1,3 +1,4 @@
+/* An op to its entry: by name where it needs the workspace or has parts, else by the table. */
 #include "cuda/launch.h"
 
 #include "cuda/device.h"
@@ -30,7 +31,7 @@ static int launch_part(void *launch, const struct rh_op *part)
 	return launch_op(launch, part);
 }
 
-int launch_op(const struct launch *launch, const struct rh_op *op)
+int launch_op(const struct launch_context *launch, const struct rh_op *op)
 {
 	if (op->kind == RH_OP_ADD_RMSNORM)
 		return cuda_add_rmsnorm(op, launch->stream);

@@ -8,13 +8,14 @@
  *           in registers between the sum over it and what is made of it. dw adds 8 n bytes a block for its part.
  *
  * Below 3 FLOPs a byte all are bound by memory: the roofline is bytes / DRAM bandwidth (1008 GB/s on an RTX 4090, 3350 on an H100).
- * Tile: forward and dx give a vector of up to 1024 elements to a warp (8 vectors a block), a longer one to a block of 8 warps. Kept
- * dx with dw has 256 blocks (512 of short vectors), two an SM (four) and always as many: each takes every 256th vector, and reads the next
- * one while it is at one, where registers allow. What a block sums of dw goes to memory, and a second kernel adds the blocks' parts in
- * order. dw alone gives 32 columns to a block, which sums all rows in a fixed order: 64 threads a column group, each every 64th vector,
- * then their sums in order. With n = 4096 that is 128 blocks, one an SM. With a QK-norm's n = 128 it would be 4. So where columns are few a
- * block of 1024 threads takes 8 of them, a thread every 1024th vector, and adds the threads' sums 32 by 32: 16 blocks for 128 columns,
- * each with as many loads in flight as an SM has threads. Sums are fp32, their order a function of the shapes alone.
+ * Tile: forward and dx give a vector of up to 1024 elements to a warp (8 vectors a block), a longer one to a block of 8 warps. Kept dx with
+ * dw has at most 256 blocks (512 where a warp takes a vector), two an SM (four where a thread has one chunk of a vector). They stride over
+ * the vectors together, and each reads its next ones while it is at these, where registers allow. What a block sums of dw goes to memory,
+ * and a second kernel adds the blocks' parts in order. dw alone gives 32 columns to a block, which sums all rows in a fixed order: 64
+ * threads a column group, each every 64th vector, then their sums in order. With n = 4096 that is 128 blocks, one an SM. With a QK-norm's n
+ * = 128 it would be 4. So where columns are few a block of 1024 threads takes 8 of them, a thread every 1024th vector, and adds the
+ * threads' sums 32 by 32: 16 blocks for 128 columns, each with as many loads in flight as an SM has threads. Sums are fp32, their order a
+ * function of the shapes alone.
  *
  * Measured on an H200, 16384 x 4096, of the 4.27 TB/s that a copy has there: kept forward 0.92, dx 0.85, dx with dw 0.64. Blocks of 16
  * warps with half as many registers took 1.05 to 1.5 times as long. */
@@ -255,7 +256,7 @@ RH_DEVICE struct gradient_of<PER_VECTOR, CHUNKS> read_gradient(const struct norm
 	return g;
 }
 
-/* dx (y), and, with DW, a block's part of dw: a block then takes every gridDim.x-th vector, and reads the next one while it is at this one
+/* dx (y), and, with DW, a block's part of dw: blocks then stride over the vectors, at_once each at a time, and read the next ones ahead
  * where registers allow. dx may be dy or add, as above. */
 template <int PER_VECTOR, int CHUNKS, bool DW>
 RH_KERNEL(NORM_THREADS, CHUNKS == 1                   ? 4

@@ -13,7 +13,7 @@
 
 #include "cuda/grouped_tile.h"
 
-enum { THREADS = 256, VECTOR = 8, WARPS_M = 2, WARPS_N = 4 };
+enum { PRODUCT_THREADS = 256, PRODUCT_VECTOR = 8, WARPS_M = 2, WARPS_N = 4 };
 
 /* A block's tile, M x 128 and DEPTH deep; its shared memory: stages of a tile of a, and of b; blocks of an SM. NEAR: bytes around what is
  * copied that come to L2 with it, 0: none. */
@@ -34,27 +34,27 @@ struct product_operand {
 template <int MN, int DEPTH, bool K_MAJOR> RH_DEVICE int swizzle(int mn, int k)
 {
 	if constexpr (K_MAJOR)
-		return mn * DEPTH + (k / VECTOR ^ (DEPTH > 32 ? mn & 7 : mn >> 1 & 3)) * VECTOR;
-	return k * MN + (mn / VECTOR ^ (k & 7)) * VECTOR;
+		return mn * DEPTH + (k / PRODUCT_VECTOR ^ (DEPTH > 32 ? mn & 7 : mn >> 1 & 3)) * PRODUCT_VECTOR;
+	return k * MN + (mn / PRODUCT_VECTOR ^ (k & 7)) * PRODUCT_VECTOR;
 }
 
 /* Depths [k, k + DEPTH) of an operand, of `depth` in all, to a tile; beyond its end zeros. Asynchronous: the caller closes the group. */
 template <int MN, int DEPTH, int NEAR, bool K_MAJOR>
 RH_DEVICE void operand_copy(rh_bf16 *tile, const struct product_operand &operand, int depth, int k)
 {
-	constexpr int vectors = (K_MAJOR ? DEPTH : MN) / VECTOR,
-	              step = THREADS / vectors; /* of a row; rows copied at once, a multiple of 8 */
-	int row = (int)threadIdx.x / vectors, col = (int)threadIdx.x % vectors * VECTOR;
+	constexpr int vectors = (K_MAJOR ? DEPTH : MN) / PRODUCT_VECTOR,
+	              step = PRODUCT_THREADS / vectors; /* of a row; rows copied at once, a multiple of 8 */
+	int row = (int)threadIdx.x / vectors, col = (int)threadIdx.x % vectors * PRODUCT_VECTOR;
 	rh_bf16 *to = tile + swizzle<MN, DEPTH, K_MAJOR>(K_MAJOR ? row : col, K_MAJOR ? col : row);
 	int left = K_MAJOR ? depth - k - col : operand.mn - col; /* elements from here to the row's end */
-	left = left < 0 ? 0 : left < VECTOR ? left : (int)VECTOR;
+	left = left < 0 ? 0 : left < PRODUCT_VECTOR ? left : (int)PRODUCT_VECTOR;
 	int rows = K_MAJOR ? operand.mn : depth - k;
 	const rh_bf16 *from = operand.data + (K_MAJOR ? k : (int64_t)k * operand.stride) + col;
 	RH_UNROLL
-	for (int i = 0; i < MN * DEPTH / VECTOR / THREADS; i++, row += step) {
+	for (int i = 0; i < MN * DEPTH / PRODUCT_VECTOR / PRODUCT_THREADS; i++, row += step) {
 		int there = row < rows ? left : 0;
-		rh_copy_async_near<NEAR>(to + i * step * vectors * VECTOR, there ? from + (int64_t)row * operand.stride : operand.data,
-		                         there * 2);
+		rh_copy_async_near<NEAR>(to + i * step * vectors * PRODUCT_VECTOR,
+		                         there ? from + (int64_t)row * operand.stride : operand.data, there * 2);
 	}
 }
 
@@ -324,8 +324,8 @@ template <typename S> RH_DEVICE void sums_near(const struct grouped_args &a, con
 	constexpr int sectors = S::n / 8; /* of 32 bytes */
 	int rows = grouped_rows(a, t.rows);
 	RH_UNROLL
-	for (int i = 0; i < S::m * sectors / THREADS; i++) {
-		int at = i * THREADS + (int)threadIdx.x, row = t.row + at / sectors;
+	for (int i = 0; i < S::m * sectors / PRODUCT_THREADS; i++) {
+		int at = i * PRODUCT_THREADS + (int)threadIdx.x, row = t.row + at / sectors;
 		if (row < rows)
 			rh_prefetch((const float *)a.add.data + grouped_row_of(a, t, row) * a.add.stride + t.col + at % sectors * 8);
 	}
@@ -352,7 +352,9 @@ RH_DEVICE void tile_epilogue(const struct grouped_args &a, const struct grouped_
 }
 
 /* F16_SUMS: one product whose sums are made in fp16 over chunks of k, which are summed in fp32; else experts', in fp32. */
-template <typename S, bool A_K_MAJOR, bool B_K_MAJOR, bool F16_SUMS> RH_KERNEL(THREADS, S::blocks) product_mma(struct grouped_args a)
+template <typename S, bool A_K_MAJOR, bool B_K_MAJOR, bool F16_SUMS>
+RH_KERNEL(PRODUCT_THREADS, S::blocks)
+product_mma(struct grouped_args a)
 {
 	constexpr int ahead = S::stages - 1;
 	constexpr bool is_gradient = !A_K_MAJOR && !F16_SUMS;

@@ -4,9 +4,9 @@
  * backward  reads x, dy, writes dx: 3 T G D e bytes, 14 FLOPs an element; for the weights' gradients each block leaves its part, D floats,
  *           in memory, and a second kernel adds them up in order.
  *
- * Bound by memory: the roofline is bytes / DRAM bandwidth. Tile: LANES lanes a head, the next power of two above D / 16, each with 8
- * elements of the first half and the 8 that are turned with them: what is normalised is turned in registers. Blocks of 256 threads. The
- * order of sums is a function of the shapes. */
+ * Bound by memory: the roofline is bytes / DRAM bandwidth. Tile: LANES lanes a head, the least of 1, 4, 8 and 16 that is D / 16 or more,
+ * each with 8 elements of the first half and the 8 that are turned with them: what is normalised is turned in registers. Blocks of 256
+ * threads. The order of sums is a function of the shapes. */
 #include "cuda/chunk.h"
 #include "cuda/kernels.h"
 

@@ -17,19 +17,12 @@ enum { THREADS = 256, WARPS = THREADS / RH_WARP, TILE = 64, PITCH = TILE + 4 };
 /* The largest magnitude of a whole block, in all threads. Bits of magnitudes have the order of the numbers. */
 RH_DEVICE uint32_t block_largest(uint32_t bits)
 {
-	RH_SHARED(uint32_t, of_warp, WARPS);
 	RH_UNROLL
 	for (int mask = RH_WARP / 2; mask; mask /= 2) {
 		uint32_t other = rh_shuffle_xor(bits, mask);
 		bits = other > bits ? other : bits;
 	}
-	if (threadIdx.x % RH_WARP == 0)
-		of_warp[threadIdx.x / RH_WARP] = bits;
-	__syncthreads();
-	RH_UNROLL
-	for (int i = 0; i < WARPS; i++)
-		bits = of_warp[i] > bits ? of_warp[i] : bits;
-	return bits;
+	return rh_block_join<WARPS>(bits, [](uint32_t a, uint32_t b) { return b > a ? b : a; });
 }
 
 /* Block b: rows b, b + 512, ...; a block a part. */

@@ -2,8 +2,8 @@
  * same source on the CPU. What follows is all that a kernel may use beside plain C++, threadIdx, blockIdx, blockDim, gridDim and
  * __syncthreads():
  *
- * RH_KERNEL(threads, min_blocks) name(...)   begins a kernel: launched with at most `threads` a block, registers kept for min_blocks
- *                                            on an SM
+ * RH_KERNEL(threads, min_blocks) name(...)   begins a kernel, with __launch_bounds__: at most `threads` a block; the compiler limits
+ *                                            registers so that min_blocks blocks fit an SM
  * RH_DEVICE, RH_HOST_DEVICE                  begin an inline function
  * RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)
  *                                            0, or a negative errno with the error line made. A template instance with commas stands in
@@ -16,8 +16,9 @@
  *                                            apart (emulation checks it, and that they stay within dynamic_bytes).
  * RH_UNROLL                                  unrolls the loop that follows
  *
- * Compiled once, as compute_80 (device.mk): __CUDA_ARCH__ is 800 on all GPUs. A kernel for a later one is a file of its own with its own
- * -gencode.
+ * nvcc compiles once, as the first of CUDA_ARCHS (compute_80; device.mk), and makes machine code for each GPU of it; clang (for CUDA 12)
+ * compiles once for each. So no kernel asks for __CUDA_ARCH__'s value: launchers choose at run time. A kernel for later GPUs alone is a
+ * file of its own with its own -gencode.
  *
  * Warp-wide functions take all 32 lanes, always; the wrappers below are the only inline PTX. A lane's shared memory writes are seen by
  * other lanes after rh_warp_sync() or __syncthreads() only. Kernels are templates or have names unique in cuda/: the table of
@@ -243,7 +244,7 @@ RH_DEVICE void rh_unpack_f16(uint32_t pair, float (&out)[2])
 	out[1] = both.y;
 }
 
-/* x, of which the compiler knows nothing: what follows from it is computed again in each turn of a loop, and holds no registers. */
+/* x, hidden from the compiler: what depends on it is recomputed in each iteration instead of occupying registers. */
 RH_DEVICE int rh_opaque(int x)
 {
 	asm volatile("" : "+r"(x));
@@ -258,8 +259,8 @@ RH_DEVICE float rh_exp2(float x)
 	return y;
 }
 
-/* What the counter was before this call raised it by one: each caller of any block gets another number. */
-RH_DEVICE int rh_draw(int *counter)
+/* Adds 1 to the counter and returns its old value: each caller gets another number. */
+RH_DEVICE int rh_fetch_add(int *counter)
 {
 	return atomicAdd(counter, 1);
 }
@@ -312,6 +313,13 @@ RH_DEVICE int rh_bit_count(uint32_t word)
 }
 
 #endif /* from here on: both worlds */
+
+/* Whether the SM's mma is so fast (8 cycles and less) that shared memory must feed it with care: those with 160 KB and more (sm_80, sm_90,
+ * sm_100). */
+static inline int rh_mma_is_fast(void)
+{
+	return rh_shared_bytes() >= 160 << 10;
+}
 
 /* Rounded to T, nearest even: rh_from_float<T>(x). */
 template <typename T> RH_DEVICE T rh_from_float(float x);
@@ -371,6 +379,20 @@ RH_DEVICE float rh_warp_max(float x)
 	for (int mask = RH_WARP / 2; mask; mask /= 2)
 		x = fmaxf(x, rh_shuffle_xor(x, mask));
 	return x;
+}
+
+/* Over a block of WARPS warps, each of which has its part in all lanes: `join` of the parts in the order of warps, the same in every
+ * thread. A barrier lies between two calls of the same `join`. */
+template <int WARPS, typename V, typename F> RH_DEVICE V rh_block_join(V own, const F &join)
+{
+	RH_SHARED(V, part, WARPS);
+	if (threadIdx.x % RH_WARP == 0)
+		part[threadIdx.x / RH_WARP] = own;
+	__syncthreads();
+	own = part[0];
+	for (int i = 1; i < WARPS; i++)
+		own = join(own, part[i]);
+	return own;
 }
 
 RH_HOST_DEVICE int64_t rh_ceil_div(int64_t a, int64_t b)

@@ -174,7 +174,7 @@ static void count_launches(struct traced *on)
 {
 	static int64_t before;
 	int64_t launches = rh_cuda_launches();
-	int64_t searches = is_cuda(on->inner) ? rh_cuda_searches(on->inner) : 0;
+	int64_t searches = is_cuda(on->inner) ? rh_cuda_choice_misses(on->inner) : 0;
 	int64_t evictions = is_cuda(on->inner) ? rh_cuda_evictions(on->inner) : 0;
 	if (on->spans.seen) {
 		on->spans.launches += launches - before;

@@ -14,7 +14,7 @@ static struct choice_key key_of(int64_t rows, int64_t cols)
 /* Each product of rows [1, rows] once, in an order that returns to each; the number of searches since before. */
 static int64_t walk(struct choices *choices, int64_t rows, int64_t products)
 {
-	int64_t before = choices_searched(choices);
+	int64_t before = choices_misses(choices);
 	for (int64_t row = 1; row <= rows; row++)
 		for (int64_t p = 1; p <= products; p++) {
 			struct choice_key key = key_of(row, p);
@@ -24,7 +24,7 @@ static int64_t walk(struct choices *choices, int64_t rows, int64_t products)
 				assert_int_equal(*algorithm, row * 1000 + p);
 			*algorithm = row * 1000 + p;
 		}
-	return choices_searched(choices) - before;
+	return choices_misses(choices) - before;
 }
 
 /* 2200 lengths of 25 products: 55000 of 65536 places. */
@@ -91,7 +91,7 @@ static void test_choice_forgotten_is_searched_for_again(void **state)
 	assert_int_equal(known, 0);
 	choices_find(choices, &key, &known);
 	assert_int_equal(known, 1);
-	assert_int_equal(choices_searched(choices), 2);
+	assert_int_equal(choices_misses(choices), 2);
 	choices_destroy(choices);
 }
 

@@ -32,9 +32,9 @@ void blas_destroy(struct blas *blas)
 	rh_free(blas);
 }
 
-int64_t blas_searches(const struct blas *blas)
+int64_t blas_misses(const struct blas *blas)
 {
-	return choices_searched(blas->choices);
+	return choices_misses(blas->choices);
 }
 
 int64_t blas_evictions(const struct blas *blas)

@@ -196,7 +196,7 @@ RH_DEVICE float rh_exp2(float x)
 }
 
 /* Where blocks run one after another, what a block waits for is there or never comes, and that aborts. */
-int rh_draw(int *counter);
+int rh_fetch_add(int *counter);
 void rh_release(int *counter, int value);
 void rh_await(const int *counter, int value);
 

@@ -35,7 +35,7 @@ void rh_warp_sync(void)
 	cudaemu_warp(perform_sync, NULL);
 }
 
-int rh_draw(int *counter)
+int rh_fetch_add(int *counter)
 {
 	return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
 }

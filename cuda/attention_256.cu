@@ -8,14 +8,14 @@
 #include "cuda/attention_walk.h"
 
 /* In bytes. OF_KEYS: of dk, else of dv. */
-template <bool OF_KEYS> struct wide_layout {
+template <bool OF_KEYS> struct layout_256 {
 	static constexpr int D = 256, N = 16, rows = ATTENTION_ROWS, tiles = 2 * N * D * 2, own = rows * D * 2;
 	static constexpr int d_o = tiles, keys = 2 * tiles, values = keys + own, sums = values + (OF_KEYS ? own : 0);
 	static constexpr int bytes = sums + 2 * N * (int)sizeof(struct row_sums);
 };
 
 /* Where a warp's rows and the streamed queries lie, and what the warp's tiles begin with. */
-struct wide_part {
+struct part_256 {
 	const rh_bf16 *keys, *values, *q, *d_o;
 	const struct row_sums *sums;
 	int left, right, warp_row, first_key, first_query;
@@ -23,9 +23,9 @@ struct wide_part {
 
 /* The probabilities of the warp's 16 keys by 16 queries, or the gradients of their scores. */
 template <bool OF_KEYS>
-RH_DEVICE void wide_weights(float (&p)[1][2][4], const struct attention_args &a, const struct attention_tile &t, const struct wide_part &at)
+RH_DEVICE void weights_256(float (&p)[1][2][4], const struct attention_args &a, const struct attention_tile &t, const struct part_256 &at)
 {
-	typedef struct wide_layout<OF_KEYS> layout;
+	typedef struct layout_256<OF_KEYS> layout;
 	constexpr int D = layout::D, N = layout::N;
 	int lane = (int)threadIdx.x % RH_WARP;
 	float dp[1][2][4] = {};
@@ -53,9 +53,9 @@ RH_DEVICE void wide_weights(float (&p)[1][2][4], const struct attention_args &a,
 		tile_hide_queries<N>(p[0], a, t, at.first_key + lane / 4, i + lane % 4 * 2);
 }
 
-template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(struct attention_args a)
+template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_256_gradient(struct attention_args a)
 {
-	typedef struct wide_layout<OF_KEYS> layout;
+	typedef struct layout_256<OF_KEYS> layout;
 	constexpr int D = layout::D, N = layout::N, rows = layout::rows;
 	RH_DYNAMIC_SHARED(rh_bf16, q, 0, 2 * N * D); /* two tiles by turns */
 	RH_DYNAMIC_SHARED(rh_bf16, d_o, layout::d_o, 2 * N * D);
@@ -65,7 +65,7 @@ template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(
 	struct attention_tile t;
 	if (!attention_find<rows>(a, a.start_k, (int)blockIdx.x, &t))
 		return;
-	struct wide_part at = {keys, NULL, NULL, NULL, NULL, tile_left_place<D>(), tile_right_place<D>(), warp_row, t.first + warp_row, 0};
+	struct part_256 at = {keys, NULL, NULL, NULL, NULL, tile_left_place<D>(), tile_right_place<D>(), warp_row, t.first + warp_row, 0};
 	struct query_walk walk = query_walk_of<N>(a, t, (int)blockIdx.y);
 	tile_copy<rows, D>(keys, a.k, t.k0 + t.first, col, t.rows);
 	if constexpr (OF_KEYS) {
@@ -92,7 +92,7 @@ template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(
 		rh_copy_async_commit();
 		float p[1][2][4] = {};
 		at.q = q + row * D, at.d_o = d_o + row * D, at.sums = sums + row;
-		wide_weights<OF_KEYS>(p, a, t, at);
+		weights_256<OF_KEYS>(p, a, t, at);
 		tile_weighted_sum<D, N, 1>(gradient, p, OF_KEYS ? at.q : at.d_o, at.left);
 		if (thread < N)
 			sums[N - row + thread] = coming; /* loaded while this tile was at work */
@@ -106,10 +106,10 @@ template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(
 template <bool OF_KEYS> static int launch(const struct attention_args *a, CUstream_st *stream)
 {
 	dim3 keys(attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents), (unsigned)a->kv_heads);
-	return RH_LAUNCH((attention_wide_gradient<OF_KEYS>), keys, ATTENTION_THREADS, wide_layout<OF_KEYS>::bytes, stream, *a);
+	return RH_LAUNCH((attention_256_gradient<OF_KEYS>), keys, ATTENTION_THREADS, layout_256<OF_KEYS>::bytes, stream, *a);
 }
 
-int attention_wide_dk_dv(const struct attention_args *a, CUstream_st *stream)
+int attention_256_dk_dv(const struct attention_args *a, CUstream_st *stream)
 {
 	int rc = launch<true>(a, stream);
 	return rc < 0 ? rc : launch<false>(a, stream);
