@@ -108,11 +108,11 @@ int planning_refuse_ram(const struct candidate *candidate)
 {
 	enum { PARTS = 5, SAID_MOST = 3 };
 	char names[PARTS][32] = {"weights and optimizer", "boundary activations", "", "data", "program"}, parts[160];
-	const struct rh_run_bytes *of_plan = &candidate->bytes;
-	int64_t total = of_plan->total, ram = of_plan->total_budget,
-	        bytes[PARTS] = {of_plan->store, of_plan->boundaries, of_plan->host_devices * of_plan->device, of_plan->data,
-	                        of_plan->program};
-	int large = total >= (int64_t)10 << 30, host_devices = of_plan->host_devices;
+	const struct rh_run_bytes *counted = &candidate->bytes;
+	int64_t total = counted->total, ram = counted->total_budget,
+	        bytes[PARTS] = {counted->store, counted->boundaries, counted->host_devices * counted->device, counted->data,
+	                        counted->program};
+	int large = total >= (int64_t)10 << 30, host_devices = counted->host_devices;
 	double unit = large ? 1 << 30 : 1 << 20;
 	snprintf(names[2], sizeof names[2], "%d CPU device%s", host_devices, host_devices == 1 ? "" : "s");
 	*parts = 0;
@@ -132,6 +132,6 @@ int planning_refuse_ram(const struct candidate *candidate)
 	return rh_fail(RH_DOES_NOT_FIT,
 	               "max_ram: the run needs %s%.1f %s of host memory (%s) and may have %.1f%s; raise max_ram, %sspill to NVMe, or train "
 	               "fewer parameters",
-	               host_devices && !of_plan->device ? "more than " : "", (double)total / unit, large ? "GiB" : "MiB", parts,
+	               host_devices && !counted->device ? "more than " : "", (double)total / unit, large ? "GiB" : "MiB", parts,
 	               (double)ram / unit, less, host_devices ? "lower max_vram, " : "");
 }

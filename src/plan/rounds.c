@@ -135,8 +135,8 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 	return 0;
 }
 
-/* Tries the fewest rounds first, until more rounds only take longer. If devices still idle, or nothing fits, it tries rounds of the default
- * length, too. */
+/* Tries the fewest rounds first, and rounds of the default length last. It stops when more rounds only take longer and devices hardly idle;
+ * never because rounds do not fit. */
 static int consider_rounds(struct choosing *at, int64_t least)
 {
 	int64_t count = at->planning->options.train_micro_batches, round;

@@ -209,7 +209,7 @@ static int weigh_sums(struct planning *planning)
 	return 0;
 }
 
-/* Measures what RoundPipe's rounds are chosen by and, on several devices and if the user has not cut them, its stages cut by. */
+/* Measures layers and links. By these RoundPipe's rounds are chosen and, with several devices and no cuts of the user's, its stages cut. */
 static int weigh_layers(struct planning *planning)
 {
 	const struct rh_plan_request *stages = &planning->stages;

@@ -165,12 +165,12 @@ static int is_full(const struct rh_executor *executor, int d)
 	return device->launched - device->finished >= DISPATCH_LAUNCHES;
 }
 
-/* 1: nothing but a blocker keeps the lane's head from being issued. */
+/* 1: the lane's head may be issued, if it is not blocked. */
 static int may_issue(const struct rh_executor *executor, int d, int lane)
 {
 	if (lane == lower_lane(d, RH_STREAM_COMPUTE))
 		return !is_full(executor, d);
-	/* what goes behind activations must not stand in the way of uploads in any order on the stream */
+	/* uploads that go behind activations must not delay those whose order is free, which are on the same stream */
 	return lane != lower_lane(d, RH_STREAM_WEIGHTS) || !executor->dispatcher.device[d].blocks_left;
 }
 
@@ -407,7 +407,7 @@ static int sleep_until_served(struct rh_executor *executor)
 		return wait_briefly(executor);
 	if (dispatcher_drives_are_busy(dispatcher))
 		return dispatcher_await_drives(executor);
-	RH_ASSERT(updater && dispatcher->to_serve); /* else what is lowered waits for what is not */
+	RH_ASSERT(updater && dispatcher->to_serve); /* else a command waits for one that is not lowered */
 	double began = rh_updater_seconds(updater);
 	rc = rh_updater_await_change(updater, dispatcher->changes);
 	executor->flight[executor->finished % executor->flights].awaited_s += rh_updater_seconds(updater) - began;

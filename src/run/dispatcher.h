@@ -78,7 +78,7 @@ struct run_dispatcher {
 	struct dispatch_device *device;
 	struct dispatch_drive drive[DISPATCH_DRIVES];
 	struct dispatch_link link[LOWER_LINKS];
-	int64_t step;                  /* of the latest command that was issued */
+	int64_t step;                  /* of the command that is being issued, or was issued last */
 	int is_ending;                 /* the last step that was begun is being finished */
 	int is_due;                    /* the optimizer is to be served */
 	int is_lowering_later;         /* the next slot waits: its step's index is taken, or its device has its maximum of slots */

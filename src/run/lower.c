@@ -169,7 +169,7 @@ void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t coun
 	}
 }
 
-/* NULL: the program has none on this device. shift: of the devices of its slots. */
+/* The program's first slot on this device, NULL: none. shift: added to the devices of its slots. */
 static const struct rh_slot *first_slot(const struct lowering *to, int device, int shift)
 {
 	const struct rh_program *program = &to->program;
@@ -200,8 +200,8 @@ void lower_begin(struct lowering *to, const struct lower_call *call)
 		lower_input(to, call->step, call->first_index, call->micro_batches);
 }
 
-/* Before the first slot that makes gradients the other devices send down those that the step before left on them. The slot's own device may
- * send its own in the slot's gaps. */
+/* Called before a step's first slot that makes gradients: all devices but one send down the gradients of the previous step that they still
+ * have. The slot's device may send its own in the slot's gaps. */
 static void send_left(struct lowering *to, int but)
 {
 	for (int d = 0; d < to->options->devices; d++)
@@ -226,7 +226,7 @@ void lower_next_slot(struct lowering *to)
 	int updates = rh_slot_makes_gradients(slot) && slot->last_round;
 	int is_last = on->last_slot == (int64_t)to->next_slot - 1 && !to->call.is_joined;
 	if (to->call.is_local ? updates : is_last)
-		lower_bulk_left(to, slot->device); /* else it goes beside what comes next on the device */
+		lower_bulk_left(to, slot->device); /* else gradients go in the gaps of the device's next slot */
 }
 
 void lower_ahead(struct lowering *to)

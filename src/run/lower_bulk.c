@@ -15,7 +15,7 @@
 
 #include "core/minmax.h"
 
-/* Pieces of gradients behind an activation, where there are many: 128 MiB at RH_TRANSFER_MOST, some ms. */
+/* Pieces of gradients in one gap: 128 MiB at RH_TRANSFER_MOST, some ms. */
 enum { GAP_PIECES = 16 };
 
 static void compute_after(struct lower_slot *slot, int64_t position)
@@ -305,8 +305,8 @@ static void send_sum(struct lower_slot *slot, int sum)
 		lower_arrived(to, sum / 2, slot->step, to->summed[sum], slot->device);
 }
 
-/* Where a finished sum goes: the stored gradient, rounded to its dtype, after the last round; the running sum before, or when two uses meet
- * later. A sum that the store has no place for stays where it is, to be folded in when the step is over. */
+/* Sends a finished sum to the store: after the last round as the gradient, in the store's dtype; before, or where a block's two uses are
+ * added up later, as a running sum. A sum that the store has no place for stays on the device until the step is over (lower_fold). */
 static void end_sum(struct lower_slot *slot, int sum)
 {
 	struct lowering *to = slot->lowering;
@@ -341,7 +341,7 @@ static void clear_sum(struct lower_slot *slot, int sum, int64_t at, int64_t byte
 	lower_add(slot->lowering, &clear);
 }
 
-/* Brings up a sum that another device may have left in the store. */
+/* Uploads a sum that another device may have sent to the store. */
 static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t bytes)
 {
 	struct lowering *to = slot->lowering;
@@ -352,7 +352,7 @@ static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t b
 	            lower_bytes(slot->device, RH_ROOM_SUMS, sum, at, bytes));
 }
 
-/* Sums begin at zero in the step's first round; later rounds go on from those before. */
+/* Sums begin at zero in the step's first round; later rounds add to the sums of those before. */
 static void begin_sums(struct lower_slot *slot)
 {
 	struct lowering *to = slot->lowering;
@@ -375,8 +375,8 @@ static void begin_sums(struct lower_slot *slot)
 	}
 }
 
-/* Lays the gradients that the slot before rounded into at most `gaps` gaps: into few, because the update waits for them, but at most
- * GAP_PIECES pieces into one, because an activation may have to wait for these. */
+/* Lays the gradients that the slot before rounded into gaps: GAP_PIECES pieces into each, or more if `gaps` gaps are too few. With fewer
+ * pieces in a gap the update would wait longer, with more an activation. */
 static void lay_downloads(struct lower_slot *slot, int gaps)
 {
 	struct lower_device *on = slot->state;

@@ -253,7 +253,7 @@ static void backward(struct micro *micro, int16_t x)
 		struct rh_command command = command_of(micro, RH_COMMAND_RECOMPUTE, RH_STREAM_COMPUTE);
 		command.operands.x = x;
 		command.operands.result = result;
-		command.source = deferred; /* operands of linears lie apart already */
+		command.source = deferred; /* keeps the operands of deferred weight gradients there */
 		command.target = here(micro, RH_ROOM_ARENA, 0, 0, 0);
 		lower_add(slot->lowering, &command);
 	}

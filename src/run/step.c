@@ -1,5 +1,5 @@
-/* Calls: a step of training, issued and later seen to its end, or forward only. Where steps are joined (rh_executor_begin) the next is
- * begun before the one before is over, and their slots wait only for what they need of one another. */
+/* Calls: a training step, which is begun and later finished, or a forward-only batch. Where steps are joined (rh_executor_begin) the next
+ * one is begun before the one before is over, and their slots wait only for what they need of one another. */
 #include "run/executor_internal.h"
 
 #include "core/fault.h"
@@ -66,7 +66,7 @@ int rh_executor_joins(const struct rh_executor_options *options)
 
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
 {
-	/* what comes down through the staging is announced by its thread, which nobody waits for in the middle of a step */
+	/* the staging's thread announces the copies that go through it, and nobody waits for it in the middle of a step */
 	return executor->flights > 1 && executor->copies.staging ? 1 : executor->lowering.limits.steps_in_flight;
 }
 
@@ -105,7 +105,7 @@ static void note_downloads(struct rh_executor *executor, int d, int index)
 	executor->device[d].flight[index].gradients = executor->lowering.lane[lower_lane(d, RH_STREAM_GRADIENTS)].last;
 }
 
-/* All of the device's slots of the step are lowered. */
+/* Notes that all of the device's slots of the step are lowered. */
 static int note_end(struct rh_executor *executor, int d, int index)
 {
 	struct run_flight *flight = &executor->device[d].flight[index];
@@ -118,7 +118,7 @@ static int note_end(struct rh_executor *executor, int d, int index)
 	return 0;
 }
 
-/* The device's latest slot is over when its last computation is. */
+/* Notes the last computation of the device's latest slot: the slot is over when it is. */
 static void note_slot(struct rh_executor *executor, int d)
 {
 	struct dispatch_device *device = &executor->dispatcher.device[d];
@@ -134,7 +134,7 @@ int run_lower_slot(struct rh_executor *executor, int index)
 	int d = lowering->program.slot[number].device;
 	int rc = executor->is_stretch ? run_stretch_reach(executor, lowering->program.slot[number].step) : 0;
 	if (rc == RUN_STEP_NONE)
-		lowering->next_slot++; /* passed over: the order of the others holds without it */
+		lowering->next_slot++; /* skipped: the order of the others holds without it */
 	if (rc)
 		return rc == RUN_STEP_NONE ? 0 : rc;
 	executor->dispatcher.device[d].lowered = lowering->ring.end;
