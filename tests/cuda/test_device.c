@@ -4,7 +4,10 @@
 #include "machine/machine.h"
 #include "runtime.h"
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MIB = 1 << 20 };
 
@@ -368,6 +371,34 @@ static void test_a_fault_at_any_call_is_kept_and_nothing_leaks(void **state)
 	assert_true(n > 30);
 }
 
+/* A product of one row by an adapter's a, in a child: does it end by a signal? */
+static int lora_aborts_on(enum rh_stream stream)
+{
+	int status;
+	fflush(NULL);
+	pid_t child = fork();
+	assert_true(child >= 0);
+	if (!child) {
+		signal(SIGABRT, SIG_DFL);
+		struct device_case on = device_case_open();
+		struct rh_op op = {.kind = RH_OP_LORA_LOW, .lora.out = {8}};
+		op.operand[RH_LORA_WIDE] = rh_view_of(on.base, RH_F32, 1, 8);
+		op.operand[RH_LORA_LOWS] = rh_view_of(on.base + 256, RH_F32, 1, 4);
+		op.operand[RH_LORA_MATRICES] = rh_view_of(on.base + 512, RH_F32, 4, 8);
+		_exit(on.device->ops->launch(on.device, stream, &op) || on.device->ops->synchronize(on.device));
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+	return WIFSIGNALED(status);
+}
+
+static void test_an_op_whose_parts_use_the_workspace_keeps_to_the_compute_stream(void **state)
+{
+	(void)state;
+	assert_false(lora_aborts_on(RH_STREAM_COMPUTE));
+	assert_true(lora_aborts_on(RH_STREAM_WEIGHTS));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -379,6 +410,7 @@ int main(void)
 	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
 	        cmocka_unit_test(test_streams_wait_for_events_and_for_nothing_else),
 	        cmocka_unit_test(test_a_full_stream_keeps_its_worker),
+	        cmocka_unit_test(test_an_op_whose_parts_use_the_workspace_keeps_to_the_compute_stream),
 	        cmocka_unit_test(test_a_fault_at_any_call_is_kept_and_nothing_leaks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
