@@ -160,12 +160,12 @@ static int check_neighbours(const struct asking *at)
 		int is_there, box;
 	} sides[] = {{"link_below", config->link_below, config->box > 1, (int)config->box - 1},
 	             {"link_above", config->link_above, config->box < config->boxes, (int)config->box + 1}};
-	static const char *const of_tcp[] = {"link_below", "link_above", "link_peer_below", "link_peer_above"};
-	for (int i = 0; i < 4 && config->link_transport == RH_TRANSPORT_MPI; i++)
-		if (given(at, of_tcp[i]))
-			return config_entry_fail(given(at, of_tcp[i]), "has no effect with link_transport: mpi, which knows who is where; "
-			                                               "remove it");
-	for (int i = 0; i < 2 && config->link_transport != RH_TRANSPORT_MPI; i++) {
+	const struct rh_transport_traits transport = rh_transport_traits(config->link_transport);
+	static const char *const keys[] = {"link_below", "link_above", "link_peer_below", "link_peer_above"};
+	for (int i = 0; i < 4; i++)
+		if (given(at, keys[i]) && !(i < 2 ? transport.takes_addresses : transport.takes_hashes))
+			return config_entry_fail(given(at, keys[i]), "has no effect with link_transport: %s; remove it", transport.name);
+	for (int i = 0; i < 2 && transport.takes_addresses; i++) {
 		if (sides[i].is_there && !sides[i].text)
 			return rh_fail(-EINVAL,
 			               "%s: box %lld of %lld is linked with box %d; write HOST:PORT, or listen:PORT to wait for it",

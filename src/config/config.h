@@ -6,13 +6,13 @@
 #include "config/optim.h"
 #include "config/spill.h"
 #include "config/task.h"
+#include "config/transport.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
 #include <stddef.h>
 
 enum rh_link_dtype { RH_LINK_DTYPE_SAME, RH_LINK_DTYPE_BF16, RH_LINK_DTYPE_INT8 };
-enum rh_transport { RH_TRANSPORT_TCP, RH_TRANSPORT_MPI, RH_TRANSPORT_NCCL };
 
 /* How boxes cooperate: each alone; one pipeline that computes what one box would; one without a flush; one without gradients between
  * boxes. */
@@ -175,9 +175,9 @@ struct rh_config {
 	struct rh_list parts; /* join: directories */
 	enum rh_link_dtype link_dtype;
 	int tie_word_embeddings;                              /* mode sync-pp */
-	enum rh_transport link_transport;                     /* MPI: the addresses and hashes below are NULL */
+	int link_transport;                                   /* row of config/transport.h */
 	char *link_identity;                                  /* this box's key file */
-	char *link_below, *link_above;                        /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */
+	char *link_below, *link_above;                        /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: none is needed */
 	char *link_peer_below, *link_peer_above;              /* hashes of their certificates; NULL: plain, on this machine */
 	struct rh_list link_mbit_per_second, link_latency_ms; /* rh_config_link reads them */
 	struct rh_list box_hardware;       /* plan: each box's profile; empty: all like the machine that is planned for */

@@ -10,6 +10,10 @@
 #define DRAFT(name) offsetof(struct config_draft, name)
 #define WORDS(...)  ((const char *const[]){__VA_ARGS__, NULL})
 
+#define TRANSPORT_NAME(name, ...) #name,
+#define TRANSPORT_NAMES ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
+#define TRANSPORT_HELP(name, addresses, hashes, measures, reopens, help) "; " #name ": " help
+
 /* clang-format off */
 #define KEY(key_type, key_name, key_verbs, ...) \
 	{.name = #key_name, .type = key_type, .verbs = key_verbs, .offset = FIELD(key_name), __VA_ARGS__}
@@ -307,10 +311,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, fluidpipe_idle_replay, VERB_RUNS, .per_box = 1,
 	    .help = "this box's opportunistic.jsonl of another run, whose steps are made again, each after the same step, for the same results"),
 	KEY(KEY_LIST, parts, VERB_JOIN, .help = "the boxes' output directories, such as [box1, box2]"),
-	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = WORDS("tcp", "mpi", "nccl"),
-	    .help = "tcp: by link_below and link_above, encrypted where hashes are given; mpi: between the processes of one mpirun or srun, "
-	            "without addresses and keys, on a network that is trusted; nccl: as tcp, but what is large goes from GPU to GPU by NCCL, "
-	            "unencrypted"),
+	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = TRANSPORT_NAMES,
+	    .help = "how boxes reach each other" RH_TRANSPORTS(TRANSPORT_HELP)),
 	KEY(KEY_CHOICE, link_dtype, VERB_RUNS, .fallback = "dtype", .choices = WORDS("dtype", "bf16", "int8"),
 	    .help = "how activations and their gradients travel between boxes: dtype, as they are; bf16; int8, with a scale for each token "
 	            "and rounding at random that is exact in the mean. The last two change the results"),

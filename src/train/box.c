@@ -1,13 +1,9 @@
 #include "train/box.h"
 
-#include "config/device_spec.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "link/identity.h"
-#include "link/mpi.h"
-#include "link/nccl.h"
-#include "link/tcp.h"
+#include "link/transport.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,65 +38,20 @@ struct side {
 	struct rh_link **link;
 };
 
-static struct rh_link_timing timing_of(const struct rh_config *config)
-{
-	return (struct rh_link_timing){.timeout_ns = (int64_t)(config->link_timeout * 1e9),
-	                               .give_up_ns = (int64_t)(config->link_give_up * 1e9)};
-}
-
-static int open_mpi(const struct rh_config *config, const struct side *side, const char *greeting)
-{
-	int number = (int)config->box - 1, is_upper = side->lower != number;
-	const struct rh_mpi_options options = {.rank = number,
-	                                       .peer = is_upper ? side->lower : number + 1,
-	                                       .is_upper = is_upper,
-	                                       .greeting = greeting,
-	                                       .messages = RH_BOX_MESSAGES,
-	                                       .timing = timing_of(config)};
-	return rh_mpi_open(&options, side->link);
-}
-
-static int open_tcp(const struct rh_config *config, const struct side *side, const char *greeting, int64_t messages)
-{
-	static const char listen[] = "listen:";
-	int listens = !strncmp(side->address, listen, sizeof listen - 1);
-	const struct rh_tcp_options options = {.address = side->address + (listens ? sizeof listen - 1 : 0),
-	                                       .listens = listens,
-	                                       .identity = side->peer ? config->link_identity : NULL,
-	                                       .peer = side->peer,
-	                                       .greeting = greeting,
-	                                       .messages = messages,
-	                                       .timing = timing_of(config)};
-	return rh_tcp_open(&options, side->link);
-}
-
-/* From the box's first GPU. */
-static int open_nccl(const struct rh_config *config, const struct side *side, const char *greeting)
-{
-	struct rh_device_spec spec;
-	int rc = rh_device_spec_parse(config->device, &spec);
-	if (!rc && spec.kind != RH_DEVICE_CUDA && spec.kind != RH_DEVICE_EMU)
-		rc = rh_fail(-EINVAL,
-		             "link_transport: nccl sends from GPUs, and device is '%s': write device: cuda, or link_transport: tcp",
-		             config->device);
-	if (!rc)
-		rc = open_tcp(config, side, greeting, RH_BOX_MESSAGES + 1);
-	if (rc)
-		return rc;
-	const struct rh_nccl_options options = {.host_link = *side->link,
-	                                        .gpu = spec.count ? spec.gpu[0] : 0,
-	                                        .is_upper = side->lower != (int)config->box - 1,
-	                                        .messages = RH_BOX_MESSAGES};
-	return rh_nccl_link_open(&options, side->link);
-}
-
 static int open_link(const struct rh_config *config, const struct side *side, const char *greeting)
 {
-	if (config->link_transport == RH_TRANSPORT_MPI)
-		return open_mpi(config, side, greeting);
-	if (config->link_transport == RH_TRANSPORT_NCCL)
-		return open_nccl(config, side, greeting);
-	return open_tcp(config, side, greeting, RH_BOX_MESSAGES);
+	int box = (int)config->box - 1;
+	const struct rh_transport_options options = {
+	        .box = box,
+	        .neighbour = side->lower == box ? box + 1 : side->lower,
+	        .address = side->address,
+	        .identity = config->link_identity,
+	        .peer = side->peer,
+	        .device = config->device,
+	        .greeting = greeting,
+	        .messages = RH_BOX_MESSAGES,
+	        .timing = {.timeout_ns = (int64_t)(config->link_timeout * 1e9), .give_up_ns = (int64_t)(config->link_give_up * 1e9)}};
+	return rh_transport_open(config->link_transport, &options, side->link);
 }
 
 /* Both ends greet alike, so both name the same link by its lower box. */
@@ -137,7 +88,7 @@ static int meet(const struct rh_config *config, struct rh_box *box, const struct
 {
 	int rc = say_hello(box, *side->link), is_lower = side->lower == box->number;
 	struct rh_link_line line;
-	if (rc || config->link_transport == RH_TRANSPORT_NCCL)
+	if (rc || !rh_transport_traits(config->link_transport).measures_line)
 		return rc;
 	rc = rh_link_probe(*side->link, is_lower, &line);
 	if (!rc && is_lower)

@@ -117,7 +117,7 @@ static inline int training_is_fluidpipe(const struct training *run)
  * nothing. Negative errno: one is not, and weights may have changed: the run cannot continue, and trouble.bad is this step. */
 int trouble_judge(struct training *run, int64_t step, double loss, double norm) RH_MUST;
 /* 1: such a step has ended the run, which can begin again from a checkpoint. Not in mode fluidpipe, where a box knows only its own
- * steps, nor over links that a process can open only once (MPI). */
+ * steps, nor over links that a process can open only once (config/transport.h). */
 int trouble_may_return(const struct training *run);
 /* After that end with error rc: *checkpoint is this box's newest checkpoint from before that step, or the one that the run began with
  * (rh_free). From now on the step is left out. -EDOM: there is no checkpoint. */

@@ -23,7 +23,7 @@ static const char *bad_tensor(const struct training *run)
 
 int trouble_may_return(const struct training *run)
 {
-	int opens_links_again = !rh_box_is_linked(&run->session.box) || run->config->link_transport == RH_TRANSPORT_TCP;
+	int opens_links_again = !rh_box_is_linked(&run->session.box) || rh_transport_traits(run->config->link_transport).may_reopen;
 	return run->trouble.bad && opens_links_again && !training_is_fluidpipe(run);
 }
 

@@ -245,6 +245,9 @@ static void test_load_several_boxes(void **state)
 	const struct {
 		const char *more, *words;
 	} cases[] = {{"", "link_above: box 1 of 2 is linked with box 2"},
+	             {"link_above: a:1\nlink_transport: mpi\n", "link_above: has no effect with link_transport: mpi; remove it"},
+	             {"link_peer_above: a\nlink_transport: mpi\n", "link_peer_above: has no effect with link_transport: mpi"},
+	             {"link_transport: nccl\n", "link_above: box 1 of 2 is linked with box 2"},
 	             {"link_above: a:1\nlink_below: a:2\n", "link_below: box 1 of 2 has no neighbour there"},
 	             {"link_above: a:1\nbox_cuts: [3, 5]\n", "box_cuts: 2 layers for 2 boxes"},
 	             {"link_above: a:1\nbox_cuts: [x]\n", "box_cuts: 'x' is not a layer's number"},
