@@ -237,6 +237,65 @@ static void test_session_echo_of_a_time_to_come_is_no_latency(void **state)
 	session_close(&session);
 }
 
+/* A peer that acknowledges what it had from an earlier process at this address has not received anything of this one. */
+static void test_session_acknowledgement_meant_for_an_earlier_process_is_ignored(void **state)
+{
+	(void)state;
+	struct session session;
+	char bytes[10] = {0};
+	check_ok(session_open(&session, 5, CAPACITY, 1, INT64_MAX));
+	session_rewind(&session, 0);
+	check_ok(session_send(&session, 1, bytes, sizeof bytes));
+	check_ok(session_take(&session, 1, &(struct frame){.type = FRAME_STATE, .a = 1, .c = 1, .d = 4}, NULL));
+	assert_int_equal(session.out.done, 0);
+	check_ok(session_take(&session, 1, &(struct frame){.type = FRAME_STATE, .a = 1, .c = 1, .d = 5}, NULL));
+	assert_int_equal(session.out.done, 1);
+	session_close(&session);
+}
+
+/* The next frame that is not an acknowledgement; its type is FRAME_STATE where there is none. */
+static struct frame next_after_state(struct session *session)
+{
+	struct frame frame = {.type = FRAME_STATE};
+	while (frame.type == FRAME_STATE && session_next(session, 1, &frame))
+		;
+	return frame;
+}
+
+/* On a new connection only the peer knows which bytes have arrived. */
+static void test_session_sends_nothing_on_a_new_connection_before_the_peer_says_what_it_has(void **state)
+{
+	(void)state;
+	struct session session;
+	char bytes[10] = {0};
+	check_ok(session_open(&session, 5, CAPACITY, INT64_MAX, INT64_MAX));
+	session_rewind(&session, 0);
+	check_ok(session_send(&session, 1, bytes, sizeof bytes));
+	take_state_of(&session, 0, 0, 1, 0);
+	assert_int_equal(next_after_state(&session).type, FRAME_DATA);
+	session_rewind(&session, 1);
+	assert_int_equal(next_after_state(&session).type, FRAME_STATE);
+	take_state_of(&session, 0, 4, 1, 0);
+	struct frame frame = next_after_state(&session);
+	assert_int_equal(frame.type, FRAME_DATA);
+	assert_int_equal(frame.b, 4);
+	assert_int_equal(frame.length, 6);
+	session_close(&session);
+}
+
+/* What a peer says goes to a terminal: no byte of it may command that. */
+static void test_session_a_peers_last_words_hold_no_control_bytes(void **state)
+{
+	(void)state;
+	struct session session;
+	static const char words[] = "no\nspace \033[2J\177\x9b left";
+	check_ok(session_open(&session, 5, CAPACITY, 1, INT64_MAX));
+	int rc = session_take(&session, 1, &(struct frame){.type = FRAME_ABORT, .length = sizeof words - 1}, words);
+	assert_int_equal(rc, -ECONNABORTED);
+	assert_string_equal(rh_error(rc), "the peer stopped: no?space ?[2J?? left");
+	session_close(&session);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -244,6 +303,9 @@ int main(void)
 	        cmocka_unit_test(test_session_acknowledging_more_than_was_sent_is_a_fault),
 	        cmocka_unit_test(test_session_unasked_or_unlike_pieces_are_faults),
 	        cmocka_unit_test(test_session_echo_of_a_time_to_come_is_no_latency),
+	        cmocka_unit_test(test_session_acknowledgement_meant_for_an_earlier_process_is_ignored),
+	        cmocka_unit_test(test_session_sends_nothing_on_a_new_connection_before_the_peer_says_what_it_has),
+	        cmocka_unit_test(test_session_a_peers_last_words_hold_no_control_bytes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

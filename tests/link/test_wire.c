@@ -113,14 +113,15 @@ static void test_int8_draws_are_each_message_s_own_and_repeat(void **state)
 {
 	(void)state;
 	float value[VALUES];
-	char memory[6][VALUES * 4];
-	static const struct rh_wire_draw draw[6] = {{1, 0, 5, 2, 0}, {1, 0, 5, 2, 0}, {2, 0, 5, 2, 0},
-	                                            {1, 1, 5, 2, 0}, {1, 0, 6, 2, 0}, {1, 0, 5, 3, 0}};
+	static const struct rh_wire_draw draw[] = {{1, 0, 5, 2, 0}, {1, 0, 5, 2, 0}, {2, 0, 5, 2, 0}, {1, 1, 5, 2, 0},
+	                                           {1, 0, 6, 2, 0}, {1, 0, 5, 3, 0}, {1, 0, 5, 2, 1}};
+	enum { DRAWN = sizeof draw / sizeof *draw };
+	char memory[DRAWN][VALUES * 4];
 	fill(value, check_seed());
-	for (int i = 0; i < 6; i++)
+	for (int i = 0; i < DRAWN; i++)
 		pass(RH_WIRE_INT8, RH_F32, &draw[i], value, memory[i]);
 	assert_memory_equal(memory[0], memory[1], sizeof memory[0]);
-	for (int i = 2; i < 6; i++)
+	for (int i = 2; i < DRAWN; i++)
 		assert_memory_not_equal(memory[0], memory[i], sizeof memory[0]);
 }
 
