@@ -45,7 +45,7 @@ static int step_of_line(const char *bytes, size_t length, const char *path, int6
 /* *length: the bytes of the whole lines up to the first of a later step, or that is no metric. Read in pieces: a long run's log is long. */
 static int find_end(const char *path, int64_t keep_step, int64_t *length)
 {
-	enum { PIECE = 1 << 16 }; /* no line is as long */
+	enum { PIECE = 1 << 20 }; /* no line is as long */
 	struct rh_file_in *file = NULL;
 	char *piece = rh_alloc(PIECE, 1);
 	int rc = piece ? rh_file_open(path, &file) : -ENOMEM, ended = 0;
@@ -127,10 +127,10 @@ static int add_figures(struct rh_text *line, const struct figure *figure, size_t
 	return 0;
 }
 
-static int add_list(struct rh_text *line, const char *key, const int64_t *values, int count)
+static int add_list(struct rh_text *line, const char *key, const int64_t *values, int64_t count)
 {
 	int rc = rh_text_printf(line, ", \"%s\": [", key);
-	for (int i = 0; i < count && !rc; i++)
+	for (int64_t i = 0; i < count && !rc; i++)
 		rc = rh_text_printf(line, "%s%lld", i ? ", " : "", (long long)values[i]);
 	return rc ? rc : rh_text_append(line, "]", 1);
 }
@@ -189,6 +189,19 @@ int rh_metrics_eval(struct rh_metrics *metrics, const struct rh_eval_report *rep
 	                                real("eval_loss", report->loss),  whole("eval_tokens", report->tokens),
 	                                whole("eval_rows", report->rows), real("eval_runtime", report->seconds)};
 	int rc = begin_line(metrics, figure, sizeof figure / sizeof *figure);
+	return rc ? rc : end_line(metrics);
+}
+
+int rh_metrics_versions(struct rh_metrics *metrics, const struct rh_versions_report *report)
+{
+	const struct figure step = whole("step", report->step);
+	int rc = begin_line(metrics, &step, 1);
+	if (!rc)
+		rc = add_list(&metrics->line, "layers", report->layers, 2);
+	if (!rc)
+		rc = add_list(&metrics->line, "forward", report->forward, report->micro_batches);
+	if (!rc)
+		rc = add_list(&metrics->line, "backward", report->backward, report->micro_batches);
 	return rc ? rc : end_line(metrics);
 }
 

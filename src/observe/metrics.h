@@ -1,4 +1,5 @@
-/* metrics.jsonl: one line of JSON for each logged step and each evaluation, whole when it is written. */
+/* metrics.jsonl: one line of JSON for each logged step and each evaluation, whole when it is written; and versions.jsonl, of the same form.
+ */
 #ifndef RH_OBSERVE_METRICS_H
 #define RH_OBSERVE_METRICS_H
 
@@ -18,6 +19,8 @@ int rh_metrics_open(const char *path, int64_t keep_step, struct rh_metrics **out
 int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *report) RH_MUST;
 /* Keys: step, epoch, eval_loss, eval_tokens, eval_rows, eval_runtime (seconds). */
 int rh_metrics_eval(struct rh_metrics *metrics, const struct rh_eval_report *report) RH_MUST;
+/* versions.jsonl: keys step, layers (the first and the last), forward and backward (a number for each micro-batch). */
+int rh_metrics_versions(struct rh_metrics *metrics, const struct rh_versions_report *report) RH_MUST;
 
 /* NULL is legal. */
 void rh_metrics_close(struct rh_metrics *metrics);

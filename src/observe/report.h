@@ -37,6 +37,13 @@ struct rh_eval_report {
 	double seconds;
 };
 
+/* Layers whose weights had the same versions in all micro-batches of a step. */
+struct rh_versions_report {
+	int64_t step, layers[2];           /* the first layer and the last */
+	int64_t micro_batches;
+	const int64_t *forward, *backward; /* (micro_batches): after how many steps' updates each of them read the weights */
+};
+
 /* The end of a run, as Hugging Face's last entry of log_history has it. */
 struct rh_run_report {
 	int64_t step;

@@ -97,6 +97,11 @@ int rh_executor_joins(const struct rh_executor_options *options);
 /* Why stale steps are not joined, for a note; NULL: they are, or updates are not stale. */
 const char *rh_executor_unjoined(const struct rh_executor *executor);
 
+/* Generations of a layer's weights at a micro-batch's forward and backward: they rise with each update. 0, 0: it trains nothing. */
+struct rh_versions {
+	int64_t forward, backward;
+};
+
 /* Steps with local updates (RH_UPDATE_LOCAL), without a flush between them: when the updater has a stage's gradients of a step's
  * micro-batches it updates the stage's blocks. Only the stage's next slot waits for that; with an update_delay the slot that comes so many
  * backwards later (rh_dispatch_publishes), because devices read a copy. A stage's backward works from the input that its forward had, with
@@ -109,9 +114,8 @@ struct rh_stretch {
 	 * read at once; results are put where they are wanted at the step's `end`. */
 	int (*begin)(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale);
 	/* Each step in turn, when its results are there and all of its gradients have been taken, so that its norm can be asked for: before
-	 * rh_executor_steps_in_flight more have begun. drift (micro_batches): the most updates that a layer here had between each
-	 * micro-batch's forward and its backward. */
-	int (*end)(void *context, int64_t step, const int64_t *drift);
+	 * rh_executor_steps_in_flight more have begun. versions: (micro_batches, layers). */
+	int (*end)(void *context, int64_t step, const struct rh_versions *versions);
 	void *context;
 };
 /* All steps, and a flush. A negative return of the two ends it. Blocks of two uses are frozen. */

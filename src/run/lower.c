@@ -151,7 +151,6 @@ void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count
 			lower_await(to, to->caller, to->computed[index * to->options->devices + d], RH_WAIT_NEEDS);
 		to->micro[index].input = lower_add(to, &command);
 		to->micro[index].last_command = LOWER_NEVER;
-		to->versions.drift[index] = 0;
 	}
 }
 

@@ -115,9 +115,8 @@ struct lower_micro_batch {
 
 /* With local updates: generations of layers' weights (lower_versions.c). */
 struct lower_versions {
-	int64_t *of_forward; /* (micro-batches, layers): the one that the micro-batch's forward read */
-	int64_t *drift;      /* (micro-batches): the most updates that a layer had between the micro-batch's forward and its backward */
-	int64_t *unresolved; /* (layers): micro-batches in flight */
+	struct rh_versions *of; /* (micro-batches, layers) */
+	int64_t *unresolved;    /* (layers): micro-batches in flight */
 };
 
 /* What a whole run is lowered with. */

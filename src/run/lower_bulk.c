@@ -61,7 +61,7 @@ static int64_t wanted(const struct lower_slot *slot, int b)
 	int l = program_slot->lo;
 	while (model->layer[l].block[0] != b && model->layer[l].block[1] != b)
 		l++;
-	return to->versions.of_forward[lower_first_index(to, program_slot) * model->layers + l];
+	return to->versions.of[lower_first_index(to, program_slot) * model->layers + l].forward;
 }
 
 static int is_there(const struct lower_slot *slot, int b, int64_t at)

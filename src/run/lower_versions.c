@@ -1,15 +1,12 @@
-/* With local updates, as each slot is lowered: asserts PACI's admission rule, and notes the drift of micro-batches, the updates that a
- * layer had between a micro-batch's forward and its backward (arXiv 2606.07881, equation 8). Both are known at lowering, because a command
- * waits for the upload of the generation that lowering counts (struct lower_block). */
+/* With local updates, as each slot is lowered: asserts PACI's admission rule, and notes the generations of layers' weights at a
+ * micro-batch's forward and backward. They differ by its drift (arXiv 2606.07881, equation 8). They are known at lowering, because a
+ * command waits for the upload of the generation that lowering counts (struct lower_block). */
 #include "run/lower.h"
-
-#include "core/minmax.h"
 
 void lower_versions_create(struct lowering *to)
 {
 	int64_t layers = to->options->model->layers, micro_batches = to->limits.micro_batches;
-	to->versions.of_forward = rh_region_take(&to->memory, micro_batches * layers, sizeof(int64_t));
-	to->versions.drift = rh_region_take(&to->memory, micro_batches, sizeof(int64_t));
+	to->versions.of = rh_region_take(&to->memory, micro_batches * layers, sizeof *to->versions.of);
 	to->versions.unresolved = rh_region_take(&to->memory, layers, sizeof(int64_t));
 }
 
@@ -30,14 +27,13 @@ static void note_layer(struct lowering *to, const struct rh_slot *slot, int laye
 	const struct rh_dispatch *dispatch = &to->limits.dispatch;
 	int64_t *unresolved = &to->versions.unresolved[layer], first = lower_first_index(to, slot), generation = generation_of(to, layer);
 	int64_t most = rh_dispatch_admission_limit(dispatch, slot->stage) * (dispatch->boxes ? dispatch->boxes->unit : 1);
-	*unresolved += slot->kind == RH_SLOT_FORWARD ? slot->count : -slot->count;
+	*unresolved += slot->kind == RH_SLOT_FORWARD ? slot->count : slot->kind == RH_SLOT_BACKWARD ? -slot->count : 0;
 	RH_ASSERT(*unresolved >= 0 && *unresolved <= most);
 	for (int64_t index = first; index < first + slot->count; index++) {
-		int64_t *of_forward = &to->versions.of_forward[index * to->options->model->layers + layer];
-		if (slot->kind == RH_SLOT_FORWARD)
-			*of_forward = generation;
-		RH_ASSERT(generation - *of_forward <= rh_dispatch_drift_bound(dispatch));
-		to->versions.drift[index] = rh_max(to->versions.drift[index], generation - *of_forward);
+		struct rh_versions *versions = &to->versions.of[index * to->options->model->layers + layer];
+		versions->forward = slot->kind == RH_SLOT_BACKWARD ? versions->forward : generation;
+		versions->backward = generation;
+		RH_ASSERT(generation - versions->forward <= rh_dispatch_drift_bound(dispatch));
 	}
 }
 
@@ -45,6 +41,6 @@ void lower_versions_note(struct lowering *to, const struct rh_slot *slot)
 {
 	const struct rh_plan *plan = to->options->plan;
 	int lowest = plan->backward_stages ? plan->backward[plan->backward_stages - 1].lo : slot->hi; /* layers below are frozen */
-	for (int l = slot->lo > lowest ? slot->lo : lowest; slot->kind != RH_SLOT_FUSED && l < slot->hi; l++)
+	for (int l = slot->lo > lowest ? slot->lo : lowest; l < slot->hi; l++)
 		note_layer(to, slot, l);
 }

@@ -24,8 +24,9 @@ static int end_step(struct rh_executor *executor)
 	struct run_stretch *stretch = &executor->stretch;
 	const struct run_book *book = book_of(executor, stretch->ended);
 	int64_t step = stretch->call->first_step + stretch->ended++;
+	const struct rh_versions *versions = &executor->lowering.versions.of[book->first * executor->options.model->layers];
 	int rc = run_collect_results(executor, book, step);
-	return rc ? rc : stretch->call->end(stretch->call->context, step, &executor->lowering.versions.drift[book->first]);
+	return rc ? rc : stretch->call->end(stretch->call->context, step, versions);
 }
 
 static int begin_step(struct rh_executor *executor)

@@ -21,7 +21,7 @@ struct rh_run_state {
 	int64_t steps_since_log;
 	int64_t tokens, trained_tokens; /* since the run began */
 	int64_t skipped_steps;          /* whose gradient was not finite: in no sum */
-	int64_t drift_since_log;        /* the largest drift of a micro-batch (struct train_drift) since the last logged line */
+	int64_t drift_since_log;        /* the largest drift of a micro-batch (struct train_versions) since the last logged line */
 	double norm_share;              /* where each of several boxes updates itself: this box's norm / the norm of all; 0: not known yet */
 	int64_t idle_steps, idle_steps_of_epoch; /* opportunistic ones, beside `step`: so far, and in this epoch */
 	int64_t data_rows, data_tokens; /* of the rows trained on; 0 where a checkpoint of an earlier version does not say */

@@ -4,8 +4,7 @@
 #include "core/alloc.h"
 #include "observe/trace.h"
 #include "train/update.h"
-
-#include <string.h>
+#include "train/versions.h"
 
 enum { SPANS = 1 << 16 };
 
@@ -33,12 +32,13 @@ static int begin(void *context, int64_t step, const struct rh_micro_batch **batc
 	return 0;
 }
 
-static int end(void *context, int64_t step, const int64_t *drift)
+static int end(void *context, int64_t step, const struct rh_versions *versions)
 {
 	struct stretch *at = context;
 	double norm;
-	int64_t count = at->input->work.train_micro_batches;
-	memcpy(at->drift + step * count, drift, (size_t)count * sizeof *drift);
+	int64_t count = at->input->work.train_micro_batches, layers = at->session->model->layers;
+	for (int64_t m = 0; m < count; m++)
+		at->drift[step * count + m] = versions_drift(versions + m * layers, layers);
 	at->ended_s[step] = rh_updater_seconds(at->session->updater);
 	return rh_updater_norm(at->session->updater, &norm);
 }

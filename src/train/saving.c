@@ -26,6 +26,15 @@ int saving_is_full(int rc)
 	return rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG;
 }
 
+int saving_line(int rc)
+{
+	if (!saving_is_full(rc))
+		return rc;
+	rh_warn_once("%s; lines are left out where there is no room", rh_error(rc));
+	rh_error_clear();
+	return 0;
+}
+
 /* Nor is something in a checkpoint's place that is not this program's. */
 static int is_passing(int rc)
 {

@@ -82,16 +82,6 @@ static void report_peaks(struct training *run, struct rh_step_report *report)
 	run->result->ram_peak_bytes = report->ram_peak_bytes;
 }
 
-/* A line of metrics that has no room is left out. */
-static int line_or_none(int rc)
-{
-	if (!saving_is_full(rc))
-		return rc;
-	rh_warn_once("%s; lines are left out where there is no room", rh_error(rc));
-	rh_error_clear();
-	return 0;
-}
-
 static int due(int64_t step, int64_t each)
 {
 	return each > 0 && step % each == 0;
@@ -125,9 +115,9 @@ static int evaluate(struct training *run, double epoch)
 	const char *whose = !training_is_fluidpipe(run) ? "" : run->session.box.number ? " of the full model" : " of the partial model";
 	rh_note("step %" PRId64 ": eval_loss%s %.6f (weighted by token), token accuracy %.4f%s", run->state.step, whose, eval.loss,
 	        eval.token_accuracy, accuracy);
-	rc = line_or_none(rh_metrics_eval(run->metrics, &report));
+	rc = saving_line(rh_metrics_eval(run->metrics, &report));
 	if (!rc && run->reports)
-		rc = line_or_none(rh_reports_eval(run->reports, &report));
+		rc = saving_line(rh_reports_eval(run->reports, &report));
 	if (!rc)
 		rc = rh_trainer_state_log_eval(&run->trainer, &report);
 	return rc ? rc : best_judge(run, &eval, saves_at(run, run->state.step));
@@ -261,9 +251,9 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	run->tokens_since_log = 0;
 	run->since_log = now;
 	rh_progress_logged(run->progress, report);
-	int rc = line_or_none(rh_metrics_step(run->metrics, report));
+	int rc = saving_line(rh_metrics_step(run->metrics, report));
 	if (!rc && run->reports)
-		rc = line_or_none(rh_reports_step(run->reports, report));
+		rc = saving_line(rh_reports_step(run->reports, report));
 	return rc ? rc : rh_trainer_state_log_step(&run->trainer, report);
 }
 
@@ -497,23 +487,12 @@ static int tell_step(struct training *run, int64_t step)
 	return rc ? rc : saving_collect(run, RH_CHECKPOINT_LOOK);
 }
 
-static void note_drift(struct training *run, int64_t count, const int64_t *drift)
-{
-	struct train_drift *all = &run->drift;
-	for (int64_t m = 0; m < count; m++) {
-		all->largest = rh_max(all->largest, drift[m]);
-		run->state.drift_since_log = rh_max(run->state.drift_since_log, drift[m]);
-		all->drifted += drift[m] > 0;
-	}
-	all->micro_batches += count;
-	all->bound = rh_executor_drift_bound(run->session.executor);
-}
-
-static int end_step(void *context, int64_t step, const int64_t *drift)
+static int end_step(void *context, int64_t step, const struct rh_versions *versions)
 {
 	struct training *run = context;
-	note_drift(run, run->flight[step % run->flights].count, drift);
-	int rc = rh_updater_norm(run->session.updater, &run->flight[step % run->flights].norm);
+	int rc = versions_note(run, step, versions);
+	if (!rc)
+		rc = rh_updater_norm(run->session.updater, &run->flight[step % run->flights].norm);
 	return rc || rh_box_is_linked(&run->session.box) ? rc : tell_step(run, step);
 }
 
@@ -572,6 +551,7 @@ static int one_stretch(struct training *run)
 	int64_t recorded = run->config->trace_step - 1;
 	if (!rc && recorded >= first && recorded < first + steps)
 		rc = trace_step_begin(run, recorded);
+	run->versions.first_step = first;
 	if (!rc)
 		rc = rh_executor_train_stretch(run->session.executor, &stretch);
 	if (!rc)

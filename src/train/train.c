@@ -224,6 +224,8 @@ int train_go_on(struct training *run)
 	run->reports = NULL;
 	int rc = path ? rh_metrics_open(path, run->state.step, &run->metrics) : -ENOMEM;
 	rh_free(path);
+	if (!rc && training_is_local(run))
+		rc = versions_open(run);
 	if (!rc && config->report_to)
 		rc = rh_reports_open(config->output_dir, config->report_to, run->state.step, &run->reports);
 	return rc;
@@ -303,6 +305,7 @@ static void close_run(struct training *run)
 	rh_checkpoint_writer_destroy(run->saving.writer); /* it reads the session */
 	rh_progress_close(run->progress);
 	rh_metrics_close(run->metrics);
+	versions_close(run);
 	rh_reports_close(run->reports);
 	rh_trainer_state_free(&run->trainer);
 	for (int64_t m = 0; run->batch && m < run->micro_batches; m++)
@@ -390,10 +393,10 @@ static int conclude(struct training *run)
 	out->steps = run->state.step;
 	out->seconds = rh_clock_seconds() - run->began;
 	out->tokens_per_second = out->seconds > 0 ? (double)(run->state.tokens - run->tokens_before) / out->seconds : 0;
-	out->version_drift = run->drift.largest;
-	out->version_drift_bound = run->drift.bound;
-	out->drift_micro_batches = run->drift.micro_batches;
-	out->drifted = run->drift.drifted;
+	out->version_drift = run->versions.largest;
+	out->version_drift_bound = training_is_local(run) ? rh_executor_drift_bound(run->session.executor) : 0;
+	out->drift_micro_batches = run->versions.micro_batches;
+	out->drifted = run->versions.drifted;
 	out->interrupted = run->state.step < run->data.steps && !run->stopped_early;
 	if (isnan(out->final_loss) && run->state.steps_since_log) /* no line was logged yet */
 		out->final_loss = run->state.loss_since_log / (double)run->state.steps_since_log;

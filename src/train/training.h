@@ -9,18 +9,11 @@
 #include "train/trace_step.h"
 #include "train/train.h"
 #include "train/training_data.h"
+#include "train/versions.h"
 
 struct train_step {
 	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
 	double norm;                    /* where each of several boxes updates itself: the norm of this box's gradients */
-};
-
-/* With local updates: drift is the number of updates that a layer of this box gets between a micro-batch's forward and its
- * backward. Of this process: */
-struct train_drift {
-	int64_t largest; /* of any micro-batch and layer */
-	int64_t micro_batches, drifted,
-	        bound; /* micro-batches in all; those with drift; the largest drift that the admission limits allow */
 };
 
 /* What is known of losses and norms that are not finite, or far off. */
@@ -86,7 +79,7 @@ struct training {
 	int stopped_early;     /* the run ends because evaluations got no better */
 	struct saving saving;
 	struct trouble trouble;
-	struct train_drift drift;
+	struct train_versions versions;
 	struct trace_step traced;
 	struct rh_train_result *result;
 };
@@ -155,6 +148,8 @@ int best_load(struct training *run) RH_MUST;
 int64_t saving_plan_ring(struct training *run);
 /* A disk, or a quota, has no room. */
 int saving_is_full(int rc);
+/* A line of a log that has no room is left out: 0. Other faults come back. */
+int saving_line(int rc) RH_MUST;
 /* A file SAVE asks for a checkpoint that is not begun yet. */
 int saving_is_asked(struct training *run);
 /* Begins the checkpoint of run->state.step, all updates being finished; where the run ends there, waits for it. */

@@ -1,6 +1,7 @@
 /* PACI over boxes: each box is one stage that updates itself. A run over N boxes is, bit for bit, that of one box whose N devices have
  * the same stages under schedule paci; which tests/train/test_local.c compares with a plain loop. */
 #include "cli/boxes.h"
+#include "core/minmax.h"
 #include "core/text.h"
 #include "link/relay.h"
 
@@ -67,6 +68,62 @@ static void make_rows(struct scratch *scratch)
 	write_text(path_of("%s/rows.jsonl", scratch->dir), ROWS ROWS ROWS ROWS);
 }
 
+/* ---- which weights each unit's forward and backward read ---- */
+
+enum { ACCUMULATION = 4, REST = 8 }; /* micro-batches of a step; steps from one rest of all boxes to the next */
+
+/* What a log must say. A unit has so many micro-batches. cut: each box's, or stage's, first layer but the first one's. */
+struct expected {
+	int boxes, steps, cut[BOXES_MOST];
+	int64_t limit[BOXES_MOST], unit, delay;
+};
+
+/* The steps whose updates weights have had so many backwards of units behind the rest after step `rest`. */
+static int64_t version_after(const struct expected *is, int64_t rest, int64_t backwards)
+{
+	return rest + rh_max(0, backwards - is->delay) / (ACCUMULATION / is->unit);
+}
+
+/* The closed form: unit m, counted from the latest rest, is forwarded behind m - K backwards, K = limit - 1, and has its own behind m. */
+static void check_unit(const struct expected *is, const json_t *line, int layer, int64_t micro_batch)
+{
+	int64_t step = json_integer_value(json_object_get(line, "step")) - 1, rest = step - step % REST;
+	int64_t m = ((step - rest) * ACCUMULATION + micro_batch) / is->unit, units = ACCUMULATION / is->unit;
+	int box = 0;
+	while (box + 1 < is->boxes && layer >= is->cut[box + 1])
+		box++;
+	int64_t ahead = is->limit[box] - 1, forward = version_after(is, rest, rh_max(0, m - ahead)), backward = version_after(is, rest, m);
+	json_int_t read[] = {json_integer_value(json_array_get(json_object_get(line, "forward"), (size_t)micro_batch)),
+	                     json_integer_value(json_array_get(json_object_get(line, "backward"), (size_t)micro_batch))};
+	if (read[0] != forward || read[1] != backward)
+		fail_msg("box %d, layer %d, step %d, micro-batch %d: read %d and %d, formula %d and %d", box + 1, layer, (int)step + 1,
+		         (int)micro_batch, (int)read[0], (int)read[1], (int)forward, (int)backward);
+
+	assert_true(read[1] - read[0] <= (ahead + units - 1) / units);
+}
+
+/* Each micro-batch of each step in each trained layer from lo to hi - 1, once. */
+static void check_versions(const struct scratch *scratch, int out, const struct expected *is, int lo, int hi)
+{
+	FILE *file = fopen(path_of("%s/out%d/versions.jsonl", scratch->dir, out), "r");
+	char text[4096];
+	int64_t seen = 0;
+	assert_non_null(file);
+	while (fgets(text, sizeof text, file)) {
+		json_t *line = json_loads(text, 0, NULL), *layers = json_object_get(line, "layers");
+		assert_int_equal(json_array_size(json_object_get(line, "forward")), ACCUMULATION);
+		assert_int_equal(json_array_size(json_object_get(line, "backward")), ACCUMULATION);
+		for (int l = (int)json_integer_value(json_array_get(layers, 0)); l <= json_integer_value(json_array_get(layers, 1)); l++) {
+			assert_in_range(l, lo, hi - 1);
+			for (int64_t m = 0; m < ACCUMULATION; m++, seen++)
+				check_unit(is, line, l, m);
+		}
+		json_decref(line);
+	}
+	fclose(file);
+	assert_int_equal(seen, (int64_t)ACCUMULATION * is->steps * rh_max(hi - lo, 0));
+}
+
 struct division {
 	const char *device, *cuts;
 	int boxes;
@@ -75,7 +132,22 @@ struct division {
 /* Each box has one device, or two between which its layers are dealt out. */
 static const struct division divisions[] = {{"cpu:2", "[3]", 2}, {"cpu:2", "[1]", 2}, {"cpu:3", "[2, 4]", 3}};
 
-enum { STEPS = 20 };
+enum { STEPS = 20, LAYERS = 7 };
+
+/* The logs of the boxes, and of the one box. Adapters are in the blocks, between embedding and head. */
+static void check_logs(const struct scratch *scratch, const struct division *division, const char *keys, int steps, int adapters)
+{
+	const char *delay = strstr(keys, "paci_update_delay: ");
+	struct expected is = {.boxes = division->boxes, .steps = steps, .unit = 1, .delay = delay ? atoi(strchr(delay, ' ')) : 0};
+	(void)sscanf(division->cuts, "[%d, %d]", &is.cut[1], &is.cut[2]);
+	is.cut[is.boxes] = LAYERS;
+	for (int k = 0; k < is.boxes; k++)
+		is.limit[k] = is.boxes - k;
+	for (int k = 0; k < is.boxes; k++)
+		check_versions(scratch, k + 1, &is, (int)rh_max(is.cut[k], adapters), (int)rh_min(is.cut[k + 1], LAYERS - adapters));
+	if (steps > 1)
+		check_versions(scratch, 0, &is, adapters, LAYERS - adapters);
+}
 
 /* The first step's update is that of a step that is flushed: every micro-batch has met the first weights. */
 static void check_division(const struct division *division, const char *keys, const char *device, int steps, int adapters)
@@ -96,6 +168,7 @@ static void check_division(const struct division *division, const char *keys, co
 	check_weights(&scratch, adapters ? "adapter_model.safetensors" : "model.safetensors", adapters ? 1 : division->boxes);
 	for (int k = 1; k <= division->boxes; k++)
 		assert_int_equal(check_metrics(&scratch, k, 1e-12), steps);
+	check_logs(&scratch, division, keys, steps, adapters);
 	scratch_close(&scratch);
 }
 
@@ -227,14 +300,33 @@ static void test_latency_changes_no_bit(void **state)
 	static const char wide[] = "mode: paci\ndevice: cpu:1\nsave_strategy: \"no\"\nadmission_limits: [8, 1]\n";
 	struct scratch scratch;
 	make_rows(&scratch);
-	run_boxes(&scratch, own, 2, "--max_steps 10");
+	run_boxes(&scratch, own, 2, "--max_steps 10 --box_cuts 3");
 	put_aside(&scratch, "own");
-	run_boxes(&scratch, wide, 2, "--max_steps 10");
+	run_boxes(&scratch, wide, 2, "--max_steps 10 --box_cuts 3");
 	put_aside(&scratch, "near");
-	(void)run_far_boxes(&scratch, wide, 2, (struct between){.latency_ms = 20}, "--max_steps 10");
+	(void)run_far_boxes(&scratch, wide, 2, (struct between){.latency_ms = 20}, "--max_steps 10 --box_cuts 3");
 	for (int k = 1; k <= 2; k++)
 		assert_true(distance(&scratch, "near", "out", k) == 0);
+	const struct expected is = {.boxes = 2, .steps = 10, .cut = {0, 3, LAYERS}, .limit = {8, 1}, .unit = 1};
+	for (int k = 0; k < 2; k++)
+		check_versions(&scratch, k + 1, &is, is.cut[k], is.cut[k + 1]);
 	assert_true(distance(&scratch, "near", "own", 1) > 0);
+	scratch_close(&scratch);
+}
+
+/* Units of two micro-batches in boxes of two devices. The last box's limit lets two units in, but its order has no two: a unit's backward
+ * is ready when its forward is. */
+static void test_versions_of_units(void **state)
+{
+	(void)state;
+	static const char keys[] = "mode: paci\ndevice: cpu:2\nround_micro_batches: 2\nadmission_limits: [5, 2]\nmax_vram: 140KiB\n"
+	                           "box_cuts: [2]\nsave_strategy: \"no\"\n";
+	const struct expected is = {.boxes = 2, .steps = 10, .cut = {0, 2, LAYERS}, .limit = {5, 1}, .unit = 2};
+	struct scratch scratch;
+	make_rows(&scratch);
+	run_boxes(&scratch, keys, 2, "--max_steps 10");
+	for (int k = 0; k < 2; k++)
+		check_versions(&scratch, k + 1, &is, is.cut[k], is.cut[k + 1]);
 	scratch_close(&scratch);
 }
 
@@ -363,6 +455,9 @@ static void kill_and_start_again(const char *keys)
 	}
 	boxes_finish(ran, 2);
 	for (int k = 1; k <= 2; k++) {
+		char log[512];
+		snprintf(log, sizeof log, "%s/whole%d/versions.jsonl", scratch.dir, k);
+		assert_true(same_file(log, path_of("%s/out%d/versions.jsonl", scratch.dir, k)));
 		assert_true(distance(&scratch, "whole", "out", k) == 0);
 	}
 	scratch_close(&scratch);
@@ -498,6 +593,7 @@ int main(void)
 	        cmocka_unit_test(test_adapters),
 	        cmocka_unit_test(test_each_box_clips_by_its_share),
 	        cmocka_unit_test(test_latency_changes_no_bit),
+	        cmocka_unit_test(test_versions_of_units),
 	        cmocka_unit_test(test_cut_lines_change_no_bit),
 	        cmocka_unit_test(test_one_stage_is_plain_accumulation),
 	        cmocka_unit_test(test_an_epoch_ends_with_a_short_window),

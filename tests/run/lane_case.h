@@ -348,12 +348,12 @@ static inline int lane_stretch_begin(void *context, int64_t step, const struct r
 	return 0;
 }
 
-static inline int lane_stretch_end(void *context, int64_t step, const int64_t *drift)
+static inline int lane_stretch_end(void *context, int64_t step, const struct rh_versions *versions)
 {
 	struct lane_run *run = context;
 	double norm;
 	(void)step;
-	(void)drift;
+	(void)versions;
 	return rh_updater_norm(run->session.updater, &norm);
 }
 

@@ -124,11 +124,11 @@ static int begin(void *context, int64_t step, const struct rh_micro_batch **batc
 	return 0;
 }
 
-static int end(void *context, int64_t step, const int64_t *drift)
+static int end(void *context, int64_t step, const struct rh_versions *versions)
 {
 	struct inbox_run *run = context;
 	double norm;
-	(void)step, (void)drift;
+	(void)step, (void)versions;
 	return rh_updater_norm(run->deep.rig.session.updater, &norm);
 }
 

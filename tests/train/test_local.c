@@ -4,6 +4,7 @@
 
 #include "core/minmax.h"
 #include "device/cpu/kernels.h"
+#include "train/versions.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -152,13 +153,15 @@ static int begin(void *context, int64_t step, const struct rh_micro_batch **batc
 	return 0;
 }
 
-static int end(void *context, int64_t step, const int64_t *drift)
+static int end(void *context, int64_t step, const struct rh_versions *versions)
 {
 	struct running *at = context;
 	assert_int_equal(step, at->ended++);
-	for (int64_t m = step * MICROS; m < (step + 1) * MICROS; m++)
+	int64_t layers = at->rig->session.model->layers;
+	for (int64_t m = step * MICROS; m < (step + 1) * MICROS; m++) {
 		at->out->loss[m] = loss_sum(at->micro[m].loss, at->micro[m].batch.shape.head_rows);
-	memcpy(at->out->drift + step * MICROS, drift, MICROS * sizeof *drift);
+		at->out->drift[m] = versions_drift(versions + (m - step * MICROS) * layers, layers);
+	}
 	double norm;
 	return rh_updater_norm(at->rig->session.updater, &norm);
 }

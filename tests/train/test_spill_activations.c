@@ -357,10 +357,10 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 	return 0;
 }
 
-static int end_step(void *context, int64_t step, const int64_t *drift)
+static int end_step(void *context, int64_t step, const struct rh_versions *versions)
 {
 	struct running *at = context;
-	(void)drift;
+	(void)versions;
 	for (int64_t m = 0; m < at->micros; m++) {
 		const struct rig_micro *micro = &at->micro[(step * at->micros + m) % (2 * RIG_MICRO_MAX)];
 		for (int64_t i = 0; i < micro->batch.shape.head_rows; i++)
