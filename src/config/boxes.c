@@ -47,29 +47,6 @@ static const struct config_entry *chosen(const struct asking *at, const char *na
 	return entry->kind == VALUE_SCALAR && is_default(&config_keys[entry->key], entry->text) ? NULL : entry;
 }
 
-/* A whole number from the environment; -1: it is not there, or none. */
-static int64_t from_environment(const char *name)
-{
-	const char *text = getenv(name);
-	int64_t value;
-	return text && !config_parse_integer(text, &value) ? value : -1;
-}
-
-/* A launcher that started processes on several boxes counts them from 0. */
-static void ask_launchers(struct rh_config *config)
-{
-	static const char *const names[][2] = {
-	        {"RANK", "WORLD_SIZE"}, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"}};
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		int64_t rank = from_environment(names[i][0]), boxes = from_environment(names[i][1]);
-		if (rank < 0 || boxes < 2)
-			continue;
-		config->box = config->box ? config->box : rank + 1;
-		config->boxes = config->boxes ? config->boxes : boxes;
-		return;
-	}
-}
-
 static int check_cuts(const struct asking *at)
 {
 	const struct rh_list *cuts = &at->config->box_cuts;
@@ -217,7 +194,7 @@ static int check_fluidpipe(const struct asking *at)
 		return 0;
 	}
 	if (config->boxes != 2)
-		return config_entry_fail(given(at, "boxes"), "mode fluidpipe has 2 boxes");
+		return rh_fail(-EINVAL, "boxes: mode fluidpipe has 2 boxes, not %lld", (long long)config->boxes);
 	if (config->schedule && strcmp(config->schedule, "roundpipe"))
 		return config_entry_fail(given(at, "schedule"), "each box of mode fluidpipe runs roundpipe: remove it");
 	if (config->early_stopping_patience)
@@ -326,22 +303,23 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 		return config_entry_fail(chosen(&at, tied), "has no effect with an adapter, which leaves the table as it is: remove it");
 	if (config->mode == RH_MODE_LOCAL)
 		return check_idle(&at);
-	ask_launchers(config);
+	int rc = config_ask_ranks(config);
+	if (rc)
+		return rc;
 	if (config->mode == RH_MODE_FLUIDPIPE && !config->boxes)
 		config->boxes = 2;
 	if (!config->boxes || !config->box)
 		return rh_fail(-EINVAL, "mode %s needs boxes (how many there are) and box (which one this is, from 1)",
 		               mode_name(config->mode));
-	if (config->box > config->boxes)
-		return config_entry_fail(given(&at, "box"), "%lld of %lld boxes: count from 1", (long long)config->box,
-		                         (long long)config->boxes);
+	if (config->box > config->boxes) /* either may be a launcher's */
+		return rh_fail(-EINVAL, "box: %lld of %lld boxes: count from 1", (long long)config->box, (long long)config->boxes);
 	if (!given(&at, "schedule") && config->mode != RH_MODE_FLUIDPIPE) { /* within a box it would be RoundPipe */
 		rh_free(config->schedule);
 		config->schedule = rh_strdup(config->mode == RH_MODE_PACI ? "paci" : "1f1b");
 		if (!config->schedule)
 			return -ENOMEM;
 	}
-	int rc = check_cuts(&at);
+	rc = check_cuts(&at);
 	if (!rc)
 		rc = check_limits(&at);
 	if (!rc)
@@ -356,6 +334,8 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 		rc = check_fluidpipe(&at);
 	if (!rc)
 		rc = check_idle(&at);
+	if (!rc && runs)
+		rc = config_ask_addresses(config);
 	if (!rc && runs)
 		rc = check_neighbours(&at);
 	return rc ? rc : check_rest(&at);

@@ -154,6 +154,10 @@ int config_resolve(struct config_draft *draft, const char *verb, const struct co
 
 /* The part of config_resolve for the keys of several boxes. */
 int config_resolve_boxes(struct config_draft *draft, const struct config_entry *const *given, int runs) RH_MUST;
+/* Fills in box and boxes, where they are 0, as a launcher says in the environment. -EINVAL: what it says cannot be. */
+int config_ask_ranks(struct rh_config *config) RH_MUST;
+/* Fills in the address between boxes 1 and 2 where it is unset: torchrun says where the first process is. -EINVAL likewise. */
+int config_ask_addresses(struct rh_config *config) RH_MUST;
 /* The part of config_resolve for the keys that name files. */
 int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given) RH_MUST;
 

@@ -327,8 +327,10 @@ const struct config_key config_keys[] = {
 	KEY(KEY_LIST, link_latency_ms, VERB_RUNS, .fallback = "none", .per_box = 1,
 	    .help = "milliseconds that a message takes one way beside that, likewise; none: train measures it, plan takes 25"),
 	KEY(KEY_STRING, link_below, VERB_RUNS, .per_box = 1,
-	    .help = "where the box before this one is: HOST:PORT to connect to, or listen:PORT to wait for it"),
-	KEY(KEY_STRING, link_above, VERB_RUNS, .per_box = 1, .help = "where the box after this one is, likewise"),
+	    .help = "where the box before this one is: HOST:PORT to connect to, or listen:PORT to wait for it; unset in box 2: where torchrun "
+            "says that box 1 is, at MASTER_PORT + 1"),
+	KEY(KEY_STRING, link_above, VERB_RUNS, .per_box = 1,
+	    .help = "where the box after this one is, likewise; unset in box 1: it listens at torchrun's MASTER_PORT + 1"),
 	KEY(KEY_STRING, link_peer_below, VERB_RUNS, .per_box = 1,
 	    .help = "hash that keys printed on the box before this one; unset: no encryption, which only works on one machine"),
 	KEY(KEY_STRING, link_peer_above, VERB_RUNS, .per_box = 1, .help = "hash of the box after this one, likewise"),
