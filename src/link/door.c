@@ -213,6 +213,19 @@ int door_polls(struct door *door, int is_wanted, int64_t now_ns, struct pollfd *
 	return count;
 }
 
+void door_note_refusal(struct door *door, int rc, int64_t now_ns)
+{
+	if (now_ns < door->next_note_ns)
+		return;
+	door->next_note_ns = now_ns + NOTE_EVERY_NS;
+	rh_note("link: a connection to %s was refused: %s", door->address, rh_error(rc));
+}
+
+int door_fail_late(const struct door *door)
+{
+	return rh_fail(-ETIMEDOUT, "it did not greet within %g s", (double)door->patience_ns / 1e9);
+}
+
 /* A crowd of connections that do not greet: the oldest gives its place to the next. */
 static void make_place(struct door *door, int64_t now_ns)
 {
@@ -224,6 +237,7 @@ static void make_place(struct door *door, int64_t now_ns)
 	}
 	if (now_ns - oldest->since_ns < CROWDED_NS)
 		return;
+	door_note_refusal(door, rh_fail(-EBUSY, "it did not greet, and so did %d others", DOOR_PENDING - 1), now_ns);
 	stream_close(oldest->stream);
 	oldest->stream = NULL;
 }
@@ -256,14 +270,6 @@ static int greet(struct door_pending *pending)
 	return pending->stream->ops->greet(pending->stream, &pending->wants);
 }
 
-void door_note_refusal(struct door *door, int rc, int64_t now_ns)
-{
-	if (now_ns < door->next_note_ns)
-		return;
-	door->next_note_ns = now_ns + NOTE_EVERY_NS;
-	rh_note("link: a connection to %s was refused: %s", door->address, rh_error(rc));
-}
-
 int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **out)
 {
 	int rc = 0;
@@ -275,18 +281,19 @@ int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **
 	for (int i = 0; i < DOOR_PENDING && !rc && !*out; i++) {
 		struct door_pending *pending = &door->pending[i];
 		int code = pending->stream ? greet(pending) : -EAGAIN;
-		int is_late = code == -EAGAIN && pending->stream && now_ns - pending->since_ns >= door->patience_ns;
-		if (code == -EAGAIN && !is_late)
+		if (code == -EAGAIN && pending->stream && now_ns - pending->since_ns >= door->patience_ns)
+			code = door_fail_late(door);
+		if (code == -EAGAIN)
 			continue;
 		if (!code) {
 			*out = pending->stream;
 			door->wait_ns = FIRST_WAIT_NS;
 		} else {
 			stream_close(pending->stream);
-			if (code == -EACCES && !door->listens)
-				rc = code;
-			else if (code == -EACCES)
+			if (door->listens)
 				door_note_refusal(door, code, now_ns);
+			else if (code == -EACCES)
+				rc = code;
 		}
 		pending->stream = NULL;
 	}

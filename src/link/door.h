@@ -40,6 +40,8 @@ int door_polls(struct door *door, int is_wanted, int64_t now_ns, struct pollfd *
  * peer, or the peer refused. */
 int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **out) RH_MUST;
 
+/* -ETIMEDOUT, with the line of a connection that has taken longer than patience_ns. */
+int door_fail_late(const struct door *door) RH_MUST;
 /* Notes that a connection was refused, with the line of `rc`; of many refusals only some. */
 void door_note_refusal(struct door *door, int rc, int64_t now_ns);
 

@@ -167,7 +167,8 @@ static int promote(struct tcp_link *link)
  * connect. Before the boxes have met, a different greeting is the peer's own, and the difference ends both. */
 static int is_stranger(const struct tcp_link *link, int rc)
 {
-	return link->options.listens && (rc == -EPROTO || rc == -ECONNABORTED || (rc == -EINVAL && link->has_connected));
+	return link->options.listens && (rc == -EPROTO || rc == -ECONNABORTED || rc == -EBADMSG || rc == -ETIMEDOUT ||
+	                                 (rc == -EINVAL && link->has_connected));
 }
 
 static int step_greeting(struct tcp_link *link, int64_t now_ns)
@@ -178,15 +179,18 @@ static int step_greeting(struct tcp_link *link, int64_t now_ns)
 	int rc = conn_write(&link->greeting, &peer, 2);
 	if ((!rc || rc == -EAGAIN) && !link->greets.has_heard)
 		rc = conn_read(&link->greeting, &peer, 1);
-	int is_greeted = link->greets.has_heard && !link->greeting.out.is_open && (!rc || rc == -EAGAIN);
-	if (is_greeted)
+	int has_failed = rc && rc != -EAGAIN;
+	if (!has_failed && link->greets.has_heard && !link->greeting.out.is_open)
 		return promote(link);
+	if (!has_failed && now_ns < link->greets.deadline_ns)
+		return 0;
+	if (!has_failed)
+		rc = door_fail_late(&link->door);
 	if (is_stranger(link, rc))
 		door_note_refusal(&link->door, rc, now_ns);
-	else if (rc && rc != -EAGAIN && is_fatal(rc))
+	else if (is_fatal(rc))
 		return rc;
-	if ((rc && rc != -EAGAIN) || now_ns >= link->greets.deadline_ns)
-		conn_close(&link->greeting);
+	conn_close(&link->greeting);
 	return 0;
 }
 
