@@ -143,9 +143,6 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	int rc = is_local ? check_local(request, schedule) : 0;
 	if (rc)
 		return rc;
-	if (rh_model_trains_tied(request->model) && request->model->lora)
-		return rh_fail(-EINVAL, "mode: this model's embedding is its head too, in another box; train an adapter without it in "
-		                        "lora_modules_to_save, or write tie_word_embeddings: false into its config.json");
 	planning->boxes.unit = config->round_micro_batches ? config->round_micro_batches : devices;
 	rc = check_drift(request, &planning->boxes);
 	if (rc)

@@ -222,6 +222,16 @@ static int untie(struct rh_session *session)
 	return rc;
 }
 
+/* The ends exchange the gradient of a table that they train with all weights, not beside an adapter. */
+static int check_tied(const struct rh_session *session)
+{
+	enum rh_mode mode = session->config->mode;
+	if ((mode != RH_MODE_SYNC_PP && mode != RH_MODE_PACI) || !session->lora || !rh_model_trains_tied(session->model))
+		return 0;
+	return rh_fail(-EINVAL, "lora_modules_to_save: this model's embedding is its head too, in another box; leave it out, or write "
+	                        "tie_word_embeddings: false into the model's config.json");
+}
+
 static int open_session(int trains, struct rh_session *out)
 {
 	const struct rh_config *config = out->config;
@@ -249,6 +259,8 @@ static int open_session(int trains, struct rh_session *out)
 	}
 	if (!rc && trains)
 		rc = set_load_balancing(out);
+	if (!rc && trains)
+		rc = check_tied(out);
 	if (!rc && !trains)
 		rh_model_freeze(out->model);
 	else if (!rc)

@@ -173,6 +173,27 @@ static void test_other_runs_are_refused(void **state)
 }
 
 /* A copy that is another step's, or another run's. */
+/* Said before the boxes meet. */
+static void test_beside_an_adapter_the_table_is_not_trained(void **state)
+{
+	(void)state;
+	static const char *const modes[] = {"sync-pp", "paci"}, *const modules[] = {"embed_tokens", "lm_head"};
+	struct scratch scratch;
+	char keys[256];
+	make_tied_files(&scratch);
+	for (int i = 0; i < 4; i++) {
+		snprintf(keys, sizeof keys, "mode: %s\nboxes: 2\nbox: 1\nlink_above: listen:4711\nlora_r: 4\nlora_modules_to_save: [%s]\n",
+		         modes[i / 2], modules[i % 2]);
+		write_config(&scratch, keys, 1, 0, NULL);
+		struct ran ran = run_line(&scratch, "train %s/run0.yaml", scratch.dir);
+		check_failed(&ran, "lora_modules_to_save: this model's embedding is its head too, in another box");
+		assert_null(strstr(ran.err, "waiting for its neighbour"));
+		assert_false(rh_dir_exists(path_of("%s/out0", scratch.dir)));
+		run_free(&ran);
+	}
+	close_files(&scratch);
+}
+
 static void test_join_refuses_copies_that_differ(void **state)
 {
 	(void)state;
@@ -259,6 +280,7 @@ int main(void)
 	        cmocka_unit_test(test_a_killed_end_is_started_again),
 	        cmocka_unit_test(test_links_cut_in_the_middle_of_the_exchange),
 	        cmocka_unit_test(test_other_runs_are_refused),
+	        cmocka_unit_test(test_beside_an_adapter_the_table_is_not_trained),
 	        cmocka_unit_test(test_join_refuses_copies_that_differ),
 	        cmocka_unit_test(test_bytes_are_planned),
 	};

@@ -257,6 +257,9 @@ static void test_load_several_boxes(void **state)
 	             {"link_above: a:1\noptimizer_staleness: 1\n", "optimizer_staleness: mode sync-pp takes no stale weights"},
 	             {"link_above: a:1\nadmission_limits: [2, 1]\n", "admission_limits: has no effect in mode sync-pp"},
 	             {"link_above: a:1\nmax_version_drift: 1\n", "max_version_drift: has no effect in mode sync-pp"},
+	             {"link_above: a:1\nspill: [optimizer, activations]\nnvme_dirs: [.]\nmax_nvme: 1GiB\n",
+	              "spill: several boxes keep activations in memory: name the others, without activations"},
+	             {"link_above: a:1\nspill: auto\nnvme_dirs: [.]\nmax_nvme: 1GiB\n", "spill: several boxes keep activations in memory"},
 	             {"link_above: a:1\nforward_cuts: [2]\n", "forward_cuts: each of several boxes cuts its own layers"}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		snprintf(yaml, sizeof yaml, "%s%s", two, cases[i].more);
@@ -305,6 +308,10 @@ static void test_load_several_boxes(void **state)
 		snprintf(yaml, sizeof yaml, "%s%s", fluid, fluids[i].more);
 		refused(yaml, NULL, fluids[i].words);
 	}
+	snprintf(yaml, sizeof yaml, "%slink_above: a:1\nspill: [optimizer]\nnvme_dirs: [.]\nmax_nvme: 1GiB\n", two);
+	struct rh_config c;
+	check_ok(load(yaml, NULL, &c)); /* what else goes to NVMe is each box's own */
+	rh_config_free(&c);
 	refused("mode: sync-pp\nboxes: 2\nbox: 1\nlink_above: a:1\nfluidpipe_recipe: FP-ND-EL\n", NULL,
 	        "fluidpipe_recipe: has no effect in mode sync-pp");
 	refused("fluidpipe_ahead: 3\n", NULL, "fluidpipe_ahead: has no effect in mode local");
