@@ -40,7 +40,7 @@ int config_ask_addresses(struct rh_config *config)
 	int is_first = config->box == 1;
 	char **address = is_first ? &config->link_above : &config->link_below;
 	int64_t port;
-	if (!host || !port_text || config->box > 2 || *address || config->link_transport == RH_TRANSPORT_MPI)
+	if (!host || !port_text || config->box > 2 || *address || !rh_transport_traits(config->link_transport).takes_addresses)
 		return 0;
 	if (config_parse_integer(port_text, &port) || port < 1 || port >= PORT_MOST)
 		return fail_variable("MASTER_PORT", "a port below 65535; or give link_above and link_below");

@@ -206,6 +206,8 @@ static int gather_layers(struct rh_session *session, struct rh_box_layer *layer,
 	struct rh_box *box = &session->box;
 	size_t layers = (size_t)session->model->layers, own = (size_t)box->number, above = (size_t)box->boxes - own - 1;
 	int rc = rh_box_measure(session, box->number, layer + own * layers, &told[own].cap_bytes);
+	if (!rc && session->rates_assumed)
+		rh_note("box_cuts is unset: the cuts reckon with assumed rates of this box (doctor --save local measures them)");
 	if (!cuts_change_results(session->config)) /* else runs are to be equal whatever a line carries today */
 		told[own].line_above = box->line_above;
 	if (!rc)
