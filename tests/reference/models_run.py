@@ -135,7 +135,7 @@ def global_norm(gradients):
 
 
 def round_to_bf16(x):
-    """The upload copy: half away from zero, (bits + 0x8000) >> 16."""
+    """The upload form: half away from zero, (bits + 0x8000) >> 16."""
     return (((x.view(torch.int32) + 0x8000) >> 16) << 16).view(torch.float32).to(torch.bfloat16)
 
 
