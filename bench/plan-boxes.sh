@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Does `plan` know how long a step of two boxes takes over a slow line? Each box is one core of this machine, measured by `doctor`; the
 # model is random (11 M parameters), rows are 256 tokens, a step has 8. For each line the plan's step stands beside the measured one, over
-# a network that is shaped (tests/link/network.h), and the errors' largest is the last line's value. A machine that does other work is slower than
-# `doctor` said: the first line, whose link is fast, shows by how much.
+# a network that is shaped (tests/link/network.h). The network's rate is that of packets. `plan` is told the rate of messages where both
+# ways are busy, 1448 / 1526 of it: a packet of 1,500 bytes has 52 of headers, and every second one is acknowledged by 52 bytes on the
+# other way. The errors' largest is the last line's value. A machine that does other work is slower than `doctor` said: the first line,
+# whose link is fast, shows by how much.
 #   bench/plan-boxes.sh [LATENCY_MS,MBIT...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -48,7 +50,7 @@ printf '%8s %8s %12s %12s %8s\n' ms Mbit/s 'plan ms' 'run ms' error
 for line in $lines; do
 	ms=${line%,*} mbit=${line#*,}
 	"$rh" plan "$dir/run.yaml" --box 1 --train_file "$dir/rows.jsonl" --box_hardware '[local,local]' --link_latency_ms "$ms" \
-		--link_mbit_per_second "$mbit" --json >"$dir/plan.json" 2>/dev/null
+		--link_mbit_per_second "$(python3 -c "print($mbit * 1448 / 1526)")" --json >"$dir/plan.json" 2>/dev/null
 	run() { # box, core, keys
 		echo "taskset -c $2 $rh train $dir/run.yaml --box $1 --output_dir $dir/out$1 --link_identity $dir/box$1.pem $3 >$dir/log$1 2>&1"
 	}
