@@ -223,31 +223,77 @@ static void test_boxes_agree_on_the_order(void **state)
 	}
 }
 
-/* Each layer's gradients are summed over micro-batches in ascending order, and sums begin and end once. */
+/* A layer's gradients are summed over micro-batches in ascending order, and sums begin and end once. */
+static void check_sums(const struct rh_program *program, int layer, int64_t count)
+{
+	int64_t next = 0;
+	for (size_t i = 0; i < program->slots; i++) {
+		const struct rh_slot *slot = &program->slot[i];
+		if (slot->lo > layer || slot->hi <= layer)
+			continue;
+		if (slot->kind == RH_SLOT_FORWARD)
+			continue;
+		if (slot->kind == RH_SLOT_INPUT_GRADIENT) { /* adds nothing to them */
+			assert_false(slot->last_round);
+			continue;
+		}
+		assert_int_equal(slot->first, next);
+		assert_int_equal(slot->first_round, next == 0 && slot->kind != RH_SLOT_WEIGHT_GRADIENT);
+		next += slot->count;
+		assert_int_equal(slot->last_round, next == count);
+	}
+	assert_int_equal(next, count);
+}
+
 static void test_sums_ascend(void **state)
 {
 	(void)state;
+	enum { COUNT = 7 };
+	static const char *const schedule[] = {"1f1b", "zb-2p"};
 	struct rig rig;
 	rig_open(&rig, 3);
 	for (int k = 0; k < rig.boxes; k++) {
 		plan_box(&rig.box[k], 2, 0);
 		plan_box(&rig.box[k], 2, rig.box[k].plan.device_bytes * 2 / 3);
 	}
-	check_programs(&rig, "1f1b", 7, 2, 2);
-	for (int k = 0; k < rig.boxes; k++)
-		for (int l = 0; l < rig.box[k].model->layers; l++) {
-			int64_t next = 0;
-			for (size_t i = 0; i < rig.box[k].program.slots; i++) {
-				const struct rh_slot *slot = &rig.box[k].program.slot[i];
-				if (slot->kind == RH_SLOT_FORWARD || slot->lo > l || slot->hi <= l)
-					continue;
-				assert_int_equal(slot->first, next);
-				assert_int_equal(slot->first_round, next == 0);
-				next += slot->count;
-				assert_int_equal(slot->last_round, next == 7);
-			}
-			assert_int_equal(next, 7);
+	for (size_t s = 0; s < sizeof schedule / sizeof *schedule; s++) {
+		check_programs(&rig, schedule[s], COUNT, 2, 2);
+		for (int k = 0; k < rig.boxes; k++)
+			for (int l = 0; l < rig.box[k].model->layers; l++)
+				check_sums(&rig.box[k].program, l, COUNT);
+	}
+	rig_close(&rig);
+}
+
+/* The device that ran a backward's first part keeps what its second part needs. */
+static void test_both_parts_of_a_backward_run_on_one_device(void **state)
+{
+	(void)state;
+	enum { DEVICES = 2, COUNT = 7 };
+	struct rig rig;
+	rig_open(&rig, 3);
+	for (int k = 0; k < rig.boxes; k++) {
+		plan_box(&rig.box[k], DEVICES, 0);
+		plan_box(&rig.box[k], DEVICES, rig.box[k].plan.device_bytes * 2 / 3);
+	}
+	check_programs(&rig, "zb-2p", COUNT, 1, DEVICES);
+	for (int k = 0; k < rig.boxes; k++) {
+		const struct rh_program *program = &rig.box[k].program;
+		int seconds = 0, on[DEVICES] = {0};
+		for (size_t i = 0; i < program->slots; i++) {
+			const struct rh_slot *second = &program->slot[i], *first = second;
+			if (second->kind != RH_SLOT_WEIGHT_GRADIENT)
+				continue;
+			while (first->kind != RH_SLOT_INPUT_GRADIENT || first->stage != second->stage || first->first != second->first)
+				assert_true(--first >= program->slot);
+			assert_int_equal(first->device, second->device);
+			on[second->device]++;
+			seconds++;
 		}
+		assert_true(seconds >= COUNT);
+		for (int d = 0; d < DEVICES && rig.box[k].plan.backward_stages >= DEVICES; d++)
+			assert_true(on[d] > 0);
+	}
 	rig_close(&rig);
 }
 
@@ -258,6 +304,7 @@ int main(void)
 	        cmocka_unit_test(test_plans_cover_their_parts),
 	        cmocka_unit_test(test_boxes_agree_on_the_order),
 	        cmocka_unit_test(test_sums_ascend),
+	        cmocka_unit_test(test_both_parts_of_a_backward_run_on_one_device),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
