@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { BOXES_MOST = 64, SPEEDS = 5, HALVINGS = 7 };
 
@@ -91,18 +92,6 @@ static int choose_delay(struct planned *all)
 	return rh_forecast_delay(&request, &all->delay, all->delay_unit_s);
 }
 
-/* Chooses admission limits for the configuration's links; the other speeds are simulated with the same limits. */
-static int choose_limits(struct planned *all)
-{
-	const struct rh_boxes_request request = {all->config, all->machine, all->first, all->line, all->input};
-	set_links(all, 0);
-	int rc = rh_forecast_limits(&request, &all->limits, all->unit_s);
-	all->limited = *all->config;
-	all->limited.admission_limits = all->limits.list;
-	all->config = &all->limited;
-	return rc;
-}
-
 static int find_even(struct planned *all)
 {
 	double low = slowest, high = fastest, speed;
@@ -129,6 +118,7 @@ static int forecast_alone(struct planned *all, int k, struct rh_tasks *tasks)
 	alone.mode = RH_MODE_LOCAL;
 	alone.boxes = alone.box = 0;
 	alone.schedule = NULL;
+	alone.admission_limits = (struct rh_list){0};
 	int rc = rh_forecast_judged(&alone, &all->machine[k], all->input, &options, &forecast);
 	if (!rc && forecast.tokens_per_second > all->alone) {
 		all->alone = forecast.tokens_per_second;
@@ -180,12 +170,9 @@ static int compare_pipelines(struct planned *all)
 
 static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 {
-	int chooses = all->config->mode == RH_MODE_PACI && !all->config->admission_limits.count;
 	int rc = forecast_alone(all, 0, tasks);
 	for (int k = 1; !rc && k < (int)all->config->box_hardware.count; k++)
 		rc = forecast_alone(all, k, tasks);
-	if (!rc && chooses)
-		rc = choose_limits(all);
 	for (int i = 0; !rc && i < SPEEDS; i++)
 		rc = forecast_at(all, speeds[i], &all->at_speed[i]);
 	if (!rc && all->alone > 0)
@@ -260,7 +247,11 @@ static void put(const struct planned *all)
 		printf("limits       admission_limits: [");
 		for (size_t i = 0; i < all->limits.list.count; i++)
 			printf("%s%s", i ? ", " : "", all->limits.item[i]);
-		printf("], the smallest within 3 %% of the best: %.4g s a unit; PACI's own: %.4g s\n", all->unit_s[0], all->unit_s[1]);
+		printf("], box_cuts: [");
+		for (int k = 1; k < (int)config->boxes; k++)
+			printf("%s%d", k > 1 ? ", " : "", all->first[k]);
+		printf("]; limits are the smallest within 3 %% of the best: %.4g s a unit; PACI's own: %.4g s\n", all->unit_s[0],
+		       all->unit_s[1]);
 	}
 	if (config->mode == RH_MODE_FLUIDPIPE)
 		plan_modes_print(&all->modes);
@@ -326,13 +317,64 @@ static int find_machines(struct planned *all, const struct rh_machine_found *fou
 	return rc ? rh_fail_in(rc, "box_hardware") : 0;
 }
 
-/* box_cuts, or what the boxes would choose. */
-static int find_cuts(struct planned *all)
+static int chooses_limits(const struct planned *all)
+{
+	return all->config->mode == RH_MODE_PACI && !all->config->admission_limits.count;
+}
+
+/* Admission limits for these cuts and the configuration's links, if they are faster than those chosen before for others. The other speeds
+ * are simulated with the same. *most: box 1's limit. */
+static int consider_limits(struct planned *all, const int *first, int64_t *most)
+{
+	const struct rh_boxes_request request = {all->config, all->machine, first, all->line, all->input};
+	struct rh_admission_limits limits;
+	double unit_s[2];
+	int rc = rh_forecast_limits(&request, &limits, unit_s);
+	if (rc)
+		return rc;
+	*most = atoll(limits.item[0]);
+	if (all->unit_s[0] > 0 && all->unit_s[0] <= unit_s[0])
+		return 0;
+	memcpy(all->unit_s, unit_s, sizeof unit_s);
+	memcpy(all->first, first, ((size_t)all->config->boxes + 1) * sizeof *first);
+	rh_admission_limits_set((int)all->config->boxes, *most, &all->limits);
+	return 0;
+}
+
+/* Cuts and admission limits depend on each other. From the cuts that suit links which take no time, each is chosen by turns for the other,
+ * until the cuts stay as they are; the fastest pair is taken. */
+static int choose_by_turns(struct planned *all, const struct rh_model *model, const struct rh_box_layer *layer,
+                           const struct rh_box_told *told)
+{
+	enum { TURNS = 4 };
+	struct rh_config config = *all->config;
+	struct rh_admission_limits limits;
+	int first[BOXES_MOST + 1] = {0}, before[BOXES_MOST + 1] = {0}, rc = 0;
+	int64_t most;
+	config.link_latency_ms = config.link_mbit_per_second = (struct rh_list){0};
+	for (int turn = 0; turn < TURNS; turn++) {
+		rc = rh_box_cuts_choose(&config, model, layer, told, first);
+		if (rc || !memcmp(first, before, sizeof first))
+			break;
+		rc = consider_limits(all, first, &most);
+		if (rc)
+			break;
+		memcpy(before, first, sizeof first);
+		rh_admission_limits_set((int)config.boxes, most, &limits);
+		config = *all->config;
+		config.admission_limits = limits.list;
+	}
+	if (rc != RH_DOES_NOT_FIT || !(all->unit_s[0] > 0))
+		return rc;
+	rh_error_clear();
+	return 0;
+}
+
+/* What the boxes would choose. */
+static int choose_cuts(struct planned *all)
 {
 	const struct rh_config *config = all->config;
 	size_t layers = (size_t)all->input->layers, boxes = (size_t)config->boxes;
-	if (config->box_cuts.count)
-		return rh_box_cuts(config, (int)layers, all->first);
 	struct rh_box_layer *layer = rh_alloc(boxes * layers, sizeof *layer);
 	struct rh_box_told *told = rh_alloc(boxes, sizeof *told); /* lines are the configuration's */
 	struct rh_session session = {0};
@@ -344,11 +386,35 @@ static int find_cuts(struct planned *all)
 			rc = rh_box_measure(&session, (int)k, layer + k * layers, &told[k].cap_bytes);
 	}
 	if (!rc)
-		rc = rh_box_cuts_choose(config, session.model, layer, told, all->first);
+		rc = chooses_limits(all) ? choose_by_turns(all, session.model, layer, told)
+		                         : rh_box_cuts_choose(config, session.model, layer, told, all->first);
 	rh_session_close(&session);
 	rh_free(layer);
 	rh_free(told);
 	return rc;
+}
+
+/* box_cuts and admission_limits, or the choice of what is not given. */
+static int find_cuts_and_limits(struct planned *all)
+{
+	const struct rh_config *config = all->config;
+	int first[BOXES_MOST + 1], rc;
+	int64_t most;
+	set_links(all, 0);
+	if (!config->box_cuts.count) {
+		rc = choose_cuts(all);
+	} else {
+		rc = rh_box_cuts(config, all->input->layers, first);
+		memcpy(all->first, first, sizeof first);
+		if (!rc && chooses_limits(all))
+			rc = consider_limits(all, first, &most);
+	}
+	if (rc || !(all->unit_s[0] > 0))
+		return rc;
+	all->limited = *config;
+	all->limited.admission_limits = all->limits.list;
+	all->config = &all->limited;
+	return 0;
 }
 
 int plan_boxes(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
@@ -361,7 +427,7 @@ int plan_boxes(const struct rh_config *config, const struct rh_machine_found *fo
 	all->input = input;
 	int rc = find_machines(all, found);
 	if (!rc)
-		rc = find_cuts(all);
+		rc = find_cuts_and_limits(all);
 	if (!rc)
 		rc = forecast_all(all, tasks);
 	if (!rc && config->json)
