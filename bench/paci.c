@@ -16,6 +16,7 @@ static const struct boxes_row rows[] = {{"sync-pp", "gpipe", "GPipe"},
                                         {"sync-pp", "1f1b", "1F1B"},
                                         {"sync-pp", "interleaved-1f1b", "interleaved"},
                                         {"sync-pp", "looped-bfs", "breadth-first"},
+                                        {"sync-pp", "zb-h1", "zero bubble"},
                                         {"paci", "paci", "PACI"}};
 enum { ROWS = sizeof rows / sizeof *rows, FLUSHED = 2 };
 
