@@ -43,7 +43,7 @@ static int ends_with(const char *text, const char *end)
 	return length >= tail && !strcmp(text + length - tail, end);
 }
 
-/* "ORG/NAME" as the Hub has it: "models" is a page of the Hub, so no organisation, and the name of many a folder for models. */
+/* Whether the path reads as a name of the Hub, ORG/NAME. "models" is no organisation there, and many people have a folder of that name. */
 static int is_hub_name(const char *path)
 {
 	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";

@@ -375,8 +375,8 @@ static void begin_sums(struct lower_slot *slot)
 	}
 }
 
-/* Lays the gradients that the slot before rounded into gaps: GAP_PIECES pieces into each, or more if `gaps` gaps are too few. With fewer
- * pieces in a gap the update would wait longer, with more an activation. */
+/* Puts gradients that the previous slot has rounded into gaps of this one: GAP_PIECES pieces each, or more where `gaps` are too few. With
+ * fewer pieces in a gap the update would wait longer, with more an activation. */
 static void lay_downloads(struct lower_slot *slot, int gaps)
 {
 	struct lower_device *on = slot->state;

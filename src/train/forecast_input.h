@@ -31,7 +31,7 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struct rh_forecast_input *out) RH_MUST;
 /* The same input for this model: token types, one row of logits for each row that is classified, the tokens and pixels of images. */
 void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forecast_input *input);
-/* The input of a run whose data have been read; work: theirs (rh_training_data_workload). */
+/* The input of a run whose data have been read; work: what rh_training_data_workload says of them. */
 struct rh_training_data;
 int rh_forecast_input_of_data(const struct rh_training_data *data, const struct rh_workload *work, int steps,
                               struct rh_forecast_input *out) RH_MUST;

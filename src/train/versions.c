@@ -38,12 +38,12 @@ void versions_close(struct training *run)
 
 static int is_trained(const struct rh_model *model, int layer)
 {
-	int is = 0;
+	int trained = 0;
 	for (int i = 0; i < 2; i++) {
 		int block = model->layer[layer].block[i];
-		is |= block >= 0 && model->block[block].trainable;
+		trained |= block >= 0 && model->block[block].trainable;
 	}
-	return is;
+	return trained;
 }
 
 /* A stretch begins with the updates of all steps before it. */
@@ -55,28 +55,28 @@ static void find_shifts(struct training *run, const struct rh_versions *versions
 
 static struct rh_versions shown(const struct training *run, const struct rh_versions *versions, int64_t micro_batch, int layer)
 {
-	struct rh_versions of = versions[micro_batch * run->session.model->layers + layer];
+	struct rh_versions read = versions[micro_batch * run->session.model->layers + layer];
 	int64_t shift = run->versions.shift[layer];
-	return (struct rh_versions){shift + of.forward, shift + of.backward};
+	return (struct rh_versions){shift + read.forward, shift + read.backward};
 }
 
 static void fill_line(struct training *run, const struct rh_versions *versions, int64_t count, int layer)
 {
 	for (int64_t m = 0; m < count; m++) {
-		struct rh_versions of = shown(run, versions, m, layer);
-		run->versions.forward[m] = of.forward;
-		run->versions.backward[m] = of.backward;
+		struct rh_versions read = shown(run, versions, m, layer);
+		run->versions.forward[m] = read.forward;
+		run->versions.backward[m] = read.backward;
 	}
 }
 
 static int is_as_in_line(const struct training *run, const struct rh_versions *versions, int64_t count, int layer)
 {
-	int is = 1;
-	for (int64_t m = 0; is && m < count; m++) {
-		struct rh_versions of = shown(run, versions, m, layer);
-		is = of.forward == run->versions.forward[m] && of.backward == run->versions.backward[m];
+	int same = 1;
+	for (int64_t m = 0; same && m < count; m++) {
+		struct rh_versions read = shown(run, versions, m, layer);
+		same = read.forward == run->versions.forward[m] && read.backward == run->versions.backward[m];
 	}
-	return is;
+	return same;
 }
 
 /* A line for each run of layers that are alike. */

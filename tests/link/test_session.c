@@ -174,15 +174,21 @@ static void take_state_of(struct session *session, uint64_t done, uint64_t offse
 	assert_int_equal(session_take(session, 1, &frame, NULL), expected);
 }
 
+/* bytes: (10), a message of one piece, which must outlive the session. */
+static void open_and_send(struct session *session, const char *bytes)
+{
+	check_ok(session_open(session, 5, CAPACITY, 1, INT64_MAX));
+	session_rewind(session, 0);
+	check_ok(session_send(session, 1, bytes, 10));
+}
+
 /* A peer that lies about what it has is a fault, not a wild pointer. */
 static void test_session_acknowledging_more_than_was_sent_is_a_fault(void **state)
 {
 	(void)state;
 	struct session session;
 	char bytes[10] = {0};
-	check_ok(session_open(&session, 5, CAPACITY, 1, INT64_MAX));
-	session_rewind(&session, 0);
-	check_ok(session_send(&session, 1, bytes, sizeof bytes));
+	open_and_send(&session, bytes);
 	take_state_of(&session, 2, 0, 2, -EPROTO);
 	take_state_of(&session, 1, 1, 2, -EPROTO);
 	take_state_of(&session, 0, 10, 2, -EPROTO);
@@ -243,9 +249,7 @@ static void test_session_acknowledgement_meant_for_an_earlier_process_is_ignored
 	(void)state;
 	struct session session;
 	char bytes[10] = {0};
-	check_ok(session_open(&session, 5, CAPACITY, 1, INT64_MAX));
-	session_rewind(&session, 0);
-	check_ok(session_send(&session, 1, bytes, sizeof bytes));
+	open_and_send(&session, bytes);
 	check_ok(session_take(&session, 1, &(struct frame){.type = FRAME_STATE, .a = 1, .c = 1, .d = 4}, NULL));
 	assert_int_equal(session.out.done, 0);
 	check_ok(session_take(&session, 1, &(struct frame){.type = FRAME_STATE, .a = 1, .c = 1, .d = 5}, NULL));

@@ -212,6 +212,14 @@ static void test_a_runs_memory_is_the_plans(void **state)
 	scratch_close(&scratch);
 }
 
+/* A model of a real vocabulary, and rows for it. */
+static void make_run(struct scratch *scratch)
+{
+	scratch_open(scratch);
+	write_model(path_of("%s/m", scratch->dir), 128000, 2);
+	write_rows(path_of("%s/rows", scratch->dir), 24, 40, 40);
+}
+
 /* A resumed run takes no more than is planned either: it loads what it saved, to the bit. */
 static void test_a_resumed_runs_memory_is_the_plans(void **state)
 {
@@ -220,9 +228,7 @@ static void test_a_resumed_runs_memory_is_the_plans(void **state)
 	struct scratch scratch;
 	if (!CHECK_RESIDENT)
 		check_skip("sanitizers take memory of their own");
-	scratch_open(&scratch);
-	write_model(path_of("%s/m", scratch.dir), 128000, 2);
-	write_rows(path_of("%s/rows", scratch.dir), 24, 40, 40);
+	make_run(&scratch);
 	for (int i = 0; i < 3; i++) {
 		const char *line = "train --config_name %s/m --train_file %s/rows --output_dir %s/out%d --max_length 64 --save_steps 1 "
 		                   "--per_device_train_batch_size 2 --max_vram 256MiB --max_steps 4 --json %s %s";
@@ -259,9 +265,7 @@ static void test_a_run_on_a_gguf_files_memory_is_the_plans(void **state)
 	struct scratch scratch;
 	if (!CHECK_RESIDENT)
 		check_skip("sanitizers take memory of their own");
-	scratch_open(&scratch);
-	write_model(path_of("%s/m", scratch.dir), 128000, 2);
-	write_rows(path_of("%s/rows", scratch.dir), 24, 40, 40);
+	make_run(&scratch);
 	const char *train = "train --%s %s/%s --train_file %s/rows --output_dir %s/%s --max_length 64 --max_vram 256MiB --max_steps 2 %s";
 	struct ran made = run_line(&scratch, train, "config_name", scratch.dir, "m", scratch.dir, scratch.dir, "whole", "");
 	struct ran written = run_line(&scratch, "export --model_name_or_path %s/whole --outfile %s/m.gguf", scratch.dir, scratch.dir);
