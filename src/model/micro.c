@@ -4,26 +4,28 @@
 
 #include <string.h>
 
+/* Where `elements` of 4 bytes go, after what lies there already. */
+static int64_t append(struct rh_micro_layout *at, int64_t elements)
+{
+	int64_t offset = at->bytes;
+	at->bytes += rh_align_up(elements * 4, RH_ALIGN);
+	return offset;
+}
+
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
 {
 	struct rh_micro_layout at = {0};
-	int64_t *const offset[] = {&at.ids,    &at.position, &at.start_q, &at.start_k, &at.head_row, &at.target,
-	                           &at.choice, &at.type,     &at.pixel,   &at.teacher, &at.mix};
-	const int64_t count[] = {shape->tokens,
-	                         shape->tokens,
-	                         shape->documents + 1,
-	                         shape->documents + 1,
-	                         shape->head_rows,
-	                         shape->head_rows,
-	                         shape->choices,
-	                         shape->typed,
-	                         shape->tokens * shape->pixels,
-	                         shape->head_rows * shape->taught,
-	                         shape->taught ? 2 * shape->head_rows : 0};
-	for (size_t i = 0; i < sizeof count / sizeof *count; i++) {
-		*offset[i] = at.bytes;
-		at.bytes += rh_align_up(count[i] * 4, RH_ALIGN);
-	}
+	at.ids = append(&at, shape->tokens);
+	at.position = append(&at, shape->tokens);
+	at.start_q = append(&at, shape->documents + 1);
+	at.start_k = append(&at, shape->documents + 1);
+	at.head_row = append(&at, shape->head_rows);
+	at.target = append(&at, shape->head_rows);
+	at.choice = append(&at, shape->choices);
+	at.type = append(&at, shape->typed);
+	at.pixel = append(&at, shape->tokens * shape->pixels);
+	at.teacher = append(&at, shape->head_rows * shape->taught);
+	at.mix = append(&at, shape->taught ? 2 * shape->head_rows : 0);
 	return at;
 }
 
