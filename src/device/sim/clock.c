@@ -10,13 +10,13 @@
 
 struct clock_host {
 	struct rh_sim *sim; /* NULL: not created yet, or released */
+	pthread_cond_t has_turn;
 	int is_waiting, has_left;
 };
 
 /* Only the host that has the turn touches the machines, the alarms and the time. `lock` hands them over and protects the rest. */
 struct rh_sim_clock {
 	pthread_mutex_t lock;
-	pthread_cond_t passed;
 	int turn; /* -1: all hosts have left */
 	int hosts, is_broken;
 	double now_s;
@@ -34,7 +34,8 @@ int rh_sim_clock_create(int hosts, struct rh_sim_clock **out)
 		return -ENOMEM;
 	clock->hosts = hosts;
 	pthread_mutex_init(&clock->lock, NULL);
-	pthread_cond_init(&clock->passed, NULL);
+	for (int h = 0; h < hosts; h++)
+		pthread_cond_init(&clock->host[h].has_turn, NULL);
 	*out = clock;
 	return 0;
 }
@@ -43,16 +44,17 @@ void rh_sim_clock_free(struct rh_sim_clock *clock)
 {
 	if (!clock)
 		return;
-	pthread_cond_destroy(&clock->passed);
+	for (int h = 0; h < clock->hosts; h++)
+		pthread_cond_destroy(&clock->host[h].has_turn);
 	pthread_mutex_destroy(&clock->lock);
 	rh_free(clock->alarm);
 	rh_free(clock);
 }
 
-/* The next host after the one that has the turn, itself last; -1: all wait or have left. */
+/* The first host, from the one that has the turn on, that does not wait; -1: all wait or have left. */
 static int next_host(const struct rh_sim_clock *clock)
 {
-	for (int i = 1; i <= clock->hosts; i++) {
+	for (int i = 0; i < clock->hosts; i++) {
 		int host = (clock->turn + i) % clock->hosts;
 		if (!clock->host[host].is_waiting && !clock->host[host].has_left)
 			return host;
@@ -96,32 +98,39 @@ static double sleep_until(const struct rh_sim_clock *clock, double next)
 	return fmin(next, fmax(rh_clock_seconds() - clock->paced_from_s, clock->now_s));
 }
 
-/* All hosts wait. Where one has failed there may be nothing to wait for: the others find that out. */
+/* The caller has the lock. */
+static void await_turn(struct rh_sim_clock *clock, int host)
+{
+	while (clock->turn != host)
+		pthread_cond_wait(&clock->host[host].has_turn, &clock->lock);
+}
+
+/* All hosts wait. At an alarm all look again, else those whose machine has ended a task. Where one has failed there may be nothing to wait
+ * for: the others find that out. */
 static void advance_all(struct rh_sim_clock *clock)
 {
 	double next = next_alarm(clock);
+	const double alarm = next;
 	int is_due = next <= clock->now_s;
 	for (int h = 0; h < clock->hosts; h++)
 		if (clock->host[h].sim)
 			next = fmin(next, sim_next_end(clock->host[h].sim));
 	RH_ASSERT(next < HUGE_VAL || clock->is_broken || clock->is_paced); /* else every host waits for another */
 	next = clock->is_paced && !is_due ? sleep_until(clock, next) : next;
-	if (!is_due && next < HUGE_VAL) {
-		for (int h = 0; h < clock->hosts; h++)
-			if (clock->host[h].sim)
-				sim_move(clock->host[h].sim, next);
-		clock->now_s = next;
+	int all_look = next >= alarm || clock->is_broken || clock->is_paced;
+	for (int h = 0; h < clock->hosts; h++) {
+		struct clock_host *host = &clock->host[h];
+		int ended = host->sim && !is_due && next < HUGE_VAL ? sim_move(host->sim, next) : 0;
+		host->is_waiting &= !all_look && !ended;
 	}
+	clock->now_s = is_due || next == HUGE_VAL ? clock->now_s : next;
 	drop_alarms(clock);
-	for (int h = 0; h < clock->hosts; h++)
-		clock->host[h].is_waiting = 0;
 }
 
 void rh_sim_clock_enter(struct rh_sim_clock *clock, int host)
 {
 	pthread_mutex_lock(&clock->lock);
-	while (clock->turn != host)
-		pthread_cond_wait(&clock->passed, &clock->lock);
+	await_turn(clock, host);
 	pthread_mutex_unlock(&clock->lock);
 }
 
@@ -133,20 +142,26 @@ static int somebody_stays(const struct rh_sim_clock *clock)
 	return 0;
 }
 
+/* The host that has the turn waits or leaves. */
+static void pass_turn(struct rh_sim_clock *clock)
+{
+	int next = next_host(clock);
+	while (next < 0 && somebody_stays(clock)) {
+		advance_all(clock);
+		next = next_host(clock);
+	}
+	if (next >= 0 && next != clock->turn)
+		pthread_cond_signal(&clock->host[next].has_turn);
+	clock->turn = next;
+}
+
 void rh_sim_clock_leave(struct rh_sim_clock *clock, int host, int rc)
 {
 	pthread_mutex_lock(&clock->lock);
 	clock->host[host].has_left = 1;
 	clock->is_broken |= rc != 0;
-	if (clock->turn == host) {
-		int next = next_host(clock);
-		if (next < 0 && somebody_stays(clock)) {
-			advance_all(clock);
-			next = next_host(clock);
-		}
-		clock->turn = next;
-		pthread_cond_broadcast(&clock->passed);
-	}
+	if (clock->turn == host)
+		pass_turn(clock);
 	pthread_mutex_unlock(&clock->lock);
 }
 
@@ -155,15 +170,8 @@ void sim_clock_advance(struct rh_sim_clock *clock)
 	pthread_mutex_lock(&clock->lock);
 	int host = clock->turn;
 	clock->host[host].is_waiting = 1;
-	int next = next_host(clock);
-	if (next < 0) {
-		advance_all(clock);
-	} else {
-		clock->turn = next;
-		pthread_cond_broadcast(&clock->passed);
-		while (clock->turn != host)
-			pthread_cond_wait(&clock->passed, &clock->lock);
-	}
+	pass_turn(clock);
+	await_turn(clock, host);
 	pthread_mutex_unlock(&clock->lock);
 }
 

@@ -168,16 +168,20 @@ double sim_next_end(struct rh_sim *sim)
 	return next;
 }
 
-void sim_move(struct rh_sim *sim, double next_s)
+int sim_move(struct rh_sim *sim, double next_s)
 {
 	double until = next_s + SAME_S + SAME * (next_s - sim->now_s);
 	sim->now_s = next_s;
 	sim->vain_queries = 0;
-	int left = 0;
-	for (int i = 0; i < sim->actives; i++)
-		if (sim->active[i].ends_s > until || !end_task(sim, &sim->active[i]))
+	int left = 0, ended = 0;
+	for (int i = 0; i < sim->actives; i++) {
+		int is_due = sim->active[i].ends_s <= until;
+		ended += is_due;
+		if (!is_due || !end_task(sim, &sim->active[i]))
 			sim->active[left++] = sim->active[i];
+	}
 	sim->actives = left;
+	return ended;
 }
 
 void sim_advance(struct rh_sim *sim)
