@@ -1,5 +1,4 @@
 # The kernels of cuda/, built twice: under g++ on the emulation of tests/cudaemu, for the tests of every machine, and under nvcc where there is one.
-# The emulated kernels are tested once more under AddressSanitizer, in every build.
 
 PACKAGES += g++
 CUDA_SRC := $(sort $(wildcard cuda/*.cu))
@@ -44,10 +43,11 @@ $(B)/tests/cuda/%-asan.o: tests/cuda/%.c
 $(B)/tests/cuda/%-asan: $(B)/tests/cuda/%-asan.o $(B)/libcudaemu-asan.a $(B)/libroundhouse.a
 	@$(CC) $(CFLAGS) $(EMU_ASAN) -pthread $(EMU_WANTS) -o $@ $(filter %.o %.a,$^) $(filter-out -ljemalloc,$(LIBS)) -lcmocka -lstdc++
 
-CUDA_TESTS := $(filter tests/cuda/%,$(TESTS))
+# A release runs the tests of kernels under AddressSanitizer alone, those of whole steps without it (`make asan` has these too).
+CUDA_TESTS := $(filter-out %/test_resources.c %/test_staging.c %/test_training.c,$(filter tests/cuda/%,$(TESTS)))
 ifeq ($(VARIANT),tsan) # does not know of fibers
 TESTBIN := $(filter-out $(B)/tests/cuda/%,$(TESTBIN))
 endif
 ifeq ($(VARIANT),release)
-TESTBIN := $(patsubst tests/cuda/%.c,$(B)/tests/cuda/%-asan,$(filter-out %/test_resources.c,$(CUDA_TESTS))) $(TESTBIN) # the longest first
+TESTBIN := $(CUDA_TESTS:%.c=$(B)/%-asan) $(filter-out $(CUDA_TESTS:%.c=$(B)/%),$(TESTBIN)) # the longest first
 endif
