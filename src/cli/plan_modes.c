@@ -112,6 +112,7 @@ static int fill_formulas(const struct rh_boxes_request *request, struct plan_mod
 		rc = simulate(request, PLAN_FLUIDPIPE, box, &out->over_own_link[PLAN_FLUIDPIPE]);
 	for (int k = 0; !rc && k < BOXES; k++)
 		out->stages.fluid_stage_s[k] = compute_s(&box[k]);
+	out->epoch_wait_s = rc ? 0 : box[0].epoch_wait_seconds;
 	double features = rc ? 0 : features_bytes(request, &box[0]),
 	       up_logits = rc ? 0 : logits_bytes(request, &box[1], 1, out->epoch_steps),
 	       down_logits = rc ? 0 : logits_bytes(request, &box[1], 0, out->epoch_steps),
@@ -150,10 +151,11 @@ static int fastest(const double tokens_per_s[PLAN_MODES])
 	return best;
 }
 
-/* Simulated seconds of as many steps as the formulas count; 0: this run cannot have the mode. */
+/* Simulated seconds of as many steps as the formulas count, and of the logits behind them; 0: this run cannot have the mode. */
 static double simulated_s(const struct plan_modes *modes, enum plan_mode mode)
 {
-	return modes->over_own_link[mode] > 0 ? modes->stages.mini_batches * modes->step_tokens / modes->over_own_link[mode] : 0;
+	double wait_s = mode == PLAN_FLUIDPIPE ? modes->epoch_wait_s : 0, speed = modes->over_own_link[mode];
+	return speed > 0 ? modes->stages.mini_batches * modes->step_tokens / speed + wait_s : 0;
 }
 
 void plan_modes_print(const struct plan_modes *modes)
@@ -197,8 +199,9 @@ json_t *plan_modes_json(const struct plan_modes *modes)
 			json_array_append_new(links, json_pack("{s:f, s:f, s:s, s:o}", "round_trip_ms", trips_ms[i], "mbit_per_second",
 			                                       rates[k], "fastest", names[fastest(modes->over_link[i][k])],
 			                                       "tokens_per_second", speeds_json(modes->over_link[i][k])));
-	return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "tokens_per_second", speeds_json(modes->over_own_link), "links", links,
-	                 "steps", modes->stages.mini_batches, "bytes", rh_paper_fluidpipe_epoch_bytes(&modes->traffic),
+	return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens_per_second", speeds_json(modes->over_own_link), "links",
+	                 links, "steps", modes->stages.mini_batches, "fluidpipe_seconds", simulated_s(modes, PLAN_FLUIDPIPE),
+	                 "fluidpipe_wait_seconds", modes->epoch_wait_s, "bytes", rh_paper_fluidpipe_epoch_bytes(&modes->traffic),
 	                 "bytes_with_gradients", rh_paper_pipeline_epoch_bytes(&modes->traffic), "papers_fluidpipe_seconds",
 	                 rh_paper_fluidpipe_epoch_s(&modes->stages), "papers_pipeline_seconds", rh_paper_pipeline_epoch_s(&modes->stages));
 }

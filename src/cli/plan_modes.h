@@ -16,6 +16,7 @@ struct plan_modes {
 	double over_link[PLAN_TRIPS][PLAN_RATES][PLAN_MODES]; /* over links of those round trips and speeds */
 	struct rh_two_stages stages;                          /* what the papers' formulas are made of, from the simulations */
 	struct rh_two_stages_traffic traffic;
+	double epoch_wait_s;             /* mode fluidpipe: struct rh_forecast */
 	double step_tokens, epoch_steps; /* epoch_steps 0: not known; then stages and traffic are of one step */
 };
 

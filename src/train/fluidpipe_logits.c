@@ -233,10 +233,9 @@ void fluidpipe_logits_report(const struct training *run)
 
 /* ---- a step ---- */
 
-int64_t fluidpipe_logits_bytes(const struct training *run, int64_t targets)
+int64_t fluidpipe_logits_bytes(const struct rh_session *session, int64_t targets)
 {
-	int goes_up = run->logits && rh_config_distils(run->config, 1);
-	return goes_up ? targets * run->logits->columns * (int64_t)sizeof(float) : 0;
+	return rh_config_distils(session->config, 1) ? targets * fluidpipe_logits_columns(session) * (int64_t)sizeof(float) : 0;
 }
 
 void *fluidpipe_logits_place(struct training *run, int64_t step)
@@ -324,7 +323,7 @@ void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count)
 static int send_up(struct training *run, int64_t step, int64_t count)
 {
 	struct rh_box *box = &run->session.box;
-	int64_t bytes = fluidpipe_logits_bytes(run, run->flight[step % run->flights].trained), used = 0;
+	int64_t bytes = fluidpipe_logits_bytes(&run->session, run->flight[step % run->flights].trained), used = 0;
 	char *message = rh_alloc((size_t)bytes, 1);
 	if (!message)
 		return -ENOMEM;
@@ -442,9 +441,9 @@ int64_t fluidpipe_logits_row_bytes(const struct rh_session *session)
 	return (1 + fluidpipe_logits_columns(session)) * (int64_t)sizeof(float);
 }
 
-static int64_t piece_of(const struct training *run, int64_t samples)
+int64_t fluidpipe_logits_piece(const struct rh_session *session, int64_t rows)
 {
-	return rh_min(samples, rh_max(1, PIECE_BYTES / fluidpipe_logits_row_bytes(&run->session)));
+	return rh_min(rows, rh_max(1, PIECE_BYTES / fluidpipe_logits_row_bytes(session)));
 }
 
 /* A message has the ids of some samples, then their logits: here number i of `samples`. One without logits that a
@@ -502,10 +501,10 @@ int fluidpipe_logits_send(struct training *run, int64_t epoch)
 	struct rh_box *box = &run->session.box;
 	struct rh_teacher_logits *table = &run->logits->table;
 	int64_t left = fluidpipe_logits_kept(run), id = 0, each = fluidpipe_logits_row_bytes(&run->session);
-	char *message = rh_alloc((size_t)rh_max(1, piece_of(run, left) * each), 1);
+	char *message = rh_alloc((size_t)rh_max(1, fluidpipe_logits_piece(&run->session, left) * each), 1);
 	int rc = message ? 0 : -ENOMEM;
 	for (int64_t n; !rc && left; left -= n) {
-		n = piece_of(run, left);
+		n = fluidpipe_logits_piece(&run->session, left);
 		pack(run->logits, &id, n, message);
 		rc = rh_box_give(box, box->link_below, box_tag_of(epoch, BOX_LOGITS), message, n * each);
 	}
@@ -523,7 +522,7 @@ int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t sample
 	if (!logits || !logits->learns || samples < 0 || samples > logits->table.samples)
 		return rh_fail(-EPROTO, "box 2 speaks of the logits of %" PRId64 " samples", samples);
 	int64_t each = fluidpipe_logits_row_bytes(&run->session);
-	char *message = rh_alloc((size_t)rh_max(1, piece_of(run, samples) * each), 1);
+	char *message = rh_alloc((size_t)rh_max(1, fluidpipe_logits_piece(&run->session, samples) * each), 1);
 	int rc = message ? 0 : -ENOMEM;
 	struct rh_teacher_logits last = logits->table;
 	rh_teacher_logits_clear(&last);
@@ -534,7 +533,7 @@ int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t sample
 		logits->table = last;
 	}
 	for (int64_t n; !rc && samples; samples -= n) {
-		n = piece_of(run, samples);
+		n = fluidpipe_logits_piece(&run->session, samples);
 		rc = rh_box_take(link, box_tag_of(epoch, BOX_LOGITS), message, n * each);
 		if (!rc)
 			rc = unpack(&logits->table, n, message);

@@ -20,7 +20,7 @@ int fluidpipe_logits_begin(struct training *run, const char *checkpoint) RH_MUST
 void fluidpipe_logits_free(struct training *run);
 
 /* Bytes of the logits that go up in a step of such targets; 0: none do. */
-int64_t fluidpipe_logits_bytes(const struct training *run, int64_t targets);
+int64_t fluidpipe_logits_bytes(const struct rh_session *session, int64_t targets);
 /* Box 2: the memory that a step's logits are received into. Valid until the third step after it. */
 void *fluidpipe_logits_place(struct training *run, int64_t step);
 
@@ -31,6 +31,8 @@ int fluidpipe_logits_finish(struct training *run, int64_t step) RH_MUST;
 
 /* Where logits stream (fluidpipe_stream.h). Bytes of a row on its way down: its number and its logits. */
 int64_t fluidpipe_logits_row_bytes(const struct rh_session *session);
+/* Of so many rows that go down behind an epoch, the next message has as many. */
+int64_t fluidpipe_logits_piece(const struct rh_session *session, int64_t rows);
 /* Box 2: the rows that the last finished step kept: their numbers, then their logits. They need not go behind the epoch. */
 void fluidpipe_logits_pack_step(struct training *run, int64_t rows, char *message);
 /* Box 1: likewise, into the table of the next epoch. */

@@ -190,7 +190,7 @@ int fluidpipe_give_step(struct training *run, int64_t step, int64_t count)
 /* How many messages box 2 receives in a step. */
 static int64_t messages_of(const struct training *run, const int64_t *shapes)
 {
-	return STEP_MESSAGES + shapes[0] + (fluidpipe_logits_bytes(run, 1) > 0);
+	return STEP_MESSAGES + shapes[0] + (fluidpipe_logits_bytes(&run->session, 1) > 0);
 }
 
 /* Message number i of a step. */
@@ -205,7 +205,7 @@ static int expect_one(struct training *run, int64_t step, int64_t i)
 		return rh_ahead_expect(link, box_tag_of(step, BOX_BATCHES), box_shapes_bytes(shapes, run->batch->names_samples));
 	if (i == STEP_MESSAGES + shapes[0])
 		return rh_ahead_expect_apart(link, box_tag_of(step, BOX_LOGITS), fluidpipe_logits_place(run, step),
-		                             fluidpipe_logits_bytes(run, box_shapes_targets(shapes)));
+		                             fluidpipe_logits_bytes(&run->session, box_shapes_targets(shapes)));
 	int64_t m = i - STEP_MESSAGES, bytes = rh_dtype_bytes(model->dtype, box_shapes_tokens(shapes, m) * model->config->hidden_size);
 	return rh_ahead_expect(link, rh_wire_tag(RH_BOUNDARY_ACTIVATION, step, m), bytes);
 }
@@ -251,7 +251,7 @@ int64_t fluidpipe_take_step(struct training *run, int64_t step)
 	if (!rc)
 		rc = expect_more(run, step);
 	talk->step_messages += messages_of(run, data->shapes);
-	if (!rc && fluidpipe_logits_bytes(run, 1)) { /* the step's last message, and there is room for all before it */
+	if (!rc && fluidpipe_logits_bytes(&run->session, 1)) { /* the step's last message, and there is room for all before it */
 		RH_ASSERT(rh_ahead_expected(run->session.box.link_below) >= talk->step_messages);
 		rc = rh_ahead_await(run->session.box.link_below, talk->step_messages);
 	}

@@ -34,6 +34,7 @@ static int run_steps(struct rh_session *session, const struct rh_forecast_input 
 	if (rc)
 		return rc;
 	out->times = steps.times;
+	out->drained_seconds = steps.drained_s;
 	out->tokens_per_second = steps.seconds > 0 ? (double)steps.tokens / steps.seconds : 0;
 	out->step_seconds = out->tokens_per_second > 0 ? input->tokens_a_step / out->tokens_per_second : 0;
 	out->bubble = steps.seconds > 0 ? fmax(1 - steps.busy_s / steps.seconds, 0) : 0;

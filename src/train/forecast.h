@@ -10,8 +10,10 @@ struct rh_trace;
 /* The result of one simulation: flat, because `plan --json` prints it field by field. An input without steps gives the plan alone. */
 struct rh_forecast {
 	double step_seconds, tokens_per_second;
-	double bubble;               /* share of all devices' time in which they compute nothing */
-	struct rh_step_times times;  /* of the last step */
+	double drained_seconds;     /* mode fluidpipe: of all simulated steps, and of the logits that come down behind them; 0: none do */
+	double epoch_wait_seconds;  /* mode fluidpipe: how much longer than its steps an epoch takes whose logits box 1 waits for; else 0 */
+	double bubble;              /* share of all devices' time in which they compute nothing */
+	struct rh_step_times times; /* of the last step */
 	double product_peak_seconds; /* a step's necessary products at the devices' peak */
 	struct rh_plan plan;
 	double scheduled_idle;       /* lower bound on the idle share, by the slot recurrence; 0: not known */

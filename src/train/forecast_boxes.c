@@ -128,8 +128,15 @@ static void free_all(struct rh_forecast *box, int boxes)
 	}
 }
 
-/* Simulates a step of `count` micro-batches: its forecasts, and its seconds. */
-static int time_shorter(const struct rh_boxes_request *request, int64_t count, struct rh_forecast *out, double *seconds)
+/* Mode fluidpipe, of boxes that simulated so many steps of an epoch: what it takes beyond its steps, where box 1 waits for logits. */
+static double epoch_wait(const struct rh_config *config, const struct rh_forecast *box, int steps)
+{
+	int waits = config->mode == RH_MODE_FLUIDPIPE && rh_config_distils(config, 0);
+	return waits ? fmax(box[0].drained_seconds - steps * slowest(box, (int)config->boxes), 0) : 0;
+}
+
+/* Simulates a step of `count` micro-batches: its forecasts, its seconds, and an epoch's wait. */
+static int time_shorter(const struct rh_boxes_request *request, int64_t count, struct rh_forecast *out, double *seconds, double *wait_s)
 {
 	int boxes = (int)request->config->boxes;
 	struct rh_forecast_input shorter;
@@ -139,20 +146,21 @@ static int time_shorter(const struct rh_boxes_request *request, int64_t count, s
 	free_all(out, boxes);
 	rc = run_hosts(request, &shorter, out);
 	*seconds = slowest(out, boxes);
+	*wait_s = epoch_wait(request->config, out, shorter.steps);
 	rh_forecast_input_free(&shorter);
 	return rc;
 }
 
-/* Extrapolates the seconds linearly from two shorter steps. *out gets the whole step's plans. */
-static int extrapolate(const struct rh_boxes_request *request, int64_t most, struct rh_forecast *out, double *seconds)
+/* Extrapolates the seconds linearly from two shorter steps; *wait_s is that of the longer one. *out gets the whole step's plans. */
+static int extrapolate(const struct rh_boxes_request *request, int64_t most, struct rh_forecast *out, double *seconds, double *wait_s)
 {
 	int64_t count = request->input->work.train_micro_batches;
 	struct rh_forecast_input plan_alone = *request->input;
 	double less, more;
 	plan_alone.steps = 0;
-	int rc = time_shorter(request, most / 2, out, &less);
+	int rc = time_shorter(request, most / 2, out, &less, wait_s);
 	if (!rc)
-		rc = time_shorter(request, most, out, &more);
+		rc = time_shorter(request, most, out, &more, wait_s);
 	if (rc)
 		return rc;
 	free_all(out, (int)request->config->boxes);
@@ -160,17 +168,29 @@ static int extrapolate(const struct rh_boxes_request *request, int64_t most, str
 	return run_hosts(request, &plan_alone, out);
 }
 
+/* Where logits stream: the time in which those of a step, with their ids, come down. Else 0. */
+static double streamed_s(const struct rh_boxes_request *request, const struct rh_forecast *box)
+{
+	const struct rh_workload *work = &request->input->work;
+	double speed = request->line[0][1].bytes_per_s;
+	if (request->config->fluidpipe_logits != RH_LOGITS_STREAM || !rh_config_distils(request->config, 0) || !(speed > 0))
+		return 0;
+	return (double)(work->train_micro_batches * work->train.head_rows * (box->target_bytes + (int64_t)sizeof(int32_t))) / speed;
+}
+
 /* Mode fluidpipe: lower bound on a step's time. Box 2 expects at most fluidpipe_ahead messages, and those of at most RH_FLUIDPIPE_AHEAD + 1
- * steps, so no more pass in a round trip. The few simulated steps are all expected at once and do not show this. Other modes: 0. */
-static double least_step_s(const struct rh_boxes_request *request, int64_t micro_batches)
+ * steps, so no more pass in a round trip. The few simulated steps are all expected at once and do not show this; and
+ * logits that stream are not simulated step by step. Other modes: 0. */
+static double least_step_s(const struct rh_boxes_request *request, int64_t micro_batches, const struct rh_forecast *box)
 {
 	enum { OF_STEP = 2 };
 	const struct rh_config *config = request->config;
 	if (config->mode != RH_MODE_FLUIDPIPE)
 		return 0;
-	int64_t messages = micro_batches + OF_STEP, expected = rh_min(config->fluidpipe_ahead, (RH_FLUIDPIPE_AHEAD + 1) * messages);
+	int64_t messages = micro_batches + OF_STEP + rh_config_distils(config, 1),
+	        expected = rh_min(config->fluidpipe_ahead, (RH_FLUIDPIPE_AHEAD + 1) * messages);
 	double round_trip_s = request->line[0][0].latency_s + request->line[0][1].latency_s;
-	return round_trip_s * (double)messages / (double)expected;
+	return fmax(round_trip_s * (double)messages / (double)expected, streamed_s(request, box));
 }
 
 int rh_forecast_boxes(const struct rh_boxes_request *request, struct rh_forecast *out)
@@ -178,15 +198,20 @@ int rh_forecast_boxes(const struct rh_boxes_request *request, struct rh_forecast
 	int boxes = (int)request->config->boxes;
 	int64_t count = request->input->work.train_micro_batches;
 	int64_t most = rh_max(SIMULATED_MOST / (2 * rh_max(request->first[boxes], 1)), 8 * boxes);
-	double seconds = 0;
+	double seconds = 0, wait_s = 0;
 	for (int k = 0; k < boxes; k++)
 		out[k] = (struct rh_forecast){0};
-	int rc = count > most ? extrapolate(request, most, out, &seconds) : run_hosts(request, request->input, out);
+	int rc = count > most ? extrapolate(request, most, out, &seconds, &wait_s) : run_hosts(request, request->input, out);
 	if (rc)
 		return rc;
-	seconds = fmax(count > most ? seconds : slowest(out, boxes), least_step_s(request, count));
+	if (count <= most) {
+		seconds = slowest(out, boxes);
+		wait_s = epoch_wait(request->config, out, request->input->steps);
+	}
+	seconds = fmax(seconds, least_step_s(request, count, out));
 	for (int k = 0; k < boxes; k++) {
 		out[k].step_seconds = seconds;
+		out[k].epoch_wait_seconds = wait_s;
 		out[k].tokens_per_second = seconds > 0 ? request->input->tokens_a_step / seconds : 0;
 	}
 	return 0;

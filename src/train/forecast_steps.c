@@ -1,11 +1,11 @@
 #include "train/forecast_steps.h"
 
 #include "core/alloc.h"
-#include "link/ahead.h"
+#include "device/sim/clock.h"
 #include "observe/trace.h"
 #include "train/box_table.h"
-#include "train/fluidpipe.h"
 #include "train/forecast_check.h"
+#include "train/forecast_fluidpipe.h"
 #include "train/update.h"
 
 /* Begins a step as training does. */
@@ -74,53 +74,43 @@ int64_t forecast_fill(const struct rh_session *session, const struct rh_forecast
 	return tokens;
 }
 
-/* Box 2 of mode fluidpipe knows what will come, as in training (fluidpipe_step.c): activations of this step and the next ones, as many as
- * there is room for. `first`: of the link's messages, the first step's. */
-static int expect_more(struct rh_session *session, const struct rh_forecast_input *input, int s, int64_t first)
-{
-	struct rh_link *below = session->box.link_below;
-	int64_t hidden = session->model->config->hidden_size, end = 0;
-	int rc = 0;
-	if (session->config->mode != RH_MODE_FLUIDPIPE || !below)
-		return 0;
-	for (int step = 0; !rc && step <= s + RH_FLUIDPIPE_AHEAD && step < input->steps; end += input->count[step++])
-		for (int64_t at; !rc && (at = rh_ahead_expected(below) - first) < end + input->count[step];) {
-			int64_t bytes = rh_dtype_bytes(session->model->dtype, rh_forecast_micro(input, at).tokens * hidden);
-			rc = rh_ahead_expect(below, rh_wire_tag(RH_BOUNDARY_ACTIVATION, step, at - end), bytes);
-		}
-	return rc == -ENOBUFS ? 0 : rc;
-}
-
 /* The first step is not timed, because nothing is in flight before it. */
 int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                        struct forecast_observers observers, struct forecast_steps *out)
 {
 	int joined = rh_executor_steps_in_flight(session->executor) > 1;
 	double began = 0, ended = 0;
-	int64_t first =
-	        session->config->mode == RH_MODE_FLUIDPIPE && session->box.link_below ? rh_ahead_expected(session->box.link_below) : 0;
-	int begun = 0, rc = 0;
+	int begun = 0;
+	struct forecast_fluidpipe talk;
 	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
-	if (!micro)
-		return -ENOMEM;
+	int rc = forecast_fluidpipe_open(session, input, &talk);
+	if (!rc && !micro)
+		rc = -ENOMEM;
+	double first_s = talk.rows ? rh_sim_clock_seconds(session->machine->clock) : 0;
 	for (int s = 0; !rc && s < input->steps; s++) {
 		for (; !rc && begun < input->steps && begun <= s + joined; begun++) {
 			int64_t filled = forecast_fill(session, input, begun, zeros, micro);
 			out->tokens += begun ? filled : 0;
 			if (observers.trace && begun == input->steps - 1)
 				rh_executor_trace(session->executor, observers.trace, begun);
-			rc = expect_more(session, input, begun, first);
+			rc = forecast_fluidpipe_take_step(&talk, begun);
 			if (!rc)
 				rc = begin_step(session, micro, input->count[begun], begun, observers.check);
 		}
 		if (!rc)
 			rc = finish_step(session, joined, &ended);
+		if (!rc)
+			rc = forecast_fluidpipe_finish_step(&talk, s);
 		out->times = *rh_executor_times(session->executor);
 		out->busy_s += s ? out->times.compute : 0;
 		began = s ? began : ended;
 	}
+	if (!rc)
+		rc = forecast_fluidpipe_end(&talk);
+	out->drained_s = talk.rows ? rh_sim_clock_seconds(session->machine->clock) - first_s : 0;
 	if (rc)
 		rc = rh_executor_abandon(session->executor, rc);
+	forecast_fluidpipe_close(&talk);
 	rh_executor_trace(session->executor, NULL, 0);
 	if (observers.trace)
 		rh_trace_resolve(observers.trace);

@@ -16,8 +16,9 @@ struct forecast_observers {
 /* Sums over the counted steps. The first steps are not counted, because they begin with idle devices. Zero it before. */
 struct forecast_steps {
 	double seconds, busy_s; /* duration; the devices' mean computing time */
+	double drained_s;       /* until the logits that come down behind the last step are here; 0: none do */
 	int64_t tokens;
-	struct rh_step_times times; /* of one step */
+	struct rh_step_times times;  /* of one step */
 	int64_t *drift, drift_count; /* struct rh_forecast; the caller's */
 };
 

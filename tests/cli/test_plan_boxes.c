@@ -107,7 +107,8 @@ static void test_limits_are_chosen_for_the_link(void **state)
 static void test_pipelines_are_compared(void **state)
 {
 	(void)state;
-	static const char near[] = "--max_grad_norm 0 --max_length 64 --link_latency_ms %s --link_mbit_per_second 10000 --box_cuts 2 --mode %s";
+	static const char near[] =
+	        "--max_grad_norm 0 --max_length 64 --link_latency_ms %s --link_mbit_per_second 10000 --box_cuts 2 --mode %s";
 	static const char *const latency[] = {"0.001", "200"};
 	struct scratch scratch;
 	char keys[256];
@@ -273,6 +274,36 @@ static void test_logits_are_counted(void **state)
 	scratch_close(&scratch);
 }
 
+static double wait_behind_epoch(const struct scratch *scratch, const char *more)
+{
+	struct ran ran = run_line(scratch,
+	                          "plan examples/models/bert-large.yaml --hardware rtx4090x1 --mode fluidpipe --boxes 2 "
+	                          "--link_mbit_per_second 100 --link_latency_ms 500 --fluidpipe_recipe %s --json",
+	                          more);
+	json_t *json = json_loads(ran.out, 0, NULL), *modes = json_object_get(json, "modes");
+	if (!modes)
+		fail_msg("%s", ran.err);
+	double wait_s = number(modes, "fluidpipe_wait_seconds"), steps_s = number(modes, "steps") * number(json, "step_seconds");
+	assert_true(fabs(number(modes, "fluidpipe_seconds") - steps_s - wait_s) < 1e-9 * steps_s);
+	json_decref(json);
+	run_free(&ran);
+	return wait_s;
+}
+
+/* An epoch whose logits come down is as long as its steps and a wait for them: two round trips (test_forecast_boxes.c), where they stream
+ * one. */
+static void test_epoch_waits_for_its_logits(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	double bulk_s = wait_behind_epoch(&scratch, "FP-DT"), stream_s = wait_behind_epoch(&scratch, "FP-DT --fluidpipe_logits stream");
+	printf("an epoch waits %.3f s for its logits, where they stream %.3f s\n", bulk_s, stream_s);
+	assert_true(wait_behind_epoch(&scratch, "FP-ND") == 0);
+	assert_true(stream_s > 1 && stream_s < 2 && fabs(bulk_s - stream_s - 1) < 0.01);
+	scratch_close(&scratch);
+}
+
 /* Of a language model that distils each target's shares, 8 bytes a likeliest token; those that come down have their targets' numbers. */
 static void test_shares_are_counted(void **state)
 {
@@ -312,6 +343,7 @@ int main(void)
 	                                   cmocka_unit_test(test_pipelines_are_compared),
 	                                   cmocka_unit_test(test_paci_over_1f1b_is_the_bubble),
 	                                   cmocka_unit_test(test_logits_are_counted),
+	                                   cmocka_unit_test(test_epoch_waits_for_its_logits),
 	                                   cmocka_unit_test(test_shares_are_counted)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

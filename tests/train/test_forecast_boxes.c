@@ -199,7 +199,7 @@ static void test_paci_over_flush_is_the_bubble(void **state)
 	enum { ACCUMULATION = 8 };
 	static const struct {
 		int boxes, blocks[BOXES_MOST];
-	} cases[] = {{2, {6, 6}},       {3, {6, 6, 6}}, {4, {6, 6, 6, 6}}, {3, {4, 6, 12}},
+	} cases[] = {{2, {6, 6}},        {3, {6, 6, 6}}, {4, {6, 6, 6, 6}}, {3, {4, 6, 12}},
 	             {4, {5, 2, 4, 12}}, {3, {4, 9, 6}}, {4, {9, 3, 5, 4}}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		int boxes = cases[i].boxes;
@@ -251,6 +251,64 @@ static void test_fluidpipe_hides_the_line(void **state)
 		            fmax(fmax(slowest, waits), MICRO_BATCHES * far[i][1]));
 	}
 	boxes_close(&at);
+}
+
+enum { DISTILLED_MICROS = 8, TOP = 4 };
+
+/* A step, and what an epoch of one step takes behind it, of boxes that distil over such a line. */
+static struct rh_forecast distilled(double alpha1, double alpha2, enum rh_logits logits, struct rh_virtual_line up,
+                                    struct rh_virtual_line down)
+{
+	struct boxes at;
+	struct rh_forecast_input input;
+	struct rh_forecast box[2];
+	boxes_open(&at, 2, even, RH_MODE_FLUIDPIPE, NULL);
+	struct rh_config *config = &at.deep.rig.config;
+	config->gradient_accumulation_steps = DISTILLED_MICROS;
+	config->fluidpipe_ahead = 16;
+	config->fluidpipe_temperature = 1;
+	config->fluidpipe_top_k = TOP;
+	config->fluidpipe_logits = logits;
+	config->fluidpipe_alpha1 = alpha1;
+	config->fluidpipe_alpha2 = alpha2;
+	at.line[0][0] = up;
+	at.line[0][1] = down;
+	check_ok(rh_forecast_input_synthetic(config, 2, &input));
+	const struct rh_boxes_request request = {config, at.machine, at.first, at.line, &input};
+	check_ok(rh_forecast_boxes(&request, box));
+	for (int k = 0; k < 2; k++)
+		rh_forecast_free(&box[k]);
+	rh_forecast_input_free(&input);
+	boxes_close(&at);
+	return box[0];
+}
+
+/* A token's shares take 8 bytes each, and on their way down a number. They go up beside the activations. Down they come when box 2 has
+ * finished: a latency for the last activations, one for the report, two for the word that box 1 receives and for its answer, and their
+ * bytes; those of a step that stream were announced. Whether or not logits come down, steps are as long, unless they stream and the line
+ * is slower. */
+static void test_fluidpipe_counts_the_time_of_logits(void **state)
+{
+	(void)state;
+	enum {
+		TARGETS = DISTILLED_MICROS * 63,
+		FEATURES = DISTILLED_MICROS * 64 * HIDDEN * 4,
+		UP = TARGETS * 8 * TOP,
+		DOWN = UP + TARGETS * 4
+	};
+	const double latency_s = 10, bytes_per_s = 1e3;
+	const struct rh_virtual_line free = {0, 0}, slow = {0, bytes_per_s}, far = {latency_s, bytes_per_s}, long_line = {latency_s, 0};
+	struct rh_forecast none = distilled(1, 1, RH_LOGITS_EPOCH, slow, free), up = distilled(1, 0.5, RH_LOGITS_EPOCH, slow, free),
+	                   near = distilled(1, 1, RH_LOGITS_EPOCH, long_line, far),
+	                   bulk = distilled(0.5, 1, RH_LOGITS_EPOCH, long_line, far),
+	                   stream = distilled(0.5, 1, RH_LOGITS_STREAM, long_line, far);
+	check_share("fluidpipe, activations alone", 2, none.step_seconds, FEATURES / bytes_per_s);
+	check_share("fluidpipe, logits go up", 2, up.step_seconds, (FEATURES + UP) / bytes_per_s);
+	check_share("fluidpipe, logits come down at once", 2, bulk.epoch_wait_seconds, 4 * latency_s + DOWN / bytes_per_s);
+	check_share("fluidpipe, logits stream", 2, stream.epoch_wait_seconds, 2 * latency_s + DOWN / bytes_per_s);
+	assert_true(bulk.step_seconds == near.step_seconds);
+	assert_true(stream.step_seconds == fmax(near.step_seconds, DOWN / bytes_per_s));
+	assert_true(none.epoch_wait_seconds == 0 && up.epoch_wait_seconds == 0 && near.epoch_wait_seconds == 0);
 }
 
 static double period_with(struct boxes *at, int64_t most, const double line_s[2])
@@ -392,6 +450,7 @@ int main(void)
 	        cmocka_unit_test(test_paci_over_flush_is_the_bubble),
 	        cmocka_unit_test(test_flush_step_is_the_papers_without_recomputation),
 	        cmocka_unit_test(test_fluidpipe_hides_the_line),
+	        cmocka_unit_test(test_fluidpipe_counts_the_time_of_logits),
 	        cmocka_unit_test(test_wide_admission_limits_hide_the_links),
 	        cmocka_unit_test(test_chosen_admission_limits_are_the_smallest),
 	        cmocka_unit_test(test_exchange_of_a_table_takes_its_bytes),
