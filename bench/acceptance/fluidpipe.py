@@ -107,17 +107,17 @@ def show_runs(task, rows):
 
 
 def draw(rows):
-    """One panel for each round trip, one line for each sampler."""
+    """One panel for each round trip, one line for each sampler, one point for each checkpoint."""
     panels = {}
     for result in rows:
         sampler, trip = result["run"].split(", ")
         panels.setdefault(trip, {}).setdefault(sampler, []).append((result["seconds"], score(result["task"], result["eval"])))
-    width, height, left, top, gap = 360, 260, 60, 40, 80
+    width, height, left, top, gap, every = 360, 260, 60, 40, 60, 20
     points = [point for panel in panels.values() for line in panel.values() for point in line]
-    latest = max(seconds for seconds, _ in points)
+    latest = math.ceil(max(seconds for seconds, _ in points) / every) * every
     lowest, highest = math.floor(min(value for _, value in points) / 5) * 5, math.ceil(max(value for _, value in points) / 5) * 5
-    ticks = [latest * k / 4 for k in range(5)]
-    print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + len(panels) * (width + gap)}" height="{top + height + 90}" '
+    axes = 'fill="none" stroke="#222"'
+    print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + len(panels) * (width + gap) - gap + 30}" height="{top + height + 80}" '
           'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>')
     for k, (trip, panel) in enumerate(panels.items()):
         x0 = left + k * (width + gap)
@@ -125,14 +125,19 @@ def draw(rows):
         print(f'<text x="{x0}" y="{top - 14}" font-size="14">accuracy, %, round trip {trip}</text>')
         for value in range(lowest, highest + 1, 5):
             print(f'<path d="M{x0} {y(value):.1f}h{width}" stroke="#ddd"/><text x="{x0 - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value}</text>')
-        for seconds in ticks:
-            print(f'<text x="{x(seconds):.1f}" y="{top + height + 18}" text-anchor="middle">{seconds:.0f}</text>')
+        for seconds in range(0, latest + 1, every):
+            print(f'<path d="M{x(seconds):.1f} {top + height}v5" {axes}/>'
+                  f'<text x="{x(seconds):.1f}" y="{top + height + 18}" text-anchor="middle">{seconds}</text>')
+        print(f'<path d="M{x0} {top}v{height}h{width}" {axes}/>')
         print(f'<text x="{x0 + width / 2}" y="{top + height + 36}" text-anchor="middle">seconds since the start</text>')
         for colour, (sampler, line) in zip(COLOURS, panel.items()):
             path = " ".join(f"{x(seconds):.1f},{y(value):.1f}" for seconds, value in line)
             print(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            for seconds, value in line:
+                print(f'<circle cx="{x(seconds):.1f}" cy="{y(value):.1f}" r="3" fill="{colour}"/>')
     for k, (colour, sampler) in enumerate(zip(COLOURS, next(iter(panels.values())))):
-        print(f'<text x="{left + 130 * k}" y="{top + height + 70}" fill="{colour}">{sampler}</text>')
+        x0, y0 = left + 130 * k, top + height + 62
+        print(f'<path d="M{x0} {y0 - 4}h20" stroke="{colour}" stroke-width="2"/><text x="{x0 + 26}" y="{y0}">{sampler}</text>')
     print("</svg>")
 
 

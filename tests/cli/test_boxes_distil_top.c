@@ -93,8 +93,13 @@ static void test_what_cannot_be_is_refused_in_one_line(void **state)
 	        "fluidpipe_recipe: boxes distil a causal language model by its likeliest tokens: write fluidpipe_top_k");
 	refused(language(), 1, "--fluidpipe_recipe FP-DB --fluidpipe_top_k 289", "fluidpipe_top_k: 289 of a vocabulary of 288 tokens");
 	refused(language(), 2, "--fluidpipe_top_k 5", "fluidpipe_top_k: has no effect where no box distils");
-	refused(language(), 2, "--fluidpipe_recipe FP-DB --fluidpipe_top_k 5 --fluidpipe_idle_sampler difficulty",
-	        "fluidpipe_idle_sampler: goes by a sample's two losses, which fluidpipe_top_k does not tell apart");
+	static const char *const by_losses[] = {"difficulty", "eh-difficulty", "task-loss", "distillation-loss"};
+	for (size_t i = 0; i < sizeof by_losses / sizeof *by_losses; i++) {
+		char options[256];
+		snprintf(options, sizeof options, "--fluidpipe_recipe FP-DB --fluidpipe_top_k 5 --fluidpipe_idle_sampler %s", by_losses[i]);
+		refused(language(), 2, options,
+		        "fluidpipe_idle_sampler: goes by a sample's two losses, which fluidpipe_top_k does not tell apart");
+	}
 	struct scratch scratch;
 	open_images(&scratch, "");
 	refused(scratch, 1, "--fluidpipe_recipe FP-DB --fluidpipe_top_k 5",

@@ -100,7 +100,8 @@ static void test_both_boxes_replay_steps_that_distil(void **state)
 	open_images(&scratch, "");
 	check_replay(scratch, by_history, by_history);
 	open_language(&scratch, "fluidpipe_top_k: 5\n", 0);
-	check_replay(scratch, of_shares, of_shares);
+	snprintf(streams, sizeof streams, "%s --fluidpipe_logits stream", of_shares);
+	check_replay(scratch, of_shares, streams);
 }
 
 /* A cap of 0 is the run without the key, at both boxes. */
