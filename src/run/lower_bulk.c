@@ -64,29 +64,30 @@ static int64_t wanted(const struct lower_slot *slot, int b)
 	return to->versions.of[lower_first_index(to, program_slot) * model->layers + l].forward;
 }
 
-static int is_there(const struct lower_slot *slot, int b, int64_t at)
-{
-	const struct lower_weights *weights = &slot->state->weights;
-	return weights->offset[b] == at && weights->generation[b] == wanted(slot, b);
-}
-
-/* 1: the whole stage lies at one end of the room already, as where a device has only one stage. The slot reads it there again. */
+/* 1: the stage lies in the room already, alone or within another one, as a backward's does within its forward's. The slot reads it there.
+ * What was updated since is sent there again, and not while the slot before computes: it is less than half. */
 static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
 {
 	struct lower_weights *weights = &slot->state->weights;
+	const struct rh_model *model = slot->lowering->options->model;
 	const int64_t *offset = slot->lowering->offset;
-	for (int end = 0; bytes && end < 2; end++) {
-		int all = 1;
-		*at = end ? weights->capacity - bytes : 0;
-		for (int b = 0; all && b < slot->lowering->options->model->blocks; b++)
-			all = offset[b] < 0 || is_there(slot, b, *at + offset[b]);
-		if (!all)
+	int64_t stale = 0;
+	*at = -1;
+	for (int b = 0; b < model->blocks; b++) {
+		int64_t begin = weights->offset[b] - offset[b];
+		if (offset[b] < 0)
 			continue;
-		weights->turn = end;
-		weights->end[end].bytes = rh_max(weights->end[end].bytes, bytes); /* an earlier slot may still read beyond them */
-		return 1;
+		if (weights->offset[b] < 0 || begin < 0 || (*at >= 0 && begin != *at))
+			return 0;
+		*at = begin;
+		stale += weights->generation[b] == wanted(slot, b) ? 0 : rh_block_bytes(&model->block[b], model->dtype);
 	}
-	return 0;
+	int end = 2 * *at + bytes > weights->capacity;
+	if (*at < 0 || 2 * stale >= bytes)
+		return 0;
+	weights->turn = end;
+	weights->end[end].bytes = rh_max(weights->end[end].bytes, end ? weights->capacity - *at : *at + bytes);
+	return 1;
 }
 
 /* This lane's next command waits for the readers of the bytes that it overwrites. */
@@ -116,7 +117,7 @@ static int place_weights(struct lower_slot *slot)
 	slot->weights = at;
 	for (int b = 0; b < model->blocks; b++) {
 		int64_t length = rh_block_bytes(&model->block[b], model->dtype), was = weights->offset[b];
-		int there = offset[b] >= 0 && is_there(slot, b, at + offset[b]);
+		int there = offset[b] >= 0 && was == at + offset[b] && weights->generation[b] == wanted(slot, b);
 		to->bytes[b] = offset[b] < 0 || there ? 0 : length;
 		any |= to->bytes[b] > 0;
 		if (!there && was >= 0 && was < at + all && was + length > at)
