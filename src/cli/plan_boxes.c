@@ -6,6 +6,8 @@
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/json.h"
+#include "core/minmax.h"
+#include "partition/rounds.h"
 #include "train/box_cuts.h"
 #include "train/forecast_limits.h"
 #include "train/judge.h"
@@ -26,8 +28,12 @@ struct planned {
 	struct rh_hardware hardware[BOXES_MOST]; /* of box_hardware */
 	struct rh_session_machine machine[BOXES_MOST];
 	struct rh_virtual_line line[BOXES_MOST][2];
+	struct rh_session session; /* of the whole model */
+	struct rh_box_layer *layer;
+	struct rh_box_told told[BOXES_MOST]; /* lines are the configuration's */
 	int first[BOXES_MOST + 1];
 	struct rh_forecast box[BOXES_MOST];
+	int64_t unit, unit_bytes; /* mode paci: a unit's micro-batches, and what each link carries of it each way */
 	struct rh_config limited; /* mode paci without admission_limits: `config` points to it, and it has those that were chosen */
 	struct rh_admission_limits limits;
 	double unit_s[2];                             /* of those, and of PACI's own; 0: none were chosen */
@@ -71,14 +77,46 @@ static void set_links(struct planned *all, double mbit_per_s)
 		}
 }
 
-/* Forecasts the boxes with links of that speed; 0: of the configuration's. */
-static int forecast_at(struct planned *all, double mbit_per_s, double *tokens_per_s)
+/* The cuts that the boxes would choose over links of that speed. With admission limits that are chosen, too, cuts are the same over all
+ * links. */
+static int cuts_at(const struct planned *all, double mbit_per_s, int *first)
+{
+	struct rh_config config = *all->config;
+	char text[32], *item[1] = {text};
+	snprintf(text, sizeof text, "%.9g", mbit_per_s);
+	config.link_mbit_per_second = (struct rh_list){.item = item, .count = 1};
+	memcpy(first, all->first, sizeof all->first);
+	return config.box_cuts.count || all->unit_s[0] > 0 ? 0 : rh_box_cuts_choose(&config, all->session.model, all->layer, all->told, first);
+}
+
+/* Forecasts the boxes with the configuration's links. */
+static int forecast_linked(struct planned *all)
 {
 	const struct rh_boxes_request request = {all->config, all->machine, all->first, all->line, all->input};
-	set_links(all, mbit_per_s);
+	set_links(all, 0);
 	free_boxes(all);
 	int rc = rh_forecast_boxes(&request, all->box);
-	*tokens_per_s = rc ? 0 : all->box[0].tokens_per_second;
+	all->linked = rc ? 0 : all->box[0].tokens_per_second;
+	return rc;
+}
+
+/* The speed over links of that speed, with cuts and limits for it. */
+static int forecast_at(struct planned *all, double mbit_per_s, double *tokens_per_s)
+{
+	int first[BOXES_MOST + 1], rc = cuts_at(all, mbit_per_s, first);
+	struct rh_config config = *all->config;
+	const struct rh_boxes_request request = {&config, all->machine, first, all->line, all->input};
+	struct rh_forecast box[BOXES_MOST] = {{0}};
+	set_links(all, mbit_per_s);
+	if (!rc && all->unit_s[0] > 0) {
+		config.admission_limits = (struct rh_list){0};
+		return rh_forecast_widest(&request, tokens_per_s);
+	}
+	if (!rc)
+		rc = rh_forecast_boxes(&request, box);
+	*tokens_per_s = rc ? 0 : box[0].tokens_per_second;
+	for (int k = 0; k < (int)config.boxes; k++)
+		rh_forecast_free(&box[k]);
 	return rc;
 }
 
@@ -183,7 +221,7 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 		return rc;
 	rc = choose_delay(all);
 	if (!rc)
-		rc = forecast_at(all, 0, &all->linked);
+		rc = forecast_linked(all);
 	return rc || all->config->mode == RH_MODE_FLUIDPIPE ? rc : compare_pipelines(all);
 }
 
@@ -322,8 +360,8 @@ static int chooses_limits(const struct planned *all)
 	return all->config->mode == RH_MODE_PACI && !all->config->admission_limits.count;
 }
 
-/* Admission limits for these cuts and the configuration's links, if they are faster than those chosen before for others. The other speeds
- * are simulated with the same. *most: box 1's limit. */
+/* Admission limits for these cuts and the configuration's links, if they are faster than those chosen before for others. *most: box 1's
+ * limit. */
 static int consider_limits(struct planned *all, const int *first, int64_t *most)
 {
 	const struct rh_boxes_request request = {all->config, all->machine, first, all->line, all->input};
@@ -341,28 +379,86 @@ static int consider_limits(struct planned *all, const int *first, int64_t *most)
 	return 0;
 }
 
-/* Cuts and admission limits depend on each other. From the cuts that suit links which take no time, each is chosen by turns for the other,
+/* Seconds of a step over links that take no time; INFINITY: a box does not fit. */
+static int simulate_without_links(struct planned *all, const int *first, double *seconds)
+{
+	static const struct rh_virtual_line none[BOXES_MOST][2];
+	const struct rh_boxes_request request = {all->config, all->machine, first, none, all->input};
+	free_boxes(all);
+	int rc = rh_forecast_boxes(&request, all->box);
+	*seconds = INFINITY;
+	if (rc == RH_DOES_NOT_FIT) {
+		rh_error_clear();
+		return 0;
+	}
+	if (rc)
+		return rc;
+	*seconds = all->box[0].step_seconds;
+	all->unit = all->box[0].unit;
+	all->unit_bytes = all->box[0].unit_bytes;
+	return 0;
+}
+
+/* Moves each cut, by a layer at a time, while that makes the step over links that take no time shorter: the partitioner knows what a layer
+ * computes, but not what uploads of weights add. */
+static int move_cuts(struct planned *all, int *first, double *seconds)
+{
+	int rc = simulate_without_links(all, first, seconds);
+	for (int k = 1; k < (int)all->config->boxes; k++)
+		for (int way = -1; !rc && way <= 1;) {
+			double now = INFINITY;
+			first[k] += way;
+			if (first[k] > first[k - 1] && first[k] < first[k + 1])
+				rc = simulate_without_links(all, first, &now);
+			if (now < *seconds) {
+				*seconds = now;
+			} else {
+				first[k] -= way;
+				way += 2;
+			}
+		}
+	return rc;
+}
+
+/* What a unit takes at least over the configuration's links, where one takes so long without them. */
+static double with_transfer(const struct planned *all, double unit_s)
+{
+	for (int k = 0; k + 1 < (int)all->config->boxes; k++)
+		for (int way = 0; way < 2; way++)
+			unit_s = fmax(unit_s, (double)all->unit_bytes / all->line[k][way].bytes_per_s);
+	return unit_s;
+}
+
+/* Admission limits that are wide enough hide the links, so cuts are chosen for links that take no time: all speeds have the same. Where
+ * limits must be smaller (memory, max_version_drift), cuts and limits depend on each other. Then each is chosen by turns for the other,
  * until the cuts stay as they are; the fastest pair is taken. */
-static int choose_by_turns(struct planned *all, const struct rh_model *model, const struct rh_box_layer *layer,
-                           const struct rh_box_told *told)
+static int choose_by_turns(struct planned *all)
 {
 	enum { TURNS = 4 };
 	struct rh_config config = *all->config;
 	struct rh_admission_limits limits;
-	int first[BOXES_MOST + 1] = {0}, before[BOXES_MOST + 1] = {0}, rc = 0;
+	int first[BOXES_MOST + 1] = {0}, before[BOXES_MOST + 1] = {0};
 	int64_t most;
+	double step_s;
 	config.link_latency_ms = config.link_mbit_per_second = (struct rh_list){0};
-	for (int turn = 0; turn < TURNS; turn++) {
-		rc = rh_box_cuts_choose(&config, model, layer, told, first);
-		if (rc || !memcmp(first, before, sizeof first))
-			break;
+	int rc = rh_box_cuts_choose(&config, all->session.model, all->layer, all->told, first);
+	if (!rc)
+		rc = move_cuts(all, first, &step_s);
+	if (rc)
+		return rc;
+	int64_t units = rh_round_count(all->input->work.train_micro_batches, rh_max(all->unit, 1)); /* 0: no cuts fit */
+	double least_s = with_transfer(all, step_s / (double)units);
+	for (int turn = 0; turn < TURNS && memcmp(first, before, sizeof first); turn++) {
 		rc = consider_limits(all, first, &most);
-		if (rc)
+		if (rc || all->unit_s[0] <= RH_LIMITS_TOLERANCE * least_s)
 			break;
 		memcpy(before, first, sizeof first);
 		rh_admission_limits_set((int)config.boxes, most, &limits);
 		config = *all->config;
 		config.admission_limits = limits.list;
+		rc = rh_box_cuts_choose(&config, all->session.model, all->layer, all->told, first);
+		if (rc)
+			break;
 	}
 	if (rc != RH_DOES_NOT_FIT || !(all->unit_s[0] > 0))
 		return rc;
@@ -370,27 +466,21 @@ static int choose_by_turns(struct planned *all, const struct rh_model *model, co
 	return 0;
 }
 
-/* What the boxes would choose. */
-static int choose_cuts(struct planned *all)
+/* What rh_box_cuts_choose asks for. The session stays open. */
+static int measure_layers(struct planned *all)
 {
 	const struct rh_config *config = all->config;
 	size_t layers = (size_t)all->input->layers, boxes = (size_t)config->boxes;
-	struct rh_box_layer *layer = rh_alloc(boxes * layers, sizeof *layer);
-	struct rh_box_told *told = rh_alloc(boxes, sizeof *told); /* lines are the configuration's */
-	struct rh_session session = {0};
-	int rc = layer && told ? 0 : -ENOMEM;
+	int rc = 0;
+	all->layer = rh_alloc(boxes * layers, sizeof *all->layer);
+	if (!all->layer)
+		return -ENOMEM;
 	for (size_t k = 0; !rc && k < boxes; k++) {
-		rh_session_close(&session);
-		rc = rh_session_simulate(config, &all->machine[k], &session);
+		rh_session_close(&all->session);
+		rc = rh_session_simulate(config, &all->machine[k], &all->session);
 		if (!rc)
-			rc = rh_box_measure(&session, (int)k, layer + k * layers, &told[k].cap_bytes);
+			rc = rh_box_measure(&all->session, (int)k, all->layer + k * layers, &all->told[k].cap_bytes);
 	}
-	if (!rc)
-		rc = chooses_limits(all) ? choose_by_turns(all, session.model, layer, told)
-		                         : rh_box_cuts_choose(config, session.model, layer, told, all->first);
-	rh_session_close(&session);
-	rh_free(layer);
-	rh_free(told);
 	return rc;
 }
 
@@ -402,7 +492,10 @@ static int find_cuts_and_limits(struct planned *all)
 	int64_t most;
 	set_links(all, 0);
 	if (!config->box_cuts.count) {
-		rc = choose_cuts(all);
+		rc = measure_layers(all);
+		if (!rc)
+			rc = chooses_limits(all) ? choose_by_turns(all)
+			                         : rh_box_cuts_choose(config, all->session.model, all->layer, all->told, all->first);
 	} else {
 		rc = rh_box_cuts(config, all->input->layers, first);
 		memcpy(all->first, first, sizeof first);
@@ -440,6 +533,8 @@ int plan_boxes(const struct rh_config *config, const struct rh_machine_found *fo
 		rc = VERB_SAYS_NO;
 	}
 	free_boxes(all);
+	rh_session_close(&all->session);
+	rh_free(all->layer);
 	for (int k = 0; k < (int)config->boxes; k++)
 		rh_hardware_free(&all->hardware[k]);
 	rh_free(all);

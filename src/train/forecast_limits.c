@@ -6,8 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 
-static const double tolerance = 1.03; /* a period that is longer than the best by this factor is as good */
-
 struct limiting {
 	const struct rh_boxes_request *request;
 	struct rh_forecast box[RH_LIMITS_MOST]; /* of the limits that were simulated last */
@@ -61,25 +59,33 @@ static int period_of(struct limiting *at, int64_t most, double *seconds)
 	return simulate(at, &config, most > config.boxes, seconds);
 }
 
-/* Upper bound of the search: more units in flight in box 1 hide no more latency. Call it after a simulation with PACI's own limits. */
-static int64_t most_of(const struct limiting *at)
+/* Bounds of the search, after a simulation with PACI's own limits. */
+struct bounds {
+	double least_s; /* a unit takes at least this, whatever the limits: a box's work, or a transfer */
+	int64_t most;   /* more units in flight in box 1 hide no more latency */
+};
+
+static struct bounds bounds_of(const struct limiting *at)
 {
 	const struct rh_boxes_request *request = at->request;
 	int boxes = (int)request->config->boxes;
-	double slowest_s = 0, trip_s = 0;
+	double slowest_s = 0, trip_s = 0, transfer_s = 0;
 	for (int k = 0; k < boxes; k++)
 		slowest_s = fmax(slowest_s, (1 - at->box[k].bubble) * at->box[k].step_seconds / (double)at->units);
 	for (int k = 0; k + 1 < boxes; k++) {
 		double seconds = 0;
 		for (int way = 0; way < 2; way++) {
 			const struct rh_virtual_line *line = &request->line[k][way];
-			seconds += line->latency_s + (line->bytes_per_s > 0 ? (double)at->box[k].unit_bytes / line->bytes_per_s : 0);
+			double moves = line->bytes_per_s > 0 ? (double)at->box[k].unit_bytes / line->bytes_per_s : 0;
+			seconds += line->latency_s + moves;
+			transfer_s = fmax(transfer_s, moves);
 		}
 		trip_s = fmax(trip_s, seconds);
 	}
 	double trips = slowest_s > 0 ? ceil(trip_s / slowest_s) : 0;
 	int64_t most = 1 + (boxes - 1) * (1 + (int64_t)fmin(trips, 1 << 10)), drift = request->config->max_version_drift;
-	return drift ? rh_max(rh_min(most, 1 + drift * at->units), boxes) : most;
+	most = drift ? rh_max(rh_min(most, 1 + drift * at->units), boxes) : most;
+	return (struct bounds){fmax(slowest_s, transfer_s), most};
 }
 
 /* Halves the distance from *most to `least` until the limits fit. *seconds: a unit's; INFINITY: only `least` fits. */
@@ -103,7 +109,7 @@ static int find_least(struct limiting *at, int (*period)(struct limiting *at, in
 		double now;
 		rc = period(at, middle, &now);
 		best = fmin(best, now);
-		if (now <= tolerance * best) {
+		if (now <= RH_LIMITS_TOLERANCE * best) {
 			*enough = middle;
 			*seconds = now;
 		} else {
@@ -113,24 +119,49 @@ static int find_least(struct limiting *at, int (*period)(struct limiting *at, in
 	return rc;
 }
 
+/* With PACI's own limits, and with the widest that fit, unless the former are as good. */
+static int find_widest(struct limiting *at, int64_t *most, double *own_s, double *best_s)
+{
+	int64_t least = at->request->config->boxes;
+	int rc = period_of(at, least, own_s);
+	*most = least;
+	*best_s = *own_s;
+	if (rc)
+		return rc;
+	const struct bounds bounds = bounds_of(at);
+	if (*own_s <= RH_LIMITS_TOLERANCE * bounds.least_s)
+		return 0;
+	*most = bounds.most;
+	rc = find_fitting(at, least, most, best_s);
+	*best_s = fmin(*best_s, *own_s);
+	return rc;
+}
+
+int rh_forecast_widest(const struct rh_boxes_request *request, double *tokens_per_s)
+{
+	struct limiting at = {.request = request};
+	double own_s, best_s;
+	int64_t most;
+	int rc = find_widest(&at, &most, &own_s, &best_s);
+	free_boxes(&at);
+	*tokens_per_s = rc ? 0 : request->input->tokens_a_step / (best_s * (double)at.units);
+	return rc;
+}
+
 int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admission_limits *out, double unit_s[2])
 {
 	int boxes = (int)request->config->boxes;
 	struct limiting at = {.request = request};
-	int64_t least = boxes, enough = boxes;
 	double best;
-	int rc = period_of(&at, least, &unit_s[1]);
-	unit_s[0] = best = unit_s[1];
-	if (!rc) {
-		enough = most_of(&at);
-		rc = find_fitting(&at, least, &enough, &best);
+	int64_t enough;
+	int rc = find_widest(&at, &enough, &unit_s[1], &best);
+	unit_s[0] = best;
+	if (unit_s[1] <= RH_LIMITS_TOLERANCE * best) {
+		enough = boxes;
+		unit_s[0] = unit_s[1];
 	}
-	if (unit_s[1] <= tolerance * best)
-		enough = least;
-	else
-		unit_s[0] = best;
 	if (!rc)
-		rc = find_least(&at, period_of, least, &enough, best, &unit_s[0]);
+		rc = find_least(&at, period_of, boxes, &enough, best, &unit_s[0]);
 	free_boxes(&at);
 	rh_admission_limits_set(boxes, enough, out);
 	return rc;
@@ -152,7 +183,7 @@ int rh_forecast_delay(const struct rh_boxes_request *request, int64_t *delay, do
 	unit_s[0] = unit_s[1];
 	if (!rc && at.units > 1 && request->config->paci_backward != RH_BACKWARD_STASH)
 		rc = delayed_period(&at, at.units - 1, &best);
-	if (!rc && tolerance * best < unit_s[1]) {
+	if (!rc && RH_LIMITS_TOLERANCE * best < unit_s[1]) {
 		enough = at.units - 1;
 		unit_s[0] = best;
 	}

@@ -5,7 +5,8 @@
 
 #include "train/forecast_boxes.h"
 
-enum { RH_LIMITS_MOST = 64 }; /* boxes */
+enum { RH_LIMITS_MOST = 64 };   /* boxes */
+#define RH_LIMITS_TOLERANCE 1.03 /* a period that is longer than the best by this factor is as good */
 
 /* Limits as the configuration has them; the list points into the struct, which must not move. */
 struct rh_admission_limits {
@@ -21,6 +22,9 @@ void rh_admission_limits_set(int boxes, int64_t most, struct rh_admission_limits
  * None exceeds what memory holds, or what max_version_drift allows. unit_s: the seconds that a unit takes with these limits, and with
  * PACI's own. RH_DOES_NOT_FIT: PACI's own do not. */
 int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admission_limits *out, double unit_s[2]) RH_MUST;
+
+/* Tokens a second with limits as wide as help and fit: what rh_forecast_limits calls the best. */
+int rh_forecast_widest(const struct rh_boxes_request *request, double *tokens_per_s) RH_MUST;
 
 /* The smallest paci_update_delay whose simulated period is within 3 % of the longest one's, with the request's limits; 0 where that is no
  * more than 3 % faster than updates that block their box, or the second copy of the weights does not fit. unit_s: the seconds that a unit

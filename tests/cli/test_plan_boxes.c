@@ -103,6 +103,45 @@ static void test_limits_are_chosen_for_the_link(void **state)
 	scratch_close(&scratch);
 }
 
+/* A faster link is never slower, but for the 3 % that limits may lose; and the table says the same of each speed, whichever of them the
+ * configuration names: a run over such links would choose these cuts and limits. */
+static void test_faster_links_are_faster_where_cuts_and_limits_are_chosen(void **state)
+{
+	(void)state;
+	enum { SPEEDS = 3, ROW = 2 }; /* of the table: 300, 1000 and 10000 Mbit/s are its last */
+	static const char *const models[] = {"llama-3.1-8b", "qwen3-1.7b"}, *const speeds[SPEEDS] = {"300", "1000", "10000"};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+		double table[SPEEDS][SPEEDS], own[SPEEDS];
+		for (int i = 0; i < SPEEDS; i++) {
+			struct ran ran = run_line(&scratch,
+			                          "plan --config_name examples/models/%s --hardware rtx4090x1 --mode paci --boxes 2 "
+			                          "--lora_r 16 --max_length 2048 --per_device_train_batch_size 1 --dtype bfloat16 "
+			                          "--gradient_accumulation_steps 8 --max_grad_norm 0 --link_latency_ms 5 "
+			                          "--link_mbit_per_second %s --json",
+			                          models[m], speeds[i]);
+			json_t *json = json_loads(ran.out, 0, NULL);
+			if (!json)
+				fail_msg("%s", ran.err);
+			own[i] = number(json, "tokens_per_second");
+			for (int row = 0; row < SPEEDS; row++)
+				table[i][row] = number(json_array_get(json_object_get(json, "links"), (size_t)(ROW + row)), "tokens_per_second");
+			printf("%s, %s Mbit/s: %.1f tokens/s; table %.1f, %.1f, %.1f\n", models[m], speeds[i], own[i], table[i][0],
+			       table[i][1], table[i][2]);
+			json_decref(json);
+			run_free(&ran);
+		}
+		for (int i = 0; i < SPEEDS; i++) {
+			assert_true(own[i] > 0 && 1.03 * own[i] >= own[i ? i - 1 : 0]);
+			assert_true(own[i] <= 1.0001 * table[i][i] && 1.03 * own[i] >= table[i][i]);
+			for (int row = 0; row < SPEEDS; row++)
+				assert_true(table[i][row] == table[0][row]);
+		}
+	}
+	scratch_close(&scratch);
+}
+
 /* Whichever of the two pipelines is asked for, plan simulates both, and says which of them, or one box alone, is the fastest. */
 static void test_pipelines_are_compared(void **state)
 {
@@ -338,6 +377,7 @@ int main(void)
 	alarm(HANG_S);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds),
 	                                   cmocka_unit_test(test_limits_are_chosen_for_the_link),
+	                                   cmocka_unit_test(test_faster_links_are_faster_where_cuts_and_limits_are_chosen),
 	                                   cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone),
 	                                   cmocka_unit_test(test_modes_are_compared),
 	                                   cmocka_unit_test(test_pipelines_are_compared),
