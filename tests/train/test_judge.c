@@ -23,12 +23,41 @@ static void search(const struct eight *eight, const struct rh_forecast_input *in
 	rh_session_close(&session);
 }
 
+static int have_same_stages(const struct rh_plan *a, const struct rh_plan *b)
+{
+	return a->forward_stages == b->forward_stages && a->backward_stages == b->backward_stages &&
+	       !memcmp(a->forward, b->forward, (size_t)a->forward_stages * sizeof *a->forward) &&
+	       !memcmp(a->backward, b->backward, (size_t)a->backward_stages * sizeof *a->backward);
+}
+
+/* Whole rounds and default rounds of one micro-batch are the same plan: it is found once. */
+static void test_each_plan_is_found_once(void **state)
+{
+	(void)state;
+	static const struct {
+		int64_t micro_batches, rows;
+	} steps[] = {{1, 1}, {EIGHT_MICRO_BATCHES, 2}};
+	for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
+		struct eight eight;
+		struct rh_forecast_input input;
+		struct rh_run_plans plans;
+		eight_open(&eight, 0, 1);
+		eight.deep.rig.config.per_device_train_batch_size = steps[s].rows;
+		ask(&eight, steps[s].micro_batches, &input);
+		search(&eight, &input, &plans);
+		for (int i = 0; i < plans.count; i++)
+			for (int j = 0; j < i; j++)
+				assert_false(plans.plan[i].train_round == plans.plan[j].train_round &&
+				             have_same_stages(&plans.plan[i].stages, &plans.plan[j].stages));
+		rh_run_plans_free(&plans);
+		rh_forecast_input_free(&input);
+		eight_close(&eight);
+	}
+}
+
 static void check_same_stages(const struct rh_plan *a, const struct rh_plan *b)
 {
-	assert_int_equal(a->forward_stages, b->forward_stages);
-	assert_int_equal(a->backward_stages, b->backward_stages);
-	assert_memory_equal(a->forward, b->forward, (size_t)a->forward_stages * sizeof *a->forward);
-	assert_memory_equal(a->backward, b->backward, (size_t)a->backward_stages * sizeof *a->backward);
+	assert_true(have_same_stages(a, b));
 	assert_int_equal(a->device_bytes, b->device_bytes);
 }
 
@@ -122,6 +151,7 @@ int main(void)
 {
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_each_plan_is_found_once),
 	        cmocka_unit_test(test_no_plan_is_better_than_the_one_that_is_chosen),
 	        cmocka_unit_test(test_a_recorded_forecast_takes_as_long),
 	        cmocka_unit_test(test_a_session_follows_the_plan_that_was_judged),

@@ -286,6 +286,33 @@ static void test_a_run_on_a_gguf_files_memory_is_the_plans(void **state)
 	scratch_close(&scratch);
 }
 
+/* A row that takes more memory while it is read than the run takes later: the plan counts it. */
+static void test_reading_the_longest_row_is_planned(void **state)
+{
+	(void)state;
+	enum { ROWS = 8, WORDS = 40, WORDS_OF_LONGEST = 2000000 };
+	struct peaks usual, longest;
+	struct scratch scratch;
+	if (!CHECK_RESIDENT)
+		check_skip("sanitizers take memory of their own");
+	scratch_open(&scratch);
+	write_model(path_of("%s/m", scratch.dir), 1000, 2);
+	for (int is_longest = 0; is_longest < 2; is_longest++) {
+		write_rows(path_of("%s/rows", scratch.dir), ROWS, WORDS, is_longest ? WORDS_OF_LONGEST : WORDS);
+		struct ran ran = run_line(&scratch,
+		                          "train --config_name %s/m --train_file %s/rows --output_dir %s/out%d --max_length 64 "
+		                          "--max_steps 2 --save_strategy no --json",
+		                          scratch.dir, scratch.dir, scratch.dir, is_longest);
+		*(is_longest ? &longest : &usual) = peaks_of(&ran, is_longest ? "with a long row" : "without");
+		run_free(&ran);
+	}
+	printf("%.1f of %.1f MiB; without the long row %.1f of %.1f\n", longest.peak / 1048576, longest.plan / 1048576,
+	       usual.peak / 1048576, usual.plan / 1048576);
+	assert_true(longest.peak > usual.plan);
+	assert_true(longest.peak <= longest.plan);
+	scratch_close(&scratch);
+}
+
 /* A control group's limit counts, whatever max_ram says. */
 static void test_max_ram_above_the_groups_limit_is_bounded(void **state)
 {
@@ -319,6 +346,7 @@ int main(void)
 	        cmocka_unit_test(test_a_runs_memory_is_the_plans),
 	        cmocka_unit_test(test_a_resumed_runs_memory_is_the_plans),
 	        cmocka_unit_test(test_a_run_on_a_gguf_files_memory_is_the_plans),
+	        cmocka_unit_test(test_reading_the_longest_row_is_planned),
 	        cmocka_unit_test(test_max_ram_above_the_groups_limit_is_bounded),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
