@@ -5,12 +5,13 @@
 #include "cli/runner.h"
 
 #include "ckpt/safetensors.h"
+#include "limit_time.h"
 #include "port.h"
 #include "tensor_bytes.h"
 
-#include <stdlib.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 
 enum { BOXES_MOST = 4 };
 
@@ -151,7 +152,7 @@ static inline void boxes_finish(struct ran *ran, int boxes)
 /* For run_prepare: boxes that wait for one another for ever fail, in place of the whole test. */
 static inline void boxes_limit_time(void)
 {
-	alarm(120);
+	limit_time(300);
 }
 
 static inline int is_there(const struct scratch *scratch, int box, int64_t step)

@@ -387,15 +387,9 @@ static void test_a_stalled_box_is_waited_for_then_given_up(void **state)
 	rig_close(&rig);
 }
 
-/* Boxes that wait for one another for ever fail, in place of the whole test. */
-static void limit_time(void)
-{
-	alarm(300);
-}
-
 int main(void)
 {
-	run_prepare = limit_time;
+	run_prepare = boxes_limit_time;
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_line_cut_at_random_moments_changes_no_bit),
 	        cmocka_unit_test(test_boxes_killed_at_random_moments_change_no_bit),

@@ -95,7 +95,7 @@ static void test_a_run_that_mpi_ended_resumes(void **state)
 
 int main(void)
 {
-	alarm(300);
+	limit_time(300);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_boxes_of_mpirun_compute_what_one_does),
 	        cmocka_unit_test(test_a_run_that_mpi_ended_resumes),

@@ -19,7 +19,7 @@ static int next_host;
 
 static void enter_host(void)
 {
-	alarm(200);
+	limit_time(200);
 	if (network.hosts)
 		network_enter(&network, next_host);
 }

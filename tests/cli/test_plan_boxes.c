@@ -1,6 +1,7 @@
 /* `plan` over boxes as a person asks for it: the same answer twice, faster links never slower, and a break-even that holds. */
 #include "cli/good.h"
 #include "cli/runner.h"
+#include "limit_time.h"
 
 #include "core/json.h"
 
@@ -374,7 +375,7 @@ static void test_shares_are_counted(void **state)
 
 int main(void)
 {
-	alarm(HANG_S);
+	limit_time(HANG_S);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds),
 	                                   cmocka_unit_test(test_limits_are_chosen_for_the_link),
 	                                   cmocka_unit_test(test_faster_links_are_faster_where_cuts_and_limits_are_chosen),

@@ -188,6 +188,9 @@ static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 	refused("max_ram: 24\n", NULL, "max_ram: '24' is 24 bytes; did you mean 24GiB?");
 	refused("max_vram: 8192\n", NULL, "max_vram: '8192' is 8192 bytes; did you mean 8192MiB?");
 	refused("max_steps: 1.5e0\n", NULL, "max_steps: '1.5e0'");
+	refused("seed: 1e17\n", NULL, "seed: '1e17'"); /* a double does not have each whole number there */
+	refused("seed: 9223372036854775808\n", NULL, "seed: '9223372036854775808'");
+	refused("train_file: [train.jsonl]\ndata_weights: [2]\neval_split: 0.1\n", NULL, "copies of a row on both sides of eval_split");
 	refused("max_ram: 9e18 TB\n", NULL, "max_ram: '9e18 TB'");
 	refused("forward_cuts: [3, 2]\n", NULL, "forward_cuts: '2' is not allowed there");
 	refused("forward_cuts: [a]\n", NULL, "forward_cuts: 'a'");

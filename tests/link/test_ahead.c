@@ -1,6 +1,6 @@
 /* A link that copies what is sent: the sender's memory is free at once, the peer gets everything in order, and no more than the copies are
  * on their way. */
-#include "check.h"
+#include "limit_time.h"
 
 #include "link/ahead.h"
 #include "link/pair.h"
@@ -185,7 +185,7 @@ static void test_ahead_tells_what_is_here_before_it_is_asked_for(void **state)
 
 int main(void)
 {
-	alarm(60);
+	limit_time(60);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_ahead_memory_is_free_once_a_send_is_done),
 	        cmocka_unit_test(test_ahead_tells_what_is_here_before_it_is_asked_for),

@@ -1,5 +1,6 @@
 /* The conformance cases over the instances that need no GPU (tests/cuda/test_nccl.c has the other), and MPI's own. */
 #include "conformance.h"
+#include "limit_time.h"
 #include "mpi_stand_in.h"
 
 #include "core/hooks.h"
@@ -99,7 +100,7 @@ static int has_mpi(void)
 
 int main(void)
 {
-	alarm(200);
+	limit_time(200);
 	instances = all;
 	instance_count = sizeof all / sizeof *all;
 	if (!has_mpi()) {

@@ -1,5 +1,6 @@
 /* The network that tests shape does what it was told, as a link over it sees it. */
 #include "ends.h"
+#include "limit_time.h"
 #include "network.h"
 
 enum { SIZE = 250000 };
@@ -98,7 +99,7 @@ static void test_network_jitter_loss_and_an_outage_lose_no_message(void **state)
 
 int main(void)
 {
-	alarm(200);
+	limit_time(200);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_network_latency_and_rate_are_those_asked_for),
 	        cmocka_unit_test(test_network_jitter_loss_and_an_outage_lose_no_message),

@@ -1,5 +1,5 @@
 /* A link in virtual time, in closed forms: latency, transfer, posted receives, acknowledgements, and a clock that a fault ends. */
-#include "check.h"
+#include "limit_time.h"
 
 #include "device/sim/clock.h"
 #include "link/virtual.h"
@@ -83,7 +83,7 @@ static void test_wrong_and_too_many_messages_are_refused(void **state)
 
 int main(void)
 {
-	alarm(HANG_S);
+	limit_time(HANG_S);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_message_takes_credit_transfer_and_latency),
 	        cmocka_unit_test(test_messages_of_one_way_follow_one_another),

@@ -85,6 +85,22 @@ static void test_events_are_records_with_tags_and_values(void **state)
 	rh_bytes_free(&bytes);
 }
 
+/* TensorBoard then drops what it has of later steps. */
+static void test_events_of_a_resumed_run_begin_behind_its_step(void **state)
+{
+	(void)state;
+	char runs[96];
+	struct rh_reports *reports;
+	snprintf(runs, sizeof runs, "%s/runs", folder);
+	check_ok(rh_dir_remove(runs));
+	check_ok(rh_reports_open(folder, RH_REPORT_TENSORBOARD, 300, &reports));
+	rh_reports_close(reports);
+	struct rh_bytes bytes = read_events();
+	static const char start[] = "\x10\xad\x02\x3a\x02\x08\x01"; /* step 301, session_log {START} */
+	assert_non_null(memmem(bytes.bytes, bytes.length, start, sizeof start - 1));
+	rh_bytes_free(&bytes);
+}
+
 static void assert_table(const char *text)
 {
 	char path[96];
@@ -109,6 +125,9 @@ static void test_table_goes_on_behind_the_step_resumed_from(void **state)
 	check_ok(rh_reports_eval(reports, &eval));
 	rh_reports_close(reports);
 	assert_table(HEAD "4,1,2.5,,0.25,100,7,\n8,2,2.5,,0.25,100,7,\n8,2,,,,,,1.5\n");
+	check_ok(rh_reports_open(folder, RH_REPORT_CSV, 8, &reports));
+	rh_reports_close(reports);
+	assert_table(HEAD "4,1,2.5,,0.25,100,7,\n8,2,2.5,,0.25,100,7,\n8,2,,,,,,1.5\n");
 	check_ok(rh_reports_open(folder, RH_REPORT_CSV, 5, &reports));
 	check_ok(rh_reports_step(reports, &two));
 	rh_reports_close(reports);
@@ -122,6 +141,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_checksum_is_masked_crc32c),
 	        cmocka_unit_test(test_events_are_records_with_tags_and_values),
+	        cmocka_unit_test(test_events_of_a_resumed_run_begin_behind_its_step),
 	        cmocka_unit_test(test_table_goes_on_behind_the_step_resumed_from),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -177,6 +177,22 @@ static void test_load_config_names_tokens_template_and_bos(void **state)
 	leave_folder(folder);
 }
 
+/* An added token that is named once more, without being special, stays special. */
+static void test_a_special_token_stays_special(void **state)
+{
+	(void)state;
+#define ADDED_TOKEN(is_special)                                                                                                            \
+	"{\"id\": 4, \"content\": \"<s>\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "          \
+	"\"special\": " is_special "}"
+	static const char *const added[] = {ADDED_TOKEN("false"), ADDED_TOKEN("true") ", " ADDED_TOKEN("false")};
+	for (int is_special = 0; is_special < 2; is_special++) {
+		struct rh_tokenizer *t;
+		check_ok(load_parts("null", "null", "null", "null", added[is_special], &t));
+		assert_int_equal(rh_tokenizer_is_special(t, 4), is_special);
+		rh_tokenizer_destroy(t);
+	}
+}
+
 static void test_encode_refuses_what_is_not_utf8(void **state)
 {
 	(void)state;
@@ -418,40 +434,80 @@ static size_t merge_by_rank(int32_t *ids, size_t count, const int32_t (*merge)[3
 	return count;
 }
 
-/* Long texts that no pre-tokenizer cuts are encoded in stretches: the ids are those of the whole. `d` is not in the vocabulary. */
+#define VOCABULARY_OF(last)                                                                                                                \
+	"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"c\": 2, \"e\": 3, \"f\": 4, \" \": 5, "                         \
+	"\"ab\": 6, \"abc\": 7, \"bc\": 8, \"  \": 9, \" a\": 10, \"ef\": 11, \"fa\": 12, \"?\": 13" last "}, "                            \
+	"\"unk_token\": \"?\", \"fuse_unk\": true, \"merges\": [[\"a\", \"b\"], [\"ab\", \"c\"], "                                         \
+	"[\"b\", \"c\"], [\" \", \" \"], [\" \", \"a\"], [\"e\", \"f\"], [\"f\", \"a\"]]}}"
+
+/* Long texts that no pre-tokenizer cuts are encoded in stretches: the ids are those of the whole. `d` is not in the vocabulary, or has the
+ * id of `c`, so that one id is of two texts. */
 static void test_encode_long_piece_in_stretches_is_exact(void **state)
 {
 	(void)state;
-	enum { LENGTH = 300000, MERGES = 7 };
-	static const char model[] =
-	        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"c\": 2, \"e\": 3, \"f\": 4, \" \": 5, "
-	        "\"ab\": 6, \"abc\": 7, \"bc\": 8, \"  \": 9, \" a\": 10, \"ef\": 11, \"fa\": 12, \"?\": 13}, "
-	        "\"unk_token\": \"?\", \"fuse_unk\": true, \"merges\": [[\"a\", \"b\"], [\"ab\", \"c\"], "
-	        "[\"b\", \"c\"], [\" \", \" \"], [\" \", \"a\"], [\"e\", \"f\"], [\"f\", \"a\"]]}}";
-	static const int32_t merge[MERGES][3] = {{0, 1, 6}, {6, 2, 7}, {1, 2, 8}, {5, 5, 9}, {5, 0, 10}, {3, 4, 11}, {4, 0, 12}};
+	enum { LENGTH = 300000, MERGES = 7, C = 2, UNKNOWN = 13 };
+	static const char *const models[] = {VOCABULARY_OF(""), VOCABULARY_OF(", \"d\": 2")};
+	static const int32_t merge[MERGES][3] = {{0, 1, 6}, {6, C, 7}, {1, C, 8}, {5, 5, 9}, {5, 0, 10}, {3, 4, 11}, {4, 0, 12}};
 	static const char letters[] = "abc ef d";
-	static const int32_t id[] = {0, 1, 2, 5, 3, 4, 5, 13};
-	struct rh_tokenizer *t;
+	int32_t id[] = {0, 1, C, 5, 3, 4, 5, UNKNOWN};
 	uint64_t seed = check_seed();
 	char *text = malloc(LENGTH);
 	int32_t *expected = malloc(LENGTH * sizeof *expected);
-	size_t count = 0;
-	struct rh_ids ids = {0};
-	check_ok(load_text(model, sizeof model - 1, &t));
-	for (size_t i = 0; i < LENGTH; i++) {
-		uint32_t drawn = check_random(&seed) % 8;
-		text[i] = letters[drawn];
-		if (id[drawn] != 13 || !i || text[i - 1] != 'd') /* unknown ones are fused */
-			expected[count++] = id[drawn];
+	for (int m = 0; m < 2; m++) {
+		struct rh_tokenizer *t;
+		size_t count = 0;
+		struct rh_ids ids = {0};
+		id[7] = m ? C : UNKNOWN;
+		check_ok(load_text(models[m], strlen(models[m]), &t));
+		for (size_t i = 0; i < LENGTH; i++) {
+			uint32_t drawn = check_random(&seed) % 8;
+			text[i] = letters[drawn];
+			if (id[drawn] != UNKNOWN || !i || text[i - 1] != 'd') /* unknown ones are fused */
+				expected[count++] = id[drawn];
+		}
+		count = merge_by_rank(expected, count, merge, MERGES);
+		check_ok(rh_tokenizer_encode(t, text, LENGTH, RH_TOKENS_PLAIN, &ids));
+		assert_int_equal(ids.count, count);
+		assert_memory_equal(ids.id, expected, count * sizeof *expected);
+		rh_ids_free(&ids);
+		rh_tokenizer_destroy(t);
 	}
-	count = merge_by_rank(expected, count, merge, MERGES);
-	check_ok(rh_tokenizer_encode(t, text, LENGTH, RH_TOKENS_PLAIN, &ids));
-	assert_int_equal(ids.count, count);
-	assert_memory_equal(ids.id, expected, count * sizeof *expected);
-	rh_ids_free(&ids);
-	rh_tokenizer_destroy(t);
 	free(expected);
 	free(text);
+}
+
+/* A word of as many characters as are allowed is split; a longer one is unknown. */
+static void test_a_words_length_is_limited(void **state)
+{
+	(void)state;
+	static const char model[] = "{\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, \"model\": {\"type\": \"WordPiece\", "
+	                            "\"unk_token\": \"?\", \"continuing_subword_prefix\": \"#\", \"max_input_chars_per_word\": 4, "
+	                            "\"vocab\": {\"?\": 0, \"a\": 1, \"#a\": 2, \"#\u00e9\": 3}}}",
+	                  text[] = "aaa\xC3\xA9 aaaaa";
+	static const int32_t expected[] = {1, 2, 2, 3, 0};
+	struct rh_tokenizer *t;
+	struct rh_ids ids = {0};
+	check_ok(load_text(model, sizeof model - 1, &t));
+	check_ok(rh_tokenizer_encode(t, text, sizeof text - 1, RH_TOKENS_PLAIN, &ids));
+	assert_int_equal(ids.count, sizeof expected / sizeof *expected);
+	assert_memory_equal(ids.id, expected, sizeof expected);
+	rh_ids_free(&ids);
+	rh_tokenizer_destroy(t);
+}
+
+/* A byte's token may have a plus sign for its first digit, as the library reads it; none may have a minus sign. */
+static void test_bytes_are_decoded_with_a_sign(void **state)
+{
+	(void)state;
+	static const char model[] = "{\"decoder\": {\"type\": \"ByteFallback\"}, \"model\": {\"type\": \"BPE\", \"byte_fallback\": true, "
+	                            "\"vocab\": {\"a\": 0, \"<0x41>\": 1, \"<0x+A>\": 2, \"<0x-A>\": 3}, \"merges\": []}}";
+	struct rh_tokenizer *t;
+	struct rh_text text = {0};
+	check_ok(load_text(model, sizeof model - 1, &t));
+	check_ok(rh_tokenizer_decode(t, (const int32_t[]){0, 1, 2, 3}, 4, RH_SPECIALS_SKIP, &text));
+	assert_string_equal(text.bytes, "aA\n<0x-A>");
+	rh_text_free(&text);
+	rh_tokenizer_destroy(t);
 }
 
 int main(void)
@@ -462,12 +518,15 @@ int main(void)
 	        cmocka_unit_test(test_load_bad_model_is_refused),
 	        cmocka_unit_test(test_load_nul_in_a_token_is_kept),
 	        cmocka_unit_test(test_load_config_names_tokens_template_and_bos),
+	        cmocka_unit_test(test_a_special_token_stays_special),
 	        cmocka_unit_test(test_encode_refuses_what_is_not_utf8),
 	        cmocka_unit_test(test_vocabulary_bad_is_refused),
 	        cmocka_unit_test(test_load_damaged_files_never_crash),
 	        cmocka_unit_test(test_memory_that_runs_out_is_an_error_each_time),
 	        cmocka_unit_test(test_encode_long_piece_takes_no_quadratic_time),
 	        cmocka_unit_test(test_encode_long_piece_in_stretches_is_exact),
+	        cmocka_unit_test(test_a_words_length_is_limited),
+	        cmocka_unit_test(test_bytes_are_decoded_with_a_sign),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Two boxes in one process, each with its executor, over lines that lose, double, hold up and reorder frames: their weights are those of
  * one box, bit for bit. */
+#include "limit_time.h"
 #include "rig.h"
 
 #include "link/pair.h"
@@ -163,7 +164,7 @@ static void test_frames_lost_doubled_late_and_out_of_order_change_no_bit(void **
 
 int main(void)
 {
-	alarm(200);
+	limit_time(200);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_frames_lost_doubled_late_and_out_of_order_change_no_bit),
 	};

@@ -135,7 +135,7 @@ static void test_drift_of_equal_boxes_is_the_closed_form(void **state)
 
 int main(void)
 {
-	alarm(HANG_S);
+	limit_time(HANG_S);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_drift_keeps_to_its_bound_in_random_runs),
 	        cmocka_unit_test(test_drift_of_equal_boxes_is_the_closed_form),

@@ -1,5 +1,6 @@
 /* Mode fluidpipe, two boxes in one process over a line that can be slow: box 1 is a run of its own of the lower layers under its own head,
  * box 2 one of the upper layers on what box 1's layers made before each of its updates; both bit for bit, whatever the line does. */
+#include "limit_time.h"
 #include "rig.h"
 
 #include "link/frame.h"
@@ -271,7 +272,7 @@ static void test_each_box_is_a_run_of_its_own(void **state)
 
 int main(void)
 {
-	alarm(200);
+	limit_time(200);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_each_box_is_a_run_of_its_own),
 	};

@@ -1,6 +1,6 @@
 /* What box 1 of mode fluidpipe waits at an epoch's end for box 2's logits, in virtual time: the messages of fluidpipe_step.c, with steps
  * that take a fixed time. Behind the epoch, they take their transfer and a round trip for each piece; behind each step, the last step's. */
-#include "check.h"
+#include "limit_time.h"
 
 #include "device/sim/clock.h"
 #include "link/ahead.h"
@@ -120,7 +120,7 @@ static void test_an_epoch_waits_for_its_last_step_alone(void **state)
 
 int main(void)
 {
-	alarm(HANG_S);
+	limit_time(HANG_S);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_an_epoch_waits_for_its_last_step_alone)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

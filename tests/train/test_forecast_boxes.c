@@ -441,7 +441,7 @@ static void test_box_that_does_not_fit_is_named(void **state)
 
 int main(void)
 {
-	alarm(HANG_S);
+	limit_time(HANG_S);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_gpipe_step_is_fill_work_and_drain),
 	        cmocka_unit_test(test_gpipe_of_many_micro_batches_ends),

@@ -1,7 +1,10 @@
 /* Generation: greedy text of every reference model, on one stage and under caps; sampling by seed. tests/reference/README.md. */
 #include "rig.h"
 
+#include "core/alloc.h"
 #include "train/generate.h"
+
+#include <math.h>
 
 static const char *const models[] = {"llama2",     "llama3",        "llama-bias",    "smollm2",     "qwen2",          "qwen3",
                                      "mistral",    "phi3",          "gemma3",        "qwen3-moe",   "gpt-oss",        "gguf-llama",
@@ -144,12 +147,115 @@ static void test_a_tiny_top_p_or_temperature_is_greedy(void **state)
 	is_reference("llama3", &text);
 }
 
+/* Logits of the token behind `count` others. */
+static void score(const struct rig *rig, const int32_t *ids, int64_t count, float *logits)
+{
+	int32_t start[2] = {0, (int32_t)count}, last = (int32_t)count - 1, position[TOKENS];
+	for (int64_t i = 0; i < count; i++)
+		position[i] = (int32_t)i;
+	struct rh_micro_batch micro = {
+	        .ids = ids, .position = position, .start_q = start, .start_k = start, .head_row = &last, .scores = logits};
+	micro.shape = (struct rh_micro_shape){.tokens = count, .documents = 1, .longest = count, .head_rows = 1, .keys = count};
+	check_ok(rh_executor_infer(rig->session.executor, &micro, 1));
+}
+
+/* Probabilities of the likeliest tokens that together reach top_p, the likeliest first; returns how many. */
+static int nucleus(const struct rh_config *config, const float *logits, int64_t count, int32_t *id, double *probability)
+{
+	double total = 0, kept = 0;
+	uint8_t *is_taken = rh_alloc((size_t)count, 1);
+	int tokens = 0;
+	for (int64_t i = 0; i < count; i++)
+		total += exp((double)logits[i] / config->temperature);
+	while (kept < config->top_p * total && tokens < count) {
+		int64_t best = -1;
+		for (int64_t i = 0; i < count; i++)
+			if (!is_taken[i] && (best < 0 || logits[i] > logits[best]))
+				best = i;
+		is_taken[best] = 1;
+		id[tokens] = (int32_t)best;
+		kept += probability[tokens++] = exp((double)logits[best] / config->temperature);
+	}
+	for (int i = 0; i < tokens; i++)
+		probability[i] /= kept;
+	rh_free(is_taken);
+	return tokens;
+}
+
+/* How often each of these was drawn, within 5 standard deviations; no other was. */
+static void check_frequencies(const int *drawn, int draws, const int32_t *id, const double *probability, int tokens)
+{
+	int seen = 0;
+	for (int i = 0; i < tokens; i++) {
+		double expected = draws * probability[i];
+		seen += drawn[id[i]];
+		check_near((double)drawn[id[i]], expected, 5 * sqrt(expected * (1 - probability[i])) + 1);
+	}
+	assert_int_equal(seen, draws);
+}
+
+/* Of many seeds, the first token and, behind the likeliest one, the second are drawn by their probabilities. */
+static void test_tokens_are_drawn_by_their_probabilities(void **state)
+{
+	(void)state;
+	enum { DRAWS = CHECK_THREADS_ONLY ? 300 : 3000 };
+	struct rig rig;
+	int64_t count;
+	rig_open(&rig, "qwen3", NULL);
+	rig.config.device = (char *)(uintptr_t) "cpu:1";
+	rig.config.max_new_tokens = 2;
+	rig.config.temperature = 1;
+	rig.config.top_p = 0.6;
+	const int32_t *prompt = rig_ints(&rig, "greedy", "prompt", &count);
+	struct rh_workload work = rh_generate_workload(&rig.config, count + 1);
+	check_ok(rh_session_open(&rig.config, RH_SESSION_INFERS, &rig.session));
+	((struct rh_model_config *)(uintptr_t)rig.session.model_config)->eos_token_ids = 0;
+	check_ok(rh_session_start(&rig.session, &work));
+	int64_t vocabulary = rig.session.model_config->vocab_size;
+	float *logits = rh_alloc((size_t)vocabulary, sizeof *logits);
+	double *probability[2];
+	int32_t *id[2], longer[TOKENS];
+	int *drawn[2], tokens[2], draws[2] = {DRAWS, 0};
+	assert_true(count < TOKENS);
+	memcpy(longer, prompt, (size_t)count * sizeof *longer);
+	for (int i = 0; i < 2; i++) {
+		probability[i] = rh_alloc((size_t)vocabulary, sizeof **probability);
+		id[i] = rh_alloc((size_t)vocabulary, sizeof **id);
+		drawn[i] = rh_alloc((size_t)vocabulary, sizeof **drawn);
+		score(&rig, longer, count + i, logits);
+		tokens[i] = nucleus(&rig.config, logits, vocabulary, id[i], probability[i]);
+		printf("token %d: one of %d, the likeliest %.3f\n", i, tokens[i], probability[i][0]);
+		assert_true(tokens[i] > 2);
+		longer[count] = id[0][0];
+	}
+	for (int seed = 0; seed < DRAWS; seed++) {
+		struct rh_ids ids = {.id = (int32_t *)(uintptr_t)prompt, .count = (size_t)count}, out = {0};
+		rig.config.seed = (uint64_t)seed;
+		check_ok(rh_generate(&rig.session, &ids, &out));
+		drawn[0][out.id[0]]++;
+		if (out.id[0] == id[0][0]) {
+			drawn[1][out.id[1]]++;
+			draws[1]++;
+		}
+		rh_ids_free(&out);
+	}
+	for (int i = 0; i < 2; i++) {
+		check_frequencies(drawn[i], draws[i], id[i], probability[i], tokens[i]);
+		rh_free(probability[i]);
+		rh_free(id[i]);
+		rh_free(drawn[i]);
+	}
+	rh_free(logits);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_greedy_text_equals_hugging_face),
 	        cmocka_unit_test(test_an_adapter_changes_the_text_alike_everywhere),
 	        cmocka_unit_test(test_sampling_is_by_seed),
+	        cmocka_unit_test(test_tokens_are_drawn_by_their_probabilities),
 	        cmocka_unit_test(test_a_tiny_top_p_or_temperature_is_greedy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
  * limits bound them: activations by the limit of the box below, gradients by the box's own, since a sender has no more units in flight. One
  * box stalls, so that its inboxes fill. */
 #include "deep.h"
+#include "limit_time.h"
 
 #include "link/pair.h"
 #include "train/box.h"
@@ -217,7 +218,7 @@ static void test_wider_limits_overfill_the_inboxes(void **state)
 
 int main(void)
 {
-	alarm(HANG_S);
+	limit_time(HANG_S);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_inboxes_are_bounded_by_the_admission_limits),
 	        cmocka_unit_test(test_wider_limits_overfill_the_inboxes),

@@ -318,9 +318,7 @@ static void test_max_ram_above_the_groups_limit_is_bounded(void **state)
 {
 	(void)state;
 	struct scratch scratch;
-	scratch_open(&scratch);
-	write_model(path_of("%s/m", scratch.dir), 1000, 2);
-	write_rows(path_of("%s/rows", scratch.dir), 8, 10, 10);
+	make_run(&scratch);
 	const char *fake = path_of("%s/machine", scratch.dir);
 	check_ok(rh_dir_make(path_of("%s/proc/self", fake)));
 	check_ok(rh_dir_make(path_of("%s/sys/fs/cgroup/box", fake)));
@@ -333,7 +331,7 @@ static void test_max_ram_above_the_groups_limit_is_bounded(void **state)
 	        &scratch, "train --config_name %s/m --train_file %s/rows --output_dir %s/out --max_length 64 --max_steps 1 --max_ram 1GiB",
 	        scratch.dir, scratch.dir, scratch.dir);
 	unsetenv("RH_MACHINE_ROOT");
-	check_failed(&ran, "max_ram: the run needs ");
+	check_failed(&ran, "; raise max_ram, ");
 	if (!strstr(ran.err, "max_ram: 1024.0 MiB, but this process's control group leaves "))
 		fail_msg("%s", ran.err);
 	run_free(&ran);

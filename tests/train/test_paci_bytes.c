@@ -268,7 +268,7 @@ static void test_delay_is_chosen_by_period_and_memory(void **state)
 
 int main(void)
 {
-	alarm(HANG_S);
+	limit_time(HANG_S);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_parameters_and_optimizer_take_what_they_take_with_a_flush),
 	        cmocka_unit_test(test_stored_activations_are_those_of_the_admission_limit),

@@ -2,6 +2,7 @@
 #ifndef RH_TESTS_TRAIN_VIRTUAL_BOXES_H
 #define RH_TESTS_TRAIN_VIRTUAL_BOXES_H
 
+#include "limit_time.h"
 #include "train/deep.h"
 
 #include "config/hardware.h"
