@@ -2,6 +2,7 @@
 #include "tensor_bytes.h"
 
 #include "ckpt/gguf.h"
+#include "ckpt/gguf_out.h"
 #include "ckpt/safetensors.h"
 
 #include <math.h>
@@ -50,6 +51,36 @@ static void test_dequantise_half_keeps_infinity_and_nan(void **state)
 	assert_true(isinf(out[1]) && out[1] < 0);
 	assert_true(isnan(out[2]));
 	assert_true(out[3] == 0 && signbit(out[3]));
+}
+
+/* Each value becomes the nearest of those that its block's scale allows: half a step from it, and what fp16 takes from the scale. The one
+ * step more at Q4_0's upper end, which has no code for the largest value's opposite, is no rounding. */
+static void test_quantise_rounds_to_the_nearest(void **state)
+{
+	(void)state;
+	enum { BLOCK = 32, ELEMENTS = 64 * BLOCK };
+	static const struct {
+		enum rh_dtype dtype;
+		float steps; /* between 0 and the largest value */
+	} types[] = {{RH_Q8_0, 127}, {RH_Q4_0, 8}};
+	static float values[ELEMENTS], out[ELEMENTS];
+	static char blocks[ELEMENTS * 2];
+	uint64_t seed = check_seed();
+	for (int i = 0; i < ELEMENTS; i++)
+		values[i] = check_uniform(&seed);
+	for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+		float steps = types[t].steps;
+		assert_int_equal(rh_quantise(types[t].dtype, values, ELEMENTS, blocks), rh_dtype_bytes(types[t].dtype, ELEMENTS));
+		check_ok(rh_dequantise(types[t].dtype, blocks, ELEMENTS, out));
+		for (int i = 0; i < ELEMENTS; i++) {
+			float largest = 0;
+			for (int j = i / BLOCK * BLOCK; j < (i / BLOCK + 1) * BLOCK; j++)
+				largest = fabsf(values[j]) > fabsf(largest) ? values[j] : largest;
+			float step = fabsf(largest) / steps, of_scale = fabsf(values[i]) * 0x1p-11f;
+			int is_at_end = steps < 127 && -values[i] / largest > (steps - 1.5f) / steps;
+			check_near((double)out[i], (double)values[i], (double)((is_at_end ? 1 : 0.5f) * step * 1.001f + of_scale));
+		}
+	}
 }
 
 static void test_gguf_reads_metadata_and_tensors(void **state)
@@ -307,6 +338,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_dequantise_is_bit_equal_to_the_gguf_package),
 	        cmocka_unit_test(test_dequantise_half_keeps_infinity_and_nan),
+	        cmocka_unit_test(test_quantise_rounds_to_the_nearest),
 	        cmocka_unit_test(test_gguf_reads_metadata_and_tensors),
 	        cmocka_unit_test(test_gguf_refuses_lying_headers),
 	        cmocka_unit_test(test_gguf_nested_arrays_are_bounded),
