@@ -440,8 +440,8 @@ static size_t merge_by_rank(int32_t *ids, size_t count, const int32_t (*merge)[3
 	"\"unk_token\": \"?\", \"fuse_unk\": true, \"merges\": [[\"a\", \"b\"], [\"ab\", \"c\"], "                                         \
 	"[\"b\", \"c\"], [\" \", \" \"], [\" \", \"a\"], [\"e\", \"f\"], [\"f\", \"a\"]]}}"
 
-/* Long texts that no pre-tokenizer cuts are encoded in stretches: the ids are those of the whole. `d` is not in the vocabulary. Where it has
- * the id of `c`, that id alone does not say which characters a merge joins. */
+/* Long texts that no pre-tokenizer cuts are encoded in stretches: the ids are those of the whole. `d` is not in the vocabulary. Where it
+ * has the id of `c`, that id alone does not say which characters a merge joins. */
 static void test_encode_long_piece_in_stretches_is_exact(void **state)
 {
 	(void)state;
