@@ -284,9 +284,10 @@ const struct config_key config_keys[] = {
 	KEY(KEY_CHOICE, fluidpipe_logits, VERB_RUNS, .fallback = "epoch", .choices = WORDS("epoch", "stream"),
 	    .help = "mode fluidpipe: box 2's logits go to box 1 all at once after an epoch, or after each step, so that box 1 waits less "
 	            "between epochs; the same results, and one more table of logits in box 1's memory"),
-	KEY(KEY_INTEGER, fluidpipe_ahead, VERB_RUNS, .fallback = "16", .least = 1, .most = 40, .per_box = 1,
+	KEY(KEY_INTEGER, fluidpipe_ahead, VERB_RUNS, .fallback = "16", .least = 1, .most = 40,
 	    .help = "mode fluidpipe: the most messages, one a micro-batch and two a step, that a box keeps: box 1 those that box 2 does not "
-	            "have yet, box 2 those that come before it needs them"),
+	            "have yet, box 2 those that come before it needs them; as many steps as have them, and 2 at least, still run when a box "
+	            "is asked to stop"),
 	KEY(KEY_BOOL, fluidpipe_freeze, VERB_RUNS, .fallback = "false",
 	    .help = "mode fluidpipe: box 1's layers stay as they are, and box 2 learns from what they make: to see what training them is worth; "
 	            "refused where box 1 distils (fluidpipe_alpha1 below 1)"),

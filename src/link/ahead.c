@@ -12,6 +12,13 @@ struct waiting {
 	int64_t size;
 };
 
+/* A message that is announced and not posted to the inner link yet: `copies` messages before it are not received. */
+struct planned {
+	uint64_t tag;
+	char *apart; /* NULL: a receive will ask for it */
+	int64_t size;
+};
+
 /* Message n of the inner link has number n % copies of those that are sent, and of those that are expected. */
 struct copy {
 	char *bytes;
@@ -32,6 +39,8 @@ struct ahead {
 	struct waiting *waiting; /* a ring, oldest at `copied` % messages */
 	int64_t copies, messages, posted, copied;
 	struct copy *expected;
+	struct planned *planned; /* message n has number n % messages */
+	int64_t announced;       /* messages that are announced or asked for; those from inner->receives on are in `planned` */
 	struct asked *request;
 	int64_t receives, filled; /* asked for by the receiver, and given to it */
 	char *is_taken;           /* message n, taken apart, has number n % (copies + messages) */
@@ -87,12 +96,38 @@ static int64_t oldest_message(struct ahead *at)
 	return at->filled < at->receives ? at->request[at->filled % at->messages].message : next_message(at);
 }
 
+/* Lets the next announced message arrive, at `bytes` or, NULL, in a copy. */
+static int post_planned(struct ahead *at, char *bytes)
+{
+	const struct planned *planned = &at->planned[at->inner->receives % at->messages];
+	struct copy *copy = &at->expected[at->inner->receives % at->copies];
+	int rc = 0;
+	*taken_flag(at, at->inner->receives) = planned->apart != NULL;
+	bytes = planned->apart ? planned->apart : bytes;
+	if (!bytes && !at->inner->is_virtual) { /* a link drops what has nowhere to go */
+		rc = rh_grow(&copy->bytes, &copy->capacity, (size_t)rh_max(planned->size, 1), 1);
+		bytes = copy->bytes;
+	}
+	return rc ? rc : rh_link_receive(at->inner, planned->tag, bytes, planned->size);
+}
+
 /* As many as there is room for. */
+static int post_more(struct ahead *at)
+{
+	int rc = 0;
+	while (!rc && at->inner->receives < at->announced && at->inner->receives - oldest_message(at) < at->copies)
+		rc = post_planned(at, NULL);
+	return rc;
+}
+
+/* As many as there is room for, both ways. */
 static int pump(struct ahead *at, struct rh_link_progress *progress)
 {
 	int rc = at->inner->ops->progress(at->inner, progress);
 	if (!rc)
 		fill(at, progress->received);
+	if (!rc)
+		rc = post_more(at);
 	while (!rc && at->copied < at->posted && at->inner->sends - progress->sent < at->copies) {
 		rc = send_copy(at, &at->waiting[at->copied % at->messages]);
 		at->copied += !rc;
@@ -114,10 +149,21 @@ static int ahead_receive(struct rh_link *link, uint64_t tag, void *bytes, int64_
 {
 	struct ahead *at = own(link);
 	int64_t message = next_message(at);
-	int is_here = message < at->inner->receives;
+	int is_here = message < at->inner->receives, rc = 0;
 	if (at->receives - at->filled == at->messages)
 		return -ENOBUFS;
-	int rc = is_here ? 0 : rh_link_receive(at->inner, tag, bytes, size);
+	for (; !rc && message == at->inner->receives && message < at->announced; message = next_message(at)) {
+		const struct planned *planned = &at->planned[message % at->messages];
+		RH_ASSERT(planned->apart || (planned->tag == tag && planned->size == size));
+		if (!planned->apart)
+			break;
+		rc = post_planned(at, NULL);
+	}
+	if (!rc && !is_here) {
+		int is_planned = message < at->announced;
+		rc = is_planned ? post_planned(at, bytes) : rh_link_receive(at->inner, tag, bytes, size);
+		at->announced += !is_planned;
+	}
 	if (rc)
 		return rc;
 	*taken_flag(at, message) = 0;
@@ -126,16 +172,18 @@ static int ahead_receive(struct rh_link *link, uint64_t tag, void *bytes, int64_
 	return 0;
 }
 
+static int announce(struct ahead *at, const struct planned *planned)
+{
+	int rc = post_more(at);
+	if (rc || at->announced - at->inner->receives == at->messages)
+		return rc ? rc : -ENOBUFS;
+	at->planned[at->announced++ % at->messages] = *planned;
+	return post_more(at);
+}
+
 int rh_ahead_expect(struct rh_link *link, uint64_t tag, int64_t size)
 {
-	struct ahead *at = own(link);
-	if (at->inner->receives - oldest_message(at) >= at->copies)
-		return -ENOBUFS;
-	struct copy *copy = &at->expected[at->inner->receives % at->copies];
-	*taken_flag(at, at->inner->receives) = 0;
-	/* a link drops what has nowhere to go */
-	int rc = at->inner->is_virtual ? 0 : rh_grow(&copy->bytes, &copy->capacity, (size_t)rh_max(size, 1), 1);
-	return rc ? rc : rh_link_receive(at->inner, tag, copy->bytes, size);
+	return announce(own(link), &(struct planned){tag, NULL, size});
 }
 
 int rh_ahead_unasked(struct rh_link *link, int64_t *expected, int64_t *here)
@@ -159,16 +207,13 @@ int rh_ahead_await_unasked(struct rh_link *link, int64_t count)
 
 int rh_ahead_expect_apart(struct rh_link *link, uint64_t tag, void *bytes, int64_t size)
 {
-	struct ahead *at = own(link);
-	if (at->inner->receives - oldest_message(at) >= at->copies)
-		return -ENOBUFS;
-	*taken_flag(at, at->inner->receives) = 1;
-	return rh_link_receive(at->inner, tag, bytes, size);
+	RH_ASSERT(bytes);
+	return announce(own(link), &(struct planned){tag, bytes, size});
 }
 
 int64_t rh_ahead_expected(const struct rh_link *link)
 {
-	return ((const struct ahead *)link)->inner->receives;
+	return ((const struct ahead *)link)->announced;
 }
 
 static int ahead_progress(struct rh_link *link, struct rh_link_progress *out)
@@ -208,7 +253,11 @@ static int ahead_wait(struct rh_link *link, int64_t sent, int64_t received)
 
 int rh_ahead_await(struct rh_link *link, int64_t messages)
 {
-	return wait_inner(own(link), own(link)->posted, messages);
+	struct ahead *at = own(link);
+	struct rh_link_progress progress;
+	int rc = pump(at, &progress);
+	RH_ASSERT(rc || messages <= at->inner->receives);
+	return rc ? rc : wait_inner(at, at->posted, messages);
 }
 
 static void ahead_abort(struct rh_link *link, const char *line)
@@ -229,6 +278,7 @@ static void ahead_close(struct rh_link *link)
 		rh_free(at->copy[i].bytes), rh_free(at->expected[i].bytes);
 	rh_free(at->copy);
 	rh_free(at->expected);
+	rh_free(at->planned);
 	rh_free(at->request);
 	rh_free(at->is_taken);
 	rh_free(at->waiting);
@@ -252,21 +302,24 @@ int rh_ahead_open(struct rh_link *inner, int64_t copies, int64_t messages, struc
 	                       .copy = rh_alloc((size_t)copies, sizeof *made->copy),
 	                       .waiting = rh_alloc((size_t)messages, sizeof *made->waiting),
 	                       .expected = rh_alloc((size_t)copies, sizeof *made->expected),
+	                       .planned = rh_alloc((size_t)messages, sizeof *made->planned),
 	                       .request = rh_alloc((size_t)messages, sizeof *made->request),
 	                       .is_taken = rh_alloc((size_t)(copies + messages), 1),
 	                       .copies = copies,
 	                       .messages = messages,
 	                       .posted = inner->sends,
 	                       .copied = inner->sends,
+	                       .announced = inner->receives,
 	                       .receives = inner->receives,
 	                       .filled = inner->receives,
 	                       .next = inner->receives};
 	made->base.ops = &ahead_ops;
 	*out = &made->base;
-	if (made->copy && made->waiting && made->expected && made->request && made->is_taken)
+	if (made->copy && made->waiting && made->expected && made->planned && made->request && made->is_taken)
 		return 0;
 	rh_free(made->copy);
 	rh_free(made->expected);
+	rh_free(made->planned);
 	rh_free(made->request);
 	rh_free(made->is_taken);
 	rh_free(made->waiting);

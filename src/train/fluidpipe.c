@@ -70,6 +70,13 @@ int rh_fluidpipe_check(const struct rh_session *session)
 	                        "FP-ND-EL, without alphas");
 }
 
+int64_t rh_fluidpipe_steps_ahead(const struct rh_config *config)
+{
+	enum { LEAST = 2 };
+	int64_t messages = config->gradient_accumulation_steps + RH_FLUIDPIPE_STEP_MESSAGES;
+	return rh_max(LEAST, (config->fluidpipe_ahead + messages - 1) / messages);
+}
+
 /* Box 2 keeps all activations of a step until box 1's logits of it arrive, which come after them. */
 int64_t rh_fluidpipe_ahead(const struct rh_session *session)
 {

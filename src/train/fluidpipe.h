@@ -5,8 +5,12 @@
 
 #include "train/session.h"
 
-/* How many steps ahead box 2 knows the sizes of a step's data, so that the data may travel before box 2 needs them. */
-enum { RH_FLUIDPIPE_AHEAD = 2 };
+/* Messages of a step beside its activations: a later step's head, and the micro-batches (fluidpipe_step.h). */
+enum { RH_FLUIDPIPE_STEP_MESSAGES = 2 };
+
+/* How many steps ahead box 2 knows the sizes of a step's data, so that the data may travel before box 2 needs them: as many as have
+ * fluidpipe_ahead messages, and 2 at least. */
+int64_t rh_fluidpipe_steps_ahead(const struct rh_config *config);
 
 /* Call it before the links open; returns 0 in other modes. -EINVAL: the boxes distil, and the model does not classify. */
 int rh_fluidpipe_check(const struct rh_session *session) RH_MUST;

@@ -14,8 +14,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Steps whose logits may be on their way up at once: this one and those that box 2 knows of. */
-enum { ON_THE_WAY = RH_FLUIDPIPE_AHEAD + 1 };
 /* Bytes of a message down. */
 enum { PIECE_BYTES = 4 << 20 };
 
@@ -25,10 +23,11 @@ struct fluidpipe_logits {
 	int64_t *first;                 /* (samples) the number of each one's first target; NULL: a sample has one, of its own number */
 	float *teacher, *mix;           /* (micro-batches, most targets, columns), (micro-batches, most targets, 2) of the step */
 	float *own_logits;              /* as teacher */
-	float *received[ON_THE_WAY];    /* box 2: of step s number s % ON_THE_WAY, row by row (most rows of a step, columns) */
-	int64_t columns, targets;       /* numbers of a target; the most targets of a micro-batch */
-	int64_t top, outputs;           /* as fluidpipe_top_k; of the head */
-	int64_t untaught;               /* targets without a teacher */
+	float **received;               /* box 2: of step s number s % on_the_way, row by row (most rows of a step, columns) */
+	int64_t on_the_way;
+	int64_t columns, targets; /* numbers of a target; the most targets of a micro-batch */
+	int64_t top, outputs;     /* as fluidpipe_top_k; of the head */
+	int64_t untaught;         /* targets without a teacher */
 	/* Where logits stream. Box 1: those of this epoch. Box 2: (of the table) 1: its row went down as it is there; (most targets of a step)
 	 * the numbers of the rows that the last finished step kept, and how many they are. */
 	struct rh_teacher_logits next;
@@ -41,6 +40,12 @@ int64_t fluidpipe_logits_columns(const struct rh_session *session)
 {
 	int64_t top = session->config->fluidpipe_top_k;
 	return top ? 2 * top : rh_model_outputs(session->model_config);
+}
+
+/* Steps whose logits may be on their way up at once: this one and those that box 2 knows of. Elsewhere 0. */
+static int64_t steps_on_the_way(const struct rh_session *session)
+{
+	return session->box.number && rh_config_distils(session->config, 1) ? rh_fluidpipe_steps_ahead(session->config) + 1 : 0;
 }
 
 static int is_student(const struct rh_session *session)
@@ -79,7 +84,7 @@ void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, in
 	work->train.top = makes(session) ? top : 0;
 	work->data_bytes += is_student(session) ? rows * (row + 2 * (int64_t)sizeof(float)) : 0;
 	work->data_bytes += makes(session) ? rows * row : 0;
-	work->data_bytes += is_student(session) && session->box.number ? ON_THE_WAY * rows * row : 0;
+	work->data_bytes += steps_on_the_way(session) * rows * row;
 	/* and once more while a checkpoint is written */
 	int64_t kept = top ? targets : samples;
 	work->data_bytes += keeps(session) ? 2 * rh_teacher_logits_bytes(kept, columns) : 0;
@@ -153,7 +158,9 @@ static int reserve(struct training *run, struct fluidpipe_logits *logits)
 		rc = -ENOMEM;
 	if (!rc && fluidpipe_streams(run->config))
 		rc = reserve_stream(run, logits);
-	for (int i = 0; !rc && logits->learns && run->session.box.number && i < ON_THE_WAY; i++)
+	if (!rc && logits->on_the_way && !(logits->received = rh_alloc((size_t)logits->on_the_way, sizeof *logits->received)))
+		rc = -ENOMEM;
+	for (int64_t i = 0; !rc && i < logits->on_the_way; i++)
 		if (!(logits->received[i] = rh_alloc(rows * columns, sizeof *logits->received[i])))
 			rc = -ENOMEM;
 	return rc;
@@ -194,6 +201,7 @@ int fluidpipe_logits_begin(struct training *run, const char *checkpoint)
 	                                    .columns = fluidpipe_logits_columns(&run->session),
 	                                    .top = run->config->fluidpipe_top_k,
 	                                    .outputs = rh_model_outputs(run->session.model_config),
+	                                    .on_the_way = steps_on_the_way(&run->session),
 	                                    .targets = run->work.train.head_rows};
 	int rc = reserve(run, logits);
 	if (!rc && logits->first)
@@ -219,8 +227,9 @@ void fluidpipe_logits_free(struct training *run)
 	rh_free(logits->teacher);
 	rh_free(logits->mix);
 	rh_free(logits->own_logits);
-	for (int i = 0; i < ON_THE_WAY; i++)
+	for (int64_t i = 0; logits->received && i < logits->on_the_way; i++)
 		rh_free(logits->received[i]);
+	rh_free(logits->received);
 	rh_free(logits);
 }
 
@@ -238,9 +247,9 @@ int64_t fluidpipe_logits_bytes(const struct rh_session *session, int64_t targets
 	return rh_config_distils(session->config, 1) ? targets * fluidpipe_logits_columns(session) * (int64_t)sizeof(float) : 0;
 }
 
-void *fluidpipe_logits_place(struct training *run, int64_t step)
+void *fluidpipe_logits_place(const struct training *run, int64_t step)
 {
-	return run->logits->received[step % ON_THE_WAY];
+	return run->logits->received[step % run->logits->on_the_way];
 }
 
 /* A position among a micro-batch's targets: document and sample of the last target, and the number of the next. */
@@ -308,7 +317,7 @@ void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count)
 	static const double whole[2] = {1, 1};
 	struct fluidpipe_logits *logits = run->logits;
 	int is_upper = run->session.box.number > 0;
-	const float *came = logits ? logits->received[step % ON_THE_WAY] : NULL;
+	const float *came = logits && logits->received ? logits->received[step % logits->on_the_way] : NULL;
 	for (int64_t m = 0; logits && m < count; m++) {
 		RH_ASSERT(logits->top || run->batch[m].trained == run->batch[m].documents);
 		if (logits->learns && (is_upper || step >= run->data.steps_per_epoch)) /* in box 1's first epoch there is no teacher */
@@ -381,7 +390,7 @@ int64_t fluidpipe_logits_target_bytes(const struct rh_session *session)
 
 const float *fluidpipe_logits_received(const struct training *run, int64_t step, int64_t m)
 {
-	const float *came = run->logits ? run->logits->received[step % ON_THE_WAY] : NULL;
+	const float *came = run->logits && run->logits->received ? fluidpipe_logits_place(run, step) : NULL;
 	for (int64_t before = 0; came && before < m; before++)
 		came += run->batch[before].trained * run->logits->columns;
 	return came;

@@ -21,8 +21,8 @@ void fluidpipe_logits_free(struct training *run);
 
 /* Bytes of the logits that go up in a step of such targets; 0: none do. */
 int64_t fluidpipe_logits_bytes(const struct rh_session *session, int64_t targets);
-/* Box 2: the memory that a step's logits are received into. Valid until the third step after it. */
-void *fluidpipe_logits_place(struct training *run, int64_t step);
+/* Box 2: the memory that a step's logits are received into. Valid until the step behind those that box 2 knows of begins. */
+void *fluidpipe_logits_place(const struct training *run, int64_t step);
 
 /* The step's `count` micro-batches are filled: points them at their teacher's logits, and at memory for their own. */
 void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count);

@@ -14,11 +14,8 @@
 /* The head's numbers: box 1's newest checkpoint; then shapes as box_step.c has them. */
 enum { SAVED, SHAPES };
 
-/* Steps whose shapes are known at once. */
-enum { KNOWN = RH_FLUIDPIPE_AHEAD + 1 };
-
 /* The messages of a step before its activations. */
-enum { HEAD, BATCHES, STEP_MESSAGES };
+enum { HEAD, BATCHES };
 
 struct report {
 	int64_t kind, value; /* the newest checkpoint's step; of logits: samples */
@@ -26,10 +23,11 @@ struct report {
 enum { REPORT_SAVED, REPORT_ASKED, REPORT_ENDED, REPORT_LOGITS };
 
 struct fluidpipe_talk {
-	int64_t *head;          /* (head_items) the latest */
-	int64_t *shapes[KNOWN]; /* box 2: of step s number s % KNOWN */
-	struct rh_batch *next;  /* (micro-batches) box 1: outlines of the next step's */
-	struct report report;   /* box 1: being received, as number `awaited` of the link */
+	int64_t *head;         /* (head_items) the latest */
+	int64_t ahead;         /* rh_fluidpipe_steps_ahead */
+	int64_t **shapes;      /* box 2: of step s shapes_of, of so many steps and the present one */
+	struct rh_batch *next; /* (micro-batches) box 1: outlines of the next step's */
+	struct report report;  /* box 1: being received, as number `awaited` of the link */
 	int64_t awaited, reports;
 	int64_t reported;      /* box 2: the newest checkpoint that was reported */
 	int64_t step_messages; /* box 2: as rh_ahead_expected counts, before those of the present step */
@@ -41,6 +39,11 @@ struct fluidpipe_talk {
 	struct fluidpipe_stream stream; /* box 1, where logits stream: then reports are received when it is their turn alone */
 	int expects_report;
 };
+
+static int64_t *shapes_of(const struct fluidpipe_talk *talk, int64_t step)
+{
+	return talk->shapes[step % (talk->ahead + 1)];
+}
 
 static int64_t head_items(const struct training *run)
 {
@@ -97,7 +100,7 @@ static int take_head(struct training *run, int64_t step)
 		return rc;
 	run->saving.common = rh_min(run->saving.newest, head[SAVED]);
 	rc = box_shapes_set(run->batch, run->micro_batches, head + SHAPES); /* which checks them */
-	memcpy(run->fluidpipe->shapes[step % KNOWN], head + SHAPES, (size_t)box_shapes_items(run) * sizeof *head);
+	memcpy(shapes_of(run->fluidpipe, step), head + SHAPES, (size_t)box_shapes_items(run) * sizeof *head);
 	run->fluidpipe->newest_shapes = step;
 	return rc;
 }
@@ -114,17 +117,22 @@ int fluidpipe_begin(struct training *run, const char *checkpoint)
 	struct fluidpipe_talk *talk = run->fluidpipe = rh_alloc(1, sizeof *talk);
 	if (!talk)
 		return -ENOMEM;
-	*talk = (struct fluidpipe_talk){.reported = run->saving.newest, .end = -1, .taught = epochs_taught(run, first)};
+	*talk = (struct fluidpipe_talk){.reported = run->saving.newest,
+	                                .end = -1,
+	                                .taught = epochs_taught(run, first),
+	                                .ahead = rh_fluidpipe_steps_ahead(run->config)};
 	talk->head = rh_alloc((size_t)head_items(run), sizeof *talk->head);
 	talk->next = rh_alloc((size_t)run->micro_batches, sizeof *talk->next);
-	int is_first = !run->session.box.number, rc = talk->head && talk->next ? fluidpipe_logits_begin(run, checkpoint) : -ENOMEM;
+	talk->shapes = rh_alloc((size_t)talk->ahead + 1, sizeof *talk->shapes);
+	int is_first = !run->session.box.number, is_room = talk->head && talk->next && talk->shapes;
+	int rc = is_room ? fluidpipe_logits_begin(run, checkpoint) : -ENOMEM;
 	struct rh_link *link = is_first ? run->session.box.link_above : run->session.box.link_below;
 	if (!rc)
 		rc = link->ops->progress(link, &talk->begun);
-	for (int i = 0; !rc && i < KNOWN; i++)
+	for (int64_t i = 0; !rc && i <= talk->ahead; i++)
 		if (!(talk->shapes[i] = rh_alloc((size_t)box_shapes_items(run), sizeof(int64_t))))
 			rc = -ENOMEM;
-	for (int64_t step = first; !rc && step < first + RH_FLUIDPIPE_AHEAD; step++)
+	for (int64_t step = first; !rc && step < first + talk->ahead; step++)
 		rc = is_first ? give_head(run, step) : take_head(run, step);
 	fluidpipe_stream_begin(run, &talk->stream);
 	if (rc || is_first)
@@ -140,8 +148,9 @@ void fluidpipe_free(struct training *run)
 		return;
 	for (int64_t m = 0; talk->next && m < run->micro_batches; m++)
 		rh_batch_free(&talk->next[m]);
-	for (int i = 0; i < KNOWN; i++)
+	for (int64_t i = 0; talk->shapes && i <= talk->ahead; i++)
 		rh_free(talk->shapes[i]);
+	rh_free(talk->shapes);
 	rh_free(talk->next);
 	rh_free(talk->head);
 	rh_free(talk);
@@ -174,7 +183,7 @@ int fluidpipe_give_step(struct training *run, int64_t step, int64_t count)
 {
 	struct rh_box *box = &run->session.box;
 	int64_t bytes = box_batches_bytes(run->batch, count);
-	int rc = give_head(run, step + RH_FLUIDPIPE_AHEAD);
+	int rc = give_head(run, step + run->fluidpipe->ahead);
 	char *message = rc ? NULL : rh_alloc((size_t)rh_max(bytes, 1), 1);
 	if (!message)
 		return rc ? rc : -ENOMEM;
@@ -190,23 +199,24 @@ int fluidpipe_give_step(struct training *run, int64_t step, int64_t count)
 /* How many messages box 2 receives in a step. */
 static int64_t messages_of(const struct training *run, const int64_t *shapes)
 {
-	return STEP_MESSAGES + shapes[0] + (fluidpipe_logits_bytes(&run->session, 1) > 0);
+	return RH_FLUIDPIPE_STEP_MESSAGES + shapes[0] + (fluidpipe_logits_bytes(&run->session, 1) > 0);
 }
 
 /* Message number i of a step. */
 static int expect_one(struct training *run, int64_t step, int64_t i)
 {
 	const struct rh_model *model = run->session.model;
-	const int64_t *shapes = run->fluidpipe->shapes[step % KNOWN];
+	const int64_t *shapes = shapes_of(run->fluidpipe, step);
 	struct rh_link *link = run->session.box.link_below;
 	if (i == HEAD)
-		return rh_ahead_expect(link, box_tag_of(step + RH_FLUIDPIPE_AHEAD, BOX_HEAD), head_items(run) * (int64_t)sizeof *shapes);
+		return rh_ahead_expect(link, box_tag_of(step + run->fluidpipe->ahead, BOX_HEAD), head_items(run) * (int64_t)sizeof *shapes);
 	if (i == BATCHES)
 		return rh_ahead_expect(link, box_tag_of(step, BOX_BATCHES), box_shapes_bytes(shapes, run->batch->names_samples));
-	if (i == STEP_MESSAGES + shapes[0])
+	if (i == RH_FLUIDPIPE_STEP_MESSAGES + shapes[0])
 		return rh_ahead_expect_apart(link, box_tag_of(step, BOX_LOGITS), fluidpipe_logits_place(run, step),
 		                             fluidpipe_logits_bytes(&run->session, box_shapes_targets(shapes)));
-	int64_t m = i - STEP_MESSAGES, bytes = rh_dtype_bytes(model->dtype, box_shapes_tokens(shapes, m) * model->config->hidden_size);
+	int64_t m = i - RH_FLUIDPIPE_STEP_MESSAGES,
+	        bytes = rh_dtype_bytes(model->dtype, box_shapes_tokens(shapes, m) * model->config->hidden_size);
 	return rh_ahead_expect(link, rh_wire_tag(RH_BOUNDARY_ACTIVATION, step, m), bytes);
 }
 
@@ -217,8 +227,8 @@ static int expect_more(struct training *run, int64_t step)
 	const struct fluidpipe_talk *talk = run->fluidpipe;
 	int64_t first = talk->step_messages;
 	int rc = 0;
-	for (; !rc && step <= talk->newest_shapes && talk->shapes[step % KNOWN][0]; step++) {
-		int64_t messages = messages_of(run, talk->shapes[step % KNOWN]);
+	for (; !rc && step <= talk->newest_shapes && shapes_of(talk, step)[0]; step++) {
+		int64_t messages = messages_of(run, shapes_of(talk, step));
 		for (int64_t i; !rc && (i = rh_ahead_expected(run->session.box.link_below) - first) < messages;)
 			rc = expect_one(run, step, i);
 		first += messages;
@@ -236,12 +246,12 @@ int64_t fluidpipe_take_step(struct training *run, int64_t step)
 		talk->step_messages = rh_ahead_expected(run->session.box.link_below);
 	int rc = expect_more(run, step);
 	if (!rc)
-		rc = take_head(run, step + RH_FLUIDPIPE_AHEAD);
+		rc = take_head(run, step + talk->ahead);
 	if (!rc)
 		rc = expect_more(run, step);
 	if (rc)
 		return rc;
-	memcpy(data->shapes, talk->shapes[step % KNOWN], (size_t)box_shapes_items(run) * sizeof *data->shapes);
+	memcpy(data->shapes, shapes_of(talk, step), (size_t)box_shapes_items(run) * sizeof *data->shapes);
 	int64_t bytes = box_shapes_bytes(data->shapes, run->batch->names_samples);
 	rh_free(data->batches);
 	data->batches = rh_alloc((size_t)rh_max(bytes, 1), 1);
@@ -331,8 +341,7 @@ static int listen_to_steps(struct training *run, int asked)
 	if (rc < 0)
 		return rc;
 	talk->has_asked |= asked;
-	run->stop_requested =
-	        is_first ? talk->end >= 0 && run->state.step + 1 >= talk->end : !talk->shapes[(run->state.step + 1) % KNOWN][0];
+	run->stop_requested = is_first ? talk->end >= 0 && run->state.step + 1 >= talk->end : !shapes_of(talk, run->state.step + 1)[0];
 	return 0;
 }
 
@@ -350,7 +359,7 @@ int fluidpipe_listen(struct training *run, int asked)
 		if (!rc && asked && !talk->has_asked)
 			rc = tell(run, REPORT_ASKED, 0);
 		talk->has_asked |= asked;
-		run->stop_requested = !talk->shapes[(run->state.step + 1) % KNOWN][0];
+		run->stop_requested = !shapes_of(talk, run->state.step + 1)[0];
 		return rc;
 	}
 	for (int again = 1; !rc && again && !talk->has_ended;) {

@@ -6,8 +6,8 @@
  *         or a step's logits after each step (fluidpipe_stream.h)
  *   up    an answer to the last report
  *
- * A head is the sizes of a step's micro-batches, sent RH_FLUIDPIPE_AHEAD steps ahead, so that box 2 knows what to expect. An empty head
- * says that no further step follows. So a run that is asked to stop continues to the last step whose head box 2 has. */
+ * A head is the sizes of a step's micro-batches, sent rh_fluidpipe_steps_ahead steps ahead, so that box 2 knows what to expect. An empty
+ * head says that no further step follows. So a run that is asked to stop continues to the last step whose head box 2 has. */
 #ifndef RH_TRAIN_FLUIDPIPE_STEP_H
 #define RH_TRAIN_FLUIDPIPE_STEP_H
 

@@ -178,17 +178,16 @@ static double streamed_s(const struct rh_boxes_request *request, const struct rh
 	return (double)(work->train_micro_batches * work->train.head_rows * (box->target_bytes + (int64_t)sizeof(int32_t))) / speed;
 }
 
-/* Mode fluidpipe: lower bound on a step's time. Box 2 expects at most fluidpipe_ahead messages, and those of at most RH_FLUIDPIPE_AHEAD + 1
- * steps, so no more pass in a round trip. The few simulated steps are all expected at once and do not show this; and
- * logits that stream are not simulated step by step. Other modes: 0. */
+/* Mode fluidpipe: lower bound on a step's time. Box 2 expects at most fluidpipe_ahead messages, and those of at most
+ * rh_fluidpipe_steps_ahead + 1 steps, so no more pass in a round trip. Simulated steps have no heads and no micro-batches on the line and
+ * do not show all of this; and logits that stream are not simulated step by step. Other modes: 0. */
 static double least_step_s(const struct rh_boxes_request *request, int64_t micro_batches, const struct rh_forecast *box)
 {
-	enum { OF_STEP = 2 };
 	const struct rh_config *config = request->config;
 	if (config->mode != RH_MODE_FLUIDPIPE)
 		return 0;
-	int64_t messages = micro_batches + OF_STEP + rh_config_distils(config, 1),
-	        expected = rh_min(config->fluidpipe_ahead, (RH_FLUIDPIPE_AHEAD + 1) * messages);
+	int64_t messages = micro_batches + RH_FLUIDPIPE_STEP_MESSAGES + rh_config_distils(config, 1),
+	        expected = rh_min(config->fluidpipe_ahead, (rh_fluidpipe_steps_ahead(config) + 1) * messages);
 	double round_trip_s = request->line[0][0].latency_s + request->line[0][1].latency_s;
 	return fmax(round_trip_s * (double)messages / (double)expected, streamed_s(request, box));
 }

@@ -47,7 +47,8 @@ static int expect_more(struct forecast_fluidpipe *talk, int s, int64_t *end)
 	const struct rh_session *session = talk->session;
 	int64_t hidden = session->model->config->hidden_size, messages = 0, micros = 0;
 	int rc = 0;
-	for (int step = 0; step <= s + RH_FLUIDPIPE_AHEAD && step < input->steps; micros += input->count[step++]) {
+	int64_t last = rh_min(s + rh_fluidpipe_steps_ahead(session->config), input->steps - 1);
+	for (int step = 0; step <= last; micros += input->count[step++]) {
 		int64_t logits = fluidpipe_logits_bytes(session, targets_of(input, step)), before = messages;
 		messages += input->count[step] + (logits > 0);
 		for (int64_t i; !rc && (i = rh_ahead_expected(talk->below) - talk->first - before) < messages - before;) {
