@@ -2,6 +2,7 @@
 #include "config/config_internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { NAME_BYTES = 64 };
@@ -199,11 +200,13 @@ static int distance(const char *a, const char *b, int replacing)
  * edits to the nearest run of words. */
 static int distance_to_words(const char *name, const char *known)
 {
-	int best = NAME_BYTES;
+	int best = NAME_BYTES, length = (int)strnlen(name, NAME_BYTES);
 	char words[NAME_BYTES];
 	for (const char *from = known; from; from = strchr(from, '_') ? strchr(from, '_') + 1 : NULL)
 		for (const char *to = from; *to;) {
 			to += 1 + strcspn(to + 1, "_");
+			if (abs((int)(to - from) - length) >= best) /* so many edits at least */
+				continue;
 			snprintf(words, sizeof words, "%.*s", (int)(to - from), from);
 			best = least_of(best, distance(name, words, 2)); /* one letter replaced is most often another word: stage, state */
 		}
