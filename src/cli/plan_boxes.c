@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BOXES_MOST = 64, SPEEDS = 5, HALVINGS = 7 };
+enum { SPEEDS = 5, HALVINGS = 7 };
 
 static const double speeds[SPEEDS] = {20, 100, 300, 1000, 10000}; /* Mbit/s */
 static const double slowest = 1, fastest = 1e5, gib = 1 << 30;
@@ -25,14 +25,14 @@ static const double slowest = 1, fastest = 1e5, gib = 1 << 30;
 struct planned {
 	const struct rh_config *config;
 	const struct rh_forecast_input *input;
-	struct rh_hardware hardware[BOXES_MOST]; /* of box_hardware */
-	struct rh_session_machine machine[BOXES_MOST];
-	struct rh_virtual_line line[BOXES_MOST][2];
+	struct rh_hardware hardware[RH_BOXES_MAX]; /* of box_hardware */
+	struct rh_session_machine machine[RH_BOXES_MAX];
+	struct rh_virtual_line line[RH_BOXES_MAX][2];
 	struct rh_session session; /* of the whole model */
 	struct rh_box_layer *layer;
-	struct rh_box_told told[BOXES_MOST]; /* lines are the configuration's */
-	int first[BOXES_MOST + 1];
-	struct rh_forecast box[BOXES_MOST];
+	struct rh_box_told told[RH_BOXES_MAX]; /* lines are the configuration's */
+	int first[RH_BOXES_MAX + 1];
+	struct rh_forecast box[RH_BOXES_MAX];
 	int64_t unit, unit_bytes; /* mode paci: a unit's micro-batches, and what each link carries of it each way */
 	struct rh_config limited; /* mode paci without admission_limits: `config` points to it, and it has those that were chosen */
 	struct rh_admission_limits limits;
@@ -103,10 +103,10 @@ static int forecast_linked(struct planned *all)
 /* The speed over links of that speed, with cuts and limits for it. */
 static int forecast_at(struct planned *all, double mbit_per_s, double *tokens_per_s)
 {
-	int first[BOXES_MOST + 1], rc = cuts_at(all, mbit_per_s, first);
+	int first[RH_BOXES_MAX + 1], rc = cuts_at(all, mbit_per_s, first);
 	struct rh_config config = *all->config;
 	const struct rh_boxes_request request = {&config, all->machine, first, all->line, all->input};
-	struct rh_forecast box[BOXES_MOST] = {{0}};
+	struct rh_forecast box[RH_BOXES_MAX] = {{0}};
 	set_links(all, mbit_per_s);
 	if (!rc && all->unit_s[0] > 0) {
 		config.admission_limits = (struct rh_list){0};
@@ -182,7 +182,7 @@ static int compare_pipelines(struct planned *all)
 {
 	struct rh_config other = *all->config;
 	struct rh_boxes_request request = {&other, all->machine, all->first, all->line, all->input};
-	struct rh_forecast box[BOXES_MOST] = {{0}};
+	struct rh_forecast box[RH_BOXES_MAX] = {{0}};
 	struct rh_admission_limits limits;
 	double unit_s[2];
 	int is_paci = other.mode == RH_MODE_PACI, rc = 0;
@@ -382,7 +382,7 @@ static int consider_limits(struct planned *all, const int *first, int64_t *most)
 /* Seconds of a step over links that take no time; INFINITY: a box does not fit. */
 static int simulate_without_links(struct planned *all, const int *first, double *seconds)
 {
-	static const struct rh_virtual_line none[BOXES_MOST][2];
+	static const struct rh_virtual_line none[RH_BOXES_MAX][2];
 	const struct rh_boxes_request request = {all->config, all->machine, first, none, all->input};
 	free_boxes(all);
 	int rc = rh_forecast_boxes(&request, all->box);
@@ -437,7 +437,7 @@ static int choose_by_turns(struct planned *all)
 	enum { TURNS = 4 };
 	struct rh_config config = *all->config;
 	struct rh_admission_limits limits;
-	int first[BOXES_MOST + 1] = {0}, before[BOXES_MOST + 1] = {0};
+	int first[RH_BOXES_MAX + 1] = {0}, before[RH_BOXES_MAX + 1] = {0};
 	int64_t most;
 	double step_s;
 	config.link_latency_ms = config.link_mbit_per_second = (struct rh_list){0};
@@ -488,7 +488,7 @@ static int measure_layers(struct planned *all)
 static int find_cuts_and_limits(struct planned *all)
 {
 	const struct rh_config *config = all->config;
-	int first[BOXES_MOST + 1], rc;
+	int first[RH_BOXES_MAX + 1], rc;
 	int64_t most;
 	set_links(all, 0);
 	if (!config->box_cuts.count) {

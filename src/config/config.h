@@ -192,6 +192,8 @@ struct rh_config {
 	int help;    /* --help: nothing else is set */
 };
 
+enum { RH_BOXES_MAX = 64 };
+
 enum rh_lora_key {
 	RH_LORA_R = 1,
 	RH_LORA_ALPHA = 2,

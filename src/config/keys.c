@@ -243,9 +243,9 @@ const struct config_key config_keys[] = {
 	    .help = "how boxes cooperate: local, each alone; sync-pp, one pipeline with the results of one box, in which schedule "
 	            "orders the boxes; paci, one pipeline without a flush, in which each box updates itself; fluidpipe, two boxes without "
 	            "gradients between them, the first under a head of its own"),
-	KEY(KEY_INTEGER, boxes, VERB_RUNS, .least = 2, .most = 64,
+	KEY(KEY_INTEGER, boxes, VERB_RUNS, .least = 2, .most = RH_BOXES_MAX,
 	    .help = "how many there are; unset: what torchrun, mpirun or Slurm say"),
-	KEY(KEY_INTEGER, box, VERB_RUNS, .least = 1, .most = 64, .per_box = 1,
+	KEY(KEY_INTEGER, box, VERB_RUNS, .least = 1, .most = RH_BOXES_MAX, .per_box = 1,
 	    .help = "which one this is: 1 has the lowest layers and the data; unset: what torchrun, mpirun or Slurm say"),
 	KEY(KEY_LIST, box_cuts, VERB_RUNS, .help = "the first layer of each box but the first, such as [12, 20]; unset: by the boxes' speeds and "
 	    "memory, and their links"),

@@ -3,10 +3,11 @@
 
 #include "core/text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BOXES_MOST = 64, PORT_MOST = 65535 };
+enum { PORT_MOST = 65535 };
 
 static int fail_variable(const char *name, const char *expected)
 {
@@ -17,13 +18,15 @@ int config_ask_ranks(struct rh_config *config)
 {
 	static const char *const names[][2] = {
 	        {"RANK", "WORLD_SIZE"}, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"}};
+	char expected[96];
+	snprintf(expected, sizeof expected, "the number of boxes, at most %d; or give boxes and box", RH_BOXES_MAX);
 	for (size_t i = 0; i < sizeof names / sizeof *names && !(config->box && config->boxes); i++) {
 		const char *rank = getenv(names[i][0]), *ranks = getenv(names[i][1]);
 		int64_t number, count;
 		if (!rank || !ranks)
 			continue;
-		if (config_parse_integer(ranks, &count) || count < 1 || count > BOXES_MOST)
-			return fail_variable(names[i][1], "the number of boxes, at most 64; or give boxes and box");
+		if (config_parse_integer(ranks, &count) || count < 1 || count > RH_BOXES_MAX)
+			return fail_variable(names[i][1], expected);
 		if (config_parse_integer(rank, &number) || number < 0 || number >= count)
 			return fail_variable(names[i][0], "a box's number, counted from 0; or give boxes and box");
 		if (count == 1) /* nothing was distributed, or by another launcher */

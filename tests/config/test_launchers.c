@@ -93,7 +93,8 @@ static void test_launchers_that_cannot_be_right_are_refused(void **state)
 	        {"RANK=2 WORLD_SIZE=2", "mode: sync-pp\n", "RANK of the environment: '2'"},
 	        {"RANK=0 WORLD_SIZE=two", "mode: sync-pp\n", "WORLD_SIZE of the environment: 'two'"},
 	        {"RANK=0 WORLD_SIZE=0", "mode: sync-pp\n", "WORLD_SIZE of the environment: '0'"},
-	        {"RANK=0 WORLD_SIZE=65", "mode: sync-pp\n", "WORLD_SIZE of the environment: '65'"},
+	        {"RANK=0 WORLD_SIZE=65", "mode: sync-pp\n", "WORLD_SIZE of the environment: '65' is not allowed; expected the number of "
+	                                                     "boxes, at most 64"},
 	        {"RANK=0 WORLD_SIZE=99999999999999999999", "mode: sync-pp\n", "WORLD_SIZE of the environment: '9999"},
 	        {"OMPI_COMM_WORLD_RANK=7 OMPI_COMM_WORLD_SIZE=2", "mode: sync-pp\n", "OMPI_COMM_WORLD_RANK of the environment: '7'"},
 	        {"SLURM_PROCID= SLURM_NTASKS=2", "mode: sync-pp\n", "SLURM_PROCID of the environment: ''"},
