@@ -202,12 +202,23 @@ static int write_model(const struct joining *at, const char *part, const char *d
 	return rc ? rc : rh_source_copy_tokenizer(part, dir);
 }
 
+/* Before the first is read. */
+static int find_parts(const char *const *part, int parts)
+{
+	for (int i = 0; i < parts; i++)
+		if (!rh_dir_exists(part[i]))
+			return rh_fail(-ENOENT, "parts: there is no directory %s; copy the output_dir of each box to this machine", part[i]);
+	return 0;
+}
+
 int rh_join(const char *const *part, int parts, const char *dir, int64_t *tensors)
 {
 	struct joining at = {0};
 	struct rh_model_config config = {0};
 	struct rh_model *model = NULL;
-	int rc = rh_model_config_load(part[0], &config);
+	int rc = find_parts(part, parts);
+	if (!rc)
+		rc = rh_model_config_load(part[0], &config);
 	if (!rc)
 		rc = rh_model_create(&config, RH_F32, NULL, &model);
 	at.model = model;

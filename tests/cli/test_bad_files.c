@@ -241,6 +241,18 @@ static void test_adapters_that_do_not_fit_are_refused(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_parts_that_are_not_there_are_refused(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	check_ok(rh_dir_make(path_of("%s/empty", scratch.dir)));
+	refused(&scratch, "join --parts @/none,@/hf --output_dir @/joined", "/none; copy the output_dir of each box to this machine");
+	refused(&scratch, "join --parts @/hf,@/none --output_dir @/joined", "parts: there is no directory ");
+	refused(&scratch, "join --parts @/empty,@/hf --output_dir @/joined", "/empty");
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -250,6 +262,7 @@ int main(void)
 	        cmocka_unit_test(test_rows_that_cannot_be_trained_are_refused),
 	        cmocka_unit_test(test_damaged_checkpoints_are_refused),
 	        cmocka_unit_test(test_adapters_that_do_not_fit_are_refused),
+	        cmocka_unit_test(test_parts_that_are_not_there_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
