@@ -96,7 +96,7 @@ static inline void relay_pass(struct relay *relay, const int end[2])
 			polls[i] = (struct pollfd){.fd = end[i],
 			                           .events = (short)((queue[i].bytes < shape_room(&queue[i]) ? POLLIN : 0) |
 			                                             (shape_due(&queue[!i], now_ns) ? POLLOUT : 0))};
-		struct timespec wait = shape_wait(queue, 20);
+		struct timespec wait = shape_wait(queue, now_ns, 20);
 		ppoll(polls, 2, &wait, NULL);
 		for (int i = 0; goes_on && i < 2; i++) {
 			goes_on = !(polls[i].revents & ~POLLOUT) || relay_take(relay, end[i], &queue[i], &left);

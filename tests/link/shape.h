@@ -99,14 +99,15 @@ static inline void shape_close(struct shape_queue *queue)
 		shape_drop(queue);
 }
 
-/* How long a poll may wait for the two queues' next pieces, `most_ms` at most. */
-static inline struct timespec shape_wait(const struct shape_queue queue[2], double most_ms)
+/* How long a poll may wait for the two queues' next pieces, `most_ms` at most. What was due at seen_ns, when the caller looked, waits for
+ * its receiver; what has become due since is waited for no longer. */
+static inline struct timespec shape_wait(const struct shape_queue queue[2], int64_t seen_ns, double most_ms)
 {
 	int64_t now_ns = shape_now(), until_ns = now_ns + (int64_t)(most_ms * 1e6);
 	for (int i = 0; i < 2; i++)
-		if (queue[i].first && queue[i].first->due_ns > now_ns) /* what is due already waits for its receiver */
+		if (queue[i].first && queue[i].first->due_ns > seen_ns)
 			until_ns = rh_min(until_ns, queue[i].first->due_ns);
-	int64_t wait_ns = until_ns - now_ns;
+	int64_t wait_ns = rh_max(until_ns - now_ns, 0);
 	return (struct timespec){.tv_sec = wait_ns / 1000000000, .tv_nsec = wait_ns % 1000000000};
 }
 

@@ -97,10 +97,32 @@ static void test_network_jitter_loss_and_an_outage_lose_no_message(void **state)
 	close_line(&ends);
 }
 
+/* A piece that becomes due between the look at the queue and the wait is not slept over. */
+static void test_network_does_not_sleep_over_what_is_due(void **state)
+{
+	(void)state;
+	static const struct shape shape = {.latency_ms = 1};
+	struct shape_queue queue[2];
+	for (int i = 0; i < 2; i++)
+		shape_open(&queue[i], &shape, 1);
+	shape_put(&queue[1], "piece", 5);
+	int64_t seen_ns = shape_now();
+	assert_null(shape_due(&queue[1], seen_ns));
+	struct timespec early = shape_wait(queue, seen_ns, 20);
+	assert_true(early.tv_sec == 0 && early.tv_nsec <= 1000000);
+	usleep(2000);
+	struct timespec late = shape_wait(queue, seen_ns, 20), waits_for_receiver = shape_wait(queue, shape_now(), 20);
+	assert_true(late.tv_sec == 0 && late.tv_nsec == 0);
+	assert_true(waits_for_receiver.tv_nsec == 20000000);
+	for (int i = 0; i < 2; i++)
+		shape_close(&queue[i]);
+}
+
 int main(void)
 {
 	limit_time(200);
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_network_does_not_sleep_over_what_is_due),
 	        cmocka_unit_test(test_network_latency_and_rate_are_those_asked_for),
 	        cmocka_unit_test(test_network_jitter_loss_and_an_outage_lose_no_message),
 	};

@@ -90,15 +90,16 @@ static inline void *tun_run(void *context)
 {
 	struct tun_line *line = context;
 	prctl(PR_SET_TIMERSLACK, 1000);
-	while (!line->stops) {
+	for (int64_t now_ns = shape_now(); !line->stops;) {
 		struct pollfd polls[2] = {{.fd = line->end[0], .events = POLLIN}, {.fd = line->end[1], .events = POLLIN}};
-		struct timespec wait = shape_wait(line->queue, 20);
+		struct timespec wait = shape_wait(line->queue, now_ns, 20);
 		ppoll(polls, 2, &wait, NULL);
-		for (int i = 0; i < 2; i++) {
-			tun_take(line, i);
-			for (struct shape_piece *piece; (piece = shape_due(&line->queue[i], shape_now())); shape_drop(&line->queue[i]))
+		tun_take(line, 0);
+		tun_take(line, 1);
+		now_ns = shape_now();
+		for (int i = 0; i < 2; i++)
+			for (struct shape_piece *piece; (piece = shape_due(&line->queue[i], now_ns)); shape_drop(&line->queue[i]))
 				(void)!write(line->end[!i], piece->bytes, piece->size);
-		}
 	}
 	return NULL;
 }
