@@ -31,12 +31,6 @@ static char *const words[] = {"examples/models/llama-3.1-8b.yaml",
                               "0",
                               "--eval_strategy",
                               "no",
-                              "--boxes",
-                              "2",
-                              "--box",
-                              "1",
-                              "--box_cuts",
-                              "[17]",
                               NULL};
 static const int cuts[BOXES + 1] = {0, 17, 34};
 
@@ -97,24 +91,20 @@ static int compare(struct boxes_bench *bench, const struct setting *setting, dou
 	printf("\nround trip %g ms, %g Mbit/s, stages of %g ms, %d micro-batches a step\n%-14s %12s %12s\n", setting->link.trip_ms,
 	       setting->link.mbit, setting->stage_ms, setting->micro_batches, "schedule", "ms a step", "virtual ms");
 	for (int r = 0; !rc && r < ROWS; r++) {
-		struct rh_forecast box[BOXES] = {{0}};
+		struct boxes_times times = {0};
 		struct boxes_pace pace;
-		char limits[64] = "";
 		double seconds[2] = {0};
 		rc = find_pace(bench, r, setting->stage_ms / 1e3, &pace);
 		if (!rc)
-			rc = boxes_foresee(bench, r, &pace, boxes_payload(setting->link), limits, box);
+			rc = boxes_compare(bench, r, &pace, setting->link, 1, &seconds[0], &times);
+		seconds[1] = times.virtual_s;
 		if (!rc)
-			rc = boxes_measure(bench, r, &pace, setting->link, limits, &seconds[0]);
-		seconds[1] = box[0].step_seconds;
-		if (!rc)
-			printf("%-14s %12.1f %12.1f %s\n", rows[r].name, seconds[0] * 1e3, seconds[1] * 1e3, limits);
+			printf("%-14s %12.1f %12.1f %s\n", rows[r].name, seconds[0] * 1e3, seconds[1] * 1e3, times.limits);
 		fflush(stdout);
 		for (int i = 0; i < 2; i++) {
 			flushed[i] = r < FLUSHED ? fmin(flushed[i], seconds[i]) : flushed[i];
 			ratio[i] = flushed[i] / seconds[i];
 		}
-		boxes_free(bench, box);
 	}
 	if (!rc)
 		say_ratios(setting, ratio, flushed[0] / ratio[0] * 1e3);
@@ -161,10 +151,7 @@ int main(int argc, char **argv)
 		if (setting.link.trip_ms == 25 && setting.link.mbit == 1000 && setting.stage_ms == 12 && setting.micro_batches == 4)
 			at_25_ms = ratio[0];
 	}
-	if (rc)
-		fprintf(stderr, "fluidpipe: %s\n", rh_error(rc));
-	int removed = boxes_close(&bench);
-	if (rc || removed)
+	if (boxes_close(&bench, rc))
 		return 1;
 	say_rest();
 	char machine[256];

@@ -14,45 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BOXES = 2, MICRO_BATCHES = 8, STEPS = 6, PAYLOAD = 128 * 1024 * 2, MOST = 25 };
+enum { BOXES = 2, MICRO_BATCHES = 8, STEPS = 6, MOST = 25 };
 static const double unit_s = 0.06, bar = 0.03;
 static const int cuts[BOXES + 1] = {0, 13, 26};
 static const struct boxes_row rows[] = {{"sync-pp", "gpipe", "GPipe"}, {"sync-pp", "1f1b", "1F1B"}};
 enum { ROWS = sizeof rows / sizeof *rows };
-static char *const words[] = {"examples/models/gpt2-medium.yaml",
-                              "--lora_r",
-                              "16",
-                              "--per_device_train_batch_size",
-                              "1",
-                              "--max_length",
-                              "128",
-                              "--max_grad_norm",
-                              "0",
-                              "--packing",
-                              "false",
-                              "--eval_strategy",
-                              "no",
-                              "--boxes",
-                              "2",
-                              "--box",
-                              "1",
-                              "--box_cuts",
-                              "[13]",
-                              NULL};
-
-/* Launches so long that the first box takes unit_s for a micro-batch. */
-static int find_pace(const struct boxes_bench *bench, struct boxes_pace *pace)
-{
-	struct rh_forecast box[BOXES] = {{0}};
-	char limits[64];
-	*pace = (struct boxes_pace){.launch_s = 1e-4, .flops_per_s = {1e18, 1e18}};
-	int rc = boxes_foresee(bench, 0, pace, (struct boxes_link){0, 1e6}, limits, box);
-	if (!rc)
-		pace->launch_s *= unit_s * MICRO_BATCHES / ((1 - box[0].bubble) * box[0].step_seconds);
-	boxes_free(bench, box);
-	return rc;
-}
-
 static int by_size(const void *one, const void *other)
 {
 	double a = *(const double *)one, b = *(const double *)other;
@@ -63,19 +29,14 @@ static int by_size(const void *one, const void *other)
 static int compare(const struct boxes_bench *bench, const struct boxes_pace *pace, int row, struct boxes_link link, int repetitions,
                    double *worst)
 {
-	struct rh_forecast box[BOXES] = {{0}};
-	char limits[64] = "";
 	double seconds[MOST];
-	int rc = boxes_foresee(bench, row, pace, boxes_payload(link), limits, box);
-	for (int i = 0; !rc && i < repetitions; i++)
-		rc = boxes_measure(bench, row, pace, link, limits, &seconds[i]);
-	double virtual_s = box[0].step_seconds;
-	boxes_free(bench, box);
+	struct boxes_times times;
+	int rc = boxes_compare(bench, row, pace, link, repetitions, seconds, &times);
 	if (rc)
 		return rc;
 	qsort(seconds, (size_t)repetitions, sizeof *seconds, by_size);
-	double median = (seconds[(repetitions - 1) / 2] + seconds[repetitions / 2]) / 2, error = median / virtual_s - 1;
-	printf("%-6s %8g %8g %12.1f %10.1f %10.1f %10.1f %8.1f %%\n", rows[row].name, link.trip_ms / 2, link.mbit, virtual_s * 1e3,
+	double median = (seconds[(repetitions - 1) / 2] + seconds[repetitions / 2]) / 2, error = median / times.virtual_s - 1;
+	printf("%-6s %8g %8g %12.1f %10.1f %10.1f %10.1f %8.1f %%\n", rows[row].name, link.trip_ms / 2, link.mbit, times.virtual_s * 1e3,
 	       median * 1e3, seconds[0] * 1e3, seconds[repetitions - 1] * 1e3, error * 100);
 	fflush(stdout);
 	*worst = fmax(*worst, fabs(error));
@@ -100,7 +61,7 @@ static int compare_all(const struct boxes_bench *bench, int argc, char **argv, d
 	struct boxes_pace pace;
 	if (repetitions < 1 || repetitions > MOST)
 		return rh_fail(-EINVAL, "usage: links-time [REPETITIONS, at most %d [MS:MBIT...]]", (int)MOST);
-	int rc = find_pace(bench, &pace);
+	int rc = boxes_find_pace(bench, 0, unit_s, &pace);
 	if (rc)
 		return rc;
 	print_congestion_control();
@@ -124,9 +85,9 @@ int main(int argc, char **argv)
 	                            .steps = STEPS,
 	                            .micro_batches = MICRO_BATCHES,
 	                            .cuts = cuts,
-	                            .word = words,
+	                            .word = boxes_gpt2_words,
 	                            .row = rows,
-	                            .payload = PAYLOAD};
+	                            .payload = BOXES_GPT2_BYTES};
 	double worst = 0;
 	int status = boxes_run_if_box(&bench, argc, argv);
 	if (status >= 0)
@@ -134,10 +95,7 @@ int main(int argc, char **argv)
 	int rc = boxes_open(&bench);
 	if (!rc)
 		rc = compare_all(&bench, argc, argv, &worst);
-	if (rc)
-		fprintf(stderr, "links-time: %s\n", rh_error(rc));
-	int removed = boxes_close(&bench);
-	if (rc || removed)
+	if (boxes_close(&bench, rc))
 		return 1;
 	char machine[256];
 	bench_machine(machine, sizeof machine);

@@ -6,8 +6,8 @@
 #include "core/clock.h"
 #include "link/identity.h"
 #include "link/tcp.h"
+#include "tests/port.h"
 
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -32,18 +32,6 @@ static double processor_seconds(void)
 	struct rusage used;
 	getrusage(RUSAGE_SELF, &used);
 	return used_seconds(&used);
-}
-
-/* A port that nobody listens on. */
-static int free_port(void)
-{
-	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t length = sizeof address;
-	int descriptor = socket(AF_INET, SOCK_STREAM, 0);
-	RH_ASSERT(descriptor >= 0 && !bind(descriptor, (struct sockaddr *)&address, length) &&
-	          !getsockname(descriptor, (struct sockaddr *)&address, &length));
-	close(descriptor);
-	return ntohs(address.sin_port);
 }
 
 static struct measured since(double seconds, double processor)

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { BOXES = 4, ACCUMULATION = 8, FLUSHED_STEPS = 5, PAYLOAD = 128 * 1024 * 2 };
+enum { BOXES = 4, ACCUMULATION = 8, FLUSHED_STEPS = 5 };
 static const double unit_s = 0.03, bar = 1.55;
 
 static const struct boxes_row rows[] = {{"sync-pp", "gpipe", "GPipe"},
@@ -20,48 +20,7 @@ static const struct boxes_row rows[] = {{"sync-pp", "gpipe", "GPipe"},
                                         {"paci", "paci", "PACI"}};
 enum { ROWS = sizeof rows / sizeof *rows, FLUSHED = 2 };
 
-static char *const words[] = {"examples/models/gpt2-medium.yaml",
-                              "--lora_r",
-                              "16",
-                              "--per_device_train_batch_size",
-                              "1",
-                              "--max_length",
-                              "128",
-                              "--max_grad_norm",
-                              "0",
-                              "--packing",
-                              "false",
-                              "--eval_strategy",
-                              "no",
-                              "--boxes",
-                              "4",
-                              "--box",
-                              "1",
-                              "--box_cuts",
-                              "[7,13,19]",
-                              NULL};
 static const int cuts[BOXES + 1] = {0, 7, 13, 19, 26};
-
-/* Launches so long that the slowest box takes unit_s for a micro-batch. */
-static int find_pace(const struct boxes_bench *bench, struct boxes_pace *pace)
-{
-	struct rh_forecast box[BOXES] = {{0}};
-	char limits[64];
-	double slowest = 0;
-	pace->launch_s = 1e-4;
-	for (int k = 0; k < BOXES; k++)
-		pace->flops_per_s[k] = 1e18;
-	int rc = boxes_foresee(bench, ROWS - 1, pace, (struct boxes_link){0, 1e6}, limits, box);
-	printf("a micro-batch in boxes 1 to %d:", (int)BOXES);
-	for (int k = 0; !rc && k < BOXES; k++)
-		slowest = fmax(slowest, (1 - box[k].bubble) * box[k].step_seconds / ACCUMULATION);
-	for (int k = 0; !rc && k < BOXES; k++)
-		printf(" %.1f", (1 - box[k].bubble) * box[k].step_seconds / ACCUMULATION / slowest * unit_s * 1e3);
-	printf(" ms (the last recomputes nothing)\n");
-	pace->launch_s *= slowest > 0 ? unit_s / slowest : 1;
-	boxes_free(bench, box);
-	return rc;
-}
 
 /* One network, all schedules. ratio: the better flushed one's step over PACI's. */
 static int compare(const struct boxes_bench *bench, const struct boxes_pace *pace, struct boxes_link link, double *ratio)
@@ -70,18 +29,14 @@ static int compare(const struct boxes_bench *bench, const struct boxes_pace *pac
 	int rc = 0;
 	printf("\nround trip %g ms, %g Mbit/s\n%-14s %12s %12s\n", link.trip_ms, link.mbit, "schedule", "ms a step", "virtual ms");
 	for (int r = 0; !rc && r < ROWS; r++) {
-		struct rh_forecast box[BOXES] = {{0}};
-		char limits[64] = "";
+		struct boxes_times times;
 		double seconds = 0;
-		rc = boxes_foresee(bench, r, pace, link, limits, box);
+		rc = boxes_compare(bench, r, pace, link, 1, &seconds, &times);
 		if (!rc)
-			rc = boxes_measure(bench, r, pace, link, limits, &seconds);
-		if (!rc)
-			printf("%-14s %12.1f %12.1f %s\n", rows[r].name, seconds * 1e3, box[0].step_seconds * 1e3, limits);
+			printf("%-14s %12.1f %12.1f %s\n", rows[r].name, seconds * 1e3, times.virtual_s * 1e3, times.limits);
 		fflush(stdout);
 		flushed = r < FLUSHED ? fmin(flushed, seconds) : flushed;
 		*ratio = flushed / seconds;
-		boxes_free(bench, box);
 	}
 	if (!rc)
 		printf("PACI is %.2f times as fast as the better of GPipe and 1F1B\n", *ratio);
@@ -96,9 +51,9 @@ int main(int argc, char **argv)
 	                            .steps = FLUSHED_STEPS,
 	                            .micro_batches = ACCUMULATION,
 	                            .cuts = cuts,
-	                            .word = words,
+	                            .word = boxes_gpt2_words,
 	                            .row = rows,
-	                            .payload = PAYLOAD};
+	                            .payload = BOXES_GPT2_BYTES};
 	struct boxes_pace pace;
 	double ratio = 0, at_bar = 0;
 	int status = boxes_run_if_box(&bench, argc, argv);
@@ -106,7 +61,7 @@ int main(int argc, char **argv)
 		return status;
 	int rc = boxes_open(&bench), count = argc > 1 ? argc - 1 : (int)(sizeof table / sizeof *table);
 	if (!rc)
-		rc = find_pace(&bench, &pace);
+		rc = boxes_find_pace(&bench, ROWS - 1, unit_s, &pace);
 	for (int i = 0; !rc && i < count; i++) {
 		struct boxes_link link = table[argc > 1 ? 0 : i];
 		if (argc > 1 && sscanf(argv[i + 1], "%lf:%lf", &link.trip_ms, &link.mbit) != 2)
@@ -115,10 +70,7 @@ int main(int argc, char **argv)
 			rc = compare(&bench, &pace, link, &ratio);
 		at_bar = link.trip_ms == 25 && link.mbit >= 1000 ? ratio : at_bar;
 	}
-	if (rc)
-		fprintf(stderr, "paci: %s\n", rh_error(rc));
-	int removed = boxes_close(&bench);
-	if (rc || removed)
+	if (boxes_close(&bench, rc))
 		return 1;
 	char machine[256];
 	bench_machine(machine, sizeof machine);

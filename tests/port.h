@@ -1,4 +1,4 @@
-/* Ports of this machine, for tests that run at once.
+/* Ports of this machine, for tests and benches that run at once.
  *
  * A port that the system chooses and the test closes again is anybody's until the box listens there: another test is given it as well, or
  * a connection begins at it. So ports come from below those that the system chooses (32768 and above), and a test claims each for as long
@@ -6,12 +6,14 @@
 #ifndef RH_TESTS_PORT_H
 #define RH_TESTS_PORT_H
 
-#include "check.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 enum { PORT_FIRST = 20000, PORT_COUNT = 12000 };
 
@@ -50,8 +52,8 @@ static inline int free_port(void)
 		if (port_claim(port) && port_is_free(port))
 			return port;
 	}
-	fail_msg("no port is free");
-	return 0;
+	fprintf(stderr, "no port is free\n");
+	abort();
 }
 
 #endif

@@ -15,6 +15,21 @@
 
 enum { HANG_S = 120, WORDS = 48 };
 
+char *const boxes_gpt2_words[] = {"examples/models/gpt2-medium.yaml",
+                                  "--lora_r",
+                                  "16",
+                                  "--per_device_train_batch_size",
+                                  "1",
+                                  "--max_length",
+                                  "128",
+                                  "--max_grad_norm",
+                                  "0",
+                                  "--packing",
+                                  "false",
+                                  "--eval_strategy",
+                                  "no",
+                                  NULL};
+
 /* ---- a box ---- */
 
 /* A link whose activations are nobody's: a paced device has no memory behind its addresses. */
@@ -144,16 +159,37 @@ static struct rh_hardware paced_hardware(double launch_s, double flops_per_s)
 	return out;
 }
 
+static void write_cuts(const struct boxes_bench *bench, char *out, size_t bytes)
+{
+	int used = 0;
+	for (int k = 1; k < bench->boxes; k++)
+		used += snprintf(out + used, bytes - (size_t)used, "%s%d", k > 1 ? "," : "[", bench->cuts[k]);
+	snprintf(out + used, bytes - (size_t)used, "]");
+}
+
 static int load(const struct boxes_bench *bench, int row, const char *limits, struct rh_config *config, struct rh_forecast_input *input)
 {
-	char text[64], count[16], *word[WORDS];
+	char text[64], count[16], boxes[16], cuts[64], *word[WORDS];
 	int words = 0;
-	const char *const mode[] = {"--gradient_accumulation_steps", count, "--mode", bench->row[row].mode, "--schedule",
+	const char *const mode[] = {"--gradient_accumulation_steps",
+	                            count,
+	                            "--boxes",
+	                            boxes,
+	                            "--box",
+	                            "1",
+	                            "--box_cuts",
+	                            cuts,
+	                            "--mode",
+	                            bench->row[row].mode,
+	                            "--schedule",
 	                            bench->row[row].schedule};
+	int modes = (int)(sizeof mode / sizeof *mode) - (bench->row[row].schedule ? 0 : 2);
 	snprintf(count, sizeof count, "%d", bench->micro_batches);
+	snprintf(boxes, sizeof boxes, "%d", bench->boxes);
+	write_cuts(bench, cuts, sizeof cuts);
 	for (; bench->word[words]; words++)
 		word[words] = bench->word[words];
-	for (int i = 0; i < (bench->row[row].schedule ? 6 : 4); i++)
+	for (int i = 0; i < modes; i++)
 		word[words++] = (char *)(uintptr_t)mode[i];
 	if (limits && *limits) {
 		snprintf(text, sizeof text, "%s", limits);
@@ -215,7 +251,8 @@ int boxes_run_if_box(const struct boxes_bench *bench, int argc, char **argv)
 
 /* ---- all boxes ---- */
 
-int boxes_measure(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, const char *limits,
+/* The slowest box's seconds of a step, over the shaped network. */
+static int measure(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, const char *limits,
                   double *seconds)
 {
 	char command[4096], line[256], self[512];
@@ -249,6 +286,14 @@ int boxes_measure(const struct boxes_bench *bench, int row, const struct boxes_p
 	return rh_fail(-EIO, "%d of %d boxes ended, exit %d", boxes, bench->boxes, status);
 }
 
+/* Payload's share of a line's bytes while both directions carry data: of each two packets of 1,500 bytes, headers (IPv4, and TCP with
+ * timestamps), and the acknowledgement of two packets of the other direction. */
+static double payload_bytes_per_s(double mbit)
+{
+	enum { PACKET = 1500, HEADERS = 52, ACKNOWLEDGEMENT = HEADERS, ACKNOWLEDGED = 2 };
+	return mbit * 1e6 / 8 * (PACKET - HEADERS) / (PACKET + (double)ACKNOWLEDGEMENT / ACKNOWLEDGED);
+}
+
 int boxes_foresee(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, char limits[64],
                   struct rh_forecast *out)
 {
@@ -265,7 +310,7 @@ int boxes_foresee(const struct boxes_bench *bench, int row, const struct boxes_p
 	for (int k = 0; k < bench->boxes; k++) {
 		hardware[k] = paced_hardware(pace->launch_s, pace->flops_per_s[k]);
 		machine[k] = (struct rh_session_machine){.hardware = &hardware[k], .devices = 1};
-		line[k][0] = line[k][1] = (struct rh_virtual_line){link.trip_ms / 2e3, link.mbit * 1e6 / 8};
+		line[k][0] = line[k][1] = (struct rh_virtual_line){link.trip_ms / 2e3, payload_bytes_per_s(link.mbit)};
 	}
 	const struct rh_boxes_request request = {&config, machine, bench->cuts, line, &input};
 	limits[0] = 0;
@@ -307,7 +352,47 @@ int boxes_open(struct boxes_bench *bench)
 	return rc;
 }
 
-int boxes_close(struct boxes_bench *bench)
+int boxes_find_pace(const struct boxes_bench *bench, int row, double unit_s, struct boxes_pace *pace)
 {
-	return rh_dir_remove(bench->folder);
+	struct rh_forecast box[BOXES_MOST] = {{0}};
+	char limits[64];
+	double unit[BOXES_MOST], slowest = 0;
+	*pace = (struct boxes_pace){.launch_s = 1e-4};
+	for (int k = 0; k < bench->boxes; k++)
+		pace->flops_per_s[k] = 1e18;
+	int rc = boxes_foresee(bench, row, pace, (struct boxes_link){0, 1e6}, limits, box);
+	for (int k = 0; !rc && k < bench->boxes; k++) {
+		unit[k] = (1 - box[k].bubble) * box[k].step_seconds / bench->micro_batches;
+		slowest = fmax(slowest, unit[k]);
+	}
+	boxes_free(bench, box);
+	if (rc)
+		return rc;
+	printf("a micro-batch in boxes 1 to %d:", bench->boxes);
+	for (int k = 0; k < bench->boxes; k++)
+		printf(" %.1f", unit[k] / slowest * unit_s * 1e3);
+	printf(" ms (the last recomputes nothing)\n");
+	pace->launch_s *= unit_s / slowest;
+	return 0;
+}
+
+int boxes_compare(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, int repetitions,
+                  double *measured_s, struct boxes_times *out)
+{
+	struct rh_forecast box[BOXES_MOST] = {{0}};
+	*out = (struct boxes_times){0};
+	int rc = boxes_foresee(bench, row, pace, link, out->limits, box);
+	for (int i = 0; !rc && i < repetitions; i++)
+		rc = measure(bench, row, pace, link, out->limits, &measured_s[i]);
+	out->virtual_s = box[0].step_seconds;
+	boxes_free(bench, box);
+	return rc;
+}
+
+int boxes_close(struct boxes_bench *bench, int rc)
+{
+	if (rc)
+		fprintf(stderr, "%s: %s\n", bench->name, rh_error(rc));
+	int removed = rh_dir_remove(bench->folder);
+	return rc || removed;
 }

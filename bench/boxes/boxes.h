@@ -23,7 +23,7 @@ struct boxes_bench {
 	int boxes, steps;  /* measured together, the first not counted */
 	int micro_batches; /* of a step */
 	const int *cuts;   /* (boxes + 1) layers */
-	char *const *word; /* of the configuration: a file and keys, NULL behind the last */
+	char *const *word; /* of the configuration: a file and keys without those of boxes, NULL behind the last */
 	const struct boxes_row *row;
 	int64_t payload; /* bytes of the largest message */
 	char folder[64]; /* of the boxes' keys, and of what they have to say */
@@ -33,26 +33,33 @@ struct boxes_link {
 	double trip_ms, mbit;
 };
 
-/* Makes the keys. boxes_close in any case. */
+/* A row's seconds a step. */
+struct boxes_times {
+	double virtual_s;
+	char limits[64]; /* mode paci's, which are chosen first; else empty */
+};
+
+/* GPT-2 Medium with adapters in bf16, rows of 128 tokens, one a micro-batch: what travels then is BOXES_GPT2_BYTES. */
+extern char *const boxes_gpt2_words[];
+enum { BOXES_GPT2_BYTES = 128 * 1024 * 2 };
+
+/* Makes the keys. boxes_close in any case; it prints the fault `rc`, and returns main's status. */
 int boxes_open(struct boxes_bench *bench) RH_MUST;
-int boxes_close(struct boxes_bench *bench) RH_MUST;
+int boxes_close(struct boxes_bench *bench, int rc) RH_MUST;
 
-/* The line as a row in virtual time has it: the network's speed counts whole packets of 1,500 bytes, of which TCP's payload is 1,448. */
-static inline struct boxes_link boxes_payload(struct boxes_link link)
-{
-	return (struct boxes_link){link.trip_ms, link.mbit * 1448 / 1500};
-}
-
-/* A row in virtual time. out: (boxes) freed with boxes_free. Mode paci's limits are chosen first, and written to `limits`. */
+/* A row in virtual time, over a line whose speed counts what packets carry. out: (boxes) freed with boxes_free. */
 int boxes_foresee(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, char limits[64],
                   struct rh_forecast *out) RH_MUST;
 void boxes_free(const struct boxes_bench *bench, struct rh_forecast *out);
 
-/* The slowest box's seconds of a step, over the shaped network. */
-int boxes_measure(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, const char *limits,
-                  double *seconds) RH_MUST;
+/* Launches so long that the slowest box takes unit_s for a micro-batch of the row; prints what each takes. */
+int boxes_find_pace(const struct boxes_bench *bench, int row, double unit_s, struct boxes_pace *pace) RH_MUST;
 
-/* Where this process is a box that boxes_measure started: runs it, and returns main's status; else -1. */
+/* A row in virtual time, and measured over the shaped network so often: measured_s is (repetitions), of the slowest box each. */
+int boxes_compare(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, int repetitions,
+                  double *measured_s, struct boxes_times *out) RH_MUST;
+
+/* Where this process is a box that boxes_compare started: runs it, and returns main's status; else -1. */
 int boxes_run_if_box(const struct boxes_bench *bench, int argc, char **argv);
 
 #endif
