@@ -207,25 +207,32 @@ static int keep_up(struct keeper *keeper)
 	return over;
 }
 
-/* Boxes are killed at random moments: as they start, meet, compute, save and write their results. */
-static void check_kills(const char *keys, const char *file, int pieces)
+/* Boxes, the one box that computes the same, and what both write. */
+struct killed {
+	const char *keys, *alone, *steps, *file;
+	int pieces;
+};
+
+/* Boxes are killed in turn at random moments: as they start, meet, compute, save and write their results. */
+static void check_kills(const struct killed *killed)
 {
-	int kills = getenv("RH_LONG") ? 60 : 5, runs = 0;
+	int kills = getenv("RH_LONG") ? 60 : 6, runs = 0;
 	struct rig rig;
 	uint64_t seed = check_seed();
-	rig_open(&rig, 3, keys, 0, 0);
-	run_alone(&rig, keys, " --max_steps 24");
-	struct keeper keeper = {.rig = &rig, .more = " --max_steps 24"};
+	rig_open(&rig, 3, killed->keys, 0, 0);
+	write_text(path_of("%s/rows.jsonl", rig.scratch.dir), ROWS ROWS ROWS ROWS); /* mode paci: no step shorter than the others */
+	run_alone(&rig, killed->alone, killed->steps);
+	struct keeper keeper = {.rig = &rig, .more = killed->steps};
 	keep_begin(&keeper);
 	for (int64_t next_ns = 0; kills || !runs;) {
 		if (keep_up(&keeper)) {
-			check_weights(&rig.scratch, file, pieces);
+			check_weights(&rig.scratch, killed->file, killed->pieces);
 			runs++;
 			if (kills)
 				keep_begin(&keeper);
 		}
 		if (kills && rh_clock_ns() >= next_ns) {
-			int victim = (int)(check_random(&seed) % 3);
+			int victim = kills % 3;
 			kills -= next_ns && !keeper.is_over[victim] && !kill(rig.ran[victim].pid, SIGKILL);
 			next_ns = rh_clock_ns() + (int64_t)(check_random(&seed) % 600) * 1000000;
 			runs = kills ? runs : 0; /* one whole run after the last kill */
@@ -236,13 +243,22 @@ static void check_kills(const char *keys, const char *file, int pieces)
 	rig_close(&rig);
 }
 
-#define SAVES_OFTEN "device: cpu:1\nsave_strategy: steps\nsave_steps: 2\nsave_total_limit: 1\nlink_timeout: 2\nlink_give_up: 20\n"
+#define LINKED      "link_timeout: 2\nlink_give_up: 20\n"
+#define SAVES_OFTEN "device: cpu:1\nsave_strategy: steps\nsave_steps: 2\nsave_total_limit: 1\n" LINKED
+#define LORA        "lora_r: 4\nlora_target_modules: all-linear\n"
+/* Boxes rest, and save, each eight steps. */
+#define RESTS "save_strategy: steps\nsave_steps: 8\nsave_total_limit: 1\nmax_grad_norm: 0\n"
 
 static void test_boxes_killed_at_random_moments_change_no_bit(void **state)
 {
 	(void)state;
-	check_kills(SAVES_OFTEN, "model.safetensors", 3);
-	check_kills(SAVES_OFTEN "lora_r: 4\nlora_target_modules: all-linear\n", "adapter_model.safetensors", 1);
+	static const struct killed cases[] = {
+	        {SAVES_OFTEN, SAVES_OFTEN, " --max_steps 24", "model.safetensors", 3},
+	        {SAVES_OFTEN LORA, SAVES_OFTEN LORA, " --max_steps 24", "adapter_model.safetensors", 1},
+	        {RESTS LINKED "device: cpu:1\nmode: paci\nround_micro_batches: 1\nbox_cuts: [2, 4]\n",
+	         RESTS "device: cpu:3\nschedule: paci\nforward_cuts: [2, 4]\n", " --max_steps 40", "model.safetensors", 3}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		check_kills(&cases[i]);
 }
 
 /* What strangers send to a listening box: an old version's frame, a frame larger than any, a message before the greeting, another greeting,
