@@ -171,7 +171,7 @@ static int choose_backward(struct planning *planning)
 		               "remove it",
 		               options->schedule->name);
 	if (backward == RH_BACKWARD_STASH)
-		planning->store.stash = (int)rh_dispatch_drift_bound(&dispatch);
+		planning->store.stash = (int)rh_dispatch_drift_bound(&dispatch, 0);
 	else if (options->boxes && options->devices > 1)
 		return rh_fail(-EINVAL, "paci_backward: stored keeps activations on the device that made them, and a box of several deals "
 		                        "layers out anew; give each box one device, or write recompute");

@@ -313,7 +313,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 
 int64_t rh_executor_drift_bound(const struct rh_executor *executor)
 {
-	return rh_dispatch_drift_bound(&executor->lowering.limits.dispatch);
+	return rh_dispatch_drift_bound(&executor->lowering.limits.dispatch, 0);
 }
 
 void rh_executor_destroy(struct rh_executor *executor)

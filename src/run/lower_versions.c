@@ -33,7 +33,7 @@ static void note_layer(struct lowering *to, const struct rh_slot *slot, int laye
 		struct rh_versions *versions = &to->versions.of[index * to->options->model->layers + layer];
 		versions->forward = slot->kind == RH_SLOT_BACKWARD ? versions->forward : generation;
 		versions->backward = generation;
-		RH_ASSERT(generation - versions->forward <= rh_dispatch_drift_bound(dispatch));
+		RH_ASSERT(generation - versions->forward <= rh_dispatch_drift_bound(dispatch, slot->stage));
 	}
 }
 

@@ -188,10 +188,10 @@ int64_t rh_dispatch_admission_limit(const struct rh_dispatch *dispatch, int stag
 	return dispatch->admission_limit ? dispatch->admission_limit[at] : own_limit(dispatch, at);
 }
 
-int64_t rh_dispatch_drift_bound(const struct rh_dispatch *dispatch)
+int64_t rh_dispatch_drift_bound(const struct rh_dispatch *dispatch, int stage)
 {
 	int64_t units = rh_round_count(dispatch->train_micro_batches, dispatch->boxes ? dispatch->boxes->unit : 1);
-	return (rh_dispatch_admission_limit(dispatch, 0) - 1 + units - 1) / units;
+	return (rh_dispatch_admission_limit(dispatch, stage) - 1 + units - 1) / units;
 }
 
 int rh_dispatch_publishes(const struct rh_dispatch *dispatch, const struct rh_slot *slot)

@@ -62,9 +62,9 @@ int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64
 /* The admission limit in such a program: the most units that the stage may have in flight. With one box a unit is a micro-batch; with
  * several the limit is this box's. */
 int64_t rh_dispatch_admission_limit(const struct rh_dispatch *dispatch, int stage);
-/* The most updates of a stage between a unit's forward and its backward: with admission limit w and a units in a step ceil((w - 1) / a), of
- * the stage with the largest limit. */
-int64_t rh_dispatch_drift_bound(const struct rh_dispatch *dispatch);
+/* The most updates of a stage between a unit's forward and its backward: with admission limit w and a units in a step ceil((w - 1) / a).
+ * The first stage's is the largest. */
+int64_t rh_dispatch_drift_bound(const struct rh_dispatch *dispatch, int stage);
 /* Updates that do not block their stage are published at fixed places of its order: 1 after the slot of the update_delay-th backward behind
  * an update; 0 elsewhere. After n backwards of a program, forward and backward both have max(0, floor((n - update_delay) / a)) updates. So
  * the drift's bound is what it is without a delay; were the place chosen while it runs, it would be one more. */

@@ -2,6 +2,7 @@
  * the closed form's where boxes are equal. */
 #include "train/virtual_boxes.h"
 
+#include "core/alloc.h"
 #include "core/minmax.h"
 #include "train/forecast_limits.h"
 
@@ -9,10 +10,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RUNS = 500, LIMIT_MOST = 12 };
+enum { LIMIT_MOST = 12, STEPS = 8 };
 
-/* Simulates the boxes, which the caller frees. delay: paci_update_delay. */
-static void simulate(struct boxes *at, int64_t accumulation, int64_t delay, const struct rh_admission_limits *limits,
+/* Micro-batches of any number of tokens: each unit takes another time, on boxes and lines. */
+static void vary(struct rh_forecast_input *input, uint64_t *random)
+{
+	int64_t count = input->steps * input->work.train_micro_batches, most = input->work.train.tokens;
+	rh_free(input->micro);
+	input->micro = rh_alloc((size_t)count, sizeof *input->micro);
+	assert_non_null(input->micro);
+	input->alike = 0;
+	for (int64_t m = 0; m < count; m++) {
+		int64_t tokens = 2 + (int64_t)(check_random(random) % (uint64_t)(most - 1));
+		input->micro[m] = input->work.train;
+		input->micro[m].tokens = input->micro[m].longest = tokens;
+		input->micro[m].head_rows = tokens - 1;
+	}
+}
+
+/* Simulates the boxes, which the caller frees. delay: paci_update_delay. random: NULL: all micro-batches are alike. */
+static void simulate(struct boxes *at, int64_t accumulation, int64_t delay, const struct rh_admission_limits *limits, uint64_t *random,
                      struct rh_forecast *box)
 {
 	struct rh_forecast_input input;
@@ -20,7 +37,9 @@ static void simulate(struct boxes *at, int64_t accumulation, int64_t delay, cons
 	config->gradient_accumulation_steps = accumulation;
 	config->paci_update_delay = delay;
 	config->admission_limits = limits ? limits->list : (struct rh_list){0};
-	check_ok(rh_forecast_input_synthetic(config, 2, &input));
+	check_ok(rh_forecast_input_synthetic(config, random ? STEPS : 2, &input));
+	if (random)
+		vary(&input, random);
 	const struct rh_boxes_request request = {config, at->machine, at->first, at->line, &input};
 	check_ok(rh_forecast_boxes(&request, box));
 	config->admission_limits = (struct rh_list){0};
@@ -41,8 +60,11 @@ static double draw(uint64_t *random, double most)
 static void disturb(struct boxes *at, uint64_t *random)
 {
 	int stalled = (int)(check_random(random) % (uint64_t)at->boxes);
-	for (int k = 0; k < at->boxes; k++)
-		at->hardware[k].device.launch_s = (1e-4 + draw(random, 4e-4)) * (k == stalled ? 20 : 1);
+	for (int k = 0; k < at->boxes; k++) {
+		double slower = k == stalled ? 20 : 1;
+		at->hardware[k].device.launch_s = (1e-4 + draw(random, 4e-4)) * slower;
+		at->hardware[k].device.memory_bytes_per_s = 1e8 / slower; /* so that tokens count */
+	}
 	for (int k = 0; k + 1 < at->boxes; k++)
 		for (int way = 0; way < 2; way++)
 			at->line[k][way] = (struct rh_virtual_line){draw(random, 0.05), 1e5 + draw(random, 1e7)};
@@ -62,9 +84,10 @@ static void draw_limits(int boxes, uint64_t *random, struct rh_admission_limits 
 static void test_drift_keeps_to_its_bound_in_random_runs(void **state)
 {
 	(void)state;
+	int runs = getenv("RH_LONG") ? 500 : 60;
 	uint64_t random = check_seed();
 	int64_t drifted = 0, at_bound[2] = {0};
-	for (int run = 0; run < RUNS; run++) {
+	for (int run = 0; run < runs; run++) {
 		struct boxes at;
 		struct rh_forecast box[BOXES_MOST];
 		struct rh_admission_limits drawn, *limits = check_random(&random) % 4 ? &drawn : NULL;
@@ -75,7 +98,7 @@ static void test_drift_keeps_to_its_bound_in_random_runs(void **state)
 		draw_limits(boxes, &random, &drawn);
 		boxes_open(&at, boxes, blocks, RH_MODE_PACI, "paci");
 		disturb(&at, &random);
-		simulate(&at, accumulation, delay, limits, box);
+		simulate(&at, accumulation, delay, limits, &random, box);
 		for (int k = 0; k < boxes; k++) {
 			int64_t bound = k + 1 == boxes ? 0 : (limit_of(limits, boxes, k) - 1 + accumulation - 1) / accumulation, most = 0;
 			for (int64_t m = 0; m < box[k].drift_count; m++)
@@ -89,9 +112,9 @@ static void test_drift_keeps_to_its_bound_in_random_runs(void **state)
 		}
 		boxes_close(&at);
 	}
-	printf("%d runs: %lld boxes drifted; as far as their bound %lld whose updates block them and %lld others\n", RUNS,
+	printf("%d runs: %lld boxes drifted; as far as their bound %lld whose updates block them and %lld others\n", runs,
 	       (long long)drifted, (long long)at_bound[0], (long long)at_bound[1]);
-	assert_true(at_bound[0] > RUNS / 4 && at_bound[1] > RUNS / 4); /* else the bound was not tried */
+	assert_true(at_bound[0] > runs / 4 && at_bound[1] > runs / 4); /* else the bound was not tried */
 }
 
 /* Limits that a link of whole periods' round trip fills.
@@ -105,7 +128,7 @@ static void check_closed_form(int boxes, int64_t accumulation, int64_t delay, in
 	struct rh_admission_limits limits;
 	rh_admission_limits_set(boxes, 1 + (boxes - 1) * (1 + trips), &limits);
 	boxes_open(&at, boxes, equal, RH_MODE_PACI, "paci");
-	simulate(&at, accumulation, delay, trips ? &limits : NULL, box);
+	simulate(&at, accumulation, delay, trips ? &limits : NULL, NULL, box);
 	for (int k = 0; k < boxes; k++) {
 		int64_t ahead = limit_of(&limits, boxes, k) - 1, most = 0;
 		assert_true(box[k].drift_count >= 8 * accumulation);
