@@ -170,8 +170,6 @@ static int find_overlap(struct rh_dataset *train, const struct rh_dataset *held_
 	struct data_hashes hashes = {0};
 	char *const *file = held_out->files ? held_out->file : train->file; /* a share of one file has its names there */
 	int rc = 0;
-	if (train->images) /* they are not compared */
-		return 0;
 	for (int64_t d = 0; rc >= 0 && held_out->origins && d < train->origins; d++)
 		rc = train->origin[d].hash ? data_hashes_add(&hashes, train->origin[d].hash) : 0;
 	for (int64_t d = 0; rc >= 0 && d < held_out->origins; d++) {
