@@ -74,7 +74,7 @@ static void test_a_tenth_of_the_model_on_the_device_and_the_plan_on_the_host(voi
 	                                    "--device cpu:1 --optimizer_staleness 1 --state_layout plain"};
 	struct scratch scratch;
 	scratch_open(&scratch);
-	int64_t model = write_model(&scratch, getenv("RH_LONG") ? 384 : 96), cap = model / 10;
+	int64_t model = write_model(&scratch, getenv("RH_LONG") ? 384 : CHECK_THREADS_ONLY ? 48 : 96), cap = model / 10;
 	for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
 		char line[1024];
 		snprintf(line, sizeof line,
