@@ -12,7 +12,7 @@
 
 #define TRANSPORT_NAME(name, ...) #name,
 #define TRANSPORT_NAMES ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
-#define TRANSPORT_HELP(name, addresses, hashes, measures, reopens, help) "; " #name ": " help
+#define TRANSPORT_HELP(name, addresses, hashes, measures, reopens, library, help) "; " #name ": " help
 
 /* clang-format off */
 #define KEY(key_type, key_name, key_verbs, ...) \

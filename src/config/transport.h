@@ -6,9 +6,9 @@
  * src/link/transport.c beside the file of its link. */
 /* clang-format off */
 #define RH_TRANSPORTS(ROW) \
-	ROW(tcp, 1, 1, 1, 1, "by link_below and link_above, encrypted where hashes are given") \
-	ROW(mpi, 0, 0, 1, 0, "between the processes of one mpirun or srun, without addresses and keys, on a network that is trusted") \
-	ROW(nccl, 1, 1, 0, 0, "as tcp, but what is large goes from GPU to GPU by NCCL, unencrypted")
+	ROW(tcp, 1, 1, 1, 1, 0, "by link_below and link_above, encrypted where hashes are given") \
+	ROW(mpi, 0, 0, 1, 0, 12, "between the processes of one mpirun or srun, without addresses and keys, on a network that is trusted") \
+	ROW(nccl, 1, 1, 0, 0, 0, "as tcp, but what is large goes from GPU to GPU by NCCL, unencrypted")
 /* clang-format on */
 
 struct rh_transport_traits {
@@ -17,12 +17,13 @@ struct rh_transport_traits {
 	int takes_hashes;    /* link_peer_below and link_peer_above */
 	int measures_line;   /* boxes probe the line before they train (link/probe.h) */
 	int may_reopen;      /* a process that has closed a link can open it again, so its run can return to a checkpoint */
+	int library_mib;     /* host memory of a library of its own. Open MPI: 7 were seen under mpirun; srun takes more */
 };
 
 /* link_transport: the row's number. */
 static inline struct rh_transport_traits rh_transport_traits(int link_transport)
 {
-#define TRAITS(name, addresses, hashes, measures, reopens, help) {#name, addresses, hashes, measures, reopens},
+#define TRAITS(name, addresses, hashes, measures, reopens, library, help) {#name, addresses, hashes, measures, reopens, library},
 	static const struct rh_transport_traits all[] = {RH_TRANSPORTS(TRAITS)};
 #undef TRAITS
 	return all[link_transport];

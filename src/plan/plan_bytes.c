@@ -1,6 +1,7 @@
 /* Bytes of a plan by tier: the store's, the executor's and the devices', to the byte, and an allowance for the program. */
 #include "plan/plan_internal.h"
 
+#include "config/transport.h"
 #include "core/minmax.h"
 #include "data/dataset.h"
 
@@ -10,7 +11,7 @@
 
 /* Measured on CPU devices of two cores, and with one GPU on sixteen: driver 580 and cuBLASLt 13 took 584 MiB, of which 342 are the driver's
  * own mapping of /dev/nvidiactl and 74 pages of the library. */
-int64_t rh_run_program_bytes(const struct rh_run_machine *machine, const struct rh_model *model)
+int64_t rh_run_program_bytes(const struct rh_config *config, const struct rh_run_machine *machine, const struct rh_model *model)
 {
 	enum {
 		DEVICE = 5 << 19,   /* threads and queues of each further CPU device: 1 to 2.4 MiB */
@@ -19,8 +20,9 @@ int64_t rh_run_program_bytes(const struct rh_run_machine *machine, const struct 
 		WORKER = 17 << 16,  /* of each GPU: its queue of 1 MiB (cuda/device_queue.c), and the stack that it touches, assumed */
 		LAYER = 12 << 10    /* names and books of a layer's tensors, and their header when they are written */
 	};
-	int64_t cores = machine->cores, devices = machine->devices;
-	return RH_DATASET_PROGRAM_BYTES + (cores > 2 ? cores - 2 : 0) * THREAD +
+	int64_t cores = machine->cores, devices = machine->devices,
+	        library = config->mode == RH_MODE_LOCAL ? 0 : rh_transport_traits(config->link_transport).library_mib;
+	return RH_DATASET_PROGRAM_BYTES + (library << 20) + (cores > 2 ? cores - 2 : 0) * THREAD +
 	       (machine->device_room ? DRIVER + devices * WORKER : (devices - 1) * DEVICE) +
 	       model->config->vocab_size * RH_DATASET_ENTRY_BYTES + model->layers * LAYER;
 }
@@ -84,7 +86,7 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->device = candidate->stages.device_bytes;
 	bytes->data = planning->data_bytes;
 	bytes->host_devices = planning->request->machine.device_room ? 0 : planning->request->machine.devices;
-	bytes->program = rh_run_program_bytes(&planning->request->machine, model) + beside.heap;
+	bytes->program = rh_run_program_bytes(planning->request->config, &planning->request->machine, model) + beside.heap;
 	bytes->checkpoints = planning->request->work->train_micro_batches ? checkpoint_bytes(planning->request) : 0;
 	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program +
 	               bytes->checkpoints;

@@ -57,8 +57,9 @@ struct rh_run_machine {
 	const struct rh_hardware *hardware; /* rates of devices and links */
 };
 
-/* What is allowed beside all that is reserved: program, libraries, threads, tokenizer; but for the executor's part. */
-int64_t rh_run_program_bytes(const struct rh_run_machine *machine, const struct rh_model *model);
+/* What is allowed beside all that is reserved: program, libraries, that of the boxes' links with them, threads, tokenizer; but for the
+ * executor's part. */
+int64_t rh_run_program_bytes(const struct rh_config *config, const struct rh_run_machine *machine, const struct rh_model *model);
 
 /* How far the planner searches. */
 enum rh_run_stages {

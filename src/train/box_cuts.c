@@ -102,7 +102,7 @@ static int measure(const struct rh_session *session, const struct rh_run_machine
 		                                 .static_bytes = stored_bytes(config, model, l, crosses_rounds),
 		                                 .activation_bytes = (int64_t)(share * (double)costs.layer[l].boundary_bytes)};
 	}
-	*cap_bytes = rh_min(machine->ram_bytes, RH_BYTES_MOST) - rh_run_program_bytes(machine, model) - RH_RUN_CHECKPOINT_BYTES -
+	*cap_bytes = rh_min(machine->ram_bytes, RH_BYTES_MOST) - rh_run_program_bytes(config, machine, model) - RH_RUN_CHECKPOINT_BYTES -
 	             (machine->device_room ? 0 : machine->devices * device_bytes(&costs));
 	rh_costs_free(&costs);
 	return 0;

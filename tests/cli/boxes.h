@@ -150,6 +150,20 @@ static inline void boxes_finish(struct ran *ran, int boxes)
 }
 
 /* For run_prepare: boxes that wait for one another for ever fail, in place of the whole test. */
+static inline json_int_t peak_of(const json_t *json, const char *tier)
+{
+	return json_integer_value(json_object_get(json_object_get(json, "peak_bytes"), tier));
+}
+
+/* What `train --json` printed in box k: it took no more host memory than was planned. */
+static inline void check_peak(const json_t *json, int k)
+{
+	json_int_t peak = peak_of(json, "ram"), plan = peak_of(json_object_get(json, "plan"), "ram");
+	printf("box %d: %.2f MiB of %.2f planned\n", k + 1, (double)peak / 1048576, (double)plan / 1048576);
+	if (CHECK_RESIDENT && peak > plan)
+		fail_msg("box %d takes %.2f MiB of %.2f planned", k + 1, (double)peak / 1048576, (double)plan / 1048576);
+}
+
 static inline void boxes_limit_time(void)
 {
 	limit_time(300);

@@ -1,13 +1,6 @@
 /* What boxes tell each other, and the adapter that box 1 puts together, are in the plan: each box's process takes no more than planned. */
 #include "cli/boxes.h"
 
-#include "core/json.h"
-
-static json_int_t peak_of(const json_t *json)
-{
-	return json_integer_value(json_object_get(json_object_get(json, "peak_bytes"), "ram"));
-}
-
 /* Two boxes, with rows of so many words. */
 static void check_peaks(const char *keys, int words, const char *options)
 {
@@ -39,10 +32,7 @@ static void check_peaks(const char *keys, int words, const char *options)
 			fail_msg("box %d: %s", k + 1, ran[k].err);
 		json_t *json = json_loads(ran[k].out, 0, NULL);
 		assert_non_null(json);
-		json_int_t peak = peak_of(json), plan = peak_of(json_object_get(json, "plan"));
-		printf("box %d: %.2f MiB of %.2f planned\n", k + 1, (double)peak / 1048576, (double)plan / 1048576);
-		if (CHECK_RESIDENT && peak > plan)
-			fail_msg("box %d takes %.2f MiB of %.2f planned: %s", k + 1, (double)peak / 1048576, (double)plan / 1048576, keys);
+		check_peak(json, k);
 		json_decref(json);
 		run_free(&ran[k]);
 	}

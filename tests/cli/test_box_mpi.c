@@ -68,6 +68,27 @@ static void test_boxes_of_mpirun_compute_what_one_does(void **state)
 	scratch_close(&scratch);
 }
 
+/* Of each box: the program, what it reserves, and MPI's library. */
+static void test_mpis_memory_is_planned(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	if (!has_mpi())
+		check_skip("there is no MPI here (libopenmpi-dev, openmpi-bin)");
+	if (!CHECK_RESIDENT)
+		check_skip("sanitizers take memory of their own");
+	make_files(&scratch);
+	write_shared(&scratch, "device: cpu:1\nsave_strategy: \"no\"\nlora_r: 4\nlora_target_modules: all-linear\n");
+	check_ran(&scratch, run_mpi(&scratch, path_of("--json >%s/json$OMPI_COMM_WORLD_RANK", scratch.dir), ""));
+	for (int k = 0; k < BOXES; k++) {
+		json_t *json = json_load_file(path_of("%s/json%d", scratch.dir, k), 0, NULL);
+		assert_non_null(json);
+		check_peak(json, k);
+		json_decref(json);
+	}
+	scratch_close(&scratch);
+}
+
 /* MPI ends all boxes with the one that is killed; all go on from the checkpoint that all have. */
 static void test_a_run_that_mpi_ended_resumes(void **state)
 {
@@ -98,6 +119,7 @@ int main(void)
 	limit_time(300);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_boxes_of_mpirun_compute_what_one_does),
+	        cmocka_unit_test(test_mpis_memory_is_planned),
 	        cmocka_unit_test(test_a_run_that_mpi_ended_resumes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

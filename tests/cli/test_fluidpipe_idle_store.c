@@ -27,11 +27,6 @@ static const char *spilling(const struct scratch *scratch)
 	return path_of("--fluidpipe_idle_store 2KiB --fluidpipe_idle_spill 64KiB --max_nvme 4MiB --nvme_dirs %s/drive", scratch->dir);
 }
 
-static json_int_t peak_of(const json_t *json, const char *tier)
-{
-	return json_integer_value(json_object_get(json_object_get(json, "peak_bytes"), tier));
-}
-
 static json_t *read_json(struct ran *ran)
 {
 	json_t *json = json_loads(ran->out, 0, NULL);
