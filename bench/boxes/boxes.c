@@ -253,7 +253,7 @@ int boxes_run_if_box(const struct boxes_bench *bench, int argc, char **argv)
 
 /* The slowest box's seconds of a step, over the shaped network. */
 static int measure(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, const char *limits,
-                  double *seconds)
+                   double *seconds)
 {
 	char command[4096], line[256], self[512];
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);

@@ -207,7 +207,8 @@ static int find_parts(const char *const *part, int parts)
 {
 	for (int i = 0; i < parts; i++)
 		if (!rh_dir_exists(part[i]))
-			return rh_fail(-ENOENT, "parts: there is no directory %s; copy the output_dir of each box to this machine", part[i]);
+			return rh_fail(-ENOENT, "parts: there is no directory %s; copy the output_dir of each box to this machine",
+			               part[i]);
 	return 0;
 }
 

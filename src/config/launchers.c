@@ -49,8 +49,7 @@ int config_ask_addresses(struct rh_config *config)
 		return fail_variable("MASTER_PORT", "a port below 65535; or give link_above and link_below");
 	struct rh_text text = {0};
 	int is_ipv6 = strchr(host, ':') != NULL, next = (int)port + 1; /* torchrun itself listens on the other */
-	int rc = is_first ? rh_text_printf(&text, "listen:%d", next)
-	                  : rh_text_printf(&text, is_ipv6 ? "[%s]:%d" : "%s:%d", host, next);
+	int rc = is_first ? rh_text_printf(&text, "listen:%d", next) : rh_text_printf(&text, is_ipv6 ? "[%s]:%d" : "%s:%d", host, next);
 	if (rc)
 		rh_text_free(&text);
 	else
