@@ -254,8 +254,7 @@ void source_entries_keep(struct source_entries *entries, const struct rh_model *
 			entries->entry[kept++] = entries->entry[i];
 			continue;
 		}
-		rh_free(entries->entry[i].name);
-		rh_free(entries->entry[i].stored);
+		free_entry(&entries->entry[i]);
 	}
 	entries->count = kept;
 }
