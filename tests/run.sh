@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the test programs named after the build folder, RH_JOBS (one a core, at most 4) at a time, says of each in the order named how it went, and closes
+# Runs the test programs named after the build folder, RH_JOBS (one more than cores, as some wait; at most 4) at a time, says of each in the order named how it went, and closes
 # with "N passed, N failed, N skipped". A program prints cmocka's lines ([       OK ], [  FAILED  ], [  SKIPPED ]); one that dies without a verdict, or
 # takes more than RH_TIMEOUT seconds, counts as one failure.
 set -uo pipefail
 build=$1
 shift
 cores=$(nproc)
-jobs=${RH_JOBS:-$((cores < 4 ? cores : 4))}
+jobs=${RH_JOBS:-$((cores < 4 ? cores + 1 : 4))}
 export RH_BUILD=$build RH_TIMEOUT=${RH_TIMEOUT:-3600}
 
 # One program: its output in PROGRAM.log, what is to be said of it in PROGRAM.said, its counts, last of all, in PROGRAM.counts.
