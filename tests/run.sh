@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the test programs named after the build folder, RH_JOBS (one more than cores, as some wait; at most 4) at a time, says of each in the order named how it went, and closes
-# with "N passed, N failed, N skipped". A program prints cmocka's lines ([       OK ], [  FAILED  ], [  SKIPPED ]); one that dies without a verdict, or
-# takes more than RH_TIMEOUT seconds, counts as one failure.
+# Runs the test programs named after the build folder, RH_JOBS at a time (one more than cores, as some wait; at most 4), says of each in the
+# order named how it went, and closes with "N passed, N failed, N skipped". A program prints cmocka's lines ([       OK ], [  FAILED  ],
+# [  SKIPPED ]); one that dies without a verdict, or takes more than RH_TIMEOUT seconds, counts as one failure.
 set -uo pipefail
 build=$1
 shift

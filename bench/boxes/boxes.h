@@ -47,7 +47,8 @@ enum { BOXES_GPT2_BYTES = 128 * 1024 * 2 };
 int boxes_open(struct boxes_bench *bench) RH_MUST;
 int boxes_close(struct boxes_bench *bench, int rc) RH_MUST;
 
-/* A row in virtual time, over a line whose speed counts what packets carry. out: (boxes) freed with boxes_free. */
+/* A row in virtual time, over a line at the share of link.mbit that headers and acknowledgements leave. out: (boxes) freed with
+ * boxes_free. */
 int boxes_foresee(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, char limits[64],
                   struct rh_forecast *out) RH_MUST;
 void boxes_free(const struct boxes_bench *bench, struct rh_forecast *out);

@@ -425,7 +425,8 @@ static double with_transfer(const struct planned *all, double unit_s)
 {
 	for (int k = 0; k + 1 < (int)all->config->boxes; k++)
 		for (int way = 0; way < 2; way++)
-			unit_s = fmax(unit_s, (double)all->unit_bytes / all->line[k][way].bytes_per_s);
+			if (all->line[k][way].bytes_per_s > 0)
+				unit_s = fmax(unit_s, (double)all->unit_bytes / all->line[k][way].bytes_per_s);
 	return unit_s;
 }
 

@@ -31,7 +31,7 @@ int fluidpipe_logits_finish(struct training *run, int64_t step) RH_MUST;
 
 /* Where logits stream (fluidpipe_stream.h). Bytes of a row on its way down: its number and its logits. */
 int64_t fluidpipe_logits_row_bytes(const struct rh_session *session);
-/* Of so many rows that go down behind an epoch, the next message has as many. */
+/* How many of the rows that are still to go down behind an epoch the next message carries. */
 int64_t fluidpipe_logits_piece(const struct rh_session *session, int64_t rows);
 /* Box 2: the rows that the last finished step kept: their numbers, then their logits. They need not go behind the epoch. */
 void fluidpipe_logits_pack_step(struct training *run, int64_t rows, char *message);

@@ -25,7 +25,7 @@ enum { REPORT_SAVED, REPORT_ASKED, REPORT_ENDED, REPORT_LOGITS };
 struct fluidpipe_talk {
 	int64_t *head;         /* (head_items) the latest */
 	int64_t ahead;         /* rh_fluidpipe_steps_ahead */
-	int64_t **shapes;      /* box 2: of step s shapes_of, of so many steps and the present one */
+	int64_t **shapes;      /* box 2, of the present step and the `ahead` ones that follow: what shapes_of says */
 	struct rh_batch *next; /* (micro-batches) box 1: outlines of the next step's */
 	struct report report;  /* box 1: being received, as number `awaited` of the link */
 	int64_t awaited, reports;

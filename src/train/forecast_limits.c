@@ -8,13 +8,13 @@
 
 struct limiting {
 	const struct rh_boxes_request *request;
-	struct rh_forecast box[RH_LIMITS_MOST]; /* of the limits that were simulated last */
+	struct rh_forecast box[RH_BOXES_MAX]; /* of the limits that were simulated last */
 	int64_t units;                          /* of a step */
 };
 
 void rh_admission_limits_set(int boxes, int64_t most, struct rh_admission_limits *out)
 {
-	RH_ASSERT(boxes > 1 && boxes <= RH_LIMITS_MOST && most >= 1);
+	RH_ASSERT(boxes > 1 && boxes <= RH_BOXES_MAX && most >= 1);
 	out->list = (struct rh_list){.item = out->item, .count = (size_t)boxes};
 	for (int k = 0; k < boxes; k++) {
 		int64_t limit = 1 + ((boxes - 1 - k) * (most - 1) + boxes - 2) / (boxes - 1);

@@ -5,13 +5,12 @@
 
 #include "train/forecast_boxes.h"
 
-enum { RH_LIMITS_MOST = 64 };   /* boxes */
 #define RH_LIMITS_TOLERANCE 1.03 /* a period that is longer than the best by this factor is as good */
 
 /* Limits as the configuration has them; the list points into the struct, which must not move. */
 struct rh_admission_limits {
 	struct rh_list list;
-	char *item[RH_LIMITS_MOST], text[RH_LIMITS_MOST][24];
+	char *item[RH_BOXES_MAX], text[RH_BOXES_MAX][24];
 };
 /* Of a first box with `most` units in flight, 1 of the last; those between lie on a line: 1 + ceil((boxes - i) (most - 1) / (boxes - 1)).
  */

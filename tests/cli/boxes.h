@@ -149,7 +149,7 @@ static inline void boxes_finish(struct ran *ran, int boxes)
 	}
 }
 
-/* For run_prepare: boxes that wait for one another for ever fail, in place of the whole test. */
+/* For run_prepare: boxes that wait for one another for ever are ended, not the whole test. */
 static inline json_int_t peak_of(const json_t *json, const char *tier)
 {
 	return json_integer_value(json_object_get(json_object_get(json, "peak_bytes"), tier));

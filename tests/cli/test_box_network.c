@@ -8,7 +8,7 @@ static int next_host;
 
 static void enter_host(void)
 {
-	limit_time(300); /* boxes that wait for one another for ever fail, in place of the whole test */
+	limit_time(300); /* boxes that wait for one another for ever are ended, not the whole test */
 	if (network.hosts)
 		network_enter(&network, next_host);
 }

@@ -1,8 +1,8 @@
 /* One virtual clock for several simulated machines, each driven by its own host thread.
  *
  * One host runs at a time. When a host waits for time to pass, the next host that does not wait gets the turn. Once all hosts wait, the
- * clock advances to the next alarm, and every host looks again, or to the next end of a task, and that machine's host does. The order of
- * turns is fixed, so a simulation repeats itself. */
+ * clock advances to the next alarm or the next end of a task, whichever is earlier. At an alarm every host looks again; at the end of a
+ * task only the host of that machine does. The order of turns is fixed, so a simulation repeats itself. */
 #ifndef RH_DEVICE_SIM_CLOCK_H
 #define RH_DEVICE_SIM_CLOCK_H
 

@@ -157,7 +157,8 @@ int sim_enter(struct rh_sim *sim);
 int sim_settle(struct rh_sim *sim);
 /* Advances time to the next end of a task or delay; asserts that there is one. On a common clock, lets time advance (clock.h). */
 void sim_advance(struct rh_sim *sim);
-/* Its two halves: the next end, HUGE_VAL where nothing runs; and time becomes next_s, at most the next end: how many tasks have ended. */
+/* Its two halves: the next end, HUGE_VAL where nothing runs; and time becomes next_s, at most the next end. Returns how
+ * many tasks have ended. */
 double sim_next_end(struct rh_sim *sim);
 int sim_move(struct rh_sim *sim, double next_s);
 int sim_queue_idle(const struct sim_queue *queue);
