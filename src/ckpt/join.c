@@ -10,6 +10,8 @@
 #include <string.h>
 
 enum { CHUNK = 1 << 20 };
+/* A part's weights: one file, or the list of several. */
+static const char SINGLE[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
 
 /* Where the bytes of an entry are. */
 struct origin {
@@ -108,6 +110,14 @@ static int open_file(struct joining *at, const char *part, const char *name)
 	return rc ? rc : add_tensors(at, at->file[at->files++]);
 }
 
+static int has_file(const char *part, const char *name)
+{
+	char *path = rh_path_join(part, name);
+	int has = path && rh_file_exists(path);
+	rh_free(path);
+	return has;
+}
+
 /* Each shard that the index names, once. */
 static int open_shards(struct joining *at, const char *part, const json_t *map)
 {
@@ -127,19 +137,14 @@ static int open_shards(struct joining *at, const char *part, const json_t *map)
 
 static int open_part(struct joining *at, const char *part)
 {
+	if (has_file(part, SINGLE))
+		return open_file(at, part, SINGLE);
 	json_t *index = NULL;
-	char *single = rh_path_join(part, "model.safetensors"), *path = rh_path_join(part, "model.safetensors.index.json");
-	int rc = single && path ? 0 : -ENOMEM;
-	if (!rc && rh_file_exists(single))
-		rc = open_file(at, part, "model.safetensors");
-	else if (!rc && rh_file_exists(path)) {
-		rc = rh_json_load(path, &index);
-		if (!rc)
-			rc = open_shards(at, part, json_object_get(index, "weight_map"));
-	} else if (!rc)
-		rc = rh_fail(-ENOENT, "parts: %s holds no model.safetensors; it is what a box of mode sync-pp wrote as output_dir", part);
+	char *path = rh_path_join(part, INDEX);
+	int rc = path ? rh_json_load(path, &index) : -ENOMEM;
+	if (!rc)
+		rc = open_shards(at, part, json_object_get(index, "weight_map"));
 	json_decref(index);
-	rh_free(single);
 	rh_free(path);
 	return rc;
 }
@@ -205,10 +210,17 @@ static int write_model(const struct joining *at, const char *part, const char *d
 /* Before the first is read. */
 static int find_parts(const char *const *part, int parts)
 {
-	for (int i = 0; i < parts; i++)
+	for (int i = 0; i < parts; i++) {
 		if (!rh_dir_exists(part[i]))
 			return rh_fail(-ENOENT, "parts: there is no directory %s; copy the output_dir of each box to this machine",
 			               part[i]);
+		const char *missing = !has_file(part[i], SINGLE) && !has_file(part[i], INDEX) ? SINGLE
+		                      : i == 0 && !has_file(part[i], "config.json")            ? "config.json"
+		                                                                               : NULL;
+		if (missing)
+			return rh_fail(-ENOENT, "parts: %s holds no %s; give the output_dir of a box whose run has ended, with all its files",
+			               part[i], missing);
+	}
 	return 0;
 }
 

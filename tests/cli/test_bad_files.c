@@ -249,7 +249,11 @@ static void test_parts_that_are_not_there_are_refused(void **state)
 	check_ok(rh_dir_make(path_of("%s/empty", scratch.dir)));
 	refused(&scratch, "join --parts @/none,@/hf --output_dir @/joined", "/none; copy the output_dir of each box to this machine");
 	refused(&scratch, "join --parts @/hf,@/none --output_dir @/joined", "parts: there is no directory ");
-	refused(&scratch, "join --parts @/empty,@/hf --output_dir @/joined", "/empty");
+	refused(&scratch, "join --parts @/empty,@/hf --output_dir @/joined",
+	        "/empty holds no model.safetensors; give the output_dir of a box whose run has ended, with all its files");
+	refused(&scratch, "join --parts @/hf,@/empty --output_dir @/joined", "/empty holds no model.safetensors; ");
+	check_ok(unlink(path_of("%s/hf/config.json", scratch.dir)));
+	refused(&scratch, "join --parts @/hf --output_dir @/joined", "/hf holds no config.json; ");
 	scratch_close(&scratch);
 }
 
