@@ -27,13 +27,28 @@ static double slot_ready(const struct rh_timeline_slot *slot, const struct rh_ti
 		lane->upload_s = rh_max_double(lane->upload_s, lane->ended_s[1]) + slot[i].upload_s;
 		ready = rh_max_double(ready, lane->upload_s);
 	}
-	if (slot[i].sums_s[0] >= 0)
-		ready = rh_max_double(ready, lane->room_s + slot[i].sums_s[0]);
-	if (slot[i].previous_sum >= 0) {
-		double left = at->end[at->offset[slot[i].previous_sum + 1] - 1] + slot[slot[i].previous_sum].sums_s[1];
-		ready = rh_max_double(ready, left + slot[i].sums_s[0]);
-	}
+	if (slot[i].sums_s[0] >= 0 && slot[i].previous_sum < 0)
+		ready = rh_max_double(ready, lane->room_s); /* sums begin at zero */
+	if (slot[i].previous_sum >= 0 && slot[i].head_sum_s >= 0)
+		ready = rh_max_double(ready,
+		                      rh_max_double(lane->room_s, at->end[at->offset[slot[i].previous_sum + 1] - 1]) + slot[i].head_sum_s);
 	return rh_max_double(ready, ended_before[slot[i].barrier]);
+}
+
+/* When the last of a slot's sums is on the host, if its last micro-batch ends then. */
+static double sums_down(const struct rh_timeline_slot *slot, double end)
+{
+	return slot->sums_s[1] > 0 ? end + rh_max_double(slot->last_sum_s, slot->sums_s[1] - slot->part_s[1]) : end;
+}
+
+/* When the last of the sums to which the slot adds is on its device: the first micro-batch cannot end before. */
+static double sums_up(const struct rh_timeline_slot *slot, const struct rh_timeline *at, int64_t i, const struct lane *lane)
+{
+	int64_t before = slot[i].previous_sum;
+	if (before < 0)
+		return 0;
+	double down = sums_down(&slot[before], at->end[at->offset[before + 1] - 1]);
+	return rh_max_double(lane->room_s + slot[i].sums_s[0], down + slot[i].last_sum_s);
 }
 
 static void run_slot(const struct rh_timeline_slot *slot, struct rh_timeline *at, int64_t i, struct lane *lane, double ready)
@@ -50,6 +65,8 @@ static void run_slot(const struct rh_timeline_slot *slot, struct rh_timeline *at
 				at->start[place] = t;
 			t += now->part_s[part];
 		}
+		if (m == now->first)
+			t = rh_max_double(t, sums_up(slot, at, i, lane));
 		at->end[place] = ready = t;
 		if (!lane->begun || at->start[place] < lane->first_s)
 			lane->first_s = at->start[place];
@@ -58,7 +75,7 @@ static void run_slot(const struct rh_timeline_slot *slot, struct rh_timeline *at
 	}
 	lane->free_s = ready;
 	if (now->sums_s[0] >= 0)
-		lane->room_s = ready + now->sums_s[1];
+		lane->room_s = sums_down(now, ready);
 	lane->ended_s[1] = lane->ended_s[0];
 	lane->ended_s[0] = ready;
 }

@@ -16,12 +16,14 @@ struct rh_timeline_slot {
 	double part_s[2];
 	int64_t source[2];
 	double hop_s[2];
-	int64_t previous_sum; /* the slot that must have ended with all its micro-batches, because this one adds to its gradient sums; -1: none */
-	/* Gradient sums: seconds to upload them before the slot, and to download them after it. A device holds one stage's sums at a time.
-	 * -1: the slot adds to none. */
+	int64_t previous_sum; /* the slot to whose gradient sums this one adds, layer by layer, each once it is whole; -1: none */
+	/* Gradient sums: seconds to upload them for the slot's first micro-batch, and to download them from its last one on. A device holds
+	 * one stage's sums at a time. -1: the slot adds to none. */
 	double sums_s[2];
-	int64_t barrier; /* all slots before this one must have ended; 0: none */
-	double upload_s; /* of its weights; begins when the device's slot before the last has ended; one upload at a time */
+	double last_sum_s; /* one way, of the layer whose sums come and go last */
+	double head_sum_s; /* one way, of the head, for whose sums the slot waits before it begins; -1: not in this slot */
+	int64_t barrier;   /* all slots before this one must have ended; 0: none */
+	double upload_s;   /* of its weights; begins when the device's slot before the last has ended; one upload at a time */
 };
 
 struct rh_timeline {

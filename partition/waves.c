@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MIDDLE_ROUNDS_RUN = 24 }; /* three times the turns of eight devices */
+enum { MIDDLE_ROUNDS_RUN = 48 }; /* six times the turns of eight devices */
 
 int waves_create(const struct rh_partition_request *request, struct waves *out)
 {
@@ -70,8 +70,11 @@ void waves_set(struct waves *waves, const struct rh_cost_sums *sums, const doubl
 			stage->saved = saved;
 		}
 		set_uploads(waves, is, s > forward, stage);
-		if (s >= forward && below_s)
+		if (s >= forward && below_s) {
 			stage->sums_s = below_s[is.hi] - below_s[is.lo];
+			stage->last_sum_s = below_s[is.lo + 1] - below_s[is.lo];
+			stage->head_sum_s = s == forward ? below_s[is.hi] - below_s[is.hi - 1] : 0;
+		}
 	}
 }
 
@@ -100,6 +103,12 @@ static double uploaded(struct waves *waves, const struct wave_stage *stage, int 
 	return waves->weights_end[device];
 }
 
+/* When a stage's gradient sums are on the host, if its last micro-batch ends then: each layer's leaves as soon as it is whole. */
+static double sums_down(const struct wave_stage *stage, double last)
+{
+	return last + rh_max_double(stage->last_sum_s, stage->sums_s - stage->rest_s);
+}
+
 static void run_round(struct waves *waves, struct wave_round round, int *turn)
 {
 	const struct rh_partition_request *request = waves->request;
@@ -110,11 +119,10 @@ static void run_round(struct waves *waves, struct wave_round round, int *turn)
 		int device = *turn, backward = s >= waves->forward;
 		double ready = rh_max_double(waves->free[device], uploaded(waves, stage, device, round.count));
 		double each = stage->recompute_s + stage->rest_s;
-		if (backward && round.adds)
-			ready = rh_max_double(ready,
-			                      rh_max_double(waves->sums_end[device], waves->last[s] + stage->sums_s) + stage->sums_s);
-		else if (backward)
+		if (backward && !round.adds)
 			ready = rh_max_double(ready, waves->sums_end[device]);
+		else if (s == waves->forward) /* the head's gradient comes with its loss */
+			ready = rh_max_double(ready, rh_max_double(waves->sums_end[device], waves->last[s]) + stage->head_sum_s);
 		double first = ready + stage->recompute_s, last = 0;
 		if (stage->saved >= 0) {
 			first = rh_max_double(ready, waves->first[stage->saved] + hop) + stage->recompute_s;
@@ -125,12 +133,17 @@ static void run_round(struct waves *waves, struct wave_round round, int *turn)
 			last = rh_max_double(last, last_before + hop + stage->rest_s);
 		}
 		first += stage->rest_s;
+		if (backward && round.adds) { /* a layer's backward waits for its own sums alone */
+			double up = rh_max_double(waves->sums_end[device] + stage->sums_s,
+			                          sums_down(stage, waves->last[s]) + stage->last_sum_s);
+			first = rh_max_double(first, up);
+		}
 		last = rh_max_double(last, first + beyond * each);
 		waves->first[s] = first_before = first;
 		waves->free_before[device] = waves->free[device];
 		waves->last[s] = waves->free[device] = last_before = last;
 		if (backward)
-			waves->sums_end[device] = last + (round.goes_on ? stage->sums_s : 0);
+			waves->sums_end[device] = round.goes_on ? sums_down(stage, last) : last;
 		*waves->end = rh_max_double(*waves->end, last);
 		*turn = device + 1 < request->devices ? device + 1 : 0;
 	}

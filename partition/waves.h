@@ -1,6 +1,6 @@
 /* RoundPipe's slot recurrence, computed for the first and the last micro-batch of each slot only. That is exact: all micro-batches of a
  * slot take the same time, so each end time is a maximum of lines in the micro-batch's number, and a maximum of lines is bounded by its
- * two ends. At most 24 of a step's alike middle rounds are run; the others are taken to last as long as these did on average, so the cost
+ * two ends. At most 48 of a step's alike middle rounds are run; the others are taken to last as long as these did on average, so the cost
  * does not grow with the number of rounds. timeline.h computes every micro-batch. */
 #ifndef RH_PARTITION_WAVES_H
 #define RH_PARTITION_WAVES_H
@@ -8,7 +8,9 @@
 #include "partition/roundpipe.h"
 
 struct wave_stage {
-	double recompute_s, rest_s, sums_s;
+	double recompute_s, rest_s;
+	/* Seconds one way of its gradient sums, of those of its lowest layer, which come and go last, and of its head, 0 if it has none. */
+	double sums_s, last_sum_s, head_sum_s;
 	double upload_s;     /* of its weights; begins when the device's slot before the last has ended */
 	double activation_s; /* to upload one micro-batch's boundary inputs, which go before the weights of the device's next slot */
 	int saved;           /* the stage whose output is the input of the recompute; -1: none */

@@ -57,6 +57,7 @@ static void make_device(struct lowering *to, struct lower_device *on)
 	on->copied_up = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
 	on->copied_down = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
 	on->download = rh_region_take(&to->memory, 2 * blocks, sizeof *on->download);
+	on->fetched = rh_region_take(&to->memory, 2 * blocks, sizeof(int64_t));
 	on->piece = rh_region_take(&to->memory, limits->most_pieces, sizeof *on->piece);
 	on->ahead.kind = -1;
 }

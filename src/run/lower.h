@@ -47,6 +47,7 @@ struct lower_device {
 	struct lower_ring boundary, micro, result;
 	int64_t sums_read, sums_sent; /* the latest command of computation, and download, that uses the room of sums */
 	int64_t rounded, rounded_sent;
+	int64_t *fetched; /* of each sum: its latest upload */
 	/* Of each micro-batch of the device's latest slot: the last copy of its activations up, and down. Bulk copies go behind them. */
 	int64_t *copied_up, *copied_down;
 	int gaps; /* micro-batches of that slot; 0: there was none */
@@ -202,6 +203,7 @@ struct lower_slot {
 	const struct rh_slot *slot; /* NULL: only gradients of an earlier slot are sent */
 	int64_t step;
 	int64_t weights; /* where its stage's begin in the room */
+	int adds;        /* to uploaded sums: a layer's first backward waits for its own alone */
 };
 
 static inline int lower_lane(int device, enum rh_stream stream)
@@ -264,6 +266,7 @@ static inline struct rh_place lower_nowhere(void)
  * lower_bulk_begin  uploads the slot's weights in the gaps of the device's slot before, and lays that slot's gradients into this slot's
  *                   gaps; begins this slot's gradient sums
  * lower_bulk_gap    before micro-batch number k of the slot: sends down the gradients of this gap
+ * lower_bulk_sums   the next command adds to this layer's sums, which it waits for
  * lower_bulk_layer  a layer's gradients are final in this slot
  * lower_bulk_end    the slot is over
  * lower_bulk_left   sends down at once the gradients that the device still has
@@ -271,6 +274,7 @@ static inline struct rh_place lower_nowhere(void)
  * lower_bulk_keep   first: the device's first slot in this call, NULL: none. Another slot's upload that was begun ahead is dropped */
 void lower_bulk_begin(struct lower_slot *slot);
 void lower_bulk_gap(struct lower_slot *slot, int64_t k);
+void lower_bulk_sums(struct lower_slot *slot, int layer);
 void lower_bulk_layer(struct lower_slot *slot, int layer);
 void lower_bulk_end(struct lower_slot *slot);
 void lower_bulk_left(struct lowering *lowering, int device);

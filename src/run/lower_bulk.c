@@ -8,7 +8,8 @@
  *
  * What slot i computes with and what slot i+N is to compute with lie at the two ends of the room for weights; gradients leave from their
  * rounded copy, so that the next slot's sums need not wait for them. Sums in fp32 (between rounds, or where nothing is rounded) leave at
- * once, layer by layer as they become final: what comes next on the device needs their place.
+ * once, layer by layer as they become final: what comes next on the device needs their place. They come the same way: a layer's first
+ * backward waits for its own sums alone.
  *
  * A synchronous step's first slots have no slot before. Their blocks go up in any order, each as soon as it is updated. */
 #include "run/lower.h"
@@ -324,14 +325,26 @@ static void end_sum(struct lower_slot *slot, int sum)
 	}
 }
 
-void lower_bulk_layer(struct lower_slot *slot, int l)
+/* The sum of the layer's first or second block; -1: it has none. */
+static int sum_of(const struct lower_slot *slot, int l, int which)
 {
 	const struct rh_model *model = slot->lowering->options->model;
-	for (int which = 0; which < 2; which++) {
-		int b = model->layer[l].block[which];
-		if (b >= 0 && model->block[b].trainable)
-			end_sum(slot, 2 * b + model->layer[l].use[which]);
-	}
+	int b = model->layer[l].block[which];
+	return b >= 0 && model->block[b].trainable ? 2 * b + model->layer[l].use[which] : -1;
+}
+
+void lower_bulk_sums(struct lower_slot *slot, int l)
+{
+	for (int which = 0, sum; which < 2; which++)
+		if ((sum = sum_of(slot, l, which)) >= 0)
+			compute_after(slot, slot->state->fetched[sum]);
+}
+
+void lower_bulk_layer(struct lower_slot *slot, int l)
+{
+	for (int which = 0, sum; which < 2; which++)
+		if ((sum = sum_of(slot, l, which)) >= 0)
+			end_sum(slot, sum);
 }
 
 static void clear_sum(struct lower_slot *slot, int sum, int64_t at, int64_t bytes)
@@ -353,7 +366,7 @@ static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t b
 	            lower_bytes(slot->device, RH_ROOM_SUMS, sum, at, bytes));
 }
 
-/* Sums begin at zero in the step's first round; later rounds add to the sums of those before. */
+/* Sums begin at zero in the step's first round; later rounds add to the sums of those before, which come in the order of the backward. */
 static void begin_sums(struct lower_slot *slot)
 {
 	struct lowering *to = slot->lowering;
@@ -365,14 +378,15 @@ static void begin_sums(struct lower_slot *slot)
 	int lane = lower_lane_of(slot, clears ? RH_STREAM_COMPUTE : RH_STREAM_WEIGHTS);
 	lower_await(to, lane, on->sums_sent, RH_WAIT_NEEDS);
 	lower_await(to, lane, on->sums_read, RH_WAIT_NEEDS);
-	for (int sum = 0; sum < 2 * model->blocks; sum++) {
+	slot->adds = !clears;
+	for (int sum = 2 * model->blocks - 1; sum >= 0; sum--) {
 		int64_t at = to->offset[sum] * 4, bytes = model->block[sum / 2].elements * 4;
 		if (at < 0)
 			continue;
 		if (clears)
 			clear_sum(slot, sum, at, bytes);
 		else
-			compute_after(slot, fetch_sum(slot, sum, at, bytes));
+			on->fetched[sum] = fetch_sum(slot, sum, at, bytes);
 	}
 }
 

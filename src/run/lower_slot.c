@@ -211,7 +211,13 @@ static void forward(struct micro *micro, int16_t x)
 	}
 }
 
-/* Adds commands for the layers from the top down: one for all, or, where gradients become final, one for each. Returns the last. */
+/* The slot's first micro-batch, which adds to sums that are still coming. */
+static int awaits_sums(const struct micro *micro)
+{
+	return micro->slot->adds && micro->number == micro->slot->slot->first;
+}
+
+/* Adds commands for the layers from the top down: one for all, or, where sums come or become final, one for each. Returns the last. */
 static int64_t run_down(struct micro *micro, const struct rh_command *all, int16_t dx)
 {
 	struct lower_slot *slot = micro->slot;
@@ -220,7 +226,9 @@ static int64_t run_down(struct micro *micro, const struct rh_command *all, int16
 	int ends_sums = micro->is_last && !slot->slot->sums_stay;
 	int64_t last = LOWER_NEVER;
 	for (int hi = slot->slot->hi, lo; hi > lowest; hi = lo) {
-		lo = ends_sums ? hi - 1 : lowest;
+		lo = ends_sums || awaits_sums(micro) ? hi - 1 : lowest;
+		if (awaits_sums(micro))
+			lower_bulk_sums(slot, lo);
 		struct rh_command command = *all;
 		command.hi = hi;
 		command.lo = lo;
@@ -249,6 +257,8 @@ static void backward(struct micro *micro, int16_t x)
 		deferred = deferred_place(micro);
 	if (fused)
 		result = take(slot, &on->result, RH_STREAM_COMPUTE);
+	if (fused && awaits_sums(micro) && program_slot->hi == model->layers)
+		lower_bulk_sums(slot, program_slot->hi - 1); /* a head's gradient comes with its loss */
 	if (saved.room == RH_ROOM_NONE) {
 		struct rh_command command = command_of(micro, RH_COMMAND_RECOMPUTE, RH_STREAM_COMPUTE);
 		command.operands.x = x;

@@ -78,8 +78,12 @@ static void describe_slot(const struct rh_program *program, const struct rh_prog
                           struct rh_timeline_slot *out)
 {
 	const struct rh_slot *slot = &program->slot[i];
-	*out = (struct rh_timeline_slot){
-	        .device = slot->device, .first = slot->first, .count = slot->count, .source = {-1, -1}, .previous_sum = -1};
+	*out = (struct rh_timeline_slot){.device = slot->device,
+	                                 .first = slot->first,
+	                                 .count = slot->count,
+	                                 .source = {-1, -1},
+	                                 .previous_sum = -1,
+	                                 .head_sum_s = slot->hi == makers->layers ? 0 : -1};
 	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT) {
 		out->part_s[1] = rh_cost_weight_gradient(how->sums, slot->lo, slot->hi);
 		out->source[1] = *cell(makers, makers->gradient, slot->lo, slot);
