@@ -215,10 +215,11 @@ static int find_parts(const char *const *part, int parts)
 			return rh_fail(-ENOENT, "parts: there is no directory %s; copy the output_dir of each box to this machine",
 			               part[i]);
 		const char *missing = !has_file(part[i], SINGLE) && !has_file(part[i], INDEX) ? SINGLE
-		                      : i == 0 && !has_file(part[i], "config.json")            ? "config.json"
-		                                                                               : NULL;
+		                      : i == 0 && !has_file(part[i], "config.json")           ? "config.json"
+		                                                                              : NULL;
 		if (missing)
-			return rh_fail(-ENOENT, "parts: %s holds no %s; give the output_dir of a box whose run has ended, with all its files",
+			return rh_fail(-ENOENT,
+			               "parts: %s holds no %s; give the output_dir of a box whose run has ended, with all its files",
 			               part[i], missing);
 	}
 	return 0;

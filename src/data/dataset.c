@@ -211,14 +211,16 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 	reader.is_labelled = encoder->objective.task != RH_TASK_CAUSAL_LM;
 	while (!rc) {
 		json_t *row;
-		encoder->row_room = reader.records.row_room = row_room(encoder, set);
+		int64_t room = reader.records.row_room = row_room(encoder, set);
 		rc = data_reader_next(&reader, &row);
 		if (rc <= 0)
 			break;
 		const char *where = reader.records.where.bytes;
+		int64_t values = reader.records.value_bytes;
+		encoder->row_room = room ? rh_max(1, room - values) : 0;
 		rc = data_encode(encoder, reader.kind, row, where);
 		json_decref(row);
-		set->reading_bytes = rh_max(set->reading_bytes, rh_max(reader.records.row_bytes, encoder->row_bytes));
+		set->reading_bytes = rh_max(set->reading_bytes, rh_max(reader.records.row_bytes, values + encoder->row_bytes));
 		struct rh_origin origin = {.line = reader.records.line, .file = file};
 		if (rc)
 			break;

@@ -55,15 +55,21 @@ static int find_template(struct data_encoder *encoder, const char *where)
 	return rc;
 }
 
-/* The longest run of bytes without a blank: no tokenizer is known to have a longer word. */
-static size_t longest_run(const char *text, size_t bytes)
+/* The most bytes that a tokenizer may take for one word: a run of blanks, or of other bytes, with the run behind it. */
+static size_t longest_word(const char *text, size_t bytes)
 {
-	size_t longest = 0, first = 0;
-	for (size_t i = 0; i < bytes; i++)
-		if (text[i] == ' ' || text[i] == '\n' || i + 1 == bytes) {
-			longest = i - first > longest ? i - first : longest;
-			first = i;
+	size_t longest = 0, before = 0, run = 0;
+	int was_blank = 0;
+	for (size_t i = 0; i < bytes; i++) {
+		int blank = text[i] == ' ' || text[i] == '\n' || text[i] == '\t' || text[i] == '\r';
+		if (blank != was_blank) {
+			before = run;
+			run = 0;
 		}
+		was_blank = blank;
+		run++;
+		longest = before + run > longest ? before + run : longest;
+	}
 	return longest;
 }
 
@@ -71,13 +77,13 @@ int data_encoder_check_room(struct data_encoder *encoder, const char *text, size
 {
 	enum {
 		WHOLE_ROW = 20,  /* a byte, where all ids are wanted: as in DATA_ROW_COST, and up to an id a byte in two arrays that grow */
-		RUN = 40,        /* a byte of a word: what merges it (token/bpe.h) */
+		WORD = 40,       /* a byte of a word: what merges it (token/bpe.h) */
 		SMALL = 16 << 10 /* counted with the program */
 	};
 	if (bytes <= SMALL)
 		return 0;
-	size_t run = longest_run(text, bytes);
-	int64_t needed = (int64_t)bytes * (encoder->most_ids ? DATA_ROW_COST : WHOLE_ROW) + (run > SMALL ? (int64_t)run * RUN : 0);
+	size_t word = longest_word(text, bytes);
+	int64_t needed = (int64_t)bytes * (encoder->most_ids ? DATA_ROW_COST : WHOLE_ROW) + (word > SMALL ? (int64_t)word * WORD : 0);
 	encoder->row_bytes = needed > encoder->row_bytes ? needed : encoder->row_bytes;
 	return data_check_room(where, bytes, needed, encoder->row_room);
 }

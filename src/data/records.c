@@ -78,7 +78,7 @@ static int find_line(struct data_records *records, size_t *length)
 			return 1;
 		}
 		seen = window->end - window->begin;
-		rc = data_window_more(window, records->where.bytes);
+		rc = data_records_more(records);
 		if (!rc) {
 			*length = seen;
 			return 1;
@@ -92,17 +92,46 @@ int data_check_room(const char *where, size_t length, int64_t needed, int64_t ro
 {
 	if (!room || needed <= room)
 		return 0;
-	return rh_fail(
-	        -EINVAL,
-	        "%s: a row of %.1f MiB takes up to %.0f MiB while it is read and encoded, and max_ram leaves %.0f; split the row, or "
-	        "raise max_ram",
-	        where, (double)length / 1048576, (double)needed / 1048576, (double)room / 1048576);
+	return rh_fail(-EINVAL,
+	               "%s: a row of at least %.1f MiB takes up to %.1f MiB while it is read and encoded, and max_ram leaves %.1f; split "
+	               "the row, or "
+	               "raise max_ram",
+	               where, (double)length / 1048576, (double)needed / 1048576, (double)room / 1048576);
 }
 
 int data_records_check_length(struct data_records *records, size_t length)
 {
-	records->row_bytes = (int64_t)length * DATA_ROW_COST;
+	records->row_bytes = (int64_t)length * DATA_ROW_COST + records->value_bytes + records->column_bytes;
 	return data_check_room(records->where.bytes, length, records->row_bytes, records->row_room);
+}
+
+int data_records_more(struct data_records *records)
+{
+	struct data_window *window = &records->window;
+	int rc = data_records_check_length(records, window->end - window->begin);
+	return rc ? rc : data_window_more(window, records->where.bytes);
+}
+
+/* Upper bound on what the parser's values take beside their texts, by the marks that bring them. */
+static int64_t bytes_of_values(const char *json, size_t length)
+{
+	enum {
+		BRACKET = 208, /* an object with room for 8 members, or an array with room for 8 items; its first value */
+		COLON = 128,   /* a member, and its share of a table that grows */
+		COMMA = 80     /* a value, and its place in an array that grows */
+	};
+	int64_t bytes = 0;
+	int in_string = 0;
+	for (size_t at = 0; at < length; at++) {
+		if (in_string) {
+			at += json[at] == '\\';
+			in_string = json[at] != '"';
+			continue;
+		}
+		in_string = json[at] == '"';
+		bytes += json[at] == ',' ? COMMA : json[at] == ':' ? COLON : json[at] == '{' || json[at] == '[' ? BRACKET : 0;
+	}
+	return bytes;
 }
 
 /* Parses the window's first bytes, which end there. */
@@ -110,6 +139,7 @@ static int parse(struct data_records *records, size_t length, json_t **row)
 {
 	struct data_window *window = &records->window;
 	const char *bytes = window->bytes + window->begin;
+	records->value_bytes = bytes_of_values(bytes, length);
 	int rc = data_records_check_length(records, length);
 	if (!rc)
 		rc = rh_json_parse_at(bytes, length, records->path, records->line, row);
@@ -135,7 +165,7 @@ static int find_value(struct data_records *records, size_t *length)
 	int depth = 0, in_string = 0;
 	for (size_t at = 0;; at++) {
 		while (at >= window->end - window->begin) {
-			int rc = data_window_more(window, records->where.bytes);
+			int rc = data_records_more(records);
 			if (rc < 0)
 				return rc;
 			if (!rc)
@@ -212,6 +242,7 @@ int data_records_next(struct data_records *records, json_t **row)
 {
 	if (records->is_over)
 		return 0;
+	records->value_bytes = 0;
 	int rc = records->format == DATA_LINES   ? next_of_lines(records, row)
 	         : records->format == DATA_ARRAY ? next_of_array(records, row)
 	                                         : data_table_next(records, row);

@@ -21,11 +21,13 @@ struct data_records {
 	struct rh_text where;    /* "path:line" */
 	char separator;          /* DATA_TABLE */
 	json_t *columns;         /* DATA_TABLE: names, strings */
+	int64_t column_bytes;    /* what they took */
 	int64_t rows;            /* returned so far */
 	int64_t row_room;        /* bytes of memory that reading one may take; 0: any number */
-	int64_t row_bytes;       /* what the record last returned took */
+	int64_t row_bytes;       /* what the record last returned took while it was read */
+	int64_t value_bytes;     /* what its values take beside their texts, until they are freed */
 };
-/* While a row is parsed, it takes this many times its length in memory: the row itself, the parser's buffer and its value. */
+/* While a row is parsed, it takes this many times its length in memory: the row itself, the parser's buffer and its texts. */
 enum { DATA_ROW_COST = 4 };
 /* `path` is borrowed until closed. An empty file has no records, which is no fault here. */
 int data_records_open(const char *path, struct data_records *out) RH_MUST;
@@ -35,8 +37,10 @@ int data_records_next(struct data_records *records, json_t **row) RH_MUST;
 
 /* -EINVAL: the row of `length` bytes that `where` names needs `needed` bytes of memory, more than `room`. Room 0: no limit. */
 int data_check_room(const char *where, size_t length, int64_t needed, int64_t room) RH_MUST;
-/* Inside: the record at records->where has `length` bytes; -EINVAL where these are too many. */
+/* Inside: the record at records->where has `length` bytes and records->value_bytes; -EINVAL where these are too many. */
 int data_records_check_length(struct data_records *records, size_t length) RH_MUST;
+/* Inside: data_window_more for the record that fills the window; -EINVAL where it is too long already. */
+int data_records_more(struct data_records *records) RH_MUST;
 /* Inside: the next record of a table, of whose file the window holds the rest. The first call reads the columns. */
 int data_table_next(struct data_records *records, json_t **row) RH_MUST;
 /* `where` becomes "path:line". */

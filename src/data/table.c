@@ -13,7 +13,7 @@ static int byte_at(struct data_records *records, size_t at, char *byte)
 {
 	struct data_window *window = &records->window;
 	while (at >= window->end - window->begin) {
-		int rc = data_window_more(window, records->where.bytes);
+		int rc = data_records_more(records);
 		if (rc <= 0)
 			return rc;
 	}
@@ -87,12 +87,15 @@ static int read_field(struct data_records *records, size_t *at, struct rh_text *
 /* All fields of the record at the window's begin, as strings; consumed. */
 static int read_fields(struct data_records *records, json_t **out)
 {
+	enum { FIELD = 208 }; /* bytes: a string, its place in an array that grows, and a member of an object that grows */
 	struct rh_text field = {0};
 	enum field_end end = FIELD_SEPARATOR;
 	size_t at = 0;
 	json_t *fields = json_array();
 	int rc = fields ? 0 : -ENOMEM;
+	records->value_bytes = 0;
 	while (!rc && end == FIELD_SEPARATOR) {
+		records->value_bytes += FIELD;
 		rc = read_field(records, &at, &field, &end);
 		if (rc)
 			break;
@@ -143,14 +146,20 @@ static int read_columns(struct data_records *records)
 	rc = read_fields(records, &records->columns);
 	if (rc)
 		return rc;
-	size_t i, j;
-	json_t *name, *other;
+	records->column_bytes = records->row_bytes;
+	size_t i;
+	json_t *name, *seen = json_object();
+	rc = seen ? 0 : -ENOMEM;
 	json_array_foreach(records->columns, i, name)
 	{
-		json_array_foreach(records->columns, j, other) if (j < i && json_equal(name, other)) return rh_fail(
-		        -EINVAL, "%s: the column '%.80s' is there twice; rename one", records->where.bytes, json_string_value(name));
+		const char *text = json_string_value(name);
+		if (!rc && json_object_get(seen, text))
+			rc = rh_fail(-EINVAL, "%s: the column '%.80s' is there twice; rename one", records->where.bytes, text);
+		if (!rc && json_object_set_new(seen, text, json_true()))
+			rc = -ENOMEM;
 	}
-	return 0;
+	json_decref(seen);
+	return rc;
 }
 
 static int pair(struct data_records *records, const json_t *fields, json_t **row)

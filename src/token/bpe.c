@@ -168,14 +168,10 @@ static size_t find_border(const struct bpe *bpe, const struct bpe_scratch *scrat
 	return bytes;
 }
 
-static int add_symbol(struct bpe_scratch *scratch, int32_t id)
+static void add_symbol(struct bpe_scratch *scratch, int32_t id)
 {
-	int rc = rh_grow(&scratch->symbol, &scratch->symbol_capacity, scratch->symbols + 1, sizeof *scratch->symbol);
-	if (rc)
-		return rc;
 	uint32_t at = (uint32_t)scratch->symbols++;
 	scratch->symbol[at] = (struct bpe_symbol){id, at ? at - 1 : BPE_NONE, at + 1, 0};
-	return 0;
 }
 
 /* The bytes of a character the vocabulary lacks, if it has every one of them. 1: done. */
@@ -184,11 +180,8 @@ static int add_bytes(const struct bpe *bpe, struct bpe_scratch *scratch, const c
 	for (size_t i = 0; i < bytes; i++)
 		if (bpe->byte[(unsigned char)text[i]] < 0)
 			return 0;
-	for (size_t i = 0; i < bytes; i++) {
-		int rc = add_symbol(scratch, bpe->byte[(unsigned char)text[i]]);
-		if (rc)
-			return rc;
-	}
+	for (size_t i = 0; i < bytes; i++)
+		add_symbol(scratch, bpe->byte[(unsigned char)text[i]]);
 	return 1;
 }
 
@@ -196,54 +189,48 @@ static int add_bytes(const struct bpe *bpe, struct bpe_scratch *scratch, const c
  * the library: it then comes after them). */
 static int spell(const struct bpe *bpe, struct bpe_scratch *scratch, const char *text, size_t bytes)
 {
-	int waiting = 0, rc = 0;
+	/* room for all at once: an array that grows is copied */
+	int waiting = 0, rc = rh_grow(&scratch->symbol, &scratch->symbol_capacity, bytes, sizeof *scratch->symbol);
+	if (rc)
+		return rc;
 	scratch->symbols = 0;
-	for (size_t i = 0, length; i < bytes && !rc; i += length) {
+	for (size_t i = 0, length; i < bytes; i += length) {
 		uint32_t point;
 		length = utf8_next(text + i, &point);
 		int32_t id = character_id(bpe, text + i, length, point);
-		if (id < 0 && bpe->byte_fallback) {
-			int done = add_bytes(bpe, scratch, text + i, length);
-			if (done < 0)
-				return done;
-			if (done)
-				continue;
-		}
+		if (id < 0 && bpe->byte_fallback && add_bytes(bpe, scratch, text + i, length))
+			continue;
 		if (id < 0 && !bpe->unknown)
 			continue;
 		if (id < 0 && bpe->unknown_id < 0)
 			return rh_fail(-EINVAL, "the unknown token '%s' of the tokenizer is not in its vocabulary", bpe->unknown);
 		if (waiting && (id >= 0 || !bpe->fuse_unknown))
-			rc = add_symbol(scratch, bpe->unknown_id);
+			add_symbol(scratch, bpe->unknown_id);
 		waiting = id < 0;
-		if (!rc && id >= 0)
-			rc = add_symbol(scratch, id);
+		if (id >= 0)
+			add_symbol(scratch, id);
 	}
-	if (!rc && waiting)
-		rc = add_symbol(scratch, bpe->unknown_id);
-	if (!rc && scratch->symbols)
+	if (waiting)
+		add_symbol(scratch, bpe->unknown_id);
+	if (scratch->symbols)
 		scratch->symbol[scratch->symbols - 1].next = BPE_NONE;
-	return rc;
+	return 0;
 }
 
 /* Puts the merge of the symbol at `left` and its successor, if there is one, into the heap. */
-static int offer(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t left)
+static void offer(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t left)
 {
 	uint32_t right = scratch->symbol[left].next;
 	if (right == BPE_NONE)
-		return 0;
+		return;
 	const struct bpe_merge *merge = find_merge(bpe, pair_of(scratch->symbol[left].id, scratch->symbol[right].id));
 	if (merge->pair == BPE_NO_PAIR)
-		return 0;
-	int rc = rh_grow(&scratch->heap, &scratch->heap_capacity, scratch->events + 1, sizeof *scratch->heap);
-	if (rc)
-		return rc;
+		return;
 	struct bpe_event event = {(uint64_t)merge->rank << 32 | left, merge->merged}, *heap = scratch->heap;
 	size_t at = scratch->events++;
 	for (; at && heap[(at - 1) / 2].key > event.key; at = (at - 1) / 2)
 		heap[at] = heap[(at - 1) / 2];
 	heap[at] = event;
-	return 0;
 }
 
 static struct bpe_event take(struct bpe_scratch *scratch)
@@ -264,11 +251,14 @@ static struct bpe_event take(struct bpe_scratch *scratch)
 
 static int merge_all(const struct bpe *bpe, struct bpe_scratch *scratch)
 {
-	int rc = 0;
+	/* Room for all at once, as above: an event for each pair of neighbours, then up to two for the one that each merge takes. */
+	int rc = rh_grow(&scratch->heap, &scratch->heap_capacity, 2 * scratch->symbols, sizeof *scratch->heap);
+	if (rc)
+		return rc;
 	scratch->events = 0;
-	for (uint32_t i = 0; i + 1 < scratch->symbols && !rc; i++)
-		rc = offer(bpe, scratch, i);
-	while (!rc && scratch->events) {
+	for (uint32_t i = 0; i + 1 < scratch->symbols; i++)
+		offer(bpe, scratch, i);
+	while (scratch->events) {
 		struct bpe_event event = take(scratch);
 		struct bpe_symbol *left = &scratch->symbol[(uint32_t)event.key];
 		if (left->is_merged || left->next == BPE_NONE)
@@ -283,11 +273,10 @@ static int merge_all(const struct bpe *bpe, struct bpe_scratch *scratch)
 		if (left->next != BPE_NONE)
 			scratch->symbol[left->next].previous = (uint32_t)event.key;
 		if (left->previous != BPE_NONE)
-			rc = offer(bpe, scratch, left->previous);
-		if (!rc)
-			rc = offer(bpe, scratch, (uint32_t)event.key);
+			offer(bpe, scratch, left->previous);
+		offer(bpe, scratch, (uint32_t)event.key);
 	}
-	return rc;
+	return 0;
 }
 
 static int encode_stretch(const struct bpe *bpe, struct bpe_scratch *scratch, const char *text, size_t bytes, struct rh_ids *out)

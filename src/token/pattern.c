@@ -1,6 +1,7 @@
 #include "token/pattern.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "token/pattern_parse.h"
 
 #include <limits.h>
@@ -41,6 +42,7 @@ void pattern_scratch_free(struct pattern_scratch *scratch)
 {
 	rh_free(scratch->letter);
 	pcre2_match_data_free(scratch->data);
+	pcre2_match_context_free(scratch->context);
 	*scratch = (struct pattern_scratch){0};
 }
 
@@ -210,13 +212,22 @@ int pattern_compile_literal(const char *text, size_t bytes, const char *where, s
 	return rc;
 }
 
+/* An expression that goes back over a run of blanks takes a few steps for each. One whose steps grow faster than the text is ended. */
+static void limit_steps(struct pattern_scratch *scratch, size_t letters)
+{
+	enum { LEAST_STEPS = 10000000, STEPS = 16 };
+	int64_t steps = rh_max(LEAST_STEPS, (int64_t)letters * STEPS);
+	pcre2_set_match_limit(scratch->context, (uint32_t)rh_min(steps, UINT32_MAX));
+}
+
 /* The text in letters; how many there are. */
 static int spell(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text, size_t bytes, size_t *letters)
 {
 	int rc = rh_grow(&scratch->letter, &scratch->letters, bytes + 1, 1);
 	if (rc)
 		return rc;
-	if (!scratch->data && !(scratch->data = pcre2_match_data_create(1, NULL)))
+	if ((!scratch->data && !(scratch->data = pcre2_match_data_create(1, NULL))) ||
+	    (!scratch->context && !(scratch->context = pcre2_match_context_create(NULL))))
 		return rh_fail(-ENOMEM, "out of host memory for matching");
 	size_t n = 0;
 	for (size_t i = 0; i < bytes;) {
@@ -231,6 +242,7 @@ static int spell(const struct pattern *pattern, struct pattern_scratch *scratch,
 		}
 	}
 	*letters = n;
+	limit_steps(scratch, n);
 	return 0;
 }
 
@@ -238,17 +250,19 @@ static int match(const struct pattern *pattern, struct pattern_scratch *scratch,
 {
 	int rc = PCRE2_ERROR_JIT_STACKLIMIT;
 	if (pattern->jit)
-		rc = pcre2_jit_match(pattern->code, scratch->letter, letters, from, 0, scratch->data, NULL);
+		rc = pcre2_jit_match(pattern->code, scratch->letter, letters, from, 0, scratch->data, scratch->context);
 	if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter takes its memory from the heap */
-		rc = pcre2_match(pattern->code, scratch->letter, letters, from, PCRE2_NO_JIT, scratch->data, NULL);
+		rc = pcre2_match(pattern->code, scratch->letter, letters, from, PCRE2_NO_JIT, scratch->data, scratch->context);
 	if (rc >= 0)
 		return 1;
 	if (rc == PCRE2_ERROR_NOMATCH)
 		return 0;
 	PCRE2_UCHAR message[160] = {0};
 	pcre2_get_error_message(rc, message, sizeof message);
-	return rh_fail(-EINVAL, "%s: a regular expression gave up on a text of %zu characters: %s", pattern->where, letters,
-	               (const char *)message);
+	return rh_fail(
+	        -EINVAL,
+	        "%s: a regular expression gave up on a text of %zu characters: %s; break up its longest run of one kind of character",
+	        pattern->where, letters, (const char *)message);
 }
 
 /* Moves a place in the text on by letters. */

@@ -30,6 +30,7 @@ struct pattern_scratch {
 	unsigned char *letter;
 	size_t letters; /* capacity */
 	void *data;     /* pcre2_match_data */
+	void *context;  /* pcre2_match_context */
 };
 void pattern_scratch_free(struct pattern_scratch *scratch);
 

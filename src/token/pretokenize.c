@@ -129,7 +129,7 @@ static int cut(struct splitter *splitter, enum pre_behaviour behaviour, int inve
 static int run_bytes(const char *text, size_t bytes, size_t leading, struct rh_text *to, const struct fragment_sink *out)
 {
 	size_t lead = 0;
-	int rc = 0;
+	int rc = rh_grow(&to->bytes, &to->capacity, 2 * bytes + 1, 1); /* at once: a long text that grows is copied */
 	to->length = 0;
 	for (size_t i = 0; i < bytes && !rc;) {
 		char put[256];

@@ -5,8 +5,10 @@
 #include "core/log.h"
 #include "data/dataset.h"
 #include "data/form.h"
+#include "data/records.h"
 #include "fake_tokenizer.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -203,19 +205,84 @@ static void test_long_rows_are_read_whole(void **state)
 	assert_int_equal(set.documents, 3);
 	assert_int_equal(set.document_start[2] - set.document_start[1], LONG + 1);
 	rh_dataset_free(&set);
-	config.max_ram = 26 << 20; /* less than a row's parser takes */
+	config.max_ram = 26 << 20; /* less than a row's parser takes: the row is not read to its end */
 	assert_int_equal(load_file(in_folder("long"), config, NULL, &set), -EINVAL);
-	assert_non_null(strstr(rh_error(-EINVAL),
-	                       "long:2: a row of 3.0 MiB takes up to 12 MiB while it is read and encoded, and max_ram leaves 11"));
+	assert_non_null(
+	        strstr(rh_error(-EINVAL),
+	               "long:2: a row of at least 3.0 MiB takes up to 12.0 MiB while it is read and encoded, and max_ram leaves 11.5;"));
 	config.max_ram = 128 << 20; /* less than what merges a word of this length takes */
 	assert_int_equal(load_file(in_folder("long"), config, NULL, &set), -EINVAL);
-	assert_non_null(strstr(rh_error(-EINVAL),
-	                       "long:2: a row of 3.0 MiB takes up to 132 MiB while it is read and encoded, and max_ram leaves 113"));
+	assert_non_null(
+	        strstr(rh_error(-EINVAL),
+	               "long:2: a row of at least 3.0 MiB takes up to 132.0 MiB while it is read and encoded, and max_ram leaves 113.5;"));
 	config.max_ram = 256 << 20;
 	check_ok(load_file(in_folder("long"), config, NULL, &set));
 	rh_dataset_free(&set);
 	rh_text_free(&content);
 	free(run);
+}
+
+/* ---- what the JSON library takes ---- */
+
+static size_t json_bytes, json_peak;
+
+static void *take_counted(size_t bytes)
+{
+	void *memory = malloc(bytes);
+	json_bytes += malloc_usable_size(memory);
+	json_peak = json_bytes > json_peak ? json_bytes : json_peak;
+	return memory;
+}
+
+static void free_counted(void *memory)
+{
+	json_bytes -= malloc_usable_size(memory);
+	free(memory);
+}
+
+/* A file's second row, of many pieces (formats for a number) between `before` and `behind`. */
+static void write_row_of(const char *path, const char *first, const char *before, const char *piece, const char *behind)
+{
+	enum { COUNT = 66000 };
+	struct rh_text content = {0};
+	check_ok(rh_text_printf(&content, "%s%s", first, before));
+	for (int i = 0; i < COUNT; i++)
+		check_ok(rh_text_printf(&content, piece, i));
+	check_ok(rh_text_printf(&content, "%s", behind));
+	check_ok(rh_file_write_whole(path, content.bytes, content.length));
+	rh_text_free(&content);
+}
+
+/* What a plan counts for a row bounds what its values take, also where they are many and small, in columns that nobody reads. */
+static void test_values_of_a_row_take_no_more_than_is_counted(void **state)
+{
+	(void)state;
+	static const char *const rows[][4] = {
+	        {"{\"text\":\"a\"}\n", "{\"text\":\"b\",\"x\":[0", ",1", "]}\n"},
+	        {"{\"text\":\"a\"}\n", "{\"text\":\"b\",\"x\":[0", ",1.5", "]}\n"},
+	        {"{\"text\":\"a\"}\n", "{\"text\":\"b\",\"x\":[0", ",\"\"", "]}\n"},
+	        {"{\"text\":\"a\"}\n", "{\"text\":\"b\",\"x\":[0", ",{}", "]}\n"},
+	        {"{\"text\":\"a\"}\n", "{\"text\":\"b\",\"x\":[0", ",[[]]", "]}\n"},
+	        {"{\"text\":\"a\"}\n", "{\"text\":\"b\",\"x\":[0", ",{\"a\":\"b\"}", "]}\n"},
+	        {"{\"text\":\"a\"}\n", "{\"text\":\"b\",\"x\":{\"a\":1", ",\"%d\":\"\"", "}}\n"},
+	        {"{\"text\":\"a\"}\n", "{\"text\":\"b", "bbbbbb", "\"}\n"},
+	};
+	json_set_alloc_funcs(take_counted, free_counted);
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct data_records records;
+		json_t *row;
+		write_row_of(in_folder("values"), rows[i][0], rows[i][1], rows[i][2], rows[i][3]);
+		check_ok(data_records_open(in_folder("values"), &records));
+		for (int r = 0; r < 2; r++) {
+			json_bytes = json_peak = 0;
+			assert_int_equal(data_records_next(&records, &row), 1);
+			json_decref(row);
+		}
+		if ((int64_t)json_peak > records.row_bytes)
+			fail_msg("row %zu: %zu bytes of %lld", i, json_peak, (long long)records.row_bytes);
+		data_records_close(&records);
+	}
+	json_set_alloc_funcs(malloc, free);
 }
 
 static const struct {
@@ -521,6 +588,7 @@ int main(void)
 	        cmocka_unit_test(test_each_form_gives_its_references_ids_and_masks),
 	        cmocka_unit_test(test_compressed_files_give_the_same_rows),
 	        cmocka_unit_test(test_long_rows_are_read_whole),
+	        cmocka_unit_test(test_values_of_a_row_take_no_more_than_is_counted),
 	        cmocka_unit_test(test_wrong_rows_are_named_with_file_line_and_mend),
 	        cmocka_unit_test(test_function_calls_and_tools_become_what_templates_take),
 	        cmocka_unit_test(test_several_files_are_weighed_and_limited),

@@ -419,6 +419,32 @@ static void test_encode_long_piece_takes_no_quadratic_time(void **state)
 	free(text);
 }
 
+/* An expression that goes back over a run of blanks takes as many steps as there are blanks, however many; one that tries all ways to
+ * share out 40 letters is ended. */
+static void test_steps_of_an_expression_are_limited_by_the_texts_length(void **state)
+{
+	(void)state;
+	enum { BLANKS = 11000000, LETTERS = 40 };
+	struct rh_tokenizer *t;
+	struct rh_ids ids = {0};
+	char *text = malloc(BLANKS);
+	memset(text, ' ', BLANKS);
+	check_ok(load_parts(
+	        "null", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)\"},\"behavior\":\"Isolated\"}",
+	        "null", "null", "", &t));
+	check_ok(rh_tokenizer_encode(t, text, BLANKS, RH_TOKENS_PLAIN, &ids));
+	assert_int_equal(ids.count, BLANKS);
+	rh_ids_free(&ids);
+	rh_tokenizer_destroy(t);
+	memset(text, 'a', LETTERS);
+	check_ok(load_parts("null", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:a|aa)+(?:\\\\s|b)\"},\"behavior\":\"Isolated\"}",
+	                    "null", "null", "", &t));
+	refuses(rh_tokenizer_encode(t, text, LETTERS, RH_TOKENS_PLAIN, &ids), "gave up on a text of 40 characters");
+	rh_ids_free(&ids);
+	rh_tokenizer_destroy(t);
+	free(text);
+}
+
 /* Byte-pair encoding in the order of ranks: each merge in turn over the whole text, from the left. */
 static size_t merge_by_rank(int32_t *ids, size_t count, const int32_t (*merge)[3], size_t merges)
 {
@@ -523,6 +549,7 @@ int main(void)
 	        cmocka_unit_test(test_load_damaged_files_never_crash),
 	        cmocka_unit_test(test_memory_that_runs_out_is_an_error_each_time),
 	        cmocka_unit_test(test_encode_long_piece_takes_no_quadratic_time),
+	        cmocka_unit_test(test_steps_of_an_expression_are_limited_by_the_texts_length),
 	        cmocka_unit_test(test_encode_long_piece_in_stretches_is_exact),
 	        cmocka_unit_test(test_a_words_length_is_limited),
 	        cmocka_unit_test(test_bytes_are_decoded_with_a_sign),
