@@ -161,10 +161,18 @@ int64_t rh_machine_own_bytes(void)
 	return anonymous < 0 ? 0 : anonymous;
 }
 
-int64_t rh_machine_peak_rss(void)
+int64_t rh_machine_peak_ram_under(const char *root)
 {
-	int64_t peak = number_in("/proc/self/status", "VmHWM:", 1024);
-	return peak < 0 ? 0 : peak;
+	char path[PATH_MAX];
+	if (snprintf(path, sizeof path, "%s/proc/self/status", root) >= (int)sizeof path)
+		return 0;
+	int64_t peak = number_in(path, "VmHWM:", 1024), reserved = number_in(path, "HugetlbPages:", 1024);
+	return (peak < 0 ? 0 : peak) + (reserved < 0 ? 0 : reserved);
+}
+
+int64_t rh_machine_peak_ram(void)
+{
+	return rh_machine_peak_ram_under("");
 }
 
 /* The specification with all devices counted, and asked for only where this build can run them. */

@@ -17,8 +17,11 @@ int64_t rh_machine_group_limit_under(const char *root);
 /* Bytes that this process's control groups leave until they kill it (memory.max) or slow it down (memory.high); INT64_MAX: they set no
  * limit. Cheap enough for every step. */
 int64_t rh_machine_group_room(void);
-/* Most resident memory of this process so far, in bytes. */
-int64_t rh_machine_peak_rss(void);
+/* Most resident memory of this process so far, in bytes, and the reserved hugepages that it has now, which the kernel does not count as
+ * resident: a run maps them once, before it begins, and keeps them to its end. */
+int64_t rh_machine_peak_ram(void);
+/* Tests: the same with /proc found under `root`. */
+int64_t rh_machine_peak_ram_under(const char *root);
 /* Bytes of memory that this process has now, files' pages not counted. */
 int64_t rh_machine_own_bytes(void);
 

@@ -70,7 +70,7 @@ void train_watch_signals(void)
 
 static void report_peaks(struct training *run, struct rh_step_report *report)
 {
-	report->ram_peak_bytes = rh_machine_peak_rss();
+	report->ram_peak_bytes = rh_machine_peak_ram();
 	report->nvme_peak_bytes = run->result->nvme_bytes = run->session.plan.bytes.nvme;
 	for (int d = 0; d < run->session.devices.count; d++) {
 		struct rh_device_memory memory;

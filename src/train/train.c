@@ -409,7 +409,7 @@ static int conclude(struct training *run)
 		rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run->state.step);
 	else
 		rc = finish(run);
-	out->ram_peak_bytes = rh_machine_peak_rss(); /* with what saving took */
+	out->ram_peak_bytes = rh_machine_peak_ram(); /* with what saving took */
 	return rc;
 }
 

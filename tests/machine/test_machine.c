@@ -127,6 +127,20 @@ static void test_devices_close_comes_to_rest_before_any_is_closed(void **state)
 	assert_int_equal(devices.count, 0);
 }
 
+/* Reserved hugepages are this process's memory, too; old kernels do not tell of them. */
+static void test_peak_memory_counts_reserved_hugepages(void **state)
+{
+	(void)state;
+	struct root root;
+	root_make(&root);
+	put(&root, "/proc/self/status", "Name:\tx\nVmHWM:\t    3000 kB\nVmRSS:\t    2000 kB\nHugetlbPages:\t    4096 kB\n");
+	assert_int_equal(rh_machine_peak_ram_under(root.dir), (3000 + 4096) * 1024);
+	put(&root, "/proc/self/status", "Name:\tx\nVmHWM:\t    3000 kB\nVmRSS:\t    2000 kB\n");
+	assert_int_equal(rh_machine_peak_ram_under(root.dir), 3000 * 1024);
+	root_close(&root);
+	assert_true(rh_machine_peak_ram() > 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -134,6 +148,7 @@ int main(void)
 	        cmocka_unit_test(test_free_ram_is_the_least_of_nested_groups),
 	        cmocka_unit_test(test_free_ram_reads_version_1_too),
 	        cmocka_unit_test(test_free_ram_of_this_machine_is_something),
+	        cmocka_unit_test(test_peak_memory_counts_reserved_hugepages),
 	        cmocka_unit_test(test_devices_close_comes_to_rest_before_any_is_closed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

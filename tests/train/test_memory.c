@@ -4,7 +4,7 @@
 
 #include "core/json.h"
 
-#include <ctype.h>
+#include <math.h>
 
 /* A tokenizer.json of byte-level BPE with `entries` entries: all strings of 64 letters, shorter ones first, each merged of the one without
  * its last letter and that letter; and two blanks, so that nothing parts a run of them. */
@@ -122,22 +122,57 @@ struct peaks {
 	double peak, plan;
 };
 
-static struct peaks peaks_of(const struct ran *ran, const char *what)
+/* A figure of /proc/PID/status in bytes; 0: there is none. */
+static double status_bytes(const char *status, const char *name)
 {
+	const char *at = strstr(status, name);
+	return at ? strtod(at + strlen(name), NULL) * 1024 : 0;
+}
+
+/* Waits for a run's end. Returns VmHWM and the most of HugetlbPages beside it as the kernel told them, every 2 ms. */
+static double watch(struct ran *ran)
+{
+	double resident = 0, reserved = 0;
+	siginfo_t ended = {0};
+	while (!waitid(P_PID, (id_t)ran->pid, &ended, WEXITED | WNOHANG | WNOWAIT) && !ended.si_pid) {
+		char status[8192] = "";
+		int file = open(path_of("/proc/%ld/status", (long)ran->pid), O_RDONLY | O_CLOEXEC);
+		if (file >= 0 && read(file, status, sizeof status - 1) > 0) {
+			resident = fmax(resident, status_bytes(status, "VmHWM:"));
+			reserved = fmax(reserved, status_bytes(status, "HugetlbPages:"));
+		}
+		if (file >= 0)
+			close(file);
+		usleep(2000);
+	}
+	run_wait(ran);
+	return resident + reserved;
+}
+
+/* Runs a line that ends with --json: its peak as the run says, or as the kernel said of it while it ran, and its plan. */
+static struct ran run_counted(const struct scratch *scratch, struct peaks *peaks, const char *format, ...)
+{
+	char line[2048];
+	struct ran ran;
 	json_t *json = NULL;
-	if (ran->status || rh_json_parse(ran->out, strlen(ran->out), "output", &json))
-		fail_msg("%s: exit %d: %s", what, ran->status, ran->err);
-	struct peaks peaks = {json_real_value(json_object_get(json_object_get(json, "peak_bytes"), "ram")), 0};
-	peaks.peak = json_number_value(json_object_get(json_object_get(json, "peak_bytes"), "ram"));
-	peaks.plan = json_number_value(json_object_get(json_object_get(json_object_get(json, "plan"), "peak_bytes"), "ram"));
+	va_list args;
+	va_start(args, format);
+	vsnprintf(line, sizeof line, format, args);
+	va_end(args);
+	run_start(scratch, line, 0, &ran);
+	double watched = watch(&ran);
+	if (ran.status || rh_json_parse(ran.out, strlen(ran.out), "output", &json))
+		fail_msg("%s: exit %d: %s", line, ran.status, ran.err);
+	peaks->peak = fmax(watched, json_number_value(json_object_get(json_object_get(json, "peak_bytes"), "ram")));
+	peaks->plan = json_number_value(json_object_get(json_object_get(json_object_get(json, "plan"), "peak_bytes"), "ram"));
 	json_decref(json);
-	return peaks;
+	return ran;
 }
 
 static void check_line(const struct scratch *scratch, const char *out, const char *line, int *held, double *closest)
 {
-	struct ran ran = run_line(scratch, "%s", line);
-	struct peaks peaks = peaks_of(&ran, line);
+	struct peaks peaks;
+	struct ran ran = run_counted(scratch, &peaks, "%s", line);
 	run_free(&ran);
 	if (peaks.peak > peaks.plan)
 		fail_msg("%.2f MiB of %.2f planned: %s", peaks.peak / 1048576, peaks.plan / 1048576, line);
@@ -237,15 +272,14 @@ static void test_a_resumed_runs_memory_is_the_plans(void **state)
 		char made[160], kept[160];
 		snprintf(made, sizeof made, "%s/out%d/%s.safetensors", scratch.dir, i, file);
 		snprintf(kept, sizeof kept, "%s/kept%d", scratch.dir, i);
-		struct ran first = run_line(&scratch, line, scratch.dir, scratch.dir, scratch.dir, i, kinds[i], "");
-		struct peaks fresh = peaks_of(&first, kinds[i]);
+		struct peaks fresh, resumed;
+		struct ran first = run_counted(&scratch, &fresh, line, scratch.dir, scratch.dir, scratch.dir, i, kinds[i], "");
 		check_ok(rename(made, kept));
 		for (int step = 3; step <= 4; step++)
 			check_ok(rh_dir_remove(path_of("%s/out%d/checkpoint-%d", scratch.dir, i, step)));
-		struct ran again =
-		        run_line(&scratch, line, scratch.dir, scratch.dir, scratch.dir, i, kinds[i], "--resume_from_checkpoint true");
+		struct ran again = run_counted(&scratch, &resumed, line, scratch.dir, scratch.dir, scratch.dir, i, kinds[i],
+		                               "--resume_from_checkpoint true");
 		assert_true(same_file(made, kept)); /* also of tensors that are read in several pieces */
-		struct peaks resumed = peaks_of(&again, kinds[i]);
 		printf("%s: fresh %.1f, resumed %.1f of %.1f MiB\n", kinds[i], fresh.peak / 1048576, resumed.peak / 1048576,
 		       resumed.plan / 1048576);
 		if (resumed.peak > resumed.plan)
@@ -273,9 +307,8 @@ static void test_a_run_on_a_gguf_files_memory_is_the_plans(void **state)
 	if (made.status || written.status)
 		fail_msg("%s%s", made.err, written.err);
 	for (int i = 0; i < 2; i++) {
-		struct ran ran = run_line(&scratch, train, "model_name_or_path", scratch.dir, "m.gguf", scratch.dir, scratch.dir,
-		                          i ? "saved" : "unsaved", path_of("--lora_r 8 --json %s", kinds[i]));
-		peaks[i] = peaks_of(&ran, kinds[i]);
+		struct ran ran = run_counted(&scratch, &peaks[i], train, "model_name_or_path", scratch.dir, "m.gguf", scratch.dir,
+		                             scratch.dir, i ? "saved" : "unsaved", path_of("--lora_r 8 --json %s", kinds[i]));
 		if (peaks[i].peak > peaks[i].plan)
 			fail_msg("%s: %.2f MiB of %.2f planned", kinds[i], peaks[i].peak / 1048576, peaks[i].plan / 1048576);
 		run_free(&ran);
@@ -299,13 +332,13 @@ static void add_row(const char *path, const char *before, const char *piece, int
 	assert_int_equal(fclose(file), 0);
 }
 
-static struct peaks run_rows(const struct scratch *scratch, const char *what)
+static struct peaks run_rows(const struct scratch *scratch)
 {
-	struct ran ran = run_line(scratch,
-	                          "train --config_name %s/m --train_file %s/rows --output_dir %s/out --max_length 64 --max_steps 2 "
-	                          "--save_strategy no --json",
-	                          scratch->dir, scratch->dir, scratch->dir);
-	struct peaks peaks = peaks_of(&ran, what);
+	struct peaks peaks;
+	struct ran ran = run_counted(scratch, &peaks,
+	                             "train --config_name %s/m --train_file %s/rows --output_dir %s/out --max_length 64 --max_steps 2 "
+	                             "--save_strategy no --json",
+	                             scratch->dir, scratch->dir, scratch->dir);
 	run_free(&ran);
 	check_ok(rh_dir_remove(path_of("%s/out", scratch->dir)));
 	return peaks;
@@ -330,11 +363,11 @@ static void test_reading_the_longest_row_is_planned(void **state)
 	scratch_open(&scratch);
 	write_model(path_of("%s/m", scratch.dir), 1000, 2);
 	write_rows(path_of("%s/rows", scratch.dir), ROWS, WORDS, WORDS);
-	struct peaks usual = run_rows(&scratch, "without a long row");
+	struct peaks usual = run_rows(&scratch);
 	for (int i = 0; i < 3; i++) {
 		write_rows(path_of("%s/rows", scratch.dir), ROWS, WORDS, WORDS);
 		add_row(path_of("%s/rows", scratch.dir), rows[i].before, rows[i].piece, rows[i].pieces, rows[i].behind);
-		struct peaks longest = run_rows(&scratch, rows[i].before);
+		struct peaks longest = run_rows(&scratch);
 		printf("%.1f of %.1f MiB; without the long row %.1f of %.1f\n", longest.peak / 1048576, longest.plan / 1048576,
 		       usual.peak / 1048576, usual.plan / 1048576);
 		assert_true(longest.peak > usual.plan);
