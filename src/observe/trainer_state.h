@@ -13,7 +13,8 @@ struct rh_trainer_state {
 	int64_t logging_steps, eval_steps, save_steps;
 	int64_t num_input_tokens_seen;
 	double total_flos;
-	/* the best evaluation so far; step 0: there was none. `best_checkpoint` is owned; NULL: none was saved at that step */
+	/* the best evaluation so far; step 0: there was none. `best_checkpoint`, owned, is of the last one of these that was saved; NULL:
+	 * none was */
 	int64_t best_step;
 	double best_metric;
 	char *best_checkpoint;

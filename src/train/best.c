@@ -3,6 +3,7 @@
 #include "train/training.h"
 
 #include "core/alloc.h"
+#include "core/file.h"
 #include "core/log.h"
 
 #include <inttypes.h>
@@ -75,12 +76,49 @@ int best_judge(struct training *run, const struct rh_evaluation *eval, int saves
 		return 0;
 	trainer->best_step = run->state.step;
 	trainer->best_metric = metric;
-	if (!run->config->load_best_model_at_end)
+	if (!run->config->load_best_model_at_end || !saves)
 		return 0;
+	int rc = saving_collect(run, RH_CHECKPOINT_WAIT); /* the one before is there, or taken back */
+	char *path = rc ? NULL : rh_checkpoint_path(run->config->output_dir, run->state.step);
+	if (!path)
+		return rc ? rc : -ENOMEM;
+	rh_free(run->best_before);
+	run->best_before = trainer->best_checkpoint;
+	trainer->best_checkpoint = path;
+	return 0;
+}
+
+void best_take_back(struct training *run, int64_t step)
+{
+	struct rh_trainer_state *trainer = &run->trainer;
+	if (rh_checkpoint_step(trainer->best_checkpoint) != step)
+		return;
 	rh_free(trainer->best_checkpoint);
-	trainer->best_checkpoint = NULL;
-	if (saves && !(trainer->best_checkpoint = rh_checkpoint_path(run->config->output_dir, run->state.step)))
+	trainer->best_checkpoint = run->best_before;
+	run->best_before = NULL;
+}
+
+/* output_dir may have been moved since, or the checkpoint removed. */
+int best_find(struct training *run)
+{
+	struct rh_trainer_state *trainer = &run->trainer;
+	if (!trainer->best_checkpoint)
+		return 0;
+	char *path = rh_checkpoint_path(run->config->output_dir, rh_checkpoint_step(trainer->best_checkpoint));
+	if (!path)
 		return -ENOMEM;
+	if (!rh_dir_exists(path) && rh_dir_exists(trainer->best_checkpoint)) { /* of another output_dir */
+		rh_free(path);
+		return 0;
+	}
+	if (!rh_dir_exists(path)) {
+		if (run->config->load_best_model_at_end)
+			rh_note("warning: load_best_model_at_end: the best checkpoint so far, %s, is not there", trainer->best_checkpoint);
+		rh_free(path);
+		path = NULL;
+	}
+	rh_free(trainer->best_checkpoint);
+	trainer->best_checkpoint = path;
 	return 0;
 }
 
@@ -95,13 +133,21 @@ int best_load(struct training *run)
 		        trainer->best_metric, trainer->best_step);
 		return 0;
 	}
-	if (trainer->best_step == run->state.step)
+	int64_t saved = rh_checkpoint_step(trainer->best_checkpoint);
+	if (saved != trainer->best_step)
+		rh_note("warning: the best %s, %.6f at step %" PRId64
+		        ", has no checkpoint; the result is the best one before it, of step %" PRId64,
+		        metric, trainer->best_metric, trainer->best_step, saved);
+	if (saved == run->state.step)
 		return 0;
 	int rc = rh_checkpoint_verify(trainer->best_checkpoint);
 	if (!rc)
 		rc = rh_checkpoint_load(trainer->best_checkpoint, &run->session);
 	if (rc)
-		return rh_fail_in(rc, "load_best_model_at_end: the best checkpoint cannot be loaded");
-	rh_note("the result is %s, whose %s was the best: %.6f", trainer->best_checkpoint, metric, trainer->best_metric);
+		return rh_fail(rc,
+		               "%s: load_best_model_at_end cannot load it; false, with resume_from_checkpoint: true, takes the last one",
+		               rh_error(rc));
+	if (saved == trainer->best_step)
+		rh_note("the result is %s, whose %s was the best: %.6f", trainer->best_checkpoint, metric, trainer->best_metric);
 	return 0;
 }

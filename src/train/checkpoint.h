@@ -53,6 +53,8 @@ int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed, int64_t 
 
 /* output_dir/checkpoint-N into a fresh string (rh_free); NULL when out of memory. */
 char *rh_checkpoint_path(const char *output_dir, int64_t step) RH_MUST;
+/* The step that such a path says; -1: none, or the path is NULL. */
+int64_t rh_checkpoint_step(const char *path);
 
 /* The state of the run in a verified checkpoint. -EINVAL: another optim or state_layout, or numbers that no run writes. *trainer is the
  * caller's. */

@@ -42,6 +42,12 @@ char *rh_checkpoint_path(const char *output_dir, int64_t step)
 	return rh_path_join(output_dir, name);
 }
 
+int64_t rh_checkpoint_step(const char *path)
+{
+	const char *slash = path ? strrchr(path, '/') : NULL;
+	return path ? step_of(slash ? slash + 1 : path, "") : -1;
+}
+
 int checkpoint_temporary(char path[PATH_MAX], const char *dir, int64_t step)
 {
 	return path_of(path, dir, step, ".tmp");

@@ -139,7 +139,7 @@ int checkpoint_job_make(const struct rh_session *session, const struct rh_run_st
 {
 	*out = (struct checkpoint_job){
 	        .session = session,
-	        .kept = {.newest = state->step, .best = trainer->best_checkpoint ? trainer->best_step : -1, .common = INT64_MAX},
+	        .kept = {.newest = state->step, .best = rh_checkpoint_step(trainer->best_checkpoint), .common = INT64_MAX},
 	        .fixed = fixed};
 	int rc = rh_trainer_state_print(trainer, &out->trainer);
 	if (!rc)

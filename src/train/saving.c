@@ -72,6 +72,8 @@ static int judge(struct training *run, int64_t step, int rc)
 	int64_t steps = run->data.steps, next = run->save_every ? (run->state.step / run->save_every + 1) * run->save_every : 0;
 	run->saving.count += !rc;
 	run->saving.newest = rc ? run->saving.newest : step;
+	if (rc)
+		best_take_back(run, step);
 	if (!is_passing(rc) || (run->is_stopping && step == run->state.step) || (saving_is_full(rc) && step == steps))
 		return rc;
 	if (step == steps || !run->save_every)

@@ -252,8 +252,9 @@ static int open_outputs(struct training *run, const char *checkpoint)
 			rc = rh_output_check(config, checkpoint);
 	}
 	if (!rc)
-		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1,
-		                        run->trainer.best_checkpoint ? run->trainer.best_step : -1);
+		rc = best_find(run);
+	if (!rc)
+		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1, rh_checkpoint_step(run->trainer.best_checkpoint));
 	if (rc)
 		return rc;
 	rc = train_go_on(run);
@@ -308,6 +309,7 @@ static void close_run(struct training *run)
 	versions_close(run);
 	rh_reports_close(run->reports);
 	rh_trainer_state_free(&run->trainer);
+	rh_free(run->best_before);
 	for (int64_t m = 0; run->batch && m < run->micro_batches; m++)
 		rh_batch_free(&run->batch[m]);
 	for (int64_t m = 0; run->loss && m < run->flights * run->micro_batches; m++)

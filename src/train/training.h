@@ -64,6 +64,7 @@ struct training {
 	struct fluidpipe_logits *logits;  /* NULL: no box distils */
 	struct rh_run_state state;
 	struct rh_trainer_state trainer;
+	char *best_before; /* trainer.best_checkpoint before the one that is there now; NULL: there was none */
 	struct rh_progress *progress;
 	struct rh_metrics *metrics;
 	struct rh_reports *reports; /* NULL: report_to names none */
@@ -138,8 +139,12 @@ int box_return(struct training *run, int64_t bad, double loss, double norm) RH_M
 
 /* load_best_model_at_end asks for what the run does not do. */
 int best_check(const struct training *run) RH_MUST;
+/* A run that goes on: where its best checkpoint is now. */
+int best_find(struct training *run) RH_MUST;
 /* Books an evaluation: the best so far, patience. Before the checkpoint of its step is saved. */
 int best_judge(struct training *run, const struct rh_evaluation *eval, int saves) RH_MUST;
+/* The checkpoint of this step could not be written: the best one is that before it. */
+void best_take_back(struct training *run, int64_t step);
 /* load_best_model_at_end: the session holds the best checkpoint's weights. */
 int best_load(struct training *run) RH_MUST;
 

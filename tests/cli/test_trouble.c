@@ -260,11 +260,54 @@ static void test_the_best_checkpoint_is_kept_and_is_the_result(void **state)
 	       path_of("--max_steps 12 --save_steps 1 --save_total_limit 1 --load_best_model_at_end true --output_dir %s/again",
 	               scratch.dir));
 	check_ok(rh_dir_remove(path_of("%s/again/checkpoint-12", scratch.dir)));
+	/* in a directory that was renamed meanwhile */
+	check_ok(rename(path_of("%s/again", scratch.dir), path_of("%s/renamed", scratch.dir)));
 	run_ok(&scratch, judged, scratch.dir, "0.3", scratch.dir,
-	       path_of("--max_steps 12 --save_steps 1 --save_total_limit 1 --load_best_model_at_end true --output_dir %s/again "
+	       path_of("--max_steps 12 --save_steps 1 --save_total_limit 1 --load_best_model_at_end true --output_dir %s/renamed "
 	               "--resume_from_checkpoint true",
 	               scratch.dir));
-	assert_true(same_adapter(out, path_of("%s/again", scratch.dir)));
+	assert_true(same_adapter(out, path_of("%s/renamed", scratch.dir)));
+	scratch_close(&scratch);
+}
+
+/* Of the best step there is no checkpoint, because it could not be written or was removed: the run has a result nevertheless. */
+static void test_a_best_checkpoint_that_is_not_there_is_not_the_result(void **state)
+{
+	(void)state;
+	static const char *const keys = "--max_steps 12 --save_steps 1 --load_best_model_at_end true";
+	struct scratch scratch;
+	char out[96], best[128];
+	double metric = 0;
+	make_judged(&scratch);
+	snprintf(out, sizeof out, "%s/out", scratch.dir);
+	run_ok(&scratch, judged, scratch.dir, "0.3", scratch.dir, keys);
+	json_t *trainer = state_of(out);
+	int64_t step = best_of(trainer, "eval_loss", 0, &metric);
+	json_decref(trainer);
+	assert_true(step > 1 && step < 12);
+	snprintf(best, sizeof best, "%s/checkpoint-%d", out, (int)step);
+	check_ok(rh_dir_remove(best));
+	check_ok(rh_dir_remove(path_of("%s/checkpoint-12", out)));
+	struct ran ran = run_line(&scratch, judged, scratch.dir, "0.3", scratch.dir, path_of("%s --resume_from_checkpoint true", keys));
+	if (ran.status || !strstr(ran.err, "the best checkpoint so far, ") || !strstr(ran.err, "the last weights are the result"))
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	run_free(&ran);
+	assert_true(same_adapter(out, path_of("%s/checkpoint-12", out)));
+	/* something else is in its place */
+	check_ok(rh_dir_remove(out));
+	run_ok(&scratch, judged, scratch.dir, "0.3", scratch.dir,
+	       path_of("--max_steps %d --save_steps 1 --load_best_model_at_end true", (int)step - 1));
+	check_ok(symlink("elsewhere", best));
+	ran = run_line(&scratch, judged, scratch.dir, "0.3", scratch.dir, path_of("%s --resume_from_checkpoint true", keys));
+	if (ran.status || !strstr(ran.err, "has no checkpoint; the result is the best one before it, of step "))
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	run_free(&ran);
+	trainer = state_of(out);
+	const char *saved = json_string_value(json_object_get(trainer, "best_model_checkpoint"));
+	assert_non_null(saved);
+	assert_true(rh_dir_exists(saved));
+	assert_true(same_adapter(out, saved));
+	json_decref(trainer);
 	scratch_close(&scratch);
 }
 
@@ -439,6 +482,7 @@ int main(void)
 	        cmocka_unit_test(test_a_step_that_was_left_out_counts_as_one_that_was_skipped),
 	        cmocka_unit_test(test_a_run_that_cannot_return_or_returns_too_often_stops),
 	        cmocka_unit_test(test_the_best_checkpoint_is_kept_and_is_the_result),
+	        cmocka_unit_test(test_a_best_checkpoint_that_is_not_there_is_not_the_result),
 	        cmocka_unit_test(test_early_stopping_counts_as_transformers_does),
 	        cmocka_unit_test(test_what_cannot_be_judged_is_refused),
 	        cmocka_unit_test(test_a_file_SAVE_asks_for_a_checkpoint),
