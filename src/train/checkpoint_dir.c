@@ -7,10 +7,13 @@
 #include "core/log.h"
 #include "train/output.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* "checkpoint-N"; hidden with a suffix: ".checkpoint-N.tmp". */
 static void name_of(char name[64], int64_t step, const char *suffix)
@@ -101,11 +104,22 @@ int checkpoint_place(const char *dir, int64_t step, char path[PATH_MAX])
 	return rc || !replaces ? rc : rh_dir_remove(aside);
 }
 
+/* 1: this user may not remove what is in the directory, which a line says. That is no reason to end a run. */
+static int is_protected(const char *path)
+{
+	int code = faccessat(AT_FDCWD, path, R_OK | W_OK | X_OK, AT_EACCESS) ? errno : 0;
+	if (code != EACCES && code != EPERM && code != EROFS)
+		return 0;
+	rh_warn_once("output_dir: %s may not be removed by this user (%s); it stays, beside those that save_total_limit keeps", path,
+	             strerror(code));
+	return 1;
+}
+
 struct found {
 	int64_t oldest, newest, count; /* steps, -1: there is none; how many */
 };
 
-/* Checkpoints, by their names, of steps below `below` that need not stay (kept NULL: of all). No directory: none. */
+/* Checkpoints, by their names, of steps below `below` that need not stay and can be removed (kept NULL: all). No directory: none. */
 static int scan(const char *dir, int64_t below, const struct checkpoint_kept *kept, struct found *found)
 {
 	struct rh_names names;
@@ -127,6 +141,8 @@ static int scan(const char *dir, int64_t below, const struct checkpoint_kept *ke
 			rc = is;
 			continue;
 		}
+		if (kept && is_protected(path))
+			continue;
 		found->oldest = found->count == 0 || step < found->oldest ? step : found->oldest;
 		found->newest = step > found->newest ? step : found->newest;
 		found->count++;

@@ -50,8 +50,13 @@ static char *save_path(const struct training *run)
 int saving_is_asked(struct training *run)
 {
 	char *path = run->saving.request == SAVING_UNASKED ? save_path(run) : NULL;
-	if (path && rh_file_exists(path))
+	int kind = path ? rh_path_kind(path) : RH_PATH_NONE;
+	if (kind == RH_PATH_FILE)
 		run->saving.request = SAVING_ASKED;
+	else if (kind > RH_PATH_NONE)
+		rh_warn_once("%s: is no file, and asks for no checkpoint; it is left alone: put a file in its place", path);
+	else if (kind < 0) /* it cannot be looked at now */
+		rh_error_clear();
 	rh_free(path);
 	return run->saving.request == SAVING_ASKED;
 }

@@ -3,7 +3,9 @@
 #include "cli/good.h"
 
 #include "core/json.h"
+#include "train/checkpoint.h"
 
+#include <linux/capability.h>
 #include <sys/resource.h>
 
 static const char *const short_run = "train %s/run.yaml --use_peft true --save_steps 1 --max_steps 2";
@@ -100,6 +102,40 @@ static void test_a_link_in_a_checkpoints_place_costs_the_checkpoint(void **state
 	run_free(&ran);
 	assert_true(exists(path_of("%s/out/checkpoint-5/config.yaml", dir)));
 	assert_int_equal(rmdir(path_of("%s/elsewhere", dir)), 0); /* nothing was written there */
+	scratch_close(&scratch);
+}
+
+/* The program's permissions are those of files, as for anyone but root. */
+static void drop_override(void)
+{
+	(void)prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);
+	(void)prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH);
+}
+
+/* An old checkpoint that may not be removed, or not even be read, stays; the run goes on, and the limit holds for the others. */
+static void test_a_checkpoint_that_may_not_be_removed_costs_nothing(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	const char *dir = scratch.dir;
+	run_ok(&scratch, short_run, dir);
+	static const int modes[] = {0555, 0};
+	for (int i = 0; i < 2; i++) {
+		check_ok(chmod(path_of("%s/out/checkpoint-1", dir), (mode_t)modes[i]));
+		run_prepare = drop_override;
+		struct ran ran = run_line(&scratch,
+		                          "train %s/run.yaml --use_peft true --save_steps 1 --max_steps %d --save_total_limit 2 "
+		                          "--resume_from_checkpoint true",
+		                          dir, 5 + i);
+		run_prepare = NULL;
+		require(&ran, 0, "checkpoint-1 may not be removed by this user");
+		run_free(&ran);
+		check_ok(chmod(path_of("%s/out/checkpoint-1", dir), 0755));
+		check_ok(rh_checkpoint_verify(path_of("%s/out/checkpoint-1", dir)));
+		for (int step = 2; step <= 5 + i; step++)
+			assert_int_equal(exists(path_of("%s/out/checkpoint-%d", dir, step)), step > 3 + i);
+	}
 	scratch_close(&scratch);
 }
 
@@ -373,6 +409,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_links_in_output_dir_are_left_alone),
 	        cmocka_unit_test(test_a_link_in_a_checkpoints_place_costs_the_checkpoint),
+	        cmocka_unit_test(test_a_checkpoint_that_may_not_be_removed_costs_nothing),
 	        cmocka_unit_test(test_a_link_in_place_of_the_log_is_refused),
 	        cmocka_unit_test(test_a_run_whose_directory_is_renamed_stops),
 	        cmocka_unit_test(test_a_run_whose_directory_is_removed_stops),

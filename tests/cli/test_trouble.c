@@ -399,13 +399,18 @@ static void test_a_file_SAVE_asks_for_a_checkpoint(void **state)
 		          0, &ran);
 		for (int tries = 0; !rh_file_exists(path_of("%s/out/metrics.jsonl", scratch.dir)) && tries < 200000; tries++)
 			usleep(100);
+		check_ok(rh_dir_make(path_of("%s/out/SAVE", scratch.dir)));
+		for (int tries = 0; !find_or_not(ran.err_path, "/out/SAVE: is no file, and asks for no checkpoint") && tries < 20000;
+		     tries++)
+			usleep(1000);
+		check_ok(rh_dir_remove(path_of("%s/out/SAVE", scratch.dir)));
 		write_text(path_of("%s/out/SAVE", scratch.dir), "");
 		for (int tries = 0; rh_file_exists(path_of("%s/out/SAVE", scratch.dir)) && tries < 200000; tries++)
 			usleep(100);
 		assert_int_equal(checkpoints_in(path_of("%s/out", scratch.dir)), 1);
 		check_ok(kill(ran.pid, SIGKILL));
 		run_wait(&ran);
-		if (!strstr(ran.err, "was asked for by the file SAVE"))
+		if (!strstr(ran.err, "was asked for by the file SAVE") || !strstr(ran.err, "is no file, and asks for no checkpoint"))
 			fail_msg("%s", ran.err);
 		run_free(&ran);
 		run_ok(&scratch, "train %s/run.yaml --use_peft true --max_steps 1 --resume_from_checkpoint true %s", scratch.dir, ways[i]);
