@@ -6,8 +6,7 @@
 # other way. The errors' largest is the last line's value. A machine that does other work is slower than `doctor` said: the first line,
 # whose link is fast, shows by how much. That line is too slow on a quiet machine, too, as a box's main thread, which feeds the device,
 # shares the box's one core with it: `plan` counts the two side by side. In processor time, with a profile that `doctor` measured in it, one
-# box alone takes 1.87 s a step by `plan`, its device's thread 1.91 s, the process 2.14 s; box 1's thread takes 1.28 s (1.18 by `plan`), its
-# main thread 0.14 s more.
+# box alone takes 1.87 s a step by `plan`, its device's thread 1.91 s, the whole process 2.14 s.
 #   bench/plan-boxes.sh [LATENCY_MS,MBIT...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

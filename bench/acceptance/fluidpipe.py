@@ -4,6 +4,7 @@
     fluidpipe.py row NAME=JSON...    prints one: of evaluations (`eval`, `alone`) the accuracy and the loss
     fluidpipe.py table RESULTS       accuracy in percent, or a language model's perplexity. Part quality: what is lost against the synchronous
                                      run of the same seed, in points or in percent of its perplexity, and the loss's one-sided 95 % bound
+    fluidpipe.py steps EPOCHS        from `plan --json` of mode fluidpipe: how many steps the synchronous pipeline makes in the time of its epochs
     fluidpipe.py part CHECKPOINT PART OUT     of box 1's partial model, a checkpoint, what PART, box 1's result, has of the whole model
     fluidpipe.py draw RESULTS        part samplers' accuracy against time, as SVG
 """
@@ -14,6 +15,7 @@ import shutil
 import sys
 from pathlib import Path
 
+LANGUAGE = ("language", "smollm2")
 CONTROLS, MARGIN, BAR = ("box 1 frozen", "box 1 alone"), 2.0, 2.0
 # Student's t, one-sided 95 %, for 1 to 15 degrees of freedom; then the normal distribution's.
 T95 = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753]
@@ -62,11 +64,11 @@ def bound(losses):
 
 def score(task, evaluation):
     """Perplexity, or accuracy in percent."""
-    return math.exp(evaluation["eval_loss"]) if task == "language" else 100 * evaluation["eval_accuracy"]
+    return math.exp(evaluation["eval_loss"]) if task in LANGUAGE else 100 * evaluation["eval_accuracy"]
 
 
 def lost(task, run, synchronous):
-    return 100 * (run / synchronous - 1) if task == "language" else synchronous - run
+    return 100 * (run / synchronous - 1) if task in LANGUAGE else synchronous - run
 
 
 def print_columns(widths, cells):
@@ -76,7 +78,7 @@ def print_columns(widths, cells):
 
 
 def show_quality(task, rows):
-    of_language, widths, runs, summary = task == "language", (16, 6, 12, 14, 12), {}, dict(task=task)
+    of_language, widths, runs, summary = task in LANGUAGE, (16, 6, 12, 14, 12), {}, dict(task=task)
     for result in rows:
         runs.setdefault(result["run"], {})[result["seed"]] = score(task, result["eval"])
         if result["run"] == "FP-ND":
@@ -100,10 +102,24 @@ def show_quality(task, rows):
 def show_runs(task, rows):
     """What each run knows, what its box 1 knows alone, and how many opportunistic steps both boxes made."""
     widths = (max(len(result["run"]) for result in rows) + 2, 5, 12, 13, 15, 9)
-    print_columns(widths, ("run", "seed", "perplexity" if task == "language" else "accuracy %", "box 1 alone", "opportunistic", "seconds"))
+    print_columns(widths, ("run", "seed", "perplexity" if task in LANGUAGE else "accuracy %", "box 1 alone", "opportunistic", "seconds"))
     for result in rows:
         alone = result.get("alone") and score(task, result["alone"])
         print_columns(widths, (result["run"], result["seed"], score(task, result["eval"]), alone, result.get("opportunistic"), result.get("seconds")))
+
+
+def show_losses(rows):
+    """Of each run, and of its box 1 alone."""
+    widths = (max(len(result["run"]) for result in rows) + 2, 5, 15, 13)
+    print_columns(widths, ("run", "seed", "held-out loss", "box 1 alone"))
+    for result in rows:
+        losses = [result.get(name) and f'{result[name]["eval_loss"]:.4f}' for name in ("eval", "alone")]
+        print_columns(widths, (result["run"], result["seed"], *losses))
+
+
+def synchronous_steps(epochs, plan):
+    speed = plan["modes"]["tokens_per_second"]
+    return round(epochs * plan["modes"]["steps"] * speed["sync-pp"] / speed["fluidpipe"])
 
 
 def draw(rows):
@@ -147,11 +163,16 @@ def main():
         return row(words)
     if what == "part":
         return part(*map(Path, words))
+    if what == "steps":
+        return print(synchronous_steps(int(words[0]), json.load(sys.stdin)))
     rows = [json.loads(line) for line in open(words[0])]
     if what == "draw":
         return draw(rows)
     print(f"\n{Path(words[0]).stem}")
-    (show_quality if Path(words[0]).name.startswith("quality-") else show_runs)(rows[0]["task"], rows)
+    name = Path(words[0]).name
+    if name.startswith("clock-"):
+        return show_losses(rows)
+    (show_quality if name.startswith("quality-") else show_runs)(rows[0]["task"], rows)
 
 
 main()

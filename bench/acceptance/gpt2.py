@@ -3,6 +3,7 @@
 
     gpt2.py prepare FORTUNES DIR     FORTUNES: a directory of Debian's package fortunes; DIR receives model/, train.jsonl, test.jsonl
     gpt2.py rows FORTUNES DIR        the same without the weights, so without PyTorch
+    gpt2.py texts FORTUNES DIR       the rows alone, for a model that has a tokenizer
     gpt2.py train DIR                trains DIR/model with PyTorch and transformers; prints one JSON line
 
 Both sides begin with the same weights, see the same rows in the same order and use the same AdamW, schedule and clipping, in fp32, without
@@ -31,14 +32,25 @@ def fortunes(directory):
                 yield text.strip()
 
 
-def write_rows(source, out):
-    """The rows and the tokenizer. Returns its tokens."""
+def write_texts(source, out):
+    """Returns the texts to train on."""
     import numpy as np
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     texts = sorted(set(fortunes(source)))
     order = np.random.default_rng(1).permutation(len(texts))
     test, train = [texts[i] for i in order[:1000]], [texts[i] for i in order[1000:]]
+    for name, rows in (("train", train), ("test", test)):
+        with open(out / f"{name}.jsonl", "w") as file:
+            file.writelines(json.dumps(dict(text=text)) + "\n" for text in rows)
+    print(f"{len(train)} rows to train on, {len(test)} held out")
+    return train
+
+
+def write_rows(source, out):
+    """The rows and the tokenizer. Returns its tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    train = write_texts(source, out)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -48,10 +60,7 @@ def write_rows(source, out):
     model.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(model / "tokenizer.json"))
     (model / "tokenizer_config.json").write_text(json.dumps(dict(eos_token=END, tokenizer_class="PreTrainedTokenizerFast")))
-    for name, rows in (("train", train), ("test", test)):
-        with open(out / f"{name}.jsonl", "w") as file:
-            file.writelines(json.dumps(dict(text=text)) + "\n" for text in rows)
-    print(f"{len(train)} rows to train on, {len(test)} held out, {tokenizer.get_vocab_size()} tokens")
+    print(f"{tokenizer.get_vocab_size()} tokens")
     return tokenizer.get_vocab_size()
 
 
@@ -119,7 +128,7 @@ def train(out):
 def main():
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("prepare", "rows"):
+    for name in ("prepare", "rows", "texts"):
         one = commands.add_parser(name)
         one.add_argument("fortunes")
         one.add_argument("dir", type=Path)
@@ -129,6 +138,8 @@ def main():
         prepare(arguments.fortunes, arguments.dir)
     elif arguments.command == "rows":
         prepare_rows(arguments.fortunes, arguments.dir)
+    elif arguments.command == "texts":
+        write_texts(arguments.fortunes, arguments.dir)
     else:
         train(arguments.dir)
 
