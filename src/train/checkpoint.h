@@ -35,8 +35,8 @@ int rh_checkpoint_find(const struct rh_config *config, char **path) RH_MUST;
  * skipped. */
 int rh_checkpoint_newest(const char *output_dir, int64_t below, char **path) RH_MUST;
 
-/* Does a directory hold any checkpoint, whole or broken? 1, 0 (also if there is no directory) or negative errno. */
-int rh_checkpoint_any(const char *output_dir) RH_MUST;
+/* How many checkpoints a directory holds, whole or broken: 0 also if there is no directory; or negative errno. */
+int rh_checkpoint_count(const char *output_dir) RH_MUST;
 
 /* -EINVAL: a file does not match its checksum, or is missing; named. */
 int rh_checkpoint_verify(const char *path) RH_MUST;

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/minmax.h"
 #include "train/output.h"
 
 #include <errno.h>
@@ -172,11 +173,11 @@ int checkpoint_remove_oldest(const struct rh_config *config, const struct checkp
 	return rc;
 }
 
-int rh_checkpoint_any(const char *dir)
+int rh_checkpoint_count(const char *dir)
 {
 	struct found found;
 	int rc = scan(dir, INT64_MAX, NULL, &found);
-	return rc ? rc : found.count > 0;
+	return rc ? rc : (int)rh_min(found.count, INT_MAX);
 }
 
 int rh_checkpoint_left_behind(const char *name)

@@ -1,6 +1,8 @@
 #include "train/disk_room.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
+#include "train/checkpoint.h"
 
 #include <string.h>
 #include <sys/statvfs.h>
@@ -62,21 +64,25 @@ static void sizes_of(const struct rh_session *session, int64_t *output, int64_t 
 int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints)
 {
 	const struct rh_config *config = session->config;
-	int64_t output, checkpoint, kept = checkpoints, available;
+	int64_t output, checkpoint, more = checkpoints, available;
+	int there = rh_checkpoint_count(config->output_dir);
+	if (there < 0)
+		return there;
 	sizes_of(session, &output, &checkpoint);
-	if (config->save_total_limit > 0 && kept > config->save_total_limit) /* the new one is whole before the oldest goes */
-		kept = config->save_total_limit + 1 + config->load_best_model_at_end;
+	if (config->save_total_limit > 0) /* a new one is whole before the oldest goes */
+		more = rh_min(more, rh_max(1, config->save_total_limit + 1 + config->load_best_model_at_end - there));
 	int rc = free_bytes(config->output_dir, &available);
 	if (rc)
 		return rc;
-	double needed = (double)output + (double)kept * (double)checkpoint;
+	double needed = (double)output + (double)more * (double)checkpoint;
 	if (available < 0 || needed <= (double)available)
 		return 0;
-	return rh_fail(-ENOSPC,
-	               "output_dir: the disk of %s has %.2f MiB free, and the run will write %.2f (result %.2f, %lld checkpoints of %.2f "
-	               "kept at a time); make room, or lower save_total_limit",
-	               config->output_dir, (double)available / 1048576, needed / 1048576, (double)output / 1048576, (long long)kept,
-	               (double)checkpoint / 1048576);
+	return rh_fail(
+	        -ENOSPC,
+	        "output_dir: the disk of %s has %.2f MiB free, and the run will write %.2f (result %.2f, up to %lld checkpoints of %.2f "
+	        "at a time beside those that are there); make room, or lower save_total_limit",
+	        config->output_dir, (double)available / 1048576, needed / 1048576, (double)output / 1048576, (long long)more,
+	        (double)checkpoint / 1048576);
 }
 
 int64_t rh_disk_room_of_checkpoint(const struct rh_session *session)

@@ -4,7 +4,8 @@
 
 #include "train/session.h"
 
-/* `checkpoints`: how many the run writes (save_total_limit still applies). -ENOSPC names output_dir and the bytes. */
+/* `checkpoints`: how many the run is to write from now on; with save_total_limit those in output_dir make room for them. -ENOSPC names
+ * output_dir and the bytes. */
 int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints) RH_MUST;
 
 /* Bytes of one checkpoint. */

@@ -85,7 +85,7 @@ int rh_output_check(const struct rh_config *config, const char *checkpoint)
 		return rc;
 	if (fresh || (checkpoint && is_inside(config->output_dir, checkpoint)))
 		return 0;
-	int any = rh_checkpoint_any(config->output_dir);
+	int any = rh_checkpoint_count(config->output_dir);
 	if (any < 0)
 		return any;
 	return rh_fail(-EEXIST, "output_dir: %s is not empty%s", config->output_dir,

@@ -343,6 +343,13 @@ static void look_for_work(struct training *run, const char *checkpoint)
 	run->nothing_left = 1;
 }
 
+/* How many the run has still to write. */
+static int64_t count_checkpoints(const struct training *run)
+{
+	int64_t every = run->save_every, steps = run->data.steps, done = run->state.step;
+	return every && done < steps ? steps / every - done / every + (steps % every > 0) : 0;
+}
+
 static int prepare(struct training *run, char **checkpoint)
 {
 	int rc = rh_output_lock(run->config->output_dir, &run->output);
@@ -376,7 +383,7 @@ static int prepare(struct training *run, char **checkpoint)
 	if (idle_steps_are_wanted(&run->session))
 		rc = idle_steps_create(run);
 	if (!rc) /* the last step saves too */
-		rc = rh_disk_room_check(&run->session, run->save_every ? (run->data.steps + run->save_every - 1) / run->save_every : 0);
+		rc = rh_disk_room_check(&run->session, count_checkpoints(run));
 	if (!rc)
 		rc = start_session(run);
 	if (rc)

@@ -146,7 +146,7 @@ static void keep_start(struct keeper *keeper, int k)
 {
 	char line[256];
 	const char *out = path_of("%s/out%d", keeper->rig->scratch.dir, k + 1);
-	int resumes = rh_checkpoint_any(out) > 0;
+	int resumes = rh_checkpoint_count(out) > 0;
 	if (!resumes)
 		check_ok(rh_dir_remove(out));
 	snprintf(line, sizeof line, "%s%s", keeper->more, resumes ? " --resume_from_checkpoint true" : "");

@@ -182,7 +182,7 @@ static void test_an_output_dir_in_use_is_refused(void **state)
 	second = run_line(&scratch, "train %s/run.yaml --use_peft true --max_steps 100000 --resume_from_checkpoint true", scratch.dir);
 	check_failed(&second, "/out is in use by another run; wait for its end, or choose another");
 	run_free(&second);
-	for (int tries = 0; rh_checkpoint_any(path_of("%s/out", scratch.dir)) == 0 && tries < 100000; tries++)
+	for (int tries = 0; rh_checkpoint_count(path_of("%s/out", scratch.dir)) == 0 && tries < 100000; tries++)
 		usleep(100);
 	check_ok(kill(first.pid, SIGKILL));
 	run_wait(&first);

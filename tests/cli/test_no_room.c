@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/statvfs.h>
 
 static void test_output_that_is_in_the_way_is_left_alone(void **state)
 {
@@ -89,6 +90,76 @@ static void test_a_full_disk_is_found_before_the_run(void **state)
 		check_skip("a small disk cannot be mounted here");
 }
 
+/* Fills a disk but for `left` bytes. */
+static void fill_disk(const char *disk, const char *filler, int64_t left)
+{
+	struct statvfs room;
+	check_ok(statvfs(disk, &room));
+	int64_t bytes = (int64_t)(room.f_bavail * room.f_frsize) - left;
+	assert_true(bytes > 0);
+	char *zeros = calloc(1, (size_t)bytes);
+	write_bytes(filler, zeros, (size_t)bytes);
+	free(zeros);
+}
+
+/* A run stops, others fill the disk but for one checkpoint and the result, and it goes on: one that keeps two checkpoints, which are there,
+ * and one that keeps all, of which one is still to be written. 0: as it should be. */
+static int run_on_what_is_left(const struct scratch *scratch)
+{
+	enum { LEFT = 600 << 10 }; /* a checkpoint takes 376 KiB, the result 120 */
+	static const char *const keys[][2] = {{"--max_steps 4 --save_total_limit 2", "--max_steps 8 --save_total_limit 2"},
+	                                      {"--max_steps 3", "--max_steps 4"}};
+	char small[128];
+	snprintf(small, sizeof small, "%s/small", scratch->dir);
+	if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return 77;
+	for (int i = 0; i < 2; i++) {
+		if (mount("tmpfs", small, "tmpfs", 0, "size=8m"))
+			return 77;
+		for (int goes_on = 0; goes_on < 2; goes_on++) {
+			if (goes_on)
+				fill_disk(small, path_of("%s/filler", small), LEFT);
+			struct ran ran = run_line(scratch, "train %s/run.yaml --output_dir %s/out --save_steps 1 %s %s", scratch->dir,
+			                          small, keys[i][goes_on], goes_on ? "--resume_from_checkpoint true" : "");
+			if (ran.status)
+				fputs(ran.err, stderr);
+			if (ran.status)
+				return 1;
+			run_free(&ran);
+		}
+		if (umount(small))
+			return 1;
+	}
+	return 0;
+}
+
+/* In a process of its own, which mounts disks. */
+static void in_a_child(int (*run)(const struct scratch *scratch))
+{
+	struct scratch scratch;
+	int status;
+	make_good(&scratch);
+	check_ok(rh_dir_make(path_of("%s/small", scratch.dir)));
+	check_ok(rh_dir_make(path_of("%s/closed", scratch.dir)));
+	fflush(NULL);
+	pid_t child = fork();
+	assert_true(child >= 0);
+	if (child == 0)
+		_exit(run(&scratch));
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	scratch_close(&scratch);
+	if (WEXITSTATUS(status) == 77)
+		check_skip("a disk cannot be mounted here");
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void test_a_run_goes_on_in_the_room_that_is_left(void **state)
+{
+	(void)state;
+	in_a_child(run_on_what_is_left);
+}
+
 /* No room: files may not grow beyond a limit. What was there stays, nothing half written is left. */
 static void test_no_room_is_one_line(void **state)
 {
@@ -140,21 +211,7 @@ static int run_on_a_read_only_disk(const struct scratch *scratch)
 static void test_an_output_dir_that_cannot_be_written_is_found_at_once(void **state)
 {
 	(void)state;
-	struct scratch scratch;
-	int status;
-	make_good(&scratch);
-	check_ok(rh_dir_make(path_of("%s/closed", scratch.dir)));
-	fflush(NULL);
-	pid_t child = fork();
-	assert_true(child >= 0);
-	if (child == 0)
-		_exit(run_on_a_read_only_disk(&scratch));
-	assert_int_equal(waitpid(child, &status, 0), child);
-	assert_true(WIFEXITED(status));
-	scratch_close(&scratch);
-	if (WEXITSTATUS(status) == 77)
-		check_skip("a disk cannot be mounted here");
-	assert_int_equal(WEXITSTATUS(status), 0);
+	in_a_child(run_on_a_read_only_disk);
 }
 
 int main(void)
@@ -163,6 +220,7 @@ int main(void)
 	        cmocka_unit_test(test_output_that_is_in_the_way_is_left_alone),
 	        cmocka_unit_test(test_budgets_too_small_are_refused),
 	        cmocka_unit_test(test_a_full_disk_is_found_before_the_run),
+	        cmocka_unit_test(test_a_run_goes_on_in_the_room_that_is_left),
 	        cmocka_unit_test(test_no_room_is_one_line),
 	        cmocka_unit_test(test_an_output_dir_that_cannot_be_written_is_found_at_once),
 	};

@@ -51,7 +51,7 @@ static void test_killed_again_and_again_it_ends_in_the_same_weights(void **state
 		for (int tries = 0; !finished; tries++) {
 			struct ran ran;
 			check_ok(rh_checkpoint_put_back(out));
-			int any = rh_checkpoint_any(out);
+			int any = rh_checkpoint_count(out);
 			if (any <= 0)
 				check_ok(rh_dir_remove(out));
 			resumed += any > 0;

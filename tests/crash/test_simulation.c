@@ -123,7 +123,7 @@ static int has_checkpoint(const struct scratch *scratch)
 	char out[96];
 	snprintf(out, sizeof out, "%s/out", scratch->dir);
 	check_ok(rh_checkpoint_put_back(out));
-	int any = rh_checkpoint_any(out);
+	int any = rh_checkpoint_count(out);
 	return any > 0;
 }
 
