@@ -2,6 +2,7 @@
 
 #include "ckpt/model_out.h"
 #include "ckpt/source.h"
+#include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/json.h"
 #include "core/minmax.h"
@@ -204,13 +205,17 @@ static int write_model(const struct joining *at, const char *part, const char *d
 	rh_bytes_free(&config);
 	rh_free(from);
 	rh_free(to);
-	return rc ? rc : rh_source_copy_tokenizer(part, dir);
+	if (!rc)
+		rc = rh_source_copy_tokenizer(part, dir);
+	return rc ? rc : rh_verify_write_sums(dir);
 }
 
 /* Before the first is read. */
-static int find_parts(const char *const *part, int parts)
+static int find_parts(const char *const *part, int parts, const char *dir)
 {
 	for (int i = 0; i < parts; i++) {
+		if (rh_path_is_same(part[i], dir))
+			return rh_fail(-EINVAL, "output_dir: %s is one of the parts; name another directory", dir);
 		if (!rh_dir_exists(part[i]))
 			return rh_fail(-ENOENT, "parts: there is no directory %s; copy the output_dir of each box to this machine",
 			               part[i]);
@@ -230,7 +235,7 @@ int rh_join(const char *const *part, int parts, const char *dir, int64_t *tensor
 	struct joining at = {0};
 	struct rh_model_config config = {0};
 	struct rh_model *model = NULL;
-	int rc = find_parts(part, parts);
+	int rc = find_parts(part, parts, dir);
 	if (!rc)
 		rc = rh_model_config_load(part[0], &config);
 	if (!rc)

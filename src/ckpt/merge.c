@@ -3,6 +3,7 @@
 #include "ckpt/lora.h"
 #include "ckpt/merge_gguf.h"
 #include "ckpt/model_out.h"
+#include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/json.h"
 #include "core/minmax.h"
@@ -212,6 +213,8 @@ static int write_dir(struct merger *merger)
 		rc = rh_source_set_chat_template(merger->wanted->dir, merger->chat);
 	if (!rc)
 		rc = copy_prompting(merger->wanted);
+	if (!rc)
+		rc = rh_verify_write_sums(merger->wanted->dir);
 	free(text);
 	rh_free(list);
 	rh_free(path);

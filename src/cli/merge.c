@@ -3,32 +3,23 @@
 
 #include "ckpt/adapter_gguf.h"
 #include "cli/verbs.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}; /* in the order of outtype's words */
-
-static int is_same_place(const char *left, const char *right)
-{
-	char a[PATH_MAX], b[PATH_MAX];
-	return left && right && realpath(left, a) && realpath(right, b) && !strcmp(a, b);
-}
 
 static int check(const struct rh_config *config)
 {
 	enum rh_dtype dtype = types[config->outtype];
 	if (!config->outfile && !config->output_dir)
 		return rh_fail(-EINVAL, "output_dir or outfile: say where the model goes: a directory, or a .gguf file");
-	if (config->outfile && is_same_place(config->outfile, config->model_name_or_path))
+	if (config->outfile && rh_path_is_same(config->outfile, config->model_name_or_path))
 		return rh_fail(-EINVAL, "outfile: %s is the model itself; name another file", config->outfile);
 	if (config->outfile)
 		return 0;
-	if (is_same_place(config->output_dir, config->adapter_name_or_path) ||
-	    is_same_place(config->output_dir, config->model_name_or_path))
+	if (rh_path_is_same(config->output_dir, config->adapter_name_or_path) ||
+	    rh_path_is_same(config->output_dir, config->model_name_or_path))
 		return rh_fail(-EINVAL, "output_dir: %s holds what is merged; name another directory", config->output_dir);
 	if (dtype == RH_Q8_0 || dtype == RH_Q4_0)
 		return rh_fail(-EINVAL, "outtype: %s is for GGUF files; give outfile: NAME.gguf", rh_dtype_name(dtype));

@@ -168,6 +168,13 @@ static int sync_around(const struct place *place, const char *path)
 	return rc;
 }
 
+int rh_path_is_same(const char *left, const char *right)
+{
+	struct stat one, two;
+	return left && right && rh_fs()->ops->status(rh_fs(), AT_FDCWD, left, 0, &one) == 0 &&
+	       rh_fs()->ops->status(rh_fs(), AT_FDCWD, right, 0, &two) == 0 && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
+}
+
 int rh_dir_make(const char *path)
 {
 	char *prefix = rh_strdup(path);

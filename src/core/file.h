@@ -72,6 +72,9 @@ enum rh_path_kind { RH_PATH_NONE, RH_PATH_FILE, RH_PATH_DIR, RH_PATH_LINK, RH_PA
 /* What is at the path itself, without following a link; negative errno (with a line) where that cannot be known. */
 int rh_path_kind(const char *path) RH_MUST;
 
+/* 1: both are there and are one, whatever their names. NULL is none. */
+int rh_path_is_same(const char *left, const char *right);
+
 /* Makes `path` and its parents, durably: each new directory's parent is flushed. */
 int rh_dir_make(const char *path) RH_MUST;
 /* Removes a directory and everything in it; links are removed, not what they point to. A missing directory is no error; a link or a file

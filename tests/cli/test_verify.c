@@ -41,6 +41,16 @@ static void test_results_carry_their_checksums(void **state)
 		assert_true(find_or_not(path_of("%s/out/SHA256SUMS", scratch.dir),
 		                        i ? "  model.safetensors\n" : "  adapter_model.safetensors\n"));
 		assert_true(find_or_not(path_of("%s/out/SHA256SUMS", scratch.dir), "  tokenizer.json\n"));
+		/* what is made of it, too, in a directory that holds another's list */
+		check_ok(rh_dir_make(path_of("%s/made", scratch.dir)));
+		copy_file(path_of("%s/out/SHA256SUMS", scratch.dir), path_of("%s/made/SHA256SUMS", scratch.dir));
+		if (i)
+			run_ok(&scratch, "join --parts %s/out --output_dir %s/made", scratch.dir, scratch.dir);
+		else
+			run_ok(&scratch, "merge --model_name_or_path %s/hf --adapter_name_or_path %s/out --output_dir %s/made", scratch.dir,
+			       scratch.dir, scratch.dir);
+		printed(path_of("cd %s/made && sha256sum -c --quiet SHA256SUMS && grep -q model.safetensors SHA256SUMS && echo good",
+		                scratch.dir));
 		struct rh_safetensors *file;
 		const char *path = path_of("%s/out/%s", scratch.dir, i ? "model.safetensors" : "adapter_model.safetensors");
 		check_ok(rh_safetensors_open(path, &file));
