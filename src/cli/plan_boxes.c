@@ -36,12 +36,13 @@ struct planned {
 	int64_t unit, unit_bytes; /* mode paci: a unit's micro-batches, and what each link carries of it each way */
 	struct rh_config limited; /* mode paci without admission_limits: `config` points to it, and it has those that were chosen */
 	struct rh_admission_limits limits;
-	double unit_s[2];                             /* of those, and of PACI's own; 0: none were chosen */
-	int64_t delay;                                /* mode paci: the paci_update_delay that is worth its memory; 0: none, or it is given */
-	double delay_unit_s[2];                       /* with it, and without */
+	double unit_s[2];       /* of those, and of PACI's own; 0: none were chosen */
+	int64_t delay;          /* mode paci: the paci_update_delay that is worth its memory; 0: none, or it is given */
+	double delay_unit_s[2]; /* with it, and without */
 	double linked, alone, at_speed[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
 	int fastest;                                  /* the box that is meant by `alone` */
 	double pipeline[2];      /* tokens/s of modes sync-pp and paci, over the configuration's links; 0: this run cannot */
+	const char *flushed;     /* mode sync-pp's schedule there */
 	struct plan_modes modes; /* of mode fluidpipe */
 };
 
@@ -86,7 +87,8 @@ static int cuts_at(const struct planned *all, double mbit_per_s, int *first)
 	snprintf(text, sizeof text, "%.9g", mbit_per_s);
 	config.link_mbit_per_second = (struct rh_list){.item = item, .count = 1};
 	memcpy(first, all->first, sizeof all->first);
-	return config.box_cuts.count || all->unit_s[0] > 0 ? 0 : rh_box_cuts_choose(&config, all->session.model, all->layer, all->told, first);
+	return config.box_cuts.count || all->unit_s[0] > 0 ? 0
+	                                                   : rh_box_cuts_choose(&config, all->session.model, all->layer, all->told, first);
 }
 
 /* Forecasts the boxes with the configuration's links. */
@@ -177,33 +179,52 @@ static int compare_modes(struct planned *all)
 	return plan_modes_simulate(&request, all->alone, &all->modes);
 }
 
-/* The other of the two pipelines, with the same cuts: 1F1B, or PACI with the limits that the links ask for. */
-static int compare_pipelines(struct planned *all)
+/* One of the two pipelines, with the same cuts; mode paci with the limits that the links ask for. 0 tokens/s: this run cannot. */
+static int forecast_pipeline(const struct planned *all, enum rh_mode mode, const char *schedule, double *tokens_per_s)
 {
 	struct rh_config other = *all->config;
 	struct rh_boxes_request request = {&other, all->machine, all->first, all->line, all->input};
 	struct rh_forecast box[RH_BOXES_MAX] = {{0}};
 	struct rh_admission_limits limits;
 	double unit_s[2];
-	int is_paci = other.mode == RH_MODE_PACI, rc = 0;
-	all->pipeline[is_paci] = all->linked;
-	other.mode = is_paci ? RH_MODE_SYNC_PP : RH_MODE_PACI;
-	other.schedule = (char *)(uintptr_t)(is_paci ? "1f1b" : "paci");
+	int rc = 0;
+	other.mode = mode;
+	other.schedule = (char *)(uintptr_t)schedule;
 	other.paci_backward = RH_BACKWARD_RECOMPUTE;
 	other.admission_limits = (struct rh_list){0};
-	if (!is_paci) {
+	if (mode == RH_MODE_PACI) {
 		rc = rh_forecast_limits(&request, &limits, unit_s);
 		other.admission_limits = limits.list;
 	}
 	if (!rc)
 		rc = rh_forecast_boxes(&request, box);
-	all->pipeline[!is_paci] = rc ? 0 : box[0].tokens_per_second;
+	*tokens_per_s = rc ? 0 : box[0].tokens_per_second;
 	for (int k = 0; k < (int)other.boxes; k++)
 		rh_forecast_free(&box[k]);
 	if (rc != -EINVAL && rc != RH_DOES_NOT_FIT)
 		return rc;
 	rh_error_clear();
 	return 0;
+}
+
+/* Both pipelines: mode sync-pp with the faster of two schedules. */
+static int compare_pipelines(struct planned *all)
+{
+	static const char *const flushed[] = {"1f1b", "gpipe"};
+	const struct rh_config *config = all->config;
+	int is_paci = config->mode == RH_MODE_PACI, rc = 0;
+	all->pipeline[is_paci] = all->linked;
+	all->flushed = is_paci ? NULL : config->schedule ? config->schedule : flushed[0];
+	for (size_t i = 0; !rc && i < sizeof flushed / sizeof *flushed; i++) {
+		double now = 0;
+		if (!all->flushed || strcmp(all->flushed, flushed[i]))
+			rc = forecast_pipeline(all, RH_MODE_SYNC_PP, flushed[i], &now);
+		if (all->flushed && now <= all->pipeline[0])
+			continue;
+		all->pipeline[0] = now;
+		all->flushed = flushed[i];
+	}
+	return rc || is_paci ? rc : forecast_pipeline(all, RH_MODE_PACI, "paci", &all->pipeline[1]);
 }
 
 static int forecast_all(struct planned *all, struct rh_tasks *tasks)
@@ -260,7 +281,8 @@ static void put_updates(const struct planned *all)
 	else
 		printf("updates      block their box: no second copy of the weights, which a forward reads in one version\n");
 	if (all->delay)
-		printf("             paci_update_delay: %lld (other results) runs them beside it, with a second copy: %.4g s a unit, not %.4g\n",
+		printf("             paci_update_delay: %lld (other results) runs them beside it, with a second copy: %.4g s a unit, not "
+		       "%.4g\n",
 		       (long long)all->delay, all->delay_unit_s[0], all->delay_unit_s[1]);
 }
 
@@ -304,8 +326,8 @@ static void put(const struct planned *all)
 	if (all->even > 0)
 		printf("break-even   %.0f Mbit/s: slower links make the boxes slower than one of them alone\n", all->even);
 	if (config->mode != RH_MODE_FLUIDPIPE)
-		printf("modes        sync-pp %.1f tokens/s, paci %.1f: mode %s is the fastest here\n", all->pipeline[0], all->pipeline[1],
-		       advice(all));
+		printf("modes        sync-pp %.1f tokens/s (schedule: %s), paci %.1f: mode %s is the fastest here\n", all->pipeline[0],
+		       all->flushed, all->pipeline[1], advice(all));
 	if (all->alone > all->linked)
 		printf("advice       do not link: one box alone is faster%s\n", all->even > 0 ? "" : ", up to links of 100 Gbit/s");
 }
@@ -324,8 +346,8 @@ static json_t *as_json(const struct planned *all)
 	for (int i = 0; i < SPEEDS; i++)
 		json_array_append_new(table, json_pack("{s:f, s:f}", "mbit_per_second", speeds[i], "tokens_per_second", all->at_speed[i]));
 	json_t *beside = all->config->mode == RH_MODE_FLUIDPIPE ? plan_modes_json(&all->modes)
-	                                                        : json_pack("{s:f, s:f, s:s}", "sync-pp", all->pipeline[0], "paci",
-	                                                                    all->pipeline[1], "fastest", advice(all));
+	                                                        : json_pack("{s:f, s:s, s:f, s:s}", "sync-pp", all->pipeline[0], "schedule",
+	                                                                    all->flushed, "paci", all->pipeline[1], "fastest", advice(all));
 	json_t *updates = all->delay ? json_pack("{s:I, s:f, s:f}", "paci_update_delay", (json_int_t)all->delay, "unit_seconds",
 	                                         all->delay_unit_s[0], "blocked_unit_seconds", all->delay_unit_s[1])
 	                             : json_null();
@@ -383,7 +405,11 @@ static int consider_limits(struct planned *all, const int *first, int64_t *most)
 static int simulate_without_links(struct planned *all, const int *first, double *seconds)
 {
 	static const struct rh_virtual_line none[RH_BOXES_MAX][2];
-	const struct rh_boxes_request request = {all->config, all->machine, first, none, all->input};
+	struct rh_config config = *all->config;
+	const struct rh_boxes_request request = {&config, all->machine, first, none, all->input};
+	struct rh_admission_limits limits;
+	rh_admission_limits_set((int)config.boxes, rh_admission_limit_near(&request), &limits);
+	config.admission_limits = limits.list;
 	free_boxes(all);
 	int rc = rh_forecast_boxes(&request, all->box);
 	*seconds = INFINITY;

@@ -38,7 +38,7 @@ static int order_units(const struct rh_dispatch *dispatch, int64_t units, int64_
 struct dealing {
 	const struct rh_dispatch *dispatch;
 	int64_t count, units; /* micro-batches, of which each unit has about as many */
-	int *turn;
+	int turn[2];          /* of backwards, of forwards: each kind is spread over all devices */
 	struct rh_program *out;
 };
 
@@ -57,12 +57,12 @@ static int deal_unit(struct dealing *deal, const struct rh_slot *unit, int64_t n
 		if (unit->kind == RH_SLOT_BACKWARD && rh_stage_has_head(deal->dispatch->model, stage))
 			slot.kind = RH_SLOT_FUSED;
 		slot.stage = is_forward ? s : plan->forward_stages + s;
-		slot.device = splits ? s % deal->dispatch->devices : *deal->turn;
+		slot.device = splits ? s % deal->dispatch->devices : deal->turn[is_forward];
 		slot.first_round = number == 0 && unit->kind != RH_SLOT_WEIGHT_GRADIENT;
 		slot.last_round = number + 1 == deal->units && unit->kind != RH_SLOT_INPUT_GRADIENT;
 		rh_round_range(deal->count, deal->units, number, &slot.first, &slot.count);
 		if (!splits)
-			*deal->turn = (*deal->turn + 1) % deal->dispatch->devices;
+			deal->turn[is_forward] = (deal->turn[is_forward] + 1) % deal->dispatch->devices;
 		out->slot[out->slots++] = slot;
 	}
 	return rc;
@@ -71,7 +71,8 @@ static int deal_unit(struct dealing *deal, const struct rh_slot *unit, int64_t n
 int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, int *turn, struct rh_program *out)
 {
 	const struct rh_boxes *boxes = dispatch->boxes;
-	struct dealing deal = {.dispatch = dispatch, .count = count, .units = rh_round_count(count, boxes->unit), .turn = turn, .out = out};
+	struct dealing deal = {
+	        .dispatch = dispatch, .count = count, .units = rh_round_count(count, boxes->unit), .turn = {*turn, *turn}, .out = out};
 	/* a schedule that splits backwards has room for what its longest step defers: a shorter step skips units of that step's program */
 	int64_t longest = dispatch->schedule->splits_backward ? dispatch->train_micro_batches : count;
 	struct rh_program order = {0};
@@ -83,6 +84,7 @@ int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t
 		for (int64_t u = slot->first; !rc && slot->device == boxes->box && u < slot->first + slot->count && u < deal.units; u++)
 			rc = deal_unit(&deal, slot, u);
 	}
+	*turn = deal.turn[0];
 	rh_program_free(&order);
 	return rc;
 }

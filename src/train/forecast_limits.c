@@ -9,7 +9,7 @@
 struct limiting {
 	const struct rh_boxes_request *request;
 	struct rh_forecast box[RH_BOXES_MAX]; /* of the limits that were simulated last */
-	int64_t units;                          /* of a step */
+	int64_t units;                        /* of a step */
 };
 
 void rh_admission_limits_set(int boxes, int64_t most, struct rh_admission_limits *out)
@@ -21,6 +21,19 @@ void rh_admission_limits_set(int boxes, int64_t most, struct rh_admission_limits
 		snprintf(out->text[k], sizeof out->text[k], "%lld", (long long)limit);
 		out->item[k] = out->text[k];
 	}
+}
+
+static int64_t most_devices(const struct rh_boxes_request *request)
+{
+	int64_t most = 1;
+	for (int k = 0; k < (int)request->config->boxes; k++)
+		most = rh_max(most, request->machine[k].devices);
+	return most;
+}
+
+int64_t rh_admission_limit_near(const struct rh_boxes_request *request)
+{
+	return 1 + (request->config->boxes - 1) * most_devices(request);
 }
 
 static void free_boxes(struct limiting *at)
@@ -83,7 +96,8 @@ static struct bounds bounds_of(const struct limiting *at)
 		trip_s = fmax(trip_s, seconds);
 	}
 	double trips = slowest_s > 0 ? ceil(trip_s / slowest_s) : 0;
-	int64_t most = 1 + (boxes - 1) * (1 + (int64_t)fmin(trips, 1 << 10)), drift = request->config->max_version_drift;
+	int64_t most = rh_admission_limit_near(request) + (boxes - 1) * (int64_t)fmin(trips, 1 << 10),
+	        drift = request->config->max_version_drift;
 	most = drift ? rh_max(rh_min(most, 1 + drift * at->units), boxes) : most;
 	return (struct bounds){fmax(slowest_s, transfer_s), most};
 }

@@ -127,7 +127,8 @@ static void test_faster_links_are_faster_where_cuts_and_limits_are_chosen(void *
 				fail_msg("%s", ran.err);
 			own[i] = number(json, "tokens_per_second");
 			for (int row = 0; row < SPEEDS; row++)
-				table[i][row] = number(json_array_get(json_object_get(json, "links"), (size_t)(ROW + row)), "tokens_per_second");
+				table[i][row] =
+				        number(json_array_get(json_object_get(json, "links"), (size_t)(ROW + row)), "tokens_per_second");
 			printf("%s, %s Mbit/s: %.1f tokens/s; table %.1f, %.1f, %.1f\n", models[m], speeds[i], own[i], table[i][0],
 			       table[i][1], table[i][2]);
 			json_decref(json);
@@ -140,6 +141,34 @@ static void test_faster_links_are_faster_where_cuts_and_limits_are_chosen(void *
 				assert_true(table[i][row] == table[0][row]);
 		}
 	}
+	scratch_close(&scratch);
+}
+
+/* Four devices in each box, each with units of its own, make mode paci nearly four times as fast: none waits for all of another one's
+ * gradient sums, forwards and backwards are spread over all, and limits let in a unit for each. */
+static void test_mode_paci_uses_all_devices_of_a_box(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	double speed[2];
+	scratch_open(&scratch);
+	for (int devices = 1; devices <= 4; devices += 3) {
+		struct ran ran =
+		        run_line(&scratch,
+		                 "plan --config_name examples/models/qwen3-1.7b --hardware rtx4090x8 --gpus %d --mode paci --boxes 2 "
+		                 "--lora_r 16 --max_length 2048 --per_device_train_batch_size 1 --dtype bfloat16 "
+		                 "--gradient_accumulation_steps 32 --round_micro_batches 1 --max_grad_norm 0 --link_latency_ms 0.01 "
+		                 "--link_mbit_per_second 10000 --json",
+		                 devices);
+		json_t *json = json_loads(ran.out, 0, NULL);
+		if (!json)
+			fail_msg("%s", ran.err);
+		speed[devices > 1] = number(json, "tokens_per_second");
+		printf("%d devices a box: %.1f tokens/s\n", devices, speed[devices > 1]);
+		json_decref(json);
+		run_free(&ran);
+	}
+	assert_true(speed[1] > 3.4 * speed[0]);
 	scratch_close(&scratch);
 }
 
@@ -164,8 +193,10 @@ static void test_pipelines_are_compared(void **state)
 			modes[i] = json_incref(json_object_get(json, "modes"));
 			json_decref(json);
 		}
-		assert_true(number(modes[0], "sync-pp") == own[0] && number(modes[1], "paci") == own[1]);
-		assert_true(number(modes[0], "paci") == own[1] && number(modes[1], "sync-pp") == own[0]);
+		const char *schedule = json_string_value(json_object_get(modes[0], "schedule"));
+		assert_true(number(modes[0], "paci") == own[1] && number(modes[1], "paci") == own[1]);
+		assert_true(number(modes[0], "sync-pp") == number(modes[1], "sync-pp"));
+		assert_true(strcmp(schedule, "1f1b") ? number(modes[0], "sync-pp") > own[0] : number(modes[0], "sync-pp") == own[0]);
 		assert_true(own[1] > own[0]);
 		for (int i = 0; i < 2; i++) {
 			assert_string_equal(json_string_value(json_object_get(modes[i], "fastest")), alone >= own[1] ? "local" : "paci");
@@ -381,6 +412,7 @@ int main(void)
 	                                   cmocka_unit_test(test_faster_links_are_faster_where_cuts_and_limits_are_chosen),
 	                                   cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone),
 	                                   cmocka_unit_test(test_modes_are_compared),
+	                                   cmocka_unit_test(test_mode_paci_uses_all_devices_of_a_box),
 	                                   cmocka_unit_test(test_pipelines_are_compared),
 	                                   cmocka_unit_test(test_paci_over_1f1b_is_the_bubble),
 	                                   cmocka_unit_test(test_logits_are_counted),
