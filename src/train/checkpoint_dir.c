@@ -81,6 +81,13 @@ static int is_checkpoint(const char *path)
 	               kind == RH_PATH_LINK ? "link" : "file");
 }
 
+/* Why this user may not remove what is in a directory; NULL: it may be removed. That is no reason to end a run. */
+static const char *protection_of(const char *path)
+{
+	int code = faccessat(AT_FDCWD, path, R_OK | W_OK | X_OK, AT_EACCESS) ? errno : 0;
+	return code == EACCES || code == EPERM || code == EROFS ? strerror(code) : NULL;
+}
+
 int checkpoint_place(const char *dir, int64_t step, char path[PATH_MAX])
 {
 	char temporary[PATH_MAX], aside[PATH_MAX];
@@ -90,6 +97,10 @@ int checkpoint_place(const char *dir, int64_t step, char path[PATH_MAX])
 	int replaces = rc ? rc : is_checkpoint(path); /* of an earlier attempt at the same step */
 	if (replaces < 0)
 		return replaces;
+	const char *protection = replaces ? protection_of(path) : NULL;
+	if (protection)
+		return rh_fail(-EEXIST, "%s: is there already and may not be removed by this user (%s); it is left alone: move it away",
+		               path, protection);
 	if (replaces)
 		rc = set_aside(dir, step, aside);
 	if (!rc)
@@ -103,17 +114,6 @@ int checkpoint_place(const char *dir, int64_t step, char path[PATH_MAX])
 	if (!rc)
 		rc = rh_dir_sync(dir);
 	return rc || !replaces ? rc : rh_dir_remove(aside);
-}
-
-/* 1: this user may not remove what is in the directory, which a line says. That is no reason to end a run. */
-static int is_protected(const char *path)
-{
-	int code = faccessat(AT_FDCWD, path, R_OK | W_OK | X_OK, AT_EACCESS) ? errno : 0;
-	if (code != EACCES && code != EPERM && code != EROFS)
-		return 0;
-	rh_warn_once("output_dir: %s may not be removed by this user (%s); it stays, beside those that save_total_limit keeps", path,
-	             strerror(code));
-	return 1;
 }
 
 struct found {
@@ -142,8 +142,13 @@ static int scan(const char *dir, int64_t below, const struct checkpoint_kept *ke
 			rc = is;
 			continue;
 		}
-		if (kept && is_protected(path))
+		const char *protection = kept ? protection_of(path) : NULL;
+		if (protection) {
+			rh_warn_once(
+			        "output_dir: %s may not be removed by this user (%s); it stays, beside those that save_total_limit keeps",
+			        path, protection);
 			continue;
+		}
 		found->oldest = found->count == 0 || step < found->oldest ? step : found->oldest;
 		found->newest = step > found->newest ? step : found->newest;
 		found->count++;
@@ -237,6 +242,11 @@ static int remove_left_behind(const char *path, int hidden)
 	if (kind != (hidden ? RH_PATH_DIR : RH_PATH_FILE)) {
 		rh_warn_once("output_dir: %s: has a name that a killed run leaves behind, but is no %s; it is left alone: move it away",
 		             path, hidden ? "directory" : "file");
+		return 0;
+	}
+	const char *protection = hidden ? protection_of(path) : NULL;
+	if (protection) {
+		rh_warn_once("output_dir: %s may not be removed by this user (%s); it is left alone", path, protection);
 		return 0;
 	}
 	int rc = hidden ? rh_dir_remove(path) : rh_file_remove(path);

@@ -139,6 +139,37 @@ static void test_a_checkpoint_that_may_not_be_removed_costs_nothing(void **state
 	scratch_close(&scratch);
 }
 
+/* Nor is one replaced: it costs the checkpoint of its step. What an earlier run left behind of such a one is left alone. */
+static void test_a_checkpoint_that_may_not_be_removed_is_not_replaced(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	const char *dir = scratch.dir;
+	run_ok(&scratch, short_run, dir);
+	uint64_t before = tree_hash(path_of("%s/out/checkpoint-2", dir));
+	check_ok(rename(path_of("%s/out/checkpoint-2", dir), path_of("%s/kept", dir)));
+	copy_dir(path_of("%s/kept", dir), path_of("%s/out/checkpoint-2", dir));
+	copy_dir(path_of("%s/kept", dir), path_of("%s/out/.checkpoint-2.old", dir));
+	check_ok(chmod(path_of("%s/out/checkpoint-2", dir), 0555));
+	check_ok(chmod(path_of("%s/out/.checkpoint-2.old", dir), 0555));
+	run_prepare = drop_override;
+	struct ran ran = run_line(
+	        &scratch, "train %s/run.yaml --use_peft true --save_steps 1 --max_steps 3 --resume_from_checkpoint %s/out/checkpoint-1",
+	        dir, dir);
+	run_prepare = NULL;
+	require(&ran, 0, "warning: no checkpoint of step 2: ");
+	require(&ran, 0, "checkpoint-2: is there already and may not be removed by this user");
+	require(&ran, 0, ".checkpoint-2.old may not be removed by this user");
+	run_free(&ran);
+	check_ok(chmod(path_of("%s/out/checkpoint-2", dir), 0755));
+	check_ok(chmod(path_of("%s/out/.checkpoint-2.old", dir), 0755));
+	assert_true(tree_hash(path_of("%s/out/checkpoint-2", dir)) == before);
+	assert_true(exists(path_of("%s/out/.checkpoint-2.old/config.yaml", dir)));
+	assert_true(exists(path_of("%s/out/checkpoint-3/config.yaml", dir)));
+	scratch_close(&scratch);
+}
+
 /* A log that is a link is not written through it. */
 static void test_a_link_in_place_of_the_log_is_refused(void **state)
 {
@@ -410,6 +441,7 @@ int main(void)
 	        cmocka_unit_test(test_links_in_output_dir_are_left_alone),
 	        cmocka_unit_test(test_a_link_in_a_checkpoints_place_costs_the_checkpoint),
 	        cmocka_unit_test(test_a_checkpoint_that_may_not_be_removed_costs_nothing),
+	        cmocka_unit_test(test_a_checkpoint_that_may_not_be_removed_is_not_replaced),
 	        cmocka_unit_test(test_a_link_in_place_of_the_log_is_refused),
 	        cmocka_unit_test(test_a_run_whose_directory_is_renamed_stops),
 	        cmocka_unit_test(test_a_run_whose_directory_is_removed_stops),
