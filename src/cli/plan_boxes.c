@@ -41,9 +41,11 @@ struct planned {
 	double delay_unit_s[2]; /* with it, and without */
 	double linked, alone, at_speed[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
 	int fastest;                                  /* the box that is meant by `alone` */
-	double pipeline[2];      /* tokens/s of modes sync-pp and paci, over the configuration's links; 0: this run cannot */
-	const char *flushed;     /* mode sync-pp's schedule there */
-	struct plan_modes modes; /* of mode fluidpipe */
+	double pipeline[2];           /* tokens/s of modes sync-pp and paci, over the configuration's links; 0: this run cannot */
+	const char *flushed;          /* mode sync-pp's schedule there */
+	int better[RH_BOXES_MAX + 1]; /* mode sync-pp: cuts that are faster than those that the boxes choose, */
+	double better_gain;           /* by this share; 0: none were found */
+	struct plan_modes modes;      /* of mode fluidpipe */
 };
 
 static void free_boxes(struct planned *all)
@@ -227,6 +229,64 @@ static int compare_pipelines(struct planned *all)
 	return rc || is_paci ? rc : forecast_pipeline(all, RH_MODE_PACI, "paci", &all->pipeline[1]);
 }
 
+/* Seconds of a step, mode paci's with the limits of links that take no time. INFINITY: a box does not fit. */
+static int simulate_cuts(struct planned *all, const int *first, const struct rh_virtual_line (*line)[2], double *seconds)
+{
+	struct rh_config config = *all->config;
+	const struct rh_boxes_request request = {&config, all->machine, first, line, all->input};
+	struct rh_admission_limits limits;
+	rh_admission_limits_set((int)config.boxes, rh_admission_limit_near(&request), &limits);
+	if (config.mode == RH_MODE_PACI)
+		config.admission_limits = limits.list;
+	free_boxes(all);
+	int rc = rh_forecast_boxes(&request, all->box);
+	*seconds = INFINITY;
+	if (rc == RH_DOES_NOT_FIT) {
+		rh_error_clear();
+		return 0;
+	}
+	if (rc)
+		return rc;
+	*seconds = all->box[0].step_seconds;
+	all->unit = all->box[0].unit;
+	all->unit_bytes = all->box[0].unit_bytes;
+	return 0;
+}
+
+/* Moves each cut, by a layer at a time, while that makes the step over these links shorter: the partitioner knows what a layer computes,
+ * but not what uploads of weights add. */
+static int move_cuts(struct planned *all, int *first, const struct rh_virtual_line (*line)[2], double *seconds)
+{
+	int rc = simulate_cuts(all, first, line, seconds);
+	for (int k = 1; k < (int)all->config->boxes; k++)
+		for (int way = -1; !rc && way <= 1;) {
+			double now = INFINITY;
+			first[k] += way;
+			if (first[k] > first[k - 1] && first[k] < first[k + 1])
+				rc = simulate_cuts(all, first, line, &now);
+			if (now < *seconds) {
+				*seconds = now;
+			} else {
+				first[k] -= way;
+				way += 2;
+			}
+		}
+	return rc;
+}
+
+/* Cuts beside those that the boxes choose, if a simulation finds some that are faster by more than 1 %. */
+static int find_better_cuts(struct planned *all)
+{
+	double own_s, better_s;
+	memcpy(all->better, all->first, sizeof all->better);
+	set_links(all, 0);
+	int rc = simulate_cuts(all, all->first, all->line, &own_s);
+	if (!rc)
+		rc = move_cuts(all, all->better, all->line, &better_s);
+	all->better_gain = !rc && own_s > 1.01 * better_s ? own_s / better_s - 1 : 0;
+	return rc;
+}
+
 static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 {
 	int rc = forecast_alone(all, 0, tasks);
@@ -238,6 +298,8 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 		rc = find_even(all);
 	if (!rc && all->config->mode == RH_MODE_FLUIDPIPE)
 		rc = compare_modes(all);
+	if (!rc && all->config->mode == RH_MODE_SYNC_PP && !all->config->box_cuts.count)
+		rc = find_better_cuts(all);
 	if (rc)
 		return rc;
 	rc = choose_delay(all);
@@ -250,6 +312,13 @@ static const char *advice(const struct planned *all)
 {
 	double most = fmax(all->pipeline[0], all->pipeline[1]);
 	return all->alone >= most ? "local" : all->pipeline[1] > all->pipeline[0] ? "paci" : "sync-pp";
+}
+
+static void put_cuts(const int *first, int boxes)
+{
+	for (int k = 1; k < boxes; k++)
+		printf("%s%d", k > 1 ? ", " : "box_cuts: [", first[k]);
+	printf("]");
 }
 
 static void put_link(const struct rh_config *config, int k)
@@ -307,11 +376,16 @@ static void put(const struct planned *all)
 		printf("limits       admission_limits: [");
 		for (size_t i = 0; i < all->limits.list.count; i++)
 			printf("%s%s", i ? ", " : "", all->limits.item[i]);
-		printf("], box_cuts: [");
-		for (int k = 1; k < (int)config->boxes; k++)
-			printf("%s%d", k > 1 ? ", " : "", all->first[k]);
-		printf("]; limits are the smallest within 3 %% of the best: %.4g s a unit; PACI's own: %.4g s\n", all->unit_s[0],
+		printf("], ");
+		put_cuts(all->first, (int)config->boxes);
+		printf("; limits are the smallest within 3 %% of the best: %.4g s a unit; PACI's own: %.4g s\n", all->unit_s[0],
 		       all->unit_s[1]);
+	}
+	if (all->better_gain > 0) {
+		printf("better cuts  ");
+		put_cuts(all->better, (int)config->boxes);
+		printf(": %.1f %% more tokens/s, %s results\n", 100 * all->better_gain,
+		       config->link_dtype == RH_LINK_DTYPE_SAME ? "the same" : "other");
 	}
 	if (config->mode == RH_MODE_FLUIDPIPE)
 		plan_modes_print(&all->modes);
@@ -351,14 +425,18 @@ static json_t *as_json(const struct planned *all)
 	json_t *updates = all->delay ? json_pack("{s:I, s:f, s:f}", "paci_update_delay", (json_int_t)all->delay, "unit_seconds",
 	                                         all->delay_unit_s[0], "blocked_unit_seconds", all->delay_unit_s[1])
 	                             : json_null();
+	json_t *better = all->better_gain > 0 ? json_pack("{s:o, s:f}", "box_cuts", json_array(), "gain", all->better_gain) : json_null();
+	for (int k = 1; all->better_gain > 0 && k < (int)all->config->boxes; k++)
+		json_array_append_new(json_object_get(better, "box_cuts"), json_integer(all->better[k]));
 	const struct rh_forecast *end = &all->box[0];
 	json_t *shared = json_pack("{s:I, s:I, s:I, s:I}", "weights_bytes", (json_int_t)end->table.weights_bytes, "state_bytes",
 	                           (json_int_t)end->table.state_bytes, "gradient_bytes", (json_int_t)end->table.gradient_bytes,
 	                           "wire_bytes", (json_int_t)end->table.wire_bytes);
-	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
-	                 all->box[0].step_seconds, "alone_tokens_per_second", all->alone > 0 ? json_real(all->alone) : json_null(),
-	                 "break_even_mbit_per_second", all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table,
-	                 "modes", beside, "updates", updates, "tied_table", shared);
+	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked,
+	                 "step_seconds", all->box[0].step_seconds, "alone_tokens_per_second",
+	                 all->alone > 0 ? json_real(all->alone) : json_null(), "break_even_mbit_per_second",
+	                 all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table, "modes", beside, "updates",
+	                 updates, "tied_table", shared, "better_cuts", better);
 }
 
 /* Each box's machine: its own profile, or the one that is planned for. */
@@ -401,51 +479,6 @@ static int consider_limits(struct planned *all, const int *first, int64_t *most)
 	return 0;
 }
 
-/* Seconds of a step over links that take no time; INFINITY: a box does not fit. */
-static int simulate_without_links(struct planned *all, const int *first, double *seconds)
-{
-	static const struct rh_virtual_line none[RH_BOXES_MAX][2];
-	struct rh_config config = *all->config;
-	const struct rh_boxes_request request = {&config, all->machine, first, none, all->input};
-	struct rh_admission_limits limits;
-	rh_admission_limits_set((int)config.boxes, rh_admission_limit_near(&request), &limits);
-	config.admission_limits = limits.list;
-	free_boxes(all);
-	int rc = rh_forecast_boxes(&request, all->box);
-	*seconds = INFINITY;
-	if (rc == RH_DOES_NOT_FIT) {
-		rh_error_clear();
-		return 0;
-	}
-	if (rc)
-		return rc;
-	*seconds = all->box[0].step_seconds;
-	all->unit = all->box[0].unit;
-	all->unit_bytes = all->box[0].unit_bytes;
-	return 0;
-}
-
-/* Moves each cut, by a layer at a time, while that makes the step over links that take no time shorter: the partitioner knows what a layer
- * computes, but not what uploads of weights add. */
-static int move_cuts(struct planned *all, int *first, double *seconds)
-{
-	int rc = simulate_without_links(all, first, seconds);
-	for (int k = 1; k < (int)all->config->boxes; k++)
-		for (int way = -1; !rc && way <= 1;) {
-			double now = INFINITY;
-			first[k] += way;
-			if (first[k] > first[k - 1] && first[k] < first[k + 1])
-				rc = simulate_without_links(all, first, &now);
-			if (now < *seconds) {
-				*seconds = now;
-			} else {
-				first[k] -= way;
-				way += 2;
-			}
-		}
-	return rc;
-}
-
 /* What a unit takes at least over the configuration's links, where one takes so long without them. */
 static double with_transfer(const struct planned *all, double unit_s)
 {
@@ -462,6 +495,7 @@ static double with_transfer(const struct planned *all, double unit_s)
 static int choose_by_turns(struct planned *all)
 {
 	enum { TURNS = 4 };
+	static const struct rh_virtual_line none[RH_BOXES_MAX][2]; /* links that take no time */
 	struct rh_config config = *all->config;
 	struct rh_admission_limits limits;
 	int first[RH_BOXES_MAX + 1] = {0}, before[RH_BOXES_MAX + 1] = {0};
@@ -470,7 +504,7 @@ static int choose_by_turns(struct planned *all)
 	config.link_latency_ms = config.link_mbit_per_second = (struct rh_list){0};
 	int rc = rh_box_cuts_choose(&config, all->session.model, all->layer, all->told, first);
 	if (!rc)
-		rc = move_cuts(all, first, &step_s);
+		rc = move_cuts(all, first, none, &step_s);
 	if (rc)
 		return rc;
 	int64_t units = rh_round_count(all->input->work.train_micro_batches, rh_max(all->unit, 1)); /* 0: no cuts fit */

@@ -94,8 +94,7 @@ int data_check_room(const char *where, size_t length, int64_t needed, int64_t ro
 		return 0;
 	return rh_fail(-EINVAL,
 	               "%s: a row of at least %.1f MiB takes up to %.1f MiB while it is read and encoded, and max_ram leaves %.1f; split "
-	               "the row, or "
-	               "raise max_ram",
+	               "the row, or raise max_ram",
 	               where, (double)length / 1048576, (double)needed / 1048576, (double)room / 1048576);
 }
 

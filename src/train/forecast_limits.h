@@ -21,9 +21,8 @@ int64_t rh_admission_limit_near(const struct rh_boxes_request *request);
 
 /* The smallest limits whose simulated period is within 3 % of the best, of those from PACI's own (boxes + 1 - i) up to
  * 1 + (boxes - i) (D + ceil(R / T)): D a box's devices, R a round trip with an activation's and a gradient's transfer, T the slowest box's
- * time for a unit, over all its devices.
- * None exceeds what memory holds, or what max_version_drift allows. unit_s: the seconds that a unit takes with these limits, and with
- * PACI's own. RH_DOES_NOT_FIT: PACI's own do not. */
+ * time for a unit, over all its devices. None exceeds what memory holds, or what max_version_drift allows. unit_s: the seconds that a unit
+ * takes with these limits, and with PACI's own. RH_DOES_NOT_FIT: PACI's own do not. */
 int rh_forecast_limits(const struct rh_boxes_request *request, struct rh_admission_limits *out, double unit_s[2]) RH_MUST;
 
 /* Tokens a second with limits as wide as help and fit: what rh_forecast_limits calls the best. */

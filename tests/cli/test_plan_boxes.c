@@ -172,6 +172,44 @@ static void test_mode_paci_uses_all_devices_of_a_box(void **state)
 	scratch_close(&scratch);
 }
 
+/* Uploads of weights make other cuts faster than those that the boxes choose by their layers' times alone: what plan says of them is what
+ * it forecasts where they are given. */
+static void test_better_cuts_are_as_fast_as_said(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	double speed[2], gain = 0;
+	char cuts[64] = "";
+	scratch_open(&scratch);
+	for (int given = 0; given < 2; given++) {
+		struct ran ran =
+		        run_line(&scratch,
+		                 "plan --config_name examples/models/llama-3.1-8b --hardware rtx4090x8 --gpus 1 --mode sync-pp --boxes 2 "
+		                 "--use_peft false --max_length 2048 --per_device_train_batch_size 1 --dtype bfloat16 "
+		                 "--gradient_accumulation_steps 16 --round_micro_batches 8 --link_latency_ms 5 "
+		                 "--link_mbit_per_second 10000 %s --json",
+		                 cuts);
+		json_t *json = json_loads(ran.out, 0, NULL);
+		if (!json)
+			fail_msg("%s", ran.err);
+		const json_t *better = json_object_get(json, "better_cuts");
+		speed[given] = number(json, "tokens_per_second");
+		if (!given) {
+			gain = number(better, "gain");
+			snprintf(cuts, sizeof cuts, "--box_cuts %lld",
+			         (long long)json_integer_value(json_array_get(json_object_get(better, "box_cuts"), 0)));
+		} else {
+			assert_true(json_is_null(better));
+		}
+		json_decref(json);
+		run_free(&ran);
+	}
+	printf("%s: %.1f tokens/s, %.1f chosen\n", cuts, speed[1], speed[0]);
+	assert_true(gain > 0.01);
+	check_near(speed[1], (1 + gain) * speed[0], 1e-6 * speed[1]);
+	scratch_close(&scratch);
+}
+
 /* Whichever of the two pipelines is asked for, plan simulates both, and says which of them, or one box alone, is the fastest. */
 static void test_pipelines_are_compared(void **state)
 {
@@ -413,6 +451,7 @@ int main(void)
 	                                   cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone),
 	                                   cmocka_unit_test(test_modes_are_compared),
 	                                   cmocka_unit_test(test_mode_paci_uses_all_devices_of_a_box),
+	                                   cmocka_unit_test(test_better_cuts_are_as_fast_as_said),
 	                                   cmocka_unit_test(test_pipelines_are_compared),
 	                                   cmocka_unit_test(test_paci_over_1f1b_is_the_bubble),
 	                                   cmocka_unit_test(test_logits_are_counted),
