@@ -94,7 +94,7 @@ static inline void relay_pass(struct relay *relay, const int end[2])
 		int64_t now_ns = shape_now();
 		for (int i = 0; i < 2; i++)
 			polls[i] = (struct pollfd){.fd = end[i],
-			                           .events = (short)((queue[i].bytes < shape_room(&queue[i].shape) ? POLLIN : 0) |
+			                           .events = (short)((queue[i].bytes < shape_room(&queue[i]) ? POLLIN : 0) |
 			                                             (shape_due(&queue[!i], now_ns) ? POLLOUT : 0))};
 		struct timespec wait = shape_wait(queue, now_ns, 20);
 		ppoll(polls, 2, &wait, NULL);

@@ -51,8 +51,9 @@ static inline void shape_open(struct shape_queue *queue, const struct shape *sha
 
 /* Bytes that the line takes before it makes its sender wait, or loses packets: what fills it, and a router's buffer behind it that holds
  * three times as much (one and a half round trips), of 256 KiB together at least. */
-static inline size_t shape_room(const struct shape *shape)
+static inline size_t shape_room(const struct shape_queue *queue)
 {
+	const struct shape *shape = &queue->shape;
 	double fills = shape->mbit * 125 * (shape->latency_ms + shape->jitter_ms);
 	return shape->mbit > 0 ? (size_t)fmax(4 * fills, 256 << 10) : 4 << 20;
 }

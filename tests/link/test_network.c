@@ -3,8 +3,6 @@
 #include "limit_time.h"
 #include "network.h"
 
-#include <signal.h>
-
 enum { SIZE = 250000 };
 
 static struct network network;
@@ -120,63 +118,11 @@ static void test_network_does_not_sleep_over_what_is_due(void **state)
 		shape_close(&queue[i]);
 }
 
-static void sleep_a_while(int number)
-{
-	(void)number;
-	usleep(300000);
-}
-
-/* Packets that the device of the calling thread's host has lost. */
-static long lost_packets(const char *device)
-{
-	char line[512];
-	long lost = -1;
-	FILE *file = fopen("/proc/thread-self/net/dev", "r");
-	assert_non_null(file);
-	while (fgets(line, sizeof line, file)) {
-		char *colon = strchr(line, ':'), *name = line + strspn(line, " ");
-		if (colon && !strncmp(name, device, strlen(device)))
-			assert_int_equal(sscanf(colon + 1, "%*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %ld", &lost), 1);
-	}
-	fclose(file);
-	return lost;
-}
-
-/* While the line's thread has no processor, packets wait at the device: none that the line has room for is lost. */
-static void test_network_loses_nothing_while_its_thread_waits(void **state)
-{
-	(void)state;
-	enum { PAYLOAD = TUN_PACKET - 28 };
-	static const struct shape line = {.latency_ms = 12.5, .mbit = 1000}, shape[1][2] = {{line, line}};
-	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9)};
-	struct sigaction sleeps = {.sa_handler = sleep_a_while};
-	network_open(&network, 2, shape, check_seed());
-	if (!network.is_tun) {
-		network_close(&network);
-		skip();
-	}
-	sigaction(SIGUSR1, &sleeps, NULL);
-	network_enter(&network, 0);
-	inet_pton(AF_INET, "10.77.0.2", &to.sin_addr);
-	int sender = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	long before = lost_packets("line0");
-	assert_int_equal(pthread_kill(network.tun.line[0].thread, SIGUSR1), 0);
-	usleep(50000);
-	for (size_t sent = 0; sent < shape_room(&line); sent += TUN_PACKET)
-		assert_int_equal(sendto(sender, out[0], PAYLOAD, 0, (struct sockaddr *)&to, sizeof to), PAYLOAD);
-	assert_true(before >= 0);
-	assert_int_equal(lost_packets("line0"), before);
-	close(sender);
-	network_enter(&network, -1);
-	network_close(&network);
-}
-
 int main(void)
 {
 	limit_time(200);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_network_does_not_sleep_over_what_is_due),
-	        cmocka_unit_test(test_network_loses_nothing_while_its_thread_waits),
 	        cmocka_unit_test(test_network_latency_and_rate_are_those_asked_for),
 	        cmocka_unit_test(test_network_jitter_loss_and_an_outage_lose_no_message),
 	};

@@ -39,18 +39,8 @@ static inline int tun_enter(int space)
 	return setns(space, CLONE_NEWNET) ? -errno : 0;
 }
 
-/* Packets that a device may have to hold while its line's thread has no processor: all that the sender has in flight when the line loses
- * none, which is what the line has room for, and an acknowledgement of each two packets of the other way. A device that held fewer would
- * lose packets that the line takes. */
-static inline int tun_queue(const struct shape *from, const struct shape *back)
-{
-	enum { KERNELS = 500, ACKNOWLEDGED = 2 };
-	int data = (int)(shape_room(from) / TUN_PACKET) + 1, acknowledgements = (int)(shape_room(back) / TUN_PACKET) / ACKNOWLEDGED;
-	return (int)rh_max(data + acknowledgements, KERNELS);
-}
-
-/* The interface gets an address, packets' size and queue where there are any, and starts. */
-static inline int tun_configure(const char *name, const char *address, int packet, int queue)
+/* The interface gets an address and starts. */
+static inline int tun_configure(const char *name, const char *address, int packet)
 {
 	struct ifreq request = {0};
 	struct sockaddr_in inet = {.sin_family = AF_INET};
@@ -64,8 +54,6 @@ static inline int tun_configure(const char *name, const char *address, int packe
 	rc |= ioctl(control, SIOCSIFNETMASK, &request);
 	request.ifr_mtu = packet;
 	rc |= packet ? ioctl(control, SIOCSIFMTU, &request) : 0;
-	request.ifr_qlen = queue;
-	rc |= queue ? ioctl(control, SIOCSIFTXQLEN, &request) : 0;
 	request.ifr_flags = IFF_UP | IFF_RUNNING;
 	rc |= ioctl(control, SIOCSIFFLAGS, &request);
 	rc = rc ? -errno : 0;
@@ -73,7 +61,7 @@ static inline int tun_configure(const char *name, const char *address, int packe
 	return rc;
 }
 
-static inline int tun_device(int line, int end, const struct shape shape[2])
+static inline int tun_device(int line, int end)
 {
 	struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI};
 	char address[32];
@@ -82,9 +70,7 @@ static inline int tun_device(int line, int end, const struct shape shape[2])
 		return -errno;
 	snprintf(request.ifr_name, sizeof request.ifr_name, "line%d", line);
 	snprintf(address, sizeof address, "10.77.%d.%d", line, end + 1);
-	int rc = ioctl(descriptor, TUNSETIFF, &request) ? -errno : 0;
-	if (!rc)
-		rc = tun_configure(request.ifr_name, address, TUN_PACKET, tun_queue(&shape[end], &shape[!end]));
+	int rc = ioctl(descriptor, TUNSETIFF, &request) ? -errno : tun_configure(request.ifr_name, address, TUN_PACKET);
 	if (!rc)
 		return descriptor;
 	close(descriptor);
@@ -96,7 +82,7 @@ static inline void tun_take(struct tun_line *line, int end)
 	char packet[TUN_PACKET + 64];
 	struct shape_queue *queue = &line->queue[end];
 	for (ssize_t got; (got = read(line->end[end], packet, sizeof packet)) > 0;)
-		if (!line->is_down && queue->bytes < shape_room(&queue->shape))
+		if (!line->is_down && queue->bytes < shape_room(queue))
 			shape_put(queue, packet, (size_t)got);
 }
 
@@ -139,16 +125,16 @@ static inline void tun_close(struct tun *tun)
 		close(tun->home);
 }
 
-static inline int tun_make_host(struct tun *tun, int h, const struct shape shape[][2])
+static inline int tun_make_host(struct tun *tun, int h)
 {
 	if (unshare(CLONE_NEWNET))
 		return -errno;
 	tun->space[h] = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
-	int rc = tun->space[h] < 0 ? -errno : tun_configure("lo", "127.0.0.1", 0, 0);
+	int rc = tun->space[h] < 0 ? -errno : tun_configure("lo", "127.0.0.1", 0);
 	for (int k = h - 1; !rc && k <= h; k++) { /* the line below it, the line above */
 		if (k < 0 || k + 1 == tun->hosts)
 			continue;
-		tun->line[k].end[k < h] = rc = tun_device(k, k < h, shape[k]);
+		tun->line[k].end[k < h] = rc = tun_device(k, k < h);
 		rc = rc < 0 ? rc : 0;
 	}
 	return rc;
@@ -164,7 +150,7 @@ static inline int tun_open(struct tun *tun, int hosts, const struct shape shape[
 		tun->line[k].end[0] = tun->line[k].end[1] = -1;
 	int rc = tun->home < 0 ? -errno : 0;
 	for (int h = 0; !rc && h < hosts; h++)
-		rc = tun_make_host(tun, h, shape);
+		rc = tun_make_host(tun, h);
 	if (tun->home >= 0)
 		assert_int_equal(tun_enter(tun->home), 0);
 	for (int k = 0; !rc && k + 1 < hosts; k++) {
