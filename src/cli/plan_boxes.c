@@ -209,7 +209,7 @@ static int forecast_pipeline(const struct planned *all, enum rh_mode mode, const
 	return 0;
 }
 
-/* Both pipelines: mode sync-pp with the faster of two schedules. */
+/* Forecasts both pipelines, mode sync-pp under the faster of two schedules. */
 static int compare_pipelines(struct planned *all)
 {
 	static const char *const flushed[] = {"1f1b", "gpipe"};
@@ -274,21 +274,18 @@ static int move_cuts(struct planned *all, int *first, const struct rh_virtual_li
 	return rc;
 }
 
-/* Cuts beside those that the boxes choose, if a simulation finds some that are faster by more than 1 %. */
-static int find_better_cuts(struct planned *all)
+/* Moves the cuts that the boxes choose, over the configuration's links. *step_s: a step's with the new ones. */
+static int find_better_cuts(struct planned *all, double *step_s)
 {
-	double own_s, better_s;
 	memcpy(all->better, all->first, sizeof all->better);
 	set_links(all, 0);
-	int rc = simulate_cuts(all, all->first, all->line, &own_s);
-	if (!rc)
-		rc = move_cuts(all, all->better, all->line, &better_s);
-	all->better_gain = !rc && own_s > 1.01 * better_s ? own_s / better_s - 1 : 0;
-	return rc;
+	return move_cuts(all, all->better, all->line, step_s);
 }
 
 static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 {
+	static const double worth = 1.01; /* cuts that are faster by less are not named */
+	double better_s = INFINITY;
 	int rc = forecast_alone(all, 0, tasks);
 	for (int k = 1; !rc && k < (int)all->config->box_hardware.count; k++)
 		rc = forecast_alone(all, k, tasks);
@@ -299,12 +296,14 @@ static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 	if (!rc && all->config->mode == RH_MODE_FLUIDPIPE)
 		rc = compare_modes(all);
 	if (!rc && all->config->mode == RH_MODE_SYNC_PP && !all->config->box_cuts.count)
-		rc = find_better_cuts(all);
+		rc = find_better_cuts(all, &better_s);
 	if (rc)
 		return rc;
 	rc = choose_delay(all);
 	if (!rc)
 		rc = forecast_linked(all);
+	double gain = rc ? 0 : all->box[0].step_seconds / better_s;
+	all->better_gain = gain > worth ? gain - 1 : 0;
 	return rc || all->config->mode == RH_MODE_FLUIDPIPE ? rc : compare_pipelines(all);
 }
 

@@ -12,17 +12,22 @@ enum { HANG_S = 300 };
 
 #define FLUSHED "--mode sync-pp --link_latency_ms 0.01 "
 
-static json_t *planned(const struct scratch *scratch, const char *more)
+/* What `plan --json` printed. Frees the run. */
+static json_t *json_of(struct ran ran)
 {
-	struct ran ran = run_line(scratch,
-	                          "plan %s/run.yaml --hardware rtx4090x1 --boxes 2 --lora_r 4 --eval_strategy no "
-	                          "--save_total_limit 2 --gradient_accumulation_steps 8 %s --json",
-	                          scratch->dir, more);
 	json_t *json = json_loads(ran.out, 0, NULL);
 	if (!json)
-		print_error("%s\n%s\n", ran.out, ran.err);
-	assert_non_null(json);
+		fail_msg("%s", ran.err);
 	run_free(&ran);
+	return json;
+}
+
+static json_t *planned(const struct scratch *scratch, const char *more)
+{
+	json_t *json = json_of(run_line(scratch,
+	                                "plan %s/run.yaml --hardware rtx4090x1 --boxes 2 --lora_r 4 --eval_strategy no "
+	                                "--save_total_limit 2 --gradient_accumulation_steps 8 %s --json",
+	                                scratch->dir, more));
 	return json;
 }
 
@@ -116,15 +121,12 @@ static void test_faster_links_are_faster_where_cuts_and_limits_are_chosen(void *
 	for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
 		double table[SPEEDS][SPEEDS], own[SPEEDS];
 		for (int i = 0; i < SPEEDS; i++) {
-			struct ran ran = run_line(&scratch,
-			                          "plan --config_name examples/models/%s --hardware rtx4090x1 --mode paci --boxes 2 "
-			                          "--lora_r 16 --max_length 2048 --per_device_train_batch_size 1 --dtype bfloat16 "
-			                          "--gradient_accumulation_steps 8 --max_grad_norm 0 --link_latency_ms 5 "
-			                          "--link_mbit_per_second %s --json",
-			                          models[m], speeds[i]);
-			json_t *json = json_loads(ran.out, 0, NULL);
-			if (!json)
-				fail_msg("%s", ran.err);
+			json_t *json = json_of(run_line(&scratch,
+			                                "plan --config_name examples/models/%s --hardware rtx4090x1 --mode paci --boxes 2 "
+			                                "--lora_r 16 --max_length 2048 --per_device_train_batch_size 1 --dtype bfloat16 "
+			                                "--gradient_accumulation_steps 8 --max_grad_norm 0 --link_latency_ms 5 "
+			                                "--link_mbit_per_second %s --json",
+			                                models[m], speeds[i]));
 			own[i] = number(json, "tokens_per_second");
 			for (int row = 0; row < SPEEDS; row++)
 				table[i][row] =
@@ -132,7 +134,6 @@ static void test_faster_links_are_faster_where_cuts_and_limits_are_chosen(void *
 			printf("%s, %s Mbit/s: %.1f tokens/s; table %.1f, %.1f, %.1f\n", models[m], speeds[i], own[i], table[i][0],
 			       table[i][1], table[i][2]);
 			json_decref(json);
-			run_free(&ran);
 		}
 		for (int i = 0; i < SPEEDS; i++) {
 			assert_true(own[i] > 0 && 1.03 * own[i] >= own[i ? i - 1 : 0]);
@@ -153,27 +154,23 @@ static void test_mode_paci_uses_all_devices_of_a_box(void **state)
 	double speed[2];
 	scratch_open(&scratch);
 	for (int devices = 1; devices <= 4; devices += 3) {
-		struct ran ran =
+		json_t *json = json_of(
 		        run_line(&scratch,
 		                 "plan --config_name examples/models/qwen3-1.7b --hardware rtx4090x8 --gpus %d --mode paci --boxes 2 "
 		                 "--lora_r 16 --max_length 2048 --per_device_train_batch_size 1 --dtype bfloat16 "
 		                 "--gradient_accumulation_steps 32 --round_micro_batches 1 --max_grad_norm 0 --link_latency_ms 0.01 "
 		                 "--link_mbit_per_second 10000 --json",
-		                 devices);
-		json_t *json = json_loads(ran.out, 0, NULL);
-		if (!json)
-			fail_msg("%s", ran.err);
+		                 devices));
 		speed[devices > 1] = number(json, "tokens_per_second");
 		printf("%d devices a box: %.1f tokens/s\n", devices, speed[devices > 1]);
 		json_decref(json);
-		run_free(&ran);
 	}
 	assert_true(speed[1] > 3.4 * speed[0]);
 	scratch_close(&scratch);
 }
 
-/* Uploads of weights make other cuts faster than those that the boxes choose by their layers' times alone: what plan says of them is what
- * it forecasts where they are given. */
+/* Uploads of weights can make other cuts faster than those that the boxes choose, who know their layers' times alone. A plan with the cuts
+ * that the first one names is as much faster as that said. */
 static void test_better_cuts_are_as_fast_as_said(void **state)
 {
 	(void)state;
@@ -182,16 +179,13 @@ static void test_better_cuts_are_as_fast_as_said(void **state)
 	char cuts[64] = "";
 	scratch_open(&scratch);
 	for (int given = 0; given < 2; given++) {
-		struct ran ran =
+		json_t *json = json_of(
 		        run_line(&scratch,
 		                 "plan --config_name examples/models/llama-3.1-8b --hardware rtx4090x8 --gpus 1 --mode sync-pp --boxes 2 "
 		                 "--use_peft false --max_length 2048 --per_device_train_batch_size 1 --dtype bfloat16 "
 		                 "--gradient_accumulation_steps 16 --round_micro_batches 8 --link_latency_ms 5 "
 		                 "--link_mbit_per_second 10000 %s --json",
-		                 cuts);
-		json_t *json = json_loads(ran.out, 0, NULL);
-		if (!json)
-			fail_msg("%s", ran.err);
+		                 cuts));
 		const json_t *better = json_object_get(json, "better_cuts");
 		speed[given] = number(json, "tokens_per_second");
 		if (!given) {
@@ -202,7 +196,6 @@ static void test_better_cuts_are_as_fast_as_said(void **state)
 			assert_true(json_is_null(better));
 		}
 		json_decref(json);
-		run_free(&ran);
 	}
 	printf("%s: %.1f tokens/s, %.1f chosen\n", cuts, speed[1], speed[0]);
 	assert_true(gain > 0.01);
@@ -266,18 +259,15 @@ static void test_paci_over_1f1b_is_the_bubble(void **state)
 	for (size_t i = 0; i < sizeof slow / sizeof *slow; i++)
 		edit_file(path, slow[i][0], slow[i][1]);
 	for (int i = 0; i < 2; i++) {
-		struct ran ran = run_line(&scratch,
-		                          "plan --config_name examples/models/llama-3.1-8b --hardware %s --gpus 1 --mode %s --boxes %d "
-		                          "--box_cuts 9,17,25 --max_length 1024 --per_device_train_batch_size 1 --dtype bfloat16 "
-		                          "--gradient_accumulation_steps %d --max_grad_norm 0 --link_latency_ms 0 "
-		                          "--link_mbit_per_second 10000000 --json",
-		                          path, i ? "sync-pp --schedule 1f1b" : "paci", (int)BOXES, (int)ACCUMULATION);
-		json_t *json = json_loads(ran.out, 0, NULL);
-		if (!json)
-			fail_msg("%s", ran.err);
+		json_t *json =
+		        json_of(run_line(&scratch,
+		                         "plan --config_name examples/models/llama-3.1-8b --hardware %s --gpus 1 --mode %s --boxes %d "
+		                         "--box_cuts 9,17,25 --max_length 1024 --per_device_train_batch_size 1 --dtype bfloat16 "
+		                         "--gradient_accumulation_steps %d --max_grad_norm 0 --link_latency_ms 0 "
+		                         "--link_mbit_per_second 10000000 --json",
+		                         path, i ? "sync-pp --schedule 1f1b" : "paci", (int)BOXES, (int)ACCUMULATION));
 		tokens_per_s[i] = number(json, "tokens_per_second");
 		json_decref(json);
-		run_free(&ran);
 	}
 	double ratio = tokens_per_s[0] / tokens_per_s[1], formula = (4.0 * ACCUMULATION + 3.0 * (BOXES - 1)) / (4.0 * ACCUMULATION);
 	printf("paci over 1f1b: %.4f, formula %.4f\n", ratio, formula);
@@ -295,21 +285,17 @@ static void test_break_even_is_a_rows_bytes_over_its_time_alone(void **state)
 	struct scratch scratch;
 	scratch_open(&scratch);
 	for (int i = 0; i < 2; i++) {
-		struct ran ran =
+		json_t *json = json_of(
 		        run_line(&scratch,
 		                 "plan --config_name examples/models/llama-3.1-8b --hardware rtx4090x1 --mode sync-pp --boxes 2 "
 		                 "--max_length %d --per_device_train_batch_size 1 --dtype bfloat16 --lora_r 16 --link_latency_ms 10 "
 		                 "--gradient_accumulation_steps 64 --round_micro_batches 4 --link_dtype %s --json",
-		                 (int)TOKENS, dtypes[i]);
-		json_t *json = json_loads(ran.out, 0, NULL);
-		if (!json)
-			fail_msg("%s", ran.err);
+		                 (int)TOKENS, dtypes[i]));
 		double bits = 8.0 * TOKENS * (i ? HIDDEN + 4 : 2 * HIDDEN), row_s = TOKENS / number(json, "alone_tokens_per_second"),
 		       even = number(json, "break_even_mbit_per_second"), least = bits / row_s / 1e6;
 		printf("%s: break-even %.0f Mbit/s, a row's bytes over its time alone %.0f\n", dtypes[i], even, least);
 		assert_true(even >= 0.99 * least && even <= 1.1 * least);
 		json_decref(json);
-		run_free(&ran);
 	}
 	scratch_close(&scratch);
 }
