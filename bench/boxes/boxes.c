@@ -108,8 +108,8 @@ static void key_path(const char *folder, int box, char path[256])
 }
 
 /* From a box to another, where there is an address. */
-static int open_link(const struct boxes_bench *bench, int box, int peer, const char *address, struct rh_sim_clock *clock,
-                     struct rh_link **out)
+static int open_link(const struct boxes_bench *bench, int box, int peer, const char *address, double bytes_per_s,
+                     struct rh_sim_clock *clock, struct rh_link **out)
 {
 	char path[256], hash[RH_IDENTITY_HASH];
 	*out = NULL;
@@ -120,8 +120,13 @@ static int open_link(const struct boxes_bench *bench, int box, int peer, const c
 	if (rc)
 		return rc;
 	key_path(bench->folder, box, path);
-	const struct rh_tcp_options options = {
-	        .address = address, .listens = peer > box, .identity = path, .peer = hash, .greeting = "", .messages = RH_BOX_MESSAGES};
+	const struct rh_tcp_options options = {.address = address,
+	                                       .listens = peer > box,
+	                                       .identity = path,
+	                                       .peer = hash,
+	                                       .greeting = "",
+	                                       .messages = RH_BOX_MESSAGES,
+	                                       .bytes_per_s = bytes_per_s};
 	struct paced_link *link = rh_alloc(1, sizeof *link);
 	if (!link)
 		return -ENOMEM;
@@ -201,7 +206,7 @@ static int load(const struct boxes_bench *bench, int row, const char *limits, st
 	return rc ? rc : rh_forecast_input_synthetic(config, bench->steps, input);
 }
 
-/* Prints the seconds of a step. word: number, row, limits, the pace's two, micro-batches, folder. */
+/* Prints the seconds of a step. word: number, row, limits, the pace's two, micro-batches, folder, bytes a second of the links. */
 static int run_box(struct boxes_bench *bench, char **word)
 {
 	int number = atoi(word[0]);
@@ -213,16 +218,17 @@ static int run_box(struct boxes_bench *bench, char **word)
 	struct rh_session_machine machine = {.hardware = &hardware, .devices = 1, .box = &box};
 	bench->micro_batches = atoi(word[5]);
 	snprintf(bench->folder, sizeof bench->folder, "%s", word[6]);
+	double bytes_per_s = atof(word[7]);
 	int rc = load(bench, atoi(word[1]), word[2], &config, &input);
 	if (rc)
 		return rc;
 	config.box = number + 1;
 	rc = rh_sim_clock_create(1, &machine.clock);
 	if (!rc)
-		rc = open_link(bench, number, number - 1, number ? getenv("BELOW") : NULL, machine.clock, &box.link_below);
+		rc = open_link(bench, number, number - 1, number ? getenv("BELOW") : NULL, bytes_per_s, machine.clock, &box.link_below);
 	if (!rc)
-		rc = open_link(bench, number, number + 1, number + 1 < bench->boxes ? getenv("ABOVE") : NULL, machine.clock,
-		               &box.link_above);
+		rc = open_link(bench, number, number + 1, number + 1 < bench->boxes ? getenv("ABOVE") : NULL, bytes_per_s,
+		               machine.clock, &box.link_above);
 	if (rc)
 		return rc;
 	rh_sim_clock_enter(machine.clock, 0);
@@ -239,7 +245,7 @@ static int run_box(struct boxes_bench *bench, char **word)
 
 int boxes_run_if_box(const struct boxes_bench *bench, int argc, char **argv)
 {
-	enum { ARGUMENTS = 9 };
+	enum { ARGUMENTS = 10 };
 	struct boxes_bench own_bench = *bench;
 	if (argc != ARGUMENTS || strcmp(argv[1], "box"))
 		return -1;
@@ -250,6 +256,14 @@ int boxes_run_if_box(const struct boxes_bench *bench, int argc, char **argv)
 }
 
 /* ---- all boxes ---- */
+
+/* Payload's share of a line's bytes while both directions carry data: of each two packets of 1,500 bytes, headers (IPv4, and TCP with
+ * timestamps), and the acknowledgement of two packets of the other direction. */
+static double payload_bytes_per_s(double mbit)
+{
+	enum { PACKET = 1500, HEADERS = 52, ACKNOWLEDGEMENT = HEADERS, ACKNOWLEDGED = 2 };
+	return mbit * 1e6 / 8 * (PACKET - HEADERS) / (PACKET + (double)ACKNOWLEDGEMENT / ACKNOWLEDGED);
+}
 
 /* The slowest box's seconds of a step, over the shaped network. */
 static int measure(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, const char *limits,
@@ -265,9 +279,9 @@ static int measure(const struct boxes_bench *bench, int row, const struct boxes_
 		used += snprintf(command + used, sizeof command - (size_t)used, " %g,%g,%g", link.trip_ms / 2, link.mbit, link.mbit);
 	used += snprintf(command + used, sizeof command - (size_t)used, " --");
 	for (int k = 0; k < bench->boxes; k++)
-		used += snprintf(command + used, sizeof command - (size_t)used, " \"%s box %d %d '%s' %.9g %.9g %d %s 2>%s/errors%d\"",
+		used += snprintf(command + used, sizeof command - (size_t)used, " \"%s box %d %d '%s' %.9g %.9g %d %s %.9g 2>%s/errors%d\"",
 		                 self, k, row, limits, pace->launch_s, pace->flops_per_s[k], bench->micro_batches, bench->folder,
-		                 bench->folder, k);
+		                 payload_bytes_per_s(link.mbit), bench->folder, k);
 	FILE *file = popen(command, "r");
 	int boxes = 0;
 	*seconds = 0;
@@ -284,14 +298,6 @@ static int measure(const struct boxes_bench *bench, int row, const struct boxes_
 	snprintf(command, sizeof command, "tail -qn 1 %s/errors* >&2", bench->folder);
 	(void)!system(command);
 	return rh_fail(-EIO, "%d of %d boxes ended, exit %d", boxes, bench->boxes, status);
-}
-
-/* Payload's share of a line's bytes while both directions carry data: of each two packets of 1,500 bytes, headers (IPv4, and TCP with
- * timestamps), and the acknowledgement of two packets of the other direction. */
-static double payload_bytes_per_s(double mbit)
-{
-	enum { PACKET = 1500, HEADERS = 52, ACKNOWLEDGEMENT = HEADERS, ACKNOWLEDGED = 2 };
-	return mbit * 1e6 / 8 * (PACKET - HEADERS) / (PACKET + (double)ACKNOWLEDGEMENT / ACKNOWLEDGED);
 }
 
 int boxes_foresee(const struct boxes_bench *bench, int row, const struct boxes_pace *pace, struct boxes_link link, char limits[64],

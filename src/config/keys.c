@@ -324,8 +324,8 @@ const struct config_key config_keys[] = {
 	    .help = "for plan: the profile of each box, such as [rtx4090x1, rtx3060x1]; unset: all are like the machine that is planned for"),
 	KEY(KEY_LIST, link_mbit_per_second, VERB_RUNS, .fallback = "none", .per_box = 1,
 	    .help = "what the links carry of messages (TCP's headers take about 5 % of a line), for plan, and for the cuts where box_cuts is "
-	            "unset: one for all, one for each, or [up, down] of each in turn; none: train measures it in mode sync-pp, plan takes 100 "
-	            "and does not cut by it"),
+	            "unset; over TCP, train sends little faster: one for all, one for each, or [up, down] of each in turn; none: train measures "
+	            "it in mode sync-pp, plan takes 100 and does not cut by it"),
 	KEY(KEY_LIST, link_latency_ms, VERB_RUNS, .fallback = "none", .per_box = 1,
 	    .help = "milliseconds that a message takes one way beside that, likewise; none: train measures it, plan takes 25"),
 	KEY(KEY_STRING, link_below, VERB_RUNS, .per_box = 1,

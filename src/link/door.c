@@ -67,20 +67,23 @@ static int resolve(const struct door *door, struct addrinfo **out)
 	return 0;
 }
 
-/* Little waits unsent in the kernel: acknowledgements and heartbeats would stand behind it. */
-static void set_options(int descriptor)
+/* Little waits unsent in the kernel: acknowledgements and heartbeats would stand behind it. Likewise in the line's queue, where the
+ * line's speed is known: there they would also come bunched, from which congestion control (BBR) infers a speed far above the line's. */
+static void set_options(const struct door *door, int descriptor)
 {
 	int one = 1, unsent = RH_LINK_FRAME_BYTES;
 	setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	setsockopt(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+	if (door->bytes_per_s)
+		setsockopt(descriptor, SOL_SOCKET, SO_MAX_PACING_RATE, &door->bytes_per_s, sizeof door->bytes_per_s);
 }
 
-static int open_socket(const struct addrinfo *info)
+static int open_socket(const struct door *door, const struct addrinfo *info)
 {
 	int descriptor = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1, none = 0;
 	if (descriptor < 0)
 		return -errno;
-	set_options(descriptor);
+	set_options(door, descriptor);
 	setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (info->ai_family == AF_INET6)
 		setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &none, sizeof none);
@@ -88,9 +91,9 @@ static int open_socket(const struct addrinfo *info)
 }
 
 /* A listener's socket, or -errno. */
-static int open_listener(const struct addrinfo *info)
+static int open_listener(const struct door *door, const struct addrinfo *info)
 {
-	int descriptor = open_socket(info);
+	int descriptor = open_socket(door, info);
 	if (descriptor < 0)
 		return descriptor;
 	if (!bind(descriptor, info->ai_addr, info->ai_addrlen) && !listen(descriptor, SOMAXCONN))
@@ -110,18 +113,18 @@ static int listen_at(struct door *door)
 	for (int want_v6 = 1; want_v6 >= 0 && door->listener < 0; want_v6--)
 		for (const struct addrinfo *at = info; at && door->listener < 0; at = at->ai_next)
 			if ((at->ai_family == AF_INET6) == want_v6)
-				door->listener = rc = open_listener(at);
+				door->listener = rc = open_listener(door, at);
 	freeaddrinfo(info);
 	return door->listener >= 0 ? 0 : rh_fail(rc, "%s: cannot listen there: %s", door->address, strerror(-rc));
 }
 
-int door_open(struct door *door, const char *address, int listens, int64_t patience_ns, struct tls *tls)
+int door_open(struct door *door)
 {
 	char host[256];
 	const char *port;
-	*door = (struct door){
-	        .address = address, .tls = tls, .listens = listens, .listener = -1, .patience_ns = patience_ns, .wait_ns = FIRST_WAIT_NS};
-	return listens ? listen_at(door) : split_address(address, 0, host, sizeof host, &port);
+	door->listener = -1;
+	door->wait_ns = FIRST_WAIT_NS;
+	return door->listens ? listen_at(door) : split_address(door->address, 0, host, sizeof host, &port);
 }
 
 void door_close(struct door *door)
@@ -187,7 +190,7 @@ static int connect_to(struct door *door, int64_t now_ns)
 	if (rc)
 		return rc;
 	const struct addrinfo *chosen = nth_address(info, door->tries++);
-	int descriptor = open_socket(chosen);
+	int descriptor = open_socket(door, chosen);
 	int failed = descriptor < 0 || (connect(descriptor, chosen->ai_addr, chosen->ai_addrlen) && errno != EINPROGRESS);
 	freeaddrinfo(info);
 	if (!failed)
@@ -249,7 +252,7 @@ static void accept_all(struct door *door, int64_t now_ns)
 		int descriptor = accept4(door->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (descriptor < 0)
 			return;
-		set_options(descriptor);
+		set_options(door, descriptor);
 		if (admit(door, descriptor, 0, now_ns))
 			return;
 	}

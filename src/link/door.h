@@ -12,10 +12,14 @@
 enum { DOOR_PENDING = 64, DOOR_POLLS = DOOR_PENDING + 1 };
 
 struct door {
-	const char *address;   /* borrowed */
-	struct tls *tls;       /* borrowed; NULL: plain, on this machine only */
-	int listens, listener; /* descriptor, -1: none */
-	int64_t patience_ns;   /* the time in which a connection must have greeted */
+	/* set by the caller of door_open */
+	const char *address; /* borrowed */
+	struct tls *tls;     /* borrowed; NULL: plain, on this machine only */
+	int listens;
+	int64_t patience_ns;  /* the time in which a connection must have greeted */
+	uint64_t bytes_per_s; /* a connection sends no faster; 0: as the system likes */
+	/* the door's own */
+	int listener; /* descriptor, -1: none */
 	struct door_pending {
 		struct stream *stream; /* NULL: free */
 		int is_connecting;
@@ -28,7 +32,7 @@ struct door {
 };
 
 /* -EINVAL: the address; -EADDRINUSE and others of a listener. */
-int door_open(struct door *door, const char *address, int listens, int64_t patience_ns, struct tls *tls) RH_MUST;
+int door_open(struct door *door) RH_MUST;
 void door_close(struct door *door);
 /* The port that a listener has, 0: none. */
 int door_port(const struct door *door);

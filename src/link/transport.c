@@ -23,6 +23,7 @@ static int open_tcp(const struct rh_transport_options *options, struct rh_link *
 	                                   .peer = options->peer,
 	                                   .greeting = options->greeting,
 	                                   .messages = options->messages,
+	                                   .bytes_per_s = options->bytes_per_s,
 	                                   .timing = options->timing};
 	return rh_tcp_open(&tcp, out);
 }

@@ -12,6 +12,7 @@ struct rh_transport_options {
 	const char *device;   /* the key device */
 	const char *greeting; /* as rh_tcp_options has it */
 	int64_t messages;     /* posted at once, each way */
+	double bytes_per_s;   /* of the line to the neighbour, 0: unknown; only TCP uses it (tcp.h) */
 	struct rh_link_timing timing;
 };
 

@@ -40,7 +40,8 @@ struct side {
 
 static int open_link(const struct rh_config *config, const struct side *side, const char *greeting)
 {
-	int box = (int)config->box - 1;
+	int box = (int)config->box - 1, way = side->lower != box;
+	double mbit = rh_config_link(config, &config->link_mbit_per_second, side->lower, way);
 	const struct rh_transport_options options = {
 	        .box = box,
 	        .neighbour = side->lower == box ? box + 1 : side->lower,
@@ -50,6 +51,7 @@ static int open_link(const struct rh_config *config, const struct side *side, co
 	        .device = config->device,
 	        .greeting = greeting,
 	        .messages = RH_BOX_MESSAGES,
+	        .bytes_per_s = mbit * 1e6 / 8,
 	        .timing = {.timeout_ns = (int64_t)(config->link_timeout * 1e9), .give_up_ns = (int64_t)(config->link_give_up * 1e9)}};
 	return rh_transport_open(config->link_transport, &options, side->link);
 }

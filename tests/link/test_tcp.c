@@ -2,6 +2,7 @@
 #include "ends.h"
 #include "relay.h"
 
+#include "core/clock.h"
 #include "link/frame.h"
 
 static const struct rh_link_timing hasty = {.heartbeat_ns = 50000000, .timeout_ns = 300000000, .give_up_ns = 20000000000};
@@ -230,6 +231,29 @@ static void test_tcp_the_wrong_listener_is_named(void **state)
 	ends_close(&ends);
 }
 
+/* The second end sends at a speed that it was told, as soon as it connects: no message can be there before its bytes have taken their
+ * time. The bound leaves out what TCP's first window sends at once. */
+static void test_tcp_sends_no_faster_than_it_was_told(void **state)
+{
+	(void)state;
+	enum { MESSAGES = 4, SIZE = 1 << 18, SPEED = 4 << 20, AT_ONCE = 1 << 16 };
+	static char out[SIZE], in[MESSAGES][SIZE];
+	struct ends ends;
+	char hello;
+	ends_tcp(&ends_keys, &(struct rh_tcp_options){.bytes_per_s = SPEED}, NULL, &ends);
+	check_ok(rh_link_receive(ends.end[1], 0, &hello, 1));
+	for (int m = 0; m < MESSAGES; m++)
+		check_ok(rh_link_receive(ends.end[0], (uint64_t)m, in[m], SIZE));
+	check_ok(rh_link_send(ends.end[0], 0, "h", 1));
+	check_ok(ends.end[1]->ops->wait(ends.end[1], 0, 1));
+	double began = rh_clock_seconds();
+	for (int m = 0; m < MESSAGES; m++)
+		check_ok(rh_link_send(ends.end[1], (uint64_t)m, out, SIZE));
+	check_ok(ends.end[0]->ops->wait(ends.end[0], 0, MESSAGES));
+	assert_true(rh_clock_seconds() - began >= (MESSAGES * SIZE - AT_ONCE) / (1.05 * SPEED));
+	ends_close(&ends);
+}
+
 static void expect_greeting_fault(const char *mine, const char *theirs, const char *word)
 {
 	struct rh_link *ends[2];
@@ -341,6 +365,7 @@ int main(void)
 	        cmocka_unit_test(test_tcp_strangers_are_refused_and_nothing_else_happens),
 	        cmocka_unit_test(test_tcp_a_listener_may_have_a_port_alone),
 	        cmocka_unit_test(test_tcp_the_wrong_listener_is_named),
+	        cmocka_unit_test(test_tcp_sends_no_faster_than_it_was_told),
 	        cmocka_unit_test(test_tcp_boxes_that_differ_name_the_first_difference),
 	        cmocka_unit_test(test_tcp_a_peer_started_anew_ends_the_link),
 	        cmocka_unit_test(test_tcp_nobody_there_is_given_up),
