@@ -23,14 +23,19 @@ static int save_weights_config(const struct rh_session *session, const char *dir
 	return session->lora ? rh_peft_config_save(&session->adapter.peft, dir) : rh_weights_config_save(dir, session->model);
 }
 
-/* Tokenizer and template: the same all the run long. */
+/* Tokenizer and template: the same all the run long. A GGUF base's vocabulary takes tens of MiB for a moment: what is free by then goes
+ * first, and they themselves behind it. */
 static int save_fixed(const struct rh_session *session, const char *dir)
 {
 	const struct rh_config *config = session->config;
+	rh_alloc_return_freed();
 	int rc = rh_source_copy_tokenizer(session->source ? config->model_name_or_path : config->config_name, dir);
 	if (!rc && session->chat_jinja)
 		rc = rh_source_set_chat_template(dir, session->chat_jinja);
-	return rc ? rc : rh_prompting_save(dir, session->chat_trained, config->chat_template_date);
+	if (!rc)
+		rc = rh_prompting_save(dir, session->chat_trained, config->chat_template_date);
+	rh_alloc_return_freed();
+	return rc;
 }
 
 int rh_output_save(const struct rh_session *session, const char *dir)
@@ -88,7 +93,6 @@ static int copy_fixed(const struct checkpoint_job *job, const char *dir)
 	int rc = rh_dir_list(dir, &before);
 	if (!rc)
 		rc = save_fixed(job->session, dir);
-	rh_alloc_return_freed(); /* of a GGUF base's vocabulary, tens of MiB: the end of the run makes these files again */
 	if (!rc)
 		rc = rh_dir_list(dir, &after);
 	for (size_t i = 0, b = 0; !rc && i < after.count; i++) { /* both sorted */
