@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Results of fluidpipe.sh, one JSON object a line.
 
+    fluidpipe.py glosses DICT DIR    WordNet's definitions, each with the number of its lexicographer file (45: noun.animal, verb.motion, ...):
+                                     DIR/train.jsonl, and DIR/test.jsonl of 2,000
     fluidpipe.py row NAME=JSON...    prints one: of evaluations (`eval`, `alone`) the accuracy and the loss
     fluidpipe.py table RESULTS       accuracy in percent, or a language model's perplexity. Part quality: what is lost against the synchronous
                                      run of the same seed, in points or in percent of its perplexity, and the loss's one-sided 95 % bound
@@ -11,6 +13,7 @@
 
 import json
 import math
+import random
 import shutil
 import sys
 from pathlib import Path
@@ -20,6 +23,19 @@ CONTROLS, MARGIN, BAR = ("box 1 frozen", "box 1 alone"), 2.0, 2.0
 # Student's t, one-sided 95 %, for 1 to 15 degrees of freedom; then the normal distribution's.
 T95 = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753]
 COLOURS = ["#222222", "#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2"]
+
+
+def glosses(dictionary, out):
+    rows = []
+    for name in ("noun", "verb", "adj", "adv"):
+        for line in open(dictionary / f"data.{name}", encoding="utf-8"):
+            if not line.startswith("  "):  # the licence
+                fields, text = line.split(" | ", 1)
+                rows.append(dict(text=text.split('; "')[0].strip(), label=int(fields.split()[1])))
+    random.Random(1).shuffle(rows)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, part in (("test", rows[:2000]), ("train", rows[2000:])):
+        (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
 
 
 def row(words):
@@ -159,6 +175,8 @@ def draw(rows):
 
 def main():
     what, words = sys.argv[1], sys.argv[2:]
+    if what == "glosses":
+        return glosses(*map(Path, words))
     if what == "row":
         return row(words)
     if what == "part":

