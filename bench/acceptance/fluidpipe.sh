@@ -31,6 +31,7 @@
 #   LENGTH: tokens of a review  [128]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. bench/acceptance/fortunes.sh
 dir=${DIR:-build/acceptance/fluidpipe}
 roundhouse=${ROUNDHOUSE:-build/release/roundhouse}
 network=build/release/tests/link/network
@@ -94,14 +95,9 @@ prepare_images() {
 
 # gpt2.py's rows or texts into a directory.
 prepare_fortunes() {
-	local python=build/venv/run
 	mkdir -p "$2"
-	if [ ! -x $python ]; then
-		python=$dir/venv/bin/python
-		[ -x "$python" ] || { python3 -m venv "$dir/venv" && "$python" -m pip install -q numpy tokenizers; }
-	fi
-	[ -d "$dir/fortunes" ] || (cd "$dir" && apt-get download -q fortunes >/dev/null && dpkg -x fortunes_*.deb fortunes)
-	"$python" bench/acceptance/gpt2.py "$1" "$dir/fortunes/usr/share/games/fortunes" "$2"
+	fetch_fortunes "$dir"
+	"$python" bench/acceptance/gpt2.py "$1" "$fortunes" "$2"
 }
 
 prepare_language() {
