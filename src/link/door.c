@@ -48,6 +48,7 @@ static int is_loopback(const struct addrinfo *info)
 	return info->ai_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)info->ai_addr)->sin6_addr);
 }
 
+/* -EHOSTUNREACH: the name may be found later. Where a home's line is down, so are its name servers. */
 static int resolve(const struct door *door, struct addrinfo **out)
 {
 	char host[256];
@@ -59,7 +60,8 @@ static int resolve(const struct door *door, struct addrinfo **out)
 	const char *plain_host = door->tls ? NULL : "127.0.0.1";
 	int code = getaddrinfo(*host ? host : plain_host, port, &hints, out);
 	if (code)
-		return rh_fail(-EINVAL, "%s: %s", door->address, gai_strerror(code));
+		return rh_fail(code == EAI_AGAIN || door->has_opened ? -EHOSTUNREACH : -EINVAL, "%s: %s", door->address,
+		               gai_strerror(code));
 	if (!door->tls && !is_loopback(*out)) {
 		freeaddrinfo(*out);
 		return rh_fail(-EINVAL, "%s: a link without TLS stays on this machine: give link_identity and link_peer", door->address);
@@ -171,6 +173,14 @@ static int count_pending(const struct door *door)
 	return count;
 }
 
+static int may_note(struct door *door, int64_t now_ns)
+{
+	if (now_ns < door->next_note_ns)
+		return 0;
+	door->next_note_ns = now_ns + NOTE_EVERY_NS;
+	return 1;
+}
+
 /* A name may have several addresses (IPv6 and IPv4): each try takes the next. */
 static const struct addrinfo *nth_address(const struct addrinfo *info, unsigned n)
 {
@@ -187,8 +197,10 @@ static int connect_to(struct door *door, int64_t now_ns)
 	door->next_try_ns = now_ns + door->wait_ns;
 	door->wait_ns = rh_min(2 * door->wait_ns, LAST_WAIT_NS);
 	int rc = resolve(door, &info);
+	if (rc == -EHOSTUNREACH && may_note(door, now_ns))
+		rh_note("link: %s; trying again", rh_error(rc));
 	if (rc)
-		return rc;
+		return rc == -EHOSTUNREACH ? 0 : rc;
 	const struct addrinfo *chosen = nth_address(info, door->tries++);
 	int descriptor = open_socket(door, chosen);
 	int failed = descriptor < 0 || (connect(descriptor, chosen->ai_addr, chosen->ai_addrlen) && errno != EINPROGRESS);
@@ -218,10 +230,8 @@ int door_polls(struct door *door, int is_wanted, int64_t now_ns, struct pollfd *
 
 void door_note_refusal(struct door *door, int rc, int64_t now_ns)
 {
-	if (now_ns < door->next_note_ns)
-		return;
-	door->next_note_ns = now_ns + NOTE_EVERY_NS;
-	rh_note("link: a connection to %s was refused: %s", door->address, rh_error(rc));
+	if (may_note(door, now_ns))
+		rh_note("link: a connection to %s was refused: %s", door->address, rh_error(rc));
 }
 
 int door_fail_late(const struct door *door)
@@ -291,6 +301,7 @@ int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **
 		if (!code) {
 			*out = pending->stream;
 			door->wait_ns = FIRST_WAIT_NS;
+			door->has_opened = 1;
 		} else {
 			stream_close(pending->stream);
 			if (door->listens)

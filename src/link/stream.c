@@ -27,7 +27,7 @@ static int64_t outcome(ssize_t moved, short event, short *wants)
 		*wants = event;
 		return -EAGAIN;
 	}
-	return rh_fail(-errno, "the connection broke: %s", strerror(errno));
+	return rh_fail(-ECONNRESET, "the connection broke: %s", strerror(errno));
 }
 
 static int64_t plain_read(struct stream *stream, void *bytes, int64_t size, short *wants)

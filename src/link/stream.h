@@ -12,7 +12,8 @@ struct stream {
 };
 
 /* All required. *wants: POLLIN or POLLOUT, set with -EAGAIN. Other negative codes mean that the connection is of no use any more and come
- * with a line; -EACCES: it is the wrong peer, or this box is refused. */
+ * with a line. -EACCES: it is the wrong peer, or this box is refused; -ECONNRESET: anything else, whatever errno the system gives, as the
+ * link's own codes (-EPROTO, -ECONNABORTED, ...) are among these. */
 struct stream_ops {
 	/* Closes the descriptor too. */
 	void (*close)(struct stream *stream);

@@ -137,7 +137,7 @@ static int fault(struct tls_stream *stream, int returned, short *wants)
 	if (kind == SSL_ERROR_SSL && ERR_GET_REASON(code) > SSL_AD_REASON_OFFSET)
 		return rh_fail(-EACCES, "the peer refuses this box: its link_peer must be %s", stream->tls->own_hash);
 	if (kind == SSL_ERROR_SYSCALL && system_code && !code)
-		return rh_fail(-system_code, "the connection broke: %s", strerror(system_code));
+		snprintf(reason, sizeof reason, "%s", strerror(system_code));
 	return rh_fail(-ECONNRESET, "the connection broke: %s", reason);
 }
 

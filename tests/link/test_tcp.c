@@ -5,6 +5,9 @@
 #include "core/clock.h"
 #include "link/frame.h"
 
+#include <fcntl.h>
+#include <sys/epoll.h>
+
 static const struct rh_link_timing hasty = {.heartbeat_ns = 50000000, .timeout_ns = 300000000, .give_up_ns = 20000000000};
 
 /* Messages go both ways through a relay that cuts the connection again and again; every byte arrives once. */
@@ -130,6 +133,32 @@ static void exchange_one(struct ends *ends, int64_t number)
 	check_ok(ends->end[1]->ops->send(ends->end[1], 9, "y", 1));
 	check_ok(ends->end[0]->ops->wait(ends->end[0], 0, number));
 	assert_int_equal(byte, 'y');
+}
+
+/* The connecting end's socket becomes a descriptor that reads and writes fail on with EINVAL, which is a fault of the link where the link
+ * itself finds it (options that are wrong). */
+static void test_tcp_an_error_of_the_system_ends_the_connection_alone(void **state)
+{
+	(void)state;
+	struct ends ends;
+	struct rh_link_progress progress;
+	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
+	exchange_one(&ends, 1);
+	int epoll = epoll_create1(EPOLL_CLOEXEC), found = 0;
+	for (int descriptor = 0; descriptor < epoll; descriptor++) {
+		struct sockaddr_in peer = {0};
+		socklen_t length = sizeof peer;
+		if (getpeername(descriptor, (struct sockaddr *)&peer, &length) || peer.sin_family != AF_INET || ntohs(peer.sin_port) != ends.port)
+			continue;
+		assert_int_equal(dup3(epoll, descriptor, O_CLOEXEC), descriptor);
+		found++;
+	}
+	close(epoll);
+	assert_int_equal(found, 1);
+	exchange_one(&ends, 2);
+	check_ok(ends.end[1]->ops->progress(ends.end[1], &progress));
+	assert_int_equal(progress.reconnects, 1);
+	ends_close(&ends);
 }
 
 /* Garbage, silence, a flood of connections, a TLS client without a certificate's key that is known: the link's own peer is served. */
@@ -375,6 +404,7 @@ int main(void)
 	        cmocka_unit_test(test_tcp_cut_at_random_moments_loses_and_doubles_nothing),
 	        cmocka_unit_test(test_tcp_flipped_bits_arrive_nowhere),
 	        cmocka_unit_test(test_tcp_a_silent_connection_is_made_anew),
+	        cmocka_unit_test(test_tcp_an_error_of_the_system_ends_the_connection_alone),
 	        cmocka_unit_test(test_tcp_strangers_are_refused_and_nothing_else_happens),
 	        cmocka_unit_test(test_tcp_a_listener_may_have_a_port_alone),
 	        cmocka_unit_test(test_tcp_the_wrong_listener_is_named),
