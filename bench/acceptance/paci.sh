@@ -12,7 +12,7 @@
 # needs apt and pip; some minutes of two cores a run. RUNS: some of the table's runs
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-. bench/acceptance/fortunes.sh
+. bench/acceptance/fetch.sh
 dir=${1:-build/acceptance/paci}
 seeds=${SEEDS:-1 2 3} steps=${STEPS:-320} rate=${RATE:-2e-3} base_steps=${BASE_STEPS:-3000}
 runs=${RUNS-drift1 stored1 stash1 drift2 drift15 stale}
@@ -20,7 +20,7 @@ roundhouse=${ROUNDHOUSE:-build/release/roundhouse}
 mkdir -p "$dir"/{base,tune,computers}
 fetch_fortunes "$dir"
 [ -f "$dir/base/train.jsonl" ] || {
-	mv "$fortunes"/{computers,debian,knghtbrd,linux,linuxcookie,perl} "$dir/computers"
+	[ -f "$dir/computers/perl" ] || mv "$fortunes"/{computers,debian,knghtbrd,linux,linuxcookie,perl} "$dir/computers"
 	"$python" bench/acceptance/gpt2.py rows "$fortunes" "$dir/base"
 	"$python" bench/acceptance/gpt2.py texts "$dir/computers" "$dir/tune"
 }

@@ -274,7 +274,7 @@ static int move_cuts(struct planned *all, int *first, const struct rh_virtual_li
 	return rc;
 }
 
-/* Moves the cuts that the boxes choose, over the configuration's links. *step_s: a step's with the new ones. */
+/* Looks for faster cuts than the boxes choose, over the configuration's links. *step_s: the seconds of a step with these. */
 static int find_better_cuts(struct planned *all, double *step_s)
 {
 	memcpy(all->better, all->first, sizeof all->better);

@@ -48,7 +48,7 @@ static int is_loopback(const struct addrinfo *info)
 	return info->ai_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)info->ai_addr)->sin6_addr);
 }
 
-/* -EHOSTUNREACH: the name may be found later. Where a home's line is down, so are its name servers. */
+/* -EHOSTUNREACH: a later lookup may succeed. While a home's line is down, no name server can be reached. */
 static int resolve(const struct door *door, struct addrinfo **out)
 {
 	char host[256];
@@ -69,8 +69,9 @@ static int resolve(const struct door *door, struct addrinfo **out)
 	return 0;
 }
 
-/* Little waits unsent in the kernel: acknowledgements and heartbeats would stand behind it. Likewise in the line's queue, where the
- * line's speed is known: there they would also come bunched, from which congestion control (BBR) infers a speed far above the line's. */
+/* Little data may wait unsent in the kernel, as acknowledgements and heartbeats stand behind it. A connection that sends at its line's
+ * speed leaves little in the line's queue, too. Behind a long one acknowledgements arrive in bunches, and congestion control (BBR) then
+ * believes the line to be many times as fast as it is. */
 static void set_options(const struct door *door, int descriptor)
 {
 	int one = 1, unsent = RH_LINK_FRAME_BYTES;

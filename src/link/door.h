@@ -28,7 +28,7 @@ struct door {
 	} pending[DOOR_PENDING];
 	int64_t next_try_ns, wait_ns; /* for the end that connects */
 	unsigned tries;
-	int has_opened; /* a connection: the address is right */
+	int has_opened; /* 1: a connection was made once, so the address is right */
 	int64_t next_note_ns; /* no note before: strangers must not fill the log */
 };
 

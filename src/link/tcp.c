@@ -25,7 +25,7 @@ enum { FRAMES_A_TURN = 32 };
 #define SECOND_NS   1000000000ll
 #define FAREWELL_NS (2 * SECOND_NS)
 #define PATIENCE_NS (10 * SECOND_NS) /* with a connection that has not greeted */
-/* A connection may send so much faster than its line: timers that are late cost nothing then. */
+/* A connection is paced to its line's speed times LEAD, so that timers that fire late cost nothing. */
 #define LEAD 1.05
 
 struct tcp_link {

@@ -12,7 +12,7 @@ struct rh_tcp_options {
 	const char *peer;     /* the hash of the peer's certificate; NULL with identity */
 	const char *greeting; /* name=value lines that must be equal at both ends; at most FRAME_TEXT bytes */
 	int64_t messages;     /* posted at once, each way */
-	double bytes_per_s;   /* of the line; it sends no more than a twentieth faster; 0: unknown, as fast as the system likes */
+	double bytes_per_s;   /* the line's speed: it sends at most 5 % faster; 0: unknown, as fast as the system lets it */
 	struct rh_link_timing timing;
 	void (*notify)(void *context); /* progress, or a fault; on the link's thread. May be NULL */
 	void *context;

@@ -23,8 +23,8 @@ static int save_weights_config(const struct rh_session *session, const char *dir
 	return session->lora ? rh_peft_config_save(&session->adapter.peft, dir) : rh_weights_config_save(dir, session->model);
 }
 
-/* Tokenizer and template: the same all the run long. A GGUF base's vocabulary takes tens of MiB for a moment: what is free by then goes
- * first, and they themselves behind it. */
+/* Tokenizer and template: the same all the run long. To read a GGUF base's vocabulary takes tens of MiB for a moment, so freed memory
+ * goes back to the system before and after. */
 static int save_fixed(const struct rh_session *session, const char *dir)
 {
 	const struct rh_config *config = session->config;

@@ -79,6 +79,16 @@ static inline void ends_tcp(const struct ends_keys *keys, const struct rh_tcp_op
 	ends_tcp_for(keys, common, through, ENDS_MESSAGES, out);
 }
 
+/* A byte from the second end to the first, which so receives its message of that number, from 1. */
+static inline void ends_exchange_one(struct ends *ends, int64_t number)
+{
+	char byte = 0;
+	check_ok(ends->end[0]->ops->receive(ends->end[0], 9, &byte, 1));
+	check_ok(ends->end[1]->ops->send(ends->end[1], 9, "y", 1));
+	check_ok(ends->end[0]->ops->wait(ends->end[0], 0, number));
+	assert_int_equal(byte, 'y');
+}
+
 static inline void ends_close(struct ends *ends)
 {
 	rh_link_close(ends->end[0]);

@@ -7,7 +7,7 @@
 
 static const struct rh_link_timing hasty = {.heartbeat_ns = 50000000, .timeout_ns = 300000000, .give_up_ns = 20000000000};
 
-static atomic_int fault, lookups; /* what looking up box1.home fails with, 0: nothing */
+static atomic_int fault, lookups; /* getaddrinfo's code for box1.home, 0: it is found; and how often it was asked */
 
 /* In libc's place. */
 int getaddrinfo(const char *restrict host, const char *restrict port, const struct addrinfo *restrict hints, struct addrinfo **restrict out)
@@ -17,14 +17,6 @@ int getaddrinfo(const char *restrict host, const char *restrict port, const stru
 	int is_home = host && !strcmp(host, "box1.home");
 	lookups += is_home;
 	return is_home && fault ? fault : of_libc(is_home ? "127.0.0.1" : host, port, hints, out);
-}
-
-static void exchange_one(struct ends *ends, int64_t number)
-{
-	char byte = 0;
-	check_ok(rh_link_receive(ends->end[0], 0, &byte, 1));
-	check_ok(rh_link_send(ends->end[1], 0, "y", 1));
-	check_ok(ends->end[0]->ops->wait(ends->end[0], 0, number));
 }
 
 static void wait_for_lookups(int count)
@@ -51,13 +43,13 @@ static void test_lookup_that_fails_for_a_while_ends_nothing(void **state)
 	relay_start(&relay, ends.port);
 	wait_for_lookups(2);
 	fault = 0;
-	exchange_one(&ends, 1);
+	ends_exchange_one(&ends, 1);
 	fault = EAI_NONAME;
 	relay.is_down = 1;
 	wait_for_lookups(2);
 	relay.is_down = 0;
 	fault = 0;
-	exchange_one(&ends, 2);
+	ends_exchange_one(&ends, 2);
 	ends_close(&ends);
 	relay_close(&relay);
 }

@@ -126,15 +126,6 @@ static void test_tcp_a_silent_connection_is_made_anew(void **state)
 	relay_close(&relay);
 }
 
-static void exchange_one(struct ends *ends, int64_t number)
-{
-	char byte = 0;
-	check_ok(ends->end[0]->ops->receive(ends->end[0], 9, &byte, 1));
-	check_ok(ends->end[1]->ops->send(ends->end[1], 9, "y", 1));
-	check_ok(ends->end[0]->ops->wait(ends->end[0], 0, number));
-	assert_int_equal(byte, 'y');
-}
-
 /* The connecting end's socket becomes a descriptor that reads and writes fail on with EINVAL, which is a fault of the link where the link
  * itself finds it (options that are wrong). */
 static void test_tcp_an_error_of_the_system_ends_the_connection_alone(void **state)
@@ -143,7 +134,7 @@ static void test_tcp_an_error_of_the_system_ends_the_connection_alone(void **sta
 	struct ends ends;
 	struct rh_link_progress progress;
 	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
-	exchange_one(&ends, 1);
+	ends_exchange_one(&ends, 1);
 	int epoll = epoll_create1(EPOLL_CLOEXEC), found = 0;
 	for (int descriptor = 0; descriptor < epoll; descriptor++) {
 		struct sockaddr_in peer = {0};
@@ -155,7 +146,7 @@ static void test_tcp_an_error_of_the_system_ends_the_connection_alone(void **sta
 	}
 	close(epoll);
 	assert_int_equal(found, 1);
-	exchange_one(&ends, 2);
+	ends_exchange_one(&ends, 2);
 	check_ok(ends.end[1]->ops->progress(ends.end[1], &progress));
 	assert_int_equal(progress.reconnects, 1);
 	ends_close(&ends);
@@ -169,7 +160,7 @@ static void test_tcp_strangers_are_refused_and_nothing_else_happens(void **state
 	struct rh_link *stranger;
 	char name[300], address[32];
 	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
-	exchange_one(&ends, 1);
+	ends_exchange_one(&ends, 1);
 	int silent[4], loud = relay_socket(ends.port, 0);
 	for (int i = 0; i < 4; i++)
 		silent[i] = relay_socket(ends.port, 0);
@@ -190,7 +181,7 @@ static void test_tcp_strangers_are_refused_and_nothing_else_happens(void **state
 	assert_int_equal(stranger->ops->wait(stranger, 1, 0), -EACCES);
 	printf("told the stranger: %s\n", rh_error(-EACCES));
 	rh_link_close(stranger);
-	exchange_one(&ends, 2);
+	ends_exchange_one(&ends, 2);
 	close(loud);
 	for (int i = 0; i < 4; i++)
 		close(silent[i]);
@@ -331,7 +322,7 @@ static void test_tcp_a_peer_started_anew_ends_the_link(void **state)
 	struct rh_link *again;
 	char address[32];
 	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
-	exchange_one(&ends, 1);
+	ends_exchange_one(&ends, 1);
 	char byte = 0;
 	check_ok(ends.end[1]->ops->send(ends.end[1], 1, &byte, 1)); /* not received: the end goes without a farewell */
 	rh_link_close(ends.end[1]);

@@ -1,4 +1,4 @@
-/* Each end of a link sends at its own entry of link_mbit_per_second. */
+/* Each end of a link is paced to its own number of link_mbit_per_second. */
 #include "config/place.h"
 #include "limit_time.h"
 #include "port.h"
@@ -41,7 +41,7 @@ static int port_of(const struct sockaddr_in *address)
 	return ntohs(address->sin_port);
 }
 
-/* rate[k][way]: of this process's end of link k that sends up (way 0) or down. A listener is no connection. */
+/* The pacing rates of all ends, which share this process. rate[k][way]: of link k; the lower end sends up (way 0), the upper down. */
 static void find_rates(const int port[LINKS], uint64_t rate[LINKS][2])
 {
 	for (int descriptor = 0; descriptor < DESCRIPTORS; descriptor++) {
