@@ -166,10 +166,10 @@ static int copy_prompting(const struct rh_merge *wanted)
 /* The config.json of the merged model: *text (free). It cannot be made from a GGUF's metadata for every family. */
 static int make_config(const struct merger *merger, char **text)
 {
+	enum rh_dtype dtype = merger->wanted->dtype;
+	const char *torch_dtype = dtype == RH_F32 ? "float32" : dtype == RH_F16 ? "float16" : "bfloat16";
 	json_t *config = NULL;
-	int rc = rh_model_config_write(&merger->source->config, merger->wanted->dtype == RH_F32 ? "float32" : "bfloat16", &config);
-	if (!rc && merger->wanted->dtype == RH_F16)
-		json_object_set_new(config, json_object_get(config, "dtype") ? "dtype" : "torch_dtype", json_string("float16"));
+	int rc = rh_model_config_write(&merger->source->config, torch_dtype, &config);
 	if (!rc && !(*text = json_dumps(config, JSON_INDENT(2))))
 		rc = -ENOMEM;
 	json_decref(config);
@@ -253,6 +253,8 @@ static int write_gguf(struct merger *merger)
 	if (config->family->gguf.only_read)
 		return rh_fail(-EINVAL, "%s: models of type %s are not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it",
 		               merger->wanted->model, config->family->model_type);
+	if (merger->source->gguf && merger->wanted->rope_scaling)
+		return rh_fail(-EINVAL, "rope_scaling: a GGUF file that is made of another one keeps its metadata, and so its scaling");
 	int rc = rh_gguf_out_create(merger->wanted->gguf, &merger->gguf);
 	if (!rc && merger->source->gguf)
 		rc = copy_metadata(merger);
@@ -315,6 +317,8 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 {
 	struct merger merger = {.wanted = wanted};
 	int rc = rh_source_open(wanted->model, &merger.source);
+	if (!rc && wanted->rope_scaling)
+		rc = rh_source_scale_rope(merger.source, wanted->rope_scaling);
 	if (!rc)
 		rc = source_expect(rh_source_config(merger.source), wanted->gguf ? SOURCE_GGUF : SOURCE_SAFETENSORS, &merger.target);
 	if (!rc)

@@ -4,15 +4,17 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/json.h"
 
 #include <stdint.h>
 
 struct rh_merge {
-	const char *model;   /* a Hugging Face directory or a .gguf file */
-	const char *adapter; /* a PEFT directory; NULL: none */
-	const char *dir;     /* a Hugging Face model directory to write, or */
-	const char *gguf;    /* a GGUF file to write */
-	enum rh_dtype dtype; /* of matrices: F32, F16 or BF16; in a GGUF also Q8_0 and Q4_0. Vectors of a GGUF are F32 */
+	const char *model;          /* a Hugging Face directory or a .gguf file */
+	const char *adapter;        /* a PEFT directory; NULL: none */
+	const char *dir;            /* a Hugging Face model directory to write, or */
+	const char *gguf;           /* a GGUF file to write */
+	const json_t *rope_scaling; /* in place of config.json's; NULL: config.json's */
+	enum rh_dtype dtype;        /* of matrices: F32, F16 or BF16; in a GGUF also Q8_0 and Q4_0. Vectors of a GGUF are F32 */
 };
 /* Each matrix is W + scale * B A, summed in fp32, then rounded once to the type. A row that a block type cannot hold is F16 instead, as
  * llama.cpp's converter has it. -EINVAL: adapter tensors that fit no module, a vocabulary that no GGUF of ours can hold. */

@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "train/session.h"
 
 static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}; /* in the order of outtype's words */
 
@@ -56,10 +57,15 @@ static int write_model(const struct rh_config *config)
 	                         .dir = config->outfile ? NULL : config->output_dir,
 	                         .gguf = config->outfile,
 	                         .dtype = types[config->outtype]};
+	json_t *scaling = NULL;
 	int64_t tensors = 0;
 	int rc = check(config);
 	if (!rc)
+		rc = rh_session_rope_scaling(config, &scaling);
+	merge.rope_scaling = scaling;
+	if (!rc)
 		rc = rh_merge(&merge, &tensors);
+	json_decref(scaling);
 	return rc ? rc : tell(config, config->outfile ? config->outfile : config->output_dir, tensors);
 }
 

@@ -81,7 +81,7 @@ int rh_model_config_scale_rope(struct rh_model_config *config, const json_t *sca
  * -EINVAL names `where`. */
 int rh_model_config_check(const struct rh_model_config *config, const char *where) RH_MUST;
 
-/* A config.json that loads in transformers 4 and 5; `torch_dtype` "float32" or "bfloat16". The caller frees it (json_decref).
+/* A config.json that loads in transformers 4 and 5; `torch_dtype` "float32", "bfloat16" or "float16". The caller frees it (json_decref).
  * -EINVAL for what no config.json can express: a rope_divisor that is not Llama-3's scaling, biases that the family does not have. */
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out) RH_MUST;
 

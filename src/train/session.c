@@ -18,9 +18,13 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The run's rope_scaling as config.json would hold it: numbers, truth values and lists are what they look like, all else is a word. */
-static int scaling_json(const struct rh_list *pairs, json_t **out)
+/* Numbers, truth values and lists are what they look like, all else is a word. */
+int rh_session_rope_scaling(const struct rh_config *config, json_t **out)
 {
+	const struct rh_list *pairs = &config->rope_scaling;
+	*out = NULL;
+	if (!pairs->count)
+		return 0;
 	json_t *object = json_object();
 	int failed = !object;
 	for (size_t i = 0; !failed && i < pairs->count; i++) {
@@ -36,11 +40,9 @@ static int scaling_json(const struct rh_list *pairs, json_t **out)
 
 static int scale_rope(struct rh_session *session)
 {
-	json_t *scaling = NULL;
-	if (!session->config->rope_scaling.count)
-		return 0;
-	int rc = scaling_json(&session->config->rope_scaling, &scaling);
-	if (!rc)
+	json_t *scaling;
+	int rc = rh_session_rope_scaling(session->config, &scaling);
+	if (!rc && scaling)
 		rc = session->source ? rh_source_scale_rope(session->source, scaling)
 		                     : rh_model_config_scale_rope(&session->random_config, scaling);
 	json_decref(scaling);

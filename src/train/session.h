@@ -77,6 +77,9 @@ int rh_session_keep_layers(struct rh_session *session) RH_MUST;
 /* Loads what turns rows into the model's input: its tokenizer or, for a model of images, how images are prepared. */
 int rh_session_load_tokenizer(struct rh_session *session) RH_MUST;
 
+/* The run's rope_scaling as config.json would hold it; NULL: it has none. The caller frees it (json_decref). */
+int rh_session_rope_scaling(const struct rh_config *config, json_t **out) RH_MUST;
+
 /* What the session's rows are made into; borrows from its model's configuration. */
 struct rh_objective rh_session_objective(const struct rh_session *session);
 

@@ -104,6 +104,34 @@ static void test_merge_adds_what_the_adapter_does(void **state)
 	check_ok(rh_dir_remove(dir));
 }
 
+/* What a run changed of config.json, and the type that was asked for, are what the merged model says of itself. */
+static void test_merged_configuration_is_what_was_asked_for(void **state)
+{
+	(void)state;
+	static const struct {
+		enum rh_dtype dtype;
+		const char *name;
+	} types[] = {{RH_F32, "float32"}, {RH_F16, "float16"}, {RH_BF16, "bfloat16"}};
+	json_t *scaling = json_pack("{s:s, s:f}", "rope_type", "yarn", "factor", 4.0);
+	scratch_make(dir);
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+		const char *path = in_dir("typed");
+		struct rh_merge merge = {
+		        .model = MODELS "llama2", .dir = path, .dtype = types[i].dtype, .rope_scaling = i ? scaling : NULL};
+		struct rh_model_config config;
+		int64_t tensors;
+		check_ok(rh_merge(&merge, &tensors));
+		check_ok(rh_model_config_load(path, &config));
+		assert_string_equal(json_string_value(json_object_get(config.source, "dtype")), types[i].name);
+		assert_string_equal(json_string_value(json_object_get(config.source, "torch_dtype")), types[i].name);
+		assert_int_equal(config.rope[0].type, i ? RH_ROPE_YARN : RH_ROPE_DEFAULT);
+		assert_true(config.rope[0].factor == (i ? 4 : 0));
+		rh_model_config_free(&config);
+	}
+	json_decref(scaling);
+	check_ok(rh_dir_remove(dir));
+}
+
 /* A tensor as the file has it. */
 static const struct rh_gguf_tensor *read_stored(const struct rh_gguf *file, const char *name, float *out, int64_t most)
 {
@@ -281,6 +309,10 @@ static void test_merge_refuses_what_does_not_fit(void **state)
 	                                 .dtype = RH_F16},
 	               "a config.json for MistralForCausalLM is not made of a GGUF file's metadata");
 	assert_false(rh_dir_exists(path));
+	json_t *scaling = json_pack("{s:s, s:f}", "rope_type", "linear", "factor", 2.0);
+	expect_refusal((struct rh_merge){.model = MODELS "gguf-qwen2/model.gguf", .gguf = path, .rope_scaling = scaling, .dtype = RH_F16},
+	               "rope_scaling: ");
+	json_decref(scaling);
 	int64_t tensors;
 	assert_int_equal(
 	        rh_adapter_gguf_write(&(struct rh_adapter_gguf){MODELS "gguf-qwen2/model.gguf", MODELS "llama2/adapter", path, RH_F32},
@@ -295,6 +327,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_merge_adds_what_the_adapter_does),
+	        cmocka_unit_test(test_merged_configuration_is_what_was_asked_for),
 	        cmocka_unit_test(test_adapter_gguf_adds_what_the_merge_does),
 	        cmocka_unit_test(test_adapter_gguf_is_the_same_from_a_directory),
 	        cmocka_unit_test(test_merge_refuses_what_does_not_fit),
