@@ -1,6 +1,8 @@
 #include "train/generate.h"
 
 #include "core/alloc.h"
+#include "core/file.h"
+#include "core/json.h"
 #include "core/philox.h"
 
 #include <math.h>
@@ -64,12 +66,58 @@ static int32_t sample(const struct rh_config *config, const float *logits, int64
 	return scratch[last < count ? last : count - 1].id;
 }
 
-static int is_end(const struct rh_session *session, int32_t id)
+static int append(struct rh_ids *ids, int32_t id)
 {
-	int end = session->tokenizer && id == rh_tokenizer_eos(session->tokenizer); /* ids alone need no tokenizer */
-	for (int64_t i = 0; i < session->model_config->eos_token_ids; i++)
-		end |= id == session->model_config->eos_token_id[i];
-	return end;
+	int rc = rh_grow(&ids->id, &ids->capacity, ids->count + 1, sizeof *ids->id);
+	if (!rc)
+		ids->id[ids->count++] = id;
+	return rc;
+}
+
+/* Adds what generation_config.json in `dir` names as the end: a token or a list of them. */
+static int add_generation_ends(const char *dir, struct rh_ids *ends)
+{
+	json_t *json = NULL;
+	if (!dir || !rh_dir_exists(dir))
+		return 0;
+	char *path = rh_path_join(dir, "generation_config.json");
+	int rc = !path ? -ENOMEM : rh_file_exists(path) ? rh_json_load(path, &json) : 0;
+	const json_t *said = json_object_get(json, "eos_token_id");
+	size_t count = json_is_array(said) ? json_array_size(said) : 1;
+	for (size_t i = 0; !rc && i < count; i++) {
+		const json_t *id = json_is_array(said) ? json_array_get(said, i) : said;
+		if (json_is_integer(id))
+			rc = append(ends, (int32_t)json_integer_value(id));
+	}
+	json_decref(json);
+	rh_free(path);
+	return rc;
+}
+
+/* All tokens that end a text: those of config.json and generation_config.json, the tokenizer's, and the run's own. Ids alone need no
+ * tokenizer. */
+static int find_ends(const struct rh_session *session, struct rh_ids *ends)
+{
+	const struct rh_config *config = session->config;
+	int rc = add_generation_ends(config->model_name_or_path, ends);
+	if (!rc)
+		rc = add_generation_ends(config->adapter_name_or_path, ends);
+	for (int64_t i = 0; !rc && i < session->model_config->eos_token_ids; i++)
+		rc = append(ends, (int32_t)session->model_config->eos_token_id[i]);
+	if (!rc && session->tokenizer)
+		rc = append(ends, rh_tokenizer_eos(session->tokenizer));
+	if (rc || !session->tokenizer || !config->eos_token)
+		return rc;
+	int32_t own = rh_tokenizer_id(session->tokenizer, config->eos_token);
+	return own < 0 ? rh_fail(-EINVAL, "eos_token: '%s' is no token of this model's vocabulary", config->eos_token) : append(ends, own);
+}
+
+static int is_end(const struct rh_ids *ends, int32_t id)
+{
+	for (size_t i = 0; i < ends->count; i++)
+		if (ends->id[i] == id)
+			return 1;
+	return 0;
 }
 
 /* One forward pass over `count` new tokens that stand at `first`; the last one's logits come back. */
@@ -82,14 +130,6 @@ static int forward(struct rh_session *session, const int32_t *ids, int64_t first
 	        .ids = ids, .position = position, .start_q = start_q, .start_k = start_k, .head_row = &last, .scores = logits};
 	micro.shape = (struct rh_micro_shape){.tokens = count, .documents = 1, .longest = count, .head_rows = 1, .keys = first + count};
 	return rh_executor_infer(session->executor, &micro, 1);
-}
-
-static int append(struct rh_ids *ids, int32_t id)
-{
-	int rc = rh_grow(&ids->id, &ids->capacity, ids->count + 1, sizeof *ids->id);
-	if (!rc)
-		ids->id[ids->count++] = id;
-	return rc;
 }
 
 int rh_generate(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out)
@@ -105,7 +145,8 @@ int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, st
 	float *logits = rh_alloc((size_t)vocabulary, sizeof *logits);
 	int32_t *position = rh_alloc(prompt->count, sizeof *position);
 	struct candidate *scratch = rh_alloc((size_t)vocabulary, sizeof *scratch);
-	int rc = logits && position && scratch ? 0 : -ENOMEM;
+	struct rh_ids ends = {0};
+	int rc = logits && position && scratch ? find_ends(session, &ends) : -ENOMEM;
 	for (int64_t made = 0; !rc && made < config->max_new_tokens; made++) {
 		const int32_t *ids = made ? &out->id[out->count - 1] : prompt->id;
 		int64_t count = made ? 1 : (int64_t)prompt->count;
@@ -117,11 +158,12 @@ int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, st
 		rc = append(out, next);
 		if (!rc && tell)
 			rc = tell(context, out);
-		if (is_end(session, next))
+		if (is_end(&ends, next))
 			break;
 	}
 	rh_free(logits);
 	rh_free(position);
 	rh_free(scratch);
+	rh_ids_free(&ends);
 	return rc;
 }

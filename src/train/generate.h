@@ -4,8 +4,8 @@
 
 #include "train/session.h"
 
-/* Continues `ids` until an end-of-sequence token or `most` new tokens; appends to *out. The executor must have been started for it: see
- * rh_generate_workload. */
+/* Continues `prompt` until a token that ends a text (of config.json, generation_config.json, the tokenizer, or the key eos_token) or
+ * max_new_tokens; appends to *out. The executor must have been started for it: see rh_generate_workload. */
 int rh_generate(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out) RH_MUST;
 /* The same; `tell` is called after each token with all of them, and ends it where it returns an error. */
 int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out,

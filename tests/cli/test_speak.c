@@ -1,6 +1,8 @@
 /* Prompts and conversations as a person gives them: from the command line, a file, a pipe; with a model, an adapter, or what was merged of
  * them. And rows that would teach a conversation wrongly, which stop a run. */
 #include "cli/good.h"
+#include "model/config.h"
+#include "token/tokenizer.h"
 
 #define TALK(user, assistant)                                                                                                              \
 	"{\"messages\": [{\"role\": \"user\", \"content\": \"" user "\"}, {\"role\": \"assistant\", \"content\": \"" assistant "\"}]}\n"
@@ -70,6 +72,14 @@ static void test_prompts_from_line_file_and_pipe_are_one(void **state)
 	       dir);
 	assert_true(same_file(path_of("%s/out/roundhouse.json", dir), path_of("%s/merged/roundhouse.json", dir)));
 	expect_same(&scratch, "hi\n", "generate --model_name_or_path @/merged --max_new_tokens 6 --prompt_file -", ran.out);
+	/* so does the scaling that it was trained with */
+	write_text(path_of("%s/far.yaml", dir), "rope_scaling: {rope_type: yarn, factor: 4}\n");
+	run_ok(&scratch, "merge %s/far.yaml --model_name_or_path %s/hf --adapter_name_or_path %s/out --output_dir %s/far", dir, dir, dir,
+	       dir);
+	struct rh_model_config far;
+	check_ok(rh_model_config_load(path_of("%s/far", dir), &far));
+	assert_int_equal(far.rope[0].type, RH_ROPE_YARN);
+	rh_model_config_free(&far);
 	/* a conversation: its first answer is the same, line breaks and empty lines are no turns */
 	char *text = strdup(ran.out);
 	run_free(&ran);
@@ -87,6 +97,57 @@ static void test_prompts_from_line_file_and_pipe_are_one(void **state)
 	refused(&scratch, "merge --model_name_or_path @/hf --output_dir @/new", "needs adapter_name_or_path");
 	refused(&scratch, "export --model_name_or_path @/hf --adapter_name_or_path @/out --output_dir @/new", "outfile: an adapter");
 	run_ok(&scratch, "export --model_name_or_path %s/hf --adapter_name_or_path %s/out --outfile %s/lora.gguf", dir, dir, dir);
+	scratch_close(&scratch);
+}
+
+/* The ids of what the model says to "hi". */
+static json_t *say(const struct scratch *scratch, const char *more)
+{
+	char line[512];
+	snprintf(line, sizeof line, "generate --model_name_or_path @/hf --prompt hi --max_new_tokens 8 --json %s", more);
+	struct ran ran = run_typed(scratch, "", line);
+	json_t *said = json_loads(ran.out, 0, NULL), *ids = json_incref(json_object_get(said, "ids"));
+	assert_true(json_is_array(ids));
+	json_decref(said);
+	run_free(&ran);
+	return ids;
+}
+
+/* The text ends with the first token that is `end`. */
+static void expect_end(const struct scratch *scratch, const json_t *whole, int64_t end, const char *more)
+{
+	size_t count = 0;
+	while (json_integer_value(json_array_get(whole, count++)) != end)
+		assert_true(count < json_array_size(whole));
+	json_t *ids = say(scratch, more);
+	if (json_array_size(ids) != count)
+		fail_msg("%zu tokens, expected %zu: %s", json_array_size(ids), count, more);
+	json_decref(ids);
+}
+
+static void test_generation_ends_at_each_token_that_is_named_an_end(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_talk(&scratch);
+	json_t *whole = say(&scratch, "");
+	assert_int_equal(json_array_size(whole), 8);
+	int64_t end = json_integer_value(json_array_get(whole, 3));
+	struct rh_tokenizer *tokenizer;
+	char key[128], config[128];
+	check_ok(rh_tokenizer_load(path_of("%s/hf", scratch.dir), &tokenizer));
+	snprintf(key, sizeof key, "--eos_token %s", rh_tokenizer_text(tokenizer, (int32_t)end));
+	rh_tokenizer_destroy(tokenizer);
+	expect_end(&scratch, whole, end, key);
+	refused(&scratch, "generate --model_name_or_path @/hf --prompt hi --max_new_tokens 8 --eos_token <|none|>",
+	        "eos_token: '<|none|>' is no token");
+	static const char *const forms[] = {"{\"eos_token_id\": %lld}", "{\"eos_token_id\": [96, %lld]}"};
+	for (int i = 0; i < 2; i++) {
+		snprintf(config, sizeof config, forms[i], (long long)end);
+		write_text(path_of("%s/hf/generation_config.json", scratch.dir), config);
+		expect_end(&scratch, whole, end, "");
+	}
+	json_decref(whole);
 	scratch_close(&scratch);
 }
 
@@ -133,6 +194,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_prompts_from_line_file_and_pipe_are_one),
+	        cmocka_unit_test(test_generation_ends_at_each_token_that_is_named_an_end),
 	        cmocka_unit_test(test_answers_without_an_end_and_dropped_messages_stop),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
