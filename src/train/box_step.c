@@ -348,17 +348,23 @@ int64_t box_take_data(struct training *run, int64_t step)
 	return count;
 }
 
+/* What boxes were asked for. */
+struct requests {
+	int64_t stop, save;
+};
+
 /* From the lowest box to the highest: each adds its own, tensor by tensor, to what those below have. */
 struct squares {
 	double sum;
-	int64_t stopping;
+	struct requests requests;
 	int64_t saved; /* the newest checkpoint that all of them have */
 };
 
 /* Then down again, with the micro-batches' load balancing losses and the tokens' losses behind it. */
 struct results {
 	double norm;
-	int64_t stopping, saved;
+	struct requests requests;
+	int64_t saved;
 };
 
 static int share_losses(struct training *run, int64_t step, struct results *results)
@@ -393,19 +399,20 @@ static int add_squares(struct training *run, int64_t step, double *sum)
 	return 0;
 }
 
-static int share_squares(struct training *run, int64_t step, int stopping, struct results *out)
+static int share_squares(struct training *run, int64_t step, struct results *out)
 {
 	struct rh_box *box = &run->session.box;
 	struct squares squares = {.saved = run->saving.newest};
 	int rc = rh_box_take(box->link_below, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
-	squares.stopping |= stopping;
+	squares.requests.stop |= run->stop_requested;
+	squares.requests.save |= run->save_requested;
 	squares.saved = rh_min(squares.saved, run->saving.newest);
 	if (!rc)
 		rc = add_squares(run, step, &squares.sum);
 	if (!rc)
 		rc = rh_box_give(box, box->link_above, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
 	/* on the last box that is all boxes' sum; the others get the last one's results */
-	*out = (struct results){.norm = sqrt(squares.sum), .stopping = squares.stopping, .saved = squares.saved};
+	*out = (struct results){.norm = sqrt(squares.sum), .requests = squares.requests, .saved = squares.saved};
 	return rc;
 }
 
@@ -418,14 +425,14 @@ static void note_norm(struct training *run, int64_t step, double norm)
 	*own = norm;
 }
 
-int box_share_results(struct training *run, int64_t first, int64_t steps, int *stopping)
+int box_share_results(struct training *run, int64_t first, int64_t steps)
 {
 	struct results results[RH_RUN_STRETCH];
 	int rc = 0;
 	RH_ASSERT(steps <= RH_RUN_STRETCH);
 	rc = box_table_exchange(&run->session, box_tag_of(first, BOX_TABLE));
 	for (int64_t i = 0; !rc && i < steps; i++)
-		rc = share_squares(run, first + i, *stopping, &results[i]);
+		rc = share_squares(run, first + i, &results[i]);
 	for (int64_t i = 0; !rc && i < steps; i++) {
 		rc = share_losses(run, first + i, &results[i]);
 		if (!rc && training_is_local(run))
@@ -435,7 +442,8 @@ int box_share_results(struct training *run, int64_t first, int64_t steps, int *s
 	}
 	if (rc)
 		return rc;
-	*stopping = results[steps - 1].stopping != 0;
+	run->stop_requested = results[steps - 1].requests.stop != 0;
+	run->save_requested = results[steps - 1].requests.save != 0;
 	run->saving.common = results[steps - 1].saved;
 	return box_table_settle(&run->session);
 }

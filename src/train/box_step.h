@@ -67,7 +67,7 @@ int box_share_tally(struct rh_session *session, void *tally, int64_t bytes) RH_M
 
 /* Call it when the executor has finished `steps` steps (one, unless they were a stretch). All boxes learn the norm of all boxes'
  * gradients, and each step's losses. A stretch has its norms in `flight`: this box's before the call, all boxes' after it; of a single
- * step the updater has the norm. *stopping 1: a box was asked to stop. */
-int box_share_results(struct training *run, int64_t first, int64_t steps, int *stopping) RH_MUST;
+ * step the updater has the norm. run->stop_requested and save_requested: this box's requests before the call, all boxes' after it. */
+int box_share_results(struct training *run, int64_t first, int64_t steps) RH_MUST;
 
 #endif

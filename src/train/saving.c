@@ -41,6 +41,11 @@ static int is_passing(int rc)
 	return saving_is_full(rc) || rc == -EEXIST || rc == -ENOTDIR;
 }
 
+int saving_is_due(const struct training *run, int64_t steps)
+{
+	return run->save_every && (steps % run->save_every == 0 || steps == run->data.steps);
+}
+
 /* A user who wants a checkpoint now creates a file SAVE in output_dir; the run removes it when the checkpoint is there. */
 static char *save_path(const struct training *run)
 {
@@ -75,8 +80,10 @@ static int answer(struct training *run, int64_t step)
 static int judge(struct training *run, int64_t step, int rc)
 {
 	int64_t steps = run->data.steps, next = run->save_every ? (run->state.step / run->save_every + 1) * run->save_every : 0;
+	/* in mode fluidpipe a file SAVE has a checkpoint of this box alone, which counts for nothing with the other one */
+	int is_own = training_is_fluidpipe(run) && !saving_is_due(run, step) && !run->is_stopping;
 	run->saving.count += !rc;
-	run->saving.newest = rc ? run->saving.newest : step;
+	run->saving.newest = rc || is_own ? run->saving.newest : step;
 	if (rc)
 		best_take_back(run, step);
 	if (!is_passing(rc) || (run->is_stopping && step == run->state.step) || (saving_is_full(rc) && step == steps))

@@ -87,11 +87,6 @@ static int due(int64_t step, int64_t each)
 	return each > 0 && step % each == 0;
 }
 
-static int saves_at(const struct training *run, int64_t steps)
-{
-	return run->save_every && (due(steps, run->save_every) || steps == run->data.steps);
-}
-
 static int evaluate(struct training *run, double epoch)
 {
 	struct rh_evaluation eval;
@@ -120,7 +115,7 @@ static int evaluate(struct training *run, double epoch)
 		rc = saving_line(rh_reports_eval(run->reports, &report));
 	if (!rc)
 		rc = rh_trainer_state_log_eval(&run->trainer, &report);
-	return rc ? rc : best_judge(run, &eval, saves_at(run, run->state.step));
+	return rc ? rc : best_judge(run, &eval, saving_is_due(run, run->state.step));
 }
 
 /* Fills the step's batches; returns their number. */
@@ -208,7 +203,7 @@ double train_rate_at(const struct training *run, int64_t step)
 
 static int drains_at(const struct training *run, int64_t steps)
 {
-	return training_evaluates_at(run, steps) || saves_at(run, steps);
+	return training_evaluates_at(run, steps) || saving_is_due(run, steps);
 }
 
 static void report_nvme(struct training *run, struct rh_step_report *report, int64_t steps)
@@ -334,14 +329,14 @@ static int drain_updates(struct training *run)
 static int pause_steps(struct training *run)
 {
 	double now = rh_clock_seconds();
-	int asked = saving_is_asked(run);
+	int asked = run->save_requested;
 	int rc = training_evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch)
 	                                                     : 0;
 	int squeezed = run->state.step < run->data.steps && is_squeezed(run), bad = trouble_is_too_much(run),
 	    lost = !rh_dir_bound_is_there();
 	run->is_stopping = (run->stop_requested && run->state.step < run->data.steps) || squeezed || bad ||
 	                   lost; /* read once: a signal that comes later is for the next step */
-	int saves = saves_at(run, run->state.step) || run->is_stopping || asked || (run->stopped_early && run->save_every);
+	int saves = saving_is_due(run, run->state.step) || run->is_stopping || asked || (run->stopped_early && run->save_every);
 	if (!rc && saves)
 		rc = drain_updates(run);
 	if (!rc && lost)
@@ -358,6 +353,13 @@ static int pause_steps(struct training *run)
 	run->began += aside;
 	run->since_log += aside;
 	return rc;
+}
+
+/* What this box was asked for. */
+static void note_requests(struct training *run)
+{
+	run->stop_requested = asked_to_stop;
+	run->save_requested = saving_is_asked(run);
 }
 
 static int begin_one(struct training *run)
@@ -383,11 +385,11 @@ static int finish_one(struct training *run)
 	int64_t step = run->state.step, done = step + 1;
 	double norm = 0;
 	int rc = rh_executor_finish(run->session.executor);
-	run->stop_requested = asked_to_stop;
+	note_requests(run);
 	if (!rc && training_is_fluidpipe(run))
 		rc = fluidpipe_listen(run, asked_to_stop);
 	else if (!rc && rh_box_is_linked(&run->session.box))
-		rc = box_share_results(run, step, 1, &run->stop_requested);
+		rc = box_share_results(run, step, 1);
 	if (rc)
 		return rc;
 	double loss = train_step_loss(run, step), computed = rh_clock_seconds();
@@ -416,10 +418,15 @@ static int joins_next(struct training *run)
 	       !saving_is_asked(run) && !trouble_leaves_out(run, next);
 }
 
-/* A step that the run, or all boxes, leave out: it counts, and nothing of it does. */
+/* A step that the run, or all boxes, leave out: it counts, and nothing of it does. Boxes hear of each other's requests behind the next
+ * step. */
 static int leave_out(struct training *run)
 {
 	int64_t step = run->state.step++;
+	if (rh_box_is_linked(&run->session.box))
+		run->stop_requested = run->save_requested = 0;
+	else
+		note_requests(run);
 	run->flight[step % run->flights] = (struct train_step){0};
 	run->trouble.bad_in_a_row++;
 	run->state.skipped_steps++;
@@ -436,7 +443,6 @@ static int one_step(struct training *run)
 		rc = idle_steps_make(run);
 	if (!rc && run->begun == run->state.step && trouble_leaves_out(run, run->begun)) {
 		run->begun++;
-		run->stop_requested = asked_to_stop;
 		return leave_out(run);
 	}
 	if (!rc && run->begun == run->state.step)
@@ -526,7 +532,7 @@ static int share_stretch(struct training *run, int64_t *steps, int64_t *count)
 static int end_stretch(struct training *run, int64_t steps)
 {
 	int64_t first = run->state.step;
-	int rc = box_share_results(run, first, steps, &run->stop_requested);
+	int rc = box_share_results(run, first, steps);
 	for (int64_t step = first; !rc && step < first + steps; step++) {
 		double loss = train_step_loss(run, step), norm = run->flight[step % run->flights].norm;
 		if (!isfinite(loss) || !isfinite(norm))
@@ -556,7 +562,7 @@ static int one_stretch(struct training *run)
 		rc = rh_executor_train_stretch(run->session.executor, &stretch);
 	if (!rc)
 		rc = rh_updater_flush(run->session.updater); /* all stages at rest */
-	run->stop_requested = asked_to_stop;
+	note_requests(run);
 	if (!rc && is_linked)
 		rc = end_stretch(run, steps);
 	trace_step_end(run);

@@ -33,7 +33,7 @@ struct saving {
 	struct rh_checkpoint_writer *writer;
 	enum saving_asked request;
 	int64_t count;      /* checkpoints written */
-	int64_t newest;     /* step of this box's newest whole checkpoint, which may be the one that it went on from; -1: none */
+	int64_t newest;     /* step of this box's newest whole checkpoint that other boxes make too; or the one it went on from; -1: none */
 	int64_t common;     /* the newest that all of several boxes have, -1: none; of one box INT64_MAX */
 	double seconds;     /* seconds of writing them */
 	double stood_still; /* seconds in which no step began because of them, beside the waiting of updates */
@@ -76,6 +76,7 @@ struct training {
 	int output;            /* descriptor of output_dir, which is this run's own while it is open; -1: there is none yet */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int stop_requested;    /* this box was asked to stop by a signal, or another box was */
+	int save_requested;    /* this box was asked for a checkpoint by a file SAVE, or another box was; in mode fluidpipe this box */
 	int is_stopping;       /* the run stops, because a signal or the memory limit asked for it, after the checkpoint of this step */
 	int stopped_early;     /* the run ends because evaluations got no better */
 	struct saving saving;
@@ -155,6 +156,8 @@ int64_t saving_plan_ring(struct training *run);
 int saving_is_full(int rc);
 /* A line of a log that has no room is left out: 0. Other faults come back. */
 int saving_line(int rc) RH_MUST;
+/* Is there a checkpoint when so many steps are done, whoever asks for one? */
+int saving_is_due(const struct training *run, int64_t steps);
 /* A file SAVE asks for a checkpoint that is not begun yet. */
 int saving_is_asked(struct training *run);
 /* Begins the checkpoint of run->state.step, all updates being finished; where the run ends there, waits for it. */

@@ -149,7 +149,6 @@ static inline void boxes_finish(struct ran *ran, int boxes)
 	}
 }
 
-/* For run_prepare: boxes that wait for one another for ever are ended, not the whole test. */
 static inline json_int_t peak_of(const json_t *json, const char *tier)
 {
 	return json_integer_value(json_object_get(json_object_get(json, "peak_bytes"), tier));
@@ -164,6 +163,7 @@ static inline void check_peak(const json_t *json, int k)
 		fail_msg("box %d takes %.2f MiB of %.2f planned", k + 1, (double)peak / 1048576, (double)plan / 1048576);
 }
 
+/* For run_prepare: boxes that wait for one another for ever are ended, not the whole test. */
 static inline void boxes_limit_time(void)
 {
 	limit_time(300);

@@ -49,15 +49,6 @@ static inline void refused(const struct scratch *scratch, const char *line, cons
 	run_free(&ran);
 }
 
-static inline int find_or_not(const char *path, const char *text)
-{
-	size_t length;
-	char *bytes = read_bytes(path, &length);
-	int found = memmem(bytes, length, text, strlen(text)) != NULL;
-	free(bytes);
-	return found;
-}
-
 static inline size_t find_in(const char *path, const char *text)
 {
 	size_t length;

@@ -301,4 +301,13 @@ static inline void check_failed(const struct ran *ran, const char *part)
 	assert_int_equal(strlen(ran->out), 0);
 }
 
+static inline int find_or_not(const char *path, const char *text)
+{
+	size_t length;
+	char *bytes = read_bytes(path, &length);
+	int found = memmem(bytes, length, text, strlen(text)) != NULL;
+	free(bytes);
+	return found;
+}
+
 #endif

@@ -418,6 +418,36 @@ static void test_cuts_follow_speeds_and_are_kept(void **state)
 	scratch_close(&scratch);
 }
 
+/* One box has the file, and all boxes have the checkpoint, which a run can go on from; without a flush at the end of the first steps. */
+static void test_a_file_SAVE_of_one_box_asks_all_boxes(void **state)
+{
+	(void)state;
+	static const char *const modes[] = {"mode: sync-pp\n", "mode: paci\nround_micro_batches: 1\nbox_cuts: [2]\n"};
+	for (int i = 0; i < 4; i++) {
+		struct scratch scratch;
+		struct ran ran[2];
+		struct box_wire wire = free_wire();
+		char keys[256];
+		int asked = 1 + i / 2, found = 0;
+		make_files(&scratch);
+		snprintf(keys, sizeof keys, "%sdevice: cpu:1\nsave_strategy: \"no\"\n", modes[i % 2]);
+		check_ok(rh_dir_make(path_of("%s/out%d", scratch.dir, asked)));
+		write_text(path_of("%s/out%d/SAVE", scratch.dir, asked), "");
+		for (int k = 1; k <= 2; k++) {
+			write_config(&scratch, keys, 2, k, &wire);
+			run_start(&scratch, path_of("train %s/run%d.yaml", scratch.dir, k), 0, &ran[k - 1]);
+		}
+		boxes_finish(ran, 2);
+		assert_false(rh_file_exists(path_of("%s/out%d/SAVE", scratch.dir, asked)));
+		for (int step = 1; step <= 6; step++) {
+			found += is_there(&scratch, asked, step);
+			assert_int_equal(is_there(&scratch, 1, step), is_there(&scratch, 2, step));
+		}
+		assert_int_equal(found, 1);
+		scratch_close(&scratch);
+	}
+}
+
 static void forget_runs(const struct scratch *scratch)
 {
 	for (int k = 1; k <= 2; k++)
@@ -474,6 +504,7 @@ int main(void)
 	        cmocka_unit_test(test_another_tokenizer_is_named),
 	        cmocka_unit_test(test_tied_tables_are_trained_apart),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
+	        cmocka_unit_test(test_a_file_SAVE_of_one_box_asks_all_boxes),
 	        cmocka_unit_test(test_cuts_follow_speeds_and_are_kept),
 	        cmocka_unit_test(test_cuts_follow_a_measured_line),
 	};

@@ -359,6 +359,24 @@ static void test_a_box_that_is_asked_to_stop_stops_both_at_the_same_step(void **
 	check_stopped(2, SIGTERM);
 }
 
+/* Box 1 has checkpoints of steps 10 and 11, for which it alone was asked, and box 2 of 10 and 20: box 1 has no place for that one. So at
+ * step 30 the one of step 10 is still the newest that both have, and stays. */
+static void test_a_checkpoint_that_one_box_was_asked_for_does_not_count(void **state)
+{
+	(void)state;
+	static const char keys[] = FLUID CUT "save_strategy: steps\nsave_steps: 10\nsave_total_limit: 1\n";
+	struct scratch scratch;
+	make_files(&scratch);
+	run_boxes(&scratch, keys, "--max_steps 10");
+	write_text(path_of("%s/out1/SAVE", scratch.dir), "");
+	write_text(path_of("%s/out1/checkpoint-20", scratch.dir), "");
+	run_boxes(&scratch, keys, "--max_steps 30 --resume_from_checkpoint true");
+	assert_true(is_there(&scratch, 1, 11) && is_there(&scratch, 2, 20));
+	for (int k = 1; k <= 2; k++)
+		assert_true(is_there(&scratch, k, 10) && is_there(&scratch, k, 30));
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	run_prepare = boxes_limit_time;
@@ -374,6 +392,7 @@ int main(void)
 	        cmocka_unit_test(test_an_adapter_ends_up_whole_at_box_1),
 	        cmocka_unit_test(test_a_box_that_was_killed_goes_on_from_the_checkpoint_that_both_have),
 	        cmocka_unit_test(test_a_box_that_is_asked_to_stop_stops_both_at_the_same_step),
+	        cmocka_unit_test(test_a_checkpoint_that_one_box_was_asked_for_does_not_count),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,8 +54,41 @@ static void test_boxes_return_and_leave_bad_steps_out(void **state)
 	check_returns("lora_r: 4\n", 3, 1);
 }
 
+/* A box is asked to stop while all return to step 2's checkpoint, behind which step 3 is left out: none of its messages tells the other. */
+static void test_a_box_asked_to_stop_before_a_step_left_out_stops_both(void **state)
+{
+	(void)state;
+	for (int asked = 1; asked <= 2; asked++) {
+		struct scratch scratch;
+		struct ran ran[2];
+		struct box_wire wire = free_wire();
+		int step = 20;
+		make_files(&scratch);
+		for (int k = 1; k <= 2; k++) {
+			write_config(&scratch, "save_steps: 2\nmax_grad_norm: 0\ndevice: cpu:1\n", 2, k, &wire);
+			if (k == 1)
+				setenv("RH_SPOIL_STEPS", "3", 1);
+			run_prepare = boxes_limit_time;
+			run_start(&scratch, path_of("train %s/run%d.yaml" TWENTY_STEPS, scratch.dir, k), 0, &ran[k - 1]);
+			unsetenv("RH_SPOIL_STEPS");
+		}
+		for (int tries = 0; !find_or_not(ran[asked - 1].err_path, "the run returns to") && tries < 60000; tries++)
+			usleep(1000);
+		kill(ran[asked - 1].pid, SIGTERM);
+		boxes_finish(ran, 2);
+		while (step > 0 && !is_there(&scratch, asked, step))
+			step--;
+		printf("box %d was asked, both stopped after step %d\n", asked, step);
+		assert_true(step > 3 && step < 20 && is_there(&scratch, 3 - asked, step));
+		scratch_close(&scratch);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_boxes_return_and_leave_bad_steps_out)};
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_boxes_return_and_leave_bad_steps_out),
+	        cmocka_unit_test(test_a_box_asked_to_stop_before_a_step_left_out_stops_both),
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
