@@ -1,114 +1,41 @@
+#include "attention_case.h"
 #include "kernel_case.h"
 
 #include "cuda/kernels.h"
 
-enum { MAX_DOCUMENTS = 6 };
-
-/* `lead` rows of q and k belong to no document, nor do as many at the end. */
-struct shape {
-	int heads, kv_heads, dim, window, lead;
-	int documents;
-	int lq[MAX_DOCUMENTS], lk[MAX_DOCUMENTS];
-};
-
-static enum rh_attention_direction direction; /* of the cases made */
-
-/* Sinks from -1 to 3: from little to most of what a query sees. */
-static void put_sinks(struct op_case *c, int operand, const struct shape *s, enum rh_dtype dtype)
+static struct op_case backward_case(const struct attention_shape *s, enum rh_attention_direction direction, enum rh_dtype dtype,
+                                    int64_t pad, int sinks, uint64_t *seed)
 {
-	struct rh_view sink = case_operand(c, operand, dtype, 1, s->heads, 0, FILL_RANDOM);
-	for (int h = 0; h < s->heads; h++)
-		case_put(sink, 0, h, 1 + 2 * case_get(sink, 0, h));
-}
-
-static void put_starts(struct op_case *c, int operand, const struct shape *s, const int *length)
-{
-	struct rh_view view = case_operand(c, operand, RH_I32, s->documents + 1, 1, 0, FILL_NONE);
-	int32_t at = s->lead;
-	for (int d = 0; d <= s->documents; d++) {
-		case_put(view, d, 0, at);
-		at += d < s->documents ? length[d] : 0;
-	}
-}
-
-static int rows_of(const struct shape *s, const int *length)
-{
-	int rows = 2 * s->lead;
-	for (int d = 0; d < s->documents; d++)
-		rows += length[d];
-	return rows;
-}
-
-static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype dtype, int64_t pad)
-{
-	int q_rows = rows_of(s, s->lq), k_rows = rows_of(s, s->lk);
-	c->op.attention.heads = s->heads;
-	c->op.attention.kv_heads = s->kv_heads;
-	c->op.attention.documents = s->documents;
-	c->op.attention.window = s->window;
-	c->op.attention.direction = direction;
-	c->op.attention.scale = 2.0f / sqrtf((float)s->dim); /* sharper than usual: neighbours differ more */
-	for (int d = 0; d < s->documents; d++)
-		if (s->lq[d] > c->op.attention.longest)
-			c->op.attention.longest = s->lq[d];
-	put_starts(c, RH_ATTENTION_START_Q, s, s->lq);
-	put_starts(c, RH_ATTENTION_START_K, s, s->lk);
-	case_operand(c, RH_ATTENTION_Q, dtype, q_rows, s->heads * s->dim, pad, FILL_RANDOM);
-	case_operand(c, RH_ATTENTION_K, dtype, k_rows, s->kv_heads * s->dim, pad, FILL_RANDOM);
-	case_operand(c, RH_ATTENTION_V, dtype, k_rows, s->kv_heads * s->dim, pad, FILL_RANDOM);
-}
-
-/* In F32 the scores are off by at most dim products of 2^-24 each, and the exponential's argument up to 2 sqrt(dim): some 2^-18. In bf16
- * o's probabilities are rounded, each by up to 2^-9 of itself, to either side: o is a mean of values within 1. */
-static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
-{
-	struct op_case c = {.seed = seed, .op.kind = RH_OP_ATTENTION};
-	fill_inputs(&c, s, dtype, pad);
-	case_operand(&c, RH_ATTENTION_O, dtype, rows_of(s, s->lq), s->heads * s->dim, pad, FILL_POISON);
-	case_operand(&c, RH_ATTENTION_LSE, RH_F32, rows_of(s, s->lq), s->heads, pad, FILL_POISON);
-	if (sinks)
-		put_sinks(&c, RH_ATTENTION_SINK, s, dtype);
-	c.tolerance[RH_ATTENTION_LSE] = 0x1p-17;
-	c.tolerance[RH_ATTENTION_O] = dtype == RH_BF16 ? 0x1p-9 : 0x1p-17;
+	struct op_case c = attention_backward_case(s, direction, dtype, pad, sinks, seed);
+	int64_t rows = rh_attention_space_rows(attention_rows(s, s->lq), s->documents, s->dim);
+	case_operand(&c, RH_ATTENTION_BACKWARD_SPACE, RH_F32, rows, s->heads * s->dim, 0, FILL_POISON);
 	return c;
 }
 
-/* o and lse are the oracle's. dp and delta are sums of dim products, sqrt(dim) in size, at most 16. In bf16 p and ds are rounded, each by
- * up to 2^-9 of itself, to either side: a variance of 2^-19.6 of its square; scale ds is 0.7 p by chance, q, k and dO 0.6. The squares of a
- * row of p sum up to at most 1, of a column to about 2.5 times the heads of the group, of which there are 3 here at most. Five deviations
- * then are 2^-8.8 for dq, 2^-6.8 for dk and dv where all is at its worst. */
-static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
+/* For kernels on tensor cores, which round p and ds to bf16: each is off by up to 2^-9 of itself, to either side. o is a mean, weighted by
+ * p, of values within 1. */
+static struct op_case mma_case(const struct attention_shape *s, enum rh_attention_direction direction, int64_t pad, int sinks,
+                               uint64_t *seed)
 {
-	struct op_case c = {.seed = seed, .op.kind = RH_OP_ATTENTION_BACKWARD};
-	uint64_t forward_seed = *seed;
-	struct op_case forward = forward_case(s, dtype, pad, sinks, &forward_seed);
-	rh_op_oracle(&forward.op);
-	fill_inputs(&c, s, dtype, pad);
-	int q_rows = rows_of(s, s->lq), k_rows = rows_of(s, s->lk), wide = s->heads * s->dim, narrow = s->kv_heads * s->dim;
-	case_operand(&c, RH_ATTENTION_BACKWARD_O, dtype, q_rows, wide, pad, FILL_POISON);
-	case_operand(&c, RH_ATTENTION_BACKWARD_LSE, RH_F32, q_rows, s->heads, pad, FILL_POISON);
-	memcpy(c.buffer[RH_ATTENTION_BACKWARD_O].bytes, forward.buffer[RH_ATTENTION_O].bytes, forward.buffer[RH_ATTENTION_O].size);
-	memcpy(c.buffer[RH_ATTENTION_BACKWARD_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].size);
-	if (sinks) {
-		case_take(&c, RH_ATTENTION_BACKWARD_SINK, &forward, RH_ATTENTION_SINK);
-		case_operand(&c, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, s->heads, 0, FILL_RANDOM);
-		c.tolerance[RH_ATTENTION_BACKWARD_DSINK] = 0x1p-10; /* 200 terms, each off by 2^-18 at most */
-	}
-	case_free(&forward);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DO, dtype, q_rows, wide, pad, FILL_RANDOM);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DELTA, RH_F32, q_rows, s->heads, pad, FILL_POISON);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DQ, dtype, q_rows, wide, pad, FILL_POISON);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DK, dtype, k_rows, narrow, pad, FILL_POISON);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DV, dtype, k_rows, narrow, pad, FILL_POISON);
-	case_operand(&c, RH_ATTENTION_BACKWARD_SPACE, RH_F32, rh_attention_space_rows(q_rows, s->documents, s->dim), wide, 0, FILL_POISON);
-	c.tolerance[RH_ATTENTION_BACKWARD_DELTA] = 0x1p-15;
-	c.tolerance[RH_ATTENTION_BACKWARD_DQ] = dtype == RH_BF16 ? 0x1p-8 : 0x1p-15;
-	c.tolerance[RH_ATTENTION_BACKWARD_DK] = c.tolerance[RH_ATTENTION_BACKWARD_DV] = dtype == RH_BF16 ? 0x1p-7 : 0x1p-15;
+	struct op_case c = attention_case(s, direction, RH_BF16, pad, sinks, seed);
+	c.tolerance[RH_ATTENTION_O] = 0x1p-9;
+	return c;
+}
+
+/* Such roundings are a variance of 2^-19.6 of the square; scale ds is 0.7 p by chance, q, k and dO 0.6. The squares of a row of p sum up to
+ * at most 1, of a column to about 2.5 times the heads of the group, of which there are 3 here at most. Five deviations then are 2^-8.8 for
+ * dq, 2^-6.8 for dk and dv where all is at its worst. */
+static struct op_case mma_backward_case(const struct attention_shape *s, enum rh_attention_direction direction, int64_t pad, int sinks,
+                                        uint64_t *seed)
+{
+	struct op_case c = backward_case(s, direction, RH_BF16, pad, sinks, seed);
+	c.tolerance[RH_ATTENTION_BACKWARD_DQ] = 0x1p-8;
+	c.tolerance[RH_ATTENTION_BACKWARD_DK] = c.tolerance[RH_ATTENTION_BACKWARD_DV] = 0x1p-7;
 	return c;
 }
 
 /* Tiles are 64 or 128 own rows and 64 streamed ones, in backward 32 for D above 64; the plain kernels' 16 and 32. */
-static const struct shape mma_shapes[] = {
+static const struct attention_shape mma_shapes[] = {
         {1, 1, 64, 0, 0, 1, {1}, {1}},
         {3, 1, 64, 0, 3, 3, {66, 1, 37}, {66, 1, 37}},       /* three heads share a key head; rows outside */
         {2, 2, 128, 0, 0, 1, {97}, {97}},                    /* no group */
@@ -127,7 +54,7 @@ static const struct shape mma_shapes[] = {
         {2, 1, 64, 0, 0, 6, {3, 1, 4, 64, 5, 9}, {3, 1, 4, 64, 5, 9}},
 };
 
-static const struct shape plain_shapes[] = {
+static const struct attention_shape plain_shapes[] = {
         {1, 1, 4, 0, 0, 1, {1}, {1}},
         {3, 1, 64, 0, 3, 3, {40, 1, 37}, {40, 1, 37}},
         {7, 1, 20, 0, 0, 2, {33, 17}, {33, 17}},             /* a group that does not divide the lanes */
@@ -144,18 +71,18 @@ enum { MMA_SHAPES = sizeof mma_shapes / sizeof mma_shapes[0], PLAIN_SHAPES = siz
 
 /* On SMs of both sizes, an sm_89's and an H100's, whose blocks take 64 and 128 rows; on the former the backward also without the space that
  * its one pass needs. */
-static void every_shape(struct op_case make(const struct shape *, enum rh_dtype, int64_t, int, uint64_t *), kernel_entry *kernel)
+static void every_shape(struct op_case make(const struct attention_shape *, enum rh_attention_direction, int64_t, int, uint64_t *),
+                        kernel_entry *kernel)
 {
 	uint64_t seed = check_seed();
 	for (int i = 0; i < 6 * MMA_SHAPES; i++) {
-		direction = i / 3 % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
-		struct op_case c = make(&mma_shapes[i / 6], RH_BF16, i / 6 % 2 * 8, i / 6 % 3 > 0, &seed);
+		enum rh_attention_direction direction = i / 3 % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+		struct op_case c = make(&mma_shapes[i / 6], direction, i / 6 % 2 * 8, i / 6 % 3 > 0, &seed);
 		cudaemu_set_shared_bytes(i % 3 == 1 ? 228 << 10 : 100 << 10);
 		if (i % 3 == 2 && c.op.kind == RH_OP_ATTENTION_BACKWARD)
 			c.op.operand[RH_ATTENTION_BACKWARD_SPACE] = (struct rh_view){0};
 		kernel_check(&c, kernel, &seed);
 	}
-	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_set_shared_bytes(100 << 10);
 	cudaemu_release();
 }
@@ -163,13 +90,13 @@ static void every_shape(struct op_case make(const struct shape *, enum rh_dtype,
 static void test_attention_bf16_equals_the_oracle(void **state)
 {
 	(void)state;
-	every_shape(forward_case, cuda_attention);
+	every_shape(mma_case, cuda_attention);
 }
 
 static void test_attention_backward_bf16_equals_the_oracle(void **state)
 {
 	(void)state;
-	every_shape(backward_case, cuda_attention_backward);
+	every_shape(mma_backward_case, cuda_attention_backward);
 }
 
 /* F32, and bf16 of other head sizes or (a pad of 5) of rows that do not begin on 16 bytes. */
@@ -178,14 +105,12 @@ static void test_attention_plain_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (int i = 0; i < 2 * PLAIN_SHAPES; i++) {
-		direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
-		struct op_case single = forward_case(&plain_shapes[i / 2], RH_F32, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
+		enum rh_attention_direction direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+		struct op_case single = attention_case(&plain_shapes[i / 2], direction, RH_F32, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
 		kernel_check(&single, cuda_attention, &seed);
-		struct op_case half = forward_case(&plain_shapes[i / 2], RH_BF16, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
-		half.tolerance[RH_ATTENTION_O] = 0x1p-17; /* p is not rounded here */
+		struct op_case half = attention_case(&plain_shapes[i / 2], direction, RH_BF16, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
 		kernel_check(&half, cuda_attention, &seed);
 	}
-	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_release();
 }
 
@@ -194,15 +119,12 @@ static void test_attention_plain_backward_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (int i = 0; i < 2 * PLAIN_SHAPES; i++) {
-		direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
-		struct op_case single = backward_case(&plain_shapes[i / 2], RH_F32, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
+		enum rh_attention_direction direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+		struct op_case single = backward_case(&plain_shapes[i / 2], direction, RH_F32, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
 		kernel_check(&single, cuda_attention_backward, &seed);
-		struct op_case half = backward_case(&plain_shapes[i / 2], RH_BF16, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
-		for (int k = RH_ATTENTION_BACKWARD_DQ; k <= RH_ATTENTION_BACKWARD_DV; k++)
-			half.tolerance[k] = 0x1p-15;
+		struct op_case half = backward_case(&plain_shapes[i / 2], direction, RH_BF16, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
 		kernel_check(&half, cuda_attention_backward, &seed);
 	}
-	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_release();
 }
 
@@ -213,40 +135,29 @@ static void test_attention_of_random_documents_equals_the_oracle(void **state)
 	static const int dims[] = {64, 96, 128, 256, 32};
 	uint64_t seed = check_seed();
 	for (int i = 0; i < 12; i++) {
-		struct shape s = {.kv_heads = 1, .dim = dims[i % 5], .documents = (int)case_between(&seed, 1, 4)};
+		struct attention_shape s = {.kv_heads = 1, .dim = dims[i % 5], .documents = (int)case_between(&seed, 1, 4)};
 		s.heads = (int)case_between(&seed, 1, 2);
 		s.lead = (int)case_between(&seed, 0, 5);
 		s.window = i % 2 ? (int)case_between(&seed, 1, 90) : 0;
-		direction = i < 6 ? RH_ATTENTION_CAUSAL : RH_ATTENTION_BOTH;
+		enum rh_attention_direction direction = i < 6 ? RH_ATTENTION_CAUSAL : RH_ATTENTION_BOTH;
 		for (int d = 0; d < s.documents; d++) {
 			s.lq[d] = (int)case_between(&seed, 0, 200 / s.documents);
 			s.lk[d] = i % 6 < 3 ? s.lq[d] : (int)case_between(&seed, 0, 200 / s.documents);
 		}
-		struct op_case c = i % 2 ? backward_case(&s, RH_BF16, 0, i / 2 % 2, &seed) : forward_case(&s, RH_BF16, 0, i / 2 % 2, &seed);
+		struct op_case c =
+		        i % 2 ? mma_backward_case(&s, direction, 0, i / 2 % 2, &seed) : mma_case(&s, direction, 0, i / 2 % 2, &seed);
 		kernel_check(&c, i % 2 ? cuda_attention_backward : cuda_attention, &seed);
 	}
-	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_release();
 }
 
-/* q, k and v as columns of one wide buffer, as a fused projection leaves them. */
 static void test_attention_reads_a_fused_projection(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	struct shape s = {2, 1, 64, 0, 0, 2, {50, 31}, {50, 31}};
-	struct op_case c = forward_case(&s, RH_BF16, 0, 0, &seed);
-	struct rh_view wide = case_operand(&c, RH_ATTENTION_SINK, RH_BF16, 81, 4 * 64, 0, FILL_POISON);
-	c.op.operand[RH_ATTENTION_SINK] = (struct rh_view){0};
-	int64_t from[3] = {0, 2 * 64, 3 * 64};
-	for (int i = 0; i < 3; i++) {
-		struct rh_view to = rh_view_cols(wide, from[i], c.op.operand[i].cols);
-		for (int64_t r = 0; r < to.rows; r++)
-			for (int64_t k = 0; k < to.cols; k++)
-				case_put(to, r, k, case_get(c.op.operand[i], r, k));
-		c.op.operand[i] = to;
-		c.buffer_of[i] = RH_ATTENTION_SINK;
-	}
+	struct attention_shape s = {2, 1, 64, 0, 0, 2, {50, 31}, {50, 31}};
+	struct op_case c = mma_case(&s, RH_ATTENTION_CAUSAL, 0, 0, &seed);
+	attention_fuse(&c);
 	kernel_check(&c, cuda_attention, &seed);
 	cudaemu_release();
 }
@@ -259,8 +170,9 @@ static void test_attention_of_a_packed_document_equals_it_alone(void **state)
 	check_skip("the kernel reads host memory here, which only emulation allows");
 #endif
 	uint64_t seed = check_seed();
-	struct shape packed = {2, 1, 64, 0, 0, 3, {61, 75, 20}, {61, 75, 20}}, alone = {2, 1, 64, 0, 0, 1, {75}, {75}};
-	struct op_case all = backward_case(&packed, RH_BF16, 0, 0, &seed), one = backward_case(&alone, RH_BF16, 0, 0, &seed);
+	struct attention_shape packed = {2, 1, 64, 0, 0, 3, {61, 75, 20}, {61, 75, 20}}, alone = {2, 1, 64, 0, 0, 1, {75}, {75}};
+	struct op_case all = mma_backward_case(&packed, RH_ATTENTION_CAUSAL, 0, 0, &seed),
+	               one = mma_backward_case(&alone, RH_ATTENTION_CAUSAL, 0, 0, &seed);
 	int inputs[] = {RH_ATTENTION_BACKWARD_Q, RH_ATTENTION_BACKWARD_K,   RH_ATTENTION_BACKWARD_V,
 	                RH_ATTENTION_BACKWARD_O, RH_ATTENTION_BACKWARD_LSE, RH_ATTENTION_BACKWARD_DO};
 	for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
@@ -288,8 +200,9 @@ static void test_attention_backward_is_the_same_on_large_sms(void **state)
 #endif
 	uint64_t seed = check_seed();
 	for (int dim = 96; dim <= 128; dim += 32) {
-		struct shape s = {4, 2, dim, 0, 2, 3, {61, 150, 20}, {61, 170, 20}};
-		struct op_case small = backward_case(&s, RH_BF16, 8, 0, &seed), large = case_clone(&small), checked = case_clone(&small);
+		struct attention_shape s = {4, 2, dim, 0, 2, 3, {61, 150, 20}, {61, 170, 20}};
+		struct op_case small = mma_backward_case(&s, RH_ATTENTION_CAUSAL, 8, 0, &seed), large = case_clone(&small),
+		               checked = case_clone(&small);
 		check_ok(cuda_attention_backward(&small.op, NULL));
 		cudaemu_set_shared_bytes(228 << 10);
 		check_ok(cuda_attention_backward(&large.op, NULL));
@@ -311,15 +224,15 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 	check_skip("a GPU runs all blocks at once; device_case_check compares two runs");
 #endif
 	uint64_t seed = check_seed();
-	static const struct shape shapes[] = {{4, 2, 128, 0, 2, 3, {61, 330, 20}, {61, 350, 20}},
-	                                      {2, 1, 96, 100, 0, 1, {400}, {400}},
-	                                      {2, 1, 64, 0, 0, 2, {90, 300}, {90, 300}},
-	                                      {2, 1, 256, 0, 0, 2, {90, 200}, {90, 210}},
-	                                      {2, 1, 128, 70, 0, 1, {300}, {310}}};
+	static const struct attention_shape shapes[] = {{4, 2, 128, 0, 2, 3, {61, 330, 20}, {61, 350, 20}},
+	                                                {2, 1, 96, 100, 0, 1, {400}, {400}},
+	                                                {2, 1, 64, 0, 0, 2, {90, 300}, {90, 300}},
+	                                                {2, 1, 256, 0, 0, 2, {90, 200}, {90, 210}},
+	                                                {2, 1, 128, 70, 0, 1, {300}, {310}}};
 	for (size_t i = 0; i < 4 * sizeof shapes / sizeof *shapes; i++) {
-		direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+		enum rh_attention_direction direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
 		cudaemu_set_shared_bytes(i / 2 % 2 ? 228 << 10 : 100 << 10);
-		struct op_case alone = backward_case(&shapes[i / 4], RH_BF16, 0, 0, &seed), beside = case_clone(&alone);
+		struct op_case alone = mma_backward_case(&shapes[i / 4], direction, 0, 0, &seed), beside = case_clone(&alone);
 		check_ok(cuda_attention_backward(&alone.op, NULL));
 		cudaemu_set_order(CUDAEMU_RANDOM, check_random(&seed));
 		cudaemu_set_blocks_at_once(6);
@@ -331,7 +244,6 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 		case_free(&beside);
 	}
 	cudaemu_set_shared_bytes(100 << 10);
-	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_release();
 }
 
@@ -340,8 +252,8 @@ static void test_attention_of_huge_scores_stays_finite(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	struct shape s = {2, 1, 64, 0, 0, 1, {100}, {100}};
-	struct op_case c = forward_case(&s, RH_BF16, 0, 0, &seed);
+	struct attention_shape s = {2, 1, 64, 0, 0, 1, {100}, {100}};
+	struct op_case c = mma_case(&s, RH_ATTENTION_CAUSAL, 0, 0, &seed);
 	c.op.attention.scale = 1000;
 	c.tolerance[RH_ATTENTION_O] = c.tolerance[RH_ATTENTION_LSE] = 0x1p-6; /* scores of 10000 are off by 2^-9 */
 	kernel_check(&c, cuda_attention, &seed);
@@ -352,8 +264,9 @@ static void test_attention_without_documents_writes_nothing(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	struct shape s = {2, 1, 64, 0, 4, 0, {0}, {0}};
-	struct op_case forward = forward_case(&s, RH_BF16, 0, 0, &seed), backward = backward_case(&s, RH_BF16, 0, 0, &seed);
+	struct attention_shape s = {2, 1, 64, 0, 4, 0, {0}, {0}};
+	struct op_case forward = mma_case(&s, RH_ATTENTION_CAUSAL, 0, 0, &seed),
+	               backward = mma_backward_case(&s, RH_ATTENTION_CAUSAL, 0, 0, &seed);
 	kernel_check(&forward, cuda_attention, &seed);
 	kernel_check(&backward, cuda_attention_backward, &seed);
 }
