@@ -122,8 +122,8 @@ static inline const char *weights(const struct scratch *scratch, int box, int st
 	return path_of("%s/out%d/checkpoint-%d/model.safetensors", scratch->dir, box, step);
 }
 
-/* 1: both files hold the same bytes. */
-static inline int is_same_file(const char *left, const char *right)
+/* 1: both files hold the same tensors. */
+static inline int same_tensors(const char *left, const char *right)
 {
 	struct rh_safetensors *one, *other;
 	check_ok(rh_safetensors_open(left, &one));
@@ -148,7 +148,7 @@ static inline void move_outputs(const struct scratch *scratch, const char *to)
 
 static inline int is_same_step(const struct scratch *scratch, const char *kept, int box, int step)
 {
-	return is_same_file(path_of("%s/%s%d/checkpoint-%d/model.safetensors", scratch->dir, kept, box, step), weights(scratch, box, step));
+	return same_tensors(path_of("%s/%s%d/checkpoint-%d/model.safetensors", scratch->dir, kept, box, step), weights(scratch, box, step));
 }
 
 #endif

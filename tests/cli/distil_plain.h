@@ -4,6 +4,7 @@
 #define RH_TESTS_CLI_DISTIL_PLAIN_H
 
 #include "cli/distil.h"
+#include "train/copy_blocks.h"
 
 /* Shares that are told of a target, 0: its logits; numbers of a target; the most targets of a row and of a micro-batch. */
 #ifndef TOP
@@ -83,21 +84,6 @@ static inline void open_plain(struct plain *at, const struct scratch *scratch)
 	assert_int_equal(at->data.steps_per_epoch, EPOCH);
 }
 
-static inline void copy_lower(struct plain *at)
-{
-	struct rh_session *from = &at->lower.session, *to = &at->whole.session;
-	for (int b = 0; b < at->shared; b++)
-		for (int t = 0; t < from->model->block[b].tensors; t++) {
-			int64_t count = from->model->block[b].tensor[t].rows * from->model->block[b].tensor[t].cols;
-			float *values = malloc((size_t)count * sizeof *values);
-			assert_non_null(values);
-			check_ok(rh_store_get(from->store, b, t, 0, count, values));
-			check_ok(rh_store_set(to->store, b, t, 0, count, values));
-			free(values);
-		}
-	check_ok(rh_store_settle(to->store));
-}
-
 static inline void set_mix(const struct plain *at, double alpha, float *mix)
 {
 	int is_sum = at->config.fluidpipe_weighting == RH_WEIGHTING_SUM;
@@ -174,7 +160,7 @@ static inline void plain_step(struct plain *at, int64_t step)
 			memcpy(at->lower.teacher[m][i], at->table[0][row][place], sizeof at->lower.teacher[m][i]);
 		}
 	}
-	copy_lower(at);
+	copy_blocks(&at->lower.session, &at->whole.session, at->shared);
 	run_half(at, &at->lower, batch, count, step, epoch > 0 && at->config.fluidpipe_alpha1 < 1, at->config.fluidpipe_alpha1);
 	memcpy(at->whole.teacher, at->lower.logits, sizeof at->lower.logits);
 	run_half(at, &at->whole, batch, count, step, at->config.fluidpipe_alpha2 < 1, at->config.fluidpipe_alpha2);

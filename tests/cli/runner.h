@@ -172,6 +172,13 @@ static inline int same_file(const char *a, const char *b)
 	return same;
 }
 
+/* A file of two folders of the scratch directory. */
+static inline void check_same_file(const struct scratch *scratch, const char *left, const char *right, const char *file)
+{
+	if (!same_file(path_of("%s/%s/%s", scratch->dir, left, file), path_of("%s/%s/%s", scratch->dir, right, file)))
+		fail_msg("%s of %s and %s differ", file, left, right);
+}
+
 #ifndef PROGRAM
 #define PROGRAM "roundhouse"
 #endif

@@ -73,17 +73,6 @@ static void keep_outputs(const struct scratch *scratch, const char *name)
 		check_ok(rh_path_move(path_of("%s/out%d", scratch->dir, k), path_of("%s/%s%d", scratch->dir, name, k)));
 }
 
-static void check_same_file(const struct scratch *scratch, const char *left, const char *right, const char *file)
-{
-	struct rh_bytes one, other;
-	check_ok(rh_file_load(path_of("%s/%s/%s", scratch->dir, left, file), &one));
-	check_ok(rh_file_load(path_of("%s/%s/%s", scratch->dir, right, file), &other));
-	if (one.length != other.length || memcmp(one.bytes, other.bytes, one.length))
-		fail_msg("%s of %s and %s differ", file, left, right);
-	rh_bytes_free(&one);
-	rh_bytes_free(&other);
-}
-
 /* Samples that were sent in the epoch's steps up to `after`. */
 static void find_received(int64_t after, int *received)
 {

@@ -34,17 +34,6 @@ static void run_pair(const struct scratch *scratch, int is_slow, const char *opt
 		network_close(&network);
 }
 
-static void check_same(const struct scratch *scratch, const char *left, const char *right, const char *file)
-{
-	struct rh_bytes one, other;
-	check_ok(rh_file_load(path_of("%s/%s/%s", scratch->dir, left, file), &one));
-	check_ok(rh_file_load(path_of("%s/%s/%s", scratch->dir, right, file), &other));
-	if (one.length != other.length || memcmp(one.bytes, other.bytes, one.length))
-		fail_msg("%s of %s and %s differ", file, left, right);
-	rh_bytes_free(&one);
-	rh_bytes_free(&other);
-}
-
 static int64_t size_of(const struct scratch *scratch, const char *where)
 {
 	struct stat status;
@@ -77,10 +66,10 @@ static void check_replay(struct scratch scratch, const char *logged, const char 
 		snprintf(first, sizeof first, "first%d", k + 1);
 		snprintf(out, sizeof out, "out%d", k + 1);
 		for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-			check_same(&scratch, first, out, files[i]);
+			check_same_file(&scratch, first, out, files[i]);
 		free(said[k]);
 	}
-	check_same(&scratch, "first2", "out2", "checkpoint-12/teacher_logits.safetensors");
+	check_same_file(&scratch, "first2", "out2", "checkpoint-12/teacher_logits.safetensors");
 	scratch_close(&scratch);
 }
 
@@ -121,8 +110,8 @@ static void test_a_cap_of_0_is_no_change(void **state)
 		char plain[16], out[16];
 		snprintf(plain, sizeof plain, "plain%d", k + 1);
 		snprintf(out, sizeof out, "out%d", k + 1);
-		check_same(&scratch, plain, out, "model.safetensors");
-		check_same(&scratch, plain, out, "checkpoint-12/optimizer.safetensors");
+		check_same_file(&scratch, plain, out, "model.safetensors");
+		check_same_file(&scratch, plain, out, "checkpoint-12/optimizer.safetensors");
 		free(said[k]);
 	}
 	scratch_close(&scratch);

@@ -1,22 +1,8 @@
-#include "check.h"
+#include "config_case.h"
 
 #include "core/alloc.h"
 #include "core/file.h"
-#include "core/log.h"
-#include "model/config.h"
 #include "model/traits.h"
-
-#include <string.h>
-
-static int parse(const char *text, struct rh_model_config *out)
-{
-	json_t *json = NULL;
-	int rc = rh_json_parse(text, strlen(text), "config.json", &json);
-	if (!rc)
-		rc = rh_model_config_parse(json, "config.json", out);
-	json_decref(json);
-	return rc;
-}
 
 /* A small valid configuration of `family` with `more` members (each ",\"key\":value"). */
 static int parse_with(const char *family, const char *more, struct rh_model_config *out)
@@ -26,7 +12,7 @@ static int parse_with(const char *family, const char *more, struct rh_model_conf
 	         "{\"architectures\":[\"%sForCausalLM\"],\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,"
 	         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":100%s}",
 	         family, more);
-	return parse(text, out);
+	return config_parse(text, out);
 }
 
 static void check_refused(const char *family, const char *more, const char *part)
@@ -49,7 +35,7 @@ static void test_config_defaults_are_those_of_transformers(void **state)
 {
 	(void)state;
 	struct rh_model_config c;
-	check_ok(parse("{\"model_type\":\"llama\"}", &c));
+	check_ok(config_parse("{\"model_type\":\"llama\"}", &c));
 	assert_ptr_equal(c.family, rh_family_find("llama"));
 	assert_int_equal(c.vocab_size, 32000);
 	assert_int_equal(c.hidden_size, 4096);
@@ -64,7 +50,7 @@ static void test_config_defaults_are_those_of_transformers(void **state)
 	assert_true(c.rms_norm_eps == 1e-6 && c.rope[0].theta == 10000 && c.initializer_range == 0.02);
 	assert_false(c.attention_bias || c.attention_output_bias || c.mlp_bias || c.qk_norm || c.tie_word_embeddings);
 	rh_model_config_free(&c);
-	check_ok(parse("{\"model_type\":\"qwen2\",\"num_attention_heads\":64,\"bos_token_id\":null}", &c));
+	check_ok(config_parse("{\"model_type\":\"qwen2\",\"num_attention_heads\":64,\"bos_token_id\":null}", &c));
 	assert_int_equal(c.num_key_value_heads, 32);
 	assert_int_equal(c.head_dim, 64);
 	assert_int_equal(c.bos_token_id, -1);
@@ -74,9 +60,9 @@ static void test_config_defaults_are_those_of_transformers(void **state)
 	assert_int_equal(c.intermediate_size, 22016);
 	assert_int_equal(c.max_position_embeddings, 32768);
 	rh_model_config_free(&c);
-	check_ok(parse("{\"architectures\":[\"Qwen3ForCausalLM\"],\"num_attention_heads\":64,\"num_key_value_heads\":null,"
-	               "\"eos_token_id\":[5,6]}",
-	               &c));
+	check_ok(config_parse("{\"architectures\":[\"Qwen3ForCausalLM\"],\"num_attention_heads\":64,\"num_key_value_heads\":null,"
+	                      "\"eos_token_id\":[5,6]}",
+	                      &c));
 	assert_int_equal(c.num_key_value_heads, 64);
 	assert_int_equal(c.head_dim, 128);
 	assert_int_equal(c.eos_token_ids, 2);
@@ -93,7 +79,7 @@ static void test_config_of_gpt2(void **state)
 {
 	(void)state;
 	struct rh_model_config c;
-	check_ok(parse("{\"model_type\":\"gpt2\"}", &c));
+	check_ok(config_parse("{\"model_type\":\"gpt2\"}", &c));
 	assert_int_equal(c.hidden_size, 768);
 	assert_int_equal(c.intermediate_size, 3072);
 	assert_int_equal(c.num_key_value_heads, 12);
@@ -101,15 +87,15 @@ static void test_config_of_gpt2(void **state)
 	assert_int_equal(c.max_position_embeddings, 1024);
 	assert_true(c.attention_bias && c.attention_output_bias && c.mlp_bias && c.tie_word_embeddings);
 	rh_model_config_free(&c);
-	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"n_embd\":100}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"model_type\":\"gpt2\",\"n_embd\":100}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "hidden_size 100 is no multiple of n_head 12"));
-	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "activation_function 'relu' is not supported (gelu_new is)"));
-	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "'scale_attn_by_inverse_layer_idx' changes what layers compute"));
-	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"scale_attn_weights\":false}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"model_type\":\"gpt2\",\"scale_attn_weights\":false}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "'scale_attn_weights' false changes"));
-	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"n_layer\":0}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"model_type\":\"gpt2\",\"n_layer\":0}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "'n_layer' is 0; it must be positive"));
 }
 
@@ -202,19 +188,19 @@ static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state
 	check_refused("Llama", ",\"head_dim\":65537", "head_dim is 65537; it must be 1 to 256");
 	check_refused("Llama", ",\"vocab_size\":0,\"a\":1", "not valid JSON"); /* repeated key */
 	struct rh_model_config c;
-	assert_int_equal(parse("{\"model_type\":\"llama\",\"hidden_size\":100,\"num_attention_heads\":7}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"model_type\":\"llama\",\"hidden_size\":100,\"num_attention_heads\":7}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "hidden_size 100 is no multiple of num_attention_heads 7"));
-	assert_int_equal(parse("{\"model_type\":\"llama\",\"num_key_value_heads\":3}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"model_type\":\"llama\",\"num_key_value_heads\":3}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "num_attention_heads 32 is no multiple of num_key_value_heads 3"));
-	assert_int_equal(parse("{\"model_type\":\"llama\",\"vocab_size\":4e9}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"model_type\":\"llama\",\"vocab_size\":4e9}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "'vocab_size' must be a whole number"));
-	assert_int_equal(parse("{\"model_type\":\"llama\",\"vocab_size\":4000000000}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"model_type\":\"llama\",\"vocab_size\":4000000000}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "vocab_size is 4000000000; it must be 1 to 2147483647"));
-	assert_int_equal(parse("{}", &c), -EINVAL);
+	assert_int_equal(config_parse("{}", &c), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "neither 'architectures' nor 'model_type'"));
-	assert_int_equal(parse("[]", &c), -EINVAL);
-	assert_int_equal(parse("{\"architectures\":[]}", &c), -EINVAL);
-	assert_int_equal(parse("{\"architectures\":[\"LlamaForCausalLM\",\"X\"]}", &c), -EINVAL);
+	assert_int_equal(config_parse("[]", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"architectures\":[]}", &c), -EINVAL);
+	assert_int_equal(config_parse("{\"architectures\":[\"LlamaForCausalLM\",\"X\"]}", &c), -EINVAL);
 	check_refused("Llama", ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]", "'eos_token_id' has 9 entries; at most 8");
 	check_refused("Llama", ",\"eos_token_id\":\"x\"", "'eos_token_id' must be a whole number or a list of them");
 	check_refused("Llama", ",\"eos_token_id\":-5", "eos_token_id -5 makes no sense");

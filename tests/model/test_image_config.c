@@ -1,29 +1,12 @@
 /* What a config.json says of a model of images. */
-#include "check.h"
+#include "config_case.h"
 
-#include "core/log.h"
-#include "model/config.h"
 #include "model/model.h"
-
-#include <string.h>
-
-static int parse(const char *text, struct rh_model_config *out)
-{
-	json_t *json = NULL;
-	int rc = rh_json_parse(text, strlen(text), "config.json", &json);
-	if (!rc)
-		rc = rh_model_config_parse(json, "config.json", out);
-	json_decref(json);
-	return rc;
-}
 
 static void check_line(const char *text, const char *part)
 {
 	struct rh_model_config c;
-	int rc = parse(text, &c);
-	assert_int_equal(rc, -EINVAL);
-	if (!strstr(rh_error(rc), part))
-		fail_msg("the line '%s' does not hold '%s'", rh_error(rc), part);
+	config_refused(config_parse(text, &c), part);
 }
 
 /* transformers 5.23: ViTConfig(). */
@@ -31,7 +14,7 @@ static void test_left_out_keys_take_transformers_defaults(void **state)
 {
 	(void)state;
 	struct rh_model_config c;
-	check_ok(parse("{\"model_type\":\"vit\"}", &c));
+	check_ok(config_parse("{\"model_type\":\"vit\"}", &c));
 	assert_int_equal(c.task, RH_TASK_IMAGE_CLASSIFICATION);
 	assert_true(c.image_size == 224 && c.patch_size == 16 && c.num_channels == 3 && rh_model_patch(&c) == 768);
 	assert_int_equal(c.max_position_embeddings, 197);
@@ -46,7 +29,8 @@ static void test_qkv_bias_is_that_of_q_k_and_v_alone(void **state)
 	(void)state;
 	struct rh_model_config c;
 	struct rh_model *model;
-	check_ok(parse("{\"model_type\":\"vit\",\"qkv_bias\":false,\"num_hidden_layers\":1,\"image_size\":32,\"num_channels\":1}", &c));
+	check_ok(config_parse("{\"model_type\":\"vit\",\"qkv_bias\":false,\"num_hidden_layers\":1,\"image_size\":32,\"num_channels\":1}",
+	                      &c));
 	assert_int_equal(c.max_position_embeddings, 5);
 	check_ok(rh_model_create(&c, RH_F32, NULL, &model));
 	const struct rh_layer *layer = &model->layer[1];
@@ -71,7 +55,7 @@ static void test_written_labels_are_those_of_the_run(void **state)
 	(void)state;
 	struct rh_model_config c, written;
 	json_t *json;
-	check_ok(parse("{\"model_type\":\"vit\",\"num_labels\":10}", &c));
+	check_ok(config_parse("{\"model_type\":\"vit\",\"num_labels\":10}", &c));
 	assert_int_equal(c.num_labels, 10);
 	check_ok(rh_model_config_set_task(&c, RH_TASK_UNSET, 3, "here"));
 	check_ok(rh_model_config_write(&c, "float32", &json));
@@ -87,9 +71,8 @@ static void test_written_labels_are_those_of_the_run(void **state)
 int main(void)
 {
 	rh_log_quiet(1);
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_left_out_keys_take_transformers_defaults),
-	                                   cmocka_unit_test(test_qkv_bias_is_that_of_q_k_and_v_alone),
-	                                   cmocka_unit_test(test_written_labels_are_those_of_the_run),
-	                                   cmocka_unit_test(test_sizes_that_make_no_sense_are_one_line)};
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_left_out_keys_take_transformers_defaults), cmocka_unit_test(test_qkv_bias_is_that_of_q_k_and_v_alone),
+	        cmocka_unit_test(test_written_labels_are_those_of_the_run), cmocka_unit_test(test_sizes_that_make_no_sense_are_one_line)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,39 +1,19 @@
 /* A text model inside a larger one (text_config), and rotary scaling that the run says in place of config.json's. */
-#include "check.h"
+#include "config_case.h"
 
-#include "core/log.h"
-#include "model/config.h"
 #include "model/traits.h"
-
-#include <string.h>
-
-static int parse(const char *text, struct rh_model_config *out)
-{
-	json_t *json = NULL;
-	int rc = rh_json_parse(text, strlen(text), "config.json", &json);
-	if (!rc)
-		rc = rh_model_config_parse(json, "config.json", out);
-	json_decref(json);
-	return rc;
-}
-
-static void check_line(int rc, const char *part)
-{
-	assert_int_equal(rc, -EINVAL);
-	if (!strstr(rh_error(rc), part))
-		fail_msg("the line '%s' does not hold '%s'", rh_error(rc), part);
-}
 
 /* Gemma 3 4B as its publisher wrote it: most of what the text model is, is transformers' default. */
 static void test_left_out_keys_take_the_text_models_defaults(void **state)
 {
 	(void)state;
 	struct rh_model_config c;
-	check_ok(parse("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"model_type\":\"gemma3\",\"eos_token_id\":[1,106],"
-	               "\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,\"intermediate_size\":10240,"
-	               "\"num_hidden_layers\":34,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"},\"sliding_window\":1024},"
-	               "\"vision_config\":{\"hidden_size\":1152,\"num_attention_heads\":16},\"torch_dtype\":\"bfloat16\"}",
-	               &c));
+	check_ok(
+	        config_parse("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"model_type\":\"gemma3\",\"eos_token_id\":[1,106],"
+	                     "\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,\"intermediate_size\":10240,"
+	                     "\"num_hidden_layers\":34,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"},\"sliding_window\":1024},"
+	                     "\"vision_config\":{\"hidden_size\":1152,\"num_attention_heads\":16},\"torch_dtype\":\"bfloat16\"}",
+	                     &c));
 	assert_ptr_equal(c.family, rh_family_find("gemma3_text"));
 	assert_true(c.wrapped);
 	assert_int_equal(c.num_attention_heads, 8);
@@ -50,7 +30,7 @@ static void test_left_out_keys_take_the_text_models_defaults(void **state)
 	assert_string_equal(rh_model_names(&c)->head, "lm_head");
 	rh_model_config_free(&c);
 
-	check_ok(parse("{\"model_type\":\"mistral3\",\"text_config\":{\"num_hidden_layers\":2},\"vision_config\":{}}", &c));
+	check_ok(config_parse("{\"model_type\":\"mistral3\",\"text_config\":{\"num_hidden_layers\":2},\"vision_config\":{}}", &c));
 	assert_ptr_equal(c.family, rh_family_find("mistral"));
 	assert_int_equal(c.window, 4096);
 	assert_false(c.tie_word_embeddings);
@@ -61,15 +41,18 @@ static void test_what_is_no_known_text_model_is_refused_by_name(void **state)
 {
 	(void)state;
 	struct rh_model_config c;
-	check_line(parse("{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\"}", &c),
-	           "Mistral3ForConditionalGeneration has no 'text_config' object");
-	check_line(parse("{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"}}", &c),
-	           "text_config is of model_type ministral3, which is not supported inside Mistral3ForConditionalGeneration (mistral is)");
-	check_line(parse("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"model_type\":\"mistral3\",\"text_config\":{}}", &c),
-	           "'architectures' says Gemma3ForConditionalGeneration, but 'model_type' says mistral3");
-	check_line(parse("{\"architectures\":[\"Qwen2VLForConditionalGeneration\"],\"text_config\":{}}", &c),
-	           "architecture Qwen2VLForConditionalGeneration is not supported");
-	check_line(parse("{\"model_type\":\"gemma3\",\"text_config\":{\"num_attention_heads\":0}}", &c), "'num_attention_heads' is 0");
+	config_refused(config_parse("{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\"}", &c),
+	               "Mistral3ForConditionalGeneration has no 'text_config' object");
+	config_refused(
+	        config_parse("{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"}}", &c),
+	        "text_config is of model_type ministral3, which is not supported inside Mistral3ForConditionalGeneration (mistral is)");
+	config_refused(
+	        config_parse("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"model_type\":\"mistral3\",\"text_config\":{}}", &c),
+	        "'architectures' says Gemma3ForConditionalGeneration, but 'model_type' says mistral3");
+	config_refused(config_parse("{\"architectures\":[\"Qwen2VLForConditionalGeneration\"],\"text_config\":{}}", &c),
+	               "architecture Qwen2VLForConditionalGeneration is not supported");
+	config_refused(config_parse("{\"model_type\":\"gemma3\",\"text_config\":{\"num_attention_heads\":0}}", &c),
+	               "'num_attention_heads' is 0");
 }
 
 /* What is written keeps the larger model's words, and is the same text model. */
@@ -78,10 +61,11 @@ static void test_written_configurations_keep_what_is_around_the_text_model(void 
 	(void)state;
 	struct rh_model_config c, again;
 	json_t *json;
-	check_ok(parse("{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\",\"image_token_index\":10,"
-	               "\"text_config\":{\"hidden_size\":64,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"num_hidden_layers\":2},"
-	               "\"vision_config\":{\"model_type\":\"pixtral\"}}",
-	               &c));
+	check_ok(config_parse(
+	        "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\",\"image_token_index\":10,"
+	        "\"text_config\":{\"hidden_size\":64,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"num_hidden_layers\":2},"
+	        "\"vision_config\":{\"model_type\":\"pixtral\"}}",
+	        &c));
 	c.tie_word_embeddings = 0;
 	check_ok(rh_model_config_write(&c, "bfloat16", &json));
 	assert_string_equal(json_string_value(json_array_get(json_object_get(json, "architectures"), 0)),
@@ -104,7 +88,7 @@ static void test_written_configurations_keep_what_is_around_the_text_model(void 
 static void scale(const char *config, const char *scaling, struct rh_model_config *out)
 {
 	json_t *json = NULL;
-	check_ok(parse(config, out));
+	check_ok(config_parse(config, out));
 	check_ok(rh_json_parse(scaling, strlen(scaling), "scaling", &json));
 	check_ok(rh_model_config_scale_rope(out, json));
 	json_decref(json);
@@ -137,9 +121,9 @@ static void test_the_runs_scaling_replaces_the_configurations(void **state)
 	assert_true(c.rope[0].type == RH_ROPE_DEFAULT && c.rope[0].theta == 1e6 && c.rope[1].theta == 2e4);
 	rh_model_config_free(&c);
 
-	check_ok(parse("{\"model_type\":\"qwen3\"}", &c));
+	check_ok(config_parse("{\"model_type\":\"qwen3\"}", &c));
 	check_ok(rh_json_parse("{\"rope_type\":\"spiral\"}", 22, "scaling", &json));
-	check_line(rh_model_config_scale_rope(&c, json), "rope type 'spiral' is not supported");
+	config_refused(rh_model_config_scale_rope(&c, json), "rope type 'spiral' is not supported");
 	assert_int_equal(c.rope[0].type, RH_ROPE_DEFAULT);
 	json_decref(json);
 	rh_model_config_free(&c);

@@ -1,5 +1,6 @@
 /* Mode fluidpipe, two boxes in one process over a line that can be slow: box 1 is a run of its own of the lower layers under its own head,
  * box 2 one of the upper layers on what box 1's layers made before each of its updates; both bit for bit, whatever the line does. */
+#include "copy_blocks.h"
 #include "limit_time.h"
 #include "rig.h"
 
@@ -147,21 +148,6 @@ static void open_alone(struct alone *at, const struct what *what)
 	check_ok(rh_session_start(&at->whole.session, &work));
 }
 
-static void copy_lower(struct alone *at)
-{
-	struct rh_session *from = &at->lower.session, *to = &at->whole.session;
-	for (int b = 0; b < at->shared; b++)
-		for (int t = 0; t < from->model->block[b].tensors; t++) {
-			int64_t count = from->model->block[b].tensor[t].rows * from->model->block[b].tensor[t].cols;
-			float *values = malloc((size_t)count * sizeof *values);
-			assert_non_null(values);
-			check_ok(rh_store_get(from->store, b, t, 0, count, values));
-			check_ok(rh_store_set(to->store, b, t, 0, count, values));
-			free(values);
-		}
-	check_ok(rh_store_settle(to->store));
-}
-
 static void update_upper(struct alone *at, int64_t step)
 {
 	struct rh_session *session = &at->whole.session;
@@ -177,7 +163,7 @@ static void update_upper(struct alone *at, int64_t step)
 static void train_alone(struct alone *at)
 {
 	for (int step = 0; step < STEPS; step++) {
-		copy_lower(at);
+		copy_blocks(&at->lower.session, &at->whole.session, at->shared);
 		at->loss[0][step] = rig_step(&at->lower, &at->in[0], step % BATCHES * MICRO, MICRO, step);
 		at->loss[1][step] = rig_step(&at->whole, &at->in[1], step % BATCHES * MICRO, MICRO, step);
 		(void)rig_update(&at->lower, RATE, step);
