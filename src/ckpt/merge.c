@@ -23,7 +23,8 @@ struct merger {
 	struct rh_gguf_out *gguf;
 	float *piece;
 	void *bytes;
-	char *chat; /* the adapter's template; NULL: the model's own stays */
+	char *chat;                     /* the adapter's template; NULL: the model's own stays */
+	struct rh_tokenizer *tokenizer; /* with the adapter's end-of-sequence token; NULL: the model's own stays */
 };
 
 /* Reads the factors that change `entry`; *rank 0 where the adapter does not touch it. */
@@ -211,6 +212,8 @@ static int write_dir(struct merger *merger)
 		rc = rh_source_copy_tokenizer(merger->wanted->model, merger->wanted->dir);
 	if (!rc && merger->chat)
 		rc = rh_source_set_chat_template(merger->wanted->dir, merger->chat);
+	if (!rc && merger->tokenizer)
+		rc = rh_source_set_eos(merger->wanted->dir, &merger->source->config, merger->tokenizer);
 	if (!rc)
 		rc = copy_prompting(merger->wanted);
 	if (!rc)
@@ -230,9 +233,13 @@ static int64_t file_type(enum rh_dtype dtype)
 /* A GGUF's own metadata stays, but for what is written anew. */
 static int copy_metadata(struct merger *merger)
 {
-	const char *without[] = {"general.file_type", "general.quantization_version", merger->chat ? "tokenizer.chat_template" : NULL,
-	                         NULL};
+	const char *without[5] = {"general.file_type", "general.quantization_version"};
 	struct rh_gguf *from = NULL;
+	int names = 2;
+	if (merger->chat)
+		without[names++] = "tokenizer.chat_template";
+	if (merger->tokenizer)
+		without[names++] = "tokenizer.ggml.eos_token_id";
 	int rc = rh_gguf_open(merger->wanted->model, &from);
 	if (!rc)
 		rc = rh_gguf_out_copy(merger->gguf, from, without);
@@ -240,6 +247,8 @@ static int copy_metadata(struct merger *merger)
 		rc = rh_gguf_out_u32(merger->gguf, "general.file_type", file_type(merger->wanted->dtype));
 	if (!rc && merger->chat)
 		rc = rh_gguf_out_string(merger->gguf, "tokenizer.chat_template", merger->chat);
+	if (!rc && merger->tokenizer)
+		rc = rh_gguf_out_u32(merger->gguf, "tokenizer.ggml.eos_token_id", rh_tokenizer_eos(merger->tokenizer));
 	rh_gguf_close(from);
 	return rc;
 }
@@ -259,7 +268,8 @@ static int write_gguf(struct merger *merger)
 	if (!rc && merger->source->gguf)
 		rc = copy_metadata(merger);
 	else if (!rc)
-		rc = rh_gguf_describe(merger->gguf, config, merger->wanted->model, merger->chat, merger->wanted->dtype, &freqs);
+		rc = rh_gguf_describe(merger->gguf, config, merger->wanted->model, merger->chat, merger->tokenizer, merger->wanted->dtype,
+		                      &freqs);
 	if (!rc && merger->source->gguf && config->rope[0].divisor) {
 		freqs = rh_alloc((size_t)half, sizeof *freqs);
 		rc = freqs ? 0 : -ENOMEM;
@@ -313,6 +323,30 @@ static int read_chat(struct merger *merger)
 	return rc;
 }
 
+/* Loads a tokenizer only where the adapter's end-of-sequence token may be another than the model's own. */
+static int read_eos(struct merger *merger)
+{
+	const struct rh_merge *wanted = merger->wanted;
+	char *trained, *own = NULL;
+	int32_t before = -1;
+	int rc = source_eos_token(wanted->adapter, &trained);
+	if (!rc && !merger->source->gguf)
+		rc = source_eos_token(wanted->model, &own);
+	if (!rc && trained && (!own || strcmp(trained, own)))
+		rc = rh_source_tokenizer(merger->source, &merger->tokenizer);
+	if (!rc && merger->tokenizer) {
+		before = rh_tokenizer_eos(merger->tokenizer);
+		rc = rh_source_take_eos(wanted->adapter, merger->tokenizer);
+	}
+	if (merger->tokenizer && rh_tokenizer_eos(merger->tokenizer) == before) {
+		rh_tokenizer_destroy(merger->tokenizer);
+		merger->tokenizer = NULL;
+	}
+	rh_free(trained);
+	rh_free(own);
+	return rc;
+}
+
 int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 {
 	struct merger merger = {.wanted = wanted};
@@ -325,6 +359,8 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 		rc = lora_open(wanted->adapter, &merger.lora);
 	if (!rc && wanted->adapter)
 		rc = read_chat(&merger);
+	if (!rc && wanted->adapter)
+		rc = read_eos(&merger);
 	if (!rc) {
 		merger.piece = rh_alloc(2 * (size_t)PIECE, sizeof *merger.piece);
 		merger.bytes = rh_alloc(PIECE, sizeof(float));
@@ -339,6 +375,7 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 	rh_free(merger.piece);
 	rh_free(merger.bytes);
 	rh_free(merger.chat);
+	rh_tokenizer_destroy(merger.tokenizer);
 	lora_close(&merger.lora);
 	source_entries_free(&merger.target);
 	rh_source_close(merger.source);

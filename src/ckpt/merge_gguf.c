@@ -236,13 +236,14 @@ static int put_vocabulary(struct rh_gguf_out *out, const struct rh_model_config 
 	return rc;
 }
 
-static int put_specials(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, const char *chat)
+static int put_specials(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, const char *chat,
+                        const struct rh_tokenizer *eos_of)
 {
 	struct rh_tokenizer *tokenizer = NULL;
 	int rc = rh_tokenizer_load(dir, &tokenizer);
 	if (rc)
 		return rc;
-	int64_t bos = rh_tokenizer_bos(tokenizer), eos = rh_tokenizer_eos(tokenizer);
+	int64_t bos = rh_tokenizer_bos(tokenizer), eos = rh_tokenizer_eos(eos_of ? eos_of : tokenizer);
 	bos = bos < 0 ? config->bos_token_id : bos;
 	eos = eos < 0 && config->eos_token_ids ? config->eos_token_id[0] : eos;
 	struct rh_ids ids = {0};
@@ -276,8 +277,8 @@ static int put_name(struct rh_gguf_out *out, const char *dir)
 	return rh_gguf_out_string(out, "general.name", name);
 }
 
-int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, const char *chat, enum rh_dtype dtype,
-                     float **rope_freqs)
+int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, const char *chat,
+                     const struct rh_tokenizer *eos_of, enum rh_dtype dtype, float **rope_freqs)
 {
 	*rope_freqs = NULL;
 	if (!config->family->gguf.architecture || config->experts || config->window)
@@ -303,7 +304,7 @@ int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *conf
 	if (!rc)
 		rc = put_vocabulary(out, config, dir);
 	if (!rc)
-		rc = put_specials(out, config, dir, chat);
+		rc = put_specials(out, config, dir, chat, eos_of);
 	if (rc) {
 		rh_free(*rope_freqs);
 		*rope_freqs = NULL;

@@ -54,5 +54,10 @@ int rh_source_copy_tokenizer(const char *model, const char *dir) RH_MUST;
 /* Makes `jinja` the chat template of a directory so copied, whoever reads it: chat_template.jinja, which transformers reads first, and in
  * place of what tokenizer_config.json holds, which older readers and gguf's converter read first; chat_template.json goes. */
 int rh_source_set_chat_template(const char *dir, const char *jinja) RH_MUST;
+/* Makes the end-of-sequence token that an adapter's tokenizer_config.json names the tokenizer's, where its vocabulary has it. */
+int rh_source_take_eos(const char *adapter, struct rh_tokenizer *tokenizer) RH_MUST;
+/* Makes the tokenizer's end-of-sequence token that of a directory so copied: of its tokenizer, and the first of the tokens at which
+ * generation_config.json, which is made where it is missing, ends a text. The others stay: those it had, else the configuration's. */
+int rh_source_set_eos(const char *dir, const struct rh_model_config *config, const struct rh_tokenizer *tokenizer) RH_MUST;
 
 #endif

@@ -72,6 +72,9 @@ int gguf_arch_real(const struct rh_gguf *gguf, const char *arch, const char *key
 /* gguf_layers.c: experts, windows and rotary tables of their own, of a family that has such; sizes and scaling are read before. */
 int gguf_read_layers(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out) RH_MUST;
 
+/* tokenizer_files.c: the end-of-sequence token that dir/tokenizer_config.json names: the caller's (rh_free), NULL where it names none. */
+int source_eos_token(const char *dir, char **out) RH_MUST;
+
 /* The tokenizer of the GGUF file at `path`, as files in `dir`. */
 int gguf_save_tokenizer(const char *path, const char *dir) RH_MUST;
 

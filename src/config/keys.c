@@ -71,7 +71,8 @@ const struct config_key config_keys[] = {
 	    .help = "the day that templates write where they ask for today's (strftime_now): a run must not change overnight"),
 	KEY(KEY_STRING, dataset_text_field, VERB_DATA, .fallback = "text", .help = "field of a row that holds plain text"),
 	KEY(KEY_STRING, eos_token, VERB_DATA | VERB_SPEAKS,
-	    .help = "end-of-sequence token written after texts and completions, at which generate and chat stop; unset: the tokenizer's"),
+	    .help = "end-of-sequence token, written after texts and completions, at which generate and chat stop; unset: the tokenizer's, or "
+	            "the one that the adapter was trained with"),
 	KEY(KEY_INTEGER, max_length, VERB_DATA, .fallback = "1024", .least = 2, .most = 1 << 24,
 	    .refuse_null = "a row always has a longest length here: write it, such as 1024",
 	    .help = "longest row in tokens; the end of longer ones is cut"),

@@ -9,13 +9,8 @@
 int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct data_encoder *out)
 {
 	*out = (struct data_encoder){.config = config, .tokenizer = tokenizer};
-	if (config->eos_token) {
-		if (rh_tokenizer_id(tokenizer, config->eos_token) < 0)
-			return rh_fail(-EINVAL, "eos_token: '%s' is no token of this model's vocabulary", config->eos_token);
-		out->eos = config->eos_token;
-	} else if (rh_tokenizer_eos(tokenizer) >= 0) {
+	if (rh_tokenizer_eos(tokenizer) >= 0)
 		out->eos = rh_tokenizer_text(tokenizer, rh_tokenizer_eos(tokenizer));
-	}
 	/* a name is looked up even where no row needs it: one that is mistyped must not pass */
 	int named = config->chat_template && !rh_chat_template_is_none(config->chat_template);
 	return named ? rh_chat_template_open(config->chat_template, NULL, &out->chat) : 0;

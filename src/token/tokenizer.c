@@ -262,6 +262,15 @@ int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer)
 	return tokenizer->eos;
 }
 
+int rh_tokenizer_set_eos(struct rh_tokenizer *tokenizer, const char *token)
+{
+	int32_t id = rh_tokenizer_id(tokenizer, token);
+	if (id < 0)
+		return rh_fail(-EINVAL, "eos_token: '%s' is no token of this model's vocabulary", token);
+	tokenizer->eos = id;
+	return 0;
+}
+
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)
 {
 	const struct added_token *token = added_by_id(&tokenizer->added, id);

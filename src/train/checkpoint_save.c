@@ -32,6 +32,8 @@ static int save_fixed(const struct rh_session *session, const char *dir)
 	int rc = rh_source_copy_tokenizer(session->source ? config->model_name_or_path : config->config_name, dir);
 	if (!rc && session->chat_jinja)
 		rc = rh_source_set_chat_template(dir, session->chat_jinja);
+	if (!rc && session->eos_changed)
+		rc = rh_source_set_eos(dir, session->model_config, session->tokenizer);
 	if (!rc)
 		rc = rh_prompting_save(dir, session->chat_trained, config->chat_template_date);
 	rh_alloc_return_freed();
@@ -133,9 +135,8 @@ static int print_run_state(const struct rh_config *config, const struct rh_run_s
 	                      "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\",\n  \"chat_template_date\": \"%s\"\n}\n",
 	                      state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
 	                      state->trained_tokens, state->skipped_steps, state->drift_since_log, state->norm_share, state->idle_steps,
-	                      state->idle_steps_of_epoch, state->data_rows,
-	                      state->data_tokens, checkpoint_optim_names[config->optim], checkpoint_layout_names[config->state_layout],
-	                      config->chat_template_date);
+	                      state->idle_steps_of_epoch, state->data_rows, state->data_tokens, checkpoint_optim_names[config->optim],
+	                      checkpoint_layout_names[config->state_layout], config->chat_template_date);
 }
 
 int checkpoint_job_make(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer,

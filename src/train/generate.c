@@ -94,7 +94,7 @@ static int add_generation_ends(const char *dir, struct rh_ids *ends)
 	return rc;
 }
 
-/* All tokens that end a text: those of config.json and generation_config.json, the tokenizer's, and the run's own. Ids alone need no
+/* All tokens that end a text: those of config.json, of generation_config.json, and the tokenizer's. Ids alone need no
  * tokenizer. */
 static int find_ends(const struct rh_session *session, struct rh_ids *ends)
 {
@@ -104,12 +104,7 @@ static int find_ends(const struct rh_session *session, struct rh_ids *ends)
 		rc = add_generation_ends(config->adapter_name_or_path, ends);
 	for (int64_t i = 0; !rc && i < session->model_config->eos_token_ids; i++)
 		rc = append(ends, (int32_t)session->model_config->eos_token_id[i]);
-	if (!rc && session->tokenizer)
-		rc = append(ends, rh_tokenizer_eos(session->tokenizer));
-	if (rc || !session->tokenizer || !config->eos_token)
-		return rc;
-	int32_t own = rh_tokenizer_id(session->tokenizer, config->eos_token);
-	return own < 0 ? rh_fail(-EINVAL, "eos_token: '%s' is no token of this model's vocabulary", config->eos_token) : append(ends, own);
+	return rc || !session->tokenizer ? rc : append(ends, rh_tokenizer_eos(session->tokenizer));
 }
 
 static int is_end(const struct rh_ids *ends, int32_t id)

@@ -4,7 +4,7 @@
 
 #include "train/session.h"
 
-/* Continues `prompt` until a token that ends a text (of config.json, generation_config.json, the tokenizer, or the key eos_token) or
+/* Continues `prompt` until a token that ends a text (of config.json, generation_config.json or the tokenizer) or
  * max_new_tokens; appends to *out. The executor must have been started for it: see rh_generate_workload. */
 int rh_generate(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out) RH_MUST;
 /* The same; `tell` is called after each token with all of them, and ends it where it returns an error. */

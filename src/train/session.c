@@ -71,6 +71,18 @@ static int open_files(struct rh_session *session)
 	return 0;
 }
 
+/* The run's end-of-sequence token; else the one that the adapter was trained with, where the model has it. */
+static int set_eos(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	int32_t own = rh_tokenizer_eos(session->tokenizer);
+	int rc = config->eos_token              ? rh_tokenizer_set_eos(session->tokenizer, config->eos_token)
+	         : config->adapter_name_or_path ? rh_source_take_eos(config->adapter_name_or_path, session->tokenizer)
+	                                        : 0;
+	session->eos_changed = rh_tokenizer_eos(session->tokenizer) != own;
+	return rc;
+}
+
 int rh_session_load_tokenizer(struct rh_session *session)
 {
 	const struct rh_model_config *model = session->model_config;
@@ -85,7 +97,7 @@ int rh_session_load_tokenizer(struct rh_session *session)
 	if (!rc && rh_tokenizer_size(session->tokenizer) > session->model_config->vocab_size)
 		rc = rh_fail(-EINVAL, "the tokenizer has %d entries, the model's embedding only %lld; they do not belong together",
 		             rh_tokenizer_size(session->tokenizer), (long long)session->model_config->vocab_size);
-	return rc;
+	return rc ? rc : set_eos(session);
 }
 
 struct rh_objective rh_session_objective(const struct rh_session *session)

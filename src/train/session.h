@@ -39,6 +39,7 @@ struct rh_session {
 	struct rh_tokenizer *tokenizer; /* NULL until loaded, and of a model of images */
 	struct rh_image_form image;     /* of a model of images, loaded with it */
 	int chat_trained;               /* the run trains on conversations: prompts to its output go through the template */
+	int eos_changed;                /* the tokenizer's end-of-sequence token is not the base's: the output names it */
 	const char *chat_jinja;         /* the template trained with, which the output carries; NULL: the base's own stays */
 	int device_count;
 	int lora;

@@ -1,5 +1,6 @@
 /* Prompts and conversations as a person gives them: from the command line, a file, a pipe; with a model, an adapter, or what was merged of
  * them. And rows that would teach a conversation wrongly, which stop a run. */
+#include "ckpt/gguf.h"
 #include "cli/good.h"
 #include "model/config.h"
 #include "token/tokenizer.h"
@@ -151,6 +152,67 @@ static void test_generation_ends_at_each_token_that_is_named_an_end(void **state
 	scratch_close(&scratch);
 }
 
+/* A directory whose tokenizer ends texts with <|endoftext|>, at which generation stops, and at the base's <|im_end|>. */
+static void expect_own_eos(const char *dir)
+{
+	enum { ENDOFTEXT = 286, IM_END };
+	json_t *tokenizer, *generation;
+	char path[512];
+	snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+	check_ok(rh_json_load(path, &tokenizer));
+	assert_string_equal(json_string_value(json_object_get(tokenizer, "eos_token")), "<|endoftext|>");
+	snprintf(path, sizeof path, "%s/generation_config.json", dir);
+	check_ok(rh_json_load(path, &generation));
+	json_t *ends = json_object_get(generation, "eos_token_id");
+	assert_int_equal(json_array_size(ends), 2);
+	assert_int_equal(json_integer_value(json_array_get(ends, 0)), ENDOFTEXT);
+	assert_int_equal(json_integer_value(json_array_get(ends, 1)), IM_END);
+	json_decref(tokenizer);
+	json_decref(generation);
+}
+
+static void expect_own_eos_in_gguf(const char *path)
+{
+	struct rh_gguf *file;
+	int64_t eos;
+	check_ok(rh_gguf_open(path, &file));
+	assert_int_equal(rh_gguf_int(file, "tokenizer.ggml.eos_token_id", &eos), 1);
+	assert_int_equal(eos, 286);
+	rh_gguf_close(file);
+}
+
+static void test_a_runs_own_end_of_sequence_goes_along(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	const char *dir = scratch.dir;
+	run_ok(&scratch, "train %s/run.yaml " LORA, dir);
+	assert_false(rh_file_exists(path_of("%s/out/generation_config.json", dir))); /* nothing new to say */
+	check_ok(rh_dir_remove(path_of("%s/out", dir)));
+	write_text(path_of("%s/hf/generation_config.json", dir), "{\"eos_token_id\": 287, \"top_k\": 3}");
+	run_ok(&scratch, "train %s/run.yaml --output_dir %s/full --eos_token <|endoftext|>", dir, dir);
+	expect_own_eos(path_of("%s/full", dir));
+	assert_true(find_or_not(path_of("%s/full/generation_config.json", dir), "\"top_k\": 3"));
+	check_ok(rh_file_remove(path_of("%s/hf/generation_config.json", dir)));
+	run_ok(&scratch, "train %s/run.yaml --eos_token <|endoftext|> " LORA, dir);
+	expect_own_eos(path_of("%s/out", dir));
+	run_ok(&scratch, "merge --model_name_or_path %s/hf --adapter_name_or_path %s/out --output_dir %s/merged", dir, dir, dir);
+	expect_own_eos(path_of("%s/merged", dir));
+	run_ok(&scratch, "merge --model_name_or_path %s/hf --adapter_name_or_path %s/out --outfile %s/merged.gguf", dir, dir, dir);
+	expect_own_eos_in_gguf(path_of("%s/merged.gguf", dir));
+	run_ok(&scratch, "export --model_name_or_path %s/hf --outfile %s/base.gguf", dir, dir);
+	run_ok(&scratch, "merge --model_name_or_path %s/base.gguf --adapter_name_or_path %s/out --outfile %s/again.gguf", dir, dir, dir);
+	expect_own_eos_in_gguf(path_of("%s/again.gguf", dir));
+	/* rows of a run that goes on from the adapter end as its own did */
+	struct ran ran = run_line(&scratch, "inspect --model_name_or_path %s/hf --adapter_name_or_path %s/out --train_file %s/rows.jsonl",
+	                          dir, dir, dir);
+	assert_int_equal(ran.status, 0);
+	assert_true(strstr(ran.out, "<|endoftext|>") && !strstr(ran.out, "<|im_end|>"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 /* Rows with a template that `name` is a fault of: inspect tells it, train stops, --allow goes on. */
 static void expect_lint(struct scratch *scratch, const char *template, const char *rows, const char *name)
 {
@@ -195,6 +257,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_prompts_from_line_file_and_pipe_are_one),
 	        cmocka_unit_test(test_generation_ends_at_each_token_that_is_named_an_end),
+	        cmocka_unit_test(test_a_runs_own_end_of_sequence_goes_along),
 	        cmocka_unit_test(test_answers_without_an_end_and_dropped_messages_stop),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

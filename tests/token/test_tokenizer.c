@@ -163,6 +163,11 @@ static void test_load_config_names_tokens_template_and_bos(void **state)
 	assert_int_equal(rh_tokenizer_bos(t), 1);
 	assert_int_equal(rh_tokenizer_eos(t), 2);
 	assert_int_equal(t->pad, -1);
+	check_ok(rh_tokenizer_set_eos(t, "a"));
+	assert_true(rh_tokenizer_eos(t) == 0 && rh_tokenizer_is_special(t, 0));
+	assert_int_equal(rh_tokenizer_set_eos(t, "<none>"), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "eos_token: '<none>' is no token"));
+	assert_int_equal(rh_tokenizer_eos(t), 0);
 	assert_string_equal(rh_tokenizer_chat_template(t), "d");
 	check_ok(rh_tokenizer_encode(t, "a", 1, RH_TOKENS_WITH_SPECIAL, &ids));
 	check_ok(rh_tokenizer_encode(t, "a", 1, RH_TOKENS_PLAIN, &ids));
