@@ -105,6 +105,9 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 	int rc = lora_find_whole(&merger->lora, entry, &whole);
 	if (rc)
 		return rc;
+	if (!whole && !rh_source_has(merger->source, entry->name))
+		return rh_fail(-EINVAL, "%s: '%s' is neither in the model nor in the adapter, whose training began it at random",
+		               merger->wanted->model, entry->name);
 	int is_matrix = entry->tensor.rank != 1, is_plain = entry->tensor.rank == 2; /* others are matrices with more sizes in files */
 	int64_t rows = !is_matrix ? 1 : is_plain ? entry->tensor.shape[0] : entry->rows, rank;
 	int64_t cols = !is_matrix ? entry->tensor.shape[0] : is_plain ? entry->tensor.shape[1] : entry->cols;
@@ -350,7 +353,7 @@ static int read_eos(struct merger *merger)
 int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 {
 	struct merger merger = {.wanted = wanted};
-	int rc = rh_source_open(wanted->model, &merger.source);
+	int rc = rh_source_open_for(wanted->model, wanted->task, wanted->num_labels, &merger.source);
 	if (!rc && wanted->rope_scaling)
 		rc = rh_source_scale_rope(merger.source, wanted->rope_scaling);
 	if (!rc)

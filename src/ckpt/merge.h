@@ -2,6 +2,7 @@
 #ifndef RH_CKPT_MERGE_H
 #define RH_CKPT_MERGE_H
 
+#include "config/task.h"
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -9,15 +10,18 @@
 #include <stdint.h>
 
 struct rh_merge {
-	const char *model;          /* a Hugging Face directory or a .gguf file */
-	const char *adapter;        /* a PEFT directory; NULL: none */
-	const char *dir;            /* a Hugging Face model directory to write, or */
-	const char *gguf;           /* a GGUF file to write */
+	const char *model;      /* a Hugging Face directory or a .gguf file */
+	const char *adapter;    /* a PEFT directory; NULL: none */
+	const char *dir;        /* a Hugging Face model directory to write, or */
+	const char *gguf;       /* a GGUF file to write */
+	enum rh_task_kind task; /* of the merged model; RH_TASK_UNSET, or 0 labels: as the files have it */
+	int64_t num_labels;
 	const json_t *rope_scaling; /* in place of config.json's; NULL: config.json's */
 	enum rh_dtype dtype;        /* of matrices: F32, F16 or BF16; in a GGUF also Q8_0 and Q4_0. Vectors of a GGUF are F32 */
 };
 /* Each matrix is W + scale * B A, summed in fp32, then rounded once to the type. A row that a block type cannot hold is F16 instead, as
- * llama.cpp's converter has it. -EINVAL: adapter tensors that fit no module, a vocabulary that no GGUF of ours can hold. */
+ * llama.cpp's converter has it. -EINVAL: adapter tensors that fit no module, a head that neither the model nor the adapter
+ * has, a vocabulary that no GGUF of ours can hold. */
 int rh_merge(const struct rh_merge *merge, int64_t *tensors) RH_MUST;
 
 #endif

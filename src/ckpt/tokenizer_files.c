@@ -15,6 +15,7 @@ int rh_source_copy_tokenizer(const char *model, const char *dir)
 	                                    "special_tokens_map.json",
 	                                    "added_tokens.json",
 	                                    "vocab.json",
+	                                    "vocab.txt",
 	                                    "merges.txt",
 	                                    "tokenizer.model",
 	                                    "chat_template.jinja",

@@ -35,6 +35,7 @@ static int belongs(const char *name)
 	                                     "tokenizer.json",
 	                                     "tokenizer_config.json",
 	                                     "vocab.json",
+	                                     "vocab.txt",
 	                                     "special_tokens_map.json",
 	                                     "added_tokens.json",
 	                                     "merges.txt",

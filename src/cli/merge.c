@@ -56,6 +56,8 @@ static int write_model(const struct rh_config *config)
 	                         .adapter = config->adapter_name_or_path,
 	                         .dir = config->outfile ? NULL : config->output_dir,
 	                         .gguf = config->outfile,
+	                         .task = config->task,
+	                         .num_labels = config->num_labels,
 	                         .dtype = types[config->outtype]};
 	json_t *scaling = NULL;
 	int64_t tensors = 0;

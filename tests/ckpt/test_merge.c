@@ -132,6 +132,62 @@ static void test_merged_configuration_is_what_was_asked_for(void **state)
 	check_ok(rh_dir_remove(dir));
 }
 
+/* A file of bert-cls in base/, in which `to` stands for `from`, of the same length. */
+static void copy_renamed(const char *name, const char *from, const char *to)
+{
+	char path[128];
+	struct rh_bytes file;
+	snprintf(path, sizeof path, MODELS "bert-cls/%s", name);
+	check_ok(rh_file_load(path, &file));
+	char *at = memmem(file.bytes, file.length, from, strlen(from));
+	assert_true(at && strlen(from) == strlen(to));
+	memcpy(at, to, strlen(to));
+	snprintf(path, sizeof path, "base/%s", name);
+	check_ok(rh_file_write_whole(in_dir(path), file.bytes, file.length));
+	rh_bytes_free(&file);
+}
+
+/* A base of another task, or without a head: the merged model has the run's task, and the classifier that its adapter holds. */
+static void test_merged_model_has_the_task_of_its_adapter(void **state)
+{
+	(void)state;
+	struct rh_merge merge = {
+	        .adapter = MODELS "bert-cls/adapter", .task = RH_TASK_SEQUENCE_CLASSIFICATION, .num_labels = 3, .dtype = RH_F32};
+	char base[128], path[128];
+	struct rh_source *source;
+	struct rh_bytes sums;
+	float values[2][256] = {{0}};
+	int64_t tensors;
+	scratch_make(dir);
+	snprintf(base, sizeof base, "%s", in_dir("base"));
+	snprintf(path, sizeof path, "%s", in_dir("merged"));
+	merge.model = base;
+	merge.dir = path;
+	check_ok(rh_dir_make(base));
+	copy_renamed("model.safetensors", "classifier.weight", "unusedhead.weight");
+	copy_renamed("config.json", "BertForSequenceClassification\"", "BertModel\"                    ");
+	check_ok(rh_file_write_whole(in_dir("base/vocab.txt"), "[PAD]\n", 6));
+	check_ok(rh_merge(&merge, &tensors));
+	check_ok(rh_file_load(in_dir("merged/SHA256SUMS"), &sums)); /* BERT's older tokenizer goes along */
+	assert_true(rh_file_exists(in_dir("merged/vocab.txt")) && memmem(sums.bytes, sums.length, "vocab.txt", 9));
+	rh_bytes_free(&sums);
+	const char *from[] = {path, MODELS "bert-cls"};
+	for (int i = 0; i < 2; i++) {
+		check_ok(rh_source_open(from[i], &source));
+		assert_int_equal(rh_source_config(source)->task, RH_TASK_SEQUENCE_CLASSIFICATION);
+		int64_t count = 3 * rh_source_config(source)->hidden_size;
+		assert_true(count <= 256);
+		check_ok(rh_source_read(source, "classifier.weight", 0, count, RH_F32, values[i]));
+		rh_source_close(source);
+	}
+	assert_memory_equal(values[0], values[1], sizeof values[0]); /* the adapter was made with it */
+	check_ok(rh_dir_remove(path));
+	copy_renamed("model.safetensors", "bert.pooler.dense.weight", "bert.unused.dense.weight");
+	assert_int_equal(rh_merge(&merge, &tensors), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "'bert.pooler.dense.weight' is neither in the model nor in the adapter"));
+	check_ok(rh_dir_remove(dir));
+}
+
 /* A tensor as the file has it. */
 static const struct rh_gguf_tensor *read_stored(const struct rh_gguf *file, const char *name, float *out, int64_t most)
 {
@@ -328,6 +384,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_merge_adds_what_the_adapter_does),
 	        cmocka_unit_test(test_merged_configuration_is_what_was_asked_for),
+	        cmocka_unit_test(test_merged_model_has_the_task_of_its_adapter),
 	        cmocka_unit_test(test_adapter_gguf_adds_what_the_merge_does),
 	        cmocka_unit_test(test_adapter_gguf_is_the_same_from_a_directory),
 	        cmocka_unit_test(test_merge_refuses_what_does_not_fit),

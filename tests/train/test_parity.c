@@ -88,7 +88,9 @@ static void test_merged_classifiers_have_the_adapters_logits(void **state)
 		assert_non_null(mkdtemp(dir));
 		snprintf(model, sizeof model, "tests/reference/models/%s", names[i]);
 		snprintf(adapter, sizeof adapter, "%s/%s", model, which);
-		check_ok(rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .dir = dir, .dtype = RH_F32}, &tensors));
+		check_ok(
+		        rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .dir = dir, .task = RH_TASK_UNSET, .dtype = RH_F32},
+		                 &tensors));
 		logits_of(names[i], NULL, dir, i < 2 ? "adapter.logits" : "adapter-whole.logits");
 		check_ok(rh_dir_remove(dir));
 	}
