@@ -37,14 +37,21 @@ static void *simulate(void *context)
 	return NULL;
 }
 
-/* The fault that caused the others: those are of links. */
+static int is_of_link(int code)
+{
+	return code == -ECONNRESET || code == -ECONNABORTED;
+}
+
+/* The lowest box's fault that caused those of links. */
 static int first_fault(struct host *host, int boxes)
 {
-	int found = -1;
+	int found = -1, found_code = 0;
 	for (int k = 0; k < boxes; k++) {
 		int code = rh_fault_code(&host[k].fault);
-		if (code && (found < 0 || (code != -ECONNRESET && code != -ECONNABORTED)))
-			found = k;
+		if (!code || (found_code && (is_of_link(code) || !is_of_link(found_code))))
+			continue;
+		found = k;
+		found_code = code;
 	}
 	if (found < 0)
 		return 0;

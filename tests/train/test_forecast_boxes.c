@@ -422,27 +422,35 @@ static void test_exchange_of_a_table_takes_its_bytes(void **state)
 		}
 }
 
-/* A box that does not fit ends the others, and is named. */
+/* Box `small` and those above it have next to no device memory. */
+static void check_named(int small, const char *name)
+{
+	enum { BOXES = 3 };
+	struct boxes at;
+	struct rh_forecast_input input;
+	struct rh_forecast box[BOXES];
+	boxes_open(&at, BOXES, even, RH_MODE_SYNC_PP, "1f1b");
+	at.deep.rig.config.gradient_accumulation_steps = 4;
+	check_ok(rh_forecast_input_synthetic(&at.deep.rig.config, 2, &input));
+	for (int k = small; k <= BOXES; k++)
+		at.hardware[k - 1].device.memory = 1 << 16;
+	const struct rh_boxes_request request = {&at.deep.rig.config, at.machine, at.first, at.line, &input};
+	assert_int_equal(rh_forecast_boxes(&request, box), RH_DOES_NOT_FIT);
+	if (strncmp(rh_error(RH_DOES_NOT_FIT), name, strlen(name)))
+		fail_msg("not %s: %s", name, rh_error(RH_DOES_NOT_FIT));
+	for (int k = 0; k < BOXES; k++)
+		rh_forecast_free(&box[k]);
+	rh_forecast_input_free(&input);
+	boxes_close(&at);
+}
+
+/* A box that does not fit ends the others, and is named; of several the first. */
 static void test_box_that_does_not_fit_is_named(void **state)
 {
 	(void)state;
-	struct boxes at;
-	struct rh_forecast_input input;
-	struct rh_forecast box[2];
-	struct rh_hardware small;
-	boxes_open(&at, 2, even, RH_MODE_SYNC_PP, "1f1b");
-	at.deep.rig.config.gradient_accumulation_steps = 4;
-	check_ok(rh_forecast_input_synthetic(&at.deep.rig.config, 2, &input));
-	small = at.hardware[0];
-	small.device.memory = 1 << 16;
-	at.machine[1].hardware = &small;
-	const struct rh_boxes_request request = {&at.deep.rig.config, at.machine, at.first, at.line, &input};
-	assert_int_equal(rh_forecast_boxes(&request, box), RH_DOES_NOT_FIT);
-	assert_non_null(strstr(rh_error(RH_DOES_NOT_FIT), "box 2"));
-	rh_forecast_free(&box[0]);
-	rh_forecast_free(&box[1]);
-	rh_forecast_input_free(&input);
-	boxes_close(&at);
+	check_named(3, "box 3");
+	check_named(2, "box 2");
+	check_named(1, "box 1");
 }
 
 int main(void)
