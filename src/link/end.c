@@ -154,7 +154,7 @@ int end_take(struct link_end *end, const struct frame *frame, const char *payloa
 	return rc;
 }
 
-int end_publish(struct link_end *end, int64_t sent_most, int64_t bytes_out, int64_t bytes_in)
+void end_publish(struct link_end *end, int64_t sent_most, int64_t bytes_out, int64_t bytes_in)
 {
 	pthread_mutex_lock(&end->lock);
 	struct rh_link_progress *progress = &end->progress;
@@ -169,7 +169,6 @@ int end_publish(struct link_end *end, int64_t sent_most, int64_t bytes_out, int6
 	if (is_new)
 		pthread_cond_broadcast(&end->changed);
 	pthread_mutex_unlock(&end->lock);
-	return is_new;
 }
 
 enum end_words end_last_words(struct link_end *end)

@@ -47,9 +47,8 @@ int end_has_ended(struct link_end *end);
 int end_next(struct link_end *end, struct frame *out);
 int end_expect(struct link_end *end, const struct frame *frame, char **into) RH_MUST;
 int end_take(struct link_end *end, const struct frame *frame, const char *payload) RH_MUST;
-/* Updates the progress that the caller sees: at most `sent_most` sends count as done; the bytes are those since the last call. 1:
- * somebody may be waiting for it. */
-int end_publish(struct link_end *end, int64_t sent_most, int64_t bytes_out, int64_t bytes_in);
+/* Updates the progress that the caller sees: at most `sent_most` sends count as done; the bytes are those since the last call. */
+void end_publish(struct link_end *end, int64_t sent_most, int64_t bytes_out, int64_t bytes_in);
 
 /* The last frames: an abort; or, where everything that was sent is done, acknowledgements and BYE; else none. */
 enum end_words { END_SPEAKS, END_HAS_SPOKEN, END_IN_SILENCE };

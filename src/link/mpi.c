@@ -186,7 +186,7 @@ static void publish(struct mpi_link *link)
 		if (at->frame.type == FRAME_DATA && at->is_pending[1])
 			sent = rh_min(sent, (int64_t)at->frame.a);
 	}
-	(void)end_publish(&link->end, sent, link->bytes_out, link->bytes_in);
+	end_publish(&link->end, sent, link->bytes_out, link->bytes_in);
 	link->bytes_out = link->bytes_in = 0;
 }
 

@@ -121,10 +121,8 @@ static int is_fatal(int rc)
 
 static void publish(struct tcp_link *link)
 {
-	int is_new = end_publish(&link->end, INT64_MAX, link->live.bytes_out, link->live.bytes_in);
+	end_publish(&link->end, INT64_MAX, link->live.bytes_out, link->live.bytes_in);
 	link->live.bytes_out = link->live.bytes_in = 0;
-	if (is_new && link->options.notify)
-		link->options.notify(link->options.context);
 }
 
 static void disconnect(struct tcp_link *link)

@@ -14,8 +14,6 @@ struct rh_tcp_options {
 	int64_t messages;     /* posted at once, each way */
 	double bytes_per_s;   /* the line's speed: it sends at most 5 % faster; 0: unknown, as fast as the system lets it */
 	struct rh_link_timing timing;
-	void (*notify)(void *context); /* progress, or a fault; on the link's thread. May be NULL */
-	void *context;
 };
 
 /* Returns at once; the first connection comes when the peer is there. -EINVAL: addresses, keys; -EADDRINUSE and others of a listener. */
