@@ -98,37 +98,53 @@ static int meet(const struct rh_config *config, struct rh_box *box, const struct
 	return rc;
 }
 
-/* A neighbour that is started again while this box waits is met anew. */
 static int meet_neighbour(const struct rh_config *config, const char *model, const struct side *side, struct rh_box *box)
 {
 	struct rh_text greeting = {0};
 	int rc = greeting_of(config, model, side->lower, &greeting);
-	for (int again = !rc; again;) {
+	if (!rc)
 		rc = open_link(config, side, greeting.bytes);
-		if (!rc)
-			rc = meet(config, box, side);
-		again = rc == -ESTALE || rc == -ECONNRESET;
-		if (again) {
-			rh_link_close(*side->link);
-			forget_link(box, *side->link);
-			*side->link = NULL;
-		}
-	}
+	if (!rc)
+		rc = meet(config, box, side);
 	rh_text_free(&greeting);
 	return rc;
 }
 
+static void leave_neighbour(struct rh_box *box, const struct side *side)
+{
+	rh_link_close(*side->link);
+	forget_link(box, *side->link);
+	*side->link = NULL;
+}
+
+/* A neighbour that is started again while this box waits for it, or for the other one, is met anew: whenever one has been met, or has gone,
+ * all are looked at again. */
+static int meet_all(const struct rh_config *config, const char *model, const struct side *side, int sides, struct rh_box *box)
+{
+	struct rh_link_progress progress;
+	for (int i = 0; i < sides;) {
+		struct rh_link *link = *side[i].link;
+		int rc = link ? link->ops->progress(link, &progress) : meet_neighbour(config, model, &side[i], box),
+		    has_gone = rc == -ESTALE || rc == -ECONNRESET;
+		if (rc && !has_gone)
+			return rc;
+		if (has_gone)
+			leave_neighbour(box, &side[i]);
+		i = link && !has_gone ? i + 1 : 0;
+	}
+	return 0;
+}
+
 int rh_box_open(const struct rh_config *config, const char *model, struct rh_box *out)
 {
-	int number = (int)config->box - 1, boxes = (int)config->boxes, rc = 0;
+	int number = (int)config->box - 1, boxes = (int)config->boxes;
 	*out = (struct rh_box){.boxes = boxes, .number = number};
 	const struct side below = {config->link_below, config->link_peer_below, number - 1, &out->link_below},
 	                  above = {config->link_above, config->link_peer_above, number, &out->link_above};
-	rh_note("box %d of %d: waiting for its neighbour%s", number + 1, boxes, number && number + 1 < boxes ? "s" : "");
-	if (number)
-		rc = meet_neighbour(config, model, &below, out);
-	if (!rc && number + 1 < boxes)
-		rc = meet_neighbour(config, model, &above, out);
+	const struct side side[] = {number ? below : above, above};
+	int sides = (number > 0) + (number + 1 < boxes);
+	rh_note("box %d of %d: waiting for its neighbour%s", number + 1, boxes, sides > 1 ? "s" : "");
+	int rc = meet_all(config, model, side, sides, out);
 	if (rc)
 		rh_box_close(out, rc);
 	return rc;

@@ -134,6 +134,30 @@ static void test_a_line_that_stays_broken_ends_the_run_on_checkpoints(void **sta
 	rig_close(&rig);
 }
 
+/* Box 1 is started again before box 3 is there: box 2, which has met it and waits for box 3, meets it once more. */
+static void test_a_box_started_again_before_all_are_there_is_met_anew(void **state)
+{
+	(void)state;
+	static const char keys[] = "device: cpu:1\nlink_give_up: 30\nsave_strategy: \"no\"\n";
+	struct rig rig;
+	struct ran first;
+	rig_open(&rig, 3, keys, 0, 0);
+	run_alone(&rig, keys, "");
+	start_box(&rig, 0, "");
+	start_box(&rig, 1, "");
+	usleep(1500000);
+	kill(rig.ran[0].pid, SIGKILL);
+	run_wait(&rig.ran[0]);
+	first = rig.ran[0];
+	start_box(&rig, 0, "");
+	usleep(500000);
+	start_box(&rig, 2, "");
+	finish_all(&rig);
+	check_weights(&rig.scratch, "model.safetensors", 3);
+	run_free(&first);
+	rig_close(&rig);
+}
+
 /* Whoever ends in an error is started again, as systemd's Restart=on-failure would: from its newest checkpoint where it has one. */
 struct keeper {
 	struct rig *rig;
@@ -409,6 +433,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_line_cut_at_random_moments_changes_no_bit),
 	        cmocka_unit_test(test_boxes_killed_at_random_moments_change_no_bit),
+	        cmocka_unit_test(test_a_box_started_again_before_all_are_there_is_met_anew),
 	        cmocka_unit_test(test_strangers_are_refused_logged_and_change_no_bit),
 	        cmocka_unit_test(test_a_stalled_box_is_waited_for_then_given_up),
 	        cmocka_unit_test(test_a_line_that_stays_broken_ends_the_run_on_checkpoints),
