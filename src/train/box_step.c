@@ -327,24 +327,17 @@ int box_share_data(struct training *run, int64_t step, int64_t count)
 int64_t box_take_data(struct training *run, int64_t step)
 {
 	const struct box_data *data = &run->box_data[step % run->flights];
-	int64_t first = step % run->flights * run->micro_batches, count = data->shapes[0];
-	struct train_step *flight = &run->flight[step % run->flights];
+	int64_t count = data->shapes[0];
 	int rc = box_shapes_set(run->batch, run->micro_batches, data->shapes);
 	if (rc)
 		return rc;
 	box_batches_pack(run->batch, count, data->batches, 0);
-	*flight = (struct train_step){.count = count};
 	for (int64_t m = 0; m < count; m++) {
 		rc = check_batch(&run->session, &run->batch[m], m);
 		if (rc)
 			return rc;
-		run->micro[m] = rh_micro_of(&run->batch[m]);
-		run->micro[m].loss = rh_model_has_head(run->session.model) ? run->loss[first + m] : NULL;
-		run->micro[m].load_balancing_loss = &run->load_balancing_loss[first + m];
-		run->targets[first + m] = run->batch[m].trained;
-		flight->tokens += run->batch[m].tokens;
-		flight->trained += run->batch[m].trained;
 	}
+	train_use_batches(run, step, count);
 	return count;
 }
 

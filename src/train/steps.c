@@ -118,20 +118,12 @@ static int evaluate(struct training *run, double epoch)
 	return rc ? rc : best_judge(run, &eval, saving_is_due(run, run->state.step));
 }
 
-/* Fills the step's batches; returns their number. */
-static int64_t fill_own(struct training *run, int64_t step)
+void train_use_batches(struct training *run, int64_t step, int64_t count)
 {
-	int64_t epoch = step / run->data.steps_per_epoch, within = step % run->data.steps_per_epoch,
-	        first = step % run->flights * run->micro_batches;
+	int64_t first = step % run->flights * run->micro_batches;
 	struct train_step *flight = &run->flight[step % run->flights];
-	*flight = (struct train_step){.count = rh_sampler_micro_batches(run->data.sampler, within)};
-	for (int64_t m = 0; m < flight->count; m++) {
-		const int64_t *rows;
-		int64_t n = rh_sampler_rows(run->data.sampler, epoch, within, m, &rows);
-		run->batch[m].draw = (uint32_t)epoch + 1;
-		int rc = rh_batch_make(&run->data.train, rows, n, &run->batch[m]);
-		if (rc)
-			return rc;
+	*flight = (struct train_step){.count = count};
+	for (int64_t m = 0; m < count; m++) {
 		run->micro[m] = rh_micro_of(&run->batch[m]);
 		run->micro[m].loss = rh_model_has_head(run->session.model) ? run->loss[first + m] : NULL;
 		run->micro[m].load_balancing_loss = &run->load_balancing_loss[first + m];
@@ -139,7 +131,23 @@ static int64_t fill_own(struct training *run, int64_t step)
 		flight->tokens += run->batch[m].tokens;
 		flight->trained += run->batch[m].trained;
 	}
-	return flight->count;
+}
+
+/* Fills the step's batches; returns their number. */
+static int64_t fill_own(struct training *run, int64_t step)
+{
+	int64_t epoch = step / run->data.steps_per_epoch, within = step % run->data.steps_per_epoch;
+	int64_t count = rh_sampler_micro_batches(run->data.sampler, within);
+	for (int64_t m = 0; m < count; m++) {
+		const int64_t *rows;
+		int64_t n = rh_sampler_rows(run->data.sampler, epoch, within, m, &rows);
+		run->batch[m].draw = (uint32_t)epoch + 1;
+		int rc = rh_batch_make(&run->data.train, rows, n, &run->batch[m]);
+		if (rc)
+			return rc;
+	}
+	train_use_batches(run, step, count);
+	return count;
 }
 
 /* Box 0 makes the step's batches, and all boxes get them. */

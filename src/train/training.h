@@ -172,6 +172,8 @@ int saving_without_link(struct training *run, int rc) RH_MUST;
 int saving_end(struct training *run, int rc) RH_MUST;
 void saving_report(const struct training *run);
 
+/* The first `count` batches of run->batch are the step's micro-batches: fills run->micro, and what the flight knows of them. */
+void train_use_batches(struct training *run, int64_t step, int64_t count);
 /* Of the step in flight that has this number: per micro-batch, then in index order; and the mean of the micro-batches' load balancing
  * losses. */
 double train_step_loss(const struct training *run, int64_t step);
