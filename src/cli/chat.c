@@ -119,7 +119,7 @@ int verb_chat(const struct rh_config *config)
 		rc = rh_fail(-EINVAL, "the model %s; name one with chat_template, or use generate",
 		             talk.prompting.is_trained ? "was trained on plain text, without a chat template" : "brings no chat template");
 	if (!rc)
-		talk.room = rh_min(CONTEXT_MOST, session.model_config->max_position_embeddings) - config->max_new_tokens;
+		talk.room = rh_min(CONTEXT_MOST, rh_model_longest(session.model_config)) - config->max_new_tokens;
 	if (!rc && talk.room < 1)
 		rc = rh_fail(-EINVAL, "max_new_tokens: %lld leaves no room for a question; lower it", (long long)config->max_new_tokens);
 	if (!rc) {

@@ -108,11 +108,11 @@ int verb_generate(const struct rh_config *config)
 		rc = rh_session_load_tokenizer(&session);
 	if (!rc)
 		rc = encode_prompt(config, &session, &prompt);
-	if (!rc && (int64_t)prompt.count + config->max_new_tokens > session.model_config->max_position_embeddings)
+	if (!rc && (int64_t)prompt.count + config->max_new_tokens > rh_model_longest(session.model_config))
 		rc = rh_fail(-EINVAL,
 		             "max_new_tokens: the prompt's %zu tokens and %lld new ones are above the %lld positions that the model knows; "
 		             "lower it",
-		             prompt.count, (long long)config->max_new_tokens, (long long)session.model_config->max_position_embeddings);
+		             prompt.count, (long long)config->max_new_tokens, (long long)rh_model_longest(session.model_config));
 	if (!rc) {
 		struct rh_workload work = rh_generate_workload(config, (int64_t)prompt.count);
 		rc = rh_session_start(&session, &work);

@@ -63,6 +63,9 @@ const char *rh_model_architecture(const struct rh_model_config *config);
 /* Rows of the head's matrix: the size of the vocabulary, or the number of labels. And: is that matrix the embedding's? */
 int64_t rh_model_outputs(const struct rh_model_config *config);
 int rh_model_ties(const struct rh_model_config *config);
+/* The most tokens of a text that the model is for: max_position_embeddings, or as far as a rotary scaling stretches the length that it was
+ * trained at first, which config.json may leave as it was. */
+int64_t rh_model_longest(const struct rh_model_config *config);
 /* How many numbers one patch of an image has (by channel, row and column); 0: the model reads texts. An image becomes a class token and
  * its patches, so it has max_position_embeddings tokens. */
 int64_t rh_model_patch(const struct rh_model_config *config);

@@ -254,6 +254,14 @@ int config_check_rope(const struct rh_model_config *config, int which, const cha
 	return 0;
 }
 
+int64_t rh_model_longest(const struct rh_model_config *config)
+{
+	const struct rh_rope *rope = &config->rope[0];
+	int64_t known = config->max_position_embeddings, first = rope->original_max_position > 0 ? rope->original_max_position : known;
+	double stretched = rope->type == RH_ROPE_DEFAULT ? 0 : rope->factor * (double)first;
+	return stretched > (double)known ? (int64_t)fmin(stretched, INT32_MAX) : known;
+}
+
 /* A value of the object in which config.json keeps the rotary parameters, put beside it. */
 static int pull_out(json_t *text, const json_t *parameters, const char *key, const char *as)
 {

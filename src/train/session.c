@@ -121,7 +121,7 @@ int rh_session_check_speaks(const struct rh_session *session)
 
 int rh_session_check_length(const struct rh_session *session)
 {
-	int64_t known = session->model_config->max_position_embeddings;
+	int64_t known = rh_model_longest(session->model_config);
 	if (!session->model_config->image_size && session->config->max_length > known)
 		return rh_fail(-EINVAL, "max_length: %lld is above the %lld positions that the model knows; lower it",
 		               (long long)session->config->max_length, (long long)known);

@@ -81,6 +81,16 @@ static void test_prompts_from_line_file_and_pipe_are_one(void **state)
 	check_ok(rh_model_config_load(path_of("%s/far", dir), &far));
 	assert_int_equal(far.rope[0].type, RH_ROPE_YARN);
 	rh_model_config_free(&far);
+	/* and with it, longer texts */
+	refused(&scratch, "generate --model_name_or_path @/hf --prompt hi --max_new_tokens 140", "128 positions that the model knows");
+	run_ok(&scratch, "generate %s/far.yaml --model_name_or_path %s/hf --prompt hi --max_new_tokens 140", dir, dir);
+	run_ok(&scratch, "generate --model_name_or_path %s/far --prompt hi --max_new_tokens 140", dir);
+	write_text(
+	        path_of("%s/far.yaml", dir),
+	        path_of("model_name_or_path: %s/hf\ntrain_file: %s/rows.jsonl\noutput_dir: %s/trained_far\nmax_length: 200\nmax_steps: 1\n"
+	                "allow: [duplicates, overlap]\nrope_scaling: {rope_type: yarn, factor: 4}\n",
+	                dir, dir, dir));
+	run_ok(&scratch, "train %s/far.yaml " LORA, dir);
 	/* a conversation: its first answer is the same, line breaks and empty lines are no turns */
 	char *text = strdup(ran.out);
 	run_free(&ran);

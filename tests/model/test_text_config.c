@@ -103,6 +103,7 @@ static void test_the_runs_scaling_replaces_the_configurations(void **state)
 	assert_int_equal(c.rope[0].type, RH_ROPE_YARN);
 	assert_int_equal(c.rope[0].original_max_position, 32768);
 	assert_true(c.rope[0].factor == 4 && c.rope[0].theta == 1e6);
+	assert_true(c.max_position_embeddings == 32768 && rh_model_longest(&c) == 131072); /* longer texts are what it is for */
 	json_t *json;
 	check_ok(rh_model_config_write(&c, "float32", &json)); /* and is what a model trained so says */
 	assert_string_equal(json_string_value(json_object_get(json_object_get(json, "rope_scaling"), "rope_type")), "yarn");
@@ -112,6 +113,7 @@ static void test_the_runs_scaling_replaces_the_configurations(void **state)
 	scale("{\"model_type\":\"phi3\",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":2e4,\"partial_rotary_factor\":0.75}}",
 	      "{\"rope_type\":\"linear\",\"factor\":2.0,\"rope_theta\":5e5}", &c);
 	assert_true(c.rope[0].type == RH_ROPE_LINEAR && c.rope[0].theta == 5e5 && c.rotary_share == 0.75);
+	assert_int_equal(rh_model_longest(&c), 8192);
 	rh_model_config_free(&c);
 
 	scale("{\"model_type\":\"gemma3\",\"text_config\":{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8."
@@ -119,6 +121,7 @@ static void test_the_runs_scaling_replaces_the_configurations(void **state)
 	      "\"rope_theta\":1e6},\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":2e4}}}}",
 	      "{\"rope_type\":\"default\"}", &c);
 	assert_true(c.rope[0].type == RH_ROPE_DEFAULT && c.rope[0].theta == 1e6 && c.rope[1].theta == 2e4);
+	assert_int_equal(rh_model_longest(&c), 131072);
 	rh_model_config_free(&c);
 
 	check_ok(config_parse("{\"model_type\":\"qwen3\"}", &c));
