@@ -62,7 +62,7 @@ static int measure(const struct rh_dataset *set, struct inspect_summary *out)
 		length[i] = set->document_start[i + 1] - set->document_start[i];
 	qsort(length, count, sizeof *length, compare_lengths);
 	out->median = length[count / 2];
-	out->high = length[(count - 1) * 95 / 100];
+	out->high = length[(count * 95 + 99) / 100 - 1]; /* no less than the median */
 	out->longest = length[count - 1];
 	rh_free(length);
 	return 0;

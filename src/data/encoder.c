@@ -180,7 +180,7 @@ static int append_ending(struct data_encoder *encoder, const json_t *string, con
 	size_t length = json_string_length(string);
 	int ended = encoder->eos && ends_with_eos(encoder, string);
 	if (length == 0 || (ended && length == strlen(encoder->eos)))
-		return rh_fail(-EINVAL, "%s: '%s' is empty; remove the line or give it content", where, key);
+		return rh_fail(-EINVAL, "%s: '%s' is empty; remove the row or give it content", where, key);
 	int rc = append(encoder, string);
 	if (!encoder->eos)
 		rh_warn_once("the model names no end-of-sequence token, so none is appended; set eos_token");
@@ -372,7 +372,7 @@ static int encode_messages(struct data_encoder *encoder, const json_t *row, cons
 	if (!only_assistant)
 		return drop_left_out(encoder, messages, where);
 	if (!is_answered(messages))
-		return rh_fail(-EINVAL, "%s: no assistant's turn has content, so nothing is trained; remove the line", where);
+		return rh_fail(-EINVAL, "%s: no assistant's turn has content, so nothing is trained; remove the row", where);
 	encoder->is_masked = 1;
 	return keep_answers(encoder, messages, where);
 }
@@ -431,7 +431,7 @@ static int encode_completion_chat(struct data_encoder *encoder, const json_t *ro
 {
 	const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
 	if (!is_answered(completion))
-		return rh_fail(-EINVAL, "%s: 'completion' is empty: no assistant's turn has content; remove the line or give it one",
+		return rh_fail(-EINVAL, "%s: 'completion' is empty: no assistant's turn has content; remove the row or give it one",
 		               where);
 	const struct rh_config *config = encoder->config;
 	int masks_prompt = config->completion_only_loss != RH_NO, only_assistant = config->assistant_only_loss == RH_YES, rc;

@@ -3,6 +3,7 @@
 #include "core/text.h"
 
 #include <string.h>
+#include <strings.h>
 
 /* In the order in which they are looked for. A form has all of its keys. */
 static const struct {
@@ -76,27 +77,47 @@ static int list_keys(const json_t *row, struct rh_text *out)
 	return rc;
 }
 
-/* A column for which `wanted` may go by another name here; NULL: none that one would guess. */
-static const char *guess_column(const json_t *row, const char *wanted)
+/* The row's key of that name, in capitals or not; NULL: none. */
+static const char *find_column(const json_t *row, const char *name)
 {
-	static const char *const names[][8] = {
-	        {"prompt", "query", "question", "instruction", "input", "title", "source", NULL},
+	const char *key;
+	json_t *value;
+	json_object_foreach((json_t *)(uintptr_t)row, key, value)
+	{
+		if (!strcasecmp(key, name) && !json_is_null(value))
+			return key;
+	}
+	return NULL;
+}
+
+/* The column that most often holds what `wanted` names; NULL: none of them is here. */
+static const char *usual_column(const json_t *row, const char *wanted)
+{
+	static const char *const names[][9] = {
+	        {"prompt", "title", "source", NULL},
+	        {"question", "query", "input", NULL},
 	        {"completion", "response", "answer", "output", "chosen", "body", "target", NULL},
 	        {"text", "content", "body", "document", "passage", NULL},
 	        {"messages", "conversation", "dialog", "dialogue", "chat", "turns", NULL},
 	};
+	const char *column = NULL;
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		for (size_t n = 1; !strcmp(names[i][0], wanted) && names[i][n]; n++)
-			if (member(row, names[i][n]))
-				return names[i][n];
-	const char *key;
+		for (size_t n = 0; !column && !strcmp(names[i][0], wanted) && names[i][n]; n++)
+			column = find_column(row, names[i][n]);
+	return column;
+}
+
+/* A column for which `wanted` may go by another name here: a usual one, or the first text that is nothing else. NULL: none. */
+static const char *guess_column(const json_t *row, const char *wanted)
+{
+	const char *column = usual_column(row, wanted), *key;
 	json_t *value;
-	json_object_foreach((json_t *)(uintptr_t)row, key, value) /* the first text that is nothing else */
+	json_object_foreach((json_t *)(uintptr_t)row, key, value)
 	{
-		if (json_is_string(value) && strcmp(key, "prompt") && strcmp(key, "completion") && strcmp(wanted, "messages"))
-			return key;
+		if (!column && json_is_string(value) && strcmp(key, "prompt") && strcmp(key, "completion"))
+			column = key;
 	}
-	return NULL;
+	return column;
 }
 
 /* No form has all of its keys here: what would mend it, by what is there. */
@@ -107,8 +128,10 @@ static int fail_unknown(const json_t *row, const char *text_key, const char *whe
 	if (rc)
 		return rc;
 	int prompt = member(row, "prompt") != NULL, completion = member(row, "completion") != NULL;
-	const char *asked = prompt || guess_column(row, "prompt") ? guess_column(row, "prompt") : NULL;
-	const char *answer = guess_column(row, "completion"), *talk = guess_column(row, "messages"), *first = guess_column(row, "text");
+	const char *instruction = find_column(row, "instruction"), *context = find_column(row, "context"),
+	           *question = usual_column(row, "question"), *reply = usual_column(row, "completion");
+	const char *asked = guess_column(row, "prompt"), *answer = guess_column(row, "completion"), *talk = usual_column(row, "messages"),
+	           *first = guess_column(row, "text");
 	if (talk)
 		rc = rh_fail(-EINVAL,
 		             "%s: no form of rows has the keys %s; data_columns: {messages: %s} if that column is the conversation", where,
@@ -121,6 +144,13 @@ static int fail_unknown(const json_t *row, const char *text_key, const char *whe
 	else if (prompt != completion)
 		rc = rh_fail(-EINVAL, "%s: '%s' is missing: 'prompt' and 'completion' go together", where,
 		             prompt ? "completion" : "prompt");
+	else if (instruction && reply)
+		rc = rh_fail(-EINVAL,
+		             "%s: no form of rows has the keys %s; data_columns: {instruction: %s, %s%s%soutput: %s} if these are it", where,
+		             keys.bytes, instruction, context ? "input: " : "", context ? context : "", context ? ", " : "", reply);
+	else if (question && reply) /* a question goes through the chat template, a prompt that is a plain string does not */
+		rc = rh_fail(-EINVAL, "%s: no form of rows has the keys %s; data_columns: {question: %s, answer: %s} if these are it",
+		             where, keys.bytes, question, reply);
 	else if (asked && answer && strcmp(asked, answer))
 		rc = rh_fail(-EINVAL, "%s: no form of rows has the keys %s; data_columns: {prompt: %s, completion: %s} if these are it",
 		             where, keys.bytes, asked, answer);

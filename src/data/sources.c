@@ -173,13 +173,10 @@ void data_reader_close(struct data_reader *reader)
 static int convert(struct data_reader *reader, json_t **row)
 {
 	const struct data_source *source = reader->source;
-	int rc = data_records_place(&reader->records, reader->records.line);
 	const char *where = reader->records.where.bytes;
-	if (!rc && !json_is_object(*row))
-		rc = rh_fail(-EINVAL, "%s: expected one JSON object on the line, such as {\"prompt\": ..., \"completion\": ...}", where);
-	if (rc)
-		return rc;
-	rc = data_columns_rename(source->columns, where, row);
+	if (!json_is_object(*row))
+		return rh_fail(-EINVAL, "%s: expected one JSON object on the line, such as {\"prompt\": ..., \"completion\": ...}", where);
+	int rc = data_columns_rename(source->columns, where, row);
 	if (!rc && reader->is_labelled) {
 		reader->kind = DATA_LABELLED;
 		return 0;

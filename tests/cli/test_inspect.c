@@ -64,6 +64,8 @@ static void test_json_and_html_hold_the_same_rows(void **state)
 	assert_int_equal(json_integer_value(json_object_get(result, "rows_read")), 3);
 	assert_int_equal(json_array_size(json_object_get(first, "ids")), json_integer_value(json_object_get(first, "tokens")));
 	assert_true(json_array_size(json_object_get(first, "trained")) > 0);
+	json_t *length = json_object_get(result, "length"); /* of three rows, 95 in 100 are all three */
+	assert_int_equal(json_integer_value(json_object_get(length, "p95")), json_integer_value(json_object_get(length, "longest")));
 	json_t *duplicates = json_object_get(json_object_get(result, "findings"), "duplicates");
 	assert_int_equal(json_integer_value(json_object_get(duplicates, "rows")), 1);
 	json_decref(result);
