@@ -51,7 +51,7 @@ static int is_hub_name(const char *path)
 	return org && name && *path != '.' && !path[org + 1 + name] && !ends_with(path, ".gguf") && strncmp(path, "models/", 7);
 }
 
-/* Whether the path may mean a model of the Hub: nothing lies there, and ORG is no folder here. 1, 0, or negative errno. */
+/* Whether the path may mean something of the Hub: nothing lies there, and ORG is no folder here. 1, 0, or negative errno. */
 static int may_be_on_hub(const char *path)
 {
 	if (!is_hub_name(path) || rh_file_exists(path) || rh_dir_exists(path))
@@ -70,12 +70,20 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	const struct config_shown shown = config_show(path);
 	const char *mend = "no such file or directory";
 	int model = !strcmp(key, "model_name_or_path"), adapter = !strcmp(key, "adapter_name_or_path");
+	int rows = !strcmp(key, "train_file") || !strcmp(key, "validation_file");
 	if (model)
 		mend = "no such file or directory here (models are not downloaded; give a directory or a .gguf file; for plan, one with a "
 		       "config.json is enough)";
-	int on_hub = model ? may_be_on_hub(path) : 0;
+	if (rows && strpbrk(path, "*?"))
+		mend = "no such file, and a pattern is not taken; name the files in a list: [a.jsonl, b.jsonl]";
+	int on_hub = model || (rows && !strchr(path, '.')) ? may_be_on_hub(path) : 0;
 	if (on_hub < 0)
 		return on_hub;
+	if (on_hub && rows)
+		return config_entry_fail(entry,
+		                         "'%s': no such file here, and nothing is downloaded; if it is a data set of the Hub: hf download "
+		                         "--repo-type dataset %s --local-dir %s, then name its files in %s",
+		                         shown.text, shown.text, strchr(path, '/') + 1, key);
 	if (on_hub)
 		return config_entry_fail(
 		        entry,

@@ -12,6 +12,8 @@ enum { NAME_BYTES = 64 };
 #define LOGS      "a run writes metrics.jsonl, and what report_to names (tensorboard, csv), and reports nowhere else; remove it"
 #define VERBS_SAY "the verb says it: train, eval or generate; remove it"
 #define LORA      "true, LoRA over weights in dtype (qlora's in 4 bits are not built yet), or leave both out for full fine-tuning"
+#define REREADS   "each run reads its rows anew and keeps nothing of them; remove it"
+#define KERNELS   "which kernels run is no choice; remove it"
 #define ATTENTION "there is one attention, memory-saving and exact; remove it"
 
 /* Names that Hugging Face's own trainers, Axolotl, LLaMA-Factory, torchtune and Unsloth have. A key: what it is called here; a note: what
@@ -26,8 +28,11 @@ static const struct {
         {"model", "model_name_or_path", NULL, 0},
         {"model_name", "model_name_or_path", NULL, 0},
         {"model_path", "model_name_or_path", NULL, 0},
+        {"model_type", NULL, "config.json says it; remove it", 0},
         {"adapter", "use_peft", LORA, 0},
         {"finetuning_type", "use_peft", LORA, 0},
+        {"full_finetuning", NULL, "all weights are trained where no lora_ key is given; remove it", 0},
+        {"stage", NULL, "train is supervised fine-tuning (sft); remove it", 0},
         {"lora_model_dir", "adapter_name_or_path", NULL, 0},
         {"peft_model_id", "adapter_name_or_path", NULL, 0},
         {"tokenizer_*", NULL, "the tokenizer is the model's own; remove it", 0},
@@ -39,6 +44,9 @@ static const struct {
         {"dataset_dir", "dataset_info", "the path of dataset_info.json, in which train_file then is a name", 0},
         {"test_datasets", "validation_file", "a path, or a list of paths", 0},
         {"eval_dataset", "validation_file", "a path, or a list of paths", 0},
+        {"eval_dataset_path", "validation_file", "a path, or a list of paths", 0},
+        {"dataset_prepared_path", NULL, REREADS, 0},
+        {"overwrite_cache", NULL, REREADS, 0},
         {"interleave_probs", "data_weights", "how often each file's rows are in an epoch", 0},
         {"mix_strategy", NULL, "files follow one another and rows are shuffled; data_weights says how often each is taken; remove it", 0},
         {"val_set_size", "eval_split", "a share of the rows", 0},
@@ -50,9 +58,11 @@ static const struct {
         {"do_predict", NULL, VERBS_SAY, 0},
 
         {"template", "chat_template", NULL, 0},
+        {"chat_template_jinja", "chat_template", "a built-in name, or the path of a file that holds the Jinja text", 0},
         {"sequence_len", "max_length", NULL, 0},
         {"max_seq_length", "max_length", NULL, 0},
         {"max_seq_len", "max_length", NULL, 0},
+        {"model_max_length", "max_length", NULL, 0},
         {"cutoff_len", "max_length", NULL, 0},
         {"block_size", "max_length", NULL, 0},
         {"sample_packing", "packing", NULL, 0},
@@ -61,6 +71,7 @@ static const struct {
         {"pad_to_*", NULL, "nothing is padded; remove it", 0},
         {"padding_side", NULL, "nothing is padded; remove it", 0},
         {"pad_token", NULL, "nothing is padded; remove it", 0},
+        {"bos_token", NULL, "the tokenizer is the model's own; remove it", 0},
         {"special_tokens", NULL, "the tokenizer is the model's own (eos_token names another end of sequence); remove it", 0},
         {"train_on_inputs", NULL,
          "its opposite is assistant_only_loss (for messages) or completion_only_loss (for prompt and completion): true trains answers "
@@ -70,6 +81,7 @@ static const struct {
         {"random_state", "seed", NULL, 0},
         {"remove_unused_columns", NULL, "what a row holds beside its text is ignored; remove it", 0},
         {"dataset_num_proc", NULL, "rows are tokenized by this one process; remove it", 0},
+        {"preprocessing_num_workers", NULL, "rows are tokenized by this one process; remove it", 0},
         {"group_by_length", NULL, "nothing is padded, so nothing is won by it; remove it", 0},
 
         {"micro_batch_size", "per_device_train_batch_size", NULL, 0},
@@ -107,6 +119,10 @@ static const struct {
         {"merge_lora", NULL, "the verb merge does it; remove it", 0},
         {"lora_bias", NULL, "biases are never trained by an adapter here; remove it", 0},
         {"bias", NULL, "biases are never trained by an adapter here; remove it", 0},
+        {"lora_fan_in_fan_out", NULL, "config.json says it; remove it", 0},
+        {"lora_mlp_kernel", NULL, KERNELS, 0},
+        {"lora_qkv_kernel", NULL, KERNELS, 0},
+        {"lora_o_kernel", NULL, KERNELS, 0},
         {"modules_to_save", "lora_modules_to_save", NULL, 1},
         {"bnb_4bit_*", NULL, "4-bit weights in training are not built yet; remove it", 0},
         {"quantization*", NULL, "quantised weights in training are not built yet; remove it", 0},
@@ -126,6 +142,10 @@ static const struct {
         {"mlflow_*", NULL, LOGS, 0},
         {"comet_*", NULL, LOGS, 0},
         {"project", NULL, LOGS, 0},
+        {"plot_loss", NULL, LOGS, 0},
+        {"eval_table_size", NULL, LOGS, 0},
+        {"strict", NULL, "an unknown key is always an error here; remove it", 0},
+        {"debug", NULL, "there is no such mode (verbose: true tells more); remove it", 0},
         {"log_level", NULL, "there is one; remove it", 0},
         {"disable_tqdm", NULL, "a bar is drawn on terminals only; remove it", 0},
         {"hub_*", NULL, "nothing is uploaded; remove it", 0},
@@ -134,6 +154,8 @@ static const struct {
         {"torch_dtype", "dtype", NULL, 0},
         {"precision", "dtype", NULL, 0},
         {"use_cpu", "device", "cpu", 0},
+        {"gpu_memory_limit", "max_vram", NULL, 0},
+        {"use_gradient_checkpointing", NULL, ALWAYS, 0},
         {"no_cuda", "device", "cpu", 0},
         {"device_map", "device", "cuda takes all GPUs", 0},
         {"num_gpus", "device", "cuda takes all GPUs, cuda:0,1 two of them", 0},

@@ -56,6 +56,18 @@ static void test_load_says_what_other_trainers_names_are_called_here(void **stat
 	        {"wandb_project", "a run writes metrics.jsonl"},
 	        {"overwrite_output_dir", "never overwritten"},
 	        {"remove_unused_columns", "is ignored; remove it"},
+	        {"stage", "train is supervised fine-tuning"},
+	        {"overwrite_cache", "each run reads its rows anew"},
+	        {"preprocessing_num_workers", "tokenized by this one process"},
+	        {"plot_loss", "a run writes metrics.jsonl"},
+	        {"model_type", "config.json says it"},
+	        {"strict", "always an error"},
+	        {"dataset_prepared_path", "each run reads its rows anew"},
+	        {"lora_mlp_kernel", "which kernels run"},
+	        {"eval_table_size", "a run writes metrics.jsonl"},
+	        {"eval_dataset_path", "here it is validation_file"},
+	        {"chat_template_jinja", "here it is chat_template"},
+	        {"model_max_length", "here it is max_length"},
 	        {"micro_batch_sise", "the nearest known one is per_device_train_batch_size"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -137,7 +149,7 @@ static void test_load_names_no_key_that_was_not_meant(void **state)
 {
 	(void)state;
 	refused("zork: 1\n", NULL, "unknown key 'zork'; `roundhouse train --help` lists all");
-	refused("stage: 1\n", NULL, "unknown key 'stage'; `roundhouse train --help` lists all"); /* not state_layout */
+	refused("stave: 1\n", NULL, "unknown key 'stave'; `roundhouse train --help` lists all"); /* not state_layout */
 	refused("modl_name: x\n", NULL, "the nearest known one is model_name_or_path");
 	refused("xyzzy_plugh_quux: 1\n", NULL, "`roundhouse train --help` lists all");
 	refused_by("generate", NULL, "--temprature 1", "the nearest known one is temperature");
@@ -346,6 +358,13 @@ static void test_load_what_a_verb_needs(void **state)
 	           "model_name_or_path: 'model/x': no such file or directory here (models are");
 	refused_by("train", NULL, "--model_name_or_path model --train_file no.jsonl --output_dir o",
 	           "train_file: 'no.jsonl': no such file");
+	refused_by("train", NULL, "--model_name_or_path model --train_file tatsu-lab/alpaca --output_dir o",
+	           "train_file: 'tatsu-lab/alpaca': no such file here, and nothing is downloaded; if it is a data set of the Hub: hf "
+	           "download --repo-type dataset tatsu-lab/alpaca --local-dir alpaca, then name its files in train_file");
+	refused_by("train", NULL, "--model_name_or_path model --train_file x/no.jsonl --output_dir o",
+	           "train_file: 'x/no.jsonl': no such file or directory");
+	refused_by("train", NULL, "--model_name_or_path model --train_file data/*.jsonl --output_dir o",
+	           "train_file: 'data/*.jsonl': no such file, and a pattern is not taken; name the files in a list");
 	refused_by("train", NULL, "no.yaml", "no.yaml");
 	refused_by("train", NULL, "--seed 1 c", "unexpected word 'c'");
 	refused_by("train", NULL, "--seed", "seed: needs a value");
