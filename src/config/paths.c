@@ -108,8 +108,8 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	return 0;
 }
 
-/* A directory of which only config.json is there yet: a plan needs no more. */
-static int plan_by_shapes(struct rh_config *config)
+/* A directory of which no weights are there yet: a plan and a look at the rows need none. */
+static int go_by_shapes(struct rh_config *config)
 {
 	const char *dir = config->model_name_or_path;
 	if (!dir || config->config_name || !rh_dir_exists(dir))
@@ -177,5 +177,5 @@ int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct
 		if (rc)
 			return rc;
 	}
-	return verb == VERB_PLAN ? plan_by_shapes(&draft->config) : 0;
+	return verb & (VERB_PLAN | VERB_INSPECT) ? go_by_shapes(&draft->config) : 0;
 }

@@ -143,6 +143,19 @@ int rh_chat_render(const struct rh_chat *chat, const json_t *conversation, enum 
 	return rc;
 }
 
+/* Templates take content for granted, where other programs write null beside a tool's call. */
+static int explain(const json_t *messages, int rc)
+{
+	size_t i;
+	const json_t *message;
+	json_array_foreach(messages, i, message)
+	{
+		if (!json_object_get(message, "content"))
+			return rh_fail(rc, "%s; message %zu has no 'content': write \"\" in place of null", rh_error(rc), i + 1);
+	}
+	return rc;
+}
+
 int chat_render_some(const struct rh_chat *chat, const json_t *variables, const json_t *messages, enum rh_chat_end end, struct rh_text *out,
                      struct rh_jinja_spans *spans)
 {
@@ -152,7 +165,7 @@ int chat_render_some(const struct rh_chat *chat, const json_t *variables, const 
 	struct rh_jinja_input input = {.variables = all, .date = chat->date};
 	int rc = bad ? chat_out_of_memory(chat) : rh_jinja_render(chat->form->jinja, &input, chat->where, out, spans);
 	json_decref(all);
-	return rc;
+	return rc == -EINVAL ? explain(messages, rc) : rc;
 }
 
 void rh_chat_spans_free(struct rh_chat_spans *spans)

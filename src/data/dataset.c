@@ -293,7 +293,13 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 		out->chat_template = rh_chat_template_name(encoder.chat);
 	if (!rc && data_is_wrapped(config))
 		drop_untrained_block(out);
-	if (!rc && !out->documents)
+	const struct rh_finding *dropped = &out->finding[RH_LINT_DROPPED_ROLE];
+	if (!rc && !out->documents && dropped->rows == out->read_rows)
+		rc = rh_fail(-EINVAL,
+		             "%s: none of its %lld rows has a trained token: the chat template leaves messages of role '%s' out; write a role "
+		             "that it knows, such as user and assistant, or choose another chat_template",
+		             out->name, (long long)out->read_rows, dropped->detail);
+	else if (!rc && !out->documents)
 		rc = rh_fail(-EINVAL, "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length", out->name,
 		             (long long)out->read_rows, (long long)config->max_length);
 	if (!rc && out->documents >= UINT32_MAX)

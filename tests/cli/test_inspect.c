@@ -4,6 +4,8 @@
 #include "core/file.h"
 #include "core/json.h"
 
+#include <unistd.h>
+
 #define TWICE "{\"prompt\": \"f g\", \"completion\": \"h\"}"
 static const char rows[] = "[{\"prompt\": \"a <b> & c\", \"completion\": \" d\\ne\"},\n" TWICE ",\n" TWICE "]\n";
 
@@ -83,12 +85,26 @@ static void test_json_and_html_hold_the_same_rows(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_no_weights_are_needed(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make(&scratch);
+	assert_int_equal(unlink(path_of("%s/hf/model.safetensors", scratch.dir)), 0);
+	struct ran ran = run_line(&scratch, INSPECT "--allow duplicates", scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.out, "a <b> & c"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rows_are_shown_and_faults_make_the_status),
 	        cmocka_unit_test(test_train_stops_where_inspect_says_so),
 	        cmocka_unit_test(test_json_and_html_hold_the_same_rows),
+	        cmocka_unit_test(test_no_weights_are_needed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -259,6 +259,12 @@ static void test_answers_without_an_end_and_dropped_messages_stop(void **state)
 	            "{\"messages\": [{\"role\": \"system\", \"content\": \"be brief\"}, {\"role\": \"user\", \"content\": \"who\"}, "
 	            "{\"role\": \"assistant\", \"content\": \"a cat\"}]}\n",
 	            "dropped-role");
+	write_text(path_of("%s/faulty.jsonl", scratch.dir), "{\"messages\": [{\"role\": \"User\", \"content\": \"hi\"}, "
+	                                                   "{\"role\": \"Assistant\", \"content\": \"good day\"}]}\n");
+	write_text(path_of("%s/faulty.jinja", scratch.dir),
+	           "{% for m in messages if m.role in ['user', 'assistant'] %}{{ m.content }}<|im_end|>{% endfor %}");
+	refused(&scratch, "inspect --model_name_or_path @/hf --train_file @/faulty.jsonl --chat_template @/faulty.jinja",
+	        "the chat template leaves messages of role 'User' out; write a role that it knows");
 	scratch_close(&scratch);
 }
 

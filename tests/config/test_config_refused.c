@@ -149,7 +149,7 @@ static void test_load_names_no_key_that_was_not_meant(void **state)
 {
 	(void)state;
 	refused("zork: 1\n", NULL, "unknown key 'zork'; `roundhouse train --help` lists all");
-	refused("stave: 1\n", NULL, "unknown key 'stave'; `roundhouse train --help` lists all"); /* not state_layout */
+	refused("stare: 1\n", NULL, "unknown key 'stare'; `roundhouse train --help` lists all"); /* not state_layout */
 	refused("modl_name: x\n", NULL, "the nearest known one is model_name_or_path");
 	refused("xyzzy_plugh_quux: 1\n", NULL, "`roundhouse train --help` lists all");
 	refused_by("generate", NULL, "--temprature 1", "the nearest known one is temperature");
