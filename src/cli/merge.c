@@ -3,12 +3,30 @@
 
 #include "ckpt/adapter_gguf.h"
 #include "cli/verbs.h"
+#include "core/alloc.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "train/session.h"
 
 static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}; /* in the order of outtype's words */
+
+/* A configuration's output_dir is its run's: neither the trained weights there nor an adapter may end up mixed with these files. */
+static int check_no_run(const char *dir)
+{
+	static const char *const names[] = {"adapter_config.json", "trainer_state.json", "metrics.jsonl"};
+	int rc = 0;
+	for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
+		char *path = rh_path_join(dir, names[i]);
+		if (!path)
+			return -ENOMEM;
+		if (rh_file_exists(path))
+			rc = rh_fail(-EINVAL, "output_dir: %s holds what a run wrote (%s); name another directory, or a file as outfile", dir,
+			             names[i]);
+		rh_free(path);
+	}
+	return rc;
+}
 
 static int check(const struct rh_config *config)
 {
@@ -22,6 +40,9 @@ static int check(const struct rh_config *config)
 	if (rh_path_is_same(config->output_dir, config->adapter_name_or_path) ||
 	    rh_path_is_same(config->output_dir, config->model_name_or_path))
 		return rh_fail(-EINVAL, "output_dir: %s holds what is merged; name another directory", config->output_dir);
+	int rc = check_no_run(config->output_dir);
+	if (rc)
+		return rc;
 	if (dtype == RH_Q8_0 || dtype == RH_Q4_0)
 		return rh_fail(-EINVAL, "outtype: %s is for GGUF files; give outfile: NAME.gguf", rh_dtype_name(dtype));
 	return 0;

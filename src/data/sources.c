@@ -170,6 +170,16 @@ void data_reader_close(struct data_reader *reader)
 	data_records_close(&reader->records);
 }
 
+/* The form of the file's first row. */
+static int find_form(struct data_reader *reader, const json_t *row)
+{
+	const struct data_records *records = &reader->records;
+	int rc = data_form_find(row, reader->source->columns, reader->text_key, records->where.bytes, &reader->form);
+	return rc == -EINVAL && records->format == DATA_TABLE
+	               ? rh_fail(rc, "%s; the file was read as a table, whose first line names its columns", rh_error(rc))
+	               : rc;
+}
+
 static int convert(struct data_reader *reader, json_t **row)
 {
 	const struct data_source *source = reader->source;
@@ -182,7 +192,7 @@ static int convert(struct data_reader *reader, json_t **row)
 		return 0;
 	}
 	if (!rc && !reader->rows)
-		rc = data_form_find(*row, source->columns, reader->text_key, where, &reader->form);
+		rc = find_form(reader, *row);
 	return rc ? rc : data_form_convert(reader->form, &source->tags, reader->has_template, where, row, &reader->kind);
 }
 

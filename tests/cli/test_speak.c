@@ -106,6 +106,11 @@ static void test_prompts_from_line_file_and_pipe_are_one(void **state)
 	refused(&scratch, "generate --model_name_or_path @/hf", "needs prompt or prompt_file");
 	refused(&scratch, "chat", "needs model_name_or_path");
 	refused(&scratch, "merge --model_name_or_path @/hf --output_dir @/new", "needs adapter_name_or_path");
+	/* neither into the run's own directory, where an adapter or trained weights lie */
+	run_ok(&scratch, "merge --model_name_or_path %s/hf --adapter_name_or_path %s/out --output_dir %s/merged", dir, dir, dir);
+	refused(&scratch, "merge --model_name_or_path @/hf --adapter_name_or_path @/out --output_dir @/trained_far",
+	        "trained_far holds what a run wrote");
+	refused(&scratch, "export --model_name_or_path @/hf --output_dir @/out", "out holds what a run wrote (adapter_config.json)");
 	refused(&scratch, "export --model_name_or_path @/hf --adapter_name_or_path @/out --output_dir @/new", "outfile: an adapter");
 	run_ok(&scratch, "export --model_name_or_path %s/hf --adapter_name_or_path %s/out --outfile %s/lora.gguf", dir, dir, dir);
 	scratch_close(&scratch);

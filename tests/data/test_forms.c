@@ -303,7 +303,7 @@ static const struct {
         {"prompt,completion\na,\"b\"c\n", ":2: ", "write \"\" for a quote inside a field", 0},
         {"prompt,prompt\na,b\n", ":1: ", "the column 'prompt' is there twice; rename one", 0},
         {"title,body\na,b\n", ":2: ", "data_columns: {prompt: title, completion: body}", 0},
-        {"a plain text\nof two lines\n", ":2: ", "data_columns: {text: a plain text}", 0},
+        {"a plain text\nof two lines\n", ":2: ", "a table, whose first line names its columns", 0},
         {"prompt,completion\n", ":1: ", "the file holds no rows", 0},
         {"{\"instruction\":\"i\",\"output\":5}", ":1: ", "'output' must be a string", TEMPLATE_CHATML},
         {"{\"instruction\":\"i\",\"output\":\"\"}", ":1: ", "remove the row or give it content", TEMPLATE_CHATML},
