@@ -135,6 +135,8 @@ static int check_row(struct builder *builder, const struct data_encoder *row, ui
 	if (row->kind == DATA_LABELLED)
 		return 0;
 	set->conversation_rows += !plain;
+	if (row->turn_end >= 0)
+		set->turn_end = row->turn_end;
 	if (plain ? !row->eos : row->lacks_end)
 		data_find(set, RH_LINT_NO_END, where);
 	if (!row->dropped_role[0])
@@ -433,7 +435,7 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
                         const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
 {
 	RH_ASSERT(config->max_length > 0);
-	struct rh_dataset set = {0};
+	struct rh_dataset set = {.turn_end = -1};
 	int is_of_images = objective && objective->task == RH_TASK_IMAGE_CLASSIFICATION;
 	int rc = is_of_images ? read_images(part, config, objective, &set) : read_files(part, config, objective, tokenizer, &set);
 	if (!rc)

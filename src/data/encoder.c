@@ -466,6 +466,7 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	encoder->text.length = 0;
 	encoder->ids.count = 0;
 	encoder->is_masked = encoder->is_prefix_mismatch = encoder->lacks_end = 0;
+	encoder->turn_end = -1;
 	encoder->dropped_role[0] = 0;
 	encoder->kind = kind;
 	encoder->is_cut = 0;

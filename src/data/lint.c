@@ -162,6 +162,8 @@ int data_check_conversation(struct data_encoder *encoder, const json_t *messages
 		return 0;
 	int ended = ends_special(encoder, encoder->spans.span[encoder->spans.count - 1].end);
 	encoder->lacks_end = !ended;
+	if (ended > 0)
+		encoder->turn_end = encoder->part.id[encoder->part.count - 1];
 	return ended < 0 ? ended : 0;
 }
 

@@ -94,9 +94,7 @@ static int add_generation_ends(const char *dir, struct rh_ids *ends)
 	return rc;
 }
 
-/* All tokens that end a text: those of config.json, of generation_config.json, and the tokenizer's. Ids alone need no
- * tokenizer. */
-static int find_ends(const struct rh_session *session, struct rh_ids *ends)
+int rh_generate_ends(const struct rh_session *session, struct rh_ids *ends)
 {
 	const struct rh_config *config = session->config;
 	int rc = add_generation_ends(config->model_name_or_path, ends);
@@ -107,7 +105,7 @@ static int find_ends(const struct rh_session *session, struct rh_ids *ends)
 	return rc || !session->tokenizer ? rc : append(ends, rh_tokenizer_eos(session->tokenizer));
 }
 
-static int is_end(const struct rh_ids *ends, int32_t id)
+int rh_generate_is_end(const struct rh_ids *ends, int32_t id)
 {
 	for (size_t i = 0; i < ends->count; i++)
 		if (ends->id[i] == id)
@@ -141,7 +139,7 @@ int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, st
 	int32_t *position = rh_alloc(prompt->count, sizeof *position);
 	struct candidate *scratch = rh_alloc((size_t)vocabulary, sizeof *scratch);
 	struct rh_ids ends = {0};
-	int rc = logits && position && scratch ? find_ends(session, &ends) : -ENOMEM;
+	int rc = logits && position && scratch ? rh_generate_ends(session, &ends) : -ENOMEM;
 	for (int64_t made = 0; !rc && made < config->max_new_tokens; made++) {
 		const int32_t *ids = made ? &out->id[out->count - 1] : prompt->id;
 		int64_t count = made ? 1 : (int64_t)prompt->count;
@@ -153,7 +151,7 @@ int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, st
 		rc = append(out, next);
 		if (!rc && tell)
 			rc = tell(context, out);
-		if (is_end(&ends, next))
+		if (rh_generate_is_end(&ends, next))
 			break;
 	}
 	rh_free(logits);

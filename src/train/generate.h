@@ -11,6 +11,10 @@ int rh_generate(struct rh_session *session, const struct rh_ids *prompt, struct 
 int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out,
                      int (*tell)(void *context, const struct rh_ids *out), void *context) RH_MUST;
 
+/* Appends all tokens that end a text: those of config.json, of generation_config.json, and the tokenizer's. Ids alone need no tokenizer. */
+int rh_generate_ends(const struct rh_session *session, struct rh_ids *ends) RH_MUST;
+int rh_generate_is_end(const struct rh_ids *ends, int32_t id);
+
 struct rh_workload rh_generate_workload(const struct rh_config *config, int64_t prompt_tokens);
 
 #endif

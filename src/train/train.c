@@ -13,6 +13,7 @@
 #include "train/fluidpipe.h"
 #include "train/fluidpipe_logits.h"
 #include "train/fluidpipe_step.h"
+#include "train/generate.h"
 #include "train/idle_steps.h"
 #include "train/judge.h"
 #include "train/lr.h"
@@ -60,6 +61,21 @@ static int choose_template(struct training *run)
 	return 0;
 }
 
+/* A base model's conversations may end with a token that its files do not call an end. */
+static int tell_turn_end(const struct training *run)
+{
+	const struct rh_tokenizer *tokenizer = run->session.tokenizer;
+	int32_t end = run->data.train.turn_end;
+	struct rh_ids ends = {0};
+	int rc = end < 0 ? 0 : rh_generate_ends(&run->session, &ends);
+	if (!rc && end >= 0 && !rh_generate_is_end(&ends, end))
+		rh_note("%s: answers end with %s, which is none of the model's end-of-sequence tokens: programs would not stop there; "
+		        "eos_token: '%s' makes it one",
+		        run->data.train.name, rh_tokenizer_text(tokenizer, end), rh_tokenizer_text(tokenizer, end));
+	rh_ids_free(&ends);
+	return rc;
+}
+
 static int load_data(struct training *run)
 {
 	const struct rh_config *config = run->config;
@@ -69,7 +85,9 @@ static int load_data(struct training *run)
 	if (rc)
 		return rc;
 	rh_dataset_report(&data->train);
-	rc = choose_template(run);
+	rc = tell_turn_end(run);
+	if (!rc)
+		rc = choose_template(run);
 	if (!rc)
 		rc = rh_training_data_arrange(config, &objective, run->session.tokenizer, data);
 	if (rc)

@@ -200,7 +200,7 @@ static void test_a_runs_own_end_of_sequence_goes_along(void **state)
 {
 	(void)state;
 	struct scratch scratch;
-	make_good(&scratch);
+	make_talk(&scratch);
 	const char *dir = scratch.dir;
 	run_ok(&scratch, "train %s/run.yaml " LORA, dir);
 	assert_false(rh_file_exists(path_of("%s/out/generation_config.json", dir))); /* nothing new to say */
@@ -225,6 +225,16 @@ static void test_a_runs_own_end_of_sequence_goes_along(void **state)
 	assert_int_equal(ran.status, 0);
 	assert_true(strstr(ran.out, "<|endoftext|>") && !strstr(ran.out, "<|im_end|>"));
 	run_free(&ran);
+	/* conversations that end with another token than the model's: said, unless it is the run's own */
+	write_text(path_of("%s/turns.jinja", dir), "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>\n{% endfor %}");
+	for (int is_own = 0; is_own < 2; is_own++) {
+		ran = run_line(&scratch,
+		               "train %s/run.yaml --train_file %s/talk.jsonl --chat_template %s/turns.jinja --output_dir %s/said%d%s", dir,
+		               dir, dir, dir, is_own, is_own ? " --eos_token <|endoftext|>" : "");
+		assert_int_equal(ran.status, 0);
+		assert_int_equal(strstr(ran.err, "answers end with <|endoftext|>, which is none") != NULL, !is_own);
+		run_free(&ran);
+	}
 	scratch_close(&scratch);
 }
 
