@@ -60,6 +60,7 @@ static int write_row(struct writer *writer, const float *values, int64_t cols)
 static int write_pair(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair)
 {
 	struct lora *lora = &writer->lora;
+	const struct lora_factors *factors = &lora->read[pair->kind];
 	int64_t rank = pair->rank, cols = pair->a->shape[1], rows = pair->b->shape[0], widest = rank > cols ? rank : cols;
 	double carried = pair->scale * (double)rank / lora->peft.lora_alpha;
 	int rc = lora_read(lora, pair);
@@ -68,11 +69,11 @@ static int write_pair(struct writer *writer, const struct source_entry *entry, c
 	if (!rc)
 		rc = rh_grow(&writer->bytes, &writer->bytes_capacity, (size_t)widest, sizeof(float));
 	for (int64_t i = 0; !rc && i < rank; i++)
-		rc = write_row(writer, lora->a + i * cols, cols);
+		rc = write_row(writer, factors->a + i * cols, cols);
 	if (!rc)
 		rc = rh_gguf_out_end(writer->out);
 	for (int64_t i = 0; !rc && i < rows; i++) {
-		const float *b = lora->b + source_row_of_stored(entry, i) * rank;
+		const float *b = factors->b + source_row_of_stored(entry, i) * rank;
 		for (int64_t k = 0; k < rank; k++)
 			writer->row[k] = carried == 1 ? b[k] : (float)(carried * (double)b[k]);
 		rc = write_row(writer, writer->row, rank);
@@ -92,7 +93,10 @@ static int write_all(struct writer *writer)
 		rc = rh_fail(-EINVAL, "%s: lora_alpha is %g; llama.cpp needs one above 0", writer->wanted->adapter,
 		             writer->lora.peft.lora_alpha);
 	for (size_t i = 0; !rc && i < entries->count; i++) {
-		rc = lora_find(&writer->lora, &entries->entry[i], &pair);
+		rc = lora_find(&writer->lora, &writer->source->config, &entries->entry[i], &pair);
+		if (!rc && pair.kind != LORA_OWN && pair.rank)
+			rc = rh_fail(-EINVAL, "%s: has adapters of experts, which are not written to GGUF; merge it into the model",
+			             writer->wanted->adapter);
 		if (!rc && pair.rank)
 			rc = declare(writer, &entries->entry[i], "lora_a", pair.a->shape);
 		if (!rc && pair.rank)
@@ -101,7 +105,7 @@ static int write_all(struct writer *writer)
 	if (!rc)
 		rc = rh_gguf_out_begin(writer->out);
 	for (size_t i = 0; !rc && i < entries->count; i++) {
-		rc = lora_find(&writer->lora, &entries->entry[i], &pair);
+		rc = lora_find(&writer->lora, &writer->source->config, &entries->entry[i], &pair);
 		if (!rc && pair.rank)
 			rc = write_pair(writer, &entries->entry[i], &pair);
 	}

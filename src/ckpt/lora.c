@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int lora_open(const char *dir, struct lora *out)
@@ -25,41 +26,106 @@ void lora_close(struct lora *lora)
 {
 	rh_safetensors_close(lora->file);
 	rh_peft_config_free(&lora->peft);
-	rh_free(lora->a);
-	rh_free(lora->b);
+	for (int i = 0; i < 3; i++) {
+		rh_free(lora->read[i].a);
+		rh_free(lora->read[i].b);
+	}
 	*lora = (struct lora){0};
 }
 
-int lora_find(const struct lora *lora, const struct source_entry *entry, struct lora_pair *out)
+/* The tensors of a module's factors, and their rank and scale, where there are both and they fit. `target`: what patterns of ranks name. */
+static int take_pair(const struct lora *lora, const char *module, const char *target, int64_t outputs, int64_t cols, struct lora_pair *out)
 {
-	char name[512], module[512];
-	size_t length = strlen(entry->name);
-	*out = (struct lora_pair){0};
-	if (!lora->file || length < 8 || strcmp(entry->name + length - 7, ".weight"))
-		return 0;
-	if (entry->module)
-		snprintf(module, sizeof module, "%s", entry->module);
-	else
-		snprintf(module, sizeof module, "%.*s", (int)length - 7, entry->name);
+	char name[512];
 	snprintf(name, sizeof name, "base_model.model.%.400s.lora_A.weight", module);
 	const struct rh_safetensor *a = rh_safetensors_find(lora->file, name);
 	snprintf(name, sizeof name, "base_model.model.%.400s.lora_B.weight", module);
 	const struct rh_safetensor *b = rh_safetensors_find(lora->file, name);
 	if (!a && !b)
 		return 0;
-	int64_t rows = entry->rows, cols = entry->cols;
-	if (!a || !b || a->rank != 2 || b->rank != 2 || a->shape[1] != cols || b->shape[0] != rows || a->shape[0] != b->shape[1])
+	if (!a || !b || a->rank != 2 || b->rank != 2 || a->shape[1] != cols || b->shape[0] != outputs || a->shape[0] != b->shape[1])
 		return rh_fail(-EINVAL, "%s: lora_A and lora_B of %s do not fit its weight of (%lld, %lld)", lora->dir, module,
-		               (long long)rows, (long long)cols);
+		               (long long)outputs, (long long)cols);
 	double alpha;
 	int64_t r;
-	int rc = rh_peft_module(&lora->peft, module, &r, &alpha);
-	if (!rc && r != a->shape[0])
+	int rc = rh_peft_module(&lora->peft, target, &r, &alpha);
+	if (!rc && r * out->experts != a->shape[0])
 		rc = rh_fail(-EINVAL, "%s: %s has rank %lld, its tensors have %lld", lora->dir, module, (long long)r,
-		             (long long)a->shape[0]);
-	if (!rc)
-		*out = (struct lora_pair){a, b, r, alpha / (lora->peft.use_rslora ? sqrt((double)r) : (double)r)};
-	return rc;
+		             (long long)(a->shape[0] / out->experts));
+	if (rc)
+		return rc;
+	out->a = a;
+	out->b = b;
+	out->rank = r;
+	out->scale = alpha / (lora->peft.use_rslora ? sqrt((double)r) : (double)r);
+	out->outputs = outputs;
+	return 0;
+}
+
+/* Is `name` a weight of a layer's experts? *prefix: how long the name of their module is. Of a weight of its own, gate and up are the two
+ * halves of one matrix. */
+static int is_of_experts(const struct rh_model_config *config, const struct source_entry *entry, int *prefix, struct lora_pair *out)
+{
+	const struct rh_family_names *names = rh_model_names(config);
+	const char *whole[] = {names->experts_gate_up, names->experts_down};
+	size_t length = strlen(entry->name);
+	out->experts = config->experts;
+	for (int i = 0; i < 2; i++) {
+		size_t suffix = whole[i] ? strlen(whole[i]) : length;
+		if (suffix >= length || strcmp(entry->name + length - suffix, whole[i]))
+			continue;
+		out->kind = i ? LORA_DOWN : LORA_GATE_UP;
+		out->expert = -1;
+		*prefix = (int)(strrchr(entry->name, '.') - entry->name);
+		return 1;
+	}
+	const char *at = names->experts ? strstr(entry->name, names->experts) : NULL;
+	char *end;
+	if (!at || at[strlen(names->experts)] != '.')
+		return 0;
+	at += strlen(names->experts);
+	out->expert = strtol(at + 1, &end, 10);
+	out->kind = strstr(end, ".down_proj") ? LORA_DOWN : LORA_GATE_UP;
+	out->first = strstr(end, ".up_proj") ? entry->rows : 0;
+	*prefix = (int)(at - entry->name);
+	return 1;
+}
+
+/* PEFT wraps the experts once for each of their parameters: where both are adapted, the inner one's tensors are behind "base_layer". */
+static int find_of_experts(const struct lora *lora, const struct rh_model_config *config, const struct source_entry *entry,
+                           struct lora_pair *out)
+{
+	char module[512], target[512], down[512];
+	int prefix;
+	if (!config->experts || !is_of_experts(config, entry, &prefix, out))
+		return 0;
+	snprintf(target, sizeof target, "%.*s.%s", prefix, entry->name, out->kind == LORA_DOWN ? "down_proj" : "gate_up_proj");
+	snprintf(down, sizeof down, "%.*s.down_proj", prefix, entry->name);
+	if (!rh_peft_matches_parameter(&lora->peft, target))
+		return 0;
+	int is_inner = out->kind == LORA_GATE_UP && rh_peft_matches_parameter(&lora->peft, down);
+	snprintf(module, sizeof module, "%.*s%s", prefix, entry->name, is_inner ? ".base_layer" : "");
+	int64_t rows = out->expert < 0 ? entry->rows / config->experts : entry->rows;
+	return take_pair(lora, module, target, out->expert >= 0 && out->kind == LORA_GATE_UP ? 2 * rows : rows, entry->cols, out);
+}
+
+int lora_find(const struct lora *lora, const struct rh_model_config *config, const struct source_entry *entry, struct lora_pair *out)
+{
+	char module[512];
+	size_t length = strlen(entry->name);
+	*out = (struct lora_pair){.experts = 1};
+	if (!lora->file)
+		return 0;
+	if (length >= 8 && !strcmp(entry->name + length - 7, ".weight")) {
+		if (entry->module)
+			snprintf(module, sizeof module, "%s", entry->module);
+		else
+			snprintf(module, sizeof module, "%.*s", (int)length - 7, entry->name);
+		int rc = take_pair(lora, module, module, entry->rows, entry->cols, out);
+		if (rc || out->rank)
+			return rc;
+	}
+	return find_of_experts(lora, config, entry, out);
 }
 
 /* Elements [first, first + count) as fp32. */
@@ -103,13 +169,17 @@ int lora_read_whole(const struct lora *lora, const struct rh_safetensor *whole, 
 
 int lora_read(struct lora *lora, const struct lora_pair *pair)
 {
-	int rc = rh_grow(&lora->a, &lora->a_capacity, (size_t)(pair->rank * pair->a->shape[1]), sizeof(float));
+	struct lora_factors *to = &lora->read[pair->kind];
+	if (to->of == pair->a)
+		return 0;
+	int rc = rh_grow(&to->a, &to->a_capacity, (size_t)(pair->a->shape[0] * pair->a->shape[1]), sizeof(float));
 	if (!rc)
-		rc = rh_grow(&lora->b, &lora->b_capacity, (size_t)(pair->rank * pair->b->shape[0]), sizeof(float));
+		rc = rh_grow(&to->b, &to->b_capacity, (size_t)(pair->b->shape[0] * pair->b->shape[1]), sizeof(float));
 	if (!rc)
-		rc = read_factor(lora, pair->a, lora->a);
+		rc = read_factor(lora, pair->a, to->a);
 	if (!rc)
-		rc = read_factor(lora, pair->b, lora->b);
+		rc = read_factor(lora, pair->b, to->b);
+	to->of = rc ? NULL : pair->a;
 	lora->used += 2;
 	return rc;
 }

@@ -9,23 +9,33 @@ struct lora {
 	const char *dir;
 	struct rh_peft_config peft;
 	struct rh_safetensors *file; /* NULL: no adapter */
-	int64_t used;                /* tensors that lora_read was asked for */
-	float *a, *b;                /* (rank, cols) and (rows, rank), of the last lora_read */
-	size_t a_capacity, b_capacity;
+	int64_t used;                /* tensors that were read */
+	struct lora_factors {
+		const struct rh_safetensor *of; /* A's tensor; NULL: nothing yet */
+		float *a, *b;                   /* (experts * rank, cols) and (outputs, rank * experts) */
+		size_t a_capacity, b_capacity;
+	} read[3]; /* by enum lora_kind: an expert's weights take turns */
 };
+
+/* A weight's own factors; or those of all experts of a layer: A's rows expert by expert, in B's columns the expert varies fastest. */
+enum lora_kind { LORA_OWN, LORA_GATE_UP, LORA_DOWN };
 
 struct lora_pair {
 	const struct rh_safetensor *a, *b;
 	int64_t rank; /* 0: the adapter does not touch this weight */
 	double scale; /* of B A */
+	enum lora_kind kind;
+	int64_t experts, expert; /* 1 and 0: its own. expert -1: the weight is all experts', one under another */
+	int64_t first, outputs;  /* its rows are B's from the first on; of each expert where it is all experts' */
 };
 
 /* `dir` is borrowed until lora_close; NULL: an adapter that touches nothing. */
 int lora_open(const char *dir, struct lora *out) RH_MUST;
 void lora_close(struct lora *lora);
 /* -EINVAL: shapes or ranks that do not fit the weight. */
-int lora_find(const struct lora *lora, const struct source_entry *entry, struct lora_pair *out) RH_MUST;
-/* Both factors as fp32, into lora->a and lora->b. */
+int lora_find(const struct lora *lora, const struct rh_model_config *config, const struct source_entry *entry,
+              struct lora_pair *out) RH_MUST;
+/* Both factors as fp32, into lora->read[pair->kind], unless they are there. */
 int lora_read(struct lora *lora, const struct lora_pair *pair) RH_MUST;
 /* The tensor that takes the place of this weight, which the adapter's training changed whole (modules_to_save); NULL: there is none. And
  * its elements [first, first + count) as fp32. */

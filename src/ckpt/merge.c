@@ -27,24 +27,22 @@ struct merger {
 	struct rh_tokenizer *tokenizer; /* with the adapter's end-of-sequence token; NULL: the model's own stays */
 };
 
-/* Reads the factors that change `entry`; *rank 0 where the adapter does not touch it. */
-static int find_factors(struct merger *merger, const struct source_entry *entry, int64_t *rank, float *scale)
+/* Reads the factors that change `entry`; pair->rank 0 where the adapter does not touch it. */
+static int find_factors(struct merger *merger, const struct source_entry *entry, struct lora_pair *pair)
 {
-	struct lora_pair pair;
-	int rc = lora_find(&merger->lora, entry, &pair);
-	if (!rc && pair.rank)
-		rc = lora_read(&merger->lora, &pair);
-	*rank = rc ? 0 : pair.rank;
-	*scale = rc ? 0 : (float)pair.scale;
-	return rc;
+	int rc = lora_find(&merger->lora, &merger->source->config, entry, pair);
+	return rc || !pair->rank ? rc : lora_read(&merger->lora, pair);
 }
 
 /* values (cols) += scale * B[row] A */
-static void add_row(const struct merger *merger, int64_t row, int64_t cols, int64_t rank, float scale, float *values)
+static void add_row(const struct merger *merger, const struct lora_pair *pair, int64_t row, int64_t cols, float *values)
 {
-	for (int64_t k = 0; k < rank; k++) {
-		float factor = scale * merger->lora.b[row * rank + k];
-		const float *a = merger->lora.a + k * cols;
+	const struct lora_factors *factors = &merger->lora.read[pair->kind];
+	int64_t expert = pair->expert < 0 ? row / pair->outputs : pair->expert;
+	int64_t output = pair->first + (pair->expert < 0 ? row % pair->outputs : row);
+	for (int64_t k = 0; k < pair->rank; k++) {
+		float factor = (float)pair->scale * factors->b[(output * pair->rank + k) * pair->experts + expert];
+		const float *a = factors->a + (expert * pair->rank + k) * cols;
 		for (int64_t i = 0; i < cols; i++)
 			values[i] += factor * a[i];
 	}
@@ -74,17 +72,18 @@ static int write_bytes(struct merger *merger, const void *bytes, int64_t length)
 /* Matrices that are written transposed, one at a time. */
 static int write_turned(struct merger *merger, const struct source_entry *entry)
 {
-	int64_t rows = entry->rows / entry->matrices, cols = entry->cols, rank, most = rh_max(1, PIECE / rows);
+	int64_t rows = entry->rows / entry->matrices, cols = entry->cols, most = rh_max(1, PIECE / rows);
 	enum rh_dtype dtype = stored_type(merger, entry);
-	float scale = 0, *whole = rh_alloc((size_t)(rows * cols), sizeof *whole);
-	int rc = whole ? find_factors(merger, entry, &rank, &scale) : -ENOMEM;
+	struct lora_pair pair;
+	float *whole = rh_alloc((size_t)(rows * cols), sizeof *whole);
+	int rc = whole ? find_factors(merger, entry, &pair) : -ENOMEM;
 	if (!rc && rows > PIECE)
 		rc = rh_fail(-EINVAL, "%s: '%s' has columns of %lld elements, which is not supported", merger->wanted->model, entry->name,
 		             (long long)rows);
 	for (int64_t m = 0; !rc && m < entry->matrices; m++) {
 		rc = rh_source_read(merger->source, entry->name, m * rows * cols, rows * cols, RH_F32, whole);
-		for (int64_t r = 0; !rc && rank && r < rows; r++)
-			add_row(merger, m * rows + r, cols, rank, scale, whole + r * cols);
+		for (int64_t r = 0; !rc && pair.rank && r < rows; r++)
+			add_row(merger, &pair, m * rows + r, cols, whole + r * cols);
 		for (int64_t first = 0, count; !rc && first < cols; first += count) {
 			count = rh_min(most, cols - first);
 			for (int64_t c = 0; c < count; c++)
@@ -109,14 +108,13 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 		return rh_fail(-EINVAL, "%s: '%s' is neither in the model nor in the adapter, whose training began it at random",
 		               merger->wanted->model, entry->name);
 	int is_matrix = entry->tensor.rank != 1, is_plain = entry->tensor.rank == 2; /* others are matrices with more sizes in files */
-	int64_t rows = !is_matrix ? 1 : is_plain ? entry->tensor.shape[0] : entry->rows, rank;
+	int64_t rows = !is_matrix ? 1 : is_plain ? entry->tensor.shape[0] : entry->rows;
 	int64_t cols = !is_matrix ? entry->tensor.shape[0] : is_plain ? entry->tensor.shape[1] : entry->cols;
 	enum rh_dtype dtype = stored_type(merger, entry);
 	/* a vector of permuted rows (a bias) is one of single elements */
 	int64_t lines = is_matrix ? rows : entry->head_dim ? cols : 1, width = is_matrix ? cols : cols / lines;
-	float scale = 0;
-	rc = is_matrix ? find_factors(merger, entry, &rank, &scale) : 0;
-	rank = is_matrix ? rank : 0;
+	struct lora_pair pair = {0};
+	rc = is_matrix ? find_factors(merger, entry, &pair) : 0;
 	if (width > PIECE)
 		return rh_fail(-EINVAL, "%s: '%s' has rows of %lld elements, which is not supported", merger->wanted->model, entry->name,
 		               (long long)width);
@@ -137,8 +135,8 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 		} else {
 			rc = rh_source_read(merger->source, entry->name, first * width, count * width, RH_F32, merger->piece);
 		}
-		for (int64_t i = 0; !rc && rank && i < count; i++)
-			add_row(merger, row_in(merger, entry, first + i), cols, rank, scale, merger->piece + i * width);
+		for (int64_t i = 0; !rc && pair.rank && i < count; i++)
+			add_row(merger, &pair, row_in(merger, entry, first + i), cols, merger->piece + i * width);
 		if (!rc)
 			rc = write_bytes(merger, merger->bytes, rh_quantise(dtype, merger->piece, count * width, merger->bytes));
 	}

@@ -75,23 +75,29 @@ static void test_logits_with_adapters_equal_peft(void **state)
 		logits_are(wholes[i], "adapter-whole", "adapter-whole.logits");
 }
 
-/* Classifiers, embeddings and heads, which an adapter holds whole; and ViT, whose files name modules otherwise than adapters do. */
-static void test_merged_classifiers_have_the_adapters_logits(void **state)
+/* Classifiers, embeddings and heads, which an adapter holds whole; ViT, whose files name modules otherwise than adapters do; experts, of
+ * whom one adapter changes all. */
+static void test_merged_models_have_the_adapters_logits(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"bert-cls", "vit", "llama2", "llama-bias", "smollm2"};
-	for (int i = 0; i < 5; i++) {
-		const char *which = i < 2 ? "adapter" : "adapter-whole";
+	static const struct {
+		const char *model, *adapter;
+	} cases[] = {{"bert-cls", "adapter"},         {"vit", "adapter"},           {"llama2", "adapter-whole"},
+	             {"llama-bias", "adapter-whole"}, {"smollm2", "adapter-whole"}, {"qwen3-moe", "adapter"},
+	             {"qwen3-moe", "adapter-rs"},     {"gpt-oss", "adapter"},       {"gpt-oss", "adapter-rs"}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char reference[32];
 		char dir[96], model[96], adapter[128];
 		int64_t tensors;
 		snprintf(dir, sizeof dir, "%s/rh-merged-XXXXXX", check_place("/tmp"));
 		assert_non_null(mkdtemp(dir));
-		snprintf(model, sizeof model, "tests/reference/models/%s", names[i]);
-		snprintf(adapter, sizeof adapter, "%s/%s", model, which);
+		snprintf(model, sizeof model, "tests/reference/models/%s", cases[i].model);
+		snprintf(adapter, sizeof adapter, "%s/%s", model, cases[i].adapter);
+		snprintf(reference, sizeof reference, "%s.logits", cases[i].adapter);
 		check_ok(
 		        rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .dir = dir, .task = RH_TASK_UNSET, .dtype = RH_F32},
 		                 &tensors));
-		logits_of(names[i], NULL, dir, i < 2 ? "adapter.logits" : "adapter-whole.logits");
+		logits_of(cases[i].model, NULL, dir, reference);
 		check_ok(rh_dir_remove(dir));
 	}
 }
@@ -260,7 +266,7 @@ int main(void)
 	        cmocka_unit_test(test_lora_curves_equal_peft),
 	        cmocka_unit_test(test_full_curves_equal_hugging_face),
 	        cmocka_unit_test(test_bf16_curves_equal_hugging_face),
-	        cmocka_unit_test(test_merged_classifiers_have_the_adapters_logits),
+	        cmocka_unit_test(test_merged_models_have_the_adapters_logits),
 	        cmocka_unit_test(test_a_load_balancing_loss_equals_hugging_face),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
