@@ -1,5 +1,6 @@
 #include "data/form.h"
 
+#include "core/log.h"
 #include "core/text.h"
 
 #include <string.h>
@@ -167,6 +168,17 @@ static int fail_unknown(const json_t *row, const char *text_key, const char *whe
 	return rc;
 }
 
+/* The row has a form, but not the one that the columns were named for: they are mistyped, or another file's. */
+static void warn_of_missing(const json_t *row, const json_t *columns, const char *where)
+{
+	for (int i = 0; i < 2 * FORMS; i++) {
+		const char *key = forms[i / 2].key[i % 2], *column = key ? json_string_value(json_object_get(columns, key)) : NULL;
+		if (column && !json_object_get(row, column))
+			rh_warn_once("%s: there is no '%s', which data_columns (or dataset_text_field) names as %s; the row is read without it", where,
+			             column, key);
+	}
+}
+
 int data_form_find(const json_t *row, const json_t *columns, const char *text_key, const char *where, enum data_form *out)
 {
 	for (int mapped = 1; mapped >= 0; mapped--)
@@ -176,6 +188,8 @@ int data_form_find(const json_t *row, const json_t *columns, const char *text_ke
 			if ((mapped && !named) || !member(row, first) || (second && !member(row, second)))
 				continue;
 			*out = forms[i].form;
+			if (!mapped)
+				warn_of_missing(row, columns, where);
 			return 0;
 		}
 	return fail_unknown(row, text_key, where);

@@ -85,6 +85,18 @@ static void test_json_and_html_hold_the_same_rows(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_columns_that_are_not_there_are_told(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make(&scratch);
+	struct ran ran = run_line(&scratch, INSPECT "--allow duplicates --dataset_text_field body", scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.err, "/rows.json:1: there is no 'body', which data_columns (or dataset_text_field) names as text"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 static void test_no_weights_are_needed(void **state)
 {
 	(void)state;
@@ -104,6 +116,7 @@ int main(void)
 	        cmocka_unit_test(test_rows_are_shown_and_faults_make_the_status),
 	        cmocka_unit_test(test_train_stops_where_inspect_says_so),
 	        cmocka_unit_test(test_json_and_html_hold_the_same_rows),
+	        cmocka_unit_test(test_columns_that_are_not_there_are_told),
 	        cmocka_unit_test(test_no_weights_are_needed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
