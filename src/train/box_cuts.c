@@ -6,6 +6,8 @@
 #include "core/log.h"
 #include "core/minmax.h"
 #include "core/text.h"
+#include "offload/staging.h"
+#include "offload/transfer.h"
 #include "partition/costs.h"
 #include "train/checkpoint.h"
 #include "train/forecast_input.h"
@@ -22,6 +24,20 @@ enum { TAG_MEASURES = UINT16_MAX, TAG_CUTS };
 static int64_t unit_of(const struct rh_config *config, int devices)
 {
 	return config->round_micro_batches ? config->round_micro_batches : devices;
+}
+
+/* Micro-batches that box `number` and the box below it have in flight: the admission limits of a pipeline without a flush, what the
+ * schedule keeps at once of any other. */
+static int find_in_flight(const struct rh_config *config, int number, int devices, int64_t count, int64_t *below, int64_t *own)
+{
+	const struct rh_list *limits = &config->admission_limits;
+	const struct rh_boxes place = {.boxes = (int)config->boxes, .box = number, .unit = unit_of(config, devices)};
+	const struct rh_dispatch dispatch = {.schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL, .boxes = &place};
+	if (config->mode == RH_MODE_SYNC_PP && dispatch.schedule)
+		return rh_dispatch_boxes_in_flight(&dispatch, count, below, own);
+	*own = place.unit * (limits->count ? atoll(limits->item[number]) : config->boxes - number);
+	*below = place.unit * (!number ? 0 : limits->count ? atoll(limits->item[number - 1]) : config->boxes - number + 1);
+	return 0;
 }
 
 /* ---- one box ---- */
@@ -64,6 +80,19 @@ static int64_t device_bytes(const struct rh_costs *costs)
 	return most + upload;
 }
 
+/* Host memory of a box's messages, whatever its layers are: of each micro-batch in flight an activation and a gradient at the boundary to a
+ * neighbour, one more of the two while it is sent or received; and what box 2 of mode fluidpipe receives ahead, and box 1 sends. */
+static int count_messages(const struct rh_config *config, const struct rh_model *model, int number, int devices, int64_t *bytes)
+{
+	enum { EACH = 3 };
+	int64_t below, own, rows = config->per_device_train_batch_size * config->max_length,
+	                    ahead = config->mode == RH_MODE_FLUIDPIPE ? config->fluidpipe_ahead : 0;
+	int rc = find_in_flight(config, number, devices, config->gradient_accumulation_steps, &below, &own);
+	int64_t in_flight = (number ? below : 0) + (number + 1 < config->boxes ? own : 0);
+	*bytes = rc ? 0 : (EACH * in_flight + ahead) * rh_boundary_bytes(model, rows);
+	return rc;
+}
+
 /* Only the last box's backward follows its forward at once. */
 static double seconds_of(const struct rh_costs *costs, int l, int is_last)
 {
@@ -82,7 +111,10 @@ static int measure(const struct rh_session *session, const struct rh_run_machine
 	                               .share = machine->hardware->device.on_host_cores ? 1.0 / machine->devices : 1};
 	struct rh_forecast_input input;
 	struct rh_costs costs;
-	int rc = rh_forecast_input_synthetic(config, 1, &input);
+	int64_t message_bytes;
+	int rc = count_messages(config, model, number, machine->devices, &message_bytes);
+	if (!rc)
+		rc = rh_forecast_input_synthetic(config, 1, &input);
 	if (rc)
 		return rc;
 	struct rh_micro_shape shape = input.work.train;
@@ -94,16 +126,18 @@ static int measure(const struct rh_session *session, const struct rh_run_machine
 	if (rc)
 		return rc;
 	for (int l = 0; l < model->layers; l++) {
-		/* a micro-batch in flight keeps the input of each stage, and as many layers are a stage as fill a device */
+		/* a micro-batch in flight keeps the input of each stage, and as many layers are a stage as fill a device; box 1 counts with
+		 * one device in each box */
 		int64_t room = machine->device_room ? machine->device_room : machine->ram_bytes,
 		        here = rh_costs_stage_bytes(&costs, RH_PASS_BACKWARD, l, l + 1);
-		double share = fmin((double)here / (double)rh_max(room, 1), 1);
+		double share = fmin((double)here / (double)rh_max(room, 1), 1),
+		       in_flight = (double)unit_of(config, machine->devices) / (double)unit_of(config, 1);
 		layer[l] = (struct rh_box_layer){.seconds = seconds_of(&costs, l, number + 1 == config->boxes) / machine->devices,
 		                                 .static_bytes = stored_bytes(config, model, l, crosses_rounds),
-		                                 .activation_bytes = (int64_t)(share * (double)costs.layer[l].boundary_bytes)};
+		                                 .activation_bytes = (int64_t)(in_flight * share * (double)costs.layer[l].boundary_bytes)};
 	}
 	*cap_bytes = rh_min(machine->ram_bytes, RH_BYTES_MOST) - rh_run_program_bytes(config, machine, model) - RH_RUN_CHECKPOINT_BYTES -
-	             (machine->device_room ? 0 : machine->devices * device_bytes(&costs));
+	             message_bytes - (machine->device_room ? rh_staging_bytes(RH_TRANSFER_MOST) : machine->devices * device_bytes(&costs));
 	rh_costs_free(&costs);
 	return 0;
 }
@@ -122,22 +156,6 @@ int rh_box_measure(struct rh_session *session, int number, struct rh_box_layer *
 }
 
 /* ---- all boxes ---- */
-
-/* Micro-batches in flight: the admission limits of a pipeline without a flush, what the schedule keeps at once of any other. */
-static int find_in_flight(const struct rh_config *config, int64_t count, struct rh_box_means *box)
-{
-	const struct rh_list *limits = &config->admission_limits;
-	int boxes = (int)config->boxes, rc = 0;
-	for (int k = 0; !rc && k < boxes; k++) {
-		const struct rh_boxes place = {.boxes = boxes, .box = k, .unit = unit_of(config, 1)};
-		const struct rh_dispatch dispatch = {.schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL, .boxes = &place};
-		int64_t below;
-		box[k].in_flight = limits->count ? atoll(limits->item[k]) : boxes - k;
-		if (config->mode == RH_MODE_SYNC_PP && dispatch.schedule)
-			rc = rh_dispatch_boxes_in_flight(&dispatch, count, &below, &box[k].in_flight);
-	}
-	return rc;
-}
 
 /* The latency of link `k`, up (way 0) or down. */
 static double latency_s(const struct rh_config *config, const struct rh_box_told *told, int k, int way)
@@ -161,7 +179,11 @@ int rh_box_cuts_choose(const struct rh_config *config, const struct rh_model *mo
 	int64_t *boundary = rh_alloc((size_t)layers, sizeof *boundary), count = config->gradient_accumulation_steps;
 	double *line = rh_alloc(2 * lines, sizeof *line);
 	struct rh_box_partition found;
-	int rc = box && boundary && line ? find_in_flight(config, count, box) : -ENOMEM;
+	int rc = box && boundary && line ? 0 : -ENOMEM;
+	for (int k = 0; !rc && k < boxes; k++) {
+		int64_t below;
+		rc = find_in_flight(config, k, 1, count, &below, &box[k].in_flight);
+	}
 	if (rc)
 		goto out;
 	int64_t rows = config->per_device_train_batch_size * config->max_length;

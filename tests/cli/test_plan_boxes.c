@@ -70,6 +70,27 @@ static int cut_of(const json_t *json)
 	return (int)json_integer_value(json_object_get(json_array_get(json_object_get(json, "boxes"), 1), "first_layer"));
 }
 
+/* A boundary of such rows takes 256 MiB, more than half of a frozen layer: boxes that choose their cuts leave room for their messages. Even
+ * cuts need 11.3 GiB of each with one device, 13.4 with two. */
+static void test_cuts_that_boxes_choose_leave_room_for_messages(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	write_text(path_of("%s/run.yaml", scratch.dir), "config_name: examples/models/llama-3.1-8b\nmax_length: 32768\nlora_r: 16\n"
+	                                                "per_device_train_batch_size: 1\ngradient_accumulation_steps: 16\n"
+	                                                "mode: sync-pp\nboxes: 2\nbox: 1\n");
+	for (int devices = 1; devices <= 2; devices++)
+		for (int gib = 9 + 3 * devices; gib <= 11 + 4 * devices; gib++) {
+			struct ran ran =
+			        run_line(&scratch, "plan %s/run.yaml --hardware rtx4090x%d --max_ram %dGiB", scratch.dir, devices, gib);
+			if (ran.status || !strstr(ran.out, "box 2 "))
+				fail_msg("%d devices, %d GiB: exit %d: %s%s", devices, gib, ran.status, ran.out, ran.err);
+			run_free(&ran);
+		}
+	scratch_close(&scratch);
+}
+
 /* On a slow link PACI's own limits leave bubbles; those that plan chooses are what it forecasts when they are given with its cuts, and no
  * other cut with limits of its own is faster by more than the 3 % that limits may lose. */
 static void test_limits_are_chosen_for_the_link(void **state)
@@ -432,6 +453,7 @@ int main(void)
 {
 	limit_time(HANG_S);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds),
+	                                   cmocka_unit_test(test_cuts_that_boxes_choose_leave_room_for_messages),
 	                                   cmocka_unit_test(test_limits_are_chosen_for_the_link),
 	                                   cmocka_unit_test(test_faster_links_are_faster_where_cuts_and_limits_are_chosen),
 	                                   cmocka_unit_test(test_break_even_is_a_rows_bytes_over_its_time_alone),
