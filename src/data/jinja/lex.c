@@ -9,9 +9,9 @@ struct lexer {
 	const char *text; /* line breaks are \n, the last one is gone */
 	size_t length, offset;
 	struct jinja_tokens *out;
-	int starts_line; /* what was read last ended with a line break */
-	int line;        /* of counted_to */
-	size_t counted_to, line_start;
+	int starts_line;  /* what was read last ended with a line break */
+	int line, column; /* of counted_to; column: code points before it */
+	size_t counted_to;
 	char bracket[256]; /* the closing ones that are awaited */
 	size_t brackets;
 };
@@ -27,17 +27,14 @@ static struct jinja_token *push(struct lexer *lexer, enum jinja_token_kind kind,
 		out->token = wider;
 		out->capacity = capacity;
 	}
-	for (; lexer->counted_to < first; lexer->counted_to++)
-		if (lexer->text[lexer->counted_to] == '\n') {
-			lexer->line++;
-			lexer->line_start = lexer->counted_to + 1;
-		}
+	for (; lexer->counted_to < first; lexer->counted_to++) {
+		int ends = lexer->text[lexer->counted_to] == '\n';
+		lexer->line += ends;
+		lexer->column = ends ? 0 : lexer->column + ((lexer->text[lexer->counted_to] & 0xC0) != 0x80);
+	}
 	struct jinja_token *token = &out->token[out->count++];
-	struct jinja_string before = {lexer->text + lexer->line_start, first > lexer->line_start ? first - lexer->line_start : 0};
-	*token = (struct jinja_token){.kind = kind,
-	                              .line = lexer->line,
-	                              .column = (int)jinja_count_codes(before) + 1,
-	                              .text = {lexer->text + first, end - first}};
+	*token = (struct jinja_token){
+	        .kind = kind, .line = lexer->line, .column = lexer->column + 1, .text = {lexer->text + first, end - first}};
 	return token;
 }
 
