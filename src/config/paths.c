@@ -93,9 +93,12 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	if (!rh_file_exists(path) && !rh_dir_exists(path))
 		return config_entry_fail(entry, "'%s': %s", shown.text, mend);
 	int adapts = model || adapter ? holds(path, "adapter_config.json") : 0,
-	    whole = model && adapts > 0 ? holds(path, "config.json") : 0;
-	if (adapts < 0 || whole < 0)
-		return adapts < 0 ? adapts : whole;
+	    whole = model ? holds(path, "config.json") : 0, ran = model || adapter ? holds(path, "metrics.jsonl") : 0;
+	if (adapts < 0 || whole < 0 || ran < 0)
+		return -ENOMEM;
+	if (ran && !adapts && !whole)
+		return config_entry_fail(entry, "'%s': the run there has not ended; give one of its checkpoints, %s/checkpoint-N", shown.text,
+		                         shown.text);
 	if (model && adapts && !whole)
 		return config_entry_fail(entry, "'%s' holds an adapter; name it in adapter_name_or_path, and its base model here",
 		                         shown.text);

@@ -112,7 +112,8 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 	json_t *fresh = NULL;
 	const char *other = NULL;
 	if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
-		return rh_fail(-EINVAL, "%s: message %zu must be an object with a string 'role'", chat->where, number + 1);
+		return rh_fail(-EINVAL, "%s: message %zu must be an object with a string 'role'%s", chat->where, number + 1,
+		               json_object_get(message, "from") ? "; from and value are ShareGPT's: data_columns: {conversations: messages}" : "");
 	const char *role = json_string_value(json_object_get(message, "role"));
 	if (!strcmp(role, "human") || !strcmp(role, "gpt"))
 		return rh_fail(-EINVAL,

@@ -211,13 +211,15 @@ int rh_adapter_check_targets(const struct rh_config *config, const struct rh_mod
 	if (config->adapter_name_or_path || config->lora_targets_pattern || !config->lora_targets_given ||
 	    (given->count == 1 && !strcmp(given->item[0], "all-linear")))
 		return 0;
-	for (size_t i = 0; i < given->count; i++)
-		if (!adapter_is_of_experts(model->config, given->item[i]) && !has_module(model, given->item[i]))
-			return rh_fail(
-			        -EINVAL,
-			        "lora_target_modules: '%.100s' names no linear module of a layer of this model; leave it out (all-linear "
-			        "is all of them)",
-			        given->item[i]);
+	for (size_t i = 0; i < given->count; i++) {
+		const char *name = given->item[i];
+		int is_table = !strcmp(name, "lm_head") || !strcmp(name, "embed_tokens");
+		if (!adapter_is_of_experts(model->config, name) && !has_module(model, name))
+			return rh_fail(-EINVAL,
+			               "lora_target_modules: '%.100s' names no linear module of a layer of this model; leave it out "
+			               "(all-linear is all of them)%s",
+			               name, is_table ? "; lora_modules_to_save trains it whole" : "");
+	}
 	return 0;
 }
 

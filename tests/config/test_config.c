@@ -205,6 +205,10 @@ static void test_load_paths_are_written_out_and_looked_at(void **state)
 	refused(NULL, "--adapter_name_or_path adapter/adapter_model.safetensors",
 	        "is a file; give the directory that holds adapter_config.json");
 	refused(NULL, "--adapter_name_or_path model", "adapter_name_or_path: 'model' holds no adapter_config.json");
+	check_ok(rh_file_write_whole("out/metrics.jsonl", "", 0));
+	refused(NULL, "--adapter_name_or_path out", "the run there has not ended; give one of its checkpoints, out/checkpoint-N");
+	refused_by("eval", NULL, "--model_name_or_path out --validation_file test.jsonl",
+	           "the run there has not ended; give one of its checkpoints, out/checkpoint-N");
 }
 
 static void test_load_takes_optimizers_and_layouts(void **state)

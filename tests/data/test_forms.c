@@ -312,6 +312,8 @@ static const struct {
          TEMPLATE_CHATML},
         {"{\"conversations\":[{\"from\":\"human\"}]}", ":1: turn 1", "'value' must be a string", TEMPLATE_CHATML},
         {"{\"conversations\":[]}", ":1: ", "it is empty", TEMPLATE_CHATML},
+        {"{\"messages\":[{\"from\":\"human\",\"value\":\"q\"}]}", ":1: message 1 ",
+         "data_columns: {conversations: messages}", TEMPLATE_CHATML},
         {"{\"messages\":[" USER("q") ",{\"role\":\"assistant\",\"content\":null}]}", ":1: chat template, line ",
          "; message 2 has no 'content': write \"\" in place of null", TEMPLATE_CHATML},
         {"{\"conversations\":[{\"from\":\"function_call\",\"value\":\"{\"}]}", ":1: turn 1 calls a function",
