@@ -115,7 +115,9 @@ int verb_chat(const struct rh_config *config)
 		rc = rh_session_load_tokenizer(&session);
 	if (!rc)
 		rc = rh_prompting_open(config, session.tokenizer, &talk.prompting);
-	if (!rc && !talk.prompting.chat)
+	if (!rc && config->chat_template && rh_chat_template_is_none(config->chat_template))
+		rc = rh_fail(-EINVAL, "chat_template: none leaves chat without a template; leave the key out, or use generate");
+	else if (!rc && !talk.prompting.chat)
 		rc = rh_fail(-EINVAL, "the model %s; name one with chat_template, or use generate",
 		             talk.prompting.is_trained ? "was trained on plain text, without a chat template" : "brings no chat template");
 	if (!rc)

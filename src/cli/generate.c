@@ -108,11 +108,11 @@ int verb_generate(const struct rh_config *config)
 		rc = rh_session_load_tokenizer(&session);
 	if (!rc)
 		rc = encode_prompt(config, &session, &prompt);
-	if (!rc && (int64_t)prompt.count + config->max_new_tokens > rh_model_longest(session.model_config))
-		rc = rh_fail(-EINVAL,
-		             "max_new_tokens: the prompt's %zu tokens and %lld new ones are above the %lld positions that the model knows; "
-		             "lower it",
-		             prompt.count, (long long)config->max_new_tokens, (long long)rh_model_longest(session.model_config));
+	int64_t longest = rh_model_longest(session.model_config), tokens = (int64_t)prompt.count;
+	if (!rc && tokens + config->max_new_tokens > longest)
+		rc = rh_fail(-EINVAL, "%s: the prompt's %lld tokens and %lld new ones are above the %lld positions that the model knows; %s it",
+		             tokens < longest ? "max_new_tokens" : "prompt", (long long)tokens, (long long)config->max_new_tokens,
+		             (long long)longest, tokens < longest ? "lower" : "shorten");
 	if (!rc) {
 		struct rh_workload work = rh_generate_workload(config, (int64_t)prompt.count);
 		rc = rh_session_start(&session, &work);

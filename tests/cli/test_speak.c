@@ -82,7 +82,15 @@ static void test_prompts_from_line_file_and_pipe_are_one(void **state)
 	assert_int_equal(far.rope[0].type, RH_ROPE_YARN);
 	rh_model_config_free(&far);
 	/* and with it, longer texts */
-	refused(&scratch, "generate --model_name_or_path @/hf --prompt hi --max_new_tokens 140", "128 positions that the model knows");
+	refused(&scratch, "generate --model_name_or_path @/hf --prompt hi --max_new_tokens 140",
+	        "128 positions that the model knows; lower it");
+	char *lengthy = calloc(1, 1025);
+	memset(lengthy, 'z', 1024);
+	write_text(path_of("%s/lengthy.txt", dir), lengthy);
+	free(lengthy);
+	refused(&scratch, "generate --model_name_or_path @/hf --prompt_file @/lengthy.txt --max_new_tokens 1",
+	        "128 positions that the model knows; shorten it");
+	refused(&scratch, "chat --model_name_or_path @/hf --chat_template none", "leave the key out, or use generate");
 	run_ok(&scratch, "generate %s/far.yaml --model_name_or_path %s/hf --prompt hi --max_new_tokens 140", dir, dir);
 	run_ok(&scratch, "generate --model_name_or_path %s/far --prompt hi --max_new_tokens 140", dir);
 	write_text(
