@@ -118,7 +118,8 @@ static void stream_destroy(struct stream *base)
 	rh_free(stream);
 }
 
-/* Why a call of libssl did not do its work. An alert (reasons above 1000) is what the peer says of us. */
+/* Why a call of libssl did not do its work. An alert is what the peer says of us: only that about our certificate is a refusal; one about
+ * a record says that it was damaged on its way. */
 static int fault(struct tls_stream *stream, int returned, short *wants)
 {
 	int kind = SSL_get_error(stream->ssl, returned), system_code = errno;
@@ -134,7 +135,7 @@ static int fault(struct tls_stream *stream, int returned, short *wants)
 	if (*stream->shown_hash && strcasecmp(stream->shown_hash, stream->tls->peer_hash))
 		return rh_fail(-EACCES, "the peer's certificate has the hash %s, not the one that link_peer names (%s)", stream->shown_hash,
 		               stream->tls->peer_hash);
-	if (kind == SSL_ERROR_SSL && ERR_GET_REASON(code) > SSL_AD_REASON_OFFSET)
+	if (kind == SSL_ERROR_SSL && ERR_GET_REASON(code) == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE)
 		return rh_fail(-EACCES, "the peer refuses this box: its link_peer must be %s", stream->tls->own_hash);
 	if (kind == SSL_ERROR_SYSCALL && system_code && !code)
 		snprintf(reason, sizeof reason, "%s", strerror(system_code));
