@@ -154,7 +154,7 @@ int config_flags_read(int argc, char **argv, struct config_entries *entries, str
 		else
 			rc = rh_fail(
 			        -EINVAL,
-			        "command line: unexpected word '%s'; beside CONFIG.yaml come --key value pairs, and lists are written a,b",
+			        "command line: unexpected word '%s'; beside CONFIG.yaml come --key value pairs, and lists are written [a,b]",
 			        config_show(argv[i]).text);
 		if (rc)
 			return rc;

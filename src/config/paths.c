@@ -76,6 +76,8 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 		       "config.json is enough)";
 	if (rows && strpbrk(path, "*?"))
 		mend = "no such file, and a pattern is not taken; name the files in a list: [a.jsonl, b.jsonl]";
+	else if (rows && strchr(path, ','))
+		mend = "no such file; several files are a list: [a.jsonl,b.jsonl]";
 	int on_hub = model || (rows && !strchr(path, '.')) ? may_be_on_hub(path) : 0;
 	if (on_hub < 0)
 		return on_hub;

@@ -101,7 +101,8 @@ static int look_up(const json_t *info, const char *path, const char *name, struc
 	const json_t *entry = json_object_get(info, name);
 	const char *file = NULL, *slash = strrchr(path, '/');
 	if (!json_is_object(entry))
-		return rh_fail(-EINVAL, "%s: no data set is named '%s' there; its keys are the names", path, name);
+		return rh_fail(-EINVAL, "%s: no data set is named '%s' there; its keys are the names%s", path, name,
+		               strchr(name, ',') ? ", and several are a list: [a,b]" : "");
 	int rc = refuse_entry(entry, name, path);
 	if (rc)
 		return rc;

@@ -365,8 +365,10 @@ static void test_load_what_a_verb_needs(void **state)
 	           "train_file: 'x/no.jsonl': no such file or directory");
 	refused_by("train", NULL, "--model_name_or_path model --train_file data/*.jsonl --output_dir o",
 	           "train_file: 'data/*.jsonl': no such file, and a pattern is not taken; name the files in a list");
+	refused_by("train", NULL, "--model_name_or_path model --train_file train.jsonl,test.jsonl --output_dir o",
+	           "train_file: 'train.jsonl,test.jsonl': no such file; several files are a list: [a.jsonl,b.jsonl]");
 	refused_by("train", NULL, "no.yaml", "no.yaml");
-	refused_by("train", NULL, "--seed 1 c", "unexpected word 'c'");
+	refused_by("train", NULL, "--seed 1 c", "unexpected word 'c'; beside CONFIG.yaml come --key value pairs, and lists are written [a,b]");
 	refused_by("train", NULL, "--seed", "seed: needs a value");
 	refused_by("train", NULL, "--seed --packing", "seed: needs a value");
 	struct rh_config c;
