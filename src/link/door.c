@@ -305,10 +305,10 @@ int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **
 			door->has_opened = 1;
 		} else {
 			stream_close(pending->stream);
-			if (door->listens)
-				door_note_refusal(door, code, now_ns);
-			else if (code == -EACCES)
+			if (code == -EACCES && !door->listens && !door->has_opened)
 				rc = code;
+			else if (code == -EACCES || door->listens)
+				door_note_refusal(door, code, now_ns);
 		}
 		pending->stream = NULL;
 	}

@@ -41,8 +41,8 @@ int door_port(const struct door *door);
 /* Fills in what to poll, in an array of DOOR_POLLS; returns how many. *deadline_ns is lowered to the time of the next door_step, if that
  * is earlier. The end that connects does so while `is_wanted`. */
 int door_polls(struct door *door, int is_wanted, int64_t now_ns, struct pollfd *polls, int64_t *deadline_ns);
-/* Advances all pending connections. *out: a stream with the right peer, NULL: none yet. -EACCES at the end that connects: the wrong
- * peer, or the peer refused. */
+/* Advances all pending connections. *out: a stream with the right peer, NULL: none yet. -EACCES at the end that connects, until
+ * it has met its peer once: the wrong peer, or the peer refused. */
 int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **out) RH_MUST;
 
 /* -ETIMEDOUT, with the line of a connection that has taken longer than patience_ns. */

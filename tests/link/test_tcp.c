@@ -260,6 +260,41 @@ static void test_tcp_the_wrong_peer_is_named(void **state)
 	ends_close(&ends);
 }
 
+/* Once the boxes have met, the right address may be another's for a while: whoever answers there is refused, and the peer found again. */
+static void test_tcp_a_stranger_at_the_peers_address_ends_nothing(void **state)
+{
+	(void)state;
+	struct relay relay;
+	struct ends ends;
+	struct rh_link *stranger;
+	struct rh_link_progress progress;
+	char through[32];
+	relay_open(&relay, 0, check_seed());
+	snprintf(through, sizeof through, "127.0.0.1:%d", relay.port);
+	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, through, &ends);
+	check_ok(rh_tcp_open(&(struct rh_tcp_options){.address = "127.0.0.1:0",
+	                                              .listens = 1,
+	                                              .identity = ends_keys.path[1],
+	                                              .peer = ends_keys.hash[0],
+	                                              .greeting = "",
+	                                              .messages = 1},
+	                     &stranger));
+	relay_start(&relay, ends.port);
+	ends_exchange_one(&ends, 1);
+	for (int meets_stranger = 1; meets_stranger >= 0; meets_stranger--) {
+		relay.is_down = 1;
+		usleep(100000); /* the relay has seen it */
+		relay.to_port = meets_stranger ? rh_tcp_port(stranger) : ends.port;
+		relay.is_down = 0;
+		usleep(meets_stranger ? 700000 : 0);
+		check_ok(ends.end[1]->ops->progress(ends.end[1], &progress));
+	}
+	ends_exchange_one(&ends, 2);
+	rh_link_close(stranger);
+	ends_close(&ends);
+	relay_close(&relay);
+}
+
 /* Linux paces a connection's packets from the eleventh on. */
 static void send_unpaced_packets(struct ends *ends, int sender)
 {
@@ -408,6 +443,7 @@ int main(void)
 	        cmocka_unit_test(test_tcp_strangers_are_refused_and_nothing_else_happens),
 	        cmocka_unit_test(test_tcp_a_listener_may_have_a_port_alone),
 	        cmocka_unit_test(test_tcp_the_wrong_peer_is_named),
+	        cmocka_unit_test(test_tcp_a_stranger_at_the_peers_address_ends_nothing),
 	        cmocka_unit_test(test_tcp_sends_no_faster_than_it_was_told),
 	        cmocka_unit_test(test_tcp_boxes_that_differ_name_the_first_difference),
 	        cmocka_unit_test(test_tcp_a_peer_started_anew_ends_the_link),
