@@ -35,6 +35,7 @@ struct rh_origin {
 	uint64_t hash;
 	int64_t line;
 	int32_t file;
+	uint32_t row; /* its number, where it shares its line with the row before; else 0 */
 };
 
 /* What a run's rows are made into. Zeros: next tokens are trained. */

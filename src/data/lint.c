@@ -179,7 +179,8 @@ static int find_overlap(struct rh_dataset *train, const struct rh_dataset *held_
 		char where[RH_PLACE_BYTES];
 		if (!origin->hash || !data_hashes_has(&hashes, origin->hash))
 			continue;
-		snprintf(where, sizeof where, "%s:%lld", file[origin->file], (long long)origin->line);
+		snprintf(where, sizeof where, origin->row ? "%s:%lld (row %u)" : "%s:%lld", file[origin->file], (long long)origin->line,
+		         origin->row);
 		data_find(train, RH_LINT_OVERLAP, where);
 	}
 	data_hashes_free(&hashes);

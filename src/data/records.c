@@ -228,11 +228,11 @@ static int next_of_array(struct data_records *records, json_t **row)
 		return fail_array(records, "%s: the array does not end; is the file cut off?");
 	if (byte != '{')
 		return fail_array(records, "%s: expected an object {...}; each item of the array is one row");
-	int shares_line = records->rows && records->line == records->next_line;
+	records->shared_row = records->rows && records->line == records->next_line ? (uint32_t)records->rows + 1 : 0;
 	records->line = records->next_line;
 	rc = data_records_place(records, records->line);
-	if (!rc && shares_line)
-		rc = rh_text_printf(&records->where, " (row %lld)", (long long)records->rows + 1);
+	if (!rc && records->shared_row)
+		rc = rh_text_printf(&records->where, " (row %u)", records->shared_row);
 	if (!rc)
 		rc = find_value(records, &length);
 	if (!rc)

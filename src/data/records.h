@@ -18,6 +18,7 @@ struct data_records {
 	enum data_format format;
 	int is_over;
 	int64_t line, next_line; /* the line, from 1, on which the last returned record begins; and on which the next one begins */
+	uint32_t shared_row;     /* DATA_ARRAY: the row's number, from 1, where it shares its first line with the one before; else 0 */
 	struct rh_text where;    /* "path:line"; "path:line (row 7)" of an array's row that shares its first line with the one before */
 	char separator;          /* DATA_TABLE */
 	json_t *columns;         /* DATA_TABLE: names, strings */

@@ -97,6 +97,21 @@ static void test_columns_that_are_not_there_are_told(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_rows_of_one_line_are_told_apart(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make(&scratch);
+	write_text(path_of("%s/rows.json", scratch.dir), "[" TWICE ", {\"prompt\": \"a\", \"completion\": \"b\"}, " TWICE "]\n");
+	struct ran ran = run_line(&scratch, INSPECT "--validation_file %s/rows.json", scratch.dir, scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 1);
+	assert_non_null(strstr(ran.out, "/rows.json:1 (row 2): "));
+	assert_non_null(strstr(ran.err, "(line 1 (row 3))"));                  /* duplicates */
+	assert_non_null(strstr(ran.err, "(lines 1, 1 (row 2), 1 (row 3))")); /* overlap */
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 static void test_no_weights_are_needed(void **state)
 {
 	(void)state;
@@ -117,6 +132,7 @@ int main(void)
 	        cmocka_unit_test(test_train_stops_where_inspect_says_so),
 	        cmocka_unit_test(test_json_and_html_hold_the_same_rows),
 	        cmocka_unit_test(test_columns_that_are_not_there_are_told),
+	        cmocka_unit_test(test_rows_of_one_line_are_told_apart),
 	        cmocka_unit_test(test_no_weights_are_needed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
