@@ -154,6 +154,8 @@ static int next_of_lines(struct data_records *records, json_t **row)
 		return rc;
 	records->line = records->next_line;
 	rc = parse(records, length, row);
+	if (rc == -EINVAL && !records->rows && length < 3) /* "{" alone: the object goes on in the next line */
+		rc = rh_fail(rc, "%s; write each object on one line, as jq -c . does, or all in an array", rh_error(rc));
 	return rc ? rc : 1;
 }
 

@@ -298,6 +298,7 @@ static const struct {
         {"[{\"text\":\"a\"}]\n[]", ":2: ", "keep one array in a file", 0},
         {"[\n{\n\"text\":\n'a'}]", ":4: not valid JSON", "column", 0},
         {"[]", ":1: ", "the file holds no rows", 0},
+        {"{\r\n \"text\": \"a\"\r\n}\r\n", ":1: not valid JSON", "write each object on one line, as jq -c . does", 0},
         {"prompt,completion\na,b,c\n", ":2: ", "put a field that holds the separator into quotes", 0},
         {"prompt,completion\na,\"b\n", ":2: ", "write \"\" for a quote inside a field", 0},
         {"prompt,completion\na,\"b\"c\n", ":2: ", "write \"\" for a quote inside a field", 0},
