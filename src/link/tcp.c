@@ -265,6 +265,7 @@ static void part(struct tcp_link *link)
 			break;
 		if (!has_finished && words == END_HAS_SPOKEN && !link->live.out.is_open) {
 			link->live.stream->ops->finish(link->live.stream);
+			link->live.out_wants = 0; /* nothing more is written: a poll for it would end at once */
 			has_finished = 1;
 		}
 		rc = has_finished ? 0 : conn_write(&link->live, &peer, 1);
