@@ -24,6 +24,7 @@ struct data_encoder {
 	uint8_t *trained; /* (ids.count) */
 	size_t trained_capacity;
 	enum data_kind kind; /* of the row */
+	int is_empty;        /* no text, or no answer: nothing of it can be trained */
 	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
 	size_t most_ids;       /* how many of the row's first ids are wanted; 0: all */

@@ -158,7 +158,7 @@ static int add_row(struct builder *builder, struct data_encoder *row, const stru
 	size_t kept = count < max_length || goes_on ? count : max_length;
 	set->read_rows++;
 	set->prefix_mismatches += row->is_prefix_mismatch;
-	int rc = check_row(builder, row, origin.hash, where);
+	int rc = row->is_empty ? 0 : check_row(builder, row, origin.hash, where);
 	if (rc)
 		return rc;
 	if (!count_trained(row->trained, kept)) {
@@ -297,13 +297,16 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 		drop_untrained_block(out);
 	const struct rh_finding *dropped = &out->finding[RH_LINT_DROPPED_ROLE];
 	if (!rc && !out->documents && dropped->rows == out->read_rows)
-		rc = rh_fail(-EINVAL,
-		             "%s: none of its %lld rows has a trained token: the chat template leaves messages of role '%s' out; write a role "
-		             "that it knows, such as user and assistant, or choose another chat_template",
-		             out->name, (long long)out->read_rows, dropped->detail);
+		rc = rh_fail(
+		        -EINVAL,
+		        "%s: none of its %lld rows has a trained token: the chat template leaves messages of role '%s' out; write a role "
+		        "that it knows, such as user and assistant, or choose another chat_template",
+		        out->name, (long long)out->read_rows, dropped->detail);
 	else if (!rc && !out->documents)
-		rc = rh_fail(-EINVAL, "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length", out->name,
-		             (long long)out->read_rows, (long long)config->max_length);
+		rc = rh_fail(-EINVAL,
+		             "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length, or give them text or "
+		             "answers",
+		             out->name, (long long)out->read_rows, (long long)config->max_length);
 	if (!rc && out->documents >= UINT32_MAX)
 		rc = rh_fail(-EINVAL, "%s: more than 2^32 documents; split the file", out->name);
 	data_encoder_close(&encoder);
@@ -489,7 +492,8 @@ void rh_dataset_report(const struct rh_dataset *dataset)
 		                ? " (every token is trained, also the user's; assistant_only_loss: true trains answers only)"
 		                : "");
 	if (dataset->dropped_rows)
-		rh_note("%s: %lld rows dropped: none of their tokens within max_length is trained", path, (long long)dataset->dropped_rows);
+		rh_note("%s: %lld rows dropped: they have no text or answer, or none of it within max_length", path,
+		        (long long)dataset->dropped_rows);
 	if (dataset->cut_rows && dataset->has_answers)
 		rh_note("%s: %lld rows cut to max_length; %lld answers lost their end by it", path, (long long)dataset->cut_rows,
 		        (long long)dataset->cut_answers);

@@ -86,7 +86,7 @@ struct rh_dataset {
 	int64_t read_rows;         /* in the files, blank lines apart */
 	int64_t conversation_rows; /* of these */
 	int32_t turn_end;          /* the special token that ends a conversation's last answer; -1: not known */
-	int64_t dropped_rows;      /* held no trained token, most often by truncation */
+	int64_t dropped_rows;      /* held no trained token: empty, or by truncation */
 	int64_t cut_rows;          /* lost tokens to max_length */
 	int64_t cut_answers;       /* of these: rows whose last answer lost its end, masked or not */
 	int64_t split_rows;        /* bfd_split, wrapped: continued in another document instead */

@@ -174,17 +174,28 @@ static int ends_with_eos(const struct data_encoder *encoder, const json_t *strin
 	return length >= eos && !memcmp(json_string_value(string) + length - eos, encoder->eos, eos);
 }
 
-/* The string, then end-of-sequence if it is not there already. A string of nothing else trains nothing. */
-static int append_ending(struct data_encoder *encoder, const json_t *string, const char *key, const char *where)
+/* End-of-sequence alone trains nothing. */
+static int is_empty(const struct data_encoder *encoder, const json_t *string)
 {
 	size_t length = json_string_length(string);
-	int ended = encoder->eos && ends_with_eos(encoder, string);
-	if (length == 0 || (ended && length == strlen(encoder->eos)))
-		return rh_fail(-EINVAL, "%s: '%s' is empty; remove the row or give it content", where, key);
+	return length == 0 || (encoder->eos && length == strlen(encoder->eos) && ends_with_eos(encoder, string));
+}
+
+/* The row holds nothing to train. */
+static int leave_empty(struct data_encoder *encoder)
+{
+	encoder->is_empty = 1;
+	encoder->ids.count = 0;
+	return 0;
+}
+
+/* The string, then end-of-sequence if it is not there already. */
+static int append_ending(struct data_encoder *encoder, const json_t *string)
+{
 	int rc = append(encoder, string);
 	if (!encoder->eos)
 		rh_warn_once("the model names no end-of-sequence token, so none is appended; set eos_token");
-	else if (!rc && !ended)
+	else if (!rc && !ends_with_eos(encoder, string))
 		rc = rh_text_append(&encoder->text, encoder->eos, strlen(encoder->eos));
 	return rc;
 }
@@ -198,23 +209,28 @@ static int need_conversation(const struct data_encoder *encoder, const char *whe
 
 static int encode_text(struct data_encoder *encoder, const json_t *row, const char *where)
 {
-	static const char key[] = "text";
+	const json_t *text = json_object_get(row, "text");
 	int rc = need_conversation(encoder, where);
 	if (encoder->config->completion_only_loss == RH_YES)
 		rh_warn_once("completion_only_loss has no effect on plain text: every token is trained");
+	if (!rc && is_empty(encoder, text))
+		return leave_empty(encoder);
 	if (!rc)
-		rc = append_ending(encoder, json_object_get(row, key), key, where);
+		rc = append_ending(encoder, text);
 	return rc ? rc : encode_whole(encoder, RH_TOKENS_WITH_SPECIAL, where);
 }
 
 static int encode_completion(struct data_encoder *encoder, const json_t *row, const char *where)
 {
+	const json_t *completion = json_object_get(row, "completion");
 	int rc = need_conversation(encoder, where);
+	if (!rc && is_empty(encoder, completion))
+		return leave_empty(encoder);
 	if (!rc)
 		rc = append(encoder, json_object_get(row, "prompt"));
 	size_t prompt = encoder->text.length;
 	if (!rc)
-		rc = append_ending(encoder, json_object_get(row, "completion"), "completion", where);
+		rc = append_ending(encoder, completion);
 	if (!rc)
 		rc = encode_whole(encoder, RH_TOKENS_WITH_SPECIAL, where);
 	if (rc || encoder->config->completion_only_loss == RH_NO)
@@ -372,7 +388,7 @@ static int encode_messages(struct data_encoder *encoder, const json_t *row, cons
 	if (!only_assistant)
 		return drop_left_out(encoder, messages, where);
 	if (!is_answered(messages))
-		return rh_fail(-EINVAL, "%s: no assistant's turn has content, so nothing is trained; remove the row", where);
+		return leave_empty(encoder);
 	encoder->is_masked = 1;
 	return keep_answers(encoder, messages, where);
 }
@@ -431,8 +447,7 @@ static int encode_completion_chat(struct data_encoder *encoder, const json_t *ro
 {
 	const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
 	if (!is_answered(completion))
-		return rh_fail(-EINVAL, "%s: 'completion' is empty: no assistant's turn has content; remove the row or give it one",
-		               where);
+		return leave_empty(encoder);
 	const struct rh_config *config = encoder->config;
 	int masks_prompt = config->completion_only_loss != RH_NO, only_assistant = config->assistant_only_loss == RH_YES, rc;
 	json_t *both = json_copy((json_t *)(uintptr_t)prompt); /* shallow; the messages' counts are the row's alone */
@@ -465,7 +480,7 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 {
 	encoder->text.length = 0;
 	encoder->ids.count = 0;
-	encoder->is_masked = encoder->is_prefix_mismatch = encoder->lacks_end = 0;
+	encoder->is_empty = encoder->is_masked = encoder->is_prefix_mismatch = encoder->lacks_end = 0;
 	encoder->turn_end = -1;
 	encoder->dropped_role[0] = 0;
 	encoder->kind = kind;

@@ -147,8 +147,8 @@ static int fail_unknown(const json_t *row, const char *text_key, const char *whe
 		             prompt ? "completion" : "prompt");
 	else if (instruction && reply)
 		rc = rh_fail(-EINVAL,
-		             "%s: no form of rows has the keys %s; data_columns: {instruction: %s, %s%s%soutput: %s} if these are it", where,
-		             keys.bytes, instruction, context ? "input: " : "", context ? context : "", context ? ", " : "", reply);
+		             "%s: no form of rows has the keys %s; data_columns: {instruction: %s, %s%s%soutput: %s} if these are it",
+		             where, keys.bytes, instruction, context ? "input: " : "", context ? context : "", context ? ", " : "", reply);
 	else if (question && reply) /* a question goes through the chat template, a prompt that is a plain string does not */
 		rc = rh_fail(-EINVAL, "%s: no form of rows has the keys %s; data_columns: {question: %s, answer: %s} if these are it",
 		             where, keys.bytes, question, reply);
@@ -174,8 +174,9 @@ static void warn_of_missing(const json_t *row, const json_t *columns, const char
 	for (int i = 0; i < 2 * FORMS; i++) {
 		const char *key = forms[i / 2].key[i % 2], *column = key ? json_string_value(json_object_get(columns, key)) : NULL;
 		if (column && !json_object_get(row, column))
-			rh_warn_once("%s: there is no '%s', which data_columns (or dataset_text_field) names as %s; the row is read without it", where,
-			             column, key);
+			rh_warn_once(
+			        "%s: there is no '%s', which data_columns (or dataset_text_field) names as %s; the row is read without it",
+			        where, column, key);
 	}
 }
 
@@ -272,8 +273,6 @@ static int read_parts(enum data_form form, json_t *row, const char *where, struc
 	out->system = data_is_given(row, "system") ? member(row, "system") : NULL;
 	out->input = form == FORM_ALPACA && data_is_given(row, "input") ? member(row, "input") : NULL;
 	out->history = form == FORM_ALPACA && data_is_given(row, "history") ? member(row, "history") : NULL;
-	if (!json_string_length(out->output))
-		return rh_fail(-EINVAL, "%s: '%s' is empty; remove the row or give it content", where, out->output_key);
 	if (out->history && !json_is_array(out->history))
 		return rh_fail(-EINVAL, "%s: 'history' must be a list of [question, answer] pairs", where);
 	size_t i;

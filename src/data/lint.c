@@ -14,7 +14,8 @@ enum { SHARE = 100, TAIL_BYTES = 64, SAMPLE_MOST = 32 };
 static const struct {
 	const char *name, *meaning, *mend;
 } lints[RH_LINTS] = {
-        [RH_LINT_UNTRAINED] = {"untrained-rows", "rows without a trained token", "remove them, or raise max_length"},
+        [RH_LINT_UNTRAINED] = {"untrained-rows", "rows without a trained token",
+                               "raise max_length, or remove those without text or answer"},
         [RH_LINT_NO_END] = {"no-end-of-turn", "answers that no special token ends",
                             "the model would not learn to stop; end turns in the chat template"},
         [RH_LINT_CUT_ANSWER] = {"cut-answers", "answers that lose their end to max_length", "raise max_length"},

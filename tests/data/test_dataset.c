@@ -249,16 +249,12 @@ static void test_bad_lines_are_named(void **state)
 	expect_error("{\"text\":\"a\"}\n[1]\n", &config, ":2: expected one JSON object", NULL);
 	expect_error("{\"text\":null}", &config, ":1: no form of rows has the keys 'text'", NULL);
 	expect_error("{\"text\":5}", &config, ":1: 'text' must be a string", NULL);
-	expect_error("{\"text\":\"\"}", &config, ":1: 'text' is empty", NULL);
 	expect_error("{\"prompt\":\"a\"}", &config, ":1: 'completion' is missing", NULL);
 	expect_error("{\"prompt\":\"a\",\"response\":\"b\"}", &config,
 	             "here are 'prompt', 'response': data_columns: {completion: response}", NULL);
 	expect_error("{\"completion\":\"a\"}", &config, ":1: 'prompt' is missing", NULL);
 	expect_error("{\"prompt\":\"a\",\"completion\":5}", &config, ":1: 'completion' must be a string", NULL);
 	expect_error("{\"prompt\":\"a\",\"completion\":[]}", &config, ":1: 'prompt' must be a list of messages", "both alike", NULL);
-	expect_error("{\"prompt\":\"a\",\"completion\":\"b\"}\n{\"prompt\":\"a\",\"completion\":\"\"}\n", &config,
-	             ":2: 'completion' is empty", NULL);
-	expect_error("{\"prompt\":\"a\",\"completion\":\"</s>\"}\n", &config, ":1: 'completion' is empty", NULL);
 	expect_error("{\"prompt\":\"a\",\"completion\":\"b\"}\n\n{\"text\":\"a\"}\n", &config, ":3: 'prompt' is missing",
 	             "first one's form", NULL);
 	config.chat_template = (char *)(uintptr_t) "chatml";
@@ -282,9 +278,7 @@ static void test_bad_lines_are_named(void **state)
 	             NULL);
 	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"train\":true}]}", &config, "only the assistant's are trained",
 	             NULL);
-	expect_error("{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],\"completion\":[]}", &config, ":1: 'completion' is empty", NULL);
 	config.assistant_only_loss = RH_YES;
-	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", &config, ":1: no assistant's turn has content", NULL);
 	expect_error("{\"text\":\"a\"}", &config, ":1: assistant_only_loss needs conversations", NULL);
 }
 
@@ -341,6 +335,42 @@ static void test_truncation_keeps_the_start_and_counts(void **state)
 	rh_dataset_free(&set);
 	config.max_length = 1;
 	expect_error("{\"text\":\"ab\"}\n", &config, "none of its 1 rows has a trained token within max_length 1", NULL);
+}
+
+/* Rows without text or answer are left out and told; among themselves they are no duplicates. */
+static void test_empty_rows_are_left_out(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *empty, *full;
+		enum rh_choice only_assistant;
+	} forms[] = {
+	        {"{\"text\":\"\"}\n", "{\"text\":\"a\"}\n", RH_NO},
+	        {"{\"text\":\"</s>\"}\n", "{\"text\":\"a\"}\n", RH_NO},
+	        {"{\"prompt\":\"q\",\"completion\":\"\"}\n", "{\"prompt\":\"q\",\"completion\":\"a\"}\n", RH_NO},
+	        {"{\"prompt\":\"q\",\"completion\":\"</s>\"}\n", "{\"prompt\":\"q\",\"completion\":\"a\"}\n", RH_NO},
+	        {"{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],\"completion\":[]}\n",
+	         "{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],\"completion\":[{\"role\":\"assistant\",\"content\":\"a\"}]}\n",
+	         RH_NO},
+	        {"{\"instruction\":\"q\",\"output\":\"\"}\n", "{\"instruction\":\"q\",\"output\":\"a\"}\n", RH_NO},
+	        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}\n",
+	         "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\"}]}\n", RH_YES},
+	};
+	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+		struct rh_config config = plain_config();
+		struct rh_dataset set;
+		char content[512];
+		config.chat_template = (char *)(uintptr_t) "chatml";
+		config.assistant_only_loss = forms[i].only_assistant;
+		snprintf(content, sizeof content, "%s%s%s", forms[i].full, forms[i].empty, forms[i].empty);
+		load_ok(content, &config, &plain_tokenizer, &set);
+		assert_int_equal(set.read_rows, 3);
+		assert_int_equal(set.rows, 1);
+		assert_int_equal(set.finding[RH_LINT_UNTRAINED].rows, 2);
+		assert_int_equal(set.finding[RH_LINT_DUPLICATE].rows, 0);
+		rh_dataset_free(&set);
+		expect_error(forms[i].empty, &config, "none of its 1 rows has a trained token", NULL);
+	}
 }
 
 /* An answer's end is where its text ends, whatever is trained. */
@@ -624,6 +654,7 @@ int main(void)
 	        cmocka_unit_test(test_bad_lines_are_named),
 	        cmocka_unit_test(test_templates_missing_or_unknown_list_the_names),
 	        cmocka_unit_test(test_truncation_keeps_the_start_and_counts),
+	        cmocka_unit_test(test_empty_rows_are_left_out),
 	        cmocka_unit_test(test_answers_that_lose_their_end_are_counted_unmasked_too),
 	        cmocka_unit_test(test_packing_cuts_or_goes_on),
 	        cmocka_unit_test(test_wrapped_rows_fill_blocks),
