@@ -143,7 +143,6 @@ static void test_rows_that_cannot_be_trained_are_refused(void **state)
 	static const char *const cases[][2] = {
 	        {ROWS "{\"prompt\": \"a\", \n", "rows.jsonl:5"},
 	        {ROWS "not JSON\n", "rows.jsonl:5"},
-	        {ROWS "{\"prompt\": \"a\", \"completion\": \"\"}\n", "rows.jsonl:5"},
 	        {ROWS "{\"prompt\": \"a\"}\n", "'completion' is missing"},
 	        {ROWS "{\"prompt\": \"a\", \"completion\": 7}\n", "'completion' must be"},
 	        {ROWS "{\"prompt\": \"a\", \"prompt\": \"b\", \"completion\": \"c\"}\n", "rows.jsonl:5"},
@@ -164,6 +163,8 @@ static void test_rows_that_cannot_be_trained_are_refused(void **state)
 		refused(&scratch, "train @/run.yaml", cases[i][1]);
 		refused(&scratch, "eval --model_name_or_path @/hf --max_length 64 --validation_file @/rows.jsonl", cases[i][1]);
 	}
+	write_text(path_of("%s/rows.jsonl", scratch.dir), ROWS "{\"prompt\": \"a\", \"completion\": \"\"}\n");
+	refused(&scratch, "train @/run.yaml", "untrained-rows");
 	write_text(path_of("%s/rows.jsonl", scratch.dir), ROWS);
 	refused(&scratch, "train @/run.yaml --max_length 2", "max_length");
 	refused(&scratch, "train @/run.yaml --max_length 4096", "max_length");
