@@ -134,6 +134,20 @@ static void test_a_line_that_stays_broken_ends_the_run_on_checkpoints(void **sta
 	rig_close(&rig);
 }
 
+/* Until the box looks for its neighbours, and two seconds more, in which one that is there has found it. */
+static void wait_until_it_looks(const struct rig *rig, int k)
+{
+	int looks = 0;
+	while (!looks) {
+		struct rh_bytes said;
+		usleep(20000);
+		check_ok(rh_file_load(rig->ran[k].err_path, &said));
+		looks = said.length && memmem(said.bytes, said.length, "waiting for", 11) != NULL;
+		rh_bytes_free(&said);
+	}
+	sleep(2);
+}
+
 /* Box 1 is started again before box 3 is there: box 2, which has met it and waits for box 3, meets it once more. */
 static void test_a_box_started_again_before_all_are_there_is_met_anew(void **state)
 {
@@ -145,12 +159,13 @@ static void test_a_box_started_again_before_all_are_there_is_met_anew(void **sta
 	run_alone(&rig, keys, "");
 	start_box(&rig, 0, "");
 	start_box(&rig, 1, "");
-	usleep(1500000);
+	wait_until_it_looks(&rig, 0);
+	wait_until_it_looks(&rig, 1);
 	kill(rig.ran[0].pid, SIGKILL);
 	run_wait(&rig.ran[0]);
 	first = rig.ran[0];
 	start_box(&rig, 0, "");
-	usleep(500000);
+	wait_until_it_looks(&rig, 0);
 	start_box(&rig, 2, "");
 	finish_all(&rig);
 	check_weights(&rig.scratch, "model.safetensors", 3);
