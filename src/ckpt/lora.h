@@ -25,8 +25,9 @@ struct lora_pair {
 	int64_t rank; /* 0: the adapter does not touch this weight */
 	double scale; /* of B A */
 	enum lora_kind kind;
-	int64_t experts, expert; /* 1 and 0: its own. expert -1: the weight is all experts', one under another */
-	int64_t first, outputs;  /* its rows are B's from the first on; of each expert where it is all experts' */
+	int64_t experts, expert; /* 1 and 0 where the factors are this weight's alone; expert -1: the weight stacks all experts' matrices */
+	int64_t first;           /* row of B that is the weight's row 0 (each expert's, where they are stacked) */
+	int64_t outputs;         /* rows of B */
 };
 
 /* `dir` is borrowed until lora_close; NULL: an adapter that touches nothing. */

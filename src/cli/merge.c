@@ -11,7 +11,7 @@
 
 static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}; /* in the order of outtype's words */
 
-/* A configuration's output_dir is its run's: neither the trained weights there nor an adapter may end up mixed with these files. */
+/* A run's configuration names the run's own output_dir: what the run wrote there must not be overwritten or mixed with a merged model. */
 static int check_no_run(const char *dir)
 {
 	static const char *const names[] = {"adapter_config.json", "trainer_state.json", "metrics.jsonl"};

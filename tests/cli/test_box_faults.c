@@ -138,13 +138,14 @@ static void test_a_line_that_stays_broken_ends_the_run_on_checkpoints(void **sta
 static void wait_until_it_looks(const struct rig *rig, int k)
 {
 	int looks = 0;
-	while (!looks) {
+	for (int i = 0; i < 3000 && !looks; i++) {
 		struct rh_bytes said;
 		usleep(20000);
 		check_ok(rh_file_load(rig->ran[k].err_path, &said));
 		looks = said.length && memmem(said.bytes, said.length, "waiting for", 11) != NULL;
 		rh_bytes_free(&said);
 	}
+	assert_true(looks);
 	sleep(2);
 }
 
