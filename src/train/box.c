@@ -117,22 +117,44 @@ static void leave_neighbour(struct rh_box *box, const struct side *side)
 	*side->link = NULL;
 }
 
+static int has_gone(int rc)
+{
+	return rc == -ESTALE || rc == -ECONNRESET;
+}
+
 /* A neighbour that is started again while this box waits for it, or for the other one, is met anew: whenever one has been met, or has gone,
  * all are looked at again. */
-static int meet_all(const struct rh_config *config, const char *model, const struct side *side, int sides, struct rh_box *box)
+static int meet_each(const struct rh_config *config, const char *model, const struct side *side, int sides, struct rh_box *box)
 {
 	struct rh_link_progress progress;
 	for (int i = 0; i < sides;) {
 		struct rh_link *link = *side[i].link;
-		int rc = link ? link->ops->progress(link, &progress) : meet_neighbour(config, model, &side[i], box),
-		    has_gone = rc == -ESTALE || rc == -ECONNRESET;
-		if (rc && !has_gone)
+		int rc = link ? link->ops->progress(link, &progress) : meet_neighbour(config, model, &side[i], box);
+		if (rc && !has_gone(rc))
 			return rc;
-		if (has_gone)
+		if (rc)
 			leave_neighbour(box, &side[i]);
-		i = link && !has_gone ? i + 1 : 0;
+		i = link && !rc ? i + 1 : 0;
 	}
 	return 0;
+}
+
+/* A box that has met its neighbours may have lost one of them since then: none goes on before all have passed a byte up and down. */
+static int meet_all(const struct rh_config *config, const char *model, const struct side *side, int sides, struct rh_box *box)
+{
+	char ready = 1;
+	for (;;) {
+		int rc = meet_each(config, model, side, sides, box);
+		if (rc)
+			return rc;
+		rc = rh_box_pass_up(box, 0, &ready, 1);
+		if (!rc)
+			rc = rh_box_pass_down(box, 0, &ready, 1);
+		if (!has_gone(rc))
+			return rc;
+		for (int i = 0; i < sides; i++) /* what they said is of a round that not all took part in */
+			leave_neighbour(box, &side[i]);
+	}
 }
 
 int rh_box_open(const struct rh_config *config, const char *model, struct rh_box *out)

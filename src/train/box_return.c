@@ -16,7 +16,7 @@ int box_agree_on_checkpoint(struct training *run, char **checkpoint)
 	int64_t step = own, least = own;
 	int agrees = !rh_box_is_linked(&run->session.box);
 	while (!agrees) {
-		agrees = box_share_newest(run, step, &least);
+		agrees = box_share_least(run, step, &least);
 		if (agrees || step == least)
 			continue;
 		rh_free(*checkpoint);

@@ -95,21 +95,21 @@ int box_share_run(struct training *run, struct rh_workload *work)
 	return hear_evaluations(run, &facts, work);
 }
 
-struct newest {
+struct least {
 	int64_t least, differ;
 };
 
-int box_share_newest(struct training *run, int64_t own, int64_t *least)
+int box_share_least(struct training *run, int64_t own, int64_t *least)
 {
 	struct rh_box *box = &run->session.box;
-	struct newest all = {.least = own};
-	int rc = rh_box_take(box->link_below, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
+	struct least all = {.least = own};
+	int rc = rh_box_take(box->link_below, box_tag_of(-1, BOX_LEAST), &all, sizeof all);
 	all.differ |= all.least != own;
 	all.least = rh_min(all.least, own);
 	if (!rc)
-		rc = rh_box_give(box, box->link_above, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
+		rc = rh_box_give(box, box->link_above, box_tag_of(-1, BOX_LEAST), &all, sizeof all);
 	if (!rc)
-		rc = rh_box_pass_down(box, box_tag_of(-1, BOX_NEWEST), &all, sizeof all);
+		rc = rh_box_pass_down(box, box_tag_of(-1, BOX_LEAST), &all, sizeof all);
 	*least = all.least;
 	return rc ? rc : !all.differ;
 }

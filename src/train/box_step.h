@@ -8,12 +8,12 @@
  * elsewhere it is filled in. */
 int box_share_run(struct training *run, struct rh_workload *work) RH_MUST;
 
-/* *least: the smallest of the boxes' numbers of steps. Returns 1: all boxes have this one; 0: some have another. */
-int box_share_newest(struct training *run, int64_t own, int64_t *least) RH_MUST;
+/* *least: the smallest of the boxes' numbers. Returns 1: all boxes have this one; 0: some have another. */
+int box_share_least(struct training *run, int64_t own, int64_t *least) RH_MUST;
 
 /* The messages of a step; a step's number is in the tag's upper part, so that boxes that are not at the same step find out at once. */
 enum box_message {
-	BOX_NEWEST,
+	BOX_LEAST,
 	BOX_RUN,
 	BOX_STRETCH,
 	BOX_SHAPES,

@@ -279,12 +279,23 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	return rc ? rc : rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &run->progress);
 }
 
-static int save_output(struct training *run, int collects)
+/* The adapter of several boxes goes to box 1, which writes it. */
+static int is_collected(const struct training *run)
+{
+	return rh_box_is_linked(&run->session.box) && run->session.lora;
+}
+
+static int writes_output(const struct training *run)
+{
+	return !is_collected(run) || !run->session.box.number;
+}
+
+static int save_output(struct training *run)
 {
 	const char *dir = run->config->output_dir;
 	if (training_is_fluidpipe(run))
 		return rh_fluidpipe_save(&run->session, dir);
-	return collects ? box_output_save(&run->session, dir) : rh_output_save(&run->session, dir);
+	return is_collected(run) ? box_output_save(&run->session, dir) : rh_output_save(&run->session, dir);
 }
 
 static int finish(struct training *run)
@@ -301,9 +312,9 @@ static int finish(struct training *run)
 	int rc = rh_trainer_state_log_end(&run->trainer, &end);
 	if (!rc)
 		rc = best_load(run);
-	int collects = rh_box_is_linked(&run->session.box) && run->session.lora, is_written = !collects || !run->session.box.number;
+	int is_written = writes_output(run);
 	if (!rc)
-		rc = save_output(run, collects);
+		rc = save_output(run);
 	if (!rc && is_written)
 		rc = rh_verify_write_sums(config->output_dir);
 	char *path = rh_path_join(config->output_dir, "trainer_state.json");
@@ -349,16 +360,22 @@ static void close_run(struct training *run)
 	rh_output_unlock(&run->output);
 }
 
-/* A run that has come to its end already is not loaded, and what it wrote is left alone. */
-static void look_for_work(struct training *run, const char *checkpoint)
+/* A run that has come to its end already is not loaded, and what it wrote is left alone. Of several boxes all must have come there: one that
+ * was ended before it wrote its result needs the others to get there. */
+static int look_for_work(struct training *run, const char *checkpoint)
 {
-	int64_t step = run->state.step;
-	if (step < run->data.steps || !rh_output_holds(&run->session, run->config->output_dir, step))
-		return;
+	const char *dir = run->config->output_dir;
+	int64_t step = run->state.step, holds = step >= run->data.steps;
+	if (holds && writes_output(run))
+		holds = rh_output_holds(&run->session, dir, step);
+	int rc = rh_box_is_linked(&run->session.box) ? box_share_least(run, holds, &holds) : 0;
+	if (rc < 0 || !holds)
+		return rc < 0 ? rc : 0;
 	rh_note("%s stands at step %" PRId64 " of %" PRId64 ", and %s holds its result: nothing is left to do, nothing is written "
 	        "(num_train_epochs or max_steps sets a later end)",
-	        checkpoint, step, run->data.steps, run->config->output_dir);
+	        checkpoint, step, run->data.steps, writes_output(run) ? dir : "box 1");
 	run->nothing_left = 1;
+	return 0;
 }
 
 /* How many the run has still to write. */
@@ -395,7 +412,7 @@ static int prepare(struct training *run, char **checkpoint)
 	if (!rc)
 		rc = best_check(run);
 	if (!rc && *checkpoint)
-		look_for_work(run, *checkpoint);
+		rc = look_for_work(run, *checkpoint);
 	if (rc || run->nothing_left)
 		return rc;
 	if (idle_steps_are_wanted(&run->session))

@@ -149,10 +149,9 @@ static void wait_until_it_looks(const struct rig *rig, int k)
 	sleep(2);
 }
 
-/* Box 1 is started again before box 3 is there: box 2, which has met it and waits for box 3, meets it once more. */
-static void test_a_box_started_again_before_all_are_there_is_met_anew(void **state)
+/* Box 1 is killed and started again before box 3 is there, or after it: box 2, which has met it and waits for box 3, meets it once more. */
+static void check_met_anew(int before_all_are_there)
 {
-	(void)state;
 	static const char keys[] = "device: cpu:1\nlink_give_up: 30\nsave_strategy: \"no\"\n";
 	struct rig rig;
 	struct ran first;
@@ -165,13 +164,27 @@ static void test_a_box_started_again_before_all_are_there_is_met_anew(void **sta
 	kill(rig.ran[0].pid, SIGKILL);
 	run_wait(&rig.ran[0]);
 	first = rig.ran[0];
-	start_box(&rig, 0, "");
-	wait_until_it_looks(&rig, 0);
-	start_box(&rig, 2, "");
+	for (int i = 0; i < 2; i++) {
+		int k = (i == 0) == before_all_are_there ? 0 : 2;
+		start_box(&rig, k, "");
+		wait_until_it_looks(&rig, k);
+	}
 	finish_all(&rig);
 	check_weights(&rig.scratch, "model.safetensors", 3);
 	run_free(&first);
 	rig_close(&rig);
+}
+
+static void test_a_box_started_again_before_all_are_there_is_met_anew(void **state)
+{
+	(void)state;
+	check_met_anew(1);
+}
+
+static void test_a_box_that_dies_before_all_are_there_is_waited_for(void **state)
+{
+	(void)state;
+	check_met_anew(0);
 }
 
 /* Whoever ends in an error is started again, as systemd's Restart=on-failure would: from its newest checkpoint where it has one. */
@@ -299,6 +312,36 @@ static void test_boxes_killed_at_random_moments_change_no_bit(void **state)
 	         RESTS "device: cpu:3\nschedule: paci\nforward_cuts: [2, 4]\n", " --max_steps 40", "model.safetensors", 3}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
 		check_kills(&cases[i]);
+}
+
+/* All have ended, and are started again: nothing is left to do, unless one of them, killed before its end, lacks its result. */
+static void check_started_again(const char *keys, const char *file, int pieces, int lacks)
+{
+	static const char resume[] = " --resume_from_checkpoint true";
+	struct rig rig;
+	rig_open(&rig, 3, keys, 0, 0);
+	run_alone(&rig, keys, "");
+	start_all(&rig, "");
+	finish_all(&rig);
+	start_all(&rig, resume);
+	for (int k = 0; k < 3; k++) {
+		run_wait(&rig.ran[k]);
+		if (rig.ran[k].status || !strstr(rig.ran[k].err, "nothing is left to do"))
+			fail_msg("box %d: exit %d: %s", k + 1, rig.ran[k].status, rig.ran[k].err);
+		run_free(&rig.ran[k]);
+	}
+	assert_false(unlink(path_of("%s/out%d/%s", rig.scratch.dir, lacks, file)));
+	start_all(&rig, resume);
+	finish_all(&rig);
+	check_weights(&rig.scratch, file, pieces);
+	rig_close(&rig);
+}
+
+static void test_boxes_that_have_ended_are_started_again(void **state)
+{
+	(void)state;
+	check_started_again(SAVES_OFTEN, "model.safetensors", 3, 2);
+	check_started_again(SAVES_OFTEN LORA, "adapter_model.safetensors", 1, 1);
 }
 
 /* What strangers send to a listening box: an old version's frame, a frame larger than any, a message before the greeting, another greeting,
@@ -450,6 +493,8 @@ int main(void)
 	        cmocka_unit_test(test_every_line_cut_at_random_moments_changes_no_bit),
 	        cmocka_unit_test(test_boxes_killed_at_random_moments_change_no_bit),
 	        cmocka_unit_test(test_a_box_started_again_before_all_are_there_is_met_anew),
+	        cmocka_unit_test(test_a_box_that_dies_before_all_are_there_is_waited_for),
+	        cmocka_unit_test(test_boxes_that_have_ended_are_started_again),
 	        cmocka_unit_test(test_strangers_are_refused_logged_and_change_no_bit),
 	        cmocka_unit_test(test_a_stalled_box_is_waited_for_then_given_up),
 	        cmocka_unit_test(test_a_line_that_stays_broken_ends_the_run_on_checkpoints),

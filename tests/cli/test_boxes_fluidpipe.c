@@ -229,11 +229,10 @@ static void test_an_adapter_ends_up_whole_at_box_1(void **state)
 	scratch_close(&scratch);
 }
 
-static void keep_outputs(const struct scratch *scratch)
+static void copy_outputs(const struct scratch *scratch)
 {
 	for (int k = 1; k <= 2; k++)
 		copy_file(weights(scratch, k, ""), path_of("%s/kept%d.safetensors", scratch->dir, k));
-	remove_outputs(scratch);
 }
 
 static void check_kept(const struct scratch *scratch)
@@ -320,7 +319,8 @@ static void check_stopped(int victim, int how)
 	struct box_wire wire = free_wire();
 	make_files(&scratch);
 	run_boxes(&scratch, FLUID CUT SAVES, LONGER);
-	keep_outputs(&scratch);
+	copy_outputs(&scratch);
+	remove_outputs(&scratch);
 	for (int k = 1; k <= 2; k++)
 		start_box(&scratch, FLUID CUT SAVES, k, &wire, LONGER, &ran[k - 1]);
 	for (int i = 0; i < 60000 && !(is_there(&scratch, 1, 2) && is_there(&scratch, 2, 2)); i++) /* box 2 may be behind */
@@ -359,6 +359,23 @@ static void test_a_box_that_is_asked_to_stop_stops_both_at_the_same_step(void **
 	check_stopped(2, SIGTERM);
 }
 
+/* One of the boxes was killed before it wrote its result: both write it once more. */
+static void test_boxes_that_have_ended_are_started_again(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_files(&scratch);
+	run_boxes(&scratch, FLUID CUT SAVES, "");
+	copy_outputs(&scratch);
+	for (int lacks = 0; lacks <= 2; lacks++) {
+		if (lacks)
+			assert_false(unlink(weights(&scratch, lacks, "")));
+		run_boxes(&scratch, FLUID CUT SAVES, "--resume_from_checkpoint true");
+		check_kept(&scratch);
+	}
+	scratch_close(&scratch);
+}
+
 /* Box 1 has checkpoints of steps 10 and 11, for which it alone was asked, and box 2 of 10 and 20: box 1 has no place for that one. So at
  * step 30 the one of step 10 is still the newest that both have, and stays. */
 static void test_a_checkpoint_that_one_box_was_asked_for_does_not_count(void **state)
@@ -392,6 +409,7 @@ int main(void)
 	        cmocka_unit_test(test_an_adapter_ends_up_whole_at_box_1),
 	        cmocka_unit_test(test_a_box_that_was_killed_goes_on_from_the_checkpoint_that_both_have),
 	        cmocka_unit_test(test_a_box_that_is_asked_to_stop_stops_both_at_the_same_step),
+	        cmocka_unit_test(test_boxes_that_have_ended_are_started_again),
 	        cmocka_unit_test(test_a_checkpoint_that_one_box_was_asked_for_does_not_count),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
