@@ -360,8 +360,8 @@ static void close_run(struct training *run)
 	rh_output_unlock(&run->output);
 }
 
-/* A run that has come to its end already is not loaded, and what it wrote is left alone. Of several boxes all must have come there: one that
- * was ended before it wrote its result needs the others to get there. */
+/* A run that has come to its end already is not loaded, and what it wrote is left alone. Of several boxes all must have come there: one
+ * that was ended before it wrote its result needs the others to get there. */
 static int look_for_work(struct training *run, const char *checkpoint)
 {
 	const char *dir = run->config->output_dir;
