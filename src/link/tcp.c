@@ -42,7 +42,8 @@ struct tcp_link {
 		int64_t deadline_ns;
 		uint64_t peer;
 	} greets;
-	int64_t without_ns; /* since when there is no connection */
+	int64_t live_ns;    /* when the live connection began */
+	int64_t without_ns; /* since when there is no connection, or none in which the peer was heard for as long as a heartbeat */
 	int has_connected;
 };
 
@@ -125,11 +126,13 @@ static void publish(struct tcp_link *link)
 	link->live.bytes_out = link->live.bytes_in = 0;
 }
 
+/* Greetings may pass where large packets never do: a connection that was soon silent does not count. */
 static void disconnect(struct tcp_link *link)
 {
 	publish(link);
 	conn_close(&link->live);
-	link->without_ns = rh_clock_ns();
+	if (link->end.session.heard_ns - link->live_ns >= link->timing.heartbeat_ns)
+		link->without_ns = rh_clock_ns();
 }
 
 /* The connection is of no use any more. After a farewell that is the end of the link. */
@@ -159,6 +162,7 @@ static int promote(struct tcp_link *link)
 	if (link->live.stream)
 		disconnect(link);
 	link->live = link->greeting;
+	link->live_ns = rh_clock_ns();
 	link->greeting.stream = NULL;
 	link->has_connected = 1;
 	return 0;
@@ -200,8 +204,11 @@ static int step_live(struct tcp_link *link, int64_t now_ns)
 	if (!link->live.stream)
 		return now_ns - link->without_ns < link->timing.give_up_ns
 		               ? 0
-		               : rh_fail(-ETIMEDOUT, "%s: no connection for %g s (link_give_up)", link->options.address,
-		                         (double)link->timing.give_up_ns / SECOND_NS);
+		               : rh_fail(-ETIMEDOUT, "%s: no connection for %g s (link_give_up)%s", link->options.address,
+		                         (double)link->timing.give_up_ns / SECOND_NS,
+		                         link->live_ns > link->without_ns ? "; some began, and were soon silent: a tunnel or firewall on the "
+		                                                            "way may drop large packets (try a smaller MTU)"
+		                                                          : "");
 	struct conn_peer peer = live_peer(link);
 	int rc = conn_read(&link->live, &peer, FRAMES_A_TURN);
 	if (!rc || rc == -EAGAIN)

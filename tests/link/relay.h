@@ -20,6 +20,7 @@ struct relay {
 	int most_cuts;                            /* 0: without end */
 	uint64_t seed;
 	int64_t most_bytes;    /* between two cuts, drawn evenly; 0: never */
+	int64_t mute_from;     /* bytes of a connection, each way, after which it passes none; 0: it passes all */
 	struct shape shape[2]; /* from who connects, and to it */
 };
 
@@ -44,7 +45,7 @@ static inline void relay_reset(int descriptor)
 }
 
 /* Bytes that have come, into the queue. 0: the connection is over. */
-static inline int relay_take(struct relay *relay, int from, struct shape_queue *queue, int64_t *left)
+static inline int relay_take(struct relay *relay, int from, struct shape_queue *queue, int64_t *left, int64_t *passed)
 {
 	char bytes[16384];
 	double in_a_millisecond = queue->shape.mbit * 125;
@@ -57,11 +58,12 @@ static inline int relay_take(struct relay *relay, int from, struct shape_queue *
 		relay->cuts++;
 		return 0;
 	}
+	*passed += got;
 	if (relay->flips > 0 && got > 1000) { /* a stretch of a message, not of what links say to each other */
 		bytes[got / 2] ^= 1;
 		relay->flips--;
 	}
-	if (!relay->is_mute)
+	if (!relay->is_mute && (!relay->mute_from || *passed <= relay->mute_from))
 		shape_put(queue, bytes, (size_t)got);
 	return 1;
 }
@@ -86,6 +88,7 @@ static inline void relay_pass(struct relay *relay, const int end[2])
 	struct shape_queue queue[2]; /* from end[0], from end[1] */
 	int ends_cutting = relay->most_cuts && relay->cuts >= relay->most_cuts, goes_on = 1;
 	int64_t left = relay->most_bytes && !ends_cutting ? (int64_t)(check_random(&relay->seed) % (uint64_t)relay->most_bytes) : INT64_MAX;
+	int64_t passed[2] = {0};
 	for (int i = 0; i < 2; i++)
 		shape_open(&queue[i], &relay->shape[i], check_random(&relay->seed));
 	int cuts = relay->cuts;
@@ -99,7 +102,7 @@ static inline void relay_pass(struct relay *relay, const int end[2])
 		struct timespec wait = shape_wait(queue, now_ns, 20);
 		ppoll(polls, 2, &wait, NULL);
 		for (int i = 0; goes_on && i < 2; i++) {
-			goes_on = !(polls[i].revents & ~POLLOUT) || relay_take(relay, end[i], &queue[i], &left);
+			goes_on = !(polls[i].revents & ~POLLOUT) || relay_take(relay, end[i], &queue[i], &left, &passed[i]);
 			goes_on = goes_on && relay_give(&queue[!i], end[i]);
 		}
 	}

@@ -395,6 +395,30 @@ static void test_tcp_nobody_there_is_given_up(void **state)
 	rh_link_close(link);
 }
 
+/* A path that passes greetings and drops what is larger: connections begin and are silent, for ever. */
+static void test_tcp_connections_that_are_soon_silent_are_given_up(void **state)
+{
+	(void)state;
+	static const struct rh_link_timing timing = {.heartbeat_ns = 200000000, .timeout_ns = 500000000, .give_up_ns = 1500000000};
+	static char out[1 << 20], in[1 << 20];
+	struct relay relay;
+	struct ends ends;
+	char through[32];
+	relay_open(&relay, 0, check_seed());
+	relay.mute_from = 4096;
+	snprintf(through, sizeof through, "127.0.0.1:%d", relay.port);
+	ends_tcp(NULL, &(struct rh_tcp_options){.timing = timing}, through, &ends);
+	relay_start(&relay, ends.port);
+	check_ok(ends.end[0]->ops->receive(ends.end[0], 1, in, sizeof in));
+	check_ok(ends.end[1]->ops->send(ends.end[1], 1, out, sizeof out));
+	int rc = ends.end[0]->ops->wait(ends.end[0], 0, 1);
+	assert_int_equal(rc, -ETIMEDOUT);
+	assert_non_null(strstr(rh_error(rc), "drop large packets"));
+	assert_int_equal(ends.end[1]->ops->wait(ends.end[1], 1, 0), -ETIMEDOUT);
+	ends_close(&ends);
+	relay_close(&relay);
+}
+
 static void test_tcp_bad_options_are_refused_in_one_line(void **state)
 {
 	(void)state;
@@ -448,6 +472,7 @@ int main(void)
 	        cmocka_unit_test(test_tcp_boxes_that_differ_name_the_first_difference),
 	        cmocka_unit_test(test_tcp_a_peer_started_anew_ends_the_link),
 	        cmocka_unit_test(test_tcp_nobody_there_is_given_up),
+	        cmocka_unit_test(test_tcp_connections_that_are_soon_silent_are_given_up),
 	        cmocka_unit_test(test_tcp_bad_options_are_refused_in_one_line),
 	        cmocka_unit_test(test_identity_is_made_once_and_private),
 	};
