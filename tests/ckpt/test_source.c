@@ -232,6 +232,8 @@ static void test_source_opens_files_for_another_task(void **state)
 	              "task: causal_lm is nothing that models of type bert do here (masked_lm, sequence_classification)");
 	check_refused(rh_source_open_for("tests/reference/models/llama2", RH_TASK_MASKED_LM, 0, &source),
 	              "task: masked_lm is nothing that models of type llama do here (causal_lm)");
+	check_refused(rh_source_open_for("tests/reference/models/bert-mlm", RH_TASK_SEQUENCE_CLASSIFICATION, 1, &source),
+	              "tests/reference/models/bert-mlm: a model with one label is a regression, which is not built");
 	check_refused(rh_source_open_for("tests/reference/models/bert-cls", RH_TASK_SEQUENCE_CLASSIFICATION, 4, &source),
 	              "tensor 'classifier.bias' has shape (3), but the model's configuration makes it (4)");
 }
