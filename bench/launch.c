@@ -8,8 +8,8 @@
 #include "core/log.h"
 #include "machine.h"
 #include "offload/updater.h"
-#include "train/forecast_input.h"
-#include "train/machine_find.h"
+#include "train/forecast/forecast_input.h"
+#include "train/forecast/machine_find.h"
 #include "train/update.h"
 
 #include <stdlib.h>

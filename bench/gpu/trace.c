@@ -10,7 +10,7 @@
 #include "core/alloc.h"
 #include "cuda/device.h"
 #include "run/executor.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/train.h"
 
 #include <stdio.h>

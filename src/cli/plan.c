@@ -1,4 +1,4 @@
-/* `roundhouse plan`: does it fit, how fast will it be, what would help; the answer first. Computes nothing itself: train/outlook.h does. */
+/* `roundhouse plan`: does it fit, how fast will it be, what would help; the answer first. Computes nothing itself: outlook.h does. */
 #include "cli/plan_boxes.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
@@ -13,10 +13,10 @@
 #include "observe/trace.h"
 #include "partition/roundpipe.h"
 #include "schedule/schedule.h"
-#include "train/forecast_bounded.h"
-#include "train/judge.h"
-#include "train/machine_find.h"
-#include "train/outlook.h"
+#include "train/forecast/forecast_bounded.h"
+#include "train/forecast/judge.h"
+#include "train/forecast/machine_find.h"
+#include "train/forecast/outlook.h"
 
 #include <stdio.h>
 #include <string.h>

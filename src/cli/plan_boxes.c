@@ -8,9 +8,9 @@
 #include "core/json.h"
 #include "core/minmax.h"
 #include "partition/rounds.h"
-#include "train/box_cuts.h"
-#include "train/forecast_limits.h"
-#include "train/judge.h"
+#include "train/boxes/box_cuts.h"
+#include "train/forecast/forecast_limits.h"
+#include "train/forecast/judge.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "core/json.h"
 #include "partition/fluidpipe_papers.h"
-#include "train/forecast_boxes.h"
+#include "train/forecast/forecast_boxes.h"
 
 enum plan_mode { PLAN_LOCAL, PLAN_SYNC_PP, PLAN_PACI, PLAN_FLUIDPIPE, PLAN_MODES };
 enum { PLAN_TRIPS = 3, PLAN_RATES = 3 };

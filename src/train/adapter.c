@@ -3,7 +3,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "train/adapter_internal.h"
-#include "train/tensors.h"
+#include "train/checkpoint/tensors.h"
 
 #include <math.h>
 #include <stdio.h>

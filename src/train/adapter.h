@@ -6,7 +6,7 @@
 #include "config/config.h"
 #include "model/model.h"
 #include "offload/store.h"
-#include "train/tensors_out.h"
+#include "train/checkpoint/tensors_out.h"
 
 struct rh_adapter {
 	struct rh_peft_config peft;

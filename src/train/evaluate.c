@@ -4,7 +4,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "schedule/program.h"
-#include "train/box_step.h"
+#include "train/boxes/box_step.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "core/file.h"
 #include "core/fs.h"
 #include "core/json.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

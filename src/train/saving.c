@@ -7,7 +7,7 @@
 #include "core/fault.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "train/disk_room.h"
+#include "train/checkpoint/disk_room.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,10 +7,10 @@
 #include "core/log.h"
 #include "data/dataset.h"
 #include "device/sim/sim.h"
-#include "train/box_output.h"
-#include "train/box_table.h"
-#include "train/fluidpipe.h"
-#include "train/tensors.h"
+#include "train/boxes/box_output.h"
+#include "train/boxes/box_table.h"
+#include "train/checkpoint/tensors.h"
+#include "train/fluidpipe/fluidpipe.h"
 
 #include <math.h>
 #include <stdio.h>

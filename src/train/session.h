@@ -12,7 +12,7 @@
 #include "plan/run_plan.h"
 #include "run/executor.h"
 #include "train/adapter.h"
-#include "train/box.h"
+#include "train/boxes/box.h"
 
 /* A machine to simulate: another one, or this one in virtual time. */
 struct rh_session_machine {
@@ -97,7 +97,7 @@ int rh_session_rates(struct rh_session *session, struct rh_hardware *local, stru
 
 /* The plan alone, by the recurrence, within the budgets: nothing is reserved. */
 int rh_session_plan(struct rh_session *session, const struct rh_workload *workload, enum rh_run_stages stages) RH_MUST;
-/* The best few plans by the recurrence, to be judged (train/judge.h); the session follows none of them yet. The caller's
+/* The best few plans by the recurrence, to be judged (train/forecast/judge.h); the session follows none of them yet. The caller's
  * (rh_run_plans_free). */
 int rh_session_search(struct rh_session *session, const struct rh_workload *workload, struct rh_run_plans *out) RH_MUST;
 /* The session's plan is a copy of this one, which may have been made for another session of the same run. */

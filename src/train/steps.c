@@ -6,10 +6,10 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/minmax.h"
-#include "train/box_step.h"
+#include "train/boxes/box_step.h"
 #include "train/evaluate.h"
-#include "train/fluidpipe_step.h"
-#include "train/idle_steps.h"
+#include "train/fluidpipe/fluidpipe_step.h"
+#include "train/fluidpipe/idle_steps.h"
 #include "train/lr.h"
 #include "train/update.h"
 

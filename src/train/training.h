@@ -5,7 +5,7 @@
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/reports.h"
-#include "train/checkpoint_writer.h"
+#include "train/checkpoint/checkpoint_writer.h"
 #include "train/trace_step.h"
 #include "train/train.h"
 #include "train/training_data.h"

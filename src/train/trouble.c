@@ -7,7 +7,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 #include <inttypes.h>
 #include <math.h>

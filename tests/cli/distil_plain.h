@@ -20,7 +20,7 @@
 
 #include "core/log.h"
 #include "offload/optimizer.h"
-#include "train/fluidpipe.h"
+#include "train/fluidpipe/fluidpipe.h"
 #include "train/training_data.h"
 
 struct half {

@@ -7,7 +7,7 @@
 #include "link/frame.h"
 #include "link/identity.h"
 #include "link/tcp.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 /* A run of several boxes, with a relay in each line. */
 struct rig {

@@ -3,7 +3,7 @@
 #include "cli/good.h"
 
 #include "core/json.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 #include <linux/capability.h>
 #include <sys/resource.h>

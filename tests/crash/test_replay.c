@@ -4,7 +4,7 @@
 #include "crash/states.h"
 
 #include "core/log.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/output.h"
 #include "train/train.h"
 

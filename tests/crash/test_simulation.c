@@ -6,7 +6,7 @@
 
 #include "core/log.h"
 #include "offload/drive.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/train.h"
 
 #include <sys/syscall.h>

@@ -2,7 +2,7 @@
 #include "fuzz/fuzz.h"
 
 #include "config/config.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 #include <string.h>
 

@@ -4,8 +4,8 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "core/minmax.h"
-#include "train/forecast_input.h"
-#include "train/machine_find.h"
+#include "train/forecast/forecast_input.h"
+#include "train/forecast/machine_find.h"
 #include "train/session.h"
 
 enum { CAPS = 40 };

@@ -9,9 +9,9 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "offload/optimizer.h"
+#include "train/checkpoint/tensors.h"
 #include "train/lr.h"
 #include "train/session.h"
-#include "train/tensors.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 
 #include "core/file.h"
 #include "train/adapter.h"
-#include "train/tensors_out.h"
+#include "train/checkpoint/tensors_out.h"
 
 #include <unistd.h>
 

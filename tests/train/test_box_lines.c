@@ -3,7 +3,7 @@
 #include "limit_time.h"
 #include "port.h"
 
-#include "train/box.h"
+#include "train/boxes/box.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -5,7 +5,7 @@
 
 #include "core/json.h"
 #include "core/log.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/train.h"
 
 static int train(const struct scratch *scratch, const char *keys)

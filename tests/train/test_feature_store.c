@@ -4,7 +4,7 @@
 #include "core/philox.h"
 #include "offload/drives.h"
 #include "offload/space.h"
-#include "train/feature_store.h"
+#include "train/fluidpipe/feature_store.h"
 
 #include <string.h>
 

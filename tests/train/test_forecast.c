@@ -4,8 +4,8 @@
 
 #include "core/text.h"
 #include "observe/trace.h"
-#include "train/forecast_bounded.h"
-#include "train/outlook.h"
+#include "train/forecast/forecast_bounded.h"
+#include "train/forecast/outlook.h"
 
 #include <time.h>
 

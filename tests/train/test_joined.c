@@ -3,8 +3,8 @@
 #include "train/eight.h"
 
 #include "observe/trace.h"
-#include "train/forecast.h"
-#include "train/forecast_input.h"
+#include "train/forecast/forecast.h"
+#include "train/forecast/forecast_input.h"
 
 enum { MICRO_BATCHES = EIGHT_MICRO_BATCHES };
 

@@ -3,8 +3,8 @@
 
 #include "core/log.h"
 #include "observe/trace.h"
-#include "train/forecast_bounded.h"
-#include "train/judge.h"
+#include "train/forecast/forecast_bounded.h"
+#include "train/forecast/judge.h"
 
 enum { FEW = 5 };
 

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "core/file.h"
-#include "train/checkpoint_internal.h"
+#include "train/checkpoint/checkpoint_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "core/tasks.h"
 #include "core/text.h"
 #include "observe/trace.h"
-#include "train/outlook.h"
+#include "train/forecast/outlook.h"
 
 enum { DEVICES = 8 };
 

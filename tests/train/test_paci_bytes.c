@@ -3,7 +3,7 @@
 #include "train/virtual_boxes.h"
 
 #include "core/minmax.h"
-#include "train/forecast_limits.h"
+#include "train/forecast/forecast_limits.h"
 
 #include <math.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /* How many rounds a step has: the fewest that the host's memory allows, and never a plan less because of it. */
 #include "train/eight.h"
 
-#include "train/forecast.h"
-#include "train/forecast_input.h"
+#include "train/forecast/forecast.h"
+#include "train/forecast/forecast_input.h"
 
 enum { DEFAULT_ROUND = 2 * EIGHT_DEVICES };
 

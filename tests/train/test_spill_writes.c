@@ -3,7 +3,7 @@
 
 #include "config/config.h"
 #include "core/log.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/session.h"
 #include "train/train.h"
 

@@ -2,7 +2,7 @@
 #include "rig.h"
 
 #include "core/file.h"
-#include "train/tensors.h"
+#include "train/checkpoint/tensors.h"
 
 #include <unistd.h>
 

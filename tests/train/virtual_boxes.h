@@ -6,7 +6,7 @@
 #include "train/deep.h"
 
 #include "config/hardware.h"
-#include "train/forecast_boxes.h"
+#include "train/forecast/forecast_boxes.h"
 
 enum { BOXES_MOST = 4, HIDDEN = 32, HANG_S = 300 };
 
