@@ -1,7 +1,10 @@
 /* Runs on a machine that registers too little host memory, or none: the same bits as where all is registered, and one line that says so. */
 #include "train/rig.h"
 
+#include "cuda/device.h"
 #include "cudaemu_control.h"
+#include "offload/host_copies.h"
+#include "offload/memory.h"
 #include "runtime.h"
 
 #include <stdlib.h>
@@ -84,9 +87,48 @@ static void test_too_little_registered_memory_changes_no_bit(void **state)
 	cudaemu_release();
 }
 
+/* CUDA refuses a copy that leaves a registration: of memory that is registered in pieces, in part, one is cut at each border. */
+static void test_a_copy_is_cut_where_a_registration_ends(void **state)
+{
+	(void)state;
+	enum { STORE = 96 << 12, FROM = 1000, BYTES = 300000 };
+	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)24 << 30, 200000};
+	struct rh_cuda_options options = {.cap_bytes = STORE};
+	struct rh_device *device;
+	struct rh_host_copies copies;
+	struct rh_host_copies_options made = {.device = &device, .devices = 1, .has_staging = 1, .piece_bytes = 2048};
+	struct rh_arena *store = &made.area[RH_HOST_STORE];
+	void *base;
+	uint64_t seed = check_seed();
+	static char sent[BYTES];
+	runtime_set_machine(&machine);
+	check_ok(rh_cuda_open(0, &options, &device));
+	check_ok(device->ops->reserve(device, STORE, &base));
+	check_ok(rh_host_reserve(STORE, "a store", store));
+	made.scratch = (struct rh_arena){.base = base, .capacity = STORE};
+	check_ok(rh_host_copies_create(&made, &copies));
+	const struct rh_host_pin *pin = &copies.pin[RH_HOST_STORE];
+	assert_true(copies.staging && pin->pinned_bytes >= 2 * pin->piece_bytes && pin->pinned_bytes < FROM + BYTES);
+	for (int i = 0; i < BYTES; i++)
+		sent[i] = store->base[FROM + i] = (char)check_random(&seed);
+	check_ok(rh_host_copy_up(&copies, device, RH_STREAM_ACTIVATIONS_UP, base, store->base + FROM, BYTES));
+	check_ok(device->ops->synchronize(device));
+	memset(store->base, 0, STORE);
+	check_ok(rh_host_copy_down(&copies, device, RH_STREAM_ACTIVATIONS_UP, store->base + FROM, base, BYTES));
+	check_ok(device->ops->synchronize(device));
+	check_ok(rh_host_copies_finish(&copies));
+	assert_memory_equal(store->base + FROM, sent, BYTES);
+	rh_host_copies_destroy(&copies);
+	rh_host_release(store);
+	device->ops->close(device);
+	assert_int_equal(runtime_held(), 0);
+	runtime_set_machine(NULL);
+}
+
 int main(void)
 {
 	setenv("RH_PIECE_BYTES", "2048", 1);
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_too_little_registered_memory_changes_no_bit)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_copy_is_cut_where_a_registration_ends),
+	                                   cmocka_unit_test(test_too_little_registered_memory_changes_no_bit)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

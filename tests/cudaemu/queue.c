@@ -386,15 +386,18 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 /* Copies */
 
-/* One to host memory that is not registered keeps its caller until it is done. */
+/* One to host memory that is not registered keeps its caller until it is done. One that leaves a registration is refused, as by CUDA. */
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
 	ENTER();
+	enum runtime_pinned pinned = runtime_pinned(kind == cudaMemcpyHostToDevice ? src : dst, bytes);
 	if (stream->gpu != runtime_current_gpu())
 		return runtime_refuse(cudaErrorInvalidResourceHandle);
+	if (pinned == RUNTIME_PINNED_IN_PART)
+		return runtime_refuse(cudaErrorInvalidValue);
 	const struct command command = {.kind = COPY, .bytes = {dst, src, 0, 0, bytes, 1, 0}};
 	cudaError_t error = enqueue(stream, &command);
-	if (kind != cudaMemcpyDeviceToHost || runtime_is_pinned(dst, bytes))
+	if (kind != cudaMemcpyDeviceToHost || pinned == RUNTIME_PINNED)
 		return error;
 	pthread_mutex_lock(&lock);
 	counted.pageable++;

@@ -267,11 +267,10 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 {
 	ENTER();
 	int slot = -1;
-	for (int i = 0; i < PINNED_MAX; i++) {
-		if (now.pinned[i] == memory)
-			return runtime_refuse(cudaErrorHostMemoryAlreadyRegistered);
+	if (runtime_pinned(memory, bytes) != RUNTIME_PAGEABLE)
+		return runtime_refuse(cudaErrorHostMemoryAlreadyRegistered);
+	for (int i = 0; i < PINNED_MAX; i++)
 		slot = !now.pinned[i] && slot < 0 ? i : slot;
-	}
 	if (slot < 0 || !bytes || flags != cudaHostRegisterPortable)
 		return runtime_refuse(cudaErrorInvalidValue);
 	int64_t held = (int64_t)bytes;
@@ -296,13 +295,16 @@ cudaError_t cudaHostUnregister(void *memory)
 	return runtime_refuse(cudaErrorHostMemoryNotRegistered);
 }
 
-int runtime_is_pinned(const void *memory, size_t bytes)
+enum runtime_pinned runtime_pinned(const void *memory, size_t bytes)
 {
 	const char *at = memory;
+	enum runtime_pinned found = RUNTIME_PAGEABLE;
 	for (int i = 0; i < PINNED_MAX; i++) {
 		const char *from = now.pinned[i];
 		if (from && at >= from && at + bytes <= from + now.pinned_bytes[i])
-			return 1;
+			return RUNTIME_PINNED;
+		if (from && at < from + now.pinned_bytes[i] && at + bytes > from)
+			found = RUNTIME_PINNED_IN_PART;
 	}
-	return 0;
+	return found;
 }

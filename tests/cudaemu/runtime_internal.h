@@ -20,8 +20,9 @@ cudaError_t runtime_ruined(void);
 int runtime_current_gpu(void);
 /* Streams, events: of runtime_held. */
 void runtime_count_object(int more);
-/* Whether all of it is registered. */
-int runtime_is_pinned(const void *memory, size_t bytes);
+/* How much of it lies in one registration. */
+enum runtime_pinned { RUNTIME_PAGEABLE, RUNTIME_PINNED_IN_PART, RUNTIME_PINNED };
+enum runtime_pinned runtime_pinned(const void *memory, size_t bytes);
 
 /* queue.c: nothing is under way on the GPU. */
 void runtime_drain(int gpu);
