@@ -13,7 +13,8 @@ struct rh_cuda_options {
 /* What this build has: "cuda", "emu", or NULL for none. */
 const char *rh_cuda_kind(void);
 
-/* GPUs that the process sees, at least one. -ENODEV with the reason: no CUDA in this build, no driver, none that is visible. */
+/* GPUs that the process sees, at least one. With the reason, -ENODEV: no CUDA in this build, no driver, none that is visible; -EIO: there
+ * is a driver, but it does not serve this program. */
 int rh_cuda_count(void) RH_MUST;
 
 /* Bytes of a GPU that runs may plan with: the free memory, less what the device itself takes for `workers` workers. -EINVAL: no such

@@ -24,6 +24,17 @@ const char *cuda_advice(cudaError_t error)
 		return "; lower max_vram, which leaves room for the GPU's own libraries, or end what else uses the GPU";
 	case cudaErrorDevicesUnavailable:
 		return "; another process may have the GPU to itself";
+	case cudaErrorLaunchTimeout:
+		return "; the GPU drives a display too, whose driver ends long kernels: lower max_length or per_device_train_batch_size, "
+		       "or train on a GPU without a display";
+	case cudaErrorNoKernelImageForDevice:
+		return "; this program has no code for this GPU: build it with a CUDA toolkit that knows it (make clean && make)";
+	case cudaErrorUnsupportedPtxVersion:
+		return "; this program is newer than the NVIDIA driver: install a newer driver";
+	case cudaErrorSystemDriverMismatch:
+		return "; the NVIDIA driver was updated: restart the machine";
+	case cudaErrorUnknown:
+		return "; the GPU may be lost, or not awake after a suspend (sudo dmesg | grep -e NVRM -e Xid): restart the machine";
 	default:
 		return "";
 	}
@@ -37,11 +48,13 @@ static int refused(int gpu, cudaError_t error)
 }
 
 /* The first call of CUDA's in a process. Streams share queues to the GPU, 8 unless the environment says otherwise. A worker has five
- * streams, and a copy that shares a queue with another stream would wait for that one. */
+ * streams, and a copy that shares a queue with another stream would wait for that one. Kernels go to the GPU when they are first used,
+ * which CUDA does by itself from 12.2 on: before, all of cuBLASLt's would go there after its free memory was asked for. */
 int rh_cuda_count(void)
 {
 	int count = 0, driver = 0;
 	(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+	(void)setenv("CUDA_MODULE_LOADING", "LAZY", 0);
 	cudaError_t error = cudaGetDeviceCount(&count);
 	if (error == cudaSuccess && count > 0)
 		return count;
@@ -49,14 +62,14 @@ int rh_cuda_count(void)
 	if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
 		return rh_fail(-ENODEV, "device " CUDA_KIND ": this machine has no NVIDIA driver; install it, or use device cpu");
 	if (error == cudaErrorInsufficientDriver)
-		return rh_fail(-ENODEV,
+		return rh_fail(-EIO,
 		               "device " CUDA_KIND
-		               ": the NVIDIA driver knows CUDA %d.%d, this program needs %d.%d; install a newer driver, "
-		               "or take the program made for CUDA 12 (make gpu-bundle)",
-		               driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+		               ": the NVIDIA driver knows CUDA %d.%d, this program needs %d.%d; install a newer driver%s",
+		               driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+		               driver < 12000 ? "" : ", or build with CUDA toolkit 12 (make clean && make NVCC=/usr/local/cuda-12/bin/nvcc)");
 	if (error == cudaSuccess || error == cudaErrorNoDevice)
 		return rh_fail(-ENODEV, "device " CUDA_KIND ": no GPU is visible (CUDA_VISIBLE_DEVICES?); use device cpu");
-	return rh_fail(-ENODEV, "device " CUDA_KIND ": %s%s", cudaGetErrorString(error), cuda_advice(error));
+	return rh_fail(-EIO, "device " CUDA_KIND ": %s%s", cudaGetErrorString(error), cuda_advice(error));
 }
 
 /* 0 if the GPU is there and is of compute capability oldest / 10 or later; `need` ends the error line. */
@@ -80,7 +93,9 @@ static int check_capability(int gpu, int oldest, const char *need)
 
 int cuda_check_gpu(int gpu)
 {
-	return check_capability(gpu, OLDEST, "at least 8.0 is needed (Ampere, 2020, or later)");
+	return check_capability(gpu, OLDEST,
+	                        "at least 8.0 is needed (Ampere, 2020, or later); name other GPUs, as device cuda:1 or cuda:0,2, or use "
+	                        "device cpu");
 }
 
 int rh_cuda_check_fp8(int gpu)

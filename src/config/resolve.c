@@ -28,7 +28,8 @@ static const struct config_entry *given(const struct resolving *r, const char *n
 static int resolve_device(struct resolving *r)
 {
 	struct rh_device_spec spec;
-	const char *name = r->config->device ? r->config->device : r->default_device ? r->default_device() : "cpu";
+	int asks = r->default_device && r->verb_bit & VERB_MACHINE;
+	const char *name = r->config->device ? r->config->device : asks ? r->default_device() : "cpu";
 	const struct config_entry *entry = given(r, "device");
 	if (!strcmp(name, "cpu"))
 		name = "cpu:1";

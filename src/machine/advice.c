@@ -58,7 +58,7 @@ static void advise_memory(const struct doctor_facts *f, struct doctor_advices *o
 	int64_t most = f->ram_bytes / 2;
 	if (f->locked_bytes >= 0 && !f->locks_freely && f->locked_bytes < most)
 		ADVISE(out, "memlock",
-		       ("only %.1f MiB of memory may be locked: buffers cannot be registered for the drive or the GPU",
+		       ("only %.1f MiB of memory may be locked: buffers cannot be registered for the drive",
 		        (double)f->locked_bytes / 1048576),
 		       ("echo \"$USER - memlock unlimited\" | sudo tee /etc/security/limits.d/roundhouse.conf, then log in again (a "
 		        "container: --ulimit memlock=-1)"));
@@ -117,7 +117,7 @@ static void advise_gpus(const struct doctor_facts *f, const struct doctor_measur
 		ADVISE(out, "registered",
 		       ("only %.1f of %.1f GiB of host memory could be registered with the GPU", (double)m->copies.registered / gib,
 		        (double)m->copies.tried / gib),
-		       ("ulimit -l unlimited (a container: --ulimit memlock=-1 --ipc=host)"));
+		       ("end other runs on the GPU; a virtual machine may need more memory (WSL2: memory= in .wslconfig, then wsl --shutdown)"));
 	int which = 0;
 	while (m->address && which < f->gpus - 1 && strcmp(m->address, f->gpu[which].link.address))
 		which++;

@@ -3,6 +3,7 @@
 #include "config/device_spec.h"
 #include "core/alloc.h"
 #include "core/hooks.h"
+#include "core/log.h"
 #include "cuda/device.h"
 #include "device/cpu/cpu.h"
 #include "device/sim/sim.h"
@@ -201,11 +202,17 @@ static int resolve(const char *text, struct rh_device_spec *spec)
 	return 0;
 }
 
+const char *rh_machine_device_for(int gpus)
+{
+	if (gpus < 0 && gpus != -ENODEV)
+		rh_warn_once("the CPU is used: %s", rh_error(gpus));
+	rh_error_clear();
+	return gpus > 0 ? "cuda" : "cpu:1";
+}
+
 const char *rh_machine_default_device(void)
 {
-	int count = rh_cuda_kind() && !strcmp(rh_cuda_kind(), "cuda") ? rh_cuda_count() : 0;
-	rh_error_clear();
-	return count > 0 ? "cuda" : "cpu:1";
+	return rh_machine_device_for(rh_cuda_kind() && !strcmp(rh_cuda_kind(), "cuda") ? rh_cuda_count() : 0);
 }
 
 int rh_devices_count(const char *text)

@@ -1,6 +1,7 @@
 /* The CUDA device's own code on the emulated runtime: memory, streams, events, and every way that a GPU can be missing or break. */
 #include "device_case.h"
 
+#include "core/log.h"
 #include "machine/machine.h"
 #include "runtime.h"
 
@@ -102,20 +103,23 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 	int64_t room;
 	static const struct {
 		struct runtime_machine machine;
+		int code;
 		const char *line;
 	} cases[] = {
-	        {{0, 0, 0, 0, 0, 0}, "this machine has no NVIDIA driver"},
-	        {{1, 12020, 8, 9, 0, 0}, "the NVIDIA driver knows CUDA 12.2, this program needs 13.0"},
-	        {{0, 13000, 0, 0, 0, 0}, "no GPU is visible"},
+	        {{0, 0, 0, 0, 0, 0}, -ENODEV, "this machine has no NVIDIA driver"},
+	        {{1, 12020, 8, 9, 0, 0}, -EIO, "the NVIDIA driver knows CUDA 12.2, this program needs 13.0"},
+	        {{1, 12020, 8, 9, 0, 0}, -EIO, "install a newer driver, or build with CUDA toolkit 12"},
+	        {{0, 13000, 0, 0, 0, 0}, -ENODEV, "no GPU is visible"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		runtime_set_machine(&cases[i].machine);
-		says(rh_cuda_count(), -ENODEV, cases[i].line);
-		says(rh_cuda_open(0, &options, &device), -ENODEV, cases[i].line);
-		says(rh_devices_count("emu:1"), -ENODEV, cases[i].line);
+		says(rh_cuda_count(), cases[i].code, cases[i].line);
+		says(rh_cuda_open(0, &options, &device), cases[i].code, cases[i].line);
+		says(rh_devices_count("emu:1"), cases[i].code, cases[i].line);
 	}
 	runtime_set_machine(&(struct runtime_machine){2, 13000, 7, 5, gib, 0});
 	says(rh_cuda_open(0, &options, &device), -ENODEV, "device emu:0: its compute capability is 7.5, at least 8.0 is needed");
+	says(rh_cuda_open(0, &options, &device), -ENODEV, "name other GPUs, as device cuda:1 or cuda:0,2, or use device cpu");
 	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, gib, 0});
 	options.gpu = 2;
 	says(rh_cuda_check_fp8(0), -ENODEV, "device emu:0: its compute capability is 8.0, fp8 needs at least 8.9");
@@ -133,6 +137,36 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 	says(rh_devices_count("cuda"), -ENODEV, "'cuda' is not in this build");
 	assert_int_equal(rh_devices_count("emu:3"), 3);
 	assert_int_equal(runtime_held(), 0);
+}
+
+/* A machine without a GPU is one to compute on the CPU with; one whose driver does not serve says so, and why. */
+static void test_a_gpu_that_is_not_used_is_told(void **state)
+{
+	(void)state;
+	static const struct {
+		struct runtime_machine machine;
+		cudaError_t error;
+		const char *device;
+		int is_told;
+	} cases[] = {
+	        {{0, 0, 0, 0, 0, 0}, cudaSuccess, "cpu:1", 0},
+	        {{0, 13000, 0, 0, 0, 0}, cudaSuccess, "cpu:1", 0},
+	        {{1, 12020, 8, 9, 0, 0}, cudaSuccess, "cpu:1", 1},
+	        {{1, 13000, 8, 9, 0, 0}, cudaErrorSystemDriverMismatch, "cpu:1", 1},
+	        {{1, 13000, 8, 9, 0, 0}, cudaSuccess, "cuda", 0},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rh_log_kept kept = {0}, *before = rh_log_keep(&kept);
+		runtime_set_machine(&cases[i].machine);
+		(void)runtime_fail_nth(cases[i].error ? 1 : 0, "cudaGetDeviceCount", cases[i].error);
+		assert_string_equal(rh_machine_device_for(rh_cuda_count()), cases[i].device);
+		(void)rh_log_keep(before);
+		assert_int_equal(kept.first != NULL, cases[i].is_told);
+		rh_log_forget(&kept);
+	}
+	(void)runtime_fail_nth(0, "cuda", cudaSuccess);
+	runtime_set_machine(NULL);
+	assert_string_equal(getenv("CUDA_MODULE_LOADING"), "LAZY"); /* else a library's kernels take memory that was planned with */
 }
 
 /* A refusal that ruins nothing is kept by its own device; another's next launch does not find it. */
@@ -350,6 +384,32 @@ static int short_run(char *line, size_t bytes)
 	return rc;
 }
 
+/* What a person can do about it follows CUDA's own words. */
+static void test_an_error_says_how_to_mend_it(void **state)
+{
+	(void)state;
+	static const struct {
+		cudaError_t error;
+		const char *call, *line;
+	} cases[] = {
+	        {cudaErrorLaunchTimeout, "cudaPeekAtLastError", "the GPU drives a display too, whose driver ends long kernels: lower max_length"},
+	        {cudaErrorNoKernelImageForDevice, "cudaPeekAtLastError", "this program has no code for this GPU: build it"},
+	        {cudaErrorUnsupportedPtxVersion, "cudaPeekAtLastError", "newer than the NVIDIA driver: install a newer driver"},
+	        {cudaErrorSystemDriverMismatch, "cudaInitDevice", "the NVIDIA driver was updated: restart the machine"},
+	        {cudaErrorUnknown, "cudaMemcpyAsync", "dmesg"},
+	        {cudaErrorMemoryAllocation, "cudaInitDevice", "end what else uses the GPU"},
+	};
+	char line[512];
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		(void)runtime_fail_nth(1, cases[i].call, cases[i].error);
+		assert_true(short_run(line, sizeof line) < 0);
+		if (!strstr(line, cases[i].line))
+			fail_msg("'%s' does not say '%s'", line, cases[i].line);
+		assert_int_equal(runtime_held(), 0);
+	}
+	(void)runtime_fail_nth(0, "cuda", cudaSuccess);
+}
+
 /* The N-th call of the runtime breaks the GPU, for each N until nothing is left to break. */
 static void test_a_fault_at_any_call_is_kept_and_nothing_leaks(void **state)
 {
@@ -406,11 +466,13 @@ int main(void)
 	        cmocka_unit_test(test_memory_is_reserved_within_cap_and_gpu),
 	        cmocka_unit_test(test_host_memory_is_pinned_once),
 	        cmocka_unit_test(test_gpus_that_cannot_serve_say_why),
+	        cmocka_unit_test(test_a_gpu_that_is_not_used_is_told),
 	        cmocka_unit_test(test_a_fault_of_one_device_is_not_blamed_on_another),
 	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
 	        cmocka_unit_test(test_streams_wait_for_events_and_for_nothing_else),
 	        cmocka_unit_test(test_a_full_stream_keeps_its_worker),
 	        cmocka_unit_test(test_an_op_whose_parts_use_the_workspace_keeps_to_the_compute_stream),
+	        cmocka_unit_test(test_an_error_says_how_to_mend_it),
 	        cmocka_unit_test(test_a_fault_at_any_call_is_kept_and_nothing_leaks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

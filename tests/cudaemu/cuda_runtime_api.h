@@ -15,15 +15,20 @@ typedef enum {
 	cudaErrorDevicesUnavailable = 46,
 	cudaErrorNoDevice = 100,
 	cudaErrorInvalidDevice = 101,
+	cudaErrorNoKernelImageForDevice = 209,
 	cudaErrorECCUncorrectable = 214,
+	cudaErrorUnsupportedPtxVersion = 222,
 	cudaErrorInvalidResourceHandle = 400,
 	cudaErrorNotReady = 600,
 	cudaErrorIllegalAddress = 700,
+	cudaErrorLaunchTimeout = 702,
 	cudaErrorSetOnActiveProcess = 708,
 	cudaErrorHostMemoryAlreadyRegistered = 712,
 	cudaErrorHostMemoryNotRegistered = 713,
 	cudaErrorMisalignedAddress = 716,
-	cudaErrorLaunchFailure = 719
+	cudaErrorLaunchFailure = 719,
+	cudaErrorSystemDriverMismatch = 803,
+	cudaErrorUnknown = 999
 } cudaError_t;
 
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };

@@ -88,7 +88,7 @@ int64_t runtime_held(void)
 static int ruins(cudaError_t error)
 {
 	return error == cudaErrorECCUncorrectable || error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure ||
-	       error == cudaErrorMisalignedAddress;
+	       error == cudaErrorMisalignedAddress || error == cudaErrorLaunchTimeout;
 }
 
 cudaError_t runtime_enter(const char *name)
@@ -142,6 +142,8 @@ const char *cudaGetErrorString(cudaError_t error)
 		return "an illegal memory access was encountered";
 	case cudaErrorDevicesUnavailable:
 		return "CUDA-capable device(s) is/are busy or unavailable";
+	case cudaErrorLaunchTimeout:
+		return "the launch timed out and was terminated";
 	default:
 		return "an emulated error";
 	}
