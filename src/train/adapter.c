@@ -54,9 +54,10 @@ void rh_adapter_tell_base(const struct rh_config *config)
 	size_t length = base ? strlen(base) : 0;
 	if (length > 5 && !strcasecmp(base + length - 5, ".gguf"))
 		rh_note("adapter_config.json names %s as its base, which PEFT cannot load; base_model_name_or_path: ORG/MODEL writes the "
-		        "Hugging "
-		        "Face model's name there",
+		        "Hugging Face model's name there",
 		        base);
+	if (config->rope_scaling.count)
+		rh_note("adapter_config.json has no place for rope_scaling: other programs need it in the base's config.json, our own as a key");
 }
 
 static int from_keys(const struct rh_config *config, const struct rh_model_config *model, struct rh_peft_config *peft)

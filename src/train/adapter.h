@@ -25,7 +25,7 @@ int rh_adapter_check_targets(const struct rh_config *config, const struct rh_mod
 int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store) RH_MUST;
 /* Begins adapter_model.safetensors in dir. */
 int rh_adapter_out_open(const char *dir, const struct rh_model *model, struct rh_store *store, struct rh_tensors_out **out) RH_MUST;
-/* A line says so where PEFT cannot load the base that the adapter names, because it is a GGUF file. */
+/* What adapter_config.json cannot say of the base, or says in vain: a GGUF file, which PEFT cannot load; rope_scaling. */
 void rh_adapter_tell_base(const struct rh_config *config);
 
 #endif

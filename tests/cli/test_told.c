@@ -45,7 +45,9 @@ static void test_an_adapter_on_a_gguf_names_the_base_that_is_given(void **state)
 	     "train @/run.yaml --model_name_or_path @/model.gguf --lora_r 2 --output_dir @/two --base_model_name_or_path org/model",
 	     "!as its base");
 	assert_true(find_in(path_of("%s/two/adapter_config.json", scratch.dir), "\"base_model_name_or_path\": \"org/model\"") > 0);
-	SAYS(&scratch, "train @/run.yaml --lora_r 2 --output_dir @/three", "!as its base");
+	SAYS(&scratch, "train @/run.yaml --lora_r 2 --output_dir @/three", "!as its base", "!rope_scaling");
+	SAYS(&scratch, "train @/run.yaml --lora_r 2 --output_dir @/four --rope_scaling {\"rope_type\":\"yarn\",\"factor\":4}",
+	     "no place for rope_scaling");
 	scratch_close(&scratch);
 }
 
