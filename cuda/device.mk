@@ -35,6 +35,15 @@ empty      :=
 space      := $(empty) $(empty)
 $(filter-out %.cu.o,$(CUDA_OBJ)): ALL_CFLAGS += -isystem $(CUDA_HOME)/include
 
+# One line where the toolkit is too old, as some distributions' is, or not whole, before compilers say it file by file.
+$(B)/cuda/toolkit-there: cuda/device.mk
+	@mkdir -p $(@D)
+	@printf '#include <cuda_runtime_api.h>\n#include <cublasLt.h>\n#if CUDART_VERSION < 12000\n#error\n#endif\n' | \
+		$(CC) -isystem $(CUDA_HOME)/include -fsyntax-only -x c - 2>$@.log || { echo "make: the CUDA toolkit of $(NVCC) is older than 12 or lacks cuBLAS's \
+	headers: install one that has both (NVCC= names its nvcc), or build with CUDA=0" >&2; exit 1; }
+	@touch $@
+$(CUDA_OBJ): | $(B)/cuda/toolkit-there
+
 # One front end for all architectures: nothing here asks which one it is, and of four front ends (half of the time of a build) the machine code of
 # three is the same, by registers and spills, the fourth's (sm_120) now better, now worse. Its PTX goes along, which makes later GPUs run.
 CUDA_CODE = arch=compute_$(firstword $(CUDA_ARCHS))$(comma)code=[$(subst $(space),$(comma),$(strip $(CUDA_ARCHS:%=sm_%) compute_$(firstword $(CUDA_ARCHS))))]
