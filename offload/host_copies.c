@@ -36,7 +36,7 @@ static void report(struct rh_host_copies *copies, const struct rh_arena *scratch
 	double pageable = rate_of(device, NULL, scratch->base, pageable_memory, bytes) * 1e-9;
 	if (!copies->staging) {
 		rh_warn_once("host memory is not registered with the devices (%s): %.1f MiB of weights and optimizer state are copied "
-		             "pageable, at %.2f GB/s, and nothing is enqueued meanwhile; " UNPINNED,
+		             "pageable, at %.2f GB/s, and a device that copies them is given no work meanwhile; " UNPINNED,
 		             store->refusal, whole, pageable);
 		return;
 	}
@@ -58,8 +58,8 @@ static void report_critical(const struct rh_host_copies *copies)
 	for (int i = 0; i < RH_HOST_STORE; i++) {
 		const struct rh_host_pin *pin = &copies->pin[i];
 		if (pin->device && pin->pinned_bytes < pin->bytes)
-			rh_warn_once("%.1f of %.1f MiB of %s are not registered with the devices (%s): while they are copied no device is "
-			             "given work; " UNPINNED,
+			rh_warn_once("%.1f of %.1f MiB of %s are not registered with the devices (%s): a device that copies them is "
+			             "given no work meanwhile; " UNPINNED,
 			             (double)(pin->bytes - pin->pinned_bytes) / 1048576, (double)pin->bytes / 1048576, name[i],
 			             pin->refusal);
 	}
@@ -88,17 +88,21 @@ int rh_host_copies_create(const struct rh_host_copies_options *options, struct r
 	*out = (struct rh_host_copies){.device = options->device, .devices = options->devices, .piece_bytes = options->piece_bytes};
 	for (int i = 0; i < RH_HOST_AREAS; i++)
 		rh_host_pin(device, options->area[i].base, options->area[i].capacity, &pin[i]);
-	report_critical(out);
-	if (!pin[RH_HOST_STORE].device || pin[RH_HOST_STORE].pinned_bytes == store->capacity)
-		return 0;
-	RH_ASSERT(options->has_staging);
-	int rc = make_staging(out);
-	if (!rc && !out->staging && pin[RH_HOST_STORE].pinned_bytes) { /* the store took all there was: the staging serves all of it */
-		rh_host_unpin(&pin[RH_HOST_STORE]);
+	int is_whole = !pin[RH_HOST_STORE].device || pin[RH_HOST_STORE].pinned_bytes == store->capacity;
+	RH_ASSERT(is_whole || options->has_staging);
+	int rc = is_whole ? 0 : make_staging(out);
+	/* what took all there was makes room for the ring, which serves all of the store */
+	static const enum rh_host_area large[] = {RH_HOST_STORE, RH_HOST_BOUNDARIES};
+	for (int i = 0; !is_whole && !rc && !out->staging && i < 2; i++) {
+		const struct rh_arena *area = &options->area[large[i]];
+		if (!pin[large[i]].pinned_bytes)
+			continue;
+		rh_host_unpin(&pin[large[i]]);
 		rc = make_staging(out);
-		rh_host_pin(device, store->base, store->capacity, &pin[RH_HOST_STORE]);
+		rh_host_pin(device, area->base, area->capacity, &pin[large[i]]);
 	}
-	if (!rc)
+	report_critical(out);
+	if (!rc && !is_whole)
 		report(out, &options->scratch);
 	return rc;
 }

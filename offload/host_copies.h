@@ -1,6 +1,6 @@
 /* Copies between devices and a run's host memory. Memory on the critical path is registered with the devices first, then the store.
  * Where the system refuses to register all of the store, copies of the rest go through a ring of registered memory (offload/staging.h).
- * Where it registers nothing, copies are pageable. A line says once which of these happened, and what it costs. */
+ * Where it registers less than the ring, copies are pageable. A line says once which of these happened, and what it costs. */
 #ifndef RH_OFFLOAD_HOST_COPIES_H
 #define RH_OFFLOAD_HOST_COPIES_H
 

@@ -87,48 +87,86 @@ static void test_too_little_registered_memory_changes_no_bit(void **state)
 	cudaemu_release();
 }
 
+enum { STORE = 96 << 12 };
+
+/* Copies of a store of STORE bytes, beside boundaries, where so much can be registered. */
+struct copies_case {
+	struct rh_device *device;
+	struct rh_host_copies_options options;
+	struct rh_host_copies copies;
+	char *base;
+};
+
+static void copies_open(struct copies_case *on, int64_t boundaries, int64_t pinnable)
+{
+	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)24 << 30, pinnable};
+	struct rh_cuda_options options = {.cap_bytes = STORE};
+	void *base;
+	*on = (struct copies_case){.options = {.device = &on->device, .devices = 1, .has_staging = 1, .piece_bytes = 2048}};
+	runtime_set_machine(&machine);
+	check_ok(rh_cuda_open(0, &options, &on->device));
+	check_ok(on->device->ops->reserve(on->device, STORE, &base));
+	check_ok(rh_host_reserve(STORE, "a store", &on->options.area[RH_HOST_STORE]));
+	check_ok(rh_host_reserve(boundaries, "boundaries", &on->options.area[RH_HOST_BOUNDARIES]));
+	on->base = base;
+	on->options.scratch = (struct rh_arena){.base = on->base, .capacity = STORE};
+	check_ok(rh_host_copies_create(&on->options, &on->copies));
+}
+
+static void copies_close(struct copies_case *on)
+{
+	rh_host_copies_destroy(&on->copies);
+	for (int i = 0; i < RH_HOST_AREAS; i++)
+		rh_host_release(&on->options.area[i]);
+	on->device->ops->close(on->device);
+	assert_int_equal(runtime_held(), 0);
+	runtime_set_machine(NULL);
+}
+
 /* CUDA refuses a copy that leaves a registration: of memory that is registered in pieces, in part, one is cut at each border. */
 static void test_a_copy_is_cut_where_a_registration_ends(void **state)
 {
 	(void)state;
-	enum { STORE = 96 << 12, FROM = 1000, BYTES = 300000 };
-	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)24 << 30, 200000};
-	struct rh_cuda_options options = {.cap_bytes = STORE};
-	struct rh_device *device;
-	struct rh_host_copies copies;
-	struct rh_host_copies_options made = {.device = &device, .devices = 1, .has_staging = 1, .piece_bytes = 2048};
-	struct rh_arena *store = &made.area[RH_HOST_STORE];
-	void *base;
+	enum { FROM = 1000, BYTES = 300000 };
+	struct copies_case on;
 	uint64_t seed = check_seed();
 	static char sent[BYTES];
-	runtime_set_machine(&machine);
-	check_ok(rh_cuda_open(0, &options, &device));
-	check_ok(device->ops->reserve(device, STORE, &base));
-	check_ok(rh_host_reserve(STORE, "a store", store));
-	made.scratch = (struct rh_arena){.base = base, .capacity = STORE};
-	check_ok(rh_host_copies_create(&made, &copies));
-	const struct rh_host_pin *pin = &copies.pin[RH_HOST_STORE];
-	assert_true(copies.staging && pin->pinned_bytes >= 2 * pin->piece_bytes && pin->pinned_bytes < FROM + BYTES);
+	copies_open(&on, 0, 200000);
+	struct rh_device *device = on.device;
+	const struct rh_host_pin *pin = &on.copies.pin[RH_HOST_STORE];
+	char *store = on.options.area[RH_HOST_STORE].base;
+	assert_true(on.copies.staging && pin->pinned_bytes >= 2 * pin->piece_bytes && pin->pinned_bytes < FROM + BYTES);
 	for (int i = 0; i < BYTES; i++)
-		sent[i] = store->base[FROM + i] = (char)check_random(&seed);
-	check_ok(rh_host_copy_up(&copies, device, RH_STREAM_ACTIVATIONS_UP, base, store->base + FROM, BYTES));
+		sent[i] = store[FROM + i] = (char)check_random(&seed);
+	check_ok(rh_host_copy_up(&on.copies, device, RH_STREAM_ACTIVATIONS_UP, on.base, store + FROM, BYTES));
 	check_ok(device->ops->synchronize(device));
-	memset(store->base, 0, STORE);
-	check_ok(rh_host_copy_down(&copies, device, RH_STREAM_ACTIVATIONS_UP, store->base + FROM, base, BYTES));
+	memset(store, 0, STORE);
+	check_ok(rh_host_copy_down(&on.copies, device, RH_STREAM_ACTIVATIONS_UP, store + FROM, on.base, BYTES));
 	check_ok(device->ops->synchronize(device));
-	check_ok(rh_host_copies_finish(&copies));
-	assert_memory_equal(store->base + FROM, sent, BYTES);
-	rh_host_copies_destroy(&copies);
-	rh_host_release(store);
-	device->ops->close(device);
-	assert_int_equal(runtime_held(), 0);
-	runtime_set_machine(NULL);
+	check_ok(rh_host_copies_finish(&on.copies));
+	assert_memory_equal(store + FROM, sent, BYTES);
+	copies_close(&on);
+}
+
+/* Boundaries come first; where they alone are more than can be registered, as under WSL2, the ring has its place before them. */
+static void test_boundaries_leave_room_for_the_ring(void **state)
+{
+	(void)state;
+	struct copies_case on;
+	const int64_t ring = rh_host_round(rh_staging_bytes(2048)), boundaries = 96 << 10;
+	for (int64_t pinnable = ring - 1; pinnable <= 3 * ring; pinnable += ring / 2) {
+		copies_open(&on, boundaries, pinnable);
+		assert_true((on.copies.staging != NULL) == (pinnable >= ring));
+		assert_true(on.copies.pin[RH_HOST_BOUNDARIES].pinned_bytes < boundaries);
+		copies_close(&on);
+	}
 }
 
 int main(void)
 {
 	setenv("RH_PIECE_BYTES", "2048", 1);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_copy_is_cut_where_a_registration_ends),
+	                                   cmocka_unit_test(test_boundaries_leave_room_for_the_ring),
 	                                   cmocka_unit_test(test_too_little_registered_memory_changes_no_bit)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
