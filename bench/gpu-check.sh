@@ -124,6 +124,9 @@ check_programs() {
 	fi
 	# what runs may take of the host's memory: what is free now, less a tenth and 2 GiB for programs and page tables
 	ram=$(sed -n 's/.*"available_kib": \([0-9]*\).*/\1/p' "$scratch/device" | awk '{ mib = int($1 * 0.9 / 1024) - 2048; print (mib > 1024 ? mib : 1024) "MiB" }')
+	# MiB of the GPU's memory: 24 GiB, or what is free where that is less, as on a card of 24; half a GiB is left for a desktop to grow
+	vram=$(sed -n 's/.*"free_bytes": \([0-9]*\).*/\1/p' "$scratch/device" |
+		awk '{ mib = int($1 / 1048576) - 512; print (mib > 24576 ? 24576 : mib > 1024 ? mib : 1024) }')
 }
 
 # A model directory of its own: $1 the directory, $2 a config.json, $3 layers (0: as it says), $4 positions at least.
@@ -385,7 +388,7 @@ peer() {
 	relay "$name" env LD_LIBRARY_PATH="$their_path" ${site:+PYTHONPATH="$site"} python3 bench/gpu/peers.py "$@"
 }
 part_steps() {
-	local cap=24GiB full
+	local full
 	mkdir -p "$scratch/small"
 	small_config >"$scratch/small.json"
 	make_rows 64 40 >"$scratch/small.jsonl"
@@ -393,18 +396,18 @@ part_steps() {
 	if [ $emulated = 1 ]; then
 		make_model "$scratch/shape" "$scratch/small.json" 2
 		make_rows 16 40 >"$scratch/long.jsonl"
-		whole "rehearsal, full" "$scratch/shape" && traced "rehearsal, full"
-		whole "rehearsal, LoRA" "$scratch/shape" --lora-r 4 && traced "rehearsal, LoRA"
+		whole "rehearsal, full" "$scratch/shape" --max-vram ${vram}MiB && traced "rehearsal, full"
+		whole "rehearsal, LoRA" "$scratch/shape" --max-vram ${vram}MiB --lora-r 4 && traced "rehearsal, LoRA"
 		return
 	fi
 	make_rows 256 1500 >"$scratch/long.jsonl"
 	measure_peak
 	make_model "$scratch/1.7b" bench/gpu/qwen3-1.7b/config.json 0
 	shape=$scratch/1.7b/config.json times=3
-	whole "1.7B, full, offloaded" "$scratch/1.7b" --max-vram $cap && full=$speed && traced "1.7B, full, offloaded"
+	whole "1.7B, full, offloaded" "$scratch/1.7b" --max-vram ${vram}MiB && full=$speed && traced "1.7B, full, offloaded"
 	peer "1.7B, full, transformers" step full bench/gpu/qwen3-1.7b --name 1.7B --ours "${full:-0}"
-	peer "1.7B, roundpipe" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib 24 --ours "${full:-0}"
-	peer "1.7B, roundpipe, sync" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib 24 --sync --ours "${full:-0}"
+	peer "1.7B, roundpipe" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib $((vram / 1024)) --ours "${full:-0}"
+	peer "1.7B, roundpipe, sync" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib $((vram / 1024)) --sync --ours "${full:-0}"
 }
 # The whole 8B, whose states take 104 GiB of the host: alone, traced, and no model is written. Its tokens/s are the trace's.
 part_steps-8b() {
@@ -414,7 +417,7 @@ part_steps-8b() {
 	measure_peak
 	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
 	shape=$scratch/8b/config.json times=3
-	whole_keys "$scratch/8b" --max-vram 24GiB --state-layout split
+	whole_keys "$scratch/8b" --max-vram ${vram}MiB --state-layout split
 	traced "8B, full, split layout"
 }
 part_steps-8b-more() {
@@ -423,18 +426,18 @@ part_steps-8b-more() {
 	measure_peak
 	make_model "$scratch/8b-12" bench/gpu/llama-8b/config.json 12
 	shape=$scratch/8b-12/config.json times=3
-	whole "8B with 12 layers, full, offloaded" "$scratch/8b-12" --max-vram 24GiB && full=$speed && traced "8B with 12 layers, full, offloaded" &&
-		peer "8B with 12 layers, roundpipe" step roundpipe bench/gpu/llama-8b --layers 12 --name "8B with 12 layers" --cap-gib 24 --ours "$full"
+	whole "8B with 12 layers, full, offloaded" "$scratch/8b-12" --max-vram ${vram}MiB && full=$speed && traced "8B with 12 layers, full, offloaded" &&
+		peer "8B with 12 layers, roundpipe" step roundpipe bench/gpu/llama-8b --layers 12 --name "8B with 12 layers" --cap-gib $((vram / 1024)) --ours "$full"
 	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
 	shape=$scratch/8b/config.json times=2
-	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram 24GiB --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"
+	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram ${vram}MiB --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"
 }
 part_steps-moe() {
 	[ $emulated = 0 ] || { skipped "the 235B's shapes" "the rehearsal of part steps is theirs too"; return; }
 	make_rows 256 1500 >"$scratch/long.jsonl"
 	make_model "$scratch/moe" bench/gpu/qwen3-235b/config.json 4
-	whole "235B with 4 layers, LoRA, offloaded" "$scratch/moe" --max-vram 24GiB --lora-r 32 --lora-target-modules "[q_proj, k_proj, v_proj, o_proj]" &&
-		peer "235B with 4 layers, roundpipe" step roundpipe-lora bench/gpu/qwen3-235b --layers 4 --name "235B with 4 layers" --cap-gib 24 --ours "$speed"
+	whole "235B with 4 layers, LoRA, offloaded" "$scratch/moe" --max-vram ${vram}MiB --lora-r 32 --lora-target-modules "[q_proj, k_proj, v_proj, o_proj]" &&
+		peer "235B with 4 layers, roundpipe" step roundpipe-lora bench/gpu/qwen3-235b --layers 4 --name "235B with 4 layers" --cap-gib $((vram / 1024)) --ours "$speed"
 }
 part_narrow() {
 	local way bound keys speeds=""
@@ -455,9 +458,9 @@ part_narrow() {
 	[ $emulated = 0 ] || return
 	make_rows 256 1500 >"$scratch/long.jsonl"
 	make_model "$scratch/1.7b" bench/gpu/qwen3-1.7b/config.json 0
-	whole "1.7B, full" "$scratch/1.7b" --max-vram 24GiB && speeds="\"bf16\": $speed"
-	whole "1.7B, full, fp16 sums" "$scratch/1.7b" --max-vram 24GiB --accumulation fp16 && speeds="$speeds, \"fp16\": $speed"
-	whole "1.7B, full, fp8" "$scratch/1.7b" --max-vram 24GiB --fp8 true && speeds="$speeds, \"fp8\": $speed"
+	whole "1.7B, full" "$scratch/1.7b" --max-vram ${vram}MiB && speeds="\"bf16\": $speed"
+	whole "1.7B, full, fp16 sums" "$scratch/1.7b" --max-vram ${vram}MiB --accumulation fp16 && speeds="$speeds, \"fp16\": $speed"
+	whole "1.7B, full, fp8" "$scratch/1.7b" --max-vram ${vram}MiB --fp8 true && speeds="$speeds, \"fp8\": $speed"
 	emit "\"what\": \"tokens/s by way of multiplying\", ${speeds#, }"
 }
 # Each kind in a process of its own: what fails in one leaves the others theirs.
@@ -485,13 +488,13 @@ part_copies() {
 		make_small
 		make_model "$scratch/shape" "$scratch/small.json" 4
 		cp "$scratch/small.jsonl" "$scratch/long.jsonl"
-		whole "a streaming step" "$scratch/shape" --backward-cuts "[1,2,3,4]" && traced "a streaming step"
+		whole "a streaming step" "$scratch/shape" --max-vram ${vram}MiB --backward-cuts "[1,2,3,4]" && traced "a streaming step"
 	else
 		make_rows 128 1500 >"$scratch/long.jsonl"
 		make_model "$scratch/8b-4" bench/gpu/llama-8b/config.json 4
 		shape=$scratch/8b-4/config.json times=3
 		measure_peak
-		whole "a streaming step (8B with 4 layers, a stage each)" "$scratch/8b-4" --max-vram 24GiB --backward-cuts "[1,2,3,4,5]" && traced "a streaming step"
+		whole "a streaming step (8B with 4 layers, a stage each)" "$scratch/8b-4" --max-vram ${vram}MiB --backward-cuts "[1,2,3,4,5]" && traced "a streaming step"
 	fi
 	copy_shares $first
 }

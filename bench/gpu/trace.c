@@ -43,6 +43,8 @@ struct traced {
 
 static struct traced *devices[64]; /* of the one run */
 static int device_count;
+static int64_t room; /* that plans count on in each of them */
+static int spent;    /* of one device's memory plans leave too little to the GPU's libraries */
 static FILE *chrome;
 
 static struct traced *own(struct rh_device *device)
@@ -242,9 +244,22 @@ static void traced_unpin(struct rh_device *base, void *host, int64_t bytes)
 		own(base)->inner->ops->unpin(own(base)->inner, host, bytes);
 }
 
+/* Of what a plan leaves of a GPU to kernels and libraries, which go there when first used: what a run has left. Below 0, one that used all
+ * of its room would have ended. */
+static void tell_room(struct traced *on)
+{
+	struct rh_device_memory memory = {0};
+	on->inner->ops->memory(on->inner, &memory);
+	int64_t left = memory.free_bytes - (room - memory.reserved_bytes);
+	spent |= left < 0;
+	bench_line("room", "\"what\": \"memory left for the GPU's libraries\", \"value\": %.1f, \"unit\": \"MiB\"", (double)left / 0x1p20);
+}
+
 static void traced_close(struct rh_device *base)
 {
 	struct traced *on = own(base);
+	if (is_cuda(on->inner) && device_count == 1) /* several may share a GPU */
+		tell_room(on);
 	for (size_t i = 0; i < on->pool_count; i++)
 		on->pool[i]->ops->event_destroy(on->pool[i]);
 	on->inner->ops->close(on->inner);
@@ -289,7 +304,9 @@ static int tracing;
 
 int __wrap_rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out)
 {
-	int rc = __real_rh_devices_open(spec, cap_bytes, out);
+	int rc = tracing ? rh_devices_room(spec, &room) : 0;
+	if (!rc)
+		rc = __real_rh_devices_open(spec, cap_bytes, out);
 	for (int i = 0; tracing && !rc && i < out->count && device_count < 64; i++)
 		rc = wrap(out->device[i], &out->device[i]);
 	return rc;
@@ -337,6 +354,8 @@ int bench_trace(int argc, char **argv)
 	fputs("{}]\n", chrome);
 	if (fclose(chrome) && !rc)
 		rc = rh_fail(-EIO, "%s: cannot be written", argv[0]);
+	if (!rc && spent)
+		rc = rh_fail(-ENOMEM, "kernels and libraries took more of the GPU's memory than plans leave them (LOADED_LATER_BYTES)");
 	for (int d = 0; d < device_count; d++) {
 		if (!rc && !devices[d]->spans.steps)
 			rc = rh_fail(-EINVAL, "no step but the first was seen: there is nothing to report");
