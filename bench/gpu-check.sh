@@ -29,13 +29,13 @@ cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
 all="ops parity kernels copies steps sanitizer steps-8b steps-8b-more demo steps-moe narrow races"
 roundhouse=$build/roundhouse tools=$build/gpu-tools emulated=0
-# Drivers before 580 know CUDA 12 alone: they get the programs made for it.
+# Drivers before 580 know CUDA 12 alone: they get the programs made for it, or those of a toolkit of CUDA 12. cuda: the major version.
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
 [ "$driver" ] || driver=$(sed -n 's/.*Kernel Module *\([0-9.]*\).*/\1/p' /proc/driver/nvidia/version 2>/dev/null)
 case $device in
 emu:*) roundhouse=$build/roundhouse-emu tools=$build/gpu-tools-emu emulated=1 cuda=0 ;;
-*) cuda=13
-	[ -z "$driver" ] || [ "${driver%%.*}" -ge 580 ] || { roundhouse=$build/roundhouse-cuda12 tools=$build/gpu-tools-cuda12 cuda=12; } ;;
+*) [ -z "$driver" ] || [ "${driver%%.*}" -ge 580 ] || [ ! -e "$tools-cuda12" ] || { roundhouse=$roundhouse-cuda12 tools=$tools-cuda12; }
+	cuda=$(grep -a -m 1 -o 'libcublasLt\.so\.[0-9]*' "$tools" 2>/dev/null | sed 's/.*\.//; q') ;;
 esac
 failures=0 part=start
 

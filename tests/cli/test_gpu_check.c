@@ -55,6 +55,27 @@ static void test_every_part_runs_to_its_end_on_an_emulated_gpu(void **state)
 	assert_int_equal(shell("rm -rf %s", dir), 0);
 }
 
+/* Programs of a toolkit of CUDA 12 are all that somebody built: an old driver gets those. (What they say: there is no GPU.) */
+static void test_an_old_driver_gets_the_programs_that_are_there(void **state)
+{
+	(void)state;
+	char dir[] = "/tmp/rh-gpu-XXXXXX";
+	need("build/release/gpu-tools");
+	if (!access("/dev/nvidiactl", F_OK))
+		check_skip("this machine has an NVIDIA driver: what is said without one is not tried");
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(shell("mkdir %s/build && ln -s $PWD/build/release/gpu-tools $PWD/build/release/roundhouse %s/build && "
+	                       "printf '#!/bin/sh\\necho 550.54.14\\n' >%s/nvidia-smi && chmod +x %s/nvidia-smi",
+	                       dir, dir, dir, dir),
+	                 0);
+	assert_int_equal(shell("PATH=%s:$PATH BUILD=%s/build OUT=%s/none " CHECK " >%s/out 2>%s/err", dir, dir, dir, dir, dir), 3);
+	if (shell("[ ! -s %s/out ] && grep -q 'no NVIDIA driver' %s/err", dir, dir)) {
+		shell("cat %s/err", dir);
+		fail();
+	}
+	assert_int_equal(shell("rm -rf %s", dir), 0);
+}
+
 static void test_the_bundle_unpacked_elsewhere_says_that_there_is_no_gpu_and_rehearses(void **state)
 {
 	(void)state;
@@ -77,6 +98,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_part_runs_to_its_end_on_an_emulated_gpu),
+	        cmocka_unit_test(test_an_old_driver_gets_the_programs_that_are_there),
 	        cmocka_unit_test(test_the_bundle_unpacked_elsewhere_says_that_there_is_no_gpu_and_rehearses),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
