@@ -163,6 +163,20 @@ int planning_fit(struct planning *planning, const struct choice *choice, struct 
 	}
 }
 
+/* Where stages that are cut by time need more than the host's memory: stages as large as devices hold have the fewest boundaries there. */
+static int fit_by_any_cuts(struct planning *planning, const struct choice *choice, struct candidate *out)
+{
+	int rc = planning_fit(planning, choice, out);
+	if (rc != RH_DOES_NOT_FIT || !planning->cuts_by_time || out->no_stages_fit)
+		return rc;
+	candidate_free(out);
+	planning->cuts_by_time = 0;
+	rc = planning_fit(planning, choice, out);
+	planning->cuts_by_time = 1;
+	out->cap_bytes = -1; /* another choice's stages are cut by time */
+	return rc;
+}
+
 /* The choices of `auto`: it takes the first that is enough. State is used once a step, so it goes to NVMe first. */
 static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
                                     RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS,
@@ -175,11 +189,11 @@ static int fit_spilled(struct planning *planning, struct choice choice, struct c
 	int rc = RH_DOES_NOT_FIT;
 	if (!(config->spill & RH_SPILL_AUTO)) {
 		choice.spill = config->spill;
-		return planning_fit(planning, &choice, out);
+		return fit_by_any_cuts(planning, &choice, out);
 	}
 	for (size_t i = 0; rc == RH_DOES_NOT_FIT && !out->no_stages_fit && i < sizeof spill_choices / sizeof *spill_choices; i++) {
 		choice.spill = spill_choices[i];
-		rc = planning_fit(planning, &choice, out);
+		rc = fit_by_any_cuts(planning, &choice, out);
 	}
 	return rc;
 }
@@ -298,7 +312,7 @@ static int find_candidates(struct planning *planning, struct candidate candidate
 	const struct rh_run_request *request = planning->request;
 	int rc = request->work->train_micro_batches ? planning_schedule(planning) : 0;
 	*count = 0;
-	if (!rc && request->stages != RH_STAGES_PACKED)
+	if (!rc && request->stages == RH_STAGES_CHOSEN)
 		rc = weigh_layers(planning);
 	if (!rc && request->stages == RH_STAGES_CHOSEN)
 		rc = planning_rounds(planning, candidate, count);

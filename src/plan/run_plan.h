@@ -63,9 +63,8 @@ int64_t rh_run_program_bytes(const struct rh_config *config, const struct rh_run
 
 /* How far the planner searches. */
 enum rh_run_stages {
-	RH_STAGES_CHOSEN,  /* stages and rounds chosen by time: what a run follows */
-	RH_STAGES_DEFAULT, /* stages chosen by time in rounds of the default length: quicker; where this fits, a run fits */
-	RH_STAGES_PACKED   /* stages packed as full as memory allows: quickest; host memory may differ a little from a run's */
+	RH_STAGES_CHOSEN, /* stages and rounds chosen by time: what a run follows */
+	RH_STAGES_PACKED  /* stages packed as full as memory allows, in rounds of the default length: quick; where this fits, a run fits */
 };
 
 /* All pointers are borrowed. */

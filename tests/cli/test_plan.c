@@ -252,6 +252,30 @@ static void test_the_longest_sequence_is_of_this_configuration(void **state)
 	scratch_close(&scratch);
 }
 
+/* Shorter rows, too. */
+static void test_a_run_fits_in_the_memory_that_a_refusal_names(void **state)
+{
+	(void)state;
+	static const char line[] = "plan --config_name %s/config.json --hardware a800x8 --gpus 2 --max_length %d --max_ram %lld "
+	                           "--gradient_accumulation_steps 2 --json";
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(path_of("%s/config.json", scratch.dir), EIGHT);
+	struct ran ran = run_line(&scratch, line, scratch.dir, 4096, 1LL << 30);
+	json_t *json = answer_of(&ran, 1);
+	const json_t *needed = json_object_get(json, "max_ram_needed_bytes");
+	assert_true(json_is_integer(needed));
+	long long bytes = json_integer_value(needed);
+	json_decref(json);
+	run_free(&ran);
+	for (int length = 4096; length > 256; length /= 4) {
+		ran = run_line(&scratch, line, scratch.dir, length, bytes);
+		json_decref(result_of(&ran));
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 static void test_refusals_name_the_limit_that_is_short(void **state)
 {
 	(void)state;
@@ -457,6 +481,7 @@ int main(void)
 	        cmocka_unit_test(test_plan_of_a_large_model_says_each_change_that_is_enough),
 	        cmocka_unit_test(test_plan_answers_whatever_the_numbers),
 	        cmocka_unit_test(test_the_longest_sequence_is_of_this_configuration),
+	        cmocka_unit_test(test_a_run_fits_in_the_memory_that_a_refusal_names),
 	        cmocka_unit_test(test_refusals_name_the_limit_that_is_short),
 	        cmocka_unit_test(test_plan_needs_no_data_and_tells_what_drives_bear),
 	        cmocka_unit_test(test_the_recipe_for_one_card_fits_it),

@@ -93,31 +93,6 @@ static int64_t largest(struct rh_config *config, int64_t *key, int64_t first, in
 	return low;
 }
 
-/* So often a sixty-fourth less. */
-static int64_t shortened(int64_t length, int times)
-{
-	for (; times > 0 && length; times--)
-		length -= (length >> 6) + 1;
-	return length;
-}
-
-/* Searched with packed stages: those that a run would have may need a little more. By doubling and halving, the fewest times. */
-static int64_t least_shortened(struct rh_config *config, int64_t length, const struct trial *trial)
-{
-	int low = -1, high = 0; /* low is too few */
-	for (int step = 1;; low = high, high += step, step *= 2) {
-		config->max_length = shortened(length, high);
-		if (!config->max_length || fits_with(config, trial, RH_STAGES_DEFAULT, NULL))
-			break;
-	}
-	while (high - low > 1) {
-		int middle = low + (high - low) / 2;
-		config->max_length = shortened(length, middle);
-		*(fits_with(config, trial, RH_STAGES_DEFAULT, NULL) ? &high : &low) = middle;
-	}
-	return shortened(length, high);
-}
-
 static int find_longest(void *context)
 {
 	struct outlook_longest *longest = context;
@@ -126,10 +101,8 @@ static int find_longest(void *context)
 	struct rh_session session;
 	struct trial opened;
 	config.per_device_train_batch_size = 1;
-	if (!trial_open(&trial, &config, &session, &opened)) {
-		int64_t most = largest(&config, &config.max_length, config.max_length, 1 << 22, &opened);
-		longest->tokens = least_shortened(&config, most, &opened);
-	}
+	if (!trial_open(&trial, &config, &session, &opened))
+		longest->tokens = largest(&config, &config.max_length, config.max_length, 1 << 22, &opened);
 	trial_close(&opened);
 	return 0;
 }
