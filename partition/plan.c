@@ -275,7 +275,7 @@ static int pack_up(struct planner *at, struct rh_plan *plan, int top, const int6
 
 /* Where the weights of the slot after next begin to travel, those of the next are being read: the most that a device holds of two slots
  * that follow one another on it. A device that always runs the same stage holds that alone. */
-static int64_t two_in_turn(const struct planner *at, const struct rh_plan *plan)
+int64_t plan_two_in_turn(const struct planner *at, const struct rh_plan *plan)
 {
 	int stages = plan->forward_stages + plan->backward_stages, devices = at->request->devices;
 	int64_t most = 0;
@@ -392,7 +392,7 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	if (rc)
 		return rc;
 	place_deferred(at, plan);
-	int64_t room = two_in_turn(at, plan);
+	int64_t room = plan_two_in_turn(at, plan);
 	plan->weight_bytes = rh_max(plan->weight_bytes, room < at->weight_room ? room : at->weight_room);
 	plan->device_bytes = total_bytes(plan);
 	if (plan->device_bytes > request->device_cap_bytes && plan->deferred_bytes)
@@ -487,6 +487,7 @@ int plan_least_cost(struct planner *at, int64_t limit, struct rh_plan *scratch, 
 	if (rc)
 		return rc;
 	int several = !plan_is_alone(at->request), stages = scratch->backward_stages;
+	out->not_prefetched = 0;
 	out->recomputed = several ? 0 : least_recomputed(at, scratch);
 	/* of one device stages that save stand in both lists */
 	out->stages = stages + (several ? least_forward(at, scratch, plan_forward_top(at, scratch)) : 0);
@@ -506,7 +507,7 @@ void plan_size(struct planner *at, struct rh_plan *plan)
 		widen(at, plan, i ? PASS_BACKWARD : plan_top_pass(at), plan->backward[i].lo, plan->backward[i].hi);
 	for (int i = 0; i < plan->forward_stages; i++)
 		widen(at, plan, PASS_FORWARD, plan->forward[i].lo, plan->forward[i].hi);
-	plan->weight_bytes = rh_max(plan->weight_bytes, two_in_turn(at, plan));
+	plan->weight_bytes = rh_max(plan->weight_bytes, plan_two_in_turn(at, plan));
 	plan->device_bytes = total_bytes(plan);
 }
 
@@ -571,7 +572,7 @@ int64_t plan_given_limit(struct planner *at, struct rh_plan *scratch)
 		scratch->forward[scratch->forward_stages++] = (struct rh_stage){lo, hi};
 		most = rh_max(most, hi - lo > 1 ? plan_upload_bytes(at, PASS_FORWARD, lo, hi) : 0);
 	}
-	at->given_room = most && backward >= 0 && forward >= 0 ? two_in_turn(at, scratch) : 0;
+	at->given_room = most && backward >= 0 && forward >= 0 ? plan_two_in_turn(at, scratch) : 0;
 	return most;
 }
 

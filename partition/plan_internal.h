@@ -14,8 +14,10 @@ struct plan_stage_bytes {
 	int64_t deferred; /* operands of its weight gradients, where they are deferred */
 };
 
-/* What the search minimises: first the bytes of weights whose layers one device recomputes, then the number of stages. */
+/* What the search minimises: first the bytes of a next stage's weights for which there is no room while a stage runs, then the bytes of
+ * weights whose layers one device recomputes, then the number of stages. */
 struct plan_cost {
+	int64_t not_prefetched;
 	int64_t recomputed;
 	int stages;
 };
@@ -52,6 +54,8 @@ int plan_open(struct planner *at) RH_MUST;
 void plan_close(struct planner *at);
 /* Sets the sizes of a plan with these stages, none of which saves activations, as plan_pack would. */
 void plan_size(struct planner *at, struct rh_plan *plan);
+/* The most bytes of weights that a device holds of two slots that follow one another on it. */
+int64_t plan_two_in_turn(const struct planner *at, const struct rh_plan *plan);
 /* Packs the stages under one upload limit. */
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan) RH_MUST;
 /* Lower bound on that packing's cost, found much sooner. It may exist for a packing that does not fit; only plan_pack finds that out. */

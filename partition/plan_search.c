@@ -55,7 +55,8 @@ static void keep(struct rh_plan *best, const struct rh_plan *now)
 
 static struct plan_cost cost_of(const struct planner *at, const struct rh_plan *plan)
 {
-	struct plan_cost cost = {0, plan->forward_stages + plan->backward_stages};
+	struct plan_cost cost = {.not_prefetched = rh_max(plan_two_in_turn(at, plan) - plan->weight_bytes, 0),
+	                         .stages = plan->forward_stages + plan->backward_stages};
 	for (int i = 1; plan_is_alone(at->request) && i < plan->backward_stages; i++)
 		if (!plan->saved[i].bytes)
 			cost.recomputed += plan_upload_bytes(at, PASS_BACKWARD, plan->backward[i].lo, plan->backward[i].hi);
@@ -64,6 +65,8 @@ static struct plan_cost cost_of(const struct planner *at, const struct rh_plan *
 
 static int cheaper(struct plan_cost a, struct plan_cost b)
 {
+	if (a.not_prefetched != b.not_prefetched)
+		return a.not_prefetched < b.not_prefetched;
 	return a.recomputed != b.recomputed ? a.recomputed < b.recomputed : a.stages < b.stages;
 }
 
@@ -78,8 +81,8 @@ static struct plan_cost cost_lower_bound(struct planner *at, int64_t limit)
 	int64_t least_saved = plan_least_saved(at), saved = backward;
 	if (least_saved && request->train_round)
 		saved = rh_bytes_times(at->largest_between, request->device_cap_bytes / rh_bytes_times(least_saved, request->train_round));
-	return (struct plan_cost){plan_is_alone(request) ? rh_max(backward - most - saved, 0) : 0,
-	                          (int)((all + most - 1) / most - 1 + (backward + most - 1) / most)};
+	return (struct plan_cost){.recomputed = plan_is_alone(request) ? rh_max(backward - most - saved, 0) : 0,
+	                          .stages = (int)((all + most - 1) / most - 1 + (backward + most - 1) / most)};
 }
 
 /* Packs under a limit, and keeps what costs less than the best, or as much under a smaller limit. */

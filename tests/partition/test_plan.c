@@ -152,6 +152,38 @@ static void test_one_device_saves_what_memory_it_has_to_spare(void **state)
 	bench_close(&bench);
 }
 
+/* With an embedding smaller than a layer: a room for a layer and an embedding is too small for the next layer's weights. */
+static void test_next_weights_are_prefetched_wherever_there_is_room(void **state)
+{
+	(void)state;
+	struct bench bench;
+	struct rh_plan plan;
+	bench_open_vocabulary(&bench, 6, 0, RH_BF16, 100);
+	bench.request.devices = 1;
+	int64_t layer = rh_plan_layer_upload(bench.model, 1), cuts[] = {1, 2, 3, 4, 5, 6, 7};
+	assert_true(rh_plan_layer_upload(bench.model, 0) < layer && bench.model->layers == 8);
+	bench.request.forward_cuts = bench.request.backward_cuts = cuts;
+	bench.request.backward_cut_count = 7;
+	bench.request.forward_cut_count = 6;
+	check_ok(rh_plan_make(&bench.request, &plan)); /* each layer a stage, and nothing saved */
+	int64_t enough = plan.device_bytes;
+	assert_true(plan.weight_bytes >= 2 * layer);
+	rh_plan_free(&plan);
+	bench.request.forward_cut_count = bench.request.backward_cut_count = -1;
+	int times[2] = {0};
+	for (bench.request.device_cap_bytes = 2 * enough;; bench.request.device_cap_bytes -= enough / 64) {
+		if (rh_plan_make(&bench.request, &plan))
+			break;
+		check_plan(&bench, &plan);
+		int prefetches = plan.backward_stages == 1 || plan.weight_bytes >= 2 * layer;
+		assert_int_equal(prefetches, bench.request.device_cap_bytes >= enough);
+		times[prefetches]++;
+		rh_plan_free(&plan);
+	}
+	assert_true(times[0] && times[1]);
+	bench_close(&bench);
+}
+
 static void test_plan_with_cuts_takes_them(void **state)
 {
 	(void)state;
@@ -419,6 +451,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_plan_under_any_cap_covers_the_model_and_stays_below),
 	        cmocka_unit_test(test_one_device_saves_what_memory_it_has_to_spare),
+	        cmocka_unit_test(test_next_weights_are_prefetched_wherever_there_is_room),
 	        cmocka_unit_test(test_plan_with_cuts_takes_them),
 	        cmocka_unit_test(test_stages_give_the_cuts_that_make_them),
 	        cmocka_unit_test(test_plan_with_impossible_cuts_says_which),
