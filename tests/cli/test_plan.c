@@ -276,6 +276,29 @@ static void test_a_run_fits_in_the_memory_that_a_refusal_names(void **state)
 	scratch_close(&scratch);
 }
 
+/* Each of two devices has a step of its own, and the two steps run side by side. */
+static void test_joined_steps_of_one_stage_are_as_fast_as_their_devices(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	double tokens[2];
+	make_good(&scratch);
+	write_text(path_of("%s/config.json", scratch.dir), EIGHT);
+	for (int two = 0; two < 2; two++) {
+		struct ran ran = run_line(&scratch,
+		                          "plan --config_name %s/config.json --hardware a800x8 --gpus %d --use_peft true --max_length 4096 "
+		                          "--per_device_train_batch_size 1 --optimizer_staleness 1 --json",
+		                          scratch.dir, 1 + two);
+		json_t *json = result_of(&ran);
+		tokens[two] = json_number_value(json_object_get(json, "tokens_per_second"));
+		json_decref(json);
+		run_free(&ran);
+	}
+	if (!(tokens[1] > 1.5 * tokens[0] && tokens[1] < 2.01 * tokens[0]))
+		fail_msg("one device: %.1f tokens/s, two: %.1f", tokens[0], tokens[1]);
+	scratch_close(&scratch);
+}
+
 static void test_refusals_name_the_limit_that_is_short(void **state)
 {
 	(void)state;
@@ -482,6 +505,7 @@ int main(void)
 	        cmocka_unit_test(test_plan_answers_whatever_the_numbers),
 	        cmocka_unit_test(test_the_longest_sequence_is_of_this_configuration),
 	        cmocka_unit_test(test_a_run_fits_in_the_memory_that_a_refusal_names),
+	        cmocka_unit_test(test_joined_steps_of_one_stage_are_as_fast_as_their_devices),
 	        cmocka_unit_test(test_refusals_name_the_limit_that_is_short),
 	        cmocka_unit_test(test_plan_needs_no_data_and_tells_what_drives_bear),
 	        cmocka_unit_test(test_the_recipe_for_one_card_fits_it),

@@ -44,7 +44,7 @@ static int shorter_run_open(const struct rh_config *config, const struct rh_sess
                             const struct rh_plan *plan, int64_t count, int64_t round, struct shorter_run *out)
 {
 	const struct rh_schedule *schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL;
-	int rc = rh_forecast_input_shorter(input, count, 2, &out->input);
+	int rc = rh_forecast_input_shorter(input, count, rh_forecast_fewest_steps(config), &out->input);
 	if (rc)
 		return rc;
 	out->config = *config;

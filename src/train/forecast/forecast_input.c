@@ -179,7 +179,7 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 		rc = find_uncounted(config, session, &why);
 	if (rc)
 		return rc;
-	rc = why ? rh_forecast_input_synthetic(config, 2, out) : input_of_files(config, session, steps, out);
+	rc = why ? rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out) : input_of_files(config, session, steps, out);
 	if (!rc && why)
 		rh_forecast_input_suit(session->model_config, out);
 	out->uncounted = why;

@@ -26,7 +26,13 @@ static inline struct rh_micro_shape rh_forecast_micro(const struct rh_forecast_i
 	return input->micro[input->alike ? 0 : i];
 }
 
-/* Reads the data where they exist and are small enough to be read at once; else the input is synthetic, with two steps. */
+/* The fewest steps that tell a step's time: one before, which begins with idle devices, and one; or two, where two run side by side. */
+static inline int rh_forecast_fewest_steps(const struct rh_config *config)
+{
+	return config->optimizer_staleness ? 3 : 2;
+}
+
+/* Reads the data where they exist and are small enough to be read at once; else the input is synthetic, with the fewest steps. */
 int rh_forecast_input_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out) RH_MUST;
 int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struct rh_forecast_input *out) RH_MUST;
 /* The same input for this model: token types, one row of logits for each row that is classified, the tokens and pixels of images. */

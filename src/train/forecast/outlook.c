@@ -13,7 +13,7 @@ enum { SMALL_STEP = 600, DEEP_STEP = 3000, FEWEST = 2 };
 
 int outlook_input_alike(const struct rh_config *config, const struct rh_forecast_input *input, struct rh_forecast_input *out)
 {
-	int rc = rh_forecast_input_synthetic(config, 2, out);
+	int rc = rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out);
 	if (rc)
 		return rc;
 	*out->micro = *input->micro;
