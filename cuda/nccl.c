@@ -183,13 +183,25 @@ static int call_nccl(struct rh_nccl_wire *wire)
 	               "a message");
 }
 
+/* A message may lie across registrations of host memory (offload/pin.h), and CUDA refuses a copy that leaves one: what it refuses is
+ * halved. */
+static cudaError_t copy(const struct rh_nccl_wire *wire, char *to, const char *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+	size_t half = bytes / 2;
+	cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, wire->stream);
+	if (error != cudaErrorInvalidValue || !half)
+		return error;
+	(void)cudaGetLastError();
+	error = copy(wire, to, from, half, kind);
+	return error == cudaSuccess ? copy(wire, to + half, from + half, bytes - half, kind) : error;
+}
+
 static int begin_piece(struct rh_nccl_wire *wire)
 {
 	if (wire->is_receiver)
 		return call_nccl(wire);
 	wire->state = COPIES_UP;
-	cudaError_t error =
-	        cudaMemcpyAsync(wire->piece, wire->bytes + wire->transferred, piece_of(wire), cudaMemcpyHostToDevice, wire->stream);
+	cudaError_t error = copy(wire, wire->piece, wire->bytes + wire->transferred, piece_of(wire), cudaMemcpyHostToDevice);
 	if (error == cudaSuccess)
 		error = cudaEventRecord(wire->event, wire->stream);
 	return cuda_rc(error, "a copy");
@@ -211,7 +223,7 @@ static int end_piece(struct rh_nccl_wire *wire)
 	cudaError_t error = cudaSuccess;
 	wire->state = ON_STREAM;
 	if (wire->is_receiver)
-		error = cudaMemcpyAsync(wire->bytes + wire->transferred, wire->piece, piece_of(wire), cudaMemcpyDeviceToHost, wire->stream);
+		error = copy(wire, wire->bytes + wire->transferred, wire->piece, piece_of(wire), cudaMemcpyDeviceToHost);
 	if (error == cudaSuccess)
 		error = cudaEventRecord(wire->event, wire->stream);
 	return cuda_rc(error, "a copy");

@@ -4,6 +4,7 @@
 #include "core/hooks.h"
 #include "link/nccl.h"
 
+#include <cuda_runtime_api.h>
 #include <pthread.h>
 
 /* Over TLS, as between boxes. */
@@ -42,6 +43,33 @@ static void test_nccl_sizes_that_differ_are_told(void **state)
 	free(in);
 }
 
+/* Where the system registers no more than pieces, and not all of them. */
+static void test_nccl_messages_lie_across_registrations(void **state)
+{
+	(void)state;
+	enum { BYTES = 9 << 20, PIECE = (1 << 20) + 4096 };
+	struct ends ends;
+	char *out = aligned_alloc(4096, BYTES), *in = aligned_alloc(4096, BYTES);
+	open_nccl(&ends);
+	fill(out, BYTES, 3);
+	memset(in, 0, BYTES);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(cudaHostRegister(out + i * PIECE, PIECE, cudaHostRegisterPortable), cudaSuccess);
+		assert_int_equal(cudaHostRegister(in + (i + 1) * PIECE, PIECE, cudaHostRegisterPortable), cudaSuccess);
+	}
+	check_ok(rh_link_receive(ends.end[1], 1, in, BYTES));
+	check_ok(rh_link_send(ends.end[0], 1, out, BYTES));
+	check_ok(ends.end[1]->ops->wait(ends.end[1], 0, 1));
+	assert_true(is_filled(in, BYTES, 3));
+	ends_close(&ends);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(cudaHostUnregister(out + i * PIECE), cudaSuccess);
+		assert_int_equal(cudaHostUnregister(in + (i + 1) * PIECE), cudaSuccess);
+	}
+	free(out);
+	free(in);
+}
+
 static void test_nccl_without_its_library_says_what_to_install(void **state)
 {
 	(void)state;
@@ -65,6 +93,7 @@ int main(void)
 	int failed = cmocka_run_group_tests(first, NULL, NULL);
 	snprintf(path, sizeof path, "%s/nccl-stand-in.so", build ? build : "build/release");
 	setenv(RH_HOOK_NCCL, path, 1);
-	const struct CMUnitTest tests[] = {CONFORMANCE, cmocka_unit_test(test_nccl_sizes_that_differ_are_told)};
+	const struct CMUnitTest tests[] = {CONFORMANCE, cmocka_unit_test(test_nccl_sizes_that_differ_are_told),
+	                                   cmocka_unit_test(test_nccl_messages_lie_across_registrations)};
 	return failed + cmocka_run_group_tests(tests, ends_open_keys, ends_remove_keys);
 }
