@@ -312,6 +312,32 @@ static void test_streams_wait_for_events_and_for_nothing_else(void **state)
 	assert_int_equal(runtime_held(), 0);
 }
 
+/* What the host changes before the stream has come to a copy from pageable memory is copied, or not: as on a GPU nobody may count on
+ * either. */
+static void test_pageable_memory_is_read_sooner_or_later(void **state)
+{
+	(void)state;
+	struct device_case on = device_case_open();
+	const struct rh_device_ops *ops = on.device->ops;
+	int early = 0;
+	for (int i = 0; i < 200; i++) {
+		static char host, got;
+		host = 1;
+		runtime_set_queues((uint64_t)i, 0);
+		check_ok(ops->copy_up(on.device, RH_STREAM_WEIGHTS, on.base, &host, 1));
+		(void)rh_cuda_stream(on.device, RH_STREAM_WEIGHTS); /* the worker has enqueued it */
+		host = 2;
+		check_ok(ops->synchronize(on.device));
+		check_ok(ops->copy_down(on.device, RH_STREAM_WEIGHTS, &got, on.base, 1));
+		check_ok(ops->synchronize(on.device));
+		early += got == 1;
+	}
+	assert_in_range(early, 20, 190);
+	ops->close(on.device);
+	runtime_set_queues(0, 0);
+	assert_int_equal(runtime_held(), 0);
+}
+
 /* A stream holds so many commands; the GPU's worker, which enqueues more, waits, and what a GPU beside has to do is done meanwhile. */
 static void test_a_full_stream_keeps_its_worker(void **state)
 {
@@ -470,6 +496,7 @@ int main(void)
 	        cmocka_unit_test(test_a_fault_of_one_device_is_not_blamed_on_another),
 	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
 	        cmocka_unit_test(test_streams_wait_for_events_and_for_nothing_else),
+	        cmocka_unit_test(test_pageable_memory_is_read_sooner_or_later),
 	        cmocka_unit_test(test_a_full_stream_keeps_its_worker),
 	        cmocka_unit_test(test_an_op_whose_parts_use_the_workspace_keeps_to_the_compute_stream),
 	        cmocka_unit_test(test_an_error_says_how_to_mend_it),

@@ -386,7 +386,40 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 /* Copies */
 
-/* One to host memory that is not registered keeps its caller until it is done. One that leaves a registration is refused, as by CUDA. */
+/* What was read of pageable memory before the stream came to the copy. */
+struct early {
+	char *to;
+	size_t bytes;
+	char read[];
+};
+
+static void write_early(void *argument)
+{
+	const struct early *early = argument;
+	memcpy(early->to, early->read, early->bytes);
+}
+
+static int reads_early(void)
+{
+	pthread_mutex_lock(&lock);
+	int early = (int)random_below(2);
+	pthread_mutex_unlock(&lock);
+	return early;
+}
+
+static cudaError_t copy_early(char *to, const char *from, size_t bytes, cudaStream_t stream)
+{
+	struct early *early = malloc(sizeof *early + bytes);
+	if (!early)
+		return runtime_refuse(cudaErrorMemoryAllocation);
+	early->to = to;
+	early->bytes = bytes;
+	memcpy(early->read, from, bytes);
+	return enqueue(stream, &(struct command){.kind = CALL, .run = write_early, .argument = early});
+}
+
+/* One to host memory that is not registered keeps its caller until it is done; one from there may read it at once, whatever the stream still
+ * waits for. One that leaves a registration is refused. All as by CUDA. */
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
 	ENTER();
@@ -395,6 +428,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
 		return runtime_refuse(cudaErrorInvalidResourceHandle);
 	if (pinned == RUNTIME_PINNED_IN_PART)
 		return runtime_refuse(cudaErrorInvalidValue);
+	if (kind == cudaMemcpyHostToDevice && pinned == RUNTIME_PAGEABLE && reads_early())
+		return copy_early(dst, src, bytes, stream);
 	const struct command command = {.kind = COPY, .bytes = {dst, src, 0, 0, bytes, 1, 0}};
 	cudaError_t error = enqueue(stream, &command);
 	if (kind != cudaMemcpyDeviceToHost || pinned == RUNTIME_PINNED)
