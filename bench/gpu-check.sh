@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in parts of at most 8 minutes, the most valuable first; none needs another's output:
 #   bench/gpu-check.sh [PART]...      no PART: all of them, in this order
-#     ops        every op against the oracle, in every dtype; two runs bit-equal
+#     ops        every op against the oracle, in every dtype; two runs bit-equal; on a data-centre card also the kernels that RTX cards take
 #     parity     training on the CPU against training on the GPU, LoRA and full; one worker against four and against all GPUs, bit-equal; eval, generate
 #     kernels    attention against PyTorch's, products against the best of cuBLASLt's algorithms, kernels against copy bandwidth
 #     copies     pinned copies, both ways; a step that streams its weights, traced
@@ -18,6 +18,7 @@
 # It is expected to take: copies 60, steps 160, sanitizer 90, steps-8b 200, steps-8b-more 250, demo 90, steps-moe 150, narrow 150, races as many
 # as it is given. A machine that is at hand for 15 minutes, for ten at a time: "ops parity steps kernels" with TOTAL_SECONDS=300, then
 # "copies sanitizer steps-8b" with what is left.
+# RH_SHARED_BYTES=102400 gives a data-centre card an RTX card's kernels in every part.
 # DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check)
 # gets results.jsonl, a line a result as it comes, also printed, and failed.log of what failed. PART_SECONDS (480) bounds a part,
 # TOTAL_SECONDS (no bound) all of them, but for the last lines, which say, for each point of acceptance, what was measured, against which
@@ -202,9 +203,9 @@ part_parity() {
 	local mode dtype bound keys gpu=${device#*:} four all=
 	four=${device%%:*}:$gpu,$gpu,$gpu,$gpu
 	[ $emulated = 0 ] || four=emu:4 all=emu:2
-	# all GPUs that nvidia-smi lists, where there are several: contexts of their own, events across them
-	[ $emulated = 1 ] || all=$(nvidia-smi -L 2>/dev/null | awk 'END { for (i = 0; i < NR; i++) list = list (i ? "," : "cuda:") i; if (NR > 1) print list }')
-	[ "$all" ] || skipped "several GPUs" "nvidia-smi lists one"
+	# all GPUs that this process sees, where there are several: contexts of their own, events across them
+	[ $emulated = 1 ] || all=$("$tools" device cuda 2>"$scratch/all.log" | sed -n 's/.*"workers": \([0-9]*\).*/\1/p' | awk '$1 > 1 { print "cuda" }')
+	[ "$all" ] || skipped "several GPUs" "$([ -s "$scratch/all.log" ] && last_line "$scratch/all.log" || echo "there is one")"
 	make_small
 	for mode in full lora; do
 		for dtype in float32 bfloat16; do
