@@ -418,8 +418,8 @@ static cudaError_t copy_early(char *to, const char *from, size_t bytes, cudaStre
 	return enqueue(stream, &(struct command){.kind = CALL, .run = write_early, .argument = early});
 }
 
-/* One to host memory that is not registered keeps its caller until it is done; one from there may read it at once, whatever the stream still
- * waits for. One that leaves a registration is refused. All as by CUDA. */
+/* One to host memory that is not registered keeps its caller until it is done; one from there may read it at once, whatever the stream
+ * still waits for. One that leaves a registration is refused. All as by CUDA. */
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
 	ENTER();
