@@ -5,6 +5,7 @@
 #include "cuda/kernels.h"
 
 #include <assert.h>
+#include <cuda_runtime_api.h>
 #include <stdatomic.h>
 
 #define ROW(kind, name) [RH_OP_##kind] = cuda_##name,
@@ -19,6 +20,13 @@ static _Atomic int64_t launches;
 void cuda_count_launch(void)
 {
 	atomic_fetch_add_explicit(&launches, 1, memory_order_relaxed); /* a number for reports: it orders nothing */
+}
+
+int cuda_launched(const char *kernel)
+{
+	cudaError_t error = cudaPeekAtLastError();
+	cuda_count_launch();
+	return error == cudaSuccess ? 0 : rh_fail(-EIO, "kernel %s cannot be launched: %s", kernel, cudaGetErrorString(error));
 }
 
 int64_t rh_cuda_launches(void)

@@ -16,6 +16,7 @@ struct launch_context {
 int launch_op(const struct launch_context *launch, const struct rh_op *op) RH_MUST;
 
 void cuda_count_launch(void); /* of a kernel, or of a product of cuBLASLt's */
+int cuda_launched(const char *kernel) RH_MUST; /* as rh_cuda.h has it, for .cu files */
 
 int launch_gemm(const struct launch_context *launch, const struct rh_op *op) RH_MUST;        /* gemm.c */
 int launch_scaled_gemm(const struct launch_context *launch, const struct rh_op *op) RH_MUST; /* gemm.c */

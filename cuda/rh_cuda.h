@@ -37,7 +37,9 @@ extern "C" {
 #include "core/philox.h"
 #include "device/op.h"
 
-void cuda_count_launch(void); /* launch.c */
+/* launch.c: after a kernel's launch: 0, or a negative errno with the error line made. CUDA's error stays for the device, which says what
+ * to do about it. */
+int cuda_launched(const char *kernel);
 }
 
 /* As CUDA's driver declares it; opaque here and in emulation. */
@@ -77,12 +79,9 @@ static int rh_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
 	cudaError_t fault = cudaSuccess;
 	if (dynamic_bytes > RH_DYNAMIC_BYTES_UNASKED)
 		fault = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dynamic_bytes);
-	if (fault == cudaSuccess) {
-		cuda_count_launch();
+	if (fault == cudaSuccess)
 		kernel<<<grid, block, dynamic_bytes, stream>>>(static_cast<P>(args)...);
-		fault = cudaGetLastError();
-	}
-	return fault == cudaSuccess ? 0 : rh_fail(-EIO, "cuda: kernel %s cannot be launched: %s", name, cudaGetErrorString(fault));
+	return cuda_launched(name);
 }
 
 RH_DEVICE float rh_to_float(float x)

@@ -367,7 +367,7 @@ static int short_run(char *line, size_t bytes)
 	struct rh_event *event = NULL;
 	float host[64] = {0};
 	void *base;
-	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {.alpha = 1}};
+	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {.alpha = 1}}, fill = {.kind = RH_OP_FILL};
 	int rc = rh_cuda_open(0, &options, &device);
 	if (rc) {
 		snprintf(line, bytes, "%s", rh_error(rc));
@@ -375,6 +375,7 @@ static int short_run(char *line, size_t bytes)
 	}
 	const struct rh_device_ops *ops = device->ops;
 	rc = ops->reserve(device, MIB, &base);
+	fill.operand[RH_FILL_Y] = rh_view_of(base, RH_F32, 4, 4);
 	for (int i = 0; i < 3; i++)
 		op.operand[(int[]){RH_GEMM_A, RH_GEMM_B, RH_GEMM_D}[i]] = rh_view_of((char *)base + 256 * i, RH_F32, 4, 4);
 	if (!rc)
@@ -385,6 +386,8 @@ static int short_run(char *line, size_t bytes)
 		rc = ops->record(device, RH_STREAM_WEIGHTS, event);
 	if (!rc)
 		rc = ops->wait(device, RH_STREAM_COMPUTE, event);
+	if (!rc)
+		rc = ops->launch(device, RH_STREAM_COMPUTE, &fill);
 	if (!rc)
 		rc = ops->launch(device, RH_STREAM_COMPUTE, &op);
 	if (!rc)
@@ -419,8 +422,9 @@ static void test_an_error_says_how_to_mend_it(void **state)
 		const char *call, *line;
 	} cases[] = {
 	        {cudaErrorLaunchTimeout, "cudaPeekAtLastError", "the GPU drives a display too, whose driver ends long kernels: lower max_length"},
-	        {cudaErrorNoKernelImageForDevice, "cudaPeekAtLastError", "this program has no code for this GPU: build it"},
+	        {cudaErrorNoKernelImageForDevice, "cudaLaunchKernel", "this program has no code for this GPU: build it"},
 	        {cudaErrorUnsupportedPtxVersion, "cudaPeekAtLastError", "newer than the NVIDIA driver: install a newer driver"},
+	        {cudaErrorMemoryAllocation, "cudaLaunchKernel", "fill: out of memory; lower max_vram"},
 	        {cudaErrorSystemDriverMismatch, "cudaInitDevice", "the NVIDIA driver was updated: restart the machine"},
 	        {cudaErrorUnknown, "cudaMemcpyAsync", "dmesg"},
 	        {cudaErrorMemoryAllocation, "cudaInitDevice", "end what else uses the GPU"},

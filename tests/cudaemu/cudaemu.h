@@ -62,13 +62,13 @@ struct rh_f16 {
 	static char name##_key;                                                                                                            \
 	type *const name = (type *)cudaemu_dynamic(&name##_key, #name, offset, sizeof(type) * (size_t)(count))
 #define RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)                                                                         \
-	cudaemu_launch<kernel>(stream, dim3(grid), dim3(block), dynamic_bytes, __VA_ARGS__)
+	(cudaemu_launch<kernel>(stream, dim3(grid), dim3(block), dynamic_bytes, __VA_ARGS__), cuda_launched(#kernel))
 
 void cudaemu_barrier(const char *file, int line);
 void cudaemu_check_aligned(const void *at, const char *file, int line);
 void *cudaemu_shared(const char *key, const char *name, size_t bytes);
 void *cudaemu_dynamic(const char *key, const char *name, size_t offset, size_t bytes);
-extern "C" void cuda_count_launch(void);              /* cuda/launch.c */
+extern "C" int cudaemu_is_refused(void);              /* runtime.c: a launch; the thread's last error says why */
 void *cudaemu_keep(const void *launch, size_t bytes); /* a copy, by malloc */
 void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_bytes, void (*body)(void *), void *argument);
 
@@ -76,21 +76,22 @@ void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_by
 void cudaemu_warp(void (*perform)(void *const lane[32]), void *argument);
 
 /* At once, or when the stream has come to it: with copies of the arguments as they are now. */
-template <auto Kernel, typename... A> int cudaemu_launch(struct CUstream_st *stream, dim3 grid, dim3 block, size_t dynamic_bytes, A... args)
+template <auto Kernel, typename... A>
+void cudaemu_launch(struct CUstream_st *stream, dim3 grid, dim3 block, size_t dynamic_bytes, A... args)
 {
 	const char *signature = __PRETTY_FUNCTION__;
+	if (cudaemu_is_refused())
+		return;
 	auto launch = [=] {
 		auto body = [&] { Kernel(args...); };
 		cudaemu_run(
 		        signature, grid, block, dynamic_bytes, [](void *call) { (*(decltype(body) *)call)(); }, &body);
 	};
-	cuda_count_launch();
 	if (stream)
 		cudaemu_enqueue(
 		        stream, [](void *call) { (*(decltype(launch) *)call)(); }, cudaemu_keep(&launch, sizeof launch));
 	else
 		launch();
-	return 0;
 }
 
 RH_DEVICE float rh_to_float(float x)

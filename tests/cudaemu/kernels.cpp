@@ -28,7 +28,7 @@ void cudaemu_note_kernel(const char *signature, int threads, int64_t dynamic_byt
 	pthread_mutex_unlock(&lock);
 }
 
-/* "int cudaemu_launch(...) [with auto Kernel = NAME; A = {...}]" -> NAME */
+/* "void cudaemu_launch(...) [with auto Kernel = NAME; A = {...}]" -> NAME */
 static void name_of(const char *signature, char *name)
 {
 	const char *from = strstr(signature, "Kernel = ");

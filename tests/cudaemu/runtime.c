@@ -104,6 +104,11 @@ cudaError_t runtime_enter(const char *name)
 	return error;
 }
 
+int cudaemu_is_refused(void)
+{
+	return runtime_enter("cudaLaunchKernel") != cudaSuccess;
+}
+
 cudaError_t runtime_refuse(cudaError_t error)
 {
 	return last = error;

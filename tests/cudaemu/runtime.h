@@ -16,8 +16,8 @@ struct runtime_machine {
 void runtime_set_machine(const struct runtime_machine *machine);
 
 /* Calls that begin with `prefix` ("cuda" for all) are counted from now on; the n-th returns `error`, and if that error ruins a GPU's
- * context, so does every later call. 0: none. Returns how many were counted since the last time, and forgets the error. A launch counts as
- * cudaPeekAtLastError, with which it ends. */
+ * context, so does every later call. 0: none. Returns how many were counted since the last time, and forgets the error. A kernel's
+ * launch counts as cudaLaunchKernel and cudaPeekAtLastError, an op's as the latter, with which both end. */
 uint64_t runtime_fail_nth(uint64_t n, const char *prefix, cudaError_t error);
 
 /* Streams run their commands in an order that events allow and this seed draws (at first 0; in the program, RH_EMU_SEED). `commands`: what

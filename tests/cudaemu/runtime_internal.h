@@ -14,6 +14,8 @@ cudaError_t runtime_enter(const char *name);
 			return entered;                                                                                                    \
 	} while (0)
 
+int cudaemu_is_refused(void); /* cudaemu.h */
+
 /* The thread's last error, which comes back. */
 cudaError_t runtime_refuse(cudaError_t error);
 cudaError_t runtime_ruined(void);
