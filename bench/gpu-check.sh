@@ -220,6 +220,12 @@ part_parity() {
 				continue
 			}
 			compare "$mode $dtype: cpu against $device" cpu one $bound
+			if [ $dtype = bfloat16 ]; then
+				RH_SHARED_BYTES=102400 train rtx "$device" "${keys[@]}"
+				local status=$?
+				if [ $status -eq 0 ]; then compare "$mode $dtype: cpu against $device with an RTX card's kernels" cpu rtx $bound; elif over_time $status; then
+					skipped "$mode $dtype: an RTX card's kernels" "$(time_over)"; else failed "$mode $dtype: an RTX card's kernels" "$(last_line "$scratch/rtx.log")"; fi
+			fi
 			compare "$mode $dtype: $device against $four" one four 0
 			if [ "$all" ]; then
 				train all "$all" "${keys[@]}"

@@ -19,7 +19,8 @@ const char *cuda_advice(cudaError_t error)
 	case cudaErrorLaunchFailure:
 	case cudaErrorIllegalAddress:
 	case cudaErrorMisalignedAddress:
-		return "; resume from the last checkpoint, and report it if it comes again";
+		return "; resume from the last checkpoint, and report it if it comes again, with CUDA_LAUNCH_BLOCKING=1, as an earlier op may "
+		       "be at fault";
 	case cudaErrorMemoryAllocation:
 		return "; lower max_vram, which leaves room for the GPU's own libraries, or end what else uses the GPU";
 	case cudaErrorDevicesUnavailable:

@@ -421,6 +421,7 @@ static void test_an_error_says_how_to_mend_it(void **state)
 		cudaError_t error;
 		const char *call, *line;
 	} cases[] = {
+	        {cudaErrorIllegalAddress, "cudaPeekAtLastError", "with CUDA_LAUNCH_BLOCKING=1, as an earlier op may be at fault"},
 	        {cudaErrorLaunchTimeout, "cudaPeekAtLastError", "the GPU drives a display too, whose driver ends long kernels: lower max_length"},
 	        {cudaErrorNoKernelImageForDevice, "cudaLaunchKernel", "this program has no code for this GPU: build it"},
 	        {cudaErrorUnsupportedPtxVersion, "cudaPeekAtLastError", "newer than the NVIDIA driver: install a newer driver"},
