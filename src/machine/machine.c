@@ -268,11 +268,29 @@ static int open_device(const struct rh_device_spec *spec, int index, int64_t cap
 	return rh_cpu_open(index, &options, out);
 }
 
+/* All devices take the same share of the work, and plans have the first one's rates. */
+static int tell_unlike(const struct rh_device_spec *spec)
+{
+	struct rh_cuda_gpu first = {0}, other;
+	int rc = rh_cuda_describe(spec->gpu[0], &first);
+	for (int i = 1; !rc && i < spec->count; i++) {
+		rc = rh_cuda_describe(spec->gpu[i], &other);
+		if (!rc && (first.major != other.major || first.minor != other.minor || first.multiprocessors != other.multiprocessors))
+			rh_warn_once("GPUs %d and %d are not alike (compute capability %d.%d with %d multiprocessors, %d.%d with %d): the "
+			             "slowest sets the pace, and plans count on the first one's speed; device: %s:%d alone may be faster",
+			             spec->gpu[0], spec->gpu[i], first.major, first.minor, first.multiprocessors, other.major,
+			             other.minor, other.multiprocessors, rh_cuda_kind(), spec->gpu[0]);
+	}
+	return rc;
+}
+
 int rh_devices_open(const char *text, int64_t cap_bytes, struct rh_devices *out)
 {
 	struct rh_device_spec spec;
 	*out = (struct rh_devices){0};
 	int rc = resolve(text, &spec);
+	if (!rc && spec.kind != RH_DEVICE_CPU)
+		rc = tell_unlike(&spec);
 	if (rc)
 		return rc;
 	out->device = rh_alloc((size_t)spec.count, sizeof(struct rh_device *));

@@ -56,7 +56,7 @@ static void test_copies_events_and_times(void **state)
 static void test_memory_is_reserved_within_cap_and_gpu(void **state)
 {
 	(void)state;
-	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)400 << 20, 0};
+	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)400 << 20, 0, 0};
 	struct rh_cuda_options options = {.cap_bytes = 200 << 20};
 	struct rh_device *device, *second;
 	void *base;
@@ -106,10 +106,10 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 		int code;
 		const char *line;
 	} cases[] = {
-	        {{0, 0, 0, 0, 0, 0}, -ENODEV, "this machine has no NVIDIA driver"},
-	        {{1, 12020, 8, 9, 0, 0}, -EIO, "the NVIDIA driver knows CUDA 12.2, this program needs 13.0"},
-	        {{1, 12020, 8, 9, 0, 0}, -EIO, "install a newer driver, or build with CUDA toolkit 12"},
-	        {{0, 13000, 0, 0, 0, 0}, -ENODEV, "no GPU is visible"},
+	        {{0, 0, 0, 0, 0, 0, 0}, -ENODEV, "this machine has no NVIDIA driver"},
+	        {{1, 12020, 8, 9, 0, 0, 0}, -EIO, "the NVIDIA driver knows CUDA 12.2, this program needs 13.0"},
+	        {{1, 12020, 8, 9, 0, 0, 0}, -EIO, "install a newer driver, or build with CUDA toolkit 12"},
+	        {{0, 13000, 0, 0, 0, 0, 0}, -ENODEV, "no GPU is visible"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		runtime_set_machine(&cases[i].machine);
@@ -117,10 +117,10 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 		says(rh_cuda_open(0, &options, &device), cases[i].code, cases[i].line);
 		says(rh_devices_count("emu:1"), cases[i].code, cases[i].line);
 	}
-	runtime_set_machine(&(struct runtime_machine){2, 13000, 7, 5, gib, 0});
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 7, 5, gib, 0, 0});
 	says(rh_cuda_open(0, &options, &device), -ENODEV, "device emu:0: its compute capability is 7.5, at least 8.0 is needed");
 	says(rh_cuda_open(0, &options, &device), -ENODEV, "name other GPUs, as device cuda:1 or cuda:0,2, or use device cpu");
-	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, gib, 0});
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, gib, 0, 0});
 	options.gpu = 2;
 	says(rh_cuda_check_fp8(0), -ENODEV, "device emu:0: its compute capability is 8.0, fp8 needs at least 8.9");
 	says(rh_devices_check_fp8("emu:2"), -ENODEV, "device emu:0: its compute capability is 8.0, fp8 needs at least 8.9");
@@ -129,7 +129,7 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 	assert_int_equal(room, gib - (256 << 20) - (32 << 20));
 	check_ok(rh_cuda_room(1, 4, &room));
 	assert_int_equal(room, (gib - (256 << 20)) / 4 - (32 << 20));
-	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, 280 << 20, 0});
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, 280 << 20, 0, 0});
 	says(rh_cuda_room(0, 1, &room), -ENOMEM, "280 of 24576 MiB are free, too little for 1 worker");
 	options.gpu = 0;
 	says(rh_cuda_open(0, &options, &device), -ENOMEM, "too little");
@@ -149,11 +149,11 @@ static void test_a_gpu_that_is_not_used_is_told(void **state)
 		const char *device;
 		int is_told;
 	} cases[] = {
-	        {{0, 0, 0, 0, 0, 0}, cudaSuccess, "cpu:1", 0},
-	        {{0, 13000, 0, 0, 0, 0}, cudaSuccess, "cpu:1", 0},
-	        {{1, 12020, 8, 9, 0, 0}, cudaSuccess, "cpu:1", 1},
-	        {{1, 13000, 8, 9, 0, 0}, cudaErrorSystemDriverMismatch, "cpu:1", 1},
-	        {{1, 13000, 8, 9, 0, 0}, cudaSuccess, "cuda", 0},
+	        {{0, 0, 0, 0, 0, 0, 0}, cudaSuccess, "cpu:1", 0},
+	        {{0, 13000, 0, 0, 0, 0, 0}, cudaSuccess, "cpu:1", 0},
+	        {{1, 12020, 8, 9, 0, 0, 0}, cudaSuccess, "cpu:1", 1},
+	        {{1, 13000, 8, 9, 0, 0, 0}, cudaErrorSystemDriverMismatch, "cpu:1", 1},
+	        {{1, 13000, 8, 9, 0, 0, 0}, cudaSuccess, "cuda", 0},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct rh_log_kept kept = {0}, *before = rh_log_keep(&kept);
@@ -167,6 +167,28 @@ static void test_a_gpu_that_is_not_used_is_told(void **state)
 	(void)runtime_fail_nth(0, "cuda", cudaSuccess);
 	runtime_set_machine(NULL);
 	assert_string_equal(getenv("CUDA_MODULE_LOADING"), "LAZY"); /* else a library's kernels take memory that was planned with */
+}
+
+/* Two GPUs, of which the second has a multiprocessor more, or has not. */
+static int unlike_is_told(int larger)
+{
+	struct rh_devices devices;
+	struct rh_log_kept kept = {0}, *before = rh_log_keep(&kept);
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 9, (int64_t)1 << 30, 0, larger});
+	check_ok(rh_devices_open("emu:2", MIB, &devices));
+	rh_devices_close(&devices);
+	(void)rh_log_keep(before);
+	int is_told = kept.first != NULL;
+	rh_log_forget(&kept);
+	runtime_set_machine(NULL);
+	return is_told;
+}
+
+static void test_gpus_that_are_not_alike_are_told(void **state)
+{
+	(void)state;
+	assert_false(unlike_is_told(0));
+	assert_true(unlike_is_told(1));
 }
 
 /* A refusal that ruins nothing is kept by its own device; another's next launch does not find it. */
@@ -498,6 +520,7 @@ int main(void)
 	        cmocka_unit_test(test_host_memory_is_pinned_once),
 	        cmocka_unit_test(test_gpus_that_cannot_serve_say_why),
 	        cmocka_unit_test(test_a_gpu_that_is_not_used_is_told),
+	        cmocka_unit_test(test_gpus_that_are_not_alike_are_told),
 	        cmocka_unit_test(test_a_fault_of_one_device_is_not_blamed_on_another),
 	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
 	        cmocka_unit_test(test_streams_wait_for_events_and_for_nothing_else),

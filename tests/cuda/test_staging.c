@@ -20,7 +20,7 @@ struct outcome {
 /* Updates behind a barrier (clip) or as gradients arrive, in rounds of `round`, where so much can be registered (0: any). */
 static struct outcome run(const char *device, enum rh_dtype dtype, double clip, int64_t round, int64_t pinnable)
 {
-	struct runtime_machine machine = {4, 13000, 8, 9, (int64_t)24 << 30, pinnable};
+	struct runtime_machine machine = {4, 13000, 8, 9, (int64_t)24 << 30, pinnable, 0};
 	struct outcome out = {0};
 	struct rig rig;
 	runtime_set_machine(&machine);
@@ -99,7 +99,7 @@ struct copies_case {
 
 static void copies_open(struct copies_case *on, int64_t boundaries, int64_t pinnable)
 {
-	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)24 << 30, pinnable};
+	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)24 << 30, pinnable, 0};
 	struct rh_cuda_options options = {.cap_bytes = STORE};
 	void *base;
 	*on = (struct copies_case){.options = {.device = &on->device, .devices = 1, .has_staging = 1, .piece_bytes = 2048}};

@@ -14,7 +14,7 @@ struct allocation {
 	void *memory;
 };
 
-static const struct runtime_machine usual = {GPUS_MAX, 13000, 8, 9, (int64_t)24 << 30, 0};
+static const struct runtime_machine usual = {GPUS_MAX, 13000, 8, 9, (int64_t)24 << 30, 0, 0};
 
 /* Each GPU's worker enqueues on it; other threads ask and wait for events. */
 static pthread_mutex_t entering = PTHREAD_MUTEX_INITIALIZER; /* of calls, fail_at and ruined */
@@ -202,10 +202,9 @@ cudaError_t cudaSetDevice(int gpu)
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int gpu)
 {
 	ENTER();
-	(void)gpu;
 	*value = attribute == cudaDevAttrComputeCapabilityMajor   ? machine()->major
 	         : attribute == cudaDevAttrComputeCapabilityMinor ? machine()->minor
-	                                                          : 1;
+	                                                          : 1 + (gpu && gpu == machine()->larger);
 	return cudaSuccess;
 }
 

@@ -10,6 +10,7 @@ struct runtime_machine {
 	int gpus, driver, major, minor; /* driver: as cudaDriverGetVersion, 0 for none */
 	int64_t free_bytes;             /* on each GPU, before anything is reserved */
 	int64_t pinnable_bytes;         /* of host memory, in all; 0: any */
+	int larger;                     /* a GPU with one multiprocessor more; 0: all are alike */
 };
 
 /* Until the next call; NULL: 64 GPUs of capability 8.9 with 24 GiB. */
