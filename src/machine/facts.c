@@ -216,6 +216,13 @@ static void visit_pci(const char *root, const char *address, struct doctor_facts
 	look_at_link(root, device, &gpu->link);
 }
 
+int rh_doctor_cards(const char *root)
+{
+	struct doctor_facts facts = {0};
+	each_name(root, "/sys/bus/pci/devices", visit_pci, &facts);
+	return facts.gpus;
+}
+
 static void visit_block(const char *root, const char *name, struct doctor_facts *out)
 {
 	char path[PATH_MAX];

@@ -56,6 +56,8 @@ struct doctor_facts {
 /* `root` "" for this machine; tests make up /proc and /sys under another. Cores, instruction set, sockets and NUMA nodes are always this
  * machine's. */
 void rh_doctor_look(const char *root, struct doctor_facts *out);
+/* NVIDIA's cards alone, with a driver or without. */
+int rh_doctor_cards(const char *root);
 
 /* Bytes per second that a link carries one way, packets' headers not counted; 0: not told. */
 double doctor_pcie_bytes_per_s(double speed, int lanes);

@@ -7,6 +7,7 @@
 #include "cuda/device.h"
 #include "device/cpu/cpu.h"
 #include "device/sim/sim.h"
+#include "machine/facts.h"
 
 #include <limits.h>
 #include <sched.h>
@@ -202,9 +203,16 @@ static int resolve(const char *text, struct rh_device_spec *spec)
 	return 0;
 }
 
+/* Who hides the GPUs wants the CPU. */
+static int has_unused_card(void)
+{
+	const char *root = getenv(RH_HOOK_MACHINE_ROOT);
+	return !getenv("CUDA_VISIBLE_DEVICES") && rh_doctor_cards(root ? root : "") > 0;
+}
+
 const char *rh_machine_device_for(int gpus)
 {
-	if (gpus < 0 && gpus != -ENODEV)
+	if (gpus < 0 && (gpus != -ENODEV || has_unused_card()))
 		rh_warn_once("the CPU is used: %s", rh_error(gpus));
 	rh_error_clear();
 	return gpus > 0 ? "cuda" : "cpu:1";
@@ -212,7 +220,8 @@ const char *rh_machine_device_for(int gpus)
 
 const char *rh_machine_default_device(void)
 {
-	return rh_machine_device_for(rh_cuda_kind() && !strcmp(rh_cuda_kind(), "cuda") ? rh_cuda_count() : 0);
+	int emulated = rh_cuda_kind() && !strcmp(rh_cuda_kind(), "emu");
+	return rh_machine_device_for(emulated ? 0 : rh_cuda_count());
 }
 
 int rh_devices_count(const char *text)

@@ -30,8 +30,8 @@ struct rh_devices {
 	int count;
 };
 
-/* The device of a configuration that names none: "cuda" if this machine and this build have it, else "cpu:1". A line says so where a
- * driver is there that does not serve. */
+/* The device of a configuration that names none: "cuda" if this machine and this build have it, else "cpu:1". A line says so where an
+ * NVIDIA card is there, or a driver that does not serve. */
 const char *rh_machine_default_device(void);
 /* The same for what rh_cuda_count (cuda/device.h) has said. */
 const char *rh_machine_device_for(int gpus);

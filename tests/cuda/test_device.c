@@ -1,6 +1,7 @@
 /* The CUDA device's own code on the emulated runtime: memory, streams, events, and every way that a GPU can be missing or break. */
 #include "device_case.h"
 
+#include "core/hooks.h"
 #include "core/log.h"
 #include "machine/machine.h"
 #include "runtime.h"
@@ -155,6 +156,7 @@ static void test_a_gpu_that_is_not_used_is_told(void **state)
 	        {{1, 13000, 8, 9, 0, 0, 0}, cudaErrorSystemDriverMismatch, "cpu:1", 1},
 	        {{1, 13000, 8, 9, 0, 0, 0}, cudaSuccess, "cuda", 0},
 	};
+	setenv(RH_HOOK_MACHINE_ROOT, "/nowhere", 1); /* this machine may have a card */
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct rh_log_kept kept = {0}, *before = rh_log_keep(&kept);
 		runtime_set_machine(&cases[i].machine);
@@ -166,6 +168,7 @@ static void test_a_gpu_that_is_not_used_is_told(void **state)
 	}
 	(void)runtime_fail_nth(0, "cuda", cudaSuccess);
 	runtime_set_machine(NULL);
+	unsetenv(RH_HOOK_MACHINE_ROOT);
 	assert_string_equal(getenv("CUDA_MODULE_LOADING"), "LAZY"); /* else a library's kernels take memory that was planned with */
 }
 

@@ -3,8 +3,11 @@
 #include "folder.h"
 #include "made_up.h"
 
+#include "core/hooks.h"
+#include "core/log.h"
 #include "core/text.h"
 #include "machine/doctor.h"
+#include "machine/machine.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -208,6 +211,35 @@ static void test_faults_of_several_files(void **state)
 	put(&root, "/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
 	put(&root, "/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 62914560 kB\n");
 	says(&root, &good, "hugepages", "hugepages are off", "echo madvise");
+	root_close(&root);
+}
+
+/* A card without a driver, or with a program built without CUDA: a run that names no device says that it is on the CPU, and why. */
+static void test_a_card_that_is_not_used_is_told(void **state)
+{
+	(void)state;
+	struct root root;
+	root_open(&root);
+	const char *hidden = getenv("CUDA_VISIBLE_DEVICES");
+	char kept_hidden[256];
+	snprintf(kept_hidden, sizeof kept_hidden, "%s", hidden ? hidden : "");
+	for (int i = 0; i < 3; i++) { /* no card, a card, a card that is hidden */
+		struct rh_log_kept kept = {0}, *before = rh_log_keep(&kept);
+		setenv(RH_HOOK_MACHINE_ROOT, i ? root.dir : "/nowhere", 1);
+		if (i == 2)
+			setenv("CUDA_VISIBLE_DEVICES", "", 1);
+		else
+			unsetenv("CUDA_VISIBLE_DEVICES");
+		assert_string_equal(rh_machine_device_for(rh_fail(-ENODEV, "no driver")), "cpu:1");
+		(void)rh_log_keep(before);
+		assert_int_equal(kept.first != NULL, i == 1);
+		rh_log_forget(&kept);
+	}
+	unsetenv(RH_HOOK_MACHINE_ROOT);
+	if (hidden)
+		setenv("CUDA_VISIBLE_DEVICES", kept_hidden, 1);
+	else
+		unsetenv("CUDA_VISIBLE_DEVICES");
 	root_close(&root);
 }
 
@@ -463,6 +495,7 @@ int main(void)
 	        cmocka_unit_test(test_a_good_machine_gets_no_advice),
 	        cmocka_unit_test(test_each_fault_is_said_with_its_mend),
 	        cmocka_unit_test(test_faults_of_several_files),
+	        cmocka_unit_test(test_a_card_that_is_not_used_is_told),
 	        cmocka_unit_test(test_what_was_measured_is_judged),
 	        cmocka_unit_test(test_shipped_profiles_are_whole),
 	        cmocka_unit_test(test_op_times_are_shares_of_a_usual_pass),
