@@ -169,6 +169,8 @@ int rh_cuda_describe(int gpu, struct rh_cuda_gpu *out)
 	if (error == cudaSuccess)
 		error = cudaDeviceGetAttribute(&out->multiprocessors, cudaDevAttrMultiProcessorCount, gpu);
 	if (error == cudaSuccess)
+		error = cudaDeviceGetAttribute(&out->has_time_limit, cudaDevAttrKernelExecTimeout, gpu);
+	if (error == cudaSuccess)
 		error = cuda_address_of(gpu, out->address);
 	return error == cudaSuccess ? 0 : refused(gpu, error);
 }

@@ -118,6 +118,10 @@ static void advise_gpus(const struct doctor_facts *f, const struct doctor_measur
 		       ("only %.1f of %.1f GiB of host memory could be registered with the GPU", (double)m->copies.registered / gib,
 		        (double)m->copies.tried / gib),
 		       ("end other runs on the GPU; a virtual machine may need more memory (WSL2: memory= in .wslconfig, then wsl --shutdown)"));
+	if (m->has_time_limit)
+		ADVISE(out, "display",
+		       ("the GPU drives a display, whose driver ends kernels that take seconds, as attention over very long rows can"),
+		       ("train on a GPU without a display (--device cuda:N), or end the desktop: sudo systemctl isolate multi-user.target"));
 	int which = 0;
 	while (m->address && which < f->gpus - 1 && strcmp(m->address, f->gpu[which].link.address))
 		which++;

@@ -22,6 +22,7 @@ struct doctor_measured {
 	const char *build;   /* "cuda", "emu", or NULL: this program has no CUDA */
 	const char *kind;    /* of the devices that copied: "cpu", "cuda"; NULL: none did */
 	const char *address; /* of the GPU that did, as facts name it; NULL: not known, so the first */
+	int has_time_limit;  /* of that GPU: kernels that take seconds are ended */
 	struct doctor_copies copies;
 	struct doctor_drive_rates drive;
 };

@@ -264,6 +264,7 @@ int rh_doctor_examine(const struct rh_doctor_options *options, struct rh_doctor_
 		if (rc)
 			return rc;
 		out->measured.address = out->gpu.address;
+		out->measured.has_time_limit = out->gpu.has_time_limit;
 	}
 	struct plan plan = plan_for(out->measured.kind);
 	plan.probes_seconds = options->probes_seconds;

@@ -204,6 +204,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 	ENTER();
 	*value = attribute == cudaDevAttrComputeCapabilityMajor   ? machine()->major
 	         : attribute == cudaDevAttrComputeCapabilityMinor ? machine()->minor
+	         : attribute == cudaDevAttrKernelExecTimeout      ? 0
 	                                                          : 1 + (gpu && gpu == machine()->larger);
 	return cudaSuccess;
 }

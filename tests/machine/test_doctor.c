@@ -256,6 +256,9 @@ static void test_what_was_measured_is_judged(void **state)
 	bad.copies.registered = 2 * gib;
 	says(&root, &bad, "registered", "only 2.0 of 8.0 GiB", ".wslconfig"); /* ulimit -l is no cure: drivers do not count against it */
 	bad = good;
+	bad.has_time_limit = 1;
+	says(&root, &bad, "display", "drives a display", "--device cuda:N");
+	bad = good;
 	bad.drive.read = 0.5e9;
 	says(&root, &bad, "drive", "nvme0n1 reads 0.50", "--nvme_dirs");
 	snprintf(bad.drive.name, sizeof bad.drive.name, "sda");
