@@ -44,6 +44,7 @@ struct tcp_link {
 	} greets;
 	int64_t live_ns;    /* when the live connection began */
 	int64_t without_ns; /* since when there is no connection, or none in which the peer was heard for as long as a heartbeat */
+	int soon_silent;    /* how many such have been since then */
 	int has_connected;
 };
 
@@ -131,8 +132,11 @@ static void disconnect(struct tcp_link *link)
 {
 	publish(link);
 	conn_close(&link->live);
-	if (link->end.session.heard_ns - link->live_ns >= link->timing.heartbeat_ns)
-		link->without_ns = rh_clock_ns();
+	link->soon_silent++;
+	if (link->end.session.heard_ns - link->live_ns < link->timing.heartbeat_ns)
+		return;
+	link->without_ns = rh_clock_ns();
+	link->soon_silent = 0;
 }
 
 /* The connection is of no use any more. After a farewell that is the end of the link. */
@@ -206,9 +210,9 @@ static int step_live(struct tcp_link *link, int64_t now_ns)
 		               ? 0
 		               : rh_fail(-ETIMEDOUT, "%s: no connection for %g s (link_give_up)%s", link->options.address,
 		                         (double)link->timing.give_up_ns / SECOND_NS,
-		                         link->live_ns > link->without_ns ? "; some began, and were soon silent: a tunnel or firewall on the "
-		                                                            "way may drop large packets (try a smaller MTU)"
-		                                                          : "");
+		                         link->soon_silent > 1 ? "; some began, and were soon silent: a tunnel or firewall on the way may "
+		                                                 "drop large packets (try a smaller MTU)"
+		                                               : "");
 	struct conn_peer peer = live_peer(link);
 	int rc = conn_read(&link->live, &peer, FRAMES_A_TURN);
 	if (!rc || rc == -EAGAIN)

@@ -121,7 +121,7 @@ static inline void *relay_run(void *context)
 		struct pollfd waits = {.fd = relay->listener, .events = POLLIN};
 		if (poll(&waits, 1, 20) <= 0)
 			continue;
-		int one = 1, end[2] = {accept(relay->listener, NULL, NULL), relay->is_down ? -1 : relay_socket(relay->to_port, 0)};
+		int one = 1, end[2] = {accept4(relay->listener, NULL, NULL, SOCK_CLOEXEC), relay->is_down ? -1 : relay_socket(relay->to_port, 0)};
 		for (int i = 0; i < 2; i++)
 			setsockopt(end[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 		if (end[1] >= 0)
