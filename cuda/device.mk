@@ -103,8 +103,8 @@ $(B)/gpu/no_emulation.o: tests/cuda/no_emulation.c
 	@mkdir -p $(@D)
 	@echo "cc $<"; $(CC) $(ALL_CFLAGS) $(GPU_FLAGS) -c -o $@ $<
 
-# The same two programs for drivers that know CUDA 12 alone (525 to 579), by clang from a toolkit that bench/gpu/cuda12.sh puts together. No PTX: a driver
-# cannot compile what is newer than itself. Machine code for sm_80 runs on 8.6 as well, that for sm_89 and 90 on its own.
+# The same two programs for drivers that know CUDA 12 alone (525 to 579), by clang from a toolkit that bench/gpu/cuda12.sh puts together. Machine code for
+# sm_80 runs on 8.6 as well, that for sm_89 and 90 on its own; PTX for what is newer, such as an RTX 50, whose drivers (from 570 on) know this PTX.
 CUDA12      := build/cuda12
 CUDA12_SRC  := $(filter-out cuda/absent.c,$(wildcard cuda/*.c)) $(CUDA_SRC)
 CUDA12_OBJ  := $(CUDA12_SRC:%=$(B)/cuda12/%.o)
@@ -113,7 +113,7 @@ $(CUDA12)/bin/ptxas: bench/gpu/cuda12.sh
 	@bench/gpu/cuda12.sh $(realpath $(CUDA_HOME)/bin/fatbinary)
 $(B)/cuda12/%.cu.o: %.cu $(CUDA12)/bin/ptxas
 	@mkdir -p $(@D)
-	@echo "clang++ $< (cuda 12)"; clang++-19 -x cuda --cuda-path=$(CUDA12) $(addprefix --cuda-gpu-arch=sm_,80 89 90) --no-cuda-include-ptx=all -std=c++17 -O3 \
+	@echo "clang++ $< (cuda 12)"; clang++-19 -x cuda --cuda-path=$(CUDA12) $(addprefix --cuda-gpu-arch=sm_,80 89 90) --no-cuda-include-ptx=all --cuda-include-ptx=sm_90 -std=c++17 -O3 \
 		-isystem $(CUDA12)/include -Isrc -I. -D_GNU_SOURCE -Wall -Wextra -Wno-unknown-cuda-version -Wno-missing-field-initializers -Wno-unused-function -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $(B)/cuda12/%.c.o: %.c $(CUDA12)/bin/ptxas
 	@mkdir -p $(@D)

@@ -27,7 +27,7 @@ cp examples/demo.yaml "$bundle/examples/"
 {
 	echo "commit: $(git describe --always --dirty 2>/dev/null || echo unknown)"
 	echo "glibc: $(find "$bundle"/build/release{,/lib} -maxdepth 1 -type f -exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//')"
-	echo "architectures: $architectures$(! grep -a -q 'libcublasLt\.so\.13' "$build/roundhouse" || echo " (drivers from 580 on)")$([[ "$programs" != *cuda12* ]] || echo "; sm_80 sm_89 sm_90 (drivers from 525 on: roundhouse-cuda12)")"
+	echo "architectures: $architectures$(! grep -a -q 'libcublasLt\.so\.13' "$build/roundhouse" || echo " (drivers from 580 on)")$([[ "$programs" != *cuda12* ]] || echo "; sm_80 sm_89 sm_90, PTX (drivers from 525 on: roundhouse-cuda12)")"
 	echo "libraries: $(ls "$bundle/build/release/lib" | tr '\n' ' ')"
 } >"$bundle/MANIFEST"
 tar -czf "$bundle.tar.gz" -C "$bundle" .

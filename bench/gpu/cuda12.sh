@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 fatbinary=$1 kit=build/cuda12 got=build/cuda12-wheels
-[ ! -x "$kit/bin/ptxas" ] || exit 0
+[ ! "$kit/bin/ptxas" -nt bench/gpu/cuda12.sh ] || exit 0 # this script may have changed
 command -v clang++-19 >/dev/null || { echo "cuda12: clang++-19 is not here; install clang-19 (apt)" >&2; exit 1; }
 mkdir -p "$got"
 python3 -m pip download -q --no-deps --only-binary=:all: --platform manylinux2014_x86_64 -d "$got" \
@@ -31,7 +31,10 @@ cat >"$kit.new/bin/fatbinary" <<SH
 # Nothing is compressed: what newer fatbinaries compress with, drivers before 550 cannot undo.
 args=()
 for a in "\$@"; do
-	case \$a in --image=profile=sm_*) a=--image3=kind=elf,sm=\${a#--image=profile=sm_} ;; esac
+	case \$a in
+	--image=profile=sm_*) a=--image3=kind=elf,sm=\${a#--image=profile=sm_} ;;
+	--image=profile=compute_*) a=--image3=kind=ptx,sm=\${a#--image=profile=compute_} ;;
+	esac
 	args+=("\$a")
 done
 exec $fatbinary --compress=false "\${args[@]}"

@@ -76,6 +76,14 @@ static void test_an_old_driver_gets_the_programs_that_are_there(void **state)
 	assert_int_equal(shell("rm -rf %s", dir), 0);
 }
 
+/* PTX, as an RTX 50's drivers before 580 know CUDA 12 alone. */
+static void test_programs_for_old_drivers_have_code_for_later_gpus(void **state)
+{
+	(void)state;
+	need("build/release/roundhouse-cuda12");
+	assert_int_equal(shell("grep -a -q '^\\.target sm_90' build/release/roundhouse-cuda12"), 0);
+}
+
 static void test_the_bundle_unpacked_elsewhere_says_that_there_is_no_gpu_and_rehearses(void **state)
 {
 	(void)state;
@@ -99,6 +107,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_part_runs_to_its_end_on_an_emulated_gpu),
 	        cmocka_unit_test(test_an_old_driver_gets_the_programs_that_are_there),
+	        cmocka_unit_test(test_programs_for_old_drivers_have_code_for_later_gpus),
 	        cmocka_unit_test(test_the_bundle_unpacked_elsewhere_says_that_there_is_no_gpu_and_rehearses),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
