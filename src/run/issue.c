@@ -328,17 +328,18 @@ static int begin_compute(struct rh_executor *executor, struct rh_device *device,
 	return rc;
 }
 
-/* Ends a step's stalls after its last computation on the device. */
+/* Ends a step's stalls after its last computation on the device; also those of a later step that has none there. */
 static int end_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
-	for (int index = 0; index < RUN_FLIGHT; index++) {
+	int rc = 0;
+	for (int index = 0; !rc && index < RUN_FLIGHT; index++) {
 		struct run_flight *flight = &executor->device[device->index].flight[index];
 		if (flight->computed != command->position)
 			continue;
 		flight->computed = LOWER_NEVER;
-		return rh_stalls_end(&flight->stalls);
+		rc = rh_stalls_end(&flight->stalls);
 	}
-	return 0;
+	return rc;
 }
 
 int issue_command(struct rh_executor *executor, const struct rh_command *command)

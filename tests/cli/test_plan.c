@@ -296,6 +296,17 @@ static void test_joined_steps_of_one_stage_are_as_fast_as_their_devices(void **s
 	}
 	if (!(tokens[1] > 1.5 * tokens[0] && tokens[1] < 2.01 * tokens[0]))
 		fail_msg("one device: %.1f tokens/s, two: %.1f", tokens[0], tokens[1]);
+	/* a step on one device begins while the step before it is still to be computed on the other */
+	struct ran ran = run_line(&scratch,
+	                          "plan --config_name %s/config.json --hardware rtx4090 --gpus 2 --use_peft true --max_length 2048 "
+	                          "--per_device_train_batch_size 1 --optimizer_staleness 1 --spill weights --nvme_dirs /tmp "
+	                          "--max_nvme 1TiB --json",
+	                          scratch.dir);
+	json_t *json = result_of(&ran);
+	double idle = json_number_value(json_object_get(json, "bubble"));
+	assert_true(idle > 0 && idle < 1);
+	json_decref(json);
+	run_free(&ran);
 	scratch_close(&scratch);
 }
 
