@@ -180,6 +180,9 @@ static void test_plan_of_a_large_model_says_each_change_that_is_enough(void **st
 	ran = run_line(&scratch, "plan %s/eight.yaml --hardware rtx4090x8 --per_device_train_batch_size 1 --max_length 9000", scratch.dir);
 	says(&ran, 0, "warning      max_length 9000 is above the 8192 positions");
 	run_free(&ran);
+	ran = run_line(&scratch, "plan %s/eight.yaml --hardware rtx4090x1 --use_peft true --dtype bfloat16 --max_length 2000000", scratch.dir);
+	says(&ran, 1, " and max_length: "); /* far less than was asked, and of use */
+	run_free(&ran);
 	scratch_close(&scratch);
 }
 

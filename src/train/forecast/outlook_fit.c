@@ -1,6 +1,8 @@
 /* Finds what fits: how long a sequence may be, and the changes after each of which a run would fit. */
 #include "train/forecast/outlook_internal.h"
 
+#include "core/minmax.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -68,7 +70,7 @@ static int fits(const struct rh_config *config, const struct trial *trial)
 	return fits_with(config, trial, RH_STAGES_PACKED, NULL);
 }
 
-enum { FIRST_TRIED = 256 };
+enum { FIRST_TRIED = 256, SHORT = 2048 /* tokens */ };
 
 /* The largest value up to most for which the configuration fits, by doubling and halving from `first`; 0: none. */
 static int64_t largest(struct rh_config *config, int64_t *key, int64_t first, int64_t most, const struct trial *trial)
@@ -181,7 +183,7 @@ static int mend_by_batch(const struct rh_config *config, const struct trial *tri
 		snprintf(next_mend(out), room, "%sper_device_train_batch_size: %lld", with, (long long)batch);
 		return 1;
 	}
-	if (length < config->max_length / 8) /* is no answer to what was asked */
+	if (length < rh_min(config->max_length / 8, SHORT)) /* is no answer to what was asked */
 		return 0;
 	if (length)
 		snprintf(next_mend(out), room, "%s%smax_length: %lld", with, rows > 1 ? "per_device_train_batch_size: 1 and " : "",
