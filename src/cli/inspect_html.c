@@ -35,6 +35,7 @@ static int put_escaped(struct rh_text *out, const char *text, size_t bytes)
 		                     : byte == '"'  ? "&quot;"
 		                     : byte == '\n' ? "<u>↵</u>\n"
 		                     : byte == '\t' ? "<u>⇥</u>"
+		                     : byte == '\r' ? "<u>␍</u>"
 		                                    : NULL;
 		if (entity)
 			rc = rh_text_printf(out, "%s", entity);

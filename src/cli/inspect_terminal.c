@@ -46,6 +46,8 @@ static void put_text(FILE *out, const char *text, size_t bytes, enum run run, en
 				open_run(out, run, colours);
 		} else if (byte == '\t') {
 			fputs("⇥", out);
+		} else if (byte == '\r') {
+			fputs("␍", out);
 		} else if (byte < 0x20 || byte == 0x7f || (byte == 0xc2 && i + 1 < bytes && (unsigned char)text[i + 1] < 0xa0)) {
 			fputs("�", out);
 			i += byte == 0xc2;

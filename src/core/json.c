@@ -46,6 +46,13 @@ static int load(const char *bytes, size_t length, json_t **out, json_error_t *fa
 	return rc;
 }
 
+/* What to do about bytes that are no UTF-8. */
+static const char *mend_of(json_error_t *fault)
+{
+	return json_error_code(fault) == json_error_invalid_utf8 ? "; the text must be UTF-8: iconv -f LATIN1 -t UTF-8 converts it from Latin-1"
+	                                                         : "";
+}
+
 int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out)
 {
 	json_error_t fault;
@@ -53,8 +60,9 @@ int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **
 	if (rc || *out)
 		return rc;
 	if (!length || !memchr(bytes, '\n', length)) /* `where` names the line of a file of lines */
-		return rh_fail(-EINVAL, "%s: not valid JSON at column %d: %s", where, fault.column, fault.text);
-	return rh_fail(-EINVAL, "%s: not valid JSON at line %d, column %d: %s", where, fault.line, fault.column, fault.text);
+		return rh_fail(-EINVAL, "%s: not valid JSON at column %d: %s%s", where, fault.column, fault.text, mend_of(&fault));
+	return rh_fail(-EINVAL, "%s: not valid JSON at line %d, column %d: %s%s", where, fault.line, fault.column, fault.text,
+	               mend_of(&fault));
 }
 
 int rh_json_parse_at(const char *bytes, size_t length, const char *path, int64_t line, json_t **out)
@@ -63,8 +71,8 @@ int rh_json_parse_at(const char *bytes, size_t length, const char *path, int64_t
 	int rc = load(bytes, length, out, &fault);
 	if (rc || *out)
 		return rc;
-	return rh_fail(-EINVAL, "%s:%lld: not valid JSON at column %d: %s", path, (long long)(line + fault.line - 1), fault.column,
-	               fault.text);
+	return rh_fail(-EINVAL, "%s:%lld: not valid JSON at column %d: %s%s", path, (long long)(line + fault.line - 1), fault.column,
+	               fault.text, mend_of(&fault));
 }
 
 int rh_json_load(const char *path, json_t **out)

@@ -69,7 +69,7 @@ static int refuse_others(const struct data_stream *stream)
 	           5))
 		return rh_fail(-EINVAL, "%s: xz is not read; unxz '%s' first", path, path);
 	if (starts(stream, "\xFF\xFE", 2) || starts(stream, "\xFE\xFF", 2))
-		return rh_fail(-EINVAL, "%s:1: the file is UTF-16; save it as UTF-8", path);
+		return rh_fail(-EINVAL, "%s:1: the file is UTF-16; iconv -f UTF-16 -t UTF-8 '%s' >rows.jsonl converts it", path, path);
 	return rh_lfs_refuse(path, stream->packed, stream->end);
 }
 

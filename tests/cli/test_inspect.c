@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #define TWICE "{\"prompt\": \"f g\", \"completion\": \"h\"}"
-static const char rows[] = "[{\"prompt\": \"a <b> & c\", \"completion\": \" d\\ne\"},\n" TWICE ",\n" TWICE "]\n";
+static const char rows[] = "[{\"prompt\": \"a <b> & c\", \"completion\": \" d\\r\\ne\"},\n" TWICE ",\n" TWICE "]\n";
 
 static void make(struct scratch *scratch)
 {
@@ -26,7 +26,7 @@ static void test_rows_are_shown_and_faults_make_the_status(void **state)
 	assert_int_equal(ran.status, 1); /* train would stop */
 	assert_non_null(strstr(ran.out, "/rows.json:1: "));
 	assert_non_null(strstr(ran.out, "a <b> & c"));
-	assert_non_null(strstr(ran.out, "« d↵\ne"));
+	assert_non_null(strstr(ran.out, "« d␍↵\ne"));
 	assert_null(strstr(ran.out, "/rows.json:2: "));
 	assert_null(strchr(ran.out, '\x1b')); /* no terminal, no colours */
 	assert_non_null(strstr(ran.err, "duplicates: 1 of 3 rows that were there before (line 3)"));
