@@ -168,9 +168,9 @@ static void test_bulk_goes_in_pieces_between_activations(void **state)
 		printf("%d device%s: %d uploads of %lld bytes, %lld of them behind activations; %lld bytes down, %lld behind activations\n",
 		       devices, devices == 1 ? "" : "s", up.runs, (long long)up.bytes, (long long)up.gated_bytes, (long long)down.bytes,
 		       (long long)down.gated_bytes);
-		/* all but the first slot of a device is sent in the windows of the one before; all gradients but those of its last slot,
-		 * and the first window's of the others */
-		assert_true(up.runs > 2 * devices && up.gates >= (up.runs - devices) * 2 && up.gated_bytes * 2 > up.bytes);
+		/* all but the first slot of a device is sent in the windows of the one before (with two devices each has one more whose
+		 * weights it does not hold yet); all gradients but those of its last slot, and the first window's of the others */
+		assert_true(up.runs >= 2 * devices && up.gates >= (up.runs - devices) * 2 && up.gated_bytes * 2 > up.bytes);
 		assert_true(down.bytes > 0 && down.gated_bytes * 4 > down.bytes);
 		rig_close(&rig);
 	}
