@@ -54,4 +54,9 @@ int rh_chat_locate(const struct rh_chat *chat, const json_t *conversation, const
                    struct rh_chat_spans *spans) RH_MUST;
 void rh_chat_spans_free(struct rh_chat_spans *spans);
 
+/* Is the message of an assistant's role? */
+int rh_chat_is_assistant(const json_t *message);
+/* Does an assistant say in the message what the template can write: content, tool calls, or reasoning where the template reads it? */
+int rh_chat_is_answer(const struct rh_chat_template *form, const json_t *message);
+
 #endif

@@ -344,12 +344,6 @@ static int push(struct rh_chat_spans *spans, struct rh_chat_span span)
 	return rc;
 }
 
-static int is_assistant(const json_t *message)
-{
-	const char *role = json_string_value(json_object_get(message, "role"));
-	return role && (!strcmp(role, "assistant") || !strcmp(role, "model"));
-}
-
 static int locate_all(struct locator *locator, struct rh_chat_spans *spans)
 {
 	int rc = 0;
@@ -358,7 +352,7 @@ static int locate_all(struct locator *locator, struct rh_chat_spans *spans)
 	json_array_foreach(locator->messages, i, message)
 	{
 		struct rh_chat_span span = {.message = i};
-		if (!is_assistant(message))
+		if (!rh_chat_is_assistant(message))
 			continue;
 		rc = locate(locator, i, &span);
 		if (!rc) {
@@ -388,9 +382,9 @@ static int take_marks(const struct rh_jinja_spans *marks, const json_t *messages
 	size_t assistants = 0, at = 0, i;
 	const json_t *message;
 	int rc = 0;
-	json_array_foreach(messages, i, message) assistants += (size_t)is_assistant(message);
+	json_array_foreach(messages, i, message) assistants += (size_t)rh_chat_is_assistant(message);
 	for (size_t k = 0; !rc && k < marks->count; k++) {
-		while (assistants == marks->count && !is_assistant(json_array_get(messages, at)))
+		while (assistants == marks->count && !rh_chat_is_assistant(json_array_get(messages, at)))
 			at++;
 		size_t which = assistants == marks->count ? at++ : SIZE_MAX;
 		if (marks->span[k].first < marks->span[k].end)

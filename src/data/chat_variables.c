@@ -104,11 +104,38 @@ static int copy_given(const json_t *message, json_t *copy)
 	return 0;
 }
 
+/* What the assistant thought, under any of its names; NULL: nothing. */
+static const json_t *reasoning_of(const json_t *message)
+{
+	static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+	const json_t *reasoning = NULL;
+	for (size_t i = 0; !reasoning && i < sizeof names / sizeof *names; i++)
+		if (!json_is_null(json_object_get(message, names[i])))
+			reasoning = json_object_get(message, names[i]);
+	return reasoning;
+}
+
+int rh_chat_is_assistant(const json_t *message)
+{
+	const char *role = json_string_value(json_object_get(message, "role"));
+	return role && (!strcmp(role, "assistant") || !strcmp(role, "model"));
+}
+
+int rh_chat_is_answer(const struct rh_chat_template *form, const json_t *message)
+{
+	const json_t *content = json_object_get(message, "content");
+	if (!rh_chat_is_assistant(message))
+		return 0;
+	if (json_string_length(content) || json_array_size(content) || json_array_size(json_object_get(message, "tool_calls")))
+		return 1;
+	return json_string_length(reasoning_of(message)) &&
+	       (rh_jinja_reads(form->jinja, "reasoning_content") || rh_jinja_reads(form->jinja, "thinking"));
+}
+
 /* A message as the template sees it: content in the form it takes, its reasoning under the names that templates read, no null. */
 static int adapt(const struct rh_chat *chat, const json_t *message, size_t number, json_t **out)
 {
-	static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
-	const json_t *content = json_object_get(message, "content"), *reasoning = NULL;
+	const json_t *content = json_object_get(message, "content"), *reasoning = reasoning_of(message);
 	json_t *fresh = NULL;
 	const char *other = NULL;
 	if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
@@ -120,9 +147,6 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 		               "%s: message %zu: role '%s' is no template's; 'messages' are of user and assistant ('conversations' of "
 		               "from and value may be of human and gpt)",
 		               chat->where, number + 1, role);
-	for (size_t i = 0; !reasoning && i < sizeof names / sizeof *names; i++)
-		if (!json_is_null(json_object_get(message, names[i])))
-			reasoning = json_object_get(message, names[i]);
 	if (json_is_array(content) && chat->form->content == CHAT_CONTENT_STRINGS) {
 		fresh = joined(content, &other);
 		if (other)

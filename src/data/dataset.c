@@ -233,6 +233,8 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 		set->whole_conversations |=
 		        reader.kind == DATA_MESSAGES && config->assistant_only_loss != RH_YES && config->completion_only_loss != RH_YES;
 	}
+	if (reader.unread.length && !*set->unread)
+		snprintf(set->unread, sizeof set->unread, "%.120s: columns that are not read: %s", source->path, reader.unread.bytes);
 	data_reader_close(&reader);
 	if (!rc && set->read_rows == rows)
 		rc = rh_fail(-EINVAL, "%s:1: the file holds no rows", source->path);
@@ -491,6 +493,8 @@ void rh_dataset_report(const struct rh_dataset *dataset)
 		        dataset->whole_conversations
 		                ? " (every token is trained, also the user's; assistant_only_loss: true trains answers only)"
 		                : "");
+	if (*dataset->unread)
+		rh_note("%s", dataset->unread);
 	if (dataset->dropped_rows)
 		rh_note("%s: %lld rows dropped: they have no text or answer, or none of it within max_length", path,
 		        (long long)dataset->dropped_rows);

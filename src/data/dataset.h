@@ -83,6 +83,7 @@ struct rh_dataset {
 	int has_answers;               /* completions or conversations, not plain text */
 	/* counted while reading, reported by rh_dataset_report */
 	struct rh_finding finding[RH_LINTS];
+	char unread[512];          /* which columns of the first file that has such are not read; empty: none */
 	int64_t read_rows;         /* in the files, blank lines apart */
 	int64_t conversation_rows; /* of these */
 	int32_t turn_end;          /* the special token that ends a conversation's last answer; -1: not known */

@@ -252,18 +252,11 @@ static int render(struct data_encoder *encoder, const json_t *conversation, enum
 }
 
 /* Does an assistant say anything in `messages`? End-of-turn alone does not count as trained. */
-static int is_answered(const json_t *messages)
+static int is_answered(const struct data_encoder *encoder, const json_t *messages)
 {
 	size_t i;
 	const json_t *message;
-	json_array_foreach(messages, i, message)
-	{
-		const char *role = json_string_value(json_object_get(message, "role"));
-		const json_t *content = json_object_get(message, "content");
-		if (role && !strcmp(role, "assistant") &&
-		    (json_string_length(content) || json_array_size(content) || json_array_size(json_object_get(message, "tool_calls"))))
-			return 1;
-	}
+	json_array_foreach(messages, i, message) if (rh_chat_is_answer(encoder->chat, message)) return 1;
 	return 0;
 }
 
@@ -277,8 +270,13 @@ static int read_weight(const json_t *message, const char *where, size_t number, 
 	if (!is_good || (train && !json_is_null(train) && !json_is_boolean(train)))
 		return rh_fail(-EINVAL, "%s: message %zu: %s", where, number + 1,
 		               is_good ? "'train' must be true or false" : "'weight' must be 0 or 1");
+	if (json_object_get(message, "train_detail") && !json_is_null(json_object_get(message, "train_detail")))
+		return rh_fail(-EINVAL,
+		               "%s: message %zu: 'train_detail' is not read, as parts of a message are trained together; take it out, or "
+		               "leave the message out with 'train': false",
+		               where, number + 1);
 	*is_out = (json_is_number(weight) && !json_number_value(weight)) || json_is_false(train);
-	if (role && !strcmp(role, "assistant"))
+	if (rh_chat_is_assistant(message))
 		return 0;
 	if (json_is_true(train))
 		return rh_fail(-EINVAL,
@@ -387,7 +385,7 @@ static int encode_messages(struct data_encoder *encoder, const json_t *row, cons
 		return rc;
 	if (!only_assistant)
 		return drop_left_out(encoder, messages, where);
-	if (!is_answered(messages))
+	if (!is_answered(encoder, messages))
 		return leave_empty(encoder);
 	encoder->is_masked = 1;
 	return keep_answers(encoder, messages, where);
@@ -446,7 +444,7 @@ static int mask_behind_answer(struct data_encoder *encoder, size_t messages, con
 static int encode_completion_chat(struct data_encoder *encoder, const json_t *row, const char *where)
 {
 	const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
-	if (!is_answered(completion))
+	if (!is_answered(encoder, completion))
 		return leave_empty(encoder);
 	const struct rh_config *config = encoder->config;
 	int masks_prompt = config->completion_only_loss != RH_NO, only_assistant = config->assistant_only_loss == RH_YES, rc;

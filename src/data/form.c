@@ -10,14 +10,15 @@
 static const struct {
 	enum data_form form;
 	const char *key[2];
+	const char *other[4]; /* keys that it reads too */
 } forms[] = {
-        {FORM_COMPLETION, {"prompt", "completion"}},
-        {FORM_MESSAGES, {"messages", NULL}},
-        {FORM_SHAREGPT, {"conversations", NULL}},
-        {FORM_ALPACA, {"instruction", "output"}},
-        {FORM_QUESTION, {"question", "answer"}},
-        {FORM_INPUT, {"input", "output"}},
-        {FORM_TEXT, {"text", NULL}},
+        {FORM_COMPLETION, {"prompt", "completion"}, {"tools", "documents", "chat_template_kwargs"}},
+        {FORM_MESSAGES, {"messages"}, {"tools", "documents", "chat_template_kwargs"}},
+        {FORM_SHAREGPT, {"conversations"}, {"system", "tools", "documents", "chat_template_kwargs"}},
+        {FORM_ALPACA, {"instruction", "output"}, {"input", "history", "system"}},
+        {FORM_QUESTION, {"question", "answer"}, {"system"}},
+        {FORM_INPUT, {"input", "output"}, {"system"}},
+        {FORM_TEXT, {"text"}, {NULL}},
 };
 enum { FORMS = sizeof forms / sizeof *forms, NAMED_MOST = 8 };
 
@@ -70,7 +71,7 @@ static int list_keys(const json_t *row, struct rh_text *out)
 	json_object_foreach((json_t *)(uintptr_t)row, key, value)
 	{
 		if (!rc && named < NAMED_MOST)
-			rc = rh_text_printf(out, "%s'%.40s'", named ? ", " : "", key);
+			rc = rh_text_printf(out, "%s'%.40s'%s", named ? ", " : "", key, json_is_null(value) ? " (null)" : "");
 		named++;
 	}
 	if (!rc && named > NAMED_MOST)
@@ -121,6 +122,34 @@ static const char *guess_column(const json_t *row, const char *wanted)
 	return column;
 }
 
+/* The column of a whole conversation under another name, and in *as our key for it; NULL: none. */
+static const char *find_talk(const json_t *row, const char **as)
+{
+	const char *key;
+	json_t *value;
+	json_object_foreach((json_t *)(uintptr_t)row, key, value)
+	{
+		const json_t *first = json_array_get(value, 0);
+		const char *role = json_string_value(json_object_get(first, "role"));
+		*as = json_object_get(first, "from") ? "conversations" : "messages";
+		if (!strcmp(key, "prompt") || !strcmp(key, "rejected")) /* half of one, and one that is not to be learnt */
+			continue;
+		if (json_object_get(first, "from") || (role && strcmp(role, "assistant")))
+			return key;
+	}
+	*as = "messages";
+	return usual_column(row, "messages");
+}
+
+/* The column that holds a list of objects; NULL: none. */
+static const char *find_list(const json_t *row)
+{
+	const char *key;
+	json_t *value;
+	json_object_foreach((json_t *)(uintptr_t)row, key, value) if (json_is_object(json_array_get(value, 0))) return key;
+	return NULL;
+}
+
 /* No form has all of its keys here: what would mend it, by what is there. */
 static int fail_unknown(const json_t *row, const char *text_key, const char *where)
 {
@@ -131,12 +160,16 @@ static int fail_unknown(const json_t *row, const char *text_key, const char *whe
 	int prompt = member(row, "prompt") != NULL, completion = member(row, "completion") != NULL;
 	const char *instruction = find_column(row, "instruction"), *context = find_column(row, "context"),
 	           *question = usual_column(row, "question"), *reply = usual_column(row, "completion");
-	const char *asked = guess_column(row, "prompt"), *answer = guess_column(row, "completion"), *talk = usual_column(row, "messages"),
-	           *first = guess_column(row, "text");
-	if (talk)
-		rc = rh_fail(-EINVAL,
-		             "%s: no form of rows has the keys %s; data_columns: {messages: %s} if that column is the conversation", where,
-		             keys.bytes, talk);
+	const char *asked = guess_column(row, "prompt"), *answer = guess_column(row, "completion"), *as, *talk = find_talk(row, &as),
+	           *first = guess_column(row, "text"), *list = find_list(row);
+	if (member(row, "role") && member(row, "content"))
+		rc = rh_fail(-EINVAL, "%s: a message where a row is due; write each conversation as {\"messages\": [...]}", where);
+	else if (talk)
+		rc = rh_fail(-EINVAL, "%s: no form of rows has the keys %s; data_columns: {%s: %s} if that column is the conversation",
+		             where, keys.bytes, as, talk);
+	else if (json_is_array(member(row, "input_ids")))
+		rc = rh_fail(-EINVAL, "%s: no form of rows has the keys %s; token ids are not read: give the text of which they were made",
+		             where, keys.bytes);
 	else if (prompt != completion && (prompt ? answer : asked))
 		rc = rh_fail(
 		        -EINVAL,
@@ -155,6 +188,9 @@ static int fail_unknown(const json_t *row, const char *text_key, const char *whe
 	else if (asked && answer && strcmp(asked, answer))
 		rc = rh_fail(-EINVAL, "%s: no form of rows has the keys %s; data_columns: {prompt: %s, completion: %s} if these are it",
 		             where, keys.bytes, asked, answer);
+	else if (list)
+		rc = rh_fail(-EINVAL, "%s: no form of rows has the keys %s; if '%s' is the list of rows, write it alone, as jq .%s does",
+		             where, keys.bytes, list, list);
 	else if (first)
 		rc = rh_fail(-EINVAL, "%s: no form of rows has the keys %s; data_columns: {%s: %s} if that is the text", where, keys.bytes,
 		             text_key, first);
@@ -196,6 +232,40 @@ int data_form_find(const json_t *row, const json_t *columns, const char *text_ke
 	return fail_unknown(row, text_key, where);
 }
 
+static int is_read(enum data_form form, const char *key)
+{
+	int found = 0;
+	for (int i = 0; i < FORMS; i++) {
+		if (forms[i].form != form)
+			continue;
+		for (int k = 0; k < 2; k++)
+			found |= forms[i].key[k] && !strcmp(forms[i].key[k], key);
+		for (int k = 0; k < 4; k++)
+			found |= forms[i].other[k] && !strcmp(forms[i].other[k], key);
+	}
+	return found;
+}
+
+int data_form_list_unread(enum data_form form, const json_t *row, const json_t *columns, struct rh_text *out)
+{
+	const char *key, *name;
+	json_t *value, *column, *unread = json_object();
+	int bad = !unread;
+	json_object_foreach((json_t *)(uintptr_t)row, key, value)
+	{
+		int read = is_read(form, key);
+		json_object_foreach((json_t *)(uintptr_t)columns, name, column) read |=
+		        !strcmp(json_string_value(column), key) && is_read(form, name);
+		if (!read && data_is_given(row, key))
+			bad |= json_object_set(unread, key, value);
+	}
+	int rc = bad ? rh_fail(-ENOMEM, "out of host memory while columns are looked up") : 0;
+	if (!rc && json_object_size(unread))
+		rc = list_keys(unread, out);
+	json_decref(unread);
+	return rc;
+}
+
 static int need(const json_t *row, const char *key, json_type type, const char *where)
 {
 	const json_t *value = member(row, key);
@@ -204,6 +274,15 @@ static int need(const json_t *row, const char *key, json_type type, const char *
 	if (json_typeof(value) == type)
 		return 0;
 	return rh_fail(-EINVAL, "%s: '%s' must be %s", where, key, type == JSON_STRING ? "a string" : "a list of messages");
+}
+
+/* A null in place of a text or an answer is an empty one: such a row is left out and counted. */
+static int empty_null(json_t *row, const char *key, const char *where)
+{
+	if (!json_is_null(json_object_get(row, key)))
+		return 0;
+	json_t *empty = json_is_array(json_object_get(row, "prompt")) ? json_array() : json_string("");
+	return json_object_set_new(row, key, empty) ? rh_fail(-ENOMEM, "%s: out of host memory", where) : 0;
 }
 
 /* Where prompt and completion are of different types, the first row's decide nothing: each row is either. */
@@ -259,7 +338,9 @@ static int read_parts(enum data_form form, json_t *row, const char *where, struc
 	int rc = need(row, out->instruction_key, JSON_STRING, where);
 	if (rc)
 		return rc;
-	rc = need(row, out->output_key, JSON_STRING, where);
+	rc = empty_null(row, out->output_key, where);
+	if (!rc)
+		rc = need(row, out->output_key, JSON_STRING, where);
 	if (!rc && data_is_given(row, "system"))
 		rc = need(row, "system", JSON_STRING, where);
 	if (!rc && form == FORM_ALPACA && data_is_given(row, "input"))
@@ -369,10 +450,13 @@ int data_form_convert(enum data_form form, const struct data_tags *tags, int has
 	switch (form) {
 	case FORM_COMPLETION:
 		rc = data_parse_cell(*row, "tools", where);
+		if (!rc)
+			rc = empty_null(*row, "completion", where);
 		return rc ? rc : convert_completion(*row, where, kind);
 	case FORM_TEXT:
 		*kind = DATA_TEXT;
-		return need(*row, "text", JSON_STRING, where);
+		rc = empty_null(*row, "text", where);
+		return rc ? rc : need(*row, "text", JSON_STRING, where);
 	case FORM_MESSAGES:
 		*kind = DATA_MESSAGES;
 		rc = data_parse_cell(*row, "messages", where);

@@ -11,6 +11,7 @@
 #define RH_DATA_FORM_H
 
 #include "core/json.h"
+#include "core/text.h"
 
 enum data_kind { DATA_COMPLETION, DATA_COMPLETION_CHAT, DATA_MESSAGES, DATA_TEXT, DATA_LABELLED };
 enum data_form { FORM_COMPLETION, FORM_MESSAGES, FORM_SHAREGPT, FORM_ALPACA, FORM_QUESTION, FORM_INPUT, FORM_TEXT };
@@ -29,6 +30,8 @@ struct data_shape {
 int data_columns_rename(const json_t *columns, const char *where, json_t **row) RH_MUST;
 /* -EINVAL names the row's keys and what to write. */
 int data_form_find(const json_t *row, const json_t *columns, const char *text_key, const char *where, enum data_form *out) RH_MUST;
+/* Appends the keys of `row`, after it was renamed, whose values the form leaves out: "'id', 'source'"; nothing where it reads all. */
+int data_form_list_unread(enum data_form form, const json_t *row, const json_t *columns, struct rh_text *out) RH_MUST;
 /* Converts *row, of form `form`, to what the encoder takes, of kind *kind. `has_template`: there is a template for conversations. */
 int data_form_convert(enum data_form form, const struct data_tags *tags, int has_template, const char *where, json_t **row,
                       enum data_kind *kind) RH_MUST;

@@ -229,7 +229,8 @@ static int next_of_array(struct data_records *records, json_t **row)
 	if (!rc)
 		return fail_array(records, "%s: the array does not end; is the file cut off?");
 	if (byte != '{')
-		return fail_array(records, "%s: expected an object {...}; each item of the array is one row");
+		return fail_array(records, "%s: expected an object {...}; each item of the array is one row, such as {\"messages\": [...]} or "
+		                           "{\"text\": ...}");
 	records->shared_row = records->rows && records->line == records->next_line ? (uint32_t)records->rows + 1 : 0;
 	records->line = records->next_line;
 	rc = data_records_place(records, records->line);

@@ -86,10 +86,23 @@ static int read_calls(json_t *content, const char *where, size_t turn, json_t **
 /* Per-message marks of what is trained go along. */
 static int copy_marks(const json_t *turn, json_t *message)
 {
-	static const char *const marks[] = {"weight", "train", "name", "tool_calls", "tool_call_id", "reasoning_content"};
+	static const char *const marks[] = {"weight",       "train",             "train_detail", "name",     "tool_calls",
+	                                    "tool_call_id", "reasoning_content", "thinking",     "reasoning"};
 	for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
 		json_t *mark = json_object_get(turn, marks[i]);
 		if (mark && json_object_set(message, marks[i], mark))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+/* What the template is given besides messages and tools. */
+static int copy_variables(const json_t *row, json_t *made)
+{
+	static const char *const names[] = {"documents", "chat_template_kwargs"};
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		json_t *value = json_object_get(row, names[i]);
+		if (value && json_object_set(made, names[i], value))
 			return -ENOMEM;
 	}
 	return 0;
@@ -167,7 +180,8 @@ int data_sharegpt_convert(const struct data_tags *tags, const char *where, json_
 	for (size_t i = 0; !rc && i < json_array_size(turns); i++)
 		rc = add_turn(tags ? tags : &usual, json_array_get(turns, i), i + 1, where, messages);
 	json_t *made = rc ? NULL : json_object();
-	if (!rc && (!made || json_object_set(made, "messages", messages) || (tools && json_object_set(made, "tools", tools))))
+	if (!rc && (!made || json_object_set(made, "messages", messages) || (tools && json_object_set(made, "tools", tools)) ||
+	            copy_variables(*row, made)))
 		rc = no_memory(where);
 	json_decref(messages);
 	json_decref(tools);

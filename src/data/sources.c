@@ -169,6 +169,7 @@ int data_reader_open(const struct data_source *source, const char *text_key, int
 void data_reader_close(struct data_reader *reader)
 {
 	data_records_close(&reader->records);
+	rh_text_free(&reader->unread);
 }
 
 /* The form of the file's first row. */
@@ -176,6 +177,8 @@ static int find_form(struct data_reader *reader, const json_t *row)
 {
 	const struct data_records *records = &reader->records;
 	int rc = data_form_find(row, reader->source->columns, reader->text_key, records->where.bytes, &reader->form);
+	if (!rc)
+		return data_form_list_unread(reader->form, row, reader->source->columns, &reader->unread);
 	return rc == -EINVAL && records->format == DATA_TABLE
 	               ? rh_fail(rc, "%s; the file was read as a table, whose first line names its columns", rh_error(rc))
 	               : rc;

@@ -33,6 +33,7 @@ struct data_reader {
 	struct data_records records;
 	enum data_form form; /* of the whole file, once a row was read */
 	enum data_kind kind; /* of the row last returned */
+	struct rh_text unread; /* columns of the first row that its form does not read */
 	int64_t rows;
 };
 /* `reader->records.where` is "path:line" of the row last returned. */

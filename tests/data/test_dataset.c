@@ -279,6 +279,8 @@ static void test_bad_lines_are_named(void **state)
 	             NULL);
 	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"train\":true}]}", &config, "only the assistant's are trained",
 	             NULL);
+	expect_error("{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"train_detail\":[{}]}]}", &config,
+	             ":1: message 1: 'train_detail' is not read", NULL);
 	config.assistant_only_loss = RH_YES;
 	expect_error("{\"text\":\"a\"}", &config, ":1: assistant_only_loss needs conversations", NULL);
 }
@@ -356,6 +358,8 @@ static void test_empty_rows_are_left_out(void **state)
 	        {"{\"instruction\":\"q\",\"output\":\"\"}\n", "{\"instruction\":\"q\",\"output\":\"a\"}\n", RH_NO},
 	        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}\n",
 	         "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\"}]}\n", RH_YES},
+	        {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"chatml leaves it out\"}]}\n",
+	         "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]}\n", RH_YES},
 	};
 	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
 		struct rh_config config = plain_config();
@@ -371,6 +375,52 @@ static void test_empty_rows_are_left_out(void **state)
 		assert_int_equal(set.finding[RH_LINT_DUPLICATE].rows, 0);
 		rh_dataset_free(&set);
 		expect_error(forms[i].empty, &config, "none of its 1 rows has a trained token", NULL);
+	}
+}
+
+static void test_nulls_after_the_first_row_are_empty_texts(void **state)
+{
+	(void)state;
+	static const char *const rows[] = {
+	        "{\"text\":\"a\"}\n{\"text\":null}\n",
+	        "{\"prompt\":\"q\",\"completion\":\"a\"}\n{\"prompt\":\"q\",\"completion\":null}\n",
+	        "{\"prompt\":\"q\",\"completion\":\"a\"}\n{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],\"completion\":null}\n",
+	        "{\"instruction\":\"q\",\"output\":\"a\"}\n{\"instruction\":\"q\",\"output\":null}\n",
+	        "{\"question\":\"q\",\"answer\":\"a\"}\n{\"question\":\"q\",\"answer\":null}\n",
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct rh_config config = plain_config();
+		struct rh_dataset set;
+		config.chat_template = (char *)(uintptr_t) "chatml";
+		load_ok(rows[i], &config, &plain_tokenizer, &set);
+		assert_int_equal(set.read_rows, 2);
+		assert_int_equal(set.rows, 1);
+		assert_int_equal(set.finding[RH_LINT_UNTRAINED].rows, 1);
+		rh_dataset_free(&set);
+	}
+}
+
+/* Templates may call the assistant model, and write reasoning without content. */
+static void test_every_kind_of_answer_is_trained(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *row, *mask;
+	} answers[] = {
+	        {"{\"messages\":[{\"role\":\"model\",\"content\":\"ab\"}]}", "__###"},
+	        {"{\"messages\":[{\"role\":\"model\",\"content\":\"ab\",\"train\":false},{\"role\":\"model\",\"content\":\"c\"}]}", "_______##"},
+	        {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"ab\"}]}", "__###"},
+	};
+	struct rh_tokenizer tokenizer = plain_tokenizer;
+	tokenizer.chat_template = "{% for m in messages %}A:{{ m.reasoning_content }}{{ m.content }}</s>{% endfor %}"
+	                          "{% if add_generation_prompt %}A:{% endif %}";
+	for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+		struct rh_config config = plain_config();
+		struct rh_dataset set;
+		config.assistant_only_loss = RH_YES;
+		load_ok(answers[i].row, &config, &tokenizer, &set);
+		expect_mask(&set, 0, answers[i].mask);
+		rh_dataset_free(&set);
 	}
 }
 
@@ -656,6 +706,8 @@ int main(void)
 	        cmocka_unit_test(test_templates_missing_or_unknown_list_the_names),
 	        cmocka_unit_test(test_truncation_keeps_the_start_and_counts),
 	        cmocka_unit_test(test_empty_rows_are_left_out),
+	        cmocka_unit_test(test_nulls_after_the_first_row_are_empty_texts),
+	        cmocka_unit_test(test_every_kind_of_answer_is_trained),
 	        cmocka_unit_test(test_answers_that_lose_their_end_are_counted_unmasked_too),
 	        cmocka_unit_test(test_packing_cuts_or_goes_on),
 	        cmocka_unit_test(test_wrapped_rows_fill_blocks),

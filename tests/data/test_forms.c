@@ -285,12 +285,52 @@ static void test_values_of_a_row_take_no_more_than_is_counted(void **state)
 	json_set_alloc_funcs(malloc, free);
 }
 
+static void test_sharegpt_keeps_what_templates_are_given(void **state)
+{
+	(void)state;
+	json_t *row = json_pack("{s:[{s:s, s:s, s:s}], s:{s:b}, s:[s], s:i}", "conversations", "from", "gpt", "value", "a", "thinking", "t",
+	                        "chat_template_kwargs", "enable_thinking", 0, "documents", "d", "id", 1);
+	json_t *expected = json_pack("{s:[{s:s, s:s, s:s}], s:{s:b}, s:[s]}", "messages", "role", "assistant", "content", "a", "thinking",
+	                             "t", "chat_template_kwargs", "enable_thinking", 0, "documents", "d");
+	check_ok(data_sharegpt_convert(NULL, "row", &row));
+	assert_true(json_equal(row, expected));
+	json_decref(row);
+	json_decref(expected);
+}
+
+static void test_columns_that_are_not_read_are_told(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *content, *columns, *unread;
+	} files[] = {
+	        {"{\"text\":\"a\"}", NULL, ""},
+	        {"{\"id\":1,\"text\":\"a\",\"note\":null,\"tag\":\"\"}", NULL, "'id'"},
+	        {"{\"instruction\":\"i\",\"input\":\"\",\"output\":\"o\",\"history\":[],\"system\":\"s\"}", NULL, ""},
+	        {"{\"system\":\"s\",\"messages\":[" ASSISTANT("a") "],\"images\":[\"a.png\"]}", NULL, "'system', 'images'"},
+	        {"{\"system\":\"s\",\"talk\":[{\"from\":\"gpt\",\"value\":\"a\"}]}", "conversations=talk", ""},
+	        {"{\"title\":\"t\",\"body\":\"b\",\"text\":\"unused\"}", "prompt=title completion=body", "'text'"},
+	};
+	for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+		struct rh_dataset set;
+		char *path = in_folder("unread");
+		write_file(path, files[i].content);
+		check_ok(load_file(path, config_of(TEMPLATE_CHATML), files[i].columns, &set));
+		const char *list = strstr(set.unread, "not read: ");
+		assert_string_equal(list ? list + strlen("not read: ") : "", files[i].unread);
+		rh_dataset_report(&set);
+		rh_dataset_free(&set);
+	}
+}
+
 static const struct {
 	const char *content, *line, *mend;
 	int flags;
 } wrong[] = {
         {"[{\"text\":\"a\"} {\"text\":\"b\"}]", ":1: ", "expected ',' or ']'", 0},
         {"[{\"text\":\"a\"},\n5]", ":2: ", "expected an object", 0},
+        {"[[" USER("q") "," ASSISTANT("a") "]]", ":1: ", "is one row, such as {\"messages\": [...]}", 0},
+        {"{\"instruction\":\"i\",\"output\":null}", ":1: ", "the keys 'instruction', 'output' (null);", 0},
         {"[{\"text\":\"a\"},{\"text\":5}]", ":1 (row 2): ", "'text' must be a string", 0},
         {"[{\"text\":\"a\"},\n{\"text\":\"b\"}, {\"text\":5}]", ":2 (row 3): ", "'text' must be a string", 0},
         {"[{\"text\":\"a\"},\n{\"text\":\"b\"}\n", ":3: ", "the array does not end; is the file cut off?", 0},
@@ -318,12 +358,21 @@ static const struct {
          "; message 2 has no 'content': write \"\" in place of null", TEMPLATE_CHATML},
         {"{\"conversations\":[{\"from\":\"function_call\",\"value\":\"{\"}]}", ":1: turn 1 calls a function",
          "{\"name\": ..., \"arguments\"", TEMPLATE_CHATML},
+        {"{\"conversations\":[{\"from\":\"gpt\",\"value\":\"a\",\"train_detail\":[{}]}]}", ":1: message 1: ", "'train_detail' is not read",
+         TEMPLATE_CHATML},
         {"{\"query\":\"a\",\"response\":\"b\"}", ":1: ", "data_columns: {question: query, answer: response}", 0},
         {"Prompt,Completion\na,b\n", ":2: ", "data_columns: {prompt: Prompt, completion: Completion}", 0},
         {"{\"Question\":\"a\",\"Answer\":\"b\"}", ":1: ", "data_columns: {question: Question, answer: Answer}", 0},
         {"{\"instruction\":\"a\",\"response\":\"b\"}", ":1: ", "data_columns: {instruction: instruction, output: response}", 0},
         {"{\"context\":\"c\",\"instruction\":\"a\",\"response\":\"b\"}",
          ":1: ", "data_columns: {instruction: instruction, input: context, output: response}", 0},
+        {"{\"prompt\":\"q\",\"chosen\":[" USER("q") "," ASSISTANT("a") "]}", ":1: ", "data_columns: {messages: chosen}", 0},
+        {"{\"rejected\":[" USER("q") "],\"chosen\":[" USER("q") "]}", ":1: ", "data_columns: {messages: chosen}", 0},
+        {"{\"prompt\":[" USER("q") "],\"chosen\":[" ASSISTANT("a") "]}", ":1: ", "data_columns: {completion: chosen}", 0},
+        {"{\"talk\":[{\"from\":\"human\",\"value\":\"q\"}]}", ":1: ", "data_columns: {conversations: talk}", 0},
+        {"[" USER("q") "," ASSISTANT("a") "]\n[" USER("q") "]\n", ":1: ", "write each conversation as {\"messages\": [...]}", 0},
+        {"{\"input_ids\":[1,2],\"labels\":[-100,2]}", ":1: ", "give the text of which they were made", 0},
+        {"{\"version\":\"1\",\"data\":[{\"text\":\"a\"}]}", ":1: ", "write it alone, as jq .data does", 0},
         {"{\"dialogue\":[],\"x\":\"\"}", ":1: ", "data_columns: {messages: dialogue}", 0},
         {"{}", ":1: ", "a row has messages, prompt and completion", 0},
         {"messages\n\"[{'role': 'user'}]\"\n", ":2: ", "write it with json.dumps", TEMPLATE_CHATML},
@@ -600,6 +649,8 @@ int main(void)
 	        cmocka_unit_test(test_compressed_files_give_the_same_rows),
 	        cmocka_unit_test(test_long_rows_are_read_whole),
 	        cmocka_unit_test(test_values_of_a_row_take_no_more_than_is_counted),
+	        cmocka_unit_test(test_sharegpt_keeps_what_templates_are_given),
+	        cmocka_unit_test(test_columns_that_are_not_read_are_told),
 	        cmocka_unit_test(test_wrong_rows_are_named_with_file_line_and_mend),
 	        cmocka_unit_test(test_function_calls_and_tools_become_what_templates_take),
 	        cmocka_unit_test(test_several_files_are_weighed_and_limited),
