@@ -44,7 +44,7 @@ void *rh_cuda_stream(const struct rh_device *device, enum rh_stream stream);
 /* What a GPU is; its PCI address as /sys/bus/pci/devices has it. -ENODEV. */
 struct rh_cuda_gpu {
 	int major, minor, multiprocessors; /* compute capability */
-	int has_time_limit;                /* kernels that take seconds are ended: it drives a display */
+	int has_time_limit;                /* it drives a display, so the driver ends kernels that take seconds */
 	char address[16];
 };
 int rh_cuda_describe(int gpu, struct rh_cuda_gpu *out) RH_MUST;

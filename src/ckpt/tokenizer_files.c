@@ -45,7 +45,7 @@ static int write_json(const char *path, const json_t *json)
 	return rc;
 }
 
-/* Replaces the string under `key` of a JSON file: `always` or where there is one. No file is none to change. */
+/* Replaces the string under `key` of a JSON file; where there is none, adds it only if `always`. Without the file it does nothing. */
 static int replace_string(const char *dir, const char *name, const char *key, const char *value, int always)
 {
 	char *path = rh_path_join(dir, name);

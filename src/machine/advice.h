@@ -22,7 +22,7 @@ struct doctor_measured {
 	const char *build;   /* "cuda", "emu", or NULL: this program has no CUDA */
 	const char *kind;    /* of the devices that copied: "cpu", "cuda"; NULL: none did */
 	const char *address; /* of the GPU that did, as facts name it; NULL: not known, so the first */
-	int has_time_limit;  /* of that GPU: kernels that take seconds are ended */
+	int has_time_limit;  /* that GPU drives a display, so the driver ends kernels that take seconds */
 	struct doctor_copies copies;
 	struct doctor_drive_rates drive;
 };

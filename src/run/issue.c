@@ -328,7 +328,7 @@ static int begin_compute(struct rh_executor *executor, struct rh_device *device,
 	return rc;
 }
 
-/* Ends a step's stalls after its last computation on the device; also those of a later step that has none there. */
+/* A computation may be the last on its device of two steps: its own, and a later one that computes nothing there. Their stalls end. */
 static int end_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
 	int rc = 0;

@@ -418,7 +418,7 @@ static void test_cuts_follow_speeds_and_are_kept(void **state)
 	scratch_close(&scratch);
 }
 
-/* One box has the file, and all boxes have the checkpoint, which a run can go on from; without a flush at the end of the first steps. */
+/* A file SAVE in one box's output_dir: all boxes save, and the run can go on from that; also in mode paci, whose steps do not flush. */
 static void test_a_file_SAVE_of_one_box_asks_all_boxes(void **state)
 {
 	(void)state;
