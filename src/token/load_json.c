@@ -209,23 +209,26 @@ static int load_tokenizer(struct rh_tokenizer *tokenizer, const struct document 
 		rc = load_model(tokenizer, document);
 	for (size_t i = 0; i < json_array_size(added) && !rc; i++)
 		rc = load_added_token(tokenizer, json_array_get(added, i), where);
-	if (!rc)
-		rc = added_finish(&tokenizer->added, &tokenizer->normalizers, where);
 	return rc ? rc : load_post_processor(tokenizer, json_object_get(root, "post_processor"), where, 0);
 }
 
-/* A token that tokenizer_config.json names, as a string or as an object with its content: its id. */
-static int32_t named_token(const struct rh_tokenizer *tokenizer, const json_t *config, const char *key, const char *where)
+/* A token that tokenizer_config.json names, as a string or as an object with its content: *id, -1 where there is none. A text that spells
+ * it becomes that token, whether or not tokenizer.json lists it among the added ones, as in transformers. */
+static int named_token(struct rh_tokenizer *tokenizer, const json_t *config, const char *key, const char *where, int32_t *id)
 {
 	const json_t *name = json_object_get(config, key);
 	if (json_is_object(name))
 		name = json_object_get(name, "content");
+	*id = -1;
 	if (!json_is_string(name))
-		return -1;
-	int32_t id = rh_tokenizer_id(tokenizer, json_string_value(name));
-	if (id < 0)
-		rh_warn_once("%s: %s is '%s', which the vocabulary lacks; it is taken for none", where, key, json_string_value(name));
-	return id;
+		return 0;
+	const char *text = json_string_value(name);
+	*id = rh_tokenizer_id(tokenizer, text);
+	if (*id < 0)
+		rh_warn_once("%s: %s is '%s', which the vocabulary lacks; it is taken for none", where, key, text);
+	if (*id < 0 || added_by_id(&tokenizer->added, *id))
+		return 0;
+	return added_add(&tokenizer->added, &tokenizer->bpe.vocab, text, strlen(text), ADDED_SPECIAL, where);
 }
 
 /* A string, or a list of {name, template}, of which `default` is taken. */
@@ -245,33 +248,47 @@ static int config_template(struct rh_tokenizer *tokenizer, const json_t *config)
 	return tokenizer->chat_template ? 0 : -ENOMEM;
 }
 
-/* Where add_bos_token or add_eos_token is given, they replace the post-processor of tokenizer.json, as in transformers. */
-static int config_additions(struct rh_tokenizer *tokenizer, const json_t *config, const char *where)
+/* add_bos_token and add_eos_token count only where there is no tokenizer.json, as in transformers 5; told where they say otherwise. */
+static int compare_additions(const struct rh_tokenizer *tokenizer, const json_t *config, const char *where)
 {
-	const json_t *bos = json_object_get(config, "add_bos_token"), *eos = json_object_get(config, "add_eos_token");
-	int add_bos = 0, add_eos = 0;
-	int rc = rh_json_bool(config, "add_bos_token", where, RH_JSON_OPTIONAL, &add_bos);
-	if (!rc)
-		rc = rh_json_bool(config, "add_eos_token", where, RH_JSON_OPTIONAL, &add_eos);
-	if (rc || ((!bos || json_is_null(bos)) && (!eos || json_is_null(eos))))
-		return rc;
-	return set_template(tokenizer, add_bos ? tokenizer->bos : -1, add_eos ? tokenizer->eos : -1);
+	const struct rh_ids *template = &tokenizer->template;
+	const struct {
+		const char *key, *place;
+		int32_t id, found;
+	} ends[] = {{"add_bos_token", "before", tokenizer->bos, template->count ? template->id[0] : -1},
+	            {"add_eos_token", "behind", tokenizer->eos, template->count ? template->id[template->count - 1] : -1}};
+	int rc = 0;
+	for (size_t i = 0; !rc && i < sizeof ends / sizeof *ends; i++) {
+		int adds = ends[i].id >= 0 && ends[i].found == ends[i].id, says = adds;
+		rc = rh_json_bool(config, ends[i].key, where, RH_JSON_OPTIONAL, &says);
+		if (!rc && says != adds && ends[i].id >= 0)
+			rh_warn_once("%s: %s is %s, but the post_processor of tokenizer.json puts %s '%s' %s plain texts; as in transformers 5, "
+			             "it decides: mend it if it is wrong",
+			             where, ends[i].key, says ? "true" : "false", adds ? "a" : "no", rh_tokenizer_text(tokenizer, ends[i].id),
+			             ends[i].place);
+	}
+	return rc;
 }
 
 static int load_config(struct rh_tokenizer *tokenizer, const char *path)
 {
 	json_t *config = NULL;
+	int32_t unknown; /* the model has its own */
 	int rc = rh_json_load(path, &config);
 	if (!rc && !json_is_object(config))
 		rc = rh_fail(-EINVAL, "%s: expected a JSON object", path);
-	if (!rc) {
-		tokenizer->bos = named_token(tokenizer, config, "bos_token", path);
-		tokenizer->eos = named_token(tokenizer, config, "eos_token", path);
-		tokenizer->pad = named_token(tokenizer, config, "pad_token", path);
-		rc = config_template(tokenizer, config);
-	}
 	if (!rc)
-		rc = config_additions(tokenizer, config, path);
+		rc = named_token(tokenizer, config, "bos_token", path, &tokenizer->bos);
+	if (!rc)
+		rc = named_token(tokenizer, config, "eos_token", path, &tokenizer->eos);
+	if (!rc)
+		rc = named_token(tokenizer, config, "pad_token", path, &tokenizer->pad);
+	if (!rc)
+		rc = named_token(tokenizer, config, "unk_token", path, &unknown);
+	if (!rc)
+		rc = config_template(tokenizer, config);
+	if (!rc)
+		rc = compare_additions(tokenizer, config, path);
 	json_decref(config);
 	return rc;
 }
@@ -358,6 +375,8 @@ int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out)
 	close_document(&document);
 	if (!rc)
 		rc = load_beside(tokenizer, dir, "tokenizer_config.json", load_config);
+	if (!rc)
+		rc = added_finish(&tokenizer->added, &tokenizer->normalizers, path);
 	if (!rc)
 		rc = load_beside(tokenizer, dir, "chat_template.jinja", load_jinja);
 	rh_free(path);

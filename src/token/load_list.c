@@ -29,7 +29,7 @@ static int add_specials(struct rh_tokenizer *tokenizer, const char *where)
 			return rh_fail(-EINVAL, "%s: the vocabulary lacks %s", where, names[i]);
 		rc = added_add(&tokenizer->added, &tokenizer->bpe.vocab, names[i], strlen(names[i]), ADDED_SPECIAL, where);
 	}
-	return rc ? rc : added_finish(&tokenizer->added, &tokenizer->normalizers, where);
+	return rc;
 }
 
 static int set_normalizer(struct rh_tokenizer *tokenizer, const char *dir)

@@ -289,9 +289,10 @@ static void put_tokenizer(struct document *out, const struct rh_tokenizer *t)
 	PUT(out, "}\n");
 }
 
+/* Readers make a special token of what is named here, so an ordinary one, such as "!" to pad with, is not. */
 static void put_named(struct document *out, const struct rh_tokenizer *t, const char *key, int64_t id)
 {
-	if (id < 0)
+	if (id < 0 || !added_by_id(&t->added, named_id(t, (int32_t)id)))
 		return;
 	PUT(out, ",\n  \"%s\": ", key);
 	put_token(out, t, (int32_t)id);
@@ -305,7 +306,7 @@ static void put_config(struct document *out, const struct rh_tokenizer *t, const
 	put_named(out, t, "eos_token", t->eos);
 	put_named(out, t, "unk_token", v->unknown < 0 ? t->bpe.unknown_id : v->unknown);
 	put_named(out, t, "pad_token", t->pad);
-	if (t->bos >= 0 || t->eos >= 0) /* readers take the absence of one for false as soon as the other is there */
+	if (t->bos >= 0 || t->eos >= 0) /* for readers that do not go by the post-processor: transformers 4's Llama, llama.cpp's converter */
 		PUT(out, ",\n  \"add_bos_token\": %s,\n  \"add_eos_token\": %s", truth(template->id[0] != TEMPLATE_TEXT),
 		    truth(template->id[template->count - 1] != TEMPLATE_TEXT));
 	PUT(out, ",\n  \"clean_up_tokenization_spaces\": false");

@@ -16,9 +16,9 @@ struct rh_ids {
 };
 void rh_ids_free(struct rh_ids *ids);
 
-/* dir/tokenizer.json, with eos_token, bos_token, pad_token, chat_template and add_bos_token taken from dir/tokenizer_config.json (and
- * chat_template.jinja) where these exist. Where add_bos_token or add_eos_token is given, they replace the file's post-processor, as in
- * transformers. -EINVAL names the part of the file that is not supported. */
+/* dir/tokenizer.json, with eos_token, bos_token, pad_token and chat_template taken from dir/tokenizer_config.json (and chat_template.jinja)
+ * where these exist. What is put before and behind a text is what the file's post-processor says; as in transformers 5, add_bos_token and
+ * add_eos_token do not change it. -EINVAL names the part of the file that is not supported. */
 int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out) RH_MUST;
 
 /* What a GGUF file says of its vocabulary; all borrowed for the call only. Absent: NULL, -1 or 0. */
@@ -38,8 +38,8 @@ struct rh_vocabulary {
 	const char *chat_template;
 	int64_t longest; /* tokens in a text that the model was made for; 0 absent */
 };
-/* Control and unknown tokens are special, user-defined ones plain added tokens. Model llama: ranks of merges are transformers' (score, then
- * the longer left part), add_space_prefix and add_bos are 1 where absent. Borrowed only until it returns. */
+/* Control and unknown tokens, BOS and EOS are special, user-defined ones plain added tokens. Model llama: ranks of merges are transformers'
+ * (score, then the longer left part), add_space_prefix and add_bos are 1 where absent. Borrowed only until it returns. */
 int rh_tokenizer_from_vocabulary(const struct rh_vocabulary *vocabulary, struct rh_tokenizer **out) RH_MUST;
 /* Writes dir/tokenizer.json and dir/tokenizer_config.json, from which rh_tokenizer_load and transformers' AutoTokenizer make the same
  * tokenizer. Of tokens with the same text only the last is written: a tokenizer.json cannot hold the others. */

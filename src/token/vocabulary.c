@@ -26,14 +26,14 @@ static int add_texts(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 	return rc;
 }
 
-/* Control tokens and the unknown one are special, user-defined ones plain added tokens; none is normalized. */
+/* Control tokens, the unknown one, BOS and EOS are special, user-defined ones plain added tokens; none is normalized. */
 static int add_added(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 {
 	int rc = 0;
 	for (size_t i = 0; i < v->tokens && !rc; i++) {
-		int type = type_of(v, i);
-		unsigned flags = type == TYPE_USER ? 0 : ADDED_SPECIAL;
-		if (type == TYPE_CONTROL || type == TYPE_UNKNOWN || type == TYPE_USER)
+		int type = type_of(v, i), is_end = (int64_t)i == v->bos || (int64_t)i == v->eos;
+		unsigned flags = type == TYPE_USER && !is_end ? 0 : ADDED_SPECIAL;
+		if (type == TYPE_CONTROL || type == TYPE_UNKNOWN || type == TYPE_USER || is_end)
 			rc = added_add(&t->added, &t->bpe.vocab, v->token[i], v->token_bytes[i], flags, v->where);
 	}
 	return rc ? rc : added_finish(&t->added, &t->normalizers, v->where);

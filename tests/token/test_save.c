@@ -271,7 +271,7 @@ static void test_saved_byte_level_is_the_same(void **state)
 /* Texts that JSON must escape or cannot hold as they are, and one that two tokens have. */
 static const char *const odd_token[] = {"\"", "\\", "\"\\", "\n", "", "a", "b", "ab", "a b", "\x7f", "\0x", "\xe2\x80\xa8", "<s>", "b"};
 static const size_t odd_bytes[] = {1, 1, 2, 1, 0, 1, 1, 2, 3, 1, 2, 3, 3, 1};
-static const int32_t odd_type[] = {1, 1, 1, 4, 3, 1, 1, 1, 4, 1, 4, 1, 3, 1};
+static const int32_t odd_type[] = {2, 1, 1, 4, 3, 1, 1, 1, 4, 1, 4, 1, 3, 1};
 static const char *const odd_merge[] = {"a b", "\" \\", "a b"};
 static const size_t odd_merge_bytes[] = {3, 3, 3};
 
@@ -335,6 +335,41 @@ static void test_odd_texts_are_saved(void **state)
 	leave_folder(folder);
 }
 
+/* BOS and EOS are special whatever the file calls them; an ordinary token to pad with, or for the unknown, is not named: readers of
+ * tokenizer_config.json would make it special. */
+static void test_ordinary_tokens_that_a_gguf_names_are_the_same(void **state)
+{
+	(void)state;
+	struct lists lists = {0};
+	byte_level_lists(&lists);
+	struct rh_vocabulary *v = &lists.vocabulary;
+	v->pre = "gpt-2";
+	v->bos = 300;
+	v->eos = 301;
+	v->pad = 302;
+	v->unknown = 303;
+	for (int i = 300; i < 304; i++)
+		assert_int_equal(lists.type[i], 1);
+	char folder[32];
+	struct rh_tokenizer *made, *loaded;
+	make_folder(folder);
+	check_ok(rh_tokenizer_from_vocabulary(v, &made));
+	check_ok(rh_tokenizer_save_vocabulary(v, folder));
+	check_ok(rh_tokenizer_load(folder, &loaded));
+	leave_folder(folder);
+	for (int32_t id = 300; id < 304; id++) {
+		assert_int_equal(added_by_id(&made->added, id) != NULL, id < 302);
+		assert_int_equal(added_by_id(&loaded->added, id) != NULL, id < 302);
+	}
+	assert_int_equal(loaded->bos, 300);
+	assert_int_equal(loaded->eos, 301);
+	assert_int_equal(loaded->pad, -1);
+	compare_strings(made, loaded, "ordinary tokens with names");
+	rh_tokenizer_destroy(made);
+	rh_tokenizer_destroy(loaded);
+	free_lists(&lists);
+}
+
 static void test_saving_survives_failed_allocations(void **state)
 {
 	(void)state;
@@ -373,6 +408,7 @@ int main(void)
 	        cmocka_unit_test(test_saved_sentencepiece_is_the_same),
 	        cmocka_unit_test(test_saved_byte_level_is_the_same),
 	        cmocka_unit_test(test_odd_texts_are_saved),
+	        cmocka_unit_test(test_ordinary_tokens_that_a_gguf_names_are_the_same),
 	        cmocka_unit_test(test_saving_survives_failed_allocations),
 	        cmocka_unit_test(test_what_cannot_be_saved_is_refused),
 	};

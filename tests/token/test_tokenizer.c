@@ -146,16 +146,15 @@ static void test_load_nul_in_a_token_is_kept(void **state)
 	rh_tokenizer_destroy(t);
 }
 
-static void test_load_config_names_tokens_template_and_bos(void **state)
+static void test_load_config_names_tokens_and_template(void **state)
 {
 	(void)state;
 	static const char tokenizer[] = "{\"model\":{\"vocab\":{\"a\":0,\"<s>\":1,\"</s>\":2},\"merges\":[]}}";
 	static const char config[] =
-	        "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\",\"pad_token\":null,\"add_bos_token\":true,"
+	        "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\",\"pad_token\":null,"
 	        "\"chat_template\":[{\"name\":\"tool\",\"template\":\"t\"},{\"name\":\"default\",\"template\":\"d\"}]}";
 	char folder[32];
 	struct rh_tokenizer *t;
-	struct rh_ids ids = {0};
 	make_folder(folder);
 	put_file(folder, "tokenizer.json", tokenizer, sizeof tokenizer - 1);
 	put_file(folder, "tokenizer_config.json", config, sizeof config - 1);
@@ -169,17 +168,43 @@ static void test_load_config_names_tokens_template_and_bos(void **state)
 	assert_non_null(strstr(rh_error(-EINVAL), "eos_token: '<none>' is no token"));
 	assert_int_equal(rh_tokenizer_eos(t), 0);
 	assert_string_equal(rh_tokenizer_chat_template(t), "d");
-	check_ok(rh_tokenizer_encode(t, "a", 1, RH_TOKENS_WITH_SPECIAL, &ids));
-	check_ok(rh_tokenizer_encode(t, "a", 1, RH_TOKENS_PLAIN, &ids));
-	assert_int_equal(ids.count, 3);
-	assert_int_equal(ids.id[0], 1);
 	rh_tokenizer_destroy(t);
 	put_file(folder, "chat_template.jinja", "{{ j }}", 7);
 	check_ok(rh_tokenizer_load(folder, &t));
 	assert_string_equal(rh_tokenizer_chat_template(t), "{{ j }}");
 	rh_tokenizer_destroy(t);
-	rh_ids_free(&ids);
 	leave_folder(folder);
+}
+
+/* The ids are those of transformers' AutoTokenizer: add_bos_token and add_eos_token change nothing beside a tokenizer.json, and a token
+ * that the configuration names is special. */
+static void test_a_config_leaves_the_ids_to_the_post_processor(void **state)
+{
+	(void)state;
+	json_t *cases;
+	check_ok(rh_json_load("tests/reference/token/config.json", &cases));
+	assert_true(json_array_size(cases) > 30);
+	for (size_t i = 0; i < json_array_size(cases); i++) {
+		const json_t *one = json_array_get(cases, i), *wanted = json_object_get(one, "ids");
+		const char *text = json_string_value(json_object_get(one, "text"));
+		char folder[32];
+		struct rh_tokenizer *t;
+		struct rh_ids ids = {0};
+		make_folder(folder);
+		put_json(folder, "tokenizer.json", json_object_get(one, "tokenizer"));
+		put_json(folder, "tokenizer_config.json", json_object_get(one, "config"));
+		check_ok(rh_tokenizer_load(folder, &t));
+		leave_folder(folder);
+		check_ok(rh_tokenizer_encode(t, text, strlen(text), RH_TOKENS_WITH_SPECIAL, &ids));
+		int same = ids.count == json_array_size(wanted);
+		for (size_t k = 0; same && k < ids.count; k++)
+			same = ids.id[k] == json_integer_value(json_array_get(wanted, k));
+		if (!same)
+			fail_msg("%s: other ids than transformers gives", json_string_value(json_object_get(one, "name")));
+		rh_ids_free(&ids);
+		rh_tokenizer_destroy(t);
+	}
+	json_decref(cases);
 }
 
 /* An added token that is named once more, without being special, stays special. */
@@ -547,7 +572,8 @@ int main(void)
 	        cmocka_unit_test(test_load_odd_expression_is_refused_by_what_is_odd),
 	        cmocka_unit_test(test_load_bad_model_is_refused),
 	        cmocka_unit_test(test_load_nul_in_a_token_is_kept),
-	        cmocka_unit_test(test_load_config_names_tokens_template_and_bos),
+	        cmocka_unit_test(test_load_config_names_tokens_and_template),
+	        cmocka_unit_test(test_a_config_leaves_the_ids_to_the_post_processor),
 	        cmocka_unit_test(test_a_special_token_stays_special),
 	        cmocka_unit_test(test_encode_refuses_what_is_not_utf8),
 	        cmocka_unit_test(test_vocabulary_bad_is_refused),

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""What transformers' AutoTokenizer makes of a text where tokenizer.json and tokenizer_config.json disagree, for tests/token/test_tokenizer.c.
+
+    build/venv/bin/python tests/reference/token_config.py [--check]
+
+It writes tests/reference/token/config.json: files, a text and its ids for each case.
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+
+from transformers import AutoTokenizer
+
+OUT = pathlib.Path(__file__).resolve().parent / "token/config.json"
+VOCABULARY = {"a": 0, "b": 1, "<": 2, "/": 3, "s": 4, ">": 5, "<s>": 6, "</s>": 7, "<x>": 8}
+TEXT = "ab<s>a</s><x>"
+
+
+def template(*pieces):
+    single = [{"Sequence": {"id": "A", "type_id": 0}} if piece == "A" else {"SpecialToken": {"id": piece, "type_id": 0}} for piece in pieces]
+    tokens = {piece: {"id": piece, "ids": [VOCABULARY[piece]], "tokens": [piece]} for piece in pieces if piece != "A"}
+    return {"type": "TemplateProcessing", "single": single, "pair": single + [{"Sequence": {"id": "B", "type_id": 1}}], "special_tokens": tokens}
+
+
+POSTS = {
+    "nothing": None,
+    "ByteLevel": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+    "BOS": template("<s>", "A"),
+    "BOS and EOS": template("<s>", "A", "</s>"),
+}
+FLAGS = ({}, {"add_bos_token": True}, {"add_bos_token": False}, {"add_eos_token": True}, {"add_bos_token": False, "add_eos_token": False},
+         {"add_bos_token": None})
+
+
+def added(*names):
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return [{"id": VOCABULARY[name], "content": name} | flags for name in names]
+
+
+def case(name, post, tokens, config):
+    model = {"type": "BPE", "vocab": VOCABULARY, "merges": []}
+    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, "normalizer": None, "pre_tokenizer": None,
+                 "post_processor": post, "decoder": None, "model": model}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"} | config
+    with tempfile.TemporaryDirectory() as folder:
+        for file, content in (("tokenizer.json", tokenizer), ("tokenizer_config.json", config)):
+            (pathlib.Path(folder) / file).write_text(json.dumps(content))
+        ids = AutoTokenizer.from_pretrained(folder)(TEXT)["input_ids"]
+    return {"name": name, "tokenizer": tokenizer, "config": config, "text": TEXT, "ids": ids}
+
+
+def cases():
+    named = {"bos_token": "<s>", "eos_token": "</s>"}
+    for name, post in POSTS.items():
+        for flags in FLAGS:
+            yield case(f"{name}, {json.dumps(flags)}", post, added("<s>", "</s>"), named | flags)
+    for key in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        yield case(f"{key} is no added token", None, [], {key: "</s>"})
+        yield case(f"{key} is no added token, an object", None, added("<s>"), {key: added("<x>")[0] | {"__type": "AddedToken"}})
+
+
+def main():
+    made = "[\n" + ",\n".join(json.dumps(one, separators=(",", ":")) for one in cases()) + "\n]\n"
+    if "--check" not in sys.argv:
+        OUT.write_text(made)
+    elif OUT.read_text() != made:
+        sys.exit(f"{OUT} is not what transformers makes now")
+
+
+if __name__ == "__main__":
+    main()
