@@ -6,10 +6,13 @@
 #include "plan/balance.h"
 #include "plan/run_plan.h"
 
+/* How stages are cut, where the user does not: by time (rh_partition_make, rh_partition_long_rounds), or as large as memory allows. */
+enum cutter { CUT_FOR_ROUNDS, CUT_FOR_LONG_ROUNDS, CUT_BY_MEMORY };
+
 /* What the planner decides before it cuts stages. */
 struct choice {
-	int64_t round;   /* micro-batches in a round */
-	int long_rounds; /* which partitioner cuts: rh_partition_long_rounds, else rh_partition_make */
+	int64_t round; /* micro-batches in a round */
+	enum cutter cutter;
 	int stages_most; /* most stages that host memory allows; 0: any number */
 	int spill;       /* what lies on NVMe: bits of enum rh_spill */
 };

@@ -92,7 +92,7 @@ static int fit(struct planning *planning, struct choice choice, struct candidate
 	int64_t spare = planning->stages.devices > 1 ? planning->stages.devices * planning->stages.train_round : 0;
 	if (!rc && out->spare >= spare)
 		return 0;
-	if (!choice.long_rounds || out->cap_bytes < 0 || out->bytes.boundaries_nvme || !(most = allowed_stages(planning, out)))
+	if (choice.cutter != CUT_FOR_LONG_ROUNDS || out->cap_bytes < 0 || out->bytes.boundaries_nvme || !(most = allowed_stages(planning, out)))
 		return rc;
 	rh_error_clear();
 	choice.stages_most = most;
@@ -102,12 +102,13 @@ static int fit(struct planning *planning, struct choice choice, struct candidate
 
 /* Plans rounds of this length and ranks the plan among those before it. Callers begin with the rounds that need the most memory. Rounds
  * that do not fit are skipped. */
-static int consider(struct choosing *at, int64_t round, int long_rounds)
+static int consider(struct choosing *at, int64_t round, enum cutter cutter)
 {
 	struct planning *planning = at->planning;
 	int spill = planning->request->config->spill;
-	const struct choice choice = {
-	        .round = round, .long_rounds = long_rounds && planning->cuts_by_time, .spill = spill & RH_SPILL_AUTO ? 0 : spill};
+	const struct choice choice = {.round = round,
+	                              .cutter = planning->cuts_by_time ? cutter : CUT_BY_MEMORY,
+	                              .spill = spill & RH_SPILL_AUTO ? 0 : spill};
 	struct candidate now = {.cap_bytes = -1};
 	int rc = fit(planning, choice, &now);
 	if (!rc)
@@ -135,6 +136,14 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 	return 0;
 }
 
+/* Stages as large as devices hold, in rounds of the default length and of one micro-batch: fewer weights travel. Where a device holds all
+ * layers, each computes whole micro-batches. */
+static int consider_packed(struct choosing *at, int64_t least)
+{
+	int rc = consider(at, least, CUT_BY_MEMORY);
+	return rc || !at->best.choice.round ? rc : consider(at, 1, CUT_BY_MEMORY);
+}
+
 /* Tries the fewest rounds first, and rounds of the default length last. It stops when more rounds only take longer and devices hardly idle;
  * never because rounds do not fit. */
 static int consider_rounds(struct choosing *at, int64_t least)
@@ -142,11 +151,24 @@ static int consider_rounds(struct choosing *at, int64_t least)
 	int64_t count = at->planning->options.train_micro_batches, round;
 	int layers = at->planning->costs.layers, rc = 0, continues = 1, times = count * layers > LONG_STEP ? 4 : 2;
 	for (int64_t rounds = 1; !rc && continues && (round = rh_round_count(count, rounds)) > least; rounds *= times) {
-		rc = consider(at, round, 1);
+		rc = consider(at, round, CUT_FOR_LONG_ROUNDS);
 		continues = !at->is_too_slow || at->best.balanced.idle > little_idle;
 	}
-	for (int long_rounds = 1; !rc && continues && long_rounds >= 0; long_rounds--)
-		rc = consider(at, least, long_rounds);
+	if (!rc && continues)
+		rc = consider(at, least, CUT_FOR_LONG_ROUNDS);
+	if (!rc && continues)
+		rc = consider(at, least, CUT_FOR_ROUNDS);
+	return rc || !at->planning->cuts_by_time ? rc : consider_packed(at, least);
+}
+
+/* Rounds of the user's. */
+static int consider_given(struct choosing *at, int64_t round)
+{
+	int rc = consider(at, round, CUT_FOR_LONG_ROUNDS);
+	if (!rc && at->planning->cuts_by_time)
+		rc = consider(at, round, CUT_FOR_ROUNDS);
+	if (!rc && at->planning->cuts_by_time)
+		rc = consider(at, round, CUT_BY_MEMORY);
 	return rc;
 }
 
@@ -161,10 +183,8 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 	if (!planning->stages.trains || !request->machine.device_room || !planning->costs.layers ||
 	    !rh_schedule_is_roundpipe(planning->options.schedule))
 		return 0;
-	int rc = fixed ? consider(&at, fixed, 1)
+	int rc = fixed ? consider_given(&at, fixed)
 	               : consider_rounds(&at, rh_roundpipe_default_round(planning->options.train_micro_batches, planning->stages.devices));
-	if (!rc && fixed && planning->cuts_by_time)
-		rc = consider(&at, fixed, 0);
 	if (at.best.choice.round)
 		out[(*count)++] = at.best;
 	for (int i = 0; i < at.others; i++)

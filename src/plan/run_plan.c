@@ -68,10 +68,10 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 		return rc;
 	}
 	balance.request = &request;
-	balance.long_rounds = candidate->choice.long_rounds;
+	balance.long_rounds = candidate->choice.cutter == CUT_FOR_LONG_ROUNDS;
 	balance.stages_most = candidate->choice.stages_most;
 	balance.steps = joined ? STEPS_JOINED : 1;
-	if (planning->cuts_by_time)
+	if (planning->cuts_by_time && candidate->choice.cutter != CUT_BY_MEMORY)
 		rc = rh_balance_plan(&balance, &candidate->stages, &candidate->balanced);
 	if (rc)
 		return rc;
@@ -169,10 +169,10 @@ static int fit_by_any_cuts(struct planning *planning, const struct choice *choic
 	int rc = planning_fit(planning, choice, out);
 	if (rc != RH_DOES_NOT_FIT || !planning->cuts_by_time || out->no_stages_fit)
 		return rc;
+	struct choice packed = *choice;
+	packed.cutter = CUT_BY_MEMORY;
 	candidate_free(out);
-	planning->cuts_by_time = 0;
-	rc = planning_fit(planning, choice, out);
-	planning->cuts_by_time = 1;
+	rc = planning_fit(planning, &packed, out);
 	out->cap_bytes = -1; /* another choice's stages are cut by time */
 	return rc;
 }

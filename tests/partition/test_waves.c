@@ -84,7 +84,8 @@ static int64_t lay_slots(const struct instance *of, struct rh_timeline_slot *slo
 			now->sums_s[0] = -1;
 			if (up > 0) {
 				double boundary = stage.lo ? (double)of->layer[stage.lo - 1].boundary_bytes : 0;
-				if (n >= request->devices) /* the first ones' weights are there */
+				if (n >= request->devices && request->devices % stages) /* the first ones' weights are there, and stay there
+				                                                         * if the device's stage is always the same */
 					now->upload_s =
 					        ahead[now->device] + (double)rh_costs_upload_bytes(&of->costs, stage.lo, stage.hi) / up;
 				ahead[now->device] = boundary * (double)(s > forward ? 2 : 1) * (double)now->count / up;
@@ -95,7 +96,8 @@ static int64_t lay_slots(const struct instance *of, struct rh_timeline_slot *slo
 				now->sums_s[0] = first ? 0 : sums;
 				now->sums_s[1] = last ? 0 : sums;
 				now->last_sum_s = of->below_s[stage.lo + 1] - of->below_s[stage.lo];
-				now->head_sum_s = s == forward ? of->below_s[stage.hi] - of->below_s[stage.hi - 1] : -1;
+				double head = of->below_s[stage.hi] - of->below_s[stage.hi - 1];
+				now->head_sum_s = s == forward && head > 0 ? head : -1;
 				now->previous_sum = first ? -1 : n - stages;
 			}
 			if (s <= forward) {
