@@ -27,6 +27,7 @@ struct data_encoder {
 	int is_empty;        /* no text, or no answer: nothing of it can be trained */
 	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
+	int has_two_bos; /* a plain row that begins with BOS, before which the tokenizer puts another one */
 	size_t most_ids;       /* how many of the row's first ids are wanted; 0: all */
 	int is_cut;            /* the row has more ids */
 	int lacks_end;         /* a conversation whose last answer ends with no special token */

@@ -158,6 +158,7 @@ static int add_row(struct builder *builder, struct data_encoder *row, const stru
 	size_t kept = count < max_length || goes_on ? count : max_length;
 	set->read_rows++;
 	set->prefix_mismatches += row->is_prefix_mismatch;
+	set->two_bos_rows += row->has_two_bos;
 	int rc = row->is_empty ? 0 : check_row(builder, row, origin.hash, where);
 	if (rc)
 		return rc;
@@ -506,6 +507,10 @@ void rh_dataset_report(const struct rh_dataset *dataset)
 	if (dataset->split_rows)
 		rh_note("%s: %lld rows longer than max_length go on in another document; %lld pieces with nothing trained left out", path,
 		        (long long)dataset->split_rows, (long long)dataset->dropped_pieces);
+	if (dataset->two_bos_rows)
+		rh_note("%s: %lld rows begin with the beginning-of-sequence token, and the tokenizer puts another before it, as in "
+		        "transformers; take it out of the rows",
+		        path, (long long)dataset->two_bos_rows);
 	if (dataset->prefix_mismatches)
 		rh_note("%s: %lld rows where the prompt's tokens are not the first of the whole's (a token reaches across the border, "
 		        "such as a space at the prompt's end): their mask may be off by a token",

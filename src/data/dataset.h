@@ -92,6 +92,7 @@ struct rh_dataset {
 	int64_t cut_answers;       /* of these: rows whose last answer lost its end, masked or not */
 	int64_t split_rows;        /* bfd_split, wrapped: continued in another document instead */
 	int64_t dropped_pieces;    /* pieces or blocks left out since they held no trained token */
+	int64_t two_bos_rows;      /* plain rows that begin with BOS, before which the tokenizer puts another one */
 	int64_t prefix_mismatches; /* rows whose prompt's ids are not a prefix of the whole's */
 	int64_t reading_bytes;     /* host memory that one of the rows took while it was read and encoded, at most */
 };

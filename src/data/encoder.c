@@ -102,6 +102,8 @@ static int encode_whole(struct data_encoder *encoder, enum rh_tokens mode, const
 		rc = rh_grow(&encoder->trained, &encoder->trained_capacity, encoder->ids.count, 1);
 	if (!rc && encoder->ids.count)
 		memset(encoder->trained, 1, encoder->ids.count);
+	const int32_t *id = encoder->ids.id, bos = rh_tokenizer_bos(encoder->tokenizer);
+	encoder->has_two_bos = !rc && mode == RH_TOKENS_WITH_SPECIAL && bos >= 0 && encoder->ids.count > 1 && id[0] == bos && id[1] == bos;
 	return rc;
 }
 
@@ -478,7 +480,7 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 {
 	encoder->text.length = 0;
 	encoder->ids.count = 0;
-	encoder->is_empty = encoder->is_masked = encoder->is_prefix_mismatch = encoder->lacks_end = 0;
+	encoder->is_empty = encoder->is_masked = encoder->is_prefix_mismatch = encoder->has_two_bos = encoder->lacks_end = 0;
 	encoder->turn_end = -1;
 	encoder->dropped_role[0] = 0;
 	encoder->kind = kind;

@@ -122,6 +122,26 @@ static void test_text_trains_all_and_ends_with_eos(void **state)
 	rh_dataset_free(&set);
 }
 
+static void test_rows_that_begin_with_bos_are_counted_where_another_comes_before_it(void **state)
+{
+	(void)state;
+	static const char rows[] = "{\"text\":\"<s>ab\"}\n{\"text\":\"a<s>b\"}\n{\"text\":\"<s>\"}\n";
+	struct rh_config config = plain_config();
+	struct rh_tokenizer with_bos = {.adds_bos = 1, .has_eos = 1};
+	struct rh_dataset set;
+	load_ok(rows, &config, &with_bos, &set);
+	assert_int_equal(set.two_bos_rows, 2);
+	expect_mask(&set, 0, "_####"); /* both are there, as in transformers */
+	rh_dataset_report(&set);
+	rh_dataset_free(&set);
+	load_ok("{\"prompt\":\"<s>ab\",\"completion\":\"c\"}\n", &config, &with_bos, &set);
+	assert_int_equal(set.two_bos_rows, 1);
+	rh_dataset_free(&set);
+	load_ok(rows, &config, &plain_tokenizer, &set);
+	assert_int_equal(set.two_bos_rows, 0);
+	rh_dataset_free(&set);
+}
+
 static const char chat_line[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"rs\"}]}\n";
 /* <|im_start|>user\nq<|im_end|>\n is 9 tokens, <|im_start|>assistant\n 11, rs<|im_end|> 3, \n 1 */
 
@@ -697,6 +717,7 @@ int main(void)
 	        cmocka_unit_test(test_completion_masks_the_prompt_and_ends_with_eos),
 	        cmocka_unit_test(test_completion_counts_prompts_that_are_no_prefix),
 	        cmocka_unit_test(test_text_trains_all_and_ends_with_eos),
+	        cmocka_unit_test(test_rows_that_begin_with_bos_are_counted_where_another_comes_before_it),
 	        cmocka_unit_test(test_messages_mask_what_no_assistant_wrote),
 	        cmocka_unit_test(test_messages_left_out_are_not_trained),
 	        cmocka_unit_test(test_content_takes_the_form_that_the_template_reads),
