@@ -90,10 +90,10 @@ static int print(const struct inspect_summary *summary, const struct rh_tokenize
 	struct showing showing = {.config = config, .rows = json_array()};
 	showing.colours = isatty(STDOUT_FILENO) && !(no_color && *no_color) ? INSPECT_COLOURS : INSPECT_MARKS;
 	enum rh_dataset_part part = config->train_file.count ? RH_DATASET_TRAIN : RH_DATASET_VALIDATION;
+	int64_t shown = config->json ? INT64_MAX : config->html ? TOKENS_IN_HTML : TOKENS_IN_TERMINAL;
 	int rc = config->html ? inspect_html_begin(summary, &showing.html) : 0;
 	if (!rc)
-		rc = rh_dataset_preview(part, config, tokenizer, config->rows, config->html ? TOKENS_IN_HTML : TOKENS_IN_TERMINAL, show,
-		                        &showing);
+		rc = rh_dataset_preview(part, config, tokenizer, config->rows, shown, show, &showing);
 	if (!rc && config->html) {
 		rc = inspect_html_end(&showing.html);
 		if (!rc)

@@ -85,6 +85,33 @@ static void test_json_and_html_hold_the_same_rows(void **state)
 	scratch_close(&scratch);
 }
 
+/* A terminal shows the first 600 tokens of a row; JSON holds all. */
+static void test_json_holds_long_rows_whole(void **state)
+{
+	(void)state;
+	enum { WORDS = 900 };
+	struct scratch scratch;
+	make(&scratch);
+	char row[2 * WORDS + 64];
+	size_t length = (size_t)snprintf(row, sizeof row, "[{\"prompt\":\"a\",\"completion\":\"");
+	for (int i = 0; i < WORDS; i++)
+		length += (size_t)snprintf(row + length, sizeof row - length, "b ");
+	snprintf(row + length, sizeof row - length, "\"}]");
+	write_text(path_of("%s/rows.json", scratch.dir), row);
+	struct ran ran = run_line(&scratch, INSPECT "--json --max_length 4096", scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 0);
+	json_t *result = NULL;
+	check_ok(rh_json_parse(ran.out, strlen(ran.out), "stdout", &result));
+	json_t *one = json_array_get(json_object_get(result, "rows"), 0), *trained = json_object_get(one, "trained");
+	json_int_t tokens = json_integer_value(json_object_get(one, "tokens"));
+	assert_true(tokens > WORDS);
+	assert_int_equal(json_integer_value(json_array_get(json_array_get(trained, json_array_size(trained) - 1), 1)), tokens);
+	assert_true(json_string_length(json_object_get(one, "text")) > 2 * WORDS);
+	json_decref(result);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 static void test_columns_that_are_not_there_are_told(void **state)
 {
 	(void)state;
@@ -131,6 +158,7 @@ int main(void)
 	        cmocka_unit_test(test_rows_are_shown_and_faults_make_the_status),
 	        cmocka_unit_test(test_train_stops_where_inspect_says_so),
 	        cmocka_unit_test(test_json_and_html_hold_the_same_rows),
+	        cmocka_unit_test(test_json_holds_long_rows_whole),
 	        cmocka_unit_test(test_columns_that_are_not_there_are_told),
 	        cmocka_unit_test(test_rows_of_one_line_are_told_apart),
 	        cmocka_unit_test(test_no_weights_are_needed),
