@@ -27,7 +27,7 @@ int bench_open(const char *device, int64_t bytes, struct bench *out)
 	*out = (struct bench){.bytes = bytes, .small = is_emulated(device)};
 	void *base = NULL;
 	static uint16_t host[FILL_BYTES / 2];
-	int rc = rh_devices_open(device, bytes, &out->devices);
+	int rc = rh_devices_open(device, 1, bytes, &out->devices);
 	if (rc)
 		return rc;
 	out->device = out->devices.device[0];

@@ -297,16 +297,16 @@ static int wrap(struct rh_device *inner, struct rh_device **out)
 	return 0;
 }
 
-int __real_rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out);
-int __wrap_rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out);
+int __real_rh_devices_open(const char *spec, int count, int64_t cap_bytes, struct rh_devices *out);
+int __wrap_rh_devices_open(const char *spec, int count, int64_t cap_bytes, struct rh_devices *out);
 
 static int tracing;
 
-int __wrap_rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out)
+int __wrap_rh_devices_open(const char *spec, int count, int64_t cap_bytes, struct rh_devices *out)
 {
 	int rc = tracing ? rh_devices_room(spec, &room) : 0;
 	if (!rc)
-		rc = __real_rh_devices_open(spec, cap_bytes, out);
+		rc = __real_rh_devices_open(spec, count, cap_bytes, out);
 	for (int i = 0; tracing && !rc && i < out->count && device_count < 64; i++)
 		rc = wrap(out->device[i], &out->device[i]);
 	return rc;

@@ -71,12 +71,12 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 		                 "max_ram_needed_bytes", look->ram_needed_bytes ? json_integer(look->ram_needed_bytes) : json_null(),
 		                 "rates_assumed", json_boolean(found->assumed), "tokens_per_second", "step_seconds", "bubble", "bottleneck",
 		                 "longest_sequence", "speed_of_light", "tiers", "stages");
-	json_t *out = json_pack("{s:b, s:s, s:o, s:i, s:f, s:f, s:f, s:f, s:s, s:f, s:o, s:I}", "fits", 1, "hardware", found->hardware.name,
-	                        "rates_assumed", json_boolean(found->assumed), "devices", found->machine.devices, "tokens_per_second",
-	                        is->tokens_per_second, "step_seconds", is->step_seconds, "bubble", is->bubble, "speed_of_light",
-	                        look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck), "bottleneck_gain",
-	                        look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
-	                        (json_int_t)look->longest_sequence);
+	json_t *out = json_pack("{s:b, s:s, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:s, s:f, s:o, s:I}", "fits", 1, "hardware",
+	                        found->hardware.name, "rates_assumed", json_boolean(found->assumed), "devices", found->machine.devices,
+	                        "devices_used", is->devices, "tokens_per_second", is->tokens_per_second, "step_seconds",
+	                        is->step_seconds, "bubble", is->bubble, "speed_of_light", look->speed_of_light, "bottleneck",
+	                        rh_bottleneck_name(look->bottleneck), "bottleneck_gain", look->bottleneck_gain, "advice",
+	                        advice_json(&look->advice), "longest_sequence", (json_int_t)look->longest_sequence);
 	json_t *rest =
 	        json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:o}",
 	                  "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
@@ -267,6 +267,8 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 		rc = put_head(out, found, input);
 	if (!look->fits)
 		return rc;
+	if (!rc && look->forecast.devices < found->machine.devices)
+		rc = rh_text_printf(out, "devices      %d used: a step takes no less time on more of them\n", look->forecast.devices);
 	if (!rc)
 		rc = put_tiers(out, &look->forecast);
 	if (!rc)
@@ -412,14 +414,16 @@ static int put_check(const struct rh_config *config, const struct rh_machine_fou
 	struct rh_config same = *config;
 	struct rh_cuts cuts = {0};
 	struct rh_forecast forecast = {0};
+	struct rh_session_machine used = found->machine;
 	int rc = 0;
+	used.devices = planned->devices;
 	if (rh_schedule_is_roundpipe(config->schedule ? rh_schedule_find(config->schedule) : NULL)) {
 		same.round_micro_batches = planned->round_micro_batches;
-		if (found->machine.devices > 1)
+		if (used.devices > 1)
 			rc = rh_config_pin_stages(&same, &planned->plan, &cuts);
 	}
 	if (!rc)
-		rc = rh_forecast(&same, &found->machine, input, &options, &forecast);
+		rc = rh_forecast(&same, &used, input, &options, &forecast);
 	rh_forecast_free(&forecast);
 	rh_cuts_free(&cuts);
 	if (rc || config->json)

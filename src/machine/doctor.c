@@ -213,7 +213,7 @@ static int examine_devices(const char *spec, const struct plan *plan, struct rh_
 	if (!rc)
 		rc = choose_probes(plan, room ? room : rh_machine_free_ram() / 2 / out->devices, chosen, &bytes);
 	if (!rc)
-		rc = rh_devices_open(spec, bytes, &devices);
+		rc = rh_devices_open(spec, out->devices, bytes, &devices);
 	if (rc)
 		return rc;
 	if (room) {

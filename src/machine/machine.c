@@ -293,7 +293,7 @@ static int tell_unlike(const struct rh_device_spec *spec)
 	return rc;
 }
 
-int rh_devices_open(const char *text, int64_t cap_bytes, struct rh_devices *out)
+int rh_devices_open(const char *text, int count, int64_t cap_bytes, struct rh_devices *out)
 {
 	struct rh_device_spec spec;
 	*out = (struct rh_devices){0};
@@ -302,9 +302,10 @@ int rh_devices_open(const char *text, int64_t cap_bytes, struct rh_devices *out)
 		rc = tell_unlike(&spec);
 	if (rc)
 		return rc;
-	out->device = rh_alloc((size_t)spec.count, sizeof(struct rh_device *));
+	RH_ASSERT(count <= spec.count);
+	out->device = rh_alloc((size_t)count, sizeof(struct rh_device *));
 	rc = out->device ? 0 : -ENOMEM;
-	for (; !rc && out->count < spec.count; out->count += !rc)
+	for (; !rc && out->count < count; out->count += !rc)
 		rc = open_device(&spec, out->count, cap_bytes, &out->device[out->count]);
 	if (rc)
 		rh_devices_close(out);

@@ -44,8 +44,8 @@ int rh_devices_room(const char *spec, int64_t *bytes) RH_MUST;
 int rh_devices_grain(const char *spec, struct rh_device_grain *out) RH_MUST;
 /* Whether each of the devices multiplies 8-bit operands; -ENODEV with the reason. */
 int rh_devices_check_fp8(const char *spec) RH_MUST;
-/* CPU devices share the cores out: each gets cores / count threads, at least one. */
-int rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out) RH_MUST;
+/* The first `count` of them. CPU devices share the cores out: each gets cores / (how many the specification names) threads, at least 1. */
+int rh_devices_open(const char *spec, int count, int64_t cap_bytes, struct rh_devices *out) RH_MUST;
 /* Those of a simulated machine. `hardware` is read during the call only. clock: NULL, or one that several machines share (sim/clock.h). */
 struct rh_hardware;
 struct rh_sim_clock;

@@ -326,9 +326,10 @@ static int open_devices(struct rh_session *session)
 {
 	const struct rh_session_machine *machine = session->machine;
 	if (!machine)
-		return rh_devices_open(session->config->device, session->plan.stages.device_bytes, &session->devices);
-	return rh_devices_simulate(machine->hardware, machine->devices, session->config->state_layout, session->plan.stages.device_bytes,
-	                           machine->clock, &session->devices);
+		return rh_devices_open(session->config->device, session->device_count, session->plan.stages.device_bytes,
+		                       &session->devices);
+	return rh_devices_simulate(machine->hardware, session->device_count, session->config->state_layout,
+	                           session->plan.stages.device_bytes, machine->clock, &session->devices);
 }
 
 static int create_updater(struct rh_session *session)
@@ -432,7 +433,7 @@ static int describe_request(struct rh_session *session, const struct rh_workload
 	return rc || (!session->machine && !work->train_micro_batches) ? rc : rh_session_rates(session, local, &out->machine);
 }
 
-int rh_session_search(struct rh_session *session, const struct rh_workload *work, struct rh_run_plans *out)
+int rh_session_search(struct rh_session *session, const struct rh_workload *work, int devices, struct rh_run_plans *out)
 {
 	struct rh_hardware local;
 	struct rh_run_request request;
@@ -441,6 +442,7 @@ int rh_session_search(struct rh_session *session, const struct rh_workload *work
 	if (rc)
 		return rc;
 	rc = describe_request(session, work, RH_STAGES_CHOSEN, &local, &request);
+	request.machine.devices = devices;
 	if (!rc)
 		rc = rh_run_plan_search(&request, out);
 	rh_hardware_free(&local);
@@ -451,6 +453,7 @@ int rh_session_follow(struct rh_session *session, const struct rh_workload *work
 {
 	struct rh_hardware local;
 	struct rh_run_request request;
+	session->device_count = plan->options.devices;
 	int rc = describe_request(session, work, RH_STAGES_CHOSEN, &local, &request);
 	if (!rc)
 		rc = rh_run_plan_copy(&request, plan, &session->plan);

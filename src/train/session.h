@@ -41,7 +41,7 @@ struct rh_session {
 	int chat_trained;               /* the run trains on conversations: prompts to its output go through the template */
 	int eos_changed;                /* the tokenizer's end-of-sequence token is not the base's: the output names it */
 	const char *chat_jinja;         /* the template trained with, which the output carries; NULL: the base's own stays */
-	int device_count;
+	int device_count; /* all that the configuration names; of a session that follows a plan, those that the plan uses: the first ones */
 	int lora;
 	struct rh_adapter adapter; /* when lora */
 	struct rh_box box;         /* of several; the model is its part once rh_box_take_layers has chosen it */
@@ -97,9 +97,9 @@ int rh_session_rates(struct rh_session *session, struct rh_hardware *local, stru
 
 /* The plan alone, by the recurrence, within the budgets: nothing is reserved. */
 int rh_session_plan(struct rh_session *session, const struct rh_workload *workload, enum rh_run_stages stages) RH_MUST;
-/* The best few plans by the recurrence, to be judged (train/forecast/judge.h); the session follows none of them yet. The caller's
- * (rh_run_plans_free). */
-int rh_session_search(struct rh_session *session, const struct rh_workload *workload, struct rh_run_plans *out) RH_MUST;
+/* The best few plans by the recurrence for so many devices, to be judged (train/forecast/judge.h); the session follows none of them yet.
+ * The caller's (rh_run_plans_free). */
+int rh_session_search(struct rh_session *session, const struct rh_workload *workload, int devices, struct rh_run_plans *out) RH_MUST;
 /* The session's plan is a copy of this one, which may have been made for another session of the same run. */
 int rh_session_follow(struct rh_session *session, const struct rh_workload *workload, const struct rh_run_plan *plan) RH_MUST;
 /* Store, weights, devices, executor; before them the plan by the recurrence, where there is none. */

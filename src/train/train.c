@@ -138,7 +138,7 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 
 /* The best of several plans, and what a step of it should take, to be told beside what it took. A prediction that cannot be made is no
  * reason not to train: the recurrence's choice is run then, and `why` holds RH_ERROR_LINE bytes for the fault. */
-static int judge_plans(struct training *run, const struct rh_workload *work, const struct rh_run_plans *plans, char *why)
+static int judge_plans(struct training *run, const struct rh_workload *work, struct rh_run_plans *plans, char *why)
 {
 	struct rh_machine_found found;
 	struct rh_forecast_input input = {0};
@@ -148,7 +148,7 @@ static int judge_plans(struct training *run, const struct rh_workload *work, con
 		rc = rh_forecast_input_of_data(&run->data, work, 3, &input);
 	if (!rc) {
 		input.layers = run->session.model->layers;
-		rc = rh_judge(run->config, &found.machine, &input, NULL, plans, &chosen, &forecast);
+		rc = rh_judge(&run->session, &found.machine, &input, NULL, plans, &chosen, &forecast);
 	}
 	if (rc) {
 		snprintf(why, RH_ERROR_LINE, "%s", rh_error(rc));
@@ -170,12 +170,15 @@ static int plan_session(struct training *run, const struct rh_workload *work)
 {
 	struct rh_run_plans plans;
 	char why[RH_ERROR_LINE] = "";
-	int rc = rh_session_search(&run->session, work, &plans);
+	int devices = run->session.device_count;
+	int rc = rh_session_search(&run->session, work, devices, &plans);
 	if (!rc) {
 		int chosen = judge_plans(run, work, &plans, why);
 		rc = rh_session_follow(&run->session, work, &plans.plan[chosen]);
 	}
 	rh_run_plans_free(&plans);
+	if (!rc && run->session.device_count < devices)
+		rh_note("devices: %d of %d used: a step takes no less time on more of them", run->session.device_count, devices);
 	if (!rc && *why)
 		rh_note("no prediction of this run's speed: %s", why);
 	return rc;

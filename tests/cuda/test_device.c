@@ -178,7 +178,7 @@ static int unlike_is_told(int larger)
 	struct rh_devices devices;
 	struct rh_log_kept kept = {0}, *before = rh_log_keep(&kept);
 	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 9, (int64_t)1 << 30, 0, larger});
-	check_ok(rh_devices_open("emu:2", MIB, &devices));
+	check_ok(rh_devices_open("emu:2", 2, MIB, &devices));
 	rh_devices_close(&devices);
 	(void)rh_log_keep(before);
 	int is_told = kept.first != NULL;

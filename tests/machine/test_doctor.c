@@ -327,7 +327,7 @@ static void measure(struct rh_doctor_report *report)
 	assert_true(bytes > 0 && more > 0);
 	bytes = bytes > more ? bytes : more;
 	bytes = bytes > 4 * mib ? bytes : 4 * mib;
-	check_ok(rh_devices_open("cpu:1", bytes, &devices));
+	check_ok(rh_devices_open("cpu:1", 1, bytes, &devices));
 	check_ok(devices.device[0]->ops->reserve(devices.device[0], bytes, &base));
 	check_ok(doctor_measure_copies(&devices, &base, 2 * mib, &report->measured.copies));
 	place.device = devices.device[0];

@@ -6,6 +6,8 @@
 #include "train/forecast/forecast_bounded.h"
 #include "train/forecast/judge.h"
 
+#include <math.h>
+
 enum { FEW = 5 };
 
 static void ask(struct eight *eight, int64_t micro_batches, struct rh_forecast_input *input)
@@ -15,12 +17,11 @@ static void ask(struct eight *eight, int64_t micro_batches, struct rh_forecast_i
 	check_ok(rh_forecast_input_synthetic(config, 2, input));
 }
 
-static void search(const struct eight *eight, const struct rh_forecast_input *input, struct rh_run_plans *out)
+/* *session: the caller's (rh_session_close). */
+static void search(const struct eight *eight, const struct rh_forecast_input *input, struct rh_session *session, struct rh_run_plans *out)
 {
-	struct rh_session session;
-	check_ok(rh_session_simulate(&eight->deep.rig.config, &eight->machine, &session));
-	check_ok(rh_session_search(&session, &input->work, out));
-	rh_session_close(&session);
+	check_ok(rh_session_simulate(&eight->deep.rig.config, &eight->machine, session));
+	check_ok(rh_session_search(session, &input->work, eight->machine.devices, out));
 }
 
 static int have_same_stages(const struct rh_plan *a, const struct rh_plan *b)
@@ -40,16 +41,18 @@ static void test_each_plan_is_found_once(void **state)
 	for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
 		struct eight eight;
 		struct rh_forecast_input input;
+		struct rh_session session;
 		struct rh_run_plans plans;
 		eight_open(&eight, 0, 1);
 		eight.deep.rig.config.per_device_train_batch_size = steps[s].rows;
 		ask(&eight, steps[s].micro_batches, &input);
-		search(&eight, &input, &plans);
+		search(&eight, &input, &session, &plans);
 		for (int i = 0; i < plans.count; i++)
 			for (int j = 0; j < i; j++)
 				assert_false(plans.plan[i].train_round == plans.plan[j].train_round &&
 				             have_same_stages(&plans.plan[i].stages, &plans.plan[j].stages));
 		rh_run_plans_free(&plans);
+		rh_session_close(&session);
 		rh_forecast_input_free(&input);
 		eight_close(&eight);
 	}
@@ -66,15 +69,16 @@ static int check_chosen(int64_t micro_batches, int64_t rows)
 {
 	struct eight eight;
 	struct rh_forecast_input input;
+	struct rh_session session;
 	struct rh_run_plans plans;
 	struct rh_forecast forecast;
 	int chosen;
 	eight_open(&eight, 0, 1);
 	eight.deep.rig.config.per_device_train_batch_size = rows;
 	ask(&eight, micro_batches, &input);
-	search(&eight, &input, &plans);
+	search(&eight, &input, &session, &plans);
 	assert_true(plans.count > 1);
-	check_ok(rh_judge(&eight.deep.rig.config, &eight.machine, &input, NULL, &plans, &chosen, &forecast));
+	check_ok(rh_judge(&session, &eight.machine, &input, NULL, &plans, &chosen, &forecast));
 	check_same_stages(&forecast.plan, &plans.plan[chosen].stages);
 	printf("%lld micro-batches: plan %d of %d, %.4f s\n", (long long)micro_batches, chosen, plans.count, forecast.step_seconds);
 	for (int i = 0; i < plans.count; i++) {
@@ -89,6 +93,7 @@ static int check_chosen(int64_t micro_batches, int64_t rows)
 	}
 	rh_forecast_free(&forecast);
 	rh_run_plans_free(&plans);
+	rh_session_close(&session);
 	rh_forecast_input_free(&input);
 	eight_close(&eight);
 	return chosen;
@@ -99,6 +104,52 @@ static void test_no_plan_is_better_than_the_one_that_is_chosen(void **state)
 	(void)state;
 	(void)check_chosen(EIGHT_MICRO_BATCHES, 2);
 	assert_int_not_equal(check_chosen(FEW, 4), 0); /* two are the same to the recurrence, and the second is better */
+}
+
+/* Steps of few micro-batches leave devices idle; with an adapter, or with all weights. Returns how many of all devices were used. */
+static int check_more_devices(int64_t micro_batches, int adapts)
+{
+	static char *linear[] = {(char *)(uintptr_t) "all-linear"};
+	struct eight eight;
+	struct rh_forecast_input input;
+	double before = HUGE_VAL;
+	int fewest = EIGHT_DEVICES;
+	eight_open(&eight, 0, 1);
+	struct rh_config *config = &eight.deep.rig.config;
+	config->per_device_train_batch_size = 1;
+	if (adapts) {
+		config->use_lora = 1;
+		config->lora_r = 16;
+		config->lora_alpha = 32;
+		config->lora_target_modules = (struct rh_list){.item = linear, .count = 1};
+	}
+	ask(&eight, micro_batches, &input);
+	for (int devices = 1; devices <= EIGHT_DEVICES; devices *= 2) {
+		struct rh_forecast forecast;
+		eight.machine.devices = devices;
+		check_ok(rh_forecast_judged(config, &eight.machine, &input, NULL, &forecast));
+		printf("%lld micro-batches%s: %d of %d devices, %.4f s\n", (long long)micro_batches, adapts ? ", adapter" : "", forecast.devices,
+		       devices, forecast.step_seconds);
+		assert_true(forecast.devices <= devices);
+		assert_true(forecast.step_seconds <= before * 1.005); /* less is not noticed */
+		before = forecast.step_seconds;
+		fewest = devices == EIGHT_DEVICES ? forecast.devices : fewest;
+		rh_forecast_free(&forecast);
+	}
+	config->lora_target_modules = (struct rh_list){0};
+	rh_forecast_input_free(&input);
+	eight_close(&eight);
+	return fewest;
+}
+
+static void test_a_machine_with_more_devices_is_not_slower(void **state)
+{
+	(void)state;
+	assert_int_equal(check_more_devices(1, 1), 1); /* the adapter's model stays on one device */
+	assert_int_equal(check_more_devices(2, 1), 2);
+	(void)check_more_devices(FEW, 1);
+	(void)check_more_devices(1, 0);
+	(void)check_more_devices(2, 0);
 }
 
 /* What is printed with a picture is what is predicted without one. */
@@ -125,23 +176,24 @@ static void test_a_recorded_forecast_takes_as_long(void **state)
 	eight_close(&eight);
 }
 
-/* A session on this machine follows the very plan that a simulated one was judged by. */
+/* A session on this machine follows the very plan that a simulated one was judged by, on as many of its devices as that plan uses. */
 static void test_a_session_follows_the_plan_that_was_judged(void **state)
 {
 	(void)state;
 	struct deep deep;
 	struct rh_run_plans plans;
 	deep_open(&deep, "qwen3", 6);
-	deep.rig.config.device = (char *)(uintptr_t) "cpu:3";
+	deep.rig.config.device = (char *)(uintptr_t) "cpu:4";
 	struct rig_input in = rig_input(&deep.rig, "train");
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = 8};
 	struct rh_session *session = &deep.rig.session;
 	check_ok(rh_session_open(&deep.rig.config, RH_SESSION_TRAINS, session));
-	check_ok(rh_session_search(session, &work, &plans));
+	check_ok(rh_session_search(session, &work, 3, &plans));
 	check_ok(rh_session_follow(session, &work, &plans.plan[0]));
 	check_same_stages(&session->plan.stages, &plans.plan[0].stages);
 	assert_int_equal(session->plan.bytes.total, plans.plan[0].bytes.total);
 	check_ok(rh_session_start(session, &work));
+	assert_int_equal(session->devices.count, 3);
 	check_same_stages(&session->plan.stages, &plans.plan[0].stages);
 	rh_run_plans_free(&plans);
 	deep_close(&deep);
@@ -153,6 +205,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_each_plan_is_found_once),
 	        cmocka_unit_test(test_no_plan_is_better_than_the_one_that_is_chosen),
+	        cmocka_unit_test(test_a_machine_with_more_devices_is_not_slower),
 	        cmocka_unit_test(test_a_recorded_forecast_takes_as_long),
 	        cmocka_unit_test(test_a_session_follows_the_plan_that_was_judged),
 	};

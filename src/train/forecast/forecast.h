@@ -31,6 +31,7 @@ struct rh_forecast {
 	int64_t nvme_step_bytes; /* written by each step */
 	int64_t nvme_run_bytes;  /* written by the whole run; 0: its steps are not known */
 	int host_devices, layers;
+	int devices; /* that the plan uses: all, or the first so many */
 	/* Where stages update themselves: for each simulated micro-batch, from the first on, the largest number of updates of a layer
 	 * here between its forward and its backward. NULL elsewhere. */
 	int64_t *drift, drift_count;

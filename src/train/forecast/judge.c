@@ -1,23 +1,125 @@
 #include "train/forecast/judge.h"
 
+#include "core/minmax.h"
 #include "core/tasks.h"
 #include "observe/trace.h"
+#include "schedule/schedule.h"
 #include "train/forecast/forecast_bounded.h"
+
+static const double recompute_most = 1 / 3.0; /* of what devices compute: the forward again, whose backward takes as long at least */
 
 /* The simulation of one plan. */
 struct judged {
 	struct rh_task task;
 	const struct rh_config *config;
-	const struct rh_session_machine *machine;
+	struct rh_session_machine machine; /* of the devices that the plan uses */
 	const struct rh_forecast_input *input;
 	struct rh_forecast_options options;
 	struct rh_forecast forecast;
 };
 
+struct judging {
+	struct rh_session *session;
+	const struct rh_session_machine *machine;
+	const struct rh_forecast_input *input;
+	struct rh_tasks *tasks;
+	struct rh_run_plans *plans; /* among them the best so far */
+	int best;                   /* its number */
+	double step_s, bubble;      /* its */
+};
+
 static int simulate(void *context)
 {
 	struct judged *at = context;
-	return rh_forecast_bounded(at->config, at->machine, at->input, &at->options, &at->forecast);
+	return rh_forecast_bounded(at->config, &at->machine, at->input, &at->options, &at->forecast);
+}
+
+static void describe(const struct judging *at, const struct rh_run_plan *plan, struct judged *out)
+{
+	*out = (struct judged){.config = at->session->config,
+	                       .machine = *at->machine,
+	                       .input = at->input,
+	                       .options = {.tasks = at->tasks, .plan = plan}};
+	out->machine.devices = plan->options.devices;
+}
+
+/* 1: run this plan rather than the best so far. To save memory alone no device is left idle. */
+static int is_better(const struct judging *at, const struct rh_run_plan *plan, double step_s)
+{
+	const struct rh_run_plan *best = &at->plans->plan[at->best];
+	return rh_run_plan_is_better(plan, step_s, best, at->step_s) &&
+	       (plan->options.devices == best->options.devices || step_s < at->step_s);
+}
+
+static void note_best(struct judging *at, int number, const struct rh_forecast *forecast)
+{
+	at->best = number;
+	at->step_s = forecast->step_seconds;
+	at->bubble = forecast->bubble;
+}
+
+/* Simulates each of the plans from number `first` on whose lower bound is better than the best so far. If one is better than that,
+ * at->plans and *plans, where they are not the same, change places. */
+static int find_better(struct judging *at, struct rh_run_plans *plans, int first)
+{
+	struct judged judged[RH_RUN_PLANS_MOST];
+	struct rh_run_plans *before = at->plans;
+	int rc = 0, begun[RH_RUN_PLANS_MOST] = {0};
+	for (int i = first; i < plans->count; i++) {
+		describe(at, &plans->plan[i], &judged[i]);
+		begun[i] = is_better(at, &plans->plan[i], plans->plan[i].balanced.step_s);
+		if (begun[i])
+			rh_task_begin(at->tasks, &judged[i].task, simulate, &judged[i]);
+	}
+	for (int i = first; i < plans->count; i++) {
+		if (begun[i] && !rc)
+			rc = rh_task_finish(&judged[i].task);
+		if (begun[i] && !rc && is_better(at, &plans->plan[i], judged[i].forecast.step_seconds)) {
+			at->plans = plans;
+			note_best(at, i, &judged[i].forecast);
+		}
+	}
+	for (int i = first; i < plans->count; i++) {
+		rh_task_drop(&judged[i].task);
+		rh_forecast_free(&judged[i].forecast);
+	}
+	if (at->plans != before) {
+		struct rh_run_plans better = *plans;
+		*plans = *before;
+		*before = better;
+		at->plans = before;
+	}
+	return rc;
+}
+
+static int try_devices(struct judging *at, int devices)
+{
+	struct rh_run_plans plans;
+	int rc = rh_session_search(at->session, &at->input->work, devices, &plans);
+	if (rc == RH_DOES_NOT_FIT)
+		rh_error_clear();
+	else if (!rc)
+		rc = find_better(at, &plans, 0);
+	rh_run_plans_free(&plans);
+	return rc == RH_DOES_NOT_FIT ? 0 : rc;
+}
+
+/* With few micro-batches many devices wait for their weights more than they compute: then fewer are faster. But so few are not tried that
+ * the computation of the best plan, recompute aside, would keep them busy for as long as its step takes. */
+static int try_fewer_devices(struct judging *at)
+{
+	const struct rh_config *config = at->session->config;
+	int rc = 0, roundpipe = !config->schedule || rh_schedule_is_roundpipe(rh_schedule_find(config->schedule));
+	if (!roundpipe || config->mode != RH_MODE_LOCAL || config->forward_cut_count >= 0 || config->backward_cut_count >= 0 ||
+	    at->plans->plan[0].bytes.host_devices)
+		return 0;
+	for (int devices = at->machine->devices - 1; !rc && devices > 0; devices--) {
+		double busy = (1 - at->bubble) * at->plans->plan[at->best].options.devices;
+		if (devices <= busy * (1 - recompute_most))
+			break;
+		rc = try_devices(at, devices);
+	}
+	return rc;
 }
 
 static int clear_trace(struct rh_trace *trace)
@@ -28,56 +130,35 @@ static int clear_trace(struct rh_trace *trace)
 	return rh_trace_create(devices, capacity, trace);
 }
 
-/* The number of the best plan, once judged[0] has been simulated. */
-static int find_best(struct judged judged[RH_RUN_PLANS_MOST], const struct rh_run_plans *plans, int *out)
+int rh_judge(struct rh_session *session, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
+             const struct rh_forecast_options *options, struct rh_run_plans *plans, int *chosen, struct rh_forecast *out)
 {
-	const struct rh_run_plan *plan = plans->plan;
-	int best = 0, rc = 0, begun[RH_RUN_PLANS_MOST] = {0};
-	for (int i = 1; i < plans->count; i++) {
-		begun[i] = rh_run_plan_is_better(&plan[i], plan[i].balanced.step_s, &plan[0], judged[0].forecast.step_seconds);
-		if (!begun[i])
-			continue;
-		judged[i] = judged[0];
-		judged[i].forecast = (struct rh_forecast){0};
-		judged[i].options = (struct rh_forecast_options){.tasks = judged[0].options.tasks, .plan = &plan[i]};
-		rh_task_begin(judged[0].options.tasks, &judged[i].task, simulate, &judged[i]);
-	}
-	for (int i = 1; i < plans->count; i++) {
-		if (begun[i] && !rc)
-			rc = rh_task_finish(&judged[i].task);
-		if (begun[i] && !rc &&
-		    rh_run_plan_is_better(&plan[i], judged[i].forecast.step_seconds, &plan[best], judged[best].forecast.step_seconds))
-			best = i;
-	}
-	for (int i = 1; i < plans->count; i++) {
-		rh_task_drop(&judged[i].task);
-		rh_forecast_free(&judged[i].forecast);
-	}
-	*out = best;
-	return rc;
-}
-
-int rh_judge(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-             const struct rh_forecast_options *options, const struct rh_run_plans *plans, int *chosen, struct rh_forecast *out)
-{
-	struct judged judged[RH_RUN_PLANS_MOST] = {{.config = config, .machine = machine, .input = input}};
+	struct judging at = {
+	        .session = session, .machine = machine, .input = input, .tasks = options ? options->tasks : NULL, .plans = plans};
+	struct judged judged;
+	describe(&at, &plans->plan[0], &judged);
 	if (options)
-		judged->options = *options;
-	judged->options.plan = &plans->plan[0];
-	*chosen = 0;
-	int rc = simulate(judged);
+		judged.options = *options;
+	judged.options.plan = &plans->plan[0];
+	int rc = simulate(&judged);
+	note_best(&at, 0, &judged.forecast);
 	if (!rc && input->steps)
-		rc = find_best(judged, plans, chosen);
-	if (!rc && *chosen) { /* it is told as the choice was */
-		rh_forecast_free(&judged->forecast);
-		judged->options.plan = &plans->plan[*chosen];
-		rc = judged->options.trace ? clear_trace(judged->options.trace) : 0;
+		rc = find_better(&at, plans, 1);
+	if (!rc && input->steps)
+		rc = try_fewer_devices(&at);
+	*chosen = at.best;
+	const struct rh_run_plan *best = &plans->plan[at.best];
+	if (!rc && (at.best || best->options.devices < machine->devices)) { /* it is told as the choice was */
+		rh_forecast_free(&judged.forecast);
+		judged.machine.devices = best->options.devices;
+		judged.options.plan = best;
+		rc = judged.options.trace ? clear_trace(judged.options.trace) : 0;
 		if (!rc)
-			rc = simulate(judged);
+			rc = simulate(&judged);
 	}
 	if (rc)
-		rh_forecast_free(&judged->forecast);
-	*out = judged->forecast;
+		rh_forecast_free(&judged.forecast);
+	*out = judged.forecast;
 	return rc;
 }
 
@@ -91,9 +172,9 @@ int rh_forecast_judged(const struct rh_config *config, const struct rh_session_m
 	int rc = rh_session_simulate(config, machine, &session);
 	if (rc)
 		return rc;
-	rc = rh_session_search(&session, &input->work, &plans);
+	rc = rh_session_search(&session, &input->work, machine->devices, &plans);
 	if (!rc)
-		rc = rh_judge(config, machine, input, options, &plans, &chosen, out);
+		rc = rh_judge(&session, machine, input, options, &plans, &chosen, out);
 	rh_run_plans_free(&plans);
 	rh_session_close(&session);
 	return rc;

@@ -28,9 +28,10 @@ static int small_input(const struct rh_config *config, const struct rh_session_m
 {
 	int64_t count = config->gradient_accumulation_steps,
 	        least = rh_max(rh_min(2 * (int64_t)machine->devices, DEEP_STEP / layers), FEWEST);
-	int64_t most = rh_max(SMALL_STEP / layers, least);
+	int64_t most = rh_max(SMALL_STEP / layers, least), over = most > machine->devices ? (count - most) % machine->devices : 0;
 	*smaller = *config;
-	smaller->gradient_accumulation_steps = count < most ? count : most;
+	/* where devices take micro-batches in turn, the last turn is as full as in the whole step */
+	smaller->gradient_accumulation_steps = count <= most ? count : over ? most + over - machine->devices : most;
 	if (smaller->round_micro_batches > smaller->gradient_accumulation_steps)
 		smaller->round_micro_batches = smaller->gradient_accumulation_steps;
 	return outlook_input_alike(smaller, input, out);
@@ -70,10 +71,12 @@ int outlook_small_open(const struct rh_config *config, const struct rh_session_m
                        const struct rh_plan *plan, const struct rh_forecast *whole, struct outlook_small *out)
 {
 	int chosen =
-	        machine->devices > 1 && outlook_is_roundpipe(config) && config->forward_cut_count < 0 && config->backward_cut_count < 0;
-	out->machine = machine;
+	        whole->devices > 1 && outlook_is_roundpipe(config) && config->forward_cut_count < 0 && config->backward_cut_count < 0;
+	out->used = *machine;
+	out->used.devices = whole->devices;
+	out->devices = machine->devices;
 	out->round = whole->host_devices ? 0 : whole->round_micro_batches;
-	int rc = small_input(config, machine, input, whole->layers, &out->config, &out->input);
+	int rc = small_input(config, &out->used, input, whole->layers, &out->config, &out->input);
 	if (!rc && out->round && outlook_is_roundpipe(config))
 		out->config.round_micro_batches = rh_min(out->round, out->config.gradient_accumulation_steps);
 	if (!rc && chosen)
@@ -118,7 +121,7 @@ static void begin_comparison(void *context, const struct rh_forecast *so_far, co
 	if (at->rc)
 		return;
 	outlook_changes_begin(&at->small, at->input, &at->changes); /* first: what takes longest is among them */
-	outlook_try_begin(at->small.tasks, &at->small.config, at->machine, &at->small.input, &at->small.base);
+	outlook_try_begin(at->small.tasks, &at->small.config, &at->small.used, &at->small.input, &at->small.base);
 	outlook_limits_begin(&at->small, &at->limits);
 }
 

@@ -14,11 +14,12 @@ static void consider(struct rh_advice *best, double gain, const char *text)
 	snprintf(best->text, sizeof best->text, "%s", text);
 }
 
-/* 1: the small step has fewer micro-batches than the whole one, so the two tell the time of one micro-batch more. */
+/* 1: the small step has fewer micro-batches than the whole one, so the two tell the time of one micro-batch more on as many devices. */
 static int marginal_cost_is_known(const struct outlook_small *small, const struct rh_forecast_input *input)
 {
 	double count = (double)input->count[0], each = (double)input->micro[0].tokens;
-	return input->count[0] > small->input.count[0] && fabs(input->tokens_a_step / count - each) < each / 100;
+	return small->used.devices == small->devices && input->count[0] > small->input.count[0] &&
+	       fabs(input->tokens_a_step / count - each) < each / 100;
 }
 
 static int may_be_stale(const struct rh_config *config)
@@ -29,13 +30,15 @@ static int may_be_stale(const struct rh_config *config)
 static void begin_larger_batch(const struct outlook_small *small, struct outlook_changes *changes)
 {
 	struct rh_config other = small->config;
+	changes->larger = small->used;
+	changes->larger.devices = (int)rh_min(2 * small->used.devices, small->devices);
 	other.gradient_accumulation_steps *= 2;
 	if (small->round && outlook_is_roundpipe(&other))
 		other.round_micro_batches = rh_min(small->round, other.gradient_accumulation_steps);
 	if (outlook_input_alike(&other, &small->input, &changes->longer))
 		rh_error_clear(); /* of so many nothing is known */
 	else
-		outlook_try_begin(small->tasks, &other, small->machine, &changes->longer, &changes->larger_batch);
+		outlook_try_begin(small->tasks, &other, &changes->larger, &changes->longer, &changes->larger_batch);
 }
 
 void outlook_changes_begin(const struct outlook_small *small, const struct rh_forecast_input *input, struct outlook_changes *changes)
@@ -46,7 +49,7 @@ void outlook_changes_begin(const struct outlook_small *small, const struct rh_fo
 	if (!may_be_stale(&small->config))
 		return;
 	other.optimizer_staleness = 1;
-	outlook_try_begin(small->tasks, &other, small->machine, &small->input, &changes->stale);
+	outlook_try_begin(small->tasks, &other, &small->used, &small->input, &changes->stale);
 }
 
 void outlook_changes_close(struct outlook_changes *changes)
@@ -96,7 +99,7 @@ static void consider_state(const struct outlook_small *small, struct rh_outlook 
 		else
 			other.state_layout = RH_LAYOUT_SPLIT8;
 		other.spill = config->spill ? RH_SPILL_AUTO : 0;
-		outlook_try_begin(small->tasks, &other, small->machine, &small->input, &tried[factored]);
+		outlook_try_begin(small->tasks, &other, &small->used, &small->input, &tried[factored]);
 	}
 	for (int factored = 0; factored < 2; factored++) {
 		double faster = outlook_try_finish(&tried[factored]);
@@ -119,7 +122,7 @@ static void consider_rounds(const struct outlook_small *small, int64_t whole, st
 		struct rh_config other = small->config;
 		other.round_micro_batches = halves ? (count + 1) / 2 : count;
 		if (other.round_micro_batches != small->base.forecast.round_micro_batches)
-			outlook_try_begin(small->tasks, &other, small->machine, &small->input, &tried[halves]);
+			outlook_try_begin(small->tasks, &other, &small->used, &small->input, &tried[halves]);
 	}
 	for (int halves = 0; halves < 2; halves++) {
 		double tokens = outlook_try_finish(&tried[halves]);

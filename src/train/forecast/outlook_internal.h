@@ -32,7 +32,8 @@ int outlook_input_alike(const struct rh_config *config, const struct rh_forecast
 /* The small step that trials are compared with. */
 struct outlook_small {
 	struct rh_tasks *tasks;
-	const struct rh_session_machine *machine;
+	struct rh_session_machine used; /* the machine with the devices that the whole run's plan uses */
+	int devices;                    /* all that the machine has */
 	struct rh_config config;
 	struct rh_forecast_input input;
 	struct rh_cuts cuts;
@@ -63,7 +64,8 @@ void outlook_limits_close(struct outlook_limits *limits);
 /* The small step with changed settings. */
 struct outlook_changes {
 	struct outlook_try stale, larger_batch;
-	struct rh_forecast_input longer; /* for larger_batch */
+	struct rh_forecast_input longer;  /* for larger_batch, */
+	struct rh_session_machine larger; /* which may use more devices */
 };
 /* Begins the trials that always run. input: the whole run's. */
 void outlook_changes_begin(const struct outlook_small *small, const struct rh_forecast_input *input, struct outlook_changes *changes);

@@ -61,8 +61,8 @@ static void widen(enum rh_bottleneck what, struct outlook_wider *out)
 
 static void try_wider(const struct outlook_small *small, enum rh_bottleneck what, struct outlook_wider *out)
 {
-	out->hardware = *small->machine->hardware;
-	out->machine = *small->machine;
+	out->hardware = *small->used.hardware;
+	out->machine = small->used;
 	out->machine.hardware = &out->hardware;
 	size_t ops = out->hardware.device.ops;
 	out->op = rh_alloc(ops, sizeof *out->op);
