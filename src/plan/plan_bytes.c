@@ -69,6 +69,7 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	if (spares_too_many(planning, candidate))
 		return rh_fail(RH_DOES_NOT_FIT, "max_ram: spare boundary buffers alone are more");
 	options.plan = &candidate->stages;
+	options.infer_round = planning_infer_round(planning, &candidate->stages);
 	options.spare_boundaries = candidate->spare;
 	options.page_bytes = rh_store_page_bytes(model->block, model->blocks, &planning->store);
 	int rc = rh_executor_bytes(&options, &beside);

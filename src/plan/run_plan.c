@@ -268,7 +268,6 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	                                            .registers = request->machine.device_room > 0,
 	                                            .train_micro_batches = work->train_micro_batches,
 	                                            .infer_micro_batches = work->infer_micro_batches,
-	                                            .infer_round = rh_roundpipe_default_round(work->infer_micro_batches, devices),
 	                                            .score_cols = work->infer_logits ? rh_model_outputs(request->model->config)
 	                                                                             : work->infer.choices,
 	                                            .infer_logits = work->infer_logits,

@@ -2,12 +2,23 @@
 #include "plan/plan_internal.h"
 
 #include "core/minmax.h"
+#include "partition/rounds.h"
 #include "schedule/schedule.h"
+
+/* A call is one round, or as many as give each device a stage: of forwards alone no round waits for another. */
+int64_t planning_infer_round(const struct planning *planning, const struct rh_plan *stages)
+{
+	const struct rh_executor_options *options = &planning->options;
+	int64_t count = options->infer_micro_batches, in_round = rh_max(stages->forward_stages + rh_plan_backward_stages(stages, 0), 1);
+	int64_t rounds = options->boxes || options->cache_rows ? 1 : rh_round_count(options->devices, in_round);
+	return rh_min(rh_roundpipe_default_round(count, options->devices), rh_round_count(count, rounds));
+}
 
 void planning_settle(struct planning *planning, struct candidate *candidate, struct rh_run_plan *out)
 {
 	planning_apply(planning, &candidate->choice);
 	planning->options.spare_boundaries = candidate->spare;
+	planning->options.infer_round = planning_infer_round(planning, &candidate->stages);
 	planning->options.page_bytes =
 	        rh_store_page_bytes(planning->request->model->block, planning->request->model->blocks, &planning->store);
 	*out = (struct rh_run_plan){.stages = candidate->stages,

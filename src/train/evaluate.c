@@ -101,7 +101,7 @@ int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *
 int64_t rh_evaluate_micro_batches(const struct rh_dataset *dataset, const struct rh_config *config, int devices)
 {
 	int64_t all = (dataset->rows + config->per_device_eval_batch_size - 1) / config->per_device_eval_batch_size;
-	return rh_roundpipe_default_round(all, devices); /* one round a call */
+	return rh_roundpipe_default_round(all, devices); /* of a call */
 }
 
 /* Buffers of one executor call. */

@@ -148,6 +148,26 @@ static void test_two_plans_are_the_same(void **state)
 	eight_close(&eight);
 }
 
+/* An evaluation's micro-batches, where each device holds the whole model: each computes some of them. */
+static void test_an_evaluation_uses_all_devices(void **state)
+{
+	(void)state;
+	struct eight eight;
+	struct rh_forecast_input input;
+	struct rh_session session;
+	eight_open(&eight, 0, 0);
+	eight.deep.rig.config.per_device_train_batch_size = 1;
+	const struct rh_config *config = asks(&eight, 0, 0, 1, &input);
+	const struct rh_workload evaluates = {.infer = input.work.train, .infer_micro_batches = DEFAULT_ROUND};
+	check_ok(rh_session_simulate(config, &eight.machine, &session));
+	check_ok(rh_session_plan(&session, &evaluates, RH_STAGES_CHOSEN));
+	assert_int_equal(session.plan.stages.forward_stages + rh_plan_backward_stages(&session.plan.stages, 0), 1);
+	assert_int_equal(session.plan.options.infer_round, DEFAULT_ROUND / EIGHT_DEVICES);
+	rh_session_close(&session);
+	rh_forecast_input_free(&input);
+	eight_close(&eight);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -156,6 +176,7 @@ int main(void)
 	        cmocka_unit_test(test_with_less_memory_rounds_get_shorter_and_a_plan_is_never_lost),
 	        cmocka_unit_test(test_where_only_one_round_fits_it_is_planned),
 	        cmocka_unit_test(test_two_plans_are_the_same),
+	        cmocka_unit_test(test_an_evaluation_uses_all_devices),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
