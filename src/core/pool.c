@@ -8,8 +8,9 @@
 #include <string.h>
 
 /* A run hands out numbers from each group's `next`; the run is over when all workers have checked out. Workers sleep between runs, after a
- * short spin: one op follows the next within microseconds while a step runs. */
-enum { SPINS = 2000 };
+ * short spin: one op follows the next within microseconds while a step runs. A spin in vain makes the next one shorter: where others have
+ * work for the core, whoever is awaited may be waiting for it. */
+enum { SPINS = 2000, SPINS_LEAST = 50 };
 
 struct worker {
 	struct rh_pool *pool;
@@ -25,6 +26,7 @@ struct rh_pool {
 	pthread_cond_t wake, done;
 	_Atomic uint64_t run;          /* counts runs; a worker that sees it change joins in. Written under lock */
 	_Atomic int busy;              /* workers still in the current run */
+	int spins;                     /* the caller's, for the workers */
 	int stop;                      /* protected by lock */
 	void (*task)(void *, int64_t); /* these five are set before `run` changes (release) and read after (acquire) */
 	void *context;
@@ -49,16 +51,24 @@ static void take_tasks(struct worker *worker)
 	}
 }
 
+/* How long to spin after one that met what it waited for, or did not. */
+static int next_spins(int spins, int met)
+{
+	return met ? SPINS : (spins / 2 > SPINS_LEAST ? spins / 2 : SPINS_LEAST);
+}
+
 static void *worker_main(void *argument)
 {
 	struct worker *worker = argument;
 	struct rh_pool *pool = worker->pool;
 	uint64_t seen = 0;
-	for (;;) {
+	for (int most = SPINS;;) {
 		int spins = 0;
-		while (atomic_load_explicit(&pool->run, memory_order_acquire) == seen && ++spins < SPINS)
+		while (atomic_load_explicit(&pool->run, memory_order_acquire) == seen && ++spins < most)
 			__builtin_ia32_pause();
-		if (spins == SPINS) {
+		int met = spins < most;
+		most = next_spins(most, met);
+		if (!met) {
 			pthread_mutex_lock(&pool->lock);
 			while (atomic_load_explicit(&pool->run, memory_order_acquire) == seen && !pool->stop)
 				pthread_cond_wait(&pool->wake, &pool->lock);
@@ -84,6 +94,7 @@ int rh_pool_create(int threads, struct rh_pool **out)
 	if (!pool)
 		return -ENOMEM;
 	pool->threads = pool->groups = 1;
+	pool->spins = SPINS;
 	atomic_init(&pool->limit, threads);
 	pthread_mutex_init(&pool->lock, NULL);
 	pthread_cond_init(&pool->wake, NULL);
@@ -173,8 +184,9 @@ static void run_groups(struct rh_pool *pool, void (*task)(void *, int64_t), void
 	pthread_mutex_unlock(&pool->lock);
 	take_tasks(&pool->worker[0]);
 	int spins = 0;
-	while (atomic_load_explicit(&pool->busy, memory_order_acquire) && ++spins < SPINS)
+	while (atomic_load_explicit(&pool->busy, memory_order_acquire) && ++spins < pool->spins)
 		__builtin_ia32_pause();
+	pool->spins = next_spins(pool->spins, spins < pool->spins);
 	pthread_mutex_lock(&pool->lock);
 	while (atomic_load_explicit(&pool->busy, memory_order_acquire))
 		pthread_cond_wait(&pool->done, &pool->lock);

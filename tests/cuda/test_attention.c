@@ -24,13 +24,16 @@ static struct op_case mma_case(const struct attention_shape *s, enum rh_attentio
 
 /* Such roundings are a variance of 2^-19.6 of the square; scale ds is 0.7 p by chance, q, k and dO 0.6. The squares of a row of p sum up to
  * at most 1, of a column to about 2.5 times the heads of the group, of which there are 3 here at most. Five deviations then are 2^-8.8 for
- * dq, 2^-6.8 for dk and dv where all is at its worst. */
+ * dq, 2^-6.8 for dk and dv where all is at its worst, twice that where a key has far more queries than there are keys (70 for 4). */
 static struct op_case mma_backward_case(const struct attention_shape *s, enum rh_attention_direction direction, int64_t pad, int sinks,
                                         uint64_t *seed)
 {
 	struct op_case c = backward_case(s, direction, RH_BF16, pad, sinks, seed);
 	c.tolerance[RH_ATTENTION_BACKWARD_DQ] = 0x1p-8;
-	c.tolerance[RH_ATTENTION_BACKWARD_DK] = c.tolerance[RH_ATTENTION_BACKWARD_DV] = 0x1p-7;
+	double dkv = 0x1p-7;
+	for (int d = 0; d < s->documents; d++)
+		dkv = s->lk[d] > 0 && s->lq[d] > s->lk[d] ? 0x1p-6 : dkv;
+	c.tolerance[RH_ATTENTION_BACKWARD_DK] = c.tolerance[RH_ATTENTION_BACKWARD_DV] = dkv;
 	return c;
 }
 
@@ -70,13 +73,15 @@ static const struct attention_shape plain_shapes[] = {
 enum { MMA_SHAPES = sizeof mma_shapes / sizeof mma_shapes[0], PLAIN_SHAPES = sizeof plain_shapes / sizeof plain_shapes[0] };
 
 /* On SMs of both sizes, an sm_89's and an H100's, whose blocks take 64 and 128 rows; on the former the backward also without the space that
- * its one pass needs. */
+ * its one pass needs. Both directions of each shape in a long run, else one. */
 static void every_shape(struct op_case make(const struct attention_shape *, enum rh_attention_direction, int64_t, int, uint64_t *),
                         kernel_entry *kernel)
 {
 	uint64_t seed = check_seed();
 	for (int i = 0; i < 6 * MMA_SHAPES; i++) {
 		enum rh_attention_direction direction = i / 3 % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+		if (!getenv("RH_LONG") && i / 12 % 2 != i / 3 % 2)
+			continue;
 		struct op_case c = make(&mma_shapes[i / 6], direction, i / 6 % 2 * 8, i / 6 % 3 > 0, &seed);
 		cudaemu_set_shared_bytes(i % 3 == 1 ? 228 << 10 : 100 << 10);
 		if (i % 3 == 2 && c.op.kind == RH_OP_ATTENTION_BACKWARD)
@@ -216,7 +221,8 @@ static void test_attention_backward_is_the_same_on_large_sms(void **state)
 	cudaemu_release();
 }
 
-/* On an SM of either size: blocks of keys that run at once add to dq in the order of their keys, whichever is first. */
+/* On an SM of either size: blocks of keys that run at once add to dq in the order of their keys, whichever is first. Both directions of
+ * each shape in a long run, else one. */
 static void test_attention_backward_is_the_same_with_blocks_at_once(void **state)
 {
 	(void)state;
@@ -231,6 +237,8 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 	                                                {2, 1, 128, 70, 0, 1, {300}, {310}}};
 	for (size_t i = 0; i < 4 * sizeof shapes / sizeof *shapes; i++) {
 		enum rh_attention_direction direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+		if (!getenv("RH_LONG") && i / 4 % 2 != i % 2)
+			continue;
 		cudaemu_set_shared_bytes(i / 2 % 2 ? 228 << 10 : 100 << 10);
 		struct op_case alone = mma_backward_case(&shapes[i / 4], direction, 0, 0, &seed), beside = case_clone(&alone);
 		check_ok(cuda_attention_backward(&alone.op, NULL));
