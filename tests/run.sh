@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the test programs named after the build folder, RH_JOBS at a time (one more than cores, as some wait; at most 4), says of each in the
-# order named how it went, and closes with "N passed, N failed, N skipped". A program prints cmocka's lines ([       OK ], [  FAILED  ],
-# [  SKIPPED ]); one that dies without a verdict, or takes more than RH_TIMEOUT seconds, counts as one failure.
+# Runs the test programs named after the build folder, RH_JOBS at a time (one more than cores, as some wait; at most 4), and says of each in the
+# order named how it went. Closes with the seconds of the longest ones and "N passed, N failed, N skipped". A program prints cmocka's lines
+# ([       OK ], [  FAILED  ], [  SKIPPED ]); one that dies without a verdict, or takes more than RH_TIMEOUT seconds, counts as one failure.
 set -uo pipefail
 build=$1
 shift
@@ -9,9 +9,9 @@ cores=$(nproc)
 jobs=${RH_JOBS:-$((cores < 4 ? cores + 1 : 4))}
 export RH_BUILD=$build RH_TIMEOUT=${RH_TIMEOUT:-3600}
 
-# One program: its output in PROGRAM.log, what is to be said of it in PROGRAM.said, its counts, last of all, in PROGRAM.counts.
+# One program: its output in PROGRAM.log, what is to be said of it in PROGRAM.said, its counts and seconds, last of all, in PROGRAM.counts.
 run() {
-	local program=$1 log=$1.log status ok bad skip
+	local program=$1 log=$1.log begun=$SECONDS status ok bad skip
 	timeout --foreground -k 10 "$RH_TIMEOUT" "$program" >"$log" 2>&1
 	status=$?
 	[ $status -ne 124 ] || echo "ended after $RH_TIMEOUT s (RH_TIMEOUT)" >>"$log"
@@ -27,7 +27,7 @@ run() {
 		fi
 		echo "${program#"$RH_BUILD"/tests/}: $ok passed, $bad failed, $skip skipped"
 	} >"$program.said"
-	echo "$ok $bad $skip" >"$program.counts"
+	echo "$ok $bad $skip $((SECONDS - begun)) ${program#"$RH_BUILD"/tests/}" >"$program.counts"
 	echo "$program" # done
 }
 export -f run
@@ -47,5 +47,6 @@ done
 together "${programs[@]}"
 together "${readers[@]}"
 for program in "$@"; do
-	cat "$program.counts" 2>/dev/null || echo "0 1 0" # interrupted
-done | awk '{ ok += $1; bad += $2; skip += $3 } END { printf "%d passed, %d failed, %d skipped\n", ok, bad, skip; exit bad > 0 }'
+	cat "$program.counts" 2>/dev/null || echo "0 1 0 0 $program" # interrupted
+done | sort -k 4,4nr | awk '{ ok += $1; bad += $2; skip += $3 } NR <= 6 { longest = longest (NR > 1 ? ", " : "") $5 " " $4 " s" }
+	END { print "longest: " longest; printf "%d passed, %d failed, %d skipped\n", ok, bad, skip; exit bad > 0 }'
