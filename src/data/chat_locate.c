@@ -3,7 +3,8 @@
  * A turn begins where the rendering of the conversation before it, with the generation prompt, ends. It ends where the rendering of the
  * conversation up to and including it ends. Where these renderings are no prefixes of the whole (templates that strip earlier thinking,
  * or end the last turn differently), the whole is rendered once more with a mark as the turn's content: the differing part is the
- * content, and the turn ends with what follows the mark. */
+ * content, and the turn ends with what follows the mark. Where a template does not write the content beside calls of tools, or refuses
+ * it, the mark is among the arguments of the last call. */
 #include "core/alloc.h"
 #include "data/chat_internal.h"
 
@@ -16,6 +17,9 @@ struct part {
 	size_t length;
 };
 
+/* Where a marked message holds the mark. */
+enum mark_place { MARK_CONTENT, MARK_ARGUMENTS };
+
 struct locator {
 	const struct rh_chat *chat;
 	const json_t *variables, *messages; /* as the template sees them */
@@ -23,6 +27,7 @@ struct locator {
 	size_t cursor; /* the end of the turn before */
 	struct rh_text prompt, so_far, marked, ended, next;
 	char mark[32];
+	enum mark_place place;
 };
 
 static struct part part_of(const struct rh_text *text)
@@ -106,13 +111,33 @@ struct change {
 	enum rh_chat_end end;
 };
 
+static const json_t *calls_of(const struct locator *locator, size_t turn)
+{
+	return json_object_get(json_array_get(locator->messages, turn), "tool_calls");
+}
+
+/* Puts the mark into a call's arguments, which are an object or its JSON text. */
+static int mark_arguments(const struct locator *locator, json_t *call)
+{
+	json_t *function = json_object_get(call, "function");
+	json_t *holder = json_is_object(function) ? function : call;
+	return json_object_set_new(holder, "arguments",
+	                           json_is_string(json_object_get(holder, "arguments")) ? json_string(locator->mark)
+	                                                                                : json_pack("{s:s}", "of", locator->mark));
+}
+
 static json_t *marked_message(const struct locator *locator, const json_t *message)
 {
-	json_t *copy = json_copy((json_t *)(uintptr_t)message);
-	json_t *content = json_is_array(json_object_get(message, "content"))
-	                          ? json_pack("[{s:s, s:s}]", "type", "text", "text", locator->mark)
-	                          : json_string(locator->mark);
-	if (!copy || json_object_set_new(copy, "content", content)) {
+	json_t *copy = json_deep_copy(message), *calls = json_object_get(copy, "tool_calls");
+	int bad = !copy;
+	if (!bad && locator->place == MARK_ARGUMENTS)
+		bad = mark_arguments(locator, json_array_get(calls, json_array_size(calls) - 1));
+	else if (!bad)
+		bad = json_object_set_new(copy, "content",
+		                          json_is_array(json_object_get(message, "content"))
+		                                  ? json_pack("[{s:s, s:s}]", "type", "text", "text", locator->mark)
+		                                  : json_string(locator->mark));
+	if (bad) {
 		json_decref(copy);
 		return NULL;
 	}
@@ -146,7 +171,8 @@ struct middle {
 	size_t skipped; /* bytes after the mark that are not after the content */
 };
 
-static int find_middle(struct locator *locator, size_t turn, struct middle *out)
+/* By a mark at locator->place. 1: found; 0: the template refuses the mark, or does not write it once. */
+static int find_marked(struct locator *locator, size_t turn, struct middle *out)
 {
 	strcpy(locator->mark, "RoundhouseTurn");
 	while (memmem(locator->whole.bytes, locator->whole.length, locator->mark, strlen(locator->mark))) {
@@ -170,6 +196,42 @@ static int find_middle(struct locator *locator, size_t turn, struct middle *out)
 	out->end = whole.length - same;
 	out->skipped = after - same;
 	return 1;
+}
+
+static int find_middle(struct locator *locator, size_t turn, struct middle *out)
+{
+	locator->place = MARK_CONTENT;
+	int rc = find_marked(locator, turn, out);
+	if (rc || !json_array_size(calls_of(locator, turn)))
+		return rc;
+	locator->place = MARK_ARGUMENTS;
+	return find_marked(locator, turn, out);
+}
+
+/* Of a turn that calls tools: the span holds its content and its last call's arguments, and ends before the text of the next message, a
+ * tool's, begins. 1: so it is; 0: not, as where a template writes the tool's answer into the turn. */
+static int holds_calls(struct locator *locator, size_t turn, const struct rh_chat_span *span)
+{
+	const json_t *content = json_object_get(json_array_get(locator->messages, turn), "content");
+	const json_t *next = json_array_get(locator->messages, turn + 1);
+	struct middle middle;
+	int rc = 0;
+	if (!json_array_size(calls_of(locator, turn)))
+		return 1;
+	for (locator->place = MARK_CONTENT; rc >= 0 && locator->place <= MARK_ARGUMENTS; locator->place++) {
+		if (locator->place == MARK_CONTENT && !json_string_length(content) && !json_array_size(content))
+			continue;
+		rc = find_marked(locator, turn, &middle);
+		if (rc > 0 && (middle.first < span->first || middle.end > span->end))
+			return 0;
+	}
+	locator->place = MARK_CONTENT;
+	if (rc >= 0 && next && !rh_chat_is_assistant(next)) {
+		rc = find_marked(locator, turn + 1, &middle);
+		if (rc > 0 && middle.first < span->end)
+			return 0;
+	}
+	return rc < 0 ? rc : 1;
 }
 
 /* *out: the text after the mark in a rendering of the turns so far and, where `role` is not NULL, of a message of that role. */
@@ -238,6 +300,8 @@ static int find_end(struct locator *locator, size_t turn, const struct middle *m
 		rc = find_own_end(locator, turn, middle, &tails, same, &end);
 		if (rc < 0 || (!end && same < shared))
 			return rc < 0 ? rc : 0;
+		if (!end && shared < tails.last.length) /* the last turn is written otherwise before it ends */
+			return 0;
 		if (!end)
 			end = without_blanks((struct part){tails.whole.bytes, same});
 	}
@@ -245,20 +309,44 @@ static int find_end(struct locator *locator, size_t turn, const struct middle *m
 	return 1;
 }
 
-/* The end of the one place in the whole, from the cursor on and beginning before `limit`, where `text` stands; 0: none or several. */
-static size_t only_place(const struct locator *locator, struct part text, size_t limit, size_t most)
+/* Where an opening is looked for: it begins in [first, limit) of the whole, and ends before `end`. */
+struct range {
+	size_t first, limit, end;
+	int is_bounded; /* the message before ends at `first`, so that the first of several places is the turn's */
+};
+
+/* The end of the place where `text` stands; 0: none, or several in a range that is not bounded. */
+static size_t place_in(const struct range *range, struct part whole, struct part text)
 {
 	size_t found = 0;
-	for (size_t at = locator->cursor; at < limit && at + text.length <= most; at++) {
-		const char *next = memmem(locator->whole.bytes + at, most - at, text.bytes, text.length);
-		if (!next || (size_t)(next - locator->whole.bytes) >= limit)
+	for (size_t at = range->first; at < range->limit && at + text.length <= range->end; at++) {
+		const char *next = memmem(whole.bytes + at, range->end - at, text.bytes, text.length);
+		if (!next || (size_t)(next - whole.bytes) >= range->limit)
 			break;
 		if (found)
 			return 0;
-		at = (size_t)(next - locator->whole.bytes);
+		at = (size_t)(next - whole.bytes);
 		found = at + text.length;
+		if (range->is_bounded)
+			break;
 	}
 	return found;
+}
+
+/* Before the turn's content, and behind that of the message before it where that can be found. */
+static int find_range(struct locator *locator, size_t turn, const struct middle *middle, struct range *out)
+{
+	enum mark_place place = locator->place; /* the middle's */
+	struct middle before;
+	*out = (struct range){locator->cursor, middle->first, middle->end, 0};
+	locator->place = MARK_CONTENT;
+	int rc = turn ? find_marked(locator, turn - 1, &before) : 0;
+	locator->place = place;
+	if (rc > 0 && before.end >= locator->cursor && before.end <= middle->first) {
+		out->first = before.end;
+		out->is_bounded = 1;
+	}
+	return rc < 0 ? rc : 0;
 }
 
 /* The place before `limit` whose left side shares most with the end of `text`; 0: too little, or two places share as much. */
@@ -292,10 +380,14 @@ static int find_start(struct locator *locator, size_t turn, const struct middle 
 		if (rc && begins_with(part_of(&locator->next), locator->whole))
 			opening = (struct part){locator->next.bytes + locator->whole.length, locator->next.length - locator->whole.length};
 	}
+	struct range range;
+	rc = find_range(locator, turn, middle, &range);
+	if (rc)
+		return rc;
 	size_t found = 0;
-	for (size_t length = opening.length; !found && length >= 3; length--)
+	for (size_t length = opening.length; !found && length >= 3; length--, range.is_bounded = 0)
 		if (length == opening.length || opening.bytes[length] == '<' || strchr("\n>]", opening.bytes[length - 1]))
-			found = only_place(locator, (struct part){opening.bytes, length}, middle->first, middle->end);
+			found = place_in(&range, locator->whole, (struct part){opening.bytes, length});
 	if (!found && !opening.length)
 		found = best_overlap(locator, prompt, middle->first);
 	*out = found;
@@ -355,6 +447,8 @@ static int locate_all(struct locator *locator, struct rh_chat_spans *spans)
 		if (!rh_chat_is_assistant(message))
 			continue;
 		rc = locate(locator, i, &span);
+		if (rc > 0)
+			rc = holds_calls(locator, i, &span);
 		if (!rc) {
 			rc = rh_fail(-EINVAL,
 			             "%s: message %zu: chat template %s does not let the assistant's turn be located; mark it with {%% "

@@ -262,10 +262,11 @@ static int compare_additions(const struct rh_tokenizer *tokenizer, const json_t 
 		int adds = ends[i].id >= 0 && ends[i].found == ends[i].id, says = adds;
 		rc = rh_json_bool(config, ends[i].key, where, RH_JSON_OPTIONAL, &says);
 		if (!rc && says != adds && ends[i].id >= 0)
-			rh_warn_once("%s: %s is %s, but the post_processor of tokenizer.json puts %s '%s' %s plain texts; as in transformers 5, "
-			             "it decides: mend it if it is wrong",
-			             where, ends[i].key, says ? "true" : "false", adds ? "a" : "no", rh_tokenizer_text(tokenizer, ends[i].id),
-			             ends[i].place);
+			rh_warn_once(
+			        "%s: %s is %s, but the post_processor of tokenizer.json puts %s '%s' %s plain texts; as in transformers 5, "
+			        "it decides: mend it if it is wrong",
+			        where, ends[i].key, says ? "true" : "false", adds ? "a" : "no", rh_tokenizer_text(tokenizer, ends[i].id),
+			        ends[i].place);
 	}
 	return rc;
 }

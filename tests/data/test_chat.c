@@ -211,6 +211,48 @@ static void test_spans_are_found_where_prefixes_differ(void **state)
 	expect_own_spans(shuffled, talk, NULL);
 }
 
+#define Q(text)              "{\"role\":\"user\",\"content\":\"" text "\"}"
+#define A(text, more)        "{\"role\":\"assistant\",\"content\":\"" text "\"" more "}"
+#define CALL                 ",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"x\":\"y\"}}}]"
+#define THOUGHT              ",\"thinking\":\"t\""
+#define R                    "{\"role\":\"tool\",\"content\":\"a result\"}"
+#define ARGUMENTS            "{{ m.tool_calls[0].function.arguments|tojson }}"
+#define CALLS(content, more) "[" Q("q1") "," A(content, more CALL) "," R "," A("b", more) "," Q("q2") "," A("c", more) "]"
+
+static void test_turns_that_call_tools_are_located_whole_or_not_at_all(void **state)
+{
+	(void)state;
+	/* the last turn's calls are written otherwise: where they end is not known */
+	static const char differs[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}CALL" ARGUMENTS
+	                              "{% if not loop.last %}, id{% endif %}]{% endif %}{% if not loop.last %}<|im_end|>\n{% endif %}"
+	                              "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+	expect_own_spans(differs, CALLS("", ""), NULL);
+	/* the tool's answer stands in the turn, before its content */
+	static const char answered[] =
+	        "{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>assistant\n{% if m.tool_calls %}CALL" ARGUMENTS
+	        "{% if not loop.last and messages[loop.index].role == 'tool' %}({{ messages[loop.index].content }}){% endif %}{% endif %}"
+	        "{{ m.content }}<|im_end|>\n{% elif m.role == 'user' %}<|im_start|>user\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+	        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+	expect_own_spans(answered, CALLS("a", ""), NULL);
+	/* tools stand before the last question, and a call's content is not written */
+	static const char moves[] = "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>"
+	                            "{% if m == (messages|selectattr('role', 'equalto', 'user')|list)[-1] %}(tools){% endif %}"
+	                            "{{ m.content }}<|im_end|>{% elif m.tool_calls %}CALL" ARGUMENTS "</s>{% else %}"
+	                            "{{ m.content }}</s>{% endif %}{% endfor %}";
+	expect_own_spans(moves, CALLS("a", ""), "CALL{\"x\": \"y\"}</s>|b</s>|c</s>|");
+	/* a call's thought is left out once an answer follows, and refused beside content; the last answer opens with a thought */
+	static const char thinks[] =
+	        "{% for m in messages %}{% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
+	        "{% if m.thinking and not messages[loop.index:]|selectattr('role', 'equalto', 'assistant')|list %}"
+	        "<|start|>assistant<|channel|>{{ m.thinking }}<|end|>{% endif %}<|start|>assistant to f<|message|>" ARGUMENTS "<|im_end|>"
+	        "{% elif m.role == 'assistant' %}{% if m.thinking and loop.last %}<|start|>assistant<|channel|>{{ m.thinking }}<|end|>"
+	        "{% endif %}<|start|>assistant<|message|>{{ m.content }}{{ '<|return|>' if loop.last else '<|end|>' }}{% else %}"
+	        "<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+	        "{% if add_generation_prompt %}<|start|>assistant{% endif %}";
+	expect_own_spans(thinks, "[" Q("q1") "," A("", THOUGHT CALL) "," R "," A("b", THOUGHT) "]",
+	                 " to f<|message|>{\"x\": \"y\"}<|im_end|>|<|channel|>t<|end|><|start|>assistant<|message|>b<|return|>|");
+}
+
 static void test_templates_open_by_name_text_and_file(void **state)
 {
 	(void)state;
@@ -346,6 +388,7 @@ int main(void)
 	        cmocka_unit_test(test_spans_are_what_the_assistant_wrote),
 	        cmocka_unit_test(test_spans_are_found_where_prefixes_differ),
 	        cmocka_unit_test(test_published_turns_are_where_marks_say),
+	        cmocka_unit_test(test_turns_that_call_tools_are_located_whole_or_not_at_all),
 	        cmocka_unit_test(test_templates_open_by_name_text_and_file),
 	        cmocka_unit_test(test_every_refused_allocation_unwinds),
 	};
