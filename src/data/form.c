@@ -246,6 +246,14 @@ static int is_read(enum data_form form, const char *key)
 	return found;
 }
 
+int data_form_has_key(const char *key)
+{
+	int found = 0;
+	for (int i = 0; i < FORMS; i++)
+		found |= is_read(forms[i].form, key);
+	return found;
+}
+
 int data_form_list_unread(enum data_form form, const json_t *row, const json_t *columns, struct rh_text *out)
 {
 	const char *key, *name;

@@ -28,6 +28,8 @@ struct data_shape {
 
 /* `columns` maps our keys to the file's: {"prompt": "title"}; NULL: none. `row` becomes the row under our keys. */
 int data_columns_rename(const json_t *columns, const char *where, json_t **row) RH_MUST;
+/* Does a form read this key? */
+int data_form_has_key(const char *key);
 /* -EINVAL names the row's keys and what to write. */
 int data_form_find(const json_t *row, const json_t *columns, const char *text_key, const char *where, enum data_form *out) RH_MUST;
 /* Appends the keys of `row`, after it was renamed, whose values the form leaves out: "'id', 'source'"; nothing where it reads all. */

@@ -1,6 +1,7 @@
 #include "data/records.h"
 
 #include "core/alloc.h"
+#include "data/form.h"
 
 #include <string.h>
 
@@ -146,15 +147,55 @@ static int parse(struct data_records *records, size_t length, json_t **row)
 	return rc;
 }
 
+enum { KEY_MOST = 48 };
+
+/* 1: the object that begins in the window goes on behind its first `line` bytes. *key: its first member that is a list of objects,
+ * as far as the window shows it; empty: none. */
+static int goes_on(const struct data_window *window, size_t line, char key[KEY_MOST + 1])
+{
+	const char *bytes = window->bytes + window->begin;
+	size_t end = window->end - window->begin, opened = 0, name = 0, length = 0;
+	int depth = 0, depth_of_line = 0, in_string = 0;
+	char before = 0; /* the last byte that is no blank, outside strings */
+	key[0] = 0;
+	for (size_t at = 0; at < end && (at < line || depth > 0); at++) {
+		if (at == line)
+			depth_of_line = depth;
+		if (in_string) {
+			at += bytes[at] == '\\';
+			in_string = at < end && bytes[at] != '"';
+			if (!in_string && depth == 1) {
+				name = opened;
+				length = at - opened;
+			}
+			continue;
+		}
+		if (is_blank(bytes[at]))
+			continue;
+		in_string = bytes[at] == '"';
+		opened = in_string ? at + 1 : opened;
+		if (bytes[at] == '{' && depth == 2 && before == '[' && !key[0] && length <= KEY_MOST)
+			snprintf(key, KEY_MOST + 1, "%.*s", (int)length, bytes + name);
+		depth += bytes[at] == '{' || bytes[at] == '[';
+		depth -= bytes[at] == '}' || bytes[at] == ']';
+		before = bytes[at];
+	}
+	return depth_of_line > 0;
+}
+
 static int next_of_lines(struct data_records *records, json_t **row)
 {
 	size_t length = 0;
+	char key[KEY_MOST + 1] = "";
 	int rc = find_line(records, &length);
 	if (rc <= 0)
 		return rc;
 	records->line = records->next_line;
+	int is_first_of_several = !records->rows && goes_on(&records->window, length, key);
 	rc = parse(records, length, row);
-	if (rc == -EINVAL && !records->rows && length < 3) /* "{" alone: the object goes on in the next line */
+	if (rc == -EINVAL && is_first_of_several && key[0] && !data_form_has_key(key))
+		rc = rh_fail(rc, "%s; if '%s' is the list of rows, write it alone, as jq .%s does", rh_error(rc), key, key);
+	else if (rc == -EINVAL && is_first_of_several)
 		rc = rh_fail(rc, "%s; write each object on one line, as jq -c . does, or all in an array", rh_error(rc));
 	return rc ? rc : 1;
 }
@@ -229,8 +270,9 @@ static int next_of_array(struct data_records *records, json_t **row)
 	if (!rc)
 		return fail_array(records, "%s: the array does not end; is the file cut off?");
 	if (byte != '{')
-		return fail_array(records, "%s: expected an object {...}; each item of the array is one row, such as {\"messages\": [...]} or "
-		                           "{\"text\": ...}");
+		return fail_array(records,
+		                  "%s: expected an object {...}; each item of the array is one row, such as {\"messages\": [...]} or "
+		                  "{\"text\": ...}");
 	records->shared_row = records->rows && records->line == records->next_line ? (uint32_t)records->rows + 1 : 0;
 	records->line = records->next_line;
 	rc = data_records_place(records, records->line);

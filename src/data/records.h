@@ -2,7 +2,7 @@
  *   [        a JSON array of objects
  *   {        one JSON object a line
  *   else     a table whose first line names the columns, separated by tabs, commas or semicolons; fields as in RFC 4180. Each record is an
- *            object of strings. */
+ *            object of strings. Where a carriage return alone ends the first line, it ends all. */
 #ifndef RH_DATA_RECORDS_H
 #define RH_DATA_RECORDS_H
 
@@ -21,6 +21,7 @@ struct data_records {
 	uint32_t shared_row;     /* DATA_ARRAY: the row's number, from 1, where it shares its first line with the one before; else 0 */
 	struct rh_text where;    /* "path:line"; "path:line (row 7)" of an array's row that shares its first line with the one before */
 	char separator;          /* DATA_TABLE */
+	char line_end;           /* DATA_TABLE: '\n', or '\r' */
 	json_t *columns;         /* DATA_TABLE: names, strings */
 	int64_t column_bytes;    /* what they took */
 	int64_t rows;            /* returned so far */

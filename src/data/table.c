@@ -42,7 +42,7 @@ static int read_quoted(struct data_records *records, size_t *at, struct rh_text 
 			}
 			++*at;
 		}
-		records->next_line += byte == '\n';
+		records->next_line += byte == records->line_end;
 		rc = rh_text_append(field, &byte, 1);
 		if (rc)
 			return rc;
@@ -65,9 +65,9 @@ static int read_field(struct data_records *records, size_t *at, struct rh_text *
 		if (rc <= 0)
 			break;
 		++*at;
-		if (byte == records->separator || byte == '\n') {
-			*end = byte == '\n' ? FIELD_LINE : FIELD_SEPARATOR;
-			records->next_line += byte == '\n';
+		if (byte == records->separator || byte == records->line_end) {
+			*end = byte == records->line_end ? FIELD_LINE : FIELD_SEPARATOR;
+			records->next_line += byte == records->line_end;
 			if (*end == FIELD_LINE && !quoted && field->length && field->bytes[field->length - 1] == '\r')
 				field->bytes[--field->length] = 0;
 			return 0;
@@ -118,13 +118,27 @@ static int read_fields(struct data_records *records, json_t **out)
 	return 0;
 }
 
-/* The one of tab, comma and semicolon that the header has most of outside quotes; a tab wins. */
+/* 1: the byte at `at`, a carriage return, ends a line by itself. */
+static int ends_alone(struct data_records *records, size_t at)
+{
+	char next;
+	int rc = byte_at(records, at + 1, &next);
+	return rc <= 0 ? rc : next != '\n' && next != '\r';
+}
+
+/* The one of tab, comma and semicolon that the header has most of outside quotes; a tab wins. And what ends the header. */
 static int find_separator(struct data_records *records)
 {
 	size_t tabs = 0, commas = 0, semicolons = 0;
 	int quoted = 0, rc = 1;
 	char byte = 0;
+	records->line_end = '\n';
 	for (size_t at = 0; (rc = byte_at(records, at, &byte)) > 0 && (quoted || byte != '\n'); at++) {
+		rc = !quoted && byte == '\r' ? ends_alone(records, at) : 0;
+		if (rc > 0)
+			records->line_end = '\r';
+		if (rc)
+			break;
 		quoted ^= byte == '"';
 		tabs += !quoted && byte == '\t';
 		commas += !quoted && byte == ',';
