@@ -539,7 +539,8 @@ static int check_cuts(const struct rh_plan_request *request)
 static int plan_as_one_stage(struct planner *at, struct rh_plan *plan)
 {
 	const struct rh_plan_request *request = at->request;
-	if (request->backward_cut_count > 0 || request->forward_cut_count > 0 || plan_top_pass(at) != PASS_FUSED || request->model->tap)
+	if (request->small_stages || request->backward_cut_count > 0 || request->forward_cut_count > 0 || plan_top_pass(at) != PASS_FUSED ||
+	    request->model->tap)
 		return 0;
 	fixed_sizes(request, plan);
 	at->upload_limit = INT64_MAX / 4;

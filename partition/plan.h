@@ -37,6 +37,7 @@ struct rh_plan_request {
 	int infer_logits;                   /* forward-only results are whole rows of logits */
 	int64_t cache_rows;                 /* of the KV cache, 0: none */
 	int64_t device_cap_bytes;
+	int small_stages; /* as small as any that fit; 0: those that spare the most recompute, and of these the fewest */
 	const char *cap_key; /* the key that would raise the cap; NULL: none would */
 	int devices;
 	int64_t train_round; /* micro-batches in a round */

@@ -134,6 +134,13 @@ static void try_limits(struct search *search, const int64_t *limit, size_t limit
 	}
 }
 
+/* The first of these limits under which stages fit. */
+static void take_first(struct search *search, const int64_t *limit, size_t limits)
+{
+	for (size_t i = 0; i < limits && search->cost.stages < 0; i++)
+		try_limit(search, limit[i]);
+}
+
 /* Uploads of all runs of layers are the limits worth trying; of equally cheap plans the smallest limit's. Where none fits, layers that are
  * not cut into stages go one by one, each loaded when the one before is done. */
 int plan_search(struct planner *at, struct rh_plan *out)
@@ -147,8 +154,11 @@ int plan_search(struct planner *at, struct rh_plan *out)
 	if (!rc && !(limit && candidate))
 		rc = -ENOMEM;
 	int64_t given = rc ? 0 : plan_given_limit(at, now);
-	if (!rc && !at->given_room)
-		try_limits(&search, limit, list_limits(at, limit), given, candidate);
+	size_t limits = rc || at->given_room ? 0 : list_limits(at, limit);
+	if (!rc && at->request->small_stages)
+		take_first(&search, limit, limits);
+	else if (!rc)
+		try_limits(&search, limit, limits, given, candidate);
 	if (!rc && search.cost.stages < 0) {
 		rc = plan_pack(at, given, now);
 		if (!rc)

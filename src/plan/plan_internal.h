@@ -6,8 +6,9 @@
 #include "plan/balance.h"
 #include "plan/run_plan.h"
 
-/* How stages are cut, where the user does not: by time (rh_partition_make, rh_partition_long_rounds), or as large as memory allows. */
-enum cutter { CUT_FOR_ROUNDS, CUT_FOR_LONG_ROUNDS, CUT_BY_MEMORY };
+/* How stages are cut, where the user does not: by time (rh_partition_make, rh_partition_long_rounds), as large as memory allows, or a layer
+ * each. */
+enum cutter { CUT_FOR_ROUNDS, CUT_FOR_LONG_ROUNDS, CUT_BY_MEMORY, CUT_EACH_LAYER };
 
 /* What the planner decides before it cuts stages. */
 struct choice {

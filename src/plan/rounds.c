@@ -107,7 +107,7 @@ static int consider(struct choosing *at, int64_t round, enum cutter cutter)
 	struct planning *planning = at->planning;
 	int spill = planning->request->config->spill;
 	const struct choice choice = {.round = round,
-	                              .cutter = planning->cuts_by_time ? cutter : CUT_BY_MEMORY,
+	                              .cutter = planning->cuts_by_time || cutter == CUT_EACH_LAYER ? cutter : CUT_BY_MEMORY,
 	                              .spill = spill & RH_SPILL_AUTO ? 0 : spill};
 	struct candidate now = {.cap_bytes = -1};
 	int rc = fit(planning, choice, &now);
@@ -158,7 +158,12 @@ static int consider_rounds(struct choosing *at, int64_t least)
 		rc = consider(at, least, CUT_FOR_LONG_ROUNDS);
 	if (!rc && continues)
 		rc = consider(at, least, CUT_FOR_ROUNDS);
-	return rc || !at->planning->cuts_by_time ? rc : consider_packed(at, least);
+	if (!rc && at->planning->cuts_by_time)
+		rc = consider_packed(at, least);
+	/* one device: more of the layers' activations fit beside small stages, and updates begin earlier */
+	if (!rc && at->planning->stages.devices == 1 && at->best.choice.round)
+		rc = consider(at, at->best.choice.round, CUT_EACH_LAYER);
+	return rc;
 }
 
 /* Rounds of the user's. */

@@ -152,6 +152,35 @@ static void test_a_machine_with_more_devices_is_not_slower(void **state)
 	(void)check_more_devices(2, 0);
 }
 
+static void test_a_device_with_more_memory_is_not_slower(void **state)
+{
+	(void)state;
+	static const int64_t micro_batches[] = {1, 8}, gib[] = {6, 12, 18, 24, 48, 78};
+	for (size_t m = 0; m < sizeof micro_batches / sizeof *micro_batches; m++) {
+		struct eight eight;
+		struct rh_forecast_input input;
+		double before = HUGE_VAL;
+		eight_open(&eight, 0, 1);
+		rh_hardware_free(&eight.hardware);
+		check_ok(rh_hardware_find("examples/hardware/a800x8.yaml", &eight.hardware));
+		eight.machine.devices = 1;
+		eight.deep.rig.config.per_device_train_batch_size = 1;
+		ask(&eight, micro_batches[m], &input);
+		for (size_t i = 0; i < sizeof gib / sizeof *gib; i++) {
+			struct rh_forecast forecast;
+			eight.deep.rig.config.max_vram = gib[i] << 30;
+			check_ok(rh_forecast_judged(&eight.deep.rig.config, &eight.machine, &input, NULL, &forecast));
+			printf("%lld micro-batches, %lld GiB: %.4f s\n", (long long)micro_batches[m], (long long)gib[i], forecast.step_seconds);
+			assert_true(forecast.device_bytes <= gib[i] << 30);
+			assert_true(forecast.step_seconds <= before * 1.005);
+			before = forecast.step_seconds;
+			rh_forecast_free(&forecast);
+		}
+		rh_forecast_input_free(&input);
+		eight_close(&eight);
+	}
+}
+
 /* What is printed with a picture is what is predicted without one. */
 static void test_a_recorded_forecast_takes_as_long(void **state)
 {
@@ -206,6 +235,7 @@ int main(void)
 	        cmocka_unit_test(test_each_plan_is_found_once),
 	        cmocka_unit_test(test_no_plan_is_better_than_the_one_that_is_chosen),
 	        cmocka_unit_test(test_a_machine_with_more_devices_is_not_slower),
+	        cmocka_unit_test(test_a_device_with_more_memory_is_not_slower),
 	        cmocka_unit_test(test_a_recorded_forecast_takes_as_long),
 	        cmocka_unit_test(test_a_session_follows_the_plan_that_was_judged),
 	};
