@@ -271,35 +271,70 @@ static int compare_additions(const struct rh_tokenizer *tokenizer, const json_t 
 	return rc;
 }
 
-static int load_config(struct rh_tokenizer *tokenizer, const char *path)
+static const char *const token_keys[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+enum { TOKEN_KEYS = sizeof token_keys / sizeof *token_keys };
+
+/* The tokens that special_tokens_map.json names count before the configuration's own. */
+static int take_map(const char *path, json_t *config)
 {
+	json_t *map = NULL;
+	int rc = rh_json_load(path, &map);
+	if (!rc && !json_is_object(map))
+		rc = rh_fail(-EINVAL, "%s: expected a JSON object", path);
+	for (size_t i = 0; !rc && i < TOKEN_KEYS; i++) {
+		json_t *token = json_object_get(map, token_keys[i]);
+		if (token && json_object_set(config, token_keys[i], token))
+			rc = -ENOMEM;
+	}
+	json_decref(map);
+	return rc;
+}
+
+/* What dir/tokenizer_config.json holds, an empty object where there is none. Only without a list of added tokens is special_tokens_map.json
+ * read, as in transformers. */
+static int read_config(const char *dir, const char *path, json_t **out)
+{
+	char *map = rh_path_join(dir, "special_tokens_map.json");
 	json_t *config = NULL;
-	int32_t unknown; /* the model has its own */
-	int rc = rh_json_load(path, &config);
+	int rc = !map ? -ENOMEM : rh_file_exists(path) ? rh_json_load(path, &config) : (config = json_object()) ? 0 : -ENOMEM;
 	if (!rc && !json_is_object(config))
 		rc = rh_fail(-EINVAL, "%s: expected a JSON object", path);
-	if (!rc)
-		rc = named_token(tokenizer, config, "bos_token", path, &tokenizer->bos);
-	if (!rc)
-		rc = named_token(tokenizer, config, "eos_token", path, &tokenizer->eos);
-	if (!rc)
-		rc = named_token(tokenizer, config, "pad_token", path, &tokenizer->pad);
-	if (!rc)
-		rc = named_token(tokenizer, config, "unk_token", path, &unknown);
+	if (!rc && !json_object_get(config, "added_tokens_decoder") && rh_file_exists(map))
+		rc = take_map(map, config);
+	rh_free(map);
+	if (rc)
+		json_decref(config);
+	else
+		*out = config;
+	return rc;
+}
+
+static int load_config(struct rh_tokenizer *tokenizer, const char *dir)
+{
+	int32_t unknown; /* the model has its own */
+	int32_t *const id[TOKEN_KEYS] = {&tokenizer->bos, &tokenizer->eos, &tokenizer->pad, &unknown};
+	char *path = rh_path_join(dir, "tokenizer_config.json");
+	json_t *config = NULL;
+	int rc = path ? read_config(dir, path, &config) : -ENOMEM;
+	for (size_t i = 0; !rc && i < TOKEN_KEYS; i++)
+		rc = named_token(tokenizer, config, token_keys[i], path, id[i]);
 	if (!rc)
 		rc = config_template(tokenizer, config);
 	if (!rc)
 		rc = compare_additions(tokenizer, config, path);
 	json_decref(config);
+	rh_free(path);
 	return rc;
 }
 
-/* The whole file is the template, and counts before what tokenizer_config.json holds. */
-static int load_jinja(struct rh_tokenizer *tokenizer, const char *path)
+/* chat_template.jinja is all template, and counts before what tokenizer_config.json holds. */
+static int load_jinja(struct rh_tokenizer *tokenizer, const char *dir)
 {
 	struct rh_bytes file;
-	int rc = rh_file_load(path, &file);
-	if (rc)
+	char *path = rh_path_join(dir, "chat_template.jinja");
+	int found = path && rh_file_exists(path), rc = !path ? -ENOMEM : found ? rh_file_load(path, &file) : 0;
+	rh_free(path);
+	if (rc || !found)
 		return rc;
 	rh_free(tokenizer->chat_template);
 	tokenizer->chat_template = rh_alloc(file.length + 1, 1);
@@ -308,17 +343,6 @@ static int load_jinja(struct rh_tokenizer *tokenizer, const char *path)
 	else
 		rc = -ENOMEM;
 	rh_bytes_free(&file);
-	return rc;
-}
-
-/* Calls `load` with dir/name if there is such a file. */
-static int load_beside(struct rh_tokenizer *tokenizer, const char *dir, const char *name, int (*load)(struct rh_tokenizer *, const char *))
-{
-	char *path = rh_path_join(dir, name);
-	if (!path)
-		return -ENOMEM;
-	int rc = rh_file_exists(path) ? load(tokenizer, path) : 0;
-	rh_free(path);
 	return rc;
 }
 
@@ -375,11 +399,11 @@ int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out)
 		rc = load_tokenizer(tokenizer, &document);
 	close_document(&document);
 	if (!rc)
-		rc = load_beside(tokenizer, dir, "tokenizer_config.json", load_config);
+		rc = load_config(tokenizer, dir);
 	if (!rc)
 		rc = added_finish(&tokenizer->added, &tokenizer->normalizers, path);
 	if (!rc)
-		rc = load_beside(tokenizer, dir, "chat_template.jinja", load_jinja);
+		rc = load_jinja(tokenizer, dir);
 	rh_free(path);
 	if (rc)
 		rh_tokenizer_destroy(tokenizer);

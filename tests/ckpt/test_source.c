@@ -600,7 +600,7 @@ static void test_source_gguf_brings_its_tokenizer(void **state)
 	assert_int_equal(rh_tokenizer_bos(tokenizer), 1);
 	assert_int_equal(rh_tokenizer_eos(tokenizer), 2);
 	assert_string_equal(rh_tokenizer_chat_template(tokenizer), "{{ messages }}");
-	check_ids(tokenizer, "ABACab", (const int32_t[]){38, 0, 2, 39}, 4);
+	check_ids(tokenizer, "ABACab", (const int32_t[]){0, 1, 0, 2, 39}, 5); /* BOS and EOS are special: transformers does not merge them */
 	rh_tokenizer_destroy(tokenizer);
 	rh_source_close(source);
 	check_spoiled_tokenizer("tokenizer.ggml.tokens", "tokenizer.ggml.takens", "there is no vocabulary (tokenizer.ggml.tokens)");

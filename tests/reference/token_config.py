@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What transformers' AutoTokenizer makes of a text where tokenizer.json and tokenizer_config.json disagree, for tests/token/test_tokenizer.c.
+"""What transformers' AutoTokenizer makes of a text where tokenizer.json, tokenizer_config.json and special_tokens_map.json disagree, for
+tests/token/test_tokenizer.c.
 
     build/venv/bin/python tests/reference/token_config.py [--check]
 
@@ -39,16 +40,18 @@ def added(*names):
     return [{"id": VOCABULARY[name], "content": name} | flags for name in names]
 
 
-def case(name, post, tokens, config):
+def case(name, post, tokens, config, special=None):
     model = {"type": "BPE", "vocab": VOCABULARY, "merges": []}
     tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, "normalizer": None, "pre_tokenizer": None,
                  "post_processor": post, "decoder": None, "model": model}
     config = {"tokenizer_class": "PreTrainedTokenizerFast"} | config
     with tempfile.TemporaryDirectory() as folder:
-        for file, content in (("tokenizer.json", tokenizer), ("tokenizer_config.json", config)):
-            (pathlib.Path(folder) / file).write_text(json.dumps(content))
-        ids = AutoTokenizer.from_pretrained(folder)(TEXT)["input_ids"]
-    return {"name": name, "tokenizer": tokenizer, "config": config, "text": TEXT, "ids": ids}
+        for file, content in (("tokenizer.json", tokenizer), ("tokenizer_config.json", config), ("special_tokens_map.json", special)):
+            if content is not None:
+                (pathlib.Path(folder) / file).write_text(json.dumps(content))
+        made = AutoTokenizer.from_pretrained(folder)
+    result = {"name": name, "tokenizer": tokenizer, "config": config, "text": TEXT, "ids": made(TEXT)["input_ids"]}
+    return result | {"map": special, "bos": made.bos_token_id, "eos": made.eos_token_id} if special else result
 
 
 def cases():
@@ -59,6 +62,11 @@ def cases():
     for key in ("bos_token", "eos_token", "pad_token", "unk_token"):
         yield case(f"{key} is no added token", None, [], {key: "</s>"})
         yield case(f"{key} is no added token, an object", None, added("<s>"), {key: added("<x>")[0] | {"__type": "AddedToken"}})
+    decoder = {"added_tokens_decoder": {"6": {key: value for key, value in added("<s>")[0].items() if key != "id"}}}
+    for name, config in (("no name", {}), ("another name", {"eos_token": "</s>", "bos_token": "<s>"})):
+        for listed, more in (("no added tokens", {}), ("added tokens", decoder)):
+            special = {"eos_token": {key: value for key, value in added("<x>")[0].items() if key not in ("id", "special")}}
+            yield case(f"a map, {name} in the configuration, {listed}", None, added("<s>"), config | more, special)
 
 
 def main():

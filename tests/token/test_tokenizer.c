@@ -176,8 +176,15 @@ static void test_load_config_names_tokens_and_template(void **state)
 	leave_folder(folder);
 }
 
+/* The id that a case gives, -1 for null. */
+static int32_t id_of(const json_t *one, const char *key)
+{
+	const json_t *id = json_object_get(one, key);
+	return json_is_integer(id) ? (int32_t)json_integer_value(id) : -1;
+}
+
 /* The ids are those of transformers' AutoTokenizer: add_bos_token and add_eos_token change nothing beside a tokenizer.json, and a token
- * that the configuration names is special. */
+ * that the configuration names is special; so is one that special_tokens_map.json names, where the configuration lists no added tokens. */
 static void test_a_config_leaves_the_ids_to_the_post_processor(void **state)
 {
 	(void)state;
@@ -193,8 +200,12 @@ static void test_a_config_leaves_the_ids_to_the_post_processor(void **state)
 		make_folder(folder);
 		put_json(folder, "tokenizer.json", json_object_get(one, "tokenizer"));
 		put_json(folder, "tokenizer_config.json", json_object_get(one, "config"));
+		if (json_object_get(one, "map"))
+			put_json(folder, "special_tokens_map.json", json_object_get(one, "map"));
 		check_ok(rh_tokenizer_load(folder, &t));
 		leave_folder(folder);
+		if (json_object_get(one, "map") && (t->bos != id_of(one, "bos") || t->eos != id_of(one, "eos")))
+			fail_msg("%s: other ends than transformers names", json_string_value(json_object_get(one, "name")));
 		check_ok(rh_tokenizer_encode(t, text, strlen(text), RH_TOKENS_WITH_SPECIAL, &ids));
 		int same = ids.count == json_array_size(wanted);
 		for (size_t k = 0; same && k < ids.count; k++)
