@@ -114,14 +114,12 @@ static int print(const struct inspect_summary *summary, const struct rh_tokenize
 
 static int load(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *set, struct rh_dataset *held_out)
 {
-	struct rh_config whole = *config;
-	whole.packing = 0;
 	int train = config->train_file.count > 0;
-	int rc = rh_dataset_load(train ? RH_DATASET_TRAIN : RH_DATASET_VALIDATION, &whole, tokenizer, set);
+	int rc = rh_dataset_load(train ? RH_DATASET_TRAIN : RH_DATASET_VALIDATION, config, tokenizer, set);
 	if (!rc)
 		rh_dataset_report(set);
 	if (!rc && train && config->validation_file.count) {
-		rc = rh_dataset_load(RH_DATASET_VALIDATION, &whole, tokenizer, held_out);
+		rc = rh_dataset_load(RH_DATASET_VALIDATION, config, tokenizer, held_out);
 		if (!rc)
 			rh_dataset_report(held_out);
 	} else if (!rc && train && config->eval_split > 0) {

@@ -85,6 +85,36 @@ static void test_json_and_html_hold_the_same_rows(void **state)
 	scratch_close(&scratch);
 }
 
+/* One row, whose answer has so many words. */
+static void write_long_row(const struct scratch *scratch, int words)
+{
+	char row[2048];
+	size_t length = (size_t)snprintf(row, sizeof row, "[{\"prompt\":\"a\",\"completion\":\"");
+	for (int i = 0; i < words; i++)
+		length += (size_t)snprintf(row + length, sizeof row - length, "b ");
+	snprintf(row + length, sizeof row - length, "\"}]");
+	write_text(path_of("%s/rows.json", scratch->dir), row);
+}
+
+/* Packing decides whether a row is cut, for inspect as for train. */
+static void test_rows_that_go_on_are_not_cut(void **state)
+{
+	(void)state;
+	static const char *const strategies[] = {"bfd", "bfd_split", "wrapped"};
+	struct scratch scratch;
+	make(&scratch);
+	write_long_row(&scratch, 500);
+	for (int i = 0; i < 3; i++) {
+		struct ran ran = run_line(&scratch, INSPECT "--max_length 64 --packing true --packing_strategy %s", scratch.dir,
+		                          scratch.dir, strategies[i]);
+		assert_int_equal(ran.status, i == 0);
+		assert_int_equal(strstr(ran.err, "1 answers lost their end") != NULL, i == 0);
+		assert_int_equal(strstr(ran.err, "go on in another document") != NULL, i > 0);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 /* A terminal shows the first 600 tokens of a row; JSON holds all. */
 static void test_json_holds_long_rows_whole(void **state)
 {
@@ -92,12 +122,7 @@ static void test_json_holds_long_rows_whole(void **state)
 	enum { WORDS = 900 };
 	struct scratch scratch;
 	make(&scratch);
-	char row[2 * WORDS + 64];
-	size_t length = (size_t)snprintf(row, sizeof row, "[{\"prompt\":\"a\",\"completion\":\"");
-	for (int i = 0; i < WORDS; i++)
-		length += (size_t)snprintf(row + length, sizeof row - length, "b ");
-	snprintf(row + length, sizeof row - length, "\"}]");
-	write_text(path_of("%s/rows.json", scratch.dir), row);
+	write_long_row(&scratch, WORDS);
 	struct ran ran = run_line(&scratch, INSPECT "--json --max_length 4096", scratch.dir, scratch.dir);
 	assert_int_equal(ran.status, 0);
 	json_t *result = NULL;
@@ -133,7 +158,7 @@ static void test_rows_of_one_line_are_told_apart(void **state)
 	struct ran ran = run_line(&scratch, INSPECT "--validation_file %s/rows.json", scratch.dir, scratch.dir, scratch.dir);
 	assert_int_equal(ran.status, 1);
 	assert_non_null(strstr(ran.out, "/rows.json:1 (row 2): "));
-	assert_non_null(strstr(ran.err, "(line 1 (row 3))"));                  /* duplicates */
+	assert_non_null(strstr(ran.err, "(line 1 (row 3))"));                /* duplicates */
 	assert_non_null(strstr(ran.err, "(lines 1, 1 (row 2), 1 (row 3))")); /* overlap */
 	run_free(&ran);
 	scratch_close(&scratch);
@@ -158,6 +183,7 @@ int main(void)
 	        cmocka_unit_test(test_rows_are_shown_and_faults_make_the_status),
 	        cmocka_unit_test(test_train_stops_where_inspect_says_so),
 	        cmocka_unit_test(test_json_and_html_hold_the_same_rows),
+	        cmocka_unit_test(test_rows_that_go_on_are_not_cut),
 	        cmocka_unit_test(test_json_holds_long_rows_whole),
 	        cmocka_unit_test(test_columns_that_are_not_there_are_told),
 	        cmocka_unit_test(test_rows_of_one_line_are_told_apart),
