@@ -439,6 +439,29 @@ static int saves(const struct rh_plan_request *request)
 	       request->backward_cut_count < 0 && request->forward_cut_count < 0;
 }
 
+int plan_refuse(struct planner *at)
+{
+	struct rh_plan all = {.deferred_bytes = expected_deferred(at)}, none;
+	int worst = -1, top = at->layers - 1, trained = lowest_backward(at);
+	enum pass worst_pass = PASS_FORWARD;
+	int64_t most = 0;
+	fixed_sizes(at->request, &all);
+	none = all;
+	for (int l = 0; l <= top; l++) {
+		enum pass pass = l == top ? plan_top_pass(at) : at->request->trains && l >= trained ? PASS_BACKWARD : PASS_FORWARD;
+		int64_t bytes = widened(at, &none, pass, l, l + 1).device_bytes;
+		widen(at, &all, pass, l, l + 1);
+		if (bytes <= most)
+			continue;
+		most = bytes;
+		worst = l;
+		worst_pass = pass;
+	}
+	if (widened(at, &all, worst_pass, worst, worst + 1).device_bytes <= at->request->device_cap_bytes)
+		return RH_DOES_NOT_FIT;
+	return does_not_fit(at, &all, worst_pass, worst, worst + 1);
+}
+
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan)
 {
 	int rc = pack_backward(at, limit, plan);

@@ -163,6 +163,8 @@ int plan_search(struct planner *at, struct rh_plan *out)
 		rc = plan_pack(at, given, now);
 		if (!rc)
 			keep(out, now);
+		else if (rc == RH_DOES_NOT_FIT && at->request->forward_cut_count < 0 && at->request->backward_cut_count < 0)
+			rc = plan_refuse(at);
 	}
 	if (!rc)
 		rh_error_clear(); /* of limits that did not fit */

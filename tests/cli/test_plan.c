@@ -165,6 +165,11 @@ static void test_plan_of_a_large_model_says_each_change_that_is_enough(void **st
 	says(&ran, 1, "          or max_ram: 1");
 	assert_null(strstr(ran.out, "CPU device"));
 	run_free(&ran);
+	/* neither memory is enough: two changes together */
+	ran = run_line(&scratch, "plan %s/eight.yaml --hardware rtx4090x8 --gpus 1 --max_ram 60GiB --max_vram 6GiB --max_length 8192",
+	               scratch.dir);
+	says(&ran, 1, "spill: auto, nvme_dirs and max_nvme: 60GiB, per_device_train_batch_size: ");
+	run_free(&ran);
 	ran = run_line(&scratch, "plan %s/eight.yaml --hardware rtx4090x8 --gpus 1 --per_device_train_batch_size 1", scratch.dir);
 	says(&ran, 0, "fits         ");
 	says(&ran, 0, "bottleneck   ");

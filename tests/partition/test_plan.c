@@ -373,6 +373,28 @@ static void test_refusal_of_given_cuts_needs_more_than_there_is(void **state)
 	bench_close(&bench);
 }
 
+/* Whichever layer needs the most: with what the line says, stages of single layers fit, and with a tenth of a MiB less they do not. */
+static void test_refusal_says_what_is_enough(void **state)
+{
+	(void)state;
+	for (int tokens = 16; tokens <= 1 << 14; tokens *= 32) {
+		struct bench bench;
+		struct rh_plan plan;
+		bench_open(&bench, 6, 0, RH_BF16);
+		bench.request.train.tokens = bench.request.train.longest = bench.request.train.head_rows = tokens;
+		bench.request.device_cap_bytes = 1 << 16;
+		assert_int_equal(rh_plan_make(&bench.request, &plan), RH_DOES_NOT_FIT);
+		printf("%d tokens: %s\n", tokens, rh_error(RH_DOES_NOT_FIT));
+		double needs = strtod(strstr(rh_error(RH_DOES_NOT_FIT), "at least ") + 9, NULL) * 1048576, tenth = 1048576 / 10.0;
+		bench.request.device_cap_bytes = (int64_t)(needs + tenth / 2);
+		check_ok(rh_plan_make(&bench.request, &plan));
+		rh_plan_free(&plan);
+		bench.request.device_cap_bytes = (int64_t)(needs - tenth);
+		assert_int_equal(rh_plan_make(&bench.request, &plan), RH_DOES_NOT_FIT);
+		bench_close(&bench);
+	}
+}
+
 /* That memory is refused to the planner itself is no verdict on the run. */
 static void test_refused_allocations_are_no_verdict(void **state)
 {
@@ -459,6 +481,7 @@ int main(void)
 	        cmocka_unit_test(test_plan_of_the_deepest_model_takes_milliseconds),
 	        cmocka_unit_test(test_what_many_alike_layers_take_is_what_they_emit),
 	        cmocka_unit_test(test_refusal_of_given_cuts_needs_more_than_there_is),
+	        cmocka_unit_test(test_refusal_says_what_is_enough),
 	        cmocka_unit_test(test_refused_allocations_are_no_verdict),
 	        cmocka_unit_test(test_head_is_cut_as_devices_want_it),
 	};

@@ -138,16 +138,23 @@ static void show_size(int64_t bytes, char *out, size_t room)
 		snprintf(out, room, "%lldMiB", (long long)((bytes + mib - 1) / mib));
 }
 
-/* Onto NVMe goes what it must, and no more. */
-static int mend_by_spill(const struct rh_config *config, const struct trial *trial, const char *with, struct rh_outlook *out)
+/* With all the NVMe that there may be. */
+static struct rh_config spilled(const struct rh_config *config, const struct trial *trial)
 {
 	struct rh_config other = *config;
-	struct rh_run_bytes bytes;
-	char size[32];
 	int64_t room = trial->machine->hardware->nvme.bytes;
 	other.spill = RH_SPILL_AUTO;
 	other.max_nvme = room ? room : (int64_t)1 << 50;
 	other.max_nvme_writes = 0;
+	return other;
+}
+
+/* Onto NVMe goes what it must, and no more. */
+static int mend_by_spill(const struct rh_config *config, const struct trial *trial, const char *with, struct rh_outlook *out)
+{
+	struct rh_config other = spilled(config, trial);
+	struct rh_run_bytes bytes;
+	char size[32];
 	if (config->spill)
 		return 0;
 	if (!fits_with(&other, trial, RH_STAGES_PACKED, &bytes)) {
@@ -160,17 +167,19 @@ static int mend_by_spill(const struct rh_config *config, const struct trial *tri
 	show_size(bytes.nvme, size, sizeof size);
 	char *text = next_mend(out);
 	snprintf(text, sizeof out->mend->text, "spill: auto, nvme_dirs and max_nvme: %s%s (%.1f GiB written to NVMe a step%s)", size, with,
-	         (double)bytes.nvme_step / gib, room ? "" : "; the profile has no nvme, whose speed decides");
+	         (double)bytes.nvme_step / gib,
+	         trial->machine->hardware->nvme.bytes ? "" : "; the profile has no nvme, whose speed decides");
 	return 1;
 }
 
-static int mend_by_batch(const struct rh_config *config, const struct trial *trial, const char *with, struct rh_outlook *out)
+/* The largest micro-batches that fit: *smaller's, of fewer rows; else of one row with fewer tokens. text: its keys. 0: none that answers
+ * what was asked. */
+static int find_batch(const struct rh_config *config, const struct trial *trial, struct rh_config *smaller, char *text, size_t room)
 {
 	struct rh_config other = *config;
 	struct rh_session session;
 	struct trial opened;
 	int64_t rows = config->per_device_train_batch_size, batch = 0, length = 0;
-	size_t room = sizeof out->mend->text;
 	int rc = trial_open(trial, &other, &session, &opened);
 	if (!rc && rows > 1)
 		batch = largest(&other, &other.per_device_train_batch_size, FIRST_TRIED, rows, &opened);
@@ -179,16 +188,36 @@ static int mend_by_batch(const struct rh_config *config, const struct trial *tri
 		length = largest(&other, &other.max_length, FIRST_TRIED, config->max_length, &opened);
 	}
 	trial_close(&opened);
-	if (batch) {
-		snprintf(next_mend(out), room, "%sper_device_train_batch_size: %lld", with, (long long)batch);
-		return 1;
-	}
-	if (length < rh_min(config->max_length / 8, SHORT)) /* is no answer to what was asked */
+	*smaller = *config;
+	smaller->per_device_train_batch_size = batch ? batch : 1;
+	smaller->max_length = batch ? config->max_length : length;
+	if (batch)
+		snprintf(text, room, "per_device_train_batch_size: %lld", (long long)batch);
+	else
+		snprintf(text, room, "%smax_length: %lld", rows > 1 ? "per_device_train_batch_size: 1 and " : "", (long long)length);
+	return batch || (length && length >= rh_min(config->max_length / 8, SHORT));
+}
+
+static int mend_by_batch(const struct rh_config *config, const struct trial *trial, const char *with, struct rh_outlook *out)
+{
+	struct rh_config smaller;
+	char text[96];
+	if (!find_batch(config, trial, &smaller, text, sizeof text))
 		return 0;
-	if (length)
-		snprintf(next_mend(out), room, "%s%smax_length: %lld", with, rows > 1 ? "per_device_train_batch_size: 1 and " : "",
-		         (long long)length);
-	return length > 0;
+	snprintf(next_mend(out), sizeof out->mend->text, "%s%s", with, text);
+	return 1;
+}
+
+/* Neither is enough alone. */
+static int mend_by_spill_and_batch(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
+{
+	struct rh_config other = spilled(config, trial), smaller;
+	char text[96], with[sizeof text + 2];
+	if (config->spill || !find_batch(&other, trial, &smaller, text, sizeof text))
+		return 0;
+	smaller.spill = 0;
+	snprintf(with, sizeof with, ", %s", text);
+	return mend_by_spill(&smaller, trial, with, out);
 }
 
 /* The same training in fewer bytes. */
@@ -343,7 +372,10 @@ int outlook_mend(struct rh_tasks *tasks, const struct rh_config *config, const s
 	int found = mend_by_spill(config, &trial, "", out);
 	found |= mend_by_layout(config, &trial, out);
 	found |= mend_by_batch(config, &trial, "", out);
+	int alone = found;
 	found |= mend_by_lora(config, &trial, out);
+	if (!alone)
+		found |= mend_by_spill_and_batch(config, &trial, out);
 	if (!found && config->dtype == RH_BF16 && config->optim == RH_OPTIM_ADAMW && !config->use_lora) {
 		half.state_layout = RH_LAYOUT_SPLIT8;
 		mend_by_spill(&half, &trial, ", state_layout: split8", out);
