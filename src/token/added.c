@@ -10,6 +10,7 @@ static void trie_free(struct added_trie *trie)
 	rh_free(trie->edge);
 	rh_free(trie->child);
 	rh_free(trie->token);
+	*trie = (struct added_trie){0};
 }
 
 void added_free(struct added *added)
@@ -136,6 +137,8 @@ int added_finish(struct added *added, const struct normalizers *normalizers, con
 	struct pieces texts = {0};
 	size_t bytes[2] = {0, 0}, leading = 0;
 	int rc = 0;
+	trie_free(&added->plain);
+	trie_free(&added->normalized);
 	for (size_t i = 0; i < added->count && !rc; i++) {
 		const struct added_token *token = &added->token[i];
 		const char *text = added->text.bytes + token->offset;

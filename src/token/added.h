@@ -40,7 +40,7 @@ void added_free(struct added *added);
 
 /* Adds a token with the id it has in the vocabulary, or else the next free one, whatever the file says (as the library does). */
 int added_add(struct added *added, const struct vocab *vocab, const char *text, size_t bytes, unsigned flags, const char *where) RH_MUST;
-/* After the last one: makes the tries. */
+/* After the last one: makes the tries, anew where they are there already. */
 int added_finish(struct added *added, const struct normalizers *normalizers, const char *where) RH_MUST;
 
 const struct added_token *added_by_id(const struct added *added, int32_t id); /* NULL: none */

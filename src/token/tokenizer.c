@@ -268,7 +268,10 @@ int rh_tokenizer_set_eos(struct rh_tokenizer *tokenizer, const char *token)
 	if (id < 0)
 		return rh_fail(-EINVAL, "eos_token: '%s' is no token of this model's vocabulary", token);
 	tokenizer->eos = id;
-	return 0;
+	if (added_by_id(&tokenizer->added, id))
+		return 0;
+	int rc = added_add(&tokenizer->added, &tokenizer->bpe.vocab, token, strlen(token), ADDED_SPECIAL, "eos_token");
+	return rc ? rc : added_finish(&tokenizer->added, &tokenizer->normalizers, "eos_token");
 }
 
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)

@@ -71,7 +71,8 @@ int32_t rh_tokenizer_size(const struct rh_tokenizer *tokenizer);
 /* -1 or NULL where the files name none. Strings live as long as the tokenizer. */
 int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer);
 int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer);
-/* Makes another token of the vocabulary the end-of-sequence token; -EINVAL: there is none of that text. */
+/* Makes another token of the vocabulary the end-of-sequence token, a special one; -EINVAL: there is none of that text. Strings that were
+ * given out before are gone. */
 int rh_tokenizer_set_eos(struct rh_tokenizer *tokenizer, const char *token) RH_MUST;
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id);
 /* A token that stands for no text: end of turn, end of sequence and the like. */

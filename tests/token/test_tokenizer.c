@@ -176,6 +176,27 @@ static void test_load_config_names_tokens_and_template(void **state)
 	leave_folder(folder);
 }
 
+/* As the tokenizer_config.json that then is written has transformers take it: text that spells it is that token, whatever stands around. */
+static void test_another_end_of_sequence_is_special(void **state)
+{
+	(void)state;
+	struct rh_tokenizer *t;
+	struct rh_ids ids = {0};
+	check_ok(load_parts("null", "null", "null", "null", "", &t));
+	check_ok(rh_tokenizer_encode(t, "ab", 2, RH_TOKENS_PLAIN, &ids));
+	assert_true(ids.count == 1 && ids.id[0] == 2);
+	for (int twice = 0; twice < 2; twice++) {
+		check_ok(rh_tokenizer_set_eos(t, "b"));
+		ids.count = 0;
+		check_ok(rh_tokenizer_encode(t, "ab", 2, RH_TOKENS_PLAIN, &ids));
+		assert_true(ids.count == 2 && ids.id[0] == 0 && ids.id[1] == 1);
+		assert_true(rh_tokenizer_is_special(t, 1));
+		assert_string_equal(rh_tokenizer_text(t, 1), "b");
+	}
+	rh_ids_free(&ids);
+	rh_tokenizer_destroy(t);
+}
+
 /* The id that a case gives, -1 for null. */
 static int32_t id_of(const json_t *one, const char *key)
 {
@@ -584,6 +605,7 @@ int main(void)
 	        cmocka_unit_test(test_load_bad_model_is_refused),
 	        cmocka_unit_test(test_load_nul_in_a_token_is_kept),
 	        cmocka_unit_test(test_load_config_names_tokens_and_template),
+	        cmocka_unit_test(test_another_end_of_sequence_is_special),
 	        cmocka_unit_test(test_a_config_leaves_the_ids_to_the_post_processor),
 	        cmocka_unit_test(test_a_special_token_stays_special),
 	        cmocka_unit_test(test_encode_refuses_what_is_not_utf8),
