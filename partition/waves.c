@@ -72,9 +72,10 @@ void waves_set(struct waves *waves, const struct rh_cost_sums *sums, const doubl
 		if (waves->request->devices % waves->stages) /* else each device always runs one stage, whose weights stay there */
 			set_uploads(waves, is, s > forward, stage);
 		if (s >= forward && below_s) {
+			double head_s = below_s[is.hi] - below_s[is.hi - 1];
 			stage->sums_s = below_s[is.hi] - below_s[is.lo];
 			stage->last_sum_s = below_s[is.lo + 1] - below_s[is.lo];
-			stage->head_sum_s = s == forward ? below_s[is.hi] - below_s[is.hi - 1] : 0;
+			stage->head_sum_s = head_s > 0 ? head_s : -1;
 		}
 	}
 }
@@ -122,7 +123,7 @@ static void run_round(struct waves *waves, struct wave_round round, int *turn)
 		double each = stage->recompute_s + stage->rest_s;
 		if (backward && !round.adds)
 			ready = rh_max_double(ready, waves->sums_end[device]);
-		else if (s == waves->forward && stage->head_sum_s > 0) /* the head's gradient comes with its loss */
+		else if (s == waves->forward && stage->head_sum_s >= 0) /* the head's gradient comes with its loss */
 			ready = rh_max_double(ready, rh_max_double(waves->sums_end[device], waves->last[s]) + stage->head_sum_s);
 		double first = ready + stage->recompute_s, last = 0;
 		if (stage->saved >= 0) {

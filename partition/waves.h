@@ -9,7 +9,8 @@
 
 struct wave_stage {
 	double recompute_s, rest_s;
-	/* Seconds one way of its gradient sums, of those of its lowest layer, which come and go last, and of its head, 0 if it has none. */
+	/* Seconds one way of its gradient sums, of those of its lowest layer, which come and go last, and in the fused stage of the head's, -1:
+	 * that is not trained. */
 	double sums_s, last_sum_s, head_sum_s;
 	double upload_s;     /* of its weights; begins when the device's slot before the last has ended */
 	double activation_s; /* to upload one micro-batch's boundary inputs, which go before the weights of the device's next slot */
