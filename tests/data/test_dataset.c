@@ -604,6 +604,8 @@ static void test_batch_lays_rows_end_to_end(void **state)
 	assert_int_equal(batch.tokens, 16);
 	assert_int_equal(batch.documents, 3);
 	assert_int_equal(batch.longest, 8);
+	assert_memory_equal(batch.ids, ((int32_t[]){'a', 'b', 'c', 'd', FAKE_EOS, 'e', 'f', FAKE_EOS}), 32);
+	assert_memory_equal(batch.ids + 8, ((int32_t[]){'g', 'h', 'i', 'j', 'k', 'l', 'm', FAKE_EOS}), 32);
 	assert_memory_equal(batch.start, ((int32_t[]){0, 5, 8, 16}), 16);
 	assert_memory_equal(batch.sample, ((int32_t[]){1, 1, 0}), 12);
 	assert_memory_equal(batch.position, ((int32_t[]){0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7}), 64);
