@@ -37,11 +37,11 @@ struct rh_plan_request {
 	int infer_logits;                   /* forward-only results are whole rows of logits */
 	int64_t cache_rows;                 /* of the KV cache, 0: none */
 	int64_t device_cap_bytes;
-	int small_stages; /* as small as any that fit; 0: those that spare the most recompute, and of these the fewest */
+	int small_stages;    /* as small as any that fit; 0: those that spare the most recompute, and of these the fewest */
 	const char *cap_key; /* the key that would raise the cap; NULL: none would */
 	int devices;
-	int64_t train_round; /* micro-batches in a round */
-	int crosses_rounds;  /* a step has several rounds */
+	int64_t train_round;        /* micro-batches in a round */
+	int crosses_rounds;         /* a step has several rounds */
 	int64_t kept_micro_batches; /* in flight at once, whose activations every stage keeps for its backward; 0: the plan chooses who saves */
 	/* first layer of each stage but the first, ascending; -1: choose */
 	const int64_t *forward_cuts, *backward_cuts;
@@ -83,7 +83,7 @@ struct rh_plan {
 	int is_fed, owes_gradient, feeds;
 	int tap; /* the model's: the activation at this layer boundary goes to the box above, too, and no gradient comes back; 0: none */
 
-	int crosses_rounds; /* the request's: the store has a place for every sum */
+	int crosses_rounds;         /* the request's: the store has a place for every sum */
 	int64_t kept_micro_batches; /* the request's */
 	int boundary_buffers;
 	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, deferred_bytes, boundary_bytes, micro_bytes,

@@ -58,7 +58,8 @@ void plan_size(struct planner *at, struct rh_plan *plan);
 int64_t plan_two_in_turn(const struct planner *at, const struct rh_plan *plan);
 /* Packs the stages under one upload limit. */
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan) RH_MUST;
-/* After no packing fitted: if single layers do not, the line of the one that needs most, with what all of them need; else no new line. */
+/* The error once no packing fits. Where a layer does not fit even as a stage of its own, the line names the layer that needs the most
+ * memory, and how much is enough for each layer alone; else the line stays as it is. */
 int plan_refuse(struct planner *at) RH_MUST;
 /* Lower bound on that packing's cost, found much sooner. It may exist for a packing that does not fit; only plan_pack finds that out. */
 int plan_least_cost(struct planner *at, int64_t limit, struct rh_plan *scratch, struct plan_cost *out) RH_MUST;

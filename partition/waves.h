@@ -9,8 +9,8 @@
 
 struct wave_stage {
 	double recompute_s, rest_s;
-	/* Seconds one way of its gradient sums, of those of its lowest layer, which come and go last, and in the fused stage of the head's, -1:
-	 * that is not trained. */
+	/* Seconds that gradient sums take one way: all of the stage's; those of its lowest layer, which come and go last; in the fused stage the
+	 * head's, -1 where the head is not trained. */
 	double sums_s, last_sum_s, head_sum_s;
 	double upload_s;     /* of its weights; begins when the device's slot before the last has ended */
 	double activation_s; /* to upload one micro-batch's boundary inputs, which go before the weights of the device's next slot */

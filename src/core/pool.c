@@ -26,7 +26,7 @@ struct rh_pool {
 	pthread_cond_t wake, done;
 	_Atomic uint64_t run;          /* counts runs; a worker that sees it change joins in. Written under lock */
 	_Atomic int busy;              /* workers still in the current run */
-	int spins;                     /* the caller's, for the workers */
+	int spins;                     /* how long the caller spins for the workers, at most */
 	int stop;                      /* protected by lock */
 	void (*task)(void *, int64_t); /* these five are set before `run` changes (release) and read after (acquire) */
 	void *context;

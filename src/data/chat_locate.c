@@ -333,7 +333,7 @@ static size_t place_in(const struct range *range, struct part whole, struct part
 	return found;
 }
 
-/* Before the turn's content, and behind that of the message before it where that can be found. */
+/* Where the turn's opening may stand: before its content and, where the content of the message before can be found, behind that. */
 static int find_range(struct locator *locator, size_t turn, const struct middle *middle, struct range *out)
 {
 	enum mark_place place = locator->place; /* the middle's */

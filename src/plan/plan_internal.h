@@ -68,7 +68,7 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 /* Frees what planning allocated, candidates excepted. */
 void planning_close(struct planning *planning);
 
-/* Forward-only calls: micro-batches in a round of these stages. */
+/* How many micro-batches a round of a forward-only call (evaluation, generation) has, where it runs in these stages. */
 int64_t planning_infer_round(const struct planning *planning, const struct rh_plan *stages);
 
 /* plan_bytes.c: counts the bytes of a candidate whose stages are cut, by tier. */

@@ -92,7 +92,8 @@ static int fit(struct planning *planning, struct choice choice, struct candidate
 	int64_t spare = planning->stages.devices > 1 ? planning->stages.devices * planning->stages.train_round : 0;
 	if (!rc && out->spare >= spare)
 		return 0;
-	if (choice.cutter != CUT_FOR_LONG_ROUNDS || out->cap_bytes < 0 || out->bytes.boundaries_nvme || !(most = allowed_stages(planning, out)))
+	if (choice.cutter != CUT_FOR_LONG_ROUNDS || out->cap_bytes < 0 || out->bytes.boundaries_nvme ||
+	    !(most = allowed_stages(planning, out)))
 		return rc;
 	rh_error_clear();
 	choice.stages_most = most;
@@ -160,13 +161,13 @@ static int consider_rounds(struct choosing *at, int64_t least)
 		rc = consider(at, least, CUT_FOR_ROUNDS);
 	if (!rc && at->planning->cuts_by_time)
 		rc = consider_packed(at, least);
-	/* one device: more of the layers' activations fit beside small stages, and updates begin earlier */
+	/* on one device small stages leave room for the activations of more layers, and updates begin earlier */
 	if (!rc && at->planning->stages.devices == 1 && at->best.choice.round)
 		rc = consider(at, at->best.choice.round, CUT_EACH_LAYER);
 	return rc;
 }
 
-/* Rounds of the user's. */
+/* Rounds of the length that the user gave. */
 static int consider_given(struct choosing *at, int64_t round)
 {
 	int rc = consider(at, round, CUT_FOR_LONG_ROUNDS);

@@ -5,7 +5,8 @@
 #include "partition/rounds.h"
 #include "schedule/schedule.h"
 
-/* A call is one round, or as many as give each device a stage: of forwards alone no round waits for another. */
+/* Where a call has fewer stages than there are devices, it runs in as many rounds as it takes for each device to have work. Rounds of
+ * forwards do not wait for one another. */
 int64_t planning_infer_round(const struct planning *planning, const struct rh_plan *stages)
 {
 	const struct rh_executor_options *options = &planning->options;

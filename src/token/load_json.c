@@ -212,8 +212,9 @@ static int load_tokenizer(struct rh_tokenizer *tokenizer, const struct document 
 	return rc ? rc : load_post_processor(tokenizer, json_object_get(root, "post_processor"), where, 0);
 }
 
-/* A token that tokenizer_config.json names, as a string or as an object with its content: *id, -1 where there is none. A text that spells
- * it becomes that token, whether or not tokenizer.json lists it among the added ones, as in transformers. */
+/* The token that this key of the configuration names, by its text or by an object with that in `content`. *id: its id, or -1 where the key
+ * is absent or the vocabulary lacks the token. From here on it is a special token, also where tokenizer.json does not list it among the
+ * added ones, as in transformers. */
 static int named_token(struct rh_tokenizer *tokenizer, const json_t *config, const char *key, const char *where, int32_t *id)
 {
 	const json_t *name = json_object_get(config, key);
@@ -274,13 +275,17 @@ static int compare_additions(const struct rh_tokenizer *tokenizer, const json_t 
 static const char *const token_keys[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
 enum { TOKEN_KEYS = sizeof token_keys / sizeof *token_keys };
 
+static int load_object(const char *path, json_t **out)
+{
+	int rc = rh_json_load(path, out);
+	return rc || json_is_object(*out) ? rc : rh_fail(-EINVAL, "%s: expected a JSON object", path);
+}
+
 /* The tokens that special_tokens_map.json names count before the configuration's own. */
 static int take_map(const char *path, json_t *config)
 {
 	json_t *map = NULL;
-	int rc = rh_json_load(path, &map);
-	if (!rc && !json_is_object(map))
-		rc = rh_fail(-EINVAL, "%s: expected a JSON object", path);
+	int rc = load_object(path, &map);
 	for (size_t i = 0; !rc && i < TOKEN_KEYS; i++) {
 		json_t *token = json_object_get(map, token_keys[i]);
 		if (token && json_object_set(config, token_keys[i], token))
@@ -296,9 +301,11 @@ static int read_config(const char *dir, const char *path, json_t **out)
 {
 	char *map = rh_path_join(dir, "special_tokens_map.json");
 	json_t *config = NULL;
-	int rc = !map ? -ENOMEM : rh_file_exists(path) ? rh_json_load(path, &config) : (config = json_object()) ? 0 : -ENOMEM;
-	if (!rc && !json_is_object(config))
-		rc = rh_fail(-EINVAL, "%s: expected a JSON object", path);
+	int rc = map ? 0 : -ENOMEM;
+	if (!rc && rh_file_exists(path))
+		rc = load_object(path, &config);
+	else if (!rc)
+		rc = (config = json_object()) ? 0 : -ENOMEM;
 	if (!rc && !json_object_get(config, "added_tokens_decoder") && rh_file_exists(map))
 		rc = take_map(map, config);
 	rh_free(map);

@@ -306,8 +306,8 @@ static void put_config(struct document *out, const struct rh_tokenizer *t, const
 	put_named(out, t, "eos_token", t->eos);
 	put_named(out, t, "unk_token", v->unknown < 0 ? t->bpe.unknown_id : v->unknown);
 	put_named(out, t, "pad_token", t->pad);
-	if (t->bos >= 0 ||
-	    t->eos >= 0) /* for readers that do not go by the post-processor: transformers 4's Llama, llama.cpp's converter */
+	/* for readers that do not go by the post-processor: transformers 4's Llama, llama.cpp's converter */
+	if (t->bos >= 0 || t->eos >= 0)
 		PUT(out, ",\n  \"add_bos_token\": %s,\n  \"add_eos_token\": %s", truth(template->id[0] != TEMPLATE_TEXT),
 		    truth(template->id[template->count - 1] != TEMPLATE_TEXT));
 	PUT(out, ",\n  \"clean_up_tokenization_spaces\": false");

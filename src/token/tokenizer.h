@@ -39,8 +39,9 @@ struct rh_vocabulary {
 	const char *chat_template;
 	int64_t longest; /* tokens in a text that the model was made for; 0 absent */
 };
-/* Control and unknown tokens, BOS and EOS are special, user-defined ones plain added tokens. Model llama: ranks of merges are transformers'
- * (score, then the longer left part), add_space_prefix and add_bos are 1 where absent. Borrowed only until it returns. */
+/* Control and unknown tokens, BOS and EOS become special tokens; those that the file calls user-defined become plain added ones. Of a model
+ * `llama` merges are ranked as in transformers (by score, then the longer left part), and add_space_prefix and add_bos are 1 where absent.
+ * `vocabulary` may be freed as soon as this returns. */
 int rh_tokenizer_from_vocabulary(const struct rh_vocabulary *vocabulary, struct rh_tokenizer **out) RH_MUST;
 /* Writes dir/tokenizer.json and dir/tokenizer_config.json, from which rh_tokenizer_load and transformers' AutoTokenizer make the same
  * tokenizer. Of tokens with the same text only the last is written: a tokenizer.json cannot hold the others. */

@@ -24,7 +24,7 @@ static struct op_case mma_case(const struct attention_shape *s, enum rh_attentio
 
 /* Such roundings are a variance of 2^-19.6 of the square; scale ds is 0.7 p by chance, q, k and dO 0.6. The squares of a row of p sum up to
  * at most 1, of a column to about 2.5 times the heads of the group, of which there are 3 here at most. Five deviations then are 2^-8.8 for
- * dq, 2^-6.8 for dk and dv where all is at its worst, twice that where a key has far more queries than there are keys (70 for 4). */
+ * dq, 2^-6.8 for dk and dv where all is at its worst. Where 70 queries share 4 keys a column's squares sum up to more: twice that. */
 static struct op_case mma_backward_case(const struct attention_shape *s, enum rh_attention_direction direction, int64_t pad, int sinks,
                                         uint64_t *seed)
 {

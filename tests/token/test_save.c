@@ -335,8 +335,8 @@ static void test_odd_texts_are_saved(void **state)
 	leave_folder(folder);
 }
 
-/* BOS and EOS are special whatever the file calls them; an ordinary token to pad with, or for the unknown, is not named: readers of
- * tokenizer_config.json would make it special. */
+/* BOS and EOS are special, whatever type the GGUF gives them. Where the tokens for padding and for the unknown are ordinary ones,
+ * tokenizer_config.json does not name them, because readers would make them special. */
 static void test_ordinary_tokens_that_a_gguf_names_are_the_same(void **state)
 {
 	(void)state;

@@ -6,7 +6,8 @@
 #include "schedule/schedule.h"
 #include "train/forecast/forecast_bounded.h"
 
-static const double recompute_most = 1 / 3.0; /* of what devices compute: the forward again, whose backward takes as long at least */
+/* The largest share of recompute in what devices compute: it takes as long as a forward, and a backward takes at least as long as that. */
+static const double recompute_most = 1 / 3.0;
 
 /* The simulation of one plan. */
 struct judged {
@@ -36,14 +37,12 @@ static int simulate(void *context)
 
 static void describe(const struct judging *at, const struct rh_run_plan *plan, struct judged *out)
 {
-	*out = (struct judged){.config = at->session->config,
-	                       .machine = *at->machine,
-	                       .input = at->input,
-	                       .options = {.tasks = at->tasks, .plan = plan}};
+	*out = (struct judged){
+	        .config = at->session->config, .machine = *at->machine, .input = at->input, .options = {.tasks = at->tasks, .plan = plan}};
 	out->machine.devices = plan->options.devices;
 }
 
-/* 1: run this plan rather than the best so far. To save memory alone no device is left idle. */
+/* 1: this plan is to be run rather than the best so far. One that uses fewer devices must be faster: saving memory is not enough. */
 static int is_better(const struct judging *at, const struct rh_run_plan *plan, double step_s)
 {
 	const struct rh_run_plan *best = &at->plans->plan[at->best];
@@ -58,8 +57,8 @@ static void note_best(struct judging *at, int number, const struct rh_forecast *
 	at->bubble = forecast->bubble;
 }
 
-/* Simulates each of the plans from number `first` on whose lower bound is better than the best so far. If one is better than that,
- * at->plans and *plans, where they are not the same, change places. */
+/* Looks for a better plan among plans[first] and those after it: simulates each whose lower bound beats the best so far. `plans` may be
+ * at->plans or others; if one of the others wins, the two change contents, so that at->plans always holds the best. */
 static int find_better(struct judging *at, struct rh_run_plans *plans, int first)
 {
 	struct judged judged[RH_RUN_PLANS_MOST];
@@ -104,8 +103,8 @@ static int try_devices(struct judging *at, int devices)
 	return rc == RH_DOES_NOT_FIT ? 0 : rc;
 }
 
-/* With few micro-batches many devices wait for their weights more than they compute: then fewer are faster. But so few are not tried that
- * the computation of the best plan, recompute aside, would keep them busy for as long as its step takes. */
+/* With few micro-batches many devices wait for weights more than they compute, and fewer devices are faster. It stops at so few that what
+ * the best plan computes, recompute aside, would take them as long as its whole step takes. */
 static int try_fewer_devices(struct judging *at)
 {
 	const struct rh_config *config = at->session->config;

@@ -172,8 +172,8 @@ static int mend_by_spill(const struct rh_config *config, const struct trial *tri
 	return 1;
 }
 
-/* The largest micro-batches that fit: *smaller's, of fewer rows; else of one row with fewer tokens. text: its keys. 0: none that answers
- * what was asked. */
+/* Finds the largest micro-batch that fits: of fewer rows or, where not even one row fits, of one shorter row. *smaller: the configuration
+ * with it; text: the keys to set. 0: none fits, or only a row far shorter than what was asked. */
 static int find_batch(const struct rh_config *config, const struct trial *trial, struct rh_config *smaller, char *text, size_t room)
 {
 	struct rh_config other = *config;
@@ -208,7 +208,7 @@ static int mend_by_batch(const struct rh_config *config, const struct trial *tri
 	return 1;
 }
 
-/* Neither is enough alone. */
+/* Spilling together with a smaller micro-batch, for where neither is enough alone. */
 static int mend_by_spill_and_batch(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
 {
 	struct rh_config other = spilled(config, trial), smaller;
@@ -372,9 +372,9 @@ int outlook_mend(struct rh_tasks *tasks, const struct rh_config *config, const s
 	int found = mend_by_spill(config, &trial, "", out);
 	found |= mend_by_layout(config, &trial, out);
 	found |= mend_by_batch(config, &trial, "", out);
-	int alone = found;
+	int has_one_change = found;
 	found |= mend_by_lora(config, &trial, out);
-	if (!alone)
+	if (!has_one_change)
 		found |= mend_by_spill_and_batch(config, &trial, out);
 	if (!found && config->dtype == RH_BF16 && config->optim == RH_OPTIM_ADAMW && !config->use_lora) {
 		half.state_layout = RH_LAYOUT_SPLIT8;

@@ -32,7 +32,7 @@ int outlook_input_alike(const struct rh_config *config, const struct rh_forecast
 /* The small step that trials are compared with. */
 struct outlook_small {
 	struct rh_tasks *tasks;
-	struct rh_session_machine used; /* the machine with the devices that the whole run's plan uses */
+	struct rh_session_machine used; /* the machine with only as many devices as the whole run's plan uses */
 	int devices;                    /* all that the machine has */
 	struct rh_config config;
 	struct rh_forecast_input input;
