@@ -16,8 +16,8 @@ struct rh_ids {
 };
 void rh_ids_free(struct rh_ids *ids);
 
-/* dir/tokenizer.json, with eos_token, bos_token, pad_token and chat_template taken from dir/tokenizer_config.json (and
- * special_tokens_map.json, and chat_template.jinja) where these exist. What is put before and behind a text is what the file's
+/* dir/tokenizer.json, with eos_token, bos_token, pad_token, further added tokens and chat_template taken from dir/tokenizer_config.json
+ * (and special_tokens_map.json, and chat_template.jinja) where these exist. What is put before and behind a text is what the file's
  * post-processor says; as in transformers 5, add_bos_token and add_eos_token do not change it. -EINVAL names the part of the file that is
  * not supported. */
 int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out) RH_MUST;

@@ -331,6 +331,20 @@ static void test_a_load_balancing_loss_that_is_left_out_is_told_of(void **state)
 	scratch_close(&scratch);
 }
 
+/* The file that names it is the one to mend. */
+static void test_a_named_token_that_is_none_is_told_with_its_file(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(path_of("%s/hf/special_tokens_map.json", scratch.dir), "{\"pad_token\": \"<none>\"}");
+	SAYS(&scratch, "inspect @/run.yaml", "special_tokens_map.json: pad_token is '<none>', which the vocabulary lacks");
+	write_text(path_of("%s/hf/special_tokens_map.json", scratch.dir), "{}");
+	write_text(path_of("%s/hf/tokenizer_config.json", scratch.dir), "{\"pad_token\": \"<none>\"}");
+	SAYS(&scratch, "inspect @/run.yaml --allow no-end-of-turn", "tokenizer_config.json: pad_token is '<none>', which the vocabulary lacks");
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -346,6 +360,7 @@ int main(void)
 	        cmocka_unit_test(test_rows_that_training_held_out_can_be_evaluated),
 	        cmocka_unit_test(test_losses_that_are_no_numbers_are_null),
 	        cmocka_unit_test(test_a_load_balancing_loss_that_is_left_out_is_told_of),
+	        cmocka_unit_test(test_a_named_token_that_is_none_is_told_with_its_file),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,7 @@ def added(*names):
     return [{"id": VOCABULARY[name], "content": name} | flags for name in names]
 
 
-def case(name, post, tokens, config, special=None):
+def case(name, post, tokens, config, special=None, text=TEXT):
     model = {"type": "BPE", "vocab": VOCABULARY, "merges": []}
     tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, "normalizer": None, "pre_tokenizer": None,
                  "post_processor": post, "decoder": None, "model": model}
@@ -50,7 +50,7 @@ def case(name, post, tokens, config, special=None):
             if content is not None:
                 (pathlib.Path(folder) / file).write_text(json.dumps(content))
         made = AutoTokenizer.from_pretrained(folder)
-    result = {"name": name, "tokenizer": tokenizer, "config": config, "text": TEXT, "ids": made(TEXT)["input_ids"]}
+    result = {"name": name, "tokenizer": tokenizer, "config": config, "text": text, "ids": made(text)["input_ids"]}
     return result | {"map": special, "bos": made.bos_token_id, "eos": made.eos_token_id} if special else result
 
 
@@ -67,6 +67,34 @@ def cases():
         for listed, more in (("no added tokens", {}), ("added tokens", decoder)):
             special = {"eos_token": {key: value for key, value in added("<x>")[0].items() if key not in ("id", "special")}}
             yield case(f"a map, {name} in the configuration, {listed}", None, added("<s>"), config | more, special)
+    yield from cases_of_more_tokens()
+
+
+def cases_of_more_tokens():
+    """Tokens of which only the configuration says that they are added or special, or that they take blanks along."""
+    plain = {key: value for key, value in added("<s>")[0].items() if key not in ("id", "content")}
+
+    def listed(**tokens):
+        return {"added_tokens_decoder": {id[1:]: plain | flags for id, flags in tokens.items()}}
+
+    new, other = {"content": "<new>"}, {"content": "<y>"}
+    text = "ab<s> a</s><x> a<new>b <y>"
+    for name, config in (("a token that the vocabulary has", listed(_8={"content": "<x>"})),
+                         ("one that is not special", listed(_8={"content": "<x>", "special": False, "normalized": True})),
+                         ("a new one", listed(_9=new)),
+                         ("new ones with other ids", listed(_20=new, _6={"content": "<s>"}, _11=other)),
+                         ("other flags", listed(_6={"content": "<s>", "rstrip": True})),
+                         ("no flags", {"added_tokens_decoder": {"8": {"content": "<x>", "special": True}}}),
+                         ("a new one that is the end", listed(_9=new | {"special": False}) | {"eos_token": "<new>"})):
+        yield case(f"added_tokens_decoder has {name}", None, added("<s>", "</s>"), config, text=text)
+    for name, config in (("additional_special_tokens", {"additional_special_tokens": ["<x>", "</s>"]}),
+                         ("extra_special_tokens", {"extra_special_tokens": ["<x>"]}),
+                         ("extra_special_tokens by name", {"extra_special_tokens": {"image_token": "<x>"}}),
+                         ("a role of the model's own", {"image_token": "<x>"}),
+                         ("a role that text needs not", {"cls_token": "<x>"}),
+                         ("a role with flags", {"eos_token": added("<x>")[0] | {"__type": "AddedToken", "rstrip": True}})):
+        yield case(f"special by {name}", None, added("<s>", "</s>"), config, text=text)
+    yield case("special by a map's list", None, added("<s>"), {}, {"additional_special_tokens": ["<x>"]}, text=text)
 
 
 def main():
