@@ -70,6 +70,8 @@ static int encode_prompt(const struct rh_config *config, const struct rh_session
 		json_decref(messages);
 	} else {
 		rc = rh_tokenizer_encode(session->tokenizer, text.bytes ? text.bytes : "", text.length, RH_TOKENS_WITH_SPECIAL, ids);
+		if (!rc && rh_ids_have_two_bos(ids, rh_tokenizer_bos(session->tokenizer)))
+			rh_warn_once("prompt: it begins " RH_TWO_BOS "prompt");
 	}
 	if (!rc && !ids->count)
 		rc = rh_fail(-EINVAL, "prompt: is empty; there is nothing to continue");
@@ -110,7 +112,8 @@ int verb_generate(const struct rh_config *config)
 		rc = encode_prompt(config, &session, &prompt);
 	int64_t longest = rh_model_longest(session.model_config), tokens = (int64_t)prompt.count;
 	if (!rc && tokens + config->max_new_tokens > longest)
-		rc = rh_fail(-EINVAL, "%s: the prompt's %lld tokens and %lld new ones are above the %lld positions that the model knows; %s it",
+		rc = rh_fail(-EINVAL,
+		             "%s: the prompt's %lld tokens and %lld new ones are above the %lld positions that the model knows; %s it",
 		             tokens < longest ? "max_new_tokens" : "prompt", (long long)tokens, (long long)config->max_new_tokens,
 		             (long long)longest, tokens < longest ? "lower" : "shorten");
 	if (!rc) {

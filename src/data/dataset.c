@@ -508,9 +508,7 @@ void rh_dataset_report(const struct rh_dataset *dataset)
 		rh_note("%s: %lld rows longer than max_length go on in another document; %lld pieces with nothing trained left out", path,
 		        (long long)dataset->split_rows, (long long)dataset->dropped_pieces);
 	if (dataset->two_bos_rows)
-		rh_note("%s: %lld rows begin with the beginning-of-sequence token, and the tokenizer puts another before it, as in "
-		        "transformers; take it out of the rows",
-		        path, (long long)dataset->two_bos_rows);
+		rh_note("%s: %lld rows begin " RH_TWO_BOS "rows", path, (long long)dataset->two_bos_rows);
 	if (dataset->prefix_mismatches)
 		rh_note("%s: %lld rows where the prompt's tokens are not the first of the whole's (a token reaches across the border, "
 		        "such as a space at the prompt's end): their mask may be off by a token",

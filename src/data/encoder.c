@@ -102,8 +102,8 @@ static int encode_whole(struct data_encoder *encoder, enum rh_tokens mode, const
 		rc = rh_grow(&encoder->trained, &encoder->trained_capacity, encoder->ids.count, 1);
 	if (!rc && encoder->ids.count)
 		memset(encoder->trained, 1, encoder->ids.count);
-	const int32_t *id = encoder->ids.id, bos = rh_tokenizer_bos(encoder->tokenizer);
-	encoder->has_two_bos = !rc && mode == RH_TOKENS_WITH_SPECIAL && bos >= 0 && encoder->ids.count > 1 && id[0] == bos && id[1] == bos;
+	encoder->has_two_bos =
+	        !rc && mode == RH_TOKENS_WITH_SPECIAL && rh_ids_have_two_bos(&encoder->ids, rh_tokenizer_bos(encoder->tokenizer));
 	return rc;
 }
 

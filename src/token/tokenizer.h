@@ -15,6 +15,14 @@ struct rh_ids {
 	size_t count, capacity;
 };
 void rh_ids_free(struct rh_ids *ids);
+/* Ids of a text that spells the beginning-of-sequence token, before which the post-processor has put another. */
+static inline int rh_ids_have_two_bos(const struct rh_ids *ids, int32_t bos)
+{
+	return bos >= 0 && ids->count > 1 && ids->id[0] == bos && ids->id[1] == bos;
+}
+/* How a person is told of it, behind who begins so. */
+#define RH_TWO_BOS                                                                                                                         \
+	"with the beginning-of-sequence token, and the tokenizer puts another before it, as in transformers; take it out of the "
 
 /* dir/tokenizer.json, with eos_token, bos_token, pad_token, further added tokens and chat_template taken from dir/tokenizer_config.json
  * (and special_tokens_map.json, and chat_template.jinja) where these exist. What is put before and behind a text is what the file's

@@ -283,11 +283,37 @@ static void test_answers_without_an_end_and_dropped_messages_stop(void **state)
 	            "{\"role\": \"assistant\", \"content\": \"a cat\"}]}\n",
 	            "dropped-role");
 	write_text(path_of("%s/faulty.jsonl", scratch.dir), "{\"messages\": [{\"role\": \"User\", \"content\": \"hi\"}, "
-	                                                   "{\"role\": \"Assistant\", \"content\": \"good day\"}]}\n");
+	                                                    "{\"role\": \"Assistant\", \"content\": \"good day\"}]}\n");
 	write_text(path_of("%s/faulty.jinja", scratch.dir),
 	           "{% for m in messages if m.role in ['user', 'assistant'] %}{{ m.content }}<|im_end|>{% endfor %}");
 	refused(&scratch, "inspect --model_name_or_path @/hf --train_file @/faulty.jsonl --chat_template @/faulty.jinja",
 	        "the chat template leaves messages of role 'User' out; write a role that it knows");
+	scratch_close(&scratch);
+}
+
+static void test_a_prompt_that_begins_with_bos_is_told_of_where_another_comes_before_it(void **state)
+{
+	(void)state;
+	static const char told[] = "prompt: it begins with the beginning-of-sequence token, and the tokenizer puts another before it";
+	static const char line[] = "generate --model_name_or_path @/hf --max_new_tokens 1 --prompt <|endoftext|>hi";
+	struct scratch scratch;
+	make_good(&scratch);
+	struct ran ran = run_typed(&scratch, "", line);
+	assert_null(strstr(ran.err, "another before it"));
+	run_free(&ran);
+	edit_file(
+	        path_of("%s/hf/tokenizer.json", scratch.dir),
+	        "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":true}",
+	        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<|endoftext|>\",\"type_id\":0}"
+	        "},"
+	        "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<|endoftext|>\":{\"id\":\"<|endoftext|>\","
+	        "\"ids\":[286],\"tokens\":[\"<|endoftext|>\"]}}}");
+	ran = run_typed(&scratch, "", line);
+	assert_non_null(strstr(ran.err, told));
+	run_free(&ran);
+	ran = run_typed(&scratch, "", "generate --model_name_or_path @/hf --max_new_tokens 1 --prompt hi");
+	assert_null(strstr(ran.err, "another before it"));
+	run_free(&ran);
 	scratch_close(&scratch);
 }
 
@@ -298,6 +324,7 @@ int main(void)
 	        cmocka_unit_test(test_generation_ends_at_each_token_that_is_named_an_end),
 	        cmocka_unit_test(test_a_runs_own_end_of_sequence_goes_along),
 	        cmocka_unit_test(test_answers_without_an_end_and_dropped_messages_stop),
+	        cmocka_unit_test(test_a_prompt_that_begins_with_bos_is_told_of_where_another_comes_before_it),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
