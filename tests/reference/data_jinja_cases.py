@@ -173,3 +173,20 @@ own("globals", "{{ range(3)|list }}{{ dict(a=1) if no else 1 }}", "{{ namespace(
 own("whole", "{{- bos_token }}\n{%- for message in messages %}\n    {%- if message['role'] == 'system' %}\n        {{- '<|system|>\\n' + message.content + '<|end|>\\n' }}\n    {%- else %}\n        {{- '<|' + message.role + '|>\\n' ~ message.content|trim ~ eos_token }}\n    {%- endif %}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    {{- '<|assistant|>\\n' }}\n{%- endif %}\n",
     "{% if tools %}# Tools\n{% for tool in tools %}\n{{ tool | tojson(indent=2) }}\n{% endfor %}{% endif %}\n{% set ns = namespace(last=-1) %}\n{% for m in messages %}\n{% if m.role == 'user' %}\n{% set ns.last = loop.index0 %}\n{% endif %}\n{% endfor %}\nlast user: {{ ns.last }}\n")
 own("print", "{% print 1, text %}", "{% print 'a' if no else 'b' %}")
+# What Jinja2 does not know is a fault of the template unless an if may leave it out: then it is one of the rendering that comes there.
+own("unknown filters and tests", *[f"{{% if no %}}{unknown}{{% endif %}}fine" for unknown in (
+    "{{ text|nope }}", "{{ text is nope }}", "{{ text|upper|nope(1)|lower }}", "{% for a in list|nope %}{% endfor %}",
+    "{% for a in list %}{{ a|nope }}{% endfor %}", "{% for a in list if a|nope %}{% endfor %}", "{% for a in list %}{% else %}{{ a|nope }}{% endfor %}",
+    "{% for a in list %}{% if a|nope %}{% endif %}{% endfor %}", "{% macro m(a) %}{{ a|nope }}{% endmacro %}",
+    "{% macro m(a=text|nope) %}{% endmacro %}", "{% call dict(a|nope) %}{% endcall %}", "{% call dict(a) %}{{ a|nope }}{% endcall %}",
+    "{% call(a=text|nope) dict(a) %}{% endcall %}", "{% with a = text|nope %}{% endwith %}", "{% with a = text %}{{ a|nope }}{% endwith %}",
+    "{% set a = text|nope %}", "{% set a %}{{ text|nope }}{% endset %}", "{% set a | nope %}{% endset %}", "{% filter nope %}{% endfilter %}",
+    "{% filter upper|nope %}{% endfilter %}", "{% filter upper %}{{ text|nope }}{% endfilter %}", "{% generation %}{{ text|nope }}{% endgeneration %}",
+    "{% if yes %}{{ text|nope }}{% endif %}", "{{ [text|nope, {'a': text is nope}] }}")])
+own("unknown filters and tests that are not left out", "{% if text|nope %}{% endif %}", "{% if no %}{% elif text is not nope %}{% endif %}",
+    "{% if no %}{% else %}{{ text|nope }}{% endif %}", "{% if yes %}{% filter nope %}{% endfilter %}{% endif %}", "{{ text|nope if yes }}",
+    "{{ text if text is nope else 1 }}", "{% if yes %}{{ missing.x.y|nope }}{% endif %}")
+own("unknown filters and tests beside a condition", "{{ text|nope if no else 'fine' }}", "{{ 'fine' if yes else text is nope }}",
+    "{{ ('fine' if yes else 1)|nope }}", "{{ yes or text|nope }}", "{{ [1 if yes else 2, text|nope] }}", "{% set a = text|nope if no %}fine",
+    "{% if no %}{% endif %}{{ text|nope }}", "{{ 1 if yes else 2 if text|nope else 3 }}", "{% macro m() %}{{ text|nope if no }}{% endmacro %}fine",
+    "{% if no %}{% macro m() %}{% if no %}{{ text|nope }}{% endif %}{% endmacro %}{% endif %}fine")

@@ -137,6 +137,8 @@ static struct jinja_value evaluate_concat(struct jinja *j, const struct jinja_no
 struct jinja_value jinja_apply_filter(struct jinja *j, const struct jinja_node *node, struct jinja_value value)
 {
 	struct jinja_call call = jinja_evaluate_arguments(j, node->arguments, (struct jinja_value){.kind = JINJA_MISSING});
+	if (!node->filter)
+		jinja_raise(&j->arena, "No filter named '%.60s' found.", node->name->name);
 	return node->filter->call(j, value, &call);
 }
 
@@ -151,6 +153,8 @@ static struct jinja_value evaluate_test(struct jinja *j, const struct jinja_node
 {
 	struct jinja_value value = jinja_evaluate(j, node->left);
 	struct jinja_call call = jinja_evaluate_arguments(j, node->arguments, (struct jinja_value){.kind = JINJA_MISSING});
+	if (!node->test)
+		jinja_raise(&j->arena, "No test named '%.60s' found.", node->name->name);
 	return jinja_bool(node->test->call(j, value, &call));
 }
 

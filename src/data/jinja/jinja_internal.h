@@ -171,7 +171,7 @@ struct jinja_node {
 	struct jinja_nodes items, body, orelse;
 	struct jinja_arguments *arguments;
 	struct jinja_macro_form *macro;
-	const struct jinja_filter *filter;
+	const struct jinja_filter *filter; /* NULL: there is none of that name */
 	const struct jinja_test *test;
 };
 struct jinja_macro_form {
@@ -224,9 +224,10 @@ noreturn void jinja_raise_at(struct jinja_arena *arena, int line, int column, co
 struct jinja_parser {
 	struct rh_jinja *jinja;
 	struct jinja_arena *arena;
-	const struct jinja_token *token; /* the current one */
-	const struct jinja_token *tag;   /* the name of the innermost statement */
-	struct jinja_macro_form *macro;  /* the innermost being read */
+	const struct jinja_token *token;  /* the current one */
+	const struct jinja_token *tag;    /* the name of the innermost statement */
+	struct jinja_macro_form *macro;   /* the innermost being read */
+	const struct jinja_node *unknown; /* the frame's first filter or test that is none, and that no condition may leave out */
 	int depth, loops;
 };
 struct jinja_node *jinja_node(struct jinja_parser *parser, enum jinja_node_kind kind);

@@ -121,10 +121,37 @@ static void parse_block(struct jinja_parser *parser, struct jinja_nodes *out, co
 	parser->depth--;
 }
 
+/* As in Jinja2, an unknown filter or test is a fault of the template; one that an if may leave out is a fault of the rendering that comes
+ * there; but a frame that begins inside the if (a loop, a macro, ...) is looked at by itself. */
+static void refuse_unknown(const struct jinja_parser *parser)
+{
+	const struct jinja_node *node = parser->unknown;
+	if (node)
+		jinja_raise_at(parser->arena, node->line, node->column, "No %s named '%.60s'.", node->kind == NODE_TEST ? "test" : "filter",
+		               node->name->name);
+}
+
+/* Returns what the frame around it does not know, for leave_frame. */
+static const struct jinja_node *enter_frame(struct jinja_parser *parser)
+{
+	const struct jinja_node *outer = parser->unknown;
+	parser->unknown = NULL;
+	return outer;
+}
+
+static void leave_frame(struct jinja_parser *parser, const struct jinja_node *outer)
+{
+	refuse_unknown(parser);
+	parser->unknown = outer;
+}
+
+/* The rest of a statement that is a frame of its own. */
 static void parse_whole(struct jinja_parser *parser, struct jinja_nodes *out, const char *end)
 {
 	const char *const ends[] = {end, NULL};
+	const struct jinja_node *outer = enter_frame(parser);
 	parse_block(parser, out, ends);
+	leave_frame(parser, outer);
 	parser->token++;
 }
 
@@ -136,12 +163,14 @@ static struct jinja_node *parse_for(struct jinja_parser *parser)
 	if (!jinja_skip_name(parser, "in"))
 		jinja_unexpected(parser, "'in'");
 	node->right = jinja_parse_tuple(parser, JINJA_WITHOUT_IF, "recursive");
+	const struct jinja_node *outer = enter_frame(parser);
 	if (jinja_skip_name(parser, "if"))
 		node->third = jinja_parse_expression(parser, JINJA_WITH_IF);
 	node->is_flagged = jinja_skip_name(parser, "recursive");
 	parser->loops++;
 	parse_block(parser, &node->body, ends);
 	parser->loops--;
+	leave_frame(parser, outer);
 	if (jinja_skip_name(parser, "else"))
 		parse_whole(parser, &node->orelse, "endfor");
 	else
@@ -151,7 +180,8 @@ static struct jinja_node *parse_for(struct jinja_parser *parser)
 
 static struct jinja_node *parse_if(struct jinja_parser *parser)
 {
-	static const char *const ends[] = {"elif", "else", "endif", NULL};
+	static const char *const ends[] = {"elif", "else", "endif", NULL}, *const end[] = {"endif", NULL};
+	const struct jinja_node *unknown = parser->unknown;
 	struct jinja_node *node = jinja_node(parser, NODE_IF);
 	for (;;) {
 		jinja_push_node(parser->arena, &node->items, jinja_parse_tuple(parser, JINJA_WITHOUT_IF, NULL));
@@ -161,9 +191,9 @@ static struct jinja_node *parse_if(struct jinja_parser *parser)
 		if (jinja_skip_name(parser, "elif"))
 			continue;
 		if (jinja_skip_name(parser, "else"))
-			parse_whole(parser, &node->orelse, "endif");
-		else
-			parser->token++;
+			parse_block(parser, &node->orelse, end);
+		parser->token++;
+		parser->unknown = unknown;
 		return node;
 	}
 }
@@ -177,7 +207,9 @@ static struct jinja_node *parse_set(struct jinja_parser *parser)
 		return node;
 	}
 	node->kind = NODE_SET_BLOCK;
+	const struct jinja_node *outer = enter_frame(parser);
 	node->right = jinja_parse_filters(parser, NULL, 0);
+	leave_frame(parser, outer);
 	parse_whole(parser, &node->body, "endset");
 	return node;
 }
@@ -185,6 +217,7 @@ static struct jinja_node *parse_set(struct jinja_parser *parser)
 static void parse_parameters(struct jinja_parser *parser, struct jinja_macro_form *macro)
 {
 	int has_default = 0;
+	const struct jinja_node *outer = enter_frame(parser);
 	jinja_expect_operator(parser, "(");
 	while (!jinja_at_operator(parser, ")")) {
 		if (macro->parameters.count)
@@ -199,6 +232,7 @@ static void parse_parameters(struct jinja_parser *parser, struct jinja_macro_for
 		}
 		jinja_push_node(parser->arena, &macro->parameters, parameter);
 	}
+	leave_frame(parser, outer);
 	parser->token++;
 }
 
@@ -294,7 +328,9 @@ static struct jinja_node *parse_tag(struct jinja_parser *parser, const struct ji
 		return parse_print(parser);
 	if (holds(token, "filter")) {
 		node = jinja_node(parser, NODE_FILTER_BLOCK);
+		const struct jinja_node *outer = enter_frame(parser);
 		node->right = jinja_parse_filters(parser, NULL, 1);
+		leave_frame(parser, outer);
 		parse_whole(parser, &node->body, "endfilter");
 		return node;
 	}
@@ -406,6 +442,7 @@ int rh_jinja_open(const char *text, size_t length, const char *where, struct rh_
 	jinja_lex(&jinja->arena, text, length, &tokens);
 	parser.token = tokens.token;
 	parse_body(&parser, &jinja->body, NULL);
+	refuse_unknown(&parser);
 	jinja->arena.entry = NULL;
 	*out = jinja;
 	return 0;

@@ -41,6 +41,7 @@ struct jinja_node *jinja_parse_expression(struct jinja_parser *parser, enum jinj
 	if (++parser->depth > DEPTH_MOST)
 		jinja_raise_at(parser->arena, parser->token->line, parser->token->column, "more than %d expressions inside one another",
 		               DEPTH_MOST);
+	const struct jinja_node *unknown = parser->unknown;
 	struct jinja_node *node = parse_or(parser);
 	int links = 0;
 	while (conditional == JINJA_WITH_IF && jinja_skip_name(parser, "if")) {
@@ -49,6 +50,8 @@ struct jinja_node *jinja_parse_expression(struct jinja_parser *parser, enum jinj
 		if (jinja_skip_name(parser, "else"))
 			node->third = jinja_parse_expression(parser, JINJA_WITH_IF);
 	}
+	if (links) /* the condition may leave it out */
+		parser->unknown = unknown;
 	parser->depth--;
 	return node;
 }
@@ -278,6 +281,12 @@ static struct jinja_node *parse_postfix(struct jinja_parser *parser, struct jinj
 	}
 }
 
+static void note_unknown(struct jinja_parser *parser, const struct jinja_node *node)
+{
+	if (!parser->unknown)
+		parser->unknown = node;
+}
+
 static struct jinja_node *parse_filter(struct jinja_parser *parser, struct jinja_node *value)
 {
 	struct jinja_node *node = jinja_node(parser, NODE_FILTER);
@@ -286,7 +295,7 @@ static struct jinja_node *parse_filter(struct jinja_parser *parser, struct jinja
 	node->name = name;
 	node->filter = jinja_find_filter(name->name, name->length);
 	if (!node->filter)
-		jinja_raise_at(parser->arena, node->line, node->column, "No filter named '%.60s'.", name->name);
+		note_unknown(parser, node);
 	if (jinja_at_operator(parser, "("))
 		parse_arguments(parser, node);
 	return node;
@@ -305,14 +314,13 @@ static struct jinja_node *parse_test(struct jinja_parser *parser, struct jinja_n
 {
 	int is_negated = jinja_skip_name(parser, "not");
 	struct jinja_node *node = jinja_node(parser, NODE_TEST);
-	const struct jinja_token *token = parser->token;
 	const struct jinja_symbol *name = jinja_expect_name(parser);
 	node->left = value;
 	node->name = name;
 	node->test = jinja_find_test(name->name, name->length);
 	if (!node->test)
-		jinja_raise_at(parser->arena, token->line, token->column, "No test named '%.60s'.", name->name);
-	token = parser->token;
+		note_unknown(parser, node);
+	const struct jinja_token *token = parser->token;
 	if (jinja_at_operator(parser, "(")) {
 		parse_arguments(parser, node);
 	} else if ((token->kind == TOKEN_NAME || token->kind == TOKEN_STRING || token->kind == TOKEN_INTEGER ||
