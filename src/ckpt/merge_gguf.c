@@ -115,37 +115,24 @@ struct vocabulary {
 	struct rh_text padding; /* names of ids that no token has, each with its NUL */
 };
 
-static int add_token(struct vocabulary *vocabulary, const json_t *id, const char *text, size_t bytes, enum token_type type)
+/* As the tokenizer is once all of the directory's files have been read: what they name is special also where tokenizer.json does not say
+ * so, and llama.cpp finds only control tokens in a chat template's text. */
+static int collect(const struct rh_tokenizer *tokenizer, struct vocabulary *vocabulary)
 {
-	int64_t at = json_integer_value(id);
-	if (!json_is_integer(id) || at < 0 || (size_t)at >= vocabulary->count)
-		return rh_fail(-EINVAL, "tokenizer.json: token '%.40s' has an id outside of the model's vocabulary of %zu", text,
-		               vocabulary->count);
-	vocabulary->token[at] = text;
-	vocabulary->bytes[at] = bytes;
-	vocabulary->type[at] = (int32_t)type;
-	return 0;
-}
-
-static int collect(const json_t *tokenizer, struct vocabulary *vocabulary)
-{
-	json_t *tokens = json_object_get(json_object_get(tokenizer, "model"), "vocab"), *value;
-	const char *text;
-	size_t i, length;
 	int rc = 0;
-	json_object_keylen_foreach(tokens, text, length, value)
-	{
-		rc = add_token(vocabulary, value, text, length, NORMAL);
-		if (rc)
-			return rc;
-	}
-	json_array_foreach(json_object_get(tokenizer, "added_tokens"), i, value)
-	{
-		const json_t *content = json_object_get(value, "content");
-		rc = add_token(vocabulary, json_object_get(value, "id"), json_string_value(content), json_string_length(content),
-		               json_is_true(json_object_get(value, "special")) ? CONTROL : USER_DEFINED);
-		if (rc)
-			return rc;
+	size_t i, size = (size_t)rh_tokenizer_size(tokenizer);
+	for (i = 0; i < size; i++) {
+		const char *text = rh_tokenizer_text(tokenizer, (int32_t)i);
+		if (text && i >= vocabulary->count)
+			return rh_fail(-EINVAL, "tokenizer.json: token '%.40s' has an id outside of the model's vocabulary of %zu", text,
+			               vocabulary->count);
+		if (!text)
+			continue;
+		vocabulary->token[i] = text;
+		vocabulary->bytes[i] = strlen(text);
+		vocabulary->type[i] = rh_tokenizer_is_special(tokenizer, (int32_t)i) ? CONTROL
+		                      : rh_tokenizer_is_added(tokenizer, (int32_t)i) ? USER_DEFINED
+		                                                                     : NORMAL;
 	}
 	for (i = 0; !rc && i < vocabulary->count; i++) { /* the model's table may have rows that no token needs; their names lie apart */
 		if (!vocabulary->token[i])
@@ -195,71 +182,81 @@ static int put_merges(struct rh_gguf_out *out, const json_t *tokenizer)
 	return rc;
 }
 
-static int put_vocabulary(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir)
+static int put_tokens(struct rh_gguf_out *out, const struct rh_tokenizer *tokenizer, size_t count)
 {
+	struct vocabulary vocabulary = {.count = count,
+	                                .token = rh_alloc(count, sizeof *vocabulary.token),
+	                                .bytes = rh_alloc(count, sizeof *vocabulary.bytes),
+	                                .type = rh_alloc(count, sizeof *vocabulary.type)};
+	int rc = vocabulary.token && vocabulary.bytes && vocabulary.type ? 0 : -ENOMEM;
+	if (!rc)
+		rc = collect(tokenizer, &vocabulary);
+	if (!rc)
+		rc = rh_gguf_out_strings(out, "tokenizer.ggml.tokens", vocabulary.token, vocabulary.bytes, vocabulary.count);
+	if (!rc)
+		rc = rh_gguf_out_ints(out, "tokenizer.ggml.token_type", vocabulary.type, vocabulary.count);
+	rh_text_free(&vocabulary.padding);
+	rh_free(vocabulary.token);
+	rh_free(vocabulary.bytes);
+	rh_free(vocabulary.type);
+	return rc;
+}
+
+/* Which tokens begin and end a text, and whether the tokenizer puts them there by itself. */
+static int put_ends(struct rh_gguf_out *out, const struct rh_model_config *config, const struct rh_tokenizer *tokenizer)
+{
+	int64_t bos = rh_tokenizer_bos(tokenizer), eos = rh_tokenizer_eos(tokenizer);
+	bos = bos < 0 ? config->bos_token_id : bos;
+	eos = eos < 0 && config->eos_token_ids ? config->eos_token_id[0] : eos;
+	struct rh_ids ids = {0};
+	int rc = rh_tokenizer_encode(tokenizer, "a", 1, RH_TOKENS_WITH_SPECIAL, &ids);
+	if (!rc && bos >= 0)
+		rc = rh_gguf_out_u32(out, "tokenizer.ggml.bos_token_id", bos);
+	if (!rc && eos >= 0)
+		rc = rh_gguf_out_u32(out, "tokenizer.ggml.eos_token_id", eos);
+	if (!rc)
+		rc = rh_gguf_out_bool(out, "tokenizer.ggml.add_bos_token", ids.count && bos >= 0 && ids.id[0] == bos);
+	if (!rc)
+		rc = rh_gguf_out_bool(out, "tokenizer.ggml.add_eos_token", ids.count && eos >= 0 && ids.id[ids.count - 1] == eos);
+	rh_ids_free(&ids);
+	return rc;
+}
+
+static int put_vocabulary(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, const char *chat,
+                          const struct rh_tokenizer *eos_of)
+{
+	struct rh_tokenizer *tokenizer = NULL;
 	char *path = rh_path_join(dir, "tokenizer.json");
-	json_t *tokenizer = NULL;
-	struct vocabulary vocabulary = {.count = (size_t)config->vocab_size};
-	int rc = path ? rh_json_load(path, &tokenizer) : -ENOMEM;
-	const json_t *model = json_object_get(tokenizer, "model"), *kind = json_object_get(model, "type");
-	const char *cutting = rc ? NULL : cutting_of(tokenizer);
+	json_t *json = NULL;
+	int rc = path ? rh_json_load(path, &json) : -ENOMEM;
+	const json_t *model = json_object_get(json, "model"), *kind = json_object_get(model, "type");
+	const char *cutting = rc ? NULL : cutting_of(json);
 	if (!rc && (!cutting || !json_is_string(kind) || strcmp(json_string_value(kind), "BPE")))
 		rc = rh_fail(-EINVAL,
 		             "%s: this tokenizer is not written to GGUF (byte-level BPE cut as Llama 3, Qwen, SmolLM or GPT-2 do is); "
 		             "merge into a "
 		             "directory and use llama.cpp's convert_hf_to_gguf.py",
 		             path);
-	if (!rc) {
-		vocabulary.token = rh_alloc(vocabulary.count, sizeof *vocabulary.token);
-		vocabulary.bytes = rh_alloc(vocabulary.count, sizeof *vocabulary.bytes);
-		vocabulary.type = rh_alloc(vocabulary.count, sizeof *vocabulary.type);
-		rc = vocabulary.token && vocabulary.bytes && vocabulary.type ? 0 : -ENOMEM;
-	}
 	if (!rc)
-		rc = collect(tokenizer, &vocabulary);
+		rc = rh_tokenizer_load(dir, &tokenizer);
+	if (!rc && eos_of && rh_tokenizer_eos(eos_of) >= 0)
+		rc = rh_tokenizer_set_eos(tokenizer, rh_tokenizer_text(eos_of, rh_tokenizer_eos(eos_of)));
 	if (!rc)
 		rc = rh_gguf_out_string(out, "tokenizer.ggml.model", "gpt2");
 	if (!rc)
 		rc = rh_gguf_out_string(out, "tokenizer.ggml.pre", cutting);
 	if (!rc)
-		rc = rh_gguf_out_strings(out, "tokenizer.ggml.tokens", vocabulary.token, vocabulary.bytes, vocabulary.count);
+		rc = put_tokens(out, tokenizer, (size_t)config->vocab_size);
 	if (!rc)
-		rc = rh_gguf_out_ints(out, "tokenizer.ggml.token_type", vocabulary.type, vocabulary.count);
+		rc = put_merges(out, json);
 	if (!rc)
-		rc = put_merges(out, tokenizer);
-	rh_text_free(&vocabulary.padding);
-	rh_free(vocabulary.token);
-	rh_free(vocabulary.bytes);
-	rh_free(vocabulary.type);
-	json_decref(tokenizer);
-	rh_free(path);
-	return rc;
-}
-
-static int put_specials(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, const char *chat,
-                        const struct rh_tokenizer *eos_of)
-{
-	struct rh_tokenizer *tokenizer = NULL;
-	int rc = rh_tokenizer_load(dir, &tokenizer);
-	if (rc)
-		return rc;
-	int64_t bos = rh_tokenizer_bos(tokenizer), eos = rh_tokenizer_eos(eos_of ? eos_of : tokenizer);
-	bos = bos < 0 ? config->bos_token_id : bos;
-	eos = eos < 0 && config->eos_token_ids ? config->eos_token_id[0] : eos;
-	struct rh_ids ids = {0};
-	rc = rh_tokenizer_encode(tokenizer, "a", 1, RH_TOKENS_WITH_SPECIAL, &ids);
-	int adds_bos = !rc && ids.count && bos >= 0 && ids.id[0] == bos;
-	if (!rc && bos >= 0)
-		rc = rh_gguf_out_u32(out, "tokenizer.ggml.bos_token_id", bos);
-	if (!rc && eos >= 0)
-		rc = rh_gguf_out_u32(out, "tokenizer.ggml.eos_token_id", eos);
-	if (!rc)
-		rc = rh_gguf_out_bool(out, "tokenizer.ggml.add_bos_token", adds_bos);
-	const char *own = chat ? chat : rh_tokenizer_chat_template(tokenizer);
+		rc = put_ends(out, config, tokenizer);
+	const char *own = rc ? NULL : chat ? chat : rh_tokenizer_chat_template(tokenizer);
 	if (!rc && own)
 		rc = rh_gguf_out_string(out, "tokenizer.chat_template", own);
-	rh_ids_free(&ids);
 	rh_tokenizer_destroy(tokenizer);
+	json_decref(json);
+	rh_free(path);
 	return rc;
 }
 
@@ -302,9 +299,7 @@ int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *conf
 	if (!rc)
 		rc = put_rope(out, config, dir, rope_freqs);
 	if (!rc)
-		rc = put_vocabulary(out, config, dir);
-	if (!rc)
-		rc = put_specials(out, config, dir, chat, eos_of);
+		rc = put_vocabulary(out, config, dir, chat, eos_of);
 	if (rc) {
 		rh_free(*rope_freqs);
 		*rope_freqs = NULL;

@@ -50,6 +50,21 @@ static int read_prompt(const struct rh_config *config, struct rh_text *out)
 	return rc ? rc : rh_text_append(out, "", 0);
 }
 
+/* What the tokenizer puts around a prompt as around any text, and what does the answer no good. */
+static void tell_of_ends(const struct rh_tokenizer *tokenizer, const struct rh_text *prompt, const struct rh_ids *ids)
+{
+	int32_t eos = rh_tokenizer_eos(tokenizer);
+	const char *end = eos < 0 ? "" : rh_tokenizer_text(tokenizer, eos);
+	if (rh_ids_have_two_bos(ids, rh_tokenizer_bos(tokenizer)))
+		rh_warn_once("prompt: it begins " RH_TWO_BOS "prompt");
+	size_t bytes = strlen(end);
+	int is_own = prompt->length >= bytes && !memcmp(prompt->bytes + prompt->length - bytes, end, bytes);
+	if (eos >= 0 && ids->count && ids->id[ids->count - 1] == eos && !is_own)
+		rh_warn_once("prompt: the tokenizer puts %s behind it, as in transformers, so that the answer begins after an end; take it "
+		             "out of tokenizer.json's post_processor",
+		             end);
+}
+
 static int encode_prompt(const struct rh_config *config, const struct rh_session *session, struct rh_ids *ids)
 {
 	struct rh_prompting prompting;
@@ -70,8 +85,8 @@ static int encode_prompt(const struct rh_config *config, const struct rh_session
 		json_decref(messages);
 	} else {
 		rc = rh_tokenizer_encode(session->tokenizer, text.bytes ? text.bytes : "", text.length, RH_TOKENS_WITH_SPECIAL, ids);
-		if (!rc && rh_ids_have_two_bos(ids, rh_tokenizer_bos(session->tokenizer)))
-			rh_warn_once("prompt: it begins " RH_TWO_BOS "prompt");
+		if (!rc)
+			tell_of_ends(session->tokenizer, &text, ids);
 	}
 	if (!rc && !ids->count)
 		rc = rh_fail(-EINVAL, "prompt: is empty; there is nothing to continue");

@@ -257,6 +257,11 @@ int rh_tokenizer_is_special(const struct rh_tokenizer *tokenizer, int32_t id)
 	return (token && token->flags & ADDED_SPECIAL) || (id >= 0 && id == tokenizer->eos);
 }
 
+int rh_tokenizer_is_added(const struct rh_tokenizer *tokenizer, int32_t id)
+{
+	return added_by_id(&tokenizer->added, id) != NULL;
+}
+
 int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer)
 {
 	return tokenizer->eos;

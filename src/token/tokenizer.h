@@ -86,6 +86,8 @@ int rh_tokenizer_set_eos(struct rh_tokenizer *tokenizer, const char *token) RH_M
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id);
 /* A token that stands for no text: end of turn, end of sequence and the like. */
 int rh_tokenizer_is_special(const struct rh_tokenizer *tokenizer, int32_t id);
+/* A token that is looked for in the text before the model cuts the rest: each special one, and others that the files add. */
+int rh_tokenizer_is_added(const struct rh_tokenizer *tokenizer, int32_t id);
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer);
 
 #endif

@@ -2,6 +2,7 @@
  * them. And rows that would teach a conversation wrongly, which stop a run. */
 #include "ckpt/gguf.h"
 #include "cli/good.h"
+#include "core/alloc.h"
 #include "model/config.h"
 #include "token/tokenizer.h"
 
@@ -291,28 +292,82 @@ static void test_answers_without_an_end_and_dropped_messages_stop(void **state)
 	scratch_close(&scratch);
 }
 
-static void test_a_prompt_that_begins_with_bos_is_told_of_where_another_comes_before_it(void **state)
+/* What the post-processor puts around a text: pieces of a template. */
+#define TEXT_PIECE "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+#define END_PIECE  ",{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}}"
+static void put_around(const struct scratch *scratch, const char *pieces)
+{
+	char post[1024];
+	snprintf(post, sizeof post,
+	         "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[%s],\"pair\":[],\"special_tokens\":{"
+	         "\"<|endoftext|>\":{\"id\":\"<|endoftext|>\",\"ids\":[286],\"tokens\":[\"<|endoftext|>\"]},"
+	         "\"<|im_end|>\":{\"id\":\"<|im_end|>\",\"ids\":[287],\"tokens\":[\"<|im_end|>\"]}}}",
+	         pieces);
+	edit_file(path_of("%s/hf/tokenizer.json", scratch->dir),
+	          "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":true}", post);
+}
+
+/* llama.cpp cuts text by these. */
+static void expect_in_gguf(const struct scratch *scratch, int adds_bos, int adds_eos, int32_t kind_of_al)
+{
+	const char *path = path_of("%s/exported.gguf", scratch->dir);
+	struct rh_gguf *gguf;
+	size_t count;
+	int32_t *kinds;
+	int bos = -1, eos = -1;
+	run_ok(scratch, "export --model_name_or_path %s/hf --outfile %s", scratch->dir, path);
+	check_ok(rh_gguf_open(path, &gguf));
+	assert_int_equal(rh_gguf_bool(gguf, "tokenizer.ggml.add_bos_token", &bos), 1);
+	assert_int_equal(rh_gguf_bool(gguf, "tokenizer.ggml.add_eos_token", &eos), 1);
+	assert_int_equal(rh_gguf_ints(gguf, "tokenizer.ggml.token_type", &count, &kinds), 1);
+	assert_true(bos == adds_bos && eos == adds_eos && count == 288);
+	assert_true(kinds[0] == 1 && kinds[286] == 3 && kinds[287] == 3);
+	assert_int_equal(kinds[278], kind_of_al);
+	rh_free(kinds);
+	rh_gguf_close(gguf);
+	check_ok(rh_file_remove(path));
+}
+
+static void test_a_gguf_says_what_is_put_around_a_text_and_which_tokens_are_special(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	expect_in_gguf(&scratch, 0, 0, 1);
+	put_around(&scratch, TEXT_PIECE END_PIECE);
+	expect_in_gguf(&scratch, 0, 1, 1);
+	/* only tokenizer_config.json says so */
+	edit_file(path_of("%s/hf/tokenizer_config.json", scratch.dir), "{", "{\"additional_special_tokens\": [\"al\"],");
+	expect_in_gguf(&scratch, 0, 1, 3);
+	edit_file(path_of("%s/hf/tokenizer_config.json", scratch.dir), "\"additional_special_tokens\": [\"al\"]",
+	          "\"added_tokens_decoder\": {\"278\": {\"content\": \"al\"}}");
+	expect_in_gguf(&scratch, 0, 1, 4);
+	scratch_close(&scratch);
+}
+
+static void test_tokens_that_the_tokenizer_puts_around_a_prompt_are_told_of_where_they_are_too_many(void **state)
 {
 	(void)state;
 	static const char told[] = "prompt: it begins with the beginning-of-sequence token, and the tokenizer puts another before it";
 	static const char line[] = "generate --model_name_or_path @/hf --max_new_tokens 1 --prompt <|endoftext|>hi";
 	struct scratch scratch;
-	make_good(&scratch);
+	make_talk(&scratch);
 	struct ran ran = run_typed(&scratch, "", line);
 	assert_null(strstr(ran.err, "another before it"));
 	run_free(&ran);
-	edit_file(
-	        path_of("%s/hf/tokenizer.json", scratch.dir),
-	        "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":true}",
-	        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<|endoftext|>\",\"type_id\":0}"
-	        "},"
-	        "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<|endoftext|>\":{\"id\":\"<|endoftext|>\","
-	        "\"ids\":[286],\"tokens\":[\"<|endoftext|>\"]}}}");
+	put_around(&scratch, "{\"SpecialToken\":{\"id\":\"<|endoftext|>\",\"type_id\":0}}," TEXT_PIECE END_PIECE);
 	ran = run_typed(&scratch, "", line);
 	assert_non_null(strstr(ran.err, told));
 	run_free(&ran);
 	ran = run_typed(&scratch, "", "generate --model_name_or_path @/hf --max_new_tokens 1 --prompt hi");
 	assert_null(strstr(ran.err, "another before it"));
+	assert_non_null(strstr(ran.err, "prompt: the tokenizer puts <|im_end|> behind it"));
+	run_free(&ran);
+	ran = run_typed(&scratch, "", "generate --model_name_or_path @/hf --max_new_tokens 1 --prompt hi<|im_end|>");
+	assert_null(strstr(ran.err, "behind it"));
+	run_free(&ran);
+	ran = run_typed(&scratch, "", "generate --model_name_or_path @/hf --max_new_tokens 1 --prompt hi --chat_template @/turns.jinja");
+	assert_null(strstr(ran.err, "behind it"));
 	run_free(&ran);
 	scratch_close(&scratch);
 }
@@ -324,7 +379,8 @@ int main(void)
 	        cmocka_unit_test(test_generation_ends_at_each_token_that_is_named_an_end),
 	        cmocka_unit_test(test_a_runs_own_end_of_sequence_goes_along),
 	        cmocka_unit_test(test_answers_without_an_end_and_dropped_messages_stop),
-	        cmocka_unit_test(test_a_prompt_that_begins_with_bos_is_told_of_where_another_comes_before_it),
+	        cmocka_unit_test(test_tokens_that_the_tokenizer_puts_around_a_prompt_are_told_of_where_they_are_too_many),
+	        cmocka_unit_test(test_a_gguf_says_what_is_put_around_a_text_and_which_tokens_are_special),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
