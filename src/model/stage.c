@@ -38,10 +38,10 @@ static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct
 	pass->load = begin_load(emit, emit->arena, x);
 }
 
-/* y: where the layer leaves its output; absent: in the spare buffer that its input is not in. */
+/* y: where the layer leaves its output; absent: in the spare buffer whose turn it is, which its input is never in. */
 static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pass, struct rh_view y, const struct rh_head_out *head)
 {
-	struct rh_view out = y.data ? y : pass->spare[pass->spare[0].data == pass->x.data];
+	struct rh_view out = y.data ? y : pass->spare[pass->turn];
 	emit->load = pass->load;
 	switch (emit->model->layer[l].kind) {
 	case RH_LAYER_HEAD:
@@ -57,6 +57,7 @@ static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pas
 	}
 	leave_load(emit, rh_boundary_load(emit->model, y));
 	pass->x = out;
+	pass->turn ^= !y.data;
 }
 
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary, const struct rh_head_out *head)

@@ -1,5 +1,5 @@
 /* What each layer costs is the sum of the ops that it emits: every layer of every family, alike ones included, whose costs are measured
- * once. Ops are emitted here layer by layer, into a tally of this test's own. */
+ * once; and no op is lost where a stage is measured. Ops are emitted here layer by layer, into a tally of this test's own. */
 #include "check.h"
 
 #include "core/alloc.h"
@@ -59,24 +59,35 @@ static void places_free(struct places *places)
 	rh_stage_state_free(&places->state);
 }
 
+static struct rh_emit emit_to(const struct rh_model *model, const struct places *places, struct rh_micro_shape shape,
+                              struct rh_arena *arena, struct tally *tally)
+{
+	return (struct rh_emit){.model = model,
+	                        .launch = tally_op,
+	                        .sink = tally,
+	                        .arena = arena,
+	                        .saved = arena,
+	                        .shape = shape,
+	                        .micro = (char *)(uintptr_t)RH_ALIGN,
+	                        .dropout = model->dropout,
+	                        .loss_scale = 1,
+	                        .weights = places->weights,
+	                        .gradient = places->gradient};
+}
+
+static struct rh_head_out head_at(struct rh_view any, struct rh_micro_shape shape)
+{
+	return (struct rh_head_out){.loss = rh_view_of(any.data, RH_F32, shape.head_rows, 1),
+	                            .hit = rh_view_of(any.data, RH_I32, shape.head_rows, 1)};
+}
+
 /* A layer's forward, what its backward recomputes, and its backward. */
 static void emit_layer(const struct rh_model *model, struct places *places, struct rh_micro_shape shape, int l, struct tally tally[3])
 {
 	struct rh_arena arena = rh_arena_measuring();
 	struct rh_view any = rh_view_of((char *)(uintptr_t)RH_ALIGN, model->dtype, shape.tokens, model->config->hidden_size);
-	struct rh_head_out head = {.loss = rh_view_of(any.data, RH_F32, shape.head_rows, 1),
-	                           .hit = rh_view_of(any.data, RH_I32, shape.head_rows, 1)};
-	struct rh_emit emit = {.model = model,
-	                       .launch = tally_op,
-	                       .sink = &tally[0],
-	                       .arena = &arena,
-	                       .saved = &arena,
-	                       .shape = shape,
-	                       .micro = (char *)(uintptr_t)RH_ALIGN,
-	                       .dropout = model->dropout,
-	                       .loss_scale = 1,
-	                       .weights = places->weights,
-	                       .gradient = places->gradient};
+	struct rh_head_out head = head_at(any, shape);
+	struct rh_emit emit = emit_to(model, places, shape, &arena, &tally[0]);
 	check_ok(rh_stage_forward(&emit, l, l + 1, any, NULL, &head));
 	arena = rh_arena_measuring();
 	emit.sink = &tally[1];
@@ -119,6 +130,32 @@ static int check_costs(const struct rh_model *model, struct rh_micro_shape shape
 	return cheaper;
 }
 
+/* Nobody who measures a stage has a place for its input: what is emitted, and the memory for it, are the same wherever that lies, also
+ * where the arena begins. */
+static void check_any_input(const struct rh_model *model, struct rh_micro_shape shape)
+{
+	static const uintptr_t place[] = {RH_ALIGN, (uintptr_t)1 << 49};
+	struct places places;
+	places_make(model, &places);
+	for (int lo = 1; lo < model->layers; lo++)
+		for (int hi = lo + 1; hi <= model->layers; hi++) {
+			struct tally tally[2] = {{0}};
+			int64_t peak[2];
+			for (int i = 0; i < 2; i++) {
+				struct rh_arena arena = rh_arena_measuring();
+				struct rh_view any = rh_view_of((char *)place[i], model->dtype, shape.tokens, model->config->hidden_size);
+				struct rh_head_out head = head_at(any, shape);
+				struct rh_emit emit = emit_to(model, &places, shape, &arena, &tally[i]);
+				check_ok(rh_stage_forward(&emit, lo, hi, any, NULL, &head));
+				peak[i] = arena.peak;
+			}
+			if (peak[0] != peak[1] || tally[0].launches != tally[1].launches)
+				fail_msg("%s, layers %d to %d: %lld ops in %lld bytes, or %lld in %lld", model->config->family->model_type, lo, hi - 1,
+				         (long long)tally[0].launches, (long long)peak[0], (long long)tally[1].launches, (long long)peak[1]);
+		}
+	places_free(&places);
+}
+
 /* On the attention's projections alone: experts take none. */
 static int attention_module(const void *context, const char *name, int64_t *r, double *scale)
 {
@@ -141,6 +178,7 @@ static void check_model(const struct rh_model_config *config)
 		struct rh_model *model;
 		check_ok(rh_model_create(config, variant & 1 ? RH_BF16 : RH_F32, variant & 2 ? &lora : NULL, &model));
 		(void)check_costs(model, shape);
+		check_any_input(model, shape);
 		rh_model_destroy(model);
 	}
 }
