@@ -8,7 +8,10 @@
 
 #include <string.h>
 
-enum { LONG_STEP = 16000 }; /* micro-batches times layers: from there on fewer numbers of rounds are tried */
+enum {
+	LONG_STEP = 16000, /* micro-batches times layers: from there on fewer numbers of rounds are tried */
+	HALVINGS = 2,      /* of a device's memory, for smaller stages */
+};
 
 static const double same_time = 0.005,     /* step times closer than this share are equal */
         same_time_by_compute_alone = 0.03, /* the same if the link's rates are unknown */
@@ -101,14 +104,15 @@ static int fit(struct planning *planning, struct choice choice, struct candidate
 	return planning_fit(planning, &choice, out);
 }
 
-/* Plans rounds of this length and ranks the plan among those before it. Callers begin with the rounds that need the most memory. Rounds
- * that do not fit are skipped. */
-static int consider(struct choosing *at, int64_t round, enum cutter cutter)
+/* Plans rounds of this length, in stages that leave memory free where `halvings` is above 0, and ranks the plan among those before it.
+ * Callers begin with the rounds that need the most memory. Rounds that do not fit are skipped. */
+static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutter, int halvings)
 {
 	struct planning *planning = at->planning;
 	int spill = planning->request->config->spill;
 	const struct choice choice = {.round = round,
 	                              .cutter = planning->cuts_by_time || cutter == CUT_EACH_LAYER ? cutter : CUT_BY_MEMORY,
+	                              .halvings = halvings,
 	                              .spill = spill & RH_SPILL_AUTO ? 0 : spill};
 	struct candidate now = {.cap_bytes = -1};
 	int rc = fit(planning, choice, &now);
@@ -137,12 +141,28 @@ static int consider(struct choosing *at, int64_t round, enum cutter cutter)
 	return 0;
 }
 
+static int consider(struct choosing *at, int64_t round, enum cutter cutter)
+{
+	return consider_smaller(at, round, cutter, 0);
+}
+
 /* Stages as large as devices hold, in rounds of the default length and of one micro-batch: fewer weights travel. Where a device holds all
  * layers, each computes whole micro-batches. */
 static int consider_packed(struct choosing *at, int64_t least)
 {
 	int rc = consider(at, least, CUT_BY_MEMORY);
 	return rc || !at->best.choice.round ? rc : consider(at, 1, CUT_BY_MEMORY);
+}
+
+/* Smaller stages, down to a layer each. Where several devices have few micro-batches they wait for weights: for those of the first stage,
+ * which travel while no device computes, and for those that find no room beside another large stage's. */
+static int consider_small_stages(struct choosing *at, int64_t round)
+{
+	static const enum cutter cutters[] = {CUT_FOR_LONG_ROUNDS, CUT_FOR_ROUNDS, CUT_BY_MEMORY};
+	int rc = 0;
+	for (int i = 0; !rc && i < HALVINGS * 3; i++)
+		rc = consider_smaller(at, round, cutters[i % 3], 1 + i / 3);
+	return rc ? rc : consider(at, round, CUT_EACH_LAYER);
 }
 
 /* Tries the fewest rounds first, and rounds of the default length last. It stops when more rounds only take longer and devices hardly idle;
@@ -161,6 +181,8 @@ static int consider_rounds(struct choosing *at, int64_t least)
 		rc = consider(at, least, CUT_FOR_ROUNDS);
 	if (!rc && at->planning->cuts_by_time)
 		rc = consider_packed(at, least);
+	if (!rc && at->planning->cuts_by_time && count <= least)
+		rc = consider_small_stages(at, least);
 	/* on one device small stages leave room for the activations of more layers, and updates begin earlier */
 	if (!rc && at->planning->stages.devices == 1 && at->best.choice.round)
 		rc = consider(at, at->best.choice.round, CUT_EACH_LAYER);

@@ -61,7 +61,7 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	rh_plan_free(&candidate->stages);
 	candidate->cap_bytes = -1;
 	candidate->balanced = (struct rh_balanced){0};
-	request.device_cap_bytes = cap;
+	request.device_cap_bytes = cap >> candidate->choice.halvings;
 	request.small_stages = candidate->choice.cutter == CUT_EACH_LAYER;
 	int rc = pack_stages(planning, &request, &candidate->stages);
 	if (rc) {

@@ -104,7 +104,7 @@ struct rh_run_plan {
 };
 
 /* Several plans for one request, each within its budgets. */
-enum { RH_RUN_PLANS_MOST = 4 };
+enum { RH_RUN_PLANS_MOST = 12 };
 struct rh_run_plans {
 	struct rh_run_plan plan[RH_RUN_PLANS_MOST]; /* [0] is the recurrence's choice; the others follow, fastest first */
 	int count;

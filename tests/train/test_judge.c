@@ -106,10 +106,19 @@ static void test_no_plan_is_better_than_the_one_that_is_chosen(void **state)
 	assert_int_not_equal(check_chosen(FEW, 4), 0); /* two are the same to the recurrence, and the second is better */
 }
 
+/* An adapter on all linear layers. The caller clears lora_target_modules. */
+static void adapt(struct rh_config *config)
+{
+	static char *linear[] = {(char *)(uintptr_t) "all-linear"};
+	config->use_lora = 1;
+	config->lora_r = 16;
+	config->lora_alpha = 32;
+	config->lora_target_modules = (struct rh_list){.item = linear, .count = 1};
+}
+
 /* Steps of few micro-batches leave devices idle; with an adapter, or with all weights. Returns how many of all devices were used. */
 static int check_more_devices(int64_t micro_batches, int adapts)
 {
-	static char *linear[] = {(char *)(uintptr_t) "all-linear"};
 	struct eight eight;
 	struct rh_forecast_input input;
 	double before = HUGE_VAL;
@@ -117,19 +126,15 @@ static int check_more_devices(int64_t micro_batches, int adapts)
 	eight_open(&eight, 0, 1);
 	struct rh_config *config = &eight.deep.rig.config;
 	config->per_device_train_batch_size = 1;
-	if (adapts) {
-		config->use_lora = 1;
-		config->lora_r = 16;
-		config->lora_alpha = 32;
-		config->lora_target_modules = (struct rh_list){.item = linear, .count = 1};
-	}
+	if (adapts)
+		adapt(config);
 	ask(&eight, micro_batches, &input);
 	for (int devices = 1; devices <= EIGHT_DEVICES; devices *= 2) {
 		struct rh_forecast forecast;
 		eight.machine.devices = devices;
 		check_ok(rh_forecast_judged(config, &eight.machine, &input, NULL, &forecast));
-		printf("%lld micro-batches%s: %d of %d devices, %.4f s\n", (long long)micro_batches, adapts ? ", adapter" : "", forecast.devices,
-		       devices, forecast.step_seconds);
+		printf("%lld micro-batches%s: %d of %d devices, %.4f s\n", (long long)micro_batches, adapts ? ", adapter" : "",
+		       forecast.devices, devices, forecast.step_seconds);
 		assert_true(forecast.devices <= devices);
 		assert_true(forecast.step_seconds <= before * 1.005); /* less is not noticed */
 		before = forecast.step_seconds;
@@ -152,33 +157,54 @@ static void test_a_machine_with_more_devices_is_not_slower(void **state)
 	(void)check_more_devices(2, 0);
 }
 
+/* Of `count` sizes of a device's memory, none is slower than the one before it. */
+static void check_more_memory(struct eight *eight, int64_t micro_batches, const int64_t *gib, size_t count)
+{
+	struct rh_forecast_input input;
+	double before = HUGE_VAL;
+	ask(eight, micro_batches, &input);
+	for (size_t i = 0; i < count; i++) {
+		struct rh_forecast forecast;
+		eight->deep.rig.config.max_vram = gib[i] << 30;
+		check_ok(rh_forecast_judged(&eight->deep.rig.config, &eight->machine, &input, NULL, &forecast));
+		printf("%d devices of %lld GiB, %lld micro-batches: %.4f s\n", eight->machine.devices, (long long)gib[i],
+		       (long long)micro_batches, forecast.step_seconds);
+		assert_true(forecast.device_bytes <= gib[i] << 30);
+		assert_true(forecast.step_seconds <= before * 1.005);
+		before = forecast.step_seconds;
+		rh_forecast_free(&forecast);
+	}
+	rh_forecast_input_free(&input);
+}
+
 static void test_a_device_with_more_memory_is_not_slower(void **state)
 {
 	(void)state;
-	static const int64_t micro_batches[] = {1, 8}, gib[] = {6, 12, 18, 24, 48, 78};
-	for (size_t m = 0; m < sizeof micro_batches / sizeof *micro_batches; m++) {
-		struct eight eight;
-		struct rh_forecast_input input;
-		double before = HUGE_VAL;
-		eight_open(&eight, 0, 1);
-		rh_hardware_free(&eight.hardware);
-		check_ok(rh_hardware_find("examples/hardware/a800x8.yaml", &eight.hardware));
-		eight.machine.devices = 1;
-		eight.deep.rig.config.per_device_train_batch_size = 1;
-		ask(&eight, micro_batches[m], &input);
-		for (size_t i = 0; i < sizeof gib / sizeof *gib; i++) {
-			struct rh_forecast forecast;
-			eight.deep.rig.config.max_vram = gib[i] << 30;
-			check_ok(rh_forecast_judged(&eight.deep.rig.config, &eight.machine, &input, NULL, &forecast));
-			printf("%lld micro-batches, %lld GiB: %.4f s\n", (long long)micro_batches[m], (long long)gib[i], forecast.step_seconds);
-			assert_true(forecast.device_bytes <= gib[i] << 30);
-			assert_true(forecast.step_seconds <= before * 1.005);
-			before = forecast.step_seconds;
-			rh_forecast_free(&forecast);
-		}
-		rh_forecast_input_free(&input);
-		eight_close(&eight);
-	}
+	static const int64_t gib[] = {6, 12, 18, 24, 48, 78};
+	struct eight eight;
+	eight_open(&eight, 0, 1);
+	rh_hardware_free(&eight.hardware);
+	check_ok(rh_hardware_find("examples/hardware/a800x8.yaml", &eight.hardware));
+	eight.machine.devices = 1;
+	eight.deep.rig.config.per_device_train_batch_size = 1;
+	check_more_memory(&eight, 1, gib, sizeof gib / sizeof *gib);
+	check_more_memory(&eight, 8, gib, sizeof gib / sizeof *gib);
+	eight_close(&eight);
+}
+
+/* Of few micro-batches, whose devices wait for weights, the largest stages that fit are not the fastest. */
+static void test_devices_with_twice_the_memory_are_not_slower(void **state)
+{
+	(void)state;
+	static const int64_t gib[] = {5, 10, 20};
+	struct eight eight;
+	eight_open(&eight, 0, 1);
+	eight.machine.devices = 2;
+	eight.deep.rig.config.per_device_train_batch_size = 1;
+	adapt(&eight.deep.rig.config);
+	check_more_memory(&eight, 1, gib, sizeof gib / sizeof *gib);
+	eight.deep.rig.config.lora_target_modules = (struct rh_list){0};
+	eight_close(&eight);
 }
 
 /* What is printed with a picture is what is predicted without one. */
@@ -236,6 +262,7 @@ int main(void)
 	        cmocka_unit_test(test_no_plan_is_better_than_the_one_that_is_chosen),
 	        cmocka_unit_test(test_a_machine_with_more_devices_is_not_slower),
 	        cmocka_unit_test(test_a_device_with_more_memory_is_not_slower),
+	        cmocka_unit_test(test_devices_with_twice_the_memory_are_not_slower),
 	        cmocka_unit_test(test_a_recorded_forecast_takes_as_long),
 	        cmocka_unit_test(test_a_session_follows_the_plan_that_was_judged),
 	};

@@ -57,6 +57,13 @@ static void note_best(struct judging *at, int number, const struct rh_forecast *
 	at->bubble = forecast->bubble;
 }
 
+/* 1: a step has so few micro-batches that simulating it takes next to no time. */
+static int is_short(const struct rh_run_plan *plan)
+{
+	int64_t count = plan->options.train_micro_batches;
+	return count <= rh_roundpipe_default_round(count, plan->options.devices);
+}
+
 /* Looks for a better plan among plans[first] and those after it: simulates each whose lower bound beats the best so far. `plans` may be
  * at->plans or others; if one of the others wins, the two change contents, so that at->plans always holds the best. */
 static int find_better(struct judging *at, struct rh_run_plans *plans, int first)
@@ -66,7 +73,7 @@ static int find_better(struct judging *at, struct rh_run_plans *plans, int first
 	int rc = 0, begun[RH_RUN_PLANS_MOST] = {0};
 	for (int i = first; i < plans->count; i++) {
 		describe(at, &plans->plan[i], &judged[i]);
-		begun[i] = is_better(at, &plans->plan[i], plans->plan[i].balanced.step_s);
+		begun[i] = is_short(&plans->plan[i]) || is_better(at, &plans->plan[i], plans->plan[i].balanced.step_s);
 		if (begun[i])
 			rh_task_begin(at->tasks, &judged[i].task, simulate, &judged[i]);
 	}

@@ -5,10 +5,10 @@
 
 #include "train/forecast/forecast.h"
 
-/* The recurrence leaves out what competes for memory and links, so its time is a lower bound. The recurrence's choice is simulated first,
- * then each other plan whose lower bound would still be better (rh_run_plan_is_better). So at most RH_RUN_PLANS_MOST plans are simulated,
- * and most often one. Where devices with memory of their own idle, plans for fewer of them are searched for and judged, too, so that
- * more devices do not make a run slower.
+/* The recurrence leaves out what competes for memory and links, so its time is a lower bound, but where weights stay on a device: then a
+ * plan may be faster. That counts where micro-batches are few, and there all plans are simulated. Of others the recurrence's choice is
+ * simulated first, then each whose lower bound would still be better (rh_run_plan_is_better); most often none. Where devices with memory of
+ * their own idle, plans for fewer of them are searched for and judged, too, so that more devices do not make a run slower.
  * plans: the session's, for all devices; those with the best one, for fewer devices or for all, take their place. *chosen: its number;
  * *out: its forecast, the caller's. options->planned may be called twice: then the second plan counts. */
 int rh_judge(struct rh_session *session, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
