@@ -1,5 +1,6 @@
 /* The variables of a chat template: a row's conversation as transformers passes it, with text content in the form that the template
  * accepts. */
+#include "core/log.h"
 #include "data/chat_internal.h"
 
 #include <string.h>
@@ -121,6 +122,12 @@ int rh_chat_is_assistant(const json_t *message)
 	return role && (!strcmp(role, "assistant") || !strcmp(role, "model"));
 }
 
+static int reads_reasoning(const struct rh_chat_template *form)
+{
+	return rh_jinja_reads(form->jinja, "reasoning_content") || rh_jinja_reads(form->jinja, "thinking") ||
+	       rh_jinja_reads(form->jinja, "reasoning");
+}
+
 int rh_chat_is_answer(const struct rh_chat_template *form, const json_t *message)
 {
 	const json_t *content = json_object_get(message, "content");
@@ -128,8 +135,7 @@ int rh_chat_is_answer(const struct rh_chat_template *form, const json_t *message
 		return 0;
 	if (json_string_length(content) || json_array_size(content) || json_array_size(json_object_get(message, "tool_calls")))
 		return 1;
-	return json_string_length(reasoning_of(message)) &&
-	       (rh_jinja_reads(form->jinja, "reasoning_content") || rh_jinja_reads(form->jinja, "thinking"));
+	return json_string_length(reasoning_of(message)) && reads_reasoning(form);
 }
 
 /* A message as the template sees it: content in the form it takes, its reasoning under the names that templates read, no null. */
@@ -140,13 +146,18 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 	const char *other = NULL;
 	if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
 		return rh_fail(-EINVAL, "%s: message %zu must be an object with a string 'role'%s", chat->where, number + 1,
-		               json_object_get(message, "from") ? "; from and value are ShareGPT's: data_columns: {conversations: messages}" : "");
+		               json_object_get(message, "from") ? "; from and value are ShareGPT's: data_columns: {conversations: messages}"
+		                                                : "");
 	const char *role = json_string_value(json_object_get(message, "role"));
 	if (!strcmp(role, "human") || !strcmp(role, "gpt"))
 		return rh_fail(-EINVAL,
 		               "%s: message %zu: role '%s' is no template's; 'messages' are of user and assistant ('conversations' of "
 		               "from and value may be of human and gpt)",
 		               chat->where, number + 1, role);
+	if (json_string_length(reasoning) && !reads_reasoning(chat->form))
+		rh_warn_once("%s: message %zu: chat template %s leaves out what the assistant thought, here and elsewhere; a file that "
+		             "chat_template names may write it",
+		             chat->where, number + 1, chat->form->name);
 	if (json_is_array(content) && chat->form->content == CHAT_CONTENT_STRINGS) {
 		fresh = joined(content, &other);
 		if (other)
@@ -189,14 +200,17 @@ static int need_tools_read(const struct rh_chat *chat, const json_t *conversatio
 	size_t i;
 	const json_t *message;
 	if (is_given(json_object_get(conversation, "tools")) && !rh_jinja_reads(chat->form->jinja, "tools"))
-		return rh_fail(-EINVAL, "%s: chat template %s has no place for 'tools'; name one that has", chat->where, chat->form->name);
+		return rh_fail(-EINVAL, "%s: chat template %s has no place for 'tools'; a file that chat_template names may have one",
+		               chat->where, chat->form->name);
 	json_array_foreach(
 	        json_object_get(conversation, "messages"), i,
 	        message) if (is_given(json_object_get(message, "tool_calls")) &&
-	                     !rh_jinja_reads(chat->form->jinja, "tool_calls")) return rh_fail(-EINVAL,
-	                                                                                      "%s: message %zu: chat template %s has no "
-	                                                                                      "place for 'tool_calls'; name one that has",
-	                                                                                      chat->where, i + 1, chat->form->name);
+	                     !rh_jinja_reads(
+	                             chat->form->jinja,
+	                             "tool_calls")) return rh_fail(-EINVAL,
+	                                                           "%s: message %zu: chat template %s has no "
+	                                                           "place for 'tool_calls'; a file that chat_template names may have one",
+	                                                           chat->where, i + 1, chat->form->name);
 	return 0;
 }
 

@@ -331,6 +331,22 @@ static void test_a_load_balancing_loss_that_is_left_out_is_told_of(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_reasoning_that_a_template_leaves_out_is_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(path_of("%s/rows.jsonl", scratch.dir), "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, "
+	                                                  "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"as it is\"}]}\n");
+	static const char line[] = "inspect @/run.yaml --chat_template @/turns.jinja";
+	write_text(path_of("%s/turns.jinja", scratch.dir), "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}");
+	SAYS(&scratch, line, "rows.jsonl:1: message 2: chat template ", "turns.jinja leaves out what the assistant thought");
+	write_text(path_of("%s/turns.jinja", scratch.dir),
+	           "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}<|im_end|>{% endfor %}");
+	SAYS(&scratch, line, "!thought");
+	scratch_close(&scratch);
+}
+
 /* The file that names it is the one to mend. */
 static void test_a_named_token_that_is_none_is_told_with_its_file(void **state)
 {
@@ -362,6 +378,7 @@ int main(void)
 	        cmocka_unit_test(test_losses_that_are_no_numbers_are_null),
 	        cmocka_unit_test(test_a_load_balancing_loss_that_is_left_out_is_told_of),
 	        cmocka_unit_test(test_a_named_token_that_is_none_is_told_with_its_file),
+	        cmocka_unit_test(test_reasoning_that_a_template_leaves_out_is_told_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
