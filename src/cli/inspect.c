@@ -32,6 +32,8 @@ static int show_json(const struct rh_preview *row, json_t *rows)
 			                                         (json_int_t)(row->piece[i].first + row->piece[i].count)));
 	json_t *item = json_pack("{s:s, s:s, s:o, s:o, s:I}", "where", row->where, "text", row->text, "ids", ids, "trained", trained,
 	                         "tokens", (json_int_t)row->tokens);
+	if (item && row->label >= 0)
+		json_object_set_new(item, "label", json_integer(row->label));
 	return item && !json_array_append_new(rows, item) ? 0 : rh_fail(-ENOMEM, "%s: out of host memory", row->where);
 }
 
@@ -59,7 +61,7 @@ static int measure(const struct rh_dataset *set, struct inspect_summary *out)
 	if (!length)
 		return -ENOMEM;
 	for (size_t i = 0; i < count; i++)
-		length[i] = set->document_start[i + 1] - set->document_start[i];
+		length[i] = set->document_start[i + 1] - set->document_start[i] - rh_task_classifies(set->objective.task);
 	qsort(length, count, sizeof *length, compare_lengths);
 	out->median = length[count / 2];
 	out->high = length[(count * 95 + 99) / 100 - 1]; /* no less than the median */
@@ -83,17 +85,24 @@ static json_t *findings_json(const struct rh_dataset *set)
 }
 
 /* The rows, in the form that was asked for. */
-static int print(const struct inspect_summary *summary, const struct rh_tokenizer *tokenizer)
+static int print(const struct inspect_summary *summary, const struct rh_session *session)
 {
 	const struct rh_config *config = summary->config;
 	const char *no_color = getenv("NO_COLOR");
 	struct showing showing = {.config = config, .rows = json_array()};
 	showing.colours = isatty(STDOUT_FILENO) && !(no_color && *no_color) ? INSPECT_COLOURS : INSPECT_MARKS;
-	enum rh_dataset_part part = config->train_file.count ? RH_DATASET_TRAIN : RH_DATASET_VALIDATION;
-	int64_t shown = config->json ? INT64_MAX : config->html ? TOKENS_IN_HTML : TOKENS_IN_TERMINAL;
+	struct rh_objective objective = rh_session_objective(session);
+	struct rh_preview_wish wish = {.part = config->train_file.count ? RH_DATASET_TRAIN : RH_DATASET_VALIDATION,
+	                               .config = config,
+	                               .objective = &objective,
+	                               .tokenizer = session->tokenizer,
+	                               .rows = config->rows,
+	                               .most = config->json   ? INT64_MAX
+	                                       : config->html ? TOKENS_IN_HTML
+	                                                      : TOKENS_IN_TERMINAL};
 	int rc = config->html ? inspect_html_begin(summary, &showing.html) : 0;
 	if (!rc)
-		rc = rh_dataset_preview(part, config, tokenizer, config->rows, shown, show, &showing);
+		rc = rh_dataset_preview(&wish, show, &showing);
 	if (!rc && config->html) {
 		rc = inspect_html_end(&showing.html);
 		if (!rc)
@@ -112,14 +121,15 @@ static int print(const struct inspect_summary *summary, const struct rh_tokenize
 	return rc;
 }
 
-static int load(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *set, struct rh_dataset *held_out)
+static int load(const struct rh_config *config, const struct rh_session *session, struct rh_dataset *set, struct rh_dataset *held_out)
 {
+	struct rh_objective objective = rh_session_objective(session);
 	int train = config->train_file.count > 0;
-	int rc = rh_dataset_load(train ? RH_DATASET_TRAIN : RH_DATASET_VALIDATION, config, tokenizer, set);
+	int rc = rh_dataset_load_for(train ? RH_DATASET_TRAIN : RH_DATASET_VALIDATION, config, &objective, session->tokenizer, set);
 	if (!rc)
 		rh_dataset_report(set);
 	if (!rc && train && config->validation_file.count) {
-		rc = rh_dataset_load(RH_DATASET_VALIDATION, config, tokenizer, held_out);
+		rc = rh_dataset_load_for(RH_DATASET_VALIDATION, config, &objective, session->tokenizer, held_out);
 		if (!rc)
 			rh_dataset_report(held_out);
 	} else if (!rc && train && config->eval_split > 0) {
@@ -141,7 +151,7 @@ int verb_inspect(const struct rh_config *config)
 	if (!rc)
 		rc = rh_session_load_tokenizer(&session);
 	if (!rc)
-		rc = load(config, session.tokenizer, &set, &held_out);
+		rc = load(config, &session, &set, &held_out);
 	if (!rc)
 		rc = measure(&set, &summary);
 	if (!rc)
@@ -149,7 +159,7 @@ int verb_inspect(const struct rh_config *config)
 		        (long long)summary.high, (long long)summary.longest);
 	int is_plain = !config->json && !config->html; /* then the faults stand below the rows, where they are seen */
 	if (!rc && is_plain)
-		rc = print(&summary, session.tokenizer);
+		rc = print(&summary, &session);
 	fflush(stdout);
 	if (!rc) {
 		verdict = rh_dataset_check(&set, &held_out, config);
@@ -159,7 +169,7 @@ int verb_inspect(const struct rh_config *config)
 			rh_note("train would stop: %s", rh_error(verdict));
 	}
 	if (!rc && !is_plain)
-		rc = print(&summary, session.tokenizer);
+		rc = print(&summary, &session);
 	rh_dataset_free(&set);
 	rh_dataset_free(&held_out);
 	rh_session_close(&session);

@@ -108,8 +108,13 @@ int inspect_html_row(const struct rh_preview *row, struct rh_text *out)
 		return rc;
 	rc = put_escaped(out, row->where, strlen(row->where));
 	if (!rc)
-		rc = rh_text_printf(out, " <span class=soft>%lld tokens, %lld trained%s</span></h2>\n<pre>", (long long)row->tokens,
-		                    (long long)row->trained, row->kept < row->tokens ? ", cut at max_length" : "");
+		rc = rh_text_printf(out, " <span class=soft>%lld tokens, ", (long long)row->tokens);
+	if (!rc && row->label >= 0)
+		rc = rh_text_printf(out, "label %lld", (long long)row->label);
+	else if (!rc)
+		rc = rh_text_printf(out, "%lld trained%s", (long long)row->trained, row->kept < row->tokens ? ", cut at max_length" : "");
+	if (!rc)
+		rc = rh_text_printf(out, "</span></h2>\n<pre>");
 	for (size_t i = 0; !rc && i < row->pieces; i++)
 		rc = put_piece(row, &row->piece[i], out);
 	if (!rc && row->shown < row->tokens)

@@ -66,8 +66,11 @@ static void put_name(FILE *out, const char *name)
 void inspect_print_row(FILE *out, const struct rh_preview *row, enum inspect_colours colours)
 {
 	put_name(out, row->where);
-	fprintf(out, ": %lld tokens, %lld trained%s\n", (long long)row->tokens, (long long)row->trained,
-	        row->kept < row->tokens ? ", cut at max_length" : "");
+	fprintf(out, ": %lld tokens, ", (long long)row->tokens);
+	if (row->label >= 0)
+		fprintf(out, "label %lld\n", (long long)row->label);
+	else
+		fprintf(out, "%lld trained%s\n", (long long)row->trained, row->kept < row->tokens ? ", cut at max_length" : "");
 	enum run run = RUN_PLAIN;
 	for (size_t i = 0; i < row->pieces; i++) {
 		const struct rh_preview_piece *piece = &row->piece[i];

@@ -27,7 +27,7 @@ struct data_encoder {
 	int is_empty;        /* no text, or no answer: nothing of it can be trained */
 	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
-	int has_two_bos; /* a plain row that begins with BOS, before which the tokenizer puts another one */
+	int has_two_bos;       /* a plain row that begins with BOS, before which the tokenizer puts another one */
 	size_t most_ids;       /* how many of the row's first ids are wanted; 0: all */
 	int is_cut;            /* the row has more ids */
 	int lacks_end;         /* a conversation whose last answer ends with no special token */
@@ -46,6 +46,9 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 
 /* Call it before `text`, a row's, is encoded: notes how many bytes that takes. -EINVAL where they are more than row_room. */
 int data_encoder_check_room(struct data_encoder *encoder, const char *text, size_t bytes, const char *where) RH_MUST;
+
+/* Rows are encoded for this objective from here on. -EINVAL where the configuration or the tokenizer does not suit it. */
+int data_encoder_set_objective(struct data_encoder *encoder, const struct rh_objective *objective) RH_MUST;
 
 /* For objectives other than next tokens (labelled.c): the row's ids, cut to max_length, and its label behind them. */
 int data_encode_labelled(struct data_encoder *encoder, const json_t *row, const char *where) RH_MUST;

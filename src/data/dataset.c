@@ -260,18 +260,14 @@ static int name_files(struct rh_dataset *set, const struct data_sources *sources
 
 static int set_objective(struct data_encoder *encoder, const struct rh_objective *objective, struct rh_dataset *out)
 {
-	if (objective->task == RH_TASK_CAUSAL_LM)
-		return 0;
-	if (encoder->config->packing && rh_task_classifies(objective->task))
-		return rh_fail(-EINVAL, "packing: rows with a label each cannot be packed; leave it out");
-	if (data_is_wrapped(encoder->config))
-		return rh_fail(-EINVAL, "packing_strategy: wrapped is for models that continue texts; write bfd or bfd_split");
-	out->objective = encoder->objective = *objective;
+	int rc = data_encoder_set_objective(encoder, objective);
+	if (rc || objective->task == RH_TASK_CAUSAL_LM)
+		return rc;
+	out->objective = encoder->objective;
 	out->objective.label_ids = NULL;
 	out->vocabulary = rh_tokenizer_size(encoder->tokenizer);
-	int rc = rh_task_tokens_find(encoder->tokenizer, &encoder->special);
 	out->special = encoder->special;
-	return rc;
+	return 0;
 }
 
 static int read_files(enum rh_dataset_part part, const struct rh_config *config, const struct rh_objective *objective,

@@ -19,6 +19,18 @@ int rh_task_tokens_find(const struct rh_tokenizer *tokenizer, struct rh_task_tok
 	return 0;
 }
 
+int data_encoder_set_objective(struct data_encoder *encoder, const struct rh_objective *objective)
+{
+	if (objective->task == RH_TASK_CAUSAL_LM)
+		return 0;
+	if (encoder->config->packing && rh_task_classifies(objective->task))
+		return rh_fail(-EINVAL, "packing: rows with a label each cannot be packed; leave it out");
+	if (data_is_wrapped(encoder->config))
+		return rh_fail(-EINVAL, "packing_strategy: wrapped is for models that continue texts; write bfd or bfd_split");
+	encoder->objective = *objective;
+	return rh_task_tokens_find(encoder->tokenizer, &encoder->special);
+}
+
 static int text_of(const json_t *row, const char *key, const char *where, const json_t **out)
 {
 	*out = json_object_get(row, key);

@@ -45,7 +45,8 @@ static int add_piece(struct pieces *pieces, const struct data_encoder *row, size
 	                                   .bytes = length,
 	                                   .first = first,
 	                                   .count = end - first,
-	                                   .trained = first > 0 && row->trained[first], /* nothing comes before a first token */
+	                                   /* nothing comes before a first token */
+	                                   .trained = first > 0 && row->trained[first] == RH_MARK_TRAINED,
 	                                   .special = rh_tokenizer_is_special(row->tokenizer, row->ids.id[first]),
 	                                   .cut = first >= kept};
 	return rh_text_append(&pieces->text, bytes + begin, length);
@@ -82,7 +83,8 @@ struct view {
 static int show_row(struct view *view, const char *where)
 {
 	const struct data_encoder *row = &view->encoder;
-	size_t count = row->ids.count, length = (size_t)row->config->max_length, kept = count < length ? count : length;
+	int has_label = rh_task_classifies(row->objective.task);
+	size_t count = row->ids.count - (size_t)has_label, length = (size_t)row->config->max_length, kept = count < length ? count : length;
 	int goes_on = data_rows_go_on(row->config);
 	size_t shown = count < (size_t)view->most_rows ? count : (size_t)view->most_rows;
 	int rc = cut_to_pieces(&view->pieces, row, shown, goes_on ? count : kept);
@@ -91,13 +93,14 @@ static int show_row(struct view *view, const char *where)
 	struct rh_preview preview = {.where = where,
 	                             .ids = row->ids.id,
 	                             .tokens = (int64_t)count,
+	                             .label = has_label ? row->ids.id[count] : -1,
 	                             .kept = (int64_t)(goes_on ? count : kept),
 	                             .shown = (int64_t)shown,
 	                             .text = view->pieces.text.bytes,
 	                             .piece = view->pieces.piece,
 	                             .pieces = view->pieces.count};
 	for (size_t i = 1; i < (size_t)preview.kept; i++)
-		preview.trained += row->trained[i];
+		preview.trained += row->trained[i] == RH_MARK_TRAINED;
 	return view->show(view->context, &preview);
 }
 
@@ -108,6 +111,7 @@ static int walk(struct view *view, const struct data_source *source)
 	int rc = data_reader_open(source, key, data_encoder_has_template(&view->encoder), &reader);
 	if (rc)
 		return rc;
+	reader.is_labelled = view->encoder.objective.task != RH_TASK_CAUSAL_LM;
 	while (!rc && reader.rows < view->rows) {
 		json_t *row;
 		rc = data_reader_next(&reader, &row);
@@ -122,16 +126,18 @@ static int walk(struct view *view, const struct data_source *source)
 	return rc;
 }
 
-int rh_dataset_preview(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer, int64_t rows,
-                       int64_t most, int (*show)(void *context, const struct rh_preview *row), void *context)
+int rh_dataset_preview(const struct rh_preview_wish *wish, int (*show)(void *context, const struct rh_preview *row), void *context)
 {
-	const struct rh_list *files = part == RH_DATASET_TRAIN ? &config->train_file : &config->validation_file;
-	struct view view = {.rows = rows, .most_rows = most, .show = show, .context = context};
+	const struct rh_config *config = wish->config;
+	const struct rh_list *files = wish->part == RH_DATASET_TRAIN ? &config->train_file : &config->validation_file;
+	struct view view = {.rows = wish->rows, .most_rows = wish->most, .show = show, .context = context};
 	struct data_sources sources;
 	int rc = data_sources_find(files, config, DATA_UNWEIGHTED, &sources);
 	if (rc)
 		return rc;
-	rc = data_encoder_open(config, tokenizer, &view.encoder);
+	rc = data_encoder_open(config, wish->tokenizer, &view.encoder);
+	if (!rc)
+		rc = data_encoder_set_objective(&view.encoder, wish->objective);
 	for (size_t i = 0; !rc && i < sources.count; i++)
 		rc = walk(&view, &sources.source[i]);
 	data_encoder_close(&view.encoder);

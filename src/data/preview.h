@@ -16,6 +16,7 @@ struct rh_preview {
 	const char *where;  /* "file:line" */
 	const int32_t *ids; /* (tokens) */
 	int64_t tokens, trained;
+	int64_t label;                        /* of a row that a label is learned of; -1: none */
 	int64_t kept;                         /* tokens within max_length */
 	int64_t shown;                        /* tokens that the pieces show */
 	const char *text;                     /* UTF-8 */
@@ -23,9 +24,15 @@ struct rh_preview {
 	size_t pieces;
 };
 
-/* Calls `show` with the first `rows` rows of each file of `part`, each with at most `most` tokens in pieces; `show` borrows them. A
- * negative errno from `show` ends the walk. */
-int rh_dataset_preview(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer, int64_t rows,
-                       int64_t most, int (*show)(void *context, const struct rh_preview *row), void *context) RH_MUST;
+/* Which rows: the first `rows` of each file of `part`, as they are made for `objective`; at most `most` tokens of each in pieces. */
+struct rh_preview_wish {
+	enum rh_dataset_part part;
+	const struct rh_config *config;
+	const struct rh_objective *objective;
+	const struct rh_tokenizer *tokenizer;
+	int64_t rows, most;
+};
+/* Calls `show` with each row, which it borrows. A negative errno from `show` ends the walk. */
+int rh_dataset_preview(const struct rh_preview_wish *wish, int (*show)(void *context, const struct rh_preview *row), void *context) RH_MUST;
 
 #endif

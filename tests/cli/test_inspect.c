@@ -177,6 +177,43 @@ static void test_no_weights_are_needed(void **state)
 	scratch_close(&scratch);
 }
 
+/* As train reads them: labels beside tokens, two texts in a row, hidden tokens; no end of a turn or of a sequence is missed. */
+static void test_rows_of_other_tasks_are_shown_as_they_are_trained(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	const char *dir = scratch.dir;
+	check_ok(rh_dir_make(path_of("%s/bert", dir)));
+	copy_file("tests/reference/models/bert-cls/config.json", path_of("%s/bert/config.json", dir));
+	write_text(path_of("%s/bert/vocab.txt", dir), "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngood\nbad\nday\n");
+	write_text(path_of("%s/rows.jsonl", dir), "{\"sentence1\": \"good day\", \"sentence2\": \"day\", \"label\": 1}\n"
+	                                          "{\"text\": \"bad day\", \"label\": 0}\n");
+#define OF_TASK "inspect --model_name_or_path %s/bert --train_file %s/rows.jsonl --max_length 16 --task "
+	struct ran ran = run_line(&scratch, OF_TASK "sequence_classification --num_labels 2", dir, dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.out, "/rows.jsonl:1: 6 tokens, label 1\n"));
+	assert_non_null(strstr(ran.out, "ids: 2 5 7 3 7 3\n"));
+	assert_non_null(strstr(ran.out, "/rows.jsonl:2: 4 tokens, label 0\n"));
+	assert_non_null(strstr(ran.err, "the longest 6\n"));
+	assert_null(strstr(ran.err, "end-of-sequence"));
+	assert_null(strstr(ran.err, "no-end-of-turn"));
+	run_free(&ran);
+	ran = run_line(&scratch, OF_TASK "sequence_classification --num_labels 2 --json", dir, dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.out, "\"ids\":[2,5,7,3,7,3],\"trained\":[],\"tokens\":6,\"label\":1}"));
+	run_free(&ran);
+	ran = run_line(&scratch, OF_TASK "sequence_classification --num_labels 2 --html %s/rows.html", dir, dir, dir);
+	assert_int_equal(ran.status, 0);
+	assert_true(find_in(path_of("%s/rows.html", dir), "6 tokens, label 1<") > 0);
+	run_free(&ran);
+	ran = run_line(&scratch, OF_TASK "masked_lm", dir, dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.out, "ids: 2 «5» «7» 3 7 3\n"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -188,6 +225,7 @@ int main(void)
 	        cmocka_unit_test(test_columns_that_are_not_there_are_told),
 	        cmocka_unit_test(test_rows_of_one_line_are_told_apart),
 	        cmocka_unit_test(test_no_weights_are_needed),
+	        cmocka_unit_test(test_rows_of_other_tasks_are_shown_as_they_are_trained),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
