@@ -46,11 +46,23 @@ static int load(const char *bytes, size_t length, json_t **out, json_error_t *fa
 	return rc;
 }
 
-/* What to do about bytes that are no UTF-8. */
+/* What to do about what people's programs write in place of JSON; else nothing. */
 static const char *mend_of(json_error_t *fault)
 {
-	return json_error_code(fault) == json_error_invalid_utf8 ? "; the text must be UTF-8: iconv -f LATIN1 -t UTF-8 converts it from Latin-1"
-	                                                         : "";
+	static const struct {
+		const char *said, *mend;
+	} known[] = {
+	        {"near '\''", "; strings stand in double quotes: Python's json.dumps writes JSON, its str does not"},
+	        {"near 'None'", "; Python's None is null in JSON: json.dumps writes it"},
+	        {"near 'NaN'", "; JSON has no NaN; write null"},
+	        {"end of file expected near ','", "; no comma stands between lines of JSON; take it out"},
+	};
+	if (json_error_code(fault) == json_error_invalid_utf8)
+		return "; the text must be UTF-8: iconv -f LATIN1 -t UTF-8 converts it from Latin-1";
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (strstr(fault->text, known[i].said))
+			return known[i].mend;
+	return "";
 }
 
 int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out)

@@ -207,6 +207,10 @@ static void test_bad_lines_are_named(void **state)
 	expect_error("{\"text\":\"\xff\"}", &config, ":1: not valid JSON", NULL);
 	expect_error("\xFF\xFE{", &config, ":1: the file is UTF-16; iconv ", NULL);
 	expect_error("{\"text\": \"caf\xE9\"}\n", &config, "the text must be UTF-8: iconv -f LATIN1", NULL);
+	expect_error("{'text': 'a'}\n", &config, ":1: not valid JSON at column 2", "Python's json.dumps writes JSON", NULL);
+	expect_error("{\"text\": \"a\", \"id\": None}\n", &config, ":1: not valid JSON", "Python's None is null", NULL);
+	expect_error("{\"text\": \"a\", \"score\": NaN}\n", &config, ":1: not valid JSON", "JSON has no NaN; write null", NULL);
+	expect_error("{\"text\": \"a\"},\n{\"text\": \"b\"}\n", &config, ":1: not valid JSON", "no comma stands between lines", NULL);
 	expect_error("{\"text\":\"a\"}\n[1]\n", &config, ":2: expected one JSON object", NULL);
 	expect_error("{\"text\":null}", &config, ":1: no form of rows has the keys 'text'", NULL);
 	expect_error("{\"text\":5}", &config, ":1: 'text' must be a string", NULL);
