@@ -143,7 +143,9 @@ int verb_inspect(const struct rh_config *config)
 	struct rh_session session;
 	struct rh_dataset set = {0}, held_out = {0};
 	struct inspect_summary summary = {.config = config, .set = &set, .held_out = &held_out};
-	int verdict = 0, rc = rh_session_open(config, RH_SESSION_INFERS, &session);
+	int verdict = 0, rc = config->html ? verb_check_replaces("html", config->html, "<!doctype html", "HTML page") : 0;
+	if (!rc)
+		rc = rh_session_open(config, RH_SESSION_INFERS, &session);
 	if (rc)
 		return rc;
 	if (session.model_config->image_size)

@@ -9,6 +9,9 @@
 #include "core/log.h"
 #include "train/session.h"
 
+#include <stdio.h>
+#include <string.h>
+
 static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}; /* in the order of outtype's words */
 
 /* A run's configuration names the run's own output_dir: what the run wrote there must not be overwritten or mixed with a merged model. */
@@ -21,11 +24,25 @@ static int check_no_run(const char *dir)
 		if (!path)
 			return -ENOMEM;
 		if (rh_file_exists(path))
-			rc = rh_fail(-EINVAL, "output_dir: %s holds what a run wrote (%s); name another directory, or a file as outfile", dir,
-			             names[i]);
+			rc = rh_fail(-EINVAL, "output_dir: %s holds what a run wrote (%s); name another directory, or a file as outfile",
+			             dir, names[i]);
 		rh_free(path);
 	}
 	return rc;
+}
+
+int verb_check_replaces(const char *key, const char *path, const char *beginning, const char *what)
+{
+	char found[32];
+	size_t length = strlen(beginning), bytes = 0;
+	FILE *file = rh_file_exists(path) ? fopen(path, "rb") : NULL;
+	if (!file) /* what is wrong with the path is said where it is written */
+		return 0;
+	bytes = fread(found, 1, length < sizeof found ? length : sizeof found, file);
+	fclose(file);
+	if (bytes && (bytes < length || memcmp(found, beginning, length)))
+		return rh_fail(-EINVAL, "%s: %s is there and is no %s; name another file", key, path, what);
+	return 0;
 }
 
 static int check(const struct rh_config *config)
@@ -36,7 +53,7 @@ static int check(const struct rh_config *config)
 	if (config->outfile && rh_path_is_same(config->outfile, config->model_name_or_path))
 		return rh_fail(-EINVAL, "outfile: %s is the model itself; name another file", config->outfile);
 	if (config->outfile)
-		return 0;
+		return verb_check_replaces("outfile", config->outfile, "GGUF", "GGUF file");
 	if (rh_path_is_same(config->output_dir, config->adapter_name_or_path) ||
 	    rh_path_is_same(config->output_dir, config->model_name_or_path))
 		return rh_fail(-EINVAL, "output_dir: %s holds what is merged; name another directory", config->output_dir);

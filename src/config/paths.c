@@ -8,8 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const path_keys[] = {"model_name_or_path", "config_name", "adapter_name_or_path",   "train_file", "validation_file",
-                                        "dataset_info",       "output_dir",  "resume_from_checkpoint", "prompt_file"};
+static const struct {
+	const char *key;
+	int is_written; /* or looked for later: a template's name may be a file's */
+} path_keys[] = {{"model_name_or_path", 0},
+                 {"config_name", 0},
+                 {"adapter_name_or_path", 0},
+                 {"train_file", 0},
+                 {"validation_file", 0},
+                 {"dataset_info", 0},
+                 {"resume_from_checkpoint", 0},
+                 {"prompt_file", 0},
+                 {"output_dir", 1},
+                 {"chat_template", 1},
+                 {"outfile", 1},
+                 {"html", 1}};
 
 /* The shell writes out "~/" only where it begins a word: not in a file, nor in --key=~/x. */
 static int write_out_home(const struct config_entry *entry, char **path)
@@ -92,15 +105,16 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 		        "'%s': no such directory here, and nothing is downloaded; if it is a model of the Hub: hf download %s "
 		        "--local-dir %s, then %s: %s (for plan, one with a config.json is enough)",
 		        shown.text, shown.text, strchr(path, '/') + 1, key, strchr(path, '/') + 1);
-	if (!rh_file_exists(path) && !rh_dir_exists(path))
+	int is_pipe = !strcmp(key, "prompt_file") && rh_path_kind(path) > RH_PATH_DIR; /* or a link to one, as the shell's <(...) is */
+	if (!rh_file_exists(path) && !rh_dir_exists(path) && !is_pipe)
 		return config_entry_fail(entry, "'%s': %s", shown.text, mend);
-	int adapts = model || adapter ? holds(path, "adapter_config.json") : 0,
-	    whole = model ? holds(path, "config.json") : 0, ran = model || adapter ? holds(path, "metrics.jsonl") : 0;
+	int adapts = model || adapter ? holds(path, "adapter_config.json") : 0, whole = model ? holds(path, "config.json") : 0,
+	    ran = model || adapter ? holds(path, "metrics.jsonl") : 0;
 	if (adapts < 0 || whole < 0 || ran < 0)
 		return -ENOMEM;
 	if (ran && !adapts && !whole)
-		return config_entry_fail(entry, "'%s': the run there has not ended; give one of its checkpoints, %s/checkpoint-N", shown.text,
-		                         shown.text);
+		return config_entry_fail(entry, "'%s': the run there has not ended; give one of its checkpoints, %s/checkpoint-N",
+		                         shown.text, shown.text);
 	if (model && adapts && !whole)
 		return config_entry_fail(entry, "'%s' holds an adapter; name it in adapter_name_or_path, and its base model here",
 		                         shown.text);
@@ -162,7 +176,7 @@ static int resolve_files(struct config_draft *draft, unsigned verb, const struct
 int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given)
 {
 	for (size_t i = 0; i < sizeof path_keys / sizeof path_keys[0]; i++) {
-		int index = config_key_find(path_keys[i]);
+		int index = config_key_find(path_keys[i].key);
 		const struct config_key *key = &config_keys[index];
 		const struct config_entry *entry = given[index];
 		char **path = (char **)(void *)((char *)draft + key->offset);
@@ -175,10 +189,10 @@ int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct
 		if (!entry || !*path)
 			continue;
 		int rc = write_out_home(entry, path);
-		int read = strcmp(path_keys[i], "output_dir") && !(key->type == KEY_RESUME && !strcmp(*path, "true")) &&
-		           !(!strcmp(path_keys[i], "prompt_file") && !strcmp(*path, "-"));
-		if (!rc && read && (key->verbs & verb))
-			rc = check_path(entry, path_keys[i], *path);
+		int is_read = !path_keys[i].is_written && !(key->type == KEY_RESUME && !strcmp(*path, "true")) &&
+		              !(!strcmp(key->name, "prompt_file") && !strcmp(*path, "-"));
+		if (!rc && is_read && (key->verbs & verb))
+			rc = check_path(entry, key->name, *path);
 		if (rc)
 			return rc;
 	}

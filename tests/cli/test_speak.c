@@ -69,6 +69,16 @@ static void test_prompts_from_line_file_and_pipe_are_one(void **state)
 	expect_same(&scratch, "",
 	            "generate --model_name_or_path @/hf --adapter_name_or_path @/out --max_new_tokens 6 --prompt_file @/prompt.txt",
 	            ran.out);
+	assert_int_equal(symlink("/dev/stdin", path_of("%s/pipe", dir)), 0); /* as the shell's <(...) */
+	expect_same(&scratch, "hi\n",
+	            "generate --model_name_or_path @/hf --adapter_name_or_path @/out --max_new_tokens 6 --prompt_file @/pipe", ran.out);
+	check_ok(rh_file_remove(path_of("%s/pipe", dir)));
+	/* no mistyped name costs a file */
+	refused(&scratch, "merge --model_name_or_path @/hf --adapter_name_or_path @/out --outfile @/talk.jsonl",
+	        "talk.jsonl is there and is no GGUF file; name another file");
+	refused(&scratch, "export --model_name_or_path @/hf --adapter_name_or_path @/out --outfile @/talk.jsonl", "is no GGUF file");
+	refused(&scratch, "inspect --model_name_or_path @/hf --train_file @/talk.jsonl --chat_template @/turns.jinja --html @/talk.jsonl",
+	        "html: ");
 	/* merged, the training's template goes along */
 	run_ok(&scratch, "merge --model_name_or_path %s/hf --adapter_name_or_path %s/out --output_dir %s/merged --outtype f32", dir, dir,
 	       dir);

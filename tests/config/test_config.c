@@ -189,6 +189,15 @@ static void test_load_paths_are_written_out_and_looked_at(void **state)
 	check_ok(load_verb("train", "model_name_or_path: ~/model\ntrain_file: ~/train.jsonl\noutput_dir: ~/new\n", NULL, &c));
 	assert_true(!strncmp(c.output_dir, place->dir, strlen(place->dir)) && !strcmp(c.output_dir + strlen(place->dir), "/new"));
 	rh_config_free(&c);
+	check_ok(load_verb("inspect",
+	                   "model_name_or_path: ~/model\ntrain_file: ~/train.jsonl\nhtml: ~/rows.html\nchat_template: ~/t.jinja\n", NULL,
+	                   &c));
+	assert_true(!strncmp(c.html, place->dir, strlen(place->dir)) && !strcmp(c.html + strlen(place->dir), "/rows.html"));
+	assert_string_equal(c.chat_template + strlen(place->dir), "/t.jinja");
+	rh_config_free(&c);
+	check_ok(load_verb("export", "model_name_or_path: ~/model\noutfile: ~/new.gguf\n", NULL, &c));
+	assert_string_equal(c.outfile + strlen(place->dir), "/new.gguf");
+	rh_config_free(&c);
 	refused_by("train", "model_name_or_path: ~/none\ntrain_file: train.jsonl\noutput_dir: out\n", NULL,
 	           "/none': no such file or directory here");
 	unsetenv("HOME");
