@@ -148,7 +148,8 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	if (rc)
 		return rc;
 	planning->options.admission_limit = request->admission_limit;
-	planning->store.crosses_rounds = planning->stages.crosses_rounds = request->work->train_micro_batches > planning->boxes.unit;
+	planning->store.crosses_rounds = planning->stages.crosses_rounds =
+	        rh_boxes_cross_rounds(schedule, request->work->train_micro_batches, planning->boxes.unit);
 	return schedule->splits_backward ? find_box_deferrals(schedule, planning) : 0;
 }
 

@@ -13,6 +13,13 @@ struct rh_boxes {
 	int64_t unit;
 };
 
+/* Do a box's gradient sums leave its device before they are whole: between two units, or, with other stages of the box between them, the
+ * two parts of a split backward? */
+static inline int rh_boxes_cross_rounds(const struct rh_schedule *schedule, int64_t micro_batches, int64_t unit)
+{
+	return micro_batches > unit || (schedule && schedule->splits_backward);
+}
+
 struct rh_dispatch {
 	const struct rh_model *model; /* all pointers are borrowed */
 	const struct rh_plan *plan;

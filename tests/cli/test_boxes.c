@@ -97,6 +97,7 @@ static void test_split_backwards(void **state)
 {
 	(void)state;
 	check_split("device: cpu:1\nmax_vram: 600KiB\n", "", 0); /* several stages a box */
+	check_split("device: cpu:1\nmax_vram: 600KiB\n", "round_micro_batches: 4\nbox_cuts: [1, 2, 3]\n", 0); /* and one unit a step */
 	check_split("device: cpu:2\nmax_grad_norm: 0\n", "box_cuts: [1, 2, 5]\n", 0);
 	check_split("device: cpu:1\nlora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n", "round_micro_batches: 2\n", 1);
 }

@@ -121,7 +121,8 @@ static int measure(const struct rh_session *session, const struct rh_run_machine
 	shape.pixels = rh_model_patch(model->config);
 	shape.typed = model->config->types ? shape.tokens : 0;
 	rc = rh_costs_measure(model, &shape, &rates, 0, &costs);
-	int crosses_rounds = input.work.train_micro_batches > unit_of(config, machine->devices);
+	int crosses_rounds = rh_boxes_cross_rounds(config->schedule ? rh_schedule_find(config->schedule) : NULL,
+	                                           input.work.train_micro_batches, unit_of(config, machine->devices));
 	rh_forecast_input_free(&input);
 	if (rc)
 		return rc;
