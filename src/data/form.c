@@ -97,8 +97,8 @@ static const char *usual_column(const json_t *row, const char *wanted)
 {
 	static const char *const names[][9] = {
 	        {"prompt", "title", "source", NULL},
-	        {"question", "query", "input", NULL},
-	        {"completion", "response", "answer", "output", "chosen", "body", "target", NULL},
+	        {"question", "query", "input", "inputs", NULL},
+	        {"completion", "response", "answer", "output", "chosen", "body", "target", "targets", NULL},
 	        {"text", "content", "body", "document", "passage", NULL},
 	        {"messages", "conversation", "dialog", "dialogue", "chat", "turns", NULL},
 	};

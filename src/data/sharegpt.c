@@ -86,8 +86,8 @@ static int read_calls(json_t *content, const char *where, size_t turn, json_t **
 /* Per-message marks of what is trained go along. */
 static int copy_marks(const json_t *turn, json_t *message)
 {
-	static const char *const marks[] = {"weight",       "train",             "train_detail", "name",     "tool_calls",
-	                                    "tool_call_id", "reasoning_content", "thinking",     "reasoning"};
+	static const char *const marks[] = {
+	        "weight", "train", "train_detail", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking", "reasoning"};
 	for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
 		json_t *mark = json_object_get(turn, marks[i]);
 		if (mark && json_object_set(message, marks[i], mark))
@@ -108,12 +108,25 @@ static int copy_variables(const json_t *row, json_t *made)
 	return 0;
 }
 
+static const char *role_key_of(const struct data_tags *tags, const json_t *turn)
+{
+	if (!tags->role && json_object_get(turn, "role")) /* messages under another name */
+		return "role";
+	return tags->role ? tags->role : "from";
+}
+
+/* Then the row's own system message is not taken, as in LLaMA-Factory: many files have it in both places. */
+static int begins_with_system(const struct data_tags *tags, const json_t *turns)
+{
+	const json_t *first = json_array_get(turns, 0);
+	const char *name = json_string_value(json_object_get(first, role_key_of(tags, first)));
+	return name && role_of(tags, name) == ROLE_SYSTEM;
+}
+
 static int add_turn(const struct data_tags *tags, const json_t *turn, size_t number, const char *where, json_t *messages)
 {
 	static const char *const names[] = {"user", "assistant", "system", "tool", "assistant"}; /* as enum role */
-	const char *role_key = tags->role ? tags->role : "from", *content_key = tags->content ? tags->content : "value";
-	if (!tags->role && json_object_get(turn, "role")) /* messages under another name */
-		role_key = "role";
+	const char *role_key = role_key_of(tags, turn), *content_key = tags->content ? tags->content : "value";
 	if (!tags->content && !json_object_get(turn, "value") && json_object_get(turn, "content"))
 		content_key = "content";
 	const char *name = json_string_value(json_object_get(turn, role_key));
@@ -175,7 +188,7 @@ int data_sharegpt_convert(const struct data_tags *tags, const char *where, json_
 		rc = wrap_tools(*row, where, &tools);
 	if (!rc && !(messages = json_array()))
 		rc = no_memory(where);
-	if (!rc && data_is_given(*row, "system"))
+	if (!rc && data_is_given(*row, "system") && !begins_with_system(tags ? tags : &usual, turns))
 		rc = data_add_message(messages, "system", json_object_get(*row, "system"));
 	for (size_t i = 0; !rc && i < json_array_size(turns); i++)
 		rc = add_turn(tags ? tags : &usual, json_array_get(turns, i), i + 1, where, messages);

@@ -93,6 +93,11 @@ static const struct form_case {
          NULL},
         {"ShareGPT", "{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"gpt\",\"value\":\"r\"}],\"system\":\"s\"}",
          "{\"messages\":[" SYSTEM("s") "," USER("q") "," ASSISTANT("r") "]}", TEMPLATE_CHATML | ANSWERS_ONLY, NULL},
+        {"ShareGPT with a system's message in both places",
+         "{\"conversations\":[{\"from\":\"system\",\"value\":\"t\"},{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"gpt\",\"value\":\"r\"}"
+         "],"
+         "\"system\":\"s\"}",
+         "{\"messages\":[" SYSTEM("t") "," USER("q") "," ASSISTANT("r") "]}", TEMPLATE_CHATML, NULL},
         {"ShareGPT with roles as messages have them",
          "{\"conversations\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"r\"}]}",
          "{\"messages\":[" USER("q") "," ASSISTANT("r") "]}", TEMPLATE_CHATML, NULL},
@@ -332,6 +337,7 @@ static const struct {
 	int flags;
 } wrong[] = {
         {"[{\"text\":\"a\"} {\"text\":\"b\"}]", ":1: ", "expected ',' or ']'", 0},
+        {"{\"inputs\":\"a\",\"targets\":\"b\"}", ":1: ", "data_columns: {question: inputs, answer: targets}", 0},
         {"[{\"text\":\"a\"},\n5]", ":2: ", "expected an object", 0},
         {"[[" USER("q") "," ASSISTANT("a") "]]", ":1: ", "is one row, such as {\"messages\": [...]}", 0},
         {"{\"instruction\":\"i\",\"output\":null}", ":1: ", "the keys 'instruction', 'output' (null);", 0},
