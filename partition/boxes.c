@@ -119,10 +119,11 @@ static int is_better(const struct rh_box_partition_request *request, const struc
  * on the busiest part. */
 static void find_best(struct search *at, int *cut, struct rh_box_partition *out)
 {
-	int64_t allowed = least_overshoot(at);
+	int64_t allowed = least_overshoot(at), count = at->request->micro_batches, in_flight = at->request->box[0].in_flight;
+	int waits = !count || count > in_flight; /* for a return, before the next micro-batch may go */
 	double below = INFINITY, trip;
 	for (int any = 0; isfinite(trip = shortest_trip(at, allowed, below, &below)); any = 1) {
-		const struct rh_box_partition found = {fmax(below, trip / (double)at->request->box[0].in_flight), trip, allowed};
+		const struct rh_box_partition found = {fmax(below, waits ? trip / (double)in_flight : 0), trip, allowed};
 		if (any && !is_better(at->request, &found, out))
 			continue;
 		*out = found;

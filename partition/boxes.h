@@ -4,7 +4,8 @@
  * Box j takes T_j seconds for a micro-batch, the sum of its layers', and needs M_j bytes = sum of its layers' static bytes + w_j * sum of
  * their activations, w_j being the micro-batches that it has in flight. A micro-batch's trip through all boxes and, up and down, all links
  * takes the sum of all T_j, of the transfers and of the latencies. Micro-batches follow one another at
- *   period = the longest of every T_j, of every link's transfer in either direction, and of trip / w_1. */
+ *   period = the longest of every T_j, of every link's transfer in either direction, and of trip / w_1;
+ * the last not in a step that ends with a flush and has at most w_1 micro-batches, as none waits for another's return. */
 #ifndef RH_PARTITION_BOXES_H
 #define RH_PARTITION_BOXES_H
 

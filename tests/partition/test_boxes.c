@@ -71,7 +71,8 @@ static struct rh_box_partition judge(const struct rh_box_partition_request *requ
 			out.trip_s += moves + request->latency_s[i];
 		}
 	}
-	out.period_s = fmax(out.period_s, out.trip_s / (double)request->box[0].in_flight);
+	if (!request->micro_batches || request->micro_batches > request->box[0].in_flight)
+		out.period_s = fmax(out.period_s, out.trip_s / (double)request->box[0].in_flight);
 	return out;
 }
 
@@ -204,6 +205,29 @@ static void test_faster_box_gets_more_layers(void **state)
 	check_near(found.period_s, (11 + 2 + 10) / 2.0, 0);
 }
 
+/* Of two micro-batches through four boxes both are in flight: the second follows as soon as the busiest box lets it. */
+static void test_a_step_of_few_micro_batches_is_cut_evenly(void **state)
+{
+	(void)state;
+	enum { LAYERS = 12, BOXES = 4 };
+	struct rh_box_layer layer[LAYERS];
+	struct rh_box_means box[BOXES];
+	double links[2 * BOXES] = {0};
+	int64_t bytes[LAYERS] = {0};
+	for (int l = 0; l < LAYERS; l++)
+		layer[l] = (struct rh_box_layer){.seconds = 1};
+	for (int k = 0; k < BOXES; k++)
+		box[k] = (struct rh_box_means){layer, 1000, BOXES - k < 2 ? 1 : 2};
+	struct rh_box_partition_request request = {BOXES, LAYERS, box, bytes, links, links, 2};
+	struct rh_box_partition found;
+	int cut[BOXES + 1];
+	check_ok(rh_box_partition_make(&request, cut, &found));
+	for (int k = 0; k < BOXES; k++)
+		assert_int_equal(cut[k], 3 * k);
+	check_near(found.period_s, 3, 0);
+	check_near(found.trip_s, 12, 0);
+}
+
 static void test_impossible_requests_are_refused(void **state)
 {
 	(void)state;
@@ -233,6 +257,7 @@ int main(void)
 	        cmocka_unit_test(test_partition_equals_brute_force),
 	        cmocka_unit_test(test_partition_that_fits_nowhere_is_least_worst_then_fastest),
 	        cmocka_unit_test(test_faster_box_gets_more_layers),
+	        cmocka_unit_test(test_a_step_of_few_micro_batches_is_cut_evenly),
 	        cmocka_unit_test(test_impossible_requests_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
