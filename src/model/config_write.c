@@ -181,8 +181,7 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	        {"dtype", json_string(torch_dtype)},
 	};
 	int failed = set_rope(c, out) | set_labels(c, out);
-	if (!json_object_del(out, "quantization_config"))
-		rh_warn_once("experts that are stored in MXFP4 are written in %s when all weights are trained", torch_dtype);
+	(void)json_object_del(out, "quantization_config");
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
 		failed |= set_key(c->family, out, pairs[i].key, pairs[i].value);
 	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
@@ -198,6 +197,21 @@ static int set_outer(const struct rh_model_config *c, const char *torch_dtype, j
 	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
 }
 
+/* All but biases. */
+static int say(const struct rh_model_config *config, const char *torch_dtype, json_t **out)
+{
+	json_t *json = config->source ? json_deep_copy(config->source) : json_object();
+	int rc = json ? set_all(config, torch_dtype, config->wrapped ? json_object_get(json, "text_config") : json)
+	              : rh_fail(-ENOMEM, "config.json: out of host memory");
+	if (!rc && config->wrapped)
+		rc = set_outer(config, torch_dtype, json);
+	if (rc)
+		json_decref(json);
+	else
+		*out = json;
+	return rc;
+}
+
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out)
 {
 	struct rh_model_config said = *config; /* borrows its pointers */
@@ -210,17 +224,35 @@ int rh_model_config_write(const struct rh_model_config *config, const char *torc
 		return rh_fail(-EINVAL,
 		               "rope_freqs.weight of the GGUF file follows no known scaling; no config.json can describe this model "
 		               "(train a LoRA adapter instead)");
-	json_t *json = config->source ? json_deep_copy(config->source) : json_object();
-	json_t *text = config->wrapped ? json_object_get(json, "text_config") : json;
-	int rc = json ? set_all(&said, torch_dtype, text) : rh_fail(-ENOMEM, "config.json: out of host memory");
+	if (json_object_get(config->source, "quantization_config"))
+		rh_warn_once("experts that are stored in MXFP4 are written in %s when all weights are trained", torch_dtype);
+	int rc = say(&said, torch_dtype, out);
 	if (!rc)
-		rc = set_biases(config, text);
-	if (!rc && config->wrapped)
-		rc = set_outer(config, torch_dtype, json);
+		rc = set_biases(config, config->wrapped ? json_object_get(*out, "text_config") : *out);
 	if (rc) {
-		json_decref(json);
-		return rc;
+		json_decref(*out);
+		*out = NULL;
 	}
-	*out = json;
-	return 0;
+	return rc;
+}
+
+int rh_model_config_describe(const struct rh_model_config *config, json_t **out)
+{
+	json_t *json = NULL, *divisors = json_array();
+	int rc = say(config, "float32", &json), failed = !divisors;
+	for (int64_t i = 0; !rc && !failed && config->rope[0].divisor && i < config->head_dim / 2; i++)
+		failed = json_array_append_new(divisors, json_real(config->rope[0].divisor[i]));
+	if (!rc)
+		failed |= json_object_set_new(json, "as_stored",
+		                              json_pack("{s:O, s:b, s:b, s:b, s:b}", "rope_divisors", divisors, "attention_bias",
+		                                        config->attention_bias, "attention_output_bias", config->attention_output_bias,
+		                                        "mlp_bias", config->mlp_bias, "qk_norm", config->qk_norm));
+	json_decref(divisors);
+	if (!rc && failed)
+		rc = rh_fail(-ENOMEM, "config.json: out of host memory");
+	if (rc)
+		json_decref(json);
+	else
+		*out = json;
+	return rc;
 }

@@ -154,7 +154,7 @@ static int open_box(struct rh_session *session)
 		rc = rh_source_tokenizer_hash(session->source ? config->model_name_or_path : config->config_name, &tokenizer);
 	if (rc)
 		return rc;
-	rc = rh_model_config_write(session->model_config, "float32", &json);
+	rc = rh_model_config_describe(session->model_config, &json);
 	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
 	json_decref(json);
 	if (!text)

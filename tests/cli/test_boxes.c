@@ -325,6 +325,28 @@ static void test_adapters_below_a_box_with_a_tied_head(void **state)
 	scratch_close(&scratch);
 }
 
+/* No config.json is made of such a file's metadata, and an adapter needs none. */
+static void test_adapters_of_a_gguf_file(void **state)
+{
+	(void)state;
+	static const char keys[] = "save_strategy: \"no\"\ndevice: cpu:1\nlora_r: 4\nlora_target_modules: all-linear\n";
+	struct scratch scratch;
+	struct ran ran[2];
+	struct box_wire wire = free_wire();
+	make_files(&scratch);
+	for (int k = 0; k <= 2; k++) {
+		write_config(&scratch, keys, k ? 2 : 1, k, &wire);
+		edit_file(path_of("%s/run%d.yaml", scratch.dir, k), path_of("config_name: %s/hf", scratch.dir),
+		          "model_name_or_path: " MODELS "gguf-gemma3/model.gguf");
+	}
+	run_ok(&scratch, "train %s/run0.yaml", scratch.dir);
+	for (int k = 1; k <= 2; k++)
+		run_start(&scratch, path_of("train %s/run%d.yaml", scratch.dir, k), 0, &ran[k - 1]);
+	boxes_finish(ran, 2);
+	check_weights(&scratch, "adapter_model.safetensors", 1);
+	scratch_close(&scratch);
+}
+
 /* The profile of a machine, of cores with so many FLOP/s, for a program started while `owner` is the user. */
 static void make_profile(const struct scratch *scratch, const char *owner, double flops_per_s)
 {
@@ -500,6 +522,7 @@ int main(void)
 	        cmocka_unit_test(test_experts_with_a_load_balancing_loss),
 	        cmocka_unit_test(test_adapters_above_a_box_that_trains_nothing),
 	        cmocka_unit_test(test_adapters_below_a_box_with_a_tied_head),
+	        cmocka_unit_test(test_adapters_of_a_gguf_file),
 	        cmocka_unit_test(test_evaluations_are_one_boxs),
 	        cmocka_unit_test(test_the_best_checkpoint_is_one_boxs),
 	        cmocka_unit_test(test_another_tokenizer_is_named),

@@ -301,6 +301,15 @@ static void test_config_what_no_file_can_say_is_not_written(void **state)
 		c.rope[0].divisor[i] = 1 + (float)(i % 3);
 	assert_int_equal(rh_model_config_write(&c, "float32", &json), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "rope_freqs.weight of the GGUF file follows no known scaling"));
+	json_t *two[2]; /* models can be compared all the same */
+	for (int i = 0; i < 2; i++) {
+		check_ok(rh_model_config_describe(&c, &two[i]));
+		c.rope[0].divisor[0] *= 2;
+	}
+	assert_false(json_equal(two[0], two[1]));
+	c.rope[0].divisor[0] /= 4;
+	json_decref(two[0]);
+	json_decref(two[1]);
 	for (int64_t i = 0; i < c.head_dim / 2; i++)
 		c.rope[0].divisor[i] = 1;
 	check_ok(rh_model_config_write(&c, "float32", &json));
