@@ -198,7 +198,7 @@ static int pair(struct data_records *records, const json_t *fields, json_t **row
 int data_table_next(struct data_records *records, json_t **row)
 {
 	json_t *fields = NULL;
-	char byte;
+	char byte = 0;
 	int rc = records->columns ? 0 : read_columns(records);
 	if (rc)
 		return rc;
@@ -212,7 +212,9 @@ int data_table_next(struct data_records *records, json_t **row)
 		rc = read_fields(records, &fields);
 		if (rc)
 			return rc;
-		if (json_array_size(fields) > 1 || json_array_size(records->columns) == 1 || json_string_length(json_array_get(fields, 0)))
+		int is_empty = byte == '\n' || byte == '\r',
+		    is_lone = json_array_size(fields) == 1 && json_array_size(records->columns) > 1;
+		if (!is_empty && (!is_lone || json_string_length(json_array_get(fields, 0))))
 			break;
 		json_decref(fields);
 	}

@@ -111,6 +111,8 @@ static const struct form_case {
          "text=body"},
         {"a JSON array over several lines", "\n[\n {\"text\": \"a,]\\\"\"},\n {\n  \"text\": \"b\"\n }\n]\n",
          "{\"text\":\"a,]\\\"\"}\n{\"text\":\"b\"}", 0, NULL},
+        {"CSV of one column with empty lines", "text\r\na\r\n\r\n\"b\r\n\r\nc\"\r\n\n", "{\"text\":\"a\"}\n{\"text\":\"b\\r\\n\\r\\nc\"}",
+         0, NULL},
         {"CSV with quotes, separators and newlines in fields", "\xEF\xBB\xBFprompt,completion\r\nab,\"c,\"\"d\"\"\ne\"\r\n\r\n,f",
          "{\"prompt\":\"ab\",\"completion\":\"c,\\\"d\\\"\\ne\"}\n{\"prompt\":\"\",\"completion\":\"f\"}", 0, NULL},
         {"CSV whose lines end with carriage returns alone", "prompt,completion\rab,\"c\rd\"\r\re,f\r",
@@ -143,6 +145,7 @@ static void test_each_form_gives_its_references_ids_and_masks(void **state)
 		check_ok(load_file(other, config_of(cases[i].flags), NULL, &reference));
 		print_message("%s\n", cases[i].what);
 		assert_same(&set, &reference);
+		assert_int_equal(set.read_rows, reference.read_rows);
 		assert_true(set.trained_tokens > 0);
 		rh_dataset_free(&set);
 		rh_dataset_free(&reference);
