@@ -216,14 +216,14 @@ int rh_model_config_write(const struct rh_model_config *config, const char *torc
 {
 	struct rh_model_config said = *config; /* borrows its pointers */
 	if (!config->source && config->family->gguf.only_read)
-		return rh_fail(
-		        -EINVAL,
-		        "a config.json for %s is not made of a GGUF file's metadata; train a LoRA adapter, or take the model's directory",
-		        config->family->architecture);
+		return rh_fail(-EINVAL,
+		               "a config.json for %s is not made of a GGUF file's metadata; take the model's directory, or train an adapter and "
+		               "leave it unmerged",
+		               config->family->architecture);
 	if (config->rope[0].divisor && !infer_llama3(config, &said))
 		return rh_fail(-EINVAL,
 		               "rope_freqs.weight of the GGUF file follows no known scaling; no config.json can describe this model "
-		               "(train a LoRA adapter instead)");
+		               "(train an adapter and leave it unmerged)");
 	if (json_object_get(config->source, "quantization_config"))
 		rh_warn_once("experts that are stored in MXFP4 are written in %s when all weights are trained", torch_dtype);
 	int rc = say(&said, torch_dtype, out);

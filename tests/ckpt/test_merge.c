@@ -363,7 +363,8 @@ static void test_merge_refuses_what_does_not_fit(void **state)
 	                                 .adapter = MODELS "gguf-mistral3/adapter",
 	                                 .dir = path,
 	                                 .dtype = RH_F16},
-	               "a config.json for MistralForCausalLM is not made of a GGUF file's metadata");
+	               "a config.json for MistralForCausalLM is not made of a GGUF file's metadata; take the model's directory, or train an "
+	               "adapter and leave it unmerged");
 	assert_false(rh_dir_exists(path));
 	json_t *scaling = json_pack("{s:s, s:f}", "rope_type", "linear", "factor", 2.0);
 	expect_refusal((struct rh_merge){.model = MODELS "gguf-qwen2/model.gguf", .gguf = path, .rope_scaling = scaling, .dtype = RH_F16},
