@@ -578,7 +578,9 @@ int plan_boxes(const struct rh_config *config, const struct rh_machine_found *fo
 		return -ENOMEM;
 	all->config = config;
 	all->input = input;
-	int rc = find_machines(all, found);
+	int rc = rh_run_check_boxes(config);
+	if (!rc)
+		rc = find_machines(all, found);
 	if (!rc)
 		rc = find_cuts_and_limits(all);
 	if (!rc)

@@ -110,6 +110,9 @@ struct rh_run_plans {
 	int count;
 };
 
+/* Refuses a schedule that orders no boxes in the run's mode. */
+int rh_run_check_boxes(const struct rh_config *config) RH_MUST;
+
 /* Searches by the recurrence. RH_DOES_NOT_FIT: the error line names the budget that is too small, and plan[0].bytes holds what was counted
  * until then. Free *out in any case. Call rh_run_plan_cut_head before you run one of the plans. */
 int rh_run_plan_search(const struct rh_run_request *request, struct rh_run_plans *out) RH_MUST;

@@ -123,6 +123,21 @@ static int find_box_deferrals(const struct rh_schedule *schedule, struct plannin
 	return planning->deferral ? rh_dispatch_boxes_deferrals(&dispatch, request->model->layers, planning->deferral) : -ENOMEM;
 }
 
+int rh_run_check_boxes(const struct rh_config *config)
+{
+	const struct rh_schedule *schedule;
+	int is_local = config->mode == RH_MODE_PACI, rc = config->mode == RH_MODE_FLUIDPIPE ? 0 : find_schedule(config, &schedule);
+	if (rc || config->mode == RH_MODE_FLUIDPIPE) /* there each runs RoundPipe's rounds */
+		return rc;
+	if (rh_schedule_is_roundpipe(schedule) || schedule->update != (is_local ? RH_UPDATE_LOCAL : RH_UPDATE_FLUSHES) ||
+	    schedule->stages_least > 1)
+		return rh_fail(-EINVAL, "schedule: '%s' does not order boxes in mode %s", schedule->name,
+		               is_local ? "paci; choose paci or 1f1b-async"
+		                        : "sync-pp; choose gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-1p or "
+		                          "zb-2p");
+	return 0;
+}
+
 /* One of several boxes: the schedule orders units over boxes, and inside a box stages are packed as full as memory allows. Unless
  * round_micro_batches sets it, a unit is one micro-batch for each device. */
 static int join_boxes(const struct rh_schedule *schedule, struct planning *planning)
@@ -132,15 +147,11 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	int devices = planning->stages.devices, is_local = config->mode == RH_MODE_PACI;
 	planning->boxes = (struct rh_boxes){.boxes = (int)config->boxes, .box = (int)config->box - 1};
 	planning->options.boxes = &planning->boxes;
-	if (config->mode == RH_MODE_FLUIDPIPE) /* each runs RoundPipe's rounds */
+	if (config->mode == RH_MODE_FLUIDPIPE)
 		return 0;
-	if (rh_schedule_is_roundpipe(schedule) || schedule->update != (is_local ? RH_UPDATE_LOCAL : RH_UPDATE_FLUSHES) ||
-	    schedule->stages_least > 1)
-		return rh_fail(-EINVAL, "schedule: '%s' does not order boxes in mode %s", schedule->name,
-		               is_local ? "paci; choose paci or 1f1b-async"
-		                        : "sync-pp; choose gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-1p or "
-		                          "zb-2p");
-	int rc = is_local ? check_local(request, schedule) : 0;
+	int rc = rh_run_check_boxes(config);
+	if (!rc && is_local)
+		rc = check_local(request, schedule);
 	if (rc)
 		return rc;
 	planning->boxes.unit = config->round_micro_batches ? config->round_micro_batches : devices;

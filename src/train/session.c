@@ -183,6 +183,9 @@ static int join_boxes(struct rh_session *session)
 	if (session->model_config->task != RH_TASK_CAUSAL_LM && session->config->mode != RH_MODE_FLUIDPIPE)
 		return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
 		               rh_model_architecture(session->model_config));
+	int rc = rh_run_check_boxes(session->config);
+	if (rc)
+		return rc;
 	if (!session->machine)
 		return open_box(session);
 	session->box = *session->machine->box;

@@ -449,10 +449,28 @@ static void test_shares_are_counted(void **state)
 	scratch_close(&scratch);
 }
 
+/* In one line, before boxes meet or are cut. */
+static void test_a_schedule_that_orders_no_boxes_is_refused(void **state)
+{
+	(void)state;
+	static const char *const verbs[] = {"plan --hardware rtx4090x1", "train --output_dir x --box 2 --link_below 127.0.0.1:9"};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	for (int i = 0; i < 2; i++) {
+		struct ran ran = run_line(&scratch,
+		                          "%s --config_name examples/models/qwen3-1.7b --mode sync-pp --boxes 2 --lora_r 16 --schedule zb-v",
+		                          verbs[i]);
+		check_failed(&ran, "schedule: 'zb-v' does not order boxes in mode sync-pp; choose gpipe, 1f1b, ");
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	limit_time(HANG_S);
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_schedule_that_orders_no_boxes_is_refused),
+	                                   cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds),
 	                                   cmocka_unit_test(test_cuts_that_boxes_choose_leave_room_for_messages),
 	                                   cmocka_unit_test(test_limits_are_chosen_for_the_link),
 	                                   cmocka_unit_test(test_faster_links_are_faster_where_cuts_and_limits_are_chosen),
