@@ -58,7 +58,7 @@ static void send_again(struct session *session, int64_t now_ns)
 
 int session_is_unused(const struct session *session)
 {
-	return !session->out.done && !session->out.offset && !session->in.done && !session->in.offset;
+	return !session->moved;
 }
 
 void session_rewind(struct session *session, int64_t now_ns)
@@ -195,6 +195,7 @@ static int take_data(struct session *session, const struct frame *frame)
 		return 0;
 	}
 	queue->offset += frame->length;
+	session->moved++;
 	if (queue->offset == queue->message[queue->done % session->capacity].size) {
 		queue->done++;
 		queue->offset = 0;
@@ -224,8 +225,10 @@ static int take_state(struct session *session, int64_t now_ns, const struct fram
 	int is_beyond = received > queue->posted || (received == queue->posted && offset);
 	if (is_beyond || (offset && offset >= queue->message[received % session->capacity].size))
 		return rh_fail(-EPROTO, "the peer acknowledges more than it was sent");
-	if (is_later(received, offset, queue->done, queue->offset))
+	if (is_later(received, offset, queue->done, queue->offset)) {
 		session->progress_ns = now_ns;
+		session->moved++;
+	}
 	queue->done = received;
 	queue->offset = offset;
 	session->allowed = posted;

@@ -40,6 +40,7 @@ struct session {
 	} acknowledged;
 	int is_state_due, is_pong_due, is_bye_due, has_said_bye, has_heard_bye;
 	uint64_t pong;
+	int64_t moved;                  /* how often more of a message has arrived or been acknowledged */
 	int64_t heard_ns;               /* when the last frame arrived */
 	int64_t progress_ns;            /* when the peer last acknowledged more, or there was nothing to acknowledge */
 	int64_t shortest_echo_ns;       /* 0: none yet */

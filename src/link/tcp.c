@@ -42,9 +42,10 @@ struct tcp_link {
 		int64_t deadline_ns;
 		uint64_t peer;
 	} greets;
-	int64_t live_ns;    /* when the live connection began */
-	int64_t without_ns; /* since when there is no connection, or none in which the peer was heard for as long as a heartbeat */
-	int soon_silent;    /* how many such have been since then */
+	int64_t live_ns;     /* when the live connection began */
+	int64_t moved_first; /* the session's `moved` then */
+	int64_t without_ns;  /* since when there is no connection, or none of use: that moved a message on, or lasted for a heartbeat */
+	int soon_silent;     /* how many such have been since then */
 	int has_connected;
 };
 
@@ -127,13 +128,13 @@ static void publish(struct tcp_link *link)
 	link->live.bytes_out = link->live.bytes_in = 0;
 }
 
-/* Greetings may pass where large packets never do: a connection that was soon silent does not count. */
+/* Greetings may pass where large packets never do: a connection that moved no message on and was soon silent does not count. */
 static void disconnect(struct tcp_link *link)
 {
 	publish(link);
 	conn_close(&link->live);
 	link->soon_silent++;
-	if (link->end.session.heard_ns - link->live_ns < link->timing.heartbeat_ns)
+	if (link->end.session.moved == link->moved_first && link->end.session.heard_ns - link->live_ns < link->timing.heartbeat_ns)
 		return;
 	link->without_ns = rh_clock_ns();
 	link->soon_silent = 0;
@@ -167,6 +168,7 @@ static int promote(struct tcp_link *link)
 		disconnect(link);
 	link->live = link->greeting;
 	link->live_ns = rh_clock_ns();
+	link->moved_first = link->end.session.moved;
 	link->greeting.stream = NULL;
 	link->has_connected = 1;
 	return 0;
@@ -176,8 +178,8 @@ static int promote(struct tcp_link *link)
  * connect. Before the boxes have met, a different greeting is the peer's own, and the difference ends both. */
 static int is_stranger(const struct tcp_link *link, int rc)
 {
-	return link->options.listens && (rc == -EPROTO || rc == -ECONNABORTED || rc == -EBADMSG || rc == -ETIMEDOUT ||
-	                                 (rc == -EINVAL && link->has_connected));
+	return link->options.listens &&
+	       (rc == -EPROTO || rc == -ECONNABORTED || rc == -EBADMSG || rc == -ETIMEDOUT || (rc == -EINVAL && link->has_connected));
 }
 
 static int step_greeting(struct tcp_link *link, int64_t now_ns)
