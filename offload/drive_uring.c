@@ -249,7 +249,8 @@ static void uring_close(struct rh_drive *drive, double seconds)
 	if (sqe) {
 		io_uring_prep_nop(sqe);
 		io_uring_sqe_set_data(sqe, NULL);
-		sqe = enter(uring) ? NULL : sqe;
+		if (enter(uring) && enter(uring)) /* the first time the entry stays in the queue */
+			sqe = NULL;
 	}
 	uring->abandoned = 1;
 	while (!sqe && uring->telling)
