@@ -229,6 +229,24 @@ static void test_an_adapter_ends_up_whole_at_box_1(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_an_adapter_of_box_1_alone_is_refused_by_both(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct ran ran[2];
+	struct box_wire wire = free_wire();
+	make_files(&scratch);
+	for (int k = 1; k <= 2; k++)
+		start_box(&scratch, FLUID CUT "lora_r: 4\nlora_target_modules: '.*layers\\.0\\..*'\n", k, &wire, "", &ran[k - 1]);
+	for (int k = 0; k < 2; k++) {
+		run_wait(&ran[k]);
+		assert_int_equal(ran[k].status, 1);
+		assert_non_null(strstr(ran[k].err, "lora_target_modules: box 2 of mode fluidpipe, layers 3 to 6, would train nothing"));
+		run_free(&ran[k]);
+	}
+	scratch_close(&scratch);
+}
+
 static void copy_outputs(const struct scratch *scratch)
 {
 	for (int k = 1; k <= 2; k++)
@@ -407,6 +425,7 @@ int main(void)
 	        cmocka_unit_test(test_a_frozen_box_1_stays_as_it_is),
 	        cmocka_unit_test(test_a_language_model_does_not_distil),
 	        cmocka_unit_test(test_an_adapter_ends_up_whole_at_box_1),
+	        cmocka_unit_test(test_an_adapter_of_box_1_alone_is_refused_by_both),
 	        cmocka_unit_test(test_a_box_that_was_killed_goes_on_from_the_checkpoint_that_both_have),
 	        cmocka_unit_test(test_a_box_that_is_asked_to_stop_stops_both_at_the_same_step),
 	        cmocka_unit_test(test_boxes_that_have_ended_are_started_again),

@@ -15,6 +15,20 @@ static int check_cut(const struct rh_session *session, int cut)
 	return rh_fail(-EINVAL, "box_cuts: %d leaves a box of mode fluidpipe without a transformer layer; choose 2 to %d", cut, layers - 2);
 }
 
+/* An adapter may name modules of box 1 alone. (Of box 2 alone: that is box 1 frozen.) */
+static int check_upper_trains(const struct rh_session *session, int cut)
+{
+	const struct rh_model *model = session->model;
+	for (int l = cut; l < model->layers; l++)
+		for (int b = 0; b < 2; b++)
+			if (model->layer[l].block[b] >= 0 && model->block[model->layer[l].block[b]].trainable)
+				return 0;
+	return rh_fail(-EINVAL,
+	               "lora_target_modules: box 2 of mode fluidpipe, layers %d to %d, would train nothing: name modules of these layers, "
+	               "too, or give box 2 lower ones (box_cuts)",
+	               cut, model->layers - 1);
+}
+
 /* The model anew, of another configuration. */
 static int recreate(struct rh_session *session, const struct rh_model_config *config)
 {
@@ -110,6 +124,8 @@ int rh_fluidpipe_take_part(struct rh_session *session)
 	int is_first = !session->box.number, cut = is_first ? session->box.hi : session->box.lo;
 	struct rh_model_config *whole = &session->pipeline, *own = &session->stage;
 	int rc = check_cut(session, cut);
+	if (!rc)
+		rc = check_upper_trains(session, cut);
 	if (!rc)
 		rc = rh_fluidpipe_check(session);
 	if (rc)
