@@ -64,8 +64,9 @@ static int is_short(const struct rh_run_plan *plan)
 	return count <= rh_roundpipe_default_round(count, plan->options.devices);
 }
 
-/* Looks for a better plan among plans[first] and those after it: simulates each whose lower bound beats the best so far. `plans` may be
- * at->plans or others; if one of the others wins, the two change contents, so that at->plans always holds the best. */
+/* Looks for a better plan among plans[first] and those after it: simulates all of a short step, else each whose lower bound beats the best
+ * so far. `plans` may be at->plans or others; if one of the others wins, the two change contents, so that at->plans always holds the
+ * best. */
 static int find_better(struct judging *at, struct rh_run_plans *plans, int first)
 {
 	struct judged judged[RH_RUN_PLANS_MOST];
