@@ -249,7 +249,7 @@ static void uring_close(struct rh_drive *drive, double seconds)
 	if (sqe) {
 		io_uring_prep_nop(sqe);
 		io_uring_sqe_set_data(sqe, NULL);
-		if (enter(uring) && enter(uring)) /* the first time the entry stays in the queue */
+		if (enter(uring) && enter(uring)) /* where the first call fails, the entry is still queued */
 			sqe = NULL;
 	}
 	uring->abandoned = 1;

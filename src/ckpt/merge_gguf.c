@@ -234,8 +234,7 @@ static int put_vocabulary(struct rh_gguf_out *out, const struct rh_model_config 
 	if (!rc && (!cutting || !json_is_string(kind) || strcmp(json_string_value(kind), "BPE")))
 		rc = rh_fail(-EINVAL,
 		             "%s: this tokenizer is not written to GGUF (byte-level BPE cut as Llama 3, Qwen, SmolLM or GPT-2 do is); "
-		             "merge into a "
-		             "directory and use llama.cpp's convert_hf_to_gguf.py",
+		             "merge into a directory and use llama.cpp's convert_hf_to_gguf.py",
 		             path);
 	if (!rc)
 		rc = rh_tokenizer_load(dir, &tokenizer);

@@ -10,19 +10,19 @@
 
 static const struct {
 	const char *key;
-	int is_written; /* or looked for later: a template's name may be a file's */
-} path_keys[] = {{"model_name_or_path", 0},
-                 {"config_name", 0},
-                 {"adapter_name_or_path", 0},
-                 {"train_file", 0},
-                 {"validation_file", 0},
-                 {"dataset_info", 0},
-                 {"resume_from_checkpoint", 0},
-                 {"prompt_file", 0},
-                 {"output_dir", 1},
-                 {"chat_template", 1},
-                 {"outfile", 1},
-                 {"html", 1}};
+	int is_read; /* 1: must be there when the verb begins; 0: is written then, or may be a name that is no file's (chat_template) */
+} path_keys[] = {{"model_name_or_path", 1},
+                 {"config_name", 1},
+                 {"adapter_name_or_path", 1},
+                 {"train_file", 1},
+                 {"validation_file", 1},
+                 {"dataset_info", 1},
+                 {"resume_from_checkpoint", 1},
+                 {"prompt_file", 1},
+                 {"output_dir", 0},
+                 {"chat_template", 0},
+                 {"outfile", 0},
+                 {"html", 0}};
 
 /* The shell writes out "~/" only where it begins a word: not in a file, nor in --key=~/x. */
 static int write_out_home(const struct config_entry *entry, char **path)
@@ -189,7 +189,7 @@ int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct
 		if (!entry || !*path)
 			continue;
 		int rc = write_out_home(entry, path);
-		int is_read = !path_keys[i].is_written && !(key->type == KEY_RESUME && !strcmp(*path, "true")) &&
+		int is_read = path_keys[i].is_read && !(key->type == KEY_RESUME && !strcmp(*path, "true")) &&
 		              !(!strcmp(key->name, "prompt_file") && !strcmp(*path, "-"));
 		if (!rc && is_read && (key->verbs & verb))
 			rc = check_path(entry, key->name, *path);

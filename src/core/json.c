@@ -46,7 +46,7 @@ static int load(const char *bytes, size_t length, json_t **out, json_error_t *fa
 	return rc;
 }
 
-/* What to do about what people's programs write in place of JSON; else nothing. */
+/* How to mend what programs often write in place of JSON; an empty string where the fault is none of these. */
 static const char *mend_of(json_error_t *fault)
 {
 	static const struct {

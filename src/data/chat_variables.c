@@ -202,15 +202,15 @@ static int need_tools_read(const struct rh_chat *chat, const json_t *conversatio
 	if (is_given(json_object_get(conversation, "tools")) && !rh_jinja_reads(chat->form->jinja, "tools"))
 		return rh_fail(-EINVAL, "%s: chat template %s has no place for 'tools'; a file that chat_template names may have one",
 		               chat->where, chat->form->name);
-	json_array_foreach(
-	        json_object_get(conversation, "messages"), i,
-	        message) if (is_given(json_object_get(message, "tool_calls")) &&
-	                     !rh_jinja_reads(
-	                             chat->form->jinja,
-	                             "tool_calls")) return rh_fail(-EINVAL,
-	                                                           "%s: message %zu: chat template %s has no "
-	                                                           "place for 'tool_calls'; a file that chat_template names may have one",
-	                                                           chat->where, i + 1, chat->form->name);
+	json_array_foreach(json_object_get(conversation, "messages"), i, message)
+	{
+		if (is_given(json_object_get(message, "tool_calls")) && !rh_jinja_reads(chat->form->jinja, "tool_calls"))
+			return rh_fail(
+			        -EINVAL,
+			        "%s: message %zu: chat template %s has no place for 'tool_calls'; a file that chat_template names may "
+			        "have one",
+			        chat->where, i + 1, chat->form->name);
+	}
 	return 0;
 }
 

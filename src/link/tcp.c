@@ -44,8 +44,8 @@ struct tcp_link {
 	} greets;
 	int64_t live_ns;     /* when the live connection began */
 	int64_t moved_first; /* the session's `moved` then */
-	int64_t without_ns;  /* since when there is no connection, or none of use: that moved a message on, or lasted for a heartbeat */
-	int soon_silent;     /* how many such have been since then */
+	int64_t without_ns;  /* since when there has been no useful connection: one that moved a message on, or lasted for a heartbeat */
+	int soon_silent;     /* how many useless ones there have been since then */
 	int has_connected;
 };
 

@@ -88,7 +88,8 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
  * -EINVAL for what no config.json can express: a rope_divisor that is not Llama-3's scaling, biases that the family does not have. */
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out) RH_MUST;
 
-/* What there is to compare two models by, also where no config.json can be written: not for files. The caller frees it. */
+/* All that is known of a model, for two boxes to compare; also of models of which no config.json can be written. Not for a file. The caller
+ * frees it. */
 int rh_model_config_describe(const struct rh_model_config *config, json_t **out) RH_MUST;
 
 #endif

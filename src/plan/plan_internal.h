@@ -14,7 +14,7 @@ enum cutter { CUT_FOR_ROUNDS, CUT_FOR_LONG_ROUNDS, CUT_BY_MEMORY, CUT_EACH_LAYER
 struct choice {
 	int64_t round; /* micro-batches in a round */
 	enum cutter cutter;
-	int halvings;    /* of the memory that stages are cut for; 0: they may take all of it */
+	int halvings;    /* how often a device's memory is halved before stages are cut for it; 0: they may take all of it */
 	int stages_most; /* most stages that host memory allows; 0: any number */
 	int spill;       /* what lies on NVMe: bits of enum rh_spill */
 };

@@ -104,8 +104,8 @@ static int fit(struct planning *planning, struct choice choice, struct candidate
 	return planning_fit(planning, &choice, out);
 }
 
-/* Plans rounds of this length, in stages that leave memory free where `halvings` is above 0, and ranks the plan among those before it.
- * Callers begin with the rounds that need the most memory. Rounds that do not fit are skipped. */
+/* Makes a plan with rounds of this length and ranks it among the earlier ones. Its stages are cut for a device's memory, halved `halvings`
+ * times. Callers begin with the rounds that need the most memory. Rounds that do not fit are skipped. */
 static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutter, int halvings)
 {
 	struct planning *planning = at->planning;
@@ -154,14 +154,14 @@ static int consider_packed(struct choosing *at, int64_t least)
 	return rc || !at->best.choice.round ? rc : consider(at, 1, CUT_BY_MEMORY);
 }
 
-/* Smaller stages, down to a layer each. Where several devices have few micro-batches they wait for weights: for those of the first stage,
- * which travel while no device computes, and for those that find no room beside another large stage's. */
+/* Stages that take half and a quarter of a device's memory, and stages of one layer. With few micro-batches, devices wait for weights: no
+ * device computes while the first stage's are uploaded, and a large stage leaves no room to upload the next one's beside it. */
 static int consider_small_stages(struct choosing *at, int64_t round)
 {
-	static const enum cutter cutters[] = {CUT_FOR_LONG_ROUNDS, CUT_FOR_ROUNDS, CUT_BY_MEMORY};
 	int rc = 0;
-	for (int i = 0; !rc && i < HALVINGS * 3; i++)
-		rc = consider_smaller(at, round, cutters[i % 3], 1 + i / 3);
+	for (int halvings = 1; !rc && halvings <= HALVINGS; halvings++)
+		for (int cutter = CUT_FOR_ROUNDS; !rc && cutter <= CUT_BY_MEMORY; cutter++)
+			rc = consider_smaller(at, round, (enum cutter)cutter, halvings);
 	return rc ? rc : consider(at, round, CUT_EACH_LAYER);
 }
 

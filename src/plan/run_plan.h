@@ -110,7 +110,7 @@ struct rh_run_plans {
 	int count;
 };
 
-/* Refuses a schedule that orders no boxes in the run's mode. */
+/* -EINVAL: the run's mode cannot use its schedule over several boxes; the line names those that it can. */
 int rh_run_check_boxes(const struct rh_config *config) RH_MUST;
 
 /* Searches by the recurrence. RH_DOES_NOT_FIT: the error line names the budget that is too small, and plan[0].bytes holds what was counted

@@ -126,8 +126,11 @@ static int find_box_deferrals(const struct rh_schedule *schedule, struct plannin
 int rh_run_check_boxes(const struct rh_config *config)
 {
 	const struct rh_schedule *schedule;
-	int is_local = config->mode == RH_MODE_PACI, rc = config->mode == RH_MODE_FLUIDPIPE ? 0 : find_schedule(config, &schedule);
-	if (rc || config->mode == RH_MODE_FLUIDPIPE) /* there each runs RoundPipe's rounds */
+	int is_local = config->mode == RH_MODE_PACI;
+	if (config->mode == RH_MODE_FLUIDPIPE) /* there each box runs RoundPipe's rounds */
+		return 0;
+	int rc = find_schedule(config, &schedule);
+	if (rc)
 		return rc;
 	if (rh_schedule_is_roundpipe(schedule) || schedule->update != (is_local ? RH_UPDATE_LOCAL : RH_UPDATE_FLUSHES) ||
 	    schedule->stages_least > 1)
@@ -209,8 +212,9 @@ static int check_delay(const struct planning *planning)
 		               "paci_update_delay: has no effect under schedule %s, whose updates come between two steps; remove it",
 		               options->schedule->name);
 	if (config->paci_backward == RH_BACKWARD_STASH)
-		return rh_fail(-EINVAL, "paci_update_delay: a stash keeps what updates overwrite, and these overwrite nothing that is read; "
-		                        "leave paci_backward out, or write paci_update_delay: 0");
+		return rh_fail(-EINVAL,
+		               "paci_update_delay: a stash keeps what updates overwrite, and these overwrite nothing that is read; "
+		               "leave paci_backward out, or write paci_update_delay: 0");
 	if (config->paci_update_delay < units)
 		return 0;
 	return rh_fail(-EINVAL,

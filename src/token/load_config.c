@@ -34,8 +34,8 @@ static int is_token_key(const char *key)
 	return length > 6 && !strcmp(key + length - 6, "_token");
 }
 
-/* *id: of a token that a file names, or -1 where there is none such. From here on it is a special token, also where tokenizer.json does not
- * list it among the added ones, as in transformers. */
+/* Makes a token that a file names special, as transformers does, even where tokenizer.json does not list it among the added ones.
+ * *id: the token's; -1: the vocabulary has no such token. */
 static int take_named(struct rh_tokenizer *tokenizer, const json_t *token, const char *key, const char *where, int32_t *id)
 {
 	const char *text = text_of(token);

@@ -15,12 +15,12 @@ struct rh_ids {
 	size_t count, capacity;
 };
 void rh_ids_free(struct rh_ids *ids);
-/* Ids of a text that spells the beginning-of-sequence token, before which the post-processor has put another. */
+/* 1: the text spells the beginning-of-sequence token itself, and the post-processor has put another one before it. */
 static inline int rh_ids_have_two_bos(const struct rh_ids *ids, int32_t bos)
 {
 	return bos >= 0 && ids->count > 1 && ids->id[0] == bos && ids->id[1] == bos;
 }
-/* How a person is told of it, behind who begins so. */
+/* The message about that, after "... begin " and before the word for what to take the token out of. */
 #define RH_TWO_BOS                                                                                                                         \
 	"with the beginning-of-sequence token, and the tokenizer puts another before it, as in transformers; take it out of the "
 

@@ -26,8 +26,8 @@ static int add_texts(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 	return rc;
 }
 
-/* Makes added tokens: special ones of control tokens, the unknown one, BOS and EOS; plain ones of those that the file calls user-defined.
- * They are looked for in the text before it is normalized. */
+/* Control tokens, the unknown token, BOS and EOS become special added tokens; user-defined ones become added tokens that are not special.
+ * All are looked for in a text before it is normalized. */
 static int add_added(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 {
 	int rc = 0;

@@ -157,7 +157,7 @@ static void test_a_machine_with_more_devices_is_not_slower(void **state)
 	(void)check_more_devices(2, 0);
 }
 
-/* Of `count` sizes of a device's memory, none is slower than the one before it. */
+/* Plans for each of these sizes of a device's memory, the smallest first: no plan is slower than the one before it. */
 static void check_more_memory(struct eight *eight, int64_t micro_batches, const int64_t *gib, size_t count)
 {
 	struct rh_forecast_input input;
@@ -192,7 +192,7 @@ static void test_a_device_with_more_memory_is_not_slower(void **state)
 	eight_close(&eight);
 }
 
-/* Of few micro-batches, whose devices wait for weights, the largest stages that fit are not the fastest. */
+/* With few micro-batches devices wait for weights, and the largest stages that fit are not the fastest. */
 static void test_devices_with_twice_the_memory_are_not_slower(void **state)
 {
 	(void)state;

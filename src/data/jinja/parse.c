@@ -121,8 +121,8 @@ static void parse_block(struct jinja_parser *parser, struct jinja_nodes *out, co
 	parser->depth--;
 }
 
-/* As in Jinja2, an unknown filter or test is a fault of the template; one that an if may leave out is a fault of the rendering that comes
- * there; but a frame that begins inside the if (a loop, a macro, ...) is looked at by itself. */
+/* As in Jinja2, a template that uses an unknown filter or test is refused. Inside an `if`, it is refused only when rendering gets there. A
+ * loop, macro or other frame inside that `if` is checked on its own, as if the `if` were not there. */
 static void refuse_unknown(const struct jinja_parser *parser)
 {
 	const struct jinja_node *node = parser->unknown;

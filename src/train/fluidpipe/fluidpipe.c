@@ -15,7 +15,7 @@ static int check_cut(const struct rh_session *session, int cut)
 	return rh_fail(-EINVAL, "box_cuts: %d leaves a box of mode fluidpipe without a transformer layer; choose 2 to %d", cut, layers - 2);
 }
 
-/* An adapter may name modules of box 1 alone. (Of box 2 alone: that is box 1 frozen.) */
+/* An adapter that names modules of box 1 alone leaves box 2 nothing to train. (One of box 2 alone is allowed: box 1 is frozen then.) */
 static int check_upper_trains(const struct rh_session *session, int cut)
 {
 	const struct rh_model *model = session->model;
