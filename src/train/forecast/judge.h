@@ -7,8 +7,8 @@
 
 /* The recurrence does not know that copies compete for memory and links. So its time is a lower bound, unless weights stay on a device,
  * when the plan may be faster. That matters where a step has few micro-batches: then all plans are simulated. Otherwise the recurrence's
- * choice is simulated, and after it only plans whose lower bound would be better (rh_run_plan_is_better); most often there is none. Where
- * GPUs idle, plans for fewer of them are searched for and judged, too, so that more GPUs do not make a run slower.
+ * choice is simulated, and after it only plans whose lower bound would be better (rh_run_plan_is_better). Where GPUs idle, plans for fewer
+ * of them are searched for and judged, too, so that more GPUs do not make a run slower.
  * plans: the session's, for all devices; those with the best one, for fewer devices or for all, take their place. *chosen: its number;
  * *out: its forecast, the caller's. options->planned may be called twice: then the second plan counts. */
 int rh_judge(struct rh_session *session, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
