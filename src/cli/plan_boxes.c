@@ -11,6 +11,7 @@
 #include "forecast/judge.h"
 #include "modes/boxes/box_cuts.h"
 #include "partition/rounds.h"
+#include "session/mode.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -578,7 +579,7 @@ int plan_boxes(const struct rh_config *config, const struct rh_machine_found *fo
 		return -ENOMEM;
 	all->config = config;
 	all->input = input;
-	int rc = rh_run_check_boxes(config);
+	int rc = rh_run_check_boxes(config, &rh_mode_of(config->mode)->order);
 	if (!rc)
 		rc = find_machines(all, found);
 	if (!rc)

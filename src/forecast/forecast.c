@@ -5,10 +5,9 @@
 #include "device/sim/sim.h"
 #include "forecast/forecast_check.h"
 #include "forecast/forecast_steps.h"
-#include "modes/fluidpipe/fluidpipe.h"
-#include "modes/fluidpipe/fluidpipe_logits.h"
 #include "observe/trace.h"
 #include "partition/costs.h"
+#include "session/mode.h"
 
 #include <math.h>
 
@@ -97,23 +96,9 @@ static void describe_plan(const struct rh_session *session, const struct rh_fore
 	                            .unit = unit,
 	                            .unit_bytes = unit * rh_wire_bytes((enum rh_wire)session->config->link_dtype, session->model->dtype,
 	                                                               input->work.train.tokens, session->model->config->hidden_size),
-	                            .target_bytes = fluidpipe_logits_columns(session) * (int64_t)sizeof(float),
 	                            .scheduled_idle = known ? session->plan.balanced.idle : 0,
 	                            .scheduled_seconds = known ? session->plan.balanced.step_s : 0,
 	                            .packed = session->plan.balanced.packed};
-}
-
-static void describe_table(const struct rh_session *session, struct rh_forecast *out)
-{
-	int b = rh_model_shared_block(session->model);
-	out->table.wire_bytes = session->box.table_bytes;
-	if (b < 0)
-		return;
-	const struct rh_block *block = &session->model->block[b];
-	int stored = session->model->dtype != RH_F32; /* apart from the sums of both uses */
-	out->table.weights_bytes = rh_block_bytes(block, session->model->dtype);
-	out->table.gradient_bytes = block->elements * (2 * 4 + (stored ? 2 : 0));
-	out->table.state_bytes = rh_store_bytes(block, 1, &session->plan.store) - out->table.weights_bytes - out->table.gradient_bytes;
 }
 
 /* The workload of one of several boxes: only the first reads rows. */
@@ -122,8 +107,8 @@ static int share_work(const struct rh_session *session, const struct rh_forecast
 	*out = input->work;
 	if (session->box.number)
 		out->data_bytes = out->reading_bytes = out->train.pixels = out->train.typed = 0;
-	int is_fluidpipe = rh_box_is_linked(&session->box) && session->config->mode == RH_MODE_FLUIDPIPE;
-	return is_fluidpipe ? rh_fluidpipe_plan(session, input->rows, input->targets, out) : 0;
+	const struct rh_mode_steps *mode = &rh_session_mode(session)->steps;
+	return mode->plan ? mode->plan(session, input->rows, input->targets, out) : 0;
 }
 
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
@@ -152,7 +137,8 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		rc = rh_session_start(&session, &work);
 	if (!rc) {
 		describe_plan(&session, input, out);
-		describe_table(&session, out);
+		if (rh_session_mode(&session)->forecast.describe)
+			rh_session_mode(&session)->forecast.describe(&session, out);
 		if (options && options->planned)
 			options->planned(options->context, out, &session.plan.stages);
 	}

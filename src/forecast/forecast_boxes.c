@@ -4,7 +4,7 @@
 #include "core/fault.h"
 #include "core/minmax.h"
 #include "core/thread.h"
-#include "modes/fluidpipe/fluidpipe.h"
+#include "session/mode.h"
 
 #include <math.h>
 
@@ -135,11 +135,10 @@ static void free_all(struct rh_forecast *box, int boxes)
 	}
 }
 
-/* Mode fluidpipe, of boxes that simulated so many steps of an epoch: what it takes beyond its steps, where box 1 waits for logits. */
+/* Of boxes that simulated so many steps of an epoch: what it takes beyond its steps, where box 1 waits for messages behind them. */
 static double epoch_wait(const struct rh_config *config, const struct rh_forecast *box, int steps)
 {
-	int waits = config->mode == RH_MODE_FLUIDPIPE && rh_config_distils(config, 0);
-	return waits ? fmax(box[0].drained_seconds - steps * slowest(box, (int)config->boxes), 0) : 0;
+	return fmax(box[0].drained_seconds - steps * slowest(box, (int)config->boxes), 0);
 }
 
 /* Simulates a step of `count` micro-batches: its forecasts, its seconds, and an epoch's wait. */
@@ -175,28 +174,11 @@ static int extrapolate(const struct rh_boxes_request *request, int64_t most, str
 	return run_hosts(request, &plan_alone, out);
 }
 
-/* Where logits stream: the time in which those of a step, with their ids, come down. Else 0. */
-static double streamed_s(const struct rh_boxes_request *request, const struct rh_forecast *box)
-{
-	const struct rh_workload *work = &request->input->work;
-	double speed = request->line[0][1].bytes_per_s;
-	if (request->config->fluidpipe_logits != RH_LOGITS_STREAM || !rh_config_distils(request->config, 0) || !(speed > 0))
-		return 0;
-	return (double)(work->train_micro_batches * work->train.head_rows * (box->target_bytes + (int64_t)sizeof(int32_t))) / speed;
-}
-
-/* Mode fluidpipe: lower bound on a step's time. Box 2 expects at most fluidpipe_ahead messages, and those of at most
- * rh_fluidpipe_steps_ahead + 1 steps, so no more pass in a round trip. Simulated steps have no heads and no micro-batches on the line and
- * do not show all of this; and logits that stream are not simulated step by step. Other modes: 0. */
+/* What simulated steps do not show of a step's time. */
 static double least_step_s(const struct rh_boxes_request *request, int64_t micro_batches, const struct rh_forecast *box)
 {
-	const struct rh_config *config = request->config;
-	if (config->mode != RH_MODE_FLUIDPIPE)
-		return 0;
-	int64_t messages = micro_batches + RH_FLUIDPIPE_STEP_MESSAGES + rh_config_distils(config, 1),
-	        expected = rh_min(config->fluidpipe_ahead, (rh_fluidpipe_steps_ahead(config) + 1) * messages);
-	double round_trip_s = request->line[0][0].latency_s + request->line[0][1].latency_s;
-	return fmax(round_trip_s * (double)messages / (double)expected, streamed_s(request, box));
+	const struct rh_mode_forecast *mode = &rh_mode_of(request->config->mode)->forecast;
+	return mode->least_step_s ? mode->least_step_s(request, micro_batches, box) : 0;
 }
 
 int rh_forecast_boxes(const struct rh_boxes_request *request, struct rh_forecast *out)

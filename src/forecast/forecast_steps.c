@@ -3,9 +3,8 @@
 #include "core/alloc.h"
 #include "device/sim/clock.h"
 #include "forecast/forecast_check.h"
-#include "forecast/forecast_fluidpipe.h"
-#include "modes/boxes/box_table.h"
 #include "observe/trace.h"
+#include "session/mode.h"
 #include "session/update.h"
 
 /* Begins a step as training does. */
@@ -19,27 +18,6 @@ static int begin_step(struct rh_session *session, const struct rh_micro_batch *m
 	return rc ? rc : rh_executor_begin(session->executor, micro, count, step, 1);
 }
 
-/* Boxes exchange a table's gradient, add up their squares and pass the norm down, as training does (box_step.c); virtual links move no
- * numbers. */
-static int share_norm(struct rh_session *session)
-{
-	struct rh_box *box = &session->box;
-	double squares = 0, norm = 1;
-	int rc = box_table_exchange(session, 2);
-	if (!rc)
-		rc = rh_box_take(box->link_below, 0, &squares, sizeof squares);
-	if (!rc)
-		rc = rh_updater_add_squares(session->updater, &squares);
-	if (!rc)
-		rc = rh_box_give(box, box->link_above, 0, &squares, sizeof squares);
-	if (!rc)
-		rc = rh_box_pass_down(box, 1, &norm, sizeof norm);
-	if (rc)
-		return rc;
-	rh_updater_give_norm(session->updater, norm);
-	return box_table_settle(session);
-}
-
 /* *ended_s: when the step ended. A step that ends before the next one begins ends with its update; of joined steps only the slots count,
  * because the update runs beside the next step. */
 static int finish_step(struct rh_session *session, int joined, double *ended_s)
@@ -49,8 +27,9 @@ static int finish_step(struct rh_session *session, int joined, double *ended_s)
 	*ended_s = rh_executor_times(session->executor)->ended;
 	if (rc)
 		return rc;
-	if (rh_box_is_linked(&session->box) && session->config->mode != RH_MODE_FLUIDPIPE)
-		rc = share_norm(session);
+	const struct rh_mode_forecast *mode = &rh_session_mode(session)->forecast;
+	if (mode->share_norm)
+		rc = mode->share_norm(session);
 	if (!rc)
 		rc = rh_updater_norm(session->updater, &norm);
 	if (!joined)
@@ -66,12 +45,46 @@ int64_t forecast_fill(const struct rh_session *session, const struct rh_forecast
 		at += input->count[before];
 	for (int64_t m = 0; m < input->count[s]; m++, at++) {
 		struct rh_micro_shape shape = rh_forecast_micro(input, at);
-		if (session->box.number) /* as box_share_run */
+		if (session->box.number) /* as training */
 			shape.pixels = shape.typed = 0;
 		micro[m] = rh_micro_batch_of(shape, zeros);
 		tokens += shape.tokens;
 	}
 	return tokens;
+}
+
+/* The messages of the session's mode, in their places. */
+struct talk {
+	const struct rh_mode_forecast *mode;
+	void *own;
+	int drains; /* some come down behind the last step */
+};
+
+static int open_talk(struct rh_session *session, const struct rh_forecast_input *input, struct talk *out)
+{
+	*out = (struct talk){.mode = &rh_session_mode(session)->forecast};
+	return out->mode->open ? out->mode->open(session, input, &out->own, &out->drains) : 0;
+}
+
+static int begin_talk_of(const struct talk *talk, int step)
+{
+	return talk->mode->take_step ? talk->mode->take_step(talk->own, step) : 0;
+}
+
+static int end_talk_of(const struct talk *talk, int step)
+{
+	return talk->mode->finish_step ? talk->mode->finish_step(talk->own, step) : 0;
+}
+
+static double talk_seconds(const struct talk *talk, const struct rh_session *session)
+{
+	return talk->drains ? rh_sim_clock_seconds(session->machine->clock) : 0;
+}
+
+static void close_talk(struct talk *talk)
+{
+	if (talk->mode->close)
+		talk->mode->close(talk->own);
 }
 
 /* The first step is not timed, because nothing is in flight before it. */
@@ -81,36 +94,36 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 	int joined = rh_executor_steps_in_flight(session->executor) > 1;
 	double began = 0, ended = 0;
 	int begun = 0;
-	struct forecast_fluidpipe talk;
+	struct talk talk;
 	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
-	int rc = forecast_fluidpipe_open(session, input, &talk);
+	int rc = open_talk(session, input, &talk);
 	if (!rc && !micro)
 		rc = -ENOMEM;
-	double first_s = talk.rows ? rh_sim_clock_seconds(session->machine->clock) : 0;
+	double first_s = talk_seconds(&talk, session);
 	for (int s = 0; !rc && s < input->steps; s++) {
 		for (; !rc && begun < input->steps && begun <= s + joined; begun++) {
 			int64_t filled = forecast_fill(session, input, begun, zeros, micro);
 			out->tokens += begun ? filled : 0;
 			if (observers.trace && begun == input->steps - 1)
 				rh_executor_trace(session->executor, observers.trace, begun);
-			rc = forecast_fluidpipe_take_step(&talk, begun);
+			rc = begin_talk_of(&talk, begun);
 			if (!rc)
 				rc = begin_step(session, micro, input->count[begun], begun, observers.check);
 		}
 		if (!rc)
 			rc = finish_step(session, joined, &ended);
 		if (!rc)
-			rc = forecast_fluidpipe_finish_step(&talk, s);
+			rc = end_talk_of(&talk, s);
 		out->times = *rh_executor_times(session->executor);
 		out->busy_s += s ? out->times.compute : 0;
 		began = s ? began : ended;
 	}
-	if (!rc)
-		rc = forecast_fluidpipe_end(&talk);
-	out->drained_s = talk.rows ? rh_sim_clock_seconds(session->machine->clock) - first_s : 0;
+	if (!rc && talk.mode->end)
+		rc = talk.mode->end(talk.own);
+	out->drained_s = talk_seconds(&talk, session) - first_s;
 	if (rc)
 		rc = rh_executor_abandon(session->executor, rc);
-	forecast_fluidpipe_close(&talk);
+	close_talk(&talk);
 	rh_executor_trace(session->executor, NULL, 0);
 	if (observers.trace)
 		rh_trace_resolve(observers.trace);

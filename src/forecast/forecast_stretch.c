@@ -4,9 +4,6 @@
 #include "core/alloc.h"
 #include "observe/trace.h"
 #include "session/update.h"
-#include "train/versions.h"
-
-enum { SPANS = 1 << 16 };
 
 struct stretch {
 	struct rh_session *session;
@@ -38,7 +35,7 @@ static int end(void *context, int64_t step, const struct rh_versions *versions)
 	double norm;
 	int64_t count = at->input->work.train_micro_batches, layers = at->session->model->layers;
 	for (int64_t m = 0; m < count; m++)
-		at->drift[step * count + m] = versions_drift(versions + m * layers, layers);
+		at->drift[step * count + m] = rh_versions_drift(versions + m * layers, layers);
 	at->ended_s[step] = rh_updater_seconds(at->session->updater);
 	return rh_updater_norm(at->session->updater, &norm);
 }
@@ -94,7 +91,7 @@ int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_in
 	out->drift = at.drift = rh_alloc((size_t)out->drift_count, sizeof *at.drift);
 	int rc = at.micro && at.ended_s && at.tokens && at.drift ? 0 : -ENOMEM;
 	if (!rc && !observers.trace)
-		rc = rh_trace_create(session->devices.count, SPANS, &own);
+		rc = rh_trace_create(session->devices.count, RH_TRACE_STEP_SPANS, &own);
 	if (!rc)
 		rc = run_stretch(&at, observers.trace ? observers.trace : &own, out);
 	rh_trace_free(&own);

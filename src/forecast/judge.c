@@ -5,6 +5,7 @@
 #include "forecast/forecast_bounded.h"
 #include "observe/trace.h"
 #include "schedule/schedule.h"
+#include "session/mode.h"
 
 /* The largest share of recompute in what devices compute: it takes as long as a forward, and a backward takes at least as long as that. */
 static const double recompute_most = 1 / 3.0;
@@ -116,8 +117,8 @@ static int try_devices(struct judging *at, int devices)
 static int try_fewer_devices(struct judging *at)
 {
 	const struct rh_config *config = at->session->config;
-	int rc = 0, roundpipe = !config->schedule || rh_schedule_is_roundpipe(rh_schedule_find(config->schedule));
-	if (!roundpipe || config->mode != RH_MODE_LOCAL || config->forward_cut_count >= 0 || config->backward_cut_count >= 0 ||
+	int rc = 0, roundpipe = !config->schedule || rh_schedule_has_rounds(rh_schedule_find(config->schedule));
+	if (!roundpipe || !rh_mode_of(config->mode)->is_judged || config->forward_cut_count >= 0 || config->backward_cut_count >= 0 ||
 	    at->plans->plan[0].bytes.host_devices)
 		return 0;
 	for (int devices = at->machine->devices - 1; !rc && devices > 0; devices--) {

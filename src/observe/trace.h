@@ -36,6 +36,9 @@ struct rh_trace_span {
 	double begin_s, end_s; /* since the recording began; until rh_trace_resolve on its clock */
 };
 
+/* Of the recording of one step: its most spans, and what one takes at most, with its two events and its line of JSON. */
+enum { RH_TRACE_STEP_SPANS = 1 << 16, RH_TRACE_SPAN_BYTES = 768 };
+
 struct rh_trace {
 	struct rh_trace_span *span;
 	size_t spans, capacity;

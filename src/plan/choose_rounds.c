@@ -209,7 +209,7 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 	int64_t fixed = request->config->round_micro_batches;
 	*count = 0;
 	if (!planning->stages.trains || !request->machine.device_room || !planning->costs.layers ||
-	    !rh_schedule_is_roundpipe(planning->options.schedule))
+	    !rh_schedule_has_rounds(planning->options.schedule))
 		return 0;
 	int rc = fixed ? consider_given(&at, fixed)
 	               : consider_rounds(&at, rh_roundpipe_default_round(planning->options.train_micro_batches, planning->stages.devices));

@@ -19,13 +19,15 @@ static int64_t batch_bytes(const struct rh_workload *work, int stale)
 /* Memory of the messages between boxes, beside activations and gradients. A box keeps micro-batches from their arrival until their step
  * is done and the box above has them; it keeps losses until the box below has them; evaluations likewise. Without a flush this holds for
  * all steps of a stretch, each with its own losses. */
-static int64_t message_bytes(const struct rh_config *config, const struct rh_workload *work)
+static int64_t message_bytes(const struct rh_run_request *request)
 {
 	enum { LINK = 1 << 20 }; /* a link's thread's stack, and what TLS takes, assumed */
+	const struct rh_config *config = request->config;
+	const struct rh_workload *work = request->work;
 	const struct rh_micro_shape *infer = &work->infer;
-	if (config->mode == RH_MODE_LOCAL)
+	if (!request->order)
 		return 0;
-	int64_t links = (config->box > 1) + (config->box < config->boxes), steps = config->mode == RH_MODE_PACI ? RH_RUN_STRETCH : 1,
+	int64_t links = (config->box > 1) + (config->box < config->boxes), steps = request->order->steps,
 	        losses = work->train_micro_batches * 4 * work->train.head_rows, data = batch_bytes(work, 0) - losses,
 	        evaluated = work->infer_micro_batches * 4 * (2 * infer->tokens + infer->documents + 1 + 2 * infer->head_rows);
 	return links * (LINK + steps * data + evaluated) + data + 2 * evaluated + (3 * steps - 1) * losses;
@@ -137,7 +139,7 @@ void planning_apply(struct planning *planning, const struct choice *choice)
 {
 	struct rh_stage_plan_request *stages = &planning->stages;
 	int64_t count = planning->options.train_micro_batches;
-	int roundpipe = rh_schedule_is_roundpipe(planning->options.schedule);
+	int roundpipe = rh_schedule_has_rounds(planning->options.schedule);
 	planning->options.train_round = roundpipe ? choice->round : count;
 	stages->train_round = planning->boxes.unit ? planning->boxes.unit : rh_min(choice->round, count);
 	if (roundpipe)
@@ -229,7 +231,7 @@ static int weigh_layers(struct planning *planning)
 {
 	const struct rh_stage_plan_request *stages = &planning->stages;
 	const struct rh_run_machine *machine = &planning->request->machine;
-	if (!stages->trains || !machine->hardware || !rh_schedule_is_roundpipe(planning->options.schedule) ||
+	if (!stages->trains || !machine->hardware || !rh_schedule_has_rounds(planning->options.schedule) ||
 	    (stages->devices < 2 && !machine->device_room))
 		return 0;
 	planning->cuts_by_time =
@@ -247,7 +249,7 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	int trains = work->train_micro_batches > 0, devices = request->machine.devices;
 	*out = (struct planning){.request = request};
 	out->data_bytes =
-	        work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0) + message_bytes(config, work) + request->linked_bytes;
+	        work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0) + message_bytes(request) + request->linked_bytes;
 	out->reading_bytes = work->reading_bytes;
 	out->stages = (struct rh_stage_plan_request){.model = request->model,
 	                                             .trains = trains,

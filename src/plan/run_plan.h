@@ -67,6 +67,15 @@ enum rh_run_stages {
 	RH_STAGES_PACKED  /* stages packed as full as memory allows, in rounds of the default length: quick; where this fits, a run fits */
 };
 
+/* How the boxes of a mode use the schedule. */
+struct rh_mode_order {
+	const char *name; /* the mode's, for error lines */
+	/* 1: the schedule orders units over boxes, and updates as `update` says; 0: each box runs rounds of its own */
+	int orders_boxes;
+	enum rh_schedule_update update;
+	int64_t steps; /* whose data and results boxes keep at once */
+};
+
 /* All pointers are borrowed. */
 struct rh_run_request {
 	const struct rh_config *config;
@@ -74,7 +83,8 @@ struct rh_run_request {
 	int lora;               /* the model has adapters */
 	const struct rh_workload *work;
 	struct rh_run_machine machine;
-	const int64_t *admission_limit; /* PACI's admission limits; NULL: its own */
+	const struct rh_mode_order *order; /* of one of several boxes; NULL: this box alone */
+	const int64_t *admission_limit;    /* PACI's admission limits; NULL: its own */
 	int64_t linked_bytes; /* of one of several boxes: to put together their adapter at the end, or to pass on the pieces of a tied table's
 	                       * gradient; the caller reserves them */
 	struct rh_space *space; /* on NVMe; NULL: nothing goes there, or the machine is simulated */
@@ -110,8 +120,8 @@ struct rh_run_plans {
 	int count;
 };
 
-/* -EINVAL: the run's mode cannot use its schedule over several boxes; the line names those that it can. */
-int rh_run_check_boxes(const struct rh_config *config) RH_MUST;
+/* -EINVAL: the schedule does not order boxes as their mode wants it; the line names those that do. order: may be NULL. */
+int rh_run_check_boxes(const struct rh_config *config, const struct rh_mode_order *order) RH_MUST;
 
 /* Searches by the recurrence. RH_DOES_NOT_FIT: the error line names the budget that is too small, and plan[0].bytes holds what was counted
  * until then. Free *out in any case. Call rh_run_plan_cut_head before you run one of the plans. */

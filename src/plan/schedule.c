@@ -5,6 +5,8 @@
 #include "core/alloc.h"
 #include "schedule/evaluate.h"
 
+#include <stdio.h>
+
 static int find_schedule(const struct rh_config *config, const struct rh_schedule **out)
 {
 	const char *name = config->schedule ? config->schedule : "roundpipe";
@@ -19,7 +21,7 @@ static int find_schedule(const struct rh_config *config, const struct rh_schedul
 static int check_local(const struct rh_run_request *request, const struct rh_schedule *schedule)
 {
 	const struct rh_config *config = request->config;
-	if (config->max_grad_norm > 0 && config->mode == RH_MODE_LOCAL)
+	if (config->max_grad_norm > 0 && !request->order)
 		return rh_fail(-EINVAL,
 		               "max_grad_norm: under schedule %s each stage updates itself, and there is no norm of all gradients to clip "
 		               "by; set max_grad_norm: 0",
@@ -123,22 +125,38 @@ static int find_box_deferrals(const struct rh_schedule *schedule, struct plannin
 	return planning->deferral ? rh_dispatch_boxes_deferrals(&dispatch, request->model->layers, planning->deferral) : -ENOMEM;
 }
 
-int rh_run_check_boxes(const struct rh_config *config)
+/* 1: the schedule orders units over boxes, and updates as this mode's boxes do. */
+static int orders_boxes(const struct rh_schedule *schedule, const struct rh_mode_order *order)
+{
+	return !rh_schedule_has_rounds(schedule) && schedule->update == order->update && schedule->stages_least <= 1;
+}
+
+/* "gpipe, 1f1b or zb-h1". */
+static void list_schedules(const struct rh_mode_order *order, char *text, size_t bytes)
+{
+	int left = 0;
+	size_t used = 0;
+	text[0] = 0;
+	for (int i = 0; i < rh_schedule_count; i++)
+		left += orders_boxes(&rh_schedules[i], order);
+	for (int i = 0; i < rh_schedule_count && used < bytes; i++)
+		if (orders_boxes(&rh_schedules[i], order)) {
+			const char *then = --left > 1 ? ", " : left ? " or " : "";
+			used += (size_t)snprintf(text + used, bytes - used, "%s%s", rh_schedules[i].name, then);
+		}
+}
+
+int rh_run_check_boxes(const struct rh_config *config, const struct rh_mode_order *order)
 {
 	const struct rh_schedule *schedule;
-	int is_local = config->mode == RH_MODE_PACI;
-	if (config->mode == RH_MODE_FLUIDPIPE) /* there each box runs RoundPipe's rounds */
+	char names[256];
+	if (!order || !order->orders_boxes)
 		return 0;
 	int rc = find_schedule(config, &schedule);
-	if (rc)
+	if (rc || orders_boxes(schedule, order))
 		return rc;
-	if (rh_schedule_is_roundpipe(schedule) || schedule->update != (is_local ? RH_UPDATE_LOCAL : RH_UPDATE_FLUSHES) ||
-	    schedule->stages_least > 1)
-		return rh_fail(-EINVAL, "schedule: '%s' does not order boxes in mode %s", schedule->name,
-		               is_local ? "paci; choose paci or 1f1b-async"
-		                        : "sync-pp; choose gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-1p or "
-		                          "zb-2p");
-	return 0;
+	list_schedules(order, names, sizeof names);
+	return rh_fail(-EINVAL, "schedule: '%s' does not order boxes in mode %s; choose %s", schedule->name, order->name, names);
 }
 
 /* One of several boxes: the schedule orders units over boxes, and inside a box stages are packed as full as memory allows. Unless
@@ -147,13 +165,13 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 {
 	const struct rh_run_request *request = planning->request;
 	const struct rh_config *config = request->config;
-	int devices = planning->stages.devices, is_local = config->mode == RH_MODE_PACI;
+	int devices = planning->stages.devices;
 	planning->boxes = (struct rh_boxes){.boxes = (int)config->boxes, .box = (int)config->box - 1};
 	planning->options.boxes = &planning->boxes;
-	if (config->mode == RH_MODE_FLUIDPIPE)
+	if (!request->order->orders_boxes)
 		return 0;
-	int rc = rh_run_check_boxes(config);
-	if (!rc && is_local)
+	int rc = rh_run_check_boxes(config, request->order);
+	if (!rc && schedule->update == RH_UPDATE_LOCAL)
 		rc = check_local(request, schedule);
 	if (rc)
 		return rc;
@@ -233,9 +251,9 @@ static int arrange_schedule(struct planning *planning)
 	if (rc)
 		return rc;
 	planning->options.schedule = schedule;
-	if (request->config->mode != RH_MODE_LOCAL)
+	if (request->order)
 		return join_boxes(schedule, planning);
-	if (rh_schedule_is_roundpipe(schedule))
+	if (rh_schedule_has_rounds(schedule))
 		return 0;
 	if (schedule->update == RH_UPDATE_LOCAL)
 		rc = check_local(request, schedule);

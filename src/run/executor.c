@@ -81,7 +81,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	int64_t count = options->train_micro_batches, forward = plan->forward_stages, backward = plan->backward_stages;
 	if (!count)
 		return 0;
-	int64_t rounds = !rh_schedule_is_roundpipe(options->schedule) ? count : rh_round_count(count, options->train_round);
+	int64_t rounds = !rh_schedule_has_rounds(options->schedule) ? count : rh_round_count(count, options->train_round);
 	int64_t slots = rounds * (forward + 2 * backward); /* a split backward is two slots */
 	int64_t kept = forward + backward;
 	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +
@@ -116,7 +116,7 @@ static int64_t lane_bytes(const struct rh_executor_options *options, int64_t inf
 {
 	enum { AHEAD = 3, LEAST_LAUNCHES = 12, WAITS = 4 };
 	int64_t train = options->train_micro_batches, infer = options->infer_micro_batches;
-	if (rh_schedule_is_roundpipe(options->schedule))
+	if (rh_schedule_has_rounds(options->schedule))
 		train = rh_min(train, options->train_round);
 	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, infer_round)), 1);
 	int64_t commands = rh_max(dispatch_slots(options) * slot_commands(options, 1),

@@ -102,6 +102,15 @@ struct rh_versions {
 	int64_t forward, backward;
 };
 
+/* A micro-batch's drift: the most updates that any of its layers got between its forward and its backward. */
+static inline int64_t rh_versions_drift(const struct rh_versions *versions, int64_t layers)
+{
+	int64_t most = 0;
+	for (int64_t l = 0; l < layers; l++)
+		most = versions[l].backward - versions[l].forward > most ? versions[l].backward - versions[l].forward : most;
+	return most;
+}
+
 /* Steps with local updates (RH_UPDATE_LOCAL), without a flush between them: when the updater has a stage's gradients of a step's
  * micro-batches it updates the stage's blocks. Only the stage's next slot waits for that; with an update_delay the slot that comes so many
  * backwards later (rh_dispatch_publishes), because devices read a copy. A stage's backward works from the input that its forward had, with

@@ -197,7 +197,7 @@ static int count_all(struct counting *counting, struct rh_program *program)
 		int64_t count = trains ? dispatch->train_micro_batches : counting->run->infer_micro_batches;
 		/* where rounds do not count, a step needs no less than one shorter by as many as there are devices */
 		int64_t distinct = rh_min(rh_dispatch_distinct(dispatch, trains, count), (int64_t)dispatch->devices);
-		if (count && (!trains || rh_schedule_is_roundpipe(dispatch->schedule))) {
+		if (count && (!trains || rh_schedule_has_rounds(dispatch->schedule))) {
 			rc = count_rounds(counting, trains, program);
 			continue;
 		}

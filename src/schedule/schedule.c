@@ -36,7 +36,7 @@ int rh_schedule_make(const struct rh_schedule *schedule, const struct rh_schedul
 	out->slots = 0;
 	if (devices < 1 || request->micro_batches < 1 || request->steps < 1)
 		return rh_fail(-EINVAL, "schedule %s: devices, micro-batches and steps are counts from 1", schedule->name);
-	if (rh_schedule_is_roundpipe(schedule) && (!request->plan || request->round_micro_batches < 1))
+	if (rh_schedule_has_rounds(schedule) && (!request->plan || request->round_micro_batches < 1))
 		return rh_fail(-EINVAL, "schedule %s: needs a plan and micro-batches in a round", schedule->name);
 	if (least && (request->stages % devices || request->stages < least * devices || request->stages / devices > schedule->stages_most))
 		return rh_fail(-EINVAL, "schedule %s: %d model stages do not go onto %d devices; give each %d%s", schedule->name,

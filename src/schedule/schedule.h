@@ -35,7 +35,8 @@ enum rh_schedule_update {
 struct rh_schedule {
 	const char *name, *source; /* of the paper */
 	enum rh_schedule_update update;
-	int stages_least, stages_most; /* model stages a device; 0, 0: RoundPipe's */
+	int stages_least, stages_most; /* model stages a device; 0, 0: the plan's stages, dealt out to the devices in turn */
+	int rounds;                    /* a step's micro-batches go in rounds (rh_dispatch.train_round); else all pass as one */
 	/* Backwards are split into INPUT_GRADIENT and WEIGHT_GRADIENT slots. A step with fewer micro-batches than the longest step runs the
 	 * longest step's program without the slots of the missing micro-batches. */
 	int splits_backward;
@@ -52,9 +53,9 @@ enum { RH_NO_ORDER = -EDOM };
 
 /* 1: rounds over a plan's stages; 0: model stages that forward and backward share. NULL, which is no training or the default, is RoundPipe.
  */
-static inline int rh_schedule_is_roundpipe(const struct rh_schedule *schedule)
+static inline int rh_schedule_has_rounds(const struct rh_schedule *schedule)
 {
-	return !schedule || !schedule->stages_least;
+	return !schedule || schedule->rounds;
 }
 
 extern const struct rh_schedule rh_schedules[];

@@ -7,23 +7,23 @@
 /* All schedules, as struct rh_schedule has them. */
 /* clang-format off */
 #define SCHEDULES(ROW) \
-	ROW("roundpipe", "arXiv 2604.27085", RH_UPDATE_FLUSHES, 0, 0, 0, 1, schedule_roundpipe) \
-	ROW("roundpipe-async", "arXiv 2604.27085, 3.3", RH_UPDATE_STALE, 0, 0, 0, 1, schedule_roundpipe) \
-	ROW("gpipe", "arXiv 1811.06965", RH_UPDATE_FLUSHES, 1, 1, 0, 0, schedule_gpipe) \
-	ROW("1f1b", "arXiv 2006.09503 (PipeDream-Flush)", RH_UPDATE_FLUSHES, 1, 1, 0, 0, schedule_1f1b) \
-	ROW("interleaved-1f1b", "arXiv 2104.04473, 2.2", RH_UPDATE_FLUSHES, 1, 1 << 20, 0, 0, schedule_interleaved) \
-	ROW("looped-bfs", "arXiv 2211.05953", RH_UPDATE_FLUSHES, 1, 1 << 20, 0, 0, schedule_looped) \
-	ROW("mobius", "Feng et al., ASPLOS 2023", RH_UPDATE_FLUSHES, 1, 1 << 20, 0, 1, schedule_looped) \
-	ROW("zb-h1", "arXiv 2401.10241, 2.1", RH_UPDATE_FLUSHES, 1, 1, 1, 0, schedule_zb_h1) \
-	ROW("zb-h2", "arXiv 2401.10241, 2.2", RH_UPDATE_FLUSHES, 1, 1, 1, 0, schedule_zb_h2) \
-	ROW("zb-1p", "arXiv 2401.10241, 3", RH_UPDATE_FLUSHES, 1, 1, 1, 0, schedule_zb_1p) \
-	ROW("zb-2p", "arXiv 2401.10241, 3", RH_UPDATE_FLUSHES, 1, 1, 1, 0, schedule_zb_2p) \
-	ROW("zb-v", "arXiv 2401.10241, 6", RH_UPDATE_FLUSHES, 2, 2, 1, 0, schedule_zb_v) \
-	ROW("1f1b-async", "arXiv 1806.03377 (PipeDream)", RH_UPDATE_LOCAL, 1, 1, 0, 0, schedule_1f1b_async) \
-	ROW("paci", "arXiv 2606.07881, D.3", RH_UPDATE_LOCAL, 1, 1, 0, 0, schedule_paci)
+	ROW("roundpipe", "arXiv 2604.27085", RH_UPDATE_FLUSHES, 0, 0, 1, 0, 1, schedule_roundpipe) \
+	ROW("roundpipe-async", "arXiv 2604.27085, 3.3", RH_UPDATE_STALE, 0, 0, 1, 0, 1, schedule_roundpipe) \
+	ROW("gpipe", "arXiv 1811.06965", RH_UPDATE_FLUSHES, 1, 1, 0, 0, 0, schedule_gpipe) \
+	ROW("1f1b", "arXiv 2006.09503 (PipeDream-Flush)", RH_UPDATE_FLUSHES, 1, 1, 0, 0, 0, schedule_1f1b) \
+	ROW("interleaved-1f1b", "arXiv 2104.04473, 2.2", RH_UPDATE_FLUSHES, 1, 1 << 20, 0, 0, 0, schedule_interleaved) \
+	ROW("looped-bfs", "arXiv 2211.05953", RH_UPDATE_FLUSHES, 1, 1 << 20, 0, 0, 0, schedule_looped) \
+	ROW("mobius", "Feng et al., ASPLOS 2023", RH_UPDATE_FLUSHES, 1, 1 << 20, 0, 0, 1, schedule_looped) \
+	ROW("zb-h1", "arXiv 2401.10241, 2.1", RH_UPDATE_FLUSHES, 1, 1, 0, 1, 0, schedule_zb_h1) \
+	ROW("zb-h2", "arXiv 2401.10241, 2.2", RH_UPDATE_FLUSHES, 1, 1, 0, 1, 0, schedule_zb_h2) \
+	ROW("zb-1p", "arXiv 2401.10241, 3", RH_UPDATE_FLUSHES, 1, 1, 0, 1, 0, schedule_zb_1p) \
+	ROW("zb-2p", "arXiv 2401.10241, 3", RH_UPDATE_FLUSHES, 1, 1, 0, 1, 0, schedule_zb_2p) \
+	ROW("zb-v", "arXiv 2401.10241, 6", RH_UPDATE_FLUSHES, 2, 2, 0, 1, 0, schedule_zb_v) \
+	ROW("1f1b-async", "arXiv 1806.03377 (PipeDream)", RH_UPDATE_LOCAL, 1, 1, 0, 0, 0, schedule_1f1b_async) \
+	ROW("paci", "arXiv 2606.07881, D.3", RH_UPDATE_LOCAL, 1, 1, 0, 0, 0, schedule_paci)
 /* clang-format on */
 
-#define SCHEDULE_MAKER(name, source, update, least, most, splits, swaps, make)                                                             \
+#define SCHEDULE_MAKER(name, source, update, least, most, rounds, splits, swaps, make)                                                     \
 	int make(const struct rh_schedule_request *request, struct rh_program *out) RH_MUST;
 SCHEDULES(SCHEDULE_MAKER)
 #undef SCHEDULE_MAKER

@@ -3,8 +3,8 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "modes/boxes/box_step.h"
 #include "schedule/program.h"
+#include "session/mode.h"
 
 #include <math.h>
 #include <string.h>
@@ -223,7 +223,8 @@ static int64_t fill_wave(struct rh_session *session, const struct rh_dataset *da
 		if (rc)
 			return rc;
 	}
-	int rc = rh_box_is_linked(&session->box) ? box_share_rows(session, first, wave->batch, count) : 0;
+	const struct rh_mode_part *part = &rh_session_mode(session)->part;
+	int rc = part->share_rows ? part->share_rows(session, first, wave->batch, count) : 0;
 	return rc ? rc : count;
 }
 
@@ -318,8 +319,9 @@ int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, co
 		rh_progress_rows(progress, row, dataset->rows, (now - began) / (double)row * (double)(dataset->rows - row), now);
 	}
 	wave_free(&wave);
-	if (!rc && rh_box_is_linked(&session->box) && session->config->mode != RH_MODE_FLUIDPIPE) /* there each box judges a model */
-		rc = box_share_tally(session, &tally.sums, sizeof tally.sums);
+	const struct rh_mode_part *part = &rh_session_mode(session)->part;
+	if (!rc && part->share_tally)
+		rc = part->share_tally(session, &tally.sums, sizeof tally.sums);
 	if (rc) {
 		rh_free(tally.pair);
 		return rc;

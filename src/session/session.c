@@ -7,9 +7,7 @@
 #include "core/log.h"
 #include "data/dataset.h"
 #include "device/sim/sim.h"
-#include "modes/boxes/box_output.h"
-#include "modes/boxes/box_table.h"
-#include "modes/fluidpipe/fluidpipe.h"
+#include "session/mode.h"
 #include "weights/tensors.h"
 
 #include <math.h>
@@ -149,9 +147,7 @@ static int open_box(struct rh_session *session)
 	char line[128];
 	uint64_t tokenizer;
 	json_t *json = NULL;
-	int rc = rh_fluidpipe_check(session);
-	if (!rc)
-		rc = rh_source_tokenizer_hash(session->source ? config->model_name_or_path : config->config_name, &tokenizer);
+	int rc = rh_source_tokenizer_hash(session->source ? config->model_name_or_path : config->config_name, &tokenizer);
 	if (rc)
 		return rc;
 	rc = rh_model_config_describe(session->model_config, &json);
@@ -165,25 +161,26 @@ static int open_box(struct rh_session *session)
 	return rh_box_open(config, line, &session->box);
 }
 
+const struct rh_mode_ops *rh_session_mode(const struct rh_session *session)
+{
+	const struct rh_mode_ops *mode = rh_mode_of(session->config->mode);
+	return mode->has_boxes && !rh_box_is_linked(&session->box) ? rh_mode_of(RH_MODE_LOCAL) : mode;
+}
+
 int rh_session_keep_layers(struct rh_session *session)
 {
-	int64_t trained_here, parameters;
+	const struct rh_mode_ops *mode = rh_session_mode(session);
+	int64_t parameters;
 	rh_model_parameters(session->model, &session->box.trained, &parameters);
-	if (session->config->mode == RH_MODE_FLUIDPIPE)
-		return rh_fluidpipe_take_part(session);
-	box_table_note(session);
-	rh_model_keep(session->model, session->box.lo, session->box.hi);
-	rh_model_parameters(session->model, &trained_here, &parameters);
-	session->box.norm_share = sqrt((double)trained_here / (double)session->box.trained);
-	return 0;
+	return mode->part.take ? mode->part.take(session) : 0;
 }
 
 static int join_boxes(struct rh_session *session)
 {
-	if (session->model_config->task != RH_TASK_CAUSAL_LM && session->config->mode != RH_MODE_FLUIDPIPE)
-		return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
-		               rh_model_architecture(session->model_config));
-	int rc = rh_run_check_boxes(session->config);
+	const struct rh_mode_ops *mode = rh_mode_of(session->config->mode);
+	int rc = mode->part.check ? mode->part.check(session) : 0;
+	if (!rc)
+		rc = rh_run_check_boxes(session->config, &mode->order);
 	if (rc)
 		return rc;
 	if (!session->machine)
@@ -225,11 +222,10 @@ static int set_load_balancing(const struct rh_session *session)
  * the table as it is. */
 static int untie(struct rh_session *session)
 {
-	enum rh_mode mode = session->config->mode;
-	int stays_tied = mode == RH_MODE_SYNC_PP && session->config->tie_word_embeddings;
+	int stays_tied = session->config->tie_word_embeddings;
 	if (stays_tied && !rh_model_ties(session->model_config))
 		return rh_fail(-EINVAL, "tie_word_embeddings: this model's head is not its embedding; remove the key");
-	if ((mode != RH_MODE_SYNC_PP && mode != RH_MODE_PACI) || stays_tied || session->lora || !rh_model_ties(session->model_config))
+	if (!rh_mode_of(session->config->mode)->unties || stays_tied || session->lora || !rh_model_ties(session->model_config))
 		return 0;
 	int rc = rh_model_config_copy(session->model_config, &session->stage);
 	session->stage.tie_word_embeddings = 0;
@@ -242,8 +238,7 @@ static int untie(struct rh_session *session)
 /* The ends exchange the gradient of a table that they train with all weights, not beside an adapter. */
 static int check_tied(const struct rh_session *session)
 {
-	enum rh_mode mode = session->config->mode;
-	if ((mode != RH_MODE_SYNC_PP && mode != RH_MODE_PACI) || !session->lora || !rh_model_trains_tied(session->model))
+	if (!rh_mode_of(session->config->mode)->unties || !session->lora || !rh_model_trains_tied(session->model))
 		return 0;
 	return rh_fail(-EINVAL, "lora_modules_to_save: this model's embedding is its head too, in another box; leave it out, or write "
 	                        "tie_word_embeddings: false into the model's config.json");
@@ -282,7 +277,7 @@ static int open_session(int trains, struct rh_session *out)
 		rh_model_freeze(out->model);
 	else if (!rc)
 		rc = out->lora ? rh_adapter_check_targets(config, out->model) : check_writable(out);
-	if (!rc && trains && config->mode != RH_MODE_LOCAL && (!out->machine || out->machine->box))
+	if (!rc && trains && rh_mode_of(config->mode)->has_boxes && (!out->machine || out->machine->box))
 		rc = join_boxes(out);
 	if (rc)
 		rh_session_close(out);
@@ -343,7 +338,7 @@ static int create_updater(struct rh_session *session)
 	if (rc)
 		return rc;
 	rc = rh_updater_create(session->store, queue, &session->updater);
-	if (!rc && session->config->mode == RH_MODE_SYNC_PP && rh_box_is_linked(&session->box))
+	if (!rc && rh_session_mode(session)->shares_norm)
 		rh_updater_is_of_several(session->updater);
 	if (!rc && !session->plan.bytes.host_devices)
 		rh_updater_weights_first(session->updater);
@@ -420,14 +415,15 @@ int rh_session_rates(struct rh_session *session, struct rh_hardware *local, stru
 static int describe_request(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages,
                             struct rh_hardware *local, struct rh_run_request *out)
 {
+	const struct rh_mode_ops *mode = rh_mode_of(session->config->mode);
 	int rc = read_limits(session);
 	*out = (struct rh_run_request){.config = session->config,
 	                               .model = session->model,
 	                               .lora = session->lora,
 	                               .work = work,
+	                               .order = mode->has_boxes ? &mode->order : NULL,
 	                               .admission_limit = session->admission_limit,
-	                               .linked_bytes =
-	                                       session->lora ? box_output_bytes(&session->box) : box_table_relay_bytes(&session->box),
+	                               .linked_bytes = mode->part.bytes ? mode->part.bytes(session) : 0,
 	                               .space = session->space,
 	                               .stages = stages};
 	*local = (struct rh_hardware){0};
@@ -537,8 +533,8 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 		rc = open_store(session);
 	if (!rc && work->train_micro_batches)
 		rc = create_updater(session);
-	if (!rc && work->train_micro_batches)
-		rc = box_table_reserve(session);
+	if (!rc && work->train_micro_batches && rh_session_mode(session)->part.reserve)
+		rc = rh_session_mode(session)->part.reserve(session);
 	if (rc)
 		return rc;
 	options->store = session->store;

@@ -8,11 +8,11 @@
 #include "config/hardware.h"
 #include "data/dataset.h"
 #include "machine/machine.h"
-#include "modes/boxes/box.h"
 #include "offload/store.h"
 #include "plan/run_plan.h"
 #include "run/executor.h"
 #include "session/adapter.h"
+#include "session/box.h"
 
 /* A machine to simulate: another one, or this one in virtual time. */
 struct rh_session_machine {

@@ -1,6 +1,6 @@
 /* The lines by which a session describes its plan before it begins. */
 #include "core/log.h"
-#include "session/session.h"
+#include "session/mode.h"
 
 /* Backward stages end at the lowest layer that is trained: the embedding under LoRA never is. */
 static void report_idle_cuts(const struct rh_session *session)
@@ -43,7 +43,7 @@ static void report_details(const struct rh_session *session)
 		        "idle",
 		        session->devices.count, session->plan.balanced.step_s, 100 * session->plan.balanced.idle);
 	if (session->plan.train_round > 0 && session->config->gradient_accumulation_steps > session->plan.train_round &&
-	    rh_schedule_is_roundpipe(session->plan.schedule))
+	    rh_schedule_has_rounds(session->plan.schedule))
 		rh_note("rounds: at most %lld micro-batches each", (long long)session->plan.train_round);
 	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %.1f, checkpoints %.1f)",
 	        (double)session->plan.bytes.total / 1048576, (double)session->plan.bytes.store / 1048576,
@@ -70,10 +70,11 @@ void rh_session_report(const struct rh_session *session)
 		        "are rounded otherwise; raise it, or lower per_device_train_batch_size",
 		        (long long)rh_head_chunk(session->model, INT64_MAX), (long long)session->model->head_rows_wanted);
 	report_kept_boundaries(session);
-	if (session->config->mode == RH_MODE_PACI && session->plan.stages.backward_stages > 1)
-		rh_note("mode paci: this box runs its layers in %d stages, and recomputes each from the input that its forward had: memory "
+	const struct rh_mode_order *order = &rh_session_mode(session)->order;
+	if (order->orders_boxes && order->update == RH_UPDATE_LOCAL && session->plan.stages.backward_stages > 1)
+		rh_note("mode %s: this box runs its layers in %d stages, and recomputes each from the input that its forward had: memory "
 		        "limits that lead to other stages lead to slightly other results",
-		        session->plan.stages.backward_stages);
+		        order->name, session->plan.stages.backward_stages);
 	if (session->config->verbose)
 		report_details(session);
 	else

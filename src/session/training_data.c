@@ -1,7 +1,7 @@
 #include "session/training_data.h"
 
 #include "core/minmax.h"
-#include "train/trace_step.h"
+#include "observe/trace.h"
 
 #include <math.h>
 
@@ -42,10 +42,10 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_tr
 	                                      .pixels = limits.pixels},
 	                            .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
 	                            .train_steps = data->steps,                                        /* of a run that begins */
-	                            .data_bytes =
-	                                    rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + trace_step_bytes(config),
+	                            .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out),
 	                            .reading_bytes = rh_max(data->train.reading_bytes, data->held_out.reading_bytes)};
 	out->data_bytes += rh_micro_shape_pixel_bytes(&out->train) * out->train_micro_batches;
+	out->data_bytes += config->trace_step ? (int64_t)RH_TRACE_STEP_SPANS * RH_TRACE_SPAN_BYTES : 0;
 	if (config->eval_strategy == RH_WHEN_NO || !data->held_out.rows)
 		return 0;
 	out->infer_micro_batches = rh_evaluate_micro_batches(&data->held_out, config, devices);

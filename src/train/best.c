@@ -33,14 +33,14 @@ int best_check(const struct training *run)
 {
 	const struct rh_config *config = run->config;
 	int judges = config->load_best_model_at_end || config->early_stopping_patience;
-	if (judges && !run->eval_every)
+	if (judges && !run->course.eval_every)
 		return rh_fail(-EINVAL, "%s: there are no evaluations; set eval_strategy, and validation_file or eval_split",
 		               config->load_best_model_at_end ? "load_best_model_at_end" : "early_stopping_patience");
-	if (config->load_best_model_at_end && (!run->save_every || run->save_every % run->eval_every))
+	if (config->load_best_model_at_end && (!run->course.save_every || run->course.save_every % run->course.eval_every))
 		return rh_fail(-EINVAL,
 		               "load_best_model_at_end: checkpoints come every %" PRId64 " steps and evaluations every %" PRId64
 		               "; make save_steps a multiple of eval_steps, by the same strategy",
-		               run->save_every, run->eval_every);
+		               run->course.save_every, run->course.eval_every);
 	if (judges && config->metric_for_best_model == RH_METRIC_ACCURACY && run->data.choices.count == 0)
 		return rh_fail(-EINVAL,
 		               "metric_for_best_model: eval_accuracy is of rows that choose between few answers, and these do not; "

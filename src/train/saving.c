@@ -15,7 +15,7 @@
 /* Half of a checkpoint: while the next step computes, about as much goes to the files. What stands still for checkpoints needs none. */
 int64_t saving_plan_ring(struct training *run)
 {
-	if (!run->save_every || run->save_every >= run->data.steps || rh_checkpoint_stands_still(&run->session))
+	if (!run->course.save_every || run->course.save_every >= run->data.steps || rh_checkpoint_stands_still(&run->session))
 		return 0;
 	return rh_run_plan_add_ring(&run->session.plan, rh_disk_room_of_checkpoint(&run->session) / 2);
 }
@@ -43,7 +43,7 @@ static int is_passing(int rc)
 
 int saving_is_due(const struct training *run, int64_t steps)
 {
-	return run->save_every && (steps % run->save_every == 0 || steps == run->data.steps);
+	return run->course.save_every && (steps % run->course.save_every == 0 || steps == run->data.steps);
 }
 
 /* A user who wants a checkpoint now creates a file SAVE in output_dir; the run removes it when the checkpoint is there. */
@@ -79,16 +79,17 @@ static int answer(struct training *run, int64_t step)
 /* Handles the end of step `step`'s save. */
 static int judge(struct training *run, int64_t step, int rc)
 {
-	int64_t steps = run->data.steps, next = run->save_every ? (run->state.step / run->save_every + 1) * run->save_every : 0;
-	/* in mode fluidpipe a file SAVE has a checkpoint of this box alone, which counts for nothing with the other one */
-	int is_own = training_is_fluidpipe(run) && !saving_is_due(run, step) && !run->is_stopping;
+	int64_t steps = run->data.steps,
+	        next = run->course.save_every ? (run->state.step / run->course.save_every + 1) * run->course.save_every : 0;
+	/* where boxes are apart a file SAVE has a checkpoint of this box alone, which counts for nothing with the other one */
+	int is_own = run->mode->is_apart && !saving_is_due(run, step) && !run->is_stopping;
 	run->saving.count += !rc;
-	run->saving.newest = rc || is_own ? run->saving.newest : step;
+	run->shared.saved = rc || is_own ? run->shared.saved : step;
 	if (rc)
 		best_take_back(run, step);
 	if (!is_passing(rc) || (run->is_stopping && step == run->state.step) || (saving_is_full(rc) && step == steps))
 		return rc;
-	if (step == steps || !run->save_every)
+	if (step == steps || !run->course.save_every)
 		rh_note("warning: no checkpoint of step %" PRId64 ": %s", step, rh_error(rc));
 	else
 		rh_note("warning: no checkpoint of step %" PRId64 ": %s; going on, the next is tried at step %" PRId64, step, rh_error(rc),
@@ -101,7 +102,7 @@ int saving_collect(struct training *run, enum rh_checkpoint_wait wait)
 {
 	int64_t step;
 	double seconds;
-	int rc = rh_checkpoint_writer_collect(run->saving.writer, wait, &step, &seconds);
+	int rc = rh_checkpoint_writer_collect(run->shared.writer, wait, &step, &seconds);
 	if (step < 0)
 		return 0;
 	run->saving.seconds += seconds;
@@ -115,7 +116,7 @@ static int begin(struct training *run)
 	run->trainer.epoch = (double)run->state.step / (double)run->data.steps_per_epoch;
 	run->trainer.num_input_tokens_seen = run->state.tokens;
 	int rc = rh_disk_room_check_one(&run->session);
-	return rc ? rc : rh_checkpoint_writer_begin(run->saving.writer, &run->state, &run->trainer, run->saving.common);
+	return rc ? rc : rh_checkpoint_writer_begin(run->shared.writer, &run->state, &run->trainer, run->shared.saved_by_all);
 }
 
 int saving_save(struct training *run, int asked)
@@ -171,12 +172,12 @@ int saving_without_link(struct training *run, int rc)
 		return rc;
 	snprintf(line, sizeof line, "%s", rh_error(rc));
 	int failed = saving_collect(run, RH_CHECKPOINT_WAIT);
-	int is_whole = run->config->max_grad_norm > 0 && !training_is_local(run) && !training_is_fluidpipe(run);
-	if (!failed && is_whole && done > run->first_step && done > run->saving.newest)
+	int is_whole = run->config->max_grad_norm > 0 && run->mode->shares_norm;
+	if (!failed && is_whole && done > run->shared.first_step && done > run->shared.saved)
 		failed = save_last_step(run);
 	if (failed)
 		snprintf(why, sizeof why, ", but no checkpoint of it was written: %s", rh_error(failed));
-	else if (run->saving.newest == done)
+	else if (run->shared.saved == done)
 		snprintf(why, sizeof why, ", whose checkpoint is written");
 	if (rc == -ECONNABORTED) /* the peer's line says how to go on */
 		return rh_fail(rc, "%s; this box stopped after step %" PRId64 "%s", line, done, why);
@@ -196,8 +197,8 @@ void saving_report(const struct training *run)
 {
 	const struct saving *saving = &run->saving;
 	double held = rh_updater_held_seconds(run->session.updater), stood = saving->stood_still + held;
-	int64_t steps = run->state.step - run->first_step;
-	double step_seconds = steps > 0 ? (rh_clock_seconds() - run->began) / (double)steps : 0;
+	int64_t steps = run->state.step - run->shared.first_step;
+	double step_seconds = steps > 0 ? (rh_clock_seconds() - run->log.began) / (double)steps : 0;
 	if (!saving->count)
 		return;
 	rh_note("%" PRId64

@@ -8,14 +8,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* A span with its two events and its line of JSON take less than SPAN_BYTES. */
-enum { SPANS = 1 << 16, SPAN_BYTES = 768 };
-
-int64_t trace_step_bytes(const struct rh_config *config)
-{
-	return config->trace_step ? (int64_t)SPANS * SPAN_BYTES : 0;
-}
-
 void trace_step_check(const struct training *run)
 {
 	int64_t step = run->config->trace_step;
@@ -28,7 +20,7 @@ int trace_step_begin(struct training *run, int64_t step)
 {
 	if (run->config->trace_step != step + 1 || run->traced.state != TRACE_STEP_NOTHING)
 		return 0;
-	int rc = rh_trace_create(run->session.devices.count, SPANS, &run->traced.trace);
+	int rc = rh_trace_create(run->session.devices.count, RH_TRACE_STEP_SPANS, &run->traced.trace);
 	if (rc)
 		return rc;
 	rh_executor_trace(run->session.executor, &run->traced.trace, step);

@@ -16,9 +16,6 @@ struct trace_step {
 	struct rh_trace trace;
 };
 
-/* Memory that a recording takes at most. */
-int64_t trace_step_bytes(const struct rh_config *config);
-
 /* A line says so where nothing will be recorded. */
 void trace_step_check(const struct training *run);
 /* The three calls do nothing unless this step (from 0) is the one to record. Begin before the update that the step hides; end when the

@@ -10,15 +10,8 @@
 #include "data/chat.h"
 #include "forecast/judge.h"
 #include "forecast/machine_find.h"
-#include "modes/boxes/box_cuts.h"
-#include "modes/boxes/box_output.h"
-#include "modes/boxes/box_step.h"
-#include "modes/fluidpipe/fluidpipe.h"
-#include "modes/fluidpipe/fluidpipe_logits.h"
-#include "modes/fluidpipe/fluidpipe_step.h"
-#include "modes/fluidpipe/idle_steps.h"
 #include "session/generate.h"
-#include "train/lr.h"
+#include "session/lr.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -99,41 +92,19 @@ static int load_data(struct training *run)
 		return rc;
 	if (data->held_out.rows && config->eval_strategy == RH_WHEN_NO)
 		rh_note("nothing will be evaluated: eval_strategy is no");
-	run->warmup = rh_lr_warmup_steps(config->warmup_steps, data->steps);
-	run->eval_every = every(config->eval_strategy, config->eval_steps, data->steps, data->steps_per_epoch);
-	run->save_every = every(config->save_strategy, config->save_steps, data->steps, data->steps_per_epoch);
+	run->course.lr.warmup_steps = rh_lr_warmup_steps(config->warmup_steps, data->steps);
+	run->course.eval_every = every(config->eval_strategy, config->eval_steps, data->steps, data->steps_per_epoch);
+	run->course.save_every = every(config->save_strategy, config->save_steps, data->steps, data->steps_per_epoch);
 	return 0;
 }
 
-static int reserve_batches(struct training *run, const struct rh_workload *work)
+static int reserve_flights(struct training *run)
 {
-	const struct rh_batch_limits limits = {.tokens = work->train.tokens,
-	                                       .documents = work->train.documents,
-	                                       .trained = work->train.head_rows,
-	                                       .longest = work->train.longest,
-	                                       .pixels = work->train.pixels};
-	run->micro_batches = work->train_micro_batches;
-	int is_linked = rh_box_is_linked(&run->session.box);
-	run->flights = is_linked && training_is_local(run) ? RH_RUN_STRETCH : rh_executor_steps_in_flight(run->session.executor);
+	int64_t longest = training_is_local(run) ? run->mode->longest_stretch : 0;
 	const char *unjoined = rh_executor_unjoined(run->session.executor);
 	if (unjoined)
 		rh_note("optimizer_staleness: each step ends before the next one begins, as %s: slower, the same result", unjoined);
-	size_t micros = (size_t)run->micro_batches, all = micros * (size_t)run->flights;
-	run->batch = rh_alloc(micros, sizeof *run->batch);
-	run->micro = rh_alloc(micros, sizeof *run->micro);
-	run->flight = rh_alloc((size_t)run->flights, sizeof *run->flight);
-	run->loss = rh_alloc(all, sizeof *run->loss);
-	run->load_balancing_loss = rh_alloc(all, sizeof *run->load_balancing_loss);
-	run->targets = rh_alloc(all, sizeof *run->targets);
-	int rc = run->batch && run->micro && run->flight && run->loss && run->load_balancing_loss && run->targets ? 0 : -ENOMEM;
-	if (!rc && is_linked)
-		rc = box_data_reserve(run);
-	for (size_t m = 0; !rc && m < micros; m++)
-		rc = rh_batch_reserve(&run->batch[m], &limits);
-	for (size_t m = 0; !rc && m < all; m++)
-		if (!(run->loss[m] = rh_alloc((size_t)limits.trained, sizeof(float))))
-			rc = -ENOMEM;
-	return rc;
+	return rh_flights_reserve(&run->work, longest ? longest : rh_executor_steps_in_flight(run->session.executor), &run->flights);
 }
 
 /* The best of several plans, and what a step of it should take, to be told beside what it took. A prediction that cannot be made is no
@@ -187,14 +158,20 @@ static int plan_session(struct training *run, const struct rh_workload *work)
 /* How much there is to do; of several boxes the first one knows it. */
 static int find_work(struct training *run)
 {
-	int is_first = !rh_box_is_linked(&run->session.box) || !run->session.box.number;
+	const struct rh_mode_steps *mode = &run->mode->steps;
+	int is_first = !run->session.box.number;
 	int rc = is_first ? load_data(run) : 0;
 	if (!rc && is_first)
 		rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &run->work);
-	if (!rc && rh_box_is_linked(&run->session.box))
-		rc = box_share_run(run, &run->work);
-	if (!rc && training_is_fluidpipe(run))
-		rc = rh_fluidpipe_plan(&run->session, run->data.train.rows, run->data.targets, &run->work);
+	if (!rc && mode->share_run)
+		rc = mode->share_run(&run->shared);
+	if (!rc && mode->plan)
+		rc = mode->plan(&run->session, run->data.train.rows, run->data.targets, &run->work);
+	run->course.lr = (struct rh_lr){.scheduler = run->config->lr_scheduler_type,
+	                                .base = run->config->learning_rate,
+	                                .min_rate = run->config->min_lr_rate,
+	                                .warmup_steps = run->course.lr.warmup_steps,
+	                                .total_steps = run->data.steps};
 	run->work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
 	return rc;
 }
@@ -211,10 +188,10 @@ static int tell_alternative(int rc)
 
 static int start_session(struct training *run)
 {
-	int rc = rh_box_is_linked(&run->session.box) ? 0 : plan_session(run, &run->work);
+	int rc = run->mode->is_judged ? plan_session(run, &run->work) : 0;
 	if (!rc)
 		rc = rh_session_start(&run->session, &run->work);
-	return rc ? tell_alternative(rc) : reserve_batches(run, &run->work);
+	return rc ? tell_alternative(rc) : reserve_flights(run);
 }
 
 /* A resumed run shuffles the rows there are now: with others, it does not go on as it would have. */
@@ -234,21 +211,21 @@ int train_go_on(struct training *run)
 	run->trainer.num_train_epochs = (run->data.steps + run->data.steps_per_epoch - 1) / run->data.steps_per_epoch;
 	run->trainer.train_batch_size = config->per_device_train_batch_size;
 	run->trainer.logging_steps = config->logging_steps;
-	run->trainer.eval_steps = run->eval_every;
-	run->trainer.save_steps = run->save_every;
+	run->trainer.eval_steps = run->course.eval_every;
+	run->trainer.save_steps = run->course.save_every;
 	run->trainer.patience = config->early_stopping_patience;
 	run->trainer.patience_threshold = config->early_stopping_threshold;
 	char *path = rh_path_join(config->output_dir, "metrics.jsonl");
-	rh_metrics_close(run->metrics);
-	rh_reports_close(run->reports);
-	run->metrics = NULL;
-	run->reports = NULL;
-	int rc = path ? rh_metrics_open(path, run->state.step, &run->metrics) : -ENOMEM;
+	rh_metrics_close(run->log.metrics);
+	rh_reports_close(run->log.reports);
+	run->log.metrics = NULL;
+	run->log.reports = NULL;
+	int rc = path ? rh_metrics_open(path, run->state.step, &run->log.metrics) : -ENOMEM;
 	rh_free(path);
 	if (!rc && training_is_local(run))
 		rc = versions_open(run);
 	if (!rc && config->report_to)
-		rc = rh_reports_open(config->output_dir, config->report_to, run->state.step, &run->reports);
+		rc = rh_reports_open(config->output_dir, config->report_to, run->state.step, &run->log.reports);
 	return rc;
 }
 
@@ -279,26 +256,20 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	if (rc)
 		return rc;
 	rc = train_go_on(run);
-	return rc ? rc : rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &run->progress);
+	return rc ? rc : rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &run->log.progress);
 }
 
 /* The adapter of several boxes goes to box 1, which writes it. */
-static int is_collected(const struct training *run)
-{
-	return rh_box_is_linked(&run->session.box) && run->session.lora;
-}
-
 static int writes_output(const struct training *run)
 {
-	return !is_collected(run) || !run->session.box.number;
+	const struct rh_mode_output *output = &run->mode->output;
+	return output->is_here ? output->is_here(&run->session) : 1;
 }
 
 static int save_output(struct training *run)
 {
-	const char *dir = run->config->output_dir;
-	if (training_is_fluidpipe(run))
-		return rh_fluidpipe_save(&run->session, dir);
-	return is_collected(run) ? box_output_save(&run->session, dir) : rh_output_save(&run->session, dir);
+	const struct rh_mode_output *output = &run->mode->output;
+	return output->save ? output->save(&run->session, run->config->output_dir) : rh_output_save(&run->session, run->config->output_dir);
 }
 
 static int finish(struct training *run)
@@ -308,7 +279,7 @@ static int finish(struct training *run)
 	                            .epoch = (double)run->state.step / (double)run->data.steps_per_epoch,
 	                            .loss = run->state.run_loss / (double)rh_max(1, run->state.step - run->state.skipped_steps),
 	                            .rows = run->data.train.rows,
-	                            .seconds = rh_clock_seconds() - run->began};
+	                            .seconds = rh_clock_seconds() - run->log.began};
 	run->trainer.global_step = run->state.step;
 	run->trainer.epoch = end.epoch;
 	run->trainer.num_input_tokens_seen = run->state.tokens;
@@ -335,29 +306,18 @@ static int finish(struct training *run)
 
 static void close_run(struct training *run)
 {
-	rh_checkpoint_writer_destroy(run->saving.writer); /* it reads the session */
-	rh_progress_close(run->progress);
-	rh_metrics_close(run->metrics);
+	rh_checkpoint_writer_destroy(run->shared.writer); /* it reads the session */
+	rh_progress_close(run->log.progress);
+	rh_metrics_close(run->log.metrics);
 	versions_close(run);
-	rh_reports_close(run->reports);
+	rh_reports_close(run->log.reports);
 	rh_trainer_state_free(&run->trainer);
 	rh_free(run->best_before);
-	for (int64_t m = 0; run->batch && m < run->micro_batches; m++)
-		rh_batch_free(&run->batch[m]);
-	for (int64_t m = 0; run->loss && m < run->flights * run->micro_batches; m++)
-		rh_free(run->loss[m]);
-	box_data_free(run);
-	fluidpipe_free(run);
-	fluidpipe_logits_free(run);
-	rh_free(run->batch);
-	rh_free(run->micro);
-	rh_free(run->flight);
-	rh_free(run->loss);
-	rh_free(run->load_balancing_loss);
-	rh_free(run->targets);
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
-	idle_steps_free(run); /* its view of the link was the session's */
+	if (run->mode && run->mode->steps.free)
+		run->mode->steps.free(&run->shared); /* views of the session's links among it */
+	rh_flights_free(&run->flights);
 	rh_chat_template_close(run->chat);
 	rh_trace_free(&run->traced.trace);
 	rh_output_unlock(&run->output);
@@ -371,7 +331,7 @@ static int look_for_work(struct training *run, const char *checkpoint)
 	int64_t step = run->state.step, holds = step >= run->data.steps;
 	if (holds && writes_output(run))
 		holds = rh_output_holds(&run->session, dir, step);
-	int rc = rh_box_is_linked(&run->session.box) ? box_share_least(run, holds, &holds) : 0;
+	int rc = run->mode->steps.agree ? run->mode->steps.agree(&run->session, holds, &holds) : 0;
 	if (rc < 0 || !holds)
 		return rc < 0 ? rc : 0;
 	rh_note("%s stands at step %" PRId64 " of %" PRId64 ", and %s holds its result: nothing is left to do, nothing is written "
@@ -384,7 +344,7 @@ static int look_for_work(struct training *run, const char *checkpoint)
 /* How many the run has still to write. */
 static int64_t count_checkpoints(const struct training *run)
 {
-	int64_t every = run->save_every, steps = run->data.steps, done = run->state.step;
+	int64_t every = run->course.save_every, steps = run->data.steps, done = run->state.step;
 	return every && done < steps ? steps / every - done / every + (steps % every > 0) : 0;
 }
 
@@ -402,10 +362,12 @@ static int prepare(struct training *run, char **checkpoint)
 		                 : rh_trainer_state_create(&run->trainer);
 	if (!rc)
 		rc = rh_session_open(run->config, RH_SESSION_TRAINS, &run->session);
-	if (!rc)
-		rc = box_agree_on_checkpoint(run, checkpoint);
-	if (!rc && rh_box_is_linked(&run->session.box))
-		rc = rh_box_take_layers(&run->session, *checkpoint);
+	if (rc)
+		return rc;
+	run->mode = rh_session_mode(&run->session);
+	rc = returning_agree(run, checkpoint);
+	if (!rc && run->mode->part.choose)
+		rc = run->mode->part.choose(&run->session, *checkpoint);
 	if (!rc)
 		rc = rh_session_check_length(&run->session);
 	if (!rc)
@@ -418,8 +380,8 @@ static int prepare(struct training *run, char **checkpoint)
 		rc = look_for_work(run, *checkpoint);
 	if (rc || run->nothing_left)
 		return rc;
-	if (idle_steps_are_wanted(&run->session))
-		rc = idle_steps_create(run);
+	if (run->mode->steps.prepare)
+		rc = run->mode->steps.prepare(&run->shared);
 	if (!rc) /* the last step saves too */
 		rc = rh_disk_room_check(&run->session, count_checkpoints(run));
 	if (!rc)
@@ -429,7 +391,7 @@ static int prepare(struct training *run, char **checkpoint)
 	int64_t ring_bytes = saving_plan_ring(run);
 	rh_session_report(&run->session);
 	rc = open_outputs(run, *checkpoint);
-	return rc ? rc : rh_checkpoint_writer_create(&run->session, ring_bytes, &run->saving.writer);
+	return rc ? rc : rh_checkpoint_writer_create(&run->session, ring_bytes, &run->shared.writer);
 }
 
 /* The run has ended, or was stopped: what it tells, and its output. */
@@ -438,8 +400,8 @@ static int conclude(struct training *run)
 	struct rh_train_result *out = run->result;
 	int rc = 0;
 	out->steps = run->state.step;
-	out->seconds = rh_clock_seconds() - run->began;
-	out->tokens_per_second = out->seconds > 0 ? (double)(run->state.tokens - run->tokens_before) / out->seconds : 0;
+	out->seconds = rh_clock_seconds() - run->log.began;
+	out->tokens_per_second = out->seconds > 0 ? (double)(run->state.tokens - run->log.tokens_before) / out->seconds : 0;
 	out->version_drift = run->versions.largest;
 	out->version_drift_bound = training_is_local(run) ? rh_executor_drift_bound(run->session.executor) : 0;
 	out->drift_micro_batches = run->versions.micro_batches;
@@ -447,11 +409,11 @@ static int conclude(struct training *run)
 	out->interrupted = run->state.step < run->data.steps && !run->stopped_early;
 	if (isnan(out->final_loss) && run->state.steps_since_log) /* no line was logged yet */
 		out->final_loss = run->state.loss_since_log / (double)run->state.steps_since_log;
-	rh_progress_close(run->progress); /* the last bar stays above what is said now */
-	run->progress = NULL;
+	rh_progress_close(run->log.progress); /* the last bar stays above what is said now */
+	run->log.progress = NULL;
 	saving_report(run);
-	if (run->idle)
-		idle_steps_report(run);
+	if (run->mode->steps.report)
+		run->mode->steps.report(&run->shared);
 	if (out->interrupted)
 		rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run->state.step);
 	else
@@ -467,13 +429,25 @@ static void begin_clocks(struct training *run)
 	if (!run->trouble.left_outs) /* else they have been watched since the run began */
 		train_watch_signals();
 	run->room_at_start = rh_machine_group_room();
-	run->began = run->since_log = rh_clock_seconds();
+	run->log.began = run->log.since_log = rh_clock_seconds();
 	if (run->session.space)
-		rh_space_stats(run->session.space, &run->nvme_logged); /* what loading wrote is no step's */
-	run->first_step = run->begun = run->state.step;
+		rh_space_stats(run->session.space, &run->log.nvme_logged); /* what loading wrote is no step's */
+	run->shared.first_step = run->begun = run->state.step;
 	trouble_begin(run);
 	trace_step_check(run);
-	run->tokens_before = run->state.tokens;
+	run->log.tokens_before = run->state.tokens;
+}
+
+/* A step that the mode made beside the run's own. */
+static int judge(void *context, int64_t step, double loss, double norm)
+{
+	return trouble_judge(context, step, loss, norm);
+}
+
+static int next_steps(struct training *run)
+{
+	int rc = training_is_local(run) ? stretch_steps(run) : flushed_step(run);
+	return rc && rh_box_is_linked(&run->session.box) ? saving_without_link(run, rc) : rc;
 }
 
 /* To the run's end; or to a step that it cannot skip, which `trouble` then leaves out: the run is to begin again from the checkpoint *next
@@ -481,6 +455,15 @@ static void begin_clocks(struct training *run)
 static int run_once(const struct rh_config *config, struct trouble *trouble, char **next, struct rh_train_result *out)
 {
 	struct training run = {.config = config, .result = out, .output = -1, .trouble = *trouble};
+	run.shared = (struct rh_mode_run){.config = config,
+	                                  .session = &run.session,
+	                                  .work = &run.work,
+	                                  .data = &run.data,
+	                                  .course = &run.course,
+	                                  .flights = &run.flights,
+	                                  .state = &run.state,
+	                                  .judge = judge,
+	                                  .context = &run};
 	char *checkpoint = NULL;
 	*out = (struct rh_train_result){.final_loss = NAN};
 	int rc = prepare(&run, &checkpoint);
@@ -490,20 +473,18 @@ static int run_once(const struct rh_config *config, struct trouble *trouble, cha
 	}
 	if (!rc)
 		begin_clocks(&run);
-	if (!rc && training_is_fluidpipe(&run))
-		rc = fluidpipe_begin(&run, checkpoint);
-	if (!rc && run.idle)
-		rc = idle_steps_begin(&run, checkpoint);
+	if (!rc && run.mode->steps.begin)
+		rc = run.mode->steps.begin(&run.shared, checkpoint);
 	while (!rc && run.state.step < run.data.steps && !run.is_stopping && !run.stopped_early)
-		rc = train_steps(&run);
-	if (run.saving.writer)
+		rc = next_steps(&run);
+	if (run.shared.writer)
 		rc = saving_end(&run, rc);
 	if (rc && trouble_may_return(&run)) {
 		rc = trouble_return(&run, rc, checkpoint, next);
 		goto out;
 	}
-	if (!rc && training_is_fluidpipe(&run))
-		rc = fluidpipe_end(&run);
+	if (!rc && run.mode->steps.end)
+		rc = run.mode->steps.end(&run.shared);
 	if (!rc)
 		rc = conclude(&run);
 out:

@@ -1,4 +1,4 @@
-/* A run, for train.c (how it begins and ends) and steps.c (its steps). */
+/* A run, for train.c (how it begins and ends) and its two loops, flushed.c and stretch.c. */
 #ifndef RH_TRAIN_TRAINING_H
 #define RH_TRAIN_TRAINING_H
 
@@ -6,15 +6,10 @@
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/reports.h"
-#include "session/training_data.h"
+#include "session/mode.h"
 #include "train/trace_step.h"
 #include "train/train.h"
 #include "train/versions.h"
-
-struct train_step {
-	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
-	double norm;                    /* where each of several boxes updates itself: the norm of this box's gradients */
-};
 
 /* What is known of losses and norms that are not finite, or far off. */
 struct trouble {
@@ -30,53 +25,43 @@ struct trouble {
 enum saving_asked { SAVING_UNASKED, SAVING_ASKED, SAVING_ANSWERED };
 
 struct saving {
-	struct rh_checkpoint_writer *writer;
 	enum saving_asked request;
 	int64_t count;      /* checkpoints written */
-	int64_t newest;     /* step of this box's newest whole checkpoint that other boxes make too; or the one it went on from; -1: none */
-	int64_t common;     /* the newest that all of several boxes have, -1: none; of one box INT64_MAX */
 	double seconds;     /* seconds of writing them */
 	double stood_still; /* seconds in which no step began because of them, beside the waiting of updates */
 	double end_seconds; /* seconds that the run waited for its last one */
 };
 
-/* All of one run: the state that steps, evaluation, checkpoints and messages share. */
-struct training {
-	const struct rh_config *config;
-	struct rh_session session;
-	struct rh_training_data data;
-	struct rh_workload work;                /* of the session */
-	struct rh_chat_template *chat;          /* the named one; NULL: the base's own, or no conversations */
-	int64_t warmup, eval_every, save_every; /* in steps; the last two 0: never */
-	struct rh_batch *batch;                 /* of a step */
-	struct rh_micro_batch *micro;
-	/* Steps in flight: step k is number k mod `flights` of `flight`, and its micro-batches follow one another in the next three
-	 * arrays. */
-	struct train_step *flight;
-	float **loss;
-	double *load_balancing_loss; /* rh_load_balancing_loss of each */
-	int64_t *targets;
-	int64_t flights, micro_batches;   /* the most of a step */
-	int64_t begun;                    /* steps; those from state.step on are in flight. Not with local updates */
-	struct box_data *box_data;        /* (flights) where there are several boxes: box_step.h */
-	struct fluidpipe_talk *fluidpipe; /* of mode fluidpipe: fluidpipe_step.c */
-	struct idle_steps *idle;          /* opportunistic ones, NULL: this box makes none */
-	struct fluidpipe_logits *logits;  /* NULL: no box distils */
-	struct rh_run_state state;
-	struct rh_trainer_state trainer;
-	char *best_before; /* trainer.best_checkpoint before the one that is there now; NULL: there was none */
+/* Where steps are told, and what the next line tells. */
+struct train_log {
 	struct rh_progress *progress;
 	struct rh_metrics *metrics;
 	struct rh_reports *reports; /* NULL: report_to names none */
 	double began, since_log;    /* clock */
 	struct rh_step_times times_since_log;
 	struct rh_space_stats nvme_logged; /* up to the last line */
-	int64_t first_step, tokens_since_log, tokens_before;
+	int64_t tokens_since_log, tokens_before;
+};
+
+/* All of one run: the state that steps, evaluation, checkpoints and messages share. More than 20 members: one for each of these. */
+struct training {
+	const struct rh_config *config;
+	const struct rh_mode_ops *mode; /* the session's row */
+	struct rh_mode_run shared;      /* what the mode sees of all this */
+	struct rh_session session;
+	struct rh_training_data data;
+	struct rh_workload work;       /* of the session */
+	struct rh_chat_template *chat; /* the named one; NULL: the base's own, or no conversations */
+	struct rh_course course;
+	struct rh_flights flights;
+	int64_t begun; /* steps; those from state.step on are in flight. Not with local updates */
+	struct rh_run_state state;
+	struct rh_trainer_state trainer;
+	char *best_before; /* trainer.best_checkpoint before the one that is there now; NULL: there was none */
+	struct train_log log;
 	int64_t room_at_start; /* bytes that control groups left when all was reserved */
 	int output;            /* descriptor of output_dir, which is this run's own while it is open; -1: there is none yet */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
-	int stop_requested;    /* this box was asked to stop by a signal, or another box was */
-	int save_requested;    /* this box was asked for a checkpoint by a file SAVE, or another box was; in mode fluidpipe this box */
 	int is_stopping;       /* the run stops, because a signal or the memory limit asked for it, after the checkpoint of this step */
 	int stopped_early;     /* the run ends because evaluations got no better */
 	struct saving saving;
@@ -86,9 +71,13 @@ struct training {
 	struct rh_train_result *result;
 };
 
+/* signals.c */
 /* From now on a first SIGINT, SIGTERM, SIGHUP or SIGXCPU asks the run to stop, and says so at once; a second of the same ends the process
  * as usual. Those that were ignored stay so. */
 void train_watch_signals(void);
+int train_is_asked_to_stop(void);
+/* What a step takes, for that line. */
+void train_tell_step_seconds(double seconds);
 
 /* With local updates several steps are in flight: those of a stretch. */
 static inline int training_is_local(const struct training *run)
@@ -96,23 +85,12 @@ static inline int training_is_local(const struct training *run)
 	return run->session.plan.schedule->update == RH_UPDATE_LOCAL;
 }
 
-/* Is there an evaluation when so many steps are done? */
-static inline int training_evaluates_at(const struct training *run, int64_t steps)
-{
-	return run->eval_every > 0 && (steps % run->eval_every == 0 || steps == run->data.steps);
-}
-
-/* Two boxes that do not share their steps' results. */
-static inline int training_is_fluidpipe(const struct training *run)
-{
-	return run->config->mode == RH_MODE_FLUIDPIPE;
-}
-
+/* trouble.c */
 /* Judges a step by its loss and norm. 0: both are finite, and the step counts. 1: one is not; the step was skipped and has changed
  * nothing. Negative errno: one is not, and weights may have changed: the run cannot continue, and trouble.bad is this step. */
 int trouble_judge(struct training *run, int64_t step, double loss, double norm) RH_MUST;
-/* 1: such a step has ended the run, which can begin again from a checkpoint. Not in mode fluidpipe, where a box knows only its own
- * steps, nor over links that a process can open only once (config/transport.h). */
+/* 1: such a step has ended the run, which can begin again from a checkpoint. Not where a box knows only its own steps, nor over links that
+ * a process can open only once (config/transport.h). */
 int trouble_may_return(const struct training *run);
 /* After that end with error rc: *checkpoint is this box's newest checkpoint from before that step, or the one that the run began with
  * (rh_free). From now on the step is left out. -EDOM: there is no checkpoint. */
@@ -131,13 +109,14 @@ void trouble_watch(struct training *run, double loss);
 /* Between two checkpoints' steps: what is written of steps goes on from run->state, whatever stands there of later ones. */
 int train_go_on(struct training *run) RH_MUST;
 
-/* box_return.c */
+/* returning.c */
 /* The newest checkpoint that all boxes have: one that was ended while others saved has that before, and one that went on by a step when a
  * line broke for good has one that the others lack. *checkpoint: this box's newest, whose state the run has; NULL: none. */
-int box_agree_on_checkpoint(struct training *run, char **checkpoint) RH_MUST;
-/* At rest, in mode paci: step `bad` had this loss and norm, of which one is not finite. The run stands at the checkpoint's step then. */
-int box_return(struct training *run, int64_t bad, double loss, double norm) RH_MUST;
+int returning_agree(struct training *run, char **checkpoint) RH_MUST;
+/* At rest: step `bad` had this loss and norm, of which one is not finite. The run stands at the checkpoint's step then. */
+int returning_at_rest(struct training *run, int64_t bad, double loss, double norm) RH_MUST;
 
+/* best.c */
 /* load_best_model_at_end asks for what the run does not do. */
 int best_check(const struct training *run) RH_MUST;
 /* A run that goes on: where its best checkpoint is now. */
@@ -172,15 +151,33 @@ int saving_without_link(struct training *run, int rc) RH_MUST;
 int saving_end(struct training *run, int rc) RH_MUST;
 void saving_report(const struct training *run);
 
-/* The first `count` batches of run->batch are the step's micro-batches: fills run->micro, and what the flight knows of them. */
-void train_use_batches(struct training *run, int64_t step, int64_t count);
-/* Of the step in flight that has this number: per micro-batch, then in index order; and the mean of the micro-batches' load balancing
- * losses. */
-double train_step_loss(const struct training *run, int64_t step);
-/* The rate of a step. */
-double train_rate_at(const struct training *run, int64_t step);
+/* step_log.c */
+/* Adds the latest step's times to those of the next line; `between`: what its end took, where the optimizer has the host. */
+void train_book_times(struct training *run, double between);
+/* Books and tells of the step that run->state.step has just counted. */
+int train_step_done(struct training *run, double loss, double norm) RH_MUST;
 
-/* The next step; or, with local updates, all steps until a flush is wanted. */
-int train_steps(struct training *run) RH_MUST;
+/* pause.c */
+/* Does something want all updates over when so many steps are done? */
+int pause_is_due(const struct training *run, int64_t steps);
+/* What this box is asked for now, in run->shared. */
+void pause_note_requests(struct training *run);
+/* Would this box stop or save now, whatever the others do? */
+int pause_is_wanted(struct training *run);
+/* Between steps: what is due now. */
+int pause_steps(struct training *run) RH_MUST;
+/* A step that the run, or all boxes, leave out: it counts, and nothing of it does. */
+int pause_leave_out(struct training *run) RH_MUST;
+
+/* The two loops. The next step (flushed.c); or, with local updates, all steps until a flush is wanted (stretch.c). */
+int flushed_step(struct training *run) RH_MUST;
+int stretch_steps(struct training *run) RH_MUST;
+
+/* A step's micro-batches as the mode has them; their number, or a fault. */
+static inline int64_t train_data(struct training *run, int64_t step)
+{
+	return run->mode->steps.data ? run->mode->steps.data(&run->shared, step)
+	                             : rh_flights_fill(&run->flights, &run->session, &run->data, step);
+}
 
 #endif

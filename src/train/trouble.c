@@ -1,8 +1,9 @@
 /* Steps whose loss or gradient is not finite. With clipping such a step is skipped whole, because no block is updated before the norm is
  * known. It is counted, and after max_bad_steps of them in a row the run stops, with weights that are still good. Without clipping, or
  * with an optimizer that works while the next step runs, blocks may have been updated before the fault is found: the run returns to its
- * newest checkpoint, trains up to that step again and leaves it out, all in the same process (rh_train). All boxes of mode sync-pp do
- * the same, as each of them knows all losses and norms. Boxes of mode paci return without closing their links (box_return.c). */
+ * newest checkpoint, trains up to that step again and leaves it out, all in the same process (rh_train). Boxes that
+ * end each step together do the same, as each of them knows all losses and norms. Boxes that update themselves return without closing
+ * their links (returning.c). */
 #include "train/training.h"
 
 #include "checkpoint/checkpoint.h"
@@ -24,7 +25,7 @@ static const char *bad_tensor(const struct training *run)
 int trouble_may_return(const struct training *run)
 {
 	int opens_links_again = !rh_box_is_linked(&run->session.box) || rh_transport_traits(run->config->link_transport).may_reopen;
-	return run->trouble.bad && opens_links_again && !training_is_fluidpipe(run);
+	return run->trouble.bad && opens_links_again && !run->mode->is_apart;
 }
 
 static const char *clipping_would_skip(const struct training *run)

@@ -4,22 +4,14 @@
 #include "core/file.h"
 #include "core/minmax.h"
 
-int64_t versions_drift(const struct rh_versions *versions, int64_t layers)
-{
-	int64_t most = 0;
-	for (int64_t l = 0; l < layers; l++)
-		most = rh_max(most, versions[l].backward - versions[l].forward);
-	return most;
-}
-
 int versions_open(struct training *run)
 {
 	struct train_versions *all = &run->versions;
 	char *path = rh_path_join(run->config->output_dir, "versions.jsonl");
 	versions_close(run);
 	all->shift = rh_alloc((size_t)run->session.model->layers, sizeof *all->shift);
-	all->forward = rh_alloc((size_t)run->micro_batches, sizeof *all->forward);
-	all->backward = rh_alloc((size_t)run->micro_batches, sizeof *all->backward);
+	all->forward = rh_alloc((size_t)run->flights.micro_batches, sizeof *all->forward);
+	all->backward = rh_alloc((size_t)run->flights.micro_batches, sizeof *all->backward);
 	int rc = path && all->shift && all->forward && all->backward ? rh_metrics_open(path, run->state.step, &all->log) : -ENOMEM;
 	rh_free(path);
 	return rc;
@@ -104,9 +96,9 @@ static int log_layers(struct training *run, int64_t step, int64_t count, const s
 int versions_note(struct training *run, int64_t step, const struct rh_versions *versions)
 {
 	struct train_versions *all = &run->versions;
-	int64_t count = run->flight[step % run->flights].count;
+	int64_t count = rh_flight_of(&run->flights, step)->count;
 	for (int64_t m = 0; m < count; m++) {
-		int64_t layers = run->session.model->layers, drift = versions_drift(versions + m * layers, layers);
+		int64_t layers = run->session.model->layers, drift = rh_versions_drift(versions + m * layers, layers);
 		all->largest = rh_max(all->largest, drift);
 		run->state.drift_since_log = rh_max(run->state.drift_since_log, drift);
 		all->drifted += drift > 0;

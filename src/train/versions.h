@@ -16,9 +16,6 @@ struct train_versions {
 	int64_t micro_batches, drifted; /* in all; those with drift */
 };
 
-/* A micro-batch's largest drift in any layer. */
-int64_t versions_drift(const struct rh_versions *versions, int64_t layers);
-
 /* Opens the log, without the lines of later steps than run->state.step. Called again when the run has returned to a checkpoint. */
 int versions_open(struct training *run) RH_MUST;
 /* Notes the micro-batches of a step, from 0. */

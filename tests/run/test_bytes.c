@@ -105,7 +105,7 @@ static void test_planned_bytes_are_those_taken_under_other_schedules(void **stat
 	(void)state;
 	for (int m = 0; m < MODELS; m++)
 		for (int s = 0; s < rh_schedule_count; s++)
-			for (int k = 0; k < 2 && !rh_schedule_is_roundpipe(&rh_schedules[s]) && rh_schedules[s].update == RH_UPDATE_FLUSHES;
+			for (int k = 0; k < 2 && !rh_schedule_has_rounds(&rh_schedules[s]) && rh_schedules[s].update == RH_UPDATE_FLUSHES;
 			     k++)
 				(void)check_run(&(struct what){.model = models[m],
 				                               .device = "cpu:2",

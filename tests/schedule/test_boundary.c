@@ -103,8 +103,8 @@ static void test_no_step_of_any_schedule_needs_more(void **state)
 				                            .forward_stages = stages - 1,
 				                            .backward_stages = stages,
 				                            .boundary_bytes = 1};
-				if (rh_schedule_is_roundpipe(schedule) || schedule->update == RH_UPDATE_LOCAL ||
-				    schedule->splits_backward || each < schedule->stages_least || each > schedule->stages_most)
+				if (rh_schedule_has_rounds(schedule) || schedule->update == RH_UPDATE_LOCAL || schedule->splits_backward ||
+				    each < schedule->stages_least || each > schedule->stages_most)
 					continue;
 				for (int s = 0; s < stages; s++) {
 					struct rh_stage stage = {s, s + 1 < stages ? s + 1 : DEEP};

@@ -9,8 +9,8 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "offload/optimizer.h"
+#include "session/lr.h"
 #include "session/session.h"
-#include "train/lr.h"
 #include "weights/tensors.h"
 
 #include <math.h>

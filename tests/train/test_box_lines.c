@@ -3,7 +3,7 @@
 #include "limit_time.h"
 #include "port.h"
 
-#include "modes/boxes/box.h"
+#include "session/box.h"
 
 #include <math.h>
 #include <pthread.h>

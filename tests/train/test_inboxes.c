@@ -5,7 +5,7 @@
 #include "limit_time.h"
 
 #include "link/pair.h"
-#include "modes/boxes/box.h"
+#include "session/box.h"
 
 #include <pthread.h>
 #include <time.h>

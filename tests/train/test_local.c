@@ -4,7 +4,6 @@
 
 #include "core/minmax.h"
 #include "device/cpu/kernels.h"
-#include "train/versions.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -160,7 +159,7 @@ static int end(void *context, int64_t step, const struct rh_versions *versions)
 	int64_t layers = at->rig->session.model->layers;
 	for (int64_t m = step * MICROS; m < (step + 1) * MICROS; m++) {
 		at->out->loss[m] = loss_sum(at->micro[m].loss, at->micro[m].batch.shape.head_rows);
-		at->out->drift[m] = versions_drift(versions + (m - step * MICROS) * layers, layers);
+		at->out->drift[m] = rh_versions_drift(versions + (m - step * MICROS) * layers, layers);
 	}
 	double norm;
 	return rh_updater_norm(at->rig->session.updater, &norm);
@@ -208,7 +207,7 @@ struct plain {
 	char **weights;
 	float *(*sum)[2];
 	struct rh_stage_state state;
-	char **published; /* of each block: what stages compute with, where updates are published later; else NULL */
+	char **published;                    /* of each block: what stages compute with, where updates are published later; else NULL */
 	struct kept *kept[STAGES_MOST][ALL]; /* NULL: nothing is in flight, or nothing is kept */
 	int64_t version[STAGES_MOST], of_forward[STAGES_MOST][ALL]; /* of each stage's weights */
 	struct outcome *out;

@@ -1,6 +1,6 @@
 #include "check.h"
 
-#include "train/lr.h"
+#include "session/lr.h"
 
 #include <math.h>
 #include <string.h>

@@ -78,9 +78,16 @@ int64_t box_output_bytes(const struct rh_box *box)
 	return rh_box_is_linked(box) ? (kept + PIECE) * (int64_t)sizeof(float) : 0;
 }
 
+int box_output_is_here(const struct rh_session *session)
+{
+	return !session->lora || !session->box.number;
+}
+
 int box_output_save(struct rh_session *session, const char *dir)
 {
 	struct collecting at = {.session = session};
+	if (!session->lora)
+		return rh_output_save(session, dir);
 	int rc = make_whole(&at);
 	if (!rc)
 		rc = pass_all(&at);

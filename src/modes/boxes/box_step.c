@@ -22,11 +22,11 @@ struct run_facts {
 };
 
 /* What box 0 tells the others about evaluations. */
-static void tell_evaluations(const struct training *run, const struct rh_workload *work, struct run_facts *facts)
+static void tell_evaluations(const struct rh_mode_run *run, const struct rh_workload *work, struct run_facts *facts)
 {
-	const struct rh_choices *choices = &run->data.choices;
-	facts->eval_every = run->eval_every;
-	facts->eval_rows = run->data.held_out.rows;
+	const struct rh_choices *choices = &run->data->choices;
+	facts->eval_every = run->course->eval_every;
+	facts->eval_rows = run->data->held_out.rows;
 	facts->eval_tokens = work->infer.tokens;
 	facts->eval_documents = work->infer.documents;
 	facts->eval_longest = work->infer.longest;
@@ -40,14 +40,14 @@ static void tell_evaluations(const struct training *run, const struct rh_workloa
 	}
 }
 
-static int hear_evaluations(struct training *run, const struct run_facts *facts, struct rh_workload *work)
+static int hear_evaluations(struct rh_mode_run *run, const struct run_facts *facts, struct rh_workload *work)
 {
-	struct rh_choices *choices = &run->data.choices;
+	struct rh_choices *choices = &run->data->choices;
 	if (facts->choices < 0 || facts->choices > RH_CHOICES_MAX)
 		return rh_fail(-EPROTO, "box 1 speaks of evaluations with more than %d choices", RH_CHOICES_MAX);
-	run->eval_every = facts->eval_every;
-	run->data.held_out.rows = facts->eval_rows; /* without the rows themselves */
-	run->data.held_out.objective = rh_session_objective(&run->session);
+	run->course->eval_every = facts->eval_every;
+	run->data->held_out.rows = facts->eval_rows; /* without the rows themselves */
+	run->data->held_out.objective = rh_session_objective(run->session);
 	work->infer = (struct rh_micro_shape){.tokens = facts->eval_tokens,
 	                                      .documents = facts->eval_documents,
 	                                      .longest = facts->eval_longest,
@@ -62,31 +62,32 @@ static int hear_evaluations(struct training *run, const struct run_facts *facts,
 	return 0;
 }
 
-int box_share_run(struct training *run, struct rh_workload *work)
+int box_share_run(struct rh_mode_run *run)
 {
-	struct run_facts facts = {.steps = run->data.steps,
-	                          .steps_per_epoch = run->data.steps_per_epoch,
-	                          .rows = run->data.train.rows,
-	                          .tokens = run->data.train.tokens,
-	                          .targets = run->data.targets,
-	                          .warmup = run->warmup,
-	                          .save_every = run->save_every,
+	struct rh_workload *work = run->work;
+	struct run_facts facts = {.steps = run->data->steps,
+	                          .steps_per_epoch = run->data->steps_per_epoch,
+	                          .rows = run->data->train.rows,
+	                          .tokens = run->data->train.tokens,
+	                          .targets = run->data->targets,
+	                          .warmup = run->course->lr.warmup_steps,
+	                          .save_every = run->course->save_every,
 	                          .micro_tokens = work->train.tokens,
 	                          .micro_documents = work->train.documents,
 	                          .micro_longest = work->train.longest,
 	                          .micro_head_rows = work->train.head_rows,
 	                          .micro_batches = work->train_micro_batches};
 	tell_evaluations(run, work, &facts);
-	int rc = rh_box_pass_up(&run->session.box, box_tag_of(-1, BOX_RUN), &facts, sizeof facts);
-	if (rc || !run->session.box.number)
+	int rc = rh_box_pass_up(&run->session->box, box_tag_of(-1, BOX_RUN), &facts, sizeof facts);
+	if (rc || !run->session->box.number)
 		return rc;
-	run->data.steps = facts.steps;
-	run->data.steps_per_epoch = facts.steps_per_epoch;
-	run->data.train.rows = facts.rows;
-	run->data.train.tokens = facts.tokens;
-	run->data.targets = facts.targets;
-	run->warmup = facts.warmup;
-	run->save_every = facts.save_every;
+	run->data->steps = facts.steps;
+	run->data->steps_per_epoch = facts.steps_per_epoch;
+	run->data->train.rows = facts.rows;
+	run->data->train.tokens = facts.tokens;
+	run->data->targets = facts.targets;
+	run->course->lr.warmup_steps = facts.warmup;
+	run->course->save_every = facts.save_every;
 	*work = (struct rh_workload){.train = {.tokens = facts.micro_tokens,
 	                                       .documents = facts.micro_documents,
 	                                       .longest = facts.micro_longest,
@@ -99,9 +100,9 @@ struct least {
 	int64_t least, differ;
 };
 
-int box_share_least(struct training *run, int64_t own, int64_t *least)
+int box_share_least(struct rh_session *session, int64_t own, int64_t *least)
 {
-	struct rh_box *box = &run->session.box;
+	struct rh_box *box = &session->box;
 	struct least all = {.least = own};
 	int rc = rh_box_take(box->link_below, box_tag_of(-1, BOX_LEAST), &all, sizeof all);
 	all.differ |= all.least != own;
@@ -114,15 +115,15 @@ int box_share_least(struct training *run, int64_t own, int64_t *least)
 	return rc ? rc : !all.differ;
 }
 
-int box_share_stretch(struct training *run, int64_t first, int64_t *steps, int64_t *count)
+int box_share_stretch(struct rh_mode_run *run, int64_t first, int64_t *steps, int64_t *count)
 {
 	int64_t both[2] = {*steps, *count};
-	int rc = rh_box_pass_up(&run->session.box, box_tag_of(first, BOX_STRETCH), both, sizeof both);
+	int rc = rh_box_pass_up(&run->session->box, box_tag_of(first, BOX_STRETCH), both, sizeof both);
 	*steps = both[0];
 	*count = both[1];
-	if (!rc && (*steps < 1 || *steps > run->flights || *count < 1 || *count > run->micro_batches))
+	if (!rc && (*steps < 1 || *steps > run->flights->count || *count < 1 || *count > run->flights->micro_batches))
 		rc = rh_fail(-EPROTO, "box 1 speaks of %lld steps of %lld micro-batches, of at most %lld and %lld", (long long)*steps,
-		             (long long)*count, (long long)run->flights, (long long)run->micro_batches);
+		             (long long)*count, (long long)run->flights->count, (long long)run->flights->micro_batches);
 	return rc;
 }
 
@@ -168,27 +169,28 @@ void box_batches_pack(const struct rh_batch *batch, int64_t count, char *message
 /* The numbers of each micro-batch: tokens, documents, longest, trained. */
 enum { SHAPE = 4 };
 
-int box_data_reserve(struct training *run)
+int box_data_reserve(const struct rh_mode_run *run, struct box_data **out)
 {
-	run->box_data = rh_alloc((size_t)run->flights, sizeof *run->box_data);
-	for (int64_t i = 0; run->box_data && i < run->flights; i++)
-		if (!(run->box_data[i].shapes = rh_alloc((size_t)box_shapes_items(run), sizeof(int64_t))))
+	int64_t count = run->flights->count;
+	struct box_data *data = *out = rh_alloc((size_t)count, sizeof *data);
+	for (int64_t i = 0; data && i < count; i++)
+		if (!(data[i].shapes = rh_alloc((size_t)box_shapes_items(run), sizeof(int64_t))))
 			return -ENOMEM;
-	return run->box_data ? 0 : -ENOMEM;
+	return data ? 0 : -ENOMEM;
 }
 
-void box_data_free(struct training *run)
+void box_data_free(const struct rh_mode_run *run, struct box_data *data)
 {
-	for (int64_t i = 0; run->box_data && i < run->flights; i++) {
-		rh_free(run->box_data[i].shapes);
-		rh_free(run->box_data[i].batches);
+	for (int64_t i = 0; data && i < run->flights->count; i++) {
+		rh_free(data[i].shapes);
+		rh_free(data[i].batches);
 	}
-	rh_free(run->box_data);
+	rh_free(data);
 }
 
-int64_t box_shapes_items(const struct training *run)
+int64_t box_shapes_items(const struct rh_mode_run *run)
 {
-	return 1 + SHAPE * run->micro_batches;
+	return 1 + SHAPE * run->flights->micro_batches;
 }
 
 int64_t box_shapes_tokens(const int64_t *shapes, int64_t m)
@@ -247,14 +249,14 @@ void box_shapes_of(const struct rh_batch *batches, int64_t count, int64_t *shape
 	}
 }
 
-static int share_shapes(struct training *run, int64_t step, int64_t count, int64_t *shapes)
+static int share_shapes(struct rh_mode_run *run, int64_t step, int64_t count, int64_t *shapes)
 {
 	int64_t items = box_shapes_items(run);
-	int is_first = !run->session.box.number;
+	int is_first = !run->session->box.number;
 	if (is_first)
-		box_shapes_of(run->batch, count, shapes);
-	int rc = rh_box_pass_up(&run->session.box, box_tag_of(step, BOX_SHAPES), shapes, items * (int64_t)sizeof *shapes);
-	return rc || is_first ? rc : box_shapes_set(run->batch, run->micro_batches, shapes);
+		box_shapes_of(run->flights->batch, count, shapes);
+	int rc = rh_box_pass_up(&run->session->box, box_tag_of(step, BOX_SHAPES), shapes, items * (int64_t)sizeof *shapes);
+	return rc || is_first ? rc : box_shapes_set(run->flights->batch, run->flights->micro_batches, shapes);
 }
 
 /* Box 1's numbers are those of a micro-batch of this model. */
@@ -302,21 +304,21 @@ int box_share_tally(struct rh_session *session, void *tally, int64_t bytes)
 	return rh_box_pass_down(&session->box, box_tag_of(-1, BOX_EVAL_RESULT), tally, bytes);
 }
 
-int box_share_data(struct training *run, int64_t step, int64_t count)
+int box_share_data(struct rh_mode_run *run, int64_t step, struct box_data *data)
 {
-	struct box_data *data = &run->box_data[step % run->flights];
-	int is_first = !run->session.box.number;
-	int rc = share_shapes(run, step, count, data->shapes);
+	int is_first = !run->session->box.number;
+	int64_t count = is_first ? rh_flights_fill(run->flights, run->session, run->data, step) : 0;
+	int rc = count < 0 ? (int)count : share_shapes(run, step, count, data->shapes);
 	if (rc)
 		return rc;
-	int64_t bytes = box_batches_bytes(run->batch, data->shapes[0]);
+	int64_t bytes = box_batches_bytes(run->flights->batch, data->shapes[0]);
 	rh_free(data->batches);
 	data->batches = rh_alloc((size_t)rh_max(bytes, 1), 1);
 	if (!data->batches)
 		return -ENOMEM;
 	if (is_first)
-		box_batches_pack(run->batch, count, data->batches, 1);
-	rc = rh_box_pass_up(&run->session.box, box_tag_of(step, BOX_BATCHES), data->batches, bytes);
+		box_batches_pack(run->flights->batch, count, data->batches, 1);
+	rc = rh_box_pass_up(&run->session->box, box_tag_of(step, BOX_BATCHES), data->batches, bytes);
 	if (is_first) { /* which makes them anew when the step begins */
 		rh_free(data->batches);
 		data->batches = NULL;
@@ -324,20 +326,19 @@ int box_share_data(struct training *run, int64_t step, int64_t count)
 	return rc;
 }
 
-int64_t box_take_data(struct training *run, int64_t step)
+int64_t box_take_data(struct rh_mode_run *run, int64_t step, const struct box_data *data)
 {
-	const struct box_data *data = &run->box_data[step % run->flights];
 	int64_t count = data->shapes[0];
-	int rc = box_shapes_set(run->batch, run->micro_batches, data->shapes);
+	int rc = box_shapes_set(run->flights->batch, run->flights->micro_batches, data->shapes);
 	if (rc)
 		return rc;
-	box_batches_pack(run->batch, count, data->batches, 0);
+	box_batches_pack(run->flights->batch, count, data->batches, 0);
 	for (int64_t m = 0; m < count; m++) {
-		rc = check_batch(&run->session, &run->batch[m], m);
+		rc = check_batch(run->session, &run->flights->batch[m], m);
 		if (rc)
 			return rc;
 	}
-	train_use_batches(run, step, count);
+	rh_flights_use(run->flights, run->session, step, count);
 	return count;
 }
 
@@ -360,46 +361,46 @@ struct results {
 	int64_t saved;
 };
 
-static int share_losses(struct training *run, int64_t step, struct results *results)
+static int share_losses(struct rh_mode_run *run, int64_t step, struct results *results)
 {
-	const struct train_step *flight = &run->flight[step % run->flights];
-	int64_t first = step % run->flights * run->micro_batches, balances = flight->count * (int64_t)sizeof(double);
+	const struct rh_flight *flight = rh_flight_of(run->flights, step);
+	int64_t first = rh_flight_first(run->flights, step), balances = flight->count * (int64_t)sizeof(double);
 	int64_t at = (int64_t)sizeof *results + balances, bytes = at + flight->trained * (int64_t)sizeof(float);
 	char *message = rh_alloc((size_t)bytes, 1);
 	if (!message)
 		return -ENOMEM;
 	memcpy(message, results, sizeof *results);
-	memcpy(message + sizeof *results, run->load_balancing_loss + first, (size_t)balances);
-	for (int64_t m = first; m < first + flight->count; at += run->targets[m++] * (int64_t)sizeof(float))
-		memcpy(message + at, run->loss[m], (size_t)run->targets[m] * sizeof(float));
-	int rc = rh_box_pass_down(&run->session.box, box_tag_of(step, BOX_RESULTS), message, bytes);
+	memcpy(message + sizeof *results, run->flights->load_balancing_loss + first, (size_t)balances);
+	for (int64_t m = first; m < first + flight->count; at += run->flights->targets[m++] * (int64_t)sizeof(float))
+		memcpy(message + at, run->flights->loss[m], (size_t)run->flights->targets[m] * sizeof(float));
+	int rc = rh_box_pass_down(&run->session->box, box_tag_of(step, BOX_RESULTS), message, bytes);
 	memcpy(results, message, sizeof *results);
-	memcpy(run->load_balancing_loss + first, message + sizeof *results, (size_t)balances);
+	memcpy(run->flights->load_balancing_loss + first, message + sizeof *results, (size_t)balances);
 	at = (int64_t)sizeof *results + balances;
-	for (int64_t m = first; !rc && m < first + flight->count; at += run->targets[m++] * (int64_t)sizeof(float))
-		memcpy(run->loss[m], message + at, (size_t)run->targets[m] * sizeof(float));
+	for (int64_t m = first; !rc && m < first + flight->count; at += run->flights->targets[m++] * (int64_t)sizeof(float))
+		memcpy(run->flights->loss[m], message + at, (size_t)run->flights->targets[m] * sizeof(float));
 	rh_free(message);
 	return rc;
 }
 
 /* Boxes that update themselves are several models to their updaters, and each knows the norm of its own gradients. */
-static int add_squares(struct training *run, int64_t step, double *sum)
+static int add_squares(struct rh_mode_run *run, int64_t step, double *sum)
 {
-	double own = run->flight[step % run->flights].norm;
-	if (!training_is_local(run))
-		return rh_updater_add_squares(run->session.updater, sum);
+	double own = rh_flight_of(run->flights, step)->norm;
+	if (rh_session_mode(run->session)->shares_norm)
+		return rh_updater_add_squares(run->session->updater, sum);
 	*sum += own * own;
 	return 0;
 }
 
-static int share_squares(struct training *run, int64_t step, struct results *out)
+static int share_squares(struct rh_mode_run *run, int64_t step, struct results *out)
 {
-	struct rh_box *box = &run->session.box;
-	struct squares squares = {.saved = run->saving.newest};
+	struct rh_box *box = &run->session->box;
+	struct squares squares = {.saved = run->saved};
 	int rc = rh_box_take(box->link_below, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
 	squares.requests.stop |= run->stop_requested;
 	squares.requests.save |= run->save_requested;
-	squares.saved = rh_min(squares.saved, run->saving.newest);
+	squares.saved = rh_min(squares.saved, run->saved);
 	if (!rc)
 		rc = add_squares(run, step, &squares.sum);
 	if (!rc)
@@ -410,33 +411,33 @@ static int share_squares(struct training *run, int64_t step, struct results *out
 }
 
 /* A norm of zero or none says nothing of shares. */
-static void note_norm(struct training *run, int64_t step, double norm)
+static void note_norm(struct rh_mode_run *run, int64_t step, double norm)
 {
-	double *own = &run->flight[step % run->flights].norm;
+	double *own = &rh_flight_of(run->flights, step)->norm;
 	if (norm > 0 && isfinite(norm) && *own > 0)
-		run->state.norm_share = *own / norm;
+		run->state->norm_share = *own / norm;
 	*own = norm;
 }
 
-int box_share_results(struct training *run, int64_t first, int64_t steps)
+int box_share_results(struct rh_mode_run *run, int64_t first, int64_t steps)
 {
 	struct results results[RH_RUN_STRETCH];
 	int rc = 0;
 	RH_ASSERT(steps <= RH_RUN_STRETCH);
-	rc = box_table_exchange(&run->session, box_tag_of(first, BOX_TABLE));
+	rc = box_table_exchange(run->session, box_tag_of(first, BOX_TABLE));
 	for (int64_t i = 0; !rc && i < steps; i++)
 		rc = share_squares(run, first + i, &results[i]);
 	for (int64_t i = 0; !rc && i < steps; i++) {
 		rc = share_losses(run, first + i, &results[i]);
-		if (!rc && training_is_local(run))
-			note_norm(run, first + i, results[i].norm);
+		if (!rc && rh_session_mode(run->session)->shares_norm)
+			rh_updater_give_norm(run->session->updater, results[i].norm);
 		else if (!rc)
-			rh_updater_give_norm(run->session.updater, results[i].norm);
+			note_norm(run, first + i, results[i].norm);
 	}
 	if (rc)
 		return rc;
 	run->stop_requested = results[steps - 1].requests.stop != 0;
 	run->save_requested = results[steps - 1].requests.save != 0;
-	run->saving.common = results[steps - 1].saved;
-	return box_table_settle(&run->session);
+	run->saved_by_all = results[steps - 1].saved;
+	return box_table_settle(run->session);
 }

@@ -1,15 +1,24 @@
-/* The messages between boxes of a run and of each of its steps. */
+/* The messages between boxes of a run and of each of its steps, beside those of the executor, which sends activations and their gradients.
+ *
+ * Box 0 holds the lowest layers and has the data. Its messages go up from box to box, results come down. Each message has its place in
+ * the order of a step, which is the same at both ends of a link:
+ *
+ *   up    the step's micro-batches
+ *         activations, by the executor;     down: their gradients
+ *         the gradient of a table that both ends train, up and down (box_table.h)
+ *   up    squares of the gradients, added box by box
+ *   down  their norm, and the losses that the last box has */
 #ifndef RH_MODES_BOXES_BOX_STEP_H
 #define RH_MODES_BOXES_BOX_STEP_H
 
-#include "train/training.h"
+#include "session/mode.h"
 
-/* Call it once, before the session starts: shares how many steps there are, and how large micro-batches may be. Box 0 gives *work;
+/* Call it once, before the session starts: shares how many steps there are, and how large micro-batches may be. Box 0 gives run->work;
  * elsewhere it is filled in. */
-int box_share_run(struct training *run, struct rh_workload *work) RH_MUST;
+int box_share_run(struct rh_mode_run *run) RH_MUST;
 
 /* *least: the smallest of the boxes' numbers. Returns 1: all boxes have this one; 0: some have another. */
-int box_share_least(struct training *run, int64_t own, int64_t *least) RH_MUST;
+int box_share_least(struct rh_session *session, int64_t own, int64_t *least) RH_MUST;
 
 /* The messages of a step; a step's number is in the tag's upper part, so that boxes that are not at the same step find out at once. */
 enum box_message {
@@ -37,7 +46,7 @@ struct box_data {
 	char *batches;   /* arrays of 32-bit integers, one after the other */
 };
 /* How many numbers `shapes` has for as many micro-batches as a step may have; and fills them in for `count` batches. */
-int64_t box_shapes_items(const struct training *run);
+int64_t box_shapes_items(const struct rh_mode_run *run);
 void box_shapes_of(const struct rh_batch *batch, int64_t count, int64_t *shapes);
 /* Tokens of micro-batch m of such shapes, and bytes of all their arrays as a message. */
 int64_t box_shapes_tokens(const int64_t *shapes, int64_t m);
@@ -48,17 +57,17 @@ int box_shapes_set(struct rh_batch *batches, int64_t most, const int64_t *shapes
 /* Bytes of the message that holds the batches' arrays; and copies between the arrays and the message. */
 int64_t box_batches_bytes(const struct rh_batch *batch, int64_t count);
 void box_batches_pack(const struct rh_batch *batch, int64_t count, char *message, int is_out);
-/* Reserves memory for the data of run->flights steps. Freed with the run. */
-int box_data_reserve(struct training *run) RH_MUST;
-void box_data_free(struct training *run);
+/* Memory for the data of run->flights->count steps; box_data_free in any case, also of NULL. */
+int box_data_reserve(const struct rh_mode_run *run, struct box_data **out) RH_MUST;
+void box_data_free(const struct rh_mode_run *run, struct box_data *data);
 
-/* Box 0 has filled the step's `count` micro-batches in run->batch: sends them to all boxes, which keep them. */
-int box_share_data(struct training *run, int64_t step, int64_t count) RH_MUST;
-/* Puts kept micro-batches into run->batch and run->micro, with their counts in `flight`. Their number, or a fault. Not for box 0. */
-int64_t box_take_data(struct training *run, int64_t step);
+/* Box 0 makes the step's micro-batches in run->flights->batch and sends them to all boxes, which keep them in *data. */
+int box_share_data(struct rh_mode_run *run, int64_t step, struct box_data *data) RH_MUST;
+/* Makes the kept ones the step's micro-batches in run->flights. Their number, or a fault. Not for box 0. */
+int64_t box_take_data(struct rh_mode_run *run, int64_t step, const struct box_data *data);
 
 /* A stretch: box 0 tells all boxes how many steps it has, and how many micro-batches each step. */
-int box_share_stretch(struct training *run, int64_t first, int64_t *steps, int64_t *count) RH_MUST;
+int box_share_stretch(struct rh_mode_run *run, int64_t first, int64_t *steps, int64_t *count) RH_MUST;
 
 /* Evaluation: box 0 has made `count` micro-batches of rows from `row` on and sends them to all boxes, whose batches have room for them. */
 int box_share_rows(struct rh_session *session, int64_t row, struct rh_batch *batch, int64_t count) RH_MUST;
@@ -66,8 +75,8 @@ int box_share_rows(struct rh_session *session, int64_t row, struct rh_batch *bat
 int box_share_tally(struct rh_session *session, void *tally, int64_t bytes) RH_MUST;
 
 /* Call it when the executor has finished `steps` steps (one, unless they were a stretch). All boxes learn the norm of all boxes'
- * gradients, and each step's losses. A stretch has its norms in `flight`: this box's before the call, all boxes' after it; of a single
+ * gradients, and each step's losses. A stretch has its norms in run->flights: this box's before the call, all boxes' after it; of a single
  * step the updater has the norm. run->stop_requested and save_requested: this box's requests before the call, all boxes' after it. */
-int box_share_results(struct training *run, int64_t first, int64_t steps) RH_MUST;
+int box_share_results(struct rh_mode_run *run, int64_t first, int64_t steps) RH_MUST;
 
 #endif

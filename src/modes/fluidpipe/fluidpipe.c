@@ -160,7 +160,7 @@ int rh_fluidpipe_save(struct rh_session *session, const char *dir)
 		return rc;
 	rh_model_keep(part.model, session->box.lo, session->box.hi);
 	part.model_config = &session->pipeline;
-	rc = session->lora ? box_output_save(&part, dir) : rh_output_save(&part, dir);
+	rc = box_output_save(&part, dir);
 	session->box = part.box; /* whose letters are other ones now */
 	rh_model_destroy(part.model);
 	return rc;

@@ -1,5 +1,6 @@
 #include "modes/fluidpipe/fluidpipe_logits.h"
 
+#include "checkpoint/checkpoint_writer.h"
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -7,6 +8,7 @@
 #include "modes/boxes/box_step.h"
 #include "modes/fluidpipe/distillation.h"
 #include "modes/fluidpipe/fluidpipe.h"
+#include "modes/fluidpipe/fluidpipe_run.h"
 #include "modes/fluidpipe/fluidpipe_stream.h"
 #include "modes/fluidpipe/idle_steps.h"
 #include "modes/fluidpipe/teacher_logits.h"
@@ -35,6 +37,11 @@ struct fluidpipe_logits {
 	int32_t *step_ids;
 	int64_t step_rows;
 };
+
+static struct fluidpipe_logits *logits_of(const struct rh_mode_run *run)
+{
+	return fluidpipe_of(run)->logits;
+}
 
 int64_t fluidpipe_logits_columns(const struct rh_session *session)
 {
@@ -102,21 +109,21 @@ void fluidpipe_logits_plan(const struct rh_session *session, int64_t samples, in
 /* Writes nothing where the next step begins another epoch, whose table is a new one. */
 static int print_table(void *context, struct rh_text *out)
 {
-	const struct training *run = context;
-	const struct rh_teacher_logits *table = &run->logits->table;
-	int is_between = run->state.step % run->data.steps_per_epoch == 0;
-	return !table->count || (is_between && !run->session.box.number) ? 0 : rh_teacher_logits_print(table, out);
+	const struct rh_mode_run *run = context;
+	const struct rh_teacher_logits *table = &logits_of(run)->table;
+	int is_between = run->state->step % run->data->steps_per_epoch == 0;
+	return !table->count || (is_between && !run->session->box.number) ? 0 : rh_teacher_logits_print(table, out);
 }
 
 /* A checkpoint in the first epoch has none for box 1, and one between two epochs has none either. */
-static int load_table(struct training *run, const char *checkpoint)
+static int load_table(struct rh_mode_run *run, const char *checkpoint)
 {
-	int64_t epoch = run->data.steps_per_epoch, step = run->state.step;
-	int is_wanted = run->session.box.number ? step > 0 : step > epoch && step % epoch;
+	int64_t epoch = run->data->steps_per_epoch, step = run->state->step;
+	int is_wanted = run->session->box.number ? step > 0 : step > epoch && step % epoch;
 	char *path = rh_path_join(checkpoint, FILE_NAME);
 	int rc = path ? 0 : -ENOMEM;
 	if (!rc && rh_file_exists(path))
-		rc = rh_teacher_logits_load(path, &run->logits->table);
+		rc = rh_teacher_logits_load(path, &logits_of(run)->table);
 	else if (!rc && is_wanted)
 		rh_note("%s: has no %s: samples whose logits it would hold are learnt from their labels alone", checkpoint, FILE_NAME);
 	rh_free(path);
@@ -125,36 +132,36 @@ static int load_table(struct training *run, const char *checkpoint)
 
 /* ---- a run ---- */
 
-static int reserve_stream(const struct training *run, struct fluidpipe_logits *logits)
+static int reserve_stream(const struct rh_mode_run *run, struct fluidpipe_logits *logits)
 {
-	if (!run->session.box.number) {
+	if (!run->session->box.number) {
 		int rc = rh_teacher_logits_create(logits->table.samples, logits->columns, &logits->next);
 		logits->next.ids = logits->table.ids;
 		return rc;
 	}
 	logits->is_sent = rh_alloc((size_t)logits->table.samples, 1);
-	logits->step_ids = rh_alloc((size_t)step_rows(&run->work), sizeof *logits->step_ids);
+	logits->step_ids = rh_alloc((size_t)step_rows(run->work), sizeof *logits->step_ids);
 	return logits->is_sent && logits->step_ids ? 0 : -ENOMEM;
 }
 
-static int reserve(struct training *run, struct fluidpipe_logits *logits)
+static int reserve(struct rh_mode_run *run, struct fluidpipe_logits *logits)
 {
-	size_t rows = (size_t)step_rows(&run->work), columns = (size_t)logits->columns;
-	int64_t samples = run->data.train.rows, targets = run->data.targets;
+	size_t rows = (size_t)step_rows(run->work), columns = (size_t)logits->columns;
+	int64_t samples = run->data->train.rows, targets = run->data->targets;
 	int rc = 0;
-	if (keeps(&run->session) && logits->top && (targets < 1 || targets > INT32_MAX))
+	if (keeps(run->session) && logits->top && (targets < 1 || targets > INT32_MAX))
 		return rh_fail(-EINVAL, "fluidpipe_top_k: %" PRId64 " trained tokens, of 1 to 2^31 - 1 that boxes can number", targets);
-	if (keeps(&run->session))
+	if (keeps(run->session))
 		rc = rh_teacher_logits_create(logits->top ? targets : samples, logits->columns, &logits->table);
 	logits->table.ids = logits->top ? logits->outputs : 0;
-	if (!rc && keeps(&run->session) && logits->top && !(logits->first = rh_alloc((size_t)samples, sizeof *logits->first)))
+	if (!rc && keeps(run->session) && logits->top && !(logits->first = rh_alloc((size_t)samples, sizeof *logits->first)))
 		rc = -ENOMEM;
 	if (!rc && logits->learns) {
 		logits->teacher = rh_alloc(rows * columns, sizeof *logits->teacher);
 		logits->mix = rh_alloc(rows * 2, sizeof *logits->mix);
 		rc = logits->teacher && logits->mix ? 0 : -ENOMEM;
 	}
-	if (!rc && makes(&run->session) && !(logits->own_logits = rh_alloc(rows * columns, sizeof *logits->own_logits)))
+	if (!rc && makes(run->session) && !(logits->own_logits = rh_alloc(rows * columns, sizeof *logits->own_logits)))
 		rc = -ENOMEM;
 	if (!rc && fluidpipe_streams(run->config))
 		rc = reserve_stream(run, logits);
@@ -167,15 +174,15 @@ static int reserve(struct training *run, struct fluidpipe_logits *logits)
 }
 
 /* Box 1 knows how many targets each sample has, and box 2 learns it. */
-static int share_targets(struct training *run, struct fluidpipe_logits *logits)
+static int share_targets(struct rh_mode_run *run, struct fluidpipe_logits *logits)
 {
-	struct rh_box *box = &run->session.box;
-	int64_t samples = run->data.train.rows, all = 0, bytes = samples * (int64_t)sizeof(int32_t);
+	struct rh_box *box = &run->session->box;
+	int64_t samples = run->data->train.rows, all = 0, bytes = samples * (int64_t)sizeof(int32_t);
 	int32_t *targets = rh_alloc((size_t)samples, sizeof *targets);
 	if (!targets)
 		return -ENOMEM;
 	for (int64_t i = 0; !box->number && i < samples; i++)
-		targets[i] = (int32_t)rh_dataset_row_targets(&run->data.train, i);
+		targets[i] = (int32_t)rh_dataset_row_targets(&run->data->train, i);
 	int rc = box->number ? rh_box_take(box->link_below, box_tag_of(-1, BOX_LOGITS), targets, bytes)
 	                     : rh_box_give(box, box->link_above, box_tag_of(-1, BOX_LOGITS), targets, bytes);
 	for (int64_t i = 0; !rc && i < samples; all += targets[i++]) {
@@ -189,34 +196,34 @@ static int share_targets(struct training *run, struct fluidpipe_logits *logits)
 	return rc;
 }
 
-int fluidpipe_logits_begin(struct training *run, const char *checkpoint)
+int fluidpipe_logits_begin(struct rh_mode_run *run, const char *checkpoint)
 {
-	if (!is_student(&run->session) && !is_teacher(&run->session))
+	if (!is_student(run->session) && !is_teacher(run->session))
 		return 0;
-	struct fluidpipe_logits *logits = run->logits = rh_alloc(1, sizeof *logits);
+	struct fluidpipe_logits *logits = fluidpipe_of(run)->logits = rh_alloc(1, sizeof *logits);
 	if (!logits)
 		return -ENOMEM;
-	*logits = (struct fluidpipe_logits){.learns = is_student(&run->session),
-	                                    .teaches = is_teacher(&run->session),
-	                                    .columns = fluidpipe_logits_columns(&run->session),
+	*logits = (struct fluidpipe_logits){.learns = is_student(run->session),
+	                                    .teaches = is_teacher(run->session),
+	                                    .columns = fluidpipe_logits_columns(run->session),
 	                                    .top = run->config->fluidpipe_top_k,
-	                                    .outputs = rh_model_outputs(run->session.model_config),
-	                                    .on_the_way = steps_on_the_way(&run->session),
-	                                    .targets = run->work.train.head_rows};
+	                                    .outputs = rh_model_outputs(run->session->model_config),
+	                                    .on_the_way = steps_on_the_way(run->session),
+	                                    .targets = run->work->train.head_rows};
 	int rc = reserve(run, logits);
 	if (!rc && logits->first)
 		rc = share_targets(run, logits);
-	if (rc || !keeps(&run->session))
+	if (rc || !keeps(run->session))
 		return rc;
-	for (int64_t m = 0; m < run->micro_batches; m++)
-		run->batch[m].names_samples = 1;
-	rh_checkpoint_writer_add(run->saving.writer, &(struct rh_checkpoint_extra){FILE_NAME, print_table, run});
+	for (int64_t m = 0; m < run->flights->micro_batches; m++)
+		run->flights->batch[m].names_samples = 1;
+	rh_checkpoint_writer_add(run->writer, &(struct rh_checkpoint_extra){FILE_NAME, print_table, run});
 	return checkpoint ? load_table(run, checkpoint) : 0;
 }
 
-void fluidpipe_logits_free(struct training *run)
+void fluidpipe_logits_free(struct rh_mode_run *run)
 {
-	struct fluidpipe_logits *logits = run->logits;
+	struct fluidpipe_logits *logits = logits_of(run);
 	if (!logits)
 		return;
 	rh_teacher_logits_destroy(&logits->table);
@@ -233,11 +240,11 @@ void fluidpipe_logits_free(struct training *run)
 	rh_free(logits);
 }
 
-void fluidpipe_logits_report(const struct training *run)
+void fluidpipe_logits_report(const struct rh_mode_run *run)
 {
-	if (run->logits && run->logits->untaught)
+	if (logits_of(run) && logits_of(run)->untaught)
 		rh_note("%" PRId64 " %s were learnt from their labels alone: there were no logits of theirs to distil",
-		        run->logits->untaught, run->logits->top ? "tokens" : "samples");
+		        logits_of(run)->untaught, logits_of(run)->top ? "tokens" : "samples");
 }
 
 /* ---- a step ---- */
@@ -247,9 +254,9 @@ int64_t fluidpipe_logits_bytes(const struct rh_session *session, int64_t targets
 	return rh_config_distils(session->config, 1) ? targets * fluidpipe_logits_columns(session) * (int64_t)sizeof(float) : 0;
 }
 
-void *fluidpipe_logits_place(const struct training *run, int64_t step)
+void *fluidpipe_logits_place(const struct rh_mode_run *run, int64_t step)
 {
-	return run->logits->received[step % run->logits->on_the_way];
+	return logits_of(run)->received[step % logits_of(run)->on_the_way];
 }
 
 /* A position among a micro-batch's targets: document and sample of the last target, and the number of the next. */
@@ -259,15 +266,15 @@ struct place {
 static const struct place first_place = {0, -1, 0};
 
 /* The number of target i in tables; one that no table has where box 1 names no such sample. */
-static int64_t number_of(const struct training *run, const struct rh_batch *batch, int64_t i, struct place *place)
+static int64_t number_of(const struct rh_mode_run *run, const struct rh_batch *batch, int64_t i, struct place *place)
 {
 	while (batch->head_row[i] >= batch->start[place->document + 1])
 		place->document++;
 	int64_t sample = batch->sample[place->document];
-	if (!run->logits->first || sample < 0 || sample >= run->data.train.rows)
-		return run->logits->first ? -1 : sample;
+	if (!logits_of(run)->first || sample < 0 || sample >= run->data->train.rows)
+		return logits_of(run)->first ? -1 : sample;
 	if (sample != place->sample)
-		*place = (struct place){place->document, sample, run->logits->first[sample]};
+		*place = (struct place){place->document, sample, logits_of(run)->first[sample]};
 	return place->next++;
 }
 
@@ -278,18 +285,18 @@ static int is_sound(const struct fluidpipe_logits *logits, const float *row)
 
 /* Each target of a micro-batch: its teacher's logits, and how much both losses count, times `scale`. `came`: box 2: of the micro-batch's
  * first target. */
-static void teach(struct training *run, int64_t m, const float *came, const double scale[2])
+static void teach(struct rh_mode_run *run, int64_t m, const float *came, const double scale[2])
 {
-	struct fluidpipe_logits *logits = run->logits;
+	struct fluidpipe_logits *logits = logits_of(run);
 	const struct rh_config *config = run->config;
-	const struct rh_batch *batch = &run->batch[m];
+	const struct rh_batch *batch = &run->flights->batch[m];
 	int is_sum = config->fluidpipe_weighting == RH_WEIGHTING_SUM;
-	float alpha = (float)(run->session.box.number ? config->fluidpipe_alpha2 : config->fluidpipe_alpha1);
+	float alpha = (float)(run->session->box.number ? config->fluidpipe_alpha2 : config->fluidpipe_alpha1);
 	float *teacher = logits->teacher + m * logits->targets * logits->columns, *mix = logits->mix + 2 * m * logits->targets;
 	struct place place = first_place;
-	run->micro[m].teacher = teacher;
-	run->micro[m].mix = mix;
-	run->micro[m].shape.taught = logits->columns;
+	run->flights->micro[m].teacher = teacher;
+	run->flights->micro[m].mix = mix;
+	run->flights->micro[m].shape.taught = logits->columns;
 	for (int64_t i = 0; i < batch->trained; i++, teacher += logits->columns, mix += 2) {
 		const float *row =
 		        came ? came + i * logits->columns : rh_teacher_logits_get(&logits->table, number_of(run, batch, i, &place));
@@ -302,43 +309,43 @@ static void teach(struct training *run, int64_t m, const float *came, const doub
 	}
 }
 
-static void ask_for_own(struct training *run, int64_t m)
+static void ask_for_own(struct rh_mode_run *run, int64_t m)
 {
-	struct fluidpipe_logits *logits = run->logits;
+	struct fluidpipe_logits *logits = logits_of(run);
 	if (!logits->own_logits)
 		return;
-	run->micro[m].scores = logits->own_logits + m * logits->targets * logits->columns;
-	run->micro[m].shape.choices = logits->top ? 0 : logits->columns;
-	run->micro[m].shape.top = logits->top;
+	run->flights->micro[m].scores = logits->own_logits + m * logits->targets * logits->columns;
+	run->flights->micro[m].shape.choices = logits->top ? 0 : logits->columns;
+	run->flights->micro[m].shape.top = logits->top;
 }
 
-void fluidpipe_logits_attach(struct training *run, int64_t step, int64_t count)
+void fluidpipe_logits_attach(struct rh_mode_run *run, int64_t step, int64_t count)
 {
 	static const double whole[2] = {1, 1};
-	struct fluidpipe_logits *logits = run->logits;
-	int is_upper = run->session.box.number > 0;
+	struct fluidpipe_logits *logits = logits_of(run);
+	int is_upper = run->session->box.number > 0;
 	const float *came = logits && logits->received ? logits->received[step % logits->on_the_way] : NULL;
 	for (int64_t m = 0; logits && m < count; m++) {
-		RH_ASSERT(logits->top || run->batch[m].trained == run->batch[m].documents);
-		if (logits->learns && (is_upper || step >= run->data.steps_per_epoch)) /* in box 1's first epoch there is no teacher */
+		RH_ASSERT(logits->top || run->flights->batch[m].trained == run->flights->batch[m].documents);
+		if (logits->learns && (is_upper || step >= run->data->steps_per_epoch)) /* in box 1's first epoch there is no teacher */
 			teach(run, m, came, whole);
 		if (came)
-			came += run->batch[m].trained * logits->columns;
+			came += run->flights->batch[m].trained * logits->columns;
 		ask_for_own(run, m);
 	}
 }
 
 /* Row by row, as they go up. */
-static int send_up(struct training *run, int64_t step, int64_t count)
+static int send_up(struct rh_mode_run *run, int64_t step, int64_t count)
 {
-	struct rh_box *box = &run->session.box;
-	int64_t bytes = fluidpipe_logits_bytes(&run->session, run->flight[step % run->flights].trained), used = 0;
+	struct rh_box *box = &run->session->box;
+	int64_t bytes = fluidpipe_logits_bytes(run->session, rh_flight_of(run->flights, step)->trained), used = 0;
 	char *message = rh_alloc((size_t)bytes, 1);
 	if (!message)
 		return -ENOMEM;
 	for (int64_t m = 0; m < count; m++) {
-		int64_t part = run->batch[m].trained * run->logits->columns * (int64_t)sizeof(float);
-		memcpy(message + used, run->micro[m].scores, (size_t)part);
+		int64_t part = run->flights->batch[m].trained * logits_of(run)->columns * (int64_t)sizeof(float);
+		memcpy(message + used, run->flights->micro[m].scores, (size_t)part);
 		used += part;
 	}
 	int rc = rh_box_give(box, box->link_above, box_tag_of(step, BOX_LOGITS), message, bytes);
@@ -355,15 +362,15 @@ static void note_row(struct fluidpipe_logits *logits, int32_t id)
 	logits->step_ids[logits->step_rows++] = id;
 }
 
-static int keep(struct training *run, int64_t count)
+static int keep(struct rh_mode_run *run, int64_t count)
 {
-	struct fluidpipe_logits *logits = run->logits;
+	struct fluidpipe_logits *logits = logits_of(run);
 	logits->step_rows = 0;
 	for (int64_t m = 0; m < count; m++) {
 		struct place place = first_place;
-		for (int64_t i = 0; i < run->batch[m].trained; i++) {
-			const float *row = run->micro[m].scores + i * logits->columns;
-			int64_t id = number_of(run, &run->batch[m], i, &place);
+		for (int64_t i = 0; i < run->flights->batch[m].trained; i++) {
+			const float *row = run->flights->micro[m].scores + i * logits->columns;
+			int64_t id = number_of(run, &run->flights->batch[m], i, &place);
 			int rc = rh_teacher_logits_put(&logits->table, id, row);
 			if (rc < 0)
 				return rc;
@@ -373,12 +380,12 @@ static int keep(struct training *run, int64_t count)
 	return 0;
 }
 
-int fluidpipe_logits_finish(struct training *run, int64_t step)
+int fluidpipe_logits_finish(struct rh_mode_run *run, int64_t step)
 {
-	int64_t count = run->flight[step % run->flights].count;
-	if (!run->logits || !run->logits->teaches)
+	int64_t count = rh_flight_of(run->flights, step)->count;
+	if (!logits_of(run) || !logits_of(run)->teaches)
 		return 0;
-	return run->session.box.number ? keep(run, count) : send_up(run, step, count);
+	return run->session->box.number ? keep(run, count) : send_up(run, step, count);
 }
 
 /* ---- an opportunistic step ---- */
@@ -388,43 +395,43 @@ int64_t fluidpipe_logits_target_bytes(const struct rh_session *session)
 	return is_student(session) ? fluidpipe_logits_columns(session) * (int64_t)sizeof(float) : 0;
 }
 
-const float *fluidpipe_logits_received(const struct training *run, int64_t step, int64_t m)
+const float *fluidpipe_logits_received(const struct rh_mode_run *run, int64_t step, int64_t m)
 {
-	const float *came = run->logits && run->logits->received ? fluidpipe_logits_place(run, step) : NULL;
+	const float *came = logits_of(run) && logits_of(run)->received ? fluidpipe_logits_place(run, step) : NULL;
 	for (int64_t before = 0; came && before < m; before++)
-		came += run->batch[before].trained * run->logits->columns;
+		came += run->flights->batch[before].trained * logits_of(run)->columns;
 	return came;
 }
 
-int fluidpipe_logits_attach_idle(struct training *run, int64_t after, int64_t count, const float *came, const double scale[2])
+int fluidpipe_logits_attach_idle(struct rh_mode_run *run, int64_t after, int64_t count, const float *came, const double scale[2])
 {
-	struct fluidpipe_logits *logits = run->logits;
-	int is_taught = logits && logits->learns && (came || after > run->data.steps_per_epoch);
+	struct fluidpipe_logits *logits = logits_of(run);
+	int is_taught = logits && logits->learns && (came || after > run->data->steps_per_epoch);
 	for (int64_t m = 0; logits && m < count; m++) {
 		if (is_taught)
 			teach(run, m, came, scale);
 		if (came)
-			came += run->batch[m].trained * logits->columns;
+			came += run->flights->batch[m].trained * logits->columns;
 		ask_for_own(run, m);
 	}
 	return is_taught;
 }
 
-int fluidpipe_logits_finish_idle(struct training *run, int64_t count)
+int fluidpipe_logits_finish_idle(struct rh_mode_run *run, int64_t count)
 {
-	return run->logits && run->logits->teaches && run->session.box.number ? keep(run, count) : 0;
+	return logits_of(run) && logits_of(run)->teaches && run->session->box.number ? keep(run, count) : 0;
 }
 
-void fluidpipe_logits_losses(const struct training *run, int64_t m, int64_t i, double out[2])
+void fluidpipe_logits_losses(const struct rh_mode_run *run, int64_t m, int64_t i, double out[2])
 {
-	const struct rh_micro_batch *micro = &run->micro[m];
-	const struct fluidpipe_logits *logits = run->logits;
+	const struct rh_micro_batch *micro = &run->flights->micro[m];
+	const struct fluidpipe_logits *logits = logits_of(run);
 	out[0] = (double)micro->loss[i];
 	out[1] = 0;
 	if (!logits || !logits->learns || !micro->mix || logits->top)
 		return;
 	const float *teacher = micro->mix[2 * i + 1] != 0 ? micro->teacher + i * logits->outputs : NULL;
-	rh_distillation_losses(&run->session.model->distillation, logits->outputs, micro->scores + i * logits->outputs, teacher,
+	rh_distillation_losses(&run->session->model->distillation, logits->outputs, micro->scores + i * logits->outputs, teacher,
 	                       micro->target[i], out);
 }
 
@@ -436,9 +443,9 @@ static int is_left(const struct fluidpipe_logits *logits, int64_t id)
 	return logits->table.is_known[id] && !(logits->is_sent && logits->is_sent[id]);
 }
 
-int64_t fluidpipe_logits_kept(const struct training *run)
+int64_t fluidpipe_logits_kept(const struct rh_mode_run *run)
 {
-	const struct fluidpipe_logits *logits = run->logits;
+	const struct fluidpipe_logits *logits = logits_of(run);
 	int64_t left = 0;
 	for (int64_t id = 0; logits && id < logits->table.samples; id++)
 		left += is_left(logits, id);
@@ -490,9 +497,9 @@ static int unpack(struct rh_teacher_logits *table, int64_t samples, const char *
 	return 0;
 }
 
-void fluidpipe_logits_pack_step(struct training *run, int64_t rows, char *message)
+void fluidpipe_logits_pack_step(struct rh_mode_run *run, int64_t rows, char *message)
 {
-	struct fluidpipe_logits *logits = run->logits;
+	struct fluidpipe_logits *logits = logits_of(run);
 	RH_ASSERT(rows == logits->step_rows);
 	for (int64_t i = 0; i < rows; i++) {
 		put_row(&logits->table, logits->step_ids[i], i, rows, message);
@@ -500,38 +507,38 @@ void fluidpipe_logits_pack_step(struct training *run, int64_t rows, char *messag
 	}
 }
 
-int fluidpipe_logits_collect(struct training *run, int64_t rows, const char *message)
+int fluidpipe_logits_collect(struct rh_mode_run *run, int64_t rows, const char *message)
 {
-	return unpack(&run->logits->next, rows, message);
+	return unpack(&logits_of(run)->next, rows, message);
 }
 
-int fluidpipe_logits_send(struct training *run, int64_t epoch)
+int fluidpipe_logits_send(struct rh_mode_run *run, int64_t epoch)
 {
-	struct rh_box *box = &run->session.box;
-	struct rh_teacher_logits *table = &run->logits->table;
-	int64_t left = fluidpipe_logits_kept(run), id = 0, each = fluidpipe_logits_row_bytes(&run->session);
-	char *message = rh_alloc((size_t)rh_max(1, fluidpipe_logits_piece(&run->session, left) * each), 1);
+	struct rh_box *box = &run->session->box;
+	struct rh_teacher_logits *table = &logits_of(run)->table;
+	int64_t left = fluidpipe_logits_kept(run), id = 0, each = fluidpipe_logits_row_bytes(run->session);
+	char *message = rh_alloc((size_t)rh_max(1, fluidpipe_logits_piece(run->session, left) * each), 1);
 	int rc = message ? 0 : -ENOMEM;
 	for (int64_t n; !rc && left; left -= n) {
-		n = fluidpipe_logits_piece(&run->session, left);
-		pack(run->logits, &id, n, message);
+		n = fluidpipe_logits_piece(run->session, left);
+		pack(logits_of(run), &id, n, message);
 		rc = rh_box_give(box, box->link_below, box_tag_of(epoch, BOX_LOGITS), message, n * each);
 	}
 	rh_free(message);
 	rh_teacher_logits_clear(table);
-	if (run->logits->is_sent)
-		memset(run->logits->is_sent, 0, (size_t)table->samples);
+	if (logits_of(run)->is_sent)
+		memset(logits_of(run)->is_sent, 0, (size_t)table->samples);
 	return rc;
 }
 
-int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t samples)
+int fluidpipe_logits_receive(struct rh_mode_run *run, int64_t epoch, int64_t samples)
 {
-	struct rh_link *link = run->session.box.link_above;
-	struct fluidpipe_logits *logits = run->logits;
+	struct rh_link *link = run->session->box.link_above;
+	struct fluidpipe_logits *logits = logits_of(run);
 	if (!logits || !logits->learns || samples < 0 || samples > logits->table.samples)
 		return rh_fail(-EPROTO, "box 2 speaks of the logits of %" PRId64 " samples", samples);
-	int64_t each = fluidpipe_logits_row_bytes(&run->session);
-	char *message = rh_alloc((size_t)rh_max(1, fluidpipe_logits_piece(&run->session, samples) * each), 1);
+	int64_t each = fluidpipe_logits_row_bytes(run->session);
+	char *message = rh_alloc((size_t)rh_max(1, fluidpipe_logits_piece(run->session, samples) * each), 1);
 	int rc = message ? 0 : -ENOMEM;
 	struct rh_teacher_logits last = logits->table;
 	rh_teacher_logits_clear(&last);
@@ -542,7 +549,7 @@ int fluidpipe_logits_receive(struct training *run, int64_t epoch, int64_t sample
 		logits->table = last;
 	}
 	for (int64_t n; !rc && samples; samples -= n) {
-		n = fluidpipe_logits_piece(&run->session, samples);
+		n = fluidpipe_logits_piece(run->session, samples);
 		rc = rh_box_take(link, box_tag_of(epoch, BOX_LOGITS), message, n * each);
 		if (!rc)
 			rc = unpack(&logits->table, n, message);

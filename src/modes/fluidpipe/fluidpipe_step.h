@@ -11,28 +11,28 @@
 #ifndef RH_MODES_FLUIDPIPE_FLUIDPIPE_STEP_H
 #define RH_MODES_FLUIDPIPE_FLUIDPIPE_STEP_H
 
-#include "train/training.h"
+#include "session/mode.h"
 
 /* Call it before the first step. checkpoint: the one that the run continues, or NULL. Freed with the run. */
-int fluidpipe_begin(struct training *run, const char *checkpoint) RH_MUST;
-void fluidpipe_free(struct training *run);
+int fluidpipe_begin(struct rh_mode_run *run, const char *checkpoint) RH_MUST;
+void fluidpipe_free(struct rh_mode_run *run);
 
 /* Call it before the data of each step. Where a new epoch begins and box 1 distils, box 2 sends the last epoch's logits, and box 1 waits
  * for them. */
-int fluidpipe_begin_epoch(struct training *run, int64_t step) RH_MUST;
+int fluidpipe_begin_epoch(struct rh_mode_run *run, int64_t step) RH_MUST;
 
 /* Box 1, before such a step: 1: the logits are here, or it needs none; 0: they are not. waits: waits for them. */
-int fluidpipe_take_epoch(struct training *run, int64_t step, int waits) RH_MUST;
+int fluidpipe_take_epoch(struct rh_mode_run *run, int64_t step, int waits) RH_MUST;
 
-/* Box 1 has filled the step's `count` micro-batches in run->batch, and they go to box 2. */
-int fluidpipe_give_step(struct training *run, int64_t step, int64_t count) RH_MUST;
+/* Box 1 has filled the step's `count` micro-batches in run->flights->batch, and they go to box 2. */
+int fluidpipe_give_step(struct rh_mode_run *run, int64_t step, int64_t count) RH_MUST;
 /* Box 2: takes those micro-batches; returns their number, or a fault. */
-int64_t fluidpipe_take_step(struct training *run, int64_t step);
+int64_t fluidpipe_take_step(struct rh_mode_run *run, int64_t step);
 
 /* Call it between two steps. Box 1 takes the reports that box 2 has sent, without waiting; box 2 reports what is new. asked: this box
  * was asked to stop. Afterwards run->stop_requested says whether this step was the last. */
-int fluidpipe_listen(struct training *run, int asked) RH_MUST;
+int fluidpipe_listen(struct rh_mode_run *run, int asked) RH_MUST;
 /* The last step is done at this box: returns when it is done at the other one, too. */
-int fluidpipe_end(struct training *run) RH_MUST;
+int fluidpipe_end(struct rh_mode_run *run) RH_MUST;
 
 #endif

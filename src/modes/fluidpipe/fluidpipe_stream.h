@@ -8,8 +8,8 @@
 #ifndef RH_MODES_FLUIDPIPE_FLUIDPIPE_STREAM_H
 #define RH_MODES_FLUIDPIPE_FLUIDPIPE_STREAM_H
 
-#include "modes/boxes/box.h"
-#include "train/training.h"
+#include "session/box.h"
+#include "session/mode.h"
 
 enum { RH_FLUIDPIPE_UNHEARD_MOST = RH_BOX_MESSAGES / 2 };
 
@@ -29,17 +29,17 @@ struct fluidpipe_step_report {
 int fluidpipe_streams(const struct rh_config *config);
 /* Host memory of the messages in flight. */
 int64_t fluidpipe_stream_bytes(const struct rh_session *session, const struct rh_workload *work);
-void fluidpipe_stream_begin(const struct training *run, struct fluidpipe_stream *stream);
+void fluidpipe_stream_begin(const struct rh_mode_run *run, struct fluidpipe_stream *stream);
 
 /* Box 2: the step is finished, and the table has its logits. */
-int fluidpipe_stream_send(struct training *run, int64_t step, const struct fluidpipe_step_report *report) RH_MUST;
+int fluidpipe_stream_send(struct rh_mode_run *run, int64_t step, const struct fluidpipe_step_report *report) RH_MUST;
 
 /* Box 1 begins the next step, which has so many targets. Not while fluidpipe_stream_is_full. */
 int fluidpipe_stream_is_full(const struct fluidpipe_stream *stream);
-int fluidpipe_stream_add(struct training *run, struct fluidpipe_stream *stream, int64_t targets) RH_MUST;
+int fluidpipe_stream_add(struct rh_mode_run *run, struct fluidpipe_stream *stream, int64_t targets) RH_MUST;
 /* Has the link expect the messages of begun steps, as many as it has room for. */
-int fluidpipe_stream_expect(struct training *run, struct fluidpipe_stream *stream) RH_MUST;
+int fluidpipe_stream_expect(struct rh_mode_run *run, struct fluidpipe_stream *stream) RH_MUST;
 /* Waits for the next step's message. */
-int fluidpipe_stream_receive(struct training *run, struct fluidpipe_stream *stream, struct fluidpipe_step_report *out) RH_MUST;
+int fluidpipe_stream_receive(struct rh_mode_run *run, struct fluidpipe_stream *stream, struct fluidpipe_step_report *out) RH_MUST;
 
 #endif

@@ -1,5 +1,6 @@
 #include "modes/fluidpipe/idle_steps.h"
 
+#include "checkpoint/checkpoint_writer.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/file.h"
@@ -12,6 +13,7 @@
 #include "link/recall.h"
 #include "modes/fluidpipe/feature_store.h"
 #include "modes/fluidpipe/fluidpipe_logits.h"
+#include "modes/fluidpipe/fluidpipe_run.h"
 #include "modes/fluidpipe/fluidpipe_step.h"
 #include "modes/fluidpipe/idle_internal.h"
 #include "offload/space.h"
@@ -45,6 +47,11 @@ struct idle_steps {
 	double wait_s, step_s;    /* means: of the waits, and of what an opportunistic step takes */
 };
 
+static struct idle_steps *idle_of(const struct rh_mode_run *run)
+{
+	return fluidpipe_of(run)->idle;
+}
+
 int idle_steps_are_wanted(const struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
@@ -52,9 +59,9 @@ int idle_steps_are_wanted(const struct rh_session *session)
 	return waits && config->fluidpipe_idle_sampler && config->fluidpipe_idle_steps;
 }
 
-static int is_upper(const struct training *run)
+static int is_upper(const struct rh_mode_run *run)
 {
-	return run->session.box.number > 0;
+	return run->session->box.number > 0;
 }
 
 static struct rh_feature_store_options store_options(const struct rh_session *session, int64_t samples, const struct rh_workload *work)
@@ -119,10 +126,10 @@ static void forget(void *context, int64_t sample)
 /* Features of the present step, one micro-batch after the other: they become samples that may be drawn. */
 static void keep(void *context, uint64_t tag, const void *bytes, int64_t size)
 {
-	struct training *run = context;
-	struct idle_steps *idle = run->idle;
-	const struct rh_batch *batch = &run->batch[idle->received];
-	int64_t count = run->flight[idle->step % run->flights].count;
+	struct rh_mode_run *run = context;
+	struct idle_steps *idle = idle_of(run);
+	const struct rh_batch *batch = &run->flights->batch[idle->received];
+	int64_t count = rh_flight_of(run->flights, idle->step)->count;
 	if (idle->received == count || tag != rh_wire_tag(RH_BOUNDARY_ACTIVATION, idle->step, idle->received))
 		return; /* of an evaluation */
 	RH_ASSERT(size == batch->tokens * idle->token_bytes);
@@ -140,45 +147,45 @@ static void keep(void *context, uint64_t tag, const void *bytes, int64_t size)
 }
 
 /* Prepares box 2's opportunistic steps: it keeps features, and replays them to its executor. */
-static int create_upper(struct training *run)
+static int create_upper(struct rh_mode_run *run)
 {
-	struct idle_steps *idle = run->idle;
-	int64_t micros = run->work.train_micro_batches, target_bytes = fluidpipe_logits_target_bytes(&run->session);
-	struct rh_feature_store_options of_store = store_options(&run->session, run->data.train.rows, &run->work);
+	struct idle_steps *idle = idle_of(run);
+	int64_t micros = run->work->train_micro_batches, target_bytes = fluidpipe_logits_target_bytes(run->session);
+	struct rh_feature_store_options of_store = store_options(run->session, run->data->train.rows, run->work);
 	idle->token_bytes = of_store.token_bytes;
 	of_store.evicted = forget;
 	of_store.context = idle;
 	idle->features = rh_alloc((size_t)micros, sizeof *idle->features);
 	int rc = idle->features ? 0 : -ENOMEM;
 	for (int64_t m = 0; !rc && m < micros; m++)
-		if (!(idle->features[m] = rh_alloc((size_t)run->work.train.tokens, (size_t)idle->token_bytes)))
+		if (!(idle->features[m] = rh_alloc((size_t)run->work->train.tokens, (size_t)idle->token_bytes)))
 			rc = -ENOMEM;
-	if (!rc && target_bytes && !(idle->teacher = rh_alloc((size_t)(micros * run->work.train.head_rows), (size_t)target_bytes)))
+	if (!rc && target_bytes && !(idle->teacher = rh_alloc((size_t)(micros * run->work->train.head_rows), (size_t)target_bytes)))
 		rc = -ENOMEM;
 	if (!rc)
 		rc = rh_feature_store_create(&of_store, &idle->store);
 	if (!rc)
-		rc = rh_recall_open(run->session.box.link_below, RH_BOX_MESSAGES, keep, run, &idle->view);
+		rc = rh_recall_open(run->session->box.link_below, RH_BOX_MESSAGES, keep, run, &idle->view);
 	if (rc)
 		return rc;
 	rh_opportunistic_allow_none(idle->history);
-	run->session.link_below = idle->view;
+	run->session->link_below = idle->view;
 	return 0;
 }
 
 /* Box 1 makes steps of all its rows, and what its layers make of them goes nowhere. */
-static int create_lower(struct training *run)
+static int create_lower(struct rh_mode_run *run)
 {
-	int rc = rh_recall_open(run->session.box.link_above, RH_BOX_MESSAGES, NULL, NULL, &run->idle->view);
-	run->session.link_above = run->idle->view;
+	int rc = rh_recall_open(run->session->box.link_above, RH_BOX_MESSAGES, NULL, NULL, &idle_of(run)->view);
+	run->session->link_above = idle_of(run)->view;
 	return rc;
 }
 
-int idle_steps_create(struct training *run)
+int idle_steps_create(struct rh_mode_run *run)
 {
 	const struct rh_config *config = run->config;
-	int64_t samples = run->data.train.rows, micros = run->work.train_micro_batches;
-	struct idle_steps *idle = run->idle = rh_alloc(1, sizeof *idle);
+	int64_t samples = run->data->train.rows, micros = run->work->train_micro_batches;
+	struct idle_steps *idle = fluidpipe_of(run)->idle = rh_alloc(1, sizeof *idle);
 	if (!idle)
 		return -ENOMEM;
 	idle->sample = rh_alloc((size_t)(micros * config->per_device_train_batch_size), sizeof *idle->sample);
@@ -193,9 +200,9 @@ int idle_steps_create(struct training *run)
 	return rc ? rc : is_upper(run) ? create_upper(run) : create_lower(run);
 }
 
-void idle_steps_free(struct training *run)
+void idle_steps_free(struct rh_mode_run *run)
 {
-	struct idle_steps *idle = run->idle;
+	struct idle_steps *idle = idle_of(run);
 	if (!idle)
 		return;
 	rh_link_close(idle->view);
@@ -204,7 +211,7 @@ void idle_steps_free(struct training *run)
 	rh_sampler_destroy(idle->sampler);
 	rh_feature_store_free(idle->store);
 	rh_opportunistic_free(idle->history);
-	for (int64_t m = 0; idle->features && m < run->work.train_micro_batches; m++)
+	for (int64_t m = 0; idle->features && m < run->work->train_micro_batches; m++)
 		rh_free(idle->features[m]);
 	rh_free(idle->features);
 	rh_free(idle->sample);
@@ -216,22 +223,22 @@ void idle_steps_free(struct training *run)
 
 static int print_history(void *context, struct rh_text *out)
 {
-	const struct training *run = context;
-	return rh_text_append(out, rh_opportunistic_history(run->idle->history),
-	                      (size_t)run->data.train.rows * sizeof(struct rh_sample_history));
+	const struct rh_mode_run *run = context;
+	return rh_text_append(out, rh_opportunistic_history(idle_of(run)->history),
+	                      (size_t)run->data->train.rows * sizeof(struct rh_sample_history));
 }
 
 /* A checkpoint of a run without such steps has none. */
-static int load_history(struct training *run, const char *checkpoint)
+static int load_history(struct rh_mode_run *run, const char *checkpoint)
 {
 	struct rh_bytes bytes;
-	size_t all = (size_t)run->data.train.rows * sizeof(struct rh_sample_history);
+	size_t all = (size_t)run->data->train.rows * sizeof(struct rh_sample_history);
 	char *path = rh_path_join(checkpoint, HISTORY_NAME);
 	int rc = path ? rh_file_exists(path) : -ENOMEM;
 	if (rc > 0) {
 		rc = rh_file_load(path, &bytes);
 		if (!rc && bytes.length == all)
-			memcpy(rh_opportunistic_history(run->idle->history), bytes.bytes, all);
+			memcpy(rh_opportunistic_history(idle_of(run)->history), bytes.bytes, all);
 		else if (!rc)
 			rh_note("%s is of other data: the samplers begin without its losses", path);
 		if (!rc)
@@ -241,47 +248,47 @@ static int load_history(struct training *run, const char *checkpoint)
 	return rc;
 }
 
-int idle_steps_begin(struct training *run, const char *checkpoint)
+int idle_steps_begin(struct rh_mode_run *run, const char *checkpoint)
 {
 	char *path = rh_path_join(run->config->output_dir, "opportunistic.jsonl");
-	int rc = path ? idle_log_open(path, run->config->fluidpipe_idle_replay, run->state.step, &run->idle->log) : -ENOMEM;
+	int rc = path ? idle_log_open(path, run->config->fluidpipe_idle_replay, run->state->step, &idle_of(run)->log) : -ENOMEM;
 	rh_free(path);
-	const struct rh_session *session = &run->session;
+	const struct rh_session *session = run->session;
 	if (!rc && session->work.nvme_records)
-		rc = rh_feature_store_spill(run->idle->store, session->space, session->first_record, session->work.nvme_records);
-	rh_checkpoint_writer_add(run->saving.writer, &(struct rh_checkpoint_extra){HISTORY_NAME, print_history, run});
+		rc = rh_feature_store_spill(idle_of(run)->store, session->space, session->first_record, session->work.nvme_records);
+	rh_checkpoint_writer_add(run->writer, &(struct rh_checkpoint_extra){HISTORY_NAME, print_history, run});
 	return rc || !checkpoint ? rc : load_history(run, checkpoint);
 }
 
-static int begins_epoch(const struct training *run, int64_t step)
+static int begins_epoch(const struct rh_mode_run *run, int64_t step)
 {
-	return step % run->data.steps_per_epoch == 0;
+	return step % run->data->steps_per_epoch == 0;
 }
 
 /* Box 2 has received nothing. */
-static void forget_all(struct training *run)
+static void forget_all(struct rh_mode_run *run)
 {
 	if (!is_upper(run))
 		return;
-	rh_feature_store_clear(run->idle->store);
-	rh_opportunistic_allow_none(run->idle->history);
+	rh_feature_store_clear(idle_of(run)->store);
+	rh_opportunistic_allow_none(idle_of(run)->history);
 }
 
-int idle_steps_expect(struct training *run, int64_t step)
+int idle_steps_expect(struct rh_mode_run *run, int64_t step)
 {
-	struct idle_steps *idle = run->idle;
-	int64_t batch = run->config->per_device_train_batch_size, epoch = step / run->data.steps_per_epoch;
+	struct idle_steps *idle = idle_of(run);
+	int64_t batch = run->config->per_device_train_batch_size, epoch = step / run->data->steps_per_epoch;
 	idle->step = step;
 	idle->received = 0;
 	if (begins_epoch(run, step)) {
 		forget_all(run);
-		run->state.idle_steps_of_epoch = 0;
+		run->state->idle_steps_of_epoch = 0;
 	}
-	for (int64_t m = 0; m < run->flight[step % run->flights].count; m++) {
+	for (int64_t m = 0; m < rh_flight_of(run->flights, step)->count; m++) {
 		const int64_t *rows;
-		idle->rows[m] = rh_sampler_rows(idle->sampler, epoch, step % run->data.steps_per_epoch, m, &rows);
-		if (idle->rows[m] != run->batch[m].documents)
-			return rh_fail(-EPROTO, "box 1 sends %" PRId64 " documents of %" PRId64 " rows", run->batch[m].documents,
+		idle->rows[m] = rh_sampler_rows(idle->sampler, epoch, step % run->data->steps_per_epoch, m, &rows);
+		if (idle->rows[m] != run->flights->batch[m].documents)
+			return rh_fail(-EPROTO, "box 1 sends %" PRId64 " documents of %" PRId64 " rows", run->flights->batch[m].documents,
 			               idle->rows[m]);
 		memcpy(idle->sample + m * batch, rows, (size_t)idle->rows[m] * sizeof *rows);
 	}
@@ -289,10 +296,10 @@ int idle_steps_expect(struct training *run, int64_t step)
 }
 
 /* Records each sample of the step with its losses, the mean of its targets'. */
-static void record(struct training *run, int64_t micro_batches, const int64_t *sample, int64_t each)
+static void record(struct rh_mode_run *run, int64_t micro_batches, const int64_t *sample, int64_t each)
 {
 	for (int64_t m = 0; m < micro_batches; m++) {
-		const struct rh_batch *batch = &run->batch[m];
+		const struct rh_batch *batch = &run->flights->batch[m];
 		for (int64_t d = 0, t = 0; d < batch->documents; d++) {
 			double sum[2] = {0}, loss[2];
 			int64_t first = t;
@@ -302,28 +309,28 @@ static void record(struct training *run, int64_t micro_batches, const int64_t *s
 				sum[1] += loss[1];
 			}
 			if (t > first)
-				rh_opportunistic_record(run->idle->history, sample[m * each + d], (float)(sum[0] / (double)(t - first)),
+				rh_opportunistic_record(idle_of(run)->history, sample[m * each + d], (float)(sum[0] / (double)(t - first)),
 				                        (float)(sum[1] / (double)(t - first)));
 		}
 	}
 }
 
-void idle_steps_record(struct training *run, int64_t step)
+void idle_steps_record(struct rh_mode_run *run, int64_t step)
 {
-	record(run, run->flight[step % run->flights].count, run->idle->sample, run->config->per_device_train_batch_size);
+	record(run, rh_flight_of(run->flights, step)->count, idle_of(run)->sample, run->config->per_device_train_batch_size);
 }
 
 /* Inverted dropout of features, before they go into this box's first layer. */
-static void drop(const struct training *run, void *features, int64_t elements, int64_t micro_batch)
+static void drop(const struct rh_mode_run *run, void *features, int64_t elements, int64_t micro_batch)
 {
 	double share = run->config->fluidpipe_idle_dropout;
 	float kept = (float)(1 / (1 - share)), *wide = features;
 	uint16_t *narrow = features;
 	for (int64_t e = 0; share > 0 && e < elements; e++) {
 		struct rh_philox_block block = rh_philox(run->config->seed, (uint32_t)(e / 4), (uint32_t)micro_batch,
-		                                         (uint32_t)run->state.idle_steps, RH_PHILOX_IDLE_DROPOUT);
+		                                         (uint32_t)run->state->idle_steps, RH_PHILOX_IDLE_DROPOUT);
 		float factor = (double)rh_philox_unit(block.word[e % 4]) < share ? 0 : kept;
-		if (run->session.model->dtype == RH_F32)
+		if (run->session->model->dtype == RH_F32)
 			wide[e] *= factor;
 		else
 			narrow[e] = rh_f32_to_bf16(rh_bf16_to_f32(narrow[e]) * factor);
@@ -331,10 +338,10 @@ static void drop(const struct training *run, void *features, int64_t elements, i
 }
 
 /* Micro-batch m of samples that box 2 keeps; its features are what the executor receives next. */
-static int fill_upper(struct training *run, int64_t number, int64_t m, float **teacher)
+static int fill_upper(struct rh_mode_run *run, int64_t number, int64_t m, float **teacher)
 {
-	struct idle_steps *idle = run->idle;
-	struct rh_batch *batch = &run->batch[m];
+	struct idle_steps *idle = idle_of(run);
+	struct rh_batch *batch = &run->flights->batch[m];
 	const int64_t *sample = idle->sample + m * run->config->per_device_train_batch_size;
 	int rc = rh_feature_store_make(idle->store, sample, idle->rows[m], batch, idle->features[m], *teacher);
 	if (rc)
@@ -342,45 +349,38 @@ static int fill_upper(struct training *run, int64_t number, int64_t m, float **t
 	for (int64_t d = 0; d < batch->documents && batch->sample; d++)
 		batch->sample[d] = (int32_t)sample[d];
 	if (*teacher)
-		*teacher += batch->trained * (fluidpipe_logits_target_bytes(&run->session) / (int64_t)sizeof **teacher);
-	drop(run, idle->features[m], batch->tokens * run->session.model->config->hidden_size, m);
+		*teacher += batch->trained * (fluidpipe_logits_target_bytes(run->session) / (int64_t)sizeof **teacher);
+	drop(run, idle->features[m], batch->tokens * run->session->model->config->hidden_size, m);
 	return rh_recall_supply(idle->view, rh_wire_tag(RH_BOUNDARY_ACTIVATION, number, m), idle->features[m],
 	                        batch->tokens * idle->token_bytes);
 }
 
 /* Draws a step's samples, and makes its micro-batches; how many, 0: there are no samples. */
-static int64_t fill(struct training *run, int64_t number)
+static int64_t fill(struct rh_mode_run *run, int64_t number)
 {
-	struct idle_steps *idle = run->idle;
+	struct idle_steps *idle = idle_of(run);
 	const struct rh_config *config = run->config;
-	int64_t each = config->per_device_train_batch_size, most = each * run->micro_batches, m = 0;
-	int64_t drawn = rh_opportunistic_draw(idle->history, (uint64_t)run->state.idle_steps, most, idle->sample);
-	struct train_step *flight = run->flight;
+	int64_t each = config->per_device_train_batch_size, most = each * run->flights->micro_batches, m = 0;
+	int64_t drawn = rh_opportunistic_draw(idle->history, (uint64_t)run->state->idle_steps, most, idle->sample);
 	float *teacher = idle->teacher;
-	*flight = (struct train_step){0};
 	for (; m * each < drawn; m++) {
-		struct rh_batch *batch = &run->batch[m];
+		struct rh_batch *batch = &run->flights->batch[m];
 		idle->rows[m] = rh_min(each, drawn - m * each);
-		batch->draw = (uint32_t)(run->state.step / run->data.steps_per_epoch) + 1;
+		batch->draw = (uint32_t)(run->state->step / run->data->steps_per_epoch) + 1;
 		int rc = is_upper(run) ? fill_upper(run, number, m, &teacher)
-		                       : rh_batch_make(&run->data.train, idle->sample + m * each, idle->rows[m], batch);
+		                       : rh_batch_make(&run->data->train, idle->sample + m * each, idle->rows[m], batch);
 		if (rc)
 			return rc;
-		run->micro[m] = rh_micro_of(batch);
-		run->micro[m].loss = run->loss[m];
-		run->micro[m].load_balancing_loss = &run->load_balancing_loss[m];
-		run->targets[m] = batch->trained;
-		flight->trained += batch->trained;
-		flight->tokens += batch->tokens;
 	}
-	return flight->count = m;
+	rh_flights_use(run->flights, run->session, 0, m); /* of one step in flight, which this is */
+	return m;
 }
 
-static int log_step(struct training *run, double loss)
+static int log_step(struct rh_mode_run *run, double loss)
 {
-	struct idle_steps *idle = run->idle;
-	const struct idle_line line = {.after_step = run->state.step,
-	                               .micro_batches = run->flight->count,
+	struct idle_steps *idle = idle_of(run);
+	const struct idle_line line = {.after_step = run->state->step,
+	                               .micro_batches = run->flights->step->count,
 	                               .sample = idle->sample,
 	                               .rows = idle->rows,
 	                               .loss = loss};
@@ -389,39 +389,39 @@ static int log_step(struct training *run, double loss)
 }
 
 /* Forward, backward and update of the filled micro-batches. */
-static int run_step(struct training *run, int64_t number, int64_t count, double *norm)
+static int run_step(struct rh_mode_run *run, int64_t number, int64_t count, double *norm)
 {
 	const struct rh_config *config = run->config;
-	struct idle_steps *idle = run->idle;
+	struct idle_steps *idle = idle_of(run);
 	const double scale[2] = {config->fluidpipe_idle_task_scale, config->fluidpipe_idle_distillation_scale};
-	int distils = fluidpipe_logits_attach_idle(run, run->state.step, count, idle->teacher, scale);
-	float loss_scale = (float)((distils ? 1 : scale[0]) / (double)run->flight->trained);
-	double rate = train_rate_at(run, run->state.step - 1);
-	struct rh_update update = rh_update_of(config, run->state.step + run->state.idle_steps, rate, 1);
-	rh_updater_open(run->session.updater, &update, config->max_grad_norm);
+	int distils = fluidpipe_logits_attach_idle(run, run->state->step, count, idle->teacher, scale);
+	float loss_scale = (float)((distils ? 1 : scale[0]) / (double)run->flights->step->trained);
+	double rate = rh_lr_at(&run->course->lr, run->state->step - 1);
+	struct rh_update update = rh_update_of(config, run->state->step + run->state->idle_steps, rate, 1);
+	rh_updater_open(run->session->updater, &update, config->max_grad_norm);
 	rh_recall_drop(idle->view, 1);
-	int rc = rh_executor_begin(run->session.executor, run->micro, count, number, loss_scale);
+	int rc = rh_executor_begin(run->session->executor, run->flights->micro, count, number, loss_scale);
 	if (!rc)
-		rc = rh_executor_finish(run->session.executor);
+		rc = rh_executor_finish(run->session->executor);
 	rh_recall_drop(idle->view, 0);
 	if (!rc)
-		rc = rh_updater_norm(run->session.updater, norm);
+		rc = rh_updater_norm(run->session->updater, norm);
 	return rc ? rc : fluidpipe_logits_finish_idle(run, count);
 }
 
 /* 1: made; 0: there are no samples to make it of. */
-static int make_step(struct training *run)
+static int make_step(struct rh_mode_run *run)
 {
-	struct idle_steps *idle = run->idle;
+	struct idle_steps *idle = idle_of(run);
 	double began = rh_clock_seconds(), norm = 0;
-	int64_t number = run->data.steps + run->state.idle_steps, count = fill(run, number); /* a number that no other step has */
+	int64_t number = run->data->steps + run->state->idle_steps, count = fill(run, number); /* a number that no other step has */
 	if (count <= 0)
 		return (int)count;
 	int rc = run_step(run, number, count, &norm);
 	if (rc)
 		return rc;
-	double loss = train_step_loss(run, 0);
-	int judged = trouble_judge(run, run->state.step - 1, loss, norm);
+	double loss = rh_flight_loss(run->flights, 0);
+	int judged = run->judge(run->context, run->state->step - 1, loss, norm);
 	if (judged < 0)
 		return judged;
 	rc = log_step(run, loss);
@@ -429,67 +429,67 @@ static int make_step(struct training *run)
 	double took_s = rh_clock_seconds() - began;
 	idle->step_s += (idle->steps_made ? newest_share : 1) * (took_s - idle->step_s);
 	idle->steps_made++;
-	run->state.idle_steps++;
-	run->state.idle_steps_of_epoch++;
+	run->state->idle_steps++;
+	run->state->idle_steps_of_epoch++;
 	return rc ? rc : 1;
 }
 
 /* made: steps before this wait. */
-static int may_step(const struct training *run, double waited_s, int64_t made)
+static int may_step(const struct rh_mode_run *run, double waited_s, int64_t made)
 {
 	int64_t most = run->config->fluidpipe_idle_steps;
-	const struct idle_steps *idle = run->idle;
-	if (most >= 0 && run->state.idle_steps_of_epoch >= most)
+	const struct idle_steps *idle = idle_of(run);
+	if (most >= 0 && run->state->idle_steps_of_epoch >= most)
 		return 0;
 	int probes = idle->gaps >= idle->probe_gap && idle->steps_made == made;
 	return probes || (idle->steps_made && idle->wait_s - waited_s >= idle->step_s);
 }
 
 /* As many as the log has. */
-static int follow_log(struct training *run)
+static int follow_log(struct rh_mode_run *run)
 {
-	struct idle_steps *idle = run->idle;
+	struct idle_steps *idle = idle_of(run);
 	int rc = 1;
-	if (idle_log_restarts(idle->log, run->state.step))
+	if (idle_log_restarts(idle->log, run->state->step))
 		forget_all(run);
-	while (rc > 0 && idle_log_has_next(idle->log, run->state.step)) {
+	while (rc > 0 && idle_log_has_next(idle->log, run->state->step)) {
 		rc = make_step(run);
 		if (!rc)
 			return rh_fail(-EINVAL, "fluidpipe_idle_replay: a step behind step %" PRId64 ", where no sample is kept",
-			               run->state.step);
+			               run->state->step);
 	}
 	return rc < 0 ? rc : 0;
 }
 
 /* Messages of the next step that box 2 waits for. */
-static int64_t awaited_messages(const struct training *run)
+static int64_t awaited_messages(const struct rh_mode_run *run)
 {
-	int64_t count = rh_sampler_micro_batches(run->idle->sampler, run->state.step % run->data.steps_per_epoch);
+	int64_t count = rh_sampler_micro_batches(idle_of(run)->sampler, run->state->step % run->data->steps_per_epoch);
 	return rh_config_distils(run->config, 1) ? BEFORE_FEATURES + count + 1 : BEFORE_STEP;
 }
 
 /* 1: what this box needs before the next step is here, or was waited for; 0: it is not. */
-static int is_next_step_ready(struct training *run, int waits)
+static int is_next_step_ready(struct rh_mode_run *run, int waits)
 {
 	int64_t expected = 0, here = 0;
 	if (!is_upper(run))
-		return fluidpipe_take_epoch(run, run->state.step, waits);
-	int rc = rh_ahead_unasked(run->session.box.link_below, &expected, &here);
+		return fluidpipe_take_epoch(run, run->state->step, waits);
+	int rc = rh_ahead_unasked(run->session->box.link_below, &expected, &here);
 	expected = rh_min(expected, awaited_messages(run));
 	if (!rc && here < expected && waits)
-		rc = rh_ahead_await_unasked(run->session.box.link_below, expected);
+		rc = rh_ahead_await_unasked(run->session->box.link_below, expected);
 	return rc ? rc : waits || here >= expected;
 }
 
-int idle_steps_make(struct training *run)
+int idle_steps_make(struct rh_mode_run *run)
 {
-	struct idle_steps *idle = run->idle;
+	struct idle_steps *idle = idle_of(run);
 	int64_t made = idle->steps_made;
 	double began = rh_clock_seconds(), waited_s = 0;
 	int rc = 1, here = 0;
 	if (idle->has_failed)
 		return rh_feature_store_fault(idle->store);
-	if (begins_epoch(run, run->state.step) == is_upper(run) || run->state.step == run->first_step)
+	if (begins_epoch(run, run->state->step) == is_upper(run) || run->state->step == run->first_step)
 		return 0;
 	if (idle_log_replays(idle->log))
 		return follow_log(run);
@@ -512,10 +512,10 @@ int idle_steps_make(struct training *run)
 	return 0;
 }
 
-void idle_steps_report(const struct training *run)
+void idle_steps_report(const struct rh_mode_run *run)
 {
-	const struct idle_steps *idle = run->idle;
+	const struct idle_steps *idle = idle_of(run);
 	rh_note("opportunistic steps: %" PRId64 " beside %" PRId64 "; box %d waits %.1f ms for the other one, such a step takes %.1f ms%s",
-	        run->state.idle_steps, run->state.step, run->session.box.number + 1, idle->wait_s * 1e3, idle->step_s * 1e3,
+	        run->state->idle_steps, run->state->step, run->session->box.number + 1, idle->wait_s * 1e3, idle->step_s * 1e3,
 	        idle->wait_s < idle->step_s ? ": they do not pay" : "");
 }

@@ -13,7 +13,7 @@
 #ifndef RH_MODES_FLUIDPIPE_IDLE_STEPS_H
 #define RH_MODES_FLUIDPIPE_IDLE_STEPS_H
 
-#include "train/training.h"
+#include "session/mode.h"
 
 struct idle_steps;
 
@@ -25,18 +25,18 @@ int idle_steps_plan(const struct rh_session *session, int64_t samples, struct rh
 
 /* Call it before the session starts: replaces the session's link by a view that can deliver samples again, or drop what is sent. Freed
  * with the run, after the session. */
-int idle_steps_create(struct training *run) RH_MUST;
-void idle_steps_free(struct training *run);
+int idle_steps_create(struct rh_mode_run *run) RH_MUST;
+void idle_steps_free(struct rh_mode_run *run);
 /* Opens the logs; output_dir must exist. checkpoint: the one that the run continues, or NULL. */
-int idle_steps_begin(struct training *run, const char *checkpoint) RH_MUST;
+int idle_steps_begin(struct rh_mode_run *run, const char *checkpoint) RH_MUST;
 
-/* The step's micro-batches are in run->batch, and its features come next. */
-int idle_steps_expect(struct training *run, int64_t step) RH_MUST;
+/* The step's micro-batches are in run->flights->batch, and its features come next. */
+int idle_steps_expect(struct rh_mode_run *run, int64_t step) RH_MUST;
 /* Its losses are known. */
-void idle_steps_record(struct training *run, int64_t step);
+void idle_steps_record(struct rh_mode_run *run, int64_t step);
 /* Call it before the next step: makes as many opportunistic steps as there is time for. */
-int idle_steps_make(struct training *run) RH_MUST;
+int idle_steps_make(struct rh_mode_run *run) RH_MUST;
 /* Says how many there were, and why no more. */
-void idle_steps_report(const struct training *run);
+void idle_steps_report(const struct rh_mode_run *run);
 
 #endif

@@ -3,20 +3,21 @@
  * them have, train up to that step again, and leave it out. All boxes know all losses and norms, so all see the same bad step. */
 #include "train/training.h"
 
+#include "checkpoint/checkpoint.h"
 #include "core/alloc.h"
 #include "core/log.h"
-#include "modes/boxes/box_step.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-int box_agree_on_checkpoint(struct training *run, char **checkpoint)
+int returning_agree(struct training *run, char **checkpoint)
 {
 	const int64_t own = *checkpoint ? run->state.step : -1;
 	int64_t step = own, least = own;
-	int agrees = !rh_box_is_linked(&run->session.box);
+	const struct rh_mode_steps *mode = &run->mode->steps;
+	int agrees = !mode->agree;
 	while (!agrees) {
-		agrees = box_share_least(run, step, &least);
+		agrees = mode->agree(&run->session, step, &least);
 		if (agrees || step == least)
 			continue;
 		rh_free(*checkpoint);
@@ -35,12 +36,12 @@ int box_agree_on_checkpoint(struct training *run, char **checkpoint)
 		               "resume_from_checkpoint: this box has one of step %" PRId64
 		               " to go on from, but another has none, or none of a step that this one has: all go on, or all begin anew",
 		               own);
-	run->saving.newest = step;
-	run->saving.common = rh_box_is_linked(&run->session.box) ? step : INT64_MAX;
+	run->shared.saved = step;
+	run->shared.saved_by_all = mode->agree ? step : INT64_MAX;
 	return agrees < 0 ? agrees : 0;
 }
 
-int box_return(struct training *run, int64_t bad, double loss, double norm)
+int returning_at_rest(struct training *run, int64_t bad, double loss, double norm)
 {
 	char *checkpoint = NULL;
 	int rc = saving_collect(run, RH_CHECKPOINT_WAIT);
@@ -51,7 +52,7 @@ int box_return(struct training *run, int64_t bad, double loss, double norm)
 	rh_trainer_state_free(&run->trainer);
 	rc = checkpoint ? rh_checkpoint_state(checkpoint, run->config, &run->state, &run->trainer) : rh_trainer_state_create(&run->trainer);
 	if (!rc)
-		rc = box_agree_on_checkpoint(run, &checkpoint);
+		rc = returning_agree(run, &checkpoint);
 	if (!rc && !checkpoint)
 		rc = rh_fail(-EDOM,
 		             "step %" PRId64

@@ -1,4 +1,4 @@
-#include "modes/boxes/box.h"
+#include "session/box.h"
 
 #include "core/alloc.h"
 #include "core/log.h"

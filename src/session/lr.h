@@ -1,6 +1,6 @@
 /* Learning-rate schedules: pure functions, those of transformers' get_scheduler. */
-#ifndef RH_TRAIN_LR_H
-#define RH_TRAIN_LR_H
+#ifndef RH_SESSION_LR_H
+#define RH_SESSION_LR_H
 
 #include "config/config.h"
 

@@ -1,16 +1,7 @@
-/* One of several boxes that train one model together (mode: sync-pp): its layers, its neighbours, and the messages between boxes that
- * the executor does not send (it sends activations and their gradients).
- *
- * Box 0 holds the lowest layers and has the data. Its messages go up from box to box, results come down. Each message has its place in
- * the order of a step, which is the same at both ends of a link:
- *
- *   up    the step's micro-batches
- *         activations, by the executor;     down: their gradients
- *         the gradient of a table that both ends train, up and down (box_table.h)
- *   up    squares of the gradients, added box by box
- *   down  their norm, and the losses that the last box has */
-#ifndef RH_MODES_BOXES_BOX_H
-#define RH_MODES_BOXES_BOX_H
+/* This box among several: its layers, its links to its neighbours, and messages over them beside those of the executor (which sends
+ * activations and their gradients). Which messages there are, and when, is the mode's (session/mode.h). */
+#ifndef RH_SESSION_BOX_H
+#define RH_SESSION_BOX_H
 
 #include "config/config.h"
 #include "link/link.h"
@@ -24,10 +15,10 @@ struct rh_box {
 	struct rh_link *link_below, *link_above; /* NULL: there is no box */
 	struct rh_link_line line_above;          /* to the box above, as measured at the start; zeros: it was not */
 	struct rh_box_letter *letter;            /* messages that were sent and are not acknowledged yet */
-	int64_t table_bytes;                     /* of a sum that the ends exchange (box_table.h), 0: none; set when the layers are known */
-	int64_t piece_bytes;                     /* the sum is sent in pieces of this size */
-	int64_t table_sent;                      /* number of its last message in the link */
-	char *relay;                             /* memory for its pieces, in a box between the two ends; else NULL */
+	int64_t table_bytes; /* of a sum that the ends exchange (modes/boxes/box_table.h), 0: none; set when the layers are known */
+	int64_t piece_bytes; /* the sum is sent in pieces of this size */
+	int64_t table_sent;  /* number of its last message in the link */
+	char *relay;         /* memory for its pieces, in a box between the two ends; else NULL */
 };
 
 /* The most messages of a link that are posted and not finished, the executor's among them. */
@@ -43,7 +34,7 @@ int rh_box_open(const struct rh_config *config, const char *model, struct rh_box
 /* rc: 0, or the fault that the run ends with, of which the neighbours are told. */
 void rh_box_close(struct rh_box *box, int rc);
 
-/* Is this one of several boxes that share their steps? In other modes `boxes` is 0. */
+/* Is this one of several boxes? Alone `boxes` is 0. */
 static inline int rh_box_is_linked(const struct rh_box *box)
 {
 	return box->boxes > 1;

@@ -1,4 +1,4 @@
-#include "train/lr.h"
+#include "session/lr.h"
 
 #include <math.h>
 

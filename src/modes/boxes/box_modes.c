@@ -1,0 +1,117 @@
+/* The rows of modes sync-pp and paci: boxes that train one model together, with a flush behind each step and without. */
+#include "modes/boxes/box_cuts.h"
+#include "modes/boxes/box_forecast.h"
+#include "modes/boxes/box_output.h"
+#include "modes/boxes/box_step.h"
+#include "modes/boxes/box_table.h"
+#include "modes/modes_internal.h"
+
+#include <math.h>
+
+static int check_model(const struct rh_session *session)
+{
+	if (session->model_config->task == RH_TASK_CAUSAL_LM)
+		return 0;
+	return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
+	               rh_model_architecture(session->model_config));
+}
+
+static int take_part(struct rh_session *session)
+{
+	int64_t trained_here, parameters;
+	box_table_note(session);
+	rh_model_keep(session->model, session->box.lo, session->box.hi);
+	rh_model_parameters(session->model, &trained_here, &parameters);
+	session->box.norm_share = sqrt((double)trained_here / (double)session->box.trained);
+	return 0;
+}
+
+static int64_t message_bytes(const struct rh_session *session)
+{
+	return session->lora ? box_output_bytes(&session->box) : box_table_relay_bytes(&session->box);
+}
+
+/* ---- the steps of a run: the mode's own memory is an array of struct box_data ---- */
+
+static struct box_data *data_of(const struct rh_mode_run *run, int64_t step)
+{
+	return (struct box_data *)run->own + step % run->flights->count;
+}
+
+static int begin(struct rh_mode_run *run, const char *checkpoint)
+{
+	struct box_data *data = NULL;
+	(void)checkpoint;
+	int rc = box_data_reserve(run, &data);
+	run->own = data;
+	return rc;
+}
+
+static void free_data(struct rh_mode_run *run)
+{
+	box_data_free(run, run->own);
+	run->own = NULL;
+}
+
+/* All boxes have a step's data before it begins. */
+static int64_t share_data(struct rh_mode_run *run, int64_t step)
+{
+	int rc = box_share_data(run, step, data_of(run, step));
+	if (rc)
+		return rc;
+	return run->session->box.number ? box_take_data(run, step, data_of(run, step)) : rh_flight_of(run->flights, step)->count;
+}
+
+static int begin_stretch(struct rh_mode_run *run, int64_t *steps, int64_t *count)
+{
+	int64_t first = run->state->step;
+	int rc = box_share_stretch(run, first, steps, count);
+	for (int64_t step = first; !rc && step < first + *steps; step++)
+		rc = box_share_data(run, step, data_of(run, step));
+	return rc;
+}
+
+/* Of a stretch, whose data are here. */
+static int64_t take_data(struct rh_mode_run *run, int64_t step)
+{
+	return run->session->box.number ? box_take_data(run, step, data_of(run, step))
+	                                : rh_flights_fill(run->flights, run->session, run->data, step);
+}
+
+#define BOX_PART                                                                                                                           \
+	.part = {.check = check_model,                                                                                                     \
+	         .choose = rh_box_take_layers,                                                                                             \
+	         .take = take_part,                                                                                                        \
+	         .bytes = message_bytes,                                                                                                   \
+	         .reserve = box_table_reserve,                                                                                             \
+	         .share_rows = box_share_rows,                                                                                             \
+	         .share_tally = box_share_tally}
+
+const struct rh_mode_ops mode_sync_pp = {.has_boxes = 1,
+                                         .unties = 1,
+                                         .shares_norm = 1,
+                                         .order = {.name = "sync-pp", .orders_boxes = 1, .update = RH_UPDATE_FLUSHES, .steps = 1},
+                                         BOX_PART,
+                                         .steps = {.agree = box_share_least,
+                                                   .share_run = box_share_run,
+                                                   .begin = begin,
+                                                   .data = share_data,
+                                                   .share_results = box_share_results,
+                                                   .free = free_data},
+                                         .output = {.is_here = box_output_is_here, .save = box_output_save},
+                                         .forecast = {.share_norm = box_forecast_norm, .describe = box_forecast_describe}};
+
+const struct rh_mode_ops mode_paci = {.has_boxes = 1,
+                                      .unties = 1,
+                                      .longest_stretch = RH_RUN_STRETCH,
+                                      .order = {.name = "paci", .orders_boxes = 1, .update = RH_UPDATE_LOCAL, .steps = RH_RUN_STRETCH},
+                                      BOX_PART,
+                                      .steps = {.agree = box_share_least,
+                                                .share_run = box_share_run,
+                                                .begin = begin,
+                                                .data = take_data,
+                                                .begin_stretch = begin_stretch,
+                                                .share_results = box_share_results,
+                                                .free = free_data},
+                                      .output = {.is_here = box_output_is_here, .save = box_output_save},
+                                      .forecast = {.share_norm = box_forecast_norm, .describe = box_forecast_describe}};

@@ -1,0 +1,47 @@
+/* The steps of a run that are in flight: their micro-batches, and what comes of them. */
+#ifndef RH_SESSION_FLIGHTS_H
+#define RH_SESSION_FLIGHTS_H
+
+#include "session/session.h"
+#include "session/training_data.h"
+
+struct rh_flight {
+	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
+	double norm;                    /* where each of several boxes updates itself: the norm of this box's gradients */
+};
+
+/* Step k is number k mod `count` of `step`, and its micro-batches follow one another in the last three arrays. */
+struct rh_flights {
+	int64_t count, micro_batches; /* steps; the most micro-batches of a step */
+	struct rh_batch *batch;       /* (micro_batches) of the step that begins */
+	struct rh_micro_batch *micro; /* (micro_batches) likewise */
+	struct rh_flight *step;
+	float **loss;                /* of each target */
+	double *load_balancing_loss; /* rh_load_balancing_loss of each micro-batch */
+	int64_t *targets;            /* of each micro-batch */
+};
+
+/* Memory for `count` steps of such a workload. rh_flights_free in any case. -ENOMEM. */
+int rh_flights_reserve(const struct rh_workload *work, int64_t count, struct rh_flights *out) RH_MUST;
+void rh_flights_free(struct rh_flights *flights);
+
+/* The step in flight that has this number; and the first of its micro-batches. */
+static inline struct rh_flight *rh_flight_of(const struct rh_flights *flights, int64_t step)
+{
+	return &flights->step[step % flights->count];
+}
+
+static inline int64_t rh_flight_first(const struct rh_flights *flights, int64_t step)
+{
+	return step % flights->count * flights->micro_batches;
+}
+
+/* Makes the step's micro-batches of this machine's rows, in `batch` and `micro`; returns their number, or a fault. */
+int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *session, const struct rh_training_data *data, int64_t step);
+/* The first `count` of `batch` are the step's micro-batches: fills `micro`, and what `step` knows of them. */
+void rh_flights_use(struct rh_flights *flights, const struct rh_session *session, int64_t step, int64_t count);
+
+/* Summed by micro-batch, then in index order; and the mean of the micro-batches' load balancing losses. */
+double rh_flight_loss(const struct rh_flights *flights, int64_t step);
+
+#endif
