@@ -12,9 +12,9 @@ struct asking {
 	const struct config_entry *const *given;
 };
 
-static const char *mode_name(enum rh_mode mode)
+const char *rh_mode_name(enum rh_mode mode)
 {
-	static const char *const name[] = {"local", "sync-pp", "paci", "fluidpipe"};
+	static const char *const name[] = {RH_MODE_NAMES};
 	return name[mode];
 }
 
@@ -68,7 +68,7 @@ static int check_limits(const struct asking *at)
 	int64_t before = MOST, limit = 0;
 	if (limits->count && at->config->mode != RH_MODE_PACI)
 		return config_entry_fail(given(at, "admission_limits"), "has no effect in mode %s; write mode: paci, or remove it",
-		                         mode_name(at->config->mode));
+		                         rh_mode_name(at->config->mode));
 	if (limits->count && (int64_t)limits->count != at->config->boxes)
 		return config_entry_fail(given(at, "admission_limits"), "%zu limits for %lld boxes; each has one", limits->count,
 		                         (long long)at->config->boxes);
@@ -87,7 +87,7 @@ static int choose_accumulation(const struct asking *at)
 	int64_t limit = config->boxes, unit = config->round_micro_batches ? config->round_micro_batches : 1;
 	if (config->max_version_drift && config->mode != RH_MODE_PACI)
 		return config_entry_fail(given(at, "max_version_drift"), "has no effect in mode %s; write mode: paci, or remove it",
-		                         mode_name(config->mode));
+		                         rh_mode_name(config->mode));
 	if (!config->max_version_drift || given(at, "gradient_accumulation_steps"))
 		return 0;
 	if (config->admission_limits.count && config_parse_integer(config->admission_limits.item[0], &limit))
@@ -190,7 +190,7 @@ static int check_fluidpipe(const struct asking *at)
 			if (chosen(at, of_fluidpipe[i]))
 				return config_entry_fail(chosen(at, of_fluidpipe[i]),
 				                         "has no effect in mode %s; write mode: fluidpipe, or remove it",
-				                         mode_name(config->mode));
+				                         rh_mode_name(config->mode));
 		return 0;
 	}
 	if (config->boxes != 2)
@@ -248,7 +248,7 @@ static int check_idle(const struct asking *at)
 	for (int i = 0; i < OF_IDLE && config->mode != RH_MODE_FLUIDPIPE; i++)
 		if (chosen(at, of_idle[i]))
 			return config_entry_fail(chosen(at, of_idle[i]), "has no effect in mode %s; write mode: fluidpipe, or remove it",
-			                         mode_name(config->mode));
+			                         rh_mode_name(config->mode));
 	for (int i = FIRST_OF_SAMPLER; i < OF_IDLE && !config->fluidpipe_idle_sampler; i++)
 		if (chosen(at, of_idle[i]))
 			return config_entry_fail(chosen(at, of_idle[i]),
@@ -267,7 +267,7 @@ static int check_rest(const struct asking *at)
 	const struct rh_config *config = at->config;
 	if (config->optimizer_staleness)
 		return config_entry_fail(given(at, "optimizer_staleness"), "mode %s takes no stale weights of one box: leave it 0",
-		                         mode_name(config->mode));
+		                         rh_mode_name(config->mode));
 	if (config->mode == RH_MODE_FLUIDPIPE && config->router_aux_loss_coef > 0)
 		return config_entry_fail(given(at, "router_aux_loss_coef"),
 		                         "boxes of mode fluidpipe do not tell each other the loads of their experts: leave it 0");
@@ -298,7 +298,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 			                         "has no effect in mode local; write mode: fluidpipe, or remove it");
 	if (config->mode != RH_MODE_SYNC_PP && chosen(&at, tied))
 		return config_entry_fail(chosen(&at, tied), "has no effect in mode %s; write mode: sync-pp, or remove it",
-		                         mode_name(config->mode));
+		                         rh_mode_name(config->mode));
 	if (config->use_lora && chosen(&at, tied))
 		return config_entry_fail(chosen(&at, tied), "has no effect with an adapter, which leaves the table as it is: remove it");
 	if (config->mode == RH_MODE_LOCAL)
@@ -310,7 +310,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 		config->boxes = 2;
 	if (!config->boxes || !config->box)
 		return rh_fail(-EINVAL, "mode %s needs boxes (how many there are) and box (which one this is, from 1)",
-		               mode_name(config->mode));
+		               rh_mode_name(config->mode));
 	if (config->box > config->boxes) /* either may be a launcher's */
 		return rh_fail(-EINVAL, "box: %lld of %lld boxes: count from 1", (long long)config->box, (long long)config->boxes);
 	if (!given(&at, "schedule") && config->mode != RH_MODE_FLUIDPIPE) { /* within a box it would be RoundPipe */

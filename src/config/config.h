@@ -17,6 +17,8 @@ enum rh_link_dtype { RH_LINK_DTYPE_SAME, RH_LINK_DTYPE_BF16, RH_LINK_DTYPE_INT8 
 /* How boxes cooperate: each alone; one pipeline that computes what one box would; one without a flush; one without gradients between
  * boxes. */
 enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP, RH_MODE_PACI, RH_MODE_FLUIDPIPE };
+#define RH_MODE_NAMES "local", "sync-pp", "paci", "fluidpipe"
+const char *rh_mode_name(enum rh_mode mode);
 /* Of two boxes without gradients between them: no distillation, balanced, mostly the task; odd ones with an extra layer in box 1. */
 enum rh_recipe { RH_RECIPE_ND, RH_RECIPE_ND_EL, RH_RECIPE_DB, RH_RECIPE_DB_EL, RH_RECIPE_DT, RH_RECIPE_DT_EL };
 /* Task and distillation: alpha and 1 - alpha of them, or their sum. */

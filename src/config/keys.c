@@ -239,7 +239,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, measure_seconds, VERB_DOCTOR, .fallback = "36", .least = 1, .most = 3600,
 	    .help = "how long a model's products and other operations are timed; where others share the machine, longer says more"),
 
-	KEY(KEY_CHOICE, mode, VERB_RUNS, .fallback = "local", .choices = WORDS("local", "sync-pp", "paci", "fluidpipe"),
+	KEY(KEY_CHOICE, mode, VERB_RUNS, .fallback = "local", .choices = WORDS(RH_MODE_NAMES),
 	    .heading = "Several boxes",
 	    .help = "how boxes cooperate: local, each alone; sync-pp, one pipeline with the results of one box, in which schedule "
 	            "orders the boxes; paci, one pipeline without a flush, in which each box updates itself; fluidpipe, two boxes without "

@@ -69,7 +69,6 @@ enum rh_run_stages {
 
 /* How the boxes of a mode use the schedule. */
 struct rh_mode_order {
-	const char *name; /* the mode's, for error lines */
 	/* 1: the schedule orders units over boxes, and updates as `update` says; 0: each box runs rounds of its own */
 	int orders_boxes;
 	enum rh_schedule_update update;

@@ -156,7 +156,8 @@ int rh_run_check_boxes(const struct rh_config *config, const struct rh_mode_orde
 	if (rc || orders_boxes(schedule, order))
 		return rc;
 	list_schedules(order, names, sizeof names);
-	return rh_fail(-EINVAL, "schedule: '%s' does not order boxes in mode %s; choose %s", schedule->name, order->name, names);
+	return rh_fail(-EINVAL, "schedule: '%s' does not order boxes in mode %s; choose %s", schedule->name, rh_mode_name(config->mode),
+	               names);
 }
 
 /* One of several boxes: the schedule orders units over boxes, and inside a box stages are packed as full as memory allows. Unless

@@ -74,7 +74,7 @@ void rh_session_report(const struct rh_session *session)
 	if (order->orders_boxes && order->update == RH_UPDATE_LOCAL && session->plan.stages.backward_stages > 1)
 		rh_note("mode %s: this box runs its layers in %d stages, and recomputes each from the input that its forward had: memory "
 		        "limits that lead to other stages lead to slightly other results",
-		        order->name, session->plan.stages.backward_stages);
+		        rh_mode_name(session->config->mode), session->plan.stages.backward_stages);
 	if (session->config->verbose)
 		report_details(session);
 	else

@@ -1,5 +1,6 @@
 /* The rows of modes sync-pp and paci: boxes that train one model together, with a flush behind each step and without. */
 #include "modes/boxes/box_cuts.h"
+#include "modes/boxes/box_data.h"
 #include "modes/boxes/box_forecast.h"
 #include "modes/boxes/box_output.h"
 #include "modes/boxes/box_step.h"
@@ -90,7 +91,7 @@ static int64_t take_data(struct rh_mode_run *run, int64_t step)
 const struct rh_mode_ops mode_sync_pp = {.has_boxes = 1,
                                          .unties = 1,
                                          .shares_norm = 1,
-                                         .order = {.name = "sync-pp", .orders_boxes = 1, .update = RH_UPDATE_FLUSHES, .steps = 1},
+                                         .order = {.orders_boxes = 1, .update = RH_UPDATE_FLUSHES, .steps = 1},
                                          BOX_PART,
                                          .steps = {.agree = box_share_least,
                                                    .share_run = box_share_run,
@@ -104,7 +105,7 @@ const struct rh_mode_ops mode_sync_pp = {.has_boxes = 1,
 const struct rh_mode_ops mode_paci = {.has_boxes = 1,
                                       .unties = 1,
                                       .longest_stretch = RH_RUN_STRETCH,
-                                      .order = {.name = "paci", .orders_boxes = 1, .update = RH_UPDATE_LOCAL, .steps = RH_RUN_STRETCH},
+                                      .order = {.orders_boxes = 1, .update = RH_UPDATE_LOCAL, .steps = RH_RUN_STRETCH},
                                       BOX_PART,
                                       .steps = {.agree = box_share_least,
                                                 .share_run = box_share_run,
@@ -114,4 +115,4 @@ const struct rh_mode_ops mode_paci = {.has_boxes = 1,
                                                 .share_results = box_share_results,
                                                 .free = free_data},
                                       .output = {.is_here = box_output_is_here, .save = box_output_save},
-                                      .forecast = {.share_norm = box_forecast_norm, .describe = box_forecast_describe}};
+                                      .forecast = {.describe = box_forecast_describe}};

@@ -1,6 +1,7 @@
 /* The row of mode fluidpipe. */
 #include "core/alloc.h"
 #include "modes/boxes/box_cuts.h"
+#include "modes/boxes/box_data.h"
 #include "modes/boxes/box_output.h"
 #include "modes/boxes/box_step.h"
 #include "modes/fluidpipe/fluidpipe.h"
@@ -86,7 +87,7 @@ static const char *evaluated(const struct rh_session *session)
 
 const struct rh_mode_ops mode_fluidpipe = {.has_boxes = 1,
                                            .is_apart = 1,
-                                           .order = {.name = "fluidpipe", .steps = 1},
+                                           .order = {.steps = 1},
                                            .part = {.check = rh_fluidpipe_check,
                                                     .choose = rh_box_take_layers,
                                                     .take = rh_fluidpipe_take_part,

@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/minmax.h"
 #include "link/ahead.h"
+#include "modes/boxes/box_data.h"
 #include "modes/boxes/box_step.h"
 #include "modes/fluidpipe/fluidpipe.h"
 #include "modes/fluidpipe/fluidpipe_logits.h"
@@ -12,7 +13,7 @@
 
 #include <string.h>
 
-/* The head's numbers: box 1's newest checkpoint; then shapes as box_step.c has them. */
+/* The head's numbers: box 1's newest checkpoint; then shapes as box_data.c has them. */
 enum { SAVED, SHAPES };
 
 /* The messages of a step before its activations. */
