@@ -6,11 +6,11 @@
 #include "config/config.h"
 #include "core/alloc.h"
 #include "core/log.h"
+#include "forecast/forecast_input.h"
+#include "forecast/machine_find.h"
 #include "machine.h"
 #include "offload/updater.h"
-#include "train/forecast/forecast_input.h"
-#include "train/forecast/machine_find.h"
-#include "train/update.h"
+#include "session/update.h"
 
 #include <stdlib.h>
 #include <time.h>

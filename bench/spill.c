@@ -21,7 +21,7 @@
 #include "core/log.h"
 #include "machine.h"
 #include "nvme.h"
-#include "train/session.h"
+#include "session/session.h"
 
 #include <string.h>
 #include <sys/resource.h>

@@ -3,7 +3,7 @@
 #include "core/alloc.h"
 #include "core/minmax.h"
 #include "device/sim/sim.h"
-#include "partition/plan.h"
+#include "partition/stage_plan.h"
 
 #include <string.h>
 
@@ -127,8 +127,8 @@ static void count_bytes(const struct rh_model *model, int l, double host_bytes_p
                         struct rh_layer_cost *out)
 {
 	int bf16 = model->dtype != RH_F32;
-	out->upload_bytes = rh_plan_layer_upload(model, l);
-	out->gradient_bytes = rh_plan_layer_gradients(model, l) * (4 + 2 * bf16);
+	out->upload_bytes = rh_stage_plan_layer_upload(model, l);
+	out->gradient_bytes = rh_stage_plan_layer_gradients(model, l) * (4 + 2 * bf16);
 	for (int which = 0; which < 2; which++) {
 		int b = model->layer[l].block[which];
 		const struct rh_block *block = b < 0 ? NULL : &model->block[b];

@@ -2,9 +2,9 @@
 #ifndef RH_PARTITION_CUTS_H
 #define RH_PARTITION_CUTS_H
 
-#include "partition/plan.h"
+#include "partition/stage_plan.h"
 
-/* In the form that struct rh_plan_request takes: the first layer of each stage but the lowest, ascending. */
+/* In the form that struct rh_stage_plan_request takes: the first layer of each stage but the lowest, ascending. */
 struct rh_cuts {
 	int64_t *forward, *backward; /* one allocation */
 	int64_t forward_count, backward_count;

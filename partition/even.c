@@ -1,5 +1,5 @@
 /* Cuts by weights alone: what schedules other than RoundPipe take where the user names none. */
-#include "partition/plan.h"
+#include "partition/stage_plan.h"
 
 static int64_t layer_elements(const struct rh_model *model, int l)
 {
@@ -10,7 +10,7 @@ static int64_t layer_elements(const struct rh_model *model, int l)
 	return elements;
 }
 
-void rh_plan_even_cuts(const struct rh_model *model, int stages, int64_t *cut)
+void rh_stage_plan_even_cuts(const struct rh_model *model, int stages, int64_t *cut)
 {
 	int64_t all = 0, below = 0;
 	for (int l = 0; l < model->layers; l++)

@@ -187,8 +187,9 @@ int searching_fits(struct searching *at, struct rh_partition *partition)
 	int fits = searching_measure(at, partition);
 	if (!at->request->sizer)
 		return fits;
-	partition->device_bytes = rh_plan_sizer_bytes(at->request->sizer, (struct rh_stages){partition->forward, partition->forward_stages},
-	                                              (struct rh_stages){partition->backward, partition->backward_stages});
+	partition->device_bytes =
+	        rh_stage_plan_sizer_bytes(at->request->sizer, (struct rh_stages){partition->forward, partition->forward_stages},
+	                                  (struct rh_stages){partition->backward, partition->backward_stages});
 	return partition->device_bytes <= at->request->cap_bytes;
 }
 

@@ -7,7 +7,7 @@
 #define RH_PARTITION_ROUNDPIPE_H
 
 #include "partition/costs.h"
-#include "partition/plan.h"
+#include "partition/stage_plan.h"
 #include "partition/timeline.h"
 
 /* Device memory of a stage of layers [lo, hi). Neither figure may fall when a stage grows at either end. Each is asked for once. */
@@ -20,7 +20,7 @@ struct rh_stage_memory {
 struct rh_partition_request {
 	const struct rh_costs *costs;
 	const struct rh_stage_memory *memory; /* NULL: rh_costs_stage_bytes and rh_costs_upload_bytes */
-	struct rh_plan_sizer *sizer;          /* exact bytes of all stages together; NULL: `memory` decides alone */
+	struct rh_stage_plan_sizer *sizer;    /* exact bytes of all stages together; NULL: `memory` decides alone */
 	int64_t cap_bytes;
 	int devices;
 	int64_t micro_batches, rounds; /* of a step */
@@ -33,7 +33,7 @@ struct rh_partition_request {
 };
 
 struct rh_partition {
-	struct rh_stage *forward, *backward; /* as in struct rh_plan */
+	struct rh_stage *forward, *backward; /* as in struct rh_stage_plan */
 	int forward_stages, backward_stages;
 	double slowest_s, lockstep_s;
 	double makespan_s, bubble; /* by the recurrence */

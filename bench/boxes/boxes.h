@@ -4,7 +4,7 @@
 #ifndef RH_BENCH_BOXES_H
 #define RH_BENCH_BOXES_H
 
-#include "train/forecast/forecast_limits.h"
+#include "forecast/forecast_limits.h"
 
 enum { BOXES_MOST = 4 };
 

@@ -6,11 +6,11 @@
 #include "bench/gpu/spans.h"
 
 #include "bench/gpu/bench.h"
+#include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "core/alloc.h"
 #include "cuda/device.h"
 #include "run/executor.h"
-#include "train/checkpoint/checkpoint.h"
 #include "train/train.h"
 
 #include <stdio.h>

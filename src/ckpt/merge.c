@@ -143,7 +143,7 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 	return rc;
 }
 
-/* How the model wants to be prompted (train/prompting.h): the adapter's training says it, else that of the model itself. */
+/* How the model wants to be prompted (session/prompting.h): the adapter's training says it, else that of the model itself. */
 static int copy_prompting(const struct rh_merge *wanted)
 {
 	const char *from[] = {wanted->adapter, wanted->model};

@@ -3,8 +3,8 @@
 
 #include "core/log.h"
 #include "core/minmax.h"
-#include "train/generate.h"
-#include "train/prompting.h"
+#include "session/generate.h"
+#include "session/prompting.h"
 
 #include <stdio.h>
 #include <stdlib.h>

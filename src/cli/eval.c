@@ -2,7 +2,7 @@
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "train/evaluate.h"
+#include "session/evaluate.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
 /* `roundhouse generate`: a prompt gone on with. */
-#include "train/generate.h"
+#include "session/generate.h"
 
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "train/prompting.h"
+#include "session/prompting.h"
 
 #include <errno.h>
 #include <stdio.h>

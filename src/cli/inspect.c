@@ -5,7 +5,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "train/session.h"
+#include "session/session.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "train/session.h"
+#include "session/session.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -9,14 +9,14 @@
 #include "core/tasks.h"
 #include "core/text.h"
 #include "core/wrap.h"
+#include "forecast/forecast_bounded.h"
+#include "forecast/judge.h"
+#include "forecast/machine_find.h"
+#include "forecast/outlook.h"
 #include "machine/machine.h"
 #include "observe/trace.h"
 #include "partition/roundpipe.h"
 #include "schedule/schedule.h"
-#include "train/forecast/forecast_bounded.h"
-#include "train/forecast/judge.h"
-#include "train/forecast/machine_find.h"
-#include "train/forecast/outlook.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static json_t *tier(int64_t used, int64_t budget)
 	return json_pack("{s:I, s:o}", "used_bytes", (json_int_t)used, "budget_bytes", budget ? json_integer(budget) : json_null());
 }
 
-static json_t *stages_json(const struct rh_plan *plan)
+static json_t *stages_json(const struct rh_stage_plan *plan)
 {
 	json_t *list = json_array();
 	for (int i = 0; i < plan->forward_stages; i++)
@@ -73,8 +73,8 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 		                 "longest_sequence", "speed_of_light", "tiers", "stages");
 	json_t *out = json_pack("{s:b, s:s, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:s, s:f, s:o, s:I}", "fits", 1, "hardware",
 	                        found->hardware.name, "rates_assumed", json_boolean(found->assumed), "devices", found->machine.devices,
-	                        "devices_used", is->devices, "tokens_per_second", is->tokens_per_second, "step_seconds",
-	                        is->step_seconds, "bubble", is->bubble, "speed_of_light", look->speed_of_light, "bottleneck",
+	                        "devices_used", is->devices, "tokens_per_second", is->tokens_per_second, "step_seconds", is->step_seconds,
+	                        "bubble", is->bubble, "speed_of_light", look->speed_of_light, "bottleneck",
 	                        rh_bottleneck_name(look->bottleneck), "bottleneck_gain", look->bottleneck_gain, "advice",
 	                        advice_json(&look->advice), "longest_sequence", (json_int_t)look->longest_sequence);
 	json_t *rest =
@@ -100,7 +100,7 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 
 static int put_stages(struct rh_text *out, const struct rh_forecast *is)
 {
-	const struct rh_plan *plan = &is->plan;
+	const struct rh_stage_plan *plan = &is->plan;
 	int rc = rh_text_printf(out, "stages       forward");
 	for (int i = 0; i < plan->forward_stages && !rc; i++)
 		rc = rh_text_printf(out, "%s %d-%d", i && i % 12 == 0 ? "\n                    " : "", plan->forward[i].lo,
@@ -145,7 +145,7 @@ static int put_tier(struct rh_text *out, const char *name, int64_t used, int64_t
 static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 {
 	char what[256];
-	const struct rh_plan *plan = &is->plan;
+	const struct rh_stage_plan *plan = &is->plan;
 	snprintf(what, sizeof what, ": weights %.2f, gradients %.2f, activations %.2f, boundaries %.2f", (double)plan->weight_bytes / gib,
 	         (double)(plan->gradient_bytes + plan->rounded_bytes) / gib, (double)(plan->arena_bytes + plan->saved_bytes) / gib,
 	         (double)(plan->boundary_buffers * plan->boundary_bytes) / gib);

@@ -7,10 +7,10 @@
 #include "core/alloc.h"
 #include "core/json.h"
 #include "core/minmax.h"
+#include "forecast/forecast_limits.h"
+#include "forecast/judge.h"
+#include "modes/boxes/box_cuts.h"
 #include "partition/rounds.h"
-#include "train/boxes/box_cuts.h"
-#include "train/forecast/forecast_limits.h"
-#include "train/forecast/judge.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #ifndef RH_CLI_PLAN_BOXES_H
 #define RH_CLI_PLAN_BOXES_H
 
-#include "train/forecast/forecast_input.h"
-#include "train/forecast/machine_find.h"
+#include "forecast/forecast_input.h"
+#include "forecast/machine_find.h"
 
 struct rh_tasks;
 

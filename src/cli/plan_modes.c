@@ -1,7 +1,7 @@
 #include "cli/plan_modes.h"
 
 #include "core/minmax.h"
-#include "train/forecast/forecast_limits.h"
+#include "forecast/forecast_limits.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
 #define RH_CLI_PLAN_MODES_H
 
 #include "core/json.h"
+#include "forecast/forecast_boxes.h"
 #include "partition/fluidpipe_papers.h"
-#include "train/forecast/forecast_boxes.h"
 
 enum plan_mode { PLAN_LOCAL, PLAN_SYNC_PP, PLAN_PACI, PLAN_FLUIDPIPE, PLAN_MODES };
 enum { PLAN_TRIPS = 3, PLAN_RATES = 3 };

@@ -3,7 +3,7 @@
 #define RH_DATA_CHAT_INTERNAL_H
 
 #include "data/chat.h"
-#include "data/jinja/jinja.h"
+#include "jinja/jinja.h"
 
 /* Which form of text content a template accepts. */
 enum chat_content { CHAT_CONTENT_UNKNOWN, CHAT_CONTENT_ANY, CHAT_CONTENT_STRINGS, CHAT_CONTENT_PARTS };

@@ -15,7 +15,7 @@ int end_open(struct link_end *end, int64_t messages, int64_t heartbeat_ns)
 	pthread_cond_init(&end->changed, NULL);
 	if (getrandom(&id, sizeof id, 0) != sizeof id)
 		return rh_fail(-EIO, "the system gives no random numbers");
-	return session_open(&end->session, id | 1, messages, heartbeat_ns, INT64_MAX);
+	return protocol_open(&end->protocol, id | 1, messages, heartbeat_ns, INT64_MAX);
 }
 
 /* Signals are the main thread's, and a broken connection is an error code. */
@@ -44,7 +44,7 @@ static void wake(struct link_end *end)
 void end_stop(struct link_end *end)
 {
 	pthread_mutex_lock(&end->lock);
-	end->closes = end->session.is_bye_due = 1;
+	end->closes = end->protocol.is_bye_due = 1;
 	pthread_mutex_unlock(&end->lock);
 	wake(end);
 	pthread_join(end->thread, NULL);
@@ -52,7 +52,7 @@ void end_stop(struct link_end *end)
 
 void end_close(struct link_end *end)
 {
-	session_close(&end->session);
+	protocol_close(&end->protocol);
 	pthread_cond_destroy(&end->changed);
 	pthread_mutex_destroy(&end->lock);
 }
@@ -62,7 +62,7 @@ static int post(struct link_end *end, int is_send, uint64_t tag, void *bytes, in
 	pthread_mutex_lock(&end->lock);
 	int rc = rh_fault_get(&end->fault);
 	if (!rc)
-		rc = is_send ? session_send(&end->session, tag, bytes, size) : session_receive(&end->session, tag, bytes, size);
+		rc = is_send ? protocol_send(&end->protocol, tag, bytes, size) : protocol_receive(&end->protocol, tag, bytes, size);
 	pthread_mutex_unlock(&end->lock);
 	wake(end);
 	return rc;
@@ -114,9 +114,9 @@ void end_fail(struct link_end *end, int rc)
 	pthread_mutex_lock(&end->lock);
 	int is_ours = !rh_fault_code(&end->fault) && rc != -ECONNRESET && rc != -ECONNABORTED;
 	rh_fault_keep(&end->fault, rc);
-	if (is_ours && !end->session.is_abort_due) {
-		snprintf(end->session.abort_line, sizeof end->session.abort_line, "%s", rh_error(rc));
-		end->session.is_abort_due = 1;
+	if (is_ours && !end->protocol.is_abort_due) {
+		snprintf(end->protocol.abort_line, sizeof end->protocol.abort_line, "%s", rh_error(rc));
+		end->protocol.is_abort_due = 1;
 	}
 	pthread_cond_broadcast(&end->changed);
 	pthread_mutex_unlock(&end->lock);
@@ -133,7 +133,7 @@ int end_has_ended(struct link_end *end)
 int end_next(struct link_end *end, struct frame *out)
 {
 	pthread_mutex_lock(&end->lock);
-	int any = session_next(&end->session, rh_clock_ns(), out);
+	int any = protocol_next(&end->protocol, rh_clock_ns(), out);
 	pthread_mutex_unlock(&end->lock);
 	return any;
 }
@@ -141,7 +141,7 @@ int end_next(struct link_end *end, struct frame *out)
 int end_expect(struct link_end *end, const struct frame *frame, char **into)
 {
 	pthread_mutex_lock(&end->lock);
-	int rc = session_expect(&end->session, frame, into);
+	int rc = protocol_expect(&end->protocol, frame, into);
 	pthread_mutex_unlock(&end->lock);
 	return rc;
 }
@@ -149,7 +149,7 @@ int end_expect(struct link_end *end, const struct frame *frame, char **into)
 int end_take(struct link_end *end, const struct frame *frame, const char *payload)
 {
 	pthread_mutex_lock(&end->lock);
-	int rc = session_take(&end->session, rh_clock_ns(), frame, payload);
+	int rc = protocol_take(&end->protocol, rh_clock_ns(), frame, payload);
 	pthread_mutex_unlock(&end->lock);
 	return rc;
 }
@@ -158,12 +158,12 @@ void end_publish(struct link_end *end, int64_t sent_most, int64_t bytes_out, int
 {
 	pthread_mutex_lock(&end->lock);
 	struct rh_link_progress *progress = &end->progress;
-	const struct session *session = &end->session;
-	int64_t sent = rh_min(session->out.done, sent_most);
-	int is_new = progress->sent != sent || progress->received != session->in.done || rh_fault_code(&end->fault);
+	const struct protocol *protocol = &end->protocol;
+	int64_t sent = rh_min(protocol->out.done, sent_most);
+	int is_new = progress->sent != sent || progress->received != protocol->in.done || rh_fault_code(&end->fault);
 	progress->sent = sent;
-	progress->received = session->in.done;
-	progress->latency_s = (double)session->shortest_echo_ns / 2e9;
+	progress->received = protocol->in.done;
+	progress->latency_s = (double)protocol->shortest_echo_ns / 2e9;
 	progress->bytes_sent += bytes_out;
 	progress->bytes_received += bytes_in;
 	if (is_new)
@@ -174,11 +174,11 @@ void end_publish(struct link_end *end, int64_t sent_most, int64_t bytes_out, int
 enum end_words end_last_words(struct link_end *end)
 {
 	pthread_mutex_lock(&end->lock);
-	const struct session *session = &end->session;
-	int is_at_fault = rh_fault_code(&end->fault), is_undone = session->out.done < session->out.posted;
-	enum end_words out = is_at_fault ? (session->is_abort_due ? END_SPEAKS : END_HAS_SPOKEN)
+	const struct protocol *protocol = &end->protocol;
+	int is_at_fault = rh_fault_code(&end->fault), is_undone = protocol->out.done < protocol->out.posted;
+	enum end_words out = is_at_fault ? (protocol->is_abort_due ? END_SPEAKS : END_HAS_SPOKEN)
 	                     : is_undone ? END_IN_SILENCE
-	                                 : (session->has_said_bye ? END_HAS_SPOKEN : END_SPEAKS);
+	                                 : (protocol->has_said_bye ? END_HAS_SPOKEN : END_SPEAKS);
 	pthread_mutex_unlock(&end->lock);
 	return out;
 }

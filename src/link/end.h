@@ -1,11 +1,11 @@
 /* One end of a link, served by a thread of its own: what that thread and the caller's share, and the link's functions over it. A
- * transport's struct begins with this one, and the transport moves the session's frames. */
+ * transport's struct begins with this one, and the transport moves the protocol's frames. */
 #ifndef RH_LINK_END_H
 #define RH_LINK_END_H
 
 #include "core/fault.h"
 #include "link/link.h"
-#include "link/session.h"
+#include "link/protocol.h"
 
 #include <pthread.h>
 
@@ -17,13 +17,13 @@ struct link_end {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	/* protected by lock */
-	struct session session;
+	struct protocol protocol;
 	struct rh_fault fault;
 	struct rh_link_progress progress;
 	int closes;
 };
 
-/* Opens the session for `messages` messages each way, under a random id; run and wake must be set. Call end_close in any case. */
+/* Opens the protocol for `messages` messages each way, under a random id; run and wake must be set. Call end_close in any case. */
 int end_open(struct link_end *end, int64_t messages, int64_t heartbeat_ns) RH_MUST;
 int end_start(struct link_end *end) RH_MUST;
 /* Makes the thread send its last frames and end. */
@@ -43,7 +43,7 @@ void end_abort(struct rh_link *link, const char *line);
 void end_fail(struct link_end *end, int rc);
 /* 1: the caller closes the link, or it has a fault. */
 int end_has_ended(struct link_end *end);
-/* session_next, session_expect and session_take. */
+/* protocol_next, protocol_expect and protocol_take. */
 int end_next(struct link_end *end, struct frame *out);
 int end_expect(struct link_end *end, const struct frame *frame, char **into) RH_MUST;
 int end_take(struct link_end *end, const struct frame *frame, const char *payload) RH_MUST;

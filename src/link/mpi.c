@@ -1,4 +1,4 @@
-/* The link's thread moves the session's frames: a frame's header is one message of MPI's, its payload the next, copied straight from and
+/* The link's thread moves the protocol's frames: a frame's header is one message of MPI's, its payload the next, copied straight from and
  * into the posted memory. Each direction has tags of its own, so that both ends may be in one process.
  *
  *   greeting --HELLO received, and like this end's--> live --fault, BYE, close--> the thread ends, and tells the peer if it can */
@@ -59,7 +59,7 @@ static int next_frame(struct mpi_link *link, struct frame *out)
 		link->has_said_hello = 1;
 		*out = (struct frame){.type = FRAME_HELLO,
 		                      .length = (uint32_t)strlen(link->greeting),
-		                      .a = link->end.session.id,
+		                      .a = link->end.protocol.id,
 		                      .payload = link->greeting};
 		return 1;
 	}
@@ -117,8 +117,8 @@ static int take_hello(struct mpi_link *link, const struct frame *frame, const ch
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&link->end.lock);
-	link->end.session.peer = frame->a;
-	session_rewind(&link->end.session, rh_clock_ns());
+	link->end.protocol.peer = frame->a;
+	protocol_rewind(&link->end.protocol, rh_clock_ns());
 	pthread_mutex_unlock(&link->end.lock);
 	link->is_live = 1;
 	return 0;
@@ -192,9 +192,9 @@ static void publish(struct mpi_link *link)
 
 static int listen_for_silence(struct mpi_link *link, int64_t begun_ns)
 {
-	int64_t heard_ns = link->is_live ? link->end.session.heard_ns : begun_ns;
+	int64_t heard_ns = link->is_live ? link->end.protocol.heard_ns : begun_ns;
 	if (rh_clock_ns() - heard_ns < link->timing.give_up_ns)
-		return link->end.session.has_heard_bye ? rh_fail(-ECONNRESET, "the peer has closed the link") : 0;
+		return link->end.protocol.has_heard_bye ? rh_fail(-ECONNRESET, "the peer has closed the link") : 0;
 	return rh_fail(-ETIMEDOUT, "MPI: rank %d has said nothing for %g s (link_give_up)", link->peer,
 	               (double)link->timing.give_up_ns / SECOND_NS);
 }
@@ -213,7 +213,7 @@ static void pause_briefly(int64_t moved_ns)
 static int is_alone(const struct mpi_link *link)
 {
 	int rc = rh_fault_code(&link->end.fault);
-	return link->end.session.has_heard_bye || rc == -ECONNRESET || rc == -ECONNABORTED;
+	return link->end.protocol.has_heard_bye || rc == -ECONNRESET || rc == -ECONNABORTED;
 }
 
 /* The last words: an abort, or the farewell; and until MPI has sent all that it was given. */

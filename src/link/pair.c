@@ -5,7 +5,7 @@
 #include "core/fault.h"
 #include "core/minmax.h"
 #include "core/philox.h"
-#include "link/session.h"
+#include "link/protocol.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -24,7 +24,7 @@ struct pair;
 struct pair_end {
 	struct rh_link base;
 	struct pair *pair;
-	struct session session;
+	struct protocol protocol;
 	struct rh_fault fault;
 	struct rh_link_progress progress;
 	int is_closed;
@@ -95,8 +95,8 @@ static void keep_fault(struct pair_end *end, int rc)
 	rh_fault_keep(&end->fault, rc);
 	if (!is_ours)
 		return;
-	strncpy(end->session.abort_line, rh_error(rc), sizeof end->session.abort_line - 1);
-	end->session.is_abort_due = 1;
+	strncpy(end->protocol.abort_line, rh_error(rc), sizeof end->protocol.abort_line - 1);
+	end->protocol.is_abort_due = 1;
 }
 
 /* Puts an end's next frames on the line to the other end, as long as the line is free. */
@@ -104,8 +104,8 @@ static int say(struct pair *pair, struct pair_end *from, struct pair_end *to, in
 {
 	struct frame frame;
 	int said = 0;
-	while (to->line_free_ns <= now_ns && (!rh_fault_code(&from->fault) || from->session.is_abort_due) &&
-	       session_next(&from->session, now_ns, &frame)) {
+	while (to->line_free_ns <= now_ns && (!rh_fault_code(&from->fault) || from->protocol.is_abort_due) &&
+	       protocol_next(&from->protocol, now_ns, &frame)) {
 		from->progress.bytes_sent += FRAME_HEADER + frame.length;
 		keep_fault(from, put_on_line(pair, to, &frame, now_ns));
 		said = 1;
@@ -116,11 +116,11 @@ static int say(struct pair *pair, struct pair_end *from, struct pair_end *to, in
 static int hear_one(struct pair_end *end, int64_t now_ns, const struct frame *frame)
 {
 	char *into = NULL;
-	int rc = frame->type == FRAME_DATA ? session_expect(&end->session, frame, &into) : 0;
+	int rc = frame->type == FRAME_DATA ? protocol_expect(&end->protocol, frame, &into) : 0;
 	if (!rc && into && frame->length)
 		memcpy(into, frame->payload, frame->length);
 	end->progress.bytes_received += FRAME_HEADER + frame->length;
-	return rc ? rc : session_take(&end->session, now_ns, frame, frame->payload);
+	return rc ? rc : protocol_take(&end->protocol, now_ns, frame, frame->payload);
 }
 
 static int take_arrived(struct pair_end *end, int64_t now_ns)
@@ -134,11 +134,11 @@ static int take_arrived(struct pair_end *end, int64_t now_ns)
 		rh_free(flying);
 		heard = 1;
 	}
-	if (end->session.has_heard_bye)
+	if (end->protocol.has_heard_bye)
 		rh_fault_keep(&end->fault, rh_fail(-ECONNRESET, "the peer has closed the link"));
-	end->progress.sent = end->session.out.done;
-	end->progress.received = end->session.in.done;
-	end->progress.latency_s = (double)end->session.shortest_echo_ns / 2e9;
+	end->progress.sent = end->protocol.out.done;
+	end->progress.received = end->protocol.in.done;
+	end->progress.latency_s = (double)end->protocol.shortest_echo_ns / 2e9;
 	return heard;
 }
 
@@ -153,7 +153,7 @@ static void wait_for_frame(struct pair *pair, int64_t now_ns)
 	for (int i = 0; i < 2; i++) {
 		const struct pair_end *end = &pair->end[i];
 		if (!end->is_closed)
-			due_ns = earlier(due_ns, session_deadline(&end->session), now_ns);
+			due_ns = earlier(due_ns, protocol_deadline(&end->protocol), now_ns);
 		if (end->flying)
 			due_ns = earlier(due_ns, end->flying->arrival_ns, now_ns);
 		due_ns = earlier(due_ns, end->line_free_ns, now_ns);
@@ -189,7 +189,7 @@ static int post(struct rh_link *base, int is_send, uint64_t tag, void *bytes, in
 	pthread_mutex_lock(&end->pair->lock);
 	int rc = rh_fault_get(&end->fault);
 	if (!rc)
-		rc = is_send ? session_send(&end->session, tag, bytes, size) : session_receive(&end->session, tag, bytes, size);
+		rc = is_send ? protocol_send(&end->protocol, tag, bytes, size) : protocol_receive(&end->protocol, tag, bytes, size);
 	pthread_cond_broadcast(&end->pair->changed);
 	pthread_mutex_unlock(&end->pair->lock);
 	return rc;
@@ -241,7 +241,7 @@ static void pair_abort(struct rh_link *base, const char *line)
 static void release(struct pair *pair)
 {
 	for (int i = 0; i < 2; i++) {
-		session_close(&pair->end[i].session);
+		protocol_close(&pair->end[i].protocol);
 		for (struct flying *flying = pair->end[i].flying, *next; flying; flying = next) {
 			next = flying->next;
 			rh_free(flying);
@@ -257,7 +257,7 @@ static void pair_close(struct rh_link *base)
 	struct pair_end *end = (struct pair_end *)base;
 	struct pair *pair = end->pair;
 	pthread_mutex_lock(&pair->lock);
-	end->session.is_bye_due = end->is_closed = 1;
+	end->protocol.is_bye_due = end->is_closed = 1;
 	int is_last = pair->end[0].is_closed && pair->end[1].is_closed;
 	pthread_cond_broadcast(&pair->changed);
 	pthread_mutex_unlock(&pair->lock);
@@ -296,10 +296,10 @@ int rh_pair_open(const struct rh_pair_options *options, struct rh_link *ends[2])
 		struct pair_end *end = &pair->end[i];
 		end->base.ops = &pair_ops;
 		end->pair = pair;
-		rc = session_open(&end->session, 1 + (uint64_t)i, options->messages, is_lossy ? retry_ns : 5 * SECOND_NS, retry_ns);
-		end->session.peer = 2 - (uint64_t)i;
+		rc = protocol_open(&end->protocol, 1 + (uint64_t)i, options->messages, is_lossy ? retry_ns : 5 * SECOND_NS, retry_ns);
+		end->protocol.peer = 2 - (uint64_t)i;
 		if (!rc)
-			session_rewind(&end->session, rh_clock_ns());
+			protocol_rewind(&end->protocol, rh_clock_ns());
 	}
 	if (!rc) {
 		int code = pthread_create(&pair->thread, NULL, run, pair);

@@ -1,4 +1,4 @@
-/* States of a link's thread, which owns the door and the connections. It shares the session and the fault under the lock.
+/* States of a link's thread, which owns the door and the connections. It shares the protocol and the fault under the lock.
  *
  *            door_step gives a stream      HELLO sent and received
  *   no connection ------------> greeting -----------------> live --broken--> no connection
@@ -43,7 +43,7 @@ struct tcp_link {
 		uint64_t peer;
 	} greets;
 	int64_t live_ns;     /* when the live connection began */
-	int64_t moved_first; /* the session's `moved` then */
+	int64_t moved_first; /* the protocol's `moved` then */
 	int64_t without_ns;  /* since when there has been no useful connection: one that moved a message on, or lasted for a heartbeat */
 	int soon_silent;     /* how many useless ones there have been since then */
 	int has_connected;
@@ -66,7 +66,7 @@ static int greeting_next(void *context, struct frame *out)
 	link->greets.has_said = 1;
 	*out = (struct frame){.type = FRAME_HELLO,
 	                      .length = (uint32_t)strlen(link->options.greeting),
-	                      .a = link->end.session.id,
+	                      .a = link->end.protocol.id,
 	                      .payload = link->options.greeting};
 	return 1;
 }
@@ -89,7 +89,7 @@ static int greeting_take(void *context, const struct frame *frame, const char *p
 	return hello_compare(link->options.greeting, payload, frame->length);
 }
 
-/* Live: the session. */
+/* Live: the protocol. */
 
 static int live_next(void *context, struct frame *out)
 {
@@ -134,7 +134,7 @@ static void disconnect(struct tcp_link *link)
 	publish(link);
 	conn_close(&link->live);
 	link->soon_silent++;
-	if (link->end.session.moved == link->moved_first && link->end.session.heard_ns - link->live_ns < link->timing.heartbeat_ns)
+	if (link->end.protocol.moved == link->moved_first && link->end.protocol.heard_ns - link->live_ns < link->timing.heartbeat_ns)
 		return;
 	link->without_ns = rh_clock_ns();
 	link->soon_silent = 0;
@@ -145,7 +145,7 @@ static int broken(struct tcp_link *link)
 {
 	disconnect(link);
 	pthread_mutex_lock(&link->end.lock);
-	int is_over = link->end.session.has_heard_bye;
+	int is_over = link->end.protocol.has_heard_bye;
 	pthread_mutex_unlock(&link->end.lock);
 	return is_over ? rh_fail(-ECONNRESET, "the peer has closed the link") : 0;
 }
@@ -154,10 +154,10 @@ static int promote(struct tcp_link *link)
 {
 	pthread_mutex_lock(&link->end.lock);
 	/* another process there is no matter while nothing has passed: both may be meeting anew */
-	int is_same = link->end.session.peer == link->greets.peer || session_is_unused(&link->end.session);
+	int is_same = link->end.protocol.peer == link->greets.peer || protocol_is_unused(&link->end.protocol);
 	if (is_same) {
-		link->end.session.peer = link->greets.peer;
-		session_rewind(&link->end.session, rh_clock_ns());
+		link->end.protocol.peer = link->greets.peer;
+		protocol_rewind(&link->end.protocol, rh_clock_ns());
 		link->end.progress.reconnects += link->has_connected;
 	}
 	pthread_mutex_unlock(&link->end.lock);
@@ -168,7 +168,7 @@ static int promote(struct tcp_link *link)
 		disconnect(link);
 	link->live = link->greeting;
 	link->live_ns = rh_clock_ns();
-	link->moved_first = link->end.session.moved;
+	link->moved_first = link->end.protocol.moved;
 	link->greeting.stream = NULL;
 	link->has_connected = 1;
 	return 0;
@@ -221,7 +221,7 @@ static int step_live(struct tcp_link *link, int64_t now_ns)
 		rc = conn_write(&link->live, &peer, FRAMES_A_TURN);
 	if (rc && rc != -EAGAIN)
 		return is_fatal(rc) ? rc : broken(link);
-	return now_ns - link->end.session.heard_ns < link->timing.timeout_ns ? 0 : broken(link);
+	return now_ns - link->end.protocol.heard_ns < link->timing.timeout_ns ? 0 : broken(link);
 }
 
 static int step_door(struct tcp_link *link, int64_t now_ns)
@@ -256,7 +256,7 @@ static void wait_for_io(struct tcp_link *link, int64_t now_ns, int is_busy)
 	polls[count++] = (struct pollfd){.fd = link->wake, .events = POLLIN};
 	if (link->live.stream) {
 		pthread_mutex_lock(&link->end.lock);
-		deadline_ns = rh_min(deadline_ns, session_deadline(&link->end.session));
+		deadline_ns = rh_min(deadline_ns, protocol_deadline(&link->end.protocol));
 		pthread_mutex_unlock(&link->end.lock);
 	}
 	int64_t wait_ms = is_busy ? 0 : rh_max(0, (deadline_ns - now_ns + 999999) / 1000000);

@@ -12,7 +12,7 @@
 enum { STEPS_JOINED = 12, STEPS_BEFORE = 4 };
 
 /* A boundary activation from one device to the next: down, and up. */
-static double hop_seconds(const struct rh_plan_request *request, const struct rh_hardware *hardware)
+static double hop_seconds(const struct rh_stage_plan_request *request, const struct rh_hardware *hardware)
 {
 	const struct rh_hardware_link *link = &hardware->link;
 	double bytes = (double)rh_dtype_bytes(request->model->dtype, request->train.tokens * request->model->config->hidden_size);
@@ -22,7 +22,7 @@ static double hop_seconds(const struct rh_plan_request *request, const struct rh
 	return seconds + (dram > 0 ? 4 * bytes / dram : 0); /* each copy reads and writes */
 }
 
-int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hardware *hardware, struct rh_costs *out)
+int rh_balance_costs(const struct rh_stage_plan_request *request, const struct rh_hardware *hardware, struct rh_costs *out)
 {
 	const struct rh_rates rates = {.device = &hardware->device, .share = hardware->device.on_host_cores ? 1.0 / request->devices : 1};
 	int rc = rh_costs_measure(request->model, &request->train, &rates, 0, out);
@@ -32,7 +32,7 @@ int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hard
 }
 
 /* The time of a step with a plan's stages. */
-static int time_plan(const struct rh_partition_request *request, const struct rh_plan *plan, struct rh_balanced *out)
+static int time_plan(const struct rh_partition_request *request, const struct rh_stage_plan *plan, struct rh_balanced *out)
 {
 	struct rh_partition timed = {.forward = plan->forward,
 	                             .backward = plan->backward,
@@ -44,7 +44,7 @@ static int time_plan(const struct rh_partition_request *request, const struct rh
 }
 
 /* As time_plan, for one of many joined steps. */
-static int time_joined(const struct rh_partition_request *request, const struct rh_plan *plan, struct rh_balanced *out)
+static int time_joined(const struct rh_partition_request *request, const struct rh_stage_plan *plan, struct rh_balanced *out)
 {
 	struct rh_partition_request joined = *request;
 	struct rh_balanced before;
@@ -63,9 +63,9 @@ static int time_joined(const struct rh_partition_request *request, const struct 
 }
 
 /* The partitioner's stages as a plan; RH_DOES_NOT_FIT where nothing fits. */
-static int plan_by_costs(const struct rh_balance *balance, const struct rh_partition_request *asked, struct rh_plan *out)
+static int plan_by_costs(const struct rh_balance *balance, const struct rh_partition_request *asked, struct rh_stage_plan *out)
 {
-	struct rh_plan_request request = *balance->request;
+	struct rh_stage_plan_request request = *balance->request;
 	struct rh_partition found;
 	int rc = (balance->long_rounds ? rh_partition_long_rounds : rh_partition_make)(asked, &found);
 	if (rc)
@@ -77,16 +77,16 @@ static int plan_by_costs(const struct rh_balance *balance, const struct rh_parti
 	request.forward_cut_count = cuts.forward_count;
 	request.backward_cut_count = cuts.backward_count;
 	if (!rc)
-		rc = rh_plan_make(&request, out);
+		rc = rh_stage_plan_make(&request, out);
 	rh_cuts_free(&cuts);
 	rh_partition_free(&found);
 	return rc;
 }
 
-int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out)
+int rh_balance_plan(const struct rh_balance *balance, struct rh_stage_plan *plan, struct rh_balanced *out)
 {
-	const struct rh_plan_request *request = balance->request;
-	struct rh_plan better = {0};
+	const struct rh_stage_plan_request *request = balance->request;
+	struct rh_stage_plan better = {0};
 	struct rh_balanced now;
 	struct rh_partition_request asked = {.costs = balance->costs,
 	                                     .cap_bytes = request->device_cap_bytes,
@@ -100,10 +100,10 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 	out->packed = balance->costs->layers > RH_PARTITION_LAYERS_MOST;
 	if (rc || out->packed)
 		return rc;
-	rc = rh_plan_sizer_create(request, &asked.sizer);
+	rc = rh_stage_plan_sizer_create(request, &asked.sizer);
 	if (!rc)
 		rc = plan_by_costs(balance, &asked, &better);
-	rh_plan_sizer_destroy(asked.sizer);
+	rh_stage_plan_sizer_destroy(asked.sizer);
 	if (rc == RH_DOES_NOT_FIT) { /* the packed plan stands */
 		rh_error_clear();
 		return 0;
@@ -111,25 +111,25 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 	if (!rc)
 		rc = time_plan(&asked, &better, &now);
 	if (!rc && now.step_s < out->step_s) {
-		struct rh_plan packed = *plan;
+		struct rh_stage_plan packed = *plan;
 		*plan = better;
 		better = packed;
 		*out = now;
 	}
-	rh_plan_free(&better);
+	rh_stage_plan_free(&better);
 	return rc;
 }
 
 /* A stage that keeps its activations does not recompute them. */
-static void spare_recompute(const struct rh_plan *plan, struct rh_costs *costs)
+static void spare_recompute(const struct rh_stage_plan *plan, struct rh_costs *costs)
 {
 	for (int i = 0; i < plan->backward_stages; i++)
 		for (int l = plan->backward[i].lo; plan->saved[i].bytes && l < plan->backward[i].hi; l++)
 			costs->layer[l].recompute_s = costs->layer[l].recompute_spared_s = 0;
 }
 
-int rh_balance_step(const struct rh_balance *balance, const struct rh_plan_request *asked, int joined, const struct rh_plan *plan,
-                    struct rh_balanced *out)
+int rh_balance_step(const struct rh_balance *balance, const struct rh_stage_plan_request *asked, int joined,
+                    const struct rh_stage_plan *plan, struct rh_balanced *out)
 {
 	size_t layers = (size_t)balance->costs->layers;
 	struct rh_costs costs = *balance->costs;

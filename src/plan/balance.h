@@ -8,7 +8,7 @@
 #include "plan/run_plan.h"
 
 struct rh_balance {
-	const struct rh_plan_request *request; /* without cuts */
+	const struct rh_stage_plan_request *request; /* without cuts */
 	const struct rh_costs *costs;
 	int64_t micro_batches; /* of a step */
 	int64_t steps;         /* that follow each other without a flush; 1: each step is flushed */
@@ -20,13 +20,13 @@ struct rh_balance {
 };
 
 /* The cost of each layer on one of the request's devices. The caller frees it (rh_costs_free). */
-int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hardware *hardware, struct rh_costs *out) RH_MUST;
+int rh_balance_costs(const struct rh_stage_plan_request *request, const struct rh_hardware *hardware, struct rh_costs *out) RH_MUST;
 
 /* Replaces *plan, which was packed, by a faster one that fits the same cap, if there is one. *out: the step of the resulting *plan. */
-int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
+int rh_balance_plan(const struct rh_balance *balance, struct rh_stage_plan *plan, struct rh_balanced *out) RH_MUST;
 
 /* The time of a step of a plan that was made for this request, with weights and gradient sums on the link. Sets step_s and idle. */
-int rh_balance_step(const struct rh_balance *balance, const struct rh_plan_request *request, int joined, const struct rh_plan *plan,
-                    struct rh_balanced *out) RH_MUST;
+int rh_balance_step(const struct rh_balance *balance, const struct rh_stage_plan_request *request, int joined,
+                    const struct rh_stage_plan *plan, struct rh_balanced *out) RH_MUST;
 
 #endif

@@ -25,7 +25,7 @@ struct candidate {
 	int64_t cap_bytes; /* of a device; below 0: stages are not cut yet */
 	int joined;        /* steps overlap (rh_executor_begin) */
 	int no_stages_fit; /* the cap is too small for any stages, so spilling more cannot help */
-	struct rh_plan stages;
+	struct rh_stage_plan stages;
 	struct rh_balanced balanced;
 	int64_t head_rows;
 	int64_t spare; /* boundary buffers beyond the least */
@@ -34,13 +34,13 @@ struct candidate {
 
 struct planning {
 	const struct rh_run_request *request;
-	struct rh_plan_request stages; /* without cap and round, which each candidate has of its own */
+	struct rh_stage_plan_request stages; /* without cap and round, which each candidate has of its own */
 	struct rh_executor_options options;
 	struct rh_store_options store;
 	struct rh_costs costs; /* costs.layers 0: the costs of layers are not known */
 	struct rh_balance balance;
 	int cuts_by_time; /* else stages are packed, or cut by the user */
-	struct rh_plan_found found;
+	struct rh_stage_plan_found found;
 	int64_t *cuts;
 	struct rh_deferral *deferral;
 	struct rh_boxes boxes; /* of options.boxes, where there are several */
@@ -70,7 +70,7 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 void planning_close(struct planning *planning);
 
 /* How many micro-batches a round of a forward-only call (evaluation, generation) has, where it runs in these stages. */
-int64_t planning_infer_round(const struct planning *planning, const struct rh_plan *stages);
+int64_t planning_infer_round(const struct planning *planning, const struct rh_stage_plan *stages);
 
 /* plan_bytes.c: counts the bytes of a candidate whose stages are cut, by tier. */
 int planning_count_bytes(const struct planning *planning, struct candidate *candidate) RH_MUST;

@@ -33,19 +33,19 @@ static int64_t message_bytes(const struct rh_config *config, const struct rh_wor
 
 void candidate_free(struct candidate *candidate)
 {
-	rh_plan_free(&candidate->stages);
+	rh_stage_plan_free(&candidate->stages);
 	*candidate = (struct candidate){.cap_bytes = -1};
 }
 
 /* Packs stages as full as memory allows, with fewer rows of logits computed at once if devices lack room for all. */
-static int pack_stages(struct planning *planning, struct rh_plan_request *request, struct rh_plan *out)
+static int pack_stages(struct planning *planning, struct rh_stage_plan_request *request, struct rh_stage_plan *out)
 {
 	struct rh_model *model = planning->request->model;
 	rh_model_cut(model, &planning->request->machine.grain);
-	int rc = rh_plan_make(request, out);
+	int rc = rh_stage_plan_make(request, out);
 	while (rc == RH_DOES_NOT_FIT && rh_model_cut_finer(model)) {
 		rh_error_clear();
-		rc = rh_plan_make(request, out);
+		rc = rh_stage_plan_make(request, out);
 	}
 	return rc;
 }
@@ -53,12 +53,12 @@ static int pack_stages(struct planning *planning, struct rh_plan_request *reques
 /* Cuts stages for a device of so many bytes. The candidate's stay if nothing that they follow from has changed. */
 static int make_stages(struct planning *planning, int64_t cap, struct candidate *candidate)
 {
-	struct rh_plan_request request = planning->stages;
+	struct rh_stage_plan_request request = planning->stages;
 	struct rh_balance balance = planning->balance;
 	int joined = rh_executor_joins(&planning->options);
 	if (candidate->cap_bytes == cap && candidate->joined == joined)
 		return 0;
-	rh_plan_free(&candidate->stages);
+	rh_stage_plan_free(&candidate->stages);
 	candidate->cap_bytes = -1;
 	candidate->balanced = (struct rh_balanced){0};
 	request.device_cap_bytes = cap >> candidate->choice.halvings;
@@ -135,7 +135,7 @@ static int fit_caps(struct planning *planning, struct candidate *candidate)
 
 void planning_apply(struct planning *planning, const struct choice *choice)
 {
-	struct rh_plan_request *stages = &planning->stages;
+	struct rh_stage_plan_request *stages = &planning->stages;
 	int64_t count = planning->options.train_micro_batches;
 	int roundpipe = rh_schedule_is_roundpipe(planning->options.schedule);
 	planning->options.train_round = roundpipe ? choice->round : count;
@@ -227,7 +227,7 @@ static int weigh_sums(struct planning *planning)
 /* Measures layers and links. By these RoundPipe's rounds are chosen and, with several devices and no cuts of the user's, its stages cut. */
 static int weigh_layers(struct planning *planning)
 {
-	const struct rh_plan_request *stages = &planning->stages;
+	const struct rh_stage_plan_request *stages = &planning->stages;
 	const struct rh_run_machine *machine = &planning->request->machine;
 	if (!stages->trains || !machine->hardware || !rh_schedule_is_roundpipe(planning->options.schedule) ||
 	    (stages->devices < 2 && !machine->device_room))
@@ -249,21 +249,21 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	out->data_bytes =
 	        work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0) + message_bytes(config, work) + request->linked_bytes;
 	out->reading_bytes = work->reading_bytes;
-	out->stages = (struct rh_plan_request){.model = request->model,
-	                                       .trains = trains,
-	                                       .train = work->train,
-	                                       .infer = work->infer,
-	                                       .infer_logits = work->infer_logits,
-	                                       .cache_rows = work->cache_rows,
-	                                       .cap_key = config->max_vram               ? "max_vram"
-	                                                  : request->machine.device_room ? NULL
-	                                                                                 : "max_ram",
-	                                       .found = &out->found,
-	                                       .devices = devices,
-	                                       .forward_cuts = config->forward_cuts,
-	                                       .backward_cuts = config->backward_cuts,
-	                                       .forward_cut_count = config->forward_cut_count,
-	                                       .backward_cut_count = config->backward_cut_count};
+	out->stages = (struct rh_stage_plan_request){.model = request->model,
+	                                             .trains = trains,
+	                                             .train = work->train,
+	                                             .infer = work->infer,
+	                                             .infer_logits = work->infer_logits,
+	                                             .cache_rows = work->cache_rows,
+	                                             .cap_key = config->max_vram               ? "max_vram"
+	                                                        : request->machine.device_room ? NULL
+	                                                                                       : "max_ram",
+	                                             .found = &out->found,
+	                                             .devices = devices,
+	                                             .forward_cuts = config->forward_cuts,
+	                                             .backward_cuts = config->backward_cuts,
+	                                             .forward_cut_count = config->forward_cut_count,
+	                                             .backward_cut_count = config->backward_cut_count};
 	out->options = (struct rh_executor_options){.model = request->model,
 	                                            .devices = devices,
 	                                            .registers = request->machine.device_room > 0,
@@ -302,7 +302,7 @@ void planning_close(struct planning *planning)
 	rh_free(planning->balance.sum_s);
 	rh_free(planning->cuts);
 	rh_free(planning->deferral);
-	rh_plan_found_free(&planning->found);
+	rh_stage_plan_found_free(&planning->found);
 }
 
 /* Finds the candidates: those with different rounds, or one with rounds of the default length and as little on NVMe as possible. If none

@@ -7,7 +7,7 @@
 #include "config/config.h"
 #include "config/hardware.h"
 #include "offload/store.h"
-#include "partition/plan.h"
+#include "partition/stage_plan.h"
 #include "run/executor.h"
 
 /* What the run will compute. */
@@ -89,7 +89,7 @@ struct rh_balanced {
 };
 
 struct rh_run_plan {
-	struct rh_plan stages;
+	struct rh_stage_plan stages;
 	const struct rh_schedule *schedule; /* of training; NULL where there is none */
 	int64_t train_round;                /* micro-batches in a round of training */
 	int spill;                          /* bits of enum rh_spill: what lies on NVMe */

@@ -39,7 +39,7 @@ static int check_local(const struct rh_run_request *request, const struct rh_sch
 static int cut_for(const struct rh_schedule *schedule, struct planning *planning)
 {
 	const struct rh_config *config = planning->request->config;
-	struct rh_plan_request *request = &planning->stages;
+	struct rh_stage_plan_request *request = &planning->stages;
 	int layers = request->model->layers, devices = request->devices;
 	if (config->backward_cut_count >= 0)
 		return rh_fail(-EINVAL, "backward_cuts: schedule %s cuts forward and backward alike; give forward_cuts alone",
@@ -52,7 +52,7 @@ static int cut_for(const struct rh_schedule *schedule, struct planning *planning
 		planning->cuts = rh_alloc((size_t)(each * devices), sizeof *planning->cuts);
 		if (!planning->cuts)
 			return -ENOMEM;
-		rh_plan_even_cuts(request->model, each * devices, planning->cuts);
+		rh_stage_plan_even_cuts(request->model, each * devices, planning->cuts);
 		request->forward_cuts = planning->cuts;
 		request->forward_cut_count = each * devices - 1;
 	}
@@ -72,7 +72,7 @@ static int cut_for(const struct rh_schedule *schedule, struct planning *planning
 /* Finds how many weight gradients each stage defers, under a schedule that splits backwards: top down, as the plan wants it. */
 static int find_deferrals(const struct rh_schedule *schedule, int64_t micro_batches, struct planning *planning)
 {
-	const struct rh_plan_request *request = &planning->stages;
+	const struct rh_stage_plan_request *request = &planning->stages;
 	int stages = (int)request->backward_cut_count + 1;
 	struct rh_stage *stage = rh_alloc((size_t)stages, sizeof *stage);
 	struct rh_deferral *upward = rh_alloc((size_t)stages, sizeof *upward);

@@ -7,10 +7,11 @@
 
 /* Where a call has fewer stages than there are devices, it runs in as many rounds as it takes for each device to have work. Rounds of
  * forwards do not wait for one another. */
-int64_t planning_infer_round(const struct planning *planning, const struct rh_plan *stages)
+int64_t planning_infer_round(const struct planning *planning, const struct rh_stage_plan *stages)
 {
 	const struct rh_executor_options *options = &planning->options;
-	int64_t count = options->infer_micro_batches, in_round = rh_max(stages->forward_stages + rh_plan_backward_stages(stages, 0), 1);
+	int64_t count = options->infer_micro_batches,
+	        in_round = rh_max(stages->forward_stages + rh_stage_plan_backward_stages(stages, 0), 1);
 	int64_t rounds = options->boxes || options->cache_rows ? 1 : rh_round_count(options->devices, in_round);
 	return rh_min(rh_roundpipe_default_round(count, options->devices), rh_round_count(count, rounds));
 }
@@ -34,7 +35,7 @@ void planning_settle(struct planning *planning, struct candidate *candidate, str
 	                            .store = planning->store,
 	                            .boxes = planning->boxes};
 	out->options.boxes = NULL;
-	candidate->stages = (struct rh_plan){0};
+	candidate->stages = (struct rh_stage_plan){0};
 }
 
 int rh_run_plan_copy(const struct rh_run_request *request, const struct rh_run_plan *plan, struct rh_run_plan *out)
@@ -51,7 +52,7 @@ int rh_run_plan_copy(const struct rh_run_request *request, const struct rh_run_p
 	RH_ASSERT(count == plan->options.train_micro_batches);
 	int rc = count ? planning_schedule(&planning) : 0;
 	if (!rc)
-		rc = rh_plan_copy(&plan->stages, &candidate.stages);
+		rc = rh_stage_plan_copy(&plan->stages, &candidate.stages);
 	if (!rc)
 		planning_settle(&planning, &candidate, out);
 	out->grain = plan->grain;
@@ -69,7 +70,7 @@ void rh_run_plan_cut_head(const struct rh_run_plan *plan, struct rh_model *model
 
 void rh_run_plan_free(struct rh_run_plan *plan)
 {
-	rh_plan_free(&plan->stages);
+	rh_stage_plan_free(&plan->stages);
 	*plan = (struct rh_run_plan){0};
 }
 

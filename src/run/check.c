@@ -168,7 +168,7 @@ void rh_check_finish(struct rh_check *check, struct rh_check_fault *out)
 		trainable += check->options.model->block[b].trainable;
 	for (size_t i = 0; out->position < 0 && i < check->calls; i++) {
 		const struct check_call *call = &check->call[i];
-		const struct rh_plan *plan = check->options.plan;
+		const struct rh_stage_plan *plan = check->options.plan;
 		int64_t count = call->call.micro_batches, outputs = plan->feeds ? 0 : count;
 		int64_t sent = count * (plan->feeds + (plan->tap > 0) + (call->call.trains && plan->owes_gradient));
 		int taken = call->call.updates ? trainable : 0,

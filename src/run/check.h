@@ -13,8 +13,8 @@
 #include "run/lane.h"
 
 struct rh_check_options {
-	const struct rh_model *model; /* borrowed */
-	const struct rh_plan *plan;   /* borrowed; may be of other devices' kind: bytes alone are read */
+	const struct rh_model *model;     /* borrowed */
+	const struct rh_stage_plan *plan; /* borrowed; may be of other devices' kind: bytes alone are read */
 	int devices;
 	int crosses_rounds; /* the store has a place for every sum */
 	int stale;          /* updates go to the master, and are published by WEIGHTS_READY */

@@ -83,7 +83,7 @@ static void need_weights(struct rh_check *check)
 	const struct rh_model *model = model_of(check);
 	const struct rh_command *command = check->command;
 	int is_backward = command->kind != RH_COMMAND_FORWARD && command->stage.hi < model->layers;
-	(void)rh_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, check->offset);
+	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, check->offset);
 	for (int l = command->lo; l < command->hi; l++)
 		for (int which = 0; which < 2 && !check_failed(check); which++) {
 			int b = model->layer[l].block[which];
@@ -103,7 +103,7 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 {
 	const struct rh_model *model = model_of(check);
 	const struct rh_command *command = check->command;
-	(void)rh_plan_gradient_layout(model, command->stage.lo, command->stage.hi, check->offset);
+	(void)rh_stage_plan_gradient_layout(model, command->stage.lo, command->stage.hi, check->offset);
 	for (int l = lo; l < hi; l++)
 		for (int which = 0; which < 2 && !check_failed(check); which++) {
 			int b = model->layer[l].block[which], is_head = model->layer[l].kind == RH_LAYER_HEAD, added = parts;

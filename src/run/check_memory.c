@@ -24,7 +24,7 @@ static int64_t block_bytes(const struct rh_model *model, enum rh_room room, int 
 
 void rh_check_rooms(struct rh_check_options *options, int64_t micro_batches)
 {
-	const struct rh_plan *plan = options->plan;
+	const struct rh_stage_plan *plan = options->plan;
 	int blocks = options->model->blocks, places = (int)micro_batches;
 	struct rh_room_size *room = options->room;
 	rh_rooms_of_device(plan, room);

@@ -42,7 +42,7 @@ static struct rh_transfer_limits piece_limits(const struct rh_executor_options *
 /* The limits that follow from the options. */
 static int find_limits(const struct rh_executor_options *options, struct lower_limits *out)
 {
-	const struct rh_plan *plan = options->plan;
+	const struct rh_stage_plan *plan = options->plan;
 	int64_t train = options->train_micro_batches, infer = options->infer_micro_batches, spare = options->spare_boundaries;
 	*out = (struct lower_limits){.dispatch = {.model = options->model,
 	                                          .plan = plan,
@@ -77,7 +77,7 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
  * gradient below. */
 static int64_t all_waits(const struct rh_executor_options *options)
 {
-	const struct rh_plan *plan = options->plan;
+	const struct rh_stage_plan *plan = options->plan;
 	int64_t count = options->train_micro_batches, forward = plan->forward_stages, backward = plan->backward_stages;
 	if (!count)
 		return 0;
@@ -90,7 +90,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 }
 
 /* Layers of a plan's longest stage. */
-static int64_t longest_stage(const struct rh_plan *plan)
+static int64_t longest_stage(const struct rh_stage_plan *plan)
 {
 	int64_t longest = 1;
 	for (int s = 0; s < plan->forward_stages; s++)
@@ -104,7 +104,7 @@ static int64_t longest_stage(const struct rh_plan *plan)
 static int64_t slot_commands(const struct rh_executor_options *options, int64_t micro_batches)
 {
 	enum { OF_MICRO_BATCH = 10, OF_LAYER = 12 };
-	const struct rh_plan *plan = options->plan;
+	const struct rh_stage_plan *plan = options->plan;
 	int64_t layers = longest_stage(plan), copies = options->page_bytes ? 2 : 1;
 	int64_t pieces = (copies * plan->weight_bytes + plan->rounded_bytes + 2 * plan->gradient_bytes) / piece_limits(options).most_bytes;
 	return micro_batches * (OF_MICRO_BATCH + 2 * layers) + pieces + OF_LAYER * layers;
@@ -167,7 +167,7 @@ int rh_executor_take_space(struct rh_executor_options *options)
 }
 
 /* Cuts a device's memory into rooms, exactly as the plan added them up. */
-static void cut_memory(const struct rh_plan *plan, void *base, struct run_device *out)
+static void cut_memory(const struct rh_stage_plan *plan, void *base, struct run_device *out)
 {
 	struct rh_arena memory = {.base = base, .capacity = plan->device_bytes};
 	struct rh_room_size size[RH_ROOMS] = {0};
@@ -228,7 +228,7 @@ static int reserve(const struct rh_executor_options *options, int64_t bytes, con
 static int host_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	const struct rh_plan *plan = options->plan;
+	const struct rh_stage_plan *plan = options->plan;
 	const struct lower_limits *limits = &executor->lowering.limits;
 	struct rh_region *memory = &executor->memory;
 	int64_t blocks = options->model->blocks;

@@ -16,7 +16,7 @@
 #include "link/wire.h"
 #include "offload/store.h"
 #include "offload/updater.h"
-#include "partition/plan.h"
+#include "partition/stage_plan.h"
 #include "schedule/needs.h"
 
 struct rh_executor;
@@ -25,7 +25,7 @@ struct rh_link;
 /* What a run is made of. More than 20 members: the plan fills in most of them, and estimates take the same struct as the executor. */
 struct rh_executor_options {
 	const struct rh_model *model; /* all pointers are borrowed */
-	const struct rh_plan *plan;
+	const struct rh_stage_plan *plan;
 	struct rh_store *store;
 	const struct rh_schedule *schedule; /* this and other members that programs are made from: struct rh_dispatch */
 	const int64_t *admission_limit;

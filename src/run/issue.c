@@ -164,10 +164,11 @@ static void name_blocks(struct run_device *on, const struct rh_command *command)
 	if (on->stage.lo == command->stage.lo && on->stage.hi == command->stage.hi && on->stage_weights == command->operands.weights &&
 	    on->is_forward == is_forward)
 		return;
-	(void)rh_plan_upload_layout(model, command->stage.lo, command->stage.hi, !is_forward && command->stage.hi < model->layers, offset);
+	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, !is_forward && command->stage.hi < model->layers,
+	                                  offset);
 	for (int b = 0; b < model->blocks; b++)
 		on->emit.weights[b] = offset[b] < 0 ? NULL : on->room[RH_ROOM_WEIGHTS].base + command->operands.weights + offset[b];
-	(void)rh_plan_gradient_layout(model, command->stage.lo, command->stage.hi, offset);
+	(void)rh_stage_plan_gradient_layout(model, command->stage.lo, command->stage.hi, offset);
 	for (int i = 0; i < 2 * model->blocks; i++)
 		on->emit.gradient[i / 2][i % 2] = offset[i] < 0 ? NULL : (float *)(void *)on->room[RH_ROOM_SUMS].base + offset[i];
 	on->stage = command->stage;

@@ -80,7 +80,7 @@ void rh_lanes_free(struct rh_lanes *lanes)
 	*lanes = (struct rh_lanes){0};
 }
 
-void rh_rooms_of_device(const struct rh_plan *plan, struct rh_room_size room[RH_ROOMS])
+void rh_rooms_of_device(const struct rh_stage_plan *plan, struct rh_room_size room[RH_ROOMS])
 {
 	room[RH_ROOM_WEIGHTS] = (struct rh_room_size){1, plan->weight_bytes};
 	room[RH_ROOM_SUMS] = (struct rh_room_size){1, plan->gradient_bytes};

@@ -13,7 +13,7 @@
 
 #include "core/narrow.h"
 #include "device/device.h"
-#include "partition/plan.h"
+#include "partition/stage_plan.h"
 
 enum rh_queue {
 	RH_QUEUE_STREAM,    /* of a device */
@@ -82,11 +82,11 @@ struct rh_room_size {
 	int64_t bytes;
 };
 /* Pieces and bytes of each of a device's rooms; together they are the plan's device_bytes. */
-void rh_rooms_of_device(const struct rh_plan *plan, struct rh_room_size room[RH_ROOMS]);
+void rh_rooms_of_device(const struct rh_stage_plan *plan, struct rh_room_size room[RH_ROOMS]);
 
 /* What a compute command works on beside its layers' own state. Buffers are numbers in the device's rings, -1: none. */
 struct rh_operands {
-	int64_t weights; /* offset in the device's room at which the layout of the stage begins (rh_plan_upload_layout) */
+	int64_t weights; /* offset in the device's room at which the layout of the stage begins (rh_stage_plan_upload_layout) */
 	int16_t micro;
 	int16_t x;      /* activation at `lo`; -1 where lo is 0, or inside the stage: then it is in the arena */
 	int16_t y;      /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */

@@ -44,7 +44,7 @@ static void make_ring(struct lowering *to, struct lower_ring *ring, int count)
 
 static void make_device(struct lowering *to, struct lower_device *on)
 {
-	const struct rh_plan *plan = to->options->plan;
+	const struct rh_stage_plan *plan = to->options->plan;
 	const struct lower_limits *limits = &to->limits;
 	int64_t blocks = to->options->model->blocks;
 	on->weights.capacity = plan->weight_bytes;

@@ -47,7 +47,7 @@ static int64_t lay_out(const struct lower_slot *slot)
 {
 	const struct rh_model *model = slot->lowering->options->model;
 	int backward_only = slot->slot->kind != RH_SLOT_FORWARD && slot->slot->hi < model->layers;
-	return rh_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, backward_only, slot->lowering->offset);
+	return rh_stage_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, backward_only, slot->lowering->offset);
 }
 
 /* The generation of the block's weights that the slot reads: the newest, or, in a backward with a stash, that of its forward. One slot was
@@ -273,7 +273,7 @@ static int64_t send_down(struct lower_slot *slot, int sum, struct rh_place from,
 /* Bytes at which a sum lies in the room of sums, while slot->lowering->offset holds the stage's layout. */
 static int64_t sum_at(const struct lower_slot *slot, int sum)
 {
-	(void)rh_plan_gradient_layout(slot->lowering->options->model, slot->slot->lo, slot->slot->hi, slot->lowering->offset);
+	(void)rh_stage_plan_gradient_layout(slot->lowering->options->model, slot->slot->lo, slot->slot->hi, slot->lowering->offset);
 	return slot->lowering->offset[sum] * 4;
 }
 
@@ -373,7 +373,7 @@ static void begin_sums(struct lower_slot *slot)
 	const struct rh_model *model = to->options->model;
 	struct lower_device *on = slot->state;
 	int clears = slot->slot->first_round;
-	if (slot->slot->sums_there || !rh_plan_gradient_layout(model, slot->slot->lo, slot->slot->hi, to->offset))
+	if (slot->slot->sums_there || !rh_stage_plan_gradient_layout(model, slot->slot->lo, slot->slot->hi, to->offset))
 		return;
 	int lane = lower_lane_of(slot, clears ? RH_STREAM_COMPUTE : RH_STREAM_WEIGHTS);
 	lower_await(to, lane, on->sums_sent, RH_WAIT_NEEDS);

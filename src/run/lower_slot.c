@@ -122,7 +122,7 @@ static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lowering *to = micro->slot->lowering;
-	const struct rh_plan *plan = to->options->plan;
+	const struct rh_stage_plan *plan = to->options->plan;
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT, lane = to->links + (int)(is_gradient ? LOWER_TO_BELOW : LOWER_TO_ABOVE);
 	struct rh_command command = mover(micro, RH_COMMAND_SEND, lane, kind, layer);
 	int64_t position = add_reader(micro, &command, to->options->devices);
@@ -152,7 +152,7 @@ static struct rh_place saved_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
 	const struct rh_executor_options *options = micro->slot->lowering->options;
-	const struct rh_saved_place *saved = rh_plan_saved(options->plan, slot->lo, slot->hi);
+	const struct rh_saved_place *saved = rh_stage_plan_saved(options->plan, slot->lo, slot->hi);
 	int64_t kept = options->plan->kept_micro_batches, number = micro->number - slot->first;
 	if (!saved)
 		return lower_nowhere();
@@ -165,7 +165,7 @@ static struct rh_place saved_place(const struct micro *micro)
 static struct rh_place deferred_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
-	const struct rh_deferred_place *deferred = rh_plan_deferred(micro->slot->lowering->options->plan, slot->lo, slot->hi);
+	const struct rh_deferred_place *deferred = rh_stage_plan_deferred(micro->slot->lowering->options->plan, slot->lo, slot->hi);
 	return here(micro, RH_ROOM_DEFERRED, 0, deferred->offset + micro->index % deferred->places * deferred->bytes, deferred->bytes);
 }
 
@@ -204,7 +204,7 @@ static void forward(struct micro *micro, int16_t x)
 			send_results(micro, command.operands.result, made);
 		if (readers)
 			send(micro, command.operands.y, made, RH_BOUNDARY_ACTIVATION, l);
-		if (!infers && rh_plan_gives(options->plan, l))
+		if (!infers && rh_stage_plan_gives(options->plan, l))
 			give(micro, RH_BOUNDARY_ACTIVATION, l);
 		x = command.operands.y;
 		from = l;

@@ -39,7 +39,7 @@ static void note_layer(struct lowering *to, const struct rh_slot *slot, int laye
 
 void lower_versions_note(struct lowering *to, const struct rh_slot *slot)
 {
-	const struct rh_plan *plan = to->options->plan;
+	const struct rh_stage_plan *plan = to->options->plan;
 	int lowest = plan->backward_stages ? plan->backward[plan->backward_stages - 1].lo : slot->hi; /* layers below are frozen */
 	for (int l = slot->lo > lowest ? slot->lo : lowest; l < slot->hi; l++)
 		note_layer(to, slot, l);

@@ -6,16 +6,16 @@
 #include <limits.h>
 #include <string.h>
 
-int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer)
+int rh_boundary_readers(const struct rh_stage_plan *plan, int trains, int layer)
 {
 	int readers = 0;
 	for (int i = 0; i < plan->forward_stages; i++)
 		readers += plan->forward[i].lo == layer;
-	for (int i = 0; i < rh_plan_backward_stages(plan, trains); i++)
+	for (int i = 0; i < rh_stage_plan_backward_stages(plan, trains); i++)
 		readers += plan->backward[i].lo == layer;
 	if (!layer && !plan->is_fed)
 		return 0;
-	return readers + rh_plan_gives(plan, layer); /* the box above */
+	return readers + rh_stage_plan_gives(plan, layer); /* the box above */
 }
 
 static int *place_of(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
@@ -24,11 +24,11 @@ static int *place_of(const struct rh_boundaries *boundaries, enum rh_boundary_ki
 	return &boundaries->buffer[kind][layer * boundaries->micro_batches + micro_batch];
 }
 
-struct rh_boundary_want rh_boundary_want(const struct rh_boundaries *boundaries, const struct rh_plan *plan, int trains,
+struct rh_boundary_want rh_boundary_want(const struct rh_boundaries *boundaries, const struct rh_stage_plan *plan, int trains,
                                          enum rh_boundary_kind kind, int layer)
 {
 	int is_activation = kind == RH_BOUNDARY_ACTIVATION, readers = is_activation ? rh_boundary_readers(plan, trains, layer) : 1;
-	int leaves = is_activation ? rh_plan_gives(plan, layer) : plan->owes_gradient && !layer;
+	int leaves = is_activation ? rh_stage_plan_gives(plan, layer) : plan->owes_gradient && !layer;
 	enum rh_boundary_pool pool = is_activation ? RH_BOUNDARY_TO_ABOVE : RH_BOUNDARY_TO_BELOW;
 	int has_own = leaves && readers == 1 && boundaries->pool[pool].count;
 	return (struct rh_boundary_want){.pool = has_own ? pool : RH_BOUNDARY_OWN, .readers = readers};
@@ -118,16 +118,16 @@ struct program_facts {
 };
 
 /* rh_boundary_readers of all layers. */
-static void count_readers(const struct rh_plan *plan, int trains, int *readers)
+static void count_readers(const struct rh_stage_plan *plan, int trains, int *readers)
 {
 	for (int i = 0; i < plan->forward_stages; i++)
 		readers[plan->forward[i].lo]++;
-	for (int i = 0; i < rh_plan_backward_stages(plan, trains); i++)
+	for (int i = 0; i < rh_stage_plan_backward_stages(plan, trains); i++)
 		readers[plan->backward[i].lo]++;
 	if (!plan->is_fed)
 		readers[0] = 0;
-	for (int l = 1; l <= rh_plan_top(plan); l++)
-		readers[l] += rh_plan_gives(plan, l);
+	for (int l = 1; l <= rh_stage_plan_top(plan); l++)
+		readers[l] += rh_stage_plan_gives(plan, l);
 }
 
 /* Its readers are the caller's to free. */
@@ -164,7 +164,7 @@ static int walk_outputs(const struct rh_boundary_walk *walk, const struct progra
 	for (int l = slot->lo + 1; !rc && slot->kind == RH_SLOT_FORWARD && l <= slot->hi; l++) {
 		if ((at.readers = facts->readers[l]))
 			rc = access(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_ACTIVATION, l);
-		if (!rc && rh_plan_gives(walk->plan, l)) /* to another box */
+		if (!rc && rh_stage_plan_gives(walk->plan, l)) /* to another box */
 			rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, l);
 	}
 	at.readers = 1;
@@ -253,7 +253,7 @@ static int open_books(const struct rh_boundary_walk *walk, const struct program_
 	return rh_boundaries_create(count, walk->layers, micro_batches, books);
 }
 
-int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out)
+int rh_boundaries_needed(const struct rh_stage_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out)
 {
 	struct rh_boundaries books = {0};
 	struct rh_boundary_walk walk = {
@@ -273,7 +273,8 @@ out:
 	return rc;
 }
 
-int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out)
+int rh_boundaries_needed_in_round(const struct rh_stage_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches,
+                                  int *out)
 {
 	struct rh_boundaries books = {0};
 	struct rh_boundary_buffers *buffers = &books.pool[RH_BOUNDARY_OWN];

@@ -36,7 +36,7 @@ struct rh_boundary_access {
 	size_t slot;         /* likewise */
 };
 struct rh_boundary_walk {
-	const struct rh_plan *plan;
+	const struct rh_stage_plan *plan;
 	int layers;
 	const struct rh_program *program;
 	/* of a program of several steps: micro-batch m of step s has index s % steps_in_flight * step_micro_batches + m */
@@ -47,10 +47,11 @@ struct rh_boundary_walk {
 int rh_boundary_walk(const struct rh_boundary_walk *walk) RH_MUST;
 
 /* Buffers that a program needs at once in memory, found by walking it. */
-int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out) RH_MUST;
+int rh_boundaries_needed(const struct rh_stage_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches,
+                         int *out) RH_MUST;
 /* The same for one round of RoundPipe, which is enough for all rounds that are no longer, because each ends before the next. In
  * `program` every slot has one micro-batch, which stands for each of the round's. */
-int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches,
+int rh_boundaries_needed_in_round(const struct rh_stage_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches,
                                   int *out) RH_MUST;
 
 int rh_boundaries_create(const int count[RH_BOUNDARY_POOLS], int layers, int64_t micro_batches, struct rh_boundaries *out) RH_MUST;
@@ -63,7 +64,7 @@ struct rh_boundary_want {
 	int is_latest, readers;
 };
 /* Boundaries that only another box reads have buffers of their own, where there are any. */
-struct rh_boundary_want rh_boundary_want(const struct rh_boundaries *boundaries, const struct rh_plan *plan, int trains,
+struct rh_boundary_want rh_boundary_want(const struct rh_boundaries *boundaries, const struct rh_stage_plan *plan, int trains,
                                          enum rh_boundary_kind kind, int layer);
 int rh_boundary_acquire(struct rh_boundaries *boundaries, struct rh_boundary_want want, enum rh_boundary_kind kind, int layer,
                         int64_t micro_batch);
@@ -73,6 +74,6 @@ int rh_boundary_find(const struct rh_boundaries *boundaries, enum rh_boundary_ki
 int rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch);
 
 /* How many slots of a round read the activation at a layer boundary: a forward stage, a backward stage, or both begin there. */
-int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer);
+int rh_boundary_readers(const struct rh_stage_plan *plan, int trains, int layer);
 
 #endif

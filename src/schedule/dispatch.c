@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 /* The plan's stages bottom up, those that forward and backward share: the fused one is the last. */
-static int model_stages(const struct rh_plan *plan, struct rh_stage **out)
+static int model_stages(const struct rh_stage_plan *plan, struct rh_stage **out)
 {
 	int stages = plan->forward_stages + 1;
 	struct rh_stage *stage = rh_alloc((size_t)stages, sizeof *stage);
@@ -199,7 +199,8 @@ int rh_dispatch_publishes(const struct rh_dispatch *dispatch, const struct rh_sl
 	int64_t count = dispatch->train_micro_batches, first, size;
 	if (!dispatch->update_delay || !rh_slot_makes_gradients(slot))
 		return 0;
-	rh_round_range(count, rh_round_count(count, dispatch->boxes ? dispatch->boxes->unit : 1), dispatch->update_delay - 1, &first, &size);
+	rh_round_range(count, rh_round_count(count, dispatch->boxes ? dispatch->boxes->unit : 1), dispatch->update_delay - 1, &first,
+	               &size);
 	return slot->first == first;
 }
 

@@ -22,7 +22,7 @@ static inline int rh_boxes_cross_rounds(const struct rh_schedule *schedule, int6
 
 struct rh_dispatch {
 	const struct rh_model *model; /* all pointers are borrowed */
-	const struct rh_plan *plan;
+	const struct rh_stage_plan *plan;
 	const struct rh_schedule
 	        *schedule; /* of training; NULL: no training. One other than RoundPipe needs a plan whose forward and backward cuts agree */
 	int devices;

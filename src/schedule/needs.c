@@ -33,7 +33,7 @@ int64_t rh_boundary_steps_in_flight(const struct rh_dispatch *dispatch)
  * both while its unit changes over. The boundary to the box below counts with that box's micro-batches. */
 int rh_boundary_in_flight(const struct rh_dispatch *dispatch)
 {
-	const struct rh_plan *plan = dispatch->plan;
+	const struct rh_stage_plan *plan = dispatch->plan;
 	int64_t count = 0, unit = dispatch->boxes ? dispatch->boxes->unit : 1;
 	for (int s = 0; s < plan->forward_stages; s++)
 		for (int l = plan->forward[s].lo + 1; l <= plan->forward[s].hi; l++)
@@ -138,7 +138,7 @@ static int count_rounds(struct counting *counting, int trains, struct rh_program
 static int count_scheduled(struct counting *counting, int64_t count, struct rh_program *program)
 {
 	const struct rh_dispatch *dispatch = &counting->run->dispatch;
-	const struct rh_plan *plan = dispatch->plan;
+	const struct rh_stage_plan *plan = dispatch->plan;
 	struct rh_dispatch_brief brief;
 	int needed = 0, layers = dispatch->model->layers;
 	int rc = rh_dispatch_brief(dispatch, count, &brief, program);
@@ -169,7 +169,7 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
  *   *ahead    what neighbours send here. A message leaves only when its receive is posted, a trip before */
 static int count_messages(const struct rh_dispatch *dispatch, struct rh_boundary_needs *out, int *ahead)
 {
-	const struct rh_plan *plan = dispatch->plan;
+	const struct rh_stage_plan *plan = dispatch->plan;
 	int64_t below = 0, own = 0;
 	*ahead = 0;
 	if (!dispatch->boxes || !dispatch->boxes->unit || !dispatch->train_micro_batches)

@@ -3,8 +3,8 @@
 #ifndef RH_SCHEDULE_PROGRAM_H
 #define RH_SCHEDULE_PROGRAM_H
 
-#include "partition/plan.h"
 #include "partition/rounds.h"
+#include "partition/stage_plan.h"
 
 enum rh_slot_kind {
 	RH_SLOT_FORWARD,
@@ -37,28 +37,28 @@ static inline int rh_slot_makes_gradients(const struct rh_slot *slot)
 }
 
 /* Does the slot read the gradient at its upper end? */
-static inline int rh_slot_reads_gradient(const struct rh_plan *cuts, const struct rh_slot *slot)
+static inline int rh_slot_reads_gradient(const struct rh_stage_plan *cuts, const struct rh_slot *slot)
 {
-	int is_below = slot->hi < rh_plan_top(cuts) || cuts->feeds;
+	int is_below = slot->hi < rh_stage_plan_top(cuts) || cuts->feeds;
 	return slot->kind == RH_SLOT_BACKWARD || (slot->kind == RH_SLOT_INPUT_GRADIENT && is_below);
 }
 /* Is the slot the first of its micro-batches to need what comes from another box: the input at layer 0; the gradient at the top? */
-static inline int rh_slot_takes_input(const struct rh_plan *cuts, const struct rh_slot *slot)
+static inline int rh_slot_takes_input(const struct rh_stage_plan *cuts, const struct rh_slot *slot)
 {
 	return cuts->is_fed && slot->lo == 0 && slot->kind != RH_SLOT_WEIGHT_GRADIENT &&
 	       (slot->kind == RH_SLOT_FORWARD || !cuts->forward_stages);
 }
-static inline int rh_slot_takes_gradient(const struct rh_plan *cuts, const struct rh_slot *slot)
+static inline int rh_slot_takes_gradient(const struct rh_stage_plan *cuts, const struct rh_slot *slot)
 {
-	return cuts->feeds && slot->hi == rh_plan_top(cuts) && rh_slot_reads_gradient(cuts, slot);
+	return cuts->feeds && slot->hi == rh_stage_plan_top(cuts) && rh_slot_reads_gradient(cuts, slot);
 }
 /* Does it send its output, or its input's gradient, to another box? */
-static inline int rh_slot_gives_output(const struct rh_plan *cuts, const struct rh_slot *slot)
+static inline int rh_slot_gives_output(const struct rh_stage_plan *cuts, const struct rh_slot *slot)
 {
 	int taps = cuts->tap > slot->lo && cuts->tap <= slot->hi;
-	return slot->kind == RH_SLOT_FORWARD && (taps || (cuts->feeds && slot->hi == rh_plan_top(cuts)));
+	return slot->kind == RH_SLOT_FORWARD && (taps || (cuts->feeds && slot->hi == rh_stage_plan_top(cuts)));
 }
-static inline int rh_slot_gives_gradient(const struct rh_plan *cuts, const struct rh_slot *slot)
+static inline int rh_slot_gives_gradient(const struct rh_stage_plan *cuts, const struct rh_slot *slot)
 {
 	return cuts->owes_gradient && slot->lo == 0 && rh_slot_makes_gradients(slot) && slot->kind != RH_SLOT_WEIGHT_GRADIENT;
 }
@@ -75,7 +75,7 @@ int64_t rh_roundpipe_default_round(int64_t micro_batches, int devices);
 
 /* RoundPipe: slot i of a step runs on device (*turn + i) mod devices; *turn moves on by the step's slots. trains 0: forward slots, then
  * RH_SLOT_INFER. */
-int rh_roundpipe_program(const struct rh_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches, int *turn,
-                         struct rh_program *out) RH_MUST;
+int rh_roundpipe_program(const struct rh_stage_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches,
+                         int *turn, struct rh_program *out) RH_MUST;
 
 #endif

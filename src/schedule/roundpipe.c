@@ -16,11 +16,11 @@ int64_t rh_roundpipe_default_round(int64_t micro_batches, int devices)
 }
 
 /* Appends one step's slots, dealt out from *turn on. */
-static int deal(const struct rh_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches, int *turn,
+static int deal(const struct rh_stage_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches, int *turn,
                 struct rh_program *out)
 {
 	int64_t rounds = rh_round_count(micro_batches, round_micro_batches);
-	int forward = plan->forward_stages, backward = rh_plan_backward_stages(plan, trains);
+	int forward = plan->forward_stages, backward = rh_stage_plan_backward_stages(plan, trains);
 	size_t before = out->slots;
 	int rc = rh_grow(&out->slot, &out->capacity, before + (size_t)(rounds * (forward + backward)), sizeof *out->slot);
 	if (rc)
@@ -43,8 +43,8 @@ static int deal(const struct rh_plan *plan, int trains, int devices, int64_t mic
 	return 0;
 }
 
-int rh_roundpipe_program(const struct rh_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches, int *turn,
-                         struct rh_program *out)
+int rh_roundpipe_program(const struct rh_stage_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches,
+                         int *turn, struct rh_program *out)
 {
 	out->slots = 0;
 	return deal(plan, trains, devices, micro_batches, round_micro_batches, turn, out);

@@ -10,7 +10,7 @@ struct rh_schedule_request {
 	int devices;
 	int64_t micro_batches, steps; /* micro-batches of a step */
 	/* RoundPipe: the plan, and the most micro-batches of a round */
-	const struct rh_plan *plan;
+	const struct rh_stage_plan *plan;
 	int64_t round_micro_batches;
 	/* the other schedules: model stages bottom up, covering all layers; device d has stages d, d + devices, ... (zb-v: d and 2 *
 	 * devices - 1 - d) */

@@ -2,12 +2,12 @@
  * the end of the run, and where the next checkpoint is due before it is whole. */
 #include "train/training.h"
 
+#include "checkpoint/disk_room.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/fault.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "train/checkpoint/disk_room.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,12 +6,12 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/minmax.h"
-#include "train/boxes/box_step.h"
-#include "train/evaluate.h"
-#include "train/fluidpipe/fluidpipe_step.h"
-#include "train/fluidpipe/idle_steps.h"
+#include "modes/boxes/box_step.h"
+#include "modes/fluidpipe/fluidpipe_step.h"
+#include "modes/fluidpipe/idle_steps.h"
+#include "session/evaluate.h"
+#include "session/update.h"
 #include "train/lr.h"
-#include "train/update.h"
 
 #include <inttypes.h>
 #include <math.h>

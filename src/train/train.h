@@ -3,7 +3,7 @@
 #define RH_TRAIN_TRAIN_H
 
 #include "config/config.h"
-#include "train/evaluate.h"
+#include "session/evaluate.h"
 
 struct rh_train_result {
 	int64_t steps;
@@ -18,8 +18,8 @@ struct rh_train_result {
 	/* with local updates: the most updates that a micro-batch met between its forward and its backward, the bound that the
 	 * admission limits set, micro-batches, and those that met any; all 0 without local updates */
 	int64_t version_drift, version_drift_bound, drift_micro_batches, drifted;
-	int rates_assumed;                  /* it went by guessed rates, as doctor has not been here */
-	int interrupted;                    /* a signal asked to stop; a checkpoint was saved */
+	int rates_assumed; /* it went by guessed rates, as doctor has not been here */
+	int interrupted;   /* a signal asked to stop; a checkpoint was saved */
 };
 
 /* 0: trained and written to output_dir, or stopped by a signal with a checkpoint. */

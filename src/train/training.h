@@ -2,13 +2,13 @@
 #ifndef RH_TRAIN_TRAINING_H
 #define RH_TRAIN_TRAINING_H
 
+#include "checkpoint/checkpoint_writer.h"
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/reports.h"
-#include "train/checkpoint/checkpoint_writer.h"
+#include "session/training_data.h"
 #include "train/trace_step.h"
 #include "train/train.h"
-#include "train/training_data.h"
 #include "train/versions.h"
 
 struct train_step {

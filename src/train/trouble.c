@@ -5,9 +5,9 @@
  * the same, as each of them knows all losses and norms. Boxes of mode paci return without closing their links (box_return.c). */
 #include "train/training.h"
 
+#include "checkpoint/checkpoint.h"
 #include "core/alloc.h"
 #include "core/log.h"
-#include "train/checkpoint/checkpoint.h"
 
 #include <inttypes.h>
 #include <math.h>

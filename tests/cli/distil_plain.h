@@ -19,9 +19,9 @@
 #define TARGETS (ROWS_EACH * ROW_TARGETS)
 
 #include "core/log.h"
+#include "modes/fluidpipe/fluidpipe.h"
 #include "offload/optimizer.h"
-#include "train/fluidpipe/fluidpipe.h"
-#include "train/training_data.h"
+#include "session/training_data.h"
 
 struct half {
 	struct rh_session session;

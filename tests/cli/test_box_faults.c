@@ -3,11 +3,11 @@
 #include "cli/boxes.h"
 #include "link/relay.h"
 
+#include "checkpoint/checkpoint.h"
 #include "core/clock.h"
 #include "link/frame.h"
 #include "link/identity.h"
 #include "link/tcp.h"
-#include "train/checkpoint/checkpoint.h"
 
 /* A run of several boxes, with a relay in each line. */
 struct rig {
@@ -305,11 +305,11 @@ static void check_kills(const struct killed *killed)
 static void test_boxes_killed_at_random_moments_change_no_bit(void **state)
 {
 	(void)state;
-	static const struct killed cases[] = {
-	        {SAVES_OFTEN, SAVES_OFTEN, " --max_steps 24", "model.safetensors", 3},
-	        {SAVES_OFTEN LORA, SAVES_OFTEN LORA, " --max_steps 24", "adapter_model.safetensors", 1},
-	        {RESTS LINKED "device: cpu:1\nmode: paci\nround_micro_batches: 1\nbox_cuts: [2, 4]\n",
-	         RESTS "device: cpu:3\nschedule: paci\nforward_cuts: [2, 4]\n", " --max_steps 40", "model.safetensors", 3}};
+	static const struct killed cases[] = {{SAVES_OFTEN, SAVES_OFTEN, " --max_steps 24", "model.safetensors", 3},
+	                                      {SAVES_OFTEN LORA, SAVES_OFTEN LORA, " --max_steps 24", "adapter_model.safetensors", 1},
+	                                      {RESTS LINKED "device: cpu:1\nmode: paci\nround_micro_batches: 1\nbox_cuts: [2, 4]\n",
+	                                       RESTS "device: cpu:3\nschedule: paci\nforward_cuts: [2, 4]\n", " --max_steps 40",
+	                                       "model.safetensors", 3}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
 		check_kills(&cases[i]);
 }

@@ -1,7 +1,7 @@
 /* Checkpoints that are not as a run left them, and what a killed run leaves of one: refused, passed over or put back, each in one line. */
 #include "cli/good.h"
 
-#include "train/checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include <inttypes.h>
 

@@ -2,8 +2,8 @@
  * ends a run says so in one line. */
 #include "cli/good.h"
 
+#include "checkpoint/checkpoint.h"
 #include "core/json.h"
-#include "train/checkpoint/checkpoint.h"
 
 #include <linux/capability.h>
 #include <sys/resource.h>

@@ -1,7 +1,7 @@
 /* The program is killed at random moments and goes on, again and again, until it ends: in the bits of a run that was never killed. */
 #include "cli/good.h"
 
-#include "train/checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 static const struct {
 	const char *keys, *file;

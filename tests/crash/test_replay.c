@@ -3,9 +3,9 @@
 #include "cli/good.h"
 #include "crash/states.h"
 
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/output.h"
 #include "core/log.h"
-#include "train/checkpoint/checkpoint.h"
-#include "train/output.h"
 #include "train/train.h"
 
 struct kind {

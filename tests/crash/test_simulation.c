@@ -4,9 +4,9 @@
 #include "cli/good.h"
 #include "fs_faults.h"
 
+#include "checkpoint/checkpoint.h"
 #include "core/log.h"
 #include "offload/drive.h"
-#include "train/checkpoint/checkpoint.h"
 #include "train/train.h"
 
 #include <sys/syscall.h>

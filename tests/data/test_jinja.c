@@ -5,7 +5,7 @@
 
 #include "core/alloc.h"
 #include "core/file.h"
-#include "data/jinja/jinja.h"
+#include "jinja/jinja.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* A checkpoint's small files, joined by lines of "=NAME": verified and read. */
 #include "fuzz/fuzz.h"
 
+#include "checkpoint/checkpoint.h"
 #include "config/config.h"
-#include "train/checkpoint/checkpoint.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* A chat template, compiled and rendered: up to a NUL the template, after it the variables as JSON (without: a conversation of ours). */
-#include "data/jinja/jinja.h"
 #include "fuzz/fuzz.h"
+#include "jinja/jinja.h"
 
 #include <string.h>
 

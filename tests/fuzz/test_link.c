@@ -2,14 +2,14 @@
 #include "fuzz/fuzz.h"
 
 #include "link/hello.h"
-#include "link/session.h"
+#include "link/protocol.h"
 
 #include <string.h>
 
 enum { CAPACITY = 4, SIZE = 1000 };
 
 /* One frame; returns how many bytes it took, 0: the connection would end here. */
-static size_t one_frame(struct session *session, const uint8_t *bytes, size_t length)
+static size_t one_frame(struct protocol *session, const uint8_t *bytes, size_t length)
 {
 	struct frame frame;
 	char *into = NULL;
@@ -19,13 +19,13 @@ static size_t one_frame(struct session *session, const uint8_t *bytes, size_t le
 		return 0;
 	const char *payload = (const char *)bytes + FRAME_HEADER;
 	if (frame.type == FRAME_DATA) {
-		rc = session_expect(session, &frame, &into);
+		rc = protocol_expect(session, &frame, &into);
 		if (!rc && into)
 			memcpy(into, payload, frame.length);
 	}
 	/* checksums are not guessed: what passes them is what a hostile peer with a key may send */
 	if (!rc)
-		rc = session_take(session, 1, &frame, payload);
+		rc = protocol_take(session, 1, &frame, payload);
 	fuzz_refused(rc);
 	return rc ? 0 : FRAME_HEADER + frame.length;
 }
@@ -33,25 +33,25 @@ static size_t one_frame(struct session *session, const uint8_t *bytes, size_t le
 static int fuzz_one(const uint8_t *bytes, size_t length)
 {
 	static char out[SIZE];
-	struct session session;
+	struct protocol session;
 	struct frame frame;
 	char *in = malloc(CAPACITY * SIZE); /* a sanitizer sees who writes beyond it */
-	if (!in || session_open(&session, 1, CAPACITY, 1000, 1000))
+	if (!in || protocol_open(&session, 1, CAPACITY, 1000, 1000))
 		abort();
-	session_rewind(&session, 0);
+	protocol_rewind(&session, 0);
 	for (int i = 0; i < CAPACITY; i++)
-		if (session_send(&session, (uint64_t)i, out, i * 300) ||
-		    session_receive(&session, (uint64_t)i, in + i * SIZE, i ? SIZE : 0))
+		if (protocol_send(&session, (uint64_t)i, out, i * 300) ||
+		    protocol_receive(&session, (uint64_t)i, in + i * SIZE, i ? SIZE : 0))
 			abort();
 	for (size_t at = 0, took; at + FRAME_HEADER <= length; at += took) {
 		took = one_frame(&session, bytes + at, length - at);
 		if (!took)
 			break;
-		for (int i = 0; i < 8 && session_next(&session, 1, &frame); i++)
+		for (int i = 0; i < 8 && protocol_next(&session, 1, &frame); i++)
 			if (frame.length > RH_LINK_FRAME_BYTES)
 				abort();
 	}
-	session_close(&session);
+	protocol_close(&session);
 	free(in);
 	fuzz_refused(hello_compare("build=1\nmodel=tiny\n", (const char *)bytes, length));
 	return 0;

@@ -4,8 +4,8 @@
 #include "core/alloc.h"
 #include "partition/costs.h"
 #include "partition/cuts.h"
-#include "partition/plan.h"
 #include "partition/roundpipe.h"
+#include "partition/stage_plan.h"
 
 #include <math.h>
 #include <string.h>
@@ -82,8 +82,8 @@ static void test_profile_has_the_plans_bytes(void **state)
 		assert_int_equal(bench.costs.first_trained, bench.model->first_trained);
 		for (int l = 0; l < bench.costs.layers; l++) {
 			const struct rh_layer_cost *layer = &bench.costs.layer[l];
-			assert_int_equal(layer->upload_bytes, rh_plan_upload_layout(bench.model, l, l + 1, 0, offset));
-			int64_t sums = rh_plan_gradient_layout(bench.model, l, l + 1, offset);
+			assert_int_equal(layer->upload_bytes, rh_stage_plan_upload_layout(bench.model, l, l + 1, 0, offset));
+			int64_t sums = rh_stage_plan_gradient_layout(bench.model, l, l + 1, offset);
 			assert_int_equal(layer->gradient_bytes, sums * (variant & 1 ? 6 : 4));
 			assert_int_equal(layer->optimizer_bytes > 0, sums > 0);
 		}
@@ -99,31 +99,31 @@ static void test_partition_of_measured_costs_makes_a_plan(void **state)
 	for (int lora = 0; lora < 2; lora++) {
 		struct bench bench;
 		struct rh_partition found;
-		struct rh_plan plan;
+		struct rh_stage_plan plan;
 		struct rh_cuts cuts;
 		bench_open(&bench, RH_F32, lora);
 		const struct rh_partition_request request = {
 		        .costs = &bench.costs, .cap_bytes = INT64_C(1) << 40, .devices = 3, .micro_batches = 8, .rounds = 2, .steps = 1};
 		check_ok(rh_partition_make(&request, &found));
 		check_ok(rh_cuts_make(found.forward, found.forward_stages, found.backward, found.backward_stages, &cuts));
-		const struct rh_plan_request asked = {.model = bench.model,
-		                                      .trains = 1,
-		                                      .train = bench.shape,
-		                                      .device_cap_bytes = INT64_C(1) << 40,
-		                                      .devices = 3,
-		                                      .train_round = 4,
-		                                      .crosses_rounds = 1,
-		                                      .forward_cuts = cuts.forward,
-		                                      .backward_cuts = cuts.backward,
-		                                      .forward_cut_count = cuts.forward_count,
-		                                      .backward_cut_count = cuts.backward_count};
-		check_ok(rh_plan_make(&asked, &plan));
+		const struct rh_stage_plan_request asked = {.model = bench.model,
+		                                            .trains = 1,
+		                                            .train = bench.shape,
+		                                            .device_cap_bytes = INT64_C(1) << 40,
+		                                            .devices = 3,
+		                                            .train_round = 4,
+		                                            .crosses_rounds = 1,
+		                                            .forward_cuts = cuts.forward,
+		                                            .backward_cuts = cuts.backward,
+		                                            .forward_cut_count = cuts.forward_count,
+		                                            .backward_cut_count = cuts.backward_count};
+		check_ok(rh_stage_plan_make(&asked, &plan));
 		assert_int_equal(plan.forward_stages, found.forward_stages);
 		assert_int_equal(plan.backward_stages, found.backward_stages);
 		assert_true(found.backward_stages > 1);
 		assert_memory_equal(plan.forward, found.forward, (size_t)found.forward_stages * sizeof *plan.forward);
 		assert_memory_equal(plan.backward, found.backward, (size_t)found.backward_stages * sizeof *plan.backward);
-		rh_plan_free(&plan);
+		rh_stage_plan_free(&plan);
 		rh_cuts_free(&cuts);
 		rh_partition_free(&found);
 		bench_close(&bench);

@@ -6,8 +6,8 @@
 #include "config/config.h"
 #include "core/hooks.h"
 #include "core/log.h"
-#include "train/forecast/judge.h"
-#include "train/forecast/machine_find.h"
+#include "forecast/judge.h"
+#include "forecast/machine_find.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,9 +4,9 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "core/minmax.h"
-#include "train/forecast/forecast_input.h"
-#include "train/forecast/machine_find.h"
-#include "train/session.h"
+#include "forecast/forecast_input.h"
+#include "forecast/machine_find.h"
+#include "session/session.h"
 
 enum { CAPS = 40 };
 

@@ -5,11 +5,11 @@
 #include "check.h"
 
 #include "run/executor_internal.h"
-#include "train/session.h"
+#include "session/session.h"
 
 static inline void check_device_bytes(const struct rh_session *session)
 {
-	const struct rh_plan *plan = &session->plan.stages;
+	const struct rh_stage_plan *plan = &session->plan.stages;
 	const struct rh_executor *executor = session->executor;
 	int64_t most = 0;
 	assert_int_equal(session->plan.bytes.device, plan->device_bytes);

@@ -2,7 +2,7 @@
 #ifndef RH_TESTS_RUN_LANE_BOX_H
 #define RH_TESTS_RUN_LANE_BOX_H
 
-#include "train/fluidpipe/fluidpipe.h"
+#include "modes/fluidpipe/fluidpipe.h"
 
 static inline void lane_link_close(struct rh_link *link)
 {

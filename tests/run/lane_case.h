@@ -9,7 +9,7 @@
 #include "run/check.h"
 #include "run/executor.h"
 #include "run/lane_box.h"
-#include "train/update.h"
+#include "session/update.h"
 
 enum { LANE_STEPS = 3, LANE_MOST_MICROS = 64, LANE_TOKENS = 32 };
 

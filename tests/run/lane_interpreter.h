@@ -231,7 +231,7 @@ static inline uint64_t lane_read_weights(struct lane_machine *machine, const str
 {
 	const struct rh_model *model = machine->options->model;
 	int is_backward = command->kind != RH_COMMAND_FORWARD && command->stage.hi < model->layers;
-	(void)rh_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, machine->offset);
+	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, machine->offset);
 	for (int l = command->lo; l < command->hi; l++)
 		for (int which = 0; which < 2; which++) {
 			int b = model->layer[l].block[which];
@@ -247,7 +247,7 @@ static inline uint64_t lane_read_weights(struct lane_machine *machine, const str
 static inline void lane_add_sums(struct lane_machine *machine, const struct rh_command *command, int lo, uint64_t hash)
 {
 	const struct rh_model *model = machine->options->model;
-	(void)rh_plan_gradient_layout(model, command->stage.lo, command->stage.hi, machine->offset);
+	(void)rh_stage_plan_gradient_layout(model, command->stage.lo, command->stage.hi, machine->offset);
 	for (int l = lo; l < command->hi; l++)
 		for (int which = 0; which < 2; which++) {
 			int b = model->layer[l].block[which], sum;

@@ -15,7 +15,7 @@ static void test_readers_are_the_stages_that_begin_there(void **state)
 	}
 }
 
-static int needed_by(const struct rh_plan *of, int devices, int trains, int64_t micro_batches, int64_t round)
+static int needed_by(const struct rh_stage_plan *of, int devices, int trains, int64_t micro_batches, int64_t round)
 {
 	struct rh_program program = {0};
 	int turn = 0, count = -1;
@@ -60,7 +60,7 @@ static void test_no_shorter_step_needs_more(void **state)
 					}
 }
 
-static int needed_in_round(const struct rh_plan *of, int trains, int64_t micro_batches)
+static int needed_in_round(const struct rh_stage_plan *of, int trains, int64_t micro_batches)
 {
 	struct rh_program program = {0};
 	int turn = 0, count = -1;
@@ -98,11 +98,11 @@ static void test_no_step_of_any_schedule_needs_more(void **state)
 			for (int each = 1; each <= 2; each++) {
 				const struct rh_schedule *schedule = &rh_schedules[i];
 				int stages = each * devices, needed[MOST + 1] = {0};
-				struct rh_plan cut = {.forward = up,
-				                      .backward = down,
-				                      .forward_stages = stages - 1,
-				                      .backward_stages = stages,
-				                      .boundary_bytes = 1};
+				struct rh_stage_plan cut = {.forward = up,
+				                            .backward = down,
+				                            .forward_stages = stages - 1,
+				                            .backward_stages = stages,
+				                            .boundary_bytes = 1};
 				if (rh_schedule_is_roundpipe(schedule) || schedule->update == RH_UPDATE_LOCAL ||
 				    schedule->splits_backward || each < schedule->stages_least || each > schedule->stages_most)
 					continue;

@@ -11,7 +11,7 @@ enum { BOXES_MOST = 4, LAYERS = 13, MESSAGES_MOST = 64 };
 
 struct box {
 	struct rh_model *model;
-	struct rh_plan plan;
+	struct rh_stage_plan plan;
 	struct rh_boxes place;
 	struct rh_dispatch dispatch;
 	struct rh_program program;
@@ -49,7 +49,7 @@ static void rig_close(struct rig *rig)
 {
 	for (int k = 0; k < rig->boxes; k++) {
 		rh_model_destroy(rig->box[k].model);
-		rh_plan_free(&rig->box[k].plan);
+		rh_stage_plan_free(&rig->box[k].plan);
 		rh_program_free(&rig->box[k].program);
 	}
 	rh_model_destroy(rig->whole);
@@ -59,17 +59,17 @@ static void rig_close(struct rig *rig)
 /* `cap`: of a device; 0: no limit. */
 static void plan_box(struct box *box, int devices, int64_t cap)
 {
-	const struct rh_plan_request request = {.model = box->model,
-	                                        .trains = 1,
-	                                        .train = {.tokens = 48, .documents = 3, .longest = 30, .head_rows = 20},
-	                                        .devices = devices,
-	                                        .train_round = 1,
-	                                        .crosses_rounds = 1,
-	                                        .device_cap_bytes = cap ? cap : INT64_C(1) << 40,
-	                                        .forward_cut_count = -1,
-	                                        .backward_cut_count = -1};
-	rh_plan_free(&box->plan);
-	check_ok(rh_plan_make(&request, &box->plan));
+	const struct rh_stage_plan_request request = {.model = box->model,
+	                                              .trains = 1,
+	                                              .train = {.tokens = 48, .documents = 3, .longest = 30, .head_rows = 20},
+	                                              .devices = devices,
+	                                              .train_round = 1,
+	                                              .crosses_rounds = 1,
+	                                              .device_cap_bytes = cap ? cap : INT64_C(1) << 40,
+	                                              .forward_cut_count = -1,
+	                                              .backward_cut_count = -1};
+	rh_stage_plan_free(&box->plan);
+	check_ok(rh_stage_plan_make(&request, &box->plan));
 }
 
 static void test_parts_make_the_whole(void **state)
@@ -104,7 +104,7 @@ static void test_parts_make_the_whole(void **state)
 
 static void check_covers(const struct box *box)
 {
-	const struct rh_plan *plan = &box->plan;
+	const struct rh_stage_plan *plan = &box->plan;
 	int layers = box->model->layers, lo = 0, hi = layers;
 	for (int s = 0; s < plan->forward_stages; lo = plan->forward[s++].hi)
 		assert_int_equal(plan->forward[s].lo, lo);

@@ -142,7 +142,7 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 {
 	(void)state;
 	const struct rh_model model = {.layers = LAYERS};
-	struct rh_plan large = plan;
+	struct rh_stage_plan large = plan;
 	struct rh_reloads reloads = {0};
 	struct rh_program program = {0};
 	int spilled = 0;
@@ -242,11 +242,11 @@ static void test_long_steps_are_known_by_shorter_ones(void **state)
 				for (int64_t n = 0; n < 30; n++) {
 					int stages = each * devices, is_limited = !strcmp(rh_schedules[i].name, "paci") && n % 2;
 					int64_t count = (is_limited ? 430 : 15 * devices) + 3 * n, spare = is_limited ? n % 4 : 7 * n % 40;
-					struct rh_plan cut = {.forward = up,
-					                      .backward = down,
-					                      .forward_stages = stages - 1,
-					                      .backward_stages = stages,
-					                      .boundary_bytes = RH_SPACE_UNIT};
+					struct rh_stage_plan cut = {.forward = up,
+					                            .backward = down,
+					                            .forward_stages = stages - 1,
+					                            .backward_stages = stages,
+					                            .boundary_bytes = RH_SPACE_UNIT};
 					struct rh_boundary_run run = {.dispatch = {.plan = &cut,
 					                                           .model = &model,
 					                                           .schedule = &rh_schedules[i],

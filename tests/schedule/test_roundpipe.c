@@ -5,7 +5,7 @@
 #include "schedule/program.h"
 
 static struct rh_stage forward[] = {{0, 2}, {2, 5}}, backward[] = {{5, 8}, {3, 5}, {0, 3}};
-static const struct rh_plan plan = {.forward = forward, .backward = backward, .forward_stages = 2, .backward_stages = 3};
+static const struct rh_stage_plan plan = {.forward = forward, .backward = backward, .forward_stages = 2, .backward_stages = 3};
 
 static void test_rounds_differ_by_at_most_one_longer_first(void **state)
 {

@@ -16,7 +16,7 @@ struct rig {
 	struct rh_stage up[40], down[41];
 	struct rh_costs costs;
 	struct rh_cost_sums sums;
-	struct rh_plan plan;
+	struct rh_stage_plan plan;
 	struct rh_program program;
 	struct rh_timeline timeline;
 };

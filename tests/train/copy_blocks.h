@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-#include "train/session.h"
+#include "session/session.h"
 
 /* The weights of the first `blocks` blocks, which both sessions have. */
 static inline void copy_blocks(const struct rh_session *from, struct rh_session *to, int blocks)

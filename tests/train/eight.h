@@ -5,7 +5,7 @@
 #include "train/deep.h"
 
 #include "config/hardware.h"
-#include "train/session.h"
+#include "session/session.h"
 
 enum { EIGHT_DEVICES = 8, EIGHT_MICRO_BATCHES = 64 };
 

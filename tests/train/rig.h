@@ -9,9 +9,9 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "offload/optimizer.h"
-#include "train/checkpoint/tensors.h"
+#include "session/session.h"
 #include "train/lr.h"
-#include "train/session.h"
+#include "weights/tensors.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #include "rig.h"
 
 #include "core/file.h"
-#include "train/adapter.h"
-#include "train/checkpoint/tensors_out.h"
+#include "session/adapter.h"
+#include "weights/tensors_out.h"
 
 #include <unistd.h>
 

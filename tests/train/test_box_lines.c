@@ -3,7 +3,7 @@
 #include "limit_time.h"
 #include "port.h"
 
-#include "train/boxes/box.h"
+#include "modes/boxes/box.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -54,7 +54,8 @@ static void find_rates(const int port[LINKS], uint64_t rate[LINKS][2])
 			continue;
 		for (int k = 0; k < LINKS; k++)
 			for (int listens = 0; listens < 2; listens++)
-				if (port_of(listens ? &own : &peer) == port[k]) /* the upper end of link 0 listens, the lower end of link 1 */
+				if (port_of(listens ? &own : &peer) ==
+				    port[k]) /* the upper end of link 0 listens, the lower end of link 1 */
 					rate[k][k ? !listens : listens] = bytes_per_s;
 	}
 }

@@ -3,7 +3,7 @@
 
 #include "config/config.h"
 #include "core/log.h"
-#include "train/session.h"
+#include "session/session.h"
 #include "train/train.h"
 
 #include <inttypes.h>

@@ -3,8 +3,8 @@
 #include "cli/good.h"
 #include "fs_faults.h"
 
+#include "checkpoint/checkpoint.h"
 #include "core/log.h"
-#include "train/checkpoint/checkpoint.h"
 #include "train/train.h"
 
 /* Checkpoints at 2 and 4 are there; it goes on from the first, saves 3 and removes 2, and saves 4 again in the place of the other. */

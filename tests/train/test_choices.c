@@ -1,7 +1,7 @@
 /* When held-out rows are a classification in disguise. */
 #include "check.h"
 
-#include "train/evaluate.h"
+#include "session/evaluate.h"
 
 #include <string.h>
 

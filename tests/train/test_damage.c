@@ -3,9 +3,9 @@
 #include "cli/good.h"
 #include "fs_faults.h"
 
+#include "checkpoint/checkpoint.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "train/checkpoint/checkpoint.h"
 #include "train/train.h"
 
 static int train(const struct scratch *scratch, const char *keys)

@@ -3,7 +3,7 @@
 
 #include "core/philox.h"
 #include "device/op.h"
-#include "train/fluidpipe/distillation.h"
+#include "modes/fluidpipe/distillation.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 
 #include "core/alloc.h"
 #include "core/minmax.h"
-#include "train/forecast/forecast_limits.h"
+#include "forecast/forecast_limits.h"
 
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -2,9 +2,9 @@
 #include "check.h"
 
 #include "core/philox.h"
+#include "modes/fluidpipe/feature_store.h"
 #include "offload/drives.h"
 #include "offload/space.h"
-#include "train/fluidpipe/feature_store.h"
 
 #include <string.h>
 

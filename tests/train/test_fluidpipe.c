@@ -6,7 +6,7 @@
 
 #include "link/frame.h"
 #include "link/pair.h"
-#include "train/fluidpipe/fluidpipe.h"
+#include "modes/fluidpipe/fluidpipe.h"
 
 #include <pthread.h>
 

@@ -5,7 +5,7 @@
 #include "device/sim/clock.h"
 #include "link/ahead.h"
 #include "link/virtual.h"
-#include "train/fluidpipe/fluidpipe_stream.h"
+#include "modes/fluidpipe/fluidpipe_stream.h"
 
 #include <unistd.h>
 

@@ -3,9 +3,9 @@
 #include "train/deep.h"
 
 #include "core/text.h"
+#include "forecast/forecast_bounded.h"
+#include "forecast/outlook.h"
 #include "observe/trace.h"
-#include "train/forecast/forecast_bounded.h"
-#include "train/forecast/outlook.h"
 
 #include <time.h>
 
@@ -34,7 +34,7 @@ static int count(const char *text, const char *part)
 
 /* All devices have a row with boxes, all layers' backward stages are named in theirs, and copies; in text no line is wider than a
  * terminal's. */
-static void check_pictures(const struct rh_trace *trace, const struct rh_plan *plan)
+static void check_pictures(const struct rh_trace *trace, const struct rh_stage_plan *plan)
 {
 	struct rh_text svg = {0}, text = {0};
 	check_ok(rh_trace_svg(trace, "94 layers <&>", &svg));

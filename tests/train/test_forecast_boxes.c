@@ -2,7 +2,7 @@
  * transfer. Layers take the same time each; embedding and head take little beside them. */
 #include "train/virtual_boxes.h"
 
-#include "train/forecast/forecast_limits.h"
+#include "forecast/forecast_limits.h"
 
 #include <math.h>
 #include <stdlib.h>

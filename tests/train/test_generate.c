@@ -2,7 +2,7 @@
 #include "rig.h"
 
 #include "core/alloc.h"
-#include "train/generate.h"
+#include "session/generate.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
 #include "limit_time.h"
 
 #include "link/pair.h"
-#include "train/boxes/box.h"
+#include "modes/boxes/box.h"
 
 #include <pthread.h>
 #include <time.h>

@@ -2,9 +2,9 @@
  * between steps is gone. */
 #include "train/eight.h"
 
+#include "forecast/forecast.h"
+#include "forecast/forecast_input.h"
 #include "observe/trace.h"
-#include "train/forecast/forecast.h"
-#include "train/forecast/forecast_input.h"
 
 enum { MICRO_BATCHES = EIGHT_MICRO_BATCHES };
 
@@ -150,7 +150,7 @@ static void run_deep(int most, double *loss, double *norm, int steps)
 	struct rig_input in = rig_input(rig, "train");
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
 	rig_start(rig, RH_SESSION_TRAINS, &work);
-	const struct rh_plan *plan = &rig->session.plan.stages;
+	const struct rh_stage_plan *plan = &rig->session.plan.stages;
 	int saving = 0;
 	for (int i = 0; i < plan->backward_stages; i++)
 		saving += plan->saved[i].bytes > 0;

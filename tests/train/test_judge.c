@@ -2,9 +2,9 @@
 #include "train/eight.h"
 
 #include "core/log.h"
+#include "forecast/forecast_bounded.h"
+#include "forecast/judge.h"
 #include "observe/trace.h"
-#include "train/forecast/forecast_bounded.h"
-#include "train/forecast/judge.h"
 
 #include <math.h>
 
@@ -24,7 +24,7 @@ static void search(const struct eight *eight, const struct rh_forecast_input *in
 	check_ok(rh_session_search(session, &input->work, eight->machine.devices, out));
 }
 
-static int have_same_stages(const struct rh_plan *a, const struct rh_plan *b)
+static int have_same_stages(const struct rh_stage_plan *a, const struct rh_stage_plan *b)
 {
 	return a->forward_stages == b->forward_stages && a->backward_stages == b->backward_stages &&
 	       !memcmp(a->forward, b->forward, (size_t)a->forward_stages * sizeof *a->forward) &&
@@ -58,7 +58,7 @@ static void test_each_plan_is_found_once(void **state)
 	}
 }
 
-static void check_same_stages(const struct rh_plan *a, const struct rh_plan *b)
+static void check_same_stages(const struct rh_stage_plan *a, const struct rh_stage_plan *b)
 {
 	assert_true(have_same_stages(a, b));
 	assert_int_equal(a->device_bytes, b->device_bytes);

@@ -1,8 +1,8 @@
 /* Which checkpoints of one box, and of one among several, save_total_limit removes. */
 #include "check.h"
 
+#include "checkpoint/checkpoint_internal.h"
 #include "core/file.h"
-#include "train/checkpoint/checkpoint_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

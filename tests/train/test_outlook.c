@@ -3,8 +3,8 @@
 
 #include "core/tasks.h"
 #include "core/text.h"
+#include "forecast/outlook.h"
 #include "observe/trace.h"
-#include "train/forecast/outlook.h"
 
 enum { DEVICES = 8 };
 

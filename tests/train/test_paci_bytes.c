@@ -3,7 +3,7 @@
 #include "train/virtual_boxes.h"
 
 #include "core/minmax.h"
-#include "train/forecast/forecast_limits.h"
+#include "forecast/forecast_limits.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ static const int blocks[BOXES_MOST] = {4, 6, 5, 0};
 struct asked {
 	enum rh_mode mode;
 	enum rh_paci_backward backward;
-	int64_t accumulation, limit; /* limit: of the first box; 0: PACI's own */
+	int64_t accumulation, limit;  /* limit: of the first box; 0: PACI's own */
 	double optimizer_bytes_per_s; /* 0: at once */
 	int64_t delay, max_ram;
 	enum rh_dtype dtype;

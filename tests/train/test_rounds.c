@@ -1,8 +1,8 @@
 /* How many rounds a step has: the fewest that the host's memory allows, and never a plan less because of it. */
 #include "train/eight.h"
 
-#include "train/forecast/forecast.h"
-#include "train/forecast/forecast_input.h"
+#include "forecast/forecast.h"
+#include "forecast/forecast_input.h"
 
 enum { DEFAULT_ROUND = 2 * EIGHT_DEVICES };
 
@@ -161,7 +161,7 @@ static void test_an_evaluation_uses_all_devices(void **state)
 	const struct rh_workload evaluates = {.infer = input.work.train, .infer_micro_batches = DEFAULT_ROUND};
 	check_ok(rh_session_simulate(config, &eight.machine, &session));
 	check_ok(rh_session_plan(&session, &evaluates, RH_STAGES_CHOSEN));
-	assert_int_equal(session.plan.stages.forward_stages + rh_plan_backward_stages(&session.plan.stages, 0), 1);
+	assert_int_equal(session.plan.stages.forward_stages + rh_stage_plan_backward_stages(&session.plan.stages, 0), 1);
 	assert_int_equal(session.plan.options.infer_round, DEFAULT_ROUND / EIGHT_DEVICES);
 	rh_session_close(&session);
 	rh_forecast_input_free(&input);

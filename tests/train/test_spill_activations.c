@@ -4,7 +4,7 @@
 #include "train/deep.h"
 
 #include "config/hardware.h"
-#include "train/session.h"
+#include "session/session.h"
 
 enum { STEPS = 50, BLOCKS = 6, MICROS = 7 };
 

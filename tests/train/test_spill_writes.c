@@ -1,10 +1,10 @@
 /* What is said beforehand of the bytes that a run writes to NVMe is what is written: by one that begins, and by one that goes on. */
 #include "cli/runner.h"
 
+#include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "core/log.h"
-#include "train/checkpoint/checkpoint.h"
-#include "train/session.h"
+#include "session/session.h"
 #include "train/train.h"
 
 static void world_open(struct scratch *scratch)

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "core/file.h"
-#include "train/fluidpipe/teacher_logits.h"
+#include "modes/fluidpipe/teacher_logits.h"
 
 #include <math.h>
 #include <string.h>

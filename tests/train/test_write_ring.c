@@ -2,7 +2,7 @@
  * first. */
 #include "check.h"
 
-#include "train/checkpoint/write_ring.h"
+#include "weights/write_ring.h"
 
 #include <string.h>
 

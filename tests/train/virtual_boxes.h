@@ -6,7 +6,7 @@
 #include "train/deep.h"
 
 #include "config/hardware.h"
-#include "train/forecast/forecast_boxes.h"
+#include "forecast/forecast_boxes.h"
 
 enum { BOXES_MOST = 4, HIDDEN = 32, HANG_S = 300 };
 
@@ -20,7 +20,7 @@ struct boxes {
 
 static inline struct rh_hardware boxes_hardware(double launch_s)
 {
-	struct rh_hardware out = {.name = (char *)(uintptr_t)"paced", .devices = 1};
+	struct rh_hardware out = {.name = (char *)(uintptr_t) "paced", .devices = 1};
 	for (int p = 0; p < RH_PRODUCTS; p++)
 		out.device.peak[p] = 1e18;
 	out.device.other_flops_per_s = out.device.memory_bytes_per_s = 1e18;

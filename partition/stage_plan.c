@@ -1,0 +1,664 @@
+#include "partition/stage_plan_internal.h"
+
+#include "core/alloc.h"
+#include "core/minmax.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t plan_upload_bytes(const struct stage_planner *at, enum pass pass, int lo, int hi)
+{
+	int backward_only = pass == PASS_BACKWARD || pass == PASS_SAVED;
+	if ((lo == 0 && hi == at->layers) || (backward_only && hi == 1)) /* the table once; of the embedding's backward nothing */
+		return rh_stage_plan_upload_layout(at->request->model, lo, hi, backward_only, at->offset);
+	return at->weight_bytes_below[hi] - at->weight_bytes_below[lo];
+}
+
+enum pass plan_top_pass(const struct stage_planner *at)
+{
+	return rh_model_has_head(at->request->model) ? PASS_FUSED : PASS_BACKWARD;
+}
+
+int plan_forward_top(const struct stage_planner *at, const struct rh_stage_plan *plan)
+{
+	return plan_top_pass(at) == PASS_FUSED ? plan->backward[0].lo : at->layers;
+}
+
+static int64_t gradient_elements(const struct stage_planner *at, enum pass pass, int lo, int hi)
+{
+	if (pass == PASS_FORWARD || !at->request->trains)
+		return 0;
+	return at->gradients_below[hi] - at->gradients_below[lo];
+}
+
+/* Slots for inputs and outputs of two micro-batches. `cuts` counts the boundaries inside and at the end of a forward stage that are kept.
+ */
+static int boundary_buffers(const struct rh_model *model, enum pass pass, int lo, int cuts)
+{
+	int inputs = model->layer[lo].kind != RH_LAYER_EMBEDDING;
+	if (pass == PASS_FORWARD)
+		return 2 * (inputs + cuts);
+	return 2 * (inputs + (pass != PASS_FUSED) + inputs);
+}
+
+/* Kept boundaries in (lo, hi]: the backward stages' inputs and the stage's own end. */
+static int kept_cuts(const struct stage_planner *at, int lo, int hi)
+{
+	return 1 + at->cuts_below[hi] - at->cuts_below[lo + 1];
+}
+
+static void count_cuts(struct stage_planner *at, const struct rh_stage_plan *plan)
+{
+	memset(at->cuts_below, 0, ((size_t)at->layers + 1) * sizeof *at->cuts_below);
+	for (int i = 0; i < plan->backward_stages; i++)
+		at->cuts_below[plan->backward[i].lo + 1] = 1;
+	if (at->request->model->tap)
+		at->cuts_below[at->request->model->tap + 1] = 1;
+	for (int l = 0; l < at->layers; l++)
+		at->cuts_below[l + 1] += at->cuts_below[l];
+}
+
+/* Raises the plan's sizes to what travels to and from this stage. */
+static void widen_transfers(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
+{
+	int buffers = boundary_buffers(at->request->model, pass, lo, pass == PASS_FORWARD ? kept_cuts(at, lo, hi) : 0);
+	plan->weight_bytes = rh_max(plan->weight_bytes, plan_upload_bytes(at, pass, lo, hi));
+	plan->boundary_buffers = buffers > plan->boundary_buffers ? buffers : plan->boundary_buffers;
+}
+
+/* Raises the plan's sizes to what this stage needs but for activations, which take longer to know. */
+static void widen_but_arena(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
+{
+	int64_t gradients = gradient_elements(at, pass, lo, hi);
+	int bf16 = at->request->model->dtype != RH_F32;
+	widen_transfers(at, plan, pass, lo, hi);
+	plan->gradient_bytes = rh_max(plan->gradient_bytes, gradients * 4);
+	plan->rounded_bytes = rh_max(plan->rounded_bytes, bf16 ? gradients * 2 : 0);
+}
+
+/* Raises the plan's sizes to what this stage needs. */
+static void widen(struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
+{
+	widen_but_arena(at, plan, pass, lo, hi);
+	plan->arena_bytes = rh_max(plan->arena_bytes, plan_stage_bytes(at, pass, lo, hi).arena);
+}
+
+static void fixed_sizes(const struct rh_stage_plan_request *request, struct rh_stage_plan *plan)
+{
+	const struct rh_model *model = request->model;
+	const struct rh_model_config *config = model->config;
+	int64_t tokens = rh_max(request->train.tokens, request->infer.tokens);
+	int64_t scores = request->infer_logits ? rh_model_outputs(config) : request->infer.choices;
+	plan->boundary_bytes = rh_align_up(rh_boundary_bytes(model, tokens), RH_ALIGN);
+	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
+	plan->result_bytes = rh_max(rh_result_layout(model, &request->train, rh_micro_shape_scores(&request->train)).bytes,
+	                            rh_result_layout(model, &request->infer, scores).bytes);
+	plan->cache_bytes = rh_align_up(rh_dtype_bytes(model->dtype, request->cache_rows * model->cache_columns), RH_ALIGN);
+}
+
+static int64_t total_bytes(const struct rh_stage_plan *plan)
+{
+	return plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes +
+	       plan->deferred_bytes + rh_bytes_times(plan->boundary_bytes, plan->boundary_buffers) +
+	       RH_PLAN_MICRO_BUFFERS * plan->micro_bytes + RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes;
+}
+
+/* The plan widened by this stage, with the try's room for weights. */
+static struct rh_stage_plan widened(struct stage_planner *at, const struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
+{
+	struct rh_stage_plan wider = *plan;
+	widen(at, &wider, pass, lo, hi);
+	wider.weight_bytes = rh_max(wider.weight_bytes, at->weight_room);
+	wider.device_bytes = total_bytes(&wider);
+	return wider;
+}
+
+/* Would the plan, widened by this stage, stay under the cap, and the stage under the try's upload limit? A single layer may be above. */
+static int fits(struct stage_planner *at, const struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
+{
+	struct rh_stage_plan wider = *plan;
+	if (hi - lo > 1 && plan_upload_bytes(at, pass, lo, hi) > at->upload_limit)
+		return 0;
+	widen_but_arena(at, &wider, pass, lo, hi);
+	wider.weight_bytes = rh_max(wider.weight_bytes, at->weight_room);
+	return total_bytes(&wider) <= at->request->device_cap_bytes &&
+	       widened(at, plan, pass, lo, hi).device_bytes <= at->request->device_cap_bytes;
+}
+
+/* Advice: the keys that make a micro-batch smaller. */
+static const char *advice(const struct rh_stage_plan_request *request)
+{
+	return request->trains       ? "lower max_length or per_device_train_batch_size"
+	       : request->cache_rows ? "give a shorter prompt or lower max_new_tokens"
+	                             : "lower max_length or per_device_eval_batch_size";
+}
+
+static int does_not_fit(struct stage_planner *at, const struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
+{
+	static const char *const pass_name[PASSES] = {"forward", "backward", "forward, loss and backward", "backward"};
+	const struct rh_stage_plan_request *request = at->request;
+	const struct rh_model *model = request->model;
+	struct rh_stage_plan wider = widened(at, plan, pass, lo, hi);
+	const char *what = model->block[model->layer[hi - 1].block[0]].name, *key = request->cap_key;
+	char deferred[48] = "";
+	if (wider.deferred_bytes)
+		snprintf(deferred, sizeof deferred, ", deferred gradients %.1f", (double)wider.deferred_bytes / 1048576);
+	return rh_fail(RH_DOES_NOT_FIT,
+	               "the device's %.1f MiB cannot hold the %s of %s%s, which needs at least %.1f MiB (weights %.1f, gradients %.1f, "
+	               "activations %.1f, boundaries %.1f%s); %s%s%s%s",
+	               (double)request->device_cap_bytes / 1048576, request->trains ? pass_name[pass] : "forward",
+	               hi - lo > 1 ? "the stage that ends with " : "", what, (double)wider.device_bytes / 1048576,
+	               (double)wider.weight_bytes / 1048576, (double)(wider.gradient_bytes + wider.rounded_bytes) / 1048576,
+	               (double)wider.arena_bytes / 1048576, (double)rh_bytes_times(wider.boundary_bytes, wider.boundary_buffers) / 1048576,
+	               deferred, key ? "raise " : "", key ? key : "", key ? ", or " : "", advice(request));
+}
+
+/* Forward cuts, where given without backward cuts, bound the fused stage, and a boundary that another box gets. */
+static int fused_floor(const struct rh_stage_plan_request *request)
+{
+	int64_t count = request->backward_cut_count < 0 ? request->forward_cut_count : 0;
+	int floor = count > 0 ? (int)request->forward_cuts[count - 1] : 0;
+	return floor > request->model->tap ? floor : request->model->tap;
+}
+
+int plan_is_alone(const struct rh_stage_plan_request *request)
+{
+	return request->devices == 1 && !rh_model_is_part(request->model);
+}
+
+/* One device has no use for few stages: the embedding's backward, apart, neither uploads the table nor sums both kinds of gradients. */
+static int alone(const struct stage_planner *at, enum pass pass)
+{
+	return pass == PASS_BACKWARD && plan_is_alone(at->request);
+}
+
+/* How far down from hi a stage may grow for what it holds, and how far up from lo. Between the ends more layers never fit where fewer do
+ * not. `like`: layers of the stage before, which most others have too: looked at first. */
+static int grow_down(struct stage_planner *at, const struct rh_stage_plan *plan, enum pass pass, int floor, int hi, int like)
+{
+	int lo = hi - 1, below = (floor > 1 ? floor : 1) - 1, first = hi - like;
+	while (lo - below > 1) {
+		int middle = first > below && first < lo ? first : below + (lo - below) / 2;
+		int good = fits(at, plan, pass, middle, hi);
+		*(good ? &lo : &below) = middle;
+		first = good && middle == first ? lo - 1 : hi;
+	}
+	while (lo > floor && !(lo == 1 && alone(at, pass)) && fits(at, plan, pass, lo - 1, hi))
+		lo--;
+	return lo;
+}
+
+static int grow_up(struct stage_planner *at, const struct rh_stage_plan *plan, int lo, int top, int like)
+{
+	int hi = lo + 1, above = top + 1, first = lo + like;
+	while (above - hi > 1) {
+		int middle = first > hi && first < above ? first : hi + (above - hi) / 2;
+		int good = fits(at, plan, PASS_FORWARD, lo, middle);
+		*(good ? &hi : &above) = middle;
+		first = good && middle == first ? hi + 1 : lo;
+	}
+	while (hi < top && fits(at, plan, PASS_FORWARD, lo, hi + 1))
+		hi++;
+	return hi;
+}
+
+/* The highest cut between floor and hi, and the lowest between lo and top; where there is none, that end. */
+static int cut_below(const int64_t *cuts, int64_t count, int floor, int hi)
+{
+	for (int64_t i = 0; i < count; i++)
+		if (cuts[i] < hi && cuts[i] > floor)
+			floor = (int)cuts[i];
+	return floor;
+}
+
+static int cut_above(const int64_t *cuts, int64_t count, int lo, int top)
+{
+	for (int64_t i = 0; i < count; i++)
+		if (cuts[i] > lo && cuts[i] < top)
+			top = (int)cuts[i];
+	return top;
+}
+
+/* 1: the stage contains neither end of the model, and its layers are alike. Then it needs the same bytes as any other stage of as many
+ * layers. */
+static int is_inner_stage(const struct stage_planner *at, int lo, int hi)
+{
+	return at->alike && lo > 0 && hi < at->layers;
+}
+
+/* The lowest layer of a backward stage: without training only the top stage is run from the backward list. */
+static int lowest_backward(const struct stage_planner *at)
+{
+	return at->request->trains ? (int)rh_max(at->request->model->first_trained, 0) : at->layers - 1;
+}
+
+/* Packs [bottom, top) top down into *stages, or takes the given cuts. */
+static int pack_down(struct stage_planner *at, struct rh_stage_plan *plan, enum pass first_pass, int bottom, const int64_t *cuts,
+                     int64_t count)
+{
+	int hi = at->layers, like = 0, tap = at->request->model->tap;
+	enum pass pass = first_pass;
+	plan->backward_stages = 0;
+	while (hi > bottom) {
+		int floor = pass == PASS_FUSED ? fused_floor(at->request) : hi > tap && tap > bottom ? tap : bottom;
+		int lo = count >= 0 ? cut_below(cuts, count, floor, hi) : grow_down(at, plan, pass, floor, hi, like);
+		if (!fits(at, plan, pass, lo, hi))
+			return does_not_fit(at, plan, pass, lo, hi);
+		widen(at, plan, pass, lo, hi);
+		plan->backward[plan->backward_stages++] = (struct rh_stage){lo, hi};
+		like = hi - lo;
+		/* one layer more did not fit, and nothing has been widened by what fits */
+		int again = count < 0 && pass == PASS_BACKWARD && is_inner_stage(at, lo, hi) && lo != tap;
+		for (hi = lo; again && hi - like > rh_max(floor, 1); hi -= like)
+			plan->backward[plan->backward_stages++] = (struct rh_stage){hi - like, hi};
+		pass = PASS_BACKWARD;
+	}
+	return 0;
+}
+
+static int pack_up(struct stage_planner *at, struct rh_stage_plan *plan, int top, const int64_t *cuts, int64_t count)
+{
+	int lo = 0, like = 0;
+	plan->forward_stages = 0;
+	while (lo < top) {
+		int hi = count >= 0 ? cut_above(cuts, count, lo, top) : grow_up(at, plan, lo, top, like);
+		if (!fits(at, plan, PASS_FORWARD, lo, hi))
+			return does_not_fit(at, plan, PASS_FORWARD, lo, hi);
+		widen(at, plan, PASS_FORWARD, lo, hi);
+		plan->forward[plan->forward_stages++] = (struct rh_stage){lo, hi};
+		like = hi - lo;
+		lo = hi;
+	}
+	return 0;
+}
+
+/* Where the weights of the slot after next begin to travel, those of the next are being read: the most that a device holds of two slots
+ * that follow one another on it. A device that always runs the same stage holds that alone. */
+int64_t plan_two_in_turn(const struct stage_planner *at, const struct rh_stage_plan *plan)
+{
+	int stages = plan->forward_stages + plan->backward_stages, devices = at->request->devices;
+	int64_t most = 0;
+	for (int i = 0; i < stages; i++) {
+		int64_t bytes[2] = {0, 0};
+		int ahead = i + devices;
+		for (int k = 0; k < 2; k++) {
+			int s = k ? ahead % stages : i;
+			if (k && (s == i || (ahead >= stages && !at->request->crosses_rounds && at->request->trains)))
+				break; /* the next step's weights are not there before this one is over */
+			struct rh_stage stage = s < plan->forward_stages ? plan->forward[s] : plan->backward[s - plan->forward_stages];
+			enum pass pass = s < plan->forward_stages    ? PASS_FORWARD
+			                 : s == plan->forward_stages ? plan_top_pass(at)
+			                                             : PASS_BACKWARD;
+			bytes[k] = plan_upload_bytes(at, pass, stage.lo, stage.hi);
+		}
+		most = rh_max(most, bytes[0] + bytes[1]);
+	}
+	return most;
+}
+
+/* Each split stage's places on its device, one stage's behind another's; the fullest device's bytes are all devices'. */
+static void place_deferred(struct stage_planner *at, struct rh_stage_plan *plan)
+{
+	const struct rh_deferral *deferral = at->request->deferral;
+	plan->deferred_bytes = 0;
+	for (int i = 0; i < plan->backward_stages; i++) {
+		struct rh_stage stage = plan->backward[i];
+		plan->deferred[i] = (struct rh_deferred_place){0};
+		if (!deferral)
+			continue;
+		plan->deferred[i].bytes =
+		        rh_align_up(plan_stage_bytes(at, i ? PASS_BACKWARD : plan_top_pass(at), stage.lo, stage.hi).deferred, RH_ALIGN);
+		plan->deferred[i].places = deferral[i].micro_batches;
+		for (int k = 0; k < i; k++)
+			if (deferral[k].device == deferral[i].device)
+				plan->deferred[i].offset += rh_bytes_times(plan->deferred[k].bytes, plan->deferred[k].places);
+		int64_t bytes = rh_bytes_times(plan->deferred[i].bytes, plan->deferred[i].places);
+		plan->deferred_bytes = rh_max(plan->deferred_bytes, rh_min(plan->deferred[i].offset + bytes, RH_BYTES_MOST));
+	}
+}
+
+static int deferred_does_not_fit(const struct stage_planner *at, const struct rh_stage_plan *plan)
+{
+	const char *key = at->request->cap_key;
+	return rh_fail(RH_DOES_NOT_FIT,
+	               "the device's %.1f MiB cannot hold what deferred weight gradients are made of, %.1f MiB beside %.1f; %s%s%slower "
+	               "per_device_train_batch_size, or choose a schedule that defers less (zb-1p) or nothing (1f1b)",
+	               (double)at->request->device_cap_bytes / 1048576, (double)plan->deferred_bytes / 1048576,
+	               (double)(plan->device_bytes - plan->deferred_bytes) / 1048576, key ? "raise " : "", key ? key : "", key ? ", " : "");
+}
+
+/* An estimate of the bytes that stages not cut yet will defer, if devices share them evenly: packing leaves room for them. */
+static int64_t expected_deferred(struct stage_planner *at)
+{
+	const struct rh_stage_plan_request *request = at->request;
+	if (!request->deferral || request->backward_cut_count >= 0)
+		return 0;
+	int64_t bytes = plan_stage_bytes(at, plan_top_pass(at), lowest_backward(at), at->layers).deferred;
+	return rh_bytes_times(bytes, request->deferral[0].micro_batches) / request->devices;
+}
+
+static int kept_does_not_fit(const struct stage_planner *at, const struct rh_stage_plan *plan)
+{
+	const char *key = at->request->cap_key;
+	return rh_fail(RH_DOES_NOT_FIT,
+	               "the device's %.1f MiB cannot hold the activations of %lld micro-batches that paci_backward: stored keeps, %.1f MiB "
+	               "beside %.1f; %s%s%slower per_device_train_batch_size or admission_limits, or write paci_backward: recompute",
+	               (double)at->request->device_cap_bytes / 1048576, (long long)at->request->kept_micro_batches,
+	               (double)plan->saved_bytes / 1048576, (double)(plan->device_bytes - plan->saved_bytes) / 1048576, key ? "raise " : "",
+	               key ? key : "", key ? ", " : "");
+}
+
+/* A stage's saved activations lie behind those of the stages above it on its device. Of several devices each has one stage that saves; the
+ * fullest device's bytes are all devices'. */
+static void place_saved(const struct rh_stage_plan_request *request, struct rh_stage_plan *plan, int stage, int64_t bytes)
+{
+	int64_t each = request->kept_micro_batches ? request->kept_micro_batches : request->train_round,
+	        first = request->devices > 1 ? 0 : plan->saved_bytes;
+	plan->saved[stage] = (struct rh_saved_place){first, bytes};
+	plan->saved_bytes = rh_max(plan->saved_bytes, rh_min(first + rh_bytes_times(bytes, each), RH_BYTES_MOST));
+}
+
+/* The plan whose backward stages are there, of which those from the first that may save to number `saving` do: its forward stages and all
+ * its bytes. A fused stage has no forward to save in. */
+static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int saving)
+{
+	const struct rh_stage_plan_request *request = at->request;
+	struct rh_stage *forward = plan->forward, *backward = plan->backward;
+	int stages = plan->backward_stages, first = request->kept_micro_batches && plan_top_pass(at) != PASS_FUSED ? 0 : 1;
+	*plan = (struct rh_stage_plan){.forward = forward,
+	                               .backward = backward,
+	                               .saved = plan->saved,
+	                               .deferred = plan->deferred,
+	                               .backward_stages = stages,
+	                               .kept_micro_batches = request->kept_micro_batches};
+	fixed_sizes(request, plan);
+	plan->deferred_bytes = expected_deferred(at);
+	for (int i = 0, like = 0; i < stages; i++) {
+		enum pass pass = i >= first && i <= saving ? PASS_SAVED : i == 0 ? plan_top_pass(at) : PASS_BACKWARD;
+		struct rh_stage stage = backward[i];
+		int64_t bytes = pass == PASS_SAVED ? plan_stage_bytes(at, pass, stage.lo, stage.hi).saved : 0;
+		if (stage.hi - stage.lo != like || i == saving + 1 || !is_inner_stage(at, stage.lo, stage.hi)) /* else as the one before */
+			widen(at, plan, pass, stage.lo, stage.hi);
+		like = is_inner_stage(at, stage.lo, stage.hi) ? stage.hi - stage.lo : 0;
+		place_saved(request, plan, i, bytes);
+	}
+	int rc = pack_up(at, plan, saving >= first ? backward[saving].lo : plan_forward_top(at, plan), request->forward_cuts,
+	                 request->forward_cut_count);
+	for (int i = saving; !rc && i >= first; i--) {
+		widen_transfers(at, plan, PASS_FORWARD, backward[i].lo, backward[i].hi); /* it works in what PASS_SAVED measured */
+		forward[plan->forward_stages++] = backward[i];
+	}
+	if (rc)
+		return rc;
+	place_deferred(at, plan);
+	int64_t room = plan_two_in_turn(at, plan);
+	plan->weight_bytes = rh_max(plan->weight_bytes, room < at->weight_room ? room : at->weight_room);
+	plan->device_bytes = total_bytes(plan);
+	if (plan->device_bytes > request->device_cap_bytes && plan->deferred_bytes)
+		return deferred_does_not_fit(at, plan);
+	if (plan->device_bytes > request->device_cap_bytes && request->kept_micro_batches)
+		return kept_does_not_fit(at, plan);
+	return plan->device_bytes <= request->device_cap_bytes ? 0 : RH_DOES_NOT_FIT;
+}
+
+/* As many stages save as the cap allows. */
+static int choose_saving(struct stage_planner *at, struct rh_stage_plan *plan)
+{
+	int low = 0, high = plan->backward_stages; /* low is possible, high is not */
+	while (low + 1 < high) {
+		int middle = (low + high) / 2;
+		if (finish(at, plan, middle))
+			high = middle;
+		else
+			low = middle;
+	}
+	return finish(at, plan, low);
+}
+
+/* Forward-only runs have one "fused" stage too: the last, which makes loss or logits. */
+static int pack_backward(struct stage_planner *at, int64_t limit, struct rh_stage_plan *plan)
+{
+	const struct rh_stage_plan_request *request = at->request;
+	*plan = (struct rh_stage_plan){
+	        .forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .deferred = plan->deferred};
+	fixed_sizes(request, plan);
+	plan->deferred_bytes = expected_deferred(at);
+	at->upload_limit = limit;
+	at->weight_room = rh_max(limit, at->largest) + limit;
+	if (at->given_room)
+		at->weight_room = rh_min(at->weight_room, at->given_room);
+	int bottom = lowest_backward(at);
+	return pack_down(at, plan, plan_top_pass(at), bottom, request->backward_cuts, request->backward_cut_count);
+}
+
+/* May a stage save? Of several devices none does, as others run its forward; nor in a box among others, where rounds overlap, or whose
+ * backwards are split. */
+static int saves(const struct rh_stage_plan_request *request)
+{
+	return request->trains && plan_is_alone(request) && !request->deferral && !request->kept_micro_batches &&
+	       request->backward_cut_count < 0 && request->forward_cut_count < 0;
+}
+
+int plan_refuse(struct stage_planner *at)
+{
+	struct rh_stage_plan all = {.deferred_bytes = expected_deferred(at)}, none;
+	int worst = -1, top = at->layers - 1, trained = lowest_backward(at);
+	enum pass worst_pass = PASS_FORWARD;
+	int64_t most = 0;
+	fixed_sizes(at->request, &all);
+	none = all;
+	for (int l = 0; l <= top; l++) {
+		enum pass pass = l == top ? plan_top_pass(at) : at->request->trains && l >= trained ? PASS_BACKWARD : PASS_FORWARD;
+		int64_t bytes = widened(at, &none, pass, l, l + 1).device_bytes;
+		widen(at, &all, pass, l, l + 1);
+		if (bytes <= most)
+			continue;
+		most = bytes;
+		worst = l;
+		worst_pass = pass;
+	}
+	if (widened(at, &all, worst_pass, worst, worst + 1).device_bytes <= at->request->device_cap_bytes)
+		return RH_DOES_NOT_FIT;
+	return does_not_fit(at, &all, worst_pass, worst, worst + 1);
+}
+
+int plan_pack(struct stage_planner *at, int64_t limit, struct rh_stage_plan *plan)
+{
+	int rc = pack_backward(at, limit, plan);
+	if (rc)
+		return rc;
+	count_cuts(at, plan);
+	if (at->request->kept_micro_batches)
+		return finish(at, plan, plan->backward_stages - 1);
+	return saves(at->request) ? choose_saving(at, plan) : finish(at, plan, 0);
+}
+
+/* Bytes of weights that one device recomputes at least: those of all stages but of the topmost ones whose activations fit beside what all
+ * plans with this fused stage hold. */
+static int64_t least_recomputed(struct stage_planner *at, const struct rh_stage_plan *plan)
+{
+	const struct rh_stage_plan_request *request = at->request;
+	struct rh_stage_plan held = *plan;
+	int64_t bytes = 0;
+	held.weight_bytes = held.gradient_bytes = held.rounded_bytes = held.arena_bytes = held.boundary_buffers = 0;
+	widen(at, &held, plan_top_pass(at), plan->backward[0].lo, plan->backward[0].hi);
+	held.saved_bytes = 0;
+	for (int i = 1, full = !saves(request); i < plan->backward_stages; i++) {
+		struct rh_stage stage = plan->backward[i];
+		int64_t saved = full ? 0 : plan_stage_bytes(at, PASS_SAVED, stage.lo, stage.hi).saved;
+		held.saved_bytes = rh_min(held.saved_bytes + rh_bytes_times(saved, request->train_round), RH_BYTES_MOST);
+		full = full || total_bytes(&held) > request->device_cap_bytes;
+		bytes += full || !saved ? plan_upload_bytes(at, PASS_BACKWARD, stage.lo, stage.hi) : 0;
+	}
+	return bytes;
+}
+
+/* The fewest forward stages of layers [0, top), beside backward stages as the plan has them: each as large as none can be that has a
+ * boundary inside, too. */
+static int least_forward(struct stage_planner *at, const struct rh_stage_plan *plan, int top)
+{
+	if (!at->alike || at->request->forward_cut_count >= 0 || !top)
+		return top > 0;
+	memset(at->cuts_below, 0, ((size_t)at->layers + 1) * sizeof *at->cuts_below);
+	int lowest = grow_up(at, plan, 0, top, 0), most = lowest < top ? grow_up(at, plan, lowest, top, 0) - lowest : 1;
+	return 1 + (top - lowest + most - 1) / most;
+}
+
+int plan_least_cost(struct stage_planner *at, int64_t limit, struct rh_stage_plan *scratch, struct plan_cost *out)
+{
+	int rc = pack_backward(at, limit, scratch);
+	if (rc)
+		return rc;
+	int several = !plan_is_alone(at->request), stages = scratch->backward_stages;
+	out->not_prefetched = 0;
+	out->recomputed = several ? 0 : least_recomputed(at, scratch);
+	/* of one device stages that save stand in both lists */
+	out->stages = stages + (several ? least_forward(at, scratch, plan_forward_top(at, scratch)) : 0);
+	return 0;
+}
+
+void plan_size(struct stage_planner *at, struct rh_stage_plan *plan)
+{
+	struct rh_stage_plan stages = *plan;
+	*plan = (struct rh_stage_plan){.forward = stages.forward,
+	                               .backward = stages.backward,
+	                               .forward_stages = stages.forward_stages,
+	                               .backward_stages = stages.backward_stages};
+	fixed_sizes(at->request, plan);
+	count_cuts(at, plan);
+	for (int i = 0; i < plan->backward_stages; i++)
+		widen(at, plan, i ? PASS_BACKWARD : plan_top_pass(at), plan->backward[i].lo, plan->backward[i].hi);
+	for (int i = 0; i < plan->forward_stages; i++)
+		widen(at, plan, PASS_FORWARD, plan->forward[i].lo, plan->forward[i].hi);
+	plan->weight_bytes = rh_max(plan->weight_bytes, plan_two_in_turn(at, plan));
+	plan->device_bytes = total_bytes(plan);
+}
+
+static int check_cuts(const struct rh_stage_plan_request *request)
+{
+	const int64_t *const list[] = {request->forward_cuts, request->backward_cuts};
+	const int64_t count[] = {request->forward_cut_count, request->backward_cut_count};
+	const char *const key[] = {"forward_cuts", "backward_cuts"};
+	for (int k = 0; k < 2; k++)
+		for (int64_t i = 0; i < count[k]; i++)
+			if (list[k][i] < 1 || list[k][i] >= request->model->layers || (i && list[k][i] <= list[k][i - 1]))
+				return rh_fail(-EINVAL,
+				               "%s: %" PRId64
+				               " is not a layer's number above the one before it; layers are 0 (embedding) to %d (head)",
+				               key[k], list[k][i], request->model->layers - 1);
+	if (request->forward_cut_count > 0 && request->backward_cut_count >= 0) {
+		int64_t top = request->backward_cut_count ? request->backward_cuts[request->backward_cut_count - 1] : 0;
+		int64_t last = request->forward_cuts[request->forward_cut_count - 1];
+		if (last >= top)
+			return rh_fail(-EINVAL,
+			               "forward_cuts: %" PRId64 " lies in the fused stage, which begins at layer %" PRId64
+			               " (the last of backward_cuts)",
+			               last, top);
+	}
+	return 0;
+}
+
+/* Everything in one stage: the weights stay where they are, one buffer. */
+static int plan_as_one_stage(struct stage_planner *at, struct rh_stage_plan *plan)
+{
+	const struct rh_stage_plan_request *request = at->request;
+	if (request->small_stages || request->backward_cut_count > 0 || request->forward_cut_count > 0 || plan_top_pass(at) != PASS_FUSED ||
+	    request->model->tap)
+		return 0;
+	fixed_sizes(request, plan);
+	at->upload_limit = INT64_MAX / 4;
+	at->weight_room = 0;
+	if (!fits(at, plan, PASS_FUSED, 0, at->layers))
+		return 0;
+	widen(at, plan, PASS_FUSED, 0, at->layers);
+	plan->backward[0] = (struct rh_stage){0, at->layers};
+	plan->backward_stages = 1;
+	place_deferred(at, plan);
+	plan->device_bytes = total_bytes(plan);
+	return plan->device_bytes <= request->device_cap_bytes;
+}
+
+int64_t plan_given_limit(struct stage_planner *at, struct rh_stage_plan *scratch)
+{
+	const struct rh_stage_plan_request *request = at->request;
+	int64_t backward = request->backward_cut_count, forward = request->forward_cut_count, most = 0;
+	int bottom = lowest_backward(at), top = plan_top_pass(at) == PASS_FUSED ? fused_floor(request) : at->layers;
+	scratch->backward_stages = scratch->forward_stages = 0;
+	for (int hi = at->layers, lo; backward >= 0 && hi > bottom; hi = lo) {
+		int first = hi == at->layers && plan_top_pass(at) == PASS_FUSED;
+		lo = cut_below(request->backward_cuts, backward, first ? 0 : bottom, hi);
+		top = first ? lo : top;
+		scratch->backward[scratch->backward_stages++] = (struct rh_stage){lo, hi};
+		most = rh_max(most, hi - lo > 1 ? plan_upload_bytes(at, first ? PASS_FUSED : PASS_BACKWARD, lo, hi) : 0);
+	}
+	for (int lo = 0, hi; forward >= 0 && lo < top; lo = hi) {
+		hi = cut_above(request->forward_cuts, forward, lo, top);
+		scratch->forward[scratch->forward_stages++] = (struct rh_stage){lo, hi};
+		most = rh_max(most, hi - lo > 1 ? plan_upload_bytes(at, PASS_FORWARD, lo, hi) : 0);
+	}
+	at->given_room = most && backward >= 0 && forward >= 0 ? plan_two_in_turn(at, scratch) : 0;
+	return most;
+}
+
+static void sum_layers(struct stage_planner *at)
+{
+	const struct rh_model *model = at->request->model;
+	for (int l = 0; l < at->layers; l++) {
+		int64_t bytes = rh_stage_plan_layer_upload(model, l);
+		at->weight_bytes_below[l + 1] = at->weight_bytes_below[l] + bytes;
+		at->gradients_below[l + 1] = at->gradients_below[l] + rh_stage_plan_layer_gradients(model, l);
+		at->largest = rh_max(at->largest, bytes);
+		if (l && l + 1 < at->layers)
+			at->largest_between = rh_max(at->largest_between, bytes);
+	}
+}
+
+int plan_open(struct stage_planner *at)
+{
+	size_t layers = (size_t)at->layers;
+	int rc = plan_measure_open(at);
+	at->offset = rh_alloc((size_t)at->request->model->blocks * 2, sizeof *at->offset);
+	at->weight_bytes_below = rh_alloc(layers + 1, sizeof *at->weight_bytes_below);
+	at->gradients_below = rh_alloc(layers + 1, sizeof *at->gradients_below);
+	at->cuts_below = rh_alloc(layers + 1, sizeof *at->cuts_below);
+	if (!rc && !(at->offset && at->weight_bytes_below && at->gradients_below && at->cuts_below))
+		rc = -ENOMEM;
+	if (!rc)
+		sum_layers(at);
+	return rc;
+}
+
+void plan_close(struct stage_planner *at)
+{
+	plan_measure_close(at);
+	rh_free(at->offset);
+	rh_free(at->weight_bytes_below);
+	rh_free(at->gradients_below);
+	rh_free(at->cuts_below);
+}
+
+int rh_stage_plan_make(const struct rh_stage_plan_request *request, struct rh_stage_plan *out)
+{
+	size_t layers = (size_t)request->model->layers;
+	struct stage_planner at = {.request = request, .layers = request->model->layers};
+	*out = (struct rh_stage_plan){0};
+	int rc = check_cuts(request);
+	if (rc)
+		return rc;
+	rc = plan_open(&at);
+	if (!rc)
+		rc = plan_reserve(layers, out);
+	if (!rc && !plan_as_one_stage(&at, out))
+		rc = plan_search(&at, out);
+	plan_close(&at);
+	out->is_fed = !rh_model_has_embedding(request->model);
+	out->owes_gradient = out->is_fed && request->model->first_trained < 0;
+	out->feeds = !rh_model_has_head(request->model);
+	out->tap = request->model->tap;
+	out->crosses_rounds = request->crosses_rounds;
+	if (rc)
+		rh_stage_plan_free(out);
+	return rc;
+}

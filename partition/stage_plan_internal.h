@@ -1,0 +1,81 @@
+#ifndef RH_PARTITION_STAGE_PLAN_INTERNAL_H
+#define RH_PARTITION_STAGE_PLAN_INTERNAL_H
+
+#include "partition/stage_plan.h"
+
+/* PASS_SAVED: forward that saves, and backward without recompute. */
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASS_SAVED, PASSES };
+
+/* Bytes of one stage in one pass. */
+struct plan_stage_bytes {
+	int64_t arena; /* the larger peak of the two kinds of micro-batch; -1: not measured yet */
+	int64_t train, infer;
+	int64_t saved;    /* that one micro-batch saves, in PASS_SAVED */
+	int64_t deferred; /* operands of its weight gradients, where they are deferred */
+};
+
+/* What the search minimises: first the bytes of a next stage's weights for which there is no room while a stage runs, then the bytes of
+ * weights whose layers one device recomputes, then the number of stages. */
+struct plan_cost {
+	int64_t not_prefetched;
+	int64_t recomputed;
+	int stages;
+};
+
+/* The state of one request. */
+struct stage_planner {
+	const struct rh_stage_plan_request *request;
+	int layers;
+	int alike;                             /* all layers between the first and the last take the same bytes */
+	struct plan_stage_bytes *memo[PASSES]; /* of stages that were measured */
+	struct rh_stage_state state;
+	struct rh_view *boundary;         /* scratch: (layers + 1), absent */
+	int64_t *offset;                  /* scratch: 2 per block */
+	int64_t *weight_bytes_below;      /* (layers + 1) bytes of weights that the layers below upload, shared blocks counted each time */
+	int64_t *gradients_below;         /* (layers + 1) the same of the elements of their gradients */
+	int *cuts_below;                  /* (layers + 1) how many backward stages begin below a layer */
+	int64_t largest, largest_between; /* the largest upload of one layer; of one that is neither the first nor the last */
+	int64_t upload_limit;             /* most bytes that a stage of several layers uploads, in the present packing */
+	int64_t weight_room;              /* bytes for weights in the present packing */
+	int64_t given_room;               /* bytes for weights where the user cut all stages; 0: the user did not */
+};
+
+/* 1: one device runs the whole model alone. A box among others is never alone: it has neighbours, and does better with few stages. */
+int plan_is_alone(const struct rh_stage_plan_request *request);
+
+/* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
+int64_t plan_upload_bytes(const struct stage_planner *at, enum pass pass, int lo, int hi);
+/* The pass of the topmost backward stage: PASS_FUSED, except in a box with a box above, which sends the gradients. */
+enum pass plan_top_pass(const struct stage_planner *at);
+/* The layer above the topmost forward stage. */
+int plan_forward_top(const struct stage_planner *at, const struct rh_stage_plan *plan);
+/* Allocates and measures what every packing needs. plan_close frees it, also after plan_open failed. */
+int plan_open(struct stage_planner *at) RH_MUST;
+void plan_close(struct stage_planner *at);
+/* Sets the sizes of a plan with these stages, none of which saves activations, as plan_pack would. */
+void plan_size(struct stage_planner *at, struct rh_stage_plan *plan);
+/* The most bytes of weights that a device holds of two slots that follow one another on it. */
+int64_t plan_two_in_turn(const struct stage_planner *at, const struct rh_stage_plan *plan);
+/* Packs the stages under one upload limit. */
+int plan_pack(struct stage_planner *at, int64_t limit, struct rh_stage_plan *plan) RH_MUST;
+/* The error once no packing fits. Where a layer does not fit even as a stage of its own, the line names the layer that needs the most
+ * memory, and how much is enough for each layer alone; else the line stays as it is. */
+int plan_refuse(struct stage_planner *at) RH_MUST;
+/* Lower bound on that packing's cost, found much sooner. It may exist for a packing that does not fit; only plan_pack finds that out. */
+int plan_least_cost(struct stage_planner *at, int64_t limit, struct rh_stage_plan *scratch, struct plan_cost *out) RH_MUST;
+/* The largest upload of the user's stages of several layers; 0: there are none. Sets at->given_room. */
+int64_t plan_given_limit(struct stage_planner *at, struct rh_stage_plan *scratch);
+/* The cheapest packing under any limit. */
+int plan_search(struct stage_planner *at, struct rh_stage_plan *out) RH_MUST;
+
+/* Room for the stages of a model of so many layers, all zero. rh_stage_plan_free frees it, also where this failed. */
+int plan_reserve(size_t layers, struct rh_stage_plan *out) RH_MUST;
+
+int plan_measure_open(struct stage_planner *at) RH_MUST;
+void plan_measure_close(struct stage_planner *at);
+/* Bytes of a stage, measured once. Stages of many alike layers are extrapolated linearly from two shorter ones. */
+struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pass, int lo, int hi);
+/* Lower bound on the bytes that one layer saves of a micro-batch; 0: not known. */
+int64_t plan_least_saved(struct stage_planner *at);
+
+#endif

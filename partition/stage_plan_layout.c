@@ -1,0 +1,81 @@
+/* Where things lie: in an upload, in a stage's gradients, among the results, on a device. */
+#include "partition/stage_plan.h"
+
+const struct rh_saved_place *rh_stage_plan_saved(const struct rh_stage_plan *plan, int lo, int hi)
+{
+	for (int i = 0; i < plan->backward_stages; i++)
+		if (plan->backward[i].lo == lo && plan->backward[i].hi == hi)
+			return plan->saved[i].bytes ? &plan->saved[i] : NULL;
+	return NULL;
+}
+
+const struct rh_deferred_place *rh_stage_plan_deferred(const struct rh_stage_plan *plan, int lo, int hi)
+{
+	int i = 0;
+	while (i < plan->backward_stages && (plan->backward[i].lo != lo || plan->backward[i].hi != hi))
+		i++;
+	RH_ASSERT(i < plan->backward_stages && plan->deferred[i].places > 0);
+	return &plan->deferred[i];
+}
+
+static int64_t block_upload(const struct rh_model *model, int b)
+{
+	return rh_align_up(rh_block_bytes(&model->block[b], model->dtype), RH_ALIGN);
+}
+
+static int64_t block_gradients(const struct rh_model *model, int b)
+{
+	return rh_align_up(model->block[b].elements, RH_ALIGN / 2);
+}
+
+int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset)
+{
+	int64_t bytes = 0;
+	for (int b = 0; b < model->blocks; b++)
+		offset[b] = -1;
+	if (backward_only && hi == 1 && rh_model_has_embedding(model) && !rh_model_embedding_is_normed(model))
+		return 0;
+	for (int l = lo; l < hi; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			if (b < 0 || offset[b] >= 0)
+				continue;
+			offset[b] = bytes;
+			bytes += block_upload(model, b);
+		}
+	return bytes;
+}
+
+int64_t rh_stage_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset)
+{
+	int64_t elements = 0;
+	for (int i = 0; i < 2 * model->blocks; i++)
+		offset[i] = -1;
+	for (int l = lo; l < hi; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			if (b < 0 || !model->block[b].trainable)
+				continue;
+			offset[2 * b + model->layer[l].use[which]] = elements;
+			elements += block_gradients(model, b);
+		}
+	return elements;
+}
+
+int64_t rh_stage_plan_layer_upload(const struct rh_model *model, int l)
+{
+	const int *block = model->layer[l].block;
+	int64_t bytes = 0;
+	for (int which = 0; which < 2; which++)
+		bytes += block[which] < 0 ? 0 : block_upload(model, block[which]);
+	return bytes;
+}
+
+int64_t rh_stage_plan_layer_gradients(const struct rh_model *model, int l)
+{
+	const int *block = model->layer[l].block;
+	int64_t elements = 0;
+	for (int which = 0; which < 2; which++)
+		elements += block[which] < 0 || !model->block[block[which]].trainable ? 0 : block_gradients(model, block[which]);
+	return elements;
+}

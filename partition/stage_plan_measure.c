@@ -1,0 +1,165 @@
+/* Measures the arena that stages need, by emitting them into an arena without memory. */
+#include "core/alloc.h"
+#include "core/minmax.h"
+#include "partition/stage_plan_internal.h"
+
+#include <string.h>
+
+enum { FEW = 4 }; /* alike layers in a stage: what one more adds is known from here on */
+
+static int all_alike(const struct rh_model *model)
+{
+	int alike = model->first_trained <= 1;
+	for (int l = 2; alike && l + 1 < model->layers; l++)
+		alike = rh_layers_alike(model, 1, l, RH_ALIKE_IN_BYTES);
+	return alike;
+}
+
+/* The memo's cells: of alike layers those with neither end of the model, with the lower one, with the upper one, by how many; then with
+ * both. */
+static size_t cells(const struct stage_planner *at)
+{
+	return at->alike ? 3 * (FEW + 1) + 1 : (size_t)at->layers * (size_t)(at->layers + 1);
+}
+
+static struct plan_stage_bytes *cell(const struct stage_planner *at, enum pass pass, int lo, int hi)
+{
+	int bottom = lo == 0, top = hi == at->layers, ends = bottom + 2 * top;
+	if (!at->alike)
+		return &at->memo[pass][lo * (at->layers + 1) + hi];
+	return &at->memo[pass][ends * (FEW + 1) + (ends == 3 ? 0 : hi - lo - bottom - top)];
+}
+
+int plan_measure_open(struct stage_planner *at)
+{
+	const struct rh_model *model = at->request->model;
+	struct rh_stage_plan_found *found = at->request->found;
+	at->alike = all_alike(model);
+	size_t each = cells(at);
+	if (found && found->stage && found->head_rows == model->head_rows) {
+		at->memo[0] = found->stage;
+		found->stage = NULL;
+	} else {
+		at->memo[0] = rh_alloc(PASSES * each, sizeof *at->memo[0]);
+		for (size_t i = 0; at->memo[0] && i < PASSES * each; i++)
+			at->memo[0][i].arena = -1;
+	}
+	for (int p = 1; at->memo[0] && p < PASSES; p++)
+		at->memo[p] = at->memo[0] + (size_t)p * each;
+	at->boundary = rh_alloc((size_t)at->layers + 1, sizeof *at->boundary);
+	int rc = rh_stage_state_create(model, &at->state);
+	return rc ? rc : !at->memo[0] || !at->boundary ? -ENOMEM : 0;
+}
+
+void plan_measure_close(struct stage_planner *at)
+{
+	struct rh_stage_plan_found *found = at->request->found;
+	rh_stage_state_free(&at->state);
+	rh_free(at->boundary);
+	if (found) {
+		rh_free(found->stage);
+		*found = (struct rh_stage_plan_found){at->memo[0], at->request->model->head_rows};
+	} else {
+		rh_free(at->memo[0]);
+	}
+}
+
+void rh_stage_plan_found_free(struct rh_stage_plan_found *found)
+{
+	rh_free(found->stage);
+	*found = (struct rh_stage_plan_found){0};
+}
+
+/* Emits one stage into an arena that measures, and what it saves into another; returns the peak. */
+static int64_t emit_stage(struct stage_planner *at, enum pass pass, int lo, int hi, int infer, struct plan_stage_bytes *out)
+{
+	const struct rh_model *model = at->request->model;
+	const struct rh_micro_shape *shape = infer ? &at->request->infer : &at->request->train;
+	struct rh_arena arena = rh_arena_measuring(), saved = rh_arena_measuring(), deferred = rh_arena_measuring();
+	struct rh_emit emit = {.model = model,
+	                       .arena = &arena,
+	                       .saved = pass == PASS_SAVED ? &saved : &arena,
+	                       .deferred = at->request->deferral && !infer && pass != PASS_FORWARD ? &deferred : NULL,
+	                       .shape = *shape,
+	                       .dropout = infer ? 0 : model->dropout,
+	                       .loss_scale = 1,
+	                       .cache_rows = at->request->cache_rows};
+	struct rh_view any = rh_view_of((char *)(uintptr_t)RH_ALIGN, model->dtype, shape->tokens, model->config->hidden_size);
+	struct rh_head_out head = {.loss = any, .hit = any};
+	int rc;
+	if (infer && at->request->infer_logits)
+		head = (struct rh_head_out){.logits = any};
+	else if (infer && shape->choices)
+		head.choice = any;
+	if (pass == PASS_FORWARD || infer) {
+		at->boundary[hi] = any;
+		rc = rh_stage_forward(&emit, lo, hi, any, at->boundary, &head);
+		at->boundary[hi] = (struct rh_view){0};
+	} else {
+		struct rh_view y = pass == PASS_SAVED ? any : (struct rh_view){0};
+		rc = rh_stage_save(&emit, lo, hi, any, y, &at->state, &head);
+		if (!rc)
+			rc = rh_stage_backward(&emit, lo, hi, &at->state, any, any);
+		if (!rc && emit.deferred)
+			rc = rh_stage_weights(&emit, lo, hi, &at->state);
+		out->deferred = deferred.peak;
+		out->saved = saved.peak;
+	}
+	RH_ASSERT(rc == 0); /* nothing is launched, so nothing can fail */
+	return arena.peak;
+}
+
+static struct plan_stage_bytes measure(struct stage_planner *at, enum pass pass, int lo, int hi)
+{
+	struct plan_stage_bytes *memo = cell(at, pass, lo, hi);
+	if (memo->arena >= 0)
+		return *memo;
+	if (at->request->trains)
+		memo->train = emit_stage(at, pass, lo, hi, 0, memo);
+	if (at->request->infer.tokens && pass != PASS_BACKWARD)
+		memo->infer = emit_stage(at, pass, lo, hi, 1, memo);
+	memo->arena = rh_max(memo->train, memo->infer);
+	return *memo;
+}
+
+static int64_t on(int64_t fewer, int64_t few, int more)
+{
+	return rh_min(few + rh_bytes_times(few - fewer, more), RH_BYTES_MOST);
+}
+
+struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pass, int lo, int hi)
+{
+	int bottom = lo == 0, top = hi == at->layers, count = hi - lo - bottom - top, more = count - FEW;
+	if (!at->alike || (bottom && top))
+		return measure(at, pass, lo, hi);
+	if (!bottom && !top) { /* as many of them further down */
+		lo = 1;
+		hi = 1 + count;
+	}
+	if (more <= 0)
+		return measure(at, pass, lo, hi);
+	if (top)
+		lo += more;
+	else
+		hi -= more;
+	struct plan_stage_bytes few = measure(at, pass, lo, hi), fewer = measure(at, pass, lo + top, hi - !top);
+	few.train = on(fewer.train, few.train, more);
+	few.infer = on(fewer.infer, few.infer, more);
+	few.arena = rh_max(few.train, few.infer);
+	few.saved = on(fewer.saved, few.saved, more);
+	few.deferred = on(fewer.deferred, few.deferred, more);
+	return few;
+}
+
+int64_t plan_least_saved(struct stage_planner *at)
+{
+	if (!at->alike || !at->request->trains || at->layers - 2 < FEW)
+		return 0;
+	int64_t before = 0, least = RH_BYTES_MOST;
+	for (int count = 1; count <= FEW; count++) {
+		int64_t saved = plan_stage_bytes(at, PASS_SAVED, 1, 1 + count).saved;
+		least = rh_min(least, rh_min(saved / count, saved - before));
+		before = saved;
+	}
+	return rh_max(least, 0);
+}

@@ -1,0 +1,316 @@
+#include "checkpoint/checkpoint_internal.h"
+
+#include "core/alloc.h"
+#include "core/fault.h"
+#include "core/log.h"
+#include "core/text.h"
+#include "session/prompting.h"
+#include "weights/tensors.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+int checkpoint_in(char path[PATH_MAX], const char *dir, const char *name)
+{
+	int length = snprintf(path, PATH_MAX, "%s/%s", dir, name);
+	return length < PATH_MAX ? 0 : rh_fail(-ENAMETOOLONG, "%s/%s: the path is too long", dir, name);
+}
+
+/* Tensors of optimizer.safetensors. */
+int checkpoint_optimizer_tensors(const struct rh_session *session, struct rh_tensor_list *list)
+{
+	const struct rh_model *model = session->model;
+	int rc = rh_tensor_list_add_state(list, model, session->store);
+	if (!rc && model->dtype != RH_F32 && !session->lora)
+		rc = rh_tensor_list_add(list, model, RH_TENSORS_TRAINABLE, RH_F32, ".master");
+	return rc;
+}
+
+#define MOST_COUNTED (INT64_C(1) << 60) /* sums of it and of what a run adds do not overflow */
+
+const char *const checkpoint_optim_names[RH_OPTIMS] = {"adamw_torch", "lion_32bit", "sgd", "adafactor"};
+const char *const checkpoint_layout_names[RH_LAYOUTS] = {"split", "plain", "split8"};
+
+/* State of one optimizer means nothing to another; that of one layout is not laid out anew, so that runs that go on stay bit-equal. */
+static int check_optimizer(const char *path, const struct rh_config *config, const char *optim, const char *layout)
+{
+	const char *now = checkpoint_optim_names[config->optim];
+	if (optim && strcmp(optim, now))
+		return rh_fail(
+		        -EINVAL,
+		        "%s: was saved by optim: %s, this run has %s; resume with the checkpoint's, or begin a new run from its weights",
+		        path, optim, now);
+	now = checkpoint_layout_names[config->state_layout];
+	if (layout && strcmp(layout, now))
+		return rh_fail(-EINVAL, "%s: was saved with state_layout: %s, this run has %s; resume with the checkpoint's", path, layout,
+		               now);
+	return 0;
+}
+
+static int read_number(const json_t *json, const char *key, const char *path, enum rh_json_need need, double *out)
+{
+	const char *text = NULL;
+	char *end;
+	int rc = rh_json_string(json, key, path, need, &text);
+	if (rc || !text)
+		return rc;
+	*out = strtod(text, &end);
+	return *text && !*end && isfinite(*out) ? 0 : rh_fail(-EINVAL, "%s: '%s' must be a finite number", path, key);
+}
+
+/* `version` too. */
+static int read_run_state(const json_t *json, const char *path, const struct rh_config *config, struct rh_run_state *out)
+{
+	const char *optim = NULL, *layout = NULL, *date = NULL;
+	int64_t version = 0;
+	const struct {
+		const char *key;
+		int64_t *out;
+		enum rh_json_need need;
+	} counts[] = {{"version", &version, RH_JSON_REQUIRED},
+	              {"step", &out->step, RH_JSON_REQUIRED},
+	              {"steps_since_log", &out->steps_since_log, RH_JSON_REQUIRED},
+	              {"tokens", &out->tokens, RH_JSON_REQUIRED},
+	              {"trained_tokens", &out->trained_tokens, RH_JSON_REQUIRED},
+	              {"skipped_steps", &out->skipped_steps, RH_JSON_OPTIONAL},
+	              {"drift_since_log", &out->drift_since_log, RH_JSON_OPTIONAL},
+	              {"idle_steps", &out->idle_steps, RH_JSON_OPTIONAL},
+	              {"idle_steps_of_epoch", &out->idle_steps_of_epoch, RH_JSON_OPTIONAL},
+	              {"data_rows", &out->data_rows, RH_JSON_OPTIONAL},
+	              {"data_tokens", &out->data_tokens, RH_JSON_OPTIONAL}};
+	int rc = 0;
+	for (size_t i = 0; !rc && i < sizeof counts / sizeof *counts; i++) {
+		rc = rh_json_int(json, counts[i].key, path, counts[i].need, counts[i].out);
+		if (!rc && (*counts[i].out < 0 || *counts[i].out > MOST_COUNTED))
+			rc = rh_fail(-EINVAL, "%s: '%s' is %" PRId64 ", which no run counts to", path, counts[i].key, *counts[i].out);
+	}
+	if (!rc && version != 1)
+		rc = rh_fail(-EINVAL, "%s: version %" PRId64 " is not known to this program", path, version);
+	if (!rc)
+		rc = read_number(json, "loss_since_log", path, RH_JSON_REQUIRED, &out->loss_since_log);
+	if (!rc)
+		rc = read_number(json, "run_loss", path, RH_JSON_REQUIRED, &out->run_loss);
+	if (!rc)
+		rc = read_number(json, "norm_share", path, RH_JSON_OPTIONAL, &out->norm_share);
+	if (!rc)
+		rc = rh_json_string(json, "optim", path, RH_JSON_OPTIONAL, &optim);
+	if (!rc)
+		rc = rh_json_string(json, "state_layout", path, RH_JSON_OPTIONAL, &layout);
+	if (!rc)
+		rc = rh_json_string(json, "chat_template_date", path, RH_JSON_OPTIONAL, &date);
+	if (!rc && date && strcmp(date, config->chat_template_date))
+		rh_note("%s: was saved with chat_template_date: %.20s, this run has %s: conversations that hold the day go on otherwise",
+		        path, date, config->chat_template_date);
+	return rc ? rc : check_optimizer(path, config, optim, layout);
+}
+
+int rh_checkpoint_state(const char *dir, const struct rh_config *config, struct rh_run_state *state, struct rh_trainer_state *trainer)
+{
+	json_t *json = NULL;
+	char path[PATH_MAX], theirs[PATH_MAX];
+	*state = (struct rh_run_state){0};
+	*trainer = (struct rh_trainer_state){0};
+	int rc = checkpoint_in(path, dir, "run_state.json");
+	if (!rc)
+		rc = checkpoint_in(theirs, dir, "trainer_state.json");
+	if (!rc)
+		rc = rh_json_load(path, &json);
+	if (!rc)
+		rc = read_run_state(json, path, config, state);
+	json_decref(json);
+	if (!rc)
+		rc = rh_trainer_state_load(theirs, trainer);
+	/* the end that the checkpoint's own run had; this one's may be another */
+	if (!rc && (state->step != trainer->global_step || state->step > trainer->max_steps)) {
+		rc = rh_fail(-EINVAL,
+		             "%s: step %" PRId64 ", but trainer_state.json has step %" PRId64 " of %" PRId64 ": one of them was changed",
+		             path, state->step, trainer->global_step, trainer->max_steps);
+		rh_trainer_state_free(trainer);
+	}
+	return rc;
+}
+
+int checkpoint_checksum(const char *path, char *hex, size_t bytes)
+{
+	enum { PIECE = 1 << 18 };
+	struct rh_file_in *file = NULL;
+	XXH3_state_t *state = XXH3_createState();
+	char *piece = rh_alloc(PIECE, 1);
+	int rc = state && piece ? rh_file_open(path, &file) : -ENOMEM;
+	if (!rc)
+		XXH3_128bits_reset(state);
+	for (int64_t at = 0; !rc && at < rh_file_length(file); at += PIECE) {
+		size_t length = rh_file_length(file) - at < PIECE ? (size_t)(rh_file_length(file) - at) : PIECE;
+		rc = rh_file_read(file, at, piece, length);
+		if (!rc)
+			XXH3_128bits_update(state, piece, length);
+	}
+	if (!rc) {
+		XXH128_hash_t hash = XXH3_128bits_digest(state);
+		snprintf(hex, bytes, "%016" PRIx64 "%016" PRIx64, (uint64_t)hash.high64, (uint64_t)hash.low64);
+	}
+	rh_file_close(file);
+	XXH3_freeState(state);
+	rh_free(piece);
+	return rc;
+}
+
+/* The list must name every part that is loaded, or a shortened list would let a damaged part through. */
+static int check_list(const char *dir, const json_t *sums)
+{
+	static const char *const parts[] = {"optimizer.safetensors", "run_state.json", "trainer_state.json", "config.yaml"};
+	struct rh_names names;
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+		if (!json_object_get(sums, parts[i]))
+			return rh_fail(-EINVAL, "%s/checksums.json: does not list %s: the file was damaged", dir, parts[i]);
+	int rc = rh_dir_list(dir, &names);
+	for (size_t i = 0; !rc && i < names.count; i++) {
+		int ours = !strcmp(names.name[i], "checksums.json") || *names.name[i] == '.';
+		if (!ours && !json_object_get(sums, names.name[i]))
+			rc = rh_fail(-EINVAL, "%s/%s: is not in checksums.json: it is no part of this checkpoint; remove it", dir,
+			             names.name[i]);
+	}
+	rh_names_free(&names);
+	return rc;
+}
+
+int rh_checkpoint_verify(const char *dir)
+{
+	json_t *sums = NULL, *value;
+	const char *name;
+	char path[PATH_MAX], hex[33];
+	int rc = checkpoint_in(path, dir, "checksums.json");
+	if (!rc)
+		rc = rh_json_load(path, &sums);
+	if (rc)
+		return rc;
+	rc = check_list(dir, sums);
+	json_object_foreach(sums, name, value)
+	{
+		const char *expected = json_string_value(value);
+		if (rc || strchr(name, '/'))
+			continue;
+		rc = checkpoint_in(path, dir, name);
+		if (!rc)
+			rc = checkpoint_checksum(path, hex, sizeof hex);
+		if (!rc && (!expected || strcmp(hex, expected)))
+			rc = rh_fail(-EINVAL, "%s/%s: does not match its checksum: the file was damaged or changed", dir, name);
+	}
+	json_decref(sums);
+	return rc;
+}
+
+static int load_weights(const char *dir, struct rh_session *session)
+{
+	if (session->lora)
+		return rh_adapter_load(dir, session->model, session->store);
+	struct rh_source *source;
+	int rc = rh_source_open_part(dir, rh_model_is_part(session->model) ? session->model : NULL, &source);
+	if (rc)
+		return rc;
+	rc = rh_weights_load(source, session->config->seed, session->model, session->store, session->pool);
+	rh_source_close(source);
+	return rc;
+}
+
+/* The line of `key` ("seed: ", `length` bytes) in a printed configuration: its value, of *bytes; NULL if there is none. */
+static const char *value_in(const struct rh_bytes *yaml, const char *key, size_t length, size_t *bytes)
+{
+	const char *at = yaml->bytes, *end = yaml->bytes + yaml->length;
+	while (at < end) {
+		const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
+		if ((size_t)(stop - at) >= length && !memcmp(at, key, length)) {
+			*bytes = (size_t)(stop - at) - length;
+			return at + length;
+		}
+		at = stop + 1;
+	}
+	return NULL;
+}
+
+int rh_checkpoint_value(const char *dir, const char *key, json_t **out)
+{
+	struct rh_bytes yaml;
+	char path[PATH_MAX];
+	size_t bytes = 0;
+	*out = NULL;
+	int rc = checkpoint_in(path, dir, "config.yaml");
+	if (!rc)
+		rc = rh_file_load(path, &yaml);
+	if (rc)
+		return rc;
+	const char *value = value_in(&yaml, key, strlen(key), &bytes);
+	if (value) /* lists of quoted words are JSON too */
+		rc = rh_json_parse(value, bytes, path, out);
+	rh_bytes_free(&yaml);
+	return rc;
+}
+
+/* Says which keys of the two configurations differ: the user may well want it so. */
+static int tell_differences(const char *path, const struct rh_config *config)
+{
+	struct rh_text now = {0};
+	struct rh_bytes before;
+	int rc = rh_config_print(config, &now);
+	if (!rc)
+		rc = rh_file_load(path, &before);
+	if (rc) {
+		rh_text_free(&now);
+		return rc;
+	}
+	for (const char *at = now.bytes; *at;) {
+		size_t whole = strcspn(at, "\n"), key = strcspn(at, ":") + 2, bytes = 0;
+		int counts = *at != '#' && key <= whole && strncmp(at, "resume_from_checkpoint", 22);
+		const char *was = counts ? value_in(&before, at, key, &bytes) : NULL;
+		if (was && (bytes != whole - key || memcmp(was, at + key, bytes)))
+			rh_note("differs from the checkpoint's configuration: %.*s (was %.*s)", (int)whole, at, (int)bytes, was);
+		else if (counts && !was)
+			rh_note("differs from the checkpoint's configuration: %.*s (was not given)", (int)whole, at);
+		at += whole + (at[whole] == '\n');
+	}
+	rh_bytes_free(&before);
+	rh_text_free(&now);
+	return 0;
+}
+
+/* A run of stale weights that stopped between two saves: its next step computes with weights that lack the last gradient. */
+static int load_published(const char *dir, struct rh_session *session)
+{
+	struct rh_tensor_list list = {0};
+	char path[PATH_MAX];
+	int rc = checkpoint_in(path, dir, CHECKPOINT_PUBLISHED);
+	if (rc || !rh_file_exists(path))
+		return rc;
+	if (!rh_store_options(session->store)->published) {
+		rh_note("%s is passed over: optimizer_staleness is 0 now, and all weights are the newest", path);
+		return 0;
+	}
+	rc = rh_tensor_list_add(&list, session->model, RH_TENSORS_PUBLISHED, session->model->dtype, "");
+	if (!rc)
+		rc = rh_tensors_load(path, &list, session->model, session->store);
+	rh_tensor_list_free(&list);
+	return rc;
+}
+
+int rh_checkpoint_load(const char *dir, struct rh_session *session)
+{
+	struct rh_tensor_list list = {0};
+	char path[PATH_MAX];
+	int rc = checkpoint_in(path, dir, "config.yaml");
+	if (!rc)
+		rc = tell_differences(path, session->config);
+	if (!rc)
+		rc = load_weights(dir, session);
+	if (!rc)
+		rc = checkpoint_optimizer_tensors(session, &list);
+	if (!rc) /* after the weights: masters hold more than their files */
+		rc = checkpoint_in(path, dir, "optimizer.safetensors");
+	if (!rc)
+		rc = rh_tensors_load(path, &list, session->model, session->store);
+	rh_tensor_list_free(&list);
+	return rc ? rc : load_published(dir, session);
+}

@@ -1,0 +1,126 @@
+#include "forecast/forecast_fluidpipe.h"
+
+#include "core/alloc.h"
+#include "core/minmax.h"
+#include "link/ahead.h"
+#include "modes/boxes/box_step.h"
+#include "modes/fluidpipe/fluidpipe.h"
+#include "modes/fluidpipe/fluidpipe_logits.h"
+#include "modes/fluidpipe/fluidpipe_stream.h"
+
+enum { REPORT_BYTES = sizeof(struct fluidpipe_step_report) };
+
+static int64_t targets_of(const struct rh_forecast_input *input, int s)
+{
+	int64_t at = 0, targets = 0;
+	for (int before = 0; before < s; before++)
+		at += input->count[before];
+	for (int64_t m = 0; m < input->count[s]; m++)
+		targets += rh_forecast_micro(input, at + m).head_rows;
+	return targets;
+}
+
+/* An epoch's, where it is known; else a step's. */
+static int64_t rows_behind(const struct rh_session *session, const struct rh_forecast_input *input)
+{
+	int knows_epoch = input->run_steps > 0 && session->config->max_steps <= 0 && input->targets > 0;
+	return knows_epoch && !fluidpipe_streams(session->config) ? input->targets : targets_of(input, input->steps - 1);
+}
+
+static int64_t piece_bytes(const struct rh_session *session, int64_t rows)
+{
+	int64_t all = fluidpipe_streams(session->config) ? rows : fluidpipe_logits_piece(session, rows);
+	return REPORT_BYTES + all * fluidpipe_logits_row_bytes(session);
+}
+
+void forecast_fluidpipe_close(struct forecast_fluidpipe *talk)
+{
+	rh_free(talk->message);
+	talk->message = NULL;
+}
+
+/* Activations of this step and the next ones, and each step's logits behind them, as many as there is room for. *end: the number of this
+ * step's last message. */
+static int expect_more(struct forecast_fluidpipe *talk, int s, int64_t *end)
+{
+	const struct rh_forecast_input *input = talk->input;
+	const struct rh_session *session = talk->session;
+	int64_t hidden = session->model->config->hidden_size, messages = 0, micros = 0;
+	int rc = 0;
+	int64_t last = rh_min(s + rh_fluidpipe_steps_ahead(session->config), input->steps - 1);
+	for (int step = 0; step <= last; micros += input->count[step++]) {
+		int64_t logits = fluidpipe_logits_bytes(session, targets_of(input, step)), before = messages;
+		messages += input->count[step] + (logits > 0);
+		for (int64_t i; !rc && (i = rh_ahead_expected(talk->below) - talk->first - before) < messages - before;) {
+			if (i == input->count[step]) {
+				rc = rh_ahead_expect_apart(talk->below, box_tag_of(step, BOX_LOGITS), talk->message, logits);
+				continue;
+			}
+			int64_t bytes = rh_dtype_bytes(session->model->dtype, rh_forecast_micro(input, micros + i).tokens * hidden);
+			rc = rh_ahead_expect(talk->below, rh_wire_tag(RH_BOUNDARY_ACTIVATION, step, i), bytes);
+		}
+		*end = step == s ? talk->first + messages : *end;
+	}
+	return rc == -ENOBUFS ? 0 : rc;
+}
+
+/* Box 2 sends, box 1 receives. */
+static int pass(struct forecast_fluidpipe *talk, int64_t step, enum box_message message, int64_t bytes)
+{
+	struct rh_box *box = &talk->session->box;
+	uint64_t tag = box_tag_of(step, message);
+	return talk->below ? rh_box_give(box, talk->below, tag, talk->message, bytes)
+	                   : rh_box_take(box->link_above, tag, talk->message, bytes);
+}
+
+int forecast_fluidpipe_open(struct rh_session *session, const struct rh_forecast_input *input, struct forecast_fluidpipe *out)
+{
+	*out = (struct forecast_fluidpipe){.session = session, .input = input};
+	if (!rh_box_is_linked(&session->box) || session->config->mode != RH_MODE_FLUIDPIPE)
+		return 0;
+	out->below = session->box.link_below;
+	out->first = out->below ? rh_ahead_expected(out->below) : 0;
+	out->rows = rh_config_distils(session->config, 0) ? rows_behind(session, input) : 0;
+	int64_t most = piece_bytes(session, out->rows);
+	for (int s = 0; s < input->steps; s++)
+		most = rh_max(most, fluidpipe_logits_bytes(session, targets_of(input, s)));
+	out->message = rh_alloc((size_t)most, 1);
+	if (!out->message)
+		return -ENOMEM;
+	int64_t end;
+	int rc = out->below ? expect_more(out, 0, &end) : 0;
+	return rc ? rc : pass(out, 0, BOX_RUN, 1);
+}
+
+int forecast_fluidpipe_take_step(struct forecast_fluidpipe *talk, int s)
+{
+	int64_t end = 0;
+	if (!talk->below)
+		return 0;
+	int rc = expect_more(talk, s, &end);
+	return rc || !fluidpipe_logits_bytes(talk->session, 1) ? rc : rh_ahead_await(talk->below, end);
+}
+
+int forecast_fluidpipe_finish_step(struct forecast_fluidpipe *talk, int s)
+{
+	struct rh_box *box = &talk->session->box;
+	if (!talk->message || talk->below)
+		return 0;
+	int64_t bytes = fluidpipe_logits_bytes(talk->session, targets_of(talk->input, s));
+	return rh_box_give(box, box->link_above, box_tag_of(s, BOX_LOGITS), talk->message, bytes);
+}
+
+int forecast_fluidpipe_end(struct forecast_fluidpipe *talk)
+{
+	int64_t each = fluidpipe_logits_row_bytes(talk->session);
+	if (!talk->rows)
+		return 0;
+	if (fluidpipe_streams(talk->session->config)) /* it was announced with the step, and the report behind it */
+		return pass(talk, talk->input->steps, BOX_LOGITS, piece_bytes(talk->session, talk->rows));
+	int rc = pass(talk, talk->input->steps, BOX_REPORT, REPORT_BYTES);
+	for (int64_t left = talk->rows, n; !rc && left; left -= n) {
+		n = fluidpipe_logits_piece(talk->session, left);
+		rc = pass(talk, talk->input->steps, BOX_LOGITS, n * each);
+	}
+	return rc;
+}

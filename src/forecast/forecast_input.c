@@ -1,0 +1,197 @@
+#include "forecast/forecast_input.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+#include "data/chat.h"
+#include "data/dataset.h"
+#include "session/training_data.h"
+
+enum { READ_BYTES = 4 << 20 }; /* data up to this size are tokenized: some tenths of a second */
+
+/* shapes: how many shapes of micro-batches are kept. */
+static int reserve(struct rh_forecast_input *input, int steps, int64_t shapes)
+{
+	input->steps = steps;
+	input->micro = rh_alloc((size_t)shapes + 1, sizeof *input->micro);
+	input->count = rh_alloc((size_t)steps + 1, sizeof *input->count);
+	return input->micro && input->count ? 0 : -ENOMEM;
+}
+
+int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struct rh_forecast_input *out)
+{
+	int64_t rows = config->per_device_train_batch_size, length = config->max_length, count = config->gradient_accumulation_steps;
+	*out = (struct rh_forecast_input){.synthetic = 1};
+	struct rh_micro_shape shape = {.tokens = rows * length, .documents = rows, .longest = length, .head_rows = rows * (length - 1)};
+	shape.head_rows = shape.head_rows > 0 ? shape.head_rows : 1;
+	out->work.train_micro_batches = count;
+	int rc = rh_batch_check_tokens(shape.tokens);
+	if (!rc)
+		rc = reserve(out, steps, 1);
+	out->alike = 1;
+	if (!rc)
+		*out->micro = shape;
+	for (int s = 0; !rc && s < steps; s++)
+		out->count[s] = count;
+	out->work.train = shape;
+	out->run_steps = config->max_steps > 0 ? config->max_steps : 0;
+	out->tokens_a_step = (double)shape.tokens * (double)count;
+	if (rc)
+		rh_forecast_input_free(out);
+	return rc;
+}
+
+/* Fills *input, but for its workload, with the run's first steps. */
+static int steps_of(const struct rh_training_data *data, int steps, struct rh_forecast_input *input)
+{
+	struct rh_batch batch = {0};
+	int64_t each = data->steps_per_epoch;
+	int rc = reserve(input, steps, steps * input->work.train_micro_batches);
+	for (int64_t s = 0, at = 0; !rc && s < steps; s++) {
+		input->count[s] = rh_sampler_micro_batches(data->sampler, s % each);
+		for (int64_t m = 0; !rc && m < input->count[s]; m++, at++) {
+			const int64_t *rows;
+			int64_t n = rh_sampler_rows(data->sampler, s / each, s % each, m, &rows);
+			rc = rh_batch_outline(&data->train, rows, n, &batch);
+			input->micro[at] = rh_micro_of(&batch).shape;
+		}
+	}
+	input->run_steps = data->steps;
+	input->rows = data->train.rows;
+	input->targets = data->targets;
+	input->tokens_a_step = (double)rh_dataset_tokens(&data->train) / (double)each;
+	rh_batch_free(&batch);
+	return rc;
+}
+
+int rh_forecast_input_of_data(const struct rh_training_data *data, const struct rh_workload *work, int steps, struct rh_forecast_input *out)
+{
+	*out = (struct rh_forecast_input){.work = *work};
+	int rc = steps_of(data, steps, out);
+	if (rc)
+		rh_forecast_input_free(out);
+	return rc;
+}
+
+static int is_small(const char *path)
+{
+	struct rh_file_in *file;
+	if (rh_dir_exists(path)) /* of images, of which names alone are read */
+		return 1;
+	if (!rh_file_exists(path) || rh_file_open(path, &file)) {
+		rh_error_clear();
+		return 0;
+	}
+	int small = rh_file_length(file) <= READ_BYTES;
+	rh_file_close(file);
+	return small;
+}
+
+static int are_small(const struct rh_list *files)
+{
+	int small = 1;
+	for (size_t i = 0; i < files->count; i++)
+		small &= is_small(files->item[i]);
+	return small;
+}
+
+int rh_forecast_input_shorter(const struct rh_forecast_input *input, int64_t count, int most, struct rh_forecast_input *out)
+{
+	*out = *input;
+	out->micro = NULL;
+	out->count = NULL;
+	out->work.train_micro_batches = count;
+	int steps = input->steps < most ? input->steps : most, rc = reserve(out, steps, input->alike ? 1 : steps * count);
+	double tokens = 0;
+	int64_t all = 0;
+	for (int64_t s = 0, from = 0; !rc && s < out->steps; from += input->count[s++]) {
+		out->count[s] = input->count[s] < count ? input->count[s] : count;
+		for (int64_t m = 0; m < out->count[s]; m++, all++) {
+			out->micro[out->alike ? 0 : all] = rh_forecast_micro(input, from + m);
+			tokens += (double)rh_forecast_micro(out, all).tokens;
+		}
+	}
+	out->tokens_a_step = !rc && out->steps ? tokens / out->steps : 0;
+	if (rc)
+		rh_forecast_input_free(out);
+	return rc;
+}
+
+/* Why the data cannot say how long the rows are; NULL: they can. */
+static int find_uncounted(const struct rh_config *config, struct rh_session *session, const char **why)
+{
+	*why = NULL;
+	if (!config->train_file.count)
+		*why = "no train_file there";
+	else if (!config->dataset_info && (!are_small(&config->train_file) || !are_small(&config->validation_file)))
+		*why = "a file of them is above 4 MiB and is not read here";
+	if (*why || session->tokenizer)
+		return 0;
+	int rc = rh_session_load_tokenizer(session);
+	if (rc != -ENOENT || session->source)
+		return rc;
+	*why = "a config.json, but no tokenizer there";
+	rh_error_clear();
+	return 0;
+}
+
+void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forecast_input *input)
+{
+	struct rh_micro_shape *const shapes[] = {input->micro, &input->work.train};
+	RH_ASSERT(input->alike);
+	for (int i = 0; i < 2; i++) {
+		if (rh_model_patch(model)) {
+			shapes[i]->pixels = rh_model_patch(model);
+			shapes[i]->longest = model->max_position_embeddings;
+			shapes[i]->tokens = shapes[i]->documents * shapes[i]->longest;
+		}
+		shapes[i]->typed = model->types ? shapes[i]->tokens : 0;
+		if (rh_task_classifies(model->task))
+			shapes[i]->head_rows = shapes[i]->documents;
+	}
+	input->tokens_a_step = (double)input->micro->tokens * (double)input->work.train_micro_batches;
+}
+
+static int input_of_files(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
+{
+	struct rh_training_data data = {0};
+	struct rh_workload work;
+	struct rh_objective objective = rh_session_objective(session);
+	int rc = rh_dataset_load_for(RH_DATASET_TRAIN, config, &objective, session->tokenizer, &data.train);
+	if (!rc)
+		rc = rh_training_data_arrange(config, &objective, session->tokenizer, &data);
+	if (!rc)
+		rc = rh_training_data_workload(config, &data, session->device_count, &work);
+	if (!rc)
+		rc = rh_forecast_input_of_data(&data, &work, steps, out);
+	rh_training_data_free(&data);
+	return rc;
+}
+
+int rh_forecast_input_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
+{
+	const char *why;
+	struct rh_chat_template *chat = NULL; /* a name that is mistyped must not pass where no row is read either */
+	*out = (struct rh_forecast_input){0};
+	int named = config->chat_template && !rh_chat_template_is_none(config->chat_template);
+	int rc = named ? rh_chat_template_open(config->chat_template, NULL, &chat) : 0;
+	rh_chat_template_close(chat);
+	if (!rc)
+		rc = find_uncounted(config, session, &why);
+	if (rc)
+		return rc;
+	rc = why ? rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out) : input_of_files(config, session, steps, out);
+	if (!rc && why)
+		rh_forecast_input_suit(session->model_config, out);
+	out->uncounted = why;
+	out->layers = session->model->layers;
+	out->positions = session->model_config->max_position_embeddings;
+	out->of_images = rh_model_patch(session->model_config) > 0;
+	return rc;
+}
+
+void rh_forecast_input_free(struct rh_forecast_input *input)
+{
+	rh_free(input->micro);
+	rh_free(input->count);
+	*input = (struct rh_forecast_input){0};
+}

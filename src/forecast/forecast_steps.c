@@ -1,0 +1,120 @@
+#include "forecast/forecast_steps.h"
+
+#include "core/alloc.h"
+#include "device/sim/clock.h"
+#include "forecast/forecast_check.h"
+#include "forecast/forecast_fluidpipe.h"
+#include "modes/boxes/box_table.h"
+#include "observe/trace.h"
+#include "session/update.h"
+
+/* Begins a step as training does. */
+static int begin_step(struct rh_session *session, const struct rh_micro_batch *micro, int64_t count, int64_t step,
+                      struct forecast_check *check)
+{
+	const struct rh_config *config = session->config;
+	struct rh_update update = rh_update_of(config, step, config->learning_rate, 1);
+	rh_updater_open(session->updater, &update, config->max_grad_norm);
+	int rc = check ? forecast_check_expect(check, count, step) : 0;
+	return rc ? rc : rh_executor_begin(session->executor, micro, count, step, 1);
+}
+
+/* Boxes exchange a table's gradient, add up their squares and pass the norm down, as training does (box_step.c); virtual links move no
+ * numbers. */
+static int share_norm(struct rh_session *session)
+{
+	struct rh_box *box = &session->box;
+	double squares = 0, norm = 1;
+	int rc = box_table_exchange(session, 2);
+	if (!rc)
+		rc = rh_box_take(box->link_below, 0, &squares, sizeof squares);
+	if (!rc)
+		rc = rh_updater_add_squares(session->updater, &squares);
+	if (!rc)
+		rc = rh_box_give(box, box->link_above, 0, &squares, sizeof squares);
+	if (!rc)
+		rc = rh_box_pass_down(box, 1, &norm, sizeof norm);
+	if (rc)
+		return rc;
+	rh_updater_give_norm(session->updater, norm);
+	return box_table_settle(session);
+}
+
+/* *ended_s: when the step ended. A step that ends before the next one begins ends with its update; of joined steps only the slots count,
+ * because the update runs beside the next step. */
+static int finish_step(struct rh_session *session, int joined, double *ended_s)
+{
+	double norm;
+	int rc = rh_executor_finish(session->executor);
+	*ended_s = rh_executor_times(session->executor)->ended;
+	if (rc)
+		return rc;
+	if (rh_box_is_linked(&session->box) && session->config->mode != RH_MODE_FLUIDPIPE)
+		rc = share_norm(session);
+	if (!rc)
+		rc = rh_updater_norm(session->updater, &norm);
+	if (!joined)
+		*ended_s = rh_updater_seconds(session->updater);
+	return rc;
+}
+
+int64_t forecast_fill(const struct rh_session *session, const struct rh_forecast_input *input, int s, const int32_t *zeros,
+                      struct rh_micro_batch *micro)
+{
+	int64_t at = 0, tokens = 0;
+	for (int before = 0; before < s; before++)
+		at += input->count[before];
+	for (int64_t m = 0; m < input->count[s]; m++, at++) {
+		struct rh_micro_shape shape = rh_forecast_micro(input, at);
+		if (session->box.number) /* as box_share_run */
+			shape.pixels = shape.typed = 0;
+		micro[m] = rh_micro_batch_of(shape, zeros);
+		tokens += shape.tokens;
+	}
+	return tokens;
+}
+
+/* The first step is not timed, because nothing is in flight before it. */
+int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
+                       struct forecast_observers observers, struct forecast_steps *out)
+{
+	int joined = rh_executor_steps_in_flight(session->executor) > 1;
+	double began = 0, ended = 0;
+	int begun = 0;
+	struct forecast_fluidpipe talk;
+	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
+	int rc = forecast_fluidpipe_open(session, input, &talk);
+	if (!rc && !micro)
+		rc = -ENOMEM;
+	double first_s = talk.rows ? rh_sim_clock_seconds(session->machine->clock) : 0;
+	for (int s = 0; !rc && s < input->steps; s++) {
+		for (; !rc && begun < input->steps && begun <= s + joined; begun++) {
+			int64_t filled = forecast_fill(session, input, begun, zeros, micro);
+			out->tokens += begun ? filled : 0;
+			if (observers.trace && begun == input->steps - 1)
+				rh_executor_trace(session->executor, observers.trace, begun);
+			rc = forecast_fluidpipe_take_step(&talk, begun);
+			if (!rc)
+				rc = begin_step(session, micro, input->count[begun], begun, observers.check);
+		}
+		if (!rc)
+			rc = finish_step(session, joined, &ended);
+		if (!rc)
+			rc = forecast_fluidpipe_finish_step(&talk, s);
+		out->times = *rh_executor_times(session->executor);
+		out->busy_s += s ? out->times.compute : 0;
+		began = s ? began : ended;
+	}
+	if (!rc)
+		rc = forecast_fluidpipe_end(&talk);
+	out->drained_s = talk.rows ? rh_sim_clock_seconds(session->machine->clock) - first_s : 0;
+	if (rc)
+		rc = rh_executor_abandon(session->executor, rc);
+	forecast_fluidpipe_close(&talk);
+	rh_executor_trace(session->executor, NULL, 0);
+	if (observers.trace)
+		rh_trace_resolve(observers.trace);
+	rh_free(micro);
+	out->seconds = ended - began;
+	return rc;
+}

@@ -1,0 +1,93 @@
+/* Inside the outlook. Each trial is independent of the others, so trials run in parallel. */
+#ifndef RH_FORECAST_OUTLOOK_INTERNAL_H
+#define RH_FORECAST_OUTLOOK_INTERNAL_H
+
+#include "core/tasks.h"
+#include "forecast/outlook.h"
+#include "partition/cuts.h"
+
+#include <stdatomic.h>
+
+/* ---- how fast small steps are ---- */
+
+int outlook_is_roundpipe(const struct rh_config *config);
+
+/* One simulation of a changed configuration or machine. */
+struct outlook_try {
+	struct rh_task task;
+	struct rh_config config;
+	const struct rh_session_machine *machine;
+	const struct rh_forecast_input *input;
+	struct rh_forecast forecast; /* without its plan */
+};
+/* What the arguments point to must stay valid until the trial is finished or dropped. */
+void outlook_try_begin(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine,
+                       const struct rh_forecast_input *input, struct outlook_try *out);
+/* Tokens a second; 0: the trial failed. */
+double outlook_try_finish(struct outlook_try *what);
+
+/* Two steps of the configuration's micro-batches, all as the first of `input`. */
+int outlook_input_alike(const struct rh_config *config, const struct rh_forecast_input *input, struct rh_forecast_input *out) RH_MUST;
+
+/* The small step that trials are compared with. */
+struct outlook_small {
+	struct rh_tasks *tasks;
+	struct rh_session_machine used; /* the machine with only as many devices as the whole run's plan uses */
+	int devices;                    /* all that the machine has */
+	struct rh_config config;
+	struct rh_forecast_input input;
+	struct rh_cuts cuts;
+	int64_t round; /* of the whole run, where the plan has chosen it; 0: not known */
+	struct outlook_try base;
+};
+/* Takes stages and rounds from the whole run's plan. Close it in any case. */
+int outlook_small_open(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
+                       const struct rh_stage_plan *plan, const struct rh_forecast *whole, struct outlook_small *out) RH_MUST;
+void outlook_small_close(struct outlook_small *small);
+
+/* The small step on a machine with more of one resource. */
+struct outlook_wider {
+	struct rh_hardware hardware;
+	struct rh_session_machine machine;
+	struct rh_hardware_op *op;
+	struct outlook_try tried;
+};
+struct outlook_limits {
+	struct outlook_wider wider[RH_LIMITS];
+};
+/* Begins the trial that always runs. */
+void outlook_limits_begin(const struct outlook_small *small, struct outlook_limits *limits);
+/* Finds the bottleneck, once the base trial is finished. */
+void outlook_limits_find(const struct outlook_small *small, struct outlook_limits *limits, struct rh_outlook *out);
+void outlook_limits_close(struct outlook_limits *limits);
+
+/* The small step with changed settings. */
+struct outlook_changes {
+	struct outlook_try stale, larger_batch;
+	struct rh_forecast_input longer;  /* for larger_batch, */
+	struct rh_session_machine larger; /* which may use more devices */
+};
+/* Begins the trials that always run. input: the whole run's. */
+void outlook_changes_begin(const struct outlook_small *small, const struct rh_forecast_input *input, struct outlook_changes *changes);
+/* Finds the best advice, once the base trial is finished and the bottleneck known. */
+void outlook_advise(const struct outlook_small *small, const struct rh_forecast_input *input, struct outlook_changes *changes,
+                    struct rh_outlook *out);
+void outlook_changes_close(struct outlook_changes *changes);
+
+/* ---- what fits, by trying ---- */
+
+struct outlook_longest {
+	struct rh_task task;
+	const struct rh_config *config;
+	const struct rh_session_machine *machine;
+	_Atomic int unwanted; /* 1: stop without a result */
+	int64_t tokens;       /* the largest max_length with which the configuration fits, one row a micro-batch; 0: none does */
+};
+void outlook_longest_begin(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine,
+                           struct outlook_longest *out);
+
+/* Fills out->mend: changes that a user may make, each alone enough. More memory comes last. */
+int outlook_mend(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine,
+                 struct rh_outlook *out) RH_MUST;
+
+#endif

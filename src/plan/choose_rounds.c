@@ -1,0 +1,221 @@
+/* Chooses how many rounds a step of RoundPipe has, and which partitioner cuts its stages. More rounds send weights and sums over the links
+ * more often, and keep fewer boundaries in memory. */
+#include "plan/plan_internal.h"
+
+#include "core/minmax.h"
+#include "partition/rounds.h"
+#include "schedule/schedule.h"
+
+#include <string.h>
+
+enum {
+	LONG_STEP = 16000, /* micro-batches times layers: from there on fewer numbers of rounds are tried */
+	HALVINGS = 2,      /* of a device's memory, for smaller stages */
+};
+
+static const double same_time = 0.005,     /* step times closer than this share are equal */
+        same_time_by_compute_alone = 0.03, /* the same if the link's rates are unknown */
+        worth_memory = 0.02,               /* extra share of time that is worth saving much memory */
+        much_memory = 0.25,                /* share of the host memory of a plan */
+        little_idle = 0.08;                /* idle share that is low */
+
+struct choosing {
+	struct planning *planning;
+	struct candidate best; /* none while its round is 0 */
+	/* The fastest of the others, the fastest first. */
+	struct candidate other[RH_RUN_PLANS_MOST - 1];
+	int others;
+	double fastest_s, tie;
+	int is_too_slow; /* the latest plan is slower than any memory saved is worth */
+};
+
+int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s)
+{
+	double a_bytes = (double)a->bytes.total, b_bytes = (double)b->bytes.total;
+	if (a_bytes <= (1 - much_memory) * b_bytes)
+		return a_step_s <= b_step_s * (1 + worth_memory);
+	return a_step_s < b_step_s * (1 - (b_bytes <= (1 - much_memory) * a_bytes ? worth_memory : same_time));
+}
+
+static int are_same_stages(const struct rh_stage *a, int a_count, const struct rh_stage *b, int b_count)
+{
+	return a_count == b_count && !memcmp(a, b, (size_t)a_count * sizeof *a);
+}
+
+/* Two choices may lead to one plan. */
+static int are_same(const struct candidate *a, const struct candidate *b)
+{
+	const struct rh_stage_plan *left = &a->stages, *right = &b->stages;
+	return a->choice.round == b->choice.round &&
+	       are_same_stages(left->forward, left->forward_stages, right->forward, right->forward_stages) &&
+	       are_same_stages(left->backward, left->backward_stages, right->backward, right->backward_stages);
+}
+
+/* Keeps a candidate that is not the best, if it is new and among the fastest. Empties *now. */
+static void keep_other(struct choosing *at, struct candidate *now)
+{
+	enum { MOST = RH_RUN_PLANS_MOST - 1 };
+	int place = at->others, same = at->best.choice.round && are_same(&at->best, now);
+	for (int i = 0; i < at->others; i++)
+		same |= are_same(&at->other[i], now);
+	while (place > 0 && now->balanced.step_s < at->other[place - 1].balanced.step_s)
+		place--;
+	if (same || place == MOST) {
+		candidate_free(now);
+		return;
+	}
+	if (at->others == MOST)
+		candidate_free(&at->other[--at->others]);
+	memmove(&at->other[place + 1], &at->other[place], (size_t)(at->others - place) * sizeof *now);
+	at->other[place] = *now;
+	at->others++;
+	*now = (struct candidate){.cap_bytes = -1};
+}
+
+/* The most stages whose boundaries and spare buffers fit the host's memory, estimated from the latest plan. 0: no such number. */
+static int allowed_stages(const struct planning *planning, const struct candidate *candidate)
+{
+	const struct rh_run_bytes *bytes = &candidate->bytes;
+	const struct rh_stage_plan *stages = &candidate->stages;
+	int64_t spare = planning->stages.devices > 1 ? planning->stages.devices * planning->stages.train_round : 0;
+	int64_t used = candidate->spare * stages->boundary_bytes;
+	int64_t room = bytes->total_budget - (bytes->total - bytes->boundaries) - spare * stages->boundary_bytes;
+	double share = bytes->boundaries > used && room > 0 ? (double)room / (double)(bytes->boundaries - used) : 0;
+	int count = stages->forward_stages + stages->backward_stages, most = (int)(share * count);
+	return most > planning->stages.devices && most < count ? most : 0;
+}
+
+/* Plans a choice with all spare buffers, because without them devices wait for one another: if need be with fewer, larger stages, whose
+ * boundaries need less memory. */
+static int fit(struct planning *planning, struct choice choice, struct candidate *out)
+{
+	int rc = planning_fit(planning, &choice, out), most;
+	if (rc && rc != RH_DOES_NOT_FIT)
+		return rc;
+	int64_t spare = planning->stages.devices > 1 ? planning->stages.devices * planning->stages.train_round : 0;
+	if (!rc && out->spare >= spare)
+		return 0;
+	if (choice.cutter != CUT_FOR_LONG_ROUNDS || out->cap_bytes < 0 || out->bytes.boundaries_nvme ||
+	    !(most = allowed_stages(planning, out)))
+		return rc;
+	rh_error_clear();
+	choice.stages_most = most;
+	candidate_free(out);
+	return planning_fit(planning, &choice, out);
+}
+
+/* Makes a plan with rounds of this length and ranks it among the earlier ones. Its stages are cut for a device's memory, halved `halvings`
+ * times. Callers begin with the rounds that need the most memory. Rounds that do not fit are skipped. */
+static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutter, int halvings)
+{
+	struct planning *planning = at->planning;
+	int spill = planning->request->config->spill;
+	const struct choice choice = {.round = round,
+	                              .cutter = planning->cuts_by_time || cutter == CUT_EACH_LAYER ? cutter : CUT_BY_MEMORY,
+	                              .halvings = halvings,
+	                              .spill = spill & RH_SPILL_AUTO ? 0 : spill};
+	struct candidate now = {.cap_bytes = -1};
+	int rc = fit(planning, choice, &now);
+	if (!rc)
+		rc = rh_balance_step(&planning->balance, &planning->stages, now.joined, &now.stages, &now.balanced);
+	if (rc) {
+		candidate_free(&now);
+		if (rc == RH_DOES_NOT_FIT)
+			rh_error_clear();
+		return rc == RH_DOES_NOT_FIT ? 0 : rc;
+	}
+	int first = !at->best.choice.round;
+	at->fastest_s = first || now.balanced.step_s < at->fastest_s ? now.balanced.step_s : at->fastest_s;
+	at->is_too_slow = now.balanced.step_s > at->fastest_s * (1 + worth_memory);
+	int saves = (double)now.bytes.total <= (1 - much_memory) * (double)at->best.bytes.total;
+	if (first) {
+		at->best = now;
+		return 0;
+	}
+	if (now.balanced.step_s < at->best.balanced.step_s * (1 - at->tie) || (saves && !at->is_too_slow)) {
+		struct candidate before = at->best;
+		at->best = now;
+		now = before;
+	}
+	keep_other(at, &now);
+	return 0;
+}
+
+static int consider(struct choosing *at, int64_t round, enum cutter cutter)
+{
+	return consider_smaller(at, round, cutter, 0);
+}
+
+/* Stages as large as devices hold, in rounds of the default length and of one micro-batch: fewer weights travel. Where a device holds all
+ * layers, each computes whole micro-batches. */
+static int consider_packed(struct choosing *at, int64_t least)
+{
+	int rc = consider(at, least, CUT_BY_MEMORY);
+	return rc || !at->best.choice.round ? rc : consider(at, 1, CUT_BY_MEMORY);
+}
+
+/* Stages that take half and a quarter of a device's memory, and stages of one layer. With few micro-batches, devices wait for weights: no
+ * device computes while the first stage's are uploaded, and a large stage leaves no room to upload the next one's beside it. */
+static int consider_small_stages(struct choosing *at, int64_t round)
+{
+	int rc = 0;
+	for (int halvings = 1; !rc && halvings <= HALVINGS; halvings++)
+		for (int cutter = CUT_FOR_ROUNDS; !rc && cutter <= CUT_BY_MEMORY; cutter++)
+			rc = consider_smaller(at, round, (enum cutter)cutter, halvings);
+	return rc ? rc : consider(at, round, CUT_EACH_LAYER);
+}
+
+/* Tries the fewest rounds first, and rounds of the default length last. It stops when more rounds only take longer and devices hardly idle;
+ * never because rounds do not fit. */
+static int consider_rounds(struct choosing *at, int64_t least)
+{
+	int64_t count = at->planning->options.train_micro_batches, round;
+	int layers = at->planning->costs.layers, rc = 0, continues = 1, times = count * layers > LONG_STEP ? 4 : 2;
+	for (int64_t rounds = 1; !rc && continues && (round = rh_round_count(count, rounds)) > least; rounds *= times) {
+		rc = consider(at, round, CUT_FOR_LONG_ROUNDS);
+		continues = !at->is_too_slow || at->best.balanced.idle > little_idle;
+	}
+	if (!rc && continues)
+		rc = consider(at, least, CUT_FOR_LONG_ROUNDS);
+	if (!rc && continues)
+		rc = consider(at, least, CUT_FOR_ROUNDS);
+	if (!rc && at->planning->cuts_by_time)
+		rc = consider_packed(at, least);
+	if (!rc && at->planning->cuts_by_time && count <= least)
+		rc = consider_small_stages(at, least);
+	/* on one device small stages leave room for the activations of more layers, and updates begin earlier */
+	if (!rc && at->planning->stages.devices == 1 && at->best.choice.round)
+		rc = consider(at, at->best.choice.round, CUT_EACH_LAYER);
+	return rc;
+}
+
+/* Rounds of the length that the user gave. */
+static int consider_given(struct choosing *at, int64_t round)
+{
+	int rc = consider(at, round, CUT_FOR_LONG_ROUNDS);
+	if (!rc && at->planning->cuts_by_time)
+		rc = consider(at, round, CUT_FOR_ROUNDS);
+	if (!rc && at->planning->cuts_by_time)
+		rc = consider(at, round, CUT_BY_MEMORY);
+	return rc;
+}
+
+int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS_MOST], int *count)
+{
+	const struct rh_run_request *request = planning->request;
+	struct choosing at = {.planning = planning,
+	                      .best = {.cap_bytes = -1},
+	                      .tie = planning->balance.up_bytes_per_s > 0 ? same_time : same_time_by_compute_alone};
+	int64_t fixed = request->config->round_micro_batches;
+	*count = 0;
+	if (!planning->stages.trains || !request->machine.device_room || !planning->costs.layers ||
+	    !rh_schedule_is_roundpipe(planning->options.schedule))
+		return 0;
+	int rc = fixed ? consider_given(&at, fixed)
+	               : consider_rounds(&at, rh_roundpipe_default_round(planning->options.train_micro_batches, planning->stages.devices));
+	if (at.best.choice.round)
+		out[(*count)++] = at.best;
+	for (int i = 0; i < at.others; i++)
+		out[(*count)++] = at.other[i];
+	return rc;
+}

@@ -1,0 +1,26 @@
+/* How a model wants to be prompted: the template that a run trained with, which its output's directory tells of (roundhouse.json). */
+#ifndef RH_SESSION_PROMPTING_H
+#define RH_SESSION_PROMPTING_H
+
+#include "config/config.h"
+#include "core/json.h"
+#include "data/chat.h"
+
+/* Writes dir/roundhouse.json: whether the run's rows were conversations, and the day their template was given. */
+int rh_prompting_save(const char *dir, int is_chat, const char *date) RH_MUST;
+
+struct rh_prompting {
+	struct rh_chat_template *chat; /* NULL: prompts as they stand */
+	char *date;
+	int is_trained; /* the directory says so; else it is the model's own, or named */
+};
+/* chat_template where the configuration has one (a name, a file, none); else what adapter_name_or_path, then the model's directory tells:
+ * the training's template, or none for plain text; else the template that the model brings, is_trained 0. -EINVAL where a named template
+ * does not suit the vocabulary. */
+int rh_prompting_open(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_prompting *out) RH_MUST;
+void rh_prompting_close(struct rh_prompting *prompting);
+/* Ids of `messages` with the opening of the answer. */
+int rh_prompting_encode(const struct rh_prompting *prompting, const struct rh_tokenizer *tokenizer, const json_t *messages,
+                        struct rh_ids *out) RH_MUST;
+
+#endif

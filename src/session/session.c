@@ -1,0 +1,592 @@
+
+#include "session/session.h"
+
+#include "ckpt/verify.h"
+#include "core/alloc.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "data/dataset.h"
+#include "device/sim/sim.h"
+#include "modes/boxes/box_output.h"
+#include "modes/boxes/box_table.h"
+#include "modes/fluidpipe/fluidpipe.h"
+#include "weights/tensors.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* Numbers, truth values and lists are what they look like, all else is a word. */
+int rh_session_rope_scaling(const struct rh_config *config, json_t **out)
+{
+	const struct rh_list *pairs = &config->rope_scaling;
+	*out = NULL;
+	if (!pairs->count)
+		return 0;
+	json_t *object = json_object();
+	int failed = !object;
+	for (size_t i = 0; !failed && i < pairs->count; i++) {
+		char name[64];
+		const char *equals = strchr(pairs->item[i], '=');
+		snprintf(name, sizeof name, "%.*s", (int)(equals - pairs->item[i]), pairs->item[i]);
+		json_t *value = json_loads(equals + 1, JSON_DECODE_ANY, NULL);
+		failed = json_object_set_new(object, name, value ? value : json_string(equals + 1));
+	}
+	*out = object;
+	return failed ? rh_fail(-ENOMEM, "rope_scaling: out of host memory") : 0;
+}
+
+static int scale_rope(struct rh_session *session)
+{
+	json_t *scaling;
+	int rc = rh_session_rope_scaling(session->config, &scaling);
+	if (!rc && scaling)
+		rc = session->source ? rh_source_scale_rope(session->source, scaling)
+		                     : rh_model_config_scale_rope(&session->random_config, scaling);
+	json_decref(scaling);
+	return rc;
+}
+
+static int open_files(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	if (config->model_name_or_path) {
+		int rc = config->verify_base ? rh_verify_base(config->model_name_or_path) : 0;
+		if (rc)
+			return rc;
+		rc = rh_source_open_for(config->model_name_or_path, config->task, config->num_labels, &session->source);
+		if (rc)
+			return rc;
+		session->model_config = rh_source_config(session->source);
+		return 0;
+	}
+	int rc = rh_model_config_load(config->config_name, &session->random_config);
+	if (!rc)
+		rc = rh_model_config_set_task(&session->random_config, config->task, config->num_labels, config->config_name);
+	if (rc)
+		return rc;
+	session->model_config = &session->random_config;
+	return 0;
+}
+
+/* The run's end-of-sequence token; else the one that the adapter was trained with, where the model has it. */
+static int set_eos(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	int32_t own = rh_tokenizer_eos(session->tokenizer);
+	int rc = config->eos_token              ? rh_tokenizer_set_eos(session->tokenizer, config->eos_token)
+	         : config->adapter_name_or_path ? rh_source_take_eos(config->adapter_name_or_path, session->tokenizer)
+	                                        : 0;
+	session->eos_changed = rh_tokenizer_eos(session->tokenizer) != own;
+	return rc;
+}
+
+int rh_session_load_tokenizer(struct rh_session *session)
+{
+	const struct rh_model_config *model = session->model_config;
+	if (model->image_size) {
+		session->image =
+		        (struct rh_image_form){.size = model->image_size, .patch = model->patch_size, .channels = model->num_channels};
+		return rh_image_form_load(session->source ? session->config->model_name_or_path : session->config->config_name,
+		                          &session->image);
+	}
+	int rc = session->source ? rh_source_tokenizer(session->source, &session->tokenizer)
+	                         : rh_tokenizer_load(session->config->config_name, &session->tokenizer);
+	if (!rc && rh_tokenizer_size(session->tokenizer) > session->model_config->vocab_size)
+		rc = rh_fail(-EINVAL, "the tokenizer has %d entries, the model's embedding only %lld; they do not belong together",
+		             rh_tokenizer_size(session->tokenizer), (long long)session->model_config->vocab_size);
+	return rc ? rc : set_eos(session);
+}
+
+struct rh_objective rh_session_objective(const struct rh_session *session)
+{
+	const struct rh_model_config *model = session->model_config;
+	return (struct rh_objective){.task = model->task,
+	                             .labels = model->num_labels,
+	                             .label_ids = json_object_get(model->source, "label2id"),
+	                             .image = model->image_size ? &session->image : NULL,
+	                             .is_typed = model->types > 0,
+	                             .hidden_share = session->config->mlm_probability,
+	                             .seed = session->config->data_seed};
+}
+
+int rh_session_check_speaks(const struct rh_session *session)
+{
+	if (session->model_config->task == RH_TASK_CAUSAL_LM)
+		return 0;
+	return rh_fail(-EINVAL, "%s does not continue texts; eval judges it", rh_model_architecture(session->model_config));
+}
+
+int rh_session_check_length(const struct rh_session *session)
+{
+	int64_t known = rh_model_longest(session->model_config);
+	if (!session->model_config->image_size && session->config->max_length > known)
+		return rh_fail(-EINVAL, "max_length: %lld is above the %lld positions that the model knows; lower it",
+		               (long long)session->config->max_length, (long long)known);
+	return 0;
+}
+
+/* A model whose config.json cannot be written is found before the training, not after it. */
+static int check_writable(const struct rh_session *session)
+{
+	json_t *json = NULL;
+	if (session->model_config->wrapped && !session->source && !session->machine)
+		return rh_fail(-EINVAL,
+		               "config_name: %s describes a model with parts beside its text model, which cannot begin at random; make its "
+		               "text_config a config.json",
+		               session->config->config_name);
+	int rc = rh_model_config_write(session->model_config, "float32", &json);
+	json_decref(json);
+	return rc;
+}
+
+/* The box's links. */
+static int open_box(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	char line[128];
+	uint64_t tokenizer;
+	json_t *json = NULL;
+	int rc = rh_fluidpipe_check(session);
+	if (!rc)
+		rc = rh_source_tokenizer_hash(session->source ? config->model_name_or_path : config->config_name, &tokenizer);
+	if (rc)
+		return rc;
+	rc = rh_model_config_describe(session->model_config, &json);
+	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
+	json_decref(json);
+	if (!text)
+		return rc ? rc : -ENOMEM;
+	snprintf(line, sizeof line, "config.json=%016llx\ntokenizer=%016llx\n", (unsigned long long)XXH3_64bits(text, strlen(text)),
+	         (unsigned long long)tokenizer);
+	free(text);
+	return rh_box_open(config, line, &session->box);
+}
+
+int rh_session_keep_layers(struct rh_session *session)
+{
+	int64_t trained_here, parameters;
+	rh_model_parameters(session->model, &session->box.trained, &parameters);
+	if (session->config->mode == RH_MODE_FLUIDPIPE)
+		return rh_fluidpipe_take_part(session);
+	box_table_note(session);
+	rh_model_keep(session->model, session->box.lo, session->box.hi);
+	rh_model_parameters(session->model, &trained_here, &parameters);
+	session->box.norm_share = sqrt((double)trained_here / (double)session->box.trained);
+	return 0;
+}
+
+static int join_boxes(struct rh_session *session)
+{
+	if (session->model_config->task != RH_TASK_CAUSAL_LM && session->config->mode != RH_MODE_FLUIDPIPE)
+		return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
+		               rh_model_architecture(session->model_config));
+	int rc = rh_run_check_boxes(session->config);
+	if (rc)
+		return rc;
+	if (!session->machine)
+		return open_box(session);
+	session->box = *session->machine->box;
+	return rh_session_keep_layers(session);
+}
+
+/* Notes the task in the adapter's configuration. */
+static int check_task(struct rh_session *session)
+{
+	enum rh_task_kind task = session->model_config->task;
+	struct rh_peft_config *peft = &session->adapter.peft;
+	if (task != RH_TASK_CAUSAL_LM)
+		peft->task_type = task == RH_TASK_SEQUENCE_CLASSIFICATION ? "SEQ_CLS" : "";
+	return 0;
+}
+
+/* The load balancing loss of a mixture of experts. Only the run's own key asks for it; what config.json says is told, not followed. */
+static int set_load_balancing(const struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	if (config->router_aux_loss_coef == 0) {
+		if (!session->machine && json_is_true(json_object_get(session->model_config->source, "output_router_logits")))
+			rh_note("config.json's output_router_logits asks for a load balancing loss of the routers, which this run leaves "
+			        "out: "
+			        "router_aux_loss_coef is 0");
+		return 0;
+	}
+	if (!session->model->routed_layers)
+		return rh_fail(-EINVAL,
+		               "router_aux_loss_coef: %s has no layers with experts, whose loads this loss would balance; leave it out",
+		               rh_model_architecture(session->model_config));
+	session->model->router_aux_loss_coef = (float)config->router_aux_loss_coef;
+	return 0;
+}
+
+/* Boxes train an embedding and a head that are one table apart: they are two from the start, unless the run asks for one. Adapters leave
+ * the table as it is. */
+static int untie(struct rh_session *session)
+{
+	enum rh_mode mode = session->config->mode;
+	int stays_tied = mode == RH_MODE_SYNC_PP && session->config->tie_word_embeddings;
+	if (stays_tied && !rh_model_ties(session->model_config))
+		return rh_fail(-EINVAL, "tie_word_embeddings: this model's head is not its embedding; remove the key");
+	if ((mode != RH_MODE_SYNC_PP && mode != RH_MODE_PACI) || stays_tied || session->lora || !rh_model_ties(session->model_config))
+		return 0;
+	int rc = rh_model_config_copy(session->model_config, &session->stage);
+	session->stage.tie_word_embeddings = 0;
+	session->model_config = &session->stage;
+	if (!session->machine)
+		rh_note("mode: the embedding and the head of this model are one table, which boxes train apart: the result has two");
+	return rc;
+}
+
+/* The ends exchange the gradient of a table that they train with all weights, not beside an adapter. */
+static int check_tied(const struct rh_session *session)
+{
+	enum rh_mode mode = session->config->mode;
+	if ((mode != RH_MODE_SYNC_PP && mode != RH_MODE_PACI) || !session->lora || !rh_model_trains_tied(session->model))
+		return 0;
+	return rh_fail(-EINVAL, "lora_modules_to_save: this model's embedding is its head too, in another box; leave it out, or write "
+	                        "tie_word_embeddings: false into the model's config.json");
+}
+
+static int open_session(int trains, struct rh_session *out)
+{
+	const struct rh_config *config = out->config;
+	out->lora = trains ? config->use_lora : config->adapter_name_or_path != NULL;
+	/* before anything is read for a device that is not there */
+	out->device_count = out->machine ? out->machine->devices : rh_devices_count(config->device);
+	int rc = out->device_count < 0 ? out->device_count : open_files(out);
+	if (!rc)
+		rc = scale_rope(out);
+	if (!rc && out->lora)
+		rc = rh_adapter_resolve(config, out->model_config, &out->adapter);
+	if (!rc && trains)
+		rc = untie(out);
+	if (!rc)
+		rc = check_task(out);
+	if (!rc)
+		rc = rh_model_create(out->model_config, config->dtype, out->lora ? &out->adapter.lora : NULL, &out->model);
+	if (!rc && config->fp8 && !out->machine) /* a simulated one has the rate or falls back on another */
+		rc = rh_devices_check_fp8(config->device);
+	if (!rc) {
+		out->model->multiply = config->fp8                                    ? RH_MULTIPLY_F8
+		                       : config->accumulation == RH_ACCUMULATION_FP16 ? RH_MULTIPLY_F16_SUMS
+		                                                                      : RH_MULTIPLY_BF16;
+		out->model->chunk = config->accumulation_chunk;
+	}
+	if (!rc && trains)
+		rc = set_load_balancing(out);
+	if (!rc && trains)
+		rc = check_tied(out);
+	if (!rc && !trains)
+		rh_model_freeze(out->model);
+	else if (!rc)
+		rc = out->lora ? rh_adapter_check_targets(config, out->model) : check_writable(out);
+	if (!rc && trains && config->mode != RH_MODE_LOCAL && (!out->machine || out->machine->box))
+		rc = join_boxes(out);
+	if (rc)
+		rh_session_close(out);
+	return rc;
+}
+
+int rh_session_open(const struct rh_config *config, enum rh_session_purpose purpose, struct rh_session *out)
+{
+	*out = (struct rh_session){.config = config};
+	return open_session(purpose == RH_SESSION_TRAINS, out);
+}
+
+int rh_session_simulate(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_session *out)
+{
+	*out = (struct rh_session){.config = config, .machine = machine};
+	return open_session(1, out);
+}
+
+/* Before the plan, which asks it for its unit. */
+static int open_space(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	if (!(config->spill || config->fluidpipe_idle_spill) || session->machine || session->space)
+		return 0;
+	if (config->nvme_dirs.count > RH_SPACE_DRIVES)
+		return rh_fail(-EINVAL, "nvme_dirs: %zu directories; at most %d can be used", config->nvme_dirs.count, RH_SPACE_DRIVES);
+	struct rh_space_options options = {
+	        .dir = config->nvme_dirs.item, .dirs = (int)config->nvme_dirs.count, .most_written_bytes = config->max_nvme_writes};
+	return rh_space_open(&options, &session->space);
+}
+
+static int load_weights(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	int rc = rh_weights_load(session->source, config->seed, session->model, session->store, session->pool);
+	if (!rc && config->adapter_name_or_path)
+		rc = rh_adapter_load(config->adapter_name_or_path, session->model, session->store);
+	if (session->source)
+		rh_source_forget(session->source);
+	return rc ? rc : rh_store_settle(session->store);
+}
+
+static int open_devices(struct rh_session *session)
+{
+	const struct rh_session_machine *machine = session->machine;
+	if (!machine)
+		return rh_devices_open(session->config->device, session->device_count, session->plan.stages.device_bytes,
+		                       &session->devices);
+	return rh_devices_simulate(machine->hardware, session->device_count, session->config->state_layout,
+	                           session->plan.stages.device_bytes, machine->clock, &session->devices);
+}
+
+static int create_updater(struct rh_session *session)
+{
+	struct rh_device *device = session->devices.device[0];
+	struct rh_host_queue *queue = NULL;
+	int rc = device->ops->host_queue ? device->ops->host_queue(device, &queue) : 0;
+	if (rc)
+		return rc;
+	rc = rh_updater_create(session->store, queue, &session->updater);
+	if (!rc && session->config->mode == RH_MODE_SYNC_PP && rh_box_is_linked(&session->box))
+		rh_updater_is_of_several(session->updater);
+	if (!rc && !session->plan.bytes.host_devices)
+		rh_updater_weights_first(session->updater);
+	return rc;
+}
+
+/* Bytes of memory of its own that each device has, 0: its memory is the host's; and how devices want their work cut. */
+static int ask_devices(const struct rh_session *session, struct rh_run_machine *out)
+{
+	const char *device = session->config->device;
+	if (!session->machine) {
+		int rc = rh_devices_room(device, &out->device_room);
+		return rc ? rc : rh_devices_grain(device, &out->grain);
+	}
+	const struct rh_hardware_device *simulated = &session->machine->hardware->device;
+	out->device_room = simulated->memory - simulated->reserved;
+	out->grain = rh_sim_grain(simulated);
+	return 0;
+}
+
+/* The memory that a run may take where max_ram is not set: what is free, less 2 GiB for others. */
+static int64_t free_ram(const struct rh_session *session)
+{
+	if (session->machine && !session->machine->ram_bytes)
+		return INT64_MAX;
+	return (session->machine ? session->machine->ram_bytes : rh_machine_free_ram()) - ((int64_t)2 << 30);
+}
+
+/* max_ram, but no more than this process's control groups leave: above that the kernel kills. */
+static int64_t allowed_ram(const struct rh_session *session)
+{
+	int64_t asked = session->config->max_ram, room = session->machine ? INT64_MAX : rh_machine_group_room();
+	if (asked <= room)
+		return asked;
+	room += rh_machine_own_bytes(); /* a part of what is planned is there already: the tokenizer, the rows */
+	if (asked <= room)
+		return asked;
+	rh_warn_once(
+	        "max_ram: %.1f MiB, but this process's control group leaves %.1f: the run keeps to that (memory.max, docker's --memory)",
+	        (double)asked / 1048576, (double)room / 1048576);
+	return room;
+}
+
+static int read_limits(struct rh_session *session)
+{
+	const struct rh_list *limits = &session->config->admission_limits;
+	if (!limits->count || session->box_limits)
+		return 0;
+	session->box_limits = rh_alloc(limits->count, sizeof *session->box_limits);
+	for (size_t i = 0; session->box_limits && i < limits->count; i++)
+		session->box_limits[i] = atoll(limits->item[i]);
+	session->admission_limit = session->box_limits;
+	return session->box_limits ? 0 : -ENOMEM;
+}
+
+int rh_session_run_machine(struct rh_session *session, struct rh_run_machine *out)
+{
+	const struct rh_session_machine *machine = session->machine;
+	*out = (struct rh_run_machine){.devices = session->device_count,
+	                               .simulated = machine != NULL,
+	                               .ram_bytes = session->config->max_ram ? allowed_ram(session) : free_ram(session),
+	                               .cores = machine ? machine->hardware->host.cores : rh_machine_cores()};
+	return ask_devices(session, out);
+}
+
+int rh_session_rates(struct rh_session *session, struct rh_hardware *local, struct rh_run_machine *out)
+{
+	*local = (struct rh_hardware){0};
+	out->hardware = session->machine ? session->machine->hardware : local;
+	return session->machine ? 0 : rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), local, &session->rates_assumed);
+}
+
+/* The request for the plan of a run on this machine, or the simulated one. *local: of this machine, the caller's (rh_hardware_free). */
+static int describe_request(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages,
+                            struct rh_hardware *local, struct rh_run_request *out)
+{
+	int rc = read_limits(session);
+	*out = (struct rh_run_request){.config = session->config,
+	                               .model = session->model,
+	                               .lora = session->lora,
+	                               .work = work,
+	                               .admission_limit = session->admission_limit,
+	                               .linked_bytes =
+	                                       session->lora ? box_output_bytes(&session->box) : box_table_relay_bytes(&session->box),
+	                               .space = session->space,
+	                               .stages = stages};
+	*local = (struct rh_hardware){0};
+	if (!rc)
+		rc = rh_session_run_machine(session, &out->machine);
+	return rc || (!session->machine && !work->train_micro_batches) ? rc : rh_session_rates(session, local, &out->machine);
+}
+
+int rh_session_search(struct rh_session *session, const struct rh_workload *work, int devices, struct rh_run_plans *out)
+{
+	struct rh_hardware local;
+	struct rh_run_request request;
+	*out = (struct rh_run_plans){0};
+	int rc = open_space(session);
+	if (rc)
+		return rc;
+	rc = describe_request(session, work, RH_STAGES_CHOSEN, &local, &request);
+	request.machine.devices = devices;
+	if (!rc)
+		rc = rh_run_plan_search(&request, out);
+	rh_hardware_free(&local);
+	return rc;
+}
+
+int rh_session_follow(struct rh_session *session, const struct rh_workload *work, const struct rh_run_plan *plan)
+{
+	struct rh_hardware local;
+	struct rh_run_request request;
+	session->device_count = plan->options.devices;
+	int rc = describe_request(session, work, RH_STAGES_CHOSEN, &local, &request);
+	if (!rc)
+		rc = rh_run_plan_copy(&request, plan, &session->plan);
+	rh_hardware_free(&local);
+	if (rc)
+		return rc;
+	session->planned = 1;
+	rh_run_plan_cut_head(&session->plan, session->model);
+	return rh_run_plan_check_nvme(&session->plan, session->config, work->train_steps);
+}
+
+int rh_session_plan(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages)
+{
+	struct rh_hardware local;
+	struct rh_run_request request;
+	int rc = open_space(session);
+	if (rc)
+		return rc;
+	rc = describe_request(session, work, stages, &local, &request);
+	if (!rc)
+		rc = rh_run_plan_make(&request, &session->plan);
+	rh_hardware_free(&local);
+	if (rc)
+		return rc;
+	session->planned = 1;
+	return rh_run_plan_check_nvme(&session->plan, session->config, work->train_steps);
+}
+
+static void tell_nvme(const struct rh_session *session, int64_t steps)
+{
+	const struct rh_list *dirs = &session->config->nvme_dirs;
+	const struct rh_run_bytes *bytes = &session->plan.bytes;
+	if (bytes->nvme && !session->machine)
+		rh_note("NVMe: %.1f MiB in %zu director%s; each step writes %.1f MiB to it, the run %.1f", (double)bytes->nvme / 1048576,
+		        dirs->count, dirs->count == 1 ? "y" : "ies", (double)bytes->nvme_step / 1048576,
+		        (double)rh_run_plan_nvme_writes(&session->plan, steps) / 1048576);
+}
+
+/* The store and the space on NVMe that the plan says, and the weights in them. */
+static int open_store(struct rh_session *session)
+{
+	struct rh_store_options *options = &session->plan.store;
+	options->device = session->devices.device;
+	options->devices = session->devices.count;
+	if (!session->config->decay_embeddings)
+		rh_model_spare_embeddings(session->model);
+	int rc = rh_store_create(session->model->block, session->model->blocks, options, session->pool, &session->store);
+	if (!rc)
+		rc = rh_executor_take_space(&session->plan.options);
+	for (int64_t n = session->space ? session->work.nvme_records : 0; !rc && n; n--) {
+		int record;
+		rc = rh_space_take(session->space, session->work.nvme_record_bytes, "samples of opportunistic steps", NULL, &record);
+		if (n == session->work.nvme_records)
+			session->first_record = record;
+	}
+	if (!rc && session->space)
+		rc = rh_space_reserve(session->space);
+	return rc || session->machine ? rc : load_weights(session);
+}
+
+int rh_session_start(struct rh_session *session, const struct rh_workload *work)
+{
+	int rc = session->planned ? 0 : rh_session_plan(session, work, RH_STAGES_CHOSEN);
+	if (rc)
+		return rc;
+	session->work = *work;
+	tell_nvme(session, work->train_steps);
+	struct rh_executor_options *options = &session->plan.options;
+	options->plan = &session->plan.stages;
+	options->boxes = rh_box_is_linked(&session->box) ? &session->plan.boxes : NULL;
+	options->wire = (enum rh_wire)session->config->link_dtype;
+	options->below = session->link_below ? session->link_below : session->box.link_below;
+	options->above = session->link_above ? session->link_above : session->box.link_above;
+	rc = rh_pool_create(session->machine ? 1 : rh_machine_cores(), &session->pool);
+	if (!rc)
+		rc = open_devices(session);
+	if (!rc)
+		rc = open_store(session);
+	if (!rc && work->train_micro_batches)
+		rc = create_updater(session);
+	if (!rc && work->train_micro_batches)
+		rc = box_table_reserve(session);
+	if (rc)
+		return rc;
+	options->store = session->store;
+	options->updater = session->updater;
+	options->device = session->devices.device;
+	/* beside a step half the cores come near all of the memory's bandwidth, and leave copies more of it than all would; for an update
+	 * that is not stale devices wait */
+	options->throttled_threads = options->stale && !session->plan.bytes.host_devices ? (rh_machine_cores() + 1) / 2 : 0;
+	return rh_executor_create(options, &session->executor);
+}
+
+void rh_session_close(struct rh_session *session)
+{
+	rh_updater_destroy(session->updater); /* first: it may listen to the executor's events */
+	/* Before the memory that its transfers may still be in. Nobody asks anything of it any more: the updater is gone, and the
+	 * executor is at rest between programs, its threads without a job; pages read ahead are nobody's to wait for. */
+	rh_space_close(session->space);
+	rh_executor_destroy(session->executor);
+	rh_devices_close(&session->devices);
+	rh_store_destroy(session->store);
+	rh_pool_destroy(session->pool);
+	rh_run_plan_free(&session->plan);
+	rh_free(session->box_limits);
+	rh_free(session->cut.box_cuts.item);
+	rh_model_destroy(session->model);
+	rh_adapter_free(&session->adapter);
+	rh_tokenizer_destroy(session->tokenizer);
+	rh_source_close(session->source);
+	rh_box_close(&session->box, 0);
+	rh_model_config_free(&session->random_config);
+	rh_model_config_free(&session->pipeline);
+	rh_model_config_free(&session->stage);
+	*session = (struct rh_session){0};
+}
+
+struct rh_micro_batch rh_micro_of(const struct rh_batch *batch)
+{
+	struct rh_micro_batch micro = {.ids = batch->ids,
+	                               .position = batch->position,
+	                               .start_q = batch->start,
+	                               .start_k = batch->start,
+	                               .head_row = batch->head_row,
+	                               .target = batch->target,
+	                               .type = batch->type};
+	micro.shape = (struct rh_micro_shape){
+	        .tokens = batch->tokens, .documents = batch->documents, .longest = batch->longest, .head_rows = batch->trained};
+	micro.shape.typed = batch->is_typed ? batch->tokens : 0;
+	micro.shape.pixels = batch->pixels;
+	micro.pixel = batch->pixel;
+	return micro;
+}

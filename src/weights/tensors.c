@@ -1,0 +1,339 @@
+#include "weights/tensors_internal.h"
+
+#include "ckpt/safetensors.h"
+#include "core/alloc.h"
+#include "core/fault.h"
+#include "core/float16.h"
+#include "core/minmax.h"
+#include "core/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void rh_tensor_list_free(struct rh_tensor_list *list)
+{
+	for (size_t i = 0; i < list->count; i++)
+		rh_free(list->place[i].name);
+	rh_free(list->place);
+	*list = (struct rh_tensor_list){0};
+}
+
+static int is_adapter(const struct rh_tensor *tensor)
+{
+	return !strncmp(tensor->name, "base_model.", 11);
+}
+
+static int add_place(struct rh_tensor_list *list, const struct rh_model *model, struct rh_tensor_place place, const char *prefix,
+                     const char *suffix)
+{
+	struct rh_text name = {0};
+	int rc = rh_grow(&list->place, &list->capacity, list->count + 1, sizeof *list->place);
+	if (!rc)
+		rc = rh_text_printf(&name, "%s%s%s", prefix, model->block[place.block].tensor[place.tensor].name, suffix);
+	if (rc)
+		return rc;
+	place.name = name.bytes;
+	list->place[list->count++] = place;
+	return 0;
+}
+
+/* A tied table goes by both its names into an adapter's file, as PEFT writes it. */
+static int add_tied_head(struct rh_tensor_list *list, const struct rh_model *model, struct rh_tensor_place place)
+{
+	struct rh_text name = {0};
+	int rc = rh_grow(&list->place, &list->capacity, list->count + 1, sizeof *list->place);
+	if (!rc)
+		rc = rh_text_printf(&name, "base_model.model.%s.weight", rh_model_names(model->config)->head);
+	if (rc)
+		return rc;
+	place.name = name.bytes;
+	list->place[list->count++] = place;
+	return 0;
+}
+
+int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_dtype dtype,
+                       const char *suffix)
+{
+	int rc = 0, adapters = scope == RH_TENSORS_ADAPTERS;
+	int part = scope == RH_TENSORS_PUBLISHED ? RH_TENSOR_PUBLISHED : RH_TENSOR_WEIGHT;
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; !rc && t < model->block[b].tensors; t++) {
+			const struct rh_block *block = &model->block[b];
+			struct rh_tensor_place place = {.block = b, .tensor = t, .part = part, .dtype = dtype};
+			if ((scope == RH_TENSORS_TRAINABLE || scope == RH_TENSORS_PUBLISHED) && !block->trainable)
+				continue;
+			if (adapters && !block->whole && !is_adapter(&block->tensor[t]))
+				continue;
+			rc = add_place(list, model, place, adapters && block->whole ? "base_model.model." : "", suffix);
+			if (!rc && adapters && block->whole && block->uses == 2)
+				rc = add_tied_head(list, model, place);
+		}
+	return rc;
+}
+
+int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model *model, const struct rh_store *store)
+{
+	int rc = 0;
+	for (int b = 0; b < model->blocks; b++)
+		for (int n = 0, found = model->block[b].trainable; !rc && found; n++) { /* in the order of rh_store_nvme */
+			found = 0;
+			for (int t = 0; !rc && t < model->block[b].tensors; t++) {
+				struct rh_state state;
+				if (!rh_store_state(store, b, t, n, &state))
+					continue;
+				found = 1;
+				rc = add_place(list, model,
+				               (struct rh_tensor_place){
+				                       .block = b, .tensor = t, .part = RH_TENSOR_STATE + n, .dtype = state.dtype},
+				               "", state.suffix);
+			}
+		}
+	return rc;
+}
+
+struct rh_state tensors_state(const struct rh_store *store, const struct rh_tensor_place *place)
+{
+	struct rh_state state;
+	RH_ASSERT(rh_store_state(store, place->block, place->tensor, place->part - RH_TENSOR_STATE, &state));
+	return state;
+}
+
+int tensors_shape(const struct rh_tensor_place *place, const struct rh_model *model, const struct rh_store *store, int64_t shape[2])
+{
+	const struct rh_tensor *tensor = tensors_tensor(model, place);
+	struct rh_state as = {.rank = tensor->rank, .rows = tensor->rows, .cols = tensor->cols};
+	if (tensor->interleaved) {
+		as.rows /= tensor->interleaved;
+		as.cols *= tensor->interleaved;
+	}
+	if (place->part >= RH_TENSOR_STATE)
+		as = tensors_state(store, place);
+	shape[0] = as.rank == 2 ? as.rows : as.cols;
+	shape[1] = as.cols;
+	return as.rank;
+}
+
+/* In place, from the last: `buffer` holds `count` halves at its front. */
+static void widen(enum rh_dtype dtype, int64_t count, float *buffer)
+{
+	for (int64_t i = count; dtype != RH_F32 && i-- > 0;) {
+		uint16_t half;
+		memcpy(&half, (const char *)buffer + 2 * i, sizeof half);
+		buffer[i] = dtype == RH_BF16 ? rh_bf16_to_f32(half) : rh_f16_to_f32(half);
+	}
+}
+
+int tensors_each_band(const struct rh_tensor *tensor, float *buffer, int (*pass)(void *user, const struct tensors_band *band), void *user)
+{
+	int64_t rows = tensor->rows / tensor->interleaved, wide = tensor->cols * tensor->interleaved, most = PIECE / 2 / wide;
+	int rc = most ? 0 : rh_fail(-EINVAL, "%s: rows of %lld elements are too long", tensor->name, (long long)wide);
+	for (int64_t first = 0; !rc && first < rows; first += most) {
+		struct tensors_band band = {buffer, buffer + PIECE / 2, first, rh_min(most, rows - first)};
+		rc = pass(user, &band);
+	}
+	return rc;
+}
+
+struct band_in {
+	struct rh_store *store;
+	const struct rh_tensor *tensor;
+	const struct rh_tensor_place *place;
+	const struct rh_safetensors *file;
+	const struct rh_safetensor *found;
+};
+
+static int read_band(void *user, const struct tensors_band *band)
+{
+	const struct band_in *move = user;
+	int64_t n = move->tensor->interleaved, cols = move->tensor->cols, rows = move->tensor->rows / n;
+	enum rh_dtype dtype = move->found->dtype;
+	int64_t wide = cols * n;
+	int rc = rh_safetensors_read(move->file, move->found, rh_dtype_bytes(dtype, band->first * wide), band->rows,
+	                             rh_dtype_bytes(dtype, band->count * wide));
+	if (rc)
+		return rc;
+	widen(dtype, band->count * wide, band->rows);
+	for (int64_t m = 0; !rc && m < n; m++) {
+		for (int64_t i = 0; i < band->count * cols; i++)
+			band->part[i] = band->rows[i * n + m];
+		rc = rh_store_set(move->store, move->place->block, move->place->tensor, (m * rows + band->first) * cols, band->count * cols,
+		                  band->part);
+	}
+	return rc;
+}
+
+static int load_weights(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
+                        const struct rh_tensor *tensor, struct rh_store *store, int64_t total, float *buffer)
+{
+	const char *path = rh_file_path(rh_safetensors_file(file));
+	if (found->dtype != RH_F32 && found->dtype != RH_BF16 && found->dtype != RH_F16)
+		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s; F32, BF16 or F16 can be read", path, place->name,
+		               rh_dtype_name(found->dtype));
+	if (tensor->interleaved)
+		return tensors_each_band(tensor, buffer, read_band,
+		                         &(struct band_in){.store = store, .tensor = tensor, .place = place, .file = file, .found = found});
+	for (int64_t first = 0; first < total; first += PIECE) {
+		int64_t count = total - first < PIECE ? total - first : PIECE;
+		int rc = rh_safetensors_read(file, found, rh_dtype_bytes(found->dtype, first), buffer, rh_dtype_bytes(found->dtype, count));
+		if (rc)
+			return rc;
+		widen(found->dtype, count, buffer);
+		rc = rh_store_set(store, place->block, place->tensor, first, count, buffer);
+		if (rc)
+			return rh_fail_in(rc, "%s", path);
+	}
+	return 0;
+}
+
+/* Loads tensors whose bytes are the same in file and memory: optimizer state, published weights. */
+static int load_stored(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
+                       struct rh_store *store, int64_t total, float *buffer)
+{
+	int rc = 0;
+	if (found->dtype != place->dtype)
+		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s, not %s; it was saved by another optimizer, state_layout or dtype",
+		               rh_file_path(rh_safetensors_file(file)), place->name, rh_dtype_name(found->dtype),
+		               rh_dtype_name(place->dtype));
+	for (int64_t first = 0; !rc && first < total; first += PIECE) {
+		int64_t count = total - first < PIECE ? total - first : PIECE;
+		rc = rh_safetensors_read(file, found, rh_dtype_bytes(found->dtype, first), buffer, rh_dtype_bytes(found->dtype, count));
+		if (rc)
+			return rc;
+		rc = place->part == RH_TENSOR_PUBLISHED
+		             ? rh_store_published_set(store, place->block, place->tensor, first, count, buffer)
+		             : rh_store_state_set(store, place->block, place->tensor, place->part - RH_TENSOR_STATE, first, count, buffer);
+	}
+	return rc;
+}
+
+static int load_one(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
+                    const struct rh_model *model, struct rh_store *store, float *buffer)
+{
+	const char *path = rh_file_path(rh_safetensors_file(file));
+	int64_t shape[2];
+	int rank = tensors_shape(place, model, store, shape);
+	int fits = found->rank == rank && found->shape[0] == shape[0] && (rank == 1 || found->shape[1] == shape[1]);
+	if (!fits && found->rank == 2 && rank == 2)
+		return rh_fail(-EINVAL, "%s: tensor %s has the shape (%lld, %lld), this model needs (%lld, %lld); it is of another model",
+		               path, place->name, (long long)found->shape[0], (long long)found->shape[1], (long long)shape[0],
+		               (long long)shape[1]);
+	if (!fits)
+		return rh_fail(-EINVAL, "%s: tensor %s has %d dimension%s with %lld elements first, this model needs %d with %lld", path,
+		               place->name, found->rank, found->rank == 1 ? "" : "s", found->rank ? (long long)found->shape[0] : 0, rank,
+		               (long long)shape[0]);
+	int64_t total = rank == 2 ? shape[0] * shape[1] : shape[0];
+	return place->part == RH_TENSOR_WEIGHT ? load_weights(file, found, place, tensors_tensor(model, place), store, total, buffer)
+	                                       : load_stored(file, found, place, store, total, buffer);
+}
+
+int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store)
+{
+	struct rh_safetensors *file = NULL;
+	float *buffer = rh_alloc(PIECE, sizeof *buffer);
+	int rc = buffer ? rh_safetensors_open(path, &file) : -ENOMEM;
+	for (size_t i = 0; !rc && i < list->count; i++) {
+		const struct rh_safetensor *found = rh_safetensors_find(file, list->place[i].name);
+		if (!found)
+			rc = rh_fail(-EINVAL, "%s: tensor %s is missing; the file does not belong to this model and these targets", path,
+			             list->place[i].name);
+		else
+			rc = load_one(file, found, &list->place[i], model, store, buffer);
+	}
+	if (!rc && rh_safetensors_count(file) != (int64_t)list->count)
+		rc = rh_fail(-EINVAL, "%s: holds %lld tensors, this model and these targets have %zu; it does not belong to them", path,
+		             (long long)rh_safetensors_count(file), list->count);
+	rh_safetensors_close(file);
+	rh_free(buffer);
+	return rc;
+}
+
+/* A head that is a matrix of its own here, and the embedding's in the source: of the upper of two boxes. */
+static int is_untied_head(const struct rh_source *source, const struct rh_model *model, const struct rh_tensor *tensor)
+{
+	const char *head = rh_model_names(model->config)->head;
+	if (!rh_model_ties(rh_source_config(source)) || rh_model_ties(model->config))
+		return 0;
+	size_t length = strlen(head);
+	return !strncmp(tensor->name, head, length) && !strcmp(tensor->name + length, ".weight");
+}
+
+/* The source's name of a tensor; NULL: it does not have it. */
+static const char *name_in(const struct rh_source *source, const struct rh_model *model, const struct rh_tensor *tensor, char *room,
+                           size_t size)
+{
+	if (!source || is_adapter(tensor))
+		return NULL;
+	if (rh_source_has(source, tensor->name))
+		return tensor->name;
+	if (!is_untied_head(source, model, tensor))
+		return NULL;
+	snprintf(room, size, "%s.weight", rh_model_names(model->config)->embedding);
+	return room;
+}
+
+enum { APART = PIECE / 4 }; /* elements of a piece that one thread has, so that many threads take little memory */
+
+/* A tensor that is being filled: pieces of whole rows, each read or drawn, and set, apart from all others. */
+struct filling {
+	const struct rh_source *source;
+	const char *name; /* in the source; NULL: the initial value */
+	const struct rh_model *model;
+	struct rh_store *store;
+	uint64_t seed;
+	int block, tensor;
+	int64_t piece, total; /* elements */
+	struct rh_fault fault;
+};
+
+static void fill_piece(void *context, int64_t i)
+{
+	struct filling *f = context;
+	int64_t first = i * f->piece, count = rh_min(f->piece, f->total - first);
+	if (rh_fault_code(&f->fault))
+		return;
+	float *buffer = rh_alloc((size_t)count, sizeof *buffer);
+	int rc = buffer ? 0 : -ENOMEM;
+	if (!rc && f->name)
+		rc = rh_source_read(f->source, f->name, first, count, RH_F32, buffer);
+	else if (!rc)
+		rh_model_initial(f->model, f->seed, f->block, f->tensor, first, count, buffer);
+	if (!rc)
+		rc = rh_store_set(f->store, f->block, f->tensor, first, count, buffer);
+	rh_free(buffer);
+	rh_fault_keep(&f->fault, rc);
+}
+
+static int load_tensor(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store, int b, int t,
+                       struct rh_pool *pool)
+{
+	const struct rh_tensor *tensor = &model->block[b].tensor[t];
+	char room[192];
+	int64_t rows = rh_max(APART / tensor->cols, 1);
+	struct filling filling = {source,
+	                          name_in(source, model, tensor, room, sizeof room),
+	                          model,
+	                          store,
+	                          seed,
+	                          b,
+	                          t,
+	                          rows * tensor->cols,
+	                          tensor->rows * tensor->cols,
+	                          {0}};
+	int64_t pieces = (filling.total + filling.piece - 1) / filling.piece;
+	if (rh_store_can_set_concurrently(store))
+		rh_pool_run(pool, fill_piece, &filling, pieces);
+	else
+		for (int64_t i = 0; i < pieces; i++)
+			fill_piece(&filling, i);
+	return rh_fault_get(&filling.fault);
+}
+
+int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store,
+                    struct rh_pool *pool)
+{
+	int rc = 0;
+	for (int b = 0; !rc && b < model->blocks; b++)
+		for (int t = 0; !rc && t < model->block[b].tensors; t++)
+			rc = load_tensor(source, seed, model, store, b, t, pool);
+	return rc;
+}
