@@ -24,7 +24,7 @@ LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -luring -lhwloc -lz -lzstd
 
 SRC  := $(sort $(filter-out src/link/mpi/%,$(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c)) cuda/absent.c)
 LIB  := $(filter-out src/cli/main.c,$(SRC))
-OBJ  := $(LIB:%.c=$(B)/%.o)
+OBJ  := $(LIB:%.c=$(B)/%.o) $(B)/hardware_profiles.o
 TESTS := $(sort $(wildcard tests/*/test_*.c))
 TESTBIN := $(TESTS:%.c=$(B)/%)
 
@@ -68,6 +68,15 @@ $(B)/libroundhouse.a: $(OBJ) $(SIMD_OBJ)
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -c -o $@ $<
+
+# The hardware profiles, which a program that is run far from their files has, too. The folder is newer once a file was added or removed.
+PROFILES := $(sort $(wildcard examples/hardware/*.yaml))
+$(B)/hardware_profiles.c: examples/hardware $(PROFILES)
+	@mkdir -p $(@D)
+	@set -e; { echo '#include "config/config_internal.h"'; echo 'const struct config_profile config_profiles[] = {'; \
+		for f in $(PROFILES); do echo "{\"$$(basename $$f .yaml)\","; sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; echo '{0}};'; } >$@
+$(B)/hardware_profiles.o: $(B)/hardware_profiles.c
 	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -c -o $@ $<
 
 # The templates that chat_texts.c takes in whole, which the compiler does not name as what it depends on.

@@ -90,8 +90,7 @@ int rh_space_open(const struct rh_space_options *options, struct rh_space **out)
 	struct rh_space *space = rh_alloc(1, sizeof *space);
 	if (!space)
 		return -ENOMEM;
-	enum rh_cpu_isa isa = rh_cpu_best_isa();
-	space->checksum = isa >= RH_CPU_AVX512 ? checksum_avx512 : isa == RH_CPU_AVX2 ? checksum_avx2 : checksum_base;
+	space->checksum = RH_CPU_PICK(rh_cpu_best_isa(), checksum);
 	space->options = *options;
 	space->options.dirs = 0;
 	space->options.depth = options->depth ? options->depth : DEPTH;

@@ -202,12 +202,6 @@ void store_run_spans(struct rh_store *store, int64_t first, int64_t count, void 
 	rh_pool_run_shared(store->pool, task, context, share);
 }
 
-static const struct optimizer_kernels *choose_kernels(void)
-{
-	enum rh_cpu_isa isa = rh_cpu_best_isa();
-	return isa >= RH_CPU_AVX512 ? &optimizer_kernels_avx512 : isa == RH_CPU_AVX2 ? &optimizer_kernels_avx2 : &optimizer_kernels_base;
-}
-
 static enum optimizer_form form_of(const struct rh_store_options *options)
 {
 	return options->dtype == RH_F32 ? FORM_WIDE : options->layout == RH_LAYOUT_PLAIN ? FORM_PLAIN : FORM_SPLIT;
@@ -230,7 +224,7 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
 	                           .form = form_of(options),
 	                           .pool = pool,
 	                           .nodes = 1,
-	                           .kernels = choose_kernels()};
+	                           .kernels = &RH_CPU_PICK(rh_cpu_best_isa(), optimizer_kernels)};
 	store->block = rh_alloc((size_t)count, sizeof *store->block);
 	if (!store->block)
 		goto out;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -47,6 +48,18 @@ enum { CHECK_RESIDENT = 0 };
 #else
 enum { CHECK_RESIDENT = 1 };
 #endif
+
+/* 1: the text has each part of `words`, between which '|' stands, one behind the other. So a test names what a reader needs of a line and
+ * leaves its wording free. */
+static inline int check_has(const char *text, const char *words)
+{
+	for (const char *end; text && *words; words = *end ? end + 1 : end) {
+		end = strchrnul(words, '|');
+		text = memmem(text, strlen(text), words, (size_t)(end - words));
+		text = text ? text + (end - words) : NULL;
+	}
+	return text != NULL;
+}
 
 /* Skips the case, saying why on a line of its own. */
 #define check_skip(...)                                                                                                                    \

@@ -116,6 +116,13 @@ void config_entries_free(struct config_entries *entries);
 /* rh_fail with "where: key: " before the line. */
 int config_entry_fail(const struct config_entry *entry, const char *format, ...) RH_PRINTF(2, 3);
 
+/* The profiles of examples/hardware as the program holds them: the Makefile writes the files' text into hardware_profiles.c of the build
+ * folder. A NULL name ends them. */
+struct config_profile {
+	const char *name, *text;
+};
+extern const struct config_profile config_profiles[];
+
 int config_list_append(struct rh_list *list, const char *text) RH_MUST;
 void config_list_free(struct rh_list *list);
 

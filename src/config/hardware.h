@@ -123,7 +123,8 @@ struct rh_hardware {
 int rh_hardware_parse(const char *bytes, size_t length, const char *path, struct rh_hardware *out) RH_MUST;
 int rh_hardware_read(const char *path, struct rh_hardware *out) RH_MUST;
 /* By name: a path where it has a slash or ends in .yaml; else NAME.yaml in the user's own profiles (rh_hardware_user_dir), then in
- * examples/hardware or share/roundhouse/hardware beside the program. -ENOENT names those that are there. */
+ * examples/hardware or share/roundhouse/hardware beside the program; else that of examples/hardware when the program was built. -ENOENT
+ * names those that are there. */
 int rh_hardware_find(const char *name, struct rh_hardware *out) RH_MUST;
 /* This machine: the profile "local" that `doctor --save` wrote; where there is none, *assumed is 1 and the rates are guesses by the number
  * of cores. */

@@ -42,25 +42,34 @@ static void beside_program(int up, const char *below, char out[PATH_MAX])
 static int try_in(const char *dir, const char *name, struct rh_hardware *out)
 {
 	char path[PATH_MAX];
-	if (!dir || !*dir || snprintf(path, sizeof path, "%s/%s.yaml", dir, name) >= (int)sizeof path || !rh_file_exists(path))
+	if (!*dir || snprintf(path, sizeof path, "%s/%s.yaml", dir, name) >= (int)sizeof path || !rh_file_exists(path))
 		return 0;
 	int rc = rh_hardware_read(path, out);
 	return rc ? rc : 1;
 }
 
-/* build/release/roundhouse, build/release/tests/room/test_x, PREFIX/bin/roundhouse. */
-static int try_shipped(const char *name, struct rh_hardware *out)
+enum { PROFILE_DIRS = 6 };
+
+/* Directory `i` of those that may have profiles; of two profiles of one name that in the earlier counts. Empty where it cannot be told. */
+static void profile_dir(int i, const char *own, char out[PATH_MAX])
 {
-	char dir[PATH_MAX];
-	int rc = 0;
-	for (int up = 1; !rc && up <= 4; up++) {
-		beside_program(up, "examples/hardware", dir);
-		rc = try_in(dir, name, out);
-	}
-	if (rc)
-		return rc;
-	beside_program(1, "share/roundhouse/hardware", dir);
-	return try_in(dir, name, out);
+	if (!i)
+		snprintf(out, PATH_MAX, "%s", own ? own : "");
+	else if (i < PROFILE_DIRS - 1) /* build/release/roundhouse, build/release/tests/room/test_x */
+		beside_program(i, "examples/hardware", out);
+	else /* PREFIX/bin/roundhouse */
+		beside_program(1, "share/roundhouse/hardware", out);
+}
+
+/* 1: read; 0: there is none of that name. */
+static int try_built_in(const char *name, struct rh_hardware *out)
+{
+	for (const struct config_profile *profile = config_profiles; profile->name; profile++)
+		if (!strcmp(profile->name, name)) {
+			int rc = rh_hardware_parse(profile->text, strlen(profile->text), name, out);
+			return rc ? rc : 1;
+		}
+	return 0;
 }
 
 static int by_name(const void *a, const void *b)
@@ -69,20 +78,25 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*x, *y);
 }
 
+static int add_name(struct rh_list *names, const char *name)
+{
+	for (size_t i = 0; i < names->count; i++)
+		if (!strcmp(names->item[i], name))
+			return 0;
+	return config_list_append(names, name);
+}
+
 /* The names of the profiles in `dir`; of one that cannot be read, none. */
 static int list_in(const char *dir, struct rh_list *names)
 {
-	DIR *entries = dir && *dir ? opendir(dir) : NULL;
+	DIR *entries = *dir ? opendir(dir) : NULL;
 	int rc = 0;
 	for (struct dirent *entry; entries && !rc && (entry = readdir(entries));) {
 		char *end = strstr(entry->d_name, ".yaml");
 		if (!end || end == entry->d_name || end[5])
 			continue;
 		*end = 0;
-		int known = 0;
-		for (size_t i = 0; i < names->count; i++)
-			known |= !strcmp(names->item[i], entry->d_name);
-		rc = known ? 0 : config_list_append(names, entry->d_name);
+		rc = add_name(names, entry->d_name);
 	}
 	if (entries)
 		closedir(entries);
@@ -95,18 +109,21 @@ static int fail_unknown(const char *name, const char *own)
 	struct rh_list names = {0};
 	struct rh_text line = {0};
 	char dir[PATH_MAX];
-	int rc = list_in(own, &names);
-	for (int up = 1; !rc && up <= 5; up++) {
-		beside_program(up < 5 ? up : 1, up < 5 ? "examples/hardware" : "share/roundhouse/hardware", dir);
+	int rc = 0;
+	for (int i = 0; !rc && i < PROFILE_DIRS; i++) {
+		profile_dir(i, own, dir);
 		rc = list_in(dir, &names);
 	}
+	for (const struct config_profile *profile = config_profiles; !rc && profile->name; profile++)
+		rc = add_name(&names, profile->name);
 	if (names.count)
 		qsort(names.item, names.count, sizeof *names.item, by_name);
 	for (size_t i = 0; !rc && i < names.count && i < NAMED_MOST; i++)
-		rc = rh_text_printf(&line, "%s%s", i ? ", " : "; there are: ", config_show(names.item[i]).text);
+		rc = rh_text_printf(&line, "%s%s", i ? ", " : "", config_show(names.item[i]).text);
 	if (!rc)
-		rc = rh_fail(-ENOENT, "no hardware profile '%s'%s%s; `roundhouse doctor --save NAME` measures the machine it runs on",
-		             config_show(name).text, line.length ? line.bytes : "", names.count > NAMED_MOST ? ", ..." : "");
+		rc = rh_fail(-ENOENT,
+		             "no hardware profile '%s'; there are: %s%s; `roundhouse doctor --save NAME` measures the machine it runs on",
+		             config_show(name).text, line.bytes, names.count > NAMED_MOST ? ", ..." : "");
 	rh_text_free(&line);
 	config_list_free(&names);
 	return rc;
@@ -119,9 +136,14 @@ int rh_hardware_find(const char *name, struct rh_hardware *out)
 	if (strchr(name, '/') || (length > 5 && !strcmp(name + length - 5, ".yaml")))
 		return rh_hardware_read(name, out);
 	char *own = rh_hardware_user_dir();
-	int rc = try_in(own, name, out);
+	char dir[PATH_MAX];
+	int rc = 0;
+	for (int i = 0; !rc && i < PROFILE_DIRS; i++) {
+		profile_dir(i, own, dir);
+		rc = try_in(dir, name, out);
+	}
 	if (!rc)
-		rc = try_shipped(name, out);
+		rc = try_built_in(name, out);
 	if (!rc)
 		rc = fail_unknown(name, own);
 	rh_free(own);
@@ -147,7 +169,7 @@ static const char assumed_profile[] = "name: assumed\n"
 int rh_hardware_local(int cores, int64_t ram_bytes, struct rh_hardware *out, int *assumed)
 {
 	char *own = rh_hardware_user_dir();
-	int rc = try_in(own, "local", out);
+	int rc = own ? try_in(own, "local", out) : 0;
 	rh_free(own);
 	*assumed = !rc;
 	if (rc)

@@ -282,14 +282,14 @@ static inline struct ran run_line(const struct scratch *scratch, const char *for
 		run_free(&run_ok_ran);                                                                                                     \
 	} while (0)
 
-/* A failure as it should be: exit 1 or 2, the last line is "roundhouse VERB: ...", the only one of its kind, and holds `part`. */
-static inline void check_failed(const struct ran *ran, const char *part)
+/* A failure as it should be: exit 1 or 2, the last line is "roundhouse VERB: ...", the only one of its kind, with `words` (check_has). */
+static inline void check_failed(const struct ran *ran, const char *words)
 {
 	size_t length = strlen(ran->err);
 	const char *last = ran->err + length;
 	int errors = 0;
 	if (ran->status != 1 && ran->status != 2)
-		fail_msg("exit %d instead of 1 or 2; expected '%s' in: %s", ran->status, part, ran->err);
+		fail_msg("exit %d instead of 1 or 2; expected '%s' in: %s", ran->status, words, ran->err);
 	if (!length || ran->err[length - 1] != '\n')
 		fail_msg("no whole line: '%s'", ran->err);
 	for (last--; last > ran->err && last[-1] != '\n';)
@@ -298,8 +298,8 @@ static inline void check_failed(const struct ran *ran, const char *part)
 		errors += at == ran->err || at[-1] == '\n';
 	if (strncmp(last, "roundhouse", 10) || errors != 1)
 		fail_msg("the last of its lines alone should be the error: %s", ran->err);
-	if (!strstr(last, part))
-		fail_msg("'%s' is not in: %s", part, last);
+	if (!check_has(last, words))
+		fail_msg("'%s' is not in: %s", words, last);
 	for (const char *at = last; at[1]; at++)
 		if ((unsigned char)*at < 32 || *at == 127)
 			fail_msg("a control character (%d) is in: %s", *at, last);

@@ -1,4 +1,4 @@
-/* An installed program finds the hardware profiles that were installed with it, wherever it is started. */
+/* The program finds hardware profiles wherever it is started: those that were installed with it, or those that it has within. */
 #include "runner.h"
 
 static int shell(const char *line)
@@ -7,31 +7,66 @@ static int shell(const char *line)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+/* What `program plan --hardware NAME` says, started in / by a user whose home is the scratch directory, is matched by grep's `pattern`. */
+static void check_plan(const struct scratch *scratch, const char *program, const char *name, int status, const char *pattern)
+{
+	char here[512];
+	assert_non_null(getcwd(here, sizeof here));
+	assert_int_equal(shell(path_of("cd / && env -u XDG_CONFIG_HOME HOME=%s %s plan --config-name %s/examples/models/qwen3-1.7b "
+	                               "--max-length 256 --hardware %s --json >%s/said 2>&1",
+	                               scratch->dir, program, here, name, scratch->logs)),
+	                 status);
+	assert_int_equal(shell(path_of("grep -q '%s' %s/said", pattern, scratch->logs)), 0);
+}
+
 static void test_installed_plan_finds_the_installed_profiles(void **state)
 {
 	(void)state;
 	struct scratch scratch;
-	char here[512];
 	const char *build = getenv("RH_BUILD");
 	scratch_open(&scratch);
-	assert_non_null(getcwd(here, sizeof here));
 	assert_int_equal(shell(path_of("env -u MAKEFLAGS make -s -o all install B=%s DESTDIR=%s PREFIX=/usr >/dev/null",
 	                               build ? build : "build/release", scratch.dir)),
 	                 0);
-	const char *plan =
-	        path_of("cd / && env -u XDG_CONFIG_HOME HOME=%s %s/usr/bin/roundhouse plan --config-name %s/examples/models/qwen3-1.7b "
-	                "--max-length 256 --hardware",
-	                scratch.dir, scratch.dir, here);
-	assert_int_equal(shell(path_of("%s rtx4090x1 --json >%s/plan.json", plan, scratch.dir)), 0);
-	assert_int_equal(shell(path_of("grep -q '\"fits\":true,\"hardware\":\"rtx4090x1\"' %s/plan.json", scratch.dir)), 0);
-	/* one that is not there: those that are, are named */
-	assert_int_equal(shell(path_of("%s rtx4090x9 2>%s/refused", plan, scratch.dir)), 2);
-	assert_int_equal(shell(path_of("grep -q 'rtx4090x9.*there are: .*rtx4090x8' %s/refused", scratch.dir)), 0);
+	char program[128], installed[128];
+	snprintf(program, sizeof program, "%s/usr/bin/roundhouse", scratch.dir);
+	snprintf(installed, sizeof installed, "%s/usr/share/roundhouse/hardware", scratch.dir);
+	check_plan(&scratch, program, "rtx4090x1", 0, "\"fits\":true,\"hardware\":\"rtx4090x1\"");
+	check_plan(&scratch, program, "rtx4090x9", 2, "rtx4090x9.*there are: .*rtx4090x8");
+	/* the installed file, not that within the program */
+	assert_int_equal(shell(path_of("sed -i 's/^name: .*/name: edited/' %s/rtx4090x1.yaml && cp %s/rtx4090x1.yaml %s/extra.yaml",
+	                               installed, installed, installed)),
+	                 0);
+	check_plan(&scratch, program, "rtx4090x1", 0, "\"hardware\":\"edited\"");
+	check_plan(&scratch, program, "rtx4090x9", 2, "there are: a800x8, extra, .*rtx4090x8");
+	scratch_close(&scratch);
+}
+
+/* A program copied out of its tree has the profiles with it; the user's own of the same name still count before them. */
+static void test_copied_program_has_the_profiles(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	const char *build = getenv("RH_BUILD");
+	scratch_open(&scratch);
+	char program[128];
+	snprintf(program, sizeof program, "%s/a/b/c/d/roundhouse", scratch.dir);
+	check_ok(rh_dir_make(path_of("%s/a/b/c/d", scratch.dir)));
+	assert_int_equal(shell(path_of("cp %s/roundhouse %s", build ? build : "build/release", program)), 0);
+	check_plan(&scratch, program, "rtx4090x1", 0, "\"fits\":true,\"hardware\":\"rtx4090x1\"");
+	check_plan(&scratch, program, "rtx4090x9", 2, "rtx4090x9.*there are: a800x8, .*rtx4090x8");
+	const char *own = path_of("%s/.config/roundhouse/hardware", scratch.dir);
+	check_ok(rh_dir_make(own));
+	assert_int_equal(shell(path_of("sed 's/^name: .*/name: mine/' examples/hardware/rtx4090x1.yaml >%s/rtx4090x1.yaml", own)), 0);
+	check_plan(&scratch, program, "rtx4090x1", 0, "\"hardware\":\"mine\"");
 	scratch_close(&scratch);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_installed_plan_finds_the_installed_profiles)};
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_installed_plan_finds_the_installed_profiles),
+	        cmocka_unit_test(test_copied_program_has_the_profiles),
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

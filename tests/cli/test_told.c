@@ -5,19 +5,8 @@
 
 #include <math.h>
 
-static void test_cuts_below_what_is_trained_are_told_of(void **state)
-{
-	(void)state;
-	struct scratch scratch;
-	make_good(&scratch);
-	struct ran ran = run_line(&scratch, "train %s/run.yaml --use_peft true --backward_cuts [1]", scratch.dir);
-	assert_int_equal(ran.status, 0);
-	assert_non_null(strstr(ran.err, "backward_cuts: 1 has no effect, as nothing below layer 1 is trained"));
-	run_free(&ran);
-	scratch_close(&scratch);
-}
-
-/* Runs a line, whose '@' is the scratch directory; it succeeds, and says all of `told` (NULL-terminated). */
+/* Runs a line, whose '@' is the scratch directory; it succeeds, and says all of `told` (NULL-terminated, by check_has: the key, its value
+ * and the mend), but nothing that has '!' before it. */
 static void says(const struct scratch *scratch, const char *line, const char *const *told)
 {
 	char full[2048];
@@ -28,11 +17,20 @@ static void says(const struct scratch *scratch, const char *line, const char *co
 	if (ran.status)
 		fail_msg("%s: %s", full, ran.err);
 	for (; *told; told++)
-		if (**told == '!' ? strstr(ran.err, *told + 1) != NULL : !strstr(ran.err, *told))
+		if (**told == '!' ? strstr(ran.err, *told + 1) != NULL : !check_has(ran.err, *told))
 			fail_msg("'%s' in what is said by: %s\n%s", *told, full, ran.err);
 	run_free(&ran);
 }
 #define SAYS(scratch, line, ...) says(scratch, line, (const char *const[]){__VA_ARGS__, NULL})
+
+static void test_cuts_below_what_is_trained_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	SAYS(&scratch, "train @/run.yaml --use_peft true --backward_cuts [1]", "backward_cuts: 1 has no effect");
+	scratch_close(&scratch);
+}
 
 static void test_an_adapter_on_a_gguf_names_the_base_that_is_given(void **state)
 {
@@ -40,14 +38,14 @@ static void test_an_adapter_on_a_gguf_names_the_base_that_is_given(void **state)
 	struct scratch scratch;
 	make_good(&scratch);
 	SAYS(&scratch, "train @/run.yaml --model_name_or_path @/model.gguf --lora_r 2 --output_dir @/one",
-	     "model.gguf as its base, which PEFT cannot load; base_model_name_or_path: ORG/MODEL");
+	     "model.gguf as its base|base_model_name_or_path: ORG/MODEL");
 	SAYS(&scratch,
 	     "train @/run.yaml --model_name_or_path @/model.gguf --lora_r 2 --output_dir @/two --base_model_name_or_path org/model",
 	     "!as its base");
 	assert_true(find_in(path_of("%s/two/adapter_config.json", scratch.dir), "\"base_model_name_or_path\": \"org/model\"") > 0);
 	SAYS(&scratch, "train @/run.yaml --lora_r 2 --output_dir @/three", "!as its base", "!rope_scaling");
 	SAYS(&scratch, "train @/run.yaml --lora_r 2 --output_dir @/four --rope_scaling {\"rope_type\":\"yarn\",\"factor\":4}",
-	     "no place for rope_scaling");
+	     "rope_scaling");
 	scratch_close(&scratch);
 }
 
@@ -58,9 +56,8 @@ static void test_boundaries_that_stay_in_memory_are_told_of(void **state)
 	make_good(&scratch);
 	check_ok(rh_dir_make(path_of("%s/nvme", scratch.dir)));
 #define SPILLS "train @/run.yaml --spill activations --nvme_dirs [@/nvme] --max_nvme 1GiB "
-	SAYS(&scratch, SPILLS "--output_dir @/one", "spill: activations stay in memory: all layers are one stage");
-	SAYS(&scratch, SPILLS "--output_dir @/two --backward_cuts [2]",
-	     "spill: activations stay in memory: the buffers on their way to NVMe would take as much of it");
+	SAYS(&scratch, SPILLS "--output_dir @/one", "spill: activations stay in memory: |one stage");
+	SAYS(&scratch, SPILLS "--output_dir @/two --backward_cuts [2]", "spill: activations stay in memory: |buffers");
 	SAYS(&scratch, "train @/run.yaml --spill auto --nvme_dirs [@/nvme] --max_nvme 1GiB --output_dir @/three", "!stay in memory");
 	scratch_close(&scratch);
 }
@@ -74,7 +71,7 @@ static void test_adapters_of_another_base_are_told_of(void **state)
 	SAYS(&scratch, "eval @/run.yaml --validation_file @/rows.jsonl --adapter_name_or_path @/lora/", "!adapter says");
 	copy_dir(path_of("%s/hf", scratch.dir), path_of("%s/other", scratch.dir));
 	SAYS(&scratch, "train @/run.yaml --model_name_or_path @/other --adapter_name_or_path @/lora --output_dir @/more",
-	     path_of("the adapter says it was made for %s/hf; running on %s/other", scratch.dir, scratch.dir));
+	     path_of("adapter says|%s/hf|%s/other", scratch.dir, scratch.dir));
 	assert_true(find_in(path_of("%s/more/adapter_config.json", scratch.dir), "/other\"") > 0);
 	SAYS(&scratch, "eval --model_name_or_path @/other --max_length 64 --validation_file @/rows.jsonl --adapter_name_or_path @/more",
 	     "!adapter says");
@@ -93,7 +90,7 @@ static void test_adapters_of_another_base_are_told_of(void **state)
 	}
 	edit_file(path_of("%s/more/adapter_config.json", scratch.dir), was, "other-Instruct\"");
 	SAYS(&scratch, "generate --model_name_or_path @/other --prompt a --max_new_tokens 1 --adapter_name_or_path @/more",
-	     "made for other-Instruct; running on ");
+	     "adapter says|other-Instruct|/other");
 	scratch_close(&scratch);
 }
 
@@ -102,7 +99,7 @@ static void test_rows_that_nobody_evaluates_are_told_of(void **state)
 	(void)state;
 	struct scratch scratch;
 	make_good(&scratch);
-	SAYS(&scratch, "train @/run.yaml --eval_split 0.5", "nothing will be evaluated: eval_strategy is no\n");
+	SAYS(&scratch, "train @/run.yaml --eval_split 0.5", "nothing will be evaluated|eval_strategy");
 	SAYS(&scratch, "train @/run.yaml --output_dir @/two --validation_file @/rows.jsonl --eval_strategy epoch",
 	     "!nothing will be evaluated", "eval_loss");
 	scratch_close(&scratch);
@@ -116,7 +113,7 @@ static void test_a_log_without_a_checkpoint_counts_as_empty(void **state)
 	make_good(&scratch);
 	check_ok(rh_dir_make(path_of("%s/out/.checkpoint-3.tmp", scratch.dir)));
 	write_text(path_of("%s/out/metrics.jsonl", scratch.dir), "{\"step\": 10, \"loss\": 1}\n");
-	refused(&scratch, "train @/run.yaml --resume_from_checkpoint true", "to begin a new run leave the key out");
+	refused(&scratch, "train @/run.yaml --resume_from_checkpoint true", "resume_from_checkpoint: |leave the key out");
 	SAYS(&scratch, "train @/run.yaml --logging_steps 1", "written to");
 	assert_false(find_or_not(path_of("%s/out/metrics.jsonl", scratch.dir), "\"step\": 10,"));
 	scratch_close(&scratch);
@@ -130,17 +127,16 @@ static void test_going_on_says_what_is_other_and_what_is_left(void **state)
 	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 1", "step 1/2 done");
 	uint64_t before = tree_hash(scratch.dir);
 	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 1 --resume_from_checkpoint true",
-	     "/out/checkpoint-2 stands at step 2 of 2, and ", "nothing is left to do, nothing is written", "!written to");
+	     "/out/checkpoint-2|step 2 of 2", "nothing is left to do", "!written to");
 	if (tree_hash(scratch.dir) != before)
 		fail_msg("a run with nothing left to do wrote something");
 	write_text(path_of("%s/out/metrics.jsonl", scratch.dir), "{\"step\": 1}\n{\"step\": 2,\n");
 	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 2 --resume_from_checkpoint true",
-	     "/out/metrics.jsonl:2: not valid JSON", "; the log is cut off there\n",
-	     "differs from the checkpoint's configuration: num_train_epochs: 2.0 (was 1.0)\n", "going on from", "!was trained on",
+	     "/out/metrics.jsonl:2: |cut off", "checkpoint's configuration: num_train_epochs: 2.0|1.0", "going on from", "!was trained on",
 	     "!checkpoint's configuration: seed");
 	write_text(path_of("%s/rows.jsonl", scratch.dir), ROWS ROWS);
 	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps 5 --resume_from_checkpoint true",
-	     "checkpoint-4 was trained on 4 rows of ", "this run has 8 of ");
+	     "checkpoint-4 was trained on 4 rows|8");
 	scratch_close(&scratch);
 }
 
@@ -153,16 +149,15 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	        "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}\n";
 	static const struct {
 		const char *options, *told;
-	} cases[] = {{"--prompt the", "the prompt is used as it stands; `chat` puts what one types through the model's chat template"},
+	} cases[] = {{"--prompt the", "the prompt is used as it stands|`chat`|chat template"},
 	             {"--prompt <|im_start|>the", NULL},
 	             {"--prompt the --chat_template none", NULL},
-	             {"--prompt the --chat_template chatml", "prompt put through chat template chatml (chat_template: none for raw text)"}};
+	             {"--prompt the --chat_template chatml", "chat template chatml|chat_template: none"}};
 	struct scratch scratch;
 	make_good(&scratch);
 	const char *model = path_of("%s/hf/tokenizer.json", scratch.dir),
 	           *refusal = "generate --model_name_or_path @/hf --max_new_tokens 2 --prompt the";
-	refused(&scratch, path_of("%s --chat_template llama3", refusal),
-	        "chat_template: llama3 writes <|eot_id|>, which is no token of this model");
+	refused(&scratch, path_of("%s --chat_template llama3", refusal), "chat_template: llama3 writes <|eot_id|>");
 	refused(&scratch, path_of("%s --chat_template chatml", refusal), "chat_template: chatml writes <|im_start|>");
 	while (find_or_not(model, "<|endoftext|>"))
 		edit_file(model, "<|endoftext|>", "<|im_start|>");
@@ -172,24 +167,18 @@ static void test_the_chat_template_in_use_is_named(void **state)
 		struct ran ran =
 		        run_line(&scratch, "generate --model_name_or_path %s/hf --max_new_tokens 2 %s", scratch.dir, cases[i].options);
 		assert_int_equal(ran.status, 0);
-		if (cases[i].told ? !strstr(ran.err, cases[i].told) : strstr(ran.err, "template") != NULL)
+		if (cases[i].told ? !check_has(ran.err, cases[i].told) : strstr(ran.err, "template") != NULL)
 			fail_msg("%s: %s", cases[i].options, ran.err);
 		run_free(&ran);
 	}
 	write_text(path_of("%s/rows.jsonl", scratch.dir),
 	           "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n");
-	struct ran ran = run_line(&scratch, "train %s/run.yaml", scratch.dir);
-	assert_int_equal(ran.status, 0);
-	assert_non_null(strstr(ran.err, "conversations go through chat template of the model (every token is trained, also the user's; "));
-	run_free(&ran);
-	ran = run_line(&scratch, "eval --model_name_or_path %s/out --validation_file %s/rows.jsonl --max_length 64 --assistant_only_loss",
-	               scratch.dir, scratch.dir);
-	assert_int_equal(ran.status, 0);
-	assert_non_null(strstr(ran.err, "conversations go through chat template of the model\n"));
-	run_free(&ran);
+	SAYS(&scratch, "train @/run.yaml", "chat template of the model|every token is trained|assistant_only_loss");
+	SAYS(&scratch, "eval --model_name_or_path @/out --validation_file @/rows.jsonl --max_length 64 --assistant_only_loss",
+	     "chat template of the model", "!every token is trained");
 	/* a model trained here on conversations is prompted with their template by itself */
 	SAYS(&scratch, "generate --model_name_or_path @/out --max_new_tokens 2 --prompt the",
-	     "prompt put through chat template of the model, as in training (chat_template: none for raw text)");
+	     "chat template of the model|chat_template: none");
 	SAYS(&scratch, "generate --model_name_or_path @/out --max_new_tokens 2 --prompt the --chat_template none", "!template");
 	/* the template trained with goes with the model: in place of another, wherever that stood */
 	const char *const jinja = "src/data/templates/chatml.jinja";
@@ -201,7 +190,7 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	write_text(path_of("%s/hf/chat_template.json", scratch.dir), "{}");
 	edit_file(path_of("%s/hf/tokenizer_config.json", scratch.dir), "{", "{\"chat_template\": \"{{ other }}\", ");
 	SAYS(&scratch, "train @/run.yaml --output_dir @/lora --chat_template chatml --use_peft true --save_steps 1",
-	     "the output carries chat template chatml as chat_template.jinja, in place of the base's");
+	     "the output carries|chatml|chat_template.jinja|in place of the base's");
 	static const char *const places[] = {"%s/lora", "%s/lora/checkpoint-1"};
 	for (int i = 0; i < 2; i++) {
 		const char *dir = path_of(places[i], scratch.dir);
@@ -216,8 +205,7 @@ static void test_the_chat_template_in_use_is_named(void **state)
 		assert_false(rh_file_exists(path_of("%s/chat_template.json", dir)));
 	}
 	SAYS(&scratch, "train @/run.yaml --output_dir @/full --chat_template chatml", "in place of the base's");
-	SAYS(&scratch, "eval --model_name_or_path @/full --validation_file @/rows.jsonl --max_length 64",
-	     "conversations go through chat template of the model");
+	SAYS(&scratch, "eval --model_name_or_path @/full --validation_file @/rows.jsonl --max_length 64", "chat template of the model");
 	scratch_close(&scratch);
 }
 
@@ -227,8 +215,7 @@ static void test_a_template_without_effect_is_told_of(void **state)
 	struct scratch scratch;
 	make_good(&scratch);
 	SAYS(&scratch, "train @/run.yaml", "!chat_template");
-	SAYS(&scratch, "train @/run.yaml --output_dir @/two --chat_template chatml",
-	     "chat_template has no effect on rows of plain text (prompt and completion)", "!the output carries");
+	SAYS(&scratch, "train @/run.yaml --output_dir @/two --chat_template chatml", "chat_template has no effect", "!the output carries");
 	assert_false(rh_file_exists(path_of("%s/two/chat_template.jinja", scratch.dir)));
 	scratch_close(&scratch);
 }
@@ -275,8 +262,8 @@ static void test_rows_that_training_held_out_can_be_evaluated(void **state)
 	        loss_of(&scratch, "eval @/run.yaml --json --validation_file @/rows.jsonl --eval_split 0.5 --model_name_or_path @/out");
 	assert_true(held > 0 && fabs(held / trained - 1) < 1e-10);
 	assert_true(fabs(others / held - 1) > 1e-6); /* all four rows */
-	SAYS(&scratch, "eval @/run.yaml --eval_split 0.5 --model_name_or_path @/out", "the 2 of its rows that eval_split holds out");
-	refused(&scratch, "eval --model_name_or_path @/hf --eval_split 0.5", "is a share of train_file's rows");
+	SAYS(&scratch, "eval @/run.yaml --eval_split 0.5 --model_name_or_path @/out", "2 of its rows|eval_split");
+	refused(&scratch, "eval --model_name_or_path @/hf --eval_split 0.5", "eval_split: |train_file");
 	scratch_close(&scratch);
 }
 
@@ -323,7 +310,7 @@ static void test_a_load_balancing_loss_that_is_left_out_is_told_of(void **state)
 	                   "max_length: 64\nmax_steps: 2\nper_device_train_batch_size: 2\neval_strategy: epoch\ndevice: cpu:2\n"
 	                   "backward_cuts: [2, 3]\nforward_cuts: [1]\n",
 	                   scratch.dir, scratch.dir, scratch.dir));
-	SAYS(&scratch, "train @/moe.yaml --output_dir @/one", "config.json's output_router_logits asks for a load balancing loss");
+	SAYS(&scratch, "train @/moe.yaml --output_dir @/one", "output_router_logits|router_aux_loss_coef");
 	SAYS(&scratch, "train @/moe.yaml --output_dir @/two --router_aux_loss_coef 0.5", "!output_router_logits");
 	double in_run = eval_loss_of(&scratch, "train @/moe.yaml --output_dir @/three --router_aux_loss_coef 0.5");
 	double alone = eval_loss_of(&scratch, "eval --model_name_or_path @/three --max_length 64 --validation_file @/rows.jsonl");
@@ -340,7 +327,7 @@ static void test_reasoning_that_a_template_leaves_out_is_told_of(void **state)
 	                                                  "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"as it is\"}]}\n");
 	static const char line[] = "inspect @/run.yaml --chat_template @/turns.jinja";
 	write_text(path_of("%s/turns.jinja", scratch.dir), "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}");
-	SAYS(&scratch, line, "rows.jsonl:1: message 2: chat template ", "turns.jinja leaves out what the assistant thought");
+	SAYS(&scratch, line, "rows.jsonl:1: message 2: |turns.jinja|thought");
 	write_text(path_of("%s/turns.jinja", scratch.dir),
 	           "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}<|im_end|>{% endfor %}");
 	SAYS(&scratch, line, "!thought");
@@ -354,11 +341,10 @@ static void test_a_named_token_that_is_none_is_told_with_its_file(void **state)
 	struct scratch scratch;
 	make_good(&scratch);
 	write_text(path_of("%s/hf/special_tokens_map.json", scratch.dir), "{\"pad_token\": \"<none>\"}");
-	SAYS(&scratch, "inspect @/run.yaml", "special_tokens_map.json: pad_token is '<none>', which the vocabulary lacks");
+	SAYS(&scratch, "inspect @/run.yaml", "special_tokens_map.json: pad_token|'<none>'");
 	write_text(path_of("%s/hf/special_tokens_map.json", scratch.dir), "{}");
 	write_text(path_of("%s/hf/tokenizer_config.json", scratch.dir), "{\"pad_token\": \"<none>\"}");
-	SAYS(&scratch, "inspect @/run.yaml --allow no-end-of-turn",
-	     "tokenizer_config.json: pad_token is '<none>', which the vocabulary lacks");
+	SAYS(&scratch, "inspect @/run.yaml --allow no-end-of-turn", "tokenizer_config.json: pad_token|'<none>'");
 	scratch_close(&scratch);
 }
 

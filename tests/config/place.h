@@ -93,7 +93,7 @@ static inline int load(const char *yaml, const char *flags, struct rh_config *co
 	return load_verb("train", yaml, all, config);
 }
 
-/* Refused, in one line, with these words in it. */
+/* Refused, in one line, with these words in it (check_has): the place, the key, its value and the mend. */
 static inline void refused_by(const char *verb, const char *yaml, const char *flags, const char *words)
 {
 	struct rh_config config;
@@ -103,7 +103,7 @@ static inline void refused_by(const char *verb, const char *yaml, const char *fl
 		fail();
 	}
 	const char *line = rh_error(rc);
-	if (!strstr(line, words) || strchr(line, '\n')) {
+	if (!check_has(line, words) || strchr(line, '\n')) {
 		print_error("line: %s\nwanted: %s\n", line, words);
 		fail();
 	}

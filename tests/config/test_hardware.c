@@ -1,7 +1,9 @@
 /* Hardware profiles: what is refused and how it is told, and that what is printed reads back the same. */
 #include "check.h"
 
+#include "config/config_internal.h"
 #include "config/hardware.h"
+#include "core/file.h"
 #include "core/text.h"
 
 #include <string.h>
@@ -118,6 +120,26 @@ static void test_profile_that_is_wrong_says_where(void **state)
 	assert_non_null(strstr(rh_error(rc), "no-such-box"));
 }
 
+/* Byte for byte, each of them and no other. */
+static void test_built_in_profiles_are_those_of_the_examples(void **state)
+{
+	(void)state;
+	struct rh_names files = {0};
+	check_ok(rh_dir_list("examples/hardware", &files));
+	assert_true(files.count > 0);
+	size_t built_in = 0;
+	for (const struct config_profile *profile = config_profiles; profile->name; profile++, built_in++) {
+		char path[256];
+		struct rh_bytes file;
+		snprintf(path, sizeof path, "examples/hardware/%s.yaml", profile->name);
+		check_ok(rh_file_load(path, &file));
+		assert_string_equal(profile->text, file.bytes);
+		rh_bytes_free(&file);
+	}
+	assert_int_equal(built_in, files.count);
+	rh_names_free(&files);
+}
+
 static void test_profile_mutated_is_taken_or_refused(void **state)
 {
 	(void)state;
@@ -194,6 +216,7 @@ int main(void)
 	        cmocka_unit_test(test_fraction_is_that_of_points_of_the_same_form),
 	        cmocka_unit_test(test_rates_of_an_op_lie_between_its_sizes),
 	        cmocka_unit_test(test_profile_that_is_wrong_says_where),
+	        cmocka_unit_test(test_built_in_profiles_are_those_of_the_examples),
 	        cmocka_unit_test(test_profile_mutated_is_taken_or_refused),
 	        cmocka_unit_test(test_machine_without_profile_is_assumed),
 	        cmocka_unit_test(test_rates_that_are_not_given_are_those_of_16_bits),

@@ -127,14 +127,6 @@ static inline void case_free(struct op_case *c)
 		free(c->buffer[i].bytes);
 }
 
-static inline int case_best_isa(void)
-{
-	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-	    __builtin_cpu_supports("avx512dq"))
-		return RH_CPU_AVX512;
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? RH_CPU_AVX2 : RH_CPU_BASE;
-}
-
 /* An input whose buffer an output shares. */
 static inline int case_overwritten(const struct op_case *c, int input)
 {
@@ -199,15 +191,15 @@ static inline void case_check(struct op_case *c)
 	assert_null(fault);
 	struct op_case want = case_clone(c);
 	rh_op_oracle(&want.op);
-	for (int isa = RH_CPU_BASE; isa <= case_best_isa(); isa++) {
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
 		struct op_case one = case_clone(c);
 		char label[64];
-		snprintf(label, sizeof label, "isa %d", isa);
-		case_run(&one, (enum rh_cpu_isa)isa, 1);
+		snprintf(label, sizeof label, "%s", rh_cpu_isa_name(isa));
+		case_run(&one, isa, 1);
 		case_compare(&one, &want, c, label);
 		for (int threads = 2; threads <= 8; threads *= 2) {
 			struct op_case many = case_clone(c);
-			case_run(&many, (enum rh_cpu_isa)isa, threads);
+			case_run(&many, isa, threads);
 			for (int i = 0; i < RH_OP_OPERANDS; i++)
 				if (c->buffer[i].bytes)
 					assert_memory_equal(one.buffer[i].bytes, many.buffer[i].bytes, c->buffer[i].size);

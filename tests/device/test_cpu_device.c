@@ -339,24 +339,6 @@ static void test_addresses_outside_are_our_own_mistake(void **state)
 	assert_true(dies(dereference_on_the_host));
 }
 
-static void test_isa_is_lowered_by_the_environment(void **state)
-{
-	(void)state;
-	enum rh_cpu_isa best = rh_cpu_best_isa();
-	const char *before = getenv("RH_CPU_ISA");
-	char *kept = before ? strdup(before) : NULL;
-	setenv("RH_CPU_ISA", "base", 1);
-	assert_int_equal(rh_cpu_best_isa(), RH_CPU_BASE);
-	setenv("RH_CPU_ISA", "avx2", 1);
-	assert_true(rh_cpu_best_isa() <= RH_CPU_AVX2);
-	if (kept)
-		setenv("RH_CPU_ISA", kept, 1);
-	else
-		unsetenv("RH_CPU_ISA");
-	assert_int_equal(rh_cpu_best_isa(), best);
-	free(kept);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -369,7 +351,6 @@ int main(void)
 	        cmocka_unit_test(test_launch_computes),
 	        cmocka_unit_test(test_launch_fault_is_sticky_and_nothing_hangs),
 	        cmocka_unit_test(test_open_that_runs_out_of_memory_unwinds),
-	        cmocka_unit_test(test_isa_is_lowered_by_the_environment),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

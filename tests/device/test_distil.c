@@ -51,7 +51,7 @@ static void test_the_cpu_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	static const int64_t outputs[] = {1, 2, 10, 33, 130};
-	for (int isa = RH_CPU_BASE; isa <= case_best_isa(); isa++)
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++)
 		for (int i = 0; i < 20; i++) {
 			enum rh_dtype act = i & 1 ? RH_BF16 : RH_F32;
 			int64_t cols = outputs[i % 5];
@@ -61,7 +61,7 @@ static void test_the_cpu_equals_the_oracle(void **state)
 			double rounding = act == RH_BF16 ? 0x1p-7 : 0x1p-20;
 			c.tolerance[RH_HEAD_LOSS_LOSS] = 1e-5;
 			c.tolerance[RH_HEAD_LOSS_DH] = c.tolerance[RH_HEAD_LOSS_DBIAS] = c.tolerance[RH_HEAD_LOSS_DW] = rounding;
-			check_but_logits(&c, (enum rh_cpu_isa)isa);
+			check_but_logits(&c, isa);
 		}
 }
 
@@ -79,8 +79,8 @@ static void test_a_weight_of_0_changes_no_bit(void **state)
 		}
 		struct op_case without = case_clone(&with);
 		without.op.operand[RH_HEAD_LOSS_TEACHER] = without.op.operand[RH_HEAD_LOSS_MIX] = (struct rh_view){0};
-		case_run(&with, (enum rh_cpu_isa)case_best_isa(), 2);
-		case_run(&without, (enum rh_cpu_isa)case_best_isa(), 2);
+		case_run(&with, rh_cpu_best_isa(), 2);
+		case_run(&without, rh_cpu_best_isa(), 2);
 		for (int i = 0; i < RH_HEAD_LOSS_TEACHER; i++)
 			assert_memory_equal(with.buffer[i].bytes, without.buffer[i].bytes, with.buffer[i].size);
 		case_free(&with);

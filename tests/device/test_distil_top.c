@@ -130,7 +130,7 @@ static void test_the_cpu_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	static const int64_t outputs[] = {1, 2, 10, 33, 700};
-	for (int isa = RH_CPU_BASE; isa <= case_best_isa(); isa++)
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++)
 		for (int i = 0; i < 60; i++) {
 			enum rh_dtype act = i & 1 ? RH_BF16 : RH_F32;
 			int64_t cols = outputs[i % 5], top = i / 5 % 3 == 0 ? 1 : i / 5 % 3 == 1 ? cols : case_between(&seed, 1, cols);
@@ -144,7 +144,7 @@ static void test_the_cpu_equals_the_oracle(void **state)
 			c.tolerance[RH_HEAD_LOSS_LOSS] = 2e-5;
 			c.tolerance[RH_HEAD_LOSS_SHARES] = 1e-6; /* ids are whole numbers: any other is off by 1 */
 			c.tolerance[RH_HEAD_LOSS_DH] = c.tolerance[RH_HEAD_LOSS_DBIAS] = c.tolerance[RH_HEAD_LOSS_DW] = rounding;
-			check_but_logits(&c, (enum rh_cpu_isa)isa);
+			check_but_logits(&c, isa);
 		}
 }
 

@@ -146,11 +146,11 @@ static void test_random_shapes_equal_the_plain_sum(void **state)
 	seed = check_seed();
 	static const int64_t sizes[] = {1, 2, 3, 7, 8, 9, 14, 15, 16, 17, 28, 31, 32, 33, 48, 49, 63, 90, 101, 130};
 	static const int64_t depths[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 64, 90, 383, 384, 385, 400, 777};
-	for (int isa = RH_CPU_BASE; isa <= (int)rh_cpu_best_isa(); isa++) {
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
 		for (int i = 0; i < (CHECK_THREADS_ONLY ? 50 : 150); i++) {
 			struct shape s = {sizes[check_random(&seed) % 20], sizes[check_random(&seed) % 20],
 			                  depths[check_random(&seed) % 18], (int)(check_random(&seed) & 1), (int)(check_random(&seed) & 1)};
-			check_shape(s, check_random(&seed) & 1 ? RH_F32 : RH_BF16, (int)(check_random(&seed) & 63), (enum rh_cpu_isa)isa);
+			check_shape(s, check_random(&seed) & 1 ? RH_F32 : RH_BF16, (int)(check_random(&seed) & 63), isa);
 		}
 	}
 }
@@ -160,12 +160,12 @@ static void test_every_flag_in_every_path(void **state)
 	(void)state;
 	seed = check_seed();
 	static const int64_t shapes[][3] = {{37, 45, 50}, {1, 70, 40}, {60, 8, 33}, {8, 61, 20}, {75, 16, 390}, {16, 16, 16}, {20, 40, 8}};
-	for (int isa = RH_CPU_BASE; isa <= (int)rh_cpu_best_isa(); isa++) {
-		for (int i = isa; i < 7 * 64 * 4 * 2; i += CHECK_THREADS_ONLY ? 11 : 3) { /* some of them on each */
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
+		for (int i = (int)isa; i < 7 * 64 * 4 * 2; i += CHECK_THREADS_ONLY ? 11 : 3) { /* some of them on each */
 			const int64_t *mnk = shapes[i % 7];
 			int flags = i / 7 % 64, trans = i / 7 / 64 % 4;
 			struct shape s = {mnk[0], mnk[1], mnk[2], trans & 1, trans >> 1};
-			check_shape(s, i / 7 / 256 ? RH_BF16 : RH_F32, flags, (enum rh_cpu_isa)isa);
+			check_shape(s, i / 7 / 256 ? RH_BF16 : RH_F32, flags, isa);
 		}
 	}
 }
@@ -232,20 +232,20 @@ static void test_demo_shapes_are_bit_equal_on_any_threads(void **state)
 	static const int64_t layers[][2] = {{576, 960}, {576, 576}, {576, 3072}, {1536, 576}};
 	static const int64_t rows[] = {1, 7, 90, 611, 664, 1033};
 	int is_long = getenv("RH_LONG") != NULL, vocabulary = CHECK_THREADS_ONLY ? 49152 / 16 : 49152;
-	for (int isa = RH_CPU_AVX2; isa <= (int)rh_cpu_best_isa(); isa++) {
+	for (enum rh_cpu_isa isa = RH_CPU_AVX2; isa <= rh_cpu_best_isa(); isa++) {
 		for (int i = 0; i < (is_long ? 6 : CHECK_THREADS_ONLY ? 2 : 4); i++) {
 			for (int j = 0; j < 4; j++) {
-				if (isa == (int)rh_cpu_best_isa() || i < (is_long ? 4 : 3))
-					check_linear(rows[i], layers[j][0], layers[j][1], RH_F32, (enum rh_cpu_isa)isa);
-				check_linear(rows[i], layers[j][0], 8, RH_F32, (enum rh_cpu_isa)isa);
-				check_linear(rows[i], 8, layers[j][1], RH_F32, (enum rh_cpu_isa)isa);
+				if (isa == rh_cpu_best_isa() || i < (is_long ? 4 : 3))
+					check_linear(rows[i], layers[j][0], layers[j][1], RH_F32, isa);
+				check_linear(rows[i], layers[j][0], 8, RH_F32, isa);
+				check_linear(rows[i], 8, layers[j][1], RH_F32, isa);
 			}
-			check_linear(rows[i], 576, 960, RH_BF16, (enum rh_cpu_isa)isa);
-			check_linear(rows[i], 576, 8, RH_BF16, (enum rh_cpu_isa)isa);
-			check_linear(rows[i], 8, 576, RH_BF16, (enum rh_cpu_isa)isa);
+			check_linear(rows[i], 576, 960, RH_BF16, isa);
+			check_linear(rows[i], 576, 8, RH_BF16, isa);
+			check_linear(rows[i], 8, 576, RH_BF16, isa);
 		}
-		check_linear(33, 576, vocabulary, RH_F32, (enum rh_cpu_isa)isa);
-		check_threads((struct shape){1, vocabulary, 576, 0, 1}, RH_F32, 0, (enum rh_cpu_isa)isa);
+		check_linear(33, 576, vocabulary, RH_F32, isa);
+		check_threads((struct shape){1, vocabulary, 576, 0, 1}, RH_F32, 0, isa);
 	}
 }
 
@@ -254,17 +254,17 @@ static void test_deep_products_are_bit_equal_on_any_threads(void **state)
 {
 	(void)state;
 	seed = check_seed();
-	for (int isa = RH_CPU_BASE; isa <= (int)rh_cpu_best_isa(); isa++) {
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
 		for (int trans = 0; trans < 4; trans++) {
 			for (int64_t k = 4096; k <= (CHECK_THREADS_ONLY ? 4096 : 8192); k *= 2) {
-				check_threads((struct shape){576, 8, k, trans & 1, trans >> 1}, RH_F32, 0, (enum rh_cpu_isa)isa);
-				check_threads((struct shape){8, 576, k, trans & 1, trans >> 1}, RH_F32, WITH_C, (enum rh_cpu_isa)isa);
-				check_threads((struct shape){64, 64, k, trans & 1, trans >> 1}, RH_F32, 0, (enum rh_cpu_isa)isa);
-				check_threads((struct shape){64, 64, k, trans & 1, trans >> 1}, RH_BF16, 0, (enum rh_cpu_isa)isa);
+				check_threads((struct shape){576, 8, k, trans & 1, trans >> 1}, RH_F32, 0, isa);
+				check_threads((struct shape){8, 576, k, trans & 1, trans >> 1}, RH_F32, WITH_C, isa);
+				check_threads((struct shape){64, 64, k, trans & 1, trans >> 1}, RH_F32, 0, isa);
+				check_threads((struct shape){64, 64, k, trans & 1, trans >> 1}, RH_BF16, 0, isa);
 			}
 		}
-		check_shape((struct shape){64, 64, 8192, 0, 1}, RH_F32, 0, (enum rh_cpu_isa)isa);
-		check_shape((struct shape){64, 64, 8192, 0, 1}, RH_BF16, 0, (enum rh_cpu_isa)isa);
+		check_shape((struct shape){64, 64, 8192, 0, 1}, RH_F32, 0, isa);
+		check_shape((struct shape){64, 64, 8192, 0, 1}, RH_BF16, 0, isa);
 	}
 }
 

@@ -152,11 +152,11 @@ static void test_losses_and_gradients_equal_plain_ones(void **state)
 	(void)state;
 	seed = check_seed();
 	static const int64_t shapes[][4] = {{1, 8, 5, 1}, {7, 24, 130, 3}, {40, 33, 517, 16}, {20, 64, 1000, 20}, {5, 16, 64, 9}};
-	for (int isa = RH_CPU_BASE; isa <= (int)rh_cpu_best_isa(); isa++) {
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
 		for (int i = 0; i < 5 * 4; i++) {
 			const int64_t *s = shapes[i % 5];
 			struct problem p = {s[0], s[1], s[2], s[3], i / 5 & 1 ? RH_BF16 : RH_F32, i / 10, {0}, NULL};
-			check_problem(p, 1, (enum rh_cpu_isa)isa);
+			check_problem(p, 1, isa);
 		}
 	}
 }
@@ -192,7 +192,7 @@ static void test_any_threads_give_the_same_bits(void **state)
 {
 	(void)state;
 	seed = check_seed();
-	for (int isa = RH_CPU_BASE; isa <= (int)rh_cpu_best_isa(); isa++) {
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
 		for (int bf16 = 0; bf16 < 2; bf16++) {
 			struct problem p = {37, 64, 3001, 16, bf16 ? RH_BF16 : RH_F32, 1, {0}, NULL};
 			setup(&p, 1);
@@ -203,7 +203,7 @@ static void test_any_threads_give_the_same_bits(void **state)
 			     *loss = NULL;
 			for (int threads = 1; threads <= 8; threads *= 2) {
 				memcpy(operand[RH_HEAD_LOSS_DW].data, before, dw_bytes);
-				run(&p.op, threads, (enum rh_cpu_isa)isa);
+				run(&p.op, threads, isa);
 				if (threads == 1) {
 					dw = memcpy(malloc(dw_bytes), operand[RH_HEAD_LOSS_DW].data, dw_bytes);
 					dh = memcpy(malloc(dh_bytes), operand[RH_HEAD_LOSS_DH].data, dh_bytes);

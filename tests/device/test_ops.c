@@ -59,14 +59,14 @@ static void test_cast_rounds_to_nearest_even(void **state)
 	const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
 	static float x[65536];
 	static uint16_t y[65536];
-	for (int isa = RH_CPU_BASE; isa <= case_best_isa(); isa++) {
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
 		for (int k = 0; k < 6; k++) {
 			struct op_case c = {.op.kind = RH_OP_CAST};
 			for (uint32_t i = 0; i < 65536; i++)
 				x[i] = rh_bits_f32(i << 16 | low[k]);
 			c.op.operand[RH_CAST_X] = rh_view_of(x, RH_F32, 1, 65536);
 			c.op.operand[RH_CAST_Y] = rh_view_of(y, RH_BF16, 1, 65536);
-			case_run(&c, (enum rh_cpu_isa)isa, 1);
+			case_run(&c, isa, 1);
 			for (uint32_t i = 0; i < 65536; i++)
 				assert_int_equal(y[i], rh_f32_to_bf16(x[i]));
 		}
@@ -212,15 +212,15 @@ static void test_rope_inverse_undoes_rope(void **state)
 	for (int i = 0; i < 32; i++)
 		table.op.rope_table.inv_freq[i] = powf(10000, -(float)i / 32);
 	case_operand(&table, RH_ROPE_TABLE_TABLE, RH_F32, 50, 64, 0, FILL_POISON);
-	case_run(&table, (enum rh_cpu_isa)case_best_isa(), 1);
+	case_run(&table, rh_cpu_best_isa(), 1);
 	struct op_case c = {.seed = &seed, .op.kind = RH_OP_ROPE, .op.rope = {3, 0}};
 	case_operand(&c, RH_ROPE_X, RH_F32, 50, 3 * 64, 0, FILL_RANDOM);
 	c.op.operand[RH_ROPE_TABLE_IN] = table.op.operand[RH_ROPE_TABLE_TABLE];
 	static float before[50 * 192];
 	memcpy(before, c.op.operand[RH_ROPE_X].data, sizeof before);
-	case_run(&c, (enum rh_cpu_isa)case_best_isa(), 1);
+	case_run(&c, rh_cpu_best_isa(), 1);
 	c.op.rope.inverse = 1;
-	case_run(&c, (enum rh_cpu_isa)case_best_isa(), 1);
+	case_run(&c, rh_cpu_best_isa(), 1);
 	for (int i = 0; i < 50 * 192; i++)
 		assert_true(fabsf(before[i] - ((float *)c.op.operand[RH_ROPE_X].data)[i]) < 0x1p-21f);
 	case_free(&c);
@@ -255,7 +255,7 @@ static void check_embedding_backward(const struct case_shape *s, uint64_t *seed)
 	case_operand(&c, RH_EMBEDDING_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	case_operand(&c, RH_EMBEDDING_BACKWARD_DTABLE, RH_F32, 7, s->cols, s->pad, FILL_RANDOM);
 	c.tolerance[RH_EMBEDDING_BACKWARD_DTABLE] = 0x1p-20; /* each row that is scaled is rounded; rows are few and below 2 */
-	case_check(&c); /* the oracle rounds after each row too */
+	case_check(&c);                                      /* the oracle rounds after each row too */
 }
 
 static void test_embedding_backward_equals_the_oracle(void **state)
@@ -314,10 +314,10 @@ static void test_dropout_keeps_its_share(void **state)
 	struct op_case c = {.op.kind = RH_OP_DROPOUT, .op.dropout = {42, 1, 2, 3, 0.1f}};
 	c.op.operand[RH_DROPOUT_X] = rh_view_of(x, RH_F32, N, N);
 	c.op.operand[RH_DROPOUT_Y] = rh_view_of(y, RH_F32, N, N);
-	case_run(&c, (enum rh_cpu_isa)case_best_isa(), 2);
+	case_run(&c, rh_cpu_best_isa(), 2);
 	c.op.dropout.step++;
 	c.op.operand[RH_DROPOUT_Y].data = z;
-	case_run(&c, (enum rh_cpu_isa)case_best_isa(), 2);
+	case_run(&c, rh_cpu_best_isa(), 2);
 	int kept = 0, both = 0;
 	for (int i = 0; i < N * N; i++) {
 		assert_true(y[i] == 0 || fabsf(y[i] - 1 / 0.9f) < 1e-6f);

@@ -67,8 +67,8 @@ static void test_attention_of_a_packed_document_equals_it_alone(void **state)
 		int64_t row = all.op.operand[i].cols * 4;
 		memcpy(one.op.operand[i].data, (char *)all.op.operand[i].data + 61 * row, (size_t)(113 * row));
 	}
-	case_run(&all, (enum rh_cpu_isa)case_best_isa(), 1);
-	case_run(&one, (enum rh_cpu_isa)case_best_isa(), 1);
+	case_run(&all, rh_cpu_best_isa(), 1);
+	case_run(&one, rh_cpu_best_isa(), 1);
 	assert_memory_equal(one.op.operand[RH_ATTENTION_O].data, (char *)all.op.operand[RH_ATTENTION_O].data + 61 * 6 * 64 * 4,
 	                    113 * 6 * 64 * 4);
 	case_free(&all);

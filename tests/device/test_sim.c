@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "device/sim/flow.h"
 #include "device/sim/sim.h"
+#include "device/stalls.h"
 
 #include <math.h>
 #include <string.h>
@@ -195,6 +196,49 @@ static void test_streams_keep_their_order_and_events_join_them(void **state)
 }
 
 /* A host that asks for one thing after another sees all of them at one time; one that does nothing else than ask sees time go on. */
+/* The compute stream waits for `other`, which counts as a stall of this kind. */
+static void stall(struct box *box, struct rh_stalls *stalls, enum rh_stall_kind kind, struct rh_event *other)
+{
+	check_ok(rh_stalls_open(stalls, kind));
+	check_ok(box->device[0]->ops->wait(box->device[0], RH_STREAM_COMPUTE, other));
+	check_ok(rh_stalls_close(stalls));
+}
+
+/* Each wait is booked under its kind, for as long as the stream did wait: not at all for what is over; the rest is computing. */
+static void test_waits_of_a_step_are_booked_by_their_kind(void **state)
+{
+	(void)state;
+	struct box box;
+	struct rh_stalls stalls;
+	box_plain(&box, 1);
+	box.hardware.link.both_bytes_per_s = 30e9; /* neither way slows the other */
+	box_open(&box);
+	check_ok(rh_stalls_create(box.device[0], &stalls));
+	for (int step = 0; step < 2; step++) { /* the second is booked anew */
+		struct rh_stall_times times = {0};
+		rh_stalls_reset(&stalls);
+		check_ok(rh_stalls_begin(&stalls));
+		struct rh_event *weights = up(&box, 0, 60), *sums = down(&box, 0, 35), *late = down(&box, 0, 20); /* over at 3, 3.5, 5.5 */
+		(void)work(&box, 0, 1);
+		stall(&box, &stalls, RH_STALL_WEIGHTS, weights);
+		stall(&box, &stalls, RH_STALL_ACTIVATIONS, weights);
+		(void)work(&box, 0, 0.25);
+		stall(&box, &stalls, RH_STALL_GRADIENTS, sums);
+		(void)work(&box, 0, 0.5);
+		check_ok(rh_stalls_end(&stalls));
+		stall(&box, &stalls, RH_STALL_GRADIENTS, late); /* behind the step's end */
+		check_ok(rh_stalls_sync(&stalls));
+		rh_stalls_add(&stalls, &times);
+		check_near(times.stalled[RH_STALL_WEIGHTS], 2, 1e-9);
+		check_near(times.stalled[RH_STALL_ACTIVATIONS], 0, 1e-9);
+		check_near(times.stalled[RH_STALL_GRADIENTS], 0.25, 1e-9);
+		check_near(times.compute, 1.75, 1e-9);
+		(void)at(late);
+	}
+	rh_stalls_destroy(&stalls);
+	box_close(&box);
+}
+
 static void test_queries_take_no_time(void **state)
 {
 	(void)state;
@@ -573,6 +617,7 @@ int main(void)
 	        cmocka_unit_test(test_both_ways_share_a_link_max_min),
 	        cmocka_unit_test(test_devices_under_a_switch_share_it),
 	        cmocka_unit_test(test_what_begins_later_slows_what_is_in_flight),
+	        cmocka_unit_test(test_waits_of_a_step_are_booked_by_their_kind),
 	        cmocka_unit_test(test_queries_take_no_time),
 	        cmocka_unit_test(test_a_full_stream_keeps_the_host),
 	        cmocka_unit_test(test_timed_events_do_not_fill_a_stream),

@@ -1,9 +1,9 @@
 /* AdamW's element against its paper, and its two passes (weights, then moments) against the one, bit for bit. */
 #include "check.h"
+#include "isa.h"
 #include "tensor.h"
 
 #include "core/float16.h"
-#include "device/cpu/cpu.h"
 #include "offload/optimizer.h"
 #include "offload/simd/adamw.h"
 #include "offload/store_internal.h"
@@ -18,8 +18,6 @@ static struct rh_tensor tensor[] = {TENSOR("norm", 1, 37, 3, 0, 1),      TENSOR(
 enum { TENSORS = sizeof tensor / sizeof *tensor, ELEMENTS = 82200 };
 static const struct rh_block spec = {
         .name = "block", .elements = ELEMENTS, .trainable = 1, .uses = 1, .tensor = tensor, .tensors = TENSORS};
-
-static const char *const isa_name[] = {[RH_CPU_BASE] = "base", [RH_CPU_AVX2] = "avx2", [RH_CPU_AVX512] = "avx512"};
 
 /* AdamW in fp64 (Loshchilov and Hutter 2019, algorithm 2), on usual numbers. */
 static void test_adamw_is_adamw(void **state)
@@ -69,12 +67,12 @@ static void fill(struct rh_store *store, uint64_t seed)
 		}
 }
 
-static struct rh_store *make_store(const struct rh_store_options *options, struct rh_pool *pool, int isa, uint64_t seed)
+static struct rh_store *make_store(const struct rh_store_options *options, struct rh_pool *pool, enum rh_cpu_isa isa, uint64_t seed)
 {
 	struct rh_store *store = NULL;
-	setenv("RH_CPU_ISA", isa_name[isa], 1);
+	char *kept = isa_lower(isa);
 	check_ok(rh_store_create(&spec, 1, options, pool, &store));
-	unsetenv("RH_CPU_ISA");
+	isa_restore(kept);
 	fill(store, seed);
 	return store;
 }
@@ -104,7 +102,7 @@ static void test_weights_then_moments_equal_one_pass(void **state)
 	struct rh_pool *pool = NULL;
 	check_ok(rh_pool_create(3, &pool));
 	for (int n = 0; n < 3 * FORMS; n++)
-		for (int isa = RH_CPU_BASE; isa <= (int)rh_cpu_best_isa(); isa++) {
+		for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
 			const struct rh_update update = {settings[n % 3], 1e-3, n & 1 ? 1 : 0.37, n ? 3 : 1};
 			struct rh_store *whole = make_store(&forms[n / 3], pool, RH_CPU_BASE, seed);
 			struct rh_store *apart = make_store(&forms[n / 3], pool, isa, seed);
@@ -129,7 +127,7 @@ static void test_weights_pass_names_the_tensor_that_is_not_finite(void **state)
 	struct rh_pool *pool = NULL;
 	check_ok(rh_pool_create(2, &pool));
 	for (int i = 0; i < 3; i++) {
-		struct rh_store *store = make_store(&forms[0], pool, (int)rh_cpu_best_isa(), 1);
+		struct rh_store *store = make_store(&forms[0], pool, rh_cpu_best_isa(), 1);
 		((uint16_t *)store->block[0].gradient)[tensor[7].offset + 15008] = bad[i];
 		int rc = rh_optimizer_update_piece(store, 0, 0, &update, RH_UPDATE_WEIGHTS);
 		assert_int_equal(rc, -EINVAL);

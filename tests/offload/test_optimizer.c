@@ -1,4 +1,5 @@
 #include "check.h"
+#include "isa.h"
 #include "tensor.h"
 
 #include "core/float16.h"
@@ -128,17 +129,16 @@ static void fill_gradient(struct rh_store *store, uint64_t *seed, float size)
 }
 
 /* The same seeded run. In fp32 sums cross rounds only so that fill_gradient can tell the dtypes apart. */
-static struct result *train_in(enum rh_dtype dtype, enum rh_state_layout layout, int steps, int threads, const char *isa)
+static struct result *train_in(enum rh_dtype dtype, enum rh_state_layout layout, int steps, int threads, enum rh_cpu_isa isa)
 {
 	struct result *result = calloc(1, sizeof *result);
 	struct rh_pool *pool = pool_of(threads);
 	struct rh_block spec = {.name = "odd", .elements = ODD_ELEMENTS, .trainable = 1, .uses = 1, .tensor = odd, .tensors = 3};
 	struct rh_store *store = NULL;
-	if (isa)
-		setenv("RH_CPU_ISA", isa, 1);
+	char *kept = isa_lower(isa);
 	check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){.dtype = dtype, .crosses_rounds = dtype == RH_F32, .layout = layout},
 	                         pool, &store));
-	unsetenv("RH_CPU_ISA");
+	isa_restore(kept);
 	uint64_t seed = 99, version = rh_store_version(store, 0);
 	for (int t = 0; t < 3; t++)
 		for (int64_t i = 0; i < odd[t].rows * odd[t].cols; i++) {
@@ -162,7 +162,7 @@ static struct result *train_in(enum rh_dtype dtype, enum rh_state_layout layout,
 	return result;
 }
 
-static struct result *train(enum rh_dtype dtype, int threads, const char *isa)
+static struct result *train(enum rh_dtype dtype, int threads, enum rh_cpu_isa isa)
 {
 	return train_in(dtype, RH_LAYOUT_SPLIT, 3, threads, isa);
 }
@@ -179,12 +179,12 @@ static void expect_equal(struct result *a, struct result *b)
 static void test_layouts_are_bit_equal_over_50_steps(void **state)
 {
 	(void)state;
-	struct result *split = train_in(RH_BF16, RH_LAYOUT_SPLIT, ODD_STEPS, 2, NULL);
-	expect_equal(split, train_in(RH_BF16, RH_LAYOUT_PLAIN, ODD_STEPS, 2, NULL));
+	struct result *split = train_in(RH_BF16, RH_LAYOUT_SPLIT, ODD_STEPS, 2, rh_cpu_best_isa());
+	expect_equal(split, train_in(RH_BF16, RH_LAYOUT_PLAIN, ODD_STEPS, 2, rh_cpu_best_isa()));
 	free(split);
 	/* fp32 sums the squares of the norm in another order: equal while these sums are exact */
-	split = train(RH_F32, 1, NULL);
-	expect_equal(split, train(RH_BF16, 1, NULL));
+	split = train(RH_F32, 1, rh_cpu_best_isa());
+	expect_equal(split, train(RH_BF16, 1, rh_cpu_best_isa()));
 	free(split);
 }
 
@@ -192,9 +192,9 @@ static void test_update_is_the_same_on_any_threads(void **state)
 {
 	(void)state;
 	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
-		struct result *one = train(dtype, 1, NULL);
+		struct result *one = train(dtype, 1, rh_cpu_best_isa());
 		for (int threads = 2; threads <= 4; threads++)
-			expect_equal(one, train(dtype, threads, NULL));
+			expect_equal(one, train(dtype, threads, rh_cpu_best_isa()));
 		free(one);
 	}
 }
@@ -203,10 +203,10 @@ static void test_update_is_the_same_on_any_instruction_set(void **state)
 {
 	(void)state;
 	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
-		struct result *best = train(dtype, 1, NULL);
-		expect_equal(best, train(dtype, 1, "avx2"));
-		expect_equal(best, train(dtype, 1, "base"));
-		free(best);
+		struct result *base = train(dtype, 1, RH_CPU_BASE);
+		for (enum rh_cpu_isa isa = RH_CPU_AVX2; isa <= rh_cpu_best_isa(); isa++)
+			expect_equal(base, train(dtype, 1, isa));
+		free(base);
 	}
 }
 
@@ -215,16 +215,10 @@ static void test_kernels_agree_on_tails_and_extremes(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	const struct optimizer_kernels *kernels[3] = {&optimizer_kernels_base};
-	int sets = 1;
-	if (__builtin_cpu_supports("x86-64-v3"))
-		kernels[sets++] = &optimizer_kernels_avx2;
-	if (__builtin_cpu_supports("x86-64-v4"))
-		kernels[sets++] = &optimizer_kernels_avx512;
 	for (int count = 1; count < 100; count++) {
 		float weight[100], gradient[100];
-		uint16_t half[100], added[3][100];
-		double squares[3][2];
+		uint16_t half[100], added[RH_CPU_ISAS][100];
+		double squares[RH_CPU_ISAS][2];
 		for (int i = 0; i < count; i++) {
 			int extreme = (int)(check_random(&seed) % 8);
 			float size = extreme == 0 ? 1e-38f : extreme == 1 ? 1e30f : extreme == 2 ? 0 : 1;
@@ -232,13 +226,14 @@ static void test_kernels_agree_on_tails_and_extremes(void **state)
 			gradient[i] = check_uniform(&seed) * size;
 			half[i] = rh_f32_to_bf16(gradient[i]);
 		}
-		for (int k = 0; k < sets; k++) {
-			memset(added[k], 0, sizeof added[k]);
-			squares[k][0] = kernels[k]->squares_f32(gradient, count);
-			squares[k][1] = kernels[k]->squares_bf16(half, count);
-			kernels[k]->add_bf16(added[k], gradient, weight, count);
-			assert_memory_equal(added[k], added[0], sizeof added[0]);
-			assert_memory_equal(squares[k], squares[0], sizeof squares[0]);
+		for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
+			const struct optimizer_kernels *kernels = &RH_CPU_PICK(isa, optimizer_kernels);
+			memset(added[isa], 0, sizeof added[isa]);
+			squares[isa][0] = kernels->squares_f32(gradient, count);
+			squares[isa][1] = kernels->squares_bf16(half, count);
+			kernels->add_bf16(added[isa], gradient, weight, count);
+			assert_memory_equal(added[isa], added[0], sizeof added[0]);
+			assert_memory_equal(squares[isa], squares[0], sizeof squares[0]);
 		}
 		for (int i = 0; i < count; i++)
 			assert_int_equal(added[0][i], rh_f32_to_bf16(gradient[i] + weight[i]));

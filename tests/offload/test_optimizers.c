@@ -1,5 +1,6 @@
 /* Lion, SGD, Adafactor and 8-bit AdamW; every kernel of every step and form on every instruction set. */
 #include "check.h"
+#include "isa.h"
 #include "tensor.h"
 
 #include "core/float16.h"
@@ -14,15 +15,6 @@ static struct rh_pool *pool_of(int threads)
 	struct rh_pool *pool = NULL;
 	check_ok(rh_pool_create(threads, &pool));
 	return pool;
-}
-
-static const struct optimizer_kernels *kernels_of(int set)
-{
-	if (set == 2)
-		return __builtin_cpu_supports("x86-64-v4") ? &optimizer_kernels_avx512 : NULL;
-	if (set == 1)
-		return __builtin_cpu_supports("x86-64-v3") ? &optimizer_kernels_avx2 : NULL;
-	return &optimizer_kernels_base;
 }
 
 /* tests/reference/offload/optimizers.txt, written by tests/reference/optimizers.py. */
@@ -140,8 +132,8 @@ static void test_codes_have_the_values_of_bitsandbytes(void **state)
 	for (int i = 0; i < 256; i++)
 		codes[i] = (uint8_t)i;
 	for (int k = 0; k < 2; k++)
-		for (int set = 0; set < 3 && kernels_of(set); set++) {
-			kernels_of(set)->decode(k == 0, codes, 1, ours, 256);
+		for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
+			RH_CPU_PICK(isa, optimizer_kernels).decode(k == 0, codes, 1, ours, 256);
 			for (int i = 0; i < 256; i++)
 				if (!(fabsf(ours[i] - values[k][i]) <= 2e-6f * fabsf(values[k][i])))
 					fail_msg("code %d: %.9g, not %.9g", i, (double)ours[i], (double)values[k][i]);
@@ -155,12 +147,12 @@ static void test_codes_are_the_nearest(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	float values[256];
-	uint8_t codes[256], back[3][256];
+	uint8_t codes[256], back[RH_CPU_ISAS][256];
 	for (int i = 0; i < 256; i++)
 		codes[i] = (uint8_t)i;
 	for (int k = 0; k < 2; k++) {
-		kernels_of(0)->decode(k == 0, codes, 1, values, 256);
-		kernels_of(0)->encode(k == 0, values, 1, back[0], 256);
+		optimizer_kernels_base.decode(k == 0, codes, 1, values, 256);
+		optimizer_kernels_base.encode(k == 0, values, 1, back[0], 256);
 		assert_memory_equal(back[0], codes, 256);
 		for (int round = 0; round < 400; round++) {
 			float x[256], largest = round & 1 ? 1 : 3.7e-9f, shown[256];
@@ -175,11 +167,11 @@ static void test_codes_are_the_nearest(void **state)
 				                                                        : 1);
 				x[i] = fminf(1, x[i]) * largest;
 			}
-			for (int set = 0; set < 3 && kernels_of(set); set++) {
-				kernels_of(set)->encode(k == 0, x, largest, back[set], count);
-				assert_memory_equal(back[set], back[0], (size_t)count);
+			for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
+				RH_CPU_PICK(isa, optimizer_kernels).encode(k == 0, x, largest, back[isa], count);
+				assert_memory_equal(back[isa], back[0], (size_t)count);
 			}
-			kernels_of(0)->decode(k == 0, back[0], largest, shown, count);
+			optimizer_kernels_base.decode(k == 0, back[0], largest, shown, count);
 			for (int i = 0; i < count; i++) {
 				float error = fabsf(shown[i] - x[i]), best = HUGE_VALF;
 				for (int c = 0; c < 256; c++)
@@ -267,35 +259,36 @@ static void test_kernels_agree_on_tails_and_extremes(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	static struct arrays from, out[3];
+	static struct arrays from, out[RH_CPU_ISAS];
 	for (int round = 0; round < 130; round++) {
 		int count = round < 100 ? round + 1 : 100 + 30 * (round - 100);
 		fill_arrays(&from, &seed);
 		for (int step = 0; step < OPTIMIZER_STEPS; step++)
 			for (int form = 0; form < OPTIMIZER_FORMS; form++) {
-				for (int set = 0; set < 3 && kernels_of(set) && kernels_of(set)->update[step][form]; set++) {
-					out[set] = from;
-					struct optimizer_span span = span_of(&out[set], (enum optimizer_form)form);
-					int bad = kernels_of(set)->update[step][form](&terms[round & 1], &span, count);
+				for (enum rh_cpu_isa isa = RH_CPU_BASE;
+				     isa <= rh_cpu_best_isa() && optimizer_kernels_base.update[step][form]; isa++) {
+					out[isa] = from;
+					struct optimizer_span span = span_of(&out[isa], (enum optimizer_form)form);
+					int bad = RH_CPU_PICK(isa, optimizer_kernels).update[step][form](&terms[round & 1], &span, count);
 					assert_int_equal(bad, 0);
-					assert_memory_equal(&out[set], &out[0], sizeof out[0]);
-					assert_memory_equal(out[set].upper + count, from.upper + count,
+					assert_memory_equal(&out[isa], &out[0], sizeof out[0]);
+					assert_memory_equal(out[isa].upper + count, from.upper + count,
 					                    sizeof(uint16_t) * (size_t)(1000 - count));
-					assert_memory_equal(out[set].code[1] + count, from.code[1] + count, (size_t)(1000 - count));
+					assert_memory_equal(out[isa].code[1] + count, from.code[1] + count, (size_t)(1000 - count));
 				}
 				float factor[1000];
 				for (int i = 0; i < 1000; i++)
 					factor[i] = from.moment[1][i];
-				for (int set = 0; set < 3 && kernels_of(set); set++) {
-					static double weighted[3];
-					const struct optimizer_kernels *kernels = kernels_of(set);
-					out[set] = from;
-					struct optimizer_span span = span_of(&out[set], (enum optimizer_form)form);
+				for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
+					static double weighted[RH_CPU_ISAS];
+					const struct optimizer_kernels *kernels = &RH_CPU_PICK(isa, optimizer_kernels);
+					out[isa] = from;
+					struct optimizer_span span = span_of(&out[isa], (enum optimizer_form)form);
 					assert_int_equal(kernels->apply[form](&span, factor, 0.1f, 0.99f, count), 0);
-					kernels->columns(span.gradient, form == FORM_WIDE, 0.3f, out[set].moment[0], count);
-					weighted[set] = kernels->weighted(span.gradient, form == FORM_WIDE, factor, count);
-					assert_memory_equal(&out[set], &out[0], sizeof out[0]);
-					assert_memory_equal(&weighted[set], &weighted[0], sizeof weighted[0]);
+					kernels->columns(span.gradient, form == FORM_WIDE, 0.3f, out[isa].moment[0], count);
+					weighted[isa] = kernels->weighted(span.gradient, form == FORM_WIDE, factor, count);
+					assert_memory_equal(&out[isa], &out[0], sizeof out[0]);
+					assert_memory_equal(&weighted[isa], &weighted[0], sizeof weighted[0]);
 				}
 			}
 	}
@@ -343,17 +336,16 @@ static struct rh_tensor odd[] = {TENSOR("o.a", 331, 311, 3, 1, 2), TENSOR("o.b",
 enum { ODD_ELEMENTS = 151000, ODD_STEPS = 4 };
 static float trained[ODD_ELEMENTS];
 
-static void train(const struct rh_store_options *options, int threads, const char *isa)
+static void train(const struct rh_store_options *options, int threads, enum rh_cpu_isa isa)
 {
 	struct rh_block spec = {.name = "odd", .elements = ODD_ELEMENTS, .trainable = 1, .uses = 1, .tensor = odd, .tensors = 3};
 	struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.1, options->momentum ? 0.9 : 0};
 	struct rh_pool *pool = pool_of(threads);
 	struct rh_store *store = NULL;
 	uint64_t seed = 5;
-	if (isa)
-		setenv("RH_CPU_ISA", isa, 1);
+	char *kept = isa_lower(isa);
 	check_ok(rh_store_create(&spec, 1, options, pool, &store));
-	unsetenv("RH_CPU_ISA");
+	isa_restore(kept);
 	for (int step = 0; step < ODD_STEPS; step++) {
 		for (int t = 0; t < 3; t++)
 			for (int64_t i = odd[t].offset; i < odd[t].offset + odd[t].rows * odd[t].cols; i++) {
@@ -386,19 +378,19 @@ static void test_updates_are_the_same_on_any_threads_layout_and_instruction_set(
 	for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
 		struct rh_store_options options = kinds[k];
 		options.dtype = RH_BF16;
-		train(&options, 1, NULL);
+		train(&options, 1, RH_CPU_BASE);
 		memcpy(first, trained, sizeof first);
-		train(&options, 3, "avx2");
-		assert_memory_equal(first, trained, sizeof first);
-		train(&options, 2, "base");
-		assert_memory_equal(first, trained, sizeof first);
+		for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
+			train(&options, 2 + (int)isa % 2, isa);
+			assert_memory_equal(first, trained, sizeof first);
+		}
 		if (options.layout == RH_LAYOUT_SPLIT8)
 			continue;
 		options.layout = RH_LAYOUT_PLAIN;
-		train(&options, 2, NULL);
+		train(&options, 2, rh_cpu_best_isa());
 		assert_memory_equal(first, trained, sizeof first);
 		options.dtype = RH_F32;
-		train(&options, 2, NULL);
+		train(&options, 2, rh_cpu_best_isa());
 		assert_memory_equal(first, trained, sizeof first);
 	}
 }

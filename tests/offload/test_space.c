@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "device/cpu/cpu.h"
 #include "offload/drive_internal.h"
 #include "offload/simd/checksum.h"
 #include "offload/space.h"
@@ -535,10 +536,8 @@ static void test_checksums_are_the_same_on_any_instruction_set(void **state)
 		bytes[i] = (char)check_random(&seed);
 	for (int64_t length = 0; length < (int64_t)sizeof bytes; length = length * 3 / 2 + 1) {
 		uint64_t base = checksum_base(bytes, length);
-		if (__builtin_cpu_supports("x86-64-v3"))
-			assert_true(checksum_avx2(bytes, length) == base);
-		if (__builtin_cpu_supports("x86-64-v4"))
-			assert_true(checksum_avx512(bytes, length) == base);
+		for (enum rh_cpu_isa isa = RH_CPU_AVX2; isa <= rh_cpu_best_isa(); isa++)
+			assert_true(RH_CPU_PICK(isa, checksum)(bytes, length) == base);
 	}
 }
 

@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "partition/cuts.h"
 #include "partition/stage_plan.h"
+#include "run/lane.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,8 @@ static void bench_close(struct bench *bench)
 	rh_model_config_free(&bench->config);
 }
 
-/* Stages meet without gap or overlap, are counted in full, and hold no more than was reserved for one. */
+/* Stages meet without gap or overlap, are counted in full, and hold no more than was reserved for one. A device's bytes are those of its
+ * rooms, into which the executor cuts its memory. */
 static void check_plan(const struct bench *bench, const struct rh_stage_plan *plan)
 {
 	int layers = bench->model->layers, at = layers;
@@ -80,15 +82,15 @@ static void check_plan(const struct bench *bench, const struct rh_stage_plan *pl
 	assert_true(plan->weight_bytes == weights || plan->backward_stages + plan->forward_stages > 1);
 	assert_int_equal(plan->gradient_bytes, 4 * gradients);
 	assert_int_equal(plan->rounded_bytes, bench->model->dtype == RH_BF16 ? 2 * gradients : 0);
-	assert_int_equal(plan->device_bytes, plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes +
-	                                             plan->saved_bytes + plan->boundary_buffers * plan->boundary_bytes +
-	                                             RH_PLAN_MICRO_BUFFERS * plan->micro_bytes +
-	                                             RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes);
+	struct rh_room_size room[RH_ROOMS] = {0};
+	int64_t bytes = 0;
+	rh_rooms_of_device(plan, room);
+	for (int r = 0; r < RH_ROOMS; r++) {
+		bytes += room[r].count * room[r].bytes;
+		assert_int_equal(room[r].bytes % RH_ALIGN, 0);
+	}
+	assert_int_equal(plan->device_bytes, bytes);
 	assert_true(plan->device_bytes <= bench->request.device_cap_bytes);
-	const int64_t parts[] = {plan->weight_bytes,   plan->gradient_bytes, plan->rounded_bytes, plan->arena_bytes,
-	                         plan->boundary_bytes, plan->micro_bytes,    plan->result_bytes,  plan->cache_bytes};
-	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-		assert_int_equal(parts[i] % RH_ALIGN, 0);
 }
 
 static void test_plan_under_any_cap_covers_the_model_and_stays_below(void **state)

@@ -155,7 +155,8 @@ static void test_start_with_any_allocation_refused_fails_cleanly(void **state)
 	rig_close(&rig);
 }
 
-/* Booked times add up to no more than the step took. */
+/* Booked times add up to no more than the step took. How long a stream waits depends on the machine's load, down to not at all: that
+ * waits are booked is seen in virtual time (device/test_sim, train/test_forecast). */
 static void test_times_of_a_step_add_up(void **state)
 {
 	(void)state;
@@ -177,7 +178,7 @@ static void test_times_of_a_step_add_up(void **state)
 			const struct rh_step_times *times = rh_executor_times(rig.session.executor);
 			double waited = times->weights + times->activations + times->gradients;
 			assert_true(times->compute > 0 && times->weights >= 0 && times->activations >= 0 && times->gradients >= 0);
-			assert_true(times->compute + waited <= took && waited > 0);
+			assert_true(times->compute + waited <= took);
 			assert_true(times->optimizer >= 0 && times->optimizer < took);
 		}
 		rig_close(&rig);

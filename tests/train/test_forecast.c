@@ -84,6 +84,9 @@ static void check_bounded(int layers, int64_t micro_batches, int64_t round, int 
 	check_near(bounded.product_peak_seconds / whole.product_peak_seconds, 1, 1e-9);
 	assert_int_equal(bounded.ram_bytes, whole.ram_bytes);
 	assert_int_equal(bounded.device_bytes, whole.device_bytes);
+	/* in virtual time devices wait, whatever else this machine does */
+	assert_true(whole.times.compute > 0 && whole.times.weights + whole.times.activations + whole.times.gradients > 0);
+	assert_true(bounded.times.compute > 0 && bounded.times.weights + bounded.times.activations + bounded.times.gradients > 0);
 	rh_forecast_free(&whole);
 	rh_forecast_free(&bounded);
 	rh_forecast_input_free(&input);

@@ -4,8 +4,8 @@
 
 #include "device/device.h"
 
-/* RH_CPU_AMX: AVX-512, and bf16 products on AMX's tiles. */
-enum rh_cpu_isa { RH_CPU_BASE, RH_CPU_AVX2, RH_CPU_AVX512, RH_CPU_AMX };
+/* Instruction sets, each of which has all that those before it have. RH_CPU_AMX: AVX-512, and bf16 products on AMX's tiles. */
+enum rh_cpu_isa { RH_CPU_BASE, RH_CPU_AVX2, RH_CPU_AVX512, RH_CPU_AMX, RH_CPU_ISAS };
 
 struct rh_cpu_options {
 	int threads;         /* compute threads of this device, >= 1 */
@@ -15,7 +15,14 @@ struct rh_cpu_options {
 
 /* The best instruction set of this machine; tests lower it: see RH_HOOK_CPU_ISA. */
 enum rh_cpu_isa rh_cpu_best_isa(void);
+/* As RH_HOOK_CPU_ISA and doctor have it; of every instruction set below RH_CPU_ISAS. */
 const char *rh_cpu_isa_name(enum rh_cpu_isa isa);
+
+/* What a file of a folder simd/ exports as SIMD(f) is f_avx512, f_avx2 and f_base: RH_CPU_DECLARE(int, f, (int a)); declares all three, and
+ * RH_CPU_PICK(isa, f) is the one to call. */
+#define RH_CPU_DECLARE(type, name, formals) type name##_avx512 formals, name##_avx2 formals, name##_base formals
+
+#define RH_CPU_PICK(isa, name) (*((isa) >= RH_CPU_AVX512 ? &name##_avx512 : (isa) == RH_CPU_AVX2 ? &name##_avx2 : &name##_base))
 
 /* Few rows of logits, so that they stay in cache. */
 struct rh_device_grain rh_cpu_grain(void);

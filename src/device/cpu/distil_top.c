@@ -5,8 +5,8 @@
 /* As share_of, of which the sum is in fp32; NaN where a logit is not finite. */
 static struct share quick_share_of(enum rh_cpu_isa isa, const float *logit, int64_t cols, double temperature)
 {
-	float largest = CPU_ISA_PICK(isa, shares_largest)(logit, cols);
-	double sum = isnan(largest) ? NAN : (double)CPU_ISA_PICK(isa, shares_sum)(logit, cols, largest, (float)(1 / temperature));
+	float largest = RH_CPU_PICK(isa, shares_largest)(logit, cols);
+	double sum = isnan(largest) ? NAN : (double)RH_CPU_PICK(isa, shares_sum)(logit, cols, largest, (float)(1 / temperature));
 	return (struct share){.logit = logit, .largest = (double)largest, .log_sum = log(sum), .temperature = temperature};
 }
 
@@ -80,10 +80,10 @@ static struct share rest_of(enum rh_cpu_isa isa, const struct buckets *at, int64
 	struct share rest = {.logit = at->student.logit, .largest = -INFINITY, .temperature = at->student.temperature};
 	double sum = 0;
 	for (int64_t i = 0, from = 0; i <= at->k; from = id_of(at, i++, cols) + 1)
-		rest.largest = fmax(rest.largest, (double)CPU_ISA_PICK(isa, shares_largest)(rest.logit + from, id_of(at, i, cols) - from));
+		rest.largest = fmax(rest.largest, (double)RH_CPU_PICK(isa, shares_largest)(rest.logit + from, id_of(at, i, cols) - from));
 	for (int64_t i = 0, from = 0; i <= at->k; from = id_of(at, i++, cols) + 1)
-		sum += (double)CPU_ISA_PICK(isa, shares_sum)(rest.logit + from, id_of(at, i, cols) - from, (float)rest.largest,
-		                                             (float)(1 / rest.temperature));
+		sum += (double)RH_CPU_PICK(isa, shares_sum)(rest.logit + from, id_of(at, i, cols) - from, (float)rest.largest,
+		                                            (float)(1 / rest.temperature));
 	rest.log_sum = log(sum);
 	return rest;
 }
@@ -164,7 +164,7 @@ static void put_gradients(const struct top_row *row, const struct buckets *at, f
 	for (int64_t from = 0, next = 0, stop; from < cols; from = stop + 1) {
 		int64_t id = id_of(at, next, cols);
 		stop = from <= row->target && row->target < id ? row->target : id;
-		CPU_ISA_PICK(row->isa, shares_slopes)(logit, from, stop, term, row->gradient);
+		RH_CPU_PICK(row->isa, shares_slopes)(logit, from, stop, term, row->gradient);
 		if (stop < cols)
 			put_gradient(logit, stop, gradient_of(at, &factor, stop, stop == id ? next : -1, stop == row->target),
 			             row->gradient);

@@ -326,8 +326,8 @@ int cpu_gemm(struct cpu_context *context, const struct rh_op *op)
 {
 	const struct rh_view *a = &op->operand[RH_GEMM_A], *b = &op->operand[RH_GEMM_B];
 	struct product p = {
-	        .kernels = &CPU_ISA_PICK(context->isa, gemm_kernels),
-	        .finish = &CPU_ISA_PICK(context->isa, gemm_finish),
+	        .kernels = &RH_CPU_PICK(context->isa, gemm_kernels),
+	        .finish = &RH_CPU_PICK(context->isa, gemm_finish),
 	        .m = op->operand[RH_GEMM_D].rows,
 	        .n = op->operand[RH_GEMM_D].cols,
 	        .k = op->gemm.trans_a ? a->rows : a->cols,

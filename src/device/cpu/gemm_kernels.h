@@ -28,7 +28,7 @@ struct gemm_target {
 };
 
 /* product[rows][stride] to where it goes (simd/gemm_finish.c). */
-CPU_ISA_DECLARE(void, gemm_finish, (const float *product, int64_t stride, const struct gemm_target *target));
+RH_CPU_DECLARE(void, gemm_finish, (const float *product, int64_t stride, const struct gemm_target *target));
 
 static inline void *gemm_offset(const void *data, enum rh_dtype dtype, int64_t elements)
 {

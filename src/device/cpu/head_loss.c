@@ -24,7 +24,7 @@ static void row_task(void *context, int64_t i)
 		top_shares_row(chunk->isa, logit, logits->cols, chunk->op->head_loss.top, (double)chunk->op->head_loss.temperature,
 		               (float *)shares->data + row * shares->stride);
 	if (!operand[RH_HEAD_LOSS_MIX].data) {
-		CPU_ISA_PICK(chunk->isa, softmax_row)
+		RH_CPU_PICK(chunk->isa, softmax_row)
 		(logit, logits->cols, wanted, chunk->op->head_loss.scale, chunk->gradient, task, is_hit);
 		return;
 	}
@@ -44,7 +44,7 @@ static void row_task(void *context, int64_t i)
 		distil_row(chunk->op, row, logit, wanted, chunk->gradient, task, is_hit);
 		return;
 	}
-	CPU_ISA_PICK(chunk->isa, softmax_row)
+	RH_CPU_PICK(chunk->isa, softmax_row)
 	(logit, logits->cols, wanted, chunk->op->head_loss.scale * mix[0], chunk->gradient, task, is_hit);
 	*task *= mix[0];
 }

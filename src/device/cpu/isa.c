@@ -4,15 +4,24 @@
 #include "core/hooks.h"
 #include "core/log.h"
 
+#include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const char *const names[] = {"base", "avx2", "avx512", "amx"};
+static const char *const names[] = {
+        [RH_CPU_BASE] = "base",
+        [RH_CPU_AVX2] = "avx2",
+        [RH_CPU_AVX512] = "avx512",
+        [RH_CPU_AMX] = "amx",
+};
+static_assert(sizeof names / sizeof *names == RH_CPU_ISAS, "each instruction set has a name");
 
 const char *rh_cpu_isa_name(enum rh_cpu_isa isa)
 {
+	RH_ASSERT(isa < RH_CPU_ISAS);
 	return names[isa];
 }
 
@@ -39,10 +48,13 @@ enum rh_cpu_isa rh_cpu_best_isa(void)
 	const char *wish = getenv(RH_HOOK_CPU_ISA);
 	if (!wish)
 		return best;
-	for (int isa = RH_CPU_BASE; isa <= RH_CPU_AMX; isa++) {
+	char known[64] = "";
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa < RH_CPU_ISAS; isa++) {
 		if (strcmp(wish, names[isa]) == 0)
-			return (enum rh_cpu_isa)isa < best ? (enum rh_cpu_isa)isa : best;
+			return isa < best ? isa : best;
+		size_t length = strlen(known);
+		snprintf(known + length, sizeof known - length, "%s%s", length ? ", " : "", names[isa]);
 	}
-	rh_warn_once(RH_HOOK_CPU_ISA "=%s is none of base, avx2, avx512, amx: ignored", wish);
+	rh_warn_once(RH_HOOK_CPU_ISA "=%s is none of %s: ignored", wish, known);
 	return best;
 }

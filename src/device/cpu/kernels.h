@@ -25,10 +25,4 @@ int cpu_grouped_gemm(struct cpu_context *context, const struct rh_op *op) RH_MUS
  * memory. */
 void *cpu_scratch(size_t bytes) RH_MUST;
 
-/* What simd/X.c exports as SIMD(f) is f_avx512, f_avx2 and f_base: CPU_ISA_DECLARE(int, f, (int a)); declares all three, and
- * CPU_ISA_PICK(isa, f) is the one to call. */
-#define CPU_ISA_DECLARE(type, name, formals) type name##_avx512 formals, name##_avx2 formals, name##_base formals
-
-#define CPU_ISA_PICK(isa, name) (*((isa) >= RH_CPU_AVX512 ? &name##_avx512 : (isa) == RH_CPU_AVX2 ? &name##_avx2 : &name##_base))
-
 #endif

@@ -16,20 +16,6 @@ static void run_task(void *context, int64_t i)
 	pass->kernel(pass->op, first, end < pass->span.units ? end : pass->span.units);
 }
 
-static const struct cpu_kernels *kernels_of(enum rh_cpu_isa isa)
-{
-	switch (isa) {
-	case RH_CPU_AVX512:
-	case RH_CPU_AMX:
-		return &cpu_kernels_avx512;
-	case RH_CPU_AVX2:
-		return &cpu_kernels_avx2;
-	case RH_CPU_BASE:
-		break;
-	}
-	return &cpu_kernels_base;
-}
-
 static int run_part(void *context, const struct rh_op *part)
 {
 	return cpu_run(context, part);
@@ -50,7 +36,7 @@ int cpu_run(struct cpu_context *context, const struct rh_op *op)
 		rh_op_oracle(op);
 		return 0;
 	}
-	const struct cpu_op *kernels = kernels_of(context->isa)->op[op->kind];
+	const struct cpu_op *kernels = RH_CPU_PICK(context->isa, cpu_kernels).op[op->kind];
 	RH_ASSERT(kernels); /* an op of each device's own has its line above */
 	for (int i = 0; i < CPU_PASSES && kernels->pass[i].kernel; i++) {
 		struct cpu_span span = kernels->pass[i].span ? kernels->pass[i].span(op) : over_rows(op->operand[0]);

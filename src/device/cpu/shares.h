@@ -11,12 +11,12 @@ struct share_term {
 enum { SHARE_TERMS = 3 };
 
 /* The largest of logit[cols], -infinity of none; NaN where one is not finite. */
-CPU_ISA_DECLARE(float, shares_largest, (const float *logit, int64_t cols));
+RH_CPU_DECLARE(float, shares_largest, (const float *logit, int64_t cols));
 /* The sum of e^((logit - center) * per_degree). */
-CPU_ISA_DECLARE(float, shares_sum, (const float *logit, int64_t cols, float center, float per_degree));
+RH_CPU_DECLARE(float, shares_sum, (const float *logit, int64_t cols, float center, float per_degree));
 /* Logits [from, to) of a row become the sum of their terms; as BF16, which `gradient` says, in the first half of the row, whose logits
  * below `from` are no longer needed. */
-CPU_ISA_DECLARE(void, shares_slopes,
-                (float *row, int64_t from, int64_t to, const struct share_term term[SHARE_TERMS], enum softmax_gradient gradient));
+RH_CPU_DECLARE(void, shares_slopes,
+               (float *row, int64_t from, int64_t to, const struct share_term term[SHARE_TERMS], enum softmax_gradient gradient));
 
 #endif

@@ -7,7 +7,7 @@
 /* logit[cols] becomes scale * (softmax - one at target) when `gradient` says so: as F32, or rounded to BF16 in the row's first half.
  * *loss = -log softmax at target; *hit = 1 if target is the first of the largest. */
 enum softmax_gradient { SOFTMAX_LOSS_ONLY, SOFTMAX_F32, SOFTMAX_BF16 };
-CPU_ISA_DECLARE(void, softmax_row,
-                (float *logit, int64_t cols, int64_t target, float scale, enum softmax_gradient gradient, float *loss, int32_t *hit));
+RH_CPU_DECLARE(void, softmax_row,
+               (float *logit, int64_t cols, int64_t target, float scale, enum softmax_gradient gradient, float *loss, int32_t *hit));
 
 #endif
