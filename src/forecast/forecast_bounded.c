@@ -50,7 +50,7 @@ static int shorter_run_open(const struct rh_config *config, const struct rh_sess
 	out->config = *config;
 	out->machine = machine;
 	out->config.round_micro_batches = rh_min(round, count);
-	if (machine->devices > 1 && rh_schedule_has_rounds(schedule)) /* other schedules' stages do not depend on micro-batches */
+	if (machine->devices > 1 && rh_schedule_has_planned_stages(schedule)) /* other schedules' stages do not depend on micro-batches */
 		rc = rh_config_pin_stages(&out->config, plan, &out->cuts);
 	return rc;
 }

@@ -45,7 +45,7 @@ int64_t forecast_fill(const struct rh_session *session, const struct rh_forecast
 		at += input->count[before];
 	for (int64_t m = 0; m < input->count[s]; m++, at++) {
 		struct rh_micro_shape shape = rh_forecast_micro(input, at);
-		if (session->box.number) /* as training */
+		if (session->box.number) /* as box_share_run */
 			shape.pixels = shape.typed = 0;
 		micro[m] = rh_micro_batch_of(shape, zeros);
 		tokens += shape.tokens;
@@ -60,18 +60,18 @@ struct talk {
 	int drains; /* some come down behind the last step */
 };
 
-static int open_talk(struct rh_session *session, const struct rh_forecast_input *input, struct talk *out)
+static int talk_open(struct rh_session *session, const struct rh_forecast_input *input, struct talk *out)
 {
 	*out = (struct talk){.mode = &rh_session_mode(session)->forecast};
 	return out->mode->open ? out->mode->open(session, input, &out->own, &out->drains) : 0;
 }
 
-static int begin_talk_of(const struct talk *talk, int step)
+static int talk_take_step(const struct talk *talk, int step)
 {
 	return talk->mode->take_step ? talk->mode->take_step(talk->own, step) : 0;
 }
 
-static int end_talk_of(const struct talk *talk, int step)
+static int talk_finish_step(const struct talk *talk, int step)
 {
 	return talk->mode->finish_step ? talk->mode->finish_step(talk->own, step) : 0;
 }
@@ -81,7 +81,7 @@ static double talk_seconds(const struct talk *talk, const struct rh_session *ses
 	return talk->drains ? rh_sim_clock_seconds(session->machine->clock) : 0;
 }
 
-static void close_talk(struct talk *talk)
+static void talk_close(struct talk *talk)
 {
 	if (talk->mode->close)
 		talk->mode->close(talk->own);
@@ -96,7 +96,7 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 	int begun = 0;
 	struct talk talk;
 	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
-	int rc = open_talk(session, input, &talk);
+	int rc = talk_open(session, input, &talk);
 	if (!rc && !micro)
 		rc = -ENOMEM;
 	double first_s = talk_seconds(&talk, session);
@@ -106,14 +106,14 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 			out->tokens += begun ? filled : 0;
 			if (observers.trace && begun == input->steps - 1)
 				rh_executor_trace(session->executor, observers.trace, begun);
-			rc = begin_talk_of(&talk, begun);
+			rc = talk_take_step(&talk, begun);
 			if (!rc)
 				rc = begin_step(session, micro, input->count[begun], begun, observers.check);
 		}
 		if (!rc)
 			rc = finish_step(session, joined, &ended);
 		if (!rc)
-			rc = end_talk_of(&talk, s);
+			rc = talk_finish_step(&talk, s);
 		out->times = *rh_executor_times(session->executor);
 		out->busy_s += s ? out->times.compute : 0;
 		began = s ? began : ended;
@@ -123,7 +123,7 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 	out->drained_s = talk_seconds(&talk, session) - first_s;
 	if (rc)
 		rc = rh_executor_abandon(session->executor, rc);
-	close_talk(&talk);
+	talk_close(&talk);
 	rh_executor_trace(session->executor, NULL, 0);
 	if (observers.trace)
 		rh_trace_resolve(observers.trace);

@@ -117,8 +117,8 @@ static int try_devices(struct judging *at, int devices)
 static int try_fewer_devices(struct judging *at)
 {
 	const struct rh_config *config = at->session->config;
-	int rc = 0, roundpipe = !config->schedule || rh_schedule_has_rounds(rh_schedule_find(config->schedule));
-	if (!roundpipe || !rh_mode_of(config->mode)->is_judged || config->forward_cut_count >= 0 || config->backward_cut_count >= 0 ||
+	int rc = 0, is_planned = !config->schedule || rh_schedule_has_planned_stages(rh_schedule_find(config->schedule));
+	if (!is_planned || !rh_mode_of(config->mode)->is_judged || config->forward_cut_count >= 0 || config->backward_cut_count >= 0 ||
 	    at->plans->plan[0].bytes.host_devices)
 		return 0;
 	for (int devices = at->machine->devices - 1; !rc && devices > 0; devices--) {

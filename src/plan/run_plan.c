@@ -139,10 +139,10 @@ void planning_apply(struct planning *planning, const struct choice *choice)
 {
 	struct rh_stage_plan_request *stages = &planning->stages;
 	int64_t count = planning->options.train_micro_batches;
-	int roundpipe = rh_schedule_has_rounds(planning->options.schedule);
-	planning->options.train_round = roundpipe ? choice->round : count;
+	int has_rounds = rh_schedule_has_rounds(planning->options.schedule);
+	planning->options.train_round = has_rounds ? choice->round : count;
 	stages->train_round = planning->boxes.unit ? planning->boxes.unit : rh_min(choice->round, count);
-	if (roundpipe)
+	if (has_rounds)
 		stages->crosses_rounds = planning->store.crosses_rounds = choice->round < count;
 	planning->store.spill = choice->spill;
 	planning->options.spills_boundaries = (choice->spill & RH_SPILL_ACTIVATIONS) != 0;
@@ -231,7 +231,7 @@ static int weigh_layers(struct planning *planning)
 {
 	const struct rh_stage_plan_request *stages = &planning->stages;
 	const struct rh_run_machine *machine = &planning->request->machine;
-	if (!stages->trains || !machine->hardware || !rh_schedule_has_rounds(planning->options.schedule) ||
+	if (!stages->trains || !machine->hardware || !rh_schedule_has_planned_stages(planning->options.schedule) ||
 	    (stages->devices < 2 && !machine->device_room))
 		return 0;
 	planning->cuts_by_time =

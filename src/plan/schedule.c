@@ -128,7 +128,7 @@ static int find_box_deferrals(const struct rh_schedule *schedule, struct plannin
 /* 1: the schedule orders units over boxes, and updates as this mode's boxes do. */
 static int orders_boxes(const struct rh_schedule *schedule, const struct rh_mode_order *order)
 {
-	return !rh_schedule_has_rounds(schedule) && schedule->update == order->update && schedule->stages_least <= 1;
+	return !rh_schedule_has_planned_stages(schedule) && schedule->update == order->update && schedule->stages_least <= 1;
 }
 
 /* "gpipe, 1f1b or zb-h1". */
@@ -254,7 +254,7 @@ static int arrange_schedule(struct planning *planning)
 	planning->options.schedule = schedule;
 	if (request->order)
 		return join_boxes(schedule, planning);
-	if (rh_schedule_has_rounds(schedule))
+	if (rh_schedule_has_planned_stages(schedule))
 		return 0;
 	if (schedule->update == RH_UPDATE_LOCAL)
 		rc = check_local(request, schedule);

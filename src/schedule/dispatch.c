@@ -84,7 +84,7 @@ static int make_scheduled(const struct rh_dispatch *dispatch, int64_t count, int
 
 static int follows_schedule(const struct rh_dispatch *dispatch, int trains)
 {
-	return trains && !rh_schedule_has_rounds(dispatch->schedule);
+	return trains && !rh_schedule_has_planned_stages(dispatch->schedule);
 }
 
 int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out)

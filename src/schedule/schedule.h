@@ -51,11 +51,16 @@ struct rh_schedule {
 /* A verdict, not a fault. */
 enum { RH_NO_ORDER = -EDOM };
 
-/* 1: rounds over a plan's stages; 0: model stages that forward and backward share. NULL, which is no training or the default, is RoundPipe.
- */
+/* NULL, which is no training or the default, is RoundPipe. */
 static inline int rh_schedule_has_rounds(const struct rh_schedule *schedule)
 {
 	return !schedule || schedule->rounds;
+}
+
+/* 1: stages are a plan's, which cuts forward and backward apart; 0: model stages that both share. NULL: likewise. */
+static inline int rh_schedule_has_planned_stages(const struct rh_schedule *schedule)
+{
+	return !schedule || !schedule->stages_least;
 }
 
 extern const struct rh_schedule rh_schedules[];

@@ -37,9 +37,8 @@ struct rh_mode_run {
 	struct rh_course *course;
 	struct rh_flights *flights;
 	struct rh_run_state *state;
-	struct rh_checkpoint_writer
-	        *writer;    /* where modes add files; checkpoint/checkpoint_writer.h; NULL before the session has started */
-	int64_t first_step; /* of this process */
+	struct rh_checkpoint_writer *writer; /* to which modes add files; NULL before the session has started */
+	int64_t first_step;                  /* of this process */
 	/* Stopping. Of this box before share_results, of all boxes after it: a signal asked the run to stop, and a file SAVE for a
 	 * checkpoint. */
 	int stop_requested, save_requested;
