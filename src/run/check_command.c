@@ -380,7 +380,7 @@ static void run_message(struct rh_check *check)
 	const struct rh_command *command = check->command;
 	int sends = command->kind == RH_COMMAND_SEND;
 	enum rh_queue queue = check->recorded->lane[command->lane].queue;
-	enum check_what what = command->block == RH_BOUNDARY_ACTIVATION ? CHECK_ACTIVATION : CHECK_BOUNDARY_GRADIENT;
+	enum check_what what = command->boundary == RH_BOUNDARY_ACTIVATION ? CHECK_ACTIVATION : CHECK_BOUNDARY_GRADIENT;
 	struct check_content content = of_micro_batch(check, what, command->lo);
 	struct check_range range = check_resolve(check, sends ? &command->source : &command->target);
 	if (queue != (sends ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES))

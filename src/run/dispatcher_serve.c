@@ -23,7 +23,7 @@ static void arrives_staged(void *context, int which)
 static int tell_arrived(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
 	const struct rh_executor_options *options = &executor->options;
-	int b = command->block, device = command->target.number;
+	int b = command->block, device = command->sender;
 	int64_t bytes = rh_dtype_bytes(options->model->dtype, options->model->block[b].elements);
 	if (options->model->block[b].uses == 2 || device < 0) {
 		int rc = has_settled(executor, command, may_wait);

@@ -29,7 +29,6 @@ struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_k
 		command.lo = command.stage.lo = slot->slot->lo;
 		command.hi = command.stage.hi = slot->slot->hi;
 	}
-	command.operands = (struct rh_operands){.weights = slot->weights, .micro = -1, .x = -1, .y = -1, .dy = -1, .dx = -1, .result = -1};
 	return command;
 }
 

@@ -248,7 +248,7 @@ static inline struct rh_command lower_plain(enum rh_command_kind kind, int lane,
 	                           .source.device = -1,
 	                           .target.device = -1};
 }
-/* A command of the slot on one of its device's streams, with what all of them have. */
+/* A command of the slot on one of its device's streams, with what all of them have; without operands. */
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream);
 
 /* Bytes of a room of this device, -1: of the host or a drive. */

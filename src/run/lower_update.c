@@ -89,7 +89,7 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 		device = -1;
 	struct rh_command arrived = lower_plain(RH_COMMAND_GRADIENT_ARRIVED, lane, step);
 	arrived.block = block;
-	arrived.target.number = device;
+	arrived.sender = device;
 	to->block[block].arrival = lower_add(to, &arrived);
 	RH_ASSERT(!to->call.is_local || !to->block[block].arrived); /* the previous update is published */
 	to->block[block].arrived = 1;

@@ -378,7 +378,7 @@ static inline void lane_update(struct lane_machine *machine, const struct rh_com
 /* Between boxes: what another box makes of other steps and micro-batches is other. */
 static inline uint64_t lane_message(const struct rh_command *command)
 {
-	return lane_mix(lane_mix(lane_mix(17, (uint64_t)command->step), (uint64_t)command->micro_batch), (uint64_t)command->block);
+	return lane_mix(lane_mix(lane_mix(17, (uint64_t)command->step), (uint64_t)command->micro_batch), (uint64_t)command->boundary);
 }
 
 static inline void lane_do(struct lane_machine *machine, const struct rh_command *command)
