@@ -82,11 +82,13 @@ static void need_weights(struct rh_check *check)
 {
 	const struct rh_model *model = model_of(check);
 	const struct rh_command *command = check->command;
-	int is_backward = command->kind != RH_COMMAND_FORWARD && command->stage.hi < model->layers;
+	int is_backward = command->operands.is_backward_upload;
 	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, check->offset);
 	for (int l = command->lo; l < command->hi; l++)
 		for (int which = 0; which < 2 && !check_failed(check); which++) {
 			int b = model->layer[l].block[which];
+			if (b >= 0 && check->offset[b] < 0 && command->kind == RH_COMMAND_FORWARD)
+				check_fault(check, -1, "reads block %d, which an upload for a backward lacks", b);
 			if (b < 0 || check->offset[b] < 0)
 				continue;
 			int64_t first = command->operands.weights + check->offset[b];

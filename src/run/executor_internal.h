@@ -40,7 +40,7 @@ struct run_device {
 	/* the stage whose blocks emit.weights and emit.gradient name */
 	struct rh_stage stage;
 	int64_t stage_weights;
-	int is_forward;
+	int is_backward_upload;
 };
 
 /* The indices of a step's micro-batches. */

@@ -160,12 +160,11 @@ static void name_blocks(struct run_device *on, const struct rh_command *command)
 {
 	const struct rh_model *model = on->executor->options.model;
 	int64_t *offset = on->executor->offset;
-	int is_forward = command->kind == RH_COMMAND_FORWARD;
+	int is_backward = command->operands.is_backward_upload;
 	if (on->stage.lo == command->stage.lo && on->stage.hi == command->stage.hi && on->stage_weights == command->operands.weights &&
-	    on->is_forward == is_forward)
+	    on->is_backward_upload == is_backward)
 		return;
-	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, !is_forward && command->stage.hi < model->layers,
-	                                  offset);
+	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, offset);
 	for (int b = 0; b < model->blocks; b++)
 		on->emit.weights[b] = offset[b] < 0 ? NULL : on->room[RH_ROOM_WEIGHTS].base + command->operands.weights + offset[b];
 	(void)rh_stage_plan_gradient_layout(model, command->stage.lo, command->stage.hi, offset);
@@ -173,7 +172,7 @@ static void name_blocks(struct run_device *on, const struct rh_command *command)
 		on->emit.gradient[i / 2][i % 2] = offset[i] < 0 ? NULL : (float *)(void *)on->room[RH_ROOM_SUMS].base + offset[i];
 	on->stage = command->stage;
 	on->stage_weights = command->operands.weights;
-	on->is_forward = is_forward;
+	on->is_backward_upload = is_backward;
 }
 
 static struct rh_view boundary_view(const struct run_device *on, int number)

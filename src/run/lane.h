@@ -86,13 +86,14 @@ void rh_rooms_of_device(const struct rh_stage_plan *plan, struct rh_room_size ro
 
 /* What a compute command of layers works on beside their own state. Buffers are numbers in the device's rings, -1: none. */
 struct rh_operands {
-	int64_t weights; /* offset in the device's room at which the layout of the stage begins (rh_stage_plan_upload_layout) */
+	int64_t weights; /* offset in the device's room at which the layout of the stage begins */
 	int16_t micro;
-	int16_t x;      /* activation at `lo`; -1 where lo is 0, or inside the stage: then it is in the arena */
-	int16_t y;      /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */
-	int16_t dy;     /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
-	int16_t dx;     /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
-	int16_t result; /* of the head's loss or scores */
+	int16_t x;                  /* activation at `lo`; -1 where lo is 0, or inside the stage: then it is in the arena */
+	int16_t y;                  /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */
+	int16_t dy;                 /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
+	int16_t dx;                 /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
+	int16_t result;             /* of the head's loss or scores */
+	uint8_t is_backward_upload; /* that layout: rh_stage_plan_upload_layout's `is_backward`, by the slot that uploads it */
 };
 
 enum __attribute__((packed)) rh_command_kind {

@@ -45,9 +45,9 @@ static int comes_in_pages(const struct lowering *to, int b)
 /* Lays out the blocks of the slot's stage in its upload: to->offset. Returns their bytes. */
 static int64_t lay_out(const struct lower_slot *slot)
 {
-	const struct rh_model *model = slot->lowering->options->model;
-	int backward_only = slot->slot->kind != RH_SLOT_FORWARD && slot->slot->hi < model->layers;
-	return rh_stage_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, backward_only, slot->lowering->offset);
+	const struct lowering *to = slot->lowering;
+	return rh_stage_plan_upload_layout(to->options->model, slot->slot->lo, slot->slot->hi, rh_slot_makes_gradients(slot->slot),
+	                                   to->offset);
 }
 
 /* The generation of the block's weights that the slot reads: the newest, or, in a backward with a stash, that of its forward. One slot was
