@@ -106,6 +106,8 @@ int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_
  * (elements) of one use, or NULL where none is kept. */
 void *rh_store_gradient(const struct rh_store *store, int block);
 float *rh_store_sum(const struct rh_store *store, int block, int use);
+/* The use whose sum lends a trainable block's gradient its bytes; -1: the gradient has its own. */
+int rh_store_gradient_use(const struct rh_block *block, enum rh_dtype dtype, int crosses_rounds);
 /* For a block of two uses that keeps no sum for use 0: `sum` is elements [first, first+count) of that sum, complete. The stored gradient
  * of these elements becomes use 1's sum + `sum`, rounded once. Call it for every element once a step. */
 void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum);
