@@ -95,8 +95,9 @@ struct rh_updater {
 };
 
 /* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
+enum updater_task_kind { NOTHING, PUBLISH, TAKE, UPDATE, WEIGHTS, MOMENTS, READ_AHEAD, LISTEN, TASK_KINDS };
 struct updater_task {
-	enum { NOTHING, PUBLISH, TAKE, UPDATE, WEIGHTS, MOMENTS, READ_AHEAD, LISTEN } kind;
+	enum updater_task_kind kind;
 	int block;
 	int rc;                 /* of a device */
 	struct rh_event *event; /* LISTEN: to this one */

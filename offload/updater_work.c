@@ -298,11 +298,22 @@ void *updater_work(void *context)
 
 /* The same in virtual time, where a task is what it costs. */
 
+/* A job's argument: the block, and the kind of its task in the lowest digit. */
+static int64_t pack(const struct updater_task *task)
+{
+	RH_ASSERT(task->block >= 0);
+	return (int64_t)task->block * TASK_KINDS + (int)task->kind;
+}
+
+static struct updater_task unpack(int64_t argument)
+{
+	return (struct updater_task){.kind = (enum updater_task_kind)(argument % TASK_KINDS), .block = (int)(argument / TASK_KINDS)};
+}
+
 static int run_task(void *context, int64_t argument)
 {
 	struct rh_updater *updater = context;
-	struct updater_task task = {.block = (int)(argument / 8)};
-	task.kind = (int)(argument % 8);
+	struct updater_task task = unpack(argument);
 	pthread_mutex_lock(&updater->lock);
 	int rc = do_task(updater, task);
 	if (rc)
@@ -321,17 +332,17 @@ int updater_next_job(void *context, struct rh_host_job *job)
 		return 0;
 	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
 	int pieces = rh_optimizer_pieces(updater->store, task.block);
-	const double bytes[] = {[PUBLISH] = traffic.publish,
-	                        [TAKE] = traffic.take,
-	                        [UPDATE] = traffic.update / pieces,
-	                        [WEIGHTS] = traffic.weights / pieces,
-	                        [MOMENTS] = traffic.moments / pieces};
+	const double bytes[TASK_KINDS] = {[PUBLISH] = traffic.publish,
+	                                  [TAKE] = traffic.take,
+	                                  [UPDATE] = traffic.update / pieces,
+	                                  [WEIGHTS] = traffic.weights / pieces,
+	                                  [MOMENTS] = traffic.moments / pieces};
 	updater->task_began_s = rh_updater_seconds(updater);
 	*job = (struct rh_host_job){.work = task.kind == PUBLISH || task.kind == TAKE ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER,
 	                            .bytes = bytes[task.kind],
 	                            .nvme_bytes = task.kind == UPDATE ? traffic.nvme / pieces : 0,
 	                            .run = run_task,
 	                            .context = updater,
-	                            .argument = 8 * (int64_t)task.block + (int)task.kind};
+	                            .argument = pack(&task)};
 	return 1;
 }
