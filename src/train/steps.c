@@ -418,12 +418,17 @@ static int finish_one(struct training *run)
 	return step_done(run, loss, norm);
 }
 
+/* Something from outside asks for a pause, or ends the run: no step begins before it. */
+static int must_pause(struct training *run)
+{
+	return asked_to_stop || is_squeezed(run) || saving_is_asked(run) || !rh_dir_bound_is_there();
+}
+
 /* May the next step begin before this one is finished? */
 static int joins_next(struct training *run)
 {
 	int64_t next = run->begun;
-	return run->flights > 1 && next < run->data.steps && !drains_at(run, next) && !asked_to_stop && !is_squeezed(run) &&
-	       !saving_is_asked(run) && !trouble_leaves_out(run, next);
+	return run->flights > 1 && next < run->data.steps && !drains_at(run, next) && !must_pause(run) && !trouble_leaves_out(run, next);
 }
 
 /* A step that the run, or all boxes, leave out: it counts, and nothing of it does. Boxes hear of each other's requests behind the next
@@ -476,8 +481,8 @@ static double own_max_norm(const struct training *run)
 static int begin_step(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct training *run = context;
-	if ((asked_to_stop || is_squeezed(run) || !rh_dir_bound_is_there() || saving_is_asked(run)) && step > run->state.step &&
-	    !rh_box_is_linked(&run->session.box)) /* boxes stop between two stretches, together */
+	if (step > run->state.step && !rh_box_is_linked(&run->session.box) &&
+	    must_pause(run)) /* boxes stop between two stretches, together */
 		return 1;
 	int64_t count = fill_step(run, step);
 	if (count < 0)
