@@ -10,7 +10,7 @@ enum { MICROS = 4, STEPS = 5, EVENTS = 1 << 20, DEVICES = 4, BLOCKS = 64, TOKENS
 enum block_token { READY, TAKEN, ANNOUNCED, BLOCK_TOKENS };
 
 /* Devices of a rig with a recorder between them and the executor. Lanes: each device's streams, the updater, the host. Tokens: the
- * updater's (three for each block and one of all), one for each lane and the host, then events. The updater's thread asks for tokens, too. */
+ * updater's (three a block and one of all), one for each lane and the host, then events. The updater's thread asks for some, too. */
 static struct recorder {
 	const struct rh_device_ops *real;
 	struct rh_device_ops ops;
