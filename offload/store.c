@@ -327,16 +327,16 @@ static void copy_weights(struct rh_store *store, int block, char *to)
 		rh_pool_run(store->pool, copy_piece, &copying, (copying.bytes + COPY_PIECE - 1) / COPY_PIECE);
 }
 
-const void *rh_store_stashed(const struct rh_store *store, int block, int64_t update)
+const void *rh_store_stashed(const struct rh_store *store, int block, int64_t number)
 {
-	return (char *)block_at(store, block)->stash + update % store->options.stash * rh_block_bytes(&store->spec[block], store->dtype);
+	return (char *)block_at(store, block)->stash + number % store->options.stash * rh_block_bytes(&store->spec[block], store->dtype);
 }
 
 void rh_store_stash(struct rh_store *store, int block)
 {
 	struct store_block *from = block_at(store, block);
 	if (from->stash)
-		copy_weights(store, block, (char *)(uintptr_t)rh_store_stashed(store, block, from->stashed++));
+		copy_weights(store, block, (char *)(uintptr_t)rh_store_stashed(store, block, from->stashed_versions++));
 }
 
 void rh_store_publish(struct rh_store *store, int block)

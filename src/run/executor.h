@@ -97,7 +97,7 @@ int rh_executor_joins(const struct rh_executor_options *options);
 /* Why stale steps are not joined, for a note; NULL: they are, or updates are not stale. */
 const char *rh_executor_unjoined(const struct rh_executor *executor);
 
-/* Generations of a layer's weights at a micro-batch's forward and backward: they rise with each update. 0, 0: it trains nothing. */
+/* Versions of a layer's weights at a micro-batch's forward and backward: they rise with each update. 0, 0: it trains nothing. */
 struct rh_versions {
 	int64_t forward, backward;
 };

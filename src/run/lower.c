@@ -48,7 +48,7 @@ static void make_device(struct lowering *to, struct lower_device *on)
 	int64_t blocks = to->options->model->blocks;
 	on->weights.capacity = plan->weight_bytes;
 	on->weights.offset = rh_region_take(&to->memory, blocks, sizeof(int64_t));
-	on->weights.generation = rh_region_take(&to->memory, blocks, sizeof(int64_t));
+	on->weights.version = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	on->weights.sent = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	make_ring(to, &on->boundary, plan->boundary_buffers);
 	make_ring(to, &on->micro, RH_PLAN_MICRO_BUFFERS);

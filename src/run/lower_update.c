@@ -37,8 +37,8 @@ static void add_weights_ready(struct lowering *to, int block, int64_t step)
 	int lane = weights_lane(to, block);
 	lower_await(to, lane, to->lane[gradient_lane(to, block)].last, RH_WAIT_NEEDS);
 	to->block[block].ready = add_command(to, lane, RH_COMMAND_WEIGHTS_READY, block, step);
-	to->block[block].generation += to->block[block].arrived && (to->call.updates || to->call.is_local);
-	to->block[block].updates += to->block[block].arrived && to->call.is_local;
+	to->block[block].version += to->block[block].arrived && (to->call.updates || to->call.is_local);
+	to->block[block].stashed_versions += to->block[block].arrived && to->call.is_local;
 	to->block[block].arrived = 0;
 }
 

@@ -169,7 +169,7 @@ static void forget_changed(struct rh_executor *executor)
 		if (executor->trains && rh_store_is_behind(executor->options.store, b))
 			block->arrived = 1; /* its newest update is published only after the call's uploads */
 		if (executor->version[b] != rh_store_version(executor->options.store, b) && !has_upload_ahead(executor, b))
-			block->generation++; /* no device has it */
+			block->version++; /* no device has it */
 	}
 }
 
