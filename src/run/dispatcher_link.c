@@ -27,7 +27,7 @@ static struct rh_wire_boundary message_of(const struct rh_executor *executor, co
 static void code(const struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_wire_boundary message = message_of(executor, command);
-	const struct rh_wire_draw draw = {.seed = executor->options.seed,
+	const struct rh_wire_draw draw = {.seed = executor->options.planned.seed,
 	                                  .box = (uint32_t)executor->options.boxes->box,
 	                                  .step = (uint32_t)command->step,
 	                                  .micro_batch = (uint32_t)command->micro_batch,

@@ -89,7 +89,7 @@ char *run_host_address(const struct rh_executor *executor, struct rh_place place
 
 static int copy_weights(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
-	struct rh_event *uploaded = executor->uploaded[command->block * executor->options.devices + device->index];
+	struct rh_event *uploaded = executor->uploaded[command->block * executor->options.planned.devices + device->index];
 	executor->version[command->block] = rh_store_version(executor->options.store, command->block);
 	int rc = rh_host_copy_up(&executor->copies, device, RH_STREAM_WEIGHTS, device_address(executor, command->target),
 	                         run_host_address(executor, command->source), command->source.bytes);
@@ -120,7 +120,8 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 	int b = command->block;
 	if (!ring_of(command)->is_asked || command->target.room != RH_ROOM_HOST_GRADIENT)
 		return 0;
-	int rc = device->ops->record(device, RH_STREAM_GRADIENTS, executor->downloaded[b * executor->options.devices + device->index]);
+	int rc = device->ops->record(device, RH_STREAM_GRADIENTS,
+	                             executor->downloaded[b * executor->options.planned.devices + device->index]);
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, executor->options.model->block[b].elements);
 	if (rc || !rh_host_is_staged(&executor->copies, rh_store_gradient(store, b), bytes))
 		return rc;
@@ -207,7 +208,7 @@ static struct rh_head_out results(struct run_device *on, int number)
 	if (number < 0)
 		return (struct rh_head_out){0};
 	return rh_result_views(options->model, &on->emit.shape, rh_executor_score_cols(options, trains, &on->emit.shape),
-	                       options->infer_logits && !trains, run_piece(on->room, RH_ROOM_RESULT, number));
+	                       options->planned.infer_logits && !trains, run_piece(on->room, RH_ROOM_RESULT, number));
 }
 
 static struct rh_arena arena_of(const struct run_device *on, struct rh_place place)

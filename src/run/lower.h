@@ -325,7 +325,7 @@ void lower_slot(struct lower_slot *slot);
 static inline int64_t lower_first_index(const struct lowering *to, const struct rh_slot *slot)
 {
 	int64_t step_index = to->call.is_local ? slot->step % to->limits.steps_in_flight : 0;
-	return to->call.first_index + step_index * to->options->train_micro_batches + slot->first;
+	return to->call.first_index + step_index * to->options->planned.train_micro_batches + slot->first;
 }
 
 /* lower_versions.c */

@@ -153,10 +153,10 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	if (from.room == RH_ROOM_HOST_FRAME)
 		to->drives.copied[from.number] = weights->sent[b];
 	if (to->block[b].uploaded_step != to->call.number)
-		for (int d = 0; d < to->options->devices; d++)
-			to->uploaded[b * to->options->devices + d] = LOWER_NEVER;
+		for (int d = 0; d < to->options->planned.devices; d++)
+			to->uploaded[b * to->options->planned.devices + d] = LOWER_NEVER;
 	to->block[b].uploaded_step = to->call.number;
-	to->uploaded[b * to->options->devices + slot->device] = weights->sent[b];
+	to->uploaded[b * to->options->planned.devices + slot->device] = weights->sent[b];
 }
 
 /* Sends pieces in the gaps of the device's slot before. */
@@ -249,7 +249,7 @@ void lower_bulk_keep(struct lowering *to, int device, const struct rh_slot *firs
 			continue;
 		on->weights.offset[b] = -1;
 		/* no slot waits for this upload: without these waits an update might overwrite its source, or an upload its target */
-		for (int d = 0; d < to->options->devices; d++)
+		for (int d = 0; d < to->options->planned.devices; d++)
 			lower_await(to, lower_lane(d, RH_STREAM_COMPUTE), on->weights.sent[b], RH_WAIT_NEEDS);
 		lower_await(to, lower_lane(device, RH_STREAM_WEIGHTS), on->weights.sent[b], RH_WAIT_NEEDS);
 		for (int other = 0; other < model->blocks; other++)

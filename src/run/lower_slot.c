@@ -147,7 +147,7 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT, lane = to->links + (int)(is_gradient ? LOWER_TO_BELOW : LOWER_TO_ABOVE);
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	struct rh_command command = message(micro, RH_COMMAND_SEND, lane, &boundary);
-	int64_t position = add_reader(micro, &command, &boundary, to->options->devices);
+	int64_t position = add_reader(micro, &command, &boundary, to->options->planned.devices);
 	if (!is_gradient)
 		to->micro[micro->index].sent = position;
 	if (is_gradient || (plan->feeds && !plan->owes_gradient))
@@ -179,7 +179,7 @@ static struct rh_place saved_place(const struct micro *micro)
 	if (!saved)
 		return lower_nowhere();
 	if (kept) /* counted over all steps */
-		number = (slot->step * options->train_micro_batches + micro->number) % kept;
+		number = (slot->step * options->planned.train_micro_batches + micro->number) % kept;
 	return here(micro, RH_ROOM_SAVED, 0, saved->offset + number * saved->bytes, saved->bytes);
 }
 
@@ -195,7 +195,7 @@ static struct rh_place deferred_place(const struct micro *micro)
 static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 {
 	const struct rh_executor_options *options = micro->slot->lowering->options;
-	int64_t first, bytes = rh_model_cache_range(options->model, lo, hi, options->cache_rows, &first);
+	int64_t first, bytes = rh_model_cache_range(options->model, lo, hi, options->planned.cache_rows, &first);
 	return bytes ? here(micro, RH_ROOM_CACHE, 0, first, bytes) : lower_nowhere();
 }
 
@@ -362,7 +362,7 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	else
 		backward(&micro, x);
 	slot->state->micro.freed[micro.buffer] = lower_last_of(slot, RH_STREAM_COMPUTE);
-	to->computed[index * options->devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
+	to->computed[index * options->planned.devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
 }
 
 /* Ends the uploads of the slot's blocks: the step has no later slot with them, or their previous update is published now. */
