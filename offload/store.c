@@ -27,6 +27,17 @@ static int64_t count_spans(const struct rh_block *spec)
 	return spec->trainable ? spans : 0;
 }
 
+int rh_store_gradient_use(const struct rh_block *spec, enum rh_dtype dtype, int crosses_rounds)
+{
+	int crosses = crosses_rounds || spec->shared, two = spec->uses == 2;
+	/* fp32: the sum becomes the gradient; of a block that two boxes share, the sum that the other box sends, since this box's own may still
+	 * be on its way to the other. bf16, one use: the last round's gradient replaces the sum that it continued. bf16, two uses: nowhere,
+	 * since a thread's rounded halves would land on sums that others have not read yet. */
+	if (dtype == RH_F32 && (crosses || two))
+		return spec->shared ? !rh_shared_use(spec->shared) : !crosses;
+	return crosses && !two ? 0 : -1;
+}
+
 /* Cuts a block's arrays from `memory`, which may only be measuring: nothing is touched. */
 static void place_block(const struct rh_block *spec, const struct rh_store_options *options, struct rh_arena *memory,
                         struct store_block *block)
@@ -49,21 +60,12 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	else if (!wide && !spilled)
 		block->lower = rh_arena_take(memory, half);
 	state_place(spec, options, memory, block);
-	int two = spec->uses == 2, own = rh_shared_use(spec->shared);
-	int crosses = options->crosses_rounds || spec->shared;
-	if (crosses)
+	if (options->crosses_rounds || spec->shared)
 		block->gradient_sum[0] = rh_arena_take(memory, full);
-	if (two)
+	if (spec->uses == 2)
 		block->gradient_sum[1] = rh_arena_take(memory, full);
-	/* Where the gradient shares the place of a sum. fp32: the sum becomes the gradient; of a block that two boxes share, the sum that the
-	 * other box sends, since this box's own may still be on its way to the other. bf16, one use: the last round's gradient replaces the
-	 * sum that it continued. bf16, two uses: nowhere, since a thread's rounded halves would land on sums that others have not read yet. */
-	if (wide && (crosses || two))
-		block->gradient = block->gradient_sum[spec->shared ? !own : !crosses];
-	else if (crosses && !two)
-		block->gradient = block->gradient_sum[0];
-	else
-		block->gradient = rh_arena_take(memory, wide ? full : half);
+	int use = rh_store_gradient_use(spec, options->dtype, options->crosses_rounds);
+	block->gradient = use < 0 ? rh_arena_take(memory, wide ? full : half) : block->gradient_sum[use];
 }
 
 /* Places all blocks, the span table and the scratch behind it; returns the number of spans, or -1 for more elements than can be. */
@@ -319,16 +321,16 @@ static void copy_weights(struct rh_store *store, int block, char *to)
 		rh_pool_run(store->pool, copy_piece, &copying, (copying.bytes + COPY_PIECE - 1) / COPY_PIECE);
 }
 
-const void *rh_store_stashed(const struct rh_store *store, int block, int64_t update)
+const void *rh_store_stashed(const struct rh_store *store, int block, int64_t number)
 {
-	return (char *)block_at(store, block)->stash + update % store->options.stash * rh_block_bytes(&store->spec[block], store->dtype);
+	return (char *)block_at(store, block)->stash + number % store->options.stash * rh_block_bytes(&store->spec[block], store->dtype);
 }
 
 void rh_store_stash(struct rh_store *store, int block)
 {
 	struct store_block *from = block_at(store, block);
 	if (from->stash)
-		copy_weights(store, block, (char *)(uintptr_t)rh_store_stashed(store, block, from->stashed++));
+		copy_weights(store, block, (char *)(uintptr_t)rh_store_stashed(store, block, from->stashed_versions++));
 }
 
 void rh_store_publish(struct rh_store *store, int block)

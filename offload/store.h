@@ -92,11 +92,11 @@ int rh_store_settle(struct rh_store *store) RH_MUST;
 void rh_store_publish(struct rh_store *store, int block);
 /* 1: the block has been updated since it was published. */
 int rh_store_is_behind(const struct rh_store *store, int block);
-/* Call it before update n of a block (n counts the block's updates from 0). Copies the block's weights into the stash, over the weights
- * that stood before update n - stash; no device may be reading those. Does nothing without the option `stash`. */
+/* Call it before each update of a block. Copies the block's weights into the stash, over the version that was put there `stash` calls
+ * before; no device may be reading that. Does nothing without the option `stash`. */
 void rh_store_stash(struct rh_store *store, int block);
-/* The weights that stood before this update, which must be one of the last `stash`. */
-const void *rh_store_stashed(const struct rh_store *store, int block, int64_t update);
+/* The version that the number-th call of rh_store_stash put there, from 0; one of the last `stash`. */
+const void *rh_store_stashed(const struct rh_store *store, int block, int64_t number);
 /* Elements [first, first+count) of a tensor in the published copy, in the store's dtype, for checkpoints. Setting them leaves the newest
  * weights as they are; the block then counts as not yet published. */
 int rh_store_published_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, void *values) RH_MUST;
@@ -106,6 +106,8 @@ int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_
  * (elements) of one use, or NULL where none is kept. */
 void *rh_store_gradient(const struct rh_store *store, int block);
 float *rh_store_sum(const struct rh_store *store, int block, int use);
+/* The use whose sum lends a trainable block's gradient its bytes; -1: the gradient has its own. */
+int rh_store_gradient_use(const struct rh_block *block, enum rh_dtype dtype, int crosses_rounds);
 /* For a block of two uses that keeps no sum for use 0: `sum` is elements [first, first+count) of that sum, complete. The stored gradient
  * of these elements becomes use 1's sum + `sum`, rounded once. Call it for every element once a step. */
 void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum);

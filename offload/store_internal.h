@@ -22,14 +22,14 @@ struct store_span {
 
 /* Pointers into the store's mapping; NULL where the block has none. */
 struct store_block {
-	void *weights;    /* the store's dtype; F32: the master */
-	void *published;  /* what devices read; NULL: weights */
-	void *stash;      /* older weights, a ring; NULL: none */
-	int64_t stashed;     /* how many versions were ever copied into it */
-	uint16_t *lower;  /* split: the master's lower half */
-	float *master;    /* plain */
-	float *moment[2]; /* first, second, in fp32 */
-	uint8_t *code[2]; /* the same in 8 bits, and the scale of each OPTIMIZER_CODES elements of a tensor */
+	void *weights;            /* the store's dtype; F32: the master */
+	void *published;          /* what devices read; NULL: weights */
+	void *stash;              /* older weights, a ring; NULL: none */
+	int64_t stashed_versions; /* that were ever copied into it */
+	uint16_t *lower;          /* split: the master's lower half */
+	float *master;            /* plain */
+	float *moment[2];         /* first, second, in fp32 */
+	uint8_t *code[2];         /* the same in 8 bits, and the scale of each OPTIMIZER_CODES elements of a tensor */
 	float *largest[2];
 	float *factor;            /* Adafactor: of each tensor in turn, state_factors() floats */
 	void *gradient;           /* the store's dtype */
@@ -45,10 +45,10 @@ struct store_block {
 struct store_piece {
 	int block;
 	int64_t span, span_count;
-	int64_t first, end; /* elements of the block; of a page: bytes of its weights as devices read them */
-	int record;         /* of the space; -1: nothing of it is spilled */
-	int frame;          /* of the cache, -1: none */
-	int ahead;          /* it has been read ahead, or is to be */
+	int64_t first, end;     /* elements of the block; of a page: bytes of its weights as devices read them */
+	int record;             /* of the space; -1: nothing of it is spilled */
+	int frame;              /* of the cache, -1: none */
+	int ahead;              /* it has been read ahead, or is to be */
 	int64_t first_checksum; /* of a trainable block's piece: number of the first of its checksums */
 };
 

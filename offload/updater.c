@@ -13,13 +13,9 @@
 #include <string.h>
 #include <time.h>
 
-void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int lane, int64_t token,
-                       int64_t (*event_token)(struct rh_event *))
+void rh_updater_tell(struct rh_updater *updater, void (*tell)(const struct rh_updater_moment *moment))
 {
-	updater->log = log;
-	updater->lane = lane;
-	updater->token = token;
-	updater->event_token = event_token;
+	updater->tell = tell;
 }
 
 double rh_updater_seconds(const struct rh_updater *updater)
@@ -139,14 +135,14 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 }
 
 /* 1: a wait for this of the block, or of any (block < 0), would not be over. */
-static int is_pending(struct rh_updater *updater, enum updater_recorded what, int block)
+static int is_pending(struct rh_updater *updater, enum rh_updater_told what, int block)
 {
 	int first = block < 0 ? 0 : block, end = block < 0 ? updater->blocks : block + 1;
 	for (int b = first; b < end; b++) {
 		const struct updater_block *at = &updater->block[b];
-		int pending = what == TAKEN_TOKEN         ? at->state != FREE
-		              : updater_is_stale(updater) ? at->must_publish
-		                                          : at->state != FREE && at->state != WEIGHTS_DONE;
+		int pending = what == RH_TOLD_AWAITED_GRADIENT ? at->state != FREE
+		              : updater_is_stale(updater)      ? at->must_publish
+		                                               : at->state != FREE && at->state != WEIGHTS_DONE;
 		if (pending)
 			return 1;
 	}
@@ -252,25 +248,24 @@ void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *even
 		block->announcement = updater->announcements++;
 		block->event = event;
 		block->awaits_other = rh_store_block(updater->store, b)->shared != RH_SHARED_NOT;
-		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, updater_block_token(updater, ANNOUNCED_TOKEN, b), 0);
+		updater_note(updater, (struct rh_updater_moment){.told = RH_TOLD_ANNOUNCED, .block = b});
 		updater_tell(updater);
 	}
 	pthread_mutex_unlock(&updater->lock);
 }
 
-static int await(struct rh_updater *updater, enum updater_recorded what, int block)
+static int await(struct rh_updater *updater, enum rh_updater_told what, int block)
 {
 	pthread_mutex_lock(&updater->lock);
 	while (is_pending(updater, what, block))
 		wait_changed(updater);
-	rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1,
-	                 block < 0 ? updater_whole_token(updater, 1) : updater_block_token(updater, what, block), 0);
+	updater_note(updater, (struct rh_updater_moment){.told = what, .block = block});
 	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
 }
 
-static int is_done(struct rh_updater *updater, enum updater_recorded what, int block)
+static int is_done(struct rh_updater *updater, enum rh_updater_told what, int block)
 {
 	pthread_mutex_lock(&updater->lock);
 	int pending = is_pending(updater, what, block);
@@ -280,17 +275,17 @@ static int is_done(struct rh_updater *updater, enum updater_recorded what, int b
 
 int rh_updater_has_weights(struct rh_updater *updater, int block)
 {
-	return is_done(updater, READY_TOKEN, block);
+	return is_done(updater, RH_TOLD_AWAITED_WEIGHTS, block);
 }
 
 int rh_updater_has_gradient(struct rh_updater *updater, int block)
 {
-	return is_done(updater, TAKEN_TOKEN, block);
+	return is_done(updater, RH_TOLD_AWAITED_GRADIENT, block);
 }
 
 int rh_updater_await_weights(struct rh_updater *updater, int block)
 {
-	return await(updater, READY_TOKEN, block);
+	return await(updater, RH_TOLD_AWAITED_WEIGHTS, block);
 }
 
 int rh_updater_is_open(struct rh_updater *updater)
@@ -356,7 +351,7 @@ int rh_updater_is_taking(struct rh_updater *updater)
 
 int rh_updater_await_gradient(struct rh_updater *updater, int block)
 {
-	return await(updater, TAKEN_TOKEN, block);
+	return await(updater, RH_TOLD_AWAITED_GRADIENT, block);
 }
 
 /* The first update whose norm was not asked for. The lock is held. */
@@ -389,7 +384,7 @@ int rh_updater_abandon(struct rh_updater *updater)
 
 int rh_updater_finish(struct rh_updater *updater)
 {
-	int rc = await(updater, TAKEN_TOKEN, -1);
+	int rc = await(updater, RH_TOLD_AWAITED_GRADIENT, -1);
 	pthread_mutex_lock(&updater->lock);
 	updater->may_read_ahead = 0;
 	pthread_mutex_unlock(&updater->lock);
@@ -524,7 +519,7 @@ int rh_updater_flush(struct rh_updater *updater)
 		if (rh_store_is_behind(updater->store, b))
 			await_release(updater, b);
 	if (!rc)
-		rc = await(updater, READY_TOKEN, -1);
+		rc = await(updater, RH_TOLD_AWAITED_WEIGHTS, -1);
 	for (int b = 0; !rc && updater_is_stale(updater) && b < updater->blocks; b++)
 		rh_store_publish(updater->store, b);
 	return rc;

@@ -14,14 +14,13 @@
  * the work lock; inside it, a trace's alone. Events are queried under the updater's lock.
  *
  * One thread (the driver) opens updates, reports uploads, awaits, and asks for norms. Arrivals may come from any thread, one for each block
- * and step (a staging's: offload/staging.h). The orderings of offload/order.h hold because of the awaits, the arrivals' events and
- * rh_updater_finish. */
+ * and step (a staging's: offload/staging.h). Uploads, downloads, updates and publishing are in order because of the awaits, the
+ * arrivals' events and rh_updater_finish (tests/offload/order.h says in which). */
 #ifndef RH_OFFLOAD_UPDATER_H
 #define RH_OFFLOAD_UPDATER_H
 
 #include "device/device.h"
 #include "offload/optimizer.h"
-#include "offload/order.h"
 #include "offload/watch.h"
 
 struct rh_updater;
@@ -123,10 +122,24 @@ double rh_updater_held_seconds(struct rh_updater *updater);
  * wait for the last gradient. NULL: nobody is told any more, and on return no call is running. */
 void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch, int64_t step);
 
-/* From now on the updater's operations are recorded: those of its thread on lane `lane`, those of the thread that drives it on lane + 1.
- * Its tokens begin at `token`: three for each block and two more. event_token gives the token of an event; both threads call it. The
- * recording counts steps from 0. Borrows the log; NULL: stops recording. */
-void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int lane, int64_t token,
-                       int64_t (*event_token)(struct rh_event *));
+/* What orders the updater's work, told before others can see that it has happened: for tests. */
+struct rh_updater_moment {
+	enum rh_updater_told {
+		RH_TOLD_ANNOUNCED, /* by rh_updater_arrives */
+		RH_TOLD_AWAITED_WEIGHTS,
+		RH_TOLD_AWAITED_GRADIENT, /* the driver's two awaits are over; block -1: of all blocks */
+		RH_TOLD_TAKES,            /* the thread is going to read an announced gradient; its event is reached */
+		RH_TOLD_UPDATES,          /* likewise to update, by the gradient of `step` */
+		RH_TOLD_UPDATED,
+		RH_TOLD_PUBLISHED /* what the update of `step` made; the events of uploads were reached before */
+	} told;
+	int block;
+	int64_t step;             /* from 0; -1: of none */
+	enum rh_update_pass pass; /* of UPDATES, UPDATED */
+	struct rh_event *const *event;
+	int events;
+};
+/* From now on `tell` is told, by whichever thread; NULL: nobody is. Call it while nothing works. */
+void rh_updater_tell(struct rh_updater *updater, void (*tell)(const struct rh_updater_moment *moment));
 
 #endif

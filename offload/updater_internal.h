@@ -30,9 +30,10 @@ struct updater_step {
 
 struct updater_block {
 	enum updater_state state;
-	int update, next_update; /* places in the ring: of its gradient's update; of the update that its next announced gradient belongs to */
-	int64_t announcement;    /* number of the gradient's */
-	struct rh_event *event;  /* the gradient is down */
+	int update,
+	        next_update;  /* places in the ring: of its gradient's update; of the update that its next announced gradient belongs to */
+	int64_t announcement; /* number of the gradient's */
+	struct rh_event *event; /* the gradient is down */
 	/* Staleness 1: the newest weights are published when the uploads of the step are over. updates_first: a gradient of the step before
 	 * belongs into these weights. */
 	int must_publish, updates_first;
@@ -90,16 +91,13 @@ struct rh_updater {
 	int bad_block, bad_tensor;       /* of the update whose norm was asked for last; -1: none */
 	int64_t spoil_first, spoil_last; /* RH_HOOK_SPOIL_STEPS; 0: none */
 	int spoil_block;
-	/* recording; changed while nothing works */
-	struct rh_order_log *log;
-	int lane;
-	int64_t token;
-	int64_t (*event_token)(struct rh_event *event);
+	void (*tell)(const struct rh_updater_moment *moment); /* changed while nothing works */
 };
 
 /* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
+enum updater_task_kind { NOTHING, PUBLISH, TAKE, UPDATE, WEIGHTS, MOMENTS, READ_AHEAD, LISTEN, TASK_KINDS };
 struct updater_task {
-	enum { NOTHING, PUBLISH, TAKE, UPDATE, WEIGHTS, MOMENTS, READ_AHEAD, LISTEN } kind;
+	enum updater_task_kind kind;
 	int block;
 	int rc;                 /* of a device */
 	struct rh_event *event; /* LISTEN: to this one */
@@ -124,17 +122,10 @@ static inline int updater_is_stale(const struct rh_updater *updater)
 	return rh_store_options(updater->store)->published;
 }
 
-/* Tokens of the recording: a block's weights are ready, its gradient is taken, or announced; an update begins, it is done. */
-enum updater_recorded { READY_TOKEN, TAKEN_TOKEN, ANNOUNCED_TOKEN, BLOCK_TOKENS };
-
-static inline int64_t updater_block_token(const struct rh_updater *updater, enum updater_recorded what, int block)
+static inline void updater_note(const struct rh_updater *updater, struct rh_updater_moment moment)
 {
-	return updater->token + BLOCK_TOKENS * block + what;
-}
-
-static inline int64_t updater_whole_token(const struct rh_updater *updater, int done)
-{
-	return updater->token + BLOCK_TOKENS * updater->blocks + done;
+	if (updater->tell)
+		updater->tell(&moment);
 }
 
 /* updater_work.c: the thread, whose argument is the updater; and the same in virtual time, of struct rh_host_worker. */

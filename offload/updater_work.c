@@ -8,11 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-static void note(struct rh_updater *updater, enum rh_order_kind kind, int64_t what, int64_t step)
-{
-	rh_order_log_add(updater->log, kind, updater->lane, what, step);
-}
-
 static int is_at_rest(const struct updater_block *block)
 {
 	return block->state == FREE && !block->must_publish;
@@ -32,12 +27,12 @@ static void publish(struct rh_updater *updater, int b)
 {
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_unlock(&updater->lock);
-	for (int i = 0; updater->log && i < block->upload_events; i++)
-		note(updater, RH_ORDER_WAIT, updater->event_token(block->upload_event[i]), 0);
 	rh_store_publish(updater->store, b);
-	if (block->updates_done)
-		note(updater, RH_ORDER_PUBLISH, b, block->updates_done - 1);
-	note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY_TOKEN, b), 0);
+	updater_note(updater, (struct rh_updater_moment){.told = RH_TOLD_PUBLISHED,
+	                                                 .block = b,
+	                                                 .step = block->updates_done - 1,
+	                                                 .event = block->upload_event,
+	                                                 .events = block->upload_events});
 	pthread_mutex_lock(&updater->lock);
 	block->must_publish = 0;
 	note_rest(updater);
@@ -59,9 +54,8 @@ static void take_arrived(struct rh_updater *updater, int b)
 	struct updater_block *block = &updater->block[b];
 	int index = block->update, last = !updater->is_part && updater->step[index].gradients_left == 1;
 	pthread_mutex_unlock(&updater->lock);
-	note(updater, RH_ORDER_WAIT, updater_block_token(updater, ANNOUNCED_TOKEN, b), 0);
-	if (block->event && updater->log)
-		note(updater, RH_ORDER_WAIT, updater->event_token(block->event), 0);
+	updater_note(updater,
+	             (struct rh_updater_moment){.told = RH_TOLD_TAKES, .block = b, .event = &block->event, .events = block->event != NULL});
 	rh_optimizer_take(updater->store, b);
 	int64_t step = updater->step[index].update.step;
 	if (step >= updater->spoil_first && step <= updater->spoil_last && b == updater->spoil_block)
@@ -70,7 +64,9 @@ static void take_arrived(struct rh_updater *updater, int b)
 	int finite = isfinite(own);
 	if (updater->is_by_block)
 		updater->step[index].block_norm[b] = own;
-	double norm = !last ? 0 : updater->is_by_block ? norm_of_blocks(updater, &updater->step[index]) : rh_optimizer_taken_norm(updater->store);
+	double norm = !last                  ? 0
+	              : updater->is_by_block ? norm_of_blocks(updater, &updater->step[index])
+	                                     : rh_optimizer_taken_norm(updater->store);
 	pthread_mutex_lock(&updater->lock);
 	if (!finite && !updater->step[index].spoilt) {
 		updater->step[index].bad_block = b;
@@ -177,48 +173,28 @@ static void tell_updated(struct rh_updater *updater, int b, double began)
 	updater_tell(updater);
 }
 
-static void note_begin(struct rh_updater *updater, int b, const struct rh_update *update, enum rh_update_pass pass)
-{
-	if (pass != RH_UPDATE_MOMENTS)
-		note(updater, RH_ORDER_WAIT, updater_whole_token(updater, 0), 0);
-	note(updater, RH_ORDER_TAKE, b, update->step - 1);
-	if (pass == RH_UPDATE_MOMENTS)
-		return;
-	note(updater, RH_ORDER_UPDATE, b, update->step - 1);
-	if (!updater_is_stale(updater))
-		note(updater, RH_ORDER_PUBLISH, b, update->step - 1);
-}
-
-static void note_end(struct rh_updater *updater, int b, enum rh_update_pass pass)
-{
-	if (pass != RH_UPDATE_MOMENTS && !updater_is_stale(updater))
-		note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY_TOKEN, b), 0);
-	if (pass == RH_UPDATE_WEIGHTS)
-		return;
-	note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, TAKEN_TOKEN, b), 0);
-	note(updater, RH_ORDER_SIGNAL, updater_whole_token(updater, 1), 0);
-}
-
 /* The next piece of a block's update, or of a pass of it. */
 static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 {
 	struct updater_block *block = &updater->block[b];
 	struct rh_update update = updater->step[block->update].update;
+	struct rh_updater_moment moment = {.told = RH_TOLD_UPDATES, .block = b, .step = update.step - 1, .pass = pass};
 	int spoilt = updater->step[block->update].spoilt, rc = 0;
 	int begins = !block->next_piece, pieces = rh_optimizer_pieces(updater->store, b);
 	block->pass = pass;
 	pthread_mutex_unlock(&updater->lock);
 	if (begins) {
 		block->began_s = task_began(updater);
-		note_begin(updater, b, &update, pass);
+		updater_note(updater, moment);
 		if (pass != RH_UPDATE_MOMENTS)
 			rh_store_stash(updater->store, b);
 	}
 	if (!spoilt && pieces)
 		rc = rh_optimizer_update_piece(updater->store, b, block->next_piece, &update, pass);
 	int ends = rc || spoilt || ++block->next_piece >= pieces;
+	moment.told = RH_TOLD_UPDATED;
 	if (ends)
-		note_end(updater, b, pass);
+		updater_note(updater, moment);
 	pthread_mutex_lock(&updater->lock);
 	updater->may_read_ahead = !updater->queue;
 	if (!ends)
@@ -322,11 +298,22 @@ void *updater_work(void *context)
 
 /* The same in virtual time, where a task is what it costs. */
 
+/* A job's argument: the block, and the kind of its task in the lowest digit. */
+static int64_t pack(const struct updater_task *task)
+{
+	RH_ASSERT(task->block >= 0);
+	return (int64_t)task->block * TASK_KINDS + (int)task->kind;
+}
+
+static struct updater_task unpack(int64_t argument)
+{
+	return (struct updater_task){.kind = (enum updater_task_kind)(argument % TASK_KINDS), .block = (int)(argument / TASK_KINDS)};
+}
+
 static int run_task(void *context, int64_t argument)
 {
 	struct rh_updater *updater = context;
-	struct updater_task task = {.block = (int)(argument / 8)};
-	task.kind = (int)(argument % 8);
+	struct updater_task task = unpack(argument);
 	pthread_mutex_lock(&updater->lock);
 	int rc = do_task(updater, task);
 	if (rc)
@@ -345,17 +332,17 @@ int updater_next_job(void *context, struct rh_host_job *job)
 		return 0;
 	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
 	int pieces = rh_optimizer_pieces(updater->store, task.block);
-	const double bytes[] = {[PUBLISH] = traffic.publish,
-	                        [TAKE] = traffic.take,
-	                        [UPDATE] = traffic.update / pieces,
-	                        [WEIGHTS] = traffic.weights / pieces,
-	                        [MOMENTS] = traffic.moments / pieces};
+	const double bytes[TASK_KINDS] = {[PUBLISH] = traffic.publish,
+	                                  [TAKE] = traffic.take,
+	                                  [UPDATE] = traffic.update / pieces,
+	                                  [WEIGHTS] = traffic.weights / pieces,
+	                                  [MOMENTS] = traffic.moments / pieces};
 	updater->task_began_s = rh_updater_seconds(updater);
 	*job = (struct rh_host_job){.work = task.kind == PUBLISH || task.kind == TAKE ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER,
 	                            .bytes = bytes[task.kind],
 	                            .nvme_bytes = task.kind == UPDATE ? traffic.nvme / pieces : 0,
 	                            .run = run_task,
 	                            .context = updater,
-	                            .argument = 8 * (int64_t)task.block + (int)task.kind};
+	                            .argument = pack(&task)};
 	return 1;
 }

@@ -10,9 +10,8 @@
 
 int64_t plan_upload_bytes(const struct stage_planner *at, enum pass pass, int lo, int hi)
 {
-	int backward_only = pass == PASS_BACKWARD || pass == PASS_SAVED;
-	if ((lo == 0 && hi == at->layers) || (backward_only && hi == 1)) /* the table once; of the embedding's backward nothing */
-		return rh_stage_plan_upload_layout(at->request->model, lo, hi, backward_only, at->offset);
+	if (lo == 0 && (hi == at->layers || hi == 1)) /* the table once; of the embedding's backward nothing */
+		return rh_stage_plan_upload_layout(at->request->model, lo, hi, pass != PASS_FORWARD, at->offset);
 	return at->weight_bytes_below[hi] - at->weight_bytes_below[lo];
 }
 

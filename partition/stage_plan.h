@@ -138,9 +138,9 @@ const struct rh_saved_place *rh_stage_plan_saved(const struct rh_stage_plan *pla
 const struct rh_deferred_place *rh_stage_plan_deferred(const struct rh_stage_plan *plan, int lo, int hi);
 
 /* Where the weights of a stage lie in its upload, each block once: offset[b], for each block of the model, in bytes; -1 where the stage
- * does not use it. Returns the total. The backward of the embedding alone reads no weights, but for
- * those of a norm (rh_model_embedding_is_normed). */
-int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset);
+ * does not use it. Returns the total. is_backward: for a slot of the stage that makes gradients (rh_slot_makes_gradients). That of the
+ * embedding alone reads no weights, but for those of a norm (rh_model_embedding_is_normed). */
+int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi, int is_backward, int64_t *offset);
 /* The same for gradient sums, in elements: offset[2*b+use]. */
 int64_t rh_stage_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
 /* The totals of one layer alone. */

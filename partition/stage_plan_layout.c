@@ -28,12 +28,12 @@ static int64_t block_gradients(const struct rh_model *model, int b)
 	return rh_align_up(model->block[b].elements, RH_ALIGN / 2);
 }
 
-int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset)
+int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi, int is_backward, int64_t *offset)
 {
 	int64_t bytes = 0;
 	for (int b = 0; b < model->blocks; b++)
 		offset[b] = -1;
-	if (backward_only && hi == 1 && rh_model_has_embedding(model) && !rh_model_embedding_is_normed(model))
+	if (is_backward && hi == 1 && rh_model_has_embedding(model) && !rh_model_embedding_is_normed(model))
 		return 0;
 	for (int l = lo; l < hi; l++)
 		for (int which = 0; which < 2; which++) {

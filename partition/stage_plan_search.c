@@ -31,7 +31,7 @@ static size_t list_limits(const struct stage_planner *at, int64_t *limit)
 	size_t count = 0, different = 0;
 	for (int lo = 0; lo < at->layers; lo++)
 		for (int hi = at->alike && lo > 1 ? at->layers : lo + 1; hi <= at->layers; hi++)
-			limit[count++] = plan_upload_bytes(at, PASS_FUSED, lo, hi);
+			limit[count++] = plan_upload_bytes(at, PASS_FORWARD, lo, hi);
 	qsort(limit, count, sizeof *limit, ascending);
 	for (size_t i = 0; i < count; i++)
 		if (!different || limit[i] != limit[different - 1])

@@ -25,7 +25,7 @@ static int run_steps(struct rh_session *session, const struct rh_forecast_input 
                      const struct rh_forecast_options *options, struct forecast_check *check, struct rh_forecast *out)
 {
 	struct forecast_steps steps = {0};
-	int local = session->plan.schedule->update == RH_UPDATE_LOCAL;
+	int local = session->plan.executor.schedule->update == RH_UPDATE_LOCAL;
 	int rc = (local ? forecast_run_stretch : forecast_run_steps)(
 	        session, input, zeros, (struct forecast_observers){options ? options->trace : NULL, check}, &steps);
 	out->drift = steps.drift;
@@ -92,7 +92,7 @@ static void describe_plan(const struct rh_session *session, const struct rh_fore
 	                            .host_devices = bytes->host_devices,
 	                            .devices = session->device_count,
 	                            .layers = session->model->layers,
-	                            .round_micro_batches = session->plan.train_round,
+	                            .round_micro_batches = session->plan.executor.train_round,
 	                            .unit = unit,
 	                            .unit_bytes = unit * rh_wire_bytes((enum rh_wire)session->config->link_dtype, session->model->dtype,
 	                                                               input->work.train.tokens, session->model->config->hidden_size),

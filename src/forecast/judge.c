@@ -40,7 +40,7 @@ static void describe(const struct judging *at, const struct rh_run_plan *plan, s
 {
 	*out = (struct judged){
 	        .config = at->session->config, .machine = *at->machine, .input = at->input, .options = {.tasks = at->tasks, .plan = plan}};
-	out->machine.devices = plan->options.devices;
+	out->machine.devices = plan->executor.devices;
 }
 
 /* 1: this plan is to be run rather than the best so far. One that uses fewer devices must be faster: saving memory is not enough. */
@@ -48,7 +48,7 @@ static int is_better(const struct judging *at, const struct rh_run_plan *plan, d
 {
 	const struct rh_run_plan *best = &at->plans->plan[at->best];
 	return rh_run_plan_is_better(plan, step_s, best, at->step_s) &&
-	       (plan->options.devices == best->options.devices || step_s < at->step_s);
+	       (plan->executor.devices == best->executor.devices || step_s < at->step_s);
 }
 
 static void note_best(struct judging *at, int number, const struct rh_forecast *forecast)
@@ -61,8 +61,8 @@ static void note_best(struct judging *at, int number, const struct rh_forecast *
 /* 1: a step has so few micro-batches that simulating it takes next to no time. */
 static int is_short(const struct rh_run_plan *plan)
 {
-	int64_t count = plan->options.train_micro_batches;
-	return count <= rh_roundpipe_default_round(count, plan->options.devices);
+	int64_t count = plan->executor.train_micro_batches;
+	return count <= rh_roundpipe_default_round(count, plan->executor.devices);
 }
 
 /* Looks for a better plan among plans[first] and those after it: simulates all of a short step, else each whose lower bound beats the best
@@ -122,7 +122,7 @@ static int try_fewer_devices(struct judging *at)
 	    at->plans->plan[0].bytes.host_devices)
 		return 0;
 	for (int devices = at->machine->devices - 1; !rc && devices > 0; devices--) {
-		double busy = (1 - at->bubble) * at->plans->plan[at->best].options.devices;
+		double busy = (1 - at->bubble) * at->plans->plan[at->best].executor.devices;
 		if (devices <= busy * (1 - recompute_most))
 			break;
 		rc = try_devices(at, devices);
@@ -156,9 +156,9 @@ int rh_judge(struct rh_session *session, const struct rh_session_machine *machin
 		rc = try_fewer_devices(&at);
 	*chosen = at.best;
 	const struct rh_run_plan *best = &plans->plan[at.best];
-	if (!rc && (at.best || best->options.devices < machine->devices)) { /* it is told as the choice was */
+	if (!rc && (at.best || best->executor.devices < machine->devices)) { /* it is told as the choice was */
 		rh_forecast_free(&judged.forecast);
-		judged.machine.devices = best->options.devices;
+		judged.machine.devices = best->executor.devices;
 		judged.options.plan = best;
 		rc = judged.options.trace ? clear_trace(judged.options.trace) : 0;
 		if (!rc)

@@ -169,7 +169,7 @@ static int consider_small_stages(struct choosing *at, int64_t round)
  * never because rounds do not fit. */
 static int consider_rounds(struct choosing *at, int64_t least)
 {
-	int64_t count = at->planning->options.train_micro_batches, round;
+	int64_t count = at->planning->executor.train_micro_batches, round;
 	int layers = at->planning->costs.layers, rc = 0, continues = 1, times = count * layers > LONG_STEP ? 4 : 2;
 	for (int64_t rounds = 1; !rc && continues && (round = rh_round_count(count, rounds)) > least; rounds *= times) {
 		rc = consider(at, round, CUT_FOR_LONG_ROUNDS);
@@ -209,10 +209,10 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 	int64_t fixed = request->config->round_micro_batches;
 	*count = 0;
 	if (!planning->stages.trains || !request->machine.device_room || !planning->costs.layers ||
-	    !rh_schedule_has_rounds(planning->options.schedule))
+	    !rh_schedule_has_rounds(planning->executor.schedule))
 		return 0;
 	int rc = fixed ? consider_given(&at, fixed)
-	               : consider_rounds(&at, rh_roundpipe_default_round(planning->options.train_micro_batches, planning->stages.devices));
+	               : consider_rounds(&at, rh_roundpipe_default_round(planning->executor.train_micro_batches, planning->stages.devices));
 	if (at.best.choice.round)
 		out[(*count)++] = at.best;
 	for (int i = 0; i < at.others; i++)

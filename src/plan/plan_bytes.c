@@ -44,7 +44,7 @@ static int64_t loaded_bytes(const struct rh_run_request *request, const struct r
  * for many micro-batches. */
 static int spares_too_many(const struct planning *planning, const struct candidate *candidate)
 {
-	return planning->request->machine.device_room > 0 && planning->options.spills_boundaries && planning->options.devices > 1 &&
+	return planning->request->machine.device_room > 0 && planning->executor.spills_boundaries && planning->executor.devices > 1 &&
 	       candidate->stages.backward_stages > 1 &&
 	       rh_bytes_times(candidate->stages.boundary_bytes, candidate->spare) > candidate->bytes.total_budget;
 }
@@ -62,16 +62,22 @@ static int64_t checkpoint_bytes(const struct rh_run_request *request)
 
 int planning_count_bytes(const struct planning *planning, struct candidate *candidate)
 {
-	const struct rh_model *model = planning->request->model;
-	struct rh_executor_options options = planning->options;
+	const struct rh_run_request *request = planning->request;
+	const struct rh_model *model = request->model;
+	struct rh_executor_options options = {.planned = planning->executor,
+	                                      .model = model,
+	                                      .plan = &candidate->stages,
+	                                      .admission_limit = request->admission_limit,
+	                                      .boxes = planning_boxes(planning),
+	                                      .space = request->space,
+	                                      .registers = request->machine.device_room > 0,
+	                                      .page_bytes = rh_store_page_bytes(model->block, model->blocks, &planning->store)};
 	struct rh_executor_bytes beside;
 	struct rh_run_bytes *bytes = &candidate->bytes;
 	if (spares_too_many(planning, candidate))
 		return rh_fail(RH_DOES_NOT_FIT, "max_ram: spare boundary buffers alone are more");
-	options.plan = &candidate->stages;
-	options.infer_round = planning_infer_round(planning, &candidate->stages);
-	options.spare_boundaries = candidate->spare;
-	options.page_bytes = rh_store_page_bytes(model->block, model->blocks, &planning->store);
+	options.planned.infer_round = planning_infer_round(planning, &candidate->stages);
+	options.planned.spare_boundaries = candidate->spare;
 	int rc = rh_executor_bytes(&options, &beside);
 	if (rc)
 		return rc;
@@ -79,16 +85,16 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->boundaries = beside.host;
 	bytes->boundaries_nvme = beside.nvme;
 	bytes->store = rh_min(rh_store_bytes(model->block, model->blocks, &planning->store), RH_BYTES_MOST);
-	const struct rh_workload *work = planning->request->work;
-	int64_t record = rh_space_round(planning->request->space, work->nvme_record_bytes);
+	const struct rh_workload *work = request->work;
+	int64_t record = rh_space_round(request->space, work->nvme_record_bytes);
 	bytes->nvme = nvme.frozen + nvme.masters + nvme.state + beside.nvme + work->nvme_records * record;
 	bytes->nvme_step = nvme.masters + nvme.state + beside.nvme_step + work->nvme_step_records * record;
-	bytes->nvme_loaded = loaded_bytes(planning->request, &nvme);
+	bytes->nvme_loaded = loaded_bytes(request, &nvme);
 	bytes->device = candidate->stages.device_bytes;
 	bytes->data = planning->data_bytes;
-	bytes->host_devices = planning->request->machine.device_room ? 0 : planning->request->machine.devices;
-	bytes->program = rh_run_program_bytes(planning->request->config, &planning->request->machine, model) + beside.heap;
-	bytes->checkpoints = planning->request->work->train_micro_batches ? checkpoint_bytes(planning->request) : 0;
+	bytes->host_devices = request->machine.device_room ? 0 : request->machine.devices;
+	bytes->program = rh_run_program_bytes(request->config, &request->machine, model) + beside.heap;
+	bytes->checkpoints = request->work->train_micro_batches ? checkpoint_bytes(request) : 0;
 	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program +
 	               bytes->checkpoints;
 	/* reading the rows, before the store is reserved, may need more than the run itself: the excess counts as data */

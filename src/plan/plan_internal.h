@@ -35,7 +35,7 @@ struct candidate {
 struct planning {
 	const struct rh_run_request *request;
 	struct rh_stage_plan_request stages; /* without cap and round, which each candidate has of its own */
-	struct rh_executor_options options;
+	struct rh_executor_plan executor;
 	struct rh_store_options store;
 	struct rh_costs costs; /* costs.layers 0: the costs of layers are not known */
 	struct rh_balance balance;
@@ -43,9 +43,15 @@ struct planning {
 	struct rh_stage_plan_found found;
 	int64_t *cuts;
 	struct rh_deferral *deferral;
-	struct rh_boxes boxes; /* of options.boxes, where there are several */
+	struct rh_boxes boxes; /* boxes.boxes 0: this one alone */
 	int64_t data_bytes, reading_bytes;
 };
+
+/* NULL: this box alone. */
+static inline const struct rh_boxes *planning_boxes(const struct planning *planning)
+{
+	return planning->boxes.boxes ? &planning->boxes : NULL;
+}
 
 void candidate_free(struct candidate *candidate);
 /* Writes what follows from a choice, rounds and tiers, into the options. */
@@ -62,7 +68,7 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
  * defers, and whether gradient sums cross rounds. */
 int planning_schedule(struct planning *planning) RH_MUST;
 
-/* settle.c: makes a candidate the plan, with the options that executor and store are created with. The plan takes over its stages. */
+/* settle.c: makes a candidate the plan, with what executor and store are created with. The plan takes over its stages. */
 void planning_settle(struct planning *planning, struct candidate *candidate, struct rh_run_plan *out);
 /* run_plan.c: everything of a request but its schedule. */
 void planning_describe(const struct rh_run_request *request, struct planning *out);

@@ -57,7 +57,7 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 {
 	struct rh_stage_plan_request request = planning->stages;
 	struct rh_balance balance = planning->balance;
-	int joined = rh_executor_joins(&planning->options);
+	int joined = rh_executor_joins(&planning->executor, planning->request->model);
 	if (candidate->cap_bytes == cap && candidate->joined == joined)
 		return 0;
 	rh_stage_plan_free(&candidate->stages);
@@ -138,14 +138,14 @@ static int fit_caps(struct planning *planning, struct candidate *candidate)
 void planning_apply(struct planning *planning, const struct choice *choice)
 {
 	struct rh_stage_plan_request *stages = &planning->stages;
-	int64_t count = planning->options.train_micro_batches;
-	int has_rounds = rh_schedule_has_rounds(planning->options.schedule);
-	planning->options.train_round = has_rounds ? choice->round : count;
+	int64_t count = planning->executor.train_micro_batches;
+	int has_rounds = rh_schedule_has_rounds(planning->executor.schedule);
+	planning->executor.train_round = has_rounds ? choice->round : count;
 	stages->train_round = planning->boxes.unit ? planning->boxes.unit : rh_min(choice->round, count);
 	if (has_rounds)
 		stages->crosses_rounds = planning->store.crosses_rounds = choice->round < count;
 	planning->store.spill = choice->spill;
-	planning->options.spills_boundaries = (choice->spill & RH_SPILL_ACTIVATIONS) != 0;
+	planning->executor.spills_boundaries = (choice->spill & RH_SPILL_ACTIVATIONS) != 0;
 }
 
 /* Gives up spare boundary buffers first: all at once, or, where each saves writing to NVMe, by halves. With one for each micro-batch of a
@@ -154,8 +154,8 @@ void planning_apply(struct planning *planning, const struct choice *choice)
 int planning_fit(struct planning *planning, const struct choice *choice, struct candidate *out)
 {
 	planning_apply(planning, choice);
-	int spills = planning->options.spills_boundaries, devices = planning->stages.devices;
-	int64_t spare = spills || devices > 1 || planning->options.boxes ? devices * planning->stages.train_round : 0;
+	int spills = planning->executor.spills_boundaries, devices = planning->stages.devices;
+	int64_t spare = spills || devices > 1 || planning->boxes.boxes ? devices * planning->stages.train_round : 0;
 	out->choice = *choice;
 	for (;; spare = spills ? spare / 2 : 0) {
 		out->spare = spare;
@@ -231,13 +231,13 @@ static int weigh_layers(struct planning *planning)
 {
 	const struct rh_stage_plan_request *stages = &planning->stages;
 	const struct rh_run_machine *machine = &planning->request->machine;
-	if (!stages->trains || !machine->hardware || !rh_schedule_has_planned_stages(planning->options.schedule) ||
+	if (!stages->trains || !machine->hardware || !rh_schedule_has_planned_stages(planning->executor.schedule) ||
 	    (stages->devices < 2 && !machine->device_room))
 		return 0;
 	planning->cuts_by_time =
 	        stages->devices > 1 && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && !stages->model->tap;
 	planning->balance =
-	        (struct rh_balance){.costs = &planning->costs, .micro_batches = planning->options.train_micro_batches, .steps = 1};
+	        (struct rh_balance){.costs = &planning->costs, .micro_batches = planning->executor.train_micro_batches, .steps = 1};
 	int rc = rh_balance_costs(stages, machine->hardware, &planning->costs);
 	return rc ? rc : weigh_sums(planning);
 }
@@ -266,24 +266,21 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	                                             .backward_cuts = config->backward_cuts,
 	                                             .forward_cut_count = config->forward_cut_count,
 	                                             .backward_cut_count = config->backward_cut_count};
-	out->options = (struct rh_executor_options){.model = request->model,
-	                                            .devices = devices,
-	                                            .registers = request->machine.device_room > 0,
-	                                            .train_micro_batches = work->train_micro_batches,
-	                                            .infer_micro_batches = work->infer_micro_batches,
-	                                            .score_cols = work->infer_logits ? rh_model_outputs(request->model->config)
-	                                                                             : work->infer.choices,
-	                                            .infer_logits = work->infer_logits,
-	                                            .cache_rows = work->cache_rows,
-	                                            .space = request->space,
-	                                            .stale = trains && (config->optimizer_staleness || config->paci_update_delay),
-	                                            .update_delay = config->paci_update_delay,
-	                                            .seed = config->seed};
+	out->executor =
+	        (struct rh_executor_plan){.devices = devices,
+	                                  .train_micro_batches = work->train_micro_batches,
+	                                  .infer_micro_batches = work->infer_micro_batches,
+	                                  .score_cols = work->infer_logits ? rh_model_outputs(request->model->config) : work->infer.choices,
+	                                  .infer_logits = work->infer_logits,
+	                                  .cache_rows = work->cache_rows,
+	                                  .stale = trains && (config->optimizer_staleness || config->paci_update_delay),
+	                                  .update_delay = config->paci_update_delay,
+	                                  .seed = config->seed};
 	out->store = (struct rh_store_options){.dtype = config->dtype,
 	                                       .layout = config->state_layout,
 	                                       .optim = config->optim,
 	                                       .momentum = config->momentum != 0,
-	                                       .published = out->options.stale,
+	                                       .published = out->executor.stale,
 	                                       .addresses_only = request->machine.simulated,
 	                                       .space = request->space};
 	rh_model_cut(request->model, &request->machine.grain);

@@ -99,17 +99,14 @@ struct rh_balanced {
 
 struct rh_run_plan {
 	struct rh_stage_plan stages;
-	const struct rh_schedule *schedule; /* of training; NULL where there is none */
-	int64_t train_round;                /* micro-batches in a round of training */
-	int spill;                          /* bits of enum rh_spill: what lies on NVMe */
+	int spill; /* bits of enum rh_spill: what lies on NVMe */
 	struct rh_run_bytes bytes;
 	struct rh_balanced balanced;
 	struct rh_device_grain grain; /* of the devices that the head was cut for */
 	int64_t head_rows;            /* rows of logits computed at once */
-	/* What executor and store are created with, but for devices, store, updater, boxes and the plan itself. */
-	struct rh_executor_options options;
-	struct rh_store_options store;
-	struct rh_boxes boxes; /* where this is one of several: options.boxes is to point here */
+	struct rh_executor_plan executor;
+	struct rh_store_options store; /* without devices; space and addresses_only are those of the session that planned */
+	struct rh_boxes boxes;         /* where this is one of several */
 };
 
 /* Several plans for one request, each within its budgets. */
@@ -135,9 +132,8 @@ void rh_run_plan_free(struct rh_run_plan *plan);
  * that saves much host memory may be a little slower. */
 int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s);
 
-/* The same plan for another session of the same run: with the request's model, on the request's machine, which may be a simulated one. It
- * neither searches nor checks budgets. */
-int rh_run_plan_copy(const struct rh_run_request *request, const struct rh_run_plan *plan, struct rh_run_plan *out) RH_MUST;
+/* The caller's (rh_run_plan_free), also where it failed. */
+int rh_run_plan_copy(const struct rh_run_plan *plan, struct rh_run_plan *out) RH_MUST;
 /* Cuts the model's head as the plan expects it. */
 void rh_run_plan_cut_head(const struct rh_run_plan *plan, struct rh_model *model);
 

@@ -168,7 +168,6 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	const struct rh_config *config = request->config;
 	int devices = planning->stages.devices;
 	planning->boxes = (struct rh_boxes){.boxes = (int)config->boxes, .box = (int)config->box - 1};
-	planning->options.boxes = &planning->boxes;
 	if (!request->order->orders_boxes)
 		return 0;
 	int rc = rh_run_check_boxes(config, request->order);
@@ -180,7 +179,6 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	rc = check_drift(request, &planning->boxes);
 	if (rc)
 		return rc;
-	planning->options.admission_limit = request->admission_limit;
 	planning->store.crosses_rounds = planning->stages.crosses_rounds =
 	        rh_boxes_cross_rounds(schedule, request->work->train_micro_batches, planning->boxes.unit);
 	return schedule->splits_backward ? find_box_deferrals(schedule, planning) : 0;
@@ -190,12 +188,13 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 static int choose_backward(struct planning *planning)
 {
 	const struct rh_run_request *request = planning->request;
-	const struct rh_executor_options *options = &planning->options;
-	const struct rh_dispatch dispatch = {.schedule = options->schedule,
-	                                     .devices = options->devices,
-	                                     .train_micro_batches = options->train_micro_batches,
-	                                     .admission_limit = options->admission_limit,
-	                                     .boxes = options->boxes};
+	const struct rh_executor_plan *planned = &planning->executor;
+	const struct rh_boxes *boxes = planning_boxes(planning);
+	const struct rh_dispatch dispatch = {.schedule = planned->schedule,
+	                                     .devices = planned->devices,
+	                                     .train_micro_batches = planned->train_micro_batches,
+	                                     .admission_limit = request->admission_limit,
+	                                     .boxes = boxes};
 	enum rh_paci_backward backward = request->config->paci_backward;
 	if (backward == RH_BACKWARD_RECOMPUTE)
 		return 0;
@@ -203,17 +202,16 @@ static int choose_backward(struct planning *planning)
 		return rh_fail(-EINVAL,
 		               "paci_backward: has no effect under schedule %s, in which no update comes between forward and backward; "
 		               "remove it",
-		               options->schedule->name);
+		               planned->schedule->name);
 	if (backward == RH_BACKWARD_STASH)
 		planning->store.stash = (int)rh_dispatch_drift_bound(&dispatch, 0);
-	else if (options->boxes && options->devices > 1)
+	else if (boxes && planned->devices > 1)
 		return rh_fail(-EINVAL, "paci_backward: stored keeps activations on the device that made them, and a box of several deals "
 		                        "layers out anew; give each box one device, or write recompute");
-	else if (!options->boxes && request->model->first_trained > 0)
+	else if (!boxes && request->model->first_trained > 0)
 		return rh_fail(-EINVAL, "paci_backward: stored works in one box where all layers are trained; write recompute or stash");
 	else
-		planning->stages.kept_micro_batches =
-		        rh_dispatch_admission_limit(&dispatch, 0) * (options->boxes ? options->boxes->unit : 1);
+		planning->stages.kept_micro_batches = rh_dispatch_admission_limit(&dispatch, 0) * (boxes ? boxes->unit : 1);
 	return 0;
 }
 
@@ -221,15 +219,14 @@ static int choose_backward(struct planning *planning)
 static int check_delay(const struct planning *planning)
 {
 	const struct rh_config *config = planning->request->config;
-	const struct rh_executor_options *options = &planning->options;
-	int64_t unit = options->boxes && options->boxes->unit ? options->boxes->unit : 1,
-	        units = rh_round_count(options->train_micro_batches, unit);
+	const struct rh_executor_plan *planned = &planning->executor;
+	int64_t unit = planning->boxes.unit ? planning->boxes.unit : 1, units = rh_round_count(planned->train_micro_batches, unit);
 	if (!config->paci_update_delay)
 		return 0;
-	if (options->schedule->update != RH_UPDATE_LOCAL)
+	if (planned->schedule->update != RH_UPDATE_LOCAL)
 		return rh_fail(-EINVAL,
 		               "paci_update_delay: has no effect under schedule %s, whose updates come between two steps; remove it",
-		               options->schedule->name);
+		               planned->schedule->name);
 	if (config->paci_backward == RH_BACKWARD_STASH)
 		return rh_fail(-EINVAL,
 		               "paci_update_delay: a stash keeps what updates overwrite, and these overwrite nothing that is read; "
@@ -251,7 +248,7 @@ static int arrange_schedule(struct planning *planning)
 	int rc = find_schedule(request->config, &schedule);
 	if (rc)
 		return rc;
-	planning->options.schedule = schedule;
+	planning->executor.schedule = schedule;
 	if (request->order)
 		return join_boxes(schedule, planning);
 	if (rh_schedule_has_planned_stages(schedule))
@@ -263,7 +260,6 @@ static int arrange_schedule(struct planning *planning)
 	/* a device of one stage keeps its sums until they are whole */
 	int loops = planning->stages.backward_cut_count + 1 > planning->stages.devices;
 	planning->store.crosses_rounds = planning->stages.crosses_rounds = loops && count > 1;
-	planning->options.admission_limit = request->admission_limit;
 	if (!rc && schedule->splits_backward)
 		rc = find_deferrals(schedule, count, planning);
 	return rc;

@@ -9,56 +9,35 @@
  * forwards do not wait for one another. */
 int64_t planning_infer_round(const struct planning *planning, const struct rh_stage_plan *stages)
 {
-	const struct rh_executor_options *options = &planning->options;
-	int64_t count = options->infer_micro_batches,
+	const struct rh_executor_plan *planned = &planning->executor;
+	int64_t count = planned->infer_micro_batches,
 	        in_round = rh_max(stages->forward_stages + rh_stage_plan_backward_stages(stages, 0), 1);
-	int64_t rounds = options->boxes || options->cache_rows ? 1 : rh_round_count(options->devices, in_round);
-	return rh_min(rh_roundpipe_default_round(count, options->devices), rh_round_count(count, rounds));
+	int64_t rounds = planning->boxes.boxes || planned->cache_rows ? 1 : rh_round_count(planned->devices, in_round);
+	return rh_min(rh_roundpipe_default_round(count, planned->devices), rh_round_count(count, rounds));
 }
 
 void planning_settle(struct planning *planning, struct candidate *candidate, struct rh_run_plan *out)
 {
 	planning_apply(planning, &candidate->choice);
-	planning->options.spare_boundaries = candidate->spare;
-	planning->options.infer_round = planning_infer_round(planning, &candidate->stages);
-	planning->options.page_bytes =
-	        rh_store_page_bytes(planning->request->model->block, planning->request->model->blocks, &planning->store);
+	planning->executor.spare_boundaries = candidate->spare;
+	planning->executor.infer_round = planning_infer_round(planning, &candidate->stages);
+	planning->executor.train_round = rh_min(planning->executor.train_round, planning->executor.train_micro_batches);
 	*out = (struct rh_run_plan){.stages = candidate->stages,
-	                            .schedule = planning->options.schedule,
-	                            .train_round = rh_min(planning->options.train_round, planning->options.train_micro_batches),
 	                            .spill = candidate->choice.spill,
 	                            .bytes = candidate->bytes,
 	                            .balanced = candidate->balanced,
 	                            .grain = planning->request->machine.grain,
 	                            .head_rows = candidate->head_rows,
-	                            .options = planning->options,
+	                            .executor = planning->executor,
 	                            .store = planning->store,
 	                            .boxes = planning->boxes};
-	out->options.boxes = NULL;
 	candidate->stages = (struct rh_stage_plan){0};
 }
 
-int rh_run_plan_copy(const struct rh_run_request *request, const struct rh_run_plan *plan, struct rh_run_plan *out)
+int rh_run_plan_copy(const struct rh_run_plan *plan, struct rh_run_plan *out)
 {
-	struct planning planning;
-	int64_t count = request->work->train_micro_batches;
-	struct candidate candidate = {.choice = {.round = plan->train_round, .spill = plan->spill},
-	                              .bytes = plan->bytes,
-	                              .balanced = plan->balanced,
-	                              .head_rows = plan->head_rows,
-	                              .spare = plan->options.spare_boundaries};
-	*out = (struct rh_run_plan){0};
-	planning_describe(request, &planning);
-	RH_ASSERT(count == plan->options.train_micro_batches);
-	int rc = count ? planning_schedule(&planning) : 0;
-	if (!rc)
-		rc = rh_stage_plan_copy(&plan->stages, &candidate.stages);
-	if (!rc)
-		planning_settle(&planning, &candidate, out);
-	out->grain = plan->grain;
-	candidate_free(&candidate);
-	planning_close(&planning);
-	return rc;
+	*out = *plan;
+	return rh_stage_plan_copy(&plan->stages, &out->stages);
 }
 
 void rh_run_plan_cut_head(const struct rh_run_plan *plan, struct rh_model *model)

@@ -82,11 +82,13 @@ static void need_weights(struct rh_check *check)
 {
 	const struct rh_model *model = model_of(check);
 	const struct rh_command *command = check->command;
-	int is_backward = command->kind != RH_COMMAND_FORWARD && command->stage.hi < model->layers;
+	int is_backward = command->operands.is_backward_upload;
 	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, check->offset);
 	for (int l = command->lo; l < command->hi; l++)
 		for (int which = 0; which < 2 && !check_failed(check); which++) {
 			int b = model->layer[l].block[which];
+			if (b >= 0 && check->offset[b] < 0 && command->kind == RH_COMMAND_FORWARD)
+				check_fault(check, -1, "reads block %d, which an upload for a backward lacks", b);
 			if (b < 0 || check->offset[b] < 0)
 				continue;
 			int64_t first = command->operands.weights + check->offset[b];
@@ -380,7 +382,7 @@ static void run_message(struct rh_check *check)
 	const struct rh_command *command = check->command;
 	int sends = command->kind == RH_COMMAND_SEND;
 	enum rh_queue queue = check->recorded->lane[command->lane].queue;
-	enum check_what what = command->block == RH_BOUNDARY_ACTIVATION ? CHECK_ACTIVATION : CHECK_BOUNDARY_GRADIENT;
+	enum check_what what = command->boundary == RH_BOUNDARY_ACTIVATION ? CHECK_ACTIVATION : CHECK_BOUNDARY_GRADIENT;
 	struct check_content content = of_micro_batch(check, what, command->lo);
 	struct check_range range = check_resolve(check, sends ? &command->source : &command->target);
 	if (queue != (sends ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES))

@@ -1,4 +1,5 @@
 /* What each byte of each room holds, and which commands touched it. */
+#include "offload/store.h"
 #include "run/check_internal.h"
 
 #include <stdio.h>
@@ -67,17 +68,12 @@ int check_memory_create(struct rh_check *check)
 	return fill_weights(check);
 }
 
-/* The gradient lies in a sum (offload/store.c): of fp32, where there is one; of fewer bits, in the running sum of a block of one use. */
+/* The gradient may lie in a sum. */
 static int gradient_piece(const struct rh_check *check, int b)
 {
 	const struct rh_model *model = check->options.model;
-	enum rh_shared shared = model->block[b].shared;
-	int crosses = check->options.crosses_rounds || shared, two = model->block[b].uses == 2, is_wide = model->dtype == RH_F32;
-	if (is_wide && (crosses || two))
-		return check->first_piece[RH_ROOM_HOST_SUM] + 2 * b + (shared ? !rh_shared_use(shared) : !crosses);
-	if (crosses && !two)
-		return check->first_piece[RH_ROOM_HOST_SUM] + 2 * b;
-	return check->first_piece[RH_ROOM_HOST_GRADIENT] + b;
+	int use = rh_store_gradient_use(&model->block[b], model->dtype, check->options.crosses_rounds);
+	return use < 0 ? check->first_piece[RH_ROOM_HOST_GRADIENT] + b : check->first_piece[RH_ROOM_HOST_SUM] + 2 * b + use;
 }
 
 struct check_range check_resolve(struct rh_check *check, const struct rh_place *place)

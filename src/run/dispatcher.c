@@ -14,7 +14,7 @@ static struct dispatch_ready *ready_of(struct rh_executor *executor, int lane)
 	if (info->queue == RH_QUEUE_STREAM)
 		return &executor->dispatcher.ready[info->owner];
 	int is_served = info->queue == RH_QUEUE_OPTIMIZER || info->queue == RH_QUEUE_CALLER;
-	return is_served ? &executor->dispatcher.ready[executor->options.devices] : NULL;
+	return is_served ? &executor->dispatcher.ready[executor->options.planned.devices] : NULL;
 }
 
 static void list_ready(struct rh_executor *executor, int lane)
@@ -244,7 +244,7 @@ static int lower_more(struct rh_executor *executor)
 	int rc = 0, index = (int)executor->first;
 	for (int again = 1; !rc && again && !lower_is_over(lowering);) {
 		again = executor->options.boxes && executor->options.boxes->unit && executor->trains;
-		for (int d = 0; d < executor->options.devices; d++) {
+		for (int d = 0; d < executor->options.planned.devices; d++) {
 			const struct ring_command *head = dispatcher->lane[lower_lane(d, RH_STREAM_COMPUTE)].head;
 			again |= lowering->device[d].last_slot >= (int64_t)lowering->next_slot &&
 			         (!head || head->lowered.position >= dispatcher->device[d].lowered);
@@ -280,7 +280,7 @@ static int open_stalls(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int rc = 0;
-	for (int d = 0; !rc && d < executor->options.devices; d++) {
+	for (int d = 0; !rc && d < executor->options.planned.devices; d++) {
 		int lane = lower_lane(d, RH_STREAM_COMPUTE);
 		if (!dispatcher->lane[lane].head || dispatcher->device[d].is_stalled || dispatcher_is_ready(dispatcher, lane))
 			continue;
@@ -364,7 +364,7 @@ static int await_room(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int oldest = -1, full = 0, any = 0;
-	for (int d = 0; d < executor->options.devices; d++) {
+	for (int d = 0; d < executor->options.planned.devices; d++) {
 		const struct ring_command *head = dispatcher->lane[lower_lane(d, RH_STREAM_COMPUTE)].head;
 		if (!is_full(executor, d) || !head)
 			continue;
@@ -373,7 +373,7 @@ static int await_room(struct rh_executor *executor)
 		full++;
 	}
 	int others = dispatcher->to_serve || dispatcher_drives_are_busy(dispatcher);
-	for (int d = 0; (full > 1 || others) && any >= 0 && d < executor->options.devices; d++) {
+	for (int d = 0; (full > 1 || others) && any >= 0 && d < executor->options.planned.devices; d++) {
 		int rc = is_full(executor, d) ? look_at(executor, lower_lane(d, RH_STREAM_COMPUTE)) : 0;
 		any = rc < 0 ? rc : any | rc;
 	}
@@ -440,7 +440,7 @@ static int is_over(struct rh_executor *executor, enum dispatch_until until, int 
 		       !is_arriving(executor, executor->flight[index].step);
 	if (!lower_is_over(lowering))
 		return 0;
-	for (int d = 0; d < executor->options.devices; d++)
+	for (int d = 0; d < executor->options.planned.devices; d++)
 		if (!dispatcher->lane[lower_lane(d, RH_STREAM_COMPUTE)].head)
 			return 1;
 	return 0;
@@ -455,7 +455,7 @@ static int run_once(struct rh_executor *executor)
 		any = rc = dispatcher_serve_links(executor);
 	if (rc < 0)
 		return rc;
-	for (int d = 0; rc >= 0 && d < executor->options.devices; d++) {
+	for (int d = 0; rc >= 0 && d < executor->options.planned.devices; d++) {
 		rc = issue_to(executor, d);
 		any |= rc > 0;
 	}
@@ -508,21 +508,21 @@ void dispatcher_drop(struct rh_executor *executor)
 		while (dispatcher->lane[lane].head)
 			dispatcher_end_head(executor, lane);
 	run_spans_drop(executor);
-	for (int d = 0; d < executor->options.devices; d++)
+	for (int d = 0; d < executor->options.planned.devices; d++)
 		dispatcher->device[d].blocks_left = dispatcher->device[d].is_stalled = 0;
 	memset(dispatcher->left, 0, sizeof dispatcher->left);
 }
 
 void dispatcher_mark_done(struct rh_executor *executor, int64_t before)
 {
-	for (int i = 0; i < executor->options.devices * RH_STREAMS; i++) {
+	for (int i = 0; i < executor->options.planned.devices * RH_STREAMS; i++) {
 		struct dispatch_stream *at = &executor->dispatcher.stream[i];
 		while (at->issued.oldest && at->issued.oldest->lowered.position < before) {
 			at->marks.latest_reached.issued = at->issued.oldest->sequence;
 			ring_end(&executor->lowering.ring, ring_pop(&at->issued));
 		}
 	}
-	for (int d = 0; d < executor->options.devices; d++)
+	for (int d = 0; d < executor->options.planned.devices; d++)
 		executor->dispatcher.device[d].finished = executor->dispatcher.device[d].launched;
 }
 
@@ -532,7 +532,7 @@ int dispatcher_create(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct rh_region *memory = &executor->memory;
-	int devices = executor->options.devices, streams = devices * RH_STREAMS;
+	int devices = executor->options.planned.devices, streams = devices * RH_STREAMS;
 	dispatcher->lane = rh_region_take(memory, executor->lowering.lanes.lanes, sizeof *dispatcher->lane);
 	dispatcher->ready = rh_region_take(memory, devices + 1, sizeof *dispatcher->ready);
 	dispatcher->stream = rh_region_take(memory, streams, sizeof *dispatcher->stream);
@@ -554,7 +554,7 @@ int dispatcher_create(struct rh_executor *executor)
 void dispatcher_destroy(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	for (int i = 0; dispatcher->stream && i < executor->options.devices * RH_STREAMS; i++)
+	for (int i = 0; dispatcher->stream && i < executor->options.planned.devices * RH_STREAMS; i++)
 		rh_marks_destroy(&dispatcher->stream[i].marks);
 	for (int i = 0; i < DISPATCH_DRIVES; i++)
 		rh_space_queue_destroy(dispatcher->drive[i].queue);

@@ -27,11 +27,11 @@ static struct rh_wire_boundary message_of(const struct rh_executor *executor, co
 static void code(const struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_wire_boundary message = message_of(executor, command);
-	const struct rh_wire_draw draw = {.seed = executor->options.seed,
+	const struct rh_wire_draw draw = {.seed = executor->options.planned.seed,
 	                                  .box = (uint32_t)executor->options.boxes->box,
 	                                  .step = (uint32_t)command->step,
 	                                  .micro_batch = (uint32_t)command->micro_batch,
-	                                  .kind = (uint32_t)command->block};
+	                                  .kind = (uint32_t)command->boundary};
 	rh_wire_boundary_code(&message, &draw, buffer_of(executor, command));
 }
 
@@ -48,7 +48,7 @@ static int post(struct rh_executor *executor, int which)
 	const struct rh_wire_boundary message = message_of(executor, command);
 	int64_t bytes = rh_wire_boundary_bytes(&message);
 	struct rh_link *end = link_of(executor, which);
-	uint64_t tag = rh_wire_tag((enum rh_boundary_kind)command->block, command->step, command->micro_batch);
+	uint64_t tag = rh_wire_tag(command->boundary, command->step, command->micro_batch);
 	int rc = dispatcher_waits_have_ended(executor, command);
 	if (rc <= 0)
 		return rc;

@@ -14,7 +14,7 @@ static int has_settled(struct rh_executor *executor, const struct rh_command *co
 static void arrives_staged(void *context, int which)
 {
 	struct rh_executor *executor = context;
-	int block = which / executor->options.devices;
+	int block = which / executor->options.planned.devices;
 	rh_updater_arrives(executor->options.updater, block, executor->downloaded[which]);
 	atomic_store_explicit(&executor->arriving[block], 0, memory_order_release);
 }
@@ -23,7 +23,7 @@ static void arrives_staged(void *context, int which)
 static int tell_arrived(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
 	const struct rh_executor_options *options = &executor->options;
-	int b = command->block, device = command->target.number;
+	int b = command->block, device = command->sender;
 	int64_t bytes = rh_dtype_bytes(options->model->dtype, options->model->block[b].elements);
 	if (options->model->block[b].uses == 2 || device < 0) {
 		int rc = has_settled(executor, command, may_wait);
@@ -32,7 +32,7 @@ static int tell_arrived(struct rh_executor *executor, const struct rh_command *c
 		return rc;
 	}
 	if (!rh_host_is_staged(&executor->copies, rh_store_gradient(options->store, b), bytes)) {
-		rh_updater_arrives(options->updater, b, executor->downloaded[b * options->devices + device]);
+		rh_updater_arrives(options->updater, b, executor->downloaded[b * options->planned.devices + device]);
 		return 1;
 	}
 	int rc = may_wait ? rh_host_copies_finish(&executor->copies) : 0;
@@ -42,7 +42,7 @@ static int tell_arrived(struct rh_executor *executor, const struct rh_command *c
 int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block)
 {
 	atomic_store_explicit(&executor->arriving[block], 1, memory_order_relaxed);
-	return rh_staging_then(executor->copies.staging, arrives_staged, executor, block * executor->options.devices + device);
+	return rh_staging_then(executor->copies.staging, arrives_staged, executor, block * executor->options.planned.devices + device);
 }
 
 /* The host's addition, once the device has sent what is added. */
@@ -79,8 +79,8 @@ static int serve(struct rh_executor *executor, const struct rh_command *command,
 		return tell_arrived(executor, command, may_wait);
 	case RH_COMMAND_UPLOADS_OVER:
 		/* of devices that have not uploaded the block the events are of an earlier step */
-		rh_updater_uploaded(updater, command->block, &executor->uploaded[command->block * executor->options.devices],
-		                    executor->options.devices);
+		rh_updater_uploaded(updater, command->block, &executor->uploaded[command->block * executor->options.planned.devices],
+		                    executor->options.planned.devices);
 		return 1;
 	case RH_COMMAND_WEIGHTS_READY:
 		if (!rh_updater_has_weights(updater, command->block))
@@ -105,7 +105,7 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait)
 	int any = dispatcher_serve_drives(executor);
 	if (any < 0)
 		return any;
-	struct dispatch_ready *ready = &dispatcher->ready[executor->options.devices];
+	struct dispatch_ready *ready = &dispatcher->ready[executor->options.planned.devices];
 	for (int i = 0; i < ready->count; i++) {
 		int lane = ready->lane[i], rc = 1;
 		while (rc > 0 && dispatcher_is_ready(dispatcher, lane)) {

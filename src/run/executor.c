@@ -18,7 +18,7 @@ enum {
 static int64_t fold_elements(const struct rh_executor_options *options)
 {
 	const struct rh_block *table = &options->model->block[0];
-	if (!options->train_micro_batches || !table->trainable || table->uses < 2 || table->shared || options->plan->crosses_rounds)
+	if (!options->planned.train_micro_batches || !table->trainable || table->uses < 2 || table->shared || options->plan->crosses_rounds)
 		return 0;
 	return rh_min(table->elements, LOWER_FOLD_ELEMENTS);
 }
@@ -43,21 +43,22 @@ static struct rh_transfer_limits piece_limits(const struct rh_executor_options *
 static int find_limits(const struct rh_executor_options *options, struct lower_limits *out)
 {
 	const struct rh_stage_plan *plan = options->plan;
-	int64_t train = options->train_micro_batches, infer = options->infer_micro_batches, spare = options->spare_boundaries;
+	int64_t train = options->planned.train_micro_batches, infer = options->planned.infer_micro_batches,
+	        spare = options->planned.spare_boundaries;
 	*out = (struct lower_limits){.dispatch = {.model = options->model,
 	                                          .plan = plan,
-	                                          .schedule = options->schedule,
-	                                          .devices = options->devices,
+	                                          .schedule = options->planned.schedule,
+	                                          .devices = options->planned.devices,
 	                                          .train_micro_batches = train,
-	                                          .train_round = options->train_round,
+	                                          .train_round = options->planned.train_round,
 	                                          .admission_limit = options->admission_limit,
-	                                          .update_delay = options->update_delay,
+	                                          .update_delay = options->planned.update_delay,
 	                                          .boxes = options->boxes},
 	                             .gaps = rh_max(rh_max(train, infer), 1),
 	                             .pieces = piece_limits(options)};
-	out->dispatch.infer_round = rh_boundary_infer_round(options->infer_round, options->spills_boundaries, spare);
-	out->steps_in_flight =
-	        rh_dispatch_is_local(&out->dispatch) ? rh_boundary_steps_in_flight(&out->dispatch) : 1 + rh_executor_joins(options);
+	out->dispatch.infer_round = rh_boundary_infer_round(options->planned.infer_round, options->planned.spills_boundaries, spare);
+	out->steps_in_flight = rh_dispatch_is_local(&out->dispatch) ? rh_boundary_steps_in_flight(&out->dispatch)
+	                                                            : 1 + rh_executor_joins(&options->planned, options->model);
 	out->micro_batches = rh_max(train * out->steps_in_flight, infer);
 	/* one upload or download takes the room for weights at most */
 	out->most_pieces = rh_transfer_pieces_most(out->pieces, rh_max(plan->weight_bytes, plan->rounded_bytes), 2 * options->model->blocks,
@@ -66,7 +67,7 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
 	        .dispatch = out->dispatch,
 	        .infer_micro_batches = infer,
 	        .spare = spare,
-	        .spills = options->spills_boundaries,
+	        .spills = options->planned.spills_boundaries,
 	        .record_bytes = rh_space_round(options->space, plan->boundary_bytes),
 	};
 	return rh_boundary_needs(&run, &out->boundaries);
@@ -78,15 +79,16 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
 static int64_t all_waits(const struct rh_executor_options *options)
 {
 	const struct rh_stage_plan *plan = options->plan;
-	int64_t count = options->train_micro_batches, forward = plan->forward_stages, backward = plan->backward_stages;
+	int64_t count = options->planned.train_micro_batches, forward = plan->forward_stages, backward = plan->backward_stages;
 	if (!count)
 		return 0;
-	int64_t rounds = !rh_schedule_has_rounds(options->schedule) ? count : rh_round_count(count, options->train_round);
+	int64_t rounds = !rh_schedule_has_rounds(options->planned.schedule) ? count : rh_round_count(count, options->planned.train_round);
 	int64_t slots = rounds * (forward + 2 * backward); /* a split backward is two slots */
 	int64_t kept = forward + backward;
 	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +
-	                options->devices * (int64_t)HOST_WAITS * options->model->blocks;
-	return (1 + rh_executor_joins(options)) * rh_min(waits, (int64_t)options->devices * RH_STALLS_MOST);
+	                options->planned.devices * (int64_t)HOST_WAITS * options->model->blocks;
+	return (1 + rh_executor_joins(&options->planned, options->model)) *
+	       rh_min(waits, (int64_t)options->planned.devices * RH_STALLS_MOST);
 }
 
 /* Layers of a plan's longest stage. */
@@ -115,13 +117,13 @@ static int64_t slot_commands(const struct rh_executor_options *options, int64_t 
 static int64_t lane_bytes(const struct rh_executor_options *options, int64_t infer_round)
 {
 	enum { AHEAD = 3, LEAST_LAUNCHES = 12, WAITS = 4 };
-	int64_t train = options->train_micro_batches, infer = options->infer_micro_batches;
-	if (rh_schedule_has_rounds(options->schedule))
-		train = rh_min(train, options->train_round);
+	int64_t train = options->planned.train_micro_batches, infer = options->planned.infer_micro_batches;
+	if (rh_schedule_has_rounds(options->planned.schedule))
+		train = rh_min(train, options->planned.train_round);
 	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, infer_round)), 1);
 	int64_t commands = rh_max(dispatch_slots(options) * slot_commands(options, 1),
 	                          (AHEAD + DISPATCH_LAUNCHES / (LEAST_LAUNCHES * long_slot)) * slot_commands(options, long_slot));
-	int64_t chunks = 2 * options->devices * (commands / RING_CHUNK + 1) + options->model->blocks;
+	int64_t chunks = 2 * options->planned.devices * (commands / RING_CHUNK + 1) + options->model->blocks;
 	return chunks * ((int64_t)sizeof(struct ring_chunk) + RING_CHUNK * WAITS * (int64_t)sizeof(uint32_t));
 }
 
@@ -131,9 +133,10 @@ static int64_t heap_bytes(const struct rh_executor_options *options, const struc
 	enum { DEVICE_EVENTS = RH_STREAMS * RH_MARKS };
 	int64_t layers = options->model->layers, blocks = options->model->blocks;
 	int64_t events = 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
-	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2, boundaries = 2 * (layers + 1) * limits->micro_batches;
+	int64_t lanes = options->planned.devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
+	        boundaries = 2 * (layers + 1) * limits->micro_batches;
 	return all_waits(options) * ((int64_t)sizeof(struct rh_stall) + 2 * EVENT_BYTES) +
-	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * limits->gaps * 8) +
+	       options->planned.devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * limits->gaps * 8) +
 	       lane_bytes(options, limits->dispatch.infer_round) + lanes * 128 + boundaries * 8;
 }
 
@@ -201,17 +204,17 @@ static int device_create(struct rh_executor *executor, int index)
 	                             .launch = issue_launch,
 	                             .sink = out,
 	                             .arena = &out->arena,
-	                             .seed = options->seed,
+	                             .seed = options->planned.seed,
 	                             .weights = rh_region_take(memory, blocks, sizeof *out->emit.weights),
 	                             .gradient = rh_region_take(memory, blocks, sizeof *out->emit.gradient),
 	                             .cache = out->room[RH_ROOM_CACHE].base,
-	                             .cache_rows = options->cache_rows};
+	                             .cache_rows = options->planned.cache_rows};
 	rc = memory->rc;
 	for (int b = 0; !rc && b < blocks; b++) {
-		int at = b * options->devices + index;
+		int at = b * options->planned.devices + index;
 		if (model->block[b].trainable)
 			rc = device->ops->event_create(device, RH_EVENT_HOST, &executor->downloaded[at]);
-		if (!rc && model->block[b].trainable && options->stale)
+		if (!rc && model->block[b].trainable && options->planned.stale)
 			rc = device->ops->event_create(device, RH_EVENT_HOST, &executor->uploaded[at]);
 	}
 	return rc ? rc : rh_stage_state_create(model, &out->state);
@@ -222,7 +225,7 @@ static int reserve(const struct rh_executor_options *options, int64_t bytes, con
 {
 	if (rh_store_options(options->store)->addresses_only)
 		return rh_host_reserve_addresses(bytes, what, out);
-	return rh_host_reserve_near(options->device, options->devices, bytes, what, out);
+	return rh_host_reserve_near(options->device, options->planned.devices, bytes, what, out);
 }
 
 static int host_create(struct rh_executor *executor)
@@ -235,7 +238,7 @@ static int host_create(struct rh_executor *executor)
 	int rc = reserve(options, limits->boundaries.count * limits->boundaries.bytes_each, "boundary activations",
 	                 &executor->boundary_memory);
 	if (!rc)
-		rc = rh_host_reserve_near(options->device, options->devices, micro_memory_bytes(options, limits),
+		rc = rh_host_reserve_near(options->device, options->planned.devices, micro_memory_bytes(options, limits),
 		                          "staging of micro-batches", &executor->micro_memory);
 	if (!rc)
 		rc = reserve(options, LOWER_FRAMES * options->page_bytes, "pages of weights on NVMe", &executor->frame_memory);
@@ -248,7 +251,7 @@ static int host_create(struct rh_executor *executor)
 	if (memory->rc)
 		return memory->rc;
 	for (int64_t i = 0; i < limits->steps_in_flight; i++)
-		executor->book[i].first = i * options->train_micro_batches;
+		executor->book[i].first = i * options->planned.train_micro_batches;
 	int64_t fold = rh_align_up(fold_elements(options) * 4, RH_ALIGN), micro = rh_align_up(plan->micro_bytes, RH_ALIGN);
 	int64_t staged = micro + rh_align_up(plan->result_bytes, RH_ALIGN);
 	char *at = executor->micro_memory.base;
@@ -265,7 +268,7 @@ static int copies_create(struct rh_executor *executor)
 	const struct rh_executor_options *options = &executor->options;
 	struct rh_host_copies_options copies = {
 	        .device = options->device,
-	        .devices = options->devices,
+	        .devices = options->planned.devices,
 	        .has_staging = options->registers,
 	        .piece_bytes = executor->lowering.limits.pieces.most_bytes,
 	        .area = {[RH_HOST_BOUNDARIES] = executor->boundary_memory,
@@ -282,15 +285,15 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	struct rh_executor *executor = rh_alloc(1, sizeof *executor);
 	if (!executor)
 		return -ENOMEM;
-	int events = options->model->blocks * options->devices;
+	int events = options->model->blocks * options->planned.devices;
 	struct lower_limits limits;
 	executor->options = *options;
-	executor->flights = 1 + rh_executor_joins(options);
-	executor->device = rh_region_take(&executor->memory, options->devices, sizeof *executor->device);
+	executor->flights = 1 + rh_executor_joins(&options->planned, options->model);
+	executor->device = rh_region_take(&executor->memory, options->planned.devices, sizeof *executor->device);
 	executor->uploaded = rh_region_take(&executor->memory, events, sizeof(struct rh_event *));
 	executor->downloaded = rh_region_take(&executor->memory, events, sizeof(struct rh_event *));
 	int rc = executor->memory.rc;
-	for (int d = 0; !rc && d < options->devices; d++)
+	for (int d = 0; !rc && d < options->planned.devices; d++)
 		rc = device_create(executor, d);
 	if (!rc)
 		rc = find_limits(options, &limits);
@@ -324,11 +327,11 @@ void rh_executor_destroy(struct rh_executor *executor)
 	run_rest(executor);
 	rh_host_copies_destroy(&executor->copies);
 	run_spans_drop(executor);
-	for (int i = 0; executor->downloaded && i < executor->options.model->blocks * executor->options.devices; i++) {
+	for (int i = 0; executor->downloaded && i < executor->options.model->blocks * executor->options.planned.devices; i++) {
 		rh_event_free(executor->uploaded[i]);
 		rh_event_free(executor->downloaded[i]);
 	}
-	for (int d = 0; executor->device && d < executor->options.devices; d++) {
+	for (int d = 0; executor->device && d < executor->options.planned.devices; d++) {
 		for (int i = 0; i < RUN_FLIGHT; i++)
 			rh_stalls_destroy(&executor->device[d].flight[i].stalls);
 		rh_stage_state_free(&executor->device[d].state);

@@ -22,42 +22,48 @@
 struct rh_executor;
 struct rh_link;
 
-/* What a run is made of. More than 20 members: the plan fills in most of them, and estimates take the same struct as the executor. */
-struct rh_executor_options {
-	const struct rh_model *model; /* all pointers are borrowed */
-	const struct rh_stage_plan *plan;
-	struct rh_store *store;
-	const struct rh_schedule *schedule; /* this and other members that programs are made from: struct rh_dispatch */
-	const int64_t *admission_limit;
-	struct rh_updater *updater; /* NULL: the store's weights change between calls only */
-	int stale;                  /* updates are published late, to the store's published copies: optimizer_staleness, update_delay */
-	int64_t update_delay;       /* as in struct rh_dispatch */
-	struct rh_device *const *device;
+/* What an executor does, as it was planned: numbers alone, so that one session's plan serves another. */
+struct rh_executor_plan {
+	const struct rh_schedule
+	        *schedule;    /* a row of rh_schedules; this and other members that programs are made from: struct rh_dispatch */
+	int stale;            /* updates are published late, to the store's published copies: optimizer_staleness, update_delay */
+	int64_t update_delay; /* as in struct rh_dispatch */
 	int devices;
-	/* One of several boxes: the model is its part, the schedule orders units over boxes. NULL: this box alone. */
-	const struct rh_boxes *boxes;
-	enum rh_wire wire;             /* how activations and their gradients travel to other boxes, and come from them */
-	struct rh_link *below, *above; /* to the boxes beside it, NULL: there is none. Between calls the caller may use them, too */
-	int registers;                 /* devices register host memory; a ring is planned, too, in case the system refuses */
-	int throttled_threads;         /* of the optimizer while a step's weights stream; 0: all */
-	int64_t train_micro_batches;   /* the most in one training step; 0: none */
-	int64_t train_round, infer_round;
-	int64_t spare_boundaries; /* these two as in struct rh_boundary_run */
+	int64_t train_micro_batches;      /* the most in one training step; 0: none */
+	int64_t train_round, infer_round; /* micro-batches in a round; 0: of no call */
+	int64_t spare_boundaries;         /* these two as in struct rh_boundary_run */
 	int spills_boundaries;
-	struct rh_space *space;      /* NULL: of a simulated machine */
-	int first_record;            /* rh_executor_take_space's */
 	int64_t infer_micro_batches; /* the most in one rh_executor_infer */
 	int64_t score_cols;          /* of forward-only results: choices, or the vocabulary when the plan infers logits */
 	int infer_logits;
 	int64_t cache_rows;
-	uint64_t seed;      /* dropout */
-	int64_t page_bytes; /* rh_store_page_bytes: of frozen weights on NVMe; 0: they are in memory */
+	uint64_t seed; /* dropout */
+};
+
+/* That, and what the executor works with: all pointers are borrowed. An estimate (rh_executor_bytes) reads those down to `page_bytes`. */
+struct rh_executor_options {
+	struct rh_executor_plan planned;
+	const struct rh_model *model;
+	const struct rh_stage_plan *plan;
+	const int64_t *admission_limit; /* as in struct rh_dispatch */
+	/* One of several boxes: the model is its part, the schedule orders units over boxes. NULL: this box alone. */
+	const struct rh_boxes *boxes;
+	struct rh_space *space; /* NULL: of a simulated machine */
+	int registers;          /* devices register host memory; a ring is planned, too, in case the system refuses */
+	int64_t page_bytes;     /* rh_store_page_bytes: of frozen weights on NVMe; 0: they are in memory */
+	struct rh_store *store;
+	struct rh_updater *updater; /* NULL: the store's weights change between calls only */
+	struct rh_device *const *device;
+	enum rh_wire wire;             /* how activations and their gradients travel to other boxes, and come from them */
+	struct rh_link *below, *above; /* to the boxes beside it, NULL: there is none. Between calls the caller may use them, too */
+	int throttled_threads;         /* of the optimizer while a step's weights stream; 0: all */
+	int first_record;              /* rh_executor_take_space's */
 };
 
 /* Numbers that come back of each head row: in training the choices or shares that its micro-batch asks for. */
 static inline int64_t rh_executor_score_cols(const struct rh_executor_options *options, int trains, const struct rh_micro_shape *shape)
 {
-	return trains ? rh_micro_shape_scores(shape) : options->score_cols;
+	return trains ? rh_micro_shape_scores(shape) : options->planned.score_cols;
 }
 
 /* Bytes beside the store's. host: mapped by rh_executor_create, for boundary buffers and staging of integers and results; exact, or an
@@ -92,12 +98,12 @@ int rh_executor_abandon(struct rh_executor *executor, int rc) RH_MUST;
 /* 1: steps are not joined, unless in a stretch. Steps of stale updates are joined, unless boundaries go to NVMe, a trained table has two
  * uses (its sums are added up when all devices are idle), or the store could not be registered whole. */
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor);
-/* Whether an executor of these options joins steps, where the store can be registered whole. */
-int rh_executor_joins(const struct rh_executor_options *options);
+/* Whether an executor joins steps that are planned so, where the store can be registered whole. */
+int rh_executor_joins(const struct rh_executor_plan *planned, const struct rh_model *model);
 /* Why stale steps are not joined, for a note; NULL: they are, or updates are not stale. */
 const char *rh_executor_unjoined(const struct rh_executor *executor);
 
-/* Generations of a layer's weights at a micro-batch's forward and backward: they rise with each update. 0, 0: it trains nothing. */
+/* Versions of a layer's weights at a micro-batch's forward and backward: they rise with each update. 0, 0: it trains nothing. */
 struct rh_versions {
 	int64_t forward, backward;
 };
@@ -118,7 +124,7 @@ static inline int64_t rh_versions_drift(const struct rh_versions *versions, int6
  * its forward. Where the store has a stash it recomputes with the forward's weights. */
 struct rh_stretch {
 	int64_t first_step, steps;
-	int64_t micro_batches; /* of each step: options.train_micro_batches, or fewer in a stretch of one step */
+	int64_t micro_batches; /* of each step: options.planned.train_micro_batches, or fewer in a stretch of one step */
 	/* Each step in turn: opens its update, and gives its micro-batches and the loss's scale; 1: there shall be no more. What goes in is
 	 * read at once; results are put where they are wanted at the step's `end`. */
 	int (*begin)(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale);

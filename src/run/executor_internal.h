@@ -40,7 +40,7 @@ struct run_device {
 	/* the stage whose blocks emit.weights and emit.gradient name */
 	struct rh_stage stage;
 	int64_t stage_weights;
-	int is_forward;
+	int is_backward_upload;
 };
 
 /* The indices of a step's micro-batches. */
@@ -71,7 +71,7 @@ struct rh_executor {
 	int64_t *offset;                /* scratch: [2*block+use] */
 	int turn;                       /* of the round robin, over all steps */
 	/* Step k has index k mod lowering.limits.steps_in_flight, k counted within a stretch; outside stretches k mod `flights`, k counted
-	 * over all steps. Its micro-batches have the indices from (its index) * options.train_micro_batches on. */
+	 * over all steps. Its micro-batches have the indices from (its index) * options.planned.train_micro_batches on. */
 	struct run_book *book; /* (steps_in_flight) */
 	int64_t flights;
 	int64_t begun, finished, calls, inferred;

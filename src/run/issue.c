@@ -89,7 +89,7 @@ char *run_host_address(const struct rh_executor *executor, struct rh_place place
 
 static int copy_weights(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
-	struct rh_event *uploaded = executor->uploaded[command->block * executor->options.devices + device->index];
+	struct rh_event *uploaded = executor->uploaded[command->block * executor->options.planned.devices + device->index];
 	executor->version[command->block] = rh_store_version(executor->options.store, command->block);
 	int rc = rh_host_copy_up(&executor->copies, device, RH_STREAM_WEIGHTS, device_address(executor, command->target),
 	                         run_host_address(executor, command->source), command->source.bytes);
@@ -120,7 +120,8 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 	int b = command->block;
 	if (!ring_of(command)->is_asked || command->target.room != RH_ROOM_HOST_GRADIENT)
 		return 0;
-	int rc = device->ops->record(device, RH_STREAM_GRADIENTS, executor->downloaded[b * executor->options.devices + device->index]);
+	int rc = device->ops->record(device, RH_STREAM_GRADIENTS,
+	                             executor->downloaded[b * executor->options.planned.devices + device->index]);
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, executor->options.model->block[b].elements);
 	if (rc || !rh_host_is_staged(&executor->copies, rh_store_gradient(store, b), bytes))
 		return rc;
@@ -160,12 +161,11 @@ static void name_blocks(struct run_device *on, const struct rh_command *command)
 {
 	const struct rh_model *model = on->executor->options.model;
 	int64_t *offset = on->executor->offset;
-	int is_forward = command->kind == RH_COMMAND_FORWARD;
+	int is_backward = command->operands.is_backward_upload;
 	if (on->stage.lo == command->stage.lo && on->stage.hi == command->stage.hi && on->stage_weights == command->operands.weights &&
-	    on->is_forward == is_forward)
+	    on->is_backward_upload == is_backward)
 		return;
-	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, !is_forward && command->stage.hi < model->layers,
-	                                  offset);
+	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, offset);
 	for (int b = 0; b < model->blocks; b++)
 		on->emit.weights[b] = offset[b] < 0 ? NULL : on->room[RH_ROOM_WEIGHTS].base + command->operands.weights + offset[b];
 	(void)rh_stage_plan_gradient_layout(model, command->stage.lo, command->stage.hi, offset);
@@ -173,7 +173,7 @@ static void name_blocks(struct run_device *on, const struct rh_command *command)
 		on->emit.gradient[i / 2][i % 2] = offset[i] < 0 ? NULL : (float *)(void *)on->room[RH_ROOM_SUMS].base + offset[i];
 	on->stage = command->stage;
 	on->stage_weights = command->operands.weights;
-	on->is_forward = is_forward;
+	on->is_backward_upload = is_backward;
 }
 
 static struct rh_view boundary_view(const struct run_device *on, int number)
@@ -208,7 +208,7 @@ static struct rh_head_out results(struct run_device *on, int number)
 	if (number < 0)
 		return (struct rh_head_out){0};
 	return rh_result_views(options->model, &on->emit.shape, rh_executor_score_cols(options, trains, &on->emit.shape),
-	                       options->infer_logits && !trains, run_piece(on->room, RH_ROOM_RESULT, number));
+	                       options->planned.infer_logits && !trains, run_piece(on->room, RH_ROOM_RESULT, number));
 }
 
 static struct rh_arena arena_of(const struct run_device *on, struct rh_place place)

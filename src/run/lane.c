@@ -167,6 +167,9 @@ void rh_command_describe(const struct rh_lanes *lanes, const struct rh_command *
 	snprintf(text, bytes, "%lld %s", (long long)command->position, rh_command_name(command->kind));
 	if (command->block >= 0)
 		ADD(text, bytes, " of block %d", command->block);
+	if (command->kind == RH_COMMAND_SEND || command->kind == RH_COMMAND_RECEIVE)
+		ADD(text, bytes, " of %s at layer %d", command->boundary == RH_BOUNDARY_ACTIVATION ? "an activation" : "a gradient",
+		    command->lo);
 	if (command->hi > command->lo)
 		ADD(text, bytes, " of layers %d to %d", command->lo, command->hi - 1);
 	ADD(text, bytes, ", step %lld", (long long)command->step);

@@ -13,7 +13,7 @@
 
 #include "core/narrow.h"
 #include "device/device.h"
-#include "partition/stage_plan.h"
+#include "schedule/boundary.h"
 
 enum rh_queue {
 	RH_QUEUE_STREAM,    /* of a device */
@@ -84,15 +84,16 @@ struct rh_room_size {
 /* Pieces and bytes of each of a device's rooms; together they are the plan's device_bytes. */
 void rh_rooms_of_device(const struct rh_stage_plan *plan, struct rh_room_size room[RH_ROOMS]);
 
-/* What a compute command works on beside its layers' own state. Buffers are numbers in the device's rings, -1: none. */
+/* What a compute command of layers works on beside their own state. Buffers are numbers in the device's rings, -1: none. */
 struct rh_operands {
-	int64_t weights; /* offset in the device's room at which the layout of the stage begins (rh_stage_plan_upload_layout) */
+	int64_t weights; /* offset in the device's room at which the layout of the stage begins */
 	int16_t micro;
-	int16_t x;      /* activation at `lo`; -1 where lo is 0, or inside the stage: then it is in the arena */
-	int16_t y;      /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */
-	int16_t dy;     /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
-	int16_t dx;     /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
-	int16_t result; /* of the head's loss or scores */
+	int16_t x;                  /* activation at `lo`; -1 where lo is 0, or inside the stage: then it is in the arena */
+	int16_t y;                  /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */
+	int16_t dy;                 /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
+	int16_t dx;                 /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
+	int16_t result;             /* of the head's loss or scores */
+	uint8_t is_backward_upload; /* that layout: rh_stage_plan_upload_layout's `is_backward`, by the slot that uploads it */
 };
 
 enum __attribute__((packed)) rh_command_kind {
@@ -118,7 +119,7 @@ enum __attribute__((packed)) rh_command_kind {
 	RH_COMMAND_OUTPUT, /* the caller reads results; source: HOST_RESULT */
 
 	/* The optimizer, of one block and step. The first two announce, and are done at once; the others are done when the server says so.
-	 *   GRADIENT_ARRIVED  waits for the downloads of the step's gradient. target: no room; number: the device that sends it, -1: several
+	 *   GRADIENT_ARRIVED  waits for the downloads of the step's gradient
 	 *   UPLOADS_OVER      waits for the step's uploads; of stale updates alone, before the step's GRADIENT_ARRIVED
 	 *   NORM              of steps that clip: waits for GRADIENT_ARRIVED of every trainable block. block -1
 	 *   WEIGHTS_READY     HOST_WEIGHTS hold the update by this step's gradient. Waits for GRADIENT_ARRIVED, and NORM where there is one;
@@ -133,12 +134,12 @@ enum __attribute__((packed)) rh_command_kind {
 
 	RH_COMMAND_READ,    /* source: RECORD, PAGES; target: HOST_BOUNDARY, HOST_FRAME */
 	RH_COMMAND_WRITE,   /* source: HOST_BOUNDARY; target: RECORD */
-	RH_COMMAND_SEND,    /* source: HOST_BOUNDARY; by the lane's link. block: the boundary's kind */
+	RH_COMMAND_SEND,    /* source: HOST_BOUNDARY; by the lane's link */
 	RH_COMMAND_RECEIVE, /* target: HOST_BOUNDARY; likewise */
 	RH_COMMANDS
 };
 
-/* Fields that a kind has no use for are 0; block, micro_batch -1. Copies of boundaries have their kind in `block`. */
+/* Fields that a kind has no use for are 0; block, micro_batch -1. */
 struct rh_command {
 	enum rh_command_kind kind;
 	int16_t waits,
@@ -153,7 +154,11 @@ struct rh_command {
 	int block;
 	int lo, hi; /* layers */
 	struct rh_stage stage;
-	struct rh_operands operands;
+	union {                                 /* by kind */
+		struct rh_operands operands;    /* FORWARD, RECOMPUTE, BACKWARD, WEIGHT_GRADIENT */
+		enum rh_boundary_kind boundary; /* SEND, RECEIVE */
+		int sender;                     /* GRADIENT_ARRIVED: the device that sends the gradient down, -1: several do */
+	};
 	struct rh_place source, target;
 };
 _Static_assert(sizeof(struct rh_command) <= 128, "a run keeps thousands of commands");

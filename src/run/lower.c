@@ -29,7 +29,6 @@ struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_k
 		command.lo = command.stage.lo = slot->slot->lo;
 		command.hi = command.stage.hi = slot->slot->hi;
 	}
-	command.operands = (struct rh_operands){.weights = slot->weights, .micro = -1, .x = -1, .y = -1, .dy = -1, .dx = -1, .result = -1};
 	return command;
 }
 
@@ -49,7 +48,7 @@ static void make_device(struct lowering *to, struct lower_device *on)
 	int64_t blocks = to->options->model->blocks;
 	on->weights.capacity = plan->weight_bytes;
 	on->weights.offset = rh_region_take(&to->memory, blocks, sizeof(int64_t));
-	on->weights.generation = rh_region_take(&to->memory, blocks, sizeof(int64_t));
+	on->weights.version = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	on->weights.sent = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	make_ring(to, &on->boundary, plan->boundary_buffers);
 	make_ring(to, &on->micro, RH_PLAN_MICRO_BUFFERS);
@@ -74,7 +73,7 @@ int lower_lanes(struct lowering *to, int count, struct rh_lane lane)
 
 static void make_lanes(struct lowering *to)
 {
-	int devices = to->options->devices, blocks = to->options->model->blocks;
+	int devices = to->options->planned.devices, blocks = to->options->model->blocks;
 	for (int i = 0; i < devices * RH_STREAMS; i++)
 		(void)lower_lanes(to, 1, (struct rh_lane){RH_QUEUE_STREAM, (enum rh_stream)(i % RH_STREAMS), i / RH_STREAMS});
 	to->caller = lower_lanes(to, 1, (struct rh_lane){.queue = RH_QUEUE_CALLER});
@@ -89,7 +88,7 @@ static void make_lanes(struct lowering *to)
 
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *to)
 {
-	int64_t blocks = options->model->blocks, devices = options->devices, micro_batches = limits->micro_batches;
+	int64_t blocks = options->model->blocks, devices = options->planned.devices, micro_batches = limits->micro_batches;
 	const struct rh_boundary_needs *needs = &limits->boundaries;
 	const int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
 	*to = (struct lowering){.options = options, .limits = *limits, .unsent_sum = {.block = -1}};
@@ -148,8 +147,8 @@ void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count
 		struct rh_command command = lower_plain(RH_COMMAND_INPUT, to->caller, step);
 		command.micro_batch = rh_int32(index - first);
 		command.target = lower_bytes(-1, RH_ROOM_HOST_MICRO, index, 0, rh_micro_layout(&to->batch[index].shape).bytes);
-		for (int d = 0; d < to->options->devices; d++)
-			lower_await(to, to->caller, to->computed[index * to->options->devices + d], RH_WAIT_NEEDS);
+		for (int d = 0; d < to->options->planned.devices; d++)
+			lower_await(to, to->caller, to->computed[index * to->options->planned.devices + d], RH_WAIT_NEEDS);
 		to->micro[index].input = lower_add(to, &command);
 		to->micro[index].last_command = LOWER_NEVER;
 	}
@@ -174,14 +173,14 @@ static const struct rh_slot *first_slot(const struct lowering *to, int device, i
 {
 	const struct rh_program *program = &to->program;
 	for (size_t i = 0; i < program->slots; i++)
-		if ((program->slot[i].device + shift) % to->options->devices == device)
+		if ((program->slot[i].device + shift) % to->options->planned.devices == device)
 			return &program->slot[i];
 	return NULL;
 }
 
 void lower_begin(struct lowering *to, const struct lower_call *call)
 {
-	int devices = to->options->devices;
+	int devices = to->options->planned.devices;
 	to->call = *call;
 	to->next_slot = 0;
 	to->makes_gradients = 0;
@@ -204,7 +203,7 @@ void lower_begin(struct lowering *to, const struct lower_call *call)
  * have. The slot's device may send its own in the slot's gaps. */
 static void send_left(struct lowering *to, int but)
 {
-	for (int d = 0; d < to->options->devices; d++)
+	for (int d = 0; d < to->options->planned.devices; d++)
 		if (d != but)
 			lower_bulk_left(to, d);
 }
@@ -231,7 +230,7 @@ void lower_next_slot(struct lowering *to)
 
 void lower_ahead(struct lowering *to)
 {
-	for (int d = 0; d < to->options->devices; d++) {
+	for (int d = 0; d < to->options->planned.devices; d++) {
 		const struct rh_slot *first = first_slot(to, d, to->call.shift);
 		if (first)
 			lower_bulk_ahead(to, d, first);
@@ -245,6 +244,6 @@ void lower_end(struct lowering *to)
 		lower_fold(to, to->call.step);
 	for (int b = 0; to->call.is_local && b < to->options->model->blocks; b++)
 		lower_uploads_over(to, b, to->latest_step + 1);
-	for (int d = 0; d < to->options->devices; d++)
+	for (int d = 0; d < to->options->planned.devices; d++)
 		to->device[d].gaps = 0;
 }

@@ -29,9 +29,9 @@ struct lower_weights {
 		int64_t bytes; /* of its latest upload */
 		int64_t freed; /* the latest command that reads there */
 	} end[2];
-	int64_t *offset;     /* of each block of the model in the room, -1: not there */
-	int64_t *generation; /* of the bytes there */
-	int64_t *sent;       /* the last command of each block's latest upload */
+	int64_t *offset;  /* of each block of the model in the room, -1: not there */
+	int64_t *version; /* of the bytes there */
+	int64_t *sent;    /* the last command of each block's latest upload */
 };
 
 /* A gradient in the room of rounded ones that is still to be sent. */
@@ -99,9 +99,9 @@ struct lower_lane {
 };
 
 struct lower_block {
-	int64_t generation;                          /* rises with each update, and when weights are set by hand */
+	int64_t version;                             /* of its weights: rises with each update, and when they are set by hand */
 	int64_t ready, taken, arrival, uploads_over; /* latest commands of the optimizer */
-	int64_t updates;                             /* with local updates: their number */
+	int64_t stashed_versions;                    /* with local updates: how many the store's stash was given */
 	int64_t uploaded_step;                       /* the latest step that uploaded the block: `number` of its call */
 	int arrived;                                 /* a gradient, whose update the uploads of the next step wait for */
 };
@@ -114,7 +114,7 @@ struct lower_micro_batch {
 	int64_t last_command; /* in this box; LOWER_NEVER until it is lowered */
 };
 
-/* With local updates: generations of layers' weights (lower_versions.c). */
+/* With local updates: versions of layers' weights (lower_versions.c). */
 struct lower_versions {
 	struct rh_versions *of; /* (micro-batches, layers) */
 	int64_t *unresolved;    /* (layers): micro-batches in flight */
@@ -248,7 +248,7 @@ static inline struct rh_command lower_plain(enum rh_command_kind kind, int lane,
 	                           .source.device = -1,
 	                           .target.device = -1};
 }
-/* A command of the slot on one of its device's streams, with what all of them have. */
+/* A command of the slot on one of its device's streams, with what all of them have; without operands. */
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream);
 
 /* Bytes of a room of this device, -1: of the host or a drive. */
@@ -325,7 +325,7 @@ void lower_slot(struct lower_slot *slot);
 static inline int64_t lower_first_index(const struct lowering *to, const struct rh_slot *slot)
 {
 	int64_t step_index = to->call.is_local ? slot->step % to->limits.steps_in_flight : 0;
-	return to->call.first_index + step_index * to->options->train_micro_batches + slot->first;
+	return to->call.first_index + step_index * to->options->planned.train_micro_batches + slot->first;
 }
 
 /* lower_versions.c */

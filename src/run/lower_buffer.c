@@ -18,14 +18,14 @@ static int acquire(struct lowering *to, const struct lower_boundary *boundary)
 /* (devices + 1): the latest copy from the buffer to each device, and its latest WRITE or SEND. */
 static int64_t *readers_of(struct lowering *to, int buffer)
 {
-	return &to->buffer_read[(int64_t)buffer * (to->options->devices + 1)];
+	return &to->buffer_read[(int64_t)buffer * (to->options->planned.devices + 1)];
 }
 
 void lower_buffer_await(struct lowering *to, int lane, int buffer)
 {
 	int64_t *read = readers_of(to, buffer);
 	int is_read = 0;
-	for (int i = 0; i <= to->options->devices; i++) {
+	for (int i = 0; i <= to->options->planned.devices; i++) {
 		lower_await(to, lane, read[i], RH_WAIT_NEEDS);
 		is_read |= read[i] != LOWER_NEVER;
 		read[i] = LOWER_NEVER;
@@ -62,5 +62,5 @@ void lower_buffer_read(struct lowering *to, const struct lower_boundary *boundar
 	if (to->drives.write_buffers)
 		lower_read_ahead(to, boundary->step);
 	else if (rh_boundary_release(&to->boundaries, boundary->kind, boundary->layer, boundary->index))
-		to->has_input_buffer = reader < to->options->devices;
+		to->has_input_buffer = reader < to->options->planned.devices;
 }

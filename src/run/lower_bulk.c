@@ -45,12 +45,12 @@ static int comes_in_pages(const struct lowering *to, int b)
 /* Lays out the blocks of the slot's stage in its upload: to->offset. Returns their bytes. */
 static int64_t lay_out(const struct lower_slot *slot)
 {
-	const struct rh_model *model = slot->lowering->options->model;
-	int backward_only = slot->slot->kind != RH_SLOT_FORWARD && slot->slot->hi < model->layers;
-	return rh_stage_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, backward_only, slot->lowering->offset);
+	const struct lowering *to = slot->lowering;
+	return rh_stage_plan_upload_layout(to->options->model, slot->slot->lo, slot->slot->hi, rh_slot_makes_gradients(slot->slot),
+	                                   to->offset);
 }
 
-/* The generation of the block's weights that the slot reads: the newest, or, in a backward with a stash, that of its forward. One slot was
+/* The version of the block's weights that the slot reads: the newest, or, in a backward with a stash, that of its forward. One slot was
  * the forward of all micro-batches of a slot. */
 static int64_t wanted(const struct lower_slot *slot, int b)
 {
@@ -58,7 +58,7 @@ static int64_t wanted(const struct lower_slot *slot, int b)
 	const struct rh_model *model = to->options->model;
 	const struct rh_slot *program_slot = slot->slot;
 	if (!rh_store_options(to->options->store)->stash || program_slot->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
-		return to->block[b].generation;
+		return to->block[b].version;
 	int l = program_slot->lo;
 	while (model->layer[l].block[0] != b && model->layer[l].block[1] != b)
 		l++;
@@ -81,7 +81,7 @@ static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
 		if (weights->offset[b] < 0 || begin < 0 || (*at >= 0 && begin != *at))
 			return 0;
 		*at = begin;
-		stale += weights->generation[b] == wanted(slot, b) ? 0 : rh_block_bytes(&model->block[b], model->dtype);
+		stale += weights->version[b] == wanted(slot, b) ? 0 : rh_block_bytes(&model->block[b], model->dtype);
 	}
 	int end = 2 * *at + bytes > weights->capacity;
 	if (*at < 0 || 2 * stale >= bytes)
@@ -118,7 +118,7 @@ static int place_weights(struct lower_slot *slot)
 	slot->weights = at;
 	for (int b = 0; b < model->blocks; b++) {
 		int64_t length = rh_block_bytes(&model->block[b], model->dtype), was = weights->offset[b];
-		int there = offset[b] >= 0 && was == at + offset[b] && weights->generation[b] == wanted(slot, b);
+		int there = offset[b] >= 0 && was == at + offset[b] && weights->version[b] == wanted(slot, b);
 		to->bytes[b] = offset[b] < 0 || there ? 0 : length;
 		any |= to->bytes[b] > 0;
 		if (!there && was >= 0 && was < at + all && was + length > at)
@@ -126,7 +126,7 @@ static int place_weights(struct lower_slot *slot)
 		if (offset[b] < 0)
 			continue;
 		weights->offset[b] = at + offset[b];
-		weights->generation[b] = wanted(slot, b);
+		weights->version[b] = wanted(slot, b);
 	}
 	return any;
 }
@@ -137,11 +137,11 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	struct lowering *to = slot->lowering;
 	struct lower_weights *weights = &slot->state->weights;
 	struct rh_place from = lower_bytes(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
-	int64_t age = to->block[b].generation - wanted(slot, b);
-	if (age) { /* this generation was put into the stash by the update that followed it */
+	int64_t age = to->block[b].version - wanted(slot, b);
+	if (age) { /* this version was put into the stash by the update that followed it */
 		from.room = RH_ROOM_HOST_STASH;
-		int64_t version = to->block[b].updates - age;
-		from.number += rh_int32(version % rh_store_options(to->options->store)->stash * to->options->model->blocks);
+		int64_t number = to->block[b].stashed_versions - age;
+		from.number += rh_int32(number % rh_store_options(to->options->store)->stash * to->options->model->blocks);
 	}
 	lower_await(to, lane, to->block[b].ready, RH_WAIT_NEEDS);
 	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* it may be on another lane: a wait for this copy is one for both */
@@ -153,10 +153,10 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	if (from.room == RH_ROOM_HOST_FRAME)
 		to->drives.copied[from.number] = weights->sent[b];
 	if (to->block[b].uploaded_step != to->call.number)
-		for (int d = 0; d < to->options->devices; d++)
-			to->uploaded[b * to->options->devices + d] = LOWER_NEVER;
+		for (int d = 0; d < to->options->planned.devices; d++)
+			to->uploaded[b * to->options->planned.devices + d] = LOWER_NEVER;
 	to->block[b].uploaded_step = to->call.number;
-	to->uploaded[b * to->options->devices + slot->device] = weights->sent[b];
+	to->uploaded[b * to->options->planned.devices + slot->device] = weights->sent[b];
 }
 
 /* Sends pieces in the gaps of the device's slot before. */
@@ -249,7 +249,7 @@ void lower_bulk_keep(struct lowering *to, int device, const struct rh_slot *firs
 			continue;
 		on->weights.offset[b] = -1;
 		/* no slot waits for this upload: without these waits an update might overwrite its source, or an upload its target */
-		for (int d = 0; d < to->options->devices; d++)
+		for (int d = 0; d < to->options->planned.devices; d++)
 			lower_await(to, lower_lane(d, RH_STREAM_COMPUTE), on->weights.sent[b], RH_WAIT_NEEDS);
 		lower_await(to, lower_lane(device, RH_STREAM_WEIGHTS), on->weights.sent[b], RH_WAIT_NEEDS);
 		for (int other = 0; other < model->blocks; other++)

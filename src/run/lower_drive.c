@@ -59,7 +59,7 @@ int lower_drives_begin(struct lowering *to)
 	                                      .layers = to->options->model->layers,
 	                                      .program = &to->program,
 	                                      .steps_in_flight = to->limits.steps_in_flight,
-	                                      .step_micro_batches = to->options->train_micro_batches};
+	                                      .step_micro_batches = to->options->planned.train_micro_batches};
 	if (!drives->write_buffers)
 		return 0;
 	int rc = rh_reloads_find(&drives->reloads, &walk, to->limits.micro_batches, drives->write_buffers);
@@ -114,7 +114,7 @@ void lower_ring_filled(struct lowering *to, const struct lower_boundary *boundar
 	                            lower_bytes(-1, RH_ROOM_RECORD, record, 0, bytes));
 	drives->written[write].position = position;
 	drives->written[write].bytes = bytes;
-	lower_buffer_read(to, boundary, buffer, to->options->devices, position);
+	lower_buffer_read(to, boundary, buffer, to->options->planned.devices, position);
 }
 
 int lower_ring_find(struct lowering *to, const struct lower_boundary *boundary)

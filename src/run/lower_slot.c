@@ -34,7 +34,21 @@ static struct rh_command command_of(const struct micro *micro, enum rh_command_k
 	struct rh_command command = lower_command(micro->slot, kind, stream);
 	command.micro_batch = rh_int32(micro->number);
 	command.tokens = rh_int32(micro->shape->tokens);
-	command.operands.micro = micro->buffer;
+	return command;
+}
+
+/* A computation of layers. */
+static struct rh_command computation(const struct micro *micro, enum rh_command_kind kind)
+{
+	struct rh_command command = command_of(micro, kind, RH_STREAM_COMPUTE);
+	command.operands = (struct rh_operands){.weights = micro->slot->weights,
+	                                        .is_backward_upload = (uint8_t)rh_slot_makes_gradients(micro->slot->slot),
+	                                        .micro = micro->buffer,
+	                                        .x = -1,
+	                                        .y = -1,
+	                                        .dy = -1,
+	                                        .dx = -1,
+	                                        .result = -1};
 	return command;
 }
 
@@ -48,44 +62,48 @@ static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
 	return lower_bytes(-1, room, number, 0, bytes);
 }
 
+/* The boundary at this layer. */
 static struct lower_boundary boundary_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	return (struct lower_boundary){kind, layer, micro->index, micro->slot->step, micro->boundary_bytes};
 }
 
 /* A command that moves a boundary: a copy between device and host, or a message to or from the box beside this one. */
-static struct rh_command mover(const struct micro *micro, enum rh_command_kind command_kind, int lane, enum rh_boundary_kind kind,
-                               int layer)
+static struct rh_command mover(const struct micro *micro, enum rh_command_kind kind, int lane, int layer)
 {
-	struct rh_command command = command_of(micro, command_kind, RH_STREAM_COMPUTE);
+	struct rh_command command = command_of(micro, kind, RH_STREAM_COMPUTE);
 	command.lane = lane;
 	command.lo = command.hi = layer;
-	command.block = (int)kind;
 	return command;
 }
 
-/* Adds a command that brings a boundary to the host once command `made` is over. Returns its position. */
-static int64_t add_filler(const struct micro *micro, struct rh_command *command, int64_t made)
+static struct rh_command message(const struct micro *micro, enum rh_command_kind kind, int lane, const struct lower_boundary *boundary)
+{
+	struct rh_command command = mover(micro, kind, lane, boundary->layer);
+	command.boundary = boundary->kind;
+	return command;
+}
+
+/* Adds a command that brings the boundary to the host once command `made` is over. Returns its position. */
+static int64_t add_filler(const struct micro *micro, struct rh_command *command, const struct lower_boundary *boundary, int64_t made)
 {
 	struct lowering *to = micro->slot->lowering;
-	const struct lower_boundary boundary = boundary_of(micro, (enum rh_boundary_kind)command->block, command->lo);
-	int buffer = lower_buffer_take(to, command->lane, &boundary);
+	int buffer = lower_buffer_take(to, command->lane, boundary);
 	lower_await(to, command->lane, made, RH_WAIT_NEEDS);
 	command->target = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
 	int64_t position = lower_add(to, command);
-	lower_buffer_filled(to, &boundary, buffer, position);
+	lower_buffer_filled(to, boundary, buffer, position);
 	return position;
 }
 
-/* Adds a command that reads a boundary on the host. reader: as in lower_buffer_read. */
-static int64_t add_reader(const struct micro *micro, struct rh_command *command, int reader)
+/* Adds a command that reads the boundary on the host. reader: as in lower_buffer_read. */
+static int64_t add_reader(const struct micro *micro, struct rh_command *command, const struct lower_boundary *boundary, int reader)
 {
 	struct lowering *to = micro->slot->lowering;
-	const struct lower_boundary boundary = boundary_of(micro, (enum rh_boundary_kind)command->block, command->lo);
-	int buffer = lower_buffer_find(to, command->lane, &boundary);
+	int buffer = lower_buffer_find(to, command->lane, boundary);
 	command->source = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
 	int64_t position = lower_add(to, command);
-	lower_buffer_read(to, &boundary, buffer, reader, position);
+	lower_buffer_read(to, boundary, buffer, reader, position);
 	return position;
 }
 
@@ -94,9 +112,10 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
 	int16_t buffer = take(slot, &slot->state->boundary, RH_STREAM_ACTIVATIONS_UP);
-	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), kind, layer);
+	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
+	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), layer);
 	copy.target = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
-	add_reader(micro, &copy, slot->device);
+	add_reader(micro, &copy, &boundary, slot->device);
 	return buffer;
 }
 
@@ -104,9 +123,10 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
-	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), kind, layer);
+	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
+	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), layer);
 	copy.source = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
-	slot->state->boundary.freed[buffer] = add_filler(micro, &copy, made);
+	slot->state->boundary.freed[buffer] = add_filler(micro, &copy, &boundary, made);
 }
 
 static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
@@ -114,8 +134,9 @@ static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct lowering *to = micro->slot->lowering;
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT; /* it answers an activation that this box sends first */
 	int lane = to->links + (int)(is_gradient ? LOWER_FROM_ABOVE : LOWER_FROM_BELOW);
-	struct rh_command command = mover(micro, RH_COMMAND_RECEIVE, lane, kind, layer);
-	add_filler(micro, &command, is_gradient ? to->micro[micro->index].sent : LOWER_NEVER);
+	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
+	struct rh_command command = message(micro, RH_COMMAND_RECEIVE, lane, &boundary);
+	add_filler(micro, &command, &boundary, is_gradient ? to->micro[micro->index].sent : LOWER_NEVER);
 }
 
 /* Sends the host's copy to the box beside this one. */
@@ -124,8 +145,9 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct lowering *to = micro->slot->lowering;
 	const struct rh_stage_plan *plan = to->options->plan;
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT, lane = to->links + (int)(is_gradient ? LOWER_TO_BELOW : LOWER_TO_ABOVE);
-	struct rh_command command = mover(micro, RH_COMMAND_SEND, lane, kind, layer);
-	int64_t position = add_reader(micro, &command, to->options->devices);
+	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
+	struct rh_command command = message(micro, RH_COMMAND_SEND, lane, &boundary);
+	int64_t position = add_reader(micro, &command, &boundary, to->options->planned.devices);
 	if (!is_gradient)
 		to->micro[micro->index].sent = position;
 	if (is_gradient || (plan->feeds && !plan->owes_gradient))
@@ -157,7 +179,7 @@ static struct rh_place saved_place(const struct micro *micro)
 	if (!saved)
 		return lower_nowhere();
 	if (kept) /* counted over all steps */
-		number = (slot->step * options->train_micro_batches + micro->number) % kept;
+		number = (slot->step * options->planned.train_micro_batches + micro->number) % kept;
 	return here(micro, RH_ROOM_SAVED, 0, saved->offset + number * saved->bytes, saved->bytes);
 }
 
@@ -173,7 +195,7 @@ static struct rh_place deferred_place(const struct micro *micro)
 static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 {
 	const struct rh_executor_options *options = micro->slot->lowering->options;
-	int64_t first, bytes = rh_model_cache_range(options->model, lo, hi, options->cache_rows, &first);
+	int64_t first, bytes = rh_model_cache_range(options->model, lo, hi, options->planned.cache_rows, &first);
 	return bytes ? here(micro, RH_ROOM_CACHE, 0, first, bytes) : lower_nowhere();
 }
 
@@ -188,7 +210,7 @@ static void forward(struct micro *micro, int16_t x)
 		int readers = infers ? 0 : rh_boundary_readers(options->plan, trains, l);
 		if (!readers && l < hi)
 			continue;
-		struct rh_command command = command_of(micro, RH_COMMAND_FORWARD, RH_STREAM_COMPUTE);
+		struct rh_command command = computation(micro, RH_COMMAND_FORWARD);
 		command.lo = from;
 		command.hi = l;
 		command.operands.x = x;
@@ -260,7 +282,7 @@ static void backward(struct micro *micro, int16_t x)
 	if (fused && awaits_sums(micro) && program_slot->hi == model->layers)
 		lower_bulk_sums(slot, program_slot->hi - 1); /* a head's gradient comes with its loss */
 	if (saved.room == RH_ROOM_NONE) {
-		struct rh_command command = command_of(micro, RH_COMMAND_RECOMPUTE, RH_STREAM_COMPUTE);
+		struct rh_command command = computation(micro, RH_COMMAND_RECOMPUTE);
 		command.operands.x = x;
 		command.operands.result = result;
 		command.source = deferred; /* keeps the operands of deferred weight gradients there */
@@ -271,7 +293,7 @@ static void backward(struct micro *micro, int16_t x)
 		lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_COMPUTE), above_up, RH_WAIT_NEEDS);
 	if (sends)
 		dx = take(slot, &on->boundary, RH_STREAM_COMPUTE);
-	struct rh_command command = command_of(micro, RH_COMMAND_BACKWARD, RH_STREAM_COMPUTE);
+	struct rh_command command = computation(micro, RH_COMMAND_BACKWARD);
 	command.operands.x = x;
 	command.operands.dy = above;
 	command.operands.result = result;
@@ -292,7 +314,7 @@ static void backward(struct micro *micro, int16_t x)
 
 static void weight_gradients(struct micro *micro)
 {
-	struct rh_command command = command_of(micro, RH_COMMAND_WEIGHT_GRADIENT, RH_STREAM_COMPUTE);
+	struct rh_command command = computation(micro, RH_COMMAND_WEIGHT_GRADIENT);
 	command.source = deferred_place(micro);
 	(void)run_down(micro, &command, -1);
 }
@@ -340,7 +362,7 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	else
 		backward(&micro, x);
 	slot->state->micro.freed[micro.buffer] = lower_last_of(slot, RH_STREAM_COMPUTE);
-	to->computed[index * options->devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
+	to->computed[index * options->planned.devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
 }
 
 /* Ends the uploads of the slot's blocks: the step has no later slot with them, or their previous update is published now. */

@@ -37,15 +37,15 @@ static void add_weights_ready(struct lowering *to, int block, int64_t step)
 	int lane = weights_lane(to, block);
 	lower_await(to, lane, to->lane[gradient_lane(to, block)].last, RH_WAIT_NEEDS);
 	to->block[block].ready = add_command(to, lane, RH_COMMAND_WEIGHTS_READY, block, step);
-	to->block[block].generation += to->block[block].arrived && (to->call.updates || to->call.is_local);
-	to->block[block].updates += to->block[block].arrived && to->call.is_local;
+	to->block[block].version += to->block[block].arrived && (to->call.updates || to->call.is_local);
+	to->block[block].stashed_versions += to->block[block].arrived && to->call.is_local;
 	to->block[block].arrived = 0;
 }
 
 /* Adds the commands that follow an arrived gradient. norm: the command that they wait for; LOWER_NEVER: they wait for none. */
 static void add_updates(struct lowering *to, int block, int64_t step, int64_t norm)
 {
-	if (!to->options->stale) {
+	if (!to->options->planned.stale) {
 		lower_await(to, weights_lane(to, block), norm, RH_WAIT_NEEDS);
 		add_weights_ready(to, block, step);
 	}
@@ -69,7 +69,7 @@ static void add_norm(struct lowering *to, int64_t step)
 /* Waits for the block's uploads so far in this call. Returns to how many devices they went. */
 static int await_uploads(struct lowering *to, int lane, int block)
 {
-	int devices = to->options->devices, count = 0;
+	int devices = to->options->planned.devices, count = 0;
 	for (int d = 0; d < devices && to->block[block].uploaded_step == to->call.number; d++) {
 		lower_await(to, lane, to->uploaded[block * devices + d], RH_WAIT_NEEDS);
 		count += to->uploaded[block * devices + d] != LOWER_NEVER;
@@ -85,11 +85,11 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 	lower_await(to, lane, downloaded, RH_WAIT_NEEDS);
 	lower_await(to, lane, to->block[block].uploads_over, RH_WAIT_NEEDS);
 	/* on one device the gradient comes after them */
-	if (to->call.is_local && !to->options->stale && await_uploads(to, lane, block) > 1)
+	if (to->call.is_local && !to->options->planned.stale && await_uploads(to, lane, block) > 1)
 		device = -1;
 	struct rh_command arrived = lower_plain(RH_COMMAND_GRADIENT_ARRIVED, lane, step);
 	arrived.block = block;
-	arrived.target.number = device;
+	arrived.sender = device;
 	to->block[block].arrival = lower_add(to, &arrived);
 	RH_ASSERT(!to->call.is_local || !to->block[block].arrived); /* the previous update is published */
 	to->block[block].arrived = 1;
@@ -104,7 +104,7 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 void lower_uploads_over(struct lowering *to, int block, int64_t step)
 {
 	int lane = weights_lane(to, block);
-	if (!to->options->stale || !to->options->updater || (to->call.is_local && !to->block[block].arrived))
+	if (!to->options->planned.stale || !to->options->updater || (to->call.is_local && !to->block[block].arrived))
 		return;
 	(void)await_uploads(to, lane, block);
 	lower_await(to, lane, to->block[block].arrival, RH_WAIT_NEEDS);

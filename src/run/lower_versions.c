@@ -1,6 +1,6 @@
-/* With local updates, as each slot is lowered: asserts PACI's admission rule, and notes the generations of layers' weights at a
+/* With local updates, as each slot is lowered: asserts PACI's admission rule, and notes the versions of layers' weights at a
  * micro-batch's forward and backward. They differ by its drift (arXiv 2606.07881, equation 8). They are known at lowering, because a
- * command waits for the upload of the generation that lowering counts (struct lower_block). */
+ * command waits for the upload of the version that lowering counts (struct lower_block). */
 #include "run/lower.h"
 
 void lower_versions_create(struct lowering *to)
@@ -10,14 +10,14 @@ void lower_versions_create(struct lowering *to)
 	to->versions.unresolved = rh_region_take(&to->memory, layers, sizeof(int64_t));
 }
 
-/* The generation of a layer's trained blocks, which all have the same; 0: it is frozen. Its differences count updates. */
-static int64_t generation_of(const struct lowering *to, int layer)
+/* The version of a layer's trained blocks, which all have the same; 0: it is frozen. Its differences count updates. */
+static int64_t version_of(const struct lowering *to, int layer)
 {
 	const struct rh_model *model = to->options->model;
 	for (int i = 0; i < 2; i++) {
 		int block = model->layer[layer].block[i];
 		if (block >= 0 && model->block[block].trainable)
-			return to->block[block].generation;
+			return to->block[block].version;
 	}
 	return 0;
 }
@@ -25,15 +25,15 @@ static int64_t generation_of(const struct lowering *to, int layer)
 static void note_layer(struct lowering *to, const struct rh_slot *slot, int layer)
 {
 	const struct rh_dispatch *dispatch = &to->limits.dispatch;
-	int64_t *unresolved = &to->versions.unresolved[layer], first = lower_first_index(to, slot), generation = generation_of(to, layer);
+	int64_t *unresolved = &to->versions.unresolved[layer], first = lower_first_index(to, slot), version = version_of(to, layer);
 	int64_t most = rh_dispatch_admission_limit(dispatch, slot->stage) * (dispatch->boxes ? dispatch->boxes->unit : 1);
 	*unresolved += slot->kind == RH_SLOT_FORWARD ? slot->count : slot->kind == RH_SLOT_BACKWARD ? -slot->count : 0;
 	RH_ASSERT(*unresolved >= 0 && *unresolved <= most);
 	for (int64_t index = first; index < first + slot->count; index++) {
 		struct rh_versions *versions = &to->versions.of[index * to->options->model->layers + layer];
-		versions->forward = slot->kind == RH_SLOT_BACKWARD ? versions->forward : generation;
-		versions->backward = generation;
-		RH_ASSERT(generation - versions->forward <= rh_dispatch_drift_bound(dispatch, slot->stage));
+		versions->forward = slot->kind == RH_SLOT_BACKWARD ? versions->forward : version;
+		versions->backward = version;
+		RH_ASSERT(version - versions->forward <= rh_dispatch_drift_bound(dispatch, slot->stage));
 	}
 }
 

@@ -23,8 +23,8 @@ void rh_record_rooms(const struct rh_executor *executor, struct rh_check_options
 	const struct rh_executor_options *options = &executor->options;
 	*out = (struct rh_check_options){.model = options->model,
 	                                 .plan = options->plan,
-	                                 .devices = options->devices,
-	                                 .stale = options->stale,
+	                                 .devices = options->planned.devices,
+	                                 .stale = options->planned.stale,
 	                                 .crosses_rounds = rh_store_options(options->store)->crosses_rounds};
 	const struct rh_boundary_needs *needs = &executor->lowering.limits.boundaries;
 	rh_check_rooms(out, executor->lowering.limits.micro_batches);

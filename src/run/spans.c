@@ -98,7 +98,7 @@ void run_spans_settle(struct rh_executor *executor)
 
 void run_spans_drop(struct rh_executor *executor)
 {
-	for (int i = 0; executor->dispatcher.stream && i < executor->options.devices * RH_STREAMS; i++)
+	for (int i = 0; executor->dispatcher.stream && i < executor->options.planned.devices * RH_STREAMS; i++)
 		free_events(&executor->dispatcher.stream[i].span);
 	for (size_t i = 0; i < executor->spans; i++)
 		free_events(&executor->span[i]);

@@ -32,7 +32,7 @@ int run_collect_results(struct rh_executor *executor, const struct run_book *boo
 /* Adds up the devices' stall times of the step of this index. */
 static void sum_times(struct rh_executor *executor, int64_t index)
 {
-	int devices = executor->options.devices, worked = 0;
+	int devices = executor->options.planned.devices, worked = 0;
 	struct rh_stall_times sum = {0};
 	for (int d = 0; d < devices; d++) {
 		rh_stalls_add(&executor->device[d].flight[index].stalls, &sum);
@@ -52,16 +52,16 @@ const struct rh_step_times *rh_executor_times(const struct rh_executor *executor
 }
 
 /* Why steps cannot be joined, NULL: they can. A tied table's two sums are added up between steps. */
-static const char *what_parts_steps(const struct rh_executor_options *options)
+static const char *what_parts_steps(const struct rh_executor_plan *planned, const struct rh_model *model)
 {
-	if (options->spills_boundaries)
+	if (planned->spills_boundaries)
 		return "activations go to NVMe";
-	return rh_model_trains_tied(options->model) ? "the embedding is trained and tied to the head" : NULL;
+	return rh_model_trains_tied(model) ? "the embedding is trained and tied to the head" : NULL;
 }
 
-int rh_executor_joins(const struct rh_executor_options *options)
+int rh_executor_joins(const struct rh_executor_plan *planned, const struct rh_model *model)
 {
-	return options->train_micro_batches && options->stale && !options->update_delay && !what_parts_steps(options);
+	return planned->train_micro_batches && planned->stale && !planned->update_delay && !what_parts_steps(planned, model);
 }
 
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
@@ -73,8 +73,8 @@ int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
 const char *rh_executor_unjoined(const struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	const char *why = what_parts_steps(options);
-	if (!options->train_micro_batches || !options->stale || options->update_delay)
+	const char *why = what_parts_steps(&options->planned, options->model);
+	if (!options->planned.train_micro_batches || !options->planned.stale || options->planned.update_delay)
 		return NULL;
 	return why ? why : executor->copies.staging ? "the system lets too little memory be registered" : NULL;
 }
@@ -153,7 +153,7 @@ int run_lower_slot(struct rh_executor *executor, int index)
 static int has_upload_ahead(const struct rh_executor *executor, int b)
 {
 	int any = 0;
-	for (int d = 0; d < executor->options.devices; d++) {
+	for (int d = 0; d < executor->options.planned.devices; d++) {
 		const struct ring_command *sent = ring_find(&executor->lowering.ring, executor->lowering.device[d].weights.sent[b]);
 		any |= sent && !sent->sequence;
 	}
@@ -169,7 +169,7 @@ static void forget_changed(struct rh_executor *executor)
 		if (executor->trains && rh_store_is_behind(executor->options.store, b))
 			block->arrived = 1; /* its newest update is published only after the call's uploads */
 		if (executor->version[b] != rh_store_version(executor->options.store, b) && !has_upload_ahead(executor, b))
-			block->generation++; /* no device has it */
+			block->version++; /* no device has it */
 	}
 }
 
@@ -178,7 +178,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 	const struct rh_executor_options *options = &executor->options;
 	int index = (int)executor->first;
 	executor->flight[index].awaited_s = 0;
-	for (int d = 0; d < options->devices; d++) {
+	for (int d = 0; d < options->planned.devices; d++) {
 		rh_stalls_reset(&executor->device[d].flight[index].stalls);
 		executor->dispatcher.device[d].lowered = -1;
 	}
@@ -186,7 +186,7 @@ int run_begin(struct rh_executor *executor, const struct lower_call *call)
 		forget_changed(executor);
 	lower_begin(&executor->lowering, call);
 	int rc = dispatcher_take(executor, index);
-	for (int d = 0; !rc && executor->trains && !executor->is_stretch && d < options->devices; d++)
+	for (int d = 0; !rc && executor->trains && !executor->is_stretch && d < options->planned.devices; d++)
 		if (executor->lowering.device[d].last_slot < 0)
 			rc = note_end(executor, d, index);
 	return rc;
@@ -210,7 +210,7 @@ static int come_to_rest(struct rh_executor *executor, int rc)
 	struct rh_fault fault = {0};
 	rh_fault_keep(&fault, rc);
 	rh_fault_keep(&fault, rh_host_copies_finish(&executor->copies));
-	for (int d = 0; d < options->devices; d++) {
+	for (int d = 0; d < options->planned.devices; d++) {
 		int is_whole = executor->uploads_ahead && !rh_fault_code(&fault);
 		rc = is_whole ? await_device(executor, d, executor->first) : options->device[d]->ops->synchronize(options->device[d]);
 		rh_fault_keep(&fault, rc);
@@ -224,14 +224,14 @@ static int come_to_rest(struct rh_executor *executor, int rc)
 static int expects_another_step(const struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	return executor->trains && !executor->is_stretch && !executor->traced.trace && !options->stale && options->updater &&
+	return executor->trains && !executor->is_stretch && !executor->traced.trace && !options->planned.stale && options->updater &&
 	       rh_updater_is_open(options->updater);
 }
 
 /* Uploads blocks of the next step's first slots as they are updated, while this step's gradients come down. */
 static int issue_ahead(struct rh_executor *executor)
 {
-	for (int d = 0; d < executor->options.devices; d++)
+	for (int d = 0; d < executor->options.planned.devices; d++)
 		note_downloads(executor, d, (int)executor->first);
 	lower_ahead(&executor->lowering);
 	int rc = dispatcher_take(executor, DISPATCH_AHEAD);
@@ -273,7 +273,7 @@ void run_rest(struct rh_executor *executor)
 static int await_slots(struct rh_executor *executor, int64_t index)
 {
 	int rc = 0;
-	for (int d = 0; !rc && d < executor->options.devices; d++)
+	for (int d = 0; !rc && d < executor->options.planned.devices; d++)
 		rc = await_device(executor, d, index);
 	if (executor->traced_step == executor->flight[index].step)
 		run_spans_settle(executor);
@@ -284,9 +284,10 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 {
 	const struct rh_executor_options *options = &executor->options;
 	struct rh_updater *updater = options->updater;
-	RH_ASSERT(count > 0 && count <= (executor->trains ? options->train_micro_batches : executor->lowering.limits.micro_batches));
+	RH_ASSERT(count > 0 &&
+	          count <= (executor->trains ? options->planned.train_micro_batches : executor->lowering.limits.micro_batches));
 	executor->is_stretch = 0;
-	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
+	if (options->planned.cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
 		executor->turn = 0;
 	struct lower_call call = {.trains = executor->trains,
 	                          /* copies through the staging have an order of their own */
@@ -301,7 +302,7 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	struct lowering *lowering = &executor->lowering;
 	int turn = executor->turn,
 	    rc = rh_dispatch_call(&lowering->limits.dispatch, executor->trains, count, &executor->turn, &lowering->program);
-	call.shift = (executor->turn - turn + options->devices) % options->devices;
+	call.shift = (executor->turn - turn + options->planned.devices) % options->planned.devices;
 	if (!rc && lowering->program.replacement_reason[0])
 		rh_warn_once("%s; such steps run as looped-bfs", lowering->program.replacement_reason);
 	rh_store_throttle(options->store, options->throttled_threads);

@@ -66,7 +66,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	const struct rh_dispatch *dispatch = &executor->lowering.limits.dispatch;
 	int64_t count = stretch->micro_batches;
 	RH_ASSERT(rh_dispatch_is_local(dispatch) &&
-	          (count == options->train_micro_batches || (count < options->train_micro_batches && stretch->steps == 1)));
+	          (count == options->planned.train_micro_batches || (count < options->planned.train_micro_batches && stretch->steps == 1)));
 	executor->trains = executor->is_stretch = 1;
 	executor->first = 0;
 	executor->step = stretch->first_step;

@@ -345,6 +345,11 @@ static int create_updater(struct rh_session *session)
 	return rc;
 }
 
+static int64_t simulated_room(const struct rh_session_machine *machine)
+{
+	return machine->hardware->device.memory - machine->hardware->device.reserved;
+}
+
 /* Bytes of memory of its own that each device has, 0: its memory is the host's; and how devices want their work cut. */
 static int ask_devices(const struct rh_session *session, struct rh_run_machine *out)
 {
@@ -353,9 +358,8 @@ static int ask_devices(const struct rh_session *session, struct rh_run_machine *
 		int rc = rh_devices_room(device, &out->device_room);
 		return rc ? rc : rh_devices_grain(device, &out->grain);
 	}
-	const struct rh_hardware_device *simulated = &session->machine->hardware->device;
-	out->device_room = simulated->memory - simulated->reserved;
-	out->grain = rh_sim_grain(simulated);
+	out->device_room = simulated_room(session->machine);
+	out->grain = rh_sim_grain(&session->machine->hardware->device);
 	return 0;
 }
 
@@ -450,16 +454,16 @@ int rh_session_search(struct rh_session *session, const struct rh_workload *work
 
 int rh_session_follow(struct rh_session *session, const struct rh_workload *work, const struct rh_run_plan *plan)
 {
-	struct rh_hardware local;
-	struct rh_run_request request;
-	session->device_count = plan->options.devices;
-	int rc = describe_request(session, work, RH_STAGES_CHOSEN, &local, &request);
+	RH_ASSERT(work->train_micro_batches == plan->executor.train_micro_batches);
+	session->device_count = plan->executor.devices;
+	int rc = read_limits(session);
 	if (!rc)
-		rc = rh_run_plan_copy(&request, plan, &session->plan);
-	rh_hardware_free(&local);
+		rc = rh_run_plan_copy(plan, &session->plan);
 	if (rc)
 		return rc;
 	session->planned = 1;
+	session->plan.store.space = session->space;
+	session->plan.store.addresses_only = session->machine != NULL;
 	rh_run_plan_cut_head(&session->plan, session->model);
 	return rh_run_plan_check_nvme(&session->plan, session->config, work->train_steps);
 }
@@ -492,7 +496,7 @@ static void tell_nvme(const struct rh_session *session, int64_t steps)
 }
 
 /* The store and the space on NVMe that the plan says, and the weights in them. */
-static int open_store(struct rh_session *session)
+static int open_store(struct rh_session *session, struct rh_executor_options *executor)
 {
 	struct rh_store_options *options = &session->plan.store;
 	options->device = session->devices.device;
@@ -501,7 +505,7 @@ static int open_store(struct rh_session *session)
 		rh_model_spare_embeddings(session->model);
 	int rc = rh_store_create(session->model->block, session->model->blocks, options, session->pool, &session->store);
 	if (!rc)
-		rc = rh_executor_take_space(&session->plan.options);
+		rc = rh_executor_take_space(executor);
 	for (int64_t n = session->space ? session->work.nvme_records : 0; !rc && n; n--) {
 		int record;
 		rc = rh_space_take(session->space, session->work.nvme_record_bytes, "samples of opportunistic steps", NULL, &record);
@@ -520,30 +524,37 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 		return rc;
 	session->work = *work;
 	tell_nvme(session, work->train_steps);
-	struct rh_executor_options *options = &session->plan.options;
-	options->plan = &session->plan.stages;
-	options->boxes = rh_box_is_linked(&session->box) ? &session->plan.boxes : NULL;
-	options->wire = (enum rh_wire)session->config->link_dtype;
-	options->below = session->link_below ? session->link_below : session->box.link_below;
-	options->above = session->link_above ? session->link_above : session->box.link_above;
+	int has_own_memory = session->machine ? simulated_room(session->machine) > 0 : !session->plan.bytes.host_devices;
+	struct rh_executor_options options = {
+	        .planned = session->plan.executor,
+	        .model = session->model,
+	        .plan = &session->plan.stages,
+	        .admission_limit = session->admission_limit,
+	        .boxes = rh_box_is_linked(&session->box) ? &session->plan.boxes : NULL,
+	        .space = session->space,
+	        .registers = has_own_memory,
+	        .page_bytes = rh_store_page_bytes(session->model->block, session->model->blocks, &session->plan.store),
+	        .wire = (enum rh_wire)session->config->link_dtype,
+	        .below = session->link_below ? session->link_below : session->box.link_below,
+	        .above = session->link_above ? session->link_above : session->box.link_above};
 	rc = rh_pool_create(session->machine ? 1 : rh_machine_cores(), &session->pool);
 	if (!rc)
 		rc = open_devices(session);
 	if (!rc)
-		rc = open_store(session);
+		rc = open_store(session, &options);
 	if (!rc && work->train_micro_batches)
 		rc = create_updater(session);
 	if (!rc && work->train_micro_batches && rh_session_mode(session)->part.reserve)
 		rc = rh_session_mode(session)->part.reserve(session);
 	if (rc)
 		return rc;
-	options->store = session->store;
-	options->updater = session->updater;
-	options->device = session->devices.device;
+	options.store = session->store;
+	options.updater = session->updater;
+	options.device = session->devices.device;
 	/* beside a step half the cores come near all of the memory's bandwidth, and leave copies more of it than all would; for an update
 	 * that is not stale devices wait */
-	options->throttled_threads = options->stale && !session->plan.bytes.host_devices ? (rh_machine_cores() + 1) / 2 : 0;
-	return rh_executor_create(options, &session->executor);
+	options.throttled_threads = options.planned.stale && !session->plan.bytes.host_devices ? (rh_machine_cores() + 1) / 2 : 0;
+	return rh_executor_create(&options, &session->executor);
 }
 
 void rh_session_close(struct rh_session *session)

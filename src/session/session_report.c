@@ -42,9 +42,9 @@ static void report_details(const struct rh_session *session)
 		rh_note("stages: cut for %d devices by what layers take (profile local); compute alone takes %.3g s a step, %.0f %% of it "
 		        "idle",
 		        session->devices.count, session->plan.balanced.step_s, 100 * session->plan.balanced.idle);
-	if (session->plan.train_round > 0 && session->config->gradient_accumulation_steps > session->plan.train_round &&
-	    rh_schedule_has_rounds(session->plan.schedule))
-		rh_note("rounds: at most %lld micro-batches each", (long long)session->plan.train_round);
+	if (session->plan.executor.train_round > 0 && session->config->gradient_accumulation_steps > session->plan.executor.train_round &&
+	    rh_schedule_has_rounds(session->plan.executor.schedule))
+		rh_note("rounds: at most %lld micro-batches each", (long long)session->plan.executor.train_round);
 	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %.1f, checkpoints %.1f)",
 	        (double)session->plan.bytes.total / 1048576, (double)session->plan.bytes.store / 1048576,
 	        (double)session->plan.bytes.boundaries / 1048576,

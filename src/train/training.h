@@ -82,7 +82,7 @@ void train_tell_step_seconds(double seconds);
 /* With local updates several steps are in flight: those of a stretch. */
 static inline int training_is_local(const struct training *run)
 {
-	return run->session.plan.schedule->update == RH_UPDATE_LOCAL;
+	return run->session.plan.executor.schedule->update == RH_UPDATE_LOCAL;
 }
 
 /* trouble.c */

@@ -55,7 +55,7 @@ int trouble_judge(struct training *run, int64_t step, double loss, double norm)
 		return 0;
 	}
 	int skipped = run->config->max_grad_norm > 0 && !run->config->optimizer_staleness &&
-	              run->session.plan.schedule->update != RH_UPDATE_LOCAL && !isfinite(norm);
+	              run->session.plan.executor.schedule->update != RH_UPDATE_LOCAL && !isfinite(norm);
 	if (!skipped)
 		return stop(run, step, loss, norm, tensor);
 	run->trouble.bad_in_a_row++;

@@ -10,7 +10,7 @@ struct training;
 struct train_versions {
 	struct rh_metrics *log;
 	int64_t first_step;             /* of the stretch that runs */
-	int64_t *shift;                 /* (layers): the number that a line shows less the generation, in this stretch */
+	int64_t *shift;                 /* (layers): the number that a line shows less the version, in this stretch */
 	int64_t *forward, *backward;    /* (micro-batches): of a line */
 	int64_t largest;                /* drift of any micro-batch and layer */
 	int64_t micro_batches, drifted; /* in all; those with drift */

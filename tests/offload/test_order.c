@@ -15,7 +15,7 @@ struct world {
 	uint64_t seed;
 	int devices, blocks, steps, staleness;
 	int off; /* the ordering whose waits are left out; 0: none */
-	struct rh_order_event lane[LANES][EVENTS];
+	struct order_event lane[LANES][EVENTS];
 	int length[LANES];
 	int upload_device[STEPS][BLOCKS][2], downloads[STEPS][BLOCKS];
 };
@@ -35,10 +35,10 @@ static int optimizer(const struct world *w)
 	return 2 * w->devices + 1;
 }
 
-static void add(struct world *w, int lane, enum rh_order_kind kind, int64_t what, int step)
+static void add(struct world *w, int lane, enum order_kind kind, int64_t what, int step)
 {
 	assert_true(w->length[lane] < EVENTS);
-	w->lane[lane][w->length[lane]++] = (struct rh_order_event){kind, lane, what, step};
+	w->lane[lane][w->length[lane]++] = (struct order_event){kind, lane, what, step};
 }
 
 /* One of each kind, block, step and (uploads, downloads) number. */
@@ -50,7 +50,7 @@ static int64_t token(enum token kind, int block, int step, int number)
 static void wait_unless(struct world *w, int ordering, int lane, int64_t what)
 {
 	if (w->off != ordering)
-		add(w, lane, RH_ORDER_WAIT, what, 0);
+		add(w, lane, ORDER_WAIT, what, 0);
 }
 
 /* Uploads for forward and backward (one where both ran in one stage), then the gradient of each round. */
@@ -65,16 +65,16 @@ static void device_part(struct world *w, int step, int b)
 			continue;
 		if (newest >= 0)
 			wait_unless(w, 2, 2 * device, token(PUBLISHED, b, newest, 0));
-		add(w, 2 * device, RH_ORDER_UPLOAD, b, step);
-		add(w, 2 * device, RH_ORDER_SIGNAL, token(UPLOADED, b, step, u), 0);
+		add(w, 2 * device, ORDER_UPLOAD, b, step);
+		add(w, 2 * device, ORDER_SIGNAL, token(UPLOADED, b, step, u), 0);
 	}
 	int backward = w->upload_device[step][b][uploads - 1];
 	for (int d = 0; d < w->downloads[step][b]; d++) {
-		add(w, 2 * backward + 1, RH_ORDER_WAIT, token(UPLOADED, b, step, uploads - 1), 0);
+		add(w, 2 * backward + 1, ORDER_WAIT, token(UPLOADED, b, step, uploads - 1), 0);
 		if (step > 0)
 			wait_unless(w, 4, 2 * backward + 1, token(TAKEN, b, step - 1, 0));
-		add(w, 2 * backward + 1, RH_ORDER_DOWNLOAD, b, step);
-		add(w, 2 * backward + 1, RH_ORDER_SIGNAL, token(DOWNLOADED, b, step, d), 0);
+		add(w, 2 * backward + 1, ORDER_DOWNLOAD, b, step);
+		add(w, 2 * backward + 1, ORDER_SIGNAL, token(DOWNLOADED, b, step, d), 0);
 	}
 }
 
@@ -85,8 +85,8 @@ static void publish(struct world *w, int step, int b)
 		for (int u = 0; u < 2; u++)
 			if (w->upload_device[since][b][u] >= 0)
 				wait_unless(w, 1, copier(w), token(UPLOADED, b, since, u));
-	add(w, copier(w), RH_ORDER_PUBLISH, b, step);
-	add(w, copier(w), RH_ORDER_SIGNAL, token(PUBLISHED, b, step, 0), 0);
+	add(w, copier(w), ORDER_PUBLISH, b, step);
+	add(w, copier(w), ORDER_SIGNAL, token(PUBLISHED, b, step, 0), 0);
 }
 
 /* A thread that copies gradients in and weights out, and one that updates between. */
@@ -96,21 +96,21 @@ static void host_part(struct world *w, int step, int b)
 		wait_unless(w, 5, copier(w), token(UPDATED, b, step - 1, 0));
 	for (int d = 0; d < w->downloads[step][b]; d++)
 		wait_unless(w, 3, copier(w), token(DOWNLOADED, b, step, d));
-	add(w, copier(w), RH_ORDER_TAKE, b, step);
-	add(w, copier(w), RH_ORDER_SIGNAL, token(TAKEN, b, step, 0), 0);
+	add(w, copier(w), ORDER_TAKE, b, step);
+	add(w, copier(w), ORDER_SIGNAL, token(TAKEN, b, step, 0), 0);
 	if (w->staleness && step > 0)
 		publish(w, step - 1, b);
 	wait_unless(w, 5, optimizer(w), token(TAKEN, b, step, 0));
 	if (step > 0)
 		wait_unless(w, 5, optimizer(w), token(PUBLISHED, b, step - 1, 0));
-	add(w, optimizer(w), RH_ORDER_UPDATE, b, step);
-	add(w, optimizer(w), RH_ORDER_SIGNAL, token(UPDATED, b, step, 0), 0);
+	add(w, optimizer(w), ORDER_UPDATE, b, step);
+	add(w, optimizer(w), ORDER_SIGNAL, token(UPDATED, b, step, 0), 0);
 	if (!w->staleness)
 		publish(w, step, b);
 }
 
 /* Lanes go on at random, a wait only after its signal. Returns the number of events. */
-static int64_t interleave(struct world *w, struct rh_order_event *out)
+static int64_t interleave(struct world *w, struct order_event *out)
 {
 	static char signalled[STEPS * BLOCKS * TOKEN_KINDS * 2];
 	int at[LANES] = {0}, left = 0, lanes = 2 * w->devices + 2;
@@ -121,10 +121,10 @@ static int64_t interleave(struct world *w, struct rh_order_event *out)
 	for (int stuck = 0; left > 0; stuck++) {
 		int l = random_below(w, lanes), burst = 1 + random_below(w, 8);
 		for (; burst > 0 && at[l] < w->length[l]; burst--) {
-			const struct rh_order_event *next = &w->lane[l][at[l]];
-			if (next->kind == RH_ORDER_WAIT && !signalled[next->subject])
+			const struct order_event *next = &w->lane[l][at[l]];
+			if (next->kind == ORDER_WAIT && !signalled[next->subject])
 				break;
-			if (next->kind == RH_ORDER_SIGNAL)
+			if (next->kind == ORDER_SIGNAL)
 				signalled[next->subject] = 1;
 			out[count++] = *next;
 			at[l]++;
@@ -136,11 +136,11 @@ static int64_t interleave(struct world *w, struct rh_order_event *out)
 	return count;
 }
 
-static struct rh_order_fault run(uint64_t seed, int off)
+static struct order_fault run(uint64_t seed, int off)
 {
 	static struct world w;
-	static struct rh_order_event event[LANES * EVENTS];
-	struct rh_order_fault fault;
+	static struct order_event event[LANES * EVENTS];
+	struct order_fault fault;
 	memset(w.length, 0, sizeof w.length);
 	w.seed = seed * 0x9e3779b97f4a7c15u + 1;
 	w.off = off;
@@ -154,7 +154,7 @@ static struct rh_order_fault run(uint64_t seed, int off)
 		for (int b = 0; b < w.blocks; b++)
 			host_part(&w, step, b);
 	}
-	check_ok(rh_order_check(event, interleave(&w, event), w.staleness, &fault));
+	check_ok(order_check(event, interleave(&w, event), w.staleness, &fault));
 	return fault;
 }
 
@@ -163,10 +163,10 @@ static void test_10000_random_runs_hold_all_orderings(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (uint64_t i = 0; i < RUNS; i++) {
-		struct rh_order_fault fault = run(seed + i, 0);
+		struct order_fault fault = run(seed + i, 0);
 		if (fault.ordering) {
 			char text[256];
-			rh_order_describe(&fault, text, sizeof text);
+			order_describe(&fault, text, sizeof text);
 			fail_msg("run %llu: %s", (unsigned long long)i, text);
 		}
 	}
@@ -178,12 +178,12 @@ static void test_each_ordering_left_out_is_found(void **state)
 	uint64_t seed = check_seed();
 	for (int off = 1; off <= 5; off++) {
 		int found = 0;
-		struct rh_order_fault fault = {0};
+		struct order_fault fault = {0};
 		char text[256] = "";
 		for (uint64_t i = 0; i < 1000; i++) {
 			fault = run(seed + i, off);
 			if (fault.ordering && !found++)
-				rh_order_describe(&fault, text, sizeof text);
+				order_describe(&fault, text, sizeof text);
 			assert_true(!fault.ordering || fault.ordering == off);
 		}
 		printf("ordering %d left out: found in %d of 1000 runs: %s\n", off, found, text);
@@ -197,58 +197,50 @@ static void test_each_ordering_left_out_is_found(void **state)
 static void test_a_missing_operation_is_named(void **state)
 {
 	(void)state;
-	static const struct rh_order_event whole[] = {{RH_ORDER_UPLOAD, 0, 0, 0},  {RH_ORDER_DOWNLOAD, 0, 0, 0}, {RH_ORDER_TAKE, 0, 0, 0},
-	                                              {RH_ORDER_UPDATE, 0, 0, 0},  {RH_ORDER_PUBLISH, 0, 0, 0},  {RH_ORDER_UPLOAD, 0, 0, 1},
-	                                              {RH_ORDER_DOWNLOAD, 0, 0, 1}};
+	static const struct order_event whole[] = {{ORDER_UPLOAD, 0, 0, 0},  {ORDER_DOWNLOAD, 0, 0, 0}, {ORDER_TAKE, 0, 0, 0},
+	                                           {ORDER_UPDATE, 0, 0, 0},  {ORDER_PUBLISH, 0, 0, 0},  {ORDER_UPLOAD, 0, 0, 1},
+	                                           {ORDER_DOWNLOAD, 0, 0, 1}};
 	enum { COUNT = sizeof whole / sizeof *whole };
 	static const int expected[COUNT + 1] = {0, 3, 5, 5, 2, 0, 0, 0};
 	for (int without = 0; without <= COUNT; without++) {
-		struct rh_order_event event[COUNT];
-		struct rh_order_fault fault;
+		struct order_event event[COUNT];
+		struct order_fault fault;
 		int64_t count = 0;
 		for (int i = 0; i < COUNT; i++)
 			if (i != without)
 				event[count++] = whole[i];
-		check_ok(rh_order_check(event, count, 0, &fault));
+		check_ok(order_check(event, count, 0, &fault));
 		assert_int_equal(fault.ordering, expected[without]);
 		assert_true(!fault.ordering || fault.first.lane == -1);
 	}
-	struct rh_order_fault fault;
-	check_ok(rh_order_check(whole, 0, 0, &fault));
+	struct order_fault fault;
+	check_ok(order_check(whole, 0, 0, &fault));
 	assert_int_equal(fault.ordering, 0);
-	static const struct rh_order_event frozen[] = {{RH_ORDER_UPLOAD, 0, 3, 0}, {RH_ORDER_UPLOAD, 1, 3, 7}};
-	check_ok(rh_order_check(frozen, 2, 0, &fault));
+	static const struct order_event frozen[] = {{ORDER_UPLOAD, 0, 3, 0}, {ORDER_UPLOAD, 1, 3, 7}};
+	check_ok(order_check(frozen, 2, 0, &fault));
 	assert_int_equal(fault.ordering, 0);
 }
 
 static void *record(void *argument)
 {
 	for (int i = 0; i < 1000; i++)
-		rh_order_log_add(argument, RH_ORDER_UPLOAD, 1, i, i);
+		order_log_add(argument, ORDER_UPLOAD, 1, i, i);
 	return NULL;
 }
 
 static void test_a_log_takes_what_fits_from_any_thread(void **state)
 {
 	(void)state;
-	struct rh_order_log *log;
+	struct order_log *log = order_log_create(1500);
 	pthread_t other;
 	int64_t count, forgotten;
-	check_ok(rh_order_log_create(1500, &log));
 	assert_int_equal(pthread_create(&other, NULL, record, log), 0);
 	record(log);
 	pthread_join(other, NULL);
-	assert_non_null(rh_order_log_events(log, &count, &forgotten));
+	assert_non_null(order_log_events(log, &count, &forgotten));
 	assert_int_equal(count, 1500);
 	assert_int_equal(forgotten, 500);
-	rh_order_log_destroy(log);
-	rh_order_log_add(NULL, RH_ORDER_UPLOAD, 0, 0, 0);
-	rh_order_log_destroy(NULL);
-	for (uint64_t n = 1; n <= 2; n++) {
-		rh_alloc_fail_nth(n);
-		assert_int_equal(rh_order_log_create(10, &log), -ENOMEM);
-	}
-	rh_alloc_fail_nth(0);
+	order_log_destroy(log);
 }
 
 int main(void)

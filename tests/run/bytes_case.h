@@ -35,8 +35,9 @@ static inline void check_host_bytes(const struct rh_session *session)
 	assert_int_equal(executor->lowering.limits.boundaries.bytes_each, session->plan.stages.boundary_bytes);
 	/* the others were needed at once, but for one that was counted with what a micro-batch reads: that is free before it writes. Side by
 	 * side slots need no more */
-	if (executor->options.devices == 1)
-		assert_true(executor->lowering.boundaries.pool[RH_BOUNDARY_OWN].least_free <= executor->options.spare_boundaries + 1);
+	if (executor->options.planned.devices == 1)
+		assert_true(executor->lowering.boundaries.pool[RH_BOUNDARY_OWN].least_free <=
+		            executor->options.planned.spare_boundaries + 1);
 	assert_int_equal(session->plan.bytes.total - session->plan.bytes.store - session->plan.bytes.boundaries - session->plan.bytes.data -
 	                         session->plan.bytes.host_devices * session->plan.bytes.device,
 	                 session->plan.bytes.program + session->plan.bytes.checkpoints); /* the allowance that is printed */

@@ -383,7 +383,7 @@ static inline void lane_run_steps(struct lane_run *run)
 		return;
 	}
 	lane_infer(run, 0);
-	if (run->session.plan.schedule->update == RH_UPDATE_LOCAL)
+	if (run->session.plan.executor.schedule->update == RH_UPDATE_LOCAL)
 		check_ok(rh_executor_train_stretch(run->session.executor, &stretch));
 	else
 		lane_train(run);

@@ -230,7 +230,7 @@ static inline struct lane_range lane_buffer(struct lane_machine *machine, const 
 static inline uint64_t lane_read_weights(struct lane_machine *machine, const struct rh_command *command, uint64_t hash)
 {
 	const struct rh_model *model = machine->options->model;
-	int is_backward = command->kind != RH_COMMAND_FORWARD && command->stage.hi < model->layers;
+	int is_backward = command->operands.is_backward_upload;
 	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, machine->offset);
 	for (int l = command->lo; l < command->hi; l++)
 		for (int which = 0; which < 2; which++) {
@@ -378,7 +378,7 @@ static inline void lane_update(struct lane_machine *machine, const struct rh_com
 /* Between boxes: what another box makes of other steps and micro-batches is other. */
 static inline uint64_t lane_message(const struct rh_command *command)
 {
-	return lane_mix(lane_mix(lane_mix(17, (uint64_t)command->step), (uint64_t)command->micro_batch), (uint64_t)command->block);
+	return lane_mix(lane_mix(lane_mix(17, (uint64_t)command->step), (uint64_t)command->micro_batch), (uint64_t)command->boundary);
 }
 
 static inline void lane_do(struct lane_machine *machine, const struct rh_command *command)

@@ -29,7 +29,8 @@ static void add(struct hand *hand, enum rh_command_kind kind, int lane, int micr
 	struct rh_command command = {.kind = kind,
 	                             .lane = lane,
 	                             .micro_batch = micro_batch,
-	                             .block = RH_BOUNDARY_ACTIVATION,
+	                             .block = -1,
+	                             .boundary = RH_BOUNDARY_ACTIVATION,
 	                             .lo = 1,
 	                             .hi = 1,
 	                             .tokens = 1,
@@ -142,7 +143,7 @@ static void test_commands_of_drives_and_links_are_held_to_their_contents_and_ord
 	       "needs activation at layer 1, step 0, micro-batch 0 (depth 0, 0 deferred), and finds activation at layer 1, step 0, "
 	       "micro-batch 1");
 	make(&hand, bytes);
-	hand.lanes.command[SEND].block = RH_BOUNDARY_GRADIENT;
+	hand.lanes.command[SEND].boundary = RH_BOUNDARY_GRADIENT;
 	refuse(&run, &hand, "needs gradient at layer 1");
 	make(&hand, bytes);
 	hand.lanes.command[READ].source.number = 1;

@@ -75,6 +75,10 @@ static void test_lane_describe_names_every_kind(void **state)
 	rh_command_describe(&lanes, &command, text, sizeof text);
 	assert_string_equal(
 	        text, "0 copy of block 3, step 2, from host weights 3 at 0+256, to device 1's weights 3 at 512+256 (lane 0, queue 1)");
+	const struct rh_command message = {
+	        .kind = RH_COMMAND_SEND, .block = -1, .step = 2, .lo = 5, .hi = 5, .boundary = RH_BOUNDARY_GRADIENT, .source.device = -1};
+	rh_command_describe(&lanes, &message, text, sizeof text);
+	assert_string_equal(text, "0 send of a gradient at layer 5, step 2 micro-batch 0 (lane 0, queue 1)");
 	for (int kind = 0; kind < RH_COMMANDS; kind++)
 		assert_non_null(rh_command_name((enum rh_command_kind)kind));
 	rh_lanes_free(&lanes);

@@ -169,14 +169,16 @@ static int mutate(struct rh_lanes *lanes, int64_t position, enum mutation mutati
 	case OPERAND: {
 		int16_t *const operand[] = {&command->operands.micro, &command->operands.x,  &command->operands.y,
 		                            &command->operands.dy,    &command->operands.dx, &command->operands.result};
-		int which = (int)lane_pick(random, 7);
+		int which = (int)lane_pick(random, 8);
 		if (!is_compute(command) || (which < 6 && *operand[which] < 0))
 			return 0;
-		if (which == 6)
+		if (which == 7)
+			command->operands.is_backward_upload ^= 1;
+		else if (which == 6)
 			command->operands.weights += up * RH_ALIGN;
 		else
 			*operand[which] = rh_int16(*operand[which] + up);
-		return which != 6 || command->kind != RH_COMMAND_WEIGHT_GRADIENT;
+		return which < 6 || command->kind != RH_COMMAND_WEIGHT_GRADIENT;
 	}
 	case LABEL:
 		if (is_compute(command) && lane_pick(random, 2))

@@ -7,18 +7,19 @@
 #include <pthread.h>
 
 enum { MICROS = 4, STEPS = 5, EVENTS = 1 << 20, DEVICES = 4, BLOCKS = 64, TOKENS = 4096 };
+enum block_token { READY, TAKEN, ANNOUNCED, BLOCK_TOKENS };
 
 /* Devices of a rig with a recorder between them and the executor. Lanes: each device's streams, the updater, the host. Tokens: the
- * updater's, one for each lane and the host, then events. The updater's thread asks for tokens too. */
+ * updater's (three a block and one of all), one for each lane and the host, then events. The updater's thread asks for some, too. */
 static struct recorder {
 	const struct rh_device_ops *real;
 	struct rh_device_ops ops;
-	struct rh_order_log *log;
+	struct order_log *log;
 	struct rh_store *store;
 	const struct rh_executor *executor;
 	pthread_mutex_t lock;
 	struct rh_event *event[TOKENS]; /* protected by lock, as is events */
-	int events, devices, blocks;
+	int events, devices, blocks, staleness;
 	int64_t step;                          /* that is enqueued */
 	int64_t reached[DEVICES * RH_STREAMS]; /* records that the dispatcher has seen reached */
 	/* Bytes of each block's gradients, in one step and so far, tell whose a download is: a step's last ones leave in the next. */
@@ -46,7 +47,7 @@ static int lane_of(const struct rh_device *device, enum rh_stream stream)
 
 static int64_t lane_token(int lane)
 {
-	return 3 * rec.blocks + 2 + lane;
+	return BLOCK_TOKENS * rec.blocks + 1 + lane;
 }
 
 static int64_t event_token(struct rh_event *event)
@@ -62,15 +63,82 @@ static int64_t event_token(struct rh_event *event)
 	return lane_token(host() + 1) + i;
 }
 
-static void note(enum rh_order_kind kind, int lane, int64_t what)
+static void note(enum order_kind kind, int lane, int64_t what)
 {
-	rh_order_log_add(rec.log, kind, lane, what, kind < RH_ORDER_SIGNAL ? rec.executor->dispatcher.step : 0);
+	order_log_add(rec.log, kind, lane, what, kind < ORDER_SIGNAL ? rec.executor->dispatcher.step : 0);
+}
+
+static int64_t block_token(enum block_token what, int b)
+{
+	return b < 0 ? BLOCK_TOKENS * rec.blocks : BLOCK_TOKENS * b + (int64_t)what;
+}
+
+/* On the lane of the updater's thread, or of the host. */
+static void signal_token(int lane, int64_t token)
+{
+	order_log_add(rec.log, ORDER_SIGNAL, lane, token, 0);
+}
+
+static void await_token(int lane, int64_t token)
+{
+	order_log_add(rec.log, ORDER_WAIT, lane, token, 0);
+}
+
+static void note_update(const struct rh_updater_moment *at)
+{
+	int lane = host() - 1, makes_weights = at->pass != RH_UPDATE_MOMENTS, publishes = makes_weights && !rec.staleness;
+	if (at->told == RH_TOLD_UPDATES) {
+		order_log_add(rec.log, ORDER_TAKE, lane, at->block, at->step);
+		if (makes_weights)
+			order_log_add(rec.log, ORDER_UPDATE, lane, at->block, at->step);
+		if (publishes)
+			order_log_add(rec.log, ORDER_PUBLISH, lane, at->block, at->step);
+		return;
+	}
+	if (publishes)
+		signal_token(lane, block_token(READY, at->block));
+	if (at->pass == RH_UPDATE_WEIGHTS)
+		return;
+	signal_token(lane, block_token(TAKEN, at->block));
+	signal_token(lane, block_token(TAKEN, -1));
+}
+
+static void note_updater(const struct rh_updater_moment *at)
+{
+	int lane = host() - 1;
+	switch (at->told) {
+	case RH_TOLD_ANNOUNCED:
+		signal_token(host(), block_token(ANNOUNCED, at->block));
+		return;
+	case RH_TOLD_AWAITED_WEIGHTS:
+		await_token(host(), block_token(READY, at->block));
+		return;
+	case RH_TOLD_AWAITED_GRADIENT:
+		await_token(host(), block_token(TAKEN, at->block));
+		return;
+	case RH_TOLD_UPDATES:
+	case RH_TOLD_UPDATED:
+		note_update(at);
+		return;
+	case RH_TOLD_TAKES:
+		await_token(lane, block_token(ANNOUNCED, at->block));
+		break;
+	case RH_TOLD_PUBLISHED:
+		break;
+	}
+	for (int i = 0; i < at->events; i++)
+		await_token(lane, event_token(at->event[i]));
+	if (at->told != RH_TOLD_PUBLISHED)
+		return;
+	if (at->step >= 0)
+		order_log_add(rec.log, ORDER_PUBLISH, lane, at->block, at->step);
+	signal_token(lane, block_token(READY, at->block));
 }
 
 static void note_download(int lane, int b, int64_t bytes)
 {
 	int64_t each = rec.down_each[b];
-	rh_order_log_add(rec.log, RH_ORDER_DOWNLOAD, lane, b, each ? rec.down[b] / each : rec.step);
+	order_log_add(rec.log, ORDER_DOWNLOAD, lane, b, each ? rec.down[b] / each : rec.step);
 	rec.down[b] += bytes;
 }
 
@@ -80,7 +148,7 @@ static void note_reached(void)
 	for (int i = 0; i < rec.devices * RH_STREAMS; i++) {
 		const struct dispatch_stream *stream = &rec.executor->dispatcher.stream[i];
 		if (stream->marks.reached > rec.reached[i])
-			note(RH_ORDER_WAIT, host(), event_token(stream->marks.latest_reached.event));
+			note(ORDER_WAIT, host(), event_token(stream->marks.latest_reached.event));
 		rec.reached[i] = stream->marks.reached;
 	}
 }
@@ -89,21 +157,21 @@ static void note_reached(void)
 static void enqueue(int lane)
 {
 	note_reached();
-	note(RH_ORDER_SIGNAL, host(), lane_token(host()));
-	note(RH_ORDER_WAIT, lane, lane_token(host()));
+	note(ORDER_SIGNAL, host(), lane_token(host()));
+	note(ORDER_WAIT, lane, lane_token(host()));
 }
 
 static int recorded_record(struct rh_device *device, enum rh_stream stream, struct rh_event *event)
 {
 	enqueue(lane_of(device, stream));
-	note(RH_ORDER_SIGNAL, lane_of(device, stream), event_token(event));
+	note(ORDER_SIGNAL, lane_of(device, stream), event_token(event));
 	return AS_ITSELF(device, record(device, stream, event));
 }
 
 static int recorded_wait(struct rh_device *device, enum rh_stream stream, struct rh_event *event)
 {
 	enqueue(lane_of(device, stream));
-	note(RH_ORDER_WAIT, lane_of(device, stream), event_token(event));
+	note(ORDER_WAIT, lane_of(device, stream), event_token(event));
 	return AS_ITSELF(device, wait(device, stream, event));
 }
 
@@ -117,7 +185,7 @@ static int recorded_up(struct rh_device *device, enum rh_stream stream, void *to
 	enqueue(lane_of(device, stream));
 	for (int b = 0; b < rec.blocks; b++)
 		if (is_in(from, rh_store_weights(rec.store, b), rh_store_block(rec.store, b)->elements * 2))
-			note(RH_ORDER_UPLOAD, lane_of(device, stream), b);
+			note(ORDER_UPLOAD, lane_of(device, stream), b);
 	return AS_ITSELF(device, copy_up(device, stream, to, from, bytes));
 }
 
@@ -137,8 +205,8 @@ static int recorded_synchronize(struct rh_device *device)
 	int rc = AS_ITSELF(device, synchronize(device));
 	for (int s = 0; s < RH_STREAMS; s++) {
 		int lane = lane_of(device, (enum rh_stream)s);
-		note(RH_ORDER_SIGNAL, lane, lane_token(lane));
-		note(RH_ORDER_WAIT, host(), lane_token(lane));
+		note(ORDER_SIGNAL, lane, lane_token(lane));
+		note(ORDER_WAIT, host(), lane_token(lane));
 	}
 	return rc;
 }
@@ -146,8 +214,11 @@ static int recorded_synchronize(struct rh_device *device)
 static void listen(struct rig *rig)
 {
 	struct rh_devices *devices = &rig->session.devices;
-	rec = (struct recorder){
-	        .real = devices->device[0]->ops, .store = rig->session.store, .executor = rig->session.executor, .devices = devices->count};
+	rec = (struct recorder){.real = devices->device[0]->ops,
+	                        .store = rig->session.store,
+	                        .executor = rig->session.executor,
+	                        .devices = devices->count,
+	                        .staleness = (int)rig->config.optimizer_staleness};
 	pthread_mutex_init(&rec.lock, NULL);
 	rec.blocks = rh_store_blocks(rec.store);
 	assert_true(rec.blocks <= BLOCKS && rec.devices <= DEVICES);
@@ -157,22 +228,22 @@ static void listen(struct rig *rig)
 	rec.ops.copy_up = recorded_up;
 	rec.ops.copy_down = recorded_down;
 	rec.ops.synchronize = recorded_synchronize;
-	check_ok(rh_order_log_create(EVENTS, &rec.log));
+	rec.log = order_log_create(EVENTS);
 	for (int d = 0; d < rec.devices; d++)
 		devices->device[d]->ops = &rec.ops;
-	rh_updater_record(rig->session.updater, rec.log, host() - 1, 0, event_token);
+	rh_updater_tell(rig->session.updater, note_updater);
 }
 
 /* The recording without a lane's waits for tokens in [from, to): what is found broken. */
-static int broken_without(const struct rh_order_event *event, int64_t count, int staleness, int lane, int64_t from, int64_t to)
+static int broken_without(const struct order_event *event, int64_t count, int staleness, int lane, int64_t from, int64_t to)
 {
-	struct rh_order_event *kept = malloc((size_t)count * sizeof *kept);
-	struct rh_order_fault fault;
+	struct order_event *kept = malloc((size_t)count * sizeof *kept);
+	struct order_fault fault;
 	int64_t left = 0;
 	for (int64_t i = 0; i < count; i++)
-		if (event[i].kind != RH_ORDER_WAIT || event[i].lane != lane || event[i].subject < from || event[i].subject >= to)
+		if (event[i].kind != ORDER_WAIT || event[i].lane != lane || event[i].subject < from || event[i].subject >= to)
 			kept[left++] = event[i];
-	check_ok(rh_order_check(kept, left, staleness, &fault));
+	check_ok(order_check(kept, left, staleness, &fault));
 	free(kept);
 	return fault.ordering;
 }
@@ -235,22 +306,22 @@ static void test_steps_hold_all_orderings(void **state)
 		steps_as_training(&rig, &in, cases[i].clip, cases[i].when == JOINED ? 2 : 1);
 		check_ok(rh_updater_finish(rig.session.updater));
 		int64_t count, forgotten, uploads = 0, downloads = 0;
-		const struct rh_order_event *event = rh_order_log_events(rec.log, &count, &forgotten);
+		const struct order_event *event = order_log_events(rec.log, &count, &forgotten);
 		assert_int_equal(forgotten, 0);
 		for (int64_t k = 0; k < count; k++) {
-			uploads += event[k].kind == RH_ORDER_UPLOAD;
-			downloads += event[k].kind == RH_ORDER_DOWNLOAD;
+			uploads += event[k].kind == ORDER_UPLOAD;
+			downloads += event[k].kind == ORDER_DOWNLOAD;
 		}
-		struct rh_order_fault fault;
+		struct order_fault fault;
 		char text[256];
-		check_ok(rh_order_check(event, count, cases[i].staleness, &fault));
-		rh_order_describe(&fault, text, sizeof text);
+		check_ok(order_check(event, count, cases[i].staleness, &fault));
+		order_describe(&fault, text, sizeof text);
 		printf("%s, rounds of %d, staleness %d%s: %d events, %d uploads, %d downloads: %s\n", cases[i].device, (int)cases[i].round,
 		       cases[i].staleness, cases[i].when == JOINED ? ", joined" : "", (int)count, (int)uploads, (int)downloads, text);
 		assert_true(uploads > STEPS && downloads > STEPS);
 		assert_int_equal(fault.ordering, 0);
 		/* without the updater's awaits they would not, nor without the end of the devices' work, or the events of arrivals */
-		int64_t awaits = 3 * rec.blocks;
+		int64_t awaits = BLOCK_TOKENS * rec.blocks;
 		int unwaited = broken_without(event, count, cases[i].staleness, host(), 0, awaits);
 		printf("without awaits: ordering %d\n", unwaited);
 		assert_true(unwaited == 2 || unwaited == 4);
@@ -258,8 +329,8 @@ static void test_steps_hold_all_orderings(void **state)
 		assert_true(ends == 1 || ends == 3);
 		for (int d = 0; d < rec.devices; d++)
 			rig.session.devices.device[d]->ops = rec.real;
-		rh_updater_record(rig.session.updater, NULL, 0, 0, NULL);
-		rh_order_log_destroy(rec.log);
+		rh_updater_tell(rig.session.updater, NULL);
+		order_log_destroy(rec.log);
 		rig_close(&rig);
 	}
 }

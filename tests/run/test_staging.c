@@ -108,7 +108,7 @@ static void replace_executor(struct rig *rig)
 	slow.ops.record = slow_record;
 	slow.ops.launch = slow_launch;
 	slow.ops.event_sync = slow_sync;
-	for (int d = 0; d < options.devices; d++) {
+	for (int d = 0; d < options.planned.devices; d++) {
 		slow.memory[d] = before->device[d].room[RH_ROOM_WEIGHTS].base; /* the first that is cut from it */
 		options.device[d]->ops = &slow.ops;
 	}

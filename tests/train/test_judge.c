@@ -49,7 +49,7 @@ static void test_each_plan_is_found_once(void **state)
 		search(&eight, &input, &session, &plans);
 		for (int i = 0; i < plans.count; i++)
 			for (int j = 0; j < i; j++)
-				assert_false(plans.plan[i].train_round == plans.plan[j].train_round &&
+				assert_false(plans.plan[i].executor.train_round == plans.plan[j].executor.train_round &&
 				             have_same_stages(&plans.plan[i].stages, &plans.plan[j].stages));
 		rh_run_plans_free(&plans);
 		rh_session_close(&session);
@@ -85,8 +85,8 @@ static int check_chosen(int64_t micro_batches, int64_t rows)
 		const struct rh_forecast_options options = {.plan = &plans.plan[i]};
 		struct rh_forecast other;
 		check_ok(rh_forecast_bounded(&eight.deep.rig.config, &eight.machine, &input, &options, &other));
-		printf("    rounds of %lld: by the recurrence %.4f s, by the dispatcher %.4f\n", (long long)plans.plan[i].train_round,
-		       plans.plan[i].balanced.step_s, other.step_seconds);
+		printf("    rounds of %lld: by the recurrence %.4f s, by the dispatcher %.4f\n",
+		       (long long)plans.plan[i].executor.train_round, plans.plan[i].balanced.step_s, other.step_seconds);
 		assert_true(plans.plan[i].balanced.step_s <= other.step_seconds * 1.005);
 		assert_false(rh_run_plan_is_better(&plans.plan[i], other.step_seconds, &plans.plan[chosen], forecast.step_seconds));
 		rh_forecast_free(&other);

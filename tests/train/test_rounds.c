@@ -28,7 +28,7 @@ static struct planned plan(struct eight *eight, int64_t max_ram, int64_t round)
 	const struct rh_config *config = asks(eight, max_ram, round, 1, &input);
 	check_ok(rh_session_simulate(config, &eight->machine, &session));
 	struct planned out = {.rc = rh_session_plan(&session, &input.work, RH_STAGES_CHOSEN)};
-	out.round = session.plan.train_round;
+	out.round = session.plan.executor.train_round;
 	out.total = session.plan.bytes.total;
 	out.budget = session.plan.bytes.total_budget;
 	out.forward = session.plan.stages.forward_stages;
@@ -162,7 +162,7 @@ static void test_an_evaluation_uses_all_devices(void **state)
 	check_ok(rh_session_simulate(config, &eight.machine, &session));
 	check_ok(rh_session_plan(&session, &evaluates, RH_STAGES_CHOSEN));
 	assert_int_equal(session.plan.stages.forward_stages + rh_stage_plan_backward_stages(&session.plan.stages, 0), 1);
-	assert_int_equal(session.plan.options.infer_round, DEFAULT_ROUND / EIGHT_DEVICES);
+	assert_int_equal(session.plan.executor.infer_round, DEFAULT_ROUND / EIGHT_DEVICES);
 	rh_session_close(&session);
 	rh_forecast_input_free(&input);
 	eight_close(&eight);
