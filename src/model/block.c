@@ -157,8 +157,8 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 		if (layer->norm[n] >= 0)
 			saved->norm[n] = emit_norm_stats(arena, emit_norm_of(emit, index, (enum rh_norm_place)n), tokens);
 	if (traits->residual != RH_RESIDUAL_PRE) {
-		saved->attended = emit_take(arena, act, tokens, emit->model->config->hidden_size);
-		saved->transformed = emit_take(arena, act, tokens, emit->model->config->hidden_size);
+		saved->attended = emit_take(arena, act, tokens, layer->width);
+		saved->transformed = emit_take(arena, act, tokens, layer->width);
 	}
 	saved->lse = emit_take(arena, RH_F32, tokens, heads);
 	saved->qkv = emit_take(arena, act, tokens, q + 2 * kv);
@@ -168,8 +168,7 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 	}
 	saved->o = emit_take(operands(emit, arena, joint(index, RH_JOINT_O)), act, tokens, q);
 	int feeds = traits->residual == RH_RESIDUAL_POST; /* the MLP itself */
-	saved->x2 = emit_take(feeds ? operands(emit, arena, joint(index, RH_JOINT_GATE_UP)) : arena, act, tokens,
-	                      emit->model->config->hidden_size);
+	saved->x2 = emit_take(feeds ? operands(emit, arena, joint(index, RH_JOINT_GATE_UP)) : arena, act, tokens, layer->width);
 	int64_t rows = traits->experts ? tokens * traits->experts_per_token : tokens;
 	saved->gu = emit_take(operands(emit, arena, joint(index, RH_JOINT_GATE_UP)), act, rows,
 	                      (traits->ungated ? 1 : 2) * traits->intermediate);
@@ -271,7 +270,7 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 	take_saved(emit, keep ? emit->saved : emit->arena, index, x, s);
 	int64_t inner = emit->arena->used;
 
-	struct rh_view h = emit_act(emit, emit->shape.tokens, emit->model->config->hidden_size);
+	struct rh_view h = emit_act(emit, emit->shape.tokens, layer->width);
 	int is_post = traits->residual == RH_RESIDUAL_POST;
 	if (!is_post)
 		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_ATTENTION), x, h, s->norm[RH_NORM_ATTENTION]);
@@ -370,7 +369,7 @@ static void upper_half_backward(struct rh_emit *emit, int index, struct rh_saved
 		rh_arena_reset(emit->arena, mark);
 		return;
 	}
-	struct rh_view h2 = operand(emit, index, RH_JOINT_GATE_UP, emit->model->config->hidden_size);
+	struct rh_view h2 = operand(emit, index, RH_JOINT_GATE_UP, emit->model->layer[index].width);
 	emit_norm_backward(
 	        emit, emit_norm_of(emit, index, RH_NORM_MLP),
 	        &(struct emit_norm_gradient){.x = s->x2, .stats = s->norm[RH_NORM_MLP], .dy = dx2, .add = dy, .dx = dx2, .y = h2});
@@ -441,7 +440,7 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_ropes 
 void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes *ropes, struct rh_saved *s, struct rh_view dy,
                          struct rh_view dx)
 {
-	int64_t hidden = emit->model->config->hidden_size, mark = emit->arena->used;
+	int64_t hidden = emit->model->layer[index].width, mark = emit->arena->used;
 	int behind = has_norms_behind(emit, index);
 	struct rh_view dx2 = behind ? emit_act(emit, emit->shape.tokens, hidden) : operand(emit, index, RH_JOINT_O, hidden), d = dx2;
 	upper_half_backward(emit, index, s, dy, dx2);

@@ -9,10 +9,25 @@ int64_t rh_load_bytes(const struct rh_model *model)
 	return model->router_aux_loss_coef == 0 ? 0 : 2 * model->config->experts * (int64_t)sizeof(float);
 }
 
-int64_t rh_boundary_bytes(const struct rh_model *model, int64_t tokens)
+struct rh_boundary_shape rh_boundary_shape(const struct rh_model *model, int layer, int64_t tokens)
 {
-	int64_t bytes = rh_dtype_bytes(model->dtype, tokens * model->config->hidden_size), load = rh_load_bytes(model);
-	return load ? rh_align_up(bytes, RH_ALIGN) + load : bytes;
+	int64_t cols = model->layer[layer < model->layers ? layer : layer - 1].width, load = rh_load_bytes(model);
+	int64_t bytes = rh_dtype_bytes(model->dtype, tokens * cols);
+	return (struct rh_boundary_shape){tokens, cols, load ? rh_align_up(bytes, RH_ALIGN) + load : bytes};
+}
+
+int64_t rh_boundary_most_bytes(const struct rh_model *model, int64_t tokens)
+{
+	int64_t most = 0;
+	for (int l = 0; l <= model->layers; l++)
+		most = rh_max(most, rh_boundary_shape(model, l, tokens).bytes);
+	return most;
+}
+
+struct rh_view rh_boundary_view(const struct rh_model *model, int layer, int64_t tokens, void *at)
+{
+	struct rh_boundary_shape shape = rh_boundary_shape(model, layer, tokens);
+	return rh_view_of(at, model->dtype, shape.rows, shape.cols);
 }
 
 struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary)

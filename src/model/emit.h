@@ -11,7 +11,7 @@
  *
  * A mixture of experts with a load balancing loss (model->router_aux_loss_coef) adds up a load of 2E sums in fp32, over the tokens of all
  * layers in their order: how often each of E experts was chosen, and its shares of the routers' softmax. The loss's gradient at a router
- * needs the counts of all layers, those above it too. So the load lies behind each boundary's (T,H): that of the layers below behind an
+ * needs the counts of all layers, those above it too. So the load lies behind each boundary's rows: that of the layers below behind an
  * activation, that of all layers behind a gradient. */
 #ifndef RH_MODEL_EMIT_H
 #define RH_MODEL_EMIT_H
@@ -23,9 +23,17 @@
 
 /* Bytes of a load; 0: the model has no load balancing loss. */
 int64_t rh_load_bytes(const struct rh_model *model);
-/* Bytes of a boundary of so many tokens, an activation or a gradient, with its load. */
-int64_t rh_boundary_bytes(const struct rh_model *model, int64_t tokens);
-/* The load (1,2E) F32 behind a boundary (T,H); absent where the model has none, or the boundary is absent. */
+/* The boundary below layer `layer` (model->layers: above the last one) of a micro-batch of so many tokens, an activation or a gradient:
+ * (rows, cols) of the model's dtype; `bytes` is with its load. */
+struct rh_boundary_shape {
+	int64_t rows, cols, bytes;
+};
+struct rh_boundary_shape rh_boundary_shape(const struct rh_model *model, int layer, int64_t tokens);
+/* Of the largest boundary. */
+int64_t rh_boundary_most_bytes(const struct rh_model *model, int64_t tokens);
+/* The boundary that lies at an address. */
+struct rh_view rh_boundary_view(const struct rh_model *model, int layer, int64_t tokens, void *at);
+/* The load (1,2E) F32 behind a boundary; absent where the model has none, or the boundary is absent. */
 struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary);
 
 /* transformers' load_balancing_loss_func times the coefficient: coefficient * E * the sum over experts of (times chosen / N) times (sum of
@@ -117,18 +125,18 @@ struct rh_head_out {
 	struct rh_view load;   /* (1,2E) F32 of all layers */
 };
 
-/* x: (T,H) at lo, absent when lo is 0. boundary[l], where present, receives the activation at layer boundary l, lo < l <= hi (l < layers).
- * `head` is used when hi is the model's end. */
+/* x: the boundary at lo, absent when lo is 0. boundary[l], where present, receives the activation at layer boundary l, lo < l <= hi
+ * (l < layers). `head` is used when hi is the model's end. */
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary,
                      const struct rh_head_out *head) RH_MUST;
 /* The same in parts, each of which leaves its last activation in y (absent at the model's end). x: of the first part. Nothing else is
  * emitted on the arena between them, but what is given back. */
 int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
                           const struct rh_head_out *head) RH_MUST;
-/* y: (T,H) at hi, absent where nobody reads it. */
+/* y: the boundary at hi, absent where nobody reads it. */
 int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_view y, struct rh_stage_state *state,
                   const struct rh_head_out *head) RH_MUST;
-/* dy (T,H) at hi, absent for a fused stage; dx (T,H) at lo, absent when no layer below is trained. The arena is back where it was. */
+/* dy at hi, absent for a fused stage; dx at lo, absent when no layer below is trained. The arena is back where it was. */
 int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx) RH_MUST;
 /* The same in parts: dy of the first, dx of the last, which ends at rh_stage_lowest. */
 int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_state *state, struct rh_stage_pass *pass,

@@ -118,7 +118,7 @@ static void size_projections(const struct rh_model_config *config, struct rh_lay
 {
 	const struct rh_traits *traits = &layer->traits;
 	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
-	int64_t h = config->hidden_size, i = traits->intermediate;
+	int64_t h = layer->width, i = traits->intermediate;
 	const int64_t in[RH_PROJS] = {h, h, h, q, h, h, i}, out[RH_PROJS] = {q, kv, kv, h, i, traits->ungated ? 0 : i, h};
 	for (int p = 0, named = 0; p < RH_PROJS; p++) {
 		layer->proj[p] = (struct rh_linear){.inputs = in[p], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = p};
@@ -146,7 +146,7 @@ static int place_expert(struct layout *at, const struct rh_family_names *names, 
 static void lay_out_stacked_experts(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
 {
 	const struct rh_family_names *names = rh_model_names(config);
-	int64_t experts = layer->traits.experts, wide = 2 * layer->traits.intermediate, hidden = config->hidden_size;
+	int64_t experts = layer->traits.experts, wide = 2 * layer->traits.intermediate, hidden = layer->width;
 	align(at);
 	layer->experts_gate_up = place(at, names->experts_gate_up, NULL, 2, experts * wide, hidden);
 	align(at);
@@ -169,13 +169,13 @@ static void lay_out_expert_biases(const struct rh_model_config *config, struct r
 	snprintf(module, sizeof module, "%s_bias", names->experts_gate_up);
 	layer->gate_up_bias = place_bias(at, module, NULL, 2, experts, 2 * layer->traits.intermediate);
 	snprintf(module, sizeof module, "%s_bias", names->experts_down);
-	layer->down_bias = place_bias(at, module, NULL, 2, experts, config->hidden_size);
+	layer->down_bias = place_bias(at, module, NULL, 2, experts, layer->width);
 }
 
 static void lay_out_experts(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
 {
 	const struct rh_family_names *names = rh_model_names(config);
-	int64_t experts = layer->traits.experts, wide = layer->traits.intermediate, hidden = config->hidden_size;
+	int64_t experts = layer->traits.experts, wide = layer->traits.intermediate, hidden = layer->width;
 	layer->router = layer->experts_gate_up = layer->experts_down = -1;
 	if (!experts)
 		return;
@@ -210,7 +210,7 @@ static void lay_out_norms(const struct rh_model_config *config, struct rh_layer 
 		layer->norm[n] = -1;
 		if (!names->norm[n])
 			continue;
-		layer->norm[n] = place_norm(at, names->norm[n], layer->traits.norm, config->hidden_size);
+		layer->norm[n] = place_norm(at, names->norm[n], layer->traits.norm, layer->width);
 	}
 	layer->q_norm = layer->k_norm = -1;
 	if (layer->traits.qk_norm) {
@@ -292,9 +292,9 @@ static void parameter_name(const struct rh_family_names *names, enum rh_routed w
 		snprintf(out, size, "%s.%s", names->experts, which == RH_ROUTED_GATE_UP ? "gate_up_proj" : "down_proj");
 }
 
-static void size_routed(const struct rh_model_config *config, struct rh_layer *layer)
+static void size_routed(struct rh_layer *layer)
 {
-	int64_t hidden = config->hidden_size, wide = layer->traits.intermediate;
+	int64_t hidden = layer->width, wide = layer->traits.intermediate;
 	const int64_t in[RH_ROUTED] = {hidden, hidden, wide}, out[RH_ROUTED] = {layer->traits.experts, 2 * wide, hidden};
 	for (int w = 0; w < RH_ROUTED; w++) {
 		layer->routed[w] = (struct rh_linear){.weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1};
@@ -363,20 +363,18 @@ static int place_shaped(struct layout *at, const char *module, const char *kind,
 }
 
 /* The table of an image's tokens: the class token, and right behind it the bias of the patches' linear, for those that are patches. */
-static void place_image_tokens(const struct rh_model_config *config, struct layout *at)
+static void place_image_tokens(const struct rh_model_config *config, int64_t hidden, struct layout *at)
 {
 	const struct rh_family_names *names = rh_model_names(config);
-	int64_t hidden = config->hidden_size;
 	(void)place_shaped(at, names->embedding, NULL, 1, hidden, (int64_t[4]){1, 1, hidden});
 	start_from(at, place(at, names->patches, "bias", 1, 1, hidden), (struct rh_initial){RH_INITIAL_CONSTANT, 0});
 }
 
 /* The patches' linear, in files a convolution whose strides are the patch's sides. */
-static void place_patches(const struct rh_model_config *config, struct layout *at, struct rh_linear *linear)
+static void place_patches(const struct rh_model_config *config, int64_t hidden, struct layout *at, struct rh_linear *linear)
 {
 	int64_t side = config->patch_size;
-	*linear = (struct rh_linear){
-	        .inputs = rh_model_patch(config), .outputs = config->hidden_size, .bias = -1, .lora_a = -1, .lora_b = -1};
+	*linear = (struct rh_linear){.inputs = rh_model_patch(config), .outputs = hidden, .bias = -1, .lora_a = -1, .lora_b = -1};
 	linear->weight = place_shaped(at, rh_model_names(config)->patches, "weight", linear->outputs, linear->inputs,
 	                              (int64_t[4]){linear->outputs, config->num_channels, side, side});
 }
@@ -395,38 +393,39 @@ static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config
 	begin_block(config, &at, &model->block[model->blocks], !lora || is_whole, "embedding", 0);
 	at.block->whole = is_whole;
 	at.block->uses = rh_model_ties(config) ? 2 : 1;
-	if (names->patches)
-		place_image_tokens(config, &at);
-	else
-		place(&at, names->embedding, "weight", 2, config->vocab_size, config->hidden_size);
 	struct rh_layer *layer = &model->layer[0];
 	*layer = (struct rh_layer){.kind = RH_LAYER_EMBEDDING,
 	                           .block = {model->blocks++, -1},
 	                           .traits = rh_traits_of(config, 0),
+	                           .width = config->hidden_size,
 	                           .norm = {-1, -1, -1, -1},
 	                           .positions = -1,
 	                           .types = -1};
+	if (names->patches)
+		place_image_tokens(config, layer->width, &at);
+	else
+		place(&at, names->embedding, "weight", 2, config->vocab_size, layer->width);
 	align(&at);
 	if (names->patches)
-		layer->positions = place_shaped(&at, names->positions, NULL, config->max_position_embeddings, config->hidden_size,
-		                                (int64_t[4]){1, config->max_position_embeddings, config->hidden_size});
+		layer->positions = place_shaped(&at, names->positions, NULL, config->max_position_embeddings, layer->width,
+		                                (int64_t[4]){1, config->max_position_embeddings, layer->width});
 	else if (names->positions)
-		layer->positions = place(&at, names->positions, "weight", 2, config->max_position_embeddings, config->hidden_size);
+		layer->positions = place(&at, names->positions, "weight", 2, config->max_position_embeddings, layer->width);
 	align(&at);
 	if (names->types)
-		layer->types = place(&at, names->types, "weight", 2, config->types, config->hidden_size);
+		layer->types = place(&at, names->types, "weight", 2, config->types, layer->width);
 	if (names->patches)
-		place_patches(config, &at, &layer->proj[RH_PROJ_O]);
+		place_patches(config, layer->width, &at, &layer->proj[RH_PROJ_O]);
 	if (names->embedding_norm)
-		layer->norm[RH_NORM_FINAL] = place_norm(&at, names->embedding_norm, layer->traits.norm, config->hidden_size);
+		layer->norm[RH_NORM_FINAL] = place_norm(&at, names->embedding_norm, layer->traits.norm, layer->width);
 	return end_block(&at);
 }
 
 /* A linear of the head, its weights here and its bias behind them. */
-static void place_dense(const struct rh_model_config *config, struct layout *at, const char *module, struct rh_linear *linear)
+static void place_dense(int64_t hidden, struct layout *at, const char *module, struct rh_linear *linear)
 {
 	align(at);
-	linear->inputs = linear->outputs = config->hidden_size;
+	linear->inputs = linear->outputs = hidden;
 	linear->weight = place(at, module, "weight", 2, linear->outputs, linear->inputs);
 	linear->bias = place_bias(at, module, "bias", 1, 1, linear->outputs);
 }
@@ -442,7 +441,7 @@ static int lay_out_own_matrix(struct rh_model *model, struct rh_layer *layer, co
 	at.block->whole = model->lora;
 	layer->block[1] = model->blocks++;
 	layer->table = 1;
-	layer->head = place(&at, module, "weight", 2, rh_model_outputs(config), config->hidden_size);
+	layer->head = place(&at, module, "weight", 2, rh_model_outputs(config), layer->width);
 	if (is_classifier) {
 		layer->bias_table = 1;
 		layer->head_bias = place_bias(&at, module, "bias", 1, 1, rh_model_outputs(config));
@@ -476,16 +475,17 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 	*layer = (struct rh_layer){.kind = RH_LAYER_HEAD,
 	                           .block = {model->blocks++, -1},
 	                           .traits = layer[-1].traits,
+	                           .width = layer[-1].width,
 	                           .norm = {-1, -1, -1, -1},
 	                           .head_bias = -1};
 	if (names->final_norm)
-		layer->norm[RH_NORM_FINAL] = place_norm(&at, names->final_norm, layer->traits.norm, config->hidden_size);
+		layer->norm[RH_NORM_FINAL] = place_norm(&at, names->final_norm, layer->traits.norm, layer->width);
 	if (task->dense) {
-		place_dense(config, &at, task->dense, &layer->proj[RH_PROJ_O]);
+		place_dense(layer->width, &at, task->dense, &layer->proj[RH_PROJ_O]);
 		layer->traits.activation = task->activation;
 	}
 	if (task->norm)
-		layer->norm[RH_NORM_DENSE] = place_norm(&at, task->norm, layer->traits.norm, config->hidden_size);
+		layer->norm[RH_NORM_DENSE] = place_norm(&at, task->norm, layer->traits.norm, layer->width);
 	if (task->bias)
 		layer->head_bias = place_bias(&at, task->bias, "bias", 1, 1, rh_model_outputs(config));
 	if (rh_model_ties(config)) {
@@ -493,7 +493,7 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 		layer->use[1] = layer->table = 1;
 	} else if (!task->classifier && !is_whole) {
 		align(&at);
-		layer->head = place(&at, names->head, "weight", 2, config->vocab_size, config->hidden_size);
+		layer->head = place(&at, names->head, "weight", 2, config->vocab_size, layer->width);
 	}
 	int rc = end_block(&at);
 	if (!rc)
@@ -518,11 +518,12 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 {
 	const struct rh_model_config *config = model->config;
 	struct rh_layer *layer = &model->layer[index + 1];
-	*layer = (struct rh_layer){.kind = RH_LAYER_BLOCK, .block = {model->blocks, -1}, .traits = rh_traits_of(config, index)};
+	*layer = (struct rh_layer){
+	        .kind = RH_LAYER_BLOCK, .block = {model->blocks, -1}, .traits = rh_traits_of(config, index), .width = config->hidden_size};
 	layer->cache_column = model->cache_columns;
 	model->cache_columns += 2 * layer->traits.kv_heads * layer->traits.head_dim;
 	size_projections(config, layer);
-	size_routed(config, layer);
+	size_routed(layer);
 	int rc = lay_out_base(config, index, !lora, layer, &model->block[model->blocks++]);
 	if (rc || !lora)
 		return rc;

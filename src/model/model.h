@@ -41,7 +41,7 @@ struct rh_tensor {
 	int64_t transposed;    /* how many matrices files hold, each transposed, which here lie one below the other; 0: stored as here */
 	int stacked;           /* in files these matrices are one tensor of rank 3 */
 	int64_t file_shape[4]; /* its shape in files, where that has more dimensions than `rank`; [0] 0: it does not */
-	int64_t interleaved; /* how many matrices files hold in one, column by column, which here lie one below the other; 0: as here */
+	int64_t interleaved;   /* how many matrices files hold in one, column by column, which here lie one below the other; 0: as here */
 	struct rh_initial initial;
 };
 
@@ -110,6 +110,7 @@ struct rh_layer {
 	               */
 	int use[2];   /* which of the block's gradient sums this layer's gradients go to */
 	struct rh_traits traits;
+	int64_t width; /* columns of the activations that it reads and writes */
 	/* numbers of tensors in the base block, -1 absent */
 	int norm[RH_NORMS]; /* of a LayerNorm the bias is the next tensor */
 	/* kind EMBEDDING: (positions,H), (types,H); norm[RH_NORM_FINAL] is over the sum. Of images proj[RH_PROJ_O] is the patches' linear. */
@@ -210,6 +211,11 @@ static inline int rh_model_embedding_is_normed(const struct rh_model *model)
 static inline int rh_model_is_part(const struct rh_model *model)
 {
 	return !rh_model_has_embedding(model) || !rh_model_has_head(model);
+}
+/* The boundary where this box's part meets that of the box below, or of the lowest box that of the one above. */
+static inline int rh_model_meeting(const struct rh_model *model)
+{
+	return !rh_model_has_embedding(model) ? 0 : model->tap ? model->tap : model->layers;
 }
 /* Is a table trained that is both the embedding's and the head's? */
 static inline int rh_model_trains_tied(const struct rh_model *model)

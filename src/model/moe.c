@@ -15,7 +15,7 @@ struct sizes {
 static struct sizes sizes_of(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	const struct rh_traits *traits = &layer->traits;
-	return (struct sizes){emit->shape.tokens, emit->model->config->hidden_size, traits->intermediate, traits->experts,
+	return (struct sizes){emit->shape.tokens, layer->width, traits->intermediate, traits->experts,
 	                      emit->shape.tokens * traits->experts_per_token};
 }
 

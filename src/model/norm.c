@@ -4,7 +4,7 @@
 struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place)
 {
 	const struct rh_layer *of = &emit->model->layer[layer];
-	return (struct emit_norm){of, of->norm[place], 1, emit->model->config->hidden_size};
+	return (struct emit_norm){of, of->norm[place], 1, of->width};
 }
 
 struct rh_view emit_norm_stats(struct rh_arena *arena, struct emit_norm norm, int64_t rows)

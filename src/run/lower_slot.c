@@ -24,7 +24,6 @@ struct micro {
 	struct lower_slot *slot;
 	int64_t number, index; /* within the step; among the micro-batches that are kept at once */
 	const struct rh_micro_shape *shape;
-	int64_t boundary_bytes;
 	int16_t buffer;
 	int is_last; /* of the slot */
 };
@@ -48,9 +47,14 @@ static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
 	return lower_bytes(-1, room, number, 0, bytes);
 }
 
+static int64_t boundary_bytes(const struct micro *micro, int layer)
+{
+	return rh_boundary_shape(micro->slot->lowering->options->model, layer, micro->shape->tokens).bytes;
+}
+
 static struct lower_boundary boundary_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
-	return (struct lower_boundary){kind, layer, micro->index, micro->slot->step, micro->boundary_bytes};
+	return (struct lower_boundary){kind, layer, micro->index, micro->slot->step, boundary_bytes(micro, layer)};
 }
 
 /* A command that moves a boundary: a copy between device and host, or a message to or from the box beside this one. */
@@ -71,7 +75,7 @@ static int64_t add_filler(const struct micro *micro, struct rh_command *command,
 	const struct lower_boundary boundary = boundary_of(micro, (enum rh_boundary_kind)command->block, command->lo);
 	int buffer = lower_buffer_take(to, command->lane, &boundary);
 	lower_await(to, command->lane, made, RH_WAIT_NEEDS);
-	command->target = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
+	command->target = there(RH_ROOM_HOST_BOUNDARY, buffer, boundary.bytes);
 	int64_t position = lower_add(to, command);
 	lower_buffer_filled(to, &boundary, buffer, position);
 	return position;
@@ -83,7 +87,7 @@ static int64_t add_reader(const struct micro *micro, struct rh_command *command,
 	struct lowering *to = micro->slot->lowering;
 	const struct lower_boundary boundary = boundary_of(micro, (enum rh_boundary_kind)command->block, command->lo);
 	int buffer = lower_buffer_find(to, command->lane, &boundary);
-	command->source = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
+	command->source = there(RH_ROOM_HOST_BOUNDARY, buffer, boundary.bytes);
 	int64_t position = lower_add(to, command);
 	lower_buffer_read(to, &boundary, buffer, reader, position);
 	return position;
@@ -95,7 +99,7 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct lower_slot *slot = micro->slot;
 	int16_t buffer = take(slot, &slot->state->boundary, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), kind, layer);
-	copy.target = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
+	copy.target = here(micro, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(micro, layer));
 	add_reader(micro, &copy, slot->device);
 	return buffer;
 }
@@ -105,7 +109,7 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 {
 	struct lower_slot *slot = micro->slot;
 	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), kind, layer);
-	copy.source = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
+	copy.source = here(micro, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(micro, layer));
 	slot->state->boundary.freed[buffer] = add_filler(micro, &copy, made);
 }
 
@@ -321,7 +325,6 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	                      .index = index,
 	                      .shape = &to->batch[index].shape,
 	                      .is_last = number == program_slot->count - 1};
-	micro.boundary_bytes = rh_boundary_bytes(options->model, micro.shape->tokens);
 	int reads = (program_slot->lo > 0 || options->plan->is_fed) && program_slot->kind != RH_SLOT_WEIGHT_GRADIENT;
 	to->has_input_buffer = 0;
 	input(&micro);

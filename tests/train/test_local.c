@@ -208,7 +208,7 @@ struct plain {
 	char **weights;
 	float *(*sum)[2];
 	struct rh_stage_state state;
-	char **published; /* of each block: what stages compute with, where updates are published later; else NULL */
+	char **published;                    /* of each block: what stages compute with, where updates are published later; else NULL */
 	struct kept *kept[STAGES_MOST][ALL]; /* NULL: nothing is in flight, or nothing is kept */
 	int64_t version[STAGES_MOST], of_forward[STAGES_MOST][ALL]; /* of each stage's weights */
 	struct outcome *out;
@@ -237,7 +237,7 @@ static char *shown(const struct plain *at, int b)
 static char *hidden_at(char **place, const struct rh_micro_batch *batch, const struct rh_model *model)
 {
 	if (!*place)
-		*place = malloc((size_t)rh_boundary_bytes(model, batch->shape.tokens));
+		*place = malloc((size_t)rh_boundary_most_bytes(model, batch->shape.tokens));
 	assert_non_null(*place);
 	return *place;
 }
