@@ -141,30 +141,6 @@ void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_v
 	emit_op(emit, &op);
 }
 
-void emit_mlp_activation(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view a)
-{
-	struct rh_op op = {.kind = RH_OP_ACTIVATION, .activation.act = traits->activation};
-	if (!traits->ungated) {
-		emit_glu(emit, traits->activation, gu, a);
-		return;
-	}
-	op.operand[RH_ACTIVATION_X] = gu;
-	op.operand[RH_ACTIVATION_Y] = a;
-	emit_op(emit, &op);
-}
-
-void emit_mlp_activation_backward(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view da)
-{
-	struct rh_op op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation.act = traits->activation};
-	if (!traits->ungated) {
-		emit_glu_backward(emit, traits->activation, gu, da, (struct rh_view){0});
-		return;
-	}
-	op.operand[RH_ACTIVATION_BACKWARD_X] = op.operand[RH_ACTIVATION_BACKWARD_DX] = gu;
-	op.operand[RH_ACTIVATION_BACKWARD_DY] = op.operand[RH_ACTIVATION_BACKWARD_Y] = da;
-	emit_op(emit, &op);
-}
-
 /* The number of positions, for models whose rope table depends on it. */
 static int64_t positions(const struct rh_micro_shape *shape)
 {

@@ -40,6 +40,11 @@ struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view bou
  * shares / N), N the tokens of all layers that have experts. load: (2E) of a micro-batch of `tokens`, with all layers; 0 without such. */
 double rh_load_balancing_loss(const struct rh_model *model, int64_t tokens, const float *load);
 
+/* The model's rope tables, (T, elements rotated) F32 each; those that it does not have are absent. */
+struct rh_ropes {
+	struct rh_view table[RH_ROPES];
+};
+
 struct rh_emit {
 	const struct rh_model *model;
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
@@ -57,40 +62,33 @@ struct rh_emit {
 	float dropout;           /* of adapters' inputs: the model's dropout in training, else 0 */
 	float loss_scale;        /* 1 / trained tokens of the step */
 	float micro_batch_share; /* 1 / micro-batches of the step: the weight of this one's load balancing loss */
-	struct rh_view
-	        load; /* the load of the stage that is being emitted, set by rh_stage_*. Absent: the model has no load balancing loss */
+	/* of the stage that is being emitted, set by rh_stage_* */
+	struct rh_ropes ropes;
+	struct rh_view load; /* absent: the model has no load balancing loss */
 
 	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */
 	char **weights;
 	float *(*gradient)[2];
 
-	/* generate: for each transformer layer keys then values, (cache_rows, its kv_heads * head_dim) each; shape.keys rows of them are
-	 * read */
+	/* generate: what layers' mixers carry, each where rh_model_cache_range says; shape.keys of cache_rows are in use */
 	char *cache;
 	int64_t cache_rows;
 };
 
-/* The model's rope tables, (T, elements rotated) F32 each; those that it does not have are absent. */
-struct rh_ropes {
-	struct rh_view table[RH_ROPES];
-};
-
-/* What a stage saves between recompute and backward, allocated once for the model's layers. One struct serves all kinds of layers: each
+/* What a layer saves between recompute and backward, allocated once for the model's layers. One struct serves all kinds of layers: each
  * kind fills the views that its backward reads. */
+enum { RH_HALF_VIEWS = 6 };
 struct rh_saved {
-	struct rh_view x, norm[RH_NORMS], qkv, qk, norm_qk, o, lse, x2, gu; /* kind BLOCK; norm: their statistics */
-	struct rh_view attended, transformed;                               /* outputs of attention and MLP, where a norm follows them */
-	struct rh_view router, index, weight, start,
-	        place;                /* for a mixture of experts; its gu has a row for each pair of token and expert */
-	struct rh_view low[RH_PROJS]; /* (T,r) x A^T of each adapted module */
-	struct rh_view routed_low[RH_ROUTED], routed_d_low[RH_ROUTED]; /* the same of a mixture of experts, a row for each pair */
-	struct rh_view d_low[RH_PROJS];                                /* its gradient, from emit_linear_dx to emit_linear_dw */
+	struct rh_view x, norm[RH_NORMS];              /* norm: their statistics */
+	struct rh_view x2, made[RH_HALVES];            /* kind BLOCK. made: outputs of the halves, where a norm follows them */
+	struct rh_view own[RH_HALVES][RH_HALF_VIEWS];  /* each half's, numbered in its file */
+	struct rh_view low[RH_PROJS], d_low[RH_PROJS]; /* (T,r) x A^T of each adapted module; its gradient */
 	struct {
 		struct rh_view dy, x;
-	} deferred[RH_JOINTS + 1]; /* by enum rh_joint, then a router's; an embedding's dy: the first */
-	struct rh_view dh;         /* kind HEAD: gradient at the gathered rows */
-	struct rh_view rows;       /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
-	struct rh_view dense;      /* kind HEAD: output of the dense part, before its activation; goes with norm[RH_NORM_DENSE] */
+	} deferred[RH_PROJS]; /* operands of weight gradients, by the product's first linear; an embedding's dy: the first */
+	struct rh_view dh;    /* kind HEAD: gradient at the gathered rows */
+	struct rh_view rows;  /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
+	struct rh_view dense; /* kind HEAD: output of the dense part, before its activation; goes with norm[RH_NORM_DENSE] */
 };
 struct rh_stage_state {
 	struct rh_saved *layer; /* one per layer of the model */

@@ -134,13 +134,15 @@ void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	        emit, &(struct emit_product){.a = dy, .b = base_weight(emit, layer, which), .c = any ? dx : (struct rh_view){0}, .d = dx});
 }
 
-struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which)
+int emit_linear_learns(const struct rh_emit *emit, struct emit_linears which)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
-	int learns = emit->model->block[layer->block[0]].trainable || any_adapted(layer, which);
-	for (int w = 0; which.first >= RH_PROJ_GATE && w < RH_ROUTED; w++)
-		learns |= layer->routed[w].r != 0;
-	return emit->deferred && learns ? emit->deferred : emit->arena;
+	return emit->model->block[layer->block[0]].trainable || any_adapted(layer, which);
+}
+
+struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which)
+{
+	return emit->deferred && emit_linear_learns(emit, which) ? emit->deferred : emit->arena;
 }
 
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,
@@ -159,4 +161,17 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 		return;
 	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_B_GRADIENT, .wide = dy, .low = low, .matrix = gradient_b});
 	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_A_GRADIENT, .wide = x, .low = d_low, .matrix = gradient_a});
+}
+
+void emit_linear_gradients(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, struct rh_saved *saved)
+{
+	saved->deferred[which.first].dy = dy;
+	saved->deferred[which.first].x = x;
+	if (!emit->deferred)
+		emit_linear_deferred(emit, which, saved);
+}
+
+void emit_linear_deferred(struct rh_emit *emit, struct emit_linears which, const struct rh_saved *saved)
+{
+	emit_linear_dw(emit, which, saved->deferred[which.first].dy, saved->deferred[which.first].x, saved->low, saved->d_low);
 }

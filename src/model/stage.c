@@ -60,6 +60,7 @@ static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct
 static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pass, struct rh_view y, const struct rh_head_out *head)
 {
 	struct rh_view out = y.data ? y : spare(emit, pass, l + 1);
+	emit->ropes = pass->ropes;
 	emit->load = pass->load;
 	switch (emit->model->layer[l].kind) {
 	case RH_LAYER_HEAD:
@@ -67,7 +68,7 @@ static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pas
 		leave_load(emit, head->load);
 		break;
 	case RH_LAYER_BLOCK:
-		emit_block(emit, l, &pass->ropes, pass->x, out, NULL);
+		emit_block(emit, l, pass->x, out, NULL);
 		break;
 	case RH_LAYER_EMBEDDING:
 		emit_embedding(emit, out);
@@ -108,7 +109,7 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 {
 	const struct rh_model *model = emit->model;
 	state->mark = emit->arena->used;
-	state->ropes = emit_rope_tables(emit, emit->saved);
+	emit->ropes = state->ropes = emit_rope_tables(emit, emit->saved);
 	emit->load = state->load = begin_load(emit, emit->saved, x);
 	for (int l = lo; l < hi; l++) {
 		struct rh_saved *saved = &state->layer[l];
@@ -121,7 +122,7 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 			leave_load(emit, head->load);
 			break;
 		case RH_LAYER_BLOCK:
-			emit_block(emit, l, &state->ropes, x, out, saved);
+			emit_block(emit, l, x, out, saved);
 			break;
 		case RH_LAYER_EMBEDDING:
 			*saved = (struct rh_saved){0};
@@ -182,13 +183,14 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 		out = take_boundary(emit, emit->deferred, l);
 	if (l == model->first_trained)
 		out = learns_input_norm(model, l) ? spare(emit, pass, l) : (struct rh_view){0};
+	emit->ropes = state->ropes;
 	emit->load = pass->load;
 	switch (model->layer[l].kind) {
 	case RH_LAYER_HEAD:
 		emit_head_backward(emit, &state->layer[l], out);
 		break;
 	case RH_LAYER_BLOCK:
-		emit_block_backward(emit, l, &state->ropes, &state->layer[l], dy, out);
+		emit_block_backward(emit, l, &state->layer[l], dy, out);
 		break;
 	case RH_LAYER_EMBEDDING:
 		if (!emit->deferred)
