@@ -42,6 +42,14 @@ void emit_keep(struct emit_activations *list, struct rh_view *view, enum rh_dtyp
 	list->row[list->count++] = (struct emit_activation){view, dtype, rows, cols, is_operand};
 }
 
+void emit_take_kept(const struct rh_emit *emit, struct rh_arena *arena, const struct emit_activations *list)
+{
+	for (int i = 0; i < list->count; i++) {
+		const struct emit_activation *row = &list->row[i];
+		*row->view = emit_take(row->is_operand && emit->deferred ? emit->deferred : arena, row->dtype, row->rows, row->cols);
+	}
+}
+
 /* All that the layer's backward reads beside x. */
 static void list_kept(const struct rh_emit *emit, int index, struct rh_saved *s, struct emit_activations *list)
 {
@@ -69,10 +77,7 @@ static void take_kept(const struct rh_emit *emit, struct rh_arena *arena, int in
 	struct emit_activations list = {.count = 0};
 	*s = (struct rh_saved){.x = x};
 	list_kept(emit, index, s, &list);
-	for (int i = 0; i < list.count; i++) {
-		const struct emit_activation *row = &list.row[i];
-		*row->view = emit_take(row->is_operand && emit->deferred ? emit->deferred : arena, row->dtype, row->rows, row->cols);
-	}
+	emit_take_kept(emit, arena, &list);
 }
 
 /* x2 = x + sum, where there is a sum; h = its norm. */

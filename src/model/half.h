@@ -21,6 +21,8 @@ struct emit_activations {
 	int count;
 };
 void emit_keep(struct emit_activations *list, struct rh_view *view, enum rh_dtype dtype, int64_t rows, int64_t cols, int is_operand);
+/* Takes them from the arena, or from emit->deferred. */
+void emit_take_kept(const struct rh_emit *emit, struct rh_arena *arena, const struct emit_activations *list);
 
 /* A block has its layer's tensors in this order, and of each kind the mixer's before the MLP's. */
 enum half_tensors { HALF_NORMS, HALF_WEIGHTS, HALF_BIASES };

@@ -242,6 +242,31 @@ static void test_boundaries_are_as_wide_as_their_layers(void **state)
 	rh_model_destroy(model);
 }
 
+/* Of a layer with keys and values, one with a state, and one that reads the first one's. */
+static void test_what_mixers_carry_has_its_place(void **state)
+{
+	(void)state;
+	enum { ROWS = 43, COLUMNS = 6, STATE = 300 };
+	struct rh_model_config config = small();
+	struct rh_model *model;
+	check_ok(rh_model_create(&config, RH_BF16, NULL, &model));
+	assert_int_equal(model->layer[1].carried.columns, 2 * config.num_key_value_heads * config.head_dim);
+	model->layer[1].carried = (struct rh_carried){.columns = COLUMNS};
+	model->layer[2].carried = (struct rh_carried){.bytes = STATE};
+	model->layer[3].carried = (struct rh_carried){.columns = COLUMNS, .below = 2};
+	const int64_t tokens = 3 * RH_ALIGN, run = 2 * RH_ALIGN; /* 43 * 6 * 2 bytes, and 300, rounded up */
+	const struct {
+		int lo, hi;
+		int64_t first, bytes;
+	} range[] = {{0, 2, 0, tokens},       {1, 2, 0, tokens},       {2, 3, tokens, run},
+	             {1, 3, 0, tokens + run}, {3, 4, 0, tokens + run}, {0, model->layers, 0, tokens + run}};
+	for (size_t i = 0; i < sizeof range / sizeof *range; i++) {
+		int64_t first, bytes = rh_model_cache_range(model, range[i].lo, range[i].hi, ROWS, &first);
+		assert_true(first == range[i].first && bytes == range[i].bytes);
+	}
+	rh_model_destroy(model);
+}
+
 static int only_second_v(const void *context, const char *name, int64_t *r, double *scale)
 {
 	(void)context;
@@ -378,6 +403,7 @@ int main(void)
 	        cmocka_unit_test(test_initial_values_come_in_any_pieces),
 	        cmocka_unit_test(test_embeddings_are_spared_from_decay),
 	        cmocka_unit_test(test_boundaries_are_as_wide_as_their_layers),
+	        cmocka_unit_test(test_what_mixers_carry_has_its_place),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
