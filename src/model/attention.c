@@ -121,18 +121,15 @@ static void rope(struct rh_emit *emit, const struct rh_traits *traits, struct rh
 	emit_op(emit, &op);
 }
 
-static struct rh_op attention_op(const struct rh_emit *emit, int layer, enum rh_op_kind kind)
+static void set_attention(const struct rh_emit *emit, const struct rh_traits *traits, struct rh_op *op)
 {
-	const struct rh_traits *traits = &emit->model->layer[layer].traits;
-	struct rh_op op = {.kind = kind};
-	op.attention.heads = traits->heads;
-	op.attention.kv_heads = traits->kv_heads;
-	op.attention.documents = emit->shape.documents;
-	op.attention.longest = emit->shape.longest;
-	op.attention.window = traits->window;
-	op.attention.scale = traits->scale;
-	op.attention.direction = traits->direction;
-	return op;
+	op->attention.heads = traits->heads;
+	op->attention.kv_heads = traits->kv_heads;
+	op->attention.documents = emit->shape.documents;
+	op->attention.longest = emit->shape.longest;
+	op->attention.window = traits->window;
+	op->attention.scale = traits->scale;
+	op->attention.direction = traits->direction;
 }
 
 static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
@@ -158,7 +155,8 @@ static void append_to_cache(struct rh_emit *emit, int layer, struct rh_view *k, 
 static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_view o, struct rh_view lse)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	struct rh_op op = attention_op(emit, layer, RH_OP_ATTENTION);
+	struct rh_op op = {.kind = RH_OP_ATTENTION};
+	set_attention(emit, &emit->model->layer[layer].traits, &op);
 	if (emit->shape.keys)
 		append_to_cache(emit, layer, &in.k, &in.v);
 	op.operand[RH_ATTENTION_Q] = in.q;
@@ -206,16 +204,16 @@ static int fuses_norm_and_rope(const struct rh_traits *traits)
 	return traits->qk_norm && emit_norm_is_rms(traits) && traits->rope >= 0 && traits->rotary == traits->head_dim;
 }
 
-static struct rh_op norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, enum rh_op_kind kind)
+static void set_norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, struct rh_op *op)
 {
 	const struct rh_traits *traits = &layer->traits;
-	struct rh_view q_w = emit_weight(emit, layer, 0, layer->own[RH_MIXER][Q_NORM], 1, traits->head_dim);
-	struct rh_view k_w = emit_weight(emit, layer, 0, layer->own[RH_MIXER][K_NORM], 1, traits->head_dim);
-	struct rh_op op = {.kind = kind, .qk_rope = {traits->heads, traits->kv_heads, traits->epsilon, emit_norm_offset(traits)}};
 	static_assert((int)RH_QK_ROPE_Q_W == RH_QK_ROPE_BACKWARD_Q_W && (int)RH_QK_ROPE_K_W == RH_QK_ROPE_BACKWARD_K_W, "in one place");
-	op.operand[RH_QK_ROPE_Q_W] = q_w;
-	op.operand[RH_QK_ROPE_K_W] = k_w;
-	return op;
+	op->qk_rope.heads = traits->heads;
+	op->qk_rope.kv_heads = traits->kv_heads;
+	op->qk_rope.epsilon = traits->epsilon;
+	op->qk_rope.offset = emit_norm_offset(traits);
+	op->operand[RH_QK_ROPE_Q_W] = emit_weight(emit, layer, 0, layer->own[RH_MIXER][Q_NORM], 1, traits->head_dim);
+	op->operand[RH_QK_ROPE_K_W] = emit_weight(emit, layer, 0, layer->own[RH_MIXER][K_NORM], 1, traits->head_dim);
 }
 
 /* Rotates queries and keys for attention, after normalising them where the family does so. */
@@ -223,7 +221,8 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 {
 	const struct rh_traits *traits = &layer->traits;
 	if (fuses_norm_and_rope(traits)) {
-		struct rh_op op = norm_and_rope(emit, layer, RH_OP_QK_ROPE);
+		struct rh_op op = {.kind = RH_OP_QK_ROPE};
+		set_norm_and_rope(emit, layer, &op);
 		op.operand[RH_QK_ROPE_X] = query_key(traits, own[QKV]);
 		op.operand[RH_QK_ROPE_TABLE] = emit->ropes.table[traits->rope];
 		op.operand[RH_QK_ROPE_Y] = own[QK];
@@ -245,7 +244,8 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
 	const struct rh_layer *of = &emit->model->layer[layer];
 	int64_t mark = emit->arena->used;
-	struct rh_op op = attention_op(emit, layer, RH_OP_ATTENTION_BACKWARD);
+	struct rh_op op = {.kind = RH_OP_ATTENTION_BACKWARD};
+	set_attention(emit, &of->traits, &op);
 	op.operand[RH_ATTENTION_BACKWARD_Q] = in.q;
 	op.operand[RH_ATTENTION_BACKWARD_K] = in.k;
 	op.operand[RH_ATTENTION_BACKWARD_V] = in.v;
@@ -276,7 +276,8 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *
 	attention_backward(emit, index, own, d_o, attended(traits, own), d);
 	struct rh_view dqk = query_key(traits, dqkv);
 	if (fuses_norm_and_rope(traits)) {
-		struct rh_op op = norm_and_rope(emit, layer, RH_OP_QK_ROPE_BACKWARD);
+		struct rh_op op = {.kind = RH_OP_QK_ROPE_BACKWARD};
+		set_norm_and_rope(emit, layer, &op);
 		op.operand[RH_QK_ROPE_BACKWARD_X] = query_key(traits, own[QKV]);
 		op.operand[RH_QK_ROPE_BACKWARD_RSTD] = own[NORM_QK];
 		op.operand[RH_QK_ROPE_BACKWARD_TABLE] = emit->ropes.table[traits->rope];
@@ -308,11 +309,10 @@ static void keeps(const struct rh_emit *emit, int index, struct rh_saved *s, str
 		emit_keep(list, &own[QK], act, tokens, q + kv, 0);
 		emit_keep(list, &own[NORM_QK], RH_F32, tokens, emit_norm_stats_cols(norm_qk(layer)), 0);
 	}
-	emit_keep(list, &own[OUT], act, tokens, q, learns(emit, index, HALF_OUTPUT));
+	emit_keep(list, &own[OUT], act, tokens, q, emit->deferred && learns(emit, index, HALF_OUTPUT));
 }
 
-static struct rh_view forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y,
-                              struct rh_saved *s)
+static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_view *own = s->own[RH_MIXER];

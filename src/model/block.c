@@ -36,17 +36,11 @@ static struct rh_arena *operands(const struct rh_emit *emit, int index, enum rh_
 	return emit->deferred && half_of(&emit->model->layer[index], which)->learns(emit, index, of) ? emit->deferred : emit->arena;
 }
 
-void emit_keep(struct emit_activations *list, struct rh_view *view, enum rh_dtype dtype, int64_t rows, int64_t cols, int is_operand)
-{
-	RH_ASSERT(list->count < (int)(sizeof list->row / sizeof *list->row));
-	list->row[list->count++] = (struct emit_activation){view, dtype, rows, cols, is_operand};
-}
-
 void emit_take_kept(const struct rh_emit *emit, struct rh_arena *arena, const struct emit_activations *list)
 {
 	for (int i = 0; i < list->count; i++) {
 		const struct emit_activation *row = &list->row[i];
-		*row->view = emit_take(row->is_operand && emit->deferred ? emit->deferred : arena, row->dtype, row->rows, row->cols);
+		*row->view = emit_take(row->is_deferred ? emit->deferred : arena, row->dtype, row->rows, row->cols);
 	}
 }
 
@@ -64,32 +58,34 @@ static void list_kept(const struct rh_emit *emit, int index, struct rh_saved *s,
 			          0);
 	for (int which = 0; which < RH_HALVES && residual != RH_RESIDUAL_PRE; which++)
 		emit_keep(list, &s->made[which], act, tokens, layer->width, 0);
-	emit_keep(list, &s->x2, act, tokens, layer->width, residual == RH_RESIDUAL_POST && mlp->learns(emit, index, HALF_INPUT));
+	emit_keep(list, &s->x2, act, tokens, layer->width,
+	          residual == RH_RESIDUAL_POST && emit->deferred && mlp->learns(emit, index, HALF_INPUT));
 	half_of(layer, RH_MIXER)->keeps(emit, index, s, list);
 	mlp->keeps(emit, index, s, list);
 	for (int p = 0; p < RH_PROJS; p++)
 		if (layer->proj[p].r)
-			emit_keep(list, &s->low[p], act, tokens, layer->proj[p].r, 1);
+			emit_keep(list, &s->low[p], act, tokens, layer->proj[p].r, emit->deferred != NULL);
 }
 
 static void take_kept(const struct rh_emit *emit, struct rh_arena *arena, int index, struct rh_view x, struct rh_saved *s)
 {
-	struct emit_activations list = {.count = 0};
+	struct emit_activations list;
+	list.count = 0; /* rows behind it are not read */
 	*s = (struct rh_saved){.x = x};
 	list_kept(emit, index, s, &list);
 	emit_take_kept(emit, arena, &list);
 }
 
 /* x2 = x + sum, where there is a sum; h = its norm. */
-static void norm_of_sum(struct rh_emit *emit, int index, struct rh_view x, struct rh_view sum, struct rh_view h, const struct rh_saved *s)
+static void norm_of_sum(struct rh_emit *emit, int index, struct rh_view x, void *sum, struct rh_view h, const struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct emit_norm norm = emit_norm_of(emit, index, RH_NORM_MLP);
-	if (sum.data && emit_norm_is_rms(&layer->traits)) {
+	if (sum && emit_norm_is_rms(&layer->traits)) {
 		struct rh_op op = {.kind = RH_OP_ADD_RMSNORM,
 		                   .qk_rope = {.epsilon = layer->traits.epsilon, .offset = emit_norm_offset(&layer->traits)}};
 		op.operand[RH_ADD_RMSNORM_A] = x;
-		op.operand[RH_ADD_RMSNORM_B] = sum;
+		op.operand[RH_ADD_RMSNORM_B] = rh_view_of(sum, x.dtype, x.rows, x.cols);
 		op.operand[RH_ADD_RMSNORM_W] = emit_weight(emit, layer, 0, norm.tensor, 1, norm.length);
 		op.operand[RH_ADD_RMSNORM_SUM] = s->x2;
 		op.operand[RH_ADD_RMSNORM_Y] = h;
@@ -97,39 +93,32 @@ static void norm_of_sum(struct rh_emit *emit, int index, struct rh_view x, struc
 		emit_op(emit, &op);
 		return;
 	}
-	if (sum.data)
-		emit_add(emit, x, sum, s->x2);
+	emit_add_apart(emit, x, sum, s->x2);
 	emit_norm(emit, norm, s->x2, h, s->norm[RH_NORM_MLP]);
 }
 
 /* y of x, and of h = norm(x) where the half reads that; y absent: only what the backward reads is made. Returns what is still to be added
- * to x to make y, or absent. */
-static struct rh_view half_forward(struct rh_emit *emit, int index, enum rh_half_place which, struct rh_view x, struct rh_view h,
-                                   struct rh_view y, struct rh_saved *s)
+ * to x to make y, or NULL. */
+static void *half_forward(struct rh_emit *emit, int index, enum rh_half_place which, struct rh_view x, struct rh_view h, struct rh_view y,
+                          struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_half *half = half_of(layer, which);
-	struct rh_view made = s->made[which], none = {0}, out;
-	struct emit_norm norm = emit_norm_of(emit, index, behind(which));
-	struct rh_view stats = s->norm[behind(which)];
-	switch (layer->traits.residual) {
-	case RH_RESIDUAL_PRE:
+	if (layer->traits.residual == RH_RESIDUAL_PRE)
 		return half->forward(emit, index, h, x, y, s);
-	case RH_RESIDUAL_SANDWICH:
-		(void)half->forward(emit, index, h, none, made, s);
-		out = emit_act(emit, made.rows, made.cols);
-		emit_norm(emit, norm, made, out, stats);
-		if (y.data)
-			emit_add(emit, x, out, y);
-		break;
-	case RH_RESIDUAL_POST:
-		out = half->forward(emit, index, x, x, made, s);
-		if (out.data)
-			emit_add(emit, x, out, made);
+	struct emit_norm norm = emit_norm_of(emit, index, behind(which));
+	struct rh_view made = s->made[which], stats = s->norm[behind(which)], none = {0};
+	if (layer->traits.residual == RH_RESIDUAL_POST) {
+		emit_add_apart(emit, x, half->forward(emit, index, x, x, made, s), made);
 		emit_norm(emit, norm, made, y.data ? y : h, stats);
-		break;
+		return NULL;
 	}
-	return none;
+	(void)half->forward(emit, index, h, none, made, s);
+	struct rh_view normed = emit_act(emit, made.rows, made.cols);
+	emit_norm(emit, norm, made, normed, stats);
+	if (y.data)
+		emit_add(emit, x, normed, y);
+	return NULL;
 }
 
 void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_view y, struct rh_saved *keep)
@@ -143,13 +132,11 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_vie
 	int64_t mark = emit->arena->used;
 	if (!is_post)
 		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MIXER), x, h, s->norm[RH_NORM_MIXER]);
-	struct rh_view sum = half_forward(emit, index, RH_MIXER, x, h, s->x2, s);
+	void *sum = half_forward(emit, index, RH_MIXER, x, h, s->x2, s);
 	if (!is_post)
 		norm_of_sum(emit, index, x, sum, h, s);
 	rh_arena_reset(emit->arena, mark);
-	sum = half_forward(emit, index, RH_MLP, s->x2, h, y, s);
-	if (sum.data)
-		emit_add(emit, s->x2, sum, y);
+	emit_add_apart(emit, s->x2, half_forward(emit, index, RH_MLP, s->x2, h, y, s), y);
 	rh_arena_reset(emit->arena, keep ? inner : outer);
 }
 

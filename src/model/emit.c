@@ -11,7 +11,7 @@ int64_t rh_load_bytes(const struct rh_model *model)
 
 struct rh_boundary_shape rh_boundary_shape(const struct rh_model *model, int layer, int64_t tokens)
 {
-	int64_t cols = model->layer[layer < model->layers ? layer : layer - 1].width, load = rh_load_bytes(model);
+	int64_t cols = rh_boundary_cols(model, layer), load = rh_load_bytes(model);
 	int64_t bytes = rh_dtype_bytes(model->dtype, tokens * cols);
 	return (struct rh_boundary_shape){tokens, cols, load ? rh_align_up(bytes, RH_ALIGN) + load : bytes};
 }
@@ -22,12 +22,6 @@ int64_t rh_boundary_most_bytes(const struct rh_model *model, int64_t tokens)
 	for (int l = 0; l <= model->layers; l++)
 		most = rh_max(most, rh_boundary_shape(model, l, tokens).bytes);
 	return most;
-}
-
-struct rh_view rh_boundary_view(const struct rh_model *model, int layer, int64_t tokens, void *at)
-{
-	struct rh_boundary_shape shape = rh_boundary_shape(model, layer, tokens);
-	return rh_view_of(at, model->dtype, shape.rows, shape.cols);
 }
 
 struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary)
@@ -42,11 +36,6 @@ void emit_op(struct rh_emit *emit, const struct rh_op *op)
 {
 	if (emit->launch && !emit->rc)
 		emit->rc = emit->launch(emit->sink, op);
-}
-
-struct rh_view emit_take(struct rh_arena *arena, enum rh_dtype dtype, int64_t rows, int64_t cols)
-{
-	return rh_view_of(rh_arena_take(arena, rh_dtype_bytes(dtype, rows * cols)), dtype, rows, cols);
 }
 
 struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols)

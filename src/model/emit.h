@@ -31,8 +31,15 @@ struct rh_boundary_shape {
 struct rh_boundary_shape rh_boundary_shape(const struct rh_model *model, int layer, int64_t tokens);
 /* Of the largest boundary. */
 int64_t rh_boundary_most_bytes(const struct rh_model *model, int64_t tokens);
+static inline int64_t rh_boundary_cols(const struct rh_model *model, int layer)
+{
+	return model->layer[layer < model->layers ? layer : layer - 1].width;
+}
 /* The boundary that lies at an address. */
-struct rh_view rh_boundary_view(const struct rh_model *model, int layer, int64_t tokens, void *at);
+static inline struct rh_view rh_boundary_view(const struct rh_model *model, int layer, int64_t tokens, void *at)
+{
+	return rh_view_of(at, model->dtype, tokens, rh_boundary_cols(model, layer));
+}
 /* The load (1,2E) F32 behind a boundary; absent where the model has none, or the boundary is absent. */
 struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary);
 

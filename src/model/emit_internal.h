@@ -11,7 +11,10 @@
 void emit_op(struct rh_emit *emit, const struct rh_op *op);
 
 /* A fresh (rows, cols) tensor from an arena; emit_act: from emit->arena, of the model's dtype. */
-struct rh_view emit_take(struct rh_arena *arena, enum rh_dtype dtype, int64_t rows, int64_t cols);
+static inline struct rh_view emit_take(struct rh_arena *arena, enum rh_dtype dtype, int64_t rows, int64_t cols)
+{
+	return rh_view_of(rh_arena_take(arena, rh_dtype_bytes(dtype, rows * cols)), dtype, rows, cols);
+}
 struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols);
 
 /* A run of the micro-batch's integers at a byte offset, (count,1). */
@@ -71,9 +74,12 @@ struct emit_linears {
 };
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
                  const struct rh_view *low);
-/* The same, except that a residual which is to be added by another op is left out: then the view to add it to is returned, in the arena. */
-struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual,
-                                 struct rh_view y, const struct rh_view *low);
+/* The same, except that a residual which is to be added by another op is left out: then what to add it to is returned, as large as y, in
+ * the arena; else NULL. */
+void *emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
+                        const struct rh_view *low);
+/* y = residual + that, if it is not NULL. */
+void emit_add_apart(struct rh_emit *emit, struct rh_view residual, void *sum, struct rh_view y);
 /* dx (T,in) = dy W + adapters' part; absent dx: not wanted. Then the gradients: dW += dy^T x, db += column sums, and the adapters'. In two
  * calls, as x is often known only after dx has been used. The first makes d_low[p] (T,r) of adapted modules, in the arena of
  * emit_linear_operands: there until the second. */

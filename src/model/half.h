@@ -13,14 +13,19 @@ struct emit_activation {
 	struct rh_view *view; /* where the backward finds it */
 	enum rh_dtype dtype;
 	int64_t rows, cols;
-	int is_operand; /* of a weight gradient: where those are deferred, it is kept as long as they are */
+	int is_deferred; /* an operand of a weight gradient that is deferred: it is kept for as long */
 };
 /* Those of a layer, in the order in which they are declared. */
 struct emit_activations {
 	struct emit_activation row[RH_HALVES * (RH_HALF_VIEWS + 1) + RH_NORMS + RH_PROJS + 1];
 	int count;
 };
-void emit_keep(struct emit_activations *list, struct rh_view *view, enum rh_dtype dtype, int64_t rows, int64_t cols, int is_operand);
+static inline void emit_keep(struct emit_activations *list, struct rh_view *view, enum rh_dtype dtype, int64_t rows, int64_t cols,
+                             int is_deferred)
+{
+	RH_ASSERT(list->count < (int)(sizeof list->row / sizeof *list->row));
+	list->row[list->count++] = (struct emit_activation){view, dtype, rows, cols, is_deferred};
+}
 /* Takes them from the arena, or from emit->deferred. */
 void emit_take_kept(const struct rh_emit *emit, struct rh_arena *arena, const struct emit_activations *list);
 
@@ -45,10 +50,9 @@ struct rh_half {
 	void (*keeps)(const struct rh_emit *emit, int layer, struct rh_saved *s, struct emit_activations *list);
 	/* 1: gradients of its weights are made of its input, or of the gradient of its output. */
 	int (*learns)(const struct rh_emit *emit, int layer, enum half_end of);
-	/* y (T,width) = residual + what it makes of x (T,width); residual absent: that alone. y may not be the residual. Returns absent, or
-	 * what the caller has to add to the residual to make y: then it lies in the arena. y absent: only what the backward reads is made. */
-	struct rh_view (*forward)(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view residual, struct rh_view y,
-	                          struct rh_saved *s);
+	/* y (T,width) = residual + what it makes of x (T,width); residual absent: that alone. y may not be the residual. Returns NULL, or
+	 * what the caller has to add to the residual to make y: as large as y, in the arena. y absent: only what the backward reads is made. */
+	void *(*forward)(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s);
 	/* dx = the gradient at x, absent: not wanted; and the gradients of weights, but for those that are made of x. */
 	void (*backward)(struct rh_emit *emit, int layer, struct rh_saved *s, struct rh_view dy, struct rh_view dx);
 	/* The others: x is often known only after dx has been used. */

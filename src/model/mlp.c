@@ -39,7 +39,7 @@ static void keeps(const struct rh_emit *emit, int layer, struct rh_saved *s, str
 {
 	const struct rh_linear *proj = emit->model->layer[layer].proj;
 	emit_keep(list, &s->own[RH_MLP][GATE_UP], emit->model->dtype, emit->shape.tokens,
-	          proj[RH_PROJ_GATE].outputs + proj[RH_PROJ_UP].outputs, learns(emit, layer, HALF_INPUT));
+	          proj[RH_PROJ_GATE].outputs + proj[RH_PROJ_UP].outputs, emit->deferred && learns(emit, layer, HALF_INPUT));
 }
 
 static void activate(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view a)
@@ -67,14 +67,13 @@ static void activation_backward(struct rh_emit *emit, const struct rh_traits *tr
 	emit_op(emit, &op);
 }
 
-static struct rh_view forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y,
-                              struct rh_saved *s)
+static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	struct rh_view gu = s->own[RH_MLP][GATE_UP], none = {0};
-	emit_linear(emit, gate_up_of(index), x, none, gu, s->low);
+	struct rh_view gu = s->own[RH_MLP][GATE_UP];
+	emit_linear(emit, gate_up_of(index), x, (struct rh_view){0}, gu, s->low);
 	if (!y.data && !layer->proj[RH_PROJ_DOWN].r)
-		return none;
+		return NULL;
 	struct rh_view a = emit_act(emit, gu.rows, layer->traits.intermediate);
 	activate(emit, &layer->traits, gu, a);
 	return emit_linear_apart(emit, down_of(index), a, residual, y, s->low);

@@ -72,16 +72,17 @@ static void keeps(const struct rh_emit *emit, int index, struct rh_saved *s, str
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	int64_t top = layer->traits.experts_per_token;
+	int is_deferred = emit->deferred && is_trained(emit, index);
 	struct rh_view *own = s->own[RH_MLP];
-	emit_keep(list, &own[GATE_UP], emit->model->dtype, n.pairs, 2 * n.wide, is_trained(emit, index));
+	emit_keep(list, &own[GATE_UP], emit->model->dtype, n.pairs, 2 * n.wide, is_deferred);
 	emit_keep(list, &own[LOGITS], RH_F32, n.tokens, n.experts, 0);
 	emit_keep(list, &own[INDEX], RH_I32, n.tokens, top, 0);
 	emit_keep(list, &own[WEIGHT], RH_F32, n.tokens, top, 0);
 	emit_keep(list, &own[PLACE], RH_I32, n.tokens, top, 0);
-	emit_keep(list, &own[START], RH_I32, n.experts + 1, 1, is_trained(emit, index));
+	emit_keep(list, &own[START], RH_I32, n.experts + 1, 1, is_deferred);
 	for (int w = 0; w < RH_ROUTED; w++)
 		if (layer->routed[w].r)
-			emit_keep(list, &s->low[LOW + w], emit->model->dtype, rows_of(n, w), layer->routed[w].r, 1);
+			emit_keep(list, &s->low[LOW + w], emit->model->dtype, rows_of(n, w), layer->routed[w].r, is_deferred);
 }
 
 /* d = alpha a times each row's expert's matrix of b, (n,k) when trans_b, + c + its row of bias, both perhaps absent. Without starts all
@@ -271,8 +272,7 @@ static void route(struct rh_emit *emit, const struct rh_layer *layer, const stru
 	rh_arena_reset(emit->arena, mark);
 }
 
-static struct rh_view forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y,
-                              struct rh_saved *s)
+static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
@@ -301,7 +301,7 @@ static struct rh_view forward(struct rh_emit *emit, int index, struct rh_view x,
 	if (y.data)
 		unpermute(emit, rows, s, s->own[RH_MLP][WEIGHT], residual, y);
 	rh_arena_reset(emit->arena, mark);
-	return (struct rh_view){0};
+	return NULL;
 }
 
 /* The part of routing weights' gradients that comes from Down's biases: dy b^T. */

@@ -4,18 +4,17 @@
 /* A fresh boundary below layer l. */
 static struct rh_view take_boundary(const struct rh_emit *emit, struct rh_arena *arena, int l)
 {
-	struct rh_boundary_shape shape = rh_boundary_shape(emit->model, l, emit->shape.tokens);
-	return emit_take(arena, emit->model->dtype, shape.rows, shape.cols);
+	return emit_take(arena, emit->model->dtype, emit->shape.tokens, rh_boundary_cols(emit->model, l));
 }
 
-/* Room for any of the boundaries [lo, hi]. */
-static struct rh_view take_widest(const struct rh_emit *emit, int lo, int hi)
+/* Takes `count` spare buffers, each with room for any of the boundaries [lo, hi]. */
+static void take_spare(struct rh_emit *emit, int lo, int hi, int count, struct rh_stage_pass *pass)
 {
-	int widest = lo;
-	for (int l = lo + 1; l <= hi; l++)
-		if (rh_boundary_shape(emit->model, l, 1).cols > rh_boundary_shape(emit->model, widest, 1).cols)
-			widest = l;
-	return take_boundary(emit, emit->arena, widest);
+	int64_t widest = 0;
+	for (int l = lo; l <= hi; l++)
+		widest = rh_max(widest, rh_boundary_cols(emit->model, l));
+	for (int i = 0; i < count; i++)
+		pass->spare[i] = emit_act(emit, emit->shape.tokens, widest);
 }
 
 /* The spare buffer whose turn it is, as the boundary below layer l. */
@@ -51,8 +50,7 @@ static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct
 {
 	*pass = (struct rh_stage_pass){.mark = emit->arena->used, .x = x};
 	pass->ropes = emit_rope_tables(emit, emit->arena);
-	for (int i = 0; i < 2 && i < hi - lo - ends; i++)
-		pass->spare[i] = take_widest(emit, lo + 1, hi);
+	take_spare(emit, lo + 1, hi, hi - lo - ends < 2 ? hi - lo - ends : 2, pass);
 	pass->load = begin_load(emit, emit->arena, x);
 }
 
@@ -60,7 +58,6 @@ static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct
 static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pass, struct rh_view y, const struct rh_head_out *head)
 {
 	struct rh_view out = y.data ? y : spare(emit, pass, l + 1);
-	emit->ropes = pass->ropes;
 	emit->load = pass->load;
 	switch (emit->model->layer[l].kind) {
 	case RH_LAYER_HEAD:
@@ -84,6 +81,7 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 	struct rh_stage_pass pass;
 	int ends = emit->model->layer[hi - 1].kind == RH_LAYER_HEAD || (boundary && boundary[hi].data);
 	begin_forward(emit, lo, hi, ends, x, &pass);
+	emit->ropes = pass.ropes;
 	for (int l = lo; l < hi; l++) {
 		struct rh_view y = boundary && emit->model->layer[l].kind != RH_LAYER_HEAD ? boundary[l + 1] : (struct rh_view){0};
 		forward_layer(emit, l, &pass, y, head);
@@ -97,6 +95,7 @@ int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struc
 {
 	if (part.lo == part.stage_lo)
 		begin_forward(emit, part.stage_lo, part.stage_hi, 1, x, pass);
+	emit->ropes = pass->ropes;
 	for (int l = part.lo; l < part.hi; l++)
 		forward_layer(emit, l, pass, l + 1 == part.hi ? y : (struct rh_view){0}, head);
 	if (part.hi == part.stage_hi)
@@ -159,8 +158,7 @@ static void begin_backward(struct rh_emit *emit, int lo, int hi, const struct rh
 {
 	int is_fused = emit->model->layer[hi - 1].kind == RH_LAYER_HEAD;
 	*pass = (struct rh_stage_pass){.x = dy};
-	for (int i = 0; i < 2; i++)
-		pass->spare[i] = take_widest(emit, lo, hi);
+	take_spare(emit, lo, hi, 2, pass);
 	pass->load = is_fused ? state->load : begin_load(emit, emit->arena, dy);
 	if (gradient_arena(emit, hi - 1) == emit->arena)
 		return;
@@ -183,7 +181,6 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 		out = take_boundary(emit, emit->deferred, l);
 	if (l == model->first_trained)
 		out = learns_input_norm(model, l) ? spare(emit, pass, l) : (struct rh_view){0};
-	emit->ropes = state->ropes;
 	emit->load = pass->load;
 	switch (model->layer[l].kind) {
 	case RH_LAYER_HEAD:
@@ -215,6 +212,7 @@ int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, stru
 	int lowest = rh_stage_lowest(emit->model, part.stage_lo);
 	if (part.hi == part.stage_hi)
 		begin_backward(emit, part.stage_lo, part.stage_hi, state, dy, pass);
+	emit->ropes = state->ropes;
 	for (int l = part.hi - 1; l >= part.lo && l >= lowest; l--)
 		backward_layer(emit, l, part.stage_lo, state, pass, dx);
 	if (part.lo <= lowest)
