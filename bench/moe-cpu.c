@@ -6,7 +6,7 @@
  * usage: moe-cpu [threads [rounds]] */
 #include "device/cpu/cpu.h"
 #include "machine.h"
-#include "model/emit_internal.h"
+#include "model/moe.h"
 
 #include <math.h>
 #include <signal.h>
@@ -110,12 +110,13 @@ static double layer_run(struct layer *layer, enum form form)
 	                       .weights = layer->weights,
 	                       .gradient = layer->gradient};
 	layer->model->block[layer->model->layer[LAYER].block[0]].trainable = form == FULL;
+	struct emit_activations kept = {.count = 0};
 	double start = now();
-	emit_experts_keep(&emit, &layer->arena, LAYER, &layer->saved);
-	layer->saved.gu = emit_take(&layer->arena, RH_F32, TOKENS * TOP, 2 * WIDE);
-	emit_experts(&emit, LAYER, layer->x, layer->y, &layer->saved);
-	emit_experts_backward(&emit, LAYER, &layer->saved, layer->dy, layer->dx);
-	emit_experts_gradients(&emit, LAYER, &layer->saved, layer->x);
+	half_experts.keeps(&emit, LAYER, &layer->saved, &kept);
+	emit_take_kept(&emit, &layer->arena, &kept);
+	(void)half_experts.forward(&emit, LAYER, layer->x, (struct rh_view){0}, layer->y, &layer->saved);
+	half_experts.backward(&emit, LAYER, &layer->saved, layer->dy, layer->dx);
+	half_experts.gradients(&emit, LAYER, &layer->saved, layer->x);
 	must(emit.rc);
 	must(layer->device->ops->synchronize(layer->device));
 	double seconds = now() - start;
@@ -143,9 +144,9 @@ static void fill(struct layer *layer, FILE *file)
 		float bound;
 	} tensor[] = {{layer->x.data, TOKENS * HIDDEN, 1},
 	              {layer->dy.data, TOKENS * HIDDEN, 1},
-	              {weights + block->tensor[at->router].offset, EXPERTS * HIDDEN, 0.05f},
-	              {weights + block->tensor[at->experts_gate_up].offset, (int64_t)EXPERTS * 2 * WIDE * HIDDEN, 0.05f},
-	              {weights + block->tensor[at->experts_down].offset, (int64_t)EXPERTS * HIDDEN * WIDE, 0.05f}};
+	              {weights + block->tensor[at->own[RH_MLP][MOE_ROUTER]].offset, EXPERTS * HIDDEN, 0.05f},
+	              {weights + block->tensor[at->own[RH_MLP][MOE_GATE_UP]].offset, (int64_t)EXPERTS * 2 * WIDE * HIDDEN, 0.05f},
+	              {weights + block->tensor[at->own[RH_MLP][MOE_DOWN]].offset, (int64_t)EXPERTS * HIDDEN * WIDE, 0.05f}};
 	uint32_t state = 1;
 	for (size_t t = 0; t < sizeof tensor / sizeof *tensor; t++) {
 		float *values = malloc((size_t)tensor[t].count * 4);
@@ -231,7 +232,7 @@ static void peer_close(struct peer *peer)
 static double difference(struct layer *layer, const char *output)
 {
 	const struct rh_layer *at = &layer->model->layer[LAYER];
-	float *gradient = layer->gradient[at->block[0]][0] + block_of(layer)->tensor[at->router].offset;
+	float *gradient = layer->gradient[at->block[0]][0] + block_of(layer)->tensor[at->own[RH_MLP][MOE_ROUTER]].offset;
 	const struct {
 		const void *from;
 		int64_t count;

@@ -82,13 +82,14 @@ static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena
 static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 {
 	const struct rh_model *model = at->model;
-	struct rh_view any = rh_view_of((char *)(uintptr_t)RH_ALIGN, model->dtype, at->shape->tokens, model->config->hidden_size);
-	struct rh_head_out head = {.loss = rh_view_of(any.data, RH_F32, at->shape->head_rows, 1),
-	                           .hit = rh_view_of(any.data, RH_I32, at->shape->head_rows, 1)};
+	struct rh_view x = rh_boundary_view(model, l, at->shape->tokens, (char *)(uintptr_t)RH_ALIGN);
+	struct rh_view dy = rh_boundary_view(model, l + 1, at->shape->tokens, x.data);
+	struct rh_head_out head = {.loss = rh_view_of(x.data, RH_F32, at->shape->head_rows, 1),
+	                           .hit = rh_view_of(x.data, RH_I32, at->shape->head_rows, 1)};
 	struct tally forward = {.rates = at->rates}, recompute = forward, backward = forward;
 	struct rh_arena arena = rh_arena_measuring();
 	struct rh_emit emit = emit_of(at, &arena, &forward);
-	int rc = rh_stage_forward(&emit, l, l + 1, any, NULL, &head);
+	int rc = rh_stage_forward(&emit, l, l + 1, x, NULL, &head);
 	if (rc)
 		return rc;
 	out->forward_s = forward.seconds;
@@ -96,11 +97,11 @@ static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 	out->forward_workspace_bytes = arena.peak;
 	arena = rh_arena_measuring();
 	emit = emit_of(at, &arena, &recompute);
-	rc = rh_stage_save(&emit, l, l + 1, any, (struct rh_view){0}, &at->state, &head);
+	rc = rh_stage_save(&emit, l, l + 1, x, (struct rh_view){0}, &at->state, &head);
 	out->saved_bytes = arena.used;
 	emit.sink = &backward;
 	if (!rc && l >= model->first_trained)
-		rc = rh_stage_backward(&emit, l, l + 1, &at->state, any, any);
+		rc = rh_stage_backward(&emit, l, l + 1, &at->state, dy, x);
 	if (rc)
 		return rc;
 	out->backward_workspace_bytes = rh_max(arena.peak - out->saved_bytes, 0);
@@ -135,7 +136,7 @@ static void count_bytes(const struct rh_model *model, int l, double host_bytes_p
 		if (block && block->trainable && !model->layer[l].use[which]) /* a tied table's state is counted once */
 			out->optimizer_bytes += (int64_t)((double)block->elements * host_bytes_per_parameter);
 	}
-	out->boundary_bytes = rh_align_up(rh_boundary_bytes(model, shape->tokens), RH_ALIGN);
+	out->boundary_bytes = rh_align_up(rh_boundary_shape(model, l, shape->tokens).bytes, RH_ALIGN);
 }
 
 /* The nearest layer before this one that costs the same; 0: none. The lowest trained layer makes no gradient of its input. */

@@ -84,22 +84,23 @@ static int64_t emit_stage(struct stage_planner *at, enum pass pass, int lo, int 
 	                       .dropout = infer ? 0 : model->dropout,
 	                       .loss_scale = 1,
 	                       .cache_rows = at->request->cache_rows};
-	struct rh_view any = rh_view_of((char *)(uintptr_t)RH_ALIGN, model->dtype, shape->tokens, model->config->hidden_size);
-	struct rh_head_out head = {.loss = any, .hit = any};
+	struct rh_view x = rh_boundary_view(model, lo, shape->tokens, (char *)(uintptr_t)RH_ALIGN);
+	struct rh_view end = rh_boundary_view(model, hi, shape->tokens, x.data);
+	struct rh_head_out head = {.loss = x, .hit = x};
 	int rc;
 	if (infer && at->request->infer_logits)
-		head = (struct rh_head_out){.logits = any};
+		head = (struct rh_head_out){.logits = x};
 	else if (infer && shape->choices)
-		head.choice = any;
+		head.choice = x;
 	if (pass == PASS_FORWARD || infer) {
-		at->boundary[hi] = any;
-		rc = rh_stage_forward(&emit, lo, hi, any, at->boundary, &head);
+		at->boundary[hi] = end;
+		rc = rh_stage_forward(&emit, lo, hi, x, at->boundary, &head);
 		at->boundary[hi] = (struct rh_view){0};
 	} else {
-		struct rh_view y = pass == PASS_SAVED ? any : (struct rh_view){0};
-		rc = rh_stage_save(&emit, lo, hi, any, y, &at->state, &head);
+		struct rh_view y = pass == PASS_SAVED ? end : (struct rh_view){0};
+		rc = rh_stage_save(&emit, lo, hi, x, y, &at->state, &head);
 		if (!rc)
-			rc = rh_stage_backward(&emit, lo, hi, &at->state, any, any);
+			rc = rh_stage_backward(&emit, lo, hi, &at->state, end, x);
 		if (!rc && emit.deferred)
 			rc = rh_stage_weights(&emit, lo, hi, &at->state);
 		out->deferred = deferred.peak;

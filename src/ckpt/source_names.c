@@ -171,14 +171,13 @@ static int name_module(const struct rh_model *model, int layer, int tensor, char
 	return 0;
 }
 
-static int add(struct source_entries *list, const struct rh_model *model, const struct rh_tensor *tensor, enum source_form form,
-               int64_t head_dim)
+static int add(struct source_entries *list, const struct rh_model *model, const struct rh_tensor *tensor, enum source_form form)
 {
 	const struct rh_model_config *config = model->config;
 	int64_t transposed = form == SOURCE_GGUF ? 0 : tensor->transposed; /* a GGUF has each matrix as the model has it */
 	struct source_entry entry = {.name = rh_strdup(tensor->name),
 	                             .tensor = in_files(tensor, transposed),
-	                             .head_dim = head_dim,
+	                             .head_dim = config->family->gguf.permuted ? tensor->head_dim : 0,
 	                             .rows = tensor->rank == 1 ? tensor->cols : tensor->rows,
 	                             .cols = tensor->rank == 1 ? 1 : tensor->cols,
 	                             .matrices = transposed};
@@ -203,15 +202,6 @@ static int compare(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* The head size if a GGUF of the family keeps this tensor's rows in another order. */
-static int64_t permuted(const struct rh_layer *layer, int tensor, const struct rh_family *family)
-{
-	for (int p = RH_PROJ_Q; p <= RH_PROJ_K && family->gguf.permuted && layer->kind == RH_LAYER_BLOCK; p++)
-		if (layer->proj[p].weight == tensor || layer->proj[p].bias == tensor)
-			return layer->traits.head_dim;
-	return 0;
-}
-
 int source_expect(const struct rh_model_config *config, enum source_form form, struct source_entries *out)
 {
 	struct rh_model *model = NULL;
@@ -223,7 +213,7 @@ int source_expect(const struct rh_model_config *config, enum source_form form, s
 		for (int which = 0; which <= has_classifier; which++) {
 			const struct rh_block *block = &model->block[layer->block[which]];
 			for (int t = 0; !rc && t < block->tensors; t++) {
-				rc = add(out, model, &block->tensor[t], form, permuted(layer, t, config->family));
+				rc = add(out, model, &block->tensor[t], form);
 				if (!rc && !which)
 					rc = name_module(model, l, t, &out->entry[out->count - 1].module);
 			}

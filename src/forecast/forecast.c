@@ -76,29 +76,30 @@ static int64_t limited(int64_t budget)
 static void describe_plan(const struct rh_session *session, const struct rh_forecast_input *input, struct rh_forecast *out)
 {
 	const struct rh_run_bytes *bytes = &session->plan.bytes;
-	int known = !bytes->host_devices;                   /* not for CPU devices: idle cores speed up the others */
+	int known = !bytes->host_devices; /* not for CPU devices: idle cores speed up the others */
+	struct rh_boundary_shape sent = rh_boundary_shape(session->model, rh_model_meeting(session->model), input->work.train.tokens);
 	int64_t unit = rh_max(session->plan.boxes.unit, 1); /* 0 in mode fluidpipe, whose boxes have programs of their own */
-	*out = (struct rh_forecast){.device_bytes = bytes->device,
-	                            .device_budget = limited(bytes->device_budget),
-	                            .ram_bytes = bytes->total,
-	                            .ram_budget = limited(bytes->total_budget),
-	                            .store_bytes = bytes->store,
-	                            .boundary_bytes = bytes->boundaries,
-	                            .data_bytes = bytes->data,
-	                            .nvme_bytes = bytes->nvme,
-	                            .nvme_step_bytes = bytes->nvme_step,
-	                            .nvme_run_bytes = input->run_steps ? rh_run_plan_nvme_writes(&session->plan, input->run_steps) : 0,
-	                            .nvme_budget = bytes->nvme ? session->config->max_nvme : 0,
-	                            .host_devices = bytes->host_devices,
-	                            .devices = session->device_count,
-	                            .layers = session->model->layers,
-	                            .round_micro_batches = session->plan.executor.train_round,
-	                            .unit = unit,
-	                            .unit_bytes = unit * rh_wire_bytes((enum rh_wire)session->config->link_dtype, session->model->dtype,
-	                                                               input->work.train.tokens, session->model->config->hidden_size),
-	                            .scheduled_idle = known ? session->plan.balanced.idle : 0,
-	                            .scheduled_seconds = known ? session->plan.balanced.step_s : 0,
-	                            .packed = session->plan.balanced.packed};
+	*out = (struct rh_forecast){
+	        .device_bytes = bytes->device,
+	        .device_budget = limited(bytes->device_budget),
+	        .ram_bytes = bytes->total,
+	        .ram_budget = limited(bytes->total_budget),
+	        .store_bytes = bytes->store,
+	        .boundary_bytes = bytes->boundaries,
+	        .data_bytes = bytes->data,
+	        .nvme_bytes = bytes->nvme,
+	        .nvme_step_bytes = bytes->nvme_step,
+	        .nvme_run_bytes = input->run_steps ? rh_run_plan_nvme_writes(&session->plan, input->run_steps) : 0,
+	        .nvme_budget = bytes->nvme ? session->config->max_nvme : 0,
+	        .host_devices = bytes->host_devices,
+	        .devices = session->device_count,
+	        .layers = session->model->layers,
+	        .round_micro_batches = session->plan.executor.train_round,
+	        .unit = unit,
+	        .unit_bytes = unit * rh_wire_bytes((enum rh_wire)session->config->link_dtype, session->model->dtype, sent.rows, sent.cols),
+	        .scheduled_idle = known ? session->plan.balanced.idle : 0,
+	        .scheduled_seconds = known ? session->plan.balanced.step_s : 0,
+	        .packed = session->plan.balanced.packed};
 }
 
 /* The workload of one of several boxes: only the first reads rows. */

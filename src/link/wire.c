@@ -102,10 +102,16 @@ uint64_t rh_wire_tag(enum rh_boundary_kind kind, int64_t step, int64_t micro_bat
 	return (uint64_t)1 << 63 | (uint64_t)step * 2 * MICRO_BATCHES | (uint64_t)micro_batch * 2 | (uint64_t)kind;
 }
 
+static struct rh_boundary_shape shape_of(const struct rh_wire_boundary *boundary)
+{
+	return rh_boundary_shape(boundary->model, boundary->layer, boundary->tokens);
+}
+
 int64_t rh_wire_boundary_bytes(const struct rh_wire_boundary *boundary)
 {
 	const struct rh_model *model = boundary->model;
-	return rh_wire_bytes(boundary->wire, model->dtype, boundary->tokens, model->config->hidden_size) + rh_load_bytes(model);
+	struct rh_boundary_shape shape = shape_of(boundary);
+	return rh_wire_bytes(boundary->wire, model->dtype, shape.rows, shape.cols) + rh_load_bytes(model);
 }
 
 /* From the one's end to the other's: the buffer's, and the message's. */
@@ -117,14 +123,14 @@ static void move_load(const struct rh_wire_boundary *boundary, char *buffer, int
 
 void rh_wire_boundary_code(const struct rh_wire_boundary *boundary, const struct rh_wire_draw *draw, char *buffer)
 {
-	const struct rh_model *model = boundary->model;
-	rh_wire_code(boundary->wire, model->dtype, boundary->tokens, model->config->hidden_size, draw, buffer);
-	move_load(boundary, buffer, rh_boundary_bytes(model, boundary->tokens), rh_wire_boundary_bytes(boundary));
+	struct rh_boundary_shape shape = shape_of(boundary);
+	rh_wire_code(boundary->wire, boundary->model->dtype, shape.rows, shape.cols, draw, buffer);
+	move_load(boundary, buffer, shape.bytes, rh_wire_boundary_bytes(boundary));
 }
 
 void rh_wire_boundary_decode(const struct rh_wire_boundary *boundary, char *buffer)
 {
-	const struct rh_model *model = boundary->model;
-	move_load(boundary, buffer, rh_wire_boundary_bytes(boundary), rh_boundary_bytes(model, boundary->tokens));
-	rh_wire_decode(boundary->wire, model->dtype, boundary->tokens, model->config->hidden_size, buffer);
+	struct rh_boundary_shape shape = shape_of(boundary);
+	move_load(boundary, buffer, rh_wire_boundary_bytes(boundary), shape.bytes);
+	rh_wire_decode(boundary->wire, boundary->model->dtype, shape.rows, shape.cols, buffer);
 }

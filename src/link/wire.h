@@ -29,11 +29,12 @@ void rh_wire_decode(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_
 /* The tag of a boundary's message: the same at both ends, whatever their layers' numbers. */
 uint64_t rh_wire_tag(enum rh_boundary_kind kind, int64_t step, int64_t micro_batch);
 
-/* The message of a boundary of so many tokens, whose buffer is rh_boundary_bytes long: its values, coded, and right behind them its load as
+/* The message of a boundary, whose buffer is as long as rh_boundary_shape says: its values, coded, and right behind them its load as
  * it is. */
 struct rh_wire_boundary {
 	const struct rh_model *model;
 	enum rh_wire wire;
+	int layer;
 	int64_t tokens;
 };
 int64_t rh_wire_boundary_bytes(const struct rh_wire_boundary *boundary);

@@ -90,7 +90,8 @@ int rh_model_config_set_task(struct rh_model_config *config, enum rh_task_kind t
 	config->task = task;
 	config->num_labels = num_labels ? num_labels : config->num_labels;
 	if (rh_task_classifies(task) && config->num_labels == 1)
-		return rh_fail(-EINVAL, "%s: a model with one label is a regression, which is not built; set num_labels to the number of classes",
+		return rh_fail(-EINVAL,
+		               "%s: a model with one label is a regression, which is not built; set num_labels to the number of classes",
 		               where);
 	return 0;
 }

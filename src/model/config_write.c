@@ -216,10 +216,11 @@ int rh_model_config_write(const struct rh_model_config *config, const char *torc
 {
 	struct rh_model_config said = *config; /* borrows its pointers */
 	if (!config->source && config->family->gguf.only_read)
-		return rh_fail(-EINVAL,
-		               "a config.json for %s is not made of a GGUF file's metadata; take the model's directory, or train an adapter and "
-		               "leave it unmerged",
-		               config->family->architecture);
+		return rh_fail(
+		        -EINVAL,
+		        "a config.json for %s is not made of a GGUF file's metadata; take the model's directory, or train an adapter and "
+		        "leave it unmerged",
+		        config->family->architecture);
 	if (config->rope[0].divisor && !infer_llama3(config, &said))
 		return rh_fail(-EINVAL,
 		               "rope_freqs.weight of the GGUF file follows no known scaling; no config.json can describe this model "

@@ -9,10 +9,19 @@ int64_t rh_load_bytes(const struct rh_model *model)
 	return model->router_aux_loss_coef == 0 ? 0 : 2 * model->config->experts * (int64_t)sizeof(float);
 }
 
-int64_t rh_boundary_bytes(const struct rh_model *model, int64_t tokens)
+struct rh_boundary_shape rh_boundary_shape(const struct rh_model *model, int layer, int64_t tokens)
 {
-	int64_t bytes = rh_dtype_bytes(model->dtype, tokens * model->config->hidden_size), load = rh_load_bytes(model);
-	return load ? rh_align_up(bytes, RH_ALIGN) + load : bytes;
+	int64_t cols = rh_boundary_cols(model, layer), load = rh_load_bytes(model);
+	int64_t bytes = rh_dtype_bytes(model->dtype, tokens * cols);
+	return (struct rh_boundary_shape){tokens, cols, load ? rh_align_up(bytes, RH_ALIGN) + load : bytes};
+}
+
+int64_t rh_boundary_most_bytes(const struct rh_model *model, int64_t tokens)
+{
+	int64_t most = 0;
+	for (int l = 0; l <= model->layers; l++)
+		most = rh_max(most, rh_boundary_shape(model, l, tokens).bytes);
+	return most;
 }
 
 struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary)
@@ -27,11 +36,6 @@ void emit_op(struct rh_emit *emit, const struct rh_op *op)
 {
 	if (emit->launch && !emit->rc)
 		emit->rc = emit->launch(emit->sink, op);
-}
-
-struct rh_view emit_take(struct rh_arena *arena, enum rh_dtype dtype, int64_t rows, int64_t cols)
-{
-	return rh_view_of(rh_arena_take(arena, rh_dtype_bytes(dtype, rows * cols)), dtype, rows, cols);
 }
 
 struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols)
@@ -123,30 +127,6 @@ void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_v
 	op.operand[RH_GLU_BACKWARD_GU] = op.operand[RH_GLU_BACKWARD_DGU] = gu;
 	op.operand[RH_GLU_BACKWARD_DA] = op.operand[RH_GLU_BACKWARD_A] = da;
 	op.operand[RH_GLU_BACKWARD_DOT] = dot;
-	emit_op(emit, &op);
-}
-
-void emit_mlp_activation(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view a)
-{
-	struct rh_op op = {.kind = RH_OP_ACTIVATION, .activation.act = traits->activation};
-	if (!traits->ungated) {
-		emit_glu(emit, traits->activation, gu, a);
-		return;
-	}
-	op.operand[RH_ACTIVATION_X] = gu;
-	op.operand[RH_ACTIVATION_Y] = a;
-	emit_op(emit, &op);
-}
-
-void emit_mlp_activation_backward(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view da)
-{
-	struct rh_op op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation.act = traits->activation};
-	if (!traits->ungated) {
-		emit_glu_backward(emit, traits->activation, gu, da, (struct rh_view){0});
-		return;
-	}
-	op.operand[RH_ACTIVATION_BACKWARD_X] = op.operand[RH_ACTIVATION_BACKWARD_DX] = gu;
-	op.operand[RH_ACTIVATION_BACKWARD_DY] = op.operand[RH_ACTIVATION_BACKWARD_Y] = da;
 	emit_op(emit, &op);
 }
 

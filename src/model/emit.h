@@ -11,7 +11,7 @@
  *
  * A mixture of experts with a load balancing loss (model->router_aux_loss_coef) adds up a load of 2E sums in fp32, over the tokens of all
  * layers in their order: how often each of E experts was chosen, and its shares of the routers' softmax. The loss's gradient at a router
- * needs the counts of all layers, those above it too. So the load lies behind each boundary's (T,H): that of the layers below behind an
+ * needs the counts of all layers, those above it too. So the load lies behind each boundary's rows: that of the layers below behind an
  * activation, that of all layers behind a gradient. */
 #ifndef RH_MODEL_EMIT_H
 #define RH_MODEL_EMIT_H
@@ -23,14 +23,34 @@
 
 /* Bytes of a load; 0: the model has no load balancing loss. */
 int64_t rh_load_bytes(const struct rh_model *model);
-/* Bytes of a boundary of so many tokens, an activation or a gradient, with its load. */
-int64_t rh_boundary_bytes(const struct rh_model *model, int64_t tokens);
-/* The load (1,2E) F32 behind a boundary (T,H); absent where the model has none, or the boundary is absent. */
+/* The boundary below layer `layer` (model->layers: above the last one) of a micro-batch of so many tokens, an activation or a gradient:
+ * (rows, cols) of the model's dtype; `bytes` is with its load. */
+struct rh_boundary_shape {
+	int64_t rows, cols, bytes;
+};
+struct rh_boundary_shape rh_boundary_shape(const struct rh_model *model, int layer, int64_t tokens);
+/* Of the largest boundary. */
+int64_t rh_boundary_most_bytes(const struct rh_model *model, int64_t tokens);
+static inline int64_t rh_boundary_cols(const struct rh_model *model, int layer)
+{
+	return model->layer[layer < model->layers ? layer : layer - 1].width;
+}
+/* The boundary that lies at an address. */
+static inline struct rh_view rh_boundary_view(const struct rh_model *model, int layer, int64_t tokens, void *at)
+{
+	return rh_view_of(at, model->dtype, tokens, rh_boundary_cols(model, layer));
+}
+/* The load (1,2E) F32 behind a boundary; absent where the model has none, or the boundary is absent. */
 struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary);
 
 /* transformers' load_balancing_loss_func times the coefficient: coefficient * E * the sum over experts of (times chosen / N) times (sum of
  * shares / N), N the tokens of all layers that have experts. load: (2E) of a micro-batch of `tokens`, with all layers; 0 without such. */
 double rh_load_balancing_loss(const struct rh_model *model, int64_t tokens, const float *load);
+
+/* The model's rope tables, (T, elements rotated) F32 each; those that it does not have are absent. */
+struct rh_ropes {
+	struct rh_view table[RH_ROPES];
+};
 
 struct rh_emit {
 	const struct rh_model *model;
@@ -49,40 +69,33 @@ struct rh_emit {
 	float dropout;           /* of adapters' inputs: the model's dropout in training, else 0 */
 	float loss_scale;        /* 1 / trained tokens of the step */
 	float micro_batch_share; /* 1 / micro-batches of the step: the weight of this one's load balancing loss */
-	struct rh_view
-	        load; /* the load of the stage that is being emitted, set by rh_stage_*. Absent: the model has no load balancing loss */
+	/* of the stage that is being emitted, set by rh_stage_* */
+	struct rh_ropes ropes;
+	struct rh_view load; /* absent: the model has no load balancing loss */
 
 	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */
 	char **weights;
 	float *(*gradient)[2];
 
-	/* generate: for each transformer layer keys then values, (cache_rows, its kv_heads * head_dim) each; shape.keys rows of them are
-	 * read */
+	/* generate: what layers' mixers carry, each where rh_model_cache_range says; shape.keys of cache_rows are in use */
 	char *cache;
 	int64_t cache_rows;
 };
 
-/* The model's rope tables, (T, elements rotated) F32 each; those that it does not have are absent. */
-struct rh_ropes {
-	struct rh_view table[RH_ROPES];
-};
-
-/* What a stage saves between recompute and backward, allocated once for the model's layers. One struct serves all kinds of layers: each
+/* What a layer saves between recompute and backward, allocated once for the model's layers. One struct serves all kinds of layers: each
  * kind fills the views that its backward reads. */
+enum { RH_HALF_VIEWS = 6 };
 struct rh_saved {
-	struct rh_view x, norm[RH_NORMS], qkv, qk, norm_qk, o, lse, x2, gu; /* kind BLOCK; norm: their statistics */
-	struct rh_view attended, transformed;                               /* outputs of attention and MLP, where a norm follows them */
-	struct rh_view router, index, weight, start,
-	        place;                /* for a mixture of experts; its gu has a row for each pair of token and expert */
-	struct rh_view low[RH_PROJS]; /* (T,r) x A^T of each adapted module */
-	struct rh_view routed_low[RH_ROUTED], routed_d_low[RH_ROUTED]; /* the same of a mixture of experts, a row for each pair */
-	struct rh_view d_low[RH_PROJS];                                /* its gradient, from emit_linear_dx to emit_linear_dw */
+	struct rh_view x, norm[RH_NORMS];              /* norm: their statistics */
+	struct rh_view x2, made[RH_HALVES];            /* kind BLOCK. made: outputs of the halves, where a norm follows them */
+	struct rh_view own[RH_HALVES][RH_HALF_VIEWS];  /* each half's, numbered in its file */
+	struct rh_view low[RH_PROJS], d_low[RH_PROJS]; /* (T,r) x A^T of each adapted module; its gradient */
 	struct {
 		struct rh_view dy, x;
-	} deferred[RH_JOINTS + 1]; /* by enum rh_joint, then a router's; an embedding's dy: the first */
-	struct rh_view dh;         /* kind HEAD: gradient at the gathered rows */
-	struct rh_view rows;       /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
-	struct rh_view dense;      /* kind HEAD: output of the dense part, before its activation; goes with norm[RH_NORM_DENSE] */
+	} deferred[RH_PROJS]; /* operands of weight gradients, by the product's first linear; an embedding's dy: the first */
+	struct rh_view dh;    /* kind HEAD: gradient at the gathered rows */
+	struct rh_view rows;  /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
+	struct rh_view dense; /* kind HEAD: output of the dense part, before its activation; goes with norm[RH_NORM_DENSE] */
 };
 struct rh_stage_state {
 	struct rh_saved *layer; /* one per layer of the model */
@@ -117,18 +130,18 @@ struct rh_head_out {
 	struct rh_view load;   /* (1,2E) F32 of all layers */
 };
 
-/* x: (T,H) at lo, absent when lo is 0. boundary[l], where present, receives the activation at layer boundary l, lo < l <= hi (l < layers).
- * `head` is used when hi is the model's end. */
+/* x: the boundary at lo, absent when lo is 0. boundary[l], where present, receives the activation at layer boundary l, lo < l <= hi
+ * (l < layers). `head` is used when hi is the model's end. */
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary,
                      const struct rh_head_out *head) RH_MUST;
 /* The same in parts, each of which leaves its last activation in y (absent at the model's end). x: of the first part. Nothing else is
  * emitted on the arena between them, but what is given back. */
 int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
                           const struct rh_head_out *head) RH_MUST;
-/* y: (T,H) at hi, absent where nobody reads it. */
+/* y: the boundary at hi, absent where nobody reads it. */
 int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_view y, struct rh_stage_state *state,
                   const struct rh_head_out *head) RH_MUST;
-/* dy (T,H) at hi, absent for a fused stage; dx (T,H) at lo, absent when no layer below is trained. The arena is back where it was. */
+/* dy at hi, absent for a fused stage; dx at lo, absent when no layer below is trained. The arena is back where it was. */
 int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx) RH_MUST;
 /* The same in parts: dy of the first, dx of the last, which ends at rh_stage_lowest. */
 int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_state *state, struct rh_stage_pass *pass,

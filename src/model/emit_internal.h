@@ -11,7 +11,10 @@
 void emit_op(struct rh_emit *emit, const struct rh_op *op);
 
 /* A fresh (rows, cols) tensor from an arena; emit_act: from emit->arena, of the model's dtype. */
-struct rh_view emit_take(struct rh_arena *arena, enum rh_dtype dtype, int64_t rows, int64_t cols);
+static inline struct rh_view emit_take(struct rh_arena *arena, enum rh_dtype dtype, int64_t rows, int64_t cols)
+{
+	return rh_view_of(rh_arena_take(arena, rh_dtype_bytes(dtype, rows * cols)), dtype, rows, cols);
+}
 struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols);
 
 /* A run of the micro-batch's integers at a byte offset, (count,1). */
@@ -37,9 +40,6 @@ void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_fill(struct rh_emit *emit, struct rh_view y);
 void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */
 void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view a);
-/* An MLP's activation and its backward: GLU, or ACTIVATION for an MLP without a gate. */
-void emit_mlp_activation(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view a);
-void emit_mlp_activation_backward(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view da);
 /* gu becomes its gradient, da becomes a; dot: see GLU_BACKWARD, or absent. */
 void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view da, struct rh_view dot);
 
@@ -56,7 +56,8 @@ struct emit_norm {
 int emit_norm_is_rms(const struct rh_traits *traits);
 float emit_norm_offset(const struct rh_traits *traits); /* the number added to an RMSNorm's weights */
 struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place);
-/* Takes what the backward needs beside x: (T, groups) F32, or for a LayerNorm (T,2). */
+/* Takes what the backward needs beside x: F32, a row each of so many columns, `groups`, or for a LayerNorm 2. */
+int64_t emit_norm_stats_cols(struct emit_norm norm);
 struct rh_view emit_norm_stats(struct rh_arena *arena, struct emit_norm norm, int64_t rows);
 void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, struct rh_view y, struct rh_view stats);
 /* dx = add + gradient, and the weights' gradients; y: the forward's output once more. add and y may be absent. */
@@ -73,34 +74,32 @@ struct emit_linears {
 };
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
                  const struct rh_view *low);
-/* The same, except that a residual which is to be added by another op is left out: then the view to add it to is returned, in the arena. */
-struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual,
-                                 struct rh_view y, const struct rh_view *low);
+/* The same, except that a residual which is to be added by another op is left out: then what to add it to is returned, as large as y, in
+ * the arena; else NULL. */
+void *emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
+                        const struct rh_view *low);
+/* y = residual + that, if it is not NULL. */
+void emit_add_apart(struct rh_emit *emit, struct rh_view residual, void *sum, struct rh_view y);
 /* dx (T,in) = dy W + adapters' part; absent dx: not wanted. Then the gradients: dW += dy^T x, db += column sums, and the adapters'. In two
  * calls, as x is often known only after dx has been used. The first makes d_low[p] (T,r) of adapted modules, in the arena of
  * emit_linear_operands: there until the second. */
 void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_view *d_low);
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,
                     const struct rh_view *d_low);
+/* Is any of their weights or adapters trained? */
+int emit_linear_learns(const struct rh_emit *emit, struct emit_linears which);
 /* The arena for an operand of emit_linear_dw: emit->deferred where weight gradients are deferred and this one has any. */
 struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which);
+/* emit_linear_dw at once, or where weight gradients are deferred by emit_linear_deferred; its operands are noted in *saved. */
+void emit_linear_gradients(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, struct rh_saved *saved);
+void emit_linear_deferred(struct rh_emit *emit, struct emit_linears which, const struct rh_saved *saved);
 
 /* block.c: a transformer layer. saved NULL: nothing is kept. y absent: only what the backward needs is made. */
-void emit_block(struct rh_emit *emit, int layer, const struct rh_ropes *ropes, struct rh_view x, struct rh_view y, struct rh_saved *saved);
-void emit_block_backward(struct rh_emit *emit, int layer, const struct rh_ropes *ropes, struct rh_saved *saved, struct rh_view dy,
-                         struct rh_view dx);
+void emit_block(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view y, struct rh_saved *saved);
+void emit_block_backward(struct rh_emit *emit, int layer, struct rh_saved *saved, struct rh_view dy, struct rh_view dx);
 /* The weight gradients that the backward deferred; and the arena in which its dy is kept until then. */
 void emit_block_weights(struct rh_emit *emit, int layer, const struct rh_saved *saved);
 struct rh_arena *emit_block_dy(const struct rh_emit *emit, int layer);
-
-/* moe.c: the experts of a block. h (T,H) is norm2's output; y = x2 + what the experts make of h, absent: only what the backward needs is
- * made. emit_experts_keep takes what the forward leaves for it. The backward in two: dh (T,H) is the gradient at h, and with h made again
- * those of the weights that are made of it. */
-void emit_experts_keep(const struct rh_emit *emit, struct rh_arena *arena, int layer, struct rh_saved *saved);
-void emit_experts(struct rh_emit *emit, int layer, struct rh_view h, struct rh_view y, struct rh_saved *saved);
-void emit_experts_backward(struct rh_emit *emit, int layer, struct rh_saved *saved, struct rh_view dy, struct rh_view dh);
-void emit_experts_gradients(struct rh_emit *emit, int layer, struct rh_saved *saved, struct rh_view h);
-void emit_experts_weights(struct rh_emit *emit, int layer, const struct rh_saved *saved);
 
 /* head.c: final norm and head. saved NULL: loss or logits only; else the loss's gradient is kept in *saved. */
 void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, struct rh_saved *saved);

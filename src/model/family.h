@@ -1,5 +1,5 @@
 /* Families of models, and how they differ. Each is described in its own file in families/. layout.c and traits.c build its layers from the
- * description; the shared kinds of layers (block.c, moe.c, head.c) emit them. */
+ * description; the shared kinds of layers (block.c with its halves, head.c) emit them. */
 #ifndef RH_MODEL_FAMILY_H
 #define RH_MODEL_FAMILY_H
 
@@ -100,7 +100,7 @@ struct rh_family_mlp {
 	enum rh_activation activation; /* of the gate: config.json can say no other */
 	const char *activation_key;    /* NULL: hidden_act */
 	const char *activation_name;   /* what config.json calls it; NULL: as rh_activation_name */
-	int ungated;                   /* the activation is that of up */
+	enum rh_mlp_kind kind;         /* of layers without experts */
 	int may_have_bias;             /* if config.json says mlp_bias */
 	int size_factor;               /* of hidden_size, where config.json gives null as the size; 0: null is none */
 };
@@ -134,6 +134,7 @@ struct rh_family {
 	const char *lora_targets[RH_FAMILY_KEYS];        /* LoRA's default targets; none: q_proj and v_proj */
 	enum rh_norm_kind norm;
 	enum rh_residual residual;
+	enum rh_mixer_kind mixer;
 	struct rh_family_attention attention;
 	struct rh_family_mlp mlp;
 	struct rh_family_moe moe;

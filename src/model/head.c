@@ -37,14 +37,14 @@ static struct rh_view table_of(const struct rh_emit *emit, const struct rh_layer
 {
 	const struct rh_model_config *config = emit->model->config;
 	int64_t rows = layer->kind == RH_LAYER_HEAD ? rh_model_outputs(config) : config->vocab_size;
-	return emit_weight(emit, layer, layer->table, layer->head, rows, config->hidden_size);
+	return emit_weight(emit, layer, layer->table, layer->head, rows, layer->width);
 }
 
 static struct rh_view table_gradient(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	const struct rh_model_config *config = emit->model->config;
 	int64_t rows = layer->kind == RH_LAYER_HEAD ? rh_model_outputs(config) : config->vocab_size;
-	return emit_gradient(emit, layer, layer->table, layer->head, rows, config->hidden_size);
+	return emit_gradient(emit, layer, layer->table, layer->head, rows, layer->width);
 }
 
 static struct rh_view head_bias(const struct rh_emit *emit, const struct rh_layer *layer)
@@ -154,7 +154,7 @@ static void take_head(const struct rh_emit *emit, struct rh_arena *arena, int ke
 	int head = emit->model->layers - 1;
 	const struct rh_layer *layer = &emit->model->layer[head];
 	enum rh_dtype act = emit->model->dtype;
-	int64_t rows = emit->shape.head_rows, hidden = emit->model->config->hidden_size;
+	int64_t rows = emit->shape.head_rows, hidden = layer->width;
 	s->rows = emit_take(arena, act, rows, hidden);
 	for (int n = 0; n < RH_NORMS; n++)
 		if (layer->norm[n] >= 0)
@@ -176,7 +176,7 @@ void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out 
 		return;
 	take_head(emit, keep ? emit->saved : emit->arena, keep != NULL, s);
 	int64_t inner = emit->arena->used;
-	struct rh_view h = emit_act(emit, rows, emit->model->config->hidden_size);
+	struct rh_view h = emit_act(emit, rows, layer->width);
 	gather(emit, x, emit_micro(emit, at.head_row, rows), s->rows);
 	head_rows(emit, h, s);
 	if (out->logits.data)

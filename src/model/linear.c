@@ -83,8 +83,8 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 /* The adapters' parts come first and the base product adds them, so that what is rounded to bf16 is the whole sum. Added to a rounded
  * product they would be lost wherever they are below half its unit: in the first steps, while B is near zero, nearly everywhere. A bf16
  * residual is added last for the same reason: then what is returned is to be added to it, else nothing. */
-struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual,
-                                 struct rh_view y, const struct rh_view *low)
+void *emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
+                        const struct rh_view *low)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	struct rh_view bias = emit_weight(emit, layer, 0, layer->proj[which.first].bias, 1, total_out(layer, which)), none = {0};
@@ -103,16 +103,20 @@ struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which
 		                                                 .bias = bias,
 		                                                 .c = any ? sum : residual,
 		                                                 .d = sum});
-	return apart ? sum : none;
+	return apart ? sum.data : NULL;
+}
+
+void emit_add_apart(struct rh_emit *emit, struct rh_view residual, void *sum, struct rh_view y)
+{
+	if (sum)
+		emit_add(emit, residual, rh_view_of(sum, y.dtype, y.rows, y.cols), y);
 }
 
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
                  const struct rh_view *low)
 {
 	int64_t mark = emit->arena->used;
-	struct rh_view sum = emit_linear_apart(emit, which, x, residual, y, low);
-	if (sum.data)
-		emit_add(emit, residual, sum, y);
+	emit_add_apart(emit, residual, emit_linear_apart(emit, which, x, residual, y, low), y);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -134,13 +138,15 @@ void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	        emit, &(struct emit_product){.a = dy, .b = base_weight(emit, layer, which), .c = any ? dx : (struct rh_view){0}, .d = dx});
 }
 
-struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which)
+int emit_linear_learns(const struct rh_emit *emit, struct emit_linears which)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
-	int learns = emit->model->block[layer->block[0]].trainable || any_adapted(layer, which);
-	for (int w = 0; which.first >= RH_PROJ_GATE && w < RH_ROUTED; w++)
-		learns |= layer->routed[w].r != 0;
-	return emit->deferred && learns ? emit->deferred : emit->arena;
+	return emit->model->block[layer->block[0]].trainable || any_adapted(layer, which);
+}
+
+struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which)
+{
+	return emit->deferred && emit_linear_learns(emit, which) ? emit->deferred : emit->arena;
 }
 
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,
@@ -159,4 +165,17 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 		return;
 	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_B_GRADIENT, .wide = dy, .low = low, .matrix = gradient_b});
 	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_A_GRADIENT, .wide = x, .low = d_low, .matrix = gradient_a});
+}
+
+void emit_linear_gradients(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, struct rh_saved *saved)
+{
+	saved->deferred[which.first].dy = dy;
+	saved->deferred[which.first].x = x;
+	if (!emit->deferred)
+		emit_linear_deferred(emit, which, saved);
+}
+
+void emit_linear_deferred(struct rh_emit *emit, struct emit_linears which, const struct rh_saved *saved)
+{
+	emit_linear_dw(emit, which, saved->deferred[which.first].dy, saved->deferred[which.first].x, saved->low, saved->d_low);
 }

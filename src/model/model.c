@@ -182,14 +182,12 @@ static int same_traits(const struct rh_traits *a, const struct rh_traits *b, enu
 int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in)
 {
 	const struct rh_layer *x = &model->layer[a], *y = &model->layer[b];
-	return x->kind == y->kind && same_block(model, x->block[0], y->block[0]) && same_block(model, x->block[1], y->block[1]) &&
-	       !memcmp(x->use, y->use, sizeof x->use) && same_traits(&x->traits, &y->traits, in) &&
-	       !memcmp(x->norm, y->norm, sizeof x->norm) && x->q_norm == y->q_norm && x->k_norm == y->k_norm &&
-	       !memcmp(x->routed, y->routed, sizeof x->routed) && !memcmp(x->proj, y->proj, sizeof x->proj) && x->router == y->router &&
-	       x->experts_gate_up == y->experts_gate_up && x->experts_down == y->experts_down && x->router_bias == y->router_bias &&
-	       x->gate_up_bias == y->gate_up_bias && x->down_bias == y->down_bias && x->sinks == y->sinks && x->head == y->head &&
-	       x->head_bias == y->head_bias && x->table == y->table && x->bias_table == y->bias_table && x->positions == y->positions &&
-	       x->types == y->types;
+	return x->kind == y->kind && x->width == y->width && same_block(model, x->block[0], y->block[0]) &&
+	       same_block(model, x->block[1], y->block[1]) && !memcmp(x->use, y->use, sizeof x->use) &&
+	       same_traits(&x->traits, &y->traits, in) && !memcmp(x->norm, y->norm, sizeof x->norm) &&
+	       !memcmp(x->own, y->own, sizeof x->own) && !memcmp(x->routed, y->routed, sizeof x->routed) &&
+	       !memcmp(x->proj, y->proj, sizeof x->proj) && x->head == y->head && x->head_bias == y->head_bias && x->table == y->table &&
+	       x->bias_table == y->bias_table && x->positions == y->positions && x->types == y->types;
 }
 
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all)

@@ -41,7 +41,8 @@ struct rh_tensor {
 	int64_t transposed;    /* how many matrices files hold, each transposed, which here lie one below the other; 0: stored as here */
 	int stacked;           /* in files these matrices are one tensor of rank 3 */
 	int64_t file_shape[4]; /* its shape in files, where that has more dimensions than `rank`; [0] 0: it does not */
-	int64_t interleaved; /* how many matrices files hold in one, column by column, which here lie one below the other; 0: as here */
+	int64_t interleaved;   /* how many matrices files hold in one, column by column, which here lie one below the other; 0: as here */
+	int64_t head_dim;      /* its rows are those of heads of so many rows, which some GGUFs have in another order; 0: they are not */
 	struct rh_initial initial;
 };
 
@@ -71,6 +72,7 @@ struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, 
 /* A linear's place: numbers of its tensors in the layer's base block and adapter block; -1 absent. */
 struct rh_linear {
 	int64_t inputs, outputs; /* outputs 0: the layer has none */
+	int joins;               /* it has the input of the linear before it, and one product makes both: their weights lie back to back */
 	int weight, bias;
 	int lora_a, lora_b;
 	int64_t r; /* 0: no adapter */
@@ -83,23 +85,39 @@ struct rh_linear {
 enum rh_routed { RH_ROUTED_ROUTER, RH_ROUTED_GATE_UP, RH_ROUTED_DOWN, RH_ROUTED };
 
 enum rh_layer_kind { RH_LAYER_EMBEDDING, RH_LAYER_BLOCK, RH_LAYER_HEAD };
-enum rh_proj { RH_PROJ_Q, RH_PROJ_K, RH_PROJ_V, RH_PROJ_O, RH_PROJ_GATE, RH_PROJ_UP, RH_PROJ_DOWN, RH_PROJS };
-/* Projections of the same input, whose weights lie back to back: one product makes them all. */
-enum rh_joint { RH_JOINT_QKV, RH_JOINT_O, RH_JOINT_GATE_UP, RH_JOINT_DOWN, RH_JOINTS };
-struct rh_joint_projections {
-	enum rh_proj first;
-	int count;
+/* Linears: the mixer's are those from MIXER on, the MLP's those from MLP on, with the names that attention and a gated MLP give them. */
+enum rh_proj {
+	RH_PROJ_MIXER,
+	RH_PROJ_Q = RH_PROJ_MIXER,
+	RH_PROJ_K,
+	RH_PROJ_V,
+	RH_PROJ_O,
+	RH_PROJ_MLP,
+	RH_PROJ_GATE = RH_PROJ_MLP,
+	RH_PROJ_UP,
+	RH_PROJ_DOWN,
+	RH_PROJS
 };
-extern const struct rh_joint_projections rh_joints[RH_JOINTS];
+
+/* The halves of a transformer layer (half.h). */
+enum rh_half_place { RH_MIXER, RH_MLP, RH_HALVES };
+enum { RH_HALF_TENSORS = 6 };
+
+/* What a layer's mixer keeps from one run of tokens of a text to the next. */
+struct rh_carried {
+	int64_t columns; /* of each token, in the model's dtype: keys and values */
+	int64_t bytes;   /* of the run, however long it is: a recurrent state */
+	int below;       /* 0: its own; else it reads that of the layer so many below, and adds nothing */
+};
 
 /* A layer's norms of whole rows: before its halves and, where the residual is a sandwich, behind them. The head has FINAL. */
 enum rh_norm_place {
-	RH_NORM_ATTENTION,
+	RH_NORM_MIXER,
 	RH_NORM_MLP,
-	RH_NORM_AFTER_ATTENTION,
+	RH_NORM_AFTER_MIXER,
 	RH_NORM_AFTER_MLP,
 	RH_NORMS,
-	RH_NORM_FINAL = RH_NORM_ATTENTION,
+	RH_NORM_FINAL = RH_NORM_MIXER,
 	RH_NORM_DENSE = RH_NORM_MLP /* the head's, behind its dense part */
 };
 
@@ -110,18 +128,16 @@ struct rh_layer {
 	               */
 	int use[2];   /* which of the block's gradient sums this layer's gradients go to */
 	struct rh_traits traits;
+	int64_t width; /* columns of the activations that it reads and writes */
 	/* numbers of tensors in the base block, -1 absent */
 	int norm[RH_NORMS]; /* of a LayerNorm the bias is the next tensor */
 	/* kind EMBEDDING: (positions,H), (types,H); norm[RH_NORM_FINAL] is over the sum. Of images proj[RH_PROJ_O] is the patches' linear. */
 	int positions, types;
 	/* kind BLOCK */
-	int q_norm, k_norm;
-	struct rh_linear proj[RH_PROJS];           /* of a mixture of experts those of the attention; the others' out is 0 */
-	int router, experts_gate_up, experts_down; /* (E,H), (E * 2I,H), (E * H,I): the first expert's; -1: one MLP */
-	struct rh_linear routed[RH_ROUTED];        /* of one expert: in, out and its adapter; weight and bias are the tensors above */
-	int router_bias, gate_up_bias, down_bias;  /* (1,E), (E,2I), (E,H) */
-	int sinks;                                 /* (1,heads) */
-	int64_t cache_column;                      /* of its keys, then its values, in a row of all layers' keys and values */
+	struct rh_linear proj[RH_PROJS];
+	int own[RH_HALVES][RH_HALF_TENSORS]; /* tensors beside those of linears, numbered in the half's file */
+	struct rh_linear routed[RH_ROUTED];  /* of one expert: in, out and its adapter; weight and bias are in `own` */
+	struct rh_carried carried;
 	/* kind HEAD */
 	int head;              /* in block[table] */
 	int head_bias;         /* in block[bias_table], -1 absent; proj[RH_PROJ_O] is the dense part, if it has an out */
@@ -162,7 +178,6 @@ struct rh_model {
 	int first_trained;                   /* lowest layer that has a trainable block; below 0: one in another box */
 	int tap;                             /* the layer whose input another box gets, too (mode fluidpipe); 0: none */
 	struct rh_distillation distillation; /* for micro-batches that have a teacher's logits; set like `multiply` */
-	int64_t cache_columns;               /* keys and values of a token in all layers */
 	int ropes;                           /* rope tables in use; each has a version for short and one for long micro-batches */
 	struct rh_rope_table rope[RH_ROPES][2];
 };
@@ -211,6 +226,11 @@ static inline int rh_model_is_part(const struct rh_model *model)
 {
 	return !rh_model_has_embedding(model) || !rh_model_has_head(model);
 }
+/* The boundary where this box's part meets that of the box below, or of the lowest box that of the one above. */
+static inline int rh_model_meeting(const struct rh_model *model)
+{
+	return !rh_model_has_embedding(model) ? 0 : model->tap ? model->tap : model->layers;
+}
 /* Is a table trained that is both the embedding's and the head's? */
 static inline int rh_model_trains_tied(const struct rh_model *model)
 {
@@ -227,7 +247,8 @@ void rh_model_freeze(struct rh_model *model);
 enum rh_alike { RH_ALIKE_IN_OPS, RH_ALIKE_IN_BYTES };
 int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in);
 
-/* Bytes of keys and values that layers [lo, hi) keep for so many rows, and where they begin among those of all layers. */
+/* The bytes that mixers of layers [lo, hi) carry, for so many rows, and where they begin among those of all layers; with those of lower
+ * layers that they read. A layer's own begin on RH_ALIGN. */
 int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64_t rows, int64_t *first);
 
 /* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */

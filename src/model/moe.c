@@ -1,12 +1,18 @@
-/* The experts of a transformer layer, each a gated MLP:
- *   y = x2 + sum over the experts chosen of weight_j Down_j(act(Gate_j h) * Up_j h),   weights = softmax of Router h
+/* An MLP of experts, each gated:
+ *   sum over the experts chosen of weight_j Down_j(act(Gate_j x) * Up_j x),   weights = softmax of Router x
  * An adapter of the experts is one of each expert, so that it too is two products of all experts.
  * Rows are sorted by expert, so that a product of all experts is one op. Kept for the backward: the router's logits, choice and weights,
  * the order of rows, and gate|up. What Down makes is read by nothing but y: a routing weight's gradient comes of act(gate)*up (op.h,
  * ROUTER_BACKWARD), so where a layer's output is not wanted neither is made again. */
-#include "model/emit_internal.h"
+#include "model/moe.h"
 
-enum { DEFERRED_ROUTER = RH_JOINTS };
+/* What they keep: of the router, (T,E) F32 logits and (T,k) choice and weights; (E+1) where each expert's rows begin, (T,k) rows of the
+ * choices; and gate|up, a row for each pair of token and expert. */
+enum { LOGITS, INDEX, WEIGHT, START, PLACE, GATE_UP };
+
+/* No linear takes these places of an adapter's low activations and of operands of weight gradients. */
+enum { LOW = RH_PROJ_MLP };
+_Static_assert(RH_ROUTED <= RH_PROJS - RH_PROJ_MLP, "one for each of enum rh_routed");
 
 struct sizes {
 	int64_t tokens, hidden, wide, experts, pairs;
@@ -15,7 +21,7 @@ struct sizes {
 static struct sizes sizes_of(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	const struct rh_traits *traits = &layer->traits;
-	return (struct sizes){emit->shape.tokens, emit->model->config->hidden_size, traits->intermediate, traits->experts,
+	return (struct sizes){emit->shape.tokens, layer->width, traits->intermediate, traits->experts,
 	                      emit->shape.tokens * traits->experts_per_token};
 }
 
@@ -55,20 +61,28 @@ static int64_t rows_of(struct sizes n, int which)
 	return which == RH_ROUTED_ROUTER ? n.tokens : n.pairs;
 }
 
-void emit_experts_keep(const struct rh_emit *emit, struct rh_arena *arena, int index, struct rh_saved *saved)
+static int learns(const struct rh_emit *emit, int index, enum half_end of)
+{
+	(void)of;
+	return is_trained(emit, index);
+}
+
+static void keeps(const struct rh_emit *emit, int index, struct rh_saved *s, struct emit_activations *list)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	int64_t top = layer->traits.experts_per_token;
-	saved->router = emit_take(arena, RH_F32, n.tokens, n.experts);
-	saved->index = emit_take(arena, RH_I32, n.tokens, top);
-	saved->weight = emit_take(arena, RH_F32, n.tokens, top);
-	saved->place = emit_take(arena, RH_I32, n.tokens, top);
-	saved->start = emit_take(deferred_or(emit, index, arena), RH_I32, n.experts + 1, 1);
+	int is_deferred = emit->deferred && is_trained(emit, index);
+	struct rh_view *own = s->own[RH_MLP];
+	emit_keep(list, &own[GATE_UP], emit->model->dtype, n.pairs, 2 * n.wide, is_deferred);
+	emit_keep(list, &own[LOGITS], RH_F32, n.tokens, n.experts, 0);
+	emit_keep(list, &own[INDEX], RH_I32, n.tokens, top, 0);
+	emit_keep(list, &own[WEIGHT], RH_F32, n.tokens, top, 0);
+	emit_keep(list, &own[PLACE], RH_I32, n.tokens, top, 0);
+	emit_keep(list, &own[START], RH_I32, n.experts + 1, 1, is_deferred);
 	for (int w = 0; w < RH_ROUTED; w++)
 		if (layer->routed[w].r)
-			saved->routed_low[w] =
-			        emit_take(emit->deferred ? emit->deferred : arena, emit->model->dtype, rows_of(n, w), layer->routed[w].r);
+			emit_keep(list, &s->low[LOW + w], emit->model->dtype, rows_of(n, w), layer->routed[w].r, is_deferred);
 }
 
 /* d = alpha a times each row's expert's matrix of b, (n,k) when trans_b, + c + its row of bias, both perhaps absent. Without starts all
@@ -125,10 +139,10 @@ static void grouped_gradient(struct rh_emit *emit, struct rh_view dy, struct rh_
 static void permute(struct rh_emit *emit, const struct rh_saved *s, struct rh_view h, struct rh_view rows)
 {
 	struct rh_op op = {.kind = RH_OP_PERMUTE};
-	op.operand[RH_PERMUTE_INDEX] = s->index;
+	op.operand[RH_PERMUTE_INDEX] = s->own[RH_MLP][INDEX];
 	op.operand[RH_PERMUTE_X] = h;
-	op.operand[RH_PERMUTE_START] = s->start;
-	op.operand[RH_PERMUTE_PLACE] = s->place;
+	op.operand[RH_PERMUTE_START] = s->own[RH_MLP][START];
+	op.operand[RH_PERMUTE_PLACE] = s->own[RH_MLP][PLACE];
 	op.operand[RH_PERMUTE_Y] = rows;
 	emit_op(emit, &op);
 }
@@ -138,7 +152,7 @@ static void unpermute(struct rh_emit *emit, struct rh_view rows, const struct rh
 {
 	struct rh_op op = {.kind = RH_OP_UNPERMUTE};
 	op.operand[RH_UNPERMUTE_X] = rows;
-	op.operand[RH_UNPERMUTE_PLACE] = s->place;
+	op.operand[RH_UNPERMUTE_PLACE] = s->own[RH_MLP][PLACE];
 	op.operand[RH_UNPERMUTE_WEIGHT] = weight;
 	op.operand[RH_UNPERMUTE_ADD] = add;
 	op.operand[RH_UNPERMUTE_Y] = y;
@@ -148,25 +162,25 @@ static void unpermute(struct rh_emit *emit, struct rh_view rows, const struct rh
 static struct rh_view router_weight(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	struct sizes n = sizes_of(emit, layer);
-	return emit_weight(emit, layer, 0, layer->router, n.experts, n.hidden);
+	return emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER], n.experts, n.hidden);
 }
 
 static struct rh_view gate_up_weight(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	struct sizes n = sizes_of(emit, layer);
-	return emit_weight(emit, layer, 0, layer->experts_gate_up, n.experts * 2 * n.wide, n.hidden);
+	return emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP], n.experts * 2 * n.wide, n.hidden);
 }
 
 static struct rh_view down_weight(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	struct sizes n = sizes_of(emit, layer);
-	return emit_weight(emit, layer, 0, layer->experts_down, n.experts * n.hidden, n.wide);
+	return emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_DOWN], n.experts * n.hidden, n.wide);
 }
 
 static struct rh_view down_bias(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	struct sizes n = sizes_of(emit, layer);
-	return emit_weight(emit, layer, 0, layer->down_bias, n.experts, n.hidden);
+	return emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_DOWN_BIAS], n.experts, n.hidden);
 }
 
 /* An adapter's matrices, of all experts one under another, or their gradients. */
@@ -185,20 +199,20 @@ static struct factors factors_of(struct rh_emit *emit, const struct rh_layer *la
 
 static struct rh_view start_of(const struct rh_saved *s, enum rh_routed which)
 {
-	return which == RH_ROUTED_ROUTER ? (struct rh_view){0} : s->start;
+	return which == RH_ROUTED_ROUTER ? (struct rh_view){0} : s->own[RH_MLP][START];
 }
 
 /* d = p's product and the adapter's part, which comes first, as in linear.c: what is rounded is the whole sum. Without d only x A^T is
  * made, which the backward needs. */
-static void forward(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p, struct rh_saved *s)
+static void multiply_adapted(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p, struct rh_saved *s)
 {
 	p.start = start_of(s, which);
 	p.trans_b = 1;
 	if (layer->routed[which].r) {
 		struct factors of = factors_of(emit, layer, which, emit_weight);
-		multiply(emit, &(struct product){.a = p.a, .b = of.a, .trans_b = 1, .start = p.start, .d = s->routed_low[which]});
+		multiply(emit, &(struct product){.a = p.a, .b = of.a, .trans_b = 1, .start = p.start, .d = s->low[LOW + which]});
 		if (p.d.data)
-			multiply(emit, &(struct product){.a = s->routed_low[which],
+			multiply(emit, &(struct product){.a = s->low[LOW + which],
 			                                 .b = of.b,
 			                                 .trans_b = 1,
 			                                 .start = p.start,
@@ -210,10 +224,10 @@ static void forward(struct rh_emit *emit, const struct rh_layer *layer, enum rh_
 		multiply(emit, &p);
 }
 
-/* dx = dy W and the adapter's part, likewise; it leaves d_low in s->routed_d_low. */
-static void backward(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p, struct rh_saved *s)
+/* dx = dy W and the adapter's part, likewise; it leaves d_low in s->d_low. */
+static void multiply_back(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p, struct rh_saved *s)
 {
-	struct rh_view d_low = s->routed_d_low[which];
+	struct rh_view d_low = s->d_low[LOW + which];
 	p.start = start_of(s, which);
 	if (layer->routed[which].r) {
 		struct factors of = factors_of(emit, layer, which, emit_weight);
@@ -228,7 +242,7 @@ static void backward(struct rh_emit *emit, const struct rh_layer *layer, enum rh
 static void adapter_gradients(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct rh_view dy, struct rh_view x,
                               const struct rh_saved *s)
 {
-	struct rh_view start = start_of(s, which), low = s->routed_low[which], d_low = s->routed_d_low[which];
+	struct rh_view start = start_of(s, which), low = s->low[LOW + which], d_low = s->d_low[LOW + which];
 	float scale = layer->routed[which].scale;
 	if (!layer->routed[which].r)
 		return;
@@ -247,53 +261,54 @@ static void route(struct rh_emit *emit, const struct rh_layer *layer, const stru
 {
 	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = layer->traits.softmax};
 	int64_t mark = emit->arena->used;
-	op.operand[RH_ROUTER_LOGITS] = s->router;
-	op.operand[RH_ROUTER_INDEX] = s->index;
-	op.operand[RH_ROUTER_WEIGHT] = s->weight;
+	op.operand[RH_ROUTER_LOGITS] = s->own[RH_MLP][LOGITS];
+	op.operand[RH_ROUTER_INDEX] = s->own[RH_MLP][INDEX];
+	op.operand[RH_ROUTER_WEIGHT] = s->own[RH_MLP][WEIGHT];
 	if (emit->load.data)
-		op.operand[RH_ROUTER_LOAD] = emit_take(emit->arena, RH_F32, s->router.rows, 2 * s->router.cols);
+		op.operand[RH_ROUTER_LOAD] = emit_take(emit->arena, RH_F32, s->own[RH_MLP][LOGITS].rows, 2 * s->own[RH_MLP][LOGITS].cols);
 	emit_op(emit, &op);
 	if (emit->load.data)
 		emit_column_sum(emit, op.operand[RH_ROUTER_LOAD], emit->load);
 	rh_arena_reset(emit->arena, mark);
 }
 
-void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_view y, struct rh_saved *s)
+static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	int64_t mark = emit->arena->used;
-	forward(emit, layer, RH_ROUTED_ROUTER,
-	        (struct product){.a = h,
-	                         .b = router_weight(emit, layer),
-	                         .bias = emit_weight(emit, layer, 0, layer->router_bias, 1, n.experts),
-	                         .d = s->router},
-	        s);
+	multiply_adapted(emit, layer, RH_ROUTED_ROUTER,
+	                 (struct product){.a = x,
+	                                  .b = router_weight(emit, layer),
+	                                  .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER_BIAS], 1, n.experts),
+	                                  .d = s->own[RH_MLP][LOGITS]},
+	                 s);
 	route(emit, layer, s);
 	struct rh_view rows = emit_act(emit, n.pairs, n.hidden);
-	permute(emit, s, h, rows);
-	forward(emit, layer, RH_ROUTED_GATE_UP,
-	        (struct product){.a = rows,
-	                         .b = gate_up_weight(emit, layer),
-	                         .bias = emit_weight(emit, layer, 0, layer->gate_up_bias, n.experts, 2 * n.wide),
-	                         .d = s->gu},
-	        s);
+	permute(emit, s, x, rows);
+	multiply_adapted(emit, layer, RH_ROUTED_GATE_UP,
+	                 (struct product){.a = rows,
+	                                  .b = gate_up_weight(emit, layer),
+	                                  .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP_BIAS], n.experts, 2 * n.wide),
+	                                  .d = s->own[RH_MLP][GATE_UP]},
+	                 s);
 	if (y.data || layer->routed[RH_ROUTED_DOWN].r) {
 		struct rh_view a = emit_act(emit, n.pairs, n.wide), made = y.data ? rows : y;
-		emit_glu(emit, layer->traits.activation, s->gu, a);
-		forward(emit, layer, RH_ROUTED_DOWN,
-		        (struct product){.a = a, .b = down_weight(emit, layer), .bias = down_bias(emit, layer), .d = made}, s);
+		emit_glu(emit, layer->traits.activation, s->own[RH_MLP][GATE_UP], a);
+		multiply_adapted(emit, layer, RH_ROUTED_DOWN,
+		                 (struct product){.a = a, .b = down_weight(emit, layer), .bias = down_bias(emit, layer), .d = made}, s);
 	}
 	if (y.data)
-		unpermute(emit, rows, s, s->weight, s->x2, y);
+		unpermute(emit, rows, s, s->own[RH_MLP][WEIGHT], residual, y);
 	rh_arena_reset(emit->arena, mark);
+	return NULL;
 }
 
 /* The part of routing weights' gradients that comes from Down's biases: dy b^T. */
 static struct rh_view bias_dot_gradient(struct rh_emit *emit, const struct rh_layer *layer, struct rh_view dy)
 {
 	struct sizes n = sizes_of(emit, layer);
-	if (layer->down_bias < 0)
+	if (layer->own[RH_MLP][MOE_DOWN_BIAS] < 0)
 		return (struct rh_view){0};
 	struct rh_view more = emit_take(emit->arena, RH_F32, n.tokens, n.experts);
 	emit_gemm(emit, &(struct emit_product){.a = dy, .b = down_bias(emit, layer), .trans_b = 1, .d = more});
@@ -304,10 +319,10 @@ static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, 
                             struct rh_view more, struct rh_view dlogits)
 {
 	struct rh_op op = {.kind = RH_OP_ROUTER_BACKWARD, .router.softmax = layer->traits.softmax};
-	op.operand[RH_ROUTER_BACKWARD_LOGITS] = s->router;
-	op.operand[RH_ROUTER_BACKWARD_INDEX] = s->index;
-	op.operand[RH_ROUTER_BACKWARD_WEIGHT] = s->weight;
-	op.operand[RH_ROUTER_BACKWARD_PLACE] = s->place;
+	op.operand[RH_ROUTER_BACKWARD_LOGITS] = s->own[RH_MLP][LOGITS];
+	op.operand[RH_ROUTER_BACKWARD_INDEX] = s->own[RH_MLP][INDEX];
+	op.operand[RH_ROUTER_BACKWARD_WEIGHT] = s->own[RH_MLP][WEIGHT];
+	op.operand[RH_ROUTER_BACKWARD_PLACE] = s->own[RH_MLP][PLACE];
 	op.operand[RH_ROUTER_BACKWARD_DOT] = dot;
 	op.operand[RH_ROUTER_BACKWARD_MORE] = more;
 	if (emit->load.data) {
@@ -325,8 +340,8 @@ static void unpermute_backward(struct rh_emit *emit, const struct rh_saved *s, s
 {
 	struct rh_op op = {.kind = RH_OP_UNPERMUTE_BACKWARD};
 	op.operand[RH_UNPERMUTE_BACKWARD_DY] = dy;
-	op.operand[RH_UNPERMUTE_BACKWARD_PLACE] = s->place;
-	op.operand[RH_UNPERMUTE_BACKWARD_WEIGHT] = s->weight;
+	op.operand[RH_UNPERMUTE_BACKWARD_PLACE] = s->own[RH_MLP][PLACE];
+	op.operand[RH_UNPERMUTE_BACKWARD_WEIGHT] = s->own[RH_MLP][WEIGHT];
 	op.operand[RH_UNPERMUTE_BACKWARD_DX] = rows;
 	emit_op(emit, &op);
 }
@@ -336,37 +351,41 @@ static void down_gradients(struct rh_emit *emit, int index, const struct rh_save
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
-	struct rh_view dw = emit_gradient(emit, layer, 0, layer->experts_down, n.experts * n.hidden, n.wide);
+	struct rh_view dw = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_DOWN], n.experts * n.hidden, n.wide);
 	if (dw.data)
-		grouped_gradient(emit, s->deferred[RH_JOINT_DOWN].dy, s->deferred[RH_JOINT_DOWN].x, s->start, 1, dw);
-	grouped_sum(emit, s->deferred[RH_JOINT_DOWN].dy, s->start, emit_gradient(emit, layer, 0, layer->down_bias, n.experts, n.hidden));
-	adapter_gradients(emit, layer, RH_ROUTED_DOWN, s->deferred[RH_JOINT_DOWN].dy, s->deferred[RH_JOINT_DOWN].x, s);
+		grouped_gradient(emit, s->deferred[LOW + RH_ROUTED_DOWN].dy, s->deferred[LOW + RH_ROUTED_DOWN].x, s->own[RH_MLP][START], 1,
+		                 dw);
+	grouped_sum(emit, s->deferred[LOW + RH_ROUTED_DOWN].dy, s->own[RH_MLP][START],
+	            emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_DOWN_BIAS], n.experts, n.hidden));
+	adapter_gradients(emit, layer, RH_ROUTED_DOWN, s->deferred[LOW + RH_ROUTED_DOWN].dy, s->deferred[LOW + RH_ROUTED_DOWN].x, s);
 }
 
 static void remaining_gradients(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
-	struct rh_view dw = emit_gradient(emit, layer, 0, layer->experts_gate_up, n.experts * 2 * n.wide, n.hidden);
-	struct rh_view drouter = emit_gradient(emit, layer, 0, layer->router, n.experts, n.hidden);
+	struct rh_view dw = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP], n.experts * 2 * n.wide, n.hidden);
+	struct rh_view drouter = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER], n.experts, n.hidden);
 	if (dw.data)
-		grouped_gradient(emit, s->deferred[RH_JOINT_GATE_UP].dy, s->deferred[RH_JOINT_GATE_UP].x, s->start, 1, dw);
-	grouped_sum(emit, s->deferred[RH_JOINT_GATE_UP].dy, s->start,
-	            emit_gradient(emit, layer, 0, layer->gate_up_bias, n.experts, 2 * n.wide));
-	struct rh_view dbias = emit_gradient(emit, layer, 0, layer->router_bias, 1, n.experts);
+		grouped_gradient(emit, s->deferred[LOW + RH_ROUTED_GATE_UP].dy, s->deferred[LOW + RH_ROUTED_GATE_UP].x,
+		                 s->own[RH_MLP][START], 1, dw);
+	grouped_sum(emit, s->deferred[LOW + RH_ROUTED_GATE_UP].dy, s->own[RH_MLP][START],
+	            emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP_BIAS], n.experts, 2 * n.wide));
+	struct rh_view dbias = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER_BIAS], 1, n.experts);
 	if (dbias.data)
-		emit_column_sum(emit, s->deferred[DEFERRED_ROUTER].dy, dbias);
+		emit_column_sum(emit, s->deferred[LOW + RH_ROUTED_ROUTER].dy, dbias);
 	if (drouter.data)
-		emit_gemm(emit, &(struct emit_product){.a = s->deferred[DEFERRED_ROUTER].dy,
+		emit_gemm(emit, &(struct emit_product){.a = s->deferred[LOW + RH_ROUTED_ROUTER].dy,
 		                                       .trans_a = 1,
-		                                       .b = s->deferred[DEFERRED_ROUTER].x,
+		                                       .b = s->deferred[LOW + RH_ROUTED_ROUTER].x,
 		                                       .c = drouter,
 		                                       .d = drouter});
-	adapter_gradients(emit, layer, RH_ROUTED_GATE_UP, s->deferred[RH_JOINT_GATE_UP].dy, s->deferred[RH_JOINT_GATE_UP].x, s);
-	adapter_gradients(emit, layer, RH_ROUTED_ROUTER, s->deferred[DEFERRED_ROUTER].dy, s->deferred[DEFERRED_ROUTER].x, s);
+	adapter_gradients(emit, layer, RH_ROUTED_GATE_UP, s->deferred[LOW + RH_ROUTED_GATE_UP].dy, s->deferred[LOW + RH_ROUTED_GATE_UP].x,
+	                  s);
+	adapter_gradients(emit, layer, RH_ROUTED_ROUTER, s->deferred[LOW + RH_ROUTED_ROUTER].dy, s->deferred[LOW + RH_ROUTED_ROUTER].x, s);
 }
 
-void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dh)
+static void backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	enum rh_dtype act = emit->model->dtype;
@@ -375,30 +394,31 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	struct rh_view dlogits = emit_take(operands, act, n.tokens, n.experts);
 	for (int w = 0; w < RH_ROUTED; w++)
 		if (layer->routed[w].r)
-			s->routed_d_low[w] = emit_take(operands, act, rows_of(n, w), layer->routed[w].r);
+			s->d_low[LOW + w] = emit_take(operands, act, rows_of(n, w), layer->routed[w].r);
 	int64_t mark = emit->arena->used;
 	struct rh_view dot = emit_take(emit->arena, RH_F32, n.pairs, 1), rows = emit_take(operands, act, n.pairs, n.hidden);
 	struct rh_view a = emit_take(operands, act, n.pairs, n.wide); /* first its gradient */
 	unpermute_backward(emit, s, dy, rows);
-	backward(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .b = down_weight(emit, layer), .d = a}, s);
-	emit_glu_backward(emit, layer->traits.activation, s->gu, a, dot);
+	multiply_back(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .b = down_weight(emit, layer), .d = a}, s);
+	emit_glu_backward(emit, layer->traits.activation, s->own[RH_MLP][GATE_UP], a, dot);
 	router_backward(emit, layer, s, dot, bias_dot_gradient(emit, layer, dy), dlogits);
-	s->deferred[RH_JOINT_DOWN].dy = rows;
-	s->deferred[RH_JOINT_DOWN].x = a;
-	s->deferred[RH_JOINT_GATE_UP].dy = s->gu;
-	s->deferred[DEFERRED_ROUTER].dy = dlogits;
+	s->deferred[LOW + RH_ROUTED_DOWN].dy = rows;
+	s->deferred[LOW + RH_ROUTED_DOWN].x = a;
+	s->deferred[LOW + RH_ROUTED_GATE_UP].dy = s->own[RH_MLP][GATE_UP];
+	s->deferred[LOW + RH_ROUTED_ROUTER].dy = dlogits;
 	if (!emit->deferred)
 		down_gradients(emit, index, s);
 	rh_arena_reset(emit->arena, mark);
 
 	struct rh_view back = emit_act(emit, n.pairs, n.hidden);
-	backward(emit, layer, RH_ROUTED_GATE_UP, (struct product){.a = s->gu, .b = gate_up_weight(emit, layer), .d = back}, s);
-	backward(emit, layer, RH_ROUTED_ROUTER, (struct product){.a = dlogits, .b = router_weight(emit, layer), .d = dh}, s);
-	unpermute(emit, back, s, (struct rh_view){0}, dh, dh);
+	multiply_back(emit, layer, RH_ROUTED_GATE_UP,
+	              (struct product){.a = s->own[RH_MLP][GATE_UP], .b = gate_up_weight(emit, layer), .d = back}, s);
+	multiply_back(emit, layer, RH_ROUTED_ROUTER, (struct product){.a = dlogits, .b = router_weight(emit, layer), .d = dx}, s);
+	unpermute(emit, back, s, (struct rh_view){0}, dx, dx);
 	rh_arena_reset(emit->arena, mark);
 }
 
-void emit_experts_gradients(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view h)
+static void gradients(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view x)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
@@ -406,16 +426,26 @@ void emit_experts_gradients(struct rh_emit *emit, int index, struct rh_saved *s,
 		return;
 	if (is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r) {
 		struct rh_view rows = emit_take(deferred_or(emit, index, emit->arena), emit->model->dtype, n.pairs, n.hidden);
-		permute(emit, s, h, rows);
-		s->deferred[RH_JOINT_GATE_UP].x = rows;
+		permute(emit, s, x, rows);
+		s->deferred[LOW + RH_ROUTED_GATE_UP].x = rows;
 	}
-	s->deferred[DEFERRED_ROUTER].x = h;
+	s->deferred[LOW + RH_ROUTED_ROUTER].x = x;
 	if (!emit->deferred)
 		remaining_gradients(emit, index, s);
 }
 
-void emit_experts_weights(struct rh_emit *emit, int index, const struct rh_saved *s)
+static void weights(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
 	down_gradients(emit, index, s);
 	remaining_gradients(emit, index, s);
 }
+
+const struct rh_half half_experts = {.size = moe_size,
+                                     .place = moe_place,
+                                     .place_adapters = moe_place_adapters,
+                                     .keeps = keeps,
+                                     .learns = learns,
+                                     .forward = forward,
+                                     .backward = backward,
+                                     .gradients = gradients,
+                                     .weights = weights};

@@ -4,12 +4,17 @@
 struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place)
 {
 	const struct rh_layer *of = &emit->model->layer[layer];
-	return (struct emit_norm){of, of->norm[place], 1, emit->model->config->hidden_size};
+	return (struct emit_norm){of, of->norm[place], 1, of->width};
+}
+
+int64_t emit_norm_stats_cols(struct emit_norm norm)
+{
+	return emit_norm_is_rms(&norm.layer->traits) ? norm.groups : 2;
 }
 
 struct rh_view emit_norm_stats(struct rh_arena *arena, struct emit_norm norm, int64_t rows)
 {
-	return emit_take(arena, RH_F32, rows, emit_norm_is_rms(&norm.layer->traits) ? norm.groups : 2);
+	return emit_take(arena, RH_F32, rows, emit_norm_stats_cols(norm));
 }
 
 static struct rh_view weight_of(const struct rh_emit *emit, struct emit_norm norm)

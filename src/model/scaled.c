@@ -88,14 +88,12 @@ void emit_linear_product(struct rh_emit *emit, const struct emit_product *p)
 static int64_t unfit_of(const struct rh_linear *proj, int64_t unit)
 {
 	int64_t count = 0;
-	for (int j = 0; j < RH_JOINTS; j++) {
-		const struct rh_linear *linear = &proj[rh_joints[j].first];
-		int64_t out = 0;
-		if (linear->weight < 0)
-			continue;
-		for (int i = 0; i < rh_joints[j].count; i++)
-			out += linear[i].outputs;
-		count += linear->inputs % unit || out % unit ? rh_joints[j].count : 0;
+	for (int p = 0, joint = 1; p < RH_PROJS; p += joint) {
+		int64_t out = proj[p].outputs;
+		for (joint = 1; p + joint < RH_PROJS && proj[p + joint].joins; joint++)
+			out += proj[p + joint].outputs;
+		if (proj[p].weight >= 0)
+			count += proj[p].inputs % unit || out % unit ? joint : 0;
 	}
 	return count;
 }

@@ -1,9 +1,26 @@
 /* Emits the layers of a stage: what one slot does for one micro-batch. */
 #include "model/emit_internal.h"
 
-static struct rh_view hidden_act(struct rh_emit *emit)
+/* A fresh boundary below layer l. */
+static struct rh_view take_boundary(const struct rh_emit *emit, struct rh_arena *arena, int l)
 {
-	return emit_act(emit, emit->shape.tokens, emit->model->config->hidden_size);
+	return emit_take(arena, emit->model->dtype, emit->shape.tokens, rh_boundary_cols(emit->model, l));
+}
+
+/* Takes `count` spare buffers, each with room for any of the boundaries [lo, hi]. */
+static void take_spare(struct rh_emit *emit, int lo, int hi, int count, struct rh_stage_pass *pass)
+{
+	int64_t widest = 0;
+	for (int l = lo; l <= hi; l++)
+		widest = rh_max(widest, rh_boundary_cols(emit->model, l));
+	for (int i = 0; i < count; i++)
+		pass->spare[i] = emit_act(emit, emit->shape.tokens, widest);
+}
+
+/* The spare buffer whose turn it is, as the boundary below layer l. */
+static struct rh_view spare(const struct rh_emit *emit, const struct rh_stage_pass *pass, int l)
+{
+	return rh_boundary_view(emit->model, l, emit->shape.tokens, pass->spare[pass->turn].data);
 }
 
 /* The load of the layers below a boundary, which may be the model's beginning. */
@@ -33,15 +50,14 @@ static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct
 {
 	*pass = (struct rh_stage_pass){.mark = emit->arena->used, .x = x};
 	pass->ropes = emit_rope_tables(emit, emit->arena);
-	for (int i = 0; i < 2 && i < hi - lo - ends; i++)
-		pass->spare[i] = hidden_act(emit);
+	take_spare(emit, lo + 1, hi, hi - lo - ends < 2 ? hi - lo - ends : 2, pass);
 	pass->load = begin_load(emit, emit->arena, x);
 }
 
 /* y: where the layer leaves its output; absent: in the spare buffer whose turn it is, which its input is never in. */
 static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pass, struct rh_view y, const struct rh_head_out *head)
 {
-	struct rh_view out = y.data ? y : pass->spare[pass->turn];
+	struct rh_view out = y.data ? y : spare(emit, pass, l + 1);
 	emit->load = pass->load;
 	switch (emit->model->layer[l].kind) {
 	case RH_LAYER_HEAD:
@@ -49,7 +65,7 @@ static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pas
 		leave_load(emit, head->load);
 		break;
 	case RH_LAYER_BLOCK:
-		emit_block(emit, l, &pass->ropes, pass->x, out, NULL);
+		emit_block(emit, l, pass->x, out, NULL);
 		break;
 	case RH_LAYER_EMBEDDING:
 		emit_embedding(emit, out);
@@ -65,6 +81,7 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 	struct rh_stage_pass pass;
 	int ends = emit->model->layer[hi - 1].kind == RH_LAYER_HEAD || (boundary && boundary[hi].data);
 	begin_forward(emit, lo, hi, ends, x, &pass);
+	emit->ropes = pass.ropes;
 	for (int l = lo; l < hi; l++) {
 		struct rh_view y = boundary && emit->model->layer[l].kind != RH_LAYER_HEAD ? boundary[l + 1] : (struct rh_view){0};
 		forward_layer(emit, l, &pass, y, head);
@@ -78,6 +95,7 @@ int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struc
 {
 	if (part.lo == part.stage_lo)
 		begin_forward(emit, part.stage_lo, part.stage_hi, 1, x, pass);
+	emit->ropes = pass->ropes;
 	for (int l = part.lo; l < part.hi; l++)
 		forward_layer(emit, l, pass, l + 1 == part.hi ? y : (struct rh_view){0}, head);
 	if (part.hi == part.stage_hi)
@@ -90,20 +108,20 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 {
 	const struct rh_model *model = emit->model;
 	state->mark = emit->arena->used;
-	state->ropes = emit_rope_tables(emit, emit->saved);
+	emit->ropes = state->ropes = emit_rope_tables(emit, emit->saved);
 	emit->load = state->load = begin_load(emit, emit->saved, x);
 	for (int l = lo; l < hi; l++) {
 		struct rh_saved *saved = &state->layer[l];
 		struct rh_view out = l + 1 == hi ? y : (struct rh_view){0};
 		if (l + 1 < hi && model->layer[l].kind != RH_LAYER_HEAD)
-			out = emit_take(emit->saved, model->dtype, emit->shape.tokens, model->config->hidden_size);
+			out = take_boundary(emit, emit->saved, l + 1);
 		switch (model->layer[l].kind) {
 		case RH_LAYER_HEAD:
 			emit_head(emit, x, head, saved);
 			leave_load(emit, head->load);
 			break;
 		case RH_LAYER_BLOCK:
-			emit_block(emit, l, &state->ropes, x, out, saved);
+			emit_block(emit, l, x, out, saved);
 			break;
 		case RH_LAYER_EMBEDDING:
 			*saved = (struct rh_saved){0};
@@ -134,22 +152,17 @@ static struct rh_arena *gradient_arena(const struct rh_emit *emit, int l)
 	return emit->arena;
 }
 
-static struct rh_view deferred_hidden(struct rh_emit *emit)
-{
-	return emit_take(emit->deferred, emit->model->dtype, emit->shape.tokens, emit->model->config->hidden_size);
-}
-
 /* The gradient goes down through two buffers in turn; the lowest layer writes the caller's. */
-static void begin_backward(struct rh_emit *emit, int hi, const struct rh_stage_state *state, struct rh_view dy, struct rh_stage_pass *pass)
+static void begin_backward(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state, struct rh_view dy,
+                           struct rh_stage_pass *pass)
 {
 	int is_fused = emit->model->layer[hi - 1].kind == RH_LAYER_HEAD;
 	*pass = (struct rh_stage_pass){.x = dy};
-	pass->spare[0] = hidden_act(emit);
-	pass->spare[1] = hidden_act(emit);
+	take_spare(emit, lo, hi, 2, pass);
 	pass->load = is_fused ? state->load : begin_load(emit, emit->arena, dy);
 	if (gradient_arena(emit, hi - 1) == emit->arena)
 		return;
-	pass->x = deferred_hidden(emit);
+	pass->x = take_boundary(emit, emit->deferred, hi);
 	emit_cast(emit, dy, pass->x);
 }
 
@@ -163,18 +176,18 @@ static int learns_input_norm(const struct rh_model *model, int l)
 static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_state *state, struct rh_stage_pass *pass, struct rh_view dx)
 {
 	const struct rh_model *model = emit->model;
-	struct rh_view dy = pass->x, out = l == lo ? dx : pass->spare[pass->turn];
+	struct rh_view dy = pass->x, out = l == lo ? dx : spare(emit, pass, l);
 	if (l > lo && gradient_arena(emit, l - 1) != emit->arena)
-		out = deferred_hidden(emit);
+		out = take_boundary(emit, emit->deferred, l);
 	if (l == model->first_trained)
-		out = learns_input_norm(model, l) ? pass->spare[pass->turn] : (struct rh_view){0};
+		out = learns_input_norm(model, l) ? spare(emit, pass, l) : (struct rh_view){0};
 	emit->load = pass->load;
 	switch (model->layer[l].kind) {
 	case RH_LAYER_HEAD:
 		emit_head_backward(emit, &state->layer[l], out);
 		break;
 	case RH_LAYER_BLOCK:
-		emit_block_backward(emit, l, &state->ropes, &state->layer[l], dy, out);
+		emit_block_backward(emit, l, &state->layer[l], dy, out);
 		break;
 	case RH_LAYER_EMBEDDING:
 		if (!emit->deferred)
@@ -198,7 +211,8 @@ int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, stru
 {
 	int lowest = rh_stage_lowest(emit->model, part.stage_lo);
 	if (part.hi == part.stage_hi)
-		begin_backward(emit, part.stage_hi, state, dy, pass);
+		begin_backward(emit, part.stage_lo, part.stage_hi, state, dy, pass);
+	emit->ropes = state->ropes;
 	for (int l = part.hi - 1; l >= part.lo && l >= lowest; l--)
 		backward_layer(emit, l, part.stage_lo, state, pass, dx);
 	if (part.lo <= lowest)
@@ -224,13 +238,14 @@ int rh_stage_name_saved(const struct rh_emit *emit, int lo, int hi, struct rh_vi
 int rh_stage_name_deferred(const struct rh_emit *emit, int lo, int hi, struct rh_arena deferred, struct rh_stage_state *state)
 {
 	struct rh_emit naming = *emit;
-	struct rh_view any = rh_view_of(emit->arena->base, emit->model->dtype, emit->shape.tokens, emit->model->config->hidden_size);
-	struct rh_head_out head = {.loss = any};
+	struct rh_view x = rh_boundary_view(emit->model, lo, emit->shape.tokens, emit->arena->base);
+	struct rh_view dy = rh_boundary_view(emit->model, hi, emit->shape.tokens, emit->arena->base);
+	struct rh_head_out head = {.loss = x};
 	naming.launch = NULL;
 	naming.saved = naming.arena;
 	naming.deferred = &deferred;
-	int rc = rh_stage_save(&naming, lo, hi, any, (struct rh_view){0}, state, &head);
-	return rc ? rc : rh_stage_backward(&naming, lo, hi, state, any, any);
+	int rc = rh_stage_save(&naming, lo, hi, x, (struct rh_view){0}, state, &head);
+	return rc ? rc : rh_stage_backward(&naming, lo, hi, state, dy, x);
 }
 
 int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state)

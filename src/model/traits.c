@@ -19,6 +19,8 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	double width = config->attention_scalar ? config->attention_scalar : (double)config->head_dim;
 	struct rh_traits traits = {.norm = config->family->norm,
 	                           .residual = config->family->residual,
+	                           .mixer = config->family->mixer,
+	                           .mlp = experts ? RH_MLP_EXPERTS : config->family->mlp.kind,
 	                           .epsilon = (float)config->rms_norm_eps,
 	                           .heads = config->num_attention_heads,
 	                           .kv_heads = config->num_key_value_heads,
@@ -31,7 +33,6 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                                                          : config->head_dim,
 	                           .qk_norm = config->qk_norm,
 	                           .activation = config->family->mlp.activation,
-	                           .ungated = config->family->mlp.ungated,
 	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
 	                           .experts = experts,
 	                           .experts_per_token = experts ? config->experts_per_token : 0,
@@ -43,10 +44,10 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 
 int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 {
-	return a->norm == b->norm && a->residual == b->residual && a->epsilon == b->epsilon && a->heads == b->heads &&
-	       a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window && a->scale == b->scale &&
-	       a->direction == b->direction && a->rope == b->rope && a->rotary == b->rotary && a->qk_norm == b->qk_norm &&
-	       a->activation == b->activation && a->ungated == b->ungated && a->intermediate == b->intermediate &&
+	return a->norm == b->norm && a->residual == b->residual && a->mixer == b->mixer && a->mlp == b->mlp && a->epsilon == b->epsilon &&
+	       a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window &&
+	       a->scale == b->scale && a->direction == b->direction && a->rope == b->rope && a->rotary == b->rotary &&
+	       a->qk_norm == b->qk_norm && a->activation == b->activation && a->intermediate == b->intermediate &&
 	       a->experts == b->experts && a->experts_per_token == b->experts_per_token && a->softmax == b->softmax &&
 	       a->sinks == b->sinks && a->expert_bias == b->expert_bias;
 }

@@ -12,7 +12,19 @@ enum rh_norm_kind {
 	RH_NORM_LAYER         /* (x - mean) / standard deviation(x) * w + b */
 };
 
-/* How a layer's two halves, attention and MLP, join the residual. */
+/* The kinds of a layer's two halves, and their rows of functions (half.h). To add one: a file with its row, and its name here. */
+#define RH_MIXER_KINDS(KIND)     KIND(ATTENTION, attention)
+#define RH_MLP_KINDS(KIND)       KIND(GATED, mlp) KIND(PLAIN, mlp) KIND(EXPERTS, experts)
+#define RH_MIXER_NAME(name, row) RH_MIXER_##name,
+#define RH_MLP_NAME(name, row)   RH_MLP_##name,
+enum rh_mixer_kind { RH_MIXER_KINDS(RH_MIXER_NAME) };
+enum rh_mlp_kind {
+	RH_MLP_KINDS(RH_MLP_NAME) /* down(act(gate h) * up h); down(act(up h)); experts, each gated */
+};
+#undef RH_MIXER_NAME
+#undef RH_MLP_NAME
+
+/* How they join the residual. */
 enum rh_residual {
 	RH_RESIDUAL_PRE,      /* x + f(norm(x)) */
 	RH_RESIDUAL_SANDWICH, /* x + norm'(f(norm(x))) */
@@ -22,6 +34,8 @@ enum rh_residual {
 struct rh_traits {
 	enum rh_norm_kind norm;
 	enum rh_residual residual;
+	enum rh_mixer_kind mixer;
+	enum rh_mlp_kind mlp;
 	float epsilon;
 	/* attention */
 	int64_t heads, kv_heads, head_dim;
@@ -34,7 +48,6 @@ struct rh_traits {
 	int sinks; /* each head has a logit of one more key, whose value is zero */
 	/* MLP */
 	enum rh_activation activation;
-	int ungated; /* down(act(up h)), where others have down(act(gate h) * up h) */
 	int64_t intermediate;
 	int64_t experts, experts_per_token; /* 0: one MLP */
 	enum rh_router_softmax softmax;

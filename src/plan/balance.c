@@ -15,7 +15,7 @@ enum { STEPS_JOINED = 12, STEPS_BEFORE = 4 };
 static double hop_seconds(const struct rh_stage_plan_request *request, const struct rh_hardware *hardware)
 {
 	const struct rh_hardware_link *link = &hardware->link;
-	double bytes = (double)rh_dtype_bytes(request->model->dtype, request->train.tokens * request->model->config->hidden_size);
+	double bytes = (double)rh_boundary_most_bytes(request->model, request->train.tokens);
 	double dram = hardware->host.dram_bytes_per_s, seconds = 2 * link->latency_s;
 	if (link->down_bytes_per_s > 0 && link->up_bytes_per_s > 0)
 		return seconds + bytes / link->down_bytes_per_s + bytes / link->up_bytes_per_s;

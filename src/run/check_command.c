@@ -65,7 +65,7 @@ static void need_or_put(struct rh_check *check, enum check_mode mode, struct che
 static void boundary(struct rh_check *check, enum check_mode mode, enum check_what what, int buffer, int layer)
 {
 	struct check_content content = of_micro_batch(check, what, layer);
-	int64_t bytes = rh_boundary_bytes(model_of(check), check->command->tokens);
+	int64_t bytes = rh_boundary_shape(model_of(check), layer, check->command->tokens).bytes;
 	need_or_put(check, mode, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, bytes), &content);
 }
 

@@ -21,7 +21,7 @@ static char *buffer_of(const struct rh_executor *executor, const struct rh_comma
 
 static struct rh_wire_boundary message_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	return (struct rh_wire_boundary){executor->options.model, executor->options.wire, command->tokens};
+	return (struct rh_wire_boundary){executor->options.model, executor->options.wire, command->lo, command->tokens};
 }
 
 static void code(const struct rh_executor *executor, const struct rh_command *command)

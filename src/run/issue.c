@@ -176,13 +176,11 @@ static void name_blocks(struct run_device *on, const struct rh_command *command)
 	on->is_backward_upload = is_backward;
 }
 
-static struct rh_view boundary_view(const struct run_device *on, int number)
+static struct rh_view boundary_view(const struct run_device *on, int layer, int number)
 {
-	const struct rh_executor_options *options = &on->executor->options;
 	if (number < 0)
 		return (struct rh_view){0};
-	return rh_view_of(run_piece(on->room, RH_ROOM_BOUNDARY, number), options->model->dtype, on->emit.shape.tokens,
-	                  options->model->config->hidden_size);
+	return rh_boundary_view(on->executor->options.model, layer, on->emit.shape.tokens, run_piece(on->room, RH_ROOM_BOUNDARY, number));
 }
 
 static void begin_emission(struct run_device *on, const struct rh_command *command)
@@ -225,7 +223,8 @@ static struct rh_stage_part part_of(const struct rh_command *command)
 static int forward(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_head_out head = results(on, command->operands.result);
-	struct rh_view x = boundary_view(on, command->operands.x), y = boundary_view(on, command->operands.y);
+	struct rh_view x = boundary_view(on, command->lo, command->operands.x);
+	struct rh_view y = boundary_view(on, command->hi, command->operands.y);
 	if (command->target.room != RH_ROOM_SAVED)
 		return rh_stage_forward_part(&on->emit, part_of(command), &on->pass, x, y, &head);
 	struct rh_arena saved = arena_of(on, command->target);
@@ -250,8 +249,8 @@ static int recompute(struct run_device *on, const struct rh_command *command)
 	struct rh_head_out head = results(on, command->operands.result);
 	begin_deferred(on, command->source);
 	on->emit.saved = on->emit.arena;
-	int rc = rh_stage_save(&on->emit, command->lo, command->hi, boundary_view(on, command->operands.x), (struct rh_view){0}, &on->state,
-	                       &head);
+	int rc = rh_stage_save(&on->emit, command->lo, command->hi, boundary_view(on, command->lo, command->operands.x),
+	                       (struct rh_view){0}, &on->state, &head);
 	on->emit.deferred = NULL;
 	return rc;
 }
@@ -261,13 +260,15 @@ static int backward(struct run_device *on, const struct rh_command *command)
 	int is_first = command->hi == command->stage.hi, rc = 0;
 	if (is_first && command->source.room == RH_ROOM_SAVED) { /* names again what the stage's forward computed */
 		begin_deferred(on, command->target);
-		rc = rh_stage_name_saved(&on->emit, command->stage.lo, command->stage.hi, boundary_view(on, command->operands.x),
-		                         arena_of(on, command->source), &on->state);
+		rc = rh_stage_name_saved(&on->emit, command->stage.lo, command->stage.hi,
+		                         boundary_view(on, command->stage.lo, command->operands.x), arena_of(on, command->source),
+		                         &on->state);
 	}
 	on->emit.deferred = command->target.room == RH_ROOM_DEFERRED ? &on->deferred_arena : NULL;
 	if (!rc)
-		rc = rh_stage_backward_part(&on->emit, part_of(command), &on->state, &on->pass, boundary_view(on, command->operands.dy),
-		                            boundary_view(on, command->operands.dx));
+		rc = rh_stage_backward_part(&on->emit, part_of(command), &on->state, &on->pass,
+		                            boundary_view(on, command->hi, command->operands.dy),
+		                            boundary_view(on, command->lo, command->operands.dx));
 	on->emit.deferred = NULL;
 	return rc;
 }

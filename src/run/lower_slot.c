@@ -24,7 +24,6 @@ struct micro {
 	struct lower_slot *slot;
 	int64_t number, index; /* within the step; among the micro-batches that are kept at once */
 	const struct rh_micro_shape *shape;
-	int64_t boundary_bytes;
 	int16_t buffer;
 	int is_last; /* of the slot */
 };
@@ -62,10 +61,15 @@ static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
 	return lower_bytes(-1, room, number, 0, bytes);
 }
 
+static int64_t boundary_bytes(const struct micro *micro, int layer)
+{
+	return rh_boundary_shape(micro->slot->lowering->options->model, layer, micro->shape->tokens).bytes;
+}
+
 /* The boundary at this layer. */
 static struct lower_boundary boundary_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
-	return (struct lower_boundary){kind, layer, micro->index, micro->slot->step, micro->boundary_bytes};
+	return (struct lower_boundary){kind, layer, micro->index, micro->slot->step, boundary_bytes(micro, layer)};
 }
 
 /* A command that moves a boundary: a copy between device and host, or a message to or from the box beside this one. */
@@ -90,7 +94,7 @@ static int64_t add_filler(const struct micro *micro, struct rh_command *command,
 	struct lowering *to = micro->slot->lowering;
 	int buffer = lower_buffer_take(to, command->lane, boundary);
 	lower_await(to, command->lane, made, RH_WAIT_NEEDS);
-	command->target = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
+	command->target = there(RH_ROOM_HOST_BOUNDARY, buffer, boundary->bytes);
 	int64_t position = lower_add(to, command);
 	lower_buffer_filled(to, boundary, buffer, position);
 	return position;
@@ -101,7 +105,7 @@ static int64_t add_reader(const struct micro *micro, struct rh_command *command,
 {
 	struct lowering *to = micro->slot->lowering;
 	int buffer = lower_buffer_find(to, command->lane, boundary);
-	command->source = there(RH_ROOM_HOST_BOUNDARY, buffer, micro->boundary_bytes);
+	command->source = there(RH_ROOM_HOST_BOUNDARY, buffer, boundary->bytes);
 	int64_t position = lower_add(to, command);
 	lower_buffer_read(to, boundary, buffer, reader, position);
 	return position;
@@ -114,7 +118,7 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	int16_t buffer = take(slot, &slot->state->boundary, RH_STREAM_ACTIVATIONS_UP);
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), layer);
-	copy.target = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
+	copy.target = here(micro, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(micro, layer));
 	add_reader(micro, &copy, &boundary, slot->device);
 	return buffer;
 }
@@ -125,7 +129,7 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 	struct lower_slot *slot = micro->slot;
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), layer);
-	copy.source = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
+	copy.source = here(micro, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(micro, layer));
 	slot->state->boundary.freed[buffer] = add_filler(micro, &copy, &boundary, made);
 }
 
@@ -343,7 +347,6 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	                      .index = index,
 	                      .shape = &to->batch[index].shape,
 	                      .is_last = number == program_slot->count - 1};
-	micro.boundary_bytes = rh_boundary_bytes(options->model, micro.shape->tokens);
 	int reads = (program_slot->lo > 0 || options->plan->is_fed) && program_slot->kind != RH_SLOT_WEIGHT_GRADIENT;
 	to->has_input_buffer = 0;
 	input(&micro);

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "core/alloc.h"
-#include "model/model.h"
+#include "model/emit.h"
 
 #include <math.h>
 #include <string.h>
@@ -219,6 +219,54 @@ static void test_layers_with_other_traits_are_not_alike(void **state)
 	rh_model_destroy(model);
 }
 
+/* A boundary is as wide as the layer above it, or at the model's end the one below; room for any of them is that of the widest. */
+static void test_boundaries_are_as_wide_as_their_layers(void **state)
+{
+	(void)state;
+	enum { TOKENS = 7 };
+	struct rh_model_config config = small();
+	struct rh_model *model;
+	check_ok(rh_model_create(&config, RH_BF16, NULL, &model));
+	model->layer[2].width = 3 * config.hidden_size;
+	model->layer[model->layers - 1].width = 2 * config.hidden_size;
+	for (int l = 0; l <= model->layers; l++) {
+		struct rh_boundary_shape shape = rh_boundary_shape(model, l, TOKENS);
+		int64_t cols = config.hidden_size * (l == 2 ? 3 : l + 1 >= model->layers ? 2 : 1);
+		char at;
+		assert_true(shape.rows == TOKENS && shape.cols == cols && shape.bytes == 2 * TOKENS * cols);
+		struct rh_view view = rh_boundary_view(model, l, TOKENS, &at);
+		assert_true(view.data == &at && view.dtype == RH_BF16 && view.rows == TOKENS && view.cols == cols);
+	}
+	assert_int_equal(rh_boundary_most_bytes(model, TOKENS), 2 * TOKENS * 3 * config.hidden_size);
+	assert_false(rh_layers_alike(model, 1, 2, RH_ALIKE_IN_BYTES));
+	rh_model_destroy(model);
+}
+
+/* Of a layer with keys and values, one with a state, and one that reads the first one's. */
+static void test_what_mixers_carry_has_its_place(void **state)
+{
+	(void)state;
+	enum { ROWS = 43, COLUMNS = 6, STATE = 300 };
+	struct rh_model_config config = small();
+	struct rh_model *model;
+	check_ok(rh_model_create(&config, RH_BF16, NULL, &model));
+	assert_int_equal(model->layer[1].carried.columns, 2 * config.num_key_value_heads * config.head_dim);
+	model->layer[1].carried = (struct rh_carried){.columns = COLUMNS};
+	model->layer[2].carried = (struct rh_carried){.bytes = STATE};
+	model->layer[3].carried = (struct rh_carried){.columns = COLUMNS, .below = 2};
+	const int64_t tokens = 3 * RH_ALIGN, run = 2 * RH_ALIGN; /* 43 * 6 * 2 bytes, and 300, rounded up */
+	const struct {
+		int lo, hi;
+		int64_t first, bytes;
+	} range[] = {{0, 2, 0, tokens},       {1, 2, 0, tokens},       {2, 3, tokens, run},
+	             {1, 3, 0, tokens + run}, {3, 4, 0, tokens + run}, {0, model->layers, 0, tokens + run}};
+	for (size_t i = 0; i < sizeof range / sizeof *range; i++) {
+		int64_t first, bytes = rh_model_cache_range(model, range[i].lo, range[i].hi, ROWS, &first);
+		assert_true(first == range[i].first && bytes == range[i].bytes);
+	}
+	rh_model_destroy(model);
+}
+
 static int only_second_v(const void *context, const char *name, int64_t *r, double *scale)
 {
 	(void)context;
@@ -346,10 +394,16 @@ static void test_initial_values_come_in_any_pieces(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_frequencies_equal_closed_forms),       cmocka_unit_test(test_scalings_equal_transformers),
-	        cmocka_unit_test(test_layout_keeps_products_together),       cmocka_unit_test(test_layers_with_other_traits_are_not_alike),
-	        cmocka_unit_test(test_adapters_train_only_what_is_targeted), cmocka_unit_test(test_adapters_of_experts_are_one_of_each),
-	        cmocka_unit_test(test_initial_values_come_in_any_pieces),    cmocka_unit_test(test_embeddings_are_spared_from_decay),
+	        cmocka_unit_test(test_frequencies_equal_closed_forms),
+	        cmocka_unit_test(test_scalings_equal_transformers),
+	        cmocka_unit_test(test_layout_keeps_products_together),
+	        cmocka_unit_test(test_layers_with_other_traits_are_not_alike),
+	        cmocka_unit_test(test_adapters_train_only_what_is_targeted),
+	        cmocka_unit_test(test_adapters_of_experts_are_one_of_each),
+	        cmocka_unit_test(test_initial_values_come_in_any_pieces),
+	        cmocka_unit_test(test_embeddings_are_spared_from_decay),
+	        cmocka_unit_test(test_boundaries_are_as_wide_as_their_layers),
+	        cmocka_unit_test(test_what_mixers_carry_has_its_place),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

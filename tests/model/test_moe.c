@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "core/float16.h"
-#include "model/emit_internal.h"
+#include "model/moe.h"
 
 #include <math.h>
 #include <string.h>
@@ -271,7 +271,7 @@ static void test_router_gradient_in_bf16(void **state)
 		free(x.data), free(dy.data), free(dx.data);
 	}
 	assert_true(rig[0].choice == rig[1].choice);
-	int64_t router = rig[0].model->block[LAYER].tensor[rig[0].model->layer[LAYER].router].offset;
+	int64_t router = rig[0].model->block[LAYER].tensor[rig[0].model->layer[LAYER].own[RH_MLP][MOE_ROUTER]].offset;
 	const float *exact = rig[0].gradient[LAYER][0] + router, *rounded = rig[1].gradient[LAYER][0] + router;
 	for (int i = 0; i < EXPERTS * HIDDEN; i++) {
 		difference += pow((double)(rounded[i] - exact[i]), 2);
@@ -298,8 +298,9 @@ static void test_experts_lie_one_after_the_other(void **state)
 		if (sscanf(tensor->name, "model.layers.0.mlp.experts.%d.%15[a-z]_proj", &e, which) != 2)
 			continue;
 		int64_t each = WIDE * HIDDEN;
-		int64_t at = !strcmp(which, "down") ? block->tensor[layer->experts_down].offset + e * each
-		                                    : block->tensor[layer->experts_gate_up].offset + (2 * e + !strcmp(which, "up")) * each;
+		int64_t at = !strcmp(which, "down")
+		                     ? block->tensor[layer->own[RH_MLP][MOE_DOWN]].offset + e * each
+		                     : block->tensor[layer->own[RH_MLP][MOE_GATE_UP]].offset + (2 * e + !strcmp(which, "up")) * each;
 		assert_int_equal(tensor->offset, at);
 		found++;
 	}

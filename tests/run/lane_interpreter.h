@@ -217,14 +217,10 @@ static inline struct lane_range lane_own(struct lane_machine *machine, const str
 	return lane_range(machine, (struct rh_place){room, rh_int16(machine->lanes->lane[command->lane].owner), number, first, bytes});
 }
 
-static inline int64_t lane_boundary_bytes(const struct lane_machine *machine, const struct rh_command *command)
+static inline struct lane_range lane_buffer(struct lane_machine *machine, const struct rh_command *command, int layer, int buffer)
 {
-	return rh_boundary_bytes(machine->options->model, command->tokens);
-}
-
-static inline struct lane_range lane_buffer(struct lane_machine *machine, const struct rh_command *command, int buffer)
-{
-	return lane_own(machine, command, RH_ROOM_BOUNDARY, buffer, 0, lane_boundary_bytes(machine, command));
+	int64_t bytes = rh_boundary_shape(machine->options->model, layer, command->tokens).bytes;
+	return lane_own(machine, command, RH_ROOM_BOUNDARY, buffer, 0, bytes);
 }
 
 static inline uint64_t lane_read_weights(struct lane_machine *machine, const struct rh_command *command, uint64_t hash)
@@ -289,9 +285,10 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 	if (backward) {
 		int has_above = command->operands.dy >= 0, defers = command->target.room == RH_ROOM_DEFERRED && command->target.bytes;
 		if (has_above || command->hi < command->stage.hi)
-			hash = lane_read(machine, hash, has_above ? lane_buffer(machine, command, command->operands.dy) : running);
+			hash = lane_read(machine, hash,
+			                 has_above ? lane_buffer(machine, command, command->hi, command->operands.dy) : running);
 		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
-			hash = lane_read(machine, hash, lane_buffer(machine, command, command->operands.x));
+			hash = lane_read(machine, hash, lane_buffer(machine, command, command->lo, command->operands.x));
 		hash = lane_read(machine, hash, kept);
 		lane_add_sums(machine, command, command->lo, hash);
 		if (defers) {
@@ -299,13 +296,14 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 			lane_write(machine, deferred, command->hi < command->stage.hi ? lane_read(machine, hash, deferred) : hash);
 		}
 		if (command->operands.dx >= 0)
-			lane_write(machine, lane_buffer(machine, command, command->operands.dx), hash);
+			lane_write(machine, lane_buffer(machine, command, command->lo, command->operands.dx), hash);
 		else if (!first)
 			lane_write(machine, running, hash);
 		return;
 	}
 	if (command->operands.x >= 0 || !first)
-		hash = lane_read(machine, hash, command->operands.x >= 0 ? lane_buffer(machine, command, command->operands.x) : running);
+		hash = lane_read(machine, hash,
+		                 command->operands.x >= 0 ? lane_buffer(machine, command, command->lo, command->operands.x) : running);
 	if (command->kind == RH_COMMAND_RECOMPUTE || command->target.room == RH_ROOM_SAVED)
 		lane_write(machine, kept, first ? hash : lane_read(machine, hash, kept));
 	if (command->target.room == RH_ROOM_CACHE) {
@@ -314,7 +312,7 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		lane_write(machine, cache, hash);
 	}
 	if (command->operands.y >= 0)
-		lane_write(machine, lane_buffer(machine, command, command->operands.y), hash);
+		lane_write(machine, lane_buffer(machine, command, command->hi, command->operands.y), hash);
 	else
 		lane_write(machine, running, hash);
 	int has_results = command->hi == model->layers && !machine->options->plan->feeds;
@@ -452,9 +450,9 @@ static inline void lane_begin_command(struct lane_machine *machine, const struct
 	case RH_COMMAND_RECOMPUTE:
 	case RH_COMMAND_BACKWARD:
 		if (command->operands.y >= 0 && command->kind == RH_COMMAND_FORWARD)
-			lane_spoil(machine, lane_buffer(machine, command, command->operands.y), command);
+			lane_spoil(machine, lane_buffer(machine, command, command->hi, command->operands.y), command);
 		if (command->operands.dx >= 0 && command->kind == RH_COMMAND_BACKWARD)
-			lane_spoil(machine, lane_buffer(machine, command, command->operands.dx), command);
+			lane_spoil(machine, lane_buffer(machine, command, command->lo, command->operands.dx), command);
 		break;
 	case RH_COMMAND_CLEAR:
 	case RH_COMMAND_ROUND:

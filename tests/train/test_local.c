@@ -236,7 +236,7 @@ static char *shown(const struct plain *at, int b)
 static char *hidden_at(char **place, const struct rh_micro_batch *batch, const struct rh_model *model)
 {
 	if (!*place)
-		*place = malloc((size_t)rh_boundary_bytes(model, batch->shape.tokens));
+		*place = malloc((size_t)rh_boundary_most_bytes(model, batch->shape.tokens));
 	assert_non_null(*place);
 	return *place;
 }

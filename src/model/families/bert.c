@@ -46,4 +46,4 @@ const struct rh_family family_bert = {.architecture = "BertForMaskedLM",
                                       .norm = RH_NORM_LAYER,
                                       .residual = RH_RESIDUAL_POST,
                                       .attention = {.direction = RH_ATTENTION_BOTH, .bias = RH_BIAS_ALL},
-                                      .mlp = {.activation = RH_ACT_GELU, .ungated = 1}};
+                                      .mlp = {.activation = RH_ACT_GELU, .kind = RH_MLP_PLAIN}};

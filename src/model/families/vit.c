@@ -51,4 +51,4 @@ const struct rh_family family_vit = {
                       {"hidden_dropout", "hidden_dropout_prob"}},
         .norm = RH_NORM_LAYER,
         .attention = {.direction = RH_ATTENTION_BOTH, .bias = RH_BIAS_ALL_BUT_QKV_AS_SAID},
-        .mlp = {.activation = RH_ACT_GELU, .ungated = 1}};
+        .mlp = {.activation = RH_ACT_GELU, .kind = RH_MLP_PLAIN}};

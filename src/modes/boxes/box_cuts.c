@@ -89,7 +89,7 @@ static int count_messages(const struct rh_config *config, const struct rh_model 
 	                    ahead = config->mode == RH_MODE_FLUIDPIPE ? config->fluidpipe_ahead : 0;
 	int rc = find_in_flight(config, number, devices, config->gradient_accumulation_steps, &below, &own);
 	int64_t in_flight = (number ? below : 0) + (number + 1 < config->boxes ? own : 0);
-	*bytes = rc ? 0 : (EACH * in_flight + ahead) * rh_boundary_bytes(model, rows);
+	*bytes = rc ? 0 : (EACH * in_flight + ahead) * rh_boundary_most_bytes(model, rows);
 	return rc;
 }
 
@@ -189,7 +189,8 @@ int rh_box_cuts_choose(const struct rh_config *config, const struct rh_model *mo
 		goto out;
 	int64_t rows = config->per_device_train_batch_size * config->max_length;
 	for (int l = 0; l < layers; l++)
-		boundary[l] = rh_wire_bytes((enum rh_wire)config->link_dtype, config->dtype, rows, model->config->hidden_size);
+		boundary[l] =
+		        rh_wire_bytes((enum rh_wire)config->link_dtype, config->dtype, rows, rh_boundary_shape(model, l + 1, rows).cols);
 	for (int k = 0; k < boxes; k++) {
 		box[k].layer = layer + (size_t)k * (size_t)layers;
 		box[k].cap_bytes = told[k].cap_bytes;

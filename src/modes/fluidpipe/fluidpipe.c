@@ -99,10 +99,16 @@ int64_t rh_fluidpipe_ahead(const struct rh_session *session)
 	return rh_max(config->fluidpipe_ahead, step);
 }
 
+int64_t rh_fluidpipe_activation_bytes(const struct rh_model *model, int64_t tokens)
+{
+	struct rh_boundary_shape sent = rh_boundary_shape(model, rh_model_meeting(model), tokens);
+	return rh_dtype_bytes(model->dtype, sent.rows * sent.cols);
+}
+
 int rh_fluidpipe_plan(const struct rh_session *session, int64_t samples, int64_t targets, struct rh_workload *work)
 {
 	const struct rh_model *model = session->model;
-	work->data_bytes += rh_fluidpipe_ahead(session) * rh_dtype_bytes(model->dtype, work->train.tokens * model->config->hidden_size);
+	work->data_bytes += rh_fluidpipe_ahead(session) * rh_fluidpipe_activation_bytes(model, work->train.tokens);
 	fluidpipe_logits_plan(session, samples, targets, work);
 	return idle_steps_are_wanted(session) ? idle_steps_plan(session, samples, work) : 0;
 }

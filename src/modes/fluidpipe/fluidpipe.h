@@ -27,6 +27,9 @@ int rh_fluidpipe_plan(const struct rh_session *session, int64_t samples, int64_t
 /* How many messages this box keeps: box 1 those that box 2 has not received yet, box 2 those that arrive before it needs them. */
 int64_t rh_fluidpipe_ahead(const struct rh_session *session);
 
+/* Bytes of the activations of so many tokens that box 1 sends to box 2. */
+int64_t rh_fluidpipe_activation_bytes(const struct rh_model *model, int64_t tokens);
+
 /* Writes to `dir` what this box has trained of the whole model: its part as rh_join takes it, or, of an adapter, box 1 all of it. */
 int rh_fluidpipe_save(struct rh_session *session, const char *dir) RH_MUST;
 

@@ -59,7 +59,7 @@ static int expect_more(struct talk *talk, int s, int64_t *end)
 {
 	const struct rh_forecast_input *input = talk->input;
 	const struct rh_session *session = talk->session;
-	int64_t hidden = session->model->config->hidden_size, messages = 0, micros = 0;
+	int64_t messages = 0, micros = 0;
 	int rc = 0;
 	int64_t last = rh_min(s + rh_fluidpipe_steps_ahead(session->config), input->steps - 1);
 	for (int step = 0; step <= last; micros += input->count[step++]) {
@@ -70,7 +70,7 @@ static int expect_more(struct talk *talk, int s, int64_t *end)
 				rc = rh_ahead_expect_apart(talk->below, box_tag_of(step, BOX_LOGITS), talk->message, logits);
 				continue;
 			}
-			int64_t bytes = rh_dtype_bytes(session->model->dtype, rh_forecast_micro(input, micros + i).tokens * hidden);
+			int64_t bytes = rh_fluidpipe_activation_bytes(session->model, rh_forecast_micro(input, micros + i).tokens);
 			rc = rh_ahead_expect(talk->below, rh_wire_tag(RH_BOUNDARY_ACTIVATION, step, i), bytes);
 		}
 		*end = step == s ? talk->first + messages : *end;

@@ -224,8 +224,7 @@ static int expect_one(struct rh_mode_run *run, int64_t step, int64_t i)
 	if (i == RH_FLUIDPIPE_STEP_MESSAGES + shapes[0])
 		return rh_ahead_expect_apart(link, box_tag_of(step, BOX_LOGITS), fluidpipe_logits_place(run, step),
 		                             fluidpipe_logits_bytes(run->session, box_shapes_targets(shapes)));
-	int64_t m = i - RH_FLUIDPIPE_STEP_MESSAGES,
-	        bytes = rh_dtype_bytes(model->dtype, box_shapes_tokens(shapes, m) * model->config->hidden_size);
+	int64_t m = i - RH_FLUIDPIPE_STEP_MESSAGES, bytes = rh_fluidpipe_activation_bytes(model, box_shapes_tokens(shapes, m));
 	return rh_ahead_expect(link, rh_wire_tag(RH_BOUNDARY_ACTIVATION, step, m), bytes);
 }
 

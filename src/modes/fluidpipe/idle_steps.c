@@ -12,6 +12,7 @@
 #include "link/ahead.h"
 #include "link/recall.h"
 #include "modes/fluidpipe/feature_store.h"
+#include "modes/fluidpipe/fluidpipe.h"
 #include "modes/fluidpipe/fluidpipe_logits.h"
 #include "modes/fluidpipe/fluidpipe_run.h"
 #include "modes/fluidpipe/fluidpipe_step.h"
@@ -68,7 +69,7 @@ static struct rh_feature_store_options store_options(const struct rh_session *se
 {
 	const struct rh_model *model = session->model;
 	struct rh_feature_store_options out = {.samples = samples,
-	                                       .token_bytes = rh_dtype_bytes(model->dtype, model->config->hidden_size),
+	                                       .token_bytes = rh_fluidpipe_activation_bytes(model, 1),
 	                                       .teacher_bytes = fluidpipe_logits_target_bytes(session),
 	                                       .budget_bytes = session->config->fluidpipe_idle_store};
 	if (session->config->fluidpipe_idle_spill) /* no sample is larger than a micro-batch */
@@ -350,7 +351,7 @@ static int fill_upper(struct rh_mode_run *run, int64_t number, int64_t m, float 
 		batch->sample[d] = (int32_t)sample[d];
 	if (*teacher)
 		*teacher += batch->trained * (fluidpipe_logits_target_bytes(run->session) / (int64_t)sizeof **teacher);
-	drop(run, idle->features[m], batch->tokens * run->session->model->config->hidden_size, m);
+	drop(run, idle->features[m], batch->tokens * rh_boundary_shape(run->session->model, 0, batch->tokens).cols, m);
 	return rh_recall_supply(idle->view, rh_wire_tag(RH_BOUNDARY_ACTIVATION, number, m), idle->features[m],
 	                        batch->tokens * idle->token_bytes);
 }

@@ -1,0 +1,358 @@
+/* Attention, a mixer: O(attention(rope(norm_q(Q x)), rope(norm_k(K x)), V x)), with norms of heads, rotation and sinks where the family
+ * has them. It carries keys and values. */
+#include "model/half.h"
+
+#include <assert.h>
+
+/* Its tensors, beside its linears'; and what it keeps. */
+enum { Q_NORM, K_NORM, SINKS };
+enum { QKV, QK, NORM_QK, OUT, LSE };
+
+/* ---- layout ---- */
+
+static void size(const struct rh_model_config *config, struct rh_layer *layer)
+{
+	const struct rh_traits *traits = &layer->traits;
+	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
+	layout_size(config, layer, RH_PROJ_Q, layer->width, q, 0);
+	layout_size(config, layer, RH_PROJ_K, layer->width, kv, 1);
+	layout_size(config, layer, RH_PROJ_V, layer->width, kv, 1);
+	layout_size(config, layer, RH_PROJ_O, q, layer->width, 0);
+}
+
+/* Rows of queries and keys are those of heads, which some GGUFs have in another order. */
+static void note_heads(const struct rh_layer *layer, struct layout *at)
+{
+	for (int p = RH_PROJ_Q; p <= RH_PROJ_K && !at->fault; p++) {
+		const struct rh_linear *linear = &layer->proj[p];
+		if (linear->weight >= 0)
+			at->block->tensor[linear->weight].head_dim = layer->traits.head_dim;
+		if (linear->bias >= 0)
+			at->block->tensor[linear->bias].head_dim = layer->traits.head_dim;
+	}
+}
+
+static void place(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, enum half_tensors kind)
+{
+	const struct rh_traits *traits = &layer->traits;
+	int *own = layer->own[RH_MIXER];
+	switch (kind) {
+	case HALF_NORMS:
+		if (!traits->qk_norm)
+			return;
+		own[Q_NORM] = layout_place_norm(at, "self_attn.q_norm", traits->norm, traits->head_dim);
+		own[K_NORM] = layout_place_norm(at, "self_attn.k_norm", traits->norm, traits->head_dim);
+		break;
+	case HALF_WEIGHTS:
+		layout_weights(config, layer, at, RH_PROJ_MIXER, RH_PROJ_MLP - RH_PROJ_MIXER);
+		break;
+	case HALF_BIASES:
+		if (traits->sinks) {
+			layout_align(at);
+			own[SINKS] = layout_place(at, "self_attn.sinks", NULL, 1, 1, traits->heads);
+			if (!at->fault)
+				at->block->tensor[own[SINKS]].decays = 1; /* as transformers' trainer has it */
+		}
+		layout_biases(config, layer, at, RH_PROJ_MIXER, RH_PROJ_MLP - RH_PROJ_MIXER);
+		note_heads(layer, at);
+		break;
+	}
+}
+
+static struct rh_carried carries(const struct rh_layer *layer)
+{
+	return (struct rh_carried){.columns = 2 * layer->traits.kv_heads * layer->traits.head_dim};
+}
+
+/* ---- emission ---- */
+
+static struct emit_linears qkv_of(int layer)
+{
+	return (struct emit_linears){layer, RH_PROJ_Q, 3};
+}
+
+static struct emit_linears o_of(int layer)
+{
+	return (struct emit_linears){layer, RH_PROJ_O, 1};
+}
+
+static int learns(const struct rh_emit *emit, int layer, enum half_end of)
+{
+	return emit_linear_learns(emit, of == HALF_INPUT ? qkv_of(layer) : o_of(layer));
+}
+
+struct parts {
+	struct rh_view q, k, v;
+};
+
+static struct parts split_qkv(const struct rh_traits *traits, struct rh_view qkv)
+{
+	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
+	struct parts parts = {rh_view_cols(qkv, 0, q), rh_view_cols(qkv, q, kv), rh_view_cols(qkv, q + kv, kv)};
+	return parts;
+}
+
+/* The operands of attention: where q and k are normalised, the results lie apart from the norms' inputs. */
+static struct parts attended(const struct rh_traits *traits, const struct rh_view *own)
+{
+	struct parts parts = split_qkv(traits, own[QKV]);
+	if (traits->qk_norm) {
+		parts.q = rh_view_cols(own[QK], 0, parts.q.cols);
+		parts.k = rh_view_cols(own[QK], parts.q.cols, parts.k.cols);
+	}
+	return parts;
+}
+
+/* Query and key heads, which lie side by side. */
+static struct rh_view query_key(const struct rh_traits *traits, struct rh_view qkv)
+{
+	return rh_view_cols(qkv, 0, (traits->heads + traits->kv_heads) * traits->head_dim);
+}
+
+static void rope(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view x, int inverse)
+{
+	struct rh_op op = {.kind = RH_OP_ROPE};
+	if (traits->rope < 0)
+		return;
+	op.operand[RH_ROPE_X] = x;
+	op.operand[RH_ROPE_TABLE_IN] = emit->ropes.table[traits->rope];
+	op.rope.heads = x.cols / traits->head_dim;
+	op.rope.inverse = inverse;
+	emit_op(emit, &op);
+}
+
+static void set_attention(const struct rh_emit *emit, const struct rh_traits *traits, struct rh_op *op)
+{
+	op->attention.heads = traits->heads;
+	op->attention.kv_heads = traits->kv_heads;
+	op->attention.documents = emit->shape.documents;
+	op->attention.longest = emit->shape.longest;
+	op->attention.window = traits->window;
+	op->attention.scale = traits->scale;
+	op->attention.direction = traits->direction;
+}
+
+static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
+{
+	const struct rh_layer *of = &emit->model->layer[layer];
+	return emit_weight(emit, of, 0, of->own[RH_MIXER][SINKS], 1, of->traits.heads);
+}
+
+/* With a cache: appends the new keys and values, and makes attention read all of them. */
+static void append_to_cache(struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
+{
+	int64_t bytes = rh_dtype_bytes(k->dtype, emit->cache_rows * k->cols), first = emit->shape.keys - k->rows, at;
+	(void)rh_model_cache_range(emit->model, layer, layer + 1, emit->cache_rows, &at);
+	char *base = emit->cache + at;
+	struct rh_view keys = rh_view_of(base, k->dtype, emit->shape.keys, k->cols);
+	struct rh_view values = rh_view_of(base + bytes, k->dtype, emit->shape.keys, k->cols);
+	emit_cast(emit, *k, rh_view_rows(keys, first, k->rows));
+	emit_cast(emit, *v, rh_view_rows(values, first, v->rows));
+	*k = keys;
+	*v = values;
+}
+
+static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_view o, struct rh_view lse)
+{
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	struct rh_op op = {.kind = RH_OP_ATTENTION};
+	set_attention(emit, &emit->model->layer[layer].traits, &op);
+	if (emit->shape.keys)
+		append_to_cache(emit, layer, &in.k, &in.v);
+	op.operand[RH_ATTENTION_Q] = in.q;
+	op.operand[RH_ATTENTION_K] = in.k;
+	op.operand[RH_ATTENTION_V] = in.v;
+	op.operand[RH_ATTENTION_START_Q] = emit_micro(emit, at.start_q, emit->shape.documents + 1);
+	op.operand[RH_ATTENTION_START_K] = emit_micro(emit, at.start_k, emit->shape.documents + 1);
+	op.operand[RH_ATTENTION_O] = o;
+	op.operand[RH_ATTENTION_LSE] = lse;
+	op.operand[RH_ATTENTION_SINK] = sinks_of(emit, layer);
+	emit_op(emit, &op);
+}
+
+/* The norm of each head's queries. */
+static struct emit_norm norm_q(const struct rh_layer *layer)
+{
+	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], layer->traits.heads, layer->traits.head_dim};
+}
+
+static struct emit_norm norm_k(const struct rh_layer *layer)
+{
+	return (struct emit_norm){layer, layer->own[RH_MIXER][K_NORM], layer->traits.kv_heads, layer->traits.head_dim};
+}
+
+/* Their statistics lie side by side, as the heads do. */
+static struct emit_norm norm_qk(const struct rh_layer *layer)
+{
+	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], layer->traits.heads + layer->traits.kv_heads,
+	                          layer->traits.head_dim};
+}
+
+static struct rh_view stats_q(const struct rh_traits *traits, const struct rh_view *own)
+{
+	return rh_view_cols(own[NORM_QK], 0, traits->heads);
+}
+
+static struct rh_view stats_k(const struct rh_traits *traits, const struct rh_view *own)
+{
+	return rh_view_cols(own[NORM_QK], traits->heads, traits->kv_heads);
+}
+
+/* 1: one op normalises heads and rotates them. */
+static int fuses_norm_and_rope(const struct rh_traits *traits)
+{
+	return traits->qk_norm && emit_norm_is_rms(traits) && traits->rope >= 0 && traits->rotary == traits->head_dim;
+}
+
+static void set_norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, struct rh_op *op)
+{
+	const struct rh_traits *traits = &layer->traits;
+	static_assert((int)RH_QK_ROPE_Q_W == RH_QK_ROPE_BACKWARD_Q_W && (int)RH_QK_ROPE_K_W == RH_QK_ROPE_BACKWARD_K_W, "in one place");
+	op->qk_rope.heads = traits->heads;
+	op->qk_rope.kv_heads = traits->kv_heads;
+	op->qk_rope.epsilon = traits->epsilon;
+	op->qk_rope.offset = emit_norm_offset(traits);
+	op->operand[RH_QK_ROPE_Q_W] = emit_weight(emit, layer, 0, layer->own[RH_MIXER][Q_NORM], 1, traits->head_dim);
+	op->operand[RH_QK_ROPE_K_W] = emit_weight(emit, layer, 0, layer->own[RH_MIXER][K_NORM], 1, traits->head_dim);
+}
+
+/* Rotates queries and keys for attention, after normalising them where the family does so. */
+static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_view *own)
+{
+	const struct rh_traits *traits = &layer->traits;
+	if (fuses_norm_and_rope(traits)) {
+		struct rh_op op = {.kind = RH_OP_QK_ROPE};
+		set_norm_and_rope(emit, layer, &op);
+		op.operand[RH_QK_ROPE_X] = query_key(traits, own[QKV]);
+		op.operand[RH_QK_ROPE_TABLE] = emit->ropes.table[traits->rope];
+		op.operand[RH_QK_ROPE_Y] = own[QK];
+		op.operand[RH_QK_ROPE_RSTD] = own[NORM_QK];
+		emit_op(emit, &op);
+		return;
+	}
+	struct parts raw = split_qkv(traits, own[QKV]), in = attended(traits, own);
+	if (traits->qk_norm) {
+		emit_norm(emit, norm_q(layer), raw.q, in.q, stats_q(traits, own));
+		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, own));
+	}
+	rope(emit, traits, traits->qk_norm ? own[QK] : query_key(traits, own[QKV]), 0);
+}
+
+static void attention_backward(struct rh_emit *emit, int layer, const struct rh_view *own, struct rh_view d_o, struct parts in,
+                               struct parts out)
+{
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	const struct rh_layer *of = &emit->model->layer[layer];
+	int64_t mark = emit->arena->used;
+	struct rh_op op = {.kind = RH_OP_ATTENTION_BACKWARD};
+	set_attention(emit, &of->traits, &op);
+	op.operand[RH_ATTENTION_BACKWARD_Q] = in.q;
+	op.operand[RH_ATTENTION_BACKWARD_K] = in.k;
+	op.operand[RH_ATTENTION_BACKWARD_V] = in.v;
+	op.operand[RH_ATTENTION_BACKWARD_START_Q] = emit_micro(emit, at.start_q, emit->shape.documents + 1);
+	op.operand[RH_ATTENTION_BACKWARD_START_K] = emit_micro(emit, at.start_k, emit->shape.documents + 1);
+	op.operand[RH_ATTENTION_BACKWARD_O] = own[OUT];
+	op.operand[RH_ATTENTION_BACKWARD_LSE] = own[LSE];
+	op.operand[RH_ATTENTION_BACKWARD_DO] = d_o;
+	op.operand[RH_ATTENTION_BACKWARD_DELTA] = emit_take(emit->arena, RH_F32, own[LSE].rows, own[LSE].cols);
+	op.operand[RH_ATTENTION_BACKWARD_DQ] = out.q;
+	op.operand[RH_ATTENTION_BACKWARD_DK] = out.k;
+	op.operand[RH_ATTENTION_BACKWARD_DV] = out.v;
+	op.operand[RH_ATTENTION_BACKWARD_SINK] = sinks_of(emit, layer);
+	op.operand[RH_ATTENTION_BACKWARD_DSINK] = emit_gradient(emit, of, 0, of->own[RH_MIXER][SINKS], 1, of->traits.heads);
+	if (emit->model->has_attention_space && emit->model->dtype == RH_BF16 && rh_attention_uses_space(of->traits.head_dim))
+		op.operand[RH_ATTENTION_BACKWARD_SPACE] = emit_take(
+		        emit->arena, RH_F32, rh_attention_space_rows(in.q.rows, op.attention.documents, of->traits.head_dim), in.q.cols);
+	emit_op(emit, &op);
+	rh_arena_reset(emit->arena, mark);
+}
+
+/* dqkv (T, q+2kv), before rope and before the norms of heads. */
+static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *own, struct rh_view d_o, struct rh_view dqkv)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	const struct rh_traits *traits = &layer->traits;
+	struct parts raw = split_qkv(traits, own[QKV]), d = split_qkv(traits, dqkv);
+	attention_backward(emit, index, own, d_o, attended(traits, own), d);
+	struct rh_view dqk = query_key(traits, dqkv);
+	if (fuses_norm_and_rope(traits)) {
+		struct rh_op op = {.kind = RH_OP_QK_ROPE_BACKWARD};
+		set_norm_and_rope(emit, layer, &op);
+		op.operand[RH_QK_ROPE_BACKWARD_X] = query_key(traits, own[QKV]);
+		op.operand[RH_QK_ROPE_BACKWARD_RSTD] = own[NORM_QK];
+		op.operand[RH_QK_ROPE_BACKWARD_TABLE] = emit->ropes.table[traits->rope];
+		op.operand[RH_QK_ROPE_BACKWARD_DY] = op.operand[RH_QK_ROPE_BACKWARD_DX] = dqk;
+		op.operand[RH_QK_ROPE_BACKWARD_DQ_W] = emit_gradient(emit, layer, 0, layer->own[RH_MIXER][Q_NORM], 1, traits->head_dim);
+		op.operand[RH_QK_ROPE_BACKWARD_DK_W] = emit_gradient(emit, layer, 0, layer->own[RH_MIXER][K_NORM], 1, traits->head_dim);
+		emit_op(emit, &op);
+		return;
+	}
+	rope(emit, traits, dqk, 1);
+	if (!traits->qk_norm)
+		return;
+	emit_norm_backward(emit, norm_q(layer),
+	                   &(struct emit_norm_gradient){.x = raw.q, .stats = stats_q(traits, own), .dy = d.q, .dx = d.q});
+	emit_norm_backward(emit, norm_k(layer),
+	                   &(struct emit_norm_gradient){.x = raw.k, .stats = stats_k(traits, own), .dy = d.k, .dx = d.k});
+}
+
+static void keeps(const struct rh_emit *emit, int index, struct rh_saved *s, struct emit_activations *list)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	const struct rh_traits *traits = &layer->traits;
+	int64_t tokens = emit->shape.tokens, q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
+	enum rh_dtype act = emit->model->dtype;
+	struct rh_view *own = s->own[RH_MIXER];
+	emit_keep(list, &own[LSE], RH_F32, tokens, traits->heads, 0);
+	emit_keep(list, &own[QKV], act, tokens, q + 2 * kv, 0);
+	if (traits->qk_norm) {
+		emit_keep(list, &own[QK], act, tokens, q + kv, 0);
+		emit_keep(list, &own[NORM_QK], RH_F32, tokens, emit_norm_stats_cols(norm_qk(layer)), 0);
+	}
+	emit_keep(list, &own[OUT], act, tokens, q, emit->deferred && learns(emit, index, HALF_OUTPUT));
+}
+
+static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	const struct rh_view *own = s->own[RH_MIXER];
+	emit_linear(emit, qkv_of(index), x, (struct rh_view){0}, own[QKV], s->low);
+	rotate(emit, layer, own);
+	attend(emit, index, attended(&layer->traits, own), own[OUT], own[LSE]);
+	return emit_linear_apart(emit, o_of(index), own[OUT], residual, y, s->low);
+}
+
+static void backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx)
+{
+	const struct rh_view *own = s->own[RH_MIXER];
+	struct rh_view dqkv = emit_take(emit_linear_operands(emit, qkv_of(index)), emit->model->dtype, own[QKV].rows, own[QKV].cols);
+	int64_t mark = emit->arena->used;
+	struct rh_view d_o = emit_act(emit, own[OUT].rows, own[OUT].cols);
+	emit_linear_dx(emit, o_of(index), dy, d_o, s->d_low);
+	emit_linear_gradients(emit, o_of(index), dy, own[OUT], s);
+	qkv_backward(emit, index, own, d_o, dqkv);
+	rh_arena_reset(emit->arena, mark);
+	emit_linear_dx(emit, qkv_of(index), dqkv, dx, s->d_low);
+	s->deferred[RH_PROJ_Q].dy = dqkv;
+}
+
+static void gradients(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view x)
+{
+	emit_linear_gradients(emit, qkv_of(index), s->deferred[RH_PROJ_Q].dy, x, s);
+}
+
+static void weights(struct rh_emit *emit, int index, const struct rh_saved *s)
+{
+	emit_linear_deferred(emit, o_of(index), s);
+	emit_linear_deferred(emit, qkv_of(index), s);
+}
+
+const struct rh_half half_attention = {.size = size,
+                                       .place = place,
+                                       .carries = carries,
+                                       .keeps = keeps,
+                                       .learns = learns,
+                                       .forward = forward,
+                                       .backward = backward,
+                                       .gradients = gradients,
+                                       .weights = weights};

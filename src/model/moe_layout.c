@@ -1,0 +1,121 @@
+/* Which tensors a mixture of experts has: each expert its own in the files, or all in one; and their adapters. */
+#include "model/moe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* One expert's matrix; `proj` names it. */
+static int place_expert(struct layout *at, const struct rh_family_names *names, int64_t expert, enum rh_proj proj, int64_t out, int64_t in)
+{
+	char module[64];
+	snprintf(module, sizeof module, "%s.%lld.%s", names->experts, (long long)expert, strchr(names->proj[proj], '.') + 1);
+	return layout_place(at, module, "weight", 2, out, in);
+}
+
+/* All experts' matrices, (out,in) one under another, in one tensor of the files, and their biases. */
+static void place_stacked(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
+{
+	int *own = layer->own[RH_MLP];
+	const struct rh_family_names *names = rh_model_names(config);
+	int64_t experts = layer->traits.experts, wide = 2 * layer->traits.intermediate, hidden = layer->width;
+	layout_align(at);
+	own[MOE_GATE_UP] = layout_place(at, names->experts_gate_up, NULL, 2, experts * wide, hidden);
+	layout_align(at);
+	own[MOE_DOWN] = layout_place(at, names->experts_down, NULL, 2, experts * hidden, layer->traits.intermediate);
+	if (at->fault)
+		return;
+	at->block->tensor[own[MOE_GATE_UP]].transposed = at->block->tensor[own[MOE_DOWN]].transposed = experts;
+	at->block->tensor[own[MOE_GATE_UP]].stacked = at->block->tensor[own[MOE_DOWN]].stacked = 1;
+}
+
+static void place_biases(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
+{
+	int *own = layer->own[RH_MLP];
+	const struct rh_family_names *names = rh_model_names(config);
+	int64_t experts = layer->traits.experts;
+	char module[64];
+	own[MOE_ROUTER_BIAS] = layout_place_bias(at, names->router, "bias", 1, 1, experts);
+	snprintf(module, sizeof module, "%s_bias", names->experts_gate_up);
+	own[MOE_GATE_UP_BIAS] = layout_place_bias(at, module, NULL, 2, experts, 2 * layer->traits.intermediate);
+	snprintf(module, sizeof module, "%s_bias", names->experts_down);
+	own[MOE_DOWN_BIAS] = layout_place_bias(at, module, NULL, 2, experts, layer->width);
+}
+
+static void place_experts(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
+{
+	int *own = layer->own[RH_MLP];
+	const struct rh_family_names *names = rh_model_names(config);
+	int64_t experts = layer->traits.experts, wide = layer->traits.intermediate, hidden = layer->width;
+	layout_align(at);
+	own[MOE_ROUTER] = layout_place(at, names->router, "weight", 2, experts, hidden);
+	if (names->experts_gate_up) {
+		place_stacked(config, layer, at);
+		return;
+	}
+	layout_align(at);
+	for (int64_t e = 0; e < experts; e++) {
+		int gate = place_expert(at, names, e, RH_PROJ_GATE, wide, hidden);
+		own[MOE_GATE_UP] = e ? own[MOE_GATE_UP] : gate;
+		place_expert(at, names, e, RH_PROJ_UP, wide, hidden);
+	}
+	layout_align(at);
+	for (int64_t e = 0; e < experts; e++) {
+		int down = place_expert(at, names, e, RH_PROJ_DOWN, hidden, wide);
+		own[MOE_DOWN] = e ? own[MOE_DOWN] : down;
+	}
+}
+
+/* Their biases lie behind them, before the mixer's. */
+void moe_place(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, enum half_tensors kind)
+{
+	if (kind != HALF_WEIGHTS)
+		return;
+	place_experts(config, layer, at);
+	if (layer->traits.expert_bias)
+		place_biases(config, layer, at);
+}
+
+/* "mlp.experts.down_proj" of a family, as transformers has it in memory, where all experts' matrices are one parameter. */
+static void parameter_name(const struct rh_family_names *names, enum rh_routed which, char *out, size_t size)
+{
+	const char *stacked = which == RH_ROUTED_GATE_UP ? names->experts_gate_up : names->experts_down;
+	if (which == RH_ROUTED_ROUTER)
+		snprintf(out, size, "%s.weight", names->router);
+	else if (stacked)
+		snprintf(out, size, "%s", stacked);
+	else
+		snprintf(out, size, "%s.%s", names->experts, which == RH_ROUTED_GATE_UP ? "gate_up_proj" : "down_proj");
+}
+
+void moe_size(const struct rh_model_config *config, struct rh_layer *layer)
+{
+	int64_t hidden = layer->width, wide = layer->traits.intermediate;
+	const int64_t in[RH_ROUTED] = {hidden, hidden, wide}, out[RH_ROUTED] = {layer->traits.experts, 2 * wide, hidden};
+	(void)config;
+	for (int w = 0; w < RH_ROUTED; w++)
+		layer->routed[w] =
+		        (struct rh_linear){.inputs = in[w], .outputs = out[w], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1};
+}
+
+/* PEFT wraps the experts once for each of their parameters: the inner one's tensors are behind "base_layer". */
+void moe_place_adapters(const struct rh_model_config *config, const struct rh_lora_config *lora, const char *prefix, struct rh_layer *layer,
+                        struct layout *at)
+{
+	const struct rh_family_names *names = rh_model_names(config);
+	double scale[RH_ROUTED] = {0};
+	char name[LAYOUT_NAME_BYTES], parameter[64];
+	for (int w = 0; w < RH_ROUTED && lora->parameter && !at->fault; w++) {
+		parameter_name(names, (enum rh_routed)w, parameter, sizeof parameter);
+		snprintf(name, sizeof name, "%s%s", prefix, parameter);
+		at->fault = lora->parameter(lora->context, name, &layer->routed[w].r, &scale[w]);
+	}
+	for (int w = 0; w < RH_ROUTED && !at->fault; w++) {
+		if (!layer->routed[w].r)
+			continue;
+		parameter_name(names, (enum rh_routed)w, parameter, sizeof parameter);
+		*strrchr(parameter, '.') = 0;
+		snprintf(name, sizeof name, "%s%s%s", prefix, parameter,
+		         w == RH_ROUTED_GATE_UP && layer->routed[RH_ROUTED_DOWN].r ? ".base_layer" : "");
+		layout_place_adapter(at, name, &layer->routed[w], w == RH_ROUTED_ROUTER ? 1 : layer->traits.experts, scale[w]);
+	}
+}
