@@ -122,8 +122,10 @@ static void test_losses_that_explode_stop_the_run(void **state)
 	(void)state;
 	struct scratch scratch;
 	make_good(&scratch);
-	struct ran ran =
-	        run_line(&scratch, "train %s/run.yaml --learning_rate 1e30 --max_steps 50 --lr_scheduler_type constant", scratch.dir);
+	struct ran ran = run_line(&scratch,
+	                          "train %s/run.yaml --learning_rate 1000 --max_steps 50 --lr_scheduler_type constant --optim sgd "
+	                          "--optim_args momentum=0.9 --max_grad_norm 0",
+	                          scratch.dir);
 	check_failed(&ran, "step ");
 	run_free(&ran);
 	scratch_close(&scratch);

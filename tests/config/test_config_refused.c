@@ -164,7 +164,7 @@ static void test_load_names_no_key_that_was_not_meant(void **state)
 static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 {
 	(void)state;
-	refused("learning_rate: fast\n", NULL, "c.yaml:1: learning_rate: 'fast'|0 or more");
+	refused("learning_rate: fast\n", NULL, "c.yaml:1: learning_rate: 'fast'|from 0 to 1000");
 	refused("learning_rate: nan\n", NULL, "learning_rate: 'nan'");
 	refused("learning_rate: .inf\n", NULL, "learning_rate: '.inf'");
 	refused("learning_rate: 1e999\n", NULL, "learning_rate: '1e999'");
@@ -176,7 +176,12 @@ static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 	refused("max_length: 12.5\n", NULL, "max_length: '12.5'");
 	refused("adam_beta1: 1\n", NULL, "adam_beta1: '1'|from 0 to below 1");
 	refused("top_p: 0\n", NULL, "top_p: '0'|from above 0 to 1");
-	refused("num_train_epochs: 0\n", NULL, "num_train_epochs: '0'|above 0");
+	refused("num_train_epochs: 0\n", NULL, "num_train_epochs: '0'|from above 0 to 1000000");
+	refused("adam_epsilon: 1e-40\n", NULL, "adam_epsilon: '1e-40'|from 1e-30 to 1");
+	refused("max_grad_norm: 1e308\n", NULL, "max_grad_norm: '1e308'|from 0 to 1e12");
+	refused("data_weights: [1, -1]\n", NULL, "data_weights: '-1'|from 1e-6 to 1000");
+	refused("temperature: 1e-320\n", NULL, "temperature: '1e-320'|from 0 to 1000");
+	refused("max_ram: 9223372036854775807\n", NULL, "max_ram: '9223372036854775807'|a size");
 	refused("max_steps: 0\n", NULL, "max_steps: '0'");
 	refused("save_steps: 2.5\n", NULL, "save_steps: '2.5'|a whole number|a share");
 	refused("save_steps: 0\n", NULL, "save_steps: '0'");
@@ -267,8 +272,8 @@ static void test_load_several_boxes(void **state)
 	             {"link_transport: nccl\n", "link_above: box 1 of 2|box 2"},
 	             {"link_above: a:1\nlink_below: a:2\n", "link_below: box 1 of 2"},
 	             {"link_above: a:1\nbox_cuts: [3, 5]\n", "box_cuts: 2 layers for 2 boxes"},
-	             {"link_above: a:1\nbox_cuts: [x]\n", "box_cuts: 'x'"},
-	             {"link_above: a:1\nlink_mbit_per_second: [10, 0]\n", "link_mbit_per_second: '0'|above 0"},
+	             {"link_above: a:1\nbox_cuts: [x]\n", "box_cuts: 'x'|whole numbers from 1 to 1048576"},
+	             {"link_above: a:1\nlink_mbit_per_second: [10, 0]\n", "link_mbit_per_second: '0'|from 0.001 to 10000000"},
 	             {"link_above: a:1\nlink_latency_ms: [10, 0, 1]\n", "link_latency_ms: 3 numbers for 1 link|one for all"},
 	             {"link_above: a:1\nbox_hardware: [rtx4090]\n", "box_hardware: 1 profiles for 2 boxes"},
 	             {"link_above: a:1\noptimizer_staleness: 1\n", "optimizer_staleness: mode sync-pp"},
