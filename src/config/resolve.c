@@ -318,6 +318,14 @@ static int resolve_outtype(struct resolving *r)
 	return 0;
 }
 
+/* Given, and not an empty list. */
+static int is_filled(const struct resolving *r, const char *name)
+{
+	const struct config_key *key = &config_keys[config_key_find(name)];
+	const struct rh_list *list = (const struct rh_list *)(const void *)((const char *)r->draft + key->offset);
+	return given(r, name) && ((key->type != KEY_LIST && key->type != KEY_PATHS) || list->count);
+}
+
 static int check_required(struct resolving *r)
 {
 	static const struct {
@@ -337,9 +345,9 @@ static int check_required(struct resolving *r)
 	        {VERB_INSPECT, "train_file", "validation_file"},
 	};
 	for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
-		if (r->verb_bit == VERB_ALL || !(needs[i].verbs & r->verb_bit) || given(r, needs[i].key))
+		if (r->verb_bit == VERB_ALL || !(needs[i].verbs & r->verb_bit) || is_filled(r, needs[i].key))
 			continue;
-		if (needs[i].instead && given(r, needs[i].instead))
+		if (needs[i].instead && is_filled(r, needs[i].instead))
 			continue;
 		if (r->config->box > 1 && !strcmp(needs[i].key, "train_file")) /* box 1 has the rows */
 			continue;

@@ -349,6 +349,8 @@ static void test_load_what_a_verb_needs(void **state)
 	refused_by("train", NULL, "", "train needs model_name_or_path or config_name|--model_name_or_path");
 	refused_by("train", NULL, "--config_name model", "train needs train_file");
 	refused_by("train", NULL, "--config_name model --train_file train.jsonl", "train needs output_dir");
+	refused_by("train", NULL, "--config_name model --train_file [] --output_dir out", "train needs train_file");
+	refused_by("join", NULL, "--parts [] --output_dir out", "join needs parts");
 	refused_by("generate", NULL, "--model_name_or_path model", "generate needs prompt");
 	refused_by("eval", NULL, "--model_name_or_path model", "eval needs validation_file");
 	refused_by("train", NULL, "--model_name_or_path Qwen/x --train_file train.jsonl --output_dir o",
