@@ -228,6 +228,8 @@ static int set_targets(struct config_draft *draft, const struct config_entry *en
 	int empty = !words.count;
 	for (size_t i = 0; i < words.count; i++)
 		empty |= !*words.item[i];
+	if (!rc && words.count == 1 && (!strcmp(words.item[0], "all") || !strcmp(words.item[0], "all_linear")))
+		rc = config_entry_fail(entry, "'%s' is all-linear here", words.item[0]);
 	if (!rc && empty)
 		rc = config_entry_fail(entry, "names no module; expected %s", "a list of names, all-linear, or a regular expression");
 	if (!rc) {

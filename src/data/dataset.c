@@ -303,6 +303,11 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 		        "%s: none of its %lld rows has a trained token: the chat template leaves messages of role '%s' out; write a role "
 		        "that it knows, such as user and assistant, or choose another chat_template",
 		        out->name, (long long)out->read_rows, dropped->detail);
+	else if (!rc && !out->documents && *encoder.last_role)
+		rc = rh_fail(-EINVAL,
+		             "%s: none of its %lld rows has a trained token: no turn is the assistant's, and only these are trained "
+		             "(assistant_only_loss); one ends with role '%s'",
+		             out->name, (long long)out->read_rows, encoder.last_role);
 	else if (!rc && !builder.copies)
 		rc = rh_fail(-EINVAL, "data_weights: none of the %lld rows of %s is taken: raise them", (long long)out->read_rows,
 		             out->name);

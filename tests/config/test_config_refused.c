@@ -54,7 +54,10 @@ static void test_load_says_what_other_trainers_names_are_called_here(void **stat
 	        {"wandb_project", "a run writes metrics.jsonl"},
 	        {"overwrite_output_dir", "never overwritten"},
 	        {"remove_unused_columns", "remove it"},
-	        {"stage", "supervised fine-tuning"},
+	        {"stage", "supervised fine-tuning|dpo|not built yet"},
+	        {"rl", "dpo|not built yet"},
+	        {"dpo_beta", "not built yet"},
+	        {"lora_target", "lora_target_modules|all-linear"},
 	        {"overwrite_cache", "each run reads its rows anew"},
 	        {"preprocessing_num_workers", "one process"},
 	        {"plot_loss", "a run writes metrics.jsonl"},
@@ -127,6 +130,11 @@ static void test_load_says_what_other_trainers_values_are_called_here(void **sta
 	refused("optim: paged_adamw_8bit\n", NULL, "optim: 'paged_adamw_8bit'|state_layout: split8");
 	refused("optim: adamw_torch_fused\n", NULL, "'adamw_torch_fused'|adamw_torch");
 	refused("lora_r: 8\nlora_target_modules: q_proj,v_proj\n", NULL, "lora_target_modules: |[q_proj,v_proj]");
+	refused("lora_r: 8\nlora_target_modules: all\n", NULL, "lora_target_modules: 'all'|all-linear");
+	refused("lora_r: 8\nlora_target_modules: [all]\n", NULL, "lora_target_modules: 'all'|all-linear");
+	refused_by("plan", NULL, "--hardware a --hardware b", "--hardware is given twice");
+	refused_by("plan", NULL, "--device cpu --hardware b", "--hardware|--device|remove one");
+	refused_by("plan", NULL, "--hardware b --device cpu", "device|hardware|remove one");
 	refused("seed:1\n", NULL, "a space follows the colon");
 	refused("lora_r: 1\nseed:1\n", NULL, "a space follows the colon");
 	refused("seed:1\nlora_r: 1\n", NULL, "a space follows the colon");
