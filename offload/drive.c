@@ -76,7 +76,7 @@ int rh_drive_open(const struct rh_drive_options *options, struct rh_drive **out)
 		rc = drives[i].open(options, &drive);
 		if (rc && rc != -ENOMEM && !strcmp(drives[i].name, "uring"))
 			rh_warn_once("io_uring is not to be had here (%s): NVMe is read and written by threads, at more cost of the "
-			             "processor; where a container forbids it, allow io_uring_setup",
+			             "processor; where a container forbids it, allow io_uring_setup, io_uring_enter and io_uring_register",
 			             strerror(-rc));
 	}
 	if (rc)

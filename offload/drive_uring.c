@@ -70,11 +70,11 @@ static void prepare(const struct uring *uring, struct io_uring_sqe *sqe, struct 
  * later submission. */
 static struct rh_drive_request nothing;
 
-static int enter(struct uring *uring)
+static int enter(struct io_uring *ring)
 {
 	int sent;
 	do
-		sent = io_uring_submit(&uring->ring);
+		sent = io_uring_submit(ring);
 	while (sent == -EINTR || sent == -EAGAIN || sent == -EBUSY);
 	return sent < 0 ? sent : 0;
 }
@@ -87,7 +87,7 @@ static void pump(struct uring *uring, struct drive_line *refused)
 		struct io_uring_sqe *sqe = uring->broken ? NULL : io_uring_get_sqe(&uring->ring);
 		if (sqe) {
 			prepare(uring, sqe, request);
-			uring->broken = enter(uring);
+			uring->broken = enter(&uring->ring);
 			if (uring->broken) {
 				io_uring_prep_nop(sqe);
 				io_uring_sqe_set_data(sqe, &nothing);
@@ -249,7 +249,7 @@ static void uring_close(struct rh_drive *drive, double seconds)
 	if (sqe) {
 		io_uring_prep_nop(sqe);
 		io_uring_sqe_set_data(sqe, NULL);
-		if (enter(uring) && enter(uring)) /* where the first call fails, the entry is still queued */
+		if (enter(&uring->ring) && enter(&uring->ring)) /* where the first call fails, the entry is still queued */
 			sqe = NULL;
 	}
 	uring->abandoned = 1;
@@ -261,6 +261,23 @@ static void uring_close(struct rh_drive *drive, double seconds)
 	else
 		pthread_detach(uring->thread); /* it waits for the drive */
 	release_holder(uring);
+}
+
+/* Sends an entry that does nothing, and takes its answer: a container may allow a ring to be made and deny that it is used. */
+static int try_ring(struct io_uring *ring)
+{
+	struct io_uring_cqe *cqe;
+	io_uring_prep_nop(io_uring_get_sqe(ring));
+	int rc = enter(ring);
+	if (rc)
+		return rc;
+	do
+		rc = io_uring_wait_cqe(ring, &cqe);
+	while (rc == -EINTR);
+	if (rc)
+		return rc;
+	io_uring_cqe_seen(ring, cqe);
+	return 0;
 }
 
 static const struct rh_drive_ops ops = {"io_uring", uring_submit, uring_attach, uring_close};
@@ -277,6 +294,12 @@ int drive_uring_open(const struct rh_drive_options *options, struct rh_drive **o
 	if (rc) {
 		rh_free(uring);
 		return rc == -ENOMEM ? -EPERM : rc; /* old kernels charge rings to locked memory: threads need none */
+	}
+	rc = try_ring(&uring->ring);
+	if (rc) {
+		io_uring_queue_exit(&uring->ring);
+		rh_free(uring);
+		return rc == -ENOMEM ? -EPERM : rc;
 	}
 	(void)atomic_load_explicit(&unmapped, memory_order_acquire);
 	uring->fixed_file = !io_uring_register_files(&uring->ring, &options->descriptor, 1);

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "core/pages.h"
+#include "core/size.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -98,8 +99,8 @@ int rh_host_reserve_placed(const struct rh_host_placing *placing, int64_t bytes,
 	}
 	rh_numa_spread_end(placing->numa);
 	if (rc)
-		return rh_fail(rc, "cannot reserve %lld bytes of host memory for %s: %s; a smaller model or batch needs less",
-		               (long long)mapped, what, strerror(-rc));
+		return rh_fail(rc, "cannot reserve %s of host memory for %s: %s; a smaller model or batch needs less", rh_size(mapped).text,
+		               what, strerror(-rc));
 	*out = (struct rh_arena){base, mapped, 0, 0};
 	return 0;
 }
@@ -127,7 +128,7 @@ int rh_host_reserve_addresses(int64_t bytes, const char *what, struct rh_arena *
 		return 0;
 	char *base = mmap(NULL, (size_t)mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (base == MAP_FAILED)
-		return rh_fail(-errno, "no addresses for %lld bytes of %s: %s", (long long)mapped, what, strerror(errno));
+		return rh_fail(-errno, "no addresses for %s of %s: %s", rh_size(mapped).text, what, strerror(errno));
 	*out = (struct rh_arena){base, mapped, 0, 0};
 	return 0;
 }

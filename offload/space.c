@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/fault.h"
+#include "core/size.h"
 #include "core/thread.h"
 #include "device/cpu/cpu.h"
 #include "offload/drive_internal.h"
@@ -389,9 +390,9 @@ static int outcome(const struct rh_space_io *io, int late)
 	char name[256];
 	if (io->refused)
 		return rh_fail(-EDQUOT,
-		               "max_nvme_writes: %lld bytes may be written, and the %s would exceed them; raise it, or go on from the last "
+		               "max_nvme_writes: %s may be written, and the %s would exceed them; raise it, or go on from the last "
 		               "checkpoint",
-		               (long long)space->options.most_written_bytes, name_of(space, io->record, name, sizeof name));
+		               rh_size(space->options.most_written_bytes).text, name_of(space, io->record, name, sizeof name));
 	if (late)
 		return rh_fail(late, "NVMe: a drive gave no answer for %.0f seconds (%s); go on from the last checkpoint when it is well",
 		               space->options.stall_seconds, name_of(space, io->record, name, sizeof name));

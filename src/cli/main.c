@@ -7,6 +7,7 @@
 #include "machine/machine.h"
 #include "schedule/schedule.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -88,35 +89,55 @@ static void tell_fault(const char *verb, const char *fault)
 	rh_text_free(&line);
 }
 
-int main(int argc, char **argv)
+/* Results that cannot be written are no results: the disk is full, or nobody reads them. */
+static int finish_output(const char *verb, int status)
 {
-	if (rh_fs_open_standard())
-		return 1; /* there is nobody to tell */
-	if (argc > 1 && !strcmp(argv[1], "--version")) {
-		puts("roundhouse " VERSION);
-		return 0;
-	}
-	if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
-		usage(argc < 2 ? stderr : stdout);
-		return argc < 2 ? 2 : 0;
-	}
+	errno = 0;
+	if (!fflush(stdout) && !ferror(stdout))
+		return status;
+	if (!status)
+		tell_fault(verb, rh_error(rh_fail(-EIO, "standard output: cannot write: %s", strerror(errno ? errno : EIO))));
+	return status ? status : 1;
+}
+
+static int run_verb(const char *verb, int argc, char **argv)
+{
 	int which = 0;
-	while (which < VERBS && strcmp(verbs[which].name, argv[1]))
+	while (which < VERBS && strcmp(verbs[which].name, verb))
 		which++;
 	if (which == VERBS) {
-		fprintf(stderr, "roundhouse: there is no verb '%s'; the verbs are", argv[1]);
+		fprintf(stderr, "roundhouse: there is no verb '%s'; the verbs are", verb);
 		for (int i = 0; i < VERBS; i++)
 			fprintf(stderr, "%s %s", i ? "," : "", verbs[i].name);
 		fputs("\n", stderr);
 		return 2;
 	}
 	struct rh_config config = {0};
-	int rc = rh_config_load(argv[1], argc - 2, argv + 2, rh_machine_default_device, &config);
+	int rc = rh_config_load(verb, argc, argv, rh_machine_default_device, &config);
 	int status = rc ? 2 : 0;
 	if (!rc)
-		rc = config.help ? help(argv[1]) : verbs[which].run(&config);
+		rc = config.help ? help(verb) : verbs[which].run(&config);
 	if (rc < 0)
-		tell_fault(argv[1], rh_error(rc));
+		tell_fault(verb, rh_error(rc));
 	rh_config_free(&config);
 	return rc ? (status ? status : 1) : 0;
+}
+
+int main(int argc, char **argv)
+{
+	int rc = rh_fs_open_standard();
+	if (rc) {
+		fprintf(stderr, "roundhouse: %s\n", rh_error(rc));
+		return 1;
+	}
+	const char *verb = argc > 1 ? argv[1] : "--help";
+	if (!strcmp(verb, "--version")) {
+		puts("roundhouse " VERSION);
+		return finish_output(verb, 0);
+	}
+	if (!strcmp(verb, "--help") || !strcmp(verb, "-h") || !strcmp(verb, "help")) {
+		usage(argc < 2 ? stderr : stdout);
+		return finish_output(verb, argc < 2 ? 2 : 0);
+	}
+	return finish_output(verb, run_verb(verb, argc - 2, argv + 2));
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int verb_print_json(struct json_t *object)
 {
@@ -16,7 +17,7 @@ int verb_print_json(struct json_t *object)
 		return rh_fail(-EINVAL, "the result cannot be printed as JSON");
 	puts(line);
 	free(line);
-	return fflush(stdout) ? rh_fail(-errno, "standard output: cannot write the result") : 0;
+	return fflush(stdout) ? rh_fail(-errno, "standard output: cannot write: %s", strerror(errno)) : 0;
 }
 
 static int print_json(const struct rh_train_result *result)

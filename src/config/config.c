@@ -45,21 +45,25 @@ static void set_aside(const char *verb, const struct config_entry **given)
 		given[config_key_find("train_file")] = given[config_key_find("eval_split")] = given[config_key_find("data_weights")] = NULL;
 }
 
-static int fill(struct config_draft *draft, const struct config_entries *entries, const struct config_entry *const *given)
+static int fill(struct config_draft *draft, const struct config_entry *const *given)
 {
 	for (size_t i = 0; i < config_key_count; i++) {
 		int rc = given[i] ? config_value_set(draft, given[i]) : config_value_default(draft, (int)i);
 		if (rc)
 			return rc;
 	}
-	/* several names may share one inert prefix: each is looked at */
-	for (size_t i = 0; i < entries->count; i++) {
-		const struct config_entry *entry = &entries->entry[i];
-		int rc = config_keys[entry->key].type == KEY_INERT ? config_value_set(draft, entry) : 0;
-		if (rc)
-			return rc;
-	}
 	return 0;
+}
+
+/* Values that another origin's replace, or that were set aside, are looked at too; and several names may share one inert prefix. */
+static int check_each(const struct config_entries *entries)
+{
+	struct config_draft unused = {0};
+	int rc = 0;
+	for (size_t i = 0; i < entries->count && !rc; i++)
+		rc = config_value_set(&unused, &entries->entry[i]);
+	rh_config_free(&unused.config);
+	return rc;
 }
 
 static int said_before(const struct config_entries *entries, size_t index)
@@ -98,7 +102,9 @@ int rh_config_load(const char *verb, int argc, char **argv, const char *(*defaul
 		goto out;
 	choose(&entries, given);
 	set_aside(verb, given);
-	rc = fill(&draft, &entries, given);
+	rc = fill(&draft, given);
+	if (!rc)
+		rc = check_each(&entries);
 	if (!rc)
 		rc = config_resolve(&draft, verb, given, default_device);
 	if (!rc)

@@ -54,8 +54,9 @@ struct config_key {
 	unsigned verbs;             /* enum config_verb: who has a use for it */
 	size_t offset;              /* in struct config_draft */
 	const char *fallback;       /* the default as a person would write it; NULL: unset */
-	double least, most;         /* of numbers; HUGE_VAL: no limit */
+	double least, most;         /* of numbers, also those in a list, and of sizes: both finite */
 	int bounds;                 /* enum config_bounds */
+	enum config_type items;     /* KEY_LIST: KEY_INTEGER, KEY_REAL or, of words, KEY_STRING */
 	const char *const *choices; /* KEY_CHOICE: in the order of the enum; KEY_WORDS: in that of the bits. NULL-terminated */
 	int lora;                   /* enum rh_lora_key or 0 */
 	int or_none;                /* KEY_SIZE: 0, none and off are 0 */
@@ -73,7 +74,7 @@ extern const size_t config_key_count;
 int config_key_find(const char *name);
 /* The key that `name` is another accepted name of, else `name`. */
 const char *config_alias_key(const char *name);
-/* What a value of this key must be: "a whole number, 1 or more". */
+/* What a value of this key must be: "a whole number from 1 to 64". */
 void config_key_describe(const struct config_key *key, char *out, size_t bytes);
 /* enum config_verb of a verb's name; VERB_ALL for an unknown one. */
 unsigned config_verb_bit(const char *verb);

@@ -88,13 +88,21 @@ static int set_hardware(const char *name, struct config_entries *entries)
 	struct rh_text device = {0};
 	if (!*name || !config_utf8_valid(name))
 		return rh_fail(-EINVAL, "--hardware: expected the name of a hardware profile, or a file");
+	const int key = config_key_find("device");
+	for (size_t i = 0; i < entries->count; i++)
+		if (entries->entry[i].key == key && entries->entry[i].origin == ORIGIN_FLAG)
+			return strcmp(entries->entry[i].name, "hardware")
+			               ? rh_fail(-EINVAL, "--hardware names the machine, as --%s does; remove one", entries->entry[i].name)
+			               : rh_fail(-EINVAL, "--hardware is given twice; remove one");
 	int rc = config_entries_add(entries, "device", ORIGIN_FLAG, NULL, 0, &entry);
 	if (!rc)
 		rc = rh_text_printf(&device, "sim:%s", name);
 	if (!rc) {
 		entry->kind = VALUE_SCALAR;
 		entry->text = rh_strdup(device.bytes);
-		rc = entry->text ? 1 : -ENOMEM;
+		rh_free(entry->name);
+		entry->name = rh_strdup("hardware");
+		rc = entry->text && entry->name ? 1 : -ENOMEM;
 	}
 	rh_text_free(&device);
 	return rc;
@@ -152,10 +160,10 @@ int config_flags_read(int argc, char **argv, struct config_entries *entries, str
 		else if (!*path && argv[i][0] != '-' && (i == 0 || is_yaml(argv[i])))
 			*path = argv[i];
 		else
-			rc = rh_fail(
-			        -EINVAL,
-			        "command line: unexpected word '%s'; beside CONFIG.yaml come --key value pairs, and lists are written [a,b]",
-			        config_show(argv[i]).text);
+			rc = rh_fail(-EINVAL,
+			             "command line: unexpected word '%s'; beside CONFIG.yaml come --key value pairs, and lists are written "
+			             "[a,b]",
+			             config_show(argv[i]).text);
 		if (rc)
 			return rc;
 		i += taken;

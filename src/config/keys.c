@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { LAYERS_MOST = 1 << 20 };
+#define BYTES_MOST 0x1p60
+
 #define FIELD(name) offsetof(struct config_draft, config.name)
 #define DRAFT(name) offsetof(struct config_draft, name)
 #define WORDS(...)  ((const char *const[]){__VA_ARGS__, NULL})
@@ -47,7 +50,7 @@ const struct config_key config_keys[] = {
 	    .choices = WORDS("prompt", "completion", "messages", "conversations", "text", "instruction", "input", "output", "history", "system",
 	                     "question", "answer", "tools"),
 	    .help = "columns of other names, such as {prompt: title, completion: body}"),
-	KEY(KEY_LIST, data_weights, VERB_DATA,
+	KEY(KEY_LIST, data_weights, VERB_DATA, .items = KEY_REAL, .least = 1e-6, .most = 1000,
 	    .help = "one number for each train_file: how often its rows are in an epoch, such as [1, 0.5, 3]; unset: once"),
 	KEY(KEY_INTEGER, max_samples, VERB_DATA, .most = 1e12,
 	    .help = "rows taken of each file, or images of each folder, the first ones; unset: all"),
@@ -84,22 +87,23 @@ const struct config_key config_keys[] = {
 	KEY(KEY_TRISTATE, assistant_only_loss, VERB_DATA,
 	    .help = "train the assistant's turns of messages only; unset: every token of them, the user's too"),
 
-	KEY(KEY_INTEGER, per_device_train_batch_size, VERB_RUNS, .fallback = "8", .least = 1, .most = 1 << 20, .heading = "Batches and steps",
+	KEY(KEY_INTEGER, per_device_train_batch_size, VERB_RUNS, .fallback = "8", .least = 1, .most = 1 << 20
+	    , .heading = "Batches and steps",
 	    .help = "rows in a micro-batch of training"),
 	KEY(KEY_INTEGER, per_device_eval_batch_size, VERB_DATA, .fallback = "8", .least = 1, .most = 1 << 20,
 	    .help = "rows in a micro-batch of the evaluation"),
 	KEY(KEY_INTEGER, gradient_accumulation_steps, VERB_RUNS, .fallback = "1", .least = 1, .most = 1 << 20,
 	    .help = "micro-batches in a step, whatever the number of devices"),
-	KEY(KEY_REAL, num_train_epochs, VERB_RUNS, .fallback = "3", .most = 1e9, .bounds = BOUND_ABOVE_LEAST,
+	KEY(KEY_REAL, num_train_epochs, VERB_RUNS, .fallback = "3", .most = 1e6, .bounds = BOUND_ABOVE_LEAST,
 	    .help = "passes over the rows"),
 	KEY(KEY_INTEGER, max_steps, VERB_RUNS, .fallback = "-1", .least = -1, .most = 1e12,
 	    .help = "steps instead of epochs; -1: by epochs"),
 	KEY(KEY_CHOICE, train_sampling_strategy, VERB_RUNS, .fallback = "random", .choices = WORDS("random", "sequential"),
 	    .help = "order of the rows in an epoch: shuffled or as in the file"),
-	KEY(KEY_SEED, seed, VERB_MODEL, .fallback = "42", .help = "seed of initialisation, dropout and sampling"),
-	KEY(KEY_SEED, data_seed, VERB_DATA, .help = "seed of the order of the rows; unset: seed"),
+	KEY(KEY_SEED, seed, VERB_MODEL, .fallback = "42", .most = 0x1p63, .help = "seed of initialisation, dropout and sampling"),
+	KEY(KEY_SEED, data_seed, VERB_DATA, .most = 0x1p63, .help = "seed of the order of the rows; unset: seed"),
 
-	KEY(KEY_REAL, learning_rate, VERB_RUNS, .fallback = "2e-5", .most = HUGE_VAL, .heading = "Optimisation",
+	KEY(KEY_REAL, learning_rate, VERB_RUNS, .fallback = "2e-5", .most = 1000, .heading = "Optimisation",
 	    .help = "peak learning rate"),
 	KEY(KEY_CHOICE, lr_scheduler_type, VERB_RUNS, .fallback = "linear",
 	    .choices = WORDS("linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr"),
@@ -111,18 +115,18 @@ const struct config_key config_keys[] = {
 	KEY(KEY_CHOICE, optim, VERB_RUNS, .fallback = "adamw_torch", .choices = WORDS("adamw_torch", "lion_32bit", "sgd", "adafactor"),
 	    .help = "optimizer"),
 	KEY(KEY_STRING, optim_args, VERB_RUNS, .help = "arguments of optim: sgd, such as momentum=0.9; unset: no momentum"),
-	KEY(KEY_REAL, weight_decay, VERB_RUNS, .fallback = "0", .most = HUGE_VAL, .help = "weight decay, never on biases and norm weights"),
+	KEY(KEY_REAL, weight_decay, VERB_RUNS, .fallback = "0", .most = 1000, .help = "weight decay, never on biases and norm weights"),
 	KEY(KEY_BOOL, decay_embeddings, VERB_RUNS, .fallback = "true",
 	    .help = "false leaves weight_decay out of the embedding's tables too, and of a head that is one with them"),
 	KEY(KEY_REAL, adam_beta1, VERB_RUNS, .fallback = "0.9", .most = 1, .bounds = BOUND_BELOW_MOST,
 	    .help = "decay of Adam's first moment; Lion's beta1"),
 	KEY(KEY_REAL, adam_beta2, VERB_RUNS, .fallback = "0.999", .most = 1, .bounds = BOUND_BELOW_MOST,
 	    .help = "decay of Adam's second moment; Lion's beta2"),
-	KEY(KEY_REAL, adam_epsilon, VERB_RUNS, .fallback = "1e-8", .most = HUGE_VAL, .bounds = BOUND_ABOVE_LEAST,
+	KEY(KEY_REAL, adam_epsilon, VERB_RUNS, .fallback = "1e-8", .least = 1e-30, .most = 1,
 	    .help = "added to the root of Adam's second moment"),
-	KEY(KEY_REAL, max_grad_norm, VERB_RUNS, .fallback = "1.0", .most = HUGE_VAL,
+	KEY(KEY_REAL, max_grad_norm, VERB_RUNS, .fallback = "1.0", .most = 1e12,
 	    .help = "global gradient norm above which gradients are scaled down; 0: never"),
-	KEY(KEY_REAL, router_aux_loss_coef, VERB_RUNS, .fallback = "0", .most = HUGE_VAL,
+	KEY(KEY_REAL, router_aux_loss_coef, VERB_RUNS, .fallback = "0", .most = 1000,
 	    .help = "of a mixture of experts: weight of the routers' load balancing loss, over the tokens of all layers of a micro-batch (as in "
 	            "transformers with output_router_logits: true); 0: none, whatever config.json says"),
 	{.name = "dtype", .type = KEY_CHOICE, .verbs = VERB_MODEL, .offset = DRAFT(dtype),
@@ -137,7 +141,7 @@ const struct config_key config_keys[] = {
 	 .help = "true trains a LoRA adapter instead of all weights; lora_r and adapter_name_or_path imply it"},
 	KEY(KEY_INTEGER, lora_r, VERB_RUNS, .fallback = "16", .least = 1, .most = 1 << 16, .lora = RH_LORA_R,
 	    .help = "rank of the adapter"),
-	KEY(KEY_REAL, lora_alpha, VERB_RUNS, .fallback = "32", .most = HUGE_VAL, .bounds = BOUND_ABOVE_LEAST, .lora = RH_LORA_ALPHA,
+	KEY(KEY_REAL, lora_alpha, VERB_RUNS, .fallback = "32", .least = 1e-6, .most = 1e6, .lora = RH_LORA_ALPHA,
 	    .help = "scale of the adapter: lora_alpha / lora_r"),
 	KEY(KEY_REAL, lora_dropout, VERB_RUNS, .fallback = "0.05", .most = 1, .bounds = BOUND_BELOW_MOST, .lora = RH_LORA_DROPOUT,
 	    .help = "share of the adapter's inputs dropped in training; unset: 0 where experts or routers have adapters, which take none"),
@@ -177,7 +181,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_TRISTATE, greater_is_better, VERB_RUNS, .help = "unset: of accuracies, not of a loss"),
 	KEY(KEY_INTEGER, early_stopping_patience, VERB_RUNS, .fallback = "0", .most = 1e9,
 	    .help = "evaluations in a row that are no better than the best, after which the run stops; 0: none do"),
-	KEY(KEY_REAL, early_stopping_threshold, VERB_RUNS, .fallback = "0", .most = HUGE_VAL,
+	KEY(KEY_REAL, early_stopping_threshold, VERB_RUNS, .fallback = "0", .most = 1e6,
 	    .help = "how much better an evaluation must be for early_stopping_patience to count anew"),
 	KEY(KEY_INTEGER, max_bad_steps, VERB_RUNS, .fallback = "10", .least = 1, .most = 1e9,
 	    .help = "steps in a row whose gradient is not finite, after which the run stops; each is skipped "
@@ -192,8 +196,10 @@ const struct config_key config_keys[] = {
 	    .help = "who runs what when (in mode local others than roundpipe are there for comparison; unset, mode sync-pp takes 1f1b and mode "
 	            "paci takes paci)"),
 	KEY(KEY_INTEGER, round_micro_batches, VERB_MODEL, .least = 1, .most = 1 << 20, .help = "micro-batches in a round; unset: chosen"),
-	KEY(KEY_CUTS, forward_cuts, VERB_MODEL, .help = "first layer of each forward stage but the first; unset: chosen"),
-	KEY(KEY_CUTS, backward_cuts, VERB_MODEL, .help = "first layer of each backward stage but the first; unset: chosen"),
+	KEY(KEY_CUTS, forward_cuts, VERB_MODEL, .least = 1, .most = LAYERS_MOST,
+	    .help = "first layer of each forward stage but the first; unset: chosen"),
+	KEY(KEY_CUTS, backward_cuts, VERB_MODEL, .least = 1, .most = LAYERS_MOST,
+	    .help = "first layer of each backward stage but the first; unset: chosen"),
 	KEY(KEY_INTEGER, optimizer_staleness, VERB_RUNS, .fallback = "0", .most = 1,
 	    .help = "1 lets a step run on weights that lack the gradient of the one before, so that the optimizer works beside it"),
 	KEY(KEY_CHOICE, state_layout, VERB_RUNS, .choices = WORDS("split", "plain", "split8"),
@@ -209,19 +215,22 @@ const struct config_key config_keys[] = {
 	    .choices = WORDS("optimizer", "masters", "weights", "activations", "auto"),
 	    .help = "what lies on NVMe instead of in host memory: moments, master weights, frozen weights, activations between stages; "
 	            "auto: what max_ram asks for"),
-	KEY(KEY_SIZE, max_vram, VERB_MODEL, .per_box = 1, .help = "memory that a device may use; unset: all that is free"),
-	KEY(KEY_SIZE, max_ram, VERB_MODEL, .per_box = 1, .help = "host memory that the run may use; unset: all that is free less 2 GiB"),
-	KEY(KEY_SIZE, max_nvme, VERB_MODEL, .per_box = 1, .fallback = "0", .or_none = 1,
+	KEY(KEY_SIZE, max_vram, VERB_MODEL, .least = 1, .most = BYTES_MOST, .per_box = 1,
+	    .help = "memory that a device may use; unset: all that is free"),
+	KEY(KEY_SIZE, max_ram, VERB_MODEL, .least = 1, .most = BYTES_MOST, .per_box = 1,
+	    .help = "host memory that the run may use; unset: all that is free less 2 GiB"),
+	KEY(KEY_SIZE, max_nvme, VERB_MODEL, .least = 1, .most = BYTES_MOST, .per_box = 1, .fallback = "0", .or_none = 1,
 	    .help = "bytes that may lie on NVMe, reserved when the run starts"),
-	KEY(KEY_LIST, nvme_dirs, VERB_MACHINE, .per_box = 1, .fallback = "none", .help = "directories on NVMe disks, ideally one on each disk"),
-	KEY(KEY_SIZE, max_nvme_writes, VERB_MODEL, .per_box = 1, .fallback = "off", .or_none = 1,
+	KEY(KEY_LIST, nvme_dirs, VERB_MACHINE, .per_box = 1, .fallback = "none",
+	    .help = "directories on NVMe disks, ideally one on each disk"),
+	KEY(KEY_SIZE, max_nvme_writes, VERB_MODEL, .least = 1, .most = BYTES_MOST, .per_box = 1, .fallback = "off", .or_none = 1,
 	    .help = "bytes that the run may write to NVMe"),
 
 	KEY(KEY_STRING, prompt, VERB_GENERATE, .heading = "generate", .help = "text to go on from"),
 	KEY(KEY_STRING, prompt_file, VERB_GENERATE,
 	    .help = "a file that holds it, in place of prompt; -: standard input. The last line break is left out"),
 	KEY(KEY_INTEGER, max_new_tokens, VERB_SPEAKS, .fallback = "256", .least = 1, .most = 1 << 24, .help = "most tokens of an answer"),
-	KEY(KEY_REAL, temperature, VERB_SPEAKS, .fallback = "0", .most = HUGE_VAL,
+	KEY(KEY_REAL, temperature, VERB_SPEAKS, .fallback = "0", .most = 1000,
 	    .help = "temperature of sampling; 0: always the likeliest token"),
 	KEY(KEY_REAL, top_p, VERB_SPEAKS, .fallback = "1", .most = 1, .bounds = BOUND_ABOVE_LEAST,
 	    .help = "sample from the likeliest tokens that hold this share of the probability"),
@@ -248,9 +257,10 @@ const struct config_key config_keys[] = {
 	    .help = "how many there are; unset: what torchrun, mpirun or Slurm say"),
 	KEY(KEY_INTEGER, box, VERB_RUNS, .least = 1, .most = RH_BOXES_MAX, .per_box = 1,
 	    .help = "which one this is: 1 has the lowest layers and the data; unset: what torchrun, mpirun or Slurm say"),
-	KEY(KEY_LIST, box_cuts, VERB_RUNS, .help = "the first layer of each box but the first, such as [12, 20]; unset: by the boxes' speeds and "
+	KEY(KEY_LIST, box_cuts, VERB_RUNS, .items = KEY_INTEGER, .least = 1, .most = LAYERS_MOST,
+	    .help = "the first layer of each box but the first, such as [12, 20]; unset: by the boxes' speeds and "
 	    "memory, and their links"),
-	KEY(KEY_LIST, admission_limits, VERB_RUNS,
+	KEY(KEY_LIST, admission_limits, VERB_RUNS, .items = KEY_INTEGER, .least = 1, .most = 1 << 16,
 	    .help = "mode paci: the most units that each box has in flight, none more than the box before, such as [7, 4, 1]: slow links "
 	            "need more; unset: [N, N-1, ... 1] of N boxes"),
 	KEY(KEY_INTEGER, max_version_drift, VERB_RUNS, .least = 1, .most = 1 << 20,
@@ -275,7 +285,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_CHOICE, fluidpipe_weighting, VERB_RUNS, .fallback = "convex", .choices = WORDS("convex", "sum"),
 	    .help = "mode fluidpipe: convex, by the alphas; sum, the task's loss and the distillation's, both whole, in boxes whose alpha is "
 	            "not 1"),
-	KEY(KEY_REAL, fluidpipe_temperature, VERB_RUNS, .fallback = "1", .most = 1000, .bounds = BOUND_ABOVE_LEAST,
+	KEY(KEY_REAL, fluidpipe_temperature, VERB_RUNS, .fallback = "1", .least = 0.01, .most = 1000,
 	    .help = "mode fluidpipe: both logits are divided by it before their softmax, and the divergence is multiplied by its square"),
 	KEY(KEY_CHOICE, fluidpipe_kl, VERB_RUNS, .fallback = "forward", .choices = WORDS("forward", "reverse"),
 	    .help = "mode fluidpipe: forward, KL(teacher || student); reverse, KL(student || teacher)"),
@@ -306,9 +316,9 @@ const struct config_key config_keys[] = {
 	    .help = "by which the distillation's loss is multiplied in them"),
 	KEY(KEY_REAL, fluidpipe_idle_dropout, VERB_RUNS, .fallback = "0", .most = 1, .bounds = BOUND_BELOW_MOST,
 	    .help = "the share of the received features that box 2 drops in such a step"),
-	KEY(KEY_SIZE, fluidpipe_idle_store, VERB_RUNS, .per_box = 1, .fallback = "256MiB",
+	KEY(KEY_SIZE, fluidpipe_idle_store, VERB_RUNS, .least = 1, .most = BYTES_MOST, .per_box = 1, .fallback = "256MiB",
 	    .help = "host memory of box 2 for the samples that it has received; where they need more, the oldest go to NVMe or are forgotten"),
-	KEY(KEY_SIZE, fluidpipe_idle_spill, VERB_RUNS, .per_box = 1, .fallback = "0", .or_none = 1,
+	KEY(KEY_SIZE, fluidpipe_idle_spill, VERB_RUNS, .least = 1, .most = BYTES_MOST, .per_box = 1, .fallback = "0", .or_none = 1,
 	    .help = "bytes on NVMe (nvme_dirs, max_nvme) for box 2's samples that fluidpipe_idle_store has no room for; 0: they are forgotten"),
 	KEY(KEY_STRING, fluidpipe_idle_replay, VERB_RUNS, .per_box = 1,
 	    .help = "this box's opportunistic.jsonl of another run, whose steps are made again, each after the same step, for the same results"),
@@ -323,11 +333,11 @@ const struct config_key config_keys[] = {
 	            "the first and the last box each train a copy, and send each other its gradient at each step's end; false makes two of it"),
 	KEY(KEY_LIST, box_hardware, VERB_PLAN,
 	    .help = "for plan: the profile of each box, such as [rtx4090x1, rtx3060x1]; unset: all are like the machine that is planned for"),
-	KEY(KEY_LIST, link_mbit_per_second, VERB_RUNS, .fallback = "none", .per_box = 1,
+	KEY(KEY_LIST, link_mbit_per_second, VERB_RUNS, .items = KEY_REAL, .least = 0.001, .most = 1e7, .fallback = "none", .per_box = 1,
 	    .help = "what the links carry of messages (TCP's headers take about 5 % of a line), for plan, and for the cuts where box_cuts is "
 	            "unset; over TCP, train sends little faster: one for all, one for each, or [up, down] of each in turn; none: train measures "
 	            "it in mode sync-pp, plan takes 100 and does not cut by it"),
-	KEY(KEY_LIST, link_latency_ms, VERB_RUNS, .fallback = "none", .per_box = 1,
+	KEY(KEY_LIST, link_latency_ms, VERB_RUNS, .items = KEY_REAL, .most = 1e6, .fallback = "none", .per_box = 1,
 	    .help = "milliseconds that a message takes one way beside that, likewise; none: train measures it, plan takes 25"),
 	KEY(KEY_STRING, link_below, VERB_RUNS, .per_box = 1,
 	    .help = "where the box before this one is: HOST:PORT to connect to, or listen:PORT to wait for it; unset in box 2: where torchrun "
@@ -339,9 +349,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, link_peer_above, VERB_RUNS, .per_box = 1, .help = "hash of the box after this one, likewise"),
 	KEY(KEY_STRING, link_identity, VERB_KEYS | VERB_RUNS, .fallback = "roundhouse-box.pem", .per_box = 1,
 	    .help = "this box's key file; keys makes it where it is not there"),
-	KEY(KEY_REAL, link_timeout, VERB_RUNS, .fallback = "60", .most = 1e6, .bounds = BOUND_ABOVE_LEAST, .per_box = 1,
+	KEY(KEY_REAL, link_timeout, VERB_RUNS, .fallback = "60", .least = 0.1, .most = 1e6, .per_box = 1,
 	    .help = "seconds of silence after which a connection is made anew"),
-	KEY(KEY_REAL, link_give_up, VERB_RUNS, .fallback = "3600", .most = 1e9, .bounds = BOUND_ABOVE_LEAST, .per_box = 1,
+	KEY(KEY_REAL, link_give_up, VERB_RUNS, .fallback = "3600", .least = 0.1, .most = 1e7, .per_box = 1,
 	    .help = "seconds without a connection after which the run stops, with a checkpoint"),
 
 	{.name = "gradient_checkpointing", .type = KEY_INERT, .verbs = VERB_DATA, .heading = "Accepted without effect",
@@ -381,13 +391,37 @@ static void describe_choices(const struct config_key *key, const char *lead, cha
 		used += (size_t)snprintf(out + used, bytes - used, "%s %s", i ? "," : "", key->choices[i]);
 }
 
-static void describe_number(const struct config_key *key, const char *what, char *out, size_t bytes)
+/* "1e12" and "0.001", as a person writes them. */
+static void print_bound(double value, char out[32])
 {
+	snprintf(out, 32, value == floor(value) && fabs(value) < 1e9 ? "%.0f" : "%g", value);
+	char *exponent = strchr(out, 'e'), *digits = exponent;
+	if (!exponent)
+		return;
+	exponent += exponent[1] == '-' ? 2 : 1; /* behind it "+12" or "06" */
+	digits = exponent + strspn(exponent, "+0");
+	memmove(exponent, digits, strlen(digits) + 1);
+}
+
+/* of: what there are several of, before its range. */
+static void describe_range(const struct config_key *key, const char *of, char *out, size_t bytes)
+{
+	char least[32], most[32];
 	const char *above = key->bounds & BOUND_ABOVE_LEAST ? "above " : "", *below = key->bounds & BOUND_BELOW_MOST ? "below " : "";
-	if (key->most >= 1e9)
-		snprintf(out, bytes, *above ? "%s above %.0f" : "%s, %.0f or more", what, key->least);
-	else
-		snprintf(out, bytes, "%s from %s%.0f to %s%.0f", what, above, key->least, below, key->most);
+	print_bound(key->least, least);
+	print_bound(key->most, most);
+	snprintf(out, bytes, "%s from %s%s to %s%s", of, above, least, below, most);
+}
+
+static void describe_list(const struct config_key *key, char *out, size_t bytes)
+{
+	char range[96];
+	if (key->items == KEY_STRING) {
+		snprintf(out, bytes, "a list such as [a, b], or none");
+		return;
+	}
+	describe_range(key, key->items == KEY_INTEGER ? "a list of whole numbers" : "a list of numbers", range, sizeof range);
+	snprintf(out, bytes, "%s, or none", range);
 }
 
 void config_key_describe(const struct config_key *key, char *out, size_t bytes)
@@ -397,13 +431,13 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 		snprintf(out, bytes, "text");
 		break;
 	case KEY_INTEGER:
-		describe_number(key, "a whole number", out, bytes);
+		describe_range(key, "a whole number", out, bytes);
 		break;
 	case KEY_SEED:
 		snprintf(out, bytes, "a whole number, 0 or more");
 		break;
 	case KEY_REAL:
-		describe_number(key, "a number", out, bytes);
+		describe_range(key, "a number", out, bytes);
 		break;
 	case KEY_STEPS:
 		snprintf(out, bytes, "a whole number of steps, or a share of all steps %s 0 and below 1",
@@ -420,13 +454,13 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 		snprintf(out, bytes, "a size such as 24GiB, 24G, 1.5 GB or plain bytes%s", key->or_none ? ", or none" : "");
 		break;
 	case KEY_CUTS:
-		snprintf(out, bytes, "an ascending list of layers from 1, such as [4, 8], or [] for one stage");
+		describe_range(key, "an ascending list of layers", out, bytes);
 		break;
 	case KEY_TARGETS:
 		snprintf(out, bytes, "a list of names, all-linear, or a regular expression");
 		break;
 	case KEY_LIST:
-		snprintf(out, bytes, "a list such as [a, b], or none");
+		describe_list(key, out, bytes);
 		break;
 	case KEY_PATHS:
 		snprintf(out, bytes, "a path, or a list of paths");

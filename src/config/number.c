@@ -38,8 +38,9 @@ int config_parse_real(const char *text, double *out)
 	size_t length = number_length(text);
 	if (!length || text[length])
 		return -EINVAL;
+	errno = 0; /* also where the number is too small to be told from 0 */
 	*out = strtod(text, NULL);
-	return isfinite(*out) ? 0 : -ERANGE;
+	return errno || !isfinite(*out) ? -ERANGE : 0;
 }
 
 /* "1e3", as people write many steps: whole all the same. */

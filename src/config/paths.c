@@ -105,9 +105,18 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 		        "'%s': no such directory here, and nothing is downloaded; if it is a model of the Hub: hf download %s "
 		        "--local-dir %s, then %s: %s (for plan, one with a config.json is enough)",
 		        shown.text, shown.text, strchr(path, '/') + 1, key, strchr(path, '/') + 1);
-	int is_pipe = !strcmp(key, "prompt_file") && rh_path_kind(path) > RH_PATH_DIR; /* or a link to one, as the shell's <(...) is */
-	if (!rh_file_exists(path) && !rh_dir_exists(path) && !is_pipe)
-		return config_entry_fail(entry, "'%s': %s", shown.text, mend);
+	int kind = rh_path_kind(path), is_other = kind == RH_PATH_OTHER || (kind == RH_PATH_LINK && rh_path_leads(path)),
+	    is_prompt = !strcmp(key, "prompt_file"); /* which is read once */
+	if (kind < 0)
+		return config_entry_fail(entry, "'%s': %s", shown.text, strerror(-kind));
+	int is_there = rh_file_exists(path) || rh_dir_exists(path);
+	if (!is_there && is_other && !is_prompt)
+		return config_entry_fail(entry,
+		                         "'%s' is a pipe or a device, and this is read more than once; write what it brings to a file, "
+		                         "and name that",
+		                         shown.text);
+	if (!is_there && !is_other)
+		return config_entry_fail(entry, "'%s': %s", shown.text, kind == RH_PATH_LINK ? "is a link that leads nowhere" : mend);
 	int adapts = model || adapter ? holds(path, "adapter_config.json") : 0, whole = model ? holds(path, "config.json") : 0,
 	    ran = model || adapter ? holds(path, "metrics.jsonl") : 0;
 	if (adapts < 0 || whole < 0 || ran < 0)
@@ -149,7 +158,7 @@ static int go_by_shapes(struct rh_config *config)
 static int plan_without(const char *key, struct rh_list *files)
 {
 	for (size_t i = 0; i < files->count; i++) {
-		if (rh_file_exists(files->item[i]) || rh_dir_exists(files->item[i]))
+		if (rh_path_leads(files->item[i]))
 			continue;
 		rh_note("%s: '%s': no such file or directory: planned without it", key, config_show(files->item[i]).text);
 		config_list_free(files);

@@ -157,7 +157,8 @@ static int check_decay(struct resolving *r)
 	if (config->weight_decay == 0)
 		return config_entry_fail(entry, "has no effect without weight_decay; add it or remove this");
 	if (config->use_lora && !config->lora_modules_to_save.count && !config->adapter_name_or_path)
-		return config_entry_fail(entry, "has no effect where no embedding is trained: name it in lora_modules_to_save, or remove this");
+		return config_entry_fail(entry,
+		                         "has no effect where no embedding is trained: name it in lora_modules_to_save, or remove this");
 	return 0;
 }
 
@@ -242,10 +243,7 @@ static int resolve_data(struct resolving *r)
 		return config_entry_fail(entry, "%zu numbers for %zu files of train_file; give one for each", config->data_weights.count,
 		                         config->train_file.count);
 	for (size_t i = 0; i < config->data_weights.count; i++) {
-		double weight = 0;
-		if (config_parse_real(config->data_weights.item[i], &weight) || !(weight > 0) || weight > 1000)
-			return config_entry_fail(entry, "'%s' is not allowed; expected a number above 0, up to 1000",
-			                         config_show(config->data_weights.item[i]).text);
+		double weight = strtod(config->data_weights.item[i], NULL);
 		if (weight > 1 && config->eval_split > 0)
 			return config_entry_fail(entry, "above 1 puts copies of a row on both sides of eval_split; use validation_file");
 	}
@@ -320,6 +318,14 @@ static int resolve_outtype(struct resolving *r)
 	return 0;
 }
 
+/* Given, and not an empty list. */
+static int is_filled(const struct resolving *r, const char *name)
+{
+	const struct config_key *key = &config_keys[config_key_find(name)];
+	const struct rh_list *list = (const struct rh_list *)(const void *)((const char *)r->draft + key->offset);
+	return given(r, name) && ((key->type != KEY_LIST && key->type != KEY_PATHS) || list->count);
+}
+
 static int check_required(struct resolving *r)
 {
 	static const struct {
@@ -339,9 +345,9 @@ static int check_required(struct resolving *r)
 	        {VERB_INSPECT, "train_file", "validation_file"},
 	};
 	for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
-		if (r->verb_bit == VERB_ALL || !(needs[i].verbs & r->verb_bit) || given(r, needs[i].key))
+		if (r->verb_bit == VERB_ALL || !(needs[i].verbs & r->verb_bit) || is_filled(r, needs[i].key))
 			continue;
-		if (needs[i].instead && given(r, needs[i].instead))
+		if (needs[i].instead && is_filled(r, needs[i].instead))
 			continue;
 		if (r->config->box > 1 && !strcmp(needs[i].key, "train_file")) /* box 1 has the rows */
 			continue;
@@ -359,11 +365,10 @@ static int check_files(struct resolving *r)
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries,
                    const char *(*default_device)(void))
 {
-	static int (*const parts[])(struct resolving *) = {resolve_device,    resolve_dtype, resolve_products,   resolve_optimizer,
-	                                                   resolve_scheduler, resolve_lora,  check_decay,        resolve_evaluation,
-	                                                   resolve_data,      resolve_spill, check_steps,        check_model,
-	                                                   resolve_boxes,     check_prompt,  check_required,     check_files,
-	                                                   resolve_date,      resolve_outtype};
+	static int (*const parts[])(struct resolving *) = {
+	        resolve_device, resolve_dtype,      resolve_products, resolve_optimizer, resolve_scheduler, resolve_lora,
+	        check_decay,    resolve_evaluation, resolve_data,     resolve_spill,     check_steps,       check_model,
+	        resolve_boxes,  check_prompt,       check_required,   check_files,       resolve_date,      resolve_outtype};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

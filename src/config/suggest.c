@@ -7,14 +7,15 @@
 
 enum { NAME_BYTES = 64 };
 
-#define NOT_BUILT "it is not built yet; remove it"
-#define ALWAYS    "it is always so here; remove it"
-#define LOGS      "a run writes metrics.jsonl, and what report_to names (tensorboard, csv), and reports nowhere else; remove it"
-#define VERBS_SAY "the verb says it: train, eval or generate; remove it"
-#define LORA      "true, LoRA over weights in dtype (qlora's in 4 bits are not built yet), or leave both out for full fine-tuning"
-#define REREADS   "each run reads its rows anew and keeps nothing of them; remove it"
-#define KERNELS   "which kernels run is no choice; remove it"
-#define ATTENTION "there is one attention, memory-saving and exact; remove it"
+#define NOT_BUILT   "it is not built yet; remove it"
+#define PREFERENCES "training on preferences or rewards (dpo, kto, orpo, ppo, rm) is not built yet"
+#define ALWAYS      "it is always so here; remove it"
+#define LOGS        "a run writes metrics.jsonl, and what report_to names (tensorboard, csv), and reports nowhere else; remove it"
+#define VERBS_SAY   "the verb says it: train, eval or generate; remove it"
+#define LORA        "true, LoRA over weights in dtype (qlora's in 4 bits are not built yet), or leave both out for full fine-tuning"
+#define REREADS     "each run reads its rows anew and keeps nothing of them; remove it"
+#define KERNELS     "which kernels run is no choice; remove it"
+#define ATTENTION   "there is one attention, memory-saving and exact; remove it"
 
 /* Names that Hugging Face's own trainers, Axolotl, LLaMA-Factory, torchtune and Unsloth have. A key: what it is called here; a note: what
  * else there is to say. A name that ends in '*' is a prefix. */
@@ -32,7 +33,23 @@ static const struct {
         {"adapter", "use_peft", LORA, 0},
         {"finetuning_type", "use_peft", LORA, 0},
         {"full_finetuning", NULL, "all weights are trained where no lora_ key is given; remove it", 0},
-        {"stage", NULL, "train is supervised fine-tuning (sft); remove it", 0},
+        {"stage", NULL, "train is supervised fine-tuning (sft; of rows of text, pt); remove it if that is meant; " PREFERENCES, 0},
+        {"rl", NULL, PREFERENCES, 0},
+        {"rl_beta", NULL, PREFERENCES, 0},
+        {"beta", NULL, PREFERENCES, 0},
+        {"loss_type", NULL, PREFERENCES, 0},
+        {"trl", NULL, PREFERENCES, 0},
+        {"pref_*", NULL, PREFERENCES, 0},
+        {"dpo_*", NULL, PREFERENCES, 0},
+        {"kto_*", NULL, PREFERENCES, 0},
+        {"orpo_*", NULL, PREFERENCES, 0},
+        {"ppo_*", NULL, PREFERENCES, 0},
+        {"simpo_*", NULL, PREFERENCES, 0},
+        {"grpo_*", NULL, PREFERENCES, 0},
+        {"ref_model*", NULL, PREFERENCES, 0},
+        {"reward_*", NULL, PREFERENCES, 0},
+        {"max_prompt_length", NULL, PREFERENCES, 0},
+        {"max_completion_length", NULL, PREFERENCES, 0},
         {"lora_model_dir", "adapter_name_or_path", NULL, 0},
         {"peft_model_id", "adapter_name_or_path", NULL, 0},
         {"tokenizer_*", NULL, "the tokenizer is the model's own; remove it", 0},
@@ -109,7 +126,7 @@ static const struct {
 
         {"lora_rank", "lora_r", NULL, 0},
         {"rank", "lora_r", NULL, 0},
-        {"lora_target", "lora_target_modules", NULL, 0},
+        {"lora_target", "lora_target_modules", "a list of names, or all-linear for all", 0},
         {"target_modules", "lora_target_modules", NULL, 0},
         {"target_parameters", "lora_target_parameters", NULL, 1},
         {"lora_target_linear", "lora_target_modules", "all-linear", 0},

@@ -75,11 +75,11 @@ static int set_number(struct config_draft *draft, const struct config_entry *ent
 	int64_t whole = 0;
 	double real = 0;
 	if (key->type == KEY_INTEGER || key->type == KEY_SEED) {
-		if (config_parse_integer(entry->text, &whole) || (key->type == KEY_SEED ? whole < 0 : !in_bounds(key, (double)whole)))
+		if (config_parse_integer(entry->text, &whole) || !in_bounds(key, (double)whole))
 			return refuse(entry);
 	} else if (key->type == KEY_SIZE) {
 		int none = key->or_none && (means_nothing(entry) || !strcmp(entry->text, "0"));
-		if (!none && (config_parse_size(entry->text, &whole) || whole < 1))
+		if (!none && (config_parse_size(entry->text, &whole) || !in_bounds(key, (double)whole)))
 			return refuse(entry);
 		if (!none && whole < BARE_LEAST && !entry->text[strspn(entry->text, "0123456789")])
 			return refuse_bare_size(entry, whole);
@@ -158,6 +158,14 @@ static int read_words(const struct config_entry *entry, struct rh_list *words)
 	return rc == -EINVAL ? refuse(entry) : rc;
 }
 
+/* One of a list's items. */
+static int refuse_item(const struct config_entry *entry, const char *item)
+{
+	char expected[EXPECTED_BYTES];
+	config_key_describe(&config_keys[entry->key], expected, sizeof expected);
+	return config_entry_fail(entry, "'%s' is not allowed there; expected %s", config_show(item).text, expected);
+}
+
 static int set_cuts(struct config_draft *draft, const struct config_entry *entry)
 {
 	const struct config_key *key = &config_keys[entry->key];
@@ -177,15 +185,15 @@ static int set_cuts(struct config_draft *draft, const struct config_entry *entry
 		goto out;
 	}
 	for (size_t i = 0; i < items->count && !rc; i++)
-		if (config_parse_integer(items->item[i], &cuts[i]) || cuts[i] < 1 || (i && cuts[i] <= cuts[i - 1]))
-			rc = config_entry_fail(entry,
-			                       "'%s' is not allowed there; expected an ascending list of layers from 1, such as [4, 8]",
-			                       config_show(items->item[i]).text);
+		if (config_parse_integer(items->item[i], &cuts[i]) || !in_bounds(key, (double)cuts[i]) || (i && cuts[i] <= cuts[i - 1]))
+			rc = refuse_item(entry, items->item[i]);
 	if (rc)
 		goto out;
 	int forward = key->offset == offsetof(struct config_draft, config.forward_cuts);
 	*(forward ? &draft->config.forward_cut_count : &draft->config.backward_cut_count) = (int64_t)items->count;
-	*(int64_t **)field_of(draft, key) = cuts;
+	int64_t **field = field_of(draft, key);
+	rh_free(*field);
+	*field = cuts;
 	cuts = NULL;
 out:
 	config_list_free(&words);
@@ -220,6 +228,8 @@ static int set_targets(struct config_draft *draft, const struct config_entry *en
 	int empty = !words.count;
 	for (size_t i = 0; i < words.count; i++)
 		empty |= !*words.item[i];
+	if (!rc && words.count == 1 && (!strcmp(words.item[0], "all") || !strcmp(words.item[0], "all_linear")))
+		rc = config_entry_fail(entry, "'%s' is all-linear here", words.item[0]);
 	if (!rc && empty)
 		rc = config_entry_fail(entry, "names no module; expected %s", "a list of names, all-linear, or a regular expression");
 	if (!rc) {
@@ -245,13 +255,23 @@ static int words_of(const struct config_entry *entry, struct rh_list *words)
 	return rc;
 }
 
+static int item_fits(const struct config_key *key, const char *item)
+{
+	int64_t whole;
+	double real;
+	if (key->items == KEY_INTEGER)
+		return !config_parse_integer(item, &whole) && in_bounds(key, (double)whole);
+	return key->items == KEY_REAL ? !config_parse_real(item, &real) && in_bounds(key, real) : *item != 0;
+}
+
 static int set_list(struct config_draft *draft, const struct config_entry *entry)
 {
-	struct rh_list *field = field_of(draft, &config_keys[entry->key]), words = {0};
+	const struct config_key *key = &config_keys[entry->key];
+	struct rh_list *field = field_of(draft, key), words = {0};
 	int rc = words_of(entry, &words);
 	for (size_t i = 0; i < words.count && !rc; i++)
-		if (!*words.item[i])
-			rc = refuse(entry);
+		if (!item_fits(key, words.item[i]))
+			rc = refuse_item(entry, words.item[i]);
 	if (rc) {
 		config_list_free(&words);
 		return rc;

@@ -271,6 +271,9 @@ int config_yaml_read(const char *bytes, size_t length, const char *path, struct 
 	struct reader reader;
 	if (length > FILE_MAX_BYTES)
 		return rh_fail(-EINVAL, "%s: %zu bytes are no configuration; is it the right file?", path, length);
+	const char *form = rh_text_utf16(bytes, length);
+	if (form && strcmp(form, "UTF-16")) /* which YAML reads where it has a mark */
+		return rh_fail(-EINVAL, "%s:1: the file is UTF-16 without a mark; iconv -f %s -t UTF-8 converts it", path, form);
 	int present = 0, rc = reader_open(&reader, bytes, length, path);
 	if (rc)
 		return rc;

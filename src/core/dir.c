@@ -129,6 +129,12 @@ int rh_dir_exists(const char *path)
 	return status_of(path, 0, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+int rh_path_leads(const char *path)
+{
+	struct stat info;
+	return status_of(path, 0, &info) == 0;
+}
+
 int rh_path_kind(const char *path)
 {
 	struct stat info;

@@ -68,6 +68,8 @@ int rh_file_link(const char *from, const char *to) RH_MUST;
 /* 1: there is something of that kind; symbolic links are followed, but not below the bound directory. */
 int rh_file_exists(const char *path);
 int rh_dir_exists(const char *path);
+/* 1: there is something of any kind, links followed likewise. */
+int rh_path_leads(const char *path);
 enum rh_path_kind { RH_PATH_NONE, RH_PATH_FILE, RH_PATH_DIR, RH_PATH_LINK, RH_PATH_OTHER };
 /* What is at the path itself, without following a link; negative errno (with a line) where that cannot be known. */
 int rh_path_kind(const char *path) RH_MUST;

@@ -110,12 +110,14 @@ void rh_fs_use(struct rh_fs *fs)
 
 int rh_fs_open_standard(void)
 {
-	int file;
-	do
-		file = open("/dev/null", O_RDWR); /* the lowest number that is free */
-	while (file >= 0 && file <= STDERR_FILENO);
-	if (file < 0)
-		return rh_fail(-errno, "cannot open /dev/null in place of a closed standard stream: %s", strerror(errno));
-	close(file);
+	for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++) {
+		if (fcntl(stream, F_GETFD) >= 0)
+			continue;
+		int file = open("/dev/null", O_RDWR); /* the lowest number that is free: the stream's */
+		if (file < 0)
+			file = open("/", O_RDONLY); /* a file system without devices: what is read or written fails */
+		if (file < 0)
+			return rh_fail(-errno, "cannot open /dev/null in place of a closed standard stream: %s", strerror(errno));
+	}
 	return 0;
 }

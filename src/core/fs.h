@@ -40,7 +40,7 @@ struct rh_fs *rh_fs_real(void);
 void rh_fs_use(struct rh_fs *fs);
 
 /* Opens /dev/null for each descriptor 0 to 2 that is closed, so that no file of the run gets such a number and receives what is meant
- * for a terminal. */
+ * for a terminal. Where there is no /dev/null, something that can be neither read nor written. */
 int rh_fs_open_standard(void) RH_MUST;
 
 #endif

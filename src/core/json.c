@@ -55,6 +55,8 @@ static const char *mend_of(json_error_t *fault)
 	        {"near '\''", "; strings stand in double quotes: Python's json.dumps writes JSON, its str does not"},
 	        {"near 'None'", "; Python's None is null in JSON: json.dumps writes it"},
 	        {"near 'NaN'", "; JSON has no NaN; write null"},
+	        {"string or '}' expected near '}'", "; no comma stands behind an object's last member; take it out"},
+	        {"unexpected token near ']'", "; no comma stands behind an array's last item; take it out"},
 	        {"end of file expected near ','", "; no comma stands between lines of JSON; take it out"},
 	};
 	if (json_error_code(fault) == json_error_invalid_utf8)

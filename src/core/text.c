@@ -40,3 +40,15 @@ void rh_text_free(struct rh_text *text)
 	rh_free(text->bytes);
 	*text = (struct rh_text){0};
 }
+
+const char *rh_text_utf16(const void *bytes, size_t length)
+{
+	const char *byte = bytes;
+	if (length >= 2 && (!memcmp(bytes, "\xFF\xFE", 2) || !memcmp(bytes, "\xFE\xFF", 2)))
+		return "UTF-16";
+	if (length < 4)
+		return NULL;
+	if (byte[0] && !byte[1] && byte[2] && !byte[3])
+		return "UTF-16LE";
+	return !byte[0] && byte[1] && !byte[2] && byte[3] ? "UTF-16BE" : NULL;
+}

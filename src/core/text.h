@@ -13,6 +13,9 @@ struct rh_text {
 int rh_text_append(struct rh_text *text, const void *bytes, size_t length) RH_MUST;
 int rh_text_printf(struct rh_text *text, const char *format, ...) RH_MUST RH_PRINTF(2, 3);
 
+/* What iconv calls the encoding where the bytes begin as UTF-16 does, with a mark or with two characters of ASCII; NULL: they do not. */
+const char *rh_text_utf16(const void *bytes, size_t length);
+
 /* Empties and frees; the struct may be used again. */
 void rh_text_free(struct rh_text *text);
 

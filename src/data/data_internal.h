@@ -32,6 +32,7 @@ struct data_encoder {
 	int is_cut;            /* the row has more ids */
 	int lacks_end;         /* a conversation whose last answer ends with no special token */
 	int32_t turn_end;      /* else that token; -1: not known */
+	char last_role[32];    /* of the last message of a conversation in which no assistant speaks; empty: in all one does */
 	char dropped_role[32]; /* of a message whose content the rendered text does not hold; empty: none */
 	int64_t row_room;      /* bytes of memory that encoding it may take; 0: any number */
 	int64_t row_bytes;     /* the most bytes that a row took */

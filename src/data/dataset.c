@@ -17,6 +17,7 @@ struct builder {
 	struct rh_dataset *set;
 	size_t id_capacity, trained_capacity, start_capacity, origin_capacity;
 	struct data_hashes seen; /* of rows */
+	int64_t copies;          /* of rows, as data_weights has them */
 };
 
 static int add_origin(struct builder *builder, const struct rh_origin *origin)
@@ -228,8 +229,9 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 		if (rc)
 			break;
 		origin.hash = data_hash_row(encoder);
-		rc = add_row(builder, encoder, config, where, origin,
-		             count_copies(config, source->weight, (uint32_t)file, reader.rows - 1));
+		int64_t copies = count_copies(config, source->weight, (uint32_t)file, reader.rows - 1);
+		builder->copies += copies;
+		rc = add_row(builder, encoder, config, where, origin, copies);
 		set->has_answers |= reader.kind != DATA_TEXT && reader.kind != DATA_LABELLED;
 		set->whole_conversations |=
 		        reader.kind == DATA_MESSAGES && config->assistant_only_loss != RH_YES && config->completion_only_loss != RH_YES;
@@ -301,6 +303,14 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 		        "%s: none of its %lld rows has a trained token: the chat template leaves messages of role '%s' out; write a role "
 		        "that it knows, such as user and assistant, or choose another chat_template",
 		        out->name, (long long)out->read_rows, dropped->detail);
+	else if (!rc && !out->documents && *encoder.last_role)
+		rc = rh_fail(-EINVAL,
+		             "%s: none of its %lld rows has a trained token: no turn is the assistant's, and only these are trained "
+		             "(assistant_only_loss); one ends with role '%s'",
+		             out->name, (long long)out->read_rows, encoder.last_role);
+	else if (!rc && !builder.copies)
+		rc = rh_fail(-EINVAL, "data_weights: none of the %lld rows of %s is taken: raise them", (long long)out->read_rows,
+		             out->name);
 	else if (!rc && !out->documents)
 		rc = rh_fail(-EINVAL,
 		             "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length, or give them text or "

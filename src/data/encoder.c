@@ -205,7 +205,9 @@ static int append_ending(struct data_encoder *encoder, const json_t *string)
 static int need_conversation(const struct data_encoder *encoder, const char *where)
 {
 	if (encoder->config->assistant_only_loss == RH_YES)
-		return rh_fail(-EINVAL, "%s: assistant_only_loss needs conversations; this file holds plain strings", where);
+		return rh_fail(-EINVAL, "%s: assistant_only_loss trains the assistant's turns of conversations, and %s", where,
+		               encoder->chat ? "this file holds plain strings: messages have turns"
+		                             : "without a chat template there are none (the model brings none: set chat_template)");
 	return 0;
 }
 
@@ -387,8 +389,13 @@ static int encode_messages(struct data_encoder *encoder, const json_t *row, cons
 		return rc;
 	if (!only_assistant)
 		return drop_left_out(encoder, messages, where);
-	if (!is_answered(encoder, messages))
+	if (!is_answered(encoder, messages)) {
+		const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+		const char *role = json_string_value(json_object_get(last, "role"));
+		if (role && !rh_chat_is_assistant(last))
+			snprintf(encoder->last_role, sizeof encoder->last_role, "%s", role);
 		return leave_empty(encoder);
+	}
 	encoder->is_masked = 1;
 	return keep_answers(encoder, messages, where);
 }

@@ -95,10 +95,10 @@ static const char *find_column(const json_t *row, const char *name)
 /* The column that most often holds what `wanted` names; NULL: none of them is here. */
 static const char *usual_column(const json_t *row, const char *wanted)
 {
-	static const char *const names[][9] = {
+	static const char *const names[][12] = {
 	        {"prompt", "title", "source", NULL},
-	        {"question", "query", "input", "inputs", NULL},
-	        {"completion", "response", "answer", "output", "chosen", "body", "target", "targets", NULL},
+	        {"question", "query", "input", "inputs", "user", "human", NULL},
+	        {"completion", "response", "answer", "output", "assistant", "gpt", "bot", "chosen", "body", "target", "targets", NULL},
 	        {"text", "content", "body", "document", "passage", NULL},
 	        {"messages", "conversation", "dialog", "dialogue", "chat", "turns", NULL},
 	};

@@ -17,12 +17,12 @@ static const struct {
         [RH_LINT_UNTRAINED] = {"untrained-rows", "rows without a trained token",
                                "raise max_length, or remove those without text or answer"},
         [RH_LINT_NO_END] = {"no-end-of-turn", "answers that no special token ends",
-                            "the model would not learn to stop; end turns in the chat template"},
+                            "the model would not learn to stop: a chat template ends turns, and eos_token texts and completions"},
         [RH_LINT_CUT_ANSWER] = {"cut-answers", "answers that lose their end to max_length", "raise max_length"},
         [RH_LINT_DUPLICATE] = {"duplicates", "rows that were there before", "remove them"},
         [RH_LINT_OVERLAP] = {"overlap", "rows to evaluate on that are trained on too", "remove them from one of the files"},
         [RH_LINT_DROPPED_ROLE] = {"dropped-role", "conversations of which the chat template leaves a message out",
-                                  "choose another chat_template"},
+                                  "write a role that the template knows, such as user and assistant, or choose another chat_template"},
 };
 
 const char *rh_lint_name(enum rh_lint lint)

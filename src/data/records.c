@@ -269,6 +269,8 @@ static int next_of_array(struct data_records *records, json_t **row)
 		return rc;
 	if (!rc)
 		return fail_array(records, "%s: the array does not end; is the file cut off?");
+	if (byte == ']')
+		return fail_array(records, "%s: a comma stands behind the array's last item; take it out");
 	if (byte != '{')
 		return fail_array(records,
 		                  "%s: expected an object {...}; each item of the array is one row, such as {\"messages\": [...]} or "

@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/lfs.h"
+#include "core/text.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -68,8 +69,9 @@ static int refuse_others(const struct data_stream *stream)
 	           "7zXZ",
 	           5))
 		return rh_fail(-EINVAL, "%s: xz is not read; unxz '%s' first", path, path);
-	if (starts(stream, "\xFF\xFE", 2) || starts(stream, "\xFE\xFF", 2))
-		return rh_fail(-EINVAL, "%s:1: the file is UTF-16; iconv -f UTF-16 -t UTF-8 '%s' >rows.jsonl converts it", path, path);
+	const char *form = rh_text_utf16(stream->packed, stream->end);
+	if (form)
+		return rh_fail(-EINVAL, "%s:1: the file is UTF-16; iconv -f %s -t UTF-8 '%s' >rows.jsonl converts it", path, form, path);
 	return rh_lfs_refuse(path, stream->packed, stream->end);
 }
 
@@ -94,8 +96,9 @@ int data_stream_open(const char *path, struct data_stream **out)
 	if (!stream)
 		return -ENOMEM;
 	stream->path = path;
-	int rc = rh_dir_exists(path) ? rh_fail(-EISDIR, "%s: a directory; name the files of rows in it, as a list where there are several", path)
-	                             : rh_file_open(path, &stream->file);
+	int rc = rh_dir_exists(path)
+	                 ? rh_fail(-EISDIR, "%s: a directory; name the files of rows in it, as a list where there are several", path)
+	                 : rh_file_open(path, &stream->file);
 	if (!rc)
 		stream->length = rh_file_length(stream->file);
 	if (!rc && !(stream->packed = rh_alloc(DATA_PIECE, 1)))

@@ -130,10 +130,19 @@ int door_open(struct door *door)
 	return door->listens ? listen_at(door) : split_address(door->address, 0, host, sizeof host, &port);
 }
 
+static void dismiss(struct door_guest *guest)
+{
+	if (guest->stream)
+		stream_close(guest->stream);
+	else if (guest->is_there)
+		close(guest->descriptor);
+	*guest = (struct door_guest){0};
+}
+
 void door_close(struct door *door)
 {
-	for (int i = 0; i < DOOR_PENDING; i++)
-		stream_close(door->pending[i].stream);
+	for (int i = 0; i < DOOR_GUESTS; i++)
+		dismiss(&door->guest[i]);
 	if (door->listener >= 0)
 		close(door->listener);
 	*door = (struct door){.listener = -1};
@@ -149,29 +158,45 @@ int door_port(const struct door *door)
 	                                           : ((struct sockaddr_in *)&address)->sin_port);
 }
 
-/* A place of its own for a descriptor that greets. */
-static int admit(struct door *door, int descriptor, int is_connecting, int64_t now_ns)
-{
-	struct door_pending *pending = door->pending;
-	while (pending < door->pending + DOOR_PENDING && pending->stream)
-		pending++;
-	RH_ASSERT(pending < door->pending + DOOR_PENDING);
-	int rc =
-	        door->tls ? tls_stream(door->tls, descriptor, door->listens, &pending->stream) : stream_plain(descriptor, &pending->stream);
-	if (rc)
-		return rc;
-	pending->is_connecting = is_connecting;
-	pending->wants = is_connecting ? POLLOUT : POLLIN;
-	pending->since_ns = now_ns;
-	return 0;
-}
-
-static int count_pending(const struct door *door)
+static int count_guests(const struct door *door, int greets)
 {
 	int count = 0;
-	for (int i = 0; i < DOOR_PENDING; i++)
-		count += door->pending[i].stream != NULL;
+	for (int i = 0; i < DOOR_GUESTS; i++)
+		count += door->guest[i].is_there && (door->guest[i].stream != NULL) == greets;
 	return count;
+}
+
+static int count_from(const struct door *door, int greets, const struct door_source *source)
+{
+	int count = 0;
+	for (int i = 0; i < DOOR_GUESTS; i++) {
+		const struct door_guest *guest = &door->guest[i];
+		count += guest->is_there && (guest->stream != NULL) == greets && !memcmp(&guest->source, source, sizeof *source);
+	}
+	return count;
+}
+
+static struct door_guest *free_guest(struct door *door)
+{
+	struct door_guest *guest = door->guest;
+	while (guest->is_there)
+		guest++;
+	RH_ASSERT(guest < door->guest + DOOR_GUESTS);
+	return guest;
+}
+
+/* The guest becomes one that greets. */
+static int begin_greeting(struct door *door, struct door_guest *guest, int64_t now_ns)
+{
+	int rc = door->tls ? tls_stream(door->tls, guest->descriptor, door->listens, &guest->stream)
+	                   : stream_plain(guest->descriptor, &guest->stream);
+	if (rc) {
+		*guest = (struct door_guest){0};
+		return rc;
+	}
+	guest->wants = guest->is_connecting ? POLLOUT : POLLIN;
+	guest->since_ns = now_ns;
+	return 0;
 }
 
 static int may_note(struct door *door, int64_t now_ns)
@@ -206,25 +231,32 @@ static int connect_to(struct door *door, int64_t now_ns)
 	int descriptor = open_socket(door, chosen);
 	int failed = descriptor < 0 || (connect(descriptor, chosen->ai_addr, chosen->ai_addrlen) && errno != EINPROGRESS);
 	freeaddrinfo(info);
-	if (!failed)
-		return admit(door, descriptor, 1, now_ns);
-	if (descriptor >= 0)
-		close(descriptor);
-	return 0;
+	if (failed) {
+		if (descriptor >= 0)
+			close(descriptor);
+		return 0;
+	}
+	struct door_guest *guest = free_guest(door);
+	*guest = (struct door_guest){.is_there = 1, .descriptor = descriptor, .is_connecting = 1};
+	return begin_greeting(door, guest, now_ns);
 }
 
 int door_polls(struct door *door, int is_wanted, int64_t now_ns, struct pollfd *polls, int64_t *deadline_ns)
 {
-	int count = 0, pending = count_pending(door), is_full = pending == DOOR_PENDING;
-	if (door->listener >= 0 && !is_full)
+	int count = 0, guests = 0;
+	if (door->listener >= 0 && now_ns >= door->deaf_until_ns)
 		polls[count++] = (struct pollfd){.fd = door->listener, .events = POLLIN};
-	for (int i = 0; i < DOOR_PENDING; i++) {
-		if (!door->pending[i].stream)
+	else if (door->listener >= 0)
+		*deadline_ns = rh_min(*deadline_ns, door->deaf_until_ns);
+	for (int i = 0; i < DOOR_GUESTS; i++) {
+		const struct door_guest *guest = &door->guest[i];
+		if (!guest->is_there)
 			continue;
-		polls[count++] = (struct pollfd){.fd = door->pending[i].stream->descriptor, .events = door->pending[i].wants};
-		*deadline_ns = rh_min(*deadline_ns, door->pending[i].since_ns + (is_full ? CROWDED_NS : door->patience_ns));
+		guests++;
+		polls[count++] = (struct pollfd){.fd = guest->descriptor, .events = guest->stream ? guest->wants : POLLIN};
+		*deadline_ns = rh_min(*deadline_ns, guest->since_ns + door->patience_ns);
 	}
-	if (!door->listens && is_wanted && !pending)
+	if (!door->listens && is_wanted && !guests)
 		*deadline_ns = rh_min(*deadline_ns, rh_max(door->next_try_ns, now_ns));
 	return count;
 }
@@ -240,77 +272,156 @@ int door_fail_late(const struct door *door)
 	return rh_fail(-ETIMEDOUT, "it did not greet within %g s", (double)door->patience_ns / 1e9);
 }
 
-/* A crowd of connections that do not greet: the oldest gives its place to the next. */
-static void make_place(struct door *door, int64_t now_ns)
+static struct door_source source_of(const struct sockaddr_storage *address)
 {
-	struct door_pending *oldest = NULL;
-	for (struct door_pending *at = door->pending; at < door->pending + DOOR_PENDING; at++) {
-		if (!at->stream)
-			return;
-		oldest = !oldest || at->since_ns < oldest->since_ns ? at : oldest;
+	struct door_source source = {{0}};
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)address;
+	if (address->ss_family != AF_INET6)
+		memcpy(source.bytes, &((const struct sockaddr_in *)(const void *)address)->sin_addr, 4);
+	else if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+		memcpy(source.bytes, v6->sin6_addr.s6_addr + 12, 4);
+	else
+		memcpy(source.bytes, v6->sin6_addr.s6_addr, sizeof source.bytes);
+	return source;
+}
+
+/* Of those that greet, or do not yet, the oldest from the source that has most; *places: how many that has. NULL: there is none. */
+static struct door_guest *least_claim(struct door *door, int greets, int *places)
+{
+	struct door_guest *chosen = NULL;
+	*places = 0;
+	for (struct door_guest *guest = door->guest; guest < door->guest + DOOR_GUESTS; guest++) {
+		if (!guest->is_there || (guest->stream != NULL) != greets)
+			continue;
+		int count = count_from(door, greets, &guest->source);
+		if (chosen && (count < *places || (count == *places && guest->since_ns >= chosen->since_ns)))
+			continue;
+		chosen = guest;
+		*places = count;
 	}
-	if (now_ns - oldest->since_ns < CROWDED_NS)
-		return;
-	door_note_refusal(door, rh_fail(-EBUSY, "it did not greet, and so did %d others", DOOR_PENDING - 1), now_ns);
-	stream_close(oldest->stream);
-	oldest->stream = NULL;
+	return chosen;
+}
+
+static void evict(struct door *door, struct door_guest *guest, int others, int64_t now_ns)
+{
+	door_note_refusal(door, rh_fail(-EBUSY, "it did not greet, and so did %d others", others), now_ns);
+	dismiss(guest);
 }
 
 static void accept_all(struct door *door, int64_t now_ns)
 {
-	make_place(door, now_ns);
-	for (int pending = count_pending(door); pending < DOOR_PENDING; pending++) {
-		int descriptor = accept4(door->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	struct sockaddr_storage address;
+	int places;
+	for (int i = 0; i < DOOR_SILENT && now_ns >= door->deaf_until_ns; i++) {
+		socklen_t length = sizeof address;
+		int descriptor = accept4(door->listener, (struct sockaddr *)&address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		int code = descriptor < 0 ? errno : 0, is_short = code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
+		int silent = count_guests(door, 0);
+		if (silent && (is_short || (!code && silent == DOOR_SILENT)))
+			evict(door, least_claim(door, 0, &places), silent - 1, now_ns);
+		else if (is_short)
+			door->deaf_until_ns = now_ns + CROWDED_NS;
 		if (descriptor < 0)
 			return;
 		set_options(door, descriptor);
-		if (admit(door, descriptor, 0, now_ns))
-			return;
+		*free_guest(door) =
+		        (struct door_guest){.is_there = 1, .descriptor = descriptor, .since_ns = now_ns, .source = source_of(&address)};
 	}
 }
 
-static int greet(struct door_pending *pending)
+/* Of what it has said: -EAGAIN: nothing; 0: it speaks as a peer begins to; else why it is refused. */
+static int listen_to(const struct door *door, const struct door_guest *guest)
 {
-	if (pending->is_connecting) {
+	enum { TLS_HANDSHAKE = 22, TLS_MAJOR = 3 };
+	unsigned char said[2];
+	ssize_t got = recv(guest->descriptor, said, sizeof said, MSG_PEEK | MSG_DONTWAIT);
+	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+		return -EAGAIN;
+	if (got <= 0)
+		return rh_fail(-ECONNRESET, "it closed before it greeted");
+	if (door->tls && (said[0] != TLS_HANDSHAKE || (got > 1 && said[1] != TLS_MAJOR)))
+		return rh_fail(-ECONNRESET, "it does not speak TLS");
+	return 0;
+}
+
+/* Room among those that greet for another from this source; 0: there is none. */
+static int make_room(struct door *door, const struct door_source *source, int64_t now_ns)
+{
+	if (count_guests(door, 1) < DOOR_GREETING)
+		return 1;
+	int places;
+	struct door_guest *guest = least_claim(door, 1, &places);
+	if (count_from(door, 1, source) + 1 >= places && now_ns - guest->since_ns < CROWDED_NS)
+		return 0;
+	evict(door, guest, DOOR_GREETING - 1, now_ns);
+	return 1;
+}
+
+/* Those that begin to speak greet; those that stay silent, or say what no peer says, are refused. */
+static void hear_silent(struct door *door, int64_t now_ns)
+{
+	for (struct door_guest *guest = door->guest; guest < door->guest + DOOR_GUESTS; guest++) {
+		if (!guest->is_there || guest->stream)
+			continue;
+		int rc = listen_to(door, guest);
+		if (rc == -EAGAIN && now_ns - guest->since_ns < door->patience_ns)
+			continue;
+		if (rc == -EAGAIN)
+			rc = door_fail_late(door);
+		else if (!rc && make_room(door, &guest->source, now_ns))
+			rc = begin_greeting(door, guest, now_ns);
+		else if (!rc)
+			rc = rh_fail(-EBUSY, "%d others greet", DOOR_GREETING);
+		if (rc) {
+			door_note_refusal(door, rc, now_ns);
+			dismiss(guest);
+		}
+	}
+}
+
+static int greet(struct door_guest *guest)
+{
+	if (guest->is_connecting) {
 		int code = 0;
 		socklen_t length = sizeof code;
-		struct pollfd poll_now = {.fd = pending->stream->descriptor, .events = POLLOUT};
+		struct pollfd poll_now = {.fd = guest->stream->descriptor, .events = POLLOUT};
 		if (poll(&poll_now, 1, 0) == 0)
 			return -EAGAIN;
-		if (getsockopt(pending->stream->descriptor, SOL_SOCKET, SO_ERROR, &code, &length) || code)
+		if (getsockopt(guest->stream->descriptor, SOL_SOCKET, SO_ERROR, &code, &length) || code)
 			return rh_fail(-ECONNREFUSED, "nobody answers: %s", strerror(code));
-		pending->is_connecting = 0;
+		guest->is_connecting = 0;
 	}
-	return pending->stream->ops->greet(pending->stream, &pending->wants);
+	return guest->stream->ops->greet(guest->stream, &guest->wants);
 }
 
 int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **out)
 {
 	int rc = 0;
 	*out = NULL;
-	if (door->listener >= 0)
+	if (door->listener >= 0) {
 		accept_all(door, now_ns);
-	else if (is_wanted && !count_pending(door) && now_ns >= door->next_try_ns)
+		hear_silent(door, now_ns);
+	} else if (is_wanted && !count_guests(door, 1) && now_ns >= door->next_try_ns) {
 		rc = connect_to(door, now_ns);
-	for (int i = 0; i < DOOR_PENDING && !rc && !*out; i++) {
-		struct door_pending *pending = &door->pending[i];
-		int code = pending->stream ? greet(pending) : -EAGAIN;
-		if (code == -EAGAIN && pending->stream && now_ns - pending->since_ns >= door->patience_ns)
+	}
+	for (struct door_guest *guest = door->guest; guest < door->guest + DOOR_GUESTS && !rc && !*out; guest++) {
+		int code = guest->stream ? greet(guest) : -EAGAIN;
+		if (code == -EAGAIN && guest->stream && now_ns - guest->since_ns >= door->patience_ns)
 			code = door_fail_late(door);
 		if (code == -EAGAIN)
 			continue;
 		if (!code) {
-			*out = pending->stream;
+			*out = guest->stream;
+			*guest = (struct door_guest){0};
 			door->wait_ns = FIRST_WAIT_NS;
 			door->has_opened = 1;
 		} else {
-			stream_close(pending->stream);
+			dismiss(guest);
 			if (code == -EACCES && !door->listens && !door->has_opened)
 				rc = code;
 			else if (code == -EACCES || door->listens)
 				door_note_refusal(door, code, now_ns);
 		}
-		pending->stream = NULL;
 	}
 	return rc;
 }

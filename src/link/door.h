@@ -8,8 +8,28 @@
 
 #include <poll.h>
 
-/* Strangers may hold this many connections half open, each for patience_ns, or for a second where others wait; an honest peer needs one. */
-enum { DOOR_PENDING = 64, DOOR_POLLS = DOOR_PENDING + 1 };
+/* Connections that come before their peer is known. An honest peer needs one, and speaks first; strangers may send many, so that these
+ * have room for a flood and no claim to it:
+ *
+ *   accepted --its first bytes are TLS's (or a plain link's)--> greets --the peer's key--> given out
+ *
+ * Of those that have said nothing the oldest makes place for the next. One that greets keeps its place for a second at least, unless its
+ * source holds more places than the newcomer's would: a flood from one address keeps nobody else out. */
+enum { DOOR_SILENT = 128, DOOR_GREETING = 64, DOOR_GUESTS = DOOR_SILENT + DOOR_GREETING, DOOR_POLLS = DOOR_GUESTS + 1 };
+
+/* Where a connection comes from: an address of IPv4, or a network of IPv6 (64 bits), which one host may have whole. */
+struct door_source {
+	unsigned char bytes[8];
+};
+
+struct door_guest {
+	int is_there, descriptor;
+	struct stream *stream; /* has the descriptor; NULL: nothing was said yet */
+	int is_connecting;
+	short wants;
+	int64_t since_ns; /* accepted; once it greets: since then */
+	struct door_source source;
+};
 
 struct door {
 	/* set by the caller of door_open */
@@ -20,15 +40,11 @@ struct door {
 	uint64_t bytes_per_s; /* a connection sends no faster; 0: as the system likes */
 	/* the door's own */
 	int listener; /* descriptor, -1: none */
-	struct door_pending {
-		struct stream *stream; /* NULL: free */
-		int is_connecting;
-		short wants;
-		int64_t since_ns;
-	} pending[DOOR_PENDING];
+	struct door_guest guest[DOOR_GUESTS];
+	int64_t deaf_until_ns;        /* no descriptor was to be had: nothing is accepted before */
 	int64_t next_try_ns, wait_ns; /* for the end that connects */
 	unsigned tries;
-	int has_opened; /* 1: a connection was made once, so the address is right */
+	int has_opened;       /* 1: a connection was made once, so the address is right */
 	int64_t next_note_ns; /* no note before: strangers must not fill the log */
 };
 

@@ -5,7 +5,8 @@
  *         |                                                  |
  *         +-- give_up, wrong peer, unlike greetings, protocol fault, close: the thread ends, and tells the peer if it can
  *
- * A new stream that has greeted replaces a live one: the peer noticed a break before this end did. */
+ * A new stream of the peer's that has greeted replaces a live one: the peer noticed a break before this end did. One of another process
+ * with the peer's key is turned away, and told why, while the live one is heard. */
 #include "link/tcp.h"
 
 #include "core/alloc.h"
@@ -36,9 +37,10 @@ struct tcp_link {
 	struct door door;
 	int port, wake; /* eventfd: something was posted */
 	/* the thread's own */
-	struct conn live, greeting;
+	struct conn live, greeting, refused; /* refused: is told why */
+	int64_t refused_until_ns;
 	struct {
-		int has_said, has_heard;
+		int has_said, has_heard, has_refused;
 		int64_t deadline_ns;
 		uint64_t peer;
 	} greets;
@@ -150,6 +152,63 @@ static int broken(struct tcp_link *link)
 	return is_over ? rh_fail(-ECONNRESET, "the peer has closed the link") : 0;
 }
 
+static int refused_next(void *context, struct frame *out)
+{
+	static const char line[] = "this box is linked already, with another process that has the same key: end one of the two";
+	struct tcp_link *link = context;
+	if (link->greets.has_refused)
+		return 0;
+	link->greets.has_refused = 1;
+	*out = (struct frame){.type = FRAME_ABORT, .length = sizeof line - 1, .payload = line};
+	return 1;
+}
+
+static int refused_expect(void *context, const struct frame *frame, char **into)
+{
+	(void)context, (void)frame;
+	*into = NULL;
+	return 0;
+}
+
+static int refused_take(void *context, const struct frame *frame, const char *payload)
+{
+	(void)context, (void)frame, (void)payload;
+	return 0;
+}
+
+/* What the other process sends meanwhile is dropped: unread, it would have the system take the line back. */
+static void step_refused(struct tcp_link *link, int64_t now_ns)
+{
+	if (!link->refused.stream)
+		return;
+	struct conn_peer peer = {.next = refused_next, .expect = refused_expect, .take = refused_take, .context = link};
+	int rc = conn_write(&link->refused, &peer, 2);
+	if (!rc || rc == -EAGAIN)
+		rc = conn_read(&link->refused, &peer, FRAMES_A_TURN);
+	if ((rc && rc != -EAGAIN) || now_ns >= link->refused_until_ns)
+		conn_close(&link->refused);
+}
+
+/* The live connection is of a process that was heard lately, and the one that greets is of another. */
+static int is_intruder(struct tcp_link *link, int64_t now_ns)
+{
+	pthread_mutex_lock(&link->end.lock);
+	int is_heard = link->live.stream && now_ns - link->end.protocol.heard_ns < 2 * link->timing.heartbeat_ns;
+	int is_other = link->end.protocol.peer != link->greets.peer;
+	pthread_mutex_unlock(&link->end.lock);
+	return is_heard && is_other;
+}
+
+static void turn_away(struct tcp_link *link, int64_t now_ns)
+{
+	door_note_refusal(&link->door, rh_fail(-EBUSY, "another process with the peer's key, which is linked already"), now_ns);
+	conn_close(&link->refused);
+	link->refused = link->greeting;
+	link->greeting.stream = NULL;
+	link->greets.has_refused = 0;
+	link->refused_until_ns = now_ns + FAREWELL_NS;
+}
+
 static int promote(struct tcp_link *link)
 {
 	pthread_mutex_lock(&link->end.lock);
@@ -191,8 +250,12 @@ static int step_greeting(struct tcp_link *link, int64_t now_ns)
 	if ((!rc || rc == -EAGAIN) && !link->greets.has_heard)
 		rc = conn_read(&link->greeting, &peer, 1);
 	int has_failed = rc && rc != -EAGAIN;
-	if (!has_failed && link->greets.has_heard && !link->greeting.out.is_open)
-		return promote(link);
+	if (!has_failed && link->greets.has_heard && !link->greeting.out.is_open) {
+		if (!is_intruder(link, now_ns))
+			return promote(link);
+		turn_away(link, now_ns);
+		return 0;
+	}
 	if (!has_failed && now_ns < link->greets.deadline_ns)
 		return 0;
 	if (!has_failed)
@@ -248,11 +311,12 @@ static int add_poll(struct conn *conn, struct pollfd *polls, int count)
  * none, or at its limit of frames. */
 static void wait_for_io(struct tcp_link *link, int64_t now_ns, int is_busy)
 {
-	struct pollfd polls[DOOR_POLLS + 3];
+	struct pollfd polls[DOOR_POLLS + 4];
 	int64_t deadline_ns = now_ns + link->timing.heartbeat_ns;
 	int count = door_polls(&link->door, !link->live.stream && !link->greeting.stream, now_ns, polls, &deadline_ns);
 	count = add_poll(&link->live, polls, count);
 	count = add_poll(&link->greeting, polls, count);
+	count = add_poll(&link->refused, polls, count);
 	polls[count++] = (struct pollfd){.fd = link->wake, .events = POLLIN};
 	if (link->live.stream) {
 		pthread_mutex_lock(&link->end.lock);
@@ -290,6 +354,7 @@ static void part(struct tcp_link *link)
 	publish(link);
 	conn_close(&link->live);
 	conn_close(&link->greeting);
+	conn_close(&link->refused);
 }
 
 static int step_all(struct tcp_link *link, int64_t now_ns)
@@ -297,6 +362,7 @@ static int step_all(struct tcp_link *link, int64_t now_ns)
 	int rc = step_door(link, now_ns);
 	if (!rc)
 		rc = step_greeting(link, now_ns);
+	step_refused(link, now_ns);
 	return rc ? rc : step_live(link, now_ns);
 }
 

@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "core/hooks.h"
 #include "core/log.h"
+#include "core/ram.h"
 #include "cuda/device.h"
 #include "device/cpu/cpu.h"
 #include "device/sim/sim.h"
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 int rh_machine_cores(void)
 {
@@ -105,7 +107,8 @@ static int64_t nested_least(const char *root, const char *group, const struct gr
 	}
 }
 
-/* A line of /proc/self/cgroup is "0::/path" (v2) or "4:cpu,memory:/path" (v1). */
+/* A line of /proc/self/cgroup is "0::/path" (v2) or "4:cpu,memory:/path" (v1). Without /proc the mounts themselves are asked, which in a
+ * container are the process's own groups. */
 static int64_t groups_least(const char *root, group_figure *figure)
 {
 	char path[PATH_MAX], line[PATH_MAX + 64];
@@ -113,6 +116,10 @@ static int64_t groups_least(const char *root, group_figure *figure)
 		return INT64_MAX;
 	FILE *file = fopen(path, "re");
 	int64_t least = INT64_MAX;
+	for (int i = 0; !file && i < 2; i++) {
+		int64_t room = nested_least(root, "", i ? &group_v1 : &group_v2, figure);
+		least = room < least ? room : least;
+	}
 	while (file && fgets(line, sizeof line, file)) {
 		char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
 		if (!group)
@@ -132,11 +139,8 @@ static int64_t groups_least(const char *root, group_figure *figure)
 
 int64_t rh_machine_free_ram_under(const char *root)
 {
-	char path[PATH_MAX];
-	int64_t room = groups_least(root, group_room), available = -1;
-	if (snprintf(path, sizeof path, "%s/proc/meminfo", root) < (int)sizeof path)
-		available = number_in(path, "MemAvailable:", 1024);
-	available = available < 0 ? 0 : available;
+	int64_t room = groups_least(root, group_room), total, available;
+	rh_ram_under(root, &total, &available);
 	return room < available ? room : available;
 }
 
@@ -157,10 +161,17 @@ int64_t rh_machine_free_ram(void)
 	return rh_machine_free_ram_under("");
 }
 
+/* Without /proc: the most that was ever resident, files' pages too. */
+static int64_t most_resident(void)
+{
+	struct rusage usage;
+	return getrusage(RUSAGE_SELF, &usage) ? 0 : usage.ru_maxrss * 1024;
+}
+
 int64_t rh_machine_own_bytes(void)
 {
 	int64_t anonymous = number_in("/proc/self/status", "RssAnon:", 1024);
-	return anonymous < 0 ? 0 : anonymous;
+	return anonymous < 0 ? most_resident() : anonymous;
 }
 
 int64_t rh_machine_peak_ram_under(const char *root)
@@ -169,7 +180,7 @@ int64_t rh_machine_peak_ram_under(const char *root)
 	if (snprintf(path, sizeof path, "%s/proc/self/status", root) >= (int)sizeof path)
 		return 0;
 	int64_t peak = number_in(path, "VmHWM:", 1024), reserved = number_in(path, "HugetlbPages:", 1024);
-	return (peak < 0 ? 0 : peak) + (reserved < 0 ? 0 : reserved);
+	return (peak < 0 ? most_resident() : peak) + (reserved < 0 ? 0 : reserved);
 }
 
 int64_t rh_machine_peak_ram(void)
@@ -287,8 +298,8 @@ static int tell_unlike(const struct rh_device_spec *spec)
 		if (!rc && (first.major != other.major || first.minor != other.minor || first.multiprocessors != other.multiprocessors))
 			rh_warn_once("GPUs %d and %d are not alike (compute capability %d.%d with %d multiprocessors, %d.%d with %d): the "
 			             "slowest sets the pace, and plans count on the first one's speed; device: %s:%d alone may be faster",
-			             spec->gpu[0], spec->gpu[i], first.major, first.minor, first.multiprocessors, other.major,
-			             other.minor, other.multiprocessors, rh_cuda_kind(), spec->gpu[0]);
+			             spec->gpu[0], spec->gpu[i], first.major, first.minor, first.multiprocessors, other.major, other.minor,
+			             other.multiprocessors, rh_cuda_kind(), spec->gpu[0]);
 	}
 	return rc;
 }

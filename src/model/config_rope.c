@@ -232,10 +232,10 @@ int config_check_rope(const struct rh_model_config *config, int which, const cha
 	const struct rh_rope *rope = &config->rope[which];
 	if (config->family->names->positions || (which && !config->family->silent.rope_theta_windowed))
 		return 0;
-	if (!(isfinite(rope->theta) && rope->theta > 0))
-		return rh_fail(-EINVAL, "%s: rope_theta %g makes no sense; it must be positive", where, rope->theta);
-	if (rope->type != RH_ROPE_DEFAULT && !(isfinite(rope->factor) && rope->factor > 0))
-		return rh_fail(-EINVAL, "%s: rope scaling factor %g makes no sense; it must be positive", where, rope->factor);
+	if (!(rope->theta >= 1 && rope->theta <= 1e12))
+		return rh_fail(-EINVAL, "%s: rope_theta %g makes no sense; it must be from 1 to 1e12", where, rope->theta);
+	if (rope->type != RH_ROPE_DEFAULT && !(rope->factor >= 1e-3 && rope->factor <= 1e6))
+		return rh_fail(-EINVAL, "%s: rope scaling factor %g makes no sense; it must be from 0.001 to 1e6", where, rope->factor);
 	if (rope->type == RH_ROPE_LLAMA3 && !(rope->low_freq_factor > 0 && rope->high_freq_factor > rope->low_freq_factor &&
 	                                      isfinite(rope->high_freq_factor) && rope->original_max_position > 0))
 		return rh_fail(-EINVAL,

@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/size.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -72,14 +73,9 @@ static int columns_of(const struct rh_progress *progress)
 
 static void format_bytes(const char *name, int64_t bytes, char *out)
 {
-	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-	double value = (double)bytes;
-	size_t unit = 0;
-	for (; value >= 1024 && unit < 4; unit++)
-		value /= 1024;
 	*out = 0;
 	if (bytes > 0)
-		snprintf(out, PIECE_BYTES, unit ? "%s %.2f %s" : "%s %.0f %s", name, value, units[unit]);
+		snprintf(out, PIECE_BYTES, "%s %s", name, rh_size(bytes).text);
 }
 
 static void format_left(double seconds, char *out)

@@ -2,6 +2,7 @@
 #include "plan/plan_internal.h"
 
 #include "core/minmax.h"
+#include "core/size.h"
 #include "partition/rounds.h"
 #include "schedule/schedule.h"
 
@@ -74,8 +75,8 @@ int rh_run_plan_check_nvme(const struct rh_run_plan *plan, const struct rh_confi
 	if (!needed)
 		return 0;
 	if (needed > config->max_nvme)
-		return rh_fail(-ENOSPC, "max_nvme: the run needs %lld bytes of NVMe and may have %lld, %lld less; raise it, or spill less",
-		               (long long)needed, (long long)config->max_nvme, (long long)(needed - config->max_nvme));
+		return rh_fail(-ENOSPC, "max_nvme: the run needs %s of NVMe and may have %s; raise it to %lld bytes, or spill less",
+		               rh_size(needed).text, rh_size(config->max_nvme).text, (long long)needed);
 	if (config->max_nvme_writes && writes > config->max_nvme_writes)
 		return rh_fail(
 		        -EDQUOT,

@@ -122,10 +122,48 @@ static void test_losses_that_explode_stop_the_run(void **state)
 	(void)state;
 	struct scratch scratch;
 	make_good(&scratch);
-	struct ran ran =
-	        run_line(&scratch, "train %s/run.yaml --learning_rate 1e30 --max_steps 50 --lr_scheduler_type constant", scratch.dir);
+	struct ran ran = run_line(&scratch,
+	                          "train %s/run.yaml --learning_rate 1000 --max_steps 50 --lr_scheduler_type constant --optim sgd "
+	                          "--optim_args momentum=0.9 --max_grad_norm 0",
+	                          scratch.dir);
 	check_failed(&ran, "step ");
 	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+static void write_utf16(const char *path, const char *text)
+{
+	char wide[512];
+	size_t length = strlen(text);
+	assert_true(2 * length <= sizeof wide);
+	for (size_t i = 0; i < length; i++) {
+		wide[2 * i] = text[i];
+		wide[2 * i + 1] = 0;
+	}
+	write_bytes(path, wide, 2 * length);
+}
+
+/* As PowerShell's redirection writes, here without a mark. */
+static void test_files_in_utf16_say_so(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_utf16(path_of("%s/wide.jsonl", scratch.dir), "{\"text\": \"a\"}\n");
+	write_utf16(path_of("%s/wide.yaml", scratch.dir), "max_length: 64\n");
+	refused(&scratch, "train @/run.yaml --train_file @/wide.jsonl", "wide.jsonl:1: |UTF-16|iconv -f UTF-16LE");
+	refused(&scratch, "train @/wide.yaml", "wide.yaml:1: |UTF-16|iconv -f UTF-16LE");
+	scratch_close(&scratch);
+}
+
+static void test_memory_is_told_in_units(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	check_ok(rh_dir_make(path_of("%s/nvme", scratch.dir)));
+	refused(&scratch, "train @/run.yaml --spill optimizer --nvme_dirs @/nvme --max_nvme 1B",
+	        "max_nvme: |KiB|may have 1 B|raise it to ");
 	scratch_close(&scratch);
 }
 
@@ -137,6 +175,8 @@ int main(void)
 	        cmocka_unit_test(test_keys_not_built_yet_say_so),
 	        cmocka_unit_test(test_help_and_version_are_printed),
 	        cmocka_unit_test(test_losses_that_explode_stop_the_run),
+	        cmocka_unit_test(test_files_in_utf16_say_so),
+	        cmocka_unit_test(test_memory_is_told_in_units),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

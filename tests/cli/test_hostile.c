@@ -5,8 +5,15 @@
 #include "checkpoint/checkpoint.h"
 #include "core/json.h"
 
+#include <linux/audit.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 static const char *const short_run = "train %s/run.yaml --use_peft true --save_steps 1 --max_steps 2";
 static const char *const long_run = "train %s/run.yaml --use_peft true --logging_steps 1 --save_strategy no --max_steps 1000000";
@@ -336,6 +343,148 @@ static void test_streams_that_are_gone_or_closed_change_nothing(void **state)
 	scratch_close(&good);
 }
 
+/* ---- results that go nowhere, and systems that lack a part ---- */
+
+static void write_to_full(void)
+{
+	int full = open("/dev/full", O_WRONLY);
+	if (full < 0 || dup2(full, 1) < 0)
+		_exit(125);
+}
+
+/* Whoever takes a program's output must be told that it is not whole. */
+static void test_output_that_cannot_be_written_is_an_error(void **state)
+{
+	(void)state;
+	static const char *const lines[] = {"--help",
+	                                    "--version",
+	                                    "train --help",
+	                                    "plan --help",
+	                                    "inspect --help",
+	                                    "eval --help",
+	                                    "generate --help",
+	                                    "chat --help",
+	                                    "merge --help",
+	                                    "export --help",
+	                                    "join --help",
+	                                    "doctor --help",
+	                                    "keys --help",
+	                                    "train @/run.yaml --json",
+	                                    "plan @/run.yaml",
+	                                    "plan @/run.yaml --json",
+	                                    "inspect @/run.yaml",
+	                                    "inspect @/run.yaml --json",
+	                                    "eval @/run.yaml --validation_file @/rows.jsonl",
+	                                    "eval @/run.yaml --validation_file @/rows.jsonl --json",
+	                                    "generate @/run.yaml --prompt the --max_new_tokens 3",
+	                                    "generate @/run.yaml --prompt the --max_new_tokens 3 --json",
+	                                    "export @/run.yaml --outfile @/out.gguf --json",
+	                                    "doctor --device cpu:1 --measure_seconds 1",
+	                                    "keys --link_identity @/key.pem"};
+	struct scratch scratch;
+	char line[1024];
+	make_good(&scratch);
+	run_prepare = write_to_full;
+	for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+		struct ran ran;
+		fill_in(&scratch, lines[i], line, sizeof line);
+		run_start(&scratch, line, 0, &ran);
+		run_wait(&ran);
+		check_failed(&ran, "standard output: cannot write");
+		assert_int_equal(ran.status, 1);
+		run_free(&ran);
+	}
+	run_prepare = NULL;
+	assert_true(exists(path_of("%s/out/model.safetensors", scratch.dir))); /* train's result lies there all the same */
+	scratch_close(&scratch);
+}
+
+static const char *hidden;
+
+/* Leaves an empty place where `hidden` is, for this process alone; but scratch files may lie in /dev/shm. */
+static void hide(void)
+{
+	char kept[64];
+	if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		_exit(125);
+	int memory = open("/dev/shm", O_PATH);
+	snprintf(kept, sizeof kept, "/proc/self/fd/%d", memory);
+	if (mount("none", hidden, "tmpfs", 0, NULL))
+		_exit(125);
+	if (!strcmp(hidden, "/dev") && memory >= 0 && (mkdir("/dev/shm", 0777) || mount(kept, "/dev/shm", NULL, MS_BIND, NULL)))
+		_exit(125);
+	close(memory);
+	close(0);
+}
+
+/* Containers are made without one or the other. */
+static void test_without_devices_or_proc_it_runs(void **state)
+{
+	(void)state;
+	static const char *const places[] = {"/dev", "/proc"};
+	for (int i = 0; i < 2; i++) {
+		struct scratch scratch;
+		make_good(&scratch);
+		hidden = places[i];
+		run_prepare = hide;
+		struct ran ran = run_line(&scratch, "train %s/run.yaml --use_peft true", scratch.dir);
+		run_prepare = NULL;
+		if (ran.status == 125)
+			check_skip("no mount namespace may be made here");
+		if (ran.status || strstr(ran.err, " -"))
+			fail_msg("without %s: exit %d: %s", places[i], ran.status, ran.err);
+		run_free(&ran);
+		scratch_close(&scratch);
+	}
+}
+
+static void deny_enter(void)
+{
+	struct sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	                             BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_enter, 0, 1),
+	                             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+	struct sock_fprog program = {sizeof code / sizeof *code, code};
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		_exit(125);
+}
+
+/* Two drives, and one line on it. */
+static void test_io_uring_that_may_not_be_entered_gives_way_to_threads(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	for (int i = 0; i < 2; i++)
+		check_ok(rh_dir_make(path_of("%s/nvme%d", scratch.dir, i)));
+	run_prepare = deny_enter;
+	struct ran ran = run_line(&scratch, "train %s/run.yaml --spill optimizer --max_nvme 64MiB --nvme_dirs %s/nvme0,%s/nvme1",
+	                          scratch.dir, scratch.dir, scratch.dir);
+	run_prepare = NULL;
+	if (ran.status == 125)
+		check_skip("no filter of system calls may be set here");
+	const char *said = strstr(ran.err, "io_uring is not to be had here");
+	if (ran.status || !said || strstr(said + 1, "io_uring is not"))
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+static void test_rows_from_a_pipe_are_refused_as_such(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	check_ok(mkfifo(path_of("%s/pipe", scratch.dir), 0600));
+	check_ok(symlink(path_of("%s/pipe", scratch.dir), path_of("%s/link", scratch.dir)));
+	check_ok(symlink(path_of("%s/nothing", scratch.dir), path_of("%s/dangling", scratch.dir)));
+	refused(&scratch, "train @/run.yaml --train_file @/pipe", "is a pipe or a device, and this is read more than once");
+	refused(&scratch, "plan @/run.yaml --train_file @/link", "is a pipe or a device, and this is read more than once");
+	refused(&scratch, "inspect @/run.yaml --validation_file @/pipe", "validation_file: '");
+	refused(&scratch, "train @/run.yaml --model_name_or_path @/pipe", "is a pipe or a device");
+	refused(&scratch, "train @/run.yaml --train_file @/dangling", "is a link that leads nowhere");
+	scratch_close(&scratch);
+}
+
 /* ---- limits ---- */
 
 static void large_stacks(void)
@@ -454,6 +603,10 @@ int main(void)
 	        cmocka_unit_test(test_signals_that_end_programs_save_a_checkpoint),
 	        cmocka_unit_test(test_a_hangup_that_nohup_ignores_stays_ignored),
 	        cmocka_unit_test(test_streams_that_are_gone_or_closed_change_nothing),
+	        cmocka_unit_test(test_output_that_cannot_be_written_is_an_error),
+	        cmocka_unit_test(test_without_devices_or_proc_it_runs),
+	        cmocka_unit_test(test_io_uring_that_may_not_be_entered_gives_way_to_threads),
+	        cmocka_unit_test(test_rows_from_a_pipe_are_refused_as_such),
 	        cmocka_unit_test(test_the_shells_stack_size_is_not_the_threads),
 	        cmocka_unit_test(test_too_little_address_space_is_one_line),
 	        cmocka_unit_test(test_too_few_descriptors_are_one_line),

@@ -267,17 +267,51 @@ static void test_rows_that_training_held_out_can_be_evaluated(void **state)
 	scratch_close(&scratch);
 }
 
+/* The numbers of a tensor in the bytes of a safetensors file; width: of a row. */
+static float *tensor_in(char *bytes, const char *name, int64_t *rows, int64_t *width)
+{
+	uint64_t header;
+	memcpy(&header, bytes, sizeof header);
+	json_t *table = json_loadb(bytes + 8, (size_t)header, 0, NULL), *tensor = json_object_get(table, name),
+	       *shape = json_object_get(tensor, "shape");
+	*rows = json_integer_value(json_array_get(shape, 0));
+	*width = json_array_size(shape) > 1 ? json_integer_value(json_array_get(shape, 1)) : 1;
+	int64_t begin = json_integer_value(json_array_get(json_object_get(tensor, "data_offsets"), 0));
+	json_decref(table);
+	assert_true(*rows > 0);
+	return (float *)(void *)(bytes + 8 + header + (uint64_t)begin);
+}
+
+/* A model whose logits are no numbers behind one token: its hidden row is all in column 0, which the last norm then makes overflow. */
+static void spoil_token(const char *path, int64_t token)
+{
+	size_t length;
+	int64_t rows, width;
+	char *bytes = read_bytes(path, &length);
+	float *embedding = tensor_in(bytes, "model.embed_tokens.weight", &rows, &width);
+	embedding[token * width] = 1e6f;
+	tensor_in(bytes, "model.norm.weight", &rows, &width)[0] = 1e38f;
+	float *head = tensor_in(bytes, "lm_head.weight", &rows, &width);
+	for (int64_t row = 0; row < rows; row++)
+		head[row * width] = 0;
+	write_bytes(path, bytes, length);
+	free(bytes);
+}
+
 /* JSON has no NaN: a loss that is none is null, and the rest of the result is there. */
 static void test_losses_that_are_no_numbers_are_null(void **state)
 {
 	(void)state;
+	enum { OF_Z = 90 };
 	struct scratch scratch;
 	make_good(&scratch);
-	prints(&scratch,
-	       "train @/run.yaml --json --max_steps 1 --learning_rate 1e30 --warmup_steps 0 --validation_file @/rows.jsonl --eval_strategy "
-	       "epoch",
+	copy_file(MODELS "gguf-llama/config.json", path_of("%s/hf/config.json", scratch.dir));
+	copy_file(MODELS "gguf-llama/model.safetensors", path_of("%s/hf/model.safetensors", scratch.dir));
+	spoil_token(path_of("%s/hf/model.safetensors", scratch.dir), OF_Z);
+	write_text(path_of("%s/z.jsonl", scratch.dir), "{\"prompt\": \"Z \", \"completion\": \"Z Z\"}\n");
+	prints(&scratch, "train @/run.yaml --json --use_peft true --validation_file @/z.jsonl --eval_strategy epoch",
 	       "\"eval_loss\":null");
-	prints(&scratch, "eval --json --model_name_or_path @/out --max_length 64 --validation_file @/rows.jsonl", "\"eval_loss\":null");
+	prints(&scratch, "eval --json --model_name_or_path @/hf --max_length 64 --validation_file @/z.jsonl", "\"eval_loss\":null");
 	scratch_close(&scratch);
 }
 

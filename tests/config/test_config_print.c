@@ -97,7 +97,7 @@ static void test_print_loads_back_the_same(void **state)
 	        "0.1234567890123456789\n",
 	        "adapter_name_or_path: adapter\nlora_target_modules: all-linear\nresume_from_checkpoint: true\n",
 	        "prompt: \"a\\nb\\t\\\"\\\\ \\u0085\\u2028\\U0001F600\\uFEFF\\x07 \\x7f'\"\neos_token: 'null'\nchat_template: '#x: y'\n",
-	        "bf16: true\nseed: 9223372036854775807\ndata_seed: 1\nmax_grad_norm: 0\nadam_epsilon: 1e-300\nweight_decay: 1e300\n",
+	        "bf16: true\nseed: 9223372036854775807\ndata_seed: 1\nmax_grad_norm: 0\nadam_epsilon: 1e-30\nweight_decay: 1e3\n",
 	        "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-6}\nweight_decay: 0.1\ndecay_embeddings: "
 	        "false\npacking: yes\npacking_strategy: wrapped\n",
 	        "eval_split: 0.25\neval_strategy: epoch\neval_steps: 0.5\nsave_steps: 1000000000000\nsave_total_limit: 2\nmax_steps: 7\n",
@@ -131,7 +131,7 @@ static void test_help_lists_a_verbs_keys(void **state)
 	assert_null(strstr(text.bytes, "max_vram"));
 	rh_text_free(&text);
 	check_ok(rh_config_help("train", "a, b", &text));
-	assert_non_null(strstr(text.bytes, "  learning_rate                   peak learning rate; a number, 0 or more [2e-5]\n"));
+	assert_non_null(strstr(text.bytes, "  learning_rate                   peak learning rate; a number from 0 to 1000 [2e-5]\n"));
 	assert_non_null(strstr(text.bytes, "takes\n                                  paci): a, b [roundpipe]\n"));
 	const char *keys = strstr(text.bytes, "\nModel and files\n");
 	for (size_t length; keys && *keys; keys += length + (keys[length] == '\n')) { /* broken into lines */

@@ -54,7 +54,10 @@ static void test_load_says_what_other_trainers_names_are_called_here(void **stat
 	        {"wandb_project", "a run writes metrics.jsonl"},
 	        {"overwrite_output_dir", "never overwritten"},
 	        {"remove_unused_columns", "remove it"},
-	        {"stage", "supervised fine-tuning"},
+	        {"stage", "supervised fine-tuning|dpo|not built yet"},
+	        {"rl", "dpo|not built yet"},
+	        {"dpo_beta", "not built yet"},
+	        {"lora_target", "lora_target_modules|all-linear"},
 	        {"overwrite_cache", "each run reads its rows anew"},
 	        {"preprocessing_num_workers", "one process"},
 	        {"plot_loss", "a run writes metrics.jsonl"},
@@ -127,6 +130,11 @@ static void test_load_says_what_other_trainers_values_are_called_here(void **sta
 	refused("optim: paged_adamw_8bit\n", NULL, "optim: 'paged_adamw_8bit'|state_layout: split8");
 	refused("optim: adamw_torch_fused\n", NULL, "'adamw_torch_fused'|adamw_torch");
 	refused("lora_r: 8\nlora_target_modules: q_proj,v_proj\n", NULL, "lora_target_modules: |[q_proj,v_proj]");
+	refused("lora_r: 8\nlora_target_modules: all\n", NULL, "lora_target_modules: 'all'|all-linear");
+	refused("lora_r: 8\nlora_target_modules: [all]\n", NULL, "lora_target_modules: 'all'|all-linear");
+	refused_by("plan", NULL, "--hardware a --hardware b", "--hardware is given twice");
+	refused_by("plan", NULL, "--device cpu --hardware b", "--hardware|--device|remove one");
+	refused_by("plan", NULL, "--hardware b --device cpu", "device|hardware|remove one");
 	refused("seed:1\n", NULL, "a space follows the colon");
 	refused("lora_r: 1\nseed:1\n", NULL, "a space follows the colon");
 	refused("seed:1\nlora_r: 1\n", NULL, "a space follows the colon");
@@ -164,7 +172,7 @@ static void test_load_names_no_key_that_was_not_meant(void **state)
 static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 {
 	(void)state;
-	refused("learning_rate: fast\n", NULL, "c.yaml:1: learning_rate: 'fast'|0 or more");
+	refused("learning_rate: fast\n", NULL, "c.yaml:1: learning_rate: 'fast'|from 0 to 1000");
 	refused("learning_rate: nan\n", NULL, "learning_rate: 'nan'");
 	refused("learning_rate: .inf\n", NULL, "learning_rate: '.inf'");
 	refused("learning_rate: 1e999\n", NULL, "learning_rate: '1e999'");
@@ -176,7 +184,12 @@ static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 	refused("max_length: 12.5\n", NULL, "max_length: '12.5'");
 	refused("adam_beta1: 1\n", NULL, "adam_beta1: '1'|from 0 to below 1");
 	refused("top_p: 0\n", NULL, "top_p: '0'|from above 0 to 1");
-	refused("num_train_epochs: 0\n", NULL, "num_train_epochs: '0'|above 0");
+	refused("num_train_epochs: 0\n", NULL, "num_train_epochs: '0'|from above 0 to 1000000");
+	refused("adam_epsilon: 1e-40\n", NULL, "adam_epsilon: '1e-40'|from 1e-30 to 1");
+	refused("max_grad_norm: 1e308\n", NULL, "max_grad_norm: '1e308'|from 0 to 1e12");
+	refused("data_weights: [1, -1]\n", NULL, "data_weights: '-1'|from 1e-6 to 1000");
+	refused("temperature: 1e-320\n", NULL, "temperature: '1e-320'|from 0 to 1000");
+	refused("max_ram: 9223372036854775807\n", NULL, "max_ram: '9223372036854775807'|a size");
 	refused("max_steps: 0\n", NULL, "max_steps: '0'");
 	refused("save_steps: 2.5\n", NULL, "save_steps: '2.5'|a whole number|a share");
 	refused("save_steps: 0\n", NULL, "save_steps: '0'");
@@ -267,8 +280,8 @@ static void test_load_several_boxes(void **state)
 	             {"link_transport: nccl\n", "link_above: box 1 of 2|box 2"},
 	             {"link_above: a:1\nlink_below: a:2\n", "link_below: box 1 of 2"},
 	             {"link_above: a:1\nbox_cuts: [3, 5]\n", "box_cuts: 2 layers for 2 boxes"},
-	             {"link_above: a:1\nbox_cuts: [x]\n", "box_cuts: 'x'"},
-	             {"link_above: a:1\nlink_mbit_per_second: [10, 0]\n", "link_mbit_per_second: '0'|above 0"},
+	             {"link_above: a:1\nbox_cuts: [x]\n", "box_cuts: 'x'|whole numbers from 1 to 1048576"},
+	             {"link_above: a:1\nlink_mbit_per_second: [10, 0]\n", "link_mbit_per_second: '0'|from 0.001 to 10000000"},
 	             {"link_above: a:1\nlink_latency_ms: [10, 0, 1]\n", "link_latency_ms: 3 numbers for 1 link|one for all"},
 	             {"link_above: a:1\nbox_hardware: [rtx4090]\n", "box_hardware: 1 profiles for 2 boxes"},
 	             {"link_above: a:1\noptimizer_staleness: 1\n", "optimizer_staleness: mode sync-pp"},
@@ -344,6 +357,8 @@ static void test_load_what_a_verb_needs(void **state)
 	refused_by("train", NULL, "", "train needs model_name_or_path or config_name|--model_name_or_path");
 	refused_by("train", NULL, "--config_name model", "train needs train_file");
 	refused_by("train", NULL, "--config_name model --train_file train.jsonl", "train needs output_dir");
+	refused_by("train", NULL, "--config_name model --train_file [] --output_dir out", "train needs train_file");
+	refused_by("join", NULL, "--parts [] --output_dir out", "join needs parts");
 	refused_by("generate", NULL, "--model_name_or_path model", "generate needs prompt");
 	refused_by("eval", NULL, "--model_name_or_path model", "eval needs validation_file");
 	refused_by("train", NULL, "--model_name_or_path Qwen/x --train_file train.jsonl --output_dir o",

@@ -7,6 +7,8 @@
 #include "core/lfs.h"
 #include "core/philox.h"
 #include "core/pool.h"
+#include "core/size.h"
+#include "core/text.h"
 
 #include <math.h>
 #include <string.h>
@@ -251,6 +253,26 @@ static void test_dir_make_flushes_the_parent_of_each_new_one(void **state)
 	rh_free(inner);
 }
 
+static void test_utf16_is_known_with_and_without_a_mark(void **state)
+{
+	(void)state;
+	assert_string_equal(rh_text_utf16("\xFF\xFE{", 3), "UTF-16");
+	assert_string_equal(rh_text_utf16("{\0\"\0", 4), "UTF-16LE");
+	assert_string_equal(rh_text_utf16("\0{\0\"", 4), "UTF-16BE");
+	assert_null(rh_text_utf16("{\"a\"", 4));
+	assert_null(rh_text_utf16("{\0", 2));
+}
+
+static void test_sizes_are_told_in_the_largest_unit(void **state)
+{
+	(void)state;
+	assert_string_equal(rh_size(0).text, "0 B");
+	assert_string_equal(rh_size(1023).text, "1023 B");
+	assert_string_equal(rh_size(2621440).text, "2.50 MiB");
+	assert_string_equal(rh_size(61198110720).text, "57.00 GiB");
+	assert_string_equal(rh_size(INT64_MAX).text, "8388608.00 TiB");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -266,6 +288,8 @@ int main(void)
 	        cmocka_unit_test(test_a_git_lfs_pointer_is_called_by_its_name),
 	        cmocka_unit_test(test_file_stands_untouched_until_commit),
 	        cmocka_unit_test(test_dir_make_flushes_the_parent_of_each_new_one),
+	        cmocka_unit_test(test_utf16_is_known_with_and_without_a_mark),
+	        cmocka_unit_test(test_sizes_are_told_in_the_largest_unit),
 	        cmocka_unit_test(test_alloc_fails_the_nth_call),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -210,6 +210,8 @@ static void test_bad_lines_are_named(void **state)
 	expect_error("{'text': 'a'}\n", &config, ":1: not valid JSON at column 2", "Python's json.dumps writes JSON", NULL);
 	expect_error("{\"text\": \"a\", \"id\": None}\n", &config, ":1: not valid JSON", "Python's None is null", NULL);
 	expect_error("{\"text\": \"a\", \"score\": NaN}\n", &config, ":1: not valid JSON", "JSON has no NaN; write null", NULL);
+	expect_error("{\"text\": \"a\",}\n", &config, ":1: not valid JSON", "behind an object's last member; take it out", NULL);
+	expect_error("{\"text\": [\"a\",]}\n", &config, ":1: not valid JSON", "behind an array's last item; take it out", NULL);
 	expect_error("{\"text\": \"a\"},\n{\"text\": \"b\"}\n", &config, ":1: not valid JSON", "no comma stands between lines", NULL);
 	expect_error("{\"text\":\"a\"}\n[1]\n", &config, ":2: expected one JSON object", NULL);
 	expect_error("{\"text\":null}", &config, ":1: no form of rows has the keys 'text'", NULL);
@@ -246,7 +248,11 @@ static void test_bad_lines_are_named(void **state)
 	expect_error("{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"train_detail\":[{}]}]}", &config,
 	             ":1: message 1: 'train_detail' is not read", NULL);
 	config.assistant_only_loss = RH_YES;
-	expect_error("{\"text\":\"a\"}", &config, ":1: assistant_only_loss needs conversations", NULL);
+	expect_error("{\"text\":\"a\"}", &config, ":1: assistant_only_loss", "plain strings: messages have turns", NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"robot\",\"content\":\"b\"}]}", &config,
+	             "none of its 1 rows has a trained token: no turn is the assistant's", "one ends with role 'robot'", NULL);
+	config.chat_template = NULL;
+	expect_error("{\"question\":\"a\",\"answer\":\"b\"}", &config, ":1: assistant_only_loss", "set chat_template", NULL);
 }
 
 static void test_templates_missing_or_unknown_list_the_names(void **state)

@@ -342,6 +342,9 @@ static const struct {
         {"[{\"text\":\"a\"} {\"text\":\"b\"}]", ":1: ", "expected ',' or ']'", 0},
         {"{\"inputs\":\"a\",\"targets\":\"b\"}", ":1: ", "data_columns: {question: inputs, answer: targets}", 0},
         {"[{\"text\":\"a\"},\n5]", ":2: ", "expected an object", 0},
+        {"[{\"text\":\"a\"},\n]", ":2: ", "a comma stands behind the array's last item; take it out", 0},
+        {"{\"user\":\"a\",\"assistant\":\"b\"}", ":1: ", "data_columns: {question: user, answer: assistant}", 0},
+        {"{\"gpt\":\"b\",\"human\":\"a\"}", ":1: ", "data_columns: {question: human, answer: gpt}", 0},
         {"[[" USER("q") "," ASSISTANT("a") "]]", ":1: ", "is one row, such as {\"messages\": [...]}", 0},
         {"{\"instruction\":\"i\",\"output\":null}", ":1: ", "the keys 'instruction', 'output' (null);", 0},
         {"[{\"text\":\"a\"},{\"text\":5}]", ":1 (row 2): ", "'text' must be a string", 0},
@@ -468,6 +471,9 @@ static void test_several_files_are_weighed_and_limited(void **state)
 	assert_same(&set, &again);
 	rh_dataset_free(&again);
 	rh_dataset_free(&set);
+	weights[0] = weights[1] = (char[]){"1e-6"};
+	assert_int_equal(rh_dataset_load(RH_DATASET_TRAIN, &config, &tokenizer, &set), -EINVAL);
+	check_has(rh_error(-EINVAL), "data_weights|4002 rows|raise");
 	config.data_weights = (struct rh_list){0};
 	config.max_samples = 1;
 	check_ok(rh_dataset_load(RH_DATASET_TRAIN, &config, &tokenizer, &set));

@@ -190,7 +190,7 @@ static void test_stranger_without_the_key_is_refused_before_its_frame(void **sta
 	(void)state;
 	struct bytes said = hello_bytes();
 	memset(said.bytes + 8, 0xff, 4); /* oversized, were it parsed */
-	check_stranger(1, send_bytes, &said, "the connection broke: error:");
+	check_stranger(1, send_bytes, &said, "it does not speak TLS");
 	check_stranger(1, send_with_own_key, &said, "the peer's certificate has the hash");
 }
 
@@ -222,37 +222,125 @@ static struct rh_link *open_end(int which, const char *address)
 	return link;
 }
 
-/* More silent connections than a listener has places for are there before its peer, and more come and go while that connects. */
-static void test_stranger_in_a_flood_keeps_no_peer_out(void **state)
+/* A flood that goes on: so many connections a second, each of which says so many bytes and then nothing. */
+struct flood {
+	int port, per_second, from; /* from: the last byte of the address of loopback */
+	unsigned char said[64];
+	size_t bytes;
+	atomic_int stops, made;
+	pthread_t thread;
+};
+
+static void *run_flood(void *context)
 {
-	(void)state;
-	enum { SILENT = 150, MOST_SECONDS = 30 };
-	int silent[SILENT], calls = 0;
-	char address[32] = "127.0.0.1:0", log[4096], byte;
+	struct flood *flood = context;
+	enum { OPEN_MOST = 600 };
+	int open[OPEN_MOST] = {0};
+	for (int i = 0; !flood->stops; i = (i + 1) % OPEN_MOST) {
+		if (open[i])
+			close(open[i]);
+		struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + (unsigned)flood->from)},
+		                   to = {.sin_family = AF_INET,
+		                         .sin_port = htons((uint16_t)flood->port),
+		                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+		open[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		if (open[i] > 0 && !bind(open[i], (struct sockaddr *)&own, sizeof own)) {
+			(void)!connect(open[i], (struct sockaddr *)&to, sizeof to);
+			(void)!send(open[i], flood->said, flood->bytes, MSG_NOSIGNAL);
+			flood->made++;
+		}
+		usleep((useconds_t)(1000000 / flood->per_second));
+	}
+	for (int i = 0; i < OPEN_MOST; i++)
+		if (open[i])
+			close(open[i]);
+	return NULL;
+}
+
+/* Seconds until the peer, which connects once the flood has begun, has moved a message. */
+static double meet_in_a_flood(struct flood *flood)
+{
+	enum { MOST_SECONDS = 60 };
+	char address[32] = "127.0.0.1:0", log[8192], byte;
 	struct rh_link_progress progress = {0};
 	log_begin();
 	struct rh_link *end[2] = {open_end(0, address)};
-	int port = rh_tcp_port(end[0]);
-	for (int i = 0; i < SILENT; i++)
-		assert_true((silent[i] = relay_socket(port, 0)) >= 0);
-	snprintf(address, sizeof address, "127.0.0.1:%d", port);
+	flood->port = rh_tcp_port(end[0]);
+	assert_int_equal(pthread_create(&flood->thread, NULL, run_flood, flood), 0);
+	while (flood->made < flood->per_second)
+		usleep(10000);
+	snprintf(address, sizeof address, "127.0.0.1:%d", flood->port);
+	int64_t began = rh_clock_ns();
 	end[1] = open_end(1, address);
 	check_ok(rh_link_receive(end[0], 9, &byte, 1));
 	check_ok(rh_link_send(end[1], 9, "y", 1));
-	int64_t began = rh_clock_ns();
-	for (; !progress.received; calls++) {
-		close(relay_socket(port, 0));
+	while (!progress.received) {
 		check_ok(end[0]->ops->progress(end[0], &progress));
 		assert_true(rh_clock_ns() - began < MOST_SECONDS * 1000000000ll);
 		usleep(1000);
 	}
-	printf("the peer was in after %.1f s and %d more connections\n", (double)(rh_clock_ns() - began) / 1e9, calls);
+	double seconds = (double)(rh_clock_ns() - began) / 1e9;
+	flood->stops = 1;
+	pthread_join(flood->thread, NULL);
 	for (int i = 0; i < 2; i++)
 		rh_link_close(end[i]);
-	for (int i = 0; i < SILENT; i++)
-		close(silent[i]);
 	log_take(log, sizeof log);
 	check_logged(log, ": ");
+	printf("the peer was in after %.1f s and %d connections\n", seconds, flood->made);
+	return seconds;
+}
+
+/* From the peer's own address, and saying nothing: each gives its place to the next. */
+static void test_stranger_in_a_silent_flood_keeps_no_peer_out(void **state)
+{
+	(void)state;
+	struct flood flood = {.per_second = 500};
+	assert_true(meet_in_a_flood(&flood) < 40);
+}
+
+/* From another address, beginning as TLS does: that source has no more places than leave the peer one. */
+static void test_stranger_in_a_flood_that_speaks_keeps_no_peer_out(void **state)
+{
+	(void)state;
+	struct flood flood = {.per_second = 500, .from = 7, .said = {22, 3, 1, 0, 200, 1, 0, 0, 196}, .bytes = 9};
+	assert_true(meet_in_a_flood(&flood) < 40);
+}
+
+/* A second process with the peer's key is told, and the pair goes on. */
+static void test_a_second_process_with_the_peers_key_is_turned_away(void **state)
+{
+	(void)state;
+	for (int encrypts = 0; encrypts < 2; encrypts++) {
+		struct ends ends;
+		char address[32], log[4096], byte = 0;
+		log_begin();
+		ends_tcp(encrypts ? &ends_keys : NULL, &(struct rh_tcp_options){0}, NULL, &ends);
+		exchange_one(ends.end[1], ends.end[0]);
+		exchange_one(ends.end[0], ends.end[1]);
+		snprintf(address, sizeof address, "127.0.0.1:%d", ends.port);
+		struct rh_tcp_options options = {.address = address, .greeting = hello, .messages = 1};
+		if (encrypts) {
+			options.identity = ends_keys.path[1];
+			options.peer = ends_keys.hash[0];
+		}
+		struct rh_link *second;
+		check_ok(rh_tcp_open(&options, &second));
+		check_ok(rh_link_receive(second, 9, &byte, 1));
+		check_ok(rh_link_send(second, 9, "y", 1));
+		assert_int_equal(second->ops->wait(second, 1, 1), -ECONNABORTED);
+		if (!strstr(rh_error(-ECONNABORTED), "linked already, with another process"))
+			fail_msg("%s", rh_error(-ECONNABORTED));
+		rh_link_close(second);
+		for (int i = 0; i < 2; i++) {
+			struct rh_link_progress progress;
+			exchange_one(ends.end[i], ends.end[!i]);
+			check_ok(ends.end[i]->ops->progress(ends.end[i], &progress));
+			assert_int_equal(progress.reconnects, 0);
+		}
+		ends_close(&ends);
+		log_take(log, sizeof log);
+		check_logged(log, "another process with the peer's key");
+	}
 }
 
 int main(void)
@@ -263,7 +351,9 @@ int main(void)
 	        cmocka_unit_test(test_stranger_of_another_version),
 	        cmocka_unit_test(test_stranger_without_the_key_is_refused_before_its_frame),
 	        cmocka_unit_test(test_stranger_that_stalls),
-	        cmocka_unit_test(test_stranger_in_a_flood_keeps_no_peer_out),
+	        cmocka_unit_test(test_stranger_in_a_silent_flood_keeps_no_peer_out),
+	        cmocka_unit_test(test_stranger_in_a_flood_that_speaks_keeps_no_peer_out),
+	        cmocka_unit_test(test_a_second_process_with_the_peers_key_is_turned_away),
 	};
 	return cmocka_run_group_tests(tests, ends_open_keys, ends_remove_keys);
 }

@@ -38,6 +38,19 @@ static void test_free_ram_without_groups_is_what_is_available(void **state)
 	root_close(&root);
 }
 
+/* The kernel says what is free; a container's limit stands where control groups are mounted. */
+static void test_free_ram_without_proc_is_the_kernels(void **state)
+{
+	(void)state;
+	struct root root;
+	root_make(&root);
+	assert_true(rh_machine_free_ram_under(root.dir) > mib);
+	put_number(&root, "/sys/fs/cgroup/memory.max", 50 * mib);
+	put_number(&root, "/sys/fs/cgroup/memory.current", 49 * mib);
+	free_is(&root, 1);
+	root_close(&root);
+}
+
 static void test_free_ram_is_the_least_of_nested_groups(void **state)
 {
 	(void)state;
@@ -145,6 +158,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_free_ram_without_groups_is_what_is_available),
+	        cmocka_unit_test(test_free_ram_without_proc_is_the_kernels),
 	        cmocka_unit_test(test_free_ram_is_the_least_of_nested_groups),
 	        cmocka_unit_test(test_free_ram_reads_version_1_too),
 	        cmocka_unit_test(test_free_ram_of_this_machine_is_something),

@@ -184,6 +184,9 @@ static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state
 	check_refused("Llama", ",\"scale_emb\":\"12\"", "'scale_emb' changes");
 	check_refused("Llama", ",\"head_dim\":15", "head_dim 15 is odd");
 	check_refused("Llama", ",\"head_dim\":-2", "'head_dim' is -2; it must be positive");
+	check_refused("Llama", ",\"rope_theta\":1e308", "rope_theta 1e+308 makes no sense; it must be from 1 to 1e12");
+	check_refused("Llama", ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":1e-10}",
+	              "rope scaling factor 1e-10 makes no sense; it must be from 0.001 to 1e6");
 	check_refused("Llama", ",\"head_dim\":258", "head_dim is 258; it must be 1 to 256");
 	check_refused("Llama", ",\"head_dim\":65537", "head_dim is 65537; it must be 1 to 256");
 	check_refused("Llama", ",\"vocab_size\":0,\"a\":1", "not valid JSON"); /* repeated key */

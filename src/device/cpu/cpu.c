@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/arena.h"
 #include "core/pages.h"
+#include "core/ram.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,28 +25,10 @@ static struct cpu_device *own(struct rh_device *device)
 	return (struct cpu_device *)device;
 }
 
-/* MemTotal and MemAvailable. */
-static void physical_memory(int64_t *total_bytes, int64_t *free_bytes)
-{
-	*total_bytes = *free_bytes = 0;
-	FILE *file = fopen("/proc/meminfo", "re");
-	if (!file)
-		return;
-	char line[128];
-	while (fgets(line, sizeof line, file)) {
-		long long kib;
-		if (sscanf(line, "MemTotal: %lld kB", &kib) == 1)
-			*total_bytes = kib * 1024;
-		else if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1)
-			*free_bytes = kib * 1024;
-	}
-	fclose(file);
-}
-
 static void device_memory(struct rh_device *base, struct rh_device_memory *out)
 {
 	struct cpu_device *device = own(base);
-	physical_memory(&out->total_bytes, &out->free_bytes);
+	rh_ram_under("", &out->total_bytes, &out->free_bytes);
 	out->cap_bytes = device->cap_bytes;
 	out->reserved_bytes = out->peak_bytes = device->reserved_bytes; /* reserved once: what is reserved is the peak */
 }
@@ -55,7 +38,7 @@ static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
 	struct cpu_device *device = own(base);
 	RH_ASSERT(bytes >= 0 && !device->memory);
 	int64_t total_bytes, free_bytes;
-	physical_memory(&total_bytes, &free_bytes);
+	rh_ram_under("", &total_bytes, &free_bytes);
 	if (bytes > device->cap_bytes)
 		return rh_fail(-ENOMEM, "device cpu:%d: the run needs %.1f MiB, its cap is %.1f MiB: raise max_vram", base->index,
 		               (double)bytes / 0x1p20, (double)device->cap_bytes / 0x1p20);
@@ -200,7 +183,7 @@ int rh_cpu_open(int index, const struct rh_cpu_options *options, struct rh_devic
 	int64_t total_bytes;
 	device->cap_bytes = options->cap_bytes;
 	if (!device->cap_bytes)
-		physical_memory(&total_bytes, &device->cap_bytes);
+		rh_ram_under("", &total_bytes, &device->cap_bytes);
 	enum rh_cpu_isa best = rh_cpu_best_isa(), isa = options->isa < best ? options->isa : best;
 	int rc = 0;
 	for (int i = 0; !rc && i < RH_STREAMS; i++) /* only the compute stream has helpers: ops elsewhere are rare and small */
