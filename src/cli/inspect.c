@@ -1,6 +1,7 @@
 /* `roundhouse inspect`: rows as the model will see them, and the faults of the data that stop a run. */
 #include "cli/inspect.h"
 
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/file.h"
@@ -143,7 +144,7 @@ int verb_inspect(const struct rh_config *config)
 	struct rh_session session;
 	struct rh_dataset set = {0}, held_out = {0};
 	struct inspect_summary summary = {.config = config, .set = &set, .held_out = &held_out};
-	int verdict = 0, rc = config->html ? verb_check_replaces("html", config->html, "<!doctype html", "HTML page") : 0;
+	int verdict = 0, rc = config->html ? verb_check_output(config, "html", config->html, OUTPUT_HTML) : 0;
 	if (!rc)
 		rc = rh_session_open(config, RH_SESSION_INFERS, &session);
 	if (rc)

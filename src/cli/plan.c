@@ -1,4 +1,5 @@
 /* `roundhouse plan`: does it fit, how fast will it be, what would help; the answer first. Computes nothing itself: outlook.h does. */
+#include "cli/output.h"
 #include "cli/plan_boxes.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
@@ -496,5 +497,6 @@ static int plan(struct rh_tasks *tasks, void *context)
 int verb_plan(const struct rh_config *config)
 {
 	struct rh_config own = *config;
-	return rh_tasks_run((int)rh_min(rh_machine_cores(), THREADS_MOST), plan, &own);
+	int rc = config->gantt ? verb_check_output(config, "gantt", config->gantt, OUTPUT_SVG) : 0;
+	return rc ? rc : rh_tasks_run((int)rh_min(rh_machine_cores(), THREADS_MOST), plan, &own);
 }

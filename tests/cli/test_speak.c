@@ -75,7 +75,7 @@ static void test_prompts_from_line_file_and_pipe_are_one(void **state)
 	check_ok(rh_file_remove(path_of("%s/pipe", dir)));
 	/* no mistyped name costs a file */
 	refused(&scratch, "merge --model_name_or_path @/hf --adapter_name_or_path @/out --outfile @/talk.jsonl",
-	        "talk.jsonl is there and is no GGUF file; name another file");
+	        "talk.jsonl is there and is no GGUF file that Roundhouse wrote; name another file");
 	refused(&scratch, "export --model_name_or_path @/hf --adapter_name_or_path @/out --outfile @/talk.jsonl", "is no GGUF file");
 	refused(&scratch, "inspect --model_name_or_path @/hf --train_file @/talk.jsonl --chat_template @/turns.jinja --html @/talk.jsonl",
 	        "html: ");
