@@ -94,8 +94,9 @@ int data_stream_open(const char *path, struct data_stream **out)
 	if (!stream)
 		return -ENOMEM;
 	stream->path = path;
-	int rc = rh_dir_exists(path) ? rh_fail(-EISDIR, "%s: a directory; name the files of rows in it, as a list where there are several", path)
-	                             : rh_file_open(path, &stream->file);
+	int rc = rh_dir_exists(path)
+	                 ? rh_fail(-EISDIR, "%s: a directory; name the files of rows in it, as a list where there are several", path)
+	                 : rh_file_open(path, &stream->file);
 	if (!rc)
 		stream->length = rh_file_length(stream->file);
 	if (!rc && !(stream->packed = rh_alloc(DATA_PIECE, 1)))

@@ -298,7 +298,7 @@ static void test_answers_without_an_end_and_dropped_messages_stop(void **state)
 	write_text(path_of("%s/faulty.jinja", scratch.dir),
 	           "{% for m in messages if m.role in ['user', 'assistant'] %}{{ m.content }}<|im_end|>{% endfor %}");
 	refused(&scratch, "inspect --model_name_or_path @/hf --train_file @/faulty.jsonl --chat_template @/faulty.jinja",
-	        "the chat template leaves messages of role 'User' out; write a role that it knows");
+	        "the chat template leaves each User's content out; write a role that it knows");
 	scratch_close(&scratch);
 }
 
