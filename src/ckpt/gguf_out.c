@@ -145,7 +145,7 @@ int rh_gguf_out_copy(struct rh_gguf_out *out, const struct rh_gguf *from, const 
 	for (uint64_t i = 0; !rc && i < from->pairs; i++) {
 		const struct gguf_pair *pair = &from->pair[i];
 		const char *end = pair->value;
-		int is_left_out = 0;
+		int is_left_out = !strcmp(pair->key, RH_GGUF_WRITTEN);
 		for (const char *const *key = without; *key; key++)
 			is_left_out |= !strcmp(*key, pair->key);
 		if (is_left_out)
@@ -198,7 +198,9 @@ static int pad(struct rh_gguf_out *out, int64_t bytes)
 int rh_gguf_out_begin(struct rh_gguf_out *out)
 {
 	struct rh_text head = {0};
-	int rc = put(&head, "GGUF", 4);
+	int rc = rh_gguf_out_bool(out, RH_GGUF_WRITTEN, 1);
+	if (!rc)
+		rc = put(&head, "GGUF", 4);
 	if (!rc)
 		rc = put_u32(&head, VERSION);
 	if (!rc)

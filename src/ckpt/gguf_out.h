@@ -12,6 +12,9 @@
 int64_t rh_quantise(enum rh_dtype dtype, const float *values, int64_t elements, void *out);
 int rh_may_quantise(enum rh_dtype dtype);
 
+/* The key by which a file that this program wrote is known; true. */
+#define RH_GGUF_WRITTEN "roundhouse.written"
+
 struct rh_gguf_out;
 /* The file appears under its name when committed. */
 int rh_gguf_out_create(const char *path, struct rh_gguf_out **out) RH_MUST;
@@ -24,7 +27,7 @@ int rh_gguf_out_bool(struct rh_gguf_out *out, const char *key, int value) RH_MUS
 int rh_gguf_out_strings(struct rh_gguf_out *out, const char *key, const char *const *text, const size_t *bytes, size_t count) RH_MUST;
 int rh_gguf_out_ints(struct rh_gguf_out *out, const char *key, const int32_t *value, size_t count) RH_MUST;
 int rh_gguf_out_floats(struct rh_gguf_out *out, const char *key, const float *value, size_t count) RH_MUST;
-/* All pairs of another file but those whose keys are in `without` (NULL-terminated). */
+/* All pairs of another file but RH_GGUF_WRITTEN and those whose keys are in `without` (NULL-terminated). */
 struct rh_gguf;
 int rh_gguf_out_copy(struct rh_gguf_out *out, const struct rh_gguf *from, const char *const *without) RH_MUST;
 

@@ -90,23 +90,6 @@ static int put_rope(struct rh_gguf_out *out, const struct rh_model_config *confi
 	return rc ? rc : put_arch_real(out, config, "rope.scaling.factor", rope->factor);
 }
 
-/* llama.cpp's name for the way in which the tokenizer cuts a text into words; NULL: unknown. */
-static const char *cutting_of(const json_t *tokenizer)
-{
-	char *text = json_dumps(json_object_get(tokenizer, "pre_tokenizer"), JSON_COMPACT | JSON_ENCODE_ANY);
-	const char *name = NULL;
-	if (text && strstr(text, "\\\\p{N}{1,3}") && strstr(text, "(?i:'s|'t|'re|'ve|'m|'ll|'d)"))
-		name = "llama-bpe";
-	else if (text && strstr(text, "(?i:'s|'t|'re|'ve|'m|'ll|'d)") && strstr(text, "|\\\\p{N}|"))
-		name = "qwen2";
-	else if (text && strstr(text, "\"Digits\"") && strstr(text, "\"individual_digits\":true"))
-		name = "smollm";
-	else if (text && strstr(text, "\"ByteLevel\"") && !strstr(text, "\"Sequence\"") && strstr(text, "\"use_regex\":true"))
-		name = "gpt-2";
-	free(text);
-	return name;
-}
-
 struct vocabulary {
 	const char **token;
 	size_t *bytes;
@@ -123,9 +106,6 @@ static int collect(const struct rh_tokenizer *tokenizer, struct vocabulary *voca
 	size_t i, size = (size_t)rh_tokenizer_size(tokenizer);
 	for (i = 0; i < size; i++) {
 		const char *text = rh_tokenizer_text(tokenizer, (int32_t)i);
-		if (text && i >= vocabulary->count)
-			return rh_fail(-EINVAL, "tokenizer.json: token '%.40s' has an id outside of the model's vocabulary of %zu", text,
-			               vocabulary->count);
 		if (!text)
 			continue;
 		vocabulary->token[i] = text;
@@ -229,15 +209,17 @@ static int put_vocabulary(struct rh_gguf_out *out, const struct rh_model_config 
 	char *path = rh_path_join(dir, "tokenizer.json");
 	json_t *json = NULL;
 	int rc = path ? rh_json_load(path, &json) : -ENOMEM;
-	const json_t *model = json_object_get(json, "model"), *kind = json_object_get(model, "type");
-	const char *cutting = rc ? NULL : cutting_of(json);
-	if (!rc && (!cutting || !json_is_string(kind) || strcmp(json_string_value(kind), "BPE")))
-		rc = rh_fail(-EINVAL,
-		             "%s: this tokenizer is not written to GGUF (byte-level BPE cut as Llama 3, Qwen, SmolLM or GPT-2 do is); "
-		             "merge into a directory and use llama.cpp's convert_hf_to_gguf.py",
-		             path);
 	if (!rc)
 		rc = rh_tokenizer_load(dir, &tokenizer);
+	if (!rc)
+		rc = rh_tokenizer_fit(tokenizer, config->vocab_size);
+	const char *cutting = rc ? NULL : rh_tokenizer_pre(tokenizer);
+	if (!rc && !cutting)
+		rc = rh_fail(
+		        -EINVAL,
+		        "%s: this tokenizer is not written to GGUF (byte-level BPE cut as Llama 3, Qwen, Phi-4, Mistral NeMo, SmolLM or "
+		        "GPT-2 do is); merge into a directory and use llama.cpp's convert_hf_to_gguf.py",
+		        path);
 	if (!rc && eos_of && rh_tokenizer_eos(eos_of) >= 0)
 		rc = rh_tokenizer_set_eos(tokenizer, rh_tokenizer_text(eos_of, rh_tokenizer_eos(eos_of)));
 	if (!rc)

@@ -119,6 +119,11 @@ int rh_model_out_create(const char *dir, const struct rh_safetensors_entry *entr
 		out->count = count;
 		rc = cut_shards(out, shard_bytes);
 	}
+	for (size_t i = 0; !rc && i <= out->shards; i++) {
+		char *path = file_path(out, i);
+		rc = path ? rh_file_check_replaceable(path) : -ENOMEM;
+		rh_free(path);
+	}
 	if (!rc)
 		rc = open_shard(out);
 	if (rc)

@@ -14,8 +14,6 @@
 
 enum { HEX_SHA1 = 40, HEX_SHA256 = 64, PIECE = 1 << 18 };
 
-#define SUMS_NAME "SHA256SUMS"
-
 static int ends_in(const char *name, const char *suffix)
 {
 	size_t length = strlen(name), end = strlen(suffix);
@@ -84,6 +82,8 @@ int rh_verify_write_sums(const char *dir)
 	struct rh_names names;
 	struct rh_text text = {0};
 	int rc = rh_dir_list(dir, &names);
+	if (!rc)
+		rc = rh_text_printf(&text, "# written by Roundhouse\n");
 	for (size_t i = 0; !rc && i < names.count; i++) {
 		struct rh_file_in *file = NULL;
 		char hex[HEX_SHA256 + 1];
@@ -99,7 +99,7 @@ int rh_verify_write_sums(const char *dir)
 		rh_free(path);
 	}
 	rh_names_free(&names);
-	char *path = rc ? NULL : rh_path_join(dir, SUMS_NAME);
+	char *path = rc ? NULL : rh_path_join(dir, RH_SUMS_NAME);
 	if (!rc)
 		rc = path ? rh_file_write_whole(path, text.bytes ? text.bytes : "", text.length) : -ENOMEM;
 	rh_free(path);
@@ -235,7 +235,7 @@ int rh_verify_base(const char *path)
 		single = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
 		snprintf(slash ? slash : dir, 2, "%s", slash ? "" : ".");
 	}
-	if (!rc && !(list = rh_path_join(*dir ? dir : "/", SUMS_NAME)))
+	if (!rc && !(list = rh_path_join(*dir ? dir : "/", RH_SUMS_NAME)))
 		rc = -ENOMEM;
 	if (!rc && rh_file_exists(list))
 		rc = rh_file_load(list, &sums);
@@ -253,7 +253,7 @@ int rh_verify_base(const char *path)
 	if (!rc && !weights)
 		rc = rh_fail(-EINVAL,
 		             "verify_base: %s: no sum of its weights is recorded: neither is it the hub's cache (blobs/), nor are there "
-		             ".cache/huggingface/download, .git/lfs/objects or " SUMS_NAME "; leave the key out, or put " SUMS_NAME
+		             ".cache/huggingface/download, .git/lfs/objects or " RH_SUMS_NAME "; leave the key out, or put " RH_SUMS_NAME
 		             " beside it",
 		             path);
 	if (!rc)

@@ -4,7 +4,10 @@
 
 #include "core/error.h"
 
-/* Writes dir/SHA256SUMS, as sha256sum does and `sha256sum -c` reads: of the model's, adapter's and tokenizer's files in it. */
+#define RH_SUMS_NAME "SHA256SUMS"
+
+/* Writes dir/SHA256SUMS, which `sha256sum -c` reads, under a line that says who wrote it: sums
+ * of the model's, adapter's and tokenizer's files in it. */
 int rh_verify_write_sums(const char *dir) RH_MUST;
 
 /* Each file of a model, a directory or one file, against the sum that is recorded of it: the name of its blob in the hub's cache, the

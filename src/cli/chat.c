@@ -89,7 +89,7 @@ static int converse(struct talk *talk)
 		ssize_t length = getline(&line, &capacity, stdin);
 		if (length < 0)
 			break;
-		while (length && strchr("\r\n", line[length - 1]))
+		while (length && (line[length - 1] == '\r' || line[length - 1] == '\n'))
 			length--;
 		if (!length)
 			continue;

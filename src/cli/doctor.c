@@ -1,5 +1,6 @@
 /* `roundhouse doctor`: what the measurement found, for people or as JSON, and saved as a hardware profile. */
 #include "machine/doctor.h"
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/file.h"
@@ -229,7 +230,9 @@ static char *profile_path(const char *save)
 static int save_profile(const struct rh_hardware *hardware, const char *path)
 {
 	struct rh_text text = {0};
-	int rc = rh_hardware_print(hardware, &text);
+	int rc = rh_text_printf(&text, "# " OUTPUT_MARK " doctor measured this machine.\n");
+	if (!rc)
+		rc = rh_hardware_print(hardware, &text);
 	if (!rc)
 		rc = rh_file_write_whole(path, text.bytes, text.length);
 	rh_text_free(&text);
@@ -265,6 +268,8 @@ int verb_doctor(const struct rh_config *config)
 	if (config->save && !path)
 		return -ENOENT;
 	int rc = path ? check_writable(path) : 0;
+	if (!rc && path)
+		rc = verb_check_output(config, "save", path, OUTPUT_PROFILE);
 	if (!rc)
 		rc = rh_doctor_examine(&options, &report);
 	if (rc)

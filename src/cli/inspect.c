@@ -1,6 +1,7 @@
 /* `roundhouse inspect`: rows as the model will see them, and the faults of the data that stop a run. */
 #include "cli/inspect.h"
 
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/file.h"
@@ -30,8 +31,8 @@ static int show_json(const struct rh_preview *row, json_t *rows)
 		if (row->piece[i].trained && !row->piece[i].cut)
 			json_array_append_new(trained, json_pack("[I, I]", (json_int_t)row->piece[i].first,
 			                                         (json_int_t)(row->piece[i].first + row->piece[i].count)));
-	json_t *item = json_pack("{s:s, s:s, s:o, s:o, s:I}", "where", row->where, "text", row->text, "ids", ids, "trained", trained,
-	                         "tokens", (json_int_t)row->tokens);
+	json_t *item = json_pack("{s:s, s:s%, s:o, s:o, s:I}", "where", row->where, "text", row->text, row->text_bytes, "ids", ids,
+	                         "trained", trained, "tokens", (json_int_t)row->tokens);
 	int failed = !item || (row->label >= 0 && json_object_set_new(item, "label", json_integer(row->label)));
 	failed |= json_array_append_new(rows, item); /* takes the item over, or refuses NULL */
 	return failed ? rh_fail(-ENOMEM, "%s: out of host memory", row->where) : 0;
@@ -143,7 +144,7 @@ int verb_inspect(const struct rh_config *config)
 	struct rh_session session;
 	struct rh_dataset set = {0}, held_out = {0};
 	struct inspect_summary summary = {.config = config, .set = &set, .held_out = &held_out};
-	int verdict = 0, rc = config->html ? verb_check_replaces("html", config->html, "<!doctype html", "HTML page") : 0;
+	int verdict = 0, rc = config->html ? verb_check_output(config, "html", config->html, OUTPUT_HTML) : 0;
 	if (!rc)
 		rc = rh_session_open(config, RH_SESSION_INFERS, &session);
 	if (rc)

@@ -1,10 +1,13 @@
 /* `inspect --html`: one page without scripts from elsewhere, in the reader's own light or dark. */
 #include "cli/inspect.h"
 
+#include "cli/output.h"
+
 #include <string.h>
 
 static const char head[] =
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n"
+        "<!doctype html><!-- " OUTPUT_MARK
+        " -->\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n"
         "<title>Roundhouse: the data as the model sees them</title>\n<style>\n"
         ":root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --page: #ffffff; --card: #f6f8fa; --line: #d0d7de;\n"
         "  --trained: #c6f0cf; --special: #0550ae; --bad: #b35900; }\n"

@@ -1,6 +1,7 @@
 /* roundhouse join: one model out of what several boxes have trained. */
 #include "ckpt/join.h"
 
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -8,7 +9,9 @@
 int verb_join(const struct rh_config *config)
 {
 	int64_t tensors = 0;
-	int rc = rh_join((const char *const *)config->parts.item, (int)config->parts.count, config->output_dir, &tensors);
+	int rc = verb_check_output(config, "output_dir", config->output_dir, OUTPUT_MODEL);
+	if (!rc)
+		rc = rh_join((const char *const *)config->parts.item, (int)config->parts.count, config->output_dir, &tensors);
 	if (rc)
 		return rc;
 	rh_note("written to %s: %lld tensors of %zu parts", config->output_dir, (long long)tensors, config->parts.count);

@@ -1,5 +1,6 @@
 /* roundhouse keys: who this box is to those it is linked with. */
 #include "cli/verbs.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "link/identity.h"
@@ -15,6 +16,8 @@ int verb_keys(const struct rh_config *config)
 	if (rc && rc != -EEXIST)
 		return rc;
 	int is_new = !rc;
+	if (!is_new && !rh_file_exists(path))
+		return rh_fail(-EINVAL, "link_identity: %s is no regular file; name another", path);
 	rc = rh_identity_hash(path, hash);
 	if (rc)
 		return rc;

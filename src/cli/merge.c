@@ -2,62 +2,24 @@
 #include "ckpt/merge.h"
 
 #include "ckpt/adapter_gguf.h"
+#include "cli/output.h"
 #include "cli/verbs.h"
-#include "core/alloc.h"
-#include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "session/session.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}; /* in the order of outtype's words */
-
-/* A run's configuration names the run's own output_dir: what the run wrote there must not be overwritten or mixed with a merged model. */
-static int check_no_run(const char *dir)
-{
-	static const char *const names[] = {"adapter_config.json", "trainer_state.json", "metrics.jsonl"};
-	int rc = 0;
-	for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
-		char *path = rh_path_join(dir, names[i]);
-		if (!path)
-			return -ENOMEM;
-		if (rh_file_exists(path))
-			rc = rh_fail(-EINVAL, "output_dir: %s holds what a run wrote (%s); name another directory, or a file as outfile",
-			             dir, names[i]);
-		rh_free(path);
-	}
-	return rc;
-}
-
-int verb_check_replaces(const char *key, const char *path, const char *beginning, const char *what)
-{
-	char found[32];
-	size_t length = strlen(beginning), bytes = 0;
-	FILE *file = rh_file_exists(path) ? fopen(path, "rb") : NULL;
-	if (!file) /* what is wrong with the path is said where it is written */
-		return 0;
-	bytes = fread(found, 1, length < sizeof found ? length : sizeof found, file);
-	fclose(file);
-	if (bytes && (bytes < length || memcmp(found, beginning, length)))
-		return rh_fail(-EINVAL, "%s: %s is there and is no %s; name another file", key, path, what);
-	return 0;
-}
 
 static int check(const struct rh_config *config)
 {
 	enum rh_dtype dtype = types[config->outtype];
 	if (!config->outfile && !config->output_dir)
 		return rh_fail(-EINVAL, "output_dir or outfile: say where the model goes: a directory, or a .gguf file");
-	if (config->outfile && rh_path_is_same(config->outfile, config->model_name_or_path))
-		return rh_fail(-EINVAL, "outfile: %s is the model itself; name another file", config->outfile);
 	if (config->outfile)
-		return verb_check_replaces("outfile", config->outfile, "GGUF", "GGUF file");
-	if (rh_path_is_same(config->output_dir, config->adapter_name_or_path) ||
-	    rh_path_is_same(config->output_dir, config->model_name_or_path))
-		return rh_fail(-EINVAL, "output_dir: %s holds what is merged; name another directory", config->output_dir);
-	int rc = check_no_run(config->output_dir);
+		return verb_check_output(config, "outfile", config->outfile, OUTPUT_GGUF);
+	int rc = verb_check_output(config, "output_dir", config->output_dir, OUTPUT_MODEL);
 	if (rc)
 		return rc;
 	if (dtype == RH_Q8_0 || dtype == RH_Q4_0)

@@ -1,5 +1,6 @@
 /* `roundhouse plan`: does it fit, how fast will it be, what would help; the answer first. Computes nothing itself: outlook.h does. */
 #include "cli/plan.h"
+#include "cli/output.h"
 #include "cli/plan_boxes.h"
 #include "cli/verbs.h"
 #include "core/file.h"
@@ -121,5 +122,6 @@ static int plan(struct rh_tasks *tasks, void *context)
 int verb_plan(const struct rh_config *config)
 {
 	struct rh_config own = *config;
-	return rh_tasks_run((int)rh_min(rh_machine_cores(), THREADS_MOST), plan, &own);
+	int rc = config->gantt ? verb_check_output(config, "gantt", config->gantt, OUTPUT_SVG) : 0;
+	return rc ? rc : rh_tasks_run((int)rh_min(rh_machine_cores(), THREADS_MOST), plan, &own);
 }

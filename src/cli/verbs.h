@@ -23,8 +23,4 @@ int verb_doctor(const struct rh_config *config) RH_MUST;
 struct json_t;
 int verb_print_json(struct json_t *object) RH_MUST;
 
-/* Protects a file from a mistyped name: -EINVAL where `path`, which the key `key` names for output, is there already and does not begin
- * with `beginning`, as files of its kind do. what: the kind, for the message. */
-int verb_check_replaces(const char *key, const char *path, const char *beginning, const char *what) RH_MUST;
-
 #endif

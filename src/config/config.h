@@ -187,6 +187,7 @@ struct rh_config {
 	int64_t measure_seconds;           /* doctor */
 
 	int json;    /* --json */
+	int force;   /* --force: results may be written over files of others */
 	char *gantt; /* of plan: --gantt FILE.svg, borrowed from the command line */
 	int compare; /* of plan: --compare, all schedules */
 	int check;   /* of plan: --check, prove the plan's lanes (run/check.h) */

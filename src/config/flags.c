@@ -155,6 +155,8 @@ int config_flags_read(int argc, char **argv, struct config_entries *entries, str
 		}
 		if (!strcmp(argv[i], "--json"))
 			config->json = 1;
+		else if (!strcmp(argv[i], "--force") && (verb & VERB_REPLACES))
+			config->force = 1;
 		else if (!strncmp(argv[i], "--", 2))
 			rc = read_flag(argv + i, argc - i, verb, entries, &taken);
 		else if (!*path && argv[i][0] != '-' && (i == 0 || is_yaml(argv[i])))

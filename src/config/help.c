@@ -102,8 +102,9 @@ int rh_config_help(const char *verb, const char *schedules, struct rh_text *out)
 	int rc = rh_text_printf(out,
 	                        "roundhouse %s [CONFIG.yaml] [--key value]...\n"
 	                        "Keys go into CONFIG.yaml (key: value) or on the command line, which wins. In brackets: the default.\n"
-	                        "Also --json (the result as JSON on stdout) and --help.\n%s",
-	                        verb, lead_of(bit));
+	                        "Also --json (the result as JSON on stdout)%s and --help.\n%s",
+	                        verb, bit & VERB_REPLACES ? ", --force (write the result over a file that Roundhouse did not write)" : "",
+	                        lead_of(bit));
 	for (size_t i = 0; i < config_key_count && !rc; i++) {
 		const struct config_key *key = &config_keys[i];
 		heading = key->heading ? key->heading : heading;

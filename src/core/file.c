@@ -161,11 +161,25 @@ static char *parent_of(const char *path)
 	return parent;
 }
 
+int rh_file_check_replaceable(const char *path)
+{
+	static const char *const names[] = {
+	        [RH_PATH_DIR] = "a directory", [RH_PATH_LINK] = "a link", [RH_PATH_OTHER] = "a device, a pipe or a socket"};
+	int kind = rh_path_kind(path);
+	if (kind < 0 || kind == RH_PATH_NONE || kind == RH_PATH_FILE)
+		return kind < 0 ? kind : 0;
+	return rh_fail(-EEXIST, "%s: is %s where a file is due; it is left alone: name another file, or move it away", path, names[kind]);
+}
+
 int rh_file_create(const char *path, struct rh_file_out **out)
 {
 	struct rh_text temporary = {0};
-	struct rh_file_out *file = rh_alloc(1, sizeof *file);
-	int rc = file ? 0 : -ENOMEM;
+	struct rh_file_out *file;
+	int rc = rh_file_check_replaceable(path);
+	if (rc)
+		return rc;
+	file = rh_alloc(1, sizeof *file);
+	rc = file ? 0 : -ENOMEM;
 	if (!rc)
 		rc = rh_text_printf(&temporary, "%s.tmp.%ld", path, (long)getpid());
 	if (rc) {
@@ -301,7 +315,8 @@ static int open_log(struct rh_file_log *log)
 	if (rc)
 		return rc;
 	int follow = place.bound ? O_NOFOLLOW : 0;
-	log->descriptor = rh_fs()->ops->open(rh_fs(), place.dir, place.name, O_WRONLY | O_CREAT | follow, 0666);
+	/* not blocked by a pipe without a reader, which open then refuses; a device is refused by truncate */
+	log->descriptor = rh_fs()->ops->open(rh_fs(), place.dir, place.name, O_WRONLY | O_CREAT | O_NONBLOCK | follow, 0666);
 	place_close(&place);
 	if (log->descriptor == -ELOOP)
 		return rh_fail(-ELOOP, "%s: is a link where a file is due; it is left alone: move it away", log->path);

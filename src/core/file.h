@@ -38,6 +38,9 @@ int rh_file_is_damage(int rc);
 struct rh_file_out;
 int rh_file_create(const char *path, struct rh_file_out **out) RH_MUST;
 int rh_file_write(struct rh_file_out *file, const void *bytes, size_t length) RH_MUST;
+/* May a file appear there? 0 where nothing is or a regular file; -EEXIST, with a line, where a device, a pipe, a directory or a link is,
+ * which a rename would destroy. rh_file_create asks it. */
+int rh_file_check_replaceable(const char *path) RH_MUST;
 /* Overwrites bytes that were written before. */
 int rh_file_patch(struct rh_file_out *file, int64_t offset, const void *bytes, size_t length) RH_MUST;
 /* Frees `file` whether it succeeds or not; on failure the temporary file is gone. */

@@ -4,44 +4,121 @@
 #include "core/lfs.h"
 #include "core/text.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { FLAGS = JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY };
 
-/* Whole numbers of 19 digits and more become reals: transformers writes 1000000000000000019884624838656 for "no limit". */
-static int widen(const char *bytes, size_t length, struct rh_text *out)
+/* What becomes of whole numbers that 64 bits do not hold. */
+enum wide_numbers {
+	WIDE_REAL,  /* reals: transformers writes 1000000000000000019884624838656 for "no limit" */
+	WIDE_DIGITS /* rh_json_digits */
+};
+
+/* The key of an object that stands for a whole number. No text can hold it: NUL is refused in keys. */
+static const char digits_key[] = "\0digits";
+enum { DIGITS_KEY = sizeof digits_key - 1 };
+
+const char *rh_json_digits(const json_t *value)
+{
+	return json_is_object(value) ? json_string_value(json_object_getn(value, digits_key, DIGITS_KEY)) : NULL;
+}
+
+static int is_wide(const char *number, size_t length)
+{
+	char digits[24];
+	if (memchr(number, '.', length) || memchr(number, 'e', length) || memchr(number, 'E', length))
+		return 0;
+	if (length >= sizeof digits)
+		return 1;
+	memcpy(digits, number, length);
+	digits[length] = 0;
+	errno = 0;
+	(void)strtoll(digits, NULL, 10);
+	return errno == ERANGE;
+}
+
+/* A text that jansson takes: wide numbers become reals, or, where `name` is not NULL, {name: "digits"}. */
+static int rewrite(const char *bytes, size_t length, const char *name, struct rh_text *out)
 {
 	int in_string = 0, rc = 0;
 	for (size_t at = 0; !rc && at < length;) {
 		size_t end = at + 1;
+		int is_number = 0;
 		if (in_string) {
 			in_string = bytes[at] != '"';
 			end += bytes[at] == '\\' && end < length;
 		} else if (bytes[at] == '"') {
 			in_string = 1;
 		} else if (strchr("-0123456789", bytes[at]) && bytes[at]) { /* a number whole, with fraction and exponent */
+			is_number = 1;
 			while (end < length && bytes[end] && strchr("+-.eE0123456789", bytes[end]))
 				end++;
 		}
-		rc = rh_text_append(out, bytes + at, end - at);
-		int whole = !memchr(bytes + at, '.', end - at) && !memchr(bytes + at, 'e', end - at) && !memchr(bytes + at, 'E', end - at);
-		if (!rc && !in_string && end - at >= 19 && whole)
-			rc = rh_text_append(out, ".0", 2);
+		if (!is_number || !is_wide(bytes + at, end - at))
+			rc = rh_text_append(out, bytes + at, end - at);
+		else if (name)
+			rc = rh_text_printf(out, "{\"%s\":\"%.*s\"}", name, (int)(end - at), bytes + at);
+		else
+			rc = rh_text_printf(out, "%.*s.0", (int)(end - at), bytes + at);
 		at = end;
 	}
 	return rc;
 }
 
-static int load(const char *bytes, size_t length, json_t **out, json_error_t *fault)
+/* The digits that an object {name: "digits"} holds, under digits_key; a new reference. NULL: it is another value. */
+static json_t *digits_of(json_t *value, const char *name)
+{
+	json_t *digits = json_object_size(value) == 1 ? json_object_get(value, name) : NULL, *object = digits ? json_object() : NULL;
+	if (object && json_object_setn_new_nocheck(object, digits_key, DIGITS_KEY, json_incref(digits))) {
+		json_decref(object);
+		object = NULL;
+	}
+	return object;
+}
+
+/* Replaces such objects below `value`. */
+static void take_digits(json_t *value, const char *name)
+{
+	json_t *fresh;
+	for (size_t i = 0; i < json_array_size(value); i++) {
+		fresh = digits_of(json_array_get(value, i), name);
+		if (fresh)
+			(void)json_array_set_new(value, i, fresh);
+		else
+			take_digits(json_array_get(value, i), name);
+	}
+	for (void *at = json_object_iter(value); at; at = json_object_iter_next(value, at)) {
+		fresh = digits_of(json_object_iter_value(at), name);
+		if (fresh)
+			(void)json_object_iter_set_new(value, at, fresh);
+		else
+			take_digits(json_object_iter_value(at), name);
+	}
+}
+
+static int load(const char *bytes, size_t length, enum wide_numbers wide, json_t **out, json_error_t *fault)
 {
 	*out = json_loadb(bytes, length, FLAGS, fault);
 	if (*out || json_error_code(fault) != json_error_numeric_overflow)
 		return 0;
 	struct rh_text text = {0};
-	int rc = widen(bytes, length, &text);
+	char name[32] = "digits";
+	for (int i = 0; memmem(bytes, length, name, strlen(name)); i++) /* one that the text does not hold */
+		snprintf(name, sizeof name, "digits%d", i);
+	int rc = rewrite(bytes, length, wide == WIDE_DIGITS ? name : NULL, &text);
 	if (!rc)
 		*out = json_loadb(text.bytes, text.length, FLAGS, fault);
+	if (*out && wide == WIDE_DIGITS) {
+		json_t *whole = digits_of(*out, name);
+		take_digits(*out, name);
+		if (whole)
+			json_decref(*out);
+		*out = whole ? whole : *out;
+	}
 	rh_text_free(&text);
 	return rc;
 }
@@ -67,10 +144,10 @@ static const char *mend_of(json_error_t *fault)
 	return "";
 }
 
-int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out)
+static int parse(const char *bytes, size_t length, const char *where, enum wide_numbers wide, json_t **out)
 {
 	json_error_t fault;
-	int rc = load(bytes, length, out, &fault);
+	int rc = load(bytes, length, wide, out, &fault);
 	if (rc || *out)
 		return rc;
 	if (!length || !memchr(bytes, '\n', length)) /* `where` names the line of a file of lines */
@@ -79,10 +156,20 @@ int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **
 	               mend_of(&fault));
 }
 
+int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out)
+{
+	return parse(bytes, length, where, WIDE_REAL, out);
+}
+
+int rh_json_parse_data(const char *bytes, size_t length, const char *where, json_t **out)
+{
+	return parse(bytes, length, where, WIDE_DIGITS, out);
+}
+
 int rh_json_parse_at(const char *bytes, size_t length, const char *path, int64_t line, json_t **out)
 {
 	json_error_t fault;
-	int rc = load(bytes, length, out, &fault);
+	int rc = load(bytes, length, WIDE_DIGITS, out, &fault);
 	if (rc || *out)
 		return rc;
 	return rh_fail(-EINVAL, "%s:%lld: not valid JSON at column %d: %s%s", path, (long long)(line + fault.line - 1), fault.column,

@@ -11,7 +11,13 @@
 /* `where` is what a person would call the source ("train.jsonl:17"). *out is the caller's (json_decref). -EINVAL on bad JSON. */
 int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out) RH_MUST;
 
-/* The same for a part of a file that begins in its line `line`; a complaint names the file's own line. */
+/* The same for a text of the user's data: whole numbers that 64 bits do not hold keep their digits (rh_json_digits), where rh_json_parse
+ * makes them reals. */
+int rh_json_parse_data(const char *bytes, size_t length, const char *where, json_t **out) RH_MUST;
+/* The digits of such a number, with its sign, borrowed from it; NULL: it is another value. To jansson it is an object. */
+const char *rh_json_digits(const json_t *value);
+
+/* The same for a part of a file of data that begins in its line `line`; a complaint names the file's own line. */
 int rh_json_parse_at(const char *bytes, size_t length, const char *path, int64_t line, json_t **out) RH_MUST;
 
 /* The same for a whole file; -ENOENT and friends when it cannot be read. */

@@ -143,14 +143,15 @@ int rh_chat_render(const struct rh_chat *chat, const json_t *conversation, enum 
 	return rc;
 }
 
-/* Templates take content for granted, where other programs write null beside a tool's call. */
+/* Many templates take text for granted, where other programs write null beside a tool's call, or nothing. */
 static int explain(const json_t *messages, int rc)
 {
 	size_t i;
 	const json_t *message;
 	json_array_foreach(messages, i, message)
 	{
-		if (!json_object_get(message, "content"))
+		const json_t *content = json_object_get(message, "content");
+		if (!content || json_is_null(content))
 			return rh_fail(rc, "%s; message %zu has no 'content': write \"\" in place of null", rh_error(rc), i + 1);
 	}
 	return rc;
@@ -162,7 +163,7 @@ int chat_render_some(const struct rh_chat *chat, const json_t *variables, const 
 	json_t *all = json_copy((json_t *)(uintptr_t)variables); /* shallow; counts of the values are this thread's */
 	int bad = !all || json_object_set(all, "messages", (json_t *)(uintptr_t)messages) ||
 	          json_object_set_new(all, "add_generation_prompt", json_boolean(end == RH_CHAT_PROMPT));
-	struct rh_jinja_input input = {.variables = all, .date = chat->date};
+	struct rh_jinja_input input = {.variables = all, .date = chat->date, .writes_none = chat->writes_none};
 	int rc = bad ? chat_out_of_memory(chat) : rh_jinja_render(chat->form->jinja, &input, chat->where, out, spans);
 	json_decref(all);
 	return rc == -EINVAL ? explain(messages, rc) : rc;

@@ -1,7 +1,8 @@
 /* Chat templates: Jinja texts, the model's own, a file's, or built in by name, and where in their rendering the assistant's turns are.
  * - What a template sees is what transformers gives it: the row's messages as they are, `tools`, `documents`, `chat_template_kwargs`, the
  *   special tokens, and each message's reasoning under the names that templates read (reasoning_content, thinking).
- * - A template that can only take strings, or only lists of parts, is given text content in the form it takes.
+ * - A template that can only take strings, or only lists of parts, is given text content in the form it takes; one that goes through
+ *   the arguments of calls, objects for their JSON text.
  * - strftime_now formats a date that the configuration holds: a run must not change overnight. */
 #ifndef RH_DATA_CHAT_H
 #define RH_DATA_CHAT_H
@@ -33,6 +34,7 @@ struct rh_chat {
 	const struct rh_tokenizer *tokenizer;
 	const char *date;  /* of strftime_now: "2024-07-26" */
 	const char *where; /* names the conversation in messages */
+	int *writes_none;  /* set to 1 where the template writes "None" for a none; may be NULL */
 };
 /* Renders a conversation, {"messages": [...], "tools": ..., ...}, at the end of `out`. -EINVAL with the template's own message where it
  * refuses the conversation, and where it would leave out tools. */
@@ -54,6 +56,9 @@ int rh_chat_locate(const struct rh_chat *chat, const json_t *conversation, const
                    struct rh_chat_spans *spans) RH_MUST;
 void rh_chat_spans_free(struct rh_chat_spans *spans);
 
+/* What an assistant thought, under whichever of its names; NULL: nothing. Borrowed from the message. */
+const json_t *rh_chat_reasoning(const json_t *message);
+int rh_chat_reads_reasoning(const struct rh_chat_template *form);
 /* Is the message of an assistant's role? */
 int rh_chat_is_assistant(const json_t *message);
 /* Does an assistant say in the message what the template can write: content, tool calls, or reasoning where the template reads it? */

@@ -8,12 +8,16 @@
 /* Which form of text content a template accepts. */
 enum chat_content { CHAT_CONTENT_UNKNOWN, CHAT_CONTENT_ANY, CHAT_CONTENT_STRINGS, CHAT_CONTENT_PARTS };
 
+/* How a template takes the arguments of calls: as objects alone, or their JSON text too. */
+enum chat_arguments { CHAT_ARGUMENTS_UNKNOWN, CHAT_ARGUMENTS_ANY, CHAT_ARGUMENTS_OBJECTS };
+
 struct rh_chat_template {
 	const char *name;
 	char *text;
 	const char *const *marker; /* of a built-in: tokens that it writes around turns, NULL-terminated; else NULL */
 	struct rh_jinja *jinja;
 	enum chat_content content;
+	enum chat_arguments arguments;
 };
 
 /* A built-in: chat_texts.c. */

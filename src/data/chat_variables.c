@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static const char probe[] = "rhprobe";
+static const char probe[] = "rhprobe", probe_value[] = "rhvalue";
 
 int chat_out_of_memory(const struct rh_chat *chat)
 {
@@ -87,26 +87,103 @@ static json_t *joined(const json_t *parts, const char **other)
 	return string;
 }
 
-static int has_null(const json_t *message)
+/* ---- the arguments of calls, which are an object, or its JSON text as OpenAI writes it ---- */
+
+/* Where a call keeps its arguments: in its function, or beside its name. */
+static json_t *arguments_holder(json_t *call)
 {
-	const char *key;
-	json_t *value;
-	json_object_foreach((json_t *)(uintptr_t)message, key, value) if (json_is_null(value)) return 1;
+	json_t *function = json_object_get(call, "function");
+	return json_is_object(function) ? function : call;
+}
+
+static int has_text_arguments(const json_t *message)
+{
+	size_t i;
+	json_t *call;
+	json_array_foreach(json_object_get(message, "tool_calls"), i,
+	                   call) if (json_is_string(json_object_get(arguments_holder(call), "arguments"))) return 1;
 	return 0;
 }
 
-/* The members that are not null: an absent key is what templates expect where other programs write null. */
-static int copy_given(const json_t *message, json_t *copy)
+/* Whether the template writes a call whose arguments are `arguments`: their one name and their one value, each whole. */
+static int writes_arguments(const struct rh_chat *chat, json_t *arguments, int *out)
 {
-	const char *key;
-	json_t *value;
-	json_object_foreach((json_t *)(uintptr_t)message, key,
-	                    value) if (!json_is_null(value) && json_object_set(copy, key, value)) return 1;
-	return 0;
+	json_t *variables = json_object();
+	json_t *messages = arguments ? json_pack("[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:O}}]}]", "role", "user", "content", "x",
+	                                         "role", "assistant", "content", "", "tool_calls", "id", "callnr001", "type", "function",
+	                                         "function", "name", "f", "arguments", arguments)
+	                             : NULL;
+	struct rh_text text = {0};
+	int rc = !variables || !messages || set_tokens(chat->tokenizer, variables) ? chat_out_of_memory(chat) : 0;
+	if (!rc)
+		rc = chat_render_some(chat, variables, messages, RH_CHAT_WHOLE, &text, NULL);
+	*out = !rc && text.bytes && strstr(text.bytes, probe) && strstr(text.bytes, probe_value);
+	rh_text_free(&text);
+	json_decref(variables);
+	json_decref(messages);
+	json_decref(arguments);
+	if (rc == -EINVAL)
+		rh_error_clear();
+	return rc == -EINVAL ? 0 : rc;
+}
+
+/* Found once a template, as find_content_taken. */
+static int find_arguments_taken(const struct rh_chat *chat)
+{
+	struct rh_chat_template *form = (struct rh_chat_template *)(uintptr_t)chat->form;
+	int texts = 0, objects = 0;
+	if (form->arguments != CHAT_ARGUMENTS_UNKNOWN)
+		return 0;
+	int rc = writes_arguments(chat, json_pack("s++++", "{\"", probe, "\": \"", probe_value, "\"}"), &texts);
+	if (!rc)
+		rc = writes_arguments(chat, json_pack("{s:s}", probe, probe_value), &objects);
+	if (!rc)
+		form->arguments = objects && !texts ? CHAT_ARGUMENTS_OBJECTS : CHAT_ARGUMENTS_ANY;
+	return rc;
+}
+
+/* Replaces the text of a call's arguments by the object that it is; what is no object stays. */
+static int parse_arguments(const struct rh_chat *chat, json_t *call)
+{
+	json_t *holder = arguments_holder(call), *text = json_object_get(holder, "arguments"), *value = NULL;
+	if (!json_is_string(text))
+		return 0;
+	int rc = rh_json_parse_data(json_string_value(text), json_string_length(text), chat->where, &value);
+	if (rc == -EINVAL)
+		rh_error_clear();
+	if (!rc && json_is_object(value))
+		rc = json_object_set(holder, "arguments", value) ? -ENOMEM : 0;
+	json_decref(value);
+	return rc == -EINVAL ? 0 : rc;
+}
+
+/* A template that goes through the arguments one by one cannot take their text: *calls is the message's tool_calls with objects, NULL
+ * where the message's own will do. */
+static int with_parsed_arguments(const struct rh_chat *chat, const json_t *message, size_t number, json_t **calls)
+{
+	size_t i;
+	json_t *call;
+	*calls = NULL;
+	if (!has_text_arguments(message))
+		return 0;
+	int rc = find_arguments_taken(chat);
+	if (rc || chat->form->arguments != CHAT_ARGUMENTS_OBJECTS)
+		return rc;
+	rh_warn_once(
+	        "%s: message %zu: chat template %s takes the arguments of calls as objects: their JSON text is parsed, here and elsewhere",
+	        chat->where, number + 1, chat->form->name);
+	*calls = json_deep_copy(json_object_get(message, "tool_calls"));
+	rc = *calls ? 0 : -ENOMEM;
+	json_array_foreach(*calls, i, call) if (!rc) rc = parse_arguments(chat, call);
+	if (!rc)
+		return 0;
+	json_decref(*calls);
+	*calls = NULL;
+	return chat_out_of_memory(chat);
 }
 
 /* What the assistant thought, under any of its names; NULL: nothing. */
-static const json_t *reasoning_of(const json_t *message)
+const json_t *rh_chat_reasoning(const json_t *message)
 {
 	static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
 	const json_t *reasoning = NULL;
@@ -122,7 +199,7 @@ int rh_chat_is_assistant(const json_t *message)
 	return role && (!strcmp(role, "assistant") || !strcmp(role, "model"));
 }
 
-static int reads_reasoning(const struct rh_chat_template *form)
+int rh_chat_reads_reasoning(const struct rh_chat_template *form)
 {
 	return rh_jinja_reads(form->jinja, "reasoning_content") || rh_jinja_reads(form->jinja, "thinking") ||
 	       rh_jinja_reads(form->jinja, "reasoning");
@@ -135,14 +212,15 @@ int rh_chat_is_answer(const struct rh_chat_template *form, const json_t *message
 		return 0;
 	if (json_string_length(content) || json_array_size(content) || json_array_size(json_object_get(message, "tool_calls")))
 		return 1;
-	return json_string_length(reasoning_of(message)) && reads_reasoning(form);
+	return json_string_length(rh_chat_reasoning(message)) && rh_chat_reads_reasoning(form);
 }
 
-/* A message as the template sees it: content in the form it takes, its reasoning under the names that templates read, no null. */
+/* A message as the template sees it: content and the arguments of calls in the form it takes, its reasoning under the names that
+ * templates read. A null stays, as none. */
 static int adapt(const struct rh_chat *chat, const json_t *message, size_t number, json_t **out)
 {
-	const json_t *content = json_object_get(message, "content"), *reasoning = reasoning_of(message);
-	json_t *fresh = NULL;
+	const json_t *content = json_object_get(message, "content"), *reasoning = rh_chat_reasoning(message);
+	json_t *fresh = NULL, *calls = NULL;
 	const char *other = NULL;
 	if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
 		return rh_fail(-EINVAL, "%s: message %zu must be an object with a string 'role'%s", chat->where, number + 1,
@@ -154,7 +232,7 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 		               "%s: message %zu: role '%s' is no template's; 'messages' are of user and assistant ('conversations' of "
 		               "from and value may be of human and gpt)",
 		               chat->where, number + 1, role);
-	if (json_string_length(reasoning) && !reads_reasoning(chat->form))
+	if (json_string_length(reasoning) && !rh_chat_reads_reasoning(chat->form))
 		rh_warn_once("%s: message %zu: chat template %s leaves out what the assistant thought, here and elsewhere; a file that "
 		             "chat_template names may write it",
 		             chat->where, number + 1, chat->form->name);
@@ -166,7 +244,12 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 	} else if (json_is_string(content) && chat->form->content == CHAT_CONTENT_PARTS) {
 		fresh = json_pack("[{s:s, s:O}]", "type", "text", "text", content);
 	}
-	if (!fresh && !reasoning && !has_null(message)) {
+	int rc = with_parsed_arguments(chat, message, number, &calls);
+	if (rc) {
+		json_decref(fresh);
+		return rc;
+	}
+	if (!fresh && !reasoning && !calls) {
 		*out = borrowed(message);
 		return 0;
 	}
@@ -175,12 +258,15 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 	if (!bad && reasoning)
 		bad = json_object_set_new(copy, "thinking", borrowed(reasoning));
 	if (!bad)
-		bad = copy_given(message, copy);
+		bad = json_object_update(copy, (json_t *)(uintptr_t)message);
 	if (!bad && reasoning)
 		bad = json_object_set_new(copy, "reasoning_content", borrowed(reasoning));
 	if (!bad && fresh)
 		bad = json_object_set(copy, "content", fresh);
+	if (!bad && calls)
+		bad = json_object_set(copy, "tool_calls", calls);
 	json_decref(fresh);
+	json_decref(calls);
 	if (bad) {
 		json_decref(copy);
 		return chat_out_of_memory(chat);

@@ -27,15 +27,16 @@ struct data_encoder {
 	int is_empty;        /* no text, or no answer: nothing of it can be trained */
 	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
-	int has_two_bos;       /* a plain row that begins with BOS, before which the tokenizer puts another one */
-	size_t most_ids;       /* how many of the row's first ids are wanted; 0: all */
-	int is_cut;            /* the row has more ids */
-	int lacks_end;         /* a conversation whose last answer ends with no special token */
-	int32_t turn_end;      /* else that token; -1: not known */
-	char last_role[32];    /* of the last message of a conversation in which no assistant speaks; empty: in all one does */
-	char dropped_role[32]; /* of a message whose content the rendered text does not hold; empty: none */
-	int64_t row_room;      /* bytes of memory that encoding it may take; 0: any number */
-	int64_t row_bytes;     /* the most bytes that a row took */
+	int has_two_bos;    /* a plain row that begins with BOS, before which the tokenizer puts another one */
+	size_t most_ids;    /* how many of the row's first ids are wanted; 0: all */
+	int is_cut;         /* the row has more ids */
+	int lacks_end;      /* a conversation whose last answer ends with no special token */
+	int32_t turn_end;   /* else that token; -1: not known */
+	char last_role[32]; /* of the last message of a conversation in which no assistant speaks; empty: in all one does */
+	char dropped[32];   /* the part of a message that the rendered text does not hold, such as "system's content"; empty: none */
+	int writes_none;    /* the template wrote None where a message has a null */
+	int64_t row_room;   /* bytes of memory that encoding it may take; 0: any number */
+	int64_t row_bytes;  /* the most bytes that a row took */
 	/* scratch */
 	struct rh_ids part;
 	struct rh_text text;
@@ -57,7 +58,7 @@ int data_encode_labelled(struct data_encoder *encoder, const json_t *row, const 
 /* 1: there is a template for conversations: chat_template names one, or the model has one. */
 int data_encoder_has_template(const struct data_encoder *encoder);
 
-/* Sets lacks_end, turn_end and dropped_role for `messages`, whose rendering encoder->text and encoder->spans hold. */
+/* Sets lacks_end, turn_end, writes_none and dropped for `messages`, whose rendering encoder->text and encoder->spans hold. */
 int data_check_conversation(struct data_encoder *encoder, const json_t *messages) RH_MUST;
 
 /* A set of numbers. */

@@ -140,11 +140,13 @@ static int check_row(struct builder *builder, const struct data_encoder *row, ui
 		set->turn_end = row->turn_end;
 	if (plain ? !row->eos : row->lacks_end)
 		data_find(set, RH_LINT_NO_END, where);
-	if (!row->dropped_role[0])
+	if (row->writes_none)
+		data_find(set, RH_LINT_NONE, where);
+	if (!row->dropped[0])
 		return 0;
 	data_find(set, RH_LINT_DROPPED_ROLE, where);
 	if (!set->finding[RH_LINT_DROPPED_ROLE].detail[0])
-		memcpy(set->finding[RH_LINT_DROPPED_ROLE].detail, row->dropped_role, sizeof row->dropped_role);
+		memcpy(set->finding[RH_LINT_DROPPED_ROLE].detail, row->dropped, sizeof row->dropped);
 	return 0;
 }
 
@@ -298,11 +300,10 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 		drop_untrained_block(out);
 	const struct rh_finding *dropped = &out->finding[RH_LINT_DROPPED_ROLE];
 	if (!rc && !out->documents && dropped->rows == out->read_rows)
-		rc = rh_fail(
-		        -EINVAL,
-		        "%s: none of its %lld rows has a trained token: the chat template leaves messages of role '%s' out; write a role "
-		        "that it knows, such as user and assistant, or choose another chat_template",
-		        out->name, (long long)out->read_rows, dropped->detail);
+		rc = rh_fail(-EINVAL,
+		             "%s: none of its %lld rows has a trained token: the chat template leaves each %s out; write a role "
+		             "that it knows, such as user and assistant, or choose another chat_template",
+		             out->name, (long long)out->read_rows, dropped->detail);
 	else if (!rc && !out->documents && *encoder.last_role)
 		rc = rh_fail(-EINVAL,
 		             "%s: none of its %lld rows has a trained token: no turn is the assistant's, and only these are trained "

@@ -20,14 +20,15 @@ enum rh_lint {
 	RH_LINT_CUT_ANSWER,   /* max_length cuts off an answer's end */
 	RH_LINT_DUPLICATE,    /* the row repeats an earlier one */
 	RH_LINT_OVERLAP,      /* a row is both trained on and evaluated on */
-	RH_LINT_DROPPED_ROLE, /* the chat template drops a message */
+	RH_LINT_DROPPED_ROLE, /* the chat template drops a message, or what an assistant thought or called */
+	RH_LINT_NONE,         /* the chat template writes None for a null */
 	RH_LINTS
 };
 enum { RH_LINT_EXAMPLES = 3, RH_PLACE_BYTES = 160 };
 struct rh_finding {
 	int64_t rows;
 	char example[RH_LINT_EXAMPLES][RH_PLACE_BYTES]; /* "file:line" of the first */
-	char detail[32];                                /* RH_LINT_DROPPED_ROLE: the role */
+	char detail[32];                                /* RH_LINT_DROPPED_ROLE: what is dropped */
 };
 
 /* Where a document came from: a hash of its row's whole text, and the row's file and line. */

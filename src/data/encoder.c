@@ -245,14 +245,8 @@ static int encode_completion(struct data_encoder *encoder, const json_t *row, co
 
 static struct rh_chat chat_of(const struct data_encoder *encoder, const char *where)
 {
-	return (struct rh_chat){encoder->chat, encoder->tokenizer, encoder->config->chat_template_date, where};
-}
-
-static int render(struct data_encoder *encoder, const json_t *conversation, enum rh_chat_end end, const char *where)
-{
-	struct rh_chat chat = chat_of(encoder, where);
-	encoder->text.length = 0;
-	return rh_chat_render(&chat, conversation, end, &encoder->text);
+	return (struct rh_chat){
+	        .form = encoder->chat, .tokenizer = encoder->tokenizer, .date = encoder->config->chat_template_date, .where = where};
 }
 
 /* Does an assistant say anything in `messages`? End-of-turn alone does not count as trained. */
@@ -361,9 +355,11 @@ static int is_any_left_out(const json_t *messages)
 /* Renders and encodes a conversation; its spans are found, which is a fault only where a mask needs them. */
 static int encode_conversation(struct data_encoder *encoder, const json_t *conversation, int needs_spans, const char *where)
 {
-	struct rh_chat chat = chat_of(encoder, where);
+	struct rh_chat chat = chat_of(encoder, where), noting = chat;
 	const json_t *messages = json_object_get(conversation, "messages");
-	int rc = render(encoder, conversation, RH_CHAT_WHOLE, where);
+	noting.writes_none = &encoder->writes_none;
+	encoder->text.length = 0;
+	int rc = rh_chat_render(&noting, conversation, RH_CHAT_WHOLE, &encoder->text);
 	if (!rc)
 		rc = rh_chat_locate(&chat, conversation, &encoder->text, &encoder->spans);
 	if (rc == -EINVAL && encoder->text.length && !needs_spans && !is_any_left_out(messages)) {
@@ -416,8 +412,9 @@ static json_t *with_messages(const json_t *row, const json_t *messages)
 static int mask_prompt(struct data_encoder *encoder, const json_t *question, size_t asked, const char *where)
 {
 	struct rh_text whole = encoder->text;
+	struct rh_chat chat = chat_of(encoder, where);
 	encoder->text = (struct rh_text){0};
-	int rc = render(encoder, question, RH_CHAT_PROMPT, where);
+	int rc = rh_chat_render(&chat, question, RH_CHAT_PROMPT, &encoder->text);
 	size_t bytes = encoder->text.length;
 	int is_prefix = !rc && bytes <= whole.length && (!bytes || !memcmp(whole.bytes, encoder->text.bytes, bytes));
 	rh_text_free(&encoder->text);
@@ -489,7 +486,8 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	encoder->ids.count = 0;
 	encoder->is_empty = encoder->is_masked = encoder->is_prefix_mismatch = encoder->has_two_bos = encoder->lacks_end = 0;
 	encoder->turn_end = -1;
-	encoder->dropped_role[0] = 0;
+	encoder->dropped[0] = 0;
+	encoder->writes_none = 0;
 	encoder->kind = kind;
 	encoder->is_cut = 0;
 	encoder->row_bytes = 0;

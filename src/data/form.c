@@ -322,7 +322,7 @@ int data_parse_cell(json_t *row, const char *key, const char *where)
 	if (first && first != '[' && first != '{')
 		return 0;
 	if (first) {
-		rc = rh_json_parse(json_string_value(cell), json_string_length(cell), key, &value);
+		rc = rh_json_parse_data(json_string_value(cell), json_string_length(cell), key, &value);
 		if (rc)
 			return rh_fail_in(rc, "%s: a text where JSON is due (Python's repr is none: write it with json.dumps)", where);
 	} else {
@@ -420,6 +420,13 @@ static int converse(const struct parts *parts, json_t **row)
 	return 0;
 }
 
+/* `before`, then the string, which may hold NUL. */
+static int put_string(struct rh_text *out, const char *before, const json_t *string)
+{
+	int rc = rh_text_append(out, before, strlen(before));
+	return rc ? rc : rh_text_append(out, json_string_value(string), json_string_length(string));
+}
+
 /* The prompt of the Alpaca project (tatsu-lab/stanford_alpaca, train.py); a system text takes the place of its first sentence. */
 static int write_alpaca(const struct parts *parts, json_t **row)
 {
@@ -431,17 +438,25 @@ static int write_alpaca(const struct parts *parts, json_t **row)
 	struct rh_text text = {0};
 	size_t i;
 	const json_t *turn;
-	int rc = rh_text_printf(&text, "%s\n\n", parts->system ? json_string_value(parts->system) : parts->input ? with_input : without);
-	json_array_foreach(parts->history, i, turn) if (!rc) rc =
-	        rh_text_printf(&text, "### Instruction:\n%s\n\n### Response:%s\n\n", json_string_value(json_array_get(turn, 0)),
-	                       json_string_value(json_array_get(turn, 1)));
+	int rc = parts->system ? put_string(&text, "", parts->system) : rh_text_printf(&text, "%s", parts->input ? with_input : without);
 	if (!rc)
-		rc = rh_text_printf(&text, "### Instruction:\n%s\n\n", json_string_value(parts->instruction));
+		rc = rh_text_printf(&text, "\n\n");
+	json_array_foreach(parts->history, i, turn)
+	{
+		if (!rc)
+			rc = put_string(&text, "### Instruction:\n", json_array_get(turn, 0));
+		if (!rc)
+			rc = put_string(&text, "\n\n### Response:", json_array_get(turn, 1));
+		if (!rc)
+			rc = rh_text_printf(&text, "\n\n");
+	}
+	if (!rc)
+		rc = put_string(&text, "### Instruction:\n", parts->instruction);
 	if (!rc && parts->input)
-		rc = rh_text_printf(&text, "### Input:\n%s\n\n", json_string_value(parts->input));
+		rc = put_string(&text, "\n\n### Input:\n", parts->input);
 	if (!rc)
-		rc = rh_text_printf(&text, "### Response:");
-	json_t *made = rc ? NULL : json_pack("{s:s, s:O}", "prompt", text.bytes, "completion", parts->output);
+		rc = rh_text_printf(&text, "\n\n### Response:");
+	json_t *made = rc ? NULL : json_pack("{s:s%, s:O}", "prompt", text.bytes, text.length, "completion", parts->output);
 	rh_text_free(&text);
 	if (!made)
 		return rc ? rc : rh_fail(-ENOMEM, "out of host memory in a prompt");

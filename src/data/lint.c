@@ -21,8 +21,10 @@ static const struct {
         [RH_LINT_CUT_ANSWER] = {"cut-answers", "answers that lose their end to max_length", "raise max_length"},
         [RH_LINT_DUPLICATE] = {"duplicates", "rows that were there before", "remove them"},
         [RH_LINT_OVERLAP] = {"overlap", "rows to evaluate on that are trained on too", "remove them from one of the files"},
-        [RH_LINT_DROPPED_ROLE] = {"dropped-role", "conversations of which the chat template leaves a message out",
-                                  "write a role that the template knows, such as user and assistant, or choose another chat_template"},
+        [RH_LINT_DROPPED_ROLE] = {"dropped-role", "conversations of which the chat template leaves a part out",
+                                  "write roles that the template knows, such as user and assistant, or choose another chat_template"},
+        [RH_LINT_NONE] = {"none-for-null", "conversations with a null for which the chat template writes None",
+                          "write \"\" in place of null, or leave the key out"},
 };
 
 const char *rh_lint_name(enum rh_lint lint)
@@ -146,18 +148,86 @@ static int ends_special(struct data_encoder *encoder, size_t end)
 	return encoder->part.count && rh_tokenizer_is_special(encoder->tokenizer, encoder->part.id[encoder->part.count - 1]);
 }
 
-int data_check_conversation(struct data_encoder *encoder, const json_t *messages)
+/* 1: all that a call's arguments say is written: names, texts and numbers. */
+static int are_arguments_written(const struct rh_text *text, const json_t *value)
 {
 	size_t i;
-	const json_t *message;
-	json_array_foreach(messages, i, message)
+	const char *key, *sample;
+	json_t *item;
+	char digits[32];
+	if (json_is_integer(value)) {
+		snprintf(digits, sizeof digits, "%lld", (long long)json_integer_value(value));
+		return holds(text, digits, strlen(digits));
+	}
+	if (json_is_string(value)) {
+		size_t length = sample_of(json_string_value(value), json_string_length(value), &sample);
+		return holds(text, sample, length);
+	}
+	json_array_foreach(value, i, item)
 	{
+		if (!are_arguments_written(text, item))
+			return 0;
+	}
+	json_object_foreach((json_t *)(uintptr_t)value, key, item)
+	{
+		size_t length = sample_of(key, strlen(key), &sample);
+		if (!holds(text, sample, length) || !are_arguments_written(text, item))
+			return 0;
+	}
+	return 1;
+}
+
+static int are_calls_written(const struct rh_text *text, const json_t *calls)
+{
+	size_t i;
+	const json_t *call;
+	json_array_foreach(calls, i, call)
+	{
+		const json_t *function = json_object_get(call, "function"), *holder = json_is_object(function) ? function : call;
+		const char *name = json_string_value(json_object_get(holder, "name"));
+		if ((name && !holds(text, name, strlen(name))) || !are_arguments_written(text, json_object_get(holder, "arguments")))
+			return 0;
+	}
+	return 1;
+}
+
+/* What the template left out of a message, NULL: nothing. Of an assistant's earlier turns templates leave out the reasoning, and cut it
+ * out of the content: only what the last turn thought is asked for, and no assistant's content. */
+static const char *dropped_part(const struct data_encoder *encoder, const json_t *message, int is_last_turn)
+{
+	const struct rh_text *text = &encoder->text;
+	if (!rh_chat_is_assistant(message))
+		return is_written(text, json_object_get(message, "content")) ? NULL : "content";
+	if (!are_calls_written(text, json_object_get(message, "tool_calls")))
+		return "tool_calls";
+	const json_t *reasoning = rh_chat_reasoning(message);
+	if (is_last_turn && json_is_string(reasoning) && rh_chat_reads_reasoning(encoder->chat) && !is_written(text, reasoning))
+		return "reasoning";
+	return NULL;
+}
+
+/* 1: a member of a message is null. */
+static int has_null(const json_t *messages)
+{
+	size_t i;
+	const char *key;
+	json_t *message, *value;
+	json_array_foreach(messages, i, message) json_object_foreach(message, key, value) if (json_is_null(value)) return 1;
+	return 0;
+}
+
+int data_check_conversation(struct data_encoder *encoder, const json_t *messages)
+{
+	size_t last_turn = json_array_size(messages);
+	while (last_turn && rh_chat_is_assistant(json_array_get(messages, last_turn - 1)))
+		last_turn--;
+	encoder->writes_none &= has_null(messages);
+	for (size_t i = 0; i < json_array_size(messages) && !encoder->dropped[0]; i++) {
+		const json_t *message = json_array_get(messages, i);
 		const char *role = json_string_value(json_object_get(message, "role"));
-		/* of an assistant's earlier turns, templates leave out the reasoning */
-		if (!role || !strcmp(role, "assistant") || encoder->dropped_role[0] ||
-		    is_written(&encoder->text, json_object_get(message, "content")))
-			continue;
-		snprintf(encoder->dropped_role, sizeof encoder->dropped_role, "%s", role);
+		const char *part = role ? dropped_part(encoder, message, i >= last_turn) : NULL;
+		if (part)
+			snprintf(encoder->dropped, sizeof encoder->dropped, "%.16s's %s", role, part);
 	}
 	if (!encoder->spans.count)
 		return 0;
@@ -201,7 +271,7 @@ static void tell(const struct rh_dataset *set, enum rh_lint lint, int64_t of)
 	const char *first = place_of(set, finding->example[0]);
 	const char *what = first == finding->example[0] ? "" : finding->rows > 1 ? "lines " : "line ";
 	rh_note("%s: %s: %lld of %lld %s%s%s (%s%s%s%s%s%s%s)", set->name, lints[lint].name, (long long)finding->rows, (long long)of,
-	        lints[lint].meaning, *finding->detail ? ", of role " : "", finding->detail, what, first, *finding->example[1] ? ", " : "",
+	        lints[lint].meaning, *finding->detail ? ": " : "", finding->detail, what, first, *finding->example[1] ? ", " : "",
 	        place_of(set, finding->example[1]), *finding->example[2] ? ", " : "", place_of(set, finding->example[2]),
 	        finding->rows > RH_LINT_EXAMPLES ? ", ..." : "");
 }

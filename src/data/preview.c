@@ -97,6 +97,7 @@ static int show_row(struct view *view, const char *where)
 	                             .kept = (int64_t)(goes_on ? count : kept),
 	                             .shown = (int64_t)shown,
 	                             .text = view->pieces.text.bytes,
+	                             .text_bytes = view->pieces.text.length,
 	                             .piece = view->pieces.piece,
 	                             .pieces = view->pieces.count};
 	for (size_t i = 1; i < (size_t)preview.kept; i++)

@@ -19,7 +19,8 @@ struct rh_preview {
 	int64_t label;                        /* of a row that a label is learned of; -1: none */
 	int64_t kept;                         /* tokens within max_length */
 	int64_t shown;                        /* tokens that the pieces show */
-	const char *text;                     /* UTF-8 */
+	const char *text;                     /* UTF-8, may hold NUL */
+	size_t text_bytes;
 	const struct rh_preview_piece *piece; /* (pieces) */
 	size_t pieces;
 };

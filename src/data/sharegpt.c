@@ -50,7 +50,7 @@ static int read_calls(json_t *content, const char *where, size_t turn, json_t **
 	json_t *calls = NULL;
 	int rc = 0;
 	if (json_is_string(content)) {
-		rc = rh_json_parse(json_string_value(content), json_string_length(content), "its text", &calls);
+		rc = rh_json_parse_data(json_string_value(content), json_string_length(content), "its text", &calls);
 		if (rc)
 			return rh_fail_in(rc, "%s: turn %zu calls a function, as JSON {\"name\": ..., \"arguments\": {...}}", where, turn);
 	} else {

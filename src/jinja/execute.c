@@ -307,6 +307,8 @@ int rh_jinja_render(const struct rh_jinja *jinja, const struct rh_jinja_input *i
 	j.bounds = input->bounds ? *input->bounds : rh_jinja_default_bounds;
 	j.arena.limit = j.bounds.memory;
 	int rc = render(&j, out, spans);
+	if (input->writes_none)
+		*input->writes_none |= j.writes_none;
 	jinja_arena_free(&j.arena);
 	return rc == -EINVAL ? rh_fail(rc, "%s: chat template, line %d: %s", where, j.line, rh_jinja_fault()) : rc;
 }

@@ -125,6 +125,8 @@ static struct jinja_value do_int(struct jinja *j, struct jinja_value value, cons
 	if (otherwise.kind == JINJA_MISSING)
 		otherwise = jinja_int(0);
 	jinja_need_defined(j, value);
+	if (value.kind == JINJA_WIDE)
+		return value;
 	if (value.kind == JINJA_FLOAT)
 		return whole(j, value.content.real, otherwise);
 	if (jinja_is_number(value))
@@ -145,7 +147,7 @@ static struct jinja_value do_float(struct jinja *j, struct jinja_value value, co
 	jinja_need_defined(j, value);
 	if (jinja_is_number(value))
 		return jinja_float(jinja_real(value));
-	if (value.kind == JINJA_STRING && jinja_parse_float(*value.content.string, &real))
+	if ((value.kind == JINJA_STRING || value.kind == JINJA_WIDE) && jinja_parse_float(*value.content.string, &real))
 		return jinja_float(real);
 	return otherwise.kind == JINJA_MISSING ? jinja_float(0) : otherwise;
 }

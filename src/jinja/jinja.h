@@ -1,7 +1,7 @@
 /* The part of Jinja2 that chat templates use, rendering byte for byte as transformers does: an immutable sandbox with trim_blocks,
  * lstrip_blocks, {% break %}, {% continue %}, {% generation %}, its own tojson, raise_exception and strftime_now. Not here: other files
- * (include, import, extends), blocks, autoescape, arbitrary precision integers. A template is untrusted: it reads no file, sees no
- * attribute that begins with an underscore, changes nothing it is given, and its steps, depth, memory and output are bounded. */
+ * (include, import, extends), blocks, autoescape, arithmetic with integers beyond 64 bits. A template is untrusted: it reads no file,
+ * sees no attribute that begins with an underscore, changes nothing it is given, and its steps, depth, memory and output are bounded. */
 #ifndef RH_JINJA_JINJA_H
 #define RH_JINJA_JINJA_H
 
@@ -45,6 +45,7 @@ struct rh_jinja_input {
 	const json_t *variables;              /* an object; borrowed for the call */
 	const char *date;                     /* "2024-07-26", what strftime_now formats (at midnight) */
 	const struct rh_jinja_bounds *bounds; /* NULL: the default */
+	int *writes_none;                     /* set to 1 where the template writes a none as text, "None"; may be NULL */
 };
 /* Appends the rendering to `out`. `spans` may be NULL, else they count from out's start. A fault is -EINVAL with the message that Jinja2's
  * exception has, after "where: chat template, line N: "; rh_jinja_fault() is the message alone. */

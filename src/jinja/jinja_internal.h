@@ -51,6 +51,7 @@ enum jinja_kind {
 	JINJA_LOOP,
 	JINJA_CYCLER,
 	JINJA_JOINER,
+	JINJA_WIDE, /* a whole number beyond 64 bits: its digits, which are compared and written alone */
 };
 
 struct jinja_value {
@@ -59,9 +60,9 @@ struct jinja_value {
 	union {
 		int64_t integer; /* also a boolean */
 		double real;
-		const struct jinja_string *string;
-		struct jinja_list *list; /* list, tuple, view, range, generator */
-		struct jinja_dict *dict; /* dict, namespace */
+		const struct jinja_string *string; /* also the digits of a wide number */
+		struct jinja_list *list;           /* list, tuple, view, range, generator */
+		struct jinja_dict *dict;           /* dict, namespace */
 		const struct jinja_undefined *undefined;
 		const struct jinja_macro *macro;
 		const struct jinja_function *function;
@@ -294,7 +295,7 @@ struct jinja {
 	struct jinja_scope *scope, *root;
 	struct jinja_buffer *out, *page; /* where text goes; the page is the rendering itself */
 	struct jinja_list *spans;        /* of integers: first, end, ... */
-	int is_hidden;
+	int is_hidden, writes_none;
 };
 typedef struct jinja_value jinja_native(struct jinja *j, const struct jinja_call *call);
 struct jinja_function {

@@ -81,7 +81,7 @@ static void put_key(struct writer *writer, struct jinja_value key)
 	struct jinja *j = writer->j;
 	if (key.kind == JINJA_STRING) {
 		put_quoted(writer, *key.content.string);
-	} else if (jinja_is_number(key) || key.kind == JINJA_NONE) {
+	} else if (jinja_is_number(key) || key.kind == JINJA_NONE || key.kind == JINJA_WIDE) {
 		jinja_put(j, &writer->out, "\"", 1);
 		put_scalar(writer, key);
 		jinja_put(j, &writer->out, "\"", 1);
@@ -135,7 +135,7 @@ static void put_value(struct writer *writer, struct jinja_value value)
 	jinja_enter(j);
 	if (value.kind == JINJA_STRING)
 		put_quoted(writer, *value.content.string);
-	else if (jinja_is_number(value) || value.kind == JINJA_NONE)
+	else if (jinja_is_number(value) || value.kind == JINJA_NONE || value.kind == JINJA_WIDE)
 		put_scalar(writer, value);
 	else if (value.kind == JINJA_LIST || value.kind == JINJA_TUPLE || value.kind == JINJA_DICT)
 		put_items(writer, value);

@@ -1,4 +1,5 @@
-/* Operators on values, with Python's rules and messages. Whole numbers have 64 bits: more is a fault. */
+/* Operators on values, with Python's rules and messages. Whole numbers of more than 64 bits are compared and written, but not computed
+ * with: that is a fault. */
 #include "jinja/jinja_internal.h"
 
 #include <math.h>
@@ -198,6 +199,9 @@ struct jinja_value jinja_binary(struct jinja *j, enum jinja_op op, struct jinja_
 			return with_reals(j, op, jinja_real(left), jinja_real(right));
 		return with_integers(j, op, left.content.integer, right.content.integer);
 	}
+	if ((left.kind == JINJA_WIDE && (jinja_is_number(right) || right.kind == JINJA_WIDE)) ||
+	    (right.kind == JINJA_WIDE && jinja_is_number(left)))
+		raise_overflow(j);
 	if (op == OP_ADD && left.kind == right.kind && left.kind == JINJA_STRING)
 		return add_strings(j, left, right);
 	if (op == OP_ADD && left.kind == right.kind && is_sequence(left))
@@ -215,6 +219,8 @@ struct jinja_value jinja_binary(struct jinja *j, enum jinja_op op, struct jinja_
 struct jinja_value jinja_negate(struct jinja *j, struct jinja_value value, int sign)
 {
 	jinja_need_defined(j, value);
+	if (value.kind == JINJA_WIDE)
+		raise_overflow(j);
 	if (!jinja_is_number(value))
 		jinja_raise(&j->arena, "bad operand type for unary %s: '%s'", sign < 0 ? "-" : "+", jinja_type(value));
 	if (value.kind == JINJA_FLOAT)

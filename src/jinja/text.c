@@ -227,6 +227,9 @@ void jinja_put_repr(struct jinja *j, struct jinja_buffer *buffer, struct jinja_v
 	case JINJA_FLOAT:
 		jinja_put_float(j, buffer, value.content.real);
 		break;
+	case JINJA_WIDE:
+		jinja_put_string(j, buffer, *value.content.string);
+		break;
 	case JINJA_STRING:
 		if (value.is_markup)
 			jinja_put_text(j, buffer, "Markup(");
@@ -262,6 +265,7 @@ void jinja_put_str(struct jinja *j, struct jinja_buffer *buffer, struct jinja_va
 		jinja_put_string(j, buffer, *value.content.string);
 	else if (value.kind != JINJA_UNDEFINED)
 		jinja_put_repr(j, buffer, value);
+	j->writes_none |= value.kind == JINJA_NONE;
 }
 
 struct jinja_string jinja_str(struct jinja *j, struct jinja_value value)

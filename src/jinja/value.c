@@ -226,6 +226,11 @@ struct jinja_value jinja_from_json(struct jinja *j, const json_t *json)
 		json_array_foreach(json, i, member) jinja_push(j, value.content.list, jinja_from_json(j, member));
 		break;
 	case JSON_OBJECT:
+		if (rh_json_digits(json)) {
+			value = jinja_text(j, rh_json_digits(json));
+			value.kind = JINJA_WIDE;
+			break;
+		}
 		value = jinja_new_dict(j, JINJA_DICT);
 		json_object_keylen_foreach((json_t *)(uintptr_t)json, key, length, member) /* its keys differ already */
 		        add_pair(j, value.content.dict, jinja_string(j, key, length), jinja_from_json(j, member));
@@ -256,7 +261,8 @@ const char *jinja_type(struct jinja_value value)
 	                                    "builtin_function_or_method",
 	                                    "LoopContext",
 	                                    "Cycler",
-	                                    "Joiner"};
+	                                    "Joiner",
+	                                    "int"};
 	if (value.kind == JINJA_VIEW)
 		return value.content.list->type;
 	return value.kind == JINJA_STRING && value.is_markup ? "Markup" : names[value.kind];
@@ -311,6 +317,8 @@ int jinja_truth(struct jinja *j, struct jinja_value value)
 		return value.content.integer != 0;
 	case JINJA_FLOAT:
 		return value.content.real != 0;
+	case JINJA_WIDE:
+		return 1;
 	case JINJA_STRING:
 		return value.content.string->length > 0;
 	default:
@@ -356,6 +364,7 @@ int jinja_equal(struct jinja *j, struct jinja_value left, struct jinja_value rig
 	case JINJA_MISSING:
 		return 1;
 	case JINJA_STRING:
+	case JINJA_WIDE:
 		return left.content.string->length == right.content.string->length &&
 		       !memcmp(left.content.string->bytes, right.content.string->bytes, left.content.string->length);
 	case JINJA_LIST:
@@ -378,11 +387,28 @@ static int holds(enum jinja_op op, int order)
 	return op == OP_LT ? order < 0 : op == OP_LE ? order <= 0 : op == OP_GT ? order > 0 : order >= 0;
 }
 
+/* The order of two numbers of which one is wide: it lies beyond all those of 64 bits. */
+static int compare_wide(struct jinja_value left, struct jinja_value right)
+{
+	struct jinja_value sides[2] = {left, right};
+	int sign[2];
+	for (int i = 0; i < 2; i++)
+		sign[i] = sides[i].kind != JINJA_WIDE ? 0 : sides[i].content.string->bytes[0] == '-' ? -1 : 1;
+	if (sign[0] != sign[1])
+		return sign[0] - sign[1];
+	const struct jinja_string *a = left.content.string, *b = right.content.string;
+	int order = a->length != b->length ? (a->length > b->length) - (a->length < b->length) : memcmp(a->bytes, b->bytes, a->length);
+	return sign[0] < 0 ? -order : order;
+}
+
 int jinja_ordered(struct jinja *j, enum jinja_op op, struct jinja_value left, struct jinja_value right)
 {
 	static const char *const signs[] = {[OP_LT] = "<", [OP_LE] = "<=", [OP_GT] = ">", [OP_GE] = ">="};
 	jinja_need_defined(j, left);
 	jinja_need_defined(j, right);
+	if ((left.kind == JINJA_WIDE && (right.kind == JINJA_WIDE || jinja_is_number(right))) ||
+	    (right.kind == JINJA_WIDE && jinja_is_number(left)))
+		return holds(op, compare_wide(left, right));
 	if (jinja_is_number(left) && jinja_is_number(right)) {
 		double a = jinja_real(left), b = jinja_real(right);
 		if (left.kind == JINJA_FLOAT || right.kind == JINJA_FLOAT)

@@ -235,10 +235,11 @@ int rh_trace_svg(const struct rh_trace *trace, const char *title, struct rh_text
 	struct picture at = {.trace = trace, .out = out, .per_s = trace->seconds > 0 ? COLUMNS / trace->seconds : 0};
 	at.hosts = trace->spans && trace->span[0].device < 0; /* spans are in order of device */
 	double bottom = TOP + (trace->devices + at.hosts) * row_height();
-	at.rc = rh_text_printf(out,
-	                       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" font-family=\"sans-serif\" "
-	                       "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-	                       WIDTH, bottom + 10);
+	at.rc = rh_text_printf(
+	        out,
+	        "<!-- Roundhouse --><svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" font-family=\"sans-serif\" "
+	        "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+	        WIDTH, bottom + 10);
 	put_title(&at, title);
 	if (trace->seconds > 0) {
 		draw_rows(&at);

@@ -115,7 +115,7 @@ void rh_prompting_close(struct rh_prompting *prompting)
 int rh_prompting_encode(const struct rh_prompting *prompting, const struct rh_tokenizer *tokenizer, const json_t *messages,
                         struct rh_ids *out)
 {
-	struct rh_chat chat = {prompting->chat, tokenizer, prompting->date, "prompt"};
+	struct rh_chat chat = {.form = prompting->chat, .tokenizer = tokenizer, .date = prompting->date, .where = "prompt"};
 	struct rh_text text = {0};
 	json_t *conversation = json_pack("{s:O}", "messages", (json_t *)(uintptr_t)messages);
 	int rc = conversation ? rh_chat_render(&chat, conversation, RH_CHAT_PROMPT, &text) : -ENOMEM;

@@ -92,9 +92,8 @@ int rh_session_load_tokenizer(struct rh_session *session)
 	}
 	int rc = session->source ? rh_source_tokenizer(session->source, &session->tokenizer)
 	                         : rh_tokenizer_load(session->config->config_name, &session->tokenizer);
-	if (!rc && rh_tokenizer_size(session->tokenizer) > session->model_config->vocab_size)
-		rc = rh_fail(-EINVAL, "the tokenizer has %d entries, the model's embedding only %lld; they do not belong together",
-		             rh_tokenizer_size(session->tokenizer), (long long)session->model_config->vocab_size);
+	if (!rc)
+		rc = rh_tokenizer_fit(session->tokenizer, session->model_config->vocab_size);
 	return rc ? rc : set_eos(session);
 }
 

@@ -117,7 +117,9 @@ int added_add(struct added *added, const struct vocab *vocab, const char *text, 
 	/* A text that was special once stays so, even if it is added again without the flag. */
 	const struct added_token *before = added_by_id(added, (int32_t)id);
 	flags |= before ? before->flags & ADDED_SPECIAL : 0;
-	added->token[added->count++] = (struct added_token){.offset = at, .bytes = bytes, .flags = flags, .id = (int32_t)id};
+	int shows_normalized = (before && before->shows_normalized) || flags & ADDED_NORMALIZED;
+	added->token[added->count++] =
+	        (struct added_token){.offset = at, .bytes = bytes, .flags = flags, .id = (int32_t)id, .shows_normalized = shows_normalized};
 	added->by_id[id] = (uint32_t)added->count;
 	if (id > added->highest || added->count == 1)
 		added->highest = id;
@@ -143,7 +145,7 @@ int added_finish(struct added *added, const struct normalizers *normalizers, con
 		const struct added_token *token = &added->token[i];
 		const char *text = added->text.bytes + token->offset;
 		size_t length = token->bytes;
-		if (token->flags & ADDED_NORMALIZED)
+		if (token->shows_normalized)
 			rc = normalize(normalizers, &scratch, text, length, &text, &length, &leading);
 		if (!rc && !length)
 			rc = rh_fail(-EINVAL, "%s: nothing is left of added token '%s' after normalizing; unset its 'normalized'", where,
@@ -153,20 +155,23 @@ int added_finish(struct added *added, const struct normalizers *normalizers, con
 		if (!rc)
 			rc = set_shown(added, i, texts.text.bytes + texts.piece[i].first,
 			               length); /* not `text`, which may lie in what grows */
-		bytes[!!(token->flags & ADDED_NORMALIZED)] += length;
+		bytes[!!(token->flags & ADDED_NORMALIZED)] += token->flags & ADDED_NORMALIZED ? length : token->bytes;
 	}
 	if (!rc)
 		rc = trie_reserve(&added->plain, bytes[0]);
 	if (!rc)
 		rc = trie_reserve(&added->normalized, bytes[1]);
-	/* Special tokens go first, then the others, each in the file's order. */
+	/* Special tokens go first, then the others, each in the file's order; of those with one text the last one counts. */
 	for (int special = 1; special >= 0 && !rc; special--)
 		for (size_t i = 0; i < added->count; i++) {
 			const struct added_token *token = &added->token[i];
-			const struct piece *piece = &texts.piece[i];
-			if (!(token->flags & ADDED_SPECIAL) == !special)
-				trie_add(token->flags & ADDED_NORMALIZED ? &added->normalized : &added->plain,
-				         texts.text.bytes + piece->first, piece->end - piece->first, (int32_t)i);
+			int is_out = added->by_id[token->id] != i + 1 || (added->limit && token->id >= added->limit);
+			if (!(token->flags & ADDED_SPECIAL) != !special || is_out)
+				continue;
+			if (token->flags & ADDED_NORMALIZED)
+				trie_add(&added->normalized, added->text.bytes + token->shown_at, token->shown_bytes, (int32_t)i);
+			else
+				trie_add(&added->plain, added->text.bytes + token->offset, token->bytes, (int32_t)i);
 		}
 	pieces_free(&texts);
 	normalize_scratch_free(&scratch);

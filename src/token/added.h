@@ -11,9 +11,11 @@ enum added_flags { ADDED_SINGLE_WORD = 1, ADDED_LSTRIP = 2, ADDED_RSTRIP = 4, AD
 
 struct added_token {
 	size_t offset, bytes;         /* into added.text */
-	size_t shown_at, shown_bytes; /* what it decodes to: its text as normalizing leaves it, if it is `normalized` */
+	size_t shown_at, shown_bytes; /* what it decodes to */
 	unsigned flags;
+	int shows_normalized; /* it decodes to its text as normalizing leaves it: it is `normalized`, or was when it was added before */
 	int32_t id;
+	const char *file; /* static: which file beside tokenizer.json names it; NULL: that one itself */
 };
 
 /* A trie of texts; its edges are in one hash table. */
@@ -35,6 +37,7 @@ struct added {
 	struct vocab contents; /* text to id */
 	struct added_trie plain, normalized;
 	int64_t highest; /* id so far, -1 none */
+	int64_t limit;   /* tokens with this id or a higher one are looked for nowhere; 0: none */
 };
 void added_free(struct added *added);
 

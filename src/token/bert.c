@@ -54,6 +54,11 @@ int bert_normalize(enum bert_step step, const char *text, size_t bytes, struct r
 	return rc;
 }
 
+int bert_is_punctuation(uint32_t point)
+{
+	return IN(punctuation, point);
+}
+
 int bert_cut(const char *text, size_t bytes, size_t leading, const struct fragment_sink *out)
 {
 	size_t begin = 0, length;
@@ -61,7 +66,7 @@ int bert_cut(const char *text, size_t bytes, size_t leading, const struct fragme
 	for (size_t i = 0; i < bytes && !rc; i += length) {
 		uint32_t point;
 		length = utf8_next(text + i, &point);
-		int is_white = IN(white, point), is_mark = IN(punctuation, point);
+		int is_white = IN(white, point), is_mark = bert_is_punctuation(point);
 		if (!is_white && !is_mark)
 			continue;
 		rc = fragment_give(out, text, begin, i, leading);

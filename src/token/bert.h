@@ -16,4 +16,7 @@ int bert_normalize(enum bert_step step, const char *text, size_t bytes, struct r
 /* Cuts at white space, which vanishes, and around punctuation. */
 int bert_cut(const char *text, size_t bytes, size_t leading, const struct fragment_sink *out) RH_MUST;
 
+/* Punctuation as the library has it: of ASCII or by its category. */
+int bert_is_punctuation(uint32_t point);
+
 #endif

@@ -24,6 +24,14 @@ int load_added_flags(const json_t *token, const char *where, enum rh_json_need n
 	return rc;
 }
 
+void warn_of_other_id(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, int64_t id, const char *where)
+{
+	int32_t given = vocab_find(&tokenizer->added.contents, text, bytes);
+	if (given != id)
+		rh_warn_once("%s: added token '%.*s' has id %lld in the file, but gets %d, the next free one, as in the tokenizers library",
+		             where, (int)bytes, text, (long long)id, given);
+}
+
 int load_added_token(struct rh_tokenizer *tokenizer, const json_t *token, int64_t id, unsigned flags, const char *where)
 {
 	const json_t *content = json_object_get(token, "content");
@@ -31,8 +39,7 @@ int load_added_token(struct rh_tokenizer *tokenizer, const json_t *token, int64_
 	int rc = rh_json_string(token, "content", where, RH_JSON_REQUIRED, &text);
 	if (!rc)
 		rc = added_add(&tokenizer->added, &tokenizer->bpe.vocab, text, json_string_length(content), flags, where);
-	if (!rc && *text && rh_tokenizer_id(tokenizer, text) != id && strlen(text) == json_string_length(content))
-		rh_warn_once("%s: added token '%s' has id %lld in the file, but gets %d, the next free one, as in the tokenizers library",
-		             where, text, (long long)id, rh_tokenizer_id(tokenizer, text));
+	if (!rc && *text)
+		warn_of_other_id(tokenizer, text, json_string_length(content), id, where);
 	return rc;
 }

@@ -241,6 +241,8 @@ int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out)
 		rc = load_tokenizer(tokenizer, &document);
 	close_document(&document);
 	if (!rc)
+		tokenizer->own_size = rh_tokenizer_size(tokenizer);
+	if (!rc)
 		rc = load_config(tokenizer, dir);
 	if (!rc)
 		rc = added_finish(&tokenizer->added, &tokenizer->normalizers, path);

@@ -118,17 +118,26 @@ int load_normalizer(struct rh_tokenizer *tokenizer, const json_t *part, const ch
 	}
 }
 
-static int load_split(struct pre_step *step, const json_t *part, const char *where)
+/* Of a Split, and of Punctuation, which need not say it. */
+static int load_behaviour(struct pre_step *step, const json_t *part, const char *where, enum rh_json_need need)
 {
 	static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-	const char *name;
-	int rc = rh_json_string(part, "behavior", where, RH_JSON_REQUIRED, &name);
+	const char *name = "Isolated";
+	int rc = rh_json_string(part, "behavior", where, need, &name);
 	if (rc)
 		return rc;
 	size_t count = sizeof names / sizeof *names, i = place_of(name, names, count);
 	if (i == count)
-		return rh_fail(-EINVAL, "%s: a Split's behavior '%s' is not supported", where, name);
+		return rh_fail(-EINVAL, "%s: a pre_tokenizer's behavior '%s' is not supported", where, name);
 	step->behaviour = (enum pre_behaviour)i;
+	return 0;
+}
+
+static int load_split(struct pre_step *step, const json_t *part, const char *where)
+{
+	int rc = load_behaviour(step, part, where, RH_JSON_REQUIRED);
+	if (rc)
+		return rc;
 	rc = rh_json_bool(part, "invert", where, RH_JSON_OPTIONAL, &step->invert);
 	return rc ? rc : pattern_member(part, where, &step->pattern);
 }
@@ -202,6 +211,10 @@ int load_pre_tokenizer(struct rh_tokenizer *tokenizer, const json_t *part, const
 		if (!rc)
 			step->behaviour = individual ? PRE_ISOLATED : PRE_CONTIGUOUS;
 		return rc;
+	}
+	if (!strcmp(type, "Punctuation")) {
+		rc = add_pre_step(tokenizer, PRE_PUNCTUATION, &step);
+		return rc ? rc : load_behaviour(step, part, where, RH_JSON_OPTIONAL);
 	}
 	if (!strcmp(type, "Metaspace")) {
 		uint32_t replacement;

@@ -19,7 +19,11 @@ int load_added_flags(const json_t *token, const char *where, enum rh_json_need n
 /* Adds a token with the id that it has, or else the next free one; the user is told where `id` is another. */
 int load_added_token(struct rh_tokenizer *tokenizer, const json_t *token, int64_t id, unsigned flags, const char *where) RH_MUST;
 
-/* What tokenizer_config.json, special_tokens_map.json and chat_template.jinja say, where they are there. After the added tokens. */
+/* Tells the user where an added token did not get the id that its file gives it. */
+void warn_of_other_id(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, int64_t id, const char *where);
+
+/* What tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat_template.jinja say, where they are there. After the added
+ * tokens. */
 int load_config(struct rh_tokenizer *tokenizer, const char *dir) RH_MUST;
 
 /* The tokenizer of dir/vocab.txt, BERT's; *found 0: there is no such file. */

@@ -64,9 +64,10 @@ static int take_next(void *context, const struct fragment *fragment)
 	return run_from(next->run, next->step, fragment->text, fragment->bytes, fragment->leading);
 }
 
-/* The spans of a text whose delimiters an expression finds, or which are single characters: `wanted`, or numeric ones if it is 0. */
+/* The spans of a text whose delimiters an expression finds, or which are single characters: of a class, or `wanted` where there is none. */
 struct splitter {
 	int by_pattern;
+	int (*is_delimiter)(uint32_t point);
 	struct pattern_search search;
 	const char *text;
 	size_t bytes, offset;
@@ -79,7 +80,7 @@ static int next_character(struct splitter *splitter, struct span *out)
 	for (; splitter->offset < splitter->bytes; splitter->offset += length) {
 		uint32_t point;
 		length = utf8_next(splitter->text + splitter->offset, &point);
-		if (splitter->wanted ? point != splitter->wanted : !unicode_is_numeric(point))
+		if (splitter->is_delimiter ? !splitter->is_delimiter(point) : point != splitter->wanted)
 			continue;
 		int is_first = splitter->offset == first; /* else what stands before it goes first */
 		splitter->offset += is_first ? length : 0;
@@ -192,6 +193,10 @@ static int run_step(const struct pre_step *step, struct pre_scratch *scratch, co
 		rc = pattern_begin(step->pattern, &scratch->pattern, text, bytes, &splitter.search);
 		return rc ? rc : cut(&splitter, step->behaviour, step->invert, text, leading, out);
 	case PRE_DIGITS:
+		splitter.is_delimiter = unicode_is_numeric;
+		return cut(&splitter, step->behaviour, 0, text, leading, out);
+	case PRE_PUNCTUATION:
+		splitter.is_delimiter = bert_is_punctuation;
 		return cut(&splitter, step->behaviour, 0, text, leading, out);
 	case PRE_PREFIX_SPACE:
 		return run_prefix_space(text, bytes, leading, &scratch->text, out);

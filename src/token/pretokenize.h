@@ -11,6 +11,7 @@ enum pre_kind {
 	PRE_PREFIX_SPACE, /* the part of ByteLevel that comes before its expression */
 	PRE_BYTES,        /* the part that comes after: each byte as a character of its own */
 	PRE_DIGITS,
+	PRE_PUNCTUATION,
 	PRE_METASPACE,
 	PRE_BERT, /* bert_cut */
 };
@@ -22,7 +23,7 @@ enum pre_scheme { PRE_NEVER, PRE_FIRST, PRE_ALWAYS };
 struct pre_step {
 	enum pre_kind kind;
 	struct pattern *pattern;      /* SPLIT */
-	enum pre_behaviour behaviour; /* SPLIT, DIGITS */
+	enum pre_behaviour behaviour; /* SPLIT, DIGITS, PUNCTUATION */
 	int invert;                   /* SPLIT: what the pattern does not match are the delimiters */
 	char replacement[5];          /* METASPACE: one character */
 	enum pre_scheme scheme;       /* METASPACE */

@@ -1,6 +1,7 @@
 #include "token/tokenizer_internal.h"
 
 #include "core/alloc.h"
+#include "core/log.h"
 
 #include <string.h>
 
@@ -237,13 +238,36 @@ int rh_tokenizer_decode(const struct rh_tokenizer *tokenizer, const int32_t *ids
 int32_t rh_tokenizer_id(const struct rh_tokenizer *tokenizer, const char *token)
 {
 	int32_t id = vocab_find(&tokenizer->added.contents, token, strlen(token));
+	if (id >= 0 && tokenizer->added.limit && id >= tokenizer->added.limit)
+		return -1;
 	return id >= 0 ? id : vocab_find(&tokenizer->bpe.vocab, token, strlen(token));
 }
 
 int32_t rh_tokenizer_size(const struct rh_tokenizer *tokenizer)
 {
-	size_t model = tokenizer->bpe.vocab.ids, added = tokenizer->added.ids;
-	return (int32_t)(model > added ? model : added);
+	size_t model = tokenizer->bpe.vocab.ids, added = tokenizer->added.ids, size = model > added ? model : added;
+	return (int32_t)(tokenizer->added.limit && size > (size_t)tokenizer->added.limit ? (size_t)tokenizer->added.limit : size);
+}
+
+int rh_tokenizer_fit(struct rh_tokenizer *tokenizer, int64_t rows)
+{
+	struct added *added = &tokenizer->added;
+	if (tokenizer->own_size > rows)
+		return rh_fail(-EINVAL, "the tokenizer has %d entries, the model's embedding only %lld; they do not belong together",
+		               tokenizer->own_size, (long long)rows);
+	if (rh_tokenizer_size(tokenizer) <= rows)
+		return 0;
+	size_t first = 0;
+	while (added->token[first].id < rows)
+		first++;
+	rh_warn_once("%s: token '%.40s' is not in tokenizer.json, and has no row in the model's embedding of %lld: text that spells it, or "
+	             "another such token, is ordinary text",
+	             added->token[first].file, added->text.bytes + added->token[first].offset, (long long)rows);
+	added->limit = rows;
+	int32_t *const ends[] = {&tokenizer->bos, &tokenizer->eos, &tokenizer->pad};
+	for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+		*ends[i] = *ends[i] >= rows ? -1 : *ends[i];
+	return added_finish(added, &tokenizer->normalizers, "the tokenizer");
 }
 
 int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer)

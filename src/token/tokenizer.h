@@ -21,8 +21,7 @@ static inline int rh_ids_have_two_bos(const struct rh_ids *ids, int32_t bos)
 	return bos >= 0 && ids->count > 1 && ids->id[0] == bos && ids->id[1] == bos;
 }
 /* The message about that, after "... begin " and before the word for what to take the token out of. */
-#define RH_TWO_BOS                                                                                                                         \
-	"with the beginning-of-sequence token, and the tokenizer puts another before it, as in transformers; take it out of the "
+#define RH_TWO_BOS "with the beginning-of-sequence token, and the tokenizer puts another before it, as in transformers; take it out of the "
 
 /* dir/tokenizer.json, with eos_token, bos_token, pad_token, further added tokens and chat_template taken from dir/tokenizer_config.json
  * (and special_tokens_map.json, and chat_template.jinja) where these exist. What is put before and behind a text is what the file's
@@ -51,6 +50,8 @@ struct rh_vocabulary {
  * `llama` merges are ranked as in transformers (by score, then the longer left part), and add_space_prefix and add_bos are 1 where absent.
  * `vocabulary` may be freed as soon as this returns. */
 int rh_tokenizer_from_vocabulary(const struct rh_vocabulary *vocabulary, struct rh_tokenizer **out) RH_MUST;
+/* llama.cpp's name (tokenizer.ggml.pre) for the way in which this tokenizer cuts text into words; NULL: it has none here. */
+const char *rh_tokenizer_pre(const struct rh_tokenizer *tokenizer);
 /* Writes dir/tokenizer.json and dir/tokenizer_config.json, from which rh_tokenizer_load and transformers' AutoTokenizer make the same
  * tokenizer. Of tokens with the same text only the last is written: a tokenizer.json cannot hold the others. */
 int rh_tokenizer_save_vocabulary(const struct rh_vocabulary *vocabulary, const char *dir) RH_MUST;
@@ -75,6 +76,9 @@ int rh_tokenizer_decode(const struct rh_tokenizer *tokenizer, const int32_t *ids
 
 /* The id of a token spelled exactly so, added tokens included; -1 if there is none. */
 int32_t rh_tokenizer_id(const struct rh_tokenizer *tokenizer, const char *token);
+/* Makes the tokenizer fit a model with an embedding of `rows`: tokens that only files beside tokenizer.json name and that have no row are
+ * looked for in no text, and a warning says so. -EINVAL: tokenizer.json itself has more. */
+int rh_tokenizer_fit(struct rh_tokenizer *tokenizer, int64_t rows) RH_MUST;
 /* Highest id + 1. */
 int32_t rh_tokenizer_size(const struct rh_tokenizer *tokenizer);
 /* -1 or NULL where the files name none. Strings live as long as the tokenizer. */

@@ -21,6 +21,7 @@ struct rh_tokenizer {
 	struct decoders decoders;
 	struct rh_ids template; /* what RH_TOKENS_WITH_SPECIAL makes of a text; empty: the text alone */
 	int32_t bos, eos, pad;  /* -1: none */
+	int32_t own_size;       /* entries without those that files beside tokenizer.json add */
 	char *chat_template;
 };
 

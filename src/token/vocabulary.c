@@ -198,33 +198,108 @@ static const char gpt4o_expression[] =
         "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
         "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/* How tokenizer.ggml.pre cuts text for byte-level vocabularies. */
+static const char tekken_expression[] = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|"
+                                        "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|"
+                                        "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char seed_expression[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|"
+                                      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+enum { SPLITS_MOST = 5 };
+
+/* How tokenizer.ggml.pre cuts text for byte-level vocabularies: splits one after the other, each of which isolates what it matches; before
+ * them single digits. Of names that mean the same the first is written. */
 static const struct {
-	const char *name, *expression;
+	const char *name;
 	int digits, composed, ignore_merges;
+	const char *split[SPLITS_MOST + 1];
 } byte_level[] = {
-        {"gpt-2", pre_gpt2_expression, 0, 0, 0}, {"smollm", pre_gpt2_expression, 1, 0, 0}, {"llama-bpe", llama3_expression, 0, 0, 1},
-        {"qwen2", qwen2_expression, 0, 1, 0},    {"gpt-4o", gpt4o_expression, 0, 0, 1},
+        {"gpt-2", 0, 0, 0, {pre_gpt2_expression}},
+        {"smollm", 1, 0, 0, {pre_gpt2_expression}},
+        {"llama-bpe", 0, 0, 1, {llama3_expression}},
+        {"dbrx", 0, 0, 0, {llama3_expression}}, /* Phi-4 */
+        {"qwen2", 0, 1, 0, {qwen2_expression}},
+        {"gpt-4o", 0, 0, 1, {gpt4o_expression}},
+        {"tekken", 0, 0, 1, {tekken_expression}}, /* Mistral NeMo and later */
+        {"seed-coder", 0, 0, 0, {seed_expression}},
+        {"deepseek-coder", 0, 0, 0, {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", "\\p{N}"}},
+        {"llama3", 0, 0, 1, {llama3_expression}},
+        {"llama-v3", 0, 0, 1, {llama3_expression}},
+        {"smaug-bpe", 0, 0, 0, {llama3_expression}},
+        {"deepseek-r1-qwen", 0, 1, 0, {qwen2_expression}},
+        {"refact", 1, 0, 0, {pre_gpt2_expression}},
+        {"starcoder", 1, 0, 0, {pre_gpt2_expression}},
 };
+enum { BYTE_LEVEL = sizeof byte_level / sizeof *byte_level };
+
+/* 1: the step is a split by this expression, which isolates what it matches. One that removes what it does not match does the same where
+ * the expression is alone, as it then matches all of a text. */
+static int is_split(const struct pre_step *step, const char *expression, int is_alone)
+{
+	size_t bytes;
+	int literal;
+	if (step->kind != PRE_SPLIT)
+		return 0;
+	const char *source = pattern_source(step->pattern, &bytes, &literal);
+	int is_isolated =
+	        (step->behaviour == PRE_ISOLATED && !step->invert) || (is_alone && step->behaviour == PRE_REMOVED && step->invert);
+	return is_isolated && !literal && bytes == strlen(expression) && !memcmp(source, expression, bytes);
+}
+
+static int is_cut_as(const struct rh_tokenizer *t, size_t which)
+{
+	const struct pre_step *step = t->pre.step, *end = step + t->pre.count;
+	if (!t->pre.count || t->bpe.ignore_merges != byte_level[which].ignore_merges)
+		return 0;
+	if (byte_level[which].digits && !(step->kind == PRE_DIGITS && step->behaviour == PRE_ISOLATED))
+		return 0;
+	step += byte_level[which].digits;
+	for (int i = 0; byte_level[which].split[i]; i++, step++)
+		if (step == end || !is_split(step, byte_level[which].split[i], !byte_level[which].split[1]))
+			return 0;
+	return step + 1 == end && step->kind == PRE_BYTES;
+}
+
+const char *rh_tokenizer_pre(const struct rh_tokenizer *tokenizer)
+{
+	for (size_t i = 0; !tokenizer->words.is_used && i < BYTE_LEVEL; i++)
+		if (is_cut_as(tokenizer, i))
+			return byte_level[i].name;
+	return NULL;
+}
+
+static int refuse_pre(const struct rh_vocabulary *v)
+{
+	struct rh_text names = {0};
+	int rc = 0;
+	for (size_t i = 0; !rc && i < BYTE_LEVEL; i++)
+		rc = rh_text_printf(&names, "%s%s", i ? ", " : "", byte_level[i].name);
+	if (!rc)
+		rc = rh_fail(-EINVAL, "%s: tokenizer.ggml.pre '%s' is not supported; known are %s", v->where, v->pre ? v->pre : "(absent)",
+		             names.bytes);
+	rh_text_free(&names);
+	return rc;
+}
 
 static int make_gpt2(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 {
 	struct normalizer *normalizer;
 	struct pre_step *step;
 	struct decoder *decoder;
-	size_t i = 0, count = sizeof byte_level / sizeof *byte_level;
-	while (i < count && (!v->pre || strcmp(v->pre, byte_level[i].name)))
+	size_t i = 0;
+	while (i < BYTE_LEVEL && (!v->pre || strcmp(v->pre, byte_level[i].name)))
 		i++;
-	if (i == count)
-		return rh_fail(-EINVAL, "%s: tokenizer.ggml.pre '%s' is not supported; known are gpt-2, smollm, llama-bpe, qwen2, gpt-4o",
-		               v->where, v->pre ? v->pre : "(absent)");
+	if (i == BYTE_LEVEL)
+		return refuse_pre(v);
 	t->bpe.ignore_merges = byte_level[i].ignore_merges;
 	int rc = byte_level[i].composed ? add_normalizer(t, NORMALIZER_NFC, &normalizer) : 0;
 	if (!rc && byte_level[i].digits && !(rc = add_pre_step(t, PRE_DIGITS, &step)))
 		step->behaviour = PRE_ISOLATED;
-	if (!rc && !(rc = add_pre_step(t, PRE_SPLIT, &step))) {
+	for (int k = 0; !rc && byte_level[i].split[k]; k++) {
+		rc = add_pre_step(t, PRE_SPLIT, &step);
+		if (rc)
+			break;
 		step->behaviour = PRE_ISOLATED;
-		rc = pattern_compile(byte_level[i].expression, strlen(byte_level[i].expression), v->where, &step->pattern);
+		rc = pattern_compile(byte_level[i].split[k], strlen(byte_level[i].split[k]), v->where, &step->pattern);
 	}
 	if (!rc)
 		rc = add_pre_step(t, PRE_BYTES, &step);
@@ -266,6 +341,7 @@ static int make(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 		return rc;
 	bpe_finish(&t->bpe);
 	rc = add_added(t, v);
+	t->own_size = rh_tokenizer_size(t);
 	/* SentencePiece vocabularies start with BOS unless the file says otherwise. */
 	int add_bos = v->add_bos < 0 ? llama : v->add_bos;
 	if (!rc)

@@ -254,7 +254,7 @@ static void test_parts_that_are_not_there_are_refused(void **state)
 	        "/empty holds no model.safetensors; give the output_dir of a box whose run has ended, with all its files");
 	refused(&scratch, "join --parts @/hf,@/empty --output_dir @/joined", "/empty holds no model.safetensors; ");
 	check_ok(symlink("hf", path_of("%s/link", scratch.dir)));
-	refused(&scratch, "join --parts @/hf --output_dir @/link", "/link is one of the parts; name another directory");
+	refused(&scratch, "join --parts @/hf --output_dir @/link", "/link is what this command reads; name another place");
 	check_ok(unlink(path_of("%s/hf/config.json", scratch.dir)));
 	refused(&scratch, "join --parts @/hf --output_dir @/joined", "/hf holds no config.json; ");
 	scratch_close(&scratch);

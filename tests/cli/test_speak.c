@@ -75,7 +75,7 @@ static void test_prompts_from_line_file_and_pipe_are_one(void **state)
 	check_ok(rh_file_remove(path_of("%s/pipe", dir)));
 	/* no mistyped name costs a file */
 	refused(&scratch, "merge --model_name_or_path @/hf --adapter_name_or_path @/out --outfile @/talk.jsonl",
-	        "talk.jsonl is there and is no GGUF file; name another file");
+	        "talk.jsonl is there and is no GGUF file that Roundhouse wrote; name another file");
 	refused(&scratch, "export --model_name_or_path @/hf --adapter_name_or_path @/out --outfile @/talk.jsonl", "is no GGUF file");
 	refused(&scratch, "inspect --model_name_or_path @/hf --train_file @/talk.jsonl --chat_template @/turns.jinja --html @/talk.jsonl",
 	        "html: ");
@@ -298,7 +298,7 @@ static void test_answers_without_an_end_and_dropped_messages_stop(void **state)
 	write_text(path_of("%s/faulty.jinja", scratch.dir),
 	           "{% for m in messages if m.role in ['user', 'assistant'] %}{{ m.content }}<|im_end|>{% endfor %}");
 	refused(&scratch, "inspect --model_name_or_path @/hf --train_file @/faulty.jsonl --chat_template @/faulty.jinja",
-	        "the chat template leaves messages of role 'User' out; write a role that it knows");
+	        "the chat template leaves each User's content out; write a role that it knows");
 	scratch_close(&scratch);
 }
 

@@ -55,7 +55,7 @@ static void compare(const char *name, size_t index, const json_t *messages, enum
 	struct rh_text text = {0};
 	json_t *conversation = json_pack("{s:O}", "messages", messages);
 	check_ok(rh_chat_template_open(name, NULL, &form));
-	struct rh_chat chat = {form, &tokenizer, "2024-07-26", "x"};
+	struct rh_chat chat = {.form = form, .tokenizer = &tokenizer, .date = "2024-07-26", .where = "x"};
 	int rc = rh_chat_render(&chat, conversation, end, &text);
 	if (json_is_null(expected)) {
 		assert_int_equal(rc, -EINVAL);
@@ -97,7 +97,7 @@ static void expect_spans_of(struct rh_chat_template *form, const struct rh_token
 	json_t *list;
 	struct rh_text text = {0}, seen = {0};
 	struct rh_chat_spans spans = {0};
-	struct rh_chat chat = {form, tokenizer, "2024-07-26", "train.jsonl:3"};
+	struct rh_chat chat = {.form = form, .tokenizer = tokenizer, .date = "2024-07-26", .where = "train.jsonl:3"};
 	check_ok(rh_json_parse(messages, strlen(messages), "x", &list));
 	json_t *conversation = json_pack("{s:o}", "messages", list);
 	check_ok(rh_chat_render(&chat, conversation, RH_CHAT_WHOLE, &text));
@@ -294,7 +294,7 @@ static void test_every_refused_allocation_unwinds(void **state)
 			struct rh_chat_spans spans = {0};
 			rh_alloc_fail_nth(nth);
 			int rc = rh_chat_template_open(names[n], NULL, &form);
-			struct rh_chat chat = {form, &tokenizer, "2024-07-26", "x"};
+			struct rh_chat chat = {.form = form, .tokenizer = &tokenizer, .date = "2024-07-26", .where = "x"};
 			if (!rc)
 				rc = rh_chat_render(&chat, conversation, RH_CHAT_WHOLE, &text);
 			if (!rc)
@@ -315,7 +315,7 @@ static void test_every_refused_allocation_unwinds(void **state)
 /* One conversation's spans against marks; 1: as they are, 0: located otherwise, -1: not located. */
 static int is_as_marked(const char *name, struct rh_chat_template *form, const struct rh_tokenizer *tokenizer, const json_t *one)
 {
-	struct rh_chat chat = {form, tokenizer, "2024-07-26", name};
+	struct rh_chat chat = {.form = form, .tokenizer = tokenizer, .date = "2024-07-26", .where = name};
 	struct rh_text text = {0};
 	struct rh_chat_spans spans = {0};
 	const json_t *conversation = json_object_get(one, "conversation"), *marks = json_object_get(one, "spans");

@@ -88,6 +88,14 @@ static const struct form_case {
          TEMPLATE_CHATML, NULL},
         {"Alpaca without a template", "{\"instruction\":\"i\",\"input\":\"\",\"output\":\"o\"}",
          "{\"prompt\":\"" ALPACA_HEAD "### Instruction:\\ni\\n\\n### Response:\",\"completion\":\"o\"}", 0, NULL},
+        {"Alpaca with a NUL in each text, without a template",
+         "{\"instruction\":\"i\\u0000j\",\"input\":\"k\\u0000l\",\"output\":\"o\\u0000p\",\"system\":\"s\\u0000t\",\"history\":[["
+         "\"a\\u0000b\","
+         "\"c\\u0000d\"]]}",
+         "{\"prompt\":\"s\\u0000t\\n\\n### Instruction:\\na\\u0000b\\n\\n### Response:c\\u0000d\\n\\n### Instruction:\\ni\\u0000j\\n\\n### "
+         "Input:"
+         "\\nk\\u0000l\\n\\n### Response:\",\"completion\":\"o\\u0000p\"}",
+         0, NULL},
         {"Alpaca with input, without a template", "{\"instruction\":\"i\",\"input\":\"in\",\"output\":\"o\"}",
          "{\"prompt\":\"" ALPACA_INPUT_HEAD "### Instruction:\\ni\\n\\n### Input:\\nin\\n\\n### Response:\",\"completion\":\"o\"}", 0,
          NULL},

@@ -56,7 +56,10 @@ static void compare_file(const char *path, size_t least)
 {
 	json_t *file;
 	size_t compared = 0, templates = 0, refused = 0, faults = 0;
-	check_ok(rh_json_load(path, &file));
+	struct rh_bytes bytes;
+	check_ok(rh_file_load(path, &bytes));
+	check_ok(rh_json_parse_data(bytes.bytes, bytes.length, path, &file));
+	rh_bytes_free(&bytes);
 	const json_t *variables = json_object_get(file, "variables"), *list = json_object_get(file, "templates");
 	for (size_t i = 0; i < json_array_size(list); i++, templates++) {
 		const json_t *one = json_array_get(list, i), *text = json_object_get(one, "text"), *cases = json_object_get(one, "cases");

@@ -80,7 +80,7 @@ VARIABLES = [
     {
         "text": "Hello World", "blank": "", "spaces": "  \t x \n", "uni": "na\u00efve \u00dfTRASSE \u01c6 \u039f\u0394\u039f\u03a3 \u0130 \ufb01 \U0001f600", "html": "<a href=\"x\">'&'</a>",
         "lines": "one\ntwo\r\nthree\n\nfive", "csv": "a,b,,c", "number": 42, "negative": -7, "real": 2.5, "tiny": 1e-7, "huge": 1e22, "third": 0.1,
-        "yes": True, "no": False, "nothing": None, "list": [3, 1, 2], "words": ["pear", "Apple", "fig", "apple"], "empty": [], "mixed": [1, "a", None, 2.0, True],
+        "yes": True, "no": False, "nothing": None, "wide": 12345678901234567890, "wider": -123456789012345678901234567890, "nul": "a\0 b\0", "list": [3, 1, 2], "words": ["pear", "Apple", "fig", "apple"], "empty": [], "mixed": [1, "a", None, 2.0, True],
         "dict": {"b": 1, "a": 2, "C": 3}, "nested": {"a": {"b": [10, {"c": "deep"}]}, "items": "shadowed", "get": 5},
         "people": [{"name": "Ann", "age": 31, "town": {"name": "Oslo"}}, {"name": "bob", "age": 25, "town": {"name": "Bern"}}, {"name": "Cyd", "age": 25}],
         "tools": [TOOL, OTHER], "messages": [say("system", "s"), say("user", "q"), say("assistant", "a")], "add_generation_prompt": True,
@@ -190,3 +190,9 @@ own("unknown filters and tests beside a condition", "{{ text|nope if no else 'fi
     "{{ ('fine' if yes else 1)|nope }}", "{{ yes or text|nope }}", "{{ [1 if yes else 2, text|nope] }}", "{% set a = text|nope if no %}fine",
     "{% if no %}{% endif %}{{ text|nope }}", "{{ 1 if yes else 2 if text|nope else 3 }}", "{% macro m() %}{{ text|nope if no }}{% endmacro %}fine",
     "{% if no %}{% macro m() %}{% if no %}{{ text|nope }}{% endif %}{% endmacro %}{% endif %}fine")
+# Whole numbers beyond 64 bits are written and compared; computing with them is refused here.
+own("wide numbers", "{{ wide }}{{ wider }}{{ [wide]|tojson }}{{ {'a': wider}|tojson }}{{ [wide, wider] }}{{ '%s' % wide }}{{ wide|string + 'x' }}",
+    "{{ wide is number }}{{ wide is integer }}{{ wide is float }}{{ wide is string }}{{ wide is none }}{{ 'y' if wide else 'n' }}{{ wide|int }}{{ wide|default(1) }}",
+    "{{ wide == wide }}{{ wide == wider }}{{ wide == 5 }}{{ wide > 5 }}{{ wider < 5 }}{{ 5 < wide }}{{ wide < wider }}{{ wider <= wider }}{{ wide > 2 }}{{ wide in [wide] }}{{ [wide, 1, wider]|sort }}",
+    "{{ wide|float }}{{ wide ~ '' }}{{ {wide: 1}|tojson }}", "{{ wide + 'x' }}", "{{ wide|length }}")
+own("nul", "{{ nul }}{{ [nul] }}{{ nul|tojson }}{{ nul|length }}{{ nul|trim }}{{ nul.strip('b') }}{{ nul.split(' ') }}{{ nul|upper }}{{ nul|title }}{{ nul ~ nul }}{{ nul.replace('b', 'c') }}{{ nul|e }}{{ nul.find('b') }}{{ nul|list }}{{ '%s|%5s' % (nul, 'x') }}{{ nul|capitalize }}{{ nul|indent(2) }}{{ nul|wordcount }}{{ nul[1:] }}{{ nul == 'a' }}{{ nul|first }}{{ nul|last }}{{ nul.partition('b') }}{{ nul.splitlines() }}{{ 'a' in nul }}{{ nul|join('-') }}{{ nul|replace(' ', '') }}{{ nul.isspace() }}{{ nul.isalpha() }}{{ nul.center(9, '*') }}")

@@ -255,6 +255,70 @@ static void test_a_special_token_stays_special(void **state)
 	}
 }
 
+/* A token that only the configuration names, and for which the model has no row, is no token: its text is ordinary, and a role that it had
+ * is nobody's. What tokenizer.json itself has must fit. */
+static void test_tokens_without_a_row_are_ordinary_text(void **state)
+{
+	(void)state;
+	static const char tokenizer[] = "{\"model\":{\"vocab\":{\"a\":0,\"<\":1,\">\":2},\"merges\":[]},\"added_tokens\":[]}";
+	static const char config[] = "{\"pad_token\":\"<a>\",\"eos_token\":\"<\",\"extra_special_tokens\":[\"<<\"]}";
+	char folder[32];
+	struct rh_tokenizer *t;
+	struct rh_ids ids = {0};
+	make_folder(folder);
+	put_file(folder, "tokenizer.json", tokenizer, sizeof tokenizer - 1);
+	put_file(folder, "tokenizer_config.json", config, sizeof config - 1);
+	check_ok(rh_tokenizer_load(folder, &t));
+	leave_folder(folder);
+	assert_int_equal(rh_tokenizer_size(t), 5);
+	assert_int_equal(t->pad, 3);
+	check_ok(rh_tokenizer_fit(t, 5));
+	check_ok(rh_tokenizer_encode(t, "a<a>", 4, RH_TOKENS_PLAIN, &ids));
+	assert_true(ids.count == 2 && ids.id[1] == 3);
+	refuses(rh_tokenizer_fit(t, 2), "the tokenizer has 3 entries, the model's embedding only 2");
+	check_ok(rh_tokenizer_fit(t, 3));
+	ids.count = 0;
+	check_ok(rh_tokenizer_encode(t, "a<a>", 4, RH_TOKENS_PLAIN, &ids));
+	assert_true(ids.count == 4 && ids.id[1] == 1 && ids.id[2] == 0 && ids.id[3] == 2);
+	assert_true(t->pad == -1 && rh_tokenizer_eos(t) == 1 && rh_tokenizer_id(t, "<a>") == -1 && rh_tokenizer_size(t) == 3);
+	rh_ids_free(&ids);
+	rh_tokenizer_destroy(t);
+}
+
+/* The name by which a GGUF file says how text is cut: of the steps, in whichever way they are written, and of ignore_merges. */
+static void test_the_way_of_cutting_has_llama_cpps_name(void **state)
+{
+	(void)state;
+#define LLAMA3                                                                                                                             \
+	"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| "                                             \
+	"?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+#define BYTES(expression) "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":" expression "}"
+#define SPLIT(how)        "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" LLAMA3 "\"},\"behavior\":" how "}"
+#define BOTH(first)       "{\"type\":\"Sequence\",\"pretokenizers\":[" first "," BYTES("false") "]}"
+	static const struct {
+		const char *pre, *name;
+	} cases[] = {
+	        {BYTES("true"), "gpt-2"},
+	        {"{\"type\":\"ByteLevel\",\"add_prefix_space\":true}", NULL},
+	        {BOTH(SPLIT("\"Isolated\"")), "dbrx"},
+	        {BOTH(SPLIT("\"Removed\",\"invert\":true")), "dbrx"}, /* as Phi-4 writes it */
+	        {BOTH(SPLIT("\"Removed\"")), NULL},
+	        {SPLIT("\"Isolated\""), NULL},
+	        {"null", NULL},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rh_tokenizer *t;
+		check_ok(load_parts("null", cases[i].pre, "null", "null", "", &t));
+		const char *name = rh_tokenizer_pre(t);
+		if (!name != !cases[i].name || (name && strcmp(name, cases[i].name)))
+			fail_msg("case %zu: %s", i, name ? name : "none");
+		t->bpe.ignore_merges = 1;
+		name = rh_tokenizer_pre(t);
+		assert_true(i == 2 || i == 3 ? name && !strcmp(name, "llama-bpe") : !name);
+		rh_tokenizer_destroy(t);
+	}
+}
+
 static void test_encode_refuses_what_is_not_utf8(void **state)
 {
 	(void)state;
@@ -608,6 +672,8 @@ int main(void)
 	        cmocka_unit_test(test_another_end_of_sequence_is_special),
 	        cmocka_unit_test(test_a_config_leaves_the_ids_to_the_post_processor),
 	        cmocka_unit_test(test_a_special_token_stays_special),
+	        cmocka_unit_test(test_tokens_without_a_row_are_ordinary_text),
+	        cmocka_unit_test(test_the_way_of_cutting_has_llama_cpps_name),
 	        cmocka_unit_test(test_encode_refuses_what_is_not_utf8),
 	        cmocka_unit_test(test_vocabulary_bad_is_refused),
 	        cmocka_unit_test(test_load_damaged_files_never_crash),
