@@ -224,7 +224,7 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 		rc = data_encode(encoder, reader.kind, row, where);
 		json_decref(row);
 		set->reading_bytes = rh_max(set->reading_bytes, rh_max(reader.records.row_bytes, values + encoder->row_bytes));
-		struct rh_origin origin = {.line = reader.records.line, .file = file, .row = reader.records.shared_row};
+		struct rh_origin origin = {.line = reader.records.line, .file = file, .row = reader.records.row};
 		if (rc)
 			break;
 		origin.hash = data_hash_row(encoder);

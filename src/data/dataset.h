@@ -26,16 +26,16 @@ enum rh_lint {
 enum { RH_LINT_EXAMPLES = 3, RH_PLACE_BYTES = 160 };
 struct rh_finding {
 	int64_t rows;
-	char example[RH_LINT_EXAMPLES][RH_PLACE_BYTES]; /* "file:line" of the first */
+	char example[RH_LINT_EXAMPLES][RH_PLACE_BYTES]; /* "file:line" or "file (row 7)" of the first */
 	char detail[32];                                /* RH_LINT_DROPPED_ROLE: the role */
 };
 
-/* Where a document came from: a hash of its row's whole text, and the row's file and line. */
+/* Where a document came from: a hash of its row's whole text, and the row's file, and line or number. */
 struct rh_origin {
 	uint64_t hash;
-	int64_t line;
+	int64_t line; /* 0: the file has none */
 	int32_t file;
-	uint32_t row; /* its number, where it shares its line with the row before; else 0 */
+	uint32_t row; /* its number, where no line names it; else 0 */
 };
 
 /* What a run's rows are made into. Zeros: next tokens are trained. */

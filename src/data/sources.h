@@ -31,8 +31,8 @@ struct data_reader {
 	int has_template;
 	int is_labelled; /* set after opening: rows are as they are, of kind DATA_LABELLED */
 	struct data_records records;
-	enum data_form form; /* of the whole file, once a row was read */
-	enum data_kind kind; /* of the row last returned */
+	enum data_form form;   /* of the whole file, once a row was read */
+	enum data_kind kind;   /* of the row last returned */
 	struct rh_text unread; /* columns of the first row that its form does not read */
 	int64_t rows;
 };
