@@ -60,8 +60,8 @@ static int read_column(struct rh_parquet *file, struct thrift *in, struct parque
 	}
 	size_t leaf = file->leaves ? file->chunks % file->leaves : 0;
 	out->at = dictionary >= MAGIC && dictionary < data ? dictionary : data;
-	if (in->is_bad || out->entries < 0 || out->at < MAGIC || out->at > most || out->bytes < 0 || out->bytes > most - out->at ||
-	    !file->leaves || type != (int64_t)file->leaf[leaf].type)
+	int is_inside = out->at >= MAGIC && out->at <= most && out->bytes >= 0 && out->bytes <= most - out->at;
+	if (in->is_bad || out->entries < 0 || (out->entries && !is_inside) || !file->leaves || type != (int64_t)file->leaf[leaf].type)
 		return parquet_fail_footer(file);
 	out->codec = (enum parquet_codec)codec;
 	return refuse_codec(file, codec);
