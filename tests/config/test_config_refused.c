@@ -360,11 +360,11 @@ static void test_load_what_a_verb_needs(void **state)
 	           "train_file: 'no.jsonl': no such file");
 	refused_by("train", NULL, "--model_name_or_path model --train_file tatsu-lab/alpaca --output_dir o",
 	           "train_file: 'tatsu-lab/alpaca': no such file here, and nothing is downloaded; if it is a data set of the Hub: hf "
-	           "download --repo-type dataset tatsu-lab/alpaca --local-dir alpaca, then name its files in train_file");
+	           "download --repo-type dataset tatsu-lab/alpaca --local-dir alpaca, then name that folder or files of it in train_file");
 	refused_by("train", NULL, "--model_name_or_path model --train_file x/no.jsonl --output_dir o",
 	           "train_file: 'x/no.jsonl': no such file or directory");
 	refused_by("train", NULL, "--model_name_or_path model --train_file data/*.jsonl --output_dir o",
-	           "train_file: 'data/*.jsonl': no such file, and a pattern is not taken; name the files in a list");
+	           "train_file: 'data/*.jsonl': no file matches the pattern");
 	refused_by("train", NULL, "--model_name_or_path model --train_file train.jsonl,test.jsonl --output_dir o",
 	           "train_file: 'train.jsonl,test.jsonl': no such file; several files are a list: [a.jsonl,b.jsonl]");
 	refused_by("train", NULL, "no.yaml", "no.yaml");

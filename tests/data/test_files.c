@@ -3,6 +3,7 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "data/dataset.h"
 #include "fake_tokenizer.h"
 
@@ -140,6 +141,119 @@ static void test_compressed_parquet_is_to_be_unpacked(void **state)
 	rh_bytes_free(&whole);
 }
 
+/* Makes files under a folder of the test's: "a/x.jsonl=CONTENT", up to NULL. Returns the folder's path. */
+static const char *make_tree(const char *name, ...)
+{
+	va_list files;
+	char *tree = in_folder(name);
+	check_ok(rh_dir_remove(tree));
+	va_start(files, name);
+	for (const char *file; (file = va_arg(files, const char *));) {
+		char path[256];
+		const char *equals = strchr(file, '=');
+		snprintf(path, sizeof path, "%s/%.*s", tree, (int)(equals - file), file);
+		char *slash = strrchr(path, '/');
+		*slash = 0;
+		check_ok(rh_dir_make(path));
+		*slash = '/';
+		write_file(path, equals + 1);
+	}
+	va_end(files);
+	return tree;
+}
+
+static const char *below(const char *tree, const char *name)
+{
+	static char paths[4][256];
+	static int turn;
+	char *path = paths[turn++ % 4];
+	snprintf(path, sizeof paths[0], "%s/%s", tree, name);
+	return path;
+}
+
+/* The text of the tokens, of which each is a byte. */
+static void expect_texts(const char *path, const char *texts)
+{
+	struct rh_dataset set;
+	struct rh_text seen = {0};
+	check_ok(load(path, config_of(NULL), &set));
+	for (int64_t d = 0; d < set.documents; d++) {
+		for (int64_t at = set.document_start[d]; at < set.document_start[d + 1]; at++)
+			if (set.ids[at] < 128)
+				check_ok(rh_text_printf(&seen, "%c", set.ids[at]));
+		check_ok(rh_text_printf(&seen, "|"));
+	}
+	assert_string_equal(seen.bytes, texts);
+	rh_text_free(&seen);
+	rh_dataset_free(&set);
+}
+
+static void test_a_folder_is_its_files_of_rows(void **state)
+{
+	(void)state;
+	const char *tree = make_tree("tree", "b.jsonl={\"text\":\"bb\"}", "a/z.csv=text\nzz\nyy\n", "a/deep/c.json=[{\"text\":\"cc\"}]",
+	                             ".cache/x.jsonl={\"text\":\"hidden\"}", "README.md=about", "dataset_infos.json={}", "run.sh=ls", NULL);
+	expect_texts(tree, "cc|zz|yy|bb|");
+	expect_texts(below(tree, ""), "cc|zz|yy|bb|");
+}
+
+static void test_a_pattern_is_the_files_that_match(void **state)
+{
+	(void)state;
+	const char *tree = make_tree("tree", "b.jsonl={\"text\":\"bb\"}", "a.jsonl={\"text\":\"aa\"}", "c.csv=text\ncc\n",
+	                             "d/e.jsonl={\"text\":\"ee\"}", "d/f/g.jsonl={\"text\":\"gg\"}", "[x].jsonl={\"text\":\"brackets\"}",
+	                             ".h.jsonl={\"text\":\"hidden\"}", NULL);
+	expect_texts(below(tree, "?.jsonl"), "aa|bb|");
+	expect_texts(below(tree, "[a-c].*"), "aa|bb|cc|");
+	expect_texts(below(tree, "*/*.jsonl"), "ee|");
+	expect_texts(below(tree, "d*/f/../e.jsonl"), "ee|");
+	expect_texts(below(tree, "**/[!x]*.jsonl"), "brackets|aa|bb|ee|gg|");
+	expect_texts(below(tree, "d/**/*.jsonl"), "ee|gg|");
+	expect_texts(below(tree, "**/f/*"), "gg|");
+	expect_texts(below(tree, "[x].jsonl"), "brackets|"); /* a file's own name */
+	expect_error(below(tree, "*.tsv"), config_of(NULL), ": no file matches the pattern");
+	assert_int_equal(symlink(tree, below(tree, "d/loop")), 0); /* is not entered */
+	expect_texts(below(tree, "d/**/*.jsonl"), "ee|gg|");
+}
+
+static void test_a_folder_of_several_kinds_asks_which(void **state)
+{
+	(void)state;
+	const char *tree = make_tree("tree", "data/train-0.jsonl={\"text\":\"tt\"}", "data/test-0.jsonl={\"text\":\"ee\"}", NULL);
+	expect_error(tree, config_of(NULL),
+	             "rows to train on and others (train-0.jsonl, test-0.jsonl); name those that you mean by a pattern");
+	expect_texts(below(tree, "**/train*"), "tt|");
+	tree = make_tree("tree", "training.jsonl={\"text\":\"tt\"}", "testing.jsonl={\"text\":\"ee\"}", NULL);
+	expect_texts(tree, "ee|tt|");
+	tree = make_tree("tree", "a.jsonl={\"text\":\"aa\"}", "notes/b.txt=bb", NULL);
+	expect_error(tree, config_of(NULL), "holds rows (a.jsonl) and documents (b.txt); name those that you mean by a pattern");
+	tree = make_tree("tree", "README.md=about", "x.py=print()", NULL);
+	expect_error(tree, config_of(NULL), "holds no rows (.jsonl, .json, .csv, .tsv, .parquet) and no documents");
+	tree = make_tree("tree", "data-00000.arrow=ARROW1", "state.json={}", NULL);
+	expect_error(tree, config_of(NULL), "to_parquet('rows.parquet')");
+}
+
+/* A weight is that of a folder's every file, and max_samples is each file's. */
+static void test_a_folders_files_share_what_is_said_of_it(void **state)
+{
+	(void)state;
+	const char *tree = make_tree("tree", "a/1.jsonl={\"text\":\"a\"}\n{\"text\":\"b\"}", "a/2.jsonl={\"text\":\"c\"}\n{\"text\":\"d\"}",
+	                             "e.jsonl={\"text\":\"e\"}", NULL);
+	char first[128], second[128], *paths[] = {first, second}, *weights[] = {(char *)(uintptr_t) "2", (char *)(uintptr_t) "1"};
+	struct rh_config config = config_of(NULL);
+	struct rh_dataset set;
+	snprintf(first, sizeof first, "%s/a", tree);
+	snprintf(second, sizeof second, "%s/e.jsonl", tree);
+	config.train_file = (struct rh_list){paths, 2, 2};
+	config.data_weights = (struct rh_list){weights, 2, 2};
+	config.max_samples = 1;
+	check_ok(rh_dataset_load(RH_DATASET_TRAIN, &config, &tokenizer, &set));
+	assert_int_equal(set.read_rows, 3);
+	assert_int_equal(set.documents, 5);
+	assert_int_equal(set.files, 3);
+	rh_dataset_free(&set);
+}
+
 int main(void)
 {
 	snprintf(folder, sizeof folder, "/tmp/rh-test-files-%d", (int)getpid());
@@ -150,6 +264,10 @@ int main(void)
 	        cmocka_unit_test(test_rows_of_parquet_are_named_by_number),
 	        cmocka_unit_test(test_the_memory_of_a_parquet_row_is_counted),
 	        cmocka_unit_test(test_compressed_parquet_is_to_be_unpacked),
+	        cmocka_unit_test(test_a_folder_is_its_files_of_rows),
+	        cmocka_unit_test(test_a_pattern_is_the_files_that_match),
+	        cmocka_unit_test(test_a_folder_of_several_kinds_asks_which),
+	        cmocka_unit_test(test_a_folders_files_share_what_is_said_of_it),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	check_ok(rh_dir_remove(folder));
