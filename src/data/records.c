@@ -1,6 +1,7 @@
 #include "data/records.h"
 
 #include "core/alloc.h"
+#include "data/files.h"
 #include "data/form.h"
 
 #include <string.h>
@@ -33,6 +34,17 @@ static int skip_blanks(struct data_records *records, char *byte)
 	}
 }
 
+/* 1: the file begins as rows of JSON do, {" or [{, between blanks or none. */
+static int begins_as_json(const struct data_window *window)
+{
+	const char *at = window->bytes + window->begin, *end = window->bytes + window->end;
+	char marks[3] = "";
+	for (int count = 0; count < 2 && at < end; at++)
+		if (!is_blank(*at))
+			marks[count++] = *at;
+	return !strcmp(marks, "{\"") || !strcmp(marks, "[{");
+}
+
 int data_records_open(const char *path, struct data_records *out)
 {
 	*out = (struct data_records){.path = path, .next_line = 1};
@@ -51,6 +63,10 @@ int data_records_open(const char *path, struct data_records *out)
 	if (rc > 0 && out->window.end >= 4 && !memcmp(out->window.bytes, "PAR1", 4))
 		rc = rh_fail(-EINVAL, "%s: Parquet inside a compressed file; unpack it (gunzip, unzstd): Parquet is compressed by itself",
 		             path);
+	if (rc >= 0 && data_file_of(path) == DATA_FILE_DOCUMENT && !begins_as_json(&out->window)) {
+		out->format = DATA_DOCUMENT;
+		return 0;
+	}
 	rc = rc < 0 ? rc : skip_blanks(out, &first);
 	if (rc < 0) {
 		data_records_close(out);
@@ -289,6 +305,28 @@ static int next_of_parquet(struct data_records *records, json_t **row)
 	return rc ? rc : 1;
 }
 
+/* The whole file. */
+static int next_of_document(struct data_records *records, json_t **row)
+{
+	struct data_window *window = &records->window;
+	records->line = 1;
+	records->is_over = 1;
+	int rc = data_records_place(records, records->line);
+	while (!rc && (rc = data_records_more(records)) > 0)
+		rc = 0;
+	size_t length = window->end - window->begin;
+	if (!rc)
+		rc = data_records_check_length(records, length);
+	if (rc)
+		return rc;
+	json_t *text = json_stringn(length ? window->bytes + window->begin : "", length);
+	if (!text)
+		return rh_fail(-EINVAL, "%s: the document is not UTF-8; iconv -f LATIN1 -t UTF-8 converts it from Latin-1", records->path);
+	*row = json_pack("{s:o}", "text", text);
+	data_window_consume(window, length);
+	return *row ? 1 : rh_fail(-ENOMEM, "%s: out of host memory", records->path);
+}
+
 static int next_of_format(struct data_records *records, json_t **row)
 {
 	switch (records->format) {
@@ -300,6 +338,8 @@ static int next_of_format(struct data_records *records, json_t **row)
 		return data_table_next(records, row);
 	case DATA_PARQUET:
 		return next_of_parquet(records, row);
+	case DATA_DOCUMENT:
+		return next_of_document(records, row);
 	}
 	return 0;
 }

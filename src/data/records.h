@@ -1,4 +1,5 @@
-/* The records of a data file, whatever its format: one JSON object each. The format follows from the content:
+/* The records of a data file, whatever its format: one JSON object each. A file whose name ends in .txt or .md, and which does not begin as
+ * JSON objects do, is a document: one record, whose `text` is the whole file. The format of all others follows from the content:
  *   PAR1     Parquet (parquet/parquet.h)
  *   [        a JSON array of objects
  *   {        one JSON object a line
@@ -12,7 +13,7 @@
 #include "data/stream.h"
 #include "parquet/parquet.h"
 
-enum data_format { DATA_LINES, DATA_ARRAY, DATA_TABLE, DATA_PARQUET };
+enum data_format { DATA_LINES, DATA_ARRAY, DATA_TABLE, DATA_PARQUET, DATA_DOCUMENT };
 
 struct data_records {
 	const char *path;

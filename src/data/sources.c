@@ -208,9 +208,11 @@ static int find_form(struct data_reader *reader, const json_t *row)
 	int rc = data_form_find(row, reader->source->columns, reader->text_key, records->where.bytes, &reader->form);
 	if (!rc)
 		return data_form_list_unread(reader->form, row, reader->source->columns, &reader->unread);
-	return rc == -EINVAL && records->format == DATA_TABLE
-	               ? rh_fail(rc, "%s; the file was read as a table, whose first line names its columns", rh_error(rc))
-	               : rc;
+	return rc == -EINVAL && records->format == DATA_TABLE ? rh_fail(rc,
+	                                                                "%s; the file was read as a table, whose first line names its "
+	                                                                "columns; a text to train on has a name that ends in .txt or .md",
+	                                                                rh_error(rc))
+	                                                      : rc;
 }
 
 static int convert(struct data_reader *reader, json_t **row)
@@ -219,12 +221,15 @@ static int convert(struct data_reader *reader, json_t **row)
 	const char *where = reader->records.where.bytes;
 	if (!json_is_object(*row))
 		return rh_fail(-EINVAL, "%s: expected one JSON object on the line, such as {\"prompt\": ..., \"completion\": ...}", where);
-	int rc = data_columns_rename(source->columns, where, row);
+	int is_document = reader->records.format == DATA_DOCUMENT; /* whose key is ours */
+	int rc = is_document ? 0 : data_columns_rename(source->columns, where, row);
 	if (!rc && reader->is_labelled) {
 		reader->kind = DATA_LABELLED;
 		return 0;
 	}
-	if (!rc && !reader->rows)
+	if (is_document)
+		reader->form = FORM_TEXT;
+	else if (!rc && !reader->rows)
 		rc = find_form(reader, *row);
 	return rc ? rc : data_form_convert(reader->form, &source->tags, reader->has_template, where, row, &reader->kind);
 }

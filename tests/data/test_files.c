@@ -254,6 +254,96 @@ static void test_a_folders_files_share_what_is_said_of_it(void **state)
 	rh_dataset_free(&set);
 }
 
+/* What rh_dataset_report says. */
+static void expect_report(const struct rh_dataset *set, const char *part)
+{
+	char said[4096] = "";
+	FILE *file = tmpfile();
+	int kept = dup(STDERR_FILENO);
+	fflush(stderr);
+	dup2(fileno(file), STDERR_FILENO);
+	rh_log_quiet(0);
+	rh_dataset_report(set);
+	rh_log_quiet(1);
+	fflush(stderr);
+	dup2(kept, STDERR_FILENO);
+	close(kept);
+	rewind(file);
+	said[fread(said, 1, sizeof said - 1, file)] = 0;
+	fclose(file);
+	if (!strstr(said, part))
+		fail_msg("'%s' is not in: %s", part, said);
+}
+
+static void test_txt_and_md_are_documents(void **state)
+{
+	(void)state;
+	const char *tree = make_tree("tree", "a.txt=\n  one,two\nthree\n", "b/c.md=[a](b) {\"x\": 1}\n", "d.TXT={not json}", NULL);
+	expect_texts(tree, "\n  one,two\nthree\n|[a](b) {\"x\": 1}\n|{not json}|");
+	struct rh_dataset set;
+	struct rh_config config = config_of(NULL);
+	config.dataset_text_field = (char *)(uintptr_t) "content"; /* no document has columns */
+	check_ok(load(below(tree, "a.txt"), config, &set));
+	assert_int_equal(set.documents, 1);
+	rh_dataset_free(&set);
+	tree = make_tree("tree", "bom.txt=\xEF\xBB\xBFtext", "empty.txt=", "latin.txt=\xE9",
+	                 "rows.txt= {\"text\": \"r\"}\n{\"text\": \"s\"}\n", "array.md=[\n{\"text\": \"t\"}]", NULL);
+	expect_texts(below(tree, "[abr]*"), "t|text|r|s|"); /* those two are rows, whatever their names */
+	expect_error(below(tree, "latin.txt"), config_of(NULL), ": the document is not UTF-8; iconv");
+	check_ok(load(below(tree, "[be]*.txt"), config_of(NULL), &set)); /* an empty one among others is left out */
+	assert_int_equal(set.read_rows, 2);
+	assert_int_equal(set.dropped_rows, 1);
+	rh_dataset_free(&set);
+	expect_error(below(tree, "empty.txt"), config_of(NULL), ": none of its 1 rows has a trained token");
+}
+
+/* Documents laid end to end, in blocks of max_length. */
+static void test_long_documents_are_wrapped(void **state)
+{
+	(void)state;
+	enum { BYTES = 600000, BLOCK = 1000 };
+	struct rh_text text = {0};
+	struct rh_dataset set;
+	struct rh_config config = config_of(NULL);
+	while (text.length < BYTES)
+		check_ok(rh_text_printf(&text, "line %zu\n", text.length));
+	const char *tree = make_tree("tree", "b.md=end", NULL);
+	check_ok(rh_file_write_whole(below(tree, "a.txt"), text.bytes, text.length));
+	config.max_length = BLOCK;
+	check_ok(load(tree, config, &set));
+	assert_int_equal(set.cut_rows, 1);
+	expect_report(&set, "1 rows cut to max_length (packing: true with packing_strategy: wrapped trains on all of a long text)");
+	rh_dataset_free(&set);
+	config.packing = 1;
+	config.packing_strategy = RH_PACKING_WRAPPED;
+	check_ok(load(tree, config, &set));
+	size_t all = text.length + 2 + 3; /* bytes, and an end-of-sequence token a document */
+	assert_int_equal(set.tokens, all);
+	assert_int_equal(set.rows, (all + BLOCK - 1) / BLOCK);
+	assert_int_equal(set.cut_rows, 0);
+	rh_dataset_free(&set);
+	rh_text_free(&text);
+}
+
+static void test_how_full_packed_rows_are_is_told(void **state)
+{
+	(void)state;
+	struct rh_config config = config_of(NULL);
+	struct rh_dataset set;
+	const char *tree = make_tree("tree", "a.txt=1234", "b.txt=12345678", "c.txt=12", NULL); /* of 5, 9 and 3 tokens */
+	config.packing = 1;
+	config.max_length = 10;
+	check_ok(load(tree, config, &set));
+	assert_int_equal(set.rows, 2);
+	expect_report(&set, ": packing: the rows are 85.0 % full, of 10 tokens each");
+	rh_dataset_free(&set);
+	config.packing_strategy = RH_PACKING_WRAPPED;
+	config.max_length = 6;
+	check_ok(load(tree, config, &set));
+	expect_report(&set, ": packing: the rows are 94.4 % full, of 6 tokens each"); /* 17 of 18 */
+	rh_dataset_free(&set);
+}
+
 int main(void)
 {
 	snprintf(folder, sizeof folder, "/tmp/rh-test-files-%d", (int)getpid());
@@ -268,6 +358,9 @@ int main(void)
 	        cmocka_unit_test(test_a_pattern_is_the_files_that_match),
 	        cmocka_unit_test(test_a_folder_of_several_kinds_asks_which),
 	        cmocka_unit_test(test_a_folders_files_share_what_is_said_of_it),
+	        cmocka_unit_test(test_txt_and_md_are_documents),
+	        cmocka_unit_test(test_long_documents_are_wrapped),
+	        cmocka_unit_test(test_how_full_packed_rows_are_is_told),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	check_ok(rh_dir_remove(folder));
