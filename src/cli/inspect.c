@@ -135,6 +135,8 @@ static int load(const struct rh_config *config, const struct rh_session *session
 			rh_dataset_report(held_out);
 	} else if (!rc && train && config->eval_split > 0) {
 		rc = rh_dataset_split(set, config->eval_split, config->data_seed, held_out);
+		if (!rc)
+			rh_dataset_report_split(set, held_out);
 	}
 	return rc;
 }

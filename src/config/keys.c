@@ -40,9 +40,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, adapter_name_or_path, VERB_MODEL,
 	    .help = "directory of a PEFT adapter: train goes on from it, other verbs run the model with it"),
 	KEY(KEY_PATHS, train_file, VERB_DATA, .per_box = 1,
-	    .help = "rows to train on, a file or a list: JSONL, a JSON array, CSV or TSV, also in gzip or zstd; messages, prompt and completion, "
-	            "text, Alpaca, ShareGPT, question and answer, input and output; of images a directory with a folder for each class, or an "
-	            "IDX file"),
+	    .help = "rows to train on, a file, a folder, a pattern (data/*.parquet), or a list of them: JSONL, a JSON array, CSV or TSV, also "
+	            "in gzip or zstd, or Parquet, with messages, prompt and completion, text, Alpaca, ShareGPT, question and answer, input and "
+	            "output; .txt and .md, each of which is a text; of images a directory with a folder for each class, or an IDX file"),
 	KEY(KEY_PATHS, validation_file, VERB_DATA, .per_box = 1, .help = "rows to evaluate on, files like train_file's"),
 	KEY(KEY_STRING, dataset_info, VERB_DATA, .per_box = 1,
 	    .help = "LLaMA-Factory's dataset_info.json, in which train_file and validation_file are names"),

@@ -3,6 +3,7 @@
 
 #include "core/alloc.h"
 #include "core/file.h"
+#include "core/glob.h"
 #include "core/log.h"
 
 #include <stdlib.h>
@@ -78,6 +79,20 @@ static int may_be_on_hub(const char *path)
 	return !is_folder;
 }
 
+/* 1: files match; 0: none does, or it is the path of one; or negative errno. */
+static int matches_any(const char *pattern)
+{
+	struct rh_names names;
+	if (rh_file_exists(pattern) || rh_dir_exists(pattern))
+		return 0;
+	int rc = rh_glob("", pattern, &names);
+	if (rc)
+		return rc;
+	int any = names.count > 0;
+	rh_names_free(&names);
+	return any;
+}
+
 static int check_path(const struct config_entry *entry, const char *key, const char *path)
 {
 	const struct config_shown shown = config_show(path);
@@ -87,8 +102,11 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	if (model)
 		mend = "no such file or directory here (models are not downloaded; give a directory or a .gguf file; for plan, one with a "
 		       "config.json is enough)";
-	if (rows && strpbrk(path, "*?"))
-		mend = "no such file, and a pattern is not taken; name the files in a list: [a.jsonl, b.jsonl]";
+	int is_pattern = rows && rh_glob_is_pattern(path), matches = is_pattern ? matches_any(path) : 0;
+	if (matches)
+		return matches < 0 ? matches : 0;
+	if (is_pattern)
+		mend = "no file matches the pattern";
 	else if (rows && strchr(path, ','))
 		mend = "no such file; several files are a list: [a.jsonl,b.jsonl]";
 	int on_hub = model || (rows && !strchr(path, '.')) ? may_be_on_hub(path) : 0;
@@ -97,7 +115,7 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	if (on_hub && rows)
 		return config_entry_fail(entry,
 		                         "'%s': no such file here, and nothing is downloaded; if it is a data set of the Hub: hf download "
-		                         "--repo-type dataset %s --local-dir %s, then name its files in %s",
+		                         "--repo-type dataset %s --local-dir %s, then name that folder or files of it in %s",
 		                         shown.text, shown.text, strchr(path, '/') + 1, key);
 	if (on_hub)
 		return config_entry_fail(
@@ -154,11 +172,14 @@ static int go_by_shapes(struct rh_config *config)
 	return 0;
 }
 
-/* A plan may come before the data: where one file is not there, none is read. */
+/* A plan may come before the data: where one file is not there, none is read. 1: so it is; 0: all are there; or negative errno. */
 static int plan_without(const char *key, struct rh_list *files)
 {
 	for (size_t i = 0; i < files->count; i++) {
-		if (rh_path_leads(files->item[i]))
+		int matches = rh_glob_is_pattern(files->item[i]) ? matches_any(files->item[i]) : 0;
+		if (matches < 0)
+			return matches;
+		if (matches || rh_path_leads(files->item[i]))
 			continue;
 		rh_note("%s: '%s': no such file or directory: planned without it", key, config_show(files->item[i]).text);
 		config_list_free(files);
@@ -175,8 +196,10 @@ static int resolve_files(struct config_draft *draft, unsigned verb, const struct
 		return 0;
 	for (size_t i = 0; i < files->count && !rc; i++)
 		rc = write_out_home(entry, &files->item[i]);
-	if (!rc && verb == VERB_PLAN && plan_without(key->name, files))
-		return 0;
+	if (!rc && verb == VERB_PLAN)
+		rc = plan_without(key->name, files);
+	if (rc)
+		return rc < 0 ? rc : 0;
 	for (size_t i = 0; i < files->count && !rc; i++)
 		rc = key->verbs & verb ? check_path(entry, key->name, files->item[i]) : 0;
 	return rc;

@@ -254,3 +254,22 @@ json_t *rh_json_number(double value)
 {
 	return isfinite(value) ? json_real(value) : json_null();
 }
+
+int64_t rh_json_bytes_of_values(const char *json, size_t length)
+{
+	int64_t bytes = 0;
+	int in_string = 0;
+	for (size_t at = 0; at < length; at++) {
+		if (in_string) {
+			at += json[at] == '\\';
+			in_string = json[at] != '"';
+			continue;
+		}
+		in_string = json[at] == '"';
+		bytes += json[at] == ','                      ? RH_JSON_VALUE_BYTES
+		         : json[at] == ':'                    ? RH_JSON_MEMBER_BYTES
+		         : json[at] == '{' || json[at] == '[' ? RH_JSON_CONTAINER_BYTES
+		                                              : 0;
+	}
+	return bytes;
+}

@@ -31,6 +31,13 @@ int rh_json_real(const json_t *object, const char *key, const char *where, enum 
 int rh_json_bool(const json_t *object, const char *key, const char *where, enum rh_json_need need, int *out) RH_MUST;
 int rh_json_string(const json_t *object, const char *key, const char *where, enum rh_json_need need, const char **out) RH_MUST;
 
+/* Upper bounds on the memory of parsed values beside their texts, until they are freed: an object with room for 8 members or an array with
+ * room for 8 items, with its first value; a member, with its share of a table that grows, beside its name; a value, and its place in an
+ * array that grows. */
+enum { RH_JSON_CONTAINER_BYTES = 208, RH_JSON_MEMBER_BYTES = 128, RH_JSON_VALUE_BYTES = 80 };
+/* The same for all values of a JSON text, by the marks that bring them. */
+int64_t rh_json_bytes_of_values(const char *json, size_t length);
+
 /* A measured number as JSON has it: null where it is not finite. A new reference; NULL when out of memory. */
 json_t *rh_json_number(double value) RH_MUST;
 

@@ -227,7 +227,7 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 		rc = data_encode(encoder, reader.kind, row, where);
 		json_decref(row);
 		set->reading_bytes = rh_max(set->reading_bytes, rh_max(reader.records.row_bytes, values + encoder->row_bytes));
-		struct rh_origin origin = {.line = reader.records.line, .file = file, .row = reader.records.shared_row};
+		struct rh_origin origin = {.line = reader.records.line, .file = file, .row = reader.records.row};
 		if (rc)
 			break;
 		origin.hash = data_hash_row(encoder);
@@ -453,6 +453,8 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
 	int rc = is_of_images ? read_images(part, config, objective, &set) : read_files(part, config, objective, tokenizer, &set);
 	if (!rc)
 		rc = config->packing && !data_is_wrapped(config) ? pack_rows(&set, config->max_length) : number_rows(&set);
+	set.row_length = config->packing ? config->max_length : 0;
+	set.is_packable = part == RH_DATASET_TRAIN && !config->packing && set.objective.task == RH_TASK_CAUSAL_LM;
 	if (rc)
 		rh_dataset_free(&set);
 	else
@@ -496,6 +498,10 @@ void rh_dataset_report(const struct rh_dataset *dataset)
 	}
 	rh_note("%s: %lld rows read, %lld documents in %lld rows, %lld tokens, %lld of them trained", path, (long long)dataset->read_rows,
 	        (long long)dataset->documents, (long long)dataset->rows, (long long)dataset->tokens, (long long)dataset->trained_tokens);
+	if (dataset->row_length)
+		rh_note("%s: packing: the rows are %.1f %% full, of %lld tokens each", path,
+		        100.0 * (double)dataset->tokens / ((double)dataset->rows * (double)dataset->row_length),
+		        (long long)dataset->row_length);
 	if (dataset->chat_template)
 		rh_note("%s: conversations go through chat template %s%s", path, dataset->chat_template,
 		        dataset->whole_conversations
@@ -510,7 +516,8 @@ void rh_dataset_report(const struct rh_dataset *dataset)
 		rh_note("%s: %lld rows cut to max_length; %lld answers lost their end by it", path, (long long)dataset->cut_rows,
 		        (long long)dataset->cut_answers);
 	else if (dataset->cut_rows)
-		rh_note("%s: %lld rows cut to max_length", path, (long long)dataset->cut_rows);
+		rh_note("%s: %lld rows cut to max_length%s", path, (long long)dataset->cut_rows,
+		        dataset->is_packable ? " (packing: true with packing_strategy: wrapped trains on all of a long text)" : "");
 	if (dataset->split_rows)
 		rh_note("%s: %lld rows longer than max_length go on in another document; %lld pieces with nothing trained left out", path,
 		        (long long)dataset->split_rows, (long long)dataset->dropped_pieces);
@@ -520,6 +527,12 @@ void rh_dataset_report(const struct rh_dataset *dataset)
 		rh_note("%s: %lld rows where the prompt's tokens are not the first of the whole's (a token reaches across the border, "
 		        "such as a space at the prompt's end): their mask may be off by a token",
 		        path, (long long)dataset->prefix_mismatches);
+}
+
+void rh_dataset_report_split(const struct rh_dataset *dataset, const struct rh_dataset *held_out)
+{
+	rh_note("%s: eval_split holds out %lld of the %lld %srows", dataset->name, (long long)held_out->rows,
+	        (long long)(dataset->rows + held_out->rows), dataset->row_length ? "packed " : "");
 }
 
 /* The rows of `from` whose mark is `mark`, in their order. */

@@ -27,16 +27,16 @@ enum rh_lint {
 enum { RH_LINT_EXAMPLES = 3, RH_PLACE_BYTES = 160 };
 struct rh_finding {
 	int64_t rows;
-	char example[RH_LINT_EXAMPLES][RH_PLACE_BYTES]; /* "file:line" of the first */
+	char example[RH_LINT_EXAMPLES][RH_PLACE_BYTES]; /* "file:line" or "file (row 7)" of the first */
 	char detail[32];                                /* RH_LINT_DROPPED_ROLE: what is dropped */
 };
 
-/* Where a document came from: a hash of its row's whole text, and the row's file and line. */
+/* Where a document came from: a hash of its row's whole text, and the row's file, and line or number. */
 struct rh_origin {
 	uint64_t hash;
-	int64_t line;
+	int64_t line; /* 0: the file has none */
 	int32_t file;
-	uint32_t row; /* its number, where it shares its line with the row before; else 0 */
+	uint32_t row; /* its number, where no line names it; else 0 */
 };
 
 /* What a run's rows are made into. Zeros: next tokens are trained. */
@@ -82,6 +82,8 @@ struct rh_dataset {
 	const char *chat_template;     /* name of its conversations' template (static); NULL: no conversations */
 	int whole_conversations;       /* `messages`, of which every token is trained */
 	int has_answers;               /* completions or conversations, not plain text */
+	int64_t row_length;            /* tokens that a packed row may have; 0: rows are not packed */
+	int is_packable;               /* rows to train on of which packing would keep what max_length cuts */
 	/* counted while reading, reported by rh_dataset_report */
 	struct rh_finding finding[RH_LINTS];
 	char unread[512];          /* which columns of the first file that has such are not read; empty: none */
@@ -120,6 +122,8 @@ int64_t rh_dataset_tokens(const struct rh_dataset *dataset);
 /* Trained tokens of a row; where tokens are hidden by lot, those that may be. */
 int64_t rh_dataset_row_targets(const struct rh_dataset *dataset, int64_t row);
 void rh_dataset_report(const struct rh_dataset *dataset);
+/* Tells how many rows rh_dataset_split moved into `held_out`. */
+void rh_dataset_report_split(const struct rh_dataset *dataset, const struct rh_dataset *held_out);
 
 /* Compares the rows to train on with the held-out rows (which may be none), and frees the origins of both. A line tells each finding.
  * -EINVAL where one concerns more than 1 row in 100 and config->allow does not name it. */

@@ -238,6 +238,14 @@ int data_check_conversation(struct data_encoder *encoder, const json_t *messages
 	return ended < 0 ? ended : 0;
 }
 
+static void place_origin(const struct rh_origin *origin, const char *file, char where[RH_PLACE_BYTES])
+{
+	if (!origin->line)
+		snprintf(where, RH_PLACE_BYTES, "%s (row %u)", file, origin->row);
+	else
+		snprintf(where, RH_PLACE_BYTES, origin->row ? "%s:%lld (row %u)" : "%s:%lld", file, (long long)origin->line, origin->row);
+}
+
 static int find_overlap(struct rh_dataset *train, const struct rh_dataset *held_out)
 {
 	struct data_hashes hashes = {0};
@@ -250,8 +258,7 @@ static int find_overlap(struct rh_dataset *train, const struct rh_dataset *held_
 		char where[RH_PLACE_BYTES];
 		if (!origin->hash || !data_hashes_has(&hashes, origin->hash))
 			continue;
-		snprintf(where, sizeof where, origin->row ? "%s:%lld (row %u)" : "%s:%lld", file[origin->file], (long long)origin->line,
-		         origin->row);
+		place_origin(origin, file[origin->file], where);
 		data_find(train, RH_LINT_OVERLAP, where);
 	}
 	data_hashes_free(&hashes);

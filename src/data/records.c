@@ -1,6 +1,7 @@
 #include "data/records.h"
 
 #include "core/alloc.h"
+#include "data/files.h"
 #include "data/form.h"
 
 #include <string.h>
@@ -33,16 +34,39 @@ static int skip_blanks(struct data_records *records, char *byte)
 	}
 }
 
+/* 1: the file begins as rows of JSON do, {" or [{, between blanks or none. */
+static int begins_as_json(const struct data_window *window)
+{
+	const char *at = window->bytes + window->begin, *end = window->bytes + window->end;
+	char marks[3] = "";
+	for (int count = 0; count < 2 && at < end; at++)
+		if (!is_blank(*at))
+			marks[count++] = *at;
+	return !strcmp(marks, "{\"") || !strcmp(marks, "[{");
+}
+
 int data_records_open(const char *path, struct data_records *out)
 {
 	*out = (struct data_records){.path = path, .next_line = 1};
 	char first = 0;
-	int rc = data_stream_open(path, &out->window.stream);
+	int rc = rh_parquet_is_one(path);
+	if (rc > 0)
+		out->format = DATA_PARQUET;
+	if (rc)
+		return rc < 0 ? rc : rh_parquet_open(path, &out->parquet);
+	rc = data_stream_open(path, &out->window.stream);
 	if (rc)
 		return rc;
 	rc = data_window_more(&out->window, path);
 	if (rc > 0 && out->window.end >= 3 && !memcmp(out->window.bytes, "\xEF\xBB\xBF", 3))
 		data_window_consume(&out->window, 3);
+	if (rc > 0 && out->window.end >= 4 && !memcmp(out->window.bytes, "PAR1", 4))
+		rc = rh_fail(-EINVAL, "%s: Parquet inside a compressed file; unpack it (gunzip, unzstd): Parquet is compressed by itself",
+		             path);
+	if (rc >= 0 && data_file_of(path) == DATA_FILE_DOCUMENT && !begins_as_json(&out->window)) {
+		out->format = DATA_DOCUMENT;
+		return 0;
+	}
 	rc = rc < 0 ? rc : skip_blanks(out, &first);
 	if (rc < 0) {
 		data_records_close(out);
@@ -55,10 +79,12 @@ int data_records_open(const char *path, struct data_records *out)
 
 void data_records_close(struct data_records *records)
 {
+	rh_parquet_close(records->parquet);
 	data_stream_close(records->window.stream);
 	data_window_free(&records->window);
 	rh_text_free(&records->where);
 	json_decref(records->columns);
+	records->parquet = NULL;
 	records->window.stream = NULL;
 	records->columns = NULL;
 }
@@ -112,34 +138,12 @@ int data_records_more(struct data_records *records)
 	return rc ? rc : data_window_more(window, records->where.bytes);
 }
 
-/* Upper bound on what the parser's values take beside their texts, by the marks that bring them. */
-static int64_t bytes_of_values(const char *json, size_t length)
-{
-	enum {
-		BRACKET = 208, /* an object with room for 8 members, or an array with room for 8 items; its first value */
-		COLON = 128,   /* a member, and its share of a table that grows */
-		COMMA = 80     /* a value, and its place in an array that grows */
-	};
-	int64_t bytes = 0;
-	int in_string = 0;
-	for (size_t at = 0; at < length; at++) {
-		if (in_string) {
-			at += json[at] == '\\';
-			in_string = json[at] != '"';
-			continue;
-		}
-		in_string = json[at] == '"';
-		bytes += json[at] == ',' ? COMMA : json[at] == ':' ? COLON : json[at] == '{' || json[at] == '[' ? BRACKET : 0;
-	}
-	return bytes;
-}
-
 /* Parses the window's first bytes, which end there. */
 static int parse(struct data_records *records, size_t length, json_t **row)
 {
 	struct data_window *window = &records->window;
 	const char *bytes = window->bytes + window->begin;
-	records->value_bytes = bytes_of_values(bytes, length);
+	records->value_bytes = rh_json_bytes_of_values(bytes, length);
 	int rc = data_records_check_length(records, length);
 	if (!rc)
 		rc = rh_json_parse_at(bytes, length, records->path, records->line, row);
@@ -275,11 +279,11 @@ static int next_of_array(struct data_records *records, json_t **row)
 		return fail_array(records,
 		                  "%s: expected an object {...}; each item of the array is one row, such as {\"messages\": [...]} or "
 		                  "{\"text\": ...}");
-	records->shared_row = records->rows && records->line == records->next_line ? (uint32_t)records->rows + 1 : 0;
+	records->row = records->rows && records->line == records->next_line ? (uint32_t)records->rows + 1 : 0;
 	records->line = records->next_line;
 	rc = data_records_place(records, records->line);
-	if (!rc && records->shared_row)
-		rc = rh_text_printf(&records->where, " (row %u)", records->shared_row);
+	if (!rc && records->row)
+		rc = rh_text_printf(&records->where, " (row %u)", records->row);
 	if (!rc)
 		rc = find_value(records, &length);
 	if (!rc)
@@ -287,14 +291,67 @@ static int next_of_array(struct data_records *records, json_t **row)
 	return rc ? rc : 1;
 }
 
+static int next_of_parquet(struct data_records *records, json_t **row)
+{
+	struct rh_parquet *parquet = records->parquet;
+	int rc = rh_parquet_next(parquet, records->row_room, row);
+	if (rc <= 0)
+		return rc;
+	records->row = (uint32_t)rh_parquet_row(parquet);
+	records->row_bytes = rh_parquet_row_bytes(parquet);
+	records->value_bytes = rh_parquet_held_bytes(parquet);
+	records->where.length = 0;
+	rc = rh_text_printf(&records->where, "%s (row %u)", records->path, records->row);
+	if (rc)
+		json_decref(*row);
+	return rc ? rc : 1;
+}
+
+/* The whole file. */
+static int next_of_document(struct data_records *records, json_t **row)
+{
+	struct data_window *window = &records->window;
+	records->line = 1;
+	records->is_over = 1;
+	int rc = data_records_place(records, records->line);
+	while (!rc && (rc = data_records_more(records)) > 0)
+		rc = 0;
+	size_t length = window->end - window->begin;
+	if (!rc)
+		rc = data_records_check_length(records, length);
+	if (rc)
+		return rc;
+	json_t *text = json_stringn(length ? window->bytes + window->begin : "", length);
+	if (!text)
+		return rh_fail(-EINVAL, "%s: the document is not UTF-8; iconv -f LATIN1 -t UTF-8 converts it from Latin-1", records->path);
+	*row = json_pack("{s:o}", "text", text);
+	data_window_consume(window, length);
+	return *row ? 1 : rh_fail(-ENOMEM, "%s: out of host memory", records->path);
+}
+
+static int next_of_format(struct data_records *records, json_t **row)
+{
+	switch (records->format) {
+	case DATA_LINES:
+		return next_of_lines(records, row);
+	case DATA_ARRAY:
+		return next_of_array(records, row);
+	case DATA_TABLE:
+		return data_table_next(records, row);
+	case DATA_PARQUET:
+		return next_of_parquet(records, row);
+	case DATA_DOCUMENT:
+		return next_of_document(records, row);
+	}
+	return 0;
+}
+
 int data_records_next(struct data_records *records, json_t **row)
 {
 	if (records->is_over)
 		return 0;
 	records->value_bytes = 0;
-	int rc = records->format == DATA_LINES   ? next_of_lines(records, row)
-	         : records->format == DATA_ARRAY ? next_of_array(records, row)
-	                                         : data_table_next(records, row);
+	int rc = next_of_format(records, row);
 	records->rows += rc > 0;
 	return rc;
 }

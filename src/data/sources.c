@@ -1,7 +1,7 @@
 #include "data/sources.h"
 
 #include "core/alloc.h"
-#include "core/file.h"
+#include "data/files.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,24 +125,53 @@ static int look_up(const json_t *info, const char *path, const char *name, struc
 	return rc;
 }
 
+/* One item of the list, whose path may be a folder's or a pattern. */
+static int find_item(const struct rh_list *files, size_t index, const struct rh_config *config, const json_t *info,
+                     enum data_weighting weighting, struct data_source *out)
+{
+	*out = (struct data_source){.columns = json_object(), .weight = 1};
+	int rc = out->columns ? add_columns(config, out->columns) : no_memory();
+	if (!rc && info)
+		rc = look_up(info, config->dataset_info, files->item[index], out);
+	else if (!rc && !(out->path = rh_strdup(files->item[index])))
+		rc = -ENOMEM;
+	if (config->max_samples && (!out->most_rows || config->max_samples < out->most_rows))
+		out->most_rows = config->max_samples;
+	if (weighting == DATA_WEIGHTED && config->data_weights.count)
+		out->weight = strtod(config->data_weights.item[index], NULL);
+	return rc;
+}
+
+/* Adds a source for each file that the item means. */
+static int add_files(const struct data_source *item, struct data_sources *out)
+{
+	struct rh_names names;
+	int rc = data_files_find(item->path, &names);
+	if (rc)
+		return rc;
+	rc = rh_grow(&out->source, &out->capacity, out->count + names.count, sizeof *out->source);
+	for (size_t i = 0; !rc && i < names.count; i++) {
+		struct data_source *source = &out->source[out->count++];
+		*source = *item;
+		source->path = names.name[i];
+		source->columns = json_incref(item->columns);
+		names.name[i] = NULL;
+	}
+	rh_names_free(&names);
+	return rc;
+}
+
 int data_sources_find(const struct rh_list *files, const struct rh_config *config, enum data_weighting weighting, struct data_sources *out)
 {
-	*out = (struct data_sources){.source = rh_alloc(files->count, sizeof *out->source)};
-	int rc = out->source ? 0 : -ENOMEM;
-	if (!rc && config->dataset_info)
-		rc = rh_json_load(config->dataset_info, &out->info);
+	*out = (struct data_sources){0};
+	int rc = config->dataset_info ? rh_json_load(config->dataset_info, &out->info) : 0;
 	for (size_t i = 0; !rc && i < files->count; i++) {
-		struct data_source *source = &out->source[out->count++];
-		*source = (struct data_source){.columns = json_object(), .weight = 1};
-		rc = source->columns ? add_columns(config, source->columns) : no_memory();
-		if (!rc && out->info)
-			rc = look_up(out->info, config->dataset_info, files->item[i], source);
-		else if (!rc && !(source->path = rh_strdup(files->item[i])))
-			rc = -ENOMEM;
-		if (config->max_samples && (!source->most_rows || config->max_samples < source->most_rows))
-			source->most_rows = config->max_samples;
-		if (weighting == DATA_WEIGHTED && config->data_weights.count)
-			source->weight = strtod(config->data_weights.item[i], NULL);
+		struct data_source item;
+		rc = find_item(files, i, config, out->info, weighting, &item);
+		if (!rc)
+			rc = add_files(&item, out);
+		rh_free(item.path);
+		json_decref(item.columns);
 	}
 	if (rc)
 		data_sources_free(out);
@@ -179,9 +208,11 @@ static int find_form(struct data_reader *reader, const json_t *row)
 	int rc = data_form_find(row, reader->source->columns, reader->text_key, records->where.bytes, &reader->form);
 	if (!rc)
 		return data_form_list_unread(reader->form, row, reader->source->columns, &reader->unread);
-	return rc == -EINVAL && records->format == DATA_TABLE
-	               ? rh_fail(rc, "%s; the file was read as a table, whose first line names its columns", rh_error(rc))
-	               : rc;
+	return rc == -EINVAL && records->format == DATA_TABLE ? rh_fail(rc,
+	                                                                "%s; the file was read as a table, whose first line names its "
+	                                                                "columns; a text to train on has a name that ends in .txt or .md",
+	                                                                rh_error(rc))
+	                                                      : rc;
 }
 
 static int convert(struct data_reader *reader, json_t **row)
@@ -190,12 +221,15 @@ static int convert(struct data_reader *reader, json_t **row)
 	const char *where = reader->records.where.bytes;
 	if (!json_is_object(*row))
 		return rh_fail(-EINVAL, "%s: expected one JSON object on the line, such as {\"prompt\": ..., \"completion\": ...}", where);
-	int rc = data_columns_rename(source->columns, where, row);
+	int is_document = reader->records.format == DATA_DOCUMENT; /* whose key is ours */
+	int rc = is_document ? 0 : data_columns_rename(source->columns, where, row);
 	if (!rc && reader->is_labelled) {
 		reader->kind = DATA_LABELLED;
 		return 0;
 	}
-	if (!rc && !reader->rows)
+	if (is_document)
+		reader->form = FORM_TEXT;
+	else if (!rc && !reader->rows)
 		rc = find_form(reader, *row);
 	return rc ? rc : data_form_convert(reader->form, &source->tags, reader->has_template, where, row, &reader->kind);
 }

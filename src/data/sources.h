@@ -15,10 +15,11 @@ struct data_source {
 };
 struct data_sources {
 	struct data_source *source; /* (count) */
-	size_t count;
+	size_t count, capacity;
 	json_t *info; /* dataset_info.json, NULL: none */
 };
-/* `files` are paths, or names where config->dataset_info is set. `weights`: whether data_weights holds for them. */
+/* `files` are paths of files or folders, patterns (data/files.h), or names where config->dataset_info is set; each file of theirs becomes a
+ * source. `weights`: whether data_weights holds for them. */
 enum data_weighting { DATA_UNWEIGHTED, DATA_WEIGHTED };
 int data_sources_find(const struct rh_list *files, const struct rh_config *config, enum data_weighting weighting,
                       struct data_sources *out) RH_MUST;
@@ -31,8 +32,8 @@ struct data_reader {
 	int has_template;
 	int is_labelled; /* set after opening: rows are as they are, of kind DATA_LABELLED */
 	struct data_records records;
-	enum data_form form; /* of the whole file, once a row was read */
-	enum data_kind kind; /* of the row last returned */
+	enum data_form form;   /* of the whole file, once a row was read */
+	enum data_kind kind;   /* of the row last returned */
 	struct rh_text unread; /* columns of the first row that its form does not read */
 	int64_t rows;
 };

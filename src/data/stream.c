@@ -45,16 +45,10 @@ static int starts(const struct data_stream *stream, const char *magic, size_t by
 	return stream->end >= bytes && !memcmp(stream->packed, magic, bytes);
 }
 
-/* Refuses data that is no text, such as Parquet. */
+/* Refuses data that is no text. */
 static int refuse_others(const struct data_stream *stream)
 {
 	const char *path = stream->path;
-	if (starts(stream, "PAR1", 4))
-		return rh_fail(
-		        -EINVAL,
-		        "%s: Parquet is not read; convert it: duckdb -c \"COPY (FROM '%s') TO 'rows.jsonl'\", or python3 -c \"import "
-		        "pandas; pandas.read_parquet('%s').to_json('rows.jsonl', orient='records', lines=True)\"",
-		        path, path, path);
 	if (starts(stream, "ARROW1", 6))
 		return rh_fail(-EINVAL,
 		               "%s: Arrow is not read; convert it: python3 -c \"import datasets; "

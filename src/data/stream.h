@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 struct data_stream;
-/* -EINVAL, with the command that converts, for what is no text in UTF-8: Parquet, Arrow, archives, UTF-16, a git-lfs pointer. `path` is
+/* -EINVAL, with the command that converts, for what is no text in UTF-8: Arrow, archives, UTF-16, a git-lfs pointer. `path` is
  * borrowed until the stream is closed. */
 int data_stream_open(const char *path, struct data_stream **out) RH_MUST;
 /* Up to `room` bytes; *got is 0 at the end alone. */

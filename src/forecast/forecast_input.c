@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "data/chat.h"
 #include "data/dataset.h"
+#include "data/files.h"
 #include "session/training_data.h"
 
 enum { READ_BYTES = 4 << 20 }; /* data up to this size are tokenized: some tenths of a second */
@@ -72,25 +73,37 @@ int rh_forecast_input_of_data(const struct rh_training_data *data, const struct 
 	return rc;
 }
 
-static int is_small(const char *path)
+/* Bytes of a file; more than READ_BYTES where it cannot be read. */
+static int64_t bytes_of(const char *path)
 {
 	struct rh_file_in *file;
-	if (rh_dir_exists(path)) /* of images, of which names alone are read */
-		return 1;
 	if (!rh_file_exists(path) || rh_file_open(path, &file)) {
 		rh_error_clear();
-		return 0;
+		return READ_BYTES + 1;
 	}
-	int small = rh_file_length(file) <= READ_BYTES;
+	int64_t bytes = rh_file_length(file);
 	rh_file_close(file);
-	return small;
+	return bytes;
 }
 
-static int are_small(const struct rh_list *files)
+/* Of images names alone are read. */
+static int are_small(const struct rh_list *files, enum rh_task_kind task)
 {
 	int small = 1;
-	for (size_t i = 0; i < files->count; i++)
-		small &= is_small(files->item[i]);
+	for (size_t i = 0; small && i < files->count; i++) {
+		struct rh_names names;
+		int64_t bytes = 0;
+		if (task == RH_TASK_IMAGE_CLASSIFICATION && rh_dir_exists(files->item[i]))
+			continue;
+		if (data_files_find(files->item[i], &names)) { /* reading them says what is wrong */
+			rh_error_clear();
+			continue;
+		}
+		for (size_t n = 0; n < names.count; n++)
+			bytes += bytes_of(names.name[n]);
+		small = bytes <= READ_BYTES;
+		rh_names_free(&names);
+	}
 	return small;
 }
 
@@ -119,11 +132,12 @@ int rh_forecast_input_shorter(const struct rh_forecast_input *input, int64_t cou
 /* Why the data cannot say how long the rows are; NULL: they can. */
 static int find_uncounted(const struct rh_config *config, struct rh_session *session, const char **why)
 {
+	enum rh_task_kind task = session->model_config->task;
 	*why = NULL;
 	if (!config->train_file.count)
 		*why = "no train_file there";
-	else if (!config->dataset_info && (!are_small(&config->train_file) || !are_small(&config->validation_file)))
-		*why = "a file of them is above 4 MiB and is not read here";
+	else if (!config->dataset_info && (!are_small(&config->train_file, task) || !are_small(&config->validation_file, task)))
+		*why = "they are above 4 MiB and are not read here";
 	if (*why || session->tokenizer)
 		return 0;
 	int rc = rh_session_load_tokenizer(session);

@@ -73,8 +73,7 @@ int rh_evaluate_load(const struct rh_config *config, const struct rh_objective *
 	if (!rc)
 		rc = rh_dataset_split(&train, config->eval_split, config->data_seed, out);
 	if (!rc)
-		rh_note("%s: evaluated are the %lld of its rows that eval_split holds out", config->train_file.item[0],
-		        (long long)out->rows);
+		rh_dataset_report_split(&train, out);
 	rh_dataset_free(&train);
 	return rc;
 }

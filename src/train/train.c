@@ -85,6 +85,8 @@ static int load_data(struct training *run)
 		rc = rh_training_data_arrange(config, &objective, run->session.tokenizer, data);
 	if (rc)
 		return rc;
+	if (config->eval_split > 0)
+		rh_dataset_report_split(&data->train, &data->held_out);
 	rc = rh_dataset_check(&data->train, &data->held_out, config);
 	if (!rc && config->eval_strategy != RH_WHEN_NO && !data->held_out.rows)
 		rc = rh_fail(-EINVAL, "eval_strategy: there is nothing to evaluate on; give validation_file or eval_split");

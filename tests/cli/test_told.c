@@ -100,6 +100,7 @@ static void test_rows_that_nobody_evaluates_are_told_of(void **state)
 	struct scratch scratch;
 	make_good(&scratch);
 	SAYS(&scratch, "train @/run.yaml --eval_split 0.5", "nothing will be evaluated|eval_strategy");
+	SAYS(&scratch, "train @/run.yaml --eval_split 0.5 --output_dir @/split", "eval_split|2 of the 4 rows");
 	SAYS(&scratch, "train @/run.yaml --output_dir @/two --validation_file @/rows.jsonl --eval_strategy epoch",
 	     "!nothing will be evaluated", "eval_loss");
 	scratch_close(&scratch);
@@ -262,7 +263,7 @@ static void test_rows_that_training_held_out_can_be_evaluated(void **state)
 	        loss_of(&scratch, "eval @/run.yaml --json --validation_file @/rows.jsonl --eval_split 0.5 --model_name_or_path @/out");
 	assert_true(held > 0 && fabs(held / trained - 1) < 1e-10);
 	assert_true(fabs(others / held - 1) > 1e-6); /* all four rows */
-	SAYS(&scratch, "eval @/run.yaml --eval_split 0.5 --model_name_or_path @/out", "2 of its rows|eval_split");
+	SAYS(&scratch, "eval @/run.yaml --eval_split 0.5 --model_name_or_path @/out", "eval_split|2 of the 4 rows");
 	refused(&scratch, "eval --model_name_or_path @/hf --eval_split 0.5", "eval_split: |train_file");
 	scratch_close(&scratch);
 }

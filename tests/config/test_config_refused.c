@@ -372,7 +372,7 @@ static void test_load_what_a_verb_needs(void **state)
 	refused_by("train", NULL, "--model_name_or_path model --train_file x/no.jsonl --output_dir o",
 	           "train_file: 'x/no.jsonl': no such file");
 	refused_by("train", NULL, "--model_name_or_path model --train_file data/*.jsonl --output_dir o",
-	           "train_file: 'data/*.jsonl'|a pattern|a list");
+	           "train_file: 'data/*.jsonl'|pattern");
 	refused_by("train", NULL, "--model_name_or_path model --train_file train.jsonl,test.jsonl --output_dir o",
 	           "train_file: 'train.jsonl,test.jsonl'|a list: [a.jsonl,b.jsonl]");
 	refused_by("train", NULL, "no.yaml", "no.yaml");

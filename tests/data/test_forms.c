@@ -404,7 +404,7 @@ static const struct {
         {"{\"dialogue\":[],\"x\":\"\"}", ":1: ", "data_columns: {messages: dialogue}", 0},
         {"{}", ":1: ", "a row has messages, prompt and completion", 0},
         {"messages\n\"[{'role': 'user'}]\"\n", ":2: ", "write it with json.dumps", TEMPLATE_CHATML},
-        {"PAR1....", ": Parquet", "duckdb -c", 0},
+        {"PAR1....", ": the file is too short for Parquet", "fetch it again", 0},
         {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n", ": a git-lfs pointer", "(12345 bytes): run git lfs pull",
          0},
         {"BZh9", ": bzip2", "bunzip2", 0},

@@ -6,7 +6,7 @@ SECONDS ?= 60
 F       := build/fuzz
 FUZZ_CFLAGS := -std=c11 -g -O1 -fno-omit-frame-pointer -Isrc -I. -Itests -D_GNU_SOURCE -DRH_FUZZER -pthread -fsanitize=address,undefined \
                -fno-sanitize-recover=undefined -fsanitize-coverage-ignorelist=tests/fuzz/untraced.txt -w
-FUZZ_SRC := $(wildcard src/core/*.c src/config/*.c src/data/*.c src/data/*/*.c src/token/*.c src/model/*.c src/ckpt/*.c src/observe/*.c src/train/*.c src/train/*/*.c src/link/*.c)
+FUZZ_SRC := $(wildcard src/core/*.c src/config/*.c src/data/*.c src/data/*/*.c src/parquet/*.c src/token/*.c src/model/*.c src/ckpt/*.c src/observe/*.c src/train/*.c src/train/*/*.c src/link/*.c)
 FUZZ_OBJ := $(FUZZ_SRC:%.c=$(F)/%.o)
 
 $(F)/%.o: %.c

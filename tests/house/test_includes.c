@@ -4,8 +4,8 @@
 enum { RANKS = 16, ROOMS_MAX = 5 };
 
 /* cli > train > modes > forecast > checkpoint > session > plan, weights > run, data, ckpt, machine > link > schedule, token > partition,
- * offload > model > device/cpu, device/sim, cuda > device > config, observe, jinja > core: a folder includes itself and those in later
- * rows. */
+ * offload > model > device/cpu, device/sim, cuda > device > config, observe, jinja, parquet > core: a folder includes itself and those in
+ * later rows. */
 static const char *const ranks[RANKS][ROOMS_MAX] = {
         {"cli"},
         {"train"},
@@ -21,7 +21,7 @@ static const char *const ranks[RANKS][ROOMS_MAX] = {
         {"model"},
         {"device/cpu", "device/sim", "cuda"},
         {"device"},
-        {"config", "observe", "jinja"},
+        {"config", "observe", "jinja", "parquet"},
         {"core"},
 };
 

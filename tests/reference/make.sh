@@ -16,7 +16,7 @@ make_venv() {
 	echo "making build/venv (torch, transformers, peft: several GB)"
 	rm -rf "$venv"
 	"${PYTHON:-python3}" -m venv "$venv" || { echo "no virtual environment: install python3-venv, or set PYTHON to another python3" >&2; exit 1; }
-	install transformers gguf scikit-learn psutil pillow
+	install transformers gguf scikit-learn psutil pillow pyarrow datasets
 	if [ -n "$toolkit" ]; then # torch's own copies of the CUDA libraries are left out where the toolkit is installed
 		install filelock typing-extensions sympy networkx jinja2 fsspec
 		install --no-deps torch nvidia-cufile nvidia-cusparselt-cu13 nvidia-nvshmem-cu13 nvidia-nccl-cu13
