@@ -55,12 +55,10 @@ static struct tcp_link *open_listener_link(int is_tls)
 static int connect_stranger(struct tcp_link *link, const uint8_t *bytes, size_t length)
 {
 	int pair[2];
-	struct door_pending *pending = &link->door.pending[0];
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) ||
-	    send(pair[1], bytes, length, MSG_NOSIGNAL) != (ssize_t)length || shutdown(pair[1], SHUT_WR) ||
-	    (link->tls ? tls_stream(link->tls, pair[0], 1, &pending->stream) : stream_plain(pair[0], &pending->stream)))
+	    send(pair[1], bytes, length, MSG_NOSIGNAL) != (ssize_t)length || shutdown(pair[1], SHUT_WR))
 		abort();
-	pending->since_ns = rh_clock_ns();
+	link->door.guest[0] = (struct door_guest){.is_there = 1, .descriptor = pair[0], .since_ns = rh_clock_ns()};
 	return pair[1];
 }
 
