@@ -170,7 +170,8 @@ static void measure_also(struct measuring *all, const struct measuring *more)
 /* Are two blocks cut alike? */
 static int are_alike(const struct rh_block *one, const struct rh_block *other)
 {
-	if (one->trainable != other->trainable || one->elements != other->elements || one->tensors != other->tensors)
+	if (one->trainable != other->trainable || one->elements != other->elements || one->tensors != other->tensors ||
+	    one->packed_bytes != other->packed_bytes)
 		return 0;
 	for (int t = 0; one->trainable && t < one->tensors; t++) {
 		const struct rh_tensor *a = &one->tensor[t], *b = &other->tensor[t];

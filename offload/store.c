@@ -1,13 +1,10 @@
-/* The store's arrays: their bytes and places, and their tensors' elements, read and set. */
+/* The store's arrays: their bytes and places. What they hold is read and set in store_values.c. */
 #include "offload/store_internal.h"
 
 #include "core/alloc.h"
-#include "core/float16.h"
-#include "core/split.h"
 #include "device/cpu/cpu.h"
 #include "offload/memory.h"
 
-#include <math.h>
 #include <string.h>
 
 /* More elements than any address space holds at 28 bytes each; below it no sum of sizes overflows. */
@@ -417,134 +414,6 @@ const struct rh_store_options *rh_store_options(const struct rh_store *store)
 	return &store->options;
 }
 
-/* The tensor's elements [first, first+count) lie in it; returns where they start in the block. */
-static int64_t locate(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count)
-{
-	const struct rh_block *spec = rh_store_block(store, block);
-	RH_ASSERT(tensor >= 0 && tensor < spec->tensors);
-	RH_ASSERT(first >= 0 && count >= 0 && first <= tensor_elements(&spec->tensor[tensor]) - count);
-	return spec->tensor[tensor].offset + first;
-}
-
-/* The overlap of [start, start+count), elements or bytes, with a piece. */
-static int64_t overlap(const struct store_piece *piece, int64_t start, int64_t count, int64_t *from)
-{
-	int64_t end = start + count < piece->end ? start + count : piece->end;
-	*from = start > piece->first ? start : piece->first;
-	return end > *from ? end - *from : 0;
-}
-
-/* Elements of a tensor, and their values in fp32, which come or go. */
-struct move {
-	enum store_direction direction;
-	int64_t start, count; /* elements of the block */
-	float *values;
-	enum rh_dtype dtype; /* in the upload form, in which they begin at byte `offset` */
-	int64_t offset;
-};
-
-static struct move make_move(enum store_direction direction, const struct rh_store *store, int block, int tensor, int64_t first,
-                             int64_t count, float *values)
-{
-	struct rh_tensor_form form = rh_block_tensor(&store->spec[block], tensor, store->dtype);
-	int64_t at = form.offset + rh_dtype_bytes(form.dtype, first);
-	RH_ASSERT(form.dtype == RH_F32 || form.dtype == RH_BF16); /* others do not come as fp32 values */
-	return (struct move){direction, locate(store, block, tensor, first, count), count, values, form.dtype, at};
-}
-
-/* Moves weights that are stored rounded, or as they are. */
-static void move_weights(const struct move *move, void *stored)
-{
-	uint16_t *half = stored;
-	if (move->dtype == RH_F32)
-		store_copy(move->direction, stored, move->values, move->count * 4);
-	else if (move->direction == STORE_IN)
-		for (int64_t i = 0; i < move->count; i++)
-			half[i] = rh_f32_to_bf16(move->values[i]);
-	else
-		for (int64_t i = 0; i < move->count; i++)
-			move->values[i] = rh_bf16_to_f32(half[i]);
-}
-
-/* BF16: what the upload form, `upper`, lacks of a trainable block's masters. */
-static void move_masters(const struct move *move, const struct store_view *view, const uint16_t *upper)
-{
-	int64_t first = move->start - view->first;
-	if (view->master)
-		store_copy(move->direction, view->master + first, move->values, move->count * 4);
-	else if (move->direction == STORE_IN)
-		for (int64_t i = 0; i < move->count; i++)
-			view->lower[first + i] = rh_split_lower(rh_f32_bits(move->values[i]));
-	else
-		for (int64_t i = 0; i < move->count; i++)
-			move->values[i] = rh_bits_f32(rh_split_join(upper[move->start + i], view->lower[first + i]));
-}
-
-/* The part of a move that lies in this piece. Pages are cut by bytes, where an element ends. */
-static struct move part_of(const struct move *move, const struct store_piece *piece, int is_page)
-{
-	int64_t width = is_page ? rh_dtype_bytes(move->dtype, 1) : 1, begin = is_page ? move->offset : move->start, from;
-	struct move part = *move;
-	part.count = overlap(piece, begin, move->count * width, &from) / width;
-	int64_t passed = (from - begin) / width;
-	part.start += passed;
-	part.values += passed;
-	part.offset += rh_dtype_bytes(move->dtype, passed);
-	return part;
-}
-
-/* Piece by piece: a frozen block's weights on NVMe, a trainable one's masters. */
-static int move_pieces(struct rh_store *store, int block, const struct move *move)
-{
-	const struct store_block *of = &store->block[block];
-	int rc = 0;
-	for (int p = of->piece; !rc && p < of->piece + of->piece_count; p++) {
-		struct store_view view;
-		struct move part = part_of(move, &store->piece[p], !of->weights);
-		rc = part.count > 0 ? store_acquire(store, p, STORE_WEIGHTS, &view) : 0;
-		if (rc || part.count <= 0)
-			continue;
-		if (of->weights)
-			move_masters(&part, &view, of->weights);
-		else
-			move_weights(&part, (char *)view.weights + part.offset - view.first);
-		store_release(store, p, STORE_WEIGHTS, move->direction == STORE_IN ? STORE_CHANGED : STORE_UNCHANGED);
-	}
-	return rc;
-}
-
-int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values)
-{
-	struct store_block *to = block_at(store, block);
-	const struct move move = make_move(STORE_IN, store, block, tensor, first, count, (float *)(uintptr_t)values);
-	uint32_t bad = 0;
-	for (int64_t i = 0; i < count; i++)
-		bad |= (rh_f32_bits(values[i]) & 0x7f800000u) == 0x7f800000u;
-	if (bad) {
-		int64_t i = 0;
-		while (isfinite(values[i]))
-			i++;
-		const struct rh_tensor *named = &store->spec[block].tensor[tensor];
-		return rh_fail(
-		        -EINVAL, "tensor %s holds %g at row %lld, column %lld: weights must be finite; repair or re-download the file",
-		        named->name, (double)values[i], (long long)((first + i) / named->cols), (long long)((first + i) % named->cols));
-	}
-	/* each by one: of threads that set at once none may undo another's */
-	__atomic_fetch_add(&to->version, 1, __ATOMIC_RELAXED);
-	__atomic_fetch_add(&to->published_version, 1, __ATOMIC_RELAXED);
-	if (!to->weights)
-		return move_pieces(store, block, &move);
-	char *stored = (char *)to->weights + move.offset;
-	int splits = store->dtype != RH_F32 && store->spec[block].trainable;
-	for (int64_t i = 0; splits && i < count; i++)
-		((uint16_t *)(void *)stored)[i] = rh_split_upper(rh_f32_bits(values[i]));
-	if (!splits)
-		move_weights(&move, stored);
-	if (to->published)
-		memcpy((char *)to->published + move.offset, stored, (size_t)rh_dtype_bytes(move.dtype, count));
-	return splits ? move_pieces(store, block, &move) : 0;
-}
-
 int rh_store_can_set_concurrently(const struct rh_store *store)
 {
 	return !store->cache;
@@ -556,34 +425,4 @@ int rh_store_is_behind(const struct rh_store *store, int block)
 	/* an update may be running, as in rh_store_version */
 	return from->published &&
 	       __atomic_load_n(&from->published_version, __ATOMIC_RELAXED) != __atomic_load_n(&from->version, __ATOMIC_RELAXED);
-}
-
-int rh_store_published_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, void *values)
-{
-	const char *published = block_at(store, block)->published;
-	int64_t start = locate(store, block, tensor, first, count);
-	RH_ASSERT(published);
-	memcpy(values, published + rh_dtype_bytes(store->dtype, start), (size_t)rh_dtype_bytes(store->dtype, count));
-	return 0;
-}
-
-int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const void *values)
-{
-	struct store_block *to = block_at(store, block);
-	int64_t start = locate(store, block, tensor, first, count);
-	RH_ASSERT(to->published);
-	memcpy((char *)to->published + rh_dtype_bytes(store->dtype, start), values, (size_t)rh_dtype_bytes(store->dtype, count));
-	to->published_version = to->version + 1;
-	to->version += 2;
-	return 0;
-}
-
-int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values)
-{
-	const struct store_block *from = block_at(store, block);
-	const struct move move = make_move(STORE_OUT, store, block, tensor, first, count, values);
-	if (!from->weights || (store->dtype != RH_F32 && store->spec[block].trainable))
-		return move_pieces(store, block, &move);
-	move_weights(&move, (char *)from->weights + move.offset);
-	return 0;
 }

@@ -1,7 +1,8 @@
 /* The host store: layer blocks and all that training keeps of them.
  *
  * A block is a run of tensors that travel together. All its arrays share one element layout, given by the tensors' offsets; the gaps hold
- * zeros. A frozen block holds only its upload form. A trainable block of dtype
+ * zeros. A frozen block holds only its upload form, whose bytes the model lays out (rh_block_tensor): tensors of the store's dtype, and
+ * packed ones (core/form.h), whose bytes the store moves as they are. A trainable block of dtype
  *   F32:  master (= upload form) 4, optimizer state, gradient 4;
  *   BF16: upload form 2 (the master rounded half away from zero), gradient 2, optimizer state, and
  *         split, split8: the master's lower half 2, its upper half being the upload form; plain: the fp32 master 4.
@@ -78,7 +79,7 @@ void *rh_store_memory(const struct rh_store *store, int64_t *bytes);
 int rh_store_blocks(const struct rh_store *store);
 const struct rh_block *rh_store_block(const struct rh_store *store, int block);
 
-/* What devices upload: (elements) of the store's dtype. NULL for a frozen block on NVMe. */
+/* What devices upload: rh_block_bytes. NULL for a frozen block on NVMe. */
 const void *rh_store_weights(const struct rh_store *store, int block);
 /* A number that changes whenever the weights change: equal versions mean equal bytes. Never 0. */
 uint64_t rh_store_version(const struct rh_store *store, int block);
@@ -120,13 +121,19 @@ struct rh_store_traffic {
 };
 struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block);
 
-/* One tensor's master weights as fp32 in row-major order, elements [first, first+count). Setting refuses a non-finite value (-EINVAL,
+/* One plain tensor's master weights as fp32 in row-major order, elements [first, first+count). Setting refuses a non-finite value (-EINVAL,
  * naming the tensor) because the split cannot hold it. Setting a frozen block rounds to the dtype: BF16 nearest even when frozen, half away
  * when trainable. Where masters are spilled both may fail as rh_space_io_wait does, and belong to whoever has the pool. */
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values) RH_MUST;
 /* 1: several threads may set elements at once, as nothing is on NVMe. */
 int rh_store_can_set_concurrently(const struct rh_store *store);
 int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values) RH_MUST;
+
+/* Whether elements that would be set are numbers: -EINVAL, naming the tensor. */
+int rh_store_check_finite(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values) RH_MUST;
+/* Bytes [first, first+bytes) of a packed tensor, as they are; of the same places and with the same faults. */
+int rh_store_set_packed(struct rh_store *store, int block, int tensor, int64_t first, int64_t bytes, const void *packed) RH_MUST;
+int rh_store_get_packed(struct rh_store *store, int block, int tensor, int64_t first, int64_t bytes, void *packed) RH_MUST;
 
 /* One array of a trainable tensor's optimizer state, for checkpoints: F32, or U8 for 8-bit moments. Its shape is the tensor's, or a vector.
  */

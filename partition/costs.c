@@ -76,7 +76,8 @@ static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena
 	                        .dropout = at->model->dropout,
 	                        .loss_scale = 1,
 	                        .weights = at->weights,
-	                        .gradient = at->gradient};
+	                        .gradient = at->gradient,
+	                        .plain = at->weights}; /* made once a slot; where it is made for each product, layers take longer */
 }
 
 static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)

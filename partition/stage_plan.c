@@ -15,6 +15,12 @@ int64_t plan_upload_bytes(const struct stage_planner *at, enum pass pass, int lo
 	return at->weight_bytes_below[hi] - at->weight_bytes_below[lo];
 }
 
+/* Bytes of the room in which the stage's packed weights become plain. */
+static int64_t plain_bytes(const struct stage_planner *at, int lo, int hi)
+{
+	return at->plain == PLAIN_IN_ROOM ? at->plain_bytes_below[hi] - at->plain_bytes_below[lo] : 0;
+}
+
 enum pass plan_top_pass(const struct stage_planner *at)
 {
 	return rh_model_has_head(at->request->model) ? PASS_FUSED : PASS_BACKWARD;
@@ -64,6 +70,7 @@ static void widen_transfers(const struct stage_planner *at, struct rh_stage_plan
 {
 	int buffers = boundary_buffers(at->request->model, pass, lo, pass == PASS_FORWARD ? kept_cuts(at, lo, hi) : 0);
 	plan->weight_bytes = rh_max(plan->weight_bytes, plan_upload_bytes(at, pass, lo, hi));
+	plan->plain_bytes = rh_max(plan->plain_bytes, plain_bytes(at, lo, hi));
 	plan->boundary_buffers = buffers > plan->boundary_buffers ? buffers : plan->boundary_buffers;
 }
 
@@ -99,9 +106,16 @@ static void fixed_sizes(const struct rh_stage_plan_request *request, struct rh_s
 
 static int64_t total_bytes(const struct rh_stage_plan *plan)
 {
-	return plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes +
+	return plan->weight_bytes + plan->plain_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes +
 	       plan->deferred_bytes + rh_bytes_times(plan->boundary_bytes, plan->boundary_buffers) +
 	       RH_PLAN_MICRO_BUFFERS * plan->micro_bytes + RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes;
+}
+
+/* Without stages and bytes. */
+static void empty(struct rh_stage_plan *plan)
+{
+	*plan = (struct rh_stage_plan){
+	        .forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .deferred = plan->deferred};
 }
 
 /* The plan widened by this stage, with the try's room for weights. */
@@ -149,9 +163,10 @@ static int does_not_fit(struct stage_planner *at, const struct rh_stage_plan *pl
 	               "activations %.1f, boundaries %.1f%s); %s%s%s%s",
 	               (double)request->device_cap_bytes / 1048576, request->trains ? pass_name[pass] : "forward",
 	               hi - lo > 1 ? "the stage that ends with " : "", what, (double)wider.device_bytes / 1048576,
-	               (double)wider.weight_bytes / 1048576, (double)(wider.gradient_bytes + wider.rounded_bytes) / 1048576,
-	               (double)wider.arena_bytes / 1048576, (double)rh_bytes_times(wider.boundary_bytes, wider.boundary_buffers) / 1048576,
-	               deferred, key ? "raise " : "", key ? key : "", key ? ", or " : "", advice(request));
+	               (double)(wider.weight_bytes + wider.plain_bytes) / 1048576,
+	               (double)(wider.gradient_bytes + wider.rounded_bytes) / 1048576, (double)wider.arena_bytes / 1048576,
+	               (double)rh_bytes_times(wider.boundary_bytes, wider.boundary_buffers) / 1048576, deferred, key ? "raise " : "",
+	               key ? key : "", key ? ", or " : "", advice(request));
 }
 
 /* Forward cuts, where given without backward cuts, bound the fused stage, and a boundary that another box gets. */
@@ -420,8 +435,7 @@ static int choose_saving(struct stage_planner *at, struct rh_stage_plan *plan)
 static int pack_backward(struct stage_planner *at, int64_t limit, struct rh_stage_plan *plan)
 {
 	const struct rh_stage_plan_request *request = at->request;
-	*plan = (struct rh_stage_plan){
-	        .forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .deferred = plan->deferred};
+	empty(plan);
 	fixed_sizes(request, plan);
 	plan->deferred_bytes = expected_deferred(at);
 	at->upload_limit = limit;
@@ -481,7 +495,7 @@ static int64_t least_recomputed(struct stage_planner *at, const struct rh_stage_
 	const struct rh_stage_plan_request *request = at->request;
 	struct rh_stage_plan held = *plan;
 	int64_t bytes = 0;
-	held.weight_bytes = held.gradient_bytes = held.rounded_bytes = held.arena_bytes = held.boundary_buffers = 0;
+	held.weight_bytes = held.plain_bytes = held.gradient_bytes = held.rounded_bytes = held.arena_bytes = held.boundary_buffers = 0;
 	widen(at, &held, plan_top_pass(at), plan->backward[0].lo, plan->backward[0].hi);
 	held.saved_bytes = 0;
 	for (int i = 1, full = !saves(request); i < plan->backward_stages; i++) {
@@ -518,7 +532,7 @@ int plan_least_cost(struct stage_planner *at, int64_t limit, struct rh_stage_pla
 	return 0;
 }
 
-void plan_size(struct stage_planner *at, struct rh_stage_plan *plan)
+static void size(struct stage_planner *at, struct rh_stage_plan *plan)
 {
 	struct rh_stage_plan stages = *plan;
 	*plan = (struct rh_stage_plan){.forward = stages.forward,
@@ -533,6 +547,16 @@ void plan_size(struct stage_planner *at, struct rh_stage_plan *plan)
 		widen(at, plan, PASS_FORWARD, plan->forward[i].lo, plan->forward[i].hi);
 	plan->weight_bytes = rh_max(plan->weight_bytes, plan_two_in_turn(at, plan));
 	plan->device_bytes = total_bytes(plan);
+}
+
+void plan_size(struct stage_planner *at, struct rh_stage_plan *plan)
+{
+	at->plain = PLAIN_IN_ROOM;
+	size(at, plan);
+	if (!at->is_packed || plan->device_bytes <= at->request->device_cap_bytes)
+		return;
+	at->plain = PLAIN_IN_ARENA;
+	size(at, plan);
 }
 
 static int check_cuts(const struct rh_stage_plan_request *request)
@@ -566,6 +590,7 @@ static int plan_as_one_stage(struct stage_planner *at, struct rh_stage_plan *pla
 	if (request->small_stages || request->backward_cut_count > 0 || request->forward_cut_count > 0 || plan_top_pass(at) != PASS_FUSED ||
 	    request->model->tap)
 		return 0;
+	empty(plan);
 	fixed_sizes(request, plan);
 	at->upload_limit = INT64_MAX / 4;
 	at->weight_room = 0;
@@ -607,6 +632,7 @@ static void sum_layers(struct stage_planner *at)
 	for (int l = 0; l < at->layers; l++) {
 		int64_t bytes = rh_stage_plan_layer_upload(model, l);
 		at->weight_bytes_below[l + 1] = at->weight_bytes_below[l] + bytes;
+		at->plain_bytes_below[l + 1] = at->plain_bytes_below[l] + rh_stage_plan_layer_plain(model, l);
 		at->gradients_below[l + 1] = at->gradients_below[l] + rh_stage_plan_layer_gradients(model, l);
 		at->largest = rh_max(at->largest, bytes);
 		if (l && l + 1 < at->layers)
@@ -620,9 +646,10 @@ int plan_open(struct stage_planner *at)
 	int rc = plan_measure_open(at);
 	at->offset = rh_alloc((size_t)at->request->model->blocks * 2, sizeof *at->offset);
 	at->weight_bytes_below = rh_alloc(layers + 1, sizeof *at->weight_bytes_below);
+	at->plain_bytes_below = rh_alloc(layers + 1, sizeof *at->plain_bytes_below);
 	at->gradients_below = rh_alloc(layers + 1, sizeof *at->gradients_below);
 	at->cuts_below = rh_alloc(layers + 1, sizeof *at->cuts_below);
-	if (!rc && !(at->offset && at->weight_bytes_below && at->gradients_below && at->cuts_below))
+	if (!rc && !(at->offset && at->weight_bytes_below && at->plain_bytes_below && at->gradients_below && at->cuts_below))
 		rc = -ENOMEM;
 	if (!rc)
 		sum_layers(at);
@@ -634,8 +661,26 @@ void plan_close(struct stage_planner *at)
 	plan_measure_close(at);
 	rh_free(at->offset);
 	rh_free(at->weight_bytes_below);
+	rh_free(at->plain_bytes_below);
 	rh_free(at->gradients_below);
 	rh_free(at->cuts_below);
+}
+
+/* A model that is one stage stays on its device, which is worth more than a room for plain matrices; stages that come and go have one
+ * where they fit. */
+static int choose_stages(struct stage_planner *at, struct rh_stage_plan *out)
+{
+	int plains = at->is_packed ? PLAINS : 1, rc = RH_DOES_NOT_FIT;
+	for (int p = 0; p < plains; p++) {
+		at->plain = (enum plain)p;
+		if (plan_as_one_stage(at, out))
+			return 0;
+	}
+	for (int p = 0; rc == RH_DOES_NOT_FIT && p < plains; p++) {
+		at->plain = (enum plain)p;
+		rc = plan_search(at, out);
+	}
+	return rc;
 }
 
 int rh_stage_plan_make(const struct rh_stage_plan_request *request, struct rh_stage_plan *out)
@@ -649,8 +694,8 @@ int rh_stage_plan_make(const struct rh_stage_plan_request *request, struct rh_st
 	rc = plan_open(&at);
 	if (!rc)
 		rc = plan_reserve(layers, out);
-	if (!rc && !plan_as_one_stage(&at, out))
-		rc = plan_search(&at, out);
+	if (!rc)
+		rc = choose_stages(&at, out);
 	plan_close(&at);
 	out->is_fed = !rh_model_has_embedding(request->model);
 	out->owes_gradient = out->is_fed && request->model->first_trained < 0;

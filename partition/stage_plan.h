@@ -3,6 +3,8 @@
  * Stages are packed greedily under the device's cap, or cut where the user says: the fused stage from the top (its recompute, loss and
  * backward run as one), then the other backward stages, then the forward stages over the layers below the fused one. A device holds
  *   weights: one stage's, and those of the device's next stage, which are prefetched meanwhile (a double buffer, filled from both ends)
+ *   plain matrices: those of the largest stage, where its weights are packed (core/form.h), made once a slot. Where a device has no room
+ *     for them, each product has its own made in the arena, in every micro-batch
  *   the largest stage's gradient sums, fp32, and their rounded copy in bf16
  *   the arena: the largest stage's activations and workspace for one micro-batch
  *   boundary buffers: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
@@ -86,9 +88,9 @@ struct rh_stage_plan {
 	int crosses_rounds;         /* the request's: the store has a place for every sum */
 	int64_t kept_micro_batches; /* the request's */
 	int boundary_buffers;
-	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, deferred_bytes, boundary_bytes, micro_bytes,
-	        result_bytes, cache_bytes; /* of one each */
-	int64_t device_bytes;              /* all of the above: what a device reserves */
+	int64_t weight_bytes, plain_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, deferred_bytes, boundary_bytes,
+	        micro_bytes, result_bytes, cache_bytes; /* of one each */
+	int64_t device_bytes;                           /* all of the above: what a device reserves */
 };
 
 /* How many of the backward stages a call runs: forward-only the fused one, for losses or logits, where this box has the head. */
@@ -141,11 +143,14 @@ const struct rh_deferred_place *rh_stage_plan_deferred(const struct rh_stage_pla
  * does not use it. Returns the total. is_backward: for a slot of the stage that makes gradients (rh_slot_makes_gradients). That of the
  * embedding alone reads no weights, but for those of a norm (rh_model_embedding_is_normed). */
 int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi, int is_backward, int64_t *offset);
+/* The same for the plain matrices of a stage's packed blocks; -1 where a block has none. */
+int64_t rh_stage_plan_plain_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
 /* The same for gradient sums, in elements: offset[2*b+use]. */
 int64_t rh_stage_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
 /* The totals of one layer alone. */
 int64_t rh_stage_plan_layer_upload(const struct rh_model *model, int l);
 int64_t rh_stage_plan_layer_gradients(const struct rh_model *model, int l);
+int64_t rh_stage_plan_layer_plain(const struct rh_model *model, int l);
 
 /* Cuts for `stages` (at most one a layer) stages of about equal weights: the first layer of each but the first. cut: (stages - 1). */
 void rh_stage_plan_even_cuts(const struct rh_model *model, int stages, int64_t *cut);

@@ -6,6 +6,9 @@
 /* PASS_SAVED: forward that saves, and backward without recompute. */
 enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASS_SAVED, PASSES };
 
+/* Where packed weights become plain: in a room, once a slot; or in the arena, for each product. */
+enum plain { PLAIN_IN_ROOM, PLAIN_IN_ARENA, PLAINS };
+
 /* Bytes of one stage in one pass. */
 struct plan_stage_bytes {
 	int64_t arena; /* the larger peak of the two kinds of micro-batch; -1: not measured yet */
@@ -26,12 +29,15 @@ struct plan_cost {
 struct stage_planner {
 	const struct rh_stage_plan_request *request;
 	int layers;
-	int alike;                             /* all layers between the first and the last take the same bytes */
-	struct plan_stage_bytes *memo[PASSES]; /* of stages that were measured */
+	int alike;        /* all layers between the first and the last take the same bytes */
+	int is_packed;    /* the model has packed weights */
+	enum plain plain; /* what is being tried; of a model without packed weights IN_ROOM, which has no bytes */
+	struct plan_stage_bytes *memo[PLAINS][PASSES]; /* of stages that were measured */
 	struct rh_stage_state state;
 	struct rh_view *boundary;         /* scratch: (layers + 1), absent */
 	int64_t *offset;                  /* scratch: 2 per block */
 	int64_t *weight_bytes_below;      /* (layers + 1) bytes of weights that the layers below upload, shared blocks counted each time */
+	int64_t *plain_bytes_below;       /* (layers + 1) the same of the plain matrices that are made of packed ones */
 	int64_t *gradients_below;         /* (layers + 1) the same of the elements of their gradients */
 	int *cuts_below;                  /* (layers + 1) how many backward stages begin below a layer */
 	int64_t largest, largest_between; /* the largest upload of one layer; of one that is neither the first nor the last */

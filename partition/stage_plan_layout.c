@@ -46,6 +46,22 @@ int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi
 	return bytes;
 }
 
+int64_t rh_stage_plan_plain_layout(const struct rh_model *model, int lo, int hi, int64_t *offset)
+{
+	int64_t bytes = 0;
+	for (int b = 0; b < model->blocks; b++)
+		offset[b] = -1;
+	for (int l = lo; l < hi; l++) {
+		int b = model->layer[l].block[0];
+		int64_t plain = b < 0 ? 0 : rh_block_plain_bytes(&model->block[b], model->dtype);
+		if (!plain)
+			continue;
+		offset[b] = bytes;
+		bytes += plain;
+	}
+	return bytes;
+}
+
 int64_t rh_stage_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset)
 {
 	int64_t elements = 0;
@@ -78,4 +94,10 @@ int64_t rh_stage_plan_layer_gradients(const struct rh_model *model, int l)
 	for (int which = 0; which < 2; which++)
 		elements += block[which] < 0 || !model->block[block[which]].trainable ? 0 : block_gradients(model, block[which]);
 	return elements;
+}
+
+int64_t rh_stage_plan_layer_plain(const struct rh_model *model, int l)
+{
+	int b = model->layer[l].block[0];
+	return b < 0 ? 0 : rh_block_plain_bytes(&model->block[b], model->dtype);
 }

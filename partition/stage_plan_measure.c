@@ -26,8 +26,8 @@ static struct plan_stage_bytes *cell(const struct stage_planner *at, enum pass p
 {
 	int bottom = lo == 0, top = hi == at->layers, ends = bottom + 2 * top;
 	if (!at->alike)
-		return &at->memo[pass][lo * (at->layers + 1) + hi];
-	return &at->memo[pass][ends * (FEW + 1) + (ends == 3 ? 0 : hi - lo - bottom - top)];
+		return &at->memo[at->plain][pass][lo * (at->layers + 1) + hi];
+	return &at->memo[at->plain][pass][ends * (FEW + 1) + (ends == 3 ? 0 : hi - lo - bottom - top)];
 }
 
 int plan_measure_open(struct stage_planner *at)
@@ -35,20 +35,22 @@ int plan_measure_open(struct stage_planner *at)
 	const struct rh_model *model = at->request->model;
 	struct rh_stage_plan_found *found = at->request->found;
 	at->alike = all_alike(model);
-	size_t each = cells(at);
+	at->is_packed = rh_model_is_packed(model);
+	size_t each = cells(at), passes = PASSES * (at->is_packed ? PLAINS : 1);
+	struct plan_stage_bytes *memo;
 	if (found && found->stage && found->head_rows == model->head_rows) {
-		at->memo[0] = found->stage;
+		memo = found->stage;
 		found->stage = NULL;
 	} else {
-		at->memo[0] = rh_alloc(PASSES * each, sizeof *at->memo[0]);
-		for (size_t i = 0; at->memo[0] && i < PASSES * each; i++)
-			at->memo[0][i].arena = -1;
+		memo = rh_alloc(passes * each, sizeof *memo);
+		for (size_t i = 0; memo && i < passes * each; i++)
+			memo[i].arena = -1;
 	}
-	for (int p = 1; at->memo[0] && p < PASSES; p++)
-		at->memo[p] = at->memo[0] + (size_t)p * each;
+	for (size_t p = 0; memo && p < passes; p++)
+		at->memo[p / PASSES][p % PASSES] = memo + p * each;
 	at->boundary = rh_alloc((size_t)at->layers + 1, sizeof *at->boundary);
 	int rc = rh_stage_state_create(model, &at->state);
-	return rc ? rc : !at->memo[0] || !at->boundary ? -ENOMEM : 0;
+	return rc ? rc : !memo || !at->boundary ? -ENOMEM : 0;
 }
 
 void plan_measure_close(struct stage_planner *at)
@@ -58,9 +60,9 @@ void plan_measure_close(struct stage_planner *at)
 	rh_free(at->boundary);
 	if (found) {
 		rh_free(found->stage);
-		*found = (struct rh_stage_plan_found){at->memo[0], at->request->model->head_rows};
+		*found = (struct rh_stage_plan_found){at->memo[0][0], at->request->model->head_rows};
 	} else {
-		rh_free(at->memo[0]);
+		rh_free(at->memo[0][0]);
 	}
 }
 
@@ -75,6 +77,7 @@ static int64_t emit_stage(struct stage_planner *at, enum pass pass, int lo, int 
 {
 	const struct rh_model *model = at->request->model;
 	const struct rh_micro_shape *shape = infer ? &at->request->infer : &at->request->train;
+	static char *somewhere; /* where plain matrices lie is not asked */
 	struct rh_arena arena = rh_arena_measuring(), saved = rh_arena_measuring(), deferred = rh_arena_measuring();
 	struct rh_emit emit = {.model = model,
 	                       .arena = &arena,
@@ -83,6 +86,7 @@ static int64_t emit_stage(struct stage_planner *at, enum pass pass, int lo, int 
 	                       .shape = *shape,
 	                       .dropout = infer ? 0 : model->dropout,
 	                       .loss_scale = 1,
+	                       .plain = at->plain == PLAIN_IN_ROOM ? &somewhere : NULL,
 	                       .cache_rows = at->request->cache_rows};
 	struct rh_view x = rh_boundary_view(model, lo, shape->tokens, (char *)(uintptr_t)RH_ALIGN);
 	struct rh_view end = rh_boundary_view(model, hi, shape->tokens, x.data);

@@ -3,7 +3,7 @@
 #ifndef RH_CKPT_SOURCE_H
 #define RH_CKPT_SOURCE_H
 
-#include "core/dtype.h"
+#include "core/form.h"
 #include "model/config.h"
 #include "token/tokenizer.h"
 
@@ -34,6 +34,14 @@ int rh_source_tokenizer(const struct rh_source *source, struct rh_tokenizer **ou
  * even) at `out`. -EINVAL if they are not whole rows of the tensor; -ENOENT, with a line, if the model uses none of that name. From any
  * thread. */
 int rh_source_read(const struct rh_source *source, const char *name, int64_t first, int64_t count, enum rh_dtype dtype, void *out) RH_MUST;
+
+/* The form in which a matrix stays packed as the file has it; RH_FORM_PLAIN: in none. `source`: a struct rh_source; for rh_model_pack. */
+struct rh_tensor;
+enum rh_form rh_source_form(const void *source, const struct rh_tensor *tensor);
+/* Rows [first, first+count) of such a matrix, in Hugging Face's order, as they are: their elements, and their scales where these lie apart
+ * (core/form.h). From any thread. */
+int rh_source_read_packed(const struct rh_source *source, const char *name, int64_t first, int64_t count, void *elements,
+                          void *scales) RH_MUST;
 
 /* How the file names a tensor: as the model does, but where a larger model's files name its text model's otherwise. */
 const char *rh_source_file_name(const struct rh_source *source, const char *name);

@@ -4,6 +4,7 @@
 #include "core/blocks.h"
 #include "core/float16.h"
 #include "core/minmax.h"
+#include "model/model.h"
 
 #include <string.h>
 
@@ -98,6 +99,13 @@ static int read_mxfp4(const struct source_entry *entry, int64_t first, int64_t c
 	return 0;
 }
 
+/* Which row of a matrix that the file holds as two, whose rows are alternately the model's, is the model's row `row`. */
+static int64_t paired_row(const struct source_entry *entry, int64_t row)
+{
+	int64_t of_one = entry->tensor.shape[1];
+	return row / (2 * of_one) * of_one + row % (2 * of_one) / 2;
+}
+
 /* Rows [first, first + count) of a tensor that the file holds as two: rows alternate between them; in a bias the elements of a row do. */
 static int read_paired(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
 {
@@ -106,7 +114,7 @@ static int read_paired(const struct source_entry *entry, int64_t first, int64_t 
 	char piece[2][CHUNK / 2 * sizeof(float)];
 	if (!is_bias) {
 		for (int64_t r = first; r < first + count; r++) {
-			int64_t row = (r / (2 * of_one) * of_one + r % (2 * of_one) / 2) * cols;
+			int64_t row = paired_row(entry, r) * cols;
 			enum rh_dtype from = r % 2 ? entry->dtype2 : entry->tensor.dtype;
 			int rc = convert(entry->file, (r % 2 ? entry->offset2 : entry->offset) + rh_dtype_bytes(from, row), from, cols,
 			                 dtype, (char *)out + (r - first) * width);
@@ -182,4 +190,41 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 		             (char *)out + rh_dtype_bytes(dtype, done));
 	}
 	return rc;
+}
+
+static enum rh_form form_of(const struct source_entry *entry)
+{
+	if (!entry || !entry->file || entry->tensor.rank < 2 || entry->has_one_added)
+		return RH_FORM_PLAIN;
+	if ((entry->matrices && !entry->scale) || (entry->stored2 && entry->dtype2 != entry->tensor.dtype))
+		return RH_FORM_PLAIN;
+	return rh_form_of(entry->tensor.dtype, entry->scale != NULL);
+}
+
+enum rh_form rh_source_form(const void *source, const struct rh_tensor *tensor)
+{
+	return form_of(source_entries_find(&((const struct rh_source *)source)->entries, tensor->name));
+}
+
+int rh_source_read_packed(const struct rh_source *source, const char *name, int64_t first, int64_t count, void *elements, void *scales)
+{
+	const struct source_entry *entry = source_entries_find(&source->entries, name);
+	enum rh_form form = form_of(entry);
+	RH_ASSERT(form != RH_FORM_PLAIN && first >= 0 && count >= 0 && first <= entry->rows - count);
+	int64_t row_bytes = rh_form_element_bytes(form, 1, entry->cols), scale_bytes = rh_form_scale_bytes(form, 1, entry->cols);
+	int is_moved = entry->stored2 || (source->gguf && entry->head_dim);
+	int64_t at_once = is_moved ? 1 : count;
+	for (int64_t done = 0; done < count; done += at_once) {
+		int64_t row = first + done, offset = entry->stored2 && row % 2 ? entry->offset2 : entry->offset;
+		if (is_moved)
+			row = entry->stored2 ? paired_row(entry, row) : stored_row(row, entry->head_dim);
+		int rc = rh_file_read(entry->file, offset + row * row_bytes, (char *)elements + done * row_bytes,
+		                      (size_t)(at_once * row_bytes));
+		if (!rc && scale_bytes)
+			rc = rh_file_read(entry->scale, entry->scale_offset + row * scale_bytes, (char *)scales + done * scale_bytes,
+			                  (size_t)(at_once * scale_bytes));
+		if (rc)
+			return rc;
+	}
+	return 0;
 }

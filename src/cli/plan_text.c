@@ -57,10 +57,12 @@ static int put_tier(struct rh_text *out, const char *name, int64_t used, int64_t
 
 static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 {
-	char what[256];
+	char what[256], plain[32] = "";
 	const struct rh_stage_plan *plan = &is->plan;
-	snprintf(what, sizeof what, ": weights %.2f, gradients %.2f, activations %.2f, boundaries %.2f", (double)plan->weight_bytes / gib,
-	         (double)(plan->gradient_bytes + plan->rounded_bytes) / gib, (double)(plan->arena_bytes + plan->saved_bytes) / gib,
+	if (plan->plain_bytes)
+		snprintf(plain, sizeof plain, ", made plain %.2f", (double)plan->plain_bytes / gib);
+	snprintf(what, sizeof what, ": weights %.2f%s, gradients %.2f, activations %.2f, boundaries %.2f", (double)plan->weight_bytes / gib,
+	         plain, (double)(plan->gradient_bytes + plan->rounded_bytes) / gib, (double)(plan->arena_bytes + plan->saved_bytes) / gib,
 	         (double)(plan->boundary_buffers * plan->boundary_bytes) / gib);
 	int rc = put_tier(out, is->host_devices ? "each device" : "each GPU", is->device_bytes, is->device_budget, what);
 	int length = snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f", (double)is->store_bytes / gib,

@@ -76,11 +76,16 @@ struct rh_emit {
 	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */
 	char **weights;
 	float *(*gradient)[2];
+	char **plain; /* of blocks with packed tensors: the plain matrices made of them (rh_block_make_plain). NULL: each product has its own
+	               * made in the arena */
 
 	/* generate: what layers' mixers carry, each where rh_model_cache_range says; shape.keys of cache_rows are in use */
 	char *cache;
 	int64_t cache_rows;
 };
+
+/* Makes a block's packed matrices plain: its bytes are at `from`, the plain ones go to `to` (rh_block_plain_bytes). */
+int rh_block_make_plain(struct rh_emit *emit, int block, char *from, char *to) RH_MUST;
 
 /* What a layer saves between recompute and backward, allocated once for the model's layers. One struct serves all kinds of layers: each
  * kind fills the views that its backward reads. */

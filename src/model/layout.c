@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { EXPERT_TENSORS = 3, GAP = 64 /* elements: 256 bytes of F32, 128 of bf16 */ };
+enum { EXPERT_TENSORS = 3 };
 
 static void begin_block(const struct rh_model_config *config, struct layout *at, struct rh_block *block, int trainable, const char *name,
                         int64_t experts)
@@ -27,7 +27,8 @@ static void begin_block(const struct rh_model_config *config, struct layout *at,
 
 void layout_align(struct layout *at)
 {
-	at->block->elements = rh_align_up(at->block->elements, GAP);
+	at->block->elements = rh_align_up(at->block->elements, MODEL_GAP);
+	at->joins = 0;
 }
 
 int layout_place(struct layout *at, const char *module, const char *kind, int rank, int64_t rows, int64_t cols)
@@ -43,6 +44,7 @@ int layout_place(struct layout *at, const char *module, const char *kind, int ra
 	                             .rows = rows,
 	                             .cols = cols,
 	                             .offset = block->elements,
+	                             .joins = at->joins,
 	                             .decays = rank == 2,
 	                             .rank = rank,
 	                             .initial = {RH_INITIAL_NORMAL, at->deviation}};
@@ -51,7 +53,16 @@ int layout_place(struct layout *at, const char *module, const char *kind, int ra
 		return 0;
 	}
 	block->elements += rows * cols;
+	at->joins = 1;
 	return block->tensors++;
+}
+
+int layout_place_matrix(struct layout *at, const char *module, const char *kind, int64_t rows, int64_t cols)
+{
+	int tensor = layout_place(at, module, kind, 2, rows, cols);
+	if (!at->fault)
+		at->block->tensor[tensor].may_pack = 1;
+	return tensor;
 }
 
 static void start_from(struct layout *at, int tensor, struct rh_initial initial)
@@ -109,7 +120,7 @@ static void lay_out_norms(const struct rh_model_config *config, struct rh_layer 
 
 static int place_linear(const struct rh_model_config *config, struct layout *at, int proj, const struct rh_linear *linear)
 {
-	int tensor = layout_place(at, rh_model_names(config)->proj[proj], "weight", 2, linear->outputs, linear->inputs);
+	int tensor = layout_place_matrix(at, rh_model_names(config)->proj[proj], "weight", linear->outputs, linear->inputs);
 	if (at->fault)
 		return tensor;
 	if (config->family->transposes_linears)

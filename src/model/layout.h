@@ -11,6 +11,7 @@ struct layout {
 	struct rh_block *block;
 	const char *prefix;  /* of its tensors' names */
 	float deviation;     /* of weights at random */
+	int joins;           /* the next tensor, with the one before it */
 	int capacity, fault; /* most: tensors */
 };
 
@@ -19,6 +20,8 @@ void layout_align(struct layout *at);
 /* The tensor "<prefix><module>.<kind>", or without a kind "<prefix><module>"; returns its number. Those of rank 1 are norms and biases: no
  * weight decay. */
 int layout_place(struct layout *at, const char *module, const char *kind, int rank, int64_t rows, int64_t cols);
+/* A matrix that products read in any form: emit_matrix. */
+int layout_place_matrix(struct layout *at, const char *module, const char *kind, int64_t rows, int64_t cols);
 /* Aligned, in no matrix's decay, zeros. */
 int layout_place_bias(struct layout *at, const char *module, const char *kind, int rank, int64_t rows, int64_t cols);
 /* A norm's weight, and behind it the bias of a LayerNorm. */

@@ -37,10 +37,14 @@ static int any_adapted(const struct rh_layer *layer, struct emit_linears which)
 	return 0;
 }
 
-static struct rh_view base_weight(const struct rh_emit *emit, const struct rh_layer *layer, struct emit_linears which)
+/* The product p with the base's matrix, which it lacks. */
+static void multiply_base(struct rh_emit *emit, const struct rh_layer *layer, struct emit_linears which, struct emit_product p)
 {
 	const struct rh_linear *linear = &layer->proj[which.first];
-	return emit_weight(emit, layer, 0, linear->weight, total_out(layer, which), linear->inputs);
+	int64_t mark = emit->arena->used;
+	p.b = emit_matrix(emit, layer, linear->weight, total_out(layer, which), linear->inputs);
+	emit_linear_product(emit, &p);
+	rh_arena_reset(emit->arena, mark);
 }
 
 /* One op of all adapters of the joint: `wide` as the kind has it, lows and matrices those of the modules that have an adapter. more: c of
@@ -97,12 +101,8 @@ void *emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct 
 		emit_lora(emit, which,
 		          &(struct lora){.kind = RH_OP_LORA_PART, .wide = sum, .addend = before, .low = low, .matrix = adapter_b});
 	if (y.data)
-		emit_linear_product(emit, &(struct emit_product){.a = x,
-		                                                 .b = base_weight(emit, layer, which),
-		                                                 .trans_b = 1,
-		                                                 .bias = bias,
-		                                                 .c = any ? sum : residual,
-		                                                 .d = sum});
+		multiply_base(emit, layer, which,
+		              (struct emit_product){.a = x, .trans_b = 1, .bias = bias, .c = any ? sum : residual, .d = sum});
 	return apart ? sum.data : NULL;
 }
 
@@ -134,8 +134,7 @@ void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 		return;
 	if (any)
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_INPUT_GRADIENT, .wide = dx, .low = d_low, .matrix = adapter_a});
-	emit_linear_product(
-	        emit, &(struct emit_product){.a = dy, .b = base_weight(emit, layer, which), .c = any ? dx : (struct rh_view){0}, .d = dx});
+	multiply_base(emit, layer, which, (struct emit_product){.a = dy, .c = any ? dx : (struct rh_view){0}, .d = dx});
 }
 
 int emit_linear_learns(const struct rh_emit *emit, struct emit_linears which)

@@ -151,22 +151,20 @@ void rh_model_freeze(struct rh_model *model)
 		model->block[b].trainable = 0;
 }
 
-int64_t rh_block_bytes(const struct rh_block *block, enum rh_dtype plain)
+static int same_forms(const struct rh_block *a, const struct rh_block *b)
 {
-	return rh_dtype_bytes(plain, block->elements);
-}
-
-struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, enum rh_dtype plain)
-{
-	return (struct rh_tensor_form){plain, rh_dtype_bytes(plain, block->tensor[tensor].offset)};
+	int same = a->packed_bytes == b->packed_bytes && a->tensors == b->tensors;
+	for (int t = 0; same && a->packed_bytes && t < a->tensors; t++)
+		same = a->tensor[t].form == b->tensor[t].form;
+	return same;
 }
 
 static int same_block(const struct rh_model *model, int a, int b)
 {
 	if (a < 0 || b < 0)
 		return a == b;
-	return rh_block_bytes(&model->block[a], model->dtype) == rh_block_bytes(&model->block[b], model->dtype) &&
-	       model->block[a].elements == model->block[b].elements && model->block[a].trainable == model->block[b].trainable;
+	return same_forms(&model->block[a], &model->block[b]) && model->block[a].elements == model->block[b].elements &&
+	       model->block[a].trainable == model->block[b].trainable;
 }
 
 static int same_traits(const struct rh_traits *a, const struct rh_traits *b, enum rh_alike in)

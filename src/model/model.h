@@ -9,7 +9,7 @@
 #ifndef RH_MODEL_MODEL_H
 #define RH_MODEL_MODEL_H
 
-#include "core/dtype.h"
+#include "core/form.h"
 #include "device/device.h"
 #include "model/config.h"
 #include "model/traits.h"
@@ -33,9 +33,11 @@ struct rh_initial {
 	float value;
 };
 
+/* More than 20 members: its place in a block, and each way in which files differ from that. */
 struct rh_tensor {
 	char *name;                 /* of its file: "model.norm.weight", or "base_model.model.….lora_A.weight" for an adapter's */
 	int64_t rows, cols, offset; /* offset in elements inside its block; a vector has rows 1 */
+	int joins;                  /* its rows and those of the tensor before it are one matrix, which products read */
 	int decays;                 /* weight decay applies */
 	int rank;                   /* in files: 1 or 2 */
 	int64_t transposed;    /* how many matrices files hold, each transposed, which here lie one below the other; 0: stored as here */
@@ -44,6 +46,11 @@ struct rh_tensor {
 	int64_t interleaved;   /* how many matrices files hold in one, column by column, which here lie one below the other; 0: as here */
 	int64_t head_dim;      /* its rows are those of heads of so many rows, which some GGUFs have in another order; 0: they are not */
 	struct rh_initial initial;
+	int may_pack; /* products ask for it as a matrix (emit_matrix), whatever its form */
+	/* of a block with packed tensors (rh_model_pack) */
+	enum rh_form form;
+	int64_t stored; /* bytes from the block's first, as devices read it */
+	int64_t plain;  /* elements from the first of the block's plain matrices; -1: it has no place among them */
 };
 
 /* Two layers use one trained table, and two boxes each hold a copy: which use this box has. */
@@ -58,16 +65,21 @@ struct rh_block {
 	enum rh_shared shared;
 	struct rh_tensor *tensor;
 	int tensors;
+	int64_t packed_bytes;   /* of a block with packed tensors: all its bytes as devices read them; 0: each tensor is plain */
+	int64_t plain_elements; /* of the plain matrices that a device makes of packed ones */
 };
 
 /* The format of a block's weights as devices read them; `plain` is the model's dtype. Whoever moves or reads them asks here. Gradients,
  * masters and optimizer state are other arrays: they have one number for each element, at the tensors' offsets. */
 int64_t rh_block_bytes(const struct rh_block *block, enum rh_dtype plain);
 struct rh_tensor_form {
-	enum rh_dtype dtype;
-	int64_t offset; /* bytes from the block's first */
+	enum rh_form form;
+	enum rh_dtype dtype;   /* of its elements */
+	int64_t offset, bytes; /* from the block's first */
 };
 struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, enum rh_dtype plain);
+/* Bytes of the plain matrices that a device makes of a block's packed ones; 0: it has none. */
+int64_t rh_block_plain_bytes(const struct rh_block *block, enum rh_dtype plain);
 
 /* A linear's place: numbers of its tensors in the layer's base block and adapter block; -1 absent. */
 struct rh_linear {
@@ -241,6 +253,11 @@ static inline int rh_model_trains_tied(const struct rh_model *model)
 }
 /* Makes no block trainable: for a model that only infers. */
 void rh_model_freeze(struct rh_model *model);
+/* Gives matrices of frozen blocks the forms that `form` has for them, where products can read them so. After rh_model_freeze; before
+ * anything is planned or emitted. */
+void rh_model_pack(struct rh_model *model, enum rh_form (*form)(const void *context, const struct rh_tensor *tensor), const void *context);
+/* Is any tensor packed? */
+int rh_model_is_packed(const struct rh_model *model);
 
 /* Do two layers emit the same ops with the same parameters? The tensors that they read and write may differ. IN_BYTES also allows a
  * different attention window and another rope table: such layers differ in time, but take the same memory. */

@@ -4,7 +4,10 @@
 
 #include "model/model.h"
 
-enum { MODEL_TENSORS = 32 }; /* of a block without experts, at most */
+enum {
+	MODEL_TENSORS = 32, /* of a block without experts, at most */
+	MODEL_GAP = 64      /* elements: a matrix begins at a multiple, 256 bytes of F32, 128 of bf16 */
+};
 
 /* The number of layers: none has a trainable block. */
 int model_lowest_trained(const struct rh_model *model);

@@ -159,24 +159,6 @@ static void unpermute(struct rh_emit *emit, struct rh_view rows, const struct rh
 	emit_op(emit, &op);
 }
 
-static struct rh_view router_weight(const struct rh_emit *emit, const struct rh_layer *layer)
-{
-	struct sizes n = sizes_of(emit, layer);
-	return emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER], n.experts, n.hidden);
-}
-
-static struct rh_view gate_up_weight(const struct rh_emit *emit, const struct rh_layer *layer)
-{
-	struct sizes n = sizes_of(emit, layer);
-	return emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP], n.experts * 2 * n.wide, n.hidden);
-}
-
-static struct rh_view down_weight(const struct rh_emit *emit, const struct rh_layer *layer)
-{
-	struct sizes n = sizes_of(emit, layer);
-	return emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_DOWN], n.experts * n.hidden, n.wide);
-}
-
 static struct rh_view down_bias(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	struct sizes n = sizes_of(emit, layer);
@@ -202,6 +184,17 @@ static struct rh_view start_of(const struct rh_saved *s, enum rh_routed which)
 	return which == RH_ROUTED_ROUTER ? (struct rh_view){0} : s->own[RH_MLP][START];
 }
 
+/* The product p with the base's matrix of all experts, or of the router, which it lacks. */
+static void multiply_base(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p)
+{
+	static const int own[RH_ROUTED] = {[RH_ROUTED_ROUTER] = MOE_ROUTER, [RH_ROUTED_GATE_UP] = MOE_GATE_UP, [RH_ROUTED_DOWN] = MOE_DOWN};
+	const struct rh_linear *of = &layer->routed[which];
+	int64_t count = which == RH_ROUTED_ROUTER ? 1 : layer->traits.experts, mark = emit->arena->used;
+	p.b = emit_matrix(emit, layer, layer->own[RH_MLP][own[which]], count * of->outputs, of->inputs);
+	multiply(emit, &p);
+	rh_arena_reset(emit->arena, mark);
+}
+
 /* d = p's product and the adapter's part, which comes first, as in linear.c: what is rounded is the whole sum. Without d only x A^T is
  * made, which the backward needs. */
 static void multiply_adapted(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p, struct rh_saved *s)
@@ -221,7 +214,7 @@ static void multiply_adapted(struct rh_emit *emit, const struct rh_layer *layer,
 		p.c = p.d;
 	}
 	if (p.d.data)
-		multiply(emit, &p);
+		multiply_base(emit, layer, which, p);
 }
 
 /* dx = dy W and the adapter's part, likewise; it leaves d_low in s->d_low. */
@@ -235,7 +228,7 @@ static void multiply_back(struct rh_emit *emit, const struct rh_layer *layer, en
 		multiply(emit, &(struct product){.a = d_low, .b = of.a, .start = p.start, .d = p.d});
 		p.c = p.d;
 	}
-	multiply(emit, &p);
+	multiply_base(emit, layer, which, p);
 }
 
 /* The gradients of an adapter of what turned x into what has the gradient dy. */
@@ -279,7 +272,6 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 	int64_t mark = emit->arena->used;
 	multiply_adapted(emit, layer, RH_ROUTED_ROUTER,
 	                 (struct product){.a = x,
-	                                  .b = router_weight(emit, layer),
 	                                  .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER_BIAS], 1, n.experts),
 	                                  .d = s->own[RH_MLP][LOGITS]},
 	                 s);
@@ -288,15 +280,13 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 	permute(emit, s, x, rows);
 	multiply_adapted(emit, layer, RH_ROUTED_GATE_UP,
 	                 (struct product){.a = rows,
-	                                  .b = gate_up_weight(emit, layer),
 	                                  .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP_BIAS], n.experts, 2 * n.wide),
 	                                  .d = s->own[RH_MLP][GATE_UP]},
 	                 s);
 	if (y.data || layer->routed[RH_ROUTED_DOWN].r) {
 		struct rh_view a = emit_act(emit, n.pairs, n.wide), made = y.data ? rows : y;
 		emit_glu(emit, layer->traits.activation, s->own[RH_MLP][GATE_UP], a);
-		multiply_adapted(emit, layer, RH_ROUTED_DOWN,
-		                 (struct product){.a = a, .b = down_weight(emit, layer), .bias = down_bias(emit, layer), .d = made}, s);
+		multiply_adapted(emit, layer, RH_ROUTED_DOWN, (struct product){.a = a, .bias = down_bias(emit, layer), .d = made}, s);
 	}
 	if (y.data)
 		unpermute(emit, rows, s, s->own[RH_MLP][WEIGHT], residual, y);
@@ -399,7 +389,7 @@ static void backward(struct rh_emit *emit, int index, struct rh_saved *s, struct
 	struct rh_view dot = emit_take(emit->arena, RH_F32, n.pairs, 1), rows = emit_take(operands, act, n.pairs, n.hidden);
 	struct rh_view a = emit_take(operands, act, n.pairs, n.wide); /* first its gradient */
 	unpermute_backward(emit, s, dy, rows);
-	multiply_back(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .b = down_weight(emit, layer), .d = a}, s);
+	multiply_back(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .d = a}, s);
 	emit_glu_backward(emit, layer->traits.activation, s->own[RH_MLP][GATE_UP], a, dot);
 	router_backward(emit, layer, s, dot, bias_dot_gradient(emit, layer, dy), dlogits);
 	s->deferred[LOW + RH_ROUTED_DOWN].dy = rows;
@@ -411,9 +401,8 @@ static void backward(struct rh_emit *emit, int index, struct rh_saved *s, struct
 	rh_arena_reset(emit->arena, mark);
 
 	struct rh_view back = emit_act(emit, n.pairs, n.hidden);
-	multiply_back(emit, layer, RH_ROUTED_GATE_UP,
-	              (struct product){.a = s->own[RH_MLP][GATE_UP], .b = gate_up_weight(emit, layer), .d = back}, s);
-	multiply_back(emit, layer, RH_ROUTED_ROUTER, (struct product){.a = dlogits, .b = router_weight(emit, layer), .d = dx}, s);
+	multiply_back(emit, layer, RH_ROUTED_GATE_UP, (struct product){.a = s->own[RH_MLP][GATE_UP], .d = back}, s);
+	multiply_back(emit, layer, RH_ROUTED_ROUTER, (struct product){.a = dlogits, .d = dx}, s);
 	unpermute(emit, back, s, (struct rh_view){0}, dx, dx);
 	rh_arena_reset(emit->arena, mark);
 }

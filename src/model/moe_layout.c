@@ -9,7 +9,7 @@ static int place_expert(struct layout *at, const struct rh_family_names *names, 
 {
 	char module[64];
 	snprintf(module, sizeof module, "%s.%lld.%s", names->experts, (long long)expert, strchr(names->proj[proj], '.') + 1);
-	return layout_place(at, module, "weight", 2, out, in);
+	return layout_place_matrix(at, module, "weight", out, in);
 }
 
 /* All experts' matrices, (out,in) one under another, in one tensor of the files, and their biases. */
@@ -19,9 +19,9 @@ static void place_stacked(const struct rh_model_config *config, struct rh_layer 
 	const struct rh_family_names *names = rh_model_names(config);
 	int64_t experts = layer->traits.experts, wide = 2 * layer->traits.intermediate, hidden = layer->width;
 	layout_align(at);
-	own[MOE_GATE_UP] = layout_place(at, names->experts_gate_up, NULL, 2, experts * wide, hidden);
+	own[MOE_GATE_UP] = layout_place_matrix(at, names->experts_gate_up, NULL, experts * wide, hidden);
 	layout_align(at);
-	own[MOE_DOWN] = layout_place(at, names->experts_down, NULL, 2, experts * hidden, layer->traits.intermediate);
+	own[MOE_DOWN] = layout_place_matrix(at, names->experts_down, NULL, experts * hidden, layer->traits.intermediate);
 	if (at->fault)
 		return;
 	at->block->tensor[own[MOE_GATE_UP]].transposed = at->block->tensor[own[MOE_DOWN]].transposed = experts;

@@ -7,8 +7,8 @@
 
 const char *rh_span_name(enum rh_span_kind kind)
 {
-	static const char *const names[RH_SPAN_KINDS] = {"forward", "fused",  "recompute", "backward",  "weight gradient",
-	                                                 "copy",    "update", "NVMe read", "NVMe write"};
+	static const char *const names[RH_SPAN_KINDS] = {"forward",    "fused", "recompute", "backward",  "weight gradient",
+	                                                 "dequantise", "copy",  "update",    "NVMe read", "NVMe write"};
 	return names[kind];
 }
 

@@ -15,7 +15,8 @@ enum rh_span_kind {
 	RH_SPAN_RECOMPUTE,
 	RH_SPAN_BACKWARD,
 	RH_SPAN_WEIGHT_GRADIENT,
-	RH_SPAN_COPY, /* on a stream that is not the compute stream */
+	RH_SPAN_DEQUANTISE, /* of a stage's packed weights */
+	RH_SPAN_COPY,       /* on a stream that is not the compute stream */
 	RH_SPAN_UPDATE,
 	RH_SPAN_READ, /* from NVMe */
 	RH_SPAN_WRITE,

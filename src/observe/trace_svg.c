@@ -13,7 +13,7 @@ enum { COLUMNS = WIDTH - LEFT - RIGHT, SHADES = 4 };
 
 /* Colours that differ in lightness too. */
 static const char *const colours[RH_SPAN_KINDS] = {"#4c78a8", "#b279a2", "#9ecae9", "#f58518", "#eeca3b",
-                                                   "#54a24b", "#e45756", "#72b7b2", "#9d755d"};
+                                                   "#bab0ac", "#54a24b", "#e45756", "#72b7b2", "#9d755d"};
 static const char *const copy_colours[RH_DEVICE_LANES] = {NULL, "#2c7a2c", "#5f3dc4", "#0b7285", "#8d4b00"};
 static const char *const shade[SHADES] = {"0.4", "0.6", "0.8", "1"};
 

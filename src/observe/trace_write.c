@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char letters[RH_SPAN_KINDS] = {'F', 'X', 'r', 'B', 'W', 'c', 'u', 'i', 'o'};
+static const char letters[RH_SPAN_KINDS] = {'F', 'X', 'r', 'B', 'W', 'd', 'c', 'u', 'i', 'o'};
 static const char *const host_names[RH_HOST_LANES] = {"updates", "NVMe reads", "NVMe writes"};
 
 /* A title has no control characters. */

@@ -78,7 +78,10 @@ static int64_t version_of(const struct rh_check *check, int b)
 	return call->version >= 0 ? call->version : check->published[b];
 }
 
-static void need_weights(struct rh_check *check)
+/* Uploaded weights of the command's layers, in the layout of its stage. */
+enum need { NEED_ALL, NEED_PACKED };
+
+static void need_uploaded(struct rh_check *check, enum need need)
 {
 	const struct rh_model *model = model_of(check);
 	const struct rh_command *command = check->command;
@@ -89,13 +92,38 @@ static void need_weights(struct rh_check *check)
 			int b = model->layer[l].block[which];
 			if (b >= 0 && check->offset[b] < 0 && command->kind == RH_COMMAND_FORWARD)
 				check_fault(check, -1, "reads block %d, which an upload for a backward lacks", b);
-			if (b < 0 || check->offset[b] < 0)
+			if (b < 0 || check->offset[b] < 0 || (need == NEED_PACKED && !model->block[b].packed_bytes))
 				continue;
 			int64_t first = command->operands.weights + check->offset[b];
 			struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version_of(check, b), .base = first};
 			check_need(check, resolve(check, RH_ROOM_WEIGHTS, b, first, rh_block_bytes(&model->block[b], model->dtype)),
 			           &weights);
 		}
+}
+
+/* The plain matrices of the command's layers, in the layout of its stage that begins at `base`; where the plan has a room for them. */
+static void plain_matrices(struct rh_check *check, enum check_mode mode, int64_t base)
+{
+	const struct rh_model *model = model_of(check);
+	const struct rh_command *command = check->command;
+	if (!check->options.plan->plain_bytes)
+		return;
+	(void)rh_stage_plan_plain_layout(model, command->stage.lo, command->stage.hi, check->offset);
+	for (int l = command->lo; l < command->hi && !check_failed(check); l++) {
+		int b = model->layer[l].block[0];
+		if (check->offset[b] < 0)
+			continue;
+		int64_t first = base + check->offset[b];
+		struct check_content plain = {.what = CHECK_PLAIN, .which = b, .step = version_of(check, b), .base = first};
+		need_or_put(check, mode, resolve(check, RH_ROOM_PLAIN, b, first, rh_block_plain_bytes(&model->block[b], model->dtype)),
+		            &plain);
+	}
+}
+
+static void need_weights(struct rh_check *check)
+{
+	need_uploaded(check, NEED_ALL);
+	plain_matrices(check, CHECK_READS, 0);
 }
 
 /* What a command adds of a micro-batch's gradients to its layers' sums. 0: nothing, but it touches the sums. */
@@ -255,16 +283,35 @@ static void run_weight_gradient(struct rh_check *check)
 	add_to_sums(check, command->lo, command->hi, PART_DEFERRED);
 }
 
+static int is_on_compute_stream(struct rh_check *check)
+{
+	const struct rh_lane *lane = &check->recorded->lane[check->command->lane];
+	if (lane->queue == RH_QUEUE_STREAM && lane->stream == RH_STREAM_COMPUTE)
+		return 1;
+	check_fault(check, -1, "is not on a compute stream");
+	return 0;
+}
+
+static void run_dequantise(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	int64_t bytes = rh_stage_plan_plain_layout(model_of(check), command->stage.lo, command->stage.hi, check->offset);
+	if (!is_on_compute_stream(check))
+		return;
+	if (command->target.room != RH_ROOM_PLAIN || command->target.bytes != bytes || command->lo != command->stage.lo ||
+	    command->hi != command->stage.hi)
+		check_fault(check, -1, "does not make the packed weights of one stage plain");
+	need_uploaded(check, NEED_PACKED);
+	plain_matrices(check, CHECK_WRITES, command->target.first);
+}
+
 static void run_compute(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	const struct rh_lane *lane = &check->recorded->lane[command->lane];
 	const struct check_call *call = check_call_of(check, command->step);
 	int layers = model_of(check)->layers;
-	if (lane->queue != RH_QUEUE_STREAM || lane->stream != RH_STREAM_COMPUTE) {
-		check_fault(check, -1, "is not on a compute stream");
+	if (!is_on_compute_stream(check))
 		return;
-	}
 	if (command->stage.lo < 0 || command->stage.hi > layers || command->lo < command->stage.lo || command->hi > command->stage.hi ||
 	    command->lo >= command->hi || command->tokens < 1 || command->micro_batch < 0 ||
 	    command->micro_batch >= call->call.micro_batches) {
@@ -412,6 +459,7 @@ void check_command(struct rh_check *check)
 	                                                            [RH_COMMAND_RECOMPUTE] = run_compute,
 	                                                            [RH_COMMAND_BACKWARD] = run_compute,
 	                                                            [RH_COMMAND_WEIGHT_GRADIENT] = run_compute,
+	                                                            [RH_COMMAND_DEQUANTISE] = run_dequantise,
 	                                                            [RH_COMMAND_CLEAR] = run_clear,
 	                                                            [RH_COMMAND_ROUND] = run_round,
 	                                                            [RH_COMMAND_COPY] = run_copy,

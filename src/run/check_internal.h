@@ -10,6 +10,7 @@
 enum check_what {
 	CHECK_NOTHING,
 	CHECK_WEIGHTS,    /* which: block; step: updates that it has had */
+	CHECK_PLAIN,      /* made of a block's packed weights; likewise */
 	CHECK_SUM,        /* which: 2 * block + use; of micro-batches [0, count), and of deferred gradients [0, deferred) */
 	CHECK_GRADIENT,   /* which: block: whole, in the store's dtype */
 	CHECK_ACTIVATION, /* which: layer boundary */

@@ -170,6 +170,7 @@ static const char *content_name(const struct check_content *content, char *text,
 {
 	static const char *const names[] = {[CHECK_NOTHING] = "nothing",
 	                                    [CHECK_WEIGHTS] = "weights of block",
+	                                    [CHECK_PLAIN] = "plain matrices of block",
 	                                    [CHECK_SUM] = "sum 2 * block + use =",
 	                                    [CHECK_GRADIENT] = "gradient of block",
 	                                    [CHECK_ACTIVATION] = "activation at layer",
@@ -184,7 +185,7 @@ static const char *content_name(const struct check_content *content, char *text,
 	                                    [CHECK_MASTER] = "master of block",
 	                                    [CHECK_CACHE] = "keys and values",
 	                                    [CHECK_ARRIVED] = "arrival of the gradient of block"};
-	int counts_updates = content->what == CHECK_WEIGHTS || content->what == CHECK_MASTER;
+	int counts_updates = content->what == CHECK_WEIGHTS || content->what == CHECK_PLAIN || content->what == CHECK_MASTER;
 	snprintf(text, bytes, "%s %d, %s %lld, micro-batch %lld (depth %d, %lld deferred)", names[content->what], content->which,
 	         counts_updates ? "updates" : "step", (long long)content->step, (long long)content->micro_batch, content->depth,
 	         (long long)content->deferred);

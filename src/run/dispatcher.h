@@ -78,11 +78,11 @@ struct run_dispatcher {
 	struct dispatch_device *device;
 	struct dispatch_drive drive[DISPATCH_DRIVES];
 	struct dispatch_link link[LOWER_LINKS];
-	int64_t step;                  /* of the command that is being issued, or was issued last */
-	int is_ending;                 /* the last step that was begun is being finished */
-	int is_due;                    /* the optimizer is to be served */
-	int is_lowering_later;         /* the next slot waits: its step's index is taken, or its device has its maximum of slots */
-	int64_t changes;               /* rh_updater_changes when the optimizer was served last */
+	int64_t step;                   /* of the command that is being issued, or was issued last */
+	int is_ending;                  /* the last step that was begun is being finished */
+	int is_due;                     /* the optimizer is to be served */
+	int is_lowering_later;          /* the next slot waits: its step's index is taken, or its device has its maximum of slots */
+	int64_t changes;                /* rh_updater_changes when the optimizer was served last */
 	int64_t left[DISPATCH_INDICES]; /* of each index: unissued commands of streams, messages that are not over */
 };
 

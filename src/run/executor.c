@@ -209,6 +209,8 @@ static int device_create(struct rh_executor *executor, int index)
 	                             .gradient = rh_region_take(memory, blocks, sizeof *out->emit.gradient),
 	                             .cache = out->room[RH_ROOM_CACHE].base,
 	                             .cache_rows = options->planned.cache_rows};
+	if (options->plan->plain_bytes)
+		out->emit.plain = rh_region_take(memory, blocks, sizeof *out->emit.plain);
 	rc = memory->rc;
 	for (int b = 0; !rc && b < blocks; b++) {
 		int at = b * options->planned.devices + index;

@@ -168,6 +168,9 @@ static void name_blocks(struct run_device *on, const struct rh_command *command)
 	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, offset);
 	for (int b = 0; b < model->blocks; b++)
 		on->emit.weights[b] = offset[b] < 0 ? NULL : on->room[RH_ROOM_WEIGHTS].base + command->operands.weights + offset[b];
+	(void)rh_stage_plan_plain_layout(model, command->stage.lo, command->stage.hi, offset);
+	for (int b = 0; on->emit.plain && b < model->blocks; b++)
+		on->emit.plain[b] = offset[b] < 0 ? NULL : on->room[RH_ROOM_PLAIN].base + offset[b];
 	(void)rh_stage_plan_gradient_layout(model, command->stage.lo, command->stage.hi, offset);
 	for (int i = 0; i < 2 * model->blocks; i++)
 		on->emit.gradient[i / 2][i % 2] = offset[i] < 0 ? NULL : (float *)(void *)on->room[RH_ROOM_SUMS].base + offset[i];
@@ -283,6 +286,24 @@ static int weight_gradients(struct run_device *on, const struct rh_command *comm
 	return rc ? rc : rh_stage_weights(&on->emit, command->lo, command->hi, &on->state);
 }
 
+/* The stage's packed weights, from where they lie. */
+static int dequantise(struct run_device *on, const struct rh_command *command)
+{
+	const struct rh_model *model = on->executor->options.model;
+	int64_t *packed = on->executor->offset, *plain = packed + model->blocks;
+	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, command->operands.is_backward_upload, packed);
+	(void)rh_stage_plan_plain_layout(model, command->stage.lo, command->stage.hi, plain);
+	for (int b = 0; b < model->blocks; b++) {
+		if (plain[b] < 0)
+			continue;
+		int rc = rh_block_make_plain(&on->emit, b, on->room[RH_ROOM_WEIGHTS].base + command->operands.weights + packed[b],
+		                             on->room[RH_ROOM_PLAIN].base + command->target.first + plain[b]);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
 static int clear(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_op fill = {.kind = RH_OP_FILL};
@@ -306,6 +327,8 @@ static int compute(struct run_device *on, const struct rh_command *command)
 		return clear(on, command);
 	if (command->kind == RH_COMMAND_ROUND)
 		return round_sum(on, command);
+	if (command->kind == RH_COMMAND_DEQUANTISE)
+		return dequantise(on, command);
 	begin_emission(on, command);
 	switch (command->kind) {
 	case RH_COMMAND_FORWARD:

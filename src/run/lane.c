@@ -83,6 +83,7 @@ void rh_lanes_free(struct rh_lanes *lanes)
 void rh_rooms_of_device(const struct rh_stage_plan *plan, struct rh_room_size room[RH_ROOMS])
 {
 	room[RH_ROOM_WEIGHTS] = (struct rh_room_size){1, plan->weight_bytes};
+	room[RH_ROOM_PLAIN] = (struct rh_room_size){1, plan->plain_bytes};
 	room[RH_ROOM_SUMS] = (struct rh_room_size){1, plan->gradient_bytes};
 	room[RH_ROOM_ROUNDED] = (struct rh_room_size){1, plan->rounded_bytes};
 	room[RH_ROOM_BOUNDARY] = (struct rh_room_size){plan->boundary_buffers, plan->boundary_bytes};
@@ -100,6 +101,7 @@ const char *rh_command_name(enum rh_command_kind kind)
 	                                               [RH_COMMAND_RECOMPUTE] = "recompute",
 	                                               [RH_COMMAND_BACKWARD] = "backward",
 	                                               [RH_COMMAND_WEIGHT_GRADIENT] = "weight gradient",
+	                                               [RH_COMMAND_DEQUANTISE] = "dequantise",
 	                                               [RH_COMMAND_CLEAR] = "clear",
 	                                               [RH_COMMAND_ROUND] = "round",
 	                                               [RH_COMMAND_COPY] = "copy",
@@ -122,6 +124,7 @@ static const char *room_name(enum rh_room room)
 {
 	static const char *const names[RH_ROOMS] = {[RH_ROOM_NONE] = "nowhere",
 	                                            [RH_ROOM_WEIGHTS] = "weights",
+	                                            [RH_ROOM_PLAIN] = "plain weights",
 	                                            [RH_ROOM_SUMS] = "sums",
 	                                            [RH_ROOM_ROUNDED] = "rounded sums",
 	                                            [RH_ROOM_BOUNDARY] = "boundary",

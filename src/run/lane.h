@@ -38,6 +38,7 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_NONE,
 	/* of a device */
 	RH_ROOM_WEIGHTS,  /* number: the block that lies there; first: in the room */
+	RH_ROOM_PLAIN,    /* plain matrices made of packed weights. number: the stage's first layer; first: in the room */
 	RH_ROOM_SUMS,     /* fp32 gradient sums. number: 2 * block + use; first: in the room */
 	RH_ROOM_ROUNDED,  /* sums rounded to the store's dtype; likewise */
 	RH_ROOM_BOUNDARY, /* ring of boundaries: activations and their gradients */
@@ -74,7 +75,7 @@ struct rh_place {
 /* Rooms of a device in which offsets alone count: there `number` says what lies at them. */
 static inline int rh_room_is_whole(enum rh_room room)
 {
-	return room == RH_ROOM_WEIGHTS || room == RH_ROOM_SUMS || room == RH_ROOM_ROUNDED;
+	return room == RH_ROOM_WEIGHTS || room == RH_ROOM_PLAIN || room == RH_ROOM_SUMS || room == RH_ROOM_ROUNDED;
 }
 
 struct rh_room_size {
@@ -108,6 +109,9 @@ enum __attribute__((packed)) rh_command_kind {
 	RH_COMMAND_RECOMPUTE,
 	RH_COMMAND_BACKWARD,
 	RH_COMMAND_WEIGHT_GRADIENT,
+	/* target: PLAIN, in the layout of the stage (rh_stage_plan_plain_layout). Makes its packed weights plain, once they are there and
+	 * before the slot's first micro-batch */
+	RH_COMMAND_DEQUANTISE,
 	RH_COMMAND_CLEAR, /* target: SUMS. Zeros */
 	RH_COMMAND_ROUND, /* source: SUMS, the whole step's; target: ROUNDED */
 
@@ -155,7 +159,7 @@ struct rh_command {
 	int lo, hi; /* layers */
 	struct rh_stage stage;
 	union {                                 /* by kind */
-		struct rh_operands operands;    /* FORWARD, RECOMPUTE, BACKWARD, WEIGHT_GRADIENT */
+		struct rh_operands operands;    /* FORWARD, RECOMPUTE, BACKWARD, WEIGHT_GRADIENT, DEQUANTISE */
 		enum rh_boundary_kind boundary; /* SEND, RECEIVE */
 		int sender;                     /* GRADIENT_ARRIVED: the device that sends the gradient down, -1: several do */
 	};

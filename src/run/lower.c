@@ -32,6 +32,18 @@ struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_k
 	return command;
 }
 
+struct rh_operands lower_operands(const struct lower_slot *slot)
+{
+	return (struct rh_operands){.weights = slot->weights,
+	                            .is_backward_upload = (uint8_t)rh_slot_makes_gradients(slot->slot),
+	                            .micro = -1,
+	                            .x = -1,
+	                            .y = -1,
+	                            .dy = -1,
+	                            .dx = -1,
+	                            .result = -1};
+}
+
 /* ---- what is kept between calls ---- */
 
 static void make_ring(struct lowering *to, struct lower_ring *ring, int count)
@@ -50,6 +62,8 @@ static void make_device(struct lowering *to, struct lower_device *on)
 	on->weights.offset = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	on->weights.version = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	on->weights.sent = rh_region_take(&to->memory, blocks, sizeof(int64_t));
+	on->plain.offset = rh_region_take(&to->memory, blocks, sizeof(int64_t));
+	on->plain.version = rh_region_take(&to->memory, blocks, sizeof(int64_t));
 	make_ring(to, &on->boundary, plan->boundary_buffers);
 	make_ring(to, &on->micro, RH_PLAN_MICRO_BUFFERS);
 	make_ring(to, &on->result, RH_PLAN_RESULT_BUFFERS);
@@ -121,7 +135,7 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	for (int64_t b = 0; b < blocks; b++) {
 		to->trainable += options->model->block[b].trainable != 0;
 		for (int64_t d = 0; d < devices; d++)
-			to->device[d].weights.offset[b] = -1;
+			to->device[d].weights.offset[b] = to->device[d].plain.offset[b] = -1;
 	}
 	to->expected = to->trainable;
 	return 0;

@@ -34,6 +34,12 @@ struct lower_weights {
 	int64_t *sent;    /* the last command of each block's latest upload */
 };
 
+/* The room for plain matrices: where those of each block of the model lie, -1: not there; and the version of the weights that they were
+ * made of. Computation alone touches it, in its order. */
+struct lower_plain {
+	int64_t *offset, *version;
+};
+
 /* A gradient in the room of rounded ones that is still to be sent. */
 struct lower_download {
 	int sum; /* 2 * block + use */
@@ -44,6 +50,7 @@ struct lower_download {
 /* What lies where on a device, and its latest commands. More than 20 members: some for each room of its memory. */
 struct lower_device {
 	struct lower_weights weights;
+	struct lower_plain plain;
 	struct lower_ring boundary, micro, result;
 	int64_t sums_read, sums_sent; /* the latest command of computation, and download, that uses the room of sums */
 	int64_t rounded, rounded_sent;
@@ -250,6 +257,9 @@ static inline struct rh_command lower_plain(enum rh_command_kind kind, int lane,
 }
 /* A command of the slot on one of its device's streams, with what all of them have; without operands. */
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream);
+
+/* What computes with the slot's weights; none of the device's buffers. */
+struct rh_operands lower_operands(const struct lower_slot *slot);
 
 /* Bytes of a room of this device, -1: of the host or a drive. */
 static inline struct rh_place lower_bytes(int device, enum rh_room room, int64_t number, int64_t first, int64_t bytes)

@@ -214,6 +214,31 @@ static void await_weights(struct lower_slot *slot)
 			compute_after(slot, slot->state->weights.sent[b]);
 }
 
+/* Makes the stage's packed weights plain, unless they lie there so. What a block of another stage has where they go is lost. */
+static void make_plain(struct lower_slot *slot)
+{
+	struct lowering *to = slot->lowering;
+	struct lower_plain *plain = &slot->state->plain;
+	int64_t all = rh_stage_plan_plain_layout(to->options->model, slot->slot->lo, slot->slot->hi, to->offset);
+	int is_there = 1;
+	if (!all || !to->options->plan->plain_bytes)
+		return;
+	for (int b = 0; b < to->options->model->blocks; b++)
+		is_there &= to->offset[b] < 0 || (plain->offset[b] == to->offset[b] && plain->version[b] == to->block[b].version);
+	if (is_there)
+		return;
+	struct rh_command command = lower_command(slot, RH_COMMAND_DEQUANTISE, RH_STREAM_COMPUTE);
+	command.operands = lower_operands(slot);
+	command.target = lower_bytes(slot->device, RH_ROOM_PLAIN, slot->slot->lo, 0, all);
+	lower_add(to, &command);
+	for (int b = 0; b < to->options->model->blocks; b++) {
+		if (to->offset[b] >= 0 || plain->offset[b] < all)
+			plain->offset[b] = to->offset[b];
+		if (to->offset[b] >= 0)
+			plain->version[b] = to->block[b].version;
+	}
+}
+
 static void upload_weights(struct lower_slot *slot)
 {
 	struct lower_device *on = slot->state;
@@ -223,6 +248,7 @@ static void upload_weights(struct lower_slot *slot)
 		send_weights(slot);
 	on->ahead.kind = -1;
 	await_weights(slot);
+	make_plain(slot);
 }
 
 void lower_bulk_ahead(struct lowering *to, int device, const struct rh_slot *expected)

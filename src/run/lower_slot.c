@@ -40,14 +40,8 @@ static struct rh_command command_of(const struct micro *micro, enum rh_command_k
 static struct rh_command computation(const struct micro *micro, enum rh_command_kind kind)
 {
 	struct rh_command command = command_of(micro, kind, RH_STREAM_COMPUTE);
-	command.operands = (struct rh_operands){.weights = micro->slot->weights,
-	                                        .is_backward_upload = (uint8_t)rh_slot_makes_gradients(micro->slot->slot),
-	                                        .micro = micro->buffer,
-	                                        .x = -1,
-	                                        .y = -1,
-	                                        .dy = -1,
-	                                        .dx = -1,
-	                                        .result = -1};
+	command.operands = lower_operands(micro->slot);
+	command.operands.micro = micro->buffer;
 	return command;
 }
 

@@ -18,6 +18,8 @@ static enum rh_span_kind span_kind(const struct rh_executor *executor, const str
 		return top ? RH_SPAN_FUSED : RH_SPAN_BACKWARD;
 	case RH_COMMAND_WEIGHT_GRADIENT:
 		return RH_SPAN_WEIGHT_GRADIENT;
+	case RH_COMMAND_DEQUANTISE:
+		return RH_SPAN_DEQUANTISE;
 	default:
 		return RH_SPAN_COPY;
 	}

@@ -243,6 +243,12 @@ static int check_tied(const struct rh_session *session)
 	                        "tie_word_embeddings: false into the model's config.json");
 }
 
+void rh_session_pack(const struct rh_session *session, struct rh_model *model)
+{
+	if (session->source)
+		rh_model_pack(model, rh_source_form, session->source);
+}
+
 static int open_session(int trains, struct rh_session *out)
 {
 	const struct rh_config *config = out->config;
@@ -276,6 +282,8 @@ static int open_session(int trains, struct rh_session *out)
 		rh_model_freeze(out->model);
 	else if (!rc)
 		rc = out->lora ? rh_adapter_check_targets(config, out->model) : check_writable(out);
+	if (!rc)
+		rh_session_pack(out, out->model);
 	if (!rc && trains && rh_mode_of(config->mode)->has_boxes && (!out->machine || out->machine->box))
 		rc = join_boxes(out);
 	if (rc)

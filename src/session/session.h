@@ -72,6 +72,9 @@ int rh_session_open(const struct rh_config *config, enum rh_session_purpose purp
 /* A session that trains on a simulated machine. It reads and holds no weights; updates and copies only take virtual time. */
 int rh_session_simulate(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_session *out) RH_MUST;
 
+/* Gives frozen weights of a model of the session's files the forms that these have: after its creation. */
+void rh_session_pack(const struct rh_session *session, struct rh_model *model);
+
 /* One of several boxes: from now on the model is its part, layers session->box.lo to .hi. */
 int rh_session_keep_layers(struct rh_session *session) RH_MUST;
 

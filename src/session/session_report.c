@@ -2,6 +2,8 @@
 #include "core/log.h"
 #include "session/mode.h"
 
+#include <stdio.h>
+
 /* Backward stages end at the lowest layer that is trained: the embedding under LoRA never is. */
 static void report_idle_cuts(const struct rh_session *session)
 {
@@ -23,6 +25,27 @@ static void report_kept_boundaries(const struct rh_session *session)
 	                                                         : "the buffers on their way to NVMe would take as much of it");
 }
 
+/* What stays as the file has it. */
+static void report_packed(const struct rh_session *session)
+{
+	const struct rh_model *model = session->model;
+	int64_t matrices = 0, elements = 0, bytes = 0;
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++) {
+			const struct rh_tensor *tensor = &model->block[b].tensor[t];
+			if (!tensor->form)
+				continue;
+			matrices++;
+			elements += tensor->rows * tensor->cols;
+			bytes += rh_block_tensor(&model->block[b], t, model->dtype).bytes;
+		}
+	if (matrices)
+		rh_note("base: %lld matrices stay packed as their file has them, %.1f M weights in %.1f MiB; %s", (long long)matrices,
+		        (double)elements / 1e6, (double)bytes / 1048576,
+		        session->plan.stages.plain_bytes ? "a device makes them plain once for a stage's micro-batches"
+		                                         : "for want of device memory each product makes its own plain");
+}
+
 /* Where each byte lies, and how layers are cut. */
 static void report_details(const struct rh_session *session)
 {
@@ -30,10 +53,13 @@ static void report_details(const struct rh_session *session)
 	int saving = 0;
 	for (int i = 0; i < plan->backward_stages; i++)
 		saving += plan->saved[i].bytes > 0;
-	rh_note("plan: %s, %d forward and %d backward stages, %d of them without recompute; device %.1f MiB (weights %.1f, gradients %.1f, "
-	        "activations %.1f)",
+	char plain[48] = "";
+	if (plan->plain_bytes)
+		snprintf(plain, sizeof plain, ", made plain %.1f", (double)plan->plain_bytes / 1048576);
+	rh_note("plan: %s, %d forward and %d backward stages, %d of them without recompute; device %.1f MiB (weights %.1f%s, gradients "
+	        "%.1f, activations %.1f)",
 	        session->config->device, plan->forward_stages, plan->backward_stages, saving + 1, (double)plan->device_bytes / 1048576,
-	        (double)plan->weight_bytes / 1048576, (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576,
+	        (double)plan->weight_bytes / 1048576, plain, (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576,
 	        (double)(plan->arena_bytes + plan->saved_bytes) / 1048576);
 	if (session->plan.balanced.step_s > 0 && session->rates_assumed)
 		rh_note("stages: cut for %d devices by what layers take, by assumed rates (doctor --save local measures them)",
@@ -60,6 +86,7 @@ void rh_session_report(const struct rh_session *session)
 	rh_model_parameters(session->model, &trainable, &all);
 	rh_note("model: %.1f M parameters, %.2f M trained (%.2f %%), %s", (double)all / 1e6, (double)trainable / 1e6,
 	        all ? 100.0 * (double)trainable / (double)all : 0, session->config->dtype == RH_F32 ? "fp32" : "bf16");
+	report_packed(session);
 	int64_t unfit = rh_model_unfit(session->model);
 	if (unfit)
 		rh_note("%s: the products of %lld linears stay in bf16 with fp32 sums: their lengths are no multiples of %d",

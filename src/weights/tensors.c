@@ -285,6 +285,29 @@ struct filling {
 	struct rh_fault fault;
 };
 
+/* Rows that stay as the file has them. Their values tell whether all are numbers. */
+static int fill_packed(const struct filling *f, int64_t first, int64_t count, const float *values)
+{
+	const struct rh_tensor *tensor = &f->model->block[f->block].tensor[f->tensor];
+	int64_t cols = tensor->cols, before = first / cols, rows = count / cols;
+	int64_t bytes = rh_form_element_bytes(tensor->form, rows, cols), scale_bytes = rh_form_scale_bytes(tensor->form, rows, cols);
+	char *packed = rh_alloc((size_t)(bytes + scale_bytes), 1);
+	int rc = packed ? rh_store_check_finite(f->store, f->block, f->tensor, first, count, values) : -ENOMEM;
+	if (rc)
+		goto out;
+	rc = rh_source_read_packed(f->source, f->name, before, rows, packed, packed + bytes);
+	if (rc)
+		goto out;
+	rc = rh_store_set_packed(f->store, f->block, f->tensor, rh_form_element_bytes(tensor->form, before, cols), bytes, packed);
+	if (rc || !scale_bytes)
+		goto out;
+	int64_t scales_at = rh_form_element_bytes(tensor->form, tensor->rows, cols) + rh_form_scale_bytes(tensor->form, before, cols);
+	rc = rh_store_set_packed(f->store, f->block, f->tensor, scales_at, scale_bytes, packed + bytes);
+out:
+	rh_free(packed);
+	return rc;
+}
+
 static void fill_piece(void *context, int64_t i)
 {
 	struct filling *f = context;
@@ -297,7 +320,9 @@ static void fill_piece(void *context, int64_t i)
 		rc = rh_source_read(f->source, f->name, first, count, RH_F32, buffer);
 	else if (!rc)
 		rh_model_initial(f->model, f->seed, f->block, f->tensor, first, count, buffer);
-	if (!rc)
+	if (!rc && f->model->block[f->block].tensor[f->tensor].form)
+		rc = fill_packed(f, first, count, buffer);
+	else if (!rc)
 		rc = rh_store_set(f->store, f->block, f->tensor, first, count, buffer);
 	rh_free(buffer);
 	rh_fault_keep(&f->fault, rc);

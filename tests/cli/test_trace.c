@@ -27,6 +27,11 @@ static const struct run_case cases[] = {
         {"--device cpu:1 --max_grad_norm 0 --use_peft true --lora_target_modules all-linear", {0}, 1, "update 2"},
         {"--device cpu:2 --schedule 1f1b-async --max_grad_norm 0 --use_peft true --forward_cuts [2]", {0, 1, 1, 0}, 0, "fused 2-3"},
         {"--device cpu:2 --schedule zb-h1 --forward_cuts [2]", {1, 1, 1, 1}, 0, "weight gradient 0-1"},
+        {"--device cpu:2 --forward_cuts [2] --use_peft true --lora_target_modules all-linear --base_model_name_or_path org/base "
+         "--model_name_or_path tests/reference/models/gguf-llama/model.gguf",
+         {0, 1, 1, 0},
+         0,
+         "dequantise 0-1"},
         {"--device cpu:1 --spill optimizer --max_nvme 64MiB --nvme_dirs %s/nvme", {1, 1, 1, 1}, 0, "NVMe write"},
 };
 

@@ -1,6 +1,7 @@
 /* Small runs whose every op is an emulated CUDA kernel, beside the same runs on the CPU device; and a GPU that breaks in the middle of one.
  */
 #include "train/deep.h"
+#include "train/packed.h"
 
 #include "core/file.h"
 #include "core/hooks.h"
@@ -128,6 +129,39 @@ static void same_losses_narrow(const struct what *what)
 }
 
 /* Beside bf16's own tolerance as much again: sums of chunks are rounded too, to 2^-12 of themselves. (Ten steps: 5.1e-3 and 1.6e-3.) */
+static void packed_losses(const struct packed_case *is, double loss[PACKED_STEPS])
+{
+	struct rig rig;
+	struct rig_input in;
+	check_ok(packed_open(&rig, is, &in));
+	assert_int_equal(rig.session.plan.stages.plain_bytes > 0, !is->is_plain && !is->cap);
+	packed_train(&rig, &in, loss);
+	rig_close(&rig);
+}
+
+/* A base that stays packed, made plain by the emulated kernels: once a slot, and for each product. */
+static void test_losses_on_packed_bases_are_those_on_plain_ones(void **state)
+{
+	(void)state;
+	static const char *const files[] = {"tests/reference/models/gguf-llama/model.gguf",
+	                                    "tests/reference/models/gguf-qwen3-moe/model.gguf", "tests/reference/ckpt/gpt-oss"};
+	for (int i = 0; i < 6; i++) {
+		struct packed_case is = {.file = files[i / 2], .device = "emu:1", .dtype = i % 2 ? RH_BF16 : RH_F32, .is_plain = 1};
+		double plain[PACKED_STEPS], packed[PACKED_STEPS];
+		packed_losses(&is, plain);
+		is.is_plain = 0;
+		packed_losses(&is, packed);
+		assert_memory_equal(plain, packed, sizeof plain);
+		is.device = "emu:2";
+		packed_losses(&is, packed);
+		assert_memory_equal(plain, packed, sizeof plain);
+		is.device = "cpu:1";
+		packed_losses(&is, packed);
+		assert_true(fabs(plain[PACKED_STEPS - 1] - packed[PACKED_STEPS - 1]) < (i % 2 ? 2e-2 : 1e-4));
+		cudaemu_release();
+	}
+}
+
 static void test_fp16_sums_lora_losses_are_near_bf16(void **state)
 {
 	(void)state;
@@ -358,6 +392,7 @@ int main(void)
 	        cmocka_unit_test(test_fp32_encoder_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_bf16_encoder_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_losses_of_balanced_experts_are_the_cpu_devices),
+	        cmocka_unit_test(test_losses_on_packed_bases_are_those_on_plain_ones),
 	        cmocka_unit_test(test_fp16_sums_lora_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp16_sums_full_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp8_lora_losses_are_near_bf16),

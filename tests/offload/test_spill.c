@@ -21,7 +21,7 @@ static struct rh_tensor tensors[BLOCKS][TENSORS];
 static struct rh_block specs[BLOCKS];
 static char names[BLOCKS][TENSORS][16];
 
-/* Blocks of odd shapes, with gaps; the third is frozen. */
+/* Blocks of odd shapes, with gaps; the third is frozen, and one of its tensors packed. */
 static void make_specs(void)
 {
 	static const int64_t shapes[TENSORS][2] = {{300, 401}, {1, 77}, {513, 128}, {1, 40000}};
@@ -42,6 +42,10 @@ static void make_specs(void)
 		                             .tensor = tensors[b],
 		                             .tensors = TENSORS};
 	}
+	for (int t = 0; t < TENSORS; t++) /* with room for either dtype */
+		tensors[2][t].stored = 4 * tensors[2][t].offset;
+	tensors[2][2].form = RH_FORM_Q8_0;
+	specs[2].packed_bytes = 4 * specs[2].elements;
 }
 
 static int64_t elements(int b, int t)
@@ -54,6 +58,25 @@ static void hash(uint64_t *sum, const void *bytes, int64_t length)
 	*sum = XXH3_64bits_withSeed(bytes, (size_t)length, *sum);
 }
 
+/* A tensor's values, or the bytes that a packed one has in their place. */
+static int get_all(struct rh_store *store, int b, int t, float *values)
+{
+	if (tensors[b][t].form)
+		return rh_store_get_packed(store, b, t, 0, rh_block_tensor(&specs[b], t, RH_F32).bytes, values);
+	return rh_store_get(store, b, t, 0, elements(b, t), values);
+}
+
+static int set_in_two(struct rh_store *store, int b, int t, const float *values)
+{
+	int64_t all = tensors[b][t].form ? rh_block_tensor(&specs[b], t, RH_F32).bytes : elements(b, t), half = all / 2;
+	if (!tensors[b][t].form) {
+		int rc = rh_store_set(store, b, t, half, all - half, values + half);
+		return rc ? rc : rh_store_set(store, b, t, 0, half, values);
+	}
+	int rc = rh_store_set_packed(store, b, t, half, all - half, (const char *)values + half);
+	return rc ? rc : rh_store_set_packed(store, b, t, 0, half, values);
+}
+
 /* Weights and all state, through the doors that checkpoints use. */
 static uint64_t hash_all(struct rh_store *store)
 {
@@ -62,7 +85,8 @@ static uint64_t hash_all(struct rh_store *store)
 	for (int b = 0; b < BLOCKS; b++)
 		for (int t = 0; t < TENSORS; t++) {
 			struct rh_state state;
-			check_ok(rh_store_get(store, b, t, 0, elements(b, t), values));
+			memset(values, 0, (size_t)elements(b, t) * 4);
+			check_ok(get_all(store, b, t, values));
 			hash(&sum, values, elements(b, t) * 4);
 			for (int n = 0; specs[b].trainable && rh_store_state(store, b, t, n, &state); n++) {
 				check_ok(rh_store_state_get(store, b, t, n, 0, state.rows * state.cols, values));
@@ -79,9 +103,7 @@ static void set_all(struct rh_store *store, uint64_t seed)
 		for (int t = 0; t < TENSORS; t++) {
 			for (int64_t i = 0; i < elements(b, t); i++)
 				values[i] = check_uniform(&seed);
-			int64_t half = elements(b, t) / 2;
-			check_ok(rh_store_set(store, b, t, half, elements(b, t) - half, values + half));
-			check_ok(rh_store_set(store, b, t, 0, half, values));
+			check_ok(set_in_two(store, b, t, values));
 		}
 }
 
@@ -287,7 +309,7 @@ static void test_what_is_not_asked_for_is_not_moved(void **state)
 		check_moved("a step", options.space, &before, (struct moved){nvme.masters, nvme.masters + nvme.state}, window);
 		for (int b = 0; b < BLOCKS; b++)
 			for (int t = 0; t < TENSORS; t++)
-				check_ok(rh_store_get(store, b, t, 0, elements(b, t), values));
+				check_ok(get_all(store, b, t, values));
 		check_moved("weights got", options.space, &before, (struct moved){nvme.masters, 0}, window);
 		for (int b = 0; b < BLOCKS; b++)
 			for (int t = 0; specs[b].trainable && t < TENSORS; t++)
@@ -457,7 +479,7 @@ static int short_run(struct spilled *spilled, uint64_t *sum)
 		for (int t = 0; t < TENSORS && !rc; t++) {
 			for (int64_t i = 0; i < elements(b, t); i++)
 				values[i] = check_uniform(&seed);
-			rc = rh_store_set(store, b, t, 0, elements(b, t), values);
+			rc = set_in_two(store, b, t, values);
 		}
 	fill_gradients(store, 100);
 	for (int step = 1; step <= 2; step++)
@@ -466,7 +488,7 @@ static int short_run(struct spilled *spilled, uint64_t *sum)
 	for (int b = 0; b < BLOCKS; b++)
 		for (int t = 0; t < TENSORS && !rc; t++) {
 			struct rh_state state;
-			rc = rh_store_get(store, b, t, 0, elements(b, t), values);
+			rc = get_all(store, b, t, values);
 			hash(sum, values, elements(b, t) * 4);
 			for (int n = 0; !rc && specs[b].trainable && rh_store_state(store, b, t, n, &state); n++) {
 				rc = rh_store_state_get(store, b, t, n, 0, state.rows * state.cols, values);
@@ -667,6 +689,31 @@ static void test_what_is_urgent_goes_first_in_virtual_time(void **state)
 	rh_sim_release(sim);
 }
 
+/* Blocks with as many elements may have other bytes, where one of them is packed. */
+static void test_pages_of_packed_blocks_are_their_own(void **state)
+{
+	(void)state;
+	enum { FROZEN = 5 };
+	struct rh_tensor tensor[FROZEN];
+	struct rh_block frozen[FROZEN];
+	const struct rh_store_options options = {.dtype = RH_F32, .spill = RH_SPILL_WEIGHTS, .addresses_only = 1};
+	int64_t each = 0;
+	setenv("RH_SPILL_ELEMENTS", "1024", 1);
+	for (int b = 0; b < FROZEN; b++) {
+		tensor[b] = (struct rh_tensor)TENSOR(names[0][0], 64, 256, 0, 1, 2);
+		tensor[b].form = b == 2 ? RH_FORM_Q8_0 : RH_FORM_PLAIN;
+		frozen[b] = (struct rh_block){.name = names[0][0],
+		                              .elements = 64 * 256,
+		                              .uses = 1,
+		                              .tensor = &tensor[b],
+		                              .tensors = 1,
+		                              .packed_bytes = b == 2 ? 64 * 256 / 32 * 34 : 0};
+		each += rh_store_nvme(&frozen[b], 1, &options).frozen;
+	}
+	assert_int_equal(rh_store_nvme(frozen, FROZEN, &options).frozen, each);
+	unsetenv("RH_SPILL_ELEMENTS");
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
@@ -679,6 +726,7 @@ int main(void)
 	        cmocka_unit_test(test_an_interrupted_update_reads_once),
 	        cmocka_unit_test(test_what_is_urgent_does_not_wait_for_an_update),
 	        cmocka_unit_test(test_what_is_urgent_goes_first_in_virtual_time),
+	        cmocka_unit_test(test_pages_of_packed_blocks_are_their_own),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

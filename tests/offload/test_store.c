@@ -286,6 +286,61 @@ static void test_set_refuses_a_non_finite_value_whole(void **state)
 	rh_pool_destroy(pool);
 }
 
+/* A frozen block of a matrix in Q8_0, a plain vector and a matrix in MXFP4, which lie where the model says. */
+static struct rh_tensor mixed[] = {TENSOR("p.one", 4, 64, 0, 1, 2), TENSOR("p.norm", 1, 7, 256, 0, 1), TENSOR("p.two", 3, 40, 320, 1, 2)};
+
+static struct rh_block packed_spec(enum rh_dtype dtype)
+{
+	struct rh_block block = spec("p", mixed, 3, 448, 0, 1);
+	mixed[0].form = RH_FORM_Q8_0;
+	mixed[2].form = RH_FORM_MXFP4;
+	mixed[1].stored = 512;
+	mixed[2].stored = 512 + rh_align_up(rh_dtype_bytes(dtype, 7), RH_ALIGN);
+	block.packed_bytes = mixed[2].stored + RH_ALIGN;
+	return block;
+}
+
+static void test_packed_tensors_keep_their_bytes(void **state)
+{
+	(void)state;
+	struct rh_pool *pool;
+	check_ok(rh_pool_create(1, &pool));
+	uint64_t seed = check_seed();
+	for (int half = 0; half < 2; half++) {
+		enum rh_dtype dtype = half ? RH_BF16 : RH_F32;
+		struct rh_block one = packed_spec(dtype);
+		const int tensors[] = {0, 2};
+		struct rh_store *store = create(&one, 1, dtype, 0, pool);
+		const struct rh_store_options *options = rh_store_options(store);
+		char in[2][512], out[512];
+		float norm[7], kept[7];
+		assert_int_equal(rh_store_bytes(&one, 1, options), rh_host_round(one.packed_bytes));
+		for (int i = 0; i < 7; i++)
+			norm[i] = (float)(i - 3);
+		check_ok(rh_store_set(store, 0, 1, 0, 7, norm));
+		uint64_t before = rh_store_version(store, 0);
+		for (int k = 0; k < 2; k++) {
+			int64_t bytes = rh_block_tensor(&one, tensors[k], dtype).bytes;
+			assert_int_equal(bytes, k ? 3 * 20 + 3 * 2 : 4 * 2 * 34);
+			for (int64_t i = 0; i < bytes; i++)
+				in[k][i] = (char)(127 * check_uniform(&seed));
+			check_ok(rh_store_set_packed(store, 0, tensors[k], 5, bytes - 5, in[k] + 5));
+			check_ok(rh_store_set_packed(store, 0, tensors[k], 0, 5, in[k]));
+		}
+		assert_true(rh_store_version(store, 0) != before);
+		for (int k = 0; k < 2; k++) {
+			struct rh_tensor_form form = rh_block_tensor(&one, tensors[k], dtype);
+			check_ok(rh_store_get_packed(store, 0, tensors[k], 0, form.bytes, out));
+			assert_memory_equal(out, in[k], (size_t)form.bytes);
+			assert_memory_equal((const char *)rh_store_weights(store, 0) + form.offset, in[k], (size_t)form.bytes);
+		}
+		check_ok(rh_store_get(store, 0, 1, 0, 7, kept));
+		assert_memory_equal(kept, norm, sizeof norm);
+		rh_store_destroy(store);
+	}
+	rh_pool_destroy(pool);
+}
+
 static void test_create_survives_each_failed_allocation(void **state)
 {
 	(void)state;
@@ -331,7 +386,7 @@ int main(void)
 	        cmocka_unit_test(test_arrays_are_aligned_and_apart),         cmocka_unit_test(test_what_is_mapped_is_what_was_said),
 	        cmocka_unit_test(test_split_holds_every_finite_pattern),     cmocka_unit_test(test_set_and_get_return_the_master),
 	        cmocka_unit_test(test_set_refuses_a_non_finite_value_whole), cmocka_unit_test(test_create_survives_each_failed_allocation),
-	        cmocka_unit_test(test_create_of_the_absurd_says_so),
+	        cmocka_unit_test(test_create_of_the_absurd_says_so),         cmocka_unit_test(test_packed_tensors_keep_their_bytes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static inline int64_t lane_pick(struct lane_random *random, int64_t count)
 
 struct lane_case {
 	const char *model, *schedule;
-	int layers, devices, lora, bf16, stale, clips, tied, evaluates, generates;
+	int layers, devices, lora, bf16, stale, clips, tied, evaluates, generates, packed;
 	int spill;         /* bits of enum rh_spill */
 	int64_t cap_bytes; /* of a device; 0: all of it */
 	int room;          /* eighths of the memory that boundaries take, where they go to NVMe */
@@ -40,12 +40,12 @@ struct lane_case {
 static inline void lane_case_print(const struct lane_case *is)
 {
 	printf("seed %llu: %s of %d layers%s%s, %s, %d devices, %s%s%s, %d micro-batches, %d in the last step, rounds of %d, cuts %d and "
-	       "%d%s%s, spill %d, cap %lld, box %d of %d, delay %d\n",
+	       "%d%s%s%s, spill %d, cap %lld, box %d of %d, delay %d\n",
 	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
 	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
 	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
-	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->spill, (long long)is->cap_bytes, is->box,
-	       is->boxes, (int)is->delay);
+	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->packed ? ", packed" : "", is->spill,
+	       (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay);
 }
 
 /* Ascending layers in [1, layers), each with one chance in two. */
@@ -142,6 +142,7 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 	int64_t unit = !is.boxes ? 1 : is.round ? is.round : is.devices;
 	if (lane_is_local(&is)) /* fewer than the units of a step */
 		is.delay = lane_pick(&random, (is.micro_batches + unit - 1) / unit);
+	is.packed = (is.lora || is.generates) && lane_pick(&random, 2);
 	return is;
 }
 
@@ -239,6 +240,15 @@ static inline struct rh_workload lane_workload(const struct lane_case *is)
 	return work;
 }
 
+/* Any form that the matrix's rows can have. */
+static inline enum rh_form lane_form(const void *context, const struct rh_tensor *tensor)
+{
+	const struct lane_case *is = context;
+	struct lane_random random = {is->seed + (uint64_t)tensor->offset};
+	enum rh_form form = (enum rh_form)lane_pick(&random, RH_FORMS);
+	return form && tensor->cols % rh_dtype_block(rh_form_traits(form)->element) == 0 ? form : RH_FORM_PLAIN;
+}
+
 static inline int lane_session_open(struct lane_run *run, int64_t most_ram)
 {
 	const struct rh_workload work = lane_workload(run->is);
@@ -246,6 +256,8 @@ static inline int lane_session_open(struct lane_run *run, int64_t most_ram)
 	int rc = rh_session_simulate(&run->deep.rig.config, &run->machine, &run->session);
 	if (!rc && run->is->boxes)
 		rc = lane_box_join(&run->session, &run->neighbours);
+	if (!rc && run->is->packed)
+		rh_model_pack(run->session.model, lane_form, run->is);
 	return rc ? rc : rh_session_start(&run->session, &work);
 }
 

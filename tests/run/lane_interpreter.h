@@ -53,7 +53,10 @@ static inline int lane_of_device(int room)
 static inline int64_t lane_block_bytes(const struct rh_model *model, int room, int number)
 {
 	int is_sum = room == RH_ROOM_HOST_SUM;
-	return rh_dtype_bytes(is_sum ? RH_F32 : model->dtype, model->block[is_sum ? number / 2 : number].elements);
+	const struct rh_block *block = &model->block[is_sum ? number / 2 : number];
+	if (room == RH_ROOM_HOST_WEIGHTS || room == RH_ROOM_PAGES)
+		return rh_block_bytes(block, model->dtype);
+	return rh_dtype_bytes(is_sum ? RH_F32 : model->dtype, block->elements);
 }
 
 static inline void lane_machine_open(struct lane_machine *machine, const struct rh_check_options *options)
@@ -130,7 +133,7 @@ static inline struct lane_range lane_range(struct lane_machine *machine, struct 
 	const struct rh_model *model = options->model;
 	int number = place.number, device = 0, b = number, room = (int)place.room;
 	struct lane_range range = {NULL, place.first, place.first + place.bytes};
-	if (room == RH_ROOM_WEIGHTS || room == RH_ROOM_SUMS || room == RH_ROOM_ROUNDED)
+	if (rh_room_is_whole(place.room))
 		number = 0;
 	if (lane_of_device(room))
 		device = place.device;
@@ -231,12 +234,35 @@ static inline uint64_t lane_read_weights(struct lane_machine *machine, const str
 	for (int l = command->lo; l < command->hi; l++)
 		for (int which = 0; which < 2; which++) {
 			int b = model->layer[l].block[which];
-			if (b >= 0 && machine->offset[b] >= 0)
+			int is_read = b >= 0 && (command->kind != RH_COMMAND_DEQUANTISE || model->block[b].packed_bytes);
+			if (is_read && machine->offset[b] >= 0)
 				hash = lane_read(machine, hash,
 				                 lane_own(machine, command, RH_ROOM_WEIGHTS, b,
 				                          command->operands.weights + machine->offset[b],
-				                          rh_dtype_bytes(model->dtype, model->block[b].elements)));
+				                          rh_block_bytes(&model->block[b], model->dtype)));
 		}
+	return hash;
+}
+
+/* The plain matrices of the command's layers: read by what computes with them, or made of the packed weights. */
+static inline uint64_t lane_plain_matrices(struct lane_machine *machine, const struct rh_command *command, uint64_t hash)
+{
+	const struct rh_model *model = machine->options->model;
+	int makes = command->kind == RH_COMMAND_DEQUANTISE;
+	if (!machine->options->plan->plain_bytes)
+		return hash;
+	(void)rh_stage_plan_plain_layout(model, command->stage.lo, command->stage.hi, machine->offset);
+	for (int l = command->lo; l < command->hi; l++) {
+		int b = model->layer[l].block[0];
+		if (machine->offset[b] < 0)
+			continue;
+		struct lane_range range = lane_own(machine, command, RH_ROOM_PLAIN, b, machine->offset[b] + makes * command->target.first,
+		                                   rh_block_plain_bytes(&model->block[b], model->dtype));
+		if (makes)
+			lane_write(machine, range, lane_mix(hash, (uint64_t)b));
+		else
+			hash = lane_read(machine, hash, range);
+	}
 	return hash;
 }
 
@@ -281,7 +307,7 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		lane_add_sums(machine, command, command->lo, hash);
 		return;
 	}
-	hash = lane_read_weights(machine, command, hash);
+	hash = lane_plain_matrices(machine, command, lane_read_weights(machine, command, hash));
 	if (backward) {
 		int has_above = command->operands.dy >= 0, defers = command->target.room == RH_ROOM_DEFERRED && command->target.bytes;
 		if (has_above || command->hi < command->stage.hi)
@@ -388,6 +414,9 @@ static inline void lane_do(struct lane_machine *machine, const struct rh_command
 	case RH_COMMAND_WEIGHT_GRADIENT:
 		lane_compute(machine, command);
 		break;
+	case RH_COMMAND_DEQUANTISE:
+		(void)lane_plain_matrices(machine, command, lane_read_weights(machine, command, 23));
+		break;
 	case RH_COMMAND_CLEAR:
 		lane_write(machine, lane_range(machine, command->target), 1);
 		break;
@@ -454,6 +483,7 @@ static inline void lane_begin_command(struct lane_machine *machine, const struct
 		if (command->operands.dx >= 0 && command->kind == RH_COMMAND_BACKWARD)
 			lane_spoil(machine, lane_buffer(machine, command, command->lo, command->operands.dx), command);
 		break;
+	case RH_COMMAND_DEQUANTISE:
 	case RH_COMMAND_CLEAR:
 	case RH_COMMAND_ROUND:
 	case RH_COMMAND_COPY:

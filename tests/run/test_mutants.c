@@ -83,6 +83,7 @@ static int orders_until_failure(struct lane_machine *machine, const struct rh_la
 
 struct tally {
 	int refused, failed, passed, implied, harmless;
+	int dequantises; /* waits of DEQUANTISE that were missed */
 };
 
 /* Every wait of a run removed, one at a time. */
@@ -97,6 +98,7 @@ static void remove_every_wait(const struct lane_run *run, struct lane_machine *m
 			remove_wait(&without, i, w);
 			struct rh_check_fault fault = lane_check(run, &without);
 			tally->refused += fault.position >= 0;
+			tally->dequantises += fault.position >= 0 && lanes->command[i].kind == RH_COMMAND_DEQUANTISE;
 			if (fault.position < 0 && comes_after(&without, i, other)) {
 				tally->implied++;
 			} else if (fault.position < 0) {
@@ -248,11 +250,32 @@ static void spoil(const struct lane_run *run, struct lane_machine *machine, cons
 	}
 }
 
+/* Each command that makes packed weights plain reads them where they do not lie, or leaves the plain ones elsewhere. Returns how many. */
+static int spoil_dequantise(const struct lane_run *run, struct lane_machine *machine, const struct rh_lanes *lanes, uint64_t expected)
+{
+	int commands = 0;
+	for (int64_t i = 0; i < lanes->commands; i++) {
+		if (lanes->command[i].kind != RH_COMMAND_DEQUANTISE)
+			continue;
+		for (int is_target = 0; is_target < 2; is_target++) {
+			struct rh_lanes copy;
+			lanes_copy(lanes, &copy);
+			*(is_target ? &copy.command[i].target.first : &copy.command[i].operands.weights) += RH_ALIGN;
+			struct rh_check_fault fault = lane_check(run, &copy);
+			assert_true(fault.position >= 0 && (is_target || fault.position == i));
+			assert_int_not_equal(lane_run_in_order(machine, &copy), expected);
+			lanes_drop(&copy);
+		}
+		commands++;
+	}
+	return commands;
+}
+
 static void test_mutants_that_pass_never_fail_and_those_refused_do(void **state)
 {
 	(void)state;
 	uint64_t seed = 1;
-	int cases = 0;
+	int cases = 0, dequantised = 0;
 	for (int i = 0; cases < CASES; i++) {
 		static struct lane_run run;
 		struct lane_case is;
@@ -276,14 +299,19 @@ static void test_mutants_that_pass_never_fail_and_those_refused_do(void **state)
 		uint64_t expected = lane_run_in_order(&machine, lanes);
 		assert_true(expected != 0);
 		assert_int_equal(orders_until_failure(&machine, lanes, expected, -1, -1, ORDERS_PASSED, &seed), ORDERS_PASSED);
+		dequantised += spoil_dequantise(&run, &machine, lanes, expected);
 		remove_every_wait(&run, &machine, lanes, expected, &seed, &waits_removed);
 		spoil(&run, &machine, lanes, expected, &seed);
 		lanes_drop(&recorded);
 		lane_machine_close(&machine);
 		lane_run_close(&run);
 	}
-	printf("every wait of %d runs removed: %d found, %d implied by the others, %d that no result needs (no order of %d fails)\n", cases,
-	       waits_removed.refused, waits_removed.implied, waits_removed.harmless, ORDERS_PASSED);
+	printf("every wait of %d runs removed: %d found, %d of them of commands that dequantise, %d implied by the others, %d that no "
+	       "result "
+	       "needs (no order of %d fails)\n",
+	       cases, waits_removed.refused, waits_removed.dequantises, waits_removed.implied, waits_removed.harmless, ORDERS_PASSED);
+	printf("%d commands that dequantise spoilt, each told\n", dequantised);
+	assert_true(waits_removed.dequantises > 0 && dequantised > 0);
 	for (int i = 0; i < MUTATIONS; i++)
 		printf("%s: %d refused, of which %d fail in at least one of %d orders; %d passed, none of which fails\n", mutation_names[i],
 		       by_mutation[i].refused, by_mutation[i].failed, ORDERS_REFUSED, by_mutation[i].passed);

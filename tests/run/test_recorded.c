@@ -25,6 +25,14 @@ static int has_command(const struct rh_lanes *lanes, enum rh_command_kind kind, 
 	return 0;
 }
 
+static int count_commands(const struct rh_lanes *lanes, enum rh_command_kind kind)
+{
+	int count = 0;
+	for (int64_t i = 0; i < lanes->commands; i++)
+		count += lanes->command[i].kind == kind;
+	return count;
+}
+
 static int reads_pages(const struct rh_lanes *lanes)
 {
 	return has_command(lanes, RH_COMMAND_READ, RH_ROOM_PAGES);
@@ -49,7 +57,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	int64_t commands = 0, waits = 0, longest = 0;
 	int ran = 0, absent = 0, faults = 0;
 	struct {
-		int capped, weights, activations, generating, boxes, shared, delayed;
+		int capped, weights, activations, generating, boxes, shared, delayed, packed, in_arena;
 	} kinds = {0};
 	int64_t seed = first;
 	for (; ran < count; seed++) {
@@ -78,6 +86,12 @@ static void test_recorded_runs_pass_the_checker(void **state)
 		kinds.boxes += is.boxes > 0;
 		kinds.delayed += is.delay > 0;
 		kinds.shared += rh_model_shared_block(run.session.model) >= 0;
+		if (rh_model_is_packed(run.session.model)) /* where plain matrices have a room it is filled, else nothing fills one */
+			assert_int_equal(run.session.plan.stages.plain_bytes > 0, has_command(lanes, RH_COMMAND_DEQUANTISE, RH_ROOM_NONE));
+		if (run.session.plan.stages.forward_stages + run.session.plan.stages.backward_stages == 1) /* what lies there stays plain */
+			assert_true(count_commands(lanes, RH_COMMAND_DEQUANTISE) <= is.devices);
+		kinds.packed += rh_model_is_packed(run.session.model);
+		kinds.in_arena += rh_model_is_packed(run.session.model) && !run.session.plan.stages.plain_bytes;
 		kinds.weights += reads_pages(lanes);
 		kinds.activations += writes_records(lanes);
 		commands += lanes->commands;
@@ -92,10 +106,12 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	       "%d micro-batches, a last step of fewer, rounds, cuts, 14 schedules, stale, clipping, evaluation; %d with caps of 64 KiB to "
 	       "4 "
 	       "MiB, %d with weights and %d with activations on NVMe, %d that generate, %d of one box among 2 to 4, %d of these with "
-	       "half of a tied table; %d with updates beside the stages\n",
-	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes, kinds.shared, kinds.delayed);
+	       "half of a tied table; %d with updates beside the stages; %d with packed weights, which %d make plain for each product\n",
+	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes, kinds.shared, kinds.delayed,
+	       kinds.packed, kinds.in_arena);
 	assert_int_equal(faults, 0);
 	assert_true(ran > absent);
+	assert_true(count < 500 || (kinds.packed > kinds.in_arena && kinds.in_arena));
 }
 
 int main(void)

@@ -69,8 +69,8 @@ static void check_sent(struct rig *rig, const char *what)
 	int64_t first = step(rig, &in, 0), again = step(rig, &in, 1);
 	(void)rig_update(rig, 1e-3, 0);
 	int64_t updated = step(rig, &in, 2), last = step(rig, &in, 3);
-	printf("%s: model %lld bytes, %lld trained; sent %lld, %lld, after an update %lld, %lld\n", what, (long long)all, (long long)trained,
-	       (long long)first, (long long)again, (long long)updated, (long long)last);
+	printf("%s: model %lld bytes, %lld trained; sent %lld, %lld, after an update %lld, %lld\n", what, (long long)all,
+	       (long long)trained, (long long)first, (long long)again, (long long)updated, (long long)last);
 	assert_int_equal(first, all);
 	assert_int_equal(again, 0);
 	assert_int_equal(updated, trained);

@@ -41,6 +41,7 @@ static int recreate(struct rh_session *session, const struct rh_model_config *co
 	made->distillation.temperature = (float)session->config->fluidpipe_temperature;
 	made->distillation.top = session->config->fluidpipe_top_k;
 	made->distillation.divergence = session->config->fluidpipe_kl == RH_KL_REVERSE ? RH_DIVERGENCE_REVERSE : RH_DIVERGENCE_FORWARD;
+	rh_session_pack(session, made);
 	rh_model_destroy(before);
 	session->model = made;
 	session->model_config = config;

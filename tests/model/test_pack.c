@@ -1,0 +1,203 @@
+/* Blocks with packed tensors: where their bytes lie, and the plain matrices that are made of them, on the oracle. */
+#include "check.h"
+
+#include "core/blocks.h"
+#include "core/float16.h"
+#include "model/emit_internal.h"
+
+#include <string.h>
+
+enum { LAYER = 1, BLOCKS = 4, BUFFER = 4 << 20 };
+
+struct rig {
+	struct rh_model_config config;
+	struct rh_model *model;
+	char *bytes, *memory;
+	char *weights[BLOCKS], *plain[BLOCKS];
+	struct rh_arena arena;
+	struct rh_emit emit;
+	int launched[RH_OP_KINDS];
+};
+
+static int run_oracle(void *sink, const struct rh_op *op)
+{
+	struct rig *rig = sink;
+	assert_null(rh_op_fault(op));
+	rig->launched[op->kind]++;
+	rh_op_oracle(op);
+	return 0;
+}
+
+/* A form for each matrix: of query, key, value, output, gate, up, down. */
+static enum rh_form form_of(const void *context, const struct rh_tensor *tensor)
+{
+	static const char *const names[] = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+	const enum rh_form *form = context;
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (strstr(tensor->name, names[i]))
+			return form[i];
+	fail_msg("%s is no matrix that may be packed", tensor->name);
+	return RH_FORM_PLAIN;
+}
+
+static void rig_open(struct rig *rig, enum rh_dtype dtype, const enum rh_form form[7], uint64_t *seed)
+{
+	*rig = (struct rig){.config = {.family = rh_family_find("llama"),
+	                               .vocab_size = 90,
+	                               .hidden_size = 64,
+	                               .intermediate_size = 96,
+	                               .num_hidden_layers = 1,
+	                               .num_attention_heads = 4,
+	                               .num_key_value_heads = 2,
+	                               .head_dim = 16,
+	                               .rope[0].theta = 10000}};
+	check_ok(rh_model_create(&rig->config, dtype, NULL, &rig->model));
+	rh_model_pack(rig->model, form_of, form);
+	assert_false(rh_model_is_packed(rig->model)); /* of what is trained nothing is */
+	rh_model_freeze(rig->model);
+	rh_model_pack(rig->model, form_of, form);
+	const struct rh_block *block = &rig->model->block[LAYER];
+	rig->bytes = malloc((size_t)rh_block_bytes(block, dtype));
+	rig->memory = malloc(BUFFER);
+	assert_true(rig->bytes && rig->memory);
+	for (int64_t i = 0; i < rh_block_bytes(block, dtype); i++) /* small numbers, as which type ever they are read */
+		rig->bytes[i] = (char)((int)(4 * check_uniform(seed)) + 0x20);
+	rig->weights[LAYER] = rig->bytes;
+	rig->arena = (struct rh_arena){rig->memory, BUFFER, 0, 0};
+	rig->plain[LAYER] = rh_arena_take(&rig->arena, rh_block_plain_bytes(block, dtype));
+	rig->emit = (struct rh_emit){.model = rig->model, .launch = run_oracle, .sink = rig, .arena = &rig->arena, .weights = rig->weights};
+}
+
+static void rig_close(struct rig *rig)
+{
+	free(rig->bytes);
+	free(rig->memory);
+	rh_model_destroy(rig->model);
+}
+
+/* The value of element i of a tensor, as its bytes have it. */
+static float value_of(const struct rig *rig, int t, int64_t i)
+{
+	const struct rh_tensor *tensor = &rig->model->block[LAYER].tensor[t];
+	struct rh_tensor_form form = rh_block_tensor(&rig->model->block[LAYER], t, rig->model->dtype);
+	const uint8_t *from = (const uint8_t *)rig->bytes + form.offset;
+	const uint8_t *scale = from + (form.form ? rh_form_element_bytes(form.form, tensor->rows, tensor->cols) : 0);
+	float values[RH_BLOCK_RUN], value;
+	uint16_t half;
+	switch (form.form) {
+	case RH_FORM_Q8_0:
+		rh_block_q8_0(from + i / 32 * 34, (int)(i % 32 / 16 * 16), 16, values);
+		return values[i % 16];
+	case RH_FORM_MXFP4:
+		return rh_fp4_value(from[i / 2] >> i % 2 * 4 & 15) *
+		       rh_e8m0_value(scale[i / tensor->cols * ((tensor->cols + 31) / 32) + i % tensor->cols / 32]);
+	default:
+		memcpy(&half, from + 2 * i, sizeof half);
+		memcpy(&value, from + 4 * i, sizeof value);
+		return rig->model->dtype == RH_BF16 ? rh_bf16_to_f32(half) : value;
+	}
+}
+
+/* The rows of `count` tensors from t on, one under another. */
+static void check_matrix(const struct rig *rig, int t, int count, struct rh_view view)
+{
+	int64_t at = 0;
+	for (int end = t + count; t < end; t++) {
+		const struct rh_tensor *tensor = &rig->model->block[LAYER].tensor[t];
+		for (int64_t i = 0; i < tensor->rows * tensor->cols; i++, at++) {
+			float value = value_of(rig, t, i);
+			if (view.dtype == RH_BF16)
+				assert_int_equal(((const uint16_t *)view.data)[at], rh_f32_to_bf16(value));
+			else
+				assert_memory_equal((const float *)view.data + at, &value, sizeof value);
+		}
+	}
+	assert_int_equal(at, view.rows * view.cols);
+}
+
+/* Nothing lies on anything else, and what products read begins where they can read it. */
+static void check_layout(const struct rig *rig)
+{
+	const struct rh_block *block = &rig->model->block[LAYER];
+	enum rh_dtype dtype = rig->model->dtype;
+	int64_t end = 0, plain_end = 0;
+	for (int t = 0; t < block->tensors; t++) {
+		struct rh_tensor_form form = rh_block_tensor(block, t, dtype);
+		const struct rh_tensor *tensor = &block->tensor[t];
+		assert_true(form.offset >= end);
+		assert_true(tensor->joins || form.offset % RH_ALIGN == 0);
+		end = form.offset + form.bytes;
+		if (!block->packed_bytes || tensor->plain < 0)
+			continue;
+		int64_t at = rh_dtype_bytes(dtype, tensor->plain);
+		assert_true(tensor->joins ? at == plain_end : at >= plain_end && at % 128 == 0);
+		plain_end = at + rh_dtype_bytes(dtype, tensor->rows * tensor->cols);
+	}
+	assert_true(end <= rh_block_bytes(block, dtype) && plain_end <= rh_block_plain_bytes(block, dtype));
+}
+
+static void check_forms(enum rh_dtype dtype, const enum rh_form form[7], uint64_t *seed)
+{
+	struct rig rig;
+	rig_open(&rig, dtype, form, seed);
+	const struct rh_layer *layer = &rig.model->layer[LAYER];
+	check_layout(&rig);
+	check_ok(rh_block_make_plain(&rig.emit, LAYER, rig.bytes, rig.plain[LAYER]));
+	for (int in_room = 0; in_room < 2; in_room++)
+		for (int p = 0, count; p < RH_PROJS; p += count) {
+			const struct rh_linear *first = &layer->proj[p];
+			int64_t rows = first->outputs, mark = rig.arena.used;
+			for (count = 1; p + count < RH_PROJS && first[count].joins; count++)
+				rows += first[count].outputs;
+			if (!first->outputs)
+				continue;
+			rig.emit.plain = in_room ? rig.plain : NULL;
+			check_matrix(&rig, first->weight, count, emit_matrix(&rig.emit, layer, first->weight, rows, first->inputs));
+			assert_true(!in_room || rig.arena.used == mark);
+			rh_arena_reset(&rig.arena, mark);
+		}
+	rig_close(&rig);
+}
+
+static void test_plain_matrices_are_what_packed_ones_stand_for(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < 40; i++) {
+		enum rh_form form[7];
+		for (int p = 0; p < 7; p++)
+			form[p] = (enum rh_form)(((int)(1000 * check_uniform(&seed)) + 1000) % RH_FORMS);
+		check_forms(i % 2 ? RH_BF16 : RH_F32, form, &seed);
+	}
+}
+
+/* Tensors beside one another in one form are one op, but where scales would lie between. */
+static void test_tensors_of_one_form_are_one_op(void **state)
+{
+	(void)state;
+	static const enum rh_form of[] = {['q'] = RH_FORM_Q8_0, ['m'] = RH_FORM_MXFP4, ['-'] = RH_FORM_PLAIN};
+	const struct {
+		const char *form;
+		int dequantises, copies;
+	} cases[] = {{"qqqqqqq", 4, 0}, {"mmmmmmm", 7, 0}, {"q-q----", 2, 1}, {"--q-qm-", 3, 1}, {"------q", 1, 0}, {"-------", 0, 0}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rig rig;
+		uint64_t seed = 1;
+		enum rh_form form[7];
+		for (int p = 0; p < 7; p++)
+			form[p] = of[(int)cases[i].form[p]];
+		rig_open(&rig, RH_F32, form, &seed);
+		if (rh_model_is_packed(rig.model))
+			check_ok(rh_block_make_plain(&rig.emit, LAYER, rig.bytes, rig.plain[LAYER]));
+		assert_int_equal(rig.launched[RH_OP_DEQUANTISE], cases[i].dequantises);
+		assert_int_equal(rig.launched[RH_OP_CAST], cases[i].copies);
+		rig_close(&rig);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain_matrices_are_what_packed_ones_stand_for),
+	                                   cmocka_unit_test(test_tensors_of_one_form_are_one_op)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,181 @@
+/* Adapters on bases that stay packed: losses and adapter are, bit for bit, those of the same files made plain as they are loaded; in
+ * rounds, on several devices, with weights on NVMe, with a room for plain matrices and without; and bytes are the plan's. */
+#include "offload/drives.h"
+#include "run/bytes_case.h"
+#include "train/packed.h"
+
+#include "ckpt/gguf.h"
+#include "core/file.h"
+
+static char dir[64], whole[96];
+
+static int make_files(void **state)
+{
+	(void)state;
+	snprintf(dir, sizeof dir, "%s/rh-packed-XXXXXX", check_place("/tmp"));
+	assert_non_null(mkdtemp(dir));
+	snprintf(whole, sizeof whole, "%s/whole.gguf", dir);
+	packed_export(whole);
+	return 0;
+}
+
+static int remove_files(void **state)
+{
+	(void)state;
+	check_ok(rh_dir_remove(dir));
+	return 0;
+}
+
+struct outcome {
+	double loss[PACKED_STEPS];
+	float *adapter;
+	int64_t count, device_bytes, plain_bytes, store_bytes;
+	int form[RH_FORMS]; /* how many matrices have it */
+};
+
+static void count_forms(const struct rh_model *model, struct outcome *out)
+{
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++)
+			out->form[model->block[b].tensor[t].form]++;
+}
+
+/* 0, or RH_DOES_NOT_FIT. */
+static int run(const struct packed_case *is, struct outcome *out)
+{
+	struct rig rig;
+	struct rig_input in;
+	*out = (struct outcome){0};
+	int rc = packed_open(&rig, is, &in);
+	if (!rc) {
+		packed_train(&rig, &in, out->loss);
+		check_device_bytes(&rig.session);
+		if (!is->nvme)
+			check_host_bytes(&rig.session);
+		out->adapter = rig_weights(&rig.session, &out->count);
+		out->device_bytes = rig.session.plan.stages.device_bytes;
+		out->plain_bytes = rig.session.plan.stages.plain_bytes;
+		out->store_bytes = rig.session.plan.bytes.store;
+		count_forms(rig.session.model, out);
+	}
+	assert_true(!rc || rc == RH_DOES_NOT_FIT);
+	rig_close(&rig);
+	return rc;
+}
+
+static void same(const struct outcome *a, const struct outcome *b)
+{
+	assert_memory_equal(a->loss, b->loss, sizeof a->loss);
+	assert_int_equal(a->count, b->count);
+	assert_memory_equal(a->adapter, b->adapter, (size_t)a->count * sizeof *a->adapter);
+}
+
+/* The largest cap, in 32nds, under which products have their own made in the arena; then the run's outcome. 0: there is none. */
+static int run_in_arena(struct packed_case is, int64_t bytes, struct outcome *out)
+{
+	for (int part = 31; part > 4; part--) {
+		is.cap = bytes * part / 32;
+		int rc = run(&is, out);
+		rh_error_clear();
+		if (rc)
+			return 0;
+		if (!out->plain_bytes)
+			return 1;
+		free(out->adapter);
+	}
+	return 0;
+}
+
+/* How many of the runs made plain matrices in the arena. */
+static int check_file(const char *file, enum rh_form form, char *nvme)
+{
+	static const char *const devices[] = {"cpu:1", "cpu:3"};
+	int in_arena = 0;
+	for (int i = 0; i < 4; i++) {
+		struct packed_case is = {.file = file, .device = devices[i / 2], .dtype = i % 2 ? RH_BF16 : RH_F32};
+		struct outcome plain, packed, other;
+		is.is_plain = 1;
+		assert_int_equal(run(&is, &plain), 0);
+		assert_int_equal(plain.plain_bytes, 0);
+		is.is_plain = 0;
+		assert_int_equal(run(&is, &packed), 0);
+		same(&plain, &packed);
+		assert_true(packed.form[form] > 0 && packed.plain_bytes > 0);
+		assert_true(packed.store_bytes < plain.store_bytes + (is.dtype == RH_BF16)); /* in whole pages */
+		is.round = 1 + i % 3;
+		assert_int_equal(run(&is, &other), 0);
+		same(&plain, &other);
+		free(other.adapter);
+		is.nvme = nvme;
+		assert_int_equal(run(&is, &other), 0);
+		same(&plain, &other);
+		free(other.adapter);
+		is.nvme = NULL;
+		if (run_in_arena(is, packed.device_bytes, &other)) {
+			same(&plain, &other);
+			free(other.adapter);
+			in_arena++;
+		}
+		free(plain.adapter);
+		free(packed.adapter);
+	}
+	return in_arena;
+}
+
+static void test_packed_bases_train_as_plain_ones(void **state)
+{
+	(void)state;
+	const struct {
+		const char *file;
+		enum rh_form form;
+	} files[] = {{whole, RH_FORM_Q8_0},
+	             {"tests/reference/models/gguf-llama/model.gguf", RH_FORM_Q8_0}, /* q, k and v of three types; rows in another order */
+	             {"tests/reference/models/gguf-qwen2/model.gguf", RH_FORM_Q8_0},
+	             {"tests/reference/models/gguf-phi3/model.gguf", RH_FORM_Q8_0},
+	             {"tests/reference/models/gguf-qwen3-moe/model.gguf", RH_FORM_Q8_0},
+	             {"tests/reference/ckpt/gpt-oss", RH_FORM_MXFP4}};
+	struct drives drives;
+	int in_arena = 0;
+	drives_make(&drives);
+	for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+		int these = check_file(files[i].file, files[i].form, drives.dir[0]);
+		printf("%s: %d in the arena\n", files[i].file, these);
+		in_arena += these;
+	}
+	drives_remove(&drives);
+	assert_true(in_arena > 0);
+}
+
+/* A scale that is no number: one line that names the tensor. */
+static void test_a_scale_that_is_no_number_is_refused(void **state)
+{
+	(void)state;
+	static const uint8_t nan[2] = {0, 0x7e};
+	char path[96];
+	struct rh_gguf *gguf;
+	struct rig rig;
+	struct rig_input in;
+	snprintf(path, sizeof path, "%s/spoilt.gguf", dir);
+	packed_export(path);
+	check_ok(rh_gguf_open(path, &gguf));
+	const struct rh_gguf_tensor *tensor = rh_gguf_find(gguf, "blk.1.attn_v.weight");
+	assert_non_null(tensor);
+	assert_int_equal(tensor->dtype, RH_Q8_0);
+	FILE *file = fopen(path, "r+b");
+	assert_non_null(file);
+	assert_int_equal(fseek(file, (long)tensor->offset + 3 * 34, SEEK_SET), 0);
+	assert_int_equal(fwrite(nan, 1, sizeof nan, file), sizeof nan);
+	fclose(file);
+	rh_gguf_close(gguf);
+	int rc = packed_open(&rig, &(struct packed_case){.file = path, .device = "cpu:1"}, &in);
+	assert_int_equal(rc, -EINVAL);
+	assert_non_null(strstr(rh_error(rc), "model.layers.1.self_attn.v_proj.weight holds nan at row 3, column 0"));
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed_bases_train_as_plain_ones),
+	                                   cmocka_unit_test(test_a_scale_that_is_no_number_is_refused)};
+	return cmocka_run_group_tests(tests, make_files, remove_files);
+}
