@@ -1,6 +1,5 @@
 /* The footer: the schema, and where the columns of each row group lie. It ends the file, with its length and "PAR1" behind it. */
 #include "core/alloc.h"
-#include "core/lfs.h"
 #include "parquet/parquet_internal.h"
 
 #include <string.h>
