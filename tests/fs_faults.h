@@ -146,13 +146,6 @@ static inline int fs_faulty_rename(struct rh_fs *fs, int from_dir, const char *f
 	return rc ? rc : rh_fs_real()->ops->rename(rh_fs_real(), from_dir, from, to_dir, to);
 }
 
-static inline int fs_faulty_link(struct rh_fs *fs, int from_dir, const char *from, int to_dir, const char *to)
-{
-	(void)fs;
-	int rc = fs_fault_due(FS_LINK);
-	return rc ? rc : rh_fs_real()->ops->link(rh_fs_real(), from_dir, from, to_dir, to);
-}
-
 static inline int fs_faulty_unlink(struct rh_fs *fs, int dir, const char *name, int flags)
 {
 	(void)fs;
@@ -162,7 +155,7 @@ static inline int fs_faulty_unlink(struct rh_fs *fs, int dir, const char *name, 
 
 static const struct rh_fs_ops fs_faulty_ops = {fs_faulty_open,   fs_faulty_close,    fs_faulty_read,   fs_faulty_write,
                                                fs_faulty_sync,   fs_faulty_truncate, fs_faulty_status, fs_faulty_make_dir,
-                                               fs_faulty_rename, fs_faulty_link,     fs_faulty_unlink};
+                                               fs_faulty_rename, fs_faulty_unlink};
 static struct rh_fs fs_faulty = {&fs_faulty_ops};
 
 /* The n-th call of `kinds` from now on ends the process with FS_KILLED_STATUS, or fails with `code`; FS_SHORT: all reads and writes move a

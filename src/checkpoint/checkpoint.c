@@ -159,8 +159,20 @@ int checkpoint_checksum(const char *path, char *hex, size_t bytes)
 	return rc;
 }
 
+/* What verification asks for: all files as they were written, or those that a run goes on from. */
+enum wanted { ALL_FILES, STATE_FILES };
+
+/* A file is not what it should be; 0 where that is no matter. */
+static int judge_file(const char *dir, const char *name, enum wanted wanted, const char *fault)
+{
+	if (wanted == ALL_FILES || !rh_source_is_of_tokenizer(name))
+		return rh_fail(-EINVAL, "%s/%s: %s", dir, name, fault);
+	rh_note("%s/%s: %s; the run goes on, with the tokenizer of its model", dir, name, fault);
+	return 0;
+}
+
 /* The list must name every part that is loaded, or a shortened list would let a damaged part through. */
-static int check_list(const char *dir, const json_t *sums)
+static int check_list(const char *dir, const json_t *sums, enum wanted wanted)
 {
 	static const char *const parts[] = {"optimizer.safetensors", "run_state.json", "trainer_state.json", "config.yaml"};
 	struct rh_names names;
@@ -171,37 +183,53 @@ static int check_list(const char *dir, const json_t *sums)
 	for (size_t i = 0; !rc && i < names.count; i++) {
 		int ours = !strcmp(names.name[i], "checksums.json") || *names.name[i] == '.';
 		if (!ours && !json_object_get(sums, names.name[i]))
-			rc = rh_fail(-EINVAL, "%s/%s: is not in checksums.json: it is no part of this checkpoint; remove it", dir,
-			             names.name[i]);
+			rc = judge_file(dir, names.name[i], wanted,
+			                "is not in checksums.json: it is no part of this checkpoint; remove it");
 	}
 	rh_names_free(&names);
 	return rc;
 }
 
-int rh_checkpoint_verify(const char *dir)
+static int check_file(const char *dir, const char *name, const char *expected, enum wanted wanted)
+{
+	char path[PATH_MAX], hex[33];
+	int rc = checkpoint_in(path, dir, name);
+	if (rc)
+		return rc;
+	rc = checkpoint_checksum(path, hex, sizeof hex);
+	if (rh_file_is_damage(rc) && wanted == STATE_FILES && rh_source_is_of_tokenizer(name)) {
+		rh_error_clear();
+		return judge_file(dir, name, wanted, "is gone");
+	}
+	if (!rc && (!expected || strcmp(hex, expected)))
+		rc = judge_file(dir, name, wanted, "does not match its checksum: the file was damaged or changed");
+	return rc;
+}
+
+static int verify(const char *dir, enum wanted wanted)
 {
 	json_t *sums = NULL, *value;
 	const char *name;
-	char path[PATH_MAX], hex[33];
+	char path[PATH_MAX];
 	int rc = checkpoint_in(path, dir, "checksums.json");
 	if (!rc)
 		rc = rh_json_load(path, &sums);
 	if (rc)
 		return rc;
-	rc = check_list(dir, sums);
-	json_object_foreach(sums, name, value)
-	{
-		const char *expected = json_string_value(value);
-		if (rc || strchr(name, '/'))
-			continue;
-		rc = checkpoint_in(path, dir, name);
-		if (!rc)
-			rc = checkpoint_checksum(path, hex, sizeof hex);
-		if (!rc && (!expected || strcmp(hex, expected)))
-			rc = rh_fail(-EINVAL, "%s/%s: does not match its checksum: the file was damaged or changed", dir, name);
-	}
+	rc = check_list(dir, sums, wanted);
+	json_object_foreach(sums, name, value) if (!rc && !strchr(name, '/')) rc = check_file(dir, name, json_string_value(value), wanted);
 	json_decref(sums);
 	return rc;
+}
+
+int rh_checkpoint_verify(const char *dir)
+{
+	return verify(dir, ALL_FILES);
+}
+
+int rh_checkpoint_verify_state(const char *dir)
+{
+	return verify(dir, STATE_FILES);
 }
 
 static int load_weights(const char *dir, struct rh_session *session)

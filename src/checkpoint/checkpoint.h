@@ -28,6 +28,9 @@ int rh_checkpoint_count(const char *output_dir) RH_MUST;
 
 /* -EINVAL: a file does not match its checksum, or is missing; named. */
 int rh_checkpoint_verify(const char *path) RH_MUST;
+/* The same of what a run goes on from. Tokenizer files, which other programs read and some write, may have changed: a line says so, and
+ * the run takes those of its model. */
+int rh_checkpoint_verify_state(const char *path) RH_MUST;
 
 /* 1: the name is one that a killed run leaves, half written or half removed: .checkpoint-N.tmp, .checkpoint-N.old, NAME.tmp.PID. */
 int rh_checkpoint_left_behind(const char *name);

@@ -284,7 +284,7 @@ int rh_checkpoint_newest(const char *dir, int64_t below, char **path)
 			return rc;
 		rc = path_of(at, dir, found.newest, "");
 		if (!rc)
-			rc = rh_checkpoint_verify(at);
+			rc = rh_checkpoint_verify_state(at);
 		if (!rc) {
 			*path = rh_strdup(at);
 			return *path ? 0 : -ENOMEM;
@@ -302,8 +302,14 @@ static int find_newest(const char *dir, char **path)
 	int rc = rh_checkpoint_newest(dir, INT64_MAX, path), fresh = rc || *path ? rc : rh_output_fresh(dir);
 	if (fresh < 0 || *path)
 		return fresh < 0 ? fresh : 0;
+	int any = rh_checkpoint_count(dir); /* each was named, and why it is none to go on from */
+	if (any < 0)
+		return any;
 	return rh_fail(-ENOENT, "resume_from_checkpoint: there is no complete checkpoint in %s; to begin a new run %sleave the key out",
-	               dir, fresh ? "" : "remove what is in it, or choose another output_dir, and ");
+	               dir,
+	               fresh ? ""
+	               : any ? "choose another output_dir, and "
+	                     : "remove what is in it, or choose another output_dir, and ");
 }
 
 int rh_checkpoint_find(const struct rh_config *config, char **path)
@@ -316,7 +322,7 @@ int rh_checkpoint_find(const struct rh_config *config, char **path)
 		return find_newest(config->output_dir, path);
 	if (!rh_dir_exists(named))
 		return rh_fail(-ENOENT, "resume_from_checkpoint: %s is not a directory", named);
-	int rc = rh_checkpoint_verify(named);
+	int rc = rh_checkpoint_verify_state(named);
 	if (rc)
 		return rh_file_is_damage(rc) ? rh_fail_in(rc, "resume_from_checkpoint: give another, this one is not whole")
 		                             : rh_fail_in(rc, "resume_from_checkpoint: it cannot be read now");

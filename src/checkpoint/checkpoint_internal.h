@@ -39,11 +39,11 @@ extern const char *const checkpoint_optim_names[RH_OPTIMS], *const checkpoint_la
 /* The weights that devices read, where these lack the last update. */
 #define CHECKPOINT_PUBLISHED "published.safetensors"
 
-/* Files that are the same in each checkpoint of this run: the first one writes them, later ones share them (hard links). Zeroed: there
+/* Files that are the same in each checkpoint of this run: the first one writes them, later ones copy them from the last. Zeroed: there
  * is none yet. */
 enum { CHECKPOINT_FIXED = 16 };
 struct checkpoint_fixed {
-	char dir[PATH_MAX]; /* "": there is no checkpoint to share with */
+	char dir[PATH_MAX]; /* "": there is no checkpoint to copy from */
 	struct rh_names names;
 	char hex[CHECKPOINT_FIXED][33];
 };

@@ -61,8 +61,9 @@ void checkpoint_fixed_forget(struct checkpoint_fixed *fixed)
 	*fixed->dir = 0;
 }
 
-/* Second names for the last checkpoint's files, each still what this run wrote. 0 where one cannot have one. */
-static int link_fixed(const struct checkpoint_fixed *fixed, const char *dir)
+/* Copies of the last checkpoint's files, each still what this run wrote. 0 where one is not, or cannot be copied. No checkpoint shares a
+ * file with another, as programs change a tokenizer in place. */
+static int copy_last(const struct checkpoint_fixed *fixed, const char *dir)
 {
 	int rc = 0;
 	for (size_t i = 0; !rc && i < fixed->names.count; i++) {
@@ -71,13 +72,13 @@ static int link_fixed(const struct checkpoint_fixed *fixed, const char *dir)
 		if (!rc)
 			rc = checkpoint_in(to, dir, fixed->names.name[i]);
 		if (!rc)
-			rc = checkpoint_checksum(from, hex, sizeof hex);
+			rc = rh_file_copy(from, to);
+		if (!rc)
+			rc = checkpoint_checksum(to, hex, sizeof hex);
 		if (!rc && strcmp(hex, fixed->hex[i]))
 			rc = -EINVAL;
-		if (!rc)
-			rc = rh_file_link(from, to);
 	}
-	for (size_t i = 0; rc && i < fixed->names.count; i++) { /* whatever hinders it: a copy needs none of it */
+	for (size_t i = 0; rc && i < fixed->names.count; i++) { /* whatever hinders it: the base's files need none of it */
 		char to[PATH_MAX];
 		if (!checkpoint_in(to, dir, fixed->names.name[i]))
 			rh_file_discard(to);
@@ -86,8 +87,8 @@ static int link_fixed(const struct checkpoint_fixed *fixed, const char *dir)
 	return !rc;
 }
 
-/* Copies them, and keeps their names and checksums where there are not too many. `before`: what else is in `dir`. */
-static int copy_fixed(const struct checkpoint_job *job, const char *dir)
+/* Makes them from the base model's, and keeps their names and checksums where there are not too many. `before`: what else is in `dir`. */
+static int make_fixed(const struct checkpoint_job *job, const char *dir)
 {
 	struct checkpoint_fixed *fixed = job->fixed;
 	struct rh_names before = {0}, after = {0};
@@ -263,8 +264,8 @@ static int save_checksums(const char *dir)
 static int save_parts(const struct checkpoint_job *job, const char *dir)
 {
 	int rc = save_tensors(job, dir);
-	if (!rc && !(*job->fixed->dir && job->fixed->names.count && link_fixed(job->fixed, dir)))
-		rc = copy_fixed(job, dir);
+	if (!rc && !(*job->fixed->dir && job->fixed->names.count && copy_last(job->fixed, dir)))
+		rc = make_fixed(job, dir);
 	if (!rc)
 		rc = save_text(dir, "trainer_state.json", &job->trainer);
 	if (!rc)

@@ -7,7 +7,10 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-enum { SMALL_FILES_BYTES = 16 << 10 }; /* configuration, state and checksums; each rounded up to the disk's blocks */
+enum {
+	SMALL_FILES_BYTES = 16 << 10, /* configuration, state and checksums; each rounded up to the disk's blocks */
+	TOKEN_BYTES = 96              /* of a token and its merge in tokenizer.json; published ones have 75 to 134 */
+};
 
 /* Free bytes of the disk that `path` will lie on: of its nearest parent that is there. -1: the disk does not say. */
 static int free_bytes(const char *path, int64_t *bytes)
@@ -56,6 +59,8 @@ static void sizes_of(const struct rh_session *session, int64_t *output, int64_t 
 	int64_t trainable, all, width = session->lora ? 4 : rh_dtype_bytes(config->dtype, 1);
 	rh_model_parameters(session->model, &trainable, &all);
 	*output = trainable * width + SMALL_FILES_BYTES;
+	if (session->tokenizer)
+		*output += (int64_t)rh_tokenizer_size(session->tokenizer) * TOKEN_BYTES;
 	/* optimizer state, and masters where the weights' file holds less */
 	*checkpoint = *output + state_bytes(config, trainable) + (config->dtype == RH_F32 || session->lora ? 0 : trainable * 4) +
 	              SMALL_FILES_BYTES;

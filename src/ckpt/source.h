@@ -59,6 +59,8 @@ int rh_source_tokenizer_hash(const char *model, uint64_t *out) RH_MUST;
 /* Copies tokenizer and generation files of the Hugging Face directory `model` into `dir`; from the vocabulary of a GGUF file, writes
  * tokenizer.json and tokenizer_config.json. */
 int rh_source_copy_tokenizer(const char *model, const char *dir) RH_MUST;
+/* 1: a file of that name is one of those. */
+int rh_source_is_of_tokenizer(const char *name);
 /* Makes `jinja` the chat template of a directory so copied, whoever reads it: chat_template.jinja, which transformers reads first, and in
  * place of what tokenizer_config.json holds, which older readers and gguf's converter read first; chat_template.json goes. */
 int rh_source_set_chat_template(const char *dir, const char *jinja) RH_MUST;

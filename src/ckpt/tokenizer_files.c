@@ -8,25 +8,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const names[] = {"tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "special_tokens_map.json",
+                                    "added_tokens.json",
+                                    "vocab.json",
+                                    "vocab.txt",
+                                    "merges.txt",
+                                    "tokenizer.model",
+                                    "chat_template.jinja",
+                                    "chat_template.json",
+                                    "generation_config.json",
+                                    "preprocessor_config.json",
+                                    "processor_config.json"};
+enum { NAMES = sizeof names / sizeof *names };
+
+int rh_source_is_of_tokenizer(const char *name)
+{
+	for (size_t i = 0; i < NAMES; i++)
+		if (!strcmp(name, names[i]))
+			return 1;
+	return 0;
+}
+
 int rh_source_copy_tokenizer(const char *model, const char *dir)
 {
-	static const char *const names[] = {"tokenizer.json",
-	                                    "tokenizer_config.json",
-	                                    "special_tokens_map.json",
-	                                    "added_tokens.json",
-	                                    "vocab.json",
-	                                    "vocab.txt",
-	                                    "merges.txt",
-	                                    "tokenizer.model",
-	                                    "chat_template.jinja",
-	                                    "chat_template.json",
-	                                    "generation_config.json",
-	                                    "preprocessor_config.json",
-	                                    "processor_config.json"};
 	int rc = 0;
 	if (!rh_dir_exists(model))
 		return gguf_save_tokenizer(model, dir);
-	for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
+	for (size_t i = 0; !rc && i < NAMES; i++) {
 		char *from = rh_path_join(model, names[i]), *to = rh_path_join(dir, names[i]);
 		rc = from && to ? 0 : -ENOMEM;
 		if (!rc && rh_file_exists(from))

@@ -389,8 +389,7 @@ void rh_file_discard(const char *path)
 		(void)rh_fail_copy(-EIO, line);
 }
 
-/* One name's file gets another: in place of the first, or beside it. */
-static int name_again(const char *from, const char *to, int is_link)
+int rh_path_move(const char *from, const char *to)
 {
 	struct place here, there;
 	int rc = place_of(from, PLACE_CHANGE, &here);
@@ -398,22 +397,11 @@ static int name_again(const char *from, const char *to, int is_link)
 		return rc;
 	rc = place_of(to, PLACE_CHANGE, &there);
 	if (!rc) {
-		const struct rh_fs_ops *ops = rh_fs()->ops;
-		rc = (is_link ? ops->link : ops->rename)(rh_fs(), here.dir, here.name, there.dir, there.name);
+		rc = rh_fs()->ops->rename(rh_fs(), here.dir, here.name, there.dir, there.name);
 		place_close(&there);
 		if (rc)
-			rc = rh_fail(rc, "%s: cannot %s %s: %s", from, is_link ? "be linked to" : "rename it to", to, strerror(-rc));
+			rc = rh_fail(rc, "%s: cannot rename it to %s: %s", from, to, strerror(-rc));
 	}
 	place_close(&here);
 	return rc;
-}
-
-int rh_path_move(const char *from, const char *to)
-{
-	return name_again(from, to, 0);
-}
-
-int rh_file_link(const char *from, const char *to)
-{
-	return name_again(from, to, 1);
 }

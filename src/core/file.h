@@ -65,8 +65,6 @@ int rh_file_remove(const char *path) RH_MUST;
 /* The same for cleaning up after a fault, whose line is kept. */
 void rh_file_discard(const char *path);
 int rh_path_move(const char *from, const char *to) RH_MUST;
-/* A second name, `to`, for a file; not flushed. */
-int rh_file_link(const char *from, const char *to) RH_MUST;
 
 /* 1: there is something of that kind; symbolic links are followed, but not below the bound directory. */
 int rh_file_exists(const char *path);

@@ -76,20 +76,14 @@ static int real_rename(struct rh_fs *fs, int from_dir, const char *from, int to_
 	return result(renameat(from_dir, from, to_dir, to));
 }
 
-static int real_link(struct rh_fs *fs, int from_dir, const char *from, int to_dir, const char *to)
-{
-	(void)fs;
-	return result(linkat(from_dir, from, to_dir, to, 0));
-}
-
 static int real_unlink(struct rh_fs *fs, int dir, const char *name, int flags)
 {
 	(void)fs;
 	return result(unlinkat(dir, name, flags));
 }
 
-static const struct rh_fs_ops real_ops = {real_open,   real_close,    real_read,   real_write, real_sync,  real_truncate,
-                                          real_status, real_make_dir, real_rename, real_link,  real_unlink};
+static const struct rh_fs_ops real_ops = {real_open,     real_close,  real_read,     real_write,  real_sync,
+                                          real_truncate, real_status, real_make_dir, real_rename, real_unlink};
 static struct rh_fs real = {&real_ops};
 static struct rh_fs *used = &real;
 

@@ -24,8 +24,7 @@ struct rh_fs_ops {
 	              struct stat *out); /* flags: AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH */
 	int (*make_dir)(struct rh_fs *fs, int dir, const char *name);
 	int (*rename)(struct rh_fs *fs, int from_dir, const char *from, int to_dir, const char *to);
-	int (*link)(struct rh_fs *fs, int from_dir, const char *from, int to_dir, const char *to); /* a second name for a file */
-	int (*unlink)(struct rh_fs *fs, int dir, const char *name, int flags);                     /* flags: AT_REMOVEDIR */
+	int (*unlink)(struct rh_fs *fs, int dir, const char *name, int flags); /* flags: AT_REMOVEDIR */
 };
 
 struct rh_fs {

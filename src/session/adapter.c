@@ -70,7 +70,9 @@ static int from_keys(const struct rh_config *config, const struct rh_model_confi
 	const char *base = base_of(config);
 	if (base && !(peft->base_model_name_or_path = rh_strdup(base)))
 		return -ENOMEM;
-	int rc = adapter_targets(config, model, peft);
+	int rc = adapter_check_parameters(config, model);
+	if (!rc)
+		rc = adapter_targets(config, model, peft);
 	return rc ? rc : adapter_check_dropout(config, peft);
 }
 
@@ -207,9 +209,6 @@ static int has_module(const struct rh_model *model, const char *target)
 int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model)
 {
 	const struct rh_list *given = &config->lora_target_modules;
-	int rc = config->adapter_name_or_path ? 0 : adapter_check_parameters(config, model->config);
-	if (rc)
-		return rc;
 	if (config->adapter_name_or_path || config->lora_targets_pattern || !config->lora_targets_given ||
 	    (given->count == 1 && !strcmp(given->item[0], "all-linear")))
 		return 0;

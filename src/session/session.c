@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/minmax.h"
 #include "data/dataset.h"
 #include "device/sim/sim.h"
 #include "session/mode.h"
@@ -375,7 +376,7 @@ static int64_t free_ram(const struct rh_session *session)
 {
 	if (session->machine && !session->machine->ram_bytes)
 		return INT64_MAX;
-	return (session->machine ? session->machine->ram_bytes : rh_machine_free_ram()) - ((int64_t)2 << 30);
+	return rh_max(0, (session->machine ? session->machine->ram_bytes : rh_machine_free_ram()) - ((int64_t)2 << 30));
 }
 
 /* max_ram, but no more than this process's control groups leave: above that the kernel kills. */

@@ -140,7 +140,7 @@ int best_load(struct training *run)
 		        metric, trainer->best_metric, trainer->best_step, saved);
 	if (saved == run->state.step)
 		return 0;
-	int rc = rh_checkpoint_verify(trainer->best_checkpoint);
+	int rc = rh_checkpoint_verify_state(trainer->best_checkpoint);
 	if (!rc)
 		rc = rh_checkpoint_load(trainer->best_checkpoint, &run->session);
 	if (rc)

@@ -60,6 +60,7 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	report_nvme(run, report, steps);
 	report->tokens_per_second = (double)run->log.tokens_since_log / (now - run->log.since_log);
 	run->result->final_loss = report->loss;
+	run->result->final_steps = run->state.steps_since_log;
 	run->state.loss_since_log = 0;
 	run->state.steps_since_log = 0;
 	run->log.tokens_since_log = 0;
@@ -91,7 +92,7 @@ int train_step_done(struct training *run, double loss, double norm)
 		run->state.loss_since_log += loss;
 		run->state.run_loss += loss;
 		run->state.steps_since_log++;
-		trouble_watch(run, loss);
+		trouble_watch(run, loss, norm);
 	}
 	run->state.tokens += flight->tokens;
 	run->state.trained_tokens += flight->trained;

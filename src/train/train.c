@@ -279,7 +279,7 @@ static int finish(struct training *run)
 	const struct rh_config *config = run->config;
 	struct rh_run_report end = {.step = run->state.step,
 	                            .epoch = (double)run->state.step / (double)run->data.steps_per_epoch,
-	                            .loss = run->state.run_loss / (double)rh_max(1, run->state.step - run->state.skipped_steps),
+	                            .loss = run->result->mean_loss,
 	                            .rows = run->data.train.rows,
 	                            .seconds = rh_clock_seconds() - run->log.began};
 	run->trainer.global_step = run->state.step;
@@ -409,8 +409,12 @@ static int conclude(struct training *run)
 	out->drift_micro_batches = run->versions.micro_batches;
 	out->drifted = run->versions.drifted;
 	out->interrupted = run->state.step < run->data.steps && !run->stopped_early;
-	if (isnan(out->final_loss) && run->state.steps_since_log) /* no line was logged yet */
+	if (isnan(out->final_loss) && run->state.steps_since_log) { /* no line was logged yet */
 		out->final_loss = run->state.loss_since_log / (double)run->state.steps_since_log;
+		out->final_steps = run->state.steps_since_log;
+	}
+	if (run->state.step > run->state.skipped_steps)
+		out->mean_loss = run->state.run_loss / (double)(run->state.step - run->state.skipped_steps);
 	rh_progress_close(run->log.progress); /* the last bar stays above what is said now */
 	run->log.progress = NULL;
 	saving_report(run);
@@ -419,6 +423,8 @@ static int conclude(struct training *run)
 	if (out->interrupted)
 		rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run->state.step);
 	else
+		rc = trouble_end(run);
+	if (!rc && !out->interrupted)
 		rc = finish(run);
 	out->ram_peak_bytes = rh_machine_peak_ram(); /* with what saving took */
 	return rc;
@@ -467,7 +473,7 @@ static int run_once(const struct rh_config *config, struct trouble *trouble, cha
 	                                  .judge = judge,
 	                                  .context = &run};
 	char *checkpoint = NULL;
-	*out = (struct rh_train_result){.final_loss = NAN};
+	*out = (struct rh_train_result){.mean_loss = NAN, .final_loss = NAN};
 	int rc = prepare(&run, &checkpoint);
 	if (!rc && run.nothing_left) {
 		out->steps = run.state.step;

@@ -7,7 +7,9 @@
 
 struct rh_train_result {
 	int64_t steps;
+	double mean_loss;         /* of all steps of the run that count, also before this process; NAN if none */
 	double final_loss;        /* of the last logged line, else of the steps of this process; NAN if none */
+	int64_t final_steps;      /* the steps that it is the mean of */
 	double tokens_per_second; /* over the steps of this process */
 	double seconds;
 	int has_eval;

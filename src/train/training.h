@@ -7,6 +7,7 @@
 #include "observe/progress.h"
 #include "observe/reports.h"
 #include "session/mode.h"
+#include "train/divergence.h"
 #include "train/trace_step.h"
 #include "train/train.h"
 #include "train/versions.h"
@@ -17,7 +18,8 @@ struct trouble {
 	double usual_loss, usual_distance; /* running means of the loss and of its distance from usual_loss */
 	int64_t steps, warned_step;        /* steps in these means; the step of the last warning */
 	int64_t bad;                       /* the step, from 1, that ended the run, because it could not be skipped; 0: none */
-	int64_t *left_out;                 /* steps, from 0, that are not trained again after the run has returned to a checkpoint */
+	struct divergence divergence;
+	int64_t *left_out; /* steps, from 0, that are not trained again after the run has returned to a checkpoint */
 	size_t left_outs, left_out_room;
 };
 
@@ -103,8 +105,10 @@ void trouble_begin(struct training *run);
 /* 1: too many steps in a row were skipped. trouble_stop: the error that ends the run then. */
 int trouble_is_too_much(const struct training *run);
 int trouble_stop(const struct training *run) RH_MUST;
-/* Warns of a loss far above those before it. */
-void trouble_watch(struct training *run, double loss);
+/* Warns of a loss far above those before it, or worse than guessing, and of a gradient of zero. */
+void trouble_watch(struct training *run, double loss, double norm);
+/* The run is over: -EDOM where all of its steps were skipped. */
+int trouble_end(const struct training *run) RH_MUST;
 
 /* Between two checkpoints' steps: what is written of steps goes on from run->state, whatever stands there of later ones. */
 int train_go_on(struct training *run) RH_MUST;

@@ -88,6 +88,10 @@ void trouble_begin(struct training *run)
 	int64_t *bad = &run->trouble.bad_in_a_row;
 	while (trouble_leaves_out(run, run->state.step - 1 - *bad))
 		++*bad;
+	const struct rh_model_config *model = run->session.model_config;
+	int distils = rh_config_distils(run->config, run->session.box.number); /* that loss has no such measure */
+	run->trouble.divergence.most_loss =
+	        distils ? 0 : divergence_most_loss(rh_model_outputs(model), run->config->router_aux_loss_coef, model->experts);
 }
 
 int trouble_return(struct training *run, int rc, const char *began_with, char **checkpoint)
@@ -122,8 +126,37 @@ int trouble_stop(const struct training *run)
 	               run->state.step, run->trouble.bad_in_a_row);
 }
 
-void trouble_watch(struct training *run, double loss)
+int trouble_end(const struct training *run)
 {
+	if (!run->state.step || run->state.skipped_steps < run->state.step)
+		return 0;
+	return rh_fail(-EDOM,
+	               "nothing was learnt: all %" PRId64
+	               " steps were skipped, as their gradients were not finite, and no result is written; "
+	               "lower learning_rate, or check the data and the model",
+	               run->state.step);
+}
+
+static void watch_divergence(struct training *run, double loss, double norm)
+{
+	const struct rh_model_config *model = run->session.model_config;
+	int frozen = run->config->fluidpipe_freeze && !run->session.box.number; /* such a box has no gradient */
+	int signs = divergence_watch(&run->trouble.divergence, loss, frozen ? 1 : norm);
+	if (signs & DIVERGENCE_LOSS)
+		rh_note("warning: step %" PRId64 ": the loss is %.4f, worse than by guessing among %" PRId64
+		        " (%.4f): the run diverges; lower "
+		        "learning_rate, or check the data",
+		        run->state.step, loss, rh_model_outputs(model), log((double)rh_model_outputs(model)));
+	if (signs & DIVERGENCE_GRADIENT)
+		rh_note("warning: step %" PRId64
+		        ": the gradient is zero at a loss of %.4f: nothing is learnt from here on; lower learning_rate, "
+		        "and begin again from an earlier checkpoint",
+		        run->state.step, loss);
+}
+
+void trouble_watch(struct training *run, double loss, double norm)
+{
+	watch_divergence(run, loss, norm);
 	enum { FIRST = 20, QUIET = 50 }; /* steps that the mean needs; between two warnings */
 	static const double SHARE = 0.05, FAR = 8, LEAST = 0.2;
 	struct trouble *trouble = &run->trouble;

@@ -93,7 +93,28 @@ static void test_a_damaged_newest_checkpoint_is_passed_over(void **state)
 	edit_file(path_of("%s/out/checkpoint-3/config.yaml", scratch.dir), "seed", "sead");
 	struct ran ran = run_line(&scratch, "train %s/run.yaml --use_peft true --resume_from_checkpoint true", scratch.dir);
 	check_failed(&ran, "resume_from_checkpoint: there is no complete checkpoint in ");
+	assert_null(strstr(ran.err, "remove what is in it")); /* three are there, which somebody may mend */
 	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+/* As save_pretrained leaves it, which writes in place, and more files than there were. */
+static void test_a_tokenizer_that_was_changed_costs_no_checkpoint(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	const char *dir = trained(&scratch);
+	FILE *file = fopen(path_of("%s/tokenizer.json", dir), "r+b");
+	assert_non_null(file);
+	assert_int_equal(fwrite(" ", 1, 1, file), 1);
+	assert_int_equal(fclose(file), 0);
+	check_ok(unlink(path_of("%s/tokenizer_config.json", dir)));
+	write_text(path_of("%s/special_tokens_map.json", dir), "{}");
+	goes_on(&scratch, 2,
+	        "/out/checkpoint-2/tokenizer.json: does not match its checksum: the file was damaged or changed; the run goes on");
+	assert_true(same_file(path_of("%s/out/checkpoint-3/tokenizer.json", scratch.dir), path_of("%s/hf/tokenizer.json", scratch.dir)));
+	check_ok(rh_checkpoint_verify(path_of("%s/out/checkpoint-1", scratch.dir)));
+	check_ok(rh_checkpoint_verify(path_of("%s/out/checkpoint-3", scratch.dir)));
 	scratch_close(&scratch);
 }
 
@@ -197,6 +218,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_numbers_that_no_run_writes_are_refused),
 	        cmocka_unit_test(test_a_damaged_newest_checkpoint_is_passed_over),
+	        cmocka_unit_test(test_a_tokenizer_that_was_changed_costs_no_checkpoint),
 	        cmocka_unit_test(test_a_list_that_lacks_a_part_is_damaged),
 	        cmocka_unit_test(test_the_last_step_is_saved),
 	        cmocka_unit_test(test_whole_checkpoints_of_killed_runs_are_put_back),

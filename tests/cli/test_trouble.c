@@ -478,6 +478,62 @@ static void test_a_spike_of_the_loss_is_told_of(void **state)
 	scratch_close(&scratch);
 }
 
+/* Learning rates that are far too high: a loss worse than by guessing, or gradients of zero. Said once, as it happens. */
+static void test_a_run_that_diverges_is_told_of(void **state)
+{
+	(void)state;
+	static const char *const ways[][2] = {{"--learning_rate 10 --optim sgd", "worse than by guessing among 288 (5.6630)"},
+	                                      {"--learning_rate 1", "worse than by guessing among 288 (5.6630)"},
+	                                      {"--learning_rate 1000", "the gradient is zero at a loss of 5.6630"},
+	                                      {"--learning_rate 0.1", NULL}};
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		struct scratch scratch;
+		make_good(&scratch);
+		struct ran ran =
+		        run_line(&scratch, "train %s/run.yaml %s --lr_scheduler_type constant --max_steps 50", scratch.dir, ways[i][0]);
+		const char *first = ways[i][1] ? strstr(ran.err, ways[i][1]) : ran.err;
+		int warnings = count_of(ran.err, "worse than by guessing") + count_of(ran.err, "the gradient is zero");
+		if (ran.status || !first || warnings != (ways[i][1] != NULL) || (ways[i][1] && !strstr(first, "\nstep 30/50")))
+			fail_msg("%s: exit %d: %s", ways[i][0], ran.status, ran.err);
+		run_free(&ran);
+		scratch_close(&scratch);
+	}
+}
+
+/* Fewer steps than max_bad_steps, and none that counts. */
+static void test_a_run_of_skipped_steps_alone_has_no_result(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	struct ran ran = run_spoilt(&scratch, "1-4", "--use_peft true --max_steps 4");
+	check_failed(&ran, "nothing was learnt: |4 steps|no result is written|learning_rate");
+	run_free(&ran);
+	assert_false(rh_file_exists(path_of("%s/out/adapter_model.safetensors", scratch.dir)));
+	ran = run_spoilt(&scratch, "1-3", path_of("--use_peft true --max_steps 4 --output_dir %s/other", scratch.dir));
+	assert_int_equal(ran.status, 0);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+/* The run's mean, beside that of the last logged line. */
+static void test_the_last_line_tells_the_runs_mean_loss(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	struct ran ran = run_line(&scratch, "train %s/run.yaml --max_steps 6 --logging_steps 4 --learning_rate 1e-2", scratch.dir);
+	json_t *trainer = state_of(path_of("%s/out", scratch.dir)), *history = json_object_get(trainer, "log_history");
+	double mean = json_number_value(json_object_get(json_array_get(history, json_array_size(history) - 1), "train_loss")),
+	       last = json_number_value(json_object_get(json_array_get(history, json_array_size(history) - 2), "loss"));
+	assert_true(mean > last);
+	if (ran.status || !strstr(ran.err, path_of("mean loss %.6f, of the last 2 steps %.6f;", mean, last)))
+		fail_msg("%f, %f: %s", mean, last, ran.err);
+	json_decref(trainer);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -493,6 +549,9 @@ int main(void)
 	        cmocka_unit_test(test_a_file_SAVE_asks_for_a_checkpoint),
 	        cmocka_unit_test(test_a_checkpoint_that_has_no_room_is_not_begun),
 	        cmocka_unit_test(test_a_spike_of_the_loss_is_told_of),
+	        cmocka_unit_test(test_a_run_that_diverges_is_told_of),
+	        cmocka_unit_test(test_a_run_of_skipped_steps_alone_has_no_result),
+	        cmocka_unit_test(test_the_last_line_tells_the_runs_mean_loss),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -230,17 +230,6 @@ static inline int record_rename(struct rh_fs *fs, int from_at, const char *from,
 	return 0;
 }
 
-static inline int record_link(struct rh_fs *fs, int from_at, const char *from, int to_at, const char *to)
-{
-	char old[64], new[64];
-	(void)fs;
-	int from_dir = record_dir(from_at, from, old), to_dir = record_dir(to_at, to, new);
-	int rc = rh_fs_real()->ops->link(rh_fs_real(), from_at, from, to_at, to);
-	if (!rc && from_dir && to_dir)
-		record_name_change(record_add(RECORD_NAMES, 0), to_dir, new, record_lookup(from_dir, old));
-	return rc;
-}
-
 static inline int record_unlink(struct rh_fs *fs, int at, const char *name, int flags)
 {
 	char last[64];
@@ -270,12 +259,11 @@ RECORD_LOCKED(int, sync, (struct rh_fs * fs, int file), fs, file)
 RECORD_LOCKED(int, truncate, (struct rh_fs * fs, int file, int64_t length), fs, file, length)
 RECORD_LOCKED(int, make_dir, (struct rh_fs * fs, int at, const char *name), fs, at, name)
 RECORD_LOCKED(int, rename, (struct rh_fs * fs, int from_at, const char *from, int to_at, const char *to), fs, from_at, from, to_at, to)
-RECORD_LOCKED(int, link, (struct rh_fs * fs, int from_at, const char *from, int to_at, const char *to), fs, from_at, from, to_at, to)
 RECORD_LOCKED(int, unlink, (struct rh_fs * fs, int at, const char *name, int flags), fs, at, name, flags)
 
-static const struct rh_fs_ops record_ops = {record_locked_open,   record_locked_close,    record_read,         record_locked_write,
-                                            record_locked_sync,   record_locked_truncate, record_status,       record_locked_make_dir,
-                                            record_locked_rename, record_locked_link,     record_locked_unlink};
+static const struct rh_fs_ops record_ops = {record_locked_open,   record_locked_close,    record_read,   record_locked_write,
+                                            record_locked_sync,   record_locked_truncate, record_status, record_locked_make_dir,
+                                            record_locked_rename, record_locked_unlink};
 static struct rh_fs record_fs = {&record_ops};
 
 /* What lies below a directory when the recording begins: on the disk for certain. */

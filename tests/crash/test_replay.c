@@ -203,7 +203,6 @@ static void test_each_flush_left_out_loses_something(void **state)
 	                                      "config.yaml",
 	                                      "checksums.json",
 	                                      ".checkpoint-",
-	                                      "tokenizer.json",
 	                                      "out"};
 	uint64_t seed = check_seed();
 	struct scratch scratch;
