@@ -176,14 +176,15 @@ static struct rh_emit table_of(const struct rh_check *check)
 	return (struct rh_emit){.model = model_of(check), .fates = check->options.plan->fates, .shape = {.tokens = check->command->tokens}};
 }
 
-/* Reads or writes a row where its fate has it, in `kept` or in the command's buffer of saved ones. */
+/* Reads or writes a row where its fate has it, up to the row after it: in `kept` or in the command's buffer of saved ones. */
 static void touch_row(struct rh_check *check, enum check_mode mode, const struct rh_stage_row *row, const struct rh_place *kept)
 {
 	struct check_content content = of_micro_batch(check, CHECK_ROW, row->layer);
+	int64_t bytes = rh_align_up(row->bytes, RH_ALIGN);
 	struct check_range range = row->fate == RH_FATE_KEEP
-	                                   ? resolve(check, RH_ROOM_KEPT, 0, kept->first + row->offset, row->bytes)
-	                                   : resolve(check, RH_ROOM_SAVING, check->command->operands.saving, row->offset, row->bytes);
-	if (row->fate == RH_FATE_KEEP && (kept->room != RH_ROOM_KEPT || row->offset + row->bytes > kept->bytes))
+	                                   ? resolve(check, RH_ROOM_KEPT, 0, kept->first + row->offset, bytes)
+	                                   : resolve(check, RH_ROOM_SAVING, check->command->operands.saving, row->offset, bytes);
+	if (row->fate == RH_FATE_KEEP && (kept->room != RH_ROOM_KEPT || row->offset + bytes > kept->bytes))
 		check_fault(check, -1, "has no place for activation %d of layer %d", row->is.row, row->layer);
 	content.depth = row->is.row;
 	content.base = range.first;
@@ -200,9 +201,13 @@ static uint64_t read_of(struct rh_check *check, int layer)
 	struct rh_stage_row row;
 	uint64_t read = 0;
 	rh_stage_rows(&emit, command->stage.lo, command->stage.hi, &rows);
-	while (rh_stage_next_row(&rows, &row))
-		if (row.fate == RH_FATE_RECOMPUTE && row.layer - (row.is.maker == RH_MAKER_BELOW) == layer)
+	while (rh_stage_next_row(&rows, &row)) {
+		int maker = row.layer - (row.is.maker == RH_MAKER_BELOW);
+		if (row.fate == RH_FATE_RECOMPUTE && maker == layer)
 			read |= row.is.from;
+		else if (row.fate == RH_FATE_RECOMPUTE && layer == command->stage.lo) /* it has the tables of all layers */
+			read |= row.is.from & RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES);
+	}
 	return read;
 }
 

@@ -299,8 +299,8 @@ static inline uint64_t lane_outlasting(struct lane_machine *machine, const struc
 		if (saves)
 			range = lane_own(machine, command, RH_ROOM_SAVING, command->operands.saving, 0, bytes[RH_FATE_SAVE]);
 		else
-			range = lane_range(machine, (struct rh_place){RH_ROOM_KEPT, place->device, place->number, place->first,
-			                                              bytes[RH_FATE_KEEP]});
+			range = lane_range(
+			        machine, (struct rh_place){RH_ROOM_KEPT, place->device, place->number, place->first, bytes[RH_FATE_KEEP]});
 		if (writes)
 			lane_write(machine, range, lane_mix(hash, (uint64_t)saves));
 		else
