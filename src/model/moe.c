@@ -79,8 +79,8 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	emit_row(table, LOGITS, RH_F32, n.tokens, n.experts, (struct emit_origin){RH_MAKER_MLP, x, 0});
 	emit_row(table, INDEX, RH_I32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, logits, 0});
 	emit_row(table, WEIGHT, RH_F32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, logits, 0});
-	emit_row(table, PLACE, RH_I32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, RH_ROW_SET(INDEX), 0});
-	emit_row(table, START, RH_I32, n.experts + 1, 1, (struct emit_origin){RH_MAKER_MLP, RH_ROW_SET(INDEX), is_deferred});
+	emit_row(table, PLACE, RH_I32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, x | RH_ROW_SET(INDEX), 0});
+	emit_row(table, START, RH_I32, n.experts + 1, 1, (struct emit_origin){RH_MAKER_MLP, x | RH_ROW_SET(INDEX), is_deferred});
 	for (int w = 0; w < RH_ROUTED; w++)
 		if (layer->routed[w].r) {
 			emit_row(table, LOW + w, act, rows_of(n, w), layer->routed[w].r,

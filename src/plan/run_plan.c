@@ -237,8 +237,10 @@ static int weigh_layers(struct planning *planning)
 		return 0;
 	planning->cuts_by_time =
 	        stages->devices > 1 && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && !stages->model->tap;
-	planning->balance =
-	        (struct rh_balance){.costs = &planning->costs, .micro_batches = planning->executor.train_micro_batches, .steps = 1};
+	planning->balance = (struct rh_balance){.hardware = machine->hardware,
+	                                        .costs = &planning->costs,
+	                                        .micro_batches = planning->executor.train_micro_batches,
+	                                        .steps = 1};
 	int rc = rh_balance_costs(stages, machine->hardware, &planning->costs);
 	return rc ? rc : weigh_sums(planning);
 }
