@@ -109,7 +109,7 @@ static double layer_run(struct layer *layer, enum form form)
 	                       .weights = layer->weights,
 	                       .gradient = layer->gradient};
 	layer->model->block[layer->model->layer[LAYER].block[0]].trainable = form == FULL;
-	struct emit_table table = {.count = 0};
+	struct emit_table table = {.has_backward = 1};
 	double start = now();
 	half_experts.declare(&emit, LAYER, &table);
 	emit_place(&emit, LAYER, &table, &layer->rows);

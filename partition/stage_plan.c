@@ -379,8 +379,8 @@ static int first_kept(const struct stage_planner *at)
 }
 
 /* The fates of a stage's layers: those given; or all is kept, or recomputed. What several devices or boxes keep would have to be where the
- * backward runs; where the weights change between forward and backward nothing may be recomputed. Returns the stage's bytes, but for those of stages
- * that recompute all. */
+ * backward runs; where the weights change between forward and backward nothing may be recomputed. Returns the stage's bytes, but of a
+ * stage that recomputes all. */
 static struct plan_stage_bytes choose_fates(struct stage_planner *at, struct rh_stage_plan *plan, struct rh_stage stage, int is_kept)
 {
 	const struct rh_stage_plan_request *request = at->request;

@@ -10,8 +10,8 @@
 
 /* A layer's rows of the activation table, in the order in which they are declared and placed. */
 struct emit_table {
+	int count, has_backward; /* 0: what the backward makes is left out */
 	struct rh_activation_row row[RH_ACTIVATIONS];
-	int count;
 };
 struct emit_origin {
 	enum rh_maker maker;
@@ -20,6 +20,8 @@ struct emit_origin {
 };
 static inline void emit_row(struct emit_table *table, int row, enum rh_dtype dtype, int64_t rows, int64_t cols, struct emit_origin origin)
 {
+	if (origin.maker == RH_MAKER_BACKWARD && !table->has_backward)
+		return;
 	RH_ASSERT(table->count < RH_ACTIVATIONS);
 	table->row[table->count++] = (struct rh_activation_row){row, dtype, rows, cols, origin.maker, origin.from, origin.is_deferred};
 }

@@ -1,5 +1,5 @@
-/* An MLP with a gate, Down(act(Gate x) * Up x), or without one, Down(act(Up x)): then Gate's place is Up's. Its rows of the activation table:
- * gate|up, and act(gate) * up, which the backward makes again on the way. */
+/* An MLP with a gate, Down(act(Gate x) * Up x), or without one, Down(act(Up x)): then Gate's place is Up's. Its rows of the activation
+ * table: gate|up, and act(gate) * up, which the backward makes again on the way. */
 #include "model/half.h"
 
 enum { GATE_UP = RH_ROW_MLP, HIDDEN };

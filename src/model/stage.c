@@ -48,9 +48,8 @@ void rh_stage_rows(const struct rh_emit *emit, int lo, int hi, struct rh_stage_r
 /* As begin_stage and place_layer place them. */
 static int next_layer(struct rh_stage_rows *rows)
 {
-	struct emit_table table;
+	struct emit_table table = {.count = 0, .has_backward = 1};
 	int l = rows->next;
-	table.count = 0; /* rows behind it are not read */
 	if (l == rows->hi)
 		return 0;
 	if (l == rows->lo)
@@ -90,27 +89,40 @@ void rh_stage_fate_bytes(const struct rh_emit *emit, int lo, int hi, int64_t byt
 	memcpy(bytes, rows.bytes, sizeof rows.bytes);
 }
 
-/* Where rows of layer l with this fate lie; recomputed ones in the arena. */
 static struct rh_arena *home_of(const struct rh_emit *emit, int l, int row)
 {
-	struct rh_arena *const home[RH_FATES] = {
-	        [RH_FATE_RECOMPUTE] = emit->arena, [RH_FATE_KEEP] = emit->kept, [RH_FATE_SAVE] = emit->saved};
-	return home[fate_of(emit, l, row)];
+	switch (fate_of(emit, l, row)) {
+	case RH_FATE_KEEP:
+		return emit->kept;
+	case RH_FATE_SAVE:
+		return emit->saved;
+	default:
+		return emit->arena;
+	}
 }
 
 void emit_place(const struct rh_emit *emit, int l, const struct emit_table *table, struct rh_activations *s)
 {
 	for (int i = 0; i < table->count; i++) {
 		const struct rh_activation_row *row = &table->row[i];
-		struct rh_arena *home = row->is_deferred ? emit->deferred : home_of(emit, l, row->row);
-		if (row->maker == RH_MAKER_BACKWARD && !row->is_deferred) {
+		int is_of_backward = row->maker == RH_MAKER_BACKWARD;
+		if (is_of_backward && !row->is_deferred) {
 			s->view[row->row] = rh_view_of(NULL, row->dtype, row->rows, row->cols);
 			continue;
 		}
-		s->view[row->row] = emit_take(home, row->dtype, row->rows, row->cols);
+		s->view[row->row] =
+		        emit_take(row->is_deferred ? emit->deferred : home_of(emit, l, row->row), row->dtype, row->rows, row->cols);
 		s->placed |= RH_ROW_SET(row->row);
-		s->wanted |= row->maker == RH_MAKER_BACKWARD ? 0 : RH_ROW_SET(row->row);
+		s->wanted |= is_of_backward ? 0 : RH_ROW_SET(row->row);
 	}
+}
+
+/* Views of rows that the layer does not have are not read. */
+static void begin_rows(struct emit_table *table, struct rh_activations *s)
+{
+	table->count = 0;
+	table->has_backward = 1;
+	s->placed = s->wanted = 0;
 }
 
 /* Begins a stage's lowest layer, which has the tables that all its layers read. */
@@ -118,12 +130,13 @@ static struct rh_ropes place_lowest(const struct rh_emit *emit, int lo, struct r
 {
 	struct rh_ropes ropes;
 	struct emit_table table;
-	table.count = 0;
-	*s = (struct rh_activations){.view[RH_ROW_X] = x};
+	begin_rows(&table, s);
+	s->view[RH_ROW_X] = x;
+	for (int i = 0; i < RH_ROPES; i++)
+		s->view[RH_ROW_ROPE + i] = (struct rh_view){0};
 	emit_declare_ropes(emit, &table);
 	emit_place(emit, lo, &table, s);
-	for (int i = 0; i < RH_ROPES; i++)
-		ropes.table[i] = s->view[RH_ROW_ROPE + i];
+	memcpy(ropes.table, &s->view[RH_ROW_ROPE], sizeof ropes.table);
 	return ropes;
 }
 
@@ -131,13 +144,13 @@ static struct rh_ropes place_lowest(const struct rh_emit *emit, int lo, struct r
 static void place_layer(const struct rh_emit *emit, int l, struct rh_activations *s, struct rh_activations *above)
 {
 	struct emit_table table;
-	table.count = 0;
 	if (above) {
-		*above = (struct rh_activations){0};
+		begin_rows(&table, above);
 		declare_input(emit, l, &table);
 		emit_place(emit, l + 1, &table, above);
-		table.count = 0;
 	}
+	table.count = 0;
+	table.has_backward = 1;
 	declare(emit, l, &table);
 	emit_place(emit, l, &table, s);
 }
@@ -222,10 +235,12 @@ static void forward_layer(struct rh_emit *emit, int l, int hi, struct rh_stage_p
 {
 	struct rh_view out = output_of(emit, l, hi, pass, y);
 	struct rh_activations s;
+	struct emit_table table;
 	int64_t mark = emit->arena->used;
-	s.placed = s.wanted = 0; /* views that are not placed are not read */
-	s.view[RH_ROW_X] = pass->x;
-	place_layer(emit, l, &s, NULL);
+	begin_rows(&table, &s);
+	table.has_backward = 0;
+	declare(emit, l, &table);
+	emit_place(emit, l, &table, &s);
 	emit->load = pass->load;
 	switch (emit->model->layer[l].kind) {
 	case RH_LAYER_HEAD:

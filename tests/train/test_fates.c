@@ -50,7 +50,8 @@ static void check_lanes(const struct rh_session *session, int64_t micros)
 	rh_record_rooms(session->executor, &options);
 	check_ok(rh_check_create(&options, &check));
 	for (int64_t step = 0; step < STEPS; step++)
-		check_ok(rh_check_expect(check, &(struct rh_check_call){.step = step, .micro_batches = micros, .version = step, .trains = 1, .updates = 1}));
+		check_ok(rh_check_expect(
+		        check, &(struct rh_check_call){.step = step, .micro_batches = micros, .version = step, .trains = 1, .updates = 1}));
 	check_ok(rh_check_run(check, rh_record_lanes(session->executor), &fault));
 	if (fault.position < 0)
 		rh_check_finish(check, &fault);
