@@ -100,6 +100,17 @@ static int refuse_splits(const char *folder, const struct rh_names *names)
 	               folder, name_of(train), name_of(other), folder);
 }
 
+/* A model's folder, or one above it, whose JSON files are no rows. */
+static int refuse_model(const char *folder, const struct rh_names *names)
+{
+	for (size_t i = 0; i < names->count; i++) {
+		const char *name = name_of(names->name[i]);
+		if (ends_with(name, strlen(name), ".safetensors") || ends_with(name, strlen(name), ".gguf"))
+			return rh_fail(-EINVAL, "%s: a model lies there (%s); name the files or the folder of the rows", folder, name);
+	}
+	return 0;
+}
+
 static int fail_empty(const char *folder, const struct rh_names *names)
 {
 	for (size_t i = 0; i < names->count; i++)
@@ -119,7 +130,11 @@ static int find_in_folder(const char *folder, struct rh_names *out)
 	int rc = rh_glob(folder, "**", out);
 	if (rc)
 		return rc;
-	const char *rows = first_of(out, DATA_FILE_ROWS), *document = first_of(out, DATA_FILE_DOCUMENT);
+	rc = refuse_model(folder, out);
+	if (rc)
+		goto out;
+	const char *rows = first_of(out, DATA_FILE_ROWS);
+	const char *document = first_of(out, DATA_FILE_DOCUMENT);
 	if (rows && document)
 		rc = rh_fail(
 		        -EINVAL,
@@ -131,6 +146,7 @@ static int find_in_folder(const char *folder, struct rh_names *out)
 		keep(out, rows ? DATA_FILE_ROWS : DATA_FILE_DOCUMENT);
 		rc = refuse_splits(folder, out);
 	}
+out:
 	if (rc)
 		rh_names_free(out);
 	return rc;
