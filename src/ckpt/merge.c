@@ -6,6 +6,7 @@
 #include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/minmax.h"
 #include "core/text.h"
 
@@ -17,7 +18,8 @@ enum { PIECE = 1 << 22 }; /* elements in memory at once */
 struct merger {
 	const struct rh_merge *wanted;
 	struct rh_source *source;
-	struct source_entries target; /* its tensors as what is written has them */
+	struct rh_model_config config; /* of the model that is written: its head may be one of its own */
+	struct source_entries target;  /* its tensors */
 	struct lora lora;
 	struct rh_model_out *dir;
 	struct rh_gguf_out *gguf;
@@ -96,11 +98,32 @@ static int write_turned(struct merger *merger, const struct source_entry *entry)
 	return rc;
 }
 
+/* The embedding's table or the head's, as the adapter makes it. */
+static int write_table(struct merger *merger, const struct source_entry *entry, enum rh_table which)
+{
+	int64_t rows = entry->rows, cols = entry->cols, most = PIECE / cols;
+	int rc = most ? 0
+	              : rh_fail(-EINVAL, "%s: '%s' has rows of %lld elements, which is not supported", merger->wanted->model, entry->name,
+	                        (long long)cols);
+	for (int64_t first = 0, count; !rc && first < rows; first += count) {
+		count = rh_min(most, rows - first);
+		rc = rh_peft_tables_read(merger->lora.tables, merger->source, which, first, count, merger->piece);
+		if (!rc)
+			rc = write_bytes(merger, merger->bytes,
+			                 rh_quantise(stored_type(merger, entry), merger->piece, count * cols, merger->bytes));
+	}
+	return rc;
+}
+
 static int write_tensor(struct merger *merger, const struct source_entry *entry)
 {
 	const struct rh_safetensor *whole;
+	enum rh_table table;
 	if (entry->matrices)
 		return write_turned(merger, entry);
+	if (lora_table(&merger->config, entry, &table) &&
+	    (rh_peft_tables_change(merger->lora.tables, table) || rh_peft_tables_untie(merger->lora.tables)))
+		return write_table(merger, entry, table);
 	int rc = lora_find_whole(&merger->lora, entry, &whole);
 	if (rc)
 		return rc;
@@ -171,7 +194,7 @@ static int make_config(const struct merger *merger, char **text)
 	enum rh_dtype dtype = merger->wanted->dtype;
 	const char *torch_dtype = dtype == RH_F32 ? "float32" : dtype == RH_F16 ? "float16" : "bfloat16";
 	json_t *config = NULL;
-	int rc = rh_model_config_write(&merger->source->config, torch_dtype, &config);
+	int rc = rh_model_config_write(&merger->config, torch_dtype, &config);
 	if (!rc && !(*text = json_dumps(config, JSON_INDENT(2))))
 		rc = -ENOMEM;
 	json_decref(config);
@@ -257,7 +280,7 @@ static int copy_metadata(struct merger *merger)
 static int write_gguf(struct merger *merger)
 {
 	const struct source_entries *entries = &merger->target;
-	const struct rh_model_config *config = &merger->source->config;
+	const struct rh_model_config *config = &merger->config;
 	float *freqs = NULL;
 	int64_t half = config->head_dim / 2;
 	if (config->family->gguf.only_read)
@@ -355,9 +378,16 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 	if (!rc && wanted->rope_scaling)
 		rc = rh_source_scale_rope(merger.source, wanted->rope_scaling);
 	if (!rc)
-		rc = source_expect(rh_source_config(merger.source), wanted->gguf ? SOURCE_GGUF : SOURCE_SAFETENSORS, &merger.target);
+		rc = lora_open(wanted->adapter, rh_source_config(merger.source), &merger.lora);
 	if (!rc)
-		rc = lora_open(wanted->adapter, &merger.lora);
+		rc = rh_model_config_copy(rh_source_config(merger.source), &merger.config);
+	if (!rc && rh_peft_tables_untie(merger.lora.tables)) {
+		merger.config.tie_word_embeddings = 0;
+		rh_note("%s: the adapter changes the embedding and the head apart, which are one table in this model: the result has two",
+		        wanted->adapter);
+	}
+	if (!rc)
+		rc = source_expect(&merger.config, wanted->gguf ? SOURCE_GGUF : SOURCE_SAFETENSORS, &merger.target);
 	if (!rc && wanted->adapter)
 		rc = read_chat(&merger);
 	if (!rc && wanted->adapter)
@@ -370,7 +400,7 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 	if (!rc)
 		rc = wanted->gguf ? write_gguf(&merger) : write_dir(&merger);
 	if (!rc)
-		*tensors = (int64_t)merger.source->entries.count;
+		*tensors = (int64_t)merger.target.count;
 	rh_model_out_abandon(merger.dir);
 	rh_gguf_out_abandon(merger.gguf);
 	rh_free(merger.piece);
@@ -379,6 +409,7 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 	rh_tokenizer_destroy(merger.tokenizer);
 	lora_close(&merger.lora);
 	source_entries_free(&merger.target);
+	rh_model_config_free(&merger.config);
 	rh_source_close(merger.source);
 	return rc;
 }
