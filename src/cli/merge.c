@@ -2,6 +2,7 @@
 #include "ckpt/merge.h"
 
 #include "ckpt/adapter_gguf.h"
+#include "cli/modelfile.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "core/json.h"
@@ -68,6 +69,8 @@ static int write_model(const struct rh_config *config)
 	if (!rc)
 		rc = rh_merge(&merge, &tensors);
 	json_decref(scaling);
+	if (!rc && config->outfile)
+		rc = verb_write_modelfile(config->outfile, config->force);
 	return rc ? rc : tell(config, config->outfile ? config->outfile : config->output_dir, tensors);
 }
 

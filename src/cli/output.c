@@ -11,8 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const kind_names[] = {
-        [OUTPUT_GGUF] = "GGUF file", [OUTPUT_HTML] = "HTML page", [OUTPUT_SVG] = "SVG picture", [OUTPUT_PROFILE] = "hardware profile"};
+static const char *const kind_names[] = {[OUTPUT_GGUF] = "GGUF file",
+                                         [OUTPUT_HTML] = "HTML page",
+                                         [OUTPUT_SVG] = "SVG picture",
+                                         [OUTPUT_PROFILE] = "hardware profile",
+                                         [OUTPUT_MODELFILE] = "Modelfile"};
 
 /* ---- what this program wrote earlier, and files that hold nothing ---- */
 

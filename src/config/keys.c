@@ -157,6 +157,7 @@ const struct config_key config_keys[] = {
 
 	KEY(KEY_INTEGER, logging_steps, VERB_RUNS, .per_box = 1, .fallback = "10", .least = 1, .most = 1e12,
 	    .heading = "Logging, evaluation, saving", .help = "steps between logged lines, each the mean of its steps"),
+	KEY(KEY_BOOL, logging_first_step, VERB_RUNS, .per_box = 1, .fallback = "false", .help = "log the first step too"),
 	KEY(KEY_WORDS, report_to, VERB_TRAIN, .per_box = 1, .fallback = "none", .choices = WORDS("tensorboard", "csv"),
 	    .help = "what else is written beside metrics.jsonl: tensorboard, event files below output_dir/runs; csv, metrics.csv"),
 	KEY(KEY_BOOL, verbose, VERB_RUNS | VERB_EVAL | VERB_GENERATE, .fallback = "false",
@@ -174,6 +175,8 @@ const struct config_key config_keys[] = {
 	    .help = "steps between checkpoints; below 1 a share of all steps"),
 	KEY(KEY_INTEGER, save_total_limit, VERB_RUNS, .per_box = 1, .most = 1e9,
 	    .help = "how many checkpoints are kept, the newest; unset or 0: all"),
+	KEY(KEY_BOOL, save_only_model, VERB_RUNS, .fallback = "false",
+	    .help = "checkpoints hold the model or the adapter alone, without the optimizer's state: smaller, but no run goes on from them"),
 	KEY(KEY_BOOL, load_best_model_at_end, VERB_RUNS, .fallback = "false",
 	    .help = "the result is the checkpoint with the best evaluation, which save_total_limit keeps; needs both at the same steps"),
 	KEY(KEY_CHOICE, metric_for_best_model, VERB_RUNS, .fallback = "eval_loss",
