@@ -145,7 +145,7 @@ struct rh_config {
 	/* generate */
 	char *prompt, *prompt_file; /* of generate; one of them */
 	char *outfile;              /* of merge and export */
-	int outtype;                /* in the order of its words */
+	int outtype;                /* in the order of its words; -1: as the model has it */
 	int64_t max_new_tokens;
 	double temperature, top_p;
 
