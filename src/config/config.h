@@ -143,11 +143,13 @@ struct rh_config {
 	int64_t max_nvme, max_nvme_writes; /* bytes; writes 0: any number */
 
 	/* generate */
-	char *prompt, *prompt_file; /* of generate; one of them */
-	char *outfile;              /* of merge and export */
-	int outtype;                /* in the order of its words; -1: as the model has it */
+	char *prompt, *prompt_file;           /* of generate; one of them */
+	char *system, *tools, *messages_file; /* of generate and chat: a text; files */
+	char *outfile;                        /* of merge and export */
+	int outtype;                          /* in the order of its words; -1: as the model has it */
 	int64_t max_new_tokens;
-	double temperature, top_p;
+	double temperature, top_p, min_p, repetition_penalty;
+	int64_t top_k; /* 0: all */
 
 	int64_t rows; /* inspect: of each file */
 	char *html;   /* inspect: a file to write, or NULL */

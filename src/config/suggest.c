@@ -184,8 +184,6 @@ static const struct {
         {"use_cache", NULL, "generate always keeps keys and values, train never; remove it", 0},
         {"max_tokens", "max_new_tokens", NULL, 0},
         {"do_sample", "temperature", "above 0 samples", 0},
-        {"top_k", NULL, "it is not built yet; top_p is", 0},
-        {"repetition_penalty", NULL, NOT_BUILT, 0},
 };
 enum { ELSEWHERE = sizeof elsewhere / sizeof elsewhere[0] };
 

@@ -11,35 +11,67 @@ int rh_prompting_save(const char *dir, int is_chat, const char *date)
 	return rh_prompts_write(&(struct rh_prompts){.is_told = 1, .is_chat = is_chat, .date = (char *)(uintptr_t)date}, dir);
 }
 
-/* The template in a directory: chat_template.jinja, or tokenizer_config.json's; NULL where there is none. */
-static int open_beside(const char *dir, struct rh_chat_template **out)
+static int read_text(const char *path, char **out)
 {
-	static const char *const names[] = {"chat_template.jinja", "tokenizer_config.json"};
+	struct rh_bytes file = {0};
+	int rc = rh_file_load(path, &file);
+	if (!rc && (*out = rh_alloc(file.length + 1, 1)))
+		memcpy(*out, file.bytes, file.length);
+	if (!rc && !*out)
+		rc = -ENOMEM;
+	rh_bytes_free(&file);
+	return rc;
+}
+
+static int read_member(const char *path, char **out)
+{
+	json_t *json = NULL;
+	int rc = rh_json_load(path, &json);
+	const char *text = rc ? NULL : json_string_value(json_object_get(json, "chat_template"));
+	if (text && !(*out = rh_strdup(text)))
+		rc = -ENOMEM;
+	json_decref(json);
+	return rc;
+}
+
+/* The template in a directory: chat_template.jinja, or tokenizer_config.json's; NULL where there is none. */
+static int read_beside(const char *dir, char **out)
+{
+	static const struct {
+		const char *name;
+		int (*read)(const char *path, char **out);
+	} files[] = {{"chat_template.jinja", read_text}, {"tokenizer_config.json", read_member}};
 	int rc = 0;
-	for (size_t i = 0; !rc && !*out && i < sizeof names / sizeof *names; i++) {
-		char *path = rh_path_join(dir, names[i]);
-		json_t *json = NULL;
-		if (!path)
-			return -ENOMEM;
-		if (rh_file_exists(path) && i == 0) {
-			struct rh_bytes file = {0};
-			rc = rh_file_load(path, &file);
-			char *text = rc ? NULL : rh_alloc(file.length + 1, 1);
-			if (text)
-				memcpy(text, file.bytes, file.length);
-			if (!rc)
-				rc = text ? rh_chat_template_open(NULL, text, out) : -ENOMEM;
-			rh_free(text);
-			rh_bytes_free(&file);
-		} else if (rh_file_exists(path)) {
-			rc = rh_json_load(path, &json);
-			const char *text = rc ? NULL : json_string_value(json_object_get(json, "chat_template"));
-			if (text)
-				rc = rh_chat_template_open(NULL, text, out);
-		}
-		json_decref(json);
+	*out = NULL;
+	for (size_t i = 0; !rc && !*out && i < sizeof files / sizeof *files; i++) {
+		char *path = rh_path_join(dir, files[i].name);
+		rc = path ? 0 : -ENOMEM;
+		if (!rc && rh_file_exists(path))
+			rc = files[i].read(path, out);
 		rh_free(path);
 	}
+	return rc;
+}
+
+int rh_prompting_of_adapter(const char *dir, int base_has_template, char **text)
+{
+	struct rh_prompts told;
+	*text = NULL;
+	int rc = rh_prompts_read(dir, &told);
+	if (rc)
+		return rc;
+	int wants = rh_dir_exists(dir) && (told.is_told ? told.is_chat : !base_has_template);
+	rh_prompts_free(&told);
+	return wants ? read_beside(dir, text) : 0;
+}
+
+static int open_beside(const char *dir, struct rh_chat_template **out)
+{
+	char *text = NULL;
+	int rc = read_beside(dir, &text);
+	if (!rc && text)
+		rc = rh_chat_template_open(NULL, text, out);
+	rh_free(text);
 	return rc;
 }
 
@@ -90,16 +122,14 @@ void rh_prompting_close(struct rh_prompting *prompting)
 	*prompting = (struct rh_prompting){0};
 }
 
-int rh_prompting_encode(const struct rh_prompting *prompting, const struct rh_tokenizer *tokenizer, const json_t *messages,
+int rh_prompting_encode(const struct rh_prompting *prompting, const struct rh_tokenizer *tokenizer, const json_t *conversation,
                         struct rh_ids *out)
 {
 	struct rh_chat chat = {.form = prompting->chat, .tokenizer = tokenizer, .date = prompting->date, .where = "prompt"};
 	struct rh_text text = {0};
-	json_t *conversation = json_pack("{s:O}", "messages", (json_t *)(uintptr_t)messages);
-	int rc = conversation ? rh_chat_render(&chat, conversation, RH_CHAT_PROMPT, &text) : -ENOMEM;
+	int rc = rh_chat_render(&chat, conversation, RH_CHAT_PROMPT, &text);
 	if (!rc) /* the template writes its own beginning-of-sequence */
 		rc = rh_tokenizer_encode(tokenizer, text.bytes, text.length, RH_TOKENS_PLAIN, out);
-	json_decref(conversation);
 	rh_text_free(&text);
 	return rc;
 }

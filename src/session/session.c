@@ -9,6 +9,7 @@
 #include "data/dataset.h"
 #include "device/sim/sim.h"
 #include "session/mode.h"
+#include "session/prompting.h"
 #include "weights/tensors.h"
 
 #include <math.h>
@@ -82,6 +83,26 @@ static int set_eos(struct rh_session *session)
 	return rc;
 }
 
+/* Conversations with an adapter go through the template that it was trained with; a run that goes on from it keeps that. */
+static int take_template(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	const char *own = rh_tokenizer_chat_template(session->tokenizer);
+	char *text = NULL;
+	if (!config->adapter_name_or_path || config->chat_template)
+		return 0;
+	int rc = rh_prompting_of_adapter(config->adapter_name_or_path, own != NULL, &text);
+	if (rc || !text || (own && !strcmp(own, text))) {
+		rh_free(text);
+		return rc;
+	}
+	rh_note("conversations go through the chat template of %s%s", config->adapter_name_or_path,
+	        own ? ", with which it was trained, in place of the model's" : "");
+	rh_tokenizer_set_chat_template(session->tokenizer, text);
+	session->chat_jinja = rh_tokenizer_chat_template(session->tokenizer);
+	return 0;
+}
+
 int rh_session_load_tokenizer(struct rh_session *session)
 {
 	const struct rh_model_config *model = session->model_config;
@@ -95,7 +116,9 @@ int rh_session_load_tokenizer(struct rh_session *session)
 	                         : rh_tokenizer_load(session->config->config_name, &session->tokenizer);
 	if (!rc)
 		rc = rh_tokenizer_fit(session->tokenizer, session->model_config->vocab_size);
-	return rc ? rc : set_eos(session);
+	if (!rc)
+		rc = set_eos(session);
+	return rc ? rc : take_template(session);
 }
 
 struct rh_objective rh_session_objective(const struct rh_session *session)
