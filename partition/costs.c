@@ -70,7 +70,6 @@ static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena
 	                        .launch = tally_op,
 	                        .sink = tally,
 	                        .arena = arena,
-	                        .saved = arena,
 	                        .shape = *at->shape,
 	                        .micro = (char *)(uintptr_t)RH_ALIGN,
 	                        .dropout = at->model->dropout,
@@ -98,7 +97,7 @@ static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 	out->forward_workspace_bytes = arena.peak;
 	arena = rh_arena_measuring();
 	emit = emit_of(at, &arena, &recompute);
-	rc = rh_stage_save(&emit, l, l + 1, x, (struct rh_view){0}, &at->state, &head);
+	rc = rh_stage_recompute(&emit, l, l + 1, x, &at->state, &head);
 	out->saved_bytes = arena.used;
 	emit.sink = &backward;
 	if (!rc && l >= model->first_trained)

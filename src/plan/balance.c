@@ -124,7 +124,7 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_stage_plan *plan
 static void spare_recompute(const struct rh_stage_plan *plan, struct rh_costs *costs)
 {
 	for (int i = 0; i < plan->backward_stages; i++)
-		for (int l = plan->backward[i].lo; plan->saved[i].bytes && l < plan->backward[i].hi; l++)
+		for (int l = plan->backward[i].lo; !plan->places[i].recomputes && l < plan->backward[i].hi; l++)
 			costs->layer[l].recompute_s = costs->layer[l].recompute_spared_s = 0;
 }
 

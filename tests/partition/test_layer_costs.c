@@ -66,7 +66,6 @@ static struct rh_emit emit_to(const struct rh_model *model, const struct places 
 	                        .launch = tally_op,
 	                        .sink = tally,
 	                        .arena = arena,
-	                        .saved = arena,
 	                        .shape = shape,
 	                        .micro = (char *)(uintptr_t)RH_ALIGN,
 	                        .dropout = model->dropout,
@@ -91,7 +90,7 @@ static void emit_layer(const struct rh_model *model, struct places *places, stru
 	check_ok(rh_stage_forward(&emit, l, l + 1, any, NULL, &head));
 	arena = rh_arena_measuring();
 	emit.sink = &tally[1];
-	check_ok(rh_stage_save(&emit, l, l + 1, any, (struct rh_view){0}, &places->state, &head));
+	check_ok(rh_stage_recompute(&emit, l, l + 1, any, &places->state, &head));
 	emit.sink = &tally[2];
 	if (l >= model->first_trained)
 		check_ok(rh_stage_backward(&emit, l, l + 1, &places->state, any, any));
