@@ -7,7 +7,7 @@ B       ?= build/$(VARIANT)
 PYTHON  ?= python3
 CC      ?= gcc
 
-PACKAGES := gcc make libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev libjemalloc-dev libhwloc-dev zlib1g-dev libzstd-dev libsnappy-dev libpng-dev libjpeg62-turbo-dev libssl-dev libcmocka-dev
+PACKAGES := gcc make libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev libjemalloc-dev libhwloc-dev zlib1g-dev libzstd-dev libsnappy-dev libpng-dev libjpeg62-turbo-dev libssl-dev libedit-dev libcmocka-dev
 DEMO_PACKAGES  := python3 python3-pip
 BENCH_PACKAGES := libdnnl-dev fio iperf3 # the peers of bench/gemm-cpu, bench/nvme and bench/links
 
@@ -20,7 +20,7 @@ SAN_tsan  := -O1 -fsanitize=thread
 # Test programs compile in less than half of the time that -O3 takes.
 TEST_O    := $(if $(filter release,$(VARIANT)),-O2)
 JEMALLOC  := $(if $(filter release,$(VARIANT)),-ljemalloc)
-LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -luring -lhwloc -lz -lzstd -lsnappy -lpng -ljpeg -lssl -lcrypto $(JEMALLOC) -lm -lpthread
+LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -luring -lhwloc -lz -lzstd -lsnappy -lpng -ljpeg -lssl -lcrypto -ledit $(JEMALLOC) -lm -lpthread
 
 SRC  := $(sort $(filter-out src/link/mpi/%,$(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c)) cuda/absent.c)
 LIB  := $(filter-out src/cli/main.c,$(SRC))
@@ -49,7 +49,7 @@ include tests/mutants/rules.mk
 all: $(B)/roundhouse $(MPI_CALLS)
 
 # One line where a package is missing, before a compiler says it file by file.
-HEADERS_USED := yaml.h jansson.h utf8proc.h xxhash.h liburing.h hwloc.h openssl/ssl.h zlib.h zstd.h snappy-c.h png.h jpeglib.h
+HEADERS_USED := yaml.h jansson.h utf8proc.h xxhash.h liburing.h hwloc.h openssl/ssl.h zlib.h zstd.h snappy-c.h png.h jpeglib.h histedit.h
 $(B)/packages-there: Makefile
 	@mkdir -p $(@D)
 	@{ $(foreach h,$(HEADERS_USED),echo '#include <$(h)>';) printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\nint main(void) { return 0; }\n'; } >$@.c

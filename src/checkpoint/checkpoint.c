@@ -159,8 +159,16 @@ int checkpoint_checksum(const char *path, char *hex, size_t bytes)
 	return rc;
 }
 
-/* What verification asks for: all files as they were written, or those that a run goes on from. */
-enum wanted { ALL_FILES, STATE_FILES };
+/* What verification asks for: all files as they were written, those that a run goes on from, or the weights. */
+enum wanted { ALL_FILES, STATE_FILES, WEIGHT_FILES };
+
+/* Written with save_only_model: neither state nor its place in the list. */
+static int is_model_alone(const char *dir, const json_t *sums)
+{
+	char state[PATH_MAX];
+	int is = !json_object_get(sums, "optimizer.safetensors") && !json_object_get(sums, "run_state.json");
+	return is && !checkpoint_in(state, dir, "run_state.json") && !rh_file_exists(state);
+}
 
 /* A file is not what it should be; 0 where that is no matter. */
 static int judge_file(const char *dir, const char *name, enum wanted wanted, const char *fault)
@@ -176,7 +184,10 @@ static int check_list(const char *dir, const json_t *sums, enum wanted wanted)
 {
 	static const char *const parts[] = {"optimizer.safetensors", "run_state.json", "trainer_state.json", "config.yaml"};
 	struct rh_names names;
-	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+	int is_alone = is_model_alone(dir, sums);
+	if (is_alone && wanted == STATE_FILES)
+		return rh_fail(-EINVAL, "%s: holds the model alone (save_only_model: true), so no run goes on from it", dir);
+	for (size_t i = is_alone ? 2 : 0; i < sizeof parts / sizeof *parts; i++)
 		if (!json_object_get(sums, parts[i]))
 			return rh_fail(-EINVAL, "%s/checksums.json: does not list %s: the file was damaged", dir, parts[i]);
 	int rc = rh_dir_list(dir, &names);
@@ -197,7 +208,7 @@ static int check_file(const char *dir, const char *name, const char *expected, e
 	if (rc)
 		return rc;
 	rc = checkpoint_checksum(path, hex, sizeof hex);
-	if (rh_file_is_damage(rc) && wanted == STATE_FILES && rh_source_is_of_tokenizer(name)) {
+	if (rh_file_is_damage(rc) && wanted != ALL_FILES && rh_source_is_of_tokenizer(name)) {
 		rh_error_clear();
 		return judge_file(dir, name, wanted, "is gone");
 	}
@@ -235,7 +246,7 @@ int rh_checkpoint_verify_state(const char *dir)
 static int load_weights(const char *dir, struct rh_session *session)
 {
 	if (session->lora)
-		return rh_adapter_load(dir, session->model, session->store);
+		return rh_adapter_load(dir, NULL, session->model, session->store);
 	struct rh_source *source;
 	int rc = rh_source_open_part(dir, rh_model_is_part(session->model) ? session->model : NULL, &source);
 	if (rc)
@@ -319,9 +330,15 @@ static int load_published(const char *dir, struct rh_session *session)
 	}
 	rc = rh_tensor_list_add(&list, session->model, RH_TENSORS_PUBLISHED, session->model->dtype, "");
 	if (!rc)
-		rc = rh_tensors_load(path, &list, session->model, session->store);
+		rc = rh_tensors_load(path, &list, 0, session->model, session->store);
 	rh_tensor_list_free(&list);
 	return rc;
+}
+
+int rh_checkpoint_load_weights(const char *dir, struct rh_session *session)
+{
+	int rc = verify(dir, WEIGHT_FILES);
+	return rc ? rc : load_weights(dir, session);
 }
 
 int rh_checkpoint_load(const char *dir, struct rh_session *session)
@@ -338,7 +355,7 @@ int rh_checkpoint_load(const char *dir, struct rh_session *session)
 	if (!rc) /* after the weights: masters hold more than their files */
 		rc = checkpoint_in(path, dir, "optimizer.safetensors");
 	if (!rc)
-		rc = rh_tensors_load(path, &list, session->model, session->store);
+		rc = rh_tensors_load(path, &list, 0, session->model, session->store);
 	rh_tensor_list_free(&list);
 	return rc ? rc : load_published(dir, session);
 }

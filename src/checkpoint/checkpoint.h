@@ -1,7 +1,8 @@
 /* Checkpoints: output_dir/checkpoint-N, whole or not there at all. A run that goes on from one is bit-equal to a run that never stopped.
  *
  *   adapter_model.safetensors + adapter_config.json, or model*.safetensors + config.json + tokenizer files
- *   optimizer.safetensors   the optimizer's state; fp32 masters too where the weights' own file holds less (full fine-tuning in bf16)
+ *   optimizer.safetensors   the optimizer's state; fp32 masters too where the weights' own file holds less (full fine-tuning in bf16).
+ *                           Neither it nor run_state.json with save_only_model
  *   teacher_logits.safetensors  of mode fluidpipe: what box 1 distils, or what box 2 keeps for it (fluidpipe_logits.h)
  *   published.safetensors   of a run of stale weights that stopped between two saves: the weights that its next step computes with
  *   trainer_state.json      for Hugging Face readers
@@ -28,8 +29,8 @@ int rh_checkpoint_count(const char *output_dir) RH_MUST;
 
 /* -EINVAL: a file does not match its checksum, or is missing; named. */
 int rh_checkpoint_verify(const char *path) RH_MUST;
-/* The same of what a run goes on from. Tokenizer files, which other programs read and some write, may have changed: a line says so, and
- * the run takes those of its model. */
+/* The same of what a run goes on from; -EINVAL also where it holds the model alone. Tokenizer files, which other programs read and some
+ * write, may have changed: a line says so, and the run takes those of its model. */
 int rh_checkpoint_verify_state(const char *path) RH_MUST;
 
 /* 1: the name is one that a killed run leaves, half written or half removed: .checkpoint-N.tmp, .checkpoint-N.old, NAME.tmp.PID. */
@@ -58,6 +59,9 @@ int rh_checkpoint_value(const char *path, const char *key, struct json_t **out) 
 /* Loads weights and optimizer state of a verified checkpoint. A line names the keys in which this configuration differs from the
  * checkpoint's. */
 int rh_checkpoint_load(const char *path, struct rh_session *session) RH_MUST;
+
+/* The weights alone of a checkpoint that this verifies, one of save_only_model too: what a result is made of. */
+int rh_checkpoint_load_weights(const char *path, struct rh_session *session) RH_MUST;
 
 /* Writes the trained model or adapter into `dir`, in the form that other programs read. */
 int rh_output_save(const struct rh_session *session, const char *dir) RH_MUST;

@@ -203,9 +203,9 @@ static int save_tensors(const struct checkpoint_job *job, const char *dir)
 	enum { WEIGHTS, STATE, PUBLISHED, FILES };
 	struct rh_tensors_out *out[FILES] = {NULL};
 	int rc = open_weights(job->session, dir, &out[WEIGHTS]);
-	if (!rc)
+	if (!rc && !job->session->config->save_only_model)
 		rc = open_state(job->session, dir, &out[STATE]);
-	if (!rc)
+	if (!rc && !job->session->config->save_only_model)
 		rc = open_published(job->session, dir, &out[PUBLISHED]);
 	for (int f = 0; f < FILES; f++)
 		if (out[f])
@@ -268,7 +268,7 @@ static int save_parts(const struct checkpoint_job *job, const char *dir)
 		rc = make_fixed(job, dir);
 	if (!rc)
 		rc = save_text(dir, "trainer_state.json", &job->trainer);
-	if (!rc)
+	if (!rc && !job->session->config->save_only_model)
 		rc = save_text(dir, "run_state.json", &job->run);
 	if (!rc)
 		rc = save_text(dir, "config.yaml", &job->config);

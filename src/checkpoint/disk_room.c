@@ -61,9 +61,9 @@ static void sizes_of(const struct rh_session *session, int64_t *output, int64_t 
 	*output = trainable * width + SMALL_FILES_BYTES;
 	if (session->tokenizer)
 		*output += (int64_t)rh_tokenizer_size(session->tokenizer) * TOKEN_BYTES;
-	/* optimizer state, and masters where the weights' file holds less */
-	*checkpoint = *output + state_bytes(config, trainable) + (config->dtype == RH_F32 || session->lora ? 0 : trainable * 4) +
-	              SMALL_FILES_BYTES;
+	*checkpoint = *output + SMALL_FILES_BYTES;
+	if (!config->save_only_model) /* optimizer state, and masters where the weights' file holds less */
+		*checkpoint += state_bytes(config, trainable) + (config->dtype == RH_F32 || session->lora ? 0 : trainable * 4);
 }
 
 int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints)

@@ -5,6 +5,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "session/conversation.h"
 #include "session/prompting.h"
 
 #include <errno.h>
@@ -12,6 +13,11 @@
 #include <string.h>
 
 enum { PROMPT_MOST = 1 << 24 };
+
+static int has_prompt(const struct rh_config *config)
+{
+	return config->prompt || config->prompt_file;
+}
 
 /* A prompt goes through the template that `chat_template` names, else the one that the model or its adapter was trained with here; that of
  * another model only where it is asked for, and the user is told of it where the prompt is not in its form already. */
@@ -65,24 +71,46 @@ static void tell_of_ends(const struct rh_tokenizer *tokenizer, const struct rh_t
 		             end);
 }
 
+/* The prompt as the next message of the conversation that system, tools and messages_file begin. */
+static int encode_conversation(const struct rh_config *config, const struct rh_session *session, const struct rh_prompting *prompting,
+                               const struct rh_text *text, struct rh_ids *ids)
+{
+	json_t *conversation = NULL;
+	int rc = rh_conversation_open(config, &conversation);
+	if (!rc && has_prompt(config))
+		rc = rh_conversation_add(conversation, "user", text->bytes ? text->bytes : "", text->length);
+	const json_t *messages = json_object_get(conversation, "messages"), *last = json_array_get(messages, json_array_size(messages) - 1);
+	if (!rc && rh_chat_is_assistant(last))
+		rc = rh_fail(-EINVAL,
+		             "messages_file: its last message is an assistant's, which leaves nothing to answer; add prompt, or use chat");
+	if (!rc)
+		rc = rh_prompting_encode(prompting, session->tokenizer, conversation, ids);
+	if (!rc)
+		rh_note("prompt put through chat template %s%s (chat_template: none for raw text)", rh_chat_template_name(prompting->chat),
+		        prompting->is_trained ? ", as in training" : "");
+	json_decref(conversation);
+	return rc;
+}
+
 static int encode_prompt(const struct rh_config *config, const struct rh_session *session, struct rh_ids *ids)
 {
 	struct rh_prompting prompting;
 	struct rh_text text = {0};
+	const char *key;
 	int rc = rh_prompting_open(config, session->tokenizer, &prompting);
 	if (rc)
 		return rc;
-	rc = read_prompt(config, &text);
+	int asks = rh_conversation_is_asked_for(config, &key);
+	if (asks && !prompting.chat)
+		rc = rh_fail(-EINVAL, "%s: goes through a chat template, and %s; %s", key,
+		             config->chat_template ? "chat_template: none leaves none" : "the model brings none",
+		             config->chat_template ? "remove one of them" : "name one with chat_template");
+	if (!rc && has_prompt(config))
+		rc = read_prompt(config, &text);
 	if (rc)
 		goto out;
-	if (is_put_through(config, session, &prompting, text.bytes ? text.bytes : "")) {
-		json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content", text.bytes ? text.bytes : "", text.length);
-		rc = messages ? rh_prompting_encode(&prompting, session->tokenizer, messages, ids)
-		              : rh_fail(-EINVAL, "prompt: is not valid UTF-8");
-		if (!rc)
-			rh_note("prompt put through chat template %s%s (chat_template: none for raw text)",
-			        rh_chat_template_name(prompting.chat), config->chat_template ? "" : ", as in training");
-		json_decref(messages);
+	if (asks || is_put_through(config, session, &prompting, text.bytes ? text.bytes : "")) {
+		rc = encode_conversation(config, session, &prompting, &text, ids);
 	} else {
 		rc = rh_tokenizer_encode(session->tokenizer, text.bytes ? text.bytes : "", text.length, RH_TOKENS_WITH_SPECIAL, ids);
 		if (!rc)

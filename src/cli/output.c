@@ -11,8 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const kind_names[] = {
-        [OUTPUT_GGUF] = "GGUF file", [OUTPUT_HTML] = "HTML page", [OUTPUT_SVG] = "SVG picture", [OUTPUT_PROFILE] = "hardware profile"};
+static const char *const kind_names[] = {[OUTPUT_GGUF] = "GGUF file",
+                                         [OUTPUT_HTML] = "HTML page",
+                                         [OUTPUT_SVG] = "SVG picture",
+                                         [OUTPUT_PROFILE] = "hardware profile",
+                                         [OUTPUT_MODELFILE] = "Modelfile"};
 
 /* ---- what this program wrote earlier, and files that hold nothing ---- */
 
@@ -55,8 +58,9 @@ static int is_empty(const char *path)
 /* What the command reads is never written over, not even with --force. */
 static int check_no_input(const struct rh_config *config, const char *key, const char *path)
 {
-	const char *const inputs[] = {config->model_name_or_path, config->adapter_name_or_path, config->config_name, config->prompt_file,
-	                              config->chat_template};
+	const char *const inputs[] = {config->model_name_or_path, config->adapter_name_or_path, config->config_name,
+	                              config->prompt_file,        config->chat_template,        config->tools,
+	                              config->messages_file};
 	const struct rh_list *const lists[] = {&config->train_file, &config->validation_file, &config->parts};
 	int is_read = 0;
 	for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)

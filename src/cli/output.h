@@ -4,9 +4,9 @@
 
 #include "config/config.h"
 
-enum verb_output { OUTPUT_GGUF, OUTPUT_HTML, OUTPUT_SVG, OUTPUT_PROFILE, OUTPUT_MODEL };
+enum verb_output { OUTPUT_GGUF, OUTPUT_HTML, OUTPUT_SVG, OUTPUT_PROFILE, OUTPUT_MODELFILE, OUTPUT_MODEL };
 
-/* Stands in the first line of every HTML page, SVG picture, profile and checksum file that the program writes. */
+/* Stands in the first line of every HTML page, SVG picture, profile, Modelfile and checksum file that the program writes. */
 #define OUTPUT_MARK "Roundhouse"
 
 /* May the result of kind `kind` go to `path`, which the key `key` names? It may where nothing is there, or an empty file or directory, or

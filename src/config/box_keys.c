@@ -256,6 +256,10 @@ static int check_idle(const struct asking *at)
 static int check_rest(const struct asking *at)
 {
 	const struct rh_config *config = at->config;
+	if (config->save_only_model)
+		return config_entry_fail(given(at, "save_only_model"),
+		                         "boxes that lose one another go on from a checkpoint that all have, so each needs its state: "
+		                         "remove it");
 	if (config->optimizer_staleness)
 		return config_entry_fail(given(at, "optimizer_staleness"), "mode %s takes no stale weights of one box: leave it 0",
 		                         rh_mode_name(config->mode));

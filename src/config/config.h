@@ -117,6 +117,7 @@ struct rh_config {
 	enum rh_when eval_strategy, save_strategy;
 	double eval_steps, save_steps; /* below 1: a share of all steps */
 	int64_t logging_steps;
+	int logging_first_step;
 	int report_to; /* bits of enum rh_report_to (observe/reports.h) */
 	int verbose;
 	int64_t max_bad_steps; /* in a row, whose gradient is not finite */
@@ -128,6 +129,7 @@ struct rh_config {
 	int verify_base;
 	int64_t trace_step;           /* from 1; 0: none */
 	int64_t save_total_limit;     /* 0: all */
+	int save_only_model;          /* checkpoints hold no optimizer state */
 	char *resume_from_checkpoint; /* NULL, "true" or a path */
 
 	/* devices, stages and budgets */
@@ -141,11 +143,13 @@ struct rh_config {
 	int64_t max_nvme, max_nvme_writes; /* bytes; writes 0: any number */
 
 	/* generate */
-	char *prompt, *prompt_file; /* of generate; one of them */
-	char *outfile;              /* of merge and export */
-	int outtype;                /* in the order of its words */
+	char *prompt, *prompt_file;           /* of generate; one of them */
+	char *system, *tools, *messages_file; /* of generate and chat: a text; files */
+	char *outfile;                        /* of merge and export */
+	int outtype;                          /* in the order of its words; -1: as the model has it */
 	int64_t max_new_tokens;
-	double temperature, top_p;
+	double temperature, top_p, min_p, repetition_penalty;
+	int64_t top_k; /* 0: all */
 
 	int64_t rows; /* inspect: of each file */
 	char *html;   /* inspect: a file to write, or NULL */

@@ -13,8 +13,8 @@ enum { LAYERS_MOST = 1 << 20 };
 #define DRAFT(name) offsetof(struct config_draft, name)
 #define WORDS(...)  ((const char *const[]){__VA_ARGS__, NULL})
 
-#define TRANSPORT_NAME(name, ...) #name,
-#define TRANSPORT_NAMES ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
+#define TRANSPORT_NAME(name, ...)                                                 #name,
+#define TRANSPORT_NAMES                                                           ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
 #define TRANSPORT_HELP(name, addresses, hashes, measures, reopens, library, help) "; " #name ": " help
 
 /* clang-format off */
@@ -157,6 +157,7 @@ const struct config_key config_keys[] = {
 
 	KEY(KEY_INTEGER, logging_steps, VERB_RUNS, .per_box = 1, .fallback = "10", .least = 1, .most = 1e12,
 	    .heading = "Logging, evaluation, saving", .help = "steps between logged lines, each the mean of its steps"),
+	KEY(KEY_BOOL, logging_first_step, VERB_RUNS, .per_box = 1, .fallback = "false", .help = "log the first step too"),
 	KEY(KEY_WORDS, report_to, VERB_TRAIN, .per_box = 1, .fallback = "none", .choices = WORDS("tensorboard", "csv"),
 	    .help = "what else is written beside metrics.jsonl: tensorboard, event files below output_dir/runs; csv, metrics.csv"),
 	KEY(KEY_BOOL, verbose, VERB_RUNS | VERB_EVAL | VERB_GENERATE, .fallback = "false",
@@ -174,6 +175,8 @@ const struct config_key config_keys[] = {
 	    .help = "steps between checkpoints; below 1 a share of all steps"),
 	KEY(KEY_INTEGER, save_total_limit, VERB_RUNS, .per_box = 1, .most = 1e9,
 	    .help = "how many checkpoints are kept, the newest; unset or 0: all"),
+	KEY(KEY_BOOL, save_only_model, VERB_RUNS, .fallback = "false",
+	    .help = "checkpoints hold the model or the adapter alone, without the optimizer's state: smaller, but no run goes on from them"),
 	KEY(KEY_BOOL, load_best_model_at_end, VERB_RUNS, .fallback = "false",
 	    .help = "the result is the checkpoint with the best evaluation, which save_total_limit keeps; needs both at the same steps"),
 	KEY(KEY_CHOICE, metric_for_best_model, VERB_RUNS, .fallback = "eval_loss",
@@ -226,18 +229,30 @@ const struct config_key config_keys[] = {
 	KEY(KEY_SIZE, max_nvme_writes, VERB_MODEL, .least = 1, .most = BYTES_MOST, .per_box = 1, .fallback = "off", .or_none = 1,
 	    .help = "bytes that the run may write to NVMe"),
 
-	KEY(KEY_STRING, prompt, VERB_GENERATE, .heading = "generate", .help = "text to go on from"),
+	KEY(KEY_STRING, prompt, VERB_GENERATE, .heading = "generate and chat", .help = "text to go on from"),
 	KEY(KEY_STRING, prompt_file, VERB_GENERATE,
 	    .help = "a file that holds it, in place of prompt; -: standard input. The last line break is left out"),
+	KEY(KEY_STRING, system, VERB_SPEAKS, .help = "system message, which tells the model who it is; through the chat template, as in training"),
+	KEY(KEY_STRING, tools, VERB_SPEAKS,
+	    .help = "a JSON file: a list of the tools that the model may call, which the chat template writes as in training"),
+	KEY(KEY_STRING, messages_file, VERB_SPEAKS,
+	    .help = "a JSON file: a conversation so far, a list of messages or an object as a row has it (messages, tools); generate answers it "
+	            "(prompt, if given, is its next message), chat goes on with it"),
 	KEY(KEY_INTEGER, max_new_tokens, VERB_SPEAKS, .fallback = "256", .least = 1, .most = 1 << 24, .help = "most tokens of an answer"),
 	KEY(KEY_REAL, temperature, VERB_SPEAKS, .fallback = "0", .most = 1000,
 	    .help = "temperature of sampling; 0: always the likeliest token"),
 	KEY(KEY_REAL, top_p, VERB_SPEAKS, .fallback = "1", .most = 1, .bounds = BOUND_ABOVE_LEAST,
 	    .help = "sample from the likeliest tokens that hold this share of the probability"),
+	KEY(KEY_INTEGER, top_k, VERB_SPEAKS, .fallback = "0", .most = 1 << 24, .help = "sample from so many likeliest tokens; 0: from all"),
+	KEY(KEY_REAL, min_p, VERB_SPEAKS, .fallback = "0", .most = 1,
+	    .help = "sample from tokens whose probability is at least this share of the likeliest one's; 0: from all"),
+	KEY(KEY_REAL, repetition_penalty, VERB_SPEAKS, .fallback = "1", .most = 1000, .bounds = BOUND_ABOVE_LEAST,
+	    .help = "above 1 makes tokens that stand in the prompt or the answer so far less likely; 1: off"),
 
 	KEY(KEY_STRING, outfile, VERB_WRITES, .heading = "merge and export", .help = "a GGUF file to write, in place of output_dir"),
-	KEY(KEY_CHOICE, outtype, VERB_WRITES, .fallback = "bf16", .choices = WORDS("f32", "bf16", "f16", "q8_0", "q4_0"),
-	    .help = "what matrices are written in; q8_0 and q4_0 in a GGUF file. Unset: bf16, of an adapter alone f32"),
+	KEY(KEY_CHOICE, outtype, VERB_WRITES, .choices = WORDS("f32", "bf16", "f16", "q8_0", "q4_0"),
+	    .help = "what matrices are written in; q8_0 and q4_0 in a GGUF file. "
+	            "Unset: f32 or f16 where the model has it, else bf16; of an adapter alone f32"),
 
 	KEY(KEY_INTEGER, rows, VERB_INSPECT, .fallback = "3", .least = 0, .most = 1e6, .heading = "inspect",
 	    .help = "rows shown of each file, its first"),

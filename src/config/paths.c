@@ -20,6 +20,8 @@ static const struct {
                  {"dataset_info", 1},
                  {"resume_from_checkpoint", 1},
                  {"prompt_file", 1},
+                 {"tools", 1},
+                 {"messages_file", 1},
                  {"output_dir", 0},
                  {"chat_template", 0},
                  {"outfile", 0},

@@ -349,6 +349,8 @@ static int check_required(struct resolving *r)
 			continue;
 		if (needs[i].instead && is_filled(r, needs[i].instead))
 			continue;
+		if (r->verb_bit == VERB_GENERATE && is_filled(r, "messages_file")) /* its last message is the prompt */
+			continue;
 		if (r->config->box > 1 && !strcmp(needs[i].key, "train_file")) /* box 1 has the rows */
 			continue;
 		return rh_fail(-EINVAL, "%s needs %s%s%s; write it in CONFIG.yaml or give --%s", r->verb, needs[i].key,

@@ -146,12 +146,10 @@ static const struct {
 
         {"evaluation_strategy", "eval_strategy", NULL, 0},
         {"logging_strategy", "logging_steps", NULL, 0},
-        {"logging_first_step", NULL, NOT_BUILT, 0},
         {"logging_dir", "output_dir", "metrics.jsonl lies in it", 0},
         {"saves_per_epoch", "save_steps", "a number of steps, or a share of all", 0},
         {"evals_per_epoch", "eval_steps", "a number of steps, or a share of all", 0},
         {"save_safetensors", NULL, ALWAYS, 0},
-        {"save_only_model", NULL, NOT_BUILT, 0},
         {"auto_resume_from_checkpoints", "resume_from_checkpoint", "true", 0},
         {"run_name", NULL, LOGS, 0},
         {"wandb_*", NULL, LOGS, 0},
@@ -186,8 +184,6 @@ static const struct {
         {"use_cache", NULL, "generate always keeps keys and values, train never; remove it", 0},
         {"max_tokens", "max_new_tokens", NULL, 0},
         {"do_sample", "temperature", "above 0 samples", 0},
-        {"top_k", NULL, "it is not built yet; top_p is", 0},
-        {"repetition_penalty", NULL, NOT_BUILT, 0},
 };
 enum { ELSEWHERE = sizeof elsewhere / sizeof elsewhere[0] };
 

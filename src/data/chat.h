@@ -56,6 +56,10 @@ int rh_chat_locate(const struct rh_chat *chat, const json_t *conversation, const
                    struct rh_chat_spans *spans) RH_MUST;
 void rh_chat_spans_free(struct rh_chat_spans *spans);
 
+/* A list of tools as templates want them: bare descriptions {"name", "parameters"} become {"type": "function", "function": ...}. *out is
+ * the caller's. -EINVAL names what is no description. */
+int rh_chat_tools(const json_t *list, const char *where, json_t **out) RH_MUST;
+
 /* What an assistant thought, under whichever of its names; NULL: nothing. Borrowed from the message. */
 const json_t *rh_chat_reasoning(const json_t *message);
 int rh_chat_reads_reasoning(const struct rh_chat_template *form);

@@ -275,6 +275,27 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 	return 0;
 }
 
+int rh_chat_tools(const json_t *list, const char *where, json_t **out)
+{
+	json_t *made = json_array(), *tool;
+	size_t i;
+	int rc = made ? 0 : -ENOMEM;
+	json_array_foreach(list, i, tool)
+	{
+		int is_bare = !json_object_get(tool, "function") && json_object_get(tool, "name");
+		json_t *item = is_bare ? json_pack("{s:s, s:O}", "type", "function", "function", tool) : json_incref(tool);
+		if (!rc && !json_is_object(tool))
+			rc = rh_fail(-EINVAL, "%s: tool %zu must be an object with a 'name'", where, i + 1);
+		if (!item || json_array_append_new(made, item))
+			rc = rh_fail(-ENOMEM, "%s: out of host memory", where);
+	}
+	if (rc)
+		json_decref(made);
+	else
+		*out = made;
+	return rc;
+}
+
 static int is_given(const json_t *value)
 {
 	return value && !json_is_null(value) && !(json_is_array(value) && !json_array_size(value));

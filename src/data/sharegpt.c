@@ -1,4 +1,5 @@
 /* Converts ShareGPT's turns to messages. */
+#include "data/chat.h"
 #include "data/form.h"
 
 #include <string.h>
@@ -153,26 +154,11 @@ static int add_turn(const struct data_tags *tags, const json_t *turn, size_t num
 	return 0;
 }
 
-/* Bare descriptions {"name", "parameters"} as templates want them: {"type": "function", "function": ...}. */
 static int wrap_tools(json_t *row, const char *where, json_t **out)
 {
 	int rc = data_parse_cell(row, "tools", where);
-	json_t *tools = json_object_get(row, "tools"), *tool;
-	size_t i;
-	if (rc || !json_is_array(tools) || !json_array_size(tools))
-		return rc;
-	json_t *made = json_array();
-	json_array_foreach(tools, i, tool)
-	{
-		int bare = !json_object_get(tool, "function") && json_object_get(tool, "name");
-		json_t *item = bare ? json_pack("{s:s, s:O}", "type", "function", "function", tool) : json_incref(tool);
-		if (!item || json_array_append_new(made, item)) {
-			json_decref(made);
-			return no_memory(where);
-		}
-	}
-	*out = made;
-	return made ? 0 : no_memory(where);
+	const json_t *tools = json_object_get(row, "tools");
+	return rc || !json_is_array(tools) || !json_array_size(tools) ? rc : rh_chat_tools(tools, where, out);
 }
 
 int data_sharegpt_convert(const struct data_tags *tags, const char *where, json_t **row)

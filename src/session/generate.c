@@ -41,29 +41,53 @@ static int32_t greedy(const float *logits, int64_t count)
 	return (int32_t)best;
 }
 
-/* Temperature, then the smallest set of likeliest tokens whose probabilities reach top_p, as transformers' warpers do. */
+static double weight(const struct rh_config *config, const struct candidate *sorted, int64_t i)
+{
+	return exp(((double)sorted[i].logit - (double)sorted[0].logit) / config->temperature);
+}
+
+/* How many of the candidates, likeliest first, may be drawn, and the sum of their weights. In the order of transformers' warpers: the top_k
+ * likeliest (with those that are as likely as the last), of these the smallest set that reaches top_p, of these what min_p leaves. */
+static int64_t count_kept(const struct rh_config *config, const struct candidate *sorted, int64_t count, double *kept)
+{
+	double total = 0;
+	int64_t most = count, n = 0;
+	if (config->top_k && config->top_k < count)
+		for (most = config->top_k; most < count && !(sorted[most].logit < sorted[config->top_k - 1].logit);)
+			most++;
+	for (int64_t i = 0; i < most; i++)
+		total += weight(config, sorted, i);
+	*kept = 0;
+	do {
+		*kept += weight(config, sorted, n++);
+	} while (n < most && *kept < config->top_p * total && weight(config, sorted, n) >= config->min_p);
+	return n;
+}
+
 static int32_t sample(const struct rh_config *config, const float *logits, int64_t count, int64_t position, struct candidate *scratch)
 {
 	for (int64_t i = 0; i < count; i++)
 		scratch[i] = (struct candidate){logits[i], (int32_t)i};
 	qsort(scratch, (size_t)count, sizeof *scratch, by_logit);
-	double total = 0, kept = 0, reached = 0;
-	for (int64_t i = 0; i < count; i++)
-		total += exp(((double)scratch[i].logit - (double)scratch[0].logit) / config->temperature);
-	int64_t last = 0;
-	for (; last < count; last++) {
-		kept += exp(((double)scratch[last].logit - (double)scratch[0].logit) / config->temperature);
-		if (kept >= config->top_p * total)
-			break;
-	}
+	double kept, reached = 0;
+	int64_t last = count_kept(config, scratch, count, &kept) - 1;
 	struct rh_philox_block bits = rh_philox(config->seed, (uint32_t)position, 0, 0, RH_PHILOX_SAMPLE);
 	double point = ((double)bits.word[0] + 0.5) * 0x1p-32 * kept;
-	for (int64_t i = 0; i < last && i < count; i++) {
-		reached += exp(((double)scratch[i].logit - (double)scratch[0].logit) / config->temperature);
+	for (int64_t i = 0; i < last; i++) {
+		reached += weight(config, scratch, i);
 		if (point < reached)
 			return scratch[i].id;
 	}
-	return scratch[last < count ? last : count - 1].id;
+	return scratch[last].id;
+}
+
+/* Of each token that stands in the prompt or the answer, once, as transformers does it. */
+static void penalise(const struct rh_config *config, const uint8_t *is_said, int64_t count, float *logits)
+{
+	float penalty = (float)config->repetition_penalty;
+	for (int64_t i = 0; i < count; i++)
+		if (is_said[i])
+			logits[i] = logits[i] < 0 ? logits[i] * penalty : logits[i] / penalty;
 }
 
 static int append(struct rh_ids *ids, int32_t id)
@@ -138,8 +162,12 @@ int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, st
 	float *logits = rh_alloc((size_t)vocabulary, sizeof *logits);
 	int32_t *position = rh_alloc(prompt->count, sizeof *position);
 	struct candidate *scratch = rh_alloc((size_t)vocabulary, sizeof *scratch);
+	uint8_t *is_said = rh_alloc((size_t)vocabulary, 1);
+	int penalises = config->repetition_penalty > 0 && config->repetition_penalty != 1;
 	struct rh_ids ends = {0};
-	int rc = logits && position && scratch ? rh_generate_ends(session, &ends) : -ENOMEM;
+	int rc = logits && position && scratch && is_said ? rh_generate_ends(session, &ends) : -ENOMEM;
+	for (size_t i = 0; !rc && i < prompt->count; i++)
+		is_said[prompt->id[i]] = 1;
 	for (int64_t made = 0; !rc && made < config->max_new_tokens; made++) {
 		const int32_t *ids = made ? &out->id[out->count - 1] : prompt->id;
 		int64_t count = made ? 1 : (int64_t)prompt->count;
@@ -147,13 +175,17 @@ int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, st
 		if (rc)
 			break;
 		at += count;
+		if (penalises)
+			penalise(config, is_said, vocabulary, logits);
 		int32_t next = config->temperature > 0 ? sample(config, logits, vocabulary, made, scratch) : greedy(logits, vocabulary);
+		is_said[next] = 1;
 		rc = append(out, next);
-		if (!rc && tell)
-			rc = tell(context, out);
-		if (rh_generate_is_end(&ends, next))
+		int told = !rc && tell ? tell(context, out) : 0;
+		rc = told < 0 ? told : rc;
+		if (told > 0 || rh_generate_is_end(&ends, next))
 			break;
 	}
+	rh_free(is_said);
 	rh_free(logits);
 	rh_free(position);
 	rh_free(scratch);

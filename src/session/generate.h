@@ -1,4 +1,4 @@
-/* Text from a model, with or without an adapter: greedy, or sampled by temperature and top-p. */
+/* Text from a model, with or without an adapter: greedy, or sampled by temperature, top_k, top_p and min_p. */
 #ifndef RH_SESSION_GENERATE_H
 #define RH_SESSION_GENERATE_H
 
@@ -7,7 +7,8 @@
 /* Continues `prompt` until a token that ends a text (of config.json, generation_config.json or the tokenizer) or
  * max_new_tokens; appends to *out. The executor must have been started for it: see rh_generate_workload. */
 int rh_generate(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out) RH_MUST;
-/* The same; `tell` is called after each token with all of them, and ends it where it returns an error. */
+/* The same; `tell` is called after each token with all of them. It ends the text where it returns 1, and with an error where that is
+ * negative. */
 int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out,
                      int (*tell)(void *context, const struct rh_ids *out), void *context) RH_MUST;
 

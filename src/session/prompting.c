@@ -1,83 +1,96 @@
 #include "session/prompting.h"
 
+#include "ckpt/prompts.h"
 #include "core/alloc.h"
 #include "core/file.h"
 
 #include <string.h>
 
-static const char file_name[] = "roundhouse.json";
-
 int rh_prompting_save(const char *dir, int is_chat, const char *date)
 {
-	struct rh_text text = {0};
-	char *path = rh_path_join(dir, file_name);
-	int rc = path ? rh_text_printf(&text, "{\n  \"prompts\": \"%s\",\n  \"chat_template_date\": \"%s\"\n}\n", is_chat ? "chat" : "text",
-	                               date)
-	              : -ENOMEM;
-	if (!rc)
-		rc = rh_file_write_whole(path, text.bytes, text.length);
-	rh_text_free(&text);
-	rh_free(path);
+	return rh_prompts_write(&(struct rh_prompts){.is_told = 1, .is_chat = is_chat, .date = (char *)(uintptr_t)date}, dir);
+}
+
+static int read_text(const char *path, char **out)
+{
+	struct rh_bytes file = {0};
+	int rc = rh_file_load(path, &file);
+	if (!rc && (*out = rh_alloc(file.length + 1, 1)))
+		memcpy(*out, file.bytes, file.length);
+	if (!rc && !*out)
+		rc = -ENOMEM;
+	rh_bytes_free(&file);
 	return rc;
 }
 
-/* 1: dir/roundhouse.json is there, and *is_chat and the date are what it says. */
-static int read_prompting(const char *dir, int *is_chat, char **date)
+static int read_member(const char *path, char **out)
 {
-	char *path = rh_path_join(dir, file_name);
 	json_t *json = NULL;
-	const char *prompts = NULL, *day = NULL;
-	if (!path)
-		return -ENOMEM;
-	int rc = rh_file_exists(path) ? rh_json_load(path, &json) : 0;
-	if (!rc && json) {
-		rc = rh_json_string(json, "prompts", path, RH_JSON_REQUIRED, &prompts);
-		if (!rc)
-			rc = rh_json_string(json, "chat_template_date", path, RH_JSON_OPTIONAL, &day);
-		if (!rc && day) {
-			rh_free(*date);
-			rc = (*date = rh_strdup(day)) ? 0 : -ENOMEM;
-		}
-		if (!rc) {
-			*is_chat = !strcmp(prompts, "chat");
-			rc = 1;
-		}
-	}
+	int rc = rh_json_load(path, &json);
+	const char *text = rc ? NULL : json_string_value(json_object_get(json, "chat_template"));
+	if (text && !(*out = rh_strdup(text)))
+		rc = -ENOMEM;
 	json_decref(json);
-	rh_free(path);
 	return rc;
 }
 
 /* The template in a directory: chat_template.jinja, or tokenizer_config.json's; NULL where there is none. */
-static int open_beside(const char *dir, struct rh_chat_template **out)
+static int read_beside(const char *dir, char **out)
 {
-	static const char *const names[] = {"chat_template.jinja", "tokenizer_config.json"};
+	static const struct {
+		const char *name;
+		int (*read)(const char *path, char **out);
+	} files[] = {{"chat_template.jinja", read_text}, {"tokenizer_config.json", read_member}};
 	int rc = 0;
-	for (size_t i = 0; !rc && !*out && i < sizeof names / sizeof *names; i++) {
-		char *path = rh_path_join(dir, names[i]);
-		json_t *json = NULL;
-		if (!path)
-			return -ENOMEM;
-		if (rh_file_exists(path) && i == 0) {
-			struct rh_bytes file = {0};
-			rc = rh_file_load(path, &file);
-			char *text = rc ? NULL : rh_alloc(file.length + 1, 1);
-			if (text)
-				memcpy(text, file.bytes, file.length);
-			if (!rc)
-				rc = text ? rh_chat_template_open(NULL, text, out) : -ENOMEM;
-			rh_free(text);
-			rh_bytes_free(&file);
-		} else if (rh_file_exists(path)) {
-			rc = rh_json_load(path, &json);
-			const char *text = rc ? NULL : json_string_value(json_object_get(json, "chat_template"));
-			if (text)
-				rc = rh_chat_template_open(NULL, text, out);
-		}
-		json_decref(json);
+	*out = NULL;
+	for (size_t i = 0; !rc && !*out && i < sizeof files / sizeof *files; i++) {
+		char *path = rh_path_join(dir, files[i].name);
+		rc = path ? 0 : -ENOMEM;
+		if (!rc && rh_file_exists(path))
+			rc = files[i].read(path, out);
 		rh_free(path);
 	}
 	return rc;
+}
+
+int rh_prompting_of_adapter(const char *dir, int base_has_template, char **text)
+{
+	struct rh_prompts told;
+	*text = NULL;
+	int rc = rh_prompts_read(dir, &told);
+	if (rc)
+		return rc;
+	int wants = rh_dir_exists(dir) && (told.is_told ? told.is_chat : !base_has_template);
+	rh_prompts_free(&told);
+	return wants ? read_beside(dir, text) : 0;
+}
+
+static int open_beside(const char *dir, struct rh_chat_template **out)
+{
+	char *text = NULL;
+	int rc = read_beside(dir, &text);
+	if (!rc && text)
+		rc = rh_chat_template_open(NULL, text, out);
+	rh_free(text);
+	return rc;
+}
+
+/* What is told of a training at `place`. */
+static int read_prompting(const char *place, struct rh_prompting *out, int *is_chat)
+{
+	struct rh_prompts told;
+	int rc = rh_prompts_read(place, &told);
+	if (rc || !told.is_told)
+		return rc;
+	out->is_trained = 1;
+	*is_chat = told.is_chat;
+	if (told.date) {
+		rh_free(out->date);
+		out->date = told.date;
+		told.date = NULL;
+	}
+	rh_prompts_free(&told);
+	return *is_chat && rh_dir_exists(place) ? open_beside(place, &out->chat) : 0;
 }
 
 int rh_prompting_open(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_prompting *out)
@@ -91,12 +104,9 @@ int rh_prompting_open(const struct rh_config *config, const struct rh_tokenizer 
 		if (!rc && out->chat)
 			rc = rh_chat_template_check(out->chat, tokenizer);
 	} else if (!rc) {
-		const char *dirs[] = {config->adapter_name_or_path, config->model_name_or_path};
-		for (size_t i = 0; !rc && !out->is_trained && i < sizeof dirs / sizeof *dirs; i++) {
-			rc = dirs[i] && rh_dir_exists(dirs[i]) ? read_prompting(dirs[i], &is_chat, &out->date) : 0;
-			out->is_trained = rc > 0;
-			rc = rc > 0 && is_chat ? open_beside(dirs[i], &out->chat) : rc < 0 ? rc : 0;
-		}
+		const char *places[] = {config->adapter_name_or_path, config->model_name_or_path};
+		for (size_t i = 0; !rc && !out->is_trained && i < sizeof places / sizeof *places; i++)
+			rc = places[i] ? read_prompting(places[i], out, &is_chat) : 0;
 		if (!rc && !out->chat && own && (!out->is_trained || is_chat))
 			rc = rh_chat_template_open(NULL, own, &out->chat);
 	}
@@ -112,16 +122,14 @@ void rh_prompting_close(struct rh_prompting *prompting)
 	*prompting = (struct rh_prompting){0};
 }
 
-int rh_prompting_encode(const struct rh_prompting *prompting, const struct rh_tokenizer *tokenizer, const json_t *messages,
+int rh_prompting_encode(const struct rh_prompting *prompting, const struct rh_tokenizer *tokenizer, const json_t *conversation,
                         struct rh_ids *out)
 {
 	struct rh_chat chat = {.form = prompting->chat, .tokenizer = tokenizer, .date = prompting->date, .where = "prompt"};
 	struct rh_text text = {0};
-	json_t *conversation = json_pack("{s:O}", "messages", (json_t *)(uintptr_t)messages);
-	int rc = conversation ? rh_chat_render(&chat, conversation, RH_CHAT_PROMPT, &text) : -ENOMEM;
+	int rc = rh_chat_render(&chat, conversation, RH_CHAT_PROMPT, &text);
 	if (!rc) /* the template writes its own beginning-of-sequence */
 		rc = rh_tokenizer_encode(tokenizer, text.bytes, text.length, RH_TOKENS_PLAIN, out);
-	json_decref(conversation);
 	rh_text_free(&text);
 	return rc;
 }

@@ -9,6 +9,7 @@
 #include "data/dataset.h"
 #include "device/sim/sim.h"
 #include "session/mode.h"
+#include "session/prompting.h"
 #include "weights/tensors.h"
 
 #include <math.h>
@@ -82,6 +83,26 @@ static int set_eos(struct rh_session *session)
 	return rc;
 }
 
+/* Conversations with an adapter go through the template that it was trained with; a run that goes on from it keeps that. */
+static int take_template(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	const char *own = rh_tokenizer_chat_template(session->tokenizer);
+	char *text = NULL;
+	if (!config->adapter_name_or_path || config->chat_template)
+		return 0;
+	int rc = rh_prompting_of_adapter(config->adapter_name_or_path, own != NULL, &text);
+	if (rc || !text || (own && !strcmp(own, text))) {
+		rh_free(text);
+		return rc;
+	}
+	rh_note("conversations go through the chat template of %s%s", config->adapter_name_or_path,
+	        own ? ", with which it was trained, in place of the model's" : "");
+	rh_tokenizer_set_chat_template(session->tokenizer, text);
+	session->chat_jinja = rh_tokenizer_chat_template(session->tokenizer);
+	return 0;
+}
+
 int rh_session_load_tokenizer(struct rh_session *session)
 {
 	const struct rh_model_config *model = session->model_config;
@@ -95,7 +116,9 @@ int rh_session_load_tokenizer(struct rh_session *session)
 	                         : rh_tokenizer_load(session->config->config_name, &session->tokenizer);
 	if (!rc)
 		rc = rh_tokenizer_fit(session->tokenizer, session->model_config->vocab_size);
-	return rc ? rc : set_eos(session);
+	if (!rc)
+		rc = set_eos(session);
+	return rc ? rc : take_template(session);
 }
 
 struct rh_objective rh_session_objective(const struct rh_session *session)
@@ -218,6 +241,15 @@ static int set_load_balancing(const struct rh_session *session)
 	return 0;
 }
 
+/* From here on the head has a matrix of its own. */
+static int untie_config(struct rh_session *session)
+{
+	int rc = rh_model_config_copy(session->model_config, &session->stage);
+	session->stage.tie_word_embeddings = 0;
+	session->model_config = &session->stage;
+	return rc;
+}
+
 /* Boxes train an embedding and a head that are one table apart: they are two from the start, unless the run asks for one. Adapters leave
  * the table as it is. */
 static int untie(struct rh_session *session)
@@ -227,9 +259,7 @@ static int untie(struct rh_session *session)
 		return rh_fail(-EINVAL, "tie_word_embeddings: this model's head is not its embedding; remove the key");
 	if (!rh_mode_of(session->config->mode)->unties || stays_tied || session->lora || !rh_model_ties(session->model_config))
 		return 0;
-	int rc = rh_model_config_copy(session->model_config, &session->stage);
-	session->stage.tie_word_embeddings = 0;
-	session->model_config = &session->stage;
+	int rc = untie_config(session);
 	if (!session->machine)
 		rh_note("mode: the embedding and the head of this model are one table, which boxes train apart: the result has two");
 	return rc;
@@ -260,7 +290,13 @@ static int open_session(int trains, struct rh_session *out)
 	if (!rc)
 		rc = scale_rope(out);
 	if (!rc && out->lora)
-		rc = rh_adapter_resolve(config, out->model_config, &out->adapter);
+		rc = rh_adapter_resolve(config, out->model_config,
+		                        out->machine ? RH_ADAPTER_PLANS
+		                        : trains     ? RH_ADAPTER_TRAINS
+		                                     : RH_ADAPTER_INFERS,
+		                        &out->adapter);
+	if (!rc && rh_peft_tables_untie(out->adapter.tables))
+		rc = untie_config(out);
 	if (!rc && trains)
 		rc = untie(out);
 	if (!rc)
@@ -322,7 +358,9 @@ static int load_weights(struct rh_session *session)
 	const struct rh_config *config = session->config;
 	int rc = rh_weights_load(session->source, config->seed, session->model, session->store, session->pool);
 	if (!rc && config->adapter_name_or_path)
-		rc = rh_adapter_load(config->adapter_name_or_path, session->model, session->store);
+		rc = rh_adapter_load(config->adapter_name_or_path, session->adapter.tables, session->model, session->store);
+	if (!rc && session->adapter.tables)
+		rc = rh_adapter_load_tables(session->adapter.tables, session->source, session->model, session->store);
 	if (session->source)
 		rh_source_forget(session->source);
 	return rc ? rc : rh_store_settle(session->store);

@@ -309,6 +309,12 @@ const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)
 	return token ? tokenizer->added.text.bytes + token->offset : vocab_text(&tokenizer->bpe.vocab, id, NULL);
 }
 
+void rh_tokenizer_set_chat_template(struct rh_tokenizer *tokenizer, char *text)
+{
+	rh_free(tokenizer->chat_template);
+	tokenizer->chat_template = text;
+}
+
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer)
 {
 	return tokenizer->chat_template;

@@ -93,5 +93,7 @@ int rh_tokenizer_is_special(const struct rh_tokenizer *tokenizer, int32_t id);
 /* A token that is looked for in the text before the model cuts the rest: each special one, and others that the files add. */
 int rh_tokenizer_is_added(const struct rh_tokenizer *tokenizer, int32_t id);
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer);
+/* Another one in its place; takes `text` over (rh_free). */
+void rh_tokenizer_set_chat_template(struct rh_tokenizer *tokenizer, char *text);
 
 #endif

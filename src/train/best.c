@@ -140,9 +140,7 @@ int best_load(struct training *run)
 		        metric, trainer->best_metric, trainer->best_step, saved);
 	if (saved == run->state.step)
 		return 0;
-	int rc = rh_checkpoint_verify_state(trainer->best_checkpoint);
-	if (!rc)
-		rc = rh_checkpoint_load(trainer->best_checkpoint, &run->session);
+	int rc = rh_checkpoint_load_weights(trainer->best_checkpoint, &run->session);
 	if (rc)
 		return rh_fail(rc,
 		               "%s: load_best_model_at_end cannot load it; false, with resume_from_checkpoint: true, takes the last one",

@@ -111,7 +111,8 @@ int train_step_done(struct training *run, double loss, double norm)
 	train_tell_step_seconds(per_step);
 	report_peaks(run, &report);
 	rh_progress_step(run->log.progress, &report, now);
-	if (due(run->state.step, run->config->logging_steps) || run->state.step == run->data.steps)
+	int is_first = run->config->logging_first_step && run->state.step == 1;
+	if (is_first || due(run->state.step, run->config->logging_steps) || run->state.step == run->data.steps)
 		return log_step(run, &report, now);
 	if (run->state.step == run->shared.first_step + 1)
 		rh_progress_first(run->log.progress, &report);

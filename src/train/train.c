@@ -421,7 +421,9 @@ static int conclude(struct training *run)
 	if (run->mode->steps.report)
 		run->mode->steps.report(&run->shared);
 	if (out->interrupted)
-		rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run->state.step);
+		rh_note("stopped by a signal after step %" PRId64 "; %s", run->state.step,
+		        run->config->save_only_model ? "its checkpoint holds the model alone (save_only_model), so no run goes on from it"
+		                                     : "go on with resume_from_checkpoint: true");
 	else
 		rc = trouble_end(run);
 	if (!rc && !out->interrupted)

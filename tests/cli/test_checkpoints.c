@@ -139,6 +139,49 @@ static void test_a_list_that_lacks_a_part_is_damaged(void **state)
 	}
 }
 
+/* save_only_model: neither state nor a list that asks for it; what it is good for works, and going on says why it does not. */
+static void test_a_checkpoint_of_the_model_alone(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	for (int lora = 0; lora < 2; lora++) {
+		const char *keys = lora ? "--use_peft true" : "--dtype bfloat16",
+		           *file = lora ? "adapter_model.safetensors" : "model.safetensors";
+		char line[512];
+		int firsts = 0;
+		for (int greater = 0; greater < 2; greater++) { /* of two losses that differ, each is the best by one of these */
+			const char *out = path_of("%s/out%d%d", scratch.dir, lora, greater);
+			fill_in(&scratch,
+			        path_of("train @/run.yaml %s --output_dir %s --save_only_model true --save_steps 1 --eval_split 0.5 "
+			                "--eval_strategy steps --eval_steps 1 --load_best_model_at_end true --greater_is_better %s "
+			                "--learning_rate 0.01",
+			                keys, out, greater ? "true" : "false"),
+			        line, sizeof line);
+			run_ok(&scratch, "%s", line);
+			assert_false(rh_file_exists(path_of("%s/checkpoint-1/optimizer.safetensors", out)));
+			assert_false(rh_file_exists(path_of("%s/checkpoint-1/run_state.json", out)));
+			check_ok(rh_checkpoint_verify(path_of("%s/checkpoint-1", out)));
+			firsts += same_file(path_of("%s/%s", out, file), path_of("%s/checkpoint-1/%s", out, file));
+		}
+		assert_int_equal(firsts, 1);
+		const char *first = path_of("@/out%d0/checkpoint-1", lora);
+		fill_in(&scratch,
+		        path_of("eval --max_length 64 --validation_file @/rows.jsonl --model_name_or_path %s%s",
+		                lora ? "@/hf --adapter_name_or_path " : "", first),
+		        line, sizeof line);
+		run_ok(&scratch, "%s", line);
+		const char *again = path_of("train @/run.yaml %s --output_dir @/out%d0 --max_steps 4 --resume_from_checkpoint", keys, lora);
+		refused(&scratch, path_of("%s %s", again, first),
+		        "holds the model alone (save_only_model: true), so no run goes on from it");
+		refused(&scratch, path_of("%s true", again), "there is no complete checkpoint in ");
+	}
+	refused(&scratch,
+	        "train @/run.yaml --use_peft true --save_only_model true --mode sync-pp --boxes 2 --box 1 --link_above listen:4711",
+	        "save_only_model: boxes that lose one another");
+	scratch_close(&scratch);
+}
+
 /* The last step is saved, also where save_steps does not divide it. */
 static void test_the_last_step_is_saved(void **state)
 {
@@ -220,6 +263,7 @@ int main(void)
 	        cmocka_unit_test(test_a_damaged_newest_checkpoint_is_passed_over),
 	        cmocka_unit_test(test_a_tokenizer_that_was_changed_costs_no_checkpoint),
 	        cmocka_unit_test(test_a_list_that_lacks_a_part_is_damaged),
+	        cmocka_unit_test(test_a_checkpoint_of_the_model_alone),
 	        cmocka_unit_test(test_the_last_step_is_saved),
 	        cmocka_unit_test(test_whole_checkpoints_of_killed_runs_are_put_back),
 	        cmocka_unit_test(test_an_output_dir_in_use_is_refused),

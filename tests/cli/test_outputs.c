@@ -129,12 +129,44 @@ static void test_directories_of_others_need_force(void **state)
 	scratch_close(&scratch);
 }
 
+/* Ollama's file lies beside the GGUF; somebody else's stays. */
+static void test_a_merged_gguf_has_a_modelfile(void **state)
+{
+	(void)state;
+	static const char merge[] = "merge --model_name_or_path %s/hf --adapter_name_or_path %s/lora --outfile %s/gguf/%s";
+	struct scratch scratch;
+	size_t length;
+	make_scratch(&scratch);
+	const char *dir = scratch.dir;
+	check_ok(rh_dir_make(path_of("%s/gguf", dir)));
+	static const char *const names[] = {"my.gguf", "other.gguf"}; /* the second over the first's, which is this program's */
+	for (int i = 0; i < 2; i++) {
+		run_ok(&scratch, merge, dir, dir, dir, names[i]);
+		char *text = read_bytes(path_of("%s/gguf/Modelfile", dir), &length);
+		assert_non_null(strstr(text, path_of("\nFROM ./%s\n", names[i])));
+		free(text);
+	}
+	write_text(path_of("%s/gguf/Modelfile", dir), "FROM ./mine.gguf\n");
+	struct ran ran = run_line(&scratch, merge, dir, dir, dir, names[0]);
+	if (ran.status || !strstr(ran.err, "Modelfile is there and is no Modelfile that Roundhouse wrote") ||
+	    !strstr(ran.err, "left alone"))
+		fail_msg("%s", ran.err);
+	run_free(&ran);
+	char *text = read_bytes(path_of("%s/gguf/Modelfile", dir), &length);
+	assert_string_equal(text, "FROM ./mine.gguf\n");
+	free(text);
+	run_ok(&scratch, path_of("%s --force", merge), dir, dir, dir, names[0]);
+	assert_true(find_in(path_of("%s/gguf/Modelfile", dir), "FROM ./my.gguf") > 0);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_what_is_no_regular_file_is_refused_always),
 	        cmocka_unit_test(test_files_of_others_need_force),
 	        cmocka_unit_test(test_directories_of_others_need_force),
+	        cmocka_unit_test(test_a_merged_gguf_has_a_modelfile),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,6 +120,24 @@ static void test_a_log_without_a_checkpoint_counts_as_empty(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_the_first_step_is_logged_where_that_is_asked_for(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	for (int first = 0; first < 2; first++) {
+		SAYS(&scratch,
+		     path_of("train @/run.yaml --max_steps 5 --logging_steps 3 --output_dir @/log%d --logging_first_step %s", first,
+		             first ? "true" : "false"),
+		     "written to");
+		const char *log = path_of("%s/log%d/metrics.jsonl", scratch.dir, first);
+		assert_int_equal(find_or_not(log, "\"step\": 1,") != 0, first);
+		assert_false(find_or_not(log, "\"step\": 2,"));
+		assert_true(find_or_not(log, "\"step\": 3,"));
+	}
+	scratch_close(&scratch);
+}
+
 static void test_going_on_says_what_is_other_and_what_is_left(void **state)
 {
 	(void)state;
@@ -310,8 +328,7 @@ static void test_losses_that_are_no_numbers_are_null(void **state)
 	copy_file(MODELS "gguf-llama/model.safetensors", path_of("%s/hf/model.safetensors", scratch.dir));
 	spoil_token(path_of("%s/hf/model.safetensors", scratch.dir), OF_Z);
 	write_text(path_of("%s/z.jsonl", scratch.dir), "{\"prompt\": \"Z \", \"completion\": \"Z Z\"}\n");
-	prints(&scratch, "train @/run.yaml --json --use_peft true --validation_file @/z.jsonl --eval_strategy epoch",
-	       "\"eval_loss\":null");
+	prints(&scratch, "train @/run.yaml --json --use_peft true --validation_file @/z.jsonl --eval_strategy epoch", "\"eval_loss\":null");
 	prints(&scratch, "eval --json --model_name_or_path @/hf --max_length 64 --validation_file @/z.jsonl", "\"eval_loss\":null");
 	scratch_close(&scratch);
 }
@@ -392,6 +409,7 @@ int main(void)
 	        cmocka_unit_test(test_adapters_of_another_base_are_told_of),
 	        cmocka_unit_test(test_rows_that_nobody_evaluates_are_told_of),
 	        cmocka_unit_test(test_a_log_without_a_checkpoint_counts_as_empty),
+	        cmocka_unit_test(test_the_first_step_is_logged_where_that_is_asked_for),
 	        cmocka_unit_test(test_going_on_says_what_is_other_and_what_is_left),
 	        cmocka_unit_test(test_the_chat_template_in_use_is_named),
 	        cmocka_unit_test(test_a_template_without_effect_is_told_of),

@@ -15,7 +15,7 @@ enum { MODELS = sizeof models / sizeof *models, TOKENS = 64 };
 struct way {
 	const char *device, *adapter;
 	int64_t cap; /* bytes of device memory, 0: all */
-	double temperature, top_p;
+	double temperature, top_p, repetition_penalty;
 	uint64_t seed;
 };
 
@@ -38,6 +38,7 @@ static struct text generate(const char *model, const struct way *way)
 	rig.config.max_new_tokens = TOKENS;
 	rig.config.temperature = way->temperature;
 	rig.config.top_p = way->top_p;
+	rig.config.repetition_penalty = way->repetition_penalty;
 	rig.config.seed = way->seed;
 	const int32_t *prompt = rig_ints(&rig, "greedy", "prompt", &count);
 	struct rh_ids ids = {.id = (int32_t *)(uintptr_t)prompt, .count = (size_t)count}, out = {0};
@@ -159,26 +160,38 @@ static void score(const struct rig *rig, const int32_t *ids, int64_t count, floa
 	check_ok(rh_executor_infer(rig->session.executor, &micro, 1));
 }
 
-/* Probabilities of the likeliest tokens that together reach top_p, the likeliest first; returns how many. */
-static int nucleus(const struct rh_config *config, const float *logits, int64_t count, int32_t *id, double *probability)
+/* Probabilities of the tokens that may be drawn, the likeliest first; returns how many. In transformers' order: the penalty of what stands
+ * in `said`, the temperature, top_k, top_p, min_p. */
+static int candidates(const struct rh_config *config, const int32_t *said, int64_t said_count, float *logits, int64_t count, int32_t *id,
+                      double *probability)
 {
-	double total = 0, kept = 0;
+	double total = 0, sum = 0, kept = 0;
 	uint8_t *is_taken = rh_alloc((size_t)count, 1);
-	int tokens = 0;
-	for (int64_t i = 0; i < count; i++)
-		total += exp((double)logits[i] / config->temperature);
-	while (kept < config->top_p * total && tokens < count) {
+	int tokens = 0, most = config->top_k ? (int)config->top_k : (int)count;
+	for (int64_t i = 0; i < said_count; i++) {
+		float *logit = &logits[said[i]], penalty = (float)config->repetition_penalty;
+		*logit = is_taken[said[i]] ? *logit : *logit < 0 ? *logit * penalty : *logit / penalty;
+		is_taken[said[i]] = 1;
+	}
+	memset(is_taken, 0, (size_t)count);
+	while (tokens < most) { /* in order */
 		int64_t best = -1;
 		for (int64_t i = 0; i < count; i++)
 			if (!is_taken[i] && (best < 0 || logits[i] > logits[best]))
 				best = i;
 		is_taken[best] = 1;
 		id[tokens] = (int32_t)best;
-		kept += probability[tokens++] = exp((double)logits[best] / config->temperature);
+		total += probability[tokens++] = exp((double)logits[best] / config->temperature);
 	}
+	rh_free(is_taken);
+	for (tokens = 0; tokens < most && sum < config->top_p * total; tokens++)
+		sum += probability[tokens];
+	while (tokens > 1 && probability[tokens - 1] < config->min_p * probability[0])
+		tokens--;
+	for (int i = 0; i < tokens; i++)
+		kept += probability[i];
 	for (int i = 0; i < tokens; i++)
 		probability[i] /= kept;
-	rh_free(is_taken);
 	return tokens;
 }
 
@@ -194,10 +207,14 @@ static void check_frequencies(const int *drawn, int draws, const int32_t *id, co
 	assert_int_equal(seen, draws);
 }
 
+struct warpers {
+	double top_p, min_p, repetition_penalty;
+	int64_t top_k;
+};
+
 /* Of many seeds, the first token and, behind the likeliest one, the second are drawn by their probabilities. */
-static void test_tokens_are_drawn_by_their_probabilities(void **state)
+static void check_draws(const struct warpers *warpers)
 {
-	(void)state;
 	enum { DRAWS = CHECK_THREADS_ONLY ? 300 : 3000 };
 	struct rig rig;
 	int64_t count;
@@ -205,7 +222,10 @@ static void test_tokens_are_drawn_by_their_probabilities(void **state)
 	rig.config.device = (char *)(uintptr_t) "cpu:1";
 	rig.config.max_new_tokens = 2;
 	rig.config.temperature = 1;
-	rig.config.top_p = 0.6;
+	rig.config.top_p = warpers->top_p;
+	rig.config.top_k = warpers->top_k;
+	rig.config.min_p = warpers->min_p;
+	rig.config.repetition_penalty = warpers->repetition_penalty;
 	const int32_t *prompt = rig_ints(&rig, "greedy", "prompt", &count);
 	struct rh_workload work = rh_generate_workload(&rig.config, count + 1);
 	check_ok(rh_session_open(&rig.config, RH_SESSION_INFERS, &rig.session));
@@ -223,7 +243,7 @@ static void test_tokens_are_drawn_by_their_probabilities(void **state)
 		id[i] = rh_alloc((size_t)vocabulary, sizeof **id);
 		drawn[i] = rh_alloc((size_t)vocabulary, sizeof **drawn);
 		score(&rig, longer, count + i, logits);
-		tokens[i] = nucleus(&rig.config, logits, vocabulary, id[i], probability[i]);
+		tokens[i] = candidates(&rig.config, longer, count + i, logits, vocabulary, id[i], probability[i]);
 		printf("token %d: one of %d, the likeliest %.3f\n", i, tokens[i], probability[i][0]);
 		assert_true(tokens[i] > 2);
 		longer[count] = id[0][0];
@@ -249,6 +269,34 @@ static void test_tokens_are_drawn_by_their_probabilities(void **state)
 	rig_close(&rig);
 }
 
+static void test_tokens_are_drawn_by_their_probabilities(void **state)
+{
+	(void)state;
+	static const struct warpers cases[] = {{.top_p = 0.6, .repetition_penalty = 1},
+	                                       {.top_p = 1, .top_k = 4, .repetition_penalty = 1},
+	                                       {.top_p = 1, .min_p = 0.04, .repetition_penalty = 1},
+	                                       {.top_p = 0.9, .top_k = 12, .min_p = 0.05, .repetition_penalty = 1.5}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		check_draws(&cases[i]);
+}
+
+/* Greedy: a token that was said cannot be said again. */
+static void test_a_large_penalty_repeats_nothing(void **state)
+{
+	(void)state;
+	struct way way = greedy;
+	struct text plain = generate("smollm2", &way);
+	way.repetition_penalty = 1e3;
+	struct text text = generate("smollm2", &way);
+	int again = 0;
+	for (int i = 0; i < TOKENS; i++)
+		for (int k = 0; k < i; k++) {
+			assert_int_not_equal(text.id[i], text.id[k]);
+			again |= plain.id[i] == plain.id[k];
+		}
+	assert_true(again);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -256,6 +304,7 @@ int main(void)
 	        cmocka_unit_test(test_an_adapter_changes_the_text_alike_everywhere),
 	        cmocka_unit_test(test_sampling_is_by_seed),
 	        cmocka_unit_test(test_tokens_are_drawn_by_their_probabilities),
+	        cmocka_unit_test(test_a_large_penalty_repeats_nothing),
 	        cmocka_unit_test(test_a_tiny_top_p_or_temperature_is_greedy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
