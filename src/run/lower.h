@@ -158,8 +158,8 @@ struct lowering {
 	int64_t *buffer_read;            /* (buffers, devices + 1): lower_buffer.c */
 	struct {
 		int64_t micro_batches; /* of a stage, at once */
-		int64_t *filled, *read;
-	} saved; /* of each backward stage's places in host memory: the latest copy there, and from there */
+		int64_t *filled;
+	} saved; /* of each backward stage's places in host memory: the latest copy there */
 	struct lower_call call;
 	size_t next_slot;
 	int64_t latest_step; /* of the run: the latest slot's */

@@ -5,6 +5,7 @@
 #include "core/hooks.h"
 #include "core/minmax.h"
 #include "device/cpu/kernels.h"
+#include "run/check.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -175,6 +176,24 @@ static int end(void *context, int64_t step, const struct rh_versions *versions)
 	return rh_updater_norm(at->rig->session.updater, &norm);
 }
 
+static void check_lanes(const struct rh_session *session)
+{
+	struct rh_check_options options;
+	struct rh_check_fault fault;
+	struct rh_check *check;
+	rh_record_rooms(session->executor, &options);
+	check_ok(rh_check_create(&options, &check));
+	for (int64_t step = 0; step < STEPS; step++)
+		check_ok(rh_check_expect(
+		        check, &(struct rh_check_call){.step = step, .micro_batches = MICROS, .version = -1, .trains = 1, .updates = 1}));
+	check_ok(rh_check_run(check, rh_record_lanes(session->executor), &fault));
+	if (fault.position < 0)
+		rh_check_finish(check, &fault);
+	if (fault.position >= 0)
+		fail_msg("%s", fault.text);
+	rh_check_destroy(check);
+}
+
 static struct outcome run(const struct what *what)
 {
 	struct deep deep;
@@ -184,6 +203,8 @@ static struct outcome run(const struct what *what)
 	start(&deep, what, what->device, what->schedule, &in);
 	assert_int_equal(unsetenv(RH_HOOK_FATES), 0);
 	assert_int_equal(deep.rig.session.plan.stages.saved_bytes > 0, what->fates != NULL);
+	if (what->fates)
+		rh_record_begin(deep.rig.session.executor);
 	struct running *at = calloc(1, sizeof *at);
 	assert_non_null(at);
 	at->rig = &deep.rig;
@@ -201,6 +222,8 @@ static struct outcome run(const struct what *what)
 		check_ok(rh_updater_flush(deep.rig.session.updater));
 	}
 	assert_int_equal(at->ended, STEPS);
+	if (what->fates)
+		check_lanes(&deep.rig.session);
 	out.weights = rig_weights(&deep.rig.session, &out.count);
 	free(at);
 	deep_close(&deep);
