@@ -109,15 +109,16 @@ static void plain_matrices(struct rh_check *check, enum check_mode mode, int64_t
 	if (!check->options.plan->plain_bytes)
 		return;
 	(void)rh_stage_plan_plain_layout(model, command->stage.lo, command->stage.hi, check->offset);
-	for (int l = command->lo; l < command->hi && !check_failed(check); l++) {
-		int b = model->layer[l].block[0];
-		if (check->offset[b] < 0)
-			continue;
-		int64_t first = base + check->offset[b];
-		struct check_content plain = {.what = CHECK_PLAIN, .which = b, .step = version_of(check, b), .base = first};
-		need_or_put(check, mode, resolve(check, RH_ROOM_PLAIN, b, first, rh_block_plain_bytes(&model->block[b], model->dtype)),
-		            &plain);
-	}
+	for (int l = command->lo; l < command->hi; l++)
+		for (int which = 0; which < 2 && !check_failed(check); which++) {
+			int b = rh_model_plain_block(model, l, which);
+			if (b < 0)
+				continue;
+			int64_t first = base + check->offset[b];
+			struct check_content plain = {.what = CHECK_PLAIN, .which = b, .step = version_of(check, b), .base = first};
+			need_or_put(check, mode,
+			            resolve(check, RH_ROOM_PLAIN, b, first, rh_block_plain_bytes(&model->block[b], model->dtype)), &plain);
+		}
 }
 
 static void need_weights(struct rh_check *check)
