@@ -2,6 +2,7 @@
  * each stage and runs forwards, backwards and updates one after the other, in the order that the rule asks for; bit for bit. */
 #include "train/deep.h"
 
+#include "core/hooks.h"
 #include "core/minmax.h"
 #include "device/cpu/kernels.h"
 
@@ -20,7 +21,8 @@ struct what {
 	const int64_t *admission_limit; /* NULL: the schedule's own */
 	double balance;                 /* router_aux_loss_coef */
 	enum rh_paci_backward backward;
-	int64_t delay; /* backwards after an update until it is published; 0: at once */
+	int64_t delay;     /* backwards after an update until it is published; 0: at once */
+	const char *fates; /* seed of which activations go to host memory instead of staying on their device; NULL: none */
 };
 
 static const int64_t wide[] = {9, 5, 4, 2};
@@ -51,6 +53,14 @@ static const struct what cases[] = {
         {.schedule = "paci", .model = "llama2", .device = "cpu:3", .stages = 3, .dtype = RH_BF16, .delay = 2},
         {.schedule = "1f1b-async", .model = "smollm2", .device = "cpu:4", .stages = 4, .lora_r = 3, .dropout = 0.1, .delay = 2},
         {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4, .backward = RH_BACKWARD_STORED, .delay = 1},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4, .backward = RH_BACKWARD_STORED, .fates = "3"},
+        {.schedule = "paci",
+         .model = "llama2",
+         .device = "cpu:4",
+         .stages = 4,
+         .admission_limit = wide,
+         .backward = RH_BACKWARD_STORED,
+         .fates = "4"},
         {.schedule = "paci", .model = "qwen3", .device = "cpu:1", .stages = 1, .delay = 1},
 };
 
@@ -170,7 +180,10 @@ static struct outcome run(const struct what *what)
 	struct deep deep;
 	struct rig_input in;
 	struct outcome out = {0};
+	assert_int_equal(what->fates ? setenv(RH_HOOK_FATES, what->fates, 1) : unsetenv(RH_HOOK_FATES), 0);
 	start(&deep, what, what->device, what->schedule, &in);
+	assert_int_equal(unsetenv(RH_HOOK_FATES), 0);
+	assert_int_equal(deep.rig.session.plan.stages.saved_bytes > 0, what->fates != NULL);
 	struct running *at = calloc(1, sizeof *at);
 	assert_non_null(at);
 	at->rig = &deep.rig;
