@@ -493,7 +493,7 @@ static int run_once(const struct rh_config *config, struct trouble *trouble, cha
 		rc = trouble_return(&run, rc, checkpoint, next);
 		goto out;
 	}
-	if (!rc && run.mode->steps.end)
+	if (!rc && run.mode->steps.end && !run.is_alone)
 		rc = run.mode->steps.end(&run.shared);
 	if (!rc)
 		rc = conclude(&run);

@@ -65,6 +65,7 @@ struct training {
 	int output;            /* descriptor of output_dir, which is this run's own while it is open; -1: there is none yet */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int is_stopping;       /* the run stops, because a signal or the memory limit asked for it, after the checkpoint of this step */
+	int is_alone;          /* it stops because a signal asked for it while a neighbour was gone, with a checkpoint */
 	int stopped_early;     /* the run ends because evaluations got no better */
 	struct saving saving;
 	struct trouble trouble;
@@ -77,7 +78,6 @@ struct training {
 /* From now on a first SIGINT, SIGTERM, SIGHUP or SIGXCPU asks the run to stop, and says so at once; a second of the same ends the process
  * as usual. Those that were ignored stay so. */
 void train_watch_signals(void);
-int train_is_asked_to_stop(void);
 /* What a step takes, for that line. */
 void train_tell_step_seconds(double seconds);
 
@@ -149,7 +149,8 @@ int saving_save(struct training *run, int asked) RH_MUST;
 int saving_collect(struct training *run, enum rh_checkpoint_wait wait) RH_MUST;
 /* output_dir was renamed or removed: the error, after a last checkpoint. */
 int saving_without_directory(struct training *run) RH_MUST;
-/* A link's fault, which comes back, ends the run: what is done is saved where the boxes can go on from it. */
+/* A link's fault, which comes back, ends the run: what is done is saved where the boxes can go on from it. 0: a signal has asked for the
+ * end, and the checkpoint of the last step is there. */
 int saving_without_link(struct training *run, int rc) RH_MUST;
 /* The run is over, with this result: what is still being written becomes whole. Returns the first fault. */
 int saving_end(struct training *run, int rc) RH_MUST;
