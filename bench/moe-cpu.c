@@ -45,7 +45,7 @@ struct layer {
 	float *gradient[3][2];
 	struct rh_arena arena;
 	struct rh_view x, dy, y, dx;
-	struct rh_saved saved;
+	struct rh_activations rows;
 };
 
 static const struct rh_block *block_of(const struct layer *layer)
@@ -105,18 +105,17 @@ static double layer_run(struct layer *layer, enum form form)
 	                       .launch = launch,
 	                       .sink = layer->device,
 	                       .arena = &layer->arena,
-	                       .saved = &layer->arena,
 	                       .shape = {.tokens = TOKENS},
 	                       .weights = layer->weights,
 	                       .gradient = layer->gradient};
 	layer->model->block[layer->model->layer[LAYER].block[0]].trainable = form == FULL;
-	struct emit_activations kept = {.count = 0};
+	struct emit_table table = {.has_backward = 1};
 	double start = now();
-	half_experts.keeps(&emit, LAYER, &layer->saved, &kept);
-	emit_take_kept(&emit, &layer->arena, &kept);
-	(void)half_experts.forward(&emit, LAYER, layer->x, (struct rh_view){0}, layer->y, &layer->saved);
-	half_experts.backward(&emit, LAYER, &layer->saved, layer->dy, layer->dx);
-	half_experts.gradients(&emit, LAYER, &layer->saved, layer->x);
+	half_experts.declare(&emit, LAYER, &table);
+	emit_place(&emit, LAYER, &table, &layer->rows);
+	(void)half_experts.forward(&emit, LAYER, layer->x, (struct rh_view){0}, layer->y, &layer->rows);
+	half_experts.backward(&emit, LAYER, &layer->rows, layer->dy, layer->dx);
+	half_experts.gradients(&emit, LAYER, &layer->rows, layer->x);
 	must(emit.rc);
 	must(layer->device->ops->synchronize(layer->device));
 	double seconds = now() - start;

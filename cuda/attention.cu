@@ -176,7 +176,8 @@ template <int D, int M, int THREADS = ATTENTION_THREADS> static int forward(cons
 
 template <int D> static int forward_of(const struct attention_args *a, CUstream_st *stream)
 {
-	return attention_takes_two_tiles(forward_layout<D, 2, ATTENTION_THREADS>::bytes) ? forward<D, 2>(a, stream) : forward<D, 1>(a, stream);
+	return attention_takes_two_tiles(forward_layout<D, 2, ATTENTION_THREADS>::bytes) ? forward<D, 2>(a, stream)
+	                                                                                 : forward<D, 1>(a, stream);
 }
 
 int attention_mma_forward(const struct attention_args *a, CUstream_st *stream)
@@ -248,8 +249,12 @@ extern "C" int cuda_attention_backward(const struct rh_op *op, CUstream_st *stre
 	a.dv = op->operand[RH_ATTENTION_BACKWARD_DV];
 	a.dsink = (float *)op->operand[RH_ATTENTION_BACKWARD_DSINK].data;
 	a.space = op->operand[RH_ATTENTION_BACKWARD_SPACE];
+	a.dk_sum = op->operand[RH_ATTENTION_BACKWARD_DK_SUM];
+	a.dv_sum = op->operand[RH_ATTENTION_BACKWARD_DV_SUM];
 	if (!a.documents)
 		return 0;
 	int rc = can_mma(&a) ? attention_mma_backward(&a, stream) : attention_plain_backward(&a, stream);
+	if (rc >= 0 && a.dk_sum.data)
+		rc = attention_finish_sums(&a, stream);
 	return rc < 0 || !a.sink || !a.dsink ? rc : attention_sink_backward(&a, stream);
 }

@@ -26,7 +26,8 @@
 
 /* In elements of an array: two tiles of N streamed rows, and the own rows of M 2 behind them, those of M 1 before in their place. */
 template <int D, int M> struct dq_layout {
-	static constexpr bool in_registers = D * M <= 128, apart = M > 1 || !in_registers; /* own rows in registers; in a place of their own */
+	static constexpr bool in_registers = D * M <= 128,
+	                      apart = M > 1 || !in_registers; /* own rows in registers; in a place of their own */
 	static constexpr int rows = ATTENTION_ROWS * M, N = D > 128 ? 16 : D > 64 || M > 1 ? 32 : 64, tile = N * D;
 	static constexpr int own = apart ? rows * D : 0, count = 2 * tile + own, bytes = 2 * count * 2;
 };
@@ -176,8 +177,11 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 		tile_left<D>(own.values[i / M][i % M], d_o, left, warp_row + i % M * 16, i / M);
 	}
 	RH_UNROLL
-	for (int i = 0; i < M * D / 2; i++)
-		own.dk[i / (D / 2)][i / 4 % (D / 8)][i % 4] = own.dv[i / (D / 2)][i / 4 % (D / 8)][i % 4] = 0;
+	for (int m = 0; m < M; m++) {
+		int row = warp_row + m * 16;
+		key_sums_load<D>(own.dk[m], a.dk_sum, t.k0 + t.first + row, col, t.rows - row);
+		key_sums_load<D>(own.dv[m], a.dv_sum, t.k0 + t.first + row, col, t.rows - row);
+	}
 	__syncthreads(); /* keys and values make room */
 	if (!query_walk_is_over(walk)) {
 		struct row_sums first = query_tile_copy<D, N>(a, t, walk, q, d_o);
@@ -207,8 +211,8 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 	RH_UNROLL
 	for (int m = 0; m < M; m++) {
 		int row = warp_row + m * 16;
-		tile_store<D>(a.dk, t.k0 + t.first + row, col, t.rows - row, q + row * D, own.dk[m], factor);
-		tile_store<D>(a.dv, t.k0 + t.first + row, col, t.rows - row, d_o + row * D, own.dv[m], one);
+		key_sums_store<D>(a.dk_sum, a.dk, t.k0 + t.first + row, col, t.rows - row, q + row * D, own.dk[m], factor);
+		key_sums_store<D>(a.dv_sum, a.dv, t.k0 + t.first + row, col, t.rows - row, d_o + row * D, own.dv[m], one);
 	}
 }
 

@@ -120,7 +120,13 @@ template <typename L> RH_KERNEL(L::THREADS, 1) attention_keys(struct attention_a
 	int s_key = warp % (L::WARPS / L::s_across) * L::s_keys, s_query = warp / (L::WARPS / L::s_across) * L::s_queries;
 	int g_key = warp / L::g_across * L::g_keys, g_col = warp % L::g_across * L::g_cols;
 	int left = tile_left_place<D>(), right = tile_right_place<D>(), weights_left = tile_left_place<N>();
-	float dk[L::g_tiles][L::g_cols / 8][4] = {}, dv[L::g_tiles][L::g_cols / 8][4] = {};
+	float dk[L::g_tiles][L::g_cols / 8][4], dv[L::g_tiles][L::g_cols / 8][4];
+	RH_UNROLL
+	for (int m = 0; m < L::g_tiles; m++) {
+		int row = g_key + m * 16;
+		key_sums_load<L::g_cols>(dk[m], a.dk_sum, t.k0 + t.first + row, col + g_col, t.rows - row);
+		key_sums_load<L::g_cols>(dv[m], a.dv_sum, t.k0 + t.first + row, col + g_col, t.rows - row);
+	}
 	for (int at = 0; !query_walk_is_over(walk); at = N - at) { /* at: the tile's first row in shared memory */
 		struct row_sums coming = {0, 0};
 		int i = walk.i;
@@ -146,9 +152,9 @@ template <typename L> RH_KERNEL(L::THREADS, 1) attention_keys(struct attention_a
 	RH_UNROLL
 	for (int m = 0; m < L::g_tiles; m++) {
 		int row = g_key + m * 16;
-		tile_store<L::g_cols>(a.dk, t.k0 + t.first + row, col + g_col, t.rows - row, store, dk[m], factor);
+		key_sums_store<L::g_cols>(a.dk_sum, a.dk, t.k0 + t.first + row, col + g_col, t.rows - row, store, dk[m], factor);
 		rh_warp_sync();
-		tile_store<L::g_cols>(a.dv, t.k0 + t.first + row, col + g_col, t.rows - row, store, dv[m], one);
+		key_sums_store<L::g_cols>(a.dv_sum, a.dv, t.k0 + t.first + row, col + g_col, t.rows - row, store, dv[m], one);
 		rh_warp_sync();
 	}
 }

@@ -7,7 +7,8 @@
  * other with 3 more: bound by shared memory at about a quarter of the fp32 roofline (83 TFLOP/s on an RTX 4090). DRAM traffic as in
  * attention.cu; a tile of 32 rows is read for 16 own ones, 8 FLOPs a byte from L2 in F32.
  *
- * Sums ascend over the other side's rows: their order is a function of the shapes. */
+ * Sums ascend over the other side's rows; those of dk and dv go over tiles of STREAMED queries, counted from the document's first, the last
+ * tile first. */
 #include "cuda/attention_tile.h"
 
 enum {
@@ -102,6 +103,19 @@ RH_DEVICE void store(const struct rh_view &to, int64_t row, int64_t col, int row
 			int c = n * RH_WARP + (int)threadIdx.x % RH_WARP;
 			if (r < rows && c < dim)
 				*attention_at<T>(to, row + r, col + c) = rh_from_float<T>(acc[r][n] * factor[r]);
+		}
+	}
+}
+
+/* acc = such rows of a gradient's sums, zeros where there are none. */
+RH_DEVICE void load_sums(float (&acc)[ROWS][COLUMNS], const struct rh_view &sum, int64_t row, int64_t col, int rows, int dim)
+{
+	RH_UNROLL
+	for (int r = 0; r < ROWS; r++) {
+		RH_UNROLL
+		for (int n = 0; n < COLUMNS; n++) {
+			int c = n * RH_WARP + (int)threadIdx.x % RH_WARP;
+			acc[r][n] = sum.data && r < rows && c < dim ? *attention_at<float>(sum, row + r, col + c) : 0;
 		}
 	}
 }
@@ -212,10 +226,12 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attenti
 	int first = attention_first_query(a, t, t.first), end = attention_end_query(a, t, t.first + t.rows - 1);
 	load<T, OWN>(tiles.own, a.dim, a.k, t.k0 + t.first, kv_col, t.rows, a.dim);
 	load<T, OWN>(tiles.own2, a.dim, a.v, t.k0 + t.first, kv_col, t.rows, a.dim);
-	float dk[ROWS][COLUMNS] = {}, dv[ROWS][COLUMNS] = {}, s[ROWS], dp[ROWS];
-	for (int head = (int)blockIdx.y * a.group; head < ((int)blockIdx.y + 1) * a.group; head++) {
-		int64_t col = (int64_t)head * a.dim;
-		for (int i = first; i < end; i += STREAMED) {
+	float dk[ROWS][COLUMNS], dv[ROWS][COLUMNS], s[ROWS], dp[ROWS];
+	load_sums(dk, a.dk_sum, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, a.dim);
+	load_sums(dv, a.dv_sum, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, a.dim);
+	for (int i = (end - 1) / STREAMED * STREAMED; first < end && i + STREAMED > first; i -= STREAMED) {
+		for (int head = (int)blockIdx.y * a.group; head < ((int)blockIdx.y + 1) * a.group; head++) {
+			int64_t col = (int64_t)head * a.dim;
 			__syncthreads();
 			load<T, STREAMED>(tiles.streamed, a.dim + 1, a.q, t.q0 + i, col, t.lq - i, a.dim);
 			load<T, STREAMED>(tiles.streamed2, a.dim + 1, a.d_o, t.q0 + i, col, t.lq - i, a.dim);
@@ -234,6 +250,12 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attenti
 			add_weighted(dv, s, tiles, tiles.streamed2, a.dim);
 			add_weighted(dk, dp, tiles, tiles.streamed, a.dim);
 		}
+	}
+	if (a.dk_sum.data) {
+		const float none[ROWS] = {1, 1, 1, 1};
+		store<float>(a.dk_sum, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, dk, none, a.dim);
+		store<float>(a.dv_sum, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, dv, none, a.dim);
+		return;
 	}
 	const float one[ROWS] = {1, 1, 1, 1}, factor[ROWS] = {a.scale, a.scale, a.scale, a.scale};
 	store<T>(a.dk, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, dk, factor, a.dim);

@@ -9,12 +9,13 @@ struct attention_args {
 	struct rh_view q, k, v, start_q, start_k, o, lse;
 	const void *sink;                      /* (heads) of q's dtype, or NULL */
 	struct rh_view d_o, delta, dq, dk, dv; /* of the backward alone */
+	struct rh_view dk_sum, dv_sum;         /* no data, or where runs of a document add up */
 	struct rh_view space;                  /* of the pass: RH_ATTENTION_BACKWARD_SPACE, or no data */
 	float *dsink;                          /* (heads), or NULL */
 	int dim, heads, kv_heads, group;       /* group: query heads that read one key head */
 	int documents;
-	int window, ahead;                     /* window: 0 if all earlier keys are seen; ahead: how many later ones are */
-	float scale, scale_log2;               /* scale_log2: scale / ln 2, as exponentials are taken to base 2 */
+	int window, ahead;       /* window: 0 if all earlier keys are seen; ahead: how many later ones are */
+	float scale, scale_log2; /* scale_log2: scale / ln 2, as exponentials are taken to base 2 */
 };
 
 /* A block's rows: `rows` of them, from row `first` of a document of lq queries and lk keys, which begin at rows q0 of q and k0 of k. */
@@ -31,6 +32,9 @@ int attention_mma_backward(const struct attention_args *a, struct CUstream_st *s
 
 /* dsink += its gradient, from lse and delta; where there are sinks. (attention_sink.cu) */
 int attention_sink_backward(const struct attention_args *a, struct CUstream_st *stream);
+
+/* dk, dv of the keys of the queries' own rows, from dk_sum and dv_sum; where there are such. (attention_sums.cu) */
+int attention_finish_sums(const struct attention_args *a, struct CUstream_st *stream);
 
 /* A head's sink, as a score times scale; -infinity where there are none. */
 template <typename T> RH_DEVICE float attention_sink(const struct attention_args &a, int head)

@@ -8,7 +8,7 @@
 struct dropout_args {
 	const void *x, *add;
 	void *y;
-	int64_t x_stride, add_stride, y_stride, rows, cols;
+	int64_t x_stride, add_stride, y_stride, first_row, rows, cols;
 	int aligned;
 	struct dropout_key key;
 };
@@ -17,7 +17,7 @@ template <typename T> CHUNK_KERNEL dropout_apply(struct dropout_args a)
 {
 	int64_t i = chunk_of_row() * CHUNK, left = a.cols - i;
 	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
-		int64_t element = row * a.cols + i;
+		int64_t element = (a.first_row + row) * a.cols + i;
 		int shift = (int)(element % 4); /* rows begin within a block where cols is no multiple of 4 */
 		uint32_t first = (uint32_t)(element / 4), bits = kept_bits(a.key, first) | kept_bits(a.key, first + 1) << 4;
 		if (shift)
@@ -42,6 +42,7 @@ extern "C" int cuda_dropout(const struct rh_op *op, CUstream_st *stream)
 	a.y = view[RH_DROPOUT_Y].data, a.y_stride = view[RH_DROPOUT_Y].stride;
 	a.rows = view[RH_DROPOUT_X].rows, a.cols = view[RH_DROPOUT_X].cols;
 	a.aligned = chunk_aligned(view, 3);
+	a.first_row = op->dropout.first_row;
 	a.key = dropout_key_of(op->dropout.seed, op->dropout.site, op->dropout.micro_batch, op->dropout.step, op->dropout.p);
 	if (!a.rows || !a.cols)
 		return 0;

@@ -23,6 +23,7 @@ static int args_of(const struct rh_op *op, struct lora_args *a)
 	*a = {};
 	a->wide = view[RH_LORA_WIDE];
 	a->drops = of_x && op->lora.p > 0;
+	a->first_row = op->lora.first_row;
 	for (int m = 0; m < RH_LORA_MODULES; m++) {
 		const struct rh_view &low = view[RH_LORA_LOWS + m], &matrix = view[RH_LORA_MATRICES + m];
 		int first = column, out = (int)op->lora.out[m], at = a->modules;

@@ -80,7 +80,7 @@ template <int M, bool OF_B> RH_KERNEL(LORA_THREADS, M > 16 ? 2 : 3) lora_gradien
 		gradient_copy<M>(stages + i * layout::stage, a, m, rank, col, i * LORA_TILE);
 	int stage = 0;
 	for (int64_t t = 0; t < a.wide.rows; t += LORA_TILE) {
-		uint32_t mask = !OF_B && a.drops ? column_mask(a.key[m], t, col + warp_col, a.width[m]) : 0;
+		uint32_t mask = !OF_B && a.drops ? column_mask(a.key[m], a.first_row + t, col + warp_col, a.width[m]) : 0;
 		rh_copy_async_wait<LORA_STAGES - 2>();
 		__syncthreads(); /* this stage is there, and nobody reads the one before */
 		gradient_copy<M>(stages + (stage ? stage - 1 : LORA_STAGES - 1) * layout::stage, a, m, rank, col,

@@ -68,7 +68,8 @@ template <int N, bool TURNED> RH_KERNEL(LORA_THREADS, 3) lora_low_rows(struct lo
 		low_copy<N, TURNED>(stages + i * layout::stage, a, m, row, col, i * LORA_TILE);
 	int stage = 0;
 	for (int k = 0; k < deep; k += LORA_TILE) {
-		uint32_t mask = a.drops ? lora_row_mask(a.key[m], row + warp_row, k, deep) : 0; /* while the stage is in flight */
+		uint32_t mask =
+		        a.drops ? lora_row_mask(a.key[m], a.first_row + row + warp_row, k, deep) : 0; /* while the stage is in flight */
 		rh_copy_async_wait<LORA_STAGES - 2>();
 		__syncthreads(); /* this stage is there, and nobody reads the one before */
 		low_copy<N, TURNED>(stages + (stage ? stage - 1 : LORA_STAGES - 1) * layout::stage, a, m, row, col,

@@ -17,6 +17,7 @@ struct lora_args {
 	float scale[RH_LORA_MODULES];
 	struct dropout_key key[RH_LORA_MODULES];
 	int modules, drops;
+	int64_t first_row;               /* of dropout's elements */
 	int pieces[RH_LORA_MODULES + 1]; /* of work, a module's first */
 };
 

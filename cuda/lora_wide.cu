@@ -92,7 +92,7 @@ static RH_KERNEL(LORA_THREADS, 3) lora_input_gradient_tile(struct lora_args a)
 	float total[LORA_TILE / 8][4] = {};
 	for (int m = 0; m < a.modules; m++) {
 		float sum[LORA_TILE / 8][4];
-		uint32_t mask = a.drops ? lora_row_mask(a.key[m], row + warp_row, col, a.wide.cols) : 0;
+		uint32_t mask = a.drops ? lora_row_mask(a.key[m], a.first_row + row + warp_row, col, a.wide.cols) : 0;
 		wide_multiply<true>(sum, low_tile, matrix_tile, a.low[m], a.matrix[m], row, col);
 		RH_UNROLL
 		for (int n = 0; n < LORA_TILE / 8; n++) {

@@ -70,7 +70,6 @@ static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena
 	                        .launch = tally_op,
 	                        .sink = tally,
 	                        .arena = arena,
-	                        .saved = arena,
 	                        .shape = *at->shape,
 	                        .micro = (char *)(uintptr_t)RH_ALIGN,
 	                        .dropout = at->model->dropout,
@@ -98,7 +97,7 @@ static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 	out->forward_workspace_bytes = arena.peak;
 	arena = rh_arena_measuring();
 	emit = emit_of(at, &arena, &recompute);
-	rc = rh_stage_save(&emit, l, l + 1, x, (struct rh_view){0}, &at->state, &head);
+	rc = rh_stage_recompute(&emit, l, l + 1, x, &at->state, &head);
 	out->saved_bytes = arena.used;
 	emit.sink = &backward;
 	if (!rc && l >= model->first_trained)
@@ -151,21 +150,36 @@ static int find_alike(const struct rh_model *model, int l)
 	return before > floor ? before : 0;
 }
 
+static void measuring_close(struct measuring *at)
+{
+	rh_stage_state_free(&at->state);
+	rh_free(at->weights);
+	rh_free(at->gradient);
+}
+
+static int measuring_open(struct measuring *at)
+{
+	int rc = rh_stage_state_create(at->model, &at->state);
+	at->weights = rh_alloc((size_t)at->model->blocks, sizeof *at->weights);
+	at->gradient = rh_alloc((size_t)at->model->blocks, sizeof *at->gradient);
+	if (!rc && !(at->weights && at->gradient))
+		rc = -ENOMEM;
+	for (int b = 0; !rc && b < at->model->blocks; b++) {
+		at->weights[b] = WEIGHTS;
+		at->gradient[b][0] = at->gradient[b][1] = (float *)(void *)GRADIENTS;
+	}
+	return rc;
+}
+
 int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
                      double host_bytes_per_parameter, struct rh_costs *out)
 {
 	struct measuring at = {.model = model, .shape = shape, .rates = rates};
 	*out = (struct rh_costs){.layers = model->layers, .first_trained = model->first_trained, .tokens = shape->tokens};
-	int rc = rh_stage_state_create(model, &at.state);
+	int rc = measuring_open(&at);
 	out->layer = rh_alloc((size_t)model->layers, sizeof *out->layer);
-	at.weights = rh_alloc((size_t)model->blocks, sizeof *at.weights);
-	at.gradient = rh_alloc((size_t)model->blocks, sizeof *at.gradient);
-	if (!rc && !(out->layer && at.weights && at.gradient))
+	if (!rc && !out->layer)
 		rc = -ENOMEM;
-	for (int b = 0; !rc && b < model->blocks; b++) {
-		at.weights[b] = WEIGHTS;
-		at.gradient[b][0] = at.gradient[b][1] = (float *)(void *)GRADIENTS;
-	}
 	for (int l = 0; !rc && l < model->layers; l++) {
 		int before = find_alike(model, l);
 		if (before) {
@@ -175,11 +189,47 @@ int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *
 		rc = measure_layer(&at, l, &out->layer[l]);
 		count_bytes(model, l, host_bytes_per_parameter, shape, &out->layer[l]);
 	}
-	rh_stage_state_free(&at.state);
-	rh_free(at.weights);
-	rh_free(at.gradient);
+	measuring_close(&at);
 	if (rc)
 		rh_costs_free(out);
+	return rc;
+}
+
+/* What the layer makes of its own rows, and its output, where that is a row that is recomputed. */
+static int recompute_layer(struct measuring *at, const struct rh_fates *fates, int l, int hi, struct rh_layer_cost *cost)
+{
+	struct rh_view x = rh_boundary_view(at->model, l, at->shape->tokens, (char *)(uintptr_t)RH_ALIGN);
+	struct rh_arena arena = rh_arena_measuring(), kept = arena, saved = arena;
+	struct tally tally = {.rates = at->rates};
+	struct rh_emit emit = emit_of(at, &arena, &tally);
+	emit.fates = fates;
+	emit.kept = &kept;
+	emit.saved = &saved;
+	int makes_output = l + 1 < hi && rh_fate_of(&fates[l + 1], RH_ROW_X) == RH_FATE_RECOMPUTE;
+	int rc = rh_stage_recompute(&emit, l, l + 1, x, &at->state, NULL);
+	cost->recompute_s = tally.seconds + (makes_output ? cost->recompute_spared_s : 0);
+	cost->recompute_spared_s = 0;
+	return rc;
+}
+
+int rh_costs_spare(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
+                   const struct rh_stage_plan *plan, struct rh_costs *costs)
+{
+	struct measuring at = {.model = model, .shape = shape, .rates = rates};
+	int rc = 0;
+	for (int i = 0; !rc && i < plan->backward_stages; i++) {
+		const struct rh_stage *stage = &plan->backward[i];
+		int is_fated = rh_stage_plan_places(plan, stage->lo, stage->hi) != NULL, in_part = is_fated && plan->places[i].recomputes;
+		if (in_part && !at.weights)
+			rc = measuring_open(&at);
+		for (int l = stage->lo; !rc && is_fated && l < stage->hi; l++) {
+			if (in_part)
+				rc = recompute_layer(&at, plan->fates, l, stage->hi, &costs->layer[l]);
+			else
+				costs->layer[l].recompute_s = costs->layer[l].recompute_spared_s = 0;
+		}
+	}
+	measuring_close(&at);
 	return rc;
 }
 

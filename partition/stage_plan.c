@@ -106,16 +106,10 @@ static void fixed_sizes(const struct rh_stage_plan_request *request, struct rh_s
 
 static int64_t total_bytes(const struct rh_stage_plan *plan)
 {
-	return plan->weight_bytes + plan->plain_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes +
+	return plan->weight_bytes + plan->plain_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->kept_bytes +
 	       plan->deferred_bytes + rh_bytes_times(plan->boundary_bytes, plan->boundary_buffers) +
-	       RH_PLAN_MICRO_BUFFERS * plan->micro_bytes + RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes;
-}
-
-/* Without stages and bytes. */
-static void empty(struct rh_stage_plan *plan)
-{
-	*plan = (struct rh_stage_plan){
-	        .forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .deferred = plan->deferred};
+	       RH_PLAN_MICRO_BUFFERS * plan->micro_bytes + RH_PLAN_SAVING_BUFFERS * plan->saving_bytes +
+	       RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes;
 }
 
 /* The plan widened by this stage, with the try's room for weights. */
@@ -272,10 +266,11 @@ static int pack_down(struct stage_planner *at, struct rh_stage_plan *plan, enum 
 	return 0;
 }
 
-static int pack_up(struct stage_planner *at, struct rh_stage_plan *plan, int top, const int64_t *cuts, int64_t count)
+/* Packs [lo, top) as forward stages behind those that are there. */
+static int pack_up(struct stage_planner *at, struct rh_stage_plan *plan, int lo, int top)
 {
-	int lo = 0, like = 0;
-	plan->forward_stages = 0;
+	const int64_t *cuts = at->request->forward_cuts, count = at->request->forward_cut_count;
+	int like = 0;
 	while (lo < top) {
 		int hi = count >= 0 ? cut_above(cuts, count, lo, top) : grow_up(at, plan, lo, top, like);
 		if (!fits(at, plan, PASS_FORWARD, lo, hi))
@@ -360,50 +355,92 @@ static int kept_does_not_fit(const struct stage_planner *at, const struct rh_sta
 	               "the device's %.1f MiB cannot hold the activations of %lld micro-batches that paci_backward: stored keeps, %.1f MiB "
 	               "beside %.1f; %s%s%slower per_device_train_batch_size or admission_limits, or write paci_backward: recompute",
 	               (double)at->request->device_cap_bytes / 1048576, (long long)at->request->kept_micro_batches,
-	               (double)plan->saved_bytes / 1048576, (double)(plan->device_bytes - plan->saved_bytes) / 1048576, key ? "raise " : "",
+	               (double)plan->kept_bytes / 1048576, (double)(plan->device_bytes - plan->kept_bytes) / 1048576, key ? "raise " : "",
 	               key ? key : "", key ? ", " : "");
 }
 
-/* A stage's saved activations lie behind those of the stages above it on its device. Of several devices each has one stage that saves; the
- * fullest device's bytes are all devices'. */
-static void place_saved(const struct rh_stage_plan_request *request, struct rh_stage_plan *plan, int stage, int64_t bytes)
+/* A stage's kept activations lie behind those of the stages above it on its device. Of several devices each has one stage that keeps; the
+ * fullest device's bytes are all devices'. The host's memory is one for all. */
+static void place_activations(const struct rh_stage_plan_request *request, struct rh_stage_plan *plan, int stage,
+                              const struct plan_stage_bytes *bytes)
 {
 	int64_t each = request->kept_micro_batches ? request->kept_micro_batches : request->train_round,
-	        first = request->devices > 1 ? 0 : plan->saved_bytes;
-	plan->saved[stage] = (struct rh_saved_place){first, bytes};
-	plan->saved_bytes = rh_max(plan->saved_bytes, rh_min(first + rh_bytes_times(bytes, each), RH_BYTES_MOST));
+	        first = request->devices > 1 ? 0 : plan->kept_bytes;
+	plan->places[stage] = (struct rh_stage_places){{first, bytes->kept}, {plan->saved_bytes, bytes->saved}, bytes->recomputes};
+	plan->kept_bytes = rh_max(plan->kept_bytes, rh_min(first + rh_bytes_times(bytes->kept, each), RH_BYTES_MOST));
+	plan->saving_bytes = rh_max(plan->saving_bytes, bytes->saved);
+	plan->saved_bytes = rh_min(plan->saved_bytes + rh_bytes_times(bytes->saved, each), RH_BYTES_MOST);
 }
 
-/* The plan whose backward stages are there, of which those from the first that may save to number `saving` do: its forward stages and all
- * its bytes. A fused stage has no forward to save in. */
-static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int saving)
+/* The first backward stage whose activations may outlive its forward: a fused one has none. */
+static int first_kept(const struct stage_planner *at)
+{
+	return at->request->kept_micro_batches && plan_top_pass(at) != PASS_FUSED ? 0 : 1;
+}
+
+/* The fates of a stage's layers: those given; or all is kept, or recomputed. What several devices or boxes keep would have to be where the
+ * backward runs; where the weights change between forward and backward nothing may be recomputed. Returns the stage's bytes, but of a
+ * stage that recomputes all. */
+static struct plan_stage_bytes choose_fates(struct stage_planner *at, struct rh_stage_plan *plan, struct rh_stage stage, int is_kept)
 {
 	const struct rh_stage_plan_request *request = at->request;
-	struct rh_stage *forward = plan->forward, *backward = plan->backward;
-	int stages = plan->backward_stages, first = request->kept_micro_batches && plan_top_pass(at) != PASS_FUSED ? 0 : 1;
-	*plan = (struct rh_stage_plan){.forward = forward,
-	                               .backward = backward,
-	                               .saved = plan->saved,
-	                               .deferred = plan->deferred,
-	                               .backward_stages = stages,
-	                               .kept_micro_batches = request->kept_micro_batches};
+	int recomputes = !request->kept_micro_batches;
+	for (int l = stage.lo; l < stage.hi; l++) {
+		struct rh_fates all = {is_kept ? ~(uint64_t)0 : 0, 0}, *fates = &plan->fates[l];
+		*fates = is_kept && request->fates ? request->fates[l] : all;
+		if (!recomputes)
+			fates->kept = is_kept ? ~fates->saved : 0;
+		else if (!plan_is_alone(request))
+			fates->kept = 0;
+	}
+	if (!is_kept)
+		return (struct plan_stage_bytes){.recomputes = 1};
+	return request->fates ? plan_fated_bytes(at, plan->fates, stage.lo, stage.hi) : plan_stage_bytes(at, PASS_KEPT, stage.lo, stage.hi);
+}
+
+/* Stages whose activations outlive their forward are the same forward and backward; the layers between them are packed. */
+static int pack_forward(struct stage_planner *at, struct rh_stage_plan *plan)
+{
+	int lo = 0, rc = 0;
+	for (int i = plan->backward_stages - 1; !rc && i >= first_kept(at); i--) {
+		struct rh_stage stage = plan->backward[i];
+		if (!plan->places[i].kept.bytes && !plan->places[i].saved.bytes)
+			continue;
+		rc = pack_up(at, plan, lo, stage.lo);
+		widen_transfers(at, plan, PASS_FORWARD, stage.lo, stage.hi); /* it works in what PASS_KEPT measured */
+		plan->forward[plan->forward_stages++] = stage;
+		lo = stage.hi;
+	}
+	return rc ? rc : pack_up(at, plan, lo, plan_forward_top(at, plan));
+}
+
+/* The plan whose backward stages are there, of which those from the first that may keep activations to number `keeping` do: its forward
+ * stages and all its bytes. */
+static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int keeping)
+{
+	const struct rh_stage_plan_request *request = at->request;
+	struct rh_stage *backward = plan->backward;
+	int stages = plan->backward_stages, first = first_kept(at);
+	*plan = plan_lists(plan);
+	plan->backward_stages = stages;
+	plan->kept_micro_batches = request->kept_micro_batches;
+	memset(plan->fates, 0, (size_t)at->layers * sizeof *plan->fates);
 	fixed_sizes(request, plan);
 	plan->deferred_bytes = expected_deferred(at);
 	for (int i = 0, like = 0; i < stages; i++) {
-		enum pass pass = i >= first && i <= saving ? PASS_SAVED : i == 0 ? plan_top_pass(at) : PASS_BACKWARD;
+		enum pass pass = i >= first && i <= keeping ? PASS_KEPT : i == 0 ? plan_top_pass(at) : PASS_BACKWARD;
 		struct rh_stage stage = backward[i];
-		int64_t bytes = pass == PASS_SAVED ? plan_stage_bytes(at, pass, stage.lo, stage.hi).saved : 0;
-		if (stage.hi - stage.lo != like || i == saving + 1 || !is_inner_stage(at, stage.lo, stage.hi)) /* else as the one before */
-			widen(at, plan, pass, stage.lo, stage.hi);
+		struct plan_stage_bytes bytes = choose_fates(at, plan, stage, pass == PASS_KEPT);
+		if (request->fates && pass == PASS_KEPT) {
+			widen_but_arena(at, plan, pass, stage.lo, stage.hi);
+			plan->arena_bytes = rh_max(plan->arena_bytes, bytes.arena);
+		} else if (stage.hi - stage.lo != like || i == keeping + 1 || !is_inner_stage(at, stage.lo, stage.hi)) {
+			widen(at, plan, pass, stage.lo, stage.hi); /* else as the one before */
+		}
 		like = is_inner_stage(at, stage.lo, stage.hi) ? stage.hi - stage.lo : 0;
-		place_saved(request, plan, i, bytes);
+		place_activations(request, plan, i, &bytes);
 	}
-	int rc = pack_up(at, plan, saving >= first ? backward[saving].lo : plan_forward_top(at, plan), request->forward_cuts,
-	                 request->forward_cut_count);
-	for (int i = saving; !rc && i >= first; i--) {
-		widen_transfers(at, plan, PASS_FORWARD, backward[i].lo, backward[i].hi); /* it works in what PASS_SAVED measured */
-		forward[plan->forward_stages++] = backward[i];
-	}
+	int rc = pack_forward(at, plan);
 	if (rc)
 		return rc;
 	place_deferred(at, plan);
@@ -417,8 +454,8 @@ static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int savi
 	return plan->device_bytes <= request->device_cap_bytes ? 0 : RH_DOES_NOT_FIT;
 }
 
-/* As many stages save as the cap allows. */
-static int choose_saving(struct stage_planner *at, struct rh_stage_plan *plan)
+/* As many stages keep all their activations as the cap allows. */
+static int choose_keeping(struct stage_planner *at, struct rh_stage_plan *plan)
 {
 	int low = 0, high = plan->backward_stages; /* low is possible, high is not */
 	while (low + 1 < high) {
@@ -435,7 +472,7 @@ static int choose_saving(struct stage_planner *at, struct rh_stage_plan *plan)
 static int pack_backward(struct stage_planner *at, int64_t limit, struct rh_stage_plan *plan)
 {
 	const struct rh_stage_plan_request *request = at->request;
-	empty(plan);
+	*plan = plan_lists(plan);
 	fixed_sizes(request, plan);
 	plan->deferred_bytes = expected_deferred(at);
 	at->upload_limit = limit;
@@ -446,9 +483,9 @@ static int pack_backward(struct stage_planner *at, int64_t limit, struct rh_stag
 	return pack_down(at, plan, plan_top_pass(at), bottom, request->backward_cuts, request->backward_cut_count);
 }
 
-/* May a stage save? Of several devices none does, as others run its forward; nor in a box among others, where rounds overlap, or whose
- * backwards are split. */
-static int saves(const struct rh_stage_plan_request *request)
+/* May a stage keep activations? Of several devices none does, as others run its forward; nor in a box among others, where rounds overlap,
+ * or whose backwards are split. */
+static int may_keep(const struct rh_stage_plan_request *request)
 {
 	return request->trains && plan_is_alone(request) && !request->deferral && !request->kept_micro_batches &&
 	       request->backward_cut_count < 0 && request->forward_cut_count < 0;
@@ -483,9 +520,9 @@ int plan_pack(struct stage_planner *at, int64_t limit, struct rh_stage_plan *pla
 	if (rc)
 		return rc;
 	count_cuts(at, plan);
-	if (at->request->kept_micro_batches)
+	if (at->request->kept_micro_batches || at->request->fates)
 		return finish(at, plan, plan->backward_stages - 1);
-	return saves(at->request) ? choose_saving(at, plan) : finish(at, plan, 0);
+	return may_keep(at->request) ? choose_keeping(at, plan) : finish(at, plan, 0);
 }
 
 /* Bytes of weights that one device recomputes at least: those of all stages but of the topmost ones whose activations fit beside what all
@@ -497,13 +534,13 @@ static int64_t least_recomputed(struct stage_planner *at, const struct rh_stage_
 	int64_t bytes = 0;
 	held.weight_bytes = held.plain_bytes = held.gradient_bytes = held.rounded_bytes = held.arena_bytes = held.boundary_buffers = 0;
 	widen(at, &held, plan_top_pass(at), plan->backward[0].lo, plan->backward[0].hi);
-	held.saved_bytes = 0;
-	for (int i = 1, full = !saves(request); i < plan->backward_stages; i++) {
+	held.kept_bytes = 0;
+	for (int i = 1, full = !may_keep(request); i < plan->backward_stages; i++) {
 		struct rh_stage stage = plan->backward[i];
-		int64_t saved = full ? 0 : plan_stage_bytes(at, PASS_SAVED, stage.lo, stage.hi).saved;
-		held.saved_bytes = rh_min(held.saved_bytes + rh_bytes_times(saved, request->train_round), RH_BYTES_MOST);
+		int64_t kept = full ? 0 : plan_stage_bytes(at, PASS_KEPT, stage.lo, stage.hi).kept;
+		held.kept_bytes = rh_min(held.kept_bytes + rh_bytes_times(kept, request->train_round), RH_BYTES_MOST);
 		full = full || total_bytes(&held) > request->device_cap_bytes;
-		bytes += full || !saved ? plan_upload_bytes(at, PASS_BACKWARD, stage.lo, stage.hi) : 0;
+		bytes += full || !kept ? plan_upload_bytes(at, PASS_BACKWARD, stage.lo, stage.hi) : 0;
 	}
 	return bytes;
 }
@@ -527,7 +564,7 @@ int plan_least_cost(struct stage_planner *at, int64_t limit, struct rh_stage_pla
 	int several = !plan_is_alone(at->request), stages = scratch->backward_stages;
 	out->not_prefetched = 0;
 	out->recomputed = several ? 0 : least_recomputed(at, scratch);
-	/* of one device stages that save stand in both lists */
+	/* of one device stages that keep activations stand in both lists */
 	out->stages = stages + (several ? least_forward(at, scratch, plan_forward_top(at, scratch)) : 0);
 	return 0;
 }
@@ -590,7 +627,7 @@ static int plan_as_one_stage(struct stage_planner *at, struct rh_stage_plan *pla
 	if (request->small_stages || request->backward_cut_count > 0 || request->forward_cut_count > 0 || plan_top_pass(at) != PASS_FUSED ||
 	    request->model->tap)
 		return 0;
-	empty(plan);
+	*plan = plan_lists(plan);
 	fixed_sizes(request, plan);
 	at->upload_limit = INT64_MAX / 4;
 	at->weight_room = 0;
@@ -600,6 +637,8 @@ static int plan_as_one_stage(struct stage_planner *at, struct rh_stage_plan *pla
 	plan->backward[0] = (struct rh_stage){0, at->layers};
 	plan->backward_stages = 1;
 	place_deferred(at, plan);
+	plan->places[0] = (struct rh_stage_places){.recomputes = 1};
+	memset(plan->fates, 0, (size_t)at->layers * sizeof *plan->fates);
 	plan->device_bytes = total_bytes(plan);
 	return plan->device_bytes <= request->device_cap_bytes;
 }

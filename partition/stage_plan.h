@@ -9,9 +9,9 @@
  *   the arena: the largest stage's activations and workspace for one micro-batch
  *   boundary buffers: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
  *   the KV cache, when generating
- *   saved activations, where one device trains alone and has memory to spare: of as many backward stages below the fused one as fit, for
- *     every micro-batch of a round. These stages save in their forward what the others recompute in their backward. Where stages that
- *     update themselves keep what their forwards made (kept_micro_batches), all but a fused one save, in a ring
+ *   kept activations, where one device trains alone and has memory to spare: of as many backward stages below the fused one as fit, for
+ *     every micro-batch of a round. These stages keep from their forward what the others recompute in their backward. Where stages that
+ *     update themselves keep what their forwards made (kept_micro_batches), all but a fused one do, in a ring
  *   operands of deferred weight gradients, where backwards are split: of each of the device's stages, for as many micro-batches as the
  *     schedule defers at once */
 #ifndef RH_PARTITION_STAGE_PLAN_H
@@ -44,7 +44,8 @@ struct rh_stage_plan_request {
 	int devices;
 	int64_t train_round;        /* micro-batches in a round */
 	int crosses_rounds;         /* a step has several rounds */
-	int64_t kept_micro_batches; /* in flight at once, whose activations every stage keeps for its backward; 0: the plan chooses who saves */
+	int64_t kept_micro_batches; /* in flight at once, whose activations every stage keeps for its backward; 0: the plan chooses who keeps */
+	const struct rh_fates *fates; /* of each layer, where they are given: tests; NULL: the plan chooses */
 	/* first layer of each stage but the first, ascending; -1: choose */
 	const int64_t *forward_cuts, *backward_cuts;
 	int64_t forward_cut_count, backward_cut_count;
@@ -61,10 +62,13 @@ static inline int rh_stage_has_head(const struct rh_model *model, struct rh_stag
 	return model->layer[stage.hi - 1].kind == RH_LAYER_HEAD;
 }
 
-/* Where a device saves a stage's activations: the round's first micro-batch at `offset`, then `bytes` for each. 0 bytes: they are
- * recomputed. A plan with kept_micro_batches uses them as a ring of so many places. */
-struct rh_saved_place {
-	int64_t offset, bytes;
+/* Where a stage's activations lie, by their fates: the round's first micro-batch at `offset`, then `bytes` for each. 0 bytes: there are
+ * none. A plan with kept_micro_batches uses them as a ring of so many places. */
+struct rh_stage_places {
+	struct {
+		int64_t offset, bytes;
+	} kept, saved;  /* on the device; in host memory */
+	int recomputes; /* the others, if there are any, are made again */
 };
 
 /* Where a device keeps the operands of a stage's deferred weight gradients: micro-batch m at `offset` + m % `places` * `bytes`. */
@@ -76,8 +80,9 @@ struct rh_deferred_place {
 struct rh_stage_plan {
 	struct rh_stage *forward;           /* bottom up, covering [0, backward[0].lo) */
 	struct rh_stage *backward;          /* top down; [0] is fused */
-	struct rh_saved_place *saved;       /* of each backward stage */
+	struct rh_stage_places *places;     /* of each backward stage */
 	struct rh_deferred_place *deferred; /* likewise */
+	struct rh_fates *fates;             /* of each layer */
 	int forward_stages, backward_stages;
 
 	/* Of a box's part: its input at layer 0 comes from the box below, which wants its gradient back; the output of its last layer goes to
@@ -88,9 +93,11 @@ struct rh_stage_plan {
 	int crosses_rounds;         /* the request's: the store has a place for every sum */
 	int64_t kept_micro_batches; /* the request's */
 	int boundary_buffers;
-	int64_t weight_bytes, plain_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, deferred_bytes, boundary_bytes,
+	int64_t weight_bytes, plain_bytes, gradient_bytes, rounded_bytes, arena_bytes, kept_bytes, deferred_bytes, boundary_bytes,
 	        micro_bytes, result_bytes, cache_bytes; /* of one each */
-	int64_t device_bytes;                           /* all of the above: what a device reserves */
+	int64_t saving_bytes;                           /* of saved activations on their way: of one buffer */
+	int64_t saved_bytes;                            /* in host memory, of all that are saved at once */
+	int64_t device_bytes;                           /* all of the above but that: what a device reserves */
 };
 
 /* How many of the backward stages a call runs: forward-only the fused one, for losses or logits, where this box has the head. */
@@ -105,7 +112,7 @@ static inline int rh_stage_plan_top(const struct rh_stage_plan *cuts)
 	return cuts->backward_stages ? cuts->backward[0].hi : cuts->forward[cuts->forward_stages - 1].hi;
 }
 
-enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };
+enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2, RH_PLAN_SAVING_BUFFERS = 2 };
 
 /* Does the activation at this layer boundary go to the box above? */
 static inline int rh_stage_plan_gives(const struct rh_stage_plan *cuts, int layer)
@@ -133,8 +140,8 @@ void rh_stage_plan_free(struct rh_stage_plan *plan);
 /* The caller's (rh_stage_plan_free), also where it failed. */
 int rh_stage_plan_copy(const struct rh_stage_plan *plan, struct rh_stage_plan *out) RH_MUST;
 
-/* Of the stage [lo, hi); NULL: its activations are recomputed. */
-const struct rh_saved_place *rh_stage_plan_saved(const struct rh_stage_plan *plan, int lo, int hi);
+/* Of the stage [lo, hi); NULL: all its activations are recomputed. */
+const struct rh_stage_places *rh_stage_plan_places(const struct rh_stage_plan *plan, int lo, int hi);
 
 /* Of the stage [lo, hi), whose backwards are split. */
 const struct rh_deferred_place *rh_stage_plan_deferred(const struct rh_stage_plan *plan, int lo, int hi);

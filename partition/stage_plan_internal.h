@@ -3,8 +3,8 @@
 
 #include "partition/stage_plan.h"
 
-/* PASS_SAVED: forward that saves, and backward without recompute. */
-enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASS_SAVED, PASSES };
+/* PASS_KEPT: forward that keeps or saves activations by their fates, and the backward, which recomputes the others. */
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASS_KEPT, PASSES };
 
 /* Where packed weights become plain: in a room, once a slot; or in the arena, for each product. */
 enum plain { PLAIN_IN_ROOM, PLAIN_IN_ARENA, PLAINS };
@@ -13,8 +13,9 @@ enum plain { PLAIN_IN_ROOM, PLAIN_IN_ARENA, PLAINS };
 struct plan_stage_bytes {
 	int64_t arena; /* the larger peak of the two kinds of micro-batch; -1: not measured yet */
 	int64_t train, infer;
-	int64_t saved;    /* that one micro-batch saves, in PASS_SAVED */
-	int64_t deferred; /* operands of its weight gradients, where they are deferred */
+	int64_t kept, saved; /* activations of one micro-batch with these fates, in PASS_KEPT */
+	int recomputes;      /* it has others */
+	int64_t deferred;    /* operands of its weight gradients, where they are deferred */
 };
 
 /* What the search minimises: first the bytes of a next stage's weights for which there is no room while a stage runs, then the bytes of
@@ -34,6 +35,7 @@ struct stage_planner {
 	enum plain plain; /* what is being tried; of a model without packed weights IN_ROOM, which has no bytes */
 	struct plan_stage_bytes *memo[PLAINS][PASSES]; /* of stages that were measured */
 	struct rh_stage_state state;
+	struct rh_fates *all_kept;        /* (layers) */
 	struct rh_view *boundary;         /* scratch: (layers + 1), absent */
 	int64_t *offset;                  /* scratch: 2 per block */
 	int64_t *weight_bytes_below;      /* (layers + 1) bytes of weights that the layers below upload, shared blocks counted each time */
@@ -76,12 +78,17 @@ int plan_search(struct stage_planner *at, struct rh_stage_plan *out) RH_MUST;
 
 /* Room for the stages of a model of so many layers, all zero. rh_stage_plan_free frees it, also where this failed. */
 int plan_reserve(size_t layers, struct rh_stage_plan *out) RH_MUST;
+/* An empty plan with the same arrays; *to with all that *from has, in its own arrays. */
+struct rh_stage_plan plan_lists(const struct rh_stage_plan *plan);
+void plan_assign(struct rh_stage_plan *to, const struct rh_stage_plan *from);
 
 int plan_measure_open(struct stage_planner *at) RH_MUST;
 void plan_measure_close(struct stage_planner *at);
 /* Bytes of a stage, measured once. Stages of many alike layers are extrapolated linearly from two shorter ones. */
 struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pass, int lo, int hi);
-/* Lower bound on the bytes that one layer saves of a micro-batch; 0: not known. */
-int64_t plan_least_saved(struct stage_planner *at);
+/* Of a stage with these fates, in PASS_KEPT. */
+struct plan_stage_bytes plan_fated_bytes(struct stage_planner *at, const struct rh_fates *fates, int lo, int hi);
+/* Lower bound on the bytes that one layer keeps of a micro-batch; 0: not known. */
+int64_t plan_least_kept(struct stage_planner *at);
 
 #endif

@@ -1,11 +1,11 @@
 /* Where things lie: in an upload, in a stage's gradients, among the results, on a device. */
 #include "partition/stage_plan.h"
 
-const struct rh_saved_place *rh_stage_plan_saved(const struct rh_stage_plan *plan, int lo, int hi)
+const struct rh_stage_places *rh_stage_plan_places(const struct rh_stage_plan *plan, int lo, int hi)
 {
 	for (int i = 0; i < plan->backward_stages; i++)
 		if (plan->backward[i].lo == lo && plan->backward[i].hi == hi)
-			return plan->saved[i].bytes ? &plan->saved[i] : NULL;
+			return plan->places[i].kept.bytes || plan->places[i].saved.bytes ? &plan->places[i] : NULL;
 	return NULL;
 }
 

@@ -49,8 +49,11 @@ int plan_measure_open(struct stage_planner *at)
 	for (size_t p = 0; memo && p < passes; p++)
 		at->memo[p / PASSES][p % PASSES] = memo + p * each;
 	at->boundary = rh_alloc((size_t)at->layers + 1, sizeof *at->boundary);
+	at->all_kept = rh_alloc((size_t)at->layers, sizeof *at->all_kept);
+	for (int l = 0; at->all_kept && l < at->layers; l++)
+		at->all_kept[l].kept = ~(uint64_t)0;
 	int rc = rh_stage_state_create(model, &at->state);
-	return rc ? rc : !memo || !at->boundary ? -ENOMEM : 0;
+	return rc ? rc : !memo || !at->boundary || !at->all_kept ? -ENOMEM : 0;
 }
 
 void plan_measure_close(struct stage_planner *at)
@@ -58,6 +61,7 @@ void plan_measure_close(struct stage_planner *at)
 	struct rh_stage_plan_found *found = at->request->found;
 	rh_stage_state_free(&at->state);
 	rh_free(at->boundary);
+	rh_free(at->all_kept);
 	if (found) {
 		rh_free(found->stage);
 		*found = (struct rh_stage_plan_found){at->memo[0][0], at->request->model->head_rows};
@@ -72,44 +76,68 @@ void rh_stage_plan_found_free(struct rh_stage_plan_found *found)
 	*found = (struct rh_stage_plan_found){0};
 }
 
-/* Emits one stage into an arena that measures, and what it saves into another; returns the peak. */
-static int64_t emit_stage(struct stage_planner *at, enum pass pass, int lo, int hi, int infer, struct plan_stage_bytes *out)
+/* The forward of a stage that leaves activations, and its recompute, if there is any, and backward. */
+static int emit_kept(struct stage_planner *at, struct rh_emit *emit, int lo, int hi, struct rh_view x, struct plan_stage_bytes *out)
+{
+	struct rh_arena kept = rh_arena_measuring(), saved = rh_arena_measuring();
+	struct rh_view end = at->boundary[hi];
+	emit->kept = &kept;
+	emit->saved = &saved;
+	int rc = rh_stage_forward(emit, lo, hi, x, at->boundary, NULL);
+	int64_t bytes[RH_FATES];
+	rh_stage_fate_bytes(emit, lo, hi, bytes);
+	out->kept = bytes[RH_FATE_KEEP];
+	out->saved = bytes[RH_FATE_SAVE];
+	out->recomputes = bytes[RH_FATE_RECOMPUTE] > 0;
+	RH_ASSERT(kept.used == out->kept && saved.used == out->saved);
+	kept = saved = rh_arena_measuring();
+	if (!rc && out->recomputes)
+		rc = rh_stage_recompute(emit, lo, hi, x, &at->state, NULL);
+	else
+		rh_stage_place(emit, lo, hi, x, &at->state);
+	return rc ? rc : rh_stage_backward(emit, lo, hi, &at->state, end, x);
+}
+
+/* Emits one stage into an arena that measures, with activations of these fates in others; returns the peak. */
+static int64_t emit_stage(struct stage_planner *at, enum pass pass, const struct rh_fates *fates, struct rh_stage stage, int infer,
+                          struct plan_stage_bytes *out)
 {
 	const struct rh_model *model = at->request->model;
 	const struct rh_micro_shape *shape = infer ? &at->request->infer : &at->request->train;
 	static char *somewhere; /* where plain matrices lie is not asked */
-	struct rh_arena arena = rh_arena_measuring(), saved = rh_arena_measuring(), deferred = rh_arena_measuring();
+	struct rh_arena arena = rh_arena_measuring(), deferred = rh_arena_measuring();
 	struct rh_emit emit = {.model = model,
 	                       .arena = &arena,
-	                       .saved = pass == PASS_SAVED ? &saved : &arena,
+	                       .fates = infer ? NULL : fates,
 	                       .deferred = at->request->deferral && !infer && pass != PASS_FORWARD ? &deferred : NULL,
 	                       .shape = *shape,
 	                       .dropout = infer ? 0 : model->dropout,
 	                       .loss_scale = 1,
 	                       .plain = at->plain == PLAIN_IN_ROOM ? &somewhere : NULL,
 	                       .cache_rows = at->request->cache_rows};
+	int lo = stage.lo, hi = stage.hi, rc;
 	struct rh_view x = rh_boundary_view(model, lo, shape->tokens, (char *)(uintptr_t)RH_ALIGN);
 	struct rh_view end = rh_boundary_view(model, hi, shape->tokens, x.data);
 	struct rh_head_out head = {.loss = x, .hit = x};
-	int rc;
 	if (infer && at->request->infer_logits)
 		head = (struct rh_head_out){.logits = x};
 	else if (infer && shape->choices)
 		head.choice = x;
+	at->boundary[hi] = end;
 	if (pass == PASS_FORWARD || infer) {
-		at->boundary[hi] = end;
 		rc = rh_stage_forward(&emit, lo, hi, x, at->boundary, &head);
-		at->boundary[hi] = (struct rh_view){0};
+	} else if (fates) {
+		rc = emit_kept(at, &emit, lo, hi, x, out);
 	} else {
-		struct rh_view y = pass == PASS_SAVED ? end : (struct rh_view){0};
-		rc = rh_stage_save(&emit, lo, hi, x, y, &at->state, &head);
+		rc = rh_stage_recompute(&emit, lo, hi, x, &at->state, &head);
 		if (!rc)
 			rc = rh_stage_backward(&emit, lo, hi, &at->state, end, x);
 		if (!rc && emit.deferred)
 			rc = rh_stage_weights(&emit, lo, hi, &at->state);
 		out->deferred = deferred.peak;
-		out->saved = saved.peak;
+		out->recomputes = 1;
 	}
+	at->boundary[hi] = (struct rh_view){0};
 	RH_ASSERT(rc == 0); /* nothing is launched, so nothing can fail */
 	return arena.peak;
 }
@@ -119,10 +147,11 @@ static struct plan_stage_bytes measure(struct stage_planner *at, enum pass pass,
 	struct plan_stage_bytes *memo = cell(at, pass, lo, hi);
 	if (memo->arena >= 0)
 		return *memo;
+	const struct rh_fates *fates = pass == PASS_KEPT ? at->all_kept : NULL;
 	if (at->request->trains)
-		memo->train = emit_stage(at, pass, lo, hi, 0, memo);
+		memo->train = emit_stage(at, pass, fates, (struct rh_stage){lo, hi}, 0, memo);
 	if (at->request->infer.tokens && pass != PASS_BACKWARD)
-		memo->infer = emit_stage(at, pass, lo, hi, 1, memo);
+		memo->infer = emit_stage(at, pass, fates, (struct rh_stage){lo, hi}, 1, memo);
 	memo->arena = rh_max(memo->train, memo->infer);
 	return *memo;
 }
@@ -151,20 +180,29 @@ struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pas
 	few.train = on(fewer.train, few.train, more);
 	few.infer = on(fewer.infer, few.infer, more);
 	few.arena = rh_max(few.train, few.infer);
-	few.saved = on(fewer.saved, few.saved, more);
+	few.kept = on(fewer.kept, few.kept, more);
 	few.deferred = on(fewer.deferred, few.deferred, more);
 	return few;
 }
 
-int64_t plan_least_saved(struct stage_planner *at)
+struct plan_stage_bytes plan_fated_bytes(struct stage_planner *at, const struct rh_fates *fates, int lo, int hi)
+{
+	struct plan_stage_bytes bytes = {0};
+	bytes.train = emit_stage(at, PASS_KEPT, fates, (struct rh_stage){lo, hi}, 0, &bytes);
+	bytes.infer = plan_stage_bytes(at, PASS_FORWARD, lo, hi).infer;
+	bytes.arena = rh_max(bytes.train, bytes.infer);
+	return bytes;
+}
+
+int64_t plan_least_kept(struct stage_planner *at)
 {
 	if (!at->alike || !at->request->trains || at->layers - 2 < FEW)
 		return 0;
 	int64_t before = 0, least = RH_BYTES_MOST;
 	for (int count = 1; count <= FEW; count++) {
-		int64_t saved = plan_stage_bytes(at, PASS_SAVED, 1, 1 + count).saved;
-		least = rh_min(least, rh_min(saved / count, saved - before));
-		before = saved;
+		int64_t kept = plan_stage_bytes(at, PASS_KEPT, 1, 1 + count).kept;
+		least = rh_min(least, rh_min(kept / count, kept - before));
+		before = kept;
 	}
 	return rh_max(least, 0);
 }

@@ -4,7 +4,6 @@
 #include "partition/stage_plan_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct candidate {
 	int64_t limit;
@@ -39,26 +38,12 @@ static size_t list_limits(const struct stage_planner *at, int64_t *limit)
 	return different;
 }
 
-static void keep(struct rh_stage_plan *best, const struct rh_stage_plan *now)
-{
-	struct rh_stage_plan sizes = *now;
-	sizes.forward = best->forward;
-	sizes.backward = best->backward;
-	sizes.saved = best->saved;
-	sizes.deferred = best->deferred;
-	memcpy(best->forward, now->forward, (size_t)now->forward_stages * sizeof *now->forward);
-	memcpy(best->backward, now->backward, (size_t)now->backward_stages * sizeof *now->backward);
-	memcpy(best->saved, now->saved, (size_t)now->backward_stages * sizeof *now->saved);
-	memcpy(best->deferred, now->deferred, (size_t)now->backward_stages * sizeof *now->deferred);
-	*best = sizes;
-}
-
 static struct plan_cost cost_of(const struct stage_planner *at, const struct rh_stage_plan *plan)
 {
 	struct plan_cost cost = {.not_prefetched = rh_max(plan_two_in_turn(at, plan) - plan->weight_bytes, 0),
 	                         .stages = plan->forward_stages + plan->backward_stages};
 	for (int i = 1; plan_is_alone(at->request) && i < plan->backward_stages; i++)
-		if (!plan->saved[i].bytes)
+		if (plan->places[i].recomputes)
 			cost.recomputed += plan_upload_bytes(at, PASS_BACKWARD, plan->backward[i].lo, plan->backward[i].hi);
 	return cost;
 }
@@ -71,17 +56,17 @@ static int cheaper(struct plan_cost a, struct plan_cost b)
 }
 
 /* Lower bound on the cost under this limit or a smaller one. Forward and fused stages hold all layers between the two ends, backward
- * stages the trained ones among them; only a single layer may upload more than the limit; saved activations have room. */
+ * stages the trained ones among them; only a single layer may upload more than the limit; kept activations have room. */
 static struct plan_cost cost_lower_bound(struct stage_planner *at, int64_t limit)
 {
 	const struct rh_stage_plan_request *request = at->request;
 	int top = at->layers - 1, trained = request->trains ? (int)rh_max(request->model->first_trained, 1) : top;
 	int64_t most = rh_max(limit, at->largest_between), all = at->weight_bytes_below[top] - at->weight_bytes_below[1],
 	        backward = at->weight_bytes_below[top] - at->weight_bytes_below[trained];
-	int64_t least_saved = plan_least_saved(at), saved = backward;
-	if (least_saved && request->train_round)
-		saved = rh_bytes_times(at->largest_between, request->device_cap_bytes / rh_bytes_times(least_saved, request->train_round));
-	return (struct plan_cost){.recomputed = plan_is_alone(request) ? rh_max(backward - most - saved, 0) : 0,
+	int64_t least_kept = plan_least_kept(at), kept = backward;
+	if (least_kept && request->train_round)
+		kept = rh_bytes_times(at->largest_between, request->device_cap_bytes / rh_bytes_times(least_kept, request->train_round));
+	return (struct plan_cost){.recomputed = plan_is_alone(request) ? rh_max(backward - most - kept, 0) : 0,
 	                          .stages = (int)((all + most - 1) / most - 1 + (backward + most - 1) / most)};
 }
 
@@ -96,7 +81,7 @@ static void try_limit(struct search *search, int64_t limit)
 		return;
 	search->cost = cost;
 	search->limit = limit;
-	keep(search->best, now);
+	plan_assign(search->best, now);
 }
 
 static int by_least_cost(const void *left, const void *right)
@@ -162,7 +147,7 @@ int plan_search(struct stage_planner *at, struct rh_stage_plan *out)
 	if (!rc && search.cost.stages < 0) {
 		rc = plan_pack(at, given, now);
 		if (!rc)
-			keep(out, now);
+			plan_assign(out, now);
 		else if (rc == RH_DOES_NOT_FIT && at->request->forward_cut_count < 0 && at->request->backward_cut_count < 0)
 			rc = plan_refuse(at);
 	}

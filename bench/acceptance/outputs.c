@@ -96,7 +96,6 @@ static int run(struct runner *runner, const struct rh_ids *ids, int64_t cols, fl
 	                       .launch = launch,
 	                       .sink = runner,
 	                       .arena = &runner->arena,
-	                       .saved = &runner->arena,
 	                       .shape = {.tokens = tokens, .documents = 1, .longest = tokens, .head_rows = runner->wants_logits ? tokens : 0},
 	                       .weights = runner->weights};
 	if (!runner->wants_logits)

@@ -246,7 +246,7 @@ int rh_checkpoint_verify_state(const char *dir)
 static int load_weights(const char *dir, struct rh_session *session)
 {
 	if (session->lora)
-		return rh_adapter_load(dir, session->model, session->store);
+		return rh_adapter_load(dir, NULL, session->model, session->store);
 	struct rh_source *source;
 	int rc = rh_source_open_part(dir, rh_model_is_part(session->model) ? session->model : NULL, &source);
 	if (rc)
@@ -330,7 +330,7 @@ static int load_published(const char *dir, struct rh_session *session)
 	}
 	rc = rh_tensor_list_add(&list, session->model, RH_TENSORS_PUBLISHED, session->model->dtype, "");
 	if (!rc)
-		rc = rh_tensors_load(path, &list, session->model, session->store);
+		rc = rh_tensors_load(path, &list, 0, session->model, session->store);
 	rh_tensor_list_free(&list);
 	return rc;
 }
@@ -355,7 +355,7 @@ int rh_checkpoint_load(const char *dir, struct rh_session *session)
 	if (!rc) /* after the weights: masters hold more than their files */
 		rc = checkpoint_in(path, dir, "optimizer.safetensors");
 	if (!rc)
-		rc = rh_tensors_load(path, &list, session->model, session->store);
+		rc = rh_tensors_load(path, &list, 0, session->model, session->store);
 	rh_tensor_list_free(&list);
 	return rc ? rc : load_published(dir, session);
 }

@@ -81,9 +81,59 @@ static int write_pair(struct writer *writer, const struct source_entry *entry, c
 	return rc ? rc : rh_gguf_out_end(writer->out);
 }
 
+/* The factors of the embedding's table or the head's, where the entry is one that the adapter changes; else factors->a is NULL. */
+static int find_table(struct writer *writer, const struct source_entry *entry, struct rh_table_factors *out)
+{
+	enum rh_table which;
+	*out = (struct rh_table_factors){0};
+	if (!lora_table(&writer->source->config, entry, &which))
+		return 0;
+	return rh_peft_tables_factors(writer->lora.tables, writer->source, which, out);
+}
+
+/* Of an embedding llama.cpp takes rows of A, so A lies with a row for each token. */
+static int declare_table(struct writer *writer, const struct source_entry *entry, const struct rh_table_factors *factors)
+{
+	int64_t a[2] = {factors->a->shape[factors->is_embedding], factors->a->shape[!factors->is_embedding]};
+	int rc = declare(writer, entry, "lora_a", a);
+	return rc ? rc : declare(writer, entry, "lora_b", factors->b->shape);
+}
+
+static int write_table(struct writer *writer, const struct rh_table_factors *factors)
+{
+	int64_t rank = factors->rank, width = factors->a->shape[1], rows = factors->b->shape[0], most = rank > width ? rank : width;
+	double carried = factors->scale * (double)rank / writer->lora.peft.lora_alpha;
+	float *a = rh_alloc((size_t)(rank * width), sizeof *a), *b = rh_alloc((size_t)(rows * rank), sizeof *b);
+	int rc = a && b ? rh_grow(&writer->row, &writer->row_capacity, (size_t)most, sizeof *writer->row) : -ENOMEM;
+	if (!rc)
+		rc = rh_grow(&writer->bytes, &writer->bytes_capacity, (size_t)most, sizeof(float));
+	if (!rc)
+		rc = lora_read_whole(&writer->lora, factors->a, 0, rank * width, a);
+	if (!rc)
+		rc = lora_read_whole(&writer->lora, factors->b, 0, rows * rank, b);
+	for (int64_t i = 0; !rc && !factors->is_embedding && i < rank; i++)
+		rc = write_row(writer, a + i * width, width);
+	for (int64_t i = 0; !rc && factors->is_embedding && i < width; i++) {
+		for (int64_t k = 0; k < rank; k++)
+			writer->row[k] = a[k * width + i];
+		rc = write_row(writer, writer->row, rank);
+	}
+	if (!rc)
+		rc = rh_gguf_out_end(writer->out);
+	for (int64_t i = 0; !rc && i < rows; i++) {
+		for (int64_t k = 0; k < rank; k++)
+			writer->row[k] = (float)(carried * (double)b[i * rank + k]);
+		rc = write_row(writer, writer->row, rank);
+	}
+	rh_free(a);
+	rh_free(b);
+	return rc ? rc : rh_gguf_out_end(writer->out);
+}
+
 static int write_all(struct writer *writer)
 {
 	const struct source_entries *entries = &writer->target;
+	struct rh_table_factors factors;
 	struct lora_pair pair;
 	int rc = put_metadata(writer);
 	if (!rc && writer->lora.peft.saves)
@@ -101,6 +151,10 @@ static int write_all(struct writer *writer)
 			rc = declare(writer, &entries->entry[i], "lora_a", pair.a->shape);
 		if (!rc && pair.rank)
 			rc = declare(writer, &entries->entry[i], "lora_b", pair.b->shape);
+		if (!rc)
+			rc = find_table(writer, &entries->entry[i], &factors);
+		if (!rc && factors.a)
+			rc = declare_table(writer, &entries->entry[i], &factors);
 	}
 	if (!rc)
 		rc = rh_gguf_out_begin(writer->out);
@@ -108,6 +162,10 @@ static int write_all(struct writer *writer)
 		rc = lora_find(&writer->lora, &writer->source->config, &entries->entry[i], &pair);
 		if (!rc && pair.rank)
 			rc = write_pair(writer, &entries->entry[i], &pair);
+		if (!rc)
+			rc = find_table(writer, &entries->entry[i], &factors);
+		if (!rc && factors.a)
+			rc = write_table(writer, &factors);
 	}
 	return rc ? rc : lora_check_all_used(&writer->lora, writer->source);
 }
@@ -119,7 +177,7 @@ int rh_adapter_gguf_write(const struct rh_adapter_gguf *wanted, int64_t *tensors
 	if (!rc)
 		rc = source_expect(rh_source_config(writer.source), SOURCE_GGUF, &writer.target);
 	if (!rc)
-		rc = lora_open(wanted->adapter, &writer.lora);
+		rc = lora_open(wanted->adapter, rh_source_config(writer.source), &writer.lora);
 	if (!rc)
 		rc = rh_gguf_out_create(wanted->path, &writer.out);
 	if (!rc)

@@ -2,14 +2,13 @@
 
 #include "core/alloc.h"
 #include "core/file.h"
-#include "core/float16.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-int lora_open(const char *dir, struct lora *out)
+int lora_open(const char *dir, const struct rh_model_config *model, struct lora *out)
 {
 	*out = (struct lora){.dir = dir};
 	if (!dir)
@@ -18,12 +17,33 @@ int lora_open(const char *dir, struct lora *out)
 	int rc = path ? rh_peft_config_load(dir, &out->peft) : -ENOMEM;
 	if (!rc)
 		rc = rh_safetensors_open(path, &out->file);
+	if (!rc)
+		rc = rh_safetensors_verify(out->file);
 	rh_free(path);
+	if (rc >= 0)
+		rc = rh_peft_tables_open(dir, &out->peft, model, &out->tables);
+	if (!rc)
+		out->used = rh_peft_tables_count(out->tables);
 	return rc;
+}
+
+int lora_table(const struct rh_model_config *model, const struct source_entry *entry, enum rh_table *which)
+{
+	const struct rh_family_names *names = rh_model_names(model);
+	const char *modules[RH_TABLES] = {names->embedding, rh_model_task(model)->classifier ? NULL : names->head};
+	for (int t = 0; t < RH_TABLES; t++) {
+		size_t length = modules[t] ? strlen(modules[t]) : 0;
+		if (length && !strncmp(entry->name, modules[t], length) && !strcmp(entry->name + length, ".weight")) {
+			*which = (enum rh_table)t;
+			return 1;
+		}
+	}
+	return 0;
 }
 
 void lora_close(struct lora *lora)
 {
+	rh_peft_tables_close(lora->tables);
 	rh_safetensors_close(lora->file);
 	rh_peft_config_free(&lora->peft);
 	for (int i = 0; i < 3; i++) {
@@ -109,12 +129,32 @@ static int find_of_experts(const struct lora *lora, const struct rh_model_config
 	return take_pair(lora, module, target, out->expert >= 0 && out->kind == LORA_GATE_UP ? 2 * rows : rows, entry->cols, out);
 }
 
+/* The file and the configuration name the same modules: PEFT would leave out factors that no target means, and begin missing ones anew. */
+static int check_target(const struct lora *lora, const struct rh_model_config *config, const struct source_entry *entry, const char *module,
+                        int has_factors)
+{
+	const char *layers = rh_model_names(config)->layers;
+	if (!has_factors && (config->experts || entry->cols == 1 || strncmp(entry->name, layers, strlen(layers))))
+		return 0; /* no linear of a layer, or perhaps one that has no module of its own */
+	int targeted = rh_peft_matches(&lora->peft, module);
+	if (targeted < 0)
+		return targeted;
+	if (has_factors && !targeted && !rh_peft_matches_parameter(&lora->peft, entry->name))
+		return rh_fail(-EINVAL,
+		               "%s: 'base_model.model.%s.lora_A.weight' is in the file, but adapter_config.json does not target it",
+		               lora->dir, module);
+	if (!has_factors && targeted)
+		return rh_fail(-EINVAL, "%s: adapter_config.json targets %s, but the file lacks its factors", lora->dir, module);
+	return 0;
+}
+
 int lora_find(const struct lora *lora, const struct rh_model_config *config, const struct source_entry *entry, struct lora_pair *out)
 {
 	char module[512];
 	size_t length = strlen(entry->name);
+	enum rh_table table;
 	*out = (struct lora_pair){.experts = 1};
-	if (!lora->file)
+	if (!lora->file || lora_table(config, entry, &table))
 		return 0;
 	if (length >= 8 && !strcmp(entry->name + length - 7, ".weight")) {
 		if (entry->module)
@@ -122,6 +162,8 @@ int lora_find(const struct lora *lora, const struct rh_model_config *config, con
 		else
 			snprintf(module, sizeof module, "%.*s", (int)length - 7, entry->name);
 		int rc = take_pair(lora, module, module, entry->rows, entry->cols, out);
+		if (!rc)
+			rc = check_target(lora, config, entry, module, out->rank > 0);
 		if (rc || out->rank)
 			return rc;
 	}
@@ -136,11 +178,8 @@ static int read_elements(const struct lora *lora, const struct rh_safetensor *te
 		               rh_dtype_name(tensor->dtype));
 	int64_t at = rh_dtype_bytes(tensor->dtype, first);
 	int rc = rh_safetensors_read(lora->file, tensor, at, out, rh_dtype_bytes(tensor->dtype, count));
-	const uint16_t *half = (const uint16_t *)(const void *)out;
-	for (int64_t i = count; !rc && tensor->dtype != RH_F32 && i-- > 0;) { /* from the end: the halves lie where the floats go */
-		float value = tensor->dtype == RH_BF16 ? rh_bf16_to_f32(half[i]) : rh_f16_to_f32(half[i]);
-		memcpy(out + i, &value, sizeof value);
-	}
+	if (!rc)
+		rh_widen(tensor->dtype, count, out);
 	return rc;
 }
 
@@ -186,9 +225,7 @@ int lora_read(struct lora *lora, const struct lora_pair *pair)
 
 int lora_check_all_used(const struct lora *lora, const struct rh_source *source)
 {
-	/* a tied table stands in for the embedding, by both its names */
-	int tied = lora->file && lora->peft.ties && rh_safetensors_find(lora->file, "base_model.model.lm_head.weight");
-	if (!lora->file || lora->used + tied == rh_safetensors_count(lora->file))
+	if (!lora->file || lora->used == rh_safetensors_count(lora->file))
 		return 0;
 	for (int64_t i = 0; i < rh_safetensors_count(lora->file); i++) {
 		const char *name = rh_safetensors_at(lora->file, i)->name, *end = strstr(name, ".lora_");
@@ -196,8 +233,7 @@ int lora_check_all_used(const struct lora *lora, const struct rh_source *source)
 		int length = end && !strncmp(name, "base_model.model.", 17) ? (int)(end - name) - 17 : 0;
 		snprintf(module, sizeof module, "%.*s.weight", length, name + 17);
 		if (!length || !source_entries_find(&source->entries, module))
-			return rh_fail(-EINVAL, "%s: '%s' belongs to no weight of %s%s", lora->dir, name, source->path,
-			               strstr(name, "lm_head") ? "; a head that is tied to the embedding cannot be merged alone" : "");
+			return rh_fail(-EINVAL, "%s: '%s' belongs to no weight of %s", lora->dir, name, source->path);
 	}
 	return rh_fail(-EINVAL, "%s: some of its tensors are in pairs that are not whole", lora->dir);
 }

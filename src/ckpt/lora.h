@@ -2,14 +2,15 @@
 #ifndef RH_CKPT_LORA_H
 #define RH_CKPT_LORA_H
 
-#include "ckpt/peft.h"
+#include "ckpt/peft_tables.h"
 #include "ckpt/source_internal.h"
 
 struct lora {
 	const char *dir;
 	struct rh_peft_config peft;
 	struct rh_safetensors *file; /* NULL: no adapter */
-	int64_t used;                /* tensors that were read */
+	struct rh_peft_tables *tables;
+	int64_t used; /* tensors that were read */
 	struct lora_factors {
 		const struct rh_safetensor *of; /* A's tensor; NULL: nothing yet */
 		float *a, *b;                   /* (experts * rank, cols) and (outputs, rank * experts) */
@@ -30,10 +31,14 @@ struct lora_pair {
 	int64_t outputs;         /* rows of B */
 };
 
-/* `dir` is borrowed until lora_close; NULL: an adapter that touches nothing. */
-int lora_open(const char *dir, struct lora *out) RH_MUST;
+/* `dir` and `model` are borrowed until lora_close; dir NULL: an adapter that touches nothing. -EINVAL: a file that its checksum does not
+ * fit, or whose tables contradict its configuration. */
+int lora_open(const char *dir, const struct rh_model_config *model, struct lora *out) RH_MUST;
 void lora_close(struct lora *lora);
-/* -EINVAL: shapes or ranks that do not fit the weight. */
+/* 1: the weight is the embedding's table or the head's, which peft_tables.h reads. */
+int lora_table(const struct rh_model_config *model, const struct source_entry *entry, enum rh_table *which);
+/* Not of tables. -EINVAL: shapes or ranks that do not fit the weight; factors of a module that the configuration does not target, or none
+ * of one that it does. */
 int lora_find(const struct lora *lora, const struct rh_model_config *config, const struct source_entry *entry,
               struct lora_pair *out) RH_MUST;
 /* Both factors as fp32, into lora->read[pair->kind], unless they are there. */

@@ -3,9 +3,11 @@
 #include "ckpt/lora.h"
 #include "ckpt/merge_gguf.h"
 #include "ckpt/model_out.h"
+#include "ckpt/prompts.h"
 #include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/minmax.h"
 #include "core/text.h"
 
@@ -17,13 +19,15 @@ enum { PIECE = 1 << 22 }; /* elements in memory at once */
 struct merger {
 	const struct rh_merge *wanted;
 	struct rh_source *source;
-	struct source_entries target; /* its tensors as what is written has them */
+	struct rh_model_config config; /* of the model that is written: its head may be one of its own */
+	struct source_entries target;  /* its tensors */
 	struct lora lora;
 	struct rh_model_out *dir;
 	struct rh_gguf_out *gguf;
 	float *piece;
 	void *bytes;
 	char *chat;                     /* the adapter's template; NULL: the model's own stays */
+	struct rh_prompts prompts;      /* of the adapter's training, else of the model's own */
 	struct rh_tokenizer *tokenizer; /* with the adapter's end-of-sequence token; NULL: the model's own stays */
 };
 
@@ -96,11 +100,32 @@ static int write_turned(struct merger *merger, const struct source_entry *entry)
 	return rc;
 }
 
+/* The embedding's table or the head's, as the adapter makes it. */
+static int write_table(struct merger *merger, const struct source_entry *entry, enum rh_table which)
+{
+	int64_t rows = entry->rows, cols = entry->cols, most = PIECE / cols;
+	int rc = most ? 0
+	              : rh_fail(-EINVAL, "%s: '%s' has rows of %lld elements, which is not supported", merger->wanted->model, entry->name,
+	                        (long long)cols);
+	for (int64_t first = 0, count; !rc && first < rows; first += count) {
+		count = rh_min(most, rows - first);
+		rc = rh_peft_tables_read(merger->lora.tables, merger->source, which, first, count, merger->piece);
+		if (!rc)
+			rc = write_bytes(merger, merger->bytes,
+			                 rh_quantise(stored_type(merger, entry), merger->piece, count * cols, merger->bytes));
+	}
+	return rc;
+}
+
 static int write_tensor(struct merger *merger, const struct source_entry *entry)
 {
 	const struct rh_safetensor *whole;
+	enum rh_table table;
 	if (entry->matrices)
 		return write_turned(merger, entry);
+	if (lora_table(&merger->config, entry, &table) &&
+	    (rh_peft_tables_change(merger->lora.tables, table) || rh_peft_tables_untie(merger->lora.tables)))
+		return write_table(merger, entry, table);
 	int rc = lora_find_whole(&merger->lora, entry, &whole);
 	if (rc)
 		return rc;
@@ -143,35 +168,13 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 	return rc;
 }
 
-/* How the model wants to be prompted (session/prompting.h): the adapter's training says it, else that of the model itself. */
-static int copy_prompting(const struct rh_merge *wanted)
-{
-	const char *from[] = {wanted->adapter, wanted->model};
-	char *to = rh_path_join(wanted->dir, "roundhouse.json");
-	int rc = to ? 0 : -ENOMEM, is_copied = 0;
-	for (size_t i = 0; !rc && !is_copied && i < sizeof from / sizeof *from; i++) {
-		char *path = from[i] && rh_dir_exists(from[i]) ? rh_path_join(from[i], "roundhouse.json") : NULL;
-		struct rh_bytes file;
-		if (path && rh_file_exists(path)) {
-			is_copied = 1;
-			rc = rh_file_load(path, &file);
-			if (!rc)
-				rc = rh_file_write_whole(to, file.bytes, file.length);
-			rh_bytes_free(&file);
-		}
-		rh_free(path);
-	}
-	rh_free(to);
-	return rc;
-}
-
 /* The config.json of the merged model: *text (free). It cannot be made from a GGUF's metadata for every family. */
 static int make_config(const struct merger *merger, char **text)
 {
 	enum rh_dtype dtype = merger->wanted->dtype;
 	const char *torch_dtype = dtype == RH_F32 ? "float32" : dtype == RH_F16 ? "float16" : "bfloat16";
 	json_t *config = NULL;
-	int rc = rh_model_config_write(&merger->source->config, torch_dtype, &config);
+	int rc = rh_model_config_write(&merger->config, torch_dtype, &config);
 	if (!rc && !(*text = json_dumps(config, JSON_INDENT(2))))
 		rc = -ENOMEM;
 	json_decref(config);
@@ -216,7 +219,7 @@ static int write_dir(struct merger *merger)
 	if (!rc && merger->tokenizer)
 		rc = rh_source_set_eos(merger->wanted->dir, &merger->source->config, merger->tokenizer);
 	if (!rc)
-		rc = copy_prompting(merger->wanted);
+		rc = rh_prompts_write(&merger->prompts, merger->wanted->dir);
 	if (!rc)
 		rc = rh_verify_write_sums(merger->wanted->dir);
 	free(text);
@@ -234,13 +237,17 @@ static int64_t file_type(enum rh_dtype dtype)
 /* A GGUF's own metadata stays, but for what is written anew. */
 static int copy_metadata(struct merger *merger)
 {
-	const char *without[5] = {"general.file_type", "general.quantization_version"};
+	const char *without[7] = {"general.file_type", "general.quantization_version"};
 	struct rh_gguf *from = NULL;
 	int names = 2;
 	if (merger->chat)
 		without[names++] = "tokenizer.chat_template";
 	if (merger->tokenizer)
 		without[names++] = "tokenizer.ggml.eos_token_id";
+	if (merger->prompts.is_told) {
+		without[names++] = RH_GGUF_PROMPTS;
+		without[names++] = RH_GGUF_PROMPTS_DATE;
+	}
 	int rc = rh_gguf_open(merger->wanted->model, &from);
 	if (!rc)
 		rc = rh_gguf_out_copy(merger->gguf, from, without);
@@ -257,7 +264,7 @@ static int copy_metadata(struct merger *merger)
 static int write_gguf(struct merger *merger)
 {
 	const struct source_entries *entries = &merger->target;
-	const struct rh_model_config *config = &merger->source->config;
+	const struct rh_model_config *config = &merger->config;
 	float *freqs = NULL;
 	int64_t half = config->head_dim / 2;
 	if (config->family->gguf.only_read)
@@ -271,6 +278,8 @@ static int write_gguf(struct merger *merger)
 	else if (!rc)
 		rc = rh_gguf_describe(merger->gguf, config, merger->wanted->model, merger->chat, merger->tokenizer, merger->wanted->dtype,
 		                      &freqs);
+	if (!rc)
+		rc = rh_prompts_write_gguf(&merger->prompts, merger->gguf);
 	if (!rc && merger->source->gguf && config->rope[0].divisor) {
 		freqs = rh_alloc((size_t)half, sizeof *freqs);
 		rc = freqs ? 0 : -ENOMEM;
@@ -348,20 +357,53 @@ static int read_eos(struct merger *merger)
 	return rc;
 }
 
-int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
+/* How the model wants to be prompted (session/prompting.h). */
+static int read_prompts(struct merger *merger)
 {
+	int rc = merger->wanted->adapter ? rh_prompts_read(merger->wanted->adapter, &merger->prompts) : 0;
+	return rc || merger->prompts.is_told ? rc : rh_prompts_read(merger->wanted->model, &merger->prompts);
+}
+
+/* The type that most of the model's elements in matrices have: F32 or F16, else BF16. */
+static enum rh_dtype type_of(const struct rh_source *source)
+{
+	int64_t elements[3] = {0};
+	for (size_t i = 0; i < source->entries.count; i++) {
+		const struct source_entry *entry = &source->entries.entry[i];
+		enum rh_dtype dtype = entry->tensor.dtype;
+		if (entry->file && entry->tensor.rank > 1)
+			elements[dtype == RH_F32 ? 0 : dtype == RH_F16 ? 1 : 2] += entry->rows * entry->cols;
+	}
+	return elements[0] > elements[1] + elements[2] ? RH_F32 : elements[1] > elements[0] + elements[2] ? RH_F16 : RH_BF16;
+}
+
+int rh_merge(const struct rh_merge *asked, struct rh_merged *out)
+{
+	struct rh_merge settled = *asked;
+	const struct rh_merge *wanted = &settled;
 	struct merger merger = {.wanted = wanted};
 	int rc = rh_source_open_for(wanted->model, wanted->task, wanted->num_labels, &merger.source);
+	if (!rc && wanted->as_model)
+		settled.dtype = type_of(merger.source);
 	if (!rc && wanted->rope_scaling)
 		rc = rh_source_scale_rope(merger.source, wanted->rope_scaling);
 	if (!rc)
-		rc = source_expect(rh_source_config(merger.source), wanted->gguf ? SOURCE_GGUF : SOURCE_SAFETENSORS, &merger.target);
+		rc = lora_open(wanted->adapter, rh_source_config(merger.source), &merger.lora);
 	if (!rc)
-		rc = lora_open(wanted->adapter, &merger.lora);
+		rc = rh_model_config_copy(rh_source_config(merger.source), &merger.config);
+	if (!rc && rh_peft_tables_untie(merger.lora.tables)) {
+		merger.config.tie_word_embeddings = 0;
+		rh_note("%s: the adapter changes the embedding and the head apart, which are one table in this model: the result has two",
+		        wanted->adapter);
+	}
+	if (!rc)
+		rc = source_expect(&merger.config, wanted->gguf ? SOURCE_GGUF : SOURCE_SAFETENSORS, &merger.target);
 	if (!rc && wanted->adapter)
 		rc = read_chat(&merger);
 	if (!rc && wanted->adapter)
 		rc = read_eos(&merger);
+	if (!rc)
+		rc = read_prompts(&merger);
 	if (!rc) {
 		merger.piece = rh_alloc(2 * (size_t)PIECE, sizeof *merger.piece);
 		merger.bytes = rh_alloc(PIECE, sizeof(float));
@@ -370,15 +412,17 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 	if (!rc)
 		rc = wanted->gguf ? write_gguf(&merger) : write_dir(&merger);
 	if (!rc)
-		*tensors = (int64_t)merger.source->entries.count;
+		*out = (struct rh_merged){(int64_t)merger.target.count, wanted->dtype};
 	rh_model_out_abandon(merger.dir);
 	rh_gguf_out_abandon(merger.gguf);
 	rh_free(merger.piece);
 	rh_free(merger.bytes);
 	rh_free(merger.chat);
+	rh_prompts_free(&merger.prompts);
 	rh_tokenizer_destroy(merger.tokenizer);
 	lora_close(&merger.lora);
 	source_entries_free(&merger.target);
+	rh_model_config_free(&merger.config);
 	rh_source_close(merger.source);
 	return rc;
 }

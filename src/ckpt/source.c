@@ -338,16 +338,82 @@ static int settle_in_shard(struct rh_source *source, struct source_entry *entry,
 	return settle(entry, source->path, entry->name, tensor->dtype, tensor->rank, tensor->shape);
 }
 
-/* A larger model's files tell whether its head is its embedding: transformers loads a head that is there, and ties one that is not. */
+/* A tensor in pieces, as fp32. */
+struct reading {
+	const struct rh_safetensors *shard;
+	const struct rh_safetensor *tensor;
+};
+
+static int read_piece(const struct reading *from, int64_t first, int64_t count, float *out)
+{
+	enum rh_dtype dtype = from->tensor->dtype;
+	int rc = rh_safetensors_read(from->shard, from->tensor, rh_dtype_bytes(dtype, first), out, rh_dtype_bytes(dtype, count));
+	if (!rc)
+		rh_widen(dtype, count, out);
+	return rc;
+}
+
+/* 1: the two have the same shape and values. */
+static int is_same_table(const struct reading *one, const struct reading *two)
+{
+	enum { PIECE = 1 << 18 };
+	int64_t elements = 1;
+	int same = one->tensor->rank == two->tensor->rank, rc = 0;
+	for (int d = 0; same && d < one->tensor->rank; d++) {
+		same = one->tensor->shape[d] == two->tensor->shape[d];
+		elements *= one->tensor->shape[d];
+	}
+	float *piece = rh_alloc(2 * (size_t)PIECE, sizeof *piece);
+	if (!piece)
+		return -ENOMEM;
+	for (int64_t first = 0; !rc && same && first < elements; first += PIECE) {
+		int64_t count = elements - first < PIECE ? elements - first : PIECE;
+		rc = read_piece(one, first, count, piece);
+		if (!rc)
+			rc = read_piece(two, first, count, piece + PIECE);
+		same = !rc && !memcmp(piece, piece + PIECE, (size_t)count * sizeof *piece);
+	}
+	rh_free(piece);
+	return rc ? rc : same;
+}
+
+static int is_plain(const struct rh_safetensor *tensor)
+{
+	return tensor->dtype == RH_F32 || tensor->dtype == RH_F16 || tensor->dtype == RH_BF16;
+}
+
+/* Whether the head is the embedding is the files' word where they have both: transformers does not tie two that differ, whatever the
+ * configuration says. Of a larger model it ties a head that is not there. */
 static int settle_head(struct rh_source *source, const json_t *map)
 {
-	struct rh_safetensors *shard;
-	const struct rh_safetensor *head = NULL;
-	int rc = find_in_shards(source, "lm_head.weight", map, &shard, &head);
-	if (!rc && !head)
-		rc = find_in_shards(source, "language_model.lm_head.weight", map, &shard, &head);
-	source->config.tie_word_embeddings = !head;
-	return rc;
+	const struct rh_family_names *names = rh_model_names(&source->config);
+	struct reading head = {0}, table = {0};
+	struct rh_safetensors *shard = NULL;
+	char name[256];
+	if (!names->head || (!source->config.wrapped && !rh_model_ties(&source->config)))
+		return 0;
+	snprintf(name, sizeof name, "%s.weight", names->head);
+	int rc = find_in_shards(source, name, map, &shard, &head.tensor);
+	if (!rc && !head.tensor && source->config.wrapped)
+		rc = find_in_shards(source, "language_model.lm_head.weight", map, &shard, &head.tensor);
+	if (rc || source->config.wrapped || !head.tensor) {
+		source->config.tie_word_embeddings = source->config.wrapped ? !head.tensor : source->config.tie_word_embeddings;
+		return rc;
+	}
+	head.shard = shard;
+	snprintf(name, sizeof name, "%s.weight", names->embedding);
+	rc = find_in_shards(source, name, map, &shard, &table.tensor);
+	table.shard = shard;
+	if (rc || !table.tensor || !is_plain(head.tensor) || !is_plain(table.tensor))
+		return rc;
+	int same = is_same_table(&head, &table);
+	if (same)
+		return same < 0 ? same : 0;
+	source->config.tie_word_embeddings = 0;
+	rh_note("%s: config.json ties the head to the embedding, but '%s' is another table in the files: both are used, as transformers "
+	        "does",
+	        source->path, head.tensor->name);
+	return 0;
 }
 
 static int is_used(const struct rh_source *source, const char *name)
@@ -401,7 +467,7 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 			             "(pytorch_model.bin) must be converted to safetensors first",
 			             source->path);
 	}
-	if (!rc && source->config.wrapped)
+	if (!rc && (source->config.wrapped || !source->part))
 		rc = settle_head(source, json_object_get(root, "weight_map"));
 	if (!rc)
 		rc = source_expect(&source->config, SOURCE_SAFETENSORS, &source->entries);

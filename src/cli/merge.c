@@ -15,7 +15,6 @@ static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}
 
 static int check(const struct rh_config *config)
 {
-	enum rh_dtype dtype = types[config->outtype];
 	if (!config->outfile && !config->output_dir)
 		return rh_fail(-EINVAL, "output_dir or outfile: say where the model goes: a directory, or a .gguf file");
 	if (config->outfile)
@@ -23,32 +22,34 @@ static int check(const struct rh_config *config)
 	int rc = verb_check_output(config, "output_dir", config->output_dir, OUTPUT_MODEL);
 	if (rc)
 		return rc;
-	if (dtype == RH_Q8_0 || dtype == RH_Q4_0)
-		return rh_fail(-EINVAL, "outtype: %s is for GGUF files; give outfile: NAME.gguf", rh_dtype_name(dtype));
+	if (config->outtype >= 0 && (types[config->outtype] == RH_Q8_0 || types[config->outtype] == RH_Q4_0))
+		return rh_fail(-EINVAL, "outtype: %s is for GGUF files; give outfile: NAME.gguf", rh_dtype_name(types[config->outtype]));
 	return 0;
 }
 
-static int tell(const struct rh_config *config, const char *place, int64_t tensors)
+static int tell(const struct rh_config *config, const char *place, int64_t tensors, enum rh_dtype dtype)
 {
-	const char *type = rh_dtype_name(types[config->outtype]);
-	rh_note("written to %s: %lld tensors, matrices in %s", place, (long long)tensors, type);
+	const char *type = rh_dtype_name(dtype);
+	rh_note("written to %s: %lld tensors, matrices in %s%s", place, (long long)tensors, type,
+	        config->outtype >= 0 ? ""
+	        : dtype == RH_BF16   ? " (outtype says otherwise)"
+	                             : ", as the model has them (outtype says otherwise)");
 	return config->json ? verb_print_json(json_pack("{s:s, s:I, s:s}", "written", place, "tensors", (json_int_t)tensors, "type", type))
 	                    : 0;
 }
 
 static int write_adapter(const struct rh_config *config)
 {
-	struct rh_adapter_gguf wanted = {.model = config->model_name_or_path,
-	                                 .adapter = config->adapter_name_or_path,
-	                                 .path = config->outfile,
-	                                 .dtype = types[config->outtype]};
+	enum rh_dtype dtype = types[config->outtype]; /* unset, it is F32 here */
+	struct rh_adapter_gguf wanted = {
+	        .model = config->model_name_or_path, .adapter = config->adapter_name_or_path, .path = config->outfile, .dtype = dtype};
 	int64_t tensors = 0;
 	if (!config->outfile)
 		return rh_fail(-EINVAL, "outfile: an adapter is exported to a .gguf file; name it (merge writes a directory)");
 	int rc = check(config);
 	if (!rc)
 		rc = rh_adapter_gguf_write(&wanted, &tensors);
-	return rc ? rc : tell(config, config->outfile, tensors);
+	return rc ? rc : tell(config, config->outfile, tensors, dtype);
 }
 
 static int write_model(const struct rh_config *config)
@@ -59,19 +60,20 @@ static int write_model(const struct rh_config *config)
 	                         .gguf = config->outfile,
 	                         .task = config->task,
 	                         .num_labels = config->num_labels,
-	                         .dtype = types[config->outtype]};
+	                         .dtype = config->outtype < 0 ? RH_BF16 : types[config->outtype],
+	                         .as_model = config->outtype < 0};
 	json_t *scaling = NULL;
-	int64_t tensors = 0;
+	struct rh_merged merged = {0};
 	int rc = check(config);
 	if (!rc)
 		rc = rh_session_rope_scaling(config, &scaling);
 	merge.rope_scaling = scaling;
 	if (!rc)
-		rc = rh_merge(&merge, &tensors);
+		rc = rh_merge(&merge, &merged);
 	json_decref(scaling);
 	if (!rc && config->outfile)
 		rc = verb_write_modelfile(config->outfile, config->force);
-	return rc ? rc : tell(config, config->outfile ? config->outfile : config->output_dir, tensors);
+	return rc ? rc : tell(config, config->outfile ? config->outfile : config->output_dir, merged.tensors, merged.dtype);
 }
 
 int verb_merge(const struct rh_config *config)

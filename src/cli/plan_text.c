@@ -62,7 +62,7 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 	if (plan->plain_bytes)
 		snprintf(plain, sizeof plain, ", made plain %.2f", (double)plan->plain_bytes / gib);
 	snprintf(what, sizeof what, ": weights %.2f%s, gradients %.2f, activations %.2f, boundaries %.2f", (double)plan->weight_bytes / gib,
-	         plain, (double)(plan->gradient_bytes + plan->rounded_bytes) / gib, (double)(plan->arena_bytes + plan->saved_bytes) / gib,
+	         plain, (double)(plan->gradient_bytes + plan->rounded_bytes) / gib, (double)(plan->arena_bytes + plan->kept_bytes) / gib,
 	         (double)(plan->boundary_buffers * plan->boundary_bytes) / gib);
 	int rc = put_tier(out, is->host_devices ? "each device" : "each GPU", is->device_bytes, is->device_budget, what);
 	int length = snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f", (double)is->store_bytes / gib,

@@ -146,7 +146,7 @@ struct rh_config {
 	char *prompt, *prompt_file;           /* of generate; one of them */
 	char *system, *tools, *messages_file; /* of generate and chat: a text; files */
 	char *outfile;                        /* of merge and export */
-	int outtype;                          /* in the order of its words */
+	int outtype;                          /* in the order of its words; -1: as the model has it */
 	int64_t max_new_tokens;
 	double temperature, top_p, min_p, repetition_penalty;
 	int64_t top_k; /* 0: all */

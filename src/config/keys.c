@@ -250,8 +250,9 @@ const struct config_key config_keys[] = {
 	    .help = "above 1 makes tokens that stand in the prompt or the answer so far less likely; 1: off"),
 
 	KEY(KEY_STRING, outfile, VERB_WRITES, .heading = "merge and export", .help = "a GGUF file to write, in place of output_dir"),
-	KEY(KEY_CHOICE, outtype, VERB_WRITES, .fallback = "bf16", .choices = WORDS("f32", "bf16", "f16", "q8_0", "q4_0"),
-	    .help = "what matrices are written in; q8_0 and q4_0 in a GGUF file. Unset: bf16, of an adapter alone f32"),
+	KEY(KEY_CHOICE, outtype, VERB_WRITES, .choices = WORDS("f32", "bf16", "f16", "q8_0", "q4_0"),
+	    .help = "what matrices are written in; q8_0 and q4_0 in a GGUF file. "
+	            "Unset: f32 or f16 where the model has it, else bf16; of an adapter alone f32"),
 
 	KEY(KEY_INTEGER, rows, VERB_INSPECT, .fallback = "3", .least = 0, .most = 1e6, .heading = "inspect",
 	    .help = "rows shown of each file, its first"),

@@ -1,6 +1,9 @@
 #include "core/dtype.h"
 
 #include "core/error.h"
+#include "core/float16.h"
+
+#include <string.h>
 
 static const struct {
 	const char *name;
@@ -31,4 +34,14 @@ int64_t rh_dtype_block_bytes(enum rh_dtype dtype)
 {
 	RH_ASSERT(dtype < RH_DTYPE_COUNT);
 	return types[dtype].bytes;
+}
+
+/* From the last: the halves lie where the floats go. */
+void rh_widen(enum rh_dtype dtype, int64_t count, float *buffer)
+{
+	for (int64_t i = count; dtype != RH_F32 && i-- > 0;) {
+		uint16_t half;
+		memcpy(&half, (const char *)buffer + 2 * i, sizeof half);
+		buffer[i] = dtype == RH_BF16 ? rh_bf16_to_f32(half) : rh_f16_to_f32(half);
+	}
 }

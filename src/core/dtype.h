@@ -61,4 +61,7 @@ static inline int64_t rh_dtype_bytes(enum rh_dtype dtype, int64_t elements)
 	return elements / rh_dtype_block(dtype) * rh_dtype_block_bytes(dtype);
 }
 
+/* In place: `buffer` holds `count` halves at its front (RH_BF16 or RH_F16), which become fp32; of RH_F32 it stays as it is. */
+void rh_widen(enum rh_dtype dtype, int64_t count, float *buffer);
+
 #endif

@@ -4,6 +4,7 @@
 #define RH_CORE_HOOKS_H
 
 #define RH_HOOK_CPU_ISA        "RH_CPU_ISA"        /* no better instruction set than this, by rh_cpu_isa_name */
+#define RH_HOOK_FATES          "RH_FATES"          /* a seed: activations are kept, saved or recomputed at random, row by row */
 #define RH_HOOK_MACHINE_ROOT   "RH_MACHINE_ROOT"   /* where /proc and /sys are found */
 #define RH_HOOK_MPI            "RH_MPI"            /* the file that is roundhouse-mpi.so */
 #define RH_HOOK_NCCL           "RH_NCCL"           /* the file that is NCCL's library */

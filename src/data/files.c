@@ -100,6 +100,17 @@ static int refuse_splits(const char *folder, const struct rh_names *names)
 	               folder, name_of(train), name_of(other), folder);
 }
 
+/* A model's folder, or one above it, whose JSON files are no rows. */
+static int refuse_model(const char *folder, const struct rh_names *names)
+{
+	for (size_t i = 0; i < names->count; i++) {
+		const char *name = name_of(names->name[i]);
+		if (ends_with(name, strlen(name), ".safetensors") || ends_with(name, strlen(name), ".gguf"))
+			return rh_fail(-EINVAL, "%s: a model lies there (%s); name the files or the folder of the rows", folder, name);
+	}
+	return 0;
+}
+
 static int fail_empty(const char *folder, const struct rh_names *names)
 {
 	for (size_t i = 0; i < names->count; i++)
@@ -114,38 +125,28 @@ static int fail_empty(const char *folder, const struct rh_names *names)
 	               folder);
 }
 
-/* A model's directory, or one that holds models: their JSON is no data. */
-static int refuse_model(const char *folder, const struct rh_names *names)
-{
-	static const char *const of_model[] = {"config.json", "tokenizer.json", "adapter_config.json"};
-	for (size_t i = 0; i < names->count; i++)
-		for (size_t f = 0; f < sizeof of_model / sizeof *of_model; f++)
-			if (!strcmp(name_of(names->name[i]), of_model[f]))
-				return rh_fail(-EINVAL,
-				               "%s: the folder holds a model's files (%s); name the files of rows in it by a pattern, such "
-				               "as '%s/*.jsonl'",
-				               folder, names->name[i] + strlen(folder) + 1, folder);
-	return 0;
-}
-
 static int find_in_folder(const char *folder, struct rh_names *out)
 {
 	int rc = rh_glob(folder, "**", out);
 	if (rc)
 		return rc;
-	const char *rows = first_of(out, DATA_FILE_ROWS), *document = first_of(out, DATA_FILE_DOCUMENT);
 	rc = refuse_model(folder, out);
-	if (!rc && rows && document)
+	if (rc)
+		goto out;
+	const char *rows = first_of(out, DATA_FILE_ROWS);
+	const char *document = first_of(out, DATA_FILE_DOCUMENT);
+	if (rows && document)
 		rc = rh_fail(
 		        -EINVAL,
 		        "%s: the folder holds rows (%s) and documents (%s); name those that you mean by a pattern, such as '%s/**/*%s'",
 		        folder, name_of(rows), name_of(document), folder, strrchr(name_of(rows), '.'));
-	else if (!rc && !rows && !document)
+	else if (!rows && !document)
 		rc = fail_empty(folder, out);
 	if (!rc) {
 		keep(out, rows ? DATA_FILE_ROWS : DATA_FILE_DOCUMENT);
 		rc = refuse_splits(folder, out);
 	}
+out:
 	if (rc)
 		rh_names_free(out);
 	return rc;

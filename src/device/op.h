@@ -128,7 +128,14 @@ enum {
 
 /* ATTENTION_BACKWARD: dq, dk, dv = gradients, shaped as q, k, v. delta (Tq,heads) F32 is workspace. Where there are sinks: dsink (1,heads)
  * F32 += their gradient, or absent. space (rh_attention_space_rows or more, heads*D) F32 is workspace, or absent: with it some GPUs compute
- * scores once and not twice. They do so in BF16 for the D of rh_attention_uses_space. */
+ * scores once and not twice. They do so in BF16 for the D of rh_attention_uses_space.
+ *
+ * Runs of a document, the last one first (no document has fewer keys than queries): dk_sum, dv_sum (Tk,kv_heads*D) F32, both or neither,
+ * hold what this op left there for all later queries of the same documents, zeros where there are none, and get what these queries add. In
+ * which unit dk_sum counts is the device's. Then dk, dv are (Tq,kv_heads*D): of each document the gradients of its last keys, as many as
+ * there are queries. Where runs begin at multiples of RH_ATTENTION_TILE within their document, o, lse, dq, dk and dv are those of the whole
+ * document at once, bit for bit. */
+enum { RH_ATTENTION_TILE = 128 };
 enum {
 	RH_ATTENTION_BACKWARD_Q,
 	RH_ATTENTION_BACKWARD_K,
@@ -144,7 +151,9 @@ enum {
 	RH_ATTENTION_BACKWARD_DV,
 	RH_ATTENTION_BACKWARD_SINK,
 	RH_ATTENTION_BACKWARD_DSINK,
-	RH_ATTENTION_BACKWARD_SPACE
+	RH_ATTENTION_BACKWARD_SPACE,
+	RH_ATTENTION_BACKWARD_DK_SUM,
+	RH_ATTENTION_BACKWARD_DV_SUM
 };
 static inline int rh_attention_uses_space(int64_t head_dim)
 {
@@ -204,8 +213,8 @@ enum { RH_GATHER_ROWS_X, RH_GATHER_ROWS_INDEX, RH_GATHER_ROWS_Y };
 /* SCATTER_ROWS: y (T,c) = 0 but for the rows named by index (n,1) I32, which are x (n,c). Indices ascend. */
 enum { RH_SCATTER_ROWS_X, RH_SCATTER_ROWS_INDEX, RH_SCATTER_ROWS_Y };
 
-/* DROPOUT: y (r,c) act = add + (kept ? x / (1 - p) : 0); add or absent; y may be x or add. Element e = row * c + column is kept when
- * word e%4 of Philox(seed; e/4, site, micro_batch, step), as a fraction, is >= p. Its gradient is the same op on the gradient. */
+/* DROPOUT: y (r,c) act = add + (kept ? x / (1 - p) : 0); add or absent; y may be x or add. Element e = (first_row + row) * c + column is
+ * kept when word e%4 of Philox(seed; e/4, site, micro_batch, step), as a fraction, is >= p. Its gradient is the same op on the gradient. */
 enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
 
 /* HEAD_LOSS: logits = h w^T + bias, chunk rows at a time (chunk = logits.rows). h (n,H), w (V,H), bias (1,V) or absent, act; target (n,1)
@@ -394,7 +403,7 @@ enum {
 enum { RH_LORA_C = RH_LORA_SPACE };
 
 /* The most operands of an op. */
-enum { RH_OP_OPERANDS = 15 };
+enum { RH_OP_OPERANDS = 17 };
 
 struct rh_op {
 	enum rh_op_kind kind;
@@ -428,6 +437,7 @@ struct rh_op {
 			uint64_t seed;
 			uint32_t step, micro_batch, site;
 			float p;
+			uint32_t first_row;
 		} dropout;
 		struct {
 			float scale, temperature; /* temperature and divergence: with a teacher, or with shares */
@@ -467,7 +477,7 @@ struct rh_op {
 		struct {
 			int64_t out[RH_LORA_MODULES]; /* 0: no linear */
 			float scale[RH_LORA_MODULES], p;
-			uint32_t site[RH_LORA_MODULES], step, micro_batch;
+			uint32_t site[RH_LORA_MODULES], step, micro_batch, first_row; /* as of dropout */
 			uint64_t seed;
 		} lora;
 	};

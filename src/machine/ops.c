@@ -140,7 +140,6 @@ static int emit_all(struct pass *pass)
 	                       .launch = remember,
 	                       .sink = pass,
 	                       .arena = &arena,
-	                       .saved = &arena,
 	                       .shape = pass->shape,
 	                       .micro = pass->micro,
 	                       .seed = 1,
@@ -153,7 +152,7 @@ static int emit_all(struct pass *pass)
 	if (!rc)
 		rc = clear_gradients(pass);
 	if (!rc)
-		rc = rh_stage_save(&emit, 1, blocks + 1, pass->x, none, &pass->state, &pass->head);
+		rc = rh_stage_recompute(&emit, 1, blocks + 1, pass->x, &pass->state, &pass->head);
 	struct rh_stage_pass down;
 	for (int l = blocks; !rc && l >= rh_stage_lowest(pass->model, 1); l--) {
 		struct rh_stage_part part = {l, l + 1, 1, blocks + 1};
@@ -162,7 +161,7 @@ static int emit_all(struct pass *pass)
 			round_layer(pass, l);
 	}
 	if (!rc && lowest < 1) {
-		rc = rh_stage_save(&emit, 0, 1, none, none, &pass->state, NULL);
+		rc = rh_stage_recompute(&emit, 0, 1, none, &pass->state, NULL);
 		if (!rc)
 			rc = rh_stage_backward(&emit, 0, 1, &pass->state, pass->dx, none);
 	}

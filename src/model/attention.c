@@ -4,9 +4,9 @@
 
 #include <assert.h>
 
-/* Its tensors, beside its linears'; and what it keeps. */
+/* Its tensors, beside its linears'; and its rows of the activation table. */
 enum { Q_NORM, K_NORM, SINKS };
-enum { QKV, QK, NORM_QK, OUT, LSE };
+enum { QKV = RH_ROW_MIXER, QK, NORM_QK, OUT, LSE, D_QKV };
 
 /* ---- layout ---- */
 
@@ -93,12 +93,12 @@ static struct parts split_qkv(const struct rh_traits *traits, struct rh_view qkv
 }
 
 /* The operands of attention: where q and k are normalised, the results lie apart from the norms' inputs. */
-static struct parts attended(const struct rh_traits *traits, const struct rh_view *own)
+static struct parts attended(const struct rh_traits *traits, const struct rh_view *view)
 {
-	struct parts parts = split_qkv(traits, own[QKV]);
+	struct parts parts = split_qkv(traits, view[QKV]);
 	if (traits->qk_norm) {
-		parts.q = rh_view_cols(own[QK], 0, parts.q.cols);
-		parts.k = rh_view_cols(own[QK], parts.q.cols, parts.k.cols);
+		parts.q = rh_view_cols(view[QK], 0, parts.q.cols);
+		parts.k = rh_view_cols(view[QK], parts.q.cols, parts.k.cols);
 	}
 	return parts;
 }
@@ -188,14 +188,14 @@ static struct emit_norm norm_qk(const struct rh_layer *layer)
 	                          layer->traits.head_dim};
 }
 
-static struct rh_view stats_q(const struct rh_traits *traits, const struct rh_view *own)
+static struct rh_view stats_q(const struct rh_traits *traits, const struct rh_view *view)
 {
-	return rh_view_cols(own[NORM_QK], 0, traits->heads);
+	return rh_view_cols(view[NORM_QK], 0, traits->heads);
 }
 
-static struct rh_view stats_k(const struct rh_traits *traits, const struct rh_view *own)
+static struct rh_view stats_k(const struct rh_traits *traits, const struct rh_view *view)
 {
-	return rh_view_cols(own[NORM_QK], traits->heads, traits->kv_heads);
+	return rh_view_cols(view[NORM_QK], traits->heads, traits->kv_heads);
 }
 
 /* 1: one op normalises heads and rotates them. */
@@ -217,28 +217,28 @@ static void set_norm_and_rope(const struct rh_emit *emit, const struct rh_layer 
 }
 
 /* Rotates queries and keys for attention, after normalising them where the family does so. */
-static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_view *own)
+static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_view *view)
 {
 	const struct rh_traits *traits = &layer->traits;
 	if (fuses_norm_and_rope(traits)) {
 		struct rh_op op = {.kind = RH_OP_QK_ROPE};
 		set_norm_and_rope(emit, layer, &op);
-		op.operand[RH_QK_ROPE_X] = query_key(traits, own[QKV]);
+		op.operand[RH_QK_ROPE_X] = query_key(traits, view[QKV]);
 		op.operand[RH_QK_ROPE_TABLE] = emit->ropes.table[traits->rope];
-		op.operand[RH_QK_ROPE_Y] = own[QK];
-		op.operand[RH_QK_ROPE_RSTD] = own[NORM_QK];
+		op.operand[RH_QK_ROPE_Y] = view[QK];
+		op.operand[RH_QK_ROPE_RSTD] = view[NORM_QK];
 		emit_op(emit, &op);
 		return;
 	}
-	struct parts raw = split_qkv(traits, own[QKV]), in = attended(traits, own);
+	struct parts raw = split_qkv(traits, view[QKV]), in = attended(traits, view);
 	if (traits->qk_norm) {
-		emit_norm(emit, norm_q(layer), raw.q, in.q, stats_q(traits, own));
-		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, own));
+		emit_norm(emit, norm_q(layer), raw.q, in.q, stats_q(traits, view));
+		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, view));
 	}
-	rope(emit, traits, traits->qk_norm ? own[QK] : query_key(traits, own[QKV]), 0);
+	rope(emit, traits, traits->qk_norm ? view[QK] : query_key(traits, view[QKV]), 0);
 }
 
-static void attention_backward(struct rh_emit *emit, int layer, const struct rh_view *own, struct rh_view d_o, struct parts in,
+static void attention_backward(struct rh_emit *emit, int layer, const struct rh_view *view, struct rh_view d_o, struct parts in,
                                struct parts out)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
@@ -251,10 +251,10 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 	op.operand[RH_ATTENTION_BACKWARD_V] = in.v;
 	op.operand[RH_ATTENTION_BACKWARD_START_Q] = emit_micro(emit, at.start_q, emit->shape.documents + 1);
 	op.operand[RH_ATTENTION_BACKWARD_START_K] = emit_micro(emit, at.start_k, emit->shape.documents + 1);
-	op.operand[RH_ATTENTION_BACKWARD_O] = own[OUT];
-	op.operand[RH_ATTENTION_BACKWARD_LSE] = own[LSE];
+	op.operand[RH_ATTENTION_BACKWARD_O] = view[OUT];
+	op.operand[RH_ATTENTION_BACKWARD_LSE] = view[LSE];
 	op.operand[RH_ATTENTION_BACKWARD_DO] = d_o;
-	op.operand[RH_ATTENTION_BACKWARD_DELTA] = emit_take(emit->arena, RH_F32, own[LSE].rows, own[LSE].cols);
+	op.operand[RH_ATTENTION_BACKWARD_DELTA] = emit_take(emit->arena, RH_F32, view[LSE].rows, view[LSE].cols);
 	op.operand[RH_ATTENTION_BACKWARD_DQ] = out.q;
 	op.operand[RH_ATTENTION_BACKWARD_DK] = out.k;
 	op.operand[RH_ATTENTION_BACKWARD_DV] = out.v;
@@ -268,18 +268,18 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 }
 
 /* dqkv (T, q+2kv), before rope and before the norms of heads. */
-static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *own, struct rh_view d_o, struct rh_view dqkv)
+static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o, struct rh_view dqkv)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_traits *traits = &layer->traits;
-	struct parts raw = split_qkv(traits, own[QKV]), d = split_qkv(traits, dqkv);
-	attention_backward(emit, index, own, d_o, attended(traits, own), d);
+	struct parts raw = split_qkv(traits, view[QKV]), d = split_qkv(traits, dqkv);
+	attention_backward(emit, index, view, d_o, attended(traits, view), d);
 	struct rh_view dqk = query_key(traits, dqkv);
 	if (fuses_norm_and_rope(traits)) {
 		struct rh_op op = {.kind = RH_OP_QK_ROPE_BACKWARD};
 		set_norm_and_rope(emit, layer, &op);
-		op.operand[RH_QK_ROPE_BACKWARD_X] = query_key(traits, own[QKV]);
-		op.operand[RH_QK_ROPE_BACKWARD_RSTD] = own[NORM_QK];
+		op.operand[RH_QK_ROPE_BACKWARD_X] = query_key(traits, view[QKV]);
+		op.operand[RH_QK_ROPE_BACKWARD_RSTD] = view[NORM_QK];
 		op.operand[RH_QK_ROPE_BACKWARD_TABLE] = emit->ropes.table[traits->rope];
 		op.operand[RH_QK_ROPE_BACKWARD_DY] = op.operand[RH_QK_ROPE_BACKWARD_DX] = dqk;
 		op.operand[RH_QK_ROPE_BACKWARD_DQ_W] = emit_gradient(emit, layer, 0, layer->own[RH_MIXER][Q_NORM], 1, traits->head_dim);
@@ -291,66 +291,76 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *
 	if (!traits->qk_norm)
 		return;
 	emit_norm_backward(emit, norm_q(layer),
-	                   &(struct emit_norm_gradient){.x = raw.q, .stats = stats_q(traits, own), .dy = d.q, .dx = d.q});
+	                   &(struct emit_norm_gradient){.x = raw.q, .stats = stats_q(traits, view), .dy = d.q, .dx = d.q});
 	emit_norm_backward(emit, norm_k(layer),
-	                   &(struct emit_norm_gradient){.x = raw.k, .stats = stats_k(traits, own), .dy = d.k, .dx = d.k});
+	                   &(struct emit_norm_gradient){.x = raw.k, .stats = stats_k(traits, view), .dy = d.k, .dx = d.k});
 }
 
-static void keeps(const struct rh_emit *emit, int index, struct rh_saved *s, struct emit_activations *list)
+static void declare(const struct rh_emit *emit, int index, struct emit_table *table)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_traits *traits = &layer->traits;
 	int64_t tokens = emit->shape.tokens, q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
 	enum rh_dtype act = emit->model->dtype;
-	struct rh_view *own = s->own[RH_MIXER];
-	emit_keep(list, &own[LSE], RH_F32, tokens, traits->heads, 0);
-	emit_keep(list, &own[QKV], act, tokens, q + 2 * kv, 0);
+	enum rh_maker mixer = RH_MAKER_MIXER;
+	uint64_t ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), qkv = RH_ROW_SET(QKV), attended = traits->qk_norm ? qkv | RH_ROW_SET(QK) : qkv;
+	int out_is_deferred = emit->deferred && learns(emit, index, HALF_OUTPUT);
+	int d_qkv_is_deferred = emit->deferred && learns(emit, index, HALF_INPUT);
+	emit_row(table, LSE, RH_F32, tokens, traits->heads, (struct emit_origin){mixer, attended, 0});
+	emit_row(table, QKV, act, tokens, q + 2 * kv, (struct emit_origin){mixer, RH_ROW_SET(RH_ROW_X) | ropes, 0});
 	if (traits->qk_norm) {
-		emit_keep(list, &own[QK], act, tokens, q + kv, 0);
-		emit_keep(list, &own[NORM_QK], RH_F32, tokens, emit_norm_stats_cols(norm_qk(layer)), 0);
+		int64_t stats = emit_norm_stats_cols(norm_qk(layer));
+		emit_row(table, QK, act, tokens, q + kv, (struct emit_origin){mixer, qkv | ropes, 0});
+		emit_row(table, NORM_QK, RH_F32, tokens, stats, (struct emit_origin){mixer, qkv | ropes, 0});
 	}
-	emit_keep(list, &own[OUT], act, tokens, q, emit->deferred && learns(emit, index, HALF_OUTPUT));
+	emit_row(table, OUT, act, tokens, q, (struct emit_origin){mixer, attended, out_is_deferred});
+	emit_row(table, D_QKV, act, tokens, q + 2 * kv, (struct emit_origin){RH_MAKER_BACKWARD, 0, d_qkv_is_deferred});
 }
 
-static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s)
+static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	const struct rh_view *own = s->own[RH_MIXER];
-	emit_linear(emit, qkv_of(index), x, (struct rh_view){0}, own[QKV], s->low);
-	rotate(emit, layer, own);
-	attend(emit, index, attended(&layer->traits, own), own[OUT], own[LSE]);
-	return emit_linear_apart(emit, o_of(index), own[OUT], residual, y, s->low);
+	uint64_t rotated = layer->traits.qk_norm ? RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK) : RH_ROW_SET(QKV);
+	if (emit_wants(s, RH_ROW_SET(QKV)) || emit_wants_low(s, qkv_of(index)))
+		emit_linear(emit, qkv_of(index), x, (struct rh_view){0}, emit_wanted(s, QKV), s);
+	if (emit_wants(s, rotated))
+		rotate(emit, layer, s->view);
+	if (emit_wants(s, RH_ROW_SET(OUT) | RH_ROW_SET(LSE)))
+		attend(emit, index, attended(&layer->traits, s->view), s->view[OUT], s->view[LSE]);
+	if (!y.data && !emit_wants_low(s, o_of(index)))
+		return NULL;
+	return emit_linear_apart(emit, o_of(index), s->view[OUT], residual, y, s);
 }
 
-static void backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx)
+static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
-	const struct rh_view *own = s->own[RH_MIXER];
-	struct rh_view dqkv = emit_take(emit_linear_operands(emit, qkv_of(index)), emit->model->dtype, own[QKV].rows, own[QKV].cols);
+	struct rh_view dqkv = emit_operand(emit, s, D_QKV), out = s->view[OUT];
 	int64_t mark = emit->arena->used;
-	struct rh_view d_o = emit_act(emit, own[OUT].rows, own[OUT].cols);
-	emit_linear_dx(emit, o_of(index), dy, d_o, s->d_low);
-	emit_linear_gradients(emit, o_of(index), dy, own[OUT], s);
-	qkv_backward(emit, index, own, d_o, dqkv);
+	struct rh_view d_o = emit_act(emit, out.rows, out.cols);
+	emit_linear_dx(emit, o_of(index), dy, d_o, s);
+	emit_linear_gradients(emit, o_of(index), dy, out, s);
+	qkv_backward(emit, index, s->view, d_o, dqkv);
 	rh_arena_reset(emit->arena, mark);
-	emit_linear_dx(emit, qkv_of(index), dqkv, dx, s->d_low);
-	s->deferred[RH_PROJ_Q].dy = dqkv;
+	emit_linear_dx(emit, qkv_of(index), dqkv, dx, s);
 }
 
-static void gradients(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view x)
+static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
 {
-	emit_linear_gradients(emit, qkv_of(index), s->deferred[RH_PROJ_Q].dy, x, s);
+	emit_linear_gradients(emit, qkv_of(index), s->view[D_QKV], x, s);
 }
 
-static void weights(struct rh_emit *emit, int index, const struct rh_saved *s)
+static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
-	emit_linear_deferred(emit, o_of(index), s);
-	emit_linear_deferred(emit, qkv_of(index), s);
+	emit_linear_dw(emit, o_of(index), s->view[RH_ROW_GRADIENT + RH_MIXER], s->view[OUT], s);
+	emit_linear_dw(emit, qkv_of(index), s->view[D_QKV], s->view[RH_ROW_INPUT + RH_MIXER], s);
 }
 
 const struct rh_half half_attention = {.size = size,
                                        .place = place,
                                        .carries = carries,
-                                       .keeps = keeps,
+                                       .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3),
+                                       .of_output = RH_ROW_SET(OUT),
+                                       .declare = declare,
                                        .learns = learns,
                                        .forward = forward,
                                        .backward = backward,

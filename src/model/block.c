@@ -2,9 +2,9 @@
  *   pre       x2 = x + half(norm(x))
  *   sandwich  x2 = x + norm'(half(norm(x)))
  *   post      x2 = norm'(x + half(x))
- * Kept for the backward: x2, the norms' statistics, what norm' reads (`made`), and what the halves say. What the norms before halves make
- * is made again on the way. Where weight gradients are deferred, both operands of each lie apart, in emit->deferred: those of a product's
- * input and of its output's gradient. */
+ * Rows of the activation table: x2, the norms' statistics, what norm' reads (`made`), and what the halves declare. What the norms before
+ * halves make is made again on the way. Where weight gradients are deferred, both operands of each lie apart, in emit->deferred: those of
+ * a product's input and of its output's gradient. */
 #include "model/half.h"
 
 #define ROW(KIND, name) &half_##name,
@@ -25,59 +25,108 @@ static enum rh_norm_place behind(enum rh_half_place which)
 	return which == RH_MIXER ? RH_NORM_AFTER_MIXER : RH_NORM_AFTER_MLP;
 }
 
-static struct rh_view take_width(struct rh_emit *emit, int index, struct rh_arena *arena)
+static struct rh_view take_width(struct rh_emit *emit, int index)
 {
-	return emit_take(arena, emit->model->dtype, emit->shape.tokens, emit->model->layer[index].width);
+	return emit_act(emit, emit->shape.tokens, emit->model->layer[index].width);
 }
 
-/* Where an operand of a half's weight gradients goes. */
-static struct rh_arena *operands(const struct rh_emit *emit, int index, enum rh_half_place which, enum half_end of)
+/* Does the backward read the half's input, or the gradient of its output, for weight gradients that it defers? */
+static int defers(const struct rh_emit *emit, int index, enum rh_half_place which, enum half_end of)
 {
-	return emit->deferred && half_of(&emit->model->layer[index], which)->learns(emit, index, of) ? emit->deferred : emit->arena;
+	return emit->deferred && half_of(&emit->model->layer[index], which)->learns(emit, index, of);
 }
 
-void emit_take_kept(const struct rh_emit *emit, struct rh_arena *arena, const struct emit_activations *list)
+/* Rows that the input of a half is made of, and those that its output is. */
+static uint64_t input_of(enum rh_half_place which)
 {
-	for (int i = 0; i < list->count; i++) {
-		const struct emit_activation *row = &list->row[i];
-		*row->view = emit_take(row->is_deferred ? emit->deferred : arena, row->dtype, row->rows, row->cols);
+	return RH_ROW_SET(which == RH_MIXER ? RH_ROW_X : RH_ROW_X2);
+}
+
+static uint64_t output_of(const struct rh_layer *layer, enum rh_half_place which)
+{
+	uint64_t made = layer->traits.residual == RH_RESIDUAL_PRE ? half_of(layer, which)->of_output : RH_ROW_SET(RH_ROW_MADE + which);
+	return layer->traits.residual == RH_RESIDUAL_POST ? made : made | input_of(which);
+}
+
+uint64_t emit_block_output_from(const struct rh_emit *emit, int index)
+{
+	return output_of(&emit->model->layer[index], RH_MLP);
+}
+
+static void declare_norms(const struct rh_emit *emit, int index, struct emit_table *table)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	for (int n = 0; n < RH_NORMS; n++) {
+		if (layer->norm[n] < 0)
+			continue;
+		enum rh_half_place which = n == RH_NORM_MIXER || n == RH_NORM_AFTER_MIXER ? RH_MIXER : RH_MLP;
+		uint64_t from = n == (int)before(which) ? input_of(which) : RH_ROW_SET(RH_ROW_MADE + which);
+		int64_t cols = emit_norm_stats_cols(emit_norm_of(emit, index, (enum rh_norm_place)n));
+		enum rh_maker maker = which == RH_MIXER ? RH_MAKER_MIXER : RH_MAKER_MLP;
+		emit_row(table, RH_ROW_NORM + n, RH_F32, emit->shape.tokens, cols, (struct emit_origin){maker, from, 0});
 	}
 }
 
-/* All that the layer's backward reads beside x. */
-static void list_kept(const struct rh_emit *emit, int index, struct rh_saved *s, struct emit_activations *list)
+/* What a half's linears have: low activations, and operands of weight gradients. */
+static void declare_low(const struct rh_emit *emit, int index, struct emit_table *table)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	const struct rh_half *mlp = half_of(layer, RH_MLP);
+	for (int p = 0; p < RH_PROJS; p++) {
+		enum rh_half_place which = p < RH_PROJ_MLP ? RH_MIXER : RH_MLP;
+		const struct rh_half *half = half_of(layer, which);
+		enum rh_maker maker = which == RH_MIXER ? RH_MAKER_MIXER : RH_MAKER_MLP;
+		uint64_t from = half->of_input & RH_ROW_SET(RH_ROW_LOW + p) ? input_of(which) : half->of_output;
+		int is_deferred = emit->deferred != NULL;
+		if (!layer->proj[p].r)
+			continue;
+		emit_row(table, RH_ROW_LOW + p, emit->model->dtype, emit->shape.tokens, layer->proj[p].r,
+		         (struct emit_origin){maker, from, is_deferred});
+		emit_row(table, RH_ROW_D_LOW + p, emit->model->dtype, emit->shape.tokens, layer->proj[p].r,
+		         (struct emit_origin){RH_MAKER_BACKWARD, 0, is_deferred});
+	}
+}
+
+static void declare_operands(const struct rh_emit *emit, int index, struct emit_table *table)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	enum rh_dtype act = emit->model->dtype;
+	int64_t tokens = emit->shape.tokens;
+	for (int which = 0; which < RH_HALVES; which++) {
+		enum rh_half_place half = (enum rh_half_place)which;
+		/* behind a residual without a norm before the MLP its input is x2 itself, which is there from the start */
+		int is_apart = layer->traits.residual != RH_RESIDUAL_POST || half == RH_MIXER;
+		emit_row(table, RH_ROW_INPUT + which, act, tokens, layer->width,
+		         (struct emit_origin){RH_MAKER_BACKWARD, 0, is_apart && defers(emit, index, half, HALF_INPUT)});
+		emit_row(table, RH_ROW_GRADIENT + which, act, tokens, layer->width,
+		         (struct emit_origin){RH_MAKER_BACKWARD, 0, defers(emit, index, half, HALF_OUTPUT)});
+	}
+}
+
+void emit_declare_block(const struct rh_emit *emit, int index, struct emit_table *table)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
 	enum rh_residual residual = layer->traits.residual;
 	enum rh_dtype act = emit->model->dtype;
 	int64_t tokens = emit->shape.tokens;
-	for (int n = 0; n < RH_NORMS; n++)
-		if (layer->norm[n] >= 0)
-			emit_keep(list, &s->norm[n], RH_F32, tokens, emit_norm_stats_cols(emit_norm_of(emit, index, (enum rh_norm_place)n)),
-			          0);
-	for (int which = 0; which < RH_HALVES && residual != RH_RESIDUAL_PRE; which++)
-		emit_keep(list, &s->made[which], act, tokens, layer->width, 0);
-	emit_keep(list, &s->x2, act, tokens, layer->width,
-	          residual == RH_RESIDUAL_POST && emit->deferred && mlp->learns(emit, index, HALF_INPUT));
-	half_of(layer, RH_MIXER)->keeps(emit, index, s, list);
-	mlp->keeps(emit, index, s, list);
-	for (int p = 0; p < RH_PROJS; p++)
-		if (layer->proj[p].r)
-			emit_keep(list, &s->low[p], act, tokens, layer->proj[p].r, emit->deferred != NULL);
-}
-
-static void take_kept(const struct rh_emit *emit, struct rh_arena *arena, int index, struct rh_view x, struct rh_saved *s)
-{
-	struct emit_activations list;
-	list.count = 0; /* rows behind it are not read */
-	*s = (struct rh_saved){.x = x};
-	list_kept(emit, index, s, &list);
-	emit_take_kept(emit, arena, &list);
+	int x2_is_deferred = residual == RH_RESIDUAL_POST && defers(emit, index, RH_MLP, HALF_INPUT);
+	declare_norms(emit, index, table);
+	for (int which = 0; which < RH_HALVES && residual != RH_RESIDUAL_PRE; which++) {
+		uint64_t from = half_of(layer, (enum rh_half_place)which)->of_output;
+		if (residual == RH_RESIDUAL_POST)
+			from |= input_of((enum rh_half_place)which);
+		emit_row(table, RH_ROW_MADE + which, act, tokens, layer->width,
+		         (struct emit_origin){which == RH_MIXER ? RH_MAKER_MIXER : RH_MAKER_MLP, from, 0});
+	}
+	emit_row(table, RH_ROW_X2, act, tokens, layer->width,
+	         (struct emit_origin){RH_MAKER_MIXER, output_of(layer, RH_MIXER), x2_is_deferred});
+	half_of(layer, RH_MIXER)->declare(emit, index, table);
+	half_of(layer, RH_MLP)->declare(emit, index, table);
+	declare_low(emit, index, table);
+	declare_operands(emit, index, table);
 }
 
 /* x2 = x + sum, where there is a sum; h = its norm. */
-static void norm_of_sum(struct rh_emit *emit, int index, struct rh_view x, void *sum, struct rh_view h, const struct rh_saved *s)
+static void norm_of_sum(struct rh_emit *emit, int index, struct rh_view x, void *sum, struct rh_view h, const struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct emit_norm norm = emit_norm_of(emit, index, RH_NORM_MLP);
@@ -87,84 +136,81 @@ static void norm_of_sum(struct rh_emit *emit, int index, struct rh_view x, void 
 		op.operand[RH_ADD_RMSNORM_A] = x;
 		op.operand[RH_ADD_RMSNORM_B] = rh_view_of(sum, x.dtype, x.rows, x.cols);
 		op.operand[RH_ADD_RMSNORM_W] = emit_weight(emit, layer, 0, norm.tensor, 1, norm.length);
-		op.operand[RH_ADD_RMSNORM_SUM] = s->x2;
+		op.operand[RH_ADD_RMSNORM_SUM] = s->view[RH_ROW_X2];
 		op.operand[RH_ADD_RMSNORM_Y] = h;
-		op.operand[RH_ADD_RMSNORM_RSTD] = s->norm[RH_NORM_MLP];
+		op.operand[RH_ADD_RMSNORM_RSTD] = s->view[RH_ROW_NORM + RH_NORM_MLP];
 		emit_op(emit, &op);
 		return;
 	}
-	emit_add_apart(emit, x, sum, s->x2);
-	emit_norm(emit, norm, s->x2, h, s->norm[RH_NORM_MLP]);
+	emit_add_apart(emit, x, sum, s->view[RH_ROW_X2]);
+	emit_norm(emit, norm, s->view[RH_ROW_X2], h, s->view[RH_ROW_NORM + RH_NORM_MLP]);
 }
 
-/* y of x, and of h = norm(x) where the half reads that; y absent: only what the backward reads is made. Returns what is still to be added
- * to x to make y, or NULL. */
+/* y of x, and of h = norm(x) where the half reads that; y absent: it is not made. Returns what is still to be added to x to make y, or
+ * NULL. */
 static void *half_forward(struct rh_emit *emit, int index, enum rh_half_place which, struct rh_view x, struct rh_view h, struct rh_view y,
-                          struct rh_saved *s)
+                          struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_half *half = half_of(layer, which);
 	if (layer->traits.residual == RH_RESIDUAL_PRE)
 		return half->forward(emit, index, h, x, y, s);
 	struct emit_norm norm = emit_norm_of(emit, index, behind(which));
-	struct rh_view made = s->made[which], stats = s->norm[behind(which)], none = {0};
+	int made = RH_ROW_MADE + (int)which, stats = RH_ROW_NORM + (int)behind(which), norms = y.data || emit_wants(s, RH_ROW_SET(stats));
 	if (layer->traits.residual == RH_RESIDUAL_POST) {
-		emit_add_apart(emit, x, half->forward(emit, index, x, x, made, s), made);
-		emit_norm(emit, norm, made, y.data ? y : h, stats);
+		struct rh_view sum = emit_wanted(s, made);
+		emit_add_apart(emit, x, half->forward(emit, index, x, x, sum, s), sum);
+		if (norms)
+			emit_norm(emit, norm, s->view[made], y.data ? y : h, s->view[stats]);
 		return NULL;
 	}
-	(void)half->forward(emit, index, h, none, made, s);
-	struct rh_view normed = emit_act(emit, made.rows, made.cols);
-	emit_norm(emit, norm, made, normed, stats);
+	(void)half->forward(emit, index, h, (struct rh_view){0}, emit_wanted(s, made), s);
+	if (!norms)
+		return NULL;
+	struct rh_view normed = emit_act(emit, x.rows, x.cols);
+	emit_norm(emit, norm, s->view[made], normed, s->view[stats]);
 	if (y.data)
 		emit_add(emit, x, normed, y);
 	return NULL;
 }
 
-void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_view y, struct rh_saved *keep)
+void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_view y, struct rh_activations *s)
 {
-	struct rh_saved local, *s = keep ? keep : &local;
-	int is_post = emit->model->layer[index].traits.residual == RH_RESIDUAL_POST;
+	const struct rh_layer *layer = &emit->model->layer[index];
+	int is_post = layer->traits.residual == RH_RESIDUAL_POST;
 	int64_t outer = emit->arena->used;
-	take_kept(emit, keep ? emit->saved : emit->arena, index, x, s);
-	int64_t inner = emit->arena->used;
-	struct rh_view h = take_width(emit, index, emit->arena);
+	struct rh_view h = take_width(emit, index);
 	int64_t mark = emit->arena->used;
-	if (!is_post)
-		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MIXER), x, h, s->norm[RH_NORM_MIXER]);
-	void *sum = half_forward(emit, index, RH_MIXER, x, h, s->x2, s);
-	if (!is_post)
+	if (!is_post && emit_wants(s, half_of(layer, RH_MIXER)->of_input | RH_ROW_SET(RH_ROW_NORM + RH_NORM_MIXER)))
+		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MIXER), x, h, s->view[RH_ROW_NORM + RH_NORM_MIXER]);
+	void *sum = half_forward(emit, index, RH_MIXER, x, h, emit_wanted(s, RH_ROW_X2), s);
+	if (!is_post && (sum || emit_wants(s, half_of(layer, RH_MLP)->of_input | RH_ROW_SET(RH_ROW_NORM + RH_NORM_MLP))))
 		norm_of_sum(emit, index, x, sum, h, s);
 	rh_arena_reset(emit->arena, mark);
-	emit_add_apart(emit, s->x2, half_forward(emit, index, RH_MLP, s->x2, h, y, s), y);
-	rh_arena_reset(emit->arena, keep ? inner : outer);
-}
-
-/* Where the gradient of a half's y is kept: without a norm behind the half it is an operand of weight gradients. */
-static struct rh_arena *dy_arena(const struct rh_emit *emit, int index, enum rh_half_place which)
-{
-	int is_pre = emit->model->layer[index].traits.residual == RH_RESIDUAL_PRE;
-	return is_pre ? operands(emit, index, which, HALF_OUTPUT) : emit->arena;
+	struct rh_view x2 = s->view[RH_ROW_X2];
+	emit_add_apart(emit, x2, half_forward(emit, index, RH_MLP, x2, h, y, s), y);
+	rh_arena_reset(emit->arena, outer);
 }
 
 /* dx of dy, absent: not wanted; and the half's gradients. */
-static void half_backward(struct rh_emit *emit, int index, enum rh_half_place which, struct rh_saved *s, struct rh_view x,
+static void half_backward(struct rh_emit *emit, int index, enum rh_half_place which, struct rh_activations *s, struct rh_view x,
                           struct rh_view dy, struct rh_view dx)
 {
 	const struct rh_half *half = half_of(&emit->model->layer[index], which);
 	enum rh_residual residual = emit->model->layer[index].traits.residual;
-	struct rh_view stats = s->norm[before(which)], input = x, d = dy;
-	struct rh_arena *inputs = operands(emit, index, which, HALF_INPUT);
+	struct rh_view stats = s->view[RH_ROW_NORM + before(which)], input = x, d = dy;
 	int64_t mark = emit->arena->used;
 	if (residual != RH_RESIDUAL_PRE) {
-		d = take_width(emit, index, operands(emit, index, which, HALF_OUTPUT));
-		emit_norm_backward(emit, emit_norm_of(emit, index, behind(which)),
-		                   &(struct emit_norm_gradient){.x = s->made[which], .stats = s->norm[behind(which)], .dy = dy, .dx = d});
+		d = emit_operand(emit, s, RH_ROW_GRADIENT + (int)which);
+		emit_norm_backward(
+		        emit, emit_norm_of(emit, index, behind(which)),
+		        &(struct emit_norm_gradient){
+		                .x = s->view[RH_ROW_MADE + which], .stats = s->view[RH_ROW_NORM + behind(which)], .dy = dy, .dx = d});
 	}
 	half->backward(emit, index, s, d, dx);
 	if (residual != RH_RESIDUAL_POST) {
 		struct emit_norm norm = emit_norm_of(emit, index, before(which));
-		input = take_width(emit, index, inputs);
+		input = emit_operand(emit, s, RH_ROW_INPUT + (int)which);
 		if (dx.data)
 			emit_norm_backward(emit, norm,
 			                   &(struct emit_norm_gradient){.x = x, .stats = stats, .dy = dx, .add = dy, .dx = dx, .y = input});
@@ -173,8 +219,8 @@ static void half_backward(struct rh_emit *emit, int index, enum rh_half_place wh
 	} else { /* d is the gradient of a sum that x is part of */
 		if (dx.data)
 			emit_add(emit, dx, d, dx);
-		if (which == RH_MIXER && inputs != emit->arena) { /* x2 lies there from the start */
-			input = take_width(emit, index, inputs);
+		if (which == RH_MIXER && defers(emit, index, which, HALF_INPUT)) { /* x2 lies there from the start */
+			input = emit_operand(emit, s, RH_ROW_INPUT + (int)which);
 			emit_cast(emit, x, input);
 		}
 	}
@@ -182,22 +228,22 @@ static void half_backward(struct rh_emit *emit, int index, enum rh_half_place wh
 	rh_arena_reset(emit->arena, mark);
 }
 
-void emit_block_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx)
+/* Without a norm behind the half the gradient of its output is that of x2. */
+void emit_block_backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
+	int is_pre = emit->model->layer[index].traits.residual == RH_RESIDUAL_PRE;
 	int64_t mark = emit->arena->used;
-	struct rh_view dx2 = take_width(emit, index, dy_arena(emit, index, RH_MIXER));
-	half_backward(emit, index, RH_MLP, s, s->x2, dy, dx2);
-	half_backward(emit, index, RH_MIXER, s, s->x, dx2, dx);
+	struct rh_view dx2 = is_pre ? emit_operand(emit, s, RH_ROW_GRADIENT + RH_MIXER) : take_width(emit, index);
+	half_backward(emit, index, RH_MLP, s, s->view[RH_ROW_X2], dy, dx2);
+	half_backward(emit, index, RH_MIXER, s, s->view[RH_ROW_X], dx2, dx);
 	rh_arena_reset(emit->arena, mark);
 }
 
-struct rh_arena *emit_block_dy(const struct rh_emit *emit, int index)
+void emit_block_weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
-	return dy_arena(emit, index, RH_MLP);
-}
-
-void emit_block_weights(struct rh_emit *emit, int index, const struct rh_saved *s)
-{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	if (layer->traits.residual == RH_RESIDUAL_POST)
+		s->view[RH_ROW_INPUT + RH_MLP] = s->view[RH_ROW_X2];
 	for (int which = RH_HALVES - 1; which >= 0; which--) /* in the order of the backward */
-		half_of(&emit->model->layer[index], (enum rh_half_place)which)->weights(emit, index, s);
+		half_of(layer, (enum rh_half_place)which)->weights(emit, index, s);
 }

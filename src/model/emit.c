@@ -1,4 +1,4 @@
-#include "model/emit_internal.h"
+#include "model/half.h"
 
 #include "core/alloc.h"
 
@@ -41,6 +41,14 @@ void emit_op(struct rh_emit *emit, const struct rh_op *op)
 struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols)
 {
 	return emit_take(emit->arena, emit->model->dtype, rows, cols);
+}
+
+struct rh_view emit_operand(const struct rh_emit *emit, struct rh_activations *s, int row)
+{
+	struct rh_view *view = &s->view[row];
+	if (!(s->placed & RH_ROW_SET(row)))
+		view->data = rh_arena_take(emit->arena, rh_dtype_bytes(view->dtype, view->rows * view->cols));
+	return *view;
 }
 
 struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t count)
@@ -155,25 +163,30 @@ static struct rh_rope_table chosen_table(const struct rh_emit *emit, int which, 
 	return table;
 }
 
-struct rh_ropes emit_rope_tables(struct rh_emit *emit, struct rh_arena *arena)
+void emit_declare_ropes(const struct rh_emit *emit, struct emit_table *table)
 {
-	const struct rh_model *model = emit->model;
+	for (int i = 0; i < emit->model->ropes; i++) {
+		int64_t rotary = rotary_of(emit->model, i);
+		if (rotary) /* else of layers that other boxes have */
+			emit_row(table, RH_ROW_ROPE + i, RH_F32, emit->shape.tokens, rotary, (struct emit_origin){RH_MAKER_STAGE, 0, 0});
+	}
+}
+
+void emit_rope_tables(struct rh_emit *emit, const struct rh_activations *s)
+{
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	struct rh_ropes ropes = {{{0}}};
-	for (int i = 0; i < model->ropes; i++) {
-		int64_t rotary = rotary_of(model, i);
-		if (!rotary) /* of layers that other boxes have */
+	for (int i = 0; i < emit->model->ropes; i++) {
+		struct rh_view to = emit_wanted(s, RH_ROW_ROPE + i);
+		if (!to.data)
 			continue;
-		struct rh_rope_table table = chosen_table(emit, i, rotary);
+		struct rh_rope_table table = chosen_table(emit, i, to.cols);
 		struct rh_op op = {.kind = RH_OP_ROPE_TABLE};
-		ropes.table[i] = emit_take(arena, RH_F32, emit->shape.tokens, rotary);
 		op.operand[RH_ROPE_TABLE_POSITION] = emit_micro(emit, at.position, emit->shape.tokens);
-		op.operand[RH_ROPE_TABLE_TABLE] = ropes.table[i];
+		op.operand[RH_ROPE_TABLE_TABLE] = to;
 		memcpy(op.rope_table.inv_freq, table.inv_freq, sizeof op.rope_table.inv_freq);
 		op.rope_table.scale = table.scale;
 		emit_op(emit, &op);
 	}
-	return ropes;
 }
 
 int rh_stage_state_create(const struct rh_model *model, struct rh_stage_state *out)

@@ -1,13 +1,13 @@
 /* Model code emits ops here and never knows the device. The sink launches them; without a sink, only the arena's peak is measured.
  *
  * A stage is layers [lo, hi). For one micro-batch:
- *   rh_stage_forward    runs them and keeps only the requested boundaries;
- *   rh_stage_save       runs them and saves what their backward needs: right before the backward (recompute; the forward half of a fused
- *                       stage), or in place of rh_stage_forward, so that nothing is recomputed;
+ *   rh_stage_forward    runs them, and leaves the requested boundaries and the rows of the activation table that are kept or saved;
+ *   rh_stage_recompute  makes the rows that are neither, right before the backward; in a fused stage it is the forward half;
+ *   rh_stage_place      says where rows are that an earlier forward left, where nothing is recomputed;
  *   rh_stage_backward   turns the gradient at hi into the gradient at lo and adds to the blocks' gradient sums;
  *   rh_stage_weights    adds the weight gradients that rh_stage_backward deferred, where emit->deferred is given: those of linears and of
  *                       the embedding.
- * A fused stage (hi is the model's end) computes the loss and its gradient in rh_stage_save's last layer, so its backward takes no dy.
+ * A fused stage (hi is the model's end) computes the loss and its gradient in rh_stage_recompute's last layer, so its backward takes no dy.
  *
  * A mixture of experts with a load balancing loss (model->router_aux_loss_coef) adds up a load of 2E sums in fp32, over the tokens of all
  * layers in their order: how often each of E experts was chosen, and its shares of the routers' softmax. The loss's gradient at a router
@@ -18,6 +18,7 @@
 
 #include "core/arena.h"
 #include "device/op.h"
+#include "model/activation.h"
 #include "model/micro.h"
 #include "model/model.h"
 
@@ -56,10 +57,11 @@ struct rh_emit {
 	const struct rh_model *model;
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
 	void *sink;
-	struct rh_arena *arena;    /* activations and workspace */
-	struct rh_arena *saved;    /* what rh_stage_save saves: the same arena, or another one */
-	struct rh_arena *deferred; /* operands of the weight gradients that rh_stage_weights adds; NULL: none is deferred */
-	int rc;                    /* first fault of the sink; nothing is launched after it */
+	struct rh_arena *arena;        /* activations that are recomputed, and workspace */
+	const struct rh_fates *fates;  /* of each layer of the model; NULL: all activations are recomputed */
+	struct rh_arena *kept, *saved; /* rows with these fates, in the order of the table; NULL: there are none */
+	struct rh_arena *deferred;     /* operands of the weight gradients that rh_stage_weights adds; NULL: none is deferred */
+	int rc;                        /* first fault of the sink; nothing is launched after it */
 
 	/* this micro-batch, on the device */
 	struct rh_micro_shape shape;
@@ -87,23 +89,9 @@ struct rh_emit {
 /* Makes a block's packed matrices plain: its bytes are at `from`, the plain ones go to `to` (rh_block_plain_bytes). */
 int rh_block_make_plain(struct rh_emit *emit, int block, char *from, char *to) RH_MUST;
 
-/* What a layer saves between recompute and backward, allocated once for the model's layers. One struct serves all kinds of layers: each
- * kind fills the views that its backward reads. */
-enum { RH_HALF_VIEWS = 6 };
-struct rh_saved {
-	struct rh_view x, norm[RH_NORMS];              /* norm: their statistics */
-	struct rh_view x2, made[RH_HALVES];            /* kind BLOCK. made: outputs of the halves, where a norm follows them */
-	struct rh_view own[RH_HALVES][RH_HALF_VIEWS];  /* each half's, numbered in its file */
-	struct rh_view low[RH_PROJS], d_low[RH_PROJS]; /* (T,r) x A^T of each adapted module; its gradient */
-	struct {
-		struct rh_view dy, x;
-	} deferred[RH_PROJS]; /* operands of weight gradients, by the product's first linear; an embedding's dy: the first */
-	struct rh_view dh;    /* kind HEAD: gradient at the gathered rows */
-	struct rh_view rows;  /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
-	struct rh_view dense; /* kind HEAD: output of the dense part, before its activation; goes with norm[RH_NORM_DENSE] */
-};
+/* A stage between its recompute and its backward, allocated once for the model's layers. */
 struct rh_stage_state {
-	struct rh_saved *layer; /* one per layer of the model */
+	struct rh_activations *layer; /* one per layer of the model */
 	struct rh_ropes ropes;
 	struct rh_view load; /* (1,2E) of the layers up to the stage's end */
 	int64_t mark;        /* of the arena before the stage began */
@@ -143,9 +131,33 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
  * emitted on the arena between them, but what is given back. */
 int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
                           const struct rh_head_out *head) RH_MUST;
-/* y: the boundary at hi, absent where nobody reads it. */
-int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_view y, struct rh_stage_state *state,
-                  const struct rh_head_out *head) RH_MUST;
+/* Makes the stage's rows whose fate is to be recomputed, in the arena, of the others, which lie in `kept` and `saved` as rh_stage_forward
+ * left them. x and `head` as above. */
+int rh_stage_recompute(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state,
+                       const struct rh_head_out *head) RH_MUST;
+/* Launches nothing: only places the stage's rows, in the arenas of their fates and those that are deferred. */
+void rh_stage_place(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state);
+
+/* The activation table of a stage, one row after the other, in the order in which they are placed. Begin with rh_stage_rows. Of *emit
+ * model, shape, fates and deferred are read. */
+struct rh_stage_rows {
+	const struct rh_emit *emit;
+	int lo, hi, next;        /* layers; that whose rows come next */
+	int64_t bytes[RH_FATES]; /* of the rows so far */
+	struct rh_activation_row table[RH_ACTIVATIONS];
+	int count, at;
+};
+struct rh_stage_row {
+	struct rh_activation_row is;
+	int layer;
+	enum rh_fate fate;
+	int64_t offset, bytes; /* among the stage's rows with this fate */
+};
+void rh_stage_rows(const struct rh_emit *emit, int lo, int hi, struct rh_stage_rows *out);
+/* 0: there are no more. Rows that the backward makes come, too; they have no offset. */
+int rh_stage_next_row(struct rh_stage_rows *rows, struct rh_stage_row *out);
+/* Bytes of the stage's rows by their fates. */
+void rh_stage_fate_bytes(const struct rh_emit *emit, int lo, int hi, int64_t bytes[RH_FATES]);
 /* dy at hi, absent for a fused stage; dx at lo, absent when no layer below is trained. The arena is back where it was. */
 int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx) RH_MUST;
 /* The same in parts: dy of the first, dx of the last, which ends at rh_stage_lowest. */
@@ -153,14 +165,8 @@ int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, stru
                            struct rh_view dy, struct rh_view dx) RH_MUST;
 /* The lowest layer, from `lo` on, that has a backward: a fused stage may contain frozen layers below it. */
 int rh_stage_lowest(const struct rh_model *model, int lo);
-/* After rh_stage_backward with the same `deferred`, or rh_stage_name_deferred. */
-int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state) RH_MUST;
-
-/* Launches nothing. Makes *state name what an rh_stage_save of the same shape left in `saved` (and in emit->deferred); or what that and
- * an rh_stage_backward left in `deferred`. */
-int rh_stage_name_saved(const struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_arena saved,
-                        struct rh_stage_state *state) RH_MUST;
-int rh_stage_name_deferred(const struct rh_emit *emit, int lo, int hi, struct rh_arena deferred, struct rh_stage_state *state) RH_MUST;
+/* After rh_stage_backward with the same `deferred`, or rh_stage_place. */
+int rh_stage_weights(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state) RH_MUST;
 
 /* A micro-batch's results in a buffer that is laid out as rh_result_layout says. are_logits: scores are whole rows of logits. */
 struct rh_head_out rh_result_views(const struct rh_model *model, const struct rh_micro_shape *shape, int64_t score_cols, int are_logits,

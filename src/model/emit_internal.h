@@ -1,8 +1,4 @@
-/* Inside model/: the functions that layer kinds are written with. After a fault of the arena or of the sink each of them does nothing.
- *
- * What they take from emit->saved and emit->deferred, and in which order, depends only on model, layers, shape and emit->deferred, not
- * on launch, y or head. run/issue.c relies on this: it emits a second time, without launching, to find the addresses of what an earlier
- * call left. */
+/* Inside model/: the functions that layer kinds are written with. After a fault of the arena or of the sink each of them does nothing. */
 #ifndef RH_MODEL_EMIT_INTERNAL_H
 #define RH_MODEL_EMIT_INTERNAL_H
 
@@ -47,8 +43,10 @@ void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, s
 /* gu becomes its gradient, da becomes a; dot: see GLU_BACKWARD, or absent. */
 void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view da, struct rh_view dot);
 
-/* The rope tables of the micro-batch's positions. */
-struct rh_ropes emit_rope_tables(struct rh_emit *emit, struct rh_arena *arena);
+/* The rope tables of the micro-batch's positions, rows of a stage's lowest layer: declared, and made where they are wanted. */
+struct emit_table;
+void emit_declare_ropes(const struct rh_emit *emit, struct emit_table *table);
+void emit_rope_tables(struct rh_emit *emit, const struct rh_activations *s);
 
 /* norm.c: a norm of a layer, as its traits say. One is a tensor of the layer's base block: over whole rows (groups 1), or over each of
  * `groups` heads. */
@@ -70,44 +68,47 @@ struct emit_norm_gradient {
 };
 void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struct emit_norm_gradient *gradient);
 
+/* A row of the activation table that the backward makes: where it was placed, else from now on in emit->arena. */
+struct rh_view emit_operand(const struct rh_emit *emit, struct rh_activations *s, int row);
+
 /* linear.c: `count` projections, first..first+count-1, whose rows lie back to back and which read the same x: one product, then each one's
- * adapter. y (T, sum of out) = x W^T + bias + adapters' parts + residual; y may not be the residual. low[p], where the module is adapted,
- * receives x A^T. y absent: only low is made. */
+ * adapter. y (T, sum of out) = x W^T + bias + adapters' parts + residual; y may not be the residual. The row LOW + p, where the module is
+ * adapted, receives x A^T. y absent: only that is made. */
 struct emit_linears {
 	int layer, first, count;
 };
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
-                 const struct rh_view *low);
+                 const struct rh_activations *s);
 /* The same, except that a residual which is to be added by another op is left out: then what to add it to is returned, as large as y, in
  * the arena; else NULL. */
 void *emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
-                        const struct rh_view *low);
+                        const struct rh_activations *s);
 /* y = residual + that, if it is not NULL. */
 void emit_add_apart(struct rh_emit *emit, struct rh_view residual, void *sum, struct rh_view y);
 /* dx (T,in) = dy W + adapters' part; absent dx: not wanted. Then the gradients: dW += dy^T x, db += column sums, and the adapters'. In two
- * calls, as x is often known only after dx has been used. The first makes d_low[p] (T,r) of adapted modules, in the arena of
- * emit_linear_operands: there until the second. */
-void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_view *d_low);
-void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,
-                    const struct rh_view *d_low);
+ * calls, as x is often known only after dx has been used. The first makes the rows D_LOW of adapted modules. */
+void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_activations *s);
+void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_activations *s);
 /* Is any of their weights or adapters trained? */
 int emit_linear_learns(const struct rh_emit *emit, struct emit_linears which);
-/* The arena for an operand of emit_linear_dw: emit->deferred where weight gradients are deferred and this one has any. */
-struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which);
-/* emit_linear_dw at once, or where weight gradients are deferred by emit_linear_deferred; its operands are noted in *saved. */
-void emit_linear_gradients(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, struct rh_saved *saved);
-void emit_linear_deferred(struct rh_emit *emit, struct emit_linears which, const struct rh_saved *saved);
+/* emit_linear_dw at once; nothing where weight gradients are deferred. */
+void emit_linear_gradients(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x,
+                           const struct rh_activations *s);
 
-/* block.c: a transformer layer. saved NULL: nothing is kept. y absent: only what the backward needs is made. */
-void emit_block(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view y, struct rh_saved *saved);
-void emit_block_backward(struct rh_emit *emit, int layer, struct rh_saved *saved, struct rh_view dy, struct rh_view dx);
-/* The weight gradients that the backward deferred; and the arena in which its dy is kept until then. */
-void emit_block_weights(struct rh_emit *emit, int layer, const struct rh_saved *saved);
-struct rh_arena *emit_block_dy(const struct rh_emit *emit, int layer);
+/* Declares a layer's rows, in the order in which they are placed. block.c also: rows of a layer that its output is made of. */
+void emit_declare_block(const struct rh_emit *emit, int layer, struct emit_table *table);
+void emit_declare_head(const struct rh_emit *emit, int layer, struct emit_table *table);
+uint64_t emit_block_output_from(const struct rh_emit *emit, int layer);
 
-/* head.c: final norm and head. saved NULL: loss or logits only; else the loss's gradient is kept in *saved. */
-void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, struct rh_saved *saved);
-void emit_head_backward(struct rh_emit *emit, const struct rh_saved *saved, struct rh_view dx);
+/* block.c: a transformer layer. y absent: it is not made. Of its rows it makes those that are wanted. */
+void emit_block(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view y, struct rh_activations *s);
+void emit_block_backward(struct rh_emit *emit, int layer, struct rh_activations *s, struct rh_view dy, struct rh_view dx);
+/* The weight gradients that the backward deferred. */
+void emit_block_weights(struct rh_emit *emit, int layer, struct rh_activations *s);
+
+/* head.c: final norm and head. learns 0: loss or logits only; else the loss's gradient is kept in a row of *s. */
+void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, int learns, struct rh_activations *s);
+void emit_head_backward(struct rh_emit *emit, struct rh_activations *s, struct rh_view dx);
 
 /* head.c: the embedding. */
 void emit_embedding(struct rh_emit *emit, struct rh_view y);

@@ -1,33 +1,48 @@
 /* A transformer layer has two halves, a mixer of tokens and an MLP, which join the residual in one of three ways (block.c). A kind of half
  * is a row of functions in a file of its own; its name stands in the lists of traits.h. It numbers its tensors (rh_layer's `own`) and the
- * activations that it keeps (rh_saved's `own`) itself. Its linears are its part of rh_layer's `proj`: their weights, adapters, kept
- * activations and deferred gradients are as of any linear. */
+ * rows of the activation table (activation.h) itself. Its linears are its part of rh_layer's `proj`: their weights, adapters, low
+ * activations and gradients are as of any linear. */
 #ifndef RH_MODEL_HALF_H
 #define RH_MODEL_HALF_H
 
 #include "model/emit_internal.h"
 #include "model/layout.h"
 
-/* An activation that a layer's backward reads. */
-struct emit_activation {
-	struct rh_view *view; /* where the backward finds it */
-	enum rh_dtype dtype;
-	int64_t rows, cols;
-	int is_deferred; /* an operand of a weight gradient that is deferred: it is kept for as long */
+/* A layer's rows of the activation table, in the order in which they are declared and placed. */
+struct emit_table {
+	int count, has_backward; /* 0: what the backward makes is left out */
+	struct rh_activation_row row[RH_ACTIVATIONS];
 };
-/* Those of a layer, in the order in which they are declared. */
-struct emit_activations {
-	struct emit_activation row[RH_HALVES * (RH_HALF_VIEWS + 1) + RH_NORMS + RH_PROJS + 1];
-	int count;
+struct emit_origin {
+	enum rh_maker maker;
+	uint64_t from; /* of which rows: struct rh_activation_row */
+	int is_deferred;
 };
-static inline void emit_keep(struct emit_activations *list, struct rh_view *view, enum rh_dtype dtype, int64_t rows, int64_t cols,
-                             int is_deferred)
+static inline void emit_row(struct emit_table *table, int row, enum rh_dtype dtype, int64_t rows, int64_t cols, struct emit_origin origin)
 {
-	RH_ASSERT(list->count < (int)(sizeof list->row / sizeof *list->row));
-	list->row[list->count++] = (struct emit_activation){view, dtype, rows, cols, is_deferred};
+	if (origin.maker == RH_MAKER_BACKWARD && !table->has_backward)
+		return;
+	RH_ASSERT(table->count < RH_ACTIVATIONS);
+	table->row[table->count++] = (struct rh_activation_row){row, dtype, rows, cols, origin.maker, origin.from, origin.is_deferred};
 }
-/* Takes them from the arena, or from emit->deferred. */
-void emit_take_kept(const struct rh_emit *emit, struct rh_arena *arena, const struct emit_activations *list);
+
+static inline int emit_wants(const struct rh_activations *s, uint64_t rows)
+{
+	return (s->wanted & rows) != 0;
+}
+static inline int emit_wants_low(const struct rh_activations *s, struct emit_linears which)
+{
+	return emit_wants(s, RH_ROW_RUN(RH_ROW_LOW + which.first, which.count));
+}
+/* The row where it is wanted, else absent. */
+static inline struct rh_view emit_wanted(const struct rh_activations *s, int row)
+{
+	return emit_wants(s, RH_ROW_SET(row)) ? s->view[row] : (struct rh_view){0};
+}
+
+/* Gives rows of layer l their addresses, by their fates, except those of the backward that are not deferred, which lie in the arena only
+ * while it runs. All but those of the backward are wanted. */
+void emit_place(const struct rh_emit *emit, int l, const struct emit_table *table, struct rh_activations *s);
 
 /* A block has its layer's tensors in this order, and of each kind the mixer's before the MLP's. */
 enum half_tensors { HALF_NORMS, HALF_WEIGHTS, HALF_BIASES };
@@ -46,19 +61,25 @@ struct rh_half {
 	struct rh_carried (*carries)(const struct rh_layer *layer);
 
 	/* ---- emission ---- */
-	/* Declares what its backward reads beside its input and its linears' low activations. */
-	void (*keeps)(const struct rh_emit *emit, int layer, struct rh_saved *s, struct emit_activations *list);
+	/* Rows that are made of its input, by its forward alone; rows that its output is made of. */
+	uint64_t of_input, of_output;
+	/* Declares its own rows: what its backward reads beside its input and its linears' low activations, and operands of its weight
+	 * gradients that the backward makes. */
+	void (*declare)(const struct rh_emit *emit, int layer, struct emit_table *table);
 	/* 1: gradients of its weights are made of its input, or of the gradient of its output. */
 	int (*learns)(const struct rh_emit *emit, int layer, enum half_end of);
 	/* y (T,width) = residual + what it makes of x (T,width); residual absent: that alone. y may not be the residual. Returns NULL, or
-	 * what the caller has to add to the residual to make y: as large as y, in the arena. y absent: only what the backward reads is made. */
-	void *(*forward)(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s);
+	 * what the caller has to add to the residual to make y: as large as y, in the arena. y absent: it is not made. Of its rows it makes
+	 * those that are wanted (s->wanted), and may make others anew where they are, with the same bits. x is read only for rows of
+	 * of_input. */
+	void *(*forward)(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view residual, struct rh_view y,
+	                 struct rh_activations *s);
 	/* dx = the gradient at x, absent: not wanted; and the gradients of weights, but for those that are made of x. */
-	void (*backward)(struct rh_emit *emit, int layer, struct rh_saved *s, struct rh_view dy, struct rh_view dx);
+	void (*backward)(struct rh_emit *emit, int layer, struct rh_activations *s, struct rh_view dy, struct rh_view dx);
 	/* The others: x is often known only after dx has been used. */
-	void (*gradients)(struct rh_emit *emit, int layer, struct rh_saved *s, struct rh_view x);
-	/* The weight gradients that these two deferred, in their order. */
-	void (*weights)(struct rh_emit *emit, int layer, const struct rh_saved *s);
+	void (*gradients)(struct rh_emit *emit, int layer, struct rh_activations *s, struct rh_view x);
+	/* The weight gradients that these two deferred, in their order, made of rows alone. */
+	void (*weights)(struct rh_emit *emit, int layer, struct rh_activations *s);
 };
 
 #define HALF_DECLARE(KIND, name) extern const struct rh_half half_##name;

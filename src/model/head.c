@@ -1,5 +1,5 @@
 /* The two ends of a model: the embedding, and the final norm + head + loss, which run only on the rows whose logits are needed. */
-#include "model/emit_internal.h"
+#include "model/half.h"
 
 #include "core/float16.h"
 
@@ -31,6 +31,10 @@ int rh_model_cut_finer(struct rh_model *model)
 	model->head_rows /= 2;
 	return 1;
 }
+
+/* The head's rows of the activation table: the gathered rows, their statistics in NORM + RH_NORM_FINAL; the output of the dense part,
+ * before its activation, with NORM + RH_NORM_DENSE; the gradient at the gathered rows, which is made with the loss. */
+enum { ROWS = RH_ROW_MIXER, DENSE, D_ROWS };
 
 /* The embedding's table, or the head's matrix. */
 static struct rh_view table_of(const struct rh_emit *emit, const struct rh_layer *layer)
@@ -126,93 +130,96 @@ static void activate(struct rh_emit *emit, const struct rh_layer *layer, struct 
 	emit_op(emit, &op);
 }
 
-static void emit_final_norm(struct rh_emit *emit, struct rh_view h, const struct rh_saved *s)
+static void emit_final_norm(struct rh_emit *emit, struct rh_view h, const struct rh_activations *s)
 {
 	int head = emit->model->layers - 1;
 	if (emit->model->layer[head].norm[RH_NORM_FINAL] >= 0)
-		emit_norm(emit, emit_norm_of(emit, head, RH_NORM_FINAL), s->rows, h, s->norm[RH_NORM_FINAL]);
+		emit_norm(emit, emit_norm_of(emit, head, RH_NORM_FINAL), s->view[ROWS], h, s->view[RH_ROW_NORM + RH_NORM_FINAL]);
 	else
-		emit_cast(emit, s->rows, h);
+		emit_cast(emit, s->view[ROWS], h);
 }
 
 /* The rows that the table is multiplied with, made from the gathered rows: their norm, then the dense part with its activation and norm. */
-static void head_rows(struct rh_emit *emit, struct rh_view h, const struct rh_saved *s)
+static void head_rows(struct rh_emit *emit, struct rh_view h, const struct rh_activations *s)
 {
 	int head = emit->model->layers - 1;
 	const struct rh_layer *layer = &emit->model->layer[head];
 	emit_final_norm(emit, h, s);
 	if (!dense_out(layer))
 		return;
-	emit_linear(emit, dense_of(emit), h, (struct rh_view){0}, s->dense, NULL);
-	activate(emit, layer, s->dense, h);
+	emit_linear(emit, dense_of(emit), h, (struct rh_view){0}, s->view[DENSE], s);
+	activate(emit, layer, s->view[DENSE], h);
 	if (layer->norm[RH_NORM_DENSE] >= 0)
-		emit_norm(emit, emit_norm_of(emit, head, RH_NORM_DENSE), h, h, s->norm[RH_NORM_DENSE]);
+		emit_norm(emit, emit_norm_of(emit, head, RH_NORM_DENSE), h, h, s->view[RH_ROW_NORM + RH_NORM_DENSE]);
 }
 
-static void take_head(const struct rh_emit *emit, struct rh_arena *arena, int keeps, struct rh_saved *s)
+void emit_declare_head(const struct rh_emit *emit, int index, struct emit_table *table)
 {
-	int head = emit->model->layers - 1;
-	const struct rh_layer *layer = &emit->model->layer[head];
+	const struct rh_layer *layer = &emit->model->layer[index];
 	enum rh_dtype act = emit->model->dtype;
-	int64_t rows = emit->shape.head_rows, hidden = layer->width;
-	s->rows = emit_take(arena, act, rows, hidden);
+	int64_t rows = emit->shape.head_rows, width = layer->width;
+	uint64_t dense = RH_ROW_SET(ROWS) | RH_ROW_SET(RH_ROW_NORM + RH_NORM_FINAL);
+	if (!rows)
+		return;
+	emit_row(table, ROWS, act, rows, width, (struct emit_origin){RH_MAKER_MLP, RH_ROW_SET(RH_ROW_X), 0});
 	for (int n = 0; n < RH_NORMS; n++)
 		if (layer->norm[n] >= 0)
-			s->norm[n] = emit_norm_stats(arena, emit_norm_of(emit, head, (enum rh_norm_place)n), rows);
+			emit_row(table, RH_ROW_NORM + n, RH_F32, rows,
+			         emit_norm_stats_cols(emit_norm_of(emit, index, (enum rh_norm_place)n)),
+			         (struct emit_origin){RH_MAKER_MLP, n == RH_NORM_FINAL ? RH_ROW_SET(ROWS) : RH_ROW_SET(DENSE), 0});
 	if (dense_out(layer))
-		s->dense = emit_take(arena, act, rows, hidden);
-	if (keeps)
-		s->dh = emit_take(arena, act, rows, hidden);
+		emit_row(table, DENSE, act, rows, width, (struct emit_origin){RH_MAKER_MLP, dense, 0});
+	emit_row(table, D_ROWS, act, rows, width, (struct emit_origin){RH_MAKER_BACKWARD, 0, 0});
 }
 
-void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, struct rh_saved *keep)
+void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, int learns, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	int64_t rows = emit->shape.head_rows, outer = emit->arena->used;
-	struct rh_saved local, *s = keep ? keep : &local;
-	*s = (struct rh_saved){0};
+	int64_t rows = emit->shape.head_rows;
 	if (rows == 0)
 		return;
-	take_head(emit, keep ? emit->saved : emit->arena, keep != NULL, s);
-	int64_t inner = emit->arena->used;
+	struct rh_view dh = learns ? emit_operand(emit, s, D_ROWS) : (struct rh_view){0};
+	int64_t mark = emit->arena->used;
 	struct rh_view h = emit_act(emit, rows, layer->width);
-	gather(emit, x, emit_micro(emit, at.head_row, rows), s->rows);
+	gather(emit, x, emit_micro(emit, at.head_row, rows), s->view[ROWS]);
 	head_rows(emit, h, s);
 	if (out->logits.data)
 		emit_gemm(emit,
 		          &(struct emit_product){
 		                  .a = h, .b = table_of(emit, layer), .trans_b = 1, .bias = head_bias(emit, layer), .d = out->logits});
 	else
-		head_loss(emit, h, out, s->dh, keep != NULL);
+		head_loss(emit, h, out, dh, learns);
 	if (out->choice.data)
 		choice_logits(emit, h, out->choice);
-	rh_arena_reset(emit->arena, keep ? inner : outer);
+	rh_arena_reset(emit->arena, mark);
 }
 
 /* dh, of what the dense part made, becomes that of its input; its gradients. */
-static void dense_backward(struct rh_emit *emit, const struct rh_saved *s)
+static void dense_backward(struct rh_emit *emit, struct rh_activations *s)
 {
 	int head = emit->model->layers - 1;
 	const struct rh_layer *layer = &emit->model->layer[head];
 	int64_t mark = emit->arena->used;
 	struct rh_op op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation.act = layer->traits.activation};
-	struct rh_view h = emit_act(emit, s->rows.rows, s->rows.cols);
+	struct rh_view h = emit_act(emit, s->view[ROWS].rows, s->view[ROWS].cols);
 	if (layer->norm[RH_NORM_DENSE] >= 0) {
-		activate(emit, layer, s->dense, h);
-		emit_norm_backward(emit, emit_norm_of(emit, head, RH_NORM_DENSE),
-		                   &(struct emit_norm_gradient){.x = h, .stats = s->norm[RH_NORM_DENSE], .dy = s->dh, .dx = s->dh});
+		activate(emit, layer, s->view[DENSE], h);
+		emit_norm_backward(
+		        emit, emit_norm_of(emit, head, RH_NORM_DENSE),
+		        &(struct emit_norm_gradient){
+		                .x = h, .stats = s->view[RH_ROW_NORM + RH_NORM_DENSE], .dy = s->view[D_ROWS], .dx = s->view[D_ROWS]});
 	}
-	op.operand[RH_ACTIVATION_BACKWARD_X] = op.operand[RH_ACTIVATION_BACKWARD_DX] = s->dense;
-	op.operand[RH_ACTIVATION_BACKWARD_DY] = s->dh;
+	op.operand[RH_ACTIVATION_BACKWARD_X] = op.operand[RH_ACTIVATION_BACKWARD_DX] = s->view[DENSE];
+	op.operand[RH_ACTIVATION_BACKWARD_DY] = s->view[D_ROWS];
 	emit_op(emit, &op);
 	emit_final_norm(emit, h, s);
-	emit_linear_dw(emit, dense_of(emit), s->dense, h, NULL, NULL);
-	emit_linear_dx(emit, dense_of(emit), s->dense, s->dh, NULL);
+	emit_linear_dw(emit, dense_of(emit), s->view[DENSE], h, s);
+	emit_linear_dx(emit, dense_of(emit), s->view[DENSE], s->view[D_ROWS], s);
 	rh_arena_reset(emit->arena, mark);
 }
 
-void emit_head_backward(struct rh_emit *emit, const struct rh_saved *s, struct rh_view dx)
+void emit_head_backward(struct rh_emit *emit, struct rh_activations *s, struct rh_view dx)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
 	int head = emit->model->layers - 1;
@@ -223,13 +230,14 @@ void emit_head_backward(struct rh_emit *emit, const struct rh_saved *s, struct r
 	}
 	if (dense_out(&emit->model->layer[head]))
 		dense_backward(emit, s);
-	const struct emit_norm_gradient gradient = {.x = s->rows, .stats = s->norm[RH_NORM_FINAL], .dy = s->dh, .dx = s->dh};
+	const struct emit_norm_gradient gradient = {
+	        .x = s->view[ROWS], .stats = s->view[RH_ROW_NORM + RH_NORM_FINAL], .dy = s->view[D_ROWS], .dx = s->view[D_ROWS]};
 	if (emit->model->layer[head].norm[RH_NORM_FINAL] >= 0)
 		emit_norm_backward(emit, emit_norm_of(emit, head, RH_NORM_FINAL), &gradient);
 	if (!dx.data)
 		return;
 	struct rh_op scatter = {.kind = RH_OP_SCATTER_ROWS};
-	scatter.operand[RH_SCATTER_ROWS_X] = s->dh;
+	scatter.operand[RH_SCATTER_ROWS_X] = s->view[D_ROWS];
 	scatter.operand[RH_SCATTER_ROWS_INDEX] = emit_micro(emit, at.head_row, emit->shape.head_rows);
 	scatter.operand[RH_SCATTER_ROWS_Y] = dx;
 	emit_op(emit, &scatter);

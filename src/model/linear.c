@@ -88,10 +88,11 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
  * product they would be lost wherever they are below half its unit: in the first steps, while B is near zero, nearly everywhere. A bf16
  * residual is added last for the same reason: then what is returned is to be added to it, else nothing. */
 void *emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
-                        const struct rh_view *low)
+                        const struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	struct rh_view bias = emit_weight(emit, layer, 0, layer->proj[which.first].bias, 1, total_out(layer, which)), none = {0};
+	const struct rh_view *low = &s->view[RH_ROW_LOW];
 	int any = any_adapted(layer, which), apart = any && residual.data && y.data && y.dtype != RH_F32;
 	RH_ASSERT(!residual.data || which.count == 1);
 	struct rh_view sum = apart ? emit_act(emit, y.rows, y.cols) : y, before = apart ? none : residual;
@@ -113,21 +114,22 @@ void emit_add_apart(struct rh_emit *emit, struct rh_view residual, void *sum, st
 }
 
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
-                 const struct rh_view *low)
+                 const struct rh_activations *s)
 {
 	int64_t mark = emit->arena->used;
-	emit_add_apart(emit, residual, emit_linear_apart(emit, which, x, residual, y, low), y);
+	emit_add_apart(emit, residual, emit_linear_apart(emit, which, x, residual, y, s), y);
 	rh_arena_reset(emit->arena, mark);
 }
 
 /* The adapters' parts first, as in emit_linear. */
-void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_view *d_low)
+void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
+	const struct rh_view *d_low = &s->view[RH_ROW_D_LOW];
 	int any = any_adapted(layer, which);
 	for (int i = which.first; i < which.first + which.count; i++)
 		if (layer->proj[i].r)
-			d_low[i] = emit_take(emit_linear_operands(emit, which), emit->model->dtype, dy.rows, layer->proj[i].r);
+			(void)emit_operand(emit, s, RH_ROW_D_LOW + i);
 	if (any)
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_LOW_GRADIENT, .wide = dy, .low = d_low, .matrix = adapter_b});
 	if (!dx.data)
@@ -143,13 +145,7 @@ int emit_linear_learns(const struct rh_emit *emit, struct emit_linears which)
 	return emit->model->block[layer->block[0]].trainable || any_adapted(layer, which);
 }
 
-struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which)
-{
-	return emit->deferred && emit_linear_learns(emit, which) ? emit->deferred : emit->arena;
-}
-
-void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,
-                    const struct rh_view *d_low)
+void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	const struct rh_linear *linear = &layer->proj[which.first];
@@ -162,19 +158,15 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 		emit_column_sum(emit, dy, db);
 	if (!any_adapted(layer, which))
 		return;
-	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_B_GRADIENT, .wide = dy, .low = low, .matrix = gradient_b});
-	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_A_GRADIENT, .wide = x, .low = d_low, .matrix = gradient_a});
+	emit_lora(emit, which,
+	          &(struct lora){.kind = RH_OP_LORA_B_GRADIENT, .wide = dy, .low = &s->view[RH_ROW_LOW], .matrix = gradient_b});
+	emit_lora(emit, which,
+	          &(struct lora){.kind = RH_OP_LORA_A_GRADIENT, .wide = x, .low = &s->view[RH_ROW_D_LOW], .matrix = gradient_a});
 }
 
-void emit_linear_gradients(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, struct rh_saved *saved)
+void emit_linear_gradients(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x,
+                           const struct rh_activations *s)
 {
-	saved->deferred[which.first].dy = dy;
-	saved->deferred[which.first].x = x;
 	if (!emit->deferred)
-		emit_linear_deferred(emit, which, saved);
-}
-
-void emit_linear_deferred(struct rh_emit *emit, struct emit_linears which, const struct rh_saved *saved)
-{
-	emit_linear_dw(emit, which, saved->deferred[which.first].dy, saved->deferred[which.first].x, saved->low, saved->d_low);
+		emit_linear_dw(emit, which, dy, x, s);
 }

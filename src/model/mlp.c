@@ -1,8 +1,8 @@
-/* An MLP with a gate, Down(act(Gate x) * Up x), or without one, Down(act(Up x)): then Gate's place is Up's. Kept for the backward: gate|up;
- * act(gate) * up is made again on the way. */
+/* An MLP with a gate, Down(act(Gate x) * Up x), or without one, Down(act(Up x)): then Gate's place is Up's. Its rows of the activation
+ * table: gate|up, and act(gate) * up, which the backward makes again on the way. */
 #include "model/half.h"
 
-enum { GATE_UP };
+enum { GATE_UP = RH_ROW_MLP, HIDDEN };
 
 static void size(const struct rh_model_config *config, struct rh_layer *layer)
 {
@@ -35,11 +35,16 @@ static int learns(const struct rh_emit *emit, int layer, enum half_end of)
 	return emit_linear_learns(emit, of == HALF_INPUT ? gate_up_of(layer) : down_of(layer));
 }
 
-static void keeps(const struct rh_emit *emit, int layer, struct rh_saved *s, struct emit_activations *list)
+static void declare(const struct rh_emit *emit, int layer, struct emit_table *table)
 {
 	const struct rh_linear *proj = emit->model->layer[layer].proj;
-	emit_keep(list, &s->own[RH_MLP][GATE_UP], emit->model->dtype, emit->shape.tokens,
-	          proj[RH_PROJ_GATE].outputs + proj[RH_PROJ_UP].outputs, emit->deferred && learns(emit, layer, HALF_INPUT));
+	int64_t tokens = emit->shape.tokens, wide = proj[RH_PROJ_GATE].outputs + proj[RH_PROJ_UP].outputs;
+	int gate_up_is_deferred = emit->deferred && learns(emit, layer, HALF_INPUT);
+	int hidden_is_deferred = emit->deferred && learns(emit, layer, HALF_OUTPUT);
+	emit_row(table, GATE_UP, emit->model->dtype, tokens, wide,
+	         (struct emit_origin){RH_MAKER_MLP, RH_ROW_SET(RH_ROW_X2), gate_up_is_deferred});
+	emit_row(table, HIDDEN, emit->model->dtype, tokens, emit->model->layer[layer].traits.intermediate,
+	         (struct emit_origin){RH_MAKER_BACKWARD, 0, hidden_is_deferred});
 }
 
 static void activate(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view a)
@@ -67,46 +72,47 @@ static void activation_backward(struct rh_emit *emit, const struct rh_traits *tr
 	emit_op(emit, &op);
 }
 
-static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s)
+static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	struct rh_view gu = s->own[RH_MLP][GATE_UP];
-	emit_linear(emit, gate_up_of(index), x, (struct rh_view){0}, gu, s->low);
-	if (!y.data && !layer->proj[RH_PROJ_DOWN].r)
+	struct rh_view gu = s->view[GATE_UP];
+	if (emit_wants(s, RH_ROW_SET(GATE_UP)) || emit_wants_low(s, gate_up_of(index)))
+		emit_linear(emit, gate_up_of(index), x, (struct rh_view){0}, emit_wanted(s, GATE_UP), s);
+	if (!y.data && !emit_wants_low(s, down_of(index)))
 		return NULL;
 	struct rh_view a = emit_act(emit, gu.rows, layer->traits.intermediate);
 	activate(emit, &layer->traits, gu, a);
-	return emit_linear_apart(emit, down_of(index), a, residual, y, s->low);
+	return emit_linear_apart(emit, down_of(index), a, residual, y, s);
 }
 
-static void backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx)
+static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
-	const struct rh_traits *traits = &emit->model->layer[index].traits;
-	struct rh_view gu = s->own[RH_MLP][GATE_UP];
+	struct rh_view gu = s->view[GATE_UP];
 	int64_t mark = emit->arena->used;
-	/* first its gradient, then the activation itself */
-	struct rh_view a = emit_take(emit_linear_operands(emit, down_of(index)), emit->model->dtype, gu.rows, traits->intermediate);
-	emit_linear_dx(emit, down_of(index), dy, a, s->d_low);
-	activation_backward(emit, traits, gu, a);
+	struct rh_view a = emit_operand(emit, s, HIDDEN); /* first its gradient, then the activation itself */
+	emit_linear_dx(emit, down_of(index), dy, a, s);
+	activation_backward(emit, &emit->model->layer[index].traits, gu, a);
 	emit_linear_gradients(emit, down_of(index), dy, a, s);
 	rh_arena_reset(emit->arena, mark);
-	emit_linear_dx(emit, gate_up_of(index), gu, dx, s->d_low);
+	emit_linear_dx(emit, gate_up_of(index), gu, dx, s);
 }
 
-static void gradients(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view x)
+static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
 {
-	emit_linear_gradients(emit, gate_up_of(index), s->own[RH_MLP][GATE_UP], x, s);
+	emit_linear_gradients(emit, gate_up_of(index), s->view[GATE_UP], x, s);
 }
 
-static void weights(struct rh_emit *emit, int index, const struct rh_saved *s)
+static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
-	emit_linear_deferred(emit, down_of(index), s);
-	emit_linear_deferred(emit, gate_up_of(index), s);
+	emit_linear_dw(emit, down_of(index), s->view[RH_ROW_GRADIENT + RH_MLP], s->view[HIDDEN], s);
+	emit_linear_dw(emit, gate_up_of(index), s->view[GATE_UP], s->view[RH_ROW_INPUT + RH_MLP], s);
 }
 
 const struct rh_half half_mlp = {.size = size,
                                  .place = place,
-                                 .keeps = keeps,
+                                 .of_input = RH_ROW_SET(GATE_UP) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_GATE, 2),
+                                 .of_output = RH_ROW_SET(GATE_UP),
+                                 .declare = declare,
                                  .learns = learns,
                                  .forward = forward,
                                  .backward = backward,

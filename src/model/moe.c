@@ -6,12 +6,13 @@
  * ROUTER_BACKWARD), so where a layer's output is not wanted neither is made again. */
 #include "model/moe.h"
 
-/* What they keep: of the router, (T,E) F32 logits and (T,k) choice and weights; (E+1) where each expert's rows begin, (T,k) rows of the
- * choices; and gate|up, a row for each pair of token and expert. */
-enum { LOGITS, INDEX, WEIGHT, START, PLACE, GATE_UP };
+/* Rows of the activation table: of the router, (T,E) F32 logits and (T,k) choice and weights; (E+1) where each expert's rows begin, (T,k)
+ * rows of the choices; and gate|up, a row for each pair of token and expert. The backward makes the gradients of logits and of what Down
+ * made, act(gate) * up, and the input's rows by expert. */
+enum { LOGITS = RH_ROW_MLP, INDEX, WEIGHT, START, PLACE, GATE_UP, D_LOGITS, D_DOWN, HIDDEN, INPUT_ROWS };
 
-/* No linear takes these places of an adapter's low activations and of operands of weight gradients. */
-enum { LOW = RH_PROJ_MLP };
+/* No linear takes these rows of an adapter's low activations. */
+enum { LOW = RH_ROW_LOW + RH_PROJ_MLP, D_LOW = RH_ROW_D_LOW + RH_PROJ_MLP };
 _Static_assert(RH_ROUTED <= RH_PROJS - RH_PROJ_MLP, "one for each of enum rh_routed");
 
 struct sizes {
@@ -49,12 +50,6 @@ static int is_trained(const struct rh_emit *emit, int index)
 	return learns;
 }
 
-/* Where operands of weight gradients belong. */
-static struct rh_arena *deferred_or(const struct rh_emit *emit, int index, struct rh_arena *arena)
-{
-	return emit->deferred && is_trained(emit, index) ? emit->deferred : arena;
-}
-
 /* Rows of what an adapter reads and makes: a token's, or a pair's. */
 static int64_t rows_of(struct sizes n, int which)
 {
@@ -67,22 +62,36 @@ static int learns(const struct rh_emit *emit, int index, enum half_end of)
 	return is_trained(emit, index);
 }
 
-static void keeps(const struct rh_emit *emit, int index, struct rh_saved *s, struct emit_activations *list)
+static void declare(const struct rh_emit *emit, int index, struct emit_table *table)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
+	enum rh_dtype act = emit->model->dtype;
 	int64_t top = layer->traits.experts_per_token;
 	int is_deferred = emit->deferred && is_trained(emit, index);
-	struct rh_view *own = s->own[RH_MLP];
-	emit_keep(list, &own[GATE_UP], emit->model->dtype, n.pairs, 2 * n.wide, is_deferred);
-	emit_keep(list, &own[LOGITS], RH_F32, n.tokens, n.experts, 0);
-	emit_keep(list, &own[INDEX], RH_I32, n.tokens, top, 0);
-	emit_keep(list, &own[WEIGHT], RH_F32, n.tokens, top, 0);
-	emit_keep(list, &own[PLACE], RH_I32, n.tokens, top, 0);
-	emit_keep(list, &own[START], RH_I32, n.experts + 1, 1, is_deferred);
+	int needs_rows = is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r;
+	uint64_t x = RH_ROW_SET(RH_ROW_X2), logits = RH_ROW_SET(LOGITS), places = RH_ROW_SET(PLACE) | RH_ROW_SET(START);
+	uint64_t from[RH_ROUTED] = {[RH_ROUTED_ROUTER] = x,
+	                            [RH_ROUTED_GATE_UP] = x | places | RH_ROW_SET(INDEX),
+	                            [RH_ROUTED_DOWN] = RH_ROW_SET(GATE_UP) | RH_ROW_SET(START)};
+	const struct emit_origin made = {RH_MAKER_BACKWARD, 0, is_deferred};
+	emit_row(table, GATE_UP, act, n.pairs, 2 * n.wide, (struct emit_origin){RH_MAKER_MLP, from[RH_ROUTED_GATE_UP], is_deferred});
+	emit_row(table, LOGITS, RH_F32, n.tokens, n.experts, (struct emit_origin){RH_MAKER_MLP, x, 0});
+	emit_row(table, INDEX, RH_I32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, logits, 0});
+	emit_row(table, WEIGHT, RH_F32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, logits, 0});
+	emit_row(table, PLACE, RH_I32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, x | RH_ROW_SET(INDEX), 0});
+	emit_row(table, START, RH_I32, n.experts + 1, 1, (struct emit_origin){RH_MAKER_MLP, x | RH_ROW_SET(INDEX), is_deferred});
 	for (int w = 0; w < RH_ROUTED; w++)
-		if (layer->routed[w].r)
-			emit_keep(list, &s->low[LOW + w], emit->model->dtype, rows_of(n, w), layer->routed[w].r, is_deferred);
+		if (layer->routed[w].r) {
+			emit_row(table, LOW + w, act, rows_of(n, w), layer->routed[w].r,
+			         (struct emit_origin){RH_MAKER_MLP, from[w], is_deferred});
+			emit_row(table, D_LOW + w, act, rows_of(n, w), layer->routed[w].r, made);
+		}
+	emit_row(table, D_LOGITS, act, n.tokens, n.experts, made);
+	emit_row(table, D_DOWN, act, n.pairs, n.hidden, made);
+	emit_row(table, HIDDEN, act, n.pairs, n.wide, made);
+	if (needs_rows)
+		emit_row(table, INPUT_ROWS, act, n.pairs, n.hidden, made);
 }
 
 /* d = alpha a times each row's expert's matrix of b, (n,k) when trans_b, + c + its row of bias, both perhaps absent. Without starts all
@@ -136,23 +145,23 @@ static void grouped_gradient(struct rh_emit *emit, struct rh_view dy, struct rh_
 }
 
 /* Rows of h by expert; where they are. */
-static void permute(struct rh_emit *emit, const struct rh_saved *s, struct rh_view h, struct rh_view rows)
+static void permute(struct rh_emit *emit, const struct rh_activations *s, struct rh_view h, struct rh_view rows)
 {
 	struct rh_op op = {.kind = RH_OP_PERMUTE};
-	op.operand[RH_PERMUTE_INDEX] = s->own[RH_MLP][INDEX];
+	op.operand[RH_PERMUTE_INDEX] = s->view[INDEX];
 	op.operand[RH_PERMUTE_X] = h;
-	op.operand[RH_PERMUTE_START] = s->own[RH_MLP][START];
-	op.operand[RH_PERMUTE_PLACE] = s->own[RH_MLP][PLACE];
+	op.operand[RH_PERMUTE_START] = s->view[START];
+	op.operand[RH_PERMUTE_PLACE] = s->view[PLACE];
 	op.operand[RH_PERMUTE_Y] = rows;
 	emit_op(emit, &op);
 }
 
-static void unpermute(struct rh_emit *emit, struct rh_view rows, const struct rh_saved *s, struct rh_view weight, struct rh_view add,
+static void unpermute(struct rh_emit *emit, struct rh_view rows, const struct rh_activations *s, struct rh_view weight, struct rh_view add,
                       struct rh_view y)
 {
 	struct rh_op op = {.kind = RH_OP_UNPERMUTE};
 	op.operand[RH_UNPERMUTE_X] = rows;
-	op.operand[RH_UNPERMUTE_PLACE] = s->own[RH_MLP][PLACE];
+	op.operand[RH_UNPERMUTE_PLACE] = s->view[PLACE];
 	op.operand[RH_UNPERMUTE_WEIGHT] = weight;
 	op.operand[RH_UNPERMUTE_ADD] = add;
 	op.operand[RH_UNPERMUTE_Y] = y;
@@ -179,9 +188,9 @@ static struct factors factors_of(struct rh_emit *emit, const struct rh_layer *la
 	                        view(emit, layer, 1, of->lora_b, count * of->outputs, of->r)};
 }
 
-static struct rh_view start_of(const struct rh_saved *s, enum rh_routed which)
+static struct rh_view start_of(const struct rh_activations *s, enum rh_routed which)
 {
-	return which == RH_ROUTED_ROUTER ? (struct rh_view){0} : s->own[RH_MLP][START];
+	return which == RH_ROUTED_ROUTER ? (struct rh_view){0} : s->view[START];
 }
 
 /* The product p with the base's matrix of all experts, or of the router, which it lacks. */
@@ -197,15 +206,16 @@ static void multiply_base(struct rh_emit *emit, const struct rh_layer *layer, en
 
 /* d = p's product and the adapter's part, which comes first, as in linear.c: what is rounded is the whole sum. Without d only x A^T is
  * made, which the backward needs. */
-static void multiply_adapted(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p, struct rh_saved *s)
+static void multiply_adapted(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p,
+                             struct rh_activations *s)
 {
 	p.start = start_of(s, which);
 	p.trans_b = 1;
 	if (layer->routed[which].r) {
 		struct factors of = factors_of(emit, layer, which, emit_weight);
-		multiply(emit, &(struct product){.a = p.a, .b = of.a, .trans_b = 1, .start = p.start, .d = s->low[LOW + which]});
+		multiply(emit, &(struct product){.a = p.a, .b = of.a, .trans_b = 1, .start = p.start, .d = s->view[LOW + which]});
 		if (p.d.data)
-			multiply(emit, &(struct product){.a = s->low[LOW + which],
+			multiply(emit, &(struct product){.a = s->view[LOW + which],
 			                                 .b = of.b,
 			                                 .trans_b = 1,
 			                                 .start = p.start,
@@ -218,9 +228,10 @@ static void multiply_adapted(struct rh_emit *emit, const struct rh_layer *layer,
 }
 
 /* dx = dy W and the adapter's part, likewise; it leaves d_low in s->d_low. */
-static void multiply_back(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p, struct rh_saved *s)
+static void multiply_back(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p,
+                          struct rh_activations *s)
 {
-	struct rh_view d_low = s->d_low[LOW + which];
+	struct rh_view d_low = s->view[D_LOW + which];
 	p.start = start_of(s, which);
 	if (layer->routed[which].r) {
 		struct factors of = factors_of(emit, layer, which, emit_weight);
@@ -233,9 +244,9 @@ static void multiply_back(struct rh_emit *emit, const struct rh_layer *layer, en
 
 /* The gradients of an adapter of what turned x into what has the gradient dy. */
 static void adapter_gradients(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct rh_view dy, struct rh_view x,
-                              const struct rh_saved *s)
+                              const struct rh_activations *s)
 {
-	struct rh_view start = start_of(s, which), low = s->low[LOW + which], d_low = s->d_low[LOW + which];
+	struct rh_view start = start_of(s, which), low = s->view[LOW + which], d_low = s->view[D_LOW + which];
 	float scale = layer->routed[which].scale;
 	if (!layer->routed[which].r)
 		return;
@@ -250,46 +261,52 @@ static void adapter_gradients(struct rh_emit *emit, const struct rh_layer *layer
 }
 
 /* Choice and weights, and the layer's part of the load. */
-static void route(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_saved *s)
+static void route(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_activations *s)
 {
 	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = layer->traits.softmax};
 	int64_t mark = emit->arena->used;
-	op.operand[RH_ROUTER_LOGITS] = s->own[RH_MLP][LOGITS];
-	op.operand[RH_ROUTER_INDEX] = s->own[RH_MLP][INDEX];
-	op.operand[RH_ROUTER_WEIGHT] = s->own[RH_MLP][WEIGHT];
+	op.operand[RH_ROUTER_LOGITS] = s->view[LOGITS];
+	op.operand[RH_ROUTER_INDEX] = s->view[INDEX];
+	op.operand[RH_ROUTER_WEIGHT] = s->view[WEIGHT];
 	if (emit->load.data)
-		op.operand[RH_ROUTER_LOAD] = emit_take(emit->arena, RH_F32, s->own[RH_MLP][LOGITS].rows, 2 * s->own[RH_MLP][LOGITS].cols);
+		op.operand[RH_ROUTER_LOAD] = emit_take(emit->arena, RH_F32, s->view[LOGITS].rows, 2 * s->view[LOGITS].cols);
 	emit_op(emit, &op);
 	if (emit->load.data)
 		emit_column_sum(emit, op.operand[RH_ROUTER_LOAD], emit->load);
 	rh_arena_reset(emit->arena, mark);
 }
 
-static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_saved *s)
+static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	int64_t mark = emit->arena->used;
-	multiply_adapted(emit, layer, RH_ROUTED_ROUTER,
-	                 (struct product){.a = x,
-	                                  .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER_BIAS], 1, n.experts),
-	                                  .d = s->own[RH_MLP][LOGITS]},
-	                 s);
-	route(emit, layer, s);
+	uint64_t gate_up = RH_ROW_SET(GATE_UP) | RH_ROW_SET(LOW + RH_ROUTED_GATE_UP);
+	if (emit_wants(s, RH_ROW_SET(LOGITS) | RH_ROW_SET(LOW + RH_ROUTED_ROUTER)))
+		multiply_adapted(emit, layer, RH_ROUTED_ROUTER,
+		                 (struct product){.a = x,
+		                                  .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER_BIAS], 1, n.experts),
+		                                  .d = emit_wanted(s, LOGITS)},
+		                 s);
+	if (emit_wants(s, RH_ROW_SET(INDEX) | RH_ROW_SET(WEIGHT)))
+		route(emit, layer, s);
 	struct rh_view rows = emit_act(emit, n.pairs, n.hidden);
-	permute(emit, s, x, rows);
-	multiply_adapted(emit, layer, RH_ROUTED_GATE_UP,
-	                 (struct product){.a = rows,
-	                                  .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP_BIAS], n.experts, 2 * n.wide),
-	                                  .d = s->own[RH_MLP][GATE_UP]},
-	                 s);
-	if (y.data || layer->routed[RH_ROUTED_DOWN].r) {
+	if (emit_wants(s, RH_ROW_SET(PLACE) | RH_ROW_SET(START) | gate_up))
+		permute(emit, s, x, rows);
+	if (emit_wants(s, gate_up))
+		multiply_adapted(
+		        emit, layer, RH_ROUTED_GATE_UP,
+		        (struct product){.a = rows,
+		                         .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP_BIAS], n.experts, 2 * n.wide),
+		                         .d = emit_wanted(s, GATE_UP)},
+		        s);
+	if (y.data || (layer->routed[RH_ROUTED_DOWN].r && emit_wants(s, RH_ROW_SET(LOW + RH_ROUTED_DOWN)))) {
 		struct rh_view a = emit_act(emit, n.pairs, n.wide), made = y.data ? rows : y;
-		emit_glu(emit, layer->traits.activation, s->own[RH_MLP][GATE_UP], a);
+		emit_glu(emit, layer->traits.activation, s->view[GATE_UP], a);
 		multiply_adapted(emit, layer, RH_ROUTED_DOWN, (struct product){.a = a, .bias = down_bias(emit, layer), .d = made}, s);
 	}
 	if (y.data)
-		unpermute(emit, rows, s, s->own[RH_MLP][WEIGHT], residual, y);
+		unpermute(emit, rows, s, s->view[WEIGHT], residual, y);
 	rh_arena_reset(emit->arena, mark);
 	return NULL;
 }
@@ -305,14 +322,14 @@ static struct rh_view bias_dot_gradient(struct rh_emit *emit, const struct rh_la
 	return more;
 }
 
-static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_saved *s, struct rh_view dot,
+static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_activations *s, struct rh_view dot,
                             struct rh_view more, struct rh_view dlogits)
 {
 	struct rh_op op = {.kind = RH_OP_ROUTER_BACKWARD, .router.softmax = layer->traits.softmax};
-	op.operand[RH_ROUTER_BACKWARD_LOGITS] = s->own[RH_MLP][LOGITS];
-	op.operand[RH_ROUTER_BACKWARD_INDEX] = s->own[RH_MLP][INDEX];
-	op.operand[RH_ROUTER_BACKWARD_WEIGHT] = s->own[RH_MLP][WEIGHT];
-	op.operand[RH_ROUTER_BACKWARD_PLACE] = s->own[RH_MLP][PLACE];
+	op.operand[RH_ROUTER_BACKWARD_LOGITS] = s->view[LOGITS];
+	op.operand[RH_ROUTER_BACKWARD_INDEX] = s->view[INDEX];
+	op.operand[RH_ROUTER_BACKWARD_WEIGHT] = s->view[WEIGHT];
+	op.operand[RH_ROUTER_BACKWARD_PLACE] = s->view[PLACE];
 	op.operand[RH_ROUTER_BACKWARD_DOT] = dot;
 	op.operand[RH_ROUTER_BACKWARD_MORE] = more;
 	if (emit->load.data) {
@@ -326,113 +343,98 @@ static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, 
 }
 
 /* Rows by expert, each its share of dy's. */
-static void unpermute_backward(struct rh_emit *emit, const struct rh_saved *s, struct rh_view dy, struct rh_view rows)
+static void unpermute_backward(struct rh_emit *emit, const struct rh_activations *s, struct rh_view dy, struct rh_view rows)
 {
 	struct rh_op op = {.kind = RH_OP_UNPERMUTE_BACKWARD};
 	op.operand[RH_UNPERMUTE_BACKWARD_DY] = dy;
-	op.operand[RH_UNPERMUTE_BACKWARD_PLACE] = s->own[RH_MLP][PLACE];
-	op.operand[RH_UNPERMUTE_BACKWARD_WEIGHT] = s->own[RH_MLP][WEIGHT];
+	op.operand[RH_UNPERMUTE_BACKWARD_PLACE] = s->view[PLACE];
+	op.operand[RH_UNPERMUTE_BACKWARD_WEIGHT] = s->view[WEIGHT];
 	op.operand[RH_UNPERMUTE_BACKWARD_DX] = rows;
 	emit_op(emit, &op);
 }
 
 /* Weight gradients: of an expert's down, of its gate and up, of the router. */
-static void down_gradients(struct rh_emit *emit, int index, const struct rh_saved *s)
+static void down_gradients(struct rh_emit *emit, int index, const struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_DOWN], n.experts * n.hidden, n.wide);
 	if (dw.data)
-		grouped_gradient(emit, s->deferred[LOW + RH_ROUTED_DOWN].dy, s->deferred[LOW + RH_ROUTED_DOWN].x, s->own[RH_MLP][START], 1,
-		                 dw);
-	grouped_sum(emit, s->deferred[LOW + RH_ROUTED_DOWN].dy, s->own[RH_MLP][START],
+		grouped_gradient(emit, s->view[D_DOWN], s->view[HIDDEN], s->view[START], 1, dw);
+	grouped_sum(emit, s->view[D_DOWN], s->view[START],
 	            emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_DOWN_BIAS], n.experts, n.hidden));
-	adapter_gradients(emit, layer, RH_ROUTED_DOWN, s->deferred[LOW + RH_ROUTED_DOWN].dy, s->deferred[LOW + RH_ROUTED_DOWN].x, s);
+	adapter_gradients(emit, layer, RH_ROUTED_DOWN, s->view[D_DOWN], s->view[HIDDEN], s);
 }
 
-static void remaining_gradients(struct rh_emit *emit, int index, const struct rh_saved *s)
+static void remaining_gradients(struct rh_emit *emit, int index, struct rh_view x, const struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP], n.experts * 2 * n.wide, n.hidden);
 	struct rh_view drouter = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER], n.experts, n.hidden);
 	if (dw.data)
-		grouped_gradient(emit, s->deferred[LOW + RH_ROUTED_GATE_UP].dy, s->deferred[LOW + RH_ROUTED_GATE_UP].x,
-		                 s->own[RH_MLP][START], 1, dw);
-	grouped_sum(emit, s->deferred[LOW + RH_ROUTED_GATE_UP].dy, s->own[RH_MLP][START],
+		grouped_gradient(emit, s->view[GATE_UP], s->view[INPUT_ROWS], s->view[START], 1, dw);
+	grouped_sum(emit, s->view[GATE_UP], s->view[START],
 	            emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP_BIAS], n.experts, 2 * n.wide));
 	struct rh_view dbias = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER_BIAS], 1, n.experts);
 	if (dbias.data)
-		emit_column_sum(emit, s->deferred[LOW + RH_ROUTED_ROUTER].dy, dbias);
+		emit_column_sum(emit, s->view[D_LOGITS], dbias);
 	if (drouter.data)
-		emit_gemm(emit, &(struct emit_product){.a = s->deferred[LOW + RH_ROUTED_ROUTER].dy,
-		                                       .trans_a = 1,
-		                                       .b = s->deferred[LOW + RH_ROUTED_ROUTER].x,
-		                                       .c = drouter,
-		                                       .d = drouter});
-	adapter_gradients(emit, layer, RH_ROUTED_GATE_UP, s->deferred[LOW + RH_ROUTED_GATE_UP].dy, s->deferred[LOW + RH_ROUTED_GATE_UP].x,
-	                  s);
-	adapter_gradients(emit, layer, RH_ROUTED_ROUTER, s->deferred[LOW + RH_ROUTED_ROUTER].dy, s->deferred[LOW + RH_ROUTED_ROUTER].x, s);
+		emit_gemm(emit, &(struct emit_product){.a = s->view[D_LOGITS], .trans_a = 1, .b = x, .c = drouter, .d = drouter});
+	adapter_gradients(emit, layer, RH_ROUTED_GATE_UP, s->view[GATE_UP], s->view[INPUT_ROWS], s);
+	adapter_gradients(emit, layer, RH_ROUTED_ROUTER, s->view[D_LOGITS], x, s);
 }
 
-static void backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx)
+static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	enum rh_dtype act = emit->model->dtype;
 	struct sizes n = sizes_of(emit, layer);
-	struct rh_arena *operands = deferred_or(emit, index, emit->arena);
-	struct rh_view dlogits = emit_take(operands, act, n.tokens, n.experts);
+	struct rh_view dlogits = emit_operand(emit, s, D_LOGITS);
 	for (int w = 0; w < RH_ROUTED; w++)
 		if (layer->routed[w].r)
-			s->d_low[LOW + w] = emit_take(operands, act, rows_of(n, w), layer->routed[w].r);
+			(void)emit_operand(emit, s, D_LOW + w);
 	int64_t mark = emit->arena->used;
-	struct rh_view dot = emit_take(emit->arena, RH_F32, n.pairs, 1), rows = emit_take(operands, act, n.pairs, n.hidden);
-	struct rh_view a = emit_take(operands, act, n.pairs, n.wide); /* first its gradient */
+	struct rh_view dot = emit_take(emit->arena, RH_F32, n.pairs, 1), rows = emit_operand(emit, s, D_DOWN);
+	struct rh_view a = emit_operand(emit, s, HIDDEN); /* first its gradient */
 	unpermute_backward(emit, s, dy, rows);
 	multiply_back(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .d = a}, s);
-	emit_glu_backward(emit, layer->traits.activation, s->own[RH_MLP][GATE_UP], a, dot);
+	emit_glu_backward(emit, layer->traits.activation, s->view[GATE_UP], a, dot);
 	router_backward(emit, layer, s, dot, bias_dot_gradient(emit, layer, dy), dlogits);
-	s->deferred[LOW + RH_ROUTED_DOWN].dy = rows;
-	s->deferred[LOW + RH_ROUTED_DOWN].x = a;
-	s->deferred[LOW + RH_ROUTED_GATE_UP].dy = s->own[RH_MLP][GATE_UP];
-	s->deferred[LOW + RH_ROUTED_ROUTER].dy = dlogits;
 	if (!emit->deferred)
 		down_gradients(emit, index, s);
 	rh_arena_reset(emit->arena, mark);
 
 	struct rh_view back = emit_act(emit, n.pairs, n.hidden);
-	multiply_back(emit, layer, RH_ROUTED_GATE_UP, (struct product){.a = s->own[RH_MLP][GATE_UP], .d = back}, s);
+	multiply_back(emit, layer, RH_ROUTED_GATE_UP, (struct product){.a = s->view[GATE_UP], .d = back}, s);
 	multiply_back(emit, layer, RH_ROUTED_ROUTER, (struct product){.a = dlogits, .d = dx}, s);
 	unpermute(emit, back, s, (struct rh_view){0}, dx, dx);
 	rh_arena_reset(emit->arena, mark);
 }
 
-static void gradients(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view x)
+static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	struct sizes n = sizes_of(emit, layer);
 	if (!is_trained(emit, index))
 		return;
-	if (is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r) {
-		struct rh_view rows = emit_take(deferred_or(emit, index, emit->arena), emit->model->dtype, n.pairs, n.hidden);
-		permute(emit, s, x, rows);
-		s->deferred[LOW + RH_ROUTED_GATE_UP].x = rows;
-	}
-	s->deferred[LOW + RH_ROUTED_ROUTER].x = x;
+	if (is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r)
+		permute(emit, s, x, emit_operand(emit, s, INPUT_ROWS));
 	if (!emit->deferred)
-		remaining_gradients(emit, index, s);
+		remaining_gradients(emit, index, x, s);
 }
 
-static void weights(struct rh_emit *emit, int index, const struct rh_saved *s)
+static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
 	down_gradients(emit, index, s);
-	remaining_gradients(emit, index, s);
+	remaining_gradients(emit, index, s->view[RH_ROW_INPUT + RH_MLP], s);
 }
 
 const struct rh_half half_experts = {.size = moe_size,
                                      .place = moe_place,
                                      .place_adapters = moe_place_adapters,
-                                     .keeps = keeps,
+                                     .of_input = RH_ROW_SET(LOGITS) | RH_ROW_SET(PLACE) | RH_ROW_SET(START) | RH_ROW_SET(GATE_UP) |
+                                                 RH_ROW_RUN(LOW, 2),
+                                     .of_output = RH_ROW_SET(GATE_UP) | RH_ROW_SET(WEIGHT) | RH_ROW_SET(PLACE) | RH_ROW_SET(START),
+                                     .declare = declare,
                                      .learns = learns,
                                      .forward = forward,
                                      .backward = backward,

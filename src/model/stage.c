@@ -1,11 +1,161 @@
 /* Emits the layers of a stage: what one slot does for one micro-batch. */
-#include "model/emit_internal.h"
+#include "model/half.h"
 
-/* A fresh boundary below layer l. */
-static struct rh_view take_boundary(const struct rh_emit *emit, struct rh_arena *arena, int l)
+#include <string.h>
+
+/* ---- the activation table ---- */
+
+/* The input of the layer above layer l, in the same stage; the loss's place has none. */
+static void declare_input(const struct rh_emit *emit, int l, struct emit_table *table)
 {
-	return emit_take(arena, emit->model->dtype, emit->shape.tokens, rh_boundary_cols(emit->model, l));
+	const struct rh_model *model = emit->model;
+	uint64_t from = model->layer[l].kind == RH_LAYER_BLOCK ? emit_block_output_from(emit, l) : 0;
+	emit_row(table, RH_ROW_X, model->dtype, emit->shape.tokens, rh_boundary_cols(model, l + 1),
+	         (struct emit_origin){RH_MAKER_BELOW, from, 0});
 }
+
+static void declare(const struct rh_emit *emit, int l, struct emit_table *table)
+{
+	const struct rh_model *model = emit->model;
+	switch (model->layer[l].kind) {
+	case RH_LAYER_BLOCK:
+		emit_declare_block(emit, l, table);
+		break;
+	case RH_LAYER_HEAD:
+		emit_declare_head(emit, l, table);
+		break;
+	case RH_LAYER_EMBEDDING:
+		emit_row(table, RH_ROW_GRADIENT + RH_MLP, model->dtype, emit->shape.tokens, rh_boundary_cols(model, l + 1),
+		         (struct emit_origin){RH_MAKER_BACKWARD, 0, emit->deferred && l >= model->first_trained});
+		break;
+	}
+}
+
+static enum rh_fate fate_of(const struct rh_emit *emit, int l, int row)
+{
+	return emit->fates ? rh_fate_of(&emit->fates[l], row) : RH_FATE_RECOMPUTE;
+}
+
+void rh_stage_rows(const struct rh_emit *emit, int lo, int hi, struct rh_stage_rows *out)
+{
+	out->emit = emit;
+	out->lo = out->next = lo;
+	out->hi = hi;
+	out->count = out->at = 0;
+	memset(out->bytes, 0, sizeof out->bytes);
+}
+
+/* As begin_stage and place_layer place them. */
+static int next_layer(struct rh_stage_rows *rows)
+{
+	struct emit_table table = {.count = 0, .has_backward = 1};
+	int l = rows->next;
+	if (l == rows->hi)
+		return 0;
+	if (l == rows->lo)
+		emit_declare_ropes(rows->emit, &table);
+	if (l + 1 < rows->hi)
+		declare_input(rows->emit, l, &table);
+	declare(rows->emit, l, &table);
+	memcpy(rows->table, table.row, (size_t)table.count * sizeof *table.row);
+	rows->count = table.count;
+	rows->at = 0;
+	rows->next++;
+	return 1;
+}
+
+int rh_stage_next_row(struct rh_stage_rows *rows, struct rh_stage_row *out)
+{
+	while (rows->at == rows->count)
+		if (!next_layer(rows))
+			return 0;
+	out->is = rows->table[rows->at++];
+	out->layer = rows->next - (out->is.row != RH_ROW_X);
+	out->fate = fate_of(rows->emit, out->layer, out->is.row);
+	out->bytes = rh_dtype_bytes(out->is.dtype, out->is.rows * out->is.cols);
+	out->offset = rows->bytes[out->fate];
+	if (out->is.maker != RH_MAKER_BACKWARD && !out->is.is_deferred)
+		rows->bytes[out->fate] = rh_min(out->offset + rh_align_up(out->bytes, RH_ALIGN), RH_BYTES_MOST);
+	return 1;
+}
+
+void rh_stage_fate_bytes(const struct rh_emit *emit, int lo, int hi, int64_t bytes[RH_FATES])
+{
+	struct rh_stage_rows rows;
+	struct rh_stage_row row;
+	rh_stage_rows(emit, lo, hi, &rows);
+	while (rh_stage_next_row(&rows, &row))
+		;
+	memcpy(bytes, rows.bytes, sizeof rows.bytes);
+}
+
+static struct rh_arena *home_of(const struct rh_emit *emit, int l, int row)
+{
+	switch (fate_of(emit, l, row)) {
+	case RH_FATE_KEEP:
+		return emit->kept;
+	case RH_FATE_SAVE:
+		return emit->saved;
+	default:
+		return emit->arena;
+	}
+}
+
+void emit_place(const struct rh_emit *emit, int l, const struct emit_table *table, struct rh_activations *s)
+{
+	for (int i = 0; i < table->count; i++) {
+		const struct rh_activation_row *row = &table->row[i];
+		int is_of_backward = row->maker == RH_MAKER_BACKWARD;
+		if (is_of_backward && !row->is_deferred) {
+			s->view[row->row] = rh_view_of(NULL, row->dtype, row->rows, row->cols);
+			continue;
+		}
+		s->view[row->row] =
+		        emit_take(row->is_deferred ? emit->deferred : home_of(emit, l, row->row), row->dtype, row->rows, row->cols);
+		s->placed |= RH_ROW_SET(row->row);
+		s->wanted |= is_of_backward ? 0 : RH_ROW_SET(row->row);
+	}
+}
+
+/* Views of rows that the layer does not have are not read. */
+static void begin_rows(struct emit_table *table, struct rh_activations *s)
+{
+	table->count = 0;
+	table->has_backward = 1;
+	s->placed = s->wanted = 0;
+}
+
+/* Begins a stage's lowest layer, which has the tables that all its layers read. */
+static struct rh_ropes place_lowest(const struct rh_emit *emit, int lo, struct rh_view x, struct rh_activations *s)
+{
+	struct rh_ropes ropes;
+	struct emit_table table;
+	begin_rows(&table, s);
+	s->view[RH_ROW_X] = x;
+	for (int i = 0; i < RH_ROPES; i++)
+		s->view[RH_ROW_ROPE + i] = (struct rh_view){0};
+	emit_declare_ropes(emit, &table);
+	emit_place(emit, lo, &table, s);
+	memcpy(ropes.table, &s->view[RH_ROW_ROPE], sizeof ropes.table);
+	return ropes;
+}
+
+/* Places layer l's rows, and before them the input of the layer above, whose rows are *above. */
+static void place_layer(const struct rh_emit *emit, int l, struct rh_activations *s, struct rh_activations *above)
+{
+	struct emit_table table;
+	if (above) {
+		begin_rows(&table, above);
+		declare_input(emit, l, &table);
+		emit_place(emit, l + 1, &table, above);
+	}
+	table.count = 0;
+	table.has_backward = 1;
+	declare(emit, l, &table);
+	emit_place(emit, l, &table, s);
+}
+
+/* ---- forward ---- */
 
 /* Takes `count` spare buffers, each with room for any of the boundaries [lo, hi]. */
 static void take_spare(struct rh_emit *emit, int lo, int hi, int count, struct rh_stage_pass *pass)
@@ -44,36 +194,69 @@ static void leave_load(struct rh_emit *emit, struct rh_view to)
 		emit_cast(emit, emit->load, to);
 }
 
-/* Two buffers take turns; that a boundary is kept spares none, so that memory is known by the stage alone. `ends`: the last layer writes
- * elsewhere. */
+/* 1: layer l of a stage has an input that is recomputed. */
+static int spares_input(const struct rh_emit *emit, int l)
+{
+	return fate_of(emit, l, RH_ROW_X) == RH_FATE_RECOMPUTE;
+}
+
+/* Outputs of layers that are neither kept nor saved lie in two buffers, which take turns; that a boundary is wanted spares none, so that
+ * memory is known by the stage alone. `ends`: the last layer writes elsewhere. */
 static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct rh_view x, struct rh_stage_pass *pass)
 {
+	int spared = !ends;
+	for (int l = lo + 1; l < hi && spared < 2; l++)
+		spared += spares_input(emit, l);
 	*pass = (struct rh_stage_pass){.mark = emit->arena->used, .x = x};
-	pass->ropes = emit_rope_tables(emit, emit->arena);
-	take_spare(emit, lo + 1, hi, hi - lo - ends < 2 ? hi - lo - ends : 2, pass);
+	struct rh_activations lowest;
+	pass->ropes = place_lowest(emit, lo, x, &lowest);
+	emit_rope_tables(emit, &lowest);
+	take_spare(emit, lo + 1, hi, spared, pass);
 	pass->load = begin_load(emit, emit->arena, x);
 }
 
-/* y: where the layer leaves its output; absent: in the spare buffer whose turn it is, which its input is never in. */
-static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pass, struct rh_view y, const struct rh_head_out *head)
+/* Where a layer leaves its output: in y; absent: where the table has it, or in the spare buffer whose turn it is, which its input is never
+ * in. */
+static struct rh_view output_of(struct rh_emit *emit, int l, int hi, struct rh_stage_pass *pass, struct rh_view y)
 {
-	struct rh_view out = y.data ? y : spare(emit, pass, l + 1);
+	const struct rh_model *model = emit->model;
+	RH_ASSERT(!y.data || l + 1 == hi || spares_input(emit, l + 1));
+	if (y.data || model->layer[l].kind == RH_LAYER_HEAD)
+		return y;
+	if (l + 1 < hi && !spares_input(emit, l + 1))
+		return emit_take(home_of(emit, l + 1, RH_ROW_X), model->dtype, emit->shape.tokens, rh_boundary_cols(model, l + 1));
+	struct rh_view out = spare(emit, pass, l + 1);
+	pass->turn ^= 1;
+	return out;
+}
+
+/* Rows that are recomputed are there while their layer runs. */
+static void forward_layer(struct rh_emit *emit, int l, int hi, struct rh_stage_pass *pass, struct rh_view y, const struct rh_head_out *head)
+{
+	struct rh_view out = output_of(emit, l, hi, pass, y);
+	struct rh_activations s;
+	struct emit_table table;
+	int64_t mark = emit->arena->used;
+	begin_rows(&table, &s);
+	table.has_backward = 0;
+	declare(emit, l, &table);
+	emit_place(emit, l, &table, &s);
 	emit->load = pass->load;
 	switch (emit->model->layer[l].kind) {
 	case RH_LAYER_HEAD:
-		emit_head(emit, pass->x, head, NULL);
+		emit_head(emit, pass->x, head, 0, &s);
 		leave_load(emit, head->load);
 		break;
 	case RH_LAYER_BLOCK:
-		emit_block(emit, l, pass->x, out, NULL);
+		emit_block(emit, l, pass->x, out, &s);
 		break;
 	case RH_LAYER_EMBEDDING:
 		emit_embedding(emit, out);
 		break;
 	}
+	rh_arena_reset(emit->arena, mark);
 	leave_load(emit, rh_boundary_load(emit->model, y));
 	pass->x = out;
-	pass->turn ^= !y.data;
 }
 
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary, const struct rh_head_out *head)
@@ -84,7 +267,7 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 	emit->ropes = pass.ropes;
 	for (int l = lo; l < hi; l++) {
 		struct rh_view y = boundary && emit->model->layer[l].kind != RH_LAYER_HEAD ? boundary[l + 1] : (struct rh_view){0};
-		forward_layer(emit, l, &pass, y, head);
+		forward_layer(emit, l, hi, &pass, y, head);
 	}
 	rh_arena_reset(emit->arena, pass.mark);
 	return emit->rc;
@@ -97,59 +280,72 @@ int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struc
 		begin_forward(emit, part.stage_lo, part.stage_hi, 1, x, pass);
 	emit->ropes = pass->ropes;
 	for (int l = part.lo; l < part.hi; l++)
-		forward_layer(emit, l, pass, l + 1 == part.hi ? y : (struct rh_view){0}, head);
+		forward_layer(emit, l, part.stage_hi, pass, l + 1 == part.hi ? y : (struct rh_view){0}, head);
 	if (part.hi == part.stage_hi)
 		rh_arena_reset(emit->arena, pass->mark);
 	return emit->rc;
 }
 
-int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_view y, struct rh_stage_state *state,
-                  const struct rh_head_out *head)
+/* ---- recompute and backward ---- */
+
+static void recompute_layer(struct rh_emit *emit, int l, int hi, struct rh_stage_state *state, const struct rh_head_out *head)
 {
-	const struct rh_model *model = emit->model;
-	state->mark = emit->arena->used;
-	emit->ropes = state->ropes = emit_rope_tables(emit, emit->saved);
-	emit->load = state->load = begin_load(emit, emit->saved, x);
-	for (int l = lo; l < hi; l++) {
-		struct rh_saved *saved = &state->layer[l];
-		struct rh_view out = l + 1 == hi ? y : (struct rh_view){0};
-		if (l + 1 < hi && model->layer[l].kind != RH_LAYER_HEAD)
-			out = take_boundary(emit, emit->saved, l + 1);
-		switch (model->layer[l].kind) {
-		case RH_LAYER_HEAD:
-			emit_head(emit, x, head, saved);
-			leave_load(emit, head->load);
-			break;
-		case RH_LAYER_BLOCK:
-			emit_block(emit, l, x, out, saved);
-			break;
-		case RH_LAYER_EMBEDDING:
-			*saved = (struct rh_saved){0};
-			if (out.data)
-				emit_embedding(emit, out);
-			break;
-		}
-		x = out;
+	struct rh_activations *s = &state->layer[l], *above = l + 1 < hi ? s + 1 : NULL;
+	place_layer(emit, l, s, above);
+	if (emit->fates) {
+		s->wanted &= ~(emit->fates[l].kept | emit->fates[l].saved);
+		if (above)
+			above->wanted &= ~(emit->fates[l + 1].kept | emit->fates[l + 1].saved);
 	}
-	leave_load(emit, rh_boundary_load(model, y));
+	struct rh_view x = s->view[RH_ROW_X], y = above ? emit_wanted(above, RH_ROW_X) : (struct rh_view){0};
+	switch (emit->model->layer[l].kind) {
+	case RH_LAYER_HEAD:
+		emit_head(emit, x, head, 1, s);
+		leave_load(emit, head->load);
+		break;
+	case RH_LAYER_BLOCK:
+		if (s->wanted || y.data)
+			emit_block(emit, l, x, y, s);
+		break;
+	case RH_LAYER_EMBEDDING:
+		if (y.data)
+			emit_embedding(emit, y);
+		break;
+	}
+}
+
+static void begin_stage(struct rh_emit *emit, int lo, struct rh_view x, struct rh_stage_state *state)
+{
+	state->mark = emit->arena->used;
+	emit->ropes = state->ropes = place_lowest(emit, lo, x, &state->layer[lo]);
+}
+
+int rh_stage_recompute(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state, const struct rh_head_out *head)
+{
+	begin_stage(emit, lo, x, state);
+	if (emit->fates)
+		state->layer[lo].wanted &= ~(emit->fates[lo].kept | emit->fates[lo].saved);
+	emit_rope_tables(emit, &state->layer[lo]);
+	emit->load = state->load = begin_load(emit, emit->arena, x);
+	for (int l = lo; l < hi; l++)
+		recompute_layer(emit, l, hi, state, head);
 	return emit->rc;
 }
 
-/* Where the gradient at a layer's upper end belongs: emit->deferred if the layer puts something off that reads it. */
-static struct rh_arena *gradient_arena(const struct rh_emit *emit, int l)
+void rh_stage_place(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state)
 {
-	const struct rh_model *model = emit->model;
-	if (!emit->deferred || l < model->first_trained)
-		return emit->arena;
-	switch (model->layer[l].kind) {
-	case RH_LAYER_BLOCK:
-		return emit_block_dy(emit, l);
-	case RH_LAYER_EMBEDDING:
-		return emit->deferred;
-	case RH_LAYER_HEAD:
-		break;
-	}
-	return emit->arena;
+	begin_stage(emit, lo, x, state);
+	for (int l = lo; l < hi; l++)
+		place_layer(emit, l, &state->layer[l], l + 1 < hi ? &state->layer[l + 1] : NULL);
+}
+
+/* Where the gradient at a layer's upper end is kept for weight gradients that are deferred; absent: nobody reads it so late. With a norm
+ * behind a half another gradient is read. */
+static struct rh_view own_gradient(const struct rh_emit *emit, int l, const struct rh_stage_state *state)
+{
+	const struct rh_layer *layer = &emit->model->layer[l];
+	int row = RH_ROW_GRADIENT + RH_MLP, is_apart = layer->kind == RH_LAYER_BLOCK && layer->traits.residual != RH_RESIDUAL_PRE;
+	return state->layer[l].placed & RH_ROW_SET(row) && !is_apart ? state->layer[l].view[row] : (struct rh_view){0};
 }
 
 /* The gradient goes down through two buffers in turn; the lowest layer writes the caller's. */
@@ -160,10 +356,11 @@ static void begin_backward(struct rh_emit *emit, int lo, int hi, const struct rh
 	*pass = (struct rh_stage_pass){.x = dy};
 	take_spare(emit, lo, hi, 2, pass);
 	pass->load = is_fused ? state->load : begin_load(emit, emit->arena, dy);
-	if (gradient_arena(emit, hi - 1) == emit->arena)
+	struct rh_view own = own_gradient(emit, hi - 1, state);
+	if (!own.data)
 		return;
-	pass->x = take_boundary(emit, emit->deferred, hi);
-	emit_cast(emit, dy, pass->x);
+	pass->x = own;
+	emit_cast(emit, dy, own);
 }
 
 /* The weights of a norm of the layer's input learn from the input's gradient, whether or not anybody below wants that. */
@@ -177,8 +374,8 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 {
 	const struct rh_model *model = emit->model;
 	struct rh_view dy = pass->x, out = l == lo ? dx : spare(emit, pass, l);
-	if (l > lo && gradient_arena(emit, l - 1) != emit->arena)
-		out = take_boundary(emit, emit->deferred, l);
+	if (l > lo && own_gradient(emit, l - 1, state).data)
+		out = own_gradient(emit, l - 1, state);
 	if (l == model->first_trained)
 		out = learns_input_norm(model, l) ? spare(emit, pass, l) : (struct rh_view){0};
 	emit->load = pass->load;
@@ -192,7 +389,6 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 	case RH_LAYER_EMBEDDING:
 		if (!emit->deferred)
 			emit_embedding_backward(emit, dy);
-		state->layer[l].deferred[0].dy = dy;
 		break;
 	}
 	if (l == lo && l > model->first_trained)
@@ -226,29 +422,7 @@ int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_stat
 	return rh_stage_backward_part(emit, (struct rh_stage_part){lo, hi, lo, hi}, state, &pass, dy, dx);
 }
 
-int rh_stage_name_saved(const struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_arena saved, struct rh_stage_state *state)
-{
-	struct rh_emit naming = *emit;
-	naming.launch = NULL;
-	naming.saved = &saved;
-	return rh_stage_save(&naming, lo, hi, x, (struct rh_view){0}, state, NULL);
-}
-
-/* The way of the input's gradient is gone again, with any view in place of the boundaries. */
-int rh_stage_name_deferred(const struct rh_emit *emit, int lo, int hi, struct rh_arena deferred, struct rh_stage_state *state)
-{
-	struct rh_emit naming = *emit;
-	struct rh_view x = rh_boundary_view(emit->model, lo, emit->shape.tokens, emit->arena->base);
-	struct rh_view dy = rh_boundary_view(emit->model, hi, emit->shape.tokens, emit->arena->base);
-	struct rh_head_out head = {.loss = x};
-	naming.launch = NULL;
-	naming.saved = naming.arena;
-	naming.deferred = &deferred;
-	int rc = rh_stage_save(&naming, lo, hi, x, (struct rh_view){0}, state, &head);
-	return rc ? rc : rh_stage_backward(&naming, lo, hi, state, dy, x);
-}
-
-int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state)
+int rh_stage_weights(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state)
 {
 	for (int l = hi - 1; l >= rh_stage_lowest(emit->model, lo); l--) {
 		switch (emit->model->layer[l].kind) {
@@ -256,7 +430,7 @@ int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage
 			emit_block_weights(emit, l, &state->layer[l]);
 			break;
 		case RH_LAYER_EMBEDDING:
-			emit_embedding_backward(emit, state->layer[l].deferred[0].dy);
+			emit_embedding_backward(emit, state->layer[l].view[RH_ROW_GRADIENT + RH_MLP]);
 			break;
 		case RH_LAYER_HEAD:
 			break; /* its gradients are made with its loss */

@@ -133,12 +133,13 @@ static int read_pair(struct rh_parquet *file, const struct parquet_node *map, js
 	return rc;
 }
 
-/* Do all leaves of the list say that another item follows? 1, 0, or -EINVAL where they differ. */
+/* Do all leaves of the list say that another item follows? 1, 0, or -EINVAL where they differ. An entry that goes on in a list within this
+ * one, which has ended, is found where the next row begins. */
 static int goes_on(const struct rh_parquet *file, const struct parquet_node *list)
 {
 	int first = file->column[list->leaf].repetition == list->repetition;
 	for (int leaf = list->leaf; leaf < list->leaf + list->leaves; leaf++)
-		if (file->column[leaf].repetition > list->repetition || (file->column[leaf].repetition == list->repetition) != first)
+		if ((file->column[leaf].repetition == list->repetition) != first)
 			return fail_levels(file, list);
 	return first;
 }

@@ -22,9 +22,14 @@ static double hop_seconds(const struct rh_stage_plan_request *request, const str
 	return seconds + (dram > 0 ? 4 * bytes / dram : 0); /* each copy reads and writes */
 }
 
+static struct rh_rates rates_of(const struct rh_stage_plan_request *request, const struct rh_hardware *hardware)
+{
+	return (struct rh_rates){.device = &hardware->device, .share = hardware->device.on_host_cores ? 1.0 / request->devices : 1};
+}
+
 int rh_balance_costs(const struct rh_stage_plan_request *request, const struct rh_hardware *hardware, struct rh_costs *out)
 {
-	const struct rh_rates rates = {.device = &hardware->device, .share = hardware->device.on_host_cores ? 1.0 / request->devices : 1};
+	const struct rh_rates rates = rates_of(request, hardware);
 	int rc = rh_costs_measure(request->model, &request->train, &rates, 0, out);
 	if (!rc)
 		out->hop_s = hop_seconds(request, hardware);
@@ -120,14 +125,6 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_stage_plan *plan
 	return rc;
 }
 
-/* A stage that keeps its activations does not recompute them. */
-static void spare_recompute(const struct rh_stage_plan *plan, struct rh_costs *costs)
-{
-	for (int i = 0; i < plan->backward_stages; i++)
-		for (int l = plan->backward[i].lo; plan->saved[i].bytes && l < plan->backward[i].hi; l++)
-			costs->layer[l].recompute_s = costs->layer[l].recompute_spared_s = 0;
-}
-
 int rh_balance_step(const struct rh_balance *balance, const struct rh_stage_plan_request *asked, int joined,
                     const struct rh_stage_plan *plan, struct rh_balanced *out)
 {
@@ -137,7 +134,8 @@ int rh_balance_step(const struct rh_balance *balance, const struct rh_stage_plan
 	if (!costs.layer)
 		return -ENOMEM;
 	memcpy(costs.layer, balance->costs->layer, layers * sizeof *costs.layer);
-	spare_recompute(plan, &costs);
+	const struct rh_rates rates = rates_of(asked, balance->hardware);
+	int rc = rh_costs_spare(asked->model, &asked->train, &rates, plan, &costs);
 	const struct rh_partition_request request = {.costs = &costs,
 	                                             .devices = asked->devices,
 	                                             .micro_batches = balance->micro_batches,
@@ -146,7 +144,8 @@ int rh_balance_step(const struct rh_balance *balance, const struct rh_stage_plan
 	                                             .sum_s = balance->sum_s,
 	                                             .up_bytes_per_s = balance->up_bytes_per_s};
 	struct rh_balanced now = {0};
-	int rc = (joined ? time_joined : time_plan)(&request, plan, &now);
+	if (!rc)
+		rc = (joined ? time_joined : time_plan)(&request, plan, &now);
 	out->step_s = now.step_s;
 	out->idle = now.idle;
 	rh_free(costs.layer);

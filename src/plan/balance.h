@@ -9,9 +9,10 @@
 
 struct rh_balance {
 	const struct rh_stage_plan_request *request; /* without cuts */
-	const struct rh_costs *costs;
-	int64_t micro_batches; /* of a step */
-	int64_t steps;         /* that follow each other without a flush; 1: each step is flushed */
+	const struct rh_hardware *hardware;
+	const struct rh_costs *costs; /* of its devices */
+	int64_t micro_batches;        /* of a step */
+	int64_t steps;                /* that follow each other without a flush; 1: each step is flushed */
 	/* Of a device's link. 0: unknown, or the device has no link: copies are free. */
 	double up_bytes_per_s, down_bytes_per_s;
 	double *sum_s;   /* (layers) seconds that a layer's gradient sum takes over the link, one way; the caller owns it */

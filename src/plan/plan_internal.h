@@ -43,6 +43,7 @@ struct planning {
 	struct rh_stage_plan_found found;
 	int64_t *cuts;
 	struct rh_deferral *deferral;
+	struct rh_fates *fates;
 	struct rh_boxes boxes; /* boxes.boxes 0: this one alone */
 	int64_t data_bytes, reading_bytes;
 };

@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/hooks.h"
 #include "core/minmax.h"
+#include "core/philox.h"
 #include "schedule/schedule.h"
 
 #include <stdlib.h>
@@ -236,8 +237,10 @@ static int weigh_layers(struct planning *planning)
 		return 0;
 	planning->cuts_by_time =
 	        stages->devices > 1 && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && !stages->model->tap;
-	planning->balance =
-	        (struct rh_balance){.costs = &planning->costs, .micro_batches = planning->executor.train_micro_batches, .steps = 1};
+	planning->balance = (struct rh_balance){.hardware = machine->hardware,
+	                                        .costs = &planning->costs,
+	                                        .micro_batches = planning->executor.train_micro_batches,
+	                                        .steps = 1};
 	int rc = rh_balance_costs(stages, machine->hardware, &planning->costs);
 	return rc ? rc : weigh_sums(planning);
 }
@@ -301,7 +304,37 @@ void planning_close(struct planning *planning)
 	rh_free(planning->balance.sum_s);
 	rh_free(planning->cuts);
 	rh_free(planning->deferral);
+	rh_free(planning->fates);
 	rh_stage_plan_found_free(&planning->found);
+}
+
+/* A layer's rows all share a fate, or each has its own. */
+static struct rh_fates draw_fates(uint64_t seed, int layer)
+{
+	struct rh_fates fates = {0};
+	uint32_t of_layer = rh_philox(seed, (uint32_t)layer, RH_ACTIVATIONS, 0, 0).word[0] % 5;
+	for (int row = 0; row < RH_ACTIVATIONS; row++) {
+		uint32_t of_row = rh_philox(seed, (uint32_t)layer, (uint32_t)row, 0, 0).word[0] % RH_FATES;
+		uint32_t fate = of_layer < RH_FATES ? of_layer : of_row;
+		fates.kept |= fate == RH_FATE_KEEP ? RH_ROW_SET(row) : 0;
+		fates.saved |= fate == RH_FATE_SAVE ? RH_ROW_SET(row) : 0;
+	}
+	return fates;
+}
+
+/* Random fates, where a test asks for them: where a round's activations are gone before the next round's come, or are kept in a ring. */
+static int choose_fates(struct planning *planning)
+{
+	const char *seed = getenv(RH_HOOK_FATES);
+	const struct rh_model *model = planning->request->model;
+	int is_alone =
+	        planning->stages.devices == 1 && !rh_model_is_part(model) && rh_schedule_has_planned_stages(planning->executor.schedule);
+	if (!seed || !(is_alone || planning->stages.kept_micro_batches))
+		return 0;
+	planning->stages.fates = planning->fates = rh_alloc((size_t)model->layers, sizeof *planning->fates);
+	for (int l = 0; planning->fates && l < model->layers; l++)
+		planning->fates[l] = draw_fates(strtoull(seed, NULL, 10), l);
+	return planning->fates ? 0 : -ENOMEM;
 }
 
 /* Finds the candidates: those with different rounds, or one with rounds of the default length and as little on NVMe as possible. If none
@@ -311,6 +344,8 @@ static int find_candidates(struct planning *planning, struct candidate candidate
 	const struct rh_run_request *request = planning->request;
 	int rc = request->work->train_micro_batches ? planning_schedule(planning) : 0;
 	*count = 0;
+	if (!rc && request->work->train_micro_batches)
+		rc = choose_fates(planning);
 	if (!rc && request->stages == RH_STAGES_CHOSEN)
 		rc = weigh_layers(planning);
 	if (!rc && request->stages == RH_STAGES_CHOSEN)

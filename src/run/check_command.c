@@ -155,11 +155,87 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 		}
 }
 
-/* Where a stage's activations are kept. */
-static struct check_range kept_range(struct rh_check *check, const struct rh_place *place)
+/* ---- activations that are kept or saved ---- */
+
+/* All fates of the command's stage are to recompute, or there is a table. */
+static int is_fated(const struct rh_check *check)
 {
-	if (place->room == RH_ROOM_SAVED)
-		return check_resolve(check, place);
+	const struct rh_command *command = check->command;
+	return check_call_of(check, command->step)->call.trains &&
+	       rh_stage_plan_places(check->options.plan, command->stage.lo, command->stage.hi);
+}
+
+static int recomputes(const struct rh_check *check)
+{
+	const struct rh_stage *stage = &check->command->stage;
+	return !is_fated(check) || rh_stage_plan_places(check->options.plan, stage->lo, stage->hi)->recomputes;
+}
+
+static struct rh_emit table_of(const struct rh_check *check)
+{
+	return (struct rh_emit){.model = model_of(check), .fates = check->options.plan->fates, .shape = {.tokens = check->command->tokens}};
+}
+
+/* Reads or writes a row where its fate has it, up to the row after it: in `kept` or in the command's buffer of saved ones. */
+static void touch_row(struct rh_check *check, enum check_mode mode, const struct rh_stage_row *row, const struct rh_place *kept)
+{
+	struct check_content content = of_micro_batch(check, CHECK_ROW, row->layer);
+	int64_t bytes = rh_align_up(row->bytes, RH_ALIGN);
+	struct check_range range = row->fate == RH_FATE_KEEP
+	                                   ? resolve(check, RH_ROOM_KEPT, 0, kept->first + row->offset, bytes)
+	                                   : resolve(check, RH_ROOM_SAVING, check->command->operands.saving, row->offset, bytes);
+	if (row->fate == RH_FATE_KEEP && (kept->room != RH_ROOM_KEPT || row->offset + bytes > kept->bytes))
+		check_fault(check, -1, "has no place for activation %d of layer %d", row->is.row, row->layer);
+	content.depth = row->is.row;
+	content.base = range.first;
+	need_or_put(check, mode, range, &content);
+}
+
+/* Rows that some of the stage's are recomputed from, by layer in the table's order: those of the layer that `row` is in, or of the layer
+ * below. */
+static uint64_t read_of(struct rh_check *check, int layer)
+{
+	const struct rh_command *command = check->command;
+	struct rh_emit emit = table_of(check);
+	struct rh_stage_rows rows;
+	struct rh_stage_row row;
+	uint64_t read = 0;
+	rh_stage_rows(&emit, command->stage.lo, command->stage.hi, &rows);
+	while (rh_stage_next_row(&rows, &row)) {
+		int maker = row.layer - (row.is.maker == RH_MAKER_BELOW);
+		if (row.fate == RH_FATE_RECOMPUTE && maker == layer)
+			read |= row.is.from;
+		else if (row.fate == RH_FATE_RECOMPUTE && layer == command->stage.lo) /* it has the tables of all layers */
+			read |= row.is.from & RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES);
+	}
+	return read;
+}
+
+/* The rows of layers [lo, hi) that are neither recomputed nor made by the backward: all, or those that others are recomputed from. */
+static void touch_rows(struct rh_check *check, enum check_mode mode, const struct rh_place *kept)
+{
+	const struct rh_command *command = check->command;
+	struct rh_emit emit = table_of(check);
+	struct rh_stage_rows rows;
+	struct rh_stage_row row;
+	int layer = -1;
+	uint64_t read = ~(uint64_t)0;
+	if (!is_fated(check))
+		return;
+	rh_stage_rows(&emit, command->stage.lo, command->stage.hi, &rows);
+	while (!check_failed(check) && rh_stage_next_row(&rows, &row)) {
+		int is_inside = row.layer >= command->lo && row.layer < command->hi;
+		if (row.fate == RH_FATE_RECOMPUTE || row.is.maker == RH_MAKER_BACKWARD || !is_inside)
+			continue;
+		if (command->kind == RH_COMMAND_RECOMPUTE && row.layer != layer)
+			read = read_of(check, layer = row.layer);
+		if (read & RH_ROW_SET(row.is.row))
+			touch_row(check, mode, &row, kept);
+	}
+}
+
+static struct check_range recomputed_range(struct rh_check *check)
+{
 	return resolve(check, RH_ROOM_ARENA, ARENA_KEPT, 0, 1);
 }
 
@@ -224,8 +300,10 @@ static void run_forward(struct rh_check *check)
 	const struct rh_command *command = check->command;
 	need_input(check);
 	need_weights(check);
-	if (command->kind == RH_COMMAND_RECOMPUTE || command->target.room == RH_ROOM_SAVED)
-		extend(check, CHECK_KEPT, kept_range(check, &command->target), command->lo, command->hi);
+	touch_rows(check, command->kind == RH_COMMAND_FORWARD ? CHECK_WRITES : CHECK_READS,
+	           command->kind == RH_COMMAND_FORWARD ? &command->target : &command->source);
+	if (command->kind == RH_COMMAND_RECOMPUTE)
+		extend(check, CHECK_KEPT, recomputed_range(check), command->lo, command->hi);
 	if (command->target.room == RH_ROOM_CACHE)
 		extend_cache(check);
 	if (command->kind == RH_COMMAND_FORWARD && command->operands.y >= 0)
@@ -257,9 +335,12 @@ static void run_backward(struct rh_check *check)
 	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
 	if (reads_input && command->lo == command->stage.lo)
 		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->operands.x, command->lo);
-	struct check_range range = kept_range(check, &command->source);
-	struct check_content content = staged(check, CHECK_KEPT, range, command->stage.hi);
-	check_need(check, range, &content);
+	touch_rows(check, CHECK_READS, &command->source);
+	if (recomputes(check)) {
+		struct check_range range = recomputed_range(check);
+		struct check_content content = staged(check, CHECK_KEPT, range, command->stage.hi);
+		check_need(check, range, &content);
+	}
 	add_to_sums(check, command->lo, command->hi, defers ? PART_AT_ONCE : PART_AT_ONCE | PART_DEFERRED);
 	if (defers)
 		extend(check, CHECK_DEFERRED, check_resolve(check, &command->target), command->hi, command->lo);

@@ -17,7 +17,8 @@ enum check_what {
 	CHECK_BOUNDARY_GRADIENT,
 	CHECK_MICRO,
 	CHECK_RESULT,
-	CHECK_KEPT,             /* what a backward needs. which: the stage's first layer; depth: kept up to this layer */
+	CHECK_KEPT,             /* what a backward needs and is recomputed. which: the stage's first layer; depth: up to this layer */
+	CHECK_ROW,              /* an activation that is kept or saved. which: layer; depth: row of the activation table */
 	CHECK_DEFERRED,         /* of deferred weight gradients. which: the stage's first layer; depth: down to this layer */
 	CHECK_RUNNING,          /* the arena's activation inside a stage; which: layer boundary */
 	CHECK_RUNNING_GRADIENT, /* likewise */

@@ -32,6 +32,7 @@ void rh_check_rooms(struct rh_check_options *options, int64_t micro_batches)
 	room[RH_ROOM_ARENA] = (struct rh_room_size){2, 1}; /* what is kept, and what runs through a stage: see check_command.c */
 	room[RH_ROOM_HOST_WEIGHTS].count = room[RH_ROOM_HOST_GRADIENT].count = room[RH_ROOM_PAGES].count = blocks;
 	room[RH_ROOM_HOST_SUM].count = 2 * blocks;
+	room[RH_ROOM_HOST_SAVED] = (struct rh_room_size){1, plan->saved_bytes};
 	room[RH_ROOM_HOST_MICRO] = (struct rh_room_size){places, plan->micro_bytes};
 	room[RH_ROOM_HOST_RESULT] = (struct rh_room_size){places, plan->result_bytes};
 }
@@ -178,6 +179,7 @@ static const char *content_name(const struct check_content *content, char *text,
 	                                    [CHECK_MICRO] = "micro-batch",
 	                                    [CHECK_RESULT] = "results",
 	                                    [CHECK_KEPT] = "activations of layers from",
+	                                    [CHECK_ROW] = "an activation of layer",
 	                                    [CHECK_DEFERRED] = "deferred gradients of layers from",
 	                                    [CHECK_RUNNING] = "activation at layer",
 	                                    [CHECK_RUNNING_GRADIENT] = "gradient at layer",

@@ -29,6 +29,13 @@ static int64_t micro_memory_bytes(const struct rh_executor_options *options, con
 	return 2 * rh_align_up(fold_elements(options) * 4, RH_ALIGN) + rh_bytes_times(staged, limits->micro_batches);
 }
 
+/* In host memory: buffers, before the activations that are saved. */
+static int64_t boundary_bytes(const struct rh_executor_options *options, const struct lower_limits *limits)
+{
+	int64_t bytes = rh_bytes_times(limits->boundaries.bytes_each, limits->boundaries.count);
+	return options->plan->saved_bytes ? rh_align_up(bytes, RH_ALIGN) : bytes;
+}
+
 /* Pages of weights on NVMe are sent as they are. */
 static struct rh_transfer_limits piece_limits(const struct rh_executor_options *options)
 {
@@ -107,9 +114,9 @@ static int64_t slot_commands(const struct rh_executor_options *options, int64_t 
 {
 	enum { OF_MICRO_BATCH = 10, OF_LAYER = 12 };
 	const struct rh_stage_plan *plan = options->plan;
-	int64_t layers = longest_stage(plan), copies = options->page_bytes ? 2 : 1;
+	int64_t saves = plan->saved_bytes > 0, layers = longest_stage(plan), copies = options->page_bytes ? 2 : 1;
 	int64_t pieces = (copies * plan->weight_bytes + plan->rounded_bytes + 2 * plan->gradient_bytes) / piece_limits(options).most_bytes;
-	return micro_batches * (OF_MICRO_BATCH + 2 * layers) + pieces + OF_LAYER * layers;
+	return micro_batches * (OF_MICRO_BATCH + 2 * saves + 2 * layers) + pieces + OF_LAYER * layers;
 }
 
 /* Bytes of the ring. A device has dispatch_slots slots in flight, or as many as make DISPATCH_LAUNCHES launches and a few more. A command
@@ -136,7 +143,7 @@ static int64_t heap_bytes(const struct rh_executor_options *options, const struc
 	int64_t lanes = options->planned.devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
 	        boundaries = 2 * (layers + 1) * limits->micro_batches;
 	return all_waits(options) * ((int64_t)sizeof(struct rh_stall) + 2 * EVENT_BYTES) +
-	       options->planned.devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * limits->gaps * 8) +
+	       options->planned.devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_activations) + 3 * limits->gaps * 8) +
 	       lane_bytes(options, limits->dispatch.infer_round) + lanes * 128 + boundaries * 8;
 }
 
@@ -149,7 +156,7 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 		return rc;
 	int64_t staging = options->registers ? rh_host_round(rh_staging_bytes(limits.pieces.most_bytes)) : 0;
 	*out = (struct rh_executor_bytes){.heap = heap_bytes(options, &limits),
-	                                  .host = rh_host_round(rh_bytes_times(needs->bytes_each, needs->count)) +
+	                                  .host = rh_host_round(boundary_bytes(options, &limits) + options->plan->saved_bytes) +
 	                                          rh_host_round(micro_memory_bytes(options, &limits)) +
 	                                          rh_host_round(LOWER_FRAMES * options->page_bytes) + staging,
 	                                  .nvme = rh_bytes_times(needs->bytes_each, needs->records),
@@ -204,6 +211,8 @@ static int device_create(struct rh_executor *executor, int index)
 	                             .launch = issue_launch,
 	                             .sink = out,
 	                             .arena = &out->arena,
+	                             .kept = &out->kept,
+	                             .saved = &out->saved,
 	                             .seed = options->planned.seed,
 	                             .weights = rh_region_take(memory, blocks, sizeof *out->emit.weights),
 	                             .gradient = rh_region_take(memory, blocks, sizeof *out->emit.gradient),
@@ -237,8 +246,7 @@ static int host_create(struct rh_executor *executor)
 	const struct lower_limits *limits = &executor->lowering.limits;
 	struct rh_region *memory = &executor->memory;
 	int64_t blocks = options->model->blocks;
-	int rc = reserve(options, limits->boundaries.count * limits->boundaries.bytes_each, "boundary activations",
-	                 &executor->boundary_memory);
+	int rc = reserve(options, boundary_bytes(options, limits) + plan->saved_bytes, "boundary activations", &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve_near(options->device, options->planned.devices, micro_memory_bytes(options, limits),
 		                          "staging of micro-batches", &executor->micro_memory);
@@ -258,6 +266,8 @@ static int host_create(struct rh_executor *executor)
 	int64_t staged = micro + rh_align_up(plan->result_bytes, RH_ALIGN);
 	char *at = executor->micro_memory.base;
 	executor->room[RH_ROOM_HOST_BOUNDARY] = (struct run_room){executor->boundary_memory.base, limits->boundaries.bytes_each};
+	executor->room[RH_ROOM_HOST_SAVED] =
+	        (struct run_room){executor->boundary_memory.base + boundary_bytes(options, limits), plan->saved_bytes};
 	executor->room[RH_ROOM_HOST_FRAME] = (struct run_room){executor->frame_memory.base, options->page_bytes};
 	executor->room[RH_ROOM_HOST_FOLD] = (struct run_room){at, fold};
 	executor->room[RH_ROOM_HOST_MICRO] = (struct run_room){at + 2 * fold, staged};

@@ -33,7 +33,7 @@ struct run_device {
 	int index;
 	struct run_flight flight[RUN_FLIGHT];
 	struct run_room room[RH_ROOMS];
-	struct rh_arena arena, deferred_arena;
+	struct rh_arena arena, deferred_arena, kept, saved;
 	struct rh_stage_state state;
 	struct rh_stage_pass pass;
 	struct rh_emit emit;

@@ -223,67 +223,71 @@ static struct rh_stage_part part_of(const struct rh_command *command)
 	return (struct rh_stage_part){command->lo, command->hi, command->stage.lo, command->stage.hi};
 }
 
+/* Tells emit where the stage's activations lie that are not recomputed. kept: a place, if it is one for them. */
+static void begin_activations(struct run_device *on, const struct rh_command *command, struct rh_place kept)
+{
+	const struct rh_executor_options *options = &on->executor->options;
+	const struct rh_stage_plan *plan = options->plan;
+	int is_fated = on->executor->trains && rh_stage_plan_places(plan, command->stage.lo, command->stage.hi);
+	on->emit.fates = is_fated ? plan->fates : NULL;
+	on->kept = kept.room == RH_ROOM_KEPT ? arena_of(on, kept) : (struct rh_arena){0};
+	on->saved = (struct rh_arena){0};
+	if (command->operands.saving >= 0)
+		on->saved = (struct rh_arena){.base = run_piece(on->room, RH_ROOM_SAVING, command->operands.saving),
+		                              .capacity = plan->saving_bytes};
+}
+
 static int forward(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_head_out head = results(on, command->operands.result);
-	struct rh_view x = boundary_view(on, command->lo, command->operands.x);
-	struct rh_view y = boundary_view(on, command->hi, command->operands.y);
-	if (command->target.room != RH_ROOM_SAVED)
-		return rh_stage_forward_part(&on->emit, part_of(command), &on->pass, x, y, &head);
-	struct rh_arena saved = arena_of(on, command->target);
-	on->emit.saved = &saved;
-	int rc = rh_stage_save(&on->emit, command->lo, command->hi, x, y, &on->state, NULL);
-	on->emit.saved = NULL;
-	return rc;
-}
-
-/* From here on operands of deferred weight gradients are kept in this place, if it is a place for them. */
-static void begin_deferred(struct run_device *on, struct rh_place place)
-{
-	on->emit.deferred = NULL;
-	if (place.room != RH_ROOM_DEFERRED)
-		return;
-	on->deferred_arena = arena_of(on, place);
-	on->emit.deferred = &on->deferred_arena;
+	begin_activations(on, command, command->target);
+	return rh_stage_forward_part(&on->emit, part_of(command), &on->pass, boundary_view(on, command->lo, command->operands.x),
+	                             boundary_view(on, command->hi, command->operands.y), &head);
 }
 
 static int recompute(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_head_out head = results(on, command->operands.result);
-	begin_deferred(on, command->source);
-	on->emit.saved = on->emit.arena;
-	int rc = rh_stage_save(&on->emit, command->lo, command->hi, boundary_view(on, command->lo, command->operands.x),
-	                       (struct rh_view){0}, &on->state, &head);
+	begin_activations(on, command, command->source);
+	if (command->source.room == RH_ROOM_DEFERRED) { /* from here on operands of deferred weight gradients are kept there */
+		on->deferred_arena = arena_of(on, command->source);
+		on->emit.deferred = &on->deferred_arena;
+	}
+	int rc = rh_stage_recompute(&on->emit, command->lo, command->hi, boundary_view(on, command->lo, command->operands.x), &on->state,
+	                            &head);
 	on->emit.deferred = NULL;
 	return rc;
 }
 
 static int backward(struct run_device *on, const struct rh_command *command)
 {
-	int is_first = command->hi == command->stage.hi, rc = 0;
-	if (is_first && command->source.room == RH_ROOM_SAVED) { /* names again what the stage's forward computed */
-		begin_deferred(on, command->target);
-		rc = rh_stage_name_saved(&on->emit, command->stage.lo, command->stage.hi,
-		                         boundary_view(on, command->stage.lo, command->operands.x), arena_of(on, command->source),
-		                         &on->state);
+	const struct rh_stage *stage = &command->stage;
+	const struct rh_stage_places *places = rh_stage_plan_places(on->executor->options.plan, stage->lo, stage->hi);
+	if (command->hi == stage->hi && places && !places->recomputes) { /* all lie where the stage's forward left them */
+		begin_activations(on, command, command->source);
+		rh_stage_place(&on->emit, stage->lo, stage->hi, boundary_view(on, stage->lo, command->operands.x), &on->state);
 	}
 	on->emit.deferred = command->target.room == RH_ROOM_DEFERRED ? &on->deferred_arena : NULL;
-	if (!rc)
-		rc = rh_stage_backward_part(&on->emit, part_of(command), &on->state, &on->pass,
-		                            boundary_view(on, command->hi, command->operands.dy),
-		                            boundary_view(on, command->lo, command->operands.dx));
+	int rc = rh_stage_backward_part(&on->emit, part_of(command), &on->state, &on->pass,
+	                                boundary_view(on, command->hi, command->operands.dy),
+	                                boundary_view(on, command->lo, command->operands.dx));
 	on->emit.deferred = NULL;
 	return rc;
 }
 
-/* What an earlier slot of this device deferred. */
+/* What an earlier slot of this device deferred. Of its activations only those are there that are operands. */
 static int weight_gradients(struct run_device *on, const struct rh_command *command)
 {
 	const struct rh_stage *stage = &command->stage;
-	int rc = 0;
-	if (command->hi == stage->hi)
-		rc = rh_stage_name_deferred(&on->emit, stage->lo, stage->hi, arena_of(on, command->source), &on->state);
-	return rc ? rc : rh_stage_weights(&on->emit, command->lo, command->hi, &on->state);
+	if (command->hi == stage->hi) {
+		struct rh_emit placing = on->emit;
+		struct rh_arena gone = rh_arena_measuring(), operands = arena_of(on, command->source);
+		placing.arena = &gone;
+		placing.deferred = &operands;
+		placing.fates = NULL;
+		rh_stage_place(&placing, stage->lo, stage->hi, (struct rh_view){0}, &on->state);
+	}
+	return rh_stage_weights(&on->emit, command->lo, command->hi, &on->state);
 }
 
 /* The stage's packed weights, from where they lie. */

@@ -90,7 +90,8 @@ void rh_rooms_of_device(const struct rh_stage_plan *plan, struct rh_room_size ro
 	room[RH_ROOM_MICRO] = (struct rh_room_size){RH_PLAN_MICRO_BUFFERS, plan->micro_bytes};
 	room[RH_ROOM_RESULT] = (struct rh_room_size){RH_PLAN_RESULT_BUFFERS, plan->result_bytes};
 	room[RH_ROOM_ARENA] = (struct rh_room_size){1, plan->arena_bytes};
-	room[RH_ROOM_SAVED] = (struct rh_room_size){1, plan->saved_bytes};
+	room[RH_ROOM_KEPT] = (struct rh_room_size){1, plan->kept_bytes};
+	room[RH_ROOM_SAVING] = (struct rh_room_size){RH_PLAN_SAVING_BUFFERS, plan->saving_bytes};
 	room[RH_ROOM_DEFERRED] = (struct rh_room_size){1, plan->deferred_bytes};
 	room[RH_ROOM_CACHE] = (struct rh_room_size){1, plan->cache_bytes};
 }
@@ -131,13 +132,15 @@ static const char *room_name(enum rh_room room)
 	                                            [RH_ROOM_MICRO] = "micro-batch",
 	                                            [RH_ROOM_RESULT] = "result",
 	                                            [RH_ROOM_ARENA] = "arena",
-	                                            [RH_ROOM_SAVED] = "saved activations",
+	                                            [RH_ROOM_KEPT] = "kept activations",
+	                                            [RH_ROOM_SAVING] = "activations to be saved",
 	                                            [RH_ROOM_DEFERRED] = "deferred gradients",
 	                                            [RH_ROOM_CACHE] = "KV cache",
 	                                            [RH_ROOM_HOST_WEIGHTS] = "host weights",
 	                                            [RH_ROOM_HOST_STASH] = "stash",
 	                                            [RH_ROOM_HOST_GRADIENT] = "host gradient",
 	                                            [RH_ROOM_HOST_SUM] = "host sum",
+	                                            [RH_ROOM_HOST_SAVED] = "saved activations",
 	                                            [RH_ROOM_HOST_BOUNDARY] = "host boundary",
 	                                            [RH_ROOM_HOST_MICRO] = "host micro-batch",
 	                                            [RH_ROOM_HOST_RESULT] = "host result",

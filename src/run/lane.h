@@ -45,7 +45,8 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_MICRO,    /* ring of micro-batches' integers */
 	RH_ROOM_RESULT,   /* ring of losses, hits and scores */
 	RH_ROOM_ARENA,    /* what one micro-batch's recompute keeps for its backward, and workspace */
-	RH_ROOM_SAVED,    /* activations kept from a stage's forward to its backward; first: in the room */
+	RH_ROOM_KEPT,     /* activations kept from a stage's forward to its backward; first: in the room */
+	RH_ROOM_SAVING,   /* ring of activations on their way to host memory, or back */
 	RH_ROOM_DEFERRED, /* what deferred weight gradients are made of; first: in the room */
 	RH_ROOM_CACHE,    /* keys and values of layers */
 	/* of the host. In these `first` counts from the piece's begin */
@@ -53,6 +54,7 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_HOST_STASH,    /* older versions of it. number: block, and on from them the numbers of further updates, modulo the stash */
 	RH_ROOM_HOST_GRADIENT, /* number: block */
 	RH_ROOM_HOST_SUM,      /* number: 2 * block + use. May share its bytes with the gradient: offload/store.h */
+	RH_ROOM_HOST_SAVED,    /* activations saved from a stage's forward to its backward; first: in the room */
 	RH_ROOM_HOST_BOUNDARY, /* boundary buffers, those of rings to and from NVMe included */
 	RH_ROOM_HOST_MICRO,    /* number: the micro-batch's index */
 	RH_ROOM_HOST_RESULT,   /* likewise */
@@ -94,16 +96,18 @@ struct rh_operands {
 	int16_t dy;                 /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
 	int16_t dx;                 /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
 	int16_t result;             /* of the head's loss or scores */
+	int16_t saving;             /* of activations that are saved: FORWARD leaves them there, RECOMPUTE and BACKWARD read them */
 	uint8_t is_backward_upload; /* that layout: rh_stage_plan_upload_layout's `is_backward`, by the slot that uploads it */
 };
 
 enum __attribute__((packed)) rh_command_kind {
 	/* On a device's compute stream. Layers [lo, hi) of `stage`, one or several of them, for one micro-batch. A boundary that somebody else
 	 * reads is made at `hi` alone, and a layer's gradients are final only at a command's end: there a command has to end.
-	 *   FORWARD          target: SAVED, where the stage keeps its activations; CACHE, where it attends to keys and values of calls before
-	 *   RECOMPUTE        forward that keeps what the backward needs; with the loss where hi is the model's end. target: ARENA
-	 *   BACKWARD         source: ARENA or SAVED; also reads x where lo is the stage's first. Adds to the sums of its layers. target:
-	 *                    DEFERRED, where weight gradients of linears wait, not added
+	 *   FORWARD          target: KEPT, where the stage keeps activations; CACHE, where it attends to keys and values of calls before
+	 *   RECOMPUTE        makes activations that the backward needs, but for those that are kept or saved; with the loss where hi is the
+	 *                    model's end. source: KEPT, or DEFERRED, where operands of weight gradients go. target: ARENA
+	 *   BACKWARD         source: KEPT, or ARENA; where the stage recomputes it always reads ARENA. Also reads x where lo is the stage's
+	 *                    first. Adds to the sums of its layers. target: DEFERRED, where weight gradients of linears wait, not added
 	 *   WEIGHT_GRADIENT  what waits. source: DEFERRED */
 	RH_COMMAND_FORWARD,
 	RH_COMMAND_RECOMPUTE,

@@ -41,7 +41,8 @@ struct rh_operands lower_operands(const struct lower_slot *slot)
 	                            .y = -1,
 	                            .dy = -1,
 	                            .dx = -1,
-	                            .result = -1};
+	                            .result = -1,
+	                            .saving = -1};
 }
 
 /* ---- what is kept between calls ---- */
@@ -67,6 +68,7 @@ static void make_device(struct lowering *to, struct lower_device *on)
 	make_ring(to, &on->boundary, plan->boundary_buffers);
 	make_ring(to, &on->micro, RH_PLAN_MICRO_BUFFERS);
 	make_ring(to, &on->result, RH_PLAN_RESULT_BUFFERS);
+	make_ring(to, &on->saving, RH_PLAN_SAVING_BUFFERS);
 	on->copied_up = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
 	on->copied_down = rh_region_take(&to->memory, limits->gaps, sizeof(int64_t));
 	on->download = rh_region_take(&to->memory, 2 * blocks, sizeof *on->download);
@@ -122,6 +124,13 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	to->computed = rh_region_take(memory, micro_batches * devices, sizeof(int64_t));
 	to->buffer_filled = rh_region_take(memory, needs->count, sizeof(int64_t));
 	to->buffer_read = rh_region_take(memory, needs->count * (devices + 1), sizeof(int64_t));
+	if (options->plan->saved_bytes) {
+		int64_t kept = options->plan->kept_micro_batches;
+		to->saved.micro_batches = kept ? kept : options->planned.train_round;
+		int64_t places = options->plan->backward_stages * to->saved.micro_batches;
+		to->saved.filled = rh_region_take(memory, places, sizeof(int64_t));
+		to->saved.read = rh_region_take(memory, places, sizeof(int64_t));
+	}
 	to->offset = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
 	to->bytes = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
 	to->load = rh_region_take(memory, limits->gaps, sizeof(int64_t));

@@ -51,7 +51,7 @@ struct lower_download {
 struct lower_device {
 	struct lower_weights weights;
 	struct lower_plain plain;
-	struct lower_ring boundary, micro, result;
+	struct lower_ring boundary, micro, result, saving;
 	int64_t sums_read, sums_sent; /* the latest command of computation, and download, that uses the room of sums */
 	int64_t rounded, rounded_sent;
 	int64_t *fetched; /* of each sum: its latest upload */
@@ -156,6 +156,10 @@ struct lowering {
 	int has_input_buffer;            /* the micro-batch that is lowered gave back the buffer of its input, and no other has since */
 	int64_t *buffer_filled;          /* of each of the host's buffers for boundaries: the latest command that wrote it */
 	int64_t *buffer_read;            /* (buffers, devices + 1): lower_buffer.c */
+	struct {
+		int64_t micro_batches; /* of a stage, at once */
+		int64_t *filled, *read;
+	} saved; /* of each backward stage's places in host memory: the latest copy there, and from there */
 	struct lower_call call;
 	size_t next_slot;
 	int64_t latest_step; /* of the run: the latest slot's */

@@ -1,6 +1,6 @@
 /* One slot. For each micro-batch m of a backward slot:
  *
- *   ACTIVATIONS_UP    integers(m), saved input(m), [gradient written by the slot above] gradient(m)
+ *   ACTIVATIONS_UP    integers(m), input(m), saved activations(m), [gradient written by the slot above] gradient(m)
  *   COMPUTE           [input up] recompute(m) [gradient up] backward(m)
  *   ACTIVATIONS_DOWN  [backward(m)] gradient for the slot below
  *
@@ -167,18 +167,85 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 		slot->lowering->micro[micro->index].last_command = position;
 }
 
-/* Where the stage saves this micro-batch's activations; no room: it recomputes them. */
-static struct rh_place saved_place(const struct micro *micro)
+/* Where the stage's activations lie between forward and backward; NULL: all are recomputed. */
+static const struct rh_stage_places *places_of(const struct micro *micro)
 {
-	const struct rh_slot *slot = micro->slot->slot;
+	return rh_stage_plan_places(micro->slot->lowering->options->plan, micro->slot->slot->lo, micro->slot->slot->hi);
+}
+
+/* Which of the stage's places is the micro-batch's. */
+static int64_t place_number(const struct micro *micro)
+{
 	const struct rh_executor_options *options = micro->slot->lowering->options;
-	const struct rh_saved_place *saved = rh_stage_plan_saved(options->plan, slot->lo, slot->hi);
-	int64_t kept = options->plan->kept_micro_batches, number = micro->number - slot->first;
-	if (!saved)
+	int64_t kept = options->plan->kept_micro_batches;
+	if (!kept)
+		return micro->number - micro->slot->slot->first;
+	return (micro->slot->slot->step * options->planned.train_micro_batches + micro->number) % kept; /* counted over all steps */
+}
+
+static struct rh_place kept_place(const struct micro *micro)
+{
+	const struct rh_stage_places *places = places_of(micro);
+	if (!places || !places->kept.bytes)
 		return lower_nowhere();
-	if (kept) /* counted over all steps */
-		number = (slot->step * options->planned.train_micro_batches + micro->number) % kept;
-	return here(micro, RH_ROOM_SAVED, 0, saved->offset + number * saved->bytes, saved->bytes);
+	return here(micro, RH_ROOM_KEPT, 0, places->kept.offset + place_number(micro) * places->kept.bytes, places->kept.bytes);
+}
+
+/* A copy of the stage's saved activations between a buffer of the device and their place in host memory. */
+struct saved_copy {
+	int64_t place; /* in lowering.saved */
+	struct rh_place host, buffer;
+};
+
+static int saves(const struct micro *micro)
+{
+	const struct rh_stage_places *places = places_of(micro);
+	return places && places->saved.bytes;
+}
+
+static struct saved_copy saved_copy(const struct micro *micro, int buffer)
+{
+	const struct lowering *to = micro->slot->lowering;
+	const struct rh_stage_plan *plan = to->options->plan;
+	const struct rh_stage_places *places = places_of(micro);
+	const struct rh_slot *slot = micro->slot->slot;
+	const struct rh_emit emit = {.model = to->options->model, .shape = *micro->shape, .fates = plan->fates};
+	int64_t bytes[RH_FATES], number = place_number(micro);
+	rh_stage_fate_bytes(&emit, slot->lo, slot->hi, bytes);
+	int64_t first = places->saved.offset + number * places->saved.bytes;
+	return (struct saved_copy){.place = (places - plan->places) * to->saved.micro_batches + number,
+	                           .host = lower_bytes(-1, RH_ROOM_HOST_SAVED, 0, first, bytes[RH_FATE_SAVE]),
+	                           .buffer = here(micro, RH_ROOM_SAVING, buffer, 0, bytes[RH_FATE_SAVE])};
+}
+
+/* Brings them from the buffer in which command `made` leaves them to the host. */
+static void send_saved(struct micro *micro, int16_t buffer, int64_t made)
+{
+	struct lower_slot *slot = micro->slot;
+	struct lowering *to = slot->lowering;
+	int lane = lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
+	struct saved_copy of = saved_copy(micro, buffer);
+	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
+	copy.source = of.buffer;
+	copy.target = of.host;
+	lower_await(to, lane, made, RH_WAIT_NEEDS);
+	lower_await(to, lane, to->saved.read[of.place], RH_WAIT_NEEDS);
+	slot->state->saving.freed[buffer] = to->saved.filled[of.place] = lower_add(to, &copy);
+}
+
+/* Brings them back; the compute stream must still wait for the copy. */
+static int16_t fetch_saved(struct micro *micro)
+{
+	struct lower_slot *slot = micro->slot;
+	struct lowering *to = slot->lowering;
+	int16_t buffer = take(slot, &slot->state->saving, RH_STREAM_ACTIVATIONS_UP);
+	struct saved_copy of = saved_copy(micro, buffer);
+	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
+	copy.source = of.host;
+	copy.target = of.buffer;
+	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->saved.filled[of.place], RH_WAIT_NEEDS);
+	to->saved.read[of.place] = lower_add(to, &copy);
+	return buffer;
 }
 
 /* Where a split backward keeps the operands of its weight gradients. */
@@ -216,8 +283,12 @@ static void forward(struct micro *micro, int16_t x)
 			command.operands.y = take(slot, &on->boundary, RH_STREAM_COMPUTE);
 		if (infers)
 			command.operands.result = take(slot, &on->result, RH_STREAM_COMPUTE);
-		command.target = trains ? saved_place(micro) : cache_place(micro, from, l);
+		command.target = trains ? kept_place(micro) : cache_place(micro, from, l);
+		if (trains && saves(micro))
+			command.operands.saving = take(slot, &on->saving, RH_STREAM_COMPUTE);
 		int64_t made = lower_add(slot->lowering, &command);
+		if (command.operands.saving >= 0)
+			send_saved(micro, command.operands.saving, made);
 		if (x >= 0)
 			on->boundary.read[x] = made;
 		if (infers)
@@ -261,7 +332,7 @@ static int64_t run_down(struct micro *micro, const struct rh_command *all, int16
 	return last;
 }
 
-static void backward(struct micro *micro, int16_t x)
+static void backward(struct micro *micro, int16_t x, int16_t saving)
 {
 	struct lower_slot *slot = micro->slot;
 	struct lower_device *on = slot->state;
@@ -272,18 +343,21 @@ static void backward(struct micro *micro, int16_t x)
 	if (!fused)
 		above = fetch(micro, RH_BOUNDARY_GRADIENT, program_slot->hi);
 	int64_t above_up = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
-	struct rh_place saved = saved_place(micro), deferred = lower_nowhere();
+	const struct rh_stage_places *places = places_of(micro);
+	struct rh_place kept = kept_place(micro), deferred = lower_nowhere();
+	int recomputes = !places || places->recomputes;
 	if (program_slot->kind == RH_SLOT_INPUT_GRADIENT)
 		deferred = deferred_place(micro);
 	if (fused)
 		result = take(slot, &on->result, RH_STREAM_COMPUTE);
 	if (fused && awaits_sums(micro) && program_slot->hi == model->layers)
 		lower_bulk_sums(slot, program_slot->hi - 1); /* a head's gradient comes with its loss */
-	if (saved.room == RH_ROOM_NONE) {
+	if (recomputes) {
 		struct rh_command command = computation(micro, RH_COMMAND_RECOMPUTE);
 		command.operands.x = x;
 		command.operands.result = result;
-		command.source = deferred; /* keeps the operands of deferred weight gradients there */
+		command.operands.saving = saving;
+		command.source = places ? kept : deferred;
 		command.target = here(micro, RH_ROOM_ARENA, 0, 0, 0);
 		lower_add(slot->lowering, &command);
 	}
@@ -295,7 +369,8 @@ static void backward(struct micro *micro, int16_t x)
 	command.operands.x = x;
 	command.operands.dy = above;
 	command.operands.result = result;
-	command.source = saved.room == RH_ROOM_NONE ? here(micro, RH_ROOM_ARENA, 0, 0, 0) : saved;
+	command.operands.saving = saving;
+	command.source = recomputes && kept.room == RH_ROOM_NONE ? here(micro, RH_ROOM_ARENA, 0, 0, 0) : kept;
 	command.target = deferred;
 	int64_t made = run_down(micro, &command, dx);
 	if (fused)
@@ -308,6 +383,8 @@ static void backward(struct micro *micro, int16_t x)
 		on->boundary.read[x] = made;
 	if (above >= 0)
 		on->boundary.read[above] = made;
+	if (saving >= 0)
+		on->saving.read[saving] = made;
 }
 
 static void weight_gradients(struct micro *micro)
@@ -348,16 +425,18 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 		receive(&micro, RH_BOUNDARY_ACTIVATION, program_slot->lo);
 	if (rh_slot_takes_gradient(options->plan, program_slot))
 		receive(&micro, RH_BOUNDARY_GRADIENT, program_slot->hi);
-	int16_t x = -1;
+	int16_t x = -1, saving = -1;
 	if (reads)
 		x = fetch(&micro, RH_BOUNDARY_ACTIVATION, program_slot->lo);
+	if (program_slot->kind != RH_SLOT_WEIGHT_GRADIENT && rh_slot_makes_gradients(program_slot) && saves(&micro))
+		saving = fetch_saved(&micro);
 	lower_await(to, lower_lane_of(slot, RH_STREAM_COMPUTE), lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
 	if (!rh_slot_makes_gradients(program_slot))
 		forward(&micro, x);
 	else if (program_slot->kind == RH_SLOT_WEIGHT_GRADIENT)
 		weight_gradients(&micro);
 	else
-		backward(&micro, x);
+		backward(&micro, x, saving);
 	slot->state->micro.freed[micro.buffer] = lower_last_of(slot, RH_STREAM_COMPUTE);
 	to->computed[index * options->planned.devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
 }

@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/minmax.h"
 #include "session/adapter_internal.h"
 #include "weights/tensors.h"
 
@@ -150,7 +151,21 @@ static int tell_base(const struct rh_config *config, struct rh_peft_config *peft
 	return 0;
 }
 
-int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_config *model, struct rh_adapter *out)
+/* The tables that the adapter's file changes. Training knows those alone that are trained whole. */
+static int open_tables(const struct rh_config *config, const struct rh_model_config *model, enum rh_adapter_use use, struct rh_adapter *out)
+{
+	if (use == RH_ADAPTER_PLANS)
+		return 0;
+	int rc = rh_peft_tables_open(config->adapter_name_or_path, &out->peft, model, &out->tables);
+	if (rc || use == RH_ADAPTER_INFERS)
+		return rc;
+	rc = rh_peft_tables_check_trainable(out->tables);
+	rh_peft_tables_close(out->tables);
+	out->tables = NULL;
+	return rc;
+}
+
+int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_config *model, enum rh_adapter_use use, struct rh_adapter *out)
 {
 	*out = (struct rh_adapter){0};
 	int rc;
@@ -163,11 +178,13 @@ int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_con
 		if (!rc)
 			rc = adapter_check_dropout(config, &out->peft);
 		if (!rc)
+			rc = open_tables(config, model, use, out);
+		if (!rc)
 			rc = tell_base(config, &out->peft);
 	} else {
 		rc = from_keys(config, model, &out->peft);
 	}
-	if (!rc)
+	if (!rc && use != RH_ADAPTER_INFERS)
 		rc = adapter_saved(config, model, &out->peft);
 	if (rc) {
 		rh_adapter_free(out);
@@ -177,13 +194,14 @@ int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_con
 	out->lora = (struct rh_lora_config){.dropout = out->peft.lora_dropout,
 	                                    .module = module_rank,
 	                                    .parameter = parameter_rank,
-	                                    .saves = saves_module,
+	                                    .saves = use == RH_ADAPTER_INFERS ? NULL : saves_module,
 	                                    .context = &out->peft};
 	return 0;
 }
 
 void rh_adapter_free(struct rh_adapter *adapter)
 {
+	rh_peft_tables_close(adapter->tables);
 	rh_peft_config_free(&adapter->peft);
 	*adapter = (struct rh_adapter){0};
 }
@@ -244,7 +262,7 @@ static int verify(const char *path)
 	return rc < 0 ? rc : 0;
 }
 
-int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store)
+int rh_adapter_load(const char *dir, const struct rh_peft_tables *tables, const struct rh_model *model, struct rh_store *store)
 {
 	struct rh_tensor_list list = {0};
 	char *path;
@@ -252,9 +270,45 @@ int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_sto
 	if (!rc)
 		rc = verify(path);
 	if (!rc)
-		rc = rh_tensors_load(path, &list, model, store);
+		rc = rh_tensors_load(path, &list, rh_peft_tables_count(tables), model, store);
 	rh_tensor_list_free(&list);
 	rh_free(path);
+	return rc;
+}
+
+static int load_table(struct rh_peft_tables *tables, const struct rh_source *source, enum rh_table which,
+                      const struct rh_model *model, int block, int index, struct rh_store *store)
+{
+	enum { PIECE = 1 << 18 }; /* elements */
+	const struct rh_tensor *tensor = &model->block[block].tensor[index];
+	int64_t rows = tensor->rows, cols = tensor->cols, most = rh_max(PIECE / cols, 1);
+	float *piece = rh_alloc((size_t)(most * cols), sizeof *piece);
+	int rc = piece ? 0 : -ENOMEM;
+	for (int64_t first = 0, count; !rc && first < rows; first += count) {
+		count = rh_min(most, rows - first);
+		rc = rh_peft_tables_read(tables, source, which, first, count, piece);
+		if (!rc)
+			rc = rh_store_set(store, block, index, first * cols, count * cols, piece);
+	}
+	rh_free(piece);
+	return rc;
+}
+
+int rh_adapter_load_tables(struct rh_peft_tables *tables, const struct rh_source *source, const struct rh_model *model,
+                           struct rh_store *store)
+{
+	const struct rh_family_names *names = rh_model_names(model->config);
+	const char *modules[RH_TABLES] = {names->embedding, names->head};
+	int rc = 0;
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; !rc && t < model->block[b].tensors; t++)
+			for (int which = 0; !rc && which < RH_TABLES; which++) {
+				const struct rh_tensor *tensor = &model->block[b].tensor[t];
+				size_t length = modules[which] ? strlen(modules[which]) : 0;
+				if (length && rh_peft_tables_change(tables, (enum rh_table)which) &&
+				    !strncmp(tensor->name, modules[which], length) && !strcmp(tensor->name + length, ".weight"))
+					rc = load_table(tables, source, (enum rh_table)which, model, b, t, store);
+			}
 	return rc;
 }
 

@@ -2,7 +2,7 @@
 #ifndef RH_SESSION_ADAPTER_INTERNAL_H
 #define RH_SESSION_ADAPTER_INTERNAL_H
 
-#include "ckpt/peft.h"
+#include "ckpt/peft_tables.h"
 #include "config/config.h"
 #include "model/model.h"
 

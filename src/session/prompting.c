@@ -1,51 +1,14 @@
 #include "session/prompting.h"
 
+#include "ckpt/prompts.h"
 #include "core/alloc.h"
 #include "core/file.h"
 
 #include <string.h>
 
-static const char file_name[] = "roundhouse.json";
-
 int rh_prompting_save(const char *dir, int is_chat, const char *date)
 {
-	struct rh_text text = {0};
-	char *path = rh_path_join(dir, file_name);
-	int rc = path ? rh_text_printf(&text, "{\n  \"prompts\": \"%s\",\n  \"chat_template_date\": \"%s\"\n}\n", is_chat ? "chat" : "text",
-	                               date)
-	              : -ENOMEM;
-	if (!rc)
-		rc = rh_file_write_whole(path, text.bytes, text.length);
-	rh_text_free(&text);
-	rh_free(path);
-	return rc;
-}
-
-/* 1: dir/roundhouse.json is there, and *is_chat and the date are what it says. */
-static int read_prompting(const char *dir, int *is_chat, char **date)
-{
-	char *path = rh_path_join(dir, file_name);
-	json_t *json = NULL;
-	const char *prompts = NULL, *day = NULL;
-	if (!path)
-		return -ENOMEM;
-	int rc = rh_file_exists(path) ? rh_json_load(path, &json) : 0;
-	if (!rc && json) {
-		rc = rh_json_string(json, "prompts", path, RH_JSON_REQUIRED, &prompts);
-		if (!rc)
-			rc = rh_json_string(json, "chat_template_date", path, RH_JSON_OPTIONAL, &day);
-		if (!rc && day) {
-			rh_free(*date);
-			rc = (*date = rh_strdup(day)) ? 0 : -ENOMEM;
-		}
-		if (!rc) {
-			*is_chat = !strcmp(prompts, "chat");
-			rc = 1;
-		}
-	}
-	json_decref(json);
-	rh_free(path);
-	return rc;
+	return rh_prompts_write(&(struct rh_prompts){.is_told = 1, .is_chat = is_chat, .date = (char *)(uintptr_t)date}, dir);
 }
 
 static int read_text(const char *path, char **out)
@@ -92,13 +55,14 @@ static int read_beside(const char *dir, char **out)
 
 int rh_prompting_of_adapter(const char *dir, int base_has_template, char **text)
 {
-	char *date = NULL;
-	int is_chat = 0, told = rh_dir_exists(dir) ? read_prompting(dir, &is_chat, &date) : 0;
-	rh_free(date);
+	struct rh_prompts told;
 	*text = NULL;
-	if (told < 0)
-		return told;
-	return (told ? is_chat : !base_has_template) ? read_beside(dir, text) : 0;
+	int rc = rh_prompts_read(dir, &told);
+	if (rc)
+		return rc;
+	int wants = rh_dir_exists(dir) && (told.is_told ? told.is_chat : !base_has_template);
+	rh_prompts_free(&told);
+	return wants ? read_beside(dir, text) : 0;
 }
 
 static int open_beside(const char *dir, struct rh_chat_template **out)
@@ -109,6 +73,24 @@ static int open_beside(const char *dir, struct rh_chat_template **out)
 		rc = rh_chat_template_open(NULL, text, out);
 	rh_free(text);
 	return rc;
+}
+
+/* What is told of a training at `place`. */
+static int read_prompting(const char *place, struct rh_prompting *out, int *is_chat)
+{
+	struct rh_prompts told;
+	int rc = rh_prompts_read(place, &told);
+	if (rc || !told.is_told)
+		return rc;
+	out->is_trained = 1;
+	*is_chat = told.is_chat;
+	if (told.date) {
+		rh_free(out->date);
+		out->date = told.date;
+		told.date = NULL;
+	}
+	rh_prompts_free(&told);
+	return *is_chat && rh_dir_exists(place) ? open_beside(place, &out->chat) : 0;
 }
 
 int rh_prompting_open(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_prompting *out)
@@ -122,12 +104,9 @@ int rh_prompting_open(const struct rh_config *config, const struct rh_tokenizer 
 		if (!rc && out->chat)
 			rc = rh_chat_template_check(out->chat, tokenizer);
 	} else if (!rc) {
-		const char *dirs[] = {config->adapter_name_or_path, config->model_name_or_path};
-		for (size_t i = 0; !rc && !out->is_trained && i < sizeof dirs / sizeof *dirs; i++) {
-			rc = dirs[i] && rh_dir_exists(dirs[i]) ? read_prompting(dirs[i], &is_chat, &out->date) : 0;
-			out->is_trained = rc > 0;
-			rc = rc > 0 && is_chat ? open_beside(dirs[i], &out->chat) : rc < 0 ? rc : 0;
-		}
+		const char *places[] = {config->adapter_name_or_path, config->model_name_or_path};
+		for (size_t i = 0; !rc && !out->is_trained && i < sizeof places / sizeof *places; i++)
+			rc = places[i] ? read_prompting(places[i], out, &is_chat) : 0;
 		if (!rc && !out->chat && own && (!out->is_trained || is_chat))
 			rc = rh_chat_template_open(NULL, own, &out->chat);
 	}

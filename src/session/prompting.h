@@ -12,9 +12,9 @@ int rh_prompting_save(const char *dir, int is_chat, const char *date) RH_MUST;
 struct rh_prompting {
 	struct rh_chat_template *chat; /* NULL: prompts as they stand */
 	char *date;
-	int is_trained; /* the directory says so; else it is the model's own, or named */
+	int is_trained; /* the files say so; else it is the model's own, or named */
 };
-/* chat_template where the configuration has one (a name, a file, none); else what adapter_name_or_path, then the model's directory tells:
+/* chat_template where the configuration has one (a name, a file, none); else what adapter_name_or_path, then the model's files tell:
  * the training's template, or none for plain text; else the template that the model brings, is_trained 0. -EINVAL where a named template
  * does not suit the vocabulary. */
 int rh_prompting_open(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_prompting *out) RH_MUST;

@@ -244,6 +244,15 @@ static int set_load_balancing(const struct rh_session *session)
 	return 0;
 }
 
+/* From here on the head has a matrix of its own. */
+static int untie_config(struct rh_session *session)
+{
+	int rc = rh_model_config_copy(session->model_config, &session->stage);
+	session->stage.tie_word_embeddings = 0;
+	session->model_config = &session->stage;
+	return rc;
+}
+
 /* Boxes train an embedding and a head that are one table apart: they are two from the start, unless the run asks for one. Adapters leave
  * the table as it is. */
 static int untie(struct rh_session *session)
@@ -253,9 +262,7 @@ static int untie(struct rh_session *session)
 		return rh_fail(-EINVAL, "tie_word_embeddings: this model's head is not its embedding; remove the key");
 	if (!rh_mode_of(session->config->mode)->unties || stays_tied || session->lora || !rh_model_ties(session->model_config))
 		return 0;
-	int rc = rh_model_config_copy(session->model_config, &session->stage);
-	session->stage.tie_word_embeddings = 0;
-	session->model_config = &session->stage;
+	int rc = untie_config(session);
 	if (!session->machine)
 		rh_note("mode: the embedding and the head of this model are one table, which boxes train apart: the result has two");
 	return rc;
@@ -286,7 +293,13 @@ static int open_session(int trains, struct rh_session *out)
 	if (!rc)
 		rc = scale_rope(out);
 	if (!rc && out->lora)
-		rc = rh_adapter_resolve(config, out->model_config, &out->adapter);
+		rc = rh_adapter_resolve(config, out->model_config,
+		                        out->machine ? RH_ADAPTER_PLANS
+		                        : trains     ? RH_ADAPTER_TRAINS
+		                                     : RH_ADAPTER_INFERS,
+		                        &out->adapter);
+	if (!rc && rh_peft_tables_untie(out->adapter.tables))
+		rc = untie_config(out);
 	if (!rc && trains)
 		rc = untie(out);
 	if (!rc)
@@ -365,7 +378,9 @@ static int load_weights(struct rh_session *session)
 	const struct rh_config *config = session->config;
 	int rc = load_base(session);
 	if (!rc && config->adapter_name_or_path)
-		rc = rh_adapter_load(config->adapter_name_or_path, session->model, session->store);
+		rc = rh_adapter_load(config->adapter_name_or_path, session->adapter.tables, session->model, session->store);
+	if (!rc && session->adapter.tables)
+		rc = rh_adapter_load_tables(session->adapter.tables, session->source, session->model, session->store);
 	if (session->source)
 		rh_source_forget(session->source);
 	return rc ? rc : rh_store_settle(session->store);

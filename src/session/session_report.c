@@ -52,7 +52,7 @@ static void report_details(const struct rh_session *session)
 	const struct rh_stage_plan *plan = &session->plan.stages;
 	int saving = 0;
 	for (int i = 0; i < plan->backward_stages; i++)
-		saving += plan->saved[i].bytes > 0;
+		saving += !plan->places[i].recomputes;
 	char plain[48] = "";
 	if (plan->plain_bytes)
 		snprintf(plain, sizeof plain, ", made plain %.1f", (double)plan->plain_bytes / 1048576);
@@ -60,7 +60,7 @@ static void report_details(const struct rh_session *session)
 	        "%.1f, activations %.1f)",
 	        session->config->device, plan->forward_stages, plan->backward_stages, saving + 1, (double)plan->device_bytes / 1048576,
 	        (double)plan->weight_bytes / 1048576, plain, (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576,
-	        (double)(plan->arena_bytes + plan->saved_bytes) / 1048576);
+	        (double)(plan->arena_bytes + plan->kept_bytes) / 1048576);
 	if (session->plan.balanced.step_s > 0 && session->rates_assumed)
 		rh_note("stages: cut for %d devices by what layers take, by assumed rates (doctor --save local measures them)",
 		        session->devices.count);

@@ -113,16 +113,6 @@ int tensors_shape(const struct rh_tensor_place *place, const struct rh_model *mo
 	return as.rank;
 }
 
-/* In place, from the last: `buffer` holds `count` halves at its front. */
-static void widen(enum rh_dtype dtype, int64_t count, float *buffer)
-{
-	for (int64_t i = count; dtype != RH_F32 && i-- > 0;) {
-		uint16_t half;
-		memcpy(&half, (const char *)buffer + 2 * i, sizeof half);
-		buffer[i] = dtype == RH_BF16 ? rh_bf16_to_f32(half) : rh_f16_to_f32(half);
-	}
-}
-
 int tensors_each_band(const struct rh_tensor *tensor, float *buffer, int (*pass)(void *user, const struct tensors_band *band), void *user)
 {
 	int64_t rows = tensor->rows / tensor->interleaved, wide = tensor->cols * tensor->interleaved, most = PIECE / 2 / wide;
@@ -152,7 +142,7 @@ static int read_band(void *user, const struct tensors_band *band)
 	                             rh_dtype_bytes(dtype, band->count * wide));
 	if (rc)
 		return rc;
-	widen(dtype, band->count * wide, band->rows);
+	rh_widen(dtype, band->count * wide, band->rows);
 	for (int64_t m = 0; !rc && m < n; m++) {
 		for (int64_t i = 0; i < band->count * cols; i++)
 			band->part[i] = band->rows[i * n + m];
@@ -177,7 +167,7 @@ static int load_weights(const struct rh_safetensors *file, const struct rh_safet
 		int rc = rh_safetensors_read(file, found, rh_dtype_bytes(found->dtype, first), buffer, rh_dtype_bytes(found->dtype, count));
 		if (rc)
 			return rc;
-		widen(found->dtype, count, buffer);
+		rh_widen(found->dtype, count, buffer);
 		rc = rh_store_set(store, place->block, place->tensor, first, count, buffer);
 		if (rc)
 			return rh_fail_in(rc, "%s", path);
@@ -226,7 +216,8 @@ static int load_one(const struct rh_safetensors *file, const struct rh_safetenso
 	                                       : load_stored(file, found, place, store, total, buffer);
 }
 
-int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store)
+int rh_tensors_load(const char *path, const struct rh_tensor_list *list, int64_t others, const struct rh_model *model,
+                    struct rh_store *store)
 {
 	struct rh_safetensors *file = NULL;
 	float *buffer = rh_alloc(PIECE, sizeof *buffer);
@@ -239,9 +230,9 @@ int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const s
 		else
 			rc = load_one(file, found, &list->place[i], model, store, buffer);
 	}
-	if (!rc && rh_safetensors_count(file) != (int64_t)list->count)
+	if (!rc && rh_safetensors_count(file) != (int64_t)list->count + others)
 		rc = rh_fail(-EINVAL, "%s: holds %lld tensors, this model and these targets have %zu; it does not belong to them", path,
-		             (long long)rh_safetensors_count(file), list->count);
+		             (long long)(rh_safetensors_count(file) - others), list->count);
 	rh_safetensors_close(file);
 	rh_free(buffer);
 	return rc;

@@ -34,8 +34,9 @@ int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model
 /* Appends all optimizer state of trainable blocks. */
 int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model *model, const struct rh_store *store) RH_MUST;
 
-/* Fills the store from a file that must hold exactly these tensors (F32 or BF16 or F16; state as it was saved). */
-int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store) RH_MUST;
+/* Fills the store from a file that must hold exactly these tensors (F32 or BF16 or F16; state as it was saved), and `others` more. */
+int rh_tensors_load(const char *path, const struct rh_tensor_list *list, int64_t others, const struct rh_model *model,
+                    struct rh_store *store) RH_MUST;
 
 /* Told between blocks: bytes of blocks that are loaded, of all. */
 struct rh_loading {

@@ -87,13 +87,13 @@ static void test_merge_adds_what_the_adapter_does(void **state)
 		int is_gguf = strstr(cases[i].model, ".gguf") != NULL;
 		const char *const *modules = strstr(cases[i].model, "gpt2") ? gpt2 : llama;
 		char path[128], adapter[256];
-		int64_t tensors;
+		struct rh_merged merged;
 		snprintf(path, sizeof path, "%s", in_dir(is_gguf ? "out.gguf" : "out"));
 		snprintf(adapter, sizeof adapter, "%s/adapter_model.safetensors", cases[i].adapter);
 		struct rh_merge merge = {.model = cases[i].model, .adapter = cases[i].adapter, .dtype = cases[i].dtype};
 		*(is_gguf ? &merge.gguf : &merge.dir) = path;
-		check_ok(rh_merge(&merge, &tensors));
-		assert_true(tensors > 10);
+		check_ok(rh_merge(&merge, &merged));
+		assert_true(merged.tensors > 10 && merged.dtype == cases[i].dtype);
 		for (size_t m = 0; m < 2; m++) {
 			double largest, apart = distance(cases[i].model, adapter, path, modules[m], SCALE, &largest);
 			if (!(apart <= cases[i].apart * largest))
@@ -119,8 +119,8 @@ static void test_merged_configuration_is_what_was_asked_for(void **state)
 		struct rh_merge merge = {
 		        .model = MODELS "llama2", .dir = path, .dtype = types[i].dtype, .rope_scaling = i ? scaling : NULL};
 		struct rh_model_config config;
-		int64_t tensors;
-		check_ok(rh_merge(&merge, &tensors));
+		struct rh_merged merged;
+		check_ok(rh_merge(&merge, &merged));
 		check_ok(rh_model_config_load(path, &config));
 		assert_string_equal(json_string_value(json_object_get(config.source, "dtype")), types[i].name);
 		assert_string_equal(json_string_value(json_object_get(config.source, "torch_dtype")), types[i].name);
@@ -157,7 +157,7 @@ static void test_merged_model_has_the_task_of_its_adapter(void **state)
 	struct rh_source *source;
 	struct rh_bytes sums;
 	float values[2][256] = {{0}};
-	int64_t tensors;
+	struct rh_merged merged;
 	scratch_make(dir);
 	snprintf(base, sizeof base, "%s", in_dir("base"));
 	snprintf(path, sizeof path, "%s", in_dir("merged"));
@@ -167,7 +167,7 @@ static void test_merged_model_has_the_task_of_its_adapter(void **state)
 	copy_renamed("model.safetensors", "classifier.weight", "unusedhead.weight");
 	copy_renamed("config.json", "BertForSequenceClassification\"", "BertModel\"                    ");
 	check_ok(rh_file_write_whole(in_dir("base/vocab.txt"), "[PAD]\n", 6));
-	check_ok(rh_merge(&merge, &tensors));
+	check_ok(rh_merge(&merge, &merged));
 	check_ok(rh_file_load(in_dir("merged/SHA256SUMS"), &sums)); /* BERT's older tokenizer goes along */
 	assert_true(rh_file_exists(in_dir("merged/vocab.txt")) && memmem(sums.bytes, sums.length, "vocab.txt", 9));
 	rh_bytes_free(&sums);
@@ -183,7 +183,7 @@ static void test_merged_model_has_the_task_of_its_adapter(void **state)
 	assert_memory_equal(values[0], values[1], sizeof values[0]); /* the adapter was made with it */
 	check_ok(rh_dir_remove(path));
 	copy_renamed("model.safetensors", "bert.pooler.dense.weight", "bert.unused.dense.weight");
-	assert_int_equal(rh_merge(&merge, &tensors), -EINVAL);
+	assert_int_equal(rh_merge(&merge, &merged), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "'bert.pooler.dense.weight' is neither in the model nor in the adapter"));
 	check_ok(rh_dir_remove(dir));
 }
@@ -259,6 +259,7 @@ static void test_adapter_gguf_adds_what_the_merge_does(void **state)
 		char model[128], adapter[128], base[128], file[128], merged[128], from[256], to[256];
 		struct rh_bytes config;
 		int64_t tensors, pairs;
+		struct rh_merged out;
 		snprintf(model, sizeof model, "%s/model.gguf", cases[i].model);
 		snprintf(adapter, sizeof adapter, "%s", in_dir("adapter"));
 		snprintf(base, sizeof base, "%s", in_dir("base.gguf"));
@@ -283,8 +284,8 @@ static void test_adapter_gguf_adds_what_the_merge_does(void **state)
 		check_ok(rh_file_write_whole(to, text, strlen(text)));
 		free(text);
 		rh_bytes_free(&config);
-		check_ok(rh_merge(&(struct rh_merge){.model = model, .gguf = base, .dtype = RH_F32}, &tensors));
-		check_ok(rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .gguf = merged, .dtype = RH_F32}, &tensors));
+		check_ok(rh_merge(&(struct rh_merge){.model = model, .gguf = base, .dtype = RH_F32}, &out));
+		check_ok(rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .gguf = merged, .dtype = RH_F32}, &out));
 		check_ok(rh_adapter_gguf_write(&(struct rh_adapter_gguf){model, adapter, file, RH_F32}, &tensors));
 		double apart = distance_of_adapter(base, file, merged, &pairs);
 		assert_true(pairs > 3 && tensors == 2 * pairs);
@@ -338,8 +339,8 @@ static void test_adapter_gguf_is_the_same_from_a_directory(void **state)
 
 static void expect_refusal(struct rh_merge merge, const char *part)
 {
-	int64_t tensors;
-	assert_int_equal(rh_merge(&merge, &tensors), -EINVAL);
+	struct rh_merged merged;
+	assert_int_equal(rh_merge(&merge, &merged), -EINVAL);
 	if (!strstr(rh_error(-EINVAL), part))
 		fail_msg("%s", rh_error(-EINVAL));
 }
@@ -359,12 +360,13 @@ static void test_merge_refuses_what_does_not_fit(void **state)
 	                .model = MODELS "gguf-qwen2/model.gguf", .adapter = MODELS "llama2/adapter", .gguf = path, .dtype = RH_F16},
 	        MODELS "llama2/adapter: ");
 	assert_false(rh_file_exists(path)); /* nothing appears */
-	expect_refusal((struct rh_merge){.model = MODELS "gguf-mistral3/model.gguf",
-	                                 .adapter = MODELS "gguf-mistral3/adapter",
-	                                 .dir = path,
-	                                 .dtype = RH_F16},
-	               "a config.json for MistralForCausalLM is not made of a GGUF file's metadata; take the model's directory, or train an "
-	               "adapter and leave it unmerged");
+	expect_refusal(
+	        (struct rh_merge){.model = MODELS "gguf-mistral3/model.gguf",
+	                          .adapter = MODELS "gguf-mistral3/adapter",
+	                          .dir = path,
+	                          .dtype = RH_F16},
+	        "a config.json for MistralForCausalLM is not made of a GGUF file's metadata; take the model's directory, or train an "
+	        "adapter and leave it unmerged");
 	assert_false(rh_dir_exists(path));
 	json_t *scaling = json_pack("{s:s, s:f}", "rope_type", "linear", "factor", 2.0);
 	expect_refusal((struct rh_merge){.model = MODELS "gguf-qwen2/model.gguf", .gguf = path, .rope_scaling = scaling, .dtype = RH_F16},

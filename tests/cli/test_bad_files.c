@@ -170,7 +170,7 @@ static void test_rows_that_cannot_be_trained_are_refused(void **state)
 	refused(&scratch, "train @/run.yaml --max_length 4096", "max_length");
 	refused(&scratch, "eval --model_name_or_path @/hf --max_length 4096 --validation_file @/rows.jsonl", "max_length");
 	refused(&scratch, "train @/run.yaml --train_file @/none.jsonl", "none.jsonl");
-	refused(&scratch, "train @/run.yaml --train_file @", "holds a model's files|name the files of rows");
+	refused(&scratch, "train @/run.yaml --train_file @", "a model lies there|name the files");
 	scratch_close(&scratch);
 }
 

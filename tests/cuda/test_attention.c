@@ -255,6 +255,50 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 	cudaemu_release();
 }
 
+static void run_kernel(struct rh_op *op, void *context)
+{
+	(void)context;
+	check_ok(op->kind == RH_OP_ATTENTION ? cuda_attention(op, NULL) : cuda_attention_backward(op, NULL));
+}
+
+/* Each kernel of the backward: one pass or two, blocks of 64 and of 128 keys, heads of 256, the plain ones. */
+static void test_attention_in_runs_equals_it_at_once(void **state)
+{
+	(void)state;
+#ifdef RH_ON_GPU
+	check_skip("the kernel reads host memory here, which only emulation allows");
+#endif
+	static const struct {
+		int dim, window, large, plain;
+	} of[] = {{64, 0, 0, 0}, {64, 150, 1, 0}, {128, 150, 0, 0}, {128, 0, 1, 0}, {256, 0, 0, 0}, {256, 0, 1, 0}, {20, 150, 0, 1}};
+	uint64_t seed = check_seed();
+	for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+		struct attention_shape s = {
+		        2, 1, of[i].dim, of[i].window, 0, 3, {RUN_FIRST, RUN_MIDDLE, RUN_LAST}, {RUN_FIRST, RUN_MIDDLE, RUN_LAST}};
+		enum rh_dtype dtype = of[i].plain ? RH_F32 : RH_BF16;
+		struct op_case forward = attention_case(&s, RH_ATTENTION_CAUSAL, dtype, 0, (int)i % 2, &seed);
+		struct op_case backward = backward_case(&s, RH_ATTENTION_CAUSAL, dtype, 0, (int)i % 2, &seed);
+		cudaemu_set_shared_bytes(of[i].large ? 228 << 10 : 100 << 10);
+		attention_check_runs(&forward, run_kernel, NULL);
+		attention_check_runs(&backward, run_kernel, NULL);
+		case_free(&forward);
+		case_free(&backward);
+	}
+	cudaemu_set_shared_bytes(100 << 10);
+	cudaemu_release();
+}
+
+static void test_attention_backward_with_sums_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < 2 * SUM_SHAPES; i++) {
+		struct op_case c = attention_backward_with_sums(&attention_sum_shapes[i / 2], i % 2 ? RH_BF16 : RH_F32, &seed);
+		kernel_check(&c, cuda_attention_backward, &seed);
+	}
+	cudaemu_release();
+}
+
 /* Scores of a thousand and more: the running maximum keeps the exponentials in range. */
 static void test_attention_of_huge_scores_stays_finite(void **state)
 {
@@ -291,6 +335,8 @@ int main(void)
 	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),
 	        cmocka_unit_test(test_attention_backward_is_the_same_on_large_sms),
 	        cmocka_unit_test(test_attention_backward_is_the_same_with_blocks_at_once),
+	        cmocka_unit_test(test_attention_in_runs_equals_it_at_once),
+	        cmocka_unit_test(test_attention_backward_with_sums_equals_the_oracle),
 	        cmocka_unit_test(test_attention_of_huge_scores_stays_finite),
 	        cmocka_unit_test(test_attention_without_documents_writes_nothing),
 	};

@@ -79,7 +79,6 @@ static void rig_open(struct rig *rig, const char *family, int lora)
 	                             .launch = launch,
 	                             .sink = rig,
 	                             .arena = &rig->arena,
-	                             .saved = &rig->arena,
 	                             .shape = {.tokens = TOKENS, .documents = 1, .longest = TOKENS},
 	                             .weights = rig->weights,
 	                             .gradient = rig->gradient,
@@ -118,7 +117,7 @@ static int64_t count(struct rig *rig, int hi)
 	rig->arena = (struct rh_arena){rig->base + rig->used, DEVICE_BYTES - rig->used, 0, 0};
 	before = launched(rig);
 	check_ok(rh_stage_forward(&rig->emit, 1, hi, view[0], boundary, NULL));
-	check_ok(rh_stage_save(&rig->emit, 1, hi, view[0], none, &rig->state, NULL));
+	check_ok(rh_stage_recompute(&rig->emit, 1, hi, view[0], &rig->state, NULL));
 	check_ok(rh_stage_backward(&rig->emit, 1, hi, &rig->state, view[2], view[3]));
 	rig->used = mark;
 	return launched(rig) - before;

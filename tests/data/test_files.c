@@ -229,6 +229,8 @@ static void test_a_folder_of_several_kinds_asks_which(void **state)
 	expect_error(tree, config_of(NULL), "holds rows (a.jsonl) and documents (b.txt); name those that you mean by a pattern");
 	tree = make_tree("tree", "README.md=about", "x.py=print()", NULL);
 	expect_error(tree, config_of(NULL), "holds no rows (.jsonl, .json, .csv, .tsv, .parquet) and no documents");
+	tree = make_tree("tree", "m/config.json={}", "m/model.safetensors=", "a.jsonl={\"text\":\"aa\"}", NULL);
+	expect_error(tree, config_of(NULL), ": a model lies there (model.safetensors)");
 	tree = make_tree("tree", "data-00000.arrow=ARROW1", "state.json={}", NULL);
 	expect_error(tree, config_of(NULL), "to_parquet('rows.parquet')");
 }
@@ -273,6 +275,26 @@ static void expect_report(const struct rh_dataset *set, const char *part)
 	fclose(file);
 	if (!strstr(said, part))
 		fail_msg("'%s' is not in: %s", part, said);
+}
+
+static void test_memory_that_fails_in_a_folder_is_told(void **state)
+{
+	(void)state;
+	const char *tree = make_tree("tree", "a/b.jsonl={\"text\":\"bb\"}", "c.jsonl={\"text\":\"cc\"}", NULL);
+	int refused = 0;
+	for (uint64_t n = 1;; n++) {
+		struct rh_dataset set;
+		rh_alloc_fail_nth(n);
+		int rc = load(tree, config_of(NULL), &set);
+		if (rh_alloc_fail_nth(0) < n) {
+			check_ok(rc);
+			rh_dataset_free(&set);
+			break;
+		}
+		assert_int_equal(rc, -ENOMEM);
+		refused++;
+	}
+	assert_true(refused > 20);
 }
 
 static void test_txt_and_md_are_documents(void **state)
@@ -358,6 +380,7 @@ int main(void)
 	        cmocka_unit_test(test_a_pattern_is_the_files_that_match),
 	        cmocka_unit_test(test_a_folder_of_several_kinds_asks_which),
 	        cmocka_unit_test(test_a_folders_files_share_what_is_said_of_it),
+	        cmocka_unit_test(test_memory_that_fails_in_a_folder_is_told),
 	        cmocka_unit_test(test_txt_and_md_are_documents),
 	        cmocka_unit_test(test_long_documents_are_wrapped),
 	        cmocka_unit_test(test_how_full_packed_rows_are_is_told),

@@ -4,6 +4,8 @@
 
 #include "op_case.h"
 
+#include "core/minmax.h"
+
 /* `lead` rows of q and k belong to no document, nor do as many at the end. */
 struct attention_shape {
 	int heads, kv_heads, dim, window, lead;
@@ -101,6 +103,87 @@ static inline struct op_case attention_backward_case(const struct attention_shap
 	for (int i = RH_ATTENTION_BACKWARD_DELTA; i <= RH_ATTENTION_BACKWARD_DV; i++)
 		c.tolerance[i] = 0x1p-15;
 	return c;
+}
+
+enum { SUM_SHAPES = 2 };
+static const struct attention_shape attention_sum_shapes[SUM_SHAPES] = {{4, 2, 4, 0, 2, 3, {70, 5, 20}, {200, 5, 20}},
+                                                                        {3, 1, 4, 40, 0, 2, {60, 9}, {100, 9}}};
+
+/* Of queries that end their documents, with sums of later ones. With a D of 4 the scale is 1, and devices agree on the unit of dk_sum. */
+static inline struct op_case attention_backward_with_sums(const struct attention_shape *s, enum rh_dtype dtype, uint64_t *seed)
+{
+	struct op_case c = attention_backward_case(s, RH_ATTENTION_CAUSAL, dtype, 0, 0, seed);
+	assert_int_equal(s->dim, 4);
+	int q_rows = attention_rows(s, s->lq), k_rows = attention_rows(s, s->lk), narrow = s->kv_heads * s->dim;
+	for (int i = RH_ATTENTION_BACKWARD_DK; i <= RH_ATTENTION_BACKWARD_DV; i++) {
+		free(c.buffer[i].bytes);
+		case_operand(&c, i, dtype, q_rows, narrow, 0, FILL_POISON);
+	}
+	for (int i = RH_ATTENTION_BACKWARD_DK_SUM; i <= RH_ATTENTION_BACKWARD_DV_SUM; i++) {
+		case_operand(&c, i, RH_F32, k_rows, narrow, 0, FILL_RANDOM);
+		c.tolerance[i] = c.tolerance[RH_ATTENTION_BACKWARD_DK];
+	}
+	return c;
+}
+
+/* Cuts of a packed row, at multiples of RH_ATTENTION_TILE within its second document. */
+enum { RUN_FIRST = 70, RUN_MIDDLE = 3 * RH_ATTENTION_TILE + 11, RUN_LAST = 20, RUN_ROWS = RUN_FIRST + RUN_MIDDLE + RUN_LAST, RUNS = 3 };
+
+/* Rows [begin, end) of a packed row: what of `whole`'s operands an op of these queries reads and writes. Keys: from where the document of
+ * the first query begins. */
+static inline struct rh_op attention_run(const struct rh_op *whole, int64_t begin, int64_t end, int32_t *starts)
+{
+	static const int32_t document[] = {0, RUN_FIRST, RUN_FIRST + RUN_MIDDLE, RUN_ROWS};
+	struct rh_op op = *whole;
+	int is_backward = whole->kind == RH_OP_ATTENTION_BACKWARD, last = is_backward ? RH_ATTENTION_BACKWARD_DV : RH_ATTENTION_LSE, n = 0;
+	int64_t keys = 0;
+	for (int d = 0; d < 3; d++) {
+		if (document[d + 1] <= begin || document[d] >= end)
+			continue;
+		keys = n ? keys : document[d];
+		starts[n] = (int32_t)(rh_max(document[d], begin) - begin);
+		starts[8 + n++] = document[d] - (int32_t)keys;
+	}
+	starts[n] = (int32_t)(end - begin);
+	starts[8 + n] = (int32_t)(end - keys);
+	op.attention.documents = n;
+	op.attention.longest = 0;
+	for (int i = 0; i < n; i++)
+		op.attention.longest = rh_max(op.attention.longest, starts[i + 1] - starts[i]);
+	for (int i = 0; i <= last; i++)
+		op.operand[i] = rh_view_rows(whole->operand[i], i == RH_ATTENTION_K || i == RH_ATTENTION_V ? keys : begin,
+		                             end - (i == RH_ATTENTION_K || i == RH_ATTENTION_V ? keys : begin));
+	op.operand[RH_ATTENTION_START_Q] = rh_view_of(starts, RH_I32, n + 1, 1);
+	op.operand[RH_ATTENTION_START_K] = rh_view_of(starts + 8, RH_I32, n + 1, 1);
+	return op;
+}
+
+/* A packed row in runs, the last one first in the backward: bit-equal to the row at once. Frees nothing of `whole`, whose outputs become
+ * those of the row at once. run: runs an op. */
+static inline void attention_check_runs(struct op_case *whole, void (*run)(struct rh_op *op, void *context), void *context)
+{
+	const int64_t cut[RUNS + 1] = {0, RUN_FIRST + RH_ATTENTION_TILE, RUN_FIRST + 3 * RH_ATTENTION_TILE, RUN_ROWS};
+	int is_backward = whole->op.kind == RH_OP_ATTENTION_BACKWARD;
+	struct op_case parts = case_clone(whole);
+	struct rh_view k = whole->op.operand[RH_ATTENTION_K];
+	float *sum[2] = {calloc((size_t)(k.rows * k.cols), sizeof(float)), calloc((size_t)(k.rows * k.cols), sizeof(float))};
+	run(&whole->op, context);
+	for (int i = 0; i < RUNS; i++) {
+		int32_t starts[16];
+		int at = is_backward ? RUNS - 1 - i : i;
+		struct rh_op op = attention_run(&parts.op, cut[at], cut[at + 1], starts);
+		int64_t rows = op.operand[RH_ATTENTION_K].rows, first = cut[at + 1] - rows;
+		for (int s = 0; is_backward && s < 2; s++)
+			op.operand[RH_ATTENTION_BACKWARD_DK_SUM + s] = rh_view_of(sum[s] + first * k.cols, RH_F32, rows, k.cols);
+		assert_null(rh_op_fault(&op));
+		run(&op, context);
+	}
+	for (int i = 0; i < RH_OP_OPERANDS; i++)
+		if (whole->buffer[i].bytes && i != RH_ATTENTION_BACKWARD_SPACE && i != RH_ATTENTION_BACKWARD_DSINK)
+			assert_memory_equal(whole->buffer[i].bytes, parts.buffer[i].bytes, whole->buffer[i].size);
+	case_free(&parts);
+	free(sum[0]);
+	free(sum[1]);
 }
 
 /* q, k and v become columns of one wide buffer, as a fused projection leaves them. The case has no sinks: the buffer is theirs. */

@@ -108,7 +108,8 @@ static inline int lora_is_of_x(enum rh_op_kind kind)
 
 static inline void fused_lora(const struct lora_shape *s, enum rh_op_kind kind, enum rh_dtype dtype, fused_check *check, uint64_t *seed)
 {
-	struct op_case c = {.seed = seed, .op = {.kind = kind, .lora = {.p = s->p, .step = 3, .micro_batch = 2, .seed = 77}}};
+	struct op_case c = {.seed = seed,
+	                    .op = {.kind = kind, .lora = {.p = s->p, .step = 3, .micro_batch = 2, .first_row = 37, .seed = 77}}};
 	const struct rh_op_info *info = rh_op_info(kind);
 	int of_x = lora_is_of_x(kind), sums = kind == RH_OP_LORA_A_GRADIENT || kind == RH_OP_LORA_B_GRADIENT;
 	int64_t outs = s->out[0] + s->out[1] + s->out[2], most = 0;

@@ -75,6 +75,55 @@ static void test_attention_of_a_packed_document_equals_it_alone(void **state)
 	case_free(&one);
 }
 
+struct run_on {
+	enum rh_cpu_isa isa;
+	struct rh_pool *pool;
+};
+
+static void run_on_cpu(struct rh_op *op, void *context)
+{
+	struct run_on *on = context;
+	struct cpu_context cpu = {.isa = on->isa, .pool = on->pool};
+	check_ok(cpu_run(&cpu, op));
+}
+
+/* Groups of heads that divide the tiles and that do not, a window, sinks, both dtypes. */
+static void test_attention_in_runs_equals_it_at_once(void **state)
+{
+	(void)state;
+	static const int heads[][2] = {{4, 2}, {3, 1}, {7, 1}, {2, 2}};
+	uint64_t seed = check_seed();
+	struct run_on on = {RH_CPU_BASE, NULL};
+	check_ok(rh_pool_create(2, &on.pool));
+	for (int i = 0; i < 16; i++) {
+		const int rows[] = {RUN_FIRST, RUN_MIDDLE, RUN_LAST};
+		struct attention_shape s = {heads[i / 4][0], heads[i / 4][1], i / 4 == 3 ? 20 : 32, i % 2 ? 150 : 0, 0, 3, {0}, {0}};
+		memcpy(s.lq, rows, sizeof rows);
+		memcpy(s.lk, rows, sizeof rows);
+		enum rh_dtype dtype = i / 2 % 2 ? RH_BF16 : RH_F32;
+		struct op_case forward = attention_case(&s, RH_ATTENTION_CAUSAL, dtype, 0, i % 2, &seed);
+		struct op_case backward = attention_backward_case(&s, RH_ATTENTION_CAUSAL, dtype, 0, i % 2, &seed);
+		for (on.isa = RH_CPU_BASE; on.isa <= rh_cpu_best_isa(); on.isa++) {
+			attention_check_runs(&forward, run_on_cpu, &on);
+			attention_check_runs(&backward, run_on_cpu, &on);
+		}
+		case_free(&forward);
+		case_free(&backward);
+	}
+	rh_pool_destroy(on.pool);
+}
+
+/* What an op with sums adds, and which rows it writes, against the oracle. */
+static void test_attention_backward_with_sums_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < 2 * SUM_SHAPES; i++) {
+		struct op_case c = attention_backward_with_sums(&attention_sum_shapes[i / 2], i % 2 ? RH_BF16 : RH_F32, &seed);
+		case_check(&c);
+	}
+}
+
 /* Scores of a thousand and more: the running maximum keeps the exponentials in range. */
 static void test_attention_of_huge_scores_stays_finite(void **state)
 {
@@ -94,6 +143,8 @@ int main(void)
 	        cmocka_unit_test(test_attention_backward_equals_the_oracle),
 	        cmocka_unit_test(test_attention_reads_a_fused_projection),
 	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),
+	        cmocka_unit_test(test_attention_in_runs_equals_it_at_once),
+	        cmocka_unit_test(test_attention_backward_with_sums_equals_the_oracle),
 	        cmocka_unit_test(test_attention_of_huge_scores_stays_finite),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,7 +97,9 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                                      {act, 7, 8},
 	                                      {act, 1, 4},
 	                                      {RH_F32, 1, 4},
-	                                      {RH_F32, 10, 16}}, /* as rh_attention_space_rows says */
+	                                      {RH_F32, 10, 16}, /* as rh_attention_space_rows says */
+	                                      {RH_F32, 7, 8},
+	                                      {RH_F32, 7, 8}},
 	        [RH_OP_GLU] = {{act, 6, 8}, {act, 6, 4}},
 	        [RH_OP_GLU_BACKWARD] = {{act, 6, 8}, {act, 6, 4}, {act, 6, 8}, {act, 6, 4}, {RH_F32, 6, 1}},
 	        [RH_OP_EMBEDDING] = {{RH_I32, 6, 1}, {act, 9, 8}, {act, 6, 8}},
@@ -161,16 +163,20 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 		struct lengths of = rh_op_is_fused(kind) ? fused_lengths(kind, act, i) : shape[kind][i];
 		case_operand(&c, i, of.dtype, of.rows, of.cols, 0, FILL_NONE);
 	}
+	if (kind == RH_OP_ATTENTION_BACKWARD) /* with sums these are the queries' */
+		c.op.operand[RH_ATTENTION_BACKWARD_DK].rows = c.op.operand[RH_ATTENTION_BACKWARD_DV].rows = 6;
 	give_parameters(&c.op);
 	c.seed = NULL; /* it ends here */
 	return c;
 }
 
-/* A module of adapters has its low and its matrix, or neither; a teacher has its weights. */
+/* A module of adapters has its low and its matrix, or neither; a teacher has its weights; sums of dk come with those of dv. */
 static int partner(enum rh_op_kind kind, int operand)
 {
 	if (kind == RH_OP_HEAD_LOSS && (operand == RH_HEAD_LOSS_TEACHER || operand == RH_HEAD_LOSS_MIX))
 		return RH_HEAD_LOSS_TEACHER + RH_HEAD_LOSS_MIX - operand;
+	if (kind == RH_OP_ATTENTION_BACKWARD && operand >= RH_ATTENTION_BACKWARD_DK_SUM)
+		return RH_ATTENTION_BACKWARD_DK_SUM + RH_ATTENTION_BACKWARD_DV_SUM - operand;
 	if (kind < RH_OP_LORA_LOW || kind > RH_OP_LORA_B_GRADIENT || operand < RH_LORA_LOWS || operand >= RH_LORA_SPACE)
 		return operand;
 	return operand < RH_LORA_MATRICES ? operand + RH_LORA_MODULES : operand - RH_LORA_MODULES;
@@ -191,6 +197,8 @@ static void test_fault_is_null_for_right_ops(void **state)
 					continue; /* there the type of x and scale says what is absent */
 				struct rh_op without = c.op;
 				without.operand[i] = without.operand[partner((enum rh_op_kind)kind, i)] = (struct rh_view){0};
+				if (kind == RH_OP_ATTENTION_BACKWARD && i >= RH_ATTENTION_BACKWARD_DK_SUM)
+					without.operand[RH_ATTENTION_BACKWARD_DK].rows = without.operand[RH_ATTENTION_BACKWARD_DV].rows = 7;
 				assert_null(rh_op_fault(&without));
 			}
 			case_free(&c);

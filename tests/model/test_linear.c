@@ -143,7 +143,8 @@ static void check_shift(const char *what, double found, double expected)
 static void forward(struct rig *rig, struct emit_linears which, int with_residual, enum adapter adapter, struct rh_view *y)
 {
 	const struct rh_linear *linear = &rig->model->layer[LAYER].proj[which.first];
-	struct rh_view low[RH_PROJS] = {0}, residual = {0};
+	struct rh_activations rows = {0};
+	struct rh_view residual = {0};
 	int64_t out = 0;
 	rig->seed = 1; /* the same input each time */
 	for (int i = 0; i < which.count; i++)
@@ -154,8 +155,9 @@ static void forward(struct rig *rig, struct emit_linears which, int with_residua
 	*y = emit_act(&rig->emit, TOKENS, out);
 	set_adapters(rig, adapter);
 	for (int i = which.first; i < which.first + which.count; i++)
-		low[i] = linear[i - which.first].r ? emit_act(&rig->emit, TOKENS, R) : low[i];
-	emit_linear(&rig->emit, which, x, residual, *y, low);
+		if (linear[i - which.first].r)
+			rows.view[RH_ROW_LOW + i] = emit_act(&rig->emit, TOKENS, R);
+	emit_linear(&rig->emit, which, x, residual, *y, &rows);
 }
 
 static void check_forward(enum rh_dtype dtype)
@@ -217,8 +219,10 @@ static void backward(struct rig *rig, struct emit_linears which, enum adapter ad
 	struct rh_view dy = rig_view(rig, TOKENS, out);
 	*dx = emit_act(&rig->emit, TOKENS, linear->inputs);
 	set_adapters(rig, adapter);
-	struct rh_view d_low[RH_PROJS] = {0};
-	emit_linear_dx(&rig->emit, which, dy, *dx, d_low);
+	struct rh_activations rows = {0};
+	for (int i = which.first; i < which.first + which.count; i++)
+		rows.view[RH_ROW_D_LOW + i] = rh_view_of(NULL, rig->model->dtype, TOKENS, R);
+	emit_linear_dx(&rig->emit, which, dy, *dx, &rows);
 }
 
 static void check_backward(enum rh_dtype dtype, float dropout)

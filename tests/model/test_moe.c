@@ -15,7 +15,7 @@ struct rig {
 	struct rh_model *model;
 	char *weights[4], *memory[3], *micro;
 	float *gradient[4][2];
-	struct rh_arena arena, saved, deferred;
+	struct rh_arena arena, deferred;
 	struct rh_emit emit;
 	struct rh_stage_state state;
 	uint64_t seed, choice; /* choice: what the routers have chosen, hashed */
@@ -100,14 +100,13 @@ static void rig_open(struct rig *rig, enum rh_dtype dtype, int64_t experts)
 			randomise(rh_view_of(at, dtype, tensor->rows, tensor->cols), &rig->seed, bound, tensor->rank == 1 ? 1 : 0);
 		}
 	}
-	struct rh_arena *arena[] = {&rig->arena, &rig->saved, &rig->deferred};
-	for (int i = 0; i < 3; i++)
+	struct rh_arena *arena[] = {&rig->arena, &rig->deferred};
+	for (int i = 0; i < 2; i++)
 		*arena[i] = (struct rh_arena){rig->memory[i] = malloc(BUFFER), BUFFER, 0, 0};
 	rig->emit = (struct rh_emit){.model = rig->model,
 	                             .launch = run_oracle,
 	                             .sink = rig,
 	                             .arena = &rig->arena,
-	                             .saved = &rig->saved,
 	                             .shape = {.tokens = TOKENS, .documents = 2, .longest = 7},
 	                             .weights = rig->weights,
 	                             .gradient = rig->gradient};
@@ -120,7 +119,7 @@ static void rig_close(struct rig *rig)
 		free(rig->weights[b]);
 		free(rig->gradient[b][0]);
 	}
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 2; i++)
 		free(rig->memory[i]);
 	free(rig->micro);
 	rh_stage_state_free(&rig->state);
@@ -138,8 +137,20 @@ static void backward(struct rig *rig, struct rh_view x, struct rh_view y, struct
 	memset(rig->gradient[LAYER][0], 0, (size_t)rig->model->block[LAYER].elements * 4);
 	memset(rig->ran, 0, sizeof rig->ran);
 	rig->emit.deferred = deferred ? &rig->deferred : NULL;
-	rig->arena.used = rig->saved.used = rig->deferred.used = 0;
-	check_ok(rh_stage_save(&rig->emit, LAYER, LAYER + 1, x, y, &rig->state, NULL));
+	rig->arena.used = rig->deferred.used = 0;
+	if (y.data) { /* the whole forward, of which all is kept */
+		struct rh_fates all[LAYER + 2] = {[LAYER] = {.kept = ~(uint64_t)0}};
+		const struct rh_view boundary[] = {[LAYER + 1] = y};
+		struct rh_arena kept = {rig->arena.base + BUFFER / 2, BUFFER / 2, 0, 0}, again = kept;
+		rig->emit.fates = all;
+		rig->emit.kept = &kept;
+		check_ok(rh_stage_forward(&rig->emit, LAYER, LAYER + 1, x, boundary, NULL));
+		rig->emit.kept = &again;
+		rh_stage_place(&rig->emit, LAYER, LAYER + 1, x, &rig->state);
+		rig->emit.fates = NULL;
+	} else {
+		check_ok(rh_stage_recompute(&rig->emit, LAYER, LAYER + 1, x, &rig->state, NULL));
+	}
 	check_ok(rh_stage_backward(&rig->emit, LAYER, LAYER + 1, &rig->state, dy, dx));
 	if (deferred)
 		check_ok(rh_stage_weights(&rig->emit, LAYER, LAYER + 1, &rig->state));

@@ -316,6 +316,41 @@ static void test_observe_survives_every_failed_allocation(void **state)
 	assert_true(n > 3);
 }
 
+/* Any number of lines: at most so many are kept, in order: the last ones, and of the rest some at equal distances, evaluations too. */
+static void test_a_long_history_is_thinned_out(void **state)
+{
+	(void)state;
+	enum { STEPS = 50 * RH_HISTORY_MOST };
+	struct rh_trainer_state trainer;
+	check_ok(rh_trainer_state_create(&trainer));
+	trainer.logging_steps = 1;
+	trainer.eval_steps = 5;
+	for (int64_t step = 1; step <= STEPS; step++) {
+		struct rh_step_report report = {.step = step, .loss = (double)step};
+		struct rh_eval_report eval = {.step = step, .loss = 1};
+		check_ok(rh_trainer_state_log_step(&trainer, &report));
+		if (step % 5 == 0)
+			check_ok(rh_trainer_state_log_eval(&trainer, &eval));
+		assert_true(json_array_size(trainer.log_history) <= RH_HISTORY_MOST);
+	}
+	size_t i;
+	json_t *entry;
+	int64_t last[2] = {0, 0}, apart[2] = {0, 0};
+	json_array_foreach(trainer.log_history, i, entry)
+	{
+		int is_step = json_object_get(entry, "loss") != NULL;
+		int64_t step = json_integer_value(json_object_get(entry, "step"));
+		assert_true(step > last[is_step]);
+		apart[is_step] = step - last[is_step] > apart[is_step] ? step - last[is_step] : apart[is_step];
+		last[is_step] = step;
+	}
+	for (int k = 0; k < 2; k++) {
+		assert_int_equal(last[k], STEPS);
+		assert_true(apart[k] < 10 * STEPS / RH_HISTORY_MOST);
+	}
+	rh_trainer_state_free(&trainer);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -326,6 +361,7 @@ int main(void)
 	        cmocka_unit_test(test_trainer_state_has_the_keys_of_hugging_face),
 	        cmocka_unit_test(test_trainer_state_loads_back),
 	        cmocka_unit_test(test_trainer_state_bad_files_are_refused),
+	        cmocka_unit_test(test_a_long_history_is_thinned_out),
 	        cmocka_unit_test(test_observe_survives_every_failed_allocation),
 	};
 	return cmocka_run_group_tests(tests, enter, leave);

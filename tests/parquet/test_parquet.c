@@ -147,6 +147,13 @@ static void test_compressions_that_are_not_read_are_named(void **state)
 	expect_refusal("brotli", 0, "compressed with brotli, which is not read; write it with zstd");
 }
 
+static void test_rows_that_do_not_begin_or_end_with_their_lists_are_refused(void **state)
+{
+	(void)state;
+	expect_refusal("no-start", 0, "(row 1): column 'l' is damaged: a row begins within a list");
+	expect_refusal("no-end", 0, "(row 3): column 'l' is damaged: it has more values than there are rows");
+}
+
 /* Of 20 row groups of 25 kB one page of 2 kB is in memory, and what its head was read into. */
 static void test_memory_is_that_of_a_page(void **state)
 {
@@ -258,6 +265,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rows_equal_those_that_pyarrow_reads),
 	        cmocka_unit_test(test_compressions_that_are_not_read_are_named),
+	        cmocka_unit_test(test_rows_that_do_not_begin_or_end_with_their_lists_are_refused),
 	        cmocka_unit_test(test_memory_is_that_of_a_page),
 	        cmocka_unit_test(test_a_file_cut_anywhere_is_refused),
 	        cmocka_unit_test(test_a_changed_byte_is_read_or_refused),

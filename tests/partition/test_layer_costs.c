@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "model/family.h"
 #include "partition/costs.h"
+#include "partition/stage_plan.h"
 
 #include <dirent.h>
 #include <jansson.h>
@@ -66,7 +67,6 @@ static struct rh_emit emit_to(const struct rh_model *model, const struct places 
 	                        .launch = tally_op,
 	                        .sink = tally,
 	                        .arena = arena,
-	                        .saved = arena,
 	                        .shape = shape,
 	                        .micro = (char *)(uintptr_t)RH_ALIGN,
 	                        .dropout = model->dropout,
@@ -91,7 +91,7 @@ static void emit_layer(const struct rh_model *model, struct places *places, stru
 	check_ok(rh_stage_forward(&emit, l, l + 1, any, NULL, &head));
 	arena = rh_arena_measuring();
 	emit.sink = &tally[1];
-	check_ok(rh_stage_save(&emit, l, l + 1, any, (struct rh_view){0}, &places->state, &head));
+	check_ok(rh_stage_recompute(&emit, l, l + 1, any, &places->state, &head));
 	emit.sink = &tally[2];
 	if (l >= model->first_trained)
 		check_ok(rh_stage_backward(&emit, l, l + 1, &places->state, any, any));
@@ -100,6 +100,31 @@ static void emit_layer(const struct rh_model *model, struct places *places, stru
 static void check_same(double is, double emitted)
 {
 	check_near(is, emitted, 1e-9 * fabs(emitted) + 1e-15);
+}
+
+/* A stage of layers 1 and 2 that keeps the mixers' rows recomputes the others; one that keeps all recomputes nothing. */
+static void check_spared(const struct rh_model *model, struct rh_micro_shape shape, struct places *places, struct rh_costs *costs)
+{
+	struct rh_stage stage = {1, 3};
+	struct rh_stage_places in_part = {.kept.bytes = 1, .recomputes = 1}, whole = {.kept.bytes = 1};
+	struct rh_fates fates[3] = {{0}, {RH_ROW_RUN(RH_ROW_MIXER, RH_HALF_ROWS), 0}, {RH_ROW_RUN(RH_ROW_MIXER, RH_HALF_ROWS), 0}};
+	struct rh_stage_plan plan = {.backward = &stage, .backward_stages = 1, .places = &in_part, .fates = fates};
+	double before[3] = {0, costs->layer[1].recompute_s, costs->layer[2].recompute_s}, output = costs->layer[1].recompute_spared_s;
+	check_ok(rh_costs_spare(model, &shape, &rates, &plan, costs));
+	for (int l = 1; l < 3; l++) {
+		struct tally tally = {0};
+		struct rh_arena arena = rh_arena_measuring(), kept = rh_arena_measuring();
+		struct rh_view any = rh_view_of((char *)(uintptr_t)RH_ALIGN, model->dtype, shape.tokens, model->config->hidden_size);
+		struct rh_emit emit = emit_to(model, places, shape, &arena, &tally);
+		emit.fates = fates;
+		emit.kept = &kept;
+		check_ok(rh_stage_recompute(&emit, l, l + 1, any, &places->state, NULL));
+		check_same(costs->layer[l].recompute_s, tally.seconds + (l == 1 ? output : 0)); /* the upper one's input is recomputed */
+		assert_true(costs->layer[l].recompute_s > 0 && costs->layer[l].recompute_s < before[l]);
+	}
+	plan.places = &whole;
+	check_ok(rh_costs_spare(model, &shape, &rates, &plan, costs));
+	assert_true(costs->layer[1].recompute_s == 0 && costs->layer[2].recompute_s == 0);
 }
 
 /* Layers that see fewer keys cost less: how many of them do. */
@@ -125,6 +150,8 @@ static int check_costs(const struct rh_model *model, struct rh_micro_shape shape
 		check_same(is->recompute_s - is->recompute_spared_s, head ? 0 : tally[1].seconds);
 		cheaper += l > 1 && !head && is->forward_flops < costs.layer[1].forward_flops;
 	}
+	if (model->layers > 3 && model->first_trained <= 1)
+		check_spared(model, shape, &places, &costs);
 	rh_costs_free(&costs);
 	places_free(&places);
 	return cheaper;
@@ -150,8 +177,9 @@ static void check_any_input(const struct rh_model *model, struct rh_micro_shape 
 				peak[i] = arena.peak;
 			}
 			if (peak[0] != peak[1] || tally[0].launches != tally[1].launches)
-				fail_msg("%s, layers %d to %d: %lld ops in %lld bytes, or %lld in %lld", model->config->family->model_type, lo, hi - 1,
-				         (long long)tally[0].launches, (long long)peak[0], (long long)tally[1].launches, (long long)peak[1]);
+				fail_msg("%s, layers %d to %d: %lld ops in %lld bytes, or %lld in %lld", model->config->family->model_type,
+				         lo, hi - 1, (long long)tally[0].launches, (long long)peak[0], (long long)tally[1].launches,
+				         (long long)peak[1]);
 		}
 	places_free(&places);
 }

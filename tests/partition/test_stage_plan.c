@@ -52,7 +52,7 @@ static void bench_close(struct bench *bench)
 static void check_plan(const struct bench *bench, const struct rh_stage_plan *plan)
 {
 	int layers = bench->model->layers, at = layers;
-	int64_t *offset = rh_alloc(2 * (size_t)bench->model->blocks, sizeof *offset), weights = 0, gradients = 0, saved = 0;
+	int64_t *offset = rh_alloc(2 * (size_t)bench->model->blocks, sizeof *offset), weights = 0, gradients = 0, kept = 0;
 	for (int i = 0; i < plan->backward_stages; i++) {
 		struct rh_stage stage = plan->backward[i];
 		assert_int_equal(stage.hi, at);
@@ -62,9 +62,9 @@ static void check_plan(const struct bench *bench, const struct rh_stage_plan *pl
 		int64_t sums = rh_stage_plan_gradient_layout(bench->model, stage.lo, stage.hi, offset);
 		weights = up > weights ? up : weights;
 		gradients = sums > gradients ? sums : gradients;
-		assert_int_equal(plan->saved[i].offset, saved);
-		saved += plan->saved[i].bytes * bench->request.train_round;
-		assert_true(!plan->saved[i].bytes || (i > 0 && bench->request.devices == 1));
+		assert_int_equal(plan->places[i].kept.offset, kept);
+		kept += plan->places[i].kept.bytes * bench->request.train_round;
+		assert_true(!plan->places[i].kept.bytes || (i > 0 && bench->request.devices == 1));
 	}
 	assert_int_equal(at, 0);
 	for (int i = 0; i < plan->forward_stages; i++) {
@@ -77,7 +77,7 @@ static void check_plan(const struct bench *bench, const struct rh_stage_plan *pl
 	}
 	rh_free(offset);
 	assert_int_equal(at, plan->backward[0].lo);
-	assert_int_equal(plan->saved_bytes, saved);
+	assert_int_equal(plan->kept_bytes, kept);
 	assert_true(plan->weight_bytes >= weights && plan->weight_bytes <= 2 * weights);
 	assert_true(plan->weight_bytes == weights || plan->backward_stages + plan->forward_stages > 1);
 	assert_int_equal(plan->gradient_bytes, 4 * gradients);
@@ -137,8 +137,8 @@ static void test_one_device_saves_what_memory_it_has_to_spare(void **state)
 		int saving = 0, above = 1;
 		for (int i = 1; i < plan.backward_stages; i++) {
 			struct rh_stage stage = plan.backward[i];
-			assert_true(above || !plan.saved[i].bytes); /* those next below the fused one */
-			above = plan.saved[i].bytes > 0;
+			assert_true(above || !plan.places[i].kept.bytes); /* those next below the fused one */
+			above = plan.places[i].kept.bytes > 0;
 			saving += above;
 			int forward = 0; /* it saves in the forward stage of the same layers */
 			for (int f = 0; above && f < plan.forward_stages; f++)
@@ -306,10 +306,10 @@ static void check_same_plan(const struct rh_stage_plan *a, const struct rh_stage
 	assert_int_equal(a->backward_stages, b->backward_stages);
 	assert_memory_equal(a->forward, b->forward, (size_t)a->forward_stages * sizeof *a->forward);
 	assert_memory_equal(a->backward, b->backward, (size_t)a->backward_stages * sizeof *a->backward);
-	assert_memory_equal(a->saved, b->saved, (size_t)a->backward_stages * sizeof *a->saved);
+	assert_memory_equal(a->places, b->places, (size_t)a->backward_stages * sizeof *a->places);
 	assert_int_equal(a->weight_bytes, b->weight_bytes);
 	assert_int_equal(a->arena_bytes, b->arena_bytes);
-	assert_int_equal(a->saved_bytes, b->saved_bytes);
+	assert_int_equal(a->kept_bytes, b->kept_bytes);
 	assert_int_equal(a->device_bytes, b->device_bytes);
 }
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -342,6 +343,9 @@ def make_old_lists(folder):
         file = os.path.join(folder, f"list-{name}")
         make_by_hand(file + ".parquet", schema, [(BYTES, path, repetitions, [1, 1, 0, 1], values)], 3)
         write_expected(file + ".jsonl", rows)
+    bare, path, _ = cases["bare"]
+    make_by_hand(os.path.join(folder, "no-start.parquet"), bare, [(BYTES, path, [1, 1, 0, 0], [1, 1, 0, 1], values)], 3)  # refused
+    make_by_hand(os.path.join(folder, "no-end.parquet"), bare, [(BYTES, path, repetitions, [1, 1, 0, 1], values)], 2)  # refused
 
 
 # ---- the committed files ----
@@ -349,7 +353,8 @@ def make_old_lists(folder):
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
 CHAT = [
     {"messages": [{"role": "system", "content": "s", "tool_calls": None}, {"role": "user", "content": "q", "tool_calls": None},
-                  {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}]},
+                  {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}},
+                                                                  {"type": "function", "function": {"name": "weather", "arguments": {"zip": "50667"}}}]},
                   {"role": "assistant", "content": "r", "tool_calls": None}], "tools": [TOOL]},
     {"messages": [{"role": "user", "content": "q2", "tool_calls": None}, {"role": "assistant", "content": "r2", "tool_calls": None}], "tools": []},
 ]  # fmt: skip
@@ -401,7 +406,8 @@ def make_committed(folder):
 
 def main():
     if "--check" not in sys.argv:
-        os.makedirs(FOLDER, exist_ok=True)
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        os.makedirs(FOLDER)
         make_committed(FOLDER)
         return 0
     with tempfile.TemporaryDirectory() as folder:

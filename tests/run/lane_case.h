@@ -34,18 +34,19 @@ struct lane_case {
 	int forward_cuts, backward_cuts; /* -1: chosen */
 	int boxes, box;                  /* which of how many, from 1; 0: this is no box among several */
 	int64_t delay;                   /* paci_update_delay */
+	int fates;                       /* the seed of activations' fates, 0: the plan's own */
 	uint64_t seed;
 };
 
 static inline void lane_case_print(const struct lane_case *is)
 {
 	printf("seed %llu: %s of %d layers%s%s, %s, %d devices, %s%s%s, %d micro-batches, %d in the last step, rounds of %d, cuts %d and "
-	       "%d%s%s%s, spill %d, cap %lld, box %d of %d, delay %d\n",
+	       "%d%s%s%s, spill %d, cap %lld, box %d of %d, delay %d, fates %d\n",
 	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
 	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
 	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
 	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->packed ? ", packed" : "", is->spill,
-	       (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay);
+	       (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay, is->fates);
 }
 
 /* Ascending layers in [1, layers), each with one chance in two. */
@@ -143,6 +144,12 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 	if (lane_is_local(&is)) /* fewer than the units of a step */
 		is.delay = lane_pick(&random, (is.micro_batches + unit - 1) / unit);
 	is.packed = (is.lora || is.generates) && lane_pick(&random, 2);
+	if (!strcmp(is.schedule, "roundpipe") && !is.boxes && !is.generates && !lane_pick(&random, 4)) {
+		is.fates = 1 + (int)lane_pick(&random, 1000);
+		is.devices = 1; /* of several none keeps activations */
+		is.forward_cuts = -1;
+		is.backward_cuts = lane_cuts(&random, is.layers + 2, is.backward_cut);
+	}
 	return is;
 }
 
@@ -282,6 +289,9 @@ static inline int lane_run_open(struct lane_run *run, const struct lane_case *is
 	check_ok(rh_hardware_find("examples/hardware/rtx4090x8.yaml", &run->hardware));
 	run->machine = (struct rh_session_machine){.hardware = &run->hardware, .devices = is->devices, .ram_bytes = run->hardware.host.ram};
 	lane_configure(run);
+	char fates[16];
+	snprintf(fates, sizeof fates, "%d", is->fates);
+	assert_int_equal(is->fates ? setenv(RH_HOOK_FATES, fates, 1) : unsetenv(RH_HOOK_FATES), 0);
 	int rc = lane_session_open(run, 0);
 	if (!rc && is->spill & RH_SPILL_ACTIVATIONS && run->session.plan.bytes.boundaries)
 		rc = lane_session_squeeze(run);

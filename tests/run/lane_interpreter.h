@@ -283,15 +283,39 @@ static inline void lane_add_sums(struct lane_machine *machine, const struct rh_c
 		}
 }
 
+/* The buffer of activations that are saved, and the place of those that are kept: what the command reads or writes there. */
+static inline uint64_t lane_outlasting(struct lane_machine *machine, const struct rh_command *command, uint64_t hash)
+{
+	int writes = command->kind == RH_COMMAND_FORWARD;
+	const struct rh_place *place = writes ? &command->target : &command->source;
+	struct rh_emit emit = {
+	        .model = machine->options->model, .fates = machine->options->plan->fates, .shape = {.tokens = command->tokens}};
+	int64_t bytes[RH_FATES];
+	for (int saves = 0; saves < 2; saves++) {
+		struct lane_range range;
+		if (saves ? command->operands.saving < 0 : place->room != RH_ROOM_KEPT)
+			continue;
+		rh_stage_fate_bytes(&emit, command->stage.lo, command->stage.hi, bytes);
+		if (saves)
+			range = lane_own(machine, command, RH_ROOM_SAVING, command->operands.saving, 0, bytes[RH_FATE_SAVE]);
+		else
+			range = lane_range(
+			        machine, (struct rh_place){RH_ROOM_KEPT, place->device, place->number, place->first, bytes[RH_FATE_KEEP]});
+		if (writes)
+			lane_write(machine, range, lane_mix(hash, (uint64_t)saves));
+		else
+			hash = lane_read(machine, hash, range);
+	}
+	return hash;
+}
+
 static inline void lane_compute(struct lane_machine *machine, const struct rh_command *command)
 {
 	const struct rh_model *model = machine->options->model;
 	int backward = command->kind == RH_COMMAND_BACKWARD, first = command->lo == command->stage.lo;
 	struct lane_range running = lane_own(machine, command, RH_ROOM_ARENA, 1, 0, 1);
 	struct lane_range kept = lane_own(machine, command, RH_ROOM_ARENA, 0, 0, 1);
-	const struct rh_place *place = backward ? &command->source : &command->target;
-	if (place->room == RH_ROOM_SAVED)
-		kept = lane_range(machine, *place);
+	const struct rh_stage_places *places = rh_stage_plan_places(machine->options->plan, command->stage.lo, command->stage.hi);
 	if (command->lo < command->stage.lo || command->hi > command->stage.hi || command->lo >= command->hi ||
 	    command->stage.hi > model->layers)
 		machine->broken = 1;
@@ -315,7 +339,9 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 			                 has_above ? lane_buffer(machine, command, command->hi, command->operands.dy) : running);
 		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
 			hash = lane_read(machine, hash, lane_buffer(machine, command, command->lo, command->operands.x));
-		hash = lane_read(machine, hash, kept);
+		hash = lane_outlasting(machine, command, hash);
+		if (!places || places->recomputes)
+			hash = lane_read(machine, hash, kept);
 		lane_add_sums(machine, command, command->lo, hash);
 		if (defers) {
 			struct lane_range deferred = lane_range(machine, command->target);
@@ -330,7 +356,8 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 	if (command->operands.x >= 0 || !first)
 		hash = lane_read(machine, hash,
 		                 command->operands.x >= 0 ? lane_buffer(machine, command, command->lo, command->operands.x) : running);
-	if (command->kind == RH_COMMAND_RECOMPUTE || command->target.room == RH_ROOM_SAVED)
+	hash = lane_outlasting(machine, command, hash);
+	if (command->kind == RH_COMMAND_RECOMPUTE)
 		lane_write(machine, kept, first ? hash : lane_read(machine, hash, kept));
 	if (command->target.room == RH_ROOM_CACHE) {
 		struct lane_range cache = lane_range(machine, command->target);

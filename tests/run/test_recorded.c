@@ -43,6 +43,11 @@ static int writes_records(const struct rh_lanes *lanes)
 	return has_command(lanes, RH_COMMAND_WRITE, RH_ROOM_HOST_BOUNDARY);
 }
 
+static int brings_activations_back(const struct rh_lanes *lanes)
+{
+	return has_command(lanes, RH_COMMAND_COPY, RH_ROOM_HOST_SAVED);
+}
+
 static int64_t from_environment(const char *name, int64_t otherwise)
 {
 	const char *text = getenv(name);
@@ -57,7 +62,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	int64_t commands = 0, waits = 0, longest = 0;
 	int ran = 0, absent = 0, faults = 0;
 	struct {
-		int capped, weights, activations, generating, boxes, shared, delayed, packed, in_arena;
+		int capped, weights, activations, generating, boxes, shared, delayed, packed, in_arena, saved;
 	} kinds = {0};
 	int64_t seed = first;
 	for (; ran < count; seed++) {
@@ -94,6 +99,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 		kinds.in_arena += rh_model_is_packed(run.session.model) && !run.session.plan.stages.plain_bytes;
 		kinds.weights += reads_pages(lanes);
 		kinds.activations += writes_records(lanes);
+		kinds.saved += brings_activations_back(lanes);
 		commands += lanes->commands;
 		waits += lanes->waits;
 		longest = lanes->commands > longest ? lanes->commands : longest;
@@ -106,12 +112,13 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	       "%d micro-batches, a last step of fewer, rounds, cuts, 14 schedules, stale, clipping, evaluation; %d with caps of 64 KiB to "
 	       "4 "
 	       "MiB, %d with weights and %d with activations on NVMe, %d that generate, %d of one box among 2 to 4, %d of these with "
-	       "half of a tied table; %d with updates beside the stages; %d with packed weights, which %d make plain for each product\n",
+	       "half of a tied table; %d with updates beside the stages; %d with packed weights, which %d make plain for each product; %d "
+	       "save activations\n",
 	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes, kinds.shared, kinds.delayed,
-	       kinds.packed, kinds.in_arena);
+	       kinds.packed, kinds.in_arena, kinds.saved);
 	assert_int_equal(faults, 0);
 	assert_true(ran > absent);
-	assert_true(count < 500 || (kinds.packed > kinds.in_arena && kinds.in_arena));
+	assert_true(count < 500 || (kinds.packed > kinds.in_arena && kinds.in_arena && kinds.saved));
 }
 
 int main(void)

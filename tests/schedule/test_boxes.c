@@ -113,7 +113,7 @@ static void check_covers(const struct box *box)
 	assert_int_equal(hi, 0); /* all layers are trained */
 	assert_int_equal(lo, rh_model_has_head(box->model) ? plan->backward[0].lo : layers);
 	for (int s = 0; s < plan->backward_stages; s++)
-		assert_int_equal(plan->saved[s].bytes, 0);
+		assert_int_equal(plan->places[s].kept.bytes, 0);
 }
 
 static void test_plans_cover_their_parts(void **state)

@@ -153,7 +153,7 @@ static void run_deep(int most, double *loss, double *norm, int steps)
 	const struct rh_stage_plan *plan = &rig->session.plan.stages;
 	int saving = 0;
 	for (int i = 0; i < plan->backward_stages; i++)
-		saving += plan->saved[i].bytes > 0;
+		saving += plan->places[i].kept.bytes > 0;
 	printf("%d of %d stages keep their activations\n", saving, plan->backward_stages);
 	assert_true(saving > 0 && saving < plan->backward_stages - 1);
 	assert_int_equal(rh_executor_steps_in_flight(rig->session.executor), 2);

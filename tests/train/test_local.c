@@ -217,7 +217,6 @@ struct plain {
 struct kept {
 	char *memory, **weights;
 	struct rh_arena arena;
-	struct rh_stage_state state;
 };
 
 static int launch(void *sink, const struct rh_op *op)
@@ -263,7 +262,6 @@ static struct kept *keep(const struct plain *at, int stage)
 	assert_non_null(kept);
 	kept->weights = calloc((size_t)model->blocks, sizeof *kept->weights);
 	assert_non_null(kept->weights);
-	check_ok(rh_stage_state_create(model, &kept->state));
 	kept->memory = malloc(ACTS);
 	assert_non_null(kept->memory);
 	kept->arena = (struct rh_arena){.base = (char *)(uintptr_t)rh_align_up((int64_t)(uintptr_t)kept->memory, RH_ALIGN),
@@ -285,7 +283,6 @@ static void forget(const struct plain *at, struct kept *kept)
 {
 	for (int b = 0; b < at->rig->session.model->blocks; b++)
 		free(kept->weights[b]);
-	rh_stage_state_free(&kept->state);
 	free(kept->weights);
 	free(kept->memory);
 	free(kept);
@@ -297,7 +294,11 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 	static struct rig_micro micro;
 	static char memory[ACTS];
 	static int32_t hit[512];
+	static struct rh_fates all[16];
 	const struct rh_model *model = at->rig->session.model;
+	assert_true(model->layers <= 16);
+	for (int l = 0; l < model->layers; l++)
+		all[l].kept = ~(uint64_t)0;
 	int lo = (int)at->cut[stage], hi = (int)at->cut[stage + 1], top = stage + 1 == at->what->stages;
 	if (!backward && top)
 		return; /* with its backward */
@@ -317,7 +318,8 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 	                       .launch = launch,
 	                       .sink = &at->cpu,
 	                       .arena = &arena,
-	                       .saved = is_stored ? &(*kept)->arena : &arena,
+	                       .fates = is_stored ? all : NULL,
+	                       .kept = is_stored ? &(*kept)->arena : NULL,
 	                       .shape = micro.batch.shape,
 	                       .micro = integers(&micro.batch),
 	                       .step = (uint32_t)(m / MICROS),
@@ -335,10 +337,7 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 	if (!backward) {
 		y = rh_view_of(hidden_at(&at->activation[stage + 1][m], &micro.batch, model), model->dtype, tokens, hidden);
 		boundary[hi] = y;
-		if (is_stored)
-			check_ok(rh_stage_save(&emit, lo, hi, x, y, &(*kept)->state, NULL));
-		else
-			check_ok(rh_stage_forward(&emit, lo, hi, x, boundary, NULL));
+		check_ok(rh_stage_forward(&emit, lo, hi, x, boundary, NULL));
 	} else {
 		struct rh_head_out head = {.loss = rh_view_of(micro.loss, RH_F32, emit.shape.head_rows, 1),
 		                           .hit = rh_view_of(hit, RH_I32, emit.shape.head_rows, 1)};
@@ -346,9 +345,13 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 			dy = rh_view_of(at->gradient[stage + 1][m], model->dtype, tokens, hidden);
 		if (lo > model->first_trained)
 			dx = rh_view_of(hidden_at(&at->gradient[stage][m], &micro.batch, model), model->dtype, tokens, hidden);
-		if (!is_stored)
-			check_ok(rh_stage_save(&emit, lo, hi, x, y, &at->state, &head));
-		check_ok(rh_stage_backward(&emit, lo, hi, is_stored ? &(*kept)->state : &at->state, dy, dx));
+		if (is_stored)
+			rh_arena_reset(&(*kept)->arena, 0);
+		if (is_stored)
+			rh_stage_place(&emit, lo, hi, x, &at->state);
+		else
+			check_ok(rh_stage_recompute(&emit, lo, hi, x, &at->state, &head));
+		check_ok(rh_stage_backward(&emit, lo, hi, &at->state, dy, dx));
 		if (*kept)
 			forget(at, *kept);
 		*kept = NULL;

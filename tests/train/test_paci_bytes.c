@@ -60,7 +60,7 @@ static int ask(const struct asked *asked, struct told told[THREE])
 		rh_error_clear();
 	for (int k = 0; k < THREE; k++) {
 		told[k] = (struct told){.store = box[k].store_bytes,
-		                        .saved = box[k].plan.saved_bytes,
+		                        .saved = box[k].plan.kept_bytes,
 		                        .device = box[k].device_bytes,
 		                        .kept = box[k].plan.kept_micro_batches,
 		                        .step_s = box[k].step_seconds,

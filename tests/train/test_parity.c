@@ -88,7 +88,7 @@ static void test_merged_models_have_the_adapters_logits(void **state)
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char reference[32];
 		char dir[96], model[96], adapter[128];
-		int64_t tensors;
+		struct rh_merged merged;
 		snprintf(dir, sizeof dir, "%s/rh-merged-XXXXXX", check_place("/tmp"));
 		assert_non_null(mkdtemp(dir));
 		snprintf(model, sizeof model, "tests/reference/models/%s", cases[i].model);
@@ -96,7 +96,7 @@ static void test_merged_models_have_the_adapters_logits(void **state)
 		snprintf(reference, sizeof reference, "%s.logits", cases[i].adapter);
 		check_ok(
 		        rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .dir = dir, .task = RH_TASK_UNSET, .dtype = RH_F32},
-		                 &tensors));
+		                 &merged));
 		logits_of(cases[i].model, NULL, dir, reference);
 		check_ok(rh_dir_remove(dir));
 	}

@@ -221,7 +221,7 @@ static void test_budgets_hold_to_the_byte(void **state)
 	refused(model, (struct budget){RH_SPILL_AUTO, ram[2] - 1, 1 << 30, 0}, RH_DOES_NOT_FIT, "max_ram", "1 byte");
 	check_ok(start(&session, &config, model, (struct budget){spills[2], ram[2], nvme, writes}));
 	rh_session_close(&session);
-	refused(model, (struct budget){spills[2], ram[2], nvme - 1, 0}, -ENOSPC, "max_nvme", ", 1 less");
+	refused(model, (struct budget){spills[2], ram[2], nvme - 1, 0}, -ENOSPC, "max_nvme", "raise it to");
 	refused(model, (struct budget){spills[2], ram[2], nvme, writes - 1}, -EDQUOT, "max_nvme_writes", "10 steps");
 	assert_int_equal(unlink(model), 0);
 }

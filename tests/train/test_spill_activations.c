@@ -264,7 +264,7 @@ static void test_budgets_hold_to_the_byte(void **state)
 	free(is.weights);
 	check_budget(&budgeted, (struct budget){least, nvme, writes, 0, NULL});
 	check_budget(&budgeted, (struct budget){least - 1, nvme, writes, RH_DOES_NOT_FIT, "1 byte less"});
-	check_budget(&budgeted, (struct budget){least, nvme - 1, writes, -ENOSPC, ", 1 less"});
+	check_budget(&budgeted, (struct budget){least, nvme - 1, writes, -ENOSPC, "max_nvme: "});
 	check_budget(&budgeted, (struct budget){least, nvme, writes - 1, -EDQUOT, "3 steps"});
 }
 

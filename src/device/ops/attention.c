@@ -185,6 +185,21 @@ static void backward_dq(const struct query *query)
 		put(op->operand[RH_ATTENTION_BACKWARD_DQ], query->row, query->q_col + i, dq[i]);
 }
 
+/* A gradient of key row `key`: where there are sums it is added to them, and written only if the key is one of the queries'. */
+static void put_key(const struct rh_op *op, const struct document *document, int sums, int to, int64_t key, int64_t col, double value)
+{
+	struct rh_view sum = op->operand[sums];
+	int64_t row = key;
+	if (sum.data) {
+		RH_ASSERT(document->lk >= document->lq);
+		value += get(sum, key, col);
+		put(sum, key, col, value);
+		row = key - document->k0 - (document->lk - document->lq) + document->q0;
+	}
+	if (!sum.data || row >= document->q0)
+		put(op->operand[to], row, col, value);
+}
+
 /* Key row `key` of one key head: over all queries that see it, of all heads that read that head. */
 static void backward_dk_dv(const struct rh_op *op, const struct document *document, int64_t kv_head, int64_t key)
 {
@@ -203,8 +218,8 @@ static void backward_dk_dv(const struct rh_op *op, const struct document *docume
 		}
 	}
 	for (int64_t c = 0; c < dim; c++) {
-		put(op->operand[RH_ATTENTION_BACKWARD_DK], key, kv_head * dim + c, dk[c]);
-		put(op->operand[RH_ATTENTION_BACKWARD_DV], key, kv_head * dim + c, dv[c]);
+		put_key(op, document, RH_ATTENTION_BACKWARD_DK_SUM, RH_ATTENTION_BACKWARD_DK, key, kv_head * dim + c, dk[c]);
+		put_key(op, document, RH_ATTENTION_BACKWARD_DV_SUM, RH_ATTENTION_BACKWARD_DV, key, kv_head * dim + c, dv[c]);
 	}
 }
 
@@ -223,7 +238,8 @@ static void check_attention_backward(struct check *check)
 {
 	const struct rh_view *view = check->op->operand;
 	struct rh_view q = view[RH_ATTENTION_BACKWARD_Q], k = view[RH_ATTENTION_BACKWARD_K];
-	int64_t heads = check->op->attention.heads;
+	struct rh_view dk_sum = view[RH_ATTENTION_BACKWARD_DK_SUM];
+	int64_t heads = check->op->attention.heads, key_rows = dk_sum.data ? q.rows : k.rows;
 	check_attention_inputs(check, (const int[]){RH_ATTENTION_BACKWARD_Q, RH_ATTENTION_BACKWARD_K, RH_ATTENTION_BACKWARD_V,
 	                                            RH_ATTENTION_BACKWARD_START_Q, RH_ATTENTION_BACKWARD_START_K});
 	shape(check, RH_ATTENTION_BACKWARD_O, q.dtype, q.rows, q.cols, "attention_backward: o is not shaped and typed as q");
@@ -231,8 +247,11 @@ static void check_attention_backward(struct check *check)
 	shape(check, RH_ATTENTION_BACKWARD_DO, q.dtype, q.rows, q.cols, "attention_backward: do is not shaped and typed as q");
 	shape(check, RH_ATTENTION_BACKWARD_DELTA, RH_F32, q.rows, heads, "attention_backward: delta is not (Tq,heads) F32");
 	shape(check, RH_ATTENTION_BACKWARD_DQ, q.dtype, q.rows, q.cols, "attention_backward: dq is not shaped and typed as q");
-	shape(check, RH_ATTENTION_BACKWARD_DK, q.dtype, k.rows, k.cols, "attention_backward: dk is not shaped and typed as k");
-	shape(check, RH_ATTENTION_BACKWARD_DV, q.dtype, k.rows, k.cols, "attention_backward: dv is not shaped and typed as v");
+	shape(check, RH_ATTENTION_BACKWARD_DK, q.dtype, key_rows, k.cols, "attention_backward: dk is not shaped and typed as k");
+	shape(check, RH_ATTENTION_BACKWARD_DV, q.dtype, key_rows, k.cols, "attention_backward: dv is not shaped and typed as v");
+	require(check, !dk_sum.data == !view[RH_ATTENTION_BACKWARD_DV_SUM].data, "attention_backward: there is one of dk_sum and dv_sum");
+	shape(check, RH_ATTENTION_BACKWARD_DK_SUM, RH_F32, k.rows, k.cols, "attention_backward: dk_sum is not F32, shaped as k");
+	shape(check, RH_ATTENTION_BACKWARD_DV_SUM, RH_F32, k.rows, k.cols, "attention_backward: dv_sum is not F32, shaped as v");
 	shape(check, RH_ATTENTION_BACKWARD_SINK, q.dtype, 1, heads, "attention_backward: sink is not (1,heads) of q's dtype");
 	shape(check, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, heads, "attention_backward: dsink is not (1,heads) F32");
 	struct rh_view space = view[RH_ATTENTION_BACKWARD_SPACE];
@@ -266,9 +285,9 @@ static void cost_attention_backward(const struct rh_op *op, struct rh_op_cost *c
 
 const struct op_def op_attention_backward = {
         .info = {"attention_backward",
-                 15,
+                 17,
                  {IN("q"), IN("k"), IN("v"), IN("start_q"), IN("start_k"), IN("o"), IN("lse"), IN("do"), OUT("delta"), OUT("dq"), OUT("dk"),
-                  OUT("dv"), MAYBE("sink"), ADD_TO_IF("dsink"), SPACE_IF("space")}},
+                  OUT("dv"), MAYBE("sink"), ADD_TO_IF("dsink"), SPACE_IF("space"), ADD_TO_IF("dk_sum"), ADD_TO_IF("dv_sum")}},
         .check = check_attention_backward,
         .oracle = oracle_attention_backward,
         .cost = cost_attention_backward,

@@ -86,6 +86,7 @@ static int drop(const struct parts *parts, int module, struct rh_view x, struct 
 	dropout.dropout.micro_batch = parts->op->lora.micro_batch;
 	dropout.dropout.site = parts->op->lora.site[module];
 	dropout.dropout.p = parts->op->lora.p;
+	dropout.dropout.first_row = parts->op->lora.first_row;
 	return parts->run(parts->user, &dropout);
 }
 

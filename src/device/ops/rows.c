@@ -229,7 +229,7 @@ static void oracle_dropout(const struct rh_op *op)
 	struct rh_view x = op->operand[RH_DROPOUT_X], add = op->operand[RH_DROPOUT_ADD], y = op->operand[RH_DROPOUT_Y];
 	for (int64_t r = 0; r < x.rows; r++) {
 		for (int64_t c = 0; c < x.cols; c++) {
-			int64_t e = r * x.cols + c;
+			int64_t e = (op->dropout.first_row + r) * x.cols + c;
 			struct rh_philox_block block =
 			        rh_philox(op->dropout.seed, (uint32_t)(e / 4), op->dropout.site, op->dropout.micro_batch, op->dropout.step);
 			int kept = rh_philox_unit(block.word[e % 4]) >= op->dropout.p;

@@ -122,7 +122,7 @@ SIMD_INLINE void panel_load(panel to, const void *const row[LANES], int64_t coun
 	}
 }
 
-/* Rows from lanes: row[lane][i] = from[i][lane] * factor[lane]. */
+/* Rows from lanes: row[lane][i] = from[i][lane] * factor[lane], but for lanes whose row is NULL. */
 SIMD_INLINE void panel_store(void *const row[LANES], panel from, const float factor[LANES], int64_t count, int64_t dim, const int bf16)
 {
 	for (int64_t lane = 0; lane < count; lane += VF) {
@@ -133,7 +133,8 @@ SIMD_INLINE void panel_store(void *const row[LANES], panel from, const float fac
 				v[j] = vf_load(&from[i + j][lane]) * scale;
 			transpose(v);
 			for (int j = 0; j < VF && lane + j < count; j++)
-				act_store(row[lane + j], i, v[j], dim - i, bf16);
+				if (row[lane + j])
+					act_store(row[lane + j], i, v[j], dim - i, bf16);
 		}
 	}
 }
@@ -156,7 +157,8 @@ SIMD_INLINE void row_load(float *to, const void *row, int64_t dim, float scale, 
 		vf_store(to + i, act_load(row, i, dim - i, bf16) * scale);
 }
 
-/* Keys that the lanes see: lane sees keys in (above, upto]. All lanes see [all_first, all_end), none sees outside [first, end). */
+/* Keys that the lanes see: lane sees keys in (above, upto]. All lanes see [all_first, all_end), none sees outside [first, end). `first` is
+ * a multiple of BLOCK, so that a query's sums over blocks of keys do not depend on which queries are in the lanes beside it. */
 struct attention_sight {
 	int32_t low[LANES], high[LANES];
 	int64_t first, end, all_first, all_end;
@@ -188,7 +190,7 @@ static inline void attention_look(const struct attention_task *task, struct atte
 	}
 	sight->end = attention_upto(task, last) + 1;
 	sight->all_end = attention_upto(task, task->first) + 1;
-	sight->first = first_above + 1 > 0 ? first_above + 1 : 0;
+	sight->first = first_above + 1 > 0 ? (first_above + 1) / BLOCK * BLOCK : 0;
 	sight->all_first = last_above + 1 > 0 ? last_above + 1 : 0;
 }
 

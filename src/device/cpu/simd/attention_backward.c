@@ -1,5 +1,6 @@
 /* Attention, backward, in two passes that both recompute the probabilities: dq with queries in the lanes, then dk and dv with keys in the
- * lanes. 14 D flops a visible pair where one pass would do with 10, but no sum crosses tasks, so that none depends on their order. */
+ * lanes. 14 D flops a visible pair where one pass would do with 10, but no sum crosses tasks, so that none depends on their order. The
+ * second pass walks the rows of queries last to first, in tiles counted from the document's start, as sums of later queries come first. */
 #include "device/cpu/simd/attention.h"
 #include "device/cpu/simd/simd.h"
 
@@ -97,6 +98,7 @@ struct by_key {
 	int32_t low[BLOCK], high[BLOCK]; /* the keys that a query sees, as in attention_sight */
 	const void *k_row[LANES], *v_row[LANES];
 	void *dk_row[LANES], *dv_row[LANES];
+	void *dk_sum[LANES], *dv_sum[LANES];
 } __attribute__((aligned(64)));
 
 /* Scores become p, and dp the gradient of the scaled scores. */
@@ -115,13 +117,13 @@ SIMD_INLINE void key_gradient(struct by_key *s, int64_t key, int64_t count, int6
 	}
 }
 
-/* Query rows [begin, begin + count) of those that may see the block: row r is position first + r / heads, head r % heads. */
-SIMD_INLINE void query_rows(const struct rh_op *op, const struct attention_task *task, struct by_key *s, int64_t first, int64_t begin,
+/* Query rows [begin, begin + count): row r is position r / heads - ahead of the task's queries, head r % heads. */
+SIMD_INLINE void query_rows(const struct rh_op *op, const struct attention_task *task, struct by_key *s, int64_t ahead, int64_t begin,
                             int64_t count, const int bf16)
 {
 	int64_t dim = task->dim;
 	for (int64_t r = 0; r < count; r++) {
-		int64_t i = first + (begin + r) / task->heads, row = task->q0 + i, head = task->head + (begin + r) % task->heads;
+		int64_t i = (begin + r) / task->heads - ahead, row = task->q0 + i, head = task->head + (begin + r) % task->heads;
 		row_load(s->q + r * dim, head_at(op->operand[RH_ATTENTION_BACKWARD_Q], row, head, dim), dim, op->attention.scale, bf16);
 		row_load(s->d_o + r * dim, head_at(op->operand[RH_ATTENTION_BACKWARD_DO], row, head, dim), dim, 1, bf16);
 		s->lse[r] = ((const float *)row_at(op->operand[RH_ATTENTION_BACKWARD_LSE], row))[head];
@@ -133,20 +135,30 @@ SIMD_INLINE void query_rows(const struct rh_op *op, const struct attention_task 
 
 SIMD_INLINE void key_lanes(const struct rh_op *op, const struct attention_task *task, struct by_key *s, const int bf16)
 {
-	int64_t dim = task->dim;
+	struct rh_view dk_sum = op->operand[RH_ATTENTION_BACKWARD_DK_SUM], dv_sum = op->operand[RH_ATTENTION_BACKWARD_DV_SUM];
+	int64_t dim = task->dim, ahead = task->lk - task->lq;
+	RH_ASSERT(!dk_sum.data || ahead >= 0);
 	for (int64_t lane = 0; lane < task->count; lane++) {
-		int64_t row = task->k0 + task->first + lane;
+		int64_t key = task->first + lane, row = task->k0 + key, to = dk_sum.data ? task->q0 + key - ahead : row;
+		int is_given = !dk_sum.data || key >= ahead;
 		s->k_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_K], row, task->kv_head, dim);
 		s->v_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_V], row, task->kv_head, dim);
-		s->dk_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_DK], row, task->kv_head, dim);
-		s->dv_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_DV], row, task->kv_head, dim);
+		s->dk_row[lane] = is_given ? head_at(op->operand[RH_ATTENTION_BACKWARD_DK], to, task->kv_head, dim) : NULL;
+		s->dv_row[lane] = is_given ? head_at(op->operand[RH_ATTENTION_BACKWARD_DV], to, task->kv_head, dim) : NULL;
+		s->dk_sum[lane] = dk_sum.data ? head_at(dk_sum, row, task->kv_head, dim) : NULL;
+		s->dv_sum[lane] = dk_sum.data ? head_at(dv_sum, row, task->kv_head, dim) : NULL;
 	}
 	for (int lane = 0; lane < LANES; lane++)
 		s->one[lane] = 1;
 	panel_load(s->k, s->k_row, task->count, dim, 1, bf16);
 	panel_load(s->v, s->v_row, task->count, dim, 1, bf16);
-	panel_clear(s->dk, dim);
-	panel_clear(s->dv, dim);
+	if (dk_sum.data) {
+		panel_load(s->dk, (const void *const *)s->dk_sum, task->count, dim, 1, 0);
+		panel_load(s->dv, (const void *const *)s->dv_sum, task->count, dim, 1, 0);
+	} else {
+		panel_clear(s->dk, dim);
+		panel_clear(s->dv, dim);
+	}
 }
 
 SIMD_INLINE void dk_dv_task(const struct rh_op *op, const struct attention_task *task, const int bf16)
@@ -159,17 +171,21 @@ SIMD_INLINE void dk_dv_task(const struct rh_op *op, const struct attention_task 
 	first = first > 0 ? first : 0;
 	if (task->window > 0 && task->first + task->count - 1 - shift + task->window < end)
 		end = task->first + task->count - 1 - shift + task->window;
-	int64_t rows = end > first ? (end - first) * task->heads : 0;
+	int64_t ahead = shift > 0 ? shift : 0, low = (first + ahead) * task->heads, high = end > first ? (end + ahead) * task->heads : low;
 	key_lanes(op, task, &s, bf16);
-	for (int64_t begin = 0; begin < rows; begin += BLOCK) {
-		int64_t count = rows - begin < BLOCK ? rows - begin : BLOCK;
-		query_rows(op, task, &s, first, begin, count, bf16);
+	for (int64_t tile = high > low ? (high - 1) / BLOCK * BLOCK : -BLOCK; tile + BLOCK > low; tile -= BLOCK) {
+		int64_t begin = tile > low ? tile : low, count = (tile + BLOCK < high ? tile + BLOCK : high) - begin;
+		query_rows(op, task, &s, ahead, begin, count, bf16);
 		product_run(&(struct product){s.q, dim, 1, s.k[0], s.score[0], count, dim, vectors, 0});
 		product_run(&(struct product){s.d_o, dim, 1, s.v[0], s.dp[0], count, dim, vectors, 0});
 		for (int64_t vector = 0; vector < vectors; vector++)
 			key_gradient(&s, task->first, count, vector);
 		product_run(&(struct product){s.d_o, 1, dim, s.score[0], s.dv[0], dim, count, vectors, 1});
 		product_run(&(struct product){s.q, 1, dim, s.dp[0], s.dk[0], dim, count, vectors, 1});
+	}
+	if (s.dk_sum[0]) {
+		panel_store(s.dk_sum, s.dk, s.one, task->count, dim, 0);
+		panel_store(s.dv_sum, s.dv, s.one, task->count, dim, 0);
 	}
 	panel_store(s.dk_row, s.dk, s.one, task->count, dim, bf16);
 	panel_store(s.dv_row, s.dv, s.one, task->count, dim, bf16);

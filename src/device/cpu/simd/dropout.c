@@ -70,7 +70,7 @@ SIMD_INLINE void rows(const struct rh_op *op, int64_t first, int64_t end, const 
 	for (int64_t t = first; t < end; t++) {
 		for (int64_t begin = 0; begin < cols; begin += CHUNK) {
 			int64_t n = cols - begin < CHUNK ? cols - begin : CHUNK;
-			int64_t element = t * cols + begin, skip = element % 4;
+			int64_t element = (op->dropout.first_row + t) * cols + begin, skip = element % 4;
 			for (int64_t i = 0; i < skip + n; i += 4 * LANES64)
 				philox(op, (uint32_t)(element / 4 + i / 4), words + i);
 			apply(op, t, begin, n, words + skip, bf16);
