@@ -251,7 +251,7 @@ static int load_weights(const char *dir, struct rh_session *session)
 	int rc = rh_source_open_part(dir, rh_model_is_part(session->model) ? session->model : NULL, &source);
 	if (rc)
 		return rc;
-	rc = rh_weights_load(source, session->config->seed, session->model, session->store, session->pool);
+	rc = rh_weights_load(source, session->config->seed, session->model, session->store, session->pool, NULL);
 	rh_source_close(source);
 	return rc;
 }

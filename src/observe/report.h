@@ -14,6 +14,7 @@ struct rh_step_report {
 	double grad_norm;     /* before clipping */
 	double learning_rate; /* the one just used */
 	double tokens_per_second;
+	double planned_tokens_per_second; /* 0: not known */
 	int64_t trained_tokens; /* since the run began, resumed parts included */
 	double seconds_left;
 	/* where a step's time went, mean since the last line: run/executor.h, rh_step_times */

@@ -106,6 +106,8 @@ int train_step_done(struct training *run, double loss, double norm)
 	                                .grad_norm = norm,
 	                                .learning_rate = rh_lr_at(&run->course.lr, run->state.step - 1),
 	                                .tokens_per_second = (double)(run->state.tokens - run->log.tokens_before) / (now - run->log.began),
+	                                .planned_tokens_per_second =
+	                                        run->result->rates_assumed ? 0 : run->result->predicted_tokens_per_second,
 	                                .trained_tokens = run->state.trained_tokens,
 	                                .seconds_left = per_step * (double)(run->data.steps - run->state.step)};
 	train_tell_step_seconds(per_step);
