@@ -43,6 +43,14 @@ struct train_log {
 	int64_t tokens_since_log, tokens_before;
 };
 
+/* Steps without a flush between them. */
+struct training_stretch {
+	int64_t first, begun;
+	int has_bad; /* a step whose loss or norm is not finite: when all boxes are at rest they return to a checkpoint */
+	int64_t bad;
+	double loss, norm;
+};
+
 /* All of one run: the state that steps, evaluation, checkpoints and messages share. More than 20 members: one for each of these. */
 struct training {
 	const struct rh_config *config;
@@ -67,6 +75,7 @@ struct training {
 	struct saving saving;
 	struct trouble trouble;
 	struct train_versions versions;
+	struct training_stretch stretch;
 	struct trace_step traced;
 	struct rh_train_result *result;
 };
@@ -172,6 +181,8 @@ int pause_leave_out(struct training *run) RH_MUST;
 /* The two loops. The next step (flushed.c); or, with local updates, all steps until a flush is wanted (stretch.c). */
 int flushed_step(struct training *run) RH_MUST;
 int stretch_steps(struct training *run) RH_MUST;
+/* For struct rh_mode_run: a step's losses and its norm are known. */
+int stretch_tell(void *context, int64_t step) RH_MUST;
 
 /* A step's micro-batches as the mode has them; their number, or a fault. */
 static inline int64_t train_data(struct training *run, int64_t step)
