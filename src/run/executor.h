@@ -164,14 +164,15 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 /* rh_dispatch_drift_bound of the executor's programs. */
 int64_t rh_executor_drift_bound(const struct rh_executor *executor);
 
-/* Seconds of the step that was finished last: means over the devices' compute streams, except `optimizer`. */
+/* Seconds of the step that was finished last, in a stretch from the end of the step before: means over the devices' compute streams, except
+ * `optimizer`. */
 struct rh_step_times {
 	double compute;
 	double weights;     /* waits for uploads of weights */
 	double activations; /* waits for activations and gradients between stages */
 	double gradients;   /* waits for room that a download still needs */
 	double optimizer;   /* the host's wait for updates */
-	double ended;       /* when the compute streams had finished the step, on the devices' clocks */
+	double ended; /* when the compute streams had finished the step, on the devices' clocks; in a stretch by rh_updater_seconds */
 };
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
 

@@ -55,6 +55,7 @@ struct run_stretch {
 	int64_t begun, ended;
 	int64_t until;    /* no step begins from this one on */
 	int64_t backward; /* steps whose letters of RH_LETTER_BACKWARD are lowered */
+	double told_s;    /* when the latest step ended, on the updater's clock; of the first step: when the stretch began */
 };
 
 /* One run of a plan: its devices, what is lowered for them and in flight, the host memory that they share, and the books of its steps. More

@@ -2,6 +2,8 @@
  * lowered, and not before the step that had its index has ended. */
 #include "run/executor_internal.h"
 
+#include <math.h>
+
 /* What a stretch's `begin` returns beside 0. */
 enum { STEP_IS_NONE = 1, STEP_IS_LATER = 2 };
 
@@ -22,6 +24,29 @@ static int is_over(struct rh_executor *executor, const struct run_book *book)
 	return rh_updater_has_norm(executor->options.updater);
 }
 
+/* Of the time since the step before has ended: what devices waited for, and the rest of it. */
+static int take_times(struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	struct run_stretch *stretch = &executor->stretch;
+	struct rh_stall_times sum = {0};
+	int devices = options->planned.devices, rc = 0;
+	double now = options->updater ? rh_updater_seconds(options->updater) : 0, stalled = 0;
+	for (int d = 0; !rc && d < devices; d++)
+		rc = rh_stalls_take(&executor->device[d].flight[0].stalls, &sum);
+	for (int k = 0; k < RH_STALL_KINDS; k++)
+		stalled += sum.stalled[k] / devices;
+	executor->times = (struct rh_step_times){.compute = fmax(now - stretch->told_s - stalled, 0),
+	                                         .weights = sum.stalled[RH_STALL_WEIGHTS] / devices,
+	                                         .activations = sum.stalled[RH_STALL_ACTIVATIONS] / devices,
+	                                         .gradients = sum.stalled[RH_STALL_GRADIENTS] / devices,
+	                                         .optimizer = executor->flight[0].awaited_s,
+	                                         .ended = now};
+	executor->flight[0].awaited_s = 0;
+	stretch->told_s = now;
+	return rc;
+}
+
 static int end_step(struct rh_executor *executor)
 {
 	struct run_stretch *stretch = &executor->stretch;
@@ -29,6 +54,8 @@ static int end_step(struct rh_executor *executor)
 	int64_t step = stretch->call->first_step + stretch->ended++;
 	const struct rh_versions *versions = &executor->lowering.versions.of[book->first * executor->options.model->layers];
 	int rc = run_collect_results(executor, book, step);
+	if (!rc)
+		rc = take_times(executor);
 	return rc ? rc : stretch->call->end(stretch->call->context, step, versions);
 }
 
@@ -131,6 +158,8 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	executor->first = 0;
 	executor->step = stretch->first_step;
 	executor->stretch = (struct run_stretch){.call = stretch, .until = stretch->steps};
+	if (executor->options.updater)
+		executor->stretch.told_s = rh_updater_seconds(executor->options.updater);
 	const struct lower_call call = {
 	        .trains = 1, .is_local = 1, .step = stretch->first_step, .number = ++executor->calls, .micro_batches = count, .updates = 1};
 	int rc = make_program(executor, stretch);

@@ -8,7 +8,10 @@
 struct rh_flight {
 	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
 	double norm;                    /* where each of several boxes updates itself: the norm of this box's gradients */
-	int64_t drift;                  /* with local updates: the largest of a micro-batch */
+	/* with local updates: the largest drift of a micro-batch; when this box had done the step, by its clock (0: not yet), and its times */
+	int64_t drift;
+	double done_s;
+	struct rh_step_times times;
 };
 
 /* Step k is number k mod `count` of `step`, and its micro-batches follow one another in the last three arrays. */

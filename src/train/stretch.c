@@ -51,6 +51,7 @@ int stretch_tell(void *context, int64_t step)
 	}
 	int rc = trouble_judge(run, step, loss, norm);
 	run->state.drift_since_log = rh_max(run->state.drift_since_log, rh_flight_of(&run->flights, step)->drift);
+	train_book_times(run, &rh_flight_of(&run->flights, step)->times, 0);
 	run->state.step = step + 1;
 	if (rc)
 		return rc;
@@ -62,9 +63,12 @@ static int end_step(void *context, int64_t step, const struct rh_versions *versi
 {
 	struct training *run = context;
 	const struct rh_mode_steps *mode = &run->mode->steps;
+	struct rh_flight *flight = rh_flight_of(&run->flights, step);
 	int rc = versions_note(run, step, versions);
+	flight->times = *rh_executor_times(run->session.executor);
+	flight->done_s = flight->times.ended;
 	if (!rc)
-		rc = rh_updater_norm(run->session.updater, &rh_flight_of(&run->flights, step)->norm);
+		rc = rh_updater_norm(run->session.updater, &flight->norm);
 	if (rc || !mode->ended)
 		return rc ? rc : stretch_tell(run, step);
 	pause_note_requests(run);

@@ -430,7 +430,7 @@ static void begin_clocks(struct training *run)
 	if (!run->trouble.left_outs) /* else they have been watched since the run began */
 		train_watch_signals();
 	run->room_at_start = rh_machine_group_room();
-	run->log.began = run->log.since_log = rh_clock_seconds();
+	run->log.started = run->log.began = run->log.since_log = rh_clock_seconds();
 	if (run->session.space)
 		rh_space_stats(run->session.space, &run->log.nvme_logged); /* what loading wrote is no step's */
 	run->shared.first_step = run->begun = run->state.step;

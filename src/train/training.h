@@ -37,7 +37,8 @@ struct train_log {
 	struct rh_progress *progress;
 	struct rh_metrics *metrics;
 	struct rh_reports *reports; /* NULL: report_to names none */
-	double began, since_log;    /* clock */
+	double began, since_log;    /* clock, behind which evaluations and saving are put */
+	double started;             /* clock */
 	struct rh_step_times times_since_log;
 	struct rh_space_stats nvme_logged; /* up to the last line */
 	int64_t tokens_since_log, tokens_before;
@@ -161,8 +162,8 @@ int saving_end(struct training *run, int rc) RH_MUST;
 void saving_report(const struct training *run);
 
 /* step_log.c */
-/* Adds the latest step's times to those of the next line; `between`: what its end took, where the optimizer has the host. */
-void train_book_times(struct training *run, double between);
+/* Adds a step's times to those of the next line; `between`: what its end took, where the optimizer has the host. */
+void train_book_times(struct training *run, const struct rh_step_times *step, double between);
 /* Books and tells of the step that run->state.step has just counted. */
 int train_step_done(struct training *run, double loss, double norm) RH_MUST;
 

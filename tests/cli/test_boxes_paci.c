@@ -296,6 +296,52 @@ static void test_each_box_clips_by_its_share(void **state)
 	scratch_close(&scratch);
 }
 
+/* ---- what is told ---- */
+
+/* Lines come in bursts, as results of several steps may: speeds and times are the steps' own. Without a pause between two lines the time
+ * between their steps' ends is that of which tokens_per_second speaks, and of which the waits are parts. */
+static void check_times(const struct scratch *scratch, int out, int lines)
+{
+	static const char *const parts[] = {"compute_seconds", "weights_wait_seconds", "activations_wait_seconds", "gradients_wait_seconds",
+	                                    "optimizer_wait_seconds"};
+	FILE *file = fopen(path_of("%s/out%d/metrics.jsonl", scratch->dir, out), "r");
+	char text[4096];
+	double before = 0;
+	int seen = 0;
+	assert_non_null(file);
+	for (; fgets(text, sizeof text, file); seen++) {
+		json_t *line = json_loads(text, 0, NULL);
+		double elapsed = json_number_value(json_object_get(line, "elapsed_seconds")), sum = 0,
+		       tokens = json_number_value(json_object_get(line, "tokens_per_second")) * (elapsed - before);
+		assert_true(elapsed > before);
+		assert_true(tokens >= ACCUMULATION && fabs(tokens - round(tokens)) < 1e-3);
+		for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+			assert_true(json_is_number(json_object_get(line, parts[i])));
+			if (i < 4) /* the updates' waits are among the devices' */
+				sum += json_number_value(json_object_get(line, parts[i]));
+		}
+		assert_true(!seen || sum >= 0.999 * (elapsed - before));
+		before = elapsed;
+		json_decref(line);
+	}
+	fclose(file);
+	assert_int_equal(seen, lines);
+}
+
+static void test_lines_tell_of_their_own_steps(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_rows(&scratch);
+	run_alone(&scratch, "schedule: 1f1b-async\ndevice: cpu:2\nforward_cuts: [3]\nmax_grad_norm: 0\nsave_strategy: \"no\"\n",
+	          "--max_steps 12");
+	run_boxes(&scratch, "mode: paci\ndevice: cpu:1\nbox_cuts: [3]\nsave_strategy: \"no\"\nadmission_limits: [8, 1]\n", 2,
+	          "--max_steps 12");
+	for (int k = 0; k <= 2; k++)
+		check_times(&scratch, k, 12);
+	scratch_close(&scratch);
+}
+
 /* The order of a box's units follows from the limits alone: a slow line changes no bit. Wider limits give other weights. */
 static void test_latency_changes_no_bit(void **state)
 {
@@ -597,6 +643,7 @@ int main(void)
 	        cmocka_unit_test(test_boxes_of_two_devices_are_stages),
 	        cmocka_unit_test(test_adapters),
 	        cmocka_unit_test(test_each_box_clips_by_its_share),
+	        cmocka_unit_test(test_lines_tell_of_their_own_steps),
 	        cmocka_unit_test(test_latency_changes_no_bit),
 	        cmocka_unit_test(test_versions_of_units),
 	        cmocka_unit_test(test_cut_lines_change_no_bit),
