@@ -21,7 +21,8 @@ static int evaluate(struct training *run, double epoch)
 	                                .loss = eval.loss,
 	                                .tokens = eval.trained,
 	                                .rows = eval.rows,
-	                                .seconds = eval.seconds};
+	                                .seconds = eval.seconds,
+	                                .elapsed_seconds = rh_clock_seconds() - run->log.started};
 	run->result->has_eval = 1;
 	run->result->eval = eval;
 	char accuracy[128] = "";

@@ -39,10 +39,19 @@ struct train_log {
 	struct rh_progress *progress;
 	struct rh_metrics *metrics;
 	struct rh_reports *reports; /* NULL: report_to names none */
-	double began, since_log;    /* clock */
+	double began, since_log;    /* clock, behind which evaluations and saving are put */
+	double started;             /* clock */
 	struct rh_step_times times_since_log;
 	struct rh_space_stats nvme_logged; /* up to the last line */
 	int64_t tokens_since_log, tokens_before;
+};
+
+/* Steps without a flush between them. */
+struct training_stretch {
+	int64_t first, begun;
+	int has_bad; /* a step whose loss or norm is not finite: when all boxes are at rest they return to a checkpoint */
+	int64_t bad;
+	double loss, norm;
 };
 
 /* All of one run: the state that steps, evaluation, checkpoints and messages share. More than 20 members: one for each of these. */
@@ -70,6 +79,7 @@ struct training {
 	struct saving saving;
 	struct trouble trouble;
 	struct train_versions versions;
+	struct training_stretch stretch;
 	struct trace_step traced;
 	struct rh_train_result *result;
 };
@@ -157,8 +167,8 @@ int saving_end(struct training *run, int rc) RH_MUST;
 void saving_report(const struct training *run);
 
 /* step_log.c */
-/* Adds the latest step's times to those of the next line; `between`: what its end took, where the optimizer has the host. */
-void train_book_times(struct training *run, double between);
+/* Adds a step's times to those of the next line; `between`: what its end took, where the optimizer has the host. */
+void train_book_times(struct training *run, const struct rh_step_times *step, double between);
 /* Books and tells of the step that run->state.step has just counted. */
 int train_step_done(struct training *run, double loss, double norm) RH_MUST;
 
@@ -177,6 +187,8 @@ int pause_leave_out(struct training *run) RH_MUST;
 /* The two loops. The next step (flushed.c); or, with local updates, all steps until a flush is wanted (stretch.c). */
 int flushed_step(struct training *run) RH_MUST;
 int stretch_steps(struct training *run) RH_MUST;
+/* For struct rh_mode_run: a step's losses and its norm are known. */
+int stretch_tell(void *context, int64_t step) RH_MUST;
 
 /* A step's micro-batches as the mode has them; their number, or a fault. */
 static inline int64_t train_data(struct training *run, int64_t step)
