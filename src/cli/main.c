@@ -18,18 +18,21 @@
 static const struct {
 	const char *name, *meaning;
 	int (*run)(const struct rh_config *);
+	int (*run_words)(int argc, char **argv); /* in its place: a verb without a configuration */
 } verbs[] = {
-        {"train", "fine-tune a model on rows of text or conversations: a LoRA adapter, or all weights", verb_train},
-        {"plan", "what a run will take and what limits it, on this machine or another; nothing is loaded", verb_plan},
-        {"inspect", "the data as the model will see them, what of them is trained, and their faults; no weights are read", verb_inspect},
-        {"eval", "loss and accuracy of a model, with or without an adapter, on rows", verb_eval},
-        {"generate", "continue a prompt", verb_generate},
-        {"chat", "a conversation with a model, with or without an adapter, in the terminal", verb_chat},
-        {"merge", "an adapter merged into its model: a Hugging Face directory or a GGUF file", verb_merge},
-        {"export", "a model, or an adapter alone, as a GGUF file that llama.cpp reads", verb_export},
-        {"join", "one model out of the parts that several boxes have trained", verb_join},
-        {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor},
-        {"keys", "make this box's key for links to other boxes, and print the hash by which they know it", verb_keys},
+        {"train", "fine-tune a model on rows of text or conversations: a LoRA adapter, or all weights", verb_train, NULL},
+        {"plan", "what a run will take and what limits it, on this machine or another; nothing is loaded", verb_plan, NULL},
+        {"inspect", "the data as the model will see them, what of them is trained, and their faults; no weights are read", verb_inspect,
+         NULL},
+        {"eval", "loss and accuracy of a model, with or without an adapter, on rows", verb_eval, NULL},
+        {"generate", "continue a prompt", verb_generate, NULL},
+        {"chat", "a conversation with a model, with or without an adapter, in the terminal", verb_chat, NULL},
+        {"merge", "an adapter merged into its model: a Hugging Face directory or a GGUF file", verb_merge, NULL},
+        {"export", "a model, or an adapter alone, as a GGUF file that llama.cpp reads", verb_export, NULL},
+        {"join", "one model out of the parts that several boxes have trained", verb_join, NULL},
+        {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor, NULL},
+        {"convert", "another trainer's configuration (Axolotl, LLaMA-Factory, TRL) as one of this program", NULL, verb_convert},
+        {"keys", "make this box's key for links to other boxes, and print the hash by which they know it", verb_keys, NULL},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 
@@ -111,6 +114,12 @@ static int run_verb(const char *verb, int argc, char **argv)
 			fprintf(stderr, "%s %s", i ? "," : "", verbs[i].name);
 		fputs("\n", stderr);
 		return 2;
+	}
+	if (verbs[which].run_words) {
+		int failed = verbs[which].run_words(argc, argv);
+		if (failed < 0)
+			tell_fault(verb, rh_error(failed));
+		return failed ? 2 : 0;
 	}
 	struct rh_config config = {0};
 	int rc = rh_config_load(verb, argc, argv, rh_machine_default_device, &config);

@@ -18,6 +18,8 @@ int verb_inspect(const struct rh_config *config) RH_MUST;
 int verb_join(const struct rh_config *config) RH_MUST;
 int verb_keys(const struct rh_config *config) RH_MUST;
 int verb_doctor(const struct rh_config *config) RH_MUST;
+/* Takes the words after the verb: its file is no configuration of this program. */
+int verb_convert(int argc, char **argv) RH_MUST;
 
 /* A JSON object as the verb's result: one line on stdout. Takes the object over. */
 struct json_t;

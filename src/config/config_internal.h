@@ -71,6 +71,25 @@ struct config_key {
 extern const struct config_key config_keys[];
 extern const size_t config_key_count;
 
+/* A key of another trainer, and what there is to say of it. */
+enum config_elsewhere_how {
+	ELSEWHERE_OTHER,   /* what it means here, if anything, is written otherwise */
+	ELSEWHERE_SAME,    /* the same values under `key` */
+	ELSEWHERE_ACCEPTED /* another name for `key`, taken as it */
+};
+struct config_elsewhere {
+	const char *names; /* with blanks between; one that ends in '*' is a prefix */
+	const char *key;   /* what they are called here, or what comes nearest; NULL: nothing */
+	const char *note;  /* what else there is to say; NULL only where there is a key */
+	enum config_elsewhere_how how;
+};
+extern const struct config_elsewhere config_elsewhere[];
+extern const size_t config_elsewheres;
+/* The entry of a name; NULL: there is none. */
+const struct config_elsewhere *config_elsewhere_find(const char *name);
+/* Moves *names to its next name, and returns its length; 0: there are no more. */
+size_t config_elsewhere_next(const char **names);
+
 /* Index into config_keys of a name as written (aliases and prefixes resolved), -1 if there is none. */
 int config_key_find(const char *name);
 /* The key that `name` is another accepted name of, else `name`. */

@@ -1,5 +1,6 @@
 /* The built-in templates: Jinja texts of ours (templates/), each rendering what the family's own does. Every tag strips the blanks around
- * it, so a text means the same whether or not a reader trims blocks. Those of ChatML to phi4 know no tools: such rows want the model's own.
+ * it, so a text means the same whether or not a reader trims blocks. Qwen2.5, Qwen3, Llama 3.1 to 3.3, Mistral v3 and tekken, and Hermes
+ * write tools and calls of them; rows that have these are refused by the others, and want the model's own.
  * - Llama 3.1 to 3.3: the date in the system turn is always "26 Jul 2024", which the texts of 3.1 and 3.3 say themselves.
  * - Mistral: the system turn goes before the first question (v1), or before the last (v3, tekken), as the models were trained. */
 #include "data/chat_internal.h"
@@ -25,6 +26,7 @@ TEMPLATE(chat_mistral_tekken, "mistral-tekken");
 TEMPLATE(chat_phi3, "phi3");
 TEMPLATE(chat_phi4, "phi4");
 TEMPLATE(chat_harmony, "harmony");
+TEMPLATE(chat_hermes, "hermes");
 
 static const char *const chatml_markers[] = {"<|im_end|>", "<|im_start|>", NULL};
 static const char *const llama2_markers[] = {"</s>", NULL}; /* [INST] is plain text */
@@ -54,5 +56,6 @@ const struct chat_text chat_text[] = {
         {"phi3", chat_phi3, phi3_markers},
         {"phi4", chat_phi4, phi4_markers},
         {"harmony", chat_harmony, harmony_markers},
+        {"hermes", chat_hermes, chatml_markers},
 };
 const size_t chat_texts = sizeof chat_text / sizeof *chat_text;

@@ -74,6 +74,9 @@ int rh_model_may_lack(const struct rh_model_config *config, const char *tensor);
 
 /* A copy, whose JSON is shared; the caller's (rh_model_config_free), also where it failed. -ENOMEM. */
 int rh_model_config_copy(const struct rh_model_config *config, struct rh_model_config *out) RH_MUST;
+/* The model of the first `count` layers: also what its config.json says of each layer. The JSON is the configuration's own from then on.
+ * -ENOMEM. */
+int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count) RH_MUST;
 void rh_model_config_free(struct rh_model_config *config);
 
 /* Replaces the scaling of *config by `scaling`, an object in the form of config.json's rope_scaling. Theta and the rotated share of heads

@@ -163,3 +163,23 @@ int config_parse_experts(const json_t *json, const char *where, struct rh_model_
 	out->router_softmax = is_normed ? RH_ROUTER_OVER_CHOSEN : family->moe.softmax;
 	return rc || !family->silent.expert_size ? rc : parse_dense(json, where, out);
 }
+
+int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)
+{
+	RH_ASSERT(count > 0 && count <= config->num_hidden_layers);
+	config->num_hidden_layers = count;
+	if (!config->source)
+		return 0;
+	json_t *source = json_deep_copy(config->source), *text = config->wrapped ? json_object_get(source, "text_config") : source;
+	if (!source)
+		return rh_fail(-ENOMEM, "config.json: out of host memory");
+	json_t *types = json_object_get(text, "layer_types"), *dense = json_object_get(text, "mlp_only_layers");
+	for (size_t i = json_array_size(types); i > (size_t)count; i--)
+		(void)json_array_remove(types, i - 1);
+	for (size_t i = json_array_size(dense); i > 0; i--)
+		if (json_integer_value(json_array_get(dense, i - 1)) >= count)
+			(void)json_array_remove(dense, i - 1);
+	json_decref(config->source);
+	config->source = source;
+	return 0;
+}

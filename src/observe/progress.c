@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { COLUMNS_MAX = 400, COLUMNS_USUAL = 80, BAR_LEAST = 12, BAR_MOST = 42, BAR_FROM_COLUMNS = 50, PIECE_BYTES = 96, DRIVES_SHOWN = 4 };
+enum { TREND_FROM = 20, TREND_RECENT = 10, TREND_EARLIER = 50 }; /* steps */
 static const double redraw_seconds = 0.1;
 
 /* The parts of a line, in the order in which they are shown. */
@@ -43,7 +44,11 @@ struct rh_progress {
 	int has_last;               /* last holds a report */
 	int64_t rows_done, rows;    /* of an evaluation that goes on; rows 0: none does */
 	double rows_seconds_left;
-	int drawn, aside; /* the bar stands on the terminal; a log line is being written */
+	int64_t load_done, load_bytes; /* of a model that is loaded; load_bytes 0: none is */
+	double load_began;
+	int64_t losses;                   /* steps in these means */
+	double recent_loss, earlier_loss; /* of about ten steps, of about fifty */
+	int drawn, aside;                 /* the bar stands on the terminal; a log line is being written */
 	double drawn_seconds;
 };
 
@@ -130,12 +135,17 @@ enum span { SPAN_STEP, SPAN_MEAN };
 
 static void make_pieces(const struct rh_step_report *report, enum span span, char pieces[PIECES][PIECE_BYTES])
 {
+	size_t speed;
 	snprintf(pieces[PIECE_STEP], PIECE_BYTES, "step %lld/%lld", (long long)report->step, (long long)report->steps);
 	format_real("epoch %.2f", report->epoch, pieces[PIECE_EPOCH]);
 	format_real(span == SPAN_MEAN ? "mean loss %.4f" : "loss %.4f", report->loss, pieces[PIECE_LOSS]);
 	format_real("grad norm %.3g", report->grad_norm, pieces[PIECE_GRAD]);
 	format_real("lr %.3g", report->learning_rate, pieces[PIECE_RATE]);
 	format_real(report->tokens_per_second < 100 ? "%.1f tokens/s" : "%.0f tokens/s", report->tokens_per_second, pieces[PIECE_SPEED]);
+	speed = strlen(pieces[PIECE_SPEED]);
+	if (speed && report->planned_tokens_per_second > 0)
+		snprintf(pieces[PIECE_SPEED] + speed, PIECE_BYTES - speed, " (%.0f %% of plan)",
+		         100 * report->tokens_per_second / report->planned_tokens_per_second);
 	format_left(report->seconds_left, pieces[PIECE_LEFT]);
 	format_bytes("device", report->vram_peak_bytes, pieces[PIECE_VRAM]);
 	format_bytes("ram", report->ram_peak_bytes, pieces[PIECE_RAM]);
@@ -144,11 +154,13 @@ static void make_pieces(const struct rh_step_report *report, enum span span, cha
 }
 
 /* The pieces that fit into `columns`, the important ones first, in the order of enum piece, two blanks between. Returns the length. */
-static int join_pieces(const struct rh_step_report *report, enum span span, int columns, char *line)
+static int join_pieces(const struct rh_step_report *report, enum span span, const char *trend, int columns, char *line)
 {
 	char pieces[PIECES][PIECE_BYTES];
 	int kept[PIECES] = {0}, total = 0, used = 0;
 	make_pieces(report, span, pieces);
+	if (*pieces[PIECE_LOSS] && *trend)
+		snprintf(pieces[PIECE_LOSS] + strlen(pieces[PIECE_LOSS]), 16, " %s", trend);
 	for (int i = 0; i < PIECES; i++) {
 		int length = (int)strlen(pieces[importance[i]]);
 		int widened = total + (total ? 2 : 0) + length;
@@ -188,9 +200,32 @@ static void put_bar(int64_t done, int64_t all, const char *text, int columns, ch
 	snprintf(line + 1 + cells, (size_t)(COLUMNS_MAX - cells), "]  %s", text);
 }
 
+/* By more than a hundredth. */
+static const char *trend_of(const struct rh_progress *progress)
+{
+	double apart = progress->recent_loss - progress->earlier_loss, level = progress->earlier_loss / 100;
+	return progress->losses < TREND_FROM ? "" : apart < -level ? "falling" : apart > level ? "rising" : "level";
+}
+
+static void count_loss(struct rh_progress *progress, double loss)
+{
+	if (!isfinite(loss))
+		return;
+	double n = (double)++progress->losses;
+	progress->recent_loss += (loss - progress->recent_loss) / fmin(n, TREND_RECENT);
+	progress->earlier_loss += (loss - progress->earlier_loss) / fmin(n, TREND_EARLIER);
+}
+
 static void make_bar(const struct rh_progress *progress, int columns, char *line)
 {
 	char text[COLUMNS_MAX + 1], left[PIECE_BYTES];
+	if (progress->load_bytes) {
+		snprintf(text, sizeof text, "loading the model: %s of %s", rh_size(progress->load_done).text,
+		         rh_size(progress->load_bytes).text);
+		text[columns] = 0;
+		put_bar(progress->load_done, progress->load_bytes, text, columns, line);
+		return;
+	}
 	if (progress->rows) {
 		format_left(progress->rows_seconds_left, left);
 		int length =
@@ -201,7 +236,7 @@ static void make_bar(const struct rh_progress *progress, int columns, char *line
 		put_bar(progress->rows_done, progress->rows, text, columns, line);
 		return;
 	}
-	join_pieces(&progress->last, SPAN_STEP, text_columns(columns), text);
+	join_pieces(&progress->last, SPAN_STEP, trend_of(progress), text_columns(columns), text);
 	put_bar(progress->last.step, progress->last.steps, text, columns, line);
 }
 
@@ -236,7 +271,7 @@ static void after_log(void *context)
 	struct rh_progress *progress = context;
 	pthread_mutex_lock(&progress->lock);
 	progress->aside = 0;
-	if (progress->has_last || progress->rows)
+	if (progress->has_last || progress->rows || progress->load_bytes)
 		draw(progress);
 	pthread_mutex_unlock(&progress->lock);
 }
@@ -289,6 +324,7 @@ void rh_progress_step(struct rh_progress *progress, const struct rh_step_report 
 		return;
 	pthread_mutex_lock(&progress->lock);
 	int due = !progress->has_last || now_seconds - progress->drawn_seconds >= redraw_seconds || report->step >= report->steps;
+	count_loss(progress, report->loss);
 	take(progress, report);
 	progress->has_last = 1;
 	if (due && !progress->aside) {
@@ -302,7 +338,7 @@ void rh_progress_logged(struct rh_progress *progress, const struct rh_step_repor
 {
 	char line[COLUMNS_MAX + 1];
 	int columns = progress->style == RH_PROGRESS_BAR ? columns_of(progress) - 1 : COLUMNS_MAX;
-	join_pieces(report, SPAN_MEAN, columns, line);
+	join_pieces(report, SPAN_MEAN, "", columns, line);
 	rh_note("%s", line); /* a bar steps aside for it */
 }
 
@@ -331,6 +367,27 @@ void rh_progress_rows(struct rh_progress *progress, int64_t done, int64_t rows, 
 			draw(progress);
 		progress->drawn_seconds = now_seconds;
 	}
+	pthread_mutex_unlock(&progress->lock);
+}
+
+void rh_progress_loading(struct rh_progress *progress, int64_t done_bytes, int64_t bytes, double now_seconds)
+{
+	enum { SHOWN_FROM = 1 }; /* seconds */
+	if (progress->style != RH_PROGRESS_BAR)
+		return;
+	pthread_mutex_lock(&progress->lock);
+	int is_first = !progress->load_began, ends = done_bytes >= bytes;
+	if (is_first)
+		progress->load_began = now_seconds;
+	int shows = !ends && now_seconds - progress->load_began >= SHOWN_FROM;
+	progress->load_done = done_bytes;
+	progress->load_bytes = shows ? bytes : 0;
+	if (shows && !progress->aside && now_seconds - progress->drawn_seconds >= redraw_seconds) {
+		draw(progress);
+		progress->drawn_seconds = now_seconds;
+	}
+	if (ends)
+		wipe(progress);
 	pthread_mutex_unlock(&progress->lock);
 }
 

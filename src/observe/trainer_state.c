@@ -127,13 +127,51 @@ static void put(json_t *object, const char *key, json_t *value, int *rc)
 		*rc = no_memory();
 }
 
+static int64_t step_of(const json_t *entry)
+{
+	return json_integer_value(json_object_get(entry, "step"));
+}
+
+/* Steps between entries that stay, if one comes each `each` steps: so many that at most a quarter of the places are theirs. */
+static int64_t spacing_of(int64_t newest, int64_t each)
+{
+	int64_t spacing = each > 0 ? each : 1;
+	while (newest / spacing > RH_HISTORY_MOST / 4)
+		spacing *= 2;
+	return spacing;
+}
+
+static int thin_out(struct rh_trainer_state *state)
+{
+	json_t *kept = json_array(), *entry;
+	size_t count = json_array_size(state->log_history), i;
+	int64_t newest = step_of(json_array_get(state->log_history, count - 1)), of_steps = spacing_of(newest, state->logging_steps),
+	        of_evaluations = spacing_of(newest, state->eval_steps);
+	int failed = !kept;
+	json_array_foreach(state->log_history, i, entry)
+	{
+		int64_t spacing = json_object_get(entry, "loss") ? of_steps : of_evaluations;
+		if (!failed && (step_of(entry) % spacing == 0 || i + 1 == count))
+			failed = json_array_append(kept, entry);
+	}
+	if (failed) {
+		json_decref(kept);
+		return no_memory();
+	}
+	json_decref(state->log_history);
+	state->log_history = kept;
+	return 0;
+}
+
 static int append(struct rh_trainer_state *state, json_t *entry, int rc)
 {
 	if (rc) {
 		json_decref(entry);
 		return rc;
 	}
-	return json_array_append_new(state->log_history, entry) ? no_memory() : 0;
+	if (json_array_append_new(state->log_history, entry))
+		return no_memory();
+	return json_array_size(state->log_history) > RH_HISTORY_MOST ? thin_out(state) : 0;
 }
 
 int rh_trainer_state_log_step(struct rh_trainer_state *state, const struct rh_step_report *report)

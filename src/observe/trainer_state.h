@@ -6,6 +6,11 @@
 #include "core/text.h"
 #include "observe/report.h"
 
+/* Entries of log_history at most: above it, of steps and of evaluations those stay that are far enough apart, by the run's length, so that
+ * the whole curve stays in bounded memory; metrics.jsonl has all lines. ENTRY_BYTES: of one, and of its text while that is written (730 and
+ * up to 540 were seen). */
+enum { RH_HISTORY_MOST = 2000, RH_HISTORY_ENTRY_BYTES = 1536 };
+
 struct rh_trainer_state {
 	int64_t global_step, max_steps, num_train_epochs; /* num_train_epochs rounded up */
 	double epoch;

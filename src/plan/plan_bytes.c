@@ -4,6 +4,7 @@
 #include "config/transport.h"
 #include "core/minmax.h"
 #include "data/dataset.h"
+#include "observe/trainer_state.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -60,6 +61,16 @@ static int64_t checkpoint_bytes(const struct rh_run_request *request)
 	return RH_RUN_CHECKPOINT_BYTES + (is_gguf ? request->model->config->vocab_size * SAVED_ENTRY : 0);
 }
 
+/* Of trainer_state.json: what the run logs, beside what a checkpoint has. */
+static int64_t history_bytes(const struct rh_run_request *request)
+{
+	const struct rh_config *config = request->config;
+	int64_t lines = request->work->train_steps / rh_max(config->logging_steps, 1) * (config->eval_strategy == RH_WHEN_NO ? 1 : 2);
+	if (config->resume_from_checkpoint)
+		lines += RH_HISTORY_MOST;
+	return rh_min(lines, RH_HISTORY_MOST) * RH_HISTORY_ENTRY_BYTES;
+}
+
 int planning_count_bytes(const struct planning *planning, struct candidate *candidate)
 {
 	const struct rh_run_request *request = planning->request;
@@ -93,7 +104,7 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->device = candidate->stages.device_bytes;
 	bytes->data = planning->data_bytes;
 	bytes->host_devices = request->machine.device_room ? 0 : request->machine.devices;
-	bytes->program = rh_run_program_bytes(request->config, &request->machine, model) + beside.heap;
+	bytes->program = rh_run_program_bytes(request->config, &request->machine, model) + beside.heap + history_bytes(request);
 	bytes->checkpoints = request->work->train_micro_batches ? checkpoint_bytes(request) : 0;
 	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program +
 	               bytes->checkpoints;

@@ -3,11 +3,13 @@
 
 #include "ckpt/verify.h"
 #include "core/alloc.h"
+#include "core/clock.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/minmax.h"
 #include "data/dataset.h"
 #include "device/sim/sim.h"
+#include "observe/progress.h"
 #include "session/mode.h"
 #include "session/prompting.h"
 #include "weights/tensors.h"
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 /* Numbers, truth values and lists are what they look like, all else is a word. */
@@ -353,10 +356,27 @@ static int open_space(struct rh_session *session)
 	return rh_space_open(&options, &session->space);
 }
 
+static void tell_loading(void *context, int64_t done_bytes, int64_t bytes)
+{
+	rh_progress_loading(context, done_bytes, bytes, rh_clock_seconds());
+}
+
+/* What takes no second is not shown. */
+static int load_base(struct rh_session *session)
+{
+	struct rh_progress *progress = NULL;
+	int rc = rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &progress);
+	struct rh_loading loading = {tell_loading, progress};
+	if (!rc)
+		rc = rh_weights_load(session->source, session->config->seed, session->model, session->store, session->pool, &loading);
+	rh_progress_close(progress);
+	return rc;
+}
+
 static int load_weights(struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
-	int rc = rh_weights_load(session->source, config->seed, session->model, session->store, session->pool);
+	int rc = load_base(session);
 	if (!rc && config->adapter_name_or_path)
 		rc = rh_adapter_load(config->adapter_name_or_path, session->adapter.tables, session->model, session->store);
 	if (!rc && session->adapter.tables)

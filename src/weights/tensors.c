@@ -345,11 +345,18 @@ static int load_tensor(const struct rh_source *source, uint64_t seed, const stru
 }
 
 int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store,
-                    struct rh_pool *pool)
+                    struct rh_pool *pool, const struct rh_loading *loading)
 {
 	int rc = 0;
-	for (int b = 0; !rc && b < model->blocks; b++)
+	int64_t done = 0, all = 0;
+	for (int b = 0; b < model->blocks; b++)
+		all += rh_block_bytes(&model->block[b], model->dtype);
+	for (int b = 0; !rc && b < model->blocks; b++) {
 		for (int t = 0; !rc && t < model->block[b].tensors; t++)
 			rc = load_tensor(source, seed, model, store, b, t, pool);
+		done += rh_block_bytes(&model->block[b], model->dtype);
+		if (!rc && loading)
+			loading->tell(loading->context, done, all);
+	}
 	return rc;
 }

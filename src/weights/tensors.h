@@ -38,9 +38,14 @@ int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model 
 int rh_tensors_load(const char *path, const struct rh_tensor_list *list, int64_t others, const struct rh_model *model,
                     struct rh_store *store) RH_MUST;
 
+/* Told between blocks: bytes of blocks that are loaded, of all. */
+struct rh_loading {
+	void (*tell)(void *context, int64_t done_bytes, int64_t bytes);
+	void *context;
+};
 /* Every base tensor from the model's files, or (source NULL) its initial value; adapters always start from their initial value. By all of
  * the pool's threads. */
 int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store,
-                    struct rh_pool *pool) RH_MUST;
+                    struct rh_pool *pool, const struct rh_loading *loading) RH_MUST; /* loading: may be NULL */
 
 #endif

@@ -412,6 +412,25 @@ static void test_a_checkpoint_that_one_box_was_asked_for_does_not_count(void **s
 	scratch_close(&scratch);
 }
 
+/* A config.json with a word for each layer, as transformers 5 writes it: box 1's checkpoint is a model of its own, which evaluates, and
+ * from which the boxes go on. */
+static void test_a_word_for_each_layer_is_cut_with_the_layers(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_files(&scratch);
+	const char *config = path_of("%s/hf/config.json", scratch.dir);
+	edit_file(config, "\"unused\": [", "\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\",");
+	run_boxes(&scratch, FLUID SAVES CUT, "--max_steps 2");
+	run_ok(&scratch, "eval --model_name_or_path %s/out1/checkpoint-2 --validation_file %s/rows.jsonl --max_length 64", scratch.dir,
+	       scratch.dir);
+	run_boxes(&scratch, FLUID SAVES CUT, "--max_steps 4 --resume_from_checkpoint true");
+	check_joined(&scratch, 2);
+	run_ok(&scratch, "join --parts %s/out1,%s/out2 --output_dir %s/joined", scratch.dir, scratch.dir, scratch.dir);
+	run_ok(&scratch, "eval --model_name_or_path %s/joined --validation_file %s/rows.jsonl --max_length 64", scratch.dir, scratch.dir);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	run_prepare = boxes_limit_time;
@@ -429,6 +448,7 @@ int main(void)
 	        cmocka_unit_test(test_a_box_that_was_killed_goes_on_from_the_checkpoint_that_both_have),
 	        cmocka_unit_test(test_a_box_that_is_asked_to_stop_stops_both_at_the_same_step),
 	        cmocka_unit_test(test_boxes_that_have_ended_are_started_again),
+	        cmocka_unit_test(test_a_word_for_each_layer_is_cut_with_the_layers),
 	        cmocka_unit_test(test_a_checkpoint_that_one_box_was_asked_for_does_not_count),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,6 +91,100 @@ static void test_render_equals_transformers(void **state)
 	json_decref(talks);
 }
 
+/* A conversation with tools: what is written; NULL: it is refused. */
+static void expect_rendered(const char *name, const json_t *conversation, enum rh_chat_end end, const char *expected)
+{
+	struct rh_chat_template *form;
+	struct rh_tokenizer tokenizer = tokenizer_of(name);
+	struct rh_text text = {0};
+	check_ok(rh_chat_template_open(name, NULL, &form));
+	struct rh_chat chat = {.form = form, .tokenizer = &tokenizer, .date = "2024-07-26", .where = "x"};
+	int rc = rh_chat_render(&chat, conversation, end, &text);
+	if (!expected)
+		assert_int_equal(rc, -EINVAL);
+	else
+		check_ok(rc);
+	if (expected && strcmp(text.bytes, expected))
+		fail_msg("%s:\n[%s]\nis not\n[%s]", name, text.bytes, expected);
+	rh_text_free(&text);
+	rh_chat_template_close(form);
+}
+
+static void test_tools_render_as_the_families_own_do(void **state)
+{
+	(void)state;
+	static const char *const families[] = {"qwen2.5", "qwen3", "llama3.1"};
+	json_t *talks = reference("tools-conversations");
+	for (int f = 0; f < 3; f++) {
+		char file[32];
+		snprintf(file, sizeof file, "tools-%s", families[f]);
+		json_t *expected = reference(file);
+		assert_int_equal(json_array_size(expected), json_array_size(talks));
+		for (size_t i = 0; i < json_array_size(talks); i++) {
+			const json_t *talk = json_array_get(talks, i), *one = json_array_get(expected, i);
+			expect_rendered(families[f], talk, RH_CHAT_WHOLE, json_string_value(json_object_get(one, "whole")));
+			expect_rendered(families[f], talk, RH_CHAT_PROMPT, json_string_value(json_object_get(one, "prompt")));
+		}
+		json_decref(expected);
+	}
+	json_decref(talks);
+}
+
+static void expect_tools(const char *name, const char *conversation, const char *expected)
+{
+	json_t *talk;
+	check_ok(rh_json_parse(conversation, strlen(conversation), "x", &talk));
+	expect_rendered(name, talk, RH_CHAT_PROMPT, expected);
+	json_decref(talk);
+}
+
+#define CALLED(id)                                                                                                                         \
+	"{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": \"hi\"}, "                  \
+	"{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", " id                                       \
+	"\"function\": {\"name\": \"f\", \"arguments\": {\"x\": 2}}}]}, "                                                                  \
+	"{\"role\": \"tool\", \"name\": \"f\", \"tool_call_id\": \"abcdefghi\", \"content\": \"4\"}], \"tools\": [{\"type\": "             \
+	"\"function\", "                                                                                                                   \
+	"\"function\": {\"name\": \"f\", \"description\": \"Doubles.\", \"parameters\": {\"type\": \"object\", \"properties\": "           \
+	"{\"x\": {\"type\": \"integer\", \"description\": \"a number\"}, \"y\": {\"type\": \"array\", \"items\": {\"type\": "              \
+	"\"string\"}}}}}}]}"
+#define DESCRIBED                                                                                                                          \
+	"{\"type\": \"object\", \"properties\": {\"x\": {\"type\": \"integer\", \"description\": \"a number\"}, \"y\": "                   \
+	"{\"type\": \"array\", \"items\": {\"type\": \"string\"}}}}"
+
+/* What these families' own texts write of such rows. */
+static void test_tools_of_mistral_and_hermes(void **state)
+{
+	(void)state;
+	expect_tools("mistral-tekken", CALLED("\"id\": \"abcdefghi\", "),
+	             "<s>[AVAILABLE_TOOLS][{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"Doubles.\", "
+	             "\"parameters\": " DESCRIBED "}}][/AVAILABLE_TOOLS][INST]Be brief.\n\nhi[/INST]"
+	             "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": 2}, \"id\": \"abcdefghi\"}]</s>"
+	             "[TOOL_RESULTS]{\"content\": 4, \"call_id\": \"abcdefghi\"}[/TOOL_RESULTS]");
+	expect_tools("mistral-v3", CALLED("\"id\": \"abcdefghi\", "),
+	             "<s>[AVAILABLE_TOOLS] [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"Doubles.\", "
+	             "\"parameters\": " DESCRIBED "}}][/AVAILABLE_TOOLS][INST] Be brief.\n\nhi[/INST]"
+	             "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"x\": 2}, \"id\": \"abcdefghi\"}]</s>"
+	             "[TOOL_RESULTS] {\"content\": 4, \"call_id\": \"abcdefghi\"}[/TOOL_RESULTS]");
+	expect_tools("mistral-v3", CALLED(""), NULL); /* these models know calls by ids of nine letters */
+	expect_tools("mistral-v3", CALLED("\"id\": \"abc\", "), NULL);
+	expect_tools(
+	        "hermes", CALLED(""),
+	        "<|begin_of_text|><|im_start|>system\nYou are a function calling AI model. You are provided with function signatures "
+	        "within "
+	        "<tools></tools> XML tags. You may call one or more functions to assist with the user query. Don't make assumptions about "
+	        "what values to plug into functions. Here are the available tools: <tools> {\"type\": \"function\", \"function\": "
+	        "{\"name\": \"f\", \"description\": \"f(x: int, y: list[str]) - Doubles.\n\n    Args:\n        x(int): a number        "
+	        "y(list[str]): \", \"parameters\": " DESCRIBED "} </tools>Use the following pydantic model json schema for each tool "
+	        "call you will make: {\"properties\": {\"name\": {\"title\": \"Name\", \"type\": \"string\"}, \"arguments\": {\"title\": "
+	        "\"Arguments\", \"type\": \"object\"}}, \"required\": [\"name\", \"arguments\"], \"title\": \"FunctionCall\", \"type\": "
+	        "\"object\"}}\nFor each function call return a json object with function name and arguments within "
+	        "<tool_call></tool_call> XML tags as follows:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-dict>}\n"
+	        "</tool_call><|im_end|>\n<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
+	        "<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 2}}\n</tool_call><|im_end|>\n"
+	        "<|im_start|>tool\n<tool_response>\n4\n</tool_response><|im_end|><|im_start|>assistant\n");
+	expect_tools("chatml", CALLED(""), NULL);
+}
+
 /* The spans of a conversation, joined by |; NULL: the turn cannot be located. */
 static void expect_spans_of(struct rh_chat_template *form, const struct rh_tokenizer *tokenizer, const char *messages, const char *expected)
 {
@@ -381,10 +475,29 @@ static void test_published_turns_are_where_marks_say(void **state)
 	assert_true(same > 200);
 }
 
+/* Calls are the assistant's to write; tools and results are not. */
+static void test_spans_hold_calls(void **state)
+{
+	(void)state;
+	static const char calls[] =
+	        "[{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": "
+	        "\"function\", \"id\": \"abcdefghi\", \"function\": {\"name\": \"f\", \"arguments\": {\"x\": 2}}}]}, {\"role\": \"tool\", "
+	        "\"name\": \"f\", \"tool_call_id\": \"abcdefghi\", \"content\": \"4\"}, {\"role\": \"assistant\", \"content\": \"four\"}]";
+	static const char chatml[] = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 2}}\n</tool_call><|im_end|>|four<|im_end|>|";
+	expect_spans("qwen2.5", calls, chatml);
+	expect_spans("hermes", calls, chatml);
+	expect_spans("llama3.1", calls, "{\"name\": \"f\", \"parameters\": {\"x\": 2}}<|eot_id|>|four<|eot_id|>|");
+	expect_spans("mistral-tekken", calls,
+	             "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": 2}, \"id\": \"abcdefghi\"}]</s>|four</s>|");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_render_equals_transformers),
+	        cmocka_unit_test(test_tools_render_as_the_families_own_do),
+	        cmocka_unit_test(test_tools_of_mistral_and_hermes),
+	        cmocka_unit_test(test_spans_hold_calls),
 	        cmocka_unit_test(test_spans_are_what_the_assistant_wrote),
 	        cmocka_unit_test(test_spans_are_found_where_prefixes_differ),
 	        cmocka_unit_test(test_published_turns_are_where_marks_say),

@@ -375,6 +375,43 @@ static void test_config_load_takes_a_file_or_a_directory(void **state)
 	assert_int_equal(rh_model_config_load("tests/reference/nothing", &c), -ENOENT);
 }
 
+/* The first layers of a model are a model whose config.json reads back: each family, in both spellings of transformers. */
+static void test_config_of_the_first_layers_reads_back(void **state)
+{
+	(void)state;
+	static const char *const spellings[] = {"config.json", "config-4.json"};
+	struct rh_names models;
+	int tried = 0;
+	check_ok(rh_dir_list("tests/reference/models", &models));
+	for (size_t i = 0; i < 2 * models.count; i++) {
+		char path[256];
+		struct rh_model_config whole, first, again;
+		json_t *json;
+		snprintf(path, sizeof path, "tests/reference/models/%s/%s", models.name[i / 2], spellings[i % 2]);
+		if (!rh_file_exists(path))
+			continue;
+		check_ok(rh_model_config_load(path, &whole));
+		int64_t layers = whole.num_hidden_layers - 1;
+		check_ok(rh_model_config_copy(&whole, &first));
+		if (layers && !rh_model_config_keep_layers(&first, layers) && !rh_model_config_write(&first, "float32", &json)) {
+			int rc = rh_model_config_parse(json, path, &again);
+			if (rc)
+				fail_msg("%s: %s", path, rh_error(rc));
+			assert_int_equal(again.num_hidden_layers, layers);
+			assert_memory_equal(again.layer, whole.layer, (size_t)layers * sizeof *whole.layer);
+			rh_model_config_free(&again);
+			json_decref(json);
+			tried++;
+		}
+		assert_int_equal(whole.num_hidden_layers, layers + 1);
+		rh_model_config_free(&first);
+		rh_model_config_free(&whole);
+	}
+	printf("%d configurations\n", tried);
+	assert_true(tried > 20);
+	rh_names_free(&models);
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
@@ -389,6 +426,7 @@ int main(void)
 	        cmocka_unit_test(test_config_written_configurations_read_back),
 	        cmocka_unit_test(test_config_what_no_file_can_say_is_not_written),
 	        cmocka_unit_test(test_config_survives_mutation),
+	        cmocka_unit_test(test_config_of_the_first_layers_reads_back),
 	        cmocka_unit_test(test_config_load_takes_a_file_or_a_directory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,12 +57,14 @@ static const struct rh_step_report step_report = {.step = 10,
                                                   .grad_norm = NAN,
                                                   .learning_rate = 2e-4,
                                                   .tokens_per_second = 1000,
+                                                  .elapsed_seconds = 12.5,
                                                   .trained_tokens = 123456789012,
                                                   .compute_seconds = 1.25,
                                                   .weights_seconds = 0.5,
                                                   .optimizer_seconds = 0.25,
                                                   .ram_peak_bytes = 7};
-static const struct rh_eval_report eval_report = {.step = 10, .epoch = 0.5, .loss = 2.5, .tokens = 9, .rows = 3, .seconds = 1.5};
+static const struct rh_eval_report eval_report = {
+        .step = 10, .epoch = 0.5, .loss = 2.5, .tokens = 9, .rows = 3, .seconds = 1.5, .elapsed_seconds = 14};
 
 static void test_metrics_one_line_each_and_flushed(void **state)
 {
@@ -86,14 +88,15 @@ static void test_metrics_one_line_each_and_flushed(void **state)
 	check_ok(rh_metrics_open("m.jsonl", 0, &metrics));
 	check_ok(rh_metrics_step(metrics, &step_report));
 	check_ok(rh_metrics_eval(metrics, &eval_report));
-	assert_string_equal(
-	        read_text("m.jsonl"),
-	        "{\"step\": 10, \"epoch\": 0.5, \"loss\": 0.3333333333333333, \"grad_norm\": null, \"learning_rate\": 0.0002, "
-	        "\"tokens_per_second\": 1000, \"trained_tokens\": 123456789012, \"compute_seconds\": 1.25, \"weights_wait_seconds\": 0.5, "
-	        "\"activations_wait_seconds\": 0, \"gradients_wait_seconds\": 0, \"optimizer_wait_seconds\": 0.25, "
-	        "\"vram_peak_bytes\": 0, \"ram_peak_bytes\": 7, "
-	        "\"nvme_peak_bytes\": 0}\n"
-	        "{\"step\": 10, \"epoch\": 0.5, \"eval_loss\": 2.5, \"eval_tokens\": 9, \"eval_rows\": 3, \"eval_runtime\": 1.5}\n");
+	assert_string_equal(read_text("m.jsonl"),
+	                    "{\"step\": 10, \"epoch\": 0.5, \"loss\": 0.3333333333333333, \"grad_norm\": null, \"learning_rate\": 0.0002, "
+	                    "\"tokens_per_second\": 1000, \"elapsed_seconds\": 12.5, \"trained_tokens\": 123456789012, "
+	                    "\"compute_seconds\": 1.25, \"weights_wait_seconds\": 0.5, "
+	                    "\"activations_wait_seconds\": 0, \"gradients_wait_seconds\": 0, \"optimizer_wait_seconds\": 0.25, "
+	                    "\"vram_peak_bytes\": 0, \"ram_peak_bytes\": 7, "
+	                    "\"nvme_peak_bytes\": 0}\n"
+	                    "{\"step\": 10, \"epoch\": 0.5, \"eval_loss\": 2.5, \"eval_tokens\": 9, \"eval_rows\": 3, \"eval_runtime\": "
+	                    "1.5, \"elapsed_seconds\": 14}\n");
 	rh_metrics_close(metrics);
 	rh_metrics_close(NULL);
 }
@@ -132,7 +135,7 @@ static void reopen(const char *text, int64_t keep_step, const char *kept)
 	check_ok(rh_metrics_eval(metrics, &eval_report));
 	assert_int_equal(strncmp(read_text("r.jsonl"), kept, strlen(kept)), 0);
 	assert_string_equal(read_text("r.jsonl") + strlen(kept), "{\"step\": 10, \"epoch\": 0.5, \"eval_loss\": 2.5, \"eval_tokens\": 9, "
-	                                                         "\"eval_rows\": 3, \"eval_runtime\": 1.5}\n");
+	                                                         "\"eval_rows\": 3, \"eval_runtime\": 1.5, \"elapsed_seconds\": 14}\n");
 	rh_metrics_close(metrics);
 }
 
@@ -316,6 +319,41 @@ static void test_observe_survives_every_failed_allocation(void **state)
 	assert_true(n > 3);
 }
 
+/* Any number of lines: at most so many are kept, in order: the last ones, and of the rest some at equal distances, evaluations too. */
+static void test_a_long_history_is_thinned_out(void **state)
+{
+	(void)state;
+	enum { STEPS = 50 * RH_HISTORY_MOST };
+	struct rh_trainer_state trainer;
+	check_ok(rh_trainer_state_create(&trainer));
+	trainer.logging_steps = 1;
+	trainer.eval_steps = 5;
+	for (int64_t step = 1; step <= STEPS; step++) {
+		struct rh_step_report report = {.step = step, .loss = (double)step};
+		struct rh_eval_report eval = {.step = step, .loss = 1};
+		check_ok(rh_trainer_state_log_step(&trainer, &report));
+		if (step % 5 == 0)
+			check_ok(rh_trainer_state_log_eval(&trainer, &eval));
+		assert_true(json_array_size(trainer.log_history) <= RH_HISTORY_MOST);
+	}
+	size_t i;
+	json_t *entry;
+	int64_t last[2] = {0, 0}, apart[2] = {0, 0};
+	json_array_foreach(trainer.log_history, i, entry)
+	{
+		int is_step = json_object_get(entry, "loss") != NULL;
+		int64_t step = json_integer_value(json_object_get(entry, "step"));
+		assert_true(step > last[is_step]);
+		apart[is_step] = step - last[is_step] > apart[is_step] ? step - last[is_step] : apart[is_step];
+		last[is_step] = step;
+	}
+	for (int k = 0; k < 2; k++) {
+		assert_int_equal(last[k], STEPS);
+		assert_true(apart[k] < 10 * STEPS / RH_HISTORY_MOST);
+	}
+	rh_trainer_state_free(&trainer);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -326,6 +364,7 @@ int main(void)
 	        cmocka_unit_test(test_trainer_state_has_the_keys_of_hugging_face),
 	        cmocka_unit_test(test_trainer_state_loads_back),
 	        cmocka_unit_test(test_trainer_state_bad_files_are_refused),
+	        cmocka_unit_test(test_a_long_history_is_thinned_out),
 	        cmocka_unit_test(test_observe_survives_every_failed_allocation),
 	};
 	return cmocka_run_group_tests(tests, enter, leave);

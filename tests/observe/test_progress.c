@@ -48,6 +48,29 @@ static struct rh_step_report report_of(int64_t step)
 
 static int columns;
 static enum rh_progress_style style;
+static double change; /* of the loss, from step to step */
+
+static void act_many_steps(void)
+{
+	struct rh_progress *progress;
+	check_ok(rh_progress_open(2, RH_PROGRESS_BAR, 200, &progress));
+	for (int64_t step = 1; step <= 60; step++) {
+		struct rh_step_report report = report_of(step);
+		report.loss += change * (double)step;
+		report.planned_tokens_per_second = 2468.8;
+		rh_progress_step(progress, &report, (double)step);
+	}
+	rh_progress_close(progress);
+}
+
+static void act_load(void)
+{
+	struct rh_progress *progress;
+	check_ok(rh_progress_open(2, RH_PROGRESS_BAR, 80, &progress));
+	for (int64_t done = 1; done <= 4; done++)
+		rh_progress_loading(progress, done << 30, 4ll << 30, change * (double)done);
+	rh_progress_close(progress);
+}
 
 static void act_one_step(void)
 {
@@ -96,6 +119,36 @@ static void test_bar_shows_what_fits(void **state)
 	}
 	for (columns = 1; columns < 500; columns++)
 		assert_true((int)strlen(last_line(capture(act_one_step))) < columns);
+}
+
+static void test_bar_tells_the_trend_and_the_share_of_the_plan(void **state)
+{
+	(void)state;
+	static const double changes[] = {-0.01, 0, 0.01};
+	static const char *const said[] = {" falling  ", " level  ", " rising  "};
+	for (int i = 0; i < 3; i++) {
+		change = changes[i];
+		char *text = capture(act_many_steps);
+		assert_non_null(strstr(text, "1234 tokens/s (50 % of plan)"));
+		char *early = strstr(text, "step 19/");
+		assert_non_null(early);
+		assert_null(memmem(early, strcspn(early, "\r"), said[i], strlen(said[i]))); /* too few to tell */
+		assert_non_null(strstr(last_line(text), said[i]));
+	}
+}
+
+/* Once it has taken a second, and not when all is there. */
+static void test_bar_shows_a_slow_load(void **state)
+{
+	(void)state;
+	change = 0.6;
+	char *text = capture(act_load);
+	assert_null(strstr(text, "1.00 GiB of"));
+	assert_null(strstr(text, "2.00 GiB of"));
+	assert_non_null(strstr(text, "]  loading the model: 3.00 GiB of 4.00 GiB"));
+	assert_null(strstr(text, "4.00 GiB of"));
+	change = 0.1;
+	assert_string_equal(capture(act_load), "");
 }
 
 /* What was logged stays above the bar, in one line of the terminal. */
@@ -282,6 +335,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_bar_shows_what_fits),
+	        cmocka_unit_test(test_bar_tells_the_trend_and_the_share_of_the_plan),
+	        cmocka_unit_test(test_bar_shows_a_slow_load),
 	        cmocka_unit_test(test_logged_lines_stay_above_the_bar),
 	        cmocka_unit_test(test_lines_are_plain),
 	        cmocka_unit_test(test_the_first_step_is_told_where_there_is_no_bar),

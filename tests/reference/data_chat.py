@@ -40,6 +40,7 @@ chat_utils.datetime = Clock
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "tests/reference/data"
 TEMPLATES = ROOT / "src/data/templates"
+WITH_TOOLS = ("qwen2.5", "qwen3", "llama3.1")  # families that trl has the texts of, and whose built-ins render tools
 TRL = "trl-1.16.0-py3-none-any.whl"
 GGUF = ROOT / "build/demo/SmolLM2-135M-Instruct.Q4_1.gguf"
 SPECIAL = {"llama2": ("<s>", "</s>"), "llama3": ("<|begin_of_text|>", "<|eot_id|>")}
@@ -158,10 +159,37 @@ def conversations():
     return result
 
 
-def render(text, messages, prompt, bos, eos):
+def tool_conversations():
+    """Calls of tools and their results, {"messages", "tools"}: for the families whose built-ins render them."""
+    say = lambda role, content, **more: {"role": role, "content": content, **more}
+    call = lambda name, arguments, number="abcdefghi": {"type": "function", "id": number, "function": {"name": name, "arguments": arguments}}
+    result = lambda content, number="abcdefghi", name="weather": say("tool", content, tool_call_id=number, name=name)
+    fields = {
+        "place": {"type": "string", "description": " a city "},
+        "days": {"type": "integer", "description": "how many"},
+        "units": {"type": "object", "additionalProperties": {"type": "string"}, "description": "names"},
+    }
+    weather = {"type": "function", "function": {"name": "weather", "description": 'The "weather" of a place.',
+               "parameters": {"type": "object", "properties": fields, "required": ["place"]}}}
+    now = {"type": "function", "function": {"name": "now", "description": "The time.", "parameters": {"type": "object", "properties": {}}}}
+    one = say("assistant", "", tool_calls=[call("weather", {"place": "Ulm \u00e9", "days": 2})])
+    two = say("assistant", "I look", tool_calls=[call("weather", {"place": "A"}), call("now", {}, "ihgfedcba")])
+    talks = [
+        [say("user", " hi ")],
+        [say("user", "hi"), say("assistant", " yo "), say("user", "weather?"), one, result('{"t": 22.5}'), say("assistant", "22.5 degrees")],
+        [say("user", "weather?"), two, result("1"), result("2", "ihgfedcba", "now"), say("assistant", "done"), say("user", "thanks")],
+        [say("user", "weather?"), one, result("1"), say("assistant", "<think>\nso\n</think>\n\nboth")],
+        [say("user", "weather?"), one | {"reasoning_content": "I must"}, result("1")],
+    ]
+    return [{"messages": ([say("system", " Be brief. ")] if i % 2 == with_tools else []) + talk, "tools": [weather, now] if with_tools else None}
+            for with_tools in (0, 1) for i, talk in enumerate(talks)]
+
+
+def render(text, talk, prompt, bos, eos):
     special = {"bos_token": bos, "eos_token": eos}
+    messages, tools = (talk["messages"], talk["tools"]) if isinstance(talk, dict) else (talk, None)
     try:
-        rendered, _ = render_jinja_template([messages], chat_template=text, add_generation_prompt=prompt, date_string="26 Jul 2024", **special)
+        rendered, _ = render_jinja_template([messages], tools=tools, chat_template=text, add_generation_prompt=prompt, date_string="26 Jul 2024", **special)
     except jinja2.TemplateError:  # the template's own raise_exception
         return None
     return rendered[0]
@@ -177,7 +205,7 @@ def settle(path, text, check):
     return True
 
 
-def check_own(talks):
+def check_own(talks, tool_talks):
     """The built-in texts, each against what the models' own rendered."""
     good = True
     for name, own in [(path.stem, path.read_text()) for path in sorted(TEMPLATES.glob("*.jinja"))]:
@@ -192,6 +220,12 @@ def check_own(talks):
                     print(f"{name}.jinja: conversation {i} is not rendered as {other}'s own text does")
                     good = False
             print(f"{other}: our own text, {len(talks)} conversations")
+    for name in WITH_TOOLS:
+        own, bos, eos = (TEMPLATES / f"{name}.jinja").read_text(), *SPECIAL["llama3"]
+        for i, (talk, both) in enumerate(zip(tool_talks, json.loads((OUT / f"chat-tools-{name}.json").read_text()), strict=True)):
+            if {"whole": render(own, talk, False, bos, eos), "prompt": render(own, talk, True, bos, eos)} != both:
+                print(f"{name}.jinja: conversation {i} with tools is not rendered as the model's own text does")
+                good = False
     return good
 
 
@@ -201,8 +235,9 @@ def main():
     parser.add_argument("file", nargs="*", type=pathlib.Path)
     options = parser.parse_args()
     OUT.mkdir(exist_ok=True)
-    known, talks, done = KNOWN, conversations(), {}
+    known, talks, tool_talks, done = KNOWN, conversations(), tool_conversations(), {}
     good = settle(OUT / "chat-conversations.json", json.dumps(talks) + "\n", options.check)
+    good = settle(OUT / "chat-tools-conversations.json", json.dumps(tool_talks) + "\n", options.check) and good
     for text, source in (*package_texts(), *demo_texts(), *(pair for file in options.file for pair in texts_of(file))):
         key = xxh3_128(text.removesuffix("\n").encode())
         if key not in known:
@@ -215,8 +250,11 @@ def main():
         if done.setdefault(name, rendered) != rendered:
             sys.exit(f"{source}: renders otherwise than an earlier text of the same name, {name}")
         good = settle(OUT / f"chat-{name}.json", json.dumps(rendered) + "\n", options.check) and good
+        if name in WITH_TOOLS:
+            both = [{"whole": render(text, t, False, bos, eos), "prompt": render(text, t, True, bos, eos)} for t in tool_talks]
+            good = settle(OUT / f"chat-tools-{name}.json", json.dumps(both) + "\n", options.check) and good
         print(f"{name}: {len(talks)} conversations, {source}")
-    good = check_own(talks) and good
+    good = check_own(talks, tool_talks) and good
     for name in sorted(set(known.values()) - set(done)):
         print(f"{name}: not checked, no file with its text was given")
     sys.exit(0 if good else 1)

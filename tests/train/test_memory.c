@@ -295,7 +295,8 @@ static void test_a_run_on_a_gguf_files_memory_is_the_plans(void **state)
 {
 	(void)state;
 	enum { BESIDE = 5 << 19 }; /* of a checkpoint, beside its ring; making the files takes 24 MiB */
-	static const char *const kinds[][2] = {{"lora", "--lora_r 8"}, {"whole", ""}}, *const saves[] = {"--save_strategy no", "--save_steps 1"};
+	static const char *const kinds[][2] = {{"lora", "--lora_r 8"}, {"whole", ""}}, *const saves[] = {"--save_strategy no",
+	                                                                                                 "--save_steps 1"};
 	struct scratch scratch;
 	if (!CHECK_RESIDENT)
 		check_skip("sanitizers take memory of their own");
@@ -308,10 +309,11 @@ static void test_a_run_on_a_gguf_files_memory_is_the_plans(void **state)
 	for (int k = 0; k < 2; k++) {
 		struct peaks peaks[2];
 		for (int i = 0; i < 2; i++) {
-			struct ran ran = run_counted(&scratch, &peaks[i], train, "model_name_or_path", scratch.dir, "m.gguf", scratch.dir,
-			                             scratch.dir, path_of("%s%d", kinds[k][0], i),
-			                             path_of("--json %s %s", kinds[k][1], saves[i]));
-			printf("%s %s: %.2f MiB of %.2f planned\n", kinds[k][0], saves[i], peaks[i].peak / 1048576, peaks[i].plan / 1048576);
+			struct ran ran =
+			        run_counted(&scratch, &peaks[i], train, "model_name_or_path", scratch.dir, "m.gguf", scratch.dir,
+			                    scratch.dir, path_of("%s%d", kinds[k][0], i), path_of("--json %s %s", kinds[k][1], saves[i]));
+			printf("%s %s: %.2f MiB of %.2f planned\n", kinds[k][0], saves[i], peaks[i].peak / 1048576,
+			       peaks[i].plan / 1048576);
 			if (peaks[i].peak > peaks[i].plan)
 				fail_msg("%s %s: %.2f MiB of %.2f planned", kinds[k][0], saves[i], peaks[i].peak / 1048576,
 				         peaks[i].plan / 1048576);
@@ -381,6 +383,34 @@ static void test_reading_the_longest_row_is_planned(void **state)
 	scratch_close(&scratch);
 }
 
+/* A line a step, as many as there are: what the run keeps of them has a bound, which is planned. */
+static void test_log_lines_take_no_more_than_is_planned(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct peaks peaks[2];
+	if (!CHECK_RESIDENT)
+		check_skip("sanitizers take memory of their own");
+	scratch_open(&scratch);
+	write_model(path_of("%s/m", scratch.dir), 300, 1);
+	write_rows(path_of("%s/rows", scratch.dir), 8, 4, 4);
+	int steps = getenv("RH_LONG") ? 60000 : 15000;
+	for (int i = 0; i < 2; i++) {
+		struct ran ran =
+		        run_counted(&scratch, &peaks[i],
+		                    "train --config_name %s/m --train_file %s/rows --output_dir %s/out%d --max_length 8 --lora_r 1 "
+		                    "--save_steps %d --max_steps %d --logging_steps %d --json",
+		                    scratch.dir, scratch.dir, scratch.dir, i, steps / 3, steps, i ? steps : 1);
+		run_free(&ran);
+		if (peaks[i].peak > peaks[i].plan)
+			fail_msg("%.2f MiB of %.2f planned", peaks[i].peak / 1048576, peaks[i].plan / 1048576);
+	}
+	printf("%d lines: %.2f MiB of %.2f planned; one line: %.2f of %.2f\n", steps, peaks[0].peak / 1048576, peaks[0].plan / 1048576,
+	       peaks[1].peak / 1048576, peaks[1].plan / 1048576);
+	assert_true(peaks[0].peak - peaks[1].peak < 3 << 20);
+	scratch_close(&scratch);
+}
+
 /* A control group's limit counts, whatever max_ram says. */
 static void test_max_ram_above_the_groups_limit_is_bounded(void **state)
 {
@@ -413,6 +443,7 @@ int main(void)
 	        cmocka_unit_test(test_a_resumed_runs_memory_is_the_plans),
 	        cmocka_unit_test(test_a_run_on_a_gguf_files_memory_is_the_plans),
 	        cmocka_unit_test(test_reading_the_longest_row_is_planned),
+	        cmocka_unit_test(test_log_lines_take_no_more_than_is_planned),
 	        cmocka_unit_test(test_max_ram_above_the_groups_limit_is_bounded),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,6 +72,11 @@ int64_t box_shapes_items(const struct rh_mode_run *run)
 	return 1 + SHAPE * run->flights->micro_batches;
 }
 
+int64_t box_data_header_bytes(int64_t micro_batches)
+{
+	return (2 + SHAPE * micro_batches) * (int64_t)sizeof(int64_t);
+}
+
 int64_t box_shapes_tokens(const int64_t *shapes, int64_t m)
 {
 	return shapes[1 + SHAPE * m];

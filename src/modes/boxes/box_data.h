@@ -12,6 +12,8 @@ struct box_data {
 /* How many numbers `shapes` has for as many micro-batches as a step may have; and fills them in for `count` batches. */
 int64_t box_shapes_items(const struct rh_mode_run *run);
 void box_shapes_of(const struct rh_batch *batch, int64_t count, int64_t *shapes);
+/* Bytes of the shapes of so many micro-batches at most, and of the size of later data (box_stretch.h). */
+int64_t box_data_header_bytes(int64_t micro_batches);
 /* Tokens of micro-batch m of such shapes, and bytes of all their arrays as a message. */
 int64_t box_shapes_tokens(const int64_t *shapes, int64_t m);
 int64_t box_shapes_targets(const int64_t *shapes); /* of all */

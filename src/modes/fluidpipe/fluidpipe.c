@@ -145,10 +145,11 @@ int rh_fluidpipe_take_part(struct rh_session *session)
 	if (rh_model_ties(whole))
 		whole->tie_word_embeddings = 0;
 	if (is_first)
-		own->num_hidden_layers = cut - 1 + has_extra_layer(session->config);
+		rc = rh_model_config_keep_layers(own, cut - 1 + has_extra_layer(session->config));
 	else
 		own->tie_word_embeddings = whole->tie_word_embeddings;
-	rc = recreate(session, own);
+	if (!rc)
+		rc = recreate(session, own);
 	if (rc)
 		return rc;
 	session->box.norm_share = 1;
