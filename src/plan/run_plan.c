@@ -42,7 +42,10 @@ static int64_t message_bytes(const struct rh_run_request *request)
 	int64_t links = (config->box > 1) + (config->box < config->boxes), losses = work->train_micro_batches * 4 * work->train.head_rows,
 	        data = batch_bytes(work, 0) - losses,
 	        evaluated = work->infer_micro_batches * 4 * (2 * infer->tokens + infer->documents + 1 + 2 * infer->head_rows);
-	int64_t steps = request->order->update == RH_UPDATE_LOCAL ? stretch_bytes(request, data, losses) : links * data + 2 * losses;
+	/* of flushed steps box k of N has the data of N - k + 2 */
+	int64_t ahead = request->order->orders_boxes ? config->boxes - config->box + 1 : 0;
+	int64_t steps =
+	        request->order->update == RH_UPDATE_LOCAL ? stretch_bytes(request, data, losses) : (links + ahead) * data + 2 * losses;
 	return links * (LINK + evaluated) + data + 2 * evaluated + steps;
 }
 

@@ -3,8 +3,77 @@
 #include "core/alloc.h"
 #include "forecast/forecast.h"
 #include "modes/boxes/box_data.h"
+#include "modes/boxes/box_feed.h"
 #include "modes/boxes/box_letters.h"
 #include "modes/boxes/box_table.h"
+
+/* Bytes of the messages of step `step`, which is one of the input's in turn: data, and results. */
+static void step_bytes(const struct rh_forecast_input *input, int64_t step, int64_t *data, int64_t *results)
+{
+	int64_t at = 0, s = step % input->steps;
+	for (int64_t before = 0; before < s; before++)
+		at += input->count[before];
+	*data = box_data_header_bytes(input->work.train_micro_batches);
+	*results = (int64_t)sizeof(struct box_results) + input->count[s] * (int64_t)sizeof(double);
+	for (int64_t m = at; m < at + input->count[s]; m++) {
+		const struct rh_micro_shape shape = rh_forecast_micro(input, m);
+		const struct rh_batch batch = {.tokens = shape.tokens, .documents = shape.documents, .trained = shape.head_rows};
+		*data += box_batches_bytes(&batch, 1);
+		*results += shape.head_rows * (int64_t)sizeof(float);
+	}
+}
+
+/* ---- flushed steps ---- */
+
+struct feed {
+	struct box_feed feed;
+	const struct rh_forecast_input *input;
+};
+
+static int64_t feed_bytes(void *context, int64_t step)
+{
+	const struct feed *own = context;
+	int64_t data, results;
+	step_bytes(own->input, step, &data, &results);
+	return data;
+}
+
+static int feed_make(void *context, int64_t step, struct box_feed_step *out)
+{
+	out->bytes = feed_bytes(context, step);
+	out->message = rh_alloc((size_t)out->bytes, 1);
+	return out->message ? 0 : -ENOMEM;
+}
+
+int box_forecast_open(struct rh_session *session, const struct rh_forecast_input *input, void **out, int *drains)
+{
+	struct feed *own = *out = rh_alloc(1, sizeof *own);
+	(void)drains;
+	if (!own)
+		return -ENOMEM;
+	own->input = input;
+	own->feed =
+	        (struct box_feed){.box = &session->box, .steps = input->steps, .make = feed_make, .bytes_of = feed_bytes, .context = own};
+	return box_feed_open(&own->feed);
+}
+
+int box_forecast_take_step(void *context, int step)
+{
+	struct feed *own = context;
+	const char *message;
+	int rc = box_feed_step(&own->feed, step, &message);
+	if (!rc)
+		box_feed_drop(&own->feed, step);
+	return rc;
+}
+
+void box_forecast_close(void *context)
+{
+	struct feed *own = context;
+	if (own)
+		box_feed_free(&own->feed);
+	rh_free(own);
+}
 
 int box_forecast_norm(struct rh_session *session)
 {
@@ -32,22 +101,6 @@ struct stretch {
 	const struct rh_forecast_input *input;
 	char nothing[8]; /* virtual links move no bytes */
 };
-
-/* Bytes of the messages of step `step`, which is one of the input's in turn: data, and results. */
-static void step_bytes(const struct rh_forecast_input *input, int64_t step, int64_t *data, int64_t *results)
-{
-	int64_t at = 0, s = step % input->steps;
-	for (int64_t before = 0; before < s; before++)
-		at += input->count[before];
-	*data = box_data_header_bytes(input->work.train_micro_batches);
-	*results = (int64_t)sizeof(struct box_results) + input->count[s] * (int64_t)sizeof(double);
-	for (int64_t m = at; m < at + input->count[s]; m++) {
-		const struct rh_micro_shape shape = rh_forecast_micro(input, m);
-		const struct rh_batch batch = {.tokens = shape.tokens, .documents = shape.documents, .trained = shape.head_rows};
-		*data += box_batches_bytes(&batch, 1);
-		*results += shape.head_rows * (int64_t)sizeof(float);
-	}
-}
 
 static int bytes_of(void *context, const struct rh_letter *letter, void **bytes, int64_t *size)
 {

@@ -12,6 +12,11 @@ struct rh_letters;
  * numbers. */
 int box_forecast_norm(struct rh_session *session) RH_MUST;
 
+/* The data of flushed steps (box_feed.h): slots of struct rh_mode_forecast. */
+int box_forecast_open(struct rh_session *session, const struct rh_forecast_input *input, void **own, int *drains) RH_MUST;
+int box_forecast_take_step(void *own, int step) RH_MUST;
+void box_forecast_close(void *own);
+
 /* Steps without a flush: the slots of struct rh_mode_forecast. */
 int box_forecast_open_stretch(struct rh_session *session, const struct rh_forecast_input *input, int64_t steps, void **own,
                               const struct rh_letters **letters) RH_MUST;

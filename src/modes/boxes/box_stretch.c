@@ -48,11 +48,6 @@ static int64_t header_bytes(const struct rh_mode_run *run)
 	return box_data_header_bytes(run->flights->micro_batches);
 }
 
-static int64_t *shapes_of(const char *data)
-{
-	return (int64_t *)(void *)(uintptr_t)data + 1;
-}
-
 static void forget_data(struct box_step *at)
 {
 	if (!at->data_taken || !at->data_sent)
@@ -74,7 +69,7 @@ static int new_data(const struct box_stretch *stretch, int64_t step, int64_t byt
 	struct box_step *at = step_of(stretch, step);
 	at->data = rh_alloc((size_t)bytes, 1);
 	at->data_bytes = bytes;
-	at->data_taken = !stretch->run->session->box.number; /* which makes them anew when the step begins */
+	at->data_taken = 0;
 	at->data_sent = !stretch->run->session->box.link_above;
 	return at->data ? 0 : -ENOMEM;
 }
@@ -94,14 +89,12 @@ static int make_next(struct box_stretch *stretch)
 	}
 	if (step_of(stretch, step)->data)
 		return 0;
-	int64_t count = rh_flights_make(run->flights, run->data, step), header = header_bytes(run);
-	if (count < 0)
-		return (int)count;
-	int rc = new_data(stretch, step, header + box_batches_bytes(run->flights->batch, count));
+	struct box_step *at = step_of(stretch, step);
+	int rc = box_data_make(run, step, &at->data, &at->data_bytes);
 	if (rc)
 		return rc;
-	box_shapes_of(run->flights->batch, count, shapes_of(step_of(stretch, step)->data));
-	box_batches_pack(run->flights->batch, count, step_of(stretch, step)->data + header, 1);
+	at->data_taken = 1; /* it makes them anew when the step begins */
+	at->data_sent = !run->session->box.link_above;
 	stretch->made++;
 	return 1;
 }
@@ -372,7 +365,7 @@ int box_stretch_begin(struct rh_mode_run *run, int64_t until, int64_t *count, co
 	if (!rc)
 		rc = share_first(stretch);
 	if (!rc && !is_first)
-		*count = shapes_of(step_of(stretch, first)->data)[0];
+		*count = box_data_count(step_of(stretch, first)->data);
 	*letters = &stretch->letters.letters;
 	return rc;
 }
@@ -389,8 +382,7 @@ int64_t box_stretch_data(struct rh_mode_run *run, int64_t step)
 	if (is_first)
 		return rh_flights_fill(run->flights, run->session, run->data, step);
 	struct box_step *at = step_of(stretch, step);
-	const struct box_data data = {.shapes = shapes_of(at->data), .batches = at->data + header_bytes(run)};
-	int64_t count = box_take_data(run, step, &data);
+	int64_t count = box_data_take(run, step, at->data);
 	at->data_taken = 1;
 	forget_data(at);
 	return count;
