@@ -24,7 +24,7 @@ LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -luring -lhwloc -lz -lzstd
 
 SRC  := $(sort $(filter-out src/link/mpi/%,$(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c)) cuda/absent.c)
 LIB  := $(filter-out src/cli/main.c,$(SRC))
-OBJ  := $(LIB:%.c=$(B)/%.o) $(B)/hardware_profiles.o
+OBJ  := $(LIB:%.c=$(B)/%.o) $(B)/hardware_profiles.o $(B)/model_shapes.o
 TESTS := $(sort $(wildcard tests/*/test_*.c))
 TESTBIN := $(TESTS:%.c=$(B)/%)
 
@@ -76,7 +76,13 @@ $(B)/hardware_profiles.c: examples/hardware $(PROFILES)
 	@mkdir -p $(@D)
 	@set -e; { echo '#include "config/config_internal.h"'; echo 'const struct config_profile config_profiles[] = {'; \
 		for f in $(PROFILES); do echo "{\"$$(basename $$f .yaml)\","; sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; echo '{0}};'; } >$@
-$(B)/hardware_profiles.o: $(B)/hardware_profiles.c
+# Likewise the published config.json of some models, for which one may plan before they are there.
+SHAPES := $(sort $(wildcard examples/models/*/config.json))
+$(B)/model_shapes.c: examples/models $(SHAPES)
+	@mkdir -p $(@D)
+	@set -e; { echo '#include "config/config_internal.h"'; echo 'const struct config_profile config_models[] = {'; \
+		for f in $(SHAPES); do echo "{\"$$(basename $$(dirname $$f))\","; sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; echo '{0}};'; } >$@
+$(B)/hardware_profiles.o $(B)/model_shapes.o: %.o: %.c
 	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -c -o $@ $<
 
 # The templates that chat_texts.c takes in whole, which the compiler does not name as what it depends on.

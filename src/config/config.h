@@ -235,6 +235,9 @@ static inline int rh_config_distils(const struct rh_config *config, int box)
 /* The keys in which boxes that train one model must agree, as name=value lines. */
 int rh_config_print_shared(const struct rh_config *config, struct rh_text *out) RH_MUST;
 
+/* The config.json that the program holds under this name (examples/models); NULL: there is none. */
+const char *rh_config_model(const char *name);
+
 /* The keys that `verb` uses, with meaning, allowed values and defaults. schedules: the allowed values of the key `schedule`, which this
  * folder does not know. */
 int rh_config_help(const char *verb, const char *schedules, struct rh_text *out) RH_MUST;

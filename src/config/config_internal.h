@@ -143,6 +143,8 @@ struct config_profile {
 	const char *name, *text;
 };
 extern const struct config_profile config_profiles[];
+/* Likewise the config.json of each folder of examples/models, by the folder's name (model_shapes.c of the build folder). */
+extern const struct config_profile config_models[];
 
 int config_list_append(struct rh_list *list, const char *text) RH_MUST;
 void config_list_free(struct rh_list *list);

@@ -21,7 +21,7 @@ const struct config_elsewhere config_elsewhere[] = {
         {"warmup_ratio", "warmup_steps", NULL, ELSEWHERE_ACCEPTED},
 
         {"base_model", "model_name_or_path", NULL, ELSEWHERE_SAME},
-        {"model", "model_name_or_path", NULL, ELSEWHERE_SAME},
+        {"model", "model_name_or_path", NULL, ELSEWHERE_ACCEPTED},
         {"model_name", "model_name_or_path", NULL, ELSEWHERE_SAME},
         {"model_path", "model_name_or_path", NULL, ELSEWHERE_SAME},
         {"model_type", NULL, "config.json says it; remove it", ELSEWHERE_OTHER},

@@ -105,7 +105,7 @@ static int list_in(const char *dir, struct rh_list *names)
 
 static int fail_unknown(const char *name, const char *own)
 {
-	enum { NAMED_MOST = 24 };
+	enum { NAMED_MOST = 32 };
 	struct rh_list names = {0};
 	struct rh_text line = {0};
 	char dir[PATH_MAX];

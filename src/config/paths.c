@@ -156,10 +156,46 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	return 0;
 }
 
+const char *rh_config_model(const char *name)
+{
+	for (const struct config_profile *model = config_models; model->name; model++)
+		if (!strcmp(model->name, name))
+			return model->text;
+	return NULL;
+}
+
+/* A model that a plan may name without a directory: nothing of that name is here. */
+static int is_known_model(const char *name)
+{
+	return rh_config_model(name) && !rh_file_exists(name) && !rh_dir_exists(name);
+}
+
+static int fail_to_find_model(const struct config_entry *entry, const char *path)
+{
+	struct rh_text names = {0};
+	int rc = 0;
+	for (const struct config_profile *model = config_models; !rc && model->name; model++)
+		rc = rh_text_printf(&names, "%s%s", model == config_models ? "" : ", ", model->name);
+	if (!rc)
+		rc = config_entry_fail(
+		        entry,
+		        "'%s': no such file or directory here; give a directory (for plan, one with a config.json is enough), a "
+		        ".gguf file, or a model that plan knows by name: %s",
+		        config_show(path).text, names.bytes);
+	rh_text_free(&names);
+	return rc;
+}
+
 /* A directory of which no weights are there yet: a plan and a look at the rows need none. */
 static int go_by_shapes(struct rh_config *config)
 {
 	const char *dir = config->model_name_or_path;
+	if (dir && !config->config_name && is_known_model(dir)) {
+		rh_note("%s: planned by its published config.json, which this program holds", dir);
+		config->config_name = config->model_name_or_path;
+		config->model_name_or_path = NULL;
+		return 0;
+	}
 	if (!dir || config->config_name || !rh_dir_exists(dir))
 		return 0;
 	int shapes = holds(dir, "config.json"), whole = holds(dir, "model.safetensors"),
@@ -225,6 +261,14 @@ int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct
 		int rc = write_out_home(entry, path);
 		int is_read = path_keys[i].is_read && !(key->type == KEY_RESUME && !strcmp(*path, "true")) &&
 		              !(!strcmp(key->name, "prompt_file") && !strcmp(*path, "-"));
+		int is_model = !strcmp(key->name, "model_name_or_path"), is_config = !strcmp(key->name, "config_name");
+		if (!rc && verb == VERB_PLAN && (is_model || is_config) && is_known_model(*path))
+			continue;
+		int is_elsewhere = !rc && is_model && verb == VERB_PLAN ? may_be_on_hub(*path) : 0;
+		if (is_elsewhere < 0)
+			return is_elsewhere;
+		if (!rc && is_model && verb == VERB_PLAN && !is_elsewhere && rh_path_kind(*path) == RH_PATH_NONE)
+			rc = fail_to_find_model(entry, *path);
 		if (!rc && is_read && (key->verbs & verb))
 			rc = check_path(entry, key->name, *path);
 		if (rc)

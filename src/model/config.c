@@ -1,5 +1,6 @@
 #include "model/config_internal.h"
 
+#include "config/config.h"
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -426,8 +427,9 @@ int rh_model_config_parse(const json_t *json, const char *where, struct rh_model
 int rh_model_config_load(const char *path_or_dir, struct rh_model_config *out)
 {
 	char *path = rh_dir_exists(path_or_dir) ? rh_path_join(path_or_dir, "config.json") : rh_strdup(path_or_dir);
+	const char *held = rh_file_exists(path_or_dir) || rh_dir_exists(path_or_dir) ? NULL : rh_config_model(path_or_dir);
 	json_t *json = NULL;
-	int rc = path ? rh_json_load(path, &json) : -ENOMEM;
+	int rc = !path ? -ENOMEM : held ? rh_json_parse(held, strlen(held), path, &json) : rh_json_load(path, &json);
 	*out = (struct rh_model_config){0};
 	if (!rc)
 		rc = rh_model_config_parse(json, path, out);

@@ -38,7 +38,7 @@ static void test_installed_plan_finds_the_installed_profiles(void **state)
 	                               installed, installed, installed)),
 	                 0);
 	check_plan(&scratch, program, "rtx4090x1", 0, "\"hardware\":\"edited\"");
-	check_plan(&scratch, program, "rtx4090x9", 2, "there are: a800x8, extra, .*rtx4090x8");
+	check_plan(&scratch, program, "rtx4090x9", 2, "there are: a100, a4000, a6000, a800x8, extra, .*rtx4090x8");
 	scratch_close(&scratch);
 }
 
@@ -54,7 +54,17 @@ static void test_copied_program_has_the_profiles(void **state)
 	check_ok(rh_dir_make(path_of("%s/a/b/c/d", scratch.dir)));
 	assert_int_equal(shell(path_of("cp %s/roundhouse %s", build ? build : "build/release", program)), 0);
 	check_plan(&scratch, program, "rtx4090x1", 0, "\"fits\":true,\"hardware\":\"rtx4090x1\"");
-	check_plan(&scratch, program, "rtx4090x9", 2, "rtx4090x9.*there are: a800x8, .*rtx4090x8");
+	check_plan(&scratch, program, "rtx4090x9", 2, "rtx4090x9.*there are: a100, a4000, a6000, a800x8, .*rtx4090x8");
+	/* and models to plan for, by their names */
+	assert_int_equal(
+	        shell(path_of("cd / && %s plan --model llama-3.1-8b --hardware rtx5060ti --lora_r 8 --max_length 512 --json >%s/said 2>&1",
+	                      program, scratch.logs)),
+	        0);
+	assert_int_equal(shell(path_of("grep -q '\"fits\":true' %s/said && grep -q 'by its published config.json' %s/said", scratch.logs,
+	                               scratch.logs)),
+	                 0);
+	assert_int_equal(shell(path_of("cd / && %s plan --model llama-9 --hardware rtx5060ti >%s/said 2>&1", program, scratch.logs)), 2);
+	assert_int_equal(shell(path_of("grep -q 'plan knows by name: .*llama-3.1-8b' %s/said", scratch.logs)), 0);
 	const char *own = path_of("%s/.config/roundhouse/hardware", scratch.dir);
 	check_ok(rh_dir_make(own));
 	assert_int_equal(shell(path_of("sed 's/^name: .*/name: mine/' examples/hardware/rtx4090x1.yaml >%s/rtx4090x1.yaml", own)), 0);

@@ -128,7 +128,7 @@ static void test_plan_that_does_not_fit_says_what_would(void **state)
 	json_decref(json);
 	run_free(&ran);
 	ran = run_line(&scratch, "plan %s/run.yaml --hardware nosuchbox", scratch.dir);
-	check_failed(&ran, "no hardware profile 'nosuchbox'; there are: a800x8, h100x1");
+	check_failed(&ran, "no hardware profile 'nosuchbox'; there are: a100, a4000, a6000, a800x8, h100x1, l40s");
 	run_free(&ran);
 	ran = run_line(&scratch, "plan %s/run.yaml --hardware rtx4090x8 --gpus 9", scratch.dir);
 	check_failed(&ran, "--gpus: 9, but rtx4090x8 has 8 devices; lower it");

@@ -13,7 +13,6 @@ static void test_load_unknown_and_repeated_keys_are_refused(void **state)
 	refused("epochs: 1\n", NULL, "'epochs'|num_train_epochs");
 	refused("batch_size: 1\n", NULL, "'batch_size'|per_device_train_batch_size");
 	refused("modl_name: 1\n", NULL, "'modl_name'|model_name_or_path");
-	refused("model: 1\n", NULL, "'model'|model_name_or_path");
 	refused("lr: 1\n", NULL, "'lr'|learning_rate");
 	refused("dev: 1\n", NULL, "'dev'|device");
 	refused("sede: 1\n", NULL, "'sede'|seed");
