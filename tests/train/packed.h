@@ -82,9 +82,9 @@ static inline void packed_train(struct rig *rig, const struct rig_input *in, dou
 /* A copy of a reference model, all of whose matrices are in Q8_0: at `path`. */
 static inline void packed_export(const char *path)
 {
-	int64_t tensors;
+	struct rh_merged merged;
 	check_ok(rh_merge(&(struct rh_merge){.model = "tests/reference/models/gguf-llama/model.gguf", .gguf = path, .dtype = RH_Q8_0},
-	                  &tensors));
+	                  &merged));
 }
 
 /* Where a block has its fp16 scales, and which; -1: none. Values are below one half then. */
