@@ -20,9 +20,10 @@ struct dequantise_args {
 	const uint8_t *x;
 	const void *scale;
 	const float *nested, *map;
+	const int *index; /* NULL: all rows of x */
 	void *y;
 	int64_t cols, tiles; /* of a row */
-	int64_t row_bytes, y_stride, scale_stride, runs, run;
+	int64_t index_stride, row_bytes, y_stride, scale_stride, runs, run;
 	enum rh_dtype dtype;
 	int block_log2, block_bytes; /* values and bytes of a block; two values a byte are blocks of two */
 	int byte_scales, aligned;    /* byte_scales: scales are U8; aligned: rows of y begin on 16 bytes */
@@ -68,7 +69,7 @@ RH_DEVICE struct chunk scaled_values(const struct dequantise_args &a, const uint
 template <typename T> RH_KERNEL(THREADS, 4) dequantise(struct dequantise_args a)
 {
 	RH_SHARED(uint8_t, staged, STAGED_BYTES);
-	int64_t row = blockIdx.x / a.tiles, first = blockIdx.x % a.tiles * VALUES;
+	int64_t to = blockIdx.x / a.tiles, row = a.index ? a.index[to * a.index_stride] : to, first = blockIdx.x % a.tiles * VALUES;
 	int count = a.cols - first < VALUES ? (int)(a.cols - first) : VALUES, own = (int)threadIdx.x * CHUNK;
 	stage(staged, a.x + row * a.row_bytes + (first >> a.block_log2) * a.block_bytes, (count >> a.block_log2) * a.block_bytes);
 	__syncthreads();
@@ -80,7 +81,7 @@ template <typename T> RH_KERNEL(THREADS, 4) dequantise(struct dequantise_args a)
 		c = scaled_values(a, block, scale_of(a, row, (first + own) / a.run));
 	else
 		rh_block_values(a.dtype, block, own & ((1 << a.block_log2) - 1), CHUNK, c.v);
-	chunk_store((T *)a.y + row * a.y_stride + first + own, c, count - own, a.aligned);
+	chunk_store((T *)a.y + to * a.y_stride + first + own, c, count - own, a.aligned);
 }
 
 static int log2_of(int64_t block)
@@ -95,12 +96,14 @@ extern "C" int cuda_dequantise(const struct rh_op *op, CUstream_st *stream)
 {
 	struct rh_view x = op->operand[RH_DEQUANTISE_X], y = op->operand[RH_DEQUANTISE_Y], scale = op->operand[RH_DEQUANTISE_SCALE];
 	struct dequantise_args a = {};
-	int64_t rows = x.rows;
+	struct rh_view index = op->operand[RH_DEQUANTISE_INDEX];
+	int64_t rows = y.rows;
 	a.x = (const uint8_t *)x.data;
 	a.y = y.data, a.y_stride = y.stride;
 	a.scale = scale.data, a.scale_stride = scale.stride, a.runs = scale.cols;
 	a.nested = (const float *)op->operand[RH_DEQUANTISE_NESTED].data, a.map = (const float *)op->operand[RH_DEQUANTISE_MAP].data;
 	a.run = op->dequantise.run, a.unit = op->dequantise.unit, a.offset = op->dequantise.offset;
+	a.index = (const int *)index.data, a.index_stride = index.stride;
 	a.dtype = x.dtype;
 	a.block_log2 = log2_of(rh_dtype_block(x.dtype)), a.block_bytes = (int)rh_dtype_block_bytes(x.dtype);
 	a.byte_scales = scale.dtype == RH_U8;
@@ -108,7 +111,7 @@ extern "C" int cuda_dequantise(const struct rh_op *op, CUstream_st *stream)
 	a.row_bytes = rh_dtype_bytes(x.dtype, x.stride);
 	a.aligned = chunk_aligned(&y, 1);
 	int flat_scales = !scale.data || (scale.stride == scale.cols && x.cols % a.run == 0);
-	if (x.stride == x.cols && y.stride == y.cols && flat_scales) {
+	if (!index.data && x.stride == x.cols && y.stride == y.cols && flat_scales) {
 		a.cols *= rows;
 		rows = 1;
 	}

@@ -51,14 +51,14 @@ int64_t rh_stage_plan_plain_layout(const struct rh_model *model, int lo, int hi,
 	int64_t bytes = 0;
 	for (int b = 0; b < model->blocks; b++)
 		offset[b] = -1;
-	for (int l = lo; l < hi; l++) {
-		int b = model->layer[l].block[0];
-		int64_t plain = b < 0 ? 0 : rh_block_plain_bytes(&model->block[b], model->dtype);
-		if (!plain)
-			continue;
-		offset[b] = bytes;
-		bytes += plain;
-	}
+	for (int l = lo; l < hi; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = rh_model_plain_block(model, l, which);
+			if (b < 0)
+				continue;
+			offset[b] = bytes;
+			bytes += rh_block_plain_bytes(&model->block[b], model->dtype);
+		}
 	return bytes;
 }
 
@@ -98,6 +98,10 @@ int64_t rh_stage_plan_layer_gradients(const struct rh_model *model, int l)
 
 int64_t rh_stage_plan_layer_plain(const struct rh_model *model, int l)
 {
-	int b = model->layer[l].block[0];
-	return b < 0 ? 0 : rh_block_plain_bytes(&model->block[b], model->dtype);
+	int64_t bytes = 0;
+	for (int which = 0; which < 2; which++) {
+		int b = rh_model_plain_block(model, l, which);
+		bytes += b < 0 ? 0 : rh_block_plain_bytes(&model->block[b], model->dtype);
+	}
+	return bytes;
 }

@@ -62,6 +62,30 @@ static int read_number(const json_t *json, const char *key, const char *path, en
 	return *text && !*end && isfinite(*out) ? 0 : rh_fail(-EINVAL, "%s: '%s' must be a finite number", path, key);
 }
 
+/* The newest comes last. A checkpoint of an earlier version has one alone. */
+static int read_shares(const json_t *json, const char *path, struct rh_run_state *out)
+{
+	const json_t *shares = json_object_get(json, "norm_shares");
+	size_t count = json_array_size(shares);
+	double one = 0;
+	int rc = read_number(json, "norm_share", path, RH_JSON_OPTIONAL, &one);
+	for (int64_t s = out->step; !rc && !shares && one > 0 && s > 0 && s > out->step - RH_NORM_SHARES;)
+		rh_run_state_share(out, --s, one);
+	if (!rc && shares && (!json_is_array(shares) || count > RH_NORM_SHARES || (int64_t)count > out->step))
+		rc = rh_fail(-EINVAL, "%s: 'norm_shares' must be at most %d numbers, and no more than there were steps", path,
+		             RH_NORM_SHARES);
+	for (size_t i = 0; !rc && i < count; i++) {
+		const char *text = json_string_value(json_array_get(shares, i));
+		char *end = NULL;
+		double share = text ? strtod(text, &end) : -1;
+		if (!text || !*text || *end || !isfinite(share) || share < 0)
+			rc = rh_fail(-EINVAL, "%s: 'norm_shares' must be finite numbers from 0", path);
+		else
+			out->norm_share[(out->step - (int64_t)count + (int64_t)i) % RH_NORM_SHARES] = share;
+	}
+	return rc;
+}
+
 /* `version` too. */
 static int read_run_state(const json_t *json, const char *path, const struct rh_config *config, struct rh_run_state *out)
 {
@@ -95,7 +119,7 @@ static int read_run_state(const json_t *json, const char *path, const struct rh_
 	if (!rc)
 		rc = read_number(json, "run_loss", path, RH_JSON_REQUIRED, &out->run_loss);
 	if (!rc)
-		rc = read_number(json, "norm_share", path, RH_JSON_OPTIONAL, &out->norm_share);
+		rc = read_shares(json, path, out);
 	if (!rc)
 		rc = rh_json_string(json, "optim", path, RH_JSON_OPTIONAL, &optim);
 	if (!rc)

@@ -124,20 +124,32 @@ static int make_fixed(const struct checkpoint_job *job, const char *dir)
 
 /* ---- one checkpoint ---- */
 
-/* Doubles as C99 hexadecimal: read back bit for bit. */
+/* Doubles as C99 hexadecimal: read back bit for bit. The newest norm's comes last; "[]" where boxes do not update themselves. */
+static int print_shares(const struct rh_run_state *state, struct rh_text *out)
+{
+	int64_t step = rh_max(0, state->step - RH_NORM_SHARES);
+	while (step < state->step && !(rh_run_state_share_of(state, step) > 0))
+		step++;
+	int rc = rh_text_printf(out, "  \"norm_shares\": [");
+	for (const char *comma = ""; !rc && step < state->step; comma = ", ")
+		rc = rh_text_printf(out, "%s\"%a\"", comma, rh_run_state_share_of(state, step++));
+	return rc ? rc : rh_text_printf(out, "]\n}\n");
+}
+
 static int print_run_state(const struct rh_config *config, const struct rh_run_state *state, struct rh_text *out)
 {
-	return rh_text_printf(out,
-	                      "{\n  \"version\": 1,\n  \"step\": %" PRId64 ",\n  \"loss_since_log\": \"%a\",\n  \"run_loss\": \"%a\",\n"
-	                      "  \"steps_since_log\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"trained_tokens\": %" PRId64 ",\n"
-	                      "  \"skipped_steps\": %" PRId64 ",\n  \"drift_since_log\": %" PRId64 ",\n  \"norm_share\": \"%a\",\n"
-	                      "  \"idle_steps\": %" PRId64 ",\n  \"idle_steps_of_epoch\": %" PRId64 ",\n"
-	                      "  \"data_rows\": %" PRId64 ",\n  \"data_tokens\": %" PRId64 ",\n"
-	                      "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\",\n  \"chat_template_date\": \"%s\"\n}\n",
-	                      state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
-	                      state->trained_tokens, state->skipped_steps, state->drift_since_log, state->norm_share, state->idle_steps,
-	                      state->idle_steps_of_epoch, state->data_rows, state->data_tokens, checkpoint_optim_names[config->optim],
-	                      checkpoint_layout_names[config->state_layout], config->chat_template_date);
+	int rc = rh_text_printf(out,
+	                        "{\n  \"version\": 1,\n  \"step\": %" PRId64 ",\n  \"loss_since_log\": \"%a\",\n  \"run_loss\": \"%a\",\n"
+	                        "  \"steps_since_log\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"trained_tokens\": %" PRId64 ",\n"
+	                        "  \"skipped_steps\": %" PRId64 ",\n  \"drift_since_log\": %" PRId64 ",\n"
+	                        "  \"idle_steps\": %" PRId64 ",\n  \"idle_steps_of_epoch\": %" PRId64 ",\n"
+	                        "  \"data_rows\": %" PRId64 ",\n  \"data_tokens\": %" PRId64 ",\n"
+	                        "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\",\n  \"chat_template_date\": \"%s\",\n",
+	                        state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
+	                        state->trained_tokens, state->skipped_steps, state->drift_since_log, state->idle_steps,
+	                        state->idle_steps_of_epoch, state->data_rows, state->data_tokens, checkpoint_optim_names[config->optim],
+	                        checkpoint_layout_names[config->state_layout], config->chat_template_date);
+	return rc ? rc : print_shares(state, out);
 }
 
 int checkpoint_job_make(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer,

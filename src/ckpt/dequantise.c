@@ -57,24 +57,18 @@ BLOCKS(q4_k_values, RH_Q4_K, 256, 144)
 BLOCKS(q5_k_values, RH_Q5_K, 256, 176)
 BLOCKS(q6_k_values, RH_Q6_K, 256, 210)
 BLOCKS(iq4_nl_values, RH_IQ4_NL, 32, 18)
-
-/* GGML's blocks of MXFP4: a scale, then 32 values, those of the first half in the bytes' low halves. Its zeros have no sign. */
-static void mxfp4_values(const uint8_t *block, int64_t count, float *restrict out)
-{
-	for (; count > 0; count -= 32, block += 17, out += 32)
-		for (int i = 0; i < 32; i++) {
-			int q = block[1 + i % 16] >> (i / 16 * 4) & 15;
-			out[i] = q == 8 ? 0 : rh_fp4_value(q) * rh_e8m0_value(block[0]);
-		}
-}
+BLOCKS(iq4_xs_values, RH_IQ4_XS, 256, 136)
+BLOCKS(mxfp4_values, RH_MXFP4, 32, 17)
+BLOCKS(nvfp4_values, RH_NVFP4, 64, 36)
 
 int rh_dequantise(enum rh_dtype dtype, const void *blocks, int64_t elements, float *out)
 {
 	static void (*const values[RH_DTYPE_COUNT])(const uint8_t *, int64_t, float *) = {
-	        [RH_F32] = f32_values,   [RH_F16] = f16_values,       [RH_BF16] = bf16_values,   [RH_Q8_0] = q8_0_values,
-	        [RH_Q4_0] = q4_0_values, [RH_Q4_1] = q4_1_values,     [RH_Q5_0] = q5_0_values,   [RH_Q5_1] = q5_1_values,
-	        [RH_Q2_K] = q2_k_values, [RH_Q3_K] = q3_k_values,     [RH_Q4_K] = q4_k_values,   [RH_Q5_K] = q5_k_values,
-	        [RH_Q6_K] = q6_k_values, [RH_IQ4_NL] = iq4_nl_values, [RH_MXFP4] = mxfp4_values,
+	        [RH_F32] = f32_values,     [RH_F16] = f16_values,       [RH_BF16] = bf16_values,   [RH_Q8_0] = q8_0_values,
+	        [RH_Q4_0] = q4_0_values,   [RH_Q4_1] = q4_1_values,     [RH_Q5_0] = q5_0_values,   [RH_Q5_1] = q5_1_values,
+	        [RH_Q2_K] = q2_k_values,   [RH_Q3_K] = q3_k_values,     [RH_Q4_K] = q4_k_values,   [RH_Q5_K] = q5_k_values,
+	        [RH_Q6_K] = q6_k_values,   [RH_IQ4_NL] = iq4_nl_values, [RH_MXFP4] = mxfp4_values, [RH_IQ4_XS] = iq4_xs_values,
+	        [RH_NVFP4] = nvfp4_values,
 	};
 	if (!values[dtype])
 		return rh_fail(-EINVAL, "elements of type %s cannot be turned into numbers for training", rh_dtype_name(dtype));

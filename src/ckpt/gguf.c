@@ -2,11 +2,12 @@
 
 #include "core/alloc.h"
 #include "core/lfs.h"
+#include "core/text.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_ALIGNMENT = 32, LARGEST_ALIGNMENT = 1 << 20, LEAST_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8 };
+enum { DEFAULT_ALIGNMENT = 32, LARGEST_ALIGNMENT = 1 << 20, LEAST_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8, MOST_PARTS = 99999 };
 
 /* GGML's numbers. Types that have a name but no rh_dtype here are refused by that name; gaps are types that GGML took back. */
 static const struct {
@@ -35,7 +36,7 @@ static const struct {
         [20] = {"IQ4_NL", 1, RH_IQ4_NL},
         [21] = {"IQ3_S", 0, 0},
         [22] = {"IQ2_S", 0, 0},
-        [23] = {"IQ4_XS", 0, 0},
+        [23] = {"IQ4_XS", 1, RH_IQ4_XS},
         [24] = {"I8", 0, 0},
         [25] = {"I16", 0, 0},
         [26] = {"I32", 0, 0},
@@ -46,9 +47,18 @@ static const struct {
         [34] = {"TQ1_0", 0, 0},
         [35] = {"TQ2_0", 0, 0},
         [39] = {"MXFP4", 1, RH_MXFP4},
-        [40] = {"NVFP4", 0, 0},
+        [40] = {"NVFP4", 1, RH_NVFP4},
         [41] = {"Q1_0", 0, 0},
 };
+
+uint32_t gguf_type_number(enum rh_dtype dtype)
+{
+	uint32_t number = 0;
+	while (number < sizeof ggml_types / sizeof *ggml_types && !(ggml_types[number].readable && ggml_types[number].dtype == dtype))
+		number++;
+	RH_ASSERT(number < sizeof ggml_types / sizeof *ggml_types);
+	return number;
+}
 
 static int take_dtype(struct gguf_cursor *cursor, const char *name, enum rh_dtype *out)
 {
@@ -61,7 +71,7 @@ static int take_dtype(struct gguf_cursor *cursor, const char *name, enum rh_dtyp
 	if (!ggml_types[type].readable)
 		return rh_fail(-EINVAL,
 		               "%s: tensor '%s' has type %s, which is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to "
-		               "Q6_K, IQ4_NL, MXFP4 are)",
+		               "Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4 are)",
 		               cursor->path, name, ggml_types[type].name);
 	*out = ggml_types[type].dtype;
 	return 0;
@@ -132,6 +142,17 @@ static int compare_data(const void *a, const void *b)
 	return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
 }
 
+/* Sorts the tensors by name, each of which may be there once. */
+static int sort_by_name(const struct rh_gguf *gguf)
+{
+	if (gguf->in_parts)
+		qsort(gguf->by_name, (size_t)gguf->in_parts, sizeof *gguf->by_name, compare_name);
+	for (int64_t i = 1; i < gguf->in_parts; i++)
+		if (!strcmp(gguf->by_name[i - 1]->name, gguf->by_name[i]->name))
+			return rh_fail(-EINVAL, "%s: tensor '%s' is listed twice", gguf->path, gguf->by_name[i]->name);
+	return 0;
+}
+
 static int place_tensors(struct rh_gguf *gguf, const struct gguf_cursor *cursor, const uint64_t *offsets, int64_t alignment)
 {
 	int64_t header = cursor->next - gguf->header, length = rh_file_length(gguf->input);
@@ -148,9 +169,11 @@ static int place_tensors(struct rh_gguf *gguf, const struct gguf_cursor *cursor,
 			               "(truncated download?)",
 			               gguf->path, tensor->name, (long long)tensor->bytes, (unsigned long long)offsets[i],
 			               (long long)data_bytes);
+		tensor->file = gguf->input;
 		tensor->offset = start + (int64_t)offsets[i];
 		gguf->by_name[i] = tensor;
 	}
+	gguf->in_parts = gguf->tensors;
 	if (!gguf->tensors)
 		return 0;
 	qsort(gguf->by_name, (size_t)gguf->tensors, sizeof *gguf->by_name, compare_data);
@@ -159,25 +182,16 @@ static int place_tensors(struct rh_gguf *gguf, const struct gguf_cursor *cursor,
 		if (tensor->offset < before->offset + before->bytes)
 			return rh_fail(-EINVAL, "%s: tensor '%s' overlaps '%s'", gguf->path, tensor->name, before->name);
 	}
-	qsort(gguf->by_name, (size_t)gguf->tensors, sizeof *gguf->by_name, compare_name);
-	for (int64_t i = 1; i < gguf->tensors; i++)
-		if (!strcmp(gguf->by_name[i - 1]->name, gguf->by_name[i]->name))
-			return rh_fail(-EINVAL, "%s: tensor '%s' is listed twice", gguf->path, gguf->by_name[i]->name);
-	return 0;
+	return sort_by_name(gguf);
 }
 
 static int read_tensors(struct rh_gguf *gguf, struct gguf_cursor *cursor, uint64_t count)
 {
-	int64_t alignment = DEFAULT_ALIGNMENT, parts = 1;
+	int64_t alignment = DEFAULT_ALIGNMENT;
 	int rc = rh_gguf_int(gguf, "general.alignment", &alignment);
 	if (rc >= 0 && (alignment < 1 || alignment > LARGEST_ALIGNMENT || (alignment & (alignment - 1))))
 		rc = rh_fail(-EINVAL, "%s: general.alignment is %lld; it must be a power of two up to %d", gguf->path, (long long)alignment,
 		             LARGEST_ALIGNMENT);
-	if (rc >= 0)
-		rc = rh_gguf_int(gguf, "split.count", &parts);
-	if (rc >= 0 && parts > 1)
-		rc = rh_fail(-EINVAL, "%s: this is one of %lld parts of a split model; join them first (llama-gguf-split --merge)",
-		             gguf->path, (long long)parts);
 	if (rc < 0)
 		return rc;
 	if (count > gguf_left(cursor) / LEAST_TENSOR_BYTES)
@@ -244,7 +258,7 @@ static void free_tensors(struct rh_gguf *gguf)
 	rh_free(gguf->by_name);
 	gguf->tensor = NULL;
 	gguf->by_name = NULL;
-	gguf->tensors = 0;
+	gguf->tensors = gguf->in_parts = 0;
 }
 
 /* The header's length is not stored: parses the first bytes, and four times as many while the header is cut off. */
@@ -267,7 +281,7 @@ static int read_header(struct rh_gguf *gguf)
 	}
 }
 
-int rh_gguf_open(const char *path, struct rh_gguf **out)
+static int open_part(const char *path, struct rh_gguf **out)
 {
 	struct rh_gguf *gguf = rh_alloc(1, sizeof *gguf);
 	int rc = gguf && (gguf->path = rh_strdup(path)) ? 0 : -ENOMEM;
@@ -284,20 +298,131 @@ int rh_gguf_open(const char *path, struct rh_gguf **out)
 	return rc;
 }
 
+/* Which part of how many a file is; 1 of 1: it is whole. */
+static int number_of(const struct rh_gguf *gguf, int64_t *number, int64_t *count)
+{
+	int64_t before = 0;
+	*count = 1;
+	int rc = rh_gguf_int(gguf, "split.count", count);
+	if (rc >= 0)
+		rc = rh_gguf_int(gguf, "split.no", &before);
+	if (rc >= 0 && *count > 1 && (*count > MOST_PARTS || before < 0 || before >= *count))
+		rc = rh_fail(-EINVAL, "%s: split.no is %lld and split.count is %lld; no such part can be", gguf->path, (long long)before,
+		             (long long)*count);
+	*number = before + 1;
+	return rc < 0 ? rc : 0;
+}
+
+/* The path of part `number`, rh_free'd by the caller, which differs from another part's in the number alone; NULL in *out where the other
+ * does not end as a part does. */
+static int path_of_part(const char *path, int64_t from, int64_t number, int64_t count, char **out)
+{
+	struct rh_text end = {0}, text = {0};
+	size_t length = strlen(path);
+	*out = NULL;
+	int rc = rh_text_printf(&end, "-%05lld-of-%05lld.gguf", (long long)from, (long long)count);
+	if (!rc && length >= end.length && !strcmp(path + length - end.length, end.bytes))
+		rc = rh_text_printf(&text, "%.*s-%05lld-of-%05lld.gguf", (int)(length - end.length), path, (long long)number,
+		                    (long long)count);
+	rh_text_free(&end);
+	*out = text.bytes;
+	return rc;
+}
+
+static int add_part(struct rh_gguf *first, int64_t number, int64_t count)
+{
+	char *path;
+	int64_t own, of;
+	int rc = path_of_part(first->path, 1, number, count, &path);
+	if (rc)
+		return rc;
+	if (!path)
+		return rh_fail(-EINVAL,
+		               "%s: this is the first of %lld parts of a split model, whose name must end in -00001-of-%05lld.gguf",
+		               first->path, (long long)count, (long long)count);
+	if (!rh_file_exists(path)) {
+		rc = rh_fail(-ENOENT, "%s: this part of a split model is missing; download it again", path);
+		goto out;
+	}
+	rc = open_part(path, &first->part[first->parts]);
+	if (rc)
+		goto out;
+	const struct rh_gguf *part = first->part[first->parts++];
+	rc = number_of(part, &own, &of);
+	if (!rc && (own != number || of != count))
+		rc = rh_fail(-EINVAL, "%s: it says that it is part %lld of %lld, not %lld of %lld as its name does", path, (long long)own,
+		             (long long)of, (long long)number, (long long)count);
+out:
+	rh_free(path);
+	return rc;
+}
+
+/* Opens the parts behind the first, and puts the tensors of all into one table. */
+static int open_parts(struct rh_gguf *first)
+{
+	int64_t number, count, all = first->tensors, at = 0;
+	char *path = NULL;
+	int rc = number_of(first, &number, &count);
+	if (rc || count == 1)
+		return rc;
+	if (number != 1) {
+		rc = path_of_part(first->path, number, 1, count, &path);
+		if (!rc)
+			rc = rh_fail(-EINVAL, "%s: this is part %lld of %lld of a split model; name the first%s%s", first->path,
+			             (long long)number, (long long)count, path ? ", " : "", path ? path : "");
+		rh_free(path);
+		return rc;
+	}
+	first->part = rh_alloc((size_t)count - 1, sizeof(struct rh_gguf *));
+	if (!first->part)
+		return -ENOMEM;
+	for (int64_t i = 2; i <= count; i++) {
+		rc = add_part(first, i, count);
+		if (rc)
+			return rc;
+		rh_gguf_forget(first->part[i - 2]);
+		all += first->part[i - 2]->tensors;
+	}
+	rh_free(first->by_name);
+	first->in_parts = 0;
+	first->by_name = rh_alloc((size_t)all, sizeof(struct rh_gguf_tensor *));
+	if (!first->by_name)
+		return -ENOMEM;
+	for (int64_t p = -1; p < first->parts; p++) {
+		const struct rh_gguf *part = p < 0 ? first : first->part[p];
+		for (int64_t i = 0; i < part->tensors; i++)
+			first->by_name[at++] = &part->tensor[i];
+	}
+	first->in_parts = all;
+	return sort_by_name(first);
+}
+
+int rh_gguf_open(const char *path, struct rh_gguf **out)
+{
+	struct rh_gguf *gguf;
+	int rc = open_part(path, &gguf);
+	if (rc)
+		return rc;
+	rc = open_parts(gguf);
+	if (rc)
+		rh_gguf_close(gguf);
+	else
+		*out = gguf;
+	return rc;
+}
+
 void rh_gguf_forget(struct rh_gguf *gguf)
 {
 	free_pairs(gguf);
-}
-
-const struct rh_file_in *rh_gguf_file(const struct rh_gguf *gguf)
-{
-	return gguf->input;
 }
 
 void rh_gguf_close(struct rh_gguf *gguf)
 {
 	if (!gguf)
 		return;
+	for (int64_t p = 0; p < gguf->parts; p++)
+		rh_gguf_close(gguf->part[p]);
+	rh_free(gguf->part);
 	free_pairs(gguf);
 	free_tensors(gguf);
 	rh_free(gguf->path);
@@ -308,21 +433,21 @@ void rh_gguf_close(struct rh_gguf *gguf)
 const struct rh_gguf_tensor *rh_gguf_find(const struct rh_gguf *gguf, const char *name)
 {
 	const struct rh_gguf_tensor key = {.name = name}, *wanted = &key;
-	if (!gguf->tensors)
+	if (!gguf->in_parts)
 		return NULL;
-	struct rh_gguf_tensor **found = bsearch(&wanted, gguf->by_name, (size_t)gguf->tensors, sizeof *gguf->by_name, compare_name);
+	struct rh_gguf_tensor **found = bsearch(&wanted, gguf->by_name, (size_t)gguf->in_parts, sizeof *gguf->by_name, compare_name);
 	return found ? *found : NULL;
 }
 
 int64_t rh_gguf_count(const struct rh_gguf *gguf)
 {
-	return gguf->tensors;
+	return gguf->in_parts;
 }
 
 const struct rh_gguf_tensor *rh_gguf_at(const struct rh_gguf *gguf, int64_t index)
 {
-	RH_ASSERT(index >= 0 && index < gguf->tensors);
-	return &gguf->tensor[index];
+	RH_ASSERT(index >= 0 && index < gguf->in_parts);
+	return gguf->by_name[index];
 }
 
 const char *rh_gguf_path(const struct rh_gguf *gguf)

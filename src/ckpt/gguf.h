@@ -10,17 +10,18 @@ struct rh_gguf_tensor {
 	const char *name;
 	enum rh_dtype dtype;
 	int rank;
-	int64_t shape[4];      /* outermost first (the file has them innermost first) */
-	int64_t offset, bytes; /* in the file */
+	int64_t shape[4];              /* outermost first (the file has them innermost first) */
+	const struct rh_file_in *file; /* that of its part; borrowed until the GGUF is closed */
+	int64_t offset, bytes;         /* in the file */
 };
 
 /* Refused, each with its line: truncated or lying headers, repeated keys or tensor names, element types that cannot be read, tensors
- * that overlap or leave the file, big-endian files, version 1, one part of a split model. */
+ * that overlap or leave the file, big-endian files, version 1. A model split into parts,
+ * NAME-00001-of-00003.gguf and so on, is opened by its first one, which has the metadata; the tensors are those of all parts. */
 int rh_gguf_open(const char *path, struct rh_gguf **out) RH_MUST;
 void rh_gguf_close(struct rh_gguf *gguf);
 /* Frees the metadata: from now on its keys are absent; tensors stay. */
 void rh_gguf_forget(struct rh_gguf *gguf);
-const struct rh_file_in *rh_gguf_file(const struct rh_gguf *gguf); /* borrowed until it is closed */
 const struct rh_gguf_tensor *rh_gguf_find(const struct rh_gguf *gguf, const char *name);
 int64_t rh_gguf_count(const struct rh_gguf *gguf);
 const struct rh_gguf_tensor *rh_gguf_at(const struct rh_gguf *gguf, int64_t index);

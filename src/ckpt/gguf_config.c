@@ -181,7 +181,7 @@ static int read_divisor(const struct rh_gguf *gguf, struct rh_model_config *out)
 	out->rope[0].divisor = rh_alloc((size_t)half, sizeof(float));
 	if (!out->rope[0].divisor)
 		return -ENOMEM;
-	return rh_file_read(rh_gguf_file(gguf), tensor->offset, out->rope[0].divisor, (size_t)tensor->bytes);
+	return rh_file_read(tensor->file, tensor->offset, out->rope[0].divisor, (size_t)tensor->bytes);
 }
 
 static int has(const struct rh_gguf *gguf, const char *name)

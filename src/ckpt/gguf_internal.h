@@ -39,7 +39,10 @@ struct rh_gguf {
 	uint64_t pairs;
 	struct rh_gguf_tensor *tensor; /* names are owned */
 	int64_t tensors;
-	struct rh_gguf_tensor **by_name;
+	struct rh_gguf_tensor **by_name; /* of all parts */
+	int64_t in_parts;                /* how many these are */
+	struct rh_gguf **part;           /* of a split model: those behind this first one */
+	int64_t parts;
 };
 
 /* The reader's position in the file; `end` is the end of the bytes in memory. */
@@ -53,6 +56,9 @@ static inline uint64_t gguf_left(const struct gguf_cursor *cursor)
 {
 	return (uint64_t)(cursor->end - cursor->next + cursor->bytes_after);
 }
+
+/* GGML's number of a type that GGUF files have. */
+uint32_t gguf_type_number(enum rh_dtype dtype);
 
 /* Both -EINVAL when the file ends before; -EAGAIN, without a line, when the bytes in memory do. Little-endian. */
 int gguf_take(struct gguf_cursor *cursor, int64_t bytes, const char **out) RH_MUST;

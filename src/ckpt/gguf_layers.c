@@ -60,7 +60,7 @@ static int read_factors(const struct rh_gguf *gguf, const char *name, int64_t co
 	if (!tensor || tensor->dtype != RH_F32 || tensor->rank != 1 || tensor->shape[0] != count || count > RH_ROPE_MAX_HALF)
 		return rh_fail(-EINVAL, "%s: %s must hold %lld F32 numbers, one for each rotated pair", rh_gguf_path(gguf), name,
 		               (long long)count);
-	return rh_file_read(rh_gguf_file(gguf), tensor->offset, out, (size_t)tensor->bytes);
+	return rh_file_read(tensor->file, tensor->offset, out, (size_t)tensor->bytes);
 }
 
 static int read_longrope(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)

@@ -163,12 +163,6 @@ int rh_gguf_out_copy(struct rh_gguf_out *out, const struct rh_gguf *from, const 
 	return rc;
 }
 
-/* GGML's number of a type. */
-static uint32_t type_number(enum rh_dtype dtype)
-{
-	return dtype == RH_F32 ? 0 : dtype == RH_F16 ? 1 : dtype == RH_Q4_0 ? 2 : dtype == RH_Q8_0 ? 8 : 30;
-}
-
 int rh_gguf_out_tensor(struct rh_gguf_out *out, const char *name, enum rh_dtype dtype, int64_t rows, int64_t cols)
 {
 	int rc = put_string(&out->table, name, strlen(name));
@@ -179,7 +173,7 @@ int rh_gguf_out_tensor(struct rh_gguf_out *out, const char *name, enum rh_dtype 
 	if (!rc && rows)
 		rc = put_u64(&out->table, (uint64_t)rows);
 	if (!rc)
-		rc = put_u32(&out->table, type_number(dtype));
+		rc = put_u32(&out->table, gguf_type_number(dtype));
 	if (!rc)
 		rc = put_u64(&out->table, (uint64_t)out->data_bytes);
 	out->tensor_count++;

@@ -237,9 +237,9 @@ static int64_t file_type(enum rh_dtype dtype)
 /* A GGUF's own metadata stays, but for what is written anew. */
 static int copy_metadata(struct merger *merger)
 {
-	const char *without[7] = {"general.file_type", "general.quantization_version"};
+	const char *without[10] = {"general.file_type", "general.quantization_version", "split.no", "split.count", "split.tensors.count"};
 	struct rh_gguf *from = NULL;
-	int names = 2;
+	int names = 5;
 	if (merger->chat)
 		without[names++] = "tokenizer.chat_template";
 	if (merger->tokenizer)

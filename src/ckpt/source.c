@@ -98,10 +98,11 @@ static int settle_in_gguf(struct rh_source *source, struct source_entry *entry)
 		rc = find_in_gguf(source, entry, entry->stored2, &second);
 	if (rc)
 		return rc;
-	entry->file = rh_gguf_file(source->gguf);
+	entry->file = tensor->file;
 	entry->tensor.dtype = tensor->dtype;
 	entry->offset = tensor->offset + (entry->slabs ? tensor->bytes / entry->slabs * entry->slab : 0);
 	if (second) {
+		entry->file2 = second->file;
 		entry->dtype2 = second->dtype;
 		entry->offset2 = second->offset;
 	}

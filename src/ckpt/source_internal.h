@@ -25,6 +25,7 @@ struct source_entry {
 	/* of a GGUF */
 	int64_t slab, slabs; /* the file's tensor holds `slabs` of the model's, this one as number `slab`; slabs 0: this one alone */
 	char *stored2;       /* the model's rows (a bias's elements) are alternately `stored`'s and this tensor's; NULL: all `stored`'s */
+	const struct rh_file_in *file2;
 	enum rh_dtype dtype2;
 	int64_t offset2;
 	int has_one_added;              /* a norm's weights are stored as 1 + w */

@@ -116,8 +116,9 @@ static int read_paired(const struct source_entry *entry, int64_t first, int64_t 
 		for (int64_t r = first; r < first + count; r++) {
 			int64_t row = paired_row(entry, r) * cols;
 			enum rh_dtype from = r % 2 ? entry->dtype2 : entry->tensor.dtype;
-			int rc = convert(entry->file, (r % 2 ? entry->offset2 : entry->offset) + rh_dtype_bytes(from, row), from, cols,
-			                 dtype, (char *)out + (r - first) * width);
+			int rc = convert(r % 2 ? entry->file2 : entry->file,
+			                 (r % 2 ? entry->offset2 : entry->offset) + rh_dtype_bytes(from, row), from, cols, dtype,
+			                 (char *)out + (r - first) * width);
 			if (rc)
 				return rc;
 		}
@@ -130,7 +131,7 @@ static int read_paired(const struct source_entry *entry, int64_t first, int64_t 
 			int rc = convert(entry->file, entry->offset + rh_dtype_bytes(entry->tensor.dtype, at), entry->tensor.dtype, now,
 			                 dtype, piece[0]);
 			if (!rc)
-				rc = convert(entry->file, entry->offset2 + rh_dtype_bytes(entry->dtype2, at), entry->dtype2, now, dtype,
+				rc = convert(entry->file2, entry->offset2 + rh_dtype_bytes(entry->dtype2, at), entry->dtype2, now, dtype,
 				             piece[1]);
 			if (rc)
 				return rc;
@@ -215,10 +216,12 @@ int rh_source_read_packed(const struct rh_source *source, const char *name, int6
 	int is_moved = entry->stored2 || (source->gguf && entry->head_dim);
 	int64_t at_once = is_moved ? 1 : count;
 	for (int64_t done = 0; done < count; done += at_once) {
-		int64_t row = first + done, offset = entry->stored2 && row % 2 ? entry->offset2 : entry->offset;
+		int64_t row = first + done;
+		int is_second = entry->stored2 && row % 2;
+		int64_t offset = is_second ? entry->offset2 : entry->offset;
 		if (is_moved)
 			row = entry->stored2 ? paired_row(entry, row) : stored_row(row, entry->head_dim);
-		int rc = rh_file_read(entry->file, offset + row * row_bytes, (char *)elements + done * row_bytes,
+		int rc = rh_file_read(is_second ? entry->file2 : entry->file, offset + row * row_bytes, (char *)elements + done * row_bytes,
 		                      (size_t)(at_once * row_bytes));
 		if (!rc && scale_bytes)
 			rc = rh_file_read(entry->scale, entry->scale_offset + row * scale_bytes, (char *)scales + done * scale_bytes,

@@ -92,14 +92,30 @@ RH_PORTABLE void rh_block_q5_1(const uint8_t *block, int first, int count, float
 	}
 }
 
-RH_PORTABLE void rh_block_iq4_nl(const uint8_t *block, int first, int count, float *out)
+RH_PORTABLE float rh_iq4_value(int q)
 {
 	static const float level[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+	return level[q];
+}
+
+RH_PORTABLE void rh_block_iq4_nl(const uint8_t *block, int first, int count, float *out)
+{
 	const uint8_t *from = block + 2 + first % 16;
 	int shift = first / 16 * 4;
 	float d = rh_block_half(block);
 	for (int i = 0; i < count; i++)
-		out[i] = rh_block_product(d, level[from[i] >> shift & 15]);
+		out[i] = rh_block_product(d, rh_iq4_value(from[i] >> shift & 15));
+}
+
+/* 8 runs of 32 with scales of 6 bits, biased by 32: high pairs in 2 bytes, low nibbles in 4. */
+RH_PORTABLE void rh_block_iq4_xs(const uint8_t *block, int first, int count, float *out)
+{
+	int run = first / 32, shift = first / 16 % 2 * 4;
+	const uint8_t *from = block + 8 + run * 16 + first % 16;
+	int low = block[4 + run / 2] >> run % 2 * 4 & 15, high = block[2 + run / 4] >> run % 4 * 2 & 3;
+	float scale = rh_block_product(rh_block_half(block), (float)((low | high << 4) - 32));
+	for (int i = 0; i < count; i++)
+		out[i] = rh_block_product(scale, rh_iq4_value(from[i] >> shift & 15));
 }
 
 /* 16 scales and minima of 4 bits, then 2-bit values: 32 bytes hold four runs of 32. */
@@ -171,6 +187,68 @@ RH_PORTABLE void rh_block_q6_k(const uint8_t *block, int first, int count, float
 	}
 }
 
+/* Quantiles of a normal distribution. */
+RH_PORTABLE float rh_nf4_value(int q)
+{
+	static const float level[16] = {-1.0f,
+	                                -0.6961928009986877f,
+	                                -0.5250730514526367f,
+	                                -0.39491748809814453f,
+	                                -0.28444138169288635f,
+	                                -0.18477343022823334f,
+	                                -0.09105003625154495f,
+	                                0.0f,
+	                                0.07958029955625534f,
+	                                0.16093020141124725f,
+	                                0.24611230194568634f,
+	                                0.33791524171829224f,
+	                                0.44070982933044434f,
+	                                0.5626170039176941f,
+	                                0.7229568362236023f,
+	                                1.0f};
+	return level[q];
+}
+
+/* E2M1: sign, two bits of exponent, one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6. */
+RH_PORTABLE float rh_fp4_value(int q)
+{
+	static const float level[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+	return level[q];
+}
+
+/* E8M0: 2^(q - 127), NaN for 255. */
+RH_PORTABLE float rh_e8m0_value(uint8_t q)
+{
+	uint32_t bits = q == 255 ? 0x7fc00000u : q ? (uint32_t)q << 23 : 0x00400000u;
+	return rh_bits_f32(bits);
+}
+
+/* GGML's zeros have no sign. */
+RH_PORTABLE float rh_block_fp4(int q, float scale)
+{
+	return q == 8 ? 0 : rh_block_product(rh_fp4_value(q), scale);
+}
+
+RH_PORTABLE void rh_block_mxfp4(const uint8_t *block, int first, int count, float *out)
+{
+	const uint8_t *from = block + 1 + first % 16;
+	int shift = first / 16 * 4;
+	float scale = rh_e8m0_value(block[0]);
+	for (int i = 0; i < count; i++)
+		out[i] = rh_block_fp4(from[i] >> shift & 15, scale);
+}
+
+/* Four runs of 16 with an E4M3 scale each, whose sign counts for nothing and whose NaN is 0. */
+RH_PORTABLE void rh_block_nvfp4(const uint8_t *block, int first, int count, float *out)
+{
+	int run = first / 16, exponent = block[run] >> 3 & 15, mantissa = block[run] & 7;
+	const uint8_t *from = block + 4 + run * 8;
+	uint32_t bits = (uint32_t)(exponent + 120) << 23 | (uint32_t)mantissa << 20;
+	float scale = block[run] == 0x7f ? 0 : exponent ? rh_bits_f32(bits) : (float)mantissa * 0x1p-9f;
+	for (int i = 0; i < count; i++)
+		out[i] = rh_block_fp4(from[i % 8] >> (first + i) / 8 % 2 * 4 & 15, scale);
+}
+
 /* Values [first, first + count) of a block of one of GGML's types; count is 8 or RH_BLOCK_RUN, first a multiple of it. Made for constant
  * dtype and count. */
 RH_PORTABLE void rh_block_values(enum rh_dtype dtype, const uint8_t *block, int first, int count, float *out)
@@ -206,45 +284,18 @@ RH_PORTABLE void rh_block_values(enum rh_dtype dtype, const uint8_t *block, int 
 	case RH_Q6_K:
 		rh_block_q6_k(block, first, count, out);
 		break;
+	case RH_IQ4_XS:
+		rh_block_iq4_xs(block, first, count, out);
+		break;
+	case RH_MXFP4:
+		rh_block_mxfp4(block, first, count, out);
+		break;
+	case RH_NVFP4:
+		rh_block_nvfp4(block, first, count, out);
+		break;
 	default: /* RH_IQ4_NL */
 		rh_block_iq4_nl(block, first, count, out);
 	}
-}
-
-/* Quantiles of a normal distribution. */
-RH_PORTABLE float rh_nf4_value(int q)
-{
-	static const float level[16] = {-1.0f,
-	                                -0.6961928009986877f,
-	                                -0.5250730514526367f,
-	                                -0.39491748809814453f,
-	                                -0.28444138169288635f,
-	                                -0.18477343022823334f,
-	                                -0.09105003625154495f,
-	                                0.0f,
-	                                0.07958029955625534f,
-	                                0.16093020141124725f,
-	                                0.24611230194568634f,
-	                                0.33791524171829224f,
-	                                0.44070982933044434f,
-	                                0.5626170039176941f,
-	                                0.7229568362236023f,
-	                                1.0f};
-	return level[q];
-}
-
-/* E2M1: sign, two bits of exponent, one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6. */
-RH_PORTABLE float rh_fp4_value(int q)
-{
-	static const float level[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-	return level[q];
-}
-
-/* E8M0: 2^(q - 127), NaN for 255. */
-RH_PORTABLE float rh_e8m0_value(uint8_t q)
-{
-	uint32_t bits = q == 255 ? 0x7fc00000u : q ? (uint32_t)q << 23 : 0x00400000u;
-	return rh_bits_f32(bits);
 }
 
 #endif

@@ -30,7 +30,9 @@ enum rh_dtype {
 	RH_Q5_K,
 	RH_Q6_K,
 	RH_IQ4_NL,
-	RH_MXFP4, /* of files alone: no kernel reads it */
+	RH_IQ4_XS,
+	RH_MXFP4,
+	RH_NVFP4,
 	RH_DTYPE_COUNT
 };
 

@@ -9,7 +9,20 @@
 
 /* FORM(name, type of elements, elements of a row that share a scale (0: scales lie inside the blocks), type of scales) */
 #define RH_FORM_LIST(FORM)                                                                                                                 \
+	FORM(Q4_0, RH_Q4_0, 0, RH_F16)                                                                                                     \
+	FORM(Q4_1, RH_Q4_1, 0, RH_F16)                                                                                                     \
+	FORM(Q5_0, RH_Q5_0, 0, RH_F16)                                                                                                     \
+	FORM(Q5_1, RH_Q5_1, 0, RH_F16)                                                                                                     \
 	FORM(Q8_0, RH_Q8_0, 0, RH_F16)                                                                                                     \
+	FORM(Q2_K, RH_Q2_K, 0, RH_F16)                                                                                                     \
+	FORM(Q3_K, RH_Q3_K, 0, RH_F16)                                                                                                     \
+	FORM(Q4_K, RH_Q4_K, 0, RH_F16)                                                                                                     \
+	FORM(Q5_K, RH_Q5_K, 0, RH_F16)                                                                                                     \
+	FORM(Q6_K, RH_Q6_K, 0, RH_F16)                                                                                                     \
+	FORM(IQ4_NL, RH_IQ4_NL, 0, RH_F16)                                                                                                 \
+	FORM(IQ4_XS, RH_IQ4_XS, 0, RH_F16)                                                                                                 \
+	FORM(MXFP4_BLOCKS, RH_MXFP4, 0, RH_F16)                                                                                            \
+	FORM(NVFP4_BLOCKS, RH_NVFP4, 0, RH_F16)                                                                                            \
 	FORM(MXFP4, RH_FP4, 32, RH_U8)
 
 #define RH_FORM_NAME(name, element, run, scale) RH_FORM_##name,

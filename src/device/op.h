@@ -316,13 +316,14 @@ enum { RH_GROUPED_GEMM_GRADIENT_A, RH_GROUPED_GEMM_GRADIENT_B, RH_GROUPED_GEMM_G
  * The gradient of the experts' biases. */
 enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_SUM_Y };
 
-/* DEQUANTISE: y (r,c) act = what x (r,c) stands for (core/blocks.h), to the last bit before it is rounded to act. x is of one of GGML's
- * block types, scales inside; or of NF4, FP4 or I8, with a scale for each `run` values of a row, a multiple of 8, the last run perhaps
- * shorter: scale (r, runs of a row). I8: q * scale * unit, scale F32. FP4: value * 2^(scale - 127), scale U8. NF4: value * scale, scale
- * F32; or scale U8 of which scale i of all (row after row) is map[i] * nested[i / 256] + offset, nested (1, 256ths of all) and map (1,256)
- * F32. (bitsandbytes 0.45: 4-bit with and without double quantisation, run 64; LLM.int8 with a run of all of a row and unit 1/127; gpt-oss:
- * FP4, run 32.) Blocks that straddle rows are one long row to this op. */
-enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE_MAP, RH_DEQUANTISE_Y };
+/* DEQUANTISE: y (r,c) act = what x (r,c) stands for (core/blocks.h), to the last bit before it is rounded to act; with index (n,1) I32
+ * y (n,c) = the rows of x that it names. x is of one of GGML's block types, scales inside; or of NF4, FP4 or I8, with a scale for each
+ * `run` values of a row, a multiple of 8, the last run perhaps shorter: scale (r, runs of a row). I8: q * scale * unit, scale F32. FP4:
+ * value * 2^(scale - 127), scale U8. NF4: value * scale, scale F32; or scale U8 of which scale i of all (row after row) is map[i] *
+ * nested[i / 256] + offset, nested (1, 256ths of all) and map (1,256) F32. (bitsandbytes 0.45: 4-bit with and without double
+ * quantisation, run 64; LLM.int8 with a run of all of a row and unit 1/127; gpt-oss: FP4, run 32.) Blocks that straddle rows are one long
+ * row to this op. */
+enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE_MAP, RH_DEQUANTISE_INDEX, RH_DEQUANTISE_Y };
 enum { RH_NESTED_RUN = 256 };
 
 /* QUANTISE: scale (1,1) F32 = the least power of two with max|x| <= limit * scale (rh_power_scale in core/float8.h: 1 where x is all zeros,

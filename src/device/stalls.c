@@ -57,12 +57,15 @@ int rh_stalls_open(struct rh_stalls *stalls, enum rh_stall_kind kind)
 
 int rh_stalls_close(struct rh_stalls *stalls)
 {
-	return stalls->open ? record(stalls, stalls->open->end) : 0;
+	int rc = stalls->open ? record(stalls, stalls->open->end) : 0;
+	stalls->open = NULL;
+	return rc;
 }
 
 void rh_stalls_reset(struct rh_stalls *stalls)
 {
 	stalls->used = 0;
+	stalls->open = NULL;
 	stalls->begun = stalls->ended = 0;
 }
 
@@ -93,6 +96,29 @@ static double seconds(struct rh_event *event)
 static double seconds_between(struct rh_event *from, struct rh_event *to)
 {
 	return (double)(to->ops->event_time_ns(to) - from->ops->event_time_ns(from)) * 1e-9;
+}
+
+int rh_stalls_take(struct rh_stalls *stalls, struct rh_stall_times *times)
+{
+	size_t over = 0;
+	for (; over < stalls->used && &stalls->stall[over] != stalls->open; over++) {
+		struct rh_stall *stall = &stalls->stall[over];
+		int rc = stall->end->ops->event_query(stall->end);
+		if (rc < 0)
+			return rc;
+		if (!rc)
+			break;
+		times->stalled[stall->kind] += seconds_between(stall->begin, stall->end);
+	}
+	for (size_t i = over; over && i < stalls->used; i++) { /* events go round, so that none is made anew */
+		struct rh_stall free = stalls->stall[i - over];
+		stalls->stall[i - over] = stalls->stall[i];
+		stalls->stall[i] = free;
+	}
+	if (stalls->open)
+		stalls->open -= over;
+	stalls->used -= over;
+	return 0;
 }
 
 void rh_stalls_add(const struct rh_stalls *stalls, struct rh_stall_times *times)

@@ -26,7 +26,7 @@ struct rh_stalls {
 	size_t stalls, capacity, used;
 	struct rh_event *first, *last; /* of the step, on the compute stream */
 	int begun, ended;              /* waits after the step's end, by its last gradients, do not count */
-	struct rh_stall *open;
+	struct rh_stall *open;         /* whose end is not recorded; NULL: there is none */
 };
 
 /* A zeroed struct may be destroyed, and holds nothing. */
@@ -48,6 +48,8 @@ struct rh_stall_times {
 	double compute, stalled[RH_STALL_KINDS];
 	double ended; /* on the device's clock */
 };
+/* Where steps are not parted: adds the waits that are over, and forgets them. */
+int rh_stalls_take(struct rh_stalls *stalls, struct rh_stall_times *times) RH_MUST;
 /* Adds nothing if the step was not begun here. */
 void rh_stalls_add(const struct rh_stalls *stalls, struct rh_stall_times *times);
 

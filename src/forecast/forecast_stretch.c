@@ -3,10 +3,13 @@
 
 #include "core/alloc.h"
 #include "observe/trace.h"
+#include "session/mode.h"
 #include "session/update.h"
 
 struct stretch {
 	struct rh_session *session;
+	const struct rh_mode_forecast *mode;
+	void *own; /* the mode's */
 	const struct rh_forecast_input *input;
 	const int32_t *zeros;
 	struct rh_micro_batch *micro;
@@ -20,7 +23,10 @@ struct stretch {
 
 static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
+	enum { LATER = 2 }; /* struct rh_stretch */
 	struct stretch *at = context;
+	if (at->own && !at->mode->may_begin(at->own, step))
+		return LATER;
 	at->tokens[step] = forecast_fill(at->session, at->input, (int)(step % at->input->steps), at->zeros, at->micro);
 	*batch = at->micro;
 	*loss_scale = 1;
@@ -37,7 +43,10 @@ static int end(void *context, int64_t step, const struct rh_versions *versions)
 	for (int64_t m = 0; m < count; m++)
 		at->drift[step * count + m] = rh_versions_drift(versions + m * layers, layers);
 	at->ended_s[step] = rh_updater_seconds(at->session->updater);
-	return rh_updater_norm(at->session->updater, &norm);
+	int rc = rh_updater_norm(at->session->updater, &norm);
+	if (at->own)
+		at->mode->ended(at->own, step);
+	return rc;
 }
 
 /* Devices' computation in the recorded step, in their mean. */
@@ -53,11 +62,20 @@ static double busy_seconds(const struct rh_trace *trace)
 static int run_stretch(struct stretch *at, struct rh_trace *trace, struct forecast_steps *out)
 {
 	struct rh_executor *executor = at->session->executor;
-	const struct rh_stretch stretch = {
-	        .steps = at->steps, .micro_batches = at->input->work.train_micro_batches, .begin = begin, .end = end, .context = at};
+	const struct rh_letters *letters = NULL;
+	int rc = at->mode->open_stretch ? at->mode->open_stretch(at->session, at->input, at->steps, &at->own, &letters) : 0;
+	const struct rh_stretch stretch = {.steps = at->steps,
+	                                   .micro_batches = at->input->work.train_micro_batches,
+	                                   .letters = letters,
+	                                   .begin = begin,
+	                                   .end = end,
+	                                   .context = at};
 	rh_executor_trace(executor, trace, at->last);
-	int rc = rh_executor_train_stretch(executor, &stretch);
+	if (!rc)
+		rc = rh_executor_train_stretch(executor, &stretch);
 	rh_executor_trace(executor, NULL, 0);
+	if (at->mode->close_stretch)
+		at->mode->close_stretch(at->own);
 	if (rc)
 		return rc;
 	rh_trace_resolve(trace);
@@ -81,8 +99,13 @@ int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_in
                          struct forecast_observers observers, struct forecast_steps *out)
 {
 	int64_t count = input->work.train_micro_batches, ahead = steps_in_flight(session, count);
-	struct stretch at = {
-	        .session = session, .input = input, .zeros = zeros, .first = 1 + 2 * ahead, .last = 5 + 3 * ahead, .steps = 9 + 5 * ahead};
+	struct stretch at = {.session = session,
+	                     .mode = &rh_session_mode(session)->forecast,
+	                     .input = input,
+	                     .zeros = zeros,
+	                     .first = 1 + 2 * ahead,
+	                     .last = 5 + 3 * ahead,
+	                     .steps = 9 + 5 * ahead};
 	struct rh_trace own = {0};
 	at.micro = rh_alloc((size_t)count, sizeof *at.micro);
 	at.ended_s = rh_alloc((size_t)at.steps, sizeof *at.ended_s);

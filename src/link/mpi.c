@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/minmax.h"
+#include "core/stop.h"
 #include "link/end.h"
 #include "link/hello.h"
 #include "link/mpi_load.h"
@@ -193,6 +194,8 @@ static void publish(struct mpi_link *link)
 static int listen_for_silence(struct mpi_link *link, int64_t begun_ns)
 {
 	int64_t heard_ns = link->is_live ? link->end.protocol.heard_ns : begun_ns;
+	if (rh_stop_is_asked() && rh_clock_ns() - heard_ns >= 2 * link->timing.heartbeat_ns)
+		return rh_fail(-ETIMEDOUT, "MPI: asked to stop while rank %d said nothing", link->peer);
 	if (rh_clock_ns() - heard_ns < link->timing.give_up_ns)
 		return link->end.protocol.has_heard_bye ? rh_fail(-ECONNRESET, "the peer has closed the link") : 0;
 	return rh_fail(-ETIMEDOUT, "MPI: rank %d has said nothing for %g s (link_give_up)", link->peer,

@@ -12,6 +12,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/minmax.h"
+#include "core/stop.h"
 #include "link/conn.h"
 #include "link/door.h"
 #include "link/end.h"
@@ -25,6 +26,7 @@
 enum { FRAMES_A_TURN = 32 };
 #define SECOND_NS   1000000000ll
 #define FAREWELL_NS (2 * SECOND_NS)
+#define ALONE_NS    (2 * SECOND_NS)  /* without a connection once the process was asked to stop: a broken one comes back sooner */
 #define PATIENCE_NS (10 * SECOND_NS) /* with a connection that has not greeted */
 /* A connection is paced to its line's speed times LEAD, so that timers that fire late cost nothing. */
 #define LEAD 1.05
@@ -46,6 +48,7 @@ struct tcp_link {
 	} greets;
 	int64_t live_ns;     /* when the live connection began */
 	int64_t moved_first; /* the protocol's `moved` then */
+	int64_t asked_ns;    /* when this thread saw that the process was asked to stop; 0: it was not */
 	int64_t without_ns;  /* since when there has been no useful connection: one that moved a message on, or lasted for a heartbeat */
 	int soon_silent;     /* how many useless ones there have been since then */
 	int has_connected;
@@ -268,8 +271,24 @@ static int step_greeting(struct tcp_link *link, int64_t now_ns)
 	return 0;
 }
 
+/* Who is asked to stop does not wait for a peer that is gone. */
+static int stop_alone(struct tcp_link *link, int64_t now_ns)
+{
+	if (!rh_stop_is_asked())
+		return 0;
+	if (!link->asked_ns)
+		link->asked_ns = now_ns;
+	int64_t gone_ns = link->live.stream ? link->end.protocol.heard_ns + 2 * link->timing.heartbeat_ns : link->without_ns;
+	if (now_ns - rh_max(gone_ns, link->asked_ns) < ALONE_NS)
+		return 0;
+	return rh_fail(-ETIMEDOUT, "%s: asked to stop while the box there was gone", link->options.address);
+}
+
 static int step_live(struct tcp_link *link, int64_t now_ns)
 {
+	int alone = stop_alone(link, now_ns);
+	if (alone)
+		return alone;
 	if (!link->live.stream)
 		return now_ns - link->without_ns < link->timing.give_up_ns
 		               ? 0

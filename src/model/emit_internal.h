@@ -21,9 +21,10 @@ struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t co
 struct rh_view emit_weight(const struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols);
 struct rh_view emit_gradient(const struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols);
 
-/* pack.c: the same for a matrix of the base block that may be packed: a plain view. It may lie in the arena, so the caller marks and
- * resets that. */
-struct rh_view emit_matrix(struct rh_emit *emit, const struct rh_layer *layer, int tensor, int64_t rows, int64_t cols);
+/* pack.c: the same for a matrix that may be packed: a plain view. It may lie in the arena, so the caller marks and resets that. */
+struct rh_view emit_matrix(struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols);
+/* y (n,cols) = those rows of a packed tensor that index (n,1) names; 0: it is not packed, and nothing is emitted. */
+int emit_packed_rows(struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, struct rh_view index, struct rh_view y);
 
 struct emit_product {
 	struct rh_view a, b, c, bias, d;

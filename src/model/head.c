@@ -36,12 +36,10 @@ int rh_model_cut_finer(struct rh_model *model)
  * before its activation, with NORM + RH_NORM_DENSE; the gradient at the gathered rows, which is made with the loss. */
 enum { ROWS = RH_ROW_MIXER, DENSE, D_ROWS };
 
-/* The embedding's table, or the head's matrix. */
-static struct rh_view table_of(const struct rh_emit *emit, const struct rh_layer *layer)
+/* The head's matrix, plain; it may lie in the arena. */
+static struct rh_view head_matrix(struct rh_emit *emit, const struct rh_layer *layer)
 {
-	const struct rh_model_config *config = emit->model->config;
-	int64_t rows = layer->kind == RH_LAYER_HEAD ? rh_model_outputs(config) : config->vocab_size;
-	return emit_weight(emit, layer, layer->table, layer->head, rows, layer->width);
+	return emit_matrix(emit, layer, layer->table, layer->head, rh_model_outputs(emit->model->config), layer->width);
 }
 
 static struct rh_view table_gradient(const struct rh_emit *emit, const struct rh_layer *layer)
@@ -72,7 +70,7 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 	int64_t mark = emit->arena->used, outputs = rh_model_outputs(emit->model->config);
 	struct rh_op op = {.kind = RH_OP_HEAD_LOSS};
 	op.operand[RH_HEAD_LOSS_H] = h;
-	op.operand[RH_HEAD_LOSS_W] = table_of(emit, layer);
+	op.operand[RH_HEAD_LOSS_W] = head_matrix(emit, layer);
 	op.operand[RH_HEAD_LOSS_TARGET] = emit_micro(emit, at.target, h.rows);
 	op.operand[RH_HEAD_LOSS_LOGITS] = emit_take(emit->arena, RH_F32, rh_head_chunk(emit->model, h.rows), outputs);
 	op.operand[RH_HEAD_LOSS_LOSS] = out->loss;
@@ -97,18 +95,27 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 	rh_arena_reset(emit->arena, mark);
 }
 
+static void all_logits(struct rh_emit *emit, struct rh_view h, struct rh_view out)
+{
+	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
+	int64_t mark = emit->arena->used;
+	emit_gemm(emit,
+	          &(struct emit_product){.a = h, .b = head_matrix(emit, layer), .trans_b = 1, .bias = head_bias(emit, layer), .d = out});
+	rh_arena_reset(emit->arena, mark);
+}
+
 /* Logits of a few vocabulary entries, the same for every row; of labels all. */
 static void choice_logits(struct rh_emit *emit, struct rh_view h, struct rh_view out)
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
 	if (rh_task_classifies(emit->model->config->task)) {
-		emit_gemm(emit, &(struct emit_product){
-		                        .a = h, .b = table_of(emit, layer), .trans_b = 1, .bias = head_bias(emit, layer), .d = out});
+		all_logits(emit, h, out);
 		return;
 	}
-	struct rh_view rows = emit_act(emit, emit->shape.choices, h.cols);
-	gather(emit, table_of(emit, layer), emit_micro(emit, at.choice, emit->shape.choices), rows);
+	struct rh_view rows = emit_act(emit, emit->shape.choices, h.cols), index = emit_micro(emit, at.choice, emit->shape.choices);
+	if (!emit_packed_rows(emit, layer, layer->table, layer->head, index, rows))
+		gather(emit, head_matrix(emit, layer), index, rows);
 	emit_gemm(emit, &(struct emit_product){.a = h, .b = rows, .trans_b = 1, .d = out});
 }
 
@@ -185,9 +192,7 @@ void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out 
 	gather(emit, x, emit_micro(emit, at.head_row, rows), s->view[ROWS]);
 	head_rows(emit, h, s);
 	if (out->logits.data)
-		emit_gemm(emit,
-		          &(struct emit_product){
-		                  .a = h, .b = table_of(emit, layer), .trans_b = 1, .bias = head_bias(emit, layer), .d = out->logits});
+		all_logits(emit, h, out->logits);
 	else
 		head_loss(emit, h, out, dh, learns);
 	if (out->choice.data)
@@ -283,10 +288,12 @@ static void sum_tables(struct rh_emit *emit, struct rh_view y)
 	struct rh_view rows = count > 1 ? emit_act(emit, y.rows, y.cols) : y;
 	for (int i = 0; i < count; i++) {
 		struct rh_op op = {.kind = RH_OP_EMBEDDING, .embedding.scale = table[i].scale};
-		op.operand[RH_EMBEDDING_IDS] = emit_micro(emit, table[i].index, emit->shape.tokens);
+		struct rh_view ids = emit_micro(emit, table[i].index, emit->shape.tokens), to = i ? rows : y;
+		op.operand[RH_EMBEDDING_IDS] = ids;
 		op.operand[RH_EMBEDDING_TABLE] = emit_weight(emit, layer, 0, table[i].tensor, table[i].rows, y.cols);
-		op.operand[RH_EMBEDDING_Y] = i ? rows : y;
-		emit_op(emit, &op);
+		op.operand[RH_EMBEDDING_Y] = to;
+		if (!emit_packed_rows(emit, layer, 0, table[i].tensor, ids, to))
+			emit_op(emit, &op);
 		if (i)
 			emit_add(emit, y, rows, y);
 	}

@@ -273,7 +273,9 @@ static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config
 	                           .types = -1};
 	if (names->patches)
 		place_image_tokens(config, layer->width, &at);
-	else
+	else if (config->embedding_scale == 0)
+		layout_place_matrix(&at, names->embedding, "weight", config->vocab_size, layer->width);
+	else /* rows of a packed table are not scaled */
 		layout_place(&at, names->embedding, "weight", 2, config->vocab_size, layer->width);
 	layout_align(&at);
 	if (names->patches)
@@ -363,7 +365,7 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 		layer->use[1] = layer->table = 1;
 	} else if (!task->classifier && !is_whole) {
 		layout_align(&at);
-		layer->head = layout_place(&at, names->head, "weight", 2, config->vocab_size, layer->width);
+		layer->head = layout_place_matrix(&at, names->head, "weight", config->vocab_size, layer->width);
 	}
 	int rc = end_block(&at);
 	if (!rc)

@@ -42,7 +42,7 @@ static void multiply_base(struct rh_emit *emit, const struct rh_layer *layer, st
 {
 	const struct rh_linear *linear = &layer->proj[which.first];
 	int64_t mark = emit->arena->used;
-	p.b = emit_matrix(emit, layer, linear->weight, total_out(layer, which), linear->inputs);
+	p.b = emit_matrix(emit, layer, 0, linear->weight, total_out(layer, which), linear->inputs);
 	emit_linear_product(emit, &p);
 	rh_arena_reset(emit->arena, mark);
 }

@@ -258,6 +258,9 @@ void rh_model_freeze(struct rh_model *model);
 void rh_model_pack(struct rh_model *model, enum rh_form (*form)(const void *context, const struct rh_tensor *tensor), const void *context);
 /* Is any tensor packed? */
 int rh_model_is_packed(const struct rh_model *model);
+/* Which block's matrices a layer reads made plain, `which` 0 or 1 as in its list of blocks; -1: none there. The embedding reads rows of
+ * packed tables as they are. */
+int rh_model_plain_block(const struct rh_model *model, int layer, int which);
 
 /* Do two layers emit the same ops with the same parameters? The tensors that they read and write may differ. IN_BYTES also allows a
  * different attention window and another rope table: such layers differ in time, but take the same memory. */

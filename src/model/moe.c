@@ -199,7 +199,7 @@ static void multiply_base(struct rh_emit *emit, const struct rh_layer *layer, en
 	static const int own[RH_ROUTED] = {[RH_ROUTED_ROUTER] = MOE_ROUTER, [RH_ROUTED_GATE_UP] = MOE_GATE_UP, [RH_ROUTED_DOWN] = MOE_DOWN};
 	const struct rh_linear *of = &layer->routed[which];
 	int64_t count = which == RH_ROUTED_ROUTER ? 1 : layer->traits.experts, mark = emit->arena->used;
-	p.b = emit_matrix(emit, layer, layer->own[RH_MLP][own[which]], count * of->outputs, of->inputs);
+	p.b = emit_matrix(emit, layer, 0, layer->own[RH_MLP][own[which]], count * of->outputs, of->inputs);
 	multiply(emit, &p);
 	rh_arena_reset(emit->arena, mark);
 }

@@ -79,6 +79,12 @@ int rh_model_is_packed(const struct rh_model *model)
 	return any;
 }
 
+int rh_model_plain_block(const struct rh_model *model, int layer, int which)
+{
+	int b = model->layer[layer].block[which];
+	return b >= 0 && model->layer[layer].kind != RH_LAYER_EMBEDDING && model->block[b].plain_elements ? b : -1;
+}
+
 int64_t rh_block_bytes(const struct rh_block *block, enum rh_dtype plain)
 {
 	return block->packed_bytes ? block->packed_bytes : rh_dtype_bytes(plain, block->elements);
@@ -100,15 +106,16 @@ struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, 
 
 /* ---- on the device ---- */
 
-/* y (rows,cols) = what rows of a packed matrix stand for, the first of whose bytes are at `from`. */
-static void dequantise(struct rh_emit *emit, enum rh_form form, char *from, struct rh_view y)
+/* y = what the packed matrix (rows, y.cols) stands for, or those of its rows that `index` names; its bytes begin at `from`. */
+static void dequantise(struct rh_emit *emit, enum rh_form form, char *from, int64_t rows, struct rh_view index, struct rh_view y)
 {
 	const struct rh_form_traits *traits = rh_form_traits(form);
 	struct rh_op op = {.kind = RH_OP_DEQUANTISE, .dequantise.run = traits->run};
-	op.operand[RH_DEQUANTISE_X] = rh_view_of(from, traits->element, y.rows, y.cols);
+	op.operand[RH_DEQUANTISE_X] = rh_view_of(from, traits->element, rows, y.cols);
 	if (traits->run)
-		op.operand[RH_DEQUANTISE_SCALE] = rh_view_of(from + rh_form_element_bytes(form, y.rows, y.cols), traits->scale, y.rows,
+		op.operand[RH_DEQUANTISE_SCALE] = rh_view_of(from + rh_form_element_bytes(form, rows, y.cols), traits->scale, rows,
 		                                             (y.cols + traits->run - 1) / traits->run);
+	op.operand[RH_DEQUANTISE_INDEX] = index;
 	op.operand[RH_DEQUANTISE_Y] = y;
 	emit_op(emit, &op);
 }
@@ -124,7 +131,7 @@ static void make_plain(struct rh_emit *emit, const struct rh_block *block, int t
 			rows += block->tensor[next].rows;
 		struct rh_view y = rh_view_of(to, act, rows, cols);
 		if (form.form)
-			dequantise(emit, form.form, from + form.offset, y);
+			dequantise(emit, form.form, from + form.offset, rows, (struct rh_view){0}, y);
 		else
 			emit_cast(emit, rh_view_of(from + form.offset, act, rows, cols), y);
 		to += rh_view_bytes(y);
@@ -140,12 +147,12 @@ int rh_block_make_plain(struct rh_emit *emit, int b, char *from, char *to)
 	return emit->rc;
 }
 
-struct rh_view emit_matrix(struct rh_emit *emit, const struct rh_layer *layer, int tensor, int64_t rows, int64_t cols)
+struct rh_view emit_matrix(struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols)
 {
-	int b = layer->block[0];
+	int b = layer->block[which];
 	const struct rh_block *block = &emit->model->block[b];
 	if (!block->packed_bytes || block->tensor[tensor].plain < 0)
-		return emit_weight(emit, layer, 0, tensor, rows, cols);
+		return emit_weight(emit, layer, which, tensor, rows, cols);
 	enum rh_dtype act = emit->model->dtype;
 	char *any = (char *)(uintptr_t)RH_ALIGN; /* measuring: any address */
 	if (emit->plain)
@@ -154,4 +161,16 @@ struct rh_view emit_matrix(struct rh_emit *emit, const struct rh_layer *layer, i
 	struct rh_view y = emit_act(emit, rows, cols);
 	make_plain(emit, block, tensor, emit->launch ? emit->weights[b] : any, y.data);
 	return y;
+}
+
+int emit_packed_rows(struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, struct rh_view index, struct rh_view y)
+{
+	int b = layer->block[which];
+	const struct rh_block *block = &emit->model->block[b];
+	struct rh_tensor_form form = rh_block_tensor(block, tensor, emit->model->dtype);
+	if (!form.form)
+		return 0;
+	char *from = emit->launch ? emit->weights[b] : (char *)(uintptr_t)RH_ALIGN;
+	dequantise(emit, form.form, from + form.offset, block->tensor[tensor].rows, index, y);
+	return 1;
 }

@@ -5,7 +5,7 @@
 
 /* ---- the activation table ---- */
 
-/* The input of the layer above layer l, in the same stage; the loss's place has none. */
+/* The input of the layer above layer l, in the same stage. */
 static void declare_input(const struct rh_emit *emit, int l, struct emit_table *table)
 {
 	const struct rh_model *model = emit->model;
@@ -288,15 +288,19 @@ int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struc
 
 /* ---- recompute and backward ---- */
 
+static void want_recomputed(const struct rh_emit *emit, int l, struct rh_activations *s)
+{
+	if (emit->fates)
+		s->wanted &= ~(emit->fates[l].kept | emit->fates[l].saved);
+}
+
 static void recompute_layer(struct rh_emit *emit, int l, int hi, struct rh_stage_state *state, const struct rh_head_out *head)
 {
 	struct rh_activations *s = &state->layer[l], *above = l + 1 < hi ? s + 1 : NULL;
 	place_layer(emit, l, s, above);
-	if (emit->fates) {
-		s->wanted &= ~(emit->fates[l].kept | emit->fates[l].saved);
-		if (above)
-			above->wanted &= ~(emit->fates[l + 1].kept | emit->fates[l + 1].saved);
-	}
+	want_recomputed(emit, l, s);
+	if (above)
+		want_recomputed(emit, l + 1, above);
 	struct rh_view x = s->view[RH_ROW_X], y = above ? emit_wanted(above, RH_ROW_X) : (struct rh_view){0};
 	switch (emit->model->layer[l].kind) {
 	case RH_LAYER_HEAD:
@@ -323,8 +327,7 @@ static void begin_stage(struct rh_emit *emit, int lo, struct rh_view x, struct r
 int rh_stage_recompute(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state, const struct rh_head_out *head)
 {
 	begin_stage(emit, lo, x, state);
-	if (emit->fates)
-		state->layer[lo].wanted &= ~(emit->fates[lo].kept | emit->fates[lo].saved);
+	want_recomputed(emit, lo, &state->layer[lo]);
 	emit_rope_tables(emit, &state->layer[lo]);
 	emit->load = state->load = begin_load(emit, emit->arena, x);
 	for (int l = lo; l < hi; l++)

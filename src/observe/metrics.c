@@ -166,6 +166,7 @@ int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *rep
 	                                real("grad_norm", report->grad_norm),
 	                                real("learning_rate", report->learning_rate),
 	                                real("tokens_per_second", report->tokens_per_second),
+	                                real("elapsed_seconds", report->elapsed_seconds),
 	                                whole("trained_tokens", report->trained_tokens),
 	                                real("compute_seconds", report->compute_seconds),
 	                                real("weights_wait_seconds", report->weights_seconds),
@@ -185,9 +186,13 @@ int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *rep
 
 int rh_metrics_eval(struct rh_metrics *metrics, const struct rh_eval_report *report)
 {
-	const struct figure figure[] = {whole("step", report->step),      real("epoch", report->epoch),
-	                                real("eval_loss", report->loss),  whole("eval_tokens", report->tokens),
-	                                whole("eval_rows", report->rows), real("eval_runtime", report->seconds)};
+	const struct figure figure[] = {whole("step", report->step),
+	                                real("epoch", report->epoch),
+	                                real("eval_loss", report->loss),
+	                                whole("eval_tokens", report->tokens),
+	                                whole("eval_rows", report->rows),
+	                                real("eval_runtime", report->seconds),
+	                                real("elapsed_seconds", report->elapsed_seconds)};
 	int rc = begin_line(metrics, figure, sizeof figure / sizeof *figure);
 	return rc ? rc : end_line(metrics);
 }

@@ -16,6 +16,7 @@ struct rh_step_report {
 	double tokens_per_second;
 	double planned_tokens_per_second; /* 0: not known */
 	int64_t trained_tokens; /* since the run began, resumed parts included */
+	double elapsed_seconds; /* since this process began to train, evaluations and saving included */
 	double seconds_left;
 	/* where a step's time went, mean since the last line: run/executor.h, rh_step_times */
 	double compute_seconds, weights_seconds, activations_seconds, gradients_seconds, optimizer_seconds;
@@ -36,11 +37,12 @@ struct rh_eval_report {
 	int64_t tokens; /* trained tokens it was measured on */
 	int64_t rows;
 	double seconds;
+	double elapsed_seconds; /* as a step's, when it had ended */
 };
 
 /* Layers whose weights had the same versions in all micro-batches of a step. */
 struct rh_versions_report {
-	int64_t step, layers[2];           /* the first layer and the last */
+	int64_t step, layers[2]; /* the first layer and the last */
 	int64_t micro_batches;
 	const int64_t *forward, *backward; /* (micro_batches): after how many steps' updates each of them read the weights */
 };

@@ -18,8 +18,19 @@ static int64_t batch_bytes(const struct rh_workload *work, int stale)
 }
 
 /* Memory of the messages between boxes, beside activations and gradients. A box keeps micro-batches from their arrival until their step
- * is done and the box above has them; it keeps losses until the box below has them; evaluations likewise. Without a flush this holds for
- * all steps of a stretch, each with its own losses. */
+ * is done and the box above has them; it keeps losses until the box below has them; evaluations likewise. Without a flush data go ahead
+ * of their step and results pass later (rh_dispatch_ahead); a stretch's first data go together. */
+static int64_t stretch_bytes(const struct rh_run_request *request, int64_t data, int64_t losses)
+{
+	const struct rh_config *config = request->config;
+	int64_t unit = config->round_micro_batches ? config->round_micro_batches : request->machine.devices;
+	struct rh_boxes_ahead ahead = rh_dispatch_ahead(request->admission_limit ? request->admission_limit[0] : config->boxes,
+	                                                rh_max(rh_round_count(request->work->train_micro_batches, unit), 1));
+	int has_both = config->box > 1 && config->box < config->boxes;
+	int64_t kept = config->box == 1 ? 2 * ahead.data + 1 : ahead.data + 1;
+	return (kept + 2 * ahead.data) * data + (ahead.shares + (1 + has_both) * (ahead.results + 1)) * losses;
+}
+
 static int64_t message_bytes(const struct rh_run_request *request)
 {
 	enum { LINK = 1 << 20 }; /* a link's thread's stack, and what TLS takes, assumed */
@@ -28,10 +39,14 @@ static int64_t message_bytes(const struct rh_run_request *request)
 	const struct rh_micro_shape *infer = &work->infer;
 	if (!request->order)
 		return 0;
-	int64_t links = (config->box > 1) + (config->box < config->boxes), steps = request->order->steps,
-	        losses = work->train_micro_batches * 4 * work->train.head_rows, data = batch_bytes(work, 0) - losses,
+	int64_t links = (config->box > 1) + (config->box < config->boxes), losses = work->train_micro_batches * 4 * work->train.head_rows,
+	        data = batch_bytes(work, 0) - losses,
 	        evaluated = work->infer_micro_batches * 4 * (2 * infer->tokens + infer->documents + 1 + 2 * infer->head_rows);
-	return links * (LINK + steps * data + evaluated) + data + 2 * evaluated + (3 * steps - 1) * losses;
+	/* of flushed steps box k of N has the data of N - k + 2 */
+	int64_t ahead = request->order->orders_boxes ? config->boxes - config->box + 1 : 0;
+	int64_t steps =
+	        request->order->update == RH_UPDATE_LOCAL ? stretch_bytes(request, data, losses) : (links + ahead) * data + 2 * losses;
+	return links * (LINK + evaluated) + data + 2 * evaluated + steps;
 }
 
 void candidate_free(struct candidate *candidate)

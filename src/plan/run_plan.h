@@ -24,9 +24,6 @@ struct rh_workload {
 	int64_t reading_bytes; /* that their longest row took beside them, before all else is reserved */
 };
 
-/* The most steps that boxes without a flush run before they come to rest: their data waits in memory, and results come at their end. */
-enum { RH_RUN_STRETCH = 8 };
-
 /* What the thread that writes checkpoints takes: a piece of each of three files, names, stack. Its ring comes on top:
  * rh_run_plan_add_ring. */
 #define RH_RUN_CHECKPOINT_BYTES ((int64_t)4 << 20)
@@ -72,7 +69,6 @@ struct rh_mode_order {
 	/* 1: the schedule orders units over boxes, and updates as `update` says; 0: each box runs rounds of its own */
 	int orders_boxes;
 	enum rh_schedule_update update;
-	int64_t steps; /* whose data and results boxes keep at once */
 };
 
 /* All pointers are borrowed. */

@@ -125,10 +125,11 @@ static int find_box_deferrals(const struct rh_schedule *schedule, struct plannin
 	return planning->deferral ? rh_dispatch_boxes_deferrals(&dispatch, request->model->layers, planning->deferral) : -ENOMEM;
 }
 
-/* 1: the schedule orders units over boxes, and updates as this mode's boxes do. */
+/* 1: the schedule orders units over boxes, and updates as this mode's boxes do. A box is one stage to it, with which schedules of several
+ * stages a device would be others by another name. */
 static int orders_boxes(const struct rh_schedule *schedule, const struct rh_mode_order *order)
 {
-	return !rh_schedule_has_planned_stages(schedule) && schedule->update == order->update && schedule->stages_least <= 1;
+	return schedule->update == order->update && schedule->stages_most == 1;
 }
 
 /* "gpipe, 1f1b or zb-h1". */

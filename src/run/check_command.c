@@ -109,15 +109,16 @@ static void plain_matrices(struct rh_check *check, enum check_mode mode, int64_t
 	if (!check->options.plan->plain_bytes)
 		return;
 	(void)rh_stage_plan_plain_layout(model, command->stage.lo, command->stage.hi, check->offset);
-	for (int l = command->lo; l < command->hi && !check_failed(check); l++) {
-		int b = model->layer[l].block[0];
-		if (check->offset[b] < 0)
-			continue;
-		int64_t first = base + check->offset[b];
-		struct check_content plain = {.what = CHECK_PLAIN, .which = b, .step = version_of(check, b), .base = first};
-		need_or_put(check, mode, resolve(check, RH_ROOM_PLAIN, b, first, rh_block_plain_bytes(&model->block[b], model->dtype)),
-		            &plain);
-	}
+	for (int l = command->lo; l < command->hi; l++)
+		for (int which = 0; which < 2 && !check_failed(check); which++) {
+			int b = rh_model_plain_block(model, l, which);
+			if (b < 0)
+				continue;
+			int64_t first = base + check->offset[b];
+			struct check_content plain = {.what = CHECK_PLAIN, .which = b, .step = version_of(check, b), .base = first};
+			need_or_put(check, mode,
+			            resolve(check, RH_ROOM_PLAIN, b, first, rh_block_plain_bytes(&model->block[b], model->dtype)), &plain);
+		}
 }
 
 static void need_weights(struct rh_check *check)
@@ -519,6 +520,14 @@ static void run_message(struct rh_check *check)
 	check_call_of(check, command->step)->sent += sends;
 }
 
+/* What the caller sends and receives lies in memory of its own. A step's letter may come in an earlier or later step. */
+static void run_letter(struct rh_check *check)
+{
+	int sends = check->command->kind == RH_COMMAND_SEND_LETTER;
+	if (check->recorded->lane[check->command->lane].queue != (sends ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES))
+		check_fault(check, -1, "is not on a link's lane for it");
+}
+
 static void run_input(struct rh_check *check)
 {
 	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
@@ -555,9 +564,12 @@ void check_command(struct rh_check *check)
 	                                                            [RH_COMMAND_READ] = run_copy,
 	                                                            [RH_COMMAND_WRITE] = run_copy,
 	                                                            [RH_COMMAND_SEND] = run_message,
-	                                                            [RH_COMMAND_RECEIVE] = run_message};
+	                                                            [RH_COMMAND_RECEIVE] = run_message,
+	                                                            [RH_COMMAND_SEND_LETTER] = run_letter,
+	                                                            [RH_COMMAND_RECEIVE_LETTER] = run_letter};
 	const struct rh_command *command = check->command;
-	int is_ahead = command->kind == RH_COMMAND_COPY || command->kind == RH_COMMAND_READ; /* perhaps of a step that never comes */
+	int is_ahead = command->kind == RH_COMMAND_COPY || command->kind == RH_COMMAND_READ || command->kind == RH_COMMAND_SEND_LETTER ||
+	               command->kind == RH_COMMAND_RECEIVE_LETTER; /* perhaps of a step that never comes */
 	if (command->kind >= RH_COMMANDS || (!is_ahead && !check_call_of(check, command->step)))
 		check_fault(check, -1, "is of a step that is not run, or of no kind");
 	else

@@ -243,6 +243,10 @@ static int lower_more(struct rh_executor *executor)
 	struct lowering *lowering = &executor->lowering;
 	int rc = 0, index = (int)executor->first;
 	for (int again = 1; !rc && again && !lower_is_over(lowering);) {
+		if (!lower_has_slot(lowering)) {
+			rc = run_stretch_extend(executor);
+			continue;
+		}
 		again = executor->options.boxes && executor->options.boxes->unit && executor->trains;
 		for (int d = 0; d < executor->options.planned.devices; d++) {
 			const struct ring_command *head = dispatcher->lane[lower_lane(d, RH_STREAM_COMPUTE)].head;
@@ -449,6 +453,8 @@ static int is_over(struct rh_executor *executor, enum dispatch_until until, int 
 static int run_once(struct rh_executor *executor)
 {
 	int any = 0, rc = lower_more(executor);
+	if (!rc && executor->is_stretch)
+		rc = run_stretch_collect(executor);
 	if (!rc && executor->dispatcher.is_due)
 		rc = dispatcher_serve(executor, 0);
 	if (rc >= 0 && executor->lowering.links >= 0)

@@ -117,16 +117,41 @@ static inline int64_t rh_versions_drift(const struct rh_versions *versions, int6
 	return most;
 }
 
+/* Messages of the caller's over the links, which have fixed places among those of activations and gradients: the same at both ends, in the
+ * order in which a place names them. One is posted when the messages before it on its way are, and the caller says that it may be. */
+enum rh_letter_way { RH_LETTER_FROM_BELOW, RH_LETTER_TO_BELOW, RH_LETTER_FROM_ABOVE, RH_LETTER_TO_ABOVE };
+enum rh_letter_place {
+	RH_LETTER_AHEAD,    /* before the step's first activation comes from below, and goes up */
+	RH_LETTER_BACKWARD, /* before its first gradient comes from above, and goes down; where a box has no backward, behind AHEAD */
+	RH_LETTER_END       /* behind all messages of a stretch; of its last step */
+};
+struct rh_letter {
+	enum rh_letter_way way;
+	int kind;     /* the caller's */
+	int64_t step; /* that it speaks of */
+};
+struct rh_letters {
+	/* Letter number i of a place. 0: the place has no more. */
+	int (*at)(void *context, enum rh_letter_place place, int64_t step, int i, struct rh_letter *out);
+	/* Its tag, and memory that is the link's from now on. 1: it is posted; 0: it cannot be yet; or a fault. */
+	int (*open)(void *context, const struct rh_letter *letter, uint64_t *tag, void **bytes, int64_t *size);
+	/* It has come; or the peer has it, and the memory is the caller's again. */
+	int (*close)(void *context, const struct rh_letter *letter);
+	void *context;
+};
+
 /* Steps with local updates (RH_UPDATE_LOCAL), without a flush between them: when the updater has a stage's gradients of a step's
  * micro-batches it updates the stage's blocks. Only the stage's next slot waits for that; with an update_delay the slot that comes so many
  * backwards later (rh_dispatch_publishes), because devices read a copy. A stage's backward works from the input that its forward had, with
  * the weights of now (arXiv 2606.07881, equation 1): it recomputes, or, where the plan keeps activations (kept_micro_batches), has those of
  * its forward. Where the store has a stash it recomputes with the forward's weights. */
 struct rh_stretch {
-	int64_t first_step, steps;
-	int64_t micro_batches; /* of each step: options.planned.train_micro_batches, or fewer in a stretch of one step */
-	/* Each step in turn: opens its update, and gives its micro-batches and the loss's scale; 1: there shall be no more. What goes in is
-	 * read at once; results are put where they are wanted at the step's `end`. */
+	int64_t first_step, steps;        /* steps: the most; where boundaries go to NVMe the whole program is made of so many at once */
+	int64_t micro_batches;            /* of each step, at most options.planned.train_micro_batches */
+	const struct rh_letters *letters; /* of one of several boxes; NULL: there are none */
+	/* Each step in turn: opens its update, and gives its micro-batches and the loss's scale. What goes in is read at once; results are put
+	 * where they are wanted at the step's `end`. 1: there shall be no more; 2: it cannot begin yet, which is asked again when a message
+	 * has come. */
 	int (*begin)(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale);
 	/* Each step in turn, when its results are there and all of its gradients have been taken, so that its norm can be asked for: before
 	 * rh_executor_steps_in_flight more have begun. versions: (micro_batches, layers). */
@@ -139,14 +164,15 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 /* rh_dispatch_drift_bound of the executor's programs. */
 int64_t rh_executor_drift_bound(const struct rh_executor *executor);
 
-/* Seconds of the step that was finished last: means over the devices' compute streams, except `optimizer`. */
+/* Seconds of the step that was finished last, in a stretch from the end of the step before: means over the devices' compute streams, except
+ * `optimizer`. */
 struct rh_step_times {
 	double compute;
 	double weights;     /* waits for uploads of weights */
 	double activations; /* waits for activations and gradients between stages */
 	double gradients;   /* waits for room that a download still needs */
 	double optimizer;   /* the host's wait for updates */
-	double ended;       /* when the compute streams had finished the step, on the devices' clocks */
+	double ended; /* when the compute streams had finished the step, on the devices' clocks; in a stretch by rh_updater_seconds */
 };
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
 

@@ -53,7 +53,9 @@ struct run_book {
 struct run_stretch {
 	const struct rh_stretch *call;
 	int64_t begun, ended;
-	int64_t until; /* no step begins from this one on */
+	int64_t until;    /* no step begins from this one on */
+	int64_t backward; /* steps whose letters of RH_LETTER_BACKWARD are lowered */
+	double told_s;    /* when the latest step ended, on the updater's clock; of the first step: when the stretch began */
 };
 
 /* One run of a plan: its devices, what is lowered for them and in flight, the host memory that they share, and the books of its steps. More
@@ -125,8 +127,15 @@ int run_span_end(struct rh_executor *executor, const struct rh_command *command,
 void run_spans_settle(struct rh_executor *executor);
 void run_spans_drop(struct rh_executor *executor);
 
-/* stretch.c: ends the steps that are over, and begins steps up to this one. */
+/* stretch.c.
+ *
+ * _extend   where the program is open and has no slot: makes more of it, or ends it
+ * _collect  ends the steps that are over
+ * _reach    the same, and begins steps up to this slot's
+ * _letters  lowers a place's letters */
 enum run_step { RUN_STEP_BEGUN, RUN_STEP_LATER, RUN_STEP_NONE };
-int run_stretch_reach(struct rh_executor *executor, int64_t step) RH_MUST;
+int run_stretch_extend(struct rh_executor *executor) RH_MUST;
+int run_stretch_collect(struct rh_executor *executor) RH_MUST;
+int run_stretch_reach(struct rh_executor *executor, const struct rh_slot *slot) RH_MUST;
 
 #endif

@@ -350,7 +350,7 @@ static int begin_compute(struct rh_executor *executor, struct rh_device *device,
 {
 	struct dispatch_device *at = &executor->dispatcher.device[device->index];
 	struct rh_stalls *stalls = run_stalls_of(executor, command);
-	int rc = executor->trains && !executor->is_stretch ? rh_stalls_begin(stalls) : 0;
+	int rc = executor->trains ? rh_stalls_begin(stalls) : 0;
 	if (!rc && at->is_stalled)
 		rc = rh_stalls_close(stalls);
 	at->is_stalled = 0;

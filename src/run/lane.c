@@ -117,7 +117,9 @@ const char *rh_command_name(enum rh_command_kind kind)
 	                                               [RH_COMMAND_READ] = "read",
 	                                               [RH_COMMAND_WRITE] = "write",
 	                                               [RH_COMMAND_SEND] = "send",
-	                                               [RH_COMMAND_RECEIVE] = "receive"};
+	                                               [RH_COMMAND_RECEIVE] = "receive",
+	                                               [RH_COMMAND_SEND_LETTER] = "send letter",
+	                                               [RH_COMMAND_RECEIVE_LETTER] = "receive letter"};
 	return names[kind];
 }
 
@@ -176,6 +178,8 @@ void rh_command_describe(const struct rh_lanes *lanes, const struct rh_command *
 	if (command->kind == RH_COMMAND_SEND || command->kind == RH_COMMAND_RECEIVE)
 		ADD(text, bytes, " of %s at layer %d", command->boundary == RH_BOUNDARY_ACTIVATION ? "an activation" : "a gradient",
 		    command->lo);
+	if (command->kind == RH_COMMAND_SEND_LETTER || command->kind == RH_COMMAND_RECEIVE_LETTER)
+		ADD(text, bytes, " of kind %d", command->letter);
 	if (command->hi > command->lo)
 		ADD(text, bytes, " of layers %d to %d", command->lo, command->hi - 1);
 	ADD(text, bytes, ", step %lld", (long long)command->step);

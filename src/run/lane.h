@@ -144,6 +144,9 @@ enum __attribute__((packed)) rh_command_kind {
 	RH_COMMAND_WRITE,   /* source: HOST_BOUNDARY; target: RECORD */
 	RH_COMMAND_SEND,    /* source: HOST_BOUNDARY; by the lane's link */
 	RH_COMMAND_RECEIVE, /* target: HOST_BOUNDARY; likewise */
+	/* A message of the caller's, who has its bytes: struct rh_letters of executor.h. `step` is that which the message speaks of */
+	RH_COMMAND_SEND_LETTER,
+	RH_COMMAND_RECEIVE_LETTER,
 	RH_COMMANDS
 };
 
@@ -166,6 +169,7 @@ struct rh_command {
 		struct rh_operands operands;    /* FORWARD, RECOMPUTE, BACKWARD, WEIGHT_GRADIENT, DEQUANTISE */
 		enum rh_boundary_kind boundary; /* SEND, RECEIVE */
 		int sender;                     /* GRADIENT_ARRIVED: the device that sends the gradient down, -1: several do */
+		int letter;                     /* SEND_LETTER, RECEIVE_LETTER: the caller's `kind` */
 	};
 	struct rh_place source, target;
 };

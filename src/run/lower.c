@@ -129,7 +129,6 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 		to->saved.micro_batches = kept ? kept : options->planned.train_round;
 		int64_t places = options->plan->backward_stages * to->saved.micro_batches;
 		to->saved.filled = rh_region_take(memory, places, sizeof(int64_t));
-		to->saved.read = rh_region_take(memory, places, sizeof(int64_t));
 	}
 	to->offset = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
 	to->bytes = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
@@ -156,6 +155,7 @@ void lower_destroy(struct lowering *to)
 		rh_free(to->lane[i].pending.wait);
 	rh_region_free(&to->memory);
 	rh_program_free(&to->program);
+	rh_dispatch_steps_close(&to->steps);
 	rh_boundaries_destroy(&to->boundaries);
 	lower_drives_destroy(to);
 	ring_destroy(&to->ring);
@@ -213,6 +213,8 @@ void lower_begin(struct lowering *to, const struct lower_call *call)
 		struct lower_device *on = &to->device[to->program.slot[i].device];
 		on->last_slot = on->last_slot < 0 ? (int64_t)i : on->last_slot;
 	}
+	for (int d = 0; d < devices; d++)
+		to->device[d].last_slot = to->is_open ? INT64_MAX : to->device[d].last_slot;
 	for (int d = 0; d < devices; d++)
 		if (to->device[d].ahead.kind >= 0)
 			lower_bulk_keep(to, d, first_slot(to, d, 0));

@@ -10,6 +10,7 @@
 #include "offload/transfer.h"
 #include "run/executor.h"
 #include "run/ring.h"
+#include "schedule/dispatch_steps.h"
 #include "schedule/reload.h"
 
 enum { LOWER_NEVER = RING_NEVER }; /* a position: of no command. Zeroed memory has none but this */
@@ -145,7 +146,9 @@ struct lowering {
 	struct rh_region memory;
 	struct rh_micro_batch *batch; /* (micro-batches) */
 	struct rh_program program;
-	struct rh_lanes lanes; /* and of a recording (ring.keeps) all commands */
+	struct rh_dispatch_steps steps; /* where is_open */
+	int is_open;                    /* the program is made piece by piece, and goes on behind its last slot */
+	struct rh_lanes lanes;          /* and of a recording (ring.keeps) all commands */
 	struct run_ring ring;
 	struct lower_lane *lane;
 	int caller, optimizer, free; /* first lanes; from `free` on those of uploads in any order */
@@ -158,8 +161,8 @@ struct lowering {
 	int64_t *buffer_read;            /* (buffers, devices + 1): lower_buffer.c */
 	struct {
 		int64_t micro_batches; /* of a stage, at once */
-		int64_t *filled, *read;
-	} saved; /* of each backward stage's places in host memory: the latest copy there, and from there */
+		int64_t *filled;
+	} saved; /* of each backward stage's places in host memory: the latest copy there */
 	struct lower_call call;
 	size_t next_slot;
 	int64_t latest_step; /* of the run: the latest slot's */
@@ -196,7 +199,12 @@ void lower_output(struct lowering *lowering, int64_t step, int64_t first, int64_
 void lower_next_slot(struct lowering *lowering);
 static inline int lower_is_over(const struct lowering *lowering)
 {
-	return lowering->next_slot == lowering->program.slots;
+	return !lowering->is_open && lowering->next_slot == lowering->program.slots;
+}
+/* 0: the next slot of a program that is open is still to be made: run_stretch_extend. */
+static inline int lower_has_slot(const struct lowering *lowering)
+{
+	return lowering->next_slot < (lowering->is_open ? lowering->steps.noted : lowering->program.slots);
 }
 /* After the last slot, where no other step follows at once: sends down what devices still have. */
 void lower_end(struct lowering *lowering);
@@ -239,8 +247,14 @@ struct lower_boundary {
 	int64_t index, step, bytes;
 };
 
-/* Lanes between this box and those beside it. */
-enum lower_link { LOWER_FROM_BELOW, LOWER_TO_BELOW, LOWER_FROM_ABOVE, LOWER_TO_ABOVE, LOWER_LINKS };
+/* Lanes between this box and those beside it: in the order of enum rh_letter_way. */
+enum lower_link {
+	LOWER_FROM_BELOW = RH_LETTER_FROM_BELOW,
+	LOWER_TO_BELOW = RH_LETTER_TO_BELOW,
+	LOWER_FROM_ABOVE = RH_LETTER_FROM_ABOVE,
+	LOWER_TO_ABOVE = RH_LETTER_TO_ABOVE,
+	LOWER_LINKS
+};
 
 /* So many lanes of this kind: the number of the first. */
 int lower_lanes(struct lowering *lowering, int count, struct rh_lane lane);
@@ -341,6 +355,9 @@ static inline int64_t lower_first_index(const struct lowering *to, const struct 
 	int64_t step_index = to->call.is_local ? slot->step % to->limits.steps_in_flight : 0;
 	return to->call.first_index + step_index * to->options->planned.train_micro_batches + slot->first;
 }
+
+/* lower_letter.c: a message of the caller's. */
+void lower_letter(struct lowering *lowering, const struct rh_letter *letter);
 
 /* lower_versions.c */
 void lower_versions_create(struct lowering *lowering);

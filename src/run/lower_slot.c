@@ -218,7 +218,8 @@ static struct saved_copy saved_copy(const struct micro *micro, int buffer)
 	                           .buffer = here(micro, RH_ROOM_SAVING, buffer, 0, bytes[RH_FATE_SAVE])};
 }
 
-/* Brings them from the buffer in which command `made` leaves them to the host. */
+/* Brings them from the buffer in which command `made` leaves them to the host. What was there before has been read: the stage's backward, on
+ * the same device, waited for it. */
 static void send_saved(struct micro *micro, int16_t buffer, int64_t made)
 {
 	struct lower_slot *slot = micro->slot;
@@ -229,7 +230,6 @@ static void send_saved(struct micro *micro, int16_t buffer, int64_t made)
 	copy.source = of.buffer;
 	copy.target = of.host;
 	lower_await(to, lane, made, RH_WAIT_NEEDS);
-	lower_await(to, lane, to->saved.read[of.place], RH_WAIT_NEEDS);
 	slot->state->saving.freed[buffer] = to->saved.filled[of.place] = lower_add(to, &copy);
 }
 
@@ -244,7 +244,7 @@ static int16_t fetch_saved(struct micro *micro)
 	copy.source = of.host;
 	copy.target = of.buffer;
 	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->saved.filled[of.place], RH_WAIT_NEEDS);
-	to->saved.read[of.place] = lower_add(to, &copy);
+	(void)lower_add(to, &copy);
 	return buffer;
 }
 

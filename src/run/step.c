@@ -132,7 +132,7 @@ int run_lower_slot(struct rh_executor *executor, int index)
 	struct lowering *lowering = &executor->lowering;
 	int64_t number = (int64_t)lowering->next_slot;
 	int d = lowering->program.slot[number].device;
-	int rc = executor->is_stretch ? run_stretch_reach(executor, lowering->program.slot[number].step) : 0;
+	int rc = executor->is_stretch ? run_stretch_reach(executor, &lowering->program.slot[number]) : 0;
 	if (rc == RUN_STEP_NONE)
 		lowering->next_slot++; /* skipped: the order of the others holds without it */
 	if (rc)

@@ -1,31 +1,39 @@
 /* A step over several boxes, as one of them runs it. The schedule orders units (a round's micro-batches) over boxes, each of which is a
  * device to it. Inside the box a unit goes through the plan's stages, dealt out to the box's devices in turn, as RoundPipe's are. */
-#include "schedule/dispatch.h"
-
 #include "core/alloc.h"
+#include "schedule/dispatch_internal.h"
 #include "schedule/evaluate.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* The order of all boxes' units: slots whose device is a box and whose micro-batches are units. */
-static int order_units(const struct rh_dispatch *dispatch, int64_t units, int64_t steps, struct rh_program *out)
+int dispatch_units_request(const struct rh_dispatch *dispatch, struct rh_stage **stage, struct rh_schedule_request *out)
 {
 	int boxes = dispatch->boxes->boxes;
-	struct rh_stage *stage = rh_alloc((size_t)boxes, sizeof *stage);
-	struct rh_schedule_request request = {.devices = boxes,
-	                                      .micro_batches = units,
-	                                      .steps = steps,
-	                                      .stage = stage,
-	                                      .stages = boxes,
-	                                      .admission_limit = dispatch->admission_limit};
+	*stage = rh_alloc((size_t)boxes, sizeof **stage);
+	if (!*stage)
+		return -ENOMEM;
+	for (int k = 0; k < boxes; k++)
+		(*stage)[k] = (struct rh_stage){k, k + 1};
+	*out = (struct rh_schedule_request){
+	        .devices = boxes, .stage = *stage, .stages = boxes, .admission_limit = dispatch->admission_limit};
 	/* Limits above PACI's own are for slow links. hop_s is the longest hop at which these limits keep all boxes busy: a unit takes 3 s a
 	 * box here, and returns to box 1 just when that has begun as many units as its limit allows. */
 	if (dispatch->admission_limit && boxes > 1)
-		request.hop_s = fmax(3.0 * (double)(dispatch->admission_limit[0] - boxes) / (2 * (boxes - 1)), 0);
-	for (int k = 0; stage && k < boxes; k++)
-		stage[k] = (struct rh_stage){k, k + 1};
-	int rc = stage ? rh_schedule_make(dispatch->schedule, &request, out) : -ENOMEM;
+		out->hop_s = fmax(3.0 * (double)(dispatch->admission_limit[0] - boxes) / (2 * (boxes - 1)), 0);
+	return 0;
+}
+
+static int order_units(const struct rh_dispatch *dispatch, int64_t units, int64_t steps, struct rh_program *out)
+{
+	struct rh_stage *stage;
+	struct rh_schedule_request request;
+	int rc = dispatch_units_request(dispatch, &stage, &request);
+	if (rc)
+		return rc;
+	request.micro_batches = units;
+	request.steps = steps;
+	rc = rh_schedule_make(dispatch->schedule, &request, out);
 	if (rc == RH_NO_ORDER) {
 		snprintf(out->replacement_reason, sizeof out->replacement_reason, "%s", rh_error(rc));
 		rh_error_clear();
@@ -35,16 +43,9 @@ static int order_units(const struct rh_dispatch *dispatch, int64_t units, int64_
 	return rc;
 }
 
-struct dealing {
-	const struct rh_dispatch *dispatch;
-	int64_t count, units; /* micro-batches, of which each unit has about as many */
-	int turn[2];          /* of backwards, of forwards: each kind is spread over all devices */
-	struct rh_program *out;
-};
-
 /* One unit through the stages that this kind of slot has in the box. Both parts of a split backward run on the same device, which keeps
  * what the second part needs (rh_dispatch_boxes_deferrals). */
-static int deal_unit(struct dealing *deal, const struct rh_slot *unit, int64_t number)
+int dispatch_deal_unit(struct dispatch_dealing *deal, const struct rh_slot *unit, int64_t number)
 {
 	const struct rh_stage_plan *plan = deal->dispatch->plan;
 	struct rh_program *out = deal->out;
@@ -71,7 +72,7 @@ static int deal_unit(struct dealing *deal, const struct rh_slot *unit, int64_t n
 int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, int *turn, struct rh_program *out)
 {
 	const struct rh_boxes *boxes = dispatch->boxes;
-	struct dealing deal = {
+	struct dispatch_dealing deal = {
 	        .dispatch = dispatch, .count = count, .units = rh_round_count(count, boxes->unit), .turn = {*turn, *turn}, .out = out};
 	/* a schedule that splits backwards has room for what its longest step defers: a shorter step skips units of that step's program */
 	int64_t longest = dispatch->schedule->splits_backward ? dispatch->train_micro_batches : count;
@@ -82,7 +83,7 @@ int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t
 	for (size_t i = 0; !rc && i < order.slots; i++) {
 		const struct rh_slot *slot = &order.slot[i];
 		for (int64_t u = slot->first; !rc && slot->device == boxes->box && u < slot->first + slot->count && u < deal.units; u++)
-			rc = deal_unit(&deal, slot, u);
+			rc = dispatch_deal_unit(&deal, slot, u);
 	}
 	*turn = deal.turn[0];
 	rh_program_free(&order);

@@ -1,11 +1,10 @@
-#include "schedule/dispatch.h"
-
 #include "core/alloc.h"
+#include "schedule/dispatch_internal.h"
 
 #include <stdio.h>
 
 /* The plan's stages bottom up, those that forward and backward share: the fused one is the last. */
-static int model_stages(const struct rh_stage_plan *plan, struct rh_stage **out)
+int dispatch_model_stages(const struct rh_stage_plan *plan, struct rh_stage **out)
 {
 	int stages = plan->forward_stages + 1;
 	struct rh_stage *stage = rh_alloc((size_t)stages, sizeof *stage);
@@ -18,41 +17,57 @@ static int model_stages(const struct rh_stage_plan *plan, struct rh_stage **out)
 	return stages;
 }
 
-/* Leaves the slots that the executor runs: micro-batches below `count`, no forward of the top stage, which computes its loss with its
- * gradient, and no backward of frozen layers below the lowest trained one. A stage's first backward begins its sums, its last one ends
- * them. */
+int dispatch_keeps_slot(const struct rh_model *model, int64_t count, struct rh_slot *slot)
+{
+	int top = slot->hi == model->layers, forward = slot->kind == RH_SLOT_FORWARD;
+	if (slot->first >= count || (forward ? top : slot->hi <= model->first_trained))
+		return 0;
+	slot->first_round = slot->first == 0 && slot->kind != RH_SLOT_WEIGHT_GRADIENT;
+	slot->last_round = slot->first + slot->count == count && slot->kind != RH_SLOT_INPUT_GRADIENT;
+	if (slot->kind == RH_SLOT_BACKWARD && top)
+		slot->kind = RH_SLOT_FUSED;
+	if (!forward && !top && slot->lo < model->first_trained)
+		slot->lo = model->first_trained;
+	return 1;
+}
+
 static void drop_unneeded_slots(const struct rh_model *model, int64_t count, struct rh_program *program)
 {
 	size_t kept = 0;
 	for (size_t i = 0; i < program->slots; i++) {
 		struct rh_slot slot = program->slot[i];
-		int top = slot.hi == model->layers, forward = slot.kind == RH_SLOT_FORWARD;
-		if (slot.first >= count || (forward ? top : slot.hi <= model->first_trained))
-			continue;
-		slot.first_round = slot.first == 0 && slot.kind != RH_SLOT_WEIGHT_GRADIENT;
-		slot.last_round = slot.first + slot.count == count && slot.kind != RH_SLOT_INPUT_GRADIENT;
-		if (slot.kind == RH_SLOT_BACKWARD && top)
-			slot.kind = RH_SLOT_FUSED;
-		if (!forward && !top && slot.lo < model->first_trained)
-			slot.lo = model->first_trained;
-		program->slot[kept++] = slot;
+		if (dispatch_keeps_slot(model, count, &slot))
+			program->slot[kept++] = slot;
 	}
 	program->slots = kept;
 }
 
-/* Sums stay on the device if the next slot that adds to them is also the device's next slot that makes gradients. */
+/* The next slot that adds to the same sums, or makes gradients on the same device; NULL: the program has none. */
+static const struct rh_slot *next_sums(const struct rh_program *program, size_t i)
+{
+	const struct rh_slot *slot = &program->slot[i];
+	for (size_t k = i + 1; k < program->slots; k++) {
+		const struct rh_slot *later = &program->slot[k];
+		if (rh_slot_makes_gradients(later) && (later->device == slot->device || later->lo == slot->lo))
+			return later;
+	}
+	return NULL;
+}
+
+int dispatch_note_sums(struct rh_program *program, size_t i)
+{
+	struct rh_slot *slot = &program->slot[i], *next = (struct rh_slot *)(uintptr_t)next_sums(program, i);
+	if (!rh_slot_makes_gradients(slot))
+		return 1;
+	if (next && next->device == slot->device && next->lo == slot->lo && next->step == slot->step)
+		slot->sums_stay = next->sums_there = 1;
+	return next != NULL;
+}
+
 static void note_sums(struct rh_program *program)
 {
-	for (size_t i = 0; i < program->slots; i++) {
-		struct rh_slot *slot = &program->slot[i], *next = NULL;
-		for (size_t k = i + 1; rh_slot_makes_gradients(slot) && k < program->slots && !next; k++) {
-			struct rh_slot *later = &program->slot[k];
-			if (rh_slot_makes_gradients(later) && (later->device == slot->device || later->lo == slot->lo))
-				next = later;
-		}
-		if (next && next->device == slot->device && next->lo == slot->lo && next->step == slot->step)
-			slot->sums_stay = next->sums_there = 1;
-	}
+	for (size_t i = 0; i < program->slots; i++)
+		(void)dispatch_note_sums(program, i);
 }
 
 /* Schedules that split backwards have room for what the longest step defers: a shorter step runs the longest step's program and skips the
@@ -61,7 +76,7 @@ static int make_scheduled(const struct rh_dispatch *dispatch, int64_t count, int
 {
 	const struct rh_schedule *schedule = dispatch->schedule;
 	struct rh_stage *stage = NULL;
-	int stages = model_stages(dispatch->plan, &stage);
+	int stages = dispatch_model_stages(dispatch->plan, &stage);
 	if (stages < 0)
 		return stages;
 	struct rh_schedule_request request = {.devices = dispatch->devices,
@@ -114,7 +129,7 @@ int rh_dispatch_shorter(const struct rh_dispatch *dispatch, int64_t count, struc
 int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t *fewer, int64_t *period)
 {
 	struct rh_stage *stage = NULL;
-	int stages = model_stages(dispatch->plan, &stage);
+	int stages = dispatch_model_stages(dispatch->plan, &stage);
 	if (stages < 0)
 		return stages;
 	const struct rh_schedule_request request = {.devices = dispatch->devices,
@@ -174,6 +189,12 @@ int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64
 	if (!rc)
 		note_sums(out);
 	return rc;
+}
+
+struct rh_boxes_ahead rh_dispatch_ahead(int64_t admission_limit, int64_t units)
+{
+	int64_t in_flight = (admission_limit + units - 1) / units, results = 1 + (admission_limit - 1 + units - 1) / units;
+	return (struct rh_boxes_ahead){.data = in_flight, .results = results, .shares = results + 2 * in_flight};
 }
 
 /* The schedule's own limit: 1F1B's, which is the PACI paper's. */

@@ -66,6 +66,14 @@ int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int
 /* 1: each stage updates its own blocks. Then several steps, of `count` micro-batches each, are one program without a flush. */
 int rh_dispatch_is_local(const struct rh_dispatch *dispatch);
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out) RH_MUST;
+/* Between boxes without a flush, in steps. data: how far ahead of a step's first activation its micro-batches go. results: how much later
+ * the results of a step pass; then box 1, whose admission limit this is, has done the step's last backward. shares: how much earlier the
+ * step is whose norm a step clips by: its results pass before box 1 begins the first forward of the step in whose place it lowers this
+ * one's, as many units ahead as it has in flight, so that receives are posted a trip ahead. units: of a step. */
+struct rh_boxes_ahead {
+	int64_t data, results, shares;
+};
+struct rh_boxes_ahead rh_dispatch_ahead(int64_t admission_limit, int64_t units);
 /* The admission limit in such a program: the most units that the stage may have in flight. With one box a unit is a micro-batch; with
  * several the limit is this box's. */
 int64_t rh_dispatch_admission_limit(const struct rh_dispatch *dispatch, int stage);

@@ -9,13 +9,20 @@ static int admits(const struct listing_rule *rule, const struct rh_schedule_requ
 	return forwards[stage] - released[stage] < admission_limit;
 }
 
-int schedule_paci(const struct rh_schedule_request *request, struct rh_program *out)
+int schedule_paci_rule(const struct rh_schedule_request *request, struct listing_rule *out)
 {
-	const struct listing_rule rule = {
+	*out = (struct listing_rule){
 	        .order = {RH_SLOT_BACKWARD, RH_SLOT_FORWARD}, .orders = 2, .admits = admits, .admission_limit = request->admission_limit};
 	for (int s = 0; request->admission_limit && s < request->stages; s++)
 		if (request->admission_limit[s] < 1)
 			return rh_fail(-EINVAL, "schedule paci: stage %d's admission limit is %lld; it must let in one micro-batch", s,
 			               (long long)request->admission_limit[s]);
-	return listing_make(request, &rule, 0, request->micro_batches * request->steps, out);
+	return 0;
+}
+
+int schedule_paci(const struct rh_schedule_request *request, struct rh_program *out)
+{
+	struct listing_rule rule;
+	int rc = schedule_paci_rule(request, &rule);
+	return rc ? rc : listing_make(request, &rule, 0, request->micro_batches * request->steps, out);
 }

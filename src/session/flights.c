@@ -58,7 +58,7 @@ void rh_flights_use(struct rh_flights *flights, const struct rh_session *session
 	}
 }
 
-int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *session, const struct rh_training_data *data, int64_t step)
+int64_t rh_flights_make(struct rh_flights *flights, const struct rh_training_data *data, int64_t step)
 {
 	int64_t epoch = step / data->steps_per_epoch, within = step % data->steps_per_epoch;
 	int64_t count = rh_sampler_micro_batches(data->sampler, within);
@@ -70,7 +70,14 @@ int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *ses
 		if (rc)
 			return rc;
 	}
-	rh_flights_use(flights, session, step, count);
+	return count;
+}
+
+int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *session, const struct rh_training_data *data, int64_t step)
+{
+	int64_t count = rh_flights_make(flights, data, step);
+	if (count > 0)
+		rh_flights_use(flights, session, step, count);
 	return count;
 }
 

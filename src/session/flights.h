@@ -8,6 +8,10 @@
 struct rh_flight {
 	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
 	double norm;                    /* where each of several boxes updates itself: the norm of this box's gradients */
+	/* with local updates: the largest drift of a micro-batch; when this box had done the step, by its clock (0: not yet), and its times */
+	int64_t drift;
+	double done_s;
+	struct rh_step_times times;
 };
 
 /* Step k is number k mod `count` of `step`, and its micro-batches follow one another in the last three arrays. */
@@ -36,6 +40,8 @@ static inline int64_t rh_flight_first(const struct rh_flights *flights, int64_t 
 	return step % flights->count * flights->micro_batches;
 }
 
+/* Makes the step's micro-batches of this machine's rows, in `batch` alone; returns their number, or a fault. */
+int64_t rh_flights_make(struct rh_flights *flights, const struct rh_training_data *data, int64_t step);
 /* Makes the step's micro-batches of this machine's rows, in `batch` and `micro`; returns their number, or a fault. */
 int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *session, const struct rh_training_data *data, int64_t step);
 /* The first `count` of `batch` are the step's micro-batches: fills `micro`, and what `step` knows of them. */

@@ -7,7 +7,7 @@
  *   choose_part, share, plan, prepare     before the session starts
  *   begin                                 before the first step
  *   before_step, data, share_results      in each step that ends before the next one begins
- *   begin_stretch, data..., share_results for steps without a flush between them
+ *   begin_stretch, data, ended, share_results  for steps without a flush between them: the last of them when all stages are at rest
  *   end, report                           behind the last step
  *   free                                  in any case, behind rh_session_close */
 #ifndef RH_SESSION_MODE_H
@@ -19,6 +19,7 @@
 
 struct rh_boxes_request;
 struct rh_checkpoint_writer;
+struct rh_letters;
 struct rh_forecast;
 struct rh_forecast_input;
 
@@ -42,10 +43,13 @@ struct rh_mode_run {
 	/* Stopping. Of this box before share_results, of all boxes after it: a signal asked the run to stop, and a file SAVE for a
 	 * checkpoint. */
 	int stop_requested, save_requested;
-	int64_t saved; /* step of this box's newest whole checkpoint that other boxes make too; or the one it went on from; -1: none */
+	int rest_requested; /* this box wants all stages at rest, whatever for */
+	int64_t saved;      /* step of this box's newest whole checkpoint that other boxes make too; or the one it went on from; -1: none */
 	int64_t saved_by_all; /* the newest that all boxes have, -1: none; of one box INT64_MAX */
 	/* Judges a step that the mode made beside the run's own, behind step `step`: as training judges its own. */
 	int (*judge)(void *context, int64_t step, double loss, double norm);
+	/* Of steps without a flush: a step's losses and norm are in `flights`. */
+	int (*tell)(void *context, int64_t step);
 	void *context;
 	void *own; /* the mode's memory for this run; NULL: none */
 };
@@ -86,12 +90,20 @@ struct rh_mode_steps {
 	int (*begin)(struct rh_mode_run *run, const char *checkpoint);
 	/* Between two steps, before the next one begins. */
 	int (*before_step)(struct rh_mode_run *run);
-	/* A step's micro-batches, in run->flights; returns their number, or a fault. NULL: this machine's rows. */
+	/* A step's micro-batches, in run->flights; returns their number, or a fault. NULL: this machine's rows. Of a stretch, 0: it has no such
+	 * step; -EAGAIN: the step cannot begin yet. */
 	int64_t (*data)(struct rh_mode_run *run, int64_t step);
-	/* Box 1 has chosen a stretch of *steps steps of *count micro-batches: all boxes learn of it. NULL: a stretch may end early. */
-	int (*begin_stretch)(struct rh_mode_run *run, int64_t *steps, int64_t *count);
-	/* The executor has finished `steps` steps, one unless they were a stretch: shares their results and what boxes were asked for. NULL:
-	 * this box has all of a step's results when its executor has finished it. */
+	/* Steps whose results a run without a flush keeps at once; NULL: as many as the executor has in flight. */
+	int64_t (*kept)(const struct rh_session *session);
+	/* Steps before the one that is clipped by its share of a step's norm. NULL: a step is clipped by its own norm. */
+	int64_t (*share_ahead)(const struct rh_session *session);
+	/* A stretch begins with step run->state->step. Box 1 wants it to end before step `until`, and knows the micro-batches of each of its
+	 * steps; the other boxes learn them. *letters: its messages, the mode's. NULL: this box alone decides when it ends. */
+	int (*begin_stretch)(struct rh_mode_run *run, int64_t until, int64_t *count, const struct rh_letters **letters);
+	/* Of a stretch: this box has done the step, and its own norm is in run->flights. */
+	void (*ended)(struct rh_mode_run *run, int64_t step);
+	/* The executor has finished `steps` steps, one unless they were a stretch: shares what is not shared yet of their results and of what
+	 * boxes were asked for. NULL: this box has all of a step's results when its executor has finished it. */
 	int (*share_results)(struct rh_mode_run *run, int64_t first, int64_t steps);
 	int (*end)(struct rh_mode_run *run);
 	void (*report)(const struct rh_mode_run *run);
@@ -115,6 +127,13 @@ struct rh_mode_forecast {
 	int (*finish_step)(void *own, int step);       /* when its update is known */
 	int (*end)(void *own);                         /* behind the last step */
 	void (*close)(void *own);
+	/* Steps without a flush, so many: *own is the mode's memory for them, *letters its messages. A step begins when it may; `ended`: this
+	 * box has done it. */
+	int (*open_stretch)(struct rh_session *session, const struct rh_forecast_input *input, int64_t steps, void **own,
+	                    const struct rh_letters **letters);
+	int (*may_begin)(void *own, int64_t step);
+	void (*ended)(void *own, int64_t step);
+	void (*close_stretch)(void *own);
 	/* Fills in what the forecast says of the mode alone. */
 	void (*describe)(const struct rh_session *session, struct rh_forecast *out);
 	/* Lower bound on a step's seconds, which simulated steps do not show. box: the first one's forecast. NULL: 0. */
@@ -123,12 +142,11 @@ struct rh_mode_forecast {
 
 /* All of a mode. */
 struct rh_mode_ops {
-	int has_boxes;           /* several boxes, linked */
-	int is_judged;           /* plans are judged in virtual time; else the recurrence's choice is followed */
-	int unties;              /* an embedding that is the head too lies in two boxes, which train it apart */
-	int shares_norm;         /* a step's updates wait for the norm of all boxes' gradients */
-	int is_apart;            /* a box does not know the others' losses and norms: each has a model and checkpoints of its own */
-	int64_t longest_stretch; /* steps that run without a rest where nothing else wants one; 0: as many as a program may have */
+	int has_boxes;   /* several boxes, linked */
+	int is_judged;   /* plans are judged in virtual time; else the recurrence's choice is followed */
+	int unties;      /* an embedding that is the head too lies in two boxes, which train it apart */
+	int shares_norm; /* a step's updates wait for the norm of all boxes' gradients */
+	int is_apart;    /* a box does not know the others' losses and norms: each has a model and checkpoints of its own */
 	struct rh_mode_order order;
 	struct rh_mode_part part;
 	struct rh_mode_steps steps;

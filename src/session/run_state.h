@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+enum { RH_NORM_SHARES = 256 }; /* the most steps between a norm and the step that is clipped by its share */
+
 /* Where a run stands between two steps. */
 struct rh_run_state {
 	int64_t step;                    /* done */
@@ -12,9 +14,21 @@ struct rh_run_state {
 	int64_t tokens, trained_tokens; /* since the run began */
 	int64_t skipped_steps;          /* whose gradient was not finite: in no sum */
 	int64_t drift_since_log;        /* the largest drift of a micro-batch (struct train_versions) since the last logged line */
-	double norm_share; /* where each of several boxes updates itself: this box's norm / the norm of all; 0: not known yet */
+	/* Where each of several boxes updates itself: this box's norm / the norm of all, of step s at s mod RH_NORM_SHARES; 0: not known. */
+	double norm_share[RH_NORM_SHARES];
 	int64_t idle_steps, idle_steps_of_epoch; /* opportunistic ones, beside `step`: so far, and in this epoch */
 	int64_t data_rows, data_tokens;          /* of the rows trained on; 0 where a checkpoint of an earlier version does not say */
 };
+
+/* Of an earlier step, if it is none of the last RH_NORM_SHARES: 0. */
+static inline double rh_run_state_share_of(const struct rh_run_state *state, int64_t step)
+{
+	return step < 0 ? 0 : state->norm_share[step % RH_NORM_SHARES];
+}
+/* Notes a step's share; 0: its norm says nothing, and the share is that of the step before. */
+static inline void rh_run_state_share(struct rh_run_state *state, int64_t step, double share)
+{
+	state->norm_share[step % RH_NORM_SHARES] = share > 0 ? share : rh_run_state_share_of(state, step - 1);
+}
 
 #endif

@@ -45,7 +45,7 @@ static int finish_one(struct training *run)
 		rc = rh_updater_flush(run->session.updater);
 	if (rc)
 		return rc;
-	train_book_times(run, rh_clock_seconds() - computed);
+	train_book_times(run, rh_executor_times(run->session.executor), rh_clock_seconds() - computed);
 	return train_step_done(run, loss, norm);
 }
 

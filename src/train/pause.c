@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/stop.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -20,7 +21,8 @@ static int evaluate(struct training *run, double epoch)
 	                                .loss = eval.loss,
 	                                .tokens = eval.trained,
 	                                .rows = eval.rows,
-	                                .seconds = eval.seconds};
+	                                .seconds = eval.seconds,
+	                                .elapsed_seconds = rh_clock_seconds() - run->log.started};
 	run->result->has_eval = 1;
 	run->result->eval = eval;
 	char accuracy[128] = "";
@@ -104,12 +106,12 @@ int pause_steps(struct training *run)
 
 int pause_is_wanted(struct training *run)
 {
-	return train_is_asked_to_stop() || is_squeezed(run) || !rh_dir_bound_is_there() || saving_is_asked(run);
+	return rh_stop_is_asked() || is_squeezed(run) || !rh_dir_bound_is_there() || saving_is_asked(run);
 }
 
 void pause_note_requests(struct training *run)
 {
-	run->shared.stop_requested = train_is_asked_to_stop();
+	run->shared.stop_requested = rh_stop_is_asked();
 	run->shared.save_requested = saving_is_asked(run);
 }
 

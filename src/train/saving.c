@@ -8,6 +8,7 @@
 #include "core/fault.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/stop.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -179,6 +180,15 @@ int saving_without_link(struct training *run, int rc)
 		snprintf(why, sizeof why, ", but no checkpoint of it was written: %s", rh_error(failed));
 	else if (run->shared.saved == done)
 		snprintf(why, sizeof why, ", whose checkpoint is written");
+	else if (run->shared.saved > 0)
+		snprintf(why, sizeof why, ", and the newest checkpoint is that of step %" PRId64, run->shared.saved);
+	else
+		snprintf(why, sizeof why, ", and no checkpoint was written");
+	if (rh_stop_is_asked() && !failed && run->shared.saved == done) {
+		rh_note("%s", line);
+		run->is_stopping = run->is_alone = 1;
+		return 0;
+	}
 	if (rc == -ECONNABORTED) /* the peer's line says how to go on */
 		return rh_fail(rc, "%s; this box stopped after step %" PRId64 "%s", line, done, why);
 	return rh_fail(rc, "%s; stopped after step %" PRId64 "%s: start all boxes again with resume_from_checkpoint: true", line, done,

@@ -1,13 +1,14 @@
 /* Signals that ask the run to stop. */
 #include "train/training.h"
 
+#include "core/stop.h"
+
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t asked_to_stop;
 static volatile sig_atomic_t step_seconds; /* what one takes, rounded up; 0: not known yet */
 static volatile sig_atomic_t on_terminal;  /* whose last line is a bar's, or ^C */
 
@@ -19,7 +20,7 @@ static void ask_to_stop(int signal_number)
 	int code = errno;
 	size_t length = strlen(text), count = 0;
 	(void)signal_number;
-	asked_to_stop = 1;
+	rh_stop_ask();
 	for (unsigned left = (unsigned)step_seconds; left; left /= 10)
 		digits[count++] = (char)('0' + left % 10);
 	if (count) {
@@ -43,7 +44,7 @@ void train_tell_step_seconds(double seconds)
 void train_watch_signals(void)
 {
 	struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = (int)SA_RESETHAND};
-	asked_to_stop = 0;
+	rh_stop_forget();
 	step_seconds = 0;
 	on_terminal = isatty(STDERR_FILENO);
 	static const int asking[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU};
@@ -54,9 +55,4 @@ void train_watch_signals(void)
 			continue; /* nohup, or a shell's background job: whoever started the run wants it so */
 		sigaction(asking[i], &action, NULL);
 	}
-}
-
-int train_is_asked_to_stop(void)
-{
-	return asked_to_stop;
 }

@@ -53,9 +53,6 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	report->has_version_drift = training_is_local(run);
 	report->version_drift = run->state.drift_since_log;
 	run->state.drift_since_log = 0;
-	if (training_is_local(run)) /* no time is one step's alone */
-		report->compute_seconds = report->weights_seconds = report->activations_seconds = report->gradients_seconds =
-		        report->optimizer_seconds = NAN;
 	run->log.times_since_log = (struct rh_step_times){0};
 	report_nvme(run, report, steps);
 	report->tokens_per_second = (double)run->log.tokens_since_log / (now - run->log.since_log);
@@ -72,10 +69,8 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	return rc ? rc : rh_trainer_state_log_step(&run->trainer, report);
 }
 
-/* The latest step's times; `between`: what its end took, where the optimizer has the host. */
-void train_book_times(struct training *run, double between)
+void train_book_times(struct training *run, const struct rh_step_times *step, double between)
 {
-	const struct rh_step_times *step = rh_executor_times(run->session.executor);
 	struct rh_step_times *sum = &run->log.times_since_log;
 	sum->compute += step->compute;
 	sum->weights += step->weights;
@@ -98,7 +93,9 @@ int train_step_done(struct training *run, double loss, double norm)
 	run->state.trained_tokens += flight->trained;
 	run->log.tokens_since_log += flight->tokens;
 
-	double now = rh_clock_seconds(), per_step = (now - run->log.began) / (double)(run->state.step - run->shared.first_step);
+	/* without a flush the results of a step come later, perhaps those of several at once */
+	double now = flight->done_s > 0 ? flight->done_s : rh_clock_seconds(),
+	       per_step = (now - run->log.began) / (double)(run->state.step - run->shared.first_step);
 	struct rh_step_report report = {.step = run->state.step,
 	                                .steps = run->data.steps,
 	                                .epoch = (double)run->state.step / (double)run->data.steps_per_epoch,
@@ -109,6 +106,7 @@ int train_step_done(struct training *run, double loss, double norm)
 	                                .planned_tokens_per_second =
 	                                        run->result->rates_assumed ? 0 : run->result->predicted_tokens_per_second,
 	                                .trained_tokens = run->state.trained_tokens,
+	                                .elapsed_seconds = now - run->log.started,
 	                                .seconds_left = per_step * (double)(run->data.steps - run->state.step)};
 	train_tell_step_seconds(per_step);
 	report_peaks(run, &report);

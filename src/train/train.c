@@ -102,11 +102,12 @@ static int load_data(struct training *run)
 
 static int reserve_flights(struct training *run)
 {
-	int64_t longest = training_is_local(run) ? run->mode->longest_stretch : 0;
+	const struct rh_mode_steps *mode = &run->mode->steps;
+	int64_t kept = mode->kept ? mode->kept(&run->session) : rh_executor_steps_in_flight(run->session.executor);
 	const char *unjoined = rh_executor_unjoined(run->session.executor);
 	if (unjoined)
 		rh_note("optimizer_staleness: each step ends before the next one begins, as %s: slower, the same result", unjoined);
-	return rh_flights_reserve(&run->work, longest ? longest : rh_executor_steps_in_flight(run->session.executor), &run->flights);
+	return rh_flights_reserve(&run->work, kept, &run->flights);
 }
 
 /* The best of several plans, and what a step of it should take, to be told beside what it took. A prediction that cannot be made is no
@@ -439,7 +440,7 @@ static void begin_clocks(struct training *run)
 	if (!run->trouble.left_outs) /* else they have been watched since the run began */
 		train_watch_signals();
 	run->room_at_start = rh_machine_group_room();
-	run->log.began = run->log.since_log = rh_clock_seconds();
+	run->log.started = run->log.began = run->log.since_log = rh_clock_seconds();
 	if (run->session.space)
 		rh_space_stats(run->session.space, &run->log.nvme_logged); /* what loading wrote is no step's */
 	run->shared.first_step = run->begun = run->state.step;
@@ -473,6 +474,7 @@ static int run_once(const struct rh_config *config, struct trouble *trouble, cha
 	                                  .flights = &run.flights,
 	                                  .state = &run.state,
 	                                  .judge = judge,
+	                                  .tell = stretch_tell,
 	                                  .context = &run};
 	char *checkpoint = NULL;
 	*out = (struct rh_train_result){.mean_loss = NAN, .final_loss = NAN};
@@ -493,7 +495,7 @@ static int run_once(const struct rh_config *config, struct trouble *trouble, cha
 		rc = trouble_return(&run, rc, checkpoint, next);
 		goto out;
 	}
-	if (!rc && run.mode->steps.end)
+	if (!rc && run.mode->steps.end && !run.is_alone)
 		rc = run.mode->steps.end(&run.shared);
 	if (!rc)
 		rc = conclude(&run);

@@ -39,10 +39,19 @@ struct train_log {
 	struct rh_progress *progress;
 	struct rh_metrics *metrics;
 	struct rh_reports *reports; /* NULL: report_to names none */
-	double began, since_log;    /* clock */
+	double began, since_log;    /* clock, behind which evaluations and saving are put */
+	double started;             /* clock */
 	struct rh_step_times times_since_log;
 	struct rh_space_stats nvme_logged; /* up to the last line */
 	int64_t tokens_since_log, tokens_before;
+};
+
+/* Steps without a flush between them. */
+struct training_stretch {
+	int64_t first, begun;
+	int has_bad; /* a step whose loss or norm is not finite: when all boxes are at rest they return to a checkpoint */
+	int64_t bad;
+	double loss, norm;
 };
 
 /* All of one run: the state that steps, evaluation, checkpoints and messages share. More than 20 members: one for each of these. */
@@ -65,10 +74,12 @@ struct training {
 	int output;            /* descriptor of output_dir, which is this run's own while it is open; -1: there is none yet */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int is_stopping;       /* the run stops, because a signal or the memory limit asked for it, after the checkpoint of this step */
+	int is_alone;          /* it stops because a signal asked for it while a neighbour was gone, with a checkpoint */
 	int stopped_early;     /* the run ends because evaluations got no better */
 	struct saving saving;
 	struct trouble trouble;
 	struct train_versions versions;
+	struct training_stretch stretch;
 	struct trace_step traced;
 	struct rh_train_result *result;
 };
@@ -77,7 +88,6 @@ struct training {
 /* From now on a first SIGINT, SIGTERM, SIGHUP or SIGXCPU asks the run to stop, and says so at once; a second of the same ends the process
  * as usual. Those that were ignored stay so. */
 void train_watch_signals(void);
-int train_is_asked_to_stop(void);
 /* What a step takes, for that line. */
 void train_tell_step_seconds(double seconds);
 
@@ -149,15 +159,16 @@ int saving_save(struct training *run, int asked) RH_MUST;
 int saving_collect(struct training *run, enum rh_checkpoint_wait wait) RH_MUST;
 /* output_dir was renamed or removed: the error, after a last checkpoint. */
 int saving_without_directory(struct training *run) RH_MUST;
-/* A link's fault, which comes back, ends the run: what is done is saved where the boxes can go on from it. */
+/* A link's fault, which comes back, ends the run: what is done is saved where the boxes can go on from it. 0: a signal has asked for the
+ * end, and the checkpoint of the last step is there. */
 int saving_without_link(struct training *run, int rc) RH_MUST;
 /* The run is over, with this result: what is still being written becomes whole. Returns the first fault. */
 int saving_end(struct training *run, int rc) RH_MUST;
 void saving_report(const struct training *run);
 
 /* step_log.c */
-/* Adds the latest step's times to those of the next line; `between`: what its end took, where the optimizer has the host. */
-void train_book_times(struct training *run, double between);
+/* Adds a step's times to those of the next line; `between`: what its end took, where the optimizer has the host. */
+void train_book_times(struct training *run, const struct rh_step_times *step, double between);
 /* Books and tells of the step that run->state.step has just counted. */
 int train_step_done(struct training *run, double loss, double norm) RH_MUST;
 
@@ -176,6 +187,8 @@ int pause_leave_out(struct training *run) RH_MUST;
 /* The two loops. The next step (flushed.c); or, with local updates, all steps until a flush is wanted (stretch.c). */
 int flushed_step(struct training *run) RH_MUST;
 int stretch_steps(struct training *run) RH_MUST;
+/* For struct rh_mode_run: a step's losses and its norm are known. */
+int stretch_tell(void *context, int64_t step) RH_MUST;
 
 /* A step's micro-batches as the mode has them; their number, or a fault. */
 static inline int64_t train_data(struct training *run, int64_t step)

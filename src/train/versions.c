@@ -96,11 +96,12 @@ static int log_layers(struct training *run, int64_t step, int64_t count, const s
 int versions_note(struct training *run, int64_t step, const struct rh_versions *versions)
 {
 	struct train_versions *all = &run->versions;
-	int64_t count = rh_flight_of(&run->flights, step)->count;
+	struct rh_flight *flight = rh_flight_of(&run->flights, step);
+	int64_t count = flight->count;
 	for (int64_t m = 0; m < count; m++) {
 		int64_t layers = run->session.model->layers, drift = rh_versions_drift(versions + m * layers, layers);
 		all->largest = rh_max(all->largest, drift);
-		run->state.drift_since_log = rh_max(run->state.drift_since_log, drift);
+		flight->drift = rh_max(flight->drift, drift);
 		all->drifted += drift > 0;
 	}
 	all->micro_batches += count;

@@ -194,7 +194,7 @@ static const struct rh_gguf_tensor *read_stored(const struct rh_gguf *file, cons
 	const struct rh_gguf_tensor *tensor = rh_gguf_find(file, name);
 	assert_non_null(tensor);
 	assert_true(tensor->dtype == RH_F32 && tensor->rank == 2 && tensor->bytes <= most * (int64_t)sizeof *out);
-	check_ok(rh_file_read(rh_gguf_file(file), tensor->offset, out, (size_t)tensor->bytes));
+	check_ok(rh_file_read(tensor->file, tensor->offset, out, (size_t)tensor->bytes));
 	return tensor;
 }
 

@@ -89,13 +89,14 @@ static void test_packed_rows_of_two_tensors_alternate(void **state)
 	                             .rows = 2 * EXPERTS * WIDE,
 	                             .cols = COLS,
 	                             .stored2 = path,
+	                             .file2 = file,
 	                             .dtype2 = RH_Q8_0,
 	                             .offset2 = OF_ONE};
 	const struct rh_source source = {.path = path, .entries = {&entry, 1, 1}};
 	const struct rh_tensor tensor = {.name = path};
 	assert_int_equal(rh_source_form(&source, &tensor), RH_FORM_Q8_0);
 	check_matrix(&source, &entry, RH_FORM_Q8_0);
-	entry.dtype2 = RH_Q4_0; /* no matrix has two types */
+	entry.dtype2 = RH_Q5_0; /* no matrix has two types */
 	assert_int_equal(rh_source_form(&source, &tensor), RH_FORM_PLAIN);
 	rh_file_close(file);
 	check_ok(rh_dir_remove(dir));

@@ -486,6 +486,50 @@ static void test_a_stalled_box_is_waited_for_then_given_up(void **state)
 	rig_close(&rig);
 }
 
+/* A signal while the neighbour is gone: no hour of waiting. With a checkpoint where giving up writes one, else the newest is named. */
+static void test_a_box_that_is_alone_stops_when_asked(void **state)
+{
+	(void)state;
+	static const char *const ways[] = {"", "max_grad_norm: 0\n"};
+	int named = 0;
+	for (int way = 0; way < 2; way++)
+		for (int gone = 0; gone < 2; gone++) {
+			char keys[256];
+			struct rig rig;
+			snprintf(keys, sizeof keys, "device: cpu:1\nsave_strategy: steps\nsave_steps: 40\nlink_give_up: 3600\n%s",
+			         ways[way]);
+			rig_open(&rig, 2, keys, 0, 0);
+			start_all(&rig, " --max_steps 100000");
+			wait_for_checkpoints(&rig, 40);
+			usleep(150000);
+			kill(rig.ran[gone].pid, SIGKILL);
+			run_wait(&rig.ran[gone]);
+			usleep(300000);
+			kill(rig.ran[!gone].pid, SIGTERM);
+			int64_t began = time(NULL);
+			run_wait(&rig.ran[!gone]);
+			assert_true(time(NULL) - began < 25); /* a scheduler's 30 seconds */
+			const struct ran *ran = &rig.ran[!gone];
+			if ((!way && ran->status) || !strstr(ran->err, ": asked to stop while the box there was gone") ||
+			    (!ran->status && !strstr(ran->err, "stopped by a signal after step ")))
+				fail_msg("exit %d: %s", ran->status, ran->err);
+			if (ran->status) /* else the newest checkpoint happened to be that of the last step */
+				check_failed(ran, "asked to stop|; stopped after step |, and the newest checkpoint is that of step ");
+			named += ran->status != 0;
+			for (int k = 0; k < 2; k++)
+				run_free(&rig.ran[k]);
+			start_all(&rig, " --max_steps 45 --resume_from_checkpoint true");
+			for (int k = 0; k < 2; k++) { /* they go on, or stand beyond that */
+				run_wait(&rig.ran[k]);
+				if (rig.ran[k].status)
+					fail_msg("%s", rig.ran[k].err);
+				run_free(&rig.ran[k]);
+			}
+			rig_close(&rig);
+		}
+	assert_true(named > 0);
+}
+
 int main(void)
 {
 	run_prepare = boxes_limit_time;
@@ -497,6 +541,7 @@ int main(void)
 	        cmocka_unit_test(test_boxes_that_have_ended_are_started_again),
 	        cmocka_unit_test(test_strangers_are_refused_logged_and_change_no_bit),
 	        cmocka_unit_test(test_a_stalled_box_is_waited_for_then_given_up),
+	        cmocka_unit_test(test_a_box_that_is_alone_stops_when_asked),
 	        cmocka_unit_test(test_a_line_that_stays_broken_ends_the_run_on_checkpoints),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,12 +70,12 @@ static void make_rows(struct scratch *scratch)
 
 /* ---- which weights each unit's forward and backward read ---- */
 
-enum { ACCUMULATION = 4, REST = 8 }; /* micro-batches of a step; steps from one rest of all boxes to the next */
+enum { ACCUMULATION = 4, REST = 8 }; /* micro-batches of a step; steps from one checkpoint of SAVES to the next */
 
 /* What a log must say. A unit has so many micro-batches. cut: each box's, or stage's, first layer but the first one's. */
 struct expected {
 	int boxes, steps, cut[BOXES_MOST];
-	int64_t limit[BOXES_MOST], unit, delay;
+	int64_t limit[BOXES_MOST], unit, delay, rest; /* rest: steps from one rest of all boxes to the next; 0: there is none */
 };
 
 /* The steps whose updates weights have had so many backwards of units behind the rest after step `rest`. */
@@ -87,7 +87,7 @@ static int64_t version_after(const struct expected *is, int64_t rest, int64_t ba
 /* The closed form: unit m, counted from the latest rest, is forwarded behind m - K backwards, K = limit - 1, and has its own behind m. */
 static void check_unit(const struct expected *is, const json_t *line, int layer, int64_t micro_batch)
 {
-	int64_t step = json_integer_value(json_object_get(line, "step")) - 1, rest = step - step % REST;
+	int64_t step = json_integer_value(json_object_get(line, "step")) - 1, rest = is->rest ? step - step % is->rest : 0;
 	int64_t m = ((step - rest) * ACCUMULATION + micro_batch) / is->unit, units = ACCUMULATION / is->unit;
 	int box = 0;
 	while (box + 1 < is->boxes && layer >= is->cut[box + 1])
@@ -138,7 +138,11 @@ enum { STEPS = 20, LAYERS = 7 };
 static void check_logs(const struct scratch *scratch, const struct division *division, const char *keys, int steps, int adapters)
 {
 	const char *delay = strstr(keys, "paci_update_delay: ");
-	struct expected is = {.boxes = division->boxes, .steps = steps, .unit = 1, .delay = delay ? atoi(strchr(delay, ' ')) : 0};
+	struct expected is = {.boxes = division->boxes,
+	                      .steps = steps,
+	                      .unit = 1,
+	                      .delay = delay ? atoi(strchr(delay, ' ')) : 0,
+	                      .rest = strstr(keys, "save_steps: ") ? REST : 0};
 	(void)sscanf(division->cuts, "[%d, %d]", &is.cut[1], &is.cut[2]);
 	is.cut[is.boxes] = LAYERS;
 	for (int k = 0; k < is.boxes; k++)
@@ -161,8 +165,8 @@ static void check_division(const struct division *division, const char *keys, co
 	else
 		snprintf(alone, sizeof alone, "%smax_grad_norm: 0\nschedule: paci\ndevice: %s\nforward_cuts: %s\n", keys, division->device,
 		         division->cuts);
-	snprintf(linked, sizeof linked, "%smax_grad_norm: 0\nmode: paci\ndevice: %s\nround_micro_batches: 1\nbox_cuts: %s\n", keys,
-	         device, division->cuts);
+	snprintf(linked, sizeof linked, "%smax_grad_norm: 0\nmode: paci\ndevice: %s\nround_micro_batches: 1\nbox_cuts: %s\n", keys, device,
+	         division->cuts);
 	run_alone(&scratch, alone, options);
 	run_boxes(&scratch, linked, division->boxes, options);
 	check_weights(&scratch, adapters ? "adapter_model.safetensors" : "model.safetensors", adapters ? 1 : division->boxes);
@@ -172,7 +176,7 @@ static void check_division(const struct division *division, const char *keys, co
 	scratch_close(&scratch);
 }
 
-/* Boxes come to rest each eight steps, the one box at a checkpoint. */
+/* All come to rest each eight steps, at a checkpoint; else only at the end. */
 #define SAVES "save_strategy: steps\nsave_steps: 8\n"
 
 static void test_boxes_are_stages(void **state)
@@ -292,6 +296,52 @@ static void test_each_box_clips_by_its_share(void **state)
 	scratch_close(&scratch);
 }
 
+/* ---- what is told ---- */
+
+/* Lines come in bursts, as results of several steps may: speeds and times are the steps' own. Without a pause between two lines the time
+ * between their steps' ends is that of which tokens_per_second speaks, and of which the waits are parts. */
+static void check_times(const struct scratch *scratch, int out, int lines)
+{
+	static const char *const parts[] = {"compute_seconds", "weights_wait_seconds", "activations_wait_seconds", "gradients_wait_seconds",
+	                                    "optimizer_wait_seconds"};
+	FILE *file = fopen(path_of("%s/out%d/metrics.jsonl", scratch->dir, out), "r");
+	char text[4096];
+	double before = 0;
+	int seen = 0;
+	assert_non_null(file);
+	for (; fgets(text, sizeof text, file); seen++) {
+		json_t *line = json_loads(text, 0, NULL);
+		double elapsed = json_number_value(json_object_get(line, "elapsed_seconds")), sum = 0,
+		       tokens = json_number_value(json_object_get(line, "tokens_per_second")) * (elapsed - before);
+		assert_true(elapsed > before);
+		assert_true(tokens >= ACCUMULATION && fabs(tokens - round(tokens)) < 1e-3);
+		for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+			assert_true(json_is_number(json_object_get(line, parts[i])));
+			if (i < 4) /* the updates' waits are among the devices' */
+				sum += json_number_value(json_object_get(line, parts[i]));
+		}
+		assert_true(!seen || sum >= 0.999 * (elapsed - before));
+		before = elapsed;
+		json_decref(line);
+	}
+	fclose(file);
+	assert_int_equal(seen, lines);
+}
+
+static void test_lines_tell_of_their_own_steps(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_rows(&scratch);
+	run_alone(&scratch, "schedule: 1f1b-async\ndevice: cpu:2\nforward_cuts: [3]\nmax_grad_norm: 0\nsave_strategy: \"no\"\n",
+	          "--max_steps 12");
+	run_boxes(&scratch, "mode: paci\ndevice: cpu:1\nbox_cuts: [3]\nsave_strategy: \"no\"\nadmission_limits: [8, 1]\n", 2,
+	          "--max_steps 12");
+	for (int k = 0; k <= 2; k++)
+		check_times(&scratch, k, 12);
+	scratch_close(&scratch);
+}
+
 /* The order of a box's units follows from the limits alone: a slow line changes no bit. Wider limits give other weights. */
 static void test_latency_changes_no_bit(void **state)
 {
@@ -334,7 +384,8 @@ static void test_versions_of_units(void **state)
 static void test_cut_lines_change_no_bit(void **state)
 {
 	(void)state;
-	static const char keys[] = "mode: paci\ndevice: cpu:1\nbox_cuts: [2, 4]\nsave_strategy: \"no\"\nlink_timeout: 2\nlink_give_up: 60\n";
+	static const char keys[] =
+	        "mode: paci\ndevice: cpu:1\nbox_cuts: [2, 4]\nsave_strategy: \"no\"\nlink_timeout: 2\nlink_give_up: 60\n";
 	struct scratch scratch;
 	make_rows(&scratch);
 	run_boxes(&scratch, keys, 3, "--max_steps 16");
@@ -392,9 +443,7 @@ static void test_version_drift_keeps_to_its_bound(void **state)
 	static const struct {
 		const char *option, *line[2];
 		int status;
-	} cases[] = {{"--max_steps 12 --max_version_drift 1",
-	              {"gradient_accumulation_steps: 8", "gradient_accumulation_steps: 8"},
-	              1},
+	} cases[] = {{"--max_steps 12 --max_version_drift 1", {"gradient_accumulation_steps: 8", "gradient_accumulation_steps: 8"}, 1},
 	             {"--max_steps 12 --max_version_drift 2",
 	              {"version drift: at most 2, bound 2; ", "version drift: at most 0, bound 0; 0 of 48 micro-batches"},
 	              0}};
@@ -451,7 +500,8 @@ static void kill_and_start_again(const char *keys)
 	for (int k = 1; k >= 0; k--) {
 		run_wait(&ran[k]);
 		run_free(&ran[k]);
-		run_start(&scratch, path_of("train %s/run%d.yaml %s --resume_from_checkpoint true", scratch.dir, k + 1, options), 0, &ran[k]);
+		run_start(&scratch, path_of("train %s/run%d.yaml %s --resume_from_checkpoint true", scratch.dir, k + 1, options), 0,
+		          &ran[k]);
 	}
 	boxes_finish(ran, 2);
 	for (int k = 1; k <= 2; k++) {
@@ -480,7 +530,8 @@ static void make_ordered_rows(const struct scratch *scratch, int steps, int with
 	struct rh_text text = {0};
 	for (int row = 0; row < 4 * steps; row++)
 		if (row / 4 != without)
-			check_ok(rh_text_printf(&text, "{\"prompt\": \"%s \", \"completion\": \"%d %s\"}\n", words[row % 7], row, words[row % 5]));
+			check_ok(rh_text_printf(&text, "{\"prompt\": \"%s \", \"completion\": \"%d %s\"}\n", words[row % 7], row,
+			                        words[row % 5]));
 	write_text(path_of("%s/rows.jsonl", scratch->dir), text.bytes);
 	rh_text_free(&text);
 }
@@ -592,6 +643,7 @@ int main(void)
 	        cmocka_unit_test(test_boxes_of_two_devices_are_stages),
 	        cmocka_unit_test(test_adapters),
 	        cmocka_unit_test(test_each_box_clips_by_its_share),
+	        cmocka_unit_test(test_lines_tell_of_their_own_steps),
 	        cmocka_unit_test(test_latency_changes_no_bit),
 	        cmocka_unit_test(test_versions_of_units),
 	        cmocka_unit_test(test_cut_lines_change_no_bit),

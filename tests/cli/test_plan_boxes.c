@@ -454,13 +454,15 @@ static void test_a_schedule_that_orders_no_boxes_is_refused(void **state)
 {
 	(void)state;
 	static const char *const verbs[] = {"plan --hardware rtx4090x1", "train --output_dir x --box 2 --link_below 127.0.0.1:9"};
+	static const char *const schedules[] = {"zb-v", "interleaved-1f1b", "looped-bfs", "mobius"}; /* several stages a device */
 	struct scratch scratch;
 	scratch_open(&scratch);
-	for (int i = 0; i < 2; i++) {
-		struct ran ran = run_line(&scratch,
-		                          "%s --config_name examples/models/qwen3-1.7b --mode sync-pp --boxes 2 --lora_r 16 --schedule zb-v",
-		                          verbs[i]);
-		check_failed(&ran, "schedule: 'zb-v' does not order boxes in mode sync-pp; choose gpipe, 1f1b, ");
+	for (int i = 0; i < 8; i++) {
+		struct ran ran =
+		        run_line(&scratch, "%s --config_name examples/models/qwen3-1.7b --mode sync-pp --boxes 2 --lora_r 16 --schedule %s",
+		                 verbs[i % 2], schedules[i / 2]);
+		check_failed(&ran,
+		             path_of("schedule: '%s' does not order boxes in mode sync-pp; choose gpipe, 1f1b, zb-h1, ", schedules[i / 2]));
 		run_free(&ran);
 	}
 	scratch_close(&scratch);

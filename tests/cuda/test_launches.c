@@ -110,7 +110,7 @@ static int64_t launched(struct rig *rig)
 static int64_t count(struct rig *rig, int hi)
 {
 	int64_t mark = rig->used, before;
-	struct rh_view view[4], boundary[4] = {{0}}, none = {0};
+	struct rh_view view[4], boundary[4] = {{0}};
 	for (int i = 0; i < 4; i++)
 		view[i] = rh_view_of(take(rig, 2 * TOKENS * rig->config.hidden_size), RH_BF16, TOKENS, rig->config.hidden_size);
 	boundary[hi] = view[1];

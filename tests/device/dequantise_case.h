@@ -4,8 +4,8 @@
 
 #include "op_case.h"
 
-static const enum rh_dtype dequantise_types[] = {RH_Q4_0, RH_Q4_1, RH_Q5_0, RH_Q5_1,   RH_Q8_0, RH_Q2_K, RH_Q3_K,
-                                                 RH_Q4_K, RH_Q5_K, RH_Q6_K, RH_IQ4_NL, RH_I8,   RH_NF4,  RH_FP4};
+static const enum rh_dtype dequantise_types[] = {RH_Q4_0, RH_Q4_1,   RH_Q5_0,   RH_Q5_1,  RH_Q8_0,  RH_Q2_K, RH_Q3_K, RH_Q4_K, RH_Q5_K,
+                                                 RH_Q6_K, RH_IQ4_NL, RH_IQ4_XS, RH_MXFP4, RH_NVFP4, RH_I8,   RH_NF4,  RH_FP4};
 enum { DEQUANTISE_TYPES = sizeof dequantise_types / sizeof *dequantise_types };
 
 struct dequantise_shape {
@@ -13,6 +13,7 @@ struct dequantise_shape {
 	int64_t rows, cols, pad; /* cols: rounded up to whole blocks */
 	int64_t run;             /* of types whose scales lie apart */
 	int nested;              /* those of NF4 are quantised themselves */
+	int64_t named;           /* rows that an index names; 0: there is no index */
 };
 
 static inline struct op_case dequantise_case(const struct dequantise_shape *s, uint64_t *seed)
@@ -21,7 +22,12 @@ static inline struct op_case dequantise_case(const struct dequantise_shape *s, u
 	const enum rh_dtype type = s->type;
 	int64_t block = rh_dtype_block(type), rows = s->rows, cols = (s->cols + block - 1) / block * block, pad = s->pad;
 	case_operand(&c, RH_DEQUANTISE_X, type, rows, cols, pad * block, FILL_RANDOM);
-	case_operand(&c, RH_DEQUANTISE_Y, s->act, rows, cols, pad, FILL_POISON);
+	case_operand(&c, RH_DEQUANTISE_Y, s->act, s->named ? s->named : rows, cols, pad, FILL_POISON);
+	if (s->named) {
+		struct rh_view index = case_operand(&c, RH_DEQUANTISE_INDEX, RH_I32, s->named, 1, 0, FILL_NONE);
+		for (int64_t r = 0; r < s->named; r++)
+			case_put(index, r, 0, (double)case_between(seed, 0, rows - 1));
+	}
 	if (type < RH_Q4_0) {
 		int64_t runs = (cols + s->run - 1) / s->run;
 		c.op.dequantise.run = s->run;
@@ -50,6 +56,7 @@ static inline void dequantise_each(void (*check)(struct op_case *c, uint64_t *se
 			s.pad = i % 3 == 1 ? case_between(&seed, 1, 9) : 0;
 			s.run = s.type == RH_FP4 ? 32 : runs[check_random(&seed) % 5];
 			s.nested = s.type == RH_NF4 && i % 2;
+			s.named = s.rows && i % 3 == 0 ? case_between(&seed, 1, 9) : 0;
 			struct op_case c = dequantise_case(&s, &seed);
 			check(&c, &seed);
 		}

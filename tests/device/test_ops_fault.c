@@ -136,7 +136,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	        [RH_OP_GROUPED_GEMM] = {{act, 12, 8}, {act, 32, 5}, {RH_I32, 5, 1}, {RH_F32, 12, 5}, {act, 4, 5}, {RH_F32, 12, 5}},
 	        [RH_OP_GROUPED_GEMM_GRADIENT] = {{act, 12, 6}, {act, 12, 5}, {RH_I32, 5, 1}, {RH_F32, 24, 5}},
 	        [RH_OP_GROUPED_COLUMN_SUM] = {{act, 12, 8}, {RH_I32, 5, 1}, {RH_F32, 4, 8}},
-	        [RH_OP_DEQUANTISE] = {{RH_NF4, 6, 128}, {RH_U8, 6, 2}, {RH_F32, 1, 1}, {RH_F32, 1, 256}, {act, 6, 128}},
+	        [RH_OP_DEQUANTISE] = {{RH_NF4, 6, 128}, {RH_U8, 6, 2}, {RH_F32, 1, 1}, {RH_F32, 1, 256}, {RH_I32, 6, 1}, {act, 6, 128}},
 	        [RH_OP_ACTIVATION] = {{act, 6, 8}, {act, 6, 8}},
 	        [RH_OP_ACTIVATION_BACKWARD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {act, 6, 8}},
 	        [RH_OP_LAYERNORM] = {{act, 6, 8}, {act, 1, 8}, {act, 1, 8}, {act, 6, 8}, {RH_F32, 6, 2}},

@@ -41,7 +41,7 @@ static int fuzz_one(const uint8_t *bytes, size_t length)
 	for (int64_t i = 0; i < rh_gguf_count(gguf); i++) {
 		const struct rh_gguf_tensor *tensor = rh_gguf_at(gguf, i);
 		char end;
-		if (tensor->bytes && rh_file_read(rh_gguf_file(gguf), tensor->offset + tensor->bytes - 1, &end, 1))
+		if (tensor->bytes && rh_file_read(tensor->file, tensor->offset + tensor->bytes - 1, &end, 1))
 			abort();
 	}
 	rh_gguf_close(gguf);

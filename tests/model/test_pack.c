@@ -36,7 +36,8 @@ static enum rh_form form_of(const void *context, const struct rh_tensor *tensor)
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		if (strstr(tensor->name, names[i]))
 			return form[i];
-	fail_msg("%s is no matrix that may be packed", tensor->name);
+	if (strcmp(tensor->name, "model.embed_tokens.weight") && strcmp(tensor->name, "lm_head.weight"))
+		fail_msg("%s is no matrix that may be packed", tensor->name);
 	return RH_FORM_PLAIN;
 }
 
@@ -84,10 +85,12 @@ static float value_of(const struct rig *rig, int t, int64_t i)
 	const uint8_t *scale = from + (form.form ? rh_form_element_bytes(form.form, tensor->rows, tensor->cols) : 0);
 	float values[RH_BLOCK_RUN], value;
 	uint16_t half;
-	switch (form.form) {
-	case RH_FORM_Q8_0:
-		rh_block_q8_0(from + i / 32 * 34, (int)(i % 32 / 16 * 16), 16, values);
+	if (form.form && !rh_form_traits(form.form)->run) {
+		int64_t block = rh_dtype_block(form.dtype);
+		rh_block_values(form.dtype, from + rh_dtype_bytes(form.dtype, i / block * block), (int)(i % block / 16 * 16), 16, values);
 		return values[i % 16];
+	}
+	switch (form.form) {
 	case RH_FORM_MXFP4:
 		return rh_fp4_value(from[i / 2] >> i % 2 * 4 & 15) *
 		       rh_e8m0_value(scale[i / tensor->cols * ((tensor->cols + 31) / 32) + i % tensor->cols / 32]);
@@ -152,7 +155,7 @@ static void check_forms(enum rh_dtype dtype, const enum rh_form form[7], uint64_
 			if (!first->outputs)
 				continue;
 			rig.emit.plain = in_room ? rig.plain : NULL;
-			check_matrix(&rig, first->weight, count, emit_matrix(&rig.emit, layer, first->weight, rows, first->inputs));
+			check_matrix(&rig, first->weight, count, emit_matrix(&rig.emit, layer, 0, first->weight, rows, first->inputs));
 			assert_true(!in_room || rig.arena.used == mark);
 			rh_arena_reset(&rig.arena, mark);
 		}
@@ -166,7 +169,9 @@ static void test_plain_matrices_are_what_packed_ones_stand_for(void **state)
 	for (int i = 0; i < 40; i++) {
 		enum rh_form form[7];
 		for (int p = 0; p < 7; p++)
-			form[p] = (enum rh_form)(((int)(1000 * check_uniform(&seed)) + 1000) % RH_FORMS);
+			do
+				form[p] = (enum rh_form)(check_random(&seed) % RH_FORMS);
+			while (form[p] && 32 % rh_dtype_block(rh_form_traits(form[p])->element));
 		check_forms(i % 2 ? RH_BF16 : RH_F32, form, &seed);
 	}
 }

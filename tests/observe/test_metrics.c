@@ -57,12 +57,14 @@ static const struct rh_step_report step_report = {.step = 10,
                                                   .grad_norm = NAN,
                                                   .learning_rate = 2e-4,
                                                   .tokens_per_second = 1000,
+                                                  .elapsed_seconds = 12.5,
                                                   .trained_tokens = 123456789012,
                                                   .compute_seconds = 1.25,
                                                   .weights_seconds = 0.5,
                                                   .optimizer_seconds = 0.25,
                                                   .ram_peak_bytes = 7};
-static const struct rh_eval_report eval_report = {.step = 10, .epoch = 0.5, .loss = 2.5, .tokens = 9, .rows = 3, .seconds = 1.5};
+static const struct rh_eval_report eval_report = {
+        .step = 10, .epoch = 0.5, .loss = 2.5, .tokens = 9, .rows = 3, .seconds = 1.5, .elapsed_seconds = 14};
 
 static void test_metrics_one_line_each_and_flushed(void **state)
 {
@@ -86,14 +88,15 @@ static void test_metrics_one_line_each_and_flushed(void **state)
 	check_ok(rh_metrics_open("m.jsonl", 0, &metrics));
 	check_ok(rh_metrics_step(metrics, &step_report));
 	check_ok(rh_metrics_eval(metrics, &eval_report));
-	assert_string_equal(
-	        read_text("m.jsonl"),
-	        "{\"step\": 10, \"epoch\": 0.5, \"loss\": 0.3333333333333333, \"grad_norm\": null, \"learning_rate\": 0.0002, "
-	        "\"tokens_per_second\": 1000, \"trained_tokens\": 123456789012, \"compute_seconds\": 1.25, \"weights_wait_seconds\": 0.5, "
-	        "\"activations_wait_seconds\": 0, \"gradients_wait_seconds\": 0, \"optimizer_wait_seconds\": 0.25, "
-	        "\"vram_peak_bytes\": 0, \"ram_peak_bytes\": 7, "
-	        "\"nvme_peak_bytes\": 0}\n"
-	        "{\"step\": 10, \"epoch\": 0.5, \"eval_loss\": 2.5, \"eval_tokens\": 9, \"eval_rows\": 3, \"eval_runtime\": 1.5}\n");
+	assert_string_equal(read_text("m.jsonl"),
+	                    "{\"step\": 10, \"epoch\": 0.5, \"loss\": 0.3333333333333333, \"grad_norm\": null, \"learning_rate\": 0.0002, "
+	                    "\"tokens_per_second\": 1000, \"elapsed_seconds\": 12.5, \"trained_tokens\": 123456789012, "
+	                    "\"compute_seconds\": 1.25, \"weights_wait_seconds\": 0.5, "
+	                    "\"activations_wait_seconds\": 0, \"gradients_wait_seconds\": 0, \"optimizer_wait_seconds\": 0.25, "
+	                    "\"vram_peak_bytes\": 0, \"ram_peak_bytes\": 7, "
+	                    "\"nvme_peak_bytes\": 0}\n"
+	                    "{\"step\": 10, \"epoch\": 0.5, \"eval_loss\": 2.5, \"eval_tokens\": 9, \"eval_rows\": 3, \"eval_runtime\": "
+	                    "1.5, \"elapsed_seconds\": 14}\n");
 	rh_metrics_close(metrics);
 	rh_metrics_close(NULL);
 }
@@ -132,7 +135,7 @@ static void reopen(const char *text, int64_t keep_step, const char *kept)
 	check_ok(rh_metrics_eval(metrics, &eval_report));
 	assert_int_equal(strncmp(read_text("r.jsonl"), kept, strlen(kept)), 0);
 	assert_string_equal(read_text("r.jsonl") + strlen(kept), "{\"step\": 10, \"epoch\": 0.5, \"eval_loss\": 2.5, \"eval_tokens\": 9, "
-	                                                         "\"eval_rows\": 3, \"eval_runtime\": 1.5}\n");
+	                                                         "\"eval_rows\": 3, \"eval_runtime\": 1.5, \"elapsed_seconds\": 14}\n");
 	rh_metrics_close(metrics);
 }
 

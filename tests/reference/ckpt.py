@@ -33,10 +33,10 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from gguf_parts import add_lengths, gguf_name, permute, rope_factors, unpermute, write_and_close
 
 HERE = pathlib.Path(__file__).parent / "ckpt"
-TYPES = [Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL]
+TYPES = [Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4, Q.NVFP4]
 # byte offsets of the fp16 scales in a block
 SCALES = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q2_K: [80, 82], Q.Q3_K: [108], Q.Q4_K: [0, 2],
-          Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.IQ4_NL: [0]}
+          Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.IQ4_NL: [0], Q.IQ4_XS: [0], Q.MXFP4: [], Q.NVFP4: []}
 
 
 def quants(out):
@@ -44,7 +44,7 @@ def quants(out):
     tensors = {}
     for kind in TYPES:
         size, width = gguf.GGML_QUANT_SIZES[kind]
-        count = 24 if size == 256 else 64 if size == 32 else 65536
+        count = 24 if size == 256 else 64 if size > 1 else 65536
         if size == 1:  # every finite half
             halves = np.arange(65536, dtype=np.uint16)
             exponent = 0x7C00 if kind == Q.F16 else 0x7F80
@@ -57,6 +57,8 @@ def quants(out):
                 halves[(halves & 0x7C00) == 0x7C00] &= 0x83FF  # infinities and NaNs become subnormals
                 halves[:8] = [0, 0x8000, 1, 0x83FF, 0x7BFF, 0xFBFF, 0x3C00, 0x0400]
                 blocks[:, offset : offset + 2] = halves.view(np.uint8).reshape(count, 2)
+            if kind == Q.MXFP4:  # 255 is no number to the format, 2^127 to the package
+                blocks[:, 0] = np.linspace(0, 250, count)
         values = gguf.quants.dequantize(blocks, kind).astype(np.float32)
         tensors[f"{kind.name}.blocks"] = blocks
         tensors[f"{kind.name}.values"] = values.reshape(-1)

@@ -90,11 +90,10 @@ static inline int lane_is_local(const struct lane_case *is)
 
 static inline void lane_case_boxes(struct lane_random *random, struct lane_case *is)
 {
-	static const char *const schedules[] = {
-	        "roundpipe", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "paci", "1f1b-async", "zb-h1", "zb-h2", "zb-1p", "zb-2p"};
+	static const char *const schedules[] = {"roundpipe", "gpipe", "1f1b", "paci", "1f1b-async", "zb-h1", "zb-h2", "zb-1p", "zb-2p"};
 	if (lane_pick(random, 5) || is->generates)
 		return;
-	is->schedule = schedules[lane_pick(random, 11)];
+	is->schedule = schedules[lane_pick(random, 9)];
 	if (is->tied && !is->lora && lane_is_local(is)) /* such boxes make two of a tied table */
 		is->schedule = "1f1b";
 	is->boxes = lane_is_fluid(is) ? 2 : 2 + (int)lane_pick(random, is->layers > 1 ? 3 : 2); /* each has a layer */

@@ -4,7 +4,10 @@
 
 #include "train/rig.h"
 
+#include "ckpt/gguf.h"
+#include "ckpt/gguf_out.h"
 #include "ckpt/merge.h"
+#include "core/float16.h"
 
 enum { PACKED_STEPS = 2, PACKED_MICROS = 4, PACKED_DOCUMENTS = 2, PACKED_LENGTH = 9, PACKED_TOKENS = PACKED_DOCUMENTS * PACKED_LENGTH };
 
@@ -82,6 +85,106 @@ static inline void packed_export(const char *path)
 	int64_t tensors;
 	check_ok(rh_merge(&(struct rh_merge){.model = "tests/reference/models/gguf-llama/model.gguf", .gguf = path, .dtype = RH_Q8_0},
 	                  &tensors));
+}
+
+/* Where a block has its fp16 scales, and which; -1: none. Values are below one half then. */
+struct packed_scales {
+	int at[2];
+	uint16_t half[2];
+};
+static inline struct packed_scales packed_scales(enum rh_dtype dtype)
+{
+	const float tenth = 0.0125f, step = 0x1p-14f;
+	switch (dtype) {
+	case RH_Q4_1:
+	case RH_Q5_1:
+		return (struct packed_scales){{0, 2}, {rh_f32_to_f16(tenth), rh_f32_to_f16(-0.1f)}};
+	case RH_Q2_K:
+		return (struct packed_scales){{80, 82}, {rh_f32_to_f16(0.005f), rh_f32_to_f16(0.01f)}};
+	case RH_Q3_K:
+		return (struct packed_scales){{108, -1}, {rh_f32_to_f16(0.002f), 0}};
+	case RH_Q4_K:
+	case RH_Q5_K:
+		return (struct packed_scales){{0, 2}, {rh_f32_to_f16(4 * step), rh_f32_to_f16(32 * step)}};
+	case RH_Q6_K:
+		return (struct packed_scales){{208, -1}, {rh_f32_to_f16(step), 0}};
+	case RH_IQ4_NL:
+	case RH_IQ4_XS:
+		return (struct packed_scales){{0, -1}, {rh_f32_to_f16(dtype == RH_IQ4_NL ? 0.002f : step), 0}};
+	case RH_MXFP4:
+	case RH_NVFP4:
+		return (struct packed_scales){{-1, -1}, {0, 0}};
+	default:
+		return (struct packed_scales){{0, -1}, {rh_f32_to_f16(dtype == RH_Q8_0 ? 0.001f : tenth), 0}};
+	}
+}
+
+/* Blocks of random values below one half, or near zero: the bytes of a whole tensor. */
+static inline void packed_blocks(enum rh_dtype dtype, uint64_t *seed, uint8_t *out, int64_t bytes)
+{
+	int64_t block = rh_dtype_block_bytes(dtype);
+	struct packed_scales scales = packed_scales(dtype);
+	for (int64_t i = 0; i < bytes; i++)
+		out[i] = (uint8_t)(check_random(seed) >> 16);
+	for (uint8_t *at = out; at < out + bytes; at += block) {
+		for (int s = 0; s < 2; s++)
+			if (scales.at[s] >= 0)
+				memcpy(at + scales.at[s], &scales.half[s], sizeof scales.half[s]);
+		if (dtype == RH_MXFP4)
+			*at = 122;
+		if (dtype == RH_NVFP4)
+			memset(at, 0x18, 4);
+	}
+}
+
+/* A small model at `path` of the llama architecture, all of whose matrices are in one type: embedding and head too. */
+static inline void packed_make(const char *path, enum rh_dtype dtype, uint64_t seed)
+{
+	enum { HIDDEN = 256, WIDE = 512, WORDS = 288, KEYS = 128 };
+	static const char *const without[] = {"llama.embedding_length", "llama.feed_forward_length", "llama.block_count",
+	                                      "llama.rope.dimension_count", NULL};
+	static const struct {
+		const char *name;
+		int64_t rows, cols; /* rows 0: a norm's */
+	} tensors[] = {{"token_embd.weight", WORDS, HIDDEN},
+	               {"output.weight", WORDS, HIDDEN},
+	               {"output_norm.weight", 0, HIDDEN},
+	               {"blk.0.attn_norm.weight", 0, HIDDEN},
+	               {"blk.0.ffn_norm.weight", 0, HIDDEN},
+	               {"blk.0.attn_q.weight", HIDDEN, HIDDEN},
+	               {"blk.0.attn_k.weight", KEYS, HIDDEN},
+	               {"blk.0.attn_v.weight", KEYS, HIDDEN},
+	               {"blk.0.attn_output.weight", HIDDEN, HIDDEN},
+	               {"blk.0.ffn_gate.weight", WIDE, HIDDEN},
+	               {"blk.0.ffn_up.weight", WIDE, HIDDEN},
+	               {"blk.0.ffn_down.weight", HIDDEN, WIDE}};
+	enum { TENSORS = sizeof tensors / sizeof *tensors };
+	static uint8_t bytes[WIDE * HIDDEN * 4];
+	struct rh_gguf *like;
+	struct rh_gguf_out *out;
+	check_ok(rh_gguf_open("tests/reference/models/gguf-llama/model.gguf", &like));
+	check_ok(rh_gguf_out_create(path, &out));
+	check_ok(rh_gguf_out_copy(out, like, without));
+	check_ok(rh_gguf_out_u32(out, "llama.embedding_length", HIDDEN));
+	check_ok(rh_gguf_out_u32(out, "llama.feed_forward_length", WIDE));
+	check_ok(rh_gguf_out_u32(out, "llama.block_count", 1));
+	check_ok(rh_gguf_out_u32(out, "llama.rope.dimension_count", HIDDEN / 4));
+	for (int t = 0; t < TENSORS; t++)
+		check_ok(rh_gguf_out_tensor(out, tensors[t].name, tensors[t].rows ? dtype : RH_F32, tensors[t].rows, tensors[t].cols));
+	check_ok(rh_gguf_out_begin(out));
+	for (int t = 0; t < TENSORS; t++) {
+		const float one = 1;
+		int64_t length =
+		        rh_dtype_bytes(tensors[t].rows ? dtype : RH_F32, (tensors[t].rows ? tensors[t].rows : 1) * tensors[t].cols);
+		if (tensors[t].rows)
+			packed_blocks(dtype, &seed, bytes, length);
+		for (int64_t i = 0; !tensors[t].rows && i < length; i += 4)
+			memcpy(bytes + i, &one, sizeof one);
+		check_ok(rh_gguf_out_write(out, bytes, length));
+		check_ok(rh_gguf_out_end(out));
+	}
+	check_ok(rh_gguf_out_commit(out));
+	rh_gguf_close(like);
 }
 
 #endif

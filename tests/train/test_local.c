@@ -2,8 +2,10 @@
  * each stage and runs forwards, backwards and updates one after the other, in the order that the rule asks for; bit for bit. */
 #include "train/deep.h"
 
+#include "core/hooks.h"
 #include "core/minmax.h"
 #include "device/cpu/kernels.h"
+#include "run/check.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -20,7 +22,8 @@ struct what {
 	const int64_t *admission_limit; /* NULL: the schedule's own */
 	double balance;                 /* router_aux_loss_coef */
 	enum rh_paci_backward backward;
-	int64_t delay; /* backwards after an update until it is published; 0: at once */
+	int64_t delay;     /* backwards after an update until it is published; 0: at once */
+	const char *fates; /* seed of which activations go to host memory instead of staying on their device; NULL: none */
 };
 
 static const int64_t wide[] = {9, 5, 4, 2};
@@ -51,6 +54,14 @@ static const struct what cases[] = {
         {.schedule = "paci", .model = "llama2", .device = "cpu:3", .stages = 3, .dtype = RH_BF16, .delay = 2},
         {.schedule = "1f1b-async", .model = "smollm2", .device = "cpu:4", .stages = 4, .lora_r = 3, .dropout = 0.1, .delay = 2},
         {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4, .backward = RH_BACKWARD_STORED, .delay = 1},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4, .backward = RH_BACKWARD_STORED, .fates = "3"},
+        {.schedule = "paci",
+         .model = "llama2",
+         .device = "cpu:4",
+         .stages = 4,
+         .admission_limit = wide,
+         .backward = RH_BACKWARD_STORED,
+         .fates = "4"},
         {.schedule = "paci", .model = "qwen3", .device = "cpu:1", .stages = 1, .delay = 1},
 };
 
@@ -165,12 +176,35 @@ static int end(void *context, int64_t step, const struct rh_versions *versions)
 	return rh_updater_norm(at->rig->session.updater, &norm);
 }
 
+static void check_lanes(const struct rh_session *session)
+{
+	struct rh_check_options options;
+	struct rh_check_fault fault;
+	struct rh_check *check;
+	rh_record_rooms(session->executor, &options);
+	check_ok(rh_check_create(&options, &check));
+	for (int64_t step = 0; step < STEPS; step++)
+		check_ok(rh_check_expect(
+		        check, &(struct rh_check_call){.step = step, .micro_batches = MICROS, .version = -1, .trains = 1, .updates = 1}));
+	check_ok(rh_check_run(check, rh_record_lanes(session->executor), &fault));
+	if (fault.position < 0)
+		rh_check_finish(check, &fault);
+	if (fault.position >= 0)
+		fail_msg("%s", fault.text);
+	rh_check_destroy(check);
+}
+
 static struct outcome run(const struct what *what)
 {
 	struct deep deep;
 	struct rig_input in;
 	struct outcome out = {0};
+	assert_int_equal(what->fates ? setenv(RH_HOOK_FATES, what->fates, 1) : unsetenv(RH_HOOK_FATES), 0);
 	start(&deep, what, what->device, what->schedule, &in);
+	assert_int_equal(unsetenv(RH_HOOK_FATES), 0);
+	assert_int_equal(deep.rig.session.plan.stages.saved_bytes > 0, what->fates != NULL);
+	if (what->fates)
+		rh_record_begin(deep.rig.session.executor);
 	struct running *at = calloc(1, sizeof *at);
 	assert_non_null(at);
 	at->rig = &deep.rig;
@@ -188,6 +222,8 @@ static struct outcome run(const struct what *what)
 		check_ok(rh_updater_flush(deep.rig.session.updater));
 	}
 	assert_int_equal(at->ended, STEPS);
+	if (what->fates)
+		check_lanes(&deep.rig.session);
 	out.weights = rig_weights(&deep.rig.session, &out.count);
 	free(at);
 	deep_close(&deep);

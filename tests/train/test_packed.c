@@ -146,6 +146,30 @@ static void test_packed_bases_train_as_plain_ones(void **state)
 	assert_true(in_arena > 0);
 }
 
+/* Every type of GGUF files, embedding and head too. */
+static void test_every_type_of_gguf_files_stays_packed(void **state)
+{
+	(void)state;
+	struct drives drives;
+	drives_make(&drives);
+	for (int f = RH_FORM_PLAIN + 1; f < RH_FORMS; f++) {
+		enum rh_dtype dtype = rh_form_traits((enum rh_form)f)->element;
+		char path[96];
+		if (dtype < RH_Q4_0)
+			continue;
+		snprintf(path, sizeof path, "%s/type.gguf", dir);
+		packed_make(path, dtype, (uint64_t)f);
+		(void)check_file(path, (enum rh_form)f, drives.dir[0]);
+		struct packed_case is = {.file = path, .device = "cpu:1", .dtype = RH_BF16};
+		struct outcome packed;
+		assert_int_equal(run(&is, &packed), 0);
+		assert_int_equal(packed.form[f], 9);
+		assert_true(packed.loss[0] > 1 && packed.loss[0] < 40);
+		free(packed.adapter);
+	}
+	drives_remove(&drives);
+}
+
 /* A scale that is no number: one line that names the tensor. */
 static void test_a_scale_that_is_no_number_is_refused(void **state)
 {
@@ -176,6 +200,7 @@ static void test_a_scale_that_is_no_number_is_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed_bases_train_as_plain_ones),
+	                                   cmocka_unit_test(test_every_type_of_gguf_files_stays_packed),
 	                                   cmocka_unit_test(test_a_scale_that_is_no_number_is_refused)};
 	return cmocka_run_group_tests(tests, make_files, remove_files);
 }

@@ -46,11 +46,13 @@ static void check_dequantise(struct check *check)
 	struct rh_view x = view[RH_DEQUANTISE_X], y = view[RH_DEQUANTISE_Y], scale = view[RH_DEQUANTISE_SCALE];
 	int64_t run = check->op->dequantise.run, runs = run > 0 ? (x.cols + run - 1) / run : 0;
 	int apart = x.dtype == RH_I8 || x.dtype == RH_NF4 || x.dtype == RH_FP4, nested = x.dtype == RH_NF4 && scale.dtype == RH_U8;
-	require(check, apart || (x.dtype >= RH_Q4_0 && x.dtype <= RH_IQ4_NL), "dequantise: x is of no quantised type");
+	require(check, apart || (x.dtype >= RH_Q4_0 && x.dtype <= RH_NVFP4), "dequantise: x is of no quantised type");
 	require(check, x.cols % rh_dtype_block(x.dtype) == 0 && x.stride % rh_dtype_block(x.dtype) == 0,
 	        "dequantise: a row of x, or its stride, is not whole blocks");
 	require(check, is_act(y.dtype), "dequantise: y is neither F32 nor BF16");
-	require(check, y.rows == x.rows && y.cols == x.cols, "dequantise: x and y are not of one shape");
+	int is_some = view[RH_DEQUANTISE_INDEX].data != NULL;
+	require(check, (is_some || y.rows == x.rows) && y.cols == x.cols, "dequantise: x and y are not of one shape");
+	shape(check, RH_DEQUANTISE_INDEX, RH_I32, y.rows, 1, "dequantise: index is not (n,1) I32");
 	require(check, apart == (scale.data != NULL), "dequantise: scale is there exactly where the type has none inside");
 	require(check, !apart || (run > 0 && run % 8 == 0), "dequantise: run is not a multiple of 8");
 	shape(check, RH_DEQUANTISE_SCALE, nested || x.dtype == RH_FP4 ? RH_U8 : RH_F32, x.rows, runs,
@@ -64,16 +66,24 @@ static void check_dequantise(struct check *check)
 
 static void oracle_dequantise(const struct rh_op *op)
 {
-	struct rh_view y = op->operand[RH_DEQUANTISE_Y];
+	struct rh_view y = op->operand[RH_DEQUANTISE_Y], index = op->operand[RH_DEQUANTISE_INDEX];
 	for (int64_t r = 0; r < y.rows; r++)
 		for (int64_t c = 0; c < y.cols; c++)
-			put(y, r, c, (double)value_of(op, r, c));
+			put(y, r, c, (double)value_of(op, index.data ? get_index(index, r) : r, c));
+}
+
+/* Of x and its scales the rows that are named alone. */
+static int64_t dequantise_touched(const struct rh_op *op, int operand)
+{
+	int is_by_row = operand == RH_DEQUANTISE_X || operand == RH_DEQUANTISE_SCALE;
+	return op->operand[is_by_row && op->operand[RH_DEQUANTISE_INDEX].data ? RH_DEQUANTISE_INDEX : operand].rows;
 }
 
 /* To a number, times a scale, plus a minimum; the shift of a nibble. */
 const struct op_def op_dequantise = {
-        .info = {"dequantise", 5, {IN("x"), MAYBE("scale"), MAYBE("nested"), MAYBE("map"), OUT("y")}},
+        .info = {"dequantise", 6, {IN("x"), MAYBE("scale"), MAYBE("nested"), MAYBE("map"), MAYBE("index"), OUT("y")}},
         .check = check_dequantise,
         .oracle = oracle_dequantise,
         .flops = {RH_DEQUANTISE_Y, 4},
+        .touched = dequantise_touched,
 };

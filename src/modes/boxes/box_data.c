@@ -45,6 +45,12 @@ void box_batches_pack(const struct rh_batch *batch, int64_t count, char *message
 		}
 }
 
+/* Behind the size of later data. */
+static int64_t *shapes_of(const char *message)
+{
+	return (int64_t *)(void *)(uintptr_t)message + 1;
+}
+
 /* The numbers of each micro-batch: tokens, documents, longest, trained. */
 enum { SHAPE = 4 };
 
@@ -70,6 +76,11 @@ void box_data_free(const struct rh_mode_run *run, struct box_data *data)
 int64_t box_shapes_items(const struct rh_mode_run *run)
 {
 	return 1 + SHAPE * run->flights->micro_batches;
+}
+
+int64_t box_data_header_bytes(int64_t micro_batches)
+{
+	return (2 + SHAPE * micro_batches) * (int64_t)sizeof(int64_t);
 }
 
 int64_t box_shapes_tokens(const int64_t *shapes, int64_t m)
@@ -128,16 +139,6 @@ void box_shapes_of(const struct rh_batch *batches, int64_t count, int64_t *shape
 	}
 }
 
-static int share_shapes(struct rh_mode_run *run, int64_t step, int64_t count, int64_t *shapes)
-{
-	int64_t items = box_shapes_items(run);
-	int is_first = !run->session->box.number;
-	if (is_first)
-		box_shapes_of(run->flights->batch, count, shapes);
-	int rc = rh_box_pass_up(&run->session->box, box_tag_of(step, BOX_SHAPES), shapes, items * (int64_t)sizeof *shapes);
-	return rc || is_first ? rc : box_shapes_set(run->flights->batch, run->flights->micro_batches, shapes);
-}
-
 /* Box 1's numbers are those of a micro-batch of this model. */
 static int check_batch(const struct rh_session *session, const struct rh_batch *batch, int64_t m)
 {
@@ -178,26 +179,31 @@ out:
 	return rc;
 }
 
-int box_share_data(struct rh_mode_run *run, int64_t step, struct box_data *data)
+int box_data_make(const struct rh_mode_run *run, int64_t step, char **message, int64_t *bytes)
 {
-	int is_first = !run->session->box.number;
-	int64_t count = is_first ? rh_flights_fill(run->flights, run->session, run->data, step) : 0;
-	int rc = count < 0 ? (int)count : share_shapes(run, step, count, data->shapes);
-	if (rc)
-		return rc;
-	int64_t bytes = box_batches_bytes(run->flights->batch, data->shapes[0]);
-	rh_free(data->batches);
-	data->batches = rh_alloc((size_t)rh_max(bytes, 1), 1);
-	if (!data->batches)
+	const struct rh_batch *batch = run->flights->batch;
+	int64_t count = rh_flights_make(run->flights, run->data, step), header = box_data_header_bytes(run->flights->micro_batches);
+	if (count < 0)
+		return (int)count;
+	*bytes = header + box_batches_bytes(batch, count);
+	*message = rh_alloc((size_t)*bytes, 1);
+	if (!*message)
 		return -ENOMEM;
-	if (is_first)
-		box_batches_pack(run->flights->batch, count, data->batches, 1);
-	rc = rh_box_pass_up(&run->session->box, box_tag_of(step, BOX_BATCHES), data->batches, bytes);
-	if (is_first) { /* which makes them anew when the step begins */
-		rh_free(data->batches);
-		data->batches = NULL;
-	}
-	return rc;
+	box_shapes_of(batch, count, shapes_of(*message));
+	box_batches_pack(batch, count, *message + header, 1);
+	return 0;
+}
+
+int64_t box_data_take(struct rh_mode_run *run, int64_t step, const char *message)
+{
+	const struct box_data data = {.shapes = shapes_of(message),
+	                              .batches = (char *)(uintptr_t)message + box_data_header_bytes(run->flights->micro_batches)};
+	return box_take_data(run, step, &data);
+}
+
+int64_t box_data_count(const char *message)
+{
+	return shapes_of(message)[0];
 }
 
 int64_t box_take_data(struct rh_mode_run *run, int64_t step, const struct box_data *data)

@@ -12,6 +12,8 @@ struct box_data {
 /* How many numbers `shapes` has for as many micro-batches as a step may have; and fills them in for `count` batches. */
 int64_t box_shapes_items(const struct rh_mode_run *run);
 void box_shapes_of(const struct rh_batch *batch, int64_t count, int64_t *shapes);
+/* Bytes of the shapes of so many micro-batches at most, and of the size of later data (box_stretch.h). */
+int64_t box_data_header_bytes(int64_t micro_batches);
 /* Tokens of micro-batch m of such shapes, and bytes of all their arrays as a message. */
 int64_t box_shapes_tokens(const int64_t *shapes, int64_t m);
 int64_t box_shapes_targets(const int64_t *shapes); /* of all */
@@ -25,8 +27,11 @@ void box_batches_pack(const struct rh_batch *batch, int64_t count, char *message
 int box_data_reserve(const struct rh_mode_run *run, struct box_data **out) RH_MUST;
 void box_data_free(const struct rh_mode_run *run, struct box_data *data);
 
-/* Box 0 makes the step's micro-batches in run->flights->batch and sends them to all boxes, which keep them in *data. */
-int box_share_data(struct rh_mode_run *run, int64_t step, struct box_data *data) RH_MUST;
+/* A step's micro-batches as one message: the size of later data, which the caller sets; shapes; arrays. Box 0 makes it of its rows, in
+ * run->flights->batch (rh_free); the others take it, and get the number of micro-batches, or a fault. */
+int box_data_make(const struct rh_mode_run *run, int64_t step, char **message, int64_t *bytes) RH_MUST;
+int64_t box_data_take(struct rh_mode_run *run, int64_t step, const char *message);
+int64_t box_data_count(const char *message);
 /* Makes the kept ones the step's micro-batches in run->flights. Their number, or a fault. Not for box 0. */
 int64_t box_take_data(struct rh_mode_run *run, int64_t step, const struct box_data *data);
 

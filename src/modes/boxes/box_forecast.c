@@ -1,7 +1,79 @@
 #include "modes/boxes/box_forecast.h"
 
+#include "core/alloc.h"
 #include "forecast/forecast.h"
+#include "modes/boxes/box_data.h"
+#include "modes/boxes/box_feed.h"
+#include "modes/boxes/box_letters.h"
 #include "modes/boxes/box_table.h"
+
+/* Bytes of the messages of step `step`, which is one of the input's in turn: data, and results. */
+static void step_bytes(const struct rh_forecast_input *input, int64_t step, int64_t *data, int64_t *results)
+{
+	int64_t at = 0, s = step % input->steps;
+	for (int64_t before = 0; before < s; before++)
+		at += input->count[before];
+	*data = box_data_header_bytes(input->work.train_micro_batches);
+	*results = (int64_t)sizeof(struct box_results) + input->count[s] * (int64_t)sizeof(double);
+	for (int64_t m = at; m < at + input->count[s]; m++) {
+		const struct rh_micro_shape shape = rh_forecast_micro(input, m);
+		const struct rh_batch batch = {.tokens = shape.tokens, .documents = shape.documents, .trained = shape.head_rows};
+		*data += box_batches_bytes(&batch, 1);
+		*results += shape.head_rows * (int64_t)sizeof(float);
+	}
+}
+
+/* ---- flushed steps ---- */
+
+struct feed {
+	struct box_feed feed;
+	const struct rh_forecast_input *input;
+};
+
+static int64_t feed_bytes(void *context, int64_t step)
+{
+	const struct feed *own = context;
+	int64_t data, results;
+	step_bytes(own->input, step, &data, &results);
+	return data;
+}
+
+static int feed_make(void *context, int64_t step, struct box_feed_step *out)
+{
+	out->bytes = feed_bytes(context, step);
+	out->message = rh_alloc((size_t)out->bytes, 1);
+	return out->message ? 0 : -ENOMEM;
+}
+
+int box_forecast_open(struct rh_session *session, const struct rh_forecast_input *input, void **out, int *drains)
+{
+	struct feed *own = *out = rh_alloc(1, sizeof *own);
+	(void)drains;
+	if (!own)
+		return -ENOMEM;
+	own->input = input;
+	own->feed =
+	        (struct box_feed){.box = &session->box, .steps = input->steps, .make = feed_make, .bytes_of = feed_bytes, .context = own};
+	return box_feed_open(&own->feed);
+}
+
+int box_forecast_take_step(void *context, int step)
+{
+	struct feed *own = context;
+	const char *message;
+	int rc = box_feed_step(&own->feed, step, &message);
+	if (!rc)
+		box_feed_drop(&own->feed, step);
+	return rc;
+}
+
+void box_forecast_close(void *context)
+{
+	struct feed *own = context;
+	if (own)
+		box_feed_free(&own->feed);
+	rh_free(own);
+}
 
 int box_forecast_norm(struct rh_session *session)
 {
@@ -20,6 +92,62 @@ int box_forecast_norm(struct rh_session *session)
 		return rc;
 	rh_updater_give_norm(session->updater, norm);
 	return box_table_settle(session);
+}
+
+/* ---- steps without a flush ---- */
+
+struct stretch {
+	struct box_letters letters;
+	const struct rh_forecast_input *input;
+	char nothing[8]; /* virtual links move no bytes */
+};
+
+static int bytes_of(void *context, const struct rh_letter *letter, void **bytes, int64_t *size)
+{
+	struct stretch *stretch = context;
+	int64_t data, results;
+	step_bytes(stretch->input, letter->step, &data, &results);
+	*bytes = stretch->nothing;
+	*size = letter->kind == BOX_BATCHES ? data : letter->kind == BOX_SQUARES ? (int64_t)sizeof(struct box_squares) : results;
+	return 1;
+}
+
+static int pass(void *context, enum box_message kind, int64_t step)
+{
+	(void)context, (void)kind, (void)step;
+	return 0;
+}
+
+int box_forecast_open_stretch(struct rh_session *session, const struct rh_forecast_input *input, int64_t steps, void **own,
+                              const struct rh_letters **letters)
+{
+	struct stretch *stretch = *own = rh_alloc(1, sizeof *stretch);
+	if (!stretch)
+		return -ENOMEM;
+	stretch->input = input;
+	stretch->letters = (struct box_letters){
+	        .box = &session->box, .ahead = box_ahead_of(session), .bytes_of = bytes_of, .come = pass, .gone = pass, .context = stretch};
+	box_letters_begin(&stretch->letters, 0);
+	stretch->letters.last = steps - 1;
+	*letters = &stretch->letters.letters;
+	return 0;
+}
+
+int box_forecast_may_begin(void *own, int64_t step)
+{
+	const struct stretch *stretch = own;
+	return box_letters_may_begin(&stretch->letters, step);
+}
+
+void box_forecast_ended(void *own, int64_t step)
+{
+	struct stretch *stretch = own;
+	stretch->letters.ended = step + 1;
+}
+
+void box_forecast_close_stretch(void *own)
+{
+	rh_free(own);
 }
 
 void box_forecast_describe(const struct rh_session *session, struct rh_forecast *out)

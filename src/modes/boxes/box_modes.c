@@ -1,9 +1,13 @@
 /* The rows of modes sync-pp and paci: boxes that train one model together, with a flush behind each step and without. */
+#include "core/alloc.h"
 #include "modes/boxes/box_cuts.h"
 #include "modes/boxes/box_data.h"
+#include "modes/boxes/box_feed.h"
 #include "modes/boxes/box_forecast.h"
+#include "modes/boxes/box_letters.h"
 #include "modes/boxes/box_output.h"
 #include "modes/boxes/box_step.h"
+#include "modes/boxes/box_stretch.h"
 #include "modes/boxes/box_table.h"
 #include "modes/modes_internal.h"
 
@@ -32,51 +36,63 @@ static int64_t message_bytes(const struct rh_session *session)
 	return session->lora ? box_output_bytes(&session->box) : box_table_relay_bytes(&session->box);
 }
 
-/* ---- the steps of a run: the mode's own memory is an array of struct box_data ---- */
+/* ---- sync-pp: the mode's own memory is a struct box_feed ---- */
 
-static struct box_data *data_of(const struct rh_mode_run *run, int64_t step)
+static int make_data(void *context, int64_t step, struct box_feed_step *out)
 {
-	return (struct box_data *)run->own + step % run->flights->count;
+	return box_data_make(context, step, &out->message, &out->bytes);
 }
 
 static int begin(struct rh_mode_run *run, const char *checkpoint)
 {
-	struct box_data *data = NULL;
+	struct box_feed *feed = run->own = rh_alloc(1, sizeof *feed);
 	(void)checkpoint;
-	int rc = box_data_reserve(run, &data);
-	run->own = data;
-	return rc;
+	if (!feed)
+		return -ENOMEM;
+	*feed = (struct box_feed){.box = &run->session->box, .steps = run->data->steps, .make = make_data, .context = run};
+	return box_feed_open(feed);
 }
 
 static void free_data(struct rh_mode_run *run)
 {
-	box_data_free(run, run->own);
+	if (run->own)
+		box_feed_free(run->own);
+	rh_free(run->own);
 	run->own = NULL;
 }
 
-/* All boxes have a step's data before it begins. */
 static int64_t share_data(struct rh_mode_run *run, int64_t step)
 {
-	int rc = box_share_data(run, step, data_of(run, step));
+	const char *message;
+	int rc = box_feed_step(run->own, step, &message);
 	if (rc)
 		return rc;
-	return run->session->box.number ? box_take_data(run, step, data_of(run, step)) : rh_flight_of(run->flights, step)->count;
+	int64_t count =
+	        run->session->box.number ? box_data_take(run, step, message) : rh_flights_fill(run->flights, run->session, run->data, step);
+	box_feed_drop(run->own, step);
+	return count;
 }
 
-static int begin_stretch(struct rh_mode_run *run, int64_t *steps, int64_t *count)
+/* ---- paci: the mode's own memory is a struct box_stretch ---- */
+
+static int begin_stretches(struct rh_mode_run *run, const char *checkpoint)
 {
-	int64_t first = run->state->step;
-	int rc = box_share_stretch(run, first, steps, count);
-	for (int64_t step = first; !rc && step < first + *steps; step++)
-		rc = box_share_data(run, step, data_of(run, step));
+	struct box_stretch *stretch = NULL;
+	(void)checkpoint;
+	int rc = box_stretch_reserve(run, &stretch);
+	run->own = stretch;
 	return rc;
 }
 
-/* Of a stretch, whose data are here. */
-static int64_t take_data(struct rh_mode_run *run, int64_t step)
+static void free_stretches(struct rh_mode_run *run)
 {
-	return run->session->box.number ? box_take_data(run, step, data_of(run, step))
-	                                : rh_flights_fill(run->flights, run->session, run->data, step);
+	box_stretch_free(run->own);
+	run->own = NULL;
+}
+
+static int64_t shares_ahead(const struct rh_session *session)
+{
+	return box_ahead_of(session).shares;
 }
 
 #define BOX_PART                                                                                                                           \
@@ -91,7 +107,7 @@ static int64_t take_data(struct rh_mode_run *run, int64_t step)
 const struct rh_mode_ops mode_sync_pp = {.has_boxes = 1,
                                          .unties = 1,
                                          .shares_norm = 1,
-                                         .order = {.orders_boxes = 1, .update = RH_UPDATE_FLUSHES, .steps = 1},
+                                         .order = {.orders_boxes = 1, .update = RH_UPDATE_FLUSHES},
                                          BOX_PART,
                                          .steps = {.agree = box_share_least,
                                                    .share_run = box_share_run,
@@ -100,19 +116,29 @@ const struct rh_mode_ops mode_sync_pp = {.has_boxes = 1,
                                                    .share_results = box_share_results,
                                                    .free = free_data},
                                          .output = {.is_here = box_output_is_here, .save = box_output_save},
-                                         .forecast = {.share_norm = box_forecast_norm, .describe = box_forecast_describe}};
+                                         .forecast = {.open = box_forecast_open,
+                                                      .take_step = box_forecast_take_step,
+                                                      .share_norm = box_forecast_norm,
+                                                      .close = box_forecast_close,
+                                                      .describe = box_forecast_describe}};
 
 const struct rh_mode_ops mode_paci = {.has_boxes = 1,
                                       .unties = 1,
-                                      .longest_stretch = RH_RUN_STRETCH,
-                                      .order = {.orders_boxes = 1, .update = RH_UPDATE_LOCAL, .steps = RH_RUN_STRETCH},
+                                      .order = {.orders_boxes = 1, .update = RH_UPDATE_LOCAL},
                                       BOX_PART,
                                       .steps = {.agree = box_share_least,
                                                 .share_run = box_share_run,
-                                                .begin = begin,
-                                                .data = take_data,
-                                                .begin_stretch = begin_stretch,
-                                                .share_results = box_share_results,
-                                                .free = free_data},
+                                                .begin = begin_stretches,
+                                                .data = box_stretch_data,
+                                                .kept = shares_ahead,
+                                                .share_ahead = shares_ahead,
+                                                .begin_stretch = box_stretch_begin,
+                                                .ended = box_stretch_ended,
+                                                .share_results = box_stretch_rest,
+                                                .free = free_stretches},
                                       .output = {.is_here = box_output_is_here, .save = box_output_save},
-                                      .forecast = {.describe = box_forecast_describe}};
+                                      .forecast = {.open_stretch = box_forecast_open_stretch,
+                                                   .may_begin = box_forecast_may_begin,
+                                                   .ended = box_forecast_ended,
+                                                   .close_stretch = box_forecast_close_stretch,
+                                                   .describe = box_forecast_describe}};

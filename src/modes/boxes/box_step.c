@@ -115,119 +115,94 @@ int box_share_least(struct rh_session *session, int64_t own, int64_t *least)
 	return rc ? rc : !all.differ;
 }
 
-int box_share_stretch(struct rh_mode_run *run, int64_t first, int64_t *steps, int64_t *count)
-{
-	int64_t both[2] = {*steps, *count};
-	int rc = rh_box_pass_up(&run->session->box, box_tag_of(first, BOX_STRETCH), both, sizeof both);
-	*steps = both[0];
-	*count = both[1];
-	if (!rc && (*steps < 1 || *steps > run->flights->count || *count < 1 || *count > run->flights->micro_batches))
-		rc = rh_fail(-EPROTO, "box 1 speaks of %lld steps of %lld micro-batches, of at most %lld and %lld", (long long)*steps,
-		             (long long)*count, (long long)run->flights->count, (long long)run->flights->micro_batches);
-	return rc;
-}
-
 int box_share_tally(struct rh_session *session, void *tally, int64_t bytes)
 {
 	return rh_box_pass_down(&session->box, box_tag_of(-1, BOX_EVAL_RESULT), tally, bytes);
 }
 
-/* What boxes were asked for. */
-struct requests {
-	int64_t stop, save;
-};
-
-/* From the lowest box to the highest: each adds its own, tensor by tensor, to what those below have. */
-struct squares {
-	double sum;
-	struct requests requests;
-	int64_t saved; /* the newest checkpoint that all of them have */
-};
-
-/* Then down again, with the micro-batches' load balancing losses and the tokens' losses behind it. */
-struct results {
-	double norm;
-	struct requests requests;
-	int64_t saved;
-};
-
-static int share_losses(struct rh_mode_run *run, int64_t step, struct results *results)
+int64_t box_results_bytes(const struct rh_mode_run *run, int64_t step)
 {
 	const struct rh_flight *flight = rh_flight_of(run->flights, step);
-	int64_t first = rh_flight_first(run->flights, step), balances = flight->count * (int64_t)sizeof(double);
-	int64_t at = (int64_t)sizeof *results + balances, bytes = at + flight->trained * (int64_t)sizeof(float);
+	return (int64_t)sizeof(struct box_results) + flight->count * (int64_t)sizeof(double) + flight->trained * (int64_t)sizeof(float);
+}
+
+/* One array, into the message or out of it. Returns the message's next byte. */
+static char *pack(char *at, void *array, int64_t bytes, enum box_pack way)
+{
+	memcpy(way == BOX_PACK_OUT ? at : array, way == BOX_PACK_OUT ? array : at, (size_t)bytes);
+	return at + bytes;
+}
+
+void box_results_pack(const struct rh_mode_run *run, int64_t step, struct box_results *results, char *message, enum box_pack way)
+{
+	int64_t first = rh_flight_first(run->flights, step), count = rh_flight_of(run->flights, step)->count;
+	char *at = pack(message, results, sizeof *results, way);
+	at = pack(at, run->flights->load_balancing_loss + first, count * (int64_t)sizeof(double), way);
+	for (int64_t m = first; m < first + count; m++)
+		at = pack(at, run->flights->loss[m], run->flights->targets[m] * (int64_t)sizeof(float), way);
+}
+
+static int share_losses(struct rh_mode_run *run, int64_t step, struct box_results *results)
+{
+	int64_t bytes = box_results_bytes(run, step);
 	char *message = rh_alloc((size_t)bytes, 1);
 	if (!message)
 		return -ENOMEM;
-	memcpy(message, results, sizeof *results);
-	memcpy(message + sizeof *results, run->flights->load_balancing_loss + first, (size_t)balances);
-	for (int64_t m = first; m < first + flight->count; at += run->flights->targets[m++] * (int64_t)sizeof(float))
-		memcpy(message + at, run->flights->loss[m], (size_t)run->flights->targets[m] * sizeof(float));
+	box_results_pack(run, step, results, message, BOX_PACK_OUT);
 	int rc = rh_box_pass_down(&run->session->box, box_tag_of(step, BOX_RESULTS), message, bytes);
-	memcpy(results, message, sizeof *results);
-	memcpy(run->flights->load_balancing_loss + first, message + sizeof *results, (size_t)balances);
-	at = (int64_t)sizeof *results + balances;
-	for (int64_t m = first; !rc && m < first + flight->count; at += run->flights->targets[m++] * (int64_t)sizeof(float))
-		memcpy(run->flights->loss[m], message + at, (size_t)run->flights->targets[m] * sizeof(float));
+	if (!rc)
+		box_results_pack(run, step, results, message, BOX_PACK_IN);
 	rh_free(message);
 	return rc;
 }
 
-/* Boxes that update themselves are several models to their updaters, and each knows the norm of its own gradients. */
-static int add_squares(struct rh_mode_run *run, int64_t step, double *sum)
-{
-	double own = rh_flight_of(run->flights, step)->norm;
-	if (rh_session_mode(run->session)->shares_norm)
-		return rh_updater_add_squares(run->session->updater, sum);
-	*sum += own * own;
-	return 0;
-}
-
-static int share_squares(struct rh_mode_run *run, int64_t step, struct results *out)
+static int share_squares(struct rh_mode_run *run, int64_t step, struct box_results *out)
 {
 	struct rh_box *box = &run->session->box;
-	struct squares squares = {.saved = run->saved};
+	struct box_squares squares = {.saved = run->saved};
 	int rc = rh_box_take(box->link_below, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
-	squares.requests.stop |= run->stop_requested;
-	squares.requests.save |= run->save_requested;
-	squares.saved = rh_min(squares.saved, run->saved);
+	box_squares_ask(run, &squares);
 	if (!rc)
-		rc = add_squares(run, step, &squares.sum);
+		rc = rh_updater_add_squares(run->session->updater, &squares.sum);
 	if (!rc)
 		rc = rh_box_give(box, box->link_above, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
 	/* on the last box that is all boxes' sum; the others get the last one's results */
-	*out = (struct results){.norm = sqrt(squares.sum), .requests = squares.requests, .saved = squares.saved};
+	*out = box_results_of(&squares);
 	return rc;
 }
 
-/* A norm of zero or none says nothing of shares. */
-static void note_norm(struct rh_mode_run *run, int64_t step, double norm)
+void box_squares_ask(const struct rh_mode_run *run, struct box_squares *squares)
 {
-	double *own = &rh_flight_of(run->flights, step)->norm;
-	if (norm > 0 && isfinite(norm) && *own > 0)
-		run->state->norm_share = *own / norm;
-	*own = norm;
+	squares->requests.stop |= run->stop_requested;
+	squares->requests.save |= run->save_requested;
+	squares->requests.rest |= run->rest_requested;
+	squares->saved = rh_min(squares->saved, run->saved);
 }
 
-int box_share_results(struct rh_mode_run *run, int64_t first, int64_t steps)
+struct box_results box_results_of(const struct box_squares *squares)
 {
-	struct results results[RH_RUN_STRETCH];
-	int rc = 0;
-	RH_ASSERT(steps <= RH_RUN_STRETCH);
-	rc = box_table_exchange(run->session, box_tag_of(first, BOX_TABLE));
-	for (int64_t i = 0; !rc && i < steps; i++)
-		rc = share_squares(run, first + i, &results[i]);
-	for (int64_t i = 0; !rc && i < steps; i++) {
-		rc = share_losses(run, first + i, &results[i]);
-		if (!rc && rh_session_mode(run->session)->shares_norm)
-			rh_updater_give_norm(run->session->updater, results[i].norm);
-		else if (!rc)
-			note_norm(run, first + i, results[i].norm);
-	}
+	return (struct box_results){.norm = sqrt(squares->sum), .requests = squares->requests, .saved = squares->saved};
+}
+
+void box_results_heed(struct rh_mode_run *run, const struct box_results *results)
+{
+	run->stop_requested = results->requests.stop != 0;
+	run->save_requested = results->requests.save != 0;
+	run->saved_by_all = results->saved;
+}
+
+int box_share_results(struct rh_mode_run *run, int64_t step, int64_t steps)
+{
+	struct box_results results;
+	RH_ASSERT(steps == 1);
+	int rc = box_table_exchange(run->session, box_tag_of(step, BOX_TABLE));
+	if (!rc)
+		rc = share_squares(run, step, &results);
+	if (!rc)
+		rc = share_losses(run, step, &results);
 	if (rc)
 		return rc;
-	run->stop_requested = results[steps - 1].requests.stop != 0;
-	run->save_requested = results[steps - 1].requests.save != 0;
-	run->saved_by_all = results[steps - 1].saved;
+	rh_updater_give_norm(run->session->updater, results.norm);
+	box_results_heed(run, &results);
 	return box_table_settle(run->session);
 }

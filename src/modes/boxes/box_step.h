@@ -40,15 +40,41 @@ enum box_message {
 };
 uint64_t box_tag_of(int64_t step, enum box_message message);
 
-/* A stretch: box 0 tells all boxes how many steps it has, and how many micro-batches each step. */
-int box_share_stretch(struct rh_mode_run *run, int64_t first, int64_t *steps, int64_t *count) RH_MUST;
-
 /* Evaluation: the last box has added up the results and sends them to all boxes. */
 int box_share_tally(struct rh_session *session, void *tally, int64_t bytes) RH_MUST;
 
-/* Call it when the executor has finished `steps` steps (one, unless they were a stretch). All boxes learn the norm of all boxes'
- * gradients, and each step's losses. A stretch has its norms in run->flights: this box's before the call, all boxes' after it; of a single
- * step the updater has the norm. run->stop_requested and save_requested: this box's requests before the call, all boxes' after it. */
-int box_share_results(struct rh_mode_run *run, int64_t first, int64_t steps) RH_MUST;
+/* What boxes were asked for: to stop, for a checkpoint by a file SAVE, or to come to rest for another reason. */
+struct box_requests {
+	int64_t stop, save, rest;
+};
+
+/* From the lowest box to the highest: each adds its own, tensor by tensor, to what those below have. */
+struct box_squares {
+	double sum;
+	struct box_requests requests;
+	int64_t saved; /* the newest checkpoint that all of them have */
+};
+
+/* Then down again, with the micro-batches' load balancing losses and the tokens' losses behind it. */
+struct box_results {
+	double norm;
+	struct box_requests requests;
+	int64_t saved;
+};
+
+/* Adds what this box is asked for. And: what the highest box makes of all boxes' squares. */
+void box_squares_ask(const struct rh_mode_run *run, struct box_squares *squares);
+struct box_results box_results_of(const struct box_squares *squares);
+/* Of a step that is in run->flights: the bytes of the message; copies between it and the flights. */
+enum box_pack { BOX_PACK_IN, BOX_PACK_OUT };
+int64_t box_results_bytes(const struct rh_mode_run *run, int64_t step);
+void box_results_pack(const struct rh_mode_run *run, int64_t step, struct box_results *results, char *message, enum box_pack way);
+/* What all boxes were asked for, in run. */
+void box_results_heed(struct rh_mode_run *run, const struct box_results *results);
+
+/* Call it when the executor has finished a step that is flushed (steps is 1). All boxes learn the norm of all boxes' gradients, which the
+ * updater has then, and the step's losses. run->stop_requested and save_requested: this box's requests before the call, all boxes' after
+ * it. */
+int box_share_results(struct rh_mode_run *run, int64_t step, int64_t steps) RH_MUST;
 
 #endif

@@ -87,7 +87,6 @@ static const char *evaluated(const struct rh_session *session)
 
 const struct rh_mode_ops mode_fluidpipe = {.has_boxes = 1,
                                            .is_apart = 1,
-                                           .order = {.steps = 1},
                                            .part = {.check = rh_fluidpipe_check,
                                                     .choose = rh_box_take_layers,
                                                     .take = rh_fluidpipe_take_part,

@@ -10,7 +10,7 @@ enum { STRETCH = RH_BLOCK_LONGEST };
 /* `count` values of whole blocks. */
 SIMD_INLINE void decode(enum rh_dtype dtype, const uint8_t *block, int64_t count, float *out)
 {
-	const int64_t values = dtype >= RH_Q2_K && dtype <= RH_Q6_K ? RH_BLOCK_LONGEST : 32, bytes = rh_dtype_block_bytes(dtype);
+	const int64_t values = rh_dtype_block(dtype), bytes = rh_dtype_block_bytes(dtype);
 	for (int64_t i = 0; i < count; i += values, block += bytes)
 		for (int first = 0; first < values; first += RH_BLOCK_RUN)
 			rh_block_values(dtype, block, first, RH_BLOCK_RUN, out + i + first);
@@ -33,6 +33,9 @@ static void decode_blocks(enum rh_dtype dtype, const uint8_t *block, int64_t cou
 		CASE(RH_Q4_K);
 		CASE(RH_Q5_K);
 		CASE(RH_Q6_K);
+		CASE(RH_IQ4_XS);
+		CASE(RH_MXFP4);
+		CASE(RH_NVFP4);
 	default:
 		decode(RH_IQ4_NL, block, count, out);
 	}
@@ -73,19 +76,20 @@ static void decode_scaled(const struct rh_op *op, const uint8_t *row, int64_t c,
 
 SIMD_INLINE void tiles(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
-	struct rh_view x = op->operand[RH_DEQUANTISE_X], y = op->operand[RH_DEQUANTISE_Y];
+	struct rh_view x = op->operand[RH_DEQUANTISE_X], y = op->operand[RH_DEQUANTISE_Y], index = op->operand[RH_DEQUANTISE_INDEX];
 	float values[STRETCH] = {0};
 	int64_t run = op->dequantise.run, of_row = (x.cols + CPU_TILE - 1) / CPU_TILE;
 	for (int64_t unit = first; unit < end; unit++) {
 		int64_t t = unit / of_row, c = unit % of_row * CPU_TILE, border = c + CPU_TILE < x.cols ? c + CPU_TILE : x.cols;
-		const uint8_t *from = (const uint8_t *)x.data + rh_dtype_bytes(x.dtype, t * x.stride);
+		int64_t row = index.data ? index_at(index, t, x.rows) : t;
+		const uint8_t *from = (const uint8_t *)x.data + rh_dtype_bytes(x.dtype, row * x.stride);
 		void *to = row_at(y, t);
 		for (int64_t count; c < border; c += count) {
 			count = border - c < STRETCH ? border - c : STRETCH;
 			if (op->operand[RH_DEQUANTISE_SCALE].data) {
 				int64_t left = run - c % run;
 				count = count < left ? count : left;
-				decode_scaled(op, from, c, count, scale_of(op, t, c / run), values);
+				decode_scaled(op, from, c, count, scale_of(op, row, c / run), values);
 			} else {
 				decode_blocks(x.dtype, from + rh_dtype_bytes(x.dtype, c), count, values);
 			}
@@ -103,8 +107,8 @@ static void dequantise(const struct rh_op *op, int64_t first, int64_t end)
 
 static struct cpu_span dequantise_span(const struct rh_op *op)
 {
-	struct rh_view x = op->operand[RH_DEQUANTISE_X];
-	return (struct cpu_span){x.rows * ((x.cols + CPU_TILE - 1) / CPU_TILE), CPU_TASK_ELEMENTS / CPU_TILE};
+	struct rh_view y = op->operand[RH_DEQUANTISE_Y];
+	return (struct cpu_span){y.rows * ((y.cols + CPU_TILE - 1) / CPU_TILE), CPU_TASK_ELEMENTS / CPU_TILE};
 }
 
 const struct cpu_op SIMD(cpu_dequantise) = {{{dequantise, dequantise_span}}};

@@ -1,0 +1,12 @@
+/* Messages of the caller's on the lanes to and from the boxes beside this one (struct rh_letters). They have no waits: whether one may be
+ * posted is the caller's to say. */
+#include "run/lower.h"
+
+void lower_letter(struct lowering *to, const struct rh_letter *letter)
+{
+	int sends = letter->way == RH_LETTER_TO_BELOW || letter->way == RH_LETTER_TO_ABOVE;
+	struct rh_command command =
+	        lower_plain(sends ? RH_COMMAND_SEND_LETTER : RH_COMMAND_RECEIVE_LETTER, to->links + (int)letter->way, letter->step);
+	command.letter = letter->kind;
+	lower_add(to, &command);
+}
