@@ -1,5 +1,5 @@
-/* Every configuration of examples/ runs, on a tiny model of its family and rows of its form: a key or a value that this program does not take, or
- * that contradicts another, is found here. */
+/* Every configuration of examples/ runs, on a tiny model of its family and rows of its form: a key or a value that this program does not
+ * take, or that contradicts another, is found here. */
 #include "cli/good.h"
 
 #define CLASSES "tests/reference/data/images/classes"
