@@ -267,6 +267,12 @@ static int convert_datasets(struct converting *at, const char *name, const yaml_
 	                 "--repo-type dataset, and its folder named in train_file");
 }
 
+static int convert_split(struct converting *at, const char *name, const yaml_node_t *value)
+{
+	int is_none = value->type == YAML_SCALAR_NODE && atof(scalar_of(value)) == 0;
+	return is_none ? drop(at, name, "no rows are held out where eval_split is left out") : put(at, name, "eval_split", value);
+}
+
 static int convert_validation(struct converting *at, const char *name, const yaml_node_t *value)
 {
 	return convert_files(at, name, value, "validation_file");
@@ -367,6 +373,8 @@ static const struct {
         {"datasets", convert_datasets},
         {"pretraining_dataset", convert_datasets},
         {"test_datasets", convert_validation},
+        {"val_set_size", convert_split},
+        {"val_size", convert_split},
         {"dataset", convert_dataset},
         {"dataset_dir", convert_dataset_dir},
         {"template", convert_template},

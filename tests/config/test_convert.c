@@ -121,6 +121,7 @@ static void test_configurations_are_converted(void **state)
 	converts("finetuning_type: full\nstage: dpo\npref_beta: 0.1\nfreeze_trainable_layers: 2\nplugins: [a]\n", "max_length: 2048",
 	         "# stage: |not built|# pref_beta: |# freeze_trainable_layers: |an adapter comes nearest|# plugins: |# finetuning_type: "
 	         "all weights");
+	converts("base_model: m\nval_set_size: 0.0\n", "model_name_or_path: m\n", "# val_set_size: no rows are held out");
 	/* what this program would refuse is not written */
 	converts("learning_rate: much\nlr_scheduler: rex\nno_such_key: 1\nlora_r: 4\nlora_rank: 8\nval_set_size: 100\n", "lora_r: 4\n",
 	         "# learning_rate: |'much'|# lr_scheduler: |'rex'|# no_such_key: no trainer|# lora_rank: lora_r is written|# "
