@@ -218,8 +218,8 @@ static struct saved_copy saved_copy(const struct micro *micro, int buffer)
 	                           .buffer = here(micro, RH_ROOM_SAVING, buffer, 0, bytes[RH_FATE_SAVE])};
 }
 
-/* Brings them from the buffer in which command `made` leaves them to the host. What was there before has been read: the stage's backward, on
- * the same device, waited for it. */
+/* Brings them from the buffer in which command `made` leaves them to the host. What was there before has been read: the stage's backward,
+ * on the same device, waited for it. */
 static void send_saved(struct micro *micro, int16_t buffer, int64_t made)
 {
 	struct lower_slot *slot = micro->slot;
