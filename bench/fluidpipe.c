@@ -12,12 +12,8 @@
 
 enum { BOXES = 2, STEPS = 24 /* a connection needs some round trips to be fast */, PAYLOAD = 32 * 4096 * 2 };
 
-static const struct boxes_row rows[] = {{"sync-pp", "gpipe", "GPipe"},
-                                        {"sync-pp", "1f1b", "1F1B"},
-                                        {"sync-pp", "interleaved-1f1b", "interleaved"},
-                                        {"sync-pp", "looped-bfs", "breadth-first"},
-                                        {"paci", "paci", "PACI"},
-                                        {"fluidpipe", NULL, "FluidPipe"}};
+static const struct boxes_row rows[] = {
+        {"sync-pp", "gpipe", "GPipe"}, {"sync-pp", "1f1b", "1F1B"}, {"paci", "paci", "PACI"}, {"fluidpipe", NULL, "FluidPipe"}};
 enum { ROWS = sizeof rows / sizeof *rows, FLUSHED = 2, FLUID = ROWS - 1 };
 
 static char *const words[] = {"examples/models/llama-3.1-8b.yaml",

@@ -1,6 +1,7 @@
 #include "modes/boxes/box_forecast.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "forecast/forecast.h"
 #include "modes/boxes/box_data.h"
 #include "modes/boxes/box_feed.h"
@@ -99,7 +100,7 @@ int box_forecast_norm(struct rh_session *session)
 struct stretch {
 	struct box_letters letters;
 	const struct rh_forecast_input *input;
-	char nothing[8]; /* virtual links move no bytes */
+	char *nothing; /* room for the largest message: virtual links move no bytes, those of paced devices do */
 };
 
 static int bytes_of(void *context, const struct rh_letter *letter, void **bytes, int64_t *size)
@@ -124,6 +125,14 @@ int box_forecast_open_stretch(struct rh_session *session, const struct rh_foreca
 	struct stretch *stretch = *own = rh_alloc(1, sizeof *stretch);
 	if (!stretch)
 		return -ENOMEM;
+	int64_t most = sizeof(struct box_squares), data, results;
+	for (int64_t step = 0; step < input->steps; step++) {
+		step_bytes(input, step, &data, &results);
+		most = rh_max(most, rh_max(data, results));
+	}
+	stretch->nothing = rh_alloc((size_t)most, 1);
+	if (!stretch->nothing)
+		return -ENOMEM;
 	stretch->input = input;
 	stretch->letters = (struct box_letters){
 	        .box = &session->box, .ahead = box_ahead_of(session), .bytes_of = bytes_of, .come = pass, .gone = pass, .context = stretch};
@@ -147,6 +156,9 @@ void box_forecast_ended(void *own, int64_t step)
 
 void box_forecast_close_stretch(void *own)
 {
+	struct stretch *stretch = own;
+	if (stretch)
+		rh_free(stretch->nothing);
 	rh_free(own);
 }
 
