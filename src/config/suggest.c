@@ -141,8 +141,8 @@ static const struct {
         {"lora_qkv_kernel", NULL, KERNELS, 0},
         {"lora_o_kernel", NULL, KERNELS, 0},
         {"modules_to_save", "lora_modules_to_save", NULL, 1},
-        {"bnb_4bit_*", NULL, "4-bit weights in training are not built yet; remove it", 0},
-        {"quantization*", NULL, "quantised weights in training are not built yet; remove it", 0},
+        {"use_bnb_nested_quant", "bnb_4bit_use_double_quant", NULL, 1},
+        {"quantization*", "quantize", NULL, 0},
 
         {"evaluation_strategy", "eval_strategy", NULL, 0},
         {"logging_strategy", "logging_steps", NULL, 0},

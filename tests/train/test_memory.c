@@ -295,7 +295,8 @@ static void test_a_run_on_a_gguf_files_memory_is_the_plans(void **state)
 {
 	(void)state;
 	enum { BESIDE = 5 << 19 }; /* of a checkpoint, beside its ring; making the files takes 24 MiB */
-	static const char *const kinds[][2] = {{"lora", "--lora_r 8"}, {"whole", ""}}, *const saves[] = {"--save_strategy no", "--save_steps 1"};
+	static const char *const kinds[][2] = {{"lora", "--lora_r 8"}, {"whole", ""}}, *const saves[] = {"--save_strategy no",
+	                                                                                                 "--save_steps 1"};
 	struct scratch scratch;
 	if (!CHECK_RESIDENT)
 		check_skip("sanitizers take memory of their own");
@@ -308,10 +309,11 @@ static void test_a_run_on_a_gguf_files_memory_is_the_plans(void **state)
 	for (int k = 0; k < 2; k++) {
 		struct peaks peaks[2];
 		for (int i = 0; i < 2; i++) {
-			struct ran ran = run_counted(&scratch, &peaks[i], train, "model_name_or_path", scratch.dir, "m.gguf", scratch.dir,
-			                             scratch.dir, path_of("%s%d", kinds[k][0], i),
-			                             path_of("--json %s %s", kinds[k][1], saves[i]));
-			printf("%s %s: %.2f MiB of %.2f planned\n", kinds[k][0], saves[i], peaks[i].peak / 1048576, peaks[i].plan / 1048576);
+			struct ran ran =
+			        run_counted(&scratch, &peaks[i], train, "model_name_or_path", scratch.dir, "m.gguf", scratch.dir,
+			                    scratch.dir, path_of("%s%d", kinds[k][0], i), path_of("--json %s %s", kinds[k][1], saves[i]));
+			printf("%s %s: %.2f MiB of %.2f planned\n", kinds[k][0], saves[i], peaks[i].peak / 1048576,
+			       peaks[i].plan / 1048576);
 			if (peaks[i].peak > peaks[i].plan)
 				fail_msg("%s %s: %.2f MiB of %.2f planned", kinds[k][0], saves[i], peaks[i].peak / 1048576,
 				         peaks[i].plan / 1048576);
