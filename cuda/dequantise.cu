@@ -12,6 +12,7 @@
 
 extern "C" {
 #include "core/blocks.h"
+#include "core/float8.h"
 }
 
 enum { THREADS = 256, VALUES = THREADS * CHUNK, STAGED_BYTES = VALUES / 32 * 34 };
@@ -23,11 +24,11 @@ struct dequantise_args {
 	const int *index; /* NULL: all rows of x */
 	void *y;
 	int64_t cols, tiles; /* of a row */
-	int64_t index_stride, row_bytes, y_stride, scale_stride, runs, run;
+	int64_t index_stride, row_bytes, y_stride, scale_stride, runs, run, tall;
 	enum rh_dtype dtype;
 	int block_log2, block_bytes; /* values and bytes of a block; two values a byte are blocks of two */
 	int byte_scales, aligned;    /* byte_scales: scales are U8; aligned: rows of y begin on 16 bytes */
-	float unit, offset;
+	float unit;
 };
 
 /* All threads of the block come here; the bytes are there after the next barrier. */
@@ -42,26 +43,43 @@ RH_DEVICE void stage(uint8_t *to, const uint8_t *from, int bytes)
 
 RH_DEVICE float scale_of(const struct dequantise_args &a, int64_t row, int64_t run)
 {
-	int64_t at = row * a.scale_stride + run;
+	int64_t of = a.tall == 1 ? row : row / a.tall, at = of * a.scale_stride + run;
 	if (!a.byte_scales)
 		return ((const float *)a.scale)[at];
 	uint8_t q = ((const uint8_t *)a.scale)[at];
 	if (a.dtype == RH_FP4)
 		return rh_e8m0_value(q);
-	return rh_block_sum(rh_block_product(a.map[q], a.nested[(row * a.runs + run) / RH_NESTED_RUN]), a.offset);
+	return rh_block_sum(rh_block_product(a.map[q], a.nested[(of * a.runs + run) / RH_NESTED_RUN]), a.map[RH_NESTED_MAP - 1]);
+}
+
+/* What the byte or half byte q stands for before it is scaled. */
+RH_DEVICE float unscaled(enum rh_dtype dtype, int q)
+{
+	switch (dtype) {
+	case RH_I8:
+		return (float)(int8_t)q;
+	case RH_E4M3:
+		return rh_e4m3_to_f32((uint8_t)q);
+	case RH_NF4:
+		return rh_nf4_value(q);
+	case RH_BNB_FP4:
+		return rh_bnb_fp4_value(q);
+	default: /* RH_FP4 */
+		return rh_fp4_value(q);
+	}
 }
 
 /* Eight values of which the bytes begin at `from`, all of one scale. */
 RH_DEVICE struct chunk scaled_values(const struct dequantise_args &a, const uint8_t *from, float scale)
 {
 	struct chunk c;
+	int is_byte = a.dtype == RH_I8 || a.dtype == RH_E4M3, high_first = a.dtype != RH_FP4;
 	RH_UNROLL
 	for (int i = 0; i < CHUNK; i++) {
-		int q = a.dtype == RH_I8 ? from[i] : from[i / 2] >> ((i % 2 == 0) == (a.dtype == RH_NF4) ? 4 : 0) & 15;
+		int q = is_byte ? from[i] : from[i / 2] >> ((i % 2 == 0) == high_first ? 4 : 0) & 15;
+		c.v[i] = rh_block_product(unscaled(a.dtype, q), scale);
 		if (a.dtype == RH_I8)
-			c.v[i] = rh_block_product(rh_block_product((float)(int8_t)q, scale), a.unit);
-		else
-			c.v[i] = rh_block_product(a.dtype == RH_NF4 ? rh_nf4_value(q) : rh_fp4_value(q), scale);
+			c.v[i] = rh_block_product(c.v[i], a.unit);
 	}
 	return c;
 }
@@ -102,7 +120,7 @@ extern "C" int cuda_dequantise(const struct rh_op *op, CUstream_st *stream)
 	a.y = y.data, a.y_stride = y.stride;
 	a.scale = scale.data, a.scale_stride = scale.stride, a.runs = scale.cols;
 	a.nested = (const float *)op->operand[RH_DEQUANTISE_NESTED].data, a.map = (const float *)op->operand[RH_DEQUANTISE_MAP].data;
-	a.run = op->dequantise.run, a.unit = op->dequantise.unit, a.offset = op->dequantise.offset;
+	a.run = op->dequantise.run, a.tall = op->dequantise.tall, a.unit = op->dequantise.unit;
 	a.index = (const int *)index.data, a.index_stride = index.stride;
 	a.dtype = x.dtype;
 	a.block_log2 = log2_of(rh_dtype_block(x.dtype)), a.block_bytes = (int)rh_dtype_block_bytes(x.dtype);
@@ -110,7 +128,7 @@ extern "C" int cuda_dequantise(const struct rh_op *op, CUstream_st *stream)
 	a.cols = x.cols;
 	a.row_bytes = rh_dtype_bytes(x.dtype, x.stride);
 	a.aligned = chunk_aligned(&y, 1);
-	int flat_scales = !scale.data || (scale.stride == scale.cols && x.cols % a.run == 0);
+	int flat_scales = !scale.data || (scale.stride == scale.cols && a.tall == 1 && x.cols % a.run == 0);
 	if (!index.data && x.stride == x.cols && y.stride == y.cols && flat_scales) {
 		a.cols *= rows;
 		rows = 1;

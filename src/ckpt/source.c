@@ -230,8 +230,8 @@ static int old_name(const char *name, char *out, size_t size)
 	       exchange_end(name, layer_norm[1].name, layer_norm[1].old_name, out, size);
 }
 
-static int find_in_shards(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
-                          const struct rh_safetensor **out)
+int source_find(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
+                const struct rh_safetensor **out)
 {
 	char old[256];
 	const char *other = without_base(source, name);
@@ -266,7 +266,7 @@ static int find_mxfp4(struct rh_source *source, const struct source_entry *entry
 	const struct rh_safetensor *tensor = NULL;
 	int rc = rh_text_printf(&name, "%s_%s", entry->name, part);
 	if (!rc)
-		rc = find_in_shards(source, name.bytes, map, &shard, &tensor);
+		rc = source_find(source, name.bytes, map, &shard, &tensor);
 	if (!rc && !tensor)
 		rc = missing(source->path, entry->name);
 	if (!rc && (tensor->dtype != RH_U8 || !same_shape(expected, tensor->rank, tensor->shape))) {
@@ -306,11 +306,11 @@ static int settle_mxfp4(struct rh_source *source, struct source_entry *entry, co
 static int find_wrapped(struct rh_source *source, struct source_entry *entry, const json_t *map, struct rh_safetensors **shard,
                         const struct rh_safetensor **out)
 {
-	int rc = find_in_shards(source, entry->name, map, shard, out);
+	int rc = source_find(source, entry->name, map, shard, out);
 	if (rc || !source->config.wrapped)
 		return rc;
 	if (!*out)
-		return find_in_shards(source, entry->stored, map, shard, out);
+		return source_find(source, entry->stored, map, shard, out);
 	rh_free(entry->stored);
 	entry->stored = rh_strdup(entry->name);
 	return entry->stored ? 0 : -ENOMEM;
@@ -331,6 +331,13 @@ static int settle_in_shard(struct rh_source *source, struct source_entry *entry,
 	}
 	if (!tensor)
 		return missing(source->path, entry->name);
+	if ((tensor->dtype == RH_U8 || tensor->dtype == RH_I8 || tensor->dtype == RH_E4M3) && entry->tensor.rank == 2 && !entry->matrices) {
+		entry->file = rh_safetensors_file(shard);
+		entry->offset = tensor->offset;
+		if (tensor->dtype != RH_U8 && !same_shape(&entry->tensor, tensor->rank, tensor->shape))
+			return settle(entry, source->path, entry->name, tensor->dtype, tensor->rank, tensor->shape);
+		return source_settle_scaled(source, entry, map, tensor);
+	}
 	if (tensor->dtype != RH_F32 && tensor->dtype != RH_F16 && tensor->dtype != RH_BF16)
 		return rh_fail(-EINVAL, "%s: tensor '%s' has type %s, which is not supported (F32, F16, BF16 are)", source->path,
 		               entry->name, rh_dtype_name(tensor->dtype));
@@ -394,16 +401,16 @@ static int settle_head(struct rh_source *source, const json_t *map)
 	if (!names->head || (!source->config.wrapped && !rh_model_ties(&source->config)))
 		return 0;
 	snprintf(name, sizeof name, "%s.weight", names->head);
-	int rc = find_in_shards(source, name, map, &shard, &head.tensor);
+	int rc = source_find(source, name, map, &shard, &head.tensor);
 	if (!rc && !head.tensor && source->config.wrapped)
-		rc = find_in_shards(source, "language_model.lm_head.weight", map, &shard, &head.tensor);
+		rc = source_find(source, "language_model.lm_head.weight", map, &shard, &head.tensor);
 	if (rc || source->config.wrapped || !head.tensor) {
 		source->config.tie_word_embeddings = source->config.wrapped ? !head.tensor : source->config.tie_word_embeddings;
 		return rc;
 	}
 	head.shard = shard;
 	snprintf(name, sizeof name, "%s.weight", names->embedding);
-	rc = find_in_shards(source, name, map, &shard, &table.tensor);
+	rc = source_find(source, name, map, &shard, &table.tensor);
 	table.shard = shard;
 	if (rc || !table.tensor || !is_plain(head.tensor) || !is_plain(table.tensor))
 		return rc;
@@ -420,7 +427,7 @@ static int settle_head(struct rh_source *source, const json_t *map)
 static int is_used(const struct rh_source *source, const char *name)
 {
 	const struct source_entries *entries = &source->entries;
-	if (is_known(source, name) || needless(source, name) || is_mxfp4_part(source, name))
+	if (is_known(source, name) || needless(source, name) || is_mxfp4_part(source, name) || source_is_beside(source, name))
 		return 1;
 	for (size_t i = 0; source->config.wrapped && i < entries->count; i++)
 		if (!strcmp(entries->entry[i].stored, name))

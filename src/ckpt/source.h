@@ -38,10 +38,10 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 /* The form in which a matrix stays packed as the file has it; RH_FORM_PLAIN: in none. `source`: a struct rh_source; for rh_model_pack. */
 struct rh_tensor;
 enum rh_form rh_source_form(const void *source, const struct rh_tensor *tensor);
-/* Rows [first, first+count) of such a matrix, in Hugging Face's order, as they are: their elements, and their scales where these lie apart
- * (core/form.h). From any thread. */
-int rh_source_read_packed(const struct rh_source *source, const char *name, int64_t first, int64_t count, void *elements,
-                          void *scales) RH_MUST;
+/* Of such a matrix the elements of rows [first, first+count), in Hugging Face's order, as they are; and, where scales lie apart, those of
+ * the whole matrix and their tail (core/form.h). From any thread. */
+int rh_source_read_packed(const struct rh_source *source, const char *name, int64_t first, int64_t count, void *elements) RH_MUST;
+int rh_source_read_scales(const struct rh_source *source, const char *name, void *scales, void *tail) RH_MUST;
 
 /* How the file names a tensor: as the model does, but where a larger model's files name its text model's otherwise. */
 const char *rh_source_file_name(const struct rh_source *source, const char *name);

@@ -12,6 +12,17 @@ struct source_tensor {
 	int64_t shape[4]; /* outermost first; a GGUF's are turned round */
 };
 
+/* A matrix whose scales are tensors of their own (source_scaled.c). */
+struct source_scaled {
+	enum rh_form form;
+	const struct rh_file_in *file; /* of the scales */
+	int64_t offset;
+	enum rh_dtype dtype;                  /* as they are stored */
+	const struct rh_file_in *nested_file; /* of their own scales, F32 */
+	int64_t nested_offset;
+	float map[RH_NESTED_MAP];
+};
+
 struct source_entry {
 	char *name;   /* Hugging Face's */
 	char *stored; /* the file's: a GGUF's, or one that a larger model's files have for it */
@@ -31,6 +42,7 @@ struct source_entry {
 	int has_one_added;              /* a norm's weights are stored as 1 + w */
 	const struct rh_file_in *scale; /* MXFP4 (dtype RH_FP4): the file of the scales, which begin at scale_offset; NULL: not MXFP4 */
 	int64_t scale_offset;
+	struct source_scaled *scaled; /* NULL: no tensors of scales but MXFP4's */
 };
 
 struct source_other {
@@ -59,6 +71,20 @@ char *source_wrapped_name(const char *name);
 
 /* Which row of Hugging Face's order stands at `row` of a GGUF. */
 int64_t source_row_of_stored(const struct source_entry *entry, int64_t row);
+
+/* source.c: a tensor of this name, in *shard; *out is NULL where there is none. `map`: the index's weight_map or NULL. */
+int source_find(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
+                const struct rh_safetensor **out) RH_MUST;
+
+/* source_scaled.c. Settles an entry whose `matrix` is U8, I8 or E4M3, with the tensors beside it. */
+enum source_need { SOURCE_OPTIONAL, SOURCE_NEEDED };
+int source_settle_scaled(struct rh_source *source, struct source_entry *entry, const json_t *map,
+                         const struct rh_safetensor *matrix) RH_MUST;
+/* 1: the tensor of that name stands beside such a matrix. */
+int source_is_beside(const struct rh_source *source, const char *name);
+/* Elements [first, first + count) as F32 or BF16; and the scales and tail of the whole matrix, as core/form.h has them. */
+int source_read_scaled(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out) RH_MUST;
+int source_scales_of(const struct source_entry *entry, void *scales, void *tail) RH_MUST;
 
 /* The configuration that a GGUF file's metadata and tensors tell of. *out is freed with rh_model_config_free. */
 int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out) RH_MUST;

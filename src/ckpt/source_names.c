@@ -154,6 +154,7 @@ static void free_entry(struct source_entry *entry)
 	rh_free(entry->module);
 	rh_free(entry->stored);
 	rh_free(entry->stored2);
+	rh_free(entry->scaled);
 }
 
 /* The name by which adapters call the linear whose weights the tensor is, where a family's files name it otherwise. */

@@ -176,6 +176,8 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 	if (first < 0 || count < 0 || first > all || count > all - first || first % cols || count % cols)
 		return rh_fail(-EINVAL, "%s: elements %lld to %lld are no whole rows of tensor '%s' (%lld elements, rows of %lld)",
 		               source->path, (long long)first, (long long)(first + count), name, (long long)all, (long long)cols);
+	if (entry->scaled)
+		return source_read_scaled(entry, first, count, dtype, out);
 	if (entry->scale)
 		return read_mxfp4(entry, first, count, dtype, out);
 	if (entry->stored2)
@@ -199,7 +201,9 @@ static enum rh_form form_of(const struct source_entry *entry)
 		return RH_FORM_PLAIN;
 	if ((entry->matrices && !entry->scale) || (entry->stored2 && entry->dtype2 != entry->tensor.dtype))
 		return RH_FORM_PLAIN;
-	return rh_form_of(entry->tensor.dtype, entry->scale != NULL);
+	if (entry->scaled)
+		return entry->scaled->form;
+	return entry->scale ? RH_FORM_MXFP4 : rh_form_of(entry->tensor.dtype);
 }
 
 enum rh_form rh_source_form(const void *source, const struct rh_tensor *tensor)
@@ -207,12 +211,12 @@ enum rh_form rh_source_form(const void *source, const struct rh_tensor *tensor)
 	return form_of(source_entries_find(&((const struct rh_source *)source)->entries, tensor->name));
 }
 
-int rh_source_read_packed(const struct rh_source *source, const char *name, int64_t first, int64_t count, void *elements, void *scales)
+int rh_source_read_packed(const struct rh_source *source, const char *name, int64_t first, int64_t count, void *elements)
 {
 	const struct source_entry *entry = source_entries_find(&source->entries, name);
 	enum rh_form form = form_of(entry);
 	RH_ASSERT(form != RH_FORM_PLAIN && first >= 0 && count >= 0 && first <= entry->rows - count);
-	int64_t row_bytes = rh_form_element_bytes(form, 1, entry->cols), scale_bytes = rh_form_scale_bytes(form, 1, entry->cols);
+	int64_t row_bytes = rh_form_element_bytes(form, 1, entry->cols);
 	int is_moved = entry->stored2 || (source->gguf && entry->head_dim);
 	int64_t at_once = is_moved ? 1 : count;
 	for (int64_t done = 0; done < count; done += at_once) {
@@ -223,11 +227,18 @@ int rh_source_read_packed(const struct rh_source *source, const char *name, int6
 			row = entry->stored2 ? paired_row(entry, row) : stored_row(row, entry->head_dim);
 		int rc = rh_file_read(is_second ? entry->file2 : entry->file, offset + row * row_bytes, (char *)elements + done * row_bytes,
 		                      (size_t)(at_once * row_bytes));
-		if (!rc && scale_bytes)
-			rc = rh_file_read(entry->scale, entry->scale_offset + row * scale_bytes, (char *)scales + done * scale_bytes,
-			                  (size_t)(at_once * scale_bytes));
 		if (rc)
 			return rc;
 	}
 	return 0;
+}
+
+int rh_source_read_scales(const struct rh_source *source, const char *name, void *scales, void *tail)
+{
+	const struct source_entry *entry = source_entries_find(&source->entries, name);
+	enum rh_form form = form_of(entry);
+	RH_ASSERT(form != RH_FORM_PLAIN && rh_form_traits(form)->run);
+	if (entry->scaled)
+		return source_scales_of(entry, scales, tail);
+	return rh_file_read(entry->scale, entry->scale_offset, scales, (size_t)rh_form_scale_bytes(form, entry->rows, entry->cols));
 }

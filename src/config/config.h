@@ -7,6 +7,7 @@
 #include "config/spill.h"
 #include "config/task.h"
 #include "config/transport.h"
+#include "core/form.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
@@ -99,6 +100,7 @@ struct rh_config {
 	enum rh_accumulation accumulation;
 	int64_t accumulation_chunk; /* resolved; 0 with fp32 */
 	int fp8;
+	enum rh_form quantize; /* in which frozen matrices that no file has packed are held; PLAIN: in none */
 
 	/* LoRA; use_lora is resolved from lora_r, use_peft and adapter_name_or_path */
 	int use_lora;

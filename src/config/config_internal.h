@@ -162,8 +162,23 @@ struct config_draft {
 	struct rh_config config;
 	int bf16, fp16;
 	enum rh_choice use_peft;
-	int dtype; /* enum config_dtype, -1 unset */
+	int dtype;                                          /* enum config_dtype, -1 unset */
+	int quantize, load_in_4bit, load_in_8bit, bnb_type; /* enum config_quantize; bnb_type: CONFIG_NF4 or CONFIG_FP4, -1 unset */
+	enum rh_choice bnb_nested;
 };
+enum config_quantize {
+	QUANTIZE_NONE,
+	QUANTIZE_NF4,
+	QUANTIZE_FP4,
+	QUANTIZE_INT8,
+	QUANTIZE_FP8,
+	QUANTIZE_Q4_0,
+	QUANTIZE_Q8_0,
+	QUANTIZE_MXFP4,
+	QUANTIZES
+};
+/* The form that each word means; second: with scales that are quantised too. */
+extern const enum rh_form config_forms[QUANTIZES][2];
 enum config_dtype { DTYPE_FLOAT32, DTYPE_BFLOAT16, DTYPE_FLOAT16 };
 
 /* The whole of `text`, or -EINVAL, or -ERANGE where the type cannot hold it; no line is made. Reals are finite decimals; sizes are bytes,

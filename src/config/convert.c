@@ -165,16 +165,7 @@ static int convert_adapter(struct converting *at, const char *name, const yaml_n
 		return drop(at, name, "all weights are trained where no lora_ key is given");
 	if (!IS(value, "lora", "qlora"))
 		return leave(at, name, "this kind of adapter is not built; use_peft: true is LoRA");
-	int rc = put_text(at, name, "use_peft", "true");
-	return rc || IS(value, "lora")
-	               ? rc
-	               : leave(at, name, "qlora's 4-bit weights are not built yet: LoRA over weights in dtype (plan says what it takes)");
-}
-
-static int convert_quantised(struct converting *at, const char *name, const yaml_node_t *value)
-{
-	return IS(value, "true", "yes", "on") ? leave(at, name, "quantised weights in training are not built yet: they stay in dtype")
-	                                      : drop(at, name, "weights are in dtype");
+	return put_text(at, name, "use_peft", "true"); /* qlora's load_in_4bit is a key of its own */
 }
 
 static int convert_stage(struct converting *at, const char *name, const yaml_node_t *value)
@@ -360,8 +351,6 @@ static const struct {
 } specials[] = {
         {"adapter", convert_adapter},
         {"finetuning_type", convert_adapter},
-        {"load_in_4bit", convert_quantised},
-        {"load_in_8bit", convert_quantised},
         {"stage", convert_stage},
         {"train_on_inputs", convert_inputs},
         {"lora_target_linear", convert_linear},

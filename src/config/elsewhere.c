@@ -9,7 +9,7 @@
 #define ALWAYS      "it is always so here; remove it"
 #define LOGS        "a run writes metrics.jsonl, and what report_to names (tensorboard, csv), and reports nowhere else; remove it"
 #define VERBS_SAY   "the verb says it: train, eval or generate; remove it"
-#define LORA        "true, LoRA over weights in dtype (qlora's in 4 bits are not built yet), or leave both out for full fine-tuning"
+#define LORA        "true, LoRA (qlora: with load_in_4bit: true), or leave both out for full fine-tuning"
 #define REREADS     "each run reads its rows anew and keeps nothing of them; remove it"
 #define KERNELS     "which kernels run is no choice; remove it"
 #define ATTENTION   "there is one attention, memory-saving and exact; remove it"
@@ -139,8 +139,9 @@ const struct config_elsewhere config_elsewhere[] = {
         {"lora_qkv_kernel", NULL, KERNELS, ELSEWHERE_OTHER},
         {"lora_o_kernel", NULL, KERNELS, ELSEWHERE_OTHER},
         {"modules_to_save", "lora_modules_to_save", NULL, ELSEWHERE_ACCEPTED},
-        {"bnb_4bit_*", NULL, "4-bit weights in training are not built yet; remove it", ELSEWHERE_OTHER},
-        {"quantization*", NULL, "quantised weights in training are not built yet; remove it", ELSEWHERE_OTHER},
+        {"use_bnb_nested_quant", "bnb_4bit_use_double_quant", NULL, ELSEWHERE_ACCEPTED},
+        {"double_quantization", "bnb_4bit_use_double_quant", NULL, ELSEWHERE_OTHER},
+        {"quantization*", "quantize", NULL, ELSEWHERE_OTHER},
 
         {"evaluation_strategy", "eval_strategy", NULL, ELSEWHERE_SAME},
         {"logging_strategy", "logging_steps", NULL, ELSEWHERE_OTHER},
@@ -289,9 +290,9 @@ const struct config_elsewhere config_elsewhere[] = {
         {"relora relora_* mixture_of_depths module_dropout oft_* use_pose pose_* shift_attn s2_attention scaling_softmax scaling_softmax_*",
          NULL, NOT_BUILT, ELSEWHERE_OTHER},
         {"train_from_scratch reinit_weights", "config_name", "a config.json from which a model begins at random", ELSEWHERE_OTHER},
-        {"qat qat_scheme qlora_sharded_model_loading quantize_moe_experts double_quantization use_bnb_nested_quant bnb_config_kwargs "
+        {"qat qat_scheme qlora_sharded_model_loading quantize_moe_experts bnb_config_kwargs "
          "model_quantization_config model_quantization_config_kwargs gptq use_onebitllms",
-         NULL, "quantised weights in training are not built yet (nor need weights fit the GPU here); remove it", ELSEWHERE_OTHER},
+         NULL, "load_in_4bit and quantize say how a frozen base is packed; remove it", ELSEWHERE_OTHER},
         {"load_in_16bit", "dtype", "bfloat16", ELSEWHERE_OTHER},
 
         /* the model and its files */

@@ -209,9 +209,17 @@ static int is_printed(const struct rh_config *config, const struct config_key *k
 
 static struct config_draft draft_of(const struct rh_config *config)
 {
+	int word = 0, nested = 0;
+	while (config_forms[word][nested] != config->quantize) {
+		word += nested;
+		nested = !nested;
+	}
+	int is_plain_bnb = !nested && config_forms[word][1] != config->quantize;
 	return (struct config_draft){.config = *config, /* borrowed */
 	                             .use_peft = config->use_lora ? RH_YES : RH_NO,
-	                             .dtype = config->dtype == RH_BF16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32};
+	                             .dtype = config->dtype == RH_BF16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32,
+	                             .quantize = word,
+	                             .bnb_nested = is_plain_bnb ? RH_NO : RH_UNSET};
 }
 
 int rh_config_print_shared(const struct rh_config *config, struct rh_text *out)

@@ -218,6 +218,43 @@ static int resolve_lora(struct resolving *r)
 	return 0;
 }
 
+const enum rh_form config_forms[QUANTIZES][2] = {[QUANTIZE_NONE] = {RH_FORM_PLAIN, RH_FORM_PLAIN},
+                                                 [QUANTIZE_NF4] = {RH_FORM_NF4, RH_FORM_NF4_NESTED},
+                                                 [QUANTIZE_FP4] = {RH_FORM_BNB_FP4, RH_FORM_BNB_FP4_NESTED},
+                                                 [QUANTIZE_INT8] = {RH_FORM_INT8, RH_FORM_INT8},
+                                                 [QUANTIZE_FP8] = {RH_FORM_FP8_BLOCKS, RH_FORM_FP8_BLOCKS},
+                                                 [QUANTIZE_Q4_0] = {RH_FORM_Q4_0, RH_FORM_Q4_0},
+                                                 [QUANTIZE_Q8_0] = {RH_FORM_Q8_0, RH_FORM_Q8_0},
+                                                 [QUANTIZE_MXFP4] = {RH_FORM_MXFP4, RH_FORM_MXFP4}};
+
+/* One of the keys says how frozen matrices are packed. */
+static int resolve_quantize(struct resolving *r)
+{
+	const struct config_draft *draft = r->draft;
+	const struct config_entry *type = given(r, "bnb_4bit_quant_type"), *nested = given(r, "bnb_4bit_use_double_quant");
+	const struct config_entry *asks = given(r, draft->load_in_4bit   ? "load_in_4bit"
+	                                           : draft->load_in_8bit ? "load_in_8bit"
+	                                                                 : "quantize");
+	int word = draft->quantize, is_four_bits;
+	if (draft->load_in_4bit + draft->load_in_8bit + (word != QUANTIZE_NONE) > 1)
+		return config_entry_fail(asks, "load_in_4bit, load_in_8bit and quantize contradict each other; keep one of them");
+	if (draft->load_in_4bit)
+		word = type && draft->bnb_type ? QUANTIZE_FP4 : QUANTIZE_NF4;
+	if (draft->load_in_8bit)
+		word = QUANTIZE_INT8;
+	is_four_bits = word == QUANTIZE_NF4 || word == QUANTIZE_FP4;
+	if (type && !draft->load_in_4bit)
+		return config_entry_fail(type, "has no effect without load_in_4bit: true; add it or remove this");
+	if (nested && !is_four_bits)
+		return config_entry_fail(nested,
+		                         "has no effect without load_in_4bit: true, or quantize: nf4 or fp4; add one or remove this");
+	r->config->quantize = config_forms[word][draft->bnb_nested != RH_NO];
+	if (word != QUANTIZE_NONE && r->verb_bit & VERB_RUNS && !r->config->use_lora)
+		return config_entry_fail(asks,
+		                         "packed weights are not trained, an adapter beside them is: add use_peft: true, or remove this");
+	return 0;
+}
+
 static int resolve_evaluation(struct resolving *r)
 {
 	struct rh_config *config = r->config;
@@ -368,9 +405,9 @@ int config_resolve(struct config_draft *draft, const char *verb, const struct co
                    const char *(*default_device)(void))
 {
 	static int (*const parts[])(struct resolving *) = {
-	        resolve_device, resolve_dtype,      resolve_products, resolve_optimizer, resolve_scheduler, resolve_lora,
-	        check_decay,    resolve_evaluation, resolve_data,     resolve_spill,     check_steps,       check_model,
-	        resolve_boxes,  check_prompt,       check_required,   check_files,       resolve_date,      resolve_outtype};
+	        resolve_device, resolve_dtype,      resolve_products, resolve_optimizer, resolve_scheduler, resolve_lora, resolve_quantize,
+	        check_decay,    resolve_evaluation, resolve_data,     resolve_spill,     check_steps,       check_model,  resolve_boxes,
+	        check_prompt,   check_required,     check_files,      resolve_date,      resolve_outtype};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

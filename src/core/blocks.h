@@ -209,6 +209,13 @@ RH_PORTABLE float rh_nf4_value(int q)
 	return level[q];
 }
 
+/* Sign, two bits of exponent, one of mantissa, of bitsandbytes: not MXFP4's. Neither of its zeros has a sign. */
+RH_PORTABLE float rh_bnb_fp4_value(int q)
+{
+	static const float level[8] = {0, 0.0625f / 12, 8.0f / 12, 1, 4.0f / 12, 6.0f / 12, 2.0f / 12, 3.0f / 12};
+	return q > 8 ? -level[q & 7] : level[q & 7];
+}
+
 /* E2M1: sign, two bits of exponent, one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6. */
 RH_PORTABLE float rh_fp4_value(int q)
 {

@@ -16,6 +16,7 @@ enum rh_dtype {
 	RH_U8,
 	RH_BOOL,
 	RH_NF4,  /* two in a byte, the first in its high half; scales apart: core/blocks.h */
+	RH_BNB_FP4, /* bitsandbytes' own; as NF4 */
 	RH_FP4,  /* E2M1, two in a byte, the first in its low half; scales apart */
 	RH_E4M3, /* 8-bit floating point: core/float8.h */
 	RH_E5M2,

@@ -1,8 +1,11 @@
 #include "core/form.h"
 
+#include "core/arena.h"
 #include "core/error.h"
 
-#define ROW(name, element, run, scale) [RH_FORM_##name] = {element, run, scale},
+enum { WORD = 4 };
+
+#define ROW(name, ...) [RH_FORM_##name] = {__VA_ARGS__},
 static const struct rh_form_traits traits[RH_FORMS] = {RH_FORM_LIST(ROW)};
 
 const struct rh_form_traits *rh_form_traits(enum rh_form form)
@@ -11,12 +14,32 @@ const struct rh_form_traits *rh_form_traits(enum rh_form form)
 	return &traits[form];
 }
 
-enum rh_form rh_form_of(enum rh_dtype element, int has_scales)
+enum rh_form rh_form_of(enum rh_dtype element)
 {
 	for (int f = RH_FORM_PLAIN + 1; f < RH_FORMS; f++)
-		if (traits[f].element == element && (traits[f].run != 0) == has_scales)
+		if (traits[f].element == element && !traits[f].run)
 			return (enum rh_form)f;
 	return RH_FORM_PLAIN;
+}
+
+/* bitsandbytes' runs go on from row to row: rows that are no whole runs would share one. */
+int rh_form_takes(enum rh_form form, int64_t cols)
+{
+	const struct rh_form_traits *of = rh_form_traits(form);
+	int is_bnb = of->element == RH_NF4 || of->element == RH_BNB_FP4;
+	return cols % (is_bnb ? of->run : rh_dtype_block(of->element)) == 0;
+}
+
+int64_t rh_form_runs(enum rh_form form, int64_t cols)
+{
+	int64_t run = rh_form_traits(form)->run;
+	return run ? (cols + run - 1) / run : 0;
+}
+
+int64_t rh_form_scale_rows(enum rh_form form, int64_t rows)
+{
+	int64_t tall = rh_form_traits(form)->tall;
+	return (rows + tall - 1) / tall;
 }
 
 int64_t rh_form_element_bytes(enum rh_form form, int64_t rows, int64_t cols)
@@ -26,6 +49,30 @@ int64_t rh_form_element_bytes(enum rh_form form, int64_t rows, int64_t cols)
 
 int64_t rh_form_scale_bytes(enum rh_form form, int64_t rows, int64_t cols)
 {
-	const struct rh_form_traits *of = rh_form_traits(form);
-	return of->run ? rh_dtype_bytes(of->scale, rows * ((cols + of->run - 1) / of->run)) : 0;
+	return rh_dtype_bytes(rh_form_traits(form)->scale, rh_form_scale_rows(form, rows) * rh_form_runs(form, cols));
+}
+
+int64_t rh_form_tail_bytes(enum rh_form form, int64_t rows, int64_t cols)
+{
+	if (rh_form_traits(form)->tail == RH_TAIL_NONE)
+		return 0;
+	int64_t scales = rh_form_scale_rows(form, rows) * rh_form_runs(form, cols);
+	return ((scales + RH_NESTED_RUN - 1) / RH_NESTED_RUN + RH_NESTED_MAP) * (int64_t)sizeof(float);
+}
+
+int64_t rh_form_scales_at(enum rh_form form, int64_t rows, int64_t cols)
+{
+	return rh_align_up(rh_form_element_bytes(form, rows, cols), WORD);
+}
+
+int64_t rh_form_tail_at(enum rh_form form, int64_t rows, int64_t cols)
+{
+	return rh_align_up(rh_form_scales_at(form, rows, cols) + rh_form_scale_bytes(form, rows, cols), WORD);
+}
+
+int64_t rh_form_bytes(enum rh_form form, int64_t rows, int64_t cols)
+{
+	if (!rh_form_traits(form)->run)
+		return rh_form_element_bytes(form, rows, cols);
+	return rh_form_tail_at(form, rows, cols) + rh_form_tail_bytes(form, rows, cols);
 }

@@ -13,6 +13,7 @@
 #ifndef RH_DEVICE_OP_H
 #define RH_DEVICE_OP_H
 
+#include "core/form.h"
 #include "core/view.h"
 
 /* All ops: those that are a kernel on every device, and those that each device runs in a way of its own (products go through libraries
@@ -317,14 +318,14 @@ enum { RH_GROUPED_GEMM_GRADIENT_A, RH_GROUPED_GEMM_GRADIENT_B, RH_GROUPED_GEMM_G
 enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_SUM_Y };
 
 /* DEQUANTISE: y (r,c) act = what x (r,c) stands for (core/blocks.h), to the last bit before it is rounded to act; with index (n,1) I32
- * y (n,c) = the rows of x that it names. x is of one of GGML's block types, scales inside; or of NF4, FP4 or I8, with a scale for each
- * `run` values of a row, a multiple of 8, the last run perhaps shorter: scale (r, runs of a row). I8: q * scale * unit, scale F32. FP4:
- * value * 2^(scale - 127), scale U8. NF4: value * scale, scale F32; or scale U8 of which scale i of all (row after row) is map[i] *
- * nested[i / 256] + offset, nested (1, 256ths of all) and map (1,256) F32. (bitsandbytes 0.45: 4-bit with and without double
- * quantisation, run 64; LLM.int8 with a run of all of a row and unit 1/127; gpt-oss: FP4, run 32.) Blocks that straddle rows are one long
- * row to this op. */
+ * y (n,c) = the rows of x that it names. x is of one of GGML's block types, scales inside; or has a scale for each `run` values of a row,
+ * a multiple of 8, and `tall` rows, the last ones perhaps fewer: scale (r / tall, c / run, both rounded up).
+ * - I8: q * scale * unit, scale F32. E4M3: value * scale, F32. FP4: value * 2^(scale - 127), U8.
+ * - NF4, BNB_FP4: value * scale, F32; or scale U8, of which scale i of all (row after row) is map[i] * nested[i / 256] + map[256], nested
+ *   (1, 256ths of all) and map (1,257) F32.
+ * (bitsandbytes 0.45: 4-bit with and without double quantisation, run 64; LLM.int8 with a run of all of a row and unit 1/127; gpt-oss: FP4,
+ * run 32; fp8 in blocks of 128 by 128.) Blocks that straddle rows are one long row to this op. */
 enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE_MAP, RH_DEQUANTISE_INDEX, RH_DEQUANTISE_Y };
-enum { RH_NESTED_RUN = 256 };
 
 /* QUANTISE: scale (1,1) F32 = the least power of two with max|x| <= limit * scale (rh_power_scale in core/float8.h: 1 where x is all zeros,
  * NaN where it holds what is no number); y (r,c) E4M3 or E5M2 = x / scale, nearest even, or absent; t (c, r rounded up to 16) of such a
@@ -454,8 +455,8 @@ struct rh_op {
 			float alpha;
 		} grouped_gemm; /* and its gradient */
 		struct {
-			int64_t run; /* 0 where scales are inside */
-			float unit, offset;
+			int64_t run, tall; /* 0 where scales are inside */
+			float unit;
 		} dequantise;
 		struct {
 			enum rh_activation act;

@@ -233,6 +233,22 @@ static int is_mxfp4(const json_t *json, const struct rh_family *family)
 	return family->moe.reads_mxfp4 && method && !strcmp(method, "mxfp4");
 }
 
+/* How a model may be stored: in types that are read as they are. */
+static int check_quantised(const json_t *json, const char *where, const struct rh_family *family)
+{
+	const json_t *stored = json_object_get(json, "quantization_config");
+	const char *method = json_string_value(json_object_get(stored, "quant_method"));
+	if (!stored || json_is_null(stored) || is_mxfp4(json, family))
+		return 0;
+	if (method && (!strcmp(method, "bitsandbytes") || !strcmp(method, "fp8")))
+		return 0;
+	return rh_fail(
+	        -EINVAL,
+	        "%s: the model is stored quantised by '%s' (quantization_config), which is not supported (bitsandbytes and fp8 are); "
+	        "take the original F32, F16 or BF16 model, or a GGUF file",
+	        where, method ? method : "");
+}
+
 /* gpt-oss: no other activation than the one there is. */
 static int check_swiglu(const json_t *json, const char *where)
 {
@@ -273,12 +289,8 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	int rc = rh_json_string(json, key, where, RH_JSON_OPTIONAL, &act);
 	if (!rc && strcmp(strcmp(act, "swish") ? act : "silu", own))
 		rc = rh_fail(-EINVAL, "%s: %s '%s' is not supported (%s is)", where, key, act, own);
-	const json_t *stored = json_object_get(json, "quantization_config");
-	if (!rc && stored && !json_is_null(stored) && !is_mxfp4(json, out->family))
-		rc = rh_fail(-EINVAL,
-		             "%s: the model is stored quantised (quantization_config), which is not supported; take the original "
-		             "F32, F16 or BF16 model, or a GGUF file",
-		             where);
+	if (!rc)
+		rc = check_quantised(json, where, out->family);
 	if (!rc && out->family->attention.bias == RH_BIAS_AS_SAID) {
 		rc = rh_json_bool(json, "attention_bias", where, RH_JSON_OPTIONAL, &out->attention_bias);
 		out->attention_output_bias = out->attention_bias;

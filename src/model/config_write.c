@@ -226,7 +226,7 @@ int rh_model_config_write(const struct rh_model_config *config, const char *torc
 		               "rope_freqs.weight of the GGUF file follows no known scaling; no config.json can describe this model "
 		               "(train an adapter and leave it unmerged)");
 	if (json_object_get(config->source, "quantization_config"))
-		rh_warn_once("experts that are stored in MXFP4 are written in %s when all weights are trained", torch_dtype);
+		rh_warn_once("weights that are stored quantised are written in %s", torch_dtype);
 	int rc = say(&said, torch_dtype, out);
 	if (!rc)
 		rc = set_biases(config, config->wrapped ? json_object_get(*out, "text_config") : *out);

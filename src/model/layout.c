@@ -65,6 +65,14 @@ int layout_place_matrix(struct layout *at, const char *module, const char *kind,
 	return tensor;
 }
 
+static int place_table(struct layout *at, const char *module, int64_t rows, int64_t cols)
+{
+	int tensor = layout_place_matrix(at, module, "weight", rows, cols);
+	if (!at->fault)
+		at->block->tensor[tensor].is_table = 1;
+	return tensor;
+}
+
 static void start_from(struct layout *at, int tensor, struct rh_initial initial)
 {
 	if (!at->fault)
@@ -274,7 +282,7 @@ static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config
 	if (names->patches)
 		place_image_tokens(config, layer->width, &at);
 	else if (config->embedding_scale == 0)
-		layout_place_matrix(&at, names->embedding, "weight", config->vocab_size, layer->width);
+		place_table(&at, names->embedding, config->vocab_size, layer->width);
 	else /* rows of a packed table are not scaled */
 		layout_place(&at, names->embedding, "weight", 2, config->vocab_size, layer->width);
 	layout_align(&at);
@@ -365,7 +373,7 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 		layer->use[1] = layer->table = 1;
 	} else if (!task->classifier && !is_whole) {
 		layout_align(&at);
-		layer->head = layout_place_matrix(&at, names->head, "weight", config->vocab_size, layer->width);
+		layer->head = place_table(&at, names->head, config->vocab_size, layer->width);
 	}
 	int rc = end_block(&at);
 	if (!rc)

@@ -47,6 +47,7 @@ struct rh_tensor {
 	int64_t head_dim;      /* its rows are those of heads of so many rows, which some GGUFs have in another order; 0: they are not */
 	struct rh_initial initial;
 	int may_pack; /* products ask for it as a matrix (emit_matrix), whatever its form */
+	int is_table; /* the embedding's or the head's */
 	/* of a block with packed tensors (rh_model_pack) */
 	enum rh_form form;
 	int64_t stored; /* bytes from the block's first, as devices read it */

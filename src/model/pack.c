@@ -110,11 +110,17 @@ struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, 
 static void dequantise(struct rh_emit *emit, enum rh_form form, char *from, int64_t rows, struct rh_view index, struct rh_view y)
 {
 	const struct rh_form_traits *traits = rh_form_traits(form);
-	struct rh_op op = {.kind = RH_OP_DEQUANTISE, .dequantise.run = traits->run};
+	struct rh_op op = {.kind = RH_OP_DEQUANTISE, .dequantise = {traits->run, traits->run ? traits->tall : 0, RH_INT8_UNIT}};
 	op.operand[RH_DEQUANTISE_X] = rh_view_of(from, traits->element, rows, y.cols);
+	int64_t runs = rh_form_runs(form, y.cols), scale_rows = rh_form_scale_rows(form, rows);
 	if (traits->run)
-		op.operand[RH_DEQUANTISE_SCALE] = rh_view_of(from + rh_form_element_bytes(form, rows, y.cols), traits->scale, rows,
-		                                             (y.cols + traits->run - 1) / traits->run);
+		op.operand[RH_DEQUANTISE_SCALE] = rh_view_of(from + rh_form_scales_at(form, rows, y.cols), traits->scale, scale_rows, runs);
+	if (traits->tail == RH_TAIL_NESTED) {
+		int64_t factors = (scale_rows * runs + RH_NESTED_RUN - 1) / RH_NESTED_RUN;
+		char *tail = from + rh_form_tail_at(form, rows, y.cols);
+		op.operand[RH_DEQUANTISE_NESTED] = rh_view_of(tail, RH_F32, 1, factors);
+		op.operand[RH_DEQUANTISE_MAP] = rh_view_of(tail + 4 * factors, RH_F32, 1, RH_NESTED_MAP);
+	}
 	op.operand[RH_DEQUANTISE_INDEX] = index;
 	op.operand[RH_DEQUANTISE_Y] = y;
 	emit_op(emit, &op);

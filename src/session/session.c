@@ -277,10 +277,18 @@ static int check_tied(const struct rh_session *session)
 	                        "tie_word_embeddings: false into the model's config.json");
 }
 
+/* What a file has packed stays so; of the rest the keys say what becomes packed, but for embedding and head. */
+static enum rh_form form_of(const void *context, const struct rh_tensor *tensor)
+{
+	const struct rh_session *session = context;
+	enum rh_form stored = session->source ? rh_source_form(session->source, tensor) : RH_FORM_PLAIN, made = session->config->quantize;
+	return stored || !made || tensor->is_table || !rh_form_takes(made, tensor->cols) ? stored : made;
+}
+
 void rh_session_pack(const struct rh_session *session, struct rh_model *model)
 {
-	if (session->source)
-		rh_model_pack(model, rh_source_form, session->source);
+	if (session->source || session->config->quantize)
+		rh_model_pack(model, form_of, session);
 }
 
 static int open_session(int trains, struct rh_session *out)

@@ -40,8 +40,11 @@ static void report_packed(const struct rh_session *session)
 			bytes += rh_block_tensor(&model->block[b], t, model->dtype).bytes;
 		}
 	if (matrices)
-		rh_note("base: %lld matrices stay packed as their file has them, %.1f M weights in %.1f MiB; %s", (long long)matrices,
-		        (double)elements / 1e6, (double)bytes / 1048576,
+		rh_note("base: %lld matrices %s%s, %.1f M weights in %.1f MiB; %s", (long long)matrices,
+		        session->config->quantize ? "are packed, those that their file does not have so in "
+		                                  : "stay packed as their file has them",
+		        session->config->quantize ? rh_form_traits(session->config->quantize)->name : "", (double)elements / 1e6,
+		        (double)bytes / 1048576,
 		        session->plan.stages.plain_bytes ? "a device makes them plain once for a stage's micro-batches"
 		                                         : "for want of device memory each product makes its own plain");
 }

@@ -1,5 +1,6 @@
 #include "weights/tensors_internal.h"
 
+#include "ckpt/quantise_form.h"
 #include "ckpt/safetensors.h"
 #include "core/alloc.h"
 #include "core/fault.h"
@@ -272,28 +273,35 @@ struct filling {
 	struct rh_store *store;
 	uint64_t seed;
 	int block, tensor;
+	int is_stored;        /* packed as the file has it */
+	float *scale;         /* made packed here: the numbers of its scales, where they lie apart */
 	int64_t piece, total; /* elements */
 	struct rh_fault fault;
 };
 
-/* Rows that stay as the file has them. Their values tell whether all are numbers. */
+static const struct rh_tensor *tensor_of(const struct filling *f)
+{
+	return &f->model->block[f->block].tensor[f->tensor];
+}
+
+/* Rows that stay as the file has them, or become packed. Their values tell whether all are numbers. */
 static int fill_packed(const struct filling *f, int64_t first, int64_t count, const float *values)
 {
-	const struct rh_tensor *tensor = &f->model->block[f->block].tensor[f->tensor];
-	int64_t cols = tensor->cols, before = first / cols, rows = count / cols;
-	int64_t bytes = rh_form_element_bytes(tensor->form, rows, cols), scale_bytes = rh_form_scale_bytes(tensor->form, rows, cols);
-	char *packed = rh_alloc((size_t)(bytes + scale_bytes), 1);
+	const struct rh_tensor *tensor = tensor_of(f);
+	enum rh_form form = tensor->form;
+	int64_t cols = tensor->cols, before = first / cols, rows = count / cols, bytes = rh_form_element_bytes(form, rows, cols);
+	char *packed = rh_alloc((size_t)bytes, 1);
 	int rc = packed ? rh_store_check_finite(f->store, f->block, f->tensor, first, count, values) : -ENOMEM;
 	if (rc)
 		goto out;
-	rc = rh_source_read_packed(f->source, f->name, before, rows, packed, packed + bytes);
+	if (f->is_stored)
+		rc = rh_source_read_packed(f->source, f->name, before, rows, packed);
+	else
+		rh_form_quantise(form, values, rows, cols, packed,
+		                 f->scale ? f->scale + rh_form_scale_rows(form, before) * rh_form_runs(form, cols) : NULL);
 	if (rc)
 		goto out;
-	rc = rh_store_set_packed(f->store, f->block, f->tensor, rh_form_element_bytes(tensor->form, before, cols), bytes, packed);
-	if (rc || !scale_bytes)
-		goto out;
-	int64_t scales_at = rh_form_element_bytes(tensor->form, tensor->rows, cols) + rh_form_scale_bytes(tensor->form, before, cols);
-	rc = rh_store_set_packed(f->store, f->block, f->tensor, scales_at, scale_bytes, packed + bytes);
+	rc = rh_store_set_packed(f->store, f->block, f->tensor, rh_form_element_bytes(form, before, cols), bytes, packed);
 out:
 	rh_free(packed);
 	return rc;
@@ -311,12 +319,47 @@ static void fill_piece(void *context, int64_t i)
 		rc = rh_source_read(f->source, f->name, first, count, RH_F32, buffer);
 	else if (!rc)
 		rh_model_initial(f->model, f->seed, f->block, f->tensor, first, count, buffer);
-	if (!rc && f->model->block[f->block].tensor[f->tensor].form)
+	if (!rc && tensor_of(f)->form)
 		rc = fill_packed(f, first, count, buffer);
 	else if (!rc)
 		rc = rh_store_set(f->store, f->block, f->tensor, first, count, buffer);
 	rh_free(buffer);
 	rh_fault_keep(&f->fault, rc);
+}
+
+static int fill_all(struct filling *f, struct rh_pool *pool)
+{
+	int64_t pieces = (f->total + f->piece - 1) / f->piece;
+	if (rh_store_can_set_concurrently(f->store))
+		rh_pool_run(pool, fill_piece, f, pieces);
+	else
+		for (int64_t i = 0; i < pieces; i++)
+			fill_piece(f, i);
+	return rh_fault_get(&f->fault);
+}
+
+/* A packed matrix whose scales lie apart: they are stored once all are known. */
+static int fill_with_scales(struct filling *f, struct rh_pool *pool)
+{
+	const struct rh_tensor *tensor = tensor_of(f);
+	enum rh_form form = tensor->form;
+	int64_t rows = tensor->rows, cols = tensor->cols, at = rh_form_scales_at(form, rows, cols);
+	int64_t bytes = rh_form_bytes(form, rows, cols) - at, tail = rh_form_tail_at(form, rows, cols) - at;
+	char *stored = rh_alloc((size_t)bytes, 1);
+	f->scale = rh_alloc((size_t)(rh_form_scale_rows(form, rows) * rh_form_runs(form, cols)), sizeof *f->scale);
+	int rc = stored && f->scale ? fill_all(f, pool) : -ENOMEM;
+	if (rc)
+		goto out;
+	if (f->is_stored)
+		rc = rh_source_read_scales(f->source, f->name, stored, stored + tail);
+	else
+		rh_form_store_scales(form, rows, cols, f->scale, stored, stored + tail);
+	if (!rc)
+		rc = rh_store_set_packed(f->store, f->block, f->tensor, at, bytes, stored);
+out:
+	rh_free(stored);
+	rh_free(f->scale);
+	return rc;
 }
 
 static int load_tensor(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store, int b, int t,
@@ -325,23 +368,23 @@ static int load_tensor(const struct rh_source *source, uint64_t seed, const stru
 	const struct rh_tensor *tensor = &model->block[b].tensor[t];
 	char room[192];
 	int64_t rows = rh_max(APART / tensor->cols, 1);
-	struct filling filling = {source,
-	                          name_in(source, model, tensor, room, sizeof room),
-	                          model,
-	                          store,
-	                          seed,
-	                          b,
-	                          t,
-	                          rows * tensor->cols,
-	                          tensor->rows * tensor->cols,
-	                          {0}};
-	int64_t pieces = (filling.total + filling.piece - 1) / filling.piece;
-	if (rh_store_can_set_concurrently(store))
-		rh_pool_run(pool, fill_piece, &filling, pieces);
-	else
-		for (int64_t i = 0; i < pieces; i++)
-			fill_piece(&filling, i);
-	return rh_fault_get(&filling.fault);
+	struct filling filling = {.source = source,
+	                          .name = name_in(source, model, tensor, room, sizeof room),
+	                          .model = model,
+	                          .store = store,
+	                          .seed = seed,
+	                          .block = b,
+	                          .tensor = t,
+	                          .total = tensor->rows * tensor->cols};
+	if (tensor->form) {
+		int64_t tall = rh_form_traits(tensor->form)->tall;
+		filling.is_stored = source && rh_source_form(source, tensor) == tensor->form;
+		rows = filling.is_stored ? rows : (rows + tall - 1) / tall * tall;
+	}
+	filling.piece = rows * tensor->cols;
+	if (tensor->form && rh_form_traits(tensor->form)->run)
+		return fill_with_scales(&filling, pool);
+	return fill_all(&filling, pool);
 }
 
 int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store,

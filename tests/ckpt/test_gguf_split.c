@@ -93,8 +93,8 @@ static void test_a_split_model_is_read_by_its_first_part(void **state)
 		assert_int_equal(rh_source_form(split, &(struct rh_tensor){.name = entry->name}), form);
 		if (form) {
 			packed++;
-			check_ok(rh_source_read_packed(split, entry->name, 0, entry->rows, a, NULL));
-			check_ok(rh_source_read_packed(whole, entry->name, 0, entry->rows, b, NULL));
+			check_ok(rh_source_read_packed(split, entry->name, 0, entry->rows, a));
+			check_ok(rh_source_read_packed(whole, entry->name, 0, entry->rows, b));
 			assert_memory_equal(a, b, (size_t)rh_form_bytes(form, entry->rows, entry->cols));
 		}
 		free(a);

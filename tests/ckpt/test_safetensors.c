@@ -55,7 +55,7 @@ static void test_safetensors_refuses_lying_headers(void **state)
 	check_refused(open_made(A("F32", "[2,3]", "[0,1e3]"), 24), "has no 'data_offsets' pair");
 	check_refused(open_made(A("F32", "[2,3]", "[0]"), 24), "has no 'data_offsets' pair");
 	check_refused(open_made(A("F32", "[2,3]", "7"), 24), "has no 'data_offsets' pair");
-	check_refused(open_made(A("F8_E4M3", "[24]", "[0,24]"), 24), "tensor 'a' has type F8_E4M3, which is not supported");
+	check_refused(open_made(A("F8_E5M2", "[24]", "[0,24]"), 24), "tensor 'a' has type F8_E5M2, which is not supported");
 	check_refused(open_made(A("Q4_K", "[256]", "[0,144]"), 144), "tensor 'a' has type Q4_K, which is not supported");
 	check_refused(open_made(A("F32", "[-2,-3]", "[0,24]"), 24), "has a shape that is not whole numbers from 0");
 	check_refused(open_made(A("F32", "[2.0,3]", "[0,24]"), 24), "has a shape that is not whole numbers from 0");

@@ -24,16 +24,19 @@ static void check_matrix(const struct rh_source *source, const struct source_ent
 	int64_t rows = entry->rows, cols = entry->cols;
 	char *bytes = malloc((size_t)rh_form_bytes(form, PIECE, cols));
 	float *expected = malloc((size_t)(PIECE * cols) * 4), *values = malloc((size_t)(PIECE * cols) * 4);
-	assert_true(bytes && expected && values);
+	uint8_t *scales = malloc((size_t)rh_form_scale_bytes(form, rows, cols) + 1);
+	assert_true(bytes && expected && values && scales);
+	if (rh_form_traits(form)->run)
+		check_ok(rh_source_read_scales(source, entry->name, scales, NULL));
 	for (int64_t first = 0; first < rows; first += PIECE) {
 		int64_t count = rows - first < PIECE ? rows - first : PIECE;
-		char *scales = bytes + rh_form_element_bytes(form, count, cols);
 		check_ok(rh_source_read(source, entry->name, first * cols, count * cols, RH_F32, expected));
-		check_ok(rh_source_read_packed(source, entry->name, first, count, bytes, scales));
-		values_of(form, bytes, (const uint8_t *)scales, count * cols, values);
+		check_ok(rh_source_read_packed(source, entry->name, first, count, bytes));
+		values_of(form, bytes, scales + first * rh_form_runs(form, cols), count * cols, values);
 		if (memcmp(values, expected, (size_t)(count * cols) * 4))
 			fail_msg("%s differs in rows from %lld on", entry->name, (long long)first);
 	}
+	free(scales);
 	free(bytes);
 	free(expected);
 	free(values);

@@ -1,6 +1,8 @@
 /* What no configuration may say: one line that names key, value and the mend; and what is said of keys without effect. */
 #include "place.h"
 
+#include "core/text.h"
+
 static void test_load_unknown_and_repeated_keys_are_refused(void **state)
 {
 	(void)state;
@@ -45,9 +47,6 @@ static void test_load_says_what_other_trainers_names_are_called_here(void **stat
 	        {"datasets", "train_file"},
 	        {"base_model", "model_name_or_path"},
 	        {"gradient_accumulation", "gradient_accumulation_steps"},
-	        {"load_in_4bit", "not built yet"},
-	        {"load_in_8bit", "not built yet"},
-	        {"bnb_4bit_quant_type", "not built yet"},
 	        {"use_dora", "not built yet"},
 	        {"run_name", "a run writes metrics.jsonl"},
 	        {"wandb_project", "a run writes metrics.jsonl"},
@@ -140,10 +139,37 @@ static void test_load_says_what_other_trainers_values_are_called_here(void **sta
 	refused("train_on_inputs: false\n", NULL, "'train_on_inputs'|assistant_only_loss|completion_only_loss");
 	refused("random_state: 1\n", NULL, "'random_state'|seed");
 	refused("adapter: qlora\n", NULL, "'adapter'|use_peft: true|not built yet");
-	refused("load_in_4bit: true\n", NULL, "load_in_4bit: |false|not built yet");
+	refused("load_in_4bit: true\n", NULL, "load_in_4bit: |packed weights are not trained|use_peft: true");
+	refused("load_in_4bit: true\nquantize: nf4\n", NULL, "contradict each other");
+	refused("bnb_4bit_quant_type: nf4\n", NULL, "bnb_4bit_quant_type: |has no effect without load_in_4bit: true");
+	refused("quantize: q8_0\nlora_r: 4\nuse_bnb_nested_quant: true\n", NULL, "has no effect without load_in_4bit: true, or quantize");
 	refused("dtype: fp16\n", NULL, "dtype: |float16|not built yet");
 	refused("dtype: bf32\n", NULL, "dtype: 'bf32'");
 	struct rh_config c;
+	static const struct {
+		const char *keys;
+		enum rh_form form;
+	} forms[] = {{"load_in_4bit: true", RH_FORM_NF4_NESTED},
+	             {"load_in_4bit: true\nuse_bnb_nested_quant: false", RH_FORM_NF4},
+	             {"load_in_4bit: true\nbnb_4bit_quant_type: fp4", RH_FORM_BNB_FP4_NESTED},
+	             {"quantize: fp4\nbnb_4bit_use_double_quant: false", RH_FORM_BNB_FP4},
+	             {"load_in_8bit: true", RH_FORM_INT8},
+	             {"quantize: mxfp4", RH_FORM_MXFP4},
+	             {"quantize: fp8", RH_FORM_FP8_BLOCKS},
+	             {"quantize: none", RH_FORM_PLAIN}};
+	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+		char keys[128];
+		struct rh_text printed = {0};
+		snprintf(keys, sizeof keys, "%s\nlora_r: 4\n", forms[i].keys);
+		check_ok(load(keys, NULL, &c));
+		assert_int_equal(c.quantize, forms[i].form);
+		check_ok(rh_config_print(&c, &printed)); /* what a checkpoint's config.yaml says means the same */
+		rh_config_free(&c);
+		check_ok(load(printed.bytes, NULL, &c));
+		assert_int_equal(c.quantize, forms[i].form);
+		rh_config_free(&c);
+		rh_text_free(&printed);
+	}
 	check_ok(load("load_in_4bit: false\nload_in_8bit: False\ndtype: bf16\n", NULL, &c));
 	assert_int_equal(c.dtype, RH_BF16);
 	rh_config_free(&c);

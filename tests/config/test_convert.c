@@ -106,12 +106,12 @@ static void test_configurations_are_converted(void **state)
 	        "micro_batch_size: 2\nnum_epochs: 4\noptimizer: adamw_bnb_8bit\nlr_scheduler: cosine\nbf16: auto\nevals_per_epoch: 4\n"
 	        "saves_per_epoch: 1\nwarmup_ratio: 0.1\ntrain_on_inputs: false\nspecial_tokens:\n  pad_token: x\n  eos_token: </s>\n"
 	        "wandb_project: p\nlora_model_dir:\n",
-	        "model_name_or_path: org/model\n|use_peft: true\n|train_file: [a.jsonl, b.jsonl]\n|eval_split: 0.05\n|max_length: "
+	        "model_name_or_path: org/model\n|use_peft: true\n|load_in_4bit: true\n|train_file: [a.jsonl, b.jsonl]\n|eval_split: 0.05\n|max_length: "
 	        "4096\n|packing: "
 	        "true\n|lora_r: 32\n|lora_alpha: 16\n|lora_target_modules: all-linear\n|per_device_train_batch_size: 2\n|num_train_epochs: "
 	        "4\n|optim: adamw_torch\n|lr_scheduler_type: cosine\n|eval_strategy: steps\n|eval_steps: 0.0625\n|save_strategy: "
 	        "epoch\n|warmup_steps: 0.1\n|assistant_only_loss: true\n|eos_token: </s>\n|lora_dropout: 0\n",
-	        "# adapter: qlora|# load_in_4bit: quantised|# optimizer: |split8|# wandb_project: |# bf16: ");
+	        "# optimizer: |split8|# wandb_project: |# bf16: ");
 	converts("model_name_or_path: org/model\nstage: sft\nfinetuning_type: lora\nlora_rank: 16\nlora_target: q_proj,v_proj\n"
 	         "dataset: identity,alpaca\ndataset_dir: mine\ntemplate: llama3\nloraplus_lr_ratio: 16\npure_bf16: true\noptim: "
 	         "adamw_torch\n",

@@ -4,8 +4,9 @@
 
 #include "op_case.h"
 
-static const enum rh_dtype dequantise_types[] = {RH_Q4_0, RH_Q4_1,   RH_Q5_0,   RH_Q5_1,  RH_Q8_0,  RH_Q2_K, RH_Q3_K, RH_Q4_K, RH_Q5_K,
-                                                 RH_Q6_K, RH_IQ4_NL, RH_IQ4_XS, RH_MXFP4, RH_NVFP4, RH_I8,   RH_NF4,  RH_FP4};
+static const enum rh_dtype dequantise_types[] = {RH_Q4_0, RH_Q4_1, RH_Q5_0,    RH_Q5_1,   RH_Q8_0,   RH_Q2_K,  RH_Q3_K,
+                                                 RH_Q4_K, RH_Q5_K, RH_Q6_K,    RH_IQ4_NL, RH_IQ4_XS, RH_MXFP4, RH_NVFP4,
+                                                 RH_I8,   RH_E4M3, RH_BNB_FP4, RH_NF4,    RH_FP4};
 enum { DEQUANTISE_TYPES = sizeof dequantise_types / sizeof *dequantise_types };
 
 struct dequantise_shape {
@@ -13,6 +14,7 @@ struct dequantise_shape {
 	int64_t rows, cols, pad; /* cols: rounded up to whole blocks */
 	int64_t run;             /* of types whose scales lie apart */
 	int nested;              /* those of NF4 are quantised themselves */
+	int64_t tall;            /* rows that share a scale; 0: 1 */
 	int64_t named;           /* rows that an index names; 0: there is no index */
 };
 
@@ -29,14 +31,14 @@ static inline struct op_case dequantise_case(const struct dequantise_shape *s, u
 			case_put(index, r, 0, (double)case_between(seed, 0, rows - 1));
 	}
 	if (type < RH_Q4_0) {
-		int64_t runs = (cols + s->run - 1) / s->run;
+		int64_t runs = (cols + s->run - 1) / s->run, tall = s->tall ? s->tall : 1, scale_rows = (rows + tall - 1) / tall;
 		c.op.dequantise.run = s->run;
+		c.op.dequantise.tall = tall;
 		c.op.dequantise.unit = type == RH_I8 ? 1 / 127.0f : 0;
-		case_operand(&c, RH_DEQUANTISE_SCALE, type == RH_FP4 || s->nested ? RH_U8 : RH_F32, rows, runs, pad, FILL_RANDOM);
+		case_operand(&c, RH_DEQUANTISE_SCALE, type == RH_FP4 || s->nested ? RH_U8 : RH_F32, scale_rows, runs, pad, FILL_RANDOM);
 		if (s->nested) {
-			c.op.dequantise.offset = 0.0625f;
-			case_operand(&c, RH_DEQUANTISE_NESTED, RH_F32, 1, (rows * runs + 255) / 256, 0, FILL_RANDOM);
-			case_operand(&c, RH_DEQUANTISE_MAP, RH_F32, 1, 256, 0, FILL_RANDOM);
+			case_operand(&c, RH_DEQUANTISE_NESTED, RH_F32, 1, (scale_rows * runs + 255) / 256, 0, FILL_RANDOM);
+			case_operand(&c, RH_DEQUANTISE_MAP, RH_F32, 1, RH_NESTED_MAP, 0, FILL_RANDOM);
 		}
 	}
 	return c;
@@ -55,7 +57,8 @@ static inline void dequantise_each(void (*check)(struct op_case *c, uint64_t *se
 			s.rows = i == 5 ? 0 : case_between(&seed, 1, 5);
 			s.pad = i % 3 == 1 ? case_between(&seed, 1, 9) : 0;
 			s.run = s.type == RH_FP4 ? 32 : runs[check_random(&seed) % 5];
-			s.nested = s.type == RH_NF4 && i % 2;
+			s.nested = (s.type == RH_NF4 || s.type == RH_BNB_FP4) && i % 2;
+			s.tall = s.type == RH_E4M3 ? case_between(&seed, 1, 4) : 0;
 			s.named = s.rows && i % 3 == 0 ? case_between(&seed, 1, 9) : 0;
 			struct op_case c = dequantise_case(&s, &seed);
 			check(&c, &seed);

@@ -24,7 +24,8 @@ static void test_dequantise_of_ggml_blocks_equals_the_reader_of_files(void **sta
 	enum { ROWS = 3, COLS = 512 };
 	float read[COLS];
 	for (int t = 0; t < DEQUANTISE_TYPES && dequantise_types[t] >= RH_Q4_0; t++) {
-		struct op_case c = dequantise_case(&(struct dequantise_shape){dequantise_types[t], RH_F32, ROWS, COLS, 1, 0, 0, 0}, &seed);
+		struct op_case c =
+		        dequantise_case(&(struct dequantise_shape){dequantise_types[t], RH_F32, ROWS, COLS, 1, 0, 0, 0, 0}, &seed);
 		struct rh_view x = c.op.operand[RH_DEQUANTISE_X], y = c.op.operand[RH_DEQUANTISE_Y];
 		rh_op_oracle(&c.op);
 		for (int64_t r = 0; r < ROWS; r++) {
@@ -40,7 +41,7 @@ static void test_dequantise_of_mxfp4_blocks_by_hand(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	struct op_case c = dequantise_case(&(struct dequantise_shape){RH_FP4, RH_F32, 1, 128, 0, 32, 0, 0}, &seed);
+	struct op_case c = dequantise_case(&(struct dequantise_shape){RH_FP4, RH_F32, 1, 128, 0, 32, 0, 0, 0}, &seed);
 	uint8_t *bytes = c.op.operand[RH_DEQUANTISE_X].data, *scale = c.op.operand[RH_DEQUANTISE_SCALE].data;
 	struct rh_view y = c.op.operand[RH_DEQUANTISE_Y];
 	memset(bytes, 0x93, 64); /* low half first: 1.5, -0.5 */
@@ -60,7 +61,7 @@ static void test_dequantise_of_nf4_blocks_by_hand(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (int nested = 0; nested < 2; nested++) {
-		struct op_case c = dequantise_case(&(struct dequantise_shape){RH_NF4, RH_F32, 1, 128, 0, 64, nested, 0}, &seed);
+		struct op_case c = dequantise_case(&(struct dequantise_shape){RH_NF4, RH_F32, 1, 128, 0, 64, nested, 0, 0}, &seed);
 		uint8_t *bytes = c.op.operand[RH_DEQUANTISE_X].data;
 		struct rh_view y = c.op.operand[RH_DEQUANTISE_Y], scale = c.op.operand[RH_DEQUANTISE_SCALE];
 		memset(bytes, 0x0f, 32); /* -1, 1 */
@@ -71,7 +72,7 @@ static void test_dequantise_of_nf4_blocks_by_hand(void **state)
 			case_put(c.op.operand[RH_DEQUANTISE_MAP], 0, 3, 0.5);
 			case_put(c.op.operand[RH_DEQUANTISE_MAP], 0, 255, 1);
 			case_put(c.op.operand[RH_DEQUANTISE_NESTED], 0, 0, 4);
-			c.op.dequantise.offset = 1;
+			case_put(c.op.operand[RH_DEQUANTISE_MAP], 0, 256, 1);
 		} else {
 			case_put(scale, 0, 0, 3);
 			case_put(scale, 0, 1, 5);
@@ -88,7 +89,7 @@ static void test_dequantise_of_int8_rows_by_hand(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	struct op_case c = dequantise_case(&(struct dequantise_shape){RH_I8, RH_F32, 2, 21, 0, 24, 0, 0}, &seed);
+	struct op_case c = dequantise_case(&(struct dequantise_shape){RH_I8, RH_F32, 2, 21, 0, 24, 0, 0, 0}, &seed);
 	int8_t *q = c.op.operand[RH_DEQUANTISE_X].data;
 	c.op.dequantise.unit = 7.874015718698502e-3f;
 	q[0] = 127, q[20] = -127, q[21] = -128;

@@ -22,7 +22,7 @@ static void give_parameters(struct rh_op *op)
 	for (int m = 0; op->kind >= RH_OP_LORA_LOW && op->kind <= RH_OP_LORA_B_GRADIENT && m < RH_LORA_MODULES; m++)
 		op->lora.out[m] = 3 + m;
 	if (op->kind == RH_OP_DEQUANTISE)
-		op->dequantise.run = 64;
+		op->dequantise.run = 64, op->dequantise.tall = 1;
 	if (op->kind == RH_OP_HEAD_LOSS) {
 		op->head_loss.temperature = 2;
 		op->head_loss.top = 4;
@@ -138,7 +138,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	        [RH_OP_GROUPED_GEMM] = {{act, 12, 8}, {act, 32, 5}, {RH_I32, 5, 1}, {RH_F32, 12, 5}, {act, 4, 5}, {RH_F32, 12, 5}},
 	        [RH_OP_GROUPED_GEMM_GRADIENT] = {{act, 12, 6}, {act, 12, 5}, {RH_I32, 5, 1}, {RH_F32, 24, 5}},
 	        [RH_OP_GROUPED_COLUMN_SUM] = {{act, 12, 8}, {RH_I32, 5, 1}, {RH_F32, 4, 8}},
-	        [RH_OP_DEQUANTISE] = {{RH_NF4, 6, 128}, {RH_U8, 6, 2}, {RH_F32, 1, 1}, {RH_F32, 1, 256}, {RH_I32, 6, 1}, {act, 6, 128}},
+	        [RH_OP_DEQUANTISE] = {{RH_NF4, 6, 128}, {RH_U8, 6, 2}, {RH_F32, 1, 1}, {RH_F32, 1, 257}, {RH_I32, 6, 1}, {act, 6, 128}},
 	        [RH_OP_ACTIVATION] = {{act, 6, 8}, {act, 6, 8}},
 	        [RH_OP_ACTIVATION_BACKWARD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {act, 6, 8}},
 	        [RH_OP_LAYERNORM] = {{act, 6, 8}, {act, 1, 8}, {act, 1, 8}, {act, 6, 8}, {RH_F32, 6, 2}},
@@ -334,6 +334,8 @@ static void test_fault_is_found_in_parameters(void **state)
 	case_free(&c);
 	c = right(RH_OP_DEQUANTISE, RH_F32);
 	op = c.op, op.dequantise.run = 60;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.dequantise.tall = 2;
 	assert_non_null(rh_op_fault(&op));
 	op = c.op, op.operand[RH_DEQUANTISE_MAP] = (struct rh_view){0};
 	assert_non_null(rh_op_fault(&op));

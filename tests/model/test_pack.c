@@ -3,6 +3,7 @@
 
 #include "core/blocks.h"
 #include "core/float16.h"
+#include "core/float8.h"
 #include "model/emit_internal.h"
 
 #include <string.h>
@@ -82,7 +83,7 @@ static float value_of(const struct rig *rig, int t, int64_t i)
 	const struct rh_tensor *tensor = &rig->model->block[LAYER].tensor[t];
 	struct rh_tensor_form form = rh_block_tensor(&rig->model->block[LAYER], t, rig->model->dtype);
 	const uint8_t *from = (const uint8_t *)rig->bytes + form.offset;
-	const uint8_t *scale = from + (form.form ? rh_form_element_bytes(form.form, tensor->rows, tensor->cols) : 0);
+	const uint8_t *scale = from + (form.form ? rh_form_scales_at(form.form, tensor->rows, tensor->cols) : 0);
 	float values[RH_BLOCK_RUN], value;
 	uint16_t half;
 	if (form.form && !rh_form_traits(form.form)->run) {
@@ -94,6 +95,15 @@ static float value_of(const struct rig *rig, int t, int64_t i)
 	case RH_FORM_MXFP4:
 		return rh_fp4_value(from[i / 2] >> i % 2 * 4 & 15) *
 		       rh_e8m0_value(scale[i / tensor->cols * ((tensor->cols + 31) / 32) + i % tensor->cols / 32]);
+	case RH_FORM_INT8:
+		memcpy(&value, scale + i / tensor->cols * 4, sizeof value);
+		return (float)(int8_t)from[i] * value * RH_INT8_UNIT;
+	case RH_FORM_FP8:
+		memcpy(&value, scale, sizeof value);
+		return rh_e4m3_to_f32(from[i]) * value;
+	case RH_FORM_FP8_BLOCKS: /* no row is longer than a block */
+		memcpy(&value, scale + i / tensor->cols / 128 * 4, sizeof value);
+		return rh_e4m3_to_f32(from[i]) * value;
 	default:
 		memcpy(&half, from + 2 * i, sizeof half);
 		memcpy(&value, from + 4 * i, sizeof value);
@@ -171,7 +181,7 @@ static void test_plain_matrices_are_what_packed_ones_stand_for(void **state)
 		for (int p = 0; p < 7; p++)
 			do
 				form[p] = (enum rh_form)(check_random(&seed) % RH_FORMS);
-			while (form[p] && 32 % rh_dtype_block(rh_form_traits(form[p])->element));
+			while (form[p] && (32 % rh_dtype_block(rh_form_traits(form[p])->element) || !rh_form_takes(form[p], 96)));
 		check_forms(i % 2 ? RH_BF16 : RH_F32, form, &seed);
 	}
 }

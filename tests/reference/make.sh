@@ -23,7 +23,7 @@ make_venv() {
 	else
 		install torch
 	fi
-	install --no-deps peft accelerate tensorboard protobuf absl-py
+	install --no-deps peft accelerate bitsandbytes tensorboard protobuf absl-py
 	write_run
 	sha256sum "$here/requirements.txt" >"$venv/made-from"
 }

@@ -252,9 +252,9 @@ static inline uint64_t lane_plain_matrices(struct lane_machine *machine, const s
 	if (!machine->options->plan->plain_bytes)
 		return hash;
 	(void)rh_stage_plan_plain_layout(model, command->stage.lo, command->stage.hi, machine->offset);
-	for (int l = command->lo; l < command->hi; l++) {
-		int b = model->layer[l].block[0];
-		if (machine->offset[b] < 0)
+	for (int i = 2 * command->lo; i < 2 * command->hi; i++) {
+		int b = rh_model_plain_block(model, i / 2, i % 2);
+		if (b < 0)
 			continue;
 		struct lane_range range = lane_own(machine, command, RH_ROOM_PLAIN, b, machine->offset[b] + makes * command->target.first,
 		                                   rh_block_plain_bytes(&model->block[b], model->dtype));

@@ -16,6 +16,7 @@ struct packed_case {
 	enum rh_dtype dtype;
 	int is_plain;       /* made plain as it is loaded */
 	int64_t round, cap; /* round_micro_batches, max_vram; 0: not given */
+	enum rh_form made;  /* of matrices that the file has in full precision; PLAIN: they stay so */
 	char *nvme;         /* a directory: weights lie there; NULL: in memory */
 };
 
@@ -58,6 +59,7 @@ static inline int packed_open(struct rig *rig, const struct packed_case *is, str
 	config->lora_target_modules = (struct rh_list){.item = targets, .count = 1};
 	config->round_micro_batches = is->round;
 	config->max_vram = is->cap;
+	config->quantize = is->made;
 	if (is->nvme) {
 		config->spill = RH_SPILL_WEIGHTS;
 		config->nvme_dirs = (struct rh_list){.item = (char **)(uintptr_t)&is->nvme, .count = 1};

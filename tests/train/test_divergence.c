@@ -26,7 +26,7 @@ static void test_a_loss_that_rises_above_guessing_is_told_soon(void **state)
 	int at;
 	check_near(d.most_loss, 1.2 * log(50000), 1e-12);
 	assert_int_equal(watch(&d, 30, 10.8, 1, &at), 0); /* as at random initialisation */
-	assert_int_equal(watch(&d, 1, 1e9, 1, &at), 0); /* one step, which is another warning's */
+	assert_int_equal(watch(&d, 1, 1e9, 1, &at), 0);   /* one step, which is another warning's */
 	assert_int_equal(watch(&d, 20, 9, 1, &at), 0);
 	assert_int_equal(watch(&d, 5, 25, 1, &at), DIVERGENCE_LOSS);
 	assert_int_equal(at, 3);

@@ -5,6 +5,7 @@
 #include "train/packed.h"
 
 #include "ckpt/gguf.h"
+#include "ckpt/quantise_form.h"
 #include "core/file.h"
 
 static char dir[64], whole[96];
@@ -133,7 +134,14 @@ static void test_packed_bases_train_as_plain_ones(void **state)
 	             {"tests/reference/models/gguf-qwen2/model.gguf", RH_FORM_Q8_0},
 	             {"tests/reference/models/gguf-phi3/model.gguf", RH_FORM_Q8_0},
 	             {"tests/reference/models/gguf-qwen3-moe/model.gguf", RH_FORM_Q8_0},
-	             {"tests/reference/ckpt/gpt-oss", RH_FORM_MXFP4}};
+	             {"tests/reference/ckpt/gpt-oss", RH_FORM_MXFP4},
+	             {"tests/reference/packed/bnb-nf4", RH_FORM_NF4},
+	             {"tests/reference/packed/bnb-nf4-nested", RH_FORM_NF4_NESTED},
+	             {"tests/reference/packed/bnb-fp4", RH_FORM_BNB_FP4},
+	             {"tests/reference/packed/bnb-fp4-nested", RH_FORM_BNB_FP4_NESTED},
+	             {"tests/reference/packed/bnb-int8", RH_FORM_INT8},
+	             {"tests/reference/packed/fp8-blocks", RH_FORM_FP8_BLOCKS},
+	             {"tests/reference/packed/fp8", RH_FORM_FP8}};
 	struct drives drives;
 	int in_arena = 0;
 	drives_make(&drives);
@@ -170,6 +178,52 @@ static void test_every_type_of_gguf_files_stays_packed(void **state)
 	drives_remove(&drives);
 }
 
+/* Matrices of full precision that become packed as they are read: the same to the bit in rounds, on NVMe and in the arena, and near what
+ * they were. */
+static void test_matrices_made_packed_train(void **state)
+{
+	(void)state;
+	struct drives drives;
+	char packed_file[96], file[96];
+	int in_arena = 0;
+	int64_t tensors;
+	drives_make(&drives);
+	snprintf(packed_file, sizeof packed_file, "%s/q8.gguf", dir);
+	snprintf(file, sizeof file, "%s/full.gguf", dir);
+	packed_make(packed_file, RH_Q8_0, 7);
+	check_ok(rh_merge(&(struct rh_merge){.model = packed_file, .gguf = file, .dtype = RH_F16}, &tensors));
+	for (int f = RH_FORM_PLAIN + 1; f < RH_FORMS; f++) {
+		struct packed_case is = {.file = file, .device = f % 2 ? "cpu:1" : "cpu:3", .dtype = f / 2 % 2 ? RH_BF16 : RH_F32};
+		struct outcome full, made, other;
+		if (!rh_may_quantise_form((enum rh_form)f))
+			continue;
+		assert_int_equal(run(&is, &full), 0);
+		is.made = (enum rh_form)f;
+		assert_int_equal(run(&is, &made), 0);
+		assert_int_equal(made.form[f], 7); /* not the embedding, nor the head */
+		assert_true(made.store_bytes < full.store_bytes && fabs(made.loss[0] - full.loss[0]) < 0.1 * full.loss[0]);
+		assert_true(made.loss[0] != full.loss[0]);
+		is.round = 2;
+		assert_int_equal(run(&is, &other), 0);
+		same(&made, &other);
+		free(other.adapter);
+		is.nvme = drives.dir[0];
+		assert_int_equal(run(&is, &other), 0);
+		same(&made, &other);
+		free(other.adapter);
+		is.nvme = NULL;
+		if (run_in_arena(is, made.device_bytes, &other)) {
+			same(&made, &other);
+			free(other.adapter);
+			in_arena++;
+		}
+		free(full.adapter);
+		free(made.adapter);
+	}
+	assert_true(in_arena > 0);
+	drives_remove(&drives);
+}
+
 /* A scale that is no number: one line that names the tensor. */
 static void test_a_scale_that_is_no_number_is_refused(void **state)
 {
@@ -199,8 +253,8 @@ static void test_a_scale_that_is_no_number_is_refused(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed_bases_train_as_plain_ones),
-	                                   cmocka_unit_test(test_every_type_of_gguf_files_stays_packed),
-	                                   cmocka_unit_test(test_a_scale_that_is_no_number_is_refused)};
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_packed_bases_train_as_plain_ones), cmocka_unit_test(test_every_type_of_gguf_files_stays_packed),
+	        cmocka_unit_test(test_matrices_made_packed_train), cmocka_unit_test(test_a_scale_that_is_no_number_is_refused)};
 	return cmocka_run_group_tests(tests, make_files, remove_files);
 }

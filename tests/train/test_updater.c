@@ -13,7 +13,7 @@ struct what {
 	int stop; /* a flush after this step, as evaluating and saving make one; 0: none */
 	int tied; /* a trained table of two uses: steps are not joined */
 	int weights_first;
-	int cut;  /* a stage below each of the upper two layers */
+	int cut; /* a stage below each of the upper two layers */
 };
 
 static const struct what cases[] = {

@@ -4,6 +4,7 @@
 
 #pragma GCC optimize("fp-contract=off")
 #include "core/blocks.h"
+#include "core/float8.h"
 
 enum { STRETCH = RH_BLOCK_LONGEST };
 
@@ -45,14 +46,19 @@ static void decode_blocks(enum rh_dtype dtype, const uint8_t *block, int64_t cou
 static float scale_of(const struct rh_op *op, int64_t row, int64_t run)
 {
 	struct rh_view scale = op->operand[RH_DEQUANTISE_SCALE];
-	int64_t at = row * scale.stride + run, number = row * scale.cols + run;
+	int64_t of = op->dequantise.tall == 1 ? row : row / op->dequantise.tall, at = of * scale.stride + run;
 	if (scale.dtype == RH_F32)
 		return ((const float *)scale.data)[at];
 	uint8_t q = ((const uint8_t *)scale.data)[at];
 	if (op->operand[RH_DEQUANTISE_X].dtype == RH_FP4)
 		return rh_e8m0_value(q);
 	const float *nested = op->operand[RH_DEQUANTISE_NESTED].data, *map = op->operand[RH_DEQUANTISE_MAP].data;
-	return map[q] * nested[number / RH_NESTED_RUN] + op->dequantise.offset;
+	return map[q] * nested[(of * scale.cols + run) / RH_NESTED_RUN] + map[RH_NESTED_MAP - 1];
+}
+
+static float four_bit_value(enum rh_dtype dtype, int q)
+{
+	return dtype == RH_NF4 ? rh_nf4_value(q) : dtype == RH_FP4 ? rh_fp4_value(q) : rh_bnb_fp4_value(q);
 }
 
 /* `count` values of one run from column c on, an even one. */
@@ -65,9 +71,14 @@ static void decode_scaled(const struct rh_op *op, const uint8_t *row, int64_t c,
 			out[i] = (float)(int8_t)row[c + i] * scale * unit;
 		return;
 	}
+	if (dtype == RH_E4M3) {
+		for (int64_t i = 0; i < count; i++)
+			out[i] = rh_e4m3_to_f32(row[c + i]) * scale;
+		return;
+	}
 	for (int q = 0; q < 16; q++)
-		value[q] = (dtype == RH_NF4 ? rh_nf4_value(q) : rh_fp4_value(q)) * scale;
-	int low = dtype == RH_NF4; /* which of two values is in the low half */
+		value[q] = four_bit_value(dtype, q) * scale;
+	int low = dtype != RH_FP4; /* which of two values is in the low half */
 	for (int64_t i = 0; i < count; i += 2) {
 		out[i + low] = value[row[(c + i) / 2] & 15];
 		out[i + !low] = value[row[(c + i) / 2] >> 4];

@@ -1,0 +1,104 @@
+"""Makes tests/reference/packed/: small models as quantisers store them, and what their own code makes of them.
+
+    build/venv/run tests/reference/packed.py            remakes them
+    build/venv/run tests/reference/packed.py --check    remakes them in a temporary directory and compares
+
+<name>/             a tiny Llama: bnb-nf4, bnb-nf4-nested, bnb-fp4, bnb-fp4-nested, bnb-int8 (bitsandbytes' CPU code), fp8-blocks with ragged
+                    edges and fp8 per tensor (its form as transformers' finegrained fp8 has it)
+<name>.safetensors  the same model's weights, dequantised to fp32 by bitsandbytes, or by the product that transformers' Fp8Dequantize takes
+"""
+
+import filecmp
+import json
+import pathlib
+import sys
+import tempfile
+
+import bitsandbytes.functional as bnb
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+HERE = pathlib.Path(__file__).parent / "packed"
+UNIT = 7.874015718698502e-3
+
+
+def four_bits(name, weight, kind, nested):
+    packed, state = bnb.quantize_4bit(weight, blocksize=64, compress_statistics=nested, quant_type=kind)
+    stored = {name: packed}
+    stored |= {f"{name}.{key}": value for key, value in state.as_dict(packed=True).items()}
+    return stored, bnb.dequantize_4bit(packed, state).float()
+
+
+def int8(name, weight):
+    absmax = weight.abs().amax(dim=1)
+    q = (weight * (127.0 / absmax[:, None])).round().to(torch.int8)
+    scale = name.removesuffix("weight") + "SCB"
+    return {name: q, scale: absmax}, q.float() * absmax[:, None] * torch.tensor(UNIT)
+
+
+def fp8(name, weight, block):
+    rows, cols = weight.shape
+    tall, wide = (block, block) if block else (rows, cols)
+    grid = -(-rows // tall), -(-cols // wide)
+    scale = torch.empty(grid)
+    spread = torch.empty(rows, cols)
+    for r in range(grid[0]):
+        for c in range(grid[1]):
+            part = slice(r * tall, (r + 1) * tall), slice(c * wide, (c + 1) * wide)
+            scale[r, c] = weight[part].abs().max() / 448
+            spread[part] = scale[r, c]
+    q = (weight / spread).to(torch.float8_e4m3fn)
+    return {name: q, f"{name}_scale_inv": scale if block else scale.reshape(())}, q.float() * spread
+
+
+MAKERS = {
+    "bnb-nf4": lambda n, w: four_bits(n, w, "nf4", False), "bnb-nf4-nested": lambda n, w: four_bits(n, w, "nf4", True),
+    "bnb-fp4": lambda n, w: four_bits(n, w, "fp4", False), "bnb-fp4-nested": lambda n, w: four_bits(n, w, "fp4", True),
+    "bnb-int8": int8, "fp8-blocks": lambda n, w: fp8(n, w, 128), "fp8": lambda n, w: fp8(n, w, 0),
+}
+
+
+def quantization(name):
+    if name.startswith("fp8"):
+        return {"quant_method": "fp8", "weight_block_size": [128, 128] if name == "fp8-blocks" else None}
+    return {"quant_method": "bitsandbytes", "load_in_8bit": name == "bnb-int8", "load_in_4bit": name != "bnb-int8"}
+
+
+def make(out):
+    out.mkdir(exist_ok=True)
+    for name, maker in MAKERS.items():
+        torch.manual_seed(3)
+        config = LlamaConfig(vocab_size=40, hidden_size=64, intermediate_size=192, num_hidden_layers=1, num_attention_heads=4,
+                             num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
+        model = LlamaForCausalLM(config)
+        stored, values = {}, {}
+        for key, value in model.state_dict().items():
+            value = value.detach().clone()
+            if value.ndim == 2 and "embed" not in key and "lm_head" not in key:
+                beside, values[key] = maker(key, value)
+                stored |= beside
+            else:
+                stored[key] = values[key] = value
+        directory = out / name
+        directory.mkdir(exist_ok=True)
+        save_file({key: value.contiguous() for key, value in stored.items()}, directory / "model.safetensors", metadata={"format": "pt"})
+        said = config.to_dict() | {"architectures": ["LlamaForCausalLM"], "quantization_config": quantization(name)}
+        (directory / "config.json").write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
+        save_file({key: value.contiguous() for key, value in values.items()}, out / f"{name}.safetensors")
+
+
+def check():
+    with tempfile.TemporaryDirectory() as name:
+        fresh = pathlib.Path(name) / "packed"
+        make(fresh)
+        ours, theirs = ({str(f.relative_to(d)) for d in [root] for f in d.rglob("*") if f.is_file()} for root in (HERE, fresh))
+        bad = sorted(ours ^ theirs) + [f for f in sorted(ours & theirs) if not filecmp.cmp(HERE / f, fresh / f, shallow=False)]
+    print("differs: " + ", ".join(bad) if bad else "the same")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(check())
+    make(HERE)
