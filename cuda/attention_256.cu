@@ -80,7 +80,7 @@ template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_256_gradient(s
 	}
 	rh_copy_async_commit();
 	float gradient[1][D / 8][4];
-	key_sums_load<D>(gradient[0], OF_KEYS ? a.dk_sum : a.dv_sum, t.k0 + t.first + warp_row, col, t.rows - warp_row);
+	key_sums_load<D>(gradient[0], OF_KEYS ? a.dk_sum : a.dv_sum, {t.k0 + t.first + warp_row, col, t.rows - warp_row});
 	for (int row = 0; !query_walk_is_over(walk); row = N - row) { /* row: the tile's first in shared memory */
 		struct row_sums coming = {0, 0};
 		at.first_query = walk.i;
@@ -101,7 +101,7 @@ template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_256_gradient(s
 	rh_copy_async_wait<0>();
 	__syncthreads(); /* keys, of which a warp reads its own alone, make room */
 	const float factor = OF_KEYS ? a.scale : 1, factors[2] = {factor, factor};
-	key_sums_store<D>(OF_KEYS ? a.dk_sum : a.dv_sum, OF_KEYS ? a.dk : a.dv, t.k0 + t.first + warp_row, col, t.rows - warp_row,
+	key_sums_store<D>(OF_KEYS ? a.dk_sum : a.dv_sum, OF_KEYS ? a.dk : a.dv, {t.k0 + t.first + warp_row, col, t.rows - warp_row},
 	                  keys + warp_row * D, gradient[0], factors);
 }
 

@@ -179,8 +179,8 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 	RH_UNROLL
 	for (int m = 0; m < M; m++) {
 		int row = warp_row + m * 16;
-		key_sums_load<D>(own.dk[m], a.dk_sum, t.k0 + t.first + row, col, t.rows - row);
-		key_sums_load<D>(own.dv[m], a.dv_sum, t.k0 + t.first + row, col, t.rows - row);
+		key_sums_load<D>(own.dk[m], a.dk_sum, {t.k0 + t.first + row, col, t.rows - row});
+		key_sums_load<D>(own.dv[m], a.dv_sum, {t.k0 + t.first + row, col, t.rows - row});
 	}
 	__syncthreads(); /* keys and values make room */
 	if (!query_walk_is_over(walk)) {
@@ -211,8 +211,8 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 	RH_UNROLL
 	for (int m = 0; m < M; m++) {
 		int row = warp_row + m * 16;
-		key_sums_store<D>(a.dk_sum, a.dk, t.k0 + t.first + row, col, t.rows - row, q + row * D, own.dk[m], factor);
-		key_sums_store<D>(a.dv_sum, a.dv, t.k0 + t.first + row, col, t.rows - row, d_o + row * D, own.dv[m], one);
+		key_sums_store<D>(a.dk_sum, a.dk, {t.k0 + t.first + row, col, t.rows - row}, q + row * D, own.dk[m], factor);
+		key_sums_store<D>(a.dv_sum, a.dv, {t.k0 + t.first + row, col, t.rows - row}, d_o + row * D, own.dv[m], one);
 	}
 }
 

@@ -124,8 +124,8 @@ template <typename L> RH_KERNEL(L::THREADS, 1) attention_keys(struct attention_a
 	RH_UNROLL
 	for (int m = 0; m < L::g_tiles; m++) {
 		int row = g_key + m * 16;
-		key_sums_load<L::g_cols>(dk[m], a.dk_sum, t.k0 + t.first + row, col + g_col, t.rows - row);
-		key_sums_load<L::g_cols>(dv[m], a.dv_sum, t.k0 + t.first + row, col + g_col, t.rows - row);
+		key_sums_load<L::g_cols>(dk[m], a.dk_sum, {t.k0 + t.first + row, col + g_col, t.rows - row});
+		key_sums_load<L::g_cols>(dv[m], a.dv_sum, {t.k0 + t.first + row, col + g_col, t.rows - row});
 	}
 	for (int at = 0; !query_walk_is_over(walk); at = N - at) { /* at: the tile's first row in shared memory */
 		struct row_sums coming = {0, 0};
@@ -152,9 +152,9 @@ template <typename L> RH_KERNEL(L::THREADS, 1) attention_keys(struct attention_a
 	RH_UNROLL
 	for (int m = 0; m < L::g_tiles; m++) {
 		int row = g_key + m * 16;
-		key_sums_store<L::g_cols>(a.dk_sum, a.dk, t.k0 + t.first + row, col + g_col, t.rows - row, store, dk[m], factor);
+		key_sums_store<L::g_cols>(a.dk_sum, a.dk, {t.k0 + t.first + row, col + g_col, t.rows - row}, store, dk[m], factor);
 		rh_warp_sync();
-		key_sums_store<L::g_cols>(a.dv_sum, a.dv, t.k0 + t.first + row, col + g_col, t.rows - row, store, dv[m], one);
+		key_sums_store<L::g_cols>(a.dv_sum, a.dv, {t.k0 + t.first + row, col + g_col, t.rows - row}, store, dv[m], one);
 		rh_warp_sync();
 	}
 }

@@ -223,8 +223,8 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_pass(struct attention
 	RH_UNROLL
 	for (int k = 0; k < D / 16; k++)
 		tile_left<D>(own.values[k][0], d_o, own.left, own.warp_row, k);
-	key_sums_load<D>(own.dk[0], a.dk_sum, t.k0 + own.first_key, col, t.rows - own.warp_row);
-	key_sums_load<D>(own.dv[0], a.dv_sum, t.k0 + own.first_key, col, t.rows - own.warp_row);
+	key_sums_load<D>(own.dk[0], a.dk_sum, {t.k0 + own.first_key, col, t.rows - own.warp_row});
+	key_sums_load<D>(own.dv[0], a.dv_sum, {t.k0 + own.first_key, col, t.rows - own.warp_row});
 	__syncthreads(); /* values make room */
 	if (!query_walk_is_over(walk)) {
 		struct row_sums first = query_tile_copy<D, N>(a, t, walk, q, d_o);
@@ -259,8 +259,8 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_pass(struct attention
 	__syncthreads(); /* q and dO make room */
 	const float one[2] = {1, 1}, factor[2] = {a.scale, a.scale};
 	int row = own.warp_row;
-	key_sums_store<D>(a.dk_sum, a.dk, t.k0 + t.first + row, col, t.rows - row, q + row * D, own.dk[0], factor);
-	key_sums_store<D>(a.dv_sum, a.dv, t.k0 + t.first + row, col, t.rows - row, d_o + row * D, own.dv[0], one);
+	key_sums_store<D>(a.dk_sum, a.dk, {t.k0 + t.first + row, col, t.rows - row}, q + row * D, own.dk[0], factor);
+	key_sums_store<D>(a.dv_sum, a.dv, {t.k0 + t.first + row, col, t.rows - row}, d_o + row * D, own.dv[0], one);
 }
 
 template <int D> static int one_pass(const struct attention_args *a, CUstream_st *stream)

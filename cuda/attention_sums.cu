@@ -1,8 +1,8 @@
 /* Attention's backward of a run of queries of longer documents: dk and dv of the run's own keys, each document's last ones, from the sums
  * that hold what these and all later queries added (attention_walk.h).
  *
- * Reads 8 and writes 2 e bytes an element of Tq rows: bound by memory, a few thousandths of the backward before it. Tile: 16 rows of one key
- * head a block of 4 warps. */
+ * Reads 8 and writes 2 e bytes an element of Tq rows: bound by memory, a few thousandths of the backward before it. Tile: 16 rows of one
+ * key head a block of 4 warps. */
 #include "cuda/attention_tile.h"
 
 enum { THREADS = 128, OWN = 16 };

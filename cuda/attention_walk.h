@@ -114,32 +114,38 @@ RH_DEVICE void query_weights(float (&p)[M][N / 8][4], float (&dp)[M][N / 8][4], 
 	}
 }
 
-/* A warp's 16 rows of dk or dv begin from the sums of later queries: `rows` rows from `row` on, COLS columns from `col`, as mma has them. */
-template <int COLS> RH_DEVICE void key_sums_load(float (&d)[COLS / 8][4], const struct rh_view &sum, int64_t row, int64_t col, int rows)
+/* `rows` rows of keys from `row` on, columns from `col`. */
+struct key_place {
+	int64_t row, col;
+	int rows;
+};
+
+/* A warp's 16 rows of dk or dv, as mma has them, begin from the sums of later queries. */
+template <int COLS> RH_DEVICE void key_sums_load(float (&d)[COLS / 8][4], const struct rh_view &sum, const struct key_place &at)
 {
 	int lane = (int)threadIdx.x % RH_WARP;
 	RH_UNROLL
 	for (int i = 0; i < COLS / 2; i++) {
 		int r = lane / 4 + i % 4 / 2 * 8, c = i / 4 * 8 + lane % 4 * 2 + i % 2;
-		d[i / 4][i % 4] = sum.data && r < rows ? *attention_at<float>(sum, row + r, col + c) : 0;
+		d[i / 4][i % 4] = sum.data && r < at.rows ? *attention_at<float>(sum, at.row + r, at.col + c) : 0;
 	}
 }
 
 /* They go back to the sums, or, where there are none, to the gradient `to`, as tile_store has it. */
 template <int COLS>
-RH_DEVICE void key_sums_store(const struct rh_view &sum, const struct rh_view &to, int64_t row, int64_t col, int rows, rh_bf16 *tile,
+RH_DEVICE void key_sums_store(const struct rh_view &sum, const struct rh_view &to, const struct key_place &at, rh_bf16 *tile,
                               const float (&d)[COLS / 8][4], const float (&factor)[2])
 {
 	int lane = (int)threadIdx.x % RH_WARP;
 	if (!sum.data) {
-		tile_store<COLS>(to, row, col, rows, tile, d, factor);
+		tile_store<COLS>(to, at.row, at.col, at.rows, tile, d, factor);
 		return;
 	}
 	RH_UNROLL
 	for (int i = 0; i < COLS / 2; i++) {
 		int r = lane / 4 + i % 4 / 2 * 8, c = i / 4 * 8 + lane % 4 * 2 + i % 2;
-		if (r < rows)
-			*attention_at<float>(sum, row + r, col + c) = d[i / 4][i % 4];
+		if (r < at.rows)
+			*attention_at<float>(sum, at.row + r, at.col + c) = d[i / 4][i % 4];
 	}
 }
 

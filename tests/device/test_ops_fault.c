@@ -13,6 +13,8 @@ static void give_parameters(struct rh_op *op)
 		op->attention.documents = 2;
 		op->attention.longest = 4;
 	}
+	if (op->kind == RH_OP_ATTENTION_BACKWARD) /* with sums these are the queries' */
+		op->operand[RH_ATTENTION_BACKWARD_DK].rows = op->operand[RH_ATTENTION_BACKWARD_DV].rows = 6;
 	if (op->kind == RH_OP_QK_ROPE || op->kind == RH_OP_QK_ROPE_BACKWARD) {
 		op->qk_rope.heads = 2;
 		op->qk_rope.kv_heads = 1;
@@ -163,8 +165,6 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 		struct lengths of = rh_op_is_fused(kind) ? fused_lengths(kind, act, i) : shape[kind][i];
 		case_operand(&c, i, of.dtype, of.rows, of.cols, 0, FILL_NONE);
 	}
-	if (kind == RH_OP_ATTENTION_BACKWARD) /* with sums these are the queries' */
-		c.op.operand[RH_ATTENTION_BACKWARD_DK].rows = c.op.operand[RH_ATTENTION_BACKWARD_DV].rows = 6;
 	give_parameters(&c.op);
 	c.seed = NULL; /* it ends here */
 	return c;
