@@ -76,6 +76,9 @@ static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena
 	                        .loss_scale = 1,
 	                        .weights = at->weights,
 	                        .gradient = at->gradient,
+	                        .cache = WEIGHTS,
+	                        .sums = WEIGHTS,
+	                        .cache_rows = at->shape->first + at->shape->tokens,
 	                        .plain = at->weights}; /* made once a slot; where it is made for each product, layers take longer */
 }
 

@@ -65,6 +65,17 @@ static void count_cuts(struct stage_planner *at, const struct rh_stage_plan *pla
 		at->cuts_below[l + 1] += at->cuts_below[l];
 }
 
+/* Bytes of what a slot of the stage carries of a text in chunks. */
+static int64_t carried_bytes(const struct stage_planner *at, enum pass pass, int lo, int hi)
+{
+	const struct rh_stage_plan_request *request = at->request;
+	int64_t first;
+	if (!request->train.chunks)
+		return 0;
+	return rh_model_cache_range(request->model, lo, hi, request->cache_rows, &first) +
+	       (pass == PASS_FORWARD ? 0 : rh_model_carried_sum_bytes(request->model, lo, hi, request->cache_rows));
+}
+
 /* Raises the plan's sizes to what travels to and from this stage. */
 static void widen_transfers(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
 {
@@ -72,6 +83,7 @@ static void widen_transfers(const struct stage_planner *at, struct rh_stage_plan
 	plan->weight_bytes = rh_max(plan->weight_bytes, plan_upload_bytes(at, pass, lo, hi));
 	plan->plain_bytes = rh_max(plan->plain_bytes, plain_bytes(at, lo, hi));
 	plan->boundary_buffers = buffers > plan->boundary_buffers ? buffers : plan->boundary_buffers;
+	plan->cache_bytes = rh_max(plan->cache_bytes, carried_bytes(at, pass, lo, hi));
 }
 
 /* Raises the plan's sizes to what this stage needs but for activations, which take longer to know. */
@@ -101,7 +113,8 @@ static void fixed_sizes(const struct rh_stage_plan_request *request, struct rh_s
 	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
 	plan->result_bytes = rh_max(rh_result_layout(model, &request->train, rh_micro_shape_scores(&request->train)).bytes,
 	                            rh_result_layout(model, &request->infer, scores).bytes);
-	plan->cache_bytes = rh_model_cache_range(model, 0, model->layers, request->cache_rows, &first);
+	if (!request->train.chunks)
+		plan->cache_bytes = rh_model_cache_range(model, 0, model->layers, request->cache_rows, &first);
 }
 
 static int64_t total_bytes(const struct rh_stage_plan *plan)
@@ -487,7 +500,7 @@ static int pack_backward(struct stage_planner *at, int64_t limit, struct rh_stag
  * or whose backwards are split. */
 static int may_keep(const struct rh_stage_plan_request *request)
 {
-	return request->trains && plan_is_alone(request) && !request->deferral && !request->kept_micro_batches &&
+	return request->trains && !request->train.chunks && plan_is_alone(request) && !request->deferral && !request->kept_micro_batches &&
 	       request->backward_cut_count < 0 && request->forward_cut_count < 0;
 }
 

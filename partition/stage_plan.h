@@ -8,7 +8,8 @@
  *   the largest stage's gradient sums, fp32, and their rounded copy in bf16
  *   the arena: the largest stage's activations and workspace for one micro-batch
  *   boundary buffers: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
- *   the KV cache, when generating
+ *   the KV cache, when generating; of texts in chunks, what the mixers of the largest forward stage carry, or that of one layer with the
+ *     sums of its gradients: a backward stage has one mixer at most
  *   kept activations, where one device trains alone and has memory to spare: of as many backward stages below the fused one as fit, for
  *     every micro-batch of a round. These stages keep from their forward what the others recompute in their backward. Where stages that
  *     update themselves keep what their forwards made (kept_micro_batches), all but a fused one do, in a ring

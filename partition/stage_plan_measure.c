@@ -129,7 +129,9 @@ static int64_t emit_stage(struct stage_planner *at, enum pass pass, const struct
 	} else if (fates) {
 		rc = emit_kept(at, &emit, lo, hi, x, out);
 	} else {
-		rc = rh_stage_recompute(&emit, lo, hi, x, &at->state, &head);
+		rc = shape->chunks ? rh_stage_carry(&emit, lo, hi, x) : 0;
+		if (!rc)
+			rc = rh_stage_recompute(&emit, lo, hi, x, &at->state, &head);
 		if (!rc)
 			rc = rh_stage_backward(&emit, lo, hi, &at->state, end, x);
 		if (!rc && emit.deferred)
@@ -164,6 +166,9 @@ static int64_t on(int64_t fewer, int64_t few, int more)
 struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pass, int lo, int hi)
 {
 	int bottom = lo == 0, top = hi == at->layers, count = hi - lo - bottom - top, more = count - FEW;
+	/* a text in chunks: a backward slot goes down through the chunks once, and each mixer needs all later ones first */
+	if (pass != PASS_FORWARD && at->request->train.chunks && rh_model_mixers(at->request->model, lo, hi) > 1)
+		return (struct plan_stage_bytes){.arena = RH_BYTES_MOST, .train = RH_BYTES_MOST};
 	if (!at->alike || (bottom && top))
 		return measure(at, pass, lo, hi);
 	if (!bottom && !top) { /* as many of them further down */

@@ -136,6 +136,7 @@ struct rh_config {
 
 	/* devices, stages and budgets */
 	char *device;                                  /* "cpu:2" */
+	int64_t sequence_chunk;                        /* 0: rows are not cut */
 	int64_t round_micro_batches;                   /* 0: the plan chooses */
 	int64_t *forward_cuts, *backward_cuts;         /* first layer of each stage but the first, ascending; NULL: the plan chooses */
 	int64_t forward_cut_count, backward_cut_count; /* -1 unset: distinguishes "[]" (one stage) */

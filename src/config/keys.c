@@ -198,6 +198,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, schedule, VERB_RUNS, .fallback = "roundpipe",
 	    .help = "who runs what when (in mode local others than roundpipe are there for comparison; unset, mode sync-pp takes 1f1b and mode "
 	            "paci takes paci)"),
+	KEY(KEY_INTEGER, sequence_chunk, VERB_MODEL, .least = 256, .most = 1 << 24,
+	    .help = "longer rows are cut into chunks of at most so many tokens, which devices take one after the other; unset: they are not"),
 	KEY(KEY_INTEGER, round_micro_batches, VERB_MODEL, .least = 1, .most = 1 << 20, .help = "micro-batches in a round; unset: chosen"),
 	KEY(KEY_CUTS, forward_cuts, VERB_MODEL, .least = 1, .most = LAYERS_MOST,
 	    .help = "first layer of each forward stage but the first; unset: chosen"),

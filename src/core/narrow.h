@@ -18,4 +18,10 @@ static inline int16_t rh_int16(int64_t number)
 	return (int16_t)number;
 }
 
+static inline uint8_t rh_uint8(int64_t number)
+{
+	RH_ASSERT(number >= 0 && number <= UINT8_MAX);
+	return (uint8_t)number;
+}
+
 #endif

@@ -5,6 +5,7 @@
 #include "data/chat.h"
 #include "data/dataset.h"
 #include "data/files.h"
+#include "session/chunks.h"
 #include "session/training_data.h"
 
 enum { READ_BYTES = 4 << 20 }; /* data up to this size are tokenized: some tenths of a second */
@@ -42,18 +43,22 @@ int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struc
 }
 
 /* Fills *input, but for its workload, with the run's first steps. */
-static int steps_of(const struct rh_training_data *data, int steps, struct rh_forecast_input *input)
+static int steps_of(const struct rh_training_data *data, const struct rh_chunk_rule *rule, int steps, struct rh_forecast_input *input)
 {
+	int chunks = rh_chunks_of(&input->work);
 	struct rh_batch batch = {0};
 	int64_t each = data->steps_per_epoch;
 	int rc = reserve(input, steps, steps * input->work.train_micro_batches);
 	for (int64_t s = 0, at = 0; !rc && s < steps; s++) {
-		input->count[s] = rh_sampler_micro_batches(data->sampler, s % each);
-		for (int64_t m = 0; !rc && m < input->count[s]; m++, at++) {
+		input->count[s] = chunks * rh_sampler_micro_batches(data->sampler, s % each);
+		for (int64_t m = 0; !rc && m < input->count[s] / chunks; m++, at += chunks) {
 			const int64_t *rows;
 			int64_t n = rh_sampler_rows(data->sampler, s / each, s % each, m, &rows);
 			rc = rh_batch_outline(&data->train, rows, n, &batch);
-			input->micro[at] = rh_micro_of(&batch).shape;
+			struct rh_micro_batch micro = rh_micro_of(&batch);
+			input->micro[at] = micro.shape;
+			if (!rc && chunks > 1)
+				rc = rh_chunks_shapes(rule, &micro, chunks, &input->micro[at]);
 		}
 	}
 	input->run_steps = data->steps;
@@ -64,10 +69,11 @@ static int steps_of(const struct rh_training_data *data, int steps, struct rh_fo
 	return rc;
 }
 
-int rh_forecast_input_of_data(const struct rh_training_data *data, const struct rh_workload *work, int steps, struct rh_forecast_input *out)
+int rh_forecast_input_of_data(const struct rh_training_data *data, struct rh_chunk_rule rule, const struct rh_workload *work, int steps,
+                              struct rh_forecast_input *out)
 {
 	*out = (struct rh_forecast_input){.work = *work};
-	int rc = steps_of(data, steps, out);
+	int rc = steps_of(data, &rule, steps, out);
 	if (rc)
 		rh_forecast_input_free(out);
 	return rc;
@@ -174,10 +180,37 @@ static int input_of_files(const struct rh_config *config, struct rh_session *ses
 	if (!rc)
 		rc = rh_training_data_arrange(config, &objective, session->tokenizer, &data);
 	if (!rc)
-		rc = rh_training_data_workload(config, &data, session->device_count, &work);
+		rc = rh_training_data_workload(config, session->model, &data, session->device_count, &work);
 	if (!rc)
-		rc = rh_forecast_input_of_data(&data, &work, steps, out);
+		rc = rh_forecast_input_of_data(&data, rh_chunk_rule_of(config, session->model), &work, steps, out);
 	rh_training_data_free(&data);
+	return rc;
+}
+
+/* Synthetic rows in chunks, each as the others'. */
+static int cut_synthetic(const struct rh_config *config, const struct rh_model *model, struct rh_forecast_input *input)
+{
+	const struct rh_chunk_rule rule = rh_chunk_rule_of(config, model);
+	struct rh_micro_batch row = rh_micro_batch_of(input->work.train, NULL);
+	int rc = rh_chunks_workload_synthetic(&rule, &input->work);
+	int64_t chunks = rh_chunks_of(&input->work), count = input->work.train_micro_batches;
+	if (rc || chunks < 2)
+		return rc;
+	rh_free(input->micro);
+	rh_free(input->count);
+	rc = reserve(input, input->steps, input->steps * count);
+	int32_t start[2] = {0, (int32_t)row.shape.tokens}, *head = rh_alloc((size_t)row.shape.head_rows, sizeof *head);
+	rc = rc ? rc : head ? 0 : -ENOMEM;
+	for (int64_t i = 0; !rc && i < row.shape.head_rows; i++)
+		head[i] = (int32_t)i;
+	row.start_q = row.start_k = start;
+	row.ids = row.position = row.target = row.head_row = head;
+	for (int64_t at = 0; !rc && at < input->steps * count; at += chunks)
+		rc = rh_chunks_shapes(&rule, &row, (int)chunks, &input->micro[at]);
+	for (int s = 0; !rc && s < input->steps; s++)
+		input->count[s] = count;
+	rh_free(head);
+	input->alike = 0;
 	return rc;
 }
 
@@ -196,6 +229,8 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 	rc = why ? rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out) : input_of_files(config, session, steps, out);
 	if (!rc && why)
 		rh_forecast_input_suit(session->model_config, out);
+	if (!rc && why)
+		rc = cut_synthetic(config, session->model, out);
 	out->uncounted = why;
 	out->layers = session->model->layers;
 	out->positions = session->model_config->max_position_embeddings;

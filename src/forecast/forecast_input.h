@@ -2,6 +2,7 @@
 #ifndef RH_FORECAST_FORECAST_INPUT_H
 #define RH_FORECAST_FORECAST_INPUT_H
 
+#include "data/chunks.h"
 #include "session/session.h"
 
 /* Micro-batches of some consecutive steps, as the run will have them. */
@@ -39,7 +40,7 @@ int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struc
 void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forecast_input *input);
 /* The input of a run whose data have been read; work: what rh_training_data_workload says of them. */
 struct rh_training_data;
-int rh_forecast_input_of_data(const struct rh_training_data *data, const struct rh_workload *work, int steps,
+int rh_forecast_input_of_data(const struct rh_training_data *data, struct rh_chunk_rule rule, const struct rh_workload *work, int steps,
                               struct rh_forecast_input *out) RH_MUST;
 void rh_forecast_input_free(struct rh_forecast_input *input);
 /* The first `count` micro-batches of each of at most `most` steps. The caller frees *out. */

@@ -138,18 +138,33 @@ static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
 	return emit_weight(emit, of, 0, of->own[RH_MIXER][SINKS], 1, of->traits.heads);
 }
 
-/* With a cache: appends the new keys and values, and makes attention read all of them. */
-static void append_to_cache(struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
+/* Keys and values that the layer carries, of the tokens that attention reads. */
+static void carried(const struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
 {
-	int64_t bytes = rh_dtype_bytes(k->dtype, emit->cache_rows * k->cols), first = emit->shape.keys - k->rows, at;
-	(void)rh_model_cache_range(emit->model, layer, layer + 1, emit->cache_rows, &at);
-	char *base = emit->cache + at;
-	struct rh_view keys = rh_view_of(base, k->dtype, emit->shape.keys, k->cols);
-	struct rh_view values = rh_view_of(base + bytes, k->dtype, emit->shape.keys, k->cols);
-	emit_cast(emit, *k, rh_view_rows(keys, first, k->rows));
-	emit_cast(emit, *v, rh_view_rows(values, first, v->rows));
-	*k = keys;
-	*v = values;
+	int64_t bytes = rh_dtype_bytes(k->dtype, emit->cache_rows * k->cols), own, lowest;
+	int64_t keys = emit->shape.keys, first = emit->shape.first + emit->shape.tokens - keys;
+	(void)rh_model_cache_range(emit->model, layer, layer + 1, emit->cache_rows, &own);
+	(void)rh_model_cache_range(emit->model, emit->cache_layer, emit->cache_layer + 1, emit->cache_rows, &lowest);
+	char *base = emit->cache + own - lowest;
+	*k = rh_view_rows(rh_view_of(base, k->dtype, emit->cache_rows, k->cols), first, keys);
+	*v = rh_view_rows(rh_view_of(base + bytes, k->dtype, emit->cache_rows, k->cols), first, keys);
+}
+
+/* Appends the new keys and values to those, and makes attention read all of them. */
+static void append(struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
+{
+	struct rh_view new_k = *k, new_v = *v;
+	carried(emit, layer, k, v);
+	emit_cast(emit, new_k, rh_view_rows(*k, k->rows - new_k.rows, new_k.rows));
+	emit_cast(emit, new_v, rh_view_rows(*v, v->rows - new_v.rows, new_v.rows));
+}
+
+/* The fp32 sums of the gradients of these keys, which = 0, and values, 1. */
+static struct rh_view sums_of(const struct rh_emit *emit, struct rh_view k, int which)
+{
+	int64_t first = emit->shape.first + emit->shape.tokens - k.rows;
+	char *base = emit->sums + which * emit->cache_rows * k.cols * 4;
+	return rh_view_rows(rh_view_of(base, RH_F32, emit->cache_rows, k.cols), first, k.rows);
 }
 
 static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_view o, struct rh_view lse)
@@ -158,7 +173,7 @@ static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_v
 	struct rh_op op = {.kind = RH_OP_ATTENTION};
 	set_attention(emit, &emit->model->layer[layer].traits, &op);
 	if (emit->shape.keys)
-		append_to_cache(emit, layer, &in.k, &in.v);
+		append(emit, layer, &in.k, &in.v);
 	op.operand[RH_ATTENTION_Q] = in.q;
 	op.operand[RH_ATTENTION_K] = in.k;
 	op.operand[RH_ATTENTION_V] = in.v;
@@ -246,6 +261,11 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 	int64_t mark = emit->arena->used;
 	struct rh_op op = {.kind = RH_OP_ATTENTION_BACKWARD};
 	set_attention(emit, &of->traits, &op);
+	if (emit->shape.keys) {
+		carried(emit, layer, &in.k, &in.v);
+		op.operand[RH_ATTENTION_BACKWARD_DK_SUM] = sums_of(emit, in.k, 0);
+		op.operand[RH_ATTENTION_BACKWARD_DV_SUM] = sums_of(emit, in.k, 1);
+	}
 	op.operand[RH_ATTENTION_BACKWARD_Q] = in.q;
 	op.operand[RH_ATTENTION_BACKWARD_K] = in.k;
 	op.operand[RH_ATTENTION_BACKWARD_V] = in.v;
@@ -332,6 +352,15 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 	return emit_linear_apart(emit, o_of(index), s->view[OUT], residual, y, s);
 }
 
+static void carry(struct rh_emit *emit, int index, const struct rh_activations *s)
+{
+	struct parts in = attended(&emit->model->layer[index].traits, s->view);
+	int64_t rows = in.k.rows;
+	append(emit, index, &in.k, &in.v);
+	for (int which = 0; which < 2; which++)
+		emit_fill(emit, rh_view_rows(sums_of(emit, in.k, which), in.k.rows - rows, rows));
+}
+
 static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
 	struct rh_view dqkv = emit_operand(emit, s, D_QKV), out = s->view[OUT];
@@ -358,6 +387,9 @@ static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 const struct rh_half half_attention = {.size = size,
                                        .place = place,
                                        .carries = carries,
+                                       .to_carry = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | RH_ROW_SET(QK) |
+                                                   RH_ROW_SET(NORM_QK),
+                                       .carry = carry,
                                        .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3),
                                        .of_output = RH_ROW_SET(OUT),
                                        .declare = declare,

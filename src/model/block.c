@@ -192,6 +192,14 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_vie
 	rh_arena_reset(emit->arena, outer);
 }
 
+void emit_block_carry(struct rh_emit *emit, int index, struct rh_view x, struct rh_activations *s)
+{
+	const struct rh_half *mixer = half_of(&emit->model->layer[index], RH_MIXER);
+	s->wanted = mixer->to_carry & s->placed;
+	emit_block(emit, index, x, (struct rh_view){0}, s);
+	mixer->carry(emit, index, s);
+}
+
 /* dx of dy, absent: not wanted; and the half's gradients. */
 static void half_backward(struct rh_emit *emit, int index, enum rh_half_place which, struct rh_activations *s, struct rh_view x,
                           struct rh_view dy, struct rh_view dx)

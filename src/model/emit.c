@@ -141,6 +141,8 @@ void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_v
 /* The number of positions, for models whose rope table depends on it. */
 static int64_t positions(const struct rh_micro_shape *shape)
 {
+	if (shape->chunks)
+		return shape->text_longest;
 	return shape->keys > shape->longest ? shape->keys : shape->longest;
 }
 

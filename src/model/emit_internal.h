@@ -103,6 +103,8 @@ uint64_t emit_block_output_from(const struct rh_emit *emit, int layer);
 
 /* block.c: a transformer layer. y absent: it is not made. Of its rows it makes those that are wanted. */
 void emit_block(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view y, struct rh_activations *s);
+/* Only what its mixer carries of x. */
+void emit_block_carry(struct rh_emit *emit, int layer, struct rh_view x, struct rh_activations *s);
 void emit_block_backward(struct rh_emit *emit, int layer, struct rh_activations *s, struct rh_view dy, struct rh_view dx);
 /* The weight gradients that the backward deferred. */
 void emit_block_weights(struct rh_emit *emit, int layer, struct rh_activations *s);

@@ -59,6 +59,10 @@ struct rh_half {
 	                       struct rh_layer *layer, struct layout *at);
 	/* What it keeps from one run of tokens to the next; NULL: nothing. */
 	struct rh_carried (*carries)(const struct rh_layer *layer);
+	/* Of a mixer that carries: adds what it carries of a chunk, of these rows of the table, and clears the sums of its gradient. forward
+	 * does the first by itself. */
+	uint64_t to_carry;
+	void (*carry)(struct rh_emit *emit, int layer, const struct rh_activations *s);
 
 	/* ---- emission ---- */
 	/* Rows that are made of its input, by its forward alone; rows that its output is made of. */

@@ -457,6 +457,22 @@ int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64
 	return at - *first;
 }
 
+int64_t rh_model_carried_sum_bytes(const struct rh_model *model, int lo, int hi, int64_t rows)
+{
+	int64_t bytes = 0;
+	for (int l = lo; l < hi; l++)
+		bytes += rh_align_up(rows * model->layer[l].carried.columns * 4, RH_ALIGN);
+	return bytes;
+}
+
+int rh_model_mixers(const struct rh_model *model, int lo, int hi)
+{
+	int mixers = 0;
+	for (int l = lo; l < hi; l++)
+		mixers += model->layer[l].kind == RH_LAYER_BLOCK;
+	return mixers;
+}
+
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 {
 	int rc = lay_out_embedding(model, lora), is_adapted = !lora;

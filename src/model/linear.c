@@ -67,6 +67,7 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 	op.lora.seed = emit->seed;
 	op.lora.step = emit->step;
 	op.lora.micro_batch = emit->micro_batch;
+	op.lora.first_row = (uint32_t)emit->shape.first;
 	op.lora.p = emit->dropout;
 	for (int m = 0; m < which.count; m++) {
 		const struct rh_linear *linear = &layer->proj[which.first + m];

@@ -6,16 +6,22 @@
 
 struct rh_model;
 
+enum { RH_CHUNKS_MOST = 256 }; /* of a text */
+
 /* Sizes of one micro-batch, or the maximum of each size over many. */
 struct rh_micro_shape {
 	int64_t tokens, documents, longest;
 	int64_t head_rows; /* tokens whose logits are needed */
-	int64_t keys;      /* rows of the KV cache that attention reads; 0: no cache */
-	int64_t choices;   /* vocabulary entries whose logits come back beside the loss */
-	int64_t typed;     /* tokens that have a type: all or none */
-	int64_t pixels;    /* images: how many numbers each token has, a patch or zeros; else 0 */
-	int64_t taught;    /* numbers of a teacher that come with each head row: its logits, or twice its top shares; 0: no distillation */
-	int64_t top;       /* largest shares of each head row that come back beside the loss, in place of choices; 0: none */
+	int64_t keys;      /* tokens whose keys and values attention reads from what layers carry, the last `tokens` of them its own; 0: all
+	                    * are its own, and layers carry nothing */
+	int64_t first;     /* tokens of the text before these */
+	int64_t text_longest; /* of such a text: its longest document */
+	int chunk, chunks;    /* a text that is cut travels as so many of these, of which this is number `chunk`; 0, 0: it is whole */
+	int64_t choices;      /* vocabulary entries whose logits come back beside the loss */
+	int64_t typed;        /* tokens that have a type: all or none */
+	int64_t pixels;       /* images: how many numbers each token has, a patch or zeros; else 0 */
+	int64_t taught; /* numbers of a teacher that come with each head row: its logits, or twice its top shares; 0: no distillation */
+	int64_t top;    /* largest shares of each head row that come back beside the loss, in place of choices; 0: none */
 };
 
 /* Of all tokens' pixels. */

@@ -272,6 +272,11 @@ int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in
  * layers that they read. A layer's own begin on RH_ALIGN. */
 int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64_t rows, int64_t *first);
 
+/* Bytes of the fp32 sums of the gradients of what mixers of layers [lo, hi) carry of so many rows. */
+int64_t rh_model_carried_sum_bytes(const struct rh_model *model, int lo, int hi, int64_t rows);
+/* Mixers of layers [lo, hi). */
+int rh_model_mixers(const struct rh_model *model, int lo, int hi);
+
 /* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all);
 

@@ -286,6 +286,30 @@ int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struc
 	return emit->rc;
 }
 
+/* ---- texts in chunks ---- */
+
+int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x)
+{
+	int64_t mark = emit->arena->used;
+	struct rh_activations s;
+	emit->ropes = place_lowest(emit, lo, x, &s);
+	emit_rope_tables(emit, &s);
+	for (int l = lo; l < hi; l++) {
+		if (emit->model->layer[l].kind == RH_LAYER_EMBEDDING) {
+			x = emit_act(emit, emit->shape.tokens, rh_boundary_cols(emit->model, l + 1));
+			emit_embedding(emit, x);
+		}
+		if (emit->model->layer[l].kind != RH_LAYER_BLOCK)
+			continue;
+		s.placed = s.wanted = 0; /* views that are not placed are not read */
+		s.view[RH_ROW_X] = x;
+		place_layer(emit, l, &s, NULL);
+		emit_block_carry(emit, l, x, &s);
+	}
+	rh_arena_reset(emit->arena, mark);
+	return emit->rc;
+}
+
 /* ---- recompute and backward ---- */
 
 static void want_recomputed(const struct rh_emit *emit, int l, struct rh_activations *s)

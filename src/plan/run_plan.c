@@ -4,6 +4,7 @@
 #include "core/hooks.h"
 #include "core/minmax.h"
 #include "core/philox.h"
+#include "partition/rounds.h"
 #include "schedule/schedule.h"
 
 #include <stdlib.h>
@@ -154,12 +155,13 @@ static int fit_caps(struct planning *planning, struct candidate *candidate)
 void planning_apply(struct planning *planning, const struct choice *choice)
 {
 	struct rh_stage_plan_request *stages = &planning->stages;
-	int64_t count = planning->executor.train_micro_batches;
+	int64_t count = planning->executor.train_micro_batches, chunks = rh_max(planning->executor.chunks, 1);
+	int64_t round = rh_round_count(rh_min(choice->round, count), chunks) * chunks; /* texts in chunks stay together */
 	int has_rounds = rh_schedule_has_rounds(planning->executor.schedule);
-	planning->executor.train_round = has_rounds ? choice->round : count;
-	stages->train_round = planning->boxes.unit ? planning->boxes.unit : rh_min(choice->round, count);
+	planning->executor.train_round = has_rounds ? rh_max(round, choice->round) : count;
+	stages->train_round = planning->boxes.unit ? planning->boxes.unit : round;
 	if (has_rounds)
-		stages->crosses_rounds = planning->store.crosses_rounds = choice->round < count;
+		stages->crosses_rounds = planning->store.crosses_rounds = round < count;
 	planning->store.spill = choice->spill;
 	planning->executor.spills_boundaries = (choice->spill & RH_SPILL_ACTIVATIONS) != 0;
 }
@@ -212,6 +214,8 @@ static int fit_spilled(struct planning *planning, struct choice choice, struct c
 	}
 	for (size_t i = 0; rc == RH_DOES_NOT_FIT && !out->no_stages_fit && i < sizeof spill_choices / sizeof *spill_choices; i++) {
 		choice.spill = spill_choices[i];
+		if (planning->executor.chunks > 1 && (choice.spill & RH_SPILL_ACTIVATIONS)) /* each chunk's is read twice */
+			break;
 		rc = fit_by_any_cuts(planning, &choice, out);
 	}
 	return rc;
@@ -250,8 +254,9 @@ static int weigh_layers(struct planning *planning)
 	if (!stages->trains || !machine->hardware || !rh_schedule_has_planned_stages(planning->executor.schedule) ||
 	    (stages->devices < 2 && !machine->device_room))
 		return 0;
-	planning->cuts_by_time =
-	        stages->devices > 1 && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && !stages->model->tap;
+	planning->cuts_by_time = /* a chunk's times differ, and its backward stages have a mixer each */
+	        stages->devices > 1 && !stages->train.chunks && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 &&
+	        !stages->model->tap;
 	planning->balance = (struct rh_balance){.hardware = machine->hardware,
 	                                        .costs = &planning->costs,
 	                                        .micro_batches = planning->executor.train_micro_batches,
@@ -291,6 +296,7 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	                                  .score_cols = work->infer_logits ? rh_model_outputs(request->model->config) : work->infer.choices,
 	                                  .infer_logits = work->infer_logits,
 	                                  .cache_rows = work->cache_rows,
+	                                  .chunks = work->chunks,
 	                                  .stale = trains && (config->optimizer_staleness || config->paci_update_delay),
 	                                  .update_delay = config->paci_update_delay,
 	                                  .seed = config->seed};

@@ -15,7 +15,11 @@ struct rh_workload {
 	struct rh_micro_shape train, infer; /* the largest micro-batches, zero where there are none */
 	int64_t train_micro_batches;        /* in a step */
 	int64_t infer_micro_batches;        /* in one call */
-	int64_t cache_rows;                 /* generate */
+	int64_t cache_rows;                 /* generate, and texts in chunks: tokens that layers carry */
+	/* Above 1: rows are in chunks (data/chunks.h): each is so many of the micro-batches, `train` is the largest chunk, `row` the largest
+	 * row. */
+	int chunks;
+	struct rh_micro_shape row;
 	int infer_logits;
 	int64_t train_steps; /* that remain; 0: not known */
 	int64_t data_bytes;  /* that datasets take; the caller reserves them */
@@ -23,6 +27,12 @@ struct rh_workload {
 	int64_t nvme_records, nvme_record_bytes, nvme_step_records;
 	int64_t reading_bytes; /* that their longest row took beside them, before all else is reserved */
 };
+
+/* Micro-batches of a row. */
+static inline int rh_chunks_of(const struct rh_workload *work)
+{
+	return work->chunks > 1 ? work->chunks : 1;
+}
 
 /* What the thread that writes checkpoints takes: a piece of each of three files, names, stack. Its ring comes on top:
  * rh_run_plan_add_ring. */

@@ -17,6 +17,7 @@ struct rh_check_options {
 	const struct rh_stage_plan *plan; /* borrowed; may be of other devices' kind: bytes alone are read */
 	int devices;
 	int crosses_rounds; /* the store has a place for every sum */
+	int chunks;         /* places of a text's chunks, where a training step's micro-batches are chunks; else 0 or 1 */
 	int stale;          /* updates go to the master, and are published by WEIGHTS_READY */
 	/* rh_check_rooms fills what the plan and the model know; the caller sets the counts of host rooms. */
 	struct rh_room_size room[RH_ROOMS];

@@ -1,4 +1,5 @@
 /* What each kind of command needs to find, and what it leaves. */
+#include "core/minmax.h"
 #include "run/check_internal.h"
 #include "schedule/boundary.h"
 
@@ -130,6 +131,19 @@ static void need_weights(struct rh_check *check)
 /* What a command adds of a micro-batch's gradients to its layers' sums. 0: nothing, but it touches the sums. */
 enum part { PART_AT_ONCE = 1, PART_DEFERRED = 2 };
 
+/* Micro-batches that have been added to a sum before this one, and with it. Of a text's chunks the last is added first; its places that are
+ * empty count with its first chunk. */
+static int64_t added_before(const struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	return command->micro_batch - command->chunk + command->operands.later_chunks;
+}
+
+static int64_t added_with(const struct rh_check *check)
+{
+	return check->command->chunk ? added_before(check) + 1 : check->command->micro_batch + rh_max(check->options.chunks, 1);
+}
+
 static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 {
 	const struct rh_model *model = model_of(check);
@@ -147,11 +161,11 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 			struct check_range range = resolve(check, RH_ROOM_SUMS, sum, first, 4 * model->block[b].elements);
 			struct check_content content = {.what = CHECK_SUM, .which = sum, .step = command->step, .base = first};
 			const struct check_content *present = check_first(&range);
-			content.micro_batch = added & PART_AT_ONCE ? command->micro_batch : present->micro_batch;
-			content.deferred = added & PART_DEFERRED ? command->micro_batch : present->deferred;
+			content.micro_batch = added & PART_AT_ONCE ? added_before(check) : present->micro_batch;
+			content.deferred = added & PART_DEFERRED ? added_before(check) : present->deferred;
 			check_need(check, range, &content);
-			content.micro_batch += added & PART_AT_ONCE ? 1 : 0;
-			content.deferred += added & PART_DEFERRED ? 1 : 0;
+			content.micro_batch = added & PART_AT_ONCE ? added_with(check) : content.micro_batch;
+			content.deferred = added & PART_DEFERRED ? added_with(check) : content.deferred;
 			check_put(check, range, &content);
 		}
 }
@@ -296,6 +310,45 @@ static void extend_cache(struct rh_check *check)
 	check_put(check, cache, &after);
 }
 
+/* What mixers carry of the text's chunks before this one, and then of this one, too. */
+static void extend_carried(struct rh_check *check)
+{
+	struct check_range room = check_resolve(check, &check->command->target);
+	struct check_content content = of_micro_batch(check, CHECK_CARRIED, check->command->stage.lo);
+	content.base = room.first;
+	content.micro_batch--;
+	if (check->command->chunk)
+		check_need(check, room, &content);
+	content.micro_batch++;
+	check_put(check, room, &content);
+}
+
+/* That of all chunks of the text, once the backwards of all later ones have added to its gradient. `adds`: this one does, too. */
+enum adds { ADDS_NOTHING, ADDS };
+static void need_carried(struct rh_check *check, const struct rh_place *place, enum adds adds)
+{
+	int later = check->command->operands.later_chunks;
+	struct check_range room = check_resolve(check, place);
+	struct check_content content = of_micro_batch(check, CHECK_CARRIED, check->command->stage.lo);
+	content.base = room.first;
+	content.micro_batch += later;
+	content.deferred = later;
+	check_need(check, room, &content);
+	content.deferred += adds;
+	check_put(check, room, &content);
+}
+
+static void run_carry(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	if (command->stage.lo > 0 && command->operands.x < 0)
+		check_fault(check, -1, "has no input");
+	if (command->operands.x >= 0)
+		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->operands.x, command->lo);
+	need_weights(check);
+	extend_carried(check);
+}
+
 static void run_forward(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
@@ -305,8 +358,12 @@ static void run_forward(struct rh_check *check)
 	           command->kind == RH_COMMAND_FORWARD ? &command->target : &command->source);
 	if (command->kind == RH_COMMAND_RECOMPUTE)
 		extend(check, CHECK_KEPT, recomputed_range(check), command->lo, command->hi);
-	if (command->target.room == RH_ROOM_CACHE)
+	if (command->target.room == RH_ROOM_CACHE && check_call_of(check, command->step)->call.trains)
+		extend_carried(check);
+	else if (command->target.room == RH_ROOM_CACHE)
 		extend_cache(check);
+	if (command->kind == RH_COMMAND_RECOMPUTE && command->source.room == RH_ROOM_CACHE)
+		need_carried(check, &command->source, ADDS_NOTHING);
 	if (command->kind == RH_COMMAND_FORWARD && command->operands.y >= 0)
 		boundary(check, CHECK_WRITES, CHECK_ACTIVATION, command->operands.y, command->hi);
 	else
@@ -336,6 +393,9 @@ static void run_backward(struct rh_check *check)
 	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
 	if (reads_input && command->lo == command->stage.lo)
 		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->operands.x, command->lo);
+	int has_mixer = rh_model_mixers(model_of(check), command->lo, command->hi);
+	if (command->chunk + command->operands.later_chunks > 0 && has_mixer)
+		need_carried(check, &command->target, ADDS);
 	touch_rows(check, CHECK_READS, &command->source);
 	if (recomputes(check)) {
 		struct check_range range = recomputed_range(check);
@@ -403,7 +463,9 @@ static void run_compute(struct rh_check *check)
 	}
 	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
 	check_need(check, resolve(check, RH_ROOM_MICRO, command->operands.micro, 0, 1), &micro);
-	if (command->kind == RH_COMMAND_WEIGHT_GRADIENT)
+	if (command->kind == RH_COMMAND_CARRY)
+		run_carry(check);
+	else if (command->kind == RH_COMMAND_WEIGHT_GRADIENT)
 		run_weight_gradient(check);
 	else if (command->kind == RH_COMMAND_BACKWARD)
 		run_backward(check);
@@ -537,15 +599,18 @@ static void run_input(struct rh_check *check)
 static void run_output(struct rh_check *check)
 {
 	struct check_content result = of_micro_batch(check, CHECK_RESULT, 0);
+	check_call_of(check, check->command->step)->outputs++;
+	if (!check->command->source.bytes) /* a chunk without a target, or the place of one that its text has not */
+		return;
 	struct check_range range = check_resolve(check, &check->command->source);
 	range.end = range.first + 1; /* nobody reads what a micro-batch of fewer rows has not filled */
 	check_need(check, range, &result);
-	check_call_of(check, check->command->step)->outputs++;
 }
 
 void check_command(struct rh_check *check)
 {
 	static void (*const run[RH_COMMANDS])(struct rh_check *) = {[RH_COMMAND_FORWARD] = run_compute,
+	                                                            [RH_COMMAND_CARRY] = run_compute,
 	                                                            [RH_COMMAND_RECOMPUTE] = run_compute,
 	                                                            [RH_COMMAND_BACKWARD] = run_compute,
 	                                                            [RH_COMMAND_WEIGHT_GRADIENT] = run_compute,

@@ -25,7 +25,8 @@ enum check_what {
 	CHECK_SCALE,            /* the norm of a step's gradients */
 	CHECK_MASTER,           /* which: block; step: updates */
 	CHECK_CACHE,            /* keys and values of layers, of all calls up to `step`: -1, -2, ... */
-	CHECK_ARRIVED           /* the optimizer knows that a gradient is there. which: block */
+	CHECK_CARRIED, /* of a text in chunks, up to this micro-batch; deferred: how many chunks' backwards have had it, last first */
+	CHECK_ARRIVED  /* the optimizer knows that a gradient is there. which: block */
 };
 struct check_content {
 	enum check_what what;

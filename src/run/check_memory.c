@@ -186,6 +186,7 @@ static const char *content_name(const struct check_content *content, char *text,
 	                                    [CHECK_SCALE] = "norm",
 	                                    [CHECK_MASTER] = "master of block",
 	                                    [CHECK_CACHE] = "keys and values",
+	                                    [CHECK_CARRIED] = "what chunks before it carry",
 	                                    [CHECK_ARRIVED] = "arrival of the gradient of block"};
 	int counts_updates = content->what == CHECK_WEIGHTS || content->what == CHECK_PLAIN || content->what == CHECK_MASTER;
 	snprintf(text, bytes, "%s %d, %s %lld, micro-batch %lld (depth %d, %lld deferred)", names[content->what], content->which,

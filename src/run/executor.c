@@ -60,6 +60,7 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
 	                                          .train_round = options->planned.train_round,
 	                                          .admission_limit = options->admission_limit,
 	                                          .update_delay = options->planned.update_delay,
+	                                          .chunks = options->planned.chunks,
 	                                          .boxes = options->boxes},
 	                             .gaps = rh_max(rh_max(train, infer), 1),
 	                             .pieces = piece_limits(options)};
@@ -216,7 +217,6 @@ static int device_create(struct rh_executor *executor, int index)
 	                             .seed = options->planned.seed,
 	                             .weights = rh_region_take(memory, blocks, sizeof *out->emit.weights),
 	                             .gradient = rh_region_take(memory, blocks, sizeof *out->emit.gradient),
-	                             .cache = out->room[RH_ROOM_CACHE].base,
 	                             .cache_rows = options->planned.cache_rows};
 	if (options->plan->plain_bytes)
 		out->emit.plain = rh_region_take(memory, blocks, sizeof *out->emit.plain);

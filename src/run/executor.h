@@ -36,8 +36,9 @@ struct rh_executor_plan {
 	int64_t infer_micro_batches; /* the most in one rh_executor_infer */
 	int64_t score_cols;          /* of forward-only results: choices, or the vocabulary when the plan infers logits */
 	int infer_logits;
-	int64_t cache_rows;
-	uint64_t seed; /* dropout */
+	int64_t cache_rows; /* of a text that is generated, or that is trained on in chunks */
+	int chunks;         /* as in struct rh_dispatch */
+	uint64_t seed;      /* dropout */
 };
 
 /* That, and what the executor works with: all pointers are borrowed. An estimate (rh_executor_bytes) reads those down to `page_bytes`. */
@@ -172,7 +173,7 @@ struct rh_step_times {
 	double activations; /* waits for activations and gradients between stages */
 	double gradients;   /* waits for room that a download still needs */
 	double optimizer;   /* the host's wait for updates */
-	double ended; /* when the compute streams had finished the step, on the devices' clocks; in a stretch by rh_updater_seconds */
+	double ended;       /* when the compute streams had finished the step, on the devices' clocks; in a stretch by rh_updater_seconds */
 };
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
 

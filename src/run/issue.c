@@ -1,5 +1,6 @@
 /* A command becomes calls of its device: waits, the copy or the launches, and records of what others wait for. Numbers become addresses
  * here and nowhere else. */
+#include "core/minmax.h"
 #include "run/executor_internal.h"
 
 enum { MARK_LAUNCHES = 24 }; /* launches between two marks, which tell the dispatcher how far a device has come */
@@ -186,6 +187,18 @@ static struct rh_view boundary_view(const struct run_device *on, int layer, int 
 	return rh_boundary_view(on->executor->options.model, layer, on->emit.shape.tokens, run_piece(on->room, RH_ROOM_BOUNDARY, number));
 }
 
+/* Where mixers of the stage carry what, in training of texts in chunks: the stage's from the room's start on. */
+static void name_carried(struct run_device *on, const struct rh_stage *stage)
+{
+	const struct rh_executor *executor = on->executor;
+	int64_t first;
+	on->emit.cache = on->emit.sums = on->room[RH_ROOM_CACHE].base;
+	on->emit.cache_layer = executor->trains ? stage->lo : 0;
+	if (executor->trains && on->emit.sums)
+		on->emit.sums +=
+		        rh_model_cache_range(executor->options.model, stage->lo, stage->hi, executor->options.planned.cache_rows, &first);
+}
+
 static void begin_emission(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_executor *executor = on->executor;
@@ -193,12 +206,13 @@ static void begin_emission(struct run_device *on, const struct rh_command *comma
 	if (command->micro_batch < 0)
 		return;
 	on->emit.step = (uint32_t)command->step;
-	on->emit.micro_batch = (uint32_t)command->micro_batch;
+	on->emit.micro_batch = (uint32_t)(command->micro_batch / rh_max(executor->trains ? executor->options.planned.chunks : 1, 1));
 	const struct run_book *book = run_book_of(executor, command);
 	on->emit.shape = executor->lowering.batch[book->first + command->micro_batch].shape;
 	on->emit.micro = run_piece(on->room, RH_ROOM_MICRO, command->operands.micro);
 	on->emit.dropout = executor->trains ? executor->options.model->dropout : 0;
 	on->emit.loss_scale = book->loss_scale;
+	name_carried(on, &command->stage);
 	on->emit.micro_batch_share = 1 / (float)book->count;
 }
 
@@ -337,6 +351,8 @@ static int compute(struct run_device *on, const struct rh_command *command)
 	switch (command->kind) {
 	case RH_COMMAND_FORWARD:
 		return forward(on, command);
+	case RH_COMMAND_CARRY:
+		return rh_stage_carry(&on->emit, command->lo, command->hi, boundary_view(on, command->lo, command->operands.x));
 	case RH_COMMAND_RECOMPUTE:
 		return recompute(on, command);
 	case RH_COMMAND_BACKWARD:

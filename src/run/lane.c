@@ -102,6 +102,7 @@ const char *rh_command_name(enum rh_command_kind kind)
 	                                               [RH_COMMAND_RECOMPUTE] = "recompute",
 	                                               [RH_COMMAND_BACKWARD] = "backward",
 	                                               [RH_COMMAND_WEIGHT_GRADIENT] = "weight gradient",
+	                                               [RH_COMMAND_CARRY] = "carry",
 	                                               [RH_COMMAND_DEQUANTISE] = "dequantise",
 	                                               [RH_COMMAND_CLEAR] = "clear",
 	                                               [RH_COMMAND_ROUND] = "round",

@@ -48,7 +48,7 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_KEPT,     /* activations kept from a stage's forward to its backward; first: in the room */
 	RH_ROOM_SAVING,   /* ring of activations on their way to host memory, or back */
 	RH_ROOM_DEFERRED, /* what deferred weight gradients are made of; first: in the room */
-	RH_ROOM_CACHE,    /* keys and values of layers */
+	RH_ROOM_CACHE,    /* what mixers carry: keys and values of layers; in a backward of chunks one layer's, and sums of its gradients */
 	/* of the host. In these `first` counts from the piece's begin */
 	RH_ROOM_HOST_WEIGHTS,  /* the upload form. number: block */
 	RH_ROOM_HOST_STASH,    /* older versions of it. number: block, and on from them the numbers of further updates, modulo the stash */
@@ -97,19 +97,25 @@ struct rh_operands {
 	int16_t dx;                 /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
 	int16_t result;             /* of the head's loss or scores */
 	int16_t saving;             /* of activations that are saved: FORWARD leaves them there, RECOMPUTE and BACKWARD read them */
+	uint8_t later_chunks;       /* of its text, that are not empty */
 	uint8_t is_backward_upload; /* that layout: rh_stage_plan_upload_layout's `is_backward`, by the slot that uploads it */
 };
 
 enum __attribute__((packed)) rh_command_kind {
 	/* On a device's compute stream. Layers [lo, hi) of `stage`, one or several of them, for one micro-batch. A boundary that somebody else
 	 * reads is made at `hi` alone, and a layer's gradients are final only at a command's end: there a command has to end.
-	 *   FORWARD          target: KEPT, where the stage keeps activations; CACHE, where it attends to keys and values of calls before
+	 *   FORWARD          target: KEPT, where the stage keeps activations; CACHE, where it attends to keys and values of calls or chunks
+	 *                    before
+	 *   CARRY            of a backward slot, each chunk of a text before its last one's backward: what the mixer carries. target: CACHE
 	 *   RECOMPUTE        makes activations that the backward needs, but for those that are kept or saved; with the loss where hi is the
-	 *                    model's end. source: KEPT, or DEFERRED, where operands of weight gradients go. target: ARENA
+	 *                    model's end. source: KEPT, or DEFERRED, where operands of weight gradients go, or CACHE, of chunks. target:
+	 *                    ARENA
 	 *   BACKWARD         source: KEPT, or ARENA; where the stage recomputes it always reads ARENA. Also reads x where lo is the stage's
-	 *                    first. Adds to the sums of its layers. target: DEFERRED, where weight gradients of linears wait, not added
+	 *                    first. Adds to the sums of its layers. target: DEFERRED, where weight gradients of linears wait, not added; of
+	 *                    chunks CACHE, whose last chunk comes first
 	 *   WEIGHT_GRADIENT  what waits. source: DEFERRED */
 	RH_COMMAND_FORWARD,
+	RH_COMMAND_CARRY,
 	RH_COMMAND_RECOMPUTE,
 	RH_COMMAND_BACKWARD,
 	RH_COMMAND_WEIGHT_GRADIENT,
@@ -156,6 +162,7 @@ struct rh_command {
 	int16_t waits,
 	        paces; /* positions that it waits for. The last `paces` of them keep an order that no result needs (a bulk copy behind
 	                       * an activation's): the checker does not count on them */
+	int16_t chunk; /* which one of its text, where a micro-batch is a chunk; else 0 */
 	int lane;
 	int first_wait; /* where its waits begin, in struct rh_lanes or a chunk of run/ring.h */
 	int64_t position;
@@ -166,7 +173,7 @@ struct rh_command {
 	int lo, hi; /* layers */
 	struct rh_stage stage;
 	union {                                 /* by kind */
-		struct rh_operands operands;    /* FORWARD, RECOMPUTE, BACKWARD, WEIGHT_GRADIENT, DEQUANTISE */
+		struct rh_operands operands;    /* FORWARD, CARRY, RECOMPUTE, BACKWARD, WEIGHT_GRADIENT, DEQUANTISE */
 		enum rh_boundary_kind boundary; /* SEND, RECEIVE */
 		int sender;                     /* GRADIENT_ARRIVED: the device that sends the gradient down, -1: several do */
 		int letter;                     /* SEND_LETTER, RECEIVE_LETTER: the caller's `kind` */

@@ -185,6 +185,7 @@ void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t coun
 		int64_t cols = rh_executor_score_cols(to->options, to->call.trains, shape);
 		int64_t bytes = rh_result_layout(to->options->model, shape, cols).bytes;
 		command.micro_batch = rh_int32(index - first);
+		command.tokens = rh_int32(shape->tokens);
 		command.source = lower_bytes(-1, RH_ROOM_HOST_RESULT, index, 0, bytes);
 		lower_await(to, to->caller, to->micro[index].output, RH_WAIT_NEEDS);
 		lower_add(to, &command);

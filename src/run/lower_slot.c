@@ -6,7 +6,11 @@
  *
  * Brackets are waits. Each of these activations and gradients has two buffers of device memory, so that copies run one micro-batch ahead
  * and one behind. Where backwards are split, backward(m) leaves the linears' weight gradients to a slot of their own, which needs nothing
- * from above. Weights and weight gradients: lower_bulk.c. */
+ * from above. Weights and weight gradients: lower_bulk.c.
+ *
+ * Of a text in chunks micro-batches are the chunks: forward in the order of tokens, which adds to what mixers carry; backward with
+ * carry(c) of all chunks first, ascending, then recompute(c) and backward(c) descending. */
+#include "core/minmax.h"
 #include "run/lower.h"
 
 /* Takes the next buffer of a ring: `writer` waits until the buffer's last readers are done. */
@@ -25,7 +29,7 @@ struct micro {
 	int64_t number, index; /* within the step; among the micro-batches that are kept at once */
 	const struct rh_micro_shape *shape;
 	int16_t buffer;
-	int is_last; /* of the slot */
+	int is_first, is_last; /* that the slot runs */
 };
 
 static struct rh_command command_of(const struct micro *micro, enum rh_command_kind kind, enum rh_stream stream)
@@ -42,6 +46,8 @@ static struct rh_command computation(const struct micro *micro, enum rh_command_
 	struct rh_command command = command_of(micro, kind, RH_STREAM_COMPUTE);
 	command.operands = lower_operands(micro->slot);
 	command.operands.micro = micro->buffer;
+	command.chunk = rh_int16(micro->shape->chunk);
+	command.operands.later_chunks = rh_uint8(rh_max(micro->shape->chunks, 1) - 1 - micro->shape->chunk);
 	return command;
 }
 
@@ -94,26 +100,31 @@ static int64_t add_filler(const struct micro *micro, struct rh_command *command,
 	return position;
 }
 
-/* Adds a command that reads the boundary on the host. reader: as in lower_buffer_read. */
-static int64_t add_reader(const struct micro *micro, struct rh_command *command, const struct lower_boundary *boundary, int reader)
+/* Adds a command that reads the boundary on the host, for the last time or not. reader: as in lower_buffer_read. */
+enum reading { READS_AGAIN, READS_LAST };
+static int64_t add_reader(const struct micro *micro, struct rh_command *command, const struct lower_boundary *boundary, int reader,
+                          enum reading reading)
 {
 	struct lowering *to = micro->slot->lowering;
 	int buffer = lower_buffer_find(to, command->lane, boundary);
 	command->source = there(RH_ROOM_HOST_BOUNDARY, buffer, boundary->bytes);
 	int64_t position = lower_add(to, command);
-	lower_buffer_read(to, boundary, buffer, reader, position);
+	if (reading == READS_LAST)
+		lower_buffer_read(to, boundary, buffer, reader, position);
+	else
+		lower_buffer_note_read(to, buffer, reader, position);
 	return position;
 }
 
 /* Uploads a boundary; the compute stream must still wait for the copy. */
-static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
+static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer, enum reading reading)
 {
 	struct lower_slot *slot = micro->slot;
 	int16_t buffer = take(slot, &slot->state->boundary, RH_STREAM_ACTIVATIONS_UP);
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), layer);
 	copy.target = here(micro, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(micro, layer));
-	add_reader(micro, &copy, &boundary, slot->device);
+	add_reader(micro, &copy, &boundary, slot->device, reading);
 	return buffer;
 }
 
@@ -145,7 +156,7 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT, lane = to->links + (int)(is_gradient ? LOWER_TO_BELOW : LOWER_TO_ABOVE);
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	struct rh_command command = message(micro, RH_COMMAND_SEND, lane, &boundary);
-	int64_t position = add_reader(micro, &command, &boundary, to->options->planned.devices);
+	int64_t position = add_reader(micro, &command, &boundary, to->options->planned.devices, READS_LAST);
 	if (!is_gradient)
 		to->micro[micro->index].sent = position;
 	if (is_gradient || (plan->feeds && !plan->owes_gradient))
@@ -261,7 +272,20 @@ static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 {
 	const struct rh_executor_options *options = micro->slot->lowering->options;
 	int64_t first, bytes = rh_model_cache_range(options->model, lo, hi, options->planned.cache_rows, &first);
-	return bytes ? here(micro, RH_ROOM_CACHE, 0, first, bytes) : lower_nowhere();
+	return bytes && micro->shape->keys ? here(micro, RH_ROOM_CACHE, 0, first, bytes) : lower_nowhere();
+}
+
+/* The same for a text in chunks; sums: with those of gradients. No room: the text is whole. */
+enum carried { CARRIED, CARRIED_AND_SUMS };
+static struct rh_place carried_place(const struct micro *micro, int lo, int hi, enum carried carried)
+{
+	const struct rh_executor_options *options = micro->slot->lowering->options;
+	int64_t first, begin, rows = options->planned.cache_rows, bytes = rh_model_cache_range(options->model, lo, hi, rows, &first);
+	if (!micro->shape->keys || !bytes)
+		return lower_nowhere();
+	(void)rh_model_cache_range(options->model, micro->slot->slot->lo, micro->slot->slot->hi, rows, &begin);
+	bytes += carried == CARRIED_AND_SUMS ? rh_model_carried_sum_bytes(options->model, lo, hi, rows) : 0;
+	return here(micro, RH_ROOM_CACHE, 0, first - begin, bytes);
 }
 
 /* Adds a command for each run of layers whose output a later slot reads; for a slot with results only one. */
@@ -283,7 +307,9 @@ static void forward(struct micro *micro, int16_t x)
 			command.operands.y = take(slot, &on->boundary, RH_STREAM_COMPUTE);
 		if (infers)
 			command.operands.result = take(slot, &on->result, RH_STREAM_COMPUTE);
-		command.target = trains ? kept_place(micro) : cache_place(micro, from, l);
+		command.target = !trains              ? cache_place(micro, from, l)
+		                 : micro->shape->keys ? carried_place(micro, from, l, CARRIED)
+		                                      : kept_place(micro);
 		if (trains && saves(micro))
 			command.operands.saving = take(slot, &on->saving, RH_STREAM_COMPUTE);
 		int64_t made = lower_add(slot->lowering, &command);
@@ -305,7 +331,7 @@ static void forward(struct micro *micro, int16_t x)
 /* The slot's first micro-batch, which adds to sums that are still coming. */
 static int awaits_sums(const struct micro *micro)
 {
-	return micro->slot->adds && micro->number == micro->slot->slot->first;
+	return micro->slot->adds && micro->is_first;
 }
 
 /* Adds commands for the layers from the top down: one for all, or, where sums come or become final, one for each. Returns the last. */
@@ -341,10 +367,10 @@ static void backward(struct micro *micro, int16_t x, int16_t saving)
 	int fused = !rh_slot_reads_gradient(slot->lowering->options->plan, program_slot), sends = program_slot->lo > model->first_trained;
 	int16_t result = -1, dx = -1, above = -1;
 	if (!fused)
-		above = fetch(micro, RH_BOUNDARY_GRADIENT, program_slot->hi);
+		above = fetch(micro, RH_BOUNDARY_GRADIENT, program_slot->hi, READS_LAST);
 	int64_t above_up = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
 	const struct rh_stage_places *places = places_of(micro);
-	struct rh_place kept = kept_place(micro), deferred = lower_nowhere();
+	struct rh_place kept = kept_place(micro), deferred = carried_place(micro, program_slot->lo, program_slot->hi, CARRIED_AND_SUMS);
 	int recomputes = !places || places->recomputes;
 	if (program_slot->kind == RH_SLOT_INPUT_GRADIENT)
 		deferred = deferred_place(micro);
@@ -387,6 +413,17 @@ static void backward(struct micro *micro, int16_t x, int16_t saving)
 		on->saving.read[saving] = made;
 }
 
+/* What the slot's mixer carries of a chunk. */
+static void carry(struct micro *micro, int16_t x)
+{
+	struct rh_command command = computation(micro, RH_COMMAND_CARRY);
+	command.operands.x = x;
+	command.target = carried_place(micro, micro->slot->slot->lo, micro->slot->slot->hi, CARRIED_AND_SUMS);
+	int64_t made = lower_add(micro->slot->lowering, &command);
+	if (x >= 0)
+		micro->slot->state->boundary.read[x] = made;
+}
+
 static void weight_gradients(struct micro *micro)
 {
 	struct rh_command command = computation(micro, RH_COMMAND_WEIGHT_GRADIENT);
@@ -407,38 +444,70 @@ static void input(struct micro *micro)
 	lower_add(to, &copy);
 }
 
-static void one_micro_batch(struct lower_slot *slot, int64_t number)
+/* A micro-batch of the slot: `number` within it. */
+static struct micro micro_of(struct lower_slot *slot, int64_t number)
 {
 	struct lowering *to = slot->lowering;
+	int64_t index = lower_first_index(to, slot->slot) + number;
+	return (struct micro){.slot = slot, .number = slot->slot->first + number, .index = index, .shape = &to->batch[index].shape};
+}
+
+/* Its integers go up, and its input where the slot reads one: the buffer, or -1. */
+static int16_t begin_micro_batch(struct micro *micro, enum reading reading, int16_t *saving)
+{
+	struct lower_slot *slot = micro->slot;
+	struct lowering *to = slot->lowering;
 	const struct rh_slot *program_slot = slot->slot;
-	const struct rh_executor_options *options = to->options;
-	int64_t index = lower_first_index(to, program_slot) + number;
-	struct micro micro = {.slot = slot,
-	                      .number = program_slot->first + number,
-	                      .index = index,
-	                      .shape = &to->batch[index].shape,
-	                      .is_last = number == program_slot->count - 1};
-	int reads = (program_slot->lo > 0 || options->plan->is_fed) && program_slot->kind != RH_SLOT_WEIGHT_GRADIENT;
+	const struct rh_stage_plan *plan = to->options->plan;
+	int reads = (program_slot->lo > 0 || plan->is_fed) && program_slot->kind != RH_SLOT_WEIGHT_GRADIENT;
 	to->has_input_buffer = 0;
-	input(&micro);
-	if (rh_slot_takes_input(options->plan, program_slot))
-		receive(&micro, RH_BOUNDARY_ACTIVATION, program_slot->lo);
-	if (rh_slot_takes_gradient(options->plan, program_slot))
-		receive(&micro, RH_BOUNDARY_GRADIENT, program_slot->hi);
-	int16_t x = -1, saving = -1;
+	input(micro);
+	if (rh_slot_takes_input(plan, program_slot))
+		receive(micro, RH_BOUNDARY_ACTIVATION, program_slot->lo);
+	if (rh_slot_takes_gradient(plan, program_slot))
+		receive(micro, RH_BOUNDARY_GRADIENT, program_slot->hi);
+	int16_t x = -1;
+	*saving = -1;
 	if (reads)
-		x = fetch(&micro, RH_BOUNDARY_ACTIVATION, program_slot->lo);
-	if (program_slot->kind != RH_SLOT_WEIGHT_GRADIENT && rh_slot_makes_gradients(program_slot) && saves(&micro))
-		saving = fetch_saved(&micro);
+		x = fetch(micro, RH_BOUNDARY_ACTIVATION, program_slot->lo, reading);
+	if (program_slot->kind != RH_SLOT_WEIGHT_GRADIENT && rh_slot_makes_gradients(program_slot) && saves(micro))
+		*saving = fetch_saved(micro);
 	lower_await(to, lower_lane_of(slot, RH_STREAM_COMPUTE), lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
+	return x;
+}
+
+static void end_micro_batch(const struct micro *micro)
+{
+	struct lower_slot *slot = micro->slot;
+	struct lowering *to = slot->lowering;
+	slot->state->micro.freed[micro->buffer] = lower_last_of(slot, RH_STREAM_COMPUTE);
+	to->computed[micro->index * to->options->planned.devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
+}
+
+static void one_micro_batch(struct micro *micro)
+{
+	const struct rh_slot *program_slot = micro->slot->slot;
+	int16_t saving, x = begin_micro_batch(micro, READS_LAST, &saving);
 	if (!rh_slot_makes_gradients(program_slot))
-		forward(&micro, x);
+		forward(micro, x);
 	else if (program_slot->kind == RH_SLOT_WEIGHT_GRADIENT)
-		weight_gradients(&micro);
+		weight_gradients(micro);
 	else
-		backward(&micro, x, saving);
-	slot->state->micro.freed[micro.buffer] = lower_last_of(slot, RH_STREAM_COMPUTE);
-	to->computed[index * options->planned.devices + slot->device] = lower_last_of(slot, RH_STREAM_COMPUTE);
+		backward(micro, x, saving);
+	end_micro_batch(micro);
+}
+
+/* A backward slot first makes what its mixer carries of all chunks of a text: of the saved inputs alone, before its gradient is there. */
+static void carry_text(struct lower_slot *slot, int64_t first, int64_t chunks)
+{
+	if (!rh_slot_makes_gradients(slot->slot) || !rh_model_mixers(slot->lowering->options->model, slot->slot->lo, slot->slot->hi))
+		return;
+	for (int64_t c = 0; c < chunks && !slot->lowering->rc; c++) {
+		struct micro micro = micro_of(slot, first + c);
+		int16_t saving, x = begin_micro_batch(&micro, READS_AGAIN, &saving);
+		carry(&micro, x);
+		end_micro_batch(&micro);
+	}
 }
 
 /* Ends the uploads of the slot's blocks: the step has no later slot with them, or their previous update is published now. */
@@ -453,20 +522,38 @@ static void end_uploads(struct lower_slot *slot)
 		}
 }
 
+/* The micro-batches of one text, `each` places of which the last may be empty: forward in the order of its chunks, backward the last chunk
+ * first. ends: with the slot's last one its blocks' uploads are over. */
+static void lower_text(struct lower_slot *slot, int64_t first, int64_t each, int ends)
+{
+	int64_t chunks = rh_max(micro_of(slot, first).shape->chunks, 1);
+	int descends = rh_slot_makes_gradients(slot->slot), is_last_text = first + each == slot->slot->count;
+	if (chunks > 1)
+		carry_text(slot, first, chunks);
+	for (int64_t k = 0; !slot->lowering->rc && k < each; k++) {
+		lower_bulk_gap(slot, first + k);
+		if (k < chunks) {
+			struct micro micro = micro_of(slot, first + (descends ? chunks - 1 - k : k));
+			micro.is_first = !first && !k;
+			micro.is_last = is_last_text && k == chunks - 1;
+			if (micro.is_last && ends) /* the previous step's gradients have been sent, this step's have not */
+				end_uploads(slot);
+			one_micro_batch(&micro);
+		}
+		slot->state->copied_up[first + k] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
+		slot->state->copied_down[first + k] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
+	}
+}
+
 void lower_slot(struct lower_slot *slot)
 {
 	const struct rh_slot *program_slot = slot->slot;
-	int ends = rh_slot_makes_gradients(program_slot) && program_slot->last_round && !program_slot->sums_stay &&
-	           !slot->lowering->call.is_local;
+	const struct lowering *to = slot->lowering;
+	int ends = rh_slot_makes_gradients(program_slot) && program_slot->last_round && !program_slot->sums_stay && !to->call.is_local;
+	int64_t each = to->call.trains ? rh_max(to->options->planned.chunks, 1) : 1;
 	lower_bulk_begin(slot);
-	for (int64_t number = 0; !slot->lowering->rc && number < slot->slot->count; number++) {
-		lower_bulk_gap(slot, number);
-		if (number == slot->slot->count - 1 && ends) /* the previous step's gradients have been sent, this step's have not */
-			end_uploads(slot);
-		one_micro_batch(slot, number);
-		slot->state->copied_up[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
-		slot->state->copied_down[number] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
-	}
+	for (int64_t first = 0; !to->rc && first < program_slot->count; first += each)
+		lower_text(slot, first, each, ends);
 	if (!slot->lowering->rc)
 		lower_bulk_end(slot);
 	if (rh_dispatch_publishes(&slot->lowering->limits.dispatch, program_slot))

@@ -24,6 +24,7 @@ void rh_record_rooms(const struct rh_executor *executor, struct rh_check_options
 	*out = (struct rh_check_options){.model = options->model,
 	                                 .plan = options->plan,
 	                                 .devices = options->planned.devices,
+	                                 .chunks = options->planned.chunks,
 	                                 .stale = options->planned.stale,
 	                                 .crosses_rounds = rh_store_options(options->store)->crosses_rounds};
 	const struct rh_boundary_needs *needs = &executor->lowering.limits.boundaries;

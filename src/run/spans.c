@@ -12,6 +12,7 @@ static enum rh_span_kind span_kind(const struct rh_executor *executor, const str
 	switch (command->kind) {
 	case RH_COMMAND_FORWARD:
 		return RH_SPAN_FORWARD;
+	case RH_COMMAND_CARRY:
 	case RH_COMMAND_RECOMPUTE:
 		return top ? RH_SPAN_FUSED : RH_SPAN_RECOMPUTE;
 	case RH_COMMAND_BACKWARD:

@@ -287,7 +287,7 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	RH_ASSERT(count > 0 &&
 	          count <= (executor->trains ? options->planned.train_micro_batches : executor->lowering.limits.micro_batches));
 	executor->is_stretch = 0;
-	if (options->planned.cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
+	if (options->planned.cache_rows && !executor->trains) /* each stage stays where its device's KV cache has what it wrote */
 		executor->turn = 0;
 	struct lower_call call = {.trains = executor->trains,
 	                          /* copies through the staging have an order of their own */

@@ -1,4 +1,5 @@
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "schedule/dispatch_internal.h"
 
 #include <stdio.h>
@@ -102,6 +103,19 @@ static int follows_schedule(const struct rh_dispatch *dispatch, int trains)
 	return trains && !rh_schedule_has_planned_stages(dispatch->schedule);
 }
 
+/* RoundPipe's program of texts, of which each is so many micro-batches. */
+static int make_of_chunks(const struct rh_dispatch *dispatch, int64_t count, int *turn, struct rh_program *out)
+{
+	int64_t chunks = dispatch->chunks, texts = count / chunks, round = rh_max(dispatch->train_round / chunks, 1);
+	RH_ASSERT(count % chunks == 0);
+	int rc = rh_roundpipe_program(dispatch->plan, 1, dispatch->devices, texts, rh_min(round, texts), turn, out);
+	for (size_t i = 0; !rc && i < out->slots; i++) {
+		out->slot[i].first *= chunks;
+		out->slot[i].count *= chunks;
+	}
+	return rc;
+}
+
 int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out)
 {
 	int64_t round = trains ? dispatch->train_round : dispatch->infer_round;
@@ -111,6 +125,8 @@ int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t cou
 		rc = rh_dispatch_boxes(dispatch, count, 1, turn, out);
 	else if (follows_schedule(dispatch, trains))
 		rc = make_scheduled(dispatch, count, 1, out);
+	else if (trains && dispatch->chunks > 1)
+		rc = make_of_chunks(dispatch, count, turn, out);
 	else
 		rc = rh_roundpipe_program(dispatch->plan, trains, dispatch->devices, count, round < count ? round : count, turn, out);
 	if (!rc)

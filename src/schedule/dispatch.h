@@ -30,7 +30,10 @@ struct rh_dispatch {
 	int64_t train_round, infer_round; /* M_R */
 	const int64_t *admission_limit;   /* as in struct rh_schedule_request */
 	int64_t update_delay;             /* of local updates: rh_dispatch_publishes */
-	const struct rh_boxes *boxes;     /* NULL: this box alone; else the schedule orders units over boxes, unless it is RoundPipe */
+	/* Above 1: texts are in chunks, which are the micro-batches of a training step: so many follow one another, the last of which may
+	 * be empty, and rounds do not part them. RoundPipe's schedule alone. */
+	int chunks;
+	const struct rh_boxes *boxes; /* NULL: this box alone; else the schedule orders units over boxes, unless it is RoundPipe */
 };
 
 /* The program of a call with `count` micro-batches. *turn: the device of RoundPipe's next slot, advanced. Other schedules' model stages are

@@ -118,10 +118,13 @@ static int count_rounds(struct counting *counting, int trains, struct rh_program
 {
 	struct rh_dispatch dispatch = counting->run->dispatch;
 	int64_t count = trains ? dispatch.train_micro_batches : counting->run->infer_micro_batches;
-	int64_t round = rh_min(trains ? dispatch.train_round : dispatch.infer_round, count), rounds = rh_round_count(count, round);
-	int64_t longest = rh_max(rh_round_count(count, rounds), rounds > 1 ? round : 0);
+	int64_t chunks = trains && dispatch.chunks > 1 ? dispatch.chunks : 1;
+	count /= chunks;
+	int64_t round = rh_min(rh_max((trains ? dispatch.train_round : dispatch.infer_round) / chunks, 1), count);
+	int64_t rounds = rh_round_count(count, round), longest = rh_max(rh_round_count(count, rounds), rounds > 1 ? round : 0) * chunks;
 	int turn = 0, needed = 0;
 	dispatch.train_round = dispatch.infer_round = 1;
+	dispatch.chunks = 0; /* each micro-batch of the round stands for itself */
 	int rc = rh_dispatch_call(&dispatch, trains, 1, &turn, program);
 	if (!rc && counting->run->spills) {
 		rc = count_step(counting, count, rounds, program);

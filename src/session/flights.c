@@ -1,27 +1,35 @@
 #include "session/flights.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
+#include "session/chunks.h"
 
 int rh_flights_reserve(const struct rh_workload *work, int64_t count, struct rh_flights *out)
 {
-	const struct rh_batch_limits limits = {.tokens = work->train.tokens,
-	                                       .documents = work->train.documents,
-	                                       .trained = work->train.head_rows,
-	                                       .longest = work->train.longest,
-	                                       .pixels = work->train.pixels};
+	int chunks = rh_chunks_of(work);
+	const struct rh_micro_shape *row = chunks > 1 ? &work->row : &work->train;
+	const struct rh_batch_limits limits = {.tokens = row->tokens,
+	                                       .documents = row->documents,
+	                                       .trained = row->head_rows,
+	                                       .longest = row->longest,
+	                                       .pixels = row->pixels};
 	size_t micros = (size_t)work->train_micro_batches, all = micros * (size_t)count;
-	*out = (struct rh_flights){.count = count, .micro_batches = work->train_micro_batches};
+	*out = (struct rh_flights){.count = count, .micro_batches = work->train_micro_batches, .chunks = chunks};
+	/* a document that is cut counts once more in each chunk */
+	out->numbers_each = chunks > 1 ? 2 * (row->documents + 2 * chunks) + row->head_rows : 0;
+	out->numbers = rh_alloc(micros / (size_t)chunks * (size_t)out->numbers_each + 1, sizeof *out->numbers);
 	out->batch = rh_alloc(micros, sizeof *out->batch);
 	out->micro = rh_alloc(micros, sizeof *out->micro);
 	out->step = rh_alloc((size_t)count, sizeof *out->step);
 	out->loss = rh_alloc(all, sizeof *out->loss);
 	out->load_balancing_loss = rh_alloc(all, sizeof *out->load_balancing_loss);
 	out->targets = rh_alloc(all, sizeof *out->targets);
-	int rc = out->batch && out->micro && out->step && out->loss && out->load_balancing_loss && out->targets ? 0 : -ENOMEM;
-	for (size_t m = 0; !rc && m < micros; m++)
+	int rc = out->numbers && out->batch && out->micro && out->step && out->loss && out->load_balancing_loss && out->targets ? 0
+	                                                                                                                        : -ENOMEM;
+	for (size_t m = 0; !rc && m < micros / (size_t)chunks; m++)
 		rc = rh_batch_reserve(&out->batch[m], &limits);
 	for (size_t m = 0; !rc && m < all; m++)
-		if (!(out->loss[m] = rh_alloc((size_t)limits.trained, sizeof(float))))
+		if (!(out->loss[m] = rh_alloc((size_t)rh_max(work->train.head_rows, 1), sizeof(float))))
 			rc = -ENOMEM;
 	return rc;
 }
@@ -32,6 +40,7 @@ void rh_flights_free(struct rh_flights *flights)
 		rh_batch_free(&flights->batch[m]);
 	for (int64_t m = 0; flights->loss && m < flights->count * flights->micro_batches; m++)
 		rh_free(flights->loss[m]);
+	rh_free(flights->numbers);
 	rh_free(flights->batch);
 	rh_free(flights->micro);
 	rh_free(flights->step);
@@ -41,21 +50,48 @@ void rh_flights_free(struct rh_flights *flights)
 	*flights = (struct rh_flights){0};
 }
 
-void rh_flights_use(struct rh_flights *flights, const struct rh_session *session, int64_t step, int64_t count)
+/* Makes the chunks of a row, in `flights->micro` from number `at` on. */
+static int cut_row(struct rh_flights *flights, const struct rh_chunk_rule *rule, int64_t at)
+{
+	struct rh_micro_batch row = rh_micro_of(&flights->batch[at / flights->chunks]);
+	int32_t *numbers = flights->numbers + at / flights->chunks * flights->numbers_each;
+	int64_t cut[RH_CHUNKS_MOST + 1], count = rh_chunks_cut(rule, row.start_q, row.shape.documents, cut);
+	if (count < 0)
+		return (int)count;
+	RH_ASSERT(count <= flights->chunks);
+	for (int c = 0; c < flights->chunks; c++) {
+		struct rh_micro_shape shape = rh_chunk_of(&row, cut, c, (int)count, &(struct rh_chunk_room){0}).shape;
+		struct rh_chunk_room room = {.start_q = numbers};
+		room.start_k = room.start_q + shape.documents + 1;
+		room.head_row = room.start_k + shape.documents + 1;
+		numbers = room.head_row + shape.head_rows;
+		flights->micro[at + c] = rh_chunk_of(&row, cut, c, (int)count, &room);
+	}
+	RH_ASSERT(numbers <= flights->numbers + (at / flights->chunks + 1) * flights->numbers_each);
+	return 0;
+}
+
+int rh_flights_use(struct rh_flights *flights, const struct rh_session *session, int64_t step, int64_t count)
 {
 	int64_t first = rh_flight_first(flights, step);
 	struct rh_flight *flight = rh_flight_of(flights, step);
-	*flight = (struct rh_flight){.count = count};
-	for (int64_t m = 0; m < count; m++) {
-		const struct rh_batch *batch = &flights->batch[m];
+	const struct rh_chunk_rule rule = rh_chunk_rule_of(session->config, session->model);
+	*flight = (struct rh_flight){.count = count * flights->chunks};
+	for (int64_t m = 0; m < flight->count; m++) {
+		const struct rh_batch *batch = &flights->batch[m / flights->chunks];
 		struct rh_micro_batch *micro = &flights->micro[m];
-		*micro = rh_micro_of(batch);
+		if (flights->chunks == 1)
+			*micro = rh_micro_of(batch);
+		int rc = flights->chunks > 1 && m % flights->chunks == 0 ? cut_row(flights, &rule, m) : 0;
+		if (rc)
+			return rc;
 		micro->loss = rh_model_has_head(session->model) ? flights->loss[first + m] : NULL;
 		micro->load_balancing_loss = &flights->load_balancing_loss[first + m];
-		flights->targets[first + m] = batch->trained;
-		flight->tokens += batch->tokens;
-		flight->trained += batch->trained;
+		flights->targets[first + m] = micro->shape.head_rows;
+		flight->tokens += micro->shape.tokens;
+		flight->trained += micro->shape.head_rows;
 	}
+	return 0;
 }
 
 int64_t rh_flights_make(struct rh_flights *flights, const struct rh_training_data *data, int64_t step)
@@ -76,9 +112,8 @@ int64_t rh_flights_make(struct rh_flights *flights, const struct rh_training_dat
 int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *session, const struct rh_training_data *data, int64_t step)
 {
 	int64_t count = rh_flights_make(flights, data, step);
-	if (count > 0)
-		rh_flights_use(flights, session, step, count);
-	return count;
+	int rc = count > 0 ? rh_flights_use(flights, session, step, count) : 0;
+	return rc ? rc : count < 0 ? count : count * flights->chunks;
 }
 
 double rh_flight_loss(const struct rh_flights *flights, int64_t step)

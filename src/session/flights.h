@@ -17,8 +17,11 @@ struct rh_flight {
 /* Step k is number k mod `count` of `step`, and its micro-batches follow one another in the last three arrays. */
 struct rh_flights {
 	int64_t count, micro_batches; /* steps; the most micro-batches of a step */
-	struct rh_batch *batch;       /* (micro_batches) of the step that begins */
+	struct rh_batch *batch;       /* (micro_batches / chunks) of the step that begins */
 	struct rh_micro_batch *micro; /* (micro_batches) likewise */
+	int chunks;                   /* micro-batches of a batch: 1, or it is in chunks */
+	int64_t numbers_each;         /* `numbers` of a batch */
+	int32_t *numbers;             /* chunks' own arrays */
 	struct rh_flight *step;
 	float **loss;                /* of each target */
 	double *load_balancing_loss; /* rh_load_balancing_loss of each micro-batch */
@@ -42,10 +45,10 @@ static inline int64_t rh_flight_first(const struct rh_flights *flights, int64_t 
 
 /* Makes the step's micro-batches of this machine's rows, in `batch` alone; returns their number, or a fault. */
 int64_t rh_flights_make(struct rh_flights *flights, const struct rh_training_data *data, int64_t step);
-/* Makes the step's micro-batches of this machine's rows, in `batch` and `micro`; returns their number, or a fault. */
+/* Makes the step's micro-batches of this machine's rows, in `batch` and `micro`; returns their number, chunks counted each, or a fault. */
 int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *session, const struct rh_training_data *data, int64_t step);
 /* The first `count` of `batch` are the step's micro-batches: fills `micro`, and what `step` knows of them. */
-void rh_flights_use(struct rh_flights *flights, const struct rh_session *session, int64_t step, int64_t count);
+int rh_flights_use(struct rh_flights *flights, const struct rh_session *session, int64_t step, int64_t count) RH_MUST;
 
 /* Summed by micro-batch, then in index order; and the mean of the micro-batches' load balancing losses. */
 double rh_flight_loss(const struct rh_flights *flights, int64_t step);

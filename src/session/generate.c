@@ -145,7 +145,8 @@ static int forward(struct rh_session *session, const int32_t *ids, int64_t first
 		position[i] = (int32_t)(first + i);
 	struct rh_micro_batch micro = {
 	        .ids = ids, .position = position, .start_q = start_q, .start_k = start_k, .head_row = &last, .scores = logits};
-	micro.shape = (struct rh_micro_shape){.tokens = count, .documents = 1, .longest = count, .head_rows = 1, .keys = first + count};
+	micro.shape = (struct rh_micro_shape){
+	        .tokens = count, .documents = 1, .longest = count, .head_rows = 1, .keys = first + count, .first = first};
 	return rh_executor_infer(session->executor, &micro, 1);
 }
 

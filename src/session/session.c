@@ -10,6 +10,7 @@
 #include "data/dataset.h"
 #include "device/sim/sim.h"
 #include "observe/progress.h"
+#include "session/chunks.h"
 #include "session/mode.h"
 #include "session/prompting.h"
 #include "weights/tensors.h"
@@ -324,6 +325,8 @@ static int open_session(int trains, struct rh_session *out)
 	}
 	if (!rc && trains)
 		rc = set_load_balancing(out);
+	if (!rc && trains)
+		rc = rh_chunks_check(config, out->model);
 	if (!rc && trains)
 		rc = check_tied(out);
 	if (!rc && !trains)

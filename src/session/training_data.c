@@ -2,6 +2,7 @@
 
 #include "core/minmax.h"
 #include "observe/trace.h"
+#include "session/chunks.h"
 
 #include <math.h>
 
@@ -28,7 +29,8 @@ int rh_training_data_arrange(const struct rh_config *config, const struct rh_obj
 	return 0;
 }
 
-int rh_training_data_workload(const struct rh_config *config, const struct rh_training_data *data, int devices, struct rh_workload *out)
+int rh_training_data_workload(const struct rh_config *config, const struct rh_model *model, const struct rh_training_data *data,
+                              int devices, struct rh_workload *out)
 {
 	struct rh_batch_limits limits;
 	int rc = rh_dataset_limits(&data->train, config->per_device_train_batch_size, &limits);
@@ -45,6 +47,10 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_tr
 	                            .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out),
 	                            .reading_bytes = rh_max(data->train.reading_bytes, data->held_out.reading_bytes)};
 	out->data_bytes += rh_micro_shape_pixel_bytes(&out->train) * out->train_micro_batches;
+	const struct rh_chunk_rule rule = rh_chunk_rule_of(config, model);
+	rc = rh_chunks_workload(&rule, &data->train, out);
+	if (rc)
+		return rc;
 	out->data_bytes += config->trace_step ? (int64_t)RH_TRACE_STEP_SPANS * RH_TRACE_SPAN_BYTES : 0;
 	if (config->eval_strategy == RH_WHEN_NO || !data->held_out.rows)
 		return 0;

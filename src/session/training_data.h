@@ -19,8 +19,8 @@ int rh_training_data_arrange(const struct rh_config *config, const struct rh_obj
                              struct rh_training_data *data) RH_MUST;
 
 /* What a session of so many devices must be ready for. */
-int rh_training_data_workload(const struct rh_config *config, const struct rh_training_data *data, int devices,
-                              struct rh_workload *out) RH_MUST;
+int rh_training_data_workload(const struct rh_config *config, const struct rh_model *model, const struct rh_training_data *data,
+                              int devices, struct rh_workload *out) RH_MUST;
 
 void rh_training_data_free(struct rh_training_data *data);
 

@@ -10,6 +10,7 @@
 #include "data/chat.h"
 #include "forecast/judge.h"
 #include "forecast/machine_find.h"
+#include "session/chunks.h"
 #include "session/generate.h"
 #include "session/lr.h"
 
@@ -119,7 +120,7 @@ static int judge_plans(struct training *run, const struct rh_workload *work, str
 	struct rh_forecast forecast = {0};
 	int chosen = 0, rc = rh_machine_find(run->config, &found);
 	if (!rc)
-		rc = rh_forecast_input_of_data(&run->data, work, 3, &input);
+		rc = rh_forecast_input_of_data(&run->data, rh_chunk_rule_of(run->config, run->session.model), work, 3, &input);
 	if (!rc) {
 		input.layers = run->session.model->layers;
 		rc = rh_judge(&run->session, &found.machine, &input, NULL, plans, &chosen, &forecast);
@@ -165,7 +166,7 @@ static int find_work(struct training *run)
 	int is_first = !run->session.box.number;
 	int rc = is_first ? load_data(run) : 0;
 	if (!rc && is_first)
-		rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &run->work);
+		rc = rh_training_data_workload(run->config, run->session.model, &run->data, run->session.device_count, &run->work);
 	if (!rc && mode->share_run)
 		rc = mode->share_run(&run->shared);
 	if (!rc && mode->plan)

@@ -35,18 +35,19 @@ struct lane_case {
 	int boxes, box;                  /* which of how many, from 1; 0: this is no box among several */
 	int64_t delay;                   /* paci_update_delay */
 	int fates;                       /* the seed of activations' fates, 0: the plan's own */
+	int chunks;                      /* places of each text's chunks, which are the step's micro-batches; 0: texts are whole */
 	uint64_t seed;
 };
 
 static inline void lane_case_print(const struct lane_case *is)
 {
 	printf("seed %llu: %s of %d layers%s%s, %s, %d devices, %s%s%s, %d micro-batches, %d in the last step, rounds of %d, cuts %d and "
-	       "%d%s%s%s, spill %d, cap %lld, box %d of %d, delay %d, fates %d\n",
+	       "%d%s%s%s, spill %d, cap %lld, box %d of %d, delay %d, fates %d, chunks %d\n",
 	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
 	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
 	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
 	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->packed ? ", packed" : "", is->spill,
-	       (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay, is->fates);
+	       (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay, is->fates, is->chunks);
 }
 
 /* Ascending layers in [1, layers), each with one chance in two. */
@@ -148,6 +149,12 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 		is.devices = 1; /* of several none keeps activations */
 		is.forward_cuts = -1;
 		is.backward_cuts = lane_cuts(&random, is.layers + 2, is.backward_cut);
+	} else if (!strcmp(is.schedule, "roundpipe") && !is.boxes && !is.generates && is.forward_cuts < 0 && is.backward_cuts < 0 &&
+	           !(is.spill & RH_SPILL_ACTIVATIONS) && lane_pick(&random, 2)) {
+		is.chunks = 2 + (int)lane_pick(&random, 3);
+		is.micro_batches = is.micro_batches > LANE_MOST_MICROS / is.chunks ? LANE_MOST_MICROS / is.chunks : is.micro_batches;
+		is.last_micro_batches = is.last_micro_batches > is.micro_batches ? is.micro_batches : is.last_micro_batches;
+		is.round = is.round > is.micro_batches ? is.micro_batches : is.round;
 	}
 	return is;
 }
@@ -173,7 +180,8 @@ static inline void lane_expect(struct lane_run *run, struct rh_check_call call)
 
 static inline int64_t lane_count(const struct lane_run *run, int64_t step)
 {
-	return step == LANE_STEPS - 1 ? run->is->last_micro_batches : run->is->micro_batches;
+	int64_t texts = step == LANE_STEPS - 1 ? run->is->last_micro_batches : run->is->micro_batches;
+	return run->is->chunks ? texts * run->is->chunks : texts;
 }
 
 /* Micro-batches differ in length. */
@@ -182,6 +190,26 @@ static inline void lane_fill(struct lane_run *run, int64_t count, int64_t step)
 	for (int64_t m = 0; m < count; m++) {
 		int64_t tokens = 4 + (7 * m + 3 * step) % (LANE_TOKENS - 3);
 		struct rh_micro_shape shape = {.tokens = tokens, .documents = 1, .longest = tokens, .head_rows = tokens - 1};
+		run->micro[m] = rh_micro_batch_of(shape, run->zeros);
+	}
+}
+
+/* Texts of one to all of their chunks, which differ in length. */
+static inline void lane_fill_chunks(struct lane_run *run, int64_t count, int64_t step)
+{
+	for (int64_t m = 0, each = run->is->chunks; m < count; m++) {
+		int chunk = (int)(m % each), chunks = 1 + (int)((m / each + step) % each);
+		int64_t first = chunk ? run->micro[m - 1].shape.first + run->micro[m - 1].shape.tokens : 0,
+		        tokens = chunk < chunks ? 4 + (7 * m + 3 * step) % (LANE_TOKENS - 3) : 0;
+		struct rh_micro_shape shape = {.tokens = tokens,
+		                               .documents = tokens > 0,
+		                               .longest = tokens,
+		                               .head_rows = tokens ? tokens - 1 : 0,
+		                               .keys = chunks > 1 && tokens ? first + tokens : 0,
+		                               .first = first,
+		                               .text_longest = LANE_TOKENS * each,
+		                               .chunk = chunk,
+		                               .chunks = chunks};
 		run->micro[m] = rh_micro_batch_of(shape, run->zeros);
 	}
 }
@@ -238,6 +266,11 @@ static inline struct rh_workload lane_workload(const struct lane_case *is)
 	                           .infer = is->evaluates ? lane_limits() : (struct rh_micro_shape){0},
 	                           .train_micro_batches = is->micro_batches,
 	                           .infer_micro_batches = is->evaluates ? is->micro_batches : 0};
+	if (is->chunks) {
+		work.chunks = work.train.chunks = is->chunks;
+		work.cache_rows = work.train.keys = work.train.text_longest = is->chunks * LANE_TOKENS;
+		work.train_micro_batches *= is->chunks;
+	}
 	if (is->generates) {
 		work = (struct rh_workload){.infer = lane_limits(), .infer_micro_batches = 1, .infer_logits = 1, .cache_rows = LANE_TOKENS};
 		work.infer.head_rows = 1;
@@ -324,7 +357,10 @@ static inline void lane_begin(struct lane_run *run, int64_t step)
 	struct rh_update update = rh_update_of(config, step, 1e-3, 1);
 	int64_t count = lane_count(run, step), version = step - run->is->stale;
 	rh_updater_open(run->session.updater, &update, config->max_grad_norm);
-	lane_fill(run, count, step);
+	if (run->is->chunks)
+		lane_fill_chunks(run, count, step);
+	else
+		lane_fill(run, count, step);
 	lane_expect(run, (struct rh_check_call){.step = step,
 	                                        .micro_batches = count,
 	                                        .version = version < 0 ? 0 : version,

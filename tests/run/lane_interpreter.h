@@ -339,6 +339,11 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 			                 has_above ? lane_buffer(machine, command, command->hi, command->operands.dy) : running);
 		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
 			hash = lane_read(machine, hash, lane_buffer(machine, command, command->lo, command->operands.x));
+		if (command->target.room == RH_ROOM_CACHE && rh_model_mixers(model, command->lo, command->hi)) {
+			struct lane_range carried = lane_range(machine, command->target);
+			hash = lane_read(machine, hash, carried);
+			lane_write(machine, carried, hash);
+		}
 		hash = lane_outlasting(machine, command, hash);
 		if (!places || places->recomputes)
 			hash = lane_read(machine, hash, kept);
@@ -357,13 +362,17 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		hash = lane_read(machine, hash,
 		                 command->operands.x >= 0 ? lane_buffer(machine, command, command->lo, command->operands.x) : running);
 	hash = lane_outlasting(machine, command, hash);
+	if (command->kind == RH_COMMAND_RECOMPUTE && command->source.room == RH_ROOM_CACHE)
+		hash = lane_read(machine, hash, lane_range(machine, command->source));
 	if (command->kind == RH_COMMAND_RECOMPUTE)
 		lane_write(machine, kept, first ? hash : lane_read(machine, hash, kept));
 	if (command->target.room == RH_ROOM_CACHE) {
 		struct lane_range cache = lane_range(machine, command->target);
-		hash = command->step < -1 ? lane_read(machine, hash, cache) : hash;
+		hash = command->step < -1 || command->chunk ? lane_read(machine, hash, cache) : hash;
 		lane_write(machine, cache, hash);
 	}
+	if (command->kind == RH_COMMAND_CARRY)
+		return;
 	if (command->operands.y >= 0)
 		lane_write(machine, lane_buffer(machine, command, command->hi, command->operands.y), hash);
 	else
@@ -436,6 +445,7 @@ static inline void lane_do(struct lane_machine *machine, const struct rh_command
 {
 	switch (command->kind) {
 	case RH_COMMAND_FORWARD:
+	case RH_COMMAND_CARRY:
 	case RH_COMMAND_RECOMPUTE:
 	case RH_COMMAND_BACKWARD:
 	case RH_COMMAND_WEIGHT_GRADIENT:
@@ -474,6 +484,8 @@ static inline void lane_do(struct lane_machine *machine, const struct rh_command
 		machine->told += lane_read(machine, lane_message(command), lane_range(machine, command->source));
 		break;
 	case RH_COMMAND_OUTPUT: {
+		if (!command->source.bytes) /* the place of a chunk that its text has not */
+			break;
 		struct lane_range range = lane_range(machine, command->source);
 		range.end = range.first + 1;
 		machine->told += lane_read(machine, lane_mix((uint64_t)command->step, (uint64_t)command->micro_batch), range);

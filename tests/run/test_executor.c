@@ -66,14 +66,18 @@ static void last_logits(const char *device, int stages, int64_t count, int cache
 		int32_t last = (int32_t)(next - first) - 1;
 		for (int64_t i = first; i < next; i++)
 			position[i - first] = (int32_t)i;
-		struct rh_micro_batch micro = {
-		        .shape = {.tokens = next - first, .documents = 1, .longest = next - first, .head_rows = 1, .keys = next},
-		        .ids = in.ids + first,
-		        .position = position,
-		        .start_q = start_q,
-		        .start_k = start_k,
-		        .head_row = &last,
-		        .scores = logits};
+		struct rh_micro_batch micro = {.shape = {.tokens = next - first,
+		                                         .documents = 1,
+		                                         .longest = next - first,
+		                                         .head_rows = 1,
+		                                         .keys = next,
+		                                         .first = first},
+		                               .ids = in.ids + first,
+		                               .position = position,
+		                               .start_q = start_q,
+		                               .start_k = start_k,
+		                               .head_row = &last,
+		                               .scores = logits};
 		check_ok(rh_executor_infer(rig.session.executor, &micro, 1));
 	}
 	rig_close(&rig);

@@ -218,6 +218,6 @@ int64_t box_take_data(struct rh_mode_run *run, int64_t step, const struct box_da
 		if (rc)
 			return rc;
 	}
-	rh_flights_use(run->flights, run->session, step, count);
-	return count;
+	rc = rh_flights_use(run->flights, run->session, step, count);
+	return rc ? rc : count;
 }

@@ -373,8 +373,8 @@ static int64_t fill(struct rh_mode_run *run, int64_t number)
 		if (rc)
 			return rc;
 	}
-	rh_flights_use(run->flights, run->session, 0, m); /* of one step in flight, which this is */
-	return m;
+	int rc = rh_flights_use(run->flights, run->session, 0, m); /* of one step in flight, which this is */
+	return rc ? rc : m;
 }
 
 static int log_step(struct rh_mode_run *run, double loss)

@@ -1,0 +1,211 @@
+/* Rows in chunks: the same run as of whole rows but for rounding, and the same bits wherever it is executed. */
+#include "rig.h"
+
+#include "session/chunks.h"
+
+enum { STEPS = 2, ROWS = 3, CHUNK = 256, TOKENS = 1400, MOST_CHUNKS = 12 };
+
+/* Rows of documents of these lengths: one that is cut many times between two that are not, one whole, and one of a chunk alone. */
+static const int32_t row_documents[ROWS][4] = {{70, 5 * RH_ATTENTION_TILE + 33, 20, 300}, {900}, {200}};
+
+struct what {
+	const char *model, *adapter;
+	enum rh_dtype dtype;
+	double dropout;
+};
+
+struct way {
+	const char *device;
+	int64_t round, cap; /* rows in a round, 0: chosen; bytes of a device, 0: all there are */
+	int stale;
+};
+
+struct outcome {
+	double loss[STEPS], norm[STEPS];
+	uint64_t weights;
+	int stages, chunks;
+	int64_t device_bytes, device_peak;
+};
+
+/* A row, as data/batch.c makes one. */
+struct row {
+	struct rh_micro_batch batch;
+	int32_t ids[TOKENS], position[TOKENS], start[5], head_row[TOKENS], target[TOKENS];
+	int32_t start_q[MOST_CHUNKS][6], start_k[MOST_CHUNKS][6], own_head[MOST_CHUNKS][TOKENS];
+};
+
+static void row_make(const int32_t *length, int64_t vocabulary, uint64_t *seed, struct row *out)
+{
+	struct rh_micro_shape shape = {0};
+	for (int d = 0; d < 4 && length[d]; d++) {
+		out->start[d] = (int32_t)shape.tokens;
+		for (int32_t i = 0; i < length[d]; i++, shape.tokens++) {
+			out->ids[shape.tokens] = (int32_t)(check_random(seed) % (uint32_t)vocabulary);
+			out->position[shape.tokens] = i;
+			int is_prompt = length[d] == 900 && i < 400; /* chunks without a target */
+			if (!i || is_prompt || check_random(seed) % 5 == 0)
+				continue;
+			out->head_row[shape.head_rows] = (int32_t)shape.tokens - 1;
+			out->target[shape.head_rows++] = out->ids[shape.tokens];
+		}
+		shape.longest = length[d] > shape.longest ? length[d] : shape.longest;
+		out->start[++shape.documents] = (int32_t)shape.tokens;
+	}
+	assert_true(shape.tokens <= TOKENS);
+	out->batch = (struct rh_micro_batch){.shape = shape,
+	                                     .ids = out->ids,
+	                                     .position = out->position,
+	                                     .start_q = out->start,
+	                                     .start_k = out->start,
+	                                     .head_row = out->head_row,
+	                                     .target = out->target};
+}
+
+static void widen(struct rh_micro_shape *most, const struct rh_micro_shape *shape)
+{
+	int64_t *const a[] = {&most->tokens, &most->documents, &most->longest,     &most->head_rows,
+	                      &most->keys,   &most->first,     &most->text_longest};
+	const int64_t b[] = {shape->tokens, shape->documents, shape->longest,     shape->head_rows,
+	                     shape->keys,   shape->first,     shape->text_longest};
+	for (int i = 0; i < 7; i++)
+		*a[i] = b[i] > *a[i] ? b[i] : *a[i];
+	most->chunks = shape->chunks > most->chunks ? shape->chunks : most->chunks;
+}
+
+/* The step's micro-batches: rows, or their chunks in `each` places; each: what was wanted before, 0: it is counted. */
+static int cut_rows(const struct rh_chunk_rule *rule, struct row *row, int each, struct rh_micro_batch *out, struct rh_micro_shape *most)
+{
+	int64_t cut[ROWS][RH_CHUNKS_MOST + 1], chunks[ROWS];
+	for (int r = 0; r < ROWS; r++) {
+		chunks[r] = rh_chunks_cut(rule, row[r].batch.start_q, row[r].batch.shape.documents, cut[r]);
+		assert_in_range(chunks[r], 1, MOST_CHUNKS);
+		each = (int)chunks[r] > each ? (int)chunks[r] : each;
+	}
+	*most = (struct rh_micro_shape){0};
+	for (int r = 0; r < ROWS; r++)
+		for (int c = 0; c < each; c++) {
+			struct rh_chunk_room room = {row[r].start_q[c], row[r].start_k[c], row[r].own_head[c]};
+			out[r * each + c] = rh_chunk_of(&row[r].batch, cut[r], c, (int)chunks[r], &room);
+			widen(most, &out[r * each + c].shape);
+		}
+	return each;
+}
+
+static struct outcome run(const struct what *what, const struct way *way, int64_t chunk)
+{
+	static struct row row[ROWS];
+	static float loss[ROWS * MOST_CHUNKS][TOKENS];
+	struct rh_micro_batch micro[ROWS * MOST_CHUNKS];
+	struct rh_workload work = {0};
+	struct rig rig;
+	struct outcome out = {0};
+	uint64_t seed = check_seed();
+	rig_open(&rig, what->model, what->adapter);
+	rig.config.dtype = what->dtype;
+	rig.config.device = (char *)(uintptr_t)way->device;
+	rig.config.max_vram = way->cap;
+	rig.config.sequence_chunk = chunk;
+	rig.config.per_device_train_batch_size = 1;
+	rig.config.lora_dropout = what->dropout;
+	rig.config.lora_keys_given = what->dropout > 0 ? RH_LORA_DROPOUT : 0;
+	rig.config.optimizer_staleness = way->stale;
+	check_ok(rh_session_open(&rig.config, RH_SESSION_TRAINS, &rig.session));
+	const struct rh_chunk_rule rule = rh_chunk_rule_of(&rig.config, rig.session.model);
+	for (int r = 0; r < ROWS; r++)
+		row_make(row_documents[r], rig.session.model_config->vocab_size, &seed, &row[r]);
+	out.chunks = cut_rows(&rule, row, 0, micro, &work.train);
+	work.chunks = out.chunks > 1 ? out.chunks : 0;
+	work.cache_rows = work.chunks ? TOKENS : 0;
+	work.train.chunks = work.chunks;
+	work.train_micro_batches = ROWS * out.chunks;
+	rig.config.round_micro_batches = way->round;
+	check_ok(rh_session_start(&rig.session, &work));
+	for (int step = 0; step < STEPS; step++) {
+		int64_t trained = 0, count = (step ? ROWS - 1 : ROWS) * out.chunks; /* the last step is a short one */
+		double sum = 0;
+		for (int64_t m = 0; m < count; m++) {
+			micro[m].loss = loss[m];
+			trained += micro[m].shape.head_rows;
+		}
+		check_ok(rig_train(rig.session.executor, micro, count, step, 1.0f / (float)trained));
+		for (int64_t m = 0; m < count; m++)
+			for (int64_t i = 0; i < micro[m].shape.head_rows; i++)
+				sum += (double)loss[m][i];
+		out.loss[step] = sum / (double)trained;
+		out.norm[step] = rig_update(&rig, 3e-3, step);
+	}
+	struct rh_device_memory memory;
+	rig.session.devices.device[0]->ops->memory(rig.session.devices.device[0], &memory);
+	out.weights = rig_weights_hash(&rig.session);
+	out.stages = rig.session.plan.stages.forward_stages + rig.session.plan.stages.backward_stages;
+	out.device_bytes = rig.session.plan.stages.device_bytes;
+	out.device_peak = memory.peak_bytes;
+	rig_close(&rig);
+	return out;
+}
+
+static const struct way one_device = {.device = "cpu:1"};
+
+static void near(const struct what *what, double got, double expected)
+{
+	if (fabs(got - expected) > 1e-5 * fabs(expected))
+		print_error("%s %s: %.9g, expected %.9g\n", what->model, what->adapter ? what->adapter : "full", got, expected);
+	assert_true(fabs(got - expected) <= 1e-5 * fabs(expected));
+}
+
+/* Packed documents; tied heads, norms of heads, windows, sinks, experts, groups of heads; all weights and adapters, with dropout. */
+static void test_rows_in_chunks_are_whole_rows_but_for_rounding(void **state)
+{
+	(void)state;
+	static const struct what what[] = {{.model = "smollm2"},
+	                                   {.model = "qwen3"},
+	                                   {.model = "gemma3"},
+	                                   {.model = "gpt-oss"},
+	                                   {.model = "qwen3-moe"},
+	                                   {.model = "mistral"},
+	                                   {.model = "smollm2", .adapter = "adapter", .dropout = 0.1},
+	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25}};
+	for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
+		struct outcome whole = run(&what[i], &one_device, 0), chunks = run(&what[i], &one_device, CHUNK);
+		assert_true(whole.chunks == 1 && chunks.chunks > 4);
+		for (int step = 0; step < STEPS; step++) {
+			near(&what[i], chunks.loss[step], whole.loss[step]);
+			near(&what[i], chunks.norm[step], whole.norm[step]);
+		}
+	}
+}
+
+static void test_chunks_are_the_same_everywhere(void **state)
+{
+	(void)state;
+	static const struct what what[] = {{.model = "smollm2"},
+	                                   {.model = "gpt-oss"},
+	                                   {.model = "gemma3", .dtype = RH_BF16},
+	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25}};
+	static const struct way way[] = {
+	        {.device = "cpu:1", .round = 1}, {.device = "cpu:2"}, {.device = "cpu:3", .round = 2},
+	        {.device = "cpu:8", .round = 1}, {.device = "cpu:8"}, {.device = "cpu:2", .round = 1, .cap = 8 << 20}};
+	for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
+		struct outcome expected = run(&what[i], &one_device, CHUNK);
+		for (size_t w = 0; w < sizeof way / sizeof *way; w++) {
+			struct outcome got = run(&what[i], &way[w], CHUNK);
+			int equal = got.weights == expected.weights && !memcmp(got.loss, expected.loss, sizeof got.loss) &&
+			            !memcmp(got.norm, expected.norm, sizeof got.norm);
+			if (!equal)
+				print_error("%s on %s, round %lld: losses %.9g %.9g, expected %.9g %.9g\n", what[i].model, way[w].device,
+				            (long long)way[w].round, got.loss[0], got.loss[1], expected.loss[0], expected.loss[1]);
+			assert_true(equal);
+			assert_true(got.device_peak == got.device_bytes);
+		}
+		assert_true(expected.stages > 1);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_rows_in_chunks_are_whole_rows_but_for_rounding),
+	        cmocka_unit_test(test_chunks_are_the_same_everywhere),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
