@@ -115,13 +115,13 @@ RH_DEVICE void query_weights(float (&p)[M][N / 8][4], float (&dp)[M][N / 8][4], 
 }
 
 /* A warp's rows of dk or dv: `rows` of 16 from `row` on, columns from `col`. */
-struct key_rows {
+struct key_place {
 	int64_t row, col;
 	int rows;
 };
 
 /* They begin from the sums of later queries, COLS columns, as mma has them. */
-template <int COLS> RH_DEVICE void key_sums_load(float (&d)[COLS / 8][4], const struct rh_view &sum, struct key_rows at)
+template <int COLS> RH_DEVICE void key_sums_load(float (&d)[COLS / 8][4], const struct rh_view &sum, struct key_place at)
 {
 	int lane = (int)threadIdx.x % RH_WARP;
 	RH_UNROLL
@@ -133,7 +133,7 @@ template <int COLS> RH_DEVICE void key_sums_load(float (&d)[COLS / 8][4], const 
 
 /* They go back to the sums, or, where there are none, to the gradient `to`, as tile_store has it. */
 template <int COLS>
-RH_DEVICE void key_sums_store(const struct rh_view &sum, const struct rh_view &to, struct key_rows at, rh_bf16 *tile,
+RH_DEVICE void key_sums_store(const struct rh_view &sum, const struct rh_view &to, struct key_place at, rh_bf16 *tile,
                               const float (&d)[COLS / 8][4], const float (&factor)[2])
 {
 	int lane = (int)threadIdx.x % RH_WARP;
