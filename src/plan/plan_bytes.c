@@ -61,13 +61,12 @@ static int64_t checkpoint_bytes(const struct rh_run_request *request)
 	return RH_RUN_CHECKPOINT_BYTES + (is_gguf ? request->model->config->vocab_size * SAVED_ENTRY : 0);
 }
 
-/* Of trainer_state.json: what the run logs, beside what a checkpoint has. */
+/* Of trainer_state.json: what the whole run logs, also before a checkpoint that it goes on from. */
 static int64_t history_bytes(const struct rh_run_request *request)
 {
 	const struct rh_config *config = request->config;
-	int64_t lines = request->work->train_steps / rh_max(config->logging_steps, 1) * (config->eval_strategy == RH_WHEN_NO ? 1 : 2);
-	if (config->resume_from_checkpoint)
-		lines += RH_HISTORY_MOST;
+	int64_t steps = rh_max(request->work->run_steps, request->work->train_steps);
+	int64_t lines = steps / rh_max(config->logging_steps, 1) * (config->eval_strategy == RH_WHEN_NO ? 1 : 2);
 	return rh_min(lines, RH_HISTORY_MOST) * RH_HISTORY_ENTRY_BYTES;
 }
 

@@ -22,6 +22,7 @@ struct rh_workload {
 	struct rh_micro_shape row;
 	int infer_logits;
 	int64_t train_steps; /* that remain; 0: not known */
+	int64_t run_steps;   /* of the whole run, those before a checkpoint that it goes on from too; 0: train_steps */
 	int64_t data_bytes;  /* that datasets take; the caller reserves them */
 	/* Records on NVMe that the caller writes and reads, and how many a step writes, at most. rh_session_start takes them. */
 	int64_t nvme_records, nvme_record_bytes, nvme_step_records;

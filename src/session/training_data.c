@@ -44,6 +44,7 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_mo
 	                                      .pixels = limits.pixels},
 	                            .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
 	                            .train_steps = data->steps,                                        /* of a run that begins */
+	                            .run_steps = data->steps,
 	                            .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out),
 	                            .reading_bytes = rh_max(data->train.reading_bytes, data->held_out.reading_bytes)};
 	out->data_bytes += rh_micro_shape_pixel_bytes(&out->train) * out->train_micro_batches;

@@ -176,6 +176,7 @@ static int find_work(struct training *run)
 	                                .min_rate = run->config->min_lr_rate,
 	                                .warmup_steps = run->course.lr.warmup_steps,
 	                                .total_steps = run->data.steps};
+	run->work.run_steps = run->data.steps;
 	run->work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
 	return rc;
 }

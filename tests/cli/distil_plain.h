@@ -57,7 +57,7 @@ static inline void open_half(struct plain *at, int is_lower)
 		check_ok(rh_dataset_load_for(RH_DATASET_TRAIN, &at->config, &objective, session->tokenizer, &at->data.train));
 		check_ok(rh_training_data_arrange(&at->config, &objective, session->tokenizer, &at->data));
 	}
-	check_ok(rh_training_data_workload(&at->config, &at->data, 1, &work));
+	check_ok(rh_training_data_workload(&at->config, session->model, &at->data, 1, &work));
 	work.train.taught = COLUMNS;
 	work.train.choices = TOP ? 0 : COLUMNS;
 	work.train.top = TOP;

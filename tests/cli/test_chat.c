@@ -144,8 +144,17 @@ static void terminal_ask(struct terminal *terminal, const char *line, const char
 
 static int terminal_close(struct terminal *terminal)
 {
+	enum { PATIENCE_MS = 60000, LOOK_MS = 20 };
 	int status;
-	assert_int_equal(waitpid(terminal->pid, &status, 0), terminal->pid);
+	pid_t ended = 0;
+	for (int ms = 0; !ended && ms < PATIENCE_MS; ms += LOOK_MS) {
+		ended = waitpid(terminal->pid, &status, WNOHANG);
+		if (!ended)
+			usleep(LOOK_MS * 1000);
+	}
+	if (!ended)
+		fail_msg("the program did not end; it had printed: %s", terminal->seen + terminal->read);
+	assert_int_equal(ended, terminal->pid);
 	close(terminal->master);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -183,6 +192,7 @@ static void test_a_terminal_has_commands_editing_and_history(void **state)
 	terminal_type(&terminal, "/exit\n");
 	assert_int_equal(terminal_close(&terminal), 0);
 	terminal_open(&scratch, "--chat_template @/turns.jinja", &terminal);
+	terminal_expect(&terminal, "/help lists commands");
 	terminal_expect(&terminal, "> ");
 	terminal_type(&terminal, "\x04"); /* Ctrl-D */
 	assert_int_equal(terminal_close(&terminal), 0);

@@ -106,7 +106,8 @@ static void test_configurations_are_converted(void **state)
 	        "micro_batch_size: 2\nnum_epochs: 4\noptimizer: adamw_bnb_8bit\nlr_scheduler: cosine\nbf16: auto\nevals_per_epoch: 4\n"
 	        "saves_per_epoch: 1\nwarmup_ratio: 0.1\ntrain_on_inputs: false\nspecial_tokens:\n  pad_token: x\n  eos_token: </s>\n"
 	        "wandb_project: p\nlora_model_dir:\n",
-	        "model_name_or_path: org/model\n|use_peft: true\n|load_in_4bit: true\n|train_file: [a.jsonl, b.jsonl]\n|eval_split: 0.05\n|max_length: "
+	        "model_name_or_path: org/model\n|use_peft: true\n"
+	        "|load_in_4bit: true\n|train_file: [a.jsonl, b.jsonl]\n|eval_split: 0.05\n|max_length: "
 	        "4096\n|packing: "
 	        "true\n|lora_r: 32\n|lora_alpha: 16\n|lora_target_modules: all-linear\n|per_device_train_batch_size: 2\n|num_train_epochs: "
 	        "4\n|optim: adamw_torch\n|lr_scheduler_type: cosine\n|eval_strategy: steps\n|eval_steps: 0.0625\n|save_strategy: "

@@ -186,12 +186,12 @@ static void test_matrices_made_packed_train(void **state)
 	struct drives drives;
 	char packed_file[96], file[96];
 	int in_arena = 0;
-	int64_t tensors;
+	struct rh_merged merged;
 	drives_make(&drives);
 	snprintf(packed_file, sizeof packed_file, "%s/q8.gguf", dir);
 	snprintf(file, sizeof file, "%s/full.gguf", dir);
 	packed_make(packed_file, RH_Q8_0, 7);
-	check_ok(rh_merge(&(struct rh_merge){.model = packed_file, .gguf = file, .dtype = RH_F16}, &tensors));
+	check_ok(rh_merge(&(struct rh_merge){.model = packed_file, .gguf = file, .dtype = RH_F16}, &merged));
 	for (int f = RH_FORM_PLAIN + 1; f < RH_FORMS; f++) {
 		struct packed_case is = {.file = file, .device = f % 2 ? "cpu:1" : "cpu:3", .dtype = f / 2 % 2 ? RH_BF16 : RH_F32};
 		struct outcome full, made, other;
