@@ -355,9 +355,10 @@ static int deferred_does_not_fit(const struct stage_planner *at, const struct rh
 static int64_t expected_deferred(struct stage_planner *at)
 {
 	const struct rh_stage_plan_request *request = at->request;
-	if (!request->deferral || request->backward_cut_count >= 0)
+	int lowest = lowest_backward(at);
+	if (!request->deferral || request->backward_cut_count >= 0 || lowest == at->layers)
 		return 0;
-	int64_t bytes = plan_stage_bytes(at, plan_top_pass(at), lowest_backward(at), at->layers).deferred;
+	int64_t bytes = plan_stage_bytes(at, plan_top_pass(at), lowest, at->layers).deferred;
 	return rh_bytes_times(bytes, request->deferral[0].micro_batches) / request->devices;
 }
 

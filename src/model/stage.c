@@ -344,6 +344,7 @@ static void recompute_layer(struct rh_emit *emit, int l, int hi, struct rh_stage
 
 static void begin_stage(struct rh_emit *emit, int lo, struct rh_view x, struct rh_stage_state *state)
 {
+	RH_ASSERT(lo < emit->model->layers);
 	state->mark = emit->arena->used;
 	emit->ropes = state->ropes = place_lowest(emit, lo, x, &state->layer[lo]);
 }
