@@ -138,7 +138,7 @@ static void test_load_says_what_other_trainers_values_are_called_here(void **sta
 	refused("seed:1\nlora_r: 1\n", NULL, "a space follows the colon");
 	refused("train_on_inputs: false\n", NULL, "'train_on_inputs'|assistant_only_loss|completion_only_loss");
 	refused("random_state: 1\n", NULL, "'random_state'|seed");
-	refused("adapter: qlora\n", NULL, "'adapter'|use_peft: true|not built yet");
+	refused("adapter: qlora\n", NULL, "'adapter'|use_peft: true|load_in_4bit: true");
 	refused("load_in_4bit: true\n", NULL, "load_in_4bit: |packed weights are not trained|use_peft: true");
 	refused("load_in_4bit: true\nquantize: nf4\n", NULL, "contradict each other");
 	refused("bnb_4bit_quant_type: nf4\n", NULL, "bnb_4bit_quant_type: |has no effect without load_in_4bit: true");
