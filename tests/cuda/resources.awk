@@ -50,7 +50,8 @@ FILENAME ~ /launches/ {
 	if (!(kernel in known)) { known[kernel] = 1; order[++kernels] = kernel }
 }
 /spill stores/ {
-	most = kernel ~ /^attention_(forward|dq|dk_dv|pass)</ ? 96 : 8
+	# dk and dv begin from sums of later queries and go back to them, outside of the loop over queries
+	most = kernel ~ /^attention_dk_dv</ ? 256 : kernel ~ /^attention_(forward|dq|pass)</ ? 96 : kernel ~ /^attention_keys</ ? 48 : 8
 	if ($5 + $9 > 0 && (arch == "sm_120" || ($5 <= most && $9 <= most))) print "note: " kernel " spills on " arch ": " $0
 	else if ($5 + $9 > 0) fault(kernel " spills on " arch ": " $0)
 }
