@@ -3,6 +3,7 @@
 #include "cli/good.h"
 
 #include <poll.h>
+#include <termios.h>
 
 #define TALK(user, assistant)                                                                                                              \
 	"{\"messages\": [{\"role\": \"user\", \"content\": \"" user "\"}, {\"role\": \"assistant\", \"content\": \"" assistant "\"}]}\n"
@@ -142,6 +143,18 @@ static void terminal_ask(struct terminal *terminal, const char *line, const char
 	terminal_expect(terminal, "> ");
 }
 
+/* Waits until the program reads key by key: libedit prints its prompt first, and a Ctrl-D that comes before is lost. */
+static void terminal_reads_keys(const struct terminal *terminal)
+{
+	enum { PATIENCE_MS = 60000, LOOK_MS = 2 };
+	struct termios modes = {.c_lflag = ICANON};
+	for (int ms = 0; (modes.c_lflag & ICANON) && ms < PATIENCE_MS; ms += LOOK_MS) {
+		usleep(LOOK_MS * 1000);
+		assert_int_equal(tcgetattr(terminal->master, &modes), 0);
+	}
+	assert_false(modes.c_lflag & ICANON);
+}
+
 static int terminal_close(struct terminal *terminal)
 {
 	enum { PATIENCE_MS = 60000, LOOK_MS = 20 };
@@ -194,6 +207,7 @@ static void test_a_terminal_has_commands_editing_and_history(void **state)
 	terminal_open(&scratch, "--chat_template @/turns.jinja", &terminal);
 	terminal_expect(&terminal, "/help lists commands");
 	terminal_expect(&terminal, "> ");
+	terminal_reads_keys(&terminal);
 	terminal_type(&terminal, "\x04"); /* Ctrl-D */
 	assert_int_equal(terminal_close(&terminal), 0);
 	scratch_close(&scratch);
