@@ -268,6 +268,33 @@ static void test_deep_products_are_bit_equal_on_any_threads(void **state)
 	}
 }
 
+/* A k as long as a vocabulary, which is packed in parts that depend on the number of rows: each row has the bits that it has alone. */
+static void test_products_over_a_vocabulary_are_bit_equal_in_parts(void **state)
+{
+	(void)state;
+	enum { ROWS = 16, COLS = 70, K = 40001 };
+	seed = check_seed();
+	for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++)
+		for (int act = 0; act < (isa < RH_CPU_AMX ? 2 : 1); act++) { /* AMX has tiles for so many rows of BF16 */
+			struct test t = setup((struct shape){ROWS, COLS, K, 0, 0}, act ? RH_BF16 : RH_F32, D_F32);
+			run(&t.op, 2, isa);
+			if (isa == rh_cpu_best_isa())
+				compare(&t, "a long k");
+			struct matrix whole = copy_of(t.d);
+			static const int64_t some[] = {1, 3, 9};
+			for (int i = 0; i < 3; i++) {
+				struct rh_op op = t.op;
+				op.operand[RH_GEMM_A].rows = op.operand[RH_GEMM_D].rows = some[i];
+				memset(t.d.view.data, 0xff, (size_t)t.d.bytes);
+				run(&op, 1, isa);
+				if (memcmp(t.d.view.data, whole.view.data, (size_t)(some[i] * COLS) * sizeof(float)))
+					fail_msg("%s %d: %d rows alone differ", rh_cpu_isa_name(isa), act, (int)some[i]);
+			}
+			free(whole.view.data);
+			teardown(&t);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -277,6 +304,7 @@ int main(void)
 	        cmocka_unit_test(test_extreme_values_stay_in_their_row_and_column),
 	        cmocka_unit_test(test_demo_shapes_are_bit_equal_on_any_threads),
 	        cmocka_unit_test(test_deep_products_are_bit_equal_on_any_threads),
+	        cmocka_unit_test(test_products_over_a_vocabulary_are_bit_equal_in_parts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,8 @@
 #include <string.h>
 
 enum { NARROW_TASK = 1 << 17 }; /* multiply-adds, about */
+/* Numbers of the narrow side that are packed at once: of one as long as a vocabulary, 16 lanes would take 10 MiB of each device. */
+enum { PACKED_MOST = 1 << 18 };
 
 struct product {
 	const struct gemm_kernels *kernels;
@@ -30,9 +32,11 @@ struct product {
 		const struct gemm_side *wide;
 		int64_t wide_lanes, lanes, lanes_per_task;
 		int is_swapped;      /* the wide side is b */
-		const float *packed; /* dot: [lanes][stride]; outer: groups of [k][<= GEMM_SKINNY_COLS] */
+		const float *packed; /* dot: [lanes][stride]; outer: groups of [kc][<= GEMM_SKINNY_COLS] */
 		int64_t stride;
-	} narrow; /* of a product whose one side has few lanes */
+		int64_t begin, kc; /* outer: the part of k that is packed */
+		float *sums;       /* outer: of a k in several parts, each patch's sums so far */
+	} narrow;                  /* of a product whose one side has few lanes */
 };
 
 static void *address(const struct rh_view *view, int64_t row, int64_t col)
@@ -272,22 +276,60 @@ static void dot_task(void *context, int64_t index)
 	}
 }
 
+enum { PATCH = GEMM_SKINNY_COLS * GEMM_MAX_LANES }; /* numbers */
+
+static int64_t groups_of(const struct product *p)
+{
+	return ceil_div(p->narrow.lanes, GEMM_SKINNY_COLS);
+}
+
 static void outer_task(void *context, int64_t index)
 {
 	const struct product *p = context;
 	int64_t end = rh_min((index + 1) * p->narrow.lanes_per_task, p->narrow.wide_lanes);
-	float out[GEMM_SKINNY_COLS * GEMM_MAX_LANES];
-	struct patch patch = {.product = out, .lane = index * p->narrow.lanes_per_task, .lane_step = 1, .col_step = GEMM_MAX_LANES};
+	float own[PATCH];
+	struct patch patch = {.lane = index * p->narrow.lanes_per_task, .lane_step = 1, .col_step = GEMM_MAX_LANES};
 	for (; patch.lane < end; patch.lane += p->kernels->outer_lanes) {
-		struct gemm_side side = from(*p->narrow.wide, patch.lane, 0);
+		struct gemm_side side = from(*p->narrow.wide, patch.lane, p->narrow.begin);
 		patch.lanes = rh_min(p->kernels->outer_lanes, end - patch.lane);
 		for (patch.col = 0; patch.col < p->narrow.lanes; patch.col += GEMM_SKINNY_COLS) {
+			int64_t number = patch.lane / p->kernels->outer_lanes * groups_of(p) + patch.col / GEMM_SKINNY_COLS;
+			float *out = p->narrow.sums ? p->narrow.sums + number * PATCH : own;
 			patch.cols = rh_min(GEMM_SKINNY_COLS, p->narrow.lanes - patch.col);
-			memset(out, 0, sizeof out);
-			p->kernels->outer(&side, patch.lanes, p->k, p->narrow.packed + patch.col * p->k, (int)patch.cols, out);
-			put_narrow(p, &patch);
+			patch.product = out;
+			if (!p->narrow.begin)
+				memset(out, 0, PATCH * sizeof *out);
+			p->kernels->outer(&side, patch.lanes, p->narrow.kc, p->narrow.packed + patch.col * p->narrow.kc, (int)patch.cols,
+			                  out);
+			if (p->narrow.begin + p->narrow.kc == p->k)
+				put_narrow(p, &patch);
 		}
 	}
+}
+
+/* In parts of k, in ascending order: the sums are those of one part. */
+static int run_outer(struct cpu_context *context, struct product *p, const struct gemm_side *narrow)
+{
+	int64_t lanes = p->narrow.lanes, most = rh_max(PACKED_MOST / lanes, 1), parts = rh_max(ceil_div(p->k, most), 1),
+	        part = ceil_div(p->k, parts), grain = p->kernels->outer_lanes,
+	        sums = parts > 1 ? ceil_div(p->narrow.wide_lanes, grain) * groups_of(p) * PATCH : 0;
+	float *scratch = cpu_scratch((size_t)(sums + lanes * part + 1) * sizeof *scratch), *packed = scratch + sums;
+	if (!scratch)
+		return -ENOMEM;
+	p->narrow.packed = packed;
+	p->narrow.sums = sums ? scratch : NULL;
+	p->narrow.lanes_per_task = grain * ceil_div(NARROW_TASK, lanes * (part + 16) * grain);
+	for (int64_t begin = 0; begin < p->k || !begin; begin += rh_max(part, 1)) {
+		p->narrow.begin = begin;
+		p->narrow.kc = rh_min(part, p->k - begin);
+		for (int64_t col = 0; col < lanes; col += GEMM_SKINNY_COLS) {
+			struct gemm_side group = from(*narrow, col, begin);
+			int cols = (int)rh_min(GEMM_SKINNY_COLS, lanes - col);
+			p->kernels->pack(&group, cols, cols, p->narrow.kc, packed + col * p->narrow.kc);
+		}
+		rh_pool_run(context->pool, outer_task, p, ceil_div(p->narrow.wide_lanes, p->narrow.lanes_per_task));
+	}
+	return 0;
 }
 
 static int run_narrow(struct cpu_context *context, struct product *p)
@@ -297,8 +339,9 @@ static int run_narrow(struct cpu_context *context, struct product *p)
 	p->narrow.wide = p->narrow.is_swapped ? &p->b : &p->a;
 	p->narrow.wide_lanes = p->narrow.is_swapped ? p->n : p->m;
 	p->narrow.lanes = p->narrow.is_swapped ? p->m : p->n;
-	int dot = p->narrow.wide->k_stride == 1;
-	if (dot && narrow->dtype == RH_F32 && narrow->k_stride == 1) {
+	if (p->narrow.wide->k_stride != 1)
+		return run_outer(context, p, narrow);
+	if (narrow->dtype == RH_F32 && narrow->k_stride == 1) {
 		p->narrow.packed = narrow->data;
 		p->narrow.stride = narrow->lane_stride;
 	} else { /* the caller's scratch: tasks of narrow products take none */
@@ -308,17 +351,11 @@ static int run_narrow(struct cpu_context *context, struct product *p)
 		p->narrow.packed = packed;
 		p->narrow.stride = p->k;
 		struct gemm_side turned = {narrow->data, narrow->dtype, narrow->k_stride, narrow->lane_stride};
-		if (dot && p->k)
+		if (p->k)
 			p->kernels->pack(&turned, p->k, (int)p->k, p->narrow.lanes, packed);
-		for (int64_t col = 0; !dot && col < p->narrow.lanes; col += GEMM_SKINNY_COLS) {
-			struct gemm_side group = from(*narrow, col, 0);
-			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow.lanes - col);
-			p->kernels->pack(&group, cols, cols, p->k, packed + col * p->k);
-		}
 	}
-	int64_t grain = dot ? GEMM_DOT_ROWS : p->kernels->outer_lanes, work = p->narrow.lanes * (p->k + 16) * grain;
-	p->narrow.lanes_per_task = grain * ceil_div(NARROW_TASK, work);
-	rh_pool_run(context->pool, dot ? dot_task : outer_task, p, ceil_div(p->narrow.wide_lanes, p->narrow.lanes_per_task));
+	p->narrow.lanes_per_task = GEMM_DOT_ROWS * ceil_div(NARROW_TASK, p->narrow.lanes * (p->k + 16) * GEMM_DOT_ROWS);
+	rh_pool_run(context->pool, dot_task, p, ceil_div(p->narrow.wide_lanes, p->narrow.lanes_per_task));
 	return 0;
 }
 
