@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 int checkpoint_in(char path[PATH_MAX], const char *dir, const char *name)
 {
@@ -158,31 +157,6 @@ int rh_checkpoint_state(const char *dir, const struct rh_config *config, struct 
 	return rc;
 }
 
-int checkpoint_checksum(const char *path, char *hex, size_t bytes)
-{
-	enum { PIECE = 1 << 18 };
-	struct rh_file_in *file = NULL;
-	XXH3_state_t *state = XXH3_createState();
-	char *piece = rh_alloc(PIECE, 1);
-	int rc = state && piece ? rh_file_open(path, &file) : -ENOMEM;
-	if (!rc)
-		XXH3_128bits_reset(state);
-	for (int64_t at = 0; !rc && at < rh_file_length(file); at += PIECE) {
-		size_t length = rh_file_length(file) - at < PIECE ? (size_t)(rh_file_length(file) - at) : PIECE;
-		rc = rh_file_read(file, at, piece, length);
-		if (!rc)
-			XXH3_128bits_update(state, piece, length);
-	}
-	if (!rc) {
-		XXH128_hash_t hash = XXH3_128bits_digest(state);
-		snprintf(hex, bytes, "%016" PRIx64 "%016" PRIx64, (uint64_t)hash.high64, (uint64_t)hash.low64);
-	}
-	rh_file_close(file);
-	XXH3_freeState(state);
-	rh_free(piece);
-	return rc;
-}
-
 /* What verification asks for: all files as they were written, those that a run goes on from, or the weights. */
 enum wanted { ALL_FILES, STATE_FILES, WEIGHT_FILES };
 
@@ -227,11 +201,11 @@ static int check_list(const char *dir, const json_t *sums, enum wanted wanted)
 
 static int check_file(const char *dir, const char *name, const char *expected, enum wanted wanted)
 {
-	char path[PATH_MAX], hex[33];
+	char path[PATH_MAX], hex[RH_FILE_HASH];
 	int rc = checkpoint_in(path, dir, name);
 	if (rc)
 		return rc;
-	rc = checkpoint_checksum(path, hex, sizeof hex);
+	rc = rh_file_hash(path, hex);
 	if (rh_file_is_damage(rc) && wanted != ALL_FILES && rh_source_is_of_tokenizer(name)) {
 		rh_error_clear();
 		return judge_file(dir, name, wanted, "is gone");

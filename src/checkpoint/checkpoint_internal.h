@@ -4,6 +4,7 @@
 
 #include "checkpoint/checkpoint_writer.h"
 #include "core/file.h"
+#include "core/hash.h"
 #include "core/text.h"
 #include "weights/tensors.h"
 #include "weights/write_ring.h"
@@ -30,9 +31,6 @@ struct checkpoint_kept {
  * continued an older checkpoint left newer ones. */
 int checkpoint_remove_oldest(const struct rh_config *config, const struct checkpoint_kept *kept) RH_MUST;
 
-/* XXH3-128 of a file, as 32 digits. */
-int checkpoint_checksum(const char *path, char *hex, size_t bytes) RH_MUST;
-
 /* Tensors of optimizer.safetensors. */
 int checkpoint_optimizer_tensors(const struct rh_session *session, struct rh_tensor_list *list) RH_MUST;
 extern const char *const checkpoint_optim_names[RH_OPTIMS], *const checkpoint_layout_names[RH_LAYOUTS];
@@ -45,7 +43,7 @@ enum { CHECKPOINT_FIXED = 16 };
 struct checkpoint_fixed {
 	char dir[PATH_MAX]; /* "": there is no checkpoint to copy from */
 	struct rh_names names;
-	char hex[CHECKPOINT_FIXED][33];
+	char hex[CHECKPOINT_FIXED][RH_FILE_HASH];
 };
 void checkpoint_fixed_forget(struct checkpoint_fixed *fixed);
 

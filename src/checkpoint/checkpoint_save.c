@@ -35,7 +35,8 @@ static int save_fixed(const struct rh_session *session, const char *dir)
 	if (!rc && session->eos_changed)
 		rc = rh_source_set_eos(dir, session->model_config, session->tokenizer);
 	if (!rc)
-		rc = rh_prompting_save(dir, session->chat_trained, config->chat_template_date);
+		rc = rh_prompting_save(dir, session->chat_trained, config->chat_template_date,
+		                       *session->base_digest ? session->base_digest : NULL);
 	rh_alloc_return_freed();
 	return rc;
 }
@@ -67,14 +68,14 @@ static int copy_last(const struct checkpoint_fixed *fixed, const char *dir)
 {
 	int rc = 0;
 	for (size_t i = 0; !rc && i < fixed->names.count; i++) {
-		char from[PATH_MAX], to[PATH_MAX], hex[33];
+		char from[PATH_MAX], to[PATH_MAX], hex[RH_FILE_HASH];
 		rc = checkpoint_in(from, fixed->dir, fixed->names.name[i]);
 		if (!rc)
 			rc = checkpoint_in(to, dir, fixed->names.name[i]);
 		if (!rc)
 			rc = rh_file_copy(from, to);
 		if (!rc)
-			rc = checkpoint_checksum(to, hex, sizeof hex);
+			rc = rh_file_hash(to, hex);
 		if (!rc && strcmp(hex, fixed->hex[i]))
 			rc = -EINVAL;
 	}
@@ -110,7 +111,7 @@ static int make_fixed(const struct checkpoint_job *job, const char *dir)
 		if (!rc)
 			rc = checkpoint_in(path, dir, after.name[i]);
 		if (!rc)
-			rc = checkpoint_checksum(path, fixed->hex[fixed->names.count], sizeof fixed->hex[0]);
+			rc = rh_file_hash(path, fixed->hex[fixed->names.count]);
 		if (!rc && !(fixed->names.name[fixed->names.count] = rh_strdup(after.name[i])))
 			rc = -ENOMEM;
 		fixed->names.count += !rc;
@@ -253,12 +254,12 @@ static int save_checksums(const char *dir)
 	if (!rc && !sums)
 		rc = -ENOMEM;
 	for (size_t i = 0; !rc && i < names.count; i++) {
-		char hex[33];
+		char hex[RH_FILE_HASH];
 		if (*names.name[i] == '.')
 			continue;
 		rc = checkpoint_in(path, dir, names.name[i]);
 		if (!rc)
-			rc = checkpoint_checksum(path, hex, sizeof hex);
+			rc = rh_file_hash(path, hex);
 		if (!rc && json_object_set_new(sums, names.name[i], json_string(hex)))
 			rc = -ENOMEM;
 	}

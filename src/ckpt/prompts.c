@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "core/text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,6 +60,20 @@ int rh_prompts_read(const char *place, struct rh_prompts *out)
 	return rc;
 }
 
+int rh_prompts_base(const char *dir, char *digest, size_t bytes)
+{
+	char *path = rh_path_join(dir, file_name);
+	json_t *json = NULL;
+	const char *said = NULL;
+	int rc = !path ? -ENOMEM : rh_file_exists(path) ? rh_json_load(path, &json) : 0;
+	if (!rc && json)
+		rc = rh_json_string(json, "base_weights", path, RH_JSON_OPTIONAL, &said);
+	snprintf(digest, bytes, "%s", said ? said : "");
+	json_decref(json);
+	rh_free(path);
+	return rc;
+}
+
 void rh_prompts_free(struct rh_prompts *prompts)
 {
 	rh_free(prompts->date);
@@ -76,7 +91,8 @@ int rh_prompts_write(const struct rh_prompts *prompts, const char *dir)
 		return 0;
 	struct rh_text text = {0};
 	char *path = rh_path_join(dir, file_name);
-	json_t *json = json_pack("{s:s, s:s*}", "prompts", word(prompts), "chat_template_date", prompts->date);
+	json_t *json = json_pack("{s:s, s:s*, s:s*}", "prompts", word(prompts), "chat_template_date", prompts->date, "base_weights",
+	                         prompts->base);
 	char *words = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
 	int rc = path && words ? rh_text_printf(&text, "%s\n", words) : -ENOMEM;
 	if (!rc)

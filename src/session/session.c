@@ -1,9 +1,12 @@
 
 #include "session/session.h"
 
+#include "ckpt/prompts.h"
 #include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/file.h"
+#include "core/hash.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/minmax.h"
@@ -167,23 +170,52 @@ static int check_writable(const struct rh_session *session)
 	return rc;
 }
 
+static int hash_adapter(const char *dir, char hash[RH_FILE_HASH])
+{
+	char *path = rh_path_join(dir, "adapter_model.safetensors");
+	int rc = path ? rh_file_hash(path, hash) : -ENOMEM;
+	rh_free(path);
+	return rc;
+}
+
+/* The weights that an adapter was trained on, as its directory says, beside those of this base. */
+static int compare_base(struct rh_session *session)
+{
+	const char *dir = session->config->adapter_name_or_path;
+	char said[RH_DIGEST] = "";
+	if (!session->lora || !session->source || session->machine)
+		return 0;
+	int rc = rh_base_digest(session->source, session->model, RH_BF16, session->base_digest);
+	if (!rc && dir)
+		rc = rh_prompts_base(dir, said, sizeof said);
+	if (!rc && *said && strcmp(said, session->base_digest))
+		rh_note("warning: adapter_name_or_path: %s was trained on other weights than those of %s", dir,
+		        session->config->model_name_or_path);
+	return rc;
+}
+
 /* The box's links. */
 static int open_box(struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
-	char line[128];
+	char line[256], base[RH_DIGEST] = "none", adapter[RH_FILE_HASH] = "none";
 	uint64_t tokenizer;
 	json_t *json = NULL;
 	int rc = rh_source_tokenizer_hash(session->source ? config->model_name_or_path : config->config_name, &tokenizer);
 	if (rc)
 		return rc;
-	rc = rh_model_config_describe(session->model_config, &json);
+	if (session->source)
+		rc = rh_base_digest(session->source, session->model, session->model->dtype, base);
+	if (!rc && config->adapter_name_or_path)
+		rc = hash_adapter(config->adapter_name_or_path, adapter);
+	if (!rc)
+		rc = rh_model_config_describe(session->model_config, &json);
 	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
 	json_decref(json);
 	if (!text)
 		return rc ? rc : -ENOMEM;
-	snprintf(line, sizeof line, "config.json=%016llx\ntokenizer=%016llx\n", (unsigned long long)XXH3_64bits(text, strlen(text)),
-	         (unsigned long long)tokenizer);
+	snprintf(line, sizeof line, "config.json=%016llx\ntokenizer=%016llx\nbase weights=%s\nadapter weights=%s\n",
+	         (unsigned long long)XXH3_64bits(text, strlen(text)), (unsigned long long)tokenizer, base, adapter);
 	free(text);
 	return rh_box_open(config, line, &session->box);
 }
@@ -333,6 +365,8 @@ static int open_session(int trains, struct rh_session *out)
 		rh_model_freeze(out->model);
 	else if (!rc)
 		rc = out->lora ? rh_adapter_check_targets(config, out->model) : check_writable(out);
+	if (!rc)
+		rc = compare_base(out);
 	if (!rc)
 		rh_session_pack(out, out->model);
 	if (!rc && trains && rh_mode_of(config->mode)->has_boxes && (!out->machine || out->machine->box))

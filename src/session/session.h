@@ -13,6 +13,7 @@
 #include "run/executor.h"
 #include "session/adapter.h"
 #include "session/box.h"
+#include "weights/digest.h"
 
 /* A machine to simulate: another one, or this one in virtual time. */
 struct rh_session_machine {
@@ -43,9 +44,10 @@ struct rh_session {
 	const char *chat_jinja;         /* the template trained with, which the output carries; NULL: the base's own stays */
 	int device_count; /* all that the configuration names; of a session that follows a plan, those that the plan uses: the first ones */
 	int lora;
-	struct rh_adapter adapter; /* when lora */
-	struct rh_box box;         /* of several; the model is its part once rh_box_take_layers has chosen it */
-	struct rh_config cut;      /* what `config` points to once box_cuts are chosen; box_cuts is a single allocation */
+	struct rh_adapter adapter;   /* when lora */
+	char base_digest[RH_DIGEST]; /* when lora: of the base as BF16, in which all runs can compare it; "": it begins at random */
+	struct rh_box box;           /* of several; the model is its part once rh_box_take_layers has chosen it */
+	struct rh_config cut;        /* what `config` points to once box_cuts are chosen; box_cuts is a single allocation */
 	struct rh_link *link_below,
 	        *link_above; /* the executor's links, where they are views of the box's links: borrowed. NULL: the box's */
 	struct rh_model *model;

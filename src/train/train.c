@@ -2,6 +2,7 @@
 
 #include "checkpoint/disk_room.h"
 #include "checkpoint/output.h"
+#include "ckpt/prompts.h"
 #include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/clock.h"
@@ -234,6 +235,22 @@ int train_go_on(struct training *run)
 	return rc;
 }
 
+/* An adapter goes on beside the weights that it was trained on. */
+static int check_base(const struct training *run, const char *checkpoint)
+{
+	char said[RH_DIGEST];
+	if (!*run->session.base_digest)
+		return 0;
+	int rc = rh_prompts_base(checkpoint, said, sizeof said);
+	if (!rc && *said && strcmp(said, run->session.base_digest))
+		rc = rh_fail(
+		        -EINVAL,
+		        "resume_from_checkpoint: %s was trained on other weights than those of %s; name the base that it was trained on, "
+		        "or begin a new run with adapter_name_or_path",
+		        checkpoint, run->config->model_name_or_path);
+	return rc;
+}
+
 static int open_outputs(struct training *run, const char *checkpoint)
 {
 	const struct rh_config *config = run->config;
@@ -370,7 +387,9 @@ static int prepare(struct training *run, char **checkpoint)
 	if (rc)
 		return rc;
 	run->mode = rh_session_mode(&run->session);
-	rc = returning_agree(run, checkpoint);
+	rc = *checkpoint ? check_base(run, *checkpoint) : 0;
+	if (!rc)
+		rc = returning_agree(run, checkpoint);
 	if (!rc && run->mode->part.choose)
 		rc = run->mode->part.choose(&run->session, *checkpoint);
 	if (!rc)

@@ -19,7 +19,7 @@ void rh_tensor_list_free(struct rh_tensor_list *list)
 	*list = (struct rh_tensor_list){0};
 }
 
-static int is_adapter(const struct rh_tensor *tensor)
+int rh_weights_is_adapter(const struct rh_tensor *tensor)
 {
 	return !strncmp(tensor->name, "base_model.", 11);
 }
@@ -63,7 +63,7 @@ int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model
 			struct rh_tensor_place place = {.block = b, .tensor = t, .part = part, .dtype = dtype};
 			if ((scope == RH_TENSORS_TRAINABLE || scope == RH_TENSORS_PUBLISHED) && !block->trainable)
 				continue;
-			if (adapters && !block->whole && !is_adapter(&block->tensor[t]))
+			if (adapters && !block->whole && !rh_weights_is_adapter(&block->tensor[t]))
 				continue;
 			rc = add_place(list, model, place, adapters && block->whole ? "base_model.model." : "", suffix);
 			if (!rc && adapters && block->whole && block->uses == 2)
@@ -249,17 +249,16 @@ static int is_untied_head(const struct rh_source *source, const struct rh_model 
 	return !strncmp(tensor->name, head, length) && !strcmp(tensor->name + length, ".weight");
 }
 
-/* The source's name of a tensor; NULL: it does not have it. */
-static const char *name_in(const struct rh_source *source, const struct rh_model *model, const struct rh_tensor *tensor, char *room,
-                           size_t size)
+const char *rh_weights_source_name(const struct rh_source *source, const struct rh_model *model, const struct rh_tensor *tensor,
+                                   char room[RH_SOURCE_NAME])
 {
-	if (!source || is_adapter(tensor))
+	if (!source || rh_weights_is_adapter(tensor))
 		return NULL;
 	if (rh_source_has(source, tensor->name))
 		return tensor->name;
 	if (!is_untied_head(source, model, tensor))
 		return NULL;
-	snprintf(room, size, "%s.weight", rh_model_names(model->config)->embedding);
+	snprintf(room, RH_SOURCE_NAME, "%s.weight", rh_model_names(model->config)->embedding);
 	return room;
 }
 
@@ -366,10 +365,10 @@ static int load_tensor(const struct rh_source *source, uint64_t seed, const stru
                        struct rh_pool *pool)
 {
 	const struct rh_tensor *tensor = &model->block[b].tensor[t];
-	char room[192];
+	char room[RH_SOURCE_NAME];
 	int64_t rows = rh_max(APART / tensor->cols, 1);
 	struct filling filling = {.source = source,
-	                          .name = name_in(source, model, tensor, room, sizeof room),
+	                          .name = rh_weights_source_name(source, model, tensor, room),
 	                          .model = model,
 	                          .store = store,
 	                          .seed = seed,

@@ -38,6 +38,12 @@ int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model 
 int rh_tensors_load(const char *path, const struct rh_tensor_list *list, int64_t others, const struct rh_model *model,
                     struct rh_store *store) RH_MUST;
 
+/* The source's name of a base tensor, which may be written to `room`; NULL: it does not have it. And: is the tensor an adapter's? */
+enum { RH_SOURCE_NAME = 192 };
+const char *rh_weights_source_name(const struct rh_source *source, const struct rh_model *model, const struct rh_tensor *tensor,
+                                   char room[RH_SOURCE_NAME]);
+int rh_weights_is_adapter(const struct rh_tensor *tensor);
+
 /* Told between blocks: bytes of blocks that are loaded, of all. */
 struct rh_loading {
 	void (*tell)(void *context, int64_t done_bytes, int64_t bytes);
