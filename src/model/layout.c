@@ -445,6 +445,9 @@ int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64
 {
 	int64_t at = 0;
 	int from = lo;
+	*first = 0;
+	if (!rows)
+		return 0;
 	for (int l = lo; l < hi; l++)
 		from = l - model->layer[l].carried.below < from ? l - model->layer[l].carried.below : from;
 	for (int l = 0; l < hi; l++) {
