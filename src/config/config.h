@@ -36,7 +36,27 @@ enum rh_opportunistic_sampler {
 	RH_OPPORTUNISTIC_TASK_LOSS,
 	RH_OPPORTUNISTIC_DISTILLATION_LOSS
 };
-enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP, RH_LR_COSINE_WITH_MIN_LR };
+enum rh_scheduler {
+	RH_LR_LINEAR,
+	RH_LR_COSINE,
+	RH_LR_CONSTANT,
+	RH_LR_CONSTANT_WITH_WARMUP,
+	RH_LR_COSINE_WITH_MIN_LR,
+	RH_LR_COSINE_WITH_RESTARTS,
+	RH_LR_POLYNOMIAL,
+	RH_LR_INVERSE_SQRT,
+	RH_LR_WARMUP_STABLE_DECAY
+};
+enum rh_lr_decay { RH_LR_DECAY_COSINE, RH_LR_DECAY_LINEAR, RH_LR_DECAY_1_SQRT };
+/* What lr_scheduler_kwargs says, transformers' defaults where it is silent. */
+struct rh_lr_shape {
+	double min_rate;                  /* the last rate's share of learning_rate */
+	double cycles;                    /* of cosine_with_restarts, whole */
+	double power;                     /* of polynomial */
+	double timescale;                 /* of inverse_sqrt, in steps; 0: those of the warm-up, or 10,000 without one */
+	double stable_steps, decay_steps; /* of warmup_stable_decay; stable_steps -1: what warm-up and decay leave */
+	enum rh_lr_decay decay;
+};
 enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
 enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };
 /* What the backward of a stage that updates itself works with: activations made again with the weights of now; those of its forward, and
@@ -87,7 +107,7 @@ struct rh_config {
 	double learning_rate, warmup_steps; /* warmup_steps below 1: a share of all steps */
 	enum rh_scheduler lr_scheduler_type;
 	struct rh_list lr_scheduler_kwargs; /* "name=value" */
-	double min_lr_rate;                 /* resolved from them: the last rate's share of learning_rate */
+	struct rh_lr_shape lr_shape;        /* resolved from them */
 	enum rh_optim optim;
 	char *optim_args;                  /* "momentum=0.9", or NULL */
 	double momentum;                   /* resolved from optim_args; sgd only */

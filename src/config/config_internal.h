@@ -215,4 +215,8 @@ struct config_shown config_show(const char *text);
 /* Whether `text` is valid UTF-8. */
 int config_utf8_valid(const char *text);
 
+/* scheduler.c. Sets lr_shape from lr_scheduler_kwargs; refuses words of another lr_scheduler_type and values out of range. Either entry may
+ * be NULL: not given. */
+int config_resolve_scheduler(struct rh_config *config, const struct config_entry *type, const struct config_entry *kwargs) RH_MUST;
+
 #endif

@@ -13,8 +13,8 @@ enum { LAYERS_MOST = 1 << 20 };
 #define DRAFT(name) offsetof(struct config_draft, name)
 #define WORDS(...)  ((const char *const[]){__VA_ARGS__, NULL})
 
-#define TRANSPORT_NAME(name, ...) #name,
-#define TRANSPORT_NAMES ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
+#define TRANSPORT_NAME(name, ...)                                                 #name,
+#define TRANSPORT_NAMES                                                           ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
 #define TRANSPORT_HELP(name, addresses, hashes, measures, reopens, library, help) "; " #name ": " help
 
 /* clang-format off */
@@ -106,10 +106,15 @@ const struct config_key config_keys[] = {
 	KEY(KEY_REAL, learning_rate, VERB_RUNS, .fallback = "2e-5", .most = 1000, .heading = "Optimisation",
 	    .help = "peak learning rate"),
 	KEY(KEY_CHOICE, lr_scheduler_type, VERB_RUNS, .fallback = "linear",
-	    .choices = WORDS("linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr"),
-	    .help = "course of the learning rate; constant ignores the warm-up; cosine_with_min_lr ends at what lr_scheduler_kwargs says"),
-	KEY(KEY_MAP, lr_scheduler_kwargs, VERB_RUNS, .choices = WORDS("min_lr_rate", "min_lr"),
-	    .help = "of cosine_with_min_lr: its last rate, {min_lr_rate: 0.1} as a share of learning_rate, or {min_lr: 1e-5} itself"),
+	    .choices = WORDS("linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr", "cosine_with_restarts",
+	                     "polynomial", "inverse_sqrt", "warmup_stable_decay"),
+	    .help = "course of the learning rate; constant ignores the warm-up; lr_scheduler_kwargs says more of the last five"),
+	KEY(KEY_MAP, lr_scheduler_kwargs, VERB_RUNS,
+	    .choices = WORDS("min_lr_rate", "min_lr", "num_cycles", "lr_end", "power", "timescale", "num_decay_steps", "num_stable_steps",
+	                     "decay_type", "min_lr_ratio"),
+	    .help = "as transformers has them: cosine_with_min_lr {min_lr_rate: 0.1} or {min_lr: 1e-5}; cosine_with_restarts {num_cycles: 1}; "
+	            "polynomial {lr_end: 1e-7, power: 1}; inverse_sqrt {timescale: STEPS}; warmup_stable_decay {num_decay_steps: STEPS, "
+	            "num_stable_steps: STEPS, decay_type: cosine, linear or 1-sqrt, min_lr_ratio: 0}"),
 	KEY(KEY_STEPS, warmup_steps, VERB_RUNS, .fallback = "0", .most = 1e12,
 	    .help = "steps over which the learning rate rises; below 1 a share of all steps (also: warmup_ratio)"),
 	KEY(KEY_CHOICE, optim, VERB_RUNS, .fallback = "adamw_torch", .choices = WORDS("adamw_torch", "lion_32bit", "sgd", "adafactor"),

@@ -121,32 +121,6 @@ static int resolve_optim_args(struct resolving *r)
 	return 0;
 }
 
-/* The last rate of cosine_with_min_lr, which transformers asks for too. */
-static int resolve_scheduler(struct resolving *r)
-{
-	struct rh_config *config = r->config;
-	const struct rh_list *pairs = &config->lr_scheduler_kwargs;
-	const struct config_entry *entry = given(r, "lr_scheduler_kwargs");
-	int has_floor = config->lr_scheduler_type == RH_LR_COSINE_WITH_MIN_LR;
-	if (!(r->verb_bit & VERB_RUNS))
-		return 0;
-	if (pairs->count && !has_floor)
-		return config_entry_fail(entry, "has no effect without lr_scheduler_type: cosine_with_min_lr; add it or remove this");
-	if (has_floor && pairs->count != 1)
-		return config_entry_fail(entry ? entry : given(r, "lr_scheduler_type"),
-		                         "cosine_with_min_lr needs one of lr_scheduler_kwargs: {min_lr_rate: 0.1} and {min_lr: 1e-5}");
-	for (size_t i = 0; i < pairs->count; i++) {
-		const char *value = strchr(pairs->item[i], '=') + 1;
-		int is_share = !strncmp(pairs->item[i], "min_lr_rate=", 12);
-		double rate, most = is_share ? 1 : config->learning_rate;
-		if (config_parse_real(value, &rate) || !(rate >= 0 && rate <= most))
-			return config_entry_fail(entry, "'%s' is not allowed; expected a number from 0 to %s", config_show(value).text,
-			                         is_share ? "1" : "learning_rate");
-		config->min_lr_rate = is_share || most == 0 ? rate : rate / most;
-	}
-	return 0;
-}
-
 /* Who writes that embeddings do not decay expects that something else does, and that embeddings are trained. */
 static int check_decay(struct resolving *r)
 {
@@ -160,6 +134,13 @@ static int check_decay(struct resolving *r)
 		return config_entry_fail(entry,
 		                         "has no effect where no embedding is trained: name it in lora_modules_to_save, or remove this");
 	return 0;
+}
+
+static int resolve_scheduler(struct resolving *r)
+{
+	if (!(r->verb_bit & VERB_RUNS))
+		return 0;
+	return config_resolve_scheduler(r->config, given(r, "lr_scheduler_type"), given(r, "lr_scheduler_kwargs"));
 }
 
 static int resolve_optimizer(struct resolving *r)

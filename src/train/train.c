@@ -174,7 +174,7 @@ static int find_work(struct training *run)
 		rc = mode->plan(&run->session, run->data.train.rows, run->data.targets, &run->work);
 	run->course.lr = (struct rh_lr){.scheduler = run->config->lr_scheduler_type,
 	                                .base = run->config->learning_rate,
-	                                .min_rate = run->config->min_lr_rate,
+	                                .shape = run->config->lr_shape,
 	                                .warmup_steps = run->course.lr.warmup_steps,
 	                                .total_steps = run->data.steps};
 	run->work.run_steps = run->data.steps;

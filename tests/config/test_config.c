@@ -45,11 +45,11 @@ static void test_load_file_and_flags_flags_win(void **state)
 	assert_true(c.learning_rate == 2e-5 && c.eval_split == 0 && c.max_steps == 1000 && c.json && c.packing);
 	rh_config_free(&c);
 	check_ok(load("learning_rate: 4e-4\nlr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-4}\n", NULL, &c));
-	assert_true(c.min_lr_rate == 0.25 && c.decay_embeddings);
+	assert_true(c.lr_shape.min_rate == 0.25 && c.decay_embeddings);
 	rh_config_free(&c);
 	check_ok(load("lr_scheduler_type: cosine_with_min_lr\nweight_decay: 0.1\n",
 	              "--lr_scheduler_kwargs min_lr_rate=0.1 --decay_embeddings false", &c));
-	assert_true(c.min_lr_rate == 0.1 && !c.decay_embeddings && c.paci_backward == RH_BACKWARD_RECOMPUTE);
+	assert_true(c.lr_shape.min_rate == 0.1 && !c.decay_embeddings && c.paci_backward == RH_BACKWARD_RECOMPUTE);
 	rh_config_free(&c);
 	check_ok(load("", NULL, &c));
 	rh_config_free(&c);

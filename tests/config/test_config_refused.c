@@ -222,17 +222,28 @@ static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 	refused("packing: maybe\n", NULL, "packing: 'maybe'|true or false");
 	refused("packing: [true]\n", NULL, "packing: a list");
 	refused("packing: {a: 1}\n", NULL, "packing: a nested value");
-	refused("lr_scheduler_type: polynomial\n", NULL,
-	        "lr_scheduler_type: 'polynomial'|linear, cosine, constant, constant_with_warmup, cosine_with_min_lr");
+	refused("lr_scheduler_type: reduce_lr_on_plateau\n", NULL,
+	        "lr_scheduler_type: 'reduce_lr_on_plateau'|linear, cosine, constant, constant_with_warmup, cosine_with_min_lr");
+	refused("lr_scheduler_type: polynomial\nlearning_rate: 1e-8\n", NULL, "lr_scheduler_type: |learning_rate above|lr_end");
+	refused("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {lr_end: 2e-5}\n", NULL,
+	        "lr_scheduler_kwargs: |learning_rate above|lr_end");
+	refused("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {power: -1}\n", NULL,
+	        "lr_scheduler_kwargs: power: '-1'|from 0 to 1000");
+	refused("lr_scheduler_type: warmup_stable_decay\n", NULL, "lr_scheduler_type: |lr_scheduler_kwargs: {num_decay_steps: ");
+	refused("lr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 2.5}\n", NULL,
+	        "lr_scheduler_kwargs: num_decay_steps: '2.5'|whole number from 1");
+	refused("lr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 2, decay_type: sqrt}\n", NULL,
+	        "lr_scheduler_kwargs: decay_type: 'sqrt'|cosine, linear or 1-sqrt");
+	refused("lr_scheduler_type: inverse_sqrt\nlr_scheduler_kwargs: {timescale: 0}\n", NULL, "lr_scheduler_kwargs: timescale: '0'");
 	refused("lr_scheduler_type: cosine_with_min_lr\n", NULL, "lr_scheduler_type: |lr_scheduler_kwargs: {min_lr_rate: |{min_lr: ");
 	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-5, min_lr_rate: 0.1}\n", NULL,
 	        "lr_scheduler_kwargs: |one of|min_lr_rate|min_lr");
 	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr_rate: 1.5}\n", NULL,
-	        "lr_scheduler_kwargs: '1.5'|from 0 to 1");
+	        "lr_scheduler_kwargs: min_lr_rate: '1.5'|from 0 to 1");
 	refused("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-3}\n", NULL,
-	        "lr_scheduler_kwargs: '1e-3'|from 0 to learning_rate");
+	        "lr_scheduler_kwargs: min_lr: '1e-3'|from 0 to learning_rate");
 	refused("lr_scheduler_kwargs: {min_lr_rate: 0.1}\n", NULL, "lr_scheduler_kwargs: |without lr_scheduler_type: cosine_with_min_lr");
-	refused("lr_scheduler_kwargs: {num_cycles: 2}\n", NULL, "lr_scheduler_kwargs: |'num_cycles=2'|min_lr_rate, min_lr");
+	refused("lr_scheduler_kwargs: {num_cycles: 2}\n", NULL, "lr_scheduler_kwargs: |without lr_scheduler_type: cosine_with_restarts");
 	refused("decay_embeddings: false\n", NULL, "decay_embeddings: |without weight_decay");
 	refused("decay_embeddings: false\nweight_decay: 0.1\nlora_r: 4\n", NULL, "decay_embeddings: |lora_modules_to_save");
 	refused("seed: -1\n", NULL, "seed: '-1'");
