@@ -160,10 +160,27 @@ tidy:
 	clang-tidy --quiet $(filter-out src/device/cpu/isa.c,$(SRC)) -- -std=c11 -D_GNU_SOURCE -Isrc -I. -DRH_ISA=base
 
 PREFIX ?= /usr/local
+SHARE := $(DESTDIR)$(PREFIX)/share
 install: all
 	install -D $(B)/roundhouse $(DESTDIR)$(PREFIX)/bin/roundhouse
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/roundhouse/hardware examples/hardware/*.yaml
+	install -D -m 644 -t $(SHARE)/roundhouse/hardware examples/hardware/*.yaml
 	$(if $(MPI_CALLS),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/roundhouse $(MPI_CALLS))
+	install -D -m 644 -t $(SHARE)/doc/roundhouse README.md
+	install -D -m 644 -t $(SHARE)/doc/roundhouse/examples examples/*.yaml
+	install -D -m 644 src/packaging/completion.bash $(SHARE)/bash-completion/completions/roundhouse
+	src/packaging/manual.sh $(B)/roundhouse >$(B)/roundhouse.1
+	install -D -m 644 -t $(SHARE)/man/man1 $(B)/roundhouse.1
+
+uninstall:
+	rm -rf $(SHARE)/roundhouse $(SHARE)/doc/roundhouse $(DESTDIR)$(PREFIX)/lib/roundhouse
+	rm -f $(DESTDIR)$(PREFIX)/bin/roundhouse $(SHARE)/bash-completion/completions/roundhouse $(SHARE)/man/man1/roundhouse.1
+
+# A package of what `make install` installs; apt install ./build/roundhouse_VERSION_ARCHITECTURE.deb brings the libraries with it.
+deb: all
+	@tests/deps.sh dpkg-dev
+	@rm -rf $(B)/deb
+	@$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/$(B)/deb PREFIX=/usr >/dev/null
+	@src/packaging/deb.sh $(B)/deb build
 
 deps:
 	@tests/deps.sh $(PACKAGES)
@@ -176,4 +193,4 @@ clean:
 	rm -rf build
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
-.PHONY: all test test-long tests-built asan ubsan tsan demo demo-full reference bench headers tidy install deps fmt clean
+.PHONY: all test test-long tests-built asan ubsan tsan demo demo-full reference bench headers tidy install uninstall deb deps fmt clean

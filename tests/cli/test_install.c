@@ -72,11 +72,49 @@ static void test_copied_program_has_the_profiles(void **state)
 	scratch_close(&scratch);
 }
 
+/* What bash is offered for the last of these words is matched by grep's `pattern`. */
+static void check_completion(const struct scratch *scratch, const char *words, const char *pattern)
+{
+	assert_int_equal(shell(path_of("cd %s && PATH=usr/bin:$PATH bash -c 'source usr/share/bash-completion/completions/roundhouse; "
+	                               "COMP_WORDS=(roundhouse %s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _roundhouse; "
+	                               "echo \"${COMPREPLY[*]}\"' | grep -q '%s'",
+	                               scratch->dir, words, pattern)),
+	                 0);
+}
+
+static void test_installation_completes_explains_and_goes_without_a_trace(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	const char *build = getenv("RH_BUILD");
+	char make[256], page[128];
+	scratch_open(&scratch);
+	snprintf(make, sizeof make, "env -u MAKEFLAGS make -s -o all B=%s DESTDIR=%s PREFIX=/usr >/dev/null",
+	         build ? build : "build/release", scratch.dir);
+	snprintf(page, sizeof page, "%s/usr/share/man/man1/roundhouse.1", scratch.dir);
+	assert_int_equal(shell(path_of("%s install", make)), 0);
+	check_completion(&scratch, "tr", "^train$");
+	check_completion(&scratch, "plan --ga", "^--gantt$");
+	check_completion(&scratch, "train --lr-s", "^--lr_scheduler_type --lr_scheduler_kwargs$");
+	check_completion(&scratch, "train --lr_scheduler_type co", "^cosine constant constant_with_warmup");
+	check_completion(&scratch, "train --packing \"\"", "^true false$");
+	/* the manual has each verb's keys, and no line that troff takes for one of its own */
+	assert_int_equal(
+	        shell(path_of("grep -q '^.SH .ROUNDHOUSE TRAIN.$' %s && grep -q '^  max_grad_norm' %s && grep -q 'link_peer_above' %s",
+	                      page, page, page)),
+	        0);
+	assert_int_equal(shell(path_of("grep -v -E '^[.](TH|SH|B|I|nf|fi)( |$)' %s | grep -q '^[.]'", page)), 1);
+	assert_int_equal(shell(path_of("%s uninstall", make)), 0);
+	assert_int_equal(shell(path_of("test -z \"$(find %s -type f)\"", scratch.dir)), 0);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_installed_plan_finds_the_installed_profiles),
 	        cmocka_unit_test(test_copied_program_has_the_profiles),
+	        cmocka_unit_test(test_installation_completes_explains_and_goes_without_a_trace),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
