@@ -104,13 +104,16 @@ static int read_run_state(const json_t *json, const char *path, const struct rh_
 	              {"idle_steps", &out->idle_steps, RH_JSON_OPTIONAL},
 	              {"idle_steps_of_epoch", &out->idle_steps_of_epoch, RH_JSON_OPTIONAL},
 	              {"data_rows", &out->data_rows, RH_JSON_OPTIONAL},
-	              {"data_tokens", &out->data_tokens, RH_JSON_OPTIONAL}};
+	              {"data_tokens", &out->data_tokens, RH_JSON_OPTIONAL},
+	              {"sequence_chunk", &out->sequence_chunk, RH_JSON_OPTIONAL}};
 	int rc = 0;
 	for (size_t i = 0; !rc && i < sizeof counts / sizeof *counts; i++) {
 		rc = rh_json_int(json, counts[i].key, path, counts[i].need, counts[i].out);
 		if (!rc && (*counts[i].out < 0 || *counts[i].out > MOST_COUNTED))
 			rc = rh_fail(-EINVAL, "%s: '%s' is %" PRId64 ", which no run counts to", path, counts[i].key, *counts[i].out);
 	}
+	if (!json_object_get(json, "sequence_chunk"))
+		out->sequence_chunk = -1;
 	if (!rc && version != 1)
 		rc = rh_fail(-EINVAL, "%s: version %" PRId64 " is not known to this program", path, version);
 	if (!rc)

@@ -22,6 +22,7 @@ static const struct {
 } verbs[] = {
         {"train", "fine-tune a model on rows of text or conversations: a LoRA adapter, or all weights", verb_train, NULL},
         {"plan", "what a run will take and what limits it, on this machine or another; nothing is loaded", verb_plan, NULL},
+        {"stress", "the longest sequence that this machine, or another one, can train a model on, and what limits it", verb_stress, NULL},
         {"inspect", "the data as the model will see them, what of them is trained, and their faults; no weights are read", verb_inspect,
          NULL},
         {"eval", "loss and accuracy of a model, with or without an adapter, on rows", verb_eval, NULL},

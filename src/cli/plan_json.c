@@ -31,6 +31,11 @@ static json_t *mends_json(const struct rh_outlook *look)
 	return list;
 }
 
+static json_t *json_or_null(const char *text)
+{
+	return text ? json_string(text) : json_null();
+}
+
 static json_t *known(double value)
 {
 	return value > 0 ? json_real(value) : json_null();
@@ -40,17 +45,17 @@ json_t *plan_json(const struct rh_machine_found *found, const struct rh_forecast
 {
 	const struct rh_forecast *is = &look->forecast;
 	if (!look->fits)
-		return json_pack("{s:b, s:s, s:s, s:o, s:o, s:o, s:o, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "fits", 0, "hardware",
+		return json_pack("{s:b, s:s, s:s, s:o, s:o, s:o, s:o, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "fits", 0, "hardware",
 		                 found->hardware.name, "why", look->refusal, "mend", advice_json(&look->mend[0]), "mends", mends_json(look),
 		                 "max_ram_needed_bytes", look->ram_needed_bytes ? json_integer(look->ram_needed_bytes) : json_null(),
 		                 "rates_assumed", json_boolean(found->assumed), "tokens_per_second", "step_seconds", "bubble", "bottleneck",
-		                 "longest_sequence", "speed_of_light", "tiers", "stages");
+		                 "longest_sequence", "longest_sequence_single", "speed_of_light", "tiers", "stages");
 	json_t *out = json_pack("{s:b, s:s, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:s, s:f, s:o, s:I}", "fits", 1, "hardware",
 	                        found->hardware.name, "rates_assumed", json_boolean(found->assumed), "devices", found->machine.devices,
 	                        "devices_used", is->devices, "tokens_per_second", is->tokens_per_second, "step_seconds", is->step_seconds,
 	                        "bubble", is->bubble, "speed_of_light", look->speed_of_light, "bottleneck",
 	                        rh_bottleneck_name(look->bottleneck), "bottleneck_gain", look->bottleneck_gain, "advice",
-	                        advice_json(&look->advice), "longest_sequence", (json_int_t)look->longest_sequence);
+	                        advice_json(&look->advice), "longest_sequence", (json_int_t)look->longest.tokens);
 	json_t *rest =
 	        json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:o}",
 	                  "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
@@ -62,6 +67,14 @@ json_t *plan_json(const struct rh_machine_found *found, const struct rh_forecast
 	                  is->times.gradients, "optimizer", is->times.optimizer, "rows_assumed_full", input->synthetic, "rows_uncounted",
 	                  input->uncounted, "nvme_step_bytes", (json_int_t)is->nvme_step_bytes, "model_positions",
 	                  (json_int_t)input->positions, "stages_packed", json_boolean(is->packed));
+	if (rest) {
+		int is_cut = input->work.chunks > 1;
+		(void)json_object_set_new(rest, "sequence_chunk", is_cut ? json_integer(input->work.chunk) : json_null());
+		(void)json_object_set_new(rest, "chunks", json_integer(rh_chunks_of(&input->work)));
+		(void)json_object_set_new(rest, "longest_sequence_budget", json_or_null(look->longest.budget));
+		(void)json_object_set_new(rest, "longest_sequence_single", json_integer(look->longest_single.tokens));
+		(void)json_object_set_new(rest, "longest_sequence_single_budget", json_or_null(look->longest_single.budget));
+	}
 	if (!out || !rest || json_object_update(out, rest)) {
 		json_decref(out);
 		out = NULL;

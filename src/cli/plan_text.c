@@ -47,6 +47,15 @@ static int put_rounds(struct rh_text *out, const struct rh_forecast *is, int64_t
 	                      (long long)is->round_micro_batches);
 }
 
+static int put_chunks(struct rh_text *out, const struct rh_config *config, const struct rh_workload *work)
+{
+	if (work->chunks < 2)
+		return 0;
+	return rh_text_printf(out, "chunks       the longest row, of %lld tokens, in %d of at most %lld (sequence_chunk%s)\n",
+	                      (long long)work->row.tokens, work->chunks, (long long)work->chunk,
+	                      config->sequence_chunk ? "" : ": whole rows do not fit");
+}
+
 static int put_tier(struct rh_text *out, const char *name, int64_t used, int64_t budget, const char *what)
 {
 	int rc = rh_text_printf(out, "%-12s %.2f GiB", name, (double)used / gib);
@@ -95,17 +104,32 @@ static int put_length(struct rh_text *out, int64_t tokens, int64_t positions)
 	return rh_text_printf(out, "%lld tokens", (long long)tokens);
 }
 
-/* The longest sequence with one row a micro-batch, which may be another batch size than the rest of the plan has. */
-static int put_longest(struct rh_text *out, int64_t positions, const struct rh_outlook *look, int64_t batch)
+/* What more tokens would exceed. */
+static int put_budget(struct rh_text *out, const struct rh_longest *longest)
+{
+	return longest->budget ? rh_text_printf(out, ", as far as %s goes", longest->budget) : 0;
+}
+
+/* The longest sequences with one row a micro-batch, which may be another batch size than the rest of the plan has. */
+static int put_longest(struct rh_text *out, int64_t positions, const struct rh_outlook *look, int devices, int64_t batch)
 {
 	int rc = rh_text_printf(out, "longest      ");
 	if (!rc)
-		rc = put_length(out, look->longest_sequence, positions);
+		rc = put_length(out, look->longest_single.tokens, positions);
+	if (!rc)
+		rc = put_budget(out, &look->longest_single);
+	if (!rc && devices > 1) {
+		rc = rh_text_printf(out, "; with %d rows in flight ", devices);
+		if (!rc)
+			rc = put_length(out, look->longest.tokens, positions);
+		if (!rc)
+			rc = put_budget(out, &look->longest);
+	}
 	return rc ? rc : rh_text_printf(out, "%s\n", batch > 1 ? " at per_device_train_batch_size: 1" : "");
 }
 
-static int put_speed(struct rh_text *out, const struct rh_config *config, const struct rh_forecast_input *input,
-                     const struct rh_outlook *look)
+static int put_speed(struct rh_text *out, const struct rh_config *config, const struct rh_machine_found *found,
+                     const struct rh_forecast_input *input, const struct rh_outlook *look)
 {
 	const struct rh_forecast *is = &look->forecast;
 	int rc = rh_text_printf(out, "speed        %.1f tokens/s, %.4g s a step; idle %.1f %%; %.1f %% of the devices' peak (MFU)\n",
@@ -124,7 +148,9 @@ static int put_speed(struct rh_text *out, const struct rh_config *config, const 
 		                    rh_bottleneck_name(look->bottleneck), 100 * look->bottleneck_gain);
 	if (!rc && *look->advice.text)
 		rc = rh_text_printf(out, "helps most   %s: %.1f %% more tokens/s\n", look->advice.text, 100 * look->advice.gain);
-	return rc || input->of_images ? rc : put_longest(out, input->positions, look, config->per_device_train_batch_size);
+	return rc || input->of_images
+	               ? rc
+	               : put_longest(out, input->positions, look, found->machine.devices, config->per_device_train_batch_size);
 }
 
 static int put_head(struct rh_text *out, const struct rh_machine_found *found, const struct rh_forecast_input *input)
@@ -191,7 +217,9 @@ int plan_put(struct rh_text *out, const struct rh_machine_found *found, const st
 	if (!rc)
 		rc = put_rounds(out, &look->forecast, input->count[0]);
 	if (!rc)
-		rc = put_speed(out, config, input, look);
+		rc = put_chunks(out, config, &input->work);
+	if (!rc)
+		rc = put_speed(out, config, found, input, look);
 	if (!rc)
 		rc = rh_text_printf(
 		        out, "drawn below  one step: %.4g s from its first update or upload to its last download; steps may overlap\n",

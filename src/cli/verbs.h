@@ -9,6 +9,7 @@ enum { VERB_SAYS_NO = 1 };
 
 int verb_train(const struct rh_config *config) RH_MUST;
 int verb_plan(const struct rh_config *config) RH_MUST;
+int verb_stress(const struct rh_config *config) RH_MUST;
 int verb_eval(const struct rh_config *config) RH_MUST;
 int verb_generate(const struct rh_config *config) RH_MUST;
 int verb_chat(const struct rh_config *config) RH_MUST;

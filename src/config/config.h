@@ -7,9 +7,9 @@
 #include "config/spill.h"
 #include "config/task.h"
 #include "config/transport.h"
-#include "core/form.h"
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/form.h"
 
 #include <stddef.h>
 
@@ -156,7 +156,7 @@ struct rh_config {
 
 	/* devices, stages and budgets */
 	char *device;                                  /* "cpu:2" */
-	int64_t sequence_chunk;                        /* 0: rows are not cut */
+	int64_t sequence_chunk;                        /* 0: rows are cut where they do not fit whole */
 	int64_t round_micro_batches;                   /* 0: the plan chooses */
 	int64_t *forward_cuts, *backward_cuts;         /* first layer of each stage but the first, ascending; NULL: the plan chooses */
 	int64_t forward_cut_count, backward_cut_count; /* -1 unset: distinguishes "[]" (one stage) */
@@ -213,13 +213,15 @@ struct rh_config {
 	double link_timeout, link_give_up; /* seconds */
 	int64_t measure_seconds;           /* doctor */
 
-	int json;    /* --json */
-	int force;   /* --force: results may be written over files of others */
-	char *gantt; /* of plan: --gantt FILE.svg, borrowed from the command line */
-	int compare; /* of plan: --compare, all schedules */
-	int check;   /* of plan: --check, prove the plan's lanes (run/check.h) */
-	int gpus;    /* of plan: --gpus N of the profile's, 0: all */
-	int help;    /* --help: nothing else is set */
+	int json;      /* --json */
+	int force;     /* --force: results may be written over files of others */
+	char *gantt;   /* of plan: --gantt FILE.svg, borrowed from the command line */
+	int compare;   /* of plan: --compare, all schedules */
+	int check;     /* of plan: --check, prove the plan's lanes (run/check.h) */
+	int gpus;      /* of plan and stress: --gpus N of the profile's, 0: all */
+	char *svg;     /* of stress: --svg FILE.svg, likewise */
+	double time_s; /* of stress: --time; 0: not given */
+	int help;      /* --help: nothing else is set */
 };
 
 enum { RH_BOXES_MAX = 64 };

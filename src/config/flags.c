@@ -108,21 +108,63 @@ static int set_hardware(const char *name, struct config_entries *entries)
 	return rc;
 }
 
-/* Flags of plan that are no keys. 1: it was one, and *taken words are its; 0: it was none. */
-static int read_plan_flag(char **argv, int left, struct config_entries *entries, struct rh_config *config, int *taken)
+/* "90", "90s", "15m", "2h"; 0: none of these. */
+static double seconds_of(const char *text)
+{
+	static const struct {
+		const char *unit;
+		double seconds;
+	} units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}};
+	char number[32];
+	size_t digits = strspn(text, "0123456789.");
+	double value;
+	if (!digits || digits >= sizeof number)
+		return 0;
+	memcpy(number, text, digits);
+	number[digits] = 0;
+	if (config_parse_real(number, &value))
+		return 0;
+	for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+		if (!strcmp(text + digits, units[i].unit))
+			return value * units[i].seconds;
+	return 0;
+}
+
+/* Flags of stress alone, likewise. */
+static int read_stress_flag(char **argv, int left, struct rh_config *config, int *taken)
+{
+	const char *value;
+	*taken = 1;
+	if ((value = value_of("svg", argv, left, taken))) {
+		config->svg = (char *)(uintptr_t)value;
+		return *value ? 1 : rh_fail(-EINVAL, "--svg: expected the name of an SVG file to write");
+	}
+	if (!(value = value_of("time", argv, left, taken)))
+		return 0;
+	config->time_s = seconds_of(value);
+	return config->time_s >= 1 && config->time_s <= 1e7 ? 1 : rh_fail(-EINVAL, "--time: expected a time such as 90s, 10m or 2h");
+}
+
+/* Flags of plan that are no keys; of stress two of them. 1: it was one, and *taken words are its; 0: it was none. */
+static int read_plan_flag(char **argv, int left, unsigned verb, struct config_entries *entries, struct rh_config *config, int *taken)
 {
 	const char *value;
 	int64_t gpus;
+	if (verb == VERB_STRESS) {
+		int rc = read_stress_flag(argv, left, config, taken);
+		if (rc)
+			return rc;
+	}
 	*taken = 1;
-	if (!strcmp(argv[0], "--compare")) {
+	if (verb == VERB_PLAN && !strcmp(argv[0], "--compare")) {
 		config->compare = 1;
 		return 1;
 	}
-	if (!strcmp(argv[0], "--check")) {
+	if (verb == VERB_PLAN && !strcmp(argv[0], "--check")) {
 		config->check = 1;
 		return 1;
 	}
-	if ((value = value_of("gantt", argv, left, taken))) {
+	if (verb == VERB_PLAN && (value = value_of("gantt", argv, left, taken))) {
 		config->gantt = (char *)(uintptr_t)value;
 		return *value ? 1 : rh_fail(-EINVAL, "--gantt: expected the name of an SVG file to write");
 	}
@@ -141,7 +183,7 @@ int config_flags_read(int argc, char **argv, struct config_entries *entries, str
 	unsigned verb = config_verb_bit(entries->verb);
 	*path = NULL;
 	for (int i = 0; i < argc;) {
-		int taken = 1, rc = verb == VERB_PLAN ? read_plan_flag(argv + i, argc - i, entries, config, &taken) : 0;
+		int taken = 1, rc = verb & VERB_FORECASTS ? read_plan_flag(argv + i, argc - i, verb, entries, config, &taken) : 0;
 		if (rc < 0)
 			return rc;
 		if (rc) {

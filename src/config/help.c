@@ -23,6 +23,15 @@ static const struct {
          "                                  the fastest, by round trip and speed of the link\n"
          "  --check                         the steps' commands are checked, too: each finds what it needs, in whatever order a run takes\n"
          "  --json                          all of it as one line of JSON\n"},
+        {VERB_STRESS,
+         "\nstress\n"
+         "  The longest sequence that can be trained on, one in each step: with all on the device, with the host's memory, and with\n"
+         "  NVMe (nvme_dirs and max_nvme). Found by plans, then tried with random tokens on this machine; of another one\n"
+         "  (--hardware) predicted alone. Needs the model; train_file is not read.\n"
+         "  --time TIME                     when to stop, such as 90s, 10m or 2h [10m]\n"
+         "  --hardware NAME, --gpus N       as in plan\n"
+         "  --svg FILE.svg                  tokens/s over the length, drawn\n"
+         "  --json                          all of it as one line of JSON\n"},
         {VERB_EVAL,
          "\neval\n"
          "  Loss and accuracy of model_name_or_path, with adapter_name_or_path of the model with that adapter, on validation_file; or on\n"

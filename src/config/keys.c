@@ -204,7 +204,8 @@ const struct config_key config_keys[] = {
 	    .help = "who runs what when (in mode local others than roundpipe are there for comparison; unset, mode sync-pp takes 1f1b and mode "
 	            "paci takes paci)"),
 	KEY(KEY_INTEGER, sequence_chunk, VERB_MODEL, .least = 256, .most = 1 << 24,
-	    .help = "longer rows are cut into chunks of at most so many tokens, which devices take one after the other; unset: they are not"),
+	    .help = "longer rows are cut into chunks of at most so many tokens, which devices take one after the other; unset: rows that do "
+	            "not fit whole are cut into the longest chunks that do"),
 	KEY(KEY_INTEGER, round_micro_batches, VERB_MODEL, .least = 1, .most = 1 << 20, .help = "micro-batches in a round; unset: chosen"),
 	KEY(KEY_CUTS, forward_cuts, VERB_MODEL, .least = 1, .most = LAYERS_MOST,
 	    .help = "first layer of each forward stage but the first; unset: chosen"),
@@ -519,7 +520,7 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 unsigned config_verb_bit(const char *verb)
 {
 	static const char *const names[] = {"train",   "plan", "doctor", "generate", "eval", "keys",
-	                                    "inspect", "chat", "merge",  "export",   "join"}; /* in the order of the bits */
+	                                    "inspect", "chat", "merge",  "export",   "join", "stress"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

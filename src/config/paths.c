@@ -234,7 +234,7 @@ static int resolve_files(struct config_draft *draft, unsigned verb, const struct
 		return 0;
 	for (size_t i = 0; i < files->count && !rc; i++)
 		rc = write_out_home(entry, &files->item[i]);
-	if (!rc && verb == VERB_PLAN)
+	if (!rc && (verb & VERB_FORECASTS))
 		rc = plan_without(key->name, files);
 	if (rc)
 		return rc < 0 ? rc : 0;
@@ -262,17 +262,17 @@ int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct
 		int is_read = path_keys[i].is_read && !(key->type == KEY_RESUME && !strcmp(*path, "true")) &&
 		              !(!strcmp(key->name, "prompt_file") && !strcmp(*path, "-"));
 		int is_model = !strcmp(key->name, "model_name_or_path"), is_config = !strcmp(key->name, "config_name");
-		if (!rc && verb == VERB_PLAN && (is_model || is_config) && is_known_model(*path))
+		if (!rc && (verb & VERB_FORECASTS) && (is_model || is_config) && is_known_model(*path))
 			continue;
-		int is_elsewhere = !rc && is_model && verb == VERB_PLAN ? may_be_on_hub(*path) : 0;
+		int is_elsewhere = !rc && is_model && (verb & VERB_FORECASTS) ? may_be_on_hub(*path) : 0;
 		if (is_elsewhere < 0)
 			return is_elsewhere;
-		if (!rc && is_model && verb == VERB_PLAN && !is_elsewhere && rh_path_kind(*path) == RH_PATH_NONE)
+		if (!rc && is_model && (verb & VERB_FORECASTS) && !is_elsewhere && rh_path_kind(*path) == RH_PATH_NONE)
 			rc = fail_to_find_model(entry, *path);
 		if (!rc && is_read && (key->verbs & verb))
 			rc = check_path(entry, key->name, *path);
 		if (rc)
 			return rc;
 	}
-	return verb & (VERB_PLAN | VERB_INSPECT) ? go_by_shapes(&draft->config) : 0;
+	return verb & (VERB_FORECASTS | VERB_INSPECT) ? go_by_shapes(&draft->config) : 0;
 }

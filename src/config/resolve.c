@@ -37,8 +37,8 @@ static int resolve_device(struct resolving *r)
 	if (rc)
 		return config_entry_fail(entry, "%s", rh_error(rc));
 	r->device = spec.kind;
-	if (spec.kind == RH_DEVICE_SIM && r->verb_bit != VERB_PLAN)
-		return config_entry_fail(entry, "'%s' is a simulated machine, which is for plan; others need cpu, cpu:N or cuda",
+	if (spec.kind == RH_DEVICE_SIM && !(r->verb_bit & VERB_FORECASTS))
+		return config_entry_fail(entry, "'%s' is a simulated machine, which is for plan and stress; others need cpu, cpu:N or cuda",
 		                         config_show(name).text);
 	if (spec.kind == RH_DEVICE_SIM) { /* what the devices are decides the dtype */
 		struct rh_hardware hardware;
@@ -310,7 +310,7 @@ static int resolve_boxes(struct resolving *r)
 {
 	if (r->config->check && r->config->paci_backward == RH_BACKWARD_STASH)
 		return config_entry_fail(given(r, "paci_backward"), "--check does not follow the stash's versions: leave one of them out");
-	if (r->verb_bit == VERB_PLAN && r->config->mode != RH_MODE_LOCAL) {
+	if (r->verb_bit & VERB_FORECASTS && r->config->mode != RH_MODE_LOCAL) {
 		if (r->config->check || r->config->gantt || (r->config->compare && r->config->mode != RH_MODE_FLUIDPIPE))
 			return config_entry_fail(given(r, "mode"),
 			                         "--compare, --check and --gantt are for one box, --compare for mode fluidpipe too: "
@@ -318,7 +318,7 @@ static int resolve_boxes(struct resolving *r)
 		if (!r->config->box) /* all are planned */
 			r->config->box = 1;
 	}
-	return r->verb_bit & VERB_RUNS ? config_resolve_boxes(r->draft, r->given, r->verb_bit != VERB_PLAN) : 0;
+	return r->verb_bit & VERB_RUNS ? config_resolve_boxes(r->draft, r->given, !(r->verb_bit & VERB_FORECASTS)) : 0;
 }
 
 static int check_prompt(struct resolving *r)
@@ -350,7 +350,7 @@ static int check_required(struct resolving *r)
 		unsigned verbs;
 		const char *key, *instead;
 	} needs[] = {
-	        {VERB_TRAIN | VERB_PLAN, "model_name_or_path", "config_name"},
+	        {VERB_RUNS, "model_name_or_path", "config_name"},
 	        {VERB_SPEAKS | VERB_EVAL | VERB_WRITES, "model_name_or_path", NULL},
 	        {VERB_MERGE, "adapter_name_or_path", NULL},
 	        {VERB_JOIN, "parts", NULL},

@@ -95,12 +95,26 @@ int64_t rh_chunks_cut(const struct rh_chunk_rule *rule, const int32_t *start, in
 	               RH_CHUNKS_MOST, (long long)rule->most);
 }
 
+/* The first of `count` ascending numbers that is no smaller than this one. */
+static int64_t first_at(const int32_t *ascending, int64_t count, int64_t number)
+{
+	int64_t low = 0, high = count;
+	while (low < high) {
+		int64_t middle = low + (high - low) / 2;
+		if (ascending[middle] < number)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
 struct rh_micro_batch rh_chunk_of(const struct rh_micro_batch *row, const int64_t *cut, int chunk, int chunks,
                                   const struct rh_chunk_room *room)
 {
 	struct rh_micro_batch out = *row;
 	int is_empty = chunk >= chunks;
-	int64_t first = is_empty ? cut[chunks] : cut[chunk], end = is_empty ? first : cut[chunk + 1], documents = 0, keys = first, head = 0;
+	int64_t first = is_empty ? cut[chunks] : cut[chunk], end = is_empty ? first : cut[chunk + 1], documents = 0, keys = first, head;
 	out.shape = (struct rh_micro_shape){
 	        .tokens = end - first, .first = first, .text_longest = row->shape.longest, .chunk = chunk, .chunks = chunks};
 	for (int64_t d = 0; d < row->shape.documents; d++) {
@@ -119,11 +133,10 @@ struct rh_micro_batch rh_chunk_of(const struct rh_micro_batch *row, const int64_
 		room->start_q[documents] = (int32_t)(end - first);
 		room->start_k[documents] = (int32_t)(end - keys);
 	}
-	while (head < row->shape.head_rows && row->head_row[head] < first)
-		head++;
-	for (int64_t i = head; i < row->shape.head_rows && row->head_row[i] < end; i++, out.shape.head_rows++)
-		if (room->head_row)
-			room->head_row[i - head] = (int32_t)(row->head_row[i] - first);
+	head = first_at(row->head_row, row->shape.head_rows, first);
+	out.shape.head_rows = first_at(row->head_row, row->shape.head_rows, end) - head;
+	for (int64_t i = 0; room->head_row && i < out.shape.head_rows; i++)
+		room->head_row[i] = (int32_t)(row->head_row[head + i] - first);
 	out.shape.documents = documents;
 	out.shape.keys = chunks > 1 && !is_empty ? end - keys : 0;
 	out.ids += first;

@@ -103,10 +103,9 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b)
 
 /* Returns the shorter step's micro-batches; *more: how many the longer one adds. *more is a period, after which the same device has the
  * same stage again, and the whole step is the shorter one and some periods. If that is too long, both numbers are simply small enough. */
-static int64_t choose_shorter_steps(int64_t round, int devices, const struct rh_forecast_input *input, const struct rh_stage_plan *plan,
+static int64_t choose_shorter_steps(int64_t count, int64_t round, int64_t most, int devices, const struct rh_stage_plan *plan,
                                     int64_t *more)
 {
-	int64_t count = input->count[0], most = SIMULATED_MOST / (2 * input->layers);
 	int64_t stages = plan->forward_stages + plan->backward_stages, period = devices / greatest_common_divisor(stages, devices);
 	int64_t most_rounds = 2 * most / 3 / round, rest = (count / round) % period;
 	rest = rest ? rest : period;
@@ -160,7 +159,10 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
 	int rc = rh_forecast(config, machine, &none, &planned, out);
 	if (rc)
 		return rc;
-	few = choose_shorter_steps(out->round_micro_batches, machine->devices, input, &out->plan, &more);
+	int64_t chunks = rh_chunks_of(&input->work); /* a row's stay together */
+	few = chunks * choose_shorter_steps(input->count[0] / chunks, rh_max(out->round_micro_batches / chunks, 1),
+	                                    rh_max(SIMULATED_MOST / (2 * input->layers) / chunks, 1), machine->devices, &out->plan, &more);
+	more *= chunks;
 	/* shorter rounds than the whole step's wait more for uploads, so their times are not linear */
 	int whole_rounds = few % out->round_micro_batches == 0 && more % out->round_micro_batches == 0;
 	int64_t units = input->count[0] * input->layers * input->steps;

@@ -180,19 +180,18 @@ static int input_of_files(const struct rh_config *config, struct rh_session *ses
 	if (!rc)
 		rc = rh_training_data_arrange(config, &objective, session->tokenizer, &data);
 	if (!rc)
-		rc = rh_training_data_workload(config, session->model, &data, session->device_count, &work);
+		rc = rh_training_data_workload(session, &data, RH_CHUNK_UNKNOWN, &work);
 	if (!rc)
-		rc = rh_forecast_input_of_data(&data, rh_chunk_rule_of(config, session->model), &work, steps, out);
+		rc = rh_forecast_input_of_data(&data, rh_chunk_rule_of(work.chunk, session->model), &work, steps, out);
 	rh_training_data_free(&data);
 	return rc;
 }
 
-/* Synthetic rows in chunks, each as the others'. */
-static int cut_synthetic(const struct rh_config *config, const struct rh_model *model, struct rh_forecast_input *input)
+int rh_forecast_input_cut(struct rh_session *session, struct rh_forecast_input *input)
 {
-	const struct rh_chunk_rule rule = rh_chunk_rule_of(config, model);
 	struct rh_micro_batch row = rh_micro_batch_of(input->work.train, NULL);
-	int rc = rh_chunks_workload_synthetic(&rule, &input->work);
+	int rc = rh_chunks_choose(session, NULL, RH_CHUNK_UNKNOWN, &input->work);
+	const struct rh_chunk_rule rule = rh_chunk_rule_of(input->work.chunk, session->model);
 	int64_t chunks = rh_chunks_of(&input->work), count = input->work.train_micro_batches;
 	if (rc || chunks < 2)
 		return rc;
@@ -214,6 +213,30 @@ static int cut_synthetic(const struct rh_config *config, const struct rh_model *
 	return rc;
 }
 
+int rh_forecast_input_of_first_row(const struct rh_forecast_input *input, int64_t rows, int steps, struct rh_forecast_input *out)
+{
+	const struct rh_workload *work = &input->work;
+	int64_t chunks = rh_chunks_of(work), count = rows * chunks, tokens = 0;
+	*out = (struct rh_forecast_input){.synthetic = 1, .layers = input->layers, .positions = input->positions};
+	out->work = (struct rh_workload){.train = work->train,
+	                                 .row = work->row,
+	                                 .chunk = work->chunk,
+	                                 .chunks = work->chunks,
+	                                 .cache_rows = work->cache_rows,
+	                                 .train_micro_batches = count};
+	int rc = reserve(out, steps, steps * count);
+	for (int64_t m = 0; !rc && m < steps * count; m++)
+		out->micro[m] = rh_forecast_micro(input, m % chunks);
+	for (int s = 0; !rc && s < steps; s++)
+		out->count[s] = count;
+	for (int64_t m = 0; m < chunks; m++)
+		tokens += rh_forecast_micro(input, m).tokens;
+	out->tokens_a_step = (double)(tokens * rows);
+	if (rc)
+		rh_forecast_input_free(out);
+	return rc;
+}
+
 int rh_forecast_input_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
 {
 	const char *why;
@@ -230,7 +253,7 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 	if (!rc && why)
 		rh_forecast_input_suit(session->model_config, out);
 	if (!rc && why)
-		rc = cut_synthetic(config, session->model, out);
+		rc = rh_forecast_input_cut(session, out);
 	out->uncounted = why;
 	out->layers = session->model->layers;
 	out->positions = session->model_config->max_position_embeddings;

@@ -38,6 +38,10 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struct rh_forecast_input *out) RH_MUST;
 /* The same input for this model: token types, one row of logits for each row that is classified, the tokens and pixels of images. */
 void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forecast_input *input);
+/* Of synthetic rows: in chunks, where the session cuts such rows (rh_chunks_choose). */
+int rh_forecast_input_cut(struct rh_session *session, struct rh_forecast_input *input) RH_MUST;
+/* Steps of so many rows, each as the first one, in its chunks. The caller frees *out. */
+int rh_forecast_input_of_first_row(const struct rh_forecast_input *input, int64_t rows, int steps, struct rh_forecast_input *out) RH_MUST;
 /* The input of a run whose data have been read; work: what rh_training_data_workload says of them. */
 struct rh_training_data;
 int rh_forecast_input_of_data(const struct rh_training_data *data, struct rh_chunk_rule rule, const struct rh_workload *work, int steps,

@@ -13,6 +13,8 @@ enum { SMALL_STEP = 600, DEEP_STEP = 3000, FEWEST = 2 };
 
 int outlook_input_alike(const struct rh_config *config, const struct rh_forecast_input *input, struct rh_forecast_input *out)
 {
+	if (input->work.chunks > 1)
+		return rh_forecast_input_of_first_row(input, config->gradient_accumulation_steps, rh_forecast_fewest_steps(config), out);
 	int rc = rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out);
 	if (rc)
 		return rc;
@@ -28,12 +30,13 @@ static int small_input(const struct rh_config *config, const struct rh_session_m
 {
 	int64_t count = config->gradient_accumulation_steps,
 	        least = rh_max(rh_min(2 * (int64_t)machine->devices, DEEP_STEP / layers), FEWEST);
-	int64_t most = rh_max(SMALL_STEP / layers, least), over = most > machine->devices ? (count - most) % machine->devices : 0;
+	least = rh_max(least / rh_chunks_of(&input->work), 1);
+	int64_t most = rh_max(SMALL_STEP / layers / rh_chunks_of(&input->work), least),
+	        over = most > machine->devices ? (count - most) % machine->devices : 0;
 	*smaller = *config;
 	/* where devices take micro-batches in turn, the last turn is as full as in the whole step */
 	smaller->gradient_accumulation_steps = count <= most ? count : over ? most + over - machine->devices : most;
-	if (smaller->round_micro_batches > smaller->gradient_accumulation_steps)
-		smaller->round_micro_batches = smaller->gradient_accumulation_steps;
+	smaller->round_micro_batches = rh_min(smaller->round_micro_batches, outlook_micro_batches(smaller, input));
 	return outlook_input_alike(smaller, input, out);
 }
 
@@ -77,7 +80,7 @@ int outlook_small_open(const struct rh_config *config, const struct rh_session_m
 	out->round = whole->host_devices ? 0 : whole->round_micro_batches;
 	int rc = small_input(config, &out->used, input, whole->layers, &out->config, &out->input);
 	if (!rc && out->round && outlook_is_roundpipe(config))
-		out->config.round_micro_batches = rh_min(out->round, out->config.gradient_accumulation_steps);
+		out->config.round_micro_batches = rh_min(out->round, outlook_micro_batches(&out->config, &out->input));
 	if (!rc && chosen)
 		rc = rh_config_pin_stages(&out->config, plan, &out->cuts);
 	return rc;
@@ -133,9 +136,10 @@ static void finish_comparison(struct comparison *at, struct rh_outlook *out)
 	outlook_advise(&at->small, at->input, &at->changes, out);
 }
 
-static int look(struct comparison *at, struct rh_tasks *tasks, struct rh_trace *trace, struct outlook_longest *longest,
+static int look(struct comparison *at, struct rh_tasks *tasks, struct rh_trace *trace, struct outlook_longest longest[2],
                 struct rh_outlook *out)
 {
+	enum { ALL, SINGLE };
 	const struct rh_forecast_options options = {.trace = trace, .tasks = tasks, .planned = begin_comparison, .context = at};
 	struct rh_forecast *forecast = &out->forecast;
 	int rc = rh_forecast_judged(at->config, at->machine, at->input, &options, forecast);
@@ -144,7 +148,8 @@ static int look(struct comparison *at, struct rh_tasks *tasks, struct rh_trace *
 		return rc;
 	if (rc) {
 		snprintf(out->refusal, sizeof out->refusal, "%s", rh_error(rc));
-		atomic_store(&longest->unwanted, 1);
+		atomic_store(&longest[ALL].unwanted, 1);
+		atomic_store(&longest[SINGLE].unwanted, 1);
 		return outlook_mend(tasks, at->config, at->machine, out);
 	}
 	double light = forecast->product_peak_seconds;
@@ -154,8 +159,13 @@ static int look(struct comparison *at, struct rh_tasks *tasks, struct rh_trace *
 	if (at->rc)
 		return at->rc;
 	finish_comparison(at, out);
-	rc = rh_task_finish(&longest->task);
-	out->longest_sequence = at->input->of_images ? 0 : longest->tokens;
+	rc = rh_task_finish(&longest[ALL].task);
+	if (!rc)
+		rc = rh_task_finish(&longest[SINGLE].task);
+	if (!rc && !at->input->of_images) {
+		out->longest = longest[ALL].found;
+		out->longest_single = longest[SINGLE].found;
+	}
 	return rc;
 }
 
@@ -163,12 +173,15 @@ int rh_outlook_make(const struct rh_config *config, const struct rh_session_mach
                     struct rh_tasks *tasks, struct rh_trace *trace, struct rh_outlook *out)
 {
 	struct comparison at = {.config = config, .machine = machine, .input = input, .small = {.tasks = tasks}};
-	struct outlook_longest longest;
+	struct outlook_longest longest[2];
 	*out = (struct rh_outlook){.fits = 1};
-	outlook_longest_begin(tasks, config, machine, &longest);
-	int rc = look(&at, tasks, trace, &longest, out);
-	atomic_store(&longest.unwanted, 1);
-	rh_task_drop(&longest.task);
+	for (int i = 0; i < 2; i++)
+		outlook_longest_begin(tasks, config, machine, i ? 1 : machine->devices, &longest[i]);
+	int rc = look(&at, tasks, trace, longest, out);
+	for (int i = 0; i < 2; i++) {
+		atomic_store(&longest[i].unwanted, 1);
+		rh_task_drop(&longest[i].task);
+	}
 	end_comparison(&at);
 	return rc;
 }

@@ -4,6 +4,7 @@
 #define RH_FORECAST_OUTLOOK_H
 
 #include "forecast/forecast.h"
+#include "forecast/longest.h"
 
 enum rh_bottleneck { RH_LIMIT_COMPUTE, RH_LIMIT_UPLOAD, RH_LIMIT_DOWNLOAD, RH_LIMIT_DRAM, RH_LIMIT_OPTIMIZER, RH_LIMIT_NVME, RH_LIMITS };
 const char *rh_bottleneck_name(enum rh_bottleneck limit);
@@ -27,9 +28,9 @@ struct rh_outlook {
 	enum rh_bottleneck bottleneck;
 	double bottleneck_gain; /* by a quarter more of it */
 	struct rh_advice advice;
-	int64_t longest_sequence;   /* max_length at per_device_train_batch_size 1, all else as it is; 0: none fits, or rows are images */
-	double run_seconds;         /* 0: not known */
-	int64_t nvme_written_bytes; /* by the whole run */
+	struct rh_longest longest, longest_single; /* one row in flight for each device; one in all. Zero where rows are images */
+	double run_seconds;                        /* 0: not known */
+	int64_t nvme_written_bytes;                /* by the whole run */
 };
 
 /* tasks and trace as in rh_forecast. 0 also where the run does not fit. */

@@ -18,7 +18,7 @@ static void consider(struct rh_advice *best, double gain, const char *text)
 static int marginal_cost_is_known(const struct outlook_small *small, const struct rh_forecast_input *input)
 {
 	double count = (double)input->count[0], each = (double)input->micro[0].tokens;
-	return small->used.devices == small->devices && input->count[0] > small->input.count[0] &&
+	return input->work.chunks < 2 && small->used.devices == small->devices && input->count[0] > small->input.count[0] &&
 	       fabs(input->tokens_a_step / count - each) < each / 100;
 }
 
@@ -34,7 +34,7 @@ static void begin_larger_batch(const struct outlook_small *small, struct outlook
 	changes->larger.devices = (int)rh_min(2 * small->used.devices, small->devices);
 	other.gradient_accumulation_steps *= 2;
 	if (small->round && outlook_is_roundpipe(&other))
-		other.round_micro_batches = rh_min(small->round, other.gradient_accumulation_steps);
+		other.round_micro_batches = rh_min(small->round, outlook_micro_batches(&other, &small->input));
 	if (outlook_input_alike(&other, &small->input, &changes->longer))
 		rh_error_clear(); /* of so many nothing is known */
 	else
@@ -137,10 +137,11 @@ void outlook_advise(const struct outlook_small *small, const struct rh_forecast_
 {
 	char text[128];
 	const struct rh_config *config = &small->config;
-	int64_t whole = input->work.train_micro_batches;
+	int64_t whole = input->work.train_micro_batches / rh_chunks_of(&input->work); /* rows */
 	if (may_be_stale(config))
 		consider(&out->advice, gain_of_staleness(small, changes, &out->forecast), "optimizer_staleness: 1 (other results)");
-	if (outlook_is_roundpipe(config) && !config->round_micro_batches && out->forecast.host_devices) /* else the plan has chosen them */
+	if (outlook_is_roundpipe(config) && !config->round_micro_batches && out->forecast.host_devices &&
+	    input->work.chunks < 2) /* else the plan has chosen them */
 		consider_rounds(small, whole, out);
 	consider_state(small, out);
 	snprintf(text, sizeof text, "gradient_accumulation_steps: %lld (another batch size)", (long long)(2 * whole));

@@ -6,112 +6,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One trial, and who asked for it. */
-struct trial {
-	const struct rh_session_machine *machine;
-	const _Atomic int *unwanted; /* NULL, or set: nobody asks any more */
-	/* NULL, or of the configuration that a search changes in place: its rows, lengths and caps, which a plan reads and opening does not. */
-	struct rh_session *session;
-};
-
-/* `session` is the caller's, also after an error: then nothing of this configuration fits. */
-static int trial_open(const struct trial *base, const struct rh_config *config, struct rh_session *session, struct trial *out)
-{
-	*out = *base;
-	out->session = session;
-	return rh_session_simulate(config, base->machine, session);
-}
-
-static void trial_close(struct trial *trial)
-{
-	rh_session_close(trial->session);
-	rh_error_clear();
-}
-
-/* By a plan alone; `stages`: also those that are chosen by time. bytes: NULL, or where what it takes goes. */
-static int plan_with(const struct rh_config *config, const struct trial *trial, enum rh_run_stages stages, struct rh_run_bytes *bytes)
-{
-	struct rh_session *session = trial->session;
-	struct rh_forecast_input input = {0};
-	RH_ASSERT(session->config == config);
-	int rc = rh_forecast_input_synthetic(config, 0, &input);
-	if (rc)
-		return rc;
-	rh_forecast_input_suit(session->model_config, &input);
-	rh_run_plan_free(&session->plan);
-	rc = rh_session_plan(session, &input.work, stages);
-	if (bytes)
-		*bytes = session->plan.bytes;
-	rh_forecast_input_free(&input);
-	return rc;
-}
-
-static int fits_with(const struct rh_config *config, const struct trial *trial, enum rh_run_stages stages, struct rh_run_bytes *bytes)
-{
-	struct rh_session session;
-	struct trial own = *trial;
-	int opens = !trial->session, rc = 0;
-	if (bytes)
-		*bytes = (struct rh_run_bytes){0};
-	if (trial->unwanted && atomic_load(trial->unwanted))
-		return 0;
-	if (opens)
-		rc = trial_open(trial, config, &session, &own);
-	if (!rc)
-		rc = plan_with(config, &own, stages, bytes);
-	if (opens)
-		trial_close(&own);
-	rh_error_clear();
-	return !rc;
-}
-
-static int fits(const struct rh_config *config, const struct trial *trial)
-{
-	return fits_with(config, trial, RH_STAGES_PACKED, NULL);
-}
-
 enum { FIRST_TRIED = 256, SHORT = 2048 /* tokens */ };
-
-/* The largest value up to most for which the configuration fits, by doubling and halving from `first`; 0: none. */
-static int64_t largest(struct rh_config *config, int64_t *key, int64_t first, int64_t most, const struct trial *trial)
-{
-	int64_t low = 0, high = first;
-	high = high < most ? high : most;
-	for (; high <= most; high = high * 4 > most && high < most ? most : high * 4) {
-		*key = high;
-		if (!fits(config, trial))
-			break;
-		low = high;
-		if (high == most)
-			return most;
-	}
-	while (high - low > (low >> 6) + 1) {
-		*key = low + (high - low) / 2;
-		if (fits(config, trial))
-			low = *key;
-		else
-			high = *key;
-	}
-	return low;
-}
 
 static int find_longest(void *context)
 {
 	struct outlook_longest *longest = context;
-	const struct trial trial = {.machine = longest->machine, .unwanted = &longest->unwanted};
-	struct rh_config config = *longest->config;
-	struct rh_session session;
-	struct trial opened;
-	config.per_device_train_batch_size = 1;
-	if (!trial_open(&trial, &config, &session, &opened))
-		longest->tokens = largest(&config, &config.max_length, config.max_length, 1 << 22, &opened);
-	trial_close(&opened);
-	return 0;
+	return rh_longest_find(longest->config, longest->machine, longest->rows, RH_LONGEST_MOST, &longest->unwanted, &longest->found);
 }
 
-void outlook_longest_begin(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine,
+void outlook_longest_begin(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine, int64_t rows,
                            struct outlook_longest *out)
 {
+	out->rows = rows;
 	out->config = config;
 	out->machine = machine;
 	atomic_init(&out->unwanted, 0);
@@ -153,21 +59,22 @@ static struct rh_config spilled(const struct rh_config *config, const struct tri
 static int mend_by_spill(const struct rh_config *config, const struct trial *trial, const char *with, struct rh_outlook *out)
 {
 	struct rh_config other = spilled(config, trial);
-	struct rh_run_bytes bytes;
+	struct trial_result result;
+	const struct rh_run_bytes *bytes = &result.bytes;
 	char size[32];
 	if (config->spill)
 		return 0;
-	if (!fits_with(&other, trial, RH_STAGES_PACKED, &bytes)) {
-		if (!*with && bytes.nvme && bytes.total > bytes.total_budget)
-			out->spilled_ram_bytes = bytes.total;
+	if (!trial_fits_with(&other, trial, RH_STAGES_PACKED, &result)) {
+		if (!*with && bytes->nvme && bytes->total > bytes->total_budget)
+			out->spilled_ram_bytes = bytes->total;
 		return 0;
 	}
-	if (!bytes.nvme)
+	if (!bytes->nvme)
 		return 0;
-	show_size(bytes.nvme, size, sizeof size);
+	show_size(bytes->nvme, size, sizeof size);
 	char *text = next_mend(out);
 	snprintf(text, sizeof out->mend->text, "spill: auto, nvme_dirs and max_nvme: %s%s (%.1f GiB written to NVMe a step%s)", size, with,
-	         (double)bytes.nvme_step / gib,
+	         (double)bytes->nvme_step / gib,
 	         trial->machine->hardware->nvme.bytes ? "" : "; the profile has no nvme, whose speed decides");
 	return 1;
 }
@@ -182,10 +89,10 @@ static int find_batch(const struct rh_config *config, const struct trial *trial,
 	int64_t rows = config->per_device_train_batch_size, batch = 0, length = 0;
 	int rc = trial_open(trial, &other, &session, &opened);
 	if (!rc && rows > 1)
-		batch = largest(&other, &other.per_device_train_batch_size, FIRST_TRIED, rows, &opened);
+		batch = trial_largest(&other, &other.per_device_train_batch_size, FIRST_TRIED, rows, &opened);
 	if (!rc && !batch) {
 		other.per_device_train_batch_size = 1;
-		length = largest(&other, &other.max_length, FIRST_TRIED, config->max_length, &opened);
+		length = trial_largest(&other, &other.max_length, FIRST_TRIED, config->max_length, &opened);
 	}
 	trial_close(&opened);
 	*smaller = *config;
@@ -220,6 +127,27 @@ static int mend_by_spill_and_batch(const struct rh_config *config, const struct 
 	return mend_by_spill(&smaller, trial, with, out);
 }
 
+/* Rows in chunks, shorter than those that do not fit. */
+static int mend_by_chunk(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
+{
+	enum { LONGEST = 1 << 16 };
+	struct rh_config other = *config;
+	struct rh_session session;
+	struct trial opened;
+	other.sequence_chunk = rh_min(config->sequence_chunk ? config->sequence_chunk : config->max_length, LONGEST) / 2;
+	int rc = config->per_device_train_batch_size > 1 || other.sequence_chunk < FIRST_TRIED, is_fine = 0;
+	if (rc)
+		return 0;
+	rc = trial_open(trial, &other, &session, &opened);
+	for (; !rc && !is_fine && other.sequence_chunk >= FIRST_TRIED; other.sequence_chunk /= is_fine ? 1 : 2)
+		is_fine = trial_fits(&other, &opened);
+	trial_close(&opened);
+	if (is_fine)
+		snprintf(next_mend(out), sizeof out->mend->text, "sequence_chunk: %lld (other results, within rounding)",
+		         (long long)other.sequence_chunk);
+	return is_fine;
+}
+
 /* The same training in fewer bytes. */
 static int mend_by_layout(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
 {
@@ -229,13 +157,13 @@ static int mend_by_layout(const struct rh_config *config, const struct trial *tr
 	other.dtype = RH_BF16;
 	if (wide) {
 		other.state_layout = RH_LAYOUT_SPLIT;
-		if (fits(&other, trial))
+		if (trial_fits(&other, trial))
 			snprintf(next_mend(out), room, "dtype: bfloat16");
 	}
 	if (config->state_layout == RH_LAYOUT_SPLIT8 || config->optim != RH_OPTIM_ADAMW || config->use_lora || out->mends > before)
 		return out->mends > before;
 	other.state_layout = RH_LAYOUT_SPLIT8;
-	if (fits(&other, trial))
+	if (trial_fits(&other, trial))
 		snprintf(next_mend(out), room, "state_layout: split8%s", wide ? " and dtype: bfloat16" : "");
 	return out->mends > before;
 }
@@ -253,7 +181,7 @@ static int mend_by_lora(const struct rh_config *config, const struct trial *tria
 	other.lora_r = config->lora_r ? config->lora_r : 16;
 	snprintf(text, sizeof text, "a LoRA adapter instead of all weights, use_peft: true%s",
 	         config->dtype == RH_F32 ? " and dtype: bfloat16" : "");
-	if (fits(&other, trial)) {
+	if (trial_fits(&other, trial)) {
 		snprintf(next_mend(out), sizeof out->mend->text, "%s", text);
 	} else if (!before) {
 		size_t length = strlen(text);
@@ -268,17 +196,17 @@ static int mend_by_lora(const struct rh_config *config, const struct trial *tria
 static int64_t needed_ram(struct rh_config *other, const struct trial *trial)
 {
 	const struct rh_hardware_device *device = &trial->machine->hardware->device;
-	struct rh_run_bytes bytes = {0};
+	struct trial_result result = {0};
 	other->max_ram = 1;
-	if (device->memory <= device->reserved || other->spill || fits_with(other, trial, RH_STAGES_PACKED, &bytes))
+	if (device->memory <= device->reserved || other->spill || trial_fits_with(other, trial, RH_STAGES_PACKED, &result))
 		return 0;
-	return bytes.total_budget == 1 ? bytes.total : 0;
+	return result.bytes.total_budget == 1 ? result.bytes.total : 0;
 }
 
 /* A cap that is tried: it fits where it is `needed`, or, where that is not known, by a plan. */
 static int cap_fits(const struct rh_config *config, int64_t cap, int64_t needed, const struct trial *trial)
 {
-	return needed ? cap >= needed : fits(config, trial);
+	return needed ? cap >= needed : trial_fits(config, trial);
 }
 
 /* The least value of a cap that fits, to a hundredth; 0: none does. `cap` is one of *other's, of which the trial is. */
@@ -371,6 +299,7 @@ int outlook_mend(struct rh_tasks *tasks, const struct rh_config *config, const s
 	rh_task_begin(tasks, &cap.task, run_cap_mend, &cap);
 	int found = mend_by_spill(config, &trial, "", out);
 	found |= mend_by_layout(config, &trial, out);
+	found |= mend_by_chunk(config, &trial, out);
 	found |= mend_by_batch(config, &trial, "", out);
 	int has_one_change = found;
 	found |= mend_by_lora(config, &trial, out);

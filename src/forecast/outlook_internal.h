@@ -26,7 +26,13 @@ void outlook_try_begin(struct rh_tasks *tasks, const struct rh_config *config, c
 /* Tokens a second; 0: the trial failed. */
 double outlook_try_finish(struct outlook_try *what);
 
-/* Two steps of the configuration's micro-batches, all as the first of `input`. */
+/* Micro-batches of a step of the configuration, whose rows are in the input's chunks. */
+static inline int64_t outlook_micro_batches(const struct rh_config *config, const struct rh_forecast_input *input)
+{
+	return config->gradient_accumulation_steps * rh_chunks_of(&input->work);
+}
+
+/* Two steps of the configuration's micro-batches, all as the first row of `input`. */
 int outlook_input_alike(const struct rh_config *config, const struct rh_forecast_input *input, struct rh_forecast_input *out) RH_MUST;
 
 /* The small step that trials are compared with. */
@@ -76,14 +82,36 @@ void outlook_changes_close(struct outlook_changes *changes);
 
 /* ---- what fits, by trying ---- */
 
+/* One trial, and who asked for it. */
+struct trial {
+	const struct rh_session_machine *machine;
+	const _Atomic int *unwanted; /* NULL, or set: nobody asks any more */
+	/* NULL, or of the configuration that a search changes in place: its rows, lengths and caps, which a plan reads and opening does not. */
+	struct rh_session *session;
+};
+struct trial_result {
+	struct rh_run_bytes bytes;
+	int64_t chunk; /* rows are cut into; 0: they are whole */
+};
+
+/* `session` is the caller's, also after an error: then nothing of this configuration fits. */
+int trial_open(const struct trial *base, const struct rh_config *config, struct rh_session *session, struct trial *out) RH_MUST;
+void trial_close(struct trial *trial);
+/* 1: it fits; by a plan alone. */
+int trial_fits_with(const struct rh_config *config, const struct trial *trial, enum rh_run_stages stages, struct trial_result *out);
+int trial_fits(const struct rh_config *config, const struct trial *trial);
+/* The largest value up to most of a key of this configuration for which it fits, to 2 %, by doubling and halving from `first`; 0: none. */
+int64_t trial_largest(const struct rh_config *config, int64_t *key, int64_t first, int64_t most, const struct trial *trial);
+
 struct outlook_longest {
 	struct rh_task task;
 	const struct rh_config *config;
 	const struct rh_session_machine *machine;
+	int64_t rows;         /* in flight at once */
 	_Atomic int unwanted; /* 1: stop without a result */
-	int64_t tokens;       /* the largest max_length with which the configuration fits, one row a micro-batch; 0: none does */
+	struct rh_longest found;
 };
-void outlook_longest_begin(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine,
+void outlook_longest_begin(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine, int64_t rows,
                            struct outlook_longest *out);
 
 /* Fills out->mend: changes that a user may make, each alone enough. More memory comes last. */

@@ -183,8 +183,9 @@ static int consider_rounds(struct choosing *at, int64_t least)
 		rc = consider_packed(at, least);
 	if (!rc && at->planning->cuts_by_time && count <= least)
 		rc = consider_small_stages(at, least);
-	/* on one device small stages leave room for the activations of more layers, and updates begin earlier */
-	if (!rc && at->planning->stages.devices == 1 && at->best.choice.round)
+	/* on one device small stages leave room for the activations of more layers, and updates begin earlier; of a row in chunks all devices
+	 * have something to do only where it has many stages */
+	if (!rc && (at->planning->stages.devices == 1 || at->planning->stages.train.chunks) && at->best.choice.round)
 		rc = consider(at, at->best.choice.round, CUT_EACH_LAYER);
 	return rc;
 }

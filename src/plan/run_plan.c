@@ -358,6 +358,27 @@ static int choose_fates(struct planning *planning)
 	return planning->fates ? 0 : -ENOMEM;
 }
 
+/* Rounds of the length given, or of the default one; where host memory holds too little of these, of a micro-batch for each device, and of
+ * one. */
+static int fit_rounds(struct planning *planning, struct candidate *out)
+{
+	const struct rh_run_request *request = planning->request;
+	int64_t given = request->config->round_micro_batches, micro_batches = request->work->train_micro_batches;
+	struct choice choice = {.round = given ? given : rh_roundpipe_default_round(micro_batches, planning->stages.devices)};
+	int rc = fit_spilled(planning, choice, out);
+	int is_free = !given && micro_batches && rh_schedule_has_rounds(planning->executor.schedule) && !planning->boxes.boxes;
+	for (int one = 0; rc == RH_DOES_NOT_FIT && is_free && !out->no_stages_fit && one < 2; one++) {
+		int64_t round = one ? 1 : planning->stages.devices;
+		if (round >= rh_min(choice.round, micro_batches))
+			continue;
+		choice.round = round;
+		candidate_free(out);
+		rh_error_clear();
+		rc = fit_spilled(planning, choice, out);
+	}
+	return rc;
+}
+
 /* Finds the candidates: those with different rounds, or one with rounds of the default length and as little on NVMe as possible. If none
  * fits, the bytes of candidate[0] say what is too small. */
 static int find_candidates(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count)
@@ -373,10 +394,8 @@ static int find_candidates(struct planning *planning, struct candidate candidate
 		rc = planning_rounds(planning, candidate, count);
 	if (rc || *count)
 		return rc;
-	int64_t round = request->config->round_micro_batches, micro_batches = request->work->train_micro_batches;
-	const struct choice choice = {.round = round ? round : rh_roundpipe_default_round(micro_batches, planning->stages.devices)};
 	*count = 1;
-	return fit_spilled(planning, choice, &candidate[0]);
+	return fit_rounds(planning, &candidate[0]);
 }
 
 int rh_run_plan_search(const struct rh_run_request *request, struct rh_run_plans *out)

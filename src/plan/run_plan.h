@@ -19,6 +19,7 @@ struct rh_workload {
 	/* Above 1: rows are in chunks (data/chunks.h): each is so many of the micro-batches, `train` is the largest chunk, `row` the largest
 	 * row. */
 	int chunks;
+	int64_t chunk; /* most tokens in a chunk; 0: rows are not cut */
 	struct rh_micro_shape row;
 	int infer_logits;
 	int64_t train_steps; /* that remain; 0: not known */

@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-struct rh_chunk_rule rh_chunk_rule_of(const struct rh_config *config, const struct rh_model *model)
+struct rh_chunk_rule rh_chunk_rule_of(int64_t most, const struct rh_model *model)
 {
-	struct rh_chunk_rule rule = {.most = config->sequence_chunk};
+	struct rh_chunk_rule rule = {.most = most};
 	for (int l = 0; l < model->layers; l++) {
 		const struct rh_layer *layer = &model->layer[l];
 		const struct rh_traits *traits = &layer->traits;
@@ -25,26 +25,40 @@ struct rh_chunk_rule rh_chunk_rule_of(const struct rh_config *config, const stru
 	return rule;
 }
 
-int rh_chunks_check(const struct rh_config *config, const struct rh_model *model)
+/* Each mixer of a backward stage needs what all later chunks add to its gradients first. */
+static int cuts_are_fine(const struct rh_config *config, const struct rh_model *model)
 {
-	const char *with = NULL;
-	if (!config->sequence_chunk)
-		return 0;
+	int hi = model->layers, lo;
+	for (int64_t i = config->backward_cut_count - 1; i >= -1; i--, hi = lo) {
+		lo = i >= 0 ? (int)config->backward_cuts[i] : (int)rh_max(model->first_trained, 0);
+		if (lo >= 0 && lo < hi && hi <= model->layers && rh_model_mixers(model, lo, hi) > 1)
+			return 0;
+	}
+	return 1;
+}
+
+/* What keeps rows from being cut; NULL: nothing. */
+static const char *obstacle(const struct rh_config *config, const struct rh_model *model)
+{
 	for (int l = 0; l < model->layers; l++)
 		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.direction == RH_ATTENTION_BOTH)
-			with = "a model that looks in both directions, whose rows are not cut";
+			return "a model that looks in both directions, whose rows are not cut";
 	if (config->boxes > 1)
-		with = "several boxes";
-	else if (config->schedule && strcmp(config->schedule, "roundpipe") != 0)
-		with = "another schedule than roundpipe";
-	else if (config->per_device_train_batch_size != 1)
-		with = "several rows a micro-batch; set per_device_train_batch_size: 1";
-	else if (model->router_aux_loss_coef != 0)
-		with = "a router's balance loss; set router_aux_loss_coef: 0";
-	else if (config->spill & RH_SPILL_ACTIVATIONS)
-		with = "activations on NVMe";
-	else if (config->forward_cut_count >= 0 || config->backward_cut_count >= 0)
-		with = "stages that are cut by hand";
+		return "several boxes";
+	if (config->schedule && strcmp(config->schedule, "roundpipe") != 0)
+		return "another schedule than roundpipe";
+	if (config->per_device_train_batch_size != 1)
+		return "several rows a micro-batch; set per_device_train_batch_size: 1";
+	if (model->router_aux_loss_coef != 0)
+		return "a router's balance loss; set router_aux_loss_coef: 0";
+	if (config->spill & RH_SPILL_ACTIVATIONS)
+		return "activations on NVMe";
+	return config->backward_cut_count < 0 || cuts_are_fine(config, model) ? NULL : "backward_cuts that leave two blocks in a stage";
+}
+
+int rh_chunks_check(const struct rh_config *config, const struct rh_model *model)
+{
+	const char *with = config->sequence_chunk ? obstacle(config, model) : NULL;
 	return with ? rh_fail(-EINVAL, "sequence_chunk: rows in chunks are not there with %s", with) : 0;
 }
 
@@ -87,19 +101,37 @@ static void settle(const struct rh_micro_shape *most, int64_t longest, struct rh
 	work->train_micro_batches *= most->chunks;
 }
 
-int rh_chunks_workload(const struct rh_chunk_rule *rule, const struct rh_dataset *dataset, struct rh_workload *work)
+static int cut_dataset(const struct rh_chunk_rule *rule, const struct rh_dataset *dataset, struct rh_workload *work)
 {
 	struct rh_batch batch = {0};
 	struct rh_micro_shape most = {0};
 	int64_t longest = 0;
 	int rc = 0;
-	for (int64_t row = 0; rule->most && !rc && row < dataset->rows; row++) {
+	for (int64_t row = 0; !rc && row < dataset->rows; row++) {
 		rc = rh_batch_outline(dataset, &row, 1, &batch);
 		struct rh_micro_batch micro = rh_micro_of(&batch);
 		if (!rc)
 			rc = widen_by_row(rule, &micro, &most, &longest);
 	}
 	rh_batch_free(&batch);
+	if (!rc)
+		settle(&most, longest, work);
+	return rc;
+}
+
+static int cut_synthetic(const struct rh_chunk_rule *rule, struct rh_workload *work)
+{
+	struct rh_micro_shape most = {0};
+	int64_t longest = 0, rows = work->train.head_rows;
+	int32_t start[2] = {0, (int32_t)work->train.tokens}, *head = rh_alloc((size_t)rows, sizeof *head);
+	struct rh_micro_batch row = rh_micro_batch_of(work->train, start);
+	if (!head)
+		return -ENOMEM;
+	for (int64_t i = 0; i < rows; i++)
+		head[i] = (int32_t)i;
+	row.head_row = head;
+	int rc = widen_by_row(rule, &row, &most, &longest);
+	rh_free(head);
 	if (!rc)
 		settle(&most, longest, work);
 	return rc;
@@ -113,22 +145,83 @@ int rh_chunks_shapes(const struct rh_chunk_rule *rule, const struct rh_micro_bat
 	return count < 0 ? (int)count : 0;
 }
 
-int rh_chunks_workload_synthetic(const struct rh_chunk_rule *rule, struct rh_workload *work)
+static int cut(const struct rh_session *session, const struct rh_dataset *dataset, int64_t chunk, struct rh_workload *work)
 {
-	struct rh_micro_shape most = {0};
-	int64_t longest = 0, rows = work->train.head_rows;
-	int32_t start[2] = {0, (int32_t)work->train.tokens}, *head = rule->most ? rh_alloc((size_t)rows, sizeof *head) : NULL;
-	struct rh_micro_batch row = rh_micro_batch_of(work->train, start);
-	if (!rule->most)
+	const struct rh_chunk_rule rule = rh_chunk_rule_of(chunk, session->model);
+	work->chunk = chunk;
+	if (!chunk)
 		return 0;
-	if (!head)
-		return -ENOMEM;
-	for (int64_t i = 0; i < rows; i++)
-		head[i] = (int32_t)i;
-	row.head_row = head;
-	int rc = widen_by_row(rule, &row, &most, &longest);
-	rh_free(head);
-	if (!rc)
-		settle(&most, longest, work);
-	return rc;
+	return dataset ? cut_dataset(&rule, dataset, work) : cut_synthetic(&rule, work);
+}
+
+/* 1: one device can train so; a negative number is a fault. Chunks leave a part of the budget to plans for several devices, whose stages
+ * follow one another in another order. */
+static int fits(struct rh_session *session, const struct rh_workload *work)
+{
+	enum { LEFT = 16 };
+	struct rh_config config = *session->config;
+	struct rh_run_plan plan;
+	struct rh_run_request request = {
+	        .config = &config, .model = session->model, .lora = session->lora, .work = work, .stages = RH_STAGES_PACKED};
+	int rc = rh_session_run_machine(session, &request.machine);
+	if (rc)
+		return rc;
+	int64_t *budget = &request.machine.ram_bytes;
+	if (config.max_vram || request.machine.device_room) { /* the host's memory holds as much of whole rows as of chunks */
+		config.max_vram = config.max_vram ? config.max_vram : request.machine.device_room;
+		config.spill = 0;
+		request.machine.ram_bytes = INT64_MAX;
+		budget = &config.max_vram;
+	}
+	if (work->chunks > 1 && *budget < INT64_MAX)
+		*budget -= *budget / LEFT;
+	request.machine.devices = 1;
+	request.machine.simulated = 1;
+	rc = rh_run_plan_make(&request, &plan);
+	rh_run_plan_free(&plan);
+	if (rc == RH_DOES_NOT_FIT)
+		rh_error_clear();
+	return rc == RH_DOES_NOT_FIT ? 0 : rc ? rc : 1;
+}
+
+/* Rows that do not fit are cut into the longest chunks that do, of a power of two of tokens: what else is free then decides little. */
+static int cut_to_fit(struct rh_session *session, const struct rh_dataset *dataset, struct rh_workload *work)
+{
+	enum { LEAST = 8 }; /* its exponent */
+	const struct rh_workload whole = *work;
+	int low = LEAST, high = LEAST;
+	while ((int64_t)2 << high < whole.train.tokens)
+		high++;
+	while (low <= high) {
+		int middle = low + (high - low) / 2;
+		struct rh_workload trial = whole;
+		int rc = cut(session, dataset, (int64_t)1 << middle, &trial), is_fine;
+		int too_many = rc == -EINVAL; /* chunks */
+		if (too_many)
+			rh_error_clear();
+		is_fine = too_many ? 0 : rc ? rc : fits(session, &trial);
+		if (is_fine < 0)
+			return is_fine;
+		if (is_fine)
+			*work = trial;
+		if (is_fine || too_many)
+			low = middle + 1;
+		else
+			high = middle - 1;
+	}
+	return 0;
+}
+
+int rh_chunks_choose(struct rh_session *session, const struct rh_dataset *dataset, int64_t kept, struct rh_workload *work)
+{
+	const struct rh_config *config = session->config;
+	const char *with = obstacle(config, session->model);
+	if (config->sequence_chunk)
+		return cut(session, dataset, config->sequence_chunk, work);
+	if (kept > 0 && with)
+		return rh_fail(-EINVAL, "the checkpoint's run had rows in chunks, which are not there with %s", with);
+	if (kept >= 0 || with)
+		return cut(session, dataset, rh_max(kept, 0), work);
+	int is_fine = fits(session, work);
+	return is_fine < 0 ? is_fine : is_fine ? 0 : cut_to_fit(session, dataset, work);
 }

@@ -6,14 +6,18 @@
 #include "data/dataset.h"
 #include "session/session.h"
 
-/* How this configuration cuts rows for this model; most 0: not at all. */
-struct rh_chunk_rule rh_chunk_rule_of(const struct rh_config *config, const struct rh_model *model);
+enum { RH_CHUNK_UNKNOWN = -1 };
+
+/* How rows of this model are cut into chunks of at most so many tokens; 0: not at all. */
+struct rh_chunk_rule rh_chunk_rule_of(int64_t most, const struct rh_model *model);
 /* -EINVAL: what sequence_chunk cannot be combined with; one line says what. */
 int rh_chunks_check(const struct rh_config *config, const struct rh_model *model) RH_MUST;
-/* The workload of training on these rows whole becomes that of their chunks. */
-int rh_chunks_workload(const struct rh_chunk_rule *rule, const struct rh_dataset *dataset, struct rh_workload *work) RH_MUST;
-/* The same of rows that are one document of so many tokens, all of them trained. */
-int rh_chunks_workload_synthetic(const struct rh_chunk_rule *rule, struct rh_workload *work) RH_MUST;
+/* The workload of training on whole rows becomes that of their chunks, where rows are cut. dataset: NULL, rows are one document each, and
+ * all of their tokens are trained. kept: work->chunk of the checkpoint that the run goes on from, or RH_CHUNK_UNKNOWN.
+ * sequence_chunk decides; where it is unset, the checkpoint; else rows stay whole if one device can train on them within max_vram (unset:
+ * within what a device has, or of CPU devices within max_ram), and if not, are cut into the longest chunks with which it can. Neither
+ * speeds nor the number of devices matter. Rows that no chunk makes fit stay whole, and the plan will say what they need. */
+int rh_chunks_choose(struct rh_session *session, const struct rh_dataset *dataset, int64_t kept, struct rh_workload *work) RH_MUST;
 
 /* The shapes of a row's chunks: (work->chunks), the last ones empty where it has fewer. */
 int rh_chunks_shapes(const struct rh_chunk_rule *rule, const struct rh_micro_batch *row, int chunks, struct rh_micro_shape *out) RH_MUST;

@@ -75,7 +75,7 @@ int rh_flights_use(struct rh_flights *flights, const struct rh_session *session,
 {
 	int64_t first = rh_flight_first(flights, step);
 	struct rh_flight *flight = rh_flight_of(flights, step);
-	const struct rh_chunk_rule rule = rh_chunk_rule_of(session->config, session->model);
+	const struct rh_chunk_rule rule = rh_chunk_rule_of(session->work.chunk, session->model);
 	*flight = (struct rh_flight){.count = count * flights->chunks};
 	for (int64_t m = 0; m < flight->count; m++) {
 		const struct rh_batch *batch = &flights->batch[m / flights->chunks];

@@ -18,6 +18,7 @@ struct rh_run_state {
 	double norm_share[RH_NORM_SHARES];
 	int64_t idle_steps, idle_steps_of_epoch; /* opportunistic ones, beside `step`: so far, and in this epoch */
 	int64_t data_rows, data_tokens;          /* of the rows trained on; 0 where a checkpoint of an earlier version does not say */
+	int64_t sequence_chunk;                  /* rows are cut into chunks of so many tokens; 0: they are not; below 0: not known yet */
 };
 
 /* Of an earlier step, if it is none of the last RH_NORM_SHARES: 0. */

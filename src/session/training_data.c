@@ -29,9 +29,9 @@ int rh_training_data_arrange(const struct rh_config *config, const struct rh_obj
 	return 0;
 }
 
-int rh_training_data_workload(const struct rh_config *config, const struct rh_model *model, const struct rh_training_data *data,
-                              int devices, struct rh_workload *out)
+int rh_training_data_workload(struct rh_session *session, const struct rh_training_data *data, int64_t chunk, struct rh_workload *out)
 {
+	const struct rh_config *config = session->config;
 	struct rh_batch_limits limits;
 	int rc = rh_dataset_limits(&data->train, config->per_device_train_batch_size, &limits);
 	if (rc)
@@ -48,17 +48,13 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_mo
 	                            .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out),
 	                            .reading_bytes = rh_max(data->train.reading_bytes, data->held_out.reading_bytes)};
 	out->data_bytes += rh_micro_shape_pixel_bytes(&out->train) * out->train_micro_batches;
-	const struct rh_chunk_rule rule = rh_chunk_rule_of(config, model);
-	rc = rh_chunks_workload(&rule, &data->train, out);
-	if (rc)
-		return rc;
 	out->data_bytes += config->trace_step ? (int64_t)RH_TRACE_STEP_SPANS * RH_TRACE_SPAN_BYTES : 0;
-	if (config->eval_strategy == RH_WHEN_NO || !data->held_out.rows)
-		return 0;
-	out->infer_micro_batches = rh_evaluate_micro_batches(&data->held_out, config, devices);
-	rc = rh_evaluate_shape(&data->held_out, config, &data->choices, &out->infer);
-	out->data_bytes += rc ? 0 : rh_micro_shape_pixel_bytes(&out->infer) * out->infer_micro_batches;
-	return rc;
+	if (config->eval_strategy != RH_WHEN_NO && data->held_out.rows) {
+		out->infer_micro_batches = rh_evaluate_micro_batches(&data->held_out, config, session->device_count);
+		rc = rh_evaluate_shape(&data->held_out, config, &data->choices, &out->infer);
+		out->data_bytes += rc ? 0 : rh_micro_shape_pixel_bytes(&out->infer) * out->infer_micro_batches;
+	}
+	return rc ? rc : rh_chunks_choose(session, &data->train, chunk, out);
 }
 
 void rh_training_data_free(struct rh_training_data *data)

@@ -18,9 +18,9 @@ struct rh_training_data {
 int rh_training_data_arrange(const struct rh_config *config, const struct rh_objective *objective, const struct rh_tokenizer *tokenizer,
                              struct rh_training_data *data) RH_MUST;
 
-/* What a session of so many devices must be ready for. */
-int rh_training_data_workload(const struct rh_config *config, const struct rh_model *model, const struct rh_training_data *data,
-                              int devices, struct rh_workload *out) RH_MUST;
+/* What a session must be ready for. chunk: as in rh_chunks_choose. */
+int rh_training_data_workload(struct rh_session *session, const struct rh_training_data *data, int64_t chunk,
+                              struct rh_workload *out) RH_MUST;
 
 void rh_training_data_free(struct rh_training_data *data);
 

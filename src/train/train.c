@@ -121,7 +121,7 @@ static int judge_plans(struct training *run, const struct rh_workload *work, str
 	struct rh_forecast forecast = {0};
 	int chosen = 0, rc = rh_machine_find(run->config, &found);
 	if (!rc)
-		rc = rh_forecast_input_of_data(&run->data, rh_chunk_rule_of(run->config, run->session.model), work, 3, &input);
+		rc = rh_forecast_input_of_data(&run->data, rh_chunk_rule_of(work->chunk, run->session.model), work, 3, &input);
 	if (!rc) {
 		input.layers = run->session.model->layers;
 		rc = rh_judge(&run->session, &found.machine, &input, NULL, plans, &chosen, &forecast);
@@ -160,6 +160,17 @@ static int plan_session(struct training *run, const struct rh_workload *work)
 	return rc;
 }
 
+/* The chunk that rows are cut into, which a run that goes on from a checkpoint keeps. */
+static void keep_chunk(struct training *run)
+{
+	const struct rh_workload *work = &run->work;
+	int is_kept = run->state.sequence_chunk == work->chunk;
+	if (work->chunks > 1 && !run->config->sequence_chunk)
+		rh_note("sequence_chunk: %" PRId64 "%s: the longest row, of %" PRId64 " tokens, is trained in %d chunks", work->chunk,
+		        is_kept ? ", the checkpoint's" : ", as whole rows do not fit", work->row.tokens, work->chunks);
+	run->state.sequence_chunk = work->chunk;
+}
+
 /* How much there is to do; of several boxes the first one knows it. */
 static int find_work(struct training *run)
 {
@@ -167,7 +178,9 @@ static int find_work(struct training *run)
 	int is_first = !run->session.box.number;
 	int rc = is_first ? load_data(run) : 0;
 	if (!rc && is_first)
-		rc = rh_training_data_workload(run->config, run->session.model, &run->data, run->session.device_count, &run->work);
+		rc = rh_training_data_workload(&run->session, &run->data, run->state.sequence_chunk, &run->work);
+	if (!rc && is_first)
+		keep_chunk(run);
 	if (!rc && mode->share_run)
 		rc = mode->share_run(&run->shared);
 	if (!rc && mode->plan)
@@ -486,7 +499,8 @@ static int next_steps(struct training *run)
  * (rh_free). */
 static int run_once(const struct rh_config *config, struct trouble *trouble, char **next, struct rh_train_result *out)
 {
-	struct training run = {.config = config, .result = out, .output = -1, .trouble = *trouble};
+	struct training run = {
+	        .config = config, .result = out, .output = -1, .trouble = *trouble, .state = {.sequence_chunk = RH_CHUNK_UNKNOWN}};
 	run.shared = (struct rh_mode_run){.config = config,
 	                                  .session = &run.session,
 	                                  .work = &run.work,

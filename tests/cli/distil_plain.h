@@ -21,6 +21,7 @@
 #include "core/log.h"
 #include "modes/fluidpipe/fluidpipe.h"
 #include "offload/optimizer.h"
+#include "session/chunks.h"
 #include "session/training_data.h"
 
 struct half {
@@ -57,7 +58,7 @@ static inline void open_half(struct plain *at, int is_lower)
 		check_ok(rh_dataset_load_for(RH_DATASET_TRAIN, &at->config, &objective, session->tokenizer, &at->data.train));
 		check_ok(rh_training_data_arrange(&at->config, &objective, session->tokenizer, &at->data));
 	}
-	check_ok(rh_training_data_workload(&at->config, session->model, &at->data, 1, &work));
+	check_ok(rh_training_data_workload(session, &at->data, RH_CHUNK_UNKNOWN, &work));
 	work.train.taught = COLUMNS;
 	work.train.choices = TOP ? 0 : COLUMNS;
 	work.train.top = TOP;

@@ -110,7 +110,7 @@ static struct outcome run(const struct what *what, const struct way *way, int64_
 	rig.config.lora_keys_given = what->dropout > 0 ? RH_LORA_DROPOUT : 0;
 	rig.config.optimizer_staleness = way->stale;
 	check_ok(rh_session_open(&rig.config, RH_SESSION_TRAINS, &rig.session));
-	const struct rh_chunk_rule rule = rh_chunk_rule_of(&rig.config, rig.session.model);
+	const struct rh_chunk_rule rule = rh_chunk_rule_of(chunk, rig.session.model);
 	for (int r = 0; r < ROWS; r++)
 		row_make(row_documents[r], rig.session.model_config->vocab_size, &seed, &row[r]);
 	out.chunks = cut_rows(&rule, row, 0, micro, &work.train);

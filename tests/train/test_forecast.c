@@ -131,7 +131,7 @@ static void test_the_outlook_of_a_deep_model_is_soon_there(void **state)
 	check_ok(rh_outlook_make(&deep.rig.config, &machine, &input, NULL, &trace, &look));
 	printf("94 layers on 8 devices, with advice: %.2f s of processor time, %.0f ms a step, limited by %s\n",
 	       seconds_of_processor() - began, 1e3 * look.forecast.step_seconds, rh_bottleneck_name(look.bottleneck));
-	assert_true(look.fits && look.longest_sequence > 0 && trace.spans > 0);
+	assert_true(look.fits && look.longest.tokens > 0 && trace.spans > 0);
 	assert_true(look.forecast.bubble < 0.05);
 	check_pictures(&trace, &look.forecast.plan);
 	rh_outlook_free(&look);

@@ -24,7 +24,7 @@ static int tell(struct rh_text *out, const struct rh_outlook *look, const struct
 		rc = rh_text_printf(out, "%s\n", look->mend[i].text);
 	if (!rc)
 		rc = rh_text_printf(out, "%a %s %a '%s' %a %lld\n", look->speed_of_light, rh_bottleneck_name(look->bottleneck),
-		                    look->bottleneck_gain, look->advice.text, look->advice.gain, (long long)look->longest_sequence);
+		                    look->bottleneck_gain, look->advice.text, look->advice.gain, (long long)look->longest.tokens);
 	if (!rc)
 		rc = rh_text_printf(out, "%a %a %a %a %lld %lld %lld %d+%d\n", is->tokens_per_second, is->step_seconds, is->bubble,
 		                    is->product_peak_seconds, (long long)is->device_bytes, (long long)is->ram_bytes,

@@ -1,0 +1,127 @@
+/* Where sequence_chunk is unset: rows that fit stay whole, others are cut; the choice follows from the budget alone, and a checkpoint keeps
+ * it. Through the program. */
+#include "cli/runner.h"
+
+#include <stdlib.h>
+
+enum { ROWS = 6 };
+
+static void world_open(struct scratch *scratch)
+{
+	static const char *const words[] = {"the", "of", "and", "in", "cat", "sat", "on", "mat", "one", "two", "three"};
+	uint64_t seed = 3;
+	scratch_open(scratch);
+	copy_model(scratch->dir);
+	write_text(path_of("%s/run.yaml", scratch->dir), "rope_scaling: {rope_type: linear, factor: 8}\nmax_length: 1024\n");
+	FILE *file = fopen(path_of("%s/rows.jsonl", scratch->dir), "w");
+	assert_non_null(file);
+	for (int row = 0; row < ROWS; row++) {
+		fprintf(file, "{\"text\": \"");
+		for (int n = 0; n < 250 + 40 * row; n++)
+			fprintf(file, "%s ", words[check_random(&seed) % 11]);
+		fprintf(file, "end\"}\n");
+	}
+	assert_int_equal(fclose(file), 0);
+}
+
+/* Rows of up to some 950 tokens of a model that knows 128 positions. *notes: what it said, the caller's. */
+static void train(const struct scratch *scratch, const char *out, const char *options, char **notes)
+{
+	const char *dir = scratch->dir;
+	struct ran ran =
+	        run_line(scratch,
+	                 "train %s/run.yaml --model_name_or_path %s/hf --train_file %s/rows.jsonl --learning_rate 1e-3 --max_steps 4 "
+	                 "--save_steps 2 --per_device_train_batch_size 1 --gradient_accumulation_steps 2 --output_dir %s/%s %s",
+	                 dir, dir, dir, dir, out, options);
+	if (ran.status)
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	*notes = strdup(ran.err);
+	run_free(&ran);
+}
+
+static void assert_same_model(const struct scratch *scratch, const char *left, const char *right, int is_same)
+{
+	size_t lengths[2];
+	char *bytes[2] = {read_bytes(path_of("%s/%s/model.safetensors", scratch->dir, left), &lengths[0]),
+	                  read_bytes(path_of("%s/%s/model.safetensors", scratch->dir, right), &lengths[1])};
+	assert_int_equal(lengths[0], lengths[1]);
+	int equal = !memcmp(bytes[0], bytes[1], lengths[0]);
+	if (equal != is_same)
+		fail_msg("%s and %s are%s the same model", left, right, equal ? "" : " not");
+	free(bytes[0]);
+	free(bytes[1]);
+}
+
+static void says(char *notes, const char *part, int is_there)
+{
+	if ((strstr(notes, part) != NULL) != is_there)
+		fail_msg("'%s' is%s in: %s", part, is_there ? " not" : "", notes);
+	free(notes);
+}
+
+static void test_rows_that_do_not_fit_are_cut_and_a_checkpoint_keeps_the_chunk(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	char *notes;
+	world_open(&scratch);
+	train(&scratch, "whole", "--device cpu:1 --max_vram 16MiB", &notes);
+	says(notes, "sequence_chunk", 0);
+	train(&scratch, "cut", "--device cpu:1 --max_vram 2MiB", &notes);
+	says(notes, "sequence_chunk: 512, as whole rows do not fit", 1);
+	assert_same_model(&scratch, "whole", "cut", 0);
+	train(&scratch, "given", "--device cpu:1 --max_vram 16MiB --sequence_chunk 512", &notes);
+	says(notes, "do not fit", 0);
+	assert_same_model(&scratch, "cut", "given", 1);
+	train(&scratch, "several", "--device cpu:3 --max_vram 2MiB", &notes);
+	says(notes, "sequence_chunk: 512, as whole rows do not fit", 1);
+	assert_same_model(&scratch, "cut", "several", 1);
+
+	/* with room for whole rows */
+	const char *resume = path_of("--device cpu:2 --max_vram 16MiB --resume_from_checkpoint %s/cut/checkpoint-2", scratch.dir);
+	train(&scratch, "resumed", resume, &notes);
+	says(notes, "sequence_chunk: 512, the checkpoint's", 1);
+	assert_same_model(&scratch, "cut", "resumed", 1);
+	/* a run of whole rows stays one, or does not fit */
+	resume = path_of("--device cpu:1 --max_vram 16MiB --resume_from_checkpoint %s/whole/checkpoint-2", scratch.dir);
+	train(&scratch, "whole-resumed", resume, &notes);
+	says(notes, "sequence_chunk", 0);
+	assert_same_model(&scratch, "whole", "whole-resumed", 1);
+	scratch_close(&scratch);
+}
+
+static void test_a_plan_names_a_chunk_where_the_given_one_does_not_fit(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	world_open(&scratch);
+	struct ran ran = run_line(&scratch,
+	                          "plan --model_name_or_path %s/hf --max_length 16384 --per_device_train_batch_size 1 --device cpu:1 "
+	                          "--max_vram 8MiB --sequence_chunk 16384",
+	                          scratch.dir);
+	const char *mend = strstr(ran.out, "sequence_chunk: ");
+	if (ran.status != 1 || !mend)
+		fail_msg("exit %d: %s%s", ran.status, ran.out, ran.err);
+	long chunk = strtol(mend + strlen("sequence_chunk: "), NULL, 10);
+	run_free(&ran);
+	for (int twice = 0; twice < 2; twice++) {
+		ran = run_line(
+		        &scratch,
+		        "plan --model_name_or_path %s/hf --max_length 16384 --per_device_train_batch_size 1 --device cpu:1 --max_vram 8MiB "
+		        "--sequence_chunk %ld",
+		        scratch.dir, chunk << twice);
+		if (ran.status != twice)
+			fail_msg("chunks of %ld, exit %d: %s%s", chunk << twice, ran.status, ran.out, ran.err);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_rows_that_do_not_fit_are_cut_and_a_checkpoint_keeps_the_chunk),
+	        cmocka_unit_test(test_a_plan_names_a_chunk_where_the_given_one_does_not_fit),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
