@@ -27,7 +27,8 @@ struct dequantise_args {
 	int64_t index_stride, row_bytes, y_stride, scale_stride, runs, run, tall;
 	enum rh_dtype dtype;
 	int block_log2, block_bytes; /* values and bytes of a block; two values a byte are blocks of two */
-	int byte_scales, aligned;    /* byte_scales: scales are U8; aligned: rows of y begin on 16 bytes */
+	enum rh_dtype scales;
+	int aligned; /* rows of y begin on 16 bytes */
 	float unit;
 };
 
@@ -44,9 +45,11 @@ RH_DEVICE void stage(uint8_t *to, const uint8_t *from, int bytes)
 RH_DEVICE float scale_of(const struct dequantise_args &a, int64_t row, int64_t run)
 {
 	int64_t of = a.tall == 1 ? row : row / a.tall, at = of * a.scale_stride + run;
-	if (!a.byte_scales)
+	if (a.scales == RH_F32)
 		return ((const float *)a.scale)[at];
 	uint8_t q = ((const uint8_t *)a.scale)[at];
+	if (a.scales == RH_E4M3)
+		return rh_block_quotient(rh_block_product(rh_e4m3_to_f32(q), a.nested[0]), a.nested[1]);
 	if (a.dtype == RH_FP4)
 		return rh_e8m0_value(q);
 	return rh_block_sum(rh_block_product(a.map[q], a.nested[(of * a.runs + run) / RH_NESTED_RUN]), a.map[RH_NESTED_MAP - 1]);
@@ -124,7 +127,7 @@ extern "C" int cuda_dequantise(const struct rh_op *op, CUstream_st *stream)
 	a.index = (const int *)index.data, a.index_stride = index.stride;
 	a.dtype = x.dtype;
 	a.block_log2 = log2_of(rh_dtype_block(x.dtype)), a.block_bytes = (int)rh_dtype_block_bytes(x.dtype);
-	a.byte_scales = scale.dtype == RH_U8;
+	a.scales = scale.dtype;
 	a.cols = x.cols;
 	a.row_bytes = rh_dtype_bytes(x.dtype, x.stride);
 	a.aligned = chunk_aligned(&y, 1);

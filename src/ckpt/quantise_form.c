@@ -12,7 +12,8 @@
 
 int rh_may_quantise_form(enum rh_form form)
 {
-	return form == RH_FORM_Q8_0 || form == RH_FORM_Q4_0 || (form >= RH_FORM_MXFP4 && form <= RH_FORM_FP8_BLOCKS);
+	return form == RH_FORM_Q8_0 || form == RH_FORM_Q4_0 ||
+	       (form >= RH_FORM_MXFP4 && form <= RH_FORM_FP8_BLOCKS && form != RH_FORM_NVFP4);
 }
 
 static float largest_of(const float *values, int64_t count)

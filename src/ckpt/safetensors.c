@@ -21,8 +21,8 @@ struct rh_safetensors {
 
 static int parse_dtype(const char *name, enum rh_dtype *out)
 {
-	for (int type = RH_F32; type <= RH_E4M3; type++)
-		if ((type <= RH_BOOL || type == RH_E4M3) && !strcmp(name, rh_dtype_name((enum rh_dtype)type))) {
+	for (int type = RH_F32; type <= RH_E8M0; type++)
+		if ((type <= RH_BOOL || type == RH_E4M3 || type == RH_E8M0) && !strcmp(name, rh_dtype_name((enum rh_dtype)type))) {
 			*out = (enum rh_dtype)type;
 			return 1;
 		}

@@ -316,11 +316,28 @@ static int find_wrapped(struct rh_source *source, struct source_entry *entry, co
 	return entry->stored ? 0 : -ENOMEM;
 }
 
+/* The tensor of a packed matrix whose name has an end of its own. */
+static int find_packed(struct rh_source *source, const struct source_entry *entry, const json_t *map, struct rh_safetensors **shard,
+                       const struct rh_safetensor **out)
+{
+	const char *names[] = {entry->name, source->config.wrapped ? entry->stored : entry->name};
+	int rc = 0;
+	for (int i = 0; !rc && !*out && i < 2; i++) {
+		char name[256];
+		snprintf(name, sizeof name, "%s_packed", names[i]);
+		rc = source_find(source, name, map, shard, out);
+	}
+	return rc;
+}
+
 static int settle_in_shard(struct rh_source *source, struct source_entry *entry, const json_t *map)
 {
 	struct rh_safetensors *shard = NULL;
 	const struct rh_safetensor *tensor;
+	int is_matrix = entry->tensor.rank == 2 && !entry->matrices;
 	int rc = find_wrapped(source, entry, map, &shard, &tensor);
+	if (!rc && !tensor && is_matrix)
+		rc = find_packed(source, entry, map, &shard, &tensor);
 	if (rc)
 		return rc;
 	if (!tensor && entry->matrices && source->config.family->moe.reads_mxfp4)
@@ -331,7 +348,7 @@ static int settle_in_shard(struct rh_source *source, struct source_entry *entry,
 	}
 	if (!tensor)
 		return missing(source->path, entry->name);
-	if ((tensor->dtype == RH_U8 || tensor->dtype == RH_I8 || tensor->dtype == RH_E4M3) && entry->tensor.rank == 2 && !entry->matrices) {
+	if ((tensor->dtype == RH_U8 || tensor->dtype == RH_I8 || tensor->dtype == RH_E4M3) && is_matrix) {
 		entry->file = rh_safetensors_file(shard);
 		entry->offset = tensor->offset;
 		if (tensor->dtype != RH_U8 && !same_shape(&entry->tensor, tensor->rank, tensor->shape))

@@ -21,6 +21,7 @@ struct source_scaled {
 	const struct rh_file_in *nested_file; /* of their own scales, F32 */
 	int64_t nested_offset;
 	float map[RH_NESTED_MAP];
+	float factor[RH_FACTORS]; /* of RH_TAIL_FACTORS */
 };
 
 struct source_entry {
@@ -76,7 +77,7 @@ int64_t source_row_of_stored(const struct source_entry *entry, int64_t row);
 int source_find(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
                 const struct rh_safetensor **out) RH_MUST;
 
-/* source_scaled.c. Settles an entry whose `matrix` is U8, I8 or E4M3, with the tensors beside it. */
+/* source_scaled.c. Settles an entry whose `matrix` is U8, I8 or E4M3, with the tensors beside it. A matrix may be "<name>_packed". */
 enum source_need { SOURCE_OPTIONAL, SOURCE_NEEDED };
 int source_settle_scaled(struct rh_source *source, struct source_entry *entry, const json_t *map,
                          const struct rh_safetensor *matrix) RH_MUST;

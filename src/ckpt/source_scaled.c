@@ -1,4 +1,5 @@
-/* Matrices whose scales are tensors of their own: bitsandbytes' 4-bit and int8, and fp8 per tensor or in blocks. */
+/* Matrices whose scales are tensors of their own: bitsandbytes' 4-bit and int8, fp8 per tensor or in blocks, and NVFP4 as
+ * compressed-tensors and ModelOpt have it. */
 #include "ckpt/source_internal.h"
 
 #include "core/alloc.h"
@@ -23,9 +24,12 @@ static const char *const beside[] = {".absmax",
                                      ".quant_state.bitsandbytes__nf4",
                                      ".quant_state.bitsandbytes__fp4",
                                      "_scale_inv",
-                                     "_scale"};
+                                     "_scale",
+                                     "_scale_2",
+                                     "_global_scale",
+                                     "_packed"};
 /* And in place of its ".weight". */
-static const char *const instead[] = {".SCB", ".weight_format", ".activation_scale", ".input_scale"};
+static const char *const instead[] = {".SCB", ".weight_format", ".activation_scale", ".input_scale", ".input_global_scale"};
 
 int source_is_beside(const struct rh_source *source, const char *name)
 {
@@ -49,7 +53,7 @@ int source_is_beside(const struct rh_source *source, const char *name)
 struct settling {
 	struct rh_source *source;
 	const struct source_entry *entry;
-	const char *name; /* the matrix's in the file */
+	const char *name; /* the matrix's in the file, without "_packed" */
 	const json_t *map;
 	struct source_scaled *out;
 };
@@ -205,6 +209,52 @@ out:
 	return rc;
 }
 
+/* compressed-tensors divides all scales by a number, ModelOpt multiplies them by one. */
+static int settle_nvfp4(const struct settling *s, const struct rh_safetensor *matrix, int is_divided)
+{
+	static const char pre[] = ".pre_quant_scale";
+	const struct rh_file_in *file;
+	const struct rh_safetensor *scale, *by;
+	int64_t rows = s->entry->rows, cols = s->entry->cols;
+	float factor;
+	int rc = find_beside(s, pre, 1, SOURCE_OPTIONAL, &file, &by);
+	if (!rc && by)
+		return rh_fail(-EINVAL, "%s: tensor '%s' is stored by NVFP4_AWQ, whose '%s' is not supported (NVFP4 is)", s->source->path,
+		               s->name, pre + 1);
+	if (!rc)
+		rc = find_beside(s, "_scale", 0, SOURCE_NEEDED, &s->out->file, &scale);
+	if (!rc)
+		rc = read_floats(s, is_divided ? "_global_scale" : "_scale_2", 1, &factor);
+	if (rc)
+		return rc;
+	if (!rh_form_takes(RH_FORM_NVFP4, cols) || matrix->bytes != rows * cols / 2)
+		return rh_fail(-EINVAL, "%s: tensor '%s' has %lld bytes; NVFP4 of %lld x %lld values has two in each, and whole runs of 16",
+		               s->source->path, matrix->name, (long long)matrix->bytes, (long long)rows, (long long)cols);
+	if (!(factor > 0) || !isfinite(factor))
+		return rh_fail(-EINVAL, "%s: tensor '%s%s' is %g, not a positive number", s->source->path, s->name,
+		               is_divided ? "_global_scale" : "_scale_2", (double)factor);
+	s->out->factor[0] = is_divided ? 1 : factor;
+	s->out->factor[1] = is_divided ? factor : 1;
+	s->out->form = RH_FORM_NVFP4;
+	s->out->offset = scale->offset;
+	s->out->dtype = scale->dtype;
+	return check_numbers(s, scale, rows * rh_form_runs(RH_FORM_NVFP4, cols));
+}
+
+/* Of two values in a byte: whose they are, the tensors beside tell. */
+static int settle_half_bytes(const struct settling *s, const struct rh_safetensor *matrix)
+{
+	const struct rh_file_in *file;
+	const struct rh_safetensor *scale = NULL, *factor = NULL;
+	int is_compressed = strcmp(matrix->name, s->name) != 0;
+	int rc = is_compressed ? 0 : find_beside(s, "_scale", 0, SOURCE_OPTIONAL, &file, &scale);
+	if (!rc && !scale)
+		rc = find_beside(s, "_scale_2", 0, SOURCE_OPTIONAL, &file, &factor);
+	if (rc)
+		return rc;
+	return is_compressed || scale || factor ? settle_nvfp4(s, matrix, is_compressed) : settle_bnb(s, matrix);
+}
+
 static int settle_int8(const struct settling *s)
 {
 	const struct rh_safetensor *scale;
@@ -234,20 +284,32 @@ static int settle_fp8(const struct settling *s)
 	return check_numbers(s, scale, rh_form_scale_rows(s->out->form, rows) * rh_form_runs(s->out->form, cols));
 }
 
+/* May scales be stored in this type? */
+static int takes_scales(enum rh_form form, enum rh_dtype scale)
+{
+	const struct rh_form_traits *of = rh_form_traits(form);
+	int is_fp8 = of->element == RH_E4M3 && (scale == RH_BF16 || scale == RH_U8 || scale == RH_E8M0);
+	return scale == of->scale || is_fp8;
+}
+
 int source_settle_scaled(struct rh_source *source, struct source_entry *entry, const json_t *map, const struct rh_safetensor *matrix)
 {
+	char name[256];
 	struct source_scaled *scaled = rh_alloc(1, sizeof *scaled);
+	size_t length = strlen(matrix->name), packed = strlen("_packed");
 	entry->tensor.dtype = matrix->dtype;
-	const struct settling s = {source, entry, matrix->name, map, scaled};
+	if (length > packed && !strcmp(matrix->name + length - packed, "_packed"))
+		length -= packed;
+	snprintf(name, sizeof name, "%.*s", (int)length, matrix->name);
+	const struct settling s = {source, entry, name, map, scaled};
 	if (!scaled)
 		return -ENOMEM;
 	entry->scaled = scaled;
-	int rc = matrix->dtype == RH_U8 ? settle_bnb(&s, matrix) : matrix->dtype == RH_I8 ? settle_int8(&s) : settle_fp8(&s);
+	int rc = matrix->dtype == RH_U8 ? settle_half_bytes(&s, matrix) : matrix->dtype == RH_I8 ? settle_int8(&s) : settle_fp8(&s);
 	if (rc)
 		return rc;
 	enum rh_dtype scale = scaled->dtype;
-	int is_nested = rh_form_traits(scaled->form)->tail == RH_TAIL_NESTED, is_fp8 = matrix->dtype == RH_E4M3;
-	if (!is_nested && scale != RH_F32 && !(is_fp8 && (scale == RH_BF16 || scale == RH_U8)))
+	if (!takes_scales(scaled->form, scale))
 		return rh_fail(-EINVAL, "%s: tensor '%s' has scales of type %s, which is not supported", source->path, matrix->name,
 		               rh_dtype_name(scale));
 	entry->tensor.dtype = rh_form_traits(scaled->form)->element;
@@ -257,7 +319,7 @@ int source_settle_scaled(struct rh_source *source, struct source_entry *entry, c
 /* Scales [first, first + count) as they are stored in the form, but for nested ones' values. */
 static int read_scales(const struct source_scaled *of, int64_t first, int64_t count, void *out)
 {
-	if (of->dtype == RH_F32 || rh_form_traits(of->form)->tail == RH_TAIL_NESTED)
+	if (of->dtype == rh_form_traits(of->form)->scale)
 		return rh_file_read(of->file, of->offset + rh_dtype_bytes(of->dtype, first), out, (size_t)rh_dtype_bytes(of->dtype, count));
 	for (int64_t i = 0; i < count; i++) {
 		uint8_t bytes[2];
@@ -265,7 +327,7 @@ static int read_scales(const struct source_scaled *of, int64_t first, int64_t co
 		int rc = rh_file_read(of->file, of->offset + (first + i) * width, bytes, (size_t)width);
 		if (rc)
 			return rc;
-		((float *)out)[i] = of->dtype == RH_U8 ? rh_e8m0_value(bytes[0]) : rh_bf16_to_f32((uint16_t)(bytes[0] | bytes[1] << 8));
+		((float *)out)[i] = of->dtype != RH_BF16 ? rh_e8m0_value(bytes[0]) : rh_bf16_to_f32((uint16_t)(bytes[0] | bytes[1] << 8));
 	}
 	return 0;
 }
@@ -278,6 +340,11 @@ static int scale_values(const struct source_scaled *of, int64_t first, int64_t c
 	RH_ASSERT(count <= (int64_t)sizeof q);
 	int rc = read_scales(of, first, count, q);
 	float factor = 0;
+	if (rh_form_traits(of->form)->tail == RH_TAIL_FACTORS) {
+		for (int64_t i = 0; !rc && i < count; i++)
+			out[i] = rh_e4m3_to_f32(q[i]) * of->factor[0] / of->factor[1];
+		return rc;
+	}
 	for (int64_t i = 0; !rc && i < count; i++) {
 		if (i == 0 || (first + i) % RH_NESTED_RUN == 0)
 			rc = rh_file_read(of->nested_file, of->nested_offset + (first + i) / RH_NESTED_RUN * 4, &factor, sizeof factor);
@@ -294,6 +361,8 @@ static float value_of(enum rh_dtype dtype, const uint8_t *from, int64_t i, float
 		return rh_nf4_value(from[i / 2] >> (i % 2 ? 0 : 4) & 15) * scale;
 	case RH_BNB_FP4:
 		return rh_bnb_fp4_value(from[i / 2] >> (i % 2 ? 0 : 4) & 15) * scale;
+	case RH_FP4:
+		return rh_fp4_value(from[i / 2] >> (i % 2 ? 4 : 0) & 15) * scale;
 	case RH_I8:
 		return (float)(int8_t)from[i] * scale * RH_INT8_UNIT;
 	default: /* RH_E4M3 */
@@ -335,7 +404,10 @@ int source_scales_of(const struct source_entry *entry, void *scales, void *tail)
 	int64_t count = rh_form_scale_rows(of->form, entry->rows) * rh_form_runs(of->form, entry->cols);
 	int64_t factors = (count + RH_NESTED_RUN - 1) / RH_NESTED_RUN;
 	int rc = read_scales(of, 0, count, scales);
-	if (rc || rh_form_traits(of->form)->tail == RH_TAIL_NONE)
+	enum rh_form_tail kind = rh_form_traits(of->form)->tail;
+	if (!rc && kind == RH_TAIL_FACTORS)
+		memcpy(tail, of->factor, sizeof of->factor);
+	if (rc || kind != RH_TAIL_NESTED)
 		return rc;
 	memcpy((float *)tail + factors, of->map, sizeof of->map);
 	return rh_file_read(of->nested_file, of->nested_offset, tail, (size_t)factors * sizeof(float));

@@ -3,7 +3,8 @@
  * GGML's types (GGUF files) are bit-equal to gguf.quants.dequantize: each product and each sum is rounded by itself. So that no
  * fused multiply-add changes a bit, a C file that includes this header turns contraction off for itself first (rh_block_* are inlined):
  *	#pragma GCC optimize("fp-contract=off")
- * NF4 is bitsandbytes' (Dettmers et al. 2023, "QLoRA", appendix E), FP4 and its scales are MXFP4's (OCP Microscaling Formats 1.0). */
+ * NF4 is bitsandbytes' (Dettmers et al. 2023, "QLoRA", appendix E), FP4 is MXFP4's and NVFP4's, E8M0 its scales (OCP Microscaling Formats
+ * 1.0). */
 #ifndef RH_CORE_BLOCKS_H
 #define RH_CORE_BLOCKS_H
 
@@ -30,6 +31,15 @@ RH_PORTABLE float rh_block_sum(float a, float b)
 	return __fadd_rn(a, b);
 #else
 	return a + b;
+#endif
+}
+
+RH_PORTABLE float rh_block_quotient(float a, float b)
+{
+#ifdef __CUDA_ARCH__
+	return __fdiv_rn(a, b);
+#else
+	return a / b;
 #endif
 }
 
@@ -107,13 +117,18 @@ RH_PORTABLE void rh_block_iq4_nl(const uint8_t *block, int first, int count, flo
 		out[i] = rh_block_product(d, rh_iq4_value(from[i] >> shift & 15));
 }
 
-/* 8 runs of 32 with scales of 6 bits, biased by 32: high pairs in 2 bytes, low nibbles in 4. */
+/* Of 8 runs of 32: 6 bits, biased by 32: high pairs in 2 bytes, low nibbles in 4. */
+RH_PORTABLE float rh_block_iq4_xs_scale(const uint8_t *block, int run)
+{
+	int low = block[4 + run / 2] >> run % 2 * 4 & 15, high = block[2 + run / 4] >> run % 4 * 2 & 3;
+	return rh_block_product(rh_block_half(block), (float)((low | high << 4) - 32));
+}
+
 RH_PORTABLE void rh_block_iq4_xs(const uint8_t *block, int first, int count, float *out)
 {
 	int run = first / 32, shift = first / 16 % 2 * 4;
 	const uint8_t *from = block + 8 + run * 16 + first % 16;
-	int low = block[4 + run / 2] >> run % 2 * 4 & 15, high = block[2 + run / 4] >> run % 4 * 2 & 3;
-	float scale = rh_block_product(rh_block_half(block), (float)((low | high << 4) - 32));
+	float scale = rh_block_iq4_xs_scale(block, run);
 	for (int i = 0; i < count; i++)
 		out[i] = rh_block_product(scale, rh_iq4_value(from[i] >> shift & 15));
 }
@@ -129,14 +144,21 @@ RH_PORTABLE void rh_block_q2_k(const uint8_t *block, int first, int count, float
 		out[i] = rh_block_sum(rh_block_product(scale, (float)(from[i] >> shift & 3)), -minimum);
 }
 
-/* 16 scales of 6 bits, biased by 32: low nibbles in 8 bytes, high pairs in 4. A clear mask bit takes 4 off. */
+/* 16 scales of 6 bits, biased by 32: low nibbles in 8 bytes, high pairs in 4. */
+RH_PORTABLE float rh_block_q3_k_scale(const uint8_t *block, int run)
+{
+	const uint8_t *scales = block + 96;
+	int low = run < 8 ? scales[run] & 15 : scales[run - 8] >> 4, high = scales[8 + run % 4] >> run / 4 * 2 & 3;
+	return rh_block_product(rh_block_half(block + 108), (float)((low | high << 4) - 32));
+}
+
+/* A clear mask bit takes 4 off. */
 RH_PORTABLE void rh_block_q3_k(const uint8_t *block, int first, int count, float *out)
 {
 	int run = first / 16, shift = run / 2 % 4 * 2, bit = run / 2;
-	const uint8_t *scales = block + 96, *from = block + 32 + run / 8 * 32 + run % 2 * 16 + first % 16;
+	const uint8_t *from = block + 32 + run / 8 * 32 + run % 2 * 16 + first % 16;
 	const uint8_t *mask = block + run % 2 * 16 + first % 16;
-	int low = run < 8 ? scales[run] & 15 : scales[run - 8] >> 4, high = scales[8 + run % 4] >> run / 4 * 2 & 3;
-	float scale = rh_block_product(rh_block_half(block + 108), (float)((low | high << 4) - 32));
+	float scale = rh_block_q3_k_scale(block, run);
 	for (int i = 0; i < count; i++)
 		out[i] = rh_block_product(scale, (float)((from[i] >> shift & 3) - (~mask[i] >> bit & 1) * 4));
 }
@@ -245,13 +267,19 @@ RH_PORTABLE void rh_block_mxfp4(const uint8_t *block, int first, int count, floa
 		out[i] = rh_block_fp4(from[i] >> shift & 15, scale);
 }
 
-/* Four runs of 16 with an E4M3 scale each, whose sign counts for nothing and whose NaN is 0. */
+/* Of four runs of 16: E4M3, whose sign counts for nothing and whose NaN is 0. */
+RH_PORTABLE float rh_block_nvfp4_scale(const uint8_t *block, int run)
+{
+	int exponent = block[run] >> 3 & 15, mantissa = block[run] & 7;
+	uint32_t bits = (uint32_t)(exponent + 120) << 23 | (uint32_t)mantissa << 20;
+	return block[run] == 0x7f ? 0 : exponent ? rh_bits_f32(bits) : (float)mantissa * 0x1p-9f;
+}
+
 RH_PORTABLE void rh_block_nvfp4(const uint8_t *block, int first, int count, float *out)
 {
-	int run = first / 16, exponent = block[run] >> 3 & 15, mantissa = block[run] & 7;
+	int run = first / 16;
 	const uint8_t *from = block + 4 + run * 8;
-	uint32_t bits = (uint32_t)(exponent + 120) << 23 | (uint32_t)mantissa << 20;
-	float scale = block[run] == 0x7f ? 0 : exponent ? rh_bits_f32(bits) : (float)mantissa * 0x1p-9f;
+	float scale = rh_block_nvfp4_scale(block, run);
 	for (int i = 0; i < count; i++)
 		out[i] = rh_block_fp4(from[i % 8] >> (first + i) / 8 % 2 * 4 & 15, scale);
 }

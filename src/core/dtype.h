@@ -15,11 +15,12 @@ enum rh_dtype {
 	RH_I8,
 	RH_U8,
 	RH_BOOL,
-	RH_NF4,  /* two in a byte, the first in its high half; scales apart: core/blocks.h */
+	RH_NF4,     /* two in a byte, the first in its high half; scales apart: core/blocks.h */
 	RH_BNB_FP4, /* bitsandbytes' own; as NF4 */
-	RH_FP4,  /* E2M1, two in a byte, the first in its low half; scales apart */
-	RH_E4M3, /* 8-bit floating point: core/float8.h */
+	RH_FP4,     /* E2M1, two in a byte, the first in its low half; scales apart */
+	RH_E4M3,    /* 8-bit floating point: core/float8.h */
 	RH_E5M2,
+	RH_E8M0, /* powers of two, as scales of 8-bit blocks are stored: core/blocks.h */
 	RH_Q4_0, /* from here on: GGUF blocks along a row */
 	RH_Q4_1,
 	RH_Q5_0,

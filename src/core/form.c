@@ -22,12 +22,12 @@ enum rh_form rh_form_of(enum rh_dtype element)
 	return RH_FORM_PLAIN;
 }
 
-/* bitsandbytes' runs go on from row to row: rows that are no whole runs would share one. */
+/* bitsandbytes' runs go on from row to row: rows that are no whole runs would share one. NVFP4's writers make whole runs alone. */
 int rh_form_takes(enum rh_form form, int64_t cols)
 {
 	const struct rh_form_traits *of = rh_form_traits(form);
-	int is_bnb = of->element == RH_NF4 || of->element == RH_BNB_FP4;
-	return cols % (is_bnb ? of->run : rh_dtype_block(of->element)) == 0;
+	int is_whole = of->element == RH_NF4 || of->element == RH_BNB_FP4 || form == RH_FORM_NVFP4;
+	return cols % (is_whole ? of->run : rh_dtype_block(of->element)) == 0;
 }
 
 int64_t rh_form_runs(enum rh_form form, int64_t cols)
@@ -54,8 +54,9 @@ int64_t rh_form_scale_bytes(enum rh_form form, int64_t rows, int64_t cols)
 
 int64_t rh_form_tail_bytes(enum rh_form form, int64_t rows, int64_t cols)
 {
-	if (rh_form_traits(form)->tail == RH_TAIL_NONE)
-		return 0;
+	enum rh_form_tail tail = rh_form_traits(form)->tail;
+	if (tail != RH_TAIL_NESTED)
+		return tail == RH_TAIL_FACTORS ? RH_FACTORS * (int64_t)sizeof(float) : 0;
 	int64_t scales = rh_form_scale_rows(form, rows) * rh_form_runs(form, cols);
 	return ((scales + RH_NESTED_RUN - 1) / RH_NESTED_RUN + RH_NESTED_MAP) * (int64_t)sizeof(float);
 }

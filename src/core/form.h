@@ -7,10 +7,12 @@
 
 #include "core/dtype.h"
 
-/* What follows the scales. NESTED: scales are numbers of a map; for each 256 of them an F32 factor, then the map's 256 F32 values, then
- * an F32 sum: scale i is map[i] * factor + that. */
-enum rh_form_tail { RH_TAIL_NONE, RH_TAIL_NESTED };
-enum { RH_NESTED_RUN = 256, RH_NESTED_MAP = 257 };
+/* What follows the scales.
+ * FACTORS: two F32. Each scale is worth (its number * the first) / the second.
+ * NESTED: scales are numbers of a map; for each 256 of them an F32 factor, then the map's 256 F32 values, then an F32 sum: scale i is
+ * map[i] * factor + that. */
+enum rh_form_tail { RH_TAIL_NONE, RH_TAIL_FACTORS, RH_TAIL_NESTED };
+enum { RH_FACTORS = 2, RH_NESTED_RUN = 256, RH_NESTED_MAP = 257 };
 
 /* What one of int8's 127 steps is worth, as bitsandbytes has it. */
 #define RH_INT8_UNIT 7.874015718698502e-3f
@@ -36,6 +38,7 @@ enum { RH_NESTED_RUN = 256, RH_NESTED_MAP = 257 };
 	FORM(MXFP4_BLOCKS, "mxfp4 in blocks", RH_MXFP4, 0, 1, RH_F16, RH_TAIL_NONE)                                                        \
 	FORM(NVFP4_BLOCKS, "nvfp4 in blocks", RH_NVFP4, 0, 1, RH_F16, RH_TAIL_NONE)                                                        \
 	FORM(MXFP4, "mxfp4", RH_FP4, 32, 1, RH_U8, RH_TAIL_NONE)                                                                           \
+	FORM(NVFP4, "nvfp4", RH_FP4, 16, 1, RH_E4M3, RH_TAIL_FACTORS)                                                                      \
 	FORM(NF4, "nf4", RH_NF4, 64, 1, RH_F32, RH_TAIL_NONE)                                                                              \
 	FORM(NF4_NESTED, "nf4, nested", RH_NF4, 64, 1, RH_U8, RH_TAIL_NESTED)                                                              \
 	FORM(BNB_FP4, "fp4", RH_BNB_FP4, 64, 1, RH_F32, RH_TAIL_NONE)                                                                      \

@@ -320,11 +320,13 @@ enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_S
 /* DEQUANTISE: y (r,c) act = what x (r,c) stands for (core/blocks.h), to the last bit before it is rounded to act; with index (n,1) I32
  * y (n,c) = the rows of x that it names. x is of one of GGML's block types, scales inside; or has a scale for each `run` values of a row,
  * a multiple of 8, and `tall` rows, the last ones perhaps fewer: scale (r / tall, c / run, both rounded up).
- * - I8: q * scale * unit, scale F32. E4M3: value * scale, F32. FP4: value * 2^(scale - 127), U8.
+ * - I8: q * scale * unit, scale F32. E4M3: value * scale, F32.
+ * - FP4: value * 2^(scale - 127), scale U8; or value * (scale * nested[0] / nested[1]), scale E4M3 and nested (1,2) F32.
  * - NF4, BNB_FP4: value * scale, F32; or scale U8, of which scale i of all (row after row) is map[i] * nested[i / 256] + map[256], nested
  *   (1, 256ths of all) and map (1,257) F32.
  * (bitsandbytes 0.45: 4-bit with and without double quantisation, run 64; LLM.int8 with a run of all of a row and unit 1/127; gpt-oss: FP4,
- * run 32; fp8 in blocks of 128 by 128.) Blocks that straddle rows are one long row to this op. */
+ * run 32; NVFP4: FP4, run 16, nested[0] 1 where compressed-tensors wrote it, nested[1] 1 where ModelOpt did; fp8 in blocks of 128 by 128.)
+ * Blocks that straddle rows are one long row to this op. */
 enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE_MAP, RH_DEQUANTISE_INDEX, RH_DEQUANTISE_Y };
 
 /* QUANTISE: scale (1,1) F32 = the least power of two with max|x| <= limit * scale (rh_power_scale in core/float8.h: 1 where x is all zeros,

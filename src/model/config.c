@@ -233,6 +233,31 @@ static int is_mxfp4(const json_t *json, const struct rh_family *family)
 	return family->moe.reads_mxfp4 && method && !strcmp(method, "mxfp4");
 }
 
+/* A method of several kinds, one of which is read. */
+static int check_kind(const json_t *stored, const char *where, const char *key, const char *read)
+{
+	const char *method = json_string_value(json_object_get(stored, "quant_method"));
+	const char *kind = json_string_value(json_object_get(stored, key));
+	if (kind && !strcmp(kind, read))
+		return 0;
+	return rh_fail(-EINVAL,
+	               "%s: the model is stored quantised by '%s' in the %s '%s' (quantization_config), which is not supported ('%s' is); "
+	               "take the original F32, F16 or BF16 model, or a GGUF file",
+	               where, method, key, kind ? kind : "", read);
+}
+
+static int check_fp8(const json_t *stored, const char *where)
+{
+	const json_t *block = json_object_get(stored, "weight_block_size");
+	int is_there = block && !json_is_null(block);
+	json_int_t rows = json_integer_value(json_array_get(block, 0)), cols = json_integer_value(json_array_get(block, 1));
+	if (!is_there || (json_array_size(block) == 2 && rows == 128 && cols == 128))
+		return 0;
+	return rh_fail(-EINVAL,
+	               "%s: quantization_config has the weight_block_size %lld x %lld, which is not supported (128 x 128 is, and none)",
+	               where, (long long)rows, (long long)cols);
+}
+
 /* How a model may be stored: in types that are read as they are. */
 static int check_quantised(const json_t *json, const char *where, const struct rh_family *family)
 {
@@ -240,12 +265,18 @@ static int check_quantised(const json_t *json, const char *where, const struct r
 	const char *method = json_string_value(json_object_get(stored, "quant_method"));
 	if (!stored || json_is_null(stored) || is_mxfp4(json, family))
 		return 0;
-	if (method && (!strcmp(method, "bitsandbytes") || !strcmp(method, "fp8")))
+	if (method && !strcmp(method, "bitsandbytes"))
 		return 0;
+	if (method && !strcmp(method, "fp8"))
+		return check_fp8(stored, where);
+	if (method && !strcmp(method, "compressed-tensors"))
+		return check_kind(stored, where, "format", "nvfp4-pack-quantized");
+	if (method && !strcmp(method, "modelopt"))
+		return check_kind(stored, where, "quant_algo", "NVFP4");
 	return rh_fail(
 	        -EINVAL,
-	        "%s: the model is stored quantised by '%s' (quantization_config), which is not supported (bitsandbytes and fp8 are); "
-	        "take the original F32, F16 or BF16 model, or a GGUF file",
+	        "%s: the model is stored quantised by '%s' (quantization_config), which is not supported (bitsandbytes, fp8, and NVFP4 of "
+	        "compressed-tensors and modelopt are); take the original F32, F16 or BF16 model, or a GGUF file",
 	        where, method ? method : "");
 }
 

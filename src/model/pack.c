@@ -115,9 +115,11 @@ static void dequantise(struct rh_emit *emit, enum rh_form form, char *from, int6
 	int64_t runs = rh_form_runs(form, y.cols), scale_rows = rh_form_scale_rows(form, rows);
 	if (traits->run)
 		op.operand[RH_DEQUANTISE_SCALE] = rh_view_of(from + rh_form_scales_at(form, rows, y.cols), traits->scale, scale_rows, runs);
+	char *tail = traits->tail == RH_TAIL_NONE ? NULL : from + rh_form_tail_at(form, rows, y.cols);
+	if (traits->tail == RH_TAIL_FACTORS)
+		op.operand[RH_DEQUANTISE_NESTED] = rh_view_of(tail, RH_F32, 1, RH_FACTORS);
 	if (traits->tail == RH_TAIL_NESTED) {
 		int64_t factors = (scale_rows * runs + RH_NESTED_RUN - 1) / RH_NESTED_RUN;
-		char *tail = from + rh_form_tail_at(form, rows, y.cols);
 		op.operand[RH_DEQUANTISE_NESTED] = rh_view_of(tail, RH_F32, 1, factors);
 		op.operand[RH_DEQUANTISE_MAP] = rh_view_of(tail + 4 * factors, RH_F32, 1, RH_NESTED_MAP);
 	}

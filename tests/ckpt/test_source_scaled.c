@@ -6,6 +6,8 @@
 #include "device/op.h"
 #include "model/model.h"
 
+#include <math.h>
+
 #define PACKED "tests/reference/packed/"
 
 static const struct {
@@ -19,7 +21,13 @@ static const struct {
         {"bnb-fp4-nested", RH_FORM_BNB_FP4_NESTED, "absmax", "absmax', without which its numbers mean nothing, is missing"},
         {"bnb-int8", RH_FORM_INT8, "SCB", "SCB', without which its numbers mean nothing, is missing"},
         {"fp8-blocks", RH_FORM_FP8_BLOCKS, "weight_scale_inv", "weight_scale_inv', without which its numbers mean nothing, is missing"},
-        {"fp8", RH_FORM_FP8, "weight_scale_inv", "weight_scale_inv', without which its numbers mean nothing, is missing"}};
+        {"fp8", RH_FORM_FP8, "weight_scale_inv", "weight_scale_inv', without which its numbers mean nothing, is missing"},
+        {"fp8-blocks-e8m0", RH_FORM_FP8_BLOCKS, "weight_scale_inv",
+         "weight_scale_inv', without which its numbers mean nothing, is missing"},
+        {"nvfp4-compressed", RH_FORM_NVFP4, "weight_global_scale",
+         "weight_global_scale', without which its numbers mean nothing, is missing"},
+        {"nvfp4-modelopt", RH_FORM_NVFP4, "weight_scale", "weight_scale', without which its numbers mean nothing, is missing"},
+        {"nvfp4-modelopt", RH_FORM_NVFP4, "weight_scale_2", "weight_scale_2', without which its numbers mean nothing, is missing"}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 /* What the oracle of DEQUANTISE makes of a matrix's bytes. */
@@ -33,12 +41,23 @@ static void dequantise(enum rh_form form, char *bytes, int64_t rows, int64_t col
 	op.operand[RH_DEQUANTISE_X] = rh_view_of(bytes, of->element, rows, cols);
 	op.operand[RH_DEQUANTISE_Y] = rh_view_of(out, RH_F32, rows, cols);
 	op.operand[RH_DEQUANTISE_SCALE] = rh_view_of(bytes + rh_form_scales_at(form, rows, cols), of->scale, scale_rows, runs);
+	if (of->tail == RH_TAIL_FACTORS)
+		op.operand[RH_DEQUANTISE_NESTED] = rh_view_of(tail, RH_F32, 1, RH_FACTORS);
 	if (of->tail == RH_TAIL_NESTED) {
 		op.operand[RH_DEQUANTISE_NESTED] = rh_view_of(tail, RH_F32, 1, factors);
 		op.operand[RH_DEQUANTISE_MAP] = rh_view_of(tail + 4 * factors, RH_F32, 1, RH_NESTED_MAP);
 	}
 	assert_null(rh_op_fault(&op));
 	rh_op_oracle(&op);
+}
+
+/* Equal to the last bit; but ModelOpt's zeros have no sign. */
+static int are_equal(const float *a, const float *b, int64_t count)
+{
+	int64_t i = 0;
+	while (i < count && a[i] == b[i])
+		i++;
+	return i == count;
 }
 
 static void check_entry(const struct rh_source *source, const struct source_entry *entry, const float *expected, enum rh_form form)
@@ -50,7 +69,7 @@ static void check_entry(const struct rh_source *source, const struct source_entr
 	for (int p = 0; p < 2; p++)
 		check_ok(rh_source_read(source, entry->name, pieces[p] * cols, (pieces[p + 1] - pieces[p]) * cols, RH_F32,
 		                        values + pieces[p] * cols));
-	if (memcmp(values, expected, (size_t)count * 4))
+	if (!are_equal(values, expected, count))
 		fail_msg("%s: %s differs as numbers", source->path, entry->name);
 	if (form) {
 		char *bytes = calloc(1, (size_t)rh_form_bytes(form, rows, cols));
@@ -59,7 +78,7 @@ static void check_entry(const struct rh_source *source, const struct source_entr
 		check_ok(rh_source_read_scales(source, entry->name, bytes + rh_form_scales_at(form, rows, cols),
 		                               bytes + rh_form_tail_at(form, rows, cols)));
 		dequantise(form, bytes, rows, cols, values);
-		if (memcmp(values, expected, (size_t)count * 4))
+		if (!are_equal(values, expected, count))
 			fail_msg("%s: %s differs as it is", source->path, entry->name);
 		free(bytes);
 	}
@@ -94,19 +113,48 @@ static void test_values_are_those_of_the_quantiser(void **state)
 	}
 }
 
+/* A copy of a model of theirs, to be spoilt. */
+static void copy_packed(const char *model, char *dir)
+{
+	char from[160], to[160];
+	scratch_make(dir);
+	for (int f = 0; f < 2; f++) {
+		snprintf(from, sizeof from, PACKED "%s/%s", model, f ? "config.json" : "model.safetensors");
+		snprintf(to, sizeof to, "%s/%s", dir, f ? "config.json" : "model.safetensors");
+		check_ok(rh_file_copy(from, to));
+	}
+}
+
+/* Powers of two are also stored as bytes. */
+static void test_scales_of_fp8_may_be_bytes(void **state)
+{
+	(void)state;
+	static const char name[] = "model.layers.0.mlp.up_proj.weight";
+	char dir[64];
+	float values[2][192 * 64];
+	struct rh_source *source;
+	for (int is_byte = 0; is_byte < 2; is_byte++) {
+		copy_packed("fp8-blocks-e8m0", dir);
+		if (is_byte)
+			replace(dir, "model.safetensors", "\"model.layers.0.mlp.up_proj.weight_scale_inv\":{\"dtype\":\"F8_E8M0\"",
+			        "\"model.layers.0.mlp.up_proj.weight_scale_inv\":{\"dtype\":\"U8\"     ");
+		check_ok(rh_source_open(dir, &source));
+		assert_int_equal(rh_source_form(source, &(struct rh_tensor){.name = (char *)(uintptr_t)name}), RH_FORM_FP8_BLOCKS);
+		check_ok(rh_source_read(source, name, 0, 192 * 64, RH_F32, values[is_byte]));
+		rh_source_close(source);
+		check_ok(rh_dir_remove(dir));
+	}
+	assert_memory_equal(values[0], values[1], sizeof values[0]);
+}
+
 /* The tensor's name is changed where the header has it. */
 static void test_a_matrix_without_its_scales_is_refused(void **state)
 {
 	(void)state;
 	for (int c = 0; c < CASES; c++) {
-		char dir[64], from[160], to[160], name[128], other[128];
+		char dir[64], name[128], other[128];
 		struct rh_source *source;
-		scratch_make(dir);
-		for (int f = 0; f < 2; f++) {
-			snprintf(from, sizeof from, PACKED "%s/%s", cases[c].model, f ? "config.json" : "model.safetensors");
-			snprintf(to, sizeof to, "%s/%s", dir, f ? "config.json" : "model.safetensors");
-			check_ok(rh_file_copy(from, to));
-		}
+		copy_packed(cases[c].model, dir);
 		const char *of = strncmp(cases[c].beside, "weight", 6) && strcmp(cases[c].beside, "SCB") ? "weight." : "";
 		snprintf(name, sizeof name, "\"model.layers.0.mlp.up_proj.%s%s\"", of, cases[c].beside);
 		snprintf(other, sizeof other, "%s", name);
@@ -120,21 +168,78 @@ static void test_a_matrix_without_its_scales_is_refused(void **state)
 static void test_other_quantisers_are_refused_by_name(void **state)
 {
 	(void)state;
-	char dir[64], to[160];
+	static const struct {
+		const char *model, *from, *to, *line;
+	} others[] = {{"fp8", "\"quant_method\": \"fp8\"", "\"quant_method\": \"awq\"", "stored quantised by 'awq'"},
+	              {"fp8", "\"quant_method\": \"fp8\"", "\"quant_method\": \"gptq\"", "stored quantised by 'gptq'"},
+	              {"fp8", "\"quant_method\": \"fp8\"", "\"quant_method\": \"torchao\"", "stored quantised by 'torchao'"},
+	              {"fp8", "\"quant_method\": \"fp8\"", "\"quant_method\": \"mxfp8\"", "stored quantised by 'mxfp8'"},
+	              {"fp8", "\"quant_method\": \"fp8\"", "\"quant_method\": \"mxfp4\"", "stored quantised by 'mxfp4'"},
+	              {"fp8-blocks", "128,", "64,", "has the weight_block_size 64 x 128, which is not supported"},
+	              {"nvfp4-compressed", "nvfp4-pack-quantized", "pack-quantized",
+	               "stored quantised by 'compressed-tensors' in the format 'pack-quantized'"},
+	              {"nvfp4-compressed", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
+	               "stored quantised by 'compressed-tensors' in the format 'mxfp4-pack-quantized'"},
+	              {"nvfp4-modelopt", "\"NVFP4\"", "\"FP8\"", "stored quantised by 'modelopt' in the quant_algo 'FP8'"},
+	              {"nvfp4-modelopt", "\"NVFP4\"", "\"MIXED_PRECISION\"",
+	               "stored quantised by 'modelopt' in the quant_algo 'MIXED_PRECISION'"},
+	              {"nvfp4-modelopt", "\"quant_algo\"", "\"quant_algorithm\"", "stored quantised by 'modelopt' in the quant_algo ''"}};
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+		char dir[64];
+		struct rh_source *source;
+		copy_packed(others[i].model, dir);
+		replace(dir, "config.json", others[i].from, others[i].to);
+		check_refused(rh_source_open(dir, &source), others[i].line);
+		check_ok(rh_dir_remove(dir));
+	}
+}
+
+/* A factor that is 0 or negative; scales multiplied into activations beforehand; scales of another type. Its name, or its first bytes. */
+static void test_nvfp4_that_means_something_else_is_refused(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *model, *from, *to, *line;
+	} others[] = {{"nvfp4-modelopt", "up_proj.input_scale\":{\"dtype\":\"F32\"", "up_proj.pre_quant_scale\":{\"dtype\":\"F32\"",
+	               "up_proj.weight' is stored by NVFP4_AWQ"},
+	              {"nvfp4-modelopt", "up_proj.weight_scale\":{\"dtype\":\"F8_E4M3\"", "up_proj.weight_scale\":{\"dtype\":\"U8\"     ",
+	               "up_proj.weight' has scales of type U8, which is not supported"}};
+	char dir[64];
 	struct rh_source *source;
-	scratch_make(dir);
-	snprintf(to, sizeof to, "%s/config.json", dir);
-	check_ok(rh_file_copy(PACKED "fp8/config.json", to));
-	replace(dir, "config.json", "\"quant_method\": \"fp8\"", "\"quant_method\": \"awq\"");
-	check_refused(rh_source_open(dir, &source), "stored quantised by 'awq'");
-	check_ok(rh_dir_remove(dir));
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+		copy_packed(others[i].model, dir);
+		replace(dir, "model.safetensors", others[i].from, others[i].to);
+		if (!i) /* the header stays as long as it was */
+			replace(dir, "model.safetensors", "{\"format\":\"pt\"}", "{\"abc\":\"d\"}");
+		check_refused(rh_source_open(dir, &source), others[i].line);
+		check_ok(rh_dir_remove(dir));
+	}
+	static const float wrong[] = {0, -1, INFINITY, NAN};
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		char path[96];
+		struct rh_safetensors *file;
+		copy_packed("nvfp4-compressed", dir);
+		snprintf(path, sizeof path, "%s/model.safetensors", dir);
+		check_ok(rh_safetensors_open(path, &file));
+		int64_t at = rh_safetensors_find(file, "model.layers.0.mlp.up_proj.weight_global_scale")->offset;
+		rh_safetensors_close(file);
+		FILE *out = fopen(path, "r+b");
+		assert_non_null(out);
+		assert_int_equal(fseek(out, (long)at, SEEK_SET), 0);
+		assert_int_equal(fwrite(&wrong[i], sizeof *wrong, 1, out), 1);
+		fclose(out);
+		check_refused(rh_source_open(dir, &source), "up_proj.weight_global_scale' is ");
+		check_ok(rh_dir_remove(dir));
+	}
 }
 
 int main(void)
 {
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_values_are_those_of_the_quantiser),
+	                                   cmocka_unit_test(test_scales_of_fp8_may_be_bytes),
 	                                   cmocka_unit_test(test_a_matrix_without_its_scales_is_refused),
+	                                   cmocka_unit_test(test_nvfp4_that_means_something_else_is_refused),
 	                                   cmocka_unit_test(test_other_quantisers_are_refused_by_name)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

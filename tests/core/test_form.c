@@ -21,10 +21,10 @@ static void test_form_bytes_of_a_parameter(void **state)
 	static const struct {
 		enum rh_form form;
 		double bytes;
-	} cases[] = {{RH_FORM_NF4, 0.5625},    {RH_FORM_NF4_NESTED, 0.516}, {RH_FORM_BNB_FP4_NESTED, 0.516},
-	             {RH_FORM_MXFP4, 0.53125}, {RH_FORM_INT8, 1.0},         {RH_FORM_FP8_BLOCKS, 1.0},
-	             {RH_FORM_FP8, 1.0},       {RH_FORM_Q4_0, 0.5625},      {RH_FORM_Q4_K, 0.5625},
-	             {RH_FORM_Q4_1, 0.625},    {RH_FORM_Q8_0, 1.0625},      {RH_FORM_NVFP4_BLOCKS, 0.5625}};
+	} cases[] = {{RH_FORM_NF4, 0.5625},         {RH_FORM_NF4_NESTED, 0.516}, {RH_FORM_BNB_FP4_NESTED, 0.516}, {RH_FORM_NVFP4, 0.5625},
+	             {RH_FORM_MXFP4, 0.53125},      {RH_FORM_INT8, 1.0},         {RH_FORM_FP8_BLOCKS, 1.0},       {RH_FORM_FP8, 1.0},
+	             {RH_FORM_Q4_0, 0.5625},        {RH_FORM_Q4_K, 0.5625},      {RH_FORM_Q4_1, 0.625},           {RH_FORM_Q8_0, 1.0625},
+	             {RH_FORM_NVFP4_BLOCKS, 0.5625}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
 		for (int64_t side = 1024; side <= 4096; side *= 4) {
 			double bytes = (double)rh_form_bytes(cases[i].form, side, side) / (double)(side * side);
@@ -33,6 +33,8 @@ static void test_form_bytes_of_a_parameter(void **state)
 	assert_int_equal(rh_form_bytes(RH_FORM_FP8_BLOCKS, 129, 200), 129 * 200 + 4 * 2 * 2);
 	assert_int_equal(rh_form_bytes(RH_FORM_INT8, 3, 21), 64 + 3 * 4);
 	assert_int_equal(rh_form_bytes(RH_FORM_NF4_NESTED, 3, 64), 96 + 4 + 4 * (1 + 257)); /* three scales, and one byte of nothing */
+	assert_int_equal(rh_form_bytes(RH_FORM_NVFP4, 3, 16), 24 + 4 + 8); /* three scales, and one byte of nothing; two factors */
+	assert_true(rh_form_takes(RH_FORM_NVFP4, 48) && !rh_form_takes(RH_FORM_NVFP4, 40));
 	assert_true(rh_form_takes(RH_FORM_FP8, 3) && !rh_form_takes(RH_FORM_NF4, 96) && rh_form_takes(RH_FORM_Q8_0, 96));
 }
 

@@ -13,7 +13,7 @@ struct dequantise_shape {
 	enum rh_dtype type, act;
 	int64_t rows, cols, pad; /* cols: rounded up to whole blocks */
 	int64_t run;             /* of types whose scales lie apart */
-	int nested;              /* those of NF4 are quantised themselves */
+	int nested;              /* those of NF4 are quantised themselves; those of FP4 have factors */
 	int64_t tall;            /* rows that share a scale; 0: 1 */
 	int64_t named;           /* rows that an index names; 0: there is no index */
 };
@@ -35,8 +35,15 @@ static inline struct op_case dequantise_case(const struct dequantise_shape *s, u
 		c.op.dequantise.run = s->run;
 		c.op.dequantise.tall = tall;
 		c.op.dequantise.unit = type == RH_I8 ? 1 / 127.0f : 0;
-		case_operand(&c, RH_DEQUANTISE_SCALE, type == RH_FP4 || s->nested ? RH_U8 : RH_F32, scale_rows, runs, pad, FILL_RANDOM);
-		if (s->nested) {
+		int factors = type == RH_FP4 && s->nested;
+		case_operand(&c, RH_DEQUANTISE_SCALE,
+		             factors                       ? RH_E4M3
+		             : type == RH_FP4 || s->nested ? RH_U8
+		                                           : RH_F32,
+		             scale_rows, runs, pad, FILL_RANDOM);
+		if (factors) {
+			case_operand(&c, RH_DEQUANTISE_NESTED, RH_F32, 1, 2, 0, FILL_RANDOM);
+		} else if (s->nested) {
 			case_operand(&c, RH_DEQUANTISE_NESTED, RH_F32, 1, (scale_rows * runs + 255) / 256, 0, FILL_RANDOM);
 			case_operand(&c, RH_DEQUANTISE_MAP, RH_F32, 1, RH_NESTED_MAP, 0, FILL_RANDOM);
 		}
@@ -56,8 +63,8 @@ static inline void dequantise_each(void (*check)(struct op_case *c, uint64_t *se
 			        .type = dequantise_types[t], .act = (t + i / 4) % 2 ? RH_BF16 : RH_F32, .cols = lengths[i]};
 			s.rows = i == 5 ? 0 : case_between(&seed, 1, 5);
 			s.pad = i % 3 == 1 ? case_between(&seed, 1, 9) : 0;
-			s.run = s.type == RH_FP4 ? 32 : runs[check_random(&seed) % 5];
-			s.nested = (s.type == RH_NF4 || s.type == RH_BNB_FP4) && i % 2;
+			s.nested = (s.type == RH_NF4 || s.type == RH_BNB_FP4 || s.type == RH_FP4) && i % 2;
+			s.run = s.type == RH_FP4 ? s.nested ? 16 : 32 : runs[check_random(&seed) % 5];
 			s.tall = s.type == RH_E4M3 ? case_between(&seed, 1, 4) : 0;
 			s.named = s.rows && i % 3 == 0 ? case_between(&seed, 1, 9) : 0;
 			struct op_case c = dequantise_case(&s, &seed);

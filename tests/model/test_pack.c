@@ -84,7 +84,7 @@ static float value_of(const struct rig *rig, int t, int64_t i)
 	struct rh_tensor_form form = rh_block_tensor(&rig->model->block[LAYER], t, rig->model->dtype);
 	const uint8_t *from = (const uint8_t *)rig->bytes + form.offset;
 	const uint8_t *scale = from + (form.form ? rh_form_scales_at(form.form, tensor->rows, tensor->cols) : 0);
-	float values[RH_BLOCK_RUN], value;
+	float values[RH_BLOCK_RUN], factor[RH_FACTORS], value;
 	uint16_t half;
 	if (form.form && !rh_form_traits(form.form)->run) {
 		int64_t block = rh_dtype_block(form.dtype);
@@ -95,6 +95,10 @@ static float value_of(const struct rig *rig, int t, int64_t i)
 	case RH_FORM_MXFP4:
 		return rh_fp4_value(from[i / 2] >> i % 2 * 4 & 15) *
 		       rh_e8m0_value(scale[i / tensor->cols * ((tensor->cols + 31) / 32) + i % tensor->cols / 32]);
+	case RH_FORM_NVFP4:
+		memcpy(factor, from + rh_form_tail_at(form.form, tensor->rows, tensor->cols), sizeof factor);
+		value = rh_e4m3_to_f32(scale[i / 16]) * factor[0] / factor[1];
+		return rh_fp4_value(from[i / 2] >> i % 2 * 4 & 15) * value;
 	case RH_FORM_INT8:
 		memcpy(&value, scale + i / tensor->cols * 4, sizeof value);
 		return (float)(int8_t)from[i] * value * RH_INT8_UNIT;

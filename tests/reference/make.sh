@@ -24,6 +24,8 @@ make_venv() {
 		install torch
 	fi
 	install --no-deps peft accelerate bitsandbytes tensorboard protobuf absl-py
+	install --no-deps compressed-tensors nvidia-modelopt loguru
+	install omegaconf pulp rich ninja nvidia-ml-py pydantic
 	write_run
 	sha256sum "$here/requirements.txt" >"$venv/made-from"
 }

@@ -4,8 +4,10 @@
     build/venv/run tests/reference/packed.py --check    remakes them in a temporary directory and compares
 
 <name>/             a tiny Llama: bnb-nf4, bnb-nf4-nested, bnb-fp4, bnb-fp4-nested, bnb-int8 (bitsandbytes' CPU code), fp8-blocks with ragged
-                    edges and fp8 per tensor (its form as transformers' finegrained fp8 has it)
-<name>.safetensors  the same model's weights, dequantised to fp32 by bitsandbytes, or by the product that transformers' Fp8Dequantize takes
+                    edges and fp8 per tensor (its form as transformers' finegrained fp8 has it), fp8-blocks-e8m0 (scales are powers of two),
+                    nvfp4-compressed (compressed-tensors' own code), nvfp4-modelopt (ModelOpt's)
+<name>.safetensors  the same model's weights, dequantised to fp32 by the code that packed them; of fp8 by the product that transformers'
+                    Fp8Dequantize takes
 """
 
 import filecmp
@@ -16,6 +18,12 @@ import tempfile
 
 import bitsandbytes.functional as bnb
 import torch
+from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+from compressed_tensors.quantization import QuantizationScheme
+from compressed_tensors.quantization.lifecycle.forward import dequantize
+from compressed_tensors.quantization.quant_scheme import NVFP4
+from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -37,7 +45,7 @@ def int8(name, weight):
     return {name: q, scale: absmax}, q.float() * absmax[:, None] * torch.tensor(UNIT)
 
 
-def fp8(name, weight, block):
+def fp8(name, weight, block, is_power=False):
     rows, cols = weight.shape
     tall, wide = (block, block) if block else (rows, cols)
     grid = -(-rows // tall), -(-cols // wide)
@@ -47,21 +55,48 @@ def fp8(name, weight, block):
         for c in range(grid[1]):
             part = slice(r * tall, (r + 1) * tall), slice(c * wide, (c + 1) * wide)
             scale[r, c] = weight[part].abs().max() / 448
+            if is_power:
+                scale[r, c] = 2.0 ** torch.ceil(torch.log2(scale[r, c]))
             spread[part] = scale[r, c]
     q = (weight / spread).to(torch.float8_e4m3fn)
+    if is_power:
+        scale = scale.to(torch.float8_e8m0fnu)
     return {name: q, f"{name}_scale_inv": scale if block else scale.reshape(())}, q.float() * spread
+
+
+def compressed(name, weight):
+    scheme = QuantizationScheme(targets=["Linear"], **NVFP4)
+    by = 448 * 6 / weight.abs().max().reshape(1)
+    scale = (weight.reshape(len(weight), -1, 16).abs().amax(-1) / 6 * by).to(torch.float8_e4m3fn)
+    state = NVFP4PackedCompressor.compress({"weight": weight, "weight_scale": scale.float(), "weight_global_scale": by}, scheme)
+    q = unpack_fp4_from_uint8(state["weight_packed"], *weight.shape, dtype=torch.float32)
+    value = dequantize(x_q=q, scale=state["weight_scale"].float(), args=scheme.weights, global_scale=by, dtype=torch.float32)
+    module = name.removesuffix("weight")
+    return {module + key: state[key] for key in state} | {module + "input_global_scale": torch.tensor([7.0])}, value
+
+
+def modelopt(name, weight):
+    packed, scale, by = NVFP4QTensor.quantize(weight.clone(), 16)
+    value = packed.dequantize(torch.float32, scale=scale, double_scale=by, block_sizes={-1: 16})
+    stored = {name: packed._quantized_data, name + "_scale": scale, name + "_scale_2": by}
+    return stored | {name.removesuffix("weight") + "input_scale": torch.tensor(0.25)}, value
 
 
 MAKERS = {
     "bnb-nf4": lambda n, w: four_bits(n, w, "nf4", False), "bnb-nf4-nested": lambda n, w: four_bits(n, w, "nf4", True),
     "bnb-fp4": lambda n, w: four_bits(n, w, "fp4", False), "bnb-fp4-nested": lambda n, w: four_bits(n, w, "fp4", True),
     "bnb-int8": int8, "fp8-blocks": lambda n, w: fp8(n, w, 128), "fp8": lambda n, w: fp8(n, w, 0),
+    "fp8-blocks-e8m0": lambda n, w: fp8(n, w, 128, True), "nvfp4-compressed": compressed, "nvfp4-modelopt": modelopt,
 }
 
 
 def quantization(name):
     if name.startswith("fp8"):
-        return {"quant_method": "fp8", "weight_block_size": [128, 128] if name == "fp8-blocks" else None}
+        return {"quant_method": "fp8", "weight_block_size": None if name == "fp8" else [128, 128]}
+    if name == "nvfp4-compressed":
+        return {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "quantization_status": "compressed", "ignore": ["lm_head"]}
+    if name == "nvfp4-modelopt":
+        return {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
     return {"quant_method": "bitsandbytes", "load_in_8bit": name == "bnb-int8", "load_in_4bit": name != "bnb-int8"}
 
 

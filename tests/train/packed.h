@@ -107,7 +107,7 @@ static inline struct packed_scales packed_scales(enum rh_dtype dtype)
 		return (struct packed_scales){{108, -1}, {rh_f32_to_f16(0.002f), 0}};
 	case RH_Q4_K:
 	case RH_Q5_K:
-		return (struct packed_scales){{0, 2}, {rh_f32_to_f16(4 * step), rh_f32_to_f16(32 * step)}};
+		return (struct packed_scales){{0, 2}, {rh_f32_to_f16((dtype == RH_Q4_K ? 4 : 2) * step), rh_f32_to_f16(32 * step)}};
 	case RH_Q6_K:
 		return (struct packed_scales){{208, -1}, {rh_f32_to_f16(step), 0}};
 	case RH_IQ4_NL:

@@ -141,7 +141,10 @@ static void test_packed_bases_train_as_plain_ones(void **state)
 	             {"tests/reference/packed/bnb-fp4-nested", RH_FORM_BNB_FP4_NESTED},
 	             {"tests/reference/packed/bnb-int8", RH_FORM_INT8},
 	             {"tests/reference/packed/fp8-blocks", RH_FORM_FP8_BLOCKS},
-	             {"tests/reference/packed/fp8", RH_FORM_FP8}};
+	             {"tests/reference/packed/fp8", RH_FORM_FP8},
+	             {"tests/reference/packed/fp8-blocks-e8m0", RH_FORM_FP8_BLOCKS},
+	             {"tests/reference/packed/nvfp4-compressed", RH_FORM_NVFP4},
+	             {"tests/reference/packed/nvfp4-modelopt", RH_FORM_NVFP4}};
 	struct drives drives;
 	int in_arena = 0;
 	drives_make(&drives);

@@ -14,9 +14,11 @@ static float scale_of(const struct rh_op *op, int64_t row, int64_t c)
 	if (scale.dtype == RH_F32)
 		return ((const float *)scale.data)[at];
 	uint8_t q = ((const uint8_t *)scale.data)[at];
+	struct rh_view map = op->operand[RH_DEQUANTISE_MAP], nested = op->operand[RH_DEQUANTISE_NESTED];
+	if (scale.dtype == RH_E4M3)
+		return rh_e4m3_to_f32(q) * (float)get(nested, 0, 0) / (float)get(nested, 0, 1);
 	if (x.dtype == RH_FP4)
 		return rh_e8m0_value(q);
-	struct rh_view map = op->operand[RH_DEQUANTISE_MAP], nested = op->operand[RH_DEQUANTISE_NESTED];
 	int64_t number = of * scale.cols + run;
 	return (float)get(map, 0, q) * (float)get(nested, 0, number / RH_NESTED_RUN) + (float)get(map, 0, RH_NESTED_MAP - 1);
 }
@@ -51,6 +53,7 @@ static void check_dequantise(struct check *check)
 	struct rh_view x = view[RH_DEQUANTISE_X], y = view[RH_DEQUANTISE_Y], scale = view[RH_DEQUANTISE_SCALE];
 	int64_t run = check->op->dequantise.run, tall = check->op->dequantise.tall, runs = 0, scale_rows = 0;
 	int is_bnb = x.dtype == RH_NF4 || x.dtype == RH_BNB_FP4, nested = is_bnb && scale.dtype == RH_U8;
+	int factors = x.dtype == RH_FP4 && scale.dtype == RH_E4M3;
 	int apart = is_bnb || x.dtype == RH_I8 || x.dtype == RH_FP4 || x.dtype == RH_E4M3;
 	if (run > 0 && tall > 0) {
 		runs = (x.cols + run - 1) / run;
@@ -65,12 +68,15 @@ static void check_dequantise(struct check *check)
 	shape(check, RH_DEQUANTISE_INDEX, RH_I32, y.rows, 1, "dequantise: index is not (n,1) I32");
 	require(check, apart == (scale.data != NULL), "dequantise: scale is there exactly where the type has none inside");
 	require(check, !apart || (run > 0 && run % 8 == 0 && tall > 0), "dequantise: run is not a multiple of 8, or tall not positive");
-	shape(check, RH_DEQUANTISE_SCALE, nested || x.dtype == RH_FP4 ? RH_U8 : RH_F32, scale_rows, runs,
-	      "dequantise: scale is not one for each run, or not of the type that goes with x");
-	require(check, nested == (view[RH_DEQUANTISE_NESTED].data != NULL) && nested == (view[RH_DEQUANTISE_MAP].data != NULL),
+	shape(check, RH_DEQUANTISE_SCALE,
+	      factors                       ? RH_E4M3
+	      : nested || x.dtype == RH_FP4 ? RH_U8
+	                                    : RH_F32,
+	      scale_rows, runs, "dequantise: scale is not one for each run, or not of the type that goes with x");
+	require(check, (nested || factors) == (view[RH_DEQUANTISE_NESTED].data != NULL) && nested == (view[RH_DEQUANTISE_MAP].data != NULL),
 	        "dequantise: nested and map are there exactly where the scales are quantised");
-	shape(check, RH_DEQUANTISE_NESTED, RH_F32, 1, (scale_rows * runs + RH_NESTED_RUN - 1) / RH_NESTED_RUN,
-	      "dequantise: nested is not (1, 256ths of the scales) F32");
+	shape(check, RH_DEQUANTISE_NESTED, RH_F32, 1, factors ? RH_FACTORS : (scale_rows * runs + RH_NESTED_RUN - 1) / RH_NESTED_RUN,
+	      "dequantise: nested is not (1, 256ths of the scales) F32, nor the two factors of E4M3 scales");
 	shape(check, RH_DEQUANTISE_MAP, RH_F32, 1, RH_NESTED_MAP, "dequantise: map is not (1,257) F32");
 }
 
