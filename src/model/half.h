@@ -59,8 +59,8 @@ struct rh_half {
 	                       struct rh_layer *layer, struct layout *at);
 	/* What it keeps from one run of tokens to the next; NULL: nothing. */
 	struct rh_carried (*carries)(const struct rh_layer *layer);
-	/* Of a mixer that carries: adds what it carries of a chunk, of these rows of the table, and clears the sums of its gradient. forward
-	 * does the first by itself. */
+	/* Of a mixer that carries: `carry` adds what it carries of a chunk, made of the rows `to_carry`, and clears the sums of its gradient.
+	 * forward does the first by itself. */
 	uint64_t to_carry;
 	void (*carry)(struct rh_emit *emit, int layer, const struct rh_activations *s);
 
@@ -70,7 +70,7 @@ struct rh_half {
 	/* Declares its own rows: what its backward reads beside its input and its linears' low activations, and operands of its weight
 	 * gradients that the backward makes. */
 	void (*declare)(const struct rh_emit *emit, int layer, struct emit_table *table);
-	/* 1: gradients of its weights are made of its input, or of the gradient of its output. */
+	/* Is any weight gradient made of that end: of its input, or of the gradient of its output? */
 	int (*learns)(const struct rh_emit *emit, int layer, enum half_end of);
 	/* y (T,width) = residual + what it makes of x (T,width); residual absent: that alone. y may not be the residual. Returns NULL, or
 	 * what the caller has to add to the residual to make y: as large as y, in the arena. y absent: it is not made. Of its rows it makes

@@ -32,7 +32,8 @@ void layout_place_adapter(struct layout *at, const char *module, struct rh_linea
 /* Sets the lengths of linear `proj` (enum rh_proj) of a layer. joins: one product makes it together with the linear before it, of the same
  * input, and a module that the family has no name for is part of that one. */
 void layout_size(const struct rh_model_config *config, struct rh_layer *layer, int proj, int64_t inputs, int64_t outputs, int joins);
-/* Places the weights, or the biases that the configuration has, of `count` linears; what joins lies back to back. */
+/* Places the weights, or the biases that the configuration has, of `count` linears; what joins lies back to back. attention_bias is about
+ * any mixer's first three linears, attention_output_bias about its fourth, mlp_bias about all others. */
 void layout_weights(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, int first, int count);
 void layout_biases(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, int first, int count);
 

@@ -268,8 +268,8 @@ int rh_model_plain_block(const struct rh_model *model, int layer, int which);
 enum rh_alike { RH_ALIKE_IN_OPS, RH_ALIKE_IN_BYTES };
 int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in);
 
-/* The bytes that mixers of layers [lo, hi) carry, for so many rows, and where they begin among those of all layers; with those of lower
- * layers that they read. A layer's own begin on RH_ALIGN. */
+/* The bytes that mixers of layers [lo, hi) carry, for so many rows (tokens), and where they begin among those of all layers; with those of
+ * lower layers that they read. A layer's own begin on RH_ALIGN. */
 int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64_t rows, int64_t *first);
 
 /* Bytes of the fp32 sums of the gradients of what mixers of layers [lo, hi) carry of so many rows. */

@@ -31,6 +31,7 @@ enum rh_residual {
 	RH_RESIDUAL_POST      /* norm(x + f(x)) */
 };
 
+/* Each has its line in rh_traits_of and in rh_traits_equal. */
 struct rh_traits {
 	enum rh_norm_kind norm;
 	enum rh_residual residual;

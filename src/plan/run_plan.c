@@ -344,7 +344,7 @@ static struct rh_fates draw_fates(uint64_t seed, int layer)
 }
 
 /* Random fates, where a test asks for them: where a round's activations are gone before the next round's come, or are kept in a ring. */
-static int choose_fates(struct planning *planning)
+static int draw_test_fates(struct planning *planning)
 {
 	const char *seed = getenv(RH_HOOK_FATES);
 	const struct rh_model *model = planning->request->model;
@@ -387,7 +387,7 @@ static int find_candidates(struct planning *planning, struct candidate candidate
 	int rc = request->work->train_micro_batches ? planning_schedule(planning) : 0;
 	*count = 0;
 	if (!rc && request->work->train_micro_batches)
-		rc = choose_fates(planning);
+		rc = draw_test_fates(planning);
 	if (!rc && request->stages == RH_STAGES_CHOSEN)
 		rc = weigh_layers(planning);
 	if (!rc && request->stages == RH_STAGES_CHOSEN)

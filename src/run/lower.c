@@ -24,7 +24,7 @@ int64_t lower_add(struct lowering *to, const struct rh_command *command)
 
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream)
 {
-	struct rh_command command = lower_plain(kind, lower_lane(slot->device, stream), slot->step);
+	struct rh_command command = lower_command_on(kind, lower_lane(slot->device, stream), slot->step);
 	if (slot->slot) {
 		command.lo = command.stage.lo = slot->slot->lo;
 		command.hi = command.stage.hi = slot->slot->hi;
@@ -167,7 +167,7 @@ void lower_destroy(struct lowering *to)
 void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
 	for (int64_t index = first; index < first + count; index++) {
-		struct rh_command command = lower_plain(RH_COMMAND_INPUT, to->caller, step);
+		struct rh_command command = lower_command_on(RH_COMMAND_INPUT, to->caller, step);
 		command.micro_batch = rh_int32(index - first);
 		command.target = lower_bytes(-1, RH_ROOM_HOST_MICRO, index, 0, rh_micro_layout(&to->batch[index].shape).bytes);
 		for (int d = 0; d < to->options->planned.devices; d++)
@@ -180,7 +180,7 @@ void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count
 void lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
 	for (int64_t index = first; index < first + count; index++) {
-		struct rh_command command = lower_plain(RH_COMMAND_OUTPUT, to->caller, step);
+		struct rh_command command = lower_command_on(RH_COMMAND_OUTPUT, to->caller, step);
 		const struct rh_micro_shape *shape = &to->batch[index].shape;
 		int64_t cols = rh_executor_score_cols(to->options, to->call.trains, shape);
 		int64_t bytes = rh_result_layout(to->options->model, shape, cols).bytes;

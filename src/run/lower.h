@@ -263,7 +263,7 @@ void lower_await(struct lowering *lowering, int lane, int64_t position, enum rh_
 /* Its position. After a fault nothing is added. */
 int64_t lower_add(struct lowering *lowering, const struct rh_command *command);
 /* A command on this lane, without operands. */
-static inline struct rh_command lower_plain(enum rh_command_kind kind, int lane, int64_t step)
+static inline struct rh_command lower_command_on(enum rh_command_kind kind, int lane, int64_t step)
 {
 	return (struct rh_command){.kind = kind,
 	                           .lane = lane,

@@ -31,7 +31,7 @@ void lower_drives_destroy(struct lowering *to)
 
 static int64_t transfer(struct lowering *to, int lane, int64_t step, struct rh_place from, struct rh_place where)
 {
-	struct rh_command command = lower_plain(lane == to->drives.writes ? RH_COMMAND_WRITE : RH_COMMAND_READ, lane, step);
+	struct rh_command command = lower_command_on(lane == to->drives.writes ? RH_COMMAND_WRITE : RH_COMMAND_READ, lane, step);
 	command.source = from;
 	command.target = where;
 	return lower_add(to, &command);

@@ -6,7 +6,7 @@ void lower_letter(struct lowering *to, const struct rh_letter *letter)
 {
 	int sends = letter->way == RH_LETTER_TO_BELOW || letter->way == RH_LETTER_TO_ABOVE;
 	struct rh_command command =
-	        lower_plain(sends ? RH_COMMAND_SEND_LETTER : RH_COMMAND_RECEIVE_LETTER, to->links + (int)letter->way, letter->step);
+	        lower_command_on(sends ? RH_COMMAND_SEND_LETTER : RH_COMMAND_RECEIVE_LETTER, to->links + (int)letter->way, letter->step);
 	command.letter = letter->kind;
 	lower_add(to, &command);
 }

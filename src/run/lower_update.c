@@ -12,7 +12,7 @@
 
 static int64_t add_command(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step)
 {
-	struct rh_command command = lower_plain(kind, lane, step);
+	struct rh_command command = lower_command_on(kind, lane, step);
 	command.block = block;
 	return lower_add(to, &command);
 }
@@ -87,7 +87,7 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 	/* on one device the gradient comes after them */
 	if (to->call.is_local && !to->options->planned.stale && await_uploads(to, lane, block) > 1)
 		device = -1;
-	struct rh_command arrived = lower_plain(RH_COMMAND_GRADIENT_ARRIVED, lane, step);
+	struct rh_command arrived = lower_command_on(RH_COMMAND_GRADIENT_ARRIVED, lane, step);
 	arrived.block = block;
 	arrived.sender = device;
 	to->block[block].arrival = lower_add(to, &arrived);
@@ -130,14 +130,14 @@ static int64_t fold_pieces(struct lowering *to, int64_t step)
 	enum rh_dtype dtype = to->options->model->dtype;
 	for (int64_t first = 0, turn = 0; first < elements; first += LOWER_FOLD_ELEMENTS, turn ^= 1) {
 		int64_t count = rh_min(elements - first, LOWER_FOLD_ELEMENTS);
-		struct rh_command copy = lower_plain(RH_COMMAND_COPY, lane, step);
+		struct rh_command copy = lower_command_on(RH_COMMAND_COPY, lane, step);
 		copy.block = block;
 		copy.source = lower_bytes(device, RH_ROOM_SUMS, 2 * block, to->unsent_sum.first + first * 4, count * 4);
 		copy.target = lower_bytes(-1, RH_ROOM_HOST_FOLD, turn, 0, count * 4);
 		lower_await(to, lane, to->lane[lower_lane(device, RH_STREAM_COMPUTE)].last, RH_WAIT_NEEDS);
 		lower_await(to, lane, to->fold[turn], RH_WAIT_NEEDS);
 		to->device[device].sums_sent = lower_add(to, &copy);
-		struct rh_command add = lower_plain(RH_COMMAND_HOST_ADD, to->caller, step);
+		struct rh_command add = lower_command_on(RH_COMMAND_HOST_ADD, to->caller, step);
 		add.block = block;
 		add.source = copy.target;
 		add.target = lower_bytes(-1, RH_ROOM_HOST_GRADIENT, block, rh_dtype_bytes(dtype, first), rh_dtype_bytes(dtype, count));

@@ -4,7 +4,10 @@
  *
  * Training calls the slots of a run in this order:
  *
- *   choose_part, share, plan, prepare     before the session starts
+ *   part.check                            when the session opens; behind it the links open
+ *   agree, part.choose                    from which checkpoint, and which layers
+ *   share_run, plan, agree, prepare       before the session starts; agree again when the run goes on from a checkpoint
+ *   part.bytes, part.reserve              when it is planned, and when it starts
  *   begin                                 before the first step
  *   before_step, data, share_results      in each step that ends before the next one begins
  *   begin_stretch, data, ended, share_results  for steps without a flush between them: the last of them when all stages are at rest
