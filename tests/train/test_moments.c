@@ -17,7 +17,7 @@ static double loss_of(const struct scratch *scratch, const char *layout)
 		return NAN;
 	run_ok(scratch,
 	       "train --model_name_or_path %s --train_file %s --output_dir %s/%s --bf16 true --state_layout %s --max_length 32 "
-	       "--completion_only_loss false "
+	       "--completion_only_loss false --allow cut-answers "
 	       "--per_device_train_batch_size 8 --max_steps %d --learning_rate 2e-5 --logging_steps %d --save_strategy no",
 	       model, rows, scratch->dir, layout, layout, STEPS, LAST);
 	size_t length;
