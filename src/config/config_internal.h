@@ -46,7 +46,8 @@ enum config_verb {
 	VERB_DATA = VERB_RUNS | VERB_EVAL | VERB_INSPECT,
 	VERB_ALL = 4095,
 	VERB_MACHINE = VERB_ALL & ~(VERB_KEYS | VERB_JOIN),
-	VERB_MODEL = VERB_MACHINE & ~VERB_DOCTOR /* a model's keys: doctor has none */
+	VERB_MODEL = VERB_MACHINE & ~VERB_DOCTOR, /* a model's keys: doctor has none */
+	VERB_PACKS = VERB_MODEL & ~VERB_WRITES    /* who holds weights in memory */
 };
 
 enum config_bounds { BOUND_CLOSED = 0, BOUND_ABOVE_LEAST = 1, BOUND_BELOW_MOST = 2 };

@@ -365,10 +365,10 @@ static int open_session(int trains, struct rh_session *out)
 		rh_model_freeze(out->model);
 	else if (!rc)
 		rc = out->lora ? rh_adapter_check_targets(config, out->model) : check_writable(out);
-	if (!rc)
-		rc = compare_base(out);
-	if (!rc)
+	if (!rc) {
 		rh_session_pack(out, out->model);
+		rc = compare_base(out);
+	}
 	if (!rc && trains && rh_mode_of(config->mode)->has_boxes && (!out->machine || out->machine->box))
 		rc = join_boxes(out);
 	if (rc)

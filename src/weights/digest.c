@@ -17,6 +17,10 @@ static int add_tensor(const struct rh_source *source, const struct rh_model *mod
 	char room[RH_SOURCE_NAME];
 	const char *name = rh_weights_source_name(source, model, tensor, room);
 	*hash = XXH3_64bits_withSeed(tensor->name, strlen(tensor->name), *hash);
+	if (tensor->form && name && tensor->form != rh_source_form(source, tensor)) { /* made packed here: other values than the file's */
+		const char *form = rh_form_traits(tensor->form)->name;
+		*hash = XXH3_64bits_withSeed(form, strlen(form), *hash);
+	}
 	void *row = name ? rh_alloc((size_t)tensor->cols, sizeof(float)) : NULL;
 	if (!row)
 		return name ? -ENOMEM : 0;
