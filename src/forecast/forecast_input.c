@@ -213,6 +213,23 @@ int rh_forecast_input_cut(struct rh_session *session, struct rh_forecast_input *
 	return rc;
 }
 
+int rh_forecast_input_of_machine(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_forecast_input *out)
+{
+	struct rh_session session;
+	*out = (struct rh_forecast_input){0};
+	int rc = rh_session_simulate(config, machine, &session);
+	if (rc)
+		return rc;
+	rc = rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out);
+	if (!rc)
+		rc = rh_forecast_input_cut(&session, out);
+	out->layers = session.model->layers;
+	rh_session_close(&session);
+	if (rc)
+		rh_forecast_input_free(out);
+	return rc;
+}
+
 int rh_forecast_input_of_first_row(const struct rh_forecast_input *input, int64_t rows, int steps, struct rh_forecast_input *out)
 {
 	const struct rh_workload *work = &input->work;

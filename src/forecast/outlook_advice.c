@@ -131,6 +131,59 @@ static void consider_rounds(const struct outlook_small *small, int64_t whole, st
 	}
 }
 
+/* The chunks that are compared: those of now first, 0: none further. Of whole rows, where a step has too few of them for all devices. */
+static void list_chunks(const struct outlook_small *small, const struct rh_workload *work, int64_t chunk[3])
+{
+	const struct rh_config *config = &small->config;
+	int64_t eighth = 256;
+	while (16 * eighth <= work->train.tokens)
+		eighth *= 2;
+	if (work->chunks > 1) {
+		chunk[0] = work->chunk;
+		chunk[1] = work->chunk / 2;
+		chunk[2] = work->chunk / 4;
+	} else if (small->devices > 1 && config->per_device_train_batch_size == 1 && outlook_is_roundpipe(config) && config->boxes < 2 &&
+	           config->gradient_accumulation_steps < 2 * small->devices && 16 * 256 <= work->train.tokens) {
+		chunk[0] = work->train.tokens;
+		chunk[1] = eighth;
+		chunk[2] = eighth / 2;
+	}
+}
+
+/* More and shorter chunks keep more devices busy, and each computes less well. */
+static void consider_chunks(const struct outlook_small *small, const struct rh_workload *work, struct rh_outlook *out)
+{
+	enum { CHUNKS = 3, LEAST = 256 };
+	struct outlook_try tried[CHUNKS] = {0};
+	struct rh_forecast_input input[CHUNKS] = {0};
+	struct rh_session_machine machine = small->used;
+	int64_t chunk[CHUNKS] = {0};
+	double tokens[CHUNKS] = {0};
+	char text[128];
+	machine.devices = small->devices;
+	list_chunks(small, work, chunk);
+	for (int i = 0; i < CHUNKS && chunk[i] >= LEAST; i++) {
+		struct rh_config other = small->config;
+		other.sequence_chunk = chunk[i];
+		other.max_length = work->chunks > 1 ? work->row.tokens : work->train.tokens;
+		other.round_micro_batches = 0;
+		other.forward_cut_count = other.backward_cut_count = -1;
+		if (rh_forecast_input_of_machine(&other, &machine, &input[i])) {
+			rh_error_clear(); /* rows of this model are not cut, or there are too many chunks */
+			break;
+		}
+		outlook_try_begin(small->tasks, &other, i ? &machine : &small->used, &input[i], &tried[i]);
+	}
+	for (int i = 0; i < CHUNKS; i++) {
+		tokens[i] = input[i].micro ? outlook_try_finish(&tried[i]) : 0;
+		rh_forecast_input_free(&input[i]);
+	}
+	for (int i = 1; i < CHUNKS && tokens[0] > 0; i++) {
+		snprintf(text, sizeof text, "sequence_chunk: %lld (other results, within rounding)", (long long)chunk[i]);
+		consider(&out->advice, tokens[i] / tokens[0] - 1, text);
+	}
+}
+
 /* Changes with other training results are marked. */
 void outlook_advise(const struct outlook_small *small, const struct rh_forecast_input *input, struct outlook_changes *changes,
                     struct rh_outlook *out)
@@ -144,6 +197,7 @@ void outlook_advise(const struct outlook_small *small, const struct rh_forecast_
 	    input->work.chunks < 2) /* else the plan has chosen them */
 		consider_rounds(small, whole, out);
 	consider_state(small, out);
+	consider_chunks(small, &input->work, out);
 	snprintf(text, sizeof text, "gradient_accumulation_steps: %lld (another batch size)", (long long)(2 * whole));
 	consider(&out->advice, gain_of_larger_batch(small, input, changes, &out->forecast), text);
 }

@@ -82,16 +82,9 @@ static void name_buffer(const struct rh_forecast *is, struct rh_stress_found *ou
 /* One step in virtual time. */
 static int simulate(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_forecast *out)
 {
-	struct rh_session session = {0};
-	struct rh_forecast_input input = {0};
+	struct rh_forecast_input input;
 	*out = (struct rh_forecast){0};
-	int rc = rh_session_simulate(config, machine, &session);
-	if (!rc)
-		rc = rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), &input);
-	if (!rc)
-		rc = rh_forecast_input_cut(&session, &input);
-	input.layers = rc ? 0 : session.model->layers;
-	rh_session_close(&session);
+	int rc = rh_forecast_input_of_machine(config, machine, &input);
 	if (!rc)
 		rc = rh_forecast_judged(config, machine, &input, NULL, out);
 	rh_forecast_input_free(&input);

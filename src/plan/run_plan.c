@@ -214,8 +214,6 @@ static int fit_spilled(struct planning *planning, struct choice choice, struct c
 	}
 	for (size_t i = 0; rc == RH_DOES_NOT_FIT && !out->no_stages_fit && i < sizeof spill_choices / sizeof *spill_choices; i++) {
 		choice.spill = spill_choices[i];
-		if (planning->executor.chunks > 1 && (choice.spill & RH_SPILL_ACTIVATIONS)) /* each chunk's is read twice */
-			break;
 		rc = fit_by_any_cuts(planning, &choice, out);
 	}
 	return rc;

@@ -56,14 +56,21 @@ int lower_buffer_find(struct lowering *to, int lane, const struct lower_boundary
 	return buffer;
 }
 
-void lower_buffer_note_read(struct lowering *to, int buffer, int reader, int64_t position)
+static void note_read(struct lowering *to, int buffer, int reader, int64_t position)
 {
 	readers_of(to, buffer)[reader] = position;
 }
 
+void lower_buffer_read_again(struct lowering *to, const struct lower_boundary *boundary, int buffer, int reader, int64_t position)
+{
+	note_read(to, buffer, reader, position);
+	if (to->drives.write_buffers)
+		lower_read_ahead(to, boundary->step);
+}
+
 void lower_buffer_read(struct lowering *to, const struct lower_boundary *boundary, int buffer, int reader, int64_t position)
 {
-	lower_buffer_note_read(to, buffer, reader, position);
+	note_read(to, buffer, reader, position);
 	if (to->drives.write_buffers)
 		lower_read_ahead(to, boundary->step);
 	else if (rh_boundary_release(&to->boundaries, boundary->kind, boundary->layer, boundary->index))

@@ -59,7 +59,9 @@ int lower_drives_begin(struct lowering *to)
 	                                      .layers = to->options->model->layers,
 	                                      .program = &to->program,
 	                                      .steps_in_flight = to->limits.steps_in_flight,
-	                                      .step_micro_batches = to->options->planned.train_micro_batches};
+	                                      .step_micro_batches = to->options->planned.train_micro_batches,
+	                                      .chunks = to->call.trains ? to->options->planned.chunks : 0,
+	                                      .model = to->options->model};
 	if (!drives->write_buffers)
 		return 0;
 	int rc = rh_reloads_find(&drives->reloads, &walk, to->limits.micro_batches, drives->write_buffers);

@@ -112,7 +112,7 @@ static int64_t add_reader(const struct micro *micro, struct rh_command *command,
 	if (reading == READS_LAST)
 		lower_buffer_read(to, boundary, buffer, reader, position);
 	else
-		lower_buffer_note_read(to, buffer, reader, position);
+		lower_buffer_read_again(to, boundary, buffer, reader, position);
 	return position;
 }
 

@@ -189,26 +189,44 @@ static int walk_arrivals(const struct rh_boundary_walk *walk, const struct progr
 	return rc;
 }
 
-/* One slot as the executor does it: for each micro-batch inputs are read, outputs written, then inputs given back. */
+/* A micro-batch of a slot: inputs are read, outputs written, then inputs given back. */
+static int walk_micro_batch(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot,
+                            struct rh_boundary_access at)
+{
+	int from_above = rh_slot_reads_gradient(walk->plan, slot), reads = slot->lo > 0 || walk->plan->is_fed;
+	int rc = walk_arrivals(walk, facts, slot, at);
+	if (!rc && reads)
+		rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
+	if (!rc && from_above)
+		rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_GRADIENT, slot->hi);
+	if (!rc)
+		rc = walk_outputs(walk, facts, slot, at);
+	if (!rc && reads)
+		rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, slot->lo);
+	if (!rc && from_above)
+		rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_GRADIENT, slot->hi);
+	return rc;
+}
+
+/* One slot as the executor does it (lower_text of run/lower_slot.c): of a text in chunks backwards go from the last chunk to the first, and
+ * a slot with a mixer reads all their inputs before. */
 static int walk_slot(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot)
 {
 	struct rh_boundary_access at = {.step = slot->step, .slot = (size_t)(slot - walk->program->slot)};
-	int from_above = rh_slot_reads_gradient(walk->plan, slot), reads = slot->lo > 0 || walk->plan->is_fed, rc = 0;
+	int64_t index = slot->first + slot->step % walk->steps_in_flight * walk->step_micro_batches, each = rh_max(walk->chunks, 1);
+	int descends = each > 1 && rh_slot_makes_gradients(slot), rc = 0,
+	    carries = descends && slot->lo > 0 && rh_model_mixers(walk->model, slot->lo, slot->hi) > 0;
 	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
 		return 0;
-	for (int64_t m = slot->first; !rc && m < slot->first + slot->count; m++) {
-		at.micro_batch = m + slot->step % walk->steps_in_flight * walk->step_micro_batches;
-		rc = walk_arrivals(walk, facts, slot, at);
-		if (!rc && reads)
+	for (int64_t first = 0; !rc && first < slot->count; first += each) {
+		for (int64_t c = 0; !rc && carries && c < each; c++) {
+			at.micro_batch = index + first + c;
 			rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
-		if (!rc && from_above)
-			rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_GRADIENT, slot->hi);
-		if (!rc)
-			rc = walk_outputs(walk, facts, slot, at);
-		if (!rc && reads)
-			rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, slot->lo);
-		if (!rc && from_above)
-			rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_GRADIENT, slot->hi);
+		}
+		for (int64_t c = 0; !rc && c < each; c++) {
+			at.micro_batch = index + first + (descends ? each - 1 - c : c);
+			rc = walk_micro_batch(walk, facts, slot, at);
+		}
 	}
 	return rc;
 }

@@ -41,6 +41,9 @@ struct rh_boundary_walk {
 	const struct rh_program *program;
 	/* of a program of several steps: micro-batch m of step s has index s % steps_in_flight * step_micro_batches + m */
 	int64_t steps_in_flight, step_micro_batches;
+	/* Above 1: of texts in chunks (struct rh_dispatch); model: what says which slots read each chunk's input once more before. */
+	int chunks;
+	const struct rh_model *model;
 	int (*access)(void *context, const struct rh_boundary_access *access); /* nonzero ends the walk */
 	void *context;
 };

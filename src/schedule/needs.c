@@ -111,6 +111,25 @@ static int count_step(struct counting *counting, int64_t count, int64_t rounds, 
 	return rc;
 }
 
+/* Of texts in chunks each micro-batch is told apart. */
+static int count_chunks(struct counting *counting, int64_t count, struct rh_program *program)
+{
+	const struct rh_dispatch *dispatch = &counting->run->dispatch;
+	const struct rh_boundary_walk walk = {.plan = dispatch->plan,
+	                                      .layers = dispatch->model->layers,
+	                                      .program = program,
+	                                      .steps_in_flight = 1,
+	                                      .step_micro_batches = count,
+	                                      .chunks = dispatch->chunks,
+	                                      .model = dispatch->model};
+	int turn = 0, rc = rh_dispatch_call(dispatch, 1, count, &turn, program);
+	if (!rc)
+		rc = rh_reloads_find(&counting->reloads, &walk, count, write_ring(counting->run->spare));
+	counting->records = (int)rh_max(counting->records, counting->reloads.records);
+	counting->writes = rh_max(counting->writes, counting->reloads.step_writes);
+	return rc;
+}
+
 /* RoundPipe's rounds, for any number of micro-batches up to the most. Rounds differ in length by one at most, so only the longest step is
  * counted, and a step of one round less with rounds of full length. A longer round needs no less than a shorter one: between a write and
  * its read each micro-batch has all writes of the shorter round, and more. */
@@ -125,8 +144,14 @@ static int count_rounds(struct counting *counting, int trains, struct rh_program
 	int turn = 0, needed = 0;
 	dispatch.train_round = dispatch.infer_round = 1;
 	dispatch.chunks = 0; /* each micro-batch of the round stands for itself */
-	int rc = rh_dispatch_call(&dispatch, trains, 1, &turn, program);
-	if (!rc && counting->run->spills) {
+	int rc = 0;
+	if (chunks > 1 && counting->run->spills)
+		rc = count_chunks(counting, count * chunks, program);
+	if (!rc && chunks > 1 && counting->run->spills && rounds > 1 && count % round)
+		rc = count_chunks(counting, (rounds - 1) * round * chunks, program);
+	if (!rc)
+		rc = rh_dispatch_call(&dispatch, trains, 1, &turn, program);
+	if (!rc && counting->run->spills && chunks == 1) {
 		rc = count_step(counting, count, rounds, program);
 		if (!rc && rounds > 1 && count % round)
 			rc = count_step(counting, (rounds - 1) * round, rounds - 1, program);

@@ -1,4 +1,5 @@
 /* Rows in chunks: the same run as of whole rows but for rounding, and the same bits wherever it is executed. */
+#include "offload/drives.h"
 #include "rig.h"
 
 #include "session/chunks.h"
@@ -16,15 +17,17 @@ struct what {
 
 struct way {
 	const char *device;
-	int64_t round, cap; /* rows in a round, 0: chosen; bytes of a device, 0: all there are */
-	int stale;
+	int64_t round, cap, ram;     /* rows in a round, 0: chosen; bytes of a device, 0: all there are; of host memory, likewise */
+	int stale, drives, is_short; /* drives: on which activations lie */
 };
+
+static struct drives dirs;
 
 struct outcome {
 	double loss[STEPS], norm[STEPS];
 	uint64_t weights;
 	int stages, chunks;
-	int64_t device_bytes, device_peak;
+	int64_t ram, device_bytes, device_peak, nvme_bytes;
 };
 
 /* A row, as data/batch.c makes one. */
@@ -109,6 +112,12 @@ static struct outcome run(const struct what *what, const struct way *way, int64_
 	rig.config.lora_dropout = what->dropout;
 	rig.config.lora_keys_given = what->dropout > 0 ? RH_LORA_DROPOUT : 0;
 	rig.config.optimizer_staleness = way->stale;
+	if (way->drives) {
+		rig.config.spill = RH_SPILL_ACTIVATIONS;
+		rig.config.max_ram = way->ram;
+		rig.config.max_nvme = 1 << 28;
+		rig.config.nvme_dirs = (struct rh_list){.item = dirs.name, .count = (size_t)way->drives};
+	}
 	check_ok(rh_session_open(&rig.config, RH_SESSION_TRAINS, &rig.session));
 	const struct rh_chunk_rule rule = rh_chunk_rule_of(chunk, rig.session.model);
 	for (int r = 0; r < ROWS; r++)
@@ -140,6 +149,8 @@ static struct outcome run(const struct what *what, const struct way *way, int64_
 	out.stages = rig.session.plan.stages.forward_stages + rig.session.plan.stages.backward_stages;
 	out.device_bytes = rig.session.plan.stages.device_bytes;
 	out.device_peak = memory.peak_bytes;
+	out.nvme_bytes = rig.session.plan.bytes.boundaries_nvme;
+	out.ram = rig.session.plan.bytes.total;
 	rig_close(&rig);
 	return out;
 }
@@ -182,13 +193,24 @@ static void test_chunks_are_the_same_everywhere(void **state)
 	                                   {.model = "gpt-oss"},
 	                                   {.model = "gemma3", .dtype = RH_BF16},
 	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25}};
-	static const struct way way[] = {
-	        {.device = "cpu:1", .round = 1}, {.device = "cpu:2"}, {.device = "cpu:3", .round = 2},
-	        {.device = "cpu:8", .round = 1}, {.device = "cpu:8"}, {.device = "cpu:2", .round = 1, .cap = 8 << 20}};
+	static const struct way way[] = {{.device = "cpu:1", .round = 1},
+	                                 {.device = "cpu:2"},
+	                                 {.device = "cpu:3", .round = 2},
+	                                 {.device = "cpu:8", .round = 1},
+	                                 {.device = "cpu:8"},
+	                                 {.device = "cpu:2", .round = 1, .cap = 8 << 20},
+	                                 {.device = "cpu:1", .round = 1, .cap = 8 << 20, .drives = 1},
+	                                 {.device = "cpu:2", .round = 3, .cap = 8 << 20, .drives = 2, .is_short = 1}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
 		struct outcome expected = run(&what[i], &one_device, CHUNK);
 		for (size_t w = 0; w < sizeof way / sizeof *way; w++) {
 			struct outcome got = run(&what[i], &way[w], CHUNK);
+			/* with so much less memory for its rings that activations do lie on drives */
+			for (int64_t less = 64 << 10, all = got.ram; way[w].is_short && !got.nvme_bytes && less < 4 << 20; less += 64 << 10) {
+				struct way shorter = way[w];
+				shorter.ram = all - less;
+				got = run(&what[i], &shorter, CHUNK);
+			}
 			int equal = got.weights == expected.weights && !memcmp(got.loss, expected.loss, sizeof got.loss) &&
 			            !memcmp(got.norm, expected.norm, sizeof got.norm);
 			if (!equal)
@@ -196,9 +218,24 @@ static void test_chunks_are_the_same_everywhere(void **state)
 				            (long long)way[w].round, got.loss[0], got.loss[1], expected.loss[0], expected.loss[1]);
 			assert_true(equal);
 			assert_true(got.device_peak == got.device_bytes);
+			assert_true((got.nvme_bytes > 0) == (way[w].drives > 0));
 		}
 		assert_true(expected.stages > 1);
 	}
+}
+
+static int make_drives(void **state)
+{
+	(void)state;
+	drives_make(&dirs);
+	return 0;
+}
+
+static int remove_drives(void **state)
+{
+	(void)state;
+	drives_remove(&dirs);
+	return 0;
 }
 
 int main(void)
@@ -207,5 +244,5 @@ int main(void)
 	        cmocka_unit_test(test_rows_in_chunks_are_whole_rows_but_for_rounding),
 	        cmocka_unit_test(test_chunks_are_the_same_everywhere),
 	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, make_drives, remove_drives);
 }
