@@ -32,7 +32,8 @@ static void take_span(void *context, int64_t i)
 	} else {
 		uint16_t *gradient = (uint16_t *)block->gradient + span->first;
 		if (two)
-			kernels->add_bf16(gradient, block->gradient_sum[1] + span->first, block->gradient_sum[0] + span->first, span->count);
+			kernels->add_bf16(gradient, block->gradient_sum[1] + span->first, block->gradient_sum[0] + span->first,
+			                  span->count);
 		span->squares = kernels->squares_bf16(gradient, span->count);
 	}
 }
@@ -45,18 +46,23 @@ void rh_optimizer_take(struct rh_store *store, int block)
 	store_run_spans(store, take.first, store->block[block].span_count, take_span, &take);
 }
 
+/* The squares of the tensor whose spans begin with *i, which becomes the next tensor's first. */
+static double tensor_squares(const struct rh_store *store, int64_t *i, int64_t end)
+{
+	const struct store_span *tensor = &store->span[*i];
+	double sum = 0;
+	for (; *i < end && store->span[*i].block == tensor->block && store->span[*i].tensor == tensor->tensor; ++*i)
+		sum += store->span[*i].squares;
+	return sum;
+}
+
 /* `total` and the squares of these, tensor by tensor. */
 static double add_squares(const struct rh_store *store, int64_t first, int64_t end, double total)
 {
 	if (store->options.addresses_only)
 		return 1;
-	for (int64_t i = first; i < end;) {
-		const struct store_span *tensor = &store->span[i];
-		double sum = 0;
-		for (; i < end && store->span[i].block == tensor->block && store->span[i].tensor == tensor->tensor; i++)
-			sum += store->span[i].squares;
-		total += sum;
-	}
+	for (int64_t i = first; i < end;)
+		total += tensor_squares(store, &i, end);
 	return total;
 }
 
@@ -69,6 +75,21 @@ double rh_optimizer_add_squares(const struct rh_store *store, double before)
 			before = add_squares(store, block->span, block->span + block->span_count, before);
 	}
 	return before;
+}
+
+int64_t rh_optimizer_squares(const struct rh_store *store, double *each)
+{
+	int64_t count = 0;
+	for (int b = 0; b < rh_store_blocks(store); b++) {
+		const struct rh_block *spec = rh_store_block(store, b);
+		int64_t i = store->block[b].span, end = i + store->block[b].span_count;
+		for (int t = 0; spec->trainable && spec->shared != RH_SHARED_BY_HEAD && t < spec->tensors; t++, count++) {
+			int has_spans = !store->options.addresses_only && i < end && store->span[i].tensor == t; /* else it is empty */
+			if (each)
+				each[count] = has_spans ? tensor_squares(store, &i, end) : 0;
+		}
+	}
+	return count;
 }
 
 double rh_optimizer_taken_norm(const struct rh_store *store)

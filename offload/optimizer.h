@@ -34,6 +34,9 @@ double rh_optimizer_block_norm(const struct rh_store *store, int block);
 /* `before` plus the squares of all blocks' gradients, added tensor by tensor. Where other stores hold the model's lower layers, `before`
  * is their sum; the result is then the sum that one store of all layers would give. */
 double rh_optimizer_add_squares(const struct rh_store *store, double before);
+/* The same squares one by one; each: (the result), or NULL. Returns how many: trained tensors, without a shared block's where it is the
+ * head's. Added up in the order of the layers, over all stores, they are that sum. */
+int64_t rh_optimizer_squares(const struct rh_store *store, double *each);
 /* The first tensor of a block whose taken gradient is not finite; -1: all are. */
 int rh_optimizer_not_finite(const struct rh_store *store, int block);
 /* Tests: puts a NaN into a block's taken gradient. */

@@ -406,13 +406,26 @@ void rh_updater_is_of_several(struct rh_updater *updater)
 	updater->is_part = 1;
 }
 
-int rh_updater_add_squares(struct rh_updater *updater, double *squares)
+/* Gradients of this update that are not taken yet, without a head's table that waits for the other box's sum: its squares do not count
+ * here. The lock is held. */
+static int squares_left(const struct rh_updater *updater, int index)
+{
+	int left = updater->step[index].gradients_left - 1;
+	for (int b = 0; left > 0 && b < updater->blocks; b++) {
+		const struct updater_block *block = &updater->block[b];
+		int waits = block->state == ANNOUNCED && block->awaits_other && block->update == index;
+		left -= waits && rh_store_block(updater->store, b)->shared == RH_SHARED_BY_HEAD;
+	}
+	return left;
+}
+
+int rh_updater_squares(struct rh_updater *updater, double *each)
 {
 	pthread_mutex_lock(&updater->lock);
 	int index = first_pending(updater);
-	while (updater->step[index].gradients_left > 1)
+	while (squares_left(updater, index) > 0)
 		wait_changed(updater);
-	*squares = rh_optimizer_add_squares(updater->store, *squares);
+	(void)rh_optimizer_squares(updater->store, each);
 	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
@@ -422,7 +435,9 @@ void rh_updater_give_norm(struct rh_updater *updater, double norm)
 {
 	pthread_mutex_lock(&updater->lock);
 	int index = first_pending(updater);
-	RH_ASSERT(updater->is_part && updater->step[index].gradients_left <= 1);
+	RH_ASSERT(updater->is_part);
+	while (updater->step[index].gradients_left > 1) /* a head's table, which did not count in the squares */
+		wait_changed(updater);
 	updater->step[index].norm = norm;
 	updater->step[index].gradients_left = 0;
 	if (updater->step[index].max_norm > 0)

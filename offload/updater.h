@@ -41,11 +41,11 @@ void rh_updater_weights_first(struct rh_updater *updater);
 int rh_updater_by_block(struct rh_updater *updater, int64_t steps) RH_MUST;
 
 /* From now on the store counts as one part of a model whose other parts have updaters of their own, and the norm is that of all parts.
- * Call it before the first update is opened. rh_updater_add_squares concerns the first opened update whose norm was not asked for: it
- * waits until all of this part's gradients have been taken, and adds their squares to *squares, which holds those of the layers below.
- * When the sum over all parts is known, rh_updater_give_norm gives its root to each part. */
+ * Call it before the first update is opened. rh_updater_squares concerns the first opened update whose norm was not asked for: it waits
+ * until all gradients whose squares count in this part have been taken; each: as rh_optimizer_squares has them. When the sum over all parts
+ * is known, rh_updater_give_norm gives its root to each part. */
 void rh_updater_is_of_several(struct rh_updater *updater);
-int rh_updater_add_squares(struct rh_updater *updater, double *squares) RH_MUST;
+int rh_updater_squares(struct rh_updater *updater, double *each) RH_MUST;
 void rh_updater_give_norm(struct rh_updater *updater, double norm);
 /* For a block that another part of the model shares: its announced gradient waits for the other part's sum. This call says that the sum
  * is in the store. */

@@ -18,25 +18,6 @@ static int begin_step(struct rh_session *session, const struct rh_micro_batch *m
 	return rc ? rc : rh_executor_begin(session->executor, micro, count, step, 1);
 }
 
-/* *ended_s: when the step ended. A step that ends before the next one begins ends with its update; of joined steps only the slots count,
- * because the update runs beside the next step. */
-static int finish_step(struct rh_session *session, int joined, double *ended_s)
-{
-	double norm;
-	int rc = rh_executor_finish(session->executor);
-	*ended_s = rh_executor_times(session->executor)->ended;
-	if (rc)
-		return rc;
-	const struct rh_mode_forecast *mode = &rh_session_mode(session)->forecast;
-	if (mode->share_norm)
-		rc = mode->share_norm(session);
-	if (!rc)
-		rc = rh_updater_norm(session->updater, &norm);
-	if (!joined)
-		*ended_s = rh_updater_seconds(session->updater);
-	return rc;
-}
-
 int64_t forecast_fill(const struct rh_session *session, const struct rh_forecast_input *input, int s, const int32_t *zeros,
                       struct rh_micro_batch *micro)
 {
@@ -87,6 +68,24 @@ static void talk_close(struct talk *talk)
 		talk->mode->close(talk->own);
 }
 
+/* *ended_s: when the step ended. A step that ends before the next one begins ends with its update; of joined steps only the slots count,
+ * because the update runs beside the next step. */
+static int finish_step(struct rh_session *session, const struct talk *talk, int s, int joined, double *ended_s)
+{
+	double norm;
+	int rc = rh_executor_finish(session->executor);
+	*ended_s = rh_executor_times(session->executor)->ended;
+	if (rc)
+		return rc;
+	if (talk->mode->share_norm)
+		rc = talk->mode->share_norm(talk->own, s);
+	if (!rc)
+		rc = rh_updater_norm(session->updater, &norm);
+	if (!joined)
+		*ended_s = rh_updater_seconds(session->updater);
+	return rc;
+}
+
 /* The first step is not timed, because nothing is in flight before it. */
 int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                        struct forecast_observers observers, struct forecast_steps *out)
@@ -111,7 +110,7 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 				rc = begin_step(session, micro, input->count[begun], begun, observers.check);
 		}
 		if (!rc)
-			rc = finish_step(session, joined, &ended);
+			rc = finish_step(session, &talk, s, joined, &ended);
 		if (!rc)
 			rc = talk_finish_step(&talk, s);
 		out->times = *rh_executor_times(session->executor);

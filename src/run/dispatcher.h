@@ -17,8 +17,8 @@ enum {
 	DISPATCH_LAUNCHES = 640    /* most unfinished launches of a device: after about a thousand a launch on a GPU's stream blocks */
 };
 
-/* Indices of steps in flight are 0 and 1 (RUN_FLIGHT). AHEAD: the index of a step that has not begun. */
-enum { DISPATCH_AHEAD = 2, DISPATCH_INDICES, DISPATCH_DONE = DISPATCH_INDICES };
+/* Indices of steps in flight are 0 and 1 (RUN_FLIGHT). AHEAD: the index of a step that has not begun; LEFT: a step does not wait for it. */
+enum { DISPATCH_LEFT = -1, DISPATCH_AHEAD = 2, DISPATCH_INDICES, DISPATCH_DONE = DISPATCH_INDICES };
 
 /* A span of a trace, between two records. */
 struct run_span {
@@ -83,7 +83,7 @@ struct run_dispatcher {
 	int is_due;                     /* the optimizer is to be served */
 	int is_lowering_later;          /* the next slot waits: its step's index is taken, or its device has its maximum of slots */
 	int64_t changes;                /* rh_updater_changes when the optimizer was served last */
-	int64_t left[DISPATCH_INDICES]; /* of each index: unissued commands of streams, messages that are not over */
+	int64_t left[DISPATCH_INDICES]; /* of each index: unissued commands of streams, messages that it waits for */
 };
 
 static inline int64_t dispatch_slots(const struct rh_executor_options *options)

@@ -80,6 +80,29 @@ static int post_boundary(struct rh_executor *executor, int which, const struct r
 	return rc ? rc : 1;
 }
 
+/* A message that follows those of a flushed step: nothing here waits for it. */
+static int post_follower(struct rh_executor *executor, int which, struct ring_command *at)
+{
+	struct rh_follower *follower = &executor->follower[which];
+	int rc = post_bytes(executor, which, follower->tag, follower->bytes, follower->size);
+	if (rc)
+		return rc;
+	follower->size = 0;
+	executor->dispatcher.left[at->index]--;
+	dispatcher_end_head(executor, executor->lowering.links + which);
+	return 1;
+}
+
+/* A step that is flushed is over before its neighbours say that they have what it sent: what uses these buffers next waits for that. Not so
+ * in a stretch, at whose end the letters' memory is the caller's again. */
+static void leave_send(struct rh_executor *executor, struct ring_command *at)
+{
+	if (!executor->trains || executor->is_stretch)
+		return;
+	executor->dispatcher.left[at->index]--;
+	at->index = DISPATCH_LEFT;
+}
+
 /* Posts the lane's next message once all that it waits for has ended: the copy that brings its bytes, or the readers of its buffer. 1:
  * posted. */
 static int post(struct rh_executor *executor, int which)
@@ -87,16 +110,22 @@ static int post(struct rh_executor *executor, int which)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct dispatch_link *link = &dispatcher->link[which];
 	int lane = executor->lowering.links + which;
-	if (link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(dispatcher, lane))
+	if (!dispatcher_is_ready(dispatcher, lane))
 		return 0;
 	const struct rh_command *command = &dispatcher->lane[lane].head->lowered;
 	const struct rh_link *end = link_of(executor, which);
+	if (is_letter(command) && !executor->is_stretch)
+		return post_follower(executor, which, dispatcher->lane[lane].head);
+	if (link->posted == DISPATCH_MESSAGES)
+		return 0;
 	int rc = is_letter(command) ? post_letter(executor, which, command) : post_boundary(executor, which, command);
 	if (rc <= 0)
 		return rc;
 	int at = (link->first + link->posted++) % DISPATCH_MESSAGES;
 	link->command[at] = ring_of(command);
 	link->number[at] = receives(which) ? end->receives : end->sends;
+	if (!receives(which))
+		leave_send(executor, link->command[at]);
 	dispatcher_advance(executor, lane);
 	return 1;
 }
@@ -127,7 +156,8 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	const struct rh_command *command = &at->lowered;
 	link->first = (link->first + 1) % DISPATCH_MESSAGES;
 	link->posted--;
-	dispatcher->left[at->index]--;
+	if (at->index != DISPATCH_LEFT)
+		dispatcher->left[at->index]--;
 	int rc = settle(executor, which, command);
 	dispatcher_end(executor, at);
 	return rc ? rc : 1;

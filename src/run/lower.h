@@ -175,7 +175,10 @@ struct lowering {
 	int64_t *computed;       /* (micro-batches, devices): the latest computation with each */
 	int trainable, expected; /* blocks; those whose gradients of the step have not arrived */
 	int makes_gradients;     /* of the step, a slot that makes gradients has been lowered */
-	int64_t fold[2];         /* the host's latest addition from each piece of staging */
+	struct {
+		int64_t step, count; /* of that step, so many activations from below are received ahead */
+	} ahead;
+	int64_t fold[2]; /* the host's latest addition from each piece of staging */
 	struct {
 		int device, block; /* -1: none */
 		int64_t first;     /* in the room of sums */
@@ -208,6 +211,8 @@ static inline int lower_has_slot(const struct lowering *lowering)
 }
 /* After the last slot, where no other step follows at once: sends down what devices still have. */
 void lower_end(struct lowering *lowering);
+/* The receives of a step's first activations from below, at most `count`, where it is the next to begin: the first has index `first`. */
+void lower_expect(struct lowering *lowering, int64_t step, int64_t first, const int64_t *tokens, int64_t count);
 /* The first uploads of a step that is likely to follow. */
 void lower_ahead(struct lowering *lowering);
 /* Between steps, where updates are stale: the caller publishes all updates up to this step's. */
@@ -358,8 +363,9 @@ static inline int64_t lower_first_index(const struct lowering *to, const struct 
 	return to->call.first_index + step_index * to->options->planned.train_micro_batches + slot->first;
 }
 
-/* lower_letter.c: a message of the caller's. */
+/* lower_letter.c: a message of the caller's; one that follows a step's (struct rh_follower), which is over when it is posted. */
 void lower_letter(struct lowering *lowering, const struct rh_letter *letter);
+void lower_follower(struct lowering *lowering, enum lower_link way, int64_t step);
 
 /* lower_versions.c */
 void lower_versions_create(struct lowering *lowering);

@@ -142,10 +142,26 @@ static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lowering *to = micro->slot->lowering;
 	int is_gradient = kind == RH_BOUNDARY_GRADIENT; /* it answers an activation that this box sends first */
+	if (!is_gradient && micro->slot->slot && micro->slot->step == to->ahead.step && micro->number < to->ahead.count)
+		return;
 	int lane = to->links + (int)(is_gradient ? LOWER_FROM_ABOVE : LOWER_FROM_BELOW);
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	struct rh_command command = message(micro, RH_COMMAND_RECEIVE, lane, &boundary);
 	add_filler(micro, &command, &boundary, is_gradient ? to->micro[micro->index].sent : LOWER_NEVER);
+}
+
+void lower_expect(struct lowering *to, int64_t step, int64_t first, const int64_t *tokens, int64_t count)
+{
+	struct lower_slot slot = {.lowering = to, .step = step};
+	to->has_input_buffer = 0;
+	count = to->links < 0 ? 0 : rh_min(count, to->limits.boundaries.from_below);
+	for (int64_t m = 0; m < count; m++) {
+		const struct rh_micro_shape shape = {.tokens = tokens[m]};
+		struct micro micro = {.slot = &slot, .number = m, .index = first + m, .shape = &shape};
+		receive(&micro, RH_BOUNDARY_ACTIVATION, 0);
+	}
+	to->ahead.step = step;
+	to->ahead.count = count;
 }
 
 /* Sends the host's copy to the box beside this one. */

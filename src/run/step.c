@@ -127,6 +127,15 @@ static void note_slot(struct rh_executor *executor, int d)
 	device->end_of[device->slots++ % DISPATCH_SLOTS] = last;
 }
 
+/* The program's last slot is lowered. */
+static void lower_followers(struct rh_executor *executor)
+{
+	for (int way = 0; way < LOWER_LINKS; way++) {
+		if (executor->follower[way].size)
+			lower_follower(&executor->lowering, (enum lower_link)way, executor->step);
+	}
+}
+
 int run_lower_slot(struct rh_executor *executor, int index)
 {
 	struct lowering *lowering = &executor->lowering;
@@ -139,6 +148,8 @@ int run_lower_slot(struct rh_executor *executor, int index)
 		return rc == RUN_STEP_NONE ? 0 : rc;
 	executor->dispatcher.device[d].lowered = lowering->ring.end;
 	lower_next_slot(lowering);
+	if (executor->trains && lower_is_over(lowering))
+		lower_followers(executor);
 	rc = dispatcher_take(executor, index);
 	if (!rc)
 		rc = dispatcher_look(executor, d);
@@ -340,6 +351,23 @@ int rh_executor_finish(struct rh_executor *executor)
 	sum_times(executor, index);
 	executor->finished++;
 	return 0;
+}
+
+void rh_executor_follow(struct rh_executor *executor, enum rh_letter_way way, const struct rh_follower *follower)
+{
+	RH_ASSERT(way == RH_LETTER_FROM_BELOW || way == RH_LETTER_FROM_ABOVE);
+	executor->follower[way] = *follower;
+}
+
+int rh_executor_expect(struct rh_executor *executor, int64_t step, const int64_t *tokens, int64_t count)
+{
+	RH_ASSERT(executor->begun == executor->finished && count <= executor->options.planned.train_micro_batches);
+	int64_t index = executor->begun % executor->flights;
+	lower_expect(&executor->lowering, step, executor->book[index].first, tokens, count);
+	int rc = dispatcher_take(executor, (int)index);
+	while (!rc && (rc = dispatcher_serve_links(executor)) > 0)
+		rc = 0;
+	return rc;
 }
 
 int rh_executor_abandon(struct rh_executor *executor, int rc)

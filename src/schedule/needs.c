@@ -212,6 +212,8 @@ static int count_messages(const struct rh_dispatch *dispatch, struct rh_boundary
 	out->to_below = (int)rh_min(plan->owes_gradient ? below : 0, INT32_MAX / 8);
 	out->to_above = (int)rh_min(plan->feeds ? own : 0, INT32_MAX / 8);
 	if (!is_local)
+		out->from_below = (int)rh_min(plan->is_fed ? below : 0, INT32_MAX / 8);
+	if (!is_local)
 		*ahead = (int)rh_min((plan->is_fed ? below : 0) + (plan->feeds ? own : 0), INT32_MAX / 8);
 	return rc;
 }

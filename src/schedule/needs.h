@@ -21,6 +21,7 @@ struct rh_boundary_run {
 struct rh_boundary_needs {
 	int count;                       /* buffers in host memory; none where everything is one stage */
 	int to_above, to_below;          /* among these, buffers of what only the box above, or below, reads */
+	int from_below;                  /* activations that may be received before the program asks for them */
 	int64_t bytes_each;              /* of a buffer, and of a record */
 	int write_buffers, read_buffers; /* among the buffers, the rings to and from NVMe; 0: all boundaries stay in memory */
 	int records;                     /* on NVMe */

@@ -8,10 +8,11 @@
 #include "link/probe.h"
 
 struct rh_box {
-	int boxes, number; /* from 0 */
-	int lo, hi;        /* its layers of the whole model */
-	int64_t trained;   /* parameters of all boxes */
-	double norm_share; /* this box's expected share of the norm of all boxes' gradients, from its count of trained parameters */
+	int boxes, number;     /* from 0 */
+	int lo, hi;            /* its layers of the whole model */
+	int64_t trained;       /* parameters of all boxes */
+	int64_t squares_above; /* tensors whose gradients' squares the boxes above have (modes/boxes/box_flush.h) */
+	double norm_share;     /* this box's expected share of the norm of all boxes' gradients, from its count of trained parameters */
 	struct rh_link *link_below, *link_above; /* NULL: there is no box */
 	struct rh_link_line line_above;          /* to the box above, as measured at the start; zeros: it was not */
 	struct rh_box_letter *letter;            /* messages that were sent and are not acknowledged yet */

@@ -47,6 +47,7 @@ struct rh_mode_run {
 	 * checkpoint. */
 	int stop_requested, save_requested;
 	int rest_requested; /* this box wants all stages at rest, whatever for */
+	int continues;      /* behind the step that is shared the next one begins at once, unless boxes are asked for something else */
 	int64_t saved;      /* step of this box's newest whole checkpoint that other boxes make too; or the one it went on from; -1: none */
 	int64_t saved_by_all; /* the newest that all boxes have, -1: none; of one box INT64_MAX */
 	/* Judges a step that the mode made beside the run's own, behind step `step`: as training judges its own. */
@@ -125,10 +126,10 @@ struct rh_mode_output {
 struct rh_mode_forecast {
 	/* *own: the mode's memory for one simulation; close frees it. *drains: messages come down behind the last step. */
 	int (*open)(struct rh_session *session, const struct rh_forecast_input *input, void **own, int *drains);
-	int (*take_step)(void *own, int step);         /* before it begins */
-	int (*share_norm)(struct rh_session *session); /* when the executor has finished a step */
-	int (*finish_step)(void *own, int step);       /* when its update is known */
-	int (*end)(void *own);                         /* behind the last step */
+	int (*take_step)(void *own, int step);   /* before it begins */
+	int (*share_norm)(void *own, int step);  /* when the executor has finished it */
+	int (*finish_step)(void *own, int step); /* when its update is known */
+	int (*end)(void *own);                   /* behind the last step */
 	void (*close)(void *own);
 	/* Steps without a flush, so many: *own is the mode's memory for them, *letters its messages. A step begins when it may; `ended`: this
 	 * box has done it. */

@@ -670,6 +670,7 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 
 void rh_session_close(struct rh_session *session)
 {
+	rh_box_close(&session->box, 0);       /* before the memory that its messages are in */
 	rh_updater_destroy(session->updater); /* first: it may listen to the executor's events */
 	/* Before the memory that its transfers may still be in. Nobody asks anything of it any more: the updater is gone, and the
 	 * executor is at rest between programs, its threads without a job; pages read ahead are nobody's to wait for. */
@@ -685,7 +686,6 @@ void rh_session_close(struct rh_session *session)
 	rh_adapter_free(&session->adapter);
 	rh_tokenizer_destroy(session->tokenizer);
 	rh_source_close(session->source);
-	rh_box_close(&session->box, 0);
 	rh_model_config_free(&session->random_config);
 	rh_model_config_free(&session->pipeline);
 	rh_model_config_free(&session->stage);

@@ -29,6 +29,7 @@ static int finish_one(struct training *run)
 	double norm = 0;
 	int rc = rh_executor_finish(run->session.executor);
 	pause_note_requests(run);
+	run->shared.continues = done < run->data.steps && !pause_is_due(run, done) && !trouble_leaves_out(run, done);
 	if (!rc && run->mode->steps.share_results)
 		rc = run->mode->steps.share_results(&run->shared, step, 1);
 	if (rc)

@@ -111,11 +111,23 @@ int64_t box_shapes_bytes(const int64_t *shapes, int names_samples)
 	return bytes;
 }
 
+static int check_count(const int64_t *shapes, int64_t most)
+{
+	if (shapes[0] >= 0 && shapes[0] <= most)
+		return 0;
+	return rh_fail(-EPROTO, "box 1 speaks of %lld micro-batches at once, of at most %lld", (long long)shapes[0], (long long)most);
+}
+
+static int say_larger(void)
+{
+	return rh_fail(-EPROTO, "box 1 speaks of a micro-batch that is larger than it said");
+}
+
 int box_shapes_set(struct rh_batch *batches, int64_t most, const int64_t *shapes)
 {
-	if (shapes[0] < 0 || shapes[0] > most)
-		return rh_fail(-EPROTO, "box 1 speaks of %lld micro-batches at once, of at most %lld", (long long)shapes[0],
-		               (long long)most);
+	int rc = check_count(shapes, most);
+	if (rc)
+		return rc;
 	for (int64_t m = 0; m < shapes[0]; m++) {
 		struct rh_batch *batch = &batches[m];
 		const int64_t *shape = shapes + 1 + SHAPE * m;
@@ -124,7 +136,7 @@ int box_shapes_set(struct rh_batch *batches, int64_t most, const int64_t *shapes
 		batch->longest = shape[2];
 		batch->trained = shape[3];
 		if (!rh_batch_has_room(batch))
-			return rh_fail(-EPROTO, "box 1 speaks of a micro-batch that is larger than it said");
+			return say_larger();
 	}
 	return 0;
 }
@@ -204,6 +216,17 @@ int64_t box_data_take(struct rh_mode_run *run, int64_t step, const char *message
 int64_t box_data_count(const char *message)
 {
 	return shapes_of(message)[0];
+}
+
+int64_t box_data_sizes(const struct rh_mode_run *run, const char *message, int64_t *tokens)
+{
+	const int64_t *shapes = shapes_of(message);
+	int rc = check_count(shapes, run->flights->micro_batches);
+	for (int64_t m = 0; !rc && m < shapes[0]; m++) {
+		tokens[m] = box_shapes_tokens(shapes, m);
+		rc = tokens[m] < 0 || tokens[m] > run->work->train.tokens ? say_larger() : 0;
+	}
+	return rc ? rc : shapes[0];
 }
 
 int64_t box_take_data(struct rh_mode_run *run, int64_t step, const struct box_data *data)

@@ -32,6 +32,8 @@ void box_data_free(const struct rh_mode_run *run, struct box_data *data);
 int box_data_make(const struct rh_mode_run *run, int64_t step, char **message, int64_t *bytes) RH_MUST;
 int64_t box_data_take(struct rh_mode_run *run, int64_t step, const char *message);
 int64_t box_data_count(const char *message);
+/* The tokens of each micro-batch of the message. Their number; -EPROTO: more than a step has. */
+int64_t box_data_sizes(const struct rh_mode_run *run, const char *message, int64_t *tokens);
 /* Makes the kept ones the step's micro-batches in run->flights. Their number, or a fault. Not for box 0. */
 int64_t box_take_data(struct rh_mode_run *run, int64_t step, const struct box_data *data);
 

@@ -103,13 +103,35 @@ static int begin(struct box_feed *feed, int64_t step)
 	return rc;
 }
 
+/* How many steps ahead this box sends a step's data. */
+static int64_t depth_of(const struct box_feed *feed)
+{
+	return feed->box->boxes - 1 - feed->box->number;
+}
+
+static int add_up_to(struct box_feed *feed, int64_t step)
+{
+	int rc = 0;
+	for (; !rc && feed->next <= rh_min(step + depth_of(feed) + 1, feed->steps - 1); feed->next += !rc)
+		rc = add_next(feed);
+	return rc;
+}
+
+int box_feed_expect(struct box_feed *feed, int64_t step, const char **message)
+{
+	struct rh_link *below = feed->box->link_below;
+	int rc = add_up_to(feed, step);
+	*message = step_of(feed, step)->message;
+	return rc ? rc : below->ops->wait(below, 0, step_of(feed, step)->number);
+}
+
 int box_feed_step(struct box_feed *feed, int64_t step, const char **message)
 {
 	struct rh_link *below = feed->box->link_below;
-	int64_t last = feed->steps - 1, depth = feed->box->boxes - 1 - feed->box->number;
+	int64_t last = feed->steps - 1, depth = depth_of(feed);
 	int rc = feed->sent < 0 ? begin(feed, step) : 0;
-	for (; !rc && feed->next <= rh_min(step + depth + 1, last); feed->next += !rc)
-		rc = add_next(feed);
+	if (!rc)
+		rc = add_up_to(feed, step);
 	for (; !rc && feed->sent <= rh_min(step + depth, last); feed->sent += !rc)
 		rc = send(feed, feed->sent);
 	if (!rc && below)

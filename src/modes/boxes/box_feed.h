@@ -28,6 +28,9 @@ struct box_feed {
 int box_feed_open(struct box_feed *feed) RH_MUST;
 void box_feed_free(struct box_feed *feed);
 
+/* Not for box 1, before a step that follows the one before at once: posts the receives that box_feed_step would post. *message: the step's,
+ * which is here since the step before. */
+int box_feed_expect(struct box_feed *feed, int64_t step, const char **message) RH_MUST;
 /* Before each step that is run: *message is the step's, until box_feed_drop. */
 int box_feed_step(struct box_feed *feed, int64_t step, const char **message) RH_MUST;
 void box_feed_drop(struct box_feed *feed, int64_t step);

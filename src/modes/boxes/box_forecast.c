@@ -4,38 +4,43 @@
 #include "core/minmax.h"
 #include "forecast/forecast.h"
 #include "modes/boxes/box_data.h"
-#include "modes/boxes/box_feed.h"
+#include "modes/boxes/box_flush.h"
 #include "modes/boxes/box_letters.h"
-#include "modes/boxes/box_table.h"
 
-/* Bytes of the messages of step `step`, which is one of the input's in turn: data, and results. */
-static void step_bytes(const struct rh_forecast_input *input, int64_t step, int64_t *data, int64_t *results)
+static int64_t first_micro(const struct rh_forecast_input *input, int64_t step)
 {
-	int64_t at = 0, s = step % input->steps;
-	for (int64_t before = 0; before < s; before++)
-		at += input->count[before];
+	int64_t first = 0;
+	for (int64_t before = 0; before < step; before++)
+		first += input->count[before];
+	return first;
+}
+
+/* Bytes of step `step`, which is one of the input's in turn: data, and losses. */
+static void step_bytes(const struct rh_forecast_input *input, int64_t step, int64_t *data, int64_t *losses)
+{
+	int64_t s = step % input->steps, first = first_micro(input, s);
 	*data = box_data_header_bytes(input->work.train_micro_batches);
-	*results = (int64_t)sizeof(struct box_results) + input->count[s] * (int64_t)sizeof(double);
-	for (int64_t m = at; m < at + input->count[s]; m++) {
+	*losses = input->count[s] * (int64_t)sizeof(double);
+	for (int64_t m = first; m < first + input->count[s]; m++) {
 		const struct rh_micro_shape shape = rh_forecast_micro(input, m);
 		const struct rh_batch batch = {.tokens = shape.tokens, .documents = shape.documents, .trained = shape.head_rows};
 		*data += box_batches_bytes(&batch, 1);
-		*results += shape.head_rows * (int64_t)sizeof(float);
+		*losses += shape.head_rows * (int64_t)sizeof(float);
 	}
 }
 
 /* ---- flushed steps ---- */
 
-struct feed {
-	struct box_feed feed;
+struct flushed {
+	struct box_flush flush;
 	const struct rh_forecast_input *input;
 };
 
 static int64_t feed_bytes(void *context, int64_t step)
 {
-	const struct feed *own = context;
-	int64_t data, results;
-	step_bytes(own->input, step, &data, &results);
+	const struct flushed *own = context;
+	int64_t data, losses;
+	step_bytes(own->input, step, &data, &losses);
 	return data;
 }
 
@@ -46,53 +51,55 @@ static int feed_make(void *context, int64_t step, struct box_feed_step *out)
 	return out->message ? 0 : -ENOMEM;
 }
 
+static int64_t next_sizes(void *context, int64_t step, const char *message, int64_t *tokens)
+{
+	const struct flushed *own = context;
+	int64_t first = first_micro(own->input, step), count = own->input->count[step];
+	(void)message;
+	for (int64_t m = 0; m < count; m++)
+		tokens[m] = rh_forecast_micro(own->input, first + m).tokens;
+	return count;
+}
+
 int box_forecast_open(struct rh_session *session, const struct rh_forecast_input *input, void **out, int *drains)
 {
-	struct feed *own = *out = rh_alloc(1, sizeof *own);
+	struct flushed *own = *out = rh_alloc(1, sizeof *own);
 	(void)drains;
 	if (!own)
 		return -ENOMEM;
 	own->input = input;
-	own->feed =
+	own->flush.session = session;
+	own->flush.feed =
 	        (struct box_feed){.box = &session->box, .steps = input->steps, .make = feed_make, .bytes_of = feed_bytes, .context = own};
-	return box_feed_open(&own->feed);
+	return box_flush_open(&own->flush, input->work.train_micro_batches);
 }
 
 int box_forecast_take_step(void *context, int step)
 {
-	struct feed *own = context;
+	struct flushed *own = context;
 	const char *message;
-	int rc = box_feed_step(&own->feed, step, &message);
-	if (!rc)
-		box_feed_drop(&own->feed, step);
-	return rc;
+	int64_t data, losses;
+	int rc = box_feed_step(&own->flush.feed, step, &message);
+	if (rc)
+		return rc;
+	box_feed_drop(&own->flush.feed, step);
+	step_bytes(own->input, step, &data, &losses);
+	return box_flush_begin(&own->flush, step, losses);
+}
+
+int box_forecast_share_norm(void *context, int step)
+{
+	struct flushed *own = context;
+	struct box_flush_end end = {.continues = step + 1 < own->input->steps, .next = next_sizes, .context = own};
+	return box_flush_end(&own->flush, step, &end);
 }
 
 void box_forecast_close(void *context)
 {
-	struct feed *own = context;
+	struct flushed *own = context;
 	if (own)
-		box_feed_free(&own->feed);
+		box_flush_close(&own->flush);
 	rh_free(own);
-}
-
-int box_forecast_norm(struct rh_session *session)
-{
-	struct rh_box *box = &session->box;
-	double squares = 0, norm = 1;
-	int rc = box_table_exchange(session, 2);
-	if (!rc)
-		rc = rh_box_take(box->link_below, 0, &squares, sizeof squares);
-	if (!rc)
-		rc = rh_updater_add_squares(session->updater, &squares);
-	if (!rc)
-		rc = rh_box_give(box, box->link_above, 0, &squares, sizeof squares);
-	if (!rc)
-		rc = rh_box_pass_down(box, 1, &norm, sizeof norm);
-	if (rc)
-		return rc;
-	rh_updater_give_norm(session->updater, norm);
-	return box_table_settle(session);
 }
 
 /* ---- steps without a flush ---- */
@@ -106,10 +113,12 @@ struct stretch {
 static int bytes_of(void *context, const struct rh_letter *letter, void **bytes, int64_t *size)
 {
 	struct stretch *stretch = context;
-	int64_t data, results;
-	step_bytes(stretch->input, letter->step, &data, &results);
+	int64_t data, losses;
+	step_bytes(stretch->input, letter->step, &data, &losses);
 	*bytes = stretch->nothing;
-	*size = letter->kind == BOX_BATCHES ? data : letter->kind == BOX_SQUARES ? (int64_t)sizeof(struct box_squares) : results;
+	*size = letter->kind == BOX_BATCHES   ? data
+	        : letter->kind == BOX_SQUARES ? (int64_t)sizeof(struct box_squares)
+	                                      : (int64_t)sizeof(struct box_results) + losses;
 	return 1;
 }
 
@@ -125,10 +134,10 @@ int box_forecast_open_stretch(struct rh_session *session, const struct rh_foreca
 	struct stretch *stretch = *own = rh_alloc(1, sizeof *stretch);
 	if (!stretch)
 		return -ENOMEM;
-	int64_t most = sizeof(struct box_squares), data, results;
+	int64_t most = sizeof(struct box_squares), data, losses;
 	for (int64_t step = 0; step < input->steps; step++) {
-		step_bytes(input, step, &data, &results);
-		most = rh_max(most, rh_max(data, results));
+		step_bytes(input, step, &data, &losses);
+		most = rh_max(most, rh_max(data, (int64_t)sizeof(struct box_results) + losses));
 	}
 	stretch->nothing = rh_alloc((size_t)most, 1);
 	if (!stretch->nothing)

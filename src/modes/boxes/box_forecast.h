@@ -8,13 +8,10 @@
 struct rh_forecast;
 struct rh_letters;
 
-/* Boxes exchange a table's gradient, add up their squares and pass the norm down, as training does (box_step.c); virtual links move no
- * numbers. */
-int box_forecast_norm(struct rh_session *session) RH_MUST;
-
-/* The data of flushed steps (box_feed.h): slots of struct rh_mode_forecast. */
+/* Flushed steps (box_flush.h): slots of struct rh_mode_forecast. */
 int box_forecast_open(struct rh_session *session, const struct rh_forecast_input *input, void **own, int *drains) RH_MUST;
 int box_forecast_take_step(void *own, int step) RH_MUST;
+int box_forecast_share_norm(void *own, int step) RH_MUST;
 void box_forecast_close(void *own);
 
 /* Steps without a flush: the slots of struct rh_mode_forecast. */

@@ -2,7 +2,6 @@
 
 #include "core/alloc.h"
 #include "core/minmax.h"
-#include "modes/boxes/box_table.h"
 
 #include <math.h>
 #include <string.h>
@@ -120,10 +119,15 @@ int box_share_tally(struct rh_session *session, void *tally, int64_t bytes)
 	return rh_box_pass_down(&session->box, box_tag_of(-1, BOX_EVAL_RESULT), tally, bytes);
 }
 
-int64_t box_results_bytes(const struct rh_mode_run *run, int64_t step)
+int64_t box_losses_bytes(const struct rh_mode_run *run, int64_t step)
 {
 	const struct rh_flight *flight = rh_flight_of(run->flights, step);
-	return (int64_t)sizeof(struct box_results) + flight->count * (int64_t)sizeof(double) + flight->trained * (int64_t)sizeof(float);
+	return flight->count * (int64_t)sizeof(double) + flight->trained * (int64_t)sizeof(float);
+}
+
+int64_t box_results_bytes(const struct rh_mode_run *run, int64_t step)
+{
+	return (int64_t)sizeof(struct box_results) + box_losses_bytes(run, step);
 }
 
 /* One array, into the message or out of it. Returns the message's next byte. */
@@ -133,42 +137,17 @@ static char *pack(char *at, void *array, int64_t bytes, enum box_pack way)
 	return at + bytes;
 }
 
-void box_results_pack(const struct rh_mode_run *run, int64_t step, struct box_results *results, char *message, enum box_pack way)
+void box_losses_pack(const struct rh_mode_run *run, int64_t step, char *message, enum box_pack way)
 {
 	int64_t first = rh_flight_first(run->flights, step), count = rh_flight_of(run->flights, step)->count;
-	char *at = pack(message, results, sizeof *results, way);
-	at = pack(at, run->flights->load_balancing_loss + first, count * (int64_t)sizeof(double), way);
+	char *at = pack(message, run->flights->load_balancing_loss + first, count * (int64_t)sizeof(double), way);
 	for (int64_t m = first; m < first + count; m++)
 		at = pack(at, run->flights->loss[m], run->flights->targets[m] * (int64_t)sizeof(float), way);
 }
 
-static int share_losses(struct rh_mode_run *run, int64_t step, struct box_results *results)
+void box_results_pack(const struct rh_mode_run *run, int64_t step, struct box_results *results, char *message, enum box_pack way)
 {
-	int64_t bytes = box_results_bytes(run, step);
-	char *message = rh_alloc((size_t)bytes, 1);
-	if (!message)
-		return -ENOMEM;
-	box_results_pack(run, step, results, message, BOX_PACK_OUT);
-	int rc = rh_box_pass_down(&run->session->box, box_tag_of(step, BOX_RESULTS), message, bytes);
-	if (!rc)
-		box_results_pack(run, step, results, message, BOX_PACK_IN);
-	rh_free(message);
-	return rc;
-}
-
-static int share_squares(struct rh_mode_run *run, int64_t step, struct box_results *out)
-{
-	struct rh_box *box = &run->session->box;
-	struct box_squares squares = {.saved = run->saved};
-	int rc = rh_box_take(box->link_below, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
-	box_squares_ask(run, &squares);
-	if (!rc)
-		rc = rh_updater_add_squares(run->session->updater, &squares.sum);
-	if (!rc)
-		rc = rh_box_give(box, box->link_above, box_tag_of(step, BOX_SQUARES), &squares, sizeof squares);
-	/* on the last box that is all boxes' sum; the others get the last one's results */
-	*out = box_results_of(&squares);
-	return rc;
+	box_losses_pack(run, step, pack(message, results, sizeof *results, way), way);
 }
 
 void box_squares_ask(const struct rh_mode_run *run, struct box_squares *squares)
@@ -189,20 +168,4 @@ void box_results_heed(struct rh_mode_run *run, const struct box_results *results
 	run->stop_requested = results->requests.stop != 0;
 	run->save_requested = results->requests.save != 0;
 	run->saved_by_all = results->saved;
-}
-
-int box_share_results(struct rh_mode_run *run, int64_t step, int64_t steps)
-{
-	struct box_results results;
-	RH_ASSERT(steps == 1);
-	int rc = box_table_exchange(run->session, box_tag_of(step, BOX_TABLE));
-	if (!rc)
-		rc = share_squares(run, step, &results);
-	if (!rc)
-		rc = share_losses(run, step, &results);
-	if (rc)
-		return rc;
-	rh_updater_give_norm(run->session->updater, results.norm);
-	box_results_heed(run, &results);
-	return box_table_settle(run->session);
 }

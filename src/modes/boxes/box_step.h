@@ -1,13 +1,6 @@
-/* The messages between boxes of a run and of each of its steps, beside those of the executor, which sends activations and their gradients.
- *
- * Box 0 holds the lowest layers and has the data. Its messages go up from box to box, results come down. Each message has its place in
- * the order of a step, which is the same at both ends of a link:
- *
- *   up    the step's micro-batches
- *         activations, by the executor;     down: their gradients
- *         the gradient of a table that both ends train, up and down (box_table.h)
- *   up    squares of the gradients, added box by box
- *   down  their norm, and the losses that the last box has */
+/* The messages between boxes of a run and what those of its steps hold, beside those of the executor, which sends activations and their
+ * gradients. Box 0 holds the lowest layers and has the data; the last box has the losses. Each message has its place in the order of a
+ * step, which is the same at both ends of a link: box_flush.h, box_letters.h. */
 #ifndef RH_MODES_BOXES_BOX_STEP_H
 #define RH_MODES_BOXES_BOX_STEP_H
 
@@ -48,7 +41,7 @@ struct box_requests {
 	int64_t stop, save, rest;
 };
 
-/* From the lowest box to the highest: each adds its own, tensor by tensor, to what those below have. */
+/* Without a flush, from the lowest box to the highest: each adds its own. */
 struct box_squares {
 	double sum;
 	struct box_requests requests;
@@ -65,16 +58,13 @@ struct box_results {
 /* Adds what this box is asked for. And: what the highest box makes of all boxes' squares. */
 void box_squares_ask(const struct rh_mode_run *run, struct box_squares *squares);
 struct box_results box_results_of(const struct box_squares *squares);
-/* Of a step that is in run->flights: the bytes of the message; copies between it and the flights. */
+/* Of a step that is in run->flights: the bytes of the message, or of its losses alone; copies between it and the flights. */
 enum box_pack { BOX_PACK_IN, BOX_PACK_OUT };
+int64_t box_losses_bytes(const struct rh_mode_run *run, int64_t step);
+void box_losses_pack(const struct rh_mode_run *run, int64_t step, char *message, enum box_pack way);
 int64_t box_results_bytes(const struct rh_mode_run *run, int64_t step);
 void box_results_pack(const struct rh_mode_run *run, int64_t step, struct box_results *results, char *message, enum box_pack way);
 /* What all boxes were asked for, in run. */
 void box_results_heed(struct rh_mode_run *run, const struct box_results *results);
-
-/* Call it when the executor has finished a step that is flushed (steps is 1). All boxes learn the norm of all boxes' gradients, which the
- * updater has then, and the step's losses. run->stop_requested and save_requested: this box's requests before the call, all boxes' after
- * it. */
-int box_share_results(struct rh_mode_run *run, int64_t step, int64_t steps) RH_MUST;
 
 #endif
