@@ -13,6 +13,6 @@ void lower_letter(struct lowering *to, const struct rh_letter *letter)
 
 void lower_follower(struct lowering *to, enum lower_link way, int64_t step)
 {
-	const struct rh_command command = lower_plain(RH_COMMAND_RECEIVE_LETTER, to->links + (int)way, step);
+	const struct rh_command command = lower_command_on(RH_COMMAND_RECEIVE_LETTER, to->links + (int)way, step);
 	lower_add(to, &command);
 }
