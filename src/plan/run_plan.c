@@ -82,6 +82,7 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	candidate->balanced = (struct rh_balanced){0};
 	request.device_cap_bytes = cap >> candidate->choice.halvings;
 	request.small_stages = candidate->choice.cutter == CUT_EACH_LAYER;
+	request.plain = candidate->choice.plain;
 	int rc = pack_stages(planning, &request, &candidate->stages);
 	if (rc) {
 		candidate->no_stages_fit = rc == RH_DOES_NOT_FIT;
@@ -198,6 +199,20 @@ static int fit_by_any_cuts(struct planning *planning, const struct choice *choic
 	return rc;
 }
 
+/* Where a room for plain matrices leaves devices so little that there are too many stages, hence boundaries, for the host's memory: each
+ * product has its own made. */
+static int fit_in_host(struct planning *planning, struct choice choice, struct candidate *out)
+{
+	int rc = fit_by_any_cuts(planning, &choice, out);
+	if (rc != RH_DOES_NOT_FIT || out->no_stages_fit || !rh_model_is_packed(planning->request->model))
+		return rc;
+	choice.plain = RH_PLAIN_BY_PRODUCT;
+	candidate_free(out);
+	rc = fit_by_any_cuts(planning, &choice, out);
+	out->cap_bytes = -1; /* another choice's stages have a room */
+	return rc;
+}
+
 /* The choices of `auto`: it takes the first that is enough. State is used once a step, so it goes to NVMe first. */
 static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
                                     RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS,
@@ -210,11 +225,11 @@ static int fit_spilled(struct planning *planning, struct choice choice, struct c
 	int rc = RH_DOES_NOT_FIT;
 	if (!(config->spill & RH_SPILL_AUTO)) {
 		choice.spill = config->spill;
-		return fit_by_any_cuts(planning, &choice, out);
+		return fit_in_host(planning, choice, out);
 	}
 	for (size_t i = 0; rc == RH_DOES_NOT_FIT && !out->no_stages_fit && i < sizeof spill_choices / sizeof *spill_choices; i++) {
 		choice.spill = spill_choices[i];
-		rc = fit_by_any_cuts(planning, &choice, out);
+		rc = fit_in_host(planning, choice, out);
 	}
 	return rc;
 }
