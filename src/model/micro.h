@@ -24,6 +24,14 @@ struct rh_micro_shape {
 	int64_t top;    /* largest shares of each head row that come back beside the loss, in place of choices; 0: none */
 };
 
+/* Chunks of a text have different lengths, so their boundaries take buffers of some classes. */
+enum { RH_CHUNK_CLASSES = 8 };
+struct rh_chunk_classes {
+	int count;                        /* 0: all are of the longest's */
+	int64_t tokens[RH_CHUNK_CLASSES]; /* the most of a chunk of each class, descending */
+	uint8_t of_chunk[RH_CHUNKS_MOST]; /* the class of chunk number c of any text */
+};
+
 /* Of all tokens' pixels. */
 static inline int64_t rh_micro_shape_pixel_bytes(const struct rh_micro_shape *shape)
 {

@@ -310,6 +310,7 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	                                  .infer_logits = work->infer_logits,
 	                                  .cache_rows = work->cache_rows,
 	                                  .chunks = work->chunks,
+	                                  .classes = work->classes,
 	                                  .stale = trains && (config->optimizer_staleness || config->paci_update_delay),
 	                                  .update_delay = config->paci_update_delay,
 	                                  .seed = config->seed};
