@@ -240,7 +240,7 @@ static int run_wave(struct rh_session *session, const struct rh_dataset *dataset
 		micro->hit = counts ? wave->hit[m] : NULL;
 		if (tally->pair) {
 			micro->shape.choices = tally->labels;
-			micro->scores = wave->score[m];
+			micro->scores = counts ? wave->score[m] : NULL;
 		} else if (choices && choices->count) {
 			micro->shape.choices = choices->count;
 			micro->choice = choices->token;
@@ -321,6 +321,8 @@ int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, co
 	const struct rh_mode_part *part = &rh_session_mode(session)->part;
 	if (!rc && part->share_tally)
 		rc = part->share_tally(session, &tally.sums, sizeof tally.sums);
+	if (!rc && part->share_tally && tally.pair)
+		rc = part->share_tally(session, tally.pair, tally.labels * tally.labels * (int64_t)sizeof *tally.pair);
 	if (rc) {
 		rh_free(tally.pair);
 		return rc;

@@ -179,10 +179,10 @@ static int find_work(struct training *run)
 	int rc = is_first ? load_data(run) : 0;
 	if (!rc && is_first)
 		rc = rh_training_data_workload(&run->session, &run->data, run->state.sequence_chunk, &run->work);
-	if (!rc && is_first)
-		keep_chunk(run);
 	if (!rc && mode->share_run)
 		rc = mode->share_run(&run->shared);
+	if (!rc)
+		keep_chunk(run); /* of boxes, too: their rows are whole */
 	if (!rc && mode->plan)
 		rc = mode->plan(&run->session, run->data.train.rows, run->data.targets, &run->work);
 	run->course.lr = (struct rh_lr){.scheduler = run->config->lr_scheduler_type,
