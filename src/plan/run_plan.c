@@ -15,7 +15,8 @@ enum { STEPS_JOINED = 3 }; /* of the recurrence that chooses cuts */
 static int64_t batch_bytes(const struct rh_workload *work, int stale)
 {
 	const struct rh_micro_shape *shape = &work->train;
-	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows);
+	int64_t judged = shape->judged * (RH_SPANS + 1) * (stale ? 3 : 2); /* as batches, and until the results are there */
+	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows + judged);
 }
 
 /* Memory of the messages between boxes, beside activations and gradients. A box keeps micro-batches from their arrival until their step
