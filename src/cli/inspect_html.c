@@ -1,6 +1,7 @@
 /* `inspect --html`: one page without scripts from elsewhere, in the reader's own light or dark. */
 #include "cli/inspect.h"
 
+#include "cli/html.h"
 #include "cli/output.h"
 
 #include <string.h>
@@ -8,44 +9,25 @@
 static const char head[] =
         "<!doctype html><!-- " OUTPUT_MARK
         " -->\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n"
-        "<title>Roundhouse: the data as the model sees them</title>\n<style>\n"
-        ":root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --page: #ffffff; --card: #f6f8fa; --line: #d0d7de;\n"
-        "  --trained: #c6f0cf; --special: #0550ae; --bad: #b35900; }\n"
-        "@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --page: #0d1117; --card: #161b22;\n"
-        "  --line: #30363d; --trained: #1d5a30; --special: #79c0ff; --bad: #f0a050; } }\n"
-        "body { margin: 2rem auto; max-width: 70rem; padding: 0 1rem; background: var(--page); color: var(--ink);\n"
-        "  font: 16px/1.5 system-ui, sans-serif; }\n"
-        "h1 { font-size: 1.4rem; } h2 { font-size: 1rem; margin: 0 0 .5rem; font-weight: 600; } .soft { color: var(--soft); }\n"
-        "table { border-collapse: collapse; margin: 1rem 0; } td, th { text-align: left; padding: .25rem .9rem .25rem 0;\n"
-        "  border-bottom: 1px solid var(--line); vertical-align: top; } td.n { text-align: right; font-variant-numeric: tabular-nums; }\n"
-        ".bad { color: var(--bad); font-weight: 600; }\n"
-        "section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem; margin: 1rem 0; }\n"
-        "pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 14px/1.7 ui-monospace, monospace; }\n"
+        "<title>Roundhouse: the data as the model sees them</title>\n<style>\n" HTML_STYLE
         "b { font-weight: 400; color: var(--ink); background: var(--trained); } i { font-style: normal; color: var(--special); }\n"
         "s { opacity: .55; } u { text-decoration: none; color: var(--soft); }\n"
         "span:hover, b:hover, i:hover { outline: 1px solid var(--soft); }\n"
-        "details { margin-top: .75rem; } summary { cursor: pointer; color: var(--soft); }\n"
         "</style></head><body>\n";
 
-static int put_escaped(struct rh_text *out, const char *text, size_t bytes)
+/* A text's line breaks are tokens, too: each is shown by a sign. */
+static int put_text(struct rh_text *out, const char *text, size_t bytes)
 {
-	int rc = 0;
-	for (size_t i = 0; i < bytes && !rc; i++) {
-		char byte = text[i];
-		const char *entity = byte == '<'    ? "&lt;"
-		                     : byte == '>'  ? "&gt;"
-		                     : byte == '&'  ? "&amp;"
-		                     : byte == '"'  ? "&quot;"
-		                     : byte == '\n' ? "<u>↵</u>\n"
-		                     : byte == '\t' ? "<u>⇥</u>"
-		                     : byte == '\r' ? "<u>␍</u>"
-		                                    : NULL;
-		if (entity)
-			rc = rh_text_printf(out, "%s", entity);
-		else
-			rc = (unsigned char)byte < 0x20 ? rh_text_printf(out, "�") : rh_text_append(out, &byte, 1);
+	for (const char *end = text + bytes; text < end;) {
+		const char *stop = memchr(text, '\n', (size_t)(end - text));
+		int rc = html_escaped(out, text, (size_t)((stop ? stop : end) - text));
+		if (!rc && stop)
+			rc = rh_text_printf(out, "<u>↵</u>\n");
+		if (rc)
+			return rc;
+		text = stop ? stop + 1 : end;
 	}
-	return rc;
+	return 0;
 }
 
 static int put_findings(const struct inspect_summary *summary, struct rh_text *out)
@@ -58,7 +40,7 @@ static int put_findings(const struct inspect_summary *summary, struct rh_text *o
 		for (int i = 0; !rc && i < RH_LINT_EXAMPLES && i < finding->rows; i++) {
 			rc = rh_text_printf(out, "%s", i ? "<br>" : "");
 			if (!rc)
-				rc = put_escaped(out, finding->example[i], strlen(finding->example[i]));
+				rc = put_text(out, finding->example[i], strlen(finding->example[i]));
 		}
 		if (!rc)
 			rc = rh_text_printf(out, "</tr>\n");
@@ -72,7 +54,7 @@ int inspect_html_begin(const struct inspect_summary *summary, struct rh_text *ou
 	int rc = rh_text_printf(out, "%s<h1>", head);
 	if (rc)
 		return rc;
-	rc = put_escaped(out, set->name, strlen(set->name));
+	rc = put_text(out, set->name, strlen(set->name));
 	if (!rc)
 		rc = rh_text_printf(out,
 		                    "</h1>\n<p>%lld rows, %lld tokens, of which %lld are trained. A row has %lld tokens (median), "
@@ -100,7 +82,7 @@ static int put_piece(const struct rh_preview *row, const struct rh_preview_piece
 	rc = rh_text_printf(out, "\">");
 	if (rc)
 		return rc;
-	rc = put_escaped(out, row->text + piece->text, piece->bytes);
+	rc = put_text(out, row->text + piece->text, piece->bytes);
 	return rc ? rc : rh_text_printf(out, "</%s>%s", tag, piece->cut ? "</s>" : "");
 }
 
@@ -109,7 +91,7 @@ int inspect_html_row(const struct rh_preview *row, struct rh_text *out)
 	int rc = rh_text_printf(out, "<section><h2>");
 	if (rc)
 		return rc;
-	rc = put_escaped(out, row->where, strlen(row->where));
+	rc = put_text(out, row->where, strlen(row->where));
 	if (!rc)
 		rc = rh_text_printf(out, " <span class=soft>%s%s%lld tokens, ", row->answer ? row->answer : "", row->answer ? ", " : "",
 		                    (long long)row->tokens);

@@ -31,6 +31,7 @@ static const struct {
         {"merge", "an adapter merged into its model: a Hugging Face directory or a GGUF file", verb_merge, NULL},
         {"export", "a model, or an adapter alone, as a GGUF file that llama.cpp reads", verb_export, NULL},
         {"join", "one model out of the parts that several boxes have trained", verb_join, NULL},
+        {"report", "what a run did, or several side by side, on one HTML page", NULL, verb_report},
         {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor, NULL},
         {"convert", "another trainer's configuration (Axolotl, LLaMA-Factory, TRL) as one of this program", NULL, verb_convert},
         {"keys", "make this box's key for links to other boxes, and print the hash by which they know it", verb_keys, NULL},
