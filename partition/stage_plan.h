@@ -33,8 +33,8 @@ struct rh_stage_plan_found {
 };
 void rh_stage_plan_found_free(struct rh_stage_plan_found *found);
 
-/* Where packed weights become plain. By default a model that is one stage stays on its device, in a room or not, and stages that come and go
- * have a room where devices have one. */
+/* Where packed weights become plain. By default a model that is one stage stays on its device, in a room or not, and stages that come and
+ * go have a room where devices have one. */
 enum rh_plain { RH_PLAIN_ANYWHERE, RH_PLAIN_IN_ROOM, RH_PLAIN_BY_PRODUCT };
 
 struct rh_stage_plan_request {
