@@ -62,6 +62,32 @@ int trial_fits(const struct rh_config *config, const struct trial *trial)
 	return trial_fits_with(config, trial, RH_STAGES_PACKED, &result);
 }
 
+static int64_t bisect(const struct rh_config *config, int64_t *key, int64_t low, int64_t high, const struct trial *trial)
+{
+	while (high - low > (low >> 6) + 1) {
+		*key = low + (high - low) / 2;
+		if (trial_fits(config, trial))
+			low = *key;
+		else
+			high = *key;
+	}
+	return low;
+}
+
+/* Rows in more chunks may need less memory than shorter rows in fewer: a little further on it may fit again. */
+static int64_t look_further(const struct rh_config *config, int64_t *key, int64_t low, int64_t most, const struct trial *trial)
+{
+	enum { STEPS = 4, PARTS = 32 };
+	for (int step = 1; low && step <= STEPS && low + step * low / PARTS <= most; step++) {
+		*key = low + step * low / PARTS;
+		if (!trial_fits(config, trial))
+			continue;
+		low = bisect(config, key, *key, *key + low / PARTS, trial);
+		step = 0;
+	}
+	return low;
+}
+
 int64_t trial_largest(const struct rh_config *config, int64_t *key, int64_t first, int64_t most, const struct trial *trial)
 {
 	int64_t low = 0, high = first;
@@ -74,14 +100,8 @@ int64_t trial_largest(const struct rh_config *config, int64_t *key, int64_t firs
 		if (high == most)
 			return most;
 	}
-	while (high - low > (low >> 6) + 1) {
-		*key = low + (high - low) / 2;
-		if (trial_fits(config, trial))
-			low = *key;
-		else
-			high = *key;
-	}
-	return low;
+	low = bisect(config, key, low, high, trial);
+	return look_further(config, key, low, most, trial);
 }
 
 /* The budget without which a row of this length would fit. */

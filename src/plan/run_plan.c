@@ -382,11 +382,11 @@ static int fit_rounds(struct planning *planning, struct candidate *out)
 	struct choice choice = {.round = given ? given : rh_roundpipe_default_round(micro_batches, planning->stages.devices)};
 	int rc = fit_spilled(planning, choice, out);
 	int is_free = !given && micro_batches && rh_schedule_has_rounds(planning->executor.schedule) && !planning->boxes.boxes;
-	for (int one = 0; rc == RH_DOES_NOT_FIT && is_free && !out->no_stages_fit && one < 2; one++) {
-		int64_t round = one ? 1 : planning->stages.devices;
-		if (round >= rh_min(choice.round, micro_batches))
+	const int64_t shorter[] = {planning->stages.devices, 1, choice.round}; /* where none fits, the line is about the default ones */
+	for (int i = 0; rc == RH_DOES_NOT_FIT && is_free && !out->no_stages_fit && i < 3; i++) {
+		if (i < 2 && shorter[i] >= rh_min(shorter[2], micro_batches))
 			continue;
-		choice.round = round;
+		choice.round = shorter[i];
 		candidate_free(out);
 		rh_error_clear();
 		rc = fit_spilled(planning, choice, out);

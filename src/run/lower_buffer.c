@@ -12,8 +12,8 @@ static int acquire(struct lowering *to, const struct lower_boundary *boundary)
 	if (want.pool == RH_BOUNDARY_OWN) {
 		want.is_latest = to->has_input_buffer;
 		to->has_input_buffer = 0;
-		int class = to->call.trains && classes->count > 1 ? classes->of_chunk[boundary->index % to->options->planned.chunks] : 0;
-		want.pool = class ? (enum rh_boundary_pool)(RH_BOUNDARY_SHORTER + class - 1) : RH_BOUNDARY_OWN;
+		int kind = to->call.trains && classes->count > 1 ? classes->of_chunk[boundary->index % to->options->planned.chunks] : 0;
+		want.pool = kind ? (enum rh_boundary_pool)(RH_BOUNDARY_SHORTER + kind - 1) : RH_BOUNDARY_OWN;
 	}
 	return rh_boundary_acquire(&to->boundaries, want, boundary->kind, boundary->layer, boundary->index);
 }
@@ -70,11 +70,11 @@ struct rh_place lower_buffer_place(const struct lowering *to, int buffer, int64_
 		RH_ASSERT(bytes <= needs->bytes_each);
 		return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, 0, buffer * needs->bytes_each, bytes);
 	}
-	int class = 0;
-	for (; buffer >= pool[class].first + pool[class].count; class ++)
-		offset += needs->shorter_bytes[class] * pool[class].count;
-	RH_ASSERT(bytes <= needs->shorter_bytes[class]);
-	return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, 0, offset + (buffer - pool[class].first) * needs->shorter_bytes[class], bytes);
+	int kind = 0;
+	for (; buffer >= pool[kind].first + pool[kind].count; kind++)
+		offset += needs->shorter_bytes[kind] * pool[kind].count;
+	RH_ASSERT(bytes <= needs->shorter_bytes[kind]);
+	return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, 0, offset + (buffer - pool[kind].first) * needs->shorter_bytes[kind], bytes);
 }
 
 static void note_read(struct lowering *to, int buffer, int reader, int64_t position)

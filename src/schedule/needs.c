@@ -131,11 +131,11 @@ static int count_chunks(struct counting *counting, int64_t count, struct rh_prog
 	return rc;
 }
 
-static int64_t chunks_of_class(const struct rh_chunk_classes *classes, int chunks, int class)
+static int64_t chunks_of_class(const struct rh_chunk_classes *classes, int chunks, int kind)
 {
 	int64_t count = 0;
 	for (int c = 0; c < chunks; c++)
-		count += classes->count < 2 ? !class : classes->of_chunk[c] == class;
+		count += classes->count < 2 ? !kind : classes->of_chunk[c] == kind;
 	return count;
 }
 
@@ -165,10 +165,10 @@ static int count_rounds(struct counting *counting, int trains, struct rh_program
 		if (!rc && rounds > 1 && count % round)
 			rc = count_step(counting, (rounds - 1) * round, rounds - 1, program);
 	}
-	for (int class = 1; !rc && chunks > 1 && class < dispatch.classes.count; class ++) {
-		int64_t all = chunks_of_class(&dispatch.classes, (int)chunks, class) * (longest / chunks);
+	for (int kind = 1; !rc && chunks > 1 && kind < dispatch.classes.count; kind++) {
+		int64_t all = chunks_of_class(&dispatch.classes, (int)chunks, kind) * (longest / chunks);
 		rc = rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, all, &needed);
-		counting->shorter[class - 1] = needed;
+		counting->shorter[kind - 1] = needed;
 	}
 	if (chunks > 1)
 		longest = chunks_of_class(&dispatch.classes, (int)chunks, 0) * (longest / chunks);
@@ -282,12 +282,12 @@ int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_need
 	else
 		out->to_above = out->to_below = 0;
 	out->bytes = rh_bytes_times(bytes, out->count);
-	for (int class = 1; counting.needed && chunks > 1 && class < dispatch->classes.count; class ++) {
-		int64_t each = rh_align_up(rh_boundary_most_bytes(dispatch->model, dispatch->classes.tokens[class]), RH_ALIGN);
+	for (int kind = 1; counting.needed && chunks > 1 && kind < dispatch->classes.count; kind++) {
+		int64_t each = rh_align_up(rh_boundary_most_bytes(dispatch->model, dispatch->classes.tokens[kind]), RH_ALIGN);
 		int of_class =
-		        counting.shorter[class - 1] + (int)share_of(spare, chunks_of_class(&dispatch->classes, chunks, class), chunks);
-		out->shorter[class - 1] = of_class;
-		out->shorter_bytes[class - 1] = each;
+		        counting.shorter[kind - 1] + (int)share_of(spare, chunks_of_class(&dispatch->classes, chunks, kind), chunks);
+		out->shorter[kind - 1] = of_class;
+		out->shorter_bytes[kind - 1] = each;
 		out->count += of_class;
 		out->bytes = rh_min(out->bytes + rh_bytes_times(each, of_class), RH_BYTES_MOST);
 	}

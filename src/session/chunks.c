@@ -104,9 +104,9 @@ void rh_chunks_classify(const int64_t *tokens, int chunks, struct rh_chunk_class
 		int longer = 0;
 		for (int other = 0; other < chunks; other++)
 			longer += tokens[other] > tokens[c] || (tokens[other] == tokens[c] && other < c);
-		int class = longer * count / chunks;
-		out->of_chunk[c] = (uint8_t) class;
-		out->tokens[class] = rh_max(out->tokens[class], tokens[c]);
+		int kind = longer * count / chunks;
+		out->of_chunk[c] = (uint8_t)kind;
+		out->tokens[kind] = rh_max(out->tokens[kind], tokens[c]);
 	}
 }
 
