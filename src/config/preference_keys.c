@@ -42,8 +42,8 @@ static int fail_word(const struct config_entry *entry, const char *word)
 	for (int i = 0; !rc && i < RH_PREFERENCE_LOSSES; i++)
 		rc = rh_text_printf(&all, "%s%s", i ? ", " : "", words[i]);
 	if (!rc)
-		rc = config_entry_fail(entry, "'%s' is not allowed; expected one of %s, or a list of losses of pairs", config_show(word).text,
-		                       all.bytes);
+		rc = config_entry_fail(entry, "'%s' is not allowed; expected one of %s, or a list of losses of pairs",
+		                       config_show(word).text, all.bytes);
 	rh_text_free(&all);
 	return rc;
 }
@@ -92,7 +92,8 @@ static int check_idle(const struct rh_config *config, const struct config_entry 
 	};
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		if (given_of(given, keys[i].key) && keys[i].is_idle)
-			return config_entry_fail(given_of(given, keys[i].key), "has no effect without %s; add it or remove this", keys[i].needs);
+			return config_entry_fail(given_of(given, keys[i].key), "has no effect without %s; add it or remove this",
+			                         keys[i].needs);
 	return 0;
 }
 
@@ -115,7 +116,8 @@ static int check_run(const struct rh_config *config, const struct config_entry *
 	int is_kto = config->preference.weight[RH_PREFERENCE_KTO] != 0;
 	for (size_t i = 0; i < 2; i++)
 		if (given_of(given, rows[i]))
-			return config_entry_fail(given_of(given, rows[i]), "has no meaning beside loss_type: answers are judged whole; remove it");
+			return config_entry_fail(given_of(given, rows[i]),
+			                         "has no meaning beside loss_type: answers are judged whole; remove it");
 	if (config->packing)
 		return config_entry_fail(given_of(given, "packing"), "has no meaning beside loss_type: rows are their answers; remove it "
 		                                                     "(nothing is padded anyway)");

@@ -128,8 +128,8 @@ static int pair_of_turns(const json_t *row, const struct data_tags *tags, const 
 	for (int i = 0; !rc && i < 2; i++) {
 		json_t *turns = json_copy(json_object_get(row, "conversations"));
 		if (!json_is_object(answer[i]))
-			rc = rh_fail(-EINVAL, "%s: beside 'conversations' chosen and rejected must be turns {\"from\": ..., \"value\": ...}",
-			             where);
+			rc = rh_fail(-EINVAL,
+			             "%s: beside 'conversations' chosen and rejected must be turns {\"from\": ..., \"value\": ...}", where);
 		else if (!turns || json_array_append(turns, answer[i]))
 			rc = no_memory(where);
 		if (!rc)
@@ -219,7 +219,8 @@ static int pair_of_strings(const json_t *row, int has_template, const char *wher
 	if (json_is_array(prompt))
 		return pair_of_messages(prompt, where, answer, made);
 	if (question && !json_is_string(question))
-		return rh_fail(-EINVAL, "%s: where chosen and rejected are strings the prompt must be a string, or a list of messages", where);
+		return rh_fail(-EINVAL, "%s: where chosen and rejected are strings the prompt must be a string, or a list of messages",
+		               where);
 	if (!question)
 		return pair_without_prompt(where, answer, made);
 	if (question == prompt && !data_is_given(row, "system")) { /* TRL: the strings as they stand */

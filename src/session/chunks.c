@@ -40,6 +40,8 @@ static int cuts_are_fine(const struct rh_config *config, const struct rh_model *
 /* What keeps rows from being cut; NULL: nothing. */
 static const char *obstacle(const struct rh_config *config, const struct rh_model *model)
 {
+	if (config->preference.answers)
+		return "losses over answers (loss_type)";
 	for (int l = 0; l < model->layers; l++)
 		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.direction == RH_ATTENTION_BOTH)
 			return "a model that looks in both directions, whose rows are not cut";
@@ -51,8 +53,6 @@ static const char *obstacle(const struct rh_config *config, const struct rh_mode
 		return "several rows a micro-batch; set per_device_train_batch_size: 1";
 	if (model->router_aux_loss_coef != 0)
 		return "a router's balance loss; set router_aux_loss_coef: 0";
-	if (config->preference.answers)
-		return "losses over answers (loss_type)";
 	return config->backward_cut_count < 0 || cuts_are_fine(config, model) ? NULL : "backward_cuts that leave two blocks in a stage";
 }
 

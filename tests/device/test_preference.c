@@ -69,7 +69,8 @@ static void test_derivatives_equal_differences(void **state)
 			struct rh_answer a[2];
 			for (int i = 0; i < 2; i++) {
 				double tokens = (double)case_between(&seed, 1, 12);
-				a[i] = (struct rh_answer){-tokens * (0.2 + (double)case_between(&seed, 0, 100) / 50), 0, tokens + 1, tokens};
+				a[i] = (struct rh_answer){-tokens * (0.2 + (double)case_between(&seed, 0, 100) / 50), 0, tokens + 1,
+				                          tokens};
 				a[i].reference = a[i].logp + (double)case_between(&seed, -60, 60) / 13;
 			}
 			struct rh_slopes own = type >= RH_PREFERENCE_KTO ? rh_preference_single(type, &is, a[0], a[1].tokens > 5, 0.7)
@@ -78,7 +79,8 @@ static void test_derivatives_equal_differences(void **state)
 			if (type == RH_PREFERENCE_HINGE && apart < 1e-4) /* at its corner */
 				continue;
 			double chosen = differ(type, &is, a[0], a[1], 1), rejected = differ(type, &is, a[0], a[1], 0);
-			if (fabs(own.chosen - chosen) > 1e-6 * (1 + fabs(chosen)) || fabs(own.rejected - rejected) > 1e-6 * (1 + fabs(rejected)))
+			if (fabs(own.chosen - chosen) > 1e-6 * (1 + fabs(chosen)) ||
+			    fabs(own.rejected - rejected) > 1e-6 * (1 + fabs(rejected)))
 				fail_msg("loss %d: slopes %.9g %.9g, differences %.9g %.9g", t, own.chosen, own.rejected, chosen, rejected);
 		}
 }

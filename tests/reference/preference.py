@@ -1,11 +1,13 @@
 """Writes (with --check: compares) tests/reference/preference/: what TRL's trainers log of losses over preferences, on one tiny model in fp32.
 
 pairs.jsonl     rows with prompt, chosen, rejected; some are cut at max_length, and some prompts end within a token
+plain.jsonl     the same without prompts that end within a token, of which TRL's ORPO and CPO make something else than its DPO
 judged.jsonl    rows with prompt, completion, label
 adapter/        the adapter that LoRA runs go on from: it is their reference, too
 curves.json     for each case the program's keys and, by step, what TRL logged
 
-The model is models/gguf-qwen2 with interchange/tokenizer.json.
+The model is models/gguf-qwen2 with interchange/tokenizer.json. TRL's ORPO and CPO put a BOS before each prompt where the tokenizer names one: there it
+names none.
 """
 import json
 import os
@@ -56,9 +58,21 @@ def make_rows():
     def say(least, most):
         return " ".join(draw.choices(words, k=draw.randint(least, most)))
 
+    tokenizer = AutoTokenizer.from_pretrained(model_dir())
+
+    def is_plain(row):
+        prompt = tokenizer(row["prompt"])["input_ids"]
+        return all(tokenizer(row["prompt"] + row[key])["input_ids"][:len(prompt)] == prompt for key in ("chosen", "rejected"))
+
     pairs = [dict(prompt=say(3, 8) + draw.choice(["", " ", "?\n", ": "]), chosen=say(2, 9), rejected=say(2, 9)) for _ in range(16)]
     judged = [dict(prompt=say(3, 8) + draw.choice([" ", "\n"]), completion=say(2, 9), label=bool(i % 3 != 1)) for i in range(16)]
-    return pairs, judged
+    plain = [row for row in (dict(prompt=say(3, 8) + draw.choice(["", "?"]), chosen=" " + say(2, 9), rejected=" " + say(2, 9)) for _ in range(200)) if is_plain(row)]
+    return dict(pairs=pairs, plain=plain[:16], judged=judged)
+
+
+def rows_of(case):
+    name = case["loss_type"][0]
+    return "judged" if name in ("kto", "apo_zero_unpaired") else "plain" if name in ("orpo", "simpo") else "pairs"
 
 
 def make_adapter(path):
@@ -92,22 +106,25 @@ def trainer_of(case, kind, accumulation, model, tokenizer, rows, out):
     return DPOTrainer(model, args=DPOConfig(loss_type=case["loss_type"], **more, **common), train_dataset=rows, processing_class=tokenizer)
 
 
-def run(case, kind, accumulation, base, pairs, judged, adapter):
+def run(case, kind, accumulation, base, rows, adapter):
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(base)
     tokenizer.pad_token = tokenizer.bos_token
+    if rows_of(case) == "plain":
+        tokenizer.bos_token = None
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     if kind == "lora":
         model = PeftModel.from_pretrained(model, adapter, is_trainable=True)
-    rows = Dataset.from_list(judged if case["loss_type"][0] in ("kto", "apo_zero_unpaired") else pairs)
-    trainer = trainer_of(case, kind, accumulation, model, tokenizer, rows, tempfile.mkdtemp())
+    trainer = trainer_of(case, kind, accumulation, model, tokenizer, Dataset.from_list(rows[rows_of(case)]), tempfile.mkdtemp())
     trainer.train()
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert len(steps) == STEPS[kind]
     told = {key: [entry.get(key) for entry in steps] for key in TOLD if any(key in entry for entry in steps)}
     keys = {key: value for key, value in case.items() if value not in (0.0, None) or key == "cpo_alpha"}
     keys.update(learning_rate=RATE[kind], adam_epsilon=EPSILON, max_steps=STEPS[kind], gradient_accumulation_steps=accumulation)
-    return dict(keys=keys, kind=kind, told=told)
+    if case.get("cpo_alpha") == 0.0:
+        del told["nll_loss"]  # TRL does not compute it
+    return dict(keys=keys, kind=kind, rows=rows_of(case), told=told)
 
 
 def name_of(case, kind, accumulation):
@@ -139,9 +156,9 @@ def main():
     check, only = "--check" in sys.argv, [a for a in sys.argv[1:] if not a.startswith("--")]
     torch.set_num_threads(1)
     os.makedirs(OUT, exist_ok=True)
-    pairs, judged = make_rows()
-    bad = write(os.path.join(OUT, "pairs.jsonl"), "".join(json.dumps(row) + "\n" for row in pairs), check)
-    bad |= write(os.path.join(OUT, "judged.jsonl"), "".join(json.dumps(row) + "\n" for row in judged), check)
+    rows, bad = make_rows(), 0
+    for name in rows:
+        bad |= write(os.path.join(OUT, name + ".jsonl"), "".join(json.dumps(row) + "\n" for row in rows[name]), check)
     adapter = os.path.join(OUT, "adapter")
     if not os.path.exists(adapter):
         make_adapter(adapter)
@@ -152,7 +169,7 @@ def main():
                 name = name_of(case, kind, accumulation)
                 if only and not any(word in name for word in only):
                     continue
-                curves[name] = run(case, kind, accumulation, base, pairs, judged, adapter)
+                curves[name] = run(case, kind, accumulation, base, rows, adapter)
                 print(name, curves[name]["told"]["loss"][0], curves[name]["told"]["loss"][-1], flush=True)
     if check:
         with open(path) as file:

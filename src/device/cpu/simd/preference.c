@@ -5,8 +5,8 @@
 static struct rh_judged judged(const struct rh_op *op)
 {
 	struct rh_view span = op->operand[RH_PREFERENCE_OP_SPAN];
-	return (struct rh_judged){span.data, op->operand[RH_PREFERENCE_OP_REFERENCE].data, op->operand[RH_PREFERENCE_OP_SUM].data, span.rows,
-	                          op->operand[RH_PREFERENCE_OP_LOSS].rows};
+	return (struct rh_judged){span.data, op->operand[RH_PREFERENCE_OP_REFERENCE].data, op->operand[RH_PREFERENCE_OP_SUM].data,
+	                          span.rows, op->operand[RH_PREFERENCE_OP_LOSS].rows};
 }
 
 /* Units are documents. */

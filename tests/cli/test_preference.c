@@ -1,0 +1,213 @@
+/* Losses over preferences, as a person runs them: the figures of TRL 1.16 (tests/reference/preference.py), the same bits on other machines
+ * and after a resume, the reference that is kept, and what is refused. */
+#include "runner.h"
+
+#include "core/json.h"
+
+#include <math.h>
+
+#define ROWS "tests/reference/preference/"
+#define TINY                                                                                                                               \
+	"--max_length 40 --per_device_train_batch_size 2 --logging_steps 1 --lr_scheduler_type constant --train_sampling_strategy "        \
+	"sequential --dtype float32 --allow duplicates,no-end-of-turn,cut-answers"
+
+/* A list as flags take it, or a number. */
+static void add_flag(char *line, size_t bytes, const char *key, const json_t *value)
+{
+	char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+	assert_non_null(text);
+	for (char *from = text, *to = text; (*to = *from); from++) /* words without quotes */
+		to += *from != '"';
+	size_t used = strlen(line);
+	snprintf(line + used, bytes - used, " --%s %s", key, text);
+	free(text);
+}
+
+/* Losses within 1e-5; where they come near 0, as hinge's do, within 1e-5 of what they are made of, whose fp32 sums have about 1e-6.
+ * All else, rewards and log-probabilities among it, within 1e-4. */
+static void check_figure(const char *name, const char *key, size_t step, const json_t *wanted, const json_t *line)
+{
+	const json_t *found = json_object_get(line, key);
+	int is_loss = !strcmp(key, "loss");
+	if (json_is_null(wanted) || !wanted) {
+		assert_null(found);
+		return;
+	}
+	double want = json_number_value(wanted), have = json_number_value(found);
+	double room = is_loss ? 1e-5 * (fabs(want) > 0.1 ? fabs(want) : 0.1) : 1e-4;
+	if (!json_is_number(found) || !(fabs(have - want) <= room))
+		fail_msg("%s: step %zu: %s %.9g, TRL %.9g", name, step + 1, key, have, want);
+}
+
+static void check_curve(const struct scratch *scratch, const char *name, const json_t *curve)
+{
+	char line[2048];
+	const char *key, *rows = json_string_value(json_object_get(curve, "rows"));
+	const json_t *keys = json_object_get(curve, "keys"), *told = json_object_get(curve, "told");
+	json_t *value;
+	int is_lora = !strcmp(json_string_value(json_object_get(curve, "kind")), "lora");
+	snprintf(line, sizeof line,
+	         "train --model_name_or_path %s/hf --train_file " ROWS "%s.jsonl --output_dir %s/out --save_strategy no " TINY "%s",
+	         scratch->dir, rows, scratch->dir, is_lora ? " --adapter_name_or_path " ROWS "adapter" : "");
+	json_object_foreach((json_t *)(uintptr_t)keys, key, value) add_flag(line, sizeof line, key, value);
+	run_ok(scratch, "%s", line);
+	size_t length, step = 0;
+	char *text = read_bytes(path_of("%s/out/metrics.jsonl", scratch->dir), &length), *rest = text;
+	for (char *entry; (entry = strsep(&rest, "\n"));) {
+		json_t *figures = *entry ? json_loads(entry, 0, NULL) : NULL;
+		if (!figures)
+			continue;
+		json_object_foreach((json_t *)(uintptr_t)told, key, value)
+		        check_figure(name, key, step, json_array_get(value, step), figures);
+		step++;
+		json_decref(figures);
+	}
+	assert_int_equal(step, json_array_size(json_object_get(told, "loss")));
+	free(text);
+	check_ok(rh_dir_remove(path_of("%s/out", scratch->dir)));
+}
+
+static void test_each_loss_gives_the_figures_of_trl(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	json_t *curves = json_load_file(ROWS "curves.json", 0, NULL), *curve;
+	const char *name;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	assert_non_null(curves);
+	assert_true(json_object_size(curves) >= 40);
+	json_object_foreach(curves, name, curve) check_curve(&scratch, name, curve);
+	json_decref(curves);
+	scratch_close(&scratch);
+}
+
+#define RUN                                                                                                                                \
+	"train --model_name_or_path %s/hf --train_file " ROWS "%s.jsonl --loss_type %s --lora_r 4 --lora_target_modules all-linear "       \
+	"--learning_rate 4e-3 --max_steps %d --gradient_accumulation_steps 4 --output_dir %s/%s " TINY
+
+/* The last loss and the adapter do not depend on devices, rounds, stages or the schedule. */
+static void check_bits(const char *loss, const char *rows)
+{
+	static const char *const others[] = {"--device cpu:3", "--round_micro_batches 1 --device cpu:2", "--max_vram 700KiB",
+	                                     "--schedule gpipe --device cpu:2", "--schedule 1f1b --device cpu:2"};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	run_ok(&scratch, RUN, scratch.dir, rows, loss, 6, scratch.dir, "one");
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+		run_ok(&scratch, RUN " %s", scratch.dir, rows, loss, 6, scratch.dir, "other", others[i]);
+		check_same_file(&scratch, "one", "other", "adapter_model.safetensors");
+		check_same_file(&scratch, "one", "other", "reference_logps.bin");
+		check_ok(rh_dir_remove(path_of("%s/other", scratch.dir)));
+	}
+	scratch_close(&scratch);
+}
+
+static void test_bits_do_not_depend_on_the_machine(void **state)
+{
+	(void)state;
+	check_bits("sigmoid,sft", "pairs");
+	check_bits("kto", "judged");
+}
+
+#define EVALUATES " --eval_strategy steps --eval_steps 2 --validation_file " ROWS "plain.jsonl"
+
+/* On from a checkpoint, whether the reference is kept, lost or damaged. */
+static void test_a_resumed_run_has_the_same_bits_and_reads_its_reference(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct ran ran;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	run_ok(&scratch, RUN, scratch.dir, "pairs", "sigmoid", 6, scratch.dir, "whole");
+	for (int how = 0; how < 3; how++) {
+		run_ok(&scratch, RUN EVALUATES, scratch.dir, "pairs", "sigmoid", 3, scratch.dir, "part");
+		const char *kept = path_of("%s/part/reference_logps.bin", scratch.dir);
+		if (how == 1)
+			assert_int_equal(unlink(kept), 0);
+		if (how == 2) {
+			size_t length;
+			char *bytes = read_bytes(kept, &length);
+			bytes[length / 2 + 9] ^= 1;
+			write_bytes(kept, bytes, length);
+			free(bytes);
+		}
+		ran = run_line(&scratch, RUN EVALUATES " --resume_from_checkpoint true", scratch.dir, "pairs", "sigmoid", 6, scratch.dir,
+		               "part");
+		if (ran.status || !strstr(ran.err, how ? "in one pass" : "read from"))
+			fail_msg("%d: exit %d: %s", how, ran.status, ran.err);
+		run_free(&ran);
+		check_same_file(&scratch, "whole", "part", "adapter_model.safetensors");
+		assert_true(find_or_not(path_of("%s/part/metrics.jsonl", scratch.dir), "\"eval_rewards/accuracies\": "));
+		check_ok(rh_dir_remove(path_of("%s/part", scratch.dir)));
+	}
+	scratch_close(&scratch);
+}
+
+static void test_what_cannot_be_is_refused_in_a_line(void **state)
+{
+	(void)state;
+	static const char *const refused[][3] = {
+	        {"pairs", "--loss_type sigmoid --packing true", "packing|has no meaning beside loss_type"},
+	        {"pairs", "--loss_type sigmoid --assistant_only_loss true", "assistant_only_loss|judged whole"},
+	        {"pairs", "--loss_type sigmoid --sequence_chunk 256", "sequence_chunk|loss_type"},
+	        {"pairs", "--loss_type sigmoid,orpo", "orpo is a loss by itself"},
+	        {"pairs", "--loss_type sigmoid,sigmoid", "named twice"},
+	        {"pairs", "--loss_type dpo", "'dpo' is not allowed|sigmoid"},
+	        {"pairs", "--loss_type sigmoid,sft --loss_weights 1", "1 numbers for 2 losses"},
+	        {"pairs", "--loss_type exo_pair", "label_smoothing above 0"},
+	        {"pairs", "--loss_type robust --label_smoothing 0.5", "below 0.5"},
+	        {"pairs", "--beta 0.3", "beta|has no effect without loss_type"},
+	        {"pairs", "--loss_type sigmoid --simpo_gamma 1", "has no effect without loss_type: simpo"},
+	        {"pairs", "", "has a chosen and a rejected answer|loss_type: sigmoid"},
+	        {"judged", "", "loss_type: kto"},
+	        {"pairs", "--loss_type kto", "prompt, completion and label"},
+	        {"judged", "--loss_type kto --per_device_train_batch_size 1", "2 or more"},
+	        {"judged", "--loss_type kto --train_sampling_strategy random", "follow one another"},
+	};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+		struct ran ran =
+		        run_line(&scratch,
+		                 "train --model_name_or_path %s/hf --train_file " ROWS "%s.jsonl --output_dir %s/out --max_length 40 "
+		                 "--lora_r 4 %s",
+		                 scratch.dir, refused[i][0], scratch.dir, refused[i][1]);
+		check_failed(&ran, refused[i][2]);
+		run_free(&ran);
+		assert_false(rh_dir_exists(path_of("%s/out", scratch.dir)));
+	}
+	scratch_close(&scratch);
+}
+
+static void test_inspect_shows_both_answers(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	struct ran ran = run_line(&scratch,
+	                          "inspect --model_name_or_path %s/hf --train_file " ROWS "pairs.jsonl --loss_type sigmoid --max_length 60 "
+	                          "--rows 1 --allow duplicates",
+	                          scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.out, "pairs.jsonl:1, chosen: "));
+	assert_non_null(strstr(ran.out, "pairs.jsonl:1, rejected: "));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_each_loss_gives_the_figures_of_trl),
+	        cmocka_unit_test(test_bits_do_not_depend_on_the_machine),
+	        cmocka_unit_test(test_a_resumed_run_has_the_same_bits_and_reads_its_reference),
+	        cmocka_unit_test(test_what_cannot_be_is_refused_in_a_line),
+	        cmocka_unit_test(test_inspect_shows_both_answers),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
