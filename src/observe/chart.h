@@ -8,7 +8,7 @@
 
 enum { RH_CHART_SERIES = 4 }; /* colours */
 
-/* Points in ascending x; those whose y is not finite are left out. A colour for each run; marks: points are circles without a line between. */
+/* Points in ascending x; those whose y is not finite are left out. marks: circles without a line between. */
 struct rh_series {
 	const char *name;
 	int colour, marks;
