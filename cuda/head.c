@@ -64,10 +64,10 @@ int launch_head(const struct launch_context *launch, const struct rh_op *op)
 		                         .gradient = gradient};
 		if (view[RH_HEAD_LOSS_SHARES].data)
 			head.shares = rh_view_rows(view[RH_HEAD_LOSS_SHARES], first, rows);
-		if (view[RH_HEAD_LOSS_TEACHER].data) {
+		if (view[RH_HEAD_LOSS_TEACHER].data)
 			head.teacher = rh_view_rows(view[RH_HEAD_LOSS_TEACHER], first, rows);
+		if (view[RH_HEAD_LOSS_MIX].data)
 			head.mix = rh_view_rows(view[RH_HEAD_LOSS_MIX], first, rows);
-		}
 		rc = multiply(launch, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1});
 		if (!rc)
 			rc = launch_rows(&head, launch->stream);

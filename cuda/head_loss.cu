@@ -98,16 +98,16 @@ template <typename G> RH_KERNEL(THREADS, 2) head_rows_kernel(struct head_rows r)
 	float *logit = (float *)r.logits.data + row * r.logits.stride;
 	int aligned = rh_rows_aligned(logit, 0, (int)sizeof(float));
 	struct part whole = reduce_row(logit, cols, aligned);
-	float wanted = logit[target];
+	float wanted = logit[target], weight = r.mix.data ? ((const float *)r.mix.data)[row * r.mix.stride] : 1, scale = r.scale * weight;
 	__syncthreads(); /* every thread has read it before it is overwritten */
 	if (threadIdx.x == 0) {
-		((float *)r.loss.data)[row * r.loss.stride] = logf(whole.sum) + whole.largest - wanted;
+		((float *)r.loss.data)[row * r.loss.stride] = weight * (logf(whole.sum) + whole.largest - wanted);
 		((int32_t *)r.hit.data)[row * r.hit.stride] = whole.first == target;
 	}
 	if (r.gradient == HEAD_LOSS_ONLY)
 		return;
 	G *gradient = reinterpret_cast<G *>(logit);
-	float times = r.scale / whole.sum;
+	float times = scale / whole.sum;
 	for (int64_t tile = 0; tile < cols; tile += TILE) {
 		int64_t i = tile + (int64_t)threadIdx.x * CHUNK;
 		struct chunk c = {};
@@ -117,7 +117,7 @@ template <typename G> RH_KERNEL(THREADS, 2) head_rows_kernel(struct head_rows r)
 			__syncthreads();
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
-			c.v[k] = times * below(c.v[k], whole.largest) - (i + k == target ? r.scale : 0.0f);
+			c.v[k] = times * below(c.v[k], whole.largest) - (i + k == target ? scale : 0.0f);
 		if (i < cols)
 			chunk_store(gradient + i, c, cols - i, aligned);
 	}

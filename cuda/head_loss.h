@@ -9,8 +9,8 @@ struct CUstream_st;
 enum head_gradient { HEAD_LOSS_ONLY, HEAD_GRADIENT_F32, HEAD_GRADIENT_BF16 };
 
 /* Rows of logits (r,V) F32 and their targets, losses and hits (r,1). The logits become scale * (softmax - one at the target): as F32, or
- * rounded to BF16 in the first half of each row. With distillation also the teachers (r,V) and the weights of both losses (r,2), and the
- * gradient is that of their sum. top k > 0: teachers and shares are (r,2k). */
+ * rounded to BF16 in the first half of each row; times the row's weight, where there is mix (r,1). With distillation also the teachers
+ * (r,V) and the weights of both losses, mix (r,2), and the gradient is that of their sum. top k > 0: teachers and shares are (r,2k). */
 struct head_rows {
 	struct rh_view logits, target, loss, hit, teacher, mix, shares;
 	int64_t top;

@@ -59,6 +59,7 @@ struct measuring {
 	const struct rh_model *model;
 	const struct rh_micro_shape *shape;
 	const struct rh_rates *rates;
+	int is_by_product; /* packed weights are made plain for each product, not once a slot */
 	struct rh_stage_state state;
 	char **weights;
 	float *(*gradient)[2];
@@ -79,7 +80,7 @@ static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena
 	                        .cache = WEIGHTS,
 	                        .sums = WEIGHTS,
 	                        .cache_rows = at->shape->first + at->shape->tokens,
-	                        .plain = at->weights}; /* made once a slot; where it is made for each product, layers take longer */
+	                        .plain = at->is_by_product ? NULL : at->weights};
 }
 
 static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
@@ -174,6 +175,19 @@ static int measuring_open(struct measuring *at)
 	return rc;
 }
 
+static int measure_layers(struct measuring *at, struct rh_layer_cost *layer)
+{
+	int rc = 0;
+	for (int l = 0; !rc && l < at->model->layers; l++) {
+		int before = find_alike(at->model, l);
+		if (before)
+			layer[l] = layer[before];
+		else
+			rc = measure_layer(at, l, &layer[l]);
+	}
+	return rc;
+}
+
 int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
                      double host_bytes_per_parameter, struct rh_costs *out)
 {
@@ -183,15 +197,10 @@ int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *
 	out->layer = rh_alloc((size_t)model->layers, sizeof *out->layer);
 	if (!rc && !out->layer)
 		rc = -ENOMEM;
-	for (int l = 0; !rc && l < model->layers; l++) {
-		int before = find_alike(model, l);
-		if (before) {
-			out->layer[l] = out->layer[before];
-			continue;
-		}
-		rc = measure_layer(&at, l, &out->layer[l]);
+	if (!rc)
+		rc = measure_layers(&at, out->layer);
+	for (int l = 0; !rc && l < model->layers; l++)
 		count_bytes(model, l, host_bytes_per_parameter, shape, &out->layer[l]);
-	}
 	measuring_close(&at);
 	if (rc)
 		rh_costs_free(out);
@@ -220,6 +229,12 @@ int rh_costs_spare(const struct rh_model *model, const struct rh_micro_shape *sh
 {
 	struct measuring at = {.model = model, .shape = shape, .rates = rates};
 	int rc = 0;
+	if (rh_model_is_packed(model) && !plan->plain_bytes) {
+		at.is_by_product = 1;
+		rc = measuring_open(&at);
+		if (!rc)
+			rc = measure_layers(&at, costs->layer);
+	}
 	for (int i = 0; !rc && i < plan->backward_stages; i++) {
 		const struct rh_stage *stage = &plan->backward[i];
 		int is_fated = rh_stage_plan_places(plan, stage->lo, stage->hi) != NULL, in_part = is_fated && plan->places[i].recomputes;

@@ -41,7 +41,8 @@ struct rh_costs {
 /* Measures by emitting each layer alone. host_bytes_per_parameter: of trainable parameters, by the state's layout. */
 int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
                      double host_bytes_per_parameter, struct rh_costs *out) RH_MUST;
-/* Lowers the seconds of layers whose activations the plan keeps or saves to those of what they still recompute. rates: as above. */
+/* What was measured supposes that packed weights are made plain once a slot. Sets the seconds of layers to what the plan makes of them:
+ * longer where each product has its own made, shorter where activations are kept or saved. rates: as above. */
 struct rh_stage_plan;
 int rh_costs_spare(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
                    const struct rh_stage_plan *plan, struct rh_costs *costs) RH_MUST;

@@ -27,3 +27,13 @@ double rh_paper_fluidpipe_epoch_bytes(const struct rh_two_stages_traffic *traffi
 {
 	return traffic->mini_batches * (traffic->features + traffic->logits_up) + traffic->logits_an_epoch;
 }
+
+int rh_paper_fluidpipe_pays_down(const struct rh_two_stages_traffic *traffic)
+{
+	return traffic->logits_an_epoch < traffic->mini_batches * traffic->gradients;
+}
+
+int rh_paper_fluidpipe_pays_both(const struct rh_two_stages_traffic *traffic)
+{
+	return 2 * traffic->logits_up < traffic->gradients;
+}

@@ -32,5 +32,9 @@ struct rh_two_stages_traffic {
 /* N_b (lambda + beta), and N_b (lambda + lambda_p) + gamma. */
 double rh_paper_pipeline_epoch_bytes(const struct rh_two_stages_traffic *traffic);
 double rh_paper_fluidpipe_epoch_bytes(const struct rh_two_stages_traffic *traffic);
+/* The papers' conditions under which no more bytes travel than with gradients: gamma < N_b beta where box 1 alone distils, and
+ * 2 N_b lambda_p < N_b beta where both do. 1: it holds. */
+int rh_paper_fluidpipe_pays_down(const struct rh_two_stages_traffic *traffic);
+int rh_paper_fluidpipe_pays_both(const struct rh_two_stages_traffic *traffic);
 
 #endif

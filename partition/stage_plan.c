@@ -600,14 +600,24 @@ static void size(struct stage_planner *at, struct rh_stage_plan *plan)
 	plan->device_bytes = total_bytes(plan);
 }
 
+/* Is this one of the places that the request allows? */
+static int may_be(const struct stage_planner *at, enum plain plain)
+{
+	enum rh_plain asked = at->request->plain;
+	if (!at->is_packed)
+		return plain == PLAIN_IN_ROOM;
+	return asked == RH_PLAIN_ANYWHERE || (asked == RH_PLAIN_IN_ROOM) == (plain == PLAIN_IN_ROOM);
+}
+
 void plan_size(struct stage_planner *at, struct rh_stage_plan *plan)
 {
-	at->plain = PLAIN_IN_ROOM;
-	size(at, plan);
-	if (!at->is_packed || plan->device_bytes <= at->request->device_cap_bytes)
-		return;
-	at->plain = PLAIN_IN_ARENA;
-	size(at, plan);
+	for (int p = 0, fits = 0; p < PLAINS && !fits; p++) {
+		if (!may_be(at, (enum plain)p))
+			continue;
+		at->plain = (enum plain)p;
+		size(at, plan);
+		fits = plan->device_bytes <= at->request->device_cap_bytes;
+	}
 }
 
 static int check_cuts(const struct rh_stage_plan_request *request)
@@ -723,15 +733,15 @@ void plan_close(struct stage_planner *at)
  * where they fit. */
 static int choose_stages(struct stage_planner *at, struct rh_stage_plan *out)
 {
-	int plains = at->is_packed ? PLAINS : 1, rc = RH_DOES_NOT_FIT;
-	for (int p = 0; p < plains; p++) {
+	int rc = RH_DOES_NOT_FIT;
+	for (int p = 0; p < PLAINS; p++) {
 		at->plain = (enum plain)p;
-		if (plan_as_one_stage(at, out))
+		if (may_be(at, at->plain) && plan_as_one_stage(at, out))
 			return 0;
 	}
-	for (int p = 0; rc == RH_DOES_NOT_FIT && p < plains; p++) {
+	for (int p = 0; rc == RH_DOES_NOT_FIT && p < PLAINS; p++) {
 		at->plain = (enum plain)p;
-		rc = plan_search(at, out);
+		rc = may_be(at, at->plain) ? plan_search(at, out) : rc;
 	}
 	return rc;
 }

@@ -33,6 +33,10 @@ struct rh_stage_plan_found {
 };
 void rh_stage_plan_found_free(struct rh_stage_plan_found *found);
 
+/* Where packed weights become plain. By default a model that is one stage stays on its device, in a room or not, and stages that come and
+ * go have a room where devices have one. */
+enum rh_plain { RH_PLAIN_ANYWHERE, RH_PLAIN_IN_ROOM, RH_PLAIN_BY_PRODUCT };
+
 struct rh_stage_plan_request {
 	const struct rh_model *model;
 	int trains;                         /* 0: forward only (eval, generate) */
@@ -40,7 +44,8 @@ struct rh_stage_plan_request {
 	int infer_logits;                   /* forward-only results are whole rows of logits */
 	int64_t cache_rows;                 /* of the KV cache, 0: none */
 	int64_t device_cap_bytes;
-	int small_stages;    /* as small as any that fit; 0: those that spare the most recompute, and of these the fewest */
+	int small_stages; /* as small as any that fit; 0: those that spare the most recompute, and of these the fewest */
+	enum rh_plain plain;
 	const char *cap_key; /* the key that would raise the cap; NULL: none would */
 	int devices;
 	int64_t train_round;        /* micro-batches in a round */

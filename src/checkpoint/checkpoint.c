@@ -85,6 +85,22 @@ static int read_shares(const json_t *json, const char *path, struct rh_run_state
 	return rc;
 }
 
+static int read_figures(const json_t *json, const char *path, struct rh_figures *out)
+{
+	const json_t *figures = json_object_get(json, "figures");
+	size_t count = json_array_size(figures) / 2;
+	for (size_t f = 0; f < count && f < RH_FIGURES; f++) {
+		const char *text = json_string_value(json_array_get(figures, 2 * f));
+		const json_t *of = json_array_get(figures, 2 * f + 1);
+		char *end = NULL;
+		out->sum[f] = text ? strtod(text, &end) : 0;
+		out->count[f] = json_integer_value(of);
+		if (!text || !*text || *end || !isfinite(out->sum[f]) || out->count[f] < 0 || out->count[f] > MOST_COUNTED)
+			return rh_fail(-EINVAL, "%s: 'figures' must be finite numbers, each with how many it is the sum of", path);
+	}
+	return 0;
+}
+
 /* `version` too. */
 static int read_run_state(const json_t *json, const char *path, const struct rh_config *config, struct rh_run_state *out)
 {
@@ -122,6 +138,8 @@ static int read_run_state(const json_t *json, const char *path, const struct rh_
 		rc = read_number(json, "run_loss", path, RH_JSON_REQUIRED, &out->run_loss);
 	if (!rc)
 		rc = read_shares(json, path, out);
+	if (!rc)
+		rc = read_figures(json, path, &out->figures_since_log);
 	if (!rc)
 		rc = rh_json_string(json, "optim", path, RH_JSON_OPTIONAL, &optim);
 	if (!rc)

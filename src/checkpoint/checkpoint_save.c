@@ -137,6 +137,17 @@ static int print_shares(const struct rh_run_state *state, struct rh_text *out)
 	return rc ? rc : rh_text_printf(out, "]\n}\n");
 }
 
+/* What losses over answers told since the last line: a sum, and of how many. */
+static int print_figures(const struct rh_figures *figures, struct rh_text *out)
+{
+	int rc = 0, any = 0;
+	for (enum rh_figure f = 0; f < RH_FIGURES; f++)
+		any |= figures->count[f] > 0;
+	for (enum rh_figure f = 0; !rc && any && f < RH_FIGURES; f++)
+		rc = rh_text_printf(out, "%s\"%a\", %" PRId64, f ? ", " : "  \"figures\": [", figures->sum[f], figures->count[f]);
+	return rc || !any ? rc : rh_text_printf(out, "],\n");
+}
+
 static int print_run_state(const struct rh_config *config, const struct rh_run_state *state, struct rh_text *out)
 {
 	int rc = rh_text_printf(out,
@@ -151,6 +162,8 @@ static int print_run_state(const struct rh_config *config, const struct rh_run_s
 	                        state->idle_steps_of_epoch, state->data_rows, state->data_tokens, state->sequence_chunk,
 	                        checkpoint_optim_names[config->optim], checkpoint_layout_names[config->state_layout],
 	                        config->chat_template_date);
+	if (!rc)
+		rc = print_figures(&state->figures_since_log, out);
 	return rc ? rc : print_shares(state, out);
 }
 

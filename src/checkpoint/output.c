@@ -5,6 +5,7 @@
 #include "core/file.h"
 #include "core/fs.h"
 #include "core/json.h"
+#include "session/preference.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -45,7 +46,8 @@ int rh_output_fresh(const char *dir)
 	int rc = rh_dir_list(dir, &names), fresh = 1;
 	for (size_t i = 0; !rc && fresh && i < names.count; i++)
 		fresh = !strcmp(names.name[i], "metrics.jsonl") || !strcmp(names.name[i], "versions.jsonl") ||
-		        !strcmp(names.name[i], "SAVE") || !strcmp(names.name[i], "trace.json") || !strcmp(names.name[i], "trace.svg") ||
+		        !strcmp(names.name[i], RH_REFERENCE_FILE) || !strcmp(names.name[i], "SAVE") ||
+		        !strcmp(names.name[i], "trace.json") || !strcmp(names.name[i], "trace.svg") ||
 		        rh_checkpoint_left_behind(names.name[i]);
 	rh_names_free(&names);
 	return !rc ? fresh : rc == -ENOENT ? 1 : rh_fail_in(rc, "output_dir");

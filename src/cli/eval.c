@@ -59,13 +59,13 @@ int verb_eval(const struct rh_config *config)
 		rc = rh_evaluate_load(config, &objective, session.tokenizer, &dataset);
 	if (!rc) {
 		choices = rh_choices_find(&dataset);
-		rc = rh_evaluate_shape(&dataset, config, &choices, &work.infer);
+		rc = rh_evaluate_shape(&dataset, config->per_device_eval_batch_size, &choices, &work.infer);
 	}
 	int devices = rc ? rc : rh_devices_count(config->device);
 	if (devices < 0)
 		rc = devices;
 	if (!rc) {
-		work.infer_micro_batches = rh_evaluate_micro_batches(&dataset, config, devices);
+		work.infer_micro_batches = rh_evaluate_micro_batches(dataset.rows, config->per_device_eval_batch_size, devices);
 		work.data_bytes = rh_dataset_bytes(&dataset) + rh_micro_shape_pixel_bytes(&work.infer) * work.infer_micro_batches;
 		rc = rh_session_start(&session, &work);
 	}

@@ -33,7 +33,8 @@ static int show_json(const struct rh_preview *row, json_t *rows)
 			                                         (json_int_t)(row->piece[i].first + row->piece[i].count)));
 	json_t *item = json_pack("{s:s, s:s%, s:o, s:o, s:I}", "where", row->where, "text", row->text, row->text_bytes, "ids", ids,
 	                         "trained", trained, "tokens", (json_int_t)row->tokens);
-	int failed = !item || (row->label >= 0 && json_object_set_new(item, "label", json_integer(row->label)));
+	int failed = !item || (row->answer && json_object_set_new(item, "answer", json_string(row->answer))) ||
+	             (row->label >= 0 && json_object_set_new(item, "label", json_integer(row->label)));
 	failed |= json_array_append_new(rows, item); /* takes the item over, or refuses NULL */
 	return failed ? rh_fail(-ENOMEM, "%s: out of host memory", row->where) : 0;
 }

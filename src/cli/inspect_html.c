@@ -93,7 +93,8 @@ int inspect_html_row(const struct rh_preview *row, struct rh_text *out)
 		return rc;
 	rc = put_text(out, row->where, strlen(row->where));
 	if (!rc)
-		rc = rh_text_printf(out, " <span class=soft>%lld tokens, ", (long long)row->tokens);
+		rc = rh_text_printf(out, " <span class=soft>%s%s%lld tokens, ", row->answer ? row->answer : "", row->answer ? ", " : "",
+		                    (long long)row->tokens);
 	if (!rc && row->label >= 0)
 		rc = rh_text_printf(out, "label %lld", (long long)row->label);
 	else if (!rc)

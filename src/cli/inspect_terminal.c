@@ -66,6 +66,8 @@ static void put_name(FILE *out, const char *name)
 void inspect_print_row(FILE *out, const struct rh_preview *row, enum inspect_colours colours)
 {
 	put_name(out, row->where);
+	if (row->answer)
+		fprintf(out, ", %s", row->answer);
 	fprintf(out, ": %lld tokens, ", (long long)row->tokens);
 	if (row->label >= 0)
 		fprintf(out, "label %lld\n", (long long)row->label);

@@ -158,6 +158,19 @@ static double simulated_s(const struct plan_modes *modes, enum plan_mode mode)
 	return speed > 0 ? modes->stages.mini_batches * modes->step_tokens / speed + wait_s : 0;
 }
 
+/* Where boxes distil: do fewer bytes travel than with gradients? */
+static void print_conditions(const struct plan_modes *modes, const char *unit)
+{
+	const struct rh_two_stages_traffic *traffic = &modes->traffic;
+	double up = traffic->mini_batches * traffic->logits_up, gradients = traffic->mini_batches * traffic->gradients;
+	if (traffic->logits_an_epoch > 0)
+		printf("logits       %s: %.4g bytes down, %s than gradients' %.4g\n", unit, traffic->logits_an_epoch,
+		       rh_paper_fluidpipe_pays_down(traffic) ? "less" : "no less", gradients);
+	if (up > 0)
+		printf("logits       %s: %.4g bytes up, twice that is %s than gradients' %.4g\n", unit, up,
+		       rh_paper_fluidpipe_pays_both(traffic) ? "less" : "no less", gradients);
+}
+
 void plan_modes_print(const struct plan_modes *modes)
 {
 	const char *unit = modes->epoch_steps > 0 ? "an epoch" : "a step";
@@ -179,7 +192,8 @@ void plan_modes_print(const struct plan_modes *modes)
 	if (modes->over_own_link[PLAN_SYNC_PP] > 0)
 		printf("; synchronous pipeline %.4g s (simulated %.4g)", rh_paper_pipeline_epoch_s(&modes->stages),
 		       simulated_s(modes, PLAN_SYNC_PP));
-	printf("\n");
+	printf("; FluidPipe without overlap %.4g s\n", rh_paper_fluidpipe_sequential_epoch_s(&modes->stages));
+	print_conditions(modes, unit);
 }
 
 static json_t *speeds_json(const double tokens_per_s[PLAN_MODES])
@@ -199,9 +213,12 @@ json_t *plan_modes_json(const struct plan_modes *modes)
 			json_array_append_new(links, json_pack("{s:f, s:f, s:s, s:o}", "round_trip_ms", trips_ms[i], "mbit_per_second",
 			                                       rates[k], "fastest", names[fastest(modes->over_link[i][k])],
 			                                       "tokens_per_second", speeds_json(modes->over_link[i][k])));
-	return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens_per_second", speeds_json(modes->over_own_link), "links",
-	                 links, "steps", modes->stages.mini_batches, "fluidpipe_seconds", simulated_s(modes, PLAN_FLUIDPIPE),
-	                 "fluidpipe_wait_seconds", modes->epoch_wait_s, "bytes", rh_paper_fluidpipe_epoch_bytes(&modes->traffic),
-	                 "bytes_with_gradients", rh_paper_pipeline_epoch_bytes(&modes->traffic), "papers_fluidpipe_seconds",
-	                 rh_paper_fluidpipe_epoch_s(&modes->stages), "papers_pipeline_seconds", rh_paper_pipeline_epoch_s(&modes->stages));
+	return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:b}", "tokens_per_second",
+	                 speeds_json(modes->over_own_link), "links", links, "steps", modes->stages.mini_batches, "fluidpipe_seconds",
+	                 simulated_s(modes, PLAN_FLUIDPIPE), "fluidpipe_wait_seconds", modes->epoch_wait_s, "bytes",
+	                 rh_paper_fluidpipe_epoch_bytes(&modes->traffic), "bytes_with_gradients",
+	                 rh_paper_pipeline_epoch_bytes(&modes->traffic), "papers_fluidpipe_seconds",
+	                 rh_paper_fluidpipe_epoch_s(&modes->stages), "papers_pipeline_seconds", rh_paper_pipeline_epoch_s(&modes->stages),
+	                 "papers_sequential_seconds", rh_paper_fluidpipe_sequential_epoch_s(&modes->stages), "pays_down",
+	                 rh_paper_fluidpipe_pays_down(&modes->traffic), "pays_both", rh_paper_fluidpipe_pays_both(&modes->traffic));
 }

@@ -137,6 +137,8 @@ void rh_config_free(struct rh_config *config)
 	                                 &config->validation_file,
 	                                 &config->data_columns,
 	                                 &config->data_weights,
+	                                 &config->loss_type,
+	                                 &config->loss_weights,
 	                                 &config->rope_scaling,
 	                                 &config->lr_scheduler_kwargs,
 	                                 &config->box_cuts,

@@ -10,6 +10,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/form.h"
+#include "core/preference.h"
 
 #include <stddef.h>
 
@@ -102,6 +103,11 @@ struct rh_config {
 	enum rh_choice completion_only_loss, assistant_only_loss;
 	enum rh_sampling train_sampling_strategy;
 	uint64_t seed, data_seed; /* data_seed is seed where unset */
+
+	/* losses over answers; preference is resolved from the other fields, and all zeros but for these where loss_type names none */
+	struct rh_list loss_type, loss_weights;
+	double beta, label_smoothing, simpo_gamma, cpo_alpha, desirable_weight, undesirable_weight;
+	struct rh_preference preference;
 
 	/* optimisation */
 	double learning_rate, warmup_steps; /* warmup_steps below 1: a share of all steps */

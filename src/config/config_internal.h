@@ -202,6 +202,8 @@ int config_resolve(struct config_draft *draft, const char *verb, const struct co
 
 /* The part of config_resolve for the keys of several boxes. */
 int config_resolve_boxes(struct config_draft *draft, const struct config_entry *const *given, int runs) RH_MUST;
+/* The part of config_resolve for losses over preferences. runs: the verb trains, or plans to. */
+int config_resolve_preference(struct config_draft *draft, const struct config_entry *const *given, int runs) RH_MUST;
 /* Fills in box and boxes, where they are 0, as a launcher says in the environment. -EINVAL: what it says cannot be. */
 int config_ask_ranks(struct rh_config *config) RH_MUST;
 /* Fills in the address between boxes 1 and 2 where it is unset: torchrun says where the first process is. -EINVAL likewise. */

@@ -168,10 +168,51 @@ static int convert_adapter(struct converting *at, const char *name, const yaml_n
 	return put_text(at, name, "use_peft", "true"); /* qlora's load_in_4bit is a key of its own */
 }
 
+/* LLaMA-Factory's stage, whose dpo has its loss in pref_loss. */
 static int convert_stage(struct converting *at, const char *name, const yaml_node_t *value)
 {
-	return IS(value, "sft", "pt") ? drop(at, name, "the rows say it: conversations and completions, or text")
-	                              : leave(at, name, "training on preferences or rewards is not built yet");
+	if (IS(value, "sft", "pt"))
+		return drop(at, name, "the rows say it: conversations and completions, or text");
+	if (IS(value, "kto"))
+		return put_text(at, name, "loss_type", "kto");
+	if (!IS(value, "dpo"))
+		return leave(at, name, "training on rewards is not built yet");
+	return other(at, "pref_loss") ? drop(at, name, "loss_type says it") : put_text(at, name, "loss_type", "sigmoid");
+}
+
+static int convert_rl(struct converting *at, const char *name, const yaml_node_t *value)
+{
+	if (IS(value, "dpo"))
+		return put_text(at, name, "loss_type", "sigmoid");
+	return IS(value, "ipo", "kto", "orpo", "simpo") ? put_text(at, name, "loss_type", scalar_of(value))
+	                                                : leave(at, name, "training on rewards is not built yet");
+}
+
+/* Its simpo has no cross-entropy beside it. */
+static int convert_pref_loss(struct converting *at, const char *name, const yaml_node_t *value)
+{
+	const yaml_node_t *more = other(at, "pref_ftx");
+	if (!IS(value, "sigmoid", "hinge", "ipo", "orpo", "simpo"))
+		return leave(at, name, "that loss is not built yet");
+	if (more && atof(scalar_of(more)) != 0 && IS(value, "sigmoid", "hinge", "ipo")) {
+		char list[64], weights[64];
+		snprintf(list, sizeof list, "[%s, sft]", scalar_of(value));
+		snprintf(weights, sizeof weights, "[1, %s]", scalar_of(more));
+		int rc = put_text(at, name, "loss_type", list);
+		return rc ? rc : put_text(at, "pref_ftx", "loss_weights", weights);
+	}
+	int rc = put_text(at, name, "loss_type", scalar_of(value));
+	return rc || !IS(value, "simpo") ? rc : put_text(at, name, "cpo_alpha", "0");
+}
+
+static int convert_pref_ftx(struct converting *at, const char *name, const yaml_node_t *value)
+{
+	const yaml_node_t *loss = other(at, "pref_loss");
+	if (atof(scalar_of(value)) == 0)
+		return drop(at, name, "0 is no cross-entropy beside the loss");
+	if (loss && IS(loss, "sigmoid", "hinge", "ipo")) /* written with it */
+		return 0;
+	return leave(at, name, "here it is loss_type: [sigmoid, sft] with loss_weights: [1, ITS VALUE]");
 }
 
 static int convert_inputs(struct converting *at, const char *name, const yaml_node_t *value)
@@ -352,6 +393,9 @@ static const struct {
         {"adapter", convert_adapter},
         {"finetuning_type", convert_adapter},
         {"stage", convert_stage},
+        {"rl", convert_rl},
+        {"pref_loss", convert_pref_loss},
+        {"pref_ftx", convert_pref_ftx},
         {"train_on_inputs", convert_inputs},
         {"lora_target_linear", convert_linear},
         {"lora_target", convert_target},

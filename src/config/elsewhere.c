@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define NOT_BUILT   "it is not built yet; remove it"
-#define PREFERENCES "training on preferences or rewards (dpo, kto, orpo, ppo, rm) is not built yet"
+#define REWARDS     "training on rewards (ppo, grpo, rm) is not built yet; remove it"
 #define ALWAYS      "it is always so here; remove it"
 #define LOGS        "a run writes metrics.jsonl, and what report_to names (tensorboard, csv), and reports nowhere else; remove it"
 #define VERBS_SAY   "the verb says it: train, eval or generate; remove it"
@@ -28,24 +28,42 @@ const struct config_elsewhere config_elsewhere[] = {
         {"adapter", "use_peft", LORA, ELSEWHERE_OTHER},
         {"finetuning_type", "use_peft", LORA, ELSEWHERE_OTHER},
         {"full_finetuning", NULL, "all weights are trained where no lora_ key is given; remove it", ELSEWHERE_OTHER},
-        {"stage", NULL, "train is supervised fine-tuning (sft; of rows of text, pt); remove it if that is meant; " PREFERENCES,
+        {"stage", NULL,
+         "loss_type says it: dpo is sigmoid, kto kto, and without it train is supervised fine-tuning (sft; of rows of text, pt); rm, ppo "
+         "and grpo are not built yet; remove it",
          ELSEWHERE_OTHER},
-        {"rl", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"rl_beta", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"beta", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"loss_type", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"trl", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"pref_*", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"dpo_*", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"kto_*", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"orpo_*", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"ppo_*", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"simpo_*", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"grpo_*", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"ref_model*", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"reward_*", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"max_prompt_length", NULL, PREFERENCES, ELSEWHERE_OTHER},
-        {"max_completion_length", NULL, PREFERENCES, ELSEWHERE_OTHER},
+        {"rl", "loss_type", "dpo is sigmoid; ipo, kto, orpo and simpo have their names here; grpo and gdpo are not built yet",
+         ELSEWHERE_OTHER},
+        {"rl_beta orpo_alpha pref_beta dpo_beta", "beta", NULL, ELSEWHERE_SAME},
+        {"pref_loss", "loss_type", "sigmoid, hinge, ipo, orpo, simpo (with cpo_alpha: 0); kto_pair is not built yet", ELSEWHERE_OTHER},
+        {"pref_ftx rpo_alpha", "loss_weights", "such as [1, 0.2] with loss_type: [sigmoid, sft], the second is its value", ELSEWHERE_OTHER},
+        {"pref_bco_weight", "loss_weights", "such as [1, 0.2] with loss_type: [sigmoid, bco_pair], the second is its value",
+         ELSEWHERE_OTHER},
+        {"kto_chosen_weight kto_desirable_weight", "desirable_weight", NULL, ELSEWHERE_SAME},
+        {"kto_rejected_weight kto_undesirable_weight", "undesirable_weight", NULL, ELSEWHERE_SAME},
+        {"dpo_label_smoothing", "label_smoothing", "for loss_type: robust (that is what it means there, too)", ELSEWHERE_OTHER},
+        {"dpo_loss_type", "loss_type", NULL, ELSEWHERE_SAME},
+        {"dpo_loss_weights", "loss_weights", NULL, ELSEWHERE_SAME},
+        {"dpo_norm_loss", "loss_type", "sigmoid_norm", ELSEWHERE_OTHER},
+        {"dpo_use_weighting use_weighting", NULL, "to weigh pairs by the policy's probabilities (WPO) is not built yet; remove it",
+         ELSEWHERE_OTHER},
+        {"sync_ref_model ref_model_mixup_alpha ref_model_sync_steps", NULL,
+         "a reference that follows the model (TR-DPO) is not built yet; remove it", ELSEWHERE_OTHER},
+        {"ld_alpha", NULL, "to weigh an answer's tokens by their place (LD-DPO) is not built yet; remove it", ELSEWHERE_OTHER},
+        {"f_divergence_type f_alpha_divergence_coef", NULL, "other divergences than the reverse one are not built yet; remove it",
+         ELSEWHERE_OTHER},
+        {"discopop_tau", NULL, "the loss discopop is not built yet; remove it", ELSEWHERE_OTHER},
+        {"ref_model*", NULL, "the reference is the model as it stands before step 1; remove it", ELSEWHERE_OTHER},
+        {"precompute_ref_log_probs precompute_ref_batch_size", NULL, "the reference's log-probabilities always are computed before step 1; "
+                                                                     "remove it",
+         ELSEWHERE_OTHER},
+        {"disable_dropout", NULL, "with loss_type dropout is always off; remove it", ELSEWHERE_OTHER},
+        {"reference_free", "loss_type", "simpo and orpo have no reference", ELSEWHERE_OTHER},
+        {"max_prompt_length max_completion_length max_prompt_len", "max_length", "of a prompt with its answer, whose end is cut",
+         ELSEWHERE_OTHER},
+        {"dpo_use_liger_kernel dpo_padding_free dpo_use_logits_to_keep dpo_generate_during_eval", NULL, ALWAYS, ELSEWHERE_OTHER},
+        {"trl", NULL, REWARDS, ELSEWHERE_OTHER},
+        {"ppo_* grpo_* reward_*", NULL, REWARDS, ELSEWHERE_OTHER},
         {"lora_model_dir", "adapter_name_or_path", NULL, ELSEWHERE_SAME},
         {"peft_model_id", "adapter_name_or_path", NULL, ELSEWHERE_SAME},
         {"tokenizer_*", NULL, "the tokenizer is the model's own; remove it", ELSEWHERE_OTHER},
@@ -249,7 +267,7 @@ const struct config_elsewhere config_elsewhere[] = {
          "such a course of the learning rate is not built yet; lr_scheduler_type: cosine_with_min_lr comes nearest; remove it",
          ELSEWHERE_OTHER},
         {"noisy_embedding_alpha", NULL, NOT_BUILT, ELSEWHERE_OTHER},
-        {"use_dft_loss use_asft_loss asft_alpha use_eaft use_eaft_loss eaft_* ld_alpha chunked_cross_entropy "
+        {"use_dft_loss use_asft_loss asft_alpha use_eaft use_eaft_loss eaft_* chunked_cross_entropy "
          "chunked_cross_entropy_num_chunks ignore_pad_token_for_loss compute_accuracy",
          NULL, "the loss is the cross entropy of trained tokens, in pieces where memory is small; others are not built yet; remove it",
          ELSEWHERE_OTHER},
@@ -358,8 +376,7 @@ const struct config_elsewhere config_elsewhere[] = {
         {"infer_backend vllm vllm_* sglang_* gpu_memory_utilization return_logits gradio_*", NULL,
          "generate and chat answer here; remove it", ELSEWHERE_OTHER},
         {"num_beams length_penalty", "temperature", "beams are not built; temperature, top_k, top_p and min_p sample", ELSEWHERE_OTHER},
-        {"rpo_alpha cpo_alpha precompute_ref_log_probs center_rewards_coefficient ebft ignore_bias_buffers max_prompt_len", NULL,
-         PREFERENCES, ELSEWHERE_OTHER},
+        {"center_rewards_coefficient ebft ignore_bias_buffers", NULL, REWARDS, ELSEWHERE_OTHER},
 };
 const size_t config_elsewheres = sizeof config_elsewhere / sizeof config_elsewhere[0];
 

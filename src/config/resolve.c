@@ -321,6 +321,11 @@ static int resolve_boxes(struct resolving *r)
 	return r->verb_bit & VERB_RUNS ? config_resolve_boxes(r->draft, r->given, !(r->verb_bit & VERB_FORECASTS)) : 0;
 }
 
+static int resolve_preference(struct resolving *r)
+{
+	return r->verb_bit & VERB_DATA ? config_resolve_preference(r->draft, r->given, (r->verb_bit & VERB_RUNS) != 0) : 0;
+}
+
 static int check_prompt(struct resolving *r)
 {
 	const struct config_entry *file = given(r, "prompt_file");
@@ -386,9 +391,9 @@ int config_resolve(struct config_draft *draft, const char *verb, const struct co
                    const char *(*default_device)(void))
 {
 	static int (*const parts[])(struct resolving *) = {
-	        resolve_device, resolve_dtype,      resolve_products, resolve_optimizer, resolve_scheduler, resolve_lora, resolve_quantize,
-	        check_decay,    resolve_evaluation, resolve_data,     resolve_spill,     check_steps,       check_model,  resolve_boxes,
-	        check_prompt,   check_required,     check_files,      resolve_date,      resolve_outtype};
+	        resolve_device, resolve_dtype,      resolve_products, resolve_optimizer, resolve_scheduler, resolve_lora,  resolve_quantize,
+	        check_decay,    resolve_evaluation, resolve_data,     resolve_spill,     check_steps,       check_model,   resolve_boxes,
+	        check_prompt,   check_required,     check_files,      resolve_date,      resolve_outtype,   resolve_preference};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

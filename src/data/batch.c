@@ -15,7 +15,7 @@ int64_t rh_dataset_row_targets(const struct rh_dataset *dataset, int64_t row)
 {
 	int64_t targets = 0;
 	for (int64_t at = row_first(dataset, row); at < row_first(dataset, row + 1); at++)
-		targets += dataset->trained[at] == RH_MARK_TRAINED;
+		targets += dataset->trained[at] == RH_MARK_TRAINED || dataset->trained[at] == RH_MARK_PROMPT;
 	return targets;
 }
 
@@ -60,6 +60,7 @@ int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh
 	for (int64_t row = 0; row < rows; row++)
 		size[row] = dataset->row_document[row + 1] - dataset->row_document[row];
 	out->documents = largest_sum(size, rows, batch);
+	out->judged = dataset->judged ? out->documents : 0;
 	for (int64_t row = 0; row < rows; row++)
 		size[row] = rh_dataset_row_targets(dataset, row);
 	out->trained = largest_sum(size, rows, batch);
@@ -95,6 +96,10 @@ int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limit
 		rc = rh_grow(&batch->type, &batch->capacity[5], tokens, sizeof *batch->type);
 	if (!rc)
 		rc = rh_grow(&batch->sample, &batch->capacity[7], documents, sizeof *batch->sample);
+	if (!rc && limits->judged)
+		rc = rh_grow(&batch->span, &batch->capacity[8], documents * RH_SPANS, sizeof *batch->span);
+	if (!rc && limits->judged)
+		rc = rh_grow(&batch->reference, &batch->capacity[9], documents, sizeof *batch->reference);
 	if (!rc && limits->pixels)
 		rc = rh_grow(&batch->pixel, &batch->capacity[6], tokens * (size_t)limits->pixels, sizeof *batch->pixel);
 	return rc;
@@ -109,7 +114,7 @@ static void add_target(struct rh_batch *batch, int64_t row, int32_t target)
 static void next_tokens(struct rh_batch *batch, const struct rh_dataset *dataset, int64_t first, int64_t length)
 {
 	for (int64_t i = 0; i < length; i++) {
-		if (dataset->trained[first + i] != RH_MARK_TRAINED)
+		if (dataset->trained[first + i] != RH_MARK_TRAINED && dataset->trained[first + i] != RH_MARK_PROMPT)
 			continue;
 		RH_ASSERT(i > 0);
 		add_target(batch, batch->tokens + i - 1, dataset->ids[first + i]);
@@ -197,6 +202,21 @@ static void add_image(struct rh_batch *batch, const struct rh_dataset *dataset, 
 	batch->start[++batch->documents] = (int32_t)batch->tokens;
 }
 
+/* Before document d is added. Of its prompt all targets come before its answer's. */
+static void add_span(struct rh_batch *batch, const struct rh_dataset *dataset, int64_t d)
+{
+	const struct rh_judged_document *judged = &dataset->judged[d];
+	int64_t first = dataset->document_start[d], end = dataset->document_start[d + 1], before = 0;
+	for (int64_t at = first; at < first + judged->prompt; at++)
+		before += dataset->trained[at] == RH_MARK_PROMPT;
+	int32_t *span = batch->span + batch->documents * RH_SPANS;
+	span[RH_SPAN_FIRST] = (int32_t)batch->trained;
+	span[RH_SPAN_ANSWER] = (int32_t)(batch->trained + before);
+	span[RH_SPAN_TOKENS] = (int32_t)(end - first - judged->prompt);
+	span[RH_SPAN_ROLE] = (int32_t)judged->role;
+	batch->reference[batch->documents] = judged->reference;
+}
+
 static int read_pixels(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch)
 {
 	int64_t each = rh_images_tokens(dataset->images) * batch->pixels;
@@ -228,16 +248,20 @@ int rh_batch_outline(const struct rh_dataset *dataset, const int64_t *rows, int6
 	}
 	if (dataset->images)
 		need.tokens = need.documents * rh_images_tokens(dataset->images);
+	need.judged = dataset->judged ? need.documents : 0;
 	int rc = rh_batch_reserve(batch, &need);
 	if (rc)
 		return rc;
 	batch->tokens = batch->documents = batch->trained = batch->longest = 0;
 	batch->is_typed = dataset->objective.is_typed;
+	batch->is_judged = dataset->judged != NULL;
 	batch->pixels = dataset->images ? rh_images_pixels(dataset->images) : 0;
 	batch->start[0] = 0;
 	for (int64_t i = 0; i < count; i++)
 		for (int64_t d = dataset->row_document[rows[i]]; d < dataset->row_document[rows[i] + 1]; d++) {
 			batch->sample[batch->documents] = (int32_t)rows[i];
+			if (dataset->judged)
+				add_span(batch, dataset, d);
 			if (dataset->images)
 				add_image(batch, dataset, dataset->document_start[d]);
 			else
@@ -286,5 +310,7 @@ void rh_batch_free(struct rh_batch *batch)
 	rh_free(batch->type);
 	rh_free(batch->pixel);
 	rh_free(batch->sample);
+	rh_free(batch->span);
+	rh_free(batch->reference);
 	*batch = (struct rh_batch){0};
 }

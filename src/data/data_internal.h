@@ -7,7 +7,7 @@
 #include "core/philox.h"
 #include "data/chat.h"
 #include "data/dataset.h"
-#include "data/form.h"
+#include "data/preference.h"
 
 /* A row's tokens before they are cut to length. Reused from row to row. More than 20 members: what holds for all rows, what this row
  * became, and scratch. */
@@ -35,10 +35,14 @@ struct data_encoder {
 	char last_role[32]; /* of the last message of a conversation in which no assistant speaks; empty: in all one does */
 	char dropped[32];   /* the part of a message that the rendered text does not hold, such as "system's content"; empty: none */
 	int writes_none;    /* the template wrote None where a message has a null */
+	/* rows that say which answer is better (encoder_preference.c): `ids` are the documents of both answers, one after the other */
+	size_t second, prompt;     /* where the second document begins in `ids`, 0: there is one; tokens that are the prompt's, of each */
+	int is_good;               /* of a row with one */
+	int is_equal, has_no_prompt; /* both answers are one; the row has no prompt: its answers begin otherwise */
 	int64_t row_room;   /* bytes of memory that encoding it may take; 0: any number */
 	int64_t row_bytes;  /* the most bytes that a row took */
 	/* scratch */
-	struct rh_ids part;
+	struct rh_ids part, both;
 	struct rh_text text;
 	struct rh_chat_spans spans;
 };
@@ -54,6 +58,23 @@ int data_encoder_set_objective(struct data_encoder *encoder, const struct rh_obj
 
 /* For objectives other than next tokens (labelled.c): the row's ids, cut to max_length, and its label behind them. */
 int data_encode_labelled(struct data_encoder *encoder, const json_t *row, const char *where) RH_MUST;
+
+/* For rows that say which answer is better: DATA_PAIR and the three kinds behind it. */
+int data_encode_preference(struct data_encoder *encoder, const json_t *row, const char *where) RH_MUST;
+
+/* Parts of encoder.c, for it. Encodes encoder->text whole into encoder->ids, all trained. */
+int data_encode_whole(struct data_encoder *encoder, enum rh_tokens mode, const char *where) RH_MUST;
+/* Renders, checks and encodes a conversation so. */
+int data_encode_conversation(struct data_encoder *encoder, const json_t *conversation, int needs_spans, const char *where) RH_MUST;
+/* Appends a string to encoder->text; and with end-of-sequence, where it does not end with it. */
+int data_append(struct data_encoder *encoder, const json_t *string) RH_MUST;
+int data_append_ending(struct data_encoder *encoder, const json_t *string) RH_MUST;
+/* 1: the string is nothing, or end-of-sequence alone; no assistant says more in the messages. */
+int data_is_nothing(const struct data_encoder *encoder, const json_t *answer);
+int data_leave_empty(struct data_encoder *encoder) RH_MUST;
+struct rh_chat data_chat_of(const struct data_encoder *encoder, const char *where);
+/* The row with other messages; NULL: no memory. */
+json_t *data_with_messages(const json_t *row, const json_t *messages);
 
 /* 1: there is a template for conversations: chat_template names one, or the model has one. */
 int data_encoder_has_template(const struct data_encoder *encoder);
@@ -83,6 +104,13 @@ int data_answer_is_cut(struct data_encoder *encoder, size_t kept, const char *wh
  * first (documents + 1) where each bin begins in it. Longer first, equal ones in file order; of the bins that fit best, the one that
  * has had its space longest: the order TRL's packing gives. */
 int data_pack(const int64_t *length, int64_t documents, int64_t capacity, int64_t *order, int64_t *first, int64_t *bins) RH_MUST;
+
+/* What rows must say where the run has a preference. */
+static inline enum data_preference data_preference_wanted(const struct rh_config *config)
+{
+	const struct rh_preference *is = &config->preference;
+	return !is->answers ? DATA_NO_PREFERENCE : rh_preference_is_paired(is) ? DATA_IS_PAIR : DATA_IS_JUDGED;
+}
 
 /* Does an overlong row continue in another document? Are documents blocks of the rows laid end to end? */
 static inline int data_rows_go_on(const struct rh_config *config)

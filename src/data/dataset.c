@@ -15,7 +15,7 @@ enum { IMAGE_SHARE = 8, IMAGE_BYTES = 512 << 20 };
 /* A dataset that grows by documents. */
 struct builder {
 	struct rh_dataset *set;
-	size_t id_capacity, trained_capacity, start_capacity, origin_capacity;
+	size_t id_capacity, trained_capacity, start_capacity, origin_capacity, judged_capacity;
 	struct data_hashes seen; /* of rows */
 	int64_t copies;          /* of rows, as data_weights has them */
 };
@@ -70,6 +70,16 @@ static int64_t count_trained(const uint8_t *trained, size_t count)
 	for (size_t i = 1; i < count; i++)
 		sum += trained[i] == RH_MARK_TRAINED;
 	return sum;
+}
+
+/* The document is one of a row that says which answer is better: call it behind add_document. */
+static int judge_document(struct builder *builder, struct rh_judged_document judged)
+{
+	struct rh_dataset *set = builder->set;
+	int rc = rh_grow(&set->judged, &builder->judged_capacity, (size_t)set->documents, sizeof *set->judged);
+	if (!rc)
+		set->judged[set->documents - 1] = judged;
+	return rc;
 }
 
 /* bfd_split: an overlong row goes on in further documents. */
@@ -132,7 +142,7 @@ static int check_row(struct builder *builder, const struct data_encoder *row, ui
 		return known;
 	if (known)
 		data_find(set, RH_LINT_DUPLICATE, where);
-	int plain = row->kind == DATA_TEXT || row->kind == DATA_COMPLETION;
+	int plain = row->kind == DATA_TEXT || row->kind == DATA_COMPLETION || row->kind == DATA_PAIR || row->kind == DATA_JUDGED;
 	if (row->kind == DATA_LABELLED)
 		return 0;
 	set->conversation_rows += !plain;
@@ -150,10 +160,64 @@ static int check_row(struct builder *builder, const struct data_encoder *row, ui
 	return 0;
 }
 
+/* Faults of a row with two answers. */
+static void check_answers(struct builder *builder, const struct data_encoder *row, int is_cut, const char *where)
+{
+	struct rh_dataset *set = builder->set;
+	if (row->is_equal)
+		data_find(set, RH_LINT_EQUAL, where);
+	if (row->has_no_prompt)
+		data_find(set, RH_LINT_NO_PROMPT, where);
+	if (is_cut)
+		data_find(set, RH_LINT_CUT_ANSWER, where);
+	set->cut_rows += is_cut;
+	set->cut_answers += is_cut;
+}
+
+/* Its answers' documents, each cut by itself. Where the prompt fills max_length there is nothing to judge. */
+static int add_answers(struct builder *builder, const struct data_encoder *row, const struct rh_config *config, const char *where,
+                       struct rh_origin origin, int64_t copies)
+{
+	struct rh_dataset *set = builder->set;
+	size_t most = (size_t)config->max_length, count = row->ids.count, first[3] = {0, row->second ? row->second : count, count};
+	int answers = row->second ? 2 : 1, is_cut = 0, is_trained = !row->is_empty && row->prompt < most;
+	set->read_rows++;
+	set->prefix_mismatches += row->is_prefix_mismatch;
+	set->two_bos_rows += row->has_two_bos;
+	int rc = row->is_empty ? 0 : check_row(builder, row, origin.hash, where);
+	for (int i = 0; i < answers && is_trained; i++) {
+		size_t length = first[i + 1] - first[i], kept = length < most ? length : most;
+		is_cut |= length > most;
+		is_trained = kept > row->prompt + !row->prompt; /* nothing comes before a first token */
+	}
+	if (rc)
+		return rc;
+	if (!is_trained) {
+		data_find(set, RH_LINT_UNTRAINED, where);
+		set->dropped_rows++;
+		return 0;
+	}
+	check_answers(builder, row, is_cut, where);
+	for (int64_t n = 0; !rc && n < copies; n++)
+		for (int i = 0; !rc && i < answers; i++) {
+			size_t length = first[i + 1] - first[i], kept = length < most || !row->second ? length : most;
+			struct rh_origin own = origin;
+			own.hash = i ? 0 : origin.hash; /* the row counts once */
+			rc = add_document(builder, row->ids.id + first[i], row->trained + first[i], kept, &own);
+			int is_chosen = row->second ? i == 0 : row->is_good;
+			if (!rc)
+				rc = judge_document(builder, (struct rh_judged_document){(int32_t)row->prompt,
+				                                                         is_chosen ? RH_ROLE_CHOSEN : RH_ROLE_REJECTED, 0});
+		}
+	return rc;
+}
+
 static int add_row(struct builder *builder, struct data_encoder *row, const struct rh_config *config, const char *where,
                    struct rh_origin origin, int64_t copies)
 {
 	struct rh_dataset *set = builder->set;
+	if (config->preference.answers)
+		return add_answers(builder, row, config, where, origin, copies);
 	int has_label = rh_task_classifies(row->objective.task);
 	size_t count = row->ids.count, max_length = (size_t)config->max_length + (size_t)has_label;
 	int64_t all = count_trained(row->trained, count);
@@ -215,6 +279,7 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 	if (rc)
 		return rc;
 	reader.is_labelled = encoder->objective.task != RH_TASK_CAUSAL_LM;
+	reader.preference = data_preference_wanted(config);
 	while (!rc) {
 		json_t *row;
 		int64_t room = reader.records.row_room = row_room(encoder, set);
@@ -363,6 +428,7 @@ static int gather(const struct rh_dataset *from, const int64_t *order, const int
 	struct builder builder = {.set = out};
 	int rc = 0;
 	out->objective = from->objective;
+	out->preference = from->preference;
 	out->special = from->special;
 	out->vocabulary = from->vocabulary;
 	out->images = rh_images_share(from->images);
@@ -375,6 +441,8 @@ static int gather(const struct rh_dataset *from, const int64_t *order, const int
 		int64_t start = from->document_start[order[i]], end = from->document_start[order[i] + 1];
 		rc = add_document(&builder, from->ids + start, from->trained + start, (size_t)(end - start),
 		                  from->origins == from->documents ? &from->origin[order[i]] : NULL);
+		if (!rc && from->judged)
+			rc = judge_document(&builder, from->judged[order[i]]);
 	}
 	for (int64_t i = 0; i < out->tokens; i++)
 		out->trained_tokens += out->trained[i] == RH_MARK_TRAINED;
@@ -389,6 +457,8 @@ static void replace(struct rh_dataset *set, const struct rh_dataset *fresh)
 	rh_free(set->document_start);
 	rh_free(set->row_document);
 	rh_free(set->origin);
+	rh_free(set->judged);
+	set->judged = fresh->judged;
 	set->ids = fresh->ids;
 	set->trained = fresh->trained;
 	set->document_start = fresh->document_start;
@@ -425,18 +495,64 @@ static int pack_rows(struct rh_dataset *set, int64_t max_length)
 	return rc;
 }
 
-/* Each document is a row. */
-static int number_rows(struct rh_dataset *set)
+/* Each document is a row, or each few are. */
+static int number_rows(struct rh_dataset *set, int64_t each)
 {
-	set->row_document = rh_alloc((size_t)set->documents + 1, sizeof *set->row_document);
+	set->rows = set->documents / each;
+	set->row_document = rh_alloc((size_t)set->rows + 1, sizeof *set->row_document);
 	if (!set->row_document)
 		return -ENOMEM;
-	for (int64_t i = 0; i <= set->documents; i++)
-		set->row_document[i] = i;
-	set->rows = set->documents;
+	for (int64_t i = 0; i <= set->rows; i++)
+		set->row_document[i] = i * each;
 	for (int64_t i = 0; i < set->tokens; i++)
 		set->trained_tokens += set->trained[i] == RH_MARK_TRAINED;
 	return 0;
+}
+
+/* A document made of one's prompt and another's answer. */
+struct joined {
+	int32_t *id;
+	uint8_t *trained;
+};
+
+/* Adds document `d` of `from` with the answer of document `answer`, cut to max_length. */
+static int add_joined(struct builder *builder, const struct rh_dataset *from, int64_t d, int64_t answer, enum rh_role role,
+                      int64_t max_length, const struct joined *space)
+{
+	int64_t prompt = from->judged[d].prompt, first = from->document_start[answer] + from->judged[answer].prompt;
+	int64_t rest = rh_min(max_length - prompt, from->document_start[answer + 1] - first);
+	memcpy(space->id, from->ids + from->document_start[d], (size_t)prompt * sizeof *space->id);
+	memcpy(space->id + prompt, from->ids + first, (size_t)rest * sizeof *space->id);
+	memset(space->trained, RH_MARK_NONE, (size_t)prompt);
+	memset(space->trained + prompt, RH_MARK_TRAINED, (size_t)rest);
+	int rc = add_document(builder, space->id, space->trained, (size_t)(prompt + rest),
+	                      from->origins == from->documents && role != RH_ROLE_MISMATCHED ? &from->origin[d] : NULL);
+	return rc ? rc : judge_document(builder, (struct rh_judged_document){(int32_t)prompt, role, 0});
+}
+
+int rh_dataset_pair(struct rh_dataset *set, int64_t batch, int64_t max_length)
+{
+	struct rh_dataset paired = {.preference = set->preference};
+	struct builder builder = {.set = &paired};
+	if (!set->rows || !set->preference.answers || rh_preference_is_paired(&set->preference))
+		return 0;
+	struct joined space = {rh_alloc((size_t)max_length, sizeof *space.id), rh_alloc((size_t)max_length, 1)};
+	int rc = space.id && space.trained ? 0 : -ENOMEM;
+	for (int64_t d = 0; !rc && d < set->documents; d++) {
+		int64_t first = d / batch * batch, count = rh_min(batch, set->documents - first);
+		rc = add_joined(&builder, set, d, d, set->judged[d].role, max_length, &space);
+		if (!rc && set->preference.answers == 2)
+			rc = add_joined(&builder, set, d, d == first ? first + count - 1 : d - 1, RH_ROLE_MISMATCHED, max_length, &space);
+	}
+	rh_free(space.id);
+	rh_free(space.trained);
+	if (!rc)
+		rc = number_rows(&paired, set->preference.answers);
+	if (!rc)
+		replace(set, &paired);
+	else
+		rh_dataset_free(&paired);
+	return rc;
 }
 
 int rh_dataset_load(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
@@ -448,13 +564,15 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
                         const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
 {
 	RH_ASSERT(config->max_length > 0);
-	struct rh_dataset set = {.turn_end = -1};
+	struct rh_dataset set = {.turn_end = -1, .preference = config->preference};
 	int is_of_images = objective && objective->task == RH_TASK_IMAGE_CLASSIFICATION;
 	int rc = is_of_images ? read_images(part, config, objective, &set) : read_files(part, config, objective, tokenizer, &set);
 	if (!rc)
-		rc = config->packing && !data_is_wrapped(config) ? pack_rows(&set, config->max_length) : number_rows(&set);
+		rc = config->packing && !data_is_wrapped(config) ? pack_rows(&set, config->max_length)
+		                                                    : number_rows(&set, rh_preference_is_paired(&set.preference) ? 2 : 1);
 	set.row_length = config->packing ? config->max_length : 0;
-	set.is_packable = part == RH_DATASET_TRAIN && !config->packing && set.objective.task == RH_TASK_CAUSAL_LM;
+	set.is_packable =
+	        part == RH_DATASET_TRAIN && !config->packing && set.objective.task == RH_TASK_CAUSAL_LM && !config->preference.answers;
 	if (rc)
 		rh_dataset_free(&set);
 	else
@@ -466,6 +584,7 @@ int64_t rh_dataset_bytes(const struct rh_dataset *dataset)
 {
 	return dataset->tokens * (int64_t)(sizeof *dataset->ids + sizeof *dataset->trained) +
 	       (dataset->documents + dataset->rows) * (int64_t)sizeof *dataset->row_document +
+	       (dataset->judged ? dataset->documents * (int64_t)sizeof *dataset->judged : 0) +
 	       (dataset->images ? rh_images_bytes(dataset->images) : 0);
 }
 
@@ -481,6 +600,7 @@ void rh_dataset_free(struct rh_dataset *dataset)
 	rh_free(dataset->document_start);
 	rh_free(dataset->row_document);
 	rh_free(dataset->origin);
+	rh_free(dataset->judged);
 	for (size_t i = 0; i < dataset->files; i++)
 		rh_free(dataset->file[i]);
 	rh_free(dataset->file);

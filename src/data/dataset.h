@@ -10,6 +10,7 @@
 
 #include "config/config.h"
 #include "core/json.h"
+#include "core/preference.h"
 #include "data/images.h"
 #include "token/tokenizer.h"
 
@@ -22,6 +23,8 @@ enum rh_lint {
 	RH_LINT_OVERLAP,      /* a row is both trained on and evaluated on */
 	RH_LINT_DROPPED_ROLE, /* the chat template drops a message, or what an assistant thought or called */
 	RH_LINT_NONE,         /* the chat template writes None for a null */
+	RH_LINT_EQUAL,        /* the chosen answer is the rejected one */
+	RH_LINT_NO_PROMPT,    /* a pair has no prompt: its answers, or whole conversations, begin otherwise */
 	RH_LINTS
 };
 enum { RH_LINT_EXAMPLES = 3, RH_PLACE_BYTES = 160 };
@@ -55,8 +58,16 @@ struct rh_task_tokens {
 };
 int rh_task_tokens_find(const struct rh_tokenizer *tokenizer, struct rh_task_tokens *out) RH_MUST;
 
-/* Marks of a token: it is a target (of masked_lm: it may be hidden); it belongs to the second of two texts. */
-enum rh_mark { RH_MARK_NONE, RH_MARK_TRAINED, RH_MARK_SECOND };
+/* Marks of a token: it is a target (of masked_lm: it may be hidden); it belongs to the second of two texts; it is a target, but none of
+ * the answer's. */
+enum rh_mark { RH_MARK_NONE, RH_MARK_TRAINED, RH_MARK_SECOND, RH_MARK_PROMPT };
+
+/* A document of a row that says which answer is better (core/preference.h). */
+struct rh_judged_document {
+	int32_t prompt; /* tokens before its answer */
+	enum rh_role role;
+	float reference; /* its answer's log-probability by the reference; 0: none is known, or asked for */
+};
 
 /* Documents one after another; a row is one document, or several when packed. Of a classification the last of a document's ids is its
  * label, and no token. Of images a document is the image's number in `images` and its label. More than 20 members: the documents, what they
@@ -66,6 +77,7 @@ struct rh_dataset {
 	uint8_t *trained;        /* (tokens) enum rh_mark; a document's first token is never trained */
 	int64_t *document_start; /* (documents + 1) into ids */
 	int64_t *row_document;   /* (rows + 1) into documents */
+	struct rh_judged_document *judged; /* (documents) where the run has a preference; else NULL */
 	/* (origins) kept until rh_dataset_check: one for each document, where only a row's first piece has one (others: hash 0);
 	 * wrapped: one for each row read. */
 	struct rh_origin *origin;
@@ -76,6 +88,7 @@ struct rh_dataset {
 	int64_t tokens, documents, rows;
 	int64_t trained_tokens;
 	struct rh_objective objective;
+	struct rh_preference preference; /* what its rows are judged by: a row's documents are its answers */
 	struct rh_images *images;      /* shared with what is split from it; NULL: texts */
 	struct rh_task_tokens special; /* where the objective is not next tokens */
 	int32_t vocabulary;            /* hidden tokens are replaced by ids below this one */
@@ -119,7 +132,7 @@ void rh_dataset_free(struct rh_dataset *dataset);
 int64_t rh_dataset_bytes(const struct rh_dataset *dataset);
 /* Tokens as a model counts them: an image has a class token and its patches. */
 int64_t rh_dataset_tokens(const struct rh_dataset *dataset);
-/* Trained tokens of a row; where tokens are hidden by lot, those that may be. */
+/* Targets of a row; where tokens are hidden by lot, those that may be. */
 int64_t rh_dataset_row_targets(const struct rh_dataset *dataset, int64_t row);
 void rh_dataset_report(const struct rh_dataset *dataset);
 /* Tells how many rows rh_dataset_split moved into `held_out`. */
@@ -131,6 +144,10 @@ int rh_dataset_check(struct rh_dataset *train, struct rh_dataset *held_out, cons
 const char *rh_lint_name(enum rh_lint lint);
 /* What it means, in a few words. */
 const char *rh_lint_meaning(enum rh_lint lint);
+
+/* Answers that are judged by themselves, after rh_dataset_split: cuts them to max_length. With KTO each row gets a second document, its
+ * prompt with the answer of the row before it; of each `batch` rows in the file's order the first has that of the last. */
+int rh_dataset_pair(struct rh_dataset *set, int64_t batch, int64_t max_length) RH_MUST;
 
 /* Moves a share (0..1) of the rows, drawn by the seed, into *held_out. Both keep file order. At least one row goes each way. */
 int rh_dataset_split(struct rh_dataset *dataset, double share, uint64_t seed, struct rh_dataset *held_out) RH_MUST;
@@ -155,6 +172,7 @@ int rh_batch_check_tokens(int64_t tokens) RH_MUST;
 struct rh_batch_limits {
 	int64_t tokens, documents, trained, longest;
 	int64_t pixels; /* numbers that come with each token; 0: texts */
+	int64_t judged; /* documents, or 0: none is judged */
 };
 int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh_batch_limits *out) RH_MUST;
 
@@ -172,9 +190,12 @@ struct rh_batch {
 	float *pixel;       /* (tokens, pixels) */
 	int64_t pixels;     /* 0: texts */
 	int32_t *sample;    /* (documents) the dataset's row that each belongs to */
+	int32_t *span;      /* (documents, RH_SPANS) of struct rh_judged */
+	float *reference;   /* (documents) */
+	int is_judged;      /* there are these two */
 	int names_samples;  /* set by the caller: `sample` is sent with the batch */
 	uint32_t draw;      /* set by the caller: of hidden tokens, epoch + 1; 0: an evaluation, always the same */
-	size_t capacity[8]; /* of the arrays, in items */
+	size_t capacity[10]; /* of the arrays, in items */
 };
 /* Makes room once, so that rh_batch_make never allocates for batches within the limits. */
 int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limits) RH_MUST;

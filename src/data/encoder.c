@@ -20,6 +20,7 @@ void data_encoder_close(struct data_encoder *encoder)
 {
 	rh_ids_free(&encoder->ids);
 	rh_ids_free(&encoder->part);
+	rh_ids_free(&encoder->both);
 	rh_text_free(&encoder->text);
 	rh_chat_spans_free(&encoder->spans);
 	rh_chat_template_close(encoder->chat);
@@ -92,7 +93,7 @@ static int encode(struct data_encoder *encoder, size_t first, size_t end, enum r
 }
 
 /* Encodes the whole text and sets the mask to all or nothing. */
-static int encode_whole(struct data_encoder *encoder, enum rh_tokens mode, const char *where)
+int data_encode_whole(struct data_encoder *encoder, enum rh_tokens mode, const char *where)
 {
 	encoder->ids.count = 0;
 	int rc = data_encoder_check_room(encoder, encoder->text.bytes, encoder->text.length, where);
@@ -165,7 +166,7 @@ static int mark_spans(struct data_encoder *encoder, const struct rh_chat_spans *
 	return rc;
 }
 
-static int append(struct data_encoder *encoder, const json_t *string)
+int data_append(struct data_encoder *encoder, const json_t *string)
 {
 	return rh_text_append(&encoder->text, json_string_value(string), json_string_length(string));
 }
@@ -184,7 +185,7 @@ static int is_empty(const struct data_encoder *encoder, const json_t *string)
 }
 
 /* The row holds nothing to train. */
-static int leave_empty(struct data_encoder *encoder)
+int data_leave_empty(struct data_encoder *encoder)
 {
 	encoder->is_empty = 1;
 	encoder->ids.count = 0;
@@ -192,9 +193,9 @@ static int leave_empty(struct data_encoder *encoder)
 }
 
 /* The string, then end-of-sequence if it is not there already. */
-static int append_ending(struct data_encoder *encoder, const json_t *string)
+int data_append_ending(struct data_encoder *encoder, const json_t *string)
 {
-	int rc = append(encoder, string);
+	int rc = data_append(encoder, string);
 	if (!encoder->eos)
 		rh_warn_once("the model names no end-of-sequence token, so none is appended; set eos_token");
 	else if (!rc && !ends_with_eos(encoder, string))
@@ -218,10 +219,10 @@ static int encode_text(struct data_encoder *encoder, const json_t *row, const ch
 	if (encoder->config->completion_only_loss == RH_YES)
 		rh_warn_once("completion_only_loss has no effect on plain text: every token is trained");
 	if (!rc && is_empty(encoder, text))
-		return leave_empty(encoder);
+		return data_leave_empty(encoder);
 	if (!rc)
-		rc = append_ending(encoder, text);
-	return rc ? rc : encode_whole(encoder, RH_TOKENS_WITH_SPECIAL, where);
+		rc = data_append_ending(encoder, text);
+	return rc ? rc : data_encode_whole(encoder, RH_TOKENS_WITH_SPECIAL, where);
 }
 
 static int encode_completion(struct data_encoder *encoder, const json_t *row, const char *where)
@@ -229,21 +230,21 @@ static int encode_completion(struct data_encoder *encoder, const json_t *row, co
 	const json_t *completion = json_object_get(row, "completion");
 	int rc = need_conversation(encoder, where);
 	if (!rc && is_empty(encoder, completion))
-		return leave_empty(encoder);
+		return data_leave_empty(encoder);
 	if (!rc)
-		rc = append(encoder, json_object_get(row, "prompt"));
+		rc = data_append(encoder, json_object_get(row, "prompt"));
 	size_t prompt = encoder->text.length;
 	if (!rc)
-		rc = append_ending(encoder, completion);
+		rc = data_append_ending(encoder, completion);
 	if (!rc)
-		rc = encode_whole(encoder, RH_TOKENS_WITH_SPECIAL, where);
+		rc = data_encode_whole(encoder, RH_TOKENS_WITH_SPECIAL, where);
 	if (rc || encoder->config->completion_only_loss == RH_NO)
 		return rc;
 	encoder->is_masked = 1;
 	return mask_prefix(encoder, prompt, RH_TOKENS_WITH_SPECIAL, where);
 }
 
-static struct rh_chat chat_of(const struct data_encoder *encoder, const char *where)
+struct rh_chat data_chat_of(const struct data_encoder *encoder, const char *where)
 {
 	return (struct rh_chat){
 	        .form = encoder->chat, .tokenizer = encoder->tokenizer, .date = encoder->config->chat_template_date, .where = where};
@@ -352,10 +353,15 @@ static int is_any_left_out(const json_t *messages)
 	return 0;
 }
 
-/* Renders and encodes a conversation; its spans are found, which is a fault only where a mask needs them. */
-static int encode_conversation(struct data_encoder *encoder, const json_t *conversation, int needs_spans, const char *where)
+int data_is_nothing(const struct data_encoder *encoder, const json_t *answer)
 {
-	struct rh_chat chat = chat_of(encoder, where), noting = chat;
+	return json_is_array(answer) ? !is_answered(encoder, answer) : is_empty(encoder, answer);
+}
+
+/* Renders and encodes a conversation; its spans are found, which is a fault only where a mask needs them. */
+int data_encode_conversation(struct data_encoder *encoder, const json_t *conversation, int needs_spans, const char *where)
+{
+	struct rh_chat chat = data_chat_of(encoder, where), noting = chat;
 	const json_t *messages = json_object_get(conversation, "messages");
 	noting.writes_none = &encoder->writes_none;
 	encoder->text.length = 0;
@@ -369,7 +375,7 @@ static int encode_conversation(struct data_encoder *encoder, const json_t *conve
 	}
 	if (!rc)
 		rc = data_check_conversation(encoder, messages);
-	return rc ? rc : encode_whole(encoder, RH_TOKENS_PLAIN, where);
+	return rc ? rc : data_encode_whole(encoder, RH_TOKENS_PLAIN, where);
 }
 
 static int encode_messages(struct data_encoder *encoder, const json_t *row, const char *where)
@@ -380,7 +386,7 @@ static int encode_messages(struct data_encoder *encoder, const json_t *row, cons
 		rh_warn_once("completion_only_loss on 'messages' is taken as assistant_only_loss: only the assistant's turns are trained");
 		only_assistant = 1;
 	}
-	int rc = encode_conversation(encoder, row, only_assistant, where);
+	int rc = data_encode_conversation(encoder, row, only_assistant, where);
 	if (rc)
 		return rc;
 	if (!only_assistant)
@@ -390,14 +396,13 @@ static int encode_messages(struct data_encoder *encoder, const json_t *row, cons
 		const char *role = json_string_value(json_object_get(last, "role"));
 		if (role && !rh_chat_is_assistant(last))
 			snprintf(encoder->last_role, sizeof encoder->last_role, "%s", role);
-		return leave_empty(encoder);
+		return data_leave_empty(encoder);
 	}
 	encoder->is_masked = 1;
 	return keep_answers(encoder, messages, where);
 }
 
-/* The row with other messages. */
-static json_t *with_messages(const json_t *row, const json_t *messages)
+json_t *data_with_messages(const json_t *row, const json_t *messages)
 {
 	json_t *copy = json_copy((json_t *)(uintptr_t)row);
 	if (copy && json_object_set(copy, "messages", (json_t *)(uintptr_t)messages)) {
@@ -412,7 +417,7 @@ static json_t *with_messages(const json_t *row, const json_t *messages)
 static int mask_prompt(struct data_encoder *encoder, const json_t *question, size_t asked, const char *where)
 {
 	struct rh_text whole = encoder->text;
-	struct rh_chat chat = chat_of(encoder, where);
+	struct rh_chat chat = data_chat_of(encoder, where);
 	encoder->text = (struct rh_text){0};
 	int rc = rh_chat_render(&chat, question, RH_CHAT_PROMPT, &encoder->text);
 	size_t bytes = encoder->text.length;
@@ -451,16 +456,16 @@ static int encode_completion_chat(struct data_encoder *encoder, const json_t *ro
 {
 	const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
 	if (!is_answered(encoder, completion))
-		return leave_empty(encoder);
+		return data_leave_empty(encoder);
 	const struct rh_config *config = encoder->config;
 	int masks_prompt = config->completion_only_loss != RH_NO, only_assistant = config->assistant_only_loss == RH_YES, rc;
 	json_t *both = json_copy((json_t *)(uintptr_t)prompt); /* shallow; the messages' counts are the row's alone */
-	json_t *question = with_messages(row, prompt), *whole = NULL;
+	json_t *question = data_with_messages(row, prompt), *whole = NULL;
 	if (both && !json_array_extend(both, (json_t *)(uintptr_t)completion))
-		whole = with_messages(row, both);
+		whole = data_with_messages(row, both);
 	rc = question && whole ? 0 : rh_fail(-ENOMEM, "%s: out of host memory", where);
 	if (!rc)
-		rc = encode_conversation(encoder, whole, only_assistant, where);
+		rc = data_encode_conversation(encoder, whole, only_assistant, where);
 	encoder->is_masked = masks_prompt || only_assistant;
 	if (!rc)
 		rc = only_assistant ? keep_answers(encoder, both, where) : drop_left_out(encoder, both, where);
@@ -491,16 +496,22 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	encoder->kind = kind;
 	encoder->is_cut = 0;
 	encoder->row_bytes = 0;
-	encoder->most_ids = kind == DATA_TEXT || kind == DATA_COMPLETION ? wanted_ids(encoder->config) : 0;
+	encoder->second = encoder->prompt = 0;
+	encoder->is_good = encoder->is_equal = encoder->has_no_prompt = 0;
+	encoder->most_ids = kind == DATA_TEXT || kind == DATA_COMPLETION || kind == DATA_PAIR ? wanted_ids(encoder->config) : 0;
 	if (kind == DATA_LABELLED)
 		return data_encode_labelled(encoder, row, where);
 	if (kind == DATA_TEXT)
 		return encode_text(encoder, row, where);
 	if (kind == DATA_COMPLETION)
 		return encode_completion(encoder, row, where);
+	if (kind == DATA_PAIR || kind == DATA_JUDGED)
+		return data_encode_preference(encoder, row, where);
 	int rc = find_template(encoder, where);
 	if (rc)
 		return rc;
+	if (kind == DATA_PAIR_CHAT || kind == DATA_JUDGED_CHAT)
+		return data_encode_preference(encoder, row, where);
 	return kind == DATA_MESSAGES ? encode_messages(encoder, row, where) : encode_completion_chat(encoder, row, where);
 }
 

@@ -248,7 +248,7 @@ static int is_read(enum data_form form, const char *key)
 
 int data_form_has_key(const char *key)
 {
-	int found = 0;
+	int found = !strcmp(key, "chosen") || !strcmp(key, "rejected") || !strcmp(key, "label");
 	for (int i = 0; i < FORMS; i++)
 		found |= is_read(forms[i].form, key);
 	return found;

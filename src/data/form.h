@@ -13,7 +13,17 @@
 #include "core/json.h"
 #include "core/text.h"
 
-enum data_kind { DATA_COMPLETION, DATA_COMPLETION_CHAT, DATA_MESSAGES, DATA_TEXT, DATA_LABELLED };
+enum data_kind {
+	DATA_COMPLETION,
+	DATA_COMPLETION_CHAT,
+	DATA_MESSAGES,
+	DATA_TEXT,
+	DATA_LABELLED,
+	DATA_PAIR, /* these four: data/preference.h */
+	DATA_PAIR_CHAT,
+	DATA_JUDGED,
+	DATA_JUDGED_CHAT
+};
 enum data_form { FORM_COMPLETION, FORM_MESSAGES, FORM_SHAREGPT, FORM_ALPACA, FORM_QUESTION, FORM_INPUT, FORM_TEXT };
 
 /* The names of the parts of ShareGPT's turns, as LLaMA-Factory's dataset_info.json may give them. NULL: the usual name. */

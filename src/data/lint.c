@@ -25,6 +25,9 @@ static const struct {
                                   "write roles that the template knows, such as user and assistant, or choose another chat_template"},
         [RH_LINT_NONE] = {"none-for-null", "conversations with a null for which the chat template writes None",
                           "write \"\" in place of null, or leave the key out"},
+        [RH_LINT_EQUAL] = {"equal-answers", "pairs whose chosen answer is the rejected one", "remove them"},
+        [RH_LINT_NO_PROMPT] = {"no-prompt", "pairs without a prompt: their answers begin otherwise",
+                               "give both answers of a pair the same prompt"},
 };
 
 const char *rh_lint_name(enum rh_lint lint)
@@ -311,7 +314,7 @@ int rh_dataset_check(struct rh_dataset *train, struct rh_dataset *held_out, cons
 {
 	struct rh_text stops = {0};
 	const char *mend = NULL;
-	int64_t held_rows = held_out->origins;
+	int64_t held_rows = held_out->judged ? held_out->rows : held_out->origins;
 	int rc = find_overlap(train, held_out);
 	forget_origins(train);
 	forget_origins(held_out);

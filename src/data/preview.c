@@ -80,9 +80,9 @@ struct view {
 	void *context;
 };
 
-static int show_row(struct view *view, const char *where)
+/* answer: as struct rh_preview has it. */
+static int show_row(struct view *view, const struct data_encoder *row, const char *answer, const char *where)
 {
-	const struct data_encoder *row = &view->encoder;
 	int has_label = rh_task_classifies(row->objective.task);
 	size_t count = row->ids.count - (size_t)has_label, length = (size_t)row->config->max_length, kept = count < length ? count : length;
 	int goes_on = data_rows_go_on(row->config);
@@ -91,6 +91,7 @@ static int show_row(struct view *view, const char *where)
 	if (rc)
 		return rc;
 	struct rh_preview preview = {.where = where,
+	                             .answer = answer,
 	                             .ids = row->ids.id,
 	                             .tokens = (int64_t)count,
 	                             .label = has_label ? row->ids.id[count] : -1,
@@ -105,6 +106,22 @@ static int show_row(struct view *view, const char *where)
 	return view->show(view->context, &preview);
 }
 
+/* Each answer of a row by itself, with its prompt. */
+static int show_answers(struct view *view, const char *where)
+{
+	const struct data_encoder *row = &view->encoder;
+	size_t count = row->ids.count, first[3] = {0, row->second ? row->second : count, count};
+	int rc = 0;
+	for (int i = 0; !rc && i < (row->second ? 2 : 1); i++) {
+		struct data_encoder one = *row; /* a view */
+		one.ids.id += first[i];
+		one.trained += first[i];
+		one.ids.count = first[i + 1] - first[i];
+		rc = show_row(view, &one, !row->second ? row->is_good ? "good" : "bad" : i ? "rejected" : "chosen", where);
+	}
+	return rc;
+}
+
 static int walk(struct view *view, const struct data_source *source)
 {
 	struct data_reader reader;
@@ -113,6 +130,7 @@ static int walk(struct view *view, const struct data_source *source)
 	if (rc)
 		return rc;
 	reader.is_labelled = view->encoder.objective.task != RH_TASK_CAUSAL_LM;
+	reader.preference = data_preference_wanted(view->encoder.config);
 	while (!rc && reader.rows < view->rows) {
 		json_t *row;
 		rc = data_reader_next(&reader, &row);
@@ -121,7 +139,8 @@ static int walk(struct view *view, const struct data_source *source)
 		rc = data_encode(&view->encoder, reader.kind, row, reader.records.where.bytes);
 		json_decref(row);
 		if (!rc)
-			rc = show_row(view, reader.records.where.bytes);
+			rc = reader.preference ? show_answers(view, reader.records.where.bytes)
+			                       : show_row(view, &view->encoder, NULL, reader.records.where.bytes);
 	}
 	data_reader_close(&reader);
 	return rc;

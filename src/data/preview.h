@@ -15,6 +15,7 @@ struct rh_preview_piece {
 struct rh_preview {
 	const char *where;  /* "file:line" */
 	const int32_t *ids; /* (tokens) */
+	const char *answer; /* which it is of a row's two: "chosen", "rejected"; or "good", "bad". NULL: the row is no preference */
 	int64_t tokens, trained;
 	int64_t label;                        /* of a row that a label is learned of; -1: none */
 	int64_t kept;                         /* tokens within max_length */

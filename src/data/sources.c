@@ -7,9 +7,11 @@
 #include <string.h>
 
 /* dataset_info.json's names of columns, and ours, by the form that a set is of. */
-static const char *const alpaca_columns[][2] = {
-        {"prompt", "instruction"}, {"query", "input"}, {"response", "output"}, {"history", "history"}, {"system", "system"}};
-static const char *const sharegpt_columns[][2] = {{"messages", "conversations"}, {"system", "system"}, {"tools", "tools"}};
+static const char *const alpaca_columns[][2] = {{"prompt", "instruction"}, {"query", "input"},   {"response", "output"},
+                                                {"history", "history"},    {"system", "system"}, {"chosen", "chosen"},
+                                                {"rejected", "rejected"},  {"kto_tag", "kto_tag"}};
+static const char *const sharegpt_columns[][2] = {{"messages", "conversations"}, {"system", "system"},     {"tools", "tools"},
+                                                  {"chosen", "chosen"},          {"rejected", "rejected"}, {"kto_tag", "kto_tag"}};
 enum {
 	ALPACA_COLUMNS = sizeof alpaca_columns / sizeof *alpaca_columns,
 	SHAREGPT_COLUMNS = sizeof sharegpt_columns / sizeof *sharegpt_columns
@@ -38,12 +40,14 @@ static int add_columns(const struct rh_config *config, json_t *columns)
 }
 
 /* Refuses entries that this program does not train on. */
-static int refuse_entry(const json_t *entry, const char *name, const char *path)
+static int refuse_entry(const struct rh_config *config, const json_t *entry, const char *name, const char *path)
 {
 	static const char *const media[] = {"images", "videos", "audios"};
 	const json_t *columns = json_object_get(entry, "columns");
-	if (json_is_true(json_object_get(entry, "ranking")) || json_object_get(columns, "chosen") || json_object_get(columns, "kto_tag"))
-		return rh_fail(-EINVAL, "%s: '%s' holds preferences, which are not trained on here; name a set of answers", path, name);
+	int ranks = json_is_true(json_object_get(entry, "ranking")) || json_object_get(columns, "chosen");
+	if (!config->preference.answers && (ranks || json_object_get(columns, "kto_tag")))
+		return rh_fail(-EINVAL, "%s: '%s' holds preferences: loss_type: %s trains on them; or name a set of answers", path, name,
+		               ranks ? "sigmoid (DPO)" : "kto");
 	for (size_t i = 0; i < sizeof media / sizeof *media; i++)
 		if (json_object_get(columns, media[i]))
 			return rh_fail(-EINVAL, "%s: '%s' has %s; only text is trained on", path, name, media[i]);
@@ -96,14 +100,15 @@ static int read_columns(const json_t *entry, const char *name, const char *path,
 }
 
 /* `name` of the table in dataset_info.json; its file lies beside the table. */
-static int look_up(const json_t *info, const char *path, const char *name, struct data_source *out)
+static int look_up(const struct rh_config *config, const json_t *info, const char *name, struct data_source *out)
 {
+	const char *path = config->dataset_info;
 	const json_t *entry = json_object_get(info, name);
 	const char *file = NULL, *slash = strrchr(path, '/');
 	if (!json_is_object(entry))
 		return rh_fail(-EINVAL, "%s: no data set is named '%s' there; its keys are the names%s", path, name,
 		               strchr(name, ',') ? ", and several are a list: [a,b]" : "");
-	int rc = refuse_entry(entry, name, path);
+	int rc = refuse_entry(config, entry, name, path);
 	if (rc)
 		return rc;
 	rc = rh_json_string(entry, "file_name", path, RH_JSON_REQUIRED, &file);
@@ -132,7 +137,7 @@ static int find_item(const struct rh_list *files, size_t index, const struct rh_
 	*out = (struct data_source){.columns = json_object(), .weight = 1};
 	int rc = out->columns ? add_columns(config, out->columns) : no_memory();
 	if (!rc && info)
-		rc = look_up(info, config->dataset_info, files->item[index], out);
+		rc = look_up(config, info, files->item[index], out);
 	else if (!rc && !(out->path = rh_strdup(files->item[index])))
 		rc = -ENOMEM;
 	if (config->max_samples && (!out->most_rows || config->max_samples < out->most_rows))
@@ -201,11 +206,41 @@ void data_reader_close(struct data_reader *reader)
 	rh_text_free(&reader->unread);
 }
 
+/* Rows of preferences are not trained on as if they were answers alone, nor answers as preferences. */
+static int check_preference(const struct data_reader *reader, const json_t *row)
+{
+	enum data_preference is = data_preference_of(row);
+	const char *where = reader->records.where.bytes, *key;
+	json_t *column;
+	int is_named = 0;
+	json_object_foreach(reader->source->columns, key, column) is_named |=
+	        !strcmp(key, "completion") || !strcmp(json_string_value(column), "chosen");
+	if (is == reader->preference || (reader->preference == DATA_NO_PREFERENCE && is_named))
+		return 0;
+	if (reader->preference == DATA_NO_PREFERENCE && is == DATA_IS_PAIR)
+		return rh_fail(-EINVAL,
+		               "%s: the row has a chosen and a rejected answer: loss_type: sigmoid (DPO) trains on both; data_columns: {%s: "
+		               "chosen} on one of them as on any answer",
+		               where, json_object_get(row, "prompt") || json_is_string(json_object_get(row, "chosen")) ? "completion" : "messages");
+	if (reader->preference == DATA_NO_PREFERENCE)
+		return rh_fail(-EINVAL,
+		               "%s: the row says with a label whether its answer is a good one: loss_type: kto trains on such rows; else take the "
+		               "label out",
+		               where);
+	return rh_fail(-EINVAL, "%s: loss_type asks for rows with %s", where,
+	               reader->preference == DATA_IS_PAIR
+	                       ? "chosen and rejected answers, and prompt, messages or instruction"
+	                       : "prompt, completion and label, or kto_tag beside an answer (of pairs: loss_type: sigmoid and others)");
+}
+
 /* The form of the file's first row. */
 static int find_form(struct data_reader *reader, const json_t *row)
 {
 	const struct data_records *records = &reader->records;
-	int rc = data_form_find(row, reader->source->columns, reader->text_key, records->where.bytes, &reader->form);
+	int rc = check_preference(reader, row);
+	if (rc || reader->preference != DATA_NO_PREFERENCE)
+		return rc ? rc : data_preference_list_unread(reader->preference, row, &reader->unread);
+	rc = data_form_find(row, reader->source->columns, reader->text_key, records->where.bytes, &reader->form);
 	if (!rc)
 		return data_form_list_unread(reader->form, row, reader->source->columns, &reader->unread);
 	return rc == -EINVAL && records->format == DATA_TABLE ? rh_fail(rc,
@@ -227,10 +262,12 @@ static int convert(struct data_reader *reader, json_t **row)
 		reader->kind = DATA_LABELLED;
 		return 0;
 	}
-	if (is_document)
+	if (is_document && !rc && reader->preference == DATA_NO_PREFERENCE)
 		reader->form = FORM_TEXT;
 	else if (!rc && !reader->rows)
 		rc = find_form(reader, *row);
+	if (!rc && reader->preference != DATA_NO_PREFERENCE)
+		return data_preference_convert(reader->preference, &source->tags, reader->has_template, where, row, &reader->kind);
 	return rc ? rc : data_form_convert(reader->form, &source->tags, reader->has_template, where, row, &reader->kind);
 }
 

@@ -3,7 +3,7 @@
 #define RH_DATA_SOURCES_H
 
 #include "config/config.h"
-#include "data/form.h"
+#include "data/preference.h"
 #include "data/records.h"
 
 struct data_source {
@@ -31,6 +31,7 @@ struct data_reader {
 	const char *text_key; /* dataset_text_field */
 	int has_template;
 	int is_labelled; /* set after opening: rows are as they are, of kind DATA_LABELLED */
+	enum data_preference preference; /* likewise: what rows must be */
 	struct data_records records;
 	enum data_form form;   /* of the whole file, once a row was read */
 	enum data_kind kind;   /* of the row last returned */

@@ -14,6 +14,7 @@
 #define RH_DEVICE_OP_H
 
 #include "core/form.h"
+#include "core/preference.h"
 #include "core/view.h"
 
 /* All ops: those that are a kernel on every device, and those that each device runs in a way of its own (products go through libraries
@@ -38,6 +39,7 @@
 	PLAIN(SCATTER_ROWS, scatter_rows)                                                                                                  \
 	PLAIN(DROPOUT, dropout)                                                                                                            \
 	OWN(HEAD_LOSS, head_loss)                                                                                                          \
+	PLAIN(PREFERENCE, preference)                                                                                                      \
 	PLAIN(ADD, add)                                                                                                                    \
 	PLAIN(ROUTER, router)                                                                                                              \
 	PLAIN(ROUTER_BACKWARD, router_backward)                                                                                            \
@@ -223,7 +225,8 @@ enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
  * loss (n,1) F32 = -log softmax at the target; hit (n,1) I32 = 1 where the target is the (first) largest logit.
  * dh (n,H) act = scale * gradient, or absent; dw (V,H), dbias (1,V) F32 += scale * gradient, or absent. logits (chunk,V) F32 is
  * workspace.
- * With distillation teacher (n,V), logits too, and mix (n,2) are F32, both or neither: loss = mix[0] * (-log softmax at the target) +
+ * With mix (n,1) F32, a weight for each row, loss = mix[0] * (-log softmax at the target).
+ * With distillation teacher (n,V), logits too, and mix (n,2) are F32: loss = mix[0] * (-log softmax at the target) +
  * mix[1] * temperature^2 * KL, where KL is the divergence of softmax(teacher / temperature) and softmax(logits / temperature), one from
  * the other (enum rh_divergence). The teacher has no gradient. A row whose mix[1] is 0 does not read its teacher.
  *
@@ -256,6 +259,21 @@ enum {
 #define RH_RESIDUAL_FLOOR 0x1p-20f
 #define RH_SHARE_FLOOR    0x1p-126f
 enum { RH_TOP_IDS = 1 << 24 }; /* ids below are whole fp32 numbers */
+
+/* PREFERENCE: between two walks of HEAD_LOSS over a micro-batch's head rows, what each row weighs in a loss over whole answers
+ * (core/preference.h). loss (n,1) F32 are the first walk's cross-entropies; span (documents,4) I32 and reference (documents,1) F32 as
+ * struct rh_judged has them, whose first head rows ascend. sum (documents,2) F32 = sums of loss over the document's answer, and over all
+ * its head rows, added in fp64. mix (n,1) F32 = the derivative of the rows' summed losses by the row's cross-entropy; cross-entropies that
+ * count themselves are means over the micro-batch's chosen answers, times its rows. dh (n,H) act *= mix, or absent: where the head is
+ * frozen dh of the first walk is linear in it, and there is no second one. Rows of all but dh are back to back. */
+enum {
+	RH_PREFERENCE_OP_LOSS,
+	RH_PREFERENCE_OP_SPAN,
+	RH_PREFERENCE_OP_REFERENCE,
+	RH_PREFERENCE_OP_SUM,
+	RH_PREFERENCE_OP_MIX,
+	RH_PREFERENCE_OP_DH
+};
 
 /* ADD: y (r,c) act = a + b, both (r,c) of y's dtype; y may be either. */
 enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y };
@@ -448,6 +466,7 @@ struct rh_op {
 			enum rh_divergence divergence;
 			int64_t top; /* 0: a teacher is logits */
 		} head_loss;
+		struct rh_preference preference;
 		struct {
 			enum rh_router_softmax softmax;
 			float balance; /* of the backward */

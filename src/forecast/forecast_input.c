@@ -239,6 +239,7 @@ int rh_forecast_input_of_first_row(const struct rh_forecast_input *input, int64_
 	                                 .row = work->row,
 	                                 .chunk = work->chunk,
 	                                 .chunks = work->chunks,
+	                                 .classes = work->classes,
 	                                 .cache_rows = work->cache_rows,
 	                                 .train_micro_batches = count};
 	int rc = reserve(out, steps, steps * count);

@@ -63,7 +63,13 @@ static void gather(struct rh_emit *emit, struct rh_view x, struct rh_view index,
 	emit_op(emit, &op);
 }
 
-static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, struct rh_view dh, int learns)
+/* A walk over the head's rows: where their losses and hits go, what the gradient does, and what each row weighs. */
+struct walk {
+	struct rh_view loss, hit, dh, mix;
+	int learns;
+};
+
+static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, const struct walk *walk)
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
@@ -73,11 +79,11 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 	op.operand[RH_HEAD_LOSS_W] = head_matrix(emit, layer);
 	op.operand[RH_HEAD_LOSS_TARGET] = emit_micro(emit, at.target, h.rows);
 	op.operand[RH_HEAD_LOSS_LOGITS] = emit_take(emit->arena, RH_F32, rh_head_chunk(emit->model, h.rows), outputs);
-	op.operand[RH_HEAD_LOSS_LOSS] = out->loss;
-	op.operand[RH_HEAD_LOSS_HIT] = out->hit;
-	op.operand[RH_HEAD_LOSS_DH] = dh;
+	op.operand[RH_HEAD_LOSS_LOSS] = walk->loss;
+	op.operand[RH_HEAD_LOSS_HIT] = walk->hit;
+	op.operand[RH_HEAD_LOSS_DH] = walk->dh;
 	op.operand[RH_HEAD_LOSS_BIAS] = head_bias(emit, layer);
-	if (learns) {
+	if (walk->learns) {
 		op.operand[RH_HEAD_LOSS_DW] = table_gradient(emit, layer);
 		op.operand[RH_HEAD_LOSS_DBIAS] = emit_gradient(emit, layer, layer->bias_table, layer->head_bias, 1, outputs);
 	}
@@ -86,12 +92,45 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 		op.head_loss.top = emit->model->distillation.top;
 	op.head_loss.temperature = emit->model->distillation.temperature;
 	op.head_loss.divergence = emit->model->distillation.divergence;
+	op.operand[RH_HEAD_LOSS_MIX] = walk->mix;
 	if (emit->shape.taught) {
 		op.operand[RH_HEAD_LOSS_TEACHER] = rh_view_of(emit->micro + at.teacher, RH_F32, h.rows, emit->shape.taught);
 		op.operand[RH_HEAD_LOSS_MIX] = rh_view_of(emit->micro + at.mix, RH_F32, h.rows, 2);
 	}
 	op.head_loss.scale = emit->loss_scale;
 	emit_op(emit, &op);
+	rh_arena_reset(emit->arena, mark);
+}
+
+/* 1: the head, or a bias of it, is trained. */
+static int head_learns(const struct rh_emit *emit)
+{
+	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
+	return emit->model->block[layer->block[layer->table]].trainable ||
+	       (layer->head_bias >= 0 && emit->model->block[layer->block[layer->bias_table]].trainable);
+}
+
+/* Losses over whole answers. The first walk gives each row's cross-entropy, and from these follows what the row weighs; the gradient is a
+ * second walk's. Where the head is frozen the gradient of its input is linear in these weights: the first walk makes it, too. */
+static void head_preference(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, struct rh_view dh)
+{
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	int64_t mark = emit->arena->used, judged = emit->shape.judged;
+	int learns = head_learns(emit);
+	struct rh_view none = {0}, mix = emit_take(emit->arena, RH_F32, h.rows, 1);
+	head_loss(emit, h, out, &(struct walk){.loss = out->loss, .hit = out->hit, .dh = learns ? none : dh});
+	struct rh_op op = {.kind = RH_OP_PREFERENCE, .preference = emit->model->preference};
+	op.operand[RH_PREFERENCE_OP_LOSS] = out->loss;
+	op.operand[RH_PREFERENCE_OP_SPAN] = rh_view_of(emit->micro + at.span, RH_I32, judged, RH_SPANS);
+	op.operand[RH_PREFERENCE_OP_REFERENCE] = rh_view_of(emit->micro + at.reference, RH_F32, judged, 1);
+	op.operand[RH_PREFERENCE_OP_SUM] = emit_take(emit->arena, RH_F32, judged, 2);
+	op.operand[RH_PREFERENCE_OP_MIX] = mix;
+	op.operand[RH_PREFERENCE_OP_DH] = learns ? none : dh;
+	emit_op(emit, &op);
+	if (learns) {
+		struct rh_view loss = emit_take(emit->arena, RH_F32, h.rows, 1), hit = emit_take(emit->arena, RH_I32, h.rows, 1);
+		head_loss(emit, h, out, &(struct walk){loss, hit, dh, mix, 1});
+	}
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -193,8 +232,10 @@ void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out 
 	head_rows(emit, h, s);
 	if (out->logits.data)
 		all_logits(emit, h, out->logits);
+	else if (learns && emit->shape.judged)
+		head_preference(emit, h, out, dh);
 	else
-		head_loss(emit, h, out, dh, learns);
+		head_loss(emit, h, out, &(struct walk){.loss = out->loss, .hit = out->hit, .dh = dh, .learns = learns});
 	if (out->choice.data)
 		choice_logits(emit, h, out->choice);
 	rh_arena_reset(emit->arena, mark);

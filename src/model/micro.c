@@ -1,5 +1,6 @@
 #include "model/micro.h"
 
+#include "core/preference.h"
 #include "model/emit.h"
 
 #include <string.h>
@@ -26,6 +27,8 @@ struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
 	at.pixel = append(&at, shape->tokens * shape->pixels);
 	at.teacher = append(&at, shape->head_rows * shape->taught);
 	at.mix = append(&at, shape->taught ? 2 * shape->head_rows : 0);
+	at.span = append(&at, shape->judged * RH_SPANS);
+	at.reference = append(&at, shape->judged);
 	return at;
 }
 
@@ -76,6 +79,8 @@ void rh_micro_pack(const struct rh_micro_batch *batch, char *to)
 	put(to + at.pixel, batch->pixel, shape->tokens * shape->pixels);
 	put(to + at.teacher, batch->teacher, shape->head_rows * shape->taught);
 	put(to + at.mix, batch->mix, shape->taught ? 2 * shape->head_rows : 0);
+	put(to + at.span, batch->span, shape->judged * RH_SPANS);
+	put(to + at.reference, batch->reference, shape->judged);
 }
 
 static void copy_result(void *to, const char *from, int64_t elements)

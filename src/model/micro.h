@@ -21,7 +21,16 @@ struct rh_micro_shape {
 	int64_t typed;        /* tokens that have a type: all or none */
 	int64_t pixels;       /* images: how many numbers each token has, a patch or zeros; else 0 */
 	int64_t taught; /* numbers of a teacher that come with each head row: its logits, or twice its top shares; 0: no distillation */
+	int64_t judged; /* documents whose log-probabilities the loss is a function of (core/preference.h): all or none */
 	int64_t top;    /* largest shares of each head row that come back beside the loss, in place of choices; 0: none */
+};
+
+/* Chunks of a text have different lengths, so their boundaries take buffers of some classes. */
+enum { RH_CHUNK_CLASSES = 8 };
+struct rh_chunk_classes {
+	int count;                        /* 0: all are of the longest's */
+	int64_t tokens[RH_CHUNK_CLASSES]; /* the most of a chunk of each class, descending */
+	uint8_t of_chunk[RH_CHUNKS_MOST]; /* the class of chunk number c of any text */
 };
 
 /* Of all tokens' pixels. */
@@ -36,9 +45,9 @@ static inline int64_t rh_micro_shape_scores(const struct rh_micro_shape *shape)
 	return shape->choices + 2 * shape->top;
 }
 
-/* A micro-batch's input lies in one buffer: integers in I32, pixels and a teacher's logits in F32. Each array is aligned. */
+/* A micro-batch's input lies in one buffer: integers in I32, pixels, a teacher's logits and a reference in F32. Each array is aligned. */
 struct rh_micro_layout {
-	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel, teacher, mix; /* byte offsets */
+	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel, teacher, mix, span, reference; /* byte offsets */
 	int64_t bytes;
 };
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);
@@ -56,7 +65,9 @@ struct rh_micro_batch {
 	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice, *type;
 	const float *pixel;          /* (tokens, shape.pixels), where there are any; NULL on simulated devices, which read none */
 	const float *teacher, *mix;  /* of HEAD_LOSS: (head_rows, shape.taught) and (head_rows, 2); NULL without a teacher */
-	float *loss;                 /* (head_rows) */
+	const int32_t *span;         /* (judged, RH_SPANS) of struct rh_judged; NULL where nothing is judged */
+	const float *reference;      /* (judged) likewise */
+	float *loss;                 /* (head_rows) of judged documents the plain cross-entropies */
 	double *load_balancing_loss; /* (1) rh_load_balancing_loss; its mean over a step's micro-batches belongs to the step's loss */
 	int32_t *hit;                /* (head_rows) */
 	float *scores;               /* (head_rows, score_cols) */

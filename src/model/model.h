@@ -10,6 +10,7 @@
 #define RH_MODEL_MODEL_H
 
 #include "core/form.h"
+#include "core/preference.h"
 #include "device/device.h"
 #include "model/config.h"
 #include "model/traits.h"
@@ -191,6 +192,7 @@ struct rh_model {
 	int first_trained;                   /* lowest layer that has a trainable block; below 0: one in another box */
 	int tap;                             /* the layer whose input another box gets, too (mode fluidpipe); 0: none */
 	struct rh_distillation distillation; /* for micro-batches that have a teacher's logits; set like `multiply` */
+	struct rh_preference preference;     /* for micro-batches whose documents are judged; set like `multiply` */
 	int ropes;                           /* rope tables in use; each has a version for short and one for long micro-batches */
 	struct rh_rope_table rope[RH_ROPES][2];
 };

@@ -145,6 +145,16 @@ out:
 	return rc;
 }
 
+static void put_figures(struct rh_events *events, const char *prefix, const struct rh_figures *figures)
+{
+	for (enum rh_figure f = 0; f < RH_FIGURES; f++) {
+		char key[64];
+		snprintf(key, sizeof key, "%s/%s", prefix, rh_figure_name(f));
+		if (figures->count[f])
+			put_scalar(events, key, rh_figure_of(figures, f));
+	}
+}
+
 int rh_events_step(struct rh_events *events, const struct rh_step_report *report)
 {
 	begin_event(events, report->step);
@@ -153,6 +163,7 @@ int rh_events_step(struct rh_events *events, const struct rh_step_report *report
 	put_scalar(events, "train/learning_rate", report->learning_rate);
 	put_scalar(events, "train/epoch", report->epoch);
 	put_scalar(events, "train/tokens_per_second", report->tokens_per_second);
+	put_figures(events, "train", &report->figures);
 	return end_event(events);
 }
 
@@ -161,6 +172,7 @@ int rh_events_eval(struct rh_events *events, const struct rh_eval_report *report
 	begin_event(events, report->step);
 	put_scalar(events, "eval/loss", report->loss);
 	put_scalar(events, "eval/runtime", report->seconds);
+	put_figures(events, "eval", &report->figures);
 	return end_event(events);
 }
 

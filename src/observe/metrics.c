@@ -127,6 +127,27 @@ static int add_figures(struct rh_text *line, const struct figure *figure, size_t
 	return 0;
 }
 
+const char *rh_figure_name(enum rh_figure figure)
+{
+	static const char *const names[RH_FIGURES] = {"rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins",
+	                                              "logps/chosen",   "logps/rejected",   "kl",                 "nll_loss",
+	                                              "log_odds_ratio", "log_odds_chosen"};
+	return names[figure];
+}
+
+/* prefix: "eval_", or "". */
+static int add_told(struct rh_text *line, const char *prefix, const struct rh_figures *figures)
+{
+	int rc = 0;
+	for (enum rh_figure f = 0; !rc && f < RH_FIGURES; f++) {
+		char key[64];
+		snprintf(key, sizeof key, "%s%s", prefix, rh_figure_name(f));
+		const struct figure told = real(key, rh_figure_of(figures, f));
+		rc = figures->count[f] ? add_figures(line, &told, 1) : 0;
+	}
+	return rc;
+}
+
 static int add_list(struct rh_text *line, const char *key, const int64_t *values, int64_t count)
 {
 	int rc = rh_text_printf(line, ", \"%s\": [", key);
@@ -179,6 +200,8 @@ int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *rep
 	                                whole("version_drift", report->version_drift)};
 	size_t count = sizeof figure / sizeof *figure;
 	int rc = begin_line(metrics, figure, report->has_version_drift ? count : count - 1);
+	if (!rc)
+		rc = add_told(&metrics->line, "", &report->figures);
 	if (!rc && report->nvme_drives)
 		rc = add_drives(&metrics->line, report);
 	return rc ? rc : end_line(metrics);
@@ -194,6 +217,8 @@ int rh_metrics_eval(struct rh_metrics *metrics, const struct rh_eval_report *rep
 	                                real("eval_runtime", report->seconds),
 	                                real("elapsed_seconds", report->elapsed_seconds)};
 	int rc = begin_line(metrics, figure, sizeof figure / sizeof *figure);
+	if (!rc)
+		rc = add_told(&metrics->line, "eval_", &report->figures);
 	return rc ? rc : end_line(metrics);
 }
 

@@ -21,6 +21,7 @@ enum piece {
 	PIECE_STEP,
 	PIECE_EPOCH,
 	PIECE_LOSS,
+	PIECE_REWARD,
 	PIECE_GRAD,
 	PIECE_RATE,
 	PIECE_SPEED,
@@ -33,8 +34,8 @@ enum piece {
 };
 
 /* A narrow terminal keeps the first of these. */
-static const enum piece importance[PIECES] = {PIECE_STEP,  PIECE_LOSS, PIECE_LEFT, PIECE_SPEED, PIECE_RATE,     PIECE_GRAD,
-                                              PIECE_EPOCH, PIECE_RAM,  PIECE_VRAM, PIECE_NVME,  PIECE_NVME_STEP};
+static const enum piece importance[PIECES] = {PIECE_STEP, PIECE_LOSS,  PIECE_LEFT, PIECE_SPEED, PIECE_REWARD, PIECE_RATE,
+                                              PIECE_GRAD, PIECE_EPOCH, PIECE_RAM,  PIECE_VRAM,  PIECE_NVME,   PIECE_NVME_STEP};
 
 struct rh_progress {
 	pthread_mutex_t lock;
@@ -130,6 +131,17 @@ static void format_nvme_step(const struct rh_step_report *report, char *out)
 	snprintf(out, PIECE_BYTES, "a step reads %s MiB, writes %s, waits %.2f s", read, written, report->nvme_wait_seconds);
 }
 
+/* Of losses over answers: how often the better answer has the larger reward, and by how much; KTO's estimate where there are no pairs. */
+static void format_reward(const struct rh_figures *figures, char *out)
+{
+	char margin[32];
+	format_real(figures->count[RH_FIGURE_REWARDS_ACCURACIES] ? "accuracy %.2f" : "kl %.3g",
+	            rh_figure_of(figures, figures->count[RH_FIGURE_REWARDS_ACCURACIES] ? RH_FIGURE_REWARDS_ACCURACIES : RH_FIGURE_KL), out);
+	format_real("margin %.3g", rh_figure_of(figures, RH_FIGURE_REWARDS_MARGINS), margin);
+	if (*out && *margin)
+		snprintf(out + strlen(out), PIECE_BYTES - strlen(out), "  %s", margin);
+}
+
 /* Whether a report is of one step or the mean of those since the last line. */
 enum span { SPAN_STEP, SPAN_MEAN };
 
@@ -139,6 +151,7 @@ static void make_pieces(const struct rh_step_report *report, enum span span, cha
 	snprintf(pieces[PIECE_STEP], PIECE_BYTES, "step %lld/%lld", (long long)report->step, (long long)report->steps);
 	format_real("epoch %.2f", report->epoch, pieces[PIECE_EPOCH]);
 	format_real(span == SPAN_MEAN ? "mean loss %.4f" : "loss %.4f", report->loss, pieces[PIECE_LOSS]);
+	format_reward(&report->figures, pieces[PIECE_REWARD]);
 	format_real("grad norm %.3g", report->grad_norm, pieces[PIECE_GRAD]);
 	format_real("lr %.3g", report->learning_rate, pieces[PIECE_RATE]);
 	format_real(report->tokens_per_second < 100 ? "%.1f tokens/s" : "%.0f tokens/s", report->tokens_per_second, pieces[PIECE_SPEED]);

@@ -2,9 +2,35 @@
 #ifndef RH_OBSERVE_REPORT_H
 #define RH_OBSERVE_REPORT_H
 
+#include <math.h>
 #include <stdint.h>
 
 enum { RH_REPORT_DRIVES = 16 };
+
+/* What losses over answers tell beside the loss, under TRL's names: the mean over micro-batches of each. count 0: not told. */
+enum rh_figure {
+	RH_FIGURE_REWARDS_CHOSEN,
+	RH_FIGURE_REWARDS_REJECTED,
+	RH_FIGURE_REWARDS_ACCURACIES,
+	RH_FIGURE_REWARDS_MARGINS,
+	RH_FIGURE_LOGPS_CHOSEN,
+	RH_FIGURE_LOGPS_REJECTED,
+	RH_FIGURE_KL,
+	RH_FIGURE_NLL_LOSS,
+	RH_FIGURE_LOG_ODDS_RATIO,
+	RH_FIGURE_LOG_ODDS_CHOSEN,
+	RH_FIGURES
+};
+struct rh_figures {
+	double sum[RH_FIGURES];
+	int64_t count[RH_FIGURES];
+};
+const char *rh_figure_name(enum rh_figure figure);
+/* NAN where it is not told. */
+static inline double rh_figure_of(const struct rh_figures *figures, enum rh_figure figure)
+{
+	return figures->count[figure] ? figures->sum[figure] / (double)figures->count[figure] : (double)NAN;
+}
 
 /* A step, or the mean of the steps since the last logged one. NAN: not known. More than 20 members: one a column of metrics.jsonl. */
 struct rh_step_report {
@@ -27,6 +53,7 @@ struct rh_step_report {
 	int nvme_drives; /* 0: not used, or not known */
 	double nvme_wait_seconds;
 	int64_t nvme_read_bytes[RH_REPORT_DRIVES], nvme_written_bytes[RH_REPORT_DRIVES];
+	struct rh_figures figures;                                /* since the last line */
 	int64_t vram_peak_bytes, ram_peak_bytes, nvme_peak_bytes; /* a device's highest; the process's. 0: tier not used */
 };
 
@@ -38,6 +65,7 @@ struct rh_eval_report {
 	int64_t rows;
 	double seconds;
 	double elapsed_seconds; /* as a step's, when it had ended */
+	struct rh_figures figures;
 };
 
 /* Layers whose weights had the same versions in all micro-batches of a step. */

@@ -174,6 +174,16 @@ static int append(struct rh_trainer_state *state, json_t *entry, int rc)
 	return json_array_size(state->log_history) > RH_HISTORY_MOST ? thin_out(state) : 0;
 }
 
+static void put_figures(json_t *entry, const char *prefix, const struct rh_figures *figures, int *rc)
+{
+	for (enum rh_figure f = 0; f < RH_FIGURES; f++) {
+		char key[64];
+		snprintf(key, sizeof key, "%s%s", prefix, rh_figure_name(f));
+		if (figures->count[f])
+			put(entry, key, rh_json_number(rh_figure_of(figures, f)), rc);
+	}
+}
+
 int rh_trainer_state_log_step(struct rh_trainer_state *state, const struct rh_step_report *report)
 {
 	json_t *entry = json_object();
@@ -182,6 +192,7 @@ int rh_trainer_state_log_step(struct rh_trainer_state *state, const struct rh_st
 	put(entry, "grad_norm", rh_json_number(report->grad_norm), &rc);
 	put(entry, "learning_rate", rh_json_number(report->learning_rate), &rc);
 	put(entry, "loss", rh_json_number(report->loss), &rc);
+	put_figures(entry, "", &report->figures, &rc);
 	put(entry, "step", json_integer(report->step), &rc);
 	return append(state, entry, rc);
 }
@@ -194,6 +205,7 @@ int rh_trainer_state_log_eval(struct rh_trainer_state *state, const struct rh_ev
 	put(entry, "eval_loss", rh_json_number(report->loss), &rc);
 	put(entry, "eval_runtime", rh_json_number(report->seconds), &rc);
 	put(entry, "eval_samples_per_second", rate(report->rows, report->seconds), &rc);
+	put_figures(entry, "eval_", &report->figures, &rc);
 	put(entry, "step", json_integer(report->step), &rc);
 	return append(state, entry, rc);
 }

@@ -25,6 +25,8 @@ struct choosing {
 	/* The fastest of the others, the fastest first. */
 	struct candidate other[RH_RUN_PLANS_MOST - 1];
 	int others;
+	enum rh_plain plain;   /* of what is tried now */
+	int some_have_no_room; /* of what was tried, for plain matrices */
 	double fastest_s, tie;
 	int is_too_slow; /* the latest plan is slower than any memory saved is worth */
 };
@@ -46,7 +48,7 @@ static int are_same_stages(const struct rh_stage *a, int a_count, const struct r
 static int are_same(const struct candidate *a, const struct candidate *b)
 {
 	const struct rh_stage_plan *left = &a->stages, *right = &b->stages;
-	return a->choice.round == b->choice.round &&
+	return a->choice.round == b->choice.round && left->plain_bytes == right->plain_bytes &&
 	       are_same_stages(left->forward, left->forward_stages, right->forward, right->forward_stages) &&
 	       are_same_stages(left->backward, left->backward_stages, right->backward, right->backward_stages);
 }
@@ -113,6 +115,7 @@ static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutt
 	const struct choice choice = {.round = round,
 	                              .cutter = planning->cuts_by_time || cutter == CUT_EACH_LAYER ? cutter : CUT_BY_MEMORY,
 	                              .halvings = halvings,
+	                              .plain = at->plain,
 	                              .spill = spill & RH_SPILL_AUTO ? 0 : spill};
 	struct candidate now = {.cap_bytes = -1};
 	int rc = fit(planning, choice, &now);
@@ -125,6 +128,7 @@ static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutt
 		return rc == RH_DOES_NOT_FIT ? 0 : rc;
 	}
 	int first = !at->best.choice.round;
+	at->some_have_no_room |= !now.stages.plain_bytes;
 	at->fastest_s = first || now.balanced.step_s < at->fastest_s ? now.balanced.step_s : at->fastest_s;
 	at->is_too_slow = now.balanced.step_s > at->fastest_s * (1 + worth_memory);
 	int saves = (double)now.bytes.total <= (1 - much_memory) * (double)at->best.bytes.total;
@@ -201,19 +205,37 @@ static int consider_given(struct choosing *at, int64_t round)
 	return rc;
 }
 
+static int consider_all(struct choosing *at)
+{
+	const struct planning *planning = at->planning;
+	int64_t fixed = planning->request->config->round_micro_batches;
+	return fixed ? consider_given(at, fixed)
+	             : consider_rounds(at, rh_roundpipe_default_round(planning->executor.train_micro_batches, planning->stages.devices));
+}
+
+/* A packed model that stays on its device has each product's matrix made plain for each micro-batch: stages that come and go, with a room
+ * for plain matrices, may be faster. Where stages with a room are too many for the host's memory, those without one are larger. */
+static int consider_plain(struct choosing *at)
+{
+	if (!rh_model_is_packed(at->planning->request->model) || (at->best.choice.round && !at->some_have_no_room))
+		return 0;
+	at->plain = at->best.choice.round ? RH_PLAIN_IN_ROOM : RH_PLAIN_BY_PRODUCT;
+	return consider_all(at);
+}
+
 int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS_MOST], int *count)
 {
 	const struct rh_run_request *request = planning->request;
 	struct choosing at = {.planning = planning,
 	                      .best = {.cap_bytes = -1},
 	                      .tie = planning->balance.up_bytes_per_s > 0 ? same_time : same_time_by_compute_alone};
-	int64_t fixed = request->config->round_micro_batches;
 	*count = 0;
 	if (!planning->stages.trains || !request->machine.device_room || !planning->costs.layers ||
 	    !rh_schedule_has_rounds(planning->executor.schedule))
 		return 0;
-	int rc = fixed ? consider_given(&at, fixed)
-	               : consider_rounds(&at, rh_roundpipe_default_round(planning->executor.train_micro_batches, planning->stages.devices));
+	int rc = consider_all(&at);
+	if (!rc)
+		rc = consider_plain(&at);
 	if (at.best.choice.round)
 		out[(*count)++] = at.best;
 	for (int i = 0; i < at.others; i++)

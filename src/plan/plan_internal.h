@@ -17,6 +17,7 @@ struct choice {
 	int halvings;    /* how often a device's memory is halved before stages are cut for it; 0: they may take all of it */
 	int stages_most; /* most stages that host memory allows; 0: any number */
 	int spill;       /* what lies on NVMe: bits of enum rh_spill */
+	enum rh_plain plain;
 };
 
 /* A choice and the plan that follows from it. It may be moved: nothing in it points into itself. */

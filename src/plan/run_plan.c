@@ -15,7 +15,8 @@ enum { STEPS_JOINED = 3 }; /* of the recurrence that chooses cuts */
 static int64_t batch_bytes(const struct rh_workload *work, int stale)
 {
 	const struct rh_micro_shape *shape = &work->train;
-	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows);
+	int64_t judged = shape->judged * (RH_SPANS + 1) * (stale ? 3 : 2); /* as batches, and until the results are there */
+	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows + judged);
 }
 
 /* Memory of the messages between boxes, beside activations and gradients. A box keeps micro-batches from their arrival until their step
@@ -82,6 +83,7 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	candidate->balanced = (struct rh_balanced){0};
 	request.device_cap_bytes = cap >> candidate->choice.halvings;
 	request.small_stages = candidate->choice.cutter == CUT_EACH_LAYER;
+	request.plain = candidate->choice.plain;
 	int rc = pack_stages(planning, &request, &candidate->stages);
 	if (rc) {
 		candidate->no_stages_fit = rc == RH_DOES_NOT_FIT;
@@ -198,6 +200,20 @@ static int fit_by_any_cuts(struct planning *planning, const struct choice *choic
 	return rc;
 }
 
+/* Where a room for plain matrices leaves devices so little that there are too many stages, hence boundaries, for the host's memory: each
+ * product has its own made. */
+static int fit_in_host(struct planning *planning, struct choice choice, struct candidate *out)
+{
+	int rc = fit_by_any_cuts(planning, &choice, out);
+	if (rc != RH_DOES_NOT_FIT || out->no_stages_fit || !rh_model_is_packed(planning->request->model))
+		return rc;
+	choice.plain = RH_PLAIN_BY_PRODUCT;
+	candidate_free(out);
+	rc = fit_by_any_cuts(planning, &choice, out);
+	out->cap_bytes = -1; /* another choice's stages have a room */
+	return rc;
+}
+
 /* The choices of `auto`: it takes the first that is enough. State is used once a step, so it goes to NVMe first. */
 static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
                                     RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS,
@@ -210,11 +226,11 @@ static int fit_spilled(struct planning *planning, struct choice choice, struct c
 	int rc = RH_DOES_NOT_FIT;
 	if (!(config->spill & RH_SPILL_AUTO)) {
 		choice.spill = config->spill;
-		return fit_by_any_cuts(planning, &choice, out);
+		return fit_in_host(planning, choice, out);
 	}
 	for (size_t i = 0; rc == RH_DOES_NOT_FIT && !out->no_stages_fit && i < sizeof spill_choices / sizeof *spill_choices; i++) {
 		choice.spill = spill_choices[i];
-		rc = fit_by_any_cuts(planning, &choice, out);
+		rc = fit_in_host(planning, choice, out);
 	}
 	return rc;
 }
@@ -295,6 +311,7 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	                                  .infer_logits = work->infer_logits,
 	                                  .cache_rows = work->cache_rows,
 	                                  .chunks = work->chunks,
+	                                  .classes = work->classes,
 	                                  .stale = trains && (config->optimizer_staleness || config->paci_update_delay),
 	                                  .update_delay = config->paci_update_delay,
 	                                  .seed = config->seed};

@@ -20,6 +20,7 @@ struct rh_workload {
 	 * row. */
 	int chunks;
 	int64_t chunk; /* most tokens in a chunk; 0: rows are not cut */
+	struct rh_chunk_classes classes;
 	struct rh_micro_shape row;
 	int infer_logits;
 	int64_t train_steps; /* that remain; 0: not known */

@@ -32,7 +32,7 @@ static int64_t micro_memory_bytes(const struct rh_executor_options *options, con
 /* In host memory: buffers, before the activations that are saved. */
 static int64_t boundary_bytes(const struct rh_executor_options *options, const struct lower_limits *limits)
 {
-	int64_t bytes = rh_bytes_times(limits->boundaries.bytes_each, limits->boundaries.count);
+	int64_t bytes = limits->boundaries.bytes;
 	return options->plan->saved_bytes ? rh_align_up(bytes, RH_ALIGN) : bytes;
 }
 
@@ -61,6 +61,7 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
 	                                          .admission_limit = options->admission_limit,
 	                                          .update_delay = options->planned.update_delay,
 	                                          .chunks = options->planned.chunks,
+	                                          .classes = options->planned.classes,
 	                                          .boxes = options->boxes},
 	                             .gaps = rh_max(rh_max(train, infer), 1),
 	                             .pieces = piece_limits(options)};

@@ -38,7 +38,8 @@ struct rh_executor_plan {
 	int infer_logits;
 	int64_t cache_rows; /* of a text that is generated, or that is trained on in chunks */
 	int chunks;         /* as in struct rh_dispatch */
-	uint64_t seed;      /* dropout */
+	struct rh_chunk_classes classes;
+	uint64_t seed; /* dropout */
 };
 
 /* That, and what the executor works with: all pointers are borrowed. An estimate (rh_executor_bytes) reads those down to `page_bytes`. */

@@ -106,7 +106,11 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 {
 	int64_t blocks = options->model->blocks, devices = options->planned.devices, micro_batches = limits->micro_batches;
 	const struct rh_boundary_needs *needs = &limits->boundaries;
-	const int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
+	int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
+	for (int class = 1; class < RH_CHUNK_CLASSES; class ++) {
+		buffers[RH_BOUNDARY_SHORTER + class - 1] = needs->shorter[class - 1];
+		buffers[RH_BOUNDARY_OWN] -= needs->shorter[class - 1];
+	}
 	*to = (struct lowering){.options = options, .limits = *limits, .unsent_sum = {.block = -1}};
 	to->rc = ring_create(&to->ring);
 	make_lanes(to);

@@ -345,12 +345,14 @@ void lower_read_ahead(struct lowering *lowering, int64_t step);
  * lower_buffer_take    the buffer for a boundary that this lane's next command brings to the host; it waits until it is free
  * lower_buffer_filled  that command's position
  * lower_buffer_find    the buffer that a boundary is in, which this lane's next command reads; it waits until it is there
+ * lower_buffer_place   where it lies
  * lower_buffer_read_again  that command's position, where the boundary is read once more
  * lower_buffer_read    the same of its last read, or of one of several readers'; reader: its device, or the number of devices: a message */
 void lower_buffer_await(struct lowering *lowering, int lane, int buffer);
 int lower_buffer_take(struct lowering *lowering, int lane, const struct lower_boundary *boundary);
 void lower_buffer_filled(struct lowering *lowering, const struct lower_boundary *boundary, int buffer, int64_t position);
 int lower_buffer_find(struct lowering *lowering, int lane, const struct lower_boundary *boundary);
+struct rh_place lower_buffer_place(const struct lowering *lowering, int buffer, int64_t bytes);
 void lower_buffer_read_again(struct lowering *lowering, const struct lower_boundary *boundary, int buffer, int reader, int64_t position);
 void lower_buffer_read(struct lowering *lowering, const struct lower_boundary *boundary, int buffer, int reader, int64_t position);
 

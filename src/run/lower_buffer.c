@@ -8,9 +8,12 @@ static int acquire(struct lowering *to, const struct lower_boundary *boundary)
 {
 	struct rh_boundary_want want =
 	        rh_boundary_want(&to->boundaries, to->options->plan, to->call.trains, boundary->kind, boundary->layer);
+	const struct rh_chunk_classes *classes = &to->options->planned.classes;
 	if (want.pool == RH_BOUNDARY_OWN) {
 		want.is_latest = to->has_input_buffer;
 		to->has_input_buffer = 0;
+		int class = to->call.trains && classes->count > 1 ? classes->of_chunk[boundary->index % to->options->planned.chunks] : 0;
+		want.pool = class ? (enum rh_boundary_pool)(RH_BOUNDARY_SHORTER + class - 1) : RH_BOUNDARY_OWN;
 	}
 	return rh_boundary_acquire(&to->boundaries, want, boundary->kind, boundary->layer, boundary->index);
 }
@@ -54,6 +57,24 @@ int lower_buffer_find(struct lowering *to, int lane, const struct lower_boundary
 	                                      : rh_boundary_find(&to->boundaries, boundary->kind, boundary->layer, boundary->index);
 	lower_await(to, lane, to->buffer_filled[buffer], RH_WAIT_NEEDS);
 	return buffer;
+}
+
+struct rh_place lower_buffer_place(const struct lowering *to, int buffer, int64_t bytes)
+{
+	const struct rh_boundary_needs *needs = &to->limits.boundaries;
+	const struct rh_boundary_buffers *pool = &to->boundaries.pool[RH_BOUNDARY_SHORTER];
+	int64_t offset = rh_bytes_times(needs->bytes_each, pool->first);
+	if (!needs->shorter[0])
+		return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes);
+	if (buffer < pool->first) {
+		RH_ASSERT(bytes <= needs->bytes_each);
+		return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, 0, buffer * needs->bytes_each, bytes);
+	}
+	int class = 0;
+	for (; buffer >= pool[class].first + pool[class].count; class ++)
+		offset += needs->shorter_bytes[class] * pool[class].count;
+	RH_ASSERT(bytes <= needs->shorter_bytes[class]);
+	return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, 0, offset + (buffer - pool[class].first) * needs->shorter_bytes[class], bytes);
 }
 
 static void note_read(struct lowering *to, int buffer, int reader, int64_t position)

@@ -94,7 +94,7 @@ static int64_t add_filler(const struct micro *micro, struct rh_command *command,
 	struct lowering *to = micro->slot->lowering;
 	int buffer = lower_buffer_take(to, command->lane, boundary);
 	lower_await(to, command->lane, made, RH_WAIT_NEEDS);
-	command->target = there(RH_ROOM_HOST_BOUNDARY, buffer, boundary->bytes);
+	command->target = lower_buffer_place(to, buffer, boundary->bytes);
 	int64_t position = lower_add(to, command);
 	lower_buffer_filled(to, boundary, buffer, position);
 	return position;
@@ -107,7 +107,7 @@ static int64_t add_reader(const struct micro *micro, struct rh_command *command,
 {
 	struct lowering *to = micro->slot->lowering;
 	int buffer = lower_buffer_find(to, command->lane, boundary);
-	command->source = there(RH_ROOM_HOST_BOUNDARY, buffer, boundary->bytes);
+	command->source = lower_buffer_place(to, buffer, boundary->bytes);
 	int64_t position = lower_add(to, command);
 	if (reading == READS_LAST)
 		lower_buffer_read(to, boundary, buffer, reader, position);

@@ -9,7 +9,13 @@ enum rh_boundary_kind { RH_BOUNDARY_ACTIVATION, RH_BOUNDARY_GRADIENT, RH_BOUNDAR
 
 /* Buffers of this box's own boundaries, and buffers of boundaries that only the box above or below reads, so that a slow link does not
  * take buffers from the others. */
-enum rh_boundary_pool { RH_BOUNDARY_OWN, RH_BOUNDARY_TO_ABOVE, RH_BOUNDARY_TO_BELOW, RH_BOUNDARY_POOLS };
+enum rh_boundary_pool {
+	RH_BOUNDARY_OWN,
+	RH_BOUNDARY_TO_ABOVE,
+	RH_BOUNDARY_TO_BELOW,
+	RH_BOUNDARY_SHORTER, /* of chunks of class 1, and so on; those of class 0 are OWN */
+	RH_BOUNDARY_POOLS = RH_BOUNDARY_SHORTER + RH_CHUNK_CLASSES - 1
+};
 
 /* Which boundary is in which buffer: numbers alone. */
 struct rh_boundaries {

@@ -33,7 +33,8 @@ struct rh_dispatch {
 	/* Above 1: texts are in chunks, which are the micro-batches of a training step: so many follow one another, the last of which may
 	 * be empty, and rounds do not part them. RoundPipe's schedule alone. */
 	int chunks;
-	const struct rh_boxes *boxes; /* NULL: this box alone; else the schedule orders units over boxes, unless it is RoundPipe */
+	struct rh_chunk_classes classes; /* of these */
+	const struct rh_boxes *boxes;    /* NULL: this box alone; else the schedule orders units over boxes, unless it is RoundPipe */
 };
 
 /* The program of a call with `count` micro-batches. *turn: the device of RoundPipe's next slot, advanced. Other schedules' model stages are

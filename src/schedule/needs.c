@@ -47,7 +47,8 @@ int rh_boundary_in_flight(const struct rh_dispatch *dispatch)
 struct counting {
 	const struct rh_boundary_run *run;
 	struct rh_reloads reloads;
-	int needed; /* buffers in memory */
+	int needed;                        /* buffers in memory */
+	int shorter[RH_CHUNK_CLASSES - 1]; /* of shorter chunks */
 	int records;
 	int64_t writes;
 };
@@ -130,6 +131,14 @@ static int count_chunks(struct counting *counting, int64_t count, struct rh_prog
 	return rc;
 }
 
+static int64_t chunks_of_class(const struct rh_chunk_classes *classes, int chunks, int class)
+{
+	int64_t count = 0;
+	for (int c = 0; c < chunks; c++)
+		count += classes->count < 2 ? !class : classes->of_chunk[c] == class;
+	return count;
+}
+
 /* RoundPipe's rounds, for any number of micro-batches up to the most. Rounds differ in length by one at most, so only the longest step is
  * counted, and a step of one round less with rounds of full length. A longer round needs no less than a shorter one: between a write and
  * its read each micro-batch has all writes of the shorter round, and more. */
@@ -156,6 +165,13 @@ static int count_rounds(struct counting *counting, int trains, struct rh_program
 		if (!rc && rounds > 1 && count % round)
 			rc = count_step(counting, (rounds - 1) * round, rounds - 1, program);
 	}
+	for (int class = 1; !rc && chunks > 1 && class < dispatch.classes.count; class ++) {
+		int64_t all = chunks_of_class(&dispatch.classes, (int)chunks, class) * (longest / chunks);
+		rc = rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, all, &needed);
+		counting->shorter[class - 1] = needed;
+	}
+	if (chunks > 1)
+		longest = chunks_of_class(&dispatch.classes, (int)chunks, 0) * (longest / chunks);
 	if (!rc)
 		rc = rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, longest, &needed);
 	counting->needed = (int)rh_max(counting->needed, needed);
@@ -237,6 +253,12 @@ static int count_all(struct counting *counting, struct rh_program *program)
 	return rc;
 }
 
+/* Rounded up. */
+static int64_t share_of(int64_t count, int64_t part, int64_t all)
+{
+	return (count * part + all - 1) / all;
+}
+
 int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_needs *out)
 {
 	const struct rh_dispatch *dispatch = &run->dispatch;
@@ -245,6 +267,8 @@ int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_need
 	int64_t bytes = dispatch->plan->boundary_bytes;
 	int ahead, spare = dispatch->devices > 1 ? (int)run->spare : 0;
 	*out = (struct rh_boundary_needs){.bytes_each = bytes};
+	int chunks = dispatch->chunks > 1 ? dispatch->chunks : 1;
+	int64_t longest = chunks_of_class(&dispatch->classes, chunks, 0);
 	int rc = count_messages(dispatch, out, &ahead);
 	if (!rc)
 		rc = count_all(&counting, &program);
@@ -253,15 +277,26 @@ int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_need
 	if (rc)
 		return rc;
 	if (counting.needed)
-		out->count = counting.needed + ahead + out->to_above + out->to_below + (dispatch->boxes ? (int)run->spare : spare);
+		out->count = counting.needed + ahead + out->to_above + out->to_below +
+		             (dispatch->boxes ? (int)run->spare : (int)share_of(spare, longest, chunks));
 	else
 		out->to_above = out->to_below = 0;
+	out->bytes = rh_bytes_times(bytes, out->count);
+	for (int class = 1; counting.needed && chunks > 1 && class < dispatch->classes.count; class ++) {
+		int64_t each = rh_align_up(rh_boundary_most_bytes(dispatch->model, dispatch->classes.tokens[class]), RH_ALIGN);
+		int of_class =
+		        counting.shorter[class - 1] + (int)share_of(spare, chunks_of_class(&dispatch->classes, chunks, class), chunks);
+		out->shorter[class - 1] = of_class;
+		out->shorter_bytes[class - 1] = each;
+		out->count += of_class;
+		out->bytes = rh_min(out->bytes + rh_bytes_times(each, of_class), RH_BYTES_MOST);
+	}
 	int write_buffers = write_ring(run->spare), read_buffers = READ_BUFFERS_LEAST + spare;
-	if (!run->spills || !counting.records ||
-	    rh_bytes_times(run->record_bytes, write_buffers + read_buffers) >= rh_bytes_times(bytes, out->count))
+	if (!run->spills || !counting.records || rh_bytes_times(run->record_bytes, write_buffers + read_buffers) >= out->bytes)
 		return 0;
 	*out = (struct rh_boundary_needs){.count = write_buffers + read_buffers,
 	                                  .bytes_each = run->record_bytes,
+	                                  .bytes = rh_bytes_times(run->record_bytes, write_buffers + read_buffers),
 	                                  .write_buffers = write_buffers,
 	                                  .read_buffers = read_buffers,
 	                                  .records = counting.records,

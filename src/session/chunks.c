@@ -51,6 +51,8 @@ static const char *obstacle(const struct rh_config *config, const struct rh_mode
 		return "several rows a micro-batch; set per_device_train_batch_size: 1";
 	if (model->router_aux_loss_coef != 0)
 		return "a router's balance loss; set router_aux_loss_coef: 0";
+	if (config->preference.answers)
+		return "losses over answers (loss_type)";
 	return config->backward_cut_count < 0 || cuts_are_fine(config, model) ? NULL : "backward_cuts that leave two blocks in a stage";
 }
 
@@ -72,55 +74,76 @@ static void widen(struct rh_micro_shape *most, const struct rh_micro_shape *shap
 	most->chunks = shape->chunks > most->chunks ? shape->chunks : most->chunks;
 }
 
-/* Widens *most by a row's chunks; *longest: tokens of the longest row that is cut. */
-static int widen_by_row(const struct rh_chunk_rule *rule, const struct rh_micro_batch *row, struct rh_micro_shape *most, int64_t *longest)
+/* The largest chunk of all rows, and more of these. */
+struct largest {
+	struct rh_micro_shape shape;
+	int64_t row, tokens[RH_CHUNKS_MOST]; /* of the longest row that is cut; of each chunk */
+};
+
+static int widen_by_row(const struct rh_chunk_rule *rule, const struct rh_micro_batch *row, struct largest *most)
 {
 	int64_t cut[RH_CHUNKS_MOST + 1], chunks = rh_chunks_cut(rule, row->start_q, row->shape.documents, cut);
 	if (chunks < 0)
 		return (int)chunks;
 	for (int c = 0; c < chunks; c++) {
 		struct rh_micro_batch chunk = rh_chunk_of(row, cut, c, (int)chunks, &(struct rh_chunk_room){0});
-		widen(most, &chunk.shape);
+		widen(&most->shape, &chunk.shape);
+		most->tokens[c] = rh_max(most->tokens[c], chunk.shape.tokens);
 	}
 	if (chunks > 1)
-		*longest = rh_max(*longest, row->shape.tokens);
+		most->row = rh_max(most->row, row->shape.tokens);
 	return 0;
 }
 
-/* Whole rows where none is longer than a chunk. */
-static void settle(const struct rh_micro_shape *most, int64_t longest, struct rh_workload *work)
+/* Groups of about as many chunks, by length: the fewer differ in one, the less memory is left unused. */
+void rh_chunks_classify(const int64_t *tokens, int chunks, struct rh_chunk_classes *out)
 {
-	if (most->chunks < 2)
+	int count = chunks < RH_CHUNK_CLASSES ? chunks : RH_CHUNK_CLASSES;
+	*out = (struct rh_chunk_classes){.count = count};
+	for (int c = 0; c < chunks && count > 1; c++) {
+		int longer = 0;
+		for (int other = 0; other < chunks; other++)
+			longer += tokens[other] > tokens[c] || (tokens[other] == tokens[c] && other < c);
+		int class = longer * count / chunks;
+		out->of_chunk[c] = (uint8_t) class;
+		out->tokens[class] = rh_max(out->tokens[class], tokens[c]);
+	}
+}
+
+/* Whole rows where none is longer than a chunk. */
+static void settle(const struct largest *most, struct rh_workload *work)
+{
+	if (most->shape.chunks < 2)
 		return;
 	work->row = work->train;
-	work->train = *most;
-	work->chunks = most->chunks;
-	work->cache_rows = longest;
-	work->train_micro_batches *= most->chunks;
+	work->train = most->shape;
+	work->chunks = most->shape.chunks;
+	work->cache_rows = most->row;
+	work->train_micro_batches *= work->chunks;
+	rh_chunks_classify(most->tokens, work->chunks, &work->classes);
 }
 
 static int cut_dataset(const struct rh_chunk_rule *rule, const struct rh_dataset *dataset, struct rh_workload *work)
 {
 	struct rh_batch batch = {0};
-	struct rh_micro_shape most = {0};
-	int64_t longest = 0;
+	struct largest most = {0};
 	int rc = 0;
 	for (int64_t row = 0; !rc && row < dataset->rows; row++) {
 		rc = rh_batch_outline(dataset, &row, 1, &batch);
 		struct rh_micro_batch micro = rh_micro_of(&batch);
 		if (!rc)
-			rc = widen_by_row(rule, &micro, &most, &longest);
+			rc = widen_by_row(rule, &micro, &most);
 	}
 	rh_batch_free(&batch);
 	if (!rc)
-		settle(&most, longest, work);
+		settle(&most, work);
 	return rc;
 }
 
 static int cut_synthetic(const struct rh_chunk_rule *rule, struct rh_workload *work)
 {
-	struct rh_micro_shape most = {0};
-	int64_t longest = 0, rows = work->train.head_rows;
+	struct largest most = {0};
+	int64_t rows = work->train.head_rows;
 	int32_t start[2] = {0, (int32_t)work->train.tokens}, *head = rh_alloc((size_t)rows, sizeof *head);
 	struct rh_micro_batch row = rh_micro_batch_of(work->train, start);
 	if (!head)
@@ -128,10 +151,10 @@ static int cut_synthetic(const struct rh_chunk_rule *rule, struct rh_workload *w
 	for (int64_t i = 0; i < rows; i++)
 		head[i] = (int32_t)i;
 	row.head_row = head;
-	int rc = widen_by_row(rule, &row, &most, &longest);
+	int rc = widen_by_row(rule, &row, &most);
 	rh_free(head);
 	if (!rc)
-		settle(&most, longest, work);
+		settle(&most, work);
 	return rc;
 }
 

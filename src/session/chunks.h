@@ -19,6 +19,9 @@ int rh_chunks_check(const struct rh_config *config, const struct rh_model *model
  * speeds nor the number of devices matter. Rows that no chunk makes fit stay whole, and the plan will say what they need. */
 int rh_chunks_choose(struct rh_session *session, const struct rh_dataset *dataset, int64_t kept, struct rh_workload *work) RH_MUST;
 
+/* Classes of chunks, by the most tokens that chunk c of any row has: (chunks). */
+void rh_chunks_classify(const int64_t *tokens, int chunks, struct rh_chunk_classes *out);
+
 /* The shapes of a row's chunks: (work->chunks), the last ones empty where it has fewer. */
 int rh_chunks_shapes(const struct rh_chunk_rule *rule, const struct rh_micro_batch *row, int chunks, struct rh_micro_shape *out) RH_MUST;
 

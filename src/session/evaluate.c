@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "schedule/program.h"
 #include "session/mode.h"
+#include "session/preference.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,7 +33,7 @@ struct rh_choices rh_choices_find(const struct rh_dataset *dataset)
 	int64_t known[RH_CHOICES_MAX][2], first, end;
 	const struct rh_choices none = {0};
 	struct rh_choices found = none;
-	if (dataset->objective.task != RH_TASK_CAUSAL_LM)
+	if (dataset->objective.task != RH_TASK_CAUSAL_LM || dataset->judged)
 		return none;
 	for (int64_t d = 0; d < dataset->documents; d++) {
 		if (!answer_of(dataset, d, &first, &end))
@@ -78,11 +79,10 @@ int rh_evaluate_load(const struct rh_config *config, const struct rh_objective *
 	return rc;
 }
 
-int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *config, const struct rh_choices *choices,
-                      struct rh_micro_shape *out)
+int rh_evaluate_shape(const struct rh_dataset *dataset, int64_t each, const struct rh_choices *choices, struct rh_micro_shape *out)
 {
 	struct rh_batch_limits limits;
-	int rc = rh_dataset_limits(dataset, config->per_device_eval_batch_size, &limits);
+	int rc = rh_dataset_limits(dataset, each, &limits);
 	if (rc)
 		return rc;
 	*out = (struct rh_micro_shape){.tokens = limits.tokens,
@@ -97,20 +97,20 @@ int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *
 	return 0;
 }
 
-int64_t rh_evaluate_micro_batches(const struct rh_dataset *dataset, const struct rh_config *config, int devices)
+int64_t rh_evaluate_micro_batches(int64_t rows, int64_t each, int devices)
 {
-	int64_t all = (dataset->rows + config->per_device_eval_batch_size - 1) / config->per_device_eval_batch_size;
-	return rh_roundpipe_default_round(all, devices); /* of a call */
+	return rh_roundpipe_default_round((rows + each - 1) / each, devices); /* of a call */
 }
 
 /* Buffers of one executor call. */
 struct wave {
 	int64_t micro_batches, scores;
-	int64_t *rows; /* of one micro-batch */
+	int64_t each, *rows; /* of one micro-batch: how many at most, and which */
 	struct rh_batch *batch;
 	struct rh_micro_batch *micro;
 	float **loss, **score;
 	int32_t **hit;
+	float *sums; /* scratch of what judges documents */
 };
 
 static void wave_free(struct wave *wave)
@@ -131,6 +131,7 @@ static void wave_free(struct wave *wave)
 	rh_free(wave->loss);
 	rh_free(wave->score);
 	rh_free(wave->hit);
+	rh_free(wave->sums);
 }
 
 /* Box 1 of several makes the batches; the others have room for them. */
@@ -142,19 +143,20 @@ static int reserve_batch(const struct rh_session *session, struct rh_batch *batc
 	return session->box.number ? rh_batch_reserve(batch, &limits) : 0;
 }
 
-static int wave_create(const struct rh_session *session, struct wave *out)
+static int wave_create(const struct rh_session *session, int64_t each, struct wave *out)
 {
 	const struct rh_micro_shape *shape = &session->work.infer;
-	int64_t micro_batches = session->work.infer_micro_batches, batch_rows = session->config->per_device_eval_batch_size;
+	int64_t micro_batches = session->work.infer_micro_batches;
 	size_t count = (size_t)micro_batches, rows = (size_t)shape->head_rows;
-	*out = (struct wave){.micro_batches = micro_batches, .scores = shape->choices};
-	out->rows = rh_alloc((size_t)batch_rows, sizeof *out->rows);
+	*out = (struct wave){.micro_batches = micro_batches, .scores = shape->choices, .each = each};
+	out->rows = rh_alloc((size_t)each, sizeof *out->rows);
+	out->sums = rh_alloc(2 * (size_t)shape->documents, sizeof *out->sums);
 	out->batch = rh_alloc(count, sizeof *out->batch);
 	out->micro = rh_alloc(count, sizeof *out->micro);
 	out->loss = rh_alloc(count, sizeof(float *));
 	out->score = rh_alloc(count, sizeof(float *));
 	out->hit = rh_alloc(count, sizeof(int32_t *));
-	int rc = out->rows && out->batch && out->micro && out->loss && out->score && out->hit ? 0 : -ENOMEM;
+	int rc = out->rows && out->sums && out->batch && out->micro && out->loss && out->score && out->hit ? 0 : -ENOMEM;
 	for (int64_t m = 0; !rc && m < micro_batches; m++) {
 		out->loss[m] = rh_alloc(rows, sizeof(float));
 		out->hit[m] = rh_alloc(rows, sizeof(int32_t));
@@ -170,11 +172,14 @@ static int wave_create(const struct rh_session *session, struct wave *out)
 struct sums {
 	double loss;
 	int64_t hits, trained, tokens, correct, documents;
+	struct rh_figures figures;
 };
 
 struct tally {
 	struct sums sums;
 	int64_t labels, *pair; /* of a classification: (labels, labels) rows of a label, columns of a prediction; else NULL */
+	const struct rh_preference *preference; /* what documents are judged by; NULL: they are not */
+	float *logps;                           /* where the next documents' log-probabilities go, and nothing else is counted; NULL */
 };
 
 static void count_pair(const float *score, int32_t label, struct tally *tally)
@@ -185,14 +190,28 @@ static void count_pair(const float *score, int32_t label, struct tally *tally)
 	tally->pair[label * tally->labels + best]++;
 }
 
+static void judge_micro(const struct wave *wave, int64_t m, struct tally *tally)
+{
+	const struct rh_batch *batch = &wave->batch[m];
+	const struct rh_judged_losses judged = {batch->span, batch->reference, wave->loss[m], batch->documents, batch->trained, wave->sums};
+	if (tally->logps) {
+		rh_preference_logps(&judged, tally->logps);
+		tally->logps += batch->documents;
+	} else {
+		tally->sums.loss += rh_preference_judge(tally->preference, &judged, &tally->sums.figures);
+	}
+}
+
 static void count_micro(const struct wave *wave, int64_t m, const struct rh_choices *choices, struct tally *tally)
 {
 	const struct rh_batch *batch = &wave->batch[m];
 	int64_t document = -1;
 	tally->sums.tokens += batch->tokens;
 	tally->sums.trained += batch->trained;
+	if (tally->preference)
+		judge_micro(wave, m, tally);
 	for (int64_t i = 0, d = 0; i < batch->trained; i++) {
-		tally->sums.loss += (double)wave->loss[m][i];
+		tally->sums.loss += tally->preference ? 0 : (double)wave->loss[m][i];
 		tally->sums.hits += wave->hit[m][i];
 		if (tally->pair)
 			count_pair(wave->score[m] + i * wave->scores, batch->target[i], tally);
@@ -213,7 +232,7 @@ static void count_micro(const struct wave *wave, int64_t m, const struct rh_choi
 /* The batches of a wave, rows from *row on. Their number, or a fault. */
 static int64_t fill_wave(struct rh_session *session, const struct rh_dataset *dataset, struct wave *wave, int64_t *row)
 {
-	int64_t count = 0, first = *row, most = session->config->per_device_eval_batch_size;
+	int64_t count = 0, first = *row, most = wave->each;
 	for (; count < wave->micro_batches && *row < dataset->rows; count++) {
 		int64_t n = 0;
 		while (n < most && *row < dataset->rows)
@@ -236,11 +255,12 @@ static int run_wave(struct rh_session *session, const struct rh_dataset *dataset
 	for (int64_t m = 0; m < count; m++) {
 		struct rh_micro_batch *micro = &wave->micro[m];
 		*micro = rh_micro_of(&wave->batch[m]);
+		micro->shape.judged = 0; /* the host judges what comes back */
 		micro->loss = counts ? wave->loss[m] : NULL;
 		micro->hit = counts ? wave->hit[m] : NULL;
 		if (tally->pair) {
 			micro->shape.choices = tally->labels;
-			micro->scores = wave->score[m];
+			micro->scores = counts ? wave->score[m] : NULL;
 		} else if (choices && choices->count) {
 			micro->shape.choices = choices->count;
 			micro->choice = choices->token;
@@ -301,31 +321,53 @@ static void judge_pairs(const struct tally *tally, struct rh_evaluation *out)
 	out->matthews = correlation(tally, all, right);
 }
 
-int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
-                struct rh_progress *progress, struct rh_evaluation *out)
+/* Every row once, in file order, `each` a micro-batch. */
+static int run_rows(struct rh_session *session, const struct rh_dataset *dataset, int64_t each, const struct rh_choices *choices,
+                    struct rh_progress *progress, struct tally *tally)
 {
 	struct wave wave;
-	struct tally tally = {.labels = rh_task_classifies(dataset->objective.task) ? dataset->objective.labels : 0};
 	double began = rh_clock_seconds();
-	int rc = wave_create(session, &wave);
+	int rc = wave_create(session, each, &wave);
 	if (rc)
 		return rc;
-	if (tally.labels && !(tally.pair = rh_alloc((size_t)(tally.labels * tally.labels), sizeof *tally.pair)))
-		rc = -ENOMEM;
 	for (int64_t row = 0; !rc && row < dataset->rows;) {
-		rc = run_wave(session, dataset, choices, &wave, &row, &tally);
+		rc = run_wave(session, dataset, choices, &wave, &row, tally);
 		double now = rh_clock_seconds();
 		rh_progress_rows(progress, row, dataset->rows, (now - began) / (double)row * (double)(dataset->rows - row), now);
 	}
 	wave_free(&wave);
+	return rc;
+}
+
+int rh_evaluate_logps(struct rh_session *session, const struct rh_dataset *dataset, int64_t each, struct rh_progress *progress,
+                      float *logps)
+{
+	struct tally tally = {.preference = &dataset->preference, .logps = logps};
+	return run_rows(session, dataset, each, NULL, progress, &tally);
+}
+
+int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
+                struct rh_progress *progress, struct rh_evaluation *out)
+{
+	struct tally tally = {.labels = rh_task_classifies(dataset->objective.task) ? dataset->objective.labels : 0,
+	                      .preference = dataset->judged ? &dataset->preference : NULL};
+	double began = rh_clock_seconds();
+	int rc = 0;
+	if (tally.labels && !(tally.pair = rh_alloc((size_t)(tally.labels * tally.labels), sizeof *tally.pair)))
+		return -ENOMEM;
+	rc = run_rows(session, dataset, session->config->per_device_eval_batch_size, choices, progress, &tally);
 	const struct rh_mode_part *part = &rh_session_mode(session)->part;
 	if (!rc && part->share_tally)
 		rc = part->share_tally(session, &tally.sums, sizeof tally.sums);
+	if (!rc && part->share_tally && tally.pair)
+		rc = part->share_tally(session, tally.pair, tally.labels * tally.labels * (int64_t)sizeof *tally.pair);
 	if (rc) {
 		rh_free(tally.pair);
 		return rc;
 	}
-	*out = (struct rh_evaluation){.loss = tally.sums.loss / (double)tally.sums.trained,
+	*out = (struct rh_evaluation){.loss = tally.sums.loss / (double)(tally.preference ? dataset->rows : tally.sums.trained),
+	                              .is_judged = tally.preference != NULL,
+	                              .figures = tally.sums.figures,
 	                              .token_accuracy = (double)tally.sums.hits / (double)tally.sums.trained,
 	                              .choice_accuracy = -1,
 	                              .majority = -1,

@@ -19,7 +19,9 @@ struct rh_choices {
 struct rh_choices rh_choices_find(const struct rh_dataset *dataset);
 
 struct rh_evaluation {
-	double loss;                      /* mean over trained tokens */
+	double loss;                      /* mean over trained tokens; over judged rows */
+	int is_judged;                    /* rows say which answer is better, and the loss is over that */
+	struct rh_figures figures;        /* of those */
 	double token_accuracy;            /* share of trained tokens that are the likeliest */
 	double choice_accuracy, majority; /* shares of documents; -1 where the rows are no choice. majority: of the commonest answer */
 	double f1, matthews;              /* of a classification: F1 of label 1, of more than two labels their mean; and the correlation */
@@ -39,9 +41,13 @@ int rh_evaluate_load(const struct rh_config *config, const struct rh_objective *
 int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
                 struct rh_progress *progress, struct rh_evaluation *out) RH_MUST;
 
-/* The largest micro-batch that rh_evaluate will make, and how many go into one executor call. */
-int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *config, const struct rh_choices *choices,
+/* l of each judged document (logps: so many), by the model as it stands; `each` rows a micro-batch. */
+int rh_evaluate_logps(struct rh_session *session, const struct rh_dataset *dataset, int64_t each, struct rh_progress *progress,
+                      float *logps) RH_MUST;
+
+/* The largest micro-batch of `each` rows, and how many go into one executor call. */
+int rh_evaluate_shape(const struct rh_dataset *dataset, int64_t each, const struct rh_choices *choices,
                       struct rh_micro_shape *out) RH_MUST;
-int64_t rh_evaluate_micro_batches(const struct rh_dataset *dataset, const struct rh_config *config, int devices);
+int64_t rh_evaluate_micro_batches(int64_t rows, int64_t each, int devices);
 
 #endif

@@ -3,6 +3,25 @@
 #include "core/alloc.h"
 #include "core/minmax.h"
 #include "session/chunks.h"
+#include "session/preference.h"
+
+#include <string.h>
+
+/* Of `all` micro-batches, each with so many documents at most. */
+static int reserve_judged(struct rh_flights *out, size_t all, size_t documents)
+{
+	out->documents = rh_alloc(all, sizeof *out->documents);
+	out->span = rh_alloc(all, sizeof *out->span);
+	out->reference = rh_alloc(all, sizeof *out->reference);
+	out->sums = rh_alloc(2 * documents, sizeof *out->sums);
+	int rc = out->documents && out->span && out->reference && out->sums ? 0 : -ENOMEM;
+	for (size_t m = 0; !rc && m < all; m++) {
+		out->span[m] = rh_alloc(documents * RH_SPANS, sizeof **out->span);
+		out->reference[m] = rh_alloc(documents, sizeof **out->reference);
+		rc = out->span[m] && out->reference[m] ? 0 : -ENOMEM;
+	}
+	return rc;
+}
 
 int rh_flights_reserve(const struct rh_workload *work, int64_t count, struct rh_flights *out)
 {
@@ -12,7 +31,8 @@ int rh_flights_reserve(const struct rh_workload *work, int64_t count, struct rh_
 	                                       .documents = row->documents,
 	                                       .trained = row->head_rows,
 	                                       .longest = row->longest,
-	                                       .pixels = row->pixels};
+	                                       .pixels = row->pixels,
+	                                       .judged = row->judged};
 	size_t micros = (size_t)work->train_micro_batches, all = micros * (size_t)count;
 	*out = (struct rh_flights){.count = count, .micro_batches = work->train_micro_batches, .chunks = chunks};
 	/* a document that is cut counts once more in each chunk */
@@ -31,7 +51,7 @@ int rh_flights_reserve(const struct rh_workload *work, int64_t count, struct rh_
 	for (size_t m = 0; !rc && m < all; m++)
 		if (!(out->loss[m] = rh_alloc((size_t)rh_max(work->train.head_rows, 1), sizeof(float))))
 			rc = -ENOMEM;
-	return rc;
+	return rc || !row->judged ? rc : reserve_judged(out, all, (size_t)row->judged);
 }
 
 void rh_flights_free(struct rh_flights *flights)
@@ -40,6 +60,14 @@ void rh_flights_free(struct rh_flights *flights)
 		rh_batch_free(&flights->batch[m]);
 	for (int64_t m = 0; flights->loss && m < flights->count * flights->micro_batches; m++)
 		rh_free(flights->loss[m]);
+	for (int64_t m = 0; flights->span && flights->reference && m < flights->count * flights->micro_batches; m++) {
+		rh_free(flights->span[m]);
+		rh_free(flights->reference[m]);
+	}
+	rh_free(flights->documents);
+	rh_free(flights->span);
+	rh_free(flights->reference);
+	rh_free(flights->sums);
 	rh_free(flights->numbers);
 	rh_free(flights->batch);
 	rh_free(flights->micro);
@@ -71,6 +99,15 @@ static int cut_row(struct rh_flights *flights, const struct rh_chunk_rule *rule,
 	return 0;
 }
 
+/* The step's results come when its batches may be another's. */
+static void keep_judged(struct rh_flights *flights, const struct rh_session *session, const struct rh_micro_batch *micro, int64_t at)
+{
+	flights->preference = &session->model->preference;
+	flights->documents[at] = micro->shape.judged;
+	memcpy(flights->span[at], micro->span, (size_t)micro->shape.judged * RH_SPANS * sizeof *micro->span);
+	memcpy(flights->reference[at], micro->reference, (size_t)micro->shape.judged * sizeof *micro->reference);
+}
+
 int rh_flights_use(struct rh_flights *flights, const struct rh_session *session, int64_t step, int64_t count)
 {
 	int64_t first = rh_flight_first(flights, step);
@@ -88,6 +125,8 @@ int rh_flights_use(struct rh_flights *flights, const struct rh_session *session,
 		micro->loss = rh_model_has_head(session->model) ? flights->loss[first + m] : NULL;
 		micro->load_balancing_loss = &flights->load_balancing_loss[first + m];
 		flights->targets[first + m] = micro->shape.head_rows;
+		if (micro->shape.judged)
+			keep_judged(flights, session, micro, first + m);
 		flight->tokens += micro->shape.tokens;
 		flight->trained += micro->shape.head_rows;
 	}
@@ -116,17 +155,53 @@ int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *ses
 	return rc ? rc : count < 0 ? count : count * flights->chunks;
 }
 
+static struct rh_judged_losses judged_of(const struct rh_flights *flights, int64_t at)
+{
+	return (struct rh_judged_losses){flights->span[at],      flights->reference[at], flights->loss[at],
+	                                 flights->documents[at], flights->targets[at],   flights->sums};
+}
+
+double rh_flight_divisor(const struct rh_flights *flights, int64_t step)
+{
+	const struct rh_flight *flight = rh_flight_of(flights, step);
+	int64_t first = rh_flight_first(flights, step), documents = 0;
+	if (!flights->preference)
+		return (double)flight->trained;
+	for (int64_t m = first; m < first + flight->count; m++)
+		documents += flights->documents[m];
+	return (double)(documents / flights->preference->answers);
+}
+
+void rh_flight_tell(const struct rh_flights *flights, int64_t step, struct rh_figures *figures)
+{
+	int64_t first = rh_flight_first(flights, step);
+	for (int64_t m = first; flights->preference && m < first + rh_flight_of(flights, step)->count; m++) {
+		const struct rh_judged_losses batch = judged_of(flights, m);
+		(void)rh_preference_judge(flights->preference, &batch, figures);
+	}
+}
+
+static double sum_of(const struct rh_flights *flights, int64_t at)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < flights->targets[at]; i++)
+		sum += (double)flights->loss[at][i];
+	return sum;
+}
+
 double rh_flight_loss(const struct rh_flights *flights, int64_t step)
 {
 	const struct rh_flight *flight = rh_flight_of(flights, step);
 	int64_t first = rh_flight_first(flights, step);
 	double total = 0, balance = 0;
 	for (int64_t m = first; m < first + flight->count; m++) {
-		double sum = 0;
 		balance += flights->load_balancing_loss[m];
-		for (int64_t i = 0; i < flights->targets[m]; i++)
-			sum += (double)flights->loss[m][i];
-		total += sum;
+		if (flights->preference) {
+			const struct rh_judged_losses batch = judged_of(flights, m);
+			total += rh_preference_judge(flights->preference, &batch, NULL);
+		} else {
+			total += sum_of(flights, m);
+		}
 	}
-	return total / (double)flight->trained + balance / (double)flight->count;
+	return total / rh_flight_divisor(flights, step) + balance / (double)flight->count;
 }

@@ -2,6 +2,7 @@
 #ifndef RH_SESSION_FLIGHTS_H
 #define RH_SESSION_FLIGHTS_H
 
+#include "observe/report.h"
 #include "session/session.h"
 #include "session/training_data.h"
 
@@ -26,6 +27,11 @@ struct rh_flights {
 	float **loss;                /* of each target */
 	double *load_balancing_loss; /* rh_load_balancing_loss of each micro-batch */
 	int64_t *targets;            /* of each micro-batch */
+	/* where documents are judged (core/preference.h): by what; of each micro-batch its documents, and their spans and references */
+	const struct rh_preference *preference; /* of the model; NULL: nothing is judged */
+	int64_t *documents;
+	int32_t **span;
+	float **reference, *sums; /* sums: scratch */
 };
 
 /* Memory for `count` steps of such a workload. rh_flights_free in any case. -ENOMEM. */
@@ -50,7 +56,11 @@ int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *ses
 /* The first `count` of `batch` are the step's micro-batches: fills `micro`, and what `step` knows of them. */
 int rh_flights_use(struct rh_flights *flights, const struct rh_session *session, int64_t step, int64_t count) RH_MUST;
 
+/* By what the summed losses of a step's micro-batches are divided: targets; judged rows. */
+double rh_flight_divisor(const struct rh_flights *flights, int64_t step);
 /* Summed by micro-batch, then in index order; and the mean of the micro-batches' load balancing losses. */
 double rh_flight_loss(const struct rh_flights *flights, int64_t step);
+/* Adds what the step's losses over answers tell. */
+void rh_flight_tell(const struct rh_flights *flights, int64_t step, struct rh_figures *figures);
 
 #endif

@@ -2,6 +2,8 @@
 #ifndef RH_SESSION_RUN_STATE_H
 #define RH_SESSION_RUN_STATE_H
 
+#include "observe/report.h"
+
 #include <stdint.h>
 
 enum { RH_NORM_SHARES = 256 }; /* the most steps between a norm and the step that is clipped by its share */
@@ -11,6 +13,7 @@ struct rh_run_state {
 	int64_t step;                    /* done */
 	double loss_since_log, run_loss; /* sums over steps */
 	int64_t steps_since_log;
+	struct rh_figures figures_since_log; /* of losses over answers */
 	int64_t tokens, trained_tokens; /* since the run began */
 	int64_t skipped_steps;          /* whose gradient was not finite: in no sum */
 	int64_t drift_since_log;        /* the largest drift of a micro-batch (struct train_versions) since the last logged line */

@@ -324,6 +324,22 @@ void rh_session_pack(const struct rh_session *session, struct rh_model *model)
 		rh_model_pack(model, form_of, session);
 }
 
+/* Losses over answers are of models that continue texts; dropout is off, as in TRL. */
+static int set_preference(const struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	if (!config->preference.answers)
+		return 0;
+	if (session->model_config->task != RH_TASK_CAUSAL_LM)
+		return rh_fail(-EINVAL, "loss_type: %s does not continue texts, so its answers cannot be judged; leave it out",
+		               rh_model_architecture(session->model_config));
+	session->model->preference = config->preference;
+	if (!session->machine && session->lora && session->model->dropout != 0)
+		rh_note("lora_dropout: off, as in TRL with losses over preferences, also where it is given");
+	session->model->dropout = 0;
+	return 0;
+}
+
 static int open_session(int trains, struct rh_session *out)
 {
 	const struct rh_config *config = out->config;
@@ -357,6 +373,8 @@ static int open_session(int trains, struct rh_session *out)
 	}
 	if (!rc && trains)
 		rc = set_load_balancing(out);
+	if (!rc && trains)
+		rc = set_preference(out);
 	if (!rc && trains)
 		rc = rh_chunks_check(config, out->model);
 	if (!rc && trains)
@@ -706,5 +724,8 @@ struct rh_micro_batch rh_micro_of(const struct rh_batch *batch)
 	micro.shape.typed = batch->is_typed ? batch->tokens : 0;
 	micro.shape.pixels = batch->pixels;
 	micro.pixel = batch->pixel;
+	micro.shape.judged = batch->is_judged ? batch->documents : 0;
+	micro.span = batch->span;
+	micro.reference = batch->reference;
 	return micro;
 }

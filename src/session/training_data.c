@@ -3,6 +3,7 @@
 #include "core/minmax.h"
 #include "observe/trace.h"
 #include "session/chunks.h"
+#include "session/preference.h"
 
 #include <math.h>
 
@@ -14,6 +15,11 @@ int rh_training_data_arrange(const struct rh_config *config, const struct rh_obj
 		rc = rh_evaluate_load(config, objective, tokenizer, &data->held_out);
 	else if (config->eval_split > 0)
 		rc = rh_dataset_split(&data->train, config->eval_split, config->data_seed, &data->held_out);
+	if (rc)
+		return rc;
+	rc = rh_dataset_pair(&data->train, config->per_device_train_batch_size, config->max_length);
+	if (!rc)
+		rc = rh_dataset_pair(&data->held_out, config->per_device_train_batch_size, config->max_length);
 	if (rc)
 		return rc;
 	if (data->held_out.rows)
@@ -41,7 +47,8 @@ int rh_training_data_workload(struct rh_session *session, const struct rh_traini
 	                                      .longest = limits.longest,
 	                                      .head_rows = limits.trained,
 	                                      .typed = data->train.objective.is_typed ? limits.tokens : 0,
-	                                      .pixels = limits.pixels},
+	                                      .pixels = limits.pixels,
+	                                      .judged = limits.judged},
 	                            .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
 	                            .train_steps = data->steps,                                        /* of a run that begins */
 	                            .run_steps = data->steps,
@@ -49,9 +56,13 @@ int rh_training_data_workload(struct rh_session *session, const struct rh_traini
 	                            .reading_bytes = rh_max(data->train.reading_bytes, data->held_out.reading_bytes)};
 	out->data_bytes += rh_micro_shape_pixel_bytes(&out->train) * out->train_micro_batches;
 	out->data_bytes += config->trace_step ? (int64_t)RH_TRACE_STEP_SPANS * RH_TRACE_SPAN_BYTES : 0;
-	if (config->eval_strategy != RH_WHEN_NO && data->held_out.rows) {
-		out->infer_micro_batches = rh_evaluate_micro_batches(&data->held_out, config, session->device_count);
-		rc = rh_evaluate_shape(&data->held_out, config, &data->choices, &out->infer);
+	int evaluates = config->eval_strategy != RH_WHEN_NO && data->held_out.rows;
+	if (rh_preference_refers(&config->preference)) {
+		rc = rh_reference_workload(config, &data->train, evaluates ? &data->held_out : NULL, session->device_count, out);
+	} else if (evaluates) {
+		out->infer_micro_batches =
+		        rh_evaluate_micro_batches(data->held_out.rows, config->per_device_eval_batch_size, session->device_count);
+		rc = rh_evaluate_shape(&data->held_out, config->per_device_eval_batch_size, &data->choices, &out->infer);
 		out->data_bytes += rc ? 0 : rh_micro_shape_pixel_bytes(&out->infer) * out->infer_micro_batches;
 	}
 	return rc ? rc : rh_chunks_choose(session, &data->train, chunk, out);

@@ -19,7 +19,7 @@ static int begin_one(struct training *run)
 	rh_updater_open(run->session.updater, &update, run->config->max_grad_norm);
 	run->begun++;
 	return rh_executor_begin(run->session.executor, run->flights.micro, count, step,
-	                         1.0f / (float)rh_flight_of(&run->flights, step)->trained);
+	                         1.0f / (float)rh_flight_divisor(&run->flights, step));
 }
 
 /* The first step in flight: its update has begun, or is over where something wants it to be. */

@@ -22,7 +22,8 @@ static int evaluate(struct training *run, double epoch)
 	                                .tokens = eval.trained,
 	                                .rows = eval.rows,
 	                                .seconds = eval.seconds,
-	                                .elapsed_seconds = rh_clock_seconds() - run->log.started};
+	                                .elapsed_seconds = rh_clock_seconds() - run->log.started,
+	                                .figures = eval.figures};
 	run->result->has_eval = 1;
 	run->result->eval = eval;
 	char accuracy[128] = "";
@@ -32,8 +33,15 @@ static int evaluate(struct training *run, double epoch)
 	if (eval.classifies)
 		snprintf(accuracy + used, sizeof accuracy - used, ", F1 %.4f, Matthews %.4f", eval.f1, eval.matthews);
 	const char *whose = run->mode->output.evaluated ? run->mode->output.evaluated(&run->session) : "";
-	rh_note("step %" PRId64 ": eval_loss%s %.6f (weighted by token), token accuracy %.4f%s", run->state.step, whose, eval.loss,
-	        eval.token_accuracy, accuracy);
+	if (eval.is_judged)
+		rh_note("step %" PRId64 ": eval_loss%s %.6f (a row), %s %.4f, margin %.4f", run->state.step, whose, eval.loss,
+		        eval.figures.count[RH_FIGURE_REWARDS_ACCURACIES] ? "accuracy" : "kl",
+		        rh_figure_of(&eval.figures, eval.figures.count[RH_FIGURE_REWARDS_ACCURACIES] ? RH_FIGURE_REWARDS_ACCURACIES
+		                                                                                     : RH_FIGURE_KL),
+		        rh_figure_of(&eval.figures, RH_FIGURE_REWARDS_MARGINS));
+	else
+		rh_note("step %" PRId64 ": eval_loss%s %.6f (weighted by token), token accuracy %.4f%s", run->state.step, whose, eval.loss,
+		        eval.token_accuracy, accuracy);
 	rc = saving_line(rh_metrics_eval(run->log.metrics, &report));
 	if (!rc && run->log.reports)
 		rc = saving_line(rh_reports_eval(run->log.reports, &report));

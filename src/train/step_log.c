@@ -58,6 +58,8 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	report->tokens_per_second = (double)run->log.tokens_since_log / (now - run->log.since_log);
 	run->result->final_loss = report->loss;
 	run->result->final_steps = run->state.steps_since_log;
+	report->figures = run->state.figures_since_log;
+	run->state.figures_since_log = (struct rh_figures){0};
 	run->state.loss_since_log = 0;
 	run->state.steps_since_log = 0;
 	run->log.tokens_since_log = 0;
@@ -87,6 +89,7 @@ int train_step_done(struct training *run, double loss, double norm)
 		run->state.loss_since_log += loss;
 		run->state.run_loss += loss;
 		run->state.steps_since_log++;
+		rh_flight_tell(&run->flights, run->state.step - 1, &run->state.figures_since_log);
 		trouble_watch(run, loss, norm);
 	}
 	run->state.tokens += flight->tokens;
@@ -108,6 +111,8 @@ int train_step_done(struct training *run, double loss, double norm)
 	                                .trained_tokens = run->state.trained_tokens,
 	                                .elapsed_seconds = now - run->log.started,
 	                                .seconds_left = per_step * (double)(run->data.steps - run->state.step)};
+	if (run->flights.preference && !run->trouble.bad_in_a_row)
+		rh_flight_tell(&run->flights, run->state.step - 1, &report.figures);
 	train_tell_step_seconds(per_step);
 	report_peaks(run, &report);
 	rh_progress_step(run->log.progress, &report, now);

@@ -31,7 +31,7 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 	struct rh_update update = rh_update_of(run->config, step, rh_lr_at(&run->course.lr, step), 1);
 	rh_updater_open(run->session.updater, &update, own_max_norm(run, step));
 	*batch = run->flights.micro;
-	*loss_scale = 1.0f / (float)rh_flight_of(&run->flights, step)->trained;
+	*loss_scale = 1.0f / (float)rh_flight_divisor(&run->flights, step);
 	return 0;
 }
 

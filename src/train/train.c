@@ -6,6 +6,7 @@
 #include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "core/minmax.h"
 #include "data/chat.h"
@@ -14,6 +15,7 @@
 #include "session/chunks.h"
 #include "session/generate.h"
 #include "session/lr.h"
+#include "session/preference.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -179,10 +181,10 @@ static int find_work(struct training *run)
 	int rc = is_first ? load_data(run) : 0;
 	if (!rc && is_first)
 		rc = rh_training_data_workload(&run->session, &run->data, run->state.sequence_chunk, &run->work);
-	if (!rc && is_first)
-		keep_chunk(run);
 	if (!rc && mode->share_run)
 		rc = mode->share_run(&run->shared);
+	if (!rc)
+		keep_chunk(run); /* of boxes, too: their rows are whole */
 	if (!rc && mode->plan)
 		rc = mode->plan(&run->session, run->data.train.rows, run->data.targets, &run->work);
 	run->course.lr = (struct rh_lr){.scheduler = run->config->lr_scheduler_type,
@@ -264,11 +266,32 @@ static int check_base(const struct training *run, const char *checkpoint)
 	return rc;
 }
 
+/* Before a checkpoint's weights take the place of those that the run began with. */
+static int find_reference(struct training *run, const char *checkpoint, char **path)
+{
+	const struct rh_config *config = run->config;
+	*path = NULL;
+	if (!rh_preference_refers(&config->preference))
+		return 0;
+	*path = rh_path_join(config->output_dir, RH_REFERENCE_FILE);
+	struct rh_progress *progress = NULL;
+	int is_made = 0, rc = *path ? rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &progress) : -ENOMEM;
+	if (!rc)
+		rc = rh_reference_find(&run->session, checkpoint ? *path : NULL, &run->data.train, &run->data.held_out, progress, &is_made);
+	rh_progress_close(progress);
+	if (!is_made) {
+		rh_free(*path);
+		*path = NULL;
+	}
+	return rc;
+}
+
 static int open_outputs(struct training *run, const char *checkpoint)
 {
 	const struct rh_config *config = run->config;
-	int rc = 0;
-	if (checkpoint) {
+	char *reference = NULL;
+	int rc = find_reference(run, checkpoint, &reference);
+	if (!rc && checkpoint) {
 		rc = rh_checkpoint_load(checkpoint, &run->session);
 		if (!rc)
 			rh_note("going on from %s, step %" PRId64 " of %" PRId64, checkpoint, run->state.step, run->data.steps);
@@ -286,6 +309,9 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	}
 	if (!rc)
 		rc = best_find(run);
+	if (!rc && reference)
+		rc = rh_reference_save(&run->session, reference, &run->data.train, &run->data.held_out);
+	rh_free(reference);
 	if (!rc)
 		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1, rh_checkpoint_step(run->trainer.best_checkpoint));
 	if (rc)

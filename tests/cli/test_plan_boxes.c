@@ -384,6 +384,10 @@ static void test_logits_are_counted(void **state)
 		double logits = LABELS * sizeof(float), features = (double)TEXTS * TOKENS * HIDDEN * 2;
 		assert_true(number(modes, "bytes") == features + i * TEXTS * (logits + logits + sizeof(int32_t)));
 		assert_true(number(modes, "bytes_with_gradients") == 2 * features);
+		assert_true(json_is_true(json_object_get(modes, "pays_down")) && json_is_true(json_object_get(modes, "pays_both")));
+		assert_true(number(modes, "papers_sequential_seconds") > number(modes, "papers_fluidpipe_seconds"));
+		assert_true(number(json_object_get(modes, "tokens_per_second"), "sync-pp") > 0);
+		assert_true(number(json_object_get(modes, "tokens_per_second"), "paci") > 0);
 		json_decref(json);
 		run_free(&ran);
 	}

@@ -119,9 +119,12 @@ static void test_configurations_are_converted(void **state)
 	         "use_peft: true\n|lora_r: 16\n|lora_alpha: 32\n|lora_dropout: 0\n|lora_target_modules: [q_proj,v_proj]\n|train_file: "
 	         "[identity,alpaca]\n|dataset_info: mine/dataset_info.json\n|max_length: 2048\n|optim: adamw_torch\n",
 	         "# template: |# loraplus_lr_ratio: |not built yet|# pure_bf16: |assistant_only_loss: true");
-	converts("finetuning_type: full\nstage: dpo\npref_beta: 0.1\nfreeze_trainable_layers: 2\nplugins: [a]\n", "max_length: 2048",
-	         "# stage: |not built|# pref_beta: |# freeze_trainable_layers: |an adapter comes nearest|# plugins: |# finetuning_type: "
+	converts("finetuning_type: full\nstage: rm\npref_beta: 0.1\nfreeze_trainable_layers: 2\nplugins: [a]\n", "beta: 0.1\n|max_length: 2048",
+	         "# stage: |not built|# freeze_trainable_layers: |an adapter comes nearest|# plugins: |# finetuning_type: "
 	         "all weights");
+	converts("finetuning_type: full\nstage: dpo\npref_beta: 0.2\npref_ftx: 0.3\npref_loss: ipo\nkto_chosen_weight: 2\n",
+	         "beta: 0.2\n|loss_type: [ipo, sft]\n|loss_weights: [1, 0.3]\n|desirable_weight: 2\n", "# stage: loss_type says it");
+	converts("base_model: m\nrl: kto\nrl_beta: 0.3\n", "loss_type: kto\n|beta: 0.3\n", "");
 	converts("base_model: m\nval_set_size: 0.0\n", "model_name_or_path: m\n", "# val_set_size: no rows are held out");
 	/* what this program would refuse is not written */
 	converts("learning_rate: much\nlr_scheduler: rex\nno_such_key: 1\nlora_r: 4\nlora_rank: 8\nval_set_size: 100\n", "lora_r: 4\n",

@@ -1,4 +1,5 @@
 #include "kernel_case.h"
+#include "preference_case.h"
 #include "row_case.h"
 
 #include "cuda/kernels.h"
@@ -148,6 +149,18 @@ static void test_scatter_rows_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_scatter);
 }
 
+static void check_preference(const struct case_shape *s, uint64_t *seed)
+{
+	struct op_case c = preference_case(s, (enum rh_preference_loss)(s->index % RH_PREFERENCE_LOSSES), seed);
+	kernel_check(&c, cuda_preference, seed);
+}
+
+static void test_preference_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_preference);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -156,6 +169,7 @@ int main(void)
 	        cmocka_unit_test(test_embedding_equals_the_oracle),   cmocka_unit_test(test_embedding_backward_equals_the_oracle),
 	        cmocka_unit_test(test_embedding_backward_of_many_tokens_equals_the_oracle),
 	        cmocka_unit_test(test_gather_rows_equals_the_oracle), cmocka_unit_test(test_scatter_rows_equals_the_oracle),
+	        cmocka_unit_test(test_preference_equals_the_oracle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,11 @@ static void test_traffic_breaks_even_at_two_logits_a_gradient(void **state)
 		traffic.logits_an_epoch = traffic.mini_batches * traffic.logits_up;
 		double apart = rh_paper_fluidpipe_epoch_bytes(&traffic) - rh_paper_pipeline_epoch_bytes(&traffic);
 		assert_true(vocabulary < 512 ? apart < 0 : vocabulary > 512 ? apart > 0 : apart == 0);
+		assert_int_equal(rh_paper_fluidpipe_pays_both(&traffic), apart < 0);
+		assert_true(rh_paper_fluidpipe_pays_down(&traffic));
 	}
+	traffic.logits_an_epoch = traffic.mini_batches * traffic.gradients; /* where box 1 alone distils */
+	assert_false(rh_paper_fluidpipe_pays_down(&traffic));
 }
 
 int main(void)

@@ -76,8 +76,10 @@ static void widen(struct rh_micro_shape *most, const struct rh_micro_shape *shap
 }
 
 /* The step's micro-batches: rows, or their chunks in `each` places; each: what was wanted before, 0: it is counted. */
-static int cut_rows(const struct rh_chunk_rule *rule, struct row *row, int each, struct rh_micro_batch *out, struct rh_micro_shape *most)
+static int cut_rows(const struct rh_chunk_rule *rule, struct row *row, int each, struct rh_micro_batch *out, struct rh_micro_shape *most,
+                    struct rh_chunk_classes *classes)
 {
+	int64_t tokens[MOST_CHUNKS] = {0};
 	int64_t cut[ROWS][RH_CHUNKS_MOST + 1], chunks[ROWS];
 	for (int r = 0; r < ROWS; r++) {
 		chunks[r] = rh_chunks_cut(rule, row[r].batch.start_q, row[r].batch.shape.documents, cut[r]);
@@ -90,7 +92,10 @@ static int cut_rows(const struct rh_chunk_rule *rule, struct row *row, int each,
 			struct rh_chunk_room room = {row[r].start_q[c], row[r].start_k[c], row[r].own_head[c]};
 			out[r * each + c] = rh_chunk_of(&row[r].batch, cut[r], c, (int)chunks[r], &room);
 			widen(most, &out[r * each + c].shape);
+			if (out[r * each + c].shape.tokens > tokens[c])
+				tokens[c] = out[r * each + c].shape.tokens;
 		}
+	rh_chunks_classify(tokens, each, classes);
 	return each;
 }
 
@@ -122,7 +127,7 @@ static struct outcome run(const struct what *what, const struct way *way, int64_
 	const struct rh_chunk_rule rule = rh_chunk_rule_of(chunk, rig.session.model);
 	for (int r = 0; r < ROWS; r++)
 		row_make(row_documents[r], rig.session.model_config->vocab_size, &seed, &row[r]);
-	out.chunks = cut_rows(&rule, row, 0, micro, &work.train);
+	out.chunks = cut_rows(&rule, row, 0, micro, &work.train, &work.classes);
 	work.chunks = out.chunks > 1 ? out.chunks : 0;
 	work.cache_rows = work.chunks ? TOKENS : 0;
 	work.train.chunks = work.chunks;
@@ -199,14 +204,15 @@ static void test_chunks_are_the_same_everywhere(void **state)
 	                                 {.device = "cpu:8", .round = 1},
 	                                 {.device = "cpu:8"},
 	                                 {.device = "cpu:2", .round = 1, .cap = 8 << 20},
-	                                 {.device = "cpu:1", .round = 1, .cap = 8 << 20, .drives = 1},
+	                                 {.device = "cpu:1", .round = 3, .cap = 8 << 20, .drives = 1, .is_short = 1},
 	                                 {.device = "cpu:2", .round = 3, .cap = 8 << 20, .drives = 2, .is_short = 1}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
 		struct outcome expected = run(&what[i], &one_device, CHUNK);
 		for (size_t w = 0; w < sizeof way / sizeof *way; w++) {
 			struct outcome got = run(&what[i], &way[w], CHUNK);
 			/* with so much less memory for its rings that activations do lie on drives */
-			for (int64_t less = 64 << 10, all = got.ram; way[w].is_short && !got.nvme_bytes && less < 4 << 20; less += 64 << 10) {
+			for (int64_t less = 64 << 10, all = got.ram; way[w].is_short && !got.nvme_bytes && less < 4 << 20;
+			     less += 64 << 10) {
 				struct way shorter = way[w];
 				shorter.ram = all - less;
 				got = run(&what[i], &shorter, CHUNK);

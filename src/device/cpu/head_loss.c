@@ -29,8 +29,9 @@ static void row_task(void *context, int64_t i)
 		return;
 	}
 	const float *mix = (const float *)operand[RH_HEAD_LOSS_MIX].data + row * operand[RH_HEAD_LOSS_MIX].stride;
-	if (mix[1] != 0 && chunk->op->head_loss.top) {
-		const struct rh_view *teacher = &operand[RH_HEAD_LOSS_TEACHER];
+	const struct rh_view *teacher = &operand[RH_HEAD_LOSS_TEACHER];
+	int distils = teacher->data && mix[1] != 0;
+	if (distils && chunk->op->head_loss.top) {
 		distil_top_row(&(struct top_row){.op = chunk->op,
 		                                 .isa = chunk->isa,
 		                                 .gradient = chunk->gradient,
@@ -40,7 +41,7 @@ static void row_task(void *context, int64_t i)
 		               logit, task, is_hit);
 		return;
 	}
-	if (mix[1] != 0) {
+	if (distils) {
 		distil_row(chunk->op, row, logit, wanted, chunk->gradient, task, is_hit);
 		return;
 	}

@@ -70,11 +70,10 @@ static void check_head_loss(struct check *check)
 	require(check, !top || w.rows <= RH_TOP_IDS, "head_loss: ids of more than 2^24 outputs");
 	shape(check, RH_HEAD_LOSS_TEACHER, RH_F32, h.rows, top ? 2 * top : w.rows, "head_loss: teacher is neither (n,V) nor (n,2k) F32");
 	shape(check, RH_HEAD_LOSS_SHARES, RH_F32, h.rows, 2 * top, "head_loss: shares are not (n,2k) F32");
-	shape(check, RH_HEAD_LOSS_MIX, RH_F32, h.rows, 2, "head_loss: mix is not (n,2) F32");
 	int has_teacher = check->op->operand[RH_HEAD_LOSS_TEACHER].data != NULL,
 	    has_shares = check->op->operand[RH_HEAD_LOSS_SHARES].data != NULL;
-	require(check, has_teacher == (check->op->operand[RH_HEAD_LOSS_MIX].data != NULL),
-	        "head_loss: teacher without mix, or mix without");
+	shape(check, RH_HEAD_LOSS_MIX, RH_F32, h.rows, 1 + has_teacher, "head_loss: mix is neither (n,1) F32 nor, with a teacher, (n,2)");
+	require(check, !has_teacher || check->op->operand[RH_HEAD_LOSS_MIX].data, "head_loss: teacher without mix");
 	require(check, !has_shares || top, "head_loss: shares of none");
 	require(check, !(has_teacher || has_shares) || check->op->head_loss.temperature > 0, "head_loss: the temperature is not above 0");
 }
@@ -152,7 +151,7 @@ static void head_loss_row(const struct rh_op *op, int64_t row)
 	}
 	double sum = log_sum(logits, 0, 1), task = sum - get(logits, 0, target), divergence = 0;
 	struct rh_view mix = op->operand[RH_HEAD_LOSS_MIX], teacher = op->operand[RH_HEAD_LOSS_TEACHER];
-	double weight[2] = {mix.data ? get(mix, row, 0) : 1, mix.data ? get(mix, row, 1) : 0};
+	double weight[2] = {mix.data ? get(mix, row, 0) : 1, teacher.data ? get(mix, row, 1) : 0};
 	struct divergence at = {logits, teacher, row, op->head_loss.temperature, op->head_loss.divergence, 0, 0};
 	struct buckets buckets;
 	if (op->operand[RH_HEAD_LOSS_SHARES].data)

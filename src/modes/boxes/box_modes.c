@@ -13,14 +13,6 @@
 
 #include <math.h>
 
-static int check_model(const struct rh_session *session)
-{
-	if (session->model_config->task == RH_TASK_CAUSAL_LM)
-		return 0;
-	return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
-	               rh_model_architecture(session->model_config));
-}
-
 static int take_part(struct rh_session *session)
 {
 	int64_t trained_here, parameters;
@@ -127,8 +119,7 @@ static int64_t shares_ahead(const struct rh_session *session)
 }
 
 #define BOX_PART                                                                                                                           \
-	.part = {.check = check_model,                                                                                                     \
-	         .choose = rh_box_take_layers,                                                                                             \
+	.part = {.choose = rh_box_take_layers,                                                                                             \
 	         .take = take_part,                                                                                                        \
 	         .bytes = message_bytes,                                                                                                   \
 	         .reserve = box_table_reserve,                                                                                             \
