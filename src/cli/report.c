@@ -164,7 +164,7 @@ static int put_head(const struct run *runs, size_t count, struct rh_text *out)
 	        "hidden; }\n"
 	        ".f0 { background: var(--s0); } .f1 { background: var(--s1); } .f2 { background: var(--s2); } .f3 { background: var(--s3); "
 	        "}\n"
-	        ".f4 { background: var(--bad); } .f5 { background: var(--soft); } .key { display: inline-block; width: .8em; height: "
+	        ".f4 { background: var(--soft); } .key { display: inline-block; width: .8em; height: "
 	        ".8em;\n"
 	        "  border-radius: 2px; margin-right: .35em; } .scroll { overflow-x: auto; }\n"
 	        "@media print { section { break-inside: avoid; } body { margin: 0; } details { display: none; } }\n"
@@ -323,8 +323,10 @@ static int put_time(const struct run *runs, size_t count, struct rh_text *out)
 	static const struct {
 		enum column column;
 		const char *name;
-	} parts[] = {{COMPUTE, "computing"},           {WEIGHTS, "waiting for weights"},
-	             {ACTIVATIONS, "for activations"}, {GRADIENTS, "for gradients to leave"},
+	} parts[] = {{COMPUTE, "computing"},
+	             {WEIGHTS, "waiting for weights"},
+	             {ACTIVATIONS, "for activations"},
+	             {GRADIENTS, "for gradients to leave"},
 	             {OPTIMIZER, "for the optimizer"}};
 	enum { PARTS = sizeof parts / sizeof *parts };
 	int rc = rh_text_printf(out, "<section><h2>Where the devices' time went</h2>\n");

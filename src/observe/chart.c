@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { WIDTH = 640, HEIGHT = 220, LEFT = 64, RIGHT = 12, TOP = 10, BOTTOM = 30, POINTS_MOST = 400, TICKS = 5, DOTS_MOST = 60 };
+enum { WIDTH = 640, HEIGHT = 220, LEFT = 64, RIGHT = 12, TOP = 10, BOTTOM = 34, POINTS_MOST = 400, TICKS = 5, DOTS_MOST = 60 };
 
 struct range {
 	double low, high;
@@ -55,7 +55,7 @@ static int put_axes(const struct frame *frame, const char *x_name, struct rh_tex
 	for (double at = ceil(frame->x.low / across_step) * across_step; !rc && at <= frame->x.high; at += across_step)
 		rc = rh_text_printf(out, "<text class=tick x=%.1f y=%d text-anchor=middle>%.6g</text>\n", across(frame, at), HEIGHT - 12,
 		                    at);
-	return rc ? rc : rh_text_printf(out, "<text class=tick x=%d y=%d text-anchor=end>%s</text>\n", WIDTH - RIGHT, HEIGHT, x_name);
+	return rc ? rc : rh_text_printf(out, "<text class=tick x=%d y=%d text-anchor=end>%s</text>\n", WIDTH - RIGHT, HEIGHT - 1, x_name);
 }
 
 /* The mean of the finite points of a stretch; NAN: there are none. */
