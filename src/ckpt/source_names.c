@@ -164,8 +164,8 @@ static int name_module(const struct rh_model *model, int layer, int tensor, char
 	const struct rh_layer *of = &model->layer[layer];
 	struct rh_text text = {0};
 	for (int p = 0; names && of->kind == RH_LAYER_BLOCK && p < RH_PROJS; p++)
-		if (of->proj[p].weight == tensor && names->proj[p]) {
-			int rc = rh_text_printf(&text, "%s%d.%s", names->layers, layer - 1, names->proj[p]);
+		if (of->proj[p].weight == tensor && rh_proj_name(names, of->traits.mixer, p)) {
+			int rc = rh_text_printf(&text, "%s%d.%s", names->layers, layer - 1, rh_proj_name(names, of->traits.mixer, p));
 			*out = text.bytes;
 			return rc;
 		}

@@ -54,6 +54,12 @@
 	PLAIN(ACTIVATION_BACKWARD, activation_backward)                                                                                    \
 	PLAIN(LAYERNORM, layernorm)                                                                                                        \
 	PLAIN(LAYERNORM_BACKWARD, layernorm_backward)                                                                                      \
+	PLAIN(CONV, conv)                                                                                                                  \
+	PLAIN(CONV_BACKWARD, conv_backward)                                                                                                \
+	PLAIN(DELTA, delta)                                                                                                                \
+	PLAIN(DELTA_BACKWARD, delta_backward)                                                                                              \
+	PLAIN(GATE, gate)                                                                                                                  \
+	PLAIN(GATE_BACKWARD, gate_backward)                                                                                                \
 	OWN(QUANTISE, quantise)                                                                                                            \
 	OWN(SCALED_GEMM, scaled_gemm)                                                                                                      \
 	OWN(ADD_RMSNORM, add_rmsnorm)                                                                                                      \
@@ -203,6 +209,86 @@ enum {
 	RH_LAYERNORM_BACKWARD_DW,
 	RH_LAYERNORM_BACKWARD_DB,
 	RH_LAYERNORM_BACKWARD_Y
+};
+
+/* CONV: a causal convolution of each column alone, then x sigmoid(x). Documents are runs of rows, as of ATTENTION. y (T,C) act = silu of
+ * the sum over j below K of w(c,j) times x(t - K + 1 + j, c), where rows before the document are 0. x (T,C), w (C,K) act, K at most
+ * RH_CONV_MOST; start (documents+1,1) I32. tail (K-1,C) act or absent: the rows before those of the one document, which the op replaces by
+ * the last K - 1 rows so far. Rows that are no document's are left alone, here and in the backward.
+ * BACKWARD: dx (T,C) act = gradient; dw (C,K) F32 += or absent. There is no tail. */
+enum { RH_CONV_MOST = 8 };
+enum { RH_CONV_X, RH_CONV_W, RH_CONV_START, RH_CONV_Y, RH_CONV_TAIL };
+enum { RH_CONV_BACKWARD_X, RH_CONV_BACKWARD_W, RH_CONV_BACKWARD_START, RH_CONV_BACKWARD_DY, RH_CONV_BACKWARD_DX, RH_CONV_BACKWARD_DW };
+
+/* DELTA: the gated delta rule (Yang, Kautz and Hatamizadeh 2024). Of each document each value head has a state S (K,V), zeros at first, K
+ * and V at most RH_DELTA_MOST; its key head is head / (heads / key_heads). For each token, with q, k that head's vectors, each divided by
+ * sqrt(its squares' sum + 1e-6), and q by sqrt(K) too; g = -exp(a_log) softplus(a + dt_bias) and beta = sigmoid(b):
+ *   S = e^g S + k (beta (v - (e^g S)^T k))^T,  o = S^T q.
+ * q, k (T,key_heads*K), v (T,heads*V), b, a (T,heads), a_log, dt_bias (1,heads) act; start (documents+1,1) I32; o (T,heads*V) act. state
+ * (heads*K,V) F32 or absent: that of the one document, before and after. Rows that are no document's are left alone, here and in the
+ * backward. Devices take RH_DELTA_CHUNK tokens at once, from where a document begins on.
+ * BACKWARD: dq, dk, dv, db, da = gradients, shaped as q, k, v, b, a; da_log, ddt_bias (1,heads) F32 += or absent. space (1, at least
+ * rh_delta_space) F32 is workspace. There is no state. */
+enum { RH_DELTA_CHUNK = 64, RH_DELTA_MOST = 128 };
+#define RH_DELTA_EPSILON 1e-6f
+enum {
+	RH_DELTA_Q,
+	RH_DELTA_K,
+	RH_DELTA_V,
+	RH_DELTA_B,
+	RH_DELTA_A,
+	RH_DELTA_A_LOG,
+	RH_DELTA_DT_BIAS,
+	RH_DELTA_START,
+	RH_DELTA_O,
+	RH_DELTA_STATE
+};
+enum {
+	RH_DELTA_BACKWARD_Q,
+	RH_DELTA_BACKWARD_K,
+	RH_DELTA_BACKWARD_V,
+	RH_DELTA_BACKWARD_B,
+	RH_DELTA_BACKWARD_A,
+	RH_DELTA_BACKWARD_A_LOG,
+	RH_DELTA_BACKWARD_DT_BIAS,
+	RH_DELTA_BACKWARD_START,
+	RH_DELTA_BACKWARD_DO,
+	RH_DELTA_BACKWARD_DQ,
+	RH_DELTA_BACKWARD_DK,
+	RH_DELTA_BACKWARD_DV,
+	RH_DELTA_BACKWARD_DB,
+	RH_DELTA_BACKWARD_DA,
+	RH_DELTA_BACKWARD_DA_LOG,
+	RH_DELTA_BACKWARD_DDT_BIAS,
+	RH_DELTA_BACKWARD_SPACE
+};
+/* Places of chunks, of which document d's begin at start[d] / RH_DELTA_CHUNK + d: a few stay empty. Each has a state of every head and its
+ * gradient, and two sums. */
+static inline int64_t rh_delta_slots(int64_t rows, int64_t documents)
+{
+	return rows / RH_DELTA_CHUNK + documents;
+}
+static inline int64_t rh_delta_space(int64_t rows, int64_t documents, int64_t heads, int64_t k, int64_t v)
+{
+	return rh_delta_slots(rows, documents) * heads * 2 * (k * v + 1);
+}
+
+/* GATE: y (r,n) act = x f(z), all of one shape; with w (1,n) act y = x rstd w f(z), rstd (r,1) F32 1/sqrt(mean(x^2) + epsilon). w and rstd
+ * both or neither.
+ * BACKWARD: dx, dz (r,n) act = gradients, dx may be dy; dw (1,n) F32 += or absent, without w left alone; y = the forward's output once
+ * more, or absent. */
+enum rh_gate { RH_GATE_SILU, RH_GATE_SIGMOID, RH_GATES };
+enum { RH_GATE_X, RH_GATE_Z, RH_GATE_W, RH_GATE_Y, RH_GATE_RSTD };
+enum {
+	RH_GATE_BACKWARD_X,
+	RH_GATE_BACKWARD_Z,
+	RH_GATE_BACKWARD_W,
+	RH_GATE_BACKWARD_RSTD,
+	RH_GATE_BACKWARD_DY,
+	RH_GATE_BACKWARD_DX,
+	RH_GATE_BACKWARD_DZ,
+	RH_GATE_BACKWARD_DW,
+	RH_GATE_BACKWARD_Y
 };
 
 /* EMBEDDING: y (T,H) act = scale times rows of table (V,H) act named by ids (T,1) I32. BACKWARD: dtable (V,H) F32 += scale * dy, in row
@@ -485,6 +571,16 @@ struct rh_op {
 		struct {
 			float epsilon;
 		} layernorm;
+		struct {
+			int64_t documents;
+		} conv; /* and its backward */
+		struct {
+			int64_t heads, key_heads, documents;
+		} delta; /* and its backward */
+		struct {
+			enum rh_gate f;
+			float epsilon;
+		} gate; /* and its backward */
 		struct {
 			float limit;
 		} quantise;

@@ -1,21 +1,30 @@
 /* Attention, a mixer: O(attention(rope(norm_q(Q x)), rope(norm_k(K x)), V x)), with norms of heads, rotation and sinks where the family
- * has them. It carries keys and values. */
+ * has them. It carries keys and values.
+ *
+ * Gated attention has O(sigmoid(G x) * attention(...)), and norms. Of each head Q and G are rows of one matrix, one behind the other. There
+ * the rows QKV, QK and NORM_QK of the activation table are planes, one behind the other: first what is of queries (with gates), as a row
+ * for each token and head, then what is of keys (and values), as a row for each token. */
 #include "model/half.h"
 
 #include <assert.h>
 
 /* Its tensors, beside its linears'; and its rows of the activation table. */
 enum { Q_NORM, K_NORM, SINKS };
-enum { QKV = RH_ROW_MIXER, QK, NORM_QK, OUT, LSE, D_QKV };
+enum { QKV = RH_ROW_MIXER, QK, NORM_QK, OUT, LSE, D_QKV, GATED };
 
 /* ---- layout ---- */
+
+static int is_gated(const struct rh_traits *traits)
+{
+	return traits->mixer == RH_MIXER_GATED_ATTENTION;
+}
 
 static void size(const struct rh_model_config *config, struct rh_layer *layer)
 {
 	const struct rh_traits *traits = &layer->traits;
 	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
-	layout_size(config, layer, RH_PROJ_Q, layer->width, q, 0);
-	layout_size(config, layer, RH_PROJ_K, layer->width, kv, 1);
+	layout_size(config, layer, RH_PROJ_Q, layer->width, is_gated(traits) ? 2 * q : q, 0);
+	layout_size(config, layer, RH_PROJ_K, layer->width, kv, !is_gated(traits));
 	layout_size(config, layer, RH_PROJ_V, layer->width, kv, 1);
 	layout_size(config, layer, RH_PROJ_O, q, layer->width, 0);
 }
@@ -71,6 +80,17 @@ static struct emit_linears qkv_of(int layer)
 	return (struct emit_linears){layer, RH_PROJ_Q, 3};
 }
 
+/* Where queries have gates they are a product of their own. */
+static struct emit_linears q_of(int layer)
+{
+	return (struct emit_linears){layer, RH_PROJ_Q, 1};
+}
+
+static struct emit_linears kv_of(int layer)
+{
+	return (struct emit_linears){layer, RH_PROJ_K, 2};
+}
+
 static struct emit_linears o_of(int layer)
 {
 	return (struct emit_linears){layer, RH_PROJ_O, 1};
@@ -85,9 +105,43 @@ struct parts {
 	struct rh_view q, k, v;
 };
 
+/* (rows,cols) of a row's memory, from an element on. */
+static struct rh_view plane(struct rh_view row, int64_t first, int64_t rows, int64_t cols)
+{
+	return rh_view_of(row.data ? (char *)row.data + rh_dtype_bytes(row.dtype, first) : NULL, row.dtype, rows, cols);
+}
+
+/* Of gated attention: queries with gates, (T,2 heads*D); and keys with values, (T,2 kv_heads*D). */
+static struct rh_view q_plane(const struct rh_traits *traits, struct rh_view qkv)
+{
+	return plane(qkv, 0, qkv.rows, 2 * traits->heads * traits->head_dim);
+}
+
+static struct rh_view kv_plane(const struct rh_traits *traits, struct rh_view qkv)
+{
+	int64_t q = 2 * traits->heads * traits->head_dim;
+	return plane(qkv, qkv.rows * q, qkv.rows, 2 * traits->kv_heads * traits->head_dim);
+}
+
+/* A row for each token and head: its queries, which = 0, or gates, 1, within their plane; and all of a row of heads. */
+static struct rh_view gated_part(const struct rh_traits *traits, struct rh_view qkv, int which)
+{
+	struct rh_view both = plane(qkv, 0, qkv.rows * traits->heads, 2 * traits->head_dim);
+	return rh_view_cols(both, which * traits->head_dim, traits->head_dim);
+}
+
+static struct rh_view by_head(const struct rh_traits *traits, struct rh_view x)
+{
+	return plane(x, 0, x.rows * traits->heads, traits->head_dim);
+}
+
 static struct parts split_qkv(const struct rh_traits *traits, struct rh_view qkv)
 {
 	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
+	if (is_gated(traits)) {
+		struct rh_view both = kv_plane(traits, qkv);
+		return (struct parts){gated_part(traits, qkv, 0), rh_view_cols(both, 0, kv), rh_view_cols(both, kv, kv)};
+	}
 	struct parts parts = {rh_view_cols(qkv, 0, q), rh_view_cols(qkv, q, kv), rh_view_cols(qkv, q + kv, kv)};
 	return parts;
 }
@@ -96,7 +150,11 @@ static struct parts split_qkv(const struct rh_traits *traits, struct rh_view qkv
 static struct parts attended(const struct rh_traits *traits, const struct rh_view *view)
 {
 	struct parts parts = split_qkv(traits, view[QKV]);
-	if (traits->qk_norm) {
+	if (is_gated(traits)) {
+		int64_t rows = view[QK].rows, q = traits->heads * traits->head_dim;
+		parts.q = plane(view[QK], 0, rows, q);
+		parts.k = plane(view[QK], rows * q, rows, parts.k.cols);
+	} else if (traits->qk_norm) {
 		parts.q = rh_view_cols(view[QK], 0, parts.q.cols);
 		parts.k = rh_view_cols(view[QK], parts.q.cols, parts.k.cols);
 	}
@@ -188,7 +246,8 @@ static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_v
 /* The norm of each head's queries. */
 static struct emit_norm norm_q(const struct rh_layer *layer)
 {
-	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], layer->traits.heads, layer->traits.head_dim};
+	int64_t groups = is_gated(&layer->traits) ? 1 : layer->traits.heads;
+	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, layer->traits.head_dim};
 }
 
 static struct emit_norm norm_k(const struct rh_layer *layer)
@@ -205,18 +264,21 @@ static struct emit_norm norm_qk(const struct rh_layer *layer)
 
 static struct rh_view stats_q(const struct rh_traits *traits, const struct rh_view *view)
 {
-	return rh_view_cols(view[NORM_QK], 0, traits->heads);
+	struct rh_view row = view[NORM_QK];
+	return is_gated(traits) ? plane(row, 0, row.rows * traits->heads, 1) : rh_view_cols(row, 0, traits->heads);
 }
 
 static struct rh_view stats_k(const struct rh_traits *traits, const struct rh_view *view)
 {
-	return rh_view_cols(view[NORM_QK], traits->heads, traits->kv_heads);
+	struct rh_view row = view[NORM_QK];
+	return is_gated(traits) ? plane(row, row.rows * traits->heads, row.rows, traits->kv_heads)
+	                        : rh_view_cols(row, traits->heads, traits->kv_heads);
 }
 
 /* 1: one op normalises heads and rotates them. */
 static int fuses_norm_and_rope(const struct rh_traits *traits)
 {
-	return traits->qk_norm && emit_norm_is_rms(traits) && traits->rope >= 0 && traits->rotary == traits->head_dim;
+	return traits->qk_norm && !is_gated(traits) && emit_norm_is_rms(traits) && traits->rope >= 0 && traits->rotary == traits->head_dim;
 }
 
 static void set_norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, struct rh_op *op)
@@ -246,6 +308,13 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 		return;
 	}
 	struct parts raw = split_qkv(traits, view[QKV]), in = attended(traits, view);
+	if (is_gated(traits)) {
+		emit_norm(emit, norm_q(layer), raw.q, by_head(traits, in.q), stats_q(traits, view));
+		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, view));
+		rope(emit, traits, in.q, 0);
+		rope(emit, traits, in.k, 0);
+		return;
+	}
 	if (traits->qk_norm) {
 		emit_norm(emit, norm_q(layer), raw.q, in.q, stats_q(traits, view));
 		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, view));
@@ -287,6 +356,25 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 	rh_arena_reset(emit->arena, mark);
 }
 
+/* The same where queries have gates, whose own gradients are there already. */
+static void gated_qkv_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o, struct rh_view dqkv)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	const struct rh_traits *traits = &layer->traits;
+	int64_t mark = emit->arena->used;
+	struct parts raw = split_qkv(traits, view[QKV]), d = split_qkv(traits, dqkv), in = d;
+	in.q = emit_act(emit, d_o.rows, d_o.cols);
+	attention_backward(emit, index, view, d_o, attended(traits, view), in);
+	rope(emit, traits, in.q, 1);
+	rope(emit, traits, in.k, 1);
+	emit_norm_backward(
+	        emit, norm_q(layer),
+	        &(struct emit_norm_gradient){.x = raw.q, .stats = stats_q(traits, view), .dy = by_head(traits, in.q), .dx = d.q});
+	emit_norm_backward(emit, norm_k(layer),
+	                   &(struct emit_norm_gradient){.x = raw.k, .stats = stats_k(traits, view), .dy = d.k, .dx = d.k});
+	rh_arena_reset(emit->arena, mark);
+}
+
 /* dqkv (T, q+2kv), before rope and before the norms of heads. */
 static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o, struct rh_view dqkv)
 {
@@ -321,20 +409,64 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_traits *traits = &layer->traits;
 	int64_t tokens = emit->shape.tokens, q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
+	int64_t wide = q + 2 * kv + (is_gated(traits) ? q : 0);
 	enum rh_dtype act = emit->model->dtype;
 	enum rh_maker mixer = RH_MAKER_MIXER;
 	uint64_t ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), qkv = RH_ROW_SET(QKV), attended = traits->qk_norm ? qkv | RH_ROW_SET(QK) : qkv;
 	int out_is_deferred = emit->deferred && learns(emit, index, HALF_OUTPUT);
 	int d_qkv_is_deferred = emit->deferred && learns(emit, index, HALF_INPUT);
 	emit_row(table, LSE, RH_F32, tokens, traits->heads, (struct emit_origin){mixer, attended, 0});
-	emit_row(table, QKV, act, tokens, q + 2 * kv, (struct emit_origin){mixer, RH_ROW_SET(RH_ROW_X) | ropes, 0});
+	emit_row(table, QKV, act, tokens, wide, (struct emit_origin){mixer, RH_ROW_SET(RH_ROW_X) | ropes, 0});
 	if (traits->qk_norm) {
-		int64_t stats = emit_norm_stats_cols(norm_qk(layer));
+		int64_t stats = emit_norm_stats_cols(norm_qk(layer)); /* of gated attention all of the two planes, too */
 		emit_row(table, QK, act, tokens, q + kv, (struct emit_origin){mixer, qkv | ropes, 0});
 		emit_row(table, NORM_QK, RH_F32, tokens, stats, (struct emit_origin){mixer, qkv | ropes, 0});
 	}
-	emit_row(table, OUT, act, tokens, q, (struct emit_origin){mixer, attended, out_is_deferred});
-	emit_row(table, D_QKV, act, tokens, q + 2 * kv, (struct emit_origin){RH_MAKER_BACKWARD, 0, d_qkv_is_deferred});
+	emit_row(table, OUT, act, tokens, q, (struct emit_origin){mixer, attended, out_is_deferred && !is_gated(traits)});
+	emit_row(table, D_QKV, act, tokens, wide, (struct emit_origin){RH_MAKER_BACKWARD, 0, d_qkv_is_deferred});
+	if (is_gated(traits)) /* the input of O */
+		emit_row(table, GATED, act, tokens, q, (struct emit_origin){RH_MAKER_BACKWARD, 0, out_is_deferred});
+}
+
+static void project(struct rh_emit *emit, int index, struct rh_view x, const struct rh_activations *s)
+{
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
+	struct rh_view qkv = emit_wanted(s, QKV), none = {0};
+	if (!is_gated(traits)) {
+		emit_linear(emit, qkv_of(index), x, none, qkv, s);
+		return;
+	}
+	emit_linear(emit, q_of(index), x, none, qkv.data ? q_plane(traits, qkv) : none, s);
+	emit_linear(emit, kv_of(index), x, none, qkv.data ? kv_plane(traits, qkv) : none, s);
+}
+
+/* The input of O, in the arena where it is not the output of attention. */
+static struct rh_view gate(struct rh_emit *emit, int index, const struct rh_view *view)
+{
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
+	struct rh_op op = {.kind = RH_OP_GATE, .gate.f = RH_GATE_SIGMOID};
+	if (!is_gated(traits))
+		return view[OUT];
+	struct rh_view y = emit_act(emit, view[OUT].rows, view[OUT].cols);
+	op.operand[RH_GATE_X] = by_head(traits, view[OUT]);
+	op.operand[RH_GATE_Z] = gated_part(traits, view[QKV], 1);
+	op.operand[RH_GATE_Y] = by_head(traits, y);
+	emit_op(emit, &op);
+	return y;
+}
+
+/* d_o, of what the gate made, becomes that of attention's output; gated: what the gate made; dqkv receives the gates' gradients. */
+static void gate_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o, struct rh_view gated,
+                          struct rh_view dqkv)
+{
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
+	struct rh_op op = {.kind = RH_OP_GATE_BACKWARD, .gate.f = RH_GATE_SIGMOID};
+	op.operand[RH_GATE_BACKWARD_X] = by_head(traits, view[OUT]);
+	op.operand[RH_GATE_BACKWARD_Z] = gated_part(traits, view[QKV], 1);
+	op.operand[RH_GATE_BACKWARD_DY] = op.operand[RH_GATE_BACKWARD_DX] = by_head(traits, d_o);
+	op.operand[RH_GATE_BACKWARD_DZ] = gated_part(traits, dqkv, 1);
+	op.operand[RH_GATE_BACKWARD_Y] = by_head(traits, gated);
+	emit_op(emit, &op);
 }
 
 static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_activations *s)
@@ -342,14 +474,14 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 	const struct rh_layer *layer = &emit->model->layer[index];
 	uint64_t rotated = layer->traits.qk_norm ? RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK) : RH_ROW_SET(QKV);
 	if (emit_wants(s, RH_ROW_SET(QKV)) || emit_wants_low(s, qkv_of(index)))
-		emit_linear(emit, qkv_of(index), x, (struct rh_view){0}, emit_wanted(s, QKV), s);
+		project(emit, index, x, s);
 	if (emit_wants(s, rotated))
 		rotate(emit, layer, s->view);
 	if (emit_wants(s, RH_ROW_SET(OUT) | RH_ROW_SET(LSE)))
 		attend(emit, index, attended(&layer->traits, s->view), s->view[OUT], s->view[LSE]);
 	if (!y.data && !emit_wants_low(s, o_of(index)))
 		return NULL;
-	return emit_linear_apart(emit, o_of(index), s->view[OUT], residual, y, s);
+	return emit_linear_apart(emit, o_of(index), gate(emit, index, s->view), residual, y, s);
 }
 
 static void carry(struct rh_emit *emit, int index, const struct rh_activations *s)
@@ -363,38 +495,59 @@ static void carry(struct rh_emit *emit, int index, const struct rh_activations *
 
 static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	struct rh_view dqkv = emit_operand(emit, s, D_QKV), out = s->view[OUT];
 	int64_t mark = emit->arena->used;
 	struct rh_view d_o = emit_act(emit, out.rows, out.cols);
 	emit_linear_dx(emit, o_of(index), dy, d_o, s);
+	if (is_gated(traits)) {
+		struct rh_view gated = emit_operand(emit, s, GATED);
+		gate_backward(emit, index, s->view, d_o, gated, dqkv);
+		emit_linear_gradients(emit, o_of(index), dy, gated, s);
+		gated_qkv_backward(emit, index, s->view, d_o, dqkv);
+		rh_arena_reset(emit->arena, mark);
+		emit_linear_dx(emit, q_of(index), q_plane(traits, dqkv), dx, s);
+		emit_linear_more_dx(emit, kv_of(index), kv_plane(traits, dqkv), dx, s);
+		return;
+	}
 	emit_linear_gradients(emit, o_of(index), dy, out, s);
 	qkv_backward(emit, index, s->view, d_o, dqkv);
 	rh_arena_reset(emit->arena, mark);
 	emit_linear_dx(emit, qkv_of(index), dqkv, dx, s);
 }
 
+/* Of the linears that read x. */
+static void input_gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
+{
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
+	struct rh_view dqkv = s->view[D_QKV];
+	if (!is_gated(traits)) {
+		emit_linear_dw(emit, qkv_of(index), dqkv, x, s);
+		return;
+	}
+	emit_linear_dw(emit, q_of(index), q_plane(traits, dqkv), x, s);
+	emit_linear_dw(emit, kv_of(index), kv_plane(traits, dqkv), x, s);
+}
+
 static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
 {
-	emit_linear_gradients(emit, qkv_of(index), s->view[D_QKV], x, s);
+	if (!emit->deferred)
+		input_gradients(emit, index, s, x);
 }
 
 static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
-	emit_linear_dw(emit, o_of(index), s->view[RH_ROW_GRADIENT + RH_MIXER], s->view[OUT], s);
-	emit_linear_dw(emit, qkv_of(index), s->view[D_QKV], s->view[RH_ROW_INPUT + RH_MIXER], s);
+	int input = is_gated(&emit->model->layer[index].traits) ? GATED : OUT;
+	emit_linear_dw(emit, o_of(index), s->view[RH_ROW_GRADIENT + RH_MIXER], s->view[input], s);
+	input_gradients(emit, index, s, s->view[RH_ROW_INPUT + RH_MIXER]);
 }
 
-const struct rh_half half_attention = {.size = size,
-                                       .place = place,
-                                       .carries = carries,
-                                       .to_carry = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | RH_ROW_SET(QK) |
-                                                   RH_ROW_SET(NORM_QK),
-                                       .carry = carry,
-                                       .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3),
-                                       .of_output = RH_ROW_SET(OUT),
-                                       .declare = declare,
-                                       .learns = learns,
-                                       .forward = forward,
-                                       .backward = backward,
-                                       .gradients = gradients,
-                                       .weights = weights};
+#define ATTENTION(of_what)                                                                                                                 \
+	{                                                                                                                                  \
+		.size = size, .place = place, .carries = carries,                                                                          \
+		.to_carry = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK),                \
+		.carry = carry, .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3), .of_output = of_what,                 \
+		.declare = declare, .learns = learns, .forward = forward, .backward = backward, .gradients = gradients, .weights = weights \
+	}
+const struct rh_half half_attention = ATTENTION(RH_ROW_SET(OUT));
+const struct rh_half half_gated_attention = ATTENTION(RH_ROW_SET(OUT) | RH_ROW_SET(QKV));

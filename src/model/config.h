@@ -13,6 +13,12 @@ enum { RH_MOST_LAYERS = 1024, RH_ROPES = 2 };
 struct rh_layer_config {
 	unsigned char windowed; /* its queries see at most config->window keys */
 	unsigned char dense;    /* it has one MLP of intermediate_size, although the model has experts */
+	unsigned char is_delta; /* it has the gated delta rule in place of attention */
+};
+
+/* The gated delta rule's sizes; 0: the family has none. */
+struct rh_delta_config {
+	int64_t key_heads, heads, key, value, taps;
 };
 
 /* The words of config.json that a model is built from. One flat struct: each is read and written by its own word. */
@@ -41,6 +47,7 @@ struct rh_model_config {
 	double attention_scalar; /* scores are divided by its root; 0: head_dim */
 	double embedding_scale;  /* 0: 1 */
 	int64_t window;          /* most keys that a query of a windowed layer sees */
+	struct rh_delta_config delta;
 	struct rh_layer_config layer[RH_MOST_LAYERS];
 	int64_t bos_token_id, eos_token_id[8], eos_token_ids; /* bos -1: none */
 	json_t *source; /* the config.json as read, from which keys without a field are written back; NULL: none */

@@ -105,6 +105,63 @@ int config_parse_windows(const json_t *json, const char *where, struct rh_model_
 	return rc;
 }
 
+static int parse_delta_sizes(const json_t *json, const char *where, struct rh_delta_config *out)
+{
+	const struct {
+		const char *key;
+		int64_t *value, most;
+	} sizes[] = {{"linear_num_key_heads", &out->key_heads, 1 << 16},
+	             {"linear_num_value_heads", &out->heads, 1 << 16},
+	             {"linear_key_head_dim", &out->key, RH_DELTA_MOST},
+	             {"linear_value_head_dim", &out->value, RH_DELTA_MOST},
+	             {"linear_conv_kernel_dim", &out->taps, RH_CONV_MOST}};
+	*out = (struct rh_delta_config){16, 32, 128, 128, 4};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		int rc = rh_json_int(json, sizes[i].key, where, RH_JSON_OPTIONAL, sizes[i].value);
+		if (!rc && (*sizes[i].value < 1 || *sizes[i].value > sizes[i].most))
+			rc = rh_fail(-EINVAL, "%s: '%s' is %lld; it must be 1 to %lld", where, sizes[i].key, (long long)*sizes[i].value,
+			             (long long)sizes[i].most);
+		if (rc)
+			return rc;
+	}
+	if (out->heads % out->key_heads)
+		return rh_fail(-EINVAL, "%s: linear_num_value_heads %lld is no multiple of linear_num_key_heads %lld", where,
+		               (long long)out->heads, (long long)out->key_heads);
+	return 0;
+}
+
+int config_parse_delta(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	const json_t *types = json_object_get(json, "layer_types");
+	int64_t period = out->family->silent.delta_period;
+	if (!period || out->num_hidden_layers > RH_MOST_LAYERS)
+		return 0;
+	int rc = parse_delta_sizes(json, where, &out->delta);
+	if (!rc)
+		rc = rh_json_int(json, "full_attention_interval", where, RH_JSON_OPTIONAL, &period);
+	if (!rc && period < 1)
+		rc = rh_fail(-EINVAL, "%s: 'full_attention_interval' is %lld; it must be positive", where, (long long)period);
+	if (!rc && json_is_false(json_object_get(json, "attn_output_gate")))
+		rc = rh_fail(-EINVAL, "%s: 'attn_output_gate' false is not supported: attention has gates in this family", where);
+	if (rc)
+		return rc;
+	for (int64_t i = 0; i < out->num_hidden_layers; i++)
+		out->layer[i].is_delta = (i + 1) % period != 0;
+	if (!types || json_is_null(types))
+		return 0;
+	if (!json_is_array(types) || json_array_size(types) != (size_t)out->num_hidden_layers)
+		return rh_fail(-EINVAL, "%s: 'layer_types' must be a list of %lld words, one for each layer", where,
+		               (long long)out->num_hidden_layers);
+	for (size_t i = 0; i < json_array_size(types); i++) {
+		const char *kind = json_string_value(json_array_get(types, i));
+		if (!kind || (strcmp(kind, "full_attention") && strcmp(kind, "linear_attention")))
+			return rh_fail(-EINVAL, "%s: layer_types has '%s', which is not supported (full_attention, linear_attention are)",
+			               where, kind ? kind : "(no string)");
+		out->layer[i].is_delta = !strcmp(kind, "linear_attention");
+	}
+	return 0;
+}
+
 /* decoder_sparse_step and mlp_only_layers: the layers that have one MLP all the same. */
 static int parse_dense(const json_t *json, const char *where, struct rh_model_config *out)
 {

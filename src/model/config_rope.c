@@ -219,7 +219,9 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 	out->rope[0] = fresh.is_given ? fresh.rope : old.rope;
 	rc = only_value((double[]){theta, old.rope.theta, fresh.rope.theta}, 3, silent, "rope_theta", where, &out->rope[0].theta);
 	if (!rc)
-		rc = only_value((double[]){share, old.share, fresh.share}, 3, 1, "partial_rotary_factor", where, &out->rotary_share);
+		rc = only_value((double[]){share, old.share, fresh.share}, 3,
+		                out->family->silent.rotary_share ? out->family->silent.rotary_share : 1, "partial_rotary_factor", where,
+		                &out->rotary_share);
 	if (!rc)
 		rc = check_share(out->family, out->rotary_share, where);
 	if (!rc && out->family->silent.rope_theta_windowed)

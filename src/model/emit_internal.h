@@ -90,6 +90,8 @@ void emit_add_apart(struct rh_emit *emit, struct rh_view residual, void *sum, st
  * calls, as x is often known only after dx has been used. The first makes the rows D_LOW of adapted modules. */
 void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_activations *s);
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_activations *s);
+/* emit_linear_dx with dx +=: of further linears that read the same x. */
+void emit_linear_more_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_activations *s);
 /* Is any of their weights or adapters trained? */
 int emit_linear_learns(const struct rh_emit *emit, struct emit_linears which);
 /* emit_linear_dw at once; nothing where weight gradients are deferred. */

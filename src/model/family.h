@@ -39,7 +39,9 @@ struct rh_family_names {
 	const char *base;    /* prefix of all names but the head's: files without a head leave it out; or NULL */
 	/* behind "<layers><number>." */
 	const char *norm[4]; /* by enum rh_norm_place */
-	const char *proj[7]; /* by enum rh_proj; NULL: its rows are the last of the one before it */
+	/* linears by enum rh_proj, of each kind of mixer and of the MLP; NULL: its rows are the last of the one before it */
+	const char *attention[4], *mlp[3];
+	const char *delta[5], *conv, *a_log, *dt_bias, *gated_norm;
 	const char *router, *experts;
 	const char *experts_gate_up, *experts_down; /* all experts' matrices in one tensor, transposed; NULL: each has its own */
 };
@@ -78,8 +80,10 @@ struct rh_family_silent {
 	int64_t types;                      /* of tokens: type_vocab_size */
 	double rms_norm_eps;                /* 0: 1e-6 */
 	double attention_scalar;
+	double rotary_share;                          /* 0: 1 */
 	double rope_theta, rope_theta_windowed;       /* 0: 10000; and 0: windowed layers have no table of their own */
 	int64_t window, window_period;                /* window 0: none */
+	int64_t delta_period;                         /* all layers but each such have the gated delta rule; 0: none */
 	int64_t experts, experts_per_token;           /* 0: it has no experts */
 	int64_t expert_size;                          /* of moe_intermediate_size, where that is a key; 0: it is none */
 	int64_t image_size, patch_size, num_channels; /* 0: texts */
@@ -134,7 +138,7 @@ struct rh_family {
 	const char *lora_targets[RH_FAMILY_KEYS];        /* LoRA's default targets; none: q_proj and v_proj */
 	enum rh_norm_kind norm;
 	enum rh_residual residual;
-	enum rh_mixer_kind mixer;
+	enum rh_mixer_kind mixer; /* of layers that do not have the gated delta rule */
 	struct rh_family_attention attention;
 	struct rh_family_mlp mlp;
 	struct rh_family_moe moe;

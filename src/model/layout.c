@@ -126,9 +126,10 @@ static void lay_out_norms(const struct rh_model_config *config, struct rh_layer 
 	}
 }
 
-static int place_linear(const struct rh_model_config *config, struct layout *at, int proj, const struct rh_linear *linear)
+static int place_linear(const struct rh_model_config *config, struct layout *at, const char *module, int proj,
+                        const struct rh_linear *linear)
 {
-	int tensor = layout_place_matrix(at, rh_model_names(config)->proj[proj], "weight", linear->outputs, linear->inputs);
+	int tensor = layout_place_matrix(at, module, "weight", linear->outputs, linear->inputs);
 	if (at->fault)
 		return tensor;
 	if (config->family->transposes_linears)
@@ -143,7 +144,7 @@ void layout_size(const struct rh_model_config *config, struct rh_layer *layer, i
 	int named = proj;
 	layer->proj[proj].inputs = inputs;
 	layer->proj[proj].joins = joins;
-	while (layer->proj[named].joins && !rh_model_names(config)->proj[named])
+	while (layer->proj[named].joins && !rh_proj_name(rh_model_names(config), layer->traits.mixer, named))
 		named--;
 	layer->proj[named].outputs += outputs;
 }
@@ -156,7 +157,7 @@ void layout_weights(const struct rh_model_config *config, struct rh_layer *layer
 			continue;
 		if (!linear->joins)
 			layout_align(at);
-		linear->weight = place_linear(config, at, p, linear);
+		linear->weight = place_linear(config, at, rh_proj_name(rh_model_names(config), layer->traits.mixer, p), p, linear);
 	}
 }
 
@@ -168,7 +169,8 @@ void layout_biases(const struct rh_model_config *config, struct rh_layer *layer,
 			continue;
 		if (!linear->joins)
 			layout_align(at);
-		linear->bias = layout_place(at, rh_model_names(config)->proj[p], "bias", 1, 1, linear->outputs);
+		linear->bias =
+		        layout_place(at, rh_proj_name(rh_model_names(config), layer->traits.mixer, p), "bias", 1, 1, linear->outputs);
 		start_from(at, linear->bias, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
 	}
 }
@@ -215,7 +217,7 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 		double scale = 0;
 		if (linear->weight < 0)
 			continue;
-		snprintf(module, sizeof module, "%s%s", prefix, rh_model_modules(config)->proj[p]);
+		snprintf(module, sizeof module, "%s%s", prefix, rh_proj_name(rh_model_modules(config), layer->traits.mixer, p));
 		int rc = lora->module(lora->context, module, &linear->r, &scale);
 		if (rc)
 			at.fault = rc;
@@ -394,6 +396,11 @@ static void drop_block(struct rh_model *model)
 	*block = (struct rh_block){0};
 }
 
+static int site_of(int proj)
+{
+	return proj == RH_PROJ_FIFTH ? RH_SITE_FIFTH : proj > RH_PROJ_FIFTH ? proj - 1 : proj;
+}
+
 static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lora, int index)
 {
 	const struct rh_model_config *config = model->config;
@@ -402,7 +409,7 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 	        .kind = RH_LAYER_BLOCK, .block = {model->blocks, -1}, .traits = rh_traits_of(config, index), .width = config->hidden_size};
 	const struct rh_half *half[RH_HALVES] = {half_of(layer, RH_MIXER), half_of(layer, RH_MLP)};
 	for (int p = 0; p < RH_PROJS; p++)
-		layer->proj[p] = (struct rh_linear){.weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = p};
+		layer->proj[p] = (struct rh_linear){.weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = site_of(p)};
 	for (int which = 0; which < RH_HALVES; which++) {
 		for (int t = 0; t < RH_HALF_TENSORS; t++)
 			layer->own[which][t] = -1;
@@ -427,9 +434,12 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 static void list_modules(const struct rh_family_names *names, char *out, size_t size)
 {
 	size_t used = 0;
-	for (int p = 0; p < RH_PROJS && used < size; p++)
-		if (names->proj[p])
-			used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", strrchr(names->proj[p], '.') + 1);
+	for (int kind = RH_MIXER_ATTENTION; kind <= RH_MIXER_DELTA; kind += RH_MIXER_DELTA - RH_MIXER_ATTENTION)
+		for (int p = 0; p < (kind == RH_MIXER_DELTA ? RH_PROJ_MLP : RH_PROJS) && used < size; p++) {
+			const char *name = rh_proj_name(names, (enum rh_mixer_kind)kind, p);
+			if (name)
+				used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", strrchr(name, '.') + 1);
+		}
 }
 
 int model_lowest_trained(const struct rh_model *model)

@@ -73,7 +73,7 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 		const struct rh_linear *linear = &layer->proj[which.first + m];
 		op.lora.out[m] = linear->outputs;
 		op.lora.scale[m] = linear->scale;
-		op.lora.site[m] = (uint32_t)((emit->model->first_layer + which.layer) * RH_PROJS + linear->site);
+		op.lora.site[m] = (uint32_t)((emit->model->first_layer + which.layer) * RH_SITES + linear->site);
 		if (!linear->r)
 			continue;
 		op.operand[RH_LORA_LOWS + m] = lora->low[which.first + m];
@@ -122,15 +122,19 @@ void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view
 	rh_arena_reset(emit->arena, mark);
 }
 
+static void take_d_lows(struct rh_emit *emit, struct emit_linears which, struct rh_activations *s)
+{
+	for (int i = which.first; i < which.first + which.count; i++)
+		if (emit->model->layer[which.layer].proj[i].r)
+			(void)emit_operand(emit, s, RH_ROW_D_LOW + i);
+}
+
 /* The adapters' parts first, as in emit_linear. */
-void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_activations *s)
+static void make_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, const struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	const struct rh_view *d_low = &s->view[RH_ROW_D_LOW];
 	int any = any_adapted(layer, which);
-	for (int i = which.first; i < which.first + which.count; i++)
-		if (layer->proj[i].r)
-			(void)emit_operand(emit, s, RH_ROW_D_LOW + i);
 	if (any)
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_LOW_GRADIENT, .wide = dy, .low = d_low, .matrix = adapter_b});
 	if (!dx.data)
@@ -138,6 +142,23 @@ void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	if (any)
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_INPUT_GRADIENT, .wide = dx, .low = d_low, .matrix = adapter_a});
 	multiply_base(emit, layer, which, (struct emit_product){.a = dy, .c = any ? dx : (struct rh_view){0}, .d = dx});
+}
+
+void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_activations *s)
+{
+	take_d_lows(emit, which, s);
+	make_dx(emit, which, dy, dx, s);
+}
+
+void emit_linear_more_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_activations *s)
+{
+	take_d_lows(emit, which, s);
+	int64_t mark = emit->arena->used;
+	struct rh_view part = dx.data ? emit_act(emit, dx.rows, dx.cols) : dx;
+	make_dx(emit, which, dy, part, s);
+	if (dx.data)
+		emit_add(emit, dx, part, dx);
+	rh_arena_reset(emit->arena, mark);
 }
 
 int emit_linear_learns(const struct rh_emit *emit, struct emit_linears which)

@@ -54,6 +54,15 @@ static void free_block(struct rh_block *block)
 	rh_free(block->name);
 }
 
+const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind mixer, int proj)
+{
+	if (proj >= RH_PROJ_MLP)
+		return names->mlp[proj - RH_PROJ_MLP];
+	if (mixer == RH_MIXER_DELTA)
+		return names->delta[proj];
+	return proj < RH_PROJ_FIFTH ? names->attention[proj] : NULL;
+}
+
 void rh_model_destroy(struct rh_model *model)
 {
 	if (!model)
@@ -220,7 +229,10 @@ void rh_model_initial(const struct rh_model *model, uint64_t seed, int block, in
 		                                        (uint32_t)(model->block[block].number * MODEL_TENSORS + tensor % MODEL_TENSORS) |
 		                                                (uint32_t)(tensor / MODEL_TENSORS) << 20,
 		                                        RH_PHILOX_INIT);
-		out[i] =
-		        t->initial.value * (t->initial.kind == RH_INITIAL_UNIFORM ? 2 * rh_philox_unit(bits.word[0]) - 1 : normal(bits, 0));
+		float unit = rh_philox_unit(bits.word[0]);
+		if (t->initial.kind == RH_INITIAL_LOG_UNIFORM)
+			out[i] = logf(0.01f + unit * (t->initial.value - 0.01f));
+		else
+			out[i] = t->initial.value * (t->initial.kind == RH_INITIAL_UNIFORM ? 2 * unit - 1 : normal(bits, 0));
 	}
 }

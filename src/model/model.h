@@ -28,9 +28,10 @@ struct rh_lora_config {
 	const void *context;
 };
 
-/* The values that a tensor starts from when no file gives them: normal of a standard deviation, uniform in +-bound, or one constant. */
+/* The values that a tensor starts from when no file gives them: normal of a standard deviation, uniform in +-bound, one constant, or the
+ * logarithm of what is uniform from 0.01 to a bound. */
 struct rh_initial {
-	enum { RH_INITIAL_NORMAL, RH_INITIAL_UNIFORM, RH_INITIAL_CONSTANT } kind;
+	enum { RH_INITIAL_NORMAL, RH_INITIAL_UNIFORM, RH_INITIAL_CONSTANT, RH_INITIAL_LOG_UNIFORM } kind;
 	float value;
 };
 
@@ -91,7 +92,7 @@ struct rh_linear {
 	int lora_a, lora_b;
 	int64_t r; /* 0: no adapter */
 	float scale;
-	int site; /* 0..6: which module of the layer, for dropout's counter */
+	int site; /* which module of its layer, for dropout's counter */
 };
 
 /* The parts of a mixture of experts that may have an adapter. Each expert has its own part of the adapter; the parts lie one below the
@@ -106,12 +107,18 @@ enum rh_proj {
 	RH_PROJ_K,
 	RH_PROJ_V,
 	RH_PROJ_O,
+	RH_PROJ_FIFTH,
 	RH_PROJ_MLP,
 	RH_PROJ_GATE = RH_PROJ_MLP,
 	RH_PROJ_UP,
 	RH_PROJ_DOWN,
 	RH_PROJS
 };
+/* What the family calls it in a layer with this mixer, or NULL. */
+const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind mixer, int proj);
+
+/* Numbers for dropout's counter: modules of layers one after the other. The fifth linear of a mixer is beyond those of all layers. */
+enum { RH_SITES = 7, RH_SITE_FIFTH = RH_SITES * (RH_MOST_LAYERS + 2) };
 
 /* The halves of a transformer layer (half.h). */
 enum rh_half_place { RH_MIXER, RH_MLP, RH_HALVES };

@@ -8,7 +8,7 @@
 static int place_expert(struct layout *at, const struct rh_family_names *names, int64_t expert, enum rh_proj proj, int64_t out, int64_t in)
 {
 	char module[64];
-	snprintf(module, sizeof module, "%s.%lld.%s", names->experts, (long long)expert, strchr(names->proj[proj], '.') + 1);
+	snprintf(module, sizeof module, "%s.%lld.%s", names->experts, (long long)expert, strchr(names->mlp[proj - RH_PROJ_MLP], '.') + 1);
 	return layout_place_matrix(at, module, "weight", out, in);
 }
 

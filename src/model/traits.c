@@ -19,7 +19,7 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	double width = config->attention_scalar ? config->attention_scalar : (double)config->head_dim;
 	struct rh_traits traits = {.norm = config->family->norm,
 	                           .residual = config->family->residual,
-	                           .mixer = config->family->mixer,
+	                           .mixer = layer->is_delta ? RH_MIXER_DELTA : config->family->mixer,
 	                           .mlp = experts ? RH_MLP_EXPERTS : config->family->mlp.kind,
 	                           .epsilon = (float)config->rms_norm_eps,
 	                           .heads = config->num_attention_heads,
@@ -39,6 +39,13 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .softmax = config->router_softmax,
 	                           .sinks = config->family->attention.sinks,
 	                           .expert_bias = experts && config->family->moe.bias};
+	if (layer->is_delta) {
+		traits.delta_heads = config->delta.heads;
+		traits.delta_key_heads = config->delta.key_heads;
+		traits.delta_value = config->delta.value;
+		traits.delta_key = config->delta.key;
+		traits.taps = config->delta.taps;
+	}
 	return traits;
 }
 
@@ -49,5 +56,7 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 	       a->scale == b->scale && a->direction == b->direction && a->rope == b->rope && a->rotary == b->rotary &&
 	       a->qk_norm == b->qk_norm && a->activation == b->activation && a->intermediate == b->intermediate &&
 	       a->experts == b->experts && a->experts_per_token == b->experts_per_token && a->softmax == b->softmax &&
-	       a->sinks == b->sinks && a->expert_bias == b->expert_bias;
+	       a->sinks == b->sinks && a->expert_bias == b->expert_bias && a->delta_heads == b->delta_heads &&
+	       a->delta_key_heads == b->delta_key_heads && a->delta_value == b->delta_value && a->delta_key == b->delta_key &&
+	       a->taps == b->taps;
 }

@@ -13,7 +13,7 @@ enum rh_norm_kind {
 };
 
 /* The kinds of a layer's two halves, and their rows of functions (half.h). To add one: a file with its row, and its name here. */
-#define RH_MIXER_KINDS(KIND)     KIND(ATTENTION, attention)
+#define RH_MIXER_KINDS(KIND)     KIND(ATTENTION, attention) KIND(GATED_ATTENTION, gated_attention) KIND(DELTA, delta)
 #define RH_MLP_KINDS(KIND)       KIND(GATED, mlp) KIND(PLAIN, mlp) KIND(EXPERTS, experts)
 #define RH_MIXER_NAME(name, row) RH_MIXER_##name,
 #define RH_MLP_NAME(name, row)   RH_MLP_##name,
@@ -47,6 +47,8 @@ struct rh_traits {
 	int64_t rotary; /* how many of each head's first elements are rotated */
 	int qk_norm;
 	int sinks; /* each head has a logit of one more key, whose value is zero */
+	/* the gated delta rule: value heads and key heads, their sizes, and how many tokens the convolution sees */
+	int64_t delta_heads, delta_key_heads, delta_value, delta_key, taps;
 	/* MLP */
 	enum rh_activation activation;
 	int64_t intermediate;

@@ -6,14 +6,21 @@
 
 #include <string.h>
 
+/* Linears of all kinds of layers: those of attention and of the MLP, then those of the gated delta rule. */
+enum { LINEARS = RH_PROJS + RH_PROJ_MLP };
+static const char *linear_name(const struct rh_family_names *names, int which)
+{
+	return rh_proj_name(names, which < RH_PROJS ? RH_MIXER_ATTENTION : RH_MIXER_DELTA, which < RH_PROJS ? which : which - RH_PROJS);
+}
+
 /* The names that "all-linear" stands for. */
-static size_t every_linear(const struct rh_model_config *model, const char *names[RH_PROJS + 1])
+static size_t every_linear(const struct rh_model_config *model, const char *names[LINEARS + 1])
 {
 	const struct rh_family_names *all = model->family->names, *modules = rh_model_modules(model);
 	size_t count = 0;
-	for (int p = 0; p < RH_PROJS; p++)
-		if (modules->proj[p])
-			names[count++] = strrchr(modules->proj[p], '.') + 1;
+	for (int w = 0; w < LINEARS; w++)
+		if (linear_name(modules, w))
+			names[count++] = strrchr(linear_name(modules, w), '.') + 1;
 	if (model->experts && all->experts)
 		names[count++] = strrchr(all->router, '.') + 1;
 	return count;
@@ -42,7 +49,7 @@ static int list_targets(const struct rh_config *config, const struct rh_model_co
 {
 	const struct rh_family *family = model->family;
 	const struct rh_list *given = &config->lora_target_modules;
-	const char *every[RH_PROJS + 1];
+	const char *every[LINEARS + 1];
 	peft->target_is_pattern = config->lora_targets_pattern;
 	if (!config->lora_targets_given && config->lora_target_parameters.count)
 		return 0;
@@ -134,27 +141,27 @@ static int add_override(struct rh_peft_override **list, size_t *count, const cha
 static int resolve_pattern(const struct rh_model_config *model, struct rh_peft_config *peft)
 {
 	const struct rh_family_names *names = model->family->names;
-	const char *found[RH_PROJS + OF_EXPERTS];
+	const char *found[LINEARS + OF_EXPERTS];
 	size_t count = 0;
-	for (int w = 0; w < RH_PROJS + OF_EXPERTS; w++) {
-		const char *last = w < RH_PROJS ? names->proj[w] : of_experts[w - RH_PROJS].module;
-		int is_expert = w > RH_PROJS; /* the first of the table is the router */
+	for (int w = 0; w < LINEARS + OF_EXPERTS; w++) {
+		const char *last = w < LINEARS ? linear_name(names, w) : of_experts[w - LINEARS].module;
+		int is_expert = w > LINEARS; /* the first of the table is the router */
 		if (!last || (w >= RH_PROJ_GATE && w < RH_PROJS))
 			continue;
 		for (int64_t l = 0; l < model->num_hidden_layers; l++) {
 			struct rh_text name = {0};
 			int rc = rh_text_printf(&name, "%s%lld.%s%s%s", names->layers, (long long)l,
-			                        w < RH_PROJS ? ""
-			                        : is_expert  ? names->experts
-			                                     : names->router,
-			                        is_expert ? "." : "", w < RH_PROJS || is_expert ? last : "");
+			                        w < LINEARS ? ""
+			                        : is_expert ? names->experts
+			                                    : names->router,
+			                        is_expert ? "." : "", w < LINEARS || is_expert ? last : "");
 			if (!rc)
 				rc = rh_peft_matches(peft, name.bytes);
 			rh_text_free(&name);
 			if (rc < 0)
 				return rc;
 			if (rc) {
-				found[count++] = w < RH_PROJS ? strrchr(last, '.') + 1 : last;
+				found[count++] = w < LINEARS ? strrchr(last, '.') + 1 : last;
 				break;
 			}
 		}

@@ -45,6 +45,9 @@ static const char *obstacle(const struct rh_config *config, const struct rh_mode
 	for (int l = 0; l < model->layers; l++)
 		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.direction == RH_ATTENTION_BOTH)
 			return "a model that looks in both directions, whose rows are not cut";
+	for (int l = 0; l < model->layers; l++)
+		if (model->layer[l].carried.bytes)
+			return "layers of linear attention, whose state's gradient is not carried over chunks yet";
 	if (config->boxes > 1)
 		return "several boxes";
 	if (config->schedule && strcmp(config->schedule, "roundpipe") != 0)

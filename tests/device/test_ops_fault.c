@@ -32,6 +32,13 @@ static void give_parameters(struct rh_op *op)
 		op->preference.beta = 0.1F;
 		op->preference.weight[RH_PREFERENCE_SIGMOID] = 1;
 	}
+	if (op->kind == RH_OP_CONV || op->kind == RH_OP_CONV_BACKWARD)
+		op->conv.documents = 1;
+	if (op->kind == RH_OP_DELTA || op->kind == RH_OP_DELTA_BACKWARD) {
+		op->delta.heads = 2;
+		op->delta.key_heads = 1;
+		op->delta.documents = 1;
+	}
 	if (op->kind == RH_OP_QUANTISE)
 		op->quantise.limit = 448;
 	if (op->kind == RH_OP_SCALED_GEMM)
@@ -69,6 +76,53 @@ static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int
 	                {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {RH_F32, 2, 8}, {RH_F32, 1, 8}, {RH_F32, 5, 8}, {act, 6, 8}},
 	        [RH_OP_LORA_B_GRADIENT] =
 	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {RH_F32, 3, 2}, {RH_F32, 4, 1}, {RH_F32, 5, 5}, {act, 6, 12}},
+	};
+	return shape[kind][operand];
+}
+
+/* Of linear attention: 2 value heads and 1 key head, K = 4 and V = 3. */
+static struct lengths delta_lengths(enum rh_op_kind kind, enum rh_dtype act, int operand)
+{
+	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
+	        [RH_OP_CONV] = {{act, 6, 8}, {act, 8, 4}, {RH_I32, 2, 1}, {act, 6, 8}, {act, 3, 8}},
+	        [RH_OP_CONV_BACKWARD] = {{act, 6, 8}, {act, 8, 4}, {RH_I32, 2, 1}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 8, 4}},
+	        [RH_OP_DELTA] = {{act, 6, 4},
+	                         {act, 6, 4},
+	                         {act, 6, 6},
+	                         {act, 6, 2},
+	                         {act, 6, 2},
+	                         {act, 1, 2},
+	                         {act, 1, 2},
+	                         {RH_I32, 2, 1},
+	                         {act, 6, 6},
+	                         {RH_F32, 8, 3}},
+	        [RH_OP_DELTA_BACKWARD] = {{act, 6, 4},
+	                                  {act, 6, 4},
+	                                  {act, 6, 6},
+	                                  {act, 6, 2},
+	                                  {act, 6, 2},
+	                                  {act, 1, 2},
+	                                  {act, 1, 2},
+	                                  {RH_I32, 2, 1},
+	                                  {act, 6, 6},
+	                                  {act, 6, 4},
+	                                  {act, 6, 4},
+	                                  {act, 6, 6},
+	                                  {act, 6, 2},
+	                                  {act, 6, 2},
+	                                  {RH_F32, 1, 2},
+	                                  {RH_F32, 1, 2},
+	                                  {RH_F32, 1, 52}}, /* as rh_delta_space says */
+	        [RH_OP_GATE] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {RH_F32, 6, 1}},
+	        [RH_OP_GATE_BACKWARD] = {{act, 6, 8},
+	                                 {act, 6, 8},
+	                                 {act, 1, 8},
+	                                 {RH_F32, 6, 1},
+	                                 {act, 6, 8},
+	                                 {act, 6, 8},
+	                                 {act, 6, 8},
+	                                 {RH_F32, 1, 8},
+	                                 {act, 6, 8}},
 	};
 	return shape[kind][operand];
 }
@@ -169,6 +223,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++) {
 		struct lengths of = rh_op_is_fused(kind) ? fused_lengths(kind, act, i) : shape[kind][i];
+		of = kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD ? delta_lengths(kind, act, i) : of;
 		case_operand(&c, i, of.dtype, of.rows, of.cols, 0, FILL_NONE);
 	}
 	give_parameters(&c.op);
@@ -176,9 +231,14 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	return c;
 }
 
-/* A module of adapters has its low and its matrix, or neither; a teacher has its weights; sums of dk come with those of dv. */
+/* A module of adapters has its low and its matrix, or neither; a teacher has its weights; sums of dk come with those of dv; a norm's
+ * weights with its statistics. */
 static int partner(enum rh_op_kind kind, int operand)
 {
+	if (kind == RH_OP_GATE && (operand == RH_GATE_W || operand == RH_GATE_RSTD))
+		return RH_GATE_W + RH_GATE_RSTD - operand;
+	if (kind == RH_OP_GATE_BACKWARD && (operand == RH_GATE_BACKWARD_W || operand == RH_GATE_BACKWARD_RSTD))
+		return RH_GATE_BACKWARD_W + RH_GATE_BACKWARD_RSTD - operand;
 	if (kind == RH_OP_HEAD_LOSS && (operand == RH_HEAD_LOSS_TEACHER || operand == RH_HEAD_LOSS_MIX))
 		return RH_HEAD_LOSS_TEACHER + RH_HEAD_LOSS_MIX - operand;
 	if (kind == RH_OP_ATTENTION_BACKWARD && operand >= RH_ATTENTION_BACKWARD_DK_SUM)

@@ -4,7 +4,8 @@
     models.py             remakes tests/reference/models/ (the committed files)
     models.py --check     remakes them in a temporary directory and compares: the inputs and weights exactly, the figures within the
                           tolerances of difference() (another machine or library version rounds differently); exit 1 on a difference
-    models.py --spread    says how far two correct runs are apart: the same figures again with fused attention
+    models.py --spread    says how far two correct runs are apart: the same figures again with fused attention, and the gated delta rule token
+                          by token
 
 One thread, deterministic: twice on one machine gives byte-identical files.
 
@@ -41,6 +42,7 @@ from models_gguf import write_gguf_model
 
 HERE = Path(__file__).resolve().parent / "models"
 BF16_MODELS = ("smollm2", "qwen3")
+LENGTHS = {"qwen3.5": (11, 1, 70)}  # more than a chunk of the gated delta rule
 STEP_GRADIENTS = ("smollm2", "qwen3")  # a tied head and an untied one; the others keep the norm only, for the sake of size
 attention = None  # --spread: the implementation to use instead
 
@@ -58,7 +60,7 @@ def document(rng, vocabulary, length, masked=0.25):
 def inputs(name, vocabulary):
     """The three inputs, each a list of micro-batches of documents."""
     rng = generator(name, "documents")
-    lengths = (11, 1, 40) if name in MODELS else (7, 1, 16)  # logits over the larger vocabulary of a GGUF file take room
+    lengths = LENGTHS.get(name, (11, 1, 40)) if name in MODELS else (7, 1, 16)  # logits over the larger vocabulary of a GGUF file take room
     docs = [[document(rng, vocabulary, n) for n in lengths]]
     docs[0][0][1][0] = 1  # set, and still not trained: a document's first token never is
     step = [[document(rng, vocabulary, n) for n in lengths] for lengths in ((5, 1, 9), (14,), (7, 3))]
@@ -328,6 +330,8 @@ def check(root, names):
 def spread(root, names):
     global attention
     attention = "sdpa"
+    from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
+    qwen3_5.torch_chunk_gated_delta_rule = qwen3_5.torch_recurrent_gated_delta_rule  # the definition, token by token
     with tempfile.TemporaryDirectory() as temporary:
         make(Path(temporary), names)
         for name in names:

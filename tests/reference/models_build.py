@@ -15,6 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForImageTextToText, AutoModelForMaskedLM, AutoModelForSequenceClassification,
                           BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, Mistral3Config, MistralConfig, Phi3Config,
                           Qwen2Config, Qwen3Config, Qwen3MoeConfig, ViTConfig)
+from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config, Qwen3_5TextConfig
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -55,6 +56,25 @@ def config_qwen3():
     return Qwen3Config(vocab_size=127, hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
                        num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=False, use_sliding_window=False,
                        rope_parameters=dict(rope_type="default", rope_theta=1000000.0), **COMMON)
+
+
+# The rule's first output is <q, k> v, whose norm has the sign of <q, k>: a small epsilon would make every figure hang on it.
+QWEN3_5 = dict(hidden_size=32, intermediate_size=44, num_attention_heads=2, num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-3,
+               linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12, **COMMON)
+
+
+def config_qwen3_5():
+    # two layers with the gated delta rule below one with attention, whose heads are rotated in their first quarter; two value heads a key head
+    return Qwen3_5TextConfig(vocab_size=97, num_hidden_layers=3, layer_types=["linear_attention", "linear_attention", "full_attention"],
+                             rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25), **QWEN3_5)
+
+
+def config_qwen3_5_vision():
+    # the text model inside the larger one, as published: what is left out is transformers' default
+    return Qwen3_5Config(text_config=dict(vocab_size=89, num_hidden_layers=4, tie_word_embeddings=True, **QWEN3_5),
+                         vision_config=dict(depth=1, hidden_size=8, intermediate_size=12, num_heads=2, out_hidden_size=32, patch_size=4,
+                                            num_position_embeddings=16),
+                         image_token_id=86, video_token_id=87, vision_start_token_id=84, vision_end_token_id=85, tie_word_embeddings=True)
 
 
 def config_gguf_llama():
@@ -176,6 +196,8 @@ MODELS = {
     "mistral": (config_mistral, torch.float32, "30KB"),
     "phi3": (config_phi3, torch.float32, "1GB"),
     "gemma3": (config_gemma3, torch.float32, "1GB"),
+    "qwen3.5": (config_qwen3_5, torch.float32, "1GB"),
+    "qwen3.5-vision": (config_qwen3_5_vision, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
     "gpt-oss": (config_gpt_oss, torch.float32, "60KB"),
     "gpt2": (config_gpt2, torch.float32, "50KB"),
@@ -253,7 +275,14 @@ VIT_ADAPTERS = {
                        rank_pattern={"q_proj": 2, "layers.1.attention.v_proj": 6},
                        alpha_pattern={"layers.0.attention.q_proj": 6, "v_proj": 12}),
 }
+QWEN3_5_RS = dict(r=4, lora_alpha=8, target_modules=["in_proj_qkv", "in_proj_a", "out_proj", "q_proj", "v_proj"], use_rslora=True,
+                  rank_pattern={"in_proj_qkv": 2, "layers.1.linear_attn.out_proj": 6},
+                  alpha_pattern={"layers.0.linear_attn.in_proj_qkv": 6, "q_proj": 12})
+QWEN3_5_TEXT = r"model\.language_model\..*\.(?:q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|in_proj_qkv|in_proj_z|in_proj_b|in_proj_a|out_proj)"
 ADAPTERS_OF = {
+    "qwen3.5": {"adapter-rs": QWEN3_5_RS},
+    "qwen3.5-vision": {"adapter": dict(r=4, lora_alpha=8, target_modules=QWEN3_5_TEXT),
+                       "adapter-rs": dict(QWEN3_5_RS, target_modules=r"model\.language_model\..*\.(?:in_proj_qkv|out_proj|q_proj)")},
     "vit": VIT_ADAPTERS,
     "bert-mlm": BERT_ADAPTERS,
     "bert-cls": BERT_ADAPTERS,
@@ -317,7 +346,7 @@ def auto_class(name, config):
 
 
 def is_text(name):
-    return "vision_tower" not in name and "multi_modal_projector" not in name
+    return not any(part in name for part in ("vision_tower", "multi_modal_projector", ".visual."))
 
 
 def random_weights(model, rng):
@@ -325,7 +354,10 @@ def random_weights(model, rng):
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
         if is_norm(name):
-            value = rng.uniform(0.6, 1.4, shape) - (text.model_type == "gemma3_text" or name.endswith("bias"))
+            less_one = text.model_type == "gemma3_text" or text.model_type == "qwen3_5_text" and "linear_attn.norm" not in name
+            value = rng.uniform(0.6, 1.4, shape) - (less_one or name.endswith("bias"))
+        elif name.endswith("A_log"):
+            value = rng.uniform(-3, 1, shape)
         elif name.endswith("sinks"):
             value = rng.standard_normal(shape)
         elif name.endswith("bias"):

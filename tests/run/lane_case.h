@@ -63,9 +63,9 @@ static inline int lane_cuts(struct lane_random *random, int layers, int64_t *cut
 /* Mixtures of experts and layers that differ, caps, what goes to NVMe, and sessions that generate. */
 static inline void lane_case_tiers(struct lane_random *random, struct lane_case *is)
 {
-	static const char *const others[] = {"qwen3-moe", "gpt-oss", "gemma3", "mistral", "phi3"};
+	static const char *const others[] = {"qwen3-moe", "gpt-oss", "gemma3", "mistral", "phi3", "qwen3.5"};
 	if (!lane_pick(random, 6)) {
-		is->model = others[lane_pick(random, 5)];
+		is->model = others[lane_pick(random, 6)];
 		is->tied = !strcmp(is->model, "gemma3");
 	}
 	if (!lane_pick(random, 3))

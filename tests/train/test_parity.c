@@ -7,13 +7,21 @@
 
 #include <unistd.h>
 
-static const char *const models[] = {"llama2",    "llama3",  "llama-bias",    "smollm2",  "qwen2", "qwen3",    "mistral",  "phi3", "gemma3",
-                                     "qwen3-moe", "gpt-oss", "gemma3-vision", "mistral3", "gpt2",  "bert-mlm", "bert-cls", "vit"};
+static const char *const models[] = {"llama2",   "llama3",   "llama-bias", "smollm2", "qwen2",         "qwen3",    "mistral",
+                                     "phi3",     "gemma3",   "qwen3-moe",  "gpt-oss", "gemma3-vision", "mistral3", "gpt2",
+                                     "bert-mlm", "bert-cls", "vit",        "qwen3.5", "qwen3.5-vision"};
 static const char *const ggufs[] = {"gguf-llama",     "gguf-qwen2",   "gguf-gpt2", "gguf-gemma3",
                                     "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-phi3", "gguf-mistral3"};
 static const char *const wholes[] = {"llama2", "llama-bias", "smollm2"}; /* with modules trained whole beside an adapter */
 enum { WHOLES = sizeof wholes / sizeof *wholes };
 enum { MODELS = sizeof models / sizeof *models, GGUFS = sizeof ggufs / sizeof *ggufs };
+
+/* The gated delta rule's norm may divide by a small root: transformers' own two ways, in chunks and token by token, are 0.5e-5 apart in
+ * logits, and on the curves of the larger model 6e-5 with LoRA and 0.4e-3 in full (models.py --spread). As a multiple of others'. */
+static double rule_room(const char *name, double of_rule)
+{
+	return strncmp(name, "qwen3.5", 7) ? 1 : of_rule;
+}
 
 /* merged: a directory in place of the model's and its adapter, or NULL. */
 static void logits_of(const char *name, const char *adapter, const char *merged, const char *reference)
@@ -43,7 +51,7 @@ static void logits_of(const char *name, const char *adapter, const char *merged,
 		largest = fmax(largest, fabs((double)value));
 	}
 	printf("%s %s: logits max|a-b|/max|b| %.2e\n", name, reference, worst / largest);
-	assert_true(worst / largest <= 1e-5);
+	assert_true(worst / largest <= 1e-5 * rule_room(name, 2));
 	free(logits);
 	rig_close(&rig);
 }
@@ -212,7 +220,7 @@ static void curve_is(const struct curve *curve)
 	}
 	printf("%s %s%s: worst loss error %.2e, of the first ten steps %.2e\n", curve->name, curve->reference,
 	       curve->is_balanced ? " balanced" : "", worst, worst_of_ten);
-	assert_true(worst <= curve->tolerance);
+	assert_true(worst <= curve->tolerance * rule_room(curve->name, lora ? 30 : 3));
 	assert_true(worst_of_ten <= curve->tolerance_of_ten);
 	rig_close(&rig);
 }

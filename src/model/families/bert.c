@@ -2,16 +2,17 @@
  * for classes of texts. */
 #include "model/families/families.h"
 
-static const struct rh_family_names names = {.embedding = "bert.embeddings.word_embeddings",
-                                             .positions = "bert.embeddings.position_embeddings",
-                                             .types = "bert.embeddings.token_type_embeddings",
-                                             .embedding_norm = "bert.embeddings.LayerNorm",
-                                             .layers = "bert.encoder.layer.",
-                                             .head = "cls.predictions.decoder",
-                                             .base = "bert.",
-                                             .norm = {NULL, NULL, "attention.output.LayerNorm", "output.LayerNorm"},
-                                             .proj = {"attention.self.query", "attention.self.key", "attention.self.value",
-                                                      "attention.output.dense", "intermediate.dense", NULL, "output.dense"}};
+static const struct rh_family_names names = {
+        .embedding = "bert.embeddings.word_embeddings",
+        .positions = "bert.embeddings.position_embeddings",
+        .types = "bert.embeddings.token_type_embeddings",
+        .embedding_norm = "bert.embeddings.LayerNorm",
+        .layers = "bert.encoder.layer.",
+        .head = "cls.predictions.decoder",
+        .base = "bert.",
+        .norm = {NULL, NULL, "attention.output.LayerNorm", "output.LayerNorm"},
+        .attention = {"attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"},
+        .mlp = {"intermediate.dense", NULL, "output.dense"}};
 
 const struct rh_family family_bert = {.architecture = "BertForMaskedLM",
                                       .bare = "BertModel",

@@ -11,6 +11,7 @@
 	ROW(mistral)                                                                                                                       \
 	ROW(phi3)                                                                                                                          \
 	ROW(gemma3)                                                                                                                        \
+	ROW(qwen3_5)                                                                                                                       \
 	ROW(qwen3_moe)                                                                                                                     \
 	ROW(gpt_oss)                                                                                                                       \
 	ROW(gpt2)                                                                                                                          \

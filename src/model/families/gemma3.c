@@ -4,8 +4,8 @@
 
 #define LAYER_NAMES                                                                                                                        \
 	.norm = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"},                \
-	.proj = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",                                           \
-	         "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"}
+	.attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},                                     \
+	.mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
 
 static const struct rh_family_names names = {
         .embedding = "model.embed_tokens", .layers = "model.layers.", .final_norm = "model.norm", .head = "lm_head", LAYER_NAMES};

@@ -8,7 +8,8 @@ static const struct rh_family_names names = {.embedding = "transformer.wte",
                                              .head = "lm_head",
                                              .base = "transformer.",
                                              .norm = {"ln_1", "ln_2"},
-                                             .proj = {"attn.c_attn", NULL, NULL, "attn.c_proj", "mlp.c_fc", NULL, "mlp.c_proj"}};
+                                             .attention = {"attn.c_attn", NULL, NULL, "attn.c_proj"},
+                                             .mlp = {"mlp.c_fc", NULL, "mlp.c_proj"}};
 
 const struct rh_family family_gpt2 = {.architecture = "GPT2LMHeadModel",
                                       .model_type = "gpt2",

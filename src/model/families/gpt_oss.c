@@ -7,7 +7,7 @@ static const struct rh_family_names names = {.embedding = "model.embed_tokens",
                                              .final_norm = "model.norm",
                                              .head = "lm_head",
                                              .norm = {"input_layernorm", "post_attention_layernorm"},
-                                             .proj = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
+                                             .attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
                                              .router = "mlp.router",
                                              .experts_gate_up = "mlp.experts.gate_up_proj",
                                              .experts_down = "mlp.experts.down_proj"};

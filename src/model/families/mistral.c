@@ -1,13 +1,14 @@
 /* Mistral: Llama with an attention window in every layer. */
 #include "model/families/families.h"
 
-static const struct rh_family_names wrapped_names = {.embedding = "model.language_model.embed_tokens",
-                                                     .layers = "model.language_model.layers.",
-                                                     .final_norm = "model.language_model.norm",
-                                                     .head = "lm_head",
-                                                     .norm = {"input_layernorm", "post_attention_layernorm"},
-                                                     .proj = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                                              "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}};
+static const struct rh_family_names wrapped_names = {
+        .embedding = "model.language_model.embed_tokens",
+        .layers = "model.language_model.layers.",
+        .final_norm = "model.language_model.norm",
+        .head = "lm_head",
+        .norm = {"input_layernorm", "post_attention_layernorm"},
+        .attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
+        .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}};
 
 /* Mistral Small 3.1 and later also see. */
 static const struct rh_family_wrapper wrapper = {"Mistral3ForConditionalGeneration", "mistral3", &wrapped_names};

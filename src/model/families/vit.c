@@ -4,20 +4,22 @@
 /* A token is the class token or a patch: a vocabulary of two. Its rows are the class token and the bias of the patches' linear. */
 enum { KINDS_OF_TOKENS = 2 };
 
-static const struct rh_family_names names = {.embedding = "vit.embeddings.cls_token",
-                                             .positions = "vit.embeddings.position_embeddings",
-                                             .patches = "vit.embeddings.patch_embeddings.projection",
-                                             .layers = "vit.encoder.layer.",
-                                             .final_norm = "vit.layernorm",
-                                             .head = "classifier",
-                                             .base = "vit.",
-                                             .norm = {"layernorm_before", "layernorm_after", NULL, NULL},
-                                             .proj = {"attention.attention.query", "attention.attention.key", "attention.attention.value",
-                                                      "attention.output.dense", "intermediate.dense", NULL, "output.dense"}};
+static const struct rh_family_names names = {
+        .embedding = "vit.embeddings.cls_token",
+        .positions = "vit.embeddings.position_embeddings",
+        .patches = "vit.embeddings.patch_embeddings.projection",
+        .layers = "vit.encoder.layer.",
+        .final_norm = "vit.layernorm",
+        .head = "classifier",
+        .base = "vit.",
+        .norm = {"layernorm_before", "layernorm_after", NULL, NULL},
+        .attention = {"attention.attention.query", "attention.attention.key", "attention.attention.value", "attention.output.dense"},
+        .mlp = {"intermediate.dense", NULL, "output.dense"}};
 
 static const struct rh_family_names modules = {
         .layers = "vit.layers.",
-        .proj = {"attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj", "mlp.fc1", NULL, "mlp.fc2"}};
+        .attention = {"attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"},
+        .mlp = {"mlp.fc1", NULL, "mlp.fc2"}};
 
 const struct rh_family family_vit = {
         .architecture = "ViTForImageClassification",

@@ -1,0 +1,389 @@
+/* Linear attention with the gated delta rule, a mixer: Out(norm(delta(conv(QKV x), B x, A x)) * silu(Z x)), where conv is causal and each
+ * column's own, with silu behind it, delta is the rule (device/op.h) and the norm is over each value head. It carries the rule's state, in
+ * fp32, and the inputs of the convolution that later tokens see.
+ *
+ * Rows of the activation table: what the linears make, what the convolution and the rule make, and norms' statistics; the backward makes
+ * the input of Out again, and the gradients of what the linears made. */
+#include "model/half.h"
+
+/* Its linears; its tensors, beside theirs; its rows. */
+enum { IN_QKV = RH_PROJ_MIXER, IN_Z, IN_B, IN_A, OUT_PROJ };
+enum { CONV_W, A_LOG, DT_BIAS, NORM_W };
+enum { QKV = RH_ROW_MIXER, Z, BA, CONV, OUT, RSTD, NORMED, D_QKV, D_Z, D_BA };
+
+/* Of the rule's workspace in one launch, where more than a key head takes more. */
+enum { MOST_SPACE_BYTES = 256 << 20 };
+
+static int64_t keys_of(const struct rh_traits *traits)
+{
+	return traits->delta_key_heads * traits->delta_key;
+}
+
+static int64_t values_of(const struct rh_traits *traits)
+{
+	return traits->delta_heads * traits->delta_value;
+}
+
+static int64_t channels_of(const struct rh_traits *traits)
+{
+	return 2 * keys_of(traits) + values_of(traits);
+}
+
+/* ---- layout ---- */
+
+static void size(const struct rh_model_config *config, struct rh_layer *layer)
+{
+	const struct rh_traits *traits = &layer->traits;
+	layout_size(config, layer, IN_QKV, layer->width, channels_of(traits), 0);
+	layout_size(config, layer, IN_Z, layer->width, values_of(traits), 0);
+	layout_size(config, layer, IN_B, layer->width, traits->delta_heads, 0);
+	layout_size(config, layer, IN_A, layer->width, traits->delta_heads, 1);
+	layout_size(config, layer, OUT_PROJ, values_of(traits), layer->width, 0);
+}
+
+/* transformers' trainer spares what has "bias" or "norm" in its name: of these four the last two. */
+static void place_own(const struct rh_model_config *config, const struct rh_traits *traits, int *own, struct layout *at)
+{
+	const struct rh_family_names *names = rh_model_names(config);
+	layout_align(at);
+	own[CONV_W] = layout_place(at, names->conv, "weight", 2, channels_of(traits), traits->taps);
+	layout_align(at);
+	own[A_LOG] = layout_place(at, names->a_log, NULL, 1, 1, traits->delta_heads);
+	layout_align(at);
+	own[DT_BIAS] = layout_place(at, names->dt_bias, NULL, 1, 1, traits->delta_heads);
+	if (at->fault)
+		return;
+	struct rh_tensor *tensor = at->block->tensor;
+	const int64_t in_files[4] = {channels_of(traits), 1, traits->taps, 0};
+	for (int i = 0; i < 4; i++)
+		tensor[own[CONV_W]].file_shape[i] = in_files[i];
+	tensor[own[A_LOG]].decays = 1;
+	tensor[own[A_LOG]].initial = (struct rh_initial){RH_INITIAL_LOG_UNIFORM, 16};
+	tensor[own[DT_BIAS]].initial = (struct rh_initial){RH_INITIAL_CONSTANT, 1};
+}
+
+static void place(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, enum half_tensors kind)
+{
+	switch (kind) {
+	case HALF_NORMS:
+		layer->own[RH_MIXER][NORM_W] =
+		        layout_place_norm(at, rh_model_names(config)->gated_norm, RH_NORM_RMS, layer->traits.delta_value);
+		break;
+	case HALF_WEIGHTS:
+		layout_weights(config, layer, at, RH_PROJ_MIXER, RH_PROJ_MLP - RH_PROJ_MIXER);
+		break;
+	case HALF_BIASES:
+		place_own(config, &layer->traits, layer->own[RH_MIXER], at);
+		break;
+	}
+}
+
+static int64_t state_bytes(const struct rh_traits *traits)
+{
+	return rh_align_up(traits->delta_heads * traits->delta_key * traits->delta_value * 4, RH_ALIGN);
+}
+
+/* The state, then the convolution's inputs, in any dtype. */
+static struct rh_carried carries(const struct rh_layer *layer)
+{
+	return (struct rh_carried){.bytes = state_bytes(&layer->traits) + (layer->traits.taps - 1) * channels_of(&layer->traits) * 4};
+}
+
+/* ---- emission ---- */
+
+static struct emit_linears one_of(int layer, int proj)
+{
+	return (struct emit_linears){layer, proj, 1};
+}
+
+static struct emit_linears ba_of(int layer)
+{
+	return (struct emit_linears){layer, IN_B, 2};
+}
+
+static int learns(const struct rh_emit *emit, int layer, enum half_end of)
+{
+	if (of == HALF_OUTPUT)
+		return emit_linear_learns(emit, one_of(layer, OUT_PROJ));
+	return emit_linear_learns(emit, (struct emit_linears){layer, IN_QKV, 4});
+}
+
+static struct rh_view own_weight(const struct rh_emit *emit, const struct rh_layer *layer, int tensor, int64_t rows, int64_t cols)
+{
+	return emit_weight(emit, layer, 0, layer->own[RH_MIXER][tensor], rows, cols);
+}
+
+static struct rh_view own_gradient(const struct rh_emit *emit, const struct rh_layer *layer, int tensor, int64_t rows, int64_t cols)
+{
+	return emit_gradient(emit, layer, 0, layer->own[RH_MIXER][tensor], rows, cols);
+}
+
+/* A row for each token and value head. */
+static struct rh_view by_head(const struct rh_traits *traits, struct rh_view x)
+{
+	return rh_view_of(x.data, x.dtype, x.rows * traits->delta_heads, x.cols / traits->delta_heads);
+}
+
+static struct rh_view starts(const struct rh_emit *emit)
+{
+	return emit_micro(emit, rh_micro_layout(&emit->shape).start_q, emit->shape.documents + 1);
+}
+
+/* What the layer carries of the text, zeros at its beginning; absent where nothing is carried. */
+static void carried(struct rh_emit *emit, const struct rh_layer *layer, int index, struct rh_view *state, struct rh_view *tail)
+{
+	const struct rh_traits *traits = &layer->traits;
+	int64_t own, lowest;
+	if (!emit->shape.keys)
+		return;
+	(void)rh_model_cache_range(emit->model, index, index + 1, emit->cache_rows, &own);
+	(void)rh_model_cache_range(emit->model, emit->cache_layer, emit->cache_layer + 1, emit->cache_rows, &lowest);
+	char *base = emit->cache + own - lowest;
+	*state = rh_view_of(base, RH_F32, traits->delta_heads * traits->delta_key, traits->delta_value);
+	*tail = rh_view_of(base + state_bytes(traits), emit->model->dtype, traits->taps - 1, channels_of(traits));
+}
+
+static void convolve(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view tail)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	struct rh_op op = {.kind = RH_OP_CONV, .conv.documents = emit->shape.documents};
+	op.operand[RH_CONV_X] = view[QKV];
+	op.operand[RH_CONV_W] = own_weight(emit, layer, CONV_W, channels_of(&layer->traits), layer->traits.taps);
+	op.operand[RH_CONV_START] = starts(emit);
+	op.operand[RH_CONV_Y] = view[CONV];
+	op.operand[RH_CONV_TAIL] = tail;
+	emit_op(emit, &op);
+}
+
+/* Operands that forward and backward of the rule share. */
+static void set_rule(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_view *view, struct rh_op *op)
+{
+	const struct rh_traits *traits = &layer->traits;
+	int64_t keys = keys_of(traits), heads = traits->delta_heads;
+	op->delta.heads = heads;
+	op->delta.key_heads = traits->delta_key_heads;
+	op->delta.documents = emit->shape.documents;
+	op->operand[RH_DELTA_Q] = rh_view_cols(view[CONV], 0, keys);
+	op->operand[RH_DELTA_K] = rh_view_cols(view[CONV], keys, keys);
+	op->operand[RH_DELTA_V] = rh_view_cols(view[CONV], 2 * keys, values_of(traits));
+	op->operand[RH_DELTA_B] = rh_view_cols(view[BA], 0, heads);
+	op->operand[RH_DELTA_A] = rh_view_cols(view[BA], heads, heads);
+	op->operand[RH_DELTA_A_LOG] = own_weight(emit, layer, A_LOG, 1, heads);
+	op->operand[RH_DELTA_DT_BIAS] = own_weight(emit, layer, DT_BIAS, 1, heads);
+	op->operand[RH_DELTA_START] = starts(emit);
+}
+
+static void apply_rule(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view state)
+{
+	struct rh_op op = {.kind = RH_OP_DELTA};
+	set_rule(emit, &emit->model->layer[index], view, &op);
+	op.operand[RH_DELTA_O] = view[OUT];
+	op.operand[RH_DELTA_STATE] = state;
+	emit_op(emit, &op);
+}
+
+static void mix(struct rh_emit *emit, int index, const struct rh_activations *s)
+{
+	struct rh_view state = {0}, tail = {0};
+	carried(emit, &emit->model->layer[index], index, &state, &tail);
+	if (state.data && !emit->shape.first) {
+		emit_fill(emit, state);
+		if (tail.rows)
+			emit_fill(emit, tail);
+	}
+	if (emit_wants(s, RH_ROW_SET(CONV)))
+		convolve(emit, index, s->view, tail.rows ? tail : (struct rh_view){0});
+	if (emit_wants(s, RH_ROW_SET(OUT)))
+		apply_rule(emit, index, s->view, state);
+}
+
+/* The input of Out, in the arena, and the norms' statistics. */
+static struct rh_view gate(struct rh_emit *emit, int index, const struct rh_view *view)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	const struct rh_traits *traits = &layer->traits;
+	struct rh_op op = {.kind = RH_OP_GATE, .gate = {RH_GATE_SILU, traits->epsilon}};
+	struct rh_view y = emit_act(emit, view[OUT].rows, view[OUT].cols);
+	op.operand[RH_GATE_X] = by_head(traits, view[OUT]);
+	op.operand[RH_GATE_Z] = by_head(traits, view[Z]);
+	op.operand[RH_GATE_W] = own_weight(emit, layer, NORM_W, 1, traits->delta_value);
+	op.operand[RH_GATE_Y] = by_head(traits, y);
+	op.operand[RH_GATE_RSTD] = by_head(traits, view[RSTD]);
+	emit_op(emit, &op);
+	return y;
+}
+
+static void declare(const struct rh_emit *emit, int index, struct emit_table *table)
+{
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
+	int64_t tokens = emit->shape.tokens, channels = channels_of(traits), values = values_of(traits);
+	enum rh_dtype act = emit->model->dtype;
+	const struct emit_origin of_x = {RH_MAKER_MIXER, RH_ROW_SET(RH_ROW_X), 0}, of_qkv = {RH_MAKER_MIXER, RH_ROW_SET(QKV), 0};
+	const struct emit_origin of_conv = {RH_MAKER_MIXER, RH_ROW_SET(CONV) | RH_ROW_SET(BA), 0};
+	const struct emit_origin of_out = {RH_MAKER_MIXER, RH_ROW_SET(OUT) | RH_ROW_SET(Z), 0}; /* the op that makes them reads both */
+	const struct emit_origin of_backward = {RH_MAKER_BACKWARD, 0, emit->deferred && learns(emit, index, HALF_INPUT)};
+	const struct emit_origin input_of_out = {RH_MAKER_BACKWARD, 0, emit->deferred && learns(emit, index, HALF_OUTPUT)};
+	emit_row(table, QKV, act, tokens, channels, of_x);
+	emit_row(table, Z, act, tokens, values, of_x);
+	emit_row(table, BA, act, tokens, 2 * traits->delta_heads, of_x);
+	emit_row(table, CONV, act, tokens, channels, of_qkv);
+	emit_row(table, OUT, act, tokens, values, of_conv);
+	emit_row(table, RSTD, RH_F32, tokens, traits->delta_heads, of_out);
+	emit_row(table, NORMED, act, tokens, values, input_of_out);
+	emit_row(table, D_QKV, act, tokens, channels, of_backward);
+	emit_row(table, D_Z, act, tokens, values, of_backward);
+	emit_row(table, D_BA, act, tokens, 2 * traits->delta_heads, of_backward);
+}
+
+static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_activations *s)
+{
+	const struct {
+		struct emit_linears linears;
+		int row;
+	} in[] = {{one_of(index, IN_QKV), QKV}, {one_of(index, IN_Z), Z}, {ba_of(index), BA}};
+	for (int i = 0; i < 3; i++)
+		if (emit_wants(s, RH_ROW_SET(in[i].row)) || emit_wants_low(s, in[i].linears))
+			emit_linear(emit, in[i].linears, x, (struct rh_view){0}, emit_wanted(s, in[i].row), s);
+	mix(emit, index, s);
+	int makes = y.data || emit_wants_low(s, one_of(index, OUT_PROJ));
+	if (!makes && !emit_wants(s, RH_ROW_SET(RSTD)))
+		return NULL;
+	struct rh_view normed = gate(emit, index, s->view);
+	return makes ? emit_linear_apart(emit, one_of(index, OUT_PROJ), normed, residual, y, s) : NULL;
+}
+
+/* d_o, of what the gate made, becomes that of the rule's output. */
+static void gate_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	const struct rh_traits *traits = &layer->traits;
+	struct rh_op op = {.kind = RH_OP_GATE_BACKWARD, .gate = {RH_GATE_SILU, traits->epsilon}};
+	op.operand[RH_GATE_BACKWARD_X] = by_head(traits, view[OUT]);
+	op.operand[RH_GATE_BACKWARD_Z] = by_head(traits, view[Z]);
+	op.operand[RH_GATE_BACKWARD_W] = own_weight(emit, layer, NORM_W, 1, traits->delta_value);
+	op.operand[RH_GATE_BACKWARD_RSTD] = by_head(traits, view[RSTD]);
+	op.operand[RH_GATE_BACKWARD_DY] = op.operand[RH_GATE_BACKWARD_DX] = by_head(traits, d_o);
+	op.operand[RH_GATE_BACKWARD_DZ] = by_head(traits, view[D_Z]);
+	op.operand[RH_GATE_BACKWARD_DW] = own_gradient(emit, layer, NORM_W, 1, traits->delta_value);
+	op.operand[RH_GATE_BACKWARD_Y] = by_head(traits, view[NORMED]);
+	emit_op(emit, &op);
+}
+
+/* Key heads at once: half of them until the workspace is small, as far as they halve. */
+static int64_t heads_at_once(const struct rh_emit *emit, const struct rh_traits *traits)
+{
+	int64_t heads = traits->delta_key_heads, group = traits->delta_heads / traits->delta_key_heads;
+	while (heads % 2 == 0 && rh_delta_space(emit->shape.tokens, emit->shape.documents, heads * group, traits->delta_key,
+	                                        traits->delta_value) > MOST_SPACE_BYTES / 4)
+		heads /= 2;
+	return heads;
+}
+
+/* The op's view of some key heads and their value heads. */
+static void narrow(struct rh_op *op, int64_t first, int64_t key_heads)
+{
+	static const int of_keys[] = {RH_DELTA_BACKWARD_Q, RH_DELTA_BACKWARD_K, RH_DELTA_BACKWARD_DQ, RH_DELTA_BACKWARD_DK};
+	int64_t all = op->delta.key_heads, group = op->delta.heads / all;
+	for (int i = 0; i < RH_DELTA_BACKWARD_SPACE; i++) {
+		int is_of_keys = 0;
+		for (int k = 0; k < 4; k++)
+			is_of_keys |= of_keys[k] == i;
+		if (i == RH_DELTA_BACKWARD_START || !op->operand[i].data)
+			continue;
+		int64_t width = op->operand[i].cols / (is_of_keys ? all : op->delta.heads), times = is_of_keys ? 1 : group;
+		op->operand[i] = rh_view_cols(op->operand[i], first * times * width, key_heads * times * width);
+	}
+	op->delta.key_heads = key_heads;
+	op->delta.heads = key_heads * group;
+}
+
+/* d_conv (T,C) and the gradients of the gates of d_o. */
+static void rule_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o, struct rh_view d_conv)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	const struct rh_traits *traits = &layer->traits;
+	int64_t mark = emit->arena->used, keys = keys_of(traits), heads = traits->delta_heads, at_once = heads_at_once(emit, traits);
+	struct rh_op op = {.kind = RH_OP_DELTA_BACKWARD};
+	set_rule(emit, layer, view, &op);
+	op.operand[RH_DELTA_BACKWARD_DO] = d_o;
+	op.operand[RH_DELTA_BACKWARD_DQ] = rh_view_cols(d_conv, 0, keys);
+	op.operand[RH_DELTA_BACKWARD_DK] = rh_view_cols(d_conv, keys, keys);
+	op.operand[RH_DELTA_BACKWARD_DV] = rh_view_cols(d_conv, 2 * keys, values_of(traits));
+	op.operand[RH_DELTA_BACKWARD_DB] = rh_view_cols(view[D_BA], 0, heads);
+	op.operand[RH_DELTA_BACKWARD_DA] = rh_view_cols(view[D_BA], heads, heads);
+	op.operand[RH_DELTA_BACKWARD_DA_LOG] = own_gradient(emit, layer, A_LOG, 1, heads);
+	op.operand[RH_DELTA_BACKWARD_DDT_BIAS] = own_gradient(emit, layer, DT_BIAS, 1, heads);
+	op.operand[RH_DELTA_BACKWARD_SPACE] =
+	        emit_take(emit->arena, RH_F32, 1,
+	                  rh_delta_space(emit->shape.tokens, emit->shape.documents, at_once * (heads / traits->delta_key_heads),
+	                                 traits->delta_key, traits->delta_value));
+	for (int64_t first = 0; first < traits->delta_key_heads; first += at_once) {
+		struct rh_op part = op;
+		narrow(&part, first, at_once);
+		emit_op(emit, &part);
+	}
+	rh_arena_reset(emit->arena, mark);
+}
+
+static void conv_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_conv)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	int64_t channels = channels_of(&layer->traits), taps = layer->traits.taps;
+	struct rh_op op = {.kind = RH_OP_CONV_BACKWARD, .conv.documents = emit->shape.documents};
+	op.operand[RH_CONV_BACKWARD_X] = view[QKV];
+	op.operand[RH_CONV_BACKWARD_W] = own_weight(emit, layer, CONV_W, channels, taps);
+	op.operand[RH_CONV_BACKWARD_START] = starts(emit);
+	op.operand[RH_CONV_BACKWARD_DY] = d_conv;
+	op.operand[RH_CONV_BACKWARD_DX] = view[D_QKV];
+	op.operand[RH_CONV_BACKWARD_DW] = own_gradient(emit, layer, CONV_W, channels, taps);
+	emit_op(emit, &op);
+}
+
+static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
+{
+	for (int row = D_QKV; row <= D_BA; row++)
+		(void)emit_operand(emit, s, row);
+	int64_t mark = emit->arena->used;
+	struct rh_view d_o = emit_act(emit, s->view[OUT].rows, s->view[OUT].cols), normed = emit_operand(emit, s, NORMED);
+	emit_linear_dx(emit, one_of(index, OUT_PROJ), dy, d_o, s);
+	gate_backward(emit, index, s->view, d_o);
+	emit_linear_gradients(emit, one_of(index, OUT_PROJ), dy, normed, s);
+	struct rh_view d_conv = emit_act(emit, s->view[CONV].rows, s->view[CONV].cols);
+	rule_backward(emit, index, s->view, d_o, d_conv);
+	conv_backward(emit, index, s->view, d_conv);
+	rh_arena_reset(emit->arena, mark);
+	emit_linear_dx(emit, one_of(index, IN_QKV), s->view[D_QKV], dx, s);
+	emit_linear_more_dx(emit, one_of(index, IN_Z), s->view[D_Z], dx, s);
+	emit_linear_more_dx(emit, ba_of(index), s->view[D_BA], dx, s);
+}
+
+static void input_gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
+{
+	emit_linear_dw(emit, one_of(index, IN_QKV), s->view[D_QKV], x, s);
+	emit_linear_dw(emit, one_of(index, IN_Z), s->view[D_Z], x, s);
+	emit_linear_dw(emit, ba_of(index), s->view[D_BA], x, s);
+}
+
+static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
+{
+	if (!emit->deferred)
+		input_gradients(emit, index, s, x);
+}
+
+static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
+{
+	emit_linear_dw(emit, one_of(index, OUT_PROJ), s->view[RH_ROW_GRADIENT + RH_MIXER], s->view[NORMED], s);
+	input_gradients(emit, index, s, s->view[RH_ROW_INPUT + RH_MIXER]);
+}
+
+const struct rh_half half_delta = {.size = size,
+                                   .place = place,
+                                   .carries = carries,
+                                   .of_input = RH_ROW_RUN(QKV, 3) | RH_ROW_RUN(RH_ROW_LOW + IN_QKV, 4),
+                                   .of_output = RH_ROW_SET(OUT) | RH_ROW_SET(Z),
+                                   .declare = declare,
+                                   .learns = learns,
+                                   .forward = forward,
+                                   .backward = backward,
+                                   .gradients = gradients,
+                                   .weights = weights};

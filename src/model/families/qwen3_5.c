@@ -1,0 +1,42 @@
+/* Qwen3.5, text: three layers of four have the gated delta rule, the fourth has attention with gated heads, rotated in their first quarter;
+ * the norms' weights are stored less one, but for the rule's own. */
+#include "model/families/families.h"
+
+#define LAYER_NAMES                                                                                                                        \
+	.norm = {"input_layernorm", "post_attention_layernorm"},                                                                           \
+	.attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},                                     \
+	.mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"},                                                                          \
+	.delta = {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b", "linear_attn.in_proj_a",                    \
+	          "linear_attn.out_proj"},                                                                                                 \
+	.conv = "linear_attn.conv1d", .a_log = "linear_attn.A_log", .dt_bias = "linear_attn.dt_bias", .gated_norm = "linear_attn.norm"
+
+static const struct rh_family_names names = {
+        .embedding = "model.embed_tokens", .layers = "model.layers.", .final_norm = "model.norm", .head = "lm_head", LAYER_NAMES};
+static const struct rh_family_names wrapped_names = {.embedding = "model.language_model.embed_tokens",
+                                                     .layers = "model.language_model.layers.",
+                                                     .final_norm = "model.language_model.norm",
+                                                     .head = "lm_head",
+                                                     LAYER_NAMES};
+
+/* The published models also see. */
+static const struct rh_family_wrapper wrapper = {"Qwen3_5ForConditionalGeneration", "qwen3_5", &wrapped_names};
+
+const struct rh_family family_qwen3_5 = {.architecture = "Qwen3_5ForCausalLM",
+                                         .model_type = "qwen3_5_text",
+                                         .names = &names,
+                                         .wrapper = &wrapper,
+                                         .silent = {.vocab_size = 248320,
+                                                    .hidden_size = 4096,
+                                                    .intermediate_size = 12288,
+                                                    .layers = 32,
+                                                    .heads = 16,
+                                                    .key_value_heads = 4,
+                                                    .head_dim = 256,
+                                                    .max_position = 32768,
+                                                    .bos = -1,
+                                                    .eos = -1,
+                                                    .rotary_share = 0.25,
+                                                    .delta_period = 4},
+                                         .norm = RH_NORM_RMS_PLUS_ONE,
+                                         .mixer = RH_MIXER_GATED_ATTENTION,
+                                         .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = 1, .may_rotate_part = 1}};

@@ -1,0 +1,235 @@
+/* The gated delta rule with its convolution and its gate: kernels against the oracle, which is its definition token by token; the oracle
+ * against differences; a document in runs; speed is bench/delta.c's. */
+#include "delta_case.h"
+#include "derivative.h"
+
+static const struct delta_shape shapes[] = {
+        {1, 1, 4, 4, 0, 1, {1}},
+        {1, 1, 16, 16, 0, 1, {63}},
+        {1, 2, 16, 8, 0, 1, {64}},
+        {2, 4, 8, 12, 0, 1, {65}},
+        {2, 2, 5, 7, 3, 3, {90, 1, 37}},            /* rows outside */
+        {1, 3, 128, 128, 0, 2, {70, 130}},          /* Qwen3.5's heads */
+        {2, 6, 12, 20, 0, 6, {0, 64, 0, 66, 1, 0}}, /* empty documents */
+        {1, 1, 8, 8, 0, 1, {4097}},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static void test_delta_equals_its_definition(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < SHAPES; i++)
+		for (int bf16 = 0; bf16 < 2; bf16++) {
+			struct op_case c = delta_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, &seed);
+			case_check(&c);
+		}
+}
+
+static void test_delta_backward_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < SHAPES; i++)
+		for (int bf16 = 0; bf16 < 2; bf16++) {
+			struct op_case c = delta_backward_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, &seed);
+			case_check(&c);
+		}
+}
+
+static void test_conv_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < SHAPES - 1; i++)
+		for (int taps = 1; taps <= RH_CONV_MOST; taps += taps < 5 ? 3 : 4)
+			for (int bf16 = 0; bf16 < 2; bf16++) {
+				struct op_case forward = conv_case(&shapes[i], taps, bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, &seed);
+				struct op_case backward =
+				        conv_backward_case(&shapes[i], taps, bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, &seed);
+				case_check(&forward);
+				case_check(&backward);
+			}
+}
+
+static void test_gate_equals_the_oracle(void **state)
+{
+	(void)state;
+	static const int64_t lengths[] = {1, 3, 16, 17, 67, 128, 256};
+	uint64_t seed = check_seed();
+	for (int i = 0; i < 56; i++) {
+		int64_t rows = i % 4 == 3 ? case_between(&seed, 100, 140) : case_between(&seed, 0, 9);
+		struct case_shape shape = {i & 8 ? RH_BF16 : RH_F32, rows, lengths[i % 7], i & 16 ? 5 : 0, i};
+		struct op_case forward = gate_case(&shape, &seed), backward = gate_backward_case(&shape, &seed);
+		case_check(&forward);
+		case_check(&backward);
+	}
+}
+
+/* Rows [first, end) of a document, as of one that ends there. */
+static struct rh_op run_of(const struct rh_op *whole, int64_t first, int64_t end, int32_t *starts, int rows, int last)
+{
+	struct rh_op op = *whole;
+	starts[0] = 0;
+	starts[1] = (int32_t)(end - first);
+	for (int i = 0; i <= last; i++)
+		if (op.operand[i].rows == rows)
+			op.operand[i] = rh_view_rows(op.operand[i], first, end - first);
+	op.operand[op.kind == RH_OP_CONV ? RH_CONV_START : RH_DELTA_START] = rh_view_of(starts, RH_I32, 2, 1);
+	return op;
+}
+
+/* As generation has it: a prompt, then token after token, with what the layer carries. */
+static void runs_equal_the_whole(struct op_case whole, int rows, int out, int carried)
+{
+	static const int64_t cuts[] = {0, 70, 71, 72, 100, 163, 170};
+	struct op_case parts = case_clone(&whole);
+	struct cpu_context context = {.isa = rh_cpu_best_isa()};
+	check_ok(rh_pool_create(1, &context.pool));
+	check_ok(cpu_run(&context, &whole.op));
+	for (size_t i = 0; i + 1 < sizeof cuts / sizeof *cuts; i++) {
+		int32_t starts[2];
+		struct rh_op op = run_of(&parts.op, cuts[i], cuts[i + 1], starts, rows, out);
+		assert_null(rh_op_fault(&op));
+		check_ok(cpu_run(&context, &op));
+	}
+	rh_pool_destroy(context.pool);
+	for (int which = 0; which < 2; which++) {
+		struct rh_view a = whole.op.operand[which ? carried : out], b = parts.op.operand[which ? carried : out];
+		for (int64_t r = 0; r < a.rows; r++)
+			for (int64_t k = 0; k < a.cols; k++)
+				assert_true(fabs(case_get(a, r, k) - case_get(b, r, k)) < 1e-5);
+	}
+	case_free(&whole);
+	case_free(&parts);
+}
+
+static void test_runs_of_a_document_equal_it_at_once(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	const struct delta_shape s = {2, 4, 16, 20, 0, 1, {170}};
+	runs_equal_the_whole(delta_case(&s, RH_F32, 0, &seed), 170, RH_DELTA_O, RH_DELTA_STATE);
+	runs_equal_the_whole(conv_case(&s, 4, RH_F32, 0, &seed), 170, RH_CONV_Y, RH_CONV_TAIL);
+}
+
+/* A document's rows do not depend on what is packed around them, to the last bit. */
+static void test_a_packed_document_equals_it_alone(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	const struct delta_shape packed = {2, 4, 16, 24, 0, 3, {61, 113, 20}}, alone = {2, 4, 16, 24, 0, 1, {113}};
+	struct op_case all = delta_case(&packed, RH_F32, 0, &seed), one = delta_case(&alone, RH_F32, 0, &seed);
+	for (int i = RH_DELTA_Q; i <= RH_DELTA_A; i++) {
+		int64_t row = all.op.operand[i].cols * 4;
+		memcpy(one.op.operand[i].data, (char *)all.op.operand[i].data + 61 * row, (size_t)(113 * row));
+	}
+	for (int i = RH_DELTA_A_LOG; i <= RH_DELTA_DT_BIAS; i++)
+		memcpy(one.op.operand[i].data, all.op.operand[i].data, 16);
+	memset(one.op.operand[RH_DELTA_STATE].data, 0, 4 * 16 * 24 * 4);
+	case_run(&all, rh_cpu_best_isa(), 1);
+	case_run(&one, rh_cpu_best_isa(), 1);
+	assert_memory_equal(one.op.operand[RH_DELTA_O].data, (char *)all.op.operand[RH_DELTA_O].data + 61 * 4 * 24 * 4, 113 * 4 * 24 * 4);
+	case_free(&all);
+	case_free(&one);
+}
+
+static void zero(struct rh_view view)
+{
+	for (int64_t r = 0; r < view.rows; r++)
+		for (int64_t k = 0; k < view.cols; k++)
+			case_put(view, r, k, 0);
+}
+
+static void test_delta_backward_is_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	const struct delta_shape s = {1, 2, 3, 4, 0, 2, {5, 3}};
+	struct op_case f = delta_case(&s, RH_F32, 0, &seed), b = delta_backward_case(&s, RH_F32, 0, &seed);
+	for (int i = RH_DELTA_Q; i <= RH_DELTA_K; i++) /* long vectors: their directions turn little within a step */
+		for (int64_t r = 0; r < f.op.operand[i].rows; r++)
+			for (int64_t k = 0; k < f.op.operand[i].cols; k++)
+				case_put(f.op.operand[i], r, k, 4 * case_get(f.op.operand[i], r, k));
+	for (int i = RH_DELTA_Q; i <= RH_DELTA_START; i++) {
+		free(b.buffer[i].bytes);
+		case_take(&b, i, &f, i);
+	}
+	for (int i = RH_DELTA_BACKWARD_DA_LOG; i <= RH_DELTA_BACKWARD_DDT_BIAS; i++) {
+		free(b.buffer[i].bytes);
+		zero(case_operand(&b, i, RH_F32, 1, s.heads, 0, FILL_NONE));
+	}
+	cotangent_for(b.op.operand[RH_DELTA_BACKWARD_DO], cotangent, &seed);
+	rh_op_oracle(&b.op);
+	for (int i = RH_DELTA_Q; i <= RH_DELTA_DT_BIAS; i++)
+		check_derivative(&f, RH_DELTA_O, cotangent, i, b.op.operand[RH_DELTA_BACKWARD_DQ + i]);
+	case_free(&f);
+	case_free(&b);
+}
+
+static void test_conv_backward_is_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	const struct delta_shape s = {1, 2, 3, 4, 0, 2, {7, 3}};
+	struct op_case f = conv_case(&s, 4, RH_F32, 0, &seed), b = conv_backward_case(&s, 4, RH_F32, 0, &seed);
+	for (int i = RH_CONV_X; i <= RH_CONV_START; i++) {
+		free(b.buffer[i].bytes);
+		case_take(&b, i, &f, i);
+	}
+	free(b.buffer[RH_CONV_BACKWARD_DW].bytes);
+	zero(case_operand(&b, RH_CONV_BACKWARD_DW, RH_F32, 8, 4, 0, FILL_NONE));
+	cotangent_for(b.op.operand[RH_CONV_BACKWARD_DY], cotangent, &seed);
+	rh_op_oracle(&b.op);
+	check_derivative(&f, RH_CONV_Y, cotangent, RH_CONV_X, b.op.operand[RH_CONV_BACKWARD_DX]);
+	check_derivative(&f, RH_CONV_Y, cotangent, RH_CONV_W, b.op.operand[RH_CONV_BACKWARD_DW]);
+	case_free(&f);
+	case_free(&b);
+}
+
+static void test_gate_backward_is_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	for (int index = 0; index < 4; index++) {
+		struct case_shape s = {RH_F32, 5, 9, 1, index};
+		struct op_case f = gate_case(&s, &seed), b = gate_backward_case(&s, &seed);
+		struct rh_op *op = &b.op;
+		memcpy(op->operand[RH_GATE_BACKWARD_X].data, f.op.operand[RH_GATE_X].data, f.buffer[RH_GATE_X].size);
+		memcpy(op->operand[RH_GATE_BACKWARD_Z].data, f.op.operand[RH_GATE_Z].data, f.buffer[RH_GATE_Z].size);
+		rh_op_oracle(&f.op);
+		if (index % 2) {
+			memcpy(op->operand[RH_GATE_BACKWARD_W].data, f.op.operand[RH_GATE_W].data, f.buffer[RH_GATE_W].size);
+			memcpy(op->operand[RH_GATE_BACKWARD_RSTD].data, f.op.operand[RH_GATE_RSTD].data, f.buffer[RH_GATE_RSTD].size);
+			free(b.buffer[RH_GATE_BACKWARD_DW].bytes);
+			zero(case_operand(&b, RH_GATE_BACKWARD_DW, RH_F32, 1, 9, 0, FILL_NONE));
+		}
+		cotangent_for(op->operand[RH_GATE_BACKWARD_DY], cotangent, &seed);
+		rh_op_oracle(op);
+		check_derivative(&f, RH_GATE_Y, cotangent, RH_GATE_X, op->operand[RH_GATE_BACKWARD_DX]);
+		check_derivative(&f, RH_GATE_Y, cotangent, RH_GATE_Z, op->operand[RH_GATE_BACKWARD_DZ]);
+		if (index % 2)
+			check_derivative(&f, RH_GATE_Y, cotangent, RH_GATE_W, op->operand[RH_GATE_BACKWARD_DW]);
+		case_free(&f);
+		case_free(&b);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_delta_equals_its_definition),
+	        cmocka_unit_test(test_delta_backward_equals_the_oracle),
+	        cmocka_unit_test(test_conv_equals_the_oracle),
+	        cmocka_unit_test(test_gate_equals_the_oracle),
+	        cmocka_unit_test(test_runs_of_a_document_equal_it_at_once),
+	        cmocka_unit_test(test_a_packed_document_equals_it_alone),
+	        cmocka_unit_test(test_delta_backward_is_the_derivative),
+	        cmocka_unit_test(test_conv_backward_is_the_derivative),
+	        cmocka_unit_test(test_gate_backward_is_the_derivative),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
