@@ -373,13 +373,23 @@ static int draw_test_fates(struct planning *planning)
 	return planning->fates ? 0 : -ENOMEM;
 }
 
+/* Devices whose memory is the host's have no room for plain matrices where making each anew costs little: with so many tokens in a
+ * micro-batch, a few hundredths of a step (bench/results/packed-2-cores.txt). */
+static enum rh_plain plain_of(const struct planning *planning)
+{
+	enum { TOKENS = 512 };
+	int is_spared = planning->stages.trains && !planning->request->machine.device_room && planning->stages.train.tokens >= TOKENS;
+	return is_spared ? RH_PLAIN_BY_PRODUCT : RH_PLAIN_ANYWHERE;
+}
+
 /* Rounds of the length given, or of the default one; where host memory holds too little of these, of a micro-batch for each device, and of
  * one. */
 static int fit_rounds(struct planning *planning, struct candidate *out)
 {
 	const struct rh_run_request *request = planning->request;
 	int64_t given = request->config->round_micro_batches, micro_batches = request->work->train_micro_batches;
-	struct choice choice = {.round = given ? given : rh_roundpipe_default_round(micro_batches, planning->stages.devices)};
+	struct choice choice = {.round = given ? given : rh_roundpipe_default_round(micro_batches, planning->stages.devices),
+	                        .plain = plain_of(planning)};
 	int rc = fit_spilled(planning, choice, out);
 	int is_free = !given && micro_batches && rh_schedule_has_rounds(planning->executor.schedule) && !planning->boxes.boxes;
 	const int64_t shorter[] = {planning->stages.devices, 1, choice.round}; /* where none fits, the line is about the default ones */

@@ -46,7 +46,7 @@ static void report_packed(const struct rh_session *session)
 		        session->config->quantize ? rh_form_traits(session->config->quantize)->name : "", (double)elements / 1e6,
 		        (double)bytes / 1048576,
 		        session->plan.stages.plain_bytes ? "a device makes them plain once for a stage's micro-batches"
-		                                         : "for want of device memory each product makes its own plain");
+		                                         : "each product makes its own plain, which takes the least memory");
 }
 
 /* Where each byte lies, and how layers are cut. */

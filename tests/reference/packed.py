@@ -5,7 +5,8 @@
 
 <name>/             a tiny Llama: bnb-nf4, bnb-nf4-nested, bnb-fp4, bnb-fp4-nested, bnb-int8 (bitsandbytes' CPU code), fp8-blocks with ragged
                     edges and fp8 per tensor (its form as transformers' finegrained fp8 has it), fp8-blocks-e8m0 (scales are powers of two),
-                    nvfp4-compressed (compressed-tensors' own code), nvfp4-modelopt (ModelOpt's)
+                    nvfp4-compressed (compressed-tensors' own code), nvfp4-modelopt (ModelOpt's); and moe-fp8, a tiny Qwen3-MoE in
+                    fp8 blocks, its experts one by one
 <name>.safetensors  the same model's weights, dequantised to fp32 by the code that packed them; of fp8 by the product that transformers'
                     Fp8Dequantize takes
 """
@@ -25,7 +26,7 @@ from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.quant_scheme import NVFP4
 from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 HERE = pathlib.Path(__file__).parent / "packed"
 UNIT = 7.874015718698502e-3
@@ -91,7 +92,7 @@ MAKERS = {
 
 
 def quantization(name):
-    if name.startswith("fp8"):
+    if name.startswith(("fp8", "moe-fp8")):
         return {"quant_method": "fp8", "weight_block_size": None if name == "fp8" else [128, 128]}
     if name == "nvfp4-compressed":
         return {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "quantization_status": "compressed", "ignore": ["lm_head"]}
@@ -100,8 +101,44 @@ def quantization(name):
     return {"quant_method": "bitsandbytes", "load_in_8bit": name == "bnb-int8", "load_in_4bit": name != "bnb-int8"}
 
 
+def write(out, name, config, architecture, stored, values):
+    directory = out / name
+    directory.mkdir(exist_ok=True)
+    save_file({key: value.contiguous() for key, value in stored.items()}, directory / "model.safetensors", metadata={"format": "pt"})
+    said = config.to_dict() | {"architectures": [architecture], "quantization_config": quantization(name)}
+    (directory / "config.json").write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
+    save_file({key: value.contiguous() for key, value in values.items()}, out / f"{name}.safetensors")
+
+
+def in_files(key, value):
+    """Experts one by one, gates and ups apart."""
+    if ".experts." not in key:
+        return {key: value}
+    stem, kind = key.rsplit(".", 1)
+    parts = {"down_proj": value} if kind == "down_proj" else dict(zip(("gate_proj", "up_proj"), value.chunk(2, dim=1)))
+    return {f"{stem}.{e}.{part}.weight": of_one for part, of_all in parts.items() for e, of_one in enumerate(of_all)}
+
+
+def make_moe(out):
+    torch.manual_seed(4)
+    config = Qwen3MoeConfig(vocab_size=40, hidden_size=144, intermediate_size=32, moe_intermediate_size=40, num_hidden_layers=1,
+                            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=5, num_experts_per_tok=2,
+                            norm_topk_prob=True, tie_word_embeddings=False, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
+    stored, values = {}, {}
+    for key, value in Qwen3MoeForCausalLM(config).state_dict().items():
+        value = value.detach().clone() * (10 if ".mlp." in key else 1)
+        for name, part in in_files(key, value).items():
+            if part.ndim == 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "mlp.gate.weight")):
+                beside, values[name] = fp8(name, part, 128)
+                stored |= beside
+            else:
+                stored[name] = values[name] = part
+    write(out, "moe-fp8", config, "Qwen3MoeForCausalLM", stored, values)
+
+
 def make(out):
     out.mkdir(exist_ok=True)
+    make_moe(out)
     for name, maker in MAKERS.items():
         torch.manual_seed(3)
         config = LlamaConfig(vocab_size=40, hidden_size=64, intermediate_size=192, num_hidden_layers=1, num_attention_heads=4,
@@ -115,19 +152,19 @@ def make(out):
                 stored |= beside
             else:
                 stored[key] = values[key] = value
-        directory = out / name
-        directory.mkdir(exist_ok=True)
-        save_file({key: value.contiguous() for key, value in stored.items()}, directory / "model.safetensors", metadata={"format": "pt"})
-        said = config.to_dict() | {"architectures": ["LlamaForCausalLM"], "quantization_config": quantization(name)}
-        (directory / "config.json").write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
-        save_file({key: value.contiguous() for key, value in values.items()}, out / f"{name}.safetensors")
+        write(out, name, config, "LlamaForCausalLM", stored, values)
+
+
+# lora.safetensors and the adapters are packed_train.py's
+def own(root):
+    return [f for f in root.rglob("*") if f.is_file() and "adapter" not in str(f.relative_to(root)) and f.name != "lora.safetensors"]
 
 
 def check():
     with tempfile.TemporaryDirectory() as name:
         fresh = pathlib.Path(name) / "packed"
         make(fresh)
-        ours, theirs = ({str(f.relative_to(d)) for d in [root] for f in d.rglob("*") if f.is_file()} for root in (HERE, fresh))
+        ours, theirs = ({str(f.relative_to(d)) for d in [root] for f in own(d)} for root in (HERE, fresh))
         bad = sorted(ours ^ theirs) + [f for f in sorted(ours & theirs) if not filecmp.cmp(HERE / f, fresh / f, shallow=False)]
     print("differs: " + ", ".join(bad) if bad else "the same")
     return bool(bad)

@@ -1,12 +1,13 @@
 """Makes tests/reference/packed/lora.safetensors: how LoRA trains on bases that stay packed, by PEFT on the same weights made plain.
 
-    build/venv/run tests/reference/packed_train.py            remakes it and the two adapters
+    build/venv/run tests/reference/packed_train.py [CASE...]  remakes it and the adapters; of the cases named alone
     build/venv/run tests/reference/packed_train.py --check    remakes them in a temporary directory and compares
 
-adapter/, adapter-gguf/   PEFT: r 4, alpha 8, all-linear, with which all runs begin
+adapter/, adapter-gguf/, adapter-moe-fp8/, adapter-gpt-oss/   PEFT: r 4, alpha 8, all-linear (of the last: attention and experts), with
+                          which all runs begin
 lora.safetensors          <case>.loss and <case>.learning_rate of 50 steps (models_run.py: "lora"), fp32, F64. A case is a model of packed.py,
                           or a GGUF type: the model that packed_make of tests/train/packed.h makes, whose blocks are drawn here too and
-                          made plain by gguf. <case>.bnb.loss: PEFT on bitsandbytes' own layers, in train() mode.
+                          made plain by gguf; gpt-oss is ckpt's, experts in MXFP4. <case>.bnb.loss: PEFT on bitsandbytes' own layers, in train() mode.
 """
 
 import copy
@@ -21,10 +22,12 @@ import torch
 from gguf import GGMLQuantizationType as T
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import models_run as run
-from packed import HERE, MAKERS
+from packed import HERE, MAKERS, in_files
+
+CKPT = HERE.parent / "ckpt"
 
 NF4 = ("bnb-nf4", "bnb-nf4-nested")
 DOCUMENTS, LENGTH = 2, 9
@@ -72,20 +75,26 @@ def gguf_weights(kind):
     return weights
 
 
+CLASSES = {"llama": LlamaForCausalLM, "qwen3_moe": Qwen3MoeForCausalLM, "gpt_oss": GptOssForCausalLM}
+
+
 def model_of(weights, config):
-    model = LlamaForCausalLM(copy.deepcopy(config)).float()
+    config = copy.deepcopy(config)
+    config._attn_implementation, config._experts_implementation = "eager", "eager"
+    model = CLASSES[config.model_type](config).float()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            parameter.copy_(weights[key] if key in weights else torch.ones_like(parameter))
+            for name, part in (in_files(key, parameter) if config.model_type == "qwen3_moe" else {key: parameter}).items():
+                part.copy_(weights[name] if name in weights else torch.ones_like(part))
     return model
 
 
 def config_of(name):
     if name.startswith("gguf."):
         return LlamaConfig(**WIDE)
-    said = json.loads((HERE / name / "config.json").read_text())
+    said = json.loads(((CKPT if name == "gpt-oss" else HERE) / name / "config.json").read_text())
     said.pop("quantization_config")
-    return LlamaConfig(**said)
+    return {"llama": LlamaConfig, "qwen3_moe": Qwen3MoeConfig, "gpt_oss": GptOssConfig}[said["model_type"]](**said)
 
 
 def steps(vocabulary):
@@ -101,7 +110,10 @@ def steps(vocabulary):
 
 
 def write_adapter(directory, model):
-    lora = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    targets = dict(target_modules="all-linear")
+    if model.config.model_type == "gpt_oss":
+        targets = dict(target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
+    lora = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, task_type="CAUSAL_LM", **targets)
     adapted = get_peft_model(model, lora)
     torch.manual_seed(5)
     with torch.no_grad():
@@ -111,7 +123,8 @@ def write_adapter(directory, model):
     adapted.save_pretrained(directory)
     said = json.loads((directory / "adapter_config.json").read_text())
     said["base_model_name_or_path"] = None
-    said["target_modules"] = sorted(said["target_modules"])
+    for key in ("target_modules", "target_parameters"):
+        said[key] = sorted(said[key]) if isinstance(said[key], list) else said[key]
     (directory / "adapter_config.json").write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
     (directory / "README.md").unlink(missing_ok=True)
 
@@ -134,17 +147,20 @@ def bitsandbytes_model(name):
     return model
 
 
-def make(out):
+def make(out, only=()):
     out.mkdir(exist_ok=True)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    cases = list(MAKERS) + [f"gguf.{kind.name}" for kind in SCALES]
-    curves = {}
-    for name in cases:
+    cases = list(MAKERS) + ["moe-fp8", "gpt-oss"] + [f"gguf.{kind.name}" for kind in SCALES]
+    curves = load_file(out / "lora.safetensors") if only else {}
+    for name in only or cases:
         is_gguf = name.startswith("gguf.")
         config = config_of(name)
-        weights = gguf_weights(T[name[5:]]) if is_gguf else load_file(HERE / f"{name}.safetensors")
-        adapter = out / ("adapter-gguf" if is_gguf else "adapter")
+        weights = gguf_weights(T[name[5:]]) if is_gguf else load_file((CKPT if name == "gpt-oss" else HERE) / f"{name}.safetensors")
+        if name == "gpt-oss":  # all experts' matrices one under another, as the model multiplies them; transformers holds each transposed
+            weights = load_file(CKPT / name / "model.safetensors") | {
+                key: value.reshape(config.num_local_experts, -1, value.shape[1]).transpose(1, 2) for key, value in weights.items()}
+        adapter = out / ("adapter-gguf" if is_gguf else "adapter" if name in MAKERS else f"adapter-{name}")
         if not adapter.exists():
             write_adapter(adapter, model_of(weights, config))
         of_case = {name: curve(model_of(weights, config), adapter, config.vocab_size)}
@@ -171,4 +187,4 @@ def check():
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         sys.exit(check())
-    make(HERE)
+    make(HERE, sys.argv[1:])
