@@ -321,13 +321,17 @@ static int read_scales(const struct source_scaled *of, int64_t first, int64_t co
 {
 	if (of->dtype == rh_form_traits(of->form)->scale)
 		return rh_file_read(of->file, of->offset + rh_dtype_bytes(of->dtype, first), out, (size_t)rh_dtype_bytes(of->dtype, count));
-	for (int64_t i = 0; i < count; i++) {
-		uint8_t bytes[2];
-		int64_t width = rh_dtype_bytes(of->dtype, 1);
-		int rc = rh_file_read(of->file, of->offset + (first + i) * width, bytes, (size_t)width);
+	uint8_t bytes[PIECE];
+	float *to = out;
+	int64_t width = rh_dtype_bytes(of->dtype, 1);
+	for (int64_t done = 0, now; done < count; done += now) {
+		now = rh_min(count - done, PIECE / width);
+		int rc = rh_file_read(of->file, of->offset + (first + done) * width, bytes, (size_t)(now * width));
 		if (rc)
 			return rc;
-		((float *)out)[i] = of->dtype != RH_BF16 ? rh_e8m0_value(bytes[0]) : rh_bf16_to_f32((uint16_t)(bytes[0] | bytes[1] << 8));
+		for (int64_t i = 0; i < now; i++)
+			to[done + i] = of->dtype != RH_BF16 ? rh_e8m0_value(bytes[i])
+			                                    : rh_bf16_to_f32((uint16_t)(bytes[2 * i] | bytes[2 * i + 1] << 8));
 	}
 	return 0;
 }
@@ -377,11 +381,13 @@ int source_read_scaled(const struct source_entry *entry, int64_t first, int64_t 
 	int64_t cols = entry->cols, runs = rh_form_runs(of->form, cols), run = rh_min(traits->run, cols);
 	uint8_t bytes[PIECE];
 	float scale[PIECE / 8];
+	int64_t before = -1; /* the first scale that was read: rows of a block share theirs */
 	for (int64_t done = 0, now; done < count; done += now) {
 		int64_t row = (first + done) / cols, c = (first + done) % cols;
 		now = rh_min(rh_min(count - done, cols - c), PIECE);
 		int64_t first_scale = row / traits->tall * runs + c / run, scales = (c + now - 1) / run - c / run + 1;
-		int rc = scale_values(of, first_scale, scales, scale);
+		int rc = before == first_scale ? 0 : scale_values(of, first_scale, scales, scale);
+		before = cols <= PIECE ? first_scale : -1; /* so that as many were read */
 		if (!rc)
 			rc = rh_file_read(entry->file, entry->offset + rh_dtype_bytes(traits->element, first + done), bytes,
 			                  (size_t)rh_dtype_bytes(traits->element, now));
