@@ -20,7 +20,7 @@ struct source_scaled {
 	enum rh_dtype dtype;                  /* as they are stored */
 	const struct rh_file_in *nested_file; /* of their own scales, F32 */
 	int64_t nested_offset;
-	float map[RH_NESTED_MAP];
+	float *map; /* RH_NESTED_MAP numbers; NULL: scales are not nested */
 	float factor[RH_FACTORS]; /* of RH_TAIL_FACTORS */
 };
 

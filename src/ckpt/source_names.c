@@ -154,6 +154,8 @@ static void free_entry(struct source_entry *entry)
 	rh_free(entry->module);
 	rh_free(entry->stored);
 	rh_free(entry->stored2);
+	if (entry->scaled)
+		rh_free(entry->scaled->map);
 	rh_free(entry->scaled);
 }
 

@@ -158,7 +158,8 @@ static int settle_nested(const struct settling *s, const json_t *state, int64_t 
 {
 	const struct rh_safetensor *tensor;
 	double offset = json_number_value(json_object_get(state, "nested_offset"));
-	int rc = read_floats(s, ".nested_quant_map", MAP, s->out->map);
+	s->out->map = rh_alloc(RH_NESTED_MAP, sizeof *s->out->map);
+	int rc = s->out->map ? read_floats(s, ".nested_quant_map", MAP, s->out->map) : -ENOMEM;
 	if (!rc)
 		rc = find_beside(s, ".nested_absmax", 0, SOURCE_NEEDED, &s->out->nested_file, &tensor);
 	if (!rc)
@@ -415,6 +416,6 @@ int source_scales_of(const struct source_entry *entry, void *scales, void *tail)
 		memcpy(tail, of->factor, sizeof of->factor);
 	if (rc || kind != RH_TAIL_NESTED)
 		return rc;
-	memcpy((float *)tail + factors, of->map, sizeof of->map);
+	memcpy((float *)tail + factors, of->map, RH_NESTED_MAP * sizeof *of->map);
 	return rh_file_read(of->nested_file, of->nested_offset, tail, (size_t)factors * sizeof(float));
 }
