@@ -227,6 +227,28 @@ static void test_matrices_made_packed_train(void **state)
 	drives_remove(&drives);
 }
 
+/* Linear attention, too: its five matrices, attention's four, and three of each MLP. */
+static void test_matrices_of_another_mixer_are_made_packed(void **state)
+{
+	(void)state;
+	struct packed_case is = {.file = "tests/reference/models/qwen3.5", .device = "cpu:1", .dtype = RH_F32};
+	struct outcome full, made, other;
+	assert_int_equal(run(&is, &full), 0);
+	is.made = RH_FORM_INT8;
+	assert_int_equal(run(&is, &made), 0);
+	assert_int_equal(made.form[RH_FORM_INT8], 2 * (5 + 3) + 4 + 3);
+	assert_true(made.loss[0] != full.loss[0] && fabs(made.loss[0] - full.loss[0]) < 0.1 * full.loss[0]);
+	is.round = 2;
+	assert_int_equal(run(&is, &other), 0);
+	same(&made, &other);
+	free(other.adapter);
+	assert_true(run_in_arena(is, made.device_bytes, &other));
+	same(&made, &other);
+	free(other.adapter);
+	free(full.adapter);
+	free(made.adapter);
+}
+
 /* A scale that is no number: one line that names the tensor. */
 static void test_a_scale_that_is_no_number_is_refused(void **state)
 {
@@ -258,6 +280,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_packed_bases_train_as_plain_ones), cmocka_unit_test(test_every_type_of_gguf_files_stays_packed),
-	        cmocka_unit_test(test_matrices_made_packed_train), cmocka_unit_test(test_a_scale_that_is_no_number_is_refused)};
+	        cmocka_unit_test(test_matrices_made_packed_train), cmocka_unit_test(test_matrices_of_another_mixer_are_made_packed),
+	        cmocka_unit_test(test_a_scale_that_is_no_number_is_refused)};
 	return cmocka_run_group_tests(tests, make_files, remove_files);
 }
