@@ -277,6 +277,8 @@ int verb_stress(const struct rh_config *config)
 	struct rh_text text = {0};
 	if (config->mode != RH_MODE_LOCAL)
 		return rh_fail(-EINVAL, "stress: is for one box; add --mode local");
+	if (config->preference.answers)
+		return rh_fail(-EINVAL, "stress: tries rows of random tokens, not answers that are compared; leave loss_type out");
 	int rc = config->svg ? verb_check_output(config, "svg", config->svg, OUTPUT_SVG) : 0;
 	if (!rc)
 		rc = rh_device_spec_parse(config->device, &spec);
