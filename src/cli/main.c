@@ -124,7 +124,8 @@ static int run_verb(const char *verb, int argc, char **argv)
 		return failed ? 2 : 0;
 	}
 	struct rh_config config = {0};
-	int rc = rh_config_load(verb, argc, argv, rh_machine_default_device, &config);
+	int rc =
+	        rh_config_load(verb, argc, argv, verbs[which].run == verb_stress ? verb_stress_device : rh_machine_default_device, &config);
 	int status = rc ? 2 : 0;
 	if (!rc)
 		rc = config.help ? help(verb) : verbs[which].run(&config);

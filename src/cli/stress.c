@@ -249,6 +249,27 @@ static int write_svg(const struct rh_config *config, const struct stress_result 
 	return rc;
 }
 
+const char *verb_stress_device(void)
+{
+	static char name[64];
+	int ends[2];
+	size_t length = 0;
+	if (pipe2(ends, O_CLOEXEC))
+		return "cpu:1";
+	pid_t child = fork();
+	if (!child) {
+		const char *found = rh_machine_default_device();
+		_exit(write(ends[1], found, strlen(found)) < 0);
+	}
+	close(ends[1]);
+	for (ssize_t got = 1; child > 0 && got > 0 && length + 1 < sizeof name; length += got > 0 ? (size_t)got : 0)
+		got = read(ends[0], name + length, sizeof name - 1 - length);
+	close(ends[0]);
+	while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+		;
+	return *name ? name : "cpu:1";
+}
+
 int verb_stress(const struct rh_config *config)
 {
 	static struct stress_result result;
@@ -256,6 +277,8 @@ int verb_stress(const struct rh_config *config)
 	struct rh_text text = {0};
 	if (config->mode != RH_MODE_LOCAL)
 		return rh_fail(-EINVAL, "stress: is for one box; add --mode local");
+	if (config->preference.answers)
+		return rh_fail(-EINVAL, "stress: tries rows of random tokens, not answers that are compared; leave loss_type out");
 	int rc = config->svg ? verb_check_output(config, "svg", config->svg, OUTPUT_SVG) : 0;
 	if (!rc)
 		rc = rh_device_spec_parse(config->device, &spec);

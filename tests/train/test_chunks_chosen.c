@@ -117,11 +117,52 @@ static void test_a_plan_names_a_chunk_where_the_given_one_does_not_fit(void **st
 	scratch_close(&scratch);
 }
 
+static double number_of(const char *json, const char *key)
+{
+	const char *at = strstr(json, path_of("\"%s\":", key));
+	assert_non_null(at);
+	return strtod(strchr(at, ':') + 1, NULL);
+}
+
+/* By plans of an 8B: what a plan advises is as fast as it says, and eight devices work on one row. */
+static void test_chunks_keep_several_devices_busy(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	double tokens[2];
+	static const char line[] = "plan examples/models/llama-3.1-8b.yaml --hardware rtx4090x8 --gpus %d --max_length %d "
+	                           "--per_device_train_batch_size 1 --gradient_accumulation_steps 1 --json%s";
+	scratch_open(&scratch);
+	for (int one = 0; one < 2; one++) {
+		struct ran ran = run_line(&scratch, line, one ? 1 : 8, 262144, " --sequence_chunk 16384");
+		assert_int_equal(ran.status, 0);
+		tokens[one] = number_of(ran.out, "tokens_per_second");
+		run_free(&ran);
+	}
+	print_message("256K tokens: %.1f tokens/s on eight devices, %.1f on one\n", tokens[0], tokens[1]);
+	assert_true(tokens[0] >= 6.5 * tokens[1]);
+	/* a row that fits whole leaves seven of eight devices idle */
+	struct ran ran = run_line(&scratch, line, 8, 65536, "");
+	const char *advice = strstr(ran.out, "\"change\":\"sequence_chunk: ");
+	if (!advice)
+		fail_msg("%s", ran.out);
+	long chunk = strtol(strstr(advice, ": ") + 2, NULL, 10);
+	double before = number_of(ran.out, "tokens_per_second"), gain = number_of(advice, "gain");
+	run_free(&ran);
+	ran = run_line(&scratch, line, 8, 65536, path_of(" --sequence_chunk %ld", chunk));
+	double after = number_of(ran.out, "tokens_per_second");
+	print_message("64K tokens: %.1f tokens/s whole, %.1f in chunks of %ld; advised as %.1f times\n", before, after, chunk, 1 + gain);
+	assert_true(after > 0.95 * (1 + gain) * before && after < 1.05 * (1 + gain) * before);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rows_that_do_not_fit_are_cut_and_a_checkpoint_keeps_the_chunk),
 	        cmocka_unit_test(test_a_plan_names_a_chunk_where_the_given_one_does_not_fit),
+	        cmocka_unit_test(test_chunks_keep_several_devices_busy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,50 @@
+"""Longest sequences of the models in examples/models, by plans, each with its predicted speed and the budget that binds."""
+import json
+import subprocess
+import sys
+
+program = sys.argv[1]
+
+
+def ask(*words):
+    ran = subprocess.run([program, *words, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return json.loads(ran.stdout)
+
+
+models = [
+    ("llama-3.1-8b", "false", "8B, all weights", 1000, 300),
+    ("llama-3.1-8b", "true", "8B, LoRA", 1000, None),
+    ("qwen3-1.7b", "false", "1.7B, all weights", 1500, 740),
+    ("gpt-oss-20b", "true", "gpt-oss-20b, LoRA", 2000, 620),
+    ("qwen3-32b", "true", "32B, LoRA", 1000, 115),
+    ("qwen3-235b-a22b", "true", "235B-A22B, LoRA", 500, 95),
+]
+
+print("one sequence, rtx4090x1 with 128 GiB of RAM and 2 TB of NVMe (spill: auto)")
+for model, lora, name, bar, _ in models:
+    all_of = ask("stress", f"examples/models/{model}.yaml", "--use_peft", lora, "--hardware", "rtx4090x1", "--max_ram", "128GiB",
+                 "--nvme_dirs", "/tmp", "--max_nvme", "2TB", "--spill", "auto")
+    found = all_of["placements"]["nvme"]
+    print(f"  {name:20} {found['tokens'] / 1000:7.0f}K (bar {bar}K)  {found['tokens_per_second']:8.1f} tokens/s, "
+          f"chunks of {found['sequence_chunk'] or 0}; binds {found['budget']}: {found['buffer']}")
+
+print("eight sequences in flight, rtx4090x8 as its profile has it, no NVMe")
+for model, lora, name, _, bar in models:
+    if bar is None:
+        continue
+    plan = ask("plan", f"examples/models/{model}.yaml", "--hardware", "rtx4090x8")
+    length = plan["longest_sequence"]
+    at = ask("plan", f"examples/models/{model}.yaml", "--hardware", "rtx4090x8", "--max_length", str(length),
+             "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "8", "--round_micro_batches", "65536")
+    print(f"  {name:20} {length / 1000:7.0f}K (bar {bar}K)  {at['tokens_per_second'] or 0:8.1f} tokens/s, "
+          f"chunks of {at.get('sequence_chunk') or 0}; binds {plan['longest_sequence_budget']}")
+
+one = {}
+for gpus in (8, 1):
+    one[gpus] = ask("plan", "examples/models/llama-3.1-8b.yaml", "--hardware", "rtx4090x8", "--gpus", str(gpus), "--max_length", "262144",
+                    "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "1", "--sequence_chunk", "16384")
+ratio = one[8]["tokens_per_second"] / one[1]["tokens_per_second"]
+print(f"8B, one sequence of 256K tokens in chunks of 16K: {one[8]['tokens_per_second']:.1f} tokens/s on eight devices, "
+      f"{one[1]['tokens_per_second']:.1f} on one")
+print(json.dumps({"bench": "longest", "value": ratio, "unit": "speed of eight devices over one", "reference": 6.5, "ratio": ratio / 6.5,
+                  "machine": "simulated rtx4090x8"}))
