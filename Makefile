@@ -137,11 +137,6 @@ $(B)/bench/%: bench/%.c $(B)/libroundhouse.a
 	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Ibench -o $@ $(filter %.c %.o,$^) $(filter %.a,$^) $(LIBS) $(LIBS_$*)
 $(patsubst bench/%.c,bench-%,$(wildcard bench/*.c)): bench-%: $(B)/bench/%
 	@$<
-$(B)/bench/boxes/%.o: bench/boxes/%.c
-	@mkdir -p $(@D)
-	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Ibench -c -o $@ $<
-$(B)/bench/paci $(B)/bench/fluidpipe $(B)/bench/links-time: $(B)/bench/boxes/boxes.o
-bench-paci bench-fluidpipe bench-links-time: $(B)/tests/link/network
 $(patsubst bench/%.sh,bench-%,$(wildcard bench/*.sh)): bench-%: bench/%.sh all
 	@$<
 

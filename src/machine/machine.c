@@ -9,6 +9,7 @@
 #include "device/cpu/cpu.h"
 #include "device/sim/sim.h"
 #include "machine/facts.h"
+#include "machine/pace.h"
 
 #include <limits.h>
 #include <sched.h>
@@ -277,14 +278,15 @@ int rh_devices_check_fp8(const char *text)
 	return rc;
 }
 
-static int open_device(const struct rh_device_spec *spec, int index, int64_t cap_bytes, struct rh_device **out)
+static int open_device(const struct rh_device_spec *spec, int index, int64_t cap_bytes, const struct rh_pace *pace, struct rh_device **out)
 {
 	if (spec->kind != RH_DEVICE_CPU) {
 		struct rh_cuda_options options = {.gpu = spec->gpu[index], .cap_bytes = cap_bytes};
 		return rh_cuda_open(index, &options, out);
 	}
 	int threads = rh_machine_cores() / spec->count;
-	struct rh_cpu_options options = {.threads = threads < 1 ? 1 : threads, .cap_bytes = cap_bytes, .isa = rh_cpu_best_isa()};
+	struct rh_cpu_options options = {
+	        .threads = threads < 1 ? 1 : threads, .cap_bytes = cap_bytes, .isa = rh_cpu_best_isa(), .pace = pace ? &pace->cpu : NULL};
 	return rh_cpu_open(index, &options, out);
 }
 
@@ -315,9 +317,9 @@ int rh_devices_open(const char *text, int count, int64_t cap_bytes, struct rh_de
 		return rc;
 	RH_ASSERT(count <= spec.count);
 	out->device = rh_alloc((size_t)count, sizeof(struct rh_device *));
-	rc = out->device ? 0 : -ENOMEM;
+	rc = out->device ? rh_pace_open(count, &out->pace) : -ENOMEM;
 	for (; !rc && out->count < count; out->count += !rc)
-		rc = open_device(&spec, out->count, cap_bytes, &out->device[out->count]);
+		rc = open_device(&spec, out->count, cap_bytes, out->pace, &out->device[out->count]);
 	if (rc)
 		rh_devices_close(out);
 	return rc;
@@ -353,5 +355,6 @@ void rh_devices_close(struct rh_devices *devices)
 	for (int i = 0; i < devices->count; i++)
 		devices->device[i]->ops->close(devices->device[i]);
 	rh_free(devices->device);
+	rh_pace_free(devices->pace);
 	*devices = (struct rh_devices){0};
 }

@@ -28,6 +28,7 @@ int64_t rh_machine_own_bytes(void);
 struct rh_devices {
 	struct rh_device **device;
 	int count;
+	struct rh_pace *pace; /* of CPU devices (machine/pace.h); NULL: none */
 };
 
 /* The device of a configuration that names none: "cuda" if this machine and this build have it, else "cpu:1". A line says so where an

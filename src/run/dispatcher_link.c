@@ -83,11 +83,10 @@ static int post_boundary(struct rh_executor *executor, int which, const struct r
 /* A message that follows those of a flushed step: nothing here waits for it. */
 static int post_follower(struct rh_executor *executor, int which, struct ring_command *at)
 {
-	struct rh_follower *follower = &executor->follower[which];
+	const struct rh_follower *follower = &executor->follow[which].message[executor->follow[which].posted++];
 	int rc = post_bytes(executor, which, follower->tag, follower->bytes, follower->size);
 	if (rc)
 		return rc;
-	follower->size = 0;
 	executor->dispatcher.left[at->index]--;
 	dispatcher_end_head(executor, executor->lowering.links + which);
 	return 1;

@@ -184,15 +184,15 @@ const struct rh_step_times *rh_executor_times(const struct rh_executor *executor
 struct rh_trace;
 void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int64_t step);
 
-/* One of several boxes, steps that are flushed: a message of the caller's that follows the step's last activation from below, or its last
- * gradient from above. Its receive is posted with theirs, so that the message waits for no trip of its own; it is the link's latest receive
- * when the step is finished, and nothing of the step waits for it. Of the step that begins next; size 0: there is none. */
+/* One of several boxes, steps that are flushed: messages of the caller's that follow the step's last activation from below, or its last
+ * gradient from above. Their receives are posted with its own, so that they wait for no trip of their own; they are the link's latest
+ * receives when the step is finished, and nothing of the step waits for them. Of the step that begins next; borrowed until it is over. */
 struct rh_follower {
 	uint64_t tag;
 	void *bytes;
 	int64_t size;
 };
-void rh_executor_follow(struct rh_executor *executor, enum rh_letter_way way, const struct rh_follower *follower);
+void rh_executor_follow(struct rh_executor *executor, enum rh_letter_way way, const struct rh_follower *follower, int count);
 /* Between two such steps: posts the receives of the first activations from below of step `step`, which begins next. count: its
  * micro-batches; tokens: (count), of each. */
 int rh_executor_expect(struct rh_executor *executor, int64_t step, const int64_t *tokens, int64_t count) RH_MUST;

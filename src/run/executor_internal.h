@@ -88,7 +88,10 @@ struct rh_executor {
 	uint64_t *version;    /* (blocks): the store's when the block was uploaded last */
 	atomic_int *arriving; /* (blocks): a gradient is on its way through the staging */
 	struct run_stretch stretch;
-	struct rh_follower follower[LOWER_LINKS];
+	struct {
+		const struct rh_follower *message;
+		int count, posted;
+	} follow[LOWER_LINKS];
 	int trains, is_stretch;
 	int64_t step;
 	struct rh_step_times times;   /* of the latest step that was finished */

@@ -131,8 +131,10 @@ static void note_slot(struct rh_executor *executor, int d)
 static void lower_followers(struct rh_executor *executor)
 {
 	for (int way = 0; way < LOWER_LINKS; way++) {
-		if (executor->follower[way].size)
+		for (int i = 0; i < executor->follow[way].count; i++)
 			lower_follower(&executor->lowering, (enum lower_link)way, executor->step);
+		executor->follow[way].posted = 0;
+		executor->follow[way].count = 0;
 	}
 }
 
@@ -353,10 +355,11 @@ int rh_executor_finish(struct rh_executor *executor)
 	return 0;
 }
 
-void rh_executor_follow(struct rh_executor *executor, enum rh_letter_way way, const struct rh_follower *follower)
+void rh_executor_follow(struct rh_executor *executor, enum rh_letter_way way, const struct rh_follower *follower, int count)
 {
 	RH_ASSERT(way == RH_LETTER_FROM_BELOW || way == RH_LETTER_FROM_ABOVE);
-	executor->follower[way] = *follower;
+	executor->follow[way].message = follower;
+	executor->follow[way].count = count;
 }
 
 int rh_executor_expect(struct rh_executor *executor, int64_t step, const int64_t *tokens, int64_t count)

@@ -1,6 +1,7 @@
 #include "check.h"
 
 #include "core/alloc.h"
+#include "core/clock.h"
 #include "device/cpu/cpu.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@ enum { MIB = 1 << 20 };
 
 static struct rh_device *open_device(int index, int threads, int64_t cap_bytes)
 {
-	struct rh_cpu_options options = {threads, cap_bytes, rh_cpu_best_isa()};
+	struct rh_cpu_options options = {.threads = threads, .cap_bytes = cap_bytes, .isa = rh_cpu_best_isa()};
 	struct rh_device *device;
 	check_ok(rh_cpu_open(index, &options, &device));
 	return device;
@@ -244,7 +245,7 @@ static void test_launch_fault_is_sticky_and_nothing_hangs(void **state)
 static void test_open_that_runs_out_of_memory_unwinds(void **state)
 {
 	(void)state;
-	struct rh_cpu_options options = {2, MIB, rh_cpu_best_isa()};
+	struct rh_cpu_options options = {.threads = 2, .cap_bytes = MIB, .isa = rh_cpu_best_isa()};
 	int refused = 0;
 	for (uint64_t n = 1;; n++) {
 		struct rh_device *device;
@@ -259,6 +260,49 @@ static void test_open_that_runs_out_of_memory_unwinds(void **state)
 		refused++;
 	}
 	assert_true(refused >= 10);
+}
+
+static double a_hundredth(const void *context, const struct rh_op *op)
+{
+	(void)context, (void)op;
+	return 0.01;
+}
+
+/* Ten products of 10 ms and, beside them, a copy of 50 ms: each stream sleeps for what its commands would take, all is computed, and what
+ * waits for a stream is late by no more than a thread may wake up late on a busy machine. */
+static void test_paced_commands_last_as_long_as_they_are_said_to(void **state)
+{
+	(void)state;
+	enum { N = 8, OPS = 10, COPY_BYTES = 50000 };
+	const struct rh_cpu_pace pace = {.op_seconds = a_hundredth, .up_bytes_per_s = 1e6, .down_bytes_per_s = 1e12};
+	struct rh_cpu_options options = {.threads = 1, .cap_bytes = MIB, .isa = rh_cpu_best_isa(), .pace = &pace};
+	struct rh_device *device;
+	struct rh_event *computed, *copied;
+	float *host = calloc(COPY_BYTES / 4, sizeof *host);
+	assert_non_null(host);
+	check_ok(rh_cpu_open(0, &options, &device));
+	const struct rh_device_ops *ops = device->ops;
+	char *base = reserve(device, MIB);
+	check_ok(ops->event_create(device, RH_EVENT_TIMED, &computed));
+	check_ok(ops->event_create(device, RH_EVENT_TIMED, &copied));
+	double began = rh_clock_seconds();
+	check_ok(ops->copy_up(device, RH_STREAM_WEIGHTS, base, host, COPY_BYTES));
+	check_ok(ops->record(device, RH_STREAM_WEIGHTS, copied));
+	struct rh_op op = gemm(base, base, base + MIB / 2, N);
+	for (int i = 0; i < OPS; i++)
+		check_ok(ops->launch(device, RH_STREAM_COMPUTE, &op));
+	check_ok(ops->record(device, RH_STREAM_COMPUTE, computed));
+	check_ok(ops->event_sync(computed));
+	double took = rh_clock_seconds() - began;
+	check_ok(ops->event_sync(copied));
+	double copy_first = (double)(ops->event_time_ns(computed) - ops->event_time_ns(copied)) / 1e9;
+	printf("%.4f s, the copy %.4f s before\n", took, copy_first);
+	assert_true(took >= 0.01 * OPS && took < 0.01 * OPS + 0.5);
+	assert_true(copy_first > 0 && copy_first < 0.5);
+	ops->event_destroy(computed);
+	ops->event_destroy(copied);
+	ops->close(device);
+	free(host);
 }
 
 /* 1 if a child that runs `act` dies of it. */
@@ -351,6 +395,7 @@ int main(void)
 	        cmocka_unit_test(test_launch_computes),
 	        cmocka_unit_test(test_launch_fault_is_sticky_and_nothing_hangs),
 	        cmocka_unit_test(test_open_that_runs_out_of_memory_unwinds),
+	        cmocka_unit_test(test_paced_commands_last_as_long_as_they_are_said_to),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -405,7 +405,8 @@ static double tied_step(int boxes, int ties, double latency_s, double bytes_per_
 }
 
 /* Ends that keep one table exchange its gradient, both ways at once: here in one piece. On its way up it takes its time on each link in
- * turn, and a round trip, behind the first box's backward; with more than two boxes some of it is hidden by what the others send down. */
+ * turn, behind the first box's backward; with more than two boxes some of it is hidden by what the others send down. The first box begins
+ * the next step when the box above has the piece and says so: a round trip of one link. */
 static void test_exchange_of_a_table_takes_its_bytes(void **state)
 {
 	(void)state;
@@ -419,7 +420,7 @@ static void test_exchange_of_a_table_takes_its_bytes(void **state)
 			assert_int_equal(none, 0);
 			assert_true(bytes >= 113 * HIDDEN * 4 && bytes < 115 * HIDDEN * 4); /* a block is aligned */
 			double table_s = (double)bytes / bytes_per_s, least = (boxes > 2 ? boxes - 2 : 1) * table_s,
-			       most = (boxes - 1) * (table_s + 2 * latency_s);
+			       most = (boxes - 1) * table_s + 2 * latency_s;
 			printf("one table, %d boxes: %.4f s more, between %.4f and %.4f\n", boxes, one - apart, least, most);
 			assert_true(one - apart >= 0.98 * least && one - apart <= 1.02 * most);
 		}

@@ -184,11 +184,9 @@ int rh_cpu_open(int index, const struct rh_cpu_options *options, struct rh_devic
 	device->cap_bytes = options->cap_bytes;
 	if (!device->cap_bytes)
 		rh_ram_under("", &total_bytes, &device->cap_bytes);
-	enum rh_cpu_isa best = rh_cpu_best_isa(), isa = options->isa < best ? options->isa : best;
 	int rc = 0;
-	for (int i = 0; !rc && i < RH_STREAMS; i++) /* only the compute stream has helpers: ops elsewhere are rare and small */
-		rc = cpu_stream_open(index, (enum rh_stream)i, i == RH_STREAM_COMPUTE ? options->threads : 1, isa, &device->fault,
-		                     &device->stream[i]);
+	for (int i = 0; !rc && i < RH_STREAMS; i++)
+		rc = cpu_stream_open(index, (enum rh_stream)i, options, &device->fault, &device->stream[i]);
 	if (rc)
 		device_close(&device->base);
 	else

@@ -7,10 +7,18 @@
 /* Instruction sets, each of which has all that those before it have. RH_CPU_AMX: AVX-512, and bf16 products on AMX's tiles. */
 enum rh_cpu_isa { RH_CPU_BASE, RH_CPU_AVX2, RH_CPU_AVX512, RH_CPU_AMX, RH_CPU_ISAS };
 
+/* For benches: commands last as long as another device's. They are carried out, then their stream sleeps until they would be over there. */
+struct rh_cpu_pace {
+	double (*op_seconds)(const void *context, const struct rh_op *op);
+	const void *context;
+	double up_bytes_per_s, down_bytes_per_s; /* copies */
+};
+
 struct rh_cpu_options {
-	int threads;         /* compute threads of this device, >= 1 */
-	int64_t cap_bytes;   /* 0: all free memory */
-	enum rh_cpu_isa isa; /* at most this; see rh_cpu_best_isa */
+	int threads;                    /* compute threads of this device, >= 1 */
+	int64_t cap_bytes;              /* 0: all free memory */
+	enum rh_cpu_isa isa;            /* at most this; see rh_cpu_best_isa */
+	const struct rh_cpu_pace *pace; /* borrowed; NULL: as fast as they are */
 };
 
 /* The best instruction set of this machine; tests lower it: see RH_HOOK_CPU_ISA. */

@@ -27,8 +27,8 @@ struct cpu_event {
 	int64_t time_ns;
 };
 
-/* With their payloads: a packed op, struct copying, struct cpu_event *, struct mark. */
-enum command_kind { COMMAND_OP, COMMAND_COPY, COMMAND_RECORD, COMMAND_WAIT };
+/* With their payloads: a packed op, struct copying, struct cpu_event *, struct mark, when it was enqueued. */
+enum command_kind { COMMAND_OP, COMMAND_COPY, COMMAND_RECORD, COMMAND_WAIT, COMMAND_STAMP };
 
 struct copying {
 	void *dst;
@@ -41,7 +41,40 @@ struct cpu_stream {
 	struct rh_fault *fault;
 	int device;
 	struct rh_worker *worker;
+	const struct rh_cpu_pace *pace; /* NULL: none */
+	double bytes_per_s;             /* of its copies by that pace */
+	int64_t due_ns;                 /* of a paced stream: when what it has carried out would be over */
 };
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* ---- paced streams ---- */
+
+/* A stream that begins later than it could have, because its thread woke up late, makes up for it. */
+static void pace_begin(struct cpu_stream *stream, int64_t at_ns)
+{
+	stream->due_ns = at_ns > stream->due_ns ? at_ns : stream->due_ns;
+}
+
+static void pace_sleep(const struct cpu_stream *stream)
+{
+	const struct timespec due = {.tv_sec = stream->due_ns / 1000000000, .tv_nsec = stream->due_ns % 1000000000};
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL) == EINTR)
+		;
+}
+
+static void pace_add(struct cpu_stream *stream, double seconds)
+{
+	enum { FAR_NS = 1000000 }; /* that it may be ahead, until someone waits for it */
+	stream->due_ns += (int64_t)(seconds * 1e9);
+	if (stream->due_ns - now_ns() > FAR_NS)
+		pace_sleep(stream);
+}
 
 static void wait_mark(struct mark mark)
 {
@@ -59,11 +92,10 @@ static void event_release(struct cpu_event *event)
 
 static void reach_record(struct cpu_stream *stream, struct cpu_event *event, uint64_t number)
 {
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
+	int64_t now = now_ns();
 	pthread_mutex_lock(&event->lock);
 	if (event->mark.stream == stream && event->mark.number == number) /* else it has moved on */
-		event->time_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+		event->time_ns = now;
 	pthread_mutex_unlock(&event->lock);
 	event_release(event);
 }
@@ -78,6 +110,8 @@ static void run_op(struct cpu_stream *stream, const void *from)
 	rh_op_unpack(from, &op);
 	rh_error_clear();
 	int rc = cpu_run(&stream->context, &op);
+	if (stream->pace)
+		pace_add(stream, stream->pace->op_seconds(stream->pace->context, &op));
 	if (rc < 0)
 		rh_fault_keep(stream->fault, rh_fail_in(rc, "device cpu:%d, %s", stream->device, rh_op_info(op.kind)->name));
 }
@@ -89,19 +123,31 @@ static void run_command(void *context, int kind, const void *payload, uint64_t n
 	struct copying copy;
 	struct cpu_event *event;
 	struct mark mark;
+	int64_t stamp;
 	switch ((enum command_kind)kind) {
+	case COMMAND_STAMP:
+		memcpy(&stamp, payload, sizeof stamp);
+		pace_begin(stream, stamp);
+		return;
 	case COMMAND_RECORD:
 		memcpy(&event, payload, sizeof event);
+		if (stream->pace)
+			pace_sleep(stream);
 		reach_record(stream, event, number);
 		return;
 	case COMMAND_WAIT:
 		memcpy(&mark, payload, sizeof mark);
+		stamp = !stream->pace || rh_worker_has_done(mark.stream->worker, mark.number);
 		wait_mark(mark);
+		if (!stamp)
+			pace_begin(stream, now_ns());
 		return;
 	case COMMAND_COPY:
 		memcpy(&copy, payload, sizeof copy);
 		if (!rh_fault_code(stream->fault))
 			memcpy(copy.dst, copy.src, (size_t)copy.bytes);
+		if (stream->pace)
+			pace_add(stream, (double)copy.bytes / stream->bytes_per_s);
 		return;
 	case COMMAND_OP:
 		run_op(stream, payload);
@@ -109,15 +155,19 @@ static void run_command(void *context, int kind, const void *payload, uint64_t n
 	}
 }
 
-int cpu_stream_open(int device, enum rh_stream kind, int threads, enum rh_cpu_isa isa, struct rh_fault *fault, struct cpu_stream **out)
+int cpu_stream_open(int device, enum rh_stream kind, const struct rh_cpu_options *options, struct rh_fault *fault, struct cpu_stream **out)
 {
 	struct cpu_stream *stream = rh_alloc(1, sizeof *stream);
 	if (!stream)
 		return -ENOMEM;
-	stream->context.isa = isa;
+	enum rh_cpu_isa best = rh_cpu_best_isa();
+	int goes_up = kind == RH_STREAM_ACTIVATIONS_UP || kind == RH_STREAM_WEIGHTS;
+	stream->context.isa = options->isa < best ? options->isa : best;
 	stream->fault = fault;
 	stream->device = device;
-	int rc = rh_pool_create(threads, &stream->context.pool);
+	stream->pace = options->pace;
+	stream->bytes_per_s = !options->pace ? 0 : goes_up ? options->pace->up_bytes_per_s : options->pace->down_bytes_per_s;
+	int rc = rh_pool_create(kind == RH_STREAM_COMPUTE ? options->threads : 1, &stream->context.pool);
 	if (!rc) {
 		rc = rh_worker_open(kind == RH_STREAM_COMPUTE ? COMPUTE_RING_BYTES : COPY_RING_BYTES, run_command, stream, &stream->worker);
 		if (rc)
@@ -147,9 +197,19 @@ static void enqueue(struct cpu_stream *stream, enum command_kind kind, const voi
 	rh_worker_publish(stream->worker);
 }
 
+/* A paced stream begins nothing before it was enqueued. */
+static void stamp(struct cpu_stream *stream)
+{
+	if (!stream->pace)
+		return;
+	int64_t now = now_ns();
+	enqueue(stream, COMMAND_STAMP, &now, sizeof now);
+}
+
 void cpu_stream_op(struct cpu_stream *stream, const struct rh_op *op)
 {
 	uint64_t number;
+	stamp(stream);
 	rh_op_pack(op, rh_worker_claim(stream->worker, COMMAND_OP, rh_op_packed_bytes(op), &number));
 	rh_worker_publish(stream->worker);
 }
@@ -157,6 +217,7 @@ void cpu_stream_op(struct cpu_stream *stream, const struct rh_op *op)
 void cpu_stream_copy(struct cpu_stream *stream, void *dst, const void *src, int64_t bytes)
 {
 	const struct copying copy = {dst, src, bytes};
+	stamp(stream);
 	enqueue(stream, COMMAND_COPY, &copy, sizeof copy);
 }
 

@@ -11,8 +11,9 @@
 struct cpu_stream;
 struct cpu_event;
 
-/* `threads` threads, the stream's own among them, compute its ops. `fault` is the device's, and outlives the stream. */
-int cpu_stream_open(int device, enum rh_stream stream, int threads, enum rh_cpu_isa isa, struct rh_fault *fault,
+/* options->threads threads, the stream's own among them, compute the compute stream's ops; one those of others, which are rare and small.
+ * `fault` is the device's, and outlives the stream. */
+int cpu_stream_open(int device, enum rh_stream stream, const struct rh_cpu_options *options, struct rh_fault *fault,
                     struct cpu_stream **out) RH_MUST;
 /* Runs what is enqueued, then ends the thread. NULL is legal. */
 void cpu_stream_close(struct cpu_stream *stream);

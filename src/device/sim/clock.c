@@ -1,12 +1,10 @@
 #include "device/sim/clock.h"
 
 #include "core/alloc.h"
-#include "core/clock.h"
 #include "core/thread.h"
 #include "device/sim/sim_internal.h"
 
 #include <math.h>
-#include <time.h>
 
 struct clock_host {
 	struct rh_sim *sim; /* NULL: not created yet, or released */
@@ -20,8 +18,6 @@ struct rh_sim_clock {
 	int turn; /* -1: all hosts have left */
 	int hosts, is_broken;
 	double now_s;
-	int is_paced;
-	double paced_from_s; /* this machine's time at which the clock would have begun */
 	double *alarm;
 	size_t alarms, capacity;
 	struct clock_host host[];
@@ -81,23 +77,6 @@ static void drop_alarms(struct rh_sim_clock *clock)
 	clock->alarms = left;
 }
 
-void rh_sim_clock_pace(struct rh_sim_clock *clock)
-{
-	clock->is_paced = 1;
-	clock->paced_from_s = rh_clock_seconds() - clock->now_s;
-}
-
-/* Sleeps until then, or a moment. The time that it is. */
-static double sleep_until(const struct rh_sim_clock *clock, double next)
-{
-	enum { MOMENT_NS = 300000 };
-	double wait_ns = (next - (rh_clock_seconds() - clock->paced_from_s)) * 1e9;
-	const struct timespec pause = {.tv_nsec = (long)fmin(wait_ns, MOMENT_NS)};
-	if (wait_ns > 0)
-		nanosleep(&pause, NULL);
-	return fmin(next, fmax(rh_clock_seconds() - clock->paced_from_s, clock->now_s));
-}
-
 /* The caller has the lock. */
 static void await_turn(struct rh_sim_clock *clock, int host)
 {
@@ -115,9 +94,8 @@ static void advance_all(struct rh_sim_clock *clock)
 	for (int h = 0; h < clock->hosts; h++)
 		if (clock->host[h].sim)
 			next = fmin(next, sim_next_end(clock->host[h].sim));
-	RH_ASSERT(next < HUGE_VAL || clock->is_broken || clock->is_paced); /* else every host waits for another */
-	next = clock->is_paced && !is_due ? sleep_until(clock, next) : next;
-	int all_look = next >= alarm || clock->is_broken || clock->is_paced;
+	RH_ASSERT(next < HUGE_VAL || clock->is_broken); /* else every host waits for another */
+	int all_look = next >= alarm || clock->is_broken;
 	for (int h = 0; h < clock->hosts; h++) {
 		struct clock_host *host = &clock->host[h];
 		int ended = host->sim && !is_due && next < HUGE_VAL ? sim_move(host->sim, next) : 0;

@@ -14,10 +14,6 @@ struct rh_sim_clock;
 int rh_sim_clock_create(int hosts, struct rh_sim_clock **out) RH_MUST;
 void rh_sim_clock_free(struct rh_sim_clock *clock);
 
-/* From now on time advances no faster than this machine's: a wait sleeps, for a moment at most, so that hosts may look at what goes on
- * outside the simulation. Devices are then paced by the clock and hold no processor. */
-void rh_sim_clock_pace(struct rh_sim_clock *clock);
-
 /* A host thread's first call, which waits for its turn, and its last. A host that never entered may leave. rc: 0, or the fault that ends
  * the host. The others see it in rh_sim_clock_is_broken, so that they need not wait for this host's messages. */
 void rh_sim_clock_enter(struct rh_sim_clock *clock, int host);

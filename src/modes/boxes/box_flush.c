@@ -67,17 +67,29 @@ char *box_flush_results(const struct box_flush *flush)
 	return (char *)(squares_of(flush->taken) + box_of(flush)->squares_above);
 }
 
-/* The two messages that come. */
-static struct rh_follower from_above(const struct box_flush *flush, int64_t step)
+/* What comes from above: the squares, and the first pieces of a table. Returns how many messages. */
+static int follow_above(struct box_flush *flush, int64_t step)
 {
-	int is_there = box_of(flush)->link_above != NULL;
-	return (struct rh_follower){box_tag_of(step, BOX_SQUARES), flush->taken, is_there ? taken_bytes(flush) : 0};
+	int count = 0;
+	if (box_of(flush)->link_above)
+		flush->above[count++] = (struct rh_follower){box_tag_of(step, BOX_SQUARES), flush->taken, taken_bytes(flush)};
+	flush->pieces[1] = box_table_first(flush->session, RH_LETTER_FROM_ABOVE, box_tag_of(step, BOX_TABLE), flush->above + count);
+	return count + (int)flush->pieces[1];
 }
 
-static struct rh_follower from_below(struct box_flush *flush, int64_t step)
+static struct rh_follower norm_message(struct box_flush *flush, int64_t step)
 {
-	int is_there = box_of(flush)->link_below != NULL;
-	return (struct rh_follower){box_tag_of(step, BOX_RESULTS), &flush->up, is_there ? (int64_t)sizeof flush->up : 0};
+	return (struct rh_follower){box_tag_of(step, BOX_RESULTS), &flush->up, sizeof flush->up};
+}
+
+/* What comes from below: the first pieces, and, where these are all, the norm. */
+static int follow_below(struct box_flush *flush, int64_t step)
+{
+	int count = box_table_first(flush->session, RH_LETTER_FROM_BELOW, box_tag_of(step, BOX_TABLE), flush->below);
+	flush->pieces[0] = count;
+	if (box_of(flush)->link_below && box_table_is_first(flush->session))
+		flush->below[count++] = norm_message(flush, step);
+	return count;
 }
 
 int box_flush_begin(struct box_flush *flush, int64_t step, int64_t results_bytes)
@@ -90,22 +102,20 @@ int box_flush_begin(struct box_flush *flush, int64_t step, int64_t results_bytes
 		return rc;
 	/* a virtual link fills nothing */
 	memset(flush->taken, 0, sizeof(struct box_words) + (size_t)squares_bytes(box_of(flush)->squares_above));
-	const struct rh_follower above = from_above(flush, step), below = from_below(flush, step);
-	rh_executor_follow(flush->session->executor, RH_LETTER_FROM_ABOVE, &above);
-	if (!box_of(flush)->table_bytes) /* else the table's pieces come before */
-		rh_executor_follow(flush->session->executor, RH_LETTER_FROM_BELOW, &below);
+	rh_executor_follow(flush->session->executor, RH_LETTER_FROM_ABOVE, flush->above, follow_above(flush, step));
+	rh_executor_follow(flush->session->executor, RH_LETTER_FROM_BELOW, flush->below, follow_below(flush, step));
 	return 0;
 }
 
-/* The table's pieces come behind the squares and before the norm. */
-static int exchange(struct box_flush *flush, int64_t step)
+/* The table's pieces come behind the squares and before the norm. before: as box_table_exchange has it. */
+static int exchange(struct box_flush *flush, int64_t step, const int64_t before[])
 {
 	struct rh_box *box = box_of(flush);
-	const struct rh_follower below = from_below(flush, step);
-	int rc = box->table_bytes ? box_table_exchange(flush->session, box_tag_of(step, BOX_TABLE)) : 0;
-	if (rc || !box->table_bytes || !below.size)
+	const struct rh_follower norm = norm_message(flush, step);
+	int rc = box->table_bytes ? box_table_exchange(flush->session, box_tag_of(step, BOX_TABLE), before) : 0;
+	if (rc || !box->link_below || box_table_is_first(flush->session))
 		return rc;
-	rc = rh_link_receive(box->link_below, below.tag, below.bytes, below.size);
+	rc = rh_link_receive(box->link_below, norm.tag, norm.bytes, norm.size);
 	flush->up_number = box->link_below->receives;
 	return rc;
 }
@@ -180,18 +190,20 @@ static int pass_up(struct box_flush *flush, int64_t step, struct box_flush_end *
 static int share(struct box_flush *flush, int64_t step, struct box_flush_end *end)
 {
 	struct rh_box *box = box_of(flush);
-	int64_t above = box->link_above ? box->link_above->receives : 0;
-	int counts_table = !box->number, rc = 0;
-	flush->up_number = box->link_below ? box->link_below->receives : 0;
-	if (counts_table)
-		rc = exchange(flush, step);
-	else if (end->continues && !box->table_bytes)
+	int64_t above = box->link_above ? box->link_above->receives : 0, below = box->link_below ? box->link_below->receives : 0;
+	int is_posted = box_table_is_first(flush->session), expects = end->continues && box->link_below, rc = 0;
+	const int64_t before[] = {
+	        [RH_LETTER_FROM_BELOW] = below - is_posted - flush->pieces[0], [RH_LETTER_FROM_ABOVE] = above - flush->pieces[1]};
+	flush->up_number = below;
+	if (expects && is_posted)
 		rc = expect_next(flush, step + 1, end);
+	if (!rc && !box->number)
+		rc = exchange(flush, step, before);
 	if (!rc)
-		rc = pass_down(flush, step, above, end);
-	if (!rc && !counts_table)
-		rc = exchange(flush, step);
-	if (!rc && !counts_table && end->continues && box->table_bytes)
+		rc = pass_down(flush, step, before[RH_LETTER_FROM_ABOVE], end);
+	if (!rc && box->number)
+		rc = exchange(flush, step, before);
+	if (!rc && expects && !is_posted)
 		rc = expect_next(flush, step + 1, end);
 	return rc ? rc : pass_up(flush, step, end);
 }

@@ -16,6 +16,7 @@
 
 #include "modes/boxes/box_feed.h"
 #include "modes/boxes/box_step.h"
+#include "modes/boxes/box_table.h"
 
 /* What boxes tell each other of a step behind it. */
 struct box_words {
@@ -30,8 +31,10 @@ struct box_flush {
 	int64_t own, results_bytes; /* squares of this box; bytes of the step's results */
 	char *taken, *given;        /* the messages from above and to below: words, squares, results */
 	size_t taken_capacity, given_capacity;
-	struct box_words up;       /* from below */
-	int64_t up_number;         /* of its receive on the link */
+	struct box_words up;                                                       /* from below */
+	int64_t up_number;                                                         /* of its receive on the link */
+	struct rh_follower above[1 + BOX_TABLE_FIRST], below[BOX_TABLE_FIRST + 1]; /* the messages that follow a step's */
+	int64_t pieces[2];                                                         /* of a table, among these: from below, from above */
 	struct box_requests heard; /* behind the step before: what is to be done behind this one */
 	int64_t *tokens;           /* (micro-batches) scratch */
 };

@@ -1,7 +1,6 @@
 #include "modes/boxes/box_forecast.h"
 
 #include "core/alloc.h"
-#include "core/minmax.h"
 #include "forecast/forecast.h"
 #include "modes/boxes/box_data.h"
 #include "modes/boxes/box_flush.h"
@@ -107,7 +106,6 @@ void box_forecast_close(void *context)
 struct stretch {
 	struct box_letters letters;
 	const struct rh_forecast_input *input;
-	char *nothing; /* room for the largest message: virtual links move no bytes, those of paced devices do */
 };
 
 static int bytes_of(void *context, const struct rh_letter *letter, void **bytes, int64_t *size)
@@ -115,7 +113,7 @@ static int bytes_of(void *context, const struct rh_letter *letter, void **bytes,
 	struct stretch *stretch = context;
 	int64_t data, losses;
 	step_bytes(stretch->input, letter->step, &data, &losses);
-	*bytes = stretch->nothing;
+	*bytes = NULL; /* virtual links move none */
 	*size = letter->kind == BOX_BATCHES   ? data
 	        : letter->kind == BOX_SQUARES ? (int64_t)sizeof(struct box_squares)
 	                                      : (int64_t)sizeof(struct box_results) + losses;
@@ -133,14 +131,6 @@ int box_forecast_open_stretch(struct rh_session *session, const struct rh_foreca
 {
 	struct stretch *stretch = *own = rh_alloc(1, sizeof *stretch);
 	if (!stretch)
-		return -ENOMEM;
-	int64_t most = sizeof(struct box_squares), data, losses;
-	for (int64_t step = 0; step < input->steps; step++) {
-		step_bytes(input, step, &data, &losses);
-		most = rh_max(most, rh_max(data, (int64_t)sizeof(struct box_results) + losses));
-	}
-	stretch->nothing = rh_alloc((size_t)most, 1);
-	if (!stretch->nothing)
 		return -ENOMEM;
 	stretch->input = input;
 	stretch->letters = (struct box_letters){
@@ -165,9 +155,6 @@ void box_forecast_ended(void *own, int64_t step)
 
 void box_forecast_close_stretch(void *own)
 {
-	struct stretch *stretch = own;
-	if (stretch)
-		rh_free(stretch->nothing);
 	rh_free(own);
 }
 

@@ -17,8 +17,15 @@ int64_t box_table_relay_bytes(const struct rh_box *box);
 /* Reserves that memory, which is freed with the box; over virtual links none is needed. -ENOMEM. */
 int box_table_reserve(struct rh_session *session) RH_MUST;
 
-/* Call it when the executor has finished the step: returns when the other end's sum is here and the updater has been told. */
-int box_table_exchange(struct rh_session *session, uint64_t tag) RH_MUST;
+/* The first pieces that come from the box above, or below: out (BOX_TABLE_FIRST) holds their receives, which the caller posts, or has the
+ * executor post behind the step's own. Returns how many; those that are left, or all where it is not called, are posted in the exchange. */
+enum { BOX_TABLE_FIRST = 16 };
+int box_table_first(const struct rh_session *session, enum rh_letter_way way, uint64_t tag, struct rh_follower *out);
+/* 1: these are all. */
+int box_table_is_first(const struct rh_session *session);
+/* Call it when the executor has finished the step: returns when the other end's sum is here and the updater has been told. before: by way,
+ * the link's receives before the first pieces, which are posted. */
+int box_table_exchange(struct rh_session *session, uint64_t tag, const int64_t before[]) RH_MUST;
 /* Call it before the next step overwrites this end's sum: waits until the peer has all of it. */
 int box_table_settle(struct rh_session *session) RH_MUST;
 
