@@ -239,6 +239,35 @@ static void test_what_cannot_be_is_refused_in_a_line(void **state)
 	scratch_close(&scratch);
 }
 
+/* plan counts both answers of a pair, and the pass over the reference. */
+static void test_plan_tells_of_pairs_and_of_the_pass(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	struct ran ran[2];
+	double step[2];
+	for (int is_pair = 0; is_pair < 2; is_pair++) {
+		ran[is_pair] = run_line(
+		        &scratch,
+		        "plan --model llama-3.1-8b --hardware rtx4090x1 --lora_r 16 --max_length 512 --gradient_accumulation_steps "
+		        "4 --per_device_train_batch_size %d --json%s",
+		        is_pair ? 1 : 2, is_pair ? " --loss_type sigmoid" : "");
+		if (ran[is_pair].status)
+			fail_msg("exit %d: %s", ran[is_pair].status, ran[is_pair].err);
+		json_t *json = json_loads(ran[is_pair].out, 0, NULL);
+		double pass = json_number_value(json_object_get(json, "reference_tokens_per_second")),
+		       speed = json_number_value(json_object_get(json, "tokens_per_second"));
+		step[is_pair] = json_number_value(json_object_get(json, "step_seconds"));
+		if (is_pair) /* forwards alone; a step has a backward of as many products, and recomputes most of the forward */
+			assert_true(pass > 1.8 * speed && pass < 4 * speed);
+		json_decref(json);
+		run_free(&ran[is_pair]);
+	}
+	assert_true(fabs(step[0] - step[1]) < 0.02 * step[0]); /* a pair is two rows */
+	scratch_close(&scratch);
+}
+
 static void test_inspect_shows_both_answers(void **state)
 {
 	(void)state;
@@ -264,6 +293,7 @@ int main(void)
 	        cmocka_unit_test(test_a_resumed_run_has_the_same_bits_and_reads_its_reference),
 	        cmocka_unit_test(test_eval_gives_what_training_gave),
 	        cmocka_unit_test(test_what_cannot_be_is_refused_in_a_line),
+	        cmocka_unit_test(test_plan_tells_of_pairs_and_of_the_pass),
 	        cmocka_unit_test(test_inspect_shows_both_answers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
