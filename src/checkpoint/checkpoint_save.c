@@ -2,9 +2,9 @@
  * whatever is small or does not change. */
 #include "checkpoint/checkpoint_internal.h"
 
+#include "ckpt/prompts.h"
 #include "core/alloc.h"
 #include "core/fault.h"
-#include "session/prompting.h"
 #include "weights/tensors_out.h"
 
 #include <inttypes.h>
@@ -34,9 +34,15 @@ static int save_fixed(const struct rh_session *session, const char *dir)
 		rc = rh_source_set_chat_template(dir, session->chat_jinja);
 	if (!rc && session->eos_changed)
 		rc = rh_source_set_eos(dir, session->model_config, session->tokenizer);
+	int refers = rh_preference_refers(&config->preference);
+	const struct rh_prompts prompts = {.is_told = 1,
+	                                   .is_chat = session->chat_trained,
+	                                   .date = config->chat_template_date,
+	                                   .base = *session->base_digest ? session->base_digest : NULL,
+	                                   .reference_model = refers ? config->model_name_or_path : NULL,
+	                                   .reference_adapter = refers ? config->adapter_name_or_path : NULL};
 	if (!rc)
-		rc = rh_prompting_save(dir, session->chat_trained, config->chat_template_date,
-		                       *session->base_digest ? session->base_digest : NULL);
+		rc = rh_prompts_write(&prompts, dir);
 	rh_alloc_return_freed();
 	return rc;
 }

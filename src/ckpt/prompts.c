@@ -74,6 +74,25 @@ int rh_prompts_base(const char *dir, char *digest, size_t bytes)
 	return rc;
 }
 
+int rh_prompts_reference(const char *dir, char **model, char **adapter)
+{
+	const char *said[2] = {NULL, NULL};
+	char *path = rh_path_join(dir, file_name), **const out[2] = {model, adapter};
+	json_t *json = NULL;
+	*model = *adapter = NULL;
+	int rc = !path ? -ENOMEM : rh_file_exists(path) ? rh_json_load(path, &json) : 0;
+	if (!rc && json)
+		rc = rh_json_string(json, "reference_model", path, RH_JSON_OPTIONAL, &said[0]);
+	if (!rc && json)
+		rc = rh_json_string(json, "reference_adapter", path, RH_JSON_OPTIONAL, &said[1]);
+	for (int i = 0; !rc && i < 2; i++)
+		if (said[i] && !(*out[i] = rh_strdup(said[i])))
+			rc = -ENOMEM;
+	json_decref(json);
+	rh_free(path);
+	return rc;
+}
+
 void rh_prompts_free(struct rh_prompts *prompts)
 {
 	rh_free(prompts->date);
@@ -91,8 +110,9 @@ int rh_prompts_write(const struct rh_prompts *prompts, const char *dir)
 		return 0;
 	struct rh_text text = {0};
 	char *path = rh_path_join(dir, file_name);
-	json_t *json = json_pack("{s:s, s:s*, s:s*}", "prompts", word(prompts), "chat_template_date", prompts->date, "base_weights",
-	                         prompts->base);
+	json_t *json =
+	        json_pack("{s:s, s:s*, s:s*, s:s*, s:s*}", "prompts", word(prompts), "chat_template_date", prompts->date, "base_weights",
+	                  prompts->base, "reference_model", prompts->reference_model, "reference_adapter", prompts->reference_adapter);
 	char *words = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
 	int rc = path && words ? rh_text_printf(&text, "%s\n", words) : -ENOMEM;
 	if (!rc)

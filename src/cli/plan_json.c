@@ -71,6 +71,8 @@ json_t *plan_json(const struct rh_machine_found *found, const struct rh_forecast
 		int is_cut = input->work.chunks > 1;
 		(void)json_object_set_new(rest, "sequence_chunk", is_cut ? json_integer(input->work.chunk) : json_null());
 		(void)json_object_set_new(rest, "chunks", json_integer(rh_chunks_of(&input->work)));
+		if (is->reference_tokens_per_second > 0)
+			(void)json_object_set_new(rest, "reference_tokens_per_second", json_real(is->reference_tokens_per_second));
 		(void)json_object_set_new(rest, "longest_sequence_budget", json_or_null(look->longest.budget));
 		(void)json_object_set_new(rest, "longest_sequence_single", json_integer(look->longest_single.tokens));
 		(void)json_object_set_new(rest, "longest_sequence_single_budget", json_or_null(look->longest_single.budget));

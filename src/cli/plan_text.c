@@ -128,6 +128,20 @@ static int put_longest(struct rh_text *out, int64_t positions, const struct rh_o
 	return rc ? rc : rh_text_printf(out, "%s\n", batch > 1 ? " at per_device_train_batch_size: 1" : "");
 }
 
+/* The pass before the first step, in which the model runs forward over all rows. */
+static int put_reference(struct rh_text *out, const struct rh_config *config, const struct rh_forecast_input *input,
+                         const struct rh_forecast *is)
+{
+	int64_t step = config->per_device_train_batch_size * config->gradient_accumulation_steps, steps = (input->rows + step - 1) / step;
+	int rc = rh_text_printf(out, "reference    one pass forward over the rows before step 1: %.1f tokens/s",
+	                        is->reference_tokens_per_second);
+	if (!rc && input->rows)
+		rc = rh_text_printf(out, ", ");
+	if (!rc && input->rows)
+		rc = put_time(out, input->tokens_a_step * (double)steps / is->reference_tokens_per_second);
+	return rc ? rc : rh_text_printf(out, "\n");
+}
+
 static int put_speed(struct rh_text *out, const struct rh_config *config, const struct rh_machine_found *found,
                      const struct rh_forecast_input *input, const struct rh_outlook *look)
 {
@@ -143,6 +157,8 @@ static int put_speed(struct rh_text *out, const struct rh_config *config, const 
 		if (!rc)
 			rc = rh_text_printf(out, "\n");
 	}
+	if (!rc && is->reference_tokens_per_second > 0)
+		rc = put_reference(out, config, input, is);
 	if (!rc)
 		rc = rh_text_printf(out, "bottleneck   %s (25 %% faster, it would give %.1f %% more tokens/s)\n",
 		                    rh_bottleneck_name(look->bottleneck), 100 * look->bottleneck_gain);

@@ -68,7 +68,7 @@ enum rh_accumulation { RH_ACCUMULATION_FP32, RH_ACCUMULATION_FP16 };
 enum rh_choice { RH_UNSET = -1, RH_NO = 0, RH_YES = 1 };
 
 /* What an evaluation is judged by. */
-enum rh_metric { RH_METRIC_LOSS, RH_METRIC_TOKEN_ACCURACY, RH_METRIC_ACCURACY };
+enum rh_metric { RH_METRIC_LOSS, RH_METRIC_TOKEN_ACCURACY, RH_METRIC_ACCURACY, RH_METRIC_REWARDS_ACCURACIES, RH_METRIC_REWARDS_MARGINS };
 
 struct rh_list {
 	char **item;

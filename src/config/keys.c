@@ -108,7 +108,8 @@ const struct config_key config_keys[] = {
 	    .help = "trains on which of two answers is better (rows with chosen and rejected), as TRL does: sigmoid (DPO), hinge, ipo, "
 	            "sigmoid_norm, robust, exo_pair, apo_zero, apo_down, nca_pair, bco_pair, sppo_hard, and sft, the chosen answer's "
 	            "cross-entropy, beside them; or a list of these. Without a reference: orpo, simpo. Of answers that are good or bad (rows "
-	            "with prompt, completion and label): kto, apo_zero_unpaired. none: rows are trained on as they are"),
+	            "with prompt, completion and label): kto, apo_zero_unpaired. none: rows are trained on as they are. With it an unset "
+	            "learning_rate is 1e-6, as in TRL, at which an adapter hardly moves (5e-6 and more)"),
 	KEY(KEY_LIST, loss_weights, VERB_DATA, .items = KEY_REAL, .most = 1000, .fallback = "none",
 	    .help = "a number for each loss of loss_type; none: 1"),
 	KEY(KEY_REAL, beta, VERB_DATA, .fallback = "0.1", .most = 1000, .bounds = BOUND_ABOVE_LEAST,
@@ -123,7 +124,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_REAL, undesirable_weight, VERB_DATA, .fallback = "1", .most = 1000, .help = "likewise of bad ones"),
 
 	KEY(KEY_REAL, learning_rate, VERB_RUNS, .fallback = "2e-5", .most = 1000, .heading = "Optimisation",
-	    .help = "peak learning rate; unset with loss_type: 1e-6, as in TRL, at which an adapter hardly moves (5e-6 and more)"),
+	    .help = "peak learning rate"),
 	KEY(KEY_CHOICE, lr_scheduler_type, VERB_RUNS, .fallback = "linear",
 	    .choices = WORDS("linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr", "cosine_with_restarts",
 	                     "polynomial", "inverse_sqrt", "warmup_stable_decay"),
@@ -204,7 +205,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_BOOL, load_best_model_at_end, VERB_RUNS, .fallback = "false",
 	    .help = "the result is the checkpoint with the best evaluation, which save_total_limit keeps; needs both at the same steps"),
 	KEY(KEY_CHOICE, metric_for_best_model, VERB_RUNS, .fallback = "eval_loss",
-	    .choices = WORDS("eval_loss", "eval_token_accuracy", "eval_accuracy"), .help = "what evaluations are compared by"),
+	    .choices = WORDS("eval_loss", "eval_token_accuracy", "eval_accuracy", "eval_rewards/accuracies", "eval_rewards/margins"),
+	    .help = "what evaluations are compared by"),
 	KEY(KEY_TRISTATE, greater_is_better, VERB_RUNS, .help = "unset: of accuracies, not of a loss"),
 	KEY(KEY_INTEGER, early_stopping_patience, VERB_RUNS, .fallback = "0", .most = 1e9,
 	    .help = "evaluations in a row that are no better than the best, after which the run stops; 0: none do"),

@@ -83,6 +83,7 @@ static json_t *answer_of(const json_t *value)
 /* What the row becomes. Owned. */
 struct made {
 	json_t *prompt, *answer[2];
+	json_t *tools; /* as the form's conversion has them; NULL: the row's own */
 };
 
 static void made_free(struct made *made)
@@ -90,6 +91,7 @@ static void made_free(struct made *made)
 	json_decref(made->prompt);
 	json_decref(made->answer[0]);
 	json_decref(made->answer[1]);
+	json_decref(made->tools);
 }
 
 /* A row of another form that holds the answer, as that form has it; taken apart again. `key`: where the form has its answer. */
@@ -104,6 +106,8 @@ static int convert_form(enum data_form form, const struct data_tags *tags, int h
 		rc = rh_fail(-EINVAL, "%s: the conversation must hold a question and an answer", where);
 	if (!rc && !made->prompt)
 		made->prompt = messages ? slice(messages, 0, count - 1) : json_incref((json_t *)(uintptr_t)prompt);
+	if (!rc && messages && !made->tools)
+		made->tools = json_incref(json_object_get(with, "tools"));
 	if (!rc)
 		made->answer[number] = messages ? slice(messages, count - 1, count) : json_incref(json_object_get(with, "completion"));
 	json_decref(with);
@@ -304,6 +308,8 @@ static int put_row(enum data_preference is, const char *where, const struct made
 	for (size_t i = 0; !failed && i < sizeof beside / sizeof *beside; i++)
 		if (member(*row, beside[i]))
 			failed = json_object_set(out, beside[i], member(*row, beside[i]));
+	if (!failed && made->tools)
+		failed = json_object_set(out, "tools", made->tools);
 	if (failed) {
 		json_decref(out);
 		return no_memory(where);

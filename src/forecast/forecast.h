@@ -35,7 +35,8 @@ struct rh_forecast {
 	/* Where stages update themselves: for each simulated micro-batch, from the first on, the largest number of updates of a layer
 	 * here between its forward and its backward. NULL elsewhere. */
 	int64_t *drift, drift_count;
-	int packed; /* too many layers for a search: stages are packed by memory alone */
+	double reference_tokens_per_second; /* of the pass over a reference, before step 1; 0: there is none */
+	int packed;                         /* too many layers for a search: stages are packed by memory alone */
 };
 /* What the checker (run/check.h) says of a forecast's lanes. */
 struct rh_forecast_check {

@@ -21,11 +21,18 @@ static int reserve(struct rh_forecast_input *input, int steps, int64_t shapes)
 
 int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struct rh_forecast_input *out)
 {
-	int64_t rows = config->per_device_train_batch_size, length = config->max_length, count = config->gradient_accumulation_steps;
+	int64_t answers = config->preference.answers ? config->preference.answers : 1;
+	int64_t rows = config->per_device_train_batch_size * answers, length = config->max_length,
+	        count = config->gradient_accumulation_steps;
 	*out = (struct rh_forecast_input){.synthetic = 1};
 	struct rh_micro_shape shape = {.tokens = rows * length, .documents = rows, .longest = length, .head_rows = rows * (length - 1)};
 	shape.head_rows = shape.head_rows > 0 ? shape.head_rows : 1;
 	out->work.train_micro_batches = count;
+	if (rh_preference_refers(&config->preference)) { /* the pass over the reference */
+		out->work.infer = shape;
+		out->work.infer_micro_batches = count;
+	}
+	shape.judged = config->preference.answers ? rows : 0;
 	int rc = rh_batch_check_tokens(shape.tokens);
 	if (!rc)
 		rc = reserve(out, steps, 1);

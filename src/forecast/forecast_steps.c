@@ -130,3 +130,24 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 	out->seconds = ended - began;
 	return rc;
 }
+
+int forecast_run_reference(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
+                           double *tokens_per_second)
+{
+	int64_t most = session->work.infer_micro_batches, count = input->count[0] < most ? input->count[0] : most, tokens = 0;
+	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
+	int rc = micro ? rh_updater_flush(session->updater) : -ENOMEM;
+	double began = rh_updater_seconds(session->updater);
+	if (!rc)
+		(void)forecast_fill(session, input, 0, zeros, micro);
+	for (int64_t m = 0; !rc && m < count; m++) {
+		micro[m].shape.judged = 0;
+		tokens += micro[m].shape.tokens;
+	}
+	if (!rc)
+		rc = rh_executor_infer(session->executor, micro, count);
+	double seconds = rh_updater_seconds(session->updater) - began;
+	*tokens_per_second = seconds > 0 ? (double)tokens / seconds : 0;
+	rh_free(micro);
+	return rc;
+}

@@ -25,6 +25,9 @@ struct forecast_steps {
 /* Steps with one optimizer update for all stages, joined where updates are stale. */
 int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                        struct forecast_observers observers, struct forecast_steps *out) RH_MUST;
+/* Behind them: the pass over a reference, whose speed is taken to be that of its first call. */
+int forecast_run_reference(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
+                           double *tokens_per_second) RH_MUST;
 /* Steps of a schedule whose stages update their own blocks: no flush between them. */
 int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                          struct forecast_observers observers, struct forecast_steps *out) RH_MUST;

@@ -206,7 +206,7 @@ static int read_references(const char *path, const struct rh_text *line, struct 
 	return is_right;
 }
 
-static int pass_over(struct rh_session *session, struct rh_dataset *set, int64_t each, struct rh_progress *progress)
+int rh_reference_pass(struct rh_session *session, struct rh_dataset *set, int64_t each, struct rh_progress *progress)
 {
 	float *logps = rh_alloc((size_t)set->documents, sizeof *logps);
 	int rc = logps ? rh_evaluate_logps(session, set, each, progress, logps) : -ENOMEM;
@@ -233,9 +233,9 @@ int rh_reference_find(struct rh_session *session, const char *path, struct rh_da
 	rh_note("reference: the log-probabilities of %" PRId64 " rows by the model as it stands before step 1, in one pass%s",
 	        train->rows + held_out->rows,
 	        config->adapter_name_or_path ? " (that is the base with its adapter; LLaMA-Factory takes the base alone)" : "");
-	rc = pass_over(session, train, config->per_device_train_batch_size, progress);
+	rc = rh_reference_pass(session, train, config->per_device_train_batch_size, progress);
 	if (!rc && held_out->rows)
-		rc = pass_over(session, held_out, config->per_device_eval_batch_size, progress);
+		rc = rh_reference_pass(session, held_out, config->per_device_eval_batch_size, progress);
 	return rc;
 }
 

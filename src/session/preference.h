@@ -31,6 +31,8 @@ int rh_reference_workload(const struct rh_config *config, const struct rh_datase
  * model as it stands. *is_made: it was a pass, and the file is to be written (rh_reference_save). `path` NULL: there is none. */
 int rh_reference_find(struct rh_session *session, const char *path, struct rh_dataset *train, struct rh_dataset *held_out,
                       struct rh_progress *progress, int *is_made) RH_MUST;
+/* The same by a pass alone. */
+int rh_reference_pass(struct rh_session *session, struct rh_dataset *set, int64_t each, struct rh_progress *progress) RH_MUST;
 int rh_reference_save(const struct rh_session *session, const char *path, const struct rh_dataset *train,
                       const struct rh_dataset *held_out) RH_MUST;
 #define RH_REFERENCE_FILE "reference_logps.bin"

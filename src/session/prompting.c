@@ -6,11 +6,6 @@
 
 #include <string.h>
 
-int rh_prompting_save(const char *dir, int is_chat, const char *date, const char *base)
-{
-	return rh_prompts_write(&(struct rh_prompts){.is_told = 1, .is_chat = is_chat, .date = (char *)(uintptr_t)date, .base = base}, dir);
-}
-
 static int read_text(const char *path, char **out)
 {
 	struct rh_bytes file = {0};

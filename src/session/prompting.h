@@ -6,10 +6,6 @@
 #include "core/json.h"
 #include "data/chat.h"
 
-/* Writes dir/roundhouse.json: whether the run's rows were conversations, and the day their template was given. base: of
- * an adapter, the digest of its base (weights/digest.h), else NULL. */
-int rh_prompting_save(const char *dir, int is_chat, const char *date, const char *base) RH_MUST;
-
 struct rh_prompting {
 	struct rh_chat_template *chat; /* NULL: prompts as they stand */
 	char *date;

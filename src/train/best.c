@@ -9,7 +9,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-static const char *const metric_names[] = {"eval_loss", "eval_token_accuracy", "eval_accuracy"};
+static const char *const metric_names[] = {"eval_loss", "eval_token_accuracy", "eval_accuracy", "eval_rewards/accuracies",
+                                           "eval_rewards/margins"};
 
 static double metric_of(const struct training *run, const struct rh_evaluation *eval)
 {
@@ -18,6 +19,10 @@ static double metric_of(const struct training *run, const struct rh_evaluation *
 		return eval->token_accuracy;
 	case RH_METRIC_ACCURACY:
 		return eval->choice_accuracy;
+	case RH_METRIC_REWARDS_ACCURACIES:
+		return rh_figure_of(&eval->figures, RH_FIGURE_REWARDS_ACCURACIES);
+	case RH_METRIC_REWARDS_MARGINS:
+		return rh_figure_of(&eval->figures, RH_FIGURE_REWARDS_MARGINS);
 	default:
 		return eval->loss;
 	}
@@ -45,6 +50,12 @@ int best_check(const struct training *run)
 		return rh_fail(-EINVAL,
 		               "metric_for_best_model: eval_accuracy is of rows that choose between few answers, and these do not; "
 		               "take eval_token_accuracy or eval_loss");
+	int wants_rewards = config->metric_for_best_model == RH_METRIC_REWARDS_MARGINS,
+	    wants_right = config->metric_for_best_model == RH_METRIC_REWARDS_ACCURACIES;
+	int has_right = rh_preference_is_paired(&config->preference);
+	if (judges && ((wants_rewards && !config->preference.answers) || (wants_right && !has_right)))
+		return rh_fail(-EINVAL, "metric_for_best_model: %s is of losses over preferences%s; take eval_loss",
+		               metric_names[config->metric_for_best_model], wants_right ? " of pairs" : "");
 	return 0;
 }
 

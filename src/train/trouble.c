@@ -89,9 +89,10 @@ void trouble_begin(struct training *run)
 	while (trouble_leaves_out(run, run->state.step - 1 - *bad))
 		++*bad;
 	const struct rh_model_config *model = run->session.model_config;
-	int distils = rh_config_distils(run->config, run->session.box.number); /* that loss has no such measure */
+	/* losses that have no such measure */
+	int is_other = rh_config_distils(run->config, run->session.box.number) || run->config->preference.answers;
 	run->trouble.divergence.most_loss =
-	        distils ? 0 : divergence_most_loss(rh_model_outputs(model), run->config->router_aux_loss_coef, model->experts);
+	        is_other ? 0 : divergence_most_loss(rh_model_outputs(model), run->config->router_aux_loss_coef, model->experts);
 }
 
 int trouble_return(struct training *run, int rc, const char *began_with, char **checkpoint)

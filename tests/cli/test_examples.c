@@ -86,6 +86,9 @@ static void test_examples_run(void **state)
 	        "--eval_strategy no --eval_split 0.4 --model_name_or_path ";
 	expect_runs(&scratch, "lora-24gb", 0, path_of("%s@/hf", talk));
 	expect_runs(&scratch, "tools-lora", 0, path_of("%s@/hf", talk));
+	expect_runs(&scratch, "dpo", 0,
+	            "--model_name_or_path @/hf --train_file tests/reference/preference/pairs.jsonl --max_length 64 --eval_split 0.4 --allow "
+	            "[duplicates,cut-answers]");
 	expect_runs(&scratch, "moe-lora", 0, path_of("%s@/moe", talk));
 	expect_runs(&scratch, "full-finetune", 0,
 	            "--model_name_or_path @/hf --train_file @/rows.jsonl --validation_file @/rows.jsonl --max_length 64 --allow "

@@ -146,6 +146,62 @@ static void test_a_resumed_run_has_the_same_bits_and_reads_its_reference(void **
 	scratch_close(&scratch);
 }
 
+/* A figure of the last line of a file that has it. */
+static double last_figure(const char *path, const char *key)
+{
+	size_t length;
+	double found = NAN;
+	char *text = read_bytes(path, &length), *rest = text;
+	for (char *entry; (entry = strsep(&rest, "\n"));) {
+		json_t *line = *entry ? json_loads(entry, 0, NULL) : NULL;
+		if (json_object_get(line, key))
+			found = json_number_value(json_object_get(line, key));
+		json_decref(line);
+	}
+	free(text);
+	return found;
+}
+
+/* `eval` finds the reference of the run that made the model: the base, the base with an adapter, the model before it was trained. */
+static void test_eval_gives_what_training_gave(void **state)
+{
+	(void)state;
+	static const char *const kinds[] = {"--lora_r 4", "--adapter_name_or_path " ROWS "adapter", ""};
+	static const char *const figures[] = {"eval_loss", "eval_rewards/margins", "eval_logps/chosen"};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+		const char *out = path_of("%s/out%zu", scratch.dir, k), *base = path_of("%s/hf", scratch.dir);
+		run_ok(&scratch,
+		       "train --model_name_or_path %s --train_file " ROWS
+		       "pairs.jsonl --loss_type sigmoid --learning_rate 4e-3 --max_steps 4 "
+		       "--output_dir %s %s " TINY EVALUATES,
+		       base, out, kinds[k]);
+		struct ran ran = run_line(&scratch,
+		                          "eval --model_name_or_path %s%s%s --validation_file " ROWS
+		                          "plain.jsonl --loss_type sigmoid --max_length 40 --dtype float32 --json",
+		                          *kinds[k] ? base : out, *kinds[k] ? " --adapter_name_or_path " : "", *kinds[k] ? out : "");
+		if (ran.status)
+			fail_msg("exit %d: %s", ran.status, ran.err);
+		json_t *result = json_loads(ran.out, 0, NULL);
+		for (size_t f = 0; f < 3; f++) {
+			double trained = last_figure(path_of("%s/metrics.jsonl", out), figures[f]),
+			       found = json_number_value(json_object_get(result, figures[f]));
+			if (!(fabs(found - trained) <= 1e-7 * (1 + fabs(trained)))) /* the same sums; it prints 12 digits */
+				fail_msg("%s: %s %.12g, in training %.12g", kinds[k], figures[f], found, trained);
+		}
+		json_decref(result);
+		run_free(&ran);
+	}
+	struct ran ran = run_line(
+	        &scratch, "eval --model_name_or_path %s/hf --validation_file " ROWS "plain.jsonl --loss_type sigmoid --max_length 40",
+	        scratch.dir);
+	check_failed(&ran, "does not say which");
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 static void test_what_cannot_be_is_refused_in_a_line(void **state)
 {
 	(void)state;
@@ -183,6 +239,35 @@ static void test_what_cannot_be_is_refused_in_a_line(void **state)
 	scratch_close(&scratch);
 }
 
+/* plan counts both answers of a pair, and the pass over the reference. */
+static void test_plan_tells_of_pairs_and_of_the_pass(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	struct ran ran[2];
+	double step[2];
+	for (int is_pair = 0; is_pair < 2; is_pair++) {
+		ran[is_pair] = run_line(
+		        &scratch,
+		        "plan --model llama-3.1-8b --hardware rtx4090x1 --lora_r 16 --max_length 512 --gradient_accumulation_steps "
+		        "4 --per_device_train_batch_size %d --json%s",
+		        is_pair ? 1 : 2, is_pair ? " --loss_type sigmoid" : "");
+		if (ran[is_pair].status)
+			fail_msg("exit %d: %s", ran[is_pair].status, ran[is_pair].err);
+		json_t *json = json_loads(ran[is_pair].out, 0, NULL);
+		double pass = json_number_value(json_object_get(json, "reference_tokens_per_second")),
+		       speed = json_number_value(json_object_get(json, "tokens_per_second"));
+		step[is_pair] = json_number_value(json_object_get(json, "step_seconds"));
+		if (is_pair) /* forwards alone; a step has a backward of as many products, and recomputes most of the forward */
+			assert_true(pass > 1.8 * speed && pass < 4 * speed);
+		json_decref(json);
+		run_free(&ran[is_pair]);
+	}
+	assert_true(fabs(step[0] - step[1]) < 0.02 * step[0]); /* a pair is two rows */
+	scratch_close(&scratch);
+}
+
 static void test_inspect_shows_both_answers(void **state)
 {
 	(void)state;
@@ -206,7 +291,9 @@ int main(void)
 	        cmocka_unit_test(test_each_loss_gives_the_figures_of_trl),
 	        cmocka_unit_test(test_bits_do_not_depend_on_the_machine),
 	        cmocka_unit_test(test_a_resumed_run_has_the_same_bits_and_reads_its_reference),
+	        cmocka_unit_test(test_eval_gives_what_training_gave),
 	        cmocka_unit_test(test_what_cannot_be_is_refused_in_a_line),
+	        cmocka_unit_test(test_plan_tells_of_pairs_and_of_the_pass),
 	        cmocka_unit_test(test_inspect_shows_both_answers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -193,6 +193,11 @@ static void check_head(const struct device_case *on, const struct head *head, ui
 		case_operand(&c, RH_HEAD_LOSS_SHARES, RH_F32, n, 2 * head->top, pad, FILL_POISON);
 		c.tolerance[RH_HEAD_LOSS_SHARES] = 4 * sum_error(hidden); /* ids are whole numbers */
 	}
+	if (!teacher && n % 2) { /* a weight for each row */
+		struct rh_view mix = case_operand(&c, RH_HEAD_LOSS_MIX, RH_F32, n, 1, 0, FILL_NONE);
+		for (int64_t i = 0; i < n; i++)
+			case_put(mix, i, 0, (double)(i % 5) / 2 - 1);
+	}
 	if (teacher) {
 		add_teacher(&c, n, vocabulary, teacher);
 		scale *= 6; /* a divergence's gradients sum to less than twice the temperature times the largest logarithm */

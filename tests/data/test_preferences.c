@@ -203,6 +203,13 @@ static void test_rows_of_another_kind_are_refused(void **state)
 	assert_non_null(strstr(rh_error(-EINVAL), "prompt, completion and label"));
 	assert_int_equal(load(STRINGS "\n{\"prompt\":\"q\",\"chosen\":\"a\"}", config_of(RH_PREFERENCE_SIGMOID, 0), &set), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), ":2: 'rejected' is missing"));
+	/* tools of a conversation reach the template */
+	assert_int_equal(
+	        load("{\"conversations\":[" HUMAN("q") "],\"tools\":\"[{\\\"name\\\":\\\"f\\\",\\\"parameters\\\":{}}]\",\"chosen\":" GPT(
+	                     "good") ",\"rejected\":" GPT("bad") "}",
+	             config_of(RH_PREFERENCE_SIGMOID, 1), &set),
+	        -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "has no place for 'tools'"));
 }
 
 static int make_folder(void **state)

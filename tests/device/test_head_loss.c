@@ -35,7 +35,7 @@ static void setup(struct problem *p, float spread)
 {
 	int64_t n = p->rows, width = p->hidden, v = p->vocabulary;
 	p->memory =
-	        aligned_alloc(64, (size_t)(4 * (2 * n * width + 2 * v * width + p->chunk * v + 3 * n + 2 * v) + 64 * 10) / 64 * 64 + 64);
+	        aligned_alloc(64, (size_t)(4 * (2 * n * width + 2 * v * width + p->chunk * v + 4 * n + 2 * v) + 64 * 11) / 64 * 64 + 64);
 	char *at = p->memory;
 	p->op = (struct rh_op){.kind = RH_OP_HEAD_LOSS, .head_loss = {.scale = 0.125f}};
 	struct rh_view *operand = p->op.operand;
@@ -49,6 +49,8 @@ static void setup(struct problem *p, float spread)
 	operand[RH_HEAD_LOSS_HIT] = fill(&at, RH_I32, n, 1, NAN);
 	if (p->rows != 40) /* one shape goes without */
 		operand[RH_HEAD_LOSS_BIAS] = fill(&at, p->act, 1, v, spread);
+	if (p->rows % 2) /* a weight for each row */
+		operand[RH_HEAD_LOSS_MIX] = fill(&at, RH_F32, n, 1, 2);
 	if (p->gradient) {
 		operand[RH_HEAD_LOSS_DH] = fill(&at, p->act, n, width, 1);
 		operand[RH_HEAD_LOSS_DW] = fill(&at, RH_F32, v, width, 0.01f);
@@ -101,7 +103,8 @@ static void compare(const struct problem *p, const float *dw_before)
 		double largest = logit[best];
 		for (int64_t v = 0; v < p->vocabulary; v++)
 			sum += exp(logit[v] - largest);
-		double loss = log(sum) + logit[best] - logit[target], got = at(operand[RH_HEAD_LOSS_LOSS], i, 0);
+		double weight = operand[RH_HEAD_LOSS_MIX].data ? at(operand[RH_HEAD_LOSS_MIX], i, 0) : 1;
+		double loss = weight * (log(sum) + logit[best] - logit[target]), got = at(operand[RH_HEAD_LOSS_LOSS], i, 0);
 		if (!(fabs(got - loss) <= 1e-5 * (1 + fabs(logit[best]) + fabs(logit[target])))) {
 			print_error("row %ld: loss %.9g, expected %.9g\n", (long)i, got, loss);
 			fail();
@@ -110,7 +113,7 @@ static void compare(const struct problem *p, const float *dw_before)
 		if (!p->gradient)
 			continue;
 		for (int64_t v = 0; v < p->vocabulary; v++) {
-			logit[v] = (exp(logit[v] - largest) / sum - (v == target)) * (double)p->op.head_loss.scale;
+			logit[v] = (exp(logit[v] - largest) / sum - (v == target)) * (double)p->op.head_loss.scale * weight;
 			dbias[v] += logit[v];
 		}
 		for (int64_t j = 0; j < p->hidden; j++) {

@@ -50,10 +50,11 @@ struct lengths {
 	int64_t rows, cols;
 };
 
-/* Of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
+/* Of PREFERENCE; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
 static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int operand)
 {
 	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
+	        [RH_OP_PREFERENCE] = {{RH_F32, 6, 1}, {RH_I32, 2, 4}, {RH_F32, 2, 1}, {RH_F32, 2, 2}, {RH_F32, 6, 1}, {act, 6, 8}},
 	        [RH_OP_ADD_RMSNORM] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 6, 1}},
 	        [RH_OP_QK_ROPE] = {{act, 6, 12}, {act, 1, 4}, {act, 1, 4}, {RH_F32, 6, 4}, {act, 6, 12}, {RH_F32, 6, 3}},
 	        [RH_OP_QK_ROPE_BACKWARD] = {{act, 6, 12},
@@ -182,7 +183,6 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                             {RH_F32, 6, 8},
 	                             {RH_F32, 6, 2},
 	                             {RH_F32, 6, 8}},
-	        [RH_OP_PREFERENCE] = {{RH_F32, 6, 1}, {RH_I32, 2, 4}, {RH_F32, 2, 1}, {RH_F32, 2, 2}, {RH_F32, 6, 1}, {act, 6, 8}},
 	        [RH_OP_ROUTER] = {{act, 6, 3}, {RH_I32, 6, 3}, {RH_F32, 6, 3}, {RH_F32, 6, 6}},
 	        [RH_OP_ROUTER_BACKWARD] = {{act, 6, 5},
 	                                   {RH_I32, 6, 3},
@@ -222,7 +222,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                               {RH_F32, 6, 16}},
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++) {
-		struct lengths of = rh_op_is_fused(kind) ? fused_lengths(kind, act, i) : shape[kind][i];
+		struct lengths of = rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE ? fused_lengths(kind, act, i) : shape[kind][i];
 		of = kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD ? delta_lengths(kind, act, i) : of;
 		case_operand(&c, i, of.dtype, of.rows, of.cols, 0, FILL_NONE);
 	}

@@ -115,12 +115,27 @@ static void test_weights_of_cross_entropies_add_up(void **state)
 	check_value((double)rh_judged_weights(&batch, &is, 1, 0, token).answer, 0);
 }
 
+/* KTO's estimate is of mismatched documents alone, and never below 0. */
+static void test_divergence_is_a_mean_over_mismatched_documents(void **state)
+{
+	(void)state;
+	const int32_t span[4][RH_SPANS] = {
+	        {0, 0, 2, RH_ROLE_CHOSEN}, {2, 2, 2, RH_ROLE_MISMATCHED}, {4, 4, 2, 0}, {6, 6, 2, RH_ROLE_MISMATCHED}};
+	const float reference[4] = {-50, -10, -50, -20}, sum[4][2] = {{1, 1}, {7, 7}, {1, 1}, {19, 19}};
+	const struct rh_judged batch = {&span[0][0], reference, &sum[0][0], 4, 8};
+	check_value(rh_judged_divergence(&batch), 2); /* (3 + 1) / 2 */
+	const float nearer[4] = {0, 0, 0, 0};
+	const struct rh_judged below = {&span[0][0], nearer, &sum[0][0], 4, 8};
+	check_value(rh_judged_divergence(&below), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_values_worked_out_by_hand),
 	        cmocka_unit_test(test_derivatives_equal_differences),
 	        cmocka_unit_test(test_kernel_equals_the_oracle),
+	        cmocka_unit_test(test_divergence_is_a_mean_over_mismatched_documents),
 	        cmocka_unit_test(test_weights_of_cross_entropies_add_up),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

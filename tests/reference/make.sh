@@ -23,7 +23,7 @@ make_venv() {
 	else
 		install torch
 	fi
-	install --no-deps peft accelerate bitsandbytes tensorboard protobuf absl-py
+	install --no-deps peft accelerate trl bitsandbytes tensorboard protobuf absl-py
 	install --no-deps compressed-tensors nvidia-modelopt loguru
 	install omegaconf pulp rich ninja nvidia-ml-py pydantic
 	write_run
