@@ -553,7 +553,7 @@ part_races() {
 	local name item=0
 	find_sanitizer || return
 	item=$(($(left) / 8))
-	for name in test_attention test_kernels_scaled test_moe test_kernels_norm test_kernels_rows test_kernels_activation \
+	for name in test_attention test_kernels_scaled test_moe test_kernels_norm test_kernels_rows test_kernels_activation test_kernels_delta \
 		test_kernels_dequantise test_device_products; do
 		sanitize racecheck $name "$tools" ops $name
 	done

@@ -25,26 +25,31 @@ enum {
 	REVERSE_FLOATS = AT_GATES + (int)(sizeof(struct delta_gates) / 4)
 };
 
-/* sides = the gradient of the rows that the state takes in, and from there of the system's right sides. scores and n may be one matrix,
- * which then has the scores first: `turn` makes it n. ds(m,c): the gradient of the state behind the chunk. */
+/* Of a block, in shared memory; what a kernel does not have is absent. */
+struct both {
+	float *keys, *scores, *system, *out, *sides, *taken, *parts, *d_gamma;
+	struct delta_gates *gates;
+};
+
+/* sides = the gradient of the rows that the state takes in, and from there of the system's right sides. Scores and system may be one
+ * matrix, which then has the scores first: `turn` makes it the system. ds(m,c): the gradient of the state behind the chunk. */
 template <typename DS, typename Turn>
-RH_DEVICE void right_sides_back(const struct delta_args &a, const float *keys, const struct delta_gates *gates, const float *scores,
-                                const float *n, const float *out, const DS &ds, const Turn &turn, float *sides)
+RH_DEVICE void right_sides_back(const struct delta_args &a, const struct both &s, const DS &ds, const Turn &turn)
 {
 	float sum[DELTA_ROWS][1] = {};
 	int first = delta_warp() * DELTA_ROWS;
 	delta_multiply(
-	        sum, first, a.key, [&](int j, int m) { return keys[j * DELTA_KEY + m]; }, ds);
+	        sum, first, a.key, [&](int j, int m) { return s.keys[j * DELTA_KEY + m]; }, ds);
 	for (int r = 0; r < DELTA_ROWS; r++)
-		sum[r][0] *= gates->fall[first + r];
+		sum[r][0] *= s.gates->fall[first + r];
 	delta_multiply(
-	        sum, first, DELTA_CHUNK, [&](int j, int i) { return scores[i * DELTA_PAIR + j]; },
-	        [&](int i, int c) { return out[i * DELTA_VALUE + c]; });
+	        sum, first, DELTA_CHUNK, [&](int j, int i) { return s.scores[i * DELTA_PAIR + j]; },
+	        [&](int i, int c) { return s.out[i * DELTA_VALUE + c]; });
 	for (int r = 0; r < DELTA_ROWS; r++)
-		sides[(first + r) * DELTA_VALUE + delta_lane()] = sum[r][0];
+		s.sides[(first + r) * DELTA_VALUE + delta_lane()] = sum[r][0];
 	__syncthreads();
 	turn();
-	delta_solve_back(n, sides);
+	delta_solve_back(s.system, s.sides);
 }
 
 template <typename T> RH_KERNEL(DELTA_THREADS, 1) delta_reverse(struct delta_args a, int slices)
@@ -53,6 +58,7 @@ template <typename T> RH_KERNEL(DELTA_THREADS, 1) delta_reverse(struct delta_arg
 	float *keys = memory + AT_KEYS, *pairs = memory + AT_PAIRS, *out = memory + AT_OUT, *sides = memory + AT_SIDES;
 	float *state = memory + AT_STATE;
 	struct delta_gates *gates = (struct delta_gates *)(memory + AT_GATES);
+	const struct both s = {keys, pairs, pairs, out, sides, NULL, NULL, NULL, gates};
 	int document = (int)blockIdx.y, first = (int)blockIdx.x % slices * DELTA_SLICE, c = first + delta_lane();
 	struct delta_place p = {};
 	p.head = (int)blockIdx.x / slices;
@@ -74,8 +80,7 @@ template <typename T> RH_KERNEL(DELTA_THREADS, 1) delta_reverse(struct delta_arg
 		delta_load_values<T>(a, p, a.d_o, a.o_stride, first, out);
 		delta_scores<T>(a, p, keys, gates, pairs);
 		right_sides_back(
-		        a, keys, gates, pairs, pairs, out, [&](int m, int col) { return state[m * DELTA_SLICE + col]; },
-		        [&] { delta_system(a, keys, gates, pairs); }, sides);
+		        a, s, [&](int m, int col) { return state[m * DELTA_SLICE + col]; }, [&] { delta_system(a, keys, gates, pairs); });
 		float sum[DELTA_PLACES][1] = {};
 		for (int r = 0; r < DELTA_PLACES; r++)
 			sum[r][0] = state[(places + r) * DELTA_SLICE + delta_lane()] * gates->rise[DELTA_CHUNK - 1];
@@ -107,29 +112,31 @@ static_assert(BOTH_FLOATS * 4 <= 99 << 10, "a block fits an SM of 100 KB");
 /* A thread's part of (K,64): elements warp * 16 + r, tokens lane + 32 j. */
 typedef float by_token[DELTA_PLACES][2];
 
-struct both {
-	float *keys, *scores, *system, *out, *sides, *taken, *parts, *d_gamma;
-	struct delta_gates *gates;
+/* The left operand of a product with a state: rows of some value columns, each times its factor and the sign. */
+struct factored {
+	const float *x, *factor;
+	float sign;
+	int columns;
 };
 
-/* What a product with a state tells: d += sign factor_i (x S^T)_i; returns sign times the sum over the thread's elements with `unit`, times
- * the factor, by token. x: (64,32) in shared memory; s(m,c): a state's columns. */
+/* What such a product tells: d += sign factor_i (x S^T)_i, and told += the sum over the thread's elements of that times `unit`, by token.
+ * x: (64,32) in shared memory; s(m,c): a state's columns. */
 template <typename S, typename Unit>
-RH_DEVICE void state_back(const struct delta_args &a, const float *x, const float *factor, float sign, int columns, const S &s,
-                          const Unit &unit, by_token &d, float (&told)[2])
+RH_DEVICE void state_back(const struct delta_args &a, const struct factored &of, const S &s, const Unit &unit, by_token &d,
+                          float (&told)[2])
 {
 	RH_UNROLL
 	for (int half = 0; half < 2; half++) { /* fewer sums at once: registers */
 		constexpr int rows = DELTA_PLACES / 2;
 		float sum[rows][2] = {};
 		int places = delta_warp() * DELTA_PLACES + half * rows;
-		delta_multiply(sum, places, columns, s, [&](int c, int i) { return x[i * DELTA_VALUE + c]; });
+		delta_multiply(sum, places, of.columns, s, [&](int c, int i) { return of.x[i * DELTA_VALUE + c]; });
 		RH_UNROLL
 		for (int r = 0; r < rows; r++) {
 			RH_UNROLL
 			for (int j = 0; j < 2; j++) {
 				int i = delta_lane() + RH_WARP * j, m = places + r;
-				float moved = m < a.key ? sign * factor[i] * sum[r][j] : 0;
+				float moved = m < a.key ? of.sign * of.factor[i] * sum[r][j] : 0;
 				d[half * rows + r][j] += moved;
 				told[j] += moved * unit(i, m);
 			}
@@ -169,8 +176,7 @@ RH_DEVICE void slices_back(const struct delta_args &a, const struct delta_place 
 		delta_load_values<T>(a, p, a.d_o, a.o_stride, first, s.out);
 		delta_right_sides<T>(a, p, s.keys, s.gates, first, at_state, s.taken);
 		delta_solve(s.system, s.taken);
-		right_sides_back(
-		        a, s.keys, s.gates, s.scores, s.system, s.out, at_d_state, [] {}, s.sides);
+		right_sides_back(a, s, at_d_state, [] {});
 		delta_multiply(
 		        d_scores, rows, columns, [&](int i, int c) { return s.out[i * DELTA_VALUE + c]; },
 		        [&](int c, int j) { return s.taken[j * DELTA_VALUE + c]; });
@@ -179,8 +185,8 @@ RH_DEVICE void slices_back(const struct delta_args &a, const struct delta_place 
 		        [&](int c, int j) { return s.taken[j * DELTA_VALUE + c]; });
 		auto query = [&](int i, int m) { return delta_query<T>(a, p, s.gates, i, m); };
 		auto key = [&](int i, int m) { return s.keys[i * DELTA_KEY + m]; };
-		state_back(a, s.out, s.gates->rise, 1, columns, at_state, query, dq, told);
-		state_back(a, s.taken, s.gates->fall, 1, columns, at_d_state, key, dk, fell);
+		state_back(a, {s.out, s.gates->rise, 1, columns}, at_state, query, dq, told);
+		state_back(a, {s.taken, s.gates->fall, 1, columns}, at_d_state, key, dk, fell);
 		__syncthreads();
 		for (int r = 0; r < DELTA_ROWS; r++) { /* from right sides to values */
 			int i = rows + r, c = delta_lane();
@@ -189,7 +195,7 @@ RH_DEVICE void slices_back(const struct delta_args &a, const struct delta_place 
 				((T *)a.dv)[(p.row + i) * a.dv_stride + (int64_t)p.head * a.value + first + c] = rh_from_float<T>(d);
 		}
 		__syncthreads();
-		state_back(a, s.sides, s.gates->rise, -1, columns, at_state, key, dk, told);
+		state_back(a, {s.sides, s.gates->rise, -1, columns}, at_state, key, dk, told);
 		for (int m = delta_warp(); m < a.key; m += DELTA_WARPS)
 			kept[0] += at_state(m, delta_lane()) * at_d_state(m, delta_lane());
 	}
@@ -272,11 +278,19 @@ RH_DEVICE void pairs_to_keys(const struct delta_args &a, const struct delta_plac
 	delta_multiply(dk, places, DELTA_CHUNK, key, [&](int i, int j) { return s.system[i * DELTA_PAIR + j]; });
 }
 
-/* Through the division by the vectors' lengths, into rows of memory: unit(i,m) is of length `scale`, rstd what made it so. The matrices of
+/* Where gradients of q or k go: the unit vectors are of length `scale`, rstd what made them so. */
+struct unit_out {
+	const float *rstd;
+	float scale;
+	void *to;
+	int64_t stride;
+};
+
+/* Through the division by the vectors' lengths, into rows of memory. The matrices of
  * pairs are where rows are collected. */
 template <typename T, typename Unit>
 RH_DEVICE void store_unit(const struct delta_args &a, const struct delta_place &p, const struct both &s, const by_token &d,
-                          const Unit &unit, const float *rstd, float scale, void *to, int64_t stride)
+                          const Unit &unit, const struct unit_out &out)
 {
 	float *rows = s.scores, own[2] = {}, *along = s.d_gamma;
 	int places = delta_warp() * DELTA_PLACES;
@@ -294,8 +308,8 @@ RH_DEVICE void store_unit(const struct delta_args &a, const struct delta_place &
 	for (int r = 0; r < DELTA_ROWS; r++) {
 		int i = delta_warp() * DELTA_ROWS + r;
 		for (int m = delta_lane(); m < a.key && i < p.count; m += RH_WARP)
-			((T *)to)[(p.row + i) * stride + (int64_t)p.key_head * a.key + m] =
-			        rh_from_float<T>((rows[i * DELTA_KEY + m] - unit(i, m) * along[i] / (scale * scale)) * rstd[i]);
+			((T *)out.to)[(p.row + i) * out.stride + (int64_t)p.key_head * a.key + m] =
+			        rh_from_float<T>((rows[i * DELTA_KEY + m] - unit(i, m) * along[i] / (out.scale * out.scale)) * out.rstd[i]);
 	}
 	__syncthreads();
 }
@@ -343,11 +357,9 @@ template <typename T> RH_KERNEL(DELTA_THREADS, 1) delta_gradients(struct delta_a
 		gates_back<T>(a, p, s);
 		pairs_to_keys<T>(a, p, s, dq, dk);
 	}
-	store_unit<T>(
-	        a, p, s, dq, [&](int i, int m) { return delta_query<T>(a, p, s.gates, i, m); }, s.gates->q_rstd, 1 / sqrtf((float)a.key),
-	        a.dq, a.dq_stride);
-	store_unit<T>(
-	        a, p, s, dk, [&](int i, int m) { return s.keys[i * DELTA_KEY + m]; }, s.gates->k_rstd, 1, a.dk, a.dk_stride);
+	store_unit<T>(a, p, s, dq, [&](int i, int m) { return delta_query<T>(a, p, s.gates, i, m); },
+	              {s.gates->q_rstd, 1 / sqrtf((float)a.key), a.dq, a.dq_stride});
+	store_unit<T>(a, p, s, dk, [&](int i, int m) { return s.keys[i * DELTA_KEY + m]; }, {s.gates->k_rstd, 1, a.dk, a.dk_stride});
 }
 
 RH_KERNEL(DELTA_THREADS, 1) delta_sums(struct delta_args a)

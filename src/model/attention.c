@@ -41,6 +41,17 @@ static void note_heads(const struct rh_layer *layer, struct layout *at)
 	}
 }
 
+/* Of the norm of so many heads' queries or keys; and how many such vectors they are. */
+static int64_t norm_length(const struct rh_traits *traits, int64_t heads)
+{
+	return traits->qk_norm == RH_QK_NORM_ALL ? heads * traits->head_dim : traits->head_dim;
+}
+
+static int64_t norm_groups(const struct rh_traits *traits, int64_t heads)
+{
+	return traits->qk_norm == RH_QK_NORM_ALL ? 1 : heads;
+}
+
 static void place(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, enum half_tensors kind)
 {
 	const struct rh_traits *traits = &layer->traits;
@@ -49,8 +60,8 @@ static void place(const struct rh_model_config *config, struct rh_layer *layer, 
 	case HALF_NORMS:
 		if (!traits->qk_norm)
 			return;
-		own[Q_NORM] = layout_place_norm(at, "self_attn.q_norm", traits->norm, traits->head_dim);
-		own[K_NORM] = layout_place_norm(at, "self_attn.k_norm", traits->norm, traits->head_dim);
+		own[Q_NORM] = layout_place_norm(at, "self_attn.q_norm", traits->norm, norm_length(traits, traits->heads));
+		own[K_NORM] = layout_place_norm(at, "self_attn.k_norm", traits->norm, norm_length(traits, traits->kv_heads));
 		break;
 	case HALF_WEIGHTS:
 		layout_weights(config, layer, at, RH_PROJ_MIXER, RH_PROJ_MLP - RH_PROJ_MIXER);
@@ -246,39 +257,43 @@ static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_v
 /* The norm of each head's queries. */
 static struct emit_norm norm_q(const struct rh_layer *layer)
 {
-	int64_t groups = is_gated(&layer->traits) ? 1 : layer->traits.heads;
-	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, layer->traits.head_dim};
+	int64_t heads = layer->traits.heads, groups = is_gated(&layer->traits) ? 1 : norm_groups(&layer->traits, heads);
+	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, norm_length(&layer->traits, heads)};
 }
 
 static struct emit_norm norm_k(const struct rh_layer *layer)
 {
-	return (struct emit_norm){layer, layer->own[RH_MIXER][K_NORM], layer->traits.kv_heads, layer->traits.head_dim};
+	int64_t heads = layer->traits.kv_heads;
+	return (struct emit_norm){layer, layer->own[RH_MIXER][K_NORM], norm_groups(&layer->traits, heads),
+	                          norm_length(&layer->traits, heads)};
 }
 
 /* Their statistics lie side by side, as the heads do. */
 static struct emit_norm norm_qk(const struct rh_layer *layer)
 {
-	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], layer->traits.heads + layer->traits.kv_heads,
-	                          layer->traits.head_dim};
+	const struct rh_traits *traits = &layer->traits;
+	int64_t groups = norm_groups(traits, traits->heads) + norm_groups(traits, traits->kv_heads);
+	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, traits->head_dim};
 }
 
 static struct rh_view stats_q(const struct rh_traits *traits, const struct rh_view *view)
 {
 	struct rh_view row = view[NORM_QK];
-	return is_gated(traits) ? plane(row, 0, row.rows * traits->heads, 1) : rh_view_cols(row, 0, traits->heads);
+	return is_gated(traits) ? plane(row, 0, row.rows * traits->heads, 1) : rh_view_cols(row, 0, norm_groups(traits, traits->heads));
 }
 
 static struct rh_view stats_k(const struct rh_traits *traits, const struct rh_view *view)
 {
 	struct rh_view row = view[NORM_QK];
 	return is_gated(traits) ? plane(row, row.rows * traits->heads, row.rows, traits->kv_heads)
-	                        : rh_view_cols(row, traits->heads, traits->kv_heads);
+	                        : rh_view_cols(row, norm_groups(traits, traits->heads), norm_groups(traits, traits->kv_heads));
 }
 
 /* 1: one op normalises heads and rotates them. */
 static int fuses_norm_and_rope(const struct rh_traits *traits)
 {
-	return traits->qk_norm && !is_gated(traits) && emit_norm_is_rms(traits) && traits->rope >= 0 && traits->rotary == traits->head_dim;
+	return traits->qk_norm == RH_QK_NORM_HEADS && !is_gated(traits) && emit_norm_is_rms(traits) && traits->rope >= 0 &&
+	       traits->rotary == traits->head_dim;
 }
 
 static void set_norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, struct rh_op *op)

@@ -1,6 +1,7 @@
 /* A transformer layer: two halves, mixer and MLP (half.h), and how each joins the residual. The mixer makes x2 of x, the MLP y of x2:
  *   pre       x2 = x + half(norm(x))
  *   sandwich  x2 = x + norm'(half(norm(x)))
+ *   behind    x2 = x + norm'(half(x))
  *   post      x2 = norm'(x + half(x))
  * Rows of the activation table: x2, the norms' statistics, what norm' reads (`made`), and what the halves declare. What the norms before
  * halves make is made again on the way. Where weight gradients are deferred, both operands of each lie apart, in emit->deferred: those of
@@ -94,7 +95,7 @@ static void declare_operands(const struct rh_emit *emit, int index, struct emit_
 	for (int which = 0; which < RH_HALVES; which++) {
 		enum rh_half_place half = (enum rh_half_place)which;
 		/* behind a residual without a norm before the MLP its input is x2 itself, which is there from the start */
-		int is_apart = layer->traits.residual != RH_RESIDUAL_POST || half == RH_MIXER;
+		int is_apart = rh_residual_norms_input(layer->traits.residual) || half == RH_MIXER;
 		emit_row(table, RH_ROW_INPUT + which, act, tokens, layer->width,
 		         (struct emit_origin){RH_MAKER_BACKWARD, 0, is_apart && defers(emit, index, half, HALF_INPUT)});
 		emit_row(table, RH_ROW_GRADIENT + which, act, tokens, layer->width,
@@ -108,7 +109,7 @@ void emit_declare_block(const struct rh_emit *emit, int index, struct emit_table
 	enum rh_residual residual = layer->traits.residual;
 	enum rh_dtype act = emit->model->dtype;
 	int64_t tokens = emit->shape.tokens;
-	int x2_is_deferred = residual == RH_RESIDUAL_POST && defers(emit, index, RH_MLP, HALF_INPUT);
+	int x2_is_deferred = !rh_residual_norms_input(residual) && defers(emit, index, RH_MLP, HALF_INPUT);
 	declare_norms(emit, index, table);
 	for (int which = 0; which < RH_HALVES && residual != RH_RESIDUAL_PRE; which++) {
 		uint64_t from = half_of(layer, (enum rh_half_place)which)->of_output;
@@ -177,18 +178,18 @@ static void *half_forward(struct rh_emit *emit, int index, enum rh_half_place wh
 void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_view y, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	int is_post = layer->traits.residual == RH_RESIDUAL_POST;
+	int norms_input = rh_residual_norms_input(layer->traits.residual), is_post = layer->traits.residual == RH_RESIDUAL_POST;
 	int64_t outer = emit->arena->used;
 	struct rh_view h = take_width(emit, index);
 	int64_t mark = emit->arena->used;
-	if (!is_post && emit_wants(s, half_of(layer, RH_MIXER)->of_input | RH_ROW_SET(RH_ROW_NORM + RH_NORM_MIXER)))
+	if (norms_input && emit_wants(s, half_of(layer, RH_MIXER)->of_input | RH_ROW_SET(RH_ROW_NORM + RH_NORM_MIXER)))
 		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MIXER), x, h, s->view[RH_ROW_NORM + RH_NORM_MIXER]);
-	void *sum = half_forward(emit, index, RH_MIXER, x, h, emit_wanted(s, RH_ROW_X2), s);
-	if (!is_post && (sum || emit_wants(s, half_of(layer, RH_MLP)->of_input | RH_ROW_SET(RH_ROW_NORM + RH_NORM_MLP))))
+	void *sum = half_forward(emit, index, RH_MIXER, x, norms_input || is_post ? h : x, emit_wanted(s, RH_ROW_X2), s);
+	if (norms_input && (sum || emit_wants(s, half_of(layer, RH_MLP)->of_input | RH_ROW_SET(RH_ROW_NORM + RH_NORM_MLP))))
 		norm_of_sum(emit, index, x, sum, h, s);
 	rh_arena_reset(emit->arena, mark);
 	struct rh_view x2 = s->view[RH_ROW_X2];
-	emit_add_apart(emit, x2, half_forward(emit, index, RH_MLP, x2, h, y, s), y);
+	emit_add_apart(emit, x2, half_forward(emit, index, RH_MLP, x2, norms_input || is_post ? h : x2, y, s), y);
 	rh_arena_reset(emit->arena, outer);
 }
 
@@ -216,7 +217,7 @@ static void half_backward(struct rh_emit *emit, int index, enum rh_half_place wh
 		                .x = s->view[RH_ROW_MADE + which], .stats = s->view[RH_ROW_NORM + behind(which)], .dy = dy, .dx = d});
 	}
 	half->backward(emit, index, s, d, dx);
-	if (residual != RH_RESIDUAL_POST) {
+	if (rh_residual_norms_input(residual)) {
 		struct emit_norm norm = emit_norm_of(emit, index, before(which));
 		input = emit_operand(emit, s, RH_ROW_INPUT + (int)which);
 		if (dx.data)
@@ -224,9 +225,9 @@ static void half_backward(struct rh_emit *emit, int index, enum rh_half_place wh
 			                   &(struct emit_norm_gradient){.x = x, .stats = stats, .dy = dx, .add = dy, .dx = dx, .y = input});
 		else /* nothing below is trained: only the norm's output is needed once more */
 			emit_norm(emit, norm, x, input, stats);
-	} else { /* d is the gradient of a sum that x is part of */
+	} else { /* behind a norm of the sum d is the gradient of what x is part of */
 		if (dx.data)
-			emit_add(emit, dx, d, dx);
+			emit_add(emit, dx, residual == RH_RESIDUAL_POST ? d : dy, dx);
 		if (which == RH_MIXER && defers(emit, index, which, HALF_INPUT)) { /* x2 lies there from the start */
 			input = emit_operand(emit, s, RH_ROW_INPUT + (int)which);
 			emit_cast(emit, x, input);
@@ -250,7 +251,7 @@ void emit_block_backward(struct rh_emit *emit, int index, struct rh_activations 
 void emit_block_weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	if (layer->traits.residual == RH_RESIDUAL_POST)
+	if (!rh_residual_norms_input(layer->traits.residual))
 		s->view[RH_ROW_INPUT + RH_MLP] = s->view[RH_ROW_X2];
 	for (int which = RH_HALVES - 1; which >= 0; which--) /* in the order of the backward */
 		half_of(layer, (enum rh_half_place)which)->weights(emit, index, s);

@@ -439,6 +439,8 @@ static int parse_text(const json_t *json, const char *where, struct rh_model_con
 	if (!rc)
 		rc = config_parse_windows(json, where, out);
 	if (!rc)
+		rc = config_parse_unrotated(json, where, out);
+	if (!rc)
 		rc = config_parse_delta(json, where, out);
 	if (!rc)
 		rc = config_parse_experts(json, where, out);

@@ -11,9 +11,10 @@ enum { RH_MOST_LAYERS = 1024, RH_ROPES = 2 };
 
 /* How a transformer layer differs from other layers of its model. */
 struct rh_layer_config {
-	unsigned char windowed; /* its queries see at most config->window keys */
-	unsigned char dense;    /* it has one MLP of intermediate_size, although the model has experts */
-	unsigned char is_delta; /* it has the gated delta rule in place of attention */
+	unsigned char windowed;     /* its queries see at most config->window keys */
+	unsigned char dense;        /* it has one MLP of intermediate_size, although the model has experts */
+	unsigned char is_unrotated; /* its queries and keys know no positions */
+	unsigned char is_delta;     /* it has the gated delta rule in place of attention */
 };
 
 /* The gated delta rule's sizes; 0: the family has none. */

@@ -12,6 +12,9 @@ int config_check_rope(const struct rh_model_config *config, int which, const cha
 /* config_layers.c: which layers have attention windows, as the family has it. */
 int config_parse_windows(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 
+/* For a family in which some layers do not rotate: which. */
+int config_parse_unrotated(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
+
 /* For a family with the gated delta rule: its sizes, and which layers have it. */
 int config_parse_delta(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 

@@ -105,6 +105,32 @@ int config_parse_windows(const json_t *json, const char *where, struct rh_model_
 	return rc;
 }
 
+/* no_rope_layers: a list that says 1 of layers that rotate. */
+int config_parse_unrotated(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	const json_t *list = json_object_get(json, "no_rope_layers");
+	int64_t period = out->family->attention.unrotated_period;
+	if (!period || out->num_hidden_layers > RH_MOST_LAYERS)
+		return 0;
+	int rc = rh_json_int(json, "no_rope_layer_interval", where, RH_JSON_OPTIONAL, &period);
+	if (!rc && period < 1)
+		rc = rh_fail(-EINVAL, "%s: 'no_rope_layer_interval' is %lld; it must be positive", where, (long long)period);
+	if (!rc && json_is_true(json_object_get(json, "use_sliding_window")))
+		rc = rh_fail(-EINVAL, "%s: 'use_sliding_window' true is not supported in this family", where);
+	if (rc)
+		return rc;
+	for (int64_t i = 0; i < out->num_hidden_layers; i++)
+		out->layer[i].is_unrotated = (i + 1) % period == 0;
+	if (!list || json_is_null(list))
+		return 0;
+	if (!json_is_array(list) || json_array_size(list) != (size_t)out->num_hidden_layers)
+		return rh_fail(-EINVAL, "%s: 'no_rope_layers' must be a list of %lld numbers, 1 for a layer that rotates, else 0", where,
+		               (long long)out->num_hidden_layers);
+	for (size_t i = 0; i < json_array_size(list); i++)
+		out->layer[i].is_unrotated = json_number_value(json_array_get(list, i)) == 0;
+	return 0;
+}
+
 static int parse_delta_sizes(const json_t *json, const char *where, struct rh_delta_config *out)
 {
 	const struct {
@@ -231,6 +257,9 @@ int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)
 	if (!source)
 		return rh_fail(-ENOMEM, "config.json: out of host memory");
 	json_t *types = json_object_get(text, "layer_types"), *dense = json_object_get(text, "mlp_only_layers");
+	json_t *rotated = json_object_get(text, "no_rope_layers");
+	for (size_t i = json_array_size(rotated); i > (size_t)count; i--)
+		(void)json_array_remove(rotated, i - 1);
 	for (size_t i = json_array_size(types); i > (size_t)count; i--)
 		(void)json_array_remove(types, i - 1);
 	for (size_t i = json_array_size(dense); i > 0; i--)

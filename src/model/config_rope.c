@@ -187,8 +187,9 @@ static int parse_windowed(const json_t *json, const json_t *nested, const char *
 	if (rc)
 		return rc;
 	out->rope[1] = own.rope;
+	double silent = out->family->silent.rope_theta_windowed < 0 ? out->rope[0].theta : out->family->silent.rope_theta_windowed;
 	said[0] = theta, said[1] = own.rope.theta;
-	return only_value(said, 2, out->family->silent.rope_theta_windowed, "rope_local_base_freq", where, &out->rope[1].theta);
+	return only_value(said, 2, silent, "rope_local_base_freq", where, &out->rope[1].theta);
 }
 
 int config_parse_rope(const json_t *json, const char *where, struct rh_model_config *out)

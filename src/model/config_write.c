@@ -113,7 +113,7 @@ static int set_biases(const struct rh_model_config *config, json_t *out)
 		               config->attention_output_bias ? "o_proj as this model does" : "q, k and v as this model does");
 	if (config->mlp_bias && !family->mlp.may_have_bias)
 		return rh_fail(-EINVAL, "%s cannot have biases in its MLP; no config.json can describe this model", name);
-	if (config->qk_norm != family->attention.qk_norm)
+	if (!config->qk_norm != !family->attention.qk_norm)
 		return rh_fail(-EINVAL, "%s cannot %s norms on q and k; no config.json can describe this model", name,
 		               config->qk_norm ? "have" : "lack");
 	int failed = 0;

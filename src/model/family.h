@@ -80,12 +80,13 @@ struct rh_family_silent {
 	int64_t types;                      /* of tokens: type_vocab_size */
 	double rms_norm_eps;                /* 0: 1e-6 */
 	double attention_scalar;
-	double rotary_share;                          /* 0: 1 */
-	double rope_theta, rope_theta_windowed;       /* 0: 10000; and 0: windowed layers have no table of their own */
-	int64_t window, window_period;                /* window 0: none */
-	int64_t delta_period;                         /* all layers but each such have the gated delta rule; 0: none */
-	int64_t experts, experts_per_token;           /* 0: it has no experts */
-	int64_t expert_size;                          /* of moe_intermediate_size, where that is a key; 0: it is none */
+	double rotary_share; /* 0: 1 */
+	double rope_theta,
+	        rope_theta_windowed;        /* 0: 10000; and 0: windowed layers have no table of their own, below 0: of the same theta */
+	int64_t window, window_period;      /* window 0: none */
+	int64_t delta_period;               /* all layers but each such have the gated delta rule; 0: none */
+	int64_t experts, experts_per_token; /* 0: it has no experts */
+	int64_t expert_size;                /* of moe_intermediate_size, where that is a key; 0: it is none */
 	int64_t image_size, patch_size, num_channels; /* 0: texts */
 	int attention_bias, tie_word_embeddings;
 };
@@ -94,10 +95,11 @@ struct rh_family_attention {
 	enum rh_attention_direction direction;
 	enum rh_family_bias bias;
 	enum rh_family_windows windows;
-	int qk_norm; /* an RMSNorm on each head's q and k */
+	enum rh_qk_norm qk_norm;
 	int sinks;
-	int may_rotate_part;    /* config.json may say partial_rotary_factor */
-	const char *scalar_key; /* the key of config.h's attention_scalar; NULL: it has none */
+	int may_rotate_part;      /* config.json may say partial_rotary_factor */
+	int64_t unrotated_period; /* each such layer does not rotate, or as no_rope_layers says; 0: all do */
+	const char *scalar_key;   /* the key of config.h's attention_scalar; NULL: it has none */
 };
 
 struct rh_family_mlp {

@@ -395,7 +395,7 @@ static void begin_backward(struct rh_emit *emit, int lo, int hi, const struct rh
 static int learns_input_norm(const struct rh_model *model, int l)
 {
 	const struct rh_layer *layer = &model->layer[l];
-	return layer->kind == RH_LAYER_BLOCK && layer->traits.residual != RH_RESIDUAL_POST && model->block[layer->block[0]].trainable;
+	return layer->kind == RH_LAYER_BLOCK && rh_residual_norms_input(layer->traits.residual) && model->block[layer->block[0]].trainable;
 }
 
 static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_state *state, struct rh_stage_pass *pass, struct rh_view dx)

@@ -7,7 +7,7 @@
 /* Learned positions are added to the embeddings, and nothing is rotated. */
 static int rope_of(const struct rh_model_config *config, const struct rh_layer_config *layer)
 {
-	if (config->family->names->positions)
+	if (config->family->names->positions || layer->is_unrotated)
 		return -1;
 	return layer->windowed && config->family->silent.rope_theta_windowed ? 1 : 0;
 }
@@ -31,7 +31,7 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .rope = rope_of(config, layer),
 	                           .rotary = config->rotary_share ? (int64_t)((double)config->head_dim * config->rotary_share)
 	                                                          : config->head_dim,
-	                           .qk_norm = config->qk_norm,
+	                           .qk_norm = config->qk_norm ? config->family->attention.qk_norm : RH_QK_NORM_NONE,
 	                           .activation = config->family->mlp.activation,
 	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
 	                           .experts = experts,

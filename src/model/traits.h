@@ -28,8 +28,11 @@ enum rh_mlp_kind {
 enum rh_residual {
 	RH_RESIDUAL_PRE,      /* x + f(norm(x)) */
 	RH_RESIDUAL_SANDWICH, /* x + norm'(f(norm(x))) */
+	RH_RESIDUAL_BEHIND,   /* x + norm'(f(x)) */
 	RH_RESIDUAL_POST      /* norm(x + f(x)) */
 };
+/* What q and k are normalised over: each head, or all heads at once. */
+enum rh_qk_norm { RH_QK_NORM_NONE, RH_QK_NORM_HEADS, RH_QK_NORM_ALL };
 
 /* Each has its line in rh_traits_of and in rh_traits_equal. */
 struct rh_traits {
@@ -45,7 +48,7 @@ struct rh_traits {
 	enum rh_attention_direction direction;
 	int rope;       /* which of the model's tables; -1: positions are not rotated */
 	int64_t rotary; /* how many of each head's first elements are rotated */
-	int qk_norm;
+	enum rh_qk_norm qk_norm;
 	int sinks; /* each head has a logit of one more key, whose value is zero */
 	/* the gated delta rule: value heads and key heads, their sizes, and how many tokens the convolution sees */
 	int64_t delta_heads, delta_key_heads, delta_value, delta_key, taps;
@@ -56,6 +59,12 @@ struct rh_traits {
 	enum rh_router_softmax softmax;
 	int expert_bias; /* on the router and on the experts' products */
 };
+
+/* Is there a norm before each half? */
+static inline int rh_residual_norms_input(enum rh_residual residual)
+{
+	return residual == RH_RESIDUAL_PRE || residual == RH_RESIDUAL_SANDWICH;
+}
 
 /* Of transformer layer `index`, from 0. */
 struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index);

@@ -98,6 +98,14 @@ static void test_fp32_encoder_losses_are_the_cpu_devices(void **state)
 	same_losses(&(struct what){"vit", NULL, RH_F32, 1e-4, STEPS, 0, 0, 0});
 }
 
+/* The gated delta rule, and attention with gates. */
+static void test_linear_attention_losses_are_the_cpu_devices(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3.5", "adapter", RH_F32, 1e-4, FEW, 0, 0, 0});
+	same_losses(&(struct what){"qwen3.5", NULL, RH_BF16, 5e-3, FEW, 0, 0, 0});
+}
+
 static void test_losses_of_balanced_experts_are_the_cpu_devices(void **state)
 {
 	(void)state;
@@ -391,6 +399,7 @@ int main(void)
 	        cmocka_unit_test(test_bf16_full_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_fp32_encoder_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_bf16_encoder_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_linear_attention_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_losses_of_balanced_experts_are_the_cpu_devices),
 	        cmocka_unit_test(test_losses_on_packed_bases_are_those_on_plain_ones),
 	        cmocka_unit_test(test_fp16_sums_lora_losses_are_near_bf16),

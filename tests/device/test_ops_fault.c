@@ -128,6 +128,17 @@ static struct lengths delta_lengths(enum rh_op_kind kind, enum rh_dtype act, int
 	return shape[kind][operand];
 }
 
+static int is_apart(enum rh_op_kind kind)
+{
+	return rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE || (kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD);
+}
+
+static struct lengths lengths_apart(enum rh_op_kind kind, enum rh_dtype act, int operand)
+{
+	int is_delta = kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD;
+	return is_delta ? delta_lengths(kind, act, operand) : fused_lengths(kind, act, operand);
+}
+
 /* A right op of each kind: T = 6 rows, every optional operand there. */
 static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 {
@@ -222,8 +233,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                               {RH_F32, 6, 16}},
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++) {
-		struct lengths of = rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE ? fused_lengths(kind, act, i) : shape[kind][i];
-		of = kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD ? delta_lengths(kind, act, i) : of;
+		struct lengths of = is_apart(kind) ? lengths_apart(kind, act, i) : shape[kind][i];
 		case_operand(&c, i, of.dtype, of.rows, of.cols, 0, FILL_NONE);
 	}
 	give_parameters(&c.op);

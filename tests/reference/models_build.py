@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForImageTextToText, AutoModelForMaskedLM, AutoModelForSequenceClassification,
-                          BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, Mistral3Config, MistralConfig, Phi3Config,
+                          BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, Mistral3Config, MistralConfig, Olmo2Config,
+                          Olmo3Config, Phi3Config, SmolLM3Config,
                           Qwen2Config, Qwen3Config, Qwen3MoeConfig, ViTConfig)
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config, Qwen3_5TextConfig
 
@@ -75,6 +76,30 @@ def config_qwen3_5_vision():
                          vision_config=dict(depth=1, hidden_size=8, intermediate_size=12, num_heads=2, out_hidden_size=32, patch_size=4,
                                             num_position_embeddings=16),
                          image_token_id=86, video_token_id=87, vision_start_token_id=84, vision_end_token_id=85, tie_word_embeddings=True)
+
+
+def config_smollm3():
+    # the second layer does not rotate; 1 in the list means that a layer does
+    return SmolLM3Config(vocab_size=103, hidden_size=36, intermediate_size=52, num_hidden_layers=3, num_attention_heads=3,
+                         num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True, no_rope_layers=[1, 0, 1],
+                         rope_parameters=dict(rope_type="default", rope_theta=5000000.0), **COMMON)
+
+
+def config_olmo2():
+    # norms behind the halves, and over all heads' queries or keys at once
+    return Olmo2Config(vocab_size=101, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+                       num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=False,
+                       rope_parameters=dict(rope_type="default", rope_theta=500000.0), **COMMON)
+
+
+def config_olmo3():
+    # windowed, windowed, full; only the last one's rotary positions are scaled
+    plain = dict(rope_type="default", rope_theta=500000.0)
+    return Olmo3Config(vocab_size=99, hidden_size=32, intermediate_size=44, num_hidden_layers=3, num_attention_heads=4,
+                       num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=False, sliding_window=7,
+                       layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+                       rope_parameters=dict(full_attention=dict(plain, rope_type="yarn", factor=4.0, beta_fast=8.0, beta_slow=1.0,
+                                                                original_max_position_embeddings=16), sliding_attention=plain), **COMMON)
 
 
 def config_gguf_llama():
@@ -196,6 +221,9 @@ MODELS = {
     "mistral": (config_mistral, torch.float32, "30KB"),
     "phi3": (config_phi3, torch.float32, "1GB"),
     "gemma3": (config_gemma3, torch.float32, "1GB"),
+    "smollm3": (config_smollm3, torch.float32, "1GB"),
+    "olmo2": (config_olmo2, torch.float32, "1GB"),
+    "olmo3": (config_olmo3, torch.float32, "1GB"),
     "qwen3.5": (config_qwen3_5, torch.float32, "1GB"),
     "qwen3.5-vision": (config_qwen3_5_vision, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),

@@ -183,7 +183,7 @@ static void test_bytes_of_each_example_are_those_taken(void **state)
 	(void)state;
 	static const char *const models[] = {"qwen3-1.7b",  "qwen3-32b",  "qwen3-235b-a22b", "llama-3.1-8b", "llama-3.1-70b",
 	                                     "gpt-oss-20b", "mistral-7b", "gemma-3-27b",     "gpt2-medium",  "bert-large",
-	                                     "vit-large",   "qwen3-8b",   "qwen3-30b-a3b"};
+	                                     "vit-large",   "qwen3-8b",   "qwen3-30b-a3b",   "qwen3.5-9b"};
 	static const char *const devices[] = {"cpu:1", "cpu:8"};
 	for (size_t m = 0; m < sizeof models / sizeof *models; m++)
 		for (int d = 0; d < 2; d++) {

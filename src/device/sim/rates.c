@@ -9,6 +9,8 @@ enum rh_product rh_sim_op_product(const struct rh_op *op)
 	const struct rh_op_info *info = rh_op_info(op->kind);
 	if (op->kind == RH_OP_SCALED_GEMM)
 		return op->scaled_gemm.chunk ? RH_PRODUCT_F16_F16 : RH_PRODUCT_F8;
+	if (op->kind == RH_OP_DELTA || op->kind == RH_OP_DELTA_BACKWARD) /* whatever its operands: no tensor cores */
+		return RH_PRODUCT_F32;
 	for (int i = 0; i < info->operands; i++) /* integers, tables and sums do not decide the product's type */
 		if (op->operand[i].data && op->operand[i].dtype == RH_BF16)
 			return RH_PRODUCT_BF16;

@@ -8,6 +8,9 @@
 	ROW(llama)                                                                                                                         \
 	ROW(qwen2)                                                                                                                         \
 	ROW(qwen3)                                                                                                                         \
+	ROW(smollm3)                                                                                                                       \
+	ROW(olmo2)                                                                                                                         \
+	ROW(olmo3)                                                                                                                         \
 	ROW(mistral)                                                                                                                       \
 	ROW(phi3)                                                                                                                          \
 	ROW(gemma3)                                                                                                                        \

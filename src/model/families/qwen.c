@@ -25,7 +25,7 @@ const struct rh_family family_qwen3 = {.architecture = "Qwen3ForCausalLM",
                                                   .bos = -1,
                                                   .eos = -1,
                                                   .window = 4096},
-                                       .attention = {.qk_norm = 1, .windows = RH_WINDOWS_UPPER},
+                                       .attention = {.qk_norm = RH_QK_NORM_HEADS, .windows = RH_WINDOWS_UPPER},
                                        .gguf = {.architecture = "qwen3"}};
 
 /* Qwen3 with experts in place of the MLP, but in some layers. */
@@ -45,5 +45,5 @@ const struct rh_family family_qwen3_moe = {.architecture = "Qwen3MoeForCausalLM"
                                                       .experts_per_token = 8,
                                                       .expert_size = 768},
                                            .own_key = {"num_experts", "num_local_experts"},
-                                           .attention = {.qk_norm = 1, .windows = RH_WINDOWS_USED},
+                                           .attention = {.qk_norm = RH_QK_NORM_HEADS, .windows = RH_WINDOWS_USED},
                                            .gguf = {.architecture = "qwen3moe", .only_read = 1, .names = {{"mlp.gate", "ffn_gate_inp"}}}};

@@ -39,4 +39,4 @@ const struct rh_family family_qwen3_5 = {.architecture = "Qwen3_5ForCausalLM",
                                                     .delta_period = 4},
                                          .norm = RH_NORM_RMS_PLUS_ONE,
                                          .mixer = RH_MIXER_GATED_ATTENTION,
-                                         .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = 1, .may_rotate_part = 1}};
+                                         .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_HEADS, .may_rotate_part = 1}};

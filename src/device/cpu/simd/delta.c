@@ -37,7 +37,7 @@ SIMD_INLINE void forward_chunk(const struct rh_op *op, const struct delta_chunk 
 	delta_load(op->operand[RH_DELTA_Q], chunk, key * chunk->k, chunk->k, s->q, bf16);
 	delta_unit(chunk, s->q, 1 / sqrtf((float)chunk->k), s->rstd);
 	make_system(chunk, s);
-	delta_take_in(chunk, &s->gates, s->k, s->v, s->s, s->n, s->v, s->d);
+	delta_take_in(chunk, &s->gates, s->k, s->s, s->n, s->v, s->d);
 	delta_pair(chunk, s->q, s->turned, chunk->k, s->pair);
 	delta_apply(chunk, s->q, chunk->k, s->s, s->o, chunk->v_vectors);
 	for (int64_t r = 0; r < chunk->count; r++) {
@@ -129,7 +129,7 @@ SIMD_INLINE void states_of_head(const struct rh_op *op, int64_t document, int64_
 			break;
 		load(op, &chunk, head, &s, bf16);
 		make_system(&chunk, &s);
-		delta_take_in(&chunk, &s.gates, s.k, s.v, s.s, s.n, s.v, s.d);
+		delta_take_in(&chunk, &s.gates, s.k, s.s, s.n, s.v, s.d);
 		delta_advance(&chunk, &s.gates, s.k, s.d, s.v, s.s);
 	}
 }
@@ -287,7 +287,7 @@ SIMD_INLINE void head_back(const struct rh_op *op, const struct delta_chunk *chu
 	memset(s->d_gamma, 0, sizeof s->d_gamma);
 	delta_fade(chunk, &s->gates, s->fade);
 	delta_system(chunk, &s->gates, s->fade, s->kk, s->n);
-	delta_take_in(chunk, &s->gates, s->k, s->v, s->s, s->n, s->v, s->d);
+	delta_take_in(chunk, &s->gates, s->k, s->s, s->n, s->v, s->d);
 	right_sides(chunk, s);
 	pairs_back(chunk, s);
 	states_back(chunk, s);

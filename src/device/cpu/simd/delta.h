@@ -240,15 +240,15 @@ static inline void delta_store_state(const struct delta_chunk *chunk, delta_stat
 			act_store(to + r * stride, i, vf_load(from[r] + i), chunk->v - i, 0);
 }
 
-/* What the state takes in: d becomes D, rest V - e^gamma K S; v may be rest. */
-static inline void delta_take_in(const struct delta_chunk *chunk, const struct delta_gates *gates, delta_rows k, delta_rows v,
-                                 delta_state s, delta_pairs n, delta_rows rest, delta_rows d)
+/* What the state takes in: d becomes D; v, the values, becomes V - e^gamma K S. */
+static inline void delta_take_in(const struct delta_chunk *chunk, const struct delta_gates *gates, delta_rows k, delta_state s,
+                                 delta_pairs n, delta_rows v, delta_rows d)
 {
 	delta_apply(chunk, k, chunk->k, s, d, chunk->v_vectors);
 	for (int64_t r = 0; r < chunk->count; r++)
 		for (int64_t i = 0; i < chunk->v_vectors * VF; i += VF) {
 			vf left = vf_load(v[r] + i) - vf_load(d[r] + i) * gates->rise[r];
-			vf_store(rest[r] + i, left);
+			vf_store(v[r] + i, left);
 			vf_store(d[r] + i, left * gates->beta[r]);
 		}
 	delta_solve(chunk, n, d);

@@ -1,0 +1,35 @@
+/* OLMo 2 and 3: norms behind the halves instead of before them, and over all heads' queries or keys at once; 3 has attention windows in
+ * three layers of four, in which rotary positions are not scaled. */
+#include "model/families/families.h"
+
+static const struct rh_family_names names = {
+        .embedding = "model.embed_tokens",
+        .layers = "model.layers.",
+        .final_norm = "model.norm",
+        .head = "lm_head",
+        .norm = {[2] = "post_attention_layernorm", [3] = "post_feedforward_layernorm"}, /* RH_NORM_AFTER_MIXER and AFTER_MLP */
+        .attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
+        .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}};
+
+const struct rh_family family_olmo2 = {
+        .architecture = "Olmo2ForCausalLM",
+        .model_type = "olmo2",
+        .names = &names,
+        .silent = {.vocab_size = 50304, .intermediate_size = 11008, .max_position = 2048, .rms_norm_eps = 1e-5, .bos = -1, .eos = 50279},
+        .residual = RH_RESIDUAL_BEHIND,
+        .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_ALL}};
+
+const struct rh_family family_olmo3 = {.architecture = "Olmo3ForCausalLM",
+                                       .model_type = "olmo3",
+                                       .names = &names,
+                                       .silent = {.vocab_size = 50304,
+                                                  .intermediate_size = 11008,
+                                                  .max_position = 2048,
+                                                  .rms_norm_eps = 1e-5,
+                                                  .bos = -1,
+                                                  .eos = 50279,
+                                                  .window = 4096,
+                                                  .window_period = 4,
+                                                  .rope_theta_windowed = -1},
+                                       .residual = RH_RESIDUAL_BEHIND,
+                                       .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_ALL, .windows = RH_WINDOWS_PERIOD}};
