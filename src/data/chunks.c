@@ -84,11 +84,18 @@ static int64_t cut_in(const struct row *row, int64_t chunks, int64_t *cut, int *
 int64_t rh_chunks_cut(const struct rh_chunk_rule *rule, const int32_t *start, int64_t documents, int64_t *cut)
 {
 	struct row row = {rule, start, documents, start[documents], 0};
-	int64_t tokens = row.end - start[0], least = rule->most ? (tokens + rule->most - 1) / rule->most : 1, count = 0;
-	int is_held = 1;
+	int64_t tokens = row.end - start[0], least = rule->most ? (tokens + rule->most - 1) / rule->most : 1, most = 2 * least;
+	int is_held;
 	row.flops = flops_below(&row, row.end);
-	for (int64_t chunks = least; is_held && chunks <= 2 * least; chunks++)
-		count = cut_in(&row, chunks, cut, &is_held);
+	while (least < most) { /* the more chunks, the shorter each */
+		int64_t middle = least + (most - least) / 2;
+		(void)cut_in(&row, middle, cut, &is_held);
+		if (is_held)
+			least = middle + 1;
+		else
+			most = middle;
+	}
+	int64_t count = cut_in(&row, least, cut, &is_held);
 	if (cut[count] == row.end)
 		return count;
 	return rh_fail(-EINVAL, "sequence_chunk: a row of %lld tokens is more than %d chunks of at most %lld; raise it", (long long)tokens,
