@@ -75,7 +75,9 @@ class Bench:
         shutil.rmtree(self.dir)
 
     def configure(self, mode, steps, trip_ms, mbit, more):
-        open(f"{self.dir}/paced.yaml", "w").write(PROFILE.format(launch_s=self.launch_s))
+        os.makedirs(f"{self.dir}/roundhouse/hardware", exist_ok=True)
+        for path in ("paced.yaml", "roundhouse/hardware/local.yaml"):  # so that train chooses what plan does
+            open(f"{self.dir}/{path}", "w").write(PROFILE.format(launch_s=self.launch_s))
         keys = {"config_name": f"{self.dir}/model", "max_length": TOKENS, "max_steps": steps, "per_device_train_batch_size": 1,
                 "gradient_accumulation_steps": self.micro_batches, "learning_rate": "1.0e-4", "logging_steps": 1, "save_strategy": '"no"',
                 "eval_strategy": '"no"', "allow": "[duplicates, cut-answers, overlap, untrained-rows]", "device": "cpu:1", "dtype": "float32",
@@ -99,7 +101,7 @@ class Bench:
         self.configure(mode, steps, trip_ms, mbit, more)
         words = []
         for box in range(1, self.boxes + 1):
-            line = f"env RH_PACE={self.dir}/paced.yaml {PROGRAM} train {self.dir}/run.yaml --box {box} --output_dir {self.dir}/out{box}"
+            line = f"env XDG_CONFIG_HOME={self.dir} RH_PACE={self.dir}/paced.yaml {PROGRAM} train {self.dir}/run.yaml --box {box} --output_dir {self.dir}/out{box}"
             line += f" --link_identity {self.dir}/box{box}.pem" + (f" --train_file {self.dir}/rows.jsonl" if box == 1 else "")
             if box < self.boxes:
                 line += f" --link_above listen:$ABOVE --link_peer_above $(tail -1 {self.dir}/hash{box + 1})"
