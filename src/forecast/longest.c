@@ -78,7 +78,7 @@ static int64_t bisect(const struct rh_config *config, int64_t *key, int64_t low,
 static int64_t look_further(const struct rh_config *config, int64_t *key, int64_t low, int64_t most, const struct trial *trial)
 {
 	enum { STEPS = 4, PARTS = 32 };
-	for (int step = 1; low && step <= STEPS && low + step * low / PARTS <= most; step++) {
+	for (int step = 1; low >= PARTS && step <= STEPS && low + step * low / PARTS <= most; step++) {
 		*key = low + step * low / PARTS;
 		if (!trial_fits(config, trial))
 			continue;
