@@ -163,6 +163,41 @@ static void test_config_rope_disagreement_and_unknown_types_are_errors(void **st
 	              "llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor");
 }
 
+static void test_config_of_layers_with_linear_attention(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_accepted("Qwen3_5", ",\"full_attention_interval\":2", &c);
+	assert_true(c.layer[0].is_delta && !c.layer[1].is_delta);
+	assert_int_equal(c.delta.heads, 32);
+	rh_model_config_free(&c);
+	check_accepted("Qwen3_5", ",\"layer_types\":[\"full_attention\",\"linear_attention\"]", &c);
+	assert_true(!c.layer[0].is_delta && c.layer[1].is_delta);
+	rh_model_config_free(&c);
+	check_refused("Qwen3_5", ",\"linear_num_value_heads\":24", "linear_num_value_heads 24 is no multiple of linear_num_key_heads 16");
+	check_refused("Qwen3_5", ",\"linear_key_head_dim\":256", "'linear_key_head_dim' is 256; it must be 1 to 128");
+	check_refused("Qwen3_5", ",\"linear_conv_kernel_dim\":0", "'linear_conv_kernel_dim' is 0; it must be 1 to 8");
+	check_refused("Qwen3_5", ",\"attn_output_gate\":false", "'attn_output_gate' false is not supported");
+	check_refused("Qwen3_5", ",\"full_attention_interval\":0", "'full_attention_interval' is 0; it must be positive");
+	check_refused("Qwen3_5", ",\"layer_types\":[\"full_attention\"]", "'layer_types' must be a list of 2 words");
+	check_refused("Qwen3_5", ",\"layer_types\":[\"full_attention\",\"mamba\"]", "layer_types has 'mamba', which is not supported");
+}
+
+static void test_config_of_layers_that_do_not_rotate(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_accepted("SmolLM3", ",\"no_rope_layer_interval\":2", &c);
+	assert_true(!c.layer[0].is_unrotated && c.layer[1].is_unrotated);
+	rh_model_config_free(&c);
+	check_accepted("SmolLM3", ",\"no_rope_layers\":[0,1]", &c);
+	assert_true(c.layer[0].is_unrotated && !c.layer[1].is_unrotated);
+	rh_model_config_free(&c);
+	check_refused("SmolLM3", ",\"no_rope_layers\":[1]", "'no_rope_layers' must be a list of 2 numbers");
+	check_refused("SmolLM3", ",\"no_rope_layer_interval\":0", "'no_rope_layer_interval' is 0; it must be positive");
+	check_refused("SmolLM3", ",\"use_sliding_window\":true", "'use_sliding_window' true is not supported");
+}
+
 static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state)
 {
 	(void)state;
@@ -420,6 +455,8 @@ int main(void)
 	        cmocka_unit_test(test_config_of_gpt2),
 	        cmocka_unit_test(test_config_both_spellings_of_rope),
 	        cmocka_unit_test(test_config_rope_disagreement_and_unknown_types_are_errors),
+	        cmocka_unit_test(test_config_of_layers_with_linear_attention),
+	        cmocka_unit_test(test_config_of_layers_that_do_not_rotate),
 	        cmocka_unit_test(test_config_refuses_what_is_not_built_or_makes_no_sense),
 	        cmocka_unit_test(test_config_words_of_others_that_change_nothing_are_accepted),
 	        cmocka_unit_test(test_config_windows_are_those_of_transformers),
