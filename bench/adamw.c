@@ -180,7 +180,7 @@ static struct rates measure(const struct rh_store_options *options, int64_t elem
 	double update = 0, copy = 0, stream = 0, through = 0, norm = 0;
 	for (int round = 0; round < ROUNDS; round++) {
 		double t0 = now();
-		must(rh_optimizer_update(run.store, 0, &(struct rh_update){settings, 1e-3, 1, round + 1}));
+		must(rh_optimizer_update(run.store, 0, &(struct rh_update){settings, 1e-3, 1, round + 1, 1}));
 		double t1 = now();
 		rh_pool_run(pool, pass_task, &run, elements / run.piece);
 		double t12 = now();

@@ -128,6 +128,7 @@ static double sum_of(const float *values, int64_t count)
 int adafactor_update(struct rh_store *store, int block, int tensor, const struct store_view *view, const struct rh_update *update)
 {
 	const struct rh_block *spec = &store->spec[block];
+	double rate = optimizer_rate(update, spec->tensor[tensor].is_lora_b);
 	struct pass pass = {.store = store,
 	                    .block = &store->block[block],
 	                    .view = view,
@@ -136,7 +137,7 @@ int adafactor_update(struct rh_store *store, int block, int tensor, const struct
 	                    .row = state_factor_at(spec, &store->block[block], tensor),
 	                    .scale = (float)update->scale,
 	                    .decay = 1 - pow((double)update->step, decay_rate),
-	                    .keep = (float)(spec->tensor[tensor].decays ? 1 - update->learning_rate * update->settings.weight_decay : 1)};
+	                    .keep = (float)(spec->tensor[tensor].decays ? 1 - rate * update->settings.weight_decay : 1)};
 	int64_t rows = pass.shape.rows, cols = pass.shape.cols, groups = pass.shape.groups;
 	if (!rows || !cols)
 		return 0;
@@ -153,7 +154,7 @@ int adafactor_update(struct rh_store *store, int block, int tensor, const struct
 	for (int64_t g = 0; g < groups; g++)
 		squares += pass.squares[g];
 	double root = sqrt(squares / ((double)rows * (double)cols)) * pass.scale / clip_threshold;
-	pass.step = update->learning_rate * pass.scale / (root > 1 ? root : 1);
+	pass.step = rate * pass.scale / (root > 1 ? root : 1);
 	rh_pool_run(store->pool, apply_group, &pass, groups);
 	return atomic_load_explicit(&pass.bad, memory_order_relaxed);
 }

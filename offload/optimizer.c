@@ -134,9 +134,9 @@ struct spans {
 	const struct store_piece *piece;
 	struct store_view view;
 	optimizer_kernel *kernel;
-	struct optimizer_terms decaying, plain;
-	_Atomic int bad;  /* lowest tensor with a non-finite weight, INT_MAX for none */
-	_Atomic int torn; /* 1 + the lowest block of the record that is not what was written, likewise */
+	struct optimizer_terms terms[2][2]; /* by is_lora_b and decays of a tensor */
+	_Atomic int bad;                    /* lowest tensor with a non-finite weight, INT_MAX for none */
+	_Atomic int torn;                   /* 1 + the lowest block of the record that is not what was written, likewise */
 };
 
 /* Task of rh_optimizer_update. */
@@ -162,17 +162,22 @@ static void update_span(void *context, int64_t i)
 			at.largest[k] = block->largest[k] + span->codes;
 		}
 	}
-	if (spans->kernel(tensor->decays ? &spans->decaying : &spans->plain, &at, span->count))
+	if (spans->kernel(&spans->terms[tensor->is_lora_b][tensor->decays], &at, span->count))
 		sums_keep_lowest(&spans->bad, span->tensor);
 	if (view->parts)
 		sums_make_span(store, spans->piece, view->parts, i, view->frame);
 }
 
+double optimizer_rate(const struct rh_update *update, int is_lora_b)
+{
+	return is_lora_b && update->lora_b_ratio > 0 ? update->learning_rate * update->lora_b_ratio : update->learning_rate;
+}
+
 /* The constants in double on the host, each rounded once, as torch does; of tensors that decay or do not. */
-static struct optimizer_terms make_terms(const struct rh_store *store, const struct rh_update *update, int decays)
+static struct optimizer_terms make_terms(const struct rh_store *store, const struct rh_update *update, int is_lora_b, int decays)
 {
 	const struct rh_optimizer_settings *settings = &update->settings;
-	double learning_rate = update->learning_rate, step = (double)update->step, decay = decays ? settings->weight_decay : 0;
+	double learning_rate = optimizer_rate(update, is_lora_b), step = (double)update->step, decay = decays ? settings->weight_decay : 0;
 	int adamw = store->options.optim == RH_OPTIM_ADAMW, coupled = store->options.optim == RH_OPTIM_SGD;
 	double weight = 1 - settings->beta1;
 	int from_end = weight >= 0.5; /* torch.lerp switches there: the end it is nearer to is kept exact */
@@ -233,8 +238,9 @@ static struct found update_spans(struct rh_store *store, const struct store_piec
 	                      .kernel = kernel,
 	                      .bad = INT_MAX,
 	                      .torn = INT_MAX};
-	spans.decaying = make_terms(store, update, 1);
-	spans.plain = make_terms(store, update, 0);
+	for (int b = 0; b < 2; b++)
+		for (int decays = 0; decays < 2; decays++)
+			spans.terms[b][decays] = make_terms(store, update, b, decays);
 	store_run_spans(store, piece->span, piece->span_count, update_span, &spans);
 	return (struct found){atomic_load_explicit(&spans.bad, memory_order_relaxed),
 	                      atomic_load_explicit(&spans.torn, memory_order_relaxed)};

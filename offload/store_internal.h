@@ -205,5 +205,7 @@ static inline void store_copy(enum store_direction direction, void *inside, void
 /* adafactor.c: rh_optimizer_update for one tensor of a block, which lies in the view; nonzero if a weight became non-finite. */
 struct rh_update;
 int adafactor_update(struct rh_store *store, int block, int tensor, const struct store_view *view, const struct rh_update *update);
+/* optimizer.c. The learning rate of a tensor. */
+double optimizer_rate(const struct rh_update *update, int is_lora_b);
 
 #endif

@@ -137,6 +137,7 @@ struct rh_config {
 	int use_rslora;
 	struct rh_list lora_target_parameters; /* names of parameters of experts and routers */
 	struct rh_list lora_modules_to_save;   /* names of the embedding or the head, trained whole */
+	double loraplus_lr_ratio;              /* LoRA+: B's learning rate to learning_rate, which is A's */
 	int lora_dropout_given;                /* the user wrote lora_dropout */
 	int lora_targets_given;                /* the user wrote lora_target_modules; 0: the family's own, which the field does not hold */
 	int lora_keys_given; /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */

@@ -260,7 +260,7 @@ const struct config_elsewhere config_elsewhere[] = {
          ELSEWHERE_OTHER},
         {"use_adam_mini use_muon dion_* use_dion adam_beta3 adam_epsilon2", NULL,
          "that optimizer is not built yet; optim takes adamw_torch, lion_32bit, sgd or adafactor; remove it", ELSEWHERE_OTHER},
-        {"lr_groups embedding_lr embedding_lr_scale embedding_learning_rate loraplus_lr_ratio loraplus_lr_embedding", NULL,
+        {"lr_groups embedding_lr embedding_lr_scale embedding_learning_rate loraplus_lr_embedding", NULL,
          "learning rates that differ by module are not built yet; learning_rate is all modules'; remove it", ELSEWHERE_OTHER},
         {"cosine_min_lr_ratio", "lr_scheduler_kwargs", "{min_lr_rate: SHARE}, with lr_scheduler_type: cosine_with_min_lr", ELSEWHERE_OTHER},
         {"cosine_constant_lr_ratio lr_quadratic_warmup lr_div_factor jagged_restart_*", NULL,

@@ -179,6 +179,8 @@ const struct config_key config_keys[] = {
 	    .help = "embedding and head, such as [embed_tokens, lm_head], trained whole and saved with the adapter (also: modules_to_save)"),
 	KEY(KEY_BOOL, use_rslora, VERB_RUNS, .fallback = "false", .lora = RH_LORA_RSLORA,
 	    .help = "scale the adapter by lora_alpha / sqrt(lora_r) instead"),
+	KEY(KEY_REAL, loraplus_lr_ratio, VERB_RUNS, .fallback = "1", .least = 1e-6, .most = 1e6,
+	    .help = "LoRA+: the learning rate of an adapter's B, as a multiple of learning_rate, which is A's; often 16"),
 
 	KEY(KEY_INTEGER, logging_steps, VERB_RUNS, .per_box = 1, .fallback = "10", .least = 1, .most = 1e12,
 	    .heading = "Logging, evaluation, saving", .help = "steps between logged lines, each the mean of its steps"),

@@ -143,6 +143,14 @@ static int resolve_scheduler(struct resolving *r)
 	return config_resolve_scheduler(r->config, given(r, "lr_scheduler_type"), given(r, "lr_scheduler_kwargs"));
 }
 
+static int check_loraplus(struct resolving *r)
+{
+	const struct rh_config *config = r->config;
+	if (!(r->verb_bit & VERB_RUNS) || config->loraplus_lr_ratio == 1 || config->use_lora)
+		return 0;
+	return config_entry_fail(given(r, "loraplus_lr_ratio"), "has no effect where all weights are trained; add lora_r or remove it");
+}
+
 static int resolve_optimizer(struct resolving *r)
 {
 	struct rh_config *config = r->config;
@@ -391,9 +399,10 @@ int config_resolve(struct config_draft *draft, const char *verb, const struct co
                    const char *(*default_device)(void))
 {
 	static int (*const parts[])(struct resolving *) = {
-	        resolve_device, resolve_dtype,      resolve_products, resolve_optimizer, resolve_scheduler, resolve_lora,  resolve_quantize,
-	        check_decay,    resolve_evaluation, resolve_data,     resolve_spill,     check_steps,       check_model,   resolve_boxes,
-	        check_prompt,   check_required,     check_files,      resolve_date,      resolve_outtype,   resolve_preference};
+	        resolve_device,   resolve_dtype,   resolve_products,  resolve_optimizer,  resolve_scheduler, resolve_lora,
+	        resolve_quantize, check_decay,     check_loraplus,    resolve_evaluation, resolve_data,      resolve_spill,
+	        check_steps,      check_model,     resolve_boxes,     check_prompt,       check_required,    check_files,
+	        resolve_date,     resolve_outtype, resolve_preference};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

@@ -110,7 +110,7 @@ int doctor_measure_optimizer(struct rh_pool *pool, int64_t elements, enum rh_dty
 	double seconds[UPDATES + 1];
 	for (int64_t n = 0; !rc && n <= UPDATES; n++) { /* the first touches the memory */
 		double began = rh_clock_seconds();
-		rc = rh_optimizer_update(store, 0, &(struct rh_update){settings, 1e-4, 1, n + 1});
+		rc = rh_optimizer_update(store, 0, &(struct rh_update){settings, 1e-4, 1, n + 1, 1});
 		seconds[n] = rh_clock_seconds() - began;
 	}
 	*out = rc ? 0 : moved_of(dtype, layout) * (double)block.elements / doctor_median(seconds + 1, UPDATES);

@@ -198,6 +198,7 @@ void layout_place_adapter(struct layout *at, const char *module, struct rh_linea
 	start_from(at, linear->lora_a, (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)linear->inputs)});
 	layout_align(at);
 	linear->lora_b = layout_place(at, module, "lora_B.weight", 2, count * linear->outputs, linear->r);
+	at->block->tensor[linear->lora_b].is_lora_b = 1;
 	start_from(at, linear->lora_b, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
 	if (!at->fault && count > 1)
 		at->block->tensor[linear->lora_b].interleaved = count;

@@ -41,6 +41,7 @@ struct rh_tensor {
 	int64_t rows, cols, offset; /* offset in elements inside its block; a vector has rows 1 */
 	int joins;                  /* its rows and those of the tensor before it are one matrix, which products read */
 	int decays;                 /* weight decay applies */
+	int is_lora_b;              /* an adapter's second matrix, whose learning rate may be another (LoRA+) */
 	int rank;                   /* in files: 1 or 2 */
 	int64_t transposed;    /* how many matrices files hold, each transposed, which here lie one below the other; 0: stored as here */
 	int stacked;           /* in files these matrices are one tensor of rank 3 */

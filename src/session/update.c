@@ -6,5 +6,6 @@ struct rh_update rh_update_of(const struct rh_config *config, int64_t step, doub
 	        .settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay, config->momentum},
 	        .learning_rate = learning_rate,
 	        .scale = scale,
-	        .step = step + 1};
+	        .step = step + 1,
+	        .lora_b_ratio = config->loraplus_lr_ratio};
 }

@@ -126,7 +126,7 @@ static inline void update(struct plain *at, struct half *half, int first, int64_
 	for (int b = 0; b < session->model->blocks; b++)
 		rh_optimizer_take(session->store, b);
 	for (int b = first; b < session->model->blocks; b++)
-		check_ok(rh_optimizer_update(session->store, b, &(struct rh_update){settings, config->learning_rate, 1, step + 1}));
+		check_ok(rh_optimizer_update(session->store, b, &(struct rh_update){settings, config->learning_rate, 1, step + 1, 1}));
 }
 
 /* Which of its row's targets target i of a micro-batch is, and the row. */

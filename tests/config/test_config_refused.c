@@ -246,6 +246,8 @@ static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 	        "lr_scheduler_kwargs: min_lr: '1e-3'|from 0 to learning_rate");
 	refused("lr_scheduler_kwargs: {min_lr_rate: 0.1}\n", NULL, "lr_scheduler_kwargs: |without lr_scheduler_type: cosine_with_min_lr");
 	refused("lr_scheduler_kwargs: {num_cycles: 2}\n", NULL, "lr_scheduler_kwargs: |without lr_scheduler_type: cosine_with_restarts");
+	refused("loraplus_lr_ratio: 16\n", NULL, "loraplus_lr_ratio: |all weights|lora_r");
+	refused("loraplus_lr_ratio: 0\nlora_r: 4\n", NULL, "loraplus_lr_ratio: '0'");
 	refused("decay_embeddings: false\n", NULL, "decay_embeddings: |without weight_decay");
 	refused("decay_embeddings: false\nweight_decay: 0.1\nlora_r: 4\n", NULL, "decay_embeddings: |lora_modules_to_save");
 	refused("seed: -1\n", NULL, "seed: '-1'");

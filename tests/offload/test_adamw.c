@@ -103,7 +103,7 @@ static void test_weights_then_moments_equal_one_pass(void **state)
 	check_ok(rh_pool_create(3, &pool));
 	for (int n = 0; n < 3 * FORMS; n++)
 		for (enum rh_cpu_isa isa = RH_CPU_BASE; isa <= rh_cpu_best_isa(); isa++) {
-			const struct rh_update update = {settings[n % 3], 1e-3, n & 1 ? 1 : 0.37, n ? 3 : 1};
+			const struct rh_update update = {settings[n % 3], 1e-3, n & 1 ? 1 : 0.37, n ? 3 : 1, 1};
 			struct rh_store *whole = make_store(&forms[n / 3], pool, RH_CPU_BASE, seed);
 			struct rh_store *apart = make_store(&forms[n / 3], pool, isa, seed);
 			check_ok(rh_optimizer_update(whole, 0, &update));
@@ -123,7 +123,7 @@ static void test_weights_pass_names_the_tensor_that_is_not_finite(void **state)
 {
 	(void)state;
 	static const uint16_t bad[] = {0x7f80, 0xff80, 0x7fc0}; /* infinity of either sign, NaN */
-	const struct rh_update update = {{0.9, 0.999, 1e-8, 0.1, 0}, 1e-3, 1, 3};
+	const struct rh_update update = {{0.9, 0.999, 1e-8, 0.1, 0}, 1e-3, 1, 3, 1};
 	struct rh_pool *pool = NULL;
 	check_ok(rh_pool_create(2, &pool));
 	for (int i = 0; i < 3; i++) {

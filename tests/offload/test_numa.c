@@ -41,7 +41,7 @@ static void update(const char *machine, enum rh_dtype dtype, enum rh_state_layou
 		}
 		rh_optimizer_take(store, 0);
 		*norm = rh_optimizer_block_norm(store, 0);
-		check_ok(rh_optimizer_update(store, 0, &(struct rh_update){{0.9, 0.999, 1e-8, 0.01, 0}, 1e-3, 0.5, step}));
+		check_ok(rh_optimizer_update(store, 0, &(struct rh_update){{0.9, 0.999, 1e-8, 0.01, 0}, 1e-3, 0.5, step, 1}));
 	}
 	for (int t = 0; t < 2; t++)
 		check_ok(rh_store_get(store, 0, t, 0, tensors[t].rows, weights + tensors[t].offset));

@@ -61,7 +61,7 @@ static void reference_step(FILE *file, struct rh_store *store, const struct rh_o
 			gradient[tensors[t].offset + i] = (float)number(file);
 	double norm = norm_of(store), theirs = number(file);
 	assert_true(fabs(norm - theirs) <= 1e-12 * theirs);
-	check_ok(rh_optimizer_update(store, 0, &(struct rh_update){*adamw, rate, rh_optimizer_clip(norm, clip), step}));
+	check_ok(rh_optimizer_update(store, 0, &(struct rh_update){*adamw, rate, rh_optimizer_clip(norm, clip), step, 1}));
 	for (int t = 0; t < TENSORS; t++)
 		for (int array = 0; array < 3; array++)
 			compare(file, now[array] + tensors[t].offset, peak[array] + tensors[t].offset, tensors[t].rows * tensors[t].cols);
@@ -149,7 +149,7 @@ static struct result *train_in(enum rh_dtype dtype, enum rh_state_layout layout,
 		fill_gradient(store, &seed, step == 1 ? 1e-6f : 3);
 		result->norm[step] = norm_of(store);
 		check_ok(rh_optimizer_update(store, 0,
-		                             &(struct rh_update){usual, 1e-3, rh_optimizer_clip(result->norm[step], 1), step + 1}));
+		                             &(struct rh_update){usual, 1e-3, rh_optimizer_clip(result->norm[step], 1), step + 1, 1}));
 		assert_true(rh_store_version(store, 0) != version);
 		version = rh_store_version(store, 0);
 	}
@@ -345,7 +345,7 @@ static void test_update_names_the_weight_that_left_the_numbers(void **state)
 				((float *)rh_store_gradient(store, 0))[last] = NAN;
 			else
 				((uint16_t *)rh_store_gradient(store, 0))[last] = 0x7fc0;
-			int rc = rh_optimizer_update(store, 0, &(struct rh_update){usual, 1e-3, 1, 7});
+			int rc = rh_optimizer_update(store, 0, &(struct rh_update){usual, 1e-3, 1, 7, 1});
 			assert_int_equal(rc, -EINVAL);
 			assert_non_null(strstr(rh_error(rc), odd[t].name));
 			assert_non_null(strstr(rh_error(rc), "step 7"));

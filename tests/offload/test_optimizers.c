@@ -84,7 +84,7 @@ static void run_case(FILE *file, struct rh_pool *pool)
 		double rate = number(file);
 		for (int t = 0; t < TENSORS; t++)
 			read_floats(file, (float *)rh_store_gradient(store, 0) + tensors[t].offset, size_of(t));
-		check_ok(rh_optimizer_update(store, 0, &(struct rh_update){settings, rate, 1, step}));
+		check_ok(rh_optimizer_update(store, 0, &(struct rh_update){settings, rate, 1, step, 1}));
 		for (int t = 0; t < TENSORS; t++)
 			near(file, (const float *)rh_store_weights(store, 0) + tensors[t].offset, size_of(t), 2e-6);
 	}
@@ -358,7 +358,7 @@ static void train(const struct rh_store_options *options, int threads, enum rh_c
 				else
 					((uint16_t *)rh_store_gradient(store, 0))[i] = half;
 			}
-		check_ok(rh_optimizer_update(store, 0, &(struct rh_update){settings, 1e-3, 0.5, step + 1}));
+		check_ok(rh_optimizer_update(store, 0, &(struct rh_update){settings, 1e-3, 0.5, step + 1, 1}));
 	}
 	for (int t = 0; t < 3; t++)
 		check_ok(rh_store_get(store, 0, t, 0, odd[t].rows * odd[t].cols, trained + odd[t].offset));
@@ -407,7 +407,7 @@ static void test_updates_name_the_weight_that_left_the_numbers(void **state)
 		options.layout = optim == RH_OPTIM_ADAMW ? RH_LAYOUT_SPLIT8 : RH_LAYOUT_SPLIT;
 		check_ok(rh_store_create(&spec, 1, &options, pool, &store));
 		((uint16_t *)rh_store_gradient(store, 0))[odd[2].offset + 47610] = 0x7fc0;
-		int rc = rh_optimizer_update(store, 0, &(struct rh_update){settings, 1e-3, 1, 7});
+		int rc = rh_optimizer_update(store, 0, &(struct rh_update){settings, 1e-3, 1, 7, 1});
 		if (optim == RH_OPTIM_LION) { /* a sign is always finite: NaN has none */
 			check_ok(rc);
 		} else {

@@ -174,7 +174,7 @@ static uint64_t train(const struct rh_store_options *options, struct rh_pool *po
 	set_all(store, seed);
 	for (int step = 0; step < STEPS; step++) {
 		fill_gradients(store, 100 + (uint64_t)step);
-		const struct rh_update update = {settings, 1e-3, 0.5, step + 1};
+		const struct rh_update update = {settings, 1e-3, 0.5, step + 1, 1};
 		int all[BLOCKS], last = block_at(step, BLOCKS - 1), but_last = block_at(step, BLOCKS - 2);
 		int in_turn = space && step % 2 && specs[last].trainable && specs[but_last].trainable;
 		for (int b = 0; b < BLOCKS; b++)
@@ -303,7 +303,7 @@ static void test_what_is_not_asked_for_is_not_moved(void **state)
 		check_moved("weights set", options.space, &before, (struct moved){0, nvme.masters}, 0);
 		for (int b = 0; b < BLOCKS; b++)
 			if (specs[b].trainable)
-				check_ok(rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 1, 1}));
+				check_ok(rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 1, 1, 1}));
 		check_ok(rh_store_settle(store));
 		/* moments never written are not read */
 		check_moved("a step", options.space, &before, (struct moved){nvme.masters, nvme.masters + nvme.state}, window);
@@ -350,7 +350,7 @@ static void test_a_fault_comes_out_of_the_update(void **state)
 		for (int step = 0; step < 4; step++)
 			for (int b = 0; b < BLOCKS; b++)
 				if (specs[b].trainable &&
-				    (rc = rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 1, step + 1}))) {
+				    (rc = rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 1, step + 1, 1}))) {
 					assert_int_equal(rc, flip ? -EBADMSG : -EIO);
 					assert_non_null(strstr(rh_error(rc), "optimizer state of layer"));
 					met++;
@@ -484,7 +484,7 @@ static int short_run(struct spilled *spilled, uint64_t *sum)
 	fill_gradients(store, 100);
 	for (int step = 1; step <= 2; step++)
 		for (int b = 0; b < BLOCKS && !rc; b++)
-			rc = specs[b].trainable ? rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 0.5, step}) : 0;
+			rc = specs[b].trainable ? rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 0.5, step, 1}) : 0;
 	for (int b = 0; b < BLOCKS; b++)
 		for (int t = 0; t < TENSORS && !rc; t++) {
 			struct rh_state state;
@@ -550,7 +550,7 @@ static void test_an_interrupted_update_reads_once(void **state)
 	int64_t frames = 6 * 8 * 2 * STORE_SPAN;
 	struct moved before = {0};
 	for (int step = 1; step < 4; step++) {
-		const struct rh_update update = {settings, 1e-3, 1, step};
+		const struct rh_update update = {settings, 1e-3, 1, step, 1};
 		rh_store_expect(store, (int[]){1, 0}, 2);
 		int half = rh_optimizer_pieces(store, 1) / 2;
 		assert_true(half > 2 && 2 * half > 6); /* frames */
@@ -614,7 +614,7 @@ static void test_what_is_urgent_does_not_wait_for_an_update(void **state)
 	static const struct rh_device_ops ops = {.event_query = later_query, .event_sync = later_sync};
 	struct spilled spilled;
 	struct rh_updater *updater = NULL;
-	struct rh_update update = {{0.9, 0.95, 1e-8, 0.01, 0}, 1e-3, 1, 2};
+	struct rh_update update = {{0.9, 0.95, 1e-8, 0.01, 0}, 1e-3, 1, 2, 1};
 	make_specs();
 	setenv("RH_SPILL_ELEMENTS", "3000", 1);
 	spilled_open(&spilled, specs, 2,
@@ -623,7 +623,7 @@ static void test_what_is_urgent_does_not_wait_for_an_update(void **state)
 	struct later later = {.event = {&ops}, .store = store};
 	assert_true(store->block[0].piece_count > 5); /* the cache has six frames */
 	for (int b = 0; b < 2; b++)                   /* what was never written is not read */
-		check_ok(rh_optimizer_update(store, b, &(struct rh_update){update.settings, 1e-3, 1, 1}));
+		check_ok(rh_optimizer_update(store, b, &(struct rh_update){update.settings, 1e-3, 1, 1, 1}));
 	assert_true(rh_optimizer_block_norm(store, 1) == 0);
 	for (int64_t i = 0; i < 77; i++)
 		((float *)rh_store_gradient(store, 1))[i] = 1;
@@ -657,7 +657,7 @@ static void test_what_is_urgent_goes_first_in_virtual_time(void **state)
 	(void)state;
 	struct rh_hardware hardware = {.devices = 1, .nvme = {.read_bytes_per_s = 1e9, .write_bytes_per_s = 1e9}};
 	struct rh_store_options options = {.dtype = RH_BF16, .spill = RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS, .addresses_only = 1};
-	struct rh_update update = {{0.9, 0.95, 1e-8, 0.01, 0}, 1e-3, 1, 1};
+	struct rh_update update = {{0.9, 0.95, 1e-8, 0.01, 0}, 1e-3, 1, 1, 1};
 	struct rh_pool *pool = NULL;
 	struct rh_sim *sim = NULL;
 	struct rh_host_queue *queue = NULL;

@@ -307,7 +307,8 @@ static inline double rig_update(struct rig *rig, double rate, int64_t step)
 	double norm = rig_norm(&rig->session), scale = rh_optimizer_clip(norm, config->max_grad_norm);
 	for (int b = 0; b < rig->session.model->blocks; b++)
 		if (rig->session.model->block[b].trainable)
-			check_ok(rh_optimizer_update(rig->session.store, b, &(struct rh_update){settings, rate, scale, step + 1}));
+			check_ok(rh_optimizer_update(rig->session.store, b,
+			                             &(struct rh_update){settings, rate, scale, step + 1, config->loraplus_lr_ratio}));
 	return norm;
 }
 

@@ -23,7 +23,7 @@ static void update_part(const struct rig *rig, double norm, int64_t step)
 	const struct rh_config *config = &rig->config;
 	struct rh_optimizer_settings settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay,
 	                                         config->momentum};
-	const struct rh_update update = {settings, 3e-3, rh_optimizer_clip(norm, config->max_grad_norm), step + 1};
+	const struct rh_update update = {settings, 3e-3, rh_optimizer_clip(norm, config->max_grad_norm), step + 1, 1};
 	for (int b = 0; b < rig->session.model->blocks; b++)
 		if (rig->session.model->block[b].trainable)
 			check_ok(rh_optimizer_update(rig->session.store, b, &update));

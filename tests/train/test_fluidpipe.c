@@ -157,7 +157,7 @@ static void update_upper(struct alone *at, int64_t step)
 	(void)rig_norm(session);
 	for (int b = at->shared; b < session->model->blocks; b++)
 		if (session->model->block[b].trainable)
-			check_ok(rh_optimizer_update(session->store, b, &(struct rh_update){settings, RATE, 1, step + 1}));
+			check_ok(rh_optimizer_update(session->store, b, &(struct rh_update){settings, RATE, 1, step + 1, 1}));
 }
 
 static void train_alone(struct alone *at)

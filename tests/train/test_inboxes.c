@@ -113,7 +113,7 @@ static const struct rh_link_ops counted_ops = {.close = counted_close,
 static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct inbox_run *run = context;
-	const struct rh_update update = {{0.9, 0.999, 1e-8, 0, 0}, 1e-3, 1, step + 1};
+	const struct rh_update update = {{0.9, 0.999, 1e-8, 0, 0}, 1e-3, 1, step + 1, 1};
 	rh_updater_open(run->deep.rig.session.updater, &update, 0);
 	for (int64_t m = 0; m < MICRO; m++) {
 		struct rig_micro *micro = &run->micro[step * MICRO + m];

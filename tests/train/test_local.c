@@ -80,7 +80,7 @@ static double rate_of(int64_t step)
 static struct rh_update update_of(int64_t step)
 {
 	static const struct rh_optimizer_settings settings = {0.9, 0.999, 1e-8, 0, 0};
-	return (struct rh_update){settings, rate_of(step), 1, step + 1};
+	return (struct rh_update){settings, rate_of(step), 1, step + 1, 1};
 }
 
 static void start(struct deep *deep, const struct what *what, const char *device, const char *schedule, struct rig_input *in)

@@ -234,6 +234,37 @@ static void test_lora_curves_equal_peft(void **state)
 		curve_is(&(struct curve){wholes[i], "adapter-whole", "whole", RH_F32, 50, 1e-5, 1e-5, 0});
 }
 
+/* tests/reference/train/loraplus.txt, written by loraplus.py: a ratio, then a loss a step. */
+static void test_loraplus_curves_equal_peft(void **state)
+{
+	(void)state;
+	FILE *file = fopen("tests/reference/train/loraplus.txt", "r");
+	assert_non_null(file);
+	double ratio, expected;
+	for (int line = 0; line < 2; line++) {
+		struct rig rig;
+		assert_int_equal(fscanf(file, "%la", &ratio), 1);
+		rig_open(&rig, "smollm2", "adapter");
+		rig.config.weight_decay = 0.01;
+		rig.config.loraplus_lr_ratio = ratio;
+		struct rig_input in = rig_input(&rig, "train");
+		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = 2};
+		rig_start(&rig, RH_SESSION_TRAINS, &work);
+		double worst = 0;
+		for (int step = 0; step < 20; step++) {
+			assert_int_equal(fscanf(file, "%la", &expected), 1);
+			double loss = rig_step(&rig, &in, 2 * step, 2, step);
+			rig_update(&rig, 1e-3, step);
+			worst = fmax(worst, fabs(loss / expected - 1));
+		}
+		printf("LoRA+ of ratio %g: worst loss error %.2e\n", ratio, worst);
+		assert_true(worst <= 1e-5); /* as of the curves of plain LoRA */
+		rig_close(&rig);
+	}
+	assert_true(ratio == 16);
+	fclose(file);
+}
+
 static void test_full_curves_equal_hugging_face(void **state)
 {
 	(void)state;
@@ -272,6 +303,7 @@ int main(void)
 	        cmocka_unit_test(test_gradients_equal_hugging_face),
 	        cmocka_unit_test(test_adapter_gradients_equal_peft),
 	        cmocka_unit_test(test_lora_curves_equal_peft),
+	        cmocka_unit_test(test_loraplus_curves_equal_peft),
 	        cmocka_unit_test(test_full_curves_equal_hugging_face),
 	        cmocka_unit_test(test_bf16_curves_equal_hugging_face),
 	        cmocka_unit_test(test_merged_models_have_the_adapters_logits),

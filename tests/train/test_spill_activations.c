@@ -350,7 +350,7 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 		trained += micro->batch.shape.head_rows;
 	}
 	static const struct rh_optimizer_settings settings = {0.9, 0.999, 1e-8, 0, 0};
-	struct rh_update update = {settings, 3e-3, 1, step + 1};
+	struct rh_update update = {settings, 3e-3, 1, step + 1, 1};
 	rh_updater_open(at->rig->session.updater, &update, 0);
 	*batch = at->batch;
 	*loss_scale = 1.0f / (float)trained;
