@@ -538,6 +538,13 @@ static void end_uploads(struct lower_slot *slot)
 		}
 }
 
+/* What the gap behind a place is paced by. */
+static void note_copies(struct lower_slot *slot, int64_t place)
+{
+	slot->state->copied_up[place] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
+	slot->state->copied_down[place] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
+}
+
 /* The micro-batches of one text, `each` places of which the last may be empty: forward in the order of its chunks, backward the last chunk
  * first. ends: with the slot's last one its blocks' uploads are over. */
 static void lower_text(struct lower_slot *slot, int64_t first, int64_t each, int ends)
@@ -546,19 +553,23 @@ static void lower_text(struct lower_slot *slot, int64_t first, int64_t each, int
 	int descends = rh_slot_makes_gradients(slot->slot), is_last_text = first + each == slot->slot->count;
 	if (chunks > 1)
 		carry_text(slot, first, chunks);
-	for (int64_t k = 0; !slot->lowering->rc && k < each; k++) {
+	for (int64_t k = 0; !slot->lowering->rc && k < chunks; k++) {
 		lower_bulk_gap(slot, first + k);
-		if (k < chunks) {
-			struct micro micro = micro_of(slot, first + (descends ? chunks - 1 - k : k));
-			micro.is_first = !first && !k;
-			micro.is_last = is_last_text && k == chunks - 1;
-			if (micro.is_last && ends) /* the previous step's gradients have been sent, this step's have not */
-				end_uploads(slot);
-			one_micro_batch(&micro);
+		/* behind the slot's last micro-batch its own gradients are next: those of the slot before have left by then */
+		for (int64_t empty = chunks; k == chunks - 1 && empty < each; empty++) {
+			note_copies(slot, first + empty - 1);
+			lower_bulk_gap(slot, first + empty);
 		}
-		slot->state->copied_up[first + k] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
-		slot->state->copied_down[first + k] = lower_last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
+		struct micro micro = micro_of(slot, first + (descends ? chunks - 1 - k : k));
+		micro.is_first = !first && !k;
+		micro.is_last = is_last_text && k == chunks - 1;
+		if (micro.is_last && ends) /* the previous step's gradients have been sent, this step's have not */
+			end_uploads(slot);
+		one_micro_batch(&micro);
+		note_copies(slot, first + k);
 	}
+	for (int64_t empty = chunks; empty < each; empty++)
+		note_copies(slot, first + empty);
 }
 
 void lower_slot(struct lower_slot *slot)
