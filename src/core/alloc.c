@@ -5,6 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* jemalloc reads it: one arena. All that is large is reserved at a run's start and not by malloc, so that threads hardly meet there; and a
+ * thread whose own arena finds no address space crashes in jemalloc. */
+extern const char *malloc_conf;
+const char *malloc_conf = "narenas:1";
+
 /* Each is counted once, whoever asks; nothing else is ordered by them. */
 static _Atomic uint64_t asked, fail_at;
 
