@@ -301,22 +301,21 @@ static int is_given(const json_t *value)
 	return value && !json_is_null(value) && !(json_is_array(value) && !json_array_size(value));
 }
 
+#define OTHERS                                                                                                                             \
+	"chat_template: qwen3 has one (for models with ChatML's tokens; others: llama3.1, mistral-v3, mistral-tekken, hermes, or a file)"
+
 /* A template silently drops what it does not read; the model would then learn to answer without a reason. */
 static int need_tools_read(const struct rh_chat *chat, const json_t *conversation)
 {
 	size_t i;
 	const json_t *message;
 	if (is_given(json_object_get(conversation, "tools")) && !rh_jinja_reads(chat->form->jinja, "tools"))
-		return rh_fail(-EINVAL, "%s: chat template %s has no place for 'tools'; a file that chat_template names may have one",
-		               chat->where, chat->form->name);
+		return rh_fail(-EINVAL, "%s: chat template %s has no place for 'tools'; " OTHERS, chat->where, chat->form->name);
 	json_array_foreach(json_object_get(conversation, "messages"), i, message)
 	{
 		if (is_given(json_object_get(message, "tool_calls")) && !rh_jinja_reads(chat->form->jinja, "tool_calls"))
-			return rh_fail(
-			        -EINVAL,
-			        "%s: message %zu: chat template %s has no place for 'tool_calls'; a file that chat_template names may "
-			        "have one",
-			        chat->where, i + 1, chat->form->name);
+			return rh_fail(-EINVAL, "%s: message %zu: chat template %s has no place for 'tool_calls'; " OTHERS, chat->where,
+			               i + 1, chat->form->name);
 	}
 	return 0;
 }
