@@ -105,8 +105,9 @@ static int has_text_arguments(const json_t *message)
 	return 0;
 }
 
-/* Whether the template writes a call whose arguments are `arguments`: their one name and their one value, each whole. */
-static int writes_arguments(const struct rh_chat *chat, json_t *arguments, int *out)
+/* Whether the template writes a call whose arguments are `arguments`: their one name and their one value, each whole; and whether it
+ * writes them in quotes. */
+static int writes_arguments(const struct rh_chat *chat, json_t *arguments, int *out, int *quotes)
 {
 	json_t *variables = json_object();
 	json_t *messages = arguments ? json_pack("[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:O}}]}]", "role", "user", "content", "x",
@@ -118,6 +119,7 @@ static int writes_arguments(const struct rh_chat *chat, json_t *arguments, int *
 	if (!rc)
 		rc = chat_render_some(chat, variables, messages, RH_CHAT_WHOLE, &text, NULL);
 	*out = !rc && text.bytes && strstr(text.bytes, probe) && strstr(text.bytes, probe_value);
+	*quotes = *out && strstr(text.bytes, "{\\\"") != NULL;
 	rh_text_free(&text);
 	json_decref(variables);
 	json_decref(messages);
@@ -131,14 +133,16 @@ static int writes_arguments(const struct rh_chat *chat, json_t *arguments, int *
 static int find_arguments_taken(const struct rh_chat *chat)
 {
 	struct rh_chat_template *form = (struct rh_chat_template *)(uintptr_t)chat->form;
-	int texts = 0, objects = 0;
+	int texts = 0, objects = 0, quotes = 0, ignored;
 	if (form->arguments != CHAT_ARGUMENTS_UNKNOWN)
 		return 0;
-	int rc = writes_arguments(chat, json_pack("s++++", "{\"", probe, "\": \"", probe_value, "\"}"), &texts);
+	int rc = writes_arguments(chat, json_pack("s++++", "{\"", probe, "\": \"", probe_value, "\"}"), &texts, &quotes);
 	if (!rc)
-		rc = writes_arguments(chat, json_pack("{s:s}", probe, probe_value), &objects);
+		rc = writes_arguments(chat, json_pack("{s:s}", probe, probe_value), &objects, &ignored);
 	if (!rc)
-		form->arguments = objects && !texts ? CHAT_ARGUMENTS_OBJECTS : CHAT_ARGUMENTS_ANY;
+		form->arguments = objects && !texts   ? CHAT_ARGUMENTS_OBJECTS
+		                  : objects && quotes ? CHAT_ARGUMENTS_QUOTED
+		                                      : CHAT_ARGUMENTS_ANY;
 	return rc;
 }
 
@@ -167,6 +171,10 @@ static int with_parsed_arguments(const struct rh_chat *chat, const json_t *messa
 	if (!has_text_arguments(message))
 		return 0;
 	int rc = find_arguments_taken(chat);
+	if (!rc && chat->form->arguments == CHAT_ARGUMENTS_QUOTED)
+		rh_warn_once("%s: message %zu: chat template %s writes the arguments of calls, which are JSON text, in quotes, as in "
+		             "transformers, and so will the model; write them as objects, or name a template that takes text (qwen3)",
+		             chat->where, number + 1, chat->form->name);
 	if (rc || chat->form->arguments != CHAT_ARGUMENTS_OBJECTS)
 		return rc;
 	rh_warn_once(
