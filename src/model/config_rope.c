@@ -34,7 +34,7 @@ static int parse_type(const json_t *json, const char *key, const char *where, en
 			return 0;
 		}
 	if (name && strcmp(name, "su"))
-		return rh_fail(-EINVAL, "%s: %s: rope_type '%s' is not supported (default, linear, llama3, dynamic, yarn, longrope are)",
+		return rh_fail(-EINVAL, "%s: %s: rope type '%s' is not supported (default, linear, llama3, dynamic, yarn, longrope are)",
 		               where, key, name);
 	*out = name ? RH_ROPE_LONGROPE : RH_ROPE_DEFAULT; /* "su": LongRoPE's first name */
 	return 0;
