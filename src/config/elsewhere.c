@@ -84,7 +84,8 @@ const struct config_elsewhere config_elsewhere[] = {
         {"val_set_size", "eval_split", "a share of the rows", ELSEWHERE_SAME},
         {"val_size", "eval_split", "a share of the rows", ELSEWHERE_SAME},
         {"overwrite_output_dir", NULL,
-         "results are never overwritten: choose another output_dir, or go on with resume_from_checkpoint: true", ELSEWHERE_OTHER},
+         "results are never overwritten: remove it, and choose another output_dir, or go on with resume_from_checkpoint: true",
+         ELSEWHERE_OTHER},
         {"do_train", NULL, VERBS_SAY, ELSEWHERE_OTHER},
         {"do_eval", NULL, VERBS_SAY, ELSEWHERE_OTHER},
         {"do_predict", NULL, VERBS_SAY, ELSEWHERE_OTHER},
@@ -159,7 +160,7 @@ const struct config_elsewhere config_elsewhere[] = {
         {"modules_to_save", "lora_modules_to_save", NULL, ELSEWHERE_ACCEPTED},
         {"use_bnb_nested_quant", "bnb_4bit_use_double_quant", NULL, ELSEWHERE_ACCEPTED},
         {"double_quantization", "bnb_4bit_use_double_quant", NULL, ELSEWHERE_OTHER},
-        {"quantization*", "quantize", NULL, ELSEWHERE_OTHER},
+        {"quantization*", "quantize", "nf4 (4 bits) or int8 (8 bits)", ELSEWHERE_OTHER},
 
         {"evaluation_strategy", "eval_strategy", NULL, ELSEWHERE_SAME},
         {"logging_strategy", "logging_steps", NULL, ELSEWHERE_OTHER},
@@ -273,7 +274,8 @@ const struct config_elsewhere config_elsewhere[] = {
          ELSEWHERE_OTHER},
         {"accelerator_config parallelism_config deepcompile ddp context_parallel_size sequence_parallel_degree tensor_parallel_size "
          "dp_shard_size dp_replicate_size heads_k_stride ring_attn_func world_size local_world_size master_addr master_port "
-         "use_hyper_parallel hyper_parallel_* use_mca use_megatron_bridge megatron_bridge_args",
+         "use_hyper_parallel hyper_parallel_* use_mca use_megatron_bridge megatron_bridge_args "
+         "nproc_per_node num_processes nnodes",
          NULL,
          "one process runs all devices, and stages of layers pass over them (device: cuda takes all GPUs; several machines: mode); remove "
          "it",
@@ -375,7 +377,22 @@ const struct config_elsewhere config_elsewhere[] = {
         /* other verbs of theirs */
         {"infer_backend vllm vllm_* sglang_* gpu_memory_utilization return_logits gradio_*", NULL,
          "generate and chat answer here; remove it", ELSEWHERE_OTHER},
+        {"config config_file", NULL, "the file stands right after the verb, without a key (roundhouse train run.yaml); remove it",
+         ELSEWHERE_OTHER},
+        {"task_type", "task", "causal_lm (the default where config.json says nothing else), masked_lm or sequence_classification",
+         ELSEWHERE_OTHER},
         {"num_beams length_penalty", "temperature", "beams are not built; temperature, top_k, top_p and min_p sample", ELSEWHERE_OTHER},
+
+        /* llama.cpp */
+        {"n_predict predict", "max_new_tokens", NULL, ELSEWHERE_OTHER},
+        {"repeat_penalty", "repetition_penalty", NULL, ELSEWHERE_OTHER},
+        {"system_prompt", "system", NULL, ELSEWHERE_OTHER},
+        {"output", "outfile", "of the verbs merge and export (a run writes to output_dir)", ELSEWHERE_OTHER},
+        {"stop stop_sequences", "eos_token", "the token at which an answer ends", ELSEWHERE_OTHER},
+        {"ctx_size n_ctx", NULL, "a conversation may be as long as the model's context; remove it", ELSEWHERE_OTHER},
+        {"n_gpu_layers gpu_layers", NULL, "what a GPU holds follows from max_vram; remove it (device: cpu takes none)", ELSEWHERE_OTHER},
+        {"threads threads_batch", NULL, "all cores that the process may use compute; remove it", ELSEWHERE_OTHER},
+
         {"center_rewards_coefficient ebft ignore_bias_buffers", NULL, REWARDS, ELSEWHERE_OTHER},
 };
 const size_t config_elsewheres = sizeof config_elsewhere / sizeof config_elsewhere[0];

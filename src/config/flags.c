@@ -3,6 +3,7 @@
 
 #include "core/alloc.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* The name of a flag as its key is spelled: up to '=', with '_' for '-'. */
@@ -52,7 +53,7 @@ static int read_flag(char **argv, int left, unsigned verb, struct config_entries
 		return rc;
 	const struct config_key *key = &config_keys[entry->key];
 	if (!(key->verbs & verb))
-		return config_entry_fail(entry, "this verb has no use for it; see --help");
+		return config_entry_fail(entry, "this verb has no use for it: remove it (--help lists its keys)");
 	const char *equals = strchr(argv[0], '='), *value = equals ? equals + 1 : NULL;
 	*taken = 1;
 	if (!value && left > 1 && strncmp(argv[1], "--", 2) && !(may_stand_alone(key) && is_yaml(argv[1]))) {
@@ -178,6 +179,47 @@ static int read_plan_flag(char **argv, int left, unsigned verb, struct config_en
 	return value ? set_hardware(value, entries) : 0;
 }
 
+/* Rows in the place of CONFIG.yaml. JSON may be either. */
+static int is_rows(const char *word)
+{
+	static const char *const ends[] = {".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".gz", ".zst"};
+	for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+		if (strlen(word) > strlen(ends[i]) && !strcmp(word + strlen(word) - strlen(ends[i]), ends[i]))
+			return 1;
+	return 0;
+}
+
+/* llama.cpp's short options; key=value, as Hydra and torchtune have it. */
+static int refuse_word(const char *word)
+{
+	static const char *const shorts[][2] = {{"-m", "model_name_or_path"},
+	                                        {"-p", "prompt"},
+	                                        {"-n", "max_new_tokens"},
+	                                        {"-f", "prompt_file"},
+	                                        {"-s", "seed"},
+	                                        {"-sys", "system"},
+	                                        {"-o", "outfile"},
+	                                        {"-c", "config"},
+	                                        {"-ngl", "n_gpu_layers"},
+	                                        {"-t", "threads"},
+	                                        {"-r", "lora_r"}};
+	const struct config_shown shown = config_show(word);
+	for (size_t i = 0; i < sizeof shorts / sizeof *shorts; i++) {
+		const struct config_elsewhere *found = config_elsewhere_find(shorts[i][1]);
+		if (!strcmp(word, shorts[i][0]))
+			return found ? rh_fail(-EINVAL, "command line: unexpected word '%s': %s", shown.text, found->note)
+			             : rh_fail(-EINVAL, "command line: unexpected word '%s'; here it is --%s", shown.text, shorts[i][1]);
+	}
+	char name[64];
+	size_t length = strcspn(word, "=");
+	snprintf(name, sizeof name, "%.*s", (int)(length < 63 ? length : 63), word);
+	if (word[length] && config_key_find(name) >= 0)
+		return rh_fail(-EINVAL, "command line: unexpected word '%s'; write --%s", shown.text, shown.text);
+	return rh_fail(-EINVAL,
+	               "command line: unexpected word '%s'; beside CONFIG.yaml come --key value pairs, and lists are written [a,b]",
+	               shown.text);
+}
+
 int config_flags_read(int argc, char **argv, struct config_entries *entries, struct rh_config *config, const char **path)
 {
 	unsigned verb = config_verb_bit(entries->verb);
@@ -201,13 +243,13 @@ int config_flags_read(int argc, char **argv, struct config_entries *entries, str
 			config->force = 1;
 		else if (!strncmp(argv[i], "--", 2))
 			rc = read_flag(argv + i, argc - i, verb, entries, &taken);
+		else if (!*path && i == 0 && is_rows(argv[i]))
+			rc = rh_fail(-EINVAL, "command line: %s: a file of rows comes after a key: --train_file %s",
+			             config_show(argv[i]).text, config_show(argv[i]).text);
 		else if (!*path && argv[i][0] != '-' && (i == 0 || is_yaml(argv[i])))
 			*path = argv[i];
 		else
-			rc = rh_fail(-EINVAL,
-			             "command line: unexpected word '%s'; beside CONFIG.yaml come --key value pairs, and lists are written "
-			             "[a,b]",
-			             config_show(argv[i]).text);
+			rc = refuse_word(argv[i]);
 		if (rc)
 			return rc;
 		i += taken;

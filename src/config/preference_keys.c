@@ -39,6 +39,8 @@ static int fail_word(const struct config_entry *entry, const char *word)
 {
 	struct rh_text all = {0};
 	int rc = 0;
+	if (!strcmp(word, "dpo"))
+		return config_entry_fail(entry, "'dpo' is sigmoid here, DPO's loss");
 	for (int i = 0; !rc && i < RH_PREFERENCE_LOSSES; i++)
 		rc = rh_text_printf(&all, "%s%s", i ? ", " : "", words[i]);
 	if (!rc)

@@ -70,7 +70,8 @@ static int resolve_dtype(struct resolving *r)
 		wanted = meant;
 	}
 	if (wanted == DTYPE_FLOAT16)
-		return config_entry_fail(given(r, flag ? flag : "dtype"), "float16 is not built yet; float32 and bfloat16 work");
+		return config_entry_fail(given(r, flag ? flag : "dtype"), "float16 is not built yet; float32 and bfloat16 work%s",
+		                         flag ? ": remove it, or write bf16: true" : "");
 	int wide = wanted < 0 ? r->device == RH_DEVICE_CPU : wanted != DTYPE_BFLOAT16;
 	r->config->dtype = wide ? RH_F32 : RH_BF16;
 	return 0;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_BYTES = 64 };
+enum { NAME_BYTES = 64, PART_FAR = 3 /* farness of words of a key, or of their beginnings */ };
 
 static int least_of(int a, int b)
 {
@@ -137,10 +137,22 @@ static int is_near(const char *name, int far)
 	return far <= 2 * (most ? most : 1) + 1;
 }
 
+static int is_switch(const char *name)
+{
+	int key = config_key_find(name);
+	return key >= 0 && (config_keys[key].type == KEY_BOOL || config_keys[key].type == KEY_TRISTATE);
+}
+
 void config_suggest(const char *name, const char *verb, enum config_origin origin, char *out, size_t bytes)
 {
 	const struct config_shown shown = config_show(name);
 	const struct config_elsewhere *found = config_elsewhere_find(name);
+	int far = 0;
+	unsigned bit = config_verb_bit(verb);
+	const char *nearest = nearest_of(name, bit, &far);
+	int is_used = !found || !found->key || (config_keys[config_key_find(found->key)].verbs & bit);
+	if (origin == ORIGIN_FLAG && !is_used && far <= PART_FAR) /* of generate "adapter" is adapter_name_or_path, of train use_peft */
+		found = NULL;
 	if (found) {
 		const char *key = found->key, *note = found->note;
 		if (key)
@@ -149,9 +161,10 @@ void config_suggest(const char *name, const char *verb, enum config_origin origi
 			snprintf(out, bytes, "unknown key '%s': %s", shown.text, note);
 		return;
 	}
-	int far = 0;
-	unsigned bit = config_verb_bit(verb);
-	const char *nearest = nearest_of(name, bit, &far);
+	if (!strncmp(name, "no_", 3) && is_switch(name + 3)) {
+		snprintf(out, bytes, "unknown key '%s'; here it is %s: false", shown.text, name + 3);
+		return;
+	}
 	if (origin == ORIGIN_FILE && !is_near(name, far)) /* a file may hold other verbs' keys */
 		nearest = nearest_of(name, VERB_ALL, &far);
 	if (is_near(name, far))

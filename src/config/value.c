@@ -122,7 +122,7 @@ static int refuse_choice(const struct config_entry *entry)
 	if (strcmp(config_keys[entry->key].name, "optim"))
 		return refuse(entry);
 	if (strstr(entry->text, "adamw") && strstr(entry->text, "8bit"))
-		return config_entry_fail(entry, "'%s': 8-bit moments are state_layout: split8, with optim: adamw_torch",
+		return config_entry_fail(entry, "'%s': 8-bit moments are state_layout: split8, with optim: adamw_torch and dtype: bfloat16",
 		                         config_show(entry->text).text);
 	if (!strncmp(entry->text, "adamw", 5) || !strncmp(entry->text, "paged_adamw", 11))
 		return config_entry_fail(entry, "'%s' is adamw_torch here; where state lies is said by spill",

@@ -48,7 +48,7 @@ static int read_file(const char *path, char **out)
 
 static int find_text(const char *named, const char *own, struct rh_chat_template *chat)
 {
-	char fault[160];
+	char fault[192];
 	if (!named && !own)
 		return fail_with_names("the model brings no chat template");
 	for (size_t i = 0; named && i < chat_texts; i++)
@@ -64,7 +64,8 @@ static int find_text(const char *named, const char *own, struct rh_chat_template
 	chat->name = named;
 	if (rh_file_exists(named))
 		return read_file(named, &chat->text);
-	snprintf(fault, sizeof fault, "chat_template: '%.80s' is neither a built-in template nor a file", named);
+	snprintf(fault, sizeof fault, "chat_template: '%.80s' is neither a built-in template nor a file (for the model's own remove it)",
+	         named);
 	return fail_with_names(fault);
 }
 

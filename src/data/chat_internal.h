@@ -8,8 +8,8 @@
 /* Which form of text content a template accepts. */
 enum chat_content { CHAT_CONTENT_UNKNOWN, CHAT_CONTENT_ANY, CHAT_CONTENT_STRINGS, CHAT_CONTENT_PARTS };
 
-/* How a template takes the arguments of calls: as objects alone, or their JSON text too. */
-enum chat_arguments { CHAT_ARGUMENTS_UNKNOWN, CHAT_ARGUMENTS_ANY, CHAT_ARGUMENTS_OBJECTS };
+/* How a template takes the arguments of calls: as objects alone, or their JSON text too, which some write in quotes once more. */
+enum chat_arguments { CHAT_ARGUMENTS_UNKNOWN, CHAT_ARGUMENTS_ANY, CHAT_ARGUMENTS_OBJECTS, CHAT_ARGUMENTS_QUOTED };
 
 struct rh_chat_template {
 	const char *name;

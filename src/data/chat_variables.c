@@ -105,8 +105,9 @@ static int has_text_arguments(const json_t *message)
 	return 0;
 }
 
-/* Whether the template writes a call whose arguments are `arguments`: their one name and their one value, each whole. */
-static int writes_arguments(const struct rh_chat *chat, json_t *arguments, int *out)
+/* Whether the template writes a call whose arguments are `arguments`: their one name and their one value, each whole; and whether it
+ * writes them in quotes. */
+static int writes_arguments(const struct rh_chat *chat, json_t *arguments, int *out, int *quotes)
 {
 	json_t *variables = json_object();
 	json_t *messages = arguments ? json_pack("[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:O}}]}]", "role", "user", "content", "x",
@@ -118,6 +119,7 @@ static int writes_arguments(const struct rh_chat *chat, json_t *arguments, int *
 	if (!rc)
 		rc = chat_render_some(chat, variables, messages, RH_CHAT_WHOLE, &text, NULL);
 	*out = !rc && text.bytes && strstr(text.bytes, probe) && strstr(text.bytes, probe_value);
+	*quotes = *out && strstr(text.bytes, "{\\\"") != NULL;
 	rh_text_free(&text);
 	json_decref(variables);
 	json_decref(messages);
@@ -131,14 +133,16 @@ static int writes_arguments(const struct rh_chat *chat, json_t *arguments, int *
 static int find_arguments_taken(const struct rh_chat *chat)
 {
 	struct rh_chat_template *form = (struct rh_chat_template *)(uintptr_t)chat->form;
-	int texts = 0, objects = 0;
+	int texts = 0, objects = 0, quotes = 0, ignored;
 	if (form->arguments != CHAT_ARGUMENTS_UNKNOWN)
 		return 0;
-	int rc = writes_arguments(chat, json_pack("s++++", "{\"", probe, "\": \"", probe_value, "\"}"), &texts);
+	int rc = writes_arguments(chat, json_pack("s++++", "{\"", probe, "\": \"", probe_value, "\"}"), &texts, &quotes);
 	if (!rc)
-		rc = writes_arguments(chat, json_pack("{s:s}", probe, probe_value), &objects);
+		rc = writes_arguments(chat, json_pack("{s:s}", probe, probe_value), &objects, &ignored);
 	if (!rc)
-		form->arguments = objects && !texts ? CHAT_ARGUMENTS_OBJECTS : CHAT_ARGUMENTS_ANY;
+		form->arguments = objects && !texts   ? CHAT_ARGUMENTS_OBJECTS
+		                  : objects && quotes ? CHAT_ARGUMENTS_QUOTED
+		                                      : CHAT_ARGUMENTS_ANY;
 	return rc;
 }
 
@@ -167,6 +171,10 @@ static int with_parsed_arguments(const struct rh_chat *chat, const json_t *messa
 	if (!has_text_arguments(message))
 		return 0;
 	int rc = find_arguments_taken(chat);
+	if (!rc && chat->form->arguments == CHAT_ARGUMENTS_QUOTED)
+		rh_warn_once("%s: message %zu: chat template %s writes the arguments of calls, which are JSON text, in quotes, as in "
+		             "transformers, and so will the model; write them as objects, or name a template that takes text (qwen3)",
+		             chat->where, number + 1, chat->form->name);
 	if (rc || chat->form->arguments != CHAT_ARGUMENTS_OBJECTS)
 		return rc;
 	rh_warn_once(
@@ -301,22 +309,21 @@ static int is_given(const json_t *value)
 	return value && !json_is_null(value) && !(json_is_array(value) && !json_array_size(value));
 }
 
+#define OTHERS                                                                                                                             \
+	"chat_template: qwen3 has one (for models with ChatML's tokens; others: llama3.1, mistral-v3, mistral-tekken, hermes, or a file)"
+
 /* A template silently drops what it does not read; the model would then learn to answer without a reason. */
 static int need_tools_read(const struct rh_chat *chat, const json_t *conversation)
 {
 	size_t i;
 	const json_t *message;
 	if (is_given(json_object_get(conversation, "tools")) && !rh_jinja_reads(chat->form->jinja, "tools"))
-		return rh_fail(-EINVAL, "%s: chat template %s has no place for 'tools'; a file that chat_template names may have one",
-		               chat->where, chat->form->name);
+		return rh_fail(-EINVAL, "%s: chat template %s has no place for 'tools'; " OTHERS, chat->where, chat->form->name);
 	json_array_foreach(json_object_get(conversation, "messages"), i, message)
 	{
 		if (is_given(json_object_get(message, "tool_calls")) && !rh_jinja_reads(chat->form->jinja, "tool_calls"))
-			return rh_fail(
-			        -EINVAL,
-			        "%s: message %zu: chat template %s has no place for 'tool_calls'; a file that chat_template names may "
-			        "have one",
-			        chat->where, i + 1, chat->form->name);
+			return rh_fail(-EINVAL, "%s: message %zu: chat template %s has no place for 'tool_calls'; " OTHERS, chat->where,
+			               i + 1, chat->form->name);
 	}
 	return 0;
 }

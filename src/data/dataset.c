@@ -569,10 +569,10 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
 	int rc = is_of_images ? read_images(part, config, objective, &set) : read_files(part, config, objective, tokenizer, &set);
 	if (!rc)
 		rc = config->packing && !data_is_wrapped(config) ? pack_rows(&set, config->max_length)
-		                                                    : number_rows(&set, rh_preference_is_paired(&set.preference) ? 2 : 1);
+		                                                 : number_rows(&set, rh_preference_is_paired(&set.preference) ? 2 : 1);
 	set.row_length = config->packing ? config->max_length : 0;
-	set.is_packable =
-	        part == RH_DATASET_TRAIN && !config->packing && set.objective.task == RH_TASK_CAUSAL_LM && !config->preference.answers;
+	int splits = config->packing && config->packing_strategy != RH_PACKING_BFD;
+	set.is_packable = part == RH_DATASET_TRAIN && !splits && set.objective.task == RH_TASK_CAUSAL_LM && !config->preference.answers;
 	if (rc)
 		rh_dataset_free(&set);
 	else

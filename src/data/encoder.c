@@ -207,8 +207,9 @@ static int need_conversation(const struct data_encoder *encoder, const char *whe
 {
 	if (encoder->config->assistant_only_loss == RH_YES)
 		return rh_fail(-EINVAL, "%s: assistant_only_loss trains the assistant's turns of conversations, and %s", where,
-		               encoder->chat ? "this file holds plain strings: messages have turns"
-		                             : "without a chat template there are none (the model brings none: set chat_template)");
+		               encoder->chat
+		                       ? "this file holds plain strings: messages have turns; remove it"
+		                       : "without a chat template there are none (the model brings none: set chat_template); or remove it");
 	return 0;
 }
 

@@ -227,7 +227,7 @@ static int check_preference(const struct data_reader *reader, const json_t *row)
 		               "%s: the row says with a label whether its answer is a good one: loss_type: kto trains on such rows; else take the "
 		               "label out",
 		               where);
-	return rh_fail(-EINVAL, "%s: loss_type asks for rows with %s", where,
+	return rh_fail(-EINVAL, "%s: loss_type asks for rows with %s; remove it to train on rows as they are", where,
 	               reader->preference == DATA_IS_PAIR
 	                       ? "chosen and rejected answers, and prompt, messages or instruction"
 	                       : "prompt, completion and label, or kto_tag beside an answer (of pairs: loss_type: sigmoid and others)");

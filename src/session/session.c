@@ -104,7 +104,7 @@ static int take_template(struct rh_session *session)
 		return rc;
 	}
 	rh_note("conversations go through the chat template of %s%s", config->adapter_name_or_path,
-	        own ? ", with which it was trained, in place of the model's" : "");
+	        own ? ", with which it was trained, in place of the base's" : "");
 	rh_tokenizer_set_chat_template(session->tokenizer, text);
 	session->chat_jinja = rh_tokenizer_chat_template(session->tokenizer);
 	return 0;

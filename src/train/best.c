@@ -39,7 +39,8 @@ int best_check(const struct training *run)
 	const struct rh_config *config = run->config;
 	int judges = config->load_best_model_at_end || config->early_stopping_patience;
 	if (judges && !run->course.eval_every)
-		return rh_fail(-EINVAL, "%s: there are no evaluations; set eval_strategy, and validation_file or eval_split",
+		return rh_fail(-EINVAL,
+		               "%s: there are no evaluations; set eval_strategy (steps or epoch), and validation_file or eval_split",
 		               config->load_best_model_at_end ? "load_best_model_at_end" : "early_stopping_patience");
 	if (config->load_best_model_at_end && (!run->course.save_every || run->course.save_every % run->course.eval_every))
 		return rh_fail(-EINVAL,

@@ -321,7 +321,7 @@ static void test_an_adapters_template_serves_a_base_without_one(void **state)
 	fill_in(&scratch, "eval --validation_file @/talk.jsonl --max_length 64 --model_name_or_path @/hf --adapter_name_or_path @/out",
 	        line, sizeof line);
 	struct ran own = run_line(&scratch, "%s", line), named = run_line(&scratch, "%s --chat_template %s/turns.jinja", line, dir);
-	assert_non_null(strstr(own.err, "in place of the model's"));
+	assert_non_null(strstr(own.err, "in place of the base's"));
 	assert_int_equal(strncmp(own.out, named.out, strcspn(named.out, ";")), 0);
 	run_free(&own);
 	run_free(&named);

@@ -386,6 +386,27 @@ static void test_reasoning_that_a_template_leaves_out_is_told_of(void **state)
 	scratch_close(&scratch);
 }
 
+/* Some templates write text arguments as a JSON string, as transformers does, and a model would learn to call tools so. */
+static void test_arguments_that_a_template_quotes_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(
+	        path_of("%s/rows.jsonl", scratch.dir),
+	        "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": "
+	        "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"x\\\": 1}\"}}]}]}\n");
+	static const char line[] = "inspect @/run.yaml --chat_template @/turns.jinja";
+	static const char turns[] = "{%% for m in messages %%}{{ m.content }}{%% for c in m.tool_calls %%}{{ c.function.name }} {{ %s "
+	                            "}}{%% endfor %%}<|im_end|>"
+	                            "{%% endfor %%}";
+	write_text(path_of("%s/turns.jinja", scratch.dir), path_of(turns, "c.function.arguments | tojson"));
+	SAYS(&scratch, line, "rows.jsonl:1: message 2: |turns.jinja|in quotes|objects");
+	write_text(path_of("%s/turns.jinja", scratch.dir), path_of(turns, "c.function.arguments"));
+	SAYS(&scratch, line, "!in quotes");
+	scratch_close(&scratch);
+}
+
 /* The file that names it is the one to mend. */
 static void test_a_named_token_that_is_none_is_told_with_its_file(void **state)
 {
@@ -418,6 +439,7 @@ int main(void)
 	        cmocka_unit_test(test_a_load_balancing_loss_that_is_left_out_is_told_of),
 	        cmocka_unit_test(test_a_named_token_that_is_none_is_told_with_its_file),
 	        cmocka_unit_test(test_reasoning_that_a_template_leaves_out_is_told_of),
+	        cmocka_unit_test(test_arguments_that_a_template_quotes_are_told_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

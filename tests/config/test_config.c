@@ -129,6 +129,7 @@ static void test_load_takes_the_file_after_flags(void **state)
 		assert_int_equal(c.seed, 7);
 		rh_config_free(&c);
 	}
+	refused(NULL, "c.yaml learning_rate=1e-4", "unexpected word 'learning_rate=1e-4'; write --learning_rate=1e-4");
 	refused(NULL, "c.yaml c.yaml", "unexpected word 'c.yaml'");
 	refused(NULL, "--lora_r 4 --lora_target_modules q_proj v_proj", "unexpected word 'v_proj'; beside CONFIG.yaml");
 }
