@@ -165,10 +165,10 @@ static int ask(const struct part *part, struct answer *out, struct ending *endin
 	int ends[2], count = 0, status = 0;
 	*out = (struct answer){0};
 	if (pipe2(ends, O_CLOEXEC))
-		return rh_fail(-errno, "stress: no pipe: %s", strerror(errno));
+		return rh_fail(-errno, "no pipe: %s", strerror(errno));
 	pid_t child = fork();
 	if (child < 0) {
-		int rc = rh_fail(-errno, "stress: no process: %s", strerror(errno));
+		int rc = rh_fail(-errno, "no process: %s", strerror(errno));
 		close(ends[0]);
 		close(ends[1]);
 		return rc;
@@ -301,9 +301,9 @@ int verb_stress(const struct rh_config *config)
 	struct rh_device_spec spec;
 	struct rh_text text = {0};
 	if (config->mode != RH_MODE_LOCAL)
-		return rh_fail(-EINVAL, "stress: is for one box; add --mode local");
+		return rh_fail(-EINVAL, "it is for one box; add --mode local");
 	if (config->preference.answers)
-		return rh_fail(-EINVAL, "stress: tries rows of random tokens, not answers that are compared; leave loss_type out");
+		return rh_fail(-EINVAL, "it tries rows of random tokens, not answers that are compared; leave loss_type out");
 	int rc = config->svg ? verb_check_output(config, "svg", config->svg, OUTPUT_SVG) : 0;
 	if (!rc)
 		rc = rh_device_spec_parse(config->device, &spec);
@@ -311,13 +311,13 @@ int verb_stress(const struct rh_config *config)
 		return rc;
 	result.is_real = spec.kind != RH_DEVICE_SIM;
 	rc = run(config, &result);
-	if (!rc)
-		rc = write_svg(config, &result);
 	if (!rc && config->json)
 		rc = verb_print_json(stress_json(&result));
 	else if (!rc && !(rc = stress_put(&result, &text)))
 		fputs(text.bytes, stdout);
 	rh_text_free(&text);
+	if (!rc)
+		rc = write_svg(config, &result);
 	int64_t most = 0;
 	for (int p = 0; p < RH_PLACEMENTS; p++)
 		most = result.found[p].tokens > most ? result.found[p].tokens : most;
