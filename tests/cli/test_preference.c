@@ -146,7 +146,7 @@ static void test_a_resumed_run_has_the_same_bits_and_reads_its_reference(void **
 	scratch_close(&scratch);
 }
 
-/* Rows are held out and never evaluated: the reference's pass leaves them out, whose micro-batches would be larger than those of training. */
+/* Rows are held out and never evaluated: the reference's pass leaves them out; their micro-batches would be larger than training's. */
 static void test_rows_that_are_not_evaluated_get_no_reference(void **state)
 {
 	(void)state;
