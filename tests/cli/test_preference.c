@@ -220,6 +220,29 @@ static void test_eval_gives_what_training_gave(void **state)
 	scratch_close(&scratch);
 }
 
+/* Where the reference was there is another model by now: one that does not continue texts, or knows fewer tokens. */
+static void test_a_reference_that_is_another_model_is_refused(void **state)
+{
+	(void)state;
+	static const char *const others[][2] = {{"bert-cls", "does not continue texts"}, {"llama2", "fewer tokens"}};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	run_ok(&scratch, RUN, scratch.dir, "pairs", "sigmoid", 1, scratch.dir, "out");
+	for (size_t i = 0; i < 2; i++) {
+		char text[512];
+		snprintf(text, sizeof text, "{\"prompts\": \"text\", \"reference_model\": \"tests/reference/models/%s\"}", others[i][0]);
+		write_text(path_of("%s/out/roundhouse.json", scratch.dir), text);
+		struct ran ran = run_line(&scratch,
+		                          "eval --model_name_or_path %s/hf --adapter_name_or_path %s/out --validation_file " ROWS
+		                          "plain.jsonl --loss_type sigmoid --max_length 40",
+		                          scratch.dir, scratch.dir);
+		check_failed(&ran, others[i][1]);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 static void test_what_cannot_be_is_refused_in_a_line(void **state)
 {
 	(void)state;
@@ -311,6 +334,7 @@ int main(void)
 	        cmocka_unit_test(test_a_resumed_run_has_the_same_bits_and_reads_its_reference),
 	        cmocka_unit_test(test_rows_that_are_not_evaluated_get_no_reference),
 	        cmocka_unit_test(test_eval_gives_what_training_gave),
+	        cmocka_unit_test(test_a_reference_that_is_another_model_is_refused),
 	        cmocka_unit_test(test_what_cannot_be_is_refused_in_a_line),
 	        cmocka_unit_test(test_plan_tells_of_pairs_and_of_the_pass),
 	        cmocka_unit_test(test_inspect_shows_both_answers),
