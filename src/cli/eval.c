@@ -80,6 +80,20 @@ static int workload_of(const struct rh_config *config, const struct rh_dataset *
 	return 0;
 }
 
+/* Another model may lie there by now. */
+static int check_reference(const struct rh_session *session, const struct rh_dataset *dataset, const char *dir)
+{
+	const struct rh_model_config *model = session->model_config;
+	int32_t highest = 0;
+	for (int64_t i = 0; i < dataset->tokens; i++)
+		highest = dataset->ids[i] > highest ? dataset->ids[i] : highest;
+	if (model->task == RH_TASK_CAUSAL_LM && highest < model->vocab_size)
+		return rh_session_check_length(session);
+	return rh_fail(-EINVAL, "%s: is the reference that %s names, but no longer the model of that run: %s; put the run's model there",
+	               session->config->model_name_or_path, dir,
+	               model->task == RH_TASK_CAUSAL_LM ? "it has fewer tokens" : "it does not continue texts");
+}
+
 /* Gives the rows the log-probabilities of the model that the run began with, which its output names. */
 static int refer(const struct rh_config *config, struct rh_dataset *dataset)
 {
@@ -103,7 +117,9 @@ static int refer(const struct rh_config *config, struct rh_dataset *dataset)
 	if (!rc)
 		rc = rh_session_open(&before, RH_SESSION_INFERS, &session);
 	if (!rc) {
-		rc = workload_of(&before, dataset, NULL, &work);
+		rc = check_reference(&session, dataset, dir);
+		if (!rc)
+			rc = workload_of(&before, dataset, NULL, &work);
 		if (!rc)
 			rc = rh_session_start(&session, &work);
 		if (!rc)

@@ -81,6 +81,25 @@ static void run_free(struct run *run)
 }
 
 /* A line that is not whole ends the file: the run writes it just now, or was killed there. */
+static int read_lines(const struct rh_bytes *bytes, const char *path, struct run *run)
+{
+	char where[4096 + 32];
+	int rc = 0;
+	for (size_t at = 0, number = 1; !rc && at < bytes->length; number++) {
+		const char *end = memchr(bytes->bytes + at, '\n', bytes->length - at);
+		json_t *line = NULL;
+		if (!end)
+			break;
+		snprintf(where, sizeof where, "%s:%zu", path, number);
+		rc = rh_json_parse(bytes->bytes + at, (size_t)(end - bytes->bytes) - at, where, &line);
+		if (!rc)
+			rc = add_line(run, line);
+		json_decref(line);
+		at = (size_t)(end - bytes->bytes) + 1;
+	}
+	return rc;
+}
+
 static int run_read(const char *dir, struct run *run)
 {
 	struct rh_bytes bytes = {0};
@@ -91,17 +110,8 @@ static int run_read(const char *dir, struct run *run)
 		rc = rh_fail(-ENOENT, "%s holds no metrics.jsonl; report takes directories that a run wrote to", dir);
 	if (!rc)
 		rc = rh_file_load(path, &bytes);
-	for (size_t at = 0; !rc && at < bytes.length;) {
-		const char *end = memchr(bytes.bytes + at, '\n', bytes.length - at);
-		json_t *line = NULL;
-		if (!end)
-			break;
-		rc = rh_json_parse(bytes.bytes + at, (size_t)(end - bytes.bytes) - at, path, &line);
-		if (!rc)
-			rc = add_line(run, line);
-		json_decref(line);
-		at = (size_t)(end - bytes.bytes) + 1;
-	}
+	if (!rc)
+		rc = read_lines(&bytes, path, run);
 	if (!rc && !run->lines)
 		rc = rh_fail(-EINVAL, "%s: the run has logged no step yet", path);
 	rh_bytes_free(&bytes);
@@ -439,7 +449,9 @@ static int read_words(int argc, char **argv, struct asked *asked)
 	for (int i = 0; i < argc; i++) {
 		if (!strcmp(argv[i], "--force"))
 			asked->config.force = 1;
-		else if (!strcmp(argv[i], "--html") && i + 1 < argc)
+		else if (!strcmp(argv[i], "--html") && i + 1 == argc)
+			return rh_fail(-EINVAL, "--html: which file? --html FILE.html");
+		else if (!strcmp(argv[i], "--html"))
 			asked->config.html = argv[++i];
 		else if (argv[i][0] == '-')
 			return rh_fail(-EINVAL, "there is no flag %s; report takes --html FILE.html and --force", argv[i]);

@@ -138,16 +138,37 @@ static int read_answer(int pipe_end, double until_s, struct answer *out)
 	return 1;
 }
 
-/* *is_whole: 0 where the process was ended. Returns whether there is an answer; -1: no process could be started. */
-static int ask(const struct part *part, struct answer *out, int *is_whole)
+/* How a process ended that has not said all. */
+struct ending {
+	int is_late;
+	char why[128]; /* "": it has said all */
+};
+
+static void find_ending(int status, int is_late, struct ending *out)
+{
+	*out = (struct ending){0};
+	if (WIFEXITED(status) && !WEXITSTATUS(status))
+		return;
+	out->is_late = is_late;
+	if (is_late)
+		snprintf(out->why, sizeof out->why, "the time was up");
+	else if (WIFSIGNALED(status))
+		snprintf(out->why, sizeof out->why, "its process ended with signal %d%s", WTERMSIG(status),
+		         WTERMSIG(status) == SIGKILL ? ": the host's memory may have run short" : "");
+	else
+		snprintf(out->why, sizeof out->why, "its process ended with exit code %d", WEXITSTATUS(status));
+}
+
+/* The number of answers, of which *out is the last; negative: no process could be started. */
+static int ask(const struct part *part, struct answer *out, struct ending *ending)
 {
 	int ends[2], count = 0, status = 0;
 	*out = (struct answer){0};
 	if (pipe2(ends, O_CLOEXEC))
-		return rh_fail(-errno, "stress: no pipe: %s", strerror(errno));
+		return rh_fail(-errno, "no pipe: %s", strerror(errno));
 	pid_t child = fork();
 	if (child < 0) {
-		int rc = rh_fail(-errno, "stress: no process: %s", strerror(errno));
+		int rc = rh_fail(-errno, "no process: %s", strerror(errno));
 		close(ends[0]);
 		close(ends[1]);
 		return rc;
@@ -159,25 +180,27 @@ static int ask(const struct part *part, struct answer *out, int *is_whole)
 	close(ends[1]);
 	while (read_answer(ends[0], part->until_s, out))
 		count++;
-	kill(child, SIGKILL); /* it has ended, or its time has */
+	int is_late = rh_clock_seconds() >= part->until_s;
+	kill(child, SIGKILL); /* what ended before keeps its own status */
 	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
 		;
 	close(ends[0]);
-	*is_whole = WIFEXITED(status) && !WEXITSTATUS(status);
+	find_ending(status, is_late, ending);
 	return count;
 }
 
 static int find_place(struct part *part, struct stress_result *result)
 {
 	struct answer answer;
-	int is_whole, rc = ask(part, &answer, &is_whole);
+	struct ending ending;
+	int rc = ask(part, &answer, &ending);
 	if (rc < 0)
 		return rc;
 	if (rc && *answer.fault)
 		return rh_fail(-EINVAL, "%s", answer.fault);
-	result->is_out_of_time |= !rc;
+	result->is_out_of_time |= ending.is_late;
 	if (!rc) {
-		snprintf(answer.found.why, sizeof answer.found.why, "there was no time to find it");
+		snprintf(answer.found.why, sizeof answer.found.why, "%s", ending.is_late ? "there was no time to find it" : ending.why);
 		result->found[part->placement] = answer.found;
 		return 0;
 	}
@@ -193,11 +216,11 @@ static int find_place(struct part *part, struct stress_result *result)
 static int try_place(struct part *part, struct stress_result *result)
 {
 	struct answer answer;
-	int is_whole, rc;
+	struct ending ending;
 	part->found = &result->found[part->placement];
 	if (!part->found->tokens)
 		return 0;
-	rc = ask(part, &answer, &is_whole);
+	int rc = ask(part, &answer, &ending);
 	if (rc < 0)
 		return rc;
 	struct rh_stress_tried *tried = &result->tried[part->placement];
@@ -205,9 +228,9 @@ static int try_place(struct part *part, struct stress_result *result)
 	result->is_tried[part->placement] = 1;
 	if (*answer.fault)
 		snprintf(tried->why, sizeof tried->why, "%s", answer.fault);
-	if (!is_whole && !*tried->why)
-		snprintf(tried->why, sizeof tried->why, "the time was up");
-	result->is_out_of_time |= !is_whole;
+	if (!*tried->why)
+		snprintf(tried->why, sizeof tried->why, "%s", ending.why);
+	result->is_out_of_time |= ending.is_late;
 	return 0;
 }
 
@@ -218,8 +241,10 @@ static int run(const struct rh_config *config, struct stress_result *result)
 	double began = rh_clock_seconds(), all_s = config->time_s > 0 ? config->time_s : default_s;
 	struct part part = {.config = *config};
 	int rc = 0;
-	if (!part.config.max_ram && result->is_real) /* both parts keep to what is free now */
-		part.config.max_ram = rh_machine_free_ram() - ((int64_t)2 << 30);
+	if (!part.config.max_ram && result->is_real) { /* both parts keep to what is free now */
+		int64_t unused = rh_machine_free_ram(), spare = (int64_t)2 << 30;
+		part.config.max_ram = unused - (unused > 2 * spare ? spare : unused / 2);
+	}
 	for (int p = 0; !rc && p < RH_PLACEMENTS; p++) {
 		part.placement = (enum rh_placement)p;
 		part.until_s = began + all_s * (result->is_real ? for_prediction : 1) * (p + 1) / RH_PLACEMENTS;
@@ -276,9 +301,9 @@ int verb_stress(const struct rh_config *config)
 	struct rh_device_spec spec;
 	struct rh_text text = {0};
 	if (config->mode != RH_MODE_LOCAL)
-		return rh_fail(-EINVAL, "stress: is for one box; add --mode local");
+		return rh_fail(-EINVAL, "it is for one box; add --mode local");
 	if (config->preference.answers)
-		return rh_fail(-EINVAL, "stress: tries rows of random tokens, not answers that are compared; leave loss_type out");
+		return rh_fail(-EINVAL, "it tries rows of random tokens, not answers that are compared; leave loss_type out");
 	int rc = config->svg ? verb_check_output(config, "svg", config->svg, OUTPUT_SVG) : 0;
 	if (!rc)
 		rc = rh_device_spec_parse(config->device, &spec);
@@ -286,13 +311,13 @@ int verb_stress(const struct rh_config *config)
 		return rc;
 	result.is_real = spec.kind != RH_DEVICE_SIM;
 	rc = run(config, &result);
-	if (!rc)
-		rc = write_svg(config, &result);
 	if (!rc && config->json)
 		rc = verb_print_json(stress_json(&result));
 	else if (!rc && !(rc = stress_put(&result, &text)))
 		fputs(text.bytes, stdout);
 	rh_text_free(&text);
+	if (!rc)
+		rc = write_svg(config, &result);
 	int64_t most = 0;
 	for (int p = 0; p < RH_PLACEMENTS; p++)
 		most = result.found[p].tokens > most ? result.found[p].tokens : most;

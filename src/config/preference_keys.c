@@ -159,6 +159,6 @@ int config_resolve_preference(struct config_draft *draft, const struct config_en
 		config->learning_rate = 1e-6;
 	if (is->weight[RH_PREFERENCE_KTO] != 0)
 		config->train_sampling_strategy = RH_SAMPLING_SEQUENTIAL;
-	config->lora_dropout = 0;
+	config->lora_dropout = 0; /* as TRL does: policy and reference are compared without noise */
 	return 0;
 }

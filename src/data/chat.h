@@ -63,6 +63,8 @@ int rh_chat_tools(const json_t *list, const char *where, json_t **out) RH_MUST;
 /* What an assistant thought, under whichever of its names; NULL: nothing. Borrowed from the message. */
 const json_t *rh_chat_reasoning(const json_t *message);
 int rh_chat_reads_reasoning(const struct rh_chat_template *form);
+/* -EINVAL: the message is no object, or has no role that templates know. number: of the message in its conversation, from 0. */
+int rh_chat_check_message(const json_t *message, size_t number, const char *where) RH_MUST;
 /* Is the message of an assistant's role? */
 int rh_chat_is_assistant(const json_t *message);
 /* Does an assistant say in the message what the template can write: content, tool calls, or reasoning where the template reads it? */

@@ -223,15 +223,10 @@ int rh_chat_is_answer(const struct rh_chat_template *form, const json_t *message
 	return json_string_length(rh_chat_reasoning(message)) && rh_chat_reads_reasoning(form);
 }
 
-/* A message as the template sees it: content and the arguments of calls in the form it takes, its reasoning under the names that
- * templates read. A null stays, as none. */
-static int adapt(const struct rh_chat *chat, const json_t *message, size_t number, json_t **out)
+int rh_chat_check_message(const json_t *message, size_t number, const char *where)
 {
-	const json_t *content = json_object_get(message, "content"), *reasoning = rh_chat_reasoning(message);
-	json_t *fresh = NULL, *calls = NULL;
-	const char *other = NULL;
 	if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
-		return rh_fail(-EINVAL, "%s: message %zu must be an object with a string 'role'%s", chat->where, number + 1,
+		return rh_fail(-EINVAL, "%s: message %zu must be an object with a string 'role'%s", where, number + 1,
 		               json_object_get(message, "from") ? "; from and value are ShareGPT's: data_columns: {conversations: messages}"
 		                                                : "");
 	const char *role = json_string_value(json_object_get(message, "role"));
@@ -239,7 +234,20 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 		return rh_fail(-EINVAL,
 		               "%s: message %zu: role '%s' is no template's; 'messages' are of user and assistant ('conversations' of "
 		               "from and value may be of human and gpt)",
-		               chat->where, number + 1, role);
+		               where, number + 1, role);
+	return 0;
+}
+
+/* A message as the template sees it: content and the arguments of calls in the form it takes, its reasoning under the names that
+ * templates read. A null stays, as none. */
+static int adapt(const struct rh_chat *chat, const json_t *message, size_t number, json_t **out)
+{
+	const json_t *content = json_object_get(message, "content"), *reasoning = rh_chat_reasoning(message);
+	json_t *fresh = NULL, *calls = NULL;
+	const char *other = NULL;
+	int rc = rh_chat_check_message(message, number, chat->where);
+	if (rc)
+		return rc;
 	if (json_string_length(reasoning) && !rh_chat_reads_reasoning(chat->form))
 		rh_warn_once("%s: message %zu: chat template %s leaves out what the assistant thought, here and elsewhere; a file that "
 		             "chat_template names may write it",
@@ -252,7 +260,7 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 	} else if (json_is_string(content) && chat->form->content == CHAT_CONTENT_PARTS) {
 		fresh = json_pack("[{s:s, s:O}]", "type", "text", "text", content);
 	}
-	int rc = with_parsed_arguments(chat, message, number, &calls);
+	rc = with_parsed_arguments(chat, message, number, &calls);
 	if (rc) {
 		json_decref(fresh);
 		return rc;

@@ -69,6 +69,8 @@ int data_encode_conversation(struct data_encoder *encoder, const json_t *convers
 /* Appends a string to encoder->text; and with end-of-sequence, where it does not end with it. */
 int data_append(struct data_encoder *encoder, const json_t *string) RH_MUST;
 int data_append_ending(struct data_encoder *encoder, const json_t *string) RH_MUST;
+/* Of a list of messages: each can be rendered. What is no message would else count as no answer. */
+int data_check_answer(const json_t *prompt, const json_t *answer, const char *where) RH_MUST;
 /* 1: the string is nothing, or end-of-sequence alone; no assistant says more in the messages. */
 int data_is_nothing(const struct data_encoder *encoder, const json_t *answer);
 int data_leave_empty(struct data_encoder *encoder) RH_MUST;

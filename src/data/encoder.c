@@ -354,6 +354,14 @@ static int is_any_left_out(const json_t *messages)
 	return 0;
 }
 
+int data_check_answer(const json_t *prompt, const json_t *answer, const char *where)
+{
+	int rc = 0;
+	for (size_t i = 0; !rc && i < json_array_size(answer); i++)
+		rc = rh_chat_check_message(json_array_get(answer, i), json_array_size(prompt) + i, where);
+	return rc;
+}
+
 int data_is_nothing(const struct data_encoder *encoder, const json_t *answer)
 {
 	return json_is_array(answer) ? !is_answered(encoder, answer) : is_empty(encoder, answer);
@@ -456,10 +464,13 @@ static int mask_behind_answer(struct data_encoder *encoder, size_t messages, con
 static int encode_completion_chat(struct data_encoder *encoder, const json_t *row, const char *where)
 {
 	const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
+	int rc = data_check_answer(prompt, completion, where);
+	if (rc)
+		return rc;
 	if (!is_answered(encoder, completion))
 		return data_leave_empty(encoder);
 	const struct rh_config *config = encoder->config;
-	int masks_prompt = config->completion_only_loss != RH_NO, only_assistant = config->assistant_only_loss == RH_YES, rc;
+	int masks_prompt = config->completion_only_loss != RH_NO, only_assistant = config->assistant_only_loss == RH_YES;
 	json_t *both = json_copy((json_t *)(uintptr_t)prompt); /* shallow; the messages' counts are the row's alone */
 	json_t *question = data_with_messages(row, prompt), *whole = NULL;
 	if (both && !json_array_extend(both, (json_t *)(uintptr_t)completion))

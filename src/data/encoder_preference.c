@@ -101,9 +101,13 @@ int data_encode_preference(struct data_encoder *encoder, const json_t *row, cons
 	int is_pair = encoder->kind == DATA_PAIR || encoder->kind == DATA_PAIR_CHAT, lacks_end = 0, writes_none = 0, two_bos = 0;
 	const json_t *const answer[2] = {json_object_get(row, is_pair ? "chosen" : "completion"), json_object_get(row, "rejected")};
 	const json_t *prompt = json_object_get(row, "prompt");
-	for (int i = 0; i < 1 + is_pair; i++)
+	for (int i = 0; i < 1 + is_pair; i++) {
+		int rc = data_check_answer(prompt, answer[i], where);
+		if (rc)
+			return rc;
 		if (data_is_nothing(encoder, answer[i]))
 			return data_leave_empty(encoder);
+	}
 	encoder->both.count = 0;
 	for (int i = 0; i < 1 + is_pair; i++) {
 		int rc = encode_one(encoder, row, answer[i], where);

@@ -122,8 +122,13 @@ static int predict_shorter(const struct rh_config *config, const struct rh_sessi
 		const struct rh_config own = rh_stress_config(config, machine->hardware, placement, length);
 		struct rh_forecast forecast;
 		rc = simulate(&own, machine, &forecast);
-		out->point[out->points].tokens = length;
-		out->point[out->points++].tokens_per_second = forecast.tokens_per_second;
+		if (rc == RH_DOES_NOT_FIT) { /* as fewer chunks of a shorter row may need more memory */
+			rh_error_clear();
+			rc = 0;
+		} else if (!rc) {
+			out->point[out->points].tokens = length;
+			out->point[out->points++].tokens_per_second = forecast.tokens_per_second;
+		}
 		rh_forecast_free(&forecast);
 	}
 	out->point[out->points].tokens = out->tokens;

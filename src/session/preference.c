@@ -166,7 +166,7 @@ static int describe(const struct rh_session *session, const struct rh_dataset *t
 		rh_free(path);
 	}
 	describe_rows(train, &rows);
-	if (held_out->rows)
+	if (held_out)
 		describe_rows(held_out, &rows);
 	return rc ? rc
 	          : rh_text_printf(out,
@@ -187,7 +187,7 @@ static int read_references(const char *path, const struct rh_text *line, struct 
 {
 	struct rh_bytes file;
 	uint64_t sum;
-	size_t documents = (size_t)(train->documents + held_out->documents), numbers = documents * sizeof(float);
+	size_t documents = (size_t)(train->documents + (held_out ? held_out->documents : 0)), numbers = documents * sizeof(float);
 	if (!path || !rh_file_exists(path))
 		return 0;
 	int rc = rh_file_load(path, &file);
@@ -200,7 +200,8 @@ static int read_references(const char *path, const struct rh_text *line, struct 
 	}
 	if (is_right) {
 		set_references(train, file.bytes + line->length);
-		set_references(held_out, file.bytes + line->length + (size_t)train->documents * sizeof(float));
+		if (held_out)
+			set_references(held_out, file.bytes + line->length + (size_t)train->documents * sizeof(float));
 	}
 	rh_bytes_free(&file);
 	return is_right;
@@ -223,18 +224,19 @@ int rh_reference_find(struct rh_session *session, const char *path, struct rh_da
 	struct rh_text line = {0};
 	int rc = describe(session, train, held_out, &line), found = rc ? rc : read_references(path, &line, train, held_out);
 	rh_text_free(&line);
+	int64_t rows = train->rows + (held_out ? held_out->rows : 0);
 	*is_made = !found;
 	if (found < 0)
 		return found;
 	if (found) {
-		rh_note("reference: log-probabilities of %" PRId64 " rows read from %s", train->rows + held_out->rows, path);
+		rh_note("reference: log-probabilities of %" PRId64 " rows read from %s", rows, path);
 		return 0;
 	}
 	rh_note("reference: the log-probabilities of %" PRId64 " rows by the model as it stands before step 1, in one pass%s",
-	        train->rows + held_out->rows,
+	        rows,
 	        config->adapter_name_or_path ? " (that is the base with its adapter; LLaMA-Factory takes the base alone)" : "");
 	rc = rh_reference_pass(session, train, config->per_device_train_batch_size, progress);
-	if (!rc && held_out->rows)
+	if (!rc && held_out)
 		rc = rh_reference_pass(session, held_out, config->per_device_eval_batch_size, progress);
 	return rc;
 }
@@ -244,7 +246,7 @@ int rh_reference_save(const struct rh_session *session, const char *path, const 
 	struct rh_text text = {0};
 	const struct rh_dataset *const sets[] = {train, held_out};
 	int rc = describe(session, train, held_out, &text);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2 && sets[i]; i++)
 		for (int64_t d = 0; !rc && d < sets[i]->documents; d++)
 			rc = rh_text_append(&text, (const char *)&sets[i]->judged[d].reference, sizeof(float));
 	uint64_t sum = rc ? 0 : XXH3_64bits(text.bytes, text.length);

@@ -35,7 +35,12 @@ int rh_training_data_arrange(const struct rh_config *config, const struct rh_obj
 	return 0;
 }
 
-int rh_training_data_workload(struct rh_session *session, const struct rh_training_data *data, int64_t chunk, struct rh_workload *out)
+struct rh_dataset *rh_training_data_evaluated(const struct rh_config *config, struct rh_training_data *data)
+{
+	return config->eval_strategy != RH_WHEN_NO && data->held_out.rows ? &data->held_out : NULL;
+}
+
+int rh_training_data_workload(struct rh_session *session, struct rh_training_data *data, int64_t chunk, struct rh_workload *out)
 {
 	const struct rh_config *config = session->config;
 	struct rh_batch_limits limits;
@@ -56,13 +61,13 @@ int rh_training_data_workload(struct rh_session *session, const struct rh_traini
 	                            .reading_bytes = rh_max(data->train.reading_bytes, data->held_out.reading_bytes)};
 	out->data_bytes += rh_micro_shape_pixel_bytes(&out->train) * out->train_micro_batches;
 	out->data_bytes += config->trace_step ? (int64_t)RH_TRACE_STEP_SPANS * RH_TRACE_SPAN_BYTES : 0;
-	int evaluates = config->eval_strategy != RH_WHEN_NO && data->held_out.rows;
+	const struct rh_dataset *evaluated = rh_training_data_evaluated(config, data);
 	if (rh_preference_refers(&config->preference)) {
-		rc = rh_reference_workload(config, &data->train, evaluates ? &data->held_out : NULL, session->device_count, out);
-	} else if (evaluates) {
+		rc = rh_reference_workload(config, &data->train, evaluated, session->device_count, out);
+	} else if (evaluated) {
 		out->infer_micro_batches =
-		        rh_evaluate_micro_batches(data->held_out.rows, config->per_device_eval_batch_size, session->device_count);
-		rc = rh_evaluate_shape(&data->held_out, config->per_device_eval_batch_size, &data->choices, &out->infer);
+		        rh_evaluate_micro_batches(evaluated->rows, config->per_device_eval_batch_size, session->device_count);
+		rc = rh_evaluate_shape(evaluated, config->per_device_eval_batch_size, &data->choices, &out->infer);
 		out->data_bytes += rc ? 0 : rh_micro_shape_pixel_bytes(&out->infer) * out->infer_micro_batches;
 	}
 	return rc ? rc : rh_chunks_choose(session, &data->train, chunk, out);

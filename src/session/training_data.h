@@ -18,9 +18,11 @@ struct rh_training_data {
 int rh_training_data_arrange(const struct rh_config *config, const struct rh_objective *objective, const struct rh_tokenizer *tokenizer,
                              struct rh_training_data *data) RH_MUST;
 
+/* The rows that the run evaluates on; NULL: it evaluates nothing. */
+struct rh_dataset *rh_training_data_evaluated(const struct rh_config *config, struct rh_training_data *data);
+
 /* What a session must be ready for. chunk: as in rh_chunks_choose. */
-int rh_training_data_workload(struct rh_session *session, const struct rh_training_data *data, int64_t chunk,
-                              struct rh_workload *out) RH_MUST;
+int rh_training_data_workload(struct rh_session *session, struct rh_training_data *data, int64_t chunk, struct rh_workload *out) RH_MUST;
 
 void rh_training_data_free(struct rh_training_data *data);
 

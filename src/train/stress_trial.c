@@ -18,6 +18,7 @@ struct row {
 	float *loss;
 	struct rh_micro_batch *micro; /* (places) */
 	int places, chunks;
+	int64_t tokens; /* 0: none was made */
 };
 
 static void row_free(struct row *row)
@@ -44,11 +45,27 @@ static int row_reserve(int64_t tokens, int places, struct row *out)
 	return out->ids && out->position && out->head_row && out->numbers && out->loss && out->micro ? 0 : -ENOMEM;
 }
 
-static int row_make(const struct rh_session *session, int64_t tokens, struct row *row)
+/* Cuts where a row of max_length is cut: each chunk is then as large as was planned for it, which one of a shorter row need not be.
+ * Returns how many chunks `tokens` hold. */
+static int64_t cut_within(const struct rh_session *session, int64_t tokens, int64_t *cut)
 {
-	int64_t cut[RH_CHUNKS_MOST + 1], vocabulary = session->model_config->vocab_size, count = 1;
+	const struct rh_chunk_rule rule = rh_chunk_rule_of(session->work.chunk, session->model);
+	const int32_t start[2] = {0, (int32_t)session->config->max_length};
+	int64_t count = rh_chunks_cut(&rule, start, 1, cut);
+	while (count > 0 && cut[count] > tokens)
+		count--;
+	return count;
+}
+
+/* A row of at most so many tokens; none where they are fewer than the first chunk's. */
+static int row_make(const struct rh_session *session, int64_t most, struct row *row)
+{
+	int64_t cut[RH_CHUNKS_MOST + 1] = {0, most}, vocabulary = session->model_config->vocab_size;
+	int64_t count = row->places > 1 ? cut_within(session, most, cut) : 1, tokens = count > 0 ? cut[count] : 0;
 	int32_t start[2] = {0, (int32_t)tokens}, *numbers = row->numbers;
 	float *loss = row->loss;
+	if (count <= 0)
+		return (int)count;
 	for (int64_t i = 0; i <= tokens; i++) {
 		uint32_t drawn = rh_philox(session->config->seed, (uint32_t)i, 0, 0, 0).word[0];
 		row->ids[i] = (int32_t)(drawn % (uint64_t)vocabulary);
@@ -62,13 +79,7 @@ static int row_make(const struct rh_session *session, int64_t tokens, struct row
 	                                     .start_k = start,
 	                                     .head_row = row->head_row,
 	                                     .target = row->ids + 1};
-	const struct rh_chunk_rule rule = rh_chunk_rule_of(session->work.chunk, session->model);
-	if (row->places > 1)
-		count = rh_chunks_cut(&rule, start, 1, cut);
-	if (count < 0)
-		return (int)count;
-	cut[0] = row->places > 1 ? cut[0] : 0;
-	cut[1] = row->places > 1 ? cut[1] : tokens;
+	row->tokens = tokens;
 	row->chunks = (int)count;
 	for (int c = 0; c < row->places; c++) {
 		struct rh_micro_shape of_chunk = rh_chunk_of(&whole, cut, c, (int)count, &(struct rh_chunk_room){0}).shape;
@@ -101,11 +112,11 @@ static int reserve(const struct rh_config *config, struct rh_session *session)
 }
 
 /* Forward, backward and update. */
-static int train(struct rh_session *session, const struct row *row, int64_t tokens, double *norm)
+static int train(struct rh_session *session, const struct row *row, double *norm)
 {
 	const struct rh_update update = rh_update_of(session->config, 0, session->config->learning_rate, 1);
 	rh_updater_open(session->updater, &update, session->config->max_grad_norm);
-	int rc = rh_executor_begin(session->executor, row->micro, row->places, 0, 1.0f / (float)(tokens - 1));
+	int rc = rh_executor_begin(session->executor, row->micro, row->places, 0, 1.0f / (float)(row->tokens - 1));
 	if (!rc)
 		rc = rh_executor_finish(session->executor);
 	if (!rc)
@@ -149,15 +160,15 @@ void rh_stress_try(const struct rh_config *config, double seconds, double predic
 	if (!rc && reserved)
 		reserved(context, out);
 	int64_t tokens = rc ? 0 : tokens_in(seconds - (rh_clock_seconds() - began), predicted_s, config->max_length);
-	if (!rc && tokens >= FEWEST) {
+	if (!rc && tokens >= FEWEST)
 		rc = row_make(&session, tokens, &row);
+	if (!rc && row.tokens) {
 		double started = rh_clock_seconds();
-		if (!rc)
-			rc = train(&session, &row, tokens, &out->norm);
+		rc = train(&session, &row, &out->norm);
 		if (!rc && !isfinite(out->norm))
 			rc = rh_fail(-EINVAL, "the gradient of the step is not finite");
 		out->step_seconds = rh_clock_seconds() - started;
-		out->step_tokens = rc ? 0 : tokens;
+		out->step_tokens = rc ? 0 : row.tokens;
 		out->chunks = row.chunks;
 		measure(&session, out);
 	}

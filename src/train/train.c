@@ -277,7 +277,8 @@ static int find_reference(struct training *run, const char *checkpoint, char **p
 	struct rh_progress *progress = NULL;
 	int is_made = 0, rc = *path ? rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &progress) : -ENOMEM;
 	if (!rc)
-		rc = rh_reference_find(&run->session, checkpoint ? *path : NULL, &run->data.train, &run->data.held_out, progress, &is_made);
+		rc = rh_reference_find(&run->session, checkpoint ? *path : NULL, &run->data.train,
+		                       rh_training_data_evaluated(config, &run->data), progress, &is_made);
 	rh_progress_close(progress);
 	if (!is_made) {
 		rh_free(*path);
@@ -310,7 +311,7 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	if (!rc)
 		rc = best_find(run);
 	if (!rc && reference)
-		rc = rh_reference_save(&run->session, reference, &run->data.train, &run->data.held_out);
+		rc = rh_reference_save(&run->session, reference, &run->data.train, rh_training_data_evaluated(config, &run->data));
 	rh_free(reference);
 	if (!rc)
 		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1, rh_checkpoint_step(run->trainer.best_checkpoint));

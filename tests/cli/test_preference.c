@@ -146,6 +146,24 @@ static void test_a_resumed_run_has_the_same_bits_and_reads_its_reference(void **
 	scratch_close(&scratch);
 }
 
+/* Rows are held out and never evaluated: the reference's pass leaves them out; their micro-batches would be larger than training's. */
+static void test_rows_that_are_not_evaluated_get_no_reference(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	struct ran ran = run_line(&scratch,
+	                          "train --model_name_or_path %s/hf --train_file " ROWS "plain.jsonl --loss_type sigmoid --output_dir "
+	                          "%s/out --save_strategy no --max_length 40 --max_steps 1 --per_device_train_batch_size 1 "
+	                          "--per_device_eval_batch_size 8 --eval_split 0.5 --eval_strategy no --allow cut-answers",
+	                          scratch.dir, scratch.dir);
+	if (ran.status || !strstr(ran.err, "log-probabilities of 8 rows"))
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 /* A figure of the last line of a file that has it. */
 static double last_figure(const char *path, const char *key)
 {
@@ -199,6 +217,29 @@ static void test_eval_gives_what_training_gave(void **state)
 	        scratch.dir);
 	check_failed(&ran, "does not say which");
 	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+/* Where the reference was there is another model by now: one that does not continue texts, or knows fewer tokens. */
+static void test_a_reference_that_is_another_model_is_refused(void **state)
+{
+	(void)state;
+	static const char *const others[][2] = {{"bert-cls", "does not continue texts"}, {"llama2", "fewer tokens"}};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	run_ok(&scratch, RUN, scratch.dir, "pairs", "sigmoid", 1, scratch.dir, "out");
+	for (size_t i = 0; i < 2; i++) {
+		char text[512];
+		snprintf(text, sizeof text, "{\"prompts\": \"text\", \"reference_model\": \"tests/reference/models/%s\"}", others[i][0]);
+		write_text(path_of("%s/out/roundhouse.json", scratch.dir), text);
+		struct ran ran = run_line(&scratch,
+		                          "eval --model_name_or_path %s/hf --adapter_name_or_path %s/out --validation_file " ROWS
+		                          "plain.jsonl --loss_type sigmoid --max_length 40",
+		                          scratch.dir, scratch.dir);
+		check_failed(&ran, others[i][1]);
+		run_free(&ran);
+	}
 	scratch_close(&scratch);
 }
 
@@ -291,7 +332,9 @@ int main(void)
 	        cmocka_unit_test(test_each_loss_gives_the_figures_of_trl),
 	        cmocka_unit_test(test_bits_do_not_depend_on_the_machine),
 	        cmocka_unit_test(test_a_resumed_run_has_the_same_bits_and_reads_its_reference),
+	        cmocka_unit_test(test_rows_that_are_not_evaluated_get_no_reference),
 	        cmocka_unit_test(test_eval_gives_what_training_gave),
+	        cmocka_unit_test(test_a_reference_that_is_another_model_is_refused),
 	        cmocka_unit_test(test_what_cannot_be_is_refused_in_a_line),
 	        cmocka_unit_test(test_plan_tells_of_pairs_and_of_the_pass),
 	        cmocka_unit_test(test_inspect_shows_both_answers),

@@ -83,7 +83,8 @@ static void test_what_is_no_run_is_refused(void **state)
 	refused(&scratch, "report", "which run?");
 	refused(&scratch, "report @/nothing", "nothing holds no metrics.jsonl");
 	refused(&scratch, "report @/empty", "has logged no step yet");
-	refused(&scratch, "report @/spoilt", "metrics.jsonl");
+	refused(&scratch, "report @/spoilt", "metrics.jsonl:2: ");
+	refused(&scratch, "report @/run --html", "--html: which file?");
 	refused(&scratch, "report @/run @/run", "add --html");
 	refused(&scratch, "report @/run --pdf x", "no flag --pdf|--html");
 	refused(&scratch, "report @/run --html @/mine.html", "html: |is no HTML page that Roundhouse wrote|--force");

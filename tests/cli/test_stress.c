@@ -151,15 +151,64 @@ static void test_it_keeps_to_its_time(void **state)
 	struct scratch scratch;
 	scratch_open(&scratch);
 	double began = rh_clock_seconds();
-	struct ran ran =
-	        run_line(&scratch, "stress --model_name_or_path tests/reference/models/qwen3 --device cpu:1 --max_ram 1GiB --time 6s");
-	if (ran.status > 1)
+	struct ran ran = run_line(&scratch,
+	                          "stress --model_name_or_path tests/reference/models/qwen3 --device cpu:1 --max_ram 1GiB --time 6s "
+	                          "--svg %s/none/curve.svg",
+	                          scratch.dir);
+	/* what was found is told though the picture cannot be written */
+	if (ran.status > 1 || !strstr(ran.out, "bytes in") || !strstr(ran.err, "curve.svg"))
 		fail_msg("exit %d: %s%s", ran.status, ran.out, ran.err);
 	assert_true(rh_clock_seconds() - began < 8);
 	run_free(&ran);
 	ran = run_line(&scratch, "stress --model_name_or_path tests/reference/models/qwen3 --time soon");
 	assert_true(ran.status == 2 && strstr(ran.err, "--time: expected a time such as 90s, 10m or 2h"));
 	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+/* The first process that this one has started; 0: none yet. */
+static long first_child(pid_t parent)
+{
+	char path[64];
+	long child = 0;
+	snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
+	FILE *file = fopen(path, "r");
+	if (file && fscanf(file, "%ld", &child) != 1)
+		child = 0;
+	if (file)
+		fclose(file);
+	return child;
+}
+
+/* As the kernel does where memory runs short: that is told, and the other places are looked at all the same. */
+static void test_a_part_that_is_killed_is_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	size_t length;
+	scratch_open(&scratch);
+	const char *out_file = path_of("%s/out", scratch.dir);
+	pid_t parent = fork();
+	assert_true(parent >= 0);
+	if (!parent) {
+		FILE *out = freopen(out_file, "w", stdout);
+		(void)out;
+		execl("build/release/roundhouse", "roundhouse", "stress", "--model_name_or_path", "tests/reference/models/qwen3",
+		      "--device", "cpu:1", "--max_ram", "40MiB", "--time", "20s", (char *)NULL);
+		_exit(127);
+	}
+	long child = 0;
+	for (double until_s = rh_clock_seconds() + 10; !child && rh_clock_seconds() < until_s;)
+		child = first_child(parent);
+	assert_true(child > 0);
+	assert_int_equal(kill((pid_t)child, SIGKILL), 0);
+	int status;
+	waitpid(parent, &status, 0);
+	char *text = read_bytes(path_of("%s/out", scratch.dir), &length);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) || !strstr(text, "device              -  its process ended with signal 9") ||
+	    strstr(text, "no time to find it"))
+		fail_msg("status %d: %s", status, text);
+	free(text);
 	scratch_close(&scratch);
 }
 
@@ -170,6 +219,7 @@ int main(void)
 	        cmocka_unit_test(test_what_is_found_is_the_longest),
 	        cmocka_unit_test(test_killed_anywhere_it_leaves_nothing),
 	        cmocka_unit_test(test_it_keeps_to_its_time),
+	        cmocka_unit_test(test_a_part_that_is_killed_is_told_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

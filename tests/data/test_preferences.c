@@ -203,6 +203,11 @@ static void test_rows_of_another_kind_are_refused(void **state)
 	assert_non_null(strstr(rh_error(-EINVAL), "prompt, completion and label"));
 	assert_int_equal(load(STRINGS "\n{\"prompt\":\"q\",\"chosen\":\"a\"}", config_of(RH_PREFERENCE_SIGMOID, 0), &set), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), ":2: 'rejected' is missing"));
+	/* turns in a list of messages: an answer that cannot be read is not taken for none */
+	assert_int_equal(load("{\"chosen\":[" HUMAN("q") "," GPT("good") "],\"rejected\":[" HUMAN("q") "," GPT("bad") "]}",
+	                      config_of(RH_PREFERENCE_SIGMOID, 1), &set),
+	                 -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), ":1: message 2 must be an object with a string 'role'"));
 	/* tools of a conversation reach the template */
 	assert_int_equal(
 	        load("{\"conversations\":[" HUMAN("q") "],\"tools\":\"[{\\\"name\\\":\\\"f\\\",\\\"parameters\\\":{}}]\",\"chosen\":" GPT(
