@@ -3,15 +3,16 @@
 #include "cuda/head_loss.h"
 #include "cuda/launch.h"
 
-/* d = op(a) b + c + bias; trans: of a, of b. */
+/* d = alpha op(a) b + c + bias; trans: of a, of b. */
 struct product {
 	struct rh_view a, b, c, bias, d;
 	int trans_a, trans_b;
+	float alpha;
 };
 
 static int multiply(const struct launch_context *launch, const struct product *product)
 {
-	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {product->trans_a, product->trans_b, 1}};
+	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {product->trans_a, product->trans_b, product->alpha}};
 	op.operand[RH_GEMM_A] = product->a;
 	op.operand[RH_GEMM_B] = product->b;
 	op.operand[RH_GEMM_C] = product->c;
@@ -49,6 +50,7 @@ int launch_head(const struct launch_context *launch, const struct rh_op *op)
 	enum head_gradient gradient = !dh.data && !dw.data && !dbias.data ? HEAD_LOSS_ONLY
 	                              : h.dtype == RH_F32                 ? HEAD_GRADIENT_F32
 	                                                                  : HEAD_GRADIENT_BF16;
+	float alpha = op->head_loss.alpha == 0 ? 1 : op->head_loss.alpha;
 	int rc = 0;
 	for (int64_t first = 0, rows; !rc && first < h.rows; first += rows) {
 		rows = h.rows - first < space.rows ? h.rows - first : space.rows;
@@ -68,7 +70,7 @@ int launch_head(const struct launch_context *launch, const struct rh_op *op)
 			head.teacher = rh_view_rows(view[RH_HEAD_LOSS_TEACHER], first, rows);
 		if (view[RH_HEAD_LOSS_MIX].data)
 			head.mix = rh_view_rows(view[RH_HEAD_LOSS_MIX], first, rows);
-		rc = multiply(launch, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1});
+		rc = multiply(launch, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1, .alpha = alpha});
 		if (!rc)
 			rc = launch_rows(&head, launch->stream);
 		if (gradient == HEAD_GRADIENT_BF16) {
@@ -76,9 +78,9 @@ int launch_head(const struct launch_context *launch, const struct rh_op *op)
 			logits.stride *= 2;
 		}
 		if (!rc && dh.data)
-			rc = multiply(launch, &(struct product){.a = logits, .b = w, .d = rh_view_rows(dh, first, rows)});
+			rc = multiply(launch, &(struct product){.a = logits, .b = w, .d = rh_view_rows(dh, first, rows), .alpha = alpha});
 		if (!rc && dw.data)
-			rc = multiply(launch, &(struct product){.a = logits, .trans_a = 1, .b = part, .c = dw, .d = dw});
+			rc = multiply(launch, &(struct product){.a = logits, .trans_a = 1, .b = part, .c = dw, .d = dw, .alpha = alpha});
 		if (!rc && dbias.data)
 			rc = bias_gradient(launch, logits, dbias);
 	}

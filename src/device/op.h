@@ -306,8 +306,8 @@ enum { RH_SCATTER_ROWS_X, RH_SCATTER_ROWS_INDEX, RH_SCATTER_ROWS_Y };
  * kept when word e%4 of Philox(seed; e/4, site, micro_batch, step), as a fraction, is >= p. Its gradient is the same op on the gradient. */
 enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
 
-/* HEAD_LOSS: logits = h w^T + bias, chunk rows at a time (chunk = logits.rows). h (n,H), w (V,H), bias (1,V) or absent, act; target (n,1)
- * I32.
+/* HEAD_LOSS: logits = alpha * h w^T + bias, chunk rows at a time (chunk = logits.rows). h (n,H), w (V,H), bias (1,V) or absent, act;
+ * target (n,1) I32. alpha 0 is 1.
  * loss (n,1) F32 = -log softmax at the target; hit (n,1) I32 = 1 where the target is the (first) largest logit.
  * dh (n,H) act = scale * gradient, or absent; dw (V,H), dbias (1,V) F32 += scale * gradient, or absent. logits (chunk,V) F32 is
  * workspace.
@@ -548,7 +548,7 @@ struct rh_op {
 			uint32_t first_row;
 		} dropout;
 		struct {
-			float scale, temperature; /* temperature and divergence: with a teacher, or with shares */
+			float scale, alpha, temperature; /* temperature and divergence: with a teacher, or with shares */
 			enum rh_divergence divergence;
 			int64_t top; /* 0: a teacher is logits */
 		} head_loss;

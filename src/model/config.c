@@ -443,6 +443,10 @@ static int parse_text(const json_t *json, const char *where, struct rh_model_con
 	if (!rc)
 		rc = config_parse_delta(json, where, out);
 	if (!rc)
+		rc = config_parse_scales(json, where, out);
+	if (!rc)
+		rc = config_parse_hybrid(json, where, out);
+	if (!rc)
 		rc = config_parse_experts(json, where, out);
 	if (!rc)
 		rc = config_parse_labels(json, where, out);

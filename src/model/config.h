@@ -46,7 +46,10 @@ struct rh_model_config {
 	int64_t expert_size; /* of each, 0: intermediate_size */
 	enum rh_router_softmax router_softmax;
 	double attention_scalar; /* scores are divided by its root; 0: head_dim */
+	double attention_factor; /* of scores, in place of that; 0: not said */
 	double embedding_scale;  /* 0: 1 */
+	double residual_factor;  /* of what each half adds to the residual; 0: 1 */
+	double logits_divisor;   /* 0: 1 */
 	int64_t window;          /* most keys that a query of a windowed layer sees */
 	struct rh_delta_config delta;
 	struct rh_layer_config layer[RH_MOST_LAYERS];

@@ -1,6 +1,7 @@
 /* How a model's layers differ: which have an attention window (of one length for the model), and which have experts. */
 #include "model/config_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 /* layer_types: a word for each layer. 1 if it is there. */
@@ -186,6 +187,61 @@ int config_parse_delta(const json_t *json, const char *where, struct rh_model_co
 		out->layer[i].is_delta = !strcmp(kind, "linear_attention");
 	}
 	return 0;
+}
+
+int config_parse_scales(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	double embedding = 1, attention = 1, residual = 1, logits = 1;
+	const struct {
+		const char *key;
+		double *value;
+	} scales[] = {{"embedding_multiplier", &embedding},
+	              {"attention_multiplier", &attention},
+	              {"residual_multiplier", &residual},
+	              {"logits_scaling", &logits}};
+	if (!out->family->is_scaled)
+		return 0;
+	for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+		int rc = rh_json_real(json, scales[i].key, where, RH_JSON_OPTIONAL, scales[i].value);
+		if (rc)
+			return rc;
+		if (!(isfinite(*scales[i].value) && *scales[i].value > 0))
+			return rh_fail(-EINVAL, "%s: %s %g makes no sense; it must be positive", where, scales[i].key, *scales[i].value);
+	}
+	if (residual != 1 && (out->attention_output_bias || out->mlp_bias))
+		return rh_fail(-EINVAL, "%s: residual_multiplier %g beside attention_bias or mlp_bias is not supported", where, residual);
+	out->embedding_scale = embedding == 1 ? 0 : embedding;
+	out->attention_factor = attention;
+	out->residual_factor = residual;
+	out->logits_divisor = logits;
+	return 0;
+}
+
+int config_parse_hybrid(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	const json_t *types = json_object_get(json, "layer_types");
+	const char *positions = NULL;
+	int64_t experts = 8; /* where nothing is said */
+	if (!out->family->is_hybrid || out->num_hidden_layers > RH_MOST_LAYERS)
+		return 0;
+	int rc = rh_json_int(json, "num_local_experts", where, RH_JSON_OPTIONAL, &experts);
+	if (!rc)
+		rc = rh_json_string(json, "position_embedding_type", where, RH_JSON_OPTIONAL, &positions);
+	if (!rc && experts)
+		rc = rh_fail(-EINVAL, "%s: num_local_experts %lld is not supported in this family (0 is, which must be said)", where,
+		             (long long)experts);
+	if (!rc && (!json_is_array(types) || json_array_size(types) != (size_t)out->num_hidden_layers))
+		rc = rh_fail(-EINVAL, "%s: 'layer_types' must be a list of %lld words, one for each layer", where,
+		             (long long)out->num_hidden_layers);
+	for (size_t i = 0; !rc && i < json_array_size(types); i++) {
+		const char *kind = json_string_value(json_array_get(types, i));
+		if (!kind || (strcmp(kind, "attention") && strcmp(kind, "full_attention")))
+			rc = rh_fail(-EINVAL, "%s: layer_types has '%s', which is not supported (attention, full_attention are)", where,
+			             kind ? kind : "(no string)");
+	}
+	for (int64_t i = 0; !rc && i < out->num_hidden_layers; i++)
+		out->layer[i].is_unrotated = !positions || strcmp(positions, "rope");
+	return rc;
 }
 
 /* decoder_sparse_step and mlp_only_layers: the layers that have one MLP all the same. */

@@ -147,6 +147,8 @@ struct rh_family {
 	struct rh_family_gguf gguf;
 	int transposes_linears; /* files hold linears' matrices as (in,out) */
 	int shrinks_residuals;  /* initial matrices that write to the residual are divided by the root of their number */
+	int is_scaled;          /* config.json has multipliers of the embedding, scores, halves and logits */
+	int is_hybrid;          /* config.json may speak of experts and of recurrent layers, which are refused */
 	int scales_embedding;   /* by the root of hidden_size, which is rounded to the weights' dtype */
 };
 

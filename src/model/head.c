@@ -63,6 +63,13 @@ static void gather(struct rh_emit *emit, struct rh_view x, struct rh_view index,
 	emit_op(emit, &op);
 }
 
+/* What products with the head's matrix are multiplied with. */
+static float logits_factor(const struct rh_emit *emit)
+{
+	double divisor = emit->model->config->logits_divisor;
+	return divisor == 0 ? 1 : (float)(1 / divisor);
+}
+
 /* A walk over the head's rows: where their losses and hits go, what the gradient does, and what each row weighs. */
 struct walk {
 	struct rh_view loss, hit, dh, mix;
@@ -98,6 +105,7 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 		op.operand[RH_HEAD_LOSS_MIX] = rh_view_of(emit->micro + at.mix, RH_F32, h.rows, 2);
 	}
 	op.head_loss.scale = emit->loss_scale;
+	op.head_loss.alpha = logits_factor(emit);
 	emit_op(emit, &op);
 	rh_arena_reset(emit->arena, mark);
 }
@@ -138,8 +146,12 @@ static void all_logits(struct rh_emit *emit, struct rh_view h, struct rh_view ou
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
 	int64_t mark = emit->arena->used;
-	emit_gemm(emit,
-	          &(struct emit_product){.a = h, .b = head_matrix(emit, layer), .trans_b = 1, .bias = head_bias(emit, layer), .d = out});
+	emit_gemm(emit, &(struct emit_product){.a = h,
+	                                       .b = head_matrix(emit, layer),
+	                                       .trans_b = 1,
+	                                       .alpha = logits_factor(emit),
+	                                       .bias = head_bias(emit, layer),
+	                                       .d = out});
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -155,7 +167,7 @@ static void choice_logits(struct rh_emit *emit, struct rh_view h, struct rh_view
 	struct rh_view rows = emit_act(emit, emit->shape.choices, h.cols), index = emit_micro(emit, at.choice, emit->shape.choices);
 	if (!emit_packed_rows(emit, layer, layer->table, layer->head, index, rows))
 		gather(emit, head_matrix(emit, layer), index, rows);
-	emit_gemm(emit, &(struct emit_product){.a = h, .b = rows, .trans_b = 1, .d = out});
+	emit_gemm(emit, &(struct emit_product){.a = h, .b = rows, .trans_b = 1, .alpha = logits_factor(emit), .d = out});
 }
 
 static int dense_out(const struct rh_layer *layer)
@@ -289,11 +301,11 @@ void emit_head_backward(struct rh_emit *emit, struct rh_activations *s, struct r
 	emit_op(emit, &scatter);
 }
 
-/* Rounded to the weights' dtype, as transformers does. */
+/* A root of the width is rounded to the weights' dtype, as transformers does; a number of config.json is not. */
 static float embedding_scale(const struct rh_model *model)
 {
 	float scale = (float)model->config->embedding_scale;
-	return model->dtype == RH_BF16 ? rh_bf16_to_f32(rh_f32_to_bf16(scale)) : scale;
+	return model->dtype == RH_BF16 && model->config->family->scales_embedding ? rh_bf16_to_f32(rh_f32_to_bf16(scale)) : scale;
 }
 
 /* One of the embedding's tables, as rows of it for each token. */

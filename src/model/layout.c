@@ -144,6 +144,8 @@ void layout_size(const struct rh_model_config *config, struct rh_layer *layer, i
 	int named = proj;
 	layer->proj[proj].inputs = inputs;
 	layer->proj[proj].joins = joins;
+	if (proj == RH_PROJ_O || proj == RH_PROJ_DOWN)
+		layer->proj[proj].factor = (float)config->residual_factor;
 	while (layer->proj[named].joins && !rh_proj_name(rh_model_names(config), layer->traits.mixer, named))
 		named--;
 	layer->proj[named].outputs += outputs;

@@ -1,4 +1,5 @@
-/* Linears and their LoRA adapters: y = x W^T + b + scale * (drop(x) A^T) B^T, forward and backward. */
+/* Linears and their LoRA adapters: y = factor * (x W^T + scale * (drop(x) A^T) B^T) + b, forward and backward; the factor is that of the
+ * family's residual, and 1 of most linears. */
 #include "model/emit_internal.h"
 
 static struct rh_view adapter_a(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear)
@@ -19,6 +20,11 @@ static struct rh_view gradient_a(const struct rh_emit *emit, const struct rh_lay
 static struct rh_view gradient_b(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear)
 {
 	return emit_gradient(emit, layer, 1, linear->lora_b, linear->outputs, linear->r);
+}
+
+static float factor_of(const struct rh_linear *linear)
+{
+	return linear->factor == 0 ? 1 : linear->factor;
 }
 
 static int64_t total_out(const struct rh_layer *layer, struct emit_linears which)
@@ -42,6 +48,7 @@ static void multiply_base(struct rh_emit *emit, const struct rh_layer *layer, st
 {
 	const struct rh_linear *linear = &layer->proj[which.first];
 	int64_t mark = emit->arena->used;
+	p.alpha = factor_of(linear);
 	p.b = emit_matrix(emit, layer, 0, linear->weight, total_out(layer, which), linear->inputs);
 	emit_linear_product(emit, &p);
 	rh_arena_reset(emit->arena, mark);
@@ -72,7 +79,7 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 	for (int m = 0; m < which.count; m++) {
 		const struct rh_linear *linear = &layer->proj[which.first + m];
 		op.lora.out[m] = linear->outputs;
-		op.lora.scale[m] = linear->scale;
+		op.lora.scale[m] = linear->scale * factor_of(linear);
 		op.lora.site[m] = (uint32_t)((emit->model->first_layer + which.layer) * RH_SITES + linear->site);
 		if (!linear->r)
 			continue;
@@ -175,7 +182,8 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	struct rh_view dw = emit_gradient(emit, layer, 0, linear->weight, out, linear->inputs);
 	struct rh_view db = emit_gradient(emit, layer, 0, linear->bias, 1, out);
 	if (dw.data)
-		emit_linear_product(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = x, .c = dw, .d = dw});
+		emit_linear_product(emit,
+		                    &(struct emit_product){.a = dy, .trans_a = 1, .b = x, .c = dw, .d = dw, .alpha = factor_of(linear)});
 	if (db.data)
 		emit_column_sum(emit, dy, db);
 	if (!any_adapted(layer, which))

@@ -93,7 +93,8 @@ struct rh_linear {
 	int lora_a, lora_b;
 	int64_t r; /* 0: no adapter */
 	float scale;
-	int site; /* which module of its layer, for dropout's counter */
+	float factor; /* of its product and its adapter's part; 0: 1 */
+	int site;     /* which module of its layer, for dropout's counter */
 };
 
 /* The parts of a mixture of experts that may have an adapter. Each expert has its own part of the adapter; the parts lie one below the

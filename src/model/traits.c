@@ -26,7 +26,7 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .kv_heads = config->num_key_value_heads,
 	                           .head_dim = config->head_dim,
 	                           .window = layer->windowed ? config->window : 0,
-	                           .scale = 1.0f / sqrtf((float)width),
+	                           .scale = config->attention_factor ? (float)config->attention_factor : 1.0f / sqrtf((float)width),
 	                           .direction = config->family->attention.direction,
 	                           .rope = rope_of(config, layer),
 	                           .rotary = config->rotary_share ? (int64_t)((double)config->head_dim * config->rotary_share)

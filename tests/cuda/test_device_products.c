@@ -175,6 +175,7 @@ static void check_head(const struct device_case *on, const struct head *head, ui
 	snprintf(label, sizeof label, "%s n %lld V %lld H %lld gradients %d teacher %d", rh_dtype_name(act), (long long)n,
 	         (long long)vocabulary, (long long)hidden, gradients, teacher);
 	c.op.head_loss.scale = (float)scale;
+	c.op.head_loss.alpha = n % 2 ? 0.75f : 0;
 	case_operand(&c, RH_HEAD_LOSS_H, act, n, hidden, pad, FILL_RANDOM);
 	case_operand(&c, RH_HEAD_LOSS_W, act, vocabulary, hidden, pad, FILL_RANDOM);
 	struct rh_view target = case_operand(&c, RH_HEAD_LOSS_TARGET, RH_I32, n, 1, 0, FILL_NONE);

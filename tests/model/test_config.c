@@ -198,6 +198,34 @@ static void test_config_of_layers_that_do_not_rotate(void **state)
 	check_refused("SmolLM3", ",\"use_sliding_window\":true", "'use_sliding_window' true is not supported");
 }
 
+static void test_config_of_multipliers_and_dense_hybrids(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_accepted("Granite", "", &c); /* where nothing is said scores are not scaled at all */
+	assert_true(c.attention_factor == 1 && c.embedding_scale == 0 && !c.layer[0].is_unrotated);
+	rh_model_config_free(&c);
+	check_accepted("Granite", ",\"embedding_multiplier\":12,\"logits_scaling\":16,\"residual_multiplier\":0.22", &c);
+	assert_true(c.embedding_scale == 12 && c.logits_divisor == 16 && c.residual_factor == 0.22);
+	rh_model_config_free(&c);
+	check_refused("Granite", ",\"logits_scaling\":0", "logits_scaling 0 makes no sense; it must be positive");
+	check_refused("Granite", ",\"attention_bias\":true,\"residual_multiplier\":0.5",
+	              "residual_multiplier 0.5 beside attention_bias or mlp_bias is not supported");
+	check_accepted("GraniteMoeHybrid",
+	               ",\"num_local_experts\":0,\"layer_types\":[\"attention\",\"full_attention\"],\"shared_intermediate_size\":48,"
+	               "\"position_embedding_type\":\"rope\"",
+	               &c);
+	assert_true(c.intermediate_size == 48 && !c.layer[1].is_unrotated);
+	rh_model_config_free(&c);
+	check_accepted("GraniteMoeHybrid", ",\"num_local_experts\":0,\"layer_types\":[\"attention\",\"attention\"]", &c);
+	assert_true(c.layer[0].is_unrotated && c.layer[1].is_unrotated);
+	rh_model_config_free(&c);
+	check_refused("GraniteMoeHybrid", ",\"layer_types\":[\"attention\",\"attention\"]", "num_local_experts 8 is not supported");
+	check_refused("GraniteMoeHybrid", ",\"num_local_experts\":0", "'layer_types' must be a list of 2 words, one for each layer");
+	check_refused("GraniteMoeHybrid", ",\"num_local_experts\":0,\"layer_types\":[\"mamba\",\"attention\"]",
+	              "layer_types has 'mamba', which is not supported (attention, full_attention are)");
+}
+
 static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state)
 {
 	(void)state;
@@ -457,6 +485,7 @@ int main(void)
 	        cmocka_unit_test(test_config_rope_disagreement_and_unknown_types_are_errors),
 	        cmocka_unit_test(test_config_of_layers_with_linear_attention),
 	        cmocka_unit_test(test_config_of_layers_that_do_not_rotate),
+	        cmocka_unit_test(test_config_of_multipliers_and_dense_hybrids),
 	        cmocka_unit_test(test_config_refuses_what_is_not_built_or_makes_no_sense),
 	        cmocka_unit_test(test_config_words_of_others_that_change_nothing_are_accepted),
 	        cmocka_unit_test(test_config_windows_are_those_of_transformers),

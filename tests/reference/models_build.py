@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForImageTextToText, AutoModelForMaskedLM, AutoModelForSequenceClassification,
-                          BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, Mistral3Config, MistralConfig, Olmo2Config,
+                          BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, GraniteConfig, GraniteMoeHybridConfig, LlamaConfig, Mistral3Config, MistralConfig, Olmo2Config,
                           Olmo3Config, Phi3Config, SmolLM3Config,
                           Qwen2Config, Qwen3Config, Qwen3MoeConfig, ViTConfig)
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config, Qwen3_5TextConfig
@@ -100,6 +100,24 @@ def config_olmo3():
                        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
                        rope_parameters=dict(full_attention=dict(plain, rope_type="yarn", factor=4.0, beta_fast=8.0, beta_slow=1.0,
                                                                 original_max_position_embeddings=16), sliding_attention=plain), **COMMON)
+
+
+# Granite's four multipliers, none of which is a power of two
+MULTIPLIERS = dict(embedding_multiplier=3.0, attention_multiplier=0.21, residual_multiplier=0.35, logits_scaling=0.6)
+
+
+def config_granite():
+    return GraniteConfig(vocab_size=97, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=True,
+                         rope_parameters=dict(rope_type="default", rope_theta=10000000.0), **MULTIPLIERS, **COMMON)
+
+
+def config_granite4():
+    # gate and up in one matrix; neither experts nor recurrent layers
+    return GraniteMoeHybridConfig(vocab_size=95, hidden_size=32, shared_intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+                                  num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False, num_local_experts=0,
+                                  num_experts_per_tok=0, layer_types=["full_attention"] * 2, position_embedding_type="rope", mamba_n_heads=4,
+                                  rope_parameters=dict(rope_type="default", rope_theta=10000000.0), **MULTIPLIERS, **COMMON)
 
 
 def config_gguf_llama():
@@ -224,6 +242,8 @@ MODELS = {
     "smollm3": (config_smollm3, torch.float32, "1GB"),
     "olmo2": (config_olmo2, torch.float32, "1GB"),
     "olmo3": (config_olmo3, torch.float32, "1GB"),
+    "granite": (config_granite, torch.float32, "1GB"),
+    "granite4": (config_granite4, torch.float32, "1GB"),
     "qwen3.5": (config_qwen3_5, torch.float32, "1GB"),
     "qwen3.5-vision": (config_qwen3_5_vision, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),

@@ -50,15 +50,16 @@ static void row_task(void *context, int64_t i)
 	*task *= mix[0];
 }
 
-/* d = op(a) b + c + bias; trans: of a, of b. */
+/* d = alpha op(a) b + c + bias; trans: of a, of b. */
 struct product {
 	struct rh_view a, b, c, bias, d;
 	int trans_a, trans_b;
+	float alpha;
 };
 
 static int multiply(struct cpu_context *context, const struct product *product)
 {
-	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {product->trans_a, product->trans_b, 1}};
+	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {product->trans_a, product->trans_b, product->alpha}};
 	op.operand[RH_GEMM_A] = product->a;
 	op.operand[RH_GEMM_B] = product->b;
 	op.operand[RH_GEMM_C] = product->c;
@@ -83,13 +84,14 @@ int cpu_head_loss(struct cpu_context *context, const struct rh_op *op)
 	struct rh_view dh = operand[RH_HEAD_LOSS_DH], dw = operand[RH_HEAD_LOSS_DW];
 	struct rh_view bias = operand[RH_HEAD_LOSS_BIAS], dbias = operand[RH_HEAD_LOSS_DBIAS];
 	struct chunk chunk = {.op = op, .isa = context->isa};
+	float alpha = op->head_loss.alpha == 0 ? 1 : op->head_loss.alpha;
 	if (dh.data || dw.data || dbias.data)
 		chunk.gradient = h.dtype == RH_F32 ? SOFTMAX_F32 : SOFTMAX_BF16;
 	int rc = 0;
 	for (int64_t rows; !rc && chunk.first < h.rows; chunk.first += rows) {
 		rows = h.rows - chunk.first < space.rows ? h.rows - chunk.first : space.rows;
 		struct rh_view part = rh_view_rows(h, chunk.first, rows), logits = rh_view_rows(space, 0, rows);
-		rc = multiply(context, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1});
+		rc = multiply(context, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1, .alpha = alpha});
 		if (rc)
 			break;
 		rh_pool_run(context->pool, row_task, &chunk, rows);
@@ -98,9 +100,10 @@ int cpu_head_loss(struct cpu_context *context, const struct rh_op *op)
 			logits.stride *= 2;
 		}
 		if (dh.data)
-			rc = multiply(context, &(struct product){.a = logits, .b = w, .d = rh_view_rows(dh, chunk.first, rows)});
+			rc = multiply(context,
+			              &(struct product){.a = logits, .b = w, .d = rh_view_rows(dh, chunk.first, rows), .alpha = alpha});
 		if (!rc && dw.data)
-			rc = multiply(context, &(struct product){.a = logits, .trans_a = 1, .b = part, .c = dw, .d = dw});
+			rc = multiply(context, &(struct product){.a = logits, .trans_a = 1, .b = part, .c = dw, .d = dw, .alpha = alpha});
 		if (!rc && dbias.data)
 			rc = bias_gradient(context, logits, dbias);
 	}

@@ -139,6 +139,11 @@ static double divergence_slope(const struct divergence *at, int64_t v, double di
 	return at->temperature * exp(student) * (student - teacher - whole);
 }
 
+static double alpha_of(const struct rh_op *op)
+{
+	return op->head_loss.alpha == 0 ? 1 : (double)op->head_loss.alpha;
+}
+
 /* One row: `logits` row 0 is its workspace, and holds the gradient of the logits at the end. */
 static void head_loss_row(const struct rh_op *op, int64_t row)
 {
@@ -146,7 +151,7 @@ static void head_loss_row(const struct rh_op *op, int64_t row)
 	struct rh_view bias = op->operand[RH_HEAD_LOSS_BIAS];
 	int64_t target = get_index(op->operand[RH_HEAD_LOSS_TARGET], row), best = 0;
 	for (int64_t v = 0; v < w.rows; v++) {
-		put(logits, 0, v, dot(h, row, w, v) + (bias.data ? get(bias, 0, v) : 0));
+		put(logits, 0, v, alpha_of(op) * dot(h, row, w, v) + (bias.data ? get(bias, 0, v) : 0));
 		best = get(logits, 0, v) > get(logits, 0, best) ? v : best;
 	}
 	double sum = log_sum(logits, 0, 1), task = sum - get(logits, 0, target), divergence = 0;
@@ -182,11 +187,11 @@ static void oracle_head_loss(const struct rh_op *op)
 			double sum = 0;
 			for (int64_t v = 0; v < w.rows; v++)
 				sum += get(logits, 0, v) * get(w, v, i);
-			put(dh, row, i, sum);
+			put(dh, row, i, alpha_of(op) * sum);
 		}
 		for (int64_t v = 0; v < w.rows && dw.data; v++)
 			for (int64_t i = 0; i < h.cols; i++)
-				put(dw, v, i, get(dw, v, i) + get(logits, 0, v) * get(h, row, i));
+				put(dw, v, i, get(dw, v, i) + alpha_of(op) * get(logits, 0, v) * get(h, row, i));
 	}
 }
 

@@ -11,6 +11,8 @@
 	ROW(smollm3)                                                                                                                       \
 	ROW(olmo2)                                                                                                                         \
 	ROW(olmo3)                                                                                                                         \
+	ROW(granite)                                                                                                                       \
+	ROW(granite_hybrid)                                                                                                                \
 	ROW(mistral)                                                                                                                       \
 	ROW(phi3)                                                                                                                          \
 	ROW(gemma3)                                                                                                                        \
