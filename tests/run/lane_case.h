@@ -150,7 +150,8 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 		is.forward_cuts = -1;
 		is.backward_cuts = lane_cuts(&random, is.layers + 2, is.backward_cut);
 	} else if (!strcmp(is.schedule, "roundpipe") && !is.boxes && !is.generates && is.forward_cuts < 0 && is.backward_cuts < 0 &&
-	           !(is.spill & RH_SPILL_ACTIVATIONS) && lane_pick(&random, 2)) {
+	           !(is.spill & RH_SPILL_ACTIVATIONS) && strcmp(is.model, "qwen3.5") && lane_pick(&random, 2)) {
+		/* linear attention has no chunks yet */
 		is.chunks = 2 + (int)lane_pick(&random, 3);
 		is.micro_batches = is.micro_batches > LANE_MOST_MICROS / is.chunks ? LANE_MOST_MICROS / is.chunks : is.micro_batches;
 		is.last_micro_batches = is.last_micro_batches > is.micro_batches ? is.micro_batches : is.last_micro_batches;
