@@ -56,7 +56,7 @@ struct rope_table_args {
 	float *table;
 	int64_t position_stride, table_stride, rows;
 	int half;
-	float scale;
+	float scale, growth, step;
 	float inv_freq[RH_ROPE_MAX_HALF];
 };
 
@@ -68,8 +68,11 @@ CHUNK_KERNEL rope_angles(struct rope_table_args a)
 		return;
 	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
 		float angle = (float)a.position[row * a.position_stride] * a.inv_freq[i];
-		a.table[row * a.table_stride + i] = cosf(angle) * a.scale;
-		a.table[row * a.table_stride + a.half + i] = sinf(angle) * a.scale;
+		float scale = a.scale;
+		if (a.growth != 0)
+			scale *= 1 + a.growth * logf(1 + floorf((float)a.position[row * a.position_stride] / a.step));
+		a.table[row * a.table_stride + i] = cosf(angle) * scale;
+		a.table[row * a.table_stride + a.half + i] = sinf(angle) * scale;
 	}
 }
 
@@ -81,7 +84,7 @@ extern "C" int cuda_rope_table(const struct rh_op *op, CUstream_st *stream)
 	a.table = (float *)table.data, a.table_stride = table.stride;
 	a.rows = table.rows;
 	a.half = (int)(table.cols / 2);
-	a.scale = op->rope_table.scale;
+	a.scale = op->rope_table.scale, a.growth = op->rope_table.growth, a.step = op->rope_table.step;
 	for (int i = 0; i < a.half; i++)
 		a.inv_freq[i] = op->rope_table.inv_freq[i];
 	if (!a.rows || !a.half)

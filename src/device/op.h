@@ -108,7 +108,8 @@ enum {
 	RH_RMSNORM_BACKWARD_Y
 };
 
-/* ROPE_TABLE: table (T,D) F32 = cosines (D/2) then sines (D/2) of position (T,1) I32 times inv_freq (D/2), each times `scale`. */
+/* ROPE_TABLE: table (T,D) F32 = cosines (D/2) then sines (D/2) of position (T,1) I32 times inv_freq (D/2), each times `scale` and, where
+ * growth is not 0, times 1 + growth * log(1 + floor(position / step)). */
 enum { RH_ROPE_TABLE_POSITION, RH_ROPE_TABLE_TABLE };
 enum { RH_ROPE_MAX_HALF = 128 };
 
@@ -530,7 +531,7 @@ struct rh_op {
 		} embedding;         /* and its backward */
 		struct {
 			float inv_freq[RH_ROPE_MAX_HALF];
-			float scale;
+			float scale, growth, step;
 		} rope_table;
 		struct {
 			int64_t heads;

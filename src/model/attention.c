@@ -178,16 +178,28 @@ static struct rh_view query_key(const struct rh_traits *traits, struct rh_view q
 	return rh_view_cols(qkv, 0, (traits->heads + traits->kv_heads) * traits->head_dim);
 }
 
-static void rope(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view x, int inverse)
+static void rope(struct rh_emit *emit, const struct rh_traits *traits, int table, struct rh_view x, int inverse)
 {
 	struct rh_op op = {.kind = RH_OP_ROPE};
-	if (traits->rope < 0)
+	if (table < 0)
 		return;
 	op.operand[RH_ROPE_X] = x;
-	op.operand[RH_ROPE_TABLE_IN] = emit->ropes.table[traits->rope];
+	op.operand[RH_ROPE_TABLE_IN] = emit->ropes.table[table];
 	op.rope.heads = x.cols / traits->head_dim;
 	op.rope.inverse = inverse;
 	emit_op(emit, &op);
+}
+
+/* Of query and key heads, which lie side by side. */
+static void rope_both(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view qk, int inverse)
+{
+	int64_t q = traits->heads * traits->head_dim;
+	if (traits->query_rope == traits->rope) {
+		rope(emit, traits, traits->rope, qk, inverse);
+		return;
+	}
+	rope(emit, traits, traits->query_rope, rh_view_cols(qk, 0, q), inverse);
+	rope(emit, traits, traits->rope, rh_view_cols(qk, q, qk.cols - q), inverse);
 }
 
 static void set_attention(const struct rh_emit *emit, const struct rh_traits *traits, struct rh_op *op)
@@ -293,7 +305,7 @@ static struct rh_view stats_k(const struct rh_traits *traits, const struct rh_vi
 static int fuses_norm_and_rope(const struct rh_traits *traits)
 {
 	return traits->qk_norm == RH_QK_NORM_HEADS && !is_gated(traits) && emit_norm_is_rms(traits) && traits->rope >= 0 &&
-	       traits->rotary == traits->head_dim;
+	       traits->query_rope == traits->rope && traits->rotary == traits->head_dim;
 }
 
 static void set_norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, struct rh_op *op)
@@ -326,15 +338,15 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 	if (is_gated(traits)) {
 		emit_norm(emit, norm_q(layer), raw.q, by_head(traits, in.q), stats_q(traits, view));
 		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, view));
-		rope(emit, traits, in.q, 0);
-		rope(emit, traits, in.k, 0);
+		rope(emit, traits, traits->query_rope, in.q, 0);
+		rope(emit, traits, traits->rope, in.k, 0);
 		return;
 	}
 	if (traits->qk_norm) {
 		emit_norm(emit, norm_q(layer), raw.q, in.q, stats_q(traits, view));
 		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, view));
 	}
-	rope(emit, traits, traits->qk_norm ? view[QK] : query_key(traits, view[QKV]), 0);
+	rope_both(emit, traits, traits->qk_norm ? view[QK] : query_key(traits, view[QKV]), 0);
 }
 
 static void attention_backward(struct rh_emit *emit, int layer, const struct rh_view *view, struct rh_view d_o, struct parts in,
@@ -380,8 +392,8 @@ static void gated_qkv_backward(struct rh_emit *emit, int index, const struct rh_
 	struct parts raw = split_qkv(traits, view[QKV]), d = split_qkv(traits, dqkv), in = d;
 	in.q = emit_act(emit, d_o.rows, d_o.cols);
 	attention_backward(emit, index, view, d_o, attended(traits, view), in);
-	rope(emit, traits, in.q, 1);
-	rope(emit, traits, in.k, 1);
+	rope(emit, traits, traits->query_rope, in.q, 1);
+	rope(emit, traits, traits->rope, in.k, 1);
 	emit_norm_backward(
 	        emit, norm_q(layer),
 	        &(struct emit_norm_gradient){.x = raw.q, .stats = stats_q(traits, view), .dy = by_head(traits, in.q), .dx = d.q});
@@ -410,7 +422,7 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *
 		emit_op(emit, &op);
 		return;
 	}
-	rope(emit, traits, dqk, 1);
+	rope_both(emit, traits, dqk, 1);
 	if (!traits->qk_norm)
 		return;
 	emit_norm_backward(emit, norm_q(layer),

@@ -55,10 +55,18 @@ static int parse_text_type(const json_t *json, const char *where, const struct r
 	return rc;
 }
 
+/* Larger models of one name hold text models of several families. */
+static int is_inside_another(const struct rh_family *family, const char *text_type)
+{
+	const struct rh_family *other = text_type ? rh_family_find(text_type) : NULL;
+	return other && other != family && other->wrapper && !strcmp(other->wrapper->architecture, family->wrapper->architecture);
+}
+
 static int parse_family(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const char *model_type, *name;
 	const struct rh_family *family;
+	const char *text_type = json_string_value(json_object_get(json_object_get(json, "text_config"), "model_type"));
 	int rc = parse_names(json, where, &name, &model_type);
 	if (rc)
 		return rc;
@@ -66,6 +74,8 @@ static int parse_family(const json_t *json, const char *where, struct rh_model_c
 		enum rh_task_kind task = RH_TASK_CAUSAL_LM;
 		const struct rh_family_wrapper *wrapper = family->wrapper;
 		int wrapped = wrapper && !strcmp(name ? name : model_type, name ? wrapper->architecture : wrapper->model_type);
+		if (wrapped && is_inside_another(family, text_type))
+			continue;
 		const char *expected = wrapped ? wrapper->model_type : family->model_type;
 		if (!wrapped && (name ? !config_is_architecture(family, name, &task) : strcmp(model_type, family->model_type) != 0))
 			continue;

@@ -65,6 +65,8 @@ static int parse_yarn(const json_t *json, const char *where, struct rh_rope *out
 		rc = rh_json_real(json, "mscale_all_dim", where, RH_JSON_OPTIONAL, &out->mscale_all_dim);
 	if (!rc)
 		rc = rh_json_bool(json, "truncate", where, RH_JSON_OPTIONAL, &truncate);
+	if (!rc)
+		rc = rh_json_real(json, "llama_4_scaling_beta", where, RH_JSON_OPTIONAL, &out->growth);
 	out->plain_ramp = !truncate;
 	return rc;
 }
@@ -133,7 +135,7 @@ static int same_scaling(struct rh_rope a, struct rh_rope b)
 	return a.type == b.type && a.factor == b.factor && a.low_freq_factor == b.low_freq_factor &&
 	       a.high_freq_factor == b.high_freq_factor && a.original_max_position == b.original_max_position &&
 	       a.attention_factor == b.attention_factor && a.beta_fast == b.beta_fast && a.beta_slow == b.beta_slow &&
-	       a.mscale == b.mscale && a.mscale_all_dim == b.mscale_all_dim && a.plain_ramp == b.plain_ramp &&
+	       a.mscale == b.mscale && a.growth == b.growth && a.mscale_all_dim == b.mscale_all_dim && a.plain_ramp == b.plain_ramp &&
 	       !memcmp(a.long_factor, b.long_factor, sizeof a.long_factor) &&
 	       !memcmp(a.short_factor, b.short_factor, sizeof a.short_factor);
 }
@@ -192,6 +194,21 @@ static int parse_windowed(const json_t *json, const json_t *nested, const char *
 	return only_value(said, 2, silent, "rope_local_base_freq", where, &out->rope[1].theta);
 }
 
+/* Queries that grow with their positions: their table is a second one, and only that grows. */
+static int split_growth(const char *where, struct rh_model_config *out)
+{
+	double growth = out->rope[0].growth;
+	if (!out->family->attention.grows_queries)
+		return growth == 0 ? 0
+		                   : rh_fail(-EINVAL, "%s: 'llama_4_scaling_beta' changes what layers compute: %s has no such thing here",
+		                             where, out->family->architecture);
+	if (out->rope[0].type != RH_ROPE_YARN || !(isfinite(growth) && growth > 0))
+		return rh_fail(-EINVAL, "%s: rope_parameters must be of rope_type yarn, with a positive llama_4_scaling_beta", where);
+	out->rope[1] = out->rope[0];
+	out->rope[0].growth = 0;
+	return 0;
+}
+
 int config_parse_rope(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const json_t *parameters = json_object_get(json, "rope_parameters"), *scaling = json_object_get(json, "rope_scaling");
@@ -227,7 +244,7 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 		rc = check_share(out->family, out->rotary_share, where);
 	if (!rc && out->family->silent.rope_theta_windowed)
 		rc = parse_windowed(json, nested, where, out);
-	return rc;
+	return rc ? rc : split_growth(where, out);
 }
 
 int config_check_rope(const struct rh_model_config *config, int which, const char *where)

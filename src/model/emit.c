@@ -149,9 +149,11 @@ static int64_t positions(const struct rh_micro_shape *shape)
 /* The elements of a head that a table turns: the same in all layers that ask for it; 0: none does. */
 static int64_t rotary_of(const struct rh_model *model, int rope)
 {
-	for (int l = 0; l < model->layers; l++)
-		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.rope == rope)
-			return model->layer[l].traits.rotary;
+	for (int l = 0; l < model->layers; l++) {
+		const struct rh_traits *traits = &model->layer[l].traits;
+		if (model->layer[l].kind == RH_LAYER_BLOCK && (traits->rope == rope || traits->query_rope == rope))
+			return traits->rotary;
+	}
 	return 0;
 }
 
@@ -187,6 +189,8 @@ void emit_rope_tables(struct rh_emit *emit, const struct rh_activations *s)
 		op.operand[RH_ROPE_TABLE_TABLE] = to;
 		memcpy(op.rope_table.inv_freq, table.inv_freq, sizeof op.rope_table.inv_freq);
 		op.rope_table.scale = table.scale;
+		op.rope_table.growth = (float)emit->model->config->rope[i].growth;
+		op.rope_table.step = (float)emit->model->config->rope[i].original_max_position;
 		emit_op(emit, &op);
 	}
 }

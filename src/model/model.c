@@ -6,16 +6,23 @@
 #include <math.h>
 #include <string.h>
 
+static void use_rope(struct rh_model *model, int rope, int64_t rotary)
+{
+	if (rope < 0)
+		return;
+	for (int is_long = 0; is_long < 2; is_long++)
+		rh_rope_table(&model->config->rope[rope], rotary, is_long ? INT64_MAX : 0, &model->rope[rope][is_long]);
+	model->ropes = rope + 1 > model->ropes ? rope + 1 : model->ropes;
+}
+
 static void rope_tables(struct rh_model *model)
 {
 	for (int l = 0; l < model->layers; l++) {
 		const struct rh_traits *traits = &model->layer[l].traits;
-		if (model->layer[l].kind != RH_LAYER_BLOCK || traits->rope < 0)
+		if (model->layer[l].kind != RH_LAYER_BLOCK)
 			continue;
-		const struct rh_rope *rope = &model->config->rope[traits->rope];
-		for (int is_long = 0; is_long < 2; is_long++)
-			rh_rope_table(rope, traits->rotary, is_long ? INT64_MAX : 0, &model->rope[traits->rope][is_long]);
-		model->ropes = traits->rope + 1 > model->ropes ? traits->rope + 1 : model->ropes;
+		use_rope(model, traits->rope, traits->rotary);
+		use_rope(model, traits->query_rope, traits->rotary);
 	}
 }
 

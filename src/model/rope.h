@@ -18,6 +18,7 @@ struct rh_rope {
 	double attention_factor;                  /* of cosines and sines; yarn and longrope, 0: derived */
 	double beta_fast, beta_slow;              /* yarn, as are the next three; 0: 32 and 1 */
 	double mscale, mscale_all_dim;            /* 0: not said */
+	double growth;                            /* see ROPE_TABLE, whose step is original_max_position */
 	int plain_ramp;                           /* the ramp's ends are not rounded to whole pairs */
 	float long_factor[RH_ROPE_MAX_HALF], short_factor[RH_ROPE_MAX_HALF]; /* longrope */
 	float *divisor; /* factors from a GGUF file's rope_freqs.weight, which replace the scaling above; else NULL */

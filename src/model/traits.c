@@ -12,6 +12,12 @@ static int rope_of(const struct rh_model_config *config, const struct rh_layer_c
 	return layer->windowed && config->family->silent.rope_theta_windowed ? 1 : 0;
 }
 
+/* Queries that grow have a table of their own, behind the keys'. */
+static int query_rope_of(const struct rh_model_config *config, const struct rh_layer_config *layer)
+{
+	return config->family->attention.grows_queries ? 1 : rope_of(config, layer);
+}
+
 struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index)
 {
 	const struct rh_layer_config *layer = &config->layer[index];
@@ -29,6 +35,7 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .scale = config->attention_factor ? (float)config->attention_factor : 1.0f / sqrtf((float)width),
 	                           .direction = config->family->attention.direction,
 	                           .rope = rope_of(config, layer),
+	                           .query_rope = query_rope_of(config, layer),
 	                           .rotary = config->rotary_share ? (int64_t)((double)config->head_dim * config->rotary_share)
 	                                                          : config->head_dim,
 	                           .qk_norm = config->qk_norm ? config->family->attention.qk_norm : RH_QK_NORM_NONE,
@@ -53,8 +60,8 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 {
 	return a->norm == b->norm && a->residual == b->residual && a->mixer == b->mixer && a->mlp == b->mlp && a->epsilon == b->epsilon &&
 	       a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window &&
-	       a->scale == b->scale && a->direction == b->direction && a->rope == b->rope && a->rotary == b->rotary &&
-	       a->qk_norm == b->qk_norm && a->activation == b->activation && a->intermediate == b->intermediate &&
+	       a->scale == b->scale && a->direction == b->direction && a->rope == b->rope && a->query_rope == b->query_rope &&
+	       a->rotary == b->rotary && a->qk_norm == b->qk_norm && a->activation == b->activation && a->intermediate == b->intermediate &&
 	       a->experts == b->experts && a->experts_per_token == b->experts_per_token && a->softmax == b->softmax &&
 	       a->sinks == b->sinks && a->expert_bias == b->expert_bias && a->delta_heads == b->delta_heads &&
 	       a->delta_key_heads == b->delta_key_heads && a->delta_value == b->delta_value && a->delta_key == b->delta_key &&

@@ -47,6 +47,7 @@ struct rh_traits {
 	float scale;    /* of scores */
 	enum rh_attention_direction direction;
 	int rope;       /* which of the model's tables; -1: positions are not rotated */
+	int query_rope; /* the same, of queries */
 	int64_t rotary; /* how many of each head's first elements are rotated */
 	enum rh_qk_norm qk_norm;
 	int sinks; /* each head has a logit of one more key, whose value is zero */

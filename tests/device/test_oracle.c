@@ -331,6 +331,12 @@ static void test_rope_known_answer(void **state)
 	op.operand[RH_ROPE_TABLE_IN] = rh_view_of(table, RH_F32, 2, 2);
 	rh_op_oracle(&op);
 	assert_true(x[0] == 3 && x[1] == 4 && fabsf(x[2] - 0.54030231f) < 1e-6f && fabsf(x[3] - 0.84147098f) < 1e-6f);
+	op = (struct rh_op){.kind = RH_OP_ROPE_TABLE, .rope_table = {.scale = 1, .growth = 0.1f, .step = 8}};
+	position[0] = 7, position[1] = 16;
+	op.operand[RH_ROPE_TABLE_POSITION] = rh_view_of(position, RH_I32, 2, 1);
+	op.operand[RH_ROPE_TABLE_TABLE] = rh_view_of(table, RH_F32, 2, 2);
+	rh_op_oracle(&op); /* frequency 0: cosines of 1; 1 + 0.1 log 3 */
+	assert_true(table[0] == 1 && fabsf(table[2] - 1.10986123f) < 1e-6f);
 }
 
 int main(void)

@@ -35,6 +35,15 @@ static void test_left_out_keys_take_the_text_models_defaults(void **state)
 	assert_int_equal(c.window, 4096);
 	assert_false(c.tie_word_embeddings);
 	rh_model_config_free(&c);
+
+	check_ok(config_parse("{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\",\"num_hidden_layers\":2,"
+	                      "\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":16,\"original_max_position_embeddings\":16384,"
+	                      "\"llama_4_scaling_beta\":0.1}},\"vision_config\":{}}",
+	                      &c));
+	assert_ptr_equal(c.family, rh_family_find("ministral3"));
+	assert_true(c.rope[0].growth == 0 && c.rope[1].growth == 0.1 && c.rope[1].original_max_position == 16384);
+	assert_true(rh_traits_of(&c, 0).rope == 0 && rh_traits_of(&c, 0).query_rope == 1);
+	rh_model_config_free(&c);
 }
 
 static void test_what_is_no_known_text_model_is_refused_by_name(void **state)
@@ -43,9 +52,14 @@ static void test_what_is_no_known_text_model_is_refused_by_name(void **state)
 	struct rh_model_config c;
 	config_refused(config_parse("{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\"}", &c),
 	               "Mistral3ForConditionalGeneration has no 'text_config' object");
-	config_refused(
-	        config_parse("{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"}}", &c),
-	        "text_config is of model_type ministral3, which is not supported inside Mistral3ForConditionalGeneration (mistral is)");
+	config_refused(config_parse("{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"qwen3\"}}", &c),
+	               "text_config is of model_type qwen3, which is not supported inside Mistral3ForConditionalGeneration (mistral is)");
+	config_refused(config_parse("{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"}}", &c),
+	               "rope_parameters must be of rope_type yarn, with a positive llama_4_scaling_beta");
+	config_refused(config_parse("{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,"
+	                            "\"original_max_position_embeddings\":8,\"llama_4_scaling_beta\":0.1}}",
+	                            &c),
+	               "'llama_4_scaling_beta' changes what layers compute: LlamaForCausalLM has no such thing here");
 	config_refused(
 	        config_parse("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"model_type\":\"mistral3\",\"text_config\":{}}", &c),
 	        "'architectures' says Gemma3ForConditionalGeneration, but 'model_type' says mistral3");

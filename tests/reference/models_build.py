@@ -208,6 +208,16 @@ def config_mistral3():
                           vision_config=dict(head_dim=4, **VISION), tie_word_embeddings=False)
 
 
+def config_ministral3():
+    # the text model inside a larger one; queries grow every 8 positions
+    rope = dict(rope_type="yarn", rope_theta=1000000.0, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0,
+                mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)
+    return Mistral3Config(text_config=dict(model_type="ministral3", vocab_size=89, hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+                                           num_attention_heads=3, num_key_value_heads=1, head_dim=12, rms_norm_eps=1e-5,
+                                           tie_word_embeddings=False, rope_parameters=rope, **COMMON),
+                          vision_config=dict(head_dim=4, **VISION), tie_word_embeddings=False)
+
+
 def bert(vocabulary, **more):
     return BertConfig(vocab_size=vocabulary, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=64, pad_token_id=None,
                       type_vocab_size=2, **more)
@@ -251,6 +261,7 @@ MODELS = {
     "gpt2": (config_gpt2, torch.float32, "50KB"),
     "gemma3-vision": (config_gemma3_vision, torch.float32, "1GB"),
     "mistral3": (config_mistral3, torch.float32, "40KB"),
+    "ministral3": (config_ministral3, torch.float32, "1GB"),
     "bert-mlm": (config_bert_mlm, torch.float32, "1GB"),
     "bert-cls": (config_bert_cls, torch.float32, "1GB"),
     "vit": (config_vit, torch.float32, "1GB"),
@@ -283,6 +294,7 @@ def config_gguf_phi3():
                       num_key_value_heads=2, tie_word_embeddings=False, sliding_window=9, original_max_position_embeddings=12,
                       rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5,
                                            short_factor=[1.0, 1.1], long_factor=[1.05, 2.5]), **COMMON)
+
 
 
 def config_gguf_mistral3():
@@ -341,6 +353,7 @@ ADAPTERS_OF = {
     "gguf-gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True)},
     "gemma3-vision": TEXT_ONLY,
     "mistral3": TEXT_ONLY,
+    "ministral3": TEXT_ONLY,
     # experts and routers; gate and up of twice the rank. Then experts alone, of which one parameter has a rank of its own
     "qwen3-moe": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], use_rslora=True,
                                      rank_pattern={"down_proj": 3}, alpha_pattern={"layers.2.mlp.experts.down_proj": 6})},

@@ -7,9 +7,10 @@
 
 #include <unistd.h>
 
-static const char *const models[] = {"llama2", "llama3",    "llama-bias",     "smollm2",       "qwen2",    "qwen3", "mistral",  "phi3",
-                                     "gemma3", "qwen3-moe", "gpt-oss",        "gemma3-vision", "mistral3", "gpt2",  "bert-mlm", "bert-cls",
-                                     "vit",    "qwen3.5",   "qwen3.5-vision", "smollm3",       "olmo2",    "olmo3", "granite",  "granite4"};
+static const char *const models[] = {"llama2",   "llama3",   "llama-bias", "smollm2",   "qwen2",          "qwen3",    "mistral",
+                                     "phi3",     "gemma3",   "qwen3-moe",  "gpt-oss",   "gemma3-vision",  "mistral3", "gpt2",
+                                     "bert-mlm", "bert-cls", "vit",        "qwen3.5",   "qwen3.5-vision", "smollm3",  "olmo2",
+                                     "olmo3",    "granite",  "granite4",   "ministral3"};
 static const char *const ggufs[] = {"gguf-llama",     "gguf-qwen2",   "gguf-gpt2", "gguf-gemma3",
                                     "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-phi3", "gguf-mistral3"};
 static const char *const wholes[] = {"llama2", "llama-bias", "smollm2"}; /* with modules trained whole beside an adapter */

@@ -10,6 +10,7 @@ static void check_rope_table(struct check *check)
 	require(check, table.dtype == RH_F32 && table.rows == position.rows, "rope_table: table is not (T,D) F32");
 	require(check, table.cols >= 2 && table.cols % 2 == 0, "rope_table: D is odd or zero");
 	require(check, table.cols <= 2 * RH_ROPE_MAX_HALF, "rope_table: D is above 256");
+	require(check, check->op->rope_table.growth == 0 || check->op->rope_table.step >= 1, "rope_table: growth without a step");
 }
 
 /* The angle is an fp32 product, as in every implementation that a checkpoint was trained with: at position 1e5 its rounding matters. */
@@ -18,10 +19,13 @@ static void oracle_rope_table(const struct rh_op *op)
 	struct rh_view position = op->operand[RH_ROPE_TABLE_POSITION], table = op->operand[RH_ROPE_TABLE_TABLE];
 	int64_t half = table.cols / 2;
 	for (int64_t t = 0; t < table.rows; t++) {
+		double scale = (double)op->rope_table.scale;
+		if (op->rope_table.growth != 0)
+			scale *= 1 + (double)op->rope_table.growth * log(1 + floor(get(position, t, 0) / (double)op->rope_table.step));
 		for (int64_t i = 0; i < half; i++) {
 			float angle = (float)get(position, t, 0) * op->rope_table.inv_freq[i];
-			put(table, t, i, cos((double)angle) * (double)op->rope_table.scale);
-			put(table, t, half + i, sin((double)angle) * (double)op->rope_table.scale);
+			put(table, t, i, cos((double)angle) * scale);
+			put(table, t, half + i, sin((double)angle) * scale);
 		}
 	}
 }

@@ -14,6 +14,7 @@
 	ROW(granite)                                                                                                                       \
 	ROW(granite_hybrid)                                                                                                                \
 	ROW(mistral)                                                                                                                       \
+	ROW(ministral3)                                                                                                                    \
 	ROW(phi3)                                                                                                                          \
 	ROW(gemma3)                                                                                                                        \
 	ROW(qwen3_5)                                                                                                                       \

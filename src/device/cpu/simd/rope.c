@@ -11,11 +11,14 @@ static void rope_table(const struct rh_op *op, int64_t first, int64_t end)
 	int64_t half = table.cols / 2;
 	for (int64_t t = first; t < end; t++) {
 		float *row = row_at(table, t), at = (float)((const int32_t *)position.data)[t * position.stride];
+		float scale = op->rope_table.scale;
+		if (op->rope_table.growth != 0)
+			scale *= 1 + op->rope_table.growth * logf(1 + floorf(at / op->rope_table.step));
 		for (int64_t i = 0; i < half; i++) {
 			float angle = at * op->rope_table.inv_freq[i], sine, cosine;
 			sincosf(angle, &sine, &cosine);
-			row[i] = cosine * op->rope_table.scale;
-			row[half + i] = sine * op->rope_table.scale;
+			row[i] = cosine * scale;
+			row[half + i] = sine * scale;
 		}
 	}
 }
