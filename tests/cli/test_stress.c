@@ -180,7 +180,7 @@ static long first_child(pid_t parent)
 	return child;
 }
 
-/* As the kernel does where memory runs short: that is told, and the other places are looked at all the same. */
+/* As the kernel does where memory runs short: that is told, whichever part it was, and the others are looked at all the same. */
 static void test_a_part_that_is_killed_is_told_of(void **state)
 {
 	(void)state;
@@ -205,7 +205,7 @@ static void test_a_part_that_is_killed_is_told_of(void **state)
 	int status;
 	waitpid(parent, &status, 0);
 	char *text = read_bytes(path_of("%s/out", scratch.dir), &length);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) || !strstr(text, "device              -  its process ended with signal 9") ||
+	if (!WIFEXITED(status) || WEXITSTATUS(status) || !strstr(text, "-  its process ended with signal 9") ||
 	    strstr(text, "no time to find it"))
 		fail_msg("status %d: %s", status, text);
 	free(text);
