@@ -131,7 +131,7 @@ static inline void gate_put_inputs(struct op_case *c, const struct case_shape *s
 static inline struct op_case gate_case(const struct case_shape *s, uint64_t *seed)
 {
 	struct op_case c = {.seed = seed, .op.kind = RH_OP_GATE};
-	int is_normed = s->index % 2;
+	int is_normed = s->index / 2 % 2; /* of both dtypes, which alternate */
 	gate_put_inputs(&c, s, is_normed, RH_GATE_W);
 	case_operand(&c, RH_GATE_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	if (is_normed)
@@ -143,7 +143,7 @@ static inline struct op_case gate_case(const struct case_shape *s, uint64_t *see
 static inline struct op_case gate_backward_case(const struct case_shape *s, uint64_t *seed)
 {
 	struct op_case c = {.seed = seed, .op.kind = RH_OP_GATE_BACKWARD};
-	int is_normed = s->index % 2;
+	int is_normed = s->index / 2 % 2; /* of both dtypes, which alternate */
 	gate_put_inputs(&c, s, is_normed, RH_GATE_BACKWARD_W);
 	if (is_normed) {
 		struct rh_view rstd = case_operand(&c, RH_GATE_BACKWARD_RSTD, RH_F32, s->rows, 1, s->pad, FILL_NONE);
