@@ -29,7 +29,9 @@ static void test_two_outputs_have_their_closed_form(void **state)
 			float h = 1, w[2] = {0, (float)(degrees * log(3))}, logits[2], teacher[2] = {7, 7}, mix[2] = {0, 1}, loss,
 			      bias[2] = {0};
 			int32_t target = 0, hit;
-			struct rh_op op = {.kind = RH_OP_HEAD_LOSS, .head_loss = {.scale = 1, .temperature = (float)degrees, .divergence = (enum rh_divergence)which}};
+			struct rh_op op = {.kind = RH_OP_HEAD_LOSS, .head_loss.scale = 1};
+			op.head_loss.temperature = (float)degrees;
+			op.head_loss.divergence = (enum rh_divergence)which;
 			op.operand[RH_HEAD_LOSS_H] = rh_view_of(&h, RH_F32, 1, 1);
 			op.operand[RH_HEAD_LOSS_W] = rh_view_of(w, RH_F32, 2, 1);
 			op.operand[RH_HEAD_LOSS_TARGET] = rh_view_of(&target, RH_I32, 1, 1);
