@@ -22,7 +22,7 @@ struct rh_update {
 	struct rh_optimizer_settings settings;
 	double learning_rate, scale; /* of the gradients */
 	int64_t step;                /* counts from 1 */
-	double lora_b_ratio;         /* of tensors with is_lora_b: their learning rate's to learning_rate; 0: 1 */
+	double lora_b_ratio;         /* tensors with is_lora_b have learning_rate times this; 0 means 1 */
 };
 
 /* Makes one trainable block's stored gradient final, and sums its squares. For a block of two uses the gradient is use 1 (the head) +

@@ -13,7 +13,8 @@ struct rh_converted {
 	struct rh_text left; /* comment lines: what could not be converted, and what comes nearest */
 	int64_t converteds, idles, lefts;
 };
-/* Each key of the file goes to one of the three, some to two. -EINVAL: the file is no YAML mapping, with its line. */
+/* Converts another trainer's file. Each of its keys leaves lines in one of yaml, idle and left; one that is converted in part leaves lines
+ * in yaml and in left. -EINVAL: the file is no YAML mapping; the error names the line. */
 int rh_config_convert(const char *path, struct rh_converted *out) RH_MUST;
 void rh_converted_free(struct rh_converted *converted);
 

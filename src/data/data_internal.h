@@ -36,11 +36,12 @@ struct data_encoder {
 	char dropped[32];   /* the part of a message that the rendered text does not hold, such as "system's content"; empty: none */
 	int writes_none;    /* the template wrote None where a message has a null */
 	/* rows that say which answer is better (encoder_preference.c): `ids` are the documents of both answers, one after the other */
-	size_t second, prompt;     /* where the second document begins in `ids`, 0: there is one; tokens that are the prompt's, of each */
-	int is_good;               /* of a row with one */
-	int is_equal, has_no_prompt; /* both answers are one; the row has no prompt: its answers begin otherwise */
-	int64_t row_room;   /* bytes of memory that encoding it may take; 0: any number */
-	int64_t row_bytes;  /* the most bytes that a row took */
+	size_t second, prompt; /* where the second document begins in `ids`, 0: there is one; tokens that are the prompt's, of each */
+	int is_good;           /* of a row with one */
+	int is_equal;          /* the two answers are the same */
+	int has_no_prompt;     /* its prompt is empty */
+	int64_t row_room;      /* bytes of memory that encoding it may take; 0: any number */
+	int64_t row_bytes;     /* the most bytes that a row took */
 	/* scratch */
 	struct rh_ids part, both;
 	struct rh_text text;

@@ -98,7 +98,7 @@ struct rh_family_attention {
 	enum rh_qk_norm qk_norm;
 	int sinks;
 	int may_rotate_part;      /* config.json may say partial_rotary_factor */
-	int grows_queries;        /* with their positions, as llama_4_scaling_beta says */
+	int grows_queries;        /* queries are multiplied by a factor that grows with their position (llama_4_scaling_beta) */
 	int64_t unrotated_period; /* each such layer does not rotate, or as no_rope_layers says; 0: all do */
 	const char *scalar_key;   /* the key of config.h's attention_scalar; NULL: it has none */
 };

@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 enum { COLUMNS_MAX = 400, COLUMNS_USUAL = 80, BAR_LEAST = 12, BAR_MOST = 42, BAR_FROM_COLUMNS = 50, PIECE_BYTES = 96, DRIVES_SHOWN = 4 };
-enum { TREND_FROM = 20, TREND_RECENT = 10, TREND_EARLIER = 50 }; /* steps */
+/* Of the loss's trend, in steps: it is shown from the 20th on, and compares running means over about 10 and about 50. */
+enum { TREND_FROM = 20, TREND_RECENT = 10, TREND_EARLIER = 50 };
 static const double redraw_seconds = 0.1;
 
 /* The parts of a line, in the order in which they are shown. */
