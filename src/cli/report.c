@@ -123,22 +123,6 @@ static int run_read(const char *dir, struct run *run)
 
 /* ---- figures ---- */
 
-static double last_of(const struct run *run, enum column column)
-{
-	for (size_t i = run->lines; i-- > 0;)
-		if (isfinite(run->value[column][i]))
-			return run->value[column][i];
-	return NAN;
-}
-
-static double most_of(const struct run *run, enum column column, double sign)
-{
-	double best = NAN;
-	for (size_t i = 0; i < run->lines; i++)
-		best = sign * run->value[column][i] <= sign * best ? best : isfinite(run->value[column][i]) ? run->value[column][i] : best;
-	return best;
-}
-
 static double sum_of(const struct run *run, enum column column)
 {
 	double sum = 0;
@@ -147,12 +131,21 @@ static double sum_of(const struct run *run, enum column column)
 	return sum;
 }
 
-static double mean_of(const struct run *run, enum column column)
+enum how { LAST, LEAST, MOST, MEAN };
+
+/* One figure of a column; NAN: no line has it. */
+static double figure_of(const struct run *run, enum column column, enum how how)
 {
+	double found = NAN;
 	size_t count = 0;
-	for (size_t i = 0; i < run->lines; i++)
-		count += isfinite(run->value[column][i]);
-	return count ? sum_of(run, column) / (double)count : NAN;
+	for (size_t i = 0; i < run->lines; i++) {
+		double value = run->value[column][i];
+		if (!isfinite(value))
+			continue;
+		found = how == LEAST ? fmin(found, value) : how == MOST ? fmax(found, value) : value;
+		count++;
+	}
+	return how == MEAN && count ? sum_of(run, column) / (double)count : found;
 }
 
 /* ---- the page ---- */
@@ -198,99 +191,40 @@ static int put_cell(struct rh_text *out, const char *format, double value)
 	return rc;
 }
 
-static double gib(double bytes)
-{
-	return bytes > 0 ? bytes / (double)(1 << 30) : NAN;
-}
-
-static int put_row(const struct run *runs, size_t count, const char *name, const char *format, double (*of)(const struct run *),
-                   struct rh_text *out)
-{
-	int rc = 0, some = 0;
-	for (size_t r = 0; r < count; r++)
-		some |= isfinite(of(&runs[r]));
-	if (!some)
-		return 0;
-	rc = rh_text_printf(out, "<tr><td>%s", name);
-	for (size_t r = 0; !rc && r < count; r++)
-		rc = put_cell(out, format, of(&runs[r]));
-	return rc ? rc : rh_text_printf(out, "</tr>\n");
-}
-
-static double steps(const struct run *run)
-{
-	return last_of(run, STEP);
-}
-
-static double epochs(const struct run *run)
-{
-	return last_of(run, EPOCH);
-}
-
-static double last_loss(const struct run *run)
-{
-	return last_of(run, LOSS);
-}
-
-static double best_eval(const struct run *run)
-{
-	return most_of(run, EVAL_LOSS, -1);
-}
-
-static double last_eval(const struct run *run)
-{
-	return last_of(run, EVAL_LOSS);
-}
-
-static double speed(const struct run *run)
-{
-	return mean_of(run, SPEED);
-}
-
-static double minutes(const struct run *run)
-{
-	return last_of(run, ELAPSED) / 60;
-}
-
-static double largest_norm(const struct run *run)
-{
-	return most_of(run, GRAD_NORM, 1);
-}
-
-static double vram(const struct run *run)
-{
-	return gib(most_of(run, VRAM_PEAK, 1));
-}
-
-static double ram(const struct run *run)
-{
-	return gib(most_of(run, RAM_PEAK, 1));
-}
-
-static double nvme(const struct run *run)
-{
-	return gib(most_of(run, NVME_PEAK, 1));
-}
-
 static int put_summary(const struct run *runs, size_t count, struct rh_text *out)
 {
+	enum { gib = 1 << 30 };
 	static const struct {
 		const char *name, *format;
-		double (*of)(const struct run *);
-	} rows[] = {{"steps", "%.0f", steps},
-	            {"epochs", "%.3g", epochs},
-	            {"loss of the last steps", "%.4f", last_loss},
-	            {"best evaluation's loss", "%.4f", best_eval},
-	            {"last evaluation's loss", "%.4f", last_eval},
-	            {"tokens/s, mean", "%.1f", speed},
-	            {"minutes", "%.1f", minutes},
-	            {"largest gradient norm", "%.3g", largest_norm},
-	            {"most device memory, GiB", "%.2f", vram},
-	            {"most host memory, GiB", "%.2f", ram},
-	            {"most NVMe, GiB", "%.2f", nvme}};
+		enum column column;
+		enum how how;
+		double unit; /* 0: 1, and 0 is a figure; of memory 0 says that the tier was not used */
+	} rows[] = {{"steps", "%.0f", STEP, LAST, 0},
+	            {"epochs", "%.3g", EPOCH, LAST, 0},
+	            {"loss of the last steps", "%.4f", LOSS, LAST, 0},
+	            {"best evaluation's loss", "%.4f", EVAL_LOSS, LEAST, 0},
+	            {"last evaluation's loss", "%.4f", EVAL_LOSS, LAST, 0},
+	            {"tokens/s, mean", "%.1f", SPEED, MEAN, 0},
+	            {"minutes", "%.1f", ELAPSED, LAST, 60},
+	            {"largest gradient norm", "%.3g", GRAD_NORM, MOST, 0},
+	            {"most device memory, GiB", "%.2f", VRAM_PEAK, MOST, gib},
+	            {"most host memory, GiB", "%.2f", RAM_PEAK, MOST, gib},
+	            {"most NVMe, GiB", "%.2f", NVME_PEAK, MOST, gib}};
 	int rc = rh_text_printf(out, "<section><h2>In short</h2><table>\n");
-	for (size_t i = 0; !rc && i < sizeof rows / sizeof *rows; i++)
-		rc = put_row(runs, count, rows[i].name, rows[i].format, rows[i].of, out);
+	for (size_t i = 0; !rc && i < sizeof rows / sizeof *rows; i++) {
+		double figure[RUNS_MOST];
+		int some = 0;
+		for (size_t r = 0; r < count; r++) {
+			figure[r] = figure_of(&runs[r], rows[i].column, rows[i].how);
+			figure[r] = rows[i].unit == 0 ? figure[r] : figure[r] > 0 ? figure[r] / rows[i].unit : NAN;
+			some |= isfinite(figure[r]) != 0;
+		}
+		rc = some ? rh_text_printf(out, "<tr><td>%s", rows[i].name) : 0;
+		for (size_t r = 0; !rc && some && r < count; r++)
+			rc = put_cell(out, rows[i].format, figure[r]);
+		if (!rc && some)
+			rc = rh_text_printf(out, "</tr>\n");
+	}
 	return rc ? rc : rh_text_printf(out, "</table></section>\n");
 }
 

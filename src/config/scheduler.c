@@ -2,9 +2,10 @@
 #include "config/config_internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { LR_SHARE, LR_RATE, LR_RATE_BELOW, LR_NUMBER, LR_STEPS, LR_DECAY }; /* RATE: itself, kept as a share of learning_rate */
+enum { LR_NUMBER, LR_RATE, LR_STEPS, LR_DECAY }; /* RATE: a learning rate, kept as a share of learning_rate */
 
 static const struct scheduler_word {
 	const char *name;
@@ -13,15 +14,15 @@ static const struct scheduler_word {
 	size_t offset; /* in struct rh_lr_shape */
 	double least, most;
 } scheduler_words[] = {
-        {"min_lr_rate", RH_LR_COSINE_WITH_MIN_LR, LR_SHARE, offsetof(struct rh_lr_shape, min_rate), 0, 1},
-        {"min_lr", RH_LR_COSINE_WITH_MIN_LR, LR_RATE, offsetof(struct rh_lr_shape, min_rate), 0, INFINITY},
+        {"min_lr_rate", RH_LR_COSINE_WITH_MIN_LR, LR_NUMBER, offsetof(struct rh_lr_shape, min_rate), 0, 1},
+        {"min_lr", RH_LR_COSINE_WITH_MIN_LR, LR_RATE, offsetof(struct rh_lr_shape, min_rate), 0, 0},
         {"num_cycles", RH_LR_COSINE_WITH_RESTARTS, LR_STEPS, offsetof(struct rh_lr_shape, cycles), 1, 1e12},
-        {"lr_end", RH_LR_POLYNOMIAL, LR_RATE_BELOW, offsetof(struct rh_lr_shape, min_rate), 0, INFINITY},
+        {"lr_end", RH_LR_POLYNOMIAL, LR_RATE, offsetof(struct rh_lr_shape, min_rate), 0, 0},
         {"power", RH_LR_POLYNOMIAL, LR_NUMBER, offsetof(struct rh_lr_shape, power), 0, 1000},
         {"timescale", RH_LR_INVERSE_SQRT, LR_STEPS, offsetof(struct rh_lr_shape, timescale), 1, 1e12},
         {"num_decay_steps", RH_LR_WARMUP_STABLE_DECAY, LR_STEPS, offsetof(struct rh_lr_shape, decay_steps), 1, 1e12},
         {"num_stable_steps", RH_LR_WARMUP_STABLE_DECAY, LR_STEPS, offsetof(struct rh_lr_shape, stable_steps), 0, 1e12},
-        {"min_lr_ratio", RH_LR_WARMUP_STABLE_DECAY, LR_SHARE, offsetof(struct rh_lr_shape, min_rate), 0, 1},
+        {"min_lr_ratio", RH_LR_WARMUP_STABLE_DECAY, LR_NUMBER, offsetof(struct rh_lr_shape, min_rate), 0, 1},
         {"decay_type", RH_LR_WARMUP_STABLE_DECAY, LR_DECAY, offsetof(struct rh_lr_shape, decay), 0, 0},
 };
 
@@ -48,18 +49,16 @@ static int set_decay(const struct config_entry *entry, const char *value, enum r
 static int set_word(struct rh_config *config, const struct config_entry *entry, const struct scheduler_word *word, const char *value)
 {
 	char *at = (char *)&config->lr_shape + word->offset;
-	double number = 0, most = word->kind == LR_RATE || word->kind == LR_RATE_BELOW ? config->learning_rate : word->most;
+	int is_rate = word->kind == LR_RATE, is_whole = word->kind == LR_STEPS;
+	double number = 0, most = is_rate ? config->learning_rate : word->most;
+	char limit[32];
 	if (word->kind == LR_DECAY)
 		return set_decay(entry, value, (enum rh_lr_decay *)(void *)at);
-	if (config_parse_real(value, &number) || !(number >= word->least && number <= most) ||
-	    (word->kind == LR_STEPS && number != floor(number)))
+	snprintf(limit, sizeof limit, "%g", most);
+	if (config_parse_real(value, &number) || !(number >= word->least && number <= most) || (is_whole && number != floor(number)))
 		return config_entry_fail(entry, "%s: '%s' is not allowed; expected a %snumber from %g to %s", word->name,
-		                         config_show(value).text, word->kind == LR_STEPS ? "whole " : "", word->least,
-		                         word->kind == LR_RATE || word->kind == LR_RATE_BELOW ? "learning_rate"
-		                         : word->kind == LR_SHARE                             ? "1"
-		                         : word->kind == LR_NUMBER                            ? "1000"
-		                                                                              : "1e12");
-	*(double *)(void *)at = most == config->learning_rate && word->most == INFINITY && most > 0 ? number / most : number;
+		                         config_show(value).text, is_whole ? "whole " : "", word->least, is_rate ? "learning_rate" : limit);
+	*(double *)(void *)at = is_rate && most > 0 ? number / most : number;
 	return 0;
 }
 
