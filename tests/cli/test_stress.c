@@ -180,12 +180,13 @@ static long first_child(pid_t parent)
 	return child;
 }
 
-/* As the kernel does where memory runs short: that is told, whichever part it was, and the others are looked at all the same. */
-static void test_a_part_that_is_killed_is_told_of(void **state)
+/* A run whose first child that is seen is killed: 1: it told of it; 0: the child was over already. */
+static int kill_a_part(void)
 {
-	(void)state;
 	struct scratch scratch;
 	size_t length;
+	int status;
+	long child = 0;
 	scratch_open(&scratch);
 	const char *out_file = path_of("%s/out", scratch.dir);
 	pid_t parent = fork();
@@ -197,19 +198,28 @@ static void test_a_part_that_is_killed_is_told_of(void **state)
 		      "--device", "cpu:1", "--max_ram", "40MiB", "--time", "20s", (char *)NULL);
 		_exit(127);
 	}
-	long child = 0;
 	for (double until_s = rh_clock_seconds() + 10; !child && rh_clock_seconds() < until_s;)
 		child = first_child(parent);
 	assert_true(child > 0);
-	assert_int_equal(kill((pid_t)child, SIGKILL), 0);
-	int status;
+	(void)kill((pid_t)child, SIGKILL);
 	waitpid(parent, &status, 0);
 	char *text = read_bytes(path_of("%s/out", scratch.dir), &length);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) || !strstr(text, "-  its process ended with signal 9") ||
-	    strstr(text, "no time to find it"))
+	if (!WIFEXITED(status) || WEXITSTATUS(status) || strstr(text, "no time to find it"))
 		fail_msg("status %d: %s", status, text);
+	int is_told = strstr(text, "-  its process ended with signal 9") != NULL;
 	free(text);
 	scratch_close(&scratch);
+	return is_told;
+}
+
+/* As the kernel does where memory runs short: that is told, whichever part it was, and the others are looked at all the same. */
+static void test_a_part_that_is_killed_is_told_of(void **state)
+{
+	(void)state;
+	int is_told = 0;
+	for (int attempt = 0; attempt < 8 && !is_told; attempt++)
+		is_told = kill_a_part();
+	assert_true(is_told);
 }
 
 int main(void)
