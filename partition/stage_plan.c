@@ -243,7 +243,7 @@ static int cut_above(const int64_t *cuts, int64_t count, int lo, int top)
 }
 
 /* 1: the stage contains neither end of the model, and its layers are alike. Then it needs the same bytes as any other stage of as many
- * layers. */
+ * layers, or fewer where nothing below it is trained. */
 static int is_inner_stage(const struct stage_planner *at, int lo, int hi)
 {
 	return at->alike && lo > 0 && hi < at->layers;

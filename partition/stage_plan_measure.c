@@ -15,19 +15,20 @@ static int all_alike(const struct rh_model *model)
 	return alike;
 }
 
-/* The memo's cells: of alike layers those with neither end of the model, with the lower one, with the upper one, by how many; then with
- * both. */
+/* The memo's cells: of alike layers those with neither end of the model, with the lower one, with the upper one, with neither end but the
+ * lowest trained layer, by how many; then with both ends. */
 static size_t cells(const struct stage_planner *at)
 {
-	return at->alike ? 3 * (FEW + 1) + 1 : (size_t)at->layers * (size_t)(at->layers + 1);
+	return at->alike ? 4 * (FEW + 1) + 1 : (size_t)at->layers * (size_t)(at->layers + 1);
 }
 
 static struct plan_stage_bytes *cell(const struct stage_planner *at, enum pass pass, int lo, int hi)
 {
-	int bottom = lo == 0, top = hi == at->layers, ends = bottom + 2 * top;
+	int bottom = lo == 0, top = hi == at->layers, lowest = lo == at->request->model->first_trained;
+	int kind = bottom && top ? 4 : lowest && !bottom && !top ? 3 : bottom + 2 * top;
 	if (!at->alike)
 		return &at->memo[at->plain][pass][lo * (at->layers + 1) + hi];
-	return &at->memo[at->plain][pass][ends * (FEW + 1) + (ends == 3 ? 0 : hi - lo - bottom - top)];
+	return &at->memo[at->plain][pass][kind * (FEW + 1) + (kind == 4 ? 0 : hi - lo - bottom - top)];
 }
 
 int plan_measure_open(struct stage_planner *at)
@@ -171,9 +172,9 @@ struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pas
 		return (struct plan_stage_bytes){.arena = RH_BYTES_MOST, .train = RH_BYTES_MOST};
 	if (!at->alike || (bottom && top))
 		return measure(at, pass, lo, hi);
-	if (!bottom && !top) { /* as many of them further down */
-		lo = 1;
-		hi = 1 + count;
+	if (!bottom && !top) { /* as many of them further down; the lowest trained layer makes no gradient of its input, which may take less */
+		lo = (int)rh_min(lo, rh_max(at->request->model->first_trained, 0) + 1);
+		hi = lo + count;
 	}
 	if (more <= 0)
 		return measure(at, pass, lo, hi);
