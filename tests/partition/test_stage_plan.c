@@ -16,7 +16,7 @@ struct bench {
 	struct rh_stage_plan_request request;
 };
 
-static void bench_open_vocabulary(struct bench *bench, int layers, int tied, enum rh_dtype dtype, int vocabulary)
+static void bench_open_of(struct bench *bench, int layers, int tied, enum rh_dtype dtype, int vocabulary, const struct rh_lora_config *lora)
 {
 	*bench = (struct bench){0};
 	json_t *json = json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:b}", "architectures", "LlamaForCausalLM", "hidden_size", 64,
@@ -24,7 +24,7 @@ static void bench_open_vocabulary(struct bench *bench, int layers, int tied, enu
 	                         "vocab_size", vocabulary, "tie_word_embeddings", tied);
 	check_ok(rh_model_config_parse(json, "test", &bench->config));
 	json_decref(json);
-	check_ok(rh_model_create(&bench->config, dtype, NULL, &bench->model));
+	check_ok(rh_model_create(&bench->config, dtype, lora, &bench->model));
 	struct rh_micro_shape shape = {.tokens = 48, .documents = 3, .longest = 30, .head_rows = 20};
 	bench->request = (struct rh_stage_plan_request){.model = bench->model,
 	                                                .trains = 1,
@@ -38,7 +38,30 @@ static void bench_open_vocabulary(struct bench *bench, int layers, int tied, enu
 
 static void bench_open(struct bench *bench, int layers, int tied, enum rh_dtype dtype)
 {
-	bench_open_vocabulary(bench, layers, tied, dtype, 500);
+	bench_open_of(bench, layers, tied, dtype, 500, NULL);
+}
+
+static int adapt(const void *context, const char *name, int64_t *r, double *scale)
+{
+	(void)context;
+	*r = strstr(name, "layers.") ? 4 : 0;
+	*scale = 2;
+	return 0;
+}
+
+static enum rh_form pack(const void *context, const struct rh_tensor *tensor)
+{
+	(void)context;
+	return tensor->rows > 1 ? RH_FORM_Q8_0 : RH_FORM_PLAIN;
+}
+
+/* Adapters of packed weights. */
+static void bench_open_packed(struct bench *bench, int layers, int tied, enum rh_dtype dtype)
+{
+	bench_open_of(bench, layers, tied, dtype, 500, &(struct rh_lora_config){.module = adapt});
+	rh_model_freeze(bench->model);
+	rh_model_pack(bench->model, pack, NULL);
+	assert_true(rh_model_is_packed(bench->model));
 }
 
 static void bench_close(struct bench *bench)
@@ -160,7 +183,7 @@ static void test_next_weights_are_prefetched_wherever_there_is_room(void **state
 	(void)state;
 	struct bench bench;
 	struct rh_stage_plan plan;
-	bench_open_vocabulary(&bench, 6, 0, RH_BF16, 100);
+	bench_open_of(&bench, 6, 0, RH_BF16, 100, NULL);
 	bench.request.devices = 1;
 	int64_t layer = rh_stage_plan_layer_upload(bench.model, 1), cuts[] = {1, 2, 3, 4, 5, 6, 7};
 	assert_true(rh_stage_plan_layer_upload(bench.model, 0) < layer && bench.model->layers == 8);
@@ -313,32 +336,38 @@ static void check_same_plan(const struct rh_stage_plan *a, const struct rh_stage
 	assert_int_equal(a->device_bytes, b->device_bytes);
 }
 
-/* A layer that differs in what nobody reads makes each stage be emitted as it is. Variants from 4 on: every third layer attends to all, the
- * others to a window, turned by another table. */
+/* A layer that differs in what nobody reads makes each stage be emitted as it is. With 4: every third layer attends to all, the others to a
+ * window, turned by another table. With 8: adapters, and weights that each product makes plain for itself. */
 static void test_what_many_alike_layers_take_is_what_they_emit(void **state)
 {
 	(void)state;
-	for (int variant = 0; variant < 8; variant++) {
+	for (int variant = 0; variant < 16; variant++) {
 		struct bench bench;
-		bench_open(&bench, variant & 1 ? 24 : 94, variant & 1, variant & 2 ? RH_BF16 : RH_F32);
+		int most = 0;
+		(variant & 8 ? bench_open_packed : bench_open)(&bench, variant & 1 ? 24 : 94, variant & 1, variant & 2 ? RH_BF16 : RH_F32);
+		bench.request.plain = variant & 8 ? RH_PLAIN_BY_PRODUCT : RH_PLAIN_ANYWHERE;
 		for (int l = 1; variant & 4 && l < bench.model->layers - 1; l++) {
 			bench.model->layer[l].traits.window = l % 3 ? 7 : 0;
 			bench.model->layer[l].traits.rope = l % 3 != 0;
 		}
 		bench.request.devices = 1 + (variant & 1);
 		bench.request.infer = (struct rh_micro_shape){.tokens = 60, .documents = 2, .longest = 40, .head_rows = 60};
-		for (int64_t cap = INT64_C(3) << (variant & 1 ? 19 : 21); cap < 1 << 25; cap += cap / 2) {
+		for (int64_t cap = variant & 8 ? 170000 : INT64_C(3) << (variant & 1 ? 19 : 21); cap < 1 << 25; cap += cap / 4) {
 			struct rh_stage_plan alike, emitted;
 			bench.request.device_cap_bytes = cap;
-			bench.model->layer[2].use[1] = 0;
-			check_ok(rh_stage_plan_make(&bench.request, &alike));
-			assert_int_equal(bench.model->layer[2].block[1], -1);
-			bench.model->layer[2].use[1] = 1;
-			check_ok(rh_stage_plan_make(&bench.request, &emitted));
+			bench.model->layer[2].types = -1;
+			int rc = rh_stage_plan_make(&bench.request, &alike);
+			bench.model->layer[2].types = 0;
+			assert_int_equal(rh_stage_plan_make(&bench.request, &emitted), rc);
+			if (rc)
+				continue;
 			check_same_plan(&alike, &emitted);
+			most = alike.backward_stages > most ? alike.backward_stages : most;
 			rh_stage_plan_free(&alike);
 			rh_stage_plan_free(&emitted);
 		}
+		assert_true(most > bench.model->layers / 3);
+		printf("variant %d: up to %d backward stages of %d layers\n", variant, most, bench.model->layers);
 		bench_close(&bench);
 	}
 }
@@ -425,7 +454,7 @@ static void test_head_is_cut_as_devices_want_it(void **state)
 	for (int tied = 0; tied < 2; tied++) {
 		struct bench bench;
 		struct rh_stage_plan plan;
-		bench_open_vocabulary(&bench, 2, tied, RH_BF16, (int)vocabulary);
+		bench_open_of(&bench, 2, tied, RH_BF16, (int)vocabulary, NULL);
 		bench.request.train = (struct rh_micro_shape){.tokens = 3000, .documents = 3, .longest = 1000, .head_rows = 2000};
 		int64_t arena = 0;
 		for (int finer = 0; finer < 3; finer++) {
