@@ -20,7 +20,7 @@ static void bench_open_of(struct bench *bench, int layers, int tied, enum rh_dty
 {
 	*bench = (struct bench){0};
 	json_t *json = json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:b}", "architectures", "LlamaForCausalLM", "hidden_size", 64,
-	                         "intermediate_size", 160, "num_hidden_layers", layers, "num_attention_heads", 4, "num_key_value_heads", 2,
+	                         "intermediate_size", lora ? 32 : 160, "num_hidden_layers", layers, "num_attention_heads", 4, "num_key_value_heads", 2,
 	                         "vocab_size", vocabulary, "tie_word_embeddings", tied);
 	check_ok(rh_model_config_parse(json, "test", &bench->config));
 	json_decref(json);
@@ -58,7 +58,7 @@ static enum rh_form pack(const void *context, const struct rh_tensor *tensor)
 /* Adapters of packed weights. */
 static void bench_open_packed(struct bench *bench, int layers, int tied, enum rh_dtype dtype)
 {
-	bench_open_of(bench, layers, tied, dtype, 500, &(struct rh_lora_config){.module = adapt});
+	bench_open_of(bench, layers, tied, dtype, 40, &(struct rh_lora_config){.module = adapt});
 	rh_model_freeze(bench->model);
 	rh_model_pack(bench->model, pack, NULL);
 	assert_true(rh_model_is_packed(bench->model));
@@ -352,7 +352,7 @@ static void test_what_many_alike_layers_take_is_what_they_emit(void **state)
 		}
 		bench.request.devices = 1 + (variant & 1);
 		bench.request.infer = (struct rh_micro_shape){.tokens = 60, .documents = 2, .longest = 40, .head_rows = 60};
-		for (int64_t cap = variant & 8 ? 170000 : INT64_C(3) << (variant & 1 ? 19 : 21); cap < 1 << 25; cap += cap / 4) {
+		for (int64_t cap = variant & 8 ? 120000 : INT64_C(3) << (variant & 1 ? 19 : 21); cap < 1 << 25; cap += cap / 4) {
 			struct rh_stage_plan alike, emitted;
 			bench.request.device_cap_bytes = cap;
 			bench.model->layer[2].types = -1;
