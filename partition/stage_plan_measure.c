@@ -172,7 +172,8 @@ struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pas
 		return (struct plan_stage_bytes){.arena = RH_BYTES_MOST, .train = RH_BYTES_MOST};
 	if (!at->alike || (bottom && top))
 		return measure(at, pass, lo, hi);
-	if (!bottom && !top) { /* as many of them further down; the lowest trained layer makes no gradient of its input, which may take less */
+	if (!bottom &&
+	    !top) { /* as many of them further down; the lowest trained layer makes no gradient of its input, which may take less */
 		lo = (int)rh_min(lo, rh_max(at->request->model->first_trained, 0) + 1);
 		hi = lo + count;
 	}

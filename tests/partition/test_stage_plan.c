@@ -20,8 +20,8 @@ static void bench_open_of(struct bench *bench, int layers, int tied, enum rh_dty
 {
 	*bench = (struct bench){0};
 	json_t *json = json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:b}", "architectures", "LlamaForCausalLM", "hidden_size", 64,
-	                         "intermediate_size", lora ? 32 : 160, "num_hidden_layers", layers, "num_attention_heads", 4, "num_key_value_heads", 2,
-	                         "vocab_size", vocabulary, "tie_word_embeddings", tied);
+	                         "intermediate_size", lora ? 32 : 160, "num_hidden_layers", layers, "num_attention_heads", 4,
+	                         "num_key_value_heads", 2, "vocab_size", vocabulary, "tie_word_embeddings", tied);
 	check_ok(rh_model_config_parse(json, "test", &bench->config));
 	json_decref(json);
 	check_ok(rh_model_create(&bench->config, dtype, lora, &bench->model));

@@ -9,6 +9,7 @@
 #include "run/check.h"
 #include "run/executor.h"
 #include "run/lane_box.h"
+#include "session/chunks.h"
 #include "session/update.h"
 
 enum { LANE_STEPS = 3, LANE_MOST_MICROS = 64, LANE_TOKENS = 32 };
@@ -150,8 +151,7 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 		is.forward_cuts = -1;
 		is.backward_cuts = lane_cuts(&random, is.layers + 2, is.backward_cut);
 	} else if (!strcmp(is.schedule, "roundpipe") && !is.boxes && !is.generates && is.forward_cuts < 0 && is.backward_cuts < 0 &&
-	           !(is.spill & RH_SPILL_ACTIVATIONS) && strcmp(is.model, "qwen3.5") && lane_pick(&random, 2)) {
-		/* linear attention has no chunks yet */
+	           lane_pick(&random, 2)) {
 		is.chunks = 2 + (int)lane_pick(&random, 3);
 		is.micro_batches = is.micro_batches > LANE_MOST_MICROS / is.chunks ? LANE_MOST_MICROS / is.chunks : is.micro_batches;
 		is.last_micro_batches = is.last_micro_batches > is.micro_batches ? is.micro_batches : is.last_micro_batches;
@@ -289,11 +289,21 @@ static inline enum rh_form lane_form(const void *context, const struct rh_tensor
 	return form && tensor->cols % rh_dtype_block(rh_form_traits(form)->element) == 0 ? form : RH_FORM_PLAIN;
 }
 
+/* Do all mixers carry what a chunk leaves to the next? */
+static inline int lane_check_chunks(const struct lane_run *run)
+{
+	struct rh_config config = run->deep.rig.config;
+	config.sequence_chunk = run->is->chunks ? LANE_TOKENS : 0;
+	return rh_chunks_check(&config, run->session.model);
+}
+
 static inline int lane_session_open(struct lane_run *run, int64_t most_ram)
 {
 	const struct rh_workload work = lane_workload(run->is);
 	run->deep.rig.config.max_ram = most_ram;
 	int rc = rh_session_simulate(&run->deep.rig.config, &run->machine, &run->session);
+	if (!rc)
+		rc = lane_check_chunks(run);
 	if (!rc && run->is->boxes)
 		rc = lane_box_join(&run->session, &run->neighbours);
 	if (!rc && run->is->packed)

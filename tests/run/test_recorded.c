@@ -62,7 +62,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	int64_t commands = 0, waits = 0, longest = 0;
 	int ran = 0, absent = 0, faults = 0;
 	struct {
-		int capped, weights, activations, generating, boxes, shared, delayed, packed, in_arena, saved, chunks;
+		int capped, weights, activations, generating, boxes, shared, delayed, packed, in_arena, saved, chunks, spilled_chunks;
 	} kinds = {0};
 	int64_t seed = first;
 	for (; ran < count; seed++) {
@@ -91,6 +91,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 		kinds.boxes += is.boxes > 0;
 		kinds.delayed += is.delay > 0;
 		kinds.chunks += has_command(lanes, RH_COMMAND_CARRY, RH_ROOM_NONE);
+		kinds.spilled_chunks += is.chunks && writes_records(lanes);
 		kinds.shared += rh_model_shared_block(run.session.model) >= 0;
 		if (rh_model_is_packed(run.session.model)) /* where plain matrices have a room it is filled, else nothing fills one */
 			assert_int_equal(run.session.plan.stages.plain_bytes > 0, has_command(lanes, RH_COMMAND_DEQUANTISE, RH_ROOM_NONE));
@@ -114,12 +115,13 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	       "4 "
 	       "MiB, %d with weights and %d with activations on NVMe, %d that generate, %d of one box among 2 to 4, %d of these with "
 	       "half of a tied table; %d with updates beside the stages; %d with packed weights, which %d make plain for each product; %d "
-	       "save activations; %d of texts in chunks\n",
+	       "save activations; %d of texts in chunks, %d of these with activations on NVMe\n",
 	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes, kinds.shared, kinds.delayed,
-	       kinds.packed, kinds.in_arena, kinds.saved, kinds.chunks);
+	       kinds.packed, kinds.in_arena, kinds.saved, kinds.chunks, kinds.spilled_chunks);
 	assert_int_equal(faults, 0);
 	assert_true(ran > absent);
-	assert_true(count < 500 || (kinds.packed > kinds.in_arena && kinds.in_arena && kinds.saved && kinds.chunks));
+	assert_true(count < 500 ||
+	            (kinds.packed > kinds.in_arena && kinds.in_arena && kinds.saved && kinds.chunks && kinds.spilled_chunks));
 }
 
 /* Runs the seed's configuration, which the checker passes. */
