@@ -10,7 +10,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static const double gib = 1 << 30;
 
@@ -239,20 +238,6 @@ static int save_profile(const struct rh_hardware *hardware, const char *path)
 	return rc;
 }
 
-/* Found before the measurement, not after it. */
-static int check_writable(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-	char *dir = slash ? rh_strdup(path) : NULL;
-	if (slash && !dir)
-		return -ENOMEM;
-	if (dir)
-		dir[slash == path ? 1 : slash - path] = 0;
-	int rc = access(dir ? dir : ".", W_OK) ? rh_fail(-errno, "save: '%s': %s", path, strerror(errno)) : 0;
-	rh_free(dir);
-	return rc;
-}
-
 int verb_doctor(const struct rh_config *config)
 {
 	char here_text[] = ".", *here = here_text;
@@ -267,9 +252,7 @@ int verb_doctor(const struct rh_config *config)
 	char *path = config->save ? profile_path(config->save) : NULL;
 	if (config->save && !path)
 		return -ENOENT;
-	int rc = path ? check_writable(path) : 0;
-	if (!rc && path)
-		rc = verb_check_output(config, "save", path, OUTPUT_PROFILE);
+	int rc = path ? verb_check_output(config, "save", path, OUTPUT_PROFILE) : 0;
 	if (!rc)
 		rc = rh_doctor_examine(&options, &report);
 	if (rc)

@@ -8,8 +8,10 @@
 #include "core/alloc.h"
 #include "core/file.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const kind_names[] = {[OUTPUT_GGUF] = "GGUF file",
                                          [OUTPUT_HTML] = "HTML page",
@@ -114,9 +116,31 @@ static int check_directory(const struct rh_config *config, const char *key, cons
 	                         key, dir);
 }
 
+/* Found before the work, not after it. */
+static int check_place(const char *key, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char *dir = rh_strdup(slash ? path : ".");
+	if (!dir)
+		return -ENOMEM;
+	if (slash)
+		dir[slash == path ? 1 : slash - path] = 0;
+	int rc = 0;
+	if (!rh_dir_exists(dir))
+		rc = rh_fail(-ENOENT, "%s: there is no directory %s to write %s into; make it first, or name another file", key, dir,
+		             slash ? slash + 1 : path);
+	else if (access(dir, W_OK | X_OK))
+		rc = rh_fail(-errno, "%s: cannot write into %s: %s", key, dir, strerror(errno));
+	rh_free(dir);
+	return rc;
+}
+
 static int check_file(const struct rh_config *config, const char *key, const char *path, enum verb_output kind)
 {
-	int rc = rh_file_check_replaceable(path);
+	int rc = check_place(key, path);
+	if (rc)
+		return rc;
+	rc = rh_file_check_replaceable(path);
 	if (rc)
 		return rh_fail_in(rc, key);
 	if (config->force || !rh_file_exists(path) || is_empty(path))

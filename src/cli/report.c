@@ -185,7 +185,7 @@ static int put_cell(struct rh_text *out, const char *format, double value)
 	int rc = rh_text_printf(out, "<td class=n>");
 	if (!rc && isfinite(value)) {
 		char text[64];
-		snprintf(text, sizeof text, format, value);
+		snprintf(text, sizeof text, fabs(value) < 1e12 ? format : "%.4g", value);
 		rc = rh_text_printf(out, "%s", text);
 	}
 	return rc;
@@ -406,9 +406,11 @@ static int write_page(const struct asked *asked, const char *path)
 	struct run runs[RUNS_MOST];
 	struct rh_text page = {0};
 	size_t read = 0;
-	int rc = verb_check_output(&asked->config, "html", path, OUTPUT_HTML);
+	int rc = 0;
 	for (; !rc && read < asked->count; read += !rc)
 		rc = run_read(asked->dir[read], &runs[read]);
+	if (!rc)
+		rc = verb_check_output(&asked->config, "html", path, OUTPUT_HTML);
 	if (!rc)
 		rc = put_page(runs, read, &page);
 	if (!rc)

@@ -84,6 +84,7 @@ static int put_notes(const struct stress_result *result, struct rh_text *out)
 
 int stress_put(const struct stress_result *result, struct rh_text *out)
 {
+	int is_tried = 0;
 	int rc = rh_text_printf(out, "machine  %s, %d device%s; one sequence in each step\n",
 	                        result->machine ? result->machine : "not known", result->devices, result->devices == 1 ? "" : "s");
 	if (!rc)
@@ -91,7 +92,9 @@ int stress_put(const struct stress_result *result, struct rh_text *out)
 		                    "host", "NVMe", "what binds");
 	for (int p = 0; !rc && p < RH_PLACEMENTS; p++)
 		rc = put_found(result, (enum rh_placement)p, out);
-	if (!rc && result->is_real)
+	for (int p = 0; p < RH_PLACEMENTS; p++)
+		is_tried |= result->is_tried[p];
+	if (!rc && is_tried)
 		rc = rh_text_printf(out, "tried\n");
 	for (int p = 0; !rc && p < RH_PLACEMENTS; p++)
 		rc = put_tried(result, (enum rh_placement)p, out);

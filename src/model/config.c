@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "device/op.h"
 
 #include <math.h>
@@ -12,14 +13,31 @@
 
 enum { MOST_WIDTH = 1 << 24, MOST_HEADS = 1 << 16 };
 
+/* Does one of the first `families` stand inside a model of that name? */
+static int is_wrapper_of_one_before(size_t families, const char *architecture)
+{
+	for (size_t i = 0; i < families; i++) {
+		const struct rh_family_wrapper *wrapper = rh_family_at(i)->wrapper;
+		if (wrapper && !strcmp(wrapper->architecture, architecture))
+			return 1;
+	}
+	return 0;
+}
+
 static int unknown(const char *where, const char *what, const char *name)
 {
-	char known[512] = "";
+	struct rh_text known = {0};
 	const struct rh_family *family;
-	for (size_t i = 0, used = 0; (family = rh_family_at(i)) && used < sizeof known; i++)
-		used += (size_t)snprintf(known + used, sizeof known - used, "%s%s%s%s", i ? ", " : "", family->architecture,
-		                         family->wrapper ? ", " : "", family->wrapper ? family->wrapper->architecture : "");
-	return rh_fail(-EINVAL, "%s: %s%s (known: %s)", where, name, what, known);
+	int rc = 0;
+	for (size_t i = 0; !rc && (family = rh_family_at(i)); i++) {
+		rc = rh_text_printf(&known, "%s%s", i ? ", " : "", family->architecture);
+		if (!rc && family->wrapper && !is_wrapper_of_one_before(i, family->wrapper->architecture))
+			rc = rh_text_printf(&known, ", %s", family->wrapper->architecture);
+	}
+	if (!rc)
+		rc = rh_fail(-EINVAL, "%s: %s%s (known: %s)", where, name, what, known.bytes);
+	rh_text_free(&known);
+	return rc;
 }
 
 /* The architecture's name and the model type; either may be absent, not both. */

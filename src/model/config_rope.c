@@ -16,17 +16,18 @@ struct spelling {
 
 static int parse_type(const json_t *json, const char *key, const char *where, enum rh_rope_type *out)
 {
-	const char *name = NULL, *old = NULL;
+	const char *name = NULL, *old = NULL, *file = strcmp(where, key) ? where : "",
+	           *between = *file ? ": " : ""; /* or a key of the run */
 	int rc = rh_json_string(json, "rope_type", where, RH_JSON_OPTIONAL, &name);
 	if (!rc)
 		rc = rh_json_string(json, "type", where, RH_JSON_OPTIONAL, &old);
 	if (rc)
 		return rc;
 	if (name && old && strcmp(name, old))
-		return rh_fail(-EINVAL, "%s: %s says rope_type '%s' and type '%s'; keep one", where, key, name, old);
+		return rh_fail(-EINVAL, "%s%s%s says rope_type '%s' and type '%s'; keep one", file, between, key, name, old);
 	name = name ? name : old;
 	if (!name && json_object_get(json, "factor"))
-		return rh_fail(-EINVAL, "%s: %s has a factor but no rope_type", where, key);
+		return rh_fail(-EINVAL, "%s%s%s has a factor but no rope_type", file, between, key);
 	*out = RH_ROPE_DEFAULT;
 	for (int t = 0; name && t < RH_ROPE_TYPES; t++)
 		if (!strcmp(name, rh_rope_type_name[t])) {
@@ -34,8 +35,8 @@ static int parse_type(const json_t *json, const char *key, const char *where, en
 			return 0;
 		}
 	if (name && strcmp(name, "su"))
-		return rh_fail(-EINVAL, "%s: %s: rope type '%s' is not supported (default, linear, llama3, dynamic, yarn, longrope are)",
-		               where, key, name);
+		return rh_fail(-EINVAL, "%s%s%s: rope type '%s' is not supported (default, linear, llama3, dynamic, yarn, longrope are)",
+		               file, between, key, name);
 	*out = name ? RH_ROPE_LONGROPE : RH_ROPE_DEFAULT; /* "su": LongRoPE's first name */
 	return 0;
 }

@@ -9,6 +9,13 @@ struct range {
 	double low, high;
 };
 
+/* Larger values are drawn at this one, so that no difference or sum of what is drawn overflows. */
+static double bounded(double value)
+{
+	static const double most = 1e300;
+	return fmax(-most, fmin(most, value));
+}
+
 static void widen(struct range *range, double value)
 {
 	range->low = fmin(range->low, value);
@@ -65,7 +72,7 @@ static double mean_of(const double *value, const double *beside, size_t count)
 	size_t n = 0;
 	for (size_t i = 0; i < count; i++)
 		if (isfinite(beside[i])) {
-			sum += value[i];
+			sum += bounded(value[i]);
 			n++;
 		}
 	return n ? sum / (double)n : NAN;
@@ -88,8 +95,9 @@ static int put_series(const struct frame *frame, const struct rh_series *series,
 	for (size_t i = 0; !rc && i < series->count; i += every)
 		if (isfinite(series->y[i]))
 			rc = rh_text_printf(out, "<circle class=\"s%d%s\" cx=%.1f cy=%.1f r=%d><title>%s: %.6g at %.6g</title></circle>\n",
-			                    series->colour, series->marks ? " mark" : "", across(frame, series->x[i]),
-			                    down(frame, series->y[i]), series->marks ? 4 : 3, series->name, series->y[i], series->x[i]);
+			                    series->colour, series->marks ? " mark" : "", across(frame, bounded(series->x[i])),
+			                    down(frame, bounded(series->y[i])), series->marks ? 4 : 3, series->name, series->y[i],
+			                    series->x[i]);
 	return rc;
 }
 
@@ -99,8 +107,8 @@ int rh_chart_svg(const struct rh_chart *chart, struct rh_text *out)
 	for (size_t s = 0; s < chart->count; s++)
 		for (size_t i = 0; i < chart->series[s].count; i++)
 			if (isfinite(chart->series[s].y[i])) {
-				widen(&frame.x, chart->series[s].x[i]);
-				widen(&frame.y, chart->series[s].y[i]);
+				widen(&frame.x, bounded(chart->series[s].x[i]));
+				widen(&frame.y, bounded(chart->series[s].y[i]));
 			}
 	if (frame.x.low > frame.x.high)
 		return 0;

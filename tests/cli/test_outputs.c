@@ -1,9 +1,12 @@
 /* What a verb may write over: its own earlier results, what is empty, and with --force regular files; devices, pipes and links never. */
 #include "cli/good.h"
 
-#include <sys/sysmacros.h>
+#include "core/clock.h"
 
-#define FILES 5
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define FILES 7
 
 /* Verbs that write one file, with the key that names it; '@' is the scratch directory. `first`: a part of the first line of its file. */
 static const struct {
@@ -14,6 +17,8 @@ static const struct {
         {"export --model_name_or_path @/hf --outfile ", "outfile: ", "GGUF"},
         {"inspect @/run.yaml --html ", "html: ", "Roundhouse"},
         {"plan @/run.yaml --hardware rtx4090x1 --gantt ", "gantt: ", "Roundhouse"},
+        {"stress @/run.yaml --hardware rtx4090x1 --max_ram 24GiB --svg ", "svg: ", "Roundhouse"},
+        {"report @/lora --html ", "html: ", "Roundhouse"},
 };
 
 static void make_scratch(struct scratch *scratch)
@@ -100,6 +105,26 @@ static void test_files_of_others_need_force(void **state)
 	scratch_close(&scratch);
 }
 
+/* Refused before anything else is done. */
+static void test_a_directory_that_is_not_there_is_told_first(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_scratch(&scratch);
+	for (int w = 0; w < FILES; w++) {
+		refused(&scratch, line_of(w, "@/nowhere/new --force"), writers[w].key);
+		refused(&scratch, line_of(w, "@/nowhere/new"), "there is no directory|/nowhere to write new into; make it first");
+		refused(&scratch, line_of(w, "@/rows.jsonl/new"), "there is no directory|/rows.jsonl to write new into");
+	}
+	refused(&scratch, "doctor --device cpu --save @/nowhere/here.yaml", "save: there is no directory|/nowhere to write here.yaml into");
+	assert_int_equal(access(path_of("%s/nowhere", scratch.dir), F_OK), -1);
+	/* the time that a trial would have is not waited for */
+	double began = rh_clock_seconds();
+	refused(&scratch, "stress @/run.yaml --device cpu:1 --time 60s --svg @/nowhere/new", "svg: there is no directory");
+	assert_true(rh_clock_seconds() - began < 20);
+	scratch_close(&scratch);
+}
+
 static void test_directories_of_others_need_force(void **state)
 {
 	(void)state;
@@ -146,8 +171,20 @@ static void test_a_merged_gguf_has_a_modelfile(void **state)
 		assert_non_null(strstr(text, path_of("\nFROM ./%s\n", names[i])));
 		free(text);
 	}
-	write_text(path_of("%s/gguf/Modelfile", dir), "FROM ./mine.gguf\n");
+	/* which is told; with more in it, it is somebody's own by now */
 	struct ran ran = run_line(&scratch, merge, dir, dir, dir, names[0]);
+	if (ran.status || !strstr(ran.err, "(it was for other.gguf before)"))
+		fail_msg("%s", ran.err);
+	run_free(&ran);
+	edit_file(path_of("%s/gguf/Modelfile", dir), "FROM ./my.gguf\n", "FROM ./my.gguf\nTEMPLATE x\n");
+	ran = run_line(&scratch, merge, dir, dir, dir, names[1]);
+	if (ran.status || !strstr(ran.err, "Modelfile has more in it than Roundhouse wrote") ||
+	    !strstr(ran.err, "the line FROM ./other.gguf"))
+		fail_msg("%s", ran.err);
+	run_free(&ran);
+	assert_true(find_in(path_of("%s/gguf/Modelfile", dir), "FROM ./my.gguf\nTEMPLATE x\n") > 0);
+	write_text(path_of("%s/gguf/Modelfile", dir), "FROM ./mine.gguf\n");
+	ran = run_line(&scratch, merge, dir, dir, dir, names[0]);
 	if (ran.status || !strstr(ran.err, "Modelfile is there and is no Modelfile that Roundhouse wrote") ||
 	    !strstr(ran.err, "left alone"))
 		fail_msg("%s", ran.err);
@@ -165,6 +202,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_what_is_no_regular_file_is_refused_always),
 	        cmocka_unit_test(test_files_of_others_need_force),
+	        cmocka_unit_test(test_a_directory_that_is_not_there_is_told_first),
 	        cmocka_unit_test(test_directories_of_others_need_force),
 	        cmocka_unit_test(test_a_merged_gguf_has_a_modelfile),
 	};

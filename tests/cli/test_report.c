@@ -71,6 +71,29 @@ static void test_runs_stand_side_by_side(void **state)
 	scratch_close(&scratch);
 }
 
+/* Neither does the page of a run that diverged overflow. */
+static void test_figures_near_the_largest_are_drawn(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	make_run(&scratch, "one", LINE(1, 1.7e308, 100));
+	make_run(&scratch, "all", LINE(1, 1.5e308, 100) LINE(2, -1.7e308, 1e308) LINE(3, 1.7e308, 1e308) LINE(4, 1, 5e-324));
+	static const char *const names[] = {"one", "all"};
+	for (int i = 0; i < 2; i++) {
+		run_ok(&scratch, "report %s/%s", scratch.dir, names[i]);
+		char *page = page_of(path_of("%s/%s/report.html", scratch.dir, names[i]));
+		has(page, "<title>loss: 1.7e+308 at ");
+		char *drawing = strstr(page, "<svg");
+		assert_non_null(drawing);
+		assert_true(!strstr(drawing, "nan") && !strstr(drawing, "inf"));
+		if (!i)
+			has(page, "<td>loss of the last steps<td class=n>1.7e+308</tr>");
+		free(page);
+	}
+	scratch_close(&scratch);
+}
+
 static void test_what_is_no_run_is_refused(void **state)
 {
 	(void)state;
@@ -99,6 +122,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_page_says_what_the_run_logged),
 	        cmocka_unit_test(test_runs_stand_side_by_side),
+	        cmocka_unit_test(test_figures_near_the_largest_are_drawn),
 	        cmocka_unit_test(test_what_is_no_run_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,6 +71,20 @@ static void test_trials_of_three_models_stay_within_the_prediction(void **state)
 	scratch_close(&scratch);
 }
 
+/* Where nothing fits nothing is tried. */
+static void test_no_trial_has_no_heading(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	struct ran ran =
+	        run_line(&scratch, "stress --model_name_or_path tests/reference/models/qwen3 --device cpu:1 --max_ram 1MiB --time 100s");
+	if (ran.status != 1 || !strstr(ran.out, "not even a short one fits") || strstr(ran.out, "tried"))
+		fail_msg("exit %d: %s", ran.status, ran.out);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 /* plan says yes to what stress found, and no to 1/32 more. */
 static void test_what_is_found_is_the_longest(void **state)
 {
@@ -151,10 +165,13 @@ static void test_it_keeps_to_its_time(void **state)
 	struct scratch scratch;
 	scratch_open(&scratch);
 	double began = rh_clock_seconds();
-	struct ran ran = run_line(&scratch,
-	                          "stress --model_name_or_path tests/reference/models/qwen3 --device cpu:1 --max_ram 1GiB --time 6s "
-	                          "--svg %s/none/curve.svg",
-	                          scratch.dir);
+	struct ran ran;
+	run_start(&scratch,
+	          path_of("stress --model_name_or_path tests/reference/models/qwen3 --device cpu:1 --max_ram 1GiB --time 6s "
+	                  "--svg %s/curve.svg",
+	                  scratch.dir),
+	          2048, &ran); /* a file's bytes: more than the table, fewer than the picture */
+	run_wait(&ran);
 	/* what was found is told though the picture cannot be written */
 	if (ran.status > 1 || !strstr(ran.out, "bytes in") || !strstr(ran.err, "curve.svg"))
 		fail_msg("exit %d: %s%s", ran.status, ran.out, ran.err);
@@ -226,6 +243,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_trials_of_three_models_stay_within_the_prediction),
+	        cmocka_unit_test(test_no_trial_has_no_heading),
 	        cmocka_unit_test(test_what_is_found_is_the_longest),
 	        cmocka_unit_test(test_killed_anywhere_it_leaves_nothing),
 	        cmocka_unit_test(test_it_keeps_to_its_time),

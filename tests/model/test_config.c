@@ -230,6 +230,9 @@ static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state
 {
 	(void)state;
 	check_refused("Mamba", "", "architecture MambaForCausalLM is not supported (known: LlamaForCausalLM, Qwen2ForCausalLM");
+	check_refused("Mamba", "",
+	              "MistralForCausalLM, Mistral3ForConditionalGeneration, Ministral3ForCausalLM, Phi3ForCausalLM"); /* once */
+	check_refused("Mamba", "", "ViTForImageClassification)");
 	check_refused("Llama", ",\"model_type\":\"qwen2\"", "'architectures' says LlamaForCausalLM, but 'model_type' says qwen2");
 	check_refused("Llama", ",\"hidden_act\":\"gelu\"", "hidden_act 'gelu' is not supported (silu is)");
 	check_refused("Llama", ",\"quantization_config\":{\"quant_method\":\"gptq\"}", "the model is stored quantised");

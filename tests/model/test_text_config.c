@@ -140,7 +140,9 @@ static void test_the_runs_scaling_replaces_the_configurations(void **state)
 
 	check_ok(config_parse("{\"model_type\":\"qwen3\"}", &c));
 	check_ok(rh_json_parse("{\"rope_type\":\"spiral\"}", 22, "scaling", &json));
-	config_refused(rh_model_config_scale_rope(&c, json), "rope type 'spiral' is not supported");
+	int rc = rh_model_config_scale_rope(&c, json);
+	assert_int_equal(strncmp(rh_error(rc), "rope_scaling: rope type 'spiral' is not supported", 49), 0); /* the key once */
+	config_refused(rc, "rope type 'spiral' is not supported");
 	assert_int_equal(c.rope[0].type, RH_ROPE_DEFAULT);
 	json_decref(json);
 	rh_model_config_free(&c);
