@@ -45,6 +45,18 @@ static inline void check_refused(int rc, const char *part)
 	assert_null(strchr(line, '\n'));
 }
 
+/* attempt(path) with its nth allocation refused, for n = 1, 2, 3 ... until it needs no more: -ENOMEM each time, then 0. */
+static inline void scratch_starve(const char *path, int (*attempt)(const char *path))
+{
+	int reached = 1;
+	for (uint64_t n = 1; reached; n++) {
+		rh_alloc_fail_nth(n);
+		int rc = attempt(path);
+		reached = rh_alloc_fail_nth(0) >= n;
+		assert_int_equal(rc, reached ? -ENOMEM : 0);
+	}
+}
+
 /* One to four changes: a bit, a byte, a run of bytes, a telling number, a cut. Returns the new length. */
 static inline size_t scratch_mutate(uint64_t *seed, char *bytes, size_t length, size_t header)
 {

@@ -1,7 +1,7 @@
+#include "gguf_case.h"
 #include "scratch.h"
 #include "tensor_bytes.h"
 
-#include "ckpt/gguf.h"
 #include "ckpt/gguf_out.h"
 #include "ckpt/safetensors.h"
 
@@ -170,10 +170,7 @@ static int open_made(struct maker *m, size_t data)
 	memset(m->bytes + m->length, 0, padded + data - m->length);
 	scratch_write(dir, "made.gguf", m->bytes, data ? padded + data : m->length);
 	char *path = rh_path_join(dir, "made.gguf");
-	struct rh_gguf *gguf;
-	int rc = rh_gguf_open(path, &gguf);
-	if (!rc)
-		rh_gguf_close(gguf);
+	int rc = gguf_try(path);
 	rh_free(path);
 	int removed = rh_dir_remove(dir);
 	assert_true(removed == 0 || rc < 0);
@@ -318,19 +315,7 @@ static void test_gguf_survives_mutation(void **state)
 static void test_gguf_survives_failed_allocations(void **state)
 {
 	(void)state;
-	for (uint64_t n = 1;; n++) {
-		struct rh_gguf *gguf;
-		rh_alloc_fail_nth(n);
-		int rc = rh_gguf_open(REFERENCE "llama.gguf", &gguf);
-		int reached = rh_alloc_fail_nth(0) >= n;
-		if (!rc)
-			rh_gguf_close(gguf);
-		if (!reached) {
-			assert_int_equal(rc, 0);
-			break;
-		}
-		assert_int_equal(rc, -ENOMEM);
-	}
+	scratch_starve(REFERENCE "llama.gguf", gguf_try);
 }
 
 int main(void)

@@ -1,8 +1,8 @@
 /* A GGUF model split into parts, as llama-gguf-split leaves it: read by its first part, worth what the whole file is. */
+#include "gguf_case.h"
 #include "source_case.h"
 
 #include "ckpt/gguf_out.h"
-#include "core/alloc.h"
 #include "core/log.h"
 #include "model/model.h"
 
@@ -105,44 +105,26 @@ static void test_a_split_model_is_read_by_its_first_part(void **state)
 	rh_source_close(whole);
 }
 
-static int open_it(const char *path)
-{
-	struct rh_gguf *gguf;
-	return rh_gguf_open(path, &gguf);
-}
-
 static void test_parts_that_do_not_belong_together_are_refused(void **state)
 {
 	(void)state;
 	char odd[96];
-	check_refused(open_it(part_path(2, PARTS)), "this is part 2 of 3 of a split model; name the first, ");
+	check_refused(gguf_try(part_path(2, PARTS)), "this is part 2 of 3 of a split model; name the first, ");
 	write_part(part_path(1, 2), 1, 2);
-	check_refused(open_it(part_path(1, 2)), "model-00002-of-00002.gguf: this part of a split model is missing");
+	check_refused(gguf_try(part_path(1, 2)), "model-00002-of-00002.gguf: this part of a split model is missing");
 	write_part(part_path(2, 2), 2, PARTS);
-	check_refused(open_it(part_path(1, 2)), "it says that it is part 2 of 3, not 2 of 2 as its name does");
+	check_refused(gguf_try(part_path(1, 2)), "it says that it is part 2 of 3, not 2 of 2 as its name does");
 	write_part(part_path(2, 2), 1, 2);
-	check_refused(open_it(part_path(1, 2)), "it says that it is part 1 of 2, not 2 of 2 as its name does");
+	check_refused(gguf_try(part_path(1, 2)), "it says that it is part 1 of 2, not 2 of 2 as its name does");
 	snprintf(odd, sizeof odd, "%s/odd.gguf", dir);
 	write_part(odd, 1, 2);
-	check_refused(open_it(odd), "whose name must end in -00001-of-00002.gguf");
+	check_refused(gguf_try(odd), "whose name must end in -00001-of-00002.gguf");
 }
 
 static void test_a_split_model_survives_failed_allocations(void **state)
 {
 	(void)state;
-	for (uint64_t n = 1;; n++) {
-		struct rh_gguf *gguf;
-		rh_alloc_fail_nth(n);
-		int rc = rh_gguf_open(part_path(1, PARTS), &gguf);
-		int reached = rh_alloc_fail_nth(0) >= n;
-		if (!rc)
-			rh_gguf_close(gguf);
-		if (!reached) {
-			assert_int_equal(rc, 0);
-			break;
-		}
-		assert_int_equal(rc, -ENOMEM);
-	}
+	scratch_starve(part_path(1, PARTS), gguf_try);
 }
 
 int main(void)

@@ -42,4 +42,21 @@ static inline void drives_remove(const struct drives *drives)
 	assert_int_equal(rmdir(drives->root), 0);
 }
 
+/* Those of a whole group of tests. */
+static struct drives group_drives __attribute__((unused));
+
+static inline int group_drives_make(void **state)
+{
+	(void)state;
+	drives_make(&group_drives);
+	return 0;
+}
+
+static inline int group_drives_remove(void **state)
+{
+	(void)state;
+	drives_remove(&group_drives);
+	return 0;
+}
+
 #endif

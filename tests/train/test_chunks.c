@@ -21,8 +21,6 @@ struct way {
 	int stale, drives, is_short; /* drives: on which activations lie */
 };
 
-static struct drives dirs;
-
 struct outcome {
 	double loss[STEPS], norm[STEPS];
 	uint64_t weights;
@@ -121,7 +119,7 @@ static struct outcome run(const struct what *what, const struct way *way, int64_
 		rig.config.spill = RH_SPILL_ACTIVATIONS;
 		rig.config.max_ram = way->ram;
 		rig.config.max_nvme = 1 << 28;
-		rig.config.nvme_dirs = (struct rh_list){.item = dirs.name, .count = (size_t)way->drives};
+		rig.config.nvme_dirs = (struct rh_list){.item = group_drives.name, .count = (size_t)way->drives};
 	}
 	check_ok(rh_session_open(&rig.config, RH_SESSION_TRAINS, &rig.session));
 	const struct rh_chunk_rule rule = rh_chunk_rule_of(chunk, rig.session.model);
@@ -230,25 +228,11 @@ static void test_chunks_are_the_same_everywhere(void **state)
 	}
 }
 
-static int make_drives(void **state)
-{
-	(void)state;
-	drives_make(&dirs);
-	return 0;
-}
-
-static int remove_drives(void **state)
-{
-	(void)state;
-	drives_remove(&dirs);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rows_in_chunks_are_whole_rows_but_for_rounding),
 	        cmocka_unit_test(test_chunks_are_the_same_everywhere),
 	};
-	return cmocka_run_group_tests(tests, make_drives, remove_drives);
+	return cmocka_run_group_tests(tests, group_drives_make, group_drives_remove);
 }

@@ -26,22 +26,6 @@ struct outcome {
 	struct rh_space_stats stats;
 };
 
-static struct drives dirs;
-
-static int make_drives(void **state)
-{
-	(void)state;
-	drives_make(&dirs);
-	return 0;
-}
-
-static int remove_drives(void **state)
-{
-	(void)state;
-	drives_remove(&dirs);
-	return 0;
-}
-
 static struct outcome train(const struct what *what, int staleness, int spill, int drives)
 {
 	struct rig rig;
@@ -56,7 +40,7 @@ static struct outcome train(const struct what *what, int staleness, int spill, i
 	rig.config.optimizer_staleness = staleness;
 	rig.config.spill = spill;
 	rig.config.max_nvme = spill ? 1 << 30 : 0;
-	rig.config.nvme_dirs = (struct rh_list){.item = dirs.name, .count = (size_t)drives};
+	rig.config.nvme_dirs = (struct rh_list){.item = group_drives.name, .count = (size_t)drives};
 	struct rig_input in = rig_input(&rig, "train");
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS, .train_steps = STEPS};
 	check_ok(rh_session_open(&rig.config, RH_SESSION_TRAINS, &rig.session));
@@ -173,7 +157,7 @@ static int start(struct rh_session *session, struct rh_config *config, const cha
 	                             .max_nvme = budget.nvme,
 	                             .max_nvme_writes = budget.writes,
 	                             .spill = budget.spill,
-	                             .nvme_dirs = {.item = dirs.name, .count = 2}};
+	                             .nvme_dirs = {.item = group_drives.name, .count = 2}};
 	check_ok(rh_session_open(config, RH_SESSION_TRAINS, session));
 	setenv("RH_SPILL_ELEMENTS", "262144", 1);
 	return rh_session_start(session, &work);
@@ -198,7 +182,7 @@ static void test_budgets_hold_to_the_byte(void **state)
 	int64_t ram[3], nvme = 0, writes = 0;
 	static const int spills[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS};
 	char model[128];
-	snprintf(model, sizeof model, "%s/config.json", dirs.root);
+	snprintf(model, sizeof model, "%s/config.json", group_drives.root);
 	write_model(model);
 	for (int i = 0; i < 3; i++) {
 		check_ok(start(&session, &config, model, (struct budget){spills[i], 0, 1 << 30, 0}));
@@ -233,5 +217,5 @@ int main(void)
 	        cmocka_unit_test(test_lora_from_nvme_is_that_in_memory),
 	        cmocka_unit_test(test_budgets_hold_to_the_byte),
 	};
-	return cmocka_run_group_tests(tests, make_drives, remove_drives);
+	return cmocka_run_group_tests(tests, group_drives_make, group_drives_remove);
 }

@@ -31,22 +31,6 @@ struct outcome {
 	struct rh_space_stats stats;
 };
 
-static struct drives dirs;
-
-static int make_drives(void **state)
-{
-	(void)state;
-	drives_make(&dirs);
-	return 0;
-}
-
-static int remove_drives(void **state)
-{
-	(void)state;
-	drives_remove(&dirs);
-	return 0;
-}
-
 static struct rig_input open_run(struct deep *deep, const struct what *what, struct place place, struct rh_workload *work)
 {
 	static char *targets[] = {(char *)(uintptr_t) "all-linear"};
@@ -70,7 +54,7 @@ static struct rig_input open_run(struct deep *deep, const struct what *what, str
 	config->max_ram = place.ram;
 	config->spill = place.spill;
 	config->max_nvme = place.spill ? 1 << 30 : 0;
-	config->nvme_dirs = (struct rh_list){.item = dirs.name, .count = (size_t)place.drives};
+	config->nvme_dirs = (struct rh_list){.item = group_drives.name, .count = (size_t)place.drives};
 	struct rig_input in = rig_input(&deep->rig, "train");
 	*work = (struct rh_workload){
 	        .train = rig_limits(&in, 0), .train_micro_batches = what->micros ? what->micros : MICROS, .train_steps = what->steps};
@@ -430,5 +414,5 @@ int main(void)
 	        cmocka_unit_test(test_a_flipped_bit_is_named_before_it_is_used),
 	        cmocka_unit_test(test_stages_that_update_themselves),
 	};
-	return cmocka_run_group_tests(tests, make_drives, remove_drives);
+	return cmocka_run_group_tests(tests, group_drives_make, group_drives_remove);
 }
