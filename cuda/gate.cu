@@ -2,7 +2,7 @@
  * bytes:
  *
  * forward   reads x, z, writes y: 3 T n e bytes. With a norm a row is read twice, the second time from L1.
- * dx        reads x, z, dy, writes dx, dz (y): 5 to 6 T n e bytes.
+ * dx        reads x, z, dy, writes dx, dz (y): 5 to 6 T n e bytes. Where a row has one gate, z and dz count for nothing.
  * dw        reads x, z, dy: 3 T n e bytes.
  *
  * Bound by memory: the roofline is bytes / DRAM bandwidth. Tiles are those of norm.cu. */
@@ -15,7 +15,7 @@ struct gate_args {
 	float *rstd, *dw;
 	int64_t x_stride, z_stride, y_stride, rstd_stride, dy_stride, dx_stride, dz_stride, rows, n;
 	float epsilon;
-	int f, aligned; /* aligned: every row begins on 16 bytes */
+	int f, is_one, aligned; /* is_one: a row has one gate; aligned: every row begins on 16 bytes, but for such gates */
 };
 
 /* f(z), and in *slope f'(z). */
@@ -35,11 +35,24 @@ template <typename T> RH_DEVICE struct chunk weight_at(const struct gate_args &a
 	return a.w ? chunk_load((const T *)a.w + i, a.n - i, a.aligned) : ones;
 }
 
+/* Gates of a row's elements from i on. */
+template <typename T> RH_DEVICE struct chunk gates_at(const struct gate_args &a, int64_t row, int64_t i)
+{
+	const T *z = (const T *)a.z + row * a.z_stride;
+	struct chunk same;
+	if (!a.is_one)
+		return chunk_load(z + i, a.n - i, a.aligned);
+	RH_UNROLL
+	for (int k = 0; k < CHUNK; k++)
+		same.v[k] = rh_to_float(z[0]);
+	return same;
+}
+
 template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) gate_forward(struct gate_args a)
 {
 	constexpr int64_t step = PER_VECTOR * RH_WARP * CHUNK;
 	struct place<PER_VECTOR> p = find_place<PER_VECTOR>(a.rows, 1);
-	const T *x = (const T *)a.x + p.row * a.x_stride, *z = (const T *)a.z + p.row * a.z_stride;
+	const T *x = (const T *)a.x + p.row * a.x_stride;
 	float squares = 0, rstd = 1, slope;
 	for (int64_t i = p.first; i < a.n && !p.absent && a.w; i += step) {
 		struct chunk c = chunk_load(x + i, a.n - i, a.aligned);
@@ -56,7 +69,7 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) gate_forward(st
 		a.rstd[p.row * a.rstd_stride] = rstd;
 	for (int64_t i = p.first; i < a.n; i += step) {
 		int64_t left = a.n - i;
-		struct chunk c = chunk_load(x + i, left, a.aligned), gate = chunk_load(z + i, left, a.aligned), w = weight_at<T>(a, i);
+		struct chunk c = chunk_load(x + i, left, a.aligned), gate = gates_at<T>(a, p.row, i), w = weight_at<T>(a, i);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
 			c.v[k] = c.v[k] * rstd * w.v[k] * gated(a.f, gate.v[k], &slope);
@@ -70,36 +83,40 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 3) gate_backward_d
 {
 	constexpr int64_t step = PER_VECTOR * RH_WARP * CHUNK;
 	struct place<PER_VECTOR> p = find_place<PER_VECTOR>(a.rows, 1);
-	const T *x = (const T *)a.x + p.row * a.x_stride, *z = (const T *)a.z + p.row * a.z_stride,
-	        *dy = (const T *)a.dy + p.row * a.dy_stride;
-	float rstd = a.w ? a.rstd[p.row * a.rstd_stride] : 1, sum = 0, slope;
+	const T *x = (const T *)a.x + p.row * a.x_stride, *dy = (const T *)a.dy + p.row * a.dy_stride;
+	float rstd = a.w ? a.rstd[p.row * a.rstd_stride] : 1, sum = 0, of_row = 0, slope;
 	for (int64_t i = p.first; i < a.n && !p.absent && a.w; i += step) {
 		int64_t left = a.n - i;
-		struct chunk c = chunk_load(x + i, left, a.aligned), gate = chunk_load(z + i, left, a.aligned);
+		struct chunk c = chunk_load(x + i, left, a.aligned), gate = gates_at<T>(a, p.row, i);
 		struct chunk d = chunk_load(dy + i, left, a.aligned), w = weight_at<T>(a, i);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
 			sum += d.v[k] * w.v[k] * gated(a.f, gate.v[k], &slope) * c.v[k];
 	}
 	float mean = vector_sum<PER_VECTOR>(sum) * rstd / (float)a.n;
-	if (p.absent)
-		return;
-	for (int64_t i = p.first; i < a.n; i += step) {
+	for (int64_t i = p.first; i < a.n && !p.absent; i += step) {
 		int64_t left = a.n - i;
-		struct chunk c = chunk_load(x + i, left, a.aligned), gate = chunk_load(z + i, left, a.aligned);
+		struct chunk c = chunk_load(x + i, left, a.aligned), gate = gates_at<T>(a, p.row, i);
 		struct chunk d = chunk_load(dy + i, left, a.aligned), w = weight_at<T>(a, i);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++) {
 			float xhat = c.v[k] * rstd, f = gated(a.f, gate.v[k], &slope), dk = d.v[k] * w.v[k];
 			d.v[k] = rstd * (dk * f - xhat * mean);
 			gate.v[k] = dk * xhat * slope;
+			of_row += gate.v[k];
 			c.v[k] = xhat * w.v[k] * f;
 		}
 		chunk_store((T *)a.dx + p.row * a.dx_stride + i, d, left, a.aligned);
-		chunk_store((T *)a.dz + p.row * a.dz_stride + i, gate, left, a.aligned);
+		if (!a.is_one)
+			chunk_store((T *)a.dz + p.row * a.dz_stride + i, gate, left, a.aligned);
 		if (a.y)
 			chunk_store((T *)a.y + p.row * a.y_stride + i, c, left, a.aligned);
 	}
+	if (!a.is_one)
+		return;
+	of_row = vector_sum<PER_VECTOR, 1>(of_row); /* past a row's end x is 0 */
+	if (p.first == 0 && !p.absent)
+		((T *)a.dz)[p.row * a.dz_stride] = rh_from_float<T>(of_row);
 }
 
 /* dw += sum over rows of dy xhat f(z). */
@@ -107,7 +124,7 @@ template <typename T> RH_KERNEL(COLUMN_THREADS, 2) gate_backward_dw(struct gate_
 {
 	column_add(a.dw, a.n, a.rows, [&](int64_t row, int64_t i, int64_t left) {
 		struct chunk c = chunk_load((const T *)a.x + row * a.x_stride + i, left, a.aligned);
-		struct chunk gate = chunk_load((const T *)a.z + row * a.z_stride + i, left, a.aligned);
+		struct chunk gate = gates_at<T>(a, row, i);
 		struct chunk d = chunk_load((const T *)a.dy + row * a.dy_stride + i, left, a.aligned);
 		float rstd = a.rstd[row * a.rstd_stride], slope;
 		RH_UNROLL
@@ -150,7 +167,9 @@ extern "C" int cuda_gate(const struct rh_op *op, CUstream_st *stream)
 	a.rows = x.rows, a.n = x.cols;
 	a.epsilon = op->gate.epsilon;
 	a.f = op->gate.f;
-	a.aligned = chunk_aligned(view, RH_GATE_RSTD);
+	a.is_one = z.cols == 1;
+	const struct rh_view views[] = {x, a.is_one ? x : z, view[RH_GATE_W], y};
+	a.aligned = chunk_aligned(views, 4);
 	if (!a.rows)
 		return 0;
 	return x.dtype == RH_BF16 ? forward<rh_bf16>(&a, stream) : forward<float>(&a, stream);
@@ -173,7 +192,8 @@ extern "C" int cuda_gate_backward(const struct rh_op *op, CUstream_st *stream)
 	a.dw = (float *)view[RH_GATE_BACKWARD_DW].data;
 	a.rows = x.rows, a.n = x.cols;
 	a.f = op->gate.f;
-	const struct rh_view views[] = {x, z, view[RH_GATE_BACKWARD_W], dy, dx, dz, y};
+	a.is_one = z.cols == 1;
+	const struct rh_view views[] = {x, a.is_one ? x : z, view[RH_GATE_BACKWARD_W], dy, dx, a.is_one ? x : dz, y};
 	a.aligned = chunk_aligned(views, 7);
 	if (!a.rows)
 		return 0;

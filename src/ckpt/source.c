@@ -441,6 +441,41 @@ static int settle_head(struct rh_source *source, const json_t *map)
 	return 0;
 }
 
+/* 1: the files have a tensor of this name, or of the one that a larger model's files may have for it. */
+static int has_named(struct rh_source *source, const char *name, const json_t *map)
+{
+	struct rh_safetensors *shard;
+	const struct rh_safetensor *tensor = NULL;
+	int rc = source_find(source, name, map, &shard, &tensor);
+	char *other = !rc && !tensor && source->config.wrapped ? source_wrapped_name(name) : NULL;
+	if (other)
+		rc = source_find(source, other, map, &shard, &tensor);
+	rh_free(other);
+	return rc ? rc : tensor != NULL;
+}
+
+/* Of a family whose files have all experts' matrices in one tensor, or each apart: which these have. */
+static int settle_experts(struct rh_source *source, const json_t *map)
+{
+	struct rh_model_config *config = &source->config;
+	const struct rh_family_names *names = rh_model_names(config);
+	const char *end[] = {"", "_packed"};
+	char name[256];
+	if (!config->family->moe.may_lie_apart)
+		return 0;
+	snprintf(name, sizeof name, "%s0.%s", names->layers, names->experts_gate_up);
+	int found = has_named(source, name, map);
+	if (found)
+		config->experts_are_apart = 0;
+	for (int i = 0; !found && i < 2; i++) {
+		snprintf(name, sizeof name, "%s0.%s.0.gate_proj.weight%s", names->layers, names->experts, end[i]);
+		found = has_named(source, name, map);
+		if (found > 0)
+			config->experts_are_apart = 1;
+	}
+	return found < 0 ? found : 0;
+}
+
 static int is_used(const struct rh_source *source, const char *name)
 {
 	const struct source_entries *entries = &source->entries;
@@ -494,6 +529,8 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 	}
 	if (!rc && (source->config.wrapped || !source->part))
 		rc = settle_head(source, json_object_get(root, "weight_map"));
+	if (!rc)
+		rc = settle_experts(source, json_object_get(root, "weight_map"));
 	if (!rc)
 		rc = source_expect(&source->config, SOURCE_SAFETENSORS, &source->entries);
 	if (!rc && source->part)

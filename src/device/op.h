@@ -274,10 +274,10 @@ static inline int64_t rh_delta_space(int64_t rows, int64_t documents, int64_t he
 	return rh_delta_slots(rows, documents) * heads * 2 * (k * v + 1);
 }
 
-/* GATE: y (r,n) act = x f(z), all of one shape; with w (1,n) act y = x rstd w f(z), rstd (r,1) F32 1/sqrt(mean(x^2) + epsilon). w and rstd
- * both or neither.
- * BACKWARD: dx, dz (r,n) act = gradients, dx may be dy; dw (1,n) F32 += or absent, without w left alone; y = the forward's output once
- * more, or absent. */
+/* GATE: y (r,n) act = x f(z), x shaped as y, z too or (r,1), a gate for each row; with w (1,n) act y = x rstd w f(z), rstd (r,1) F32
+ * 1/sqrt(mean(x^2) + epsilon). w and rstd both or neither.
+ * BACKWARD: dx (r,n), dz, shaped as z, act = gradients, dx may be dy; dw (1,n) F32 += or absent, without w left alone; y = the forward's
+ * output once more, or absent; may be dy if dx is not. */
 enum rh_gate { RH_GATE_SILU, RH_GATE_SIGMOID, RH_GATES };
 enum { RH_GATE_X, RH_GATE_Z, RH_GATE_W, RH_GATE_Y, RH_GATE_RSTD };
 enum {

@@ -7,7 +7,7 @@
 #include "device/op.h"
 #include "model/model.h"
 
-enum { RH_HALF_ROWS = 10 };
+enum { RH_HALF_ROWS = 10, RH_MLP_ROWS = 20 }; /* of a mixer, or a head; of an MLP */
 
 /* Which row. A layer has those that its traits ask for. */
 enum rh_row {
@@ -19,7 +19,7 @@ enum rh_row {
 	RH_ROW_LOW,                               /* (T,r) x A^T of adapted linears */
 	RH_ROW_MIXER = RH_ROW_LOW + RH_PROJS,     /* the mixer's own, numbered in its file; a head's likewise */
 	RH_ROW_MLP = RH_ROW_MIXER + RH_HALF_ROWS, /* the MLP's own */
-	RH_ROW_D_LOW = RH_ROW_MLP + RH_HALF_ROWS, /* gradients of low activations */
+	RH_ROW_D_LOW = RH_ROW_MLP + RH_MLP_ROWS,  /* gradients of low activations */
 	RH_ROW_INPUT = RH_ROW_D_LOW + RH_PROJS,   /* a half's input as operand of its weight gradients */
 	RH_ROW_GRADIENT = RH_ROW_INPUT + RH_HALVES, /* the gradient of a half's output likewise; an embedding's: the MLP's */
 	RH_ACTIVATIONS = RH_ROW_GRADIENT + RH_HALVES

@@ -43,7 +43,8 @@ struct rh_model_config {
 	int mlp_bias, qk_norm, tie_word_embeddings;
 	/* Mixture of experts: the MLPs of a layer that is not dense, and how many of them a token uses. 0: one MLP. */
 	int64_t experts, experts_per_token;
-	int64_t expert_size; /* of each, 0: intermediate_size */
+	int64_t expert_size;   /* of each, 0: intermediate_size */
+	int experts_are_apart; /* in files, where others of the family have one tensor of all */
 	enum rh_router_softmax router_softmax;
 	double attention_scalar; /* scores are divided by its root; 0: head_dim */
 	double attention_factor; /* of scores, in place of that; 0: not said */

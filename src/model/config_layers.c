@@ -300,7 +300,18 @@ int config_parse_experts(const json_t *json, const char *where, struct rh_model_
 	if (!rc && out->experts < 1)
 		rc = rh_fail(-EINVAL, "%s: %lld experts; this family has at least one", where, (long long)out->experts);
 	out->router_softmax = is_normed ? RH_ROUTER_OVER_CHOSEN : family->moe.softmax;
-	return rc || !family->silent.expert_size ? rc : parse_dense(json, where, out);
+	if (!rc && family->silent.expert_size)
+		rc = parse_dense(json, where, out);
+	for (int64_t i = 0; !rc && family->moe.is_shared && i < out->num_hidden_layers; i++)
+		if (out->layer[i].dense)
+			rc = rh_fail(-EINVAL,
+			             "%s: layer %lld is to have no experts (mlp_only_layers, decoder_sparse_step), which is not "
+			             "supported in this family",
+			             where, (long long)i);
+	/* fp8 is stored expert by expert */
+	const char *method = json_string_value(json_object_get(json_object_get(json, "quantization_config"), "quant_method"));
+	out->experts_are_apart = family->moe.may_lie_apart && method && !strcmp(method, "fp8");
+	return rc;
 }
 
 int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)

@@ -40,10 +40,10 @@ struct rh_family_names {
 	/* behind "<layers><number>." */
 	const char *norm[4]; /* by enum rh_norm_place */
 	/* linears by enum rh_proj, of each kind of mixer and of the MLP; NULL: its rows are the last of the one before it */
-	const char *attention[4], *mlp[3];
+	const char *attention[4], *mlp[4];
 	const char *delta[5], *conv, *a_log, *dt_bias, *gated_norm;
 	const char *router, *experts;
-	const char *experts_gate_up, *experts_down; /* all experts' matrices in one tensor, transposed; NULL: each has its own */
+	const char *experts_gate_up, *experts_down; /* all experts' matrices in one tensor; NULL: each has its own */
 };
 
 /* What a family's config.json calls a key; NULL: it has no such key. */
@@ -116,6 +116,9 @@ struct rh_family_moe {
 	enum rh_router_softmax softmax; /* where norm_topk_prob is absent or not true */
 	int bias;                       /* on routers and experts */
 	int reads_mxfp4;                /* experts may be stored in MXFP4 */
+	int is_transposed;              /* each matrix of a tensor of all experts */
+	int is_shared;                  /* beside them one MLP of intermediate_size, gated token by token */
+	int may_lie_apart;              /* files may have each expert's matrices apart where others have one tensor */
 };
 
 struct rh_family_gguf {

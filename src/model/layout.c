@@ -401,7 +401,9 @@ static void drop_block(struct rh_model *model)
 
 static int site_of(int proj)
 {
-	return proj == RH_PROJ_FIFTH ? RH_SITE_FIFTH : proj > RH_PROJ_FIFTH ? proj - 1 : proj;
+	if (proj == RH_PROJ_FIFTH || proj == RH_PROJ_GATING)
+		return proj == RH_PROJ_FIFTH ? RH_SITE_FIFTH : RH_SITE_GATING;
+	return proj > RH_PROJ_FIFTH ? proj - 1 : proj;
 }
 
 static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lora, int index)

@@ -114,13 +114,15 @@ enum rh_proj {
 	RH_PROJ_GATE = RH_PROJ_MLP,
 	RH_PROJ_UP,
 	RH_PROJ_DOWN,
+	RH_PROJ_GATING, /* of an MLP beside experts: one number a token, whose sigmoid counts */
 	RH_PROJS
 };
 /* What the family calls it in a layer with this mixer, or NULL. */
 const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind mixer, int proj);
 
-/* Numbers for dropout's counter: modules of layers one after the other. The fifth linear of a mixer is beyond those of all layers. */
-enum { RH_SITES = 7, RH_SITE_FIFTH = RH_SITES * (RH_MOST_LAYERS + 2) };
+/* Numbers for dropout's counter: modules of layers one after the other. A mixer's fifth linear and an MLP's fourth are beyond those of all
+ * layers. */
+enum { RH_SITES = 7, RH_SITE_FIFTH = RH_SITES * (RH_MOST_LAYERS + 2), RH_SITE_GATING };
 
 /* The halves of a transformer layer (half.h). */
 enum rh_half_place { RH_MIXER, RH_MLP, RH_HALVES };

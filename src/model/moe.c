@@ -1,6 +1,7 @@
 /* An MLP of experts, each gated:
  *   sum over the experts chosen of weight_j Down_j(act(Gate_j x) * Up_j x),   weights = softmax of Router x
  * An adapter of the experts is one of each expert, so that it too is two products of all experts.
+ * Beside them there may be one MLP that all tokens share (mlp.c), whose output is added.
  * Rows are sorted by expert, so that a product of all experts is one op. Kept for the backward: the router's logits, choice and weights,
  * the order of rows, and gate|up. What Down makes is read by nothing but y: a routing weight's gradient comes of act(gate)*up (op.h,
  * ROUTER_BACKWARD), so where a layer's output is not wanted neither is made again. */
@@ -9,11 +10,11 @@
 /* Rows of the activation table: of the router, (T,E) F32 logits and (T,k) choice and weights; (E+1) where each expert's rows begin, (T,k)
  * rows of the choices; and gate|up, a row for each pair of token and expert. The backward makes the gradients of logits and of what Down
  * made, act(gate) * up, and the input's rows by expert. */
-enum { LOGITS = RH_ROW_MLP, INDEX, WEIGHT, START, PLACE, GATE_UP, D_LOGITS, D_DOWN, HIDDEN, INPUT_ROWS };
+enum { LOGITS = MLP_EXPERTS, INDEX, WEIGHT, START, PLACE, GATE_UP, D_LOGITS, D_DOWN, HIDDEN, INPUT_ROWS };
 
-/* No linear takes these rows of an adapter's low activations. */
-enum { LOW = RH_ROW_LOW + RH_PROJ_MLP, D_LOW = RH_ROW_D_LOW + RH_PROJ_MLP };
-_Static_assert(RH_ROUTED <= RH_PROJS - RH_PROJ_MLP, "one for each of enum rh_routed");
+/* Low activations of adapters, by enum rh_routed, and their gradients. */
+enum { LOW = INPUT_ROWS + 1, D_LOW = LOW + RH_ROUTED };
+_Static_assert(D_LOW + RH_ROUTED <= RH_ROW_MLP + RH_MLP_ROWS, "each row has its number");
 
 struct sizes {
 	int64_t tokens, hidden, wide, experts, pairs;
@@ -56,10 +57,14 @@ static int64_t rows_of(struct sizes n, int which)
 	return which == RH_ROUTED_ROUTER ? n.tokens : n.pairs;
 }
 
+static int is_shared(const struct rh_emit *emit, int index)
+{
+	return emit->model->layer[index].traits.shared != 0;
+}
+
 static int learns(const struct rh_emit *emit, int index, enum half_end of)
 {
-	(void)of;
-	return is_trained(emit, index);
+	return is_trained(emit, index) || (is_shared(emit, index) && half_mlp.learns(emit, index, of));
 }
 
 static void declare(const struct rh_emit *emit, int index, struct emit_table *table)
@@ -92,6 +97,8 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	emit_row(table, HIDDEN, act, n.pairs, n.wide, made);
 	if (needs_rows)
 		emit_row(table, INPUT_ROWS, act, n.pairs, n.hidden, made);
+	if (is_shared(emit, index))
+		half_mlp.declare(emit, index, table);
 }
 
 /* d = alpha a times each row's expert's matrix of b, (n,k) when trans_b, + c + its row of bias, both perhaps absent. Without starts all
@@ -290,7 +297,11 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 		                 s);
 	if (emit_wants(s, RH_ROW_SET(INDEX) | RH_ROW_SET(WEIGHT)))
 		route(emit, layer, s);
-	struct rh_view rows = emit_act(emit, n.pairs, n.hidden);
+	struct rh_view rows = emit_act(emit, n.pairs, n.hidden), add = residual;
+	if (is_shared(emit, index)) {
+		emit_add_apart(emit, residual, half_mlp.forward(emit, index, x, residual, y, s), y);
+		add = y;
+	}
 	if (emit_wants(s, RH_ROW_SET(PLACE) | RH_ROW_SET(START) | gate_up))
 		permute(emit, s, x, rows);
 	if (emit_wants(s, gate_up))
@@ -306,7 +317,7 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 		multiply_adapted(emit, layer, RH_ROUTED_DOWN, (struct product){.a = a, .bias = down_bias(emit, layer), .d = made}, s);
 	}
 	if (y.data)
-		unpermute(emit, rows, s, s->view[WEIGHT], residual, y);
+		unpermute(emit, rows, s, s->view[WEIGHT], add, y);
 	rh_arena_reset(emit->arena, mark);
 	return NULL;
 }
@@ -409,11 +420,18 @@ static void backward(struct rh_emit *emit, int index, struct rh_activations *s, 
 	multiply_back(emit, layer, RH_ROUTED_ROUTER, (struct product){.a = dlogits, .d = dx}, s);
 	unpermute(emit, back, s, (struct rh_view){0}, dx, dx);
 	rh_arena_reset(emit->arena, mark);
+	if (!is_shared(emit, index))
+		return;
+	struct rh_view part = emit_act(emit, dx.rows, dx.cols);
+	half_mlp.backward(emit, index, s, dy, part);
+	emit_add(emit, dx, part, dx);
 }
 
 static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
+	if (is_shared(emit, index))
+		half_mlp.gradients(emit, index, s, x);
 	if (!is_trained(emit, index))
 		return;
 	if (is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r)
@@ -424,19 +442,24 @@ static void gradients(struct rh_emit *emit, int index, struct rh_activations *s,
 
 static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
+	if (is_shared(emit, index))
+		half_mlp.weights(emit, index, s);
+	if (!is_trained(emit, index))
+		return;
 	down_gradients(emit, index, s);
 	remaining_gradients(emit, index, s->view[RH_ROW_INPUT + RH_MLP], s);
 }
 
-const struct rh_half half_experts = {.size = moe_size,
-                                     .place = moe_place,
-                                     .place_adapters = moe_place_adapters,
-                                     .of_input = RH_ROW_SET(LOGITS) | RH_ROW_SET(PLACE) | RH_ROW_SET(START) | RH_ROW_SET(GATE_UP) |
-                                                 RH_ROW_RUN(LOW, 2),
-                                     .of_output = RH_ROW_SET(GATE_UP) | RH_ROW_SET(WEIGHT) | RH_ROW_SET(PLACE) | RH_ROW_SET(START),
-                                     .declare = declare,
-                                     .learns = learns,
-                                     .forward = forward,
-                                     .backward = backward,
-                                     .gradients = gradients,
-                                     .weights = weights};
+#define EXPERTS(more_of_input, more_of_output)                                                                                             \
+	{                                                                                                                                  \
+		.size = moe_size, .place = moe_place, .place_adapters = moe_place_adapters,                                                \
+		.of_input = RH_ROW_SET(LOGITS) | RH_ROW_SET(PLACE) | RH_ROW_SET(START) | RH_ROW_SET(GATE_UP) | RH_ROW_RUN(LOW, 2) |        \
+		            (more_of_input),                                                                                               \
+		.of_output = RH_ROW_SET(GATE_UP) | RH_ROW_SET(WEIGHT) | RH_ROW_SET(PLACE) | RH_ROW_SET(START) | (more_of_output),          \
+		.declare = declare, .learns = learns, .forward = forward, .backward = backward, .gradients = gradients, .weights = weights \
+	}
+enum { LOW_GATE = RH_ROW_LOW + RH_PROJ_GATE, LOW_GATING = RH_ROW_LOW + RH_PROJ_GATING };
+const struct rh_half half_experts = EXPERTS(0, 0);
+const struct rh_half half_shared_experts =
+        EXPERTS(RH_ROW_SET(MLP_GATE_UP) | RH_ROW_SET(MLP_GATING) | RH_ROW_RUN(LOW_GATE, 2) | RH_ROW_SET(LOW_GATING),
+                RH_ROW_SET(MLP_GATE_UP) | RH_ROW_SET(MLP_GATING));

@@ -8,7 +8,7 @@
 static int place_expert(struct layout *at, const struct rh_family_names *names, int64_t expert, enum rh_proj proj, int64_t out, int64_t in)
 {
 	char module[64];
-	snprintf(module, sizeof module, "%s.%lld.%s", names->experts, (long long)expert, strchr(names->mlp[proj - RH_PROJ_MLP], '.') + 1);
+	snprintf(module, sizeof module, "%s.%lld.%s", names->experts, (long long)expert, strrchr(names->mlp[proj - RH_PROJ_MLP], '.') + 1);
 	return layout_place_matrix(at, module, "weight", out, in);
 }
 
@@ -22,10 +22,15 @@ static void place_stacked(const struct rh_model_config *config, struct rh_layer 
 	own[MOE_GATE_UP] = layout_place_matrix(at, names->experts_gate_up, NULL, experts * wide, hidden);
 	layout_align(at);
 	own[MOE_DOWN] = layout_place_matrix(at, names->experts_down, NULL, experts * hidden, layer->traits.intermediate);
-	if (at->fault)
-		return;
-	at->block->tensor[own[MOE_GATE_UP]].transposed = at->block->tensor[own[MOE_DOWN]].transposed = experts;
-	at->block->tensor[own[MOE_GATE_UP]].stacked = at->block->tensor[own[MOE_DOWN]].stacked = 1;
+	const int64_t in_files[2][3] = {{experts, wide, hidden}, {experts, hidden, layer->traits.intermediate}};
+	for (int i = 0; i < 2 && !at->fault; i++) {
+		struct rh_tensor *tensor = &at->block->tensor[own[i ? MOE_DOWN : MOE_GATE_UP]];
+		if (config->family->moe.is_transposed) {
+			tensor->transposed = experts;
+			tensor->stacked = 1;
+		} else
+			memcpy(tensor->file_shape, in_files[i], sizeof in_files[i]);
+	}
 }
 
 static void place_biases(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
@@ -48,7 +53,7 @@ static void place_experts(const struct rh_model_config *config, struct rh_layer 
 	int64_t experts = layer->traits.experts, wide = layer->traits.intermediate, hidden = layer->width;
 	layout_align(at);
 	own[MOE_ROUTER] = layout_place(at, names->router, "weight", 2, experts, hidden);
-	if (names->experts_gate_up) {
+	if (names->experts_gate_up && !config->experts_are_apart) {
 		place_stacked(config, layer, at);
 		return;
 	}
@@ -68,11 +73,12 @@ static void place_experts(const struct rh_model_config *config, struct rh_layer 
 /* Their biases lie behind them, before the mixer's. */
 void moe_place(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, enum half_tensors kind)
 {
-	if (kind != HALF_WEIGHTS)
-		return;
-	place_experts(config, layer, at);
-	if (layer->traits.expert_bias)
+	if (kind == HALF_WEIGHTS)
+		place_experts(config, layer, at);
+	if (kind == HALF_WEIGHTS && layer->traits.expert_bias)
 		place_biases(config, layer, at);
+	if (layer->traits.shared)
+		half_mlp.place(config, layer, at, kind);
 }
 
 /* "mlp.experts.down_proj" of a family, as transformers has it in memory, where all experts' matrices are one parameter. */
@@ -91,7 +97,8 @@ void moe_size(const struct rh_model_config *config, struct rh_layer *layer)
 {
 	int64_t hidden = layer->width, wide = layer->traits.intermediate;
 	const int64_t in[RH_ROUTED] = {hidden, hidden, wide}, out[RH_ROUTED] = {layer->traits.experts, 2 * wide, hidden};
-	(void)config;
+	if (layer->traits.shared)
+		half_mlp.size(config, layer);
 	for (int w = 0; w < RH_ROUTED; w++)
 		layer->routed[w] =
 		        (struct rh_linear){.inputs = in[w], .outputs = out[w], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1};

@@ -26,7 +26,9 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	struct rh_traits traits = {.norm = config->family->norm,
 	                           .residual = config->family->residual,
 	                           .mixer = layer->is_delta ? RH_MIXER_DELTA : config->family->mixer,
-	                           .mlp = experts ? RH_MLP_EXPERTS : config->family->mlp.kind,
+	                           .mlp = !experts                        ? config->family->mlp.kind
+	                                  : config->family->moe.is_shared ? RH_MLP_SHARED
+	                                                                  : RH_MLP_EXPERTS,
 	                           .epsilon = (float)config->rms_norm_eps,
 	                           .heads = config->num_attention_heads,
 	                           .kv_heads = config->num_key_value_heads,
@@ -43,6 +45,7 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
 	                           .experts = experts,
 	                           .experts_per_token = experts ? config->experts_per_token : 0,
+	                           .shared = experts && config->family->moe.is_shared ? config->intermediate_size : 0,
 	                           .softmax = config->router_softmax,
 	                           .sinks = config->family->attention.sinks,
 	                           .expert_bias = experts && config->family->moe.bias};
@@ -62,8 +65,8 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 	       a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window &&
 	       a->scale == b->scale && a->direction == b->direction && a->rope == b->rope && a->query_rope == b->query_rope &&
 	       a->rotary == b->rotary && a->qk_norm == b->qk_norm && a->activation == b->activation && a->intermediate == b->intermediate &&
-	       a->experts == b->experts && a->experts_per_token == b->experts_per_token && a->softmax == b->softmax &&
-	       a->sinks == b->sinks && a->expert_bias == b->expert_bias && a->delta_heads == b->delta_heads &&
+	       a->experts == b->experts && a->experts_per_token == b->experts_per_token && a->shared == b->shared &&
+	       a->softmax == b->softmax && a->sinks == b->sinks && a->expert_bias == b->expert_bias && a->delta_heads == b->delta_heads &&
 	       a->delta_key_heads == b->delta_key_heads && a->delta_value == b->delta_value && a->delta_key == b->delta_key &&
 	       a->taps == b->taps;
 }

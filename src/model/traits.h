@@ -14,12 +14,13 @@ enum rh_norm_kind {
 
 /* The kinds of a layer's two halves, and their rows of functions (half.h). To add one: a file with its row, and its name here. */
 #define RH_MIXER_KINDS(KIND)     KIND(ATTENTION, attention) KIND(GATED_ATTENTION, gated_attention) KIND(DELTA, delta)
-#define RH_MLP_KINDS(KIND)       KIND(GATED, mlp) KIND(PLAIN, mlp) KIND(EXPERTS, experts)
+#define RH_MLP_KINDS(KIND)       KIND(GATED, mlp) KIND(PLAIN, mlp) KIND(EXPERTS, experts) KIND(SHARED, shared_experts)
 #define RH_MIXER_NAME(name, row) RH_MIXER_##name,
 #define RH_MLP_NAME(name, row)   RH_MLP_##name,
 enum rh_mixer_kind { RH_MIXER_KINDS(RH_MIXER_NAME) };
 enum rh_mlp_kind {
-	RH_MLP_KINDS(RH_MLP_NAME) /* down(act(gate h) * up h); down(act(up h)); experts, each gated */
+	/* down(act(gate h) * up h); down(act(up h)); experts, each gated; these, and an MLP that all tokens share */
+	RH_MLP_KINDS(RH_MLP_NAME)
 };
 #undef RH_MIXER_NAME
 #undef RH_MLP_NAME
@@ -57,6 +58,7 @@ struct rh_traits {
 	enum rh_activation activation;
 	int64_t intermediate;
 	int64_t experts, experts_per_token; /* 0: one MLP */
+	int64_t shared;                     /* width of the one that all tokens share, beside them; 0: none */
 	enum rh_router_softmax softmax;
 	int expert_bias; /* on the router and on the experts' products */
 };

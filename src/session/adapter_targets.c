@@ -13,6 +13,12 @@ static const char *linear_name(const struct rh_family_names *names, int which)
 	return rh_proj_name(names, which < RH_PROJS ? RH_MIXER_ATTENTION : RH_MIXER_DELTA, which < RH_PROJS ? which : which - RH_PROJS);
 }
 
+/* Does PEFT take the names of experts' modules for those of parameters? */
+static int has_expert_modules(const struct rh_model_config *model)
+{
+	return model->experts && model->family->names->experts && !model->family->names->experts_gate_up;
+}
+
 /* The names that "all-linear" stands for. */
 static size_t every_linear(const struct rh_model_config *model, const char *names[LINEARS + 1])
 {
@@ -21,7 +27,7 @@ static size_t every_linear(const struct rh_model_config *model, const char *name
 	for (int w = 0; w < LINEARS; w++)
 		if (linear_name(modules, w))
 			names[count++] = strrchr(linear_name(modules, w), '.') + 1;
-	if (model->experts && all->experts)
+	if (has_expert_modules(model))
 		names[count++] = strrchr(all->router, '.') + 1;
 	return count;
 }
@@ -91,11 +97,6 @@ static const struct {
 } of_experts[] = {{"gate", "gate.weight"}, {"gate_proj", "gate_up_proj"}, {"up_proj", "gate_up_proj"}, {"down_proj", "down_proj"}};
 enum { OF_EXPERTS = sizeof of_experts / sizeof *of_experts };
 
-static int has_expert_modules(const struct rh_model_config *model)
-{
-	return model->experts && model->family->names->experts && !model->family->names->experts_gate_up;
-}
-
 /* The row of `name`, or OF_EXPERTS. */
 static int row_of(const char *name)
 {
@@ -146,7 +147,7 @@ static int resolve_pattern(const struct rh_model_config *model, struct rh_peft_c
 	for (int w = 0; w < LINEARS + OF_EXPERTS; w++) {
 		const char *last = w < LINEARS ? linear_name(names, w) : of_experts[w - LINEARS].module;
 		int is_expert = w > LINEARS; /* the first of the table is the router */
-		if (!last || (w >= RH_PROJ_GATE && w < RH_PROJS))
+		if (!last || (w >= RH_PROJ_GATE && w <= RH_PROJ_DOWN))
 			continue;
 		for (int64_t l = 0; l < model->num_hidden_layers; l++) {
 			struct rh_text name = {0};

@@ -194,7 +194,7 @@ static void test_gate_backward_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	for (int index = 0; index < 4; index++) {
+	for (int index = 0; index < 8; index++) {
 		struct case_shape s = {RH_F32, 5, 9, 1, index};
 		struct op_case f = gate_case(&s, &seed), b = gate_backward_case(&s, &seed);
 		struct rh_op *op = &b.op;

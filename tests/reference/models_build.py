@@ -16,7 +16,9 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageCla
                           BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, GraniteConfig, GraniteMoeHybridConfig, LlamaConfig, Mistral3Config, MistralConfig, Olmo2Config,
                           Olmo3Config, Phi3Config, SmolLM3Config,
                           Qwen2Config, Qwen3Config, Qwen3MoeConfig, ViTConfig)
+from safetensors.torch import load_file, save_file
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config, Qwen3_5TextConfig
+from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeConfig, Qwen3_5MoeTextConfig
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -76,6 +78,25 @@ def config_qwen3_5_vision():
                          vision_config=dict(depth=1, hidden_size=8, intermediate_size=12, num_heads=2, out_hidden_size=32, patch_size=4,
                                             num_position_embeddings=16),
                          image_token_id=86, video_token_id=87, vision_start_token_id=84, vision_end_token_id=85, tie_word_embeddings=True)
+
+
+QWEN3_5_MOE = {k: v for k, v in QWEN3_5.items() if k != "intermediate_size"}
+
+
+def config_qwen3_5_moe():
+    # experts, of which most tokens leave some out, and a gated one beside them that all share; each expert's matrices apart in the file
+    return Qwen3_5MoeTextConfig(vocab_size=97, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                                num_experts=7, num_experts_per_tok=3, moe_intermediate_size=12, shared_expert_intermediate_size=20,
+                                rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25), **QWEN3_5_MOE)
+
+
+def config_qwen3_5_moe_vision():
+    # inside the larger model and with all experts' matrices in one tensor, as published
+    return Qwen3_5MoeConfig(text_config=dict(vocab_size=89, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], num_experts=5,
+                                             num_experts_per_tok=2, moe_intermediate_size=20, shared_expert_intermediate_size=12, **QWEN3_5_MOE),
+                            vision_config=dict(depth=1, hidden_size=8, intermediate_size=12, num_heads=2, out_hidden_size=32, patch_size=4,
+                                               num_position_embeddings=16),
+                            image_token_id=86, video_token_id=87, vision_start_token_id=84, vision_end_token_id=85)
 
 
 def config_smollm3():
@@ -256,6 +277,8 @@ MODELS = {
     "granite4": (config_granite4, torch.float32, "1GB"),
     "qwen3.5": (config_qwen3_5, torch.float32, "1GB"),
     "qwen3.5-vision": (config_qwen3_5_vision, torch.float32, "1GB"),
+    "qwen3.5-moe": (config_qwen3_5_moe, torch.float32, "1GB"),
+    "qwen3.5-moe-vision": (config_qwen3_5_moe_vision, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
     "gpt-oss": (config_gpt_oss, torch.float32, "60KB"),
     "gpt2": (config_gpt2, torch.float32, "50KB"),
@@ -339,7 +362,15 @@ QWEN3_5_RS = dict(r=4, lora_alpha=8, target_modules=["in_proj_qkv", "in_proj_a",
                   rank_pattern={"in_proj_qkv": 2, "layers.1.linear_attn.out_proj": 6},
                   alpha_pattern={"layers.0.linear_attn.in_proj_qkv": 6, "q_proj": 12})
 QWEN3_5_TEXT = r"model\.language_model\..*\.(?:q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|in_proj_qkv|in_proj_z|in_proj_b|in_proj_a|out_proj)"
+QWEN3_5_MOE_TEXT = QWEN3_5_TEXT.replace("out_proj", "out_proj|shared_expert_gate")
 ADAPTERS_OF = {
+    # experts beside linears; gate and up of a rank of their own. Then inside the larger model: the router, and one of the experts' parameters
+    "qwen3.5-moe": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj", "shared_expert_gate"], use_rslora=True,
+                                       target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+                                       rank_pattern={"mlp.experts.gate_up_proj": 3}, alpha_pattern={"shared_expert_gate": 12})},
+    "qwen3.5-moe-vision": {"adapter": dict(r=4, lora_alpha=8, target_modules=QWEN3_5_MOE_TEXT),
+                           "adapter-rs": dict(r=3, lora_alpha=8, target_modules=[], use_rslora=True,
+                                              target_parameters=["mlp.experts.down_proj", "mlp.gate.weight"])},
     "qwen3.5": {"adapter-rs": QWEN3_5_RS},
     "qwen3.5-vision": {"adapter": dict(r=4, lora_alpha=8, target_modules=QWEN3_5_TEXT),
                        "adapter-rs": dict(QWEN3_5_RS, target_modules=r"model\.language_model\..*\.(?:in_proj_qkv|out_proj|q_proj)")},
@@ -415,7 +446,7 @@ def random_weights(model, rng):
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
         if is_norm(name):
-            less_one = text.model_type == "gemma3_text" or text.model_type == "qwen3_5_text" and "linear_attn.norm" not in name
+            less_one = text.model_type == "gemma3_text" or text.model_type.startswith("qwen3_5") and "linear_attn.norm" not in name
             value = rng.uniform(0.6, 1.4, shape) - (less_one or name.endswith("bias"))
         elif name.endswith("A_log"):
             value = rng.uniform(-3, 1, shape)
@@ -475,7 +506,21 @@ def write_model(name, directory):
     model = auto_class(name, config).from_config(config)
     random_weights(model, generator(name, "weights"))
     model.to(dtype).save_pretrained(directory, max_shard_size=shard)
+    if name == "qwen3.5-moe-vision":
+        stack_experts(directory / "model.safetensors")
     write_config(directory)
+
+
+def stack_experts(path):
+    """All experts' matrices of a layer in one tensor, as published files have them; transformers reads them, and writes them apart."""
+    tensors = load_file(path)
+    out = {name: t for name, t in tensors.items() if ".experts." not in name}
+    for stem in {name.split(".experts.")[0] + ".experts" for name in tensors.keys() - out.keys()}:
+        count = max(int(name.removeprefix(stem + ".").split(".")[0]) for name in tensors if name.startswith(stem + ".")) + 1
+        of = {part: [tensors[f"{stem}.{e}.{part}_proj.weight"] for e in range(count)] for part in ("gate", "up", "down")}
+        out[stem + ".gate_up_proj"] = torch.stack([torch.cat(both) for both in zip(of["gate"], of["up"])])
+        out[stem + ".down_proj"] = torch.stack(of["down"])
+    save_file(out, path, metadata={"format": "pt"})
 
 
 def load_model(directory, dtype=torch.float32):

@@ -109,7 +109,7 @@ VIT_FILES = {"vit.layers.": "vit.encoder.layer.", "attention.q_proj": "attention
 
 
 def file_gradients(model, gradients):
-    """Gradients by the names that files use: transformers holds all experts of a Qwen3-MoE layer in one tensor, its files do not; and it names
+    """Gradients by the names that files use: transformers holds all experts of a layer in one tensor, files mostly do not; and it names
     ViT's modules otherwise than its files."""
     out = {}
     if model.config.model_type == "vit":
@@ -119,7 +119,7 @@ def file_gradients(model, gradients):
             out[name] = g
         return out
     for name, g in gradients.items():
-        if model.config.model_type != "qwen3_moe" or ".experts." not in name or "lora_" in name:
+        if model.config.model_type not in ("qwen3_moe", "qwen3_5_moe_text") or ".experts." not in name or "lora_" in name:
             out[name] = g
             continue
         stem, kind = name.rsplit(".", 1)

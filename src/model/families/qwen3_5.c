@@ -1,25 +1,29 @@
 /* Qwen3.5, text: three layers of four have the gated delta rule, the fourth has attention with gated heads, rotated in their first quarter;
- * the norms' weights are stored less one, but for the rule's own. */
+ * the norms' weights are stored less one, but for the rule's own. Its larger models have experts, and beside them one that is shared. */
 #include "model/families/families.h"
 
 #define LAYER_NAMES                                                                                                                        \
 	.norm = {"input_layernorm", "post_attention_layernorm"},                                                                           \
 	.attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},                                     \
-	.mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"},                                                                          \
 	.delta = {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b", "linear_attn.in_proj_a",                    \
 	          "linear_attn.out_proj"},                                                                                                 \
 	.conv = "linear_attn.conv1d", .a_log = "linear_attn.A_log", .dt_bias = "linear_attn.dt_bias", .gated_norm = "linear_attn.norm"
+#define OWN_NAMES .embedding = "model.embed_tokens", .layers = "model.layers.", .final_norm = "model.norm", .head = "lm_head", LAYER_NAMES
+#define WRAPPED_NAMES                                                                                                                      \
+	.embedding = "model.language_model.embed_tokens", .layers = "model.language_model.layers.",                                        \
+	.final_norm = "model.language_model.norm", .head = "lm_head", LAYER_NAMES
+#define MLP_NAMES .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+#define EXPERTS_NAMES                                                                                                                      \
+	.mlp = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj", "mlp.shared_expert_gate"},      \
+	.router = "mlp.gate", .experts = "mlp.experts", .experts_gate_up = "mlp.experts.gate_up_proj",                                     \
+	.experts_down = "mlp.experts.down_proj"
 
-static const struct rh_family_names names = {
-        .embedding = "model.embed_tokens", .layers = "model.layers.", .final_norm = "model.norm", .head = "lm_head", LAYER_NAMES};
-static const struct rh_family_names wrapped_names = {.embedding = "model.language_model.embed_tokens",
-                                                     .layers = "model.language_model.layers.",
-                                                     .final_norm = "model.language_model.norm",
-                                                     .head = "lm_head",
-                                                     LAYER_NAMES};
+static const struct rh_family_names names = {OWN_NAMES, MLP_NAMES}, wrapped_names = {WRAPPED_NAMES, MLP_NAMES};
+static const struct rh_family_names moe_names = {OWN_NAMES, EXPERTS_NAMES}, wrapped_moe_names = {WRAPPED_NAMES, EXPERTS_NAMES};
 
 /* The published models also see. */
 static const struct rh_family_wrapper wrapper = {"Qwen3_5ForConditionalGeneration", "qwen3_5", &wrapped_names};
+static const struct rh_family_wrapper moe_wrapper = {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", &wrapped_moe_names};
 
 const struct rh_family family_qwen3_5 = {.architecture = "Qwen3_5ForCausalLM",
                                          .model_type = "qwen3_5_text",
@@ -40,3 +44,29 @@ const struct rh_family family_qwen3_5 = {.architecture = "Qwen3_5ForCausalLM",
                                          .norm = RH_NORM_RMS_PLUS_ONE,
                                          .mixer = RH_MIXER_GATED_ATTENTION,
                                          .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_HEADS, .may_rotate_part = 1}};
+
+const struct rh_family family_qwen3_5_moe = {.architecture = "Qwen3_5MoeForCausalLM",
+                                             .model_type = "qwen3_5_moe_text",
+                                             .names = &moe_names,
+                                             .wrapper = &moe_wrapper,
+                                             .silent = {.vocab_size = 248320,
+                                                        .hidden_size = 2048,
+                                                        .intermediate_size = 512,
+                                                        .layers = 40,
+                                                        .heads = 16,
+                                                        .key_value_heads = 2,
+                                                        .head_dim = 256,
+                                                        .max_position = 32768,
+                                                        .bos = -1,
+                                                        .eos = -1,
+                                                        .rotary_share = 0.25,
+                                                        .delta_period = 4,
+                                                        .experts = 256,
+                                                        .experts_per_token = 8,
+                                                        .expert_size = 512},
+                                             .key_names = {{"intermediate_size", "shared_expert_intermediate_size"}},
+                                             .own_key = {"num_experts", "num_local_experts"},
+                                             .norm = RH_NORM_RMS_PLUS_ONE,
+                                             .mixer = RH_MIXER_GATED_ATTENTION,
+                                             .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_HEADS, .may_rotate_part = 1},
+                                             .moe = {.softmax = RH_ROUTER_OVER_CHOSEN, .is_shared = 1, .may_lie_apart = 1}};

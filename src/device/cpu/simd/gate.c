@@ -17,13 +17,21 @@ SIMD_INLINE vf weight_at(struct rh_view w, int64_t i, const int bf16)
 	return w.data ? act_load(w.data, i, w.cols - i, bf16) : vf_set(1.0f);
 }
 
+/* The gates of elements [i, i + VF) of n; where a row has one gate, that one. */
+SIMD_INLINE vf gates_at(struct rh_view z, int64_t t, int64_t i, int64_t n, const int bf16)
+{
+	if (z.cols > 1)
+		return act_load(row_at(z, t), i, n - i, bf16);
+	return vf_set(act_load(row_at(z, t), 0, 1, bf16)[0]);
+}
+
 SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view w = op->operand[RH_GATE_W];
 	int64_t n = op->operand[RH_GATE_X].cols;
 	vf slope;
 	for (int64_t t = first; t < end; t++) {
-		const void *x = row_at(op->operand[RH_GATE_X], t), *z = row_at(op->operand[RH_GATE_Z], t);
+		const void *x = row_at(op->operand[RH_GATE_X], t);
 		void *y = row_at(op->operand[RH_GATE_Y], t);
 		float r = 1;
 		if (w.data) {
@@ -36,7 +44,7 @@ SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, con
 		for (int64_t i = 0; i < n; i += VF)
 			act_store(y, i,
 			          act_load(x, i, n - i, bf16) * r * weight_at(w, i, bf16) *
-			                  gated(op->gate.f, act_load(z, i, n - i, bf16), &slope),
+			                  gated(op->gate.f, gates_at(op->operand[RH_GATE_Z], t, i, n, bf16), &slope),
 			          n - i, bf16);
 	}
 }
@@ -60,7 +68,7 @@ SIMD_INLINE void backward_dw(const struct rh_op *op, int64_t first, int64_t end,
 		for (int64_t t = t0; t < rows && t < t0 + 64; t++)
 			for (int64_t i = first; i < end; i += VF) {
 				vf x = act_load(row_at(view[RH_GATE_BACKWARD_X], t), i, end - i, bf16);
-				vf z = act_load(row_at(view[RH_GATE_BACKWARD_Z], t), i, end - i, bf16);
+				vf z = gates_at(view[RH_GATE_BACKWARD_Z], t, i, end, bf16);
 				vf dy = act_load(row_at(view[RH_GATE_BACKWARD_DY], t), i, end - i, bf16);
 				x = x * *(const float *)row_at(view[RH_GATE_BACKWARD_RSTD], t) * dy * gated(op->gate.f, z, &slope);
 				vf_store(sum + i - first, vf_load(sum + i - first) + x);
@@ -82,25 +90,30 @@ static void gate_backward_dw(const struct rh_op *op, int64_t first, int64_t end)
 SIMD_INLINE void backward_row(const struct rh_op *op, int64_t t, const int bf16)
 {
 	const struct rh_view *view = op->operand;
-	struct rh_view w = view[RH_GATE_BACKWARD_W];
+	struct rh_view w = view[RH_GATE_BACKWARD_W], z = view[RH_GATE_BACKWARD_Z];
 	int64_t n = view[RH_GATE_BACKWARD_X].cols;
-	const void *x = row_at(view[RH_GATE_BACKWARD_X], t), *z = row_at(view[RH_GATE_BACKWARD_Z], t);
+	const void *x = row_at(view[RH_GATE_BACKWARD_X], t);
 	const void *dy = row_at(view[RH_GATE_BACKWARD_DY], t);
 	void *dx = row_at(view[RH_GATE_BACKWARD_DX], t), *dz = row_at(view[RH_GATE_BACKWARD_DZ], t);
 	float r = w.data ? *(const float *)row_at(view[RH_GATE_BACKWARD_RSTD], t) : 1, mean = 0;
-	vf slope, along = {0};
+	vf slope, along = {0}, of_row = {0};
 	for (int64_t i = 0; i < n && w.data; i += VF)
-		along += act_load(dy, i, n - i, bf16) * weight_at(w, i, bf16) * gated(op->gate.f, act_load(z, i, n - i, bf16), &slope) *
+		along += act_load(dy, i, n - i, bf16) * weight_at(w, i, bf16) * gated(op->gate.f, gates_at(z, t, i, n, bf16), &slope) *
 		         act_load(x, i, n - i, bf16);
 	mean = vf_sum(along) * r / (float)n;
 	for (int64_t i = 0; i < n; i += VF) {
 		vf xhat = act_load(x, i, n - i, bf16) * r, weight = weight_at(w, i, bf16), d = act_load(dy, i, n - i, bf16);
-		vf f = gated(op->gate.f, act_load(z, i, n - i, bf16), &slope);
+		vf f = gated(op->gate.f, gates_at(z, t, i, n, bf16), &slope);
+		vf dgate = d * xhat * weight * slope;
 		act_store(dx, i, (d * weight * f - xhat * mean) * r, n - i, bf16);
-		act_store(dz, i, d * xhat * weight * slope, n - i, bf16);
+		of_row += dgate; /* past the end x is 0 */
+		if (z.cols > 1)
+			act_store(dz, i, dgate, n - i, bf16);
 		if (view[RH_GATE_BACKWARD_Y].data)
 			act_store(row_at(view[RH_GATE_BACKWARD_Y], t), i, xhat * weight * f, n - i, bf16);
 	}
+	if (z.cols == 1)
+		act_store(dz, 0, vf_set(vf_sum(of_row)), 1, bf16);
 }
 
 SIMD_INLINE void backward_dx(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
