@@ -229,7 +229,7 @@ int rh_costs_spare(const struct rh_model *model, const struct rh_micro_shape *sh
 {
 	struct measuring at = {.model = model, .shape = shape, .rates = rates};
 	int rc = 0;
-	if (rh_model_is_packed(model) && !plan->plain_bytes) {
+	if (rh_model_makes_plain(model) && !plan->plain_bytes) {
 		at.is_by_product = 1;
 		rc = measuring_open(&at);
 		if (!rc)

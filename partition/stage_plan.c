@@ -604,7 +604,7 @@ static void size(struct stage_planner *at, struct rh_stage_plan *plan)
 static int may_be(const struct stage_planner *at, enum plain plain)
 {
 	enum rh_plain asked = at->request->plain;
-	if (!at->is_packed)
+	if (!at->makes_plain)
 		return plain == PLAIN_IN_ROOM;
 	return asked == RH_PLAIN_ANYWHERE || (asked == RH_PLAIN_IN_ROOM) == (plain == PLAIN_IN_ROOM);
 }

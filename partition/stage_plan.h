@@ -3,8 +3,8 @@
  * Stages are packed greedily under the device's cap, or cut where the user says: the fused stage from the top (its recompute, loss and
  * backward run as one), then the other backward stages, then the forward stages over the layers below the fused one. A device holds
  *   weights: one stage's, and those of the device's next stage, which are prefetched meanwhile (a double buffer, filled from both ends)
- *   plain matrices: those of the largest stage, where its weights are packed (core/form.h), made once a slot. Where a device has no room
- *     for them, each product has its own made in the arena, in every micro-batch
+ *   plain matrices: those of the largest stage, where its weights are packed (core/form.h), made once a slot; likewise 8-bit forms and
+ *     scales (rh_model_scale). Where a device has no room for them, each product has its own made in the arena, in every micro-batch
  *   the largest stage's gradient sums, fp32, and their rounded copy in bf16
  *   the arena: the largest stage's activations and workspace for one micro-batch
  *   boundary buffers: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise

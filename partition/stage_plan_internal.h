@@ -31,8 +31,8 @@ struct stage_planner {
 	const struct rh_stage_plan_request *request;
 	int layers;
 	int alike;        /* all layers between the first and the last take the same bytes */
-	int is_packed;    /* the model has packed weights */
-	enum plain plain; /* what is being tried; of a model without packed weights IN_ROOM, which has no bytes */
+	int makes_plain;  /* rh_model_makes_plain */
+	enum plain plain; /* what is being tried; of a model of whose weights nothing is made IN_ROOM, which has no bytes */
 	struct plan_stage_bytes *memo[PLAINS][PASSES]; /* of stages that were measured */
 	struct rh_stage_state state;
 	struct rh_fates *all_kept;        /* (layers) */

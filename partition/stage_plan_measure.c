@@ -36,8 +36,8 @@ int plan_measure_open(struct stage_planner *at)
 	const struct rh_model *model = at->request->model;
 	struct rh_stage_plan_found *found = at->request->found;
 	at->alike = all_alike(model);
-	at->is_packed = rh_model_is_packed(model);
-	size_t each = cells(at), passes = PASSES * (at->is_packed ? PLAINS : 1);
+	at->makes_plain = rh_model_makes_plain(model);
+	size_t each = cells(at), passes = PASSES * (at->makes_plain ? PLAINS : 1);
 	struct plan_stage_bytes *memo;
 	if (found && found->stage && found->head_rows == model->head_rows) {
 		memo = found->stage;

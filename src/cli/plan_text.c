@@ -68,8 +68,8 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 {
 	char what[256], plain[32] = "";
 	const struct rh_stage_plan *plan = &is->plan;
-	if (plan->plain_bytes)
-		snprintf(plain, sizeof plain, ", made plain %.2f", (double)plan->plain_bytes / gib);
+	if ((double)plan->plain_bytes >= 0.005 * gib)
+		snprintf(plain, sizeof plain, ", prepared for products %.2f", (double)plan->plain_bytes / gib);
 	snprintf(what, sizeof what, ": weights %.2f%s, gradients %.2f, activations %.2f, boundaries %.2f", (double)plan->weight_bytes / gib,
 	         plain, (double)(plan->gradient_bytes + plan->rounded_bytes) / gib, (double)(plan->arena_bytes + plan->kept_bytes) / gib,
 	         (double)(plan->boundary_buffers * plan->boundary_bytes) / gib);

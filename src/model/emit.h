@@ -54,6 +54,12 @@ struct rh_ropes {
 	struct rh_view table[RH_ROPES];
 };
 
+/* An operand of products whose operands are scaled (scaled.c): its 8-bit forms, as it lies and transposed, and its scale. What is absent
+ * was not made. */
+struct rh_scaled {
+	struct rh_view straight, across, scale;
+};
+
 struct rh_emit {
 	const struct rh_model *model;
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
@@ -75,12 +81,15 @@ struct rh_emit {
 	/* of the stage that is being emitted, set by rh_stage_* */
 	struct rh_ropes ropes;
 	struct rh_view load; /* absent: the model has no load balancing loss */
+	struct {
+		const void *dy; /* NULL: none */
+		struct rh_scaled made;
+	} scaled_dy; /* the output gradient that the latest linear's dx was made of, in the arena for its dW */
 
 	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */
 	char **weights;
 	float *(*gradient)[2];
-	char **plain; /* of blocks with packed tensors: the plain matrices made of them (rh_block_make_plain). NULL: each product has its own
-	               * made in the arena */
+	char **plain; /* of blocks: what was made of them (rh_block_make_plain). NULL: each product has its own made in the arena */
 
 	/* What layers' mixers carry of a text that is generated, or that is cut into chunks, for cache_rows tokens: each where
 	 * rh_model_cache_range says, from that of cache_layer on. sums: rh_model_carried_sum_bytes of the gradients of one layer's. */
@@ -89,7 +98,8 @@ struct rh_emit {
 	int cache_layer;
 };
 
-/* Makes a block's packed matrices plain: its bytes are at `from`, the plain ones go to `to` (rh_block_plain_bytes). */
+/* Makes a block's packed matrices plain, and what `multiply` asks for: its bytes are at `from`, what is made goes to `to`
+ * (rh_block_plain_bytes). */
 int rh_block_make_plain(struct rh_emit *emit, int block, char *from, char *to) RH_MUST;
 
 /* A stage between its recompute and its backward, allocated once for the model's layers. */

@@ -28,6 +28,7 @@ int emit_packed_rows(struct rh_emit *emit, const struct rh_layer *layer, int whi
 
 struct emit_product {
 	struct rh_view a, b, c, bias, d;
+	struct rh_scaled of_a, of_b; /* what is there of a and b already, for emit_linear_product */
 	int trans_a, trans_b;
 	float alpha; /* 0 means 1 */
 };
@@ -35,6 +36,13 @@ void emit_gemm(struct rh_emit *emit, const struct emit_product *product);
 /* scaled.c: a linear's product, in the precision of emit->model->multiply where the lengths allow it. a: (T,.), an activation when
  * trans_b, else a gradient. */
 void emit_linear_product(struct rh_emit *emit, const struct emit_product *product);
+/* What was made of a matrix of linears once a slot (rh_model_scale); all absent where nothing was. */
+struct rh_scaled emit_scaled_matrix(const struct rh_emit *emit, const struct rh_layer *layer, int tensor);
+/* Makes it of a block: its bytes are at `from`; where its plain matrices are and the rest goes, `to`. */
+void emit_scale_block(struct rh_emit *emit, const struct rh_block *block, char *from, char *to);
+/* Quantises dy (T,out) for dx and dW at once; all absent where their products take it as it is. `straight` is freed by resetting the arena
+ * to *mark, the others lie below. */
+struct rh_scaled emit_scaled_gradient(struct rh_emit *emit, struct rh_view dy, struct rh_view dx, int64_t *mark);
 /* y (1,c) += sums over the rows of x: a bias's gradient. */
 void emit_column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);

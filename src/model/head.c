@@ -272,8 +272,8 @@ static void dense_backward(struct rh_emit *emit, struct rh_activations *s)
 	op.operand[RH_ACTIVATION_BACKWARD_DY] = s->view[D_ROWS];
 	emit_op(emit, &op);
 	emit_final_norm(emit, h, s);
-	emit_linear_dw(emit, dense_of(emit), s->view[DENSE], h, s);
 	emit_linear_dx(emit, dense_of(emit), s->view[DENSE], s->view[D_ROWS], s);
+	emit_linear_dw(emit, dense_of(emit), s->view[DENSE], h, s);
 	rh_arena_reset(emit->arena, mark);
 }
 

@@ -49,6 +49,7 @@ static void multiply_base(struct rh_emit *emit, const struct rh_layer *layer, st
 	const struct rh_linear *linear = &layer->proj[which.first];
 	int64_t mark = emit->arena->used;
 	p.alpha = factor_of(linear);
+	p.of_b = emit_scaled_matrix(emit, layer, linear->weight);
 	p.b = emit_matrix(emit, layer, 0, linear->weight, total_out(layer, which), linear->inputs);
 	emit_linear_product(emit, &p);
 	rh_arena_reset(emit->arena, mark);
@@ -144,11 +145,21 @@ static void make_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	int any = any_adapted(layer, which);
 	if (any)
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_LOW_GRADIENT, .wide = dy, .low = d_low, .matrix = adapter_b});
+	emit->scaled_dy.dy = NULL;
 	if (!dx.data)
 		return;
 	if (any)
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_INPUT_GRADIENT, .wide = dx, .low = d_low, .matrix = adapter_a});
-	multiply_base(emit, layer, which, (struct emit_product){.a = dy, .c = any ? dx : (struct rh_view){0}, .d = dx});
+	struct emit_product product = {.a = dy, .c = any ? dx : (struct rh_view){0}, .d = dx};
+	int64_t mark = emit->arena->used;
+	int learns = emit_gradient(emit, layer, 0, layer->proj[which.first].weight, 1, 1).data && !emit->deferred;
+	if (learns)
+		product.of_a = emit_scaled_gradient(emit, dy, dx, &mark);
+	multiply_base(emit, layer, which, product);
+	rh_arena_reset(emit->arena, mark);
+	emit->scaled_dy.dy = product.of_a.scale.data ? dy.data : NULL;
+	emit->scaled_dy.made = product.of_a;
+	emit->scaled_dy.made.straight.data = NULL;
 }
 
 void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_activations *s)
@@ -163,6 +174,7 @@ void emit_linear_more_dx(struct rh_emit *emit, struct emit_linears which, struct
 	int64_t mark = emit->arena->used;
 	struct rh_view part = dx.data ? emit_act(emit, dx.rows, dx.cols) : dx;
 	make_dx(emit, which, dy, part, s);
+	emit->scaled_dy.dy = NULL; /* what was made of it is in the arena that is given back */
 	if (dx.data)
 		emit_add(emit, dx, part, dx);
 	rh_arena_reset(emit->arena, mark);
@@ -181,9 +193,12 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	int64_t out = total_out(layer, which);
 	struct rh_view dw = emit_gradient(emit, layer, 0, linear->weight, out, linear->inputs);
 	struct rh_view db = emit_gradient(emit, layer, 0, linear->bias, 1, out);
+	struct emit_product product = {.a = dy, .trans_a = 1, .b = x, .c = dw, .d = dw, .alpha = factor_of(linear)};
+	if (emit->scaled_dy.dy && emit->scaled_dy.dy == dy.data)
+		product.of_a = emit->scaled_dy.made;
+	emit->scaled_dy.dy = NULL;
 	if (dw.data)
-		emit_linear_product(emit,
-		                    &(struct emit_product){.a = dy, .trans_a = 1, .b = x, .c = dw, .d = dw, .alpha = factor_of(linear)});
+		emit_linear_product(emit, &product);
 	if (db.data)
 		emit_column_sum(emit, dy, db);
 	if (!any_adapted(layer, which))

@@ -55,6 +55,7 @@ struct rh_tensor {
 	enum rh_form form;
 	int64_t stored; /* bytes from the block's first, as devices read it */
 	int64_t plain;  /* elements from the first of the block's plain matrices; -1: it has no place among them */
+	int64_t scaled; /* of a matrix that begins here: bytes from the first of what is made of the block (rh_model_scale); 0: nothing is */
 };
 
 /* Two layers use one trained table, and two boxes each hold a copy: which use this box has. */
@@ -71,6 +72,7 @@ struct rh_block {
 	int tensors;
 	int64_t packed_bytes;   /* of a block with packed tensors: all its bytes as devices read them; 0: each tensor is plain */
 	int64_t plain_elements; /* of the plain matrices that a device makes of packed ones */
+	int64_t scaled_bytes;   /* of what it makes of the block for `multiply` (rh_model_scale), behind these */
 };
 
 /* The format of a block's weights as devices read them; `plain` is the model's dtype. Whoever moves or reads them asks here. Gradients,
@@ -82,7 +84,8 @@ struct rh_tensor_form {
 	int64_t offset, bytes; /* from the block's first */
 };
 struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, enum rh_dtype plain);
-/* Bytes of the plain matrices that a device makes of a block's packed ones; 0: it has none. */
+/* Bytes of what a device makes of a block once for many products: the plain matrices of packed ones, and what `multiply` asks for; 0: it
+ * makes nothing. */
 int64_t rh_block_plain_bytes(const struct rh_block *block, enum rh_dtype plain);
 
 /* A linear's place: numbers of its tensors in the layer's base block and adapter block; -1 absent. */
@@ -272,8 +275,13 @@ void rh_model_freeze(struct rh_model *model);
 void rh_model_pack(struct rh_model *model, enum rh_form (*form)(const void *context, const struct rh_tensor *tensor), const void *context);
 /* Is any tensor packed? */
 int rh_model_is_packed(const struct rh_model *model);
-/* Which block's matrices a layer reads made plain, `which` 0 or 1 as in its list of blocks; -1: none there. The embedding reads rows of
- * packed tables as they are. */
+/* Gives the matrices of linears a place for what `multiply` makes of them once for all micro-batches: with 8-bit operands both forms, as
+ * the matrix lies and transposed, and its scale; with fp16 sums the scale. After rh_model_pack and once `multiply` is set. */
+void rh_model_scale(struct rh_model *model);
+/* Does a device make anything of any block (rh_block_plain_bytes)? */
+int rh_model_makes_plain(const struct rh_model *model);
+/* Of which block a layer reads what was made, `which` 0 or 1 as in its list of blocks; -1: of none. The embedding reads rows of packed
+ * tables as they are. */
 int rh_model_plain_block(const struct rh_model *model, int layer, int which);
 
 /* Do two layers emit the same ops with the same parameters? The tensors that they read and write may differ. IN_BYTES also allows a

@@ -11,6 +11,8 @@ enum {
 
 /* The number of layers: none has a trainable block. */
 int model_lowest_trained(const struct rh_model *model);
+/* How many tensors are the matrix that begins with this one. */
+int block_matrix_tensors(const struct rh_block *block, int first);
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora) RH_MUST;
 
 #endif

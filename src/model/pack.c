@@ -2,8 +2,7 @@
 #include "model/emit_internal.h"
 #include "model/model_internal.h"
 
-/* How many tensors are the matrix that begins with this one. */
-static int tensors_of_matrix(const struct rh_block *block, int first)
+int block_matrix_tensors(const struct rh_block *block, int first)
 {
 	int count = 1;
 	while (first + count < block->tensors && block->tensor[first + count].joins)
@@ -29,7 +28,7 @@ static void lay_out_plain(struct rh_block *block)
 {
 	for (int t = 0, count; t < block->tensors; t += count) {
 		int is_packed = 0;
-		count = tensors_of_matrix(block, t);
+		count = block_matrix_tensors(block, t);
 		for (int i = t; i < t + count; i++)
 			is_packed |= block->tensor[i].form != RH_FORM_PLAIN;
 		block->plain_elements = rh_align_up(block->plain_elements, MODEL_GAP);
@@ -79,10 +78,18 @@ int rh_model_is_packed(const struct rh_model *model)
 	return any;
 }
 
+int rh_model_makes_plain(const struct rh_model *model)
+{
+	int any = 0;
+	for (int b = 0; b < model->blocks; b++)
+		any |= rh_block_plain_bytes(&model->block[b], model->dtype) > 0;
+	return any;
+}
+
 int rh_model_plain_block(const struct rh_model *model, int layer, int which)
 {
 	int b = model->layer[layer].block[which];
-	return b >= 0 && model->layer[layer].kind != RH_LAYER_EMBEDDING && model->block[b].plain_elements ? b : -1;
+	return b >= 0 && model->layer[layer].kind != RH_LAYER_EMBEDDING && rh_block_plain_bytes(&model->block[b], model->dtype) ? b : -1;
 }
 
 int64_t rh_block_bytes(const struct rh_block *block, enum rh_dtype plain)
@@ -92,7 +99,7 @@ int64_t rh_block_bytes(const struct rh_block *block, enum rh_dtype plain)
 
 int64_t rh_block_plain_bytes(const struct rh_block *block, enum rh_dtype plain)
 {
-	return rh_align_up(rh_dtype_bytes(plain, block->plain_elements), RH_ALIGN);
+	return rh_align_up(rh_dtype_bytes(plain, block->plain_elements), RH_ALIGN) + block->scaled_bytes;
 }
 
 struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, enum rh_dtype plain)
@@ -132,7 +139,7 @@ static void dequantise(struct rh_emit *emit, enum rh_form form, char *from, int6
 static void make_plain(struct rh_emit *emit, const struct rh_block *block, int t, char *from, char *to)
 {
 	enum rh_dtype act = emit->model->dtype;
-	for (int end = t + tensors_of_matrix(block, t), next; t < end; t = next) {
+	for (int end = t + block_matrix_tensors(block, t), next; t < end; t = next) {
 		struct rh_tensor_form form = rh_block_tensor(block, t, act);
 		int64_t rows = block->tensor[t].rows, cols = block->tensor[t].cols;
 		for (next = t + 1; next < end && is_continued(block, next); next++)
@@ -149,9 +156,10 @@ static void make_plain(struct rh_emit *emit, const struct rh_block *block, int t
 int rh_block_make_plain(struct rh_emit *emit, int b, char *from, char *to)
 {
 	const struct rh_block *block = &emit->model->block[b];
-	for (int t = 0; t < block->tensors; t += tensors_of_matrix(block, t))
+	for (int t = 0; t < block->tensors; t += block_matrix_tensors(block, t))
 		if (block->tensor[t].plain >= 0)
 			make_plain(emit, block, t, from, to + rh_dtype_bytes(emit->model->dtype, block->tensor[t].plain));
+	emit_scale_block(emit, block, from, to);
 	return emit->rc;
 }
 

@@ -217,7 +217,7 @@ static int consider_all(struct choosing *at)
  * for plain matrices, may be faster. Where stages with a room are too many for the host's memory, those without one are larger. */
 static int consider_plain(struct choosing *at)
 {
-	if (!rh_model_is_packed(at->planning->request->model) || (at->best.choice.round && !at->some_have_no_room))
+	if (!rh_model_makes_plain(at->planning->request->model) || (at->best.choice.round && !at->some_have_no_room))
 		return 0;
 	at->plain = at->best.choice.round ? RH_PLAIN_IN_ROOM : RH_PLAIN_BY_PRODUCT;
 	return consider_all(at);

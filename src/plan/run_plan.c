@@ -205,7 +205,7 @@ static int fit_by_any_cuts(struct planning *planning, const struct choice *choic
 static int fit_in_host(struct planning *planning, struct choice choice, struct candidate *out)
 {
 	int rc = fit_by_any_cuts(planning, &choice, out);
-	if (rc != RH_DOES_NOT_FIT || out->no_stages_fit || !rh_model_is_packed(planning->request->model))
+	if (rc != RH_DOES_NOT_FIT || out->no_stages_fit || !rh_model_makes_plain(planning->request->model))
 		return rc;
 	choice.plain = RH_PLAIN_BY_PRODUCT;
 	candidate_free(out);

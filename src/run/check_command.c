@@ -80,7 +80,7 @@ static int64_t version_of(const struct rh_check *check, int b)
 }
 
 /* Uploaded weights of the command's layers, in the layout of its stage. */
-enum need { NEED_ALL, NEED_PACKED };
+enum need { NEED_ALL, NEED_PREPARED };
 
 static void need_uploaded(struct rh_check *check, enum need need)
 {
@@ -93,7 +93,7 @@ static void need_uploaded(struct rh_check *check, enum need need)
 			int b = model->layer[l].block[which];
 			if (b >= 0 && check->offset[b] < 0 && command->kind == RH_COMMAND_FORWARD)
 				check_fault(check, -1, "reads block %d, which an upload for a backward lacks", b);
-			if (b < 0 || check->offset[b] < 0 || (need == NEED_PACKED && !model->block[b].packed_bytes))
+			if (b < 0 || check->offset[b] < 0 || (need == NEED_PREPARED && !rh_block_plain_bytes(&model->block[b], model->dtype)))
 				continue;
 			int64_t first = command->operands.weights + check->offset[b];
 			struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version_of(check, b), .base = first};
@@ -443,7 +443,7 @@ static void run_dequantise(struct rh_check *check)
 	if (command->target.room != RH_ROOM_PLAIN || command->target.bytes != bytes || command->lo != command->stage.lo ||
 	    command->hi != command->stage.hi)
 		check_fault(check, -1, "does not make the packed weights of one stage plain");
-	need_uploaded(check, NEED_PACKED);
+	need_uploaded(check, NEED_PREPARED);
 	plain_matrices(check, CHECK_WRITES, command->target.first);
 }
 

@@ -38,7 +38,7 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_NONE,
 	/* of a device */
 	RH_ROOM_WEIGHTS,  /* number: the block that lies there; first: in the room */
-	RH_ROOM_PLAIN,    /* plain matrices made of packed weights. number: the stage's first layer; first: in the room */
+	RH_ROOM_PLAIN,    /* what is made of weights once a slot (rh_block_plain_bytes). number: the stage's first layer; first: in the room */
 	RH_ROOM_SUMS,     /* fp32 gradient sums. number: 2 * block + use; first: in the room */
 	RH_ROOM_ROUNDED,  /* sums rounded to the store's dtype; likewise */
 	RH_ROOM_BOUNDARY, /* ring of boundaries: activations and their gradients */
@@ -119,8 +119,8 @@ enum __attribute__((packed)) rh_command_kind {
 	RH_COMMAND_RECOMPUTE,
 	RH_COMMAND_BACKWARD,
 	RH_COMMAND_WEIGHT_GRADIENT,
-	/* target: PLAIN, in the layout of the stage (rh_stage_plan_plain_layout). Makes its packed weights plain, once they are there and
-	 * before the slot's first micro-batch */
+	/* target: PLAIN, in the layout of the stage (rh_stage_plan_plain_layout). Makes its packed weights plain and quantises what
+	 * `multiply` asks for, once they are there and before the slot's first micro-batch */
 	RH_COMMAND_DEQUANTISE,
 	RH_COMMAND_CLEAR, /* target: SUMS. Zeros */
 	RH_COMMAND_ROUND, /* source: SUMS, the whole step's; target: ROUNDED */

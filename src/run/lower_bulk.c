@@ -214,7 +214,7 @@ static void await_weights(struct lower_slot *slot)
 			compute_after(slot, slot->state->weights.sent[b]);
 }
 
-/* Makes the stage's packed weights plain, unless they lie there so. What a block of another stage has where they go is lost. */
+/* Makes of the stage's weights what its products read, unless it lies there. What a block of another stage has where they go is lost. */
 static void make_plain(struct lower_slot *slot)
 {
 	struct lowering *to = slot->lowering;
@@ -224,7 +224,7 @@ static void make_plain(struct lower_slot *slot)
 	if (!all || !to->options->plan->plain_bytes)
 		return;
 	for (int b = 0; b < to->options->model->blocks; b++)
-		is_there &= to->offset[b] < 0 || (plain->offset[b] == to->offset[b] && plain->version[b] == to->block[b].version);
+		is_there &= to->offset[b] < 0 || (plain->offset[b] == to->offset[b] && plain->version[b] == wanted(slot, b));
 	if (is_there)
 		return;
 	struct rh_command command = lower_command(slot, RH_COMMAND_DEQUANTISE, RH_STREAM_COMPUTE);
@@ -235,7 +235,7 @@ static void make_plain(struct lower_slot *slot)
 		if (to->offset[b] >= 0 || plain->offset[b] < all)
 			plain->offset[b] = to->offset[b];
 		if (to->offset[b] >= 0)
-			plain->version[b] = to->block[b].version;
+			plain->version[b] = wanted(slot, b);
 	}
 }
 

@@ -322,6 +322,7 @@ void rh_session_pack(const struct rh_session *session, struct rh_model *model)
 {
 	if (session->source || session->config->quantize)
 		rh_model_pack(model, form_of, session);
+	rh_model_scale(model);
 }
 
 /* Losses over answers are of models that continue texts; dropout is off, as in TRL. */

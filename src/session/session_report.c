@@ -58,7 +58,7 @@ static void report_details(const struct rh_session *session)
 		saving += !plan->places[i].recomputes;
 	char plain[48] = "";
 	if (plan->plain_bytes)
-		snprintf(plain, sizeof plain, ", made plain %.1f", (double)plan->plain_bytes / 1048576);
+		snprintf(plain, sizeof plain, ", prepared for products %.1f", (double)plan->plain_bytes / 1048576);
 	rh_note("plan: %s, %d forward and %d backward stages, %d of them without recompute; device %.1f MiB (weights %.1f%s, gradients "
 	        "%.1f, activations %.1f)",
 	        session->config->device, plan->forward_stages, plan->backward_stages, saving + 1, (double)plan->device_bytes / 1048576,

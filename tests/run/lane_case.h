@@ -36,6 +36,7 @@ struct lane_case {
 	int boxes, box;                  /* which of how many, from 1; 0: this is no box among several */
 	int64_t delay;                   /* paci_update_delay */
 	int fates;                       /* the seed of activations' fates, 0: the plan's own */
+	int is_eight;                    /* products of 8-bit operands: weights are prepared once a slot */
 	int chunks;                      /* places of each text's chunks, which are the step's micro-batches; 0: texts are whole */
 	uint64_t seed;
 };
@@ -43,11 +44,12 @@ struct lane_case {
 static inline void lane_case_print(const struct lane_case *is)
 {
 	printf("seed %llu: %s of %d layers%s%s, %s, %d devices, %s%s%s, %d micro-batches, %d in the last step, rounds of %d, cuts %d and "
-	       "%d%s%s%s, spill %d, cap %lld, box %d of %d, delay %d, fates %d, chunks %d\n",
+	       "%d%s%s%s%s, spill %d, cap %lld, box %d of %d, delay %d, fates %d, chunks %d\n",
 	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
 	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
 	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
-	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->packed ? ", packed" : "", is->spill,
+	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->packed ? ", packed" : "", is->is_eight ? ", 8-bit" : "",
+	       is->spill,
 	       (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay, is->fates, is->chunks);
 }
 
@@ -157,6 +159,7 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 		is.last_micro_batches = is.last_micro_batches > is.micro_batches ? is.micro_batches : is.last_micro_batches;
 		is.round = is.round > is.micro_batches ? is.micro_batches : is.round;
 	}
+	is.is_eight = is.bf16 && !lane_pick(&random, 3);
 	return is;
 }
 
@@ -308,6 +311,10 @@ static inline int lane_session_open(struct lane_run *run, int64_t most_ram)
 		rc = lane_box_join(&run->session, &run->neighbours);
 	if (!rc && run->is->packed)
 		rh_model_pack(run->session.model, lane_form, run->is);
+	if (!rc && run->is->is_eight) {
+		run->session.model->multiply = RH_MULTIPLY_F8;
+		rh_model_scale(run->session.model);
+	}
 	return rc ? rc : rh_session_start(&run->session, &work);
 }
 
