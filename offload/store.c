@@ -379,34 +379,39 @@ void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t 
 }
 
 /* Each array as often as it is read and written: the gradient read, weights, masters and state both. */
-struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block)
+struct rh_store_traffic rh_store_traffic_of(const struct rh_block *spec, const struct rh_store_options *options)
 {
-	const struct rh_block *spec = &store->spec[block];
-	double elements = (double)spec->elements, width = (double)rh_dtype_bytes(store->dtype, 1), state;
-	int split = store->dtype != RH_F32 && store->options.layout != RH_LAYOUT_PLAIN;
+	double elements = (double)spec->elements, width = (double)rh_dtype_bytes(options->dtype, 1), state;
+	int split = options->dtype != RH_F32 && options->layout != RH_LAYOUT_PLAIN;
 	if (!spec->trainable)
 		return (struct rh_store_traffic){0};
-	switch (store->options.optim) {
+	switch (options->optim) {
 	case RH_OPTIM_ADAMW:
-		state = store->options.layout == RH_LAYOUT_SPLIT8 ? 2.03125 : 8;
+		state = options->layout == RH_LAYOUT_SPLIT8 ? 2.03125 : 8;
 		break;
 	case RH_OPTIM_LION:
 		state = 4;
 		break;
 	case RH_OPTIM_SGD:
-		state = store->options.momentum ? 4 : 0;
+		state = options->momentum ? 4 : 0;
 		break;
 	default:
 		state = width; /* Adafactor reads the gradient three times in all */
 	}
-	double weights = split ? 8 : store->dtype == RH_F32 ? 8 : 10; /* plain: the master both ways, the upload form written */
-	weights += store->options.stash ? 2 * width : 0;
+	double weights = split ? 8 : options->dtype == RH_F32 ? 8 : 10; /* plain: the master both ways, the upload form written */
+	weights += options->stash ? 2 * width : 0;
 	return (struct rh_store_traffic){.take = elements * width * (spec->uses == 2 ? 4 : 1),
 	                                 .update = elements * (width + weights + 2 * state),
 	                                 .weights = elements * (width + weights + state),
 	                                 .moments = elements * (width + 2 * state),
-	                                 .publish = store->options.published ? elements * 2 * width : 0,
-	                                 .nvme = 2 * (double)store->block[block].spilled};
+	                                 .publish = options->published ? elements * 2 * width : 0};
+}
+
+struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block)
+{
+	struct rh_store_traffic traffic = rh_store_traffic_of(&store->spec[block], &store->options);
+	traffic.nvme = store->spec[block].trainable ? 2 * (double)store->block[block].spilled : 0;
+	return traffic;
 }
 
 const struct rh_store_options *rh_store_options(const struct rh_store *store)

@@ -120,6 +120,8 @@ struct rh_store_traffic {
 	double nvme;             /* read and written by the update */
 };
 struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block);
+/* The same of a store that is not there, without what goes to NVMe. */
+struct rh_store_traffic rh_store_traffic_of(const struct rh_block *block, const struct rh_store_options *options);
 
 /* One plain tensor's master weights as fp32 in row-major order, elements [first, first+count). Setting refuses a non-finite value (-EINVAL,
  * naming the tensor) because the split cannot hold it. Setting a frozen block rounds to the dtype: BF16 nearest even when frozen, half away

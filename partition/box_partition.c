@@ -23,6 +23,19 @@ static size_t cell(const struct search *at, int j, int i)
 	return (size_t)j * (size_t)(at->request->layers + 1) + (size_t)i;
 }
 
+/* Layers [lo, hi) of box j together, where their figures are not those of each. */
+static const struct rh_box_layer *stage_of(const struct search *at, int j, int lo, int hi)
+{
+	const struct rh_box_layer *stage = at->request->box[j].stage;
+	return stage ? &stage[cell(at, lo, hi)] : NULL;
+}
+
+static double seconds_of(const struct search *at, int j, int lo, int hi)
+{
+	const struct rh_box_layer *stage = stage_of(at, j, lo, hi);
+	return stage ? stage->seconds : at->seconds[cell(at, j, hi)] - at->seconds[cell(at, j, lo)];
+}
+
 static double transfer(const struct search *at, int link, int way, int above)
 {
 	double rate = at->request->bytes_per_s[2 * link + way];
@@ -32,7 +45,7 @@ static double transfer(const struct search *at, int link, int way, int above)
 /* Layers [lo, hi) as those of box j, with the link below it: what they add to the trip, and the longest of what they keep busy. */
 static double add_trip(const struct search *at, int j, int lo, int hi, double *longest)
 {
-	double here = at->seconds[cell(at, j, hi)] - at->seconds[cell(at, j, lo)];
+	double here = seconds_of(at, j, lo, hi);
 	*longest = here;
 	for (int way = 0; j && way < 2; way++) {
 		double moves = transfer(at, j - 1, way, lo);
@@ -46,8 +59,9 @@ static double add_trip(const struct search *at, int j, int lo, int hi, double *l
 static int64_t exceeds(const struct search *at, int j, int lo, int hi)
 {
 	const struct rh_box_means *box = &at->request->box[j];
-	int64_t needed, fixed = at->fixed[cell(at, j, hi)] - at->fixed[cell(at, j, lo)],
-	                activation = at->activation[cell(at, j, hi)] - at->activation[cell(at, j, lo)];
+	const struct rh_box_layer *stage = stage_of(at, j, lo, hi);
+	int64_t needed, fixed = stage ? stage->static_bytes : at->fixed[cell(at, j, hi)] - at->fixed[cell(at, j, lo)],
+	                activation = stage ? stage->activation_bytes : at->activation[cell(at, j, hi)] - at->activation[cell(at, j, lo)];
 	if (__builtin_mul_overflow(box->in_flight, activation, &needed) || __builtin_add_overflow(needed, fixed, &needed) ||
 	    __builtin_sub_overflow(needed, box->cap_bytes, &needed))
 		return INT64_MAX;
@@ -135,7 +149,7 @@ static int add_up(struct search *at)
 {
 	const struct rh_box_partition_request *request = at->request;
 	for (int k = 0; k < request->boxes; k++)
-		for (int l = 0; l < request->layers; l++) {
+		for (int l = 0; l < request->layers && !request->box[k].stage; l++) {
 			const struct rh_box_layer *layer = &request->box[k].layer[l];
 			size_t here = cell(at, k, l);
 			at->seconds[here + 1] = at->seconds[here] + layer->seconds;

@@ -1,5 +1,5 @@
 /* PACI's partitioner (arXiv 2606.07881, D.5) for boxes and links that differ: a model's layers as one run of consecutive layers a box, each
- * of one layer or more. Pure.
+ * of one layer or more; and for the devices of a box, each as a box. Pure.
  *
  * Box j takes T_j seconds for a micro-batch, the sum of its layers', and needs M_j bytes = sum of its layers' static bytes + w_j * sum of
  * their activations, w_j being the micro-batches that it has in flight. A micro-batch's trip through all boxes and, up and down, all links
@@ -23,6 +23,7 @@ struct rh_box_means {
 	const struct rh_box_layer *layer; /* (layers) on this box */
 	int64_t cap_bytes;                /* left for layers; below 0 where the rest alone needs more than there is */
 	int64_t in_flight;                /* w_j, at most that of the box below */
+	const struct rh_box_layer *stage; /* (layers + 1, layers + 1) layers [lo, hi) together; NULL: the sum of each layer's */
 };
 
 /* All pointers are borrowed. Link k is between box k and the box above it; its directions are up and down. */

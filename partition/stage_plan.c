@@ -135,6 +135,26 @@ static struct rh_stage_plan widened(struct stage_planner *at, const struct rh_st
 	return wider;
 }
 
+int64_t plan_stage_device_bytes(struct stage_planner *at, struct rh_stage stage, int64_t deferred)
+{
+	const struct rh_stage_plan_request *request = at->request;
+	enum pass pass = stage.hi == at->layers ? plan_top_pass(at) : PASS_BACKWARD;
+	struct rh_stage_plan plan = {0};
+	int keeps = request->kept_micro_batches && pass != PASS_FUSED;
+	at->plain = request->plain == RH_PLAIN_BY_PRODUCT ? PLAIN_IN_ARENA : PLAIN_IN_ROOM;
+	fixed_sizes(request, &plan);
+	if (pass != PASS_FUSED)
+		widen(at, &plan, PASS_FORWARD, stage.lo, stage.hi);
+	if (stage.hi <= request->model->first_trained)
+		return total_bytes(&plan);
+	pass = keeps ? PASS_KEPT : pass;
+	widen(at, &plan, pass, stage.lo, stage.hi);
+	struct plan_stage_bytes bytes = plan_stage_bytes(at, pass, stage.lo, stage.hi);
+	plan.kept_bytes = keeps ? rh_bytes_times(bytes.kept, request->kept_micro_batches) : 0;
+	plan.deferred_bytes = rh_bytes_times(rh_align_up(bytes.deferred, RH_ALIGN), deferred);
+	return total_bytes(&plan);
+}
+
 /* Would the plan, widened by this stage, stay under the cap, and the stage under the try's upload limit? A single layer may be above. */
 static int fits(struct stage_planner *at, const struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
 {

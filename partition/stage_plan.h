@@ -138,6 +138,8 @@ struct rh_stages {
 struct rh_stage_plan_sizer;
 int rh_stage_plan_sizer_create(const struct rh_stage_plan_request *request, struct rh_stage_plan_sizer **out) RH_MUST;
 void rh_stage_plan_sizer_destroy(struct rh_stage_plan_sizer *sizer);
+/* Those of a device that runs this stage alone, forward and backward; deferred: micro-batches whose weight gradients it defers at once. */
+int64_t rh_stage_plan_sizer_stage_bytes(struct rh_stage_plan_sizer *sizer, struct rh_stage stage, int64_t deferred);
 int64_t rh_stage_plan_sizer_bytes(struct rh_stage_plan_sizer *sizer, struct rh_stages forward, struct rh_stages backward);
 
 /* RH_DOES_NOT_FIT: the error line names the layer and what it needs. -EINVAL: a cut is not a layer. */

@@ -62,6 +62,8 @@ int plan_open(struct stage_planner *at) RH_MUST;
 void plan_close(struct stage_planner *at);
 /* Sets the sizes of a plan with these stages, none of which saves activations, as plan_pack would. */
 void plan_size(struct stage_planner *at, struct rh_stage_plan *plan);
+/* rh_stage_plan_sizer_stage_bytes. */
+int64_t plan_stage_device_bytes(struct stage_planner *at, struct rh_stage stage, int64_t deferred);
 /* The most bytes of weights that a device holds of two slots that follow one another on it. */
 int64_t plan_two_in_turn(const struct stage_planner *at, const struct rh_stage_plan *plan);
 /* Packs the stages under one upload limit. */

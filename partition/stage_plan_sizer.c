@@ -38,3 +38,8 @@ int64_t rh_stage_plan_sizer_bytes(struct rh_stage_plan_sizer *sizer, struct rh_s
 	plan_size(&sizer->planner, &plan);
 	return plan.device_bytes;
 }
+
+int64_t rh_stage_plan_sizer_stage_bytes(struct rh_stage_plan_sizer *sizer, struct rh_stage stage, int64_t deferred)
+{
+	return plan_stage_device_bytes(&sizer->planner, stage, deferred);
+}

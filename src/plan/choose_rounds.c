@@ -1,5 +1,5 @@
-/* Chooses how many rounds a step of RoundPipe has, and which partitioner cuts its stages. More rounds send weights and sums over the links
- * more often, and keep fewer boundaries in memory. */
+/* Chooses how many rounds a step of RoundPipe has, and which partitioner cuts its stages; of other schedules only the latter. More rounds
+ * send weights and sums over the links more often, and keep fewer boundaries in memory. */
 #include "plan/plan_internal.h"
 
 #include "core/minmax.h"
@@ -241,4 +241,28 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 	for (int i = 0; i < at.others; i++)
 		out[(*count)++] = at.other[i];
 	return rc;
+}
+
+int planning_other_cuts(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count)
+{
+	static const enum cutter others[] = {CUT_FOR_PERIOD, CUT_BY_WEIGHT};
+	if (planning->executor.schedule->update == RH_UPDATE_LOCAL)
+		return 0;
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+		struct choice choice = candidate[0].choice;
+		struct candidate *now = &candidate[*count];
+		choice.cutter = others[i];
+		int rc = planning_fit(planning, &choice, now), same = 0;
+		if (rc && rc != RH_DOES_NOT_FIT)
+			return rc;
+		for (int k = 0; !rc && k < *count; k++)
+			same |= are_same(&candidate[k], now);
+		if (rc)
+			rh_error_clear();
+		if (rc || same)
+			candidate_free(now);
+		else
+			++*count;
+	}
+	return 0;
 }

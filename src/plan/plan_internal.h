@@ -7,8 +7,16 @@
 #include "plan/run_plan.h"
 
 /* How stages are cut, where the user does not: by time (rh_partition_make, rh_partition_long_rounds), as large as memory allows, or a layer
- * each. */
-enum cutter { CUT_FOR_ROUNDS, CUT_FOR_LONG_ROUNDS, CUT_BY_MEMORY, CUT_EACH_LAYER };
+ * each. Stages that are bound to devices: by PACI's partitioner alone, by it and the schedule's own order, or by weight. */
+enum cutter {
+	CUT_FOR_ROUNDS,
+	CUT_FOR_LONG_ROUNDS,
+	CUT_BY_MEMORY,
+	CUT_EACH_LAYER,
+	CUT_FOR_PERIOD,
+	CUT_FOR_STEP,
+	CUT_BY_WEIGHT
+};
 
 /* What the planner decides before it cuts stages. */
 struct choice {
@@ -40,6 +48,7 @@ struct planning {
 	struct rh_store_options store;
 	struct rh_costs costs; /* costs.layers 0: the costs of layers are not known */
 	struct rh_balance balance;
+	int cuts_devices; /* stages are bound to devices, and planning_cut_devices may cut them: into as many as `cuts` does by weight */
 	int cuts_by_time; /* else stages are packed, or cut by the user */
 	struct rh_stage_plan_found found;
 	int64_t *cuts;
@@ -69,6 +78,16 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 /* Finds the schedule that training follows. For one other than RoundPipe it also sets the cuts, how many weight gradients each stage
  * defers, and whether gradient sums cross rounds. */
 int planning_schedule(struct planning *planning) RH_MUST;
+
+/* What the schedule's programs are made from. */
+struct rh_dispatch planning_dispatch(const struct planning *planning);
+
+/* Makes a plan whose stages, as many as the request cuts, are cut by time within the request's cap. cutter: CUT_FOR_PERIOD or, where steps
+ * are flushed, CUT_FOR_STEP. RH_DOES_NOT_FIT: the line says by how much the best cuts exceed the cap. */
+int planning_cut_devices(const struct planning *planning, const struct rh_stage_plan_request *request, enum cutter cutter,
+                         struct rh_stage_plan *out) RH_MUST;
+/* Where steps are flushed, so that cuts change no result: the plans that other cutters make than that of candidate[0], appended. */
+int planning_other_cuts(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count) RH_MUST;
 
 /* settle.c: makes a candidate the plan, with what executor and store are created with. The plan takes over its stages. */
 void planning_settle(struct planning *planning, struct candidate *candidate, struct rh_run_plan *out);

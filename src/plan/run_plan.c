@@ -57,15 +57,22 @@ void candidate_free(struct candidate *candidate)
 	*candidate = (struct candidate){.cap_bytes = -1};
 }
 
+static int plan_stages(const struct planning *planning, const struct rh_stage_plan_request *request, enum cutter cutter,
+                       struct rh_stage_plan *out)
+{
+	int by_time = cutter == CUT_FOR_PERIOD || cutter == CUT_FOR_STEP;
+	return by_time ? planning_cut_devices(planning, request, cutter, out) : rh_stage_plan_make(request, out);
+}
+
 /* Packs stages as full as memory allows, with fewer rows of logits computed at once if devices lack room for all. */
-static int pack_stages(struct planning *planning, struct rh_stage_plan_request *request, struct rh_stage_plan *out)
+static int pack_stages(struct planning *planning, struct rh_stage_plan_request *request, enum cutter cutter, struct rh_stage_plan *out)
 {
 	struct rh_model *model = planning->request->model;
 	rh_model_cut(model, &planning->request->machine.grain);
-	int rc = rh_stage_plan_make(request, out);
+	int rc = plan_stages(planning, request, cutter, out);
 	while (rc == RH_DOES_NOT_FIT && rh_model_cut_finer(model)) {
 		rh_error_clear();
-		rc = rh_stage_plan_make(request, out);
+		rc = plan_stages(planning, request, cutter, out);
 	}
 	return rc;
 }
@@ -84,7 +91,7 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	request.device_cap_bytes = cap >> candidate->choice.halvings;
 	request.small_stages = candidate->choice.cutter == CUT_EACH_LAYER;
 	request.plain = candidate->choice.plain;
-	int rc = pack_stages(planning, &request, &candidate->stages);
+	int rc = pack_stages(planning, &request, candidate->choice.cutter, &candidate->stages);
 	if (rc) {
 		candidate->no_stages_fit = rc == RH_DOES_NOT_FIT;
 		return rc;
@@ -260,14 +267,17 @@ static int weigh_sums(struct planning *planning)
 	return 0;
 }
 
-/* Measures layers and links. By these RoundPipe's rounds are chosen and, with several devices and no cuts of the user's, its stages cut. */
+/* Measures layers and links. By these RoundPipe's rounds are chosen and, with several devices and no cuts of the user's, stages cut. */
 static int weigh_layers(struct planning *planning)
 {
 	const struct rh_stage_plan_request *stages = &planning->stages;
 	const struct rh_run_machine *machine = &planning->request->machine;
-	if (!stages->trains || !machine->hardware || !rh_schedule_has_planned_stages(planning->executor.schedule) ||
-	    (stages->devices < 2 && !machine->device_room))
+	if (!stages->trains || !machine->hardware || (stages->devices < 2 && !machine->device_room))
 		return 0;
+	if (!rh_schedule_has_planned_stages(planning->executor.schedule)) {
+		planning->cuts_devices = planning->cuts && stages->devices > 1 && stages->model->layers <= RH_PARTITION_LAYERS_MOST;
+		return planning->cuts_devices ? rh_balance_costs(stages, machine->hardware, &planning->costs) : 0;
+	}
 	planning->cuts_by_time = /* a chunk's times differ, and its backward stages have a mixer each */
 	        stages->devices > 1 && !stages->train.chunks && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 &&
 	        !stages->model->tap;
@@ -390,6 +400,8 @@ static int fit_rounds(struct planning *planning, struct candidate *out)
 	int64_t given = request->config->round_micro_batches, micro_batches = request->work->train_micro_batches;
 	struct choice choice = {.round = given ? given : rh_roundpipe_default_round(micro_batches, planning->stages.devices),
 	                        .plain = plain_of(planning)};
+	if (planning->cuts_devices)
+		choice.cutter = planning->executor.schedule->update == RH_UPDATE_LOCAL ? CUT_FOR_PERIOD : CUT_FOR_STEP;
 	int rc = fit_spilled(planning, choice, out);
 	int is_free = !given && micro_batches && rh_schedule_has_rounds(planning->executor.schedule) && !planning->boxes.boxes;
 	const int64_t shorter[] = {planning->stages.devices, 1, choice.round}; /* where none fits, the line is about the default ones */
@@ -420,7 +432,8 @@ static int find_candidates(struct planning *planning, struct candidate candidate
 	if (rc || *count)
 		return rc;
 	*count = 1;
-	return fit_rounds(planning, &candidate[0]);
+	rc = fit_rounds(planning, &candidate[0]);
+	return rc || !planning->cuts_devices ? rc : planning_other_cuts(planning, candidate, count);
 }
 
 int rh_run_plan_search(const struct rh_run_request *request, struct rh_run_plans *out)

@@ -185,17 +185,24 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	return schedule->splits_backward ? find_box_deferrals(schedule, planning) : 0;
 }
 
+struct rh_dispatch planning_dispatch(const struct planning *planning)
+{
+	const struct rh_executor_plan *planned = &planning->executor;
+	return (struct rh_dispatch){.model = planning->request->model,
+	                            .schedule = planned->schedule,
+	                            .devices = planned->devices,
+	                            .train_micro_batches = planned->train_micro_batches,
+	                            .admission_limit = planning->request->admission_limit,
+	                            .boxes = planning_boxes(planning)};
+}
+
 /* Local updates: chooses what a backward uses beside the present weights. */
 static int choose_backward(struct planning *planning)
 {
 	const struct rh_run_request *request = planning->request;
 	const struct rh_executor_plan *planned = &planning->executor;
 	const struct rh_boxes *boxes = planning_boxes(planning);
-	const struct rh_dispatch dispatch = {.schedule = planned->schedule,
-	                                     .devices = planned->devices,
-	                                     .train_micro_batches = planned->train_micro_batches,
-	                                     .admission_limit = request->admission_limit,
-	                                     .boxes = boxes};
+	const struct rh_dispatch dispatch = planning_dispatch(planning);
 	enum rh_paci_backward backward = request->config->paci_backward;
 	if (backward == RH_BACKWARD_RECOMPUTE)
 		return 0;

@@ -56,7 +56,7 @@ static double transfer_seconds(const struct rh_program *program, const struct rh
 }
 
 /* Recompute waits for the stage's saved input under RH_RECOMPUTE_AHEAD, else for the gradient from above, as the rest always does. For a
- * top stage `above` is its own forward. */
+ * top stage `above` is its own forward, or there is none: a split backward's first part has it, as a fused slot has. */
 static void describe_backward(const struct rh_program *program, const struct rh_program_timing *how, const struct makers *makers,
                               const struct rh_slot *slot, struct rh_timeline_slot *out)
 {
@@ -65,8 +65,10 @@ static void describe_backward(const struct rh_program *program, const struct rh_
 	int64_t above = *cell(makers, top ? makers->activation : makers->gradient, slot->hi, slot);
 	int64_t input = slot->lo ? *cell(makers, makers->activation, slot->lo, slot) : -1;
 	double weight = slot->kind == RH_SLOT_INPUT_GRADIENT ? rh_cost_weight_gradient(sums, slot->lo, slot->hi) : 0;
-	RH_ASSERT(above >= 0);
-	out->part_s[0] = rh_cost_recompute(sums, slot->lo, slot->hi);
+	int is_fused = top && above < 0; /* its forward is in this slot */
+	above = is_fused ? input : above;
+	RH_ASSERT(above >= 0 || is_fused);
+	out->part_s[0] = (is_fused ? rh_cost_forward : rh_cost_recompute)(sums, slot->lo, slot->hi);
 	out->part_s[1] = rh_cost_backward(sums, slot->lo, slot->hi) - weight;
 	out->source[0] = how->recompute == RH_RECOMPUTE_AHEAD ? input : above;
 	out->hop_s[0] = transfer_seconds(program, how, out->source[0], slot);

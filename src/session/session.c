@@ -582,6 +582,21 @@ int rh_session_search(struct rh_session *session, const struct rh_workload *work
 	return rc;
 }
 
+int rh_session_set_cuts(struct rh_session *session, const int64_t *cut, int64_t count)
+{
+	int64_t *own = rh_alloc((size_t)count + 1, sizeof *own);
+	if (!own)
+		return -ENOMEM;
+	memcpy(own, cut, (size_t)count * sizeof *own);
+	rh_free(session->own_cuts);
+	session->own_cuts = own;
+	session->cut = *session->config;
+	session->cut.forward_cuts = own;
+	session->cut.forward_cut_count = count;
+	session->config = &session->cut;
+	return 0;
+}
+
 int rh_session_follow(struct rh_session *session, const struct rh_workload *work, const struct rh_run_plan *plan)
 {
 	RH_ASSERT(work->train_micro_batches == plan->executor.train_micro_batches);
@@ -700,7 +715,8 @@ void rh_session_close(struct rh_session *session)
 	rh_pool_destroy(session->pool);
 	rh_run_plan_free(&session->plan);
 	rh_free(session->box_limits);
-	rh_free(session->cut.box_cuts.item);
+	rh_free(session->own_cuts ? NULL : session->cut.box_cuts.item);
+	rh_free(session->own_cuts);
 	rh_model_destroy(session->model);
 	rh_adapter_free(&session->adapter);
 	rh_tokenizer_destroy(session->tokenizer);

@@ -47,7 +47,8 @@ struct rh_session {
 	struct rh_adapter adapter;   /* when lora */
 	char base_digest[RH_DIGEST]; /* when lora: of the base as BF16, in which all runs can compare it; "": it begins at random */
 	struct rh_box box;           /* of several; the model is its part once rh_box_take_layers has chosen it */
-	struct rh_config cut;        /* what `config` points to once box_cuts are chosen; box_cuts is a single allocation */
+	struct rh_config cut;        /* what `config` points to once box_cuts or own_cuts are chosen; box_cuts is a single allocation */
+	int64_t *own_cuts;           /* its forward_cuts; NULL: they are none of this session's */
 	struct rh_link *link_below,
 	        *link_above; /* the executor's links, where they are views of the box's links: borrowed. NULL: the box's */
 	struct rh_model *model;
@@ -105,6 +106,8 @@ int rh_session_plan(struct rh_session *session, const struct rh_workload *worklo
 /* The best few plans by the recurrence for so many devices, to be judged (forecast/judge.h); the session follows none of them yet.
  * The caller's (rh_run_plans_free). */
 int rh_session_search(struct rh_session *session, const struct rh_workload *workload, int devices, struct rh_run_plans *out) RH_MUST;
+/* From now on the session's configuration has these forward_cuts, which are copied. */
+int rh_session_set_cuts(struct rh_session *session, const int64_t *cut, int64_t count) RH_MUST;
 /* The session's plan is a copy of this one, which may have been made for another session of the same run. */
 int rh_session_follow(struct rh_session *session, const struct rh_workload *workload, const struct rh_run_plan *plan) RH_MUST;
 /* Store, weights, devices, executor; before them the plan by the recurrence, where there is none. */

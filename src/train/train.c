@@ -212,6 +212,8 @@ static int start_session(struct training *run)
 	int rc = run->mode->is_judged ? plan_session(run, &run->work) : 0;
 	if (!rc)
 		rc = rh_session_start(&run->session, &run->work);
+	if (!rc)
+		rc = stage_cuts_note(run);
 	return rc ? tell_alternative(rc) : reserve_flights(run);
 }
 
@@ -432,6 +434,8 @@ static int prepare(struct training *run, char **checkpoint)
 		rc = returning_agree(run, checkpoint);
 	if (!rc && run->mode->part.choose)
 		rc = run->mode->part.choose(&run->session, *checkpoint);
+	if (!rc)
+		rc = stage_cuts_keep(run, *checkpoint);
 	if (!rc)
 		rc = rh_session_check_length(&run->session);
 	if (!rc)

@@ -97,6 +97,10 @@ static inline int training_is_local(const struct training *run)
 	return run->session.plan.executor.schedule->update == RH_UPDATE_LOCAL;
 }
 
+/* stage_cuts.c: before the session is planned, and once it is */
+int stage_cuts_keep(struct training *run, const char *checkpoint) RH_MUST;
+int stage_cuts_note(struct training *run) RH_MUST;
+
 /* trouble.c */
 /* Judges a step by its loss and norm. 0: both are finite, and the step counts. 1: one is not; the step was skipped and has changed
  * nothing. Negative errno: one is not, and weights may have changed: the run cannot continue, and trouble.bad is this step. */

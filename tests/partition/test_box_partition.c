@@ -8,12 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-enum { LAYERS_MOST = 8, BOXES_MOST = 5 };
+enum { LAYERS_MOST = 8, BOXES_MOST = 5, CELLS = (LAYERS_MOST + 1) * (LAYERS_MOST + 1) };
 
 /* A request with all that it points to. */
 struct drawn {
 	struct rh_box_partition_request request;
-	struct rh_box_layer layer[BOXES_MOST][LAYERS_MOST];
+	struct rh_box_layer layer[BOXES_MOST][LAYERS_MOST], stage[BOXES_MOST][CELLS];
 	struct rh_box_means box[BOXES_MOST];
 	double latency_s[2 * BOXES_MOST], bytes_per_s[2 * BOXES_MOST];
 	int64_t boundary[LAYERS_MOST];
@@ -37,7 +37,11 @@ static void draw(uint64_t *random, struct drawn *out)
 		for (int l = 0; l < request->layers; l++)
 			out->layer[k][l] = (struct rh_box_layer){below(random, most), below(random, most), below(random, most)};
 		int64_t cap = below(random, 8) ? below(random, 60) : -(int64_t)below(random, 9);
-		out->box[k] = (struct rh_box_means){out->layer[k], cap, (request->boxes - k) * (1 + (int64_t)below(random, 2))};
+		out->box[k] = (struct rh_box_means){out->layer[k], cap, (request->boxes - k) * (1 + (int64_t)below(random, 2)), NULL};
+		if (!below(random, 3)) /* any figures, also such as no sums would give */
+			out->box[k].stage = out->stage[k];
+		for (int i = 0; i < CELLS; i++)
+			out->stage[k][i] = (struct rh_box_layer){below(random, 3 * most), below(random, 3 * most), below(random, most)};
 	}
 	for (int i = 0; i < 2 * (request->boxes - 1); i++) {
 		out->latency_s[i] = below(random, 2) ? below(random, 20) : 0;
@@ -57,7 +61,12 @@ static struct rh_box_partition judge(const struct rh_box_partition_request *requ
 		const struct rh_box_means *box = &request->box[k];
 		double seconds = 0;
 		int64_t bytes = -box->cap_bytes;
-		for (int l = cut[k]; l < cut[k + 1]; l++) {
+		const struct rh_box_layer *stage = box->stage ? &box->stage[cut[k] * (request->layers + 1) + cut[k + 1]] : NULL;
+		if (stage) {
+			seconds = stage->seconds;
+			bytes += stage->static_bytes + box->in_flight * stage->activation_bytes;
+		}
+		for (int l = cut[k]; l < cut[k + 1] && !stage; l++) {
 			seconds += box->layer[l].seconds;
 			bytes += box->layer[l].static_bytes + box->in_flight * box->layer[l].activation_bytes;
 		}
@@ -152,7 +161,7 @@ static void test_partition_that_fits_nowhere_is_least_worst_then_fastest(void **
 {
 	(void)state;
 	static const struct rh_box_layer layer[] = {{9, 4, 0}, {2, 5, 1}, {5, 5, 2}, {5, 5, 2}, {4, 7, 2}};
-	static const struct rh_box_means box[] = {{layer, 7, 3}, {layer, 7, 2}, {layer, 7, 1}};
+	static const struct rh_box_means box[] = {{layer, 7, 3, NULL}, {layer, 7, 2, NULL}, {layer, 7, 1, NULL}};
 	static const double links[4] = {0};
 	static const int64_t none[5] = {0};
 	const struct rh_box_partition_request request = {3, 5, box, none, links, links, 0};
@@ -170,7 +179,7 @@ static void test_faster_box_gets_more_layers(void **state)
 	(void)state;
 	enum { LAYERS = 12 };
 	struct rh_box_layer fast[LAYERS], slow[LAYERS];
-	struct rh_box_means box[] = {{fast, 1000, 2}, {slow, 1000, 1}};
+	struct rh_box_means box[] = {{fast, 1000, 2, NULL}, {slow, 1000, 1, NULL}};
 	double latency[2] = {0}, speed[2] = {0};
 	int64_t bytes[LAYERS];
 	for (int l = 0; l < LAYERS; l++) {
@@ -217,7 +226,7 @@ static void test_a_step_of_few_micro_batches_is_cut_evenly(void **state)
 	for (int l = 0; l < LAYERS; l++)
 		layer[l] = (struct rh_box_layer){.seconds = 1};
 	for (int k = 0; k < BOXES; k++)
-		box[k] = (struct rh_box_means){layer, 1000, BOXES - k < 2 ? 1 : 2};
+		box[k] = (struct rh_box_means){layer, 1000, BOXES - k < 2 ? 1 : 2, NULL};
 	struct rh_box_partition_request request = {BOXES, LAYERS, box, bytes, links, links, 2};
 	struct rh_box_partition found;
 	int cut[BOXES + 1];
@@ -234,7 +243,7 @@ static void test_impossible_requests_are_refused(void **state)
 	static const struct rh_box_layer vast[] = {{1, INT64_MAX, 1}, {1, 1, 1}}, small[] = {{1, 1, 1}, {1, 1, 1}};
 	static const double links[2] = {0};
 	static const int64_t one[] = {1, 1};
-	struct rh_box_means box[] = {{small, 1, 2}, {vast, 1, 1}};
+	struct rh_box_means box[] = {{small, 1, 2, NULL}, {vast, 1, 1, NULL}};
 	struct rh_box_partition_request request = {2, 1, box, one, links, links, 0};
 	struct rh_box_partition found;
 	int cut[3], rc = -ENOMEM;

@@ -238,6 +238,18 @@ static void test_stages_that_update_themselves_resume_too(void **state)
 		train(&scratch, whole, options);
 		train(&scratch, again, path_of("%s --resume_from_checkpoint %s/%s/checkpoint-8", options, scratch.dir, whole));
 		same_runs(&scratch, whole, again, 8);
+		/* the plan's cuts are the checkpoint's, whatever the plan would be by then; more devices need others */
+		size_t length;
+		char *kept = read_bytes(path_of("%s/%s/checkpoint-8/config.yaml", scratch.dir, whole), &length);
+		assert_non_null(strstr(kept, "forward_cuts: ["));
+		free(kept);
+		*(strstr(options, "cpu:") + 4) = '3';
+		struct ran ran = run_line(&scratch, "%s",
+		                          command(&scratch, path_of("other-%d", i),
+		                                  path_of("%s --resume_from_checkpoint %s/%s/checkpoint-8", options, scratch.dir, whole)));
+		assert_int_equal(ran.status, 0);
+		assert_non_null(strstr(ran.err, "were on 2 devices, this run has 3: stages are cut anew"));
+		run_free(&ran);
 	}
 	scratch_close(&scratch);
 }
