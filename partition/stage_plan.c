@@ -108,7 +108,7 @@ static void fixed_sizes(const struct rh_stage_plan_request *request, struct rh_s
 	const struct rh_model *model = request->model;
 	const struct rh_model_config *config = model->config;
 	int64_t tokens = rh_max(request->train.tokens, request->infer.tokens), first;
-	int64_t scores = request->infer_logits ? rh_model_outputs(config) : request->infer.choices;
+	int64_t scores = request->infer_logits ? rh_model_outputs(config) : rh_micro_shape_scores(&request->infer);
 	plan->boundary_bytes = rh_align_up(rh_boundary_most_bytes(model, tokens), RH_ALIGN);
 	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
 	plan->result_bytes = rh_max(rh_result_layout(model, &request->train, rh_micro_shape_scores(&request->train)).bytes,

@@ -124,6 +124,8 @@ static int64_t emit_stage(struct stage_planner *at, enum pass pass, const struct
 		head = (struct rh_head_out){.logits = x};
 	else if (infer && shape->choices)
 		head.choice = x;
+	if (infer && shape->top)
+		head.shares = x;
 	at->boundary[hi] = end;
 	if (pass == PASS_FORWARD || infer) {
 		rc = rh_stage_forward(&emit, lo, hi, x, at->boundary, &head);

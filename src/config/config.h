@@ -66,6 +66,8 @@ enum rh_paci_backward { RH_BACKWARD_RECOMPUTE, RH_BACKWARD_STORED, RH_BACKWARD_S
 enum rh_packing { RH_PACKING_BFD, RH_PACKING_BFD_SPLIT, RH_PACKING_WRAPPED };
 enum rh_accumulation { RH_ACCUMULATION_FP32, RH_ACCUMULATION_FP16 };
 enum rh_choice { RH_UNSET = -1, RH_NO = 0, RH_YES = 1 };
+/* How an adapter begins, as PEFT has it: A uniform and B zero; A normal and B zero; both uniform, so that it changes the model at once. */
+enum rh_lora_init { RH_LORA_INIT_TRUE, RH_LORA_INIT_GAUSSIAN, RH_LORA_INIT_FALSE };
 
 /* What an evaluation is judged by. */
 enum rh_metric { RH_METRIC_LOSS, RH_METRIC_TOKEN_ACCURACY, RH_METRIC_ACCURACY, RH_METRIC_REWARDS_ACCURACIES, RH_METRIC_REWARDS_MARGINS };
@@ -137,14 +139,21 @@ struct rh_config {
 	int use_rslora;
 	struct rh_list lora_target_parameters; /* names of parameters of experts and routers */
 	struct rh_list lora_modules_to_save;   /* names of the embedding or the head, trained whole */
-	double loraplus_lr_ratio;              /* LoRA+: B's learning rate to learning_rate, which is A's */
-	int lora_dropout_given;                /* the user wrote lora_dropout */
-	int lora_targets_given;                /* the user wrote lora_target_modules; 0: the family's own, which the field does not hold */
-	int lora_keys_given; /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
+	struct rh_list exclude_modules;        /* as lora_target_modules: names, or one expression when exclude_pattern */
+	int exclude_pattern;
+	struct rh_list layers_to_transform;         /* numbers of layers; none: all */
+	struct rh_list rank_pattern, alpha_pattern; /* "PATTERN=NUMBER" in place of lora_r and lora_alpha */
+	enum rh_lora_init init_lora_weights;
+	double loraplus_lr_ratio; /* LoRA+: B's learning rate to learning_rate, which is A's */
+	int lora_dropout_given;   /* the user wrote lora_dropout */
+	int lora_targets_given;   /* the user wrote lora_target_modules; 0: the family's own, which the field does not hold */
+	int lora_keys_given;      /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
 
 	/* evaluation, logging, saving */
 	enum rh_when eval_strategy, save_strategy;
 	double eval_steps, save_steps; /* below 1: a share of all steps */
+	struct rh_list sample_prompts; /* asked at each evaluation, RH_SAMPLES_MOST at most */
+	int64_t sample_max_new_tokens;
 	int64_t logging_steps;
 	int logging_first_step;
 	int report_to; /* bits of enum rh_report_to (observe/reports.h) */
@@ -231,7 +240,7 @@ struct rh_config {
 	int help;      /* --help: nothing else is set */
 };
 
-enum { RH_BOXES_MAX = 64 };
+enum { RH_BOXES_MAX = 64, RH_SAMPLES_MOST = 16 };
 
 enum rh_lora_key {
 	RH_LORA_R = 1,
@@ -240,7 +249,8 @@ enum rh_lora_key {
 	RH_LORA_TARGETS = 8,
 	RH_LORA_RSLORA = 16,
 	RH_LORA_PARAMETERS = 32,
-	RH_LORA_SAVED = 64
+	RH_LORA_SAVED = 64,
+	RH_LORA_PATTERNS = 128 /* what is said of single modules: refused beside an adapter, which says it itself */
 };
 
 /* argv[0] is the first word after the verb: an optional CONFIG.yaml (its first word, or one that ends in .yaml or .yml), and

@@ -19,6 +19,7 @@ enum config_type {
 	KEY_TARGETS,  /* lora_target_modules */
 	KEY_LIST,     /* struct rh_list: words, or none */
 	KEY_PATHS,    /* struct rh_list: one path, or a list of them */
+	KEY_TEXTS,    /* struct rh_list: one text, or a list of them */
 	KEY_MAP,      /* struct rh_list: "name=value" */
 	KEY_WORDS,    /* int: a bit for each of `choices`, none for none */
 	KEY_RESUME,   /* char *: NULL, "true" or a path */

@@ -196,6 +196,11 @@ const struct config_key config_keys[] = {
 	    .help = "when to evaluate during training"),
 	KEY(KEY_STEPS, eval_steps, VERB_RUNS, .most = 1e12, .bounds = BOUND_ABOVE_LEAST,
 	    .help = "steps between evaluations; below 1 a share of all steps; unset: logging_steps"),
+	KEY(KEY_TEXTS, sample_prompts, VERB_RUNS,
+	    .help = "prompts that are answered at each evaluation, to see what the run has learned: a text, or a list of up to 16; asked as the "
+	            "rows are, always the likeliest token; the answers go into metrics.jsonl and the report"),
+	KEY(KEY_INTEGER, sample_max_new_tokens, VERB_RUNS, .fallback = "64", .least = 1, .most = 1024,
+	    .help = "most tokens of such an answer; each takes a forward pass over the prompts"),
 	KEY(KEY_CHOICE, save_strategy, VERB_RUNS, .fallback = "steps", .choices = WORDS("no", "steps", "epoch"),
 	    .help = "when to save a checkpoint"),
 	KEY(KEY_STEPS, save_steps, VERB_RUNS, .fallback = "500", .most = 1e12, .bounds = BOUND_ABOVE_LEAST,
@@ -524,6 +529,9 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 		break;
 	case KEY_PATHS:
 		snprintf(out, bytes, "a path, or a list of paths");
+		break;
+	case KEY_TEXTS:
+		snprintf(out, bytes, "a text, or a list of texts");
 		break;
 	case KEY_MAP:
 		describe_choices(key, "a map with keys among", out, bytes);

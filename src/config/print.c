@@ -181,6 +181,7 @@ static int print_value(struct rh_text *out, const struct config_draft *draft, co
 	case KEY_LIST:
 		return print_list(out, field);
 	case KEY_PATHS:
+	case KEY_TEXTS:
 		return print_paths(out, field);
 	case KEY_MAP:
 		return print_map(out, field);

@@ -260,6 +260,32 @@ static int resolve_evaluation(struct resolving *r)
 	return 0;
 }
 
+static int check_samples(struct resolving *r)
+{
+	enum { PROMPT_MOST = 1 << 14, TOKENS = 64 };
+	const struct rh_config *config = r->config;
+	const struct rh_list *prompts = &config->sample_prompts;
+	const struct config_entry *entry = given(r, "sample_prompts"), *tokens = given(r, "sample_max_new_tokens");
+	if (!(r->verb_bit & VERB_RUNS))
+		return 0;
+	if (tokens && config->sample_max_new_tokens != TOKENS && !prompts->count)
+		return config_entry_fail(tokens, "has no effect without sample_prompts; add them or remove it");
+	if (!prompts->count)
+		return 0;
+	if (config->eval_strategy == RH_WHEN_NO)
+		return config_entry_fail(entry, "are asked at each evaluation, and there is none; give eval_strategy, or remove them");
+	if (config->mode != RH_MODE_LOCAL)
+		return config_entry_fail(entry, "are asked by a box that has the whole model; with mode: %s none has it, remove them",
+		                         config_keys[config_key_find("mode")].choices[config->mode]);
+	if (prompts->count > RH_SAMPLES_MOST)
+		return config_entry_fail(entry, "are %zu; up to %d are asked", prompts->count, RH_SAMPLES_MOST);
+	for (size_t i = 0; i < prompts->count; i++)
+		if (strlen(prompts->item[i]) > PROMPT_MOST || !config_utf8_valid(prompts->item[i]))
+			return config_entry_fail(entry, "'%.40s' is %s", config_show(prompts->item[i]).text,
+			                         config_utf8_valid(prompts->item[i]) ? "longer than 16 KiB; shorten it" : "not UTF-8");
+	return 0;
+}
+
 static int resolve_data(struct resolving *r)
 {
 	const struct rh_config *config = r->config;
@@ -400,10 +426,10 @@ int config_resolve(struct config_draft *draft, const char *verb, const struct co
                    const char *(*default_device)(void))
 {
 	static int (*const parts[])(struct resolving *) = {
-	        resolve_device,   resolve_dtype,   resolve_products,  resolve_optimizer,  resolve_scheduler, resolve_lora,
-	        resolve_quantize, check_decay,     check_loraplus,    resolve_evaluation, resolve_data,      resolve_spill,
-	        check_steps,      check_model,     resolve_boxes,     check_prompt,       check_required,    check_files,
-	        resolve_date,     resolve_outtype, resolve_preference};
+	        resolve_device,   resolve_dtype,   resolve_products,   resolve_optimizer,  resolve_scheduler, resolve_lora,
+	        resolve_quantize, check_decay,     check_loraplus,     resolve_evaluation, resolve_data,      resolve_spill,
+	        check_steps,      check_model,     resolve_boxes,      check_prompt,       check_required,    check_files,
+	        resolve_date,     resolve_outtype, resolve_preference, check_samples};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

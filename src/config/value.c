@@ -281,8 +281,8 @@ static int set_list(struct config_draft *draft, const struct config_entry *entry
 	return 0;
 }
 
-/* One path, which may hold commas and spaces; or a list. */
-static int set_paths(struct config_draft *draft, const struct config_entry *entry)
+/* One path or text, which may hold commas and spaces; or a list. */
+static int set_one_or_more(struct config_draft *draft, const struct config_entry *entry)
 {
 	struct rh_list *field = field_of(draft, &config_keys[entry->key]), words = {0};
 	int is_one = entry->kind == VALUE_SCALAR && entry->text[0] != '[', rc;
@@ -399,7 +399,8 @@ static int kind_fits(enum config_type type, enum config_kind kind)
 	case VALUE_SCALAR:
 		return 1;
 	case VALUE_LIST:
-		return type == KEY_CUTS || type == KEY_TARGETS || type == KEY_LIST || type == KEY_WORDS || type == KEY_PATHS;
+		return type == KEY_CUTS || type == KEY_TARGETS || type == KEY_LIST || type == KEY_WORDS || type == KEY_PATHS ||
+		       type == KEY_TEXTS;
 	case VALUE_MAP:
 		return type == KEY_MAP;
 	case VALUE_BARE:
@@ -436,7 +437,8 @@ int config_value_set(struct config_draft *draft, const struct config_entry *entr
 	case KEY_WORDS:
 		return set_words(draft, entry);
 	case KEY_PATHS:
-		return set_paths(draft, entry);
+	case KEY_TEXTS:
+		return set_one_or_more(draft, entry);
 	case KEY_MAP:
 		return set_map(draft, entry);
 	case KEY_RESUME:

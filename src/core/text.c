@@ -52,3 +52,23 @@ const char *rh_text_utf16(const void *bytes, size_t length)
 		return "UTF-16LE";
 	return !byte[0] && byte[1] && !byte[2] && byte[3] ? "UTF-16BE" : NULL;
 }
+
+size_t rh_text_fit(const char *text, size_t most)
+{
+	size_t length = strlen(text);
+	if (length <= most)
+		return length;
+	while (most && ((unsigned char)text[most] & 0xc0) == 0x80)
+		most--;
+	return most;
+}
+
+void rh_text_shorten(const char *text, char *out, size_t bytes)
+{
+	RH_ASSERT(bytes > 4);
+	size_t length = strlen(text), fits = length < bytes ? length : rh_text_fit(text, bytes - 4);
+	snprintf(out, bytes, "%.*s%s", (int)fits, text, fits < length ? "..." : "");
+	for (char *at = out; *at; at++)
+		if ((unsigned char)*at < 0x20 || *at == 0x7f)
+			*at = ' ';
+}

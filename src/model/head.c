@@ -95,9 +95,13 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 		op.operand[RH_HEAD_LOSS_DBIAS] = emit_gradient(emit, layer, layer->bias_table, layer->head_bias, 1, outputs);
 	}
 	op.operand[RH_HEAD_LOSS_SHARES] = out->shares;
-	if (emit->shape.taught || out->shares.data)
+	if (emit->shape.taught)
 		op.head_loss.top = emit->model->distillation.top;
+	else if (out->shares.data)
+		op.head_loss.top = emit->shape.top;
 	op.head_loss.temperature = emit->model->distillation.temperature;
+	if (out->shares.data && op.head_loss.temperature == 0) /* nothing is distilled */
+		op.head_loss.temperature = 1;
 	op.head_loss.divergence = emit->model->distillation.divergence;
 	op.operand[RH_HEAD_LOSS_MIX] = walk->mix;
 	if (emit->shape.taught) {

@@ -129,9 +129,9 @@ static int add_figures(struct rh_text *line, const struct figure *figure, size_t
 
 const char *rh_figure_name(enum rh_figure figure)
 {
-	static const char *const names[RH_FIGURES] = {"rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins",
-	                                              "logps/chosen",   "logps/rejected",   "kl",                 "nll_loss",
-	                                              "log_odds_ratio", "log_odds_chosen"};
+	static const char *const names[RH_FIGURES] = {
+	        "rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected", "kl",
+	        "nll_loss",       "log_odds_ratio",   "log_odds_chosen"};
 	return names[figure];
 }
 
@@ -219,6 +219,30 @@ int rh_metrics_eval(struct rh_metrics *metrics, const struct rh_eval_report *rep
 	int rc = begin_line(metrics, figure, sizeof figure / sizeof *figure);
 	if (!rc)
 		rc = add_told(&metrics->line, "eval_", &report->figures);
+	return rc ? rc : end_line(metrics);
+}
+
+static int add_string(struct rh_text *line, const char *key, const char *text, size_t bytes)
+{
+	json_t *json = json_stringn(text, bytes);
+	char *quoted = json ? json_dumps(json, JSON_ENCODE_ANY) : NULL;
+	int rc = quoted ? rh_text_printf(line, ", \"%s\": %s", key, quoted) : -ENOMEM;
+	free(quoted);
+	json_decref(json);
+	return rc;
+}
+
+int rh_metrics_sample(struct rh_metrics *metrics, const struct rh_sample_report *report)
+{
+	const struct figure figure[] = {whole("step", report->step), real("epoch", report->epoch), whole("sample", report->number)};
+	int rc = begin_line(metrics, figure, sizeof figure / sizeof *figure);
+	if (!rc)
+		rc = add_string(&metrics->line, "prompt", report->prompt, rh_text_fit(report->prompt, RH_METRICS_ANSWER_BYTES));
+	if (!rc)
+		rc = add_string(&metrics->line, "answer", report->answer, rh_text_fit(report->answer, RH_METRICS_ANSWER_BYTES));
+	if (!rc)
+		rc = rh_text_printf(&metrics->line, ", \"tokens\": %lld, \"ended\": %s", (long long)report->tokens,
+		                    report->has_ended ? "true" : "false");
 	return rc ? rc : end_line(metrics);
 }
 

@@ -19,6 +19,10 @@ int rh_metrics_open(const char *path, int64_t keep_step, struct rh_metrics **out
 int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *report) RH_MUST;
 /* Keys: step, epoch, eval_loss, eval_tokens, eval_rows, eval_runtime (seconds), elapsed_seconds; and rh_figure_name's behind eval_. */
 int rh_metrics_eval(struct rh_metrics *metrics, const struct rh_eval_report *report) RH_MUST;
+/* An answer of sample_prompts, in a line of its own. Keys: step, epoch, sample, prompt, answer (both UTF-8; what is beyond
+ * RH_METRICS_ANSWER_BYTES is left out), tokens, ended. */
+enum { RH_METRICS_ANSWER_BYTES = 1 << 16 };
+int rh_metrics_sample(struct rh_metrics *metrics, const struct rh_sample_report *report) RH_MUST;
 /* versions.jsonl: keys step, layers (the first and the last), forward and backward (a number for each micro-batch). */
 int rh_metrics_versions(struct rh_metrics *metrics, const struct rh_versions_report *report) RH_MUST;
 

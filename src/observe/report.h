@@ -68,6 +68,16 @@ struct rh_eval_report {
 	struct rh_figures figures;
 };
 
+/* An answer of sample_prompts. */
+struct rh_sample_report {
+	int64_t step;
+	double epoch;
+	int64_t number; /* of the prompt, from 0 */
+	const char *prompt, *answer;
+	int64_t tokens; /* of the answer */
+	int has_ended;  /* by itself, not by sample_max_new_tokens */
+};
+
 /* Layers whose weights had the same versions in all micro-batches of a step. */
 struct rh_versions_report {
 	int64_t step, layers[2]; /* the first layer and the last */

@@ -22,7 +22,7 @@ struct rh_workload {
 	int64_t chunk; /* most tokens in a chunk; 0: rows are not cut */
 	struct rh_chunk_classes classes;
 	struct rh_micro_shape row;
-	int infer_logits;
+	int infer_logits;    /* whole rows of logits come back, in place of losses */
 	int64_t train_steps; /* that remain; 0: not known */
 	int64_t run_steps;   /* of the whole run, those before a checkpoint that it goes on from too; 0: train_steps */
 	int64_t data_bytes;  /* that datasets take; the caller reserves them */

@@ -34,10 +34,9 @@ struct rh_executor_plan {
 	int64_t spare_boundaries;         /* these two as in struct rh_boundary_run */
 	int spills_boundaries;
 	int64_t infer_micro_batches; /* the most in one rh_executor_infer */
-	int64_t score_cols;          /* of forward-only results: choices, or the vocabulary when the plan infers logits */
-	int infer_logits;
-	int64_t cache_rows; /* of a text that is generated, or that is trained on in chunks */
-	int chunks;         /* as in struct rh_dispatch */
+	int64_t logit_cols;          /* forward-only results are whole rows of logits, of so many; 0: what each micro-batch asks for */
+	int64_t cache_rows;          /* of a text that is generated, or that is trained on in chunks */
+	int chunks;                  /* as in struct rh_dispatch */
 	struct rh_chunk_classes classes;
 	uint64_t seed; /* dropout */
 };
@@ -62,10 +61,10 @@ struct rh_executor_options {
 	int first_record;              /* rh_executor_take_space's */
 };
 
-/* Numbers that come back of each head row: in training the choices or shares that its micro-batch asks for. */
+/* Numbers that come back of each head row beside its loss, or in place of it. */
 static inline int64_t rh_executor_score_cols(const struct rh_executor_options *options, int trains, const struct rh_micro_shape *shape)
 {
-	return trains ? rh_micro_shape_scores(shape) : options->planned.score_cols;
+	return !trains && options->planned.logit_cols ? options->planned.logit_cols : rh_micro_shape_scores(shape);
 }
 
 /* Bytes beside the store's. host: mapped by rh_executor_create, for boundary buffers and staging of integers and results; exact, or an

@@ -223,7 +223,7 @@ static struct rh_head_out results(struct run_device *on, int number)
 	if (number < 0)
 		return (struct rh_head_out){0};
 	return rh_result_views(options->model, &on->emit.shape, rh_executor_score_cols(options, trains, &on->emit.shape),
-	                       options->planned.infer_logits && !trains, run_piece(on->room, RH_ROOM_RESULT, number));
+	                       options->planned.logit_cols && !trains, run_piece(on->room, RH_ROOM_RESULT, number));
 }
 
 static struct rh_arena arena_of(const struct run_device *on, struct rh_place place)

@@ -24,6 +24,9 @@ int rh_training_data_arrange(const struct rh_config *config, const struct rh_obj
 		return rc;
 	if (data->held_out.rows)
 		data->choices = rh_choices_find(&data->held_out);
+	rc = rh_samples_make(config, tokenizer, &data->train, &data->samples);
+	if (rc)
+		return rc;
 	rc = rh_sampler_create(data->train.rows, config->per_device_train_batch_size, config->gradient_accumulation_steps,
 	                       config->train_sampling_strategy, config->data_seed, &data->sampler);
 	if (rc)
@@ -70,12 +73,15 @@ int rh_training_data_workload(struct rh_session *session, struct rh_training_dat
 		rc = rh_evaluate_shape(evaluated, config->per_device_eval_batch_size, &data->choices, &out->infer);
 		out->data_bytes += rc ? 0 : rh_micro_shape_pixel_bytes(&out->infer) * out->infer_micro_batches;
 	}
+	if (!rc && evaluated)
+		rc = rh_samples_widen(&data->samples, session->model_config, out);
 	return rc ? rc : rh_chunks_choose(session, &data->train, chunk, out);
 }
 
 void rh_training_data_free(struct rh_training_data *data)
 {
 	rh_sampler_destroy(data->sampler);
+	rh_samples_free(&data->samples);
 	rh_dataset_free(&data->train);
 	rh_dataset_free(&data->held_out);
 	*data = (struct rh_training_data){0};

@@ -4,10 +4,12 @@
 
 #include "data/dataset.h"
 #include "session/evaluate.h"
+#include "session/samples.h"
 
 struct rh_training_data {
 	struct rh_dataset train, held_out; /* held_out.rows 0: there are none */
 	struct rh_choices choices;         /* of held_out */
+	struct rh_samples samples;         /* prompts that are asked at each evaluation */
 	struct rh_sampler *sampler;
 	int64_t steps_per_epoch, steps; /* steps: of the whole run */
 	int64_t targets;                /* of all rows of `train` */

@@ -5,10 +5,45 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/stop.h"
+#include "core/text.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+
+/* A line for a person: the answer's beginning, without line breaks. */
+static void tell_sample(const struct rh_sample_report *report)
+{
+	enum { PROMPT = 32, ANSWER = 100 };
+	char prompt[PROMPT + 4], answer[ANSWER + 4];
+	rh_text_shorten(report->prompt, prompt, sizeof prompt);
+	rh_text_shorten(report->answer, answer, sizeof answer);
+	rh_note("step %" PRId64 ": '%s' -> '%s'", report->step, prompt, answer);
+}
+
+static int answer_samples(struct training *run, double epoch)
+{
+	struct rh_samples *samples = &run->data.samples;
+	int rc = samples->count ? rh_samples_answer(samples, &run->session) : 0;
+	for (size_t i = 0; !rc && i < samples->count; i++) {
+		const struct rh_sample *sample = &samples->sample[i];
+		struct rh_text text = {0};
+		rc = rh_sample_text(sample, run->session.tokenizer, &text);
+		const struct rh_sample_report report = {.step = run->state.step,
+		                                        .epoch = epoch,
+		                                        .number = (int64_t)i,
+		                                        .prompt = sample->prompt,
+		                                        .answer = text.bytes ? text.bytes : "",
+		                                        .tokens = (int64_t)(sample->ids.count - sample->prompt_tokens),
+		                                        .has_ended = sample->has_ended};
+		if (!rc)
+			rc = saving_line(rh_metrics_sample(run->log.metrics, &report));
+		if (!rc)
+			tell_sample(&report);
+		rh_text_free(&text);
+	}
+	return rc;
+}
 
 static int evaluate(struct training *run, double epoch)
 {
@@ -36,8 +71,8 @@ static int evaluate(struct training *run, double epoch)
 	if (eval.is_judged)
 		rh_note("step %" PRId64 ": eval_loss%s %.6f (a row), %s %.4f, margin %.4f", run->state.step, whose, eval.loss,
 		        eval.figures.count[RH_FIGURE_REWARDS_ACCURACIES] ? "accuracy" : "kl",
-		        rh_figure_of(&eval.figures, eval.figures.count[RH_FIGURE_REWARDS_ACCURACIES] ? RH_FIGURE_REWARDS_ACCURACIES
-		                                                                                     : RH_FIGURE_KL),
+		        rh_figure_of(&eval.figures,
+		                     eval.figures.count[RH_FIGURE_REWARDS_ACCURACIES] ? RH_FIGURE_REWARDS_ACCURACIES : RH_FIGURE_KL),
 		        rh_figure_of(&eval.figures, RH_FIGURE_REWARDS_MARGINS));
 	else
 		rh_note("step %" PRId64 ": eval_loss%s %.6f (weighted by token), token accuracy %.4f%s", run->state.step, whose, eval.loss,
@@ -47,6 +82,8 @@ static int evaluate(struct training *run, double epoch)
 		rc = saving_line(rh_reports_eval(run->log.reports, &report));
 	if (!rc)
 		rc = rh_trainer_state_log_eval(&run->trainer, &report);
+	if (!rc)
+		rc = answer_samples(run, epoch);
 	return rc ? rc : best_judge(run, &eval, saving_is_due(run, run->state.step));
 }
 
