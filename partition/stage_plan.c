@@ -1,171 +1,11 @@
+/* The stages of a plan: those of one packing under an upload limit, and the cheapest of all. */
 #include "partition/stage_plan_internal.h"
 
-#include "core/alloc.h"
 #include "core/minmax.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-int64_t plan_upload_bytes(const struct stage_planner *at, enum pass pass, int lo, int hi)
-{
-	if (lo == 0 && (hi == at->layers || hi == 1)) /* the table once; of the embedding's backward nothing */
-		return rh_stage_plan_upload_layout(at->request->model, lo, hi, pass != PASS_FORWARD, at->offset);
-	return at->weight_bytes_below[hi] - at->weight_bytes_below[lo];
-}
-
-/* Bytes of the room in which the stage's packed weights become plain. */
-static int64_t plain_bytes(const struct stage_planner *at, int lo, int hi)
-{
-	return at->plain == PLAIN_IN_ROOM ? at->plain_bytes_below[hi] - at->plain_bytes_below[lo] : 0;
-}
-
-enum pass plan_top_pass(const struct stage_planner *at)
-{
-	return rh_model_has_head(at->request->model) ? PASS_FUSED : PASS_BACKWARD;
-}
-
-int plan_forward_top(const struct stage_planner *at, const struct rh_stage_plan *plan)
-{
-	return plan_top_pass(at) == PASS_FUSED ? plan->backward[0].lo : at->layers;
-}
-
-static int64_t gradient_elements(const struct stage_planner *at, enum pass pass, int lo, int hi)
-{
-	if (pass == PASS_FORWARD || !at->request->trains)
-		return 0;
-	return at->gradients_below[hi] - at->gradients_below[lo];
-}
-
-/* Slots for inputs and outputs of two micro-batches. `cuts` counts the boundaries inside and at the end of a forward stage that are kept.
- */
-static int boundary_buffers(const struct rh_model *model, enum pass pass, int lo, int cuts)
-{
-	int inputs = model->layer[lo].kind != RH_LAYER_EMBEDDING;
-	if (pass == PASS_FORWARD)
-		return 2 * (inputs + cuts);
-	return 2 * (inputs + (pass != PASS_FUSED) + inputs);
-}
-
-/* Kept boundaries in (lo, hi]: the backward stages' inputs and the stage's own end. */
-static int kept_cuts(const struct stage_planner *at, int lo, int hi)
-{
-	return 1 + at->cuts_below[hi] - at->cuts_below[lo + 1];
-}
-
-static void count_cuts(struct stage_planner *at, const struct rh_stage_plan *plan)
-{
-	memset(at->cuts_below, 0, ((size_t)at->layers + 1) * sizeof *at->cuts_below);
-	for (int i = 0; i < plan->backward_stages; i++)
-		at->cuts_below[plan->backward[i].lo + 1] = 1;
-	if (at->request->model->tap)
-		at->cuts_below[at->request->model->tap + 1] = 1;
-	for (int l = 0; l < at->layers; l++)
-		at->cuts_below[l + 1] += at->cuts_below[l];
-}
-
-/* Bytes of what a slot of the stage carries of a text in chunks. */
-static int64_t carried_bytes(const struct stage_planner *at, enum pass pass, int lo, int hi)
-{
-	const struct rh_stage_plan_request *request = at->request;
-	int64_t first;
-	if (!request->train.chunks)
-		return 0;
-	return rh_model_cache_range(request->model, lo, hi, request->cache_rows, &first) +
-	       (pass == PASS_FORWARD ? 0 : rh_model_carried_sum_bytes(request->model, lo, hi, request->cache_rows));
-}
-
-/* Raises the plan's sizes to what travels to and from this stage. */
-static void widen_transfers(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
-{
-	int buffers = boundary_buffers(at->request->model, pass, lo, pass == PASS_FORWARD ? kept_cuts(at, lo, hi) : 0);
-	plan->weight_bytes = rh_max(plan->weight_bytes, plan_upload_bytes(at, pass, lo, hi));
-	plan->plain_bytes = rh_max(plan->plain_bytes, plain_bytes(at, lo, hi));
-	plan->boundary_buffers = buffers > plan->boundary_buffers ? buffers : plan->boundary_buffers;
-	plan->cache_bytes = rh_max(plan->cache_bytes, carried_bytes(at, pass, lo, hi));
-}
-
-/* Raises the plan's sizes to what this stage needs but for activations, which take longer to know. */
-static void widen_but_arena(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
-{
-	int64_t gradients = gradient_elements(at, pass, lo, hi);
-	int bf16 = at->request->model->dtype != RH_F32;
-	widen_transfers(at, plan, pass, lo, hi);
-	plan->gradient_bytes = rh_max(plan->gradient_bytes, gradients * 4);
-	plan->rounded_bytes = rh_max(plan->rounded_bytes, bf16 ? gradients * 2 : 0);
-}
-
-/* Raises the plan's sizes to what this stage needs. */
-static void widen(struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
-{
-	widen_but_arena(at, plan, pass, lo, hi);
-	plan->arena_bytes = rh_max(plan->arena_bytes, plan_stage_bytes(at, pass, lo, hi).arena);
-}
-
-static void fixed_sizes(const struct rh_stage_plan_request *request, struct rh_stage_plan *plan)
-{
-	const struct rh_model *model = request->model;
-	const struct rh_model_config *config = model->config;
-	int64_t tokens = rh_max(request->train.tokens, request->infer.tokens), first;
-	int64_t scores = request->infer_logits ? rh_model_outputs(config) : rh_micro_shape_scores(&request->infer);
-	plan->boundary_bytes = rh_align_up(rh_boundary_most_bytes(model, tokens), RH_ALIGN);
-	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
-	plan->result_bytes = rh_max(rh_result_layout(model, &request->train, rh_micro_shape_scores(&request->train)).bytes,
-	                            rh_result_layout(model, &request->infer, scores).bytes);
-	if (!request->train.chunks)
-		plan->cache_bytes = rh_model_cache_range(model, 0, model->layers, request->cache_rows, &first);
-}
-
-static int64_t total_bytes(const struct rh_stage_plan *plan)
-{
-	return plan->weight_bytes + plan->plain_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->kept_bytes +
-	       plan->deferred_bytes + rh_bytes_times(plan->boundary_bytes, plan->boundary_buffers) +
-	       RH_PLAN_MICRO_BUFFERS * plan->micro_bytes + RH_PLAN_SAVING_BUFFERS * plan->saving_bytes +
-	       RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes;
-}
-
-/* The plan widened by this stage, with the try's room for weights. */
-static struct rh_stage_plan widened(struct stage_planner *at, const struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
-{
-	struct rh_stage_plan wider = *plan;
-	widen(at, &wider, pass, lo, hi);
-	wider.weight_bytes = rh_max(wider.weight_bytes, at->weight_room);
-	wider.device_bytes = total_bytes(&wider);
-	return wider;
-}
-
-int64_t plan_stage_device_bytes(struct stage_planner *at, struct rh_stage stage, int64_t deferred)
-{
-	const struct rh_stage_plan_request *request = at->request;
-	enum pass pass = stage.hi == at->layers ? plan_top_pass(at) : PASS_BACKWARD;
-	struct rh_stage_plan plan = {0};
-	int keeps = request->kept_micro_batches && pass != PASS_FUSED;
-	at->plain = request->plain == RH_PLAIN_BY_PRODUCT ? PLAIN_IN_ARENA : PLAIN_IN_ROOM;
-	fixed_sizes(request, &plan);
-	if (pass != PASS_FUSED)
-		widen(at, &plan, PASS_FORWARD, stage.lo, stage.hi);
-	if (stage.hi <= request->model->first_trained)
-		return total_bytes(&plan);
-	pass = keeps ? PASS_KEPT : pass;
-	widen(at, &plan, pass, stage.lo, stage.hi);
-	struct plan_stage_bytes bytes = plan_stage_bytes(at, pass, stage.lo, stage.hi);
-	plan.kept_bytes = keeps ? rh_bytes_times(bytes.kept, request->kept_micro_batches) : 0;
-	plan.deferred_bytes = rh_bytes_times(rh_align_up(bytes.deferred, RH_ALIGN), deferred);
-	return total_bytes(&plan);
-}
-
-/* Would the plan, widened by this stage, stay under the cap, and the stage under the try's upload limit? A single layer may be above. */
-static int fits(struct stage_planner *at, const struct rh_stage_plan *plan, enum pass pass, int lo, int hi)
-{
-	struct rh_stage_plan wider = *plan;
-	if (hi - lo > 1 && plan_upload_bytes(at, pass, lo, hi) > at->upload_limit)
-		return 0;
-	widen_but_arena(at, &wider, pass, lo, hi);
-	wider.weight_bytes = rh_max(wider.weight_bytes, at->weight_room);
-	return total_bytes(&wider) <= at->request->device_cap_bytes &&
-	       widened(at, plan, pass, lo, hi).device_bytes <= at->request->device_cap_bytes;
-}
 
 /* Advice: the keys that make a micro-batch smaller. */
 static const char *advice(const struct rh_stage_plan_request *request)
@@ -180,7 +20,7 @@ static int does_not_fit(struct stage_planner *at, const struct rh_stage_plan *pl
 	static const char *const pass_name[PASSES] = {"forward", "backward", "forward, loss and backward", "backward"};
 	const struct rh_stage_plan_request *request = at->request;
 	const struct rh_model *model = request->model;
-	struct rh_stage_plan wider = widened(at, plan, pass, lo, hi);
+	struct rh_stage_plan wider = plan_widened(at, plan, pass, lo, hi);
 	const char *what = model->block[model->layer[hi - 1].block[0]].name, *key = request->cap_key;
 	char deferred[48] = "";
 	if (wider.deferred_bytes)
@@ -222,11 +62,11 @@ static int grow_down(struct stage_planner *at, const struct rh_stage_plan *plan,
 	int lo = hi - 1, below = (floor > 1 ? floor : 1) - 1, first = hi - like;
 	while (lo - below > 1) {
 		int middle = first > below && first < lo ? first : below + (lo - below) / 2;
-		int good = fits(at, plan, pass, middle, hi);
+		int good = plan_fits(at, plan, pass, middle, hi);
 		*(good ? &lo : &below) = middle;
 		first = good && middle == first ? lo - 1 : hi;
 	}
-	while (lo > floor && !(lo == 1 && alone(at, pass)) && fits(at, plan, pass, lo - 1, hi))
+	while (lo > floor && !(lo == 1 && alone(at, pass)) && plan_fits(at, plan, pass, lo - 1, hi))
 		lo--;
 	return lo;
 }
@@ -236,11 +76,11 @@ static int grow_up(struct stage_planner *at, const struct rh_stage_plan *plan, i
 	int hi = lo + 1, above = top + 1, first = lo + like;
 	while (above - hi > 1) {
 		int middle = first > hi && first < above ? first : hi + (above - hi) / 2;
-		int good = fits(at, plan, PASS_FORWARD, lo, middle);
+		int good = plan_fits(at, plan, PASS_FORWARD, lo, middle);
 		*(good ? &hi : &above) = middle;
 		first = good && middle == first ? hi + 1 : lo;
 	}
-	while (hi < top && fits(at, plan, PASS_FORWARD, lo, hi + 1))
+	while (hi < top && plan_fits(at, plan, PASS_FORWARD, lo, hi + 1))
 		hi++;
 	return hi;
 }
@@ -285,9 +125,9 @@ static int pack_down(struct stage_planner *at, struct rh_stage_plan *plan, enum 
 	while (hi > bottom) {
 		int floor = pass == PASS_FUSED ? fused_floor(at->request) : hi > tap && tap > bottom ? tap : bottom;
 		int lo = count >= 0 ? cut_below(cuts, count, floor, hi) : grow_down(at, plan, pass, floor, hi, like);
-		if (!fits(at, plan, pass, lo, hi))
+		if (!plan_fits(at, plan, pass, lo, hi))
 			return does_not_fit(at, plan, pass, lo, hi);
-		widen(at, plan, pass, lo, hi);
+		plan_widen(at, plan, pass, lo, hi);
 		plan->backward[plan->backward_stages++] = (struct rh_stage){lo, hi};
 		like = hi - lo;
 		/* one layer more did not fit, and nothing has been widened by what fits */
@@ -306,38 +146,14 @@ static int pack_up(struct stage_planner *at, struct rh_stage_plan *plan, int lo,
 	int like = 0;
 	while (lo < top) {
 		int hi = count >= 0 ? cut_above(cuts, count, lo, top) : grow_up(at, plan, lo, top, like);
-		if (!fits(at, plan, PASS_FORWARD, lo, hi))
+		if (!plan_fits(at, plan, PASS_FORWARD, lo, hi))
 			return does_not_fit(at, plan, PASS_FORWARD, lo, hi);
-		widen(at, plan, PASS_FORWARD, lo, hi);
+		plan_widen(at, plan, PASS_FORWARD, lo, hi);
 		plan->forward[plan->forward_stages++] = (struct rh_stage){lo, hi};
 		like = hi - lo;
 		lo = hi;
 	}
 	return 0;
-}
-
-/* Where the weights of the slot after next begin to travel, those of the next are being read: the most that a device holds of two slots
- * that follow one another on it. A device that always runs the same stage holds that alone. */
-int64_t plan_two_in_turn(const struct stage_planner *at, const struct rh_stage_plan *plan)
-{
-	int stages = plan->forward_stages + plan->backward_stages, devices = at->request->devices;
-	int64_t most = 0;
-	for (int i = 0; i < stages; i++) {
-		int64_t bytes[2] = {0, 0};
-		int ahead = i + devices;
-		for (int k = 0; k < 2; k++) {
-			int s = k ? ahead % stages : i;
-			if (k && (s == i || (ahead >= stages && !at->request->crosses_rounds && at->request->trains)))
-				break; /* the next step's weights are not there before this one is over */
-			struct rh_stage stage = s < plan->forward_stages ? plan->forward[s] : plan->backward[s - plan->forward_stages];
-			enum pass pass = s < plan->forward_stages    ? PASS_FORWARD
-			                 : s == plan->forward_stages ? plan_top_pass(at)
-			                                             : PASS_BACKWARD;
-			bytes[k] = plan_upload_bytes(at, pass, stage.lo, stage.hi);
-		}
-		most = rh_max(most, bytes[0] + bytes[1]);
-	}
-	return most;
 }
 
 /* Each split stage's places on its device, one stage's behind another's; the fullest device's bytes are all devices'. */
@@ -441,7 +257,7 @@ static int pack_forward(struct stage_planner *at, struct rh_stage_plan *plan)
 		if (!plan->places[i].kept.bytes && !plan->places[i].saved.bytes)
 			continue;
 		rc = pack_up(at, plan, lo, stage.lo);
-		widen_transfers(at, plan, PASS_FORWARD, stage.lo, stage.hi); /* it works in what PASS_KEPT measured */
+		plan_widen_transfers(at, plan, PASS_FORWARD, stage.lo, stage.hi); /* it works in what PASS_KEPT measured */
 		plan->forward[plan->forward_stages++] = stage;
 		lo = stage.hi;
 	}
@@ -459,17 +275,17 @@ static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int keep
 	plan->backward_stages = stages;
 	plan->kept_micro_batches = request->kept_micro_batches;
 	memset(plan->fates, 0, (size_t)at->layers * sizeof *plan->fates);
-	fixed_sizes(request, plan);
+	plan_fixed_sizes(request, plan);
 	plan->deferred_bytes = expected_deferred(at);
 	for (int i = 0, like = 0; i < stages; i++) {
 		enum pass pass = i >= first && i <= keeping ? PASS_KEPT : i == 0 ? plan_top_pass(at) : PASS_BACKWARD;
 		struct rh_stage stage = backward[i];
 		struct plan_stage_bytes bytes = choose_fates(at, plan, stage, pass == PASS_KEPT);
 		if (request->fates && pass == PASS_KEPT) {
-			widen_but_arena(at, plan, pass, stage.lo, stage.hi);
+			plan_widen_but_arena(at, plan, pass, stage.lo, stage.hi);
 			plan->arena_bytes = rh_max(plan->arena_bytes, bytes.arena);
 		} else if (stage.hi - stage.lo != like || i == keeping + 1 || !is_inner_stage(at, stage.lo, stage.hi)) {
-			widen(at, plan, pass, stage.lo, stage.hi); /* else as the one before */
+			plan_widen(at, plan, pass, stage.lo, stage.hi); /* else as the one before */
 		}
 		like = is_inner_stage(at, stage.lo, stage.hi) ? stage.hi - stage.lo : 0;
 		place_activations(request, plan, i, &bytes);
@@ -480,7 +296,7 @@ static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int keep
 	place_deferred(at, plan);
 	int64_t room = plan_two_in_turn(at, plan);
 	plan->weight_bytes = rh_max(plan->weight_bytes, room < at->weight_room ? room : at->weight_room);
-	plan->device_bytes = total_bytes(plan);
+	plan->device_bytes = plan_total_bytes(plan);
 	if (plan->device_bytes > request->device_cap_bytes && plan->deferred_bytes)
 		return deferred_does_not_fit(at, plan);
 	if (plan->device_bytes > request->device_cap_bytes && request->kept_micro_batches)
@@ -507,7 +323,7 @@ static int pack_backward(struct stage_planner *at, int64_t limit, struct rh_stag
 {
 	const struct rh_stage_plan_request *request = at->request;
 	*plan = plan_lists(plan);
-	fixed_sizes(request, plan);
+	plan_fixed_sizes(request, plan);
 	plan->deferred_bytes = expected_deferred(at);
 	at->upload_limit = limit;
 	at->weight_room = rh_max(limit, at->largest) + limit;
@@ -531,19 +347,19 @@ int plan_refuse(struct stage_planner *at)
 	int worst = -1, top = at->layers - 1, trained = lowest_backward(at);
 	enum pass worst_pass = PASS_FORWARD;
 	int64_t most = 0;
-	fixed_sizes(at->request, &all);
+	plan_fixed_sizes(at->request, &all);
 	none = all;
 	for (int l = 0; l <= top; l++) {
 		enum pass pass = l == top ? plan_top_pass(at) : at->request->trains && l >= trained ? PASS_BACKWARD : PASS_FORWARD;
-		int64_t bytes = widened(at, &none, pass, l, l + 1).device_bytes;
-		widen(at, &all, pass, l, l + 1);
+		int64_t bytes = plan_widened(at, &none, pass, l, l + 1).device_bytes;
+		plan_widen(at, &all, pass, l, l + 1);
 		if (bytes <= most)
 			continue;
 		most = bytes;
 		worst = l;
 		worst_pass = pass;
 	}
-	if (widened(at, &all, worst_pass, worst, worst + 1).device_bytes <= at->request->device_cap_bytes)
+	if (plan_widened(at, &all, worst_pass, worst, worst + 1).device_bytes <= at->request->device_cap_bytes)
 		return RH_DOES_NOT_FIT;
 	return does_not_fit(at, &all, worst_pass, worst, worst + 1);
 }
@@ -553,7 +369,7 @@ int plan_pack(struct stage_planner *at, int64_t limit, struct rh_stage_plan *pla
 	int rc = pack_backward(at, limit, plan);
 	if (rc)
 		return rc;
-	count_cuts(at, plan);
+	plan_count_cuts(at, plan);
 	if (at->request->kept_micro_batches || at->request->fates)
 		return finish(at, plan, plan->backward_stages - 1);
 	return may_keep(at->request) ? choose_keeping(at, plan) : finish(at, plan, 0);
@@ -567,13 +383,13 @@ static int64_t least_recomputed(struct stage_planner *at, const struct rh_stage_
 	struct rh_stage_plan held = *plan;
 	int64_t bytes = 0;
 	held.weight_bytes = held.plain_bytes = held.gradient_bytes = held.rounded_bytes = held.arena_bytes = held.boundary_buffers = 0;
-	widen(at, &held, plan_top_pass(at), plan->backward[0].lo, plan->backward[0].hi);
+	plan_widen(at, &held, plan_top_pass(at), plan->backward[0].lo, plan->backward[0].hi);
 	held.kept_bytes = 0;
 	for (int i = 1, full = !may_keep(request); i < plan->backward_stages; i++) {
 		struct rh_stage stage = plan->backward[i];
 		int64_t kept = full ? 0 : plan_stage_bytes(at, PASS_KEPT, stage.lo, stage.hi).kept;
 		held.kept_bytes = rh_min(held.kept_bytes + rh_bytes_times(kept, request->train_round), RH_BYTES_MOST);
-		full = full || total_bytes(&held) > request->device_cap_bytes;
+		full = full || plan_total_bytes(&held) > request->device_cap_bytes;
 		bytes += full || !kept ? plan_upload_bytes(at, PASS_BACKWARD, stage.lo, stage.hi) : 0;
 	}
 	return bytes;
@@ -610,14 +426,14 @@ static void size(struct stage_planner *at, struct rh_stage_plan *plan)
 	                               .backward = stages.backward,
 	                               .forward_stages = stages.forward_stages,
 	                               .backward_stages = stages.backward_stages};
-	fixed_sizes(at->request, plan);
-	count_cuts(at, plan);
+	plan_fixed_sizes(at->request, plan);
+	plan_count_cuts(at, plan);
 	for (int i = 0; i < plan->backward_stages; i++)
-		widen(at, plan, i ? PASS_BACKWARD : plan_top_pass(at), plan->backward[i].lo, plan->backward[i].hi);
+		plan_widen(at, plan, i ? PASS_BACKWARD : plan_top_pass(at), plan->backward[i].lo, plan->backward[i].hi);
 	for (int i = 0; i < plan->forward_stages; i++)
-		widen(at, plan, PASS_FORWARD, plan->forward[i].lo, plan->forward[i].hi);
+		plan_widen(at, plan, PASS_FORWARD, plan->forward[i].lo, plan->forward[i].hi);
 	plan->weight_bytes = rh_max(plan->weight_bytes, plan_two_in_turn(at, plan));
-	plan->device_bytes = total_bytes(plan);
+	plan->device_bytes = plan_total_bytes(plan);
 }
 
 /* Is this one of the places that the request allows? */
@@ -672,18 +488,18 @@ static int plan_as_one_stage(struct stage_planner *at, struct rh_stage_plan *pla
 	    request->model->tap)
 		return 0;
 	*plan = plan_lists(plan);
-	fixed_sizes(request, plan);
+	plan_fixed_sizes(request, plan);
 	at->upload_limit = INT64_MAX / 4;
 	at->weight_room = 0;
-	if (!fits(at, plan, PASS_FUSED, 0, at->layers))
+	if (!plan_fits(at, plan, PASS_FUSED, 0, at->layers))
 		return 0;
-	widen(at, plan, PASS_FUSED, 0, at->layers);
+	plan_widen(at, plan, PASS_FUSED, 0, at->layers);
 	plan->backward[0] = (struct rh_stage){0, at->layers};
 	plan->backward_stages = 1;
 	place_deferred(at, plan);
 	plan->places[0] = (struct rh_stage_places){.recomputes = 1};
 	memset(plan->fates, 0, (size_t)at->layers * sizeof *plan->fates);
-	plan->device_bytes = total_bytes(plan);
+	plan->device_bytes = plan_total_bytes(plan);
 	return plan->device_bytes <= request->device_cap_bytes;
 }
 
@@ -707,46 +523,6 @@ int64_t plan_given_limit(struct stage_planner *at, struct rh_stage_plan *scratch
 	}
 	at->given_room = most && backward >= 0 && forward >= 0 ? plan_two_in_turn(at, scratch) : 0;
 	return most;
-}
-
-static void sum_layers(struct stage_planner *at)
-{
-	const struct rh_model *model = at->request->model;
-	for (int l = 0; l < at->layers; l++) {
-		int64_t bytes = rh_stage_plan_layer_upload(model, l);
-		at->weight_bytes_below[l + 1] = at->weight_bytes_below[l] + bytes;
-		at->plain_bytes_below[l + 1] = at->plain_bytes_below[l] + rh_stage_plan_layer_plain(model, l);
-		at->gradients_below[l + 1] = at->gradients_below[l] + rh_stage_plan_layer_gradients(model, l);
-		at->largest = rh_max(at->largest, bytes);
-		if (l && l + 1 < at->layers)
-			at->largest_between = rh_max(at->largest_between, bytes);
-	}
-}
-
-int plan_open(struct stage_planner *at)
-{
-	size_t layers = (size_t)at->layers;
-	int rc = plan_measure_open(at);
-	at->offset = rh_alloc((size_t)at->request->model->blocks * 2, sizeof *at->offset);
-	at->weight_bytes_below = rh_alloc(layers + 1, sizeof *at->weight_bytes_below);
-	at->plain_bytes_below = rh_alloc(layers + 1, sizeof *at->plain_bytes_below);
-	at->gradients_below = rh_alloc(layers + 1, sizeof *at->gradients_below);
-	at->cuts_below = rh_alloc(layers + 1, sizeof *at->cuts_below);
-	if (!rc && !(at->offset && at->weight_bytes_below && at->plain_bytes_below && at->gradients_below && at->cuts_below))
-		rc = -ENOMEM;
-	if (!rc)
-		sum_layers(at);
-	return rc;
-}
-
-void plan_close(struct stage_planner *at)
-{
-	plan_measure_close(at);
-	rh_free(at->offset);
-	rh_free(at->weight_bytes_below);
-	rh_free(at->plain_bytes_below);
-	rh_free(at->gradients_below);
-	rh_free(at->cuts_below);
 }
 
 /* A model that is one stage stays on its device, which is worth more than a room for plain matrices; stages that come and go have one

@@ -57,6 +57,20 @@ int64_t plan_upload_bytes(const struct stage_planner *at, enum pass pass, int lo
 enum pass plan_top_pass(const struct stage_planner *at);
 /* The layer above the topmost forward stage. */
 int plan_forward_top(const struct stage_planner *at, const struct rh_stage_plan *plan);
+/* Counts the boundaries of the plan's backward stages, which forward stages keep: at->cuts_below. */
+void plan_count_cuts(struct stage_planner *at, const struct rh_stage_plan *plan);
+/* Sets the sizes that no stage changes. */
+void plan_fixed_sizes(const struct rh_stage_plan_request *request, struct rh_stage_plan *plan);
+/* Raise the plan's sizes to what this stage needs: for what travels to and from it; for all but its activations, which take longer to
+ * know; for all. */
+void plan_widen_transfers(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi);
+void plan_widen_but_arena(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi);
+void plan_widen(struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi);
+/* The plan widened by this stage, with the try's room for weights. */
+struct rh_stage_plan plan_widened(struct stage_planner *at, const struct rh_stage_plan *plan, enum pass pass, int lo, int hi);
+int64_t plan_total_bytes(const struct rh_stage_plan *plan);
+/* Would the plan, widened by this stage, stay under the cap, and the stage under the try's upload limit? A single layer may be above. */
+int plan_fits(struct stage_planner *at, const struct rh_stage_plan *plan, enum pass pass, int lo, int hi);
 /* Allocates and measures what every packing needs. plan_close frees it, also after plan_open failed. */
 int plan_open(struct stage_planner *at) RH_MUST;
 void plan_close(struct stage_planner *at);
