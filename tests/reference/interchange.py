@@ -31,7 +31,7 @@ TOKENIZER = HERE / "interchange" / "tokenizer.json"
 TOLERANCE = 1e-5
 WORDS = "the of and in cat sat on mat one two three here there is".split()
 PROMPT = "the cat sat on"
-END = "<|endoftext|>"  # what rows end with; not the end-of-sequence token that ends generated text, so that there is much to compare
+END = "<|endoftext|>"  # what rows end with; not the end-of-sequence token. Both end generated text: a model is asked as it was trained
 
 
 def tokenizer_json():
@@ -159,9 +159,9 @@ class World:
         return total / trained, trained, tokens
 
     def greedy(self, model):
-        """By whole forwards, to the end of sequence; and the least lead of the best logit."""
-        ids, made, gap = self.ids(PROMPT), [], float("inf")
-        while len(made) < 64 and (not made or made[-1] != 287):
+        """By whole forwards, to the end of sequence or of a row; and the least lead of the best logit."""
+        ids, made, gap, ends = self.ids(PROMPT), [], float("inf"), {287, *self.ids(END)}
+        while len(made) < 64 and (not made or made[-1] not in ends):
             with torch.no_grad():
                 best = model(torch.tensor([ids + made])).logits[0, -1].topk(2)
             gap = min(gap, (best.values[0] - best.values[1]).item())
@@ -257,7 +257,9 @@ def check(program, only):
         ]
         for i, (name, keys) in enumerate(case for case in fulls if only in case[0]):
             output = world.train(f"full-{i}", **keys)
-            good &= world.compare(name, load(output), model_name_or_path=output)
+            model = load(output)
+            assert world.ids(END)[0] in model.generation_config.eos_token_id  # their generate ends there, too
+            good &= world.compare(name, model, model_name_or_path=output)
             if AutoTokenizer.from_pretrained(output)(PROMPT)["input_ids"] != world.ids(PROMPT):
                 print(f"{name}: the tokenizer beside the model is another")
                 good = False
