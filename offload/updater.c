@@ -79,11 +79,31 @@ int rh_updater_by_block(struct rh_updater *updater, int64_t steps)
 		updater->block_norms = rh_alloc((size_t)updater->step_count * blocks, sizeof *updater->block_norms);
 		rc = updater->block_norms ? 0 : -ENOMEM;
 	}
-	for (int i = 0; !rc && i < updater->step_count; i++)
+	if (!rc && updater->parts && !updater->part_memory) {
+		updater->part_memory = rh_alloc((size_t)updater->step_count * (size_t)updater->parts, sizeof *updater->part_memory);
+		rc = updater->part_memory ? 0 : -ENOMEM;
+	}
+	for (int i = 0; !rc && i < updater->step_count; i++) {
 		updater->step[i].block_norm = updater->block_norms + (size_t)i * blocks;
+		updater->step[i].part = updater->parts ? updater->part_memory + (size_t)i * (size_t)updater->parts : NULL;
+	}
 	updater->is_by_block = 1;
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
+}
+
+int rh_updater_in_parts(struct rh_updater *updater, const int *part, int parts)
+{
+	int *own = rh_alloc((size_t)updater->blocks, sizeof *own);
+	if (!own)
+		return -ENOMEM;
+	memcpy(own, part, (size_t)updater->blocks * sizeof *own);
+	pthread_mutex_lock(&updater->lock);
+	RH_ASSERT(!updater->is_by_block && !updater->part_of);
+	updater->part_of = own;
+	updater->parts = parts;
+	pthread_mutex_unlock(&updater->lock);
+	return 0;
 }
 
 /* Gradients come from the top, as a first guess. */
@@ -169,6 +189,8 @@ void rh_updater_destroy(struct rh_updater *updater)
 	rh_free(updater->expected);
 	rh_free(updater->step);
 	rh_free(updater->block_norms);
+	rh_free(updater->part_memory);
+	rh_free(updater->part_of);
 	rh_free(updater);
 }
 
@@ -198,7 +220,16 @@ static void choose_passes(struct rh_updater *updater)
 	updater->worked_s = 0;
 }
 
-void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm)
+/* The lock is held. */
+static void open_part(struct rh_updater *updater, int p, double max_norm)
+{
+	struct updater_part *part = &updater->step[updater->latest_update].part[p];
+	*part = (struct updater_part){.max_norm = max_norm, .scale = 1};
+	for (int b = 0; b < updater->blocks && !rh_fault_code(&updater->fault); b++)
+		part->gradients_left += rh_store_block(updater->store, b)->trainable && updater->part_of[b] == p;
+}
+
+static void open_update(struct rh_updater *updater, const struct rh_update *update, double max_norm, const double *of_parts)
 {
 	int trained = 0;
 	for (int b = 0; b < updater->blocks; b++)
@@ -214,7 +245,21 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
 	updater->step[updater->latest_update].max_norm = max_norm;
 	updater->step[updater->latest_update].gradients_left = rh_fault_code(&updater->fault) ? 0 : trained + updater->is_part;
 	updater->step[updater->latest_update].spoilt = 0;
+	for (int p = 0; p < updater->parts; p++)
+		open_part(updater, p, of_parts[p]);
 	pthread_mutex_unlock(&updater->lock);
+}
+
+void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm)
+{
+	RH_ASSERT(!updater->parts);
+	open_update(updater, update, max_norm, NULL);
+}
+
+void rh_updater_open_parts(struct rh_updater *updater, const struct rh_update *update, const double *max_norm)
+{
+	RH_ASSERT(updater->parts && updater->is_by_block);
+	open_update(updater, update, 0, max_norm);
 }
 
 void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *const *event, int events)
@@ -462,7 +507,7 @@ void rh_updater_completes(struct rh_updater *updater, int block)
 int rh_updater_norm(struct rh_updater *updater, double *norm)
 {
 	pthread_mutex_lock(&updater->lock);
-	int index = first_pending(updater);
+	int index = updater->told = first_pending(updater);
 	updater->norms_pending--;
 	while (updater->step[index].gradients_left)
 		wait_changed(updater);
@@ -472,6 +517,14 @@ int rh_updater_norm(struct rh_updater *updater, double *norm)
 	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
+}
+
+void rh_updater_part_norms(struct rh_updater *updater, double *norm)
+{
+	pthread_mutex_lock(&updater->lock);
+	for (int p = 0; p < updater->parts; p++)
+		norm[p] = updater_norm_of(updater, &updater->step[updater->told], p);
+	pthread_mutex_unlock(&updater->lock);
 }
 
 int rh_updater_spoilt(const struct rh_updater *updater, int *block, int *tensor)

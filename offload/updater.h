@@ -40,6 +40,10 @@ void rh_updater_weights_first(struct rh_updater *updater);
  * in any order, and without clipping no block waits for another. Call it before the first update is opened. -ENOMEM. */
 int rh_updater_by_block(struct rh_updater *updater, int64_t steps) RH_MUST;
 
+/* Blocks that are updated independently clip by parts: part[b] is that of block b. Call it before rh_updater_by_block, with which it
+ * works. Each part has a norm and a limit of its own, and its blocks wait for its gradients alone. -ENOMEM. */
+int rh_updater_in_parts(struct rh_updater *updater, const int *part, int parts) RH_MUST;
+
 /* From now on the store counts as one part of a model whose other parts have updaters of their own, and the norm is that of all parts.
  * Call it before the first update is opened. rh_updater_squares concerns the first opened update whose norm was not asked for: it waits
  * until all gradients whose squares count in this part have been taken; each: as rh_optimizer_squares has them. When the sum over all parts
@@ -55,6 +59,8 @@ void rh_updater_completes(struct rh_updater *updater, int block);
  * no block is updated before all gradients have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. At most two
  * updates may be open whose norm was not asked for, unless blocks are updated one by one. */
 void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm);
+/* The same of an updater in parts. max_norm: (parts). */
+void rh_updater_open_parts(struct rh_updater *updater, const struct rh_update *update, const double *max_norm);
 /* Staleness 1: says that all uploads of the block in this step are enqueued; they are finished when the latest records of these events
  * are reached. The gradient of the step before must have been announced. The array and its events are borrowed until the next await of
  * the block's weights, and the events are not recorded again before it. Call it once a step and trainable block, before its gradient is
@@ -68,7 +74,9 @@ void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *
  * whose gradient is not finite is not updated, nor is any later one. With clipping that means no block: the step has changed nothing.
  * Without clipping earlier blocks were updated, and the run must stop. */
 int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
-/* 1 where that would not wait. */
+/* Of the update whose norm was asked for last, before another is opened: the norm of each part. norm: (parts). */
+void rh_updater_part_norms(struct rh_updater *updater, double *norm);
+/* 1 where rh_updater_norm would not wait. */
 int rh_updater_has_norm(struct rh_updater *updater);
 /* 1: a gradient of the update whose norm was asked for last was not finite; *block and *tensor name the first one found. */
 int rh_updater_spoilt(const struct rh_updater *updater, int *block, int *tensor);

@@ -63,6 +63,9 @@ static struct updater_task next_taking(const struct rh_updater *updater)
 /* Its gradient waits, and but for a hold nothing that it has to wait for is missing. */
 static int is_due(const struct rh_updater *updater, const struct updater_block *block)
 {
+	const struct updater_part *part = updater_part(updater, (int)(block - updater->block));
+	if (part && part->max_norm > 0 && part->gradients_left)
+		return 0;
 	return block->state == WAITING && (!block->must_publish || block->updates_first) &&
 	       !(updater->step[block->update].max_norm > 0 && updater->step[block->update].gradients_left);
 }

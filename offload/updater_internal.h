@@ -19,10 +19,17 @@ enum updater_state { FREE, ANNOUNCED, WAITING, WEIGHTS_DONE, STATES };
  * step before. The ring of updates has one place more, for blocks that still wait for an older update. */
 enum { NORMS_PENDING = 2 };
 
+/* Blocks that clip together, in one update. */
+struct updater_part {
+	double max_norm, scale;
+	int gradients_left;
+};
+
 struct updater_step {
 	struct rh_update update;
 	double max_norm, norm;
 	double *block_norm;        /* where blocks are updated one by one; else NULL */
+	struct updater_part *part; /* (parts); NULL: all blocks clip together */
 	int gradients_left;        /* gradients still to be taken; one more where parts share a norm, until the norm is known */
 	int spoilt;                /* a gradient was not finite: no further block is updated */
 	int bad_block, bad_tensor; /* the gradient that was not finite */
@@ -68,6 +75,9 @@ struct rh_updater {
 	int latest_update;   /* its place in the ring */
 	double *block_norms; /* of all updates */
 	int is_by_block;     /* blocks are updated one by one, whatever step others are at */
+	int *part_of, parts; /* of each block; 0 parts: all blocks clip together */
+	struct updater_part *part_memory;
+	int told;            /* place in the ring of the update whose norm was asked for last */
 	int norms_pending;   /* updates whose norm is to be asked for: the latest ones */
 	/* The thread's own. A ring of trainable blocks in the order in which they became ready the last time, the latest one in it (-1: none
 	 * yet); and a list of blocks that may be updated now, followed by those that are expected next. */
@@ -127,6 +137,16 @@ static inline void updater_note(const struct rh_updater *updater, struct rh_upda
 	if (updater->tell)
 		updater->tell(&moment);
 }
+
+/* The part of a block in its update; NULL: there are no parts. */
+static inline struct updater_part *updater_part(const struct rh_updater *updater, int b)
+{
+	struct updater_part *part = updater->step[updater->block[b].update].part;
+	return part ? &part[updater->part_of[b]] : NULL;
+}
+
+/* The norm of the blocks of one part, of all: part -1. */
+double updater_norm_of(const struct rh_updater *updater, const struct updater_step *step, int part);
 
 /* updater_work.c: the thread, whose argument is the updater; and the same in virtual time, of struct rh_host_worker. */
 void *updater_work(void *updater);

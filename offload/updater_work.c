@@ -41,12 +41,23 @@ static void publish(struct rh_updater *updater, int b)
 
 /* Where blocks are updated one by one: when the last gradient of a step is taken, the store may hold other blocks' squares of a later
  * step. */
-static double norm_of_blocks(const struct rh_updater *updater, const struct updater_step *step)
+double updater_norm_of(const struct rh_updater *updater, const struct updater_step *step, int part)
 {
 	double squares = 0;
 	for (int b = 0; b < updater->blocks; b++)
-		squares += rh_store_block(updater->store, b)->trainable ? step->block_norm[b] * step->block_norm[b] : 0;
+		if (rh_store_block(updater->store, b)->trainable && (part < 0 || updater->part_of[b] == part))
+			squares += step->block_norm[b] * step->block_norm[b];
 	return sqrt(squares);
+}
+
+/* The last gradient of a part makes its scale known. */
+static void take_of_part(struct rh_updater *updater, int b)
+{
+	struct updater_part *part = updater_part(updater, b);
+	const struct updater_step *step = &updater->step[updater->block[b].update];
+	if (!part || --part->gradients_left || part->max_norm == 0)
+		return;
+	part->scale = rh_optimizer_clip(updater_norm_of(updater, step, updater->part_of[b]), part->max_norm);
 }
 
 static void take_arrived(struct rh_updater *updater, int b)
@@ -65,7 +76,7 @@ static void take_arrived(struct rh_updater *updater, int b)
 	if (updater->is_by_block)
 		updater->step[index].block_norm[b] = own;
 	double norm = !last                  ? 0
-	              : updater->is_by_block ? norm_of_blocks(updater, &updater->step[index])
+	              : updater->is_by_block ? updater_norm_of(updater, &updater->step[index], -1)
 	                                     : rh_optimizer_taken_norm(updater->store);
 	pthread_mutex_lock(&updater->lock);
 	if (!finite && !updater->step[index].spoilt) {
@@ -74,6 +85,7 @@ static void take_arrived(struct rh_updater *updater, int b)
 	}
 	updater->step[index].spoilt |= !finite;
 	updater->step[index].gradients_left--;
+	take_of_part(updater, b);
 	if (last && updater->step[index].max_norm > 0)
 		updater->step[index].update.scale *= rh_optimizer_clip(norm, updater->step[index].max_norm);
 	if (last)
@@ -179,7 +191,9 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 	struct updater_block *block = &updater->block[b];
 	struct rh_update update = updater->step[block->update].update;
 	struct rh_updater_moment moment = {.told = RH_TOLD_UPDATES, .block = b, .step = update.step - 1, .pass = pass};
+	const struct updater_part *part = updater_part(updater, b);
 	int spoilt = updater->step[block->update].spoilt, rc = 0;
+	update.scale *= part ? part->scale : 1;
 	int begins = !block->next_piece, pieces = rh_optimizer_pieces(updater->store, b);
 	block->pass = pass;
 	pthread_mutex_unlock(&updater->lock);
@@ -255,8 +269,11 @@ static void give_up(struct rh_updater *updater, int rc)
 	rh_fault_keep(&updater->fault, rc);
 	for (int b = 0; b < updater->blocks; b++)
 		updater->block[b] = (struct updater_block){.is_held = updater->block[b].is_held};
-	for (int i = 0; i < updater->step_count; i++)
+	for (int i = 0; i < updater->step_count; i++) {
 		updater->step[i].gradients_left = 0;
+		for (int p = 0; updater->step[i].part && p < updater->parts; p++)
+			updater->step[i].part[p].gradients_left = 0;
+	}
 	memset(updater->count_in, 0, sizeof updater->count_in);
 	updater->busy_blocks = 0;
 	updater->low = 0;

@@ -85,6 +85,32 @@ static int read_shares(const json_t *json, const char *path, struct rh_run_state
 	return rc;
 }
 
+/* The newest step's come last. */
+static int read_device_shares(const json_t *json, const char *path, struct rh_run_state *out)
+{
+	const json_t *steps = json_object_get(json, "device_norm_shares");
+	size_t count = json_array_size(steps), devices = json_array_size(json_array_get(steps, 0));
+	int is_wrong = steps && (!json_is_array(steps) || !count || count > RH_DEVICE_SHARES || (int64_t)count > out->step || !devices ||
+	                         devices > RH_SHARING_DEVICES);
+	for (size_t i = 0; !is_wrong && i < count; i++) {
+		const json_t *step = json_array_get(steps, i);
+		double *share = out->device_share[(out->step - (int64_t)count + (int64_t)i) % RH_DEVICE_SHARES];
+		is_wrong = json_array_size(step) != devices;
+		for (size_t d = 0; !is_wrong && d < devices; d++) {
+			const char *text = json_string_value(json_array_get(step, d));
+			char *end = NULL;
+			share[d] = text ? strtod(text, &end) : -1;
+			is_wrong = !text || !*text || *end || !isfinite(share[d]) || share[d] < 0;
+		}
+	}
+	out->share_devices = (int)devices;
+	return !is_wrong ? 0
+	                 : rh_fail(-EINVAL,
+	                           "%s: 'device_norm_shares' must be at most %d lists of as many finite numbers from 0, and no more lists "
+	                           "than there were steps",
+	                           path, RH_DEVICE_SHARES);
+}
+
 static int read_figures(const json_t *json, const char *path, struct rh_figures *out)
 {
 	const json_t *figures = json_object_get(json, "figures");
@@ -138,6 +164,8 @@ static int read_run_state(const json_t *json, const char *path, const struct rh_
 		rc = read_number(json, "run_loss", path, RH_JSON_REQUIRED, &out->run_loss);
 	if (!rc)
 		rc = read_shares(json, path, out);
+	if (!rc)
+		rc = read_device_shares(json, path, out);
 	if (!rc)
 		rc = read_figures(json, path, &out->figures_since_log);
 	if (!rc)

@@ -143,6 +143,23 @@ static int print_shares(const struct rh_run_state *state, struct rh_text *out)
 	return rc ? rc : rh_text_printf(out, "]\n}\n");
 }
 
+/* A list for each of the newest steps that have shares. */
+static int print_device_shares(const struct rh_run_state *state, struct rh_text *out)
+{
+	int64_t step = rh_max(0, state->step - RH_DEVICE_SHARES);
+	while (step < state->step && !(state->device_share[step % RH_DEVICE_SHARES][0] > 0))
+		step++;
+	int rc = state->share_devices && step < state->step ? rh_text_printf(out, "  \"device_norm_shares\": [") : 0;
+	for (const char *comma = ""; !rc && state->share_devices && step < state->step; comma = ", ", step++) {
+		rc = rh_text_printf(out, "%s[", comma);
+		for (int d = 0; !rc && d < state->share_devices; d++)
+			rc = rh_text_printf(out, "%s\"%a\"", d ? ", " : "", state->device_share[step % RH_DEVICE_SHARES][d]);
+		if (!rc)
+			rc = rh_text_printf(out, step + 1 < state->step ? "]" : "]],\n");
+	}
+	return rc;
+}
+
 /* What losses over answers told since the last line: a sum, and of how many. */
 static int print_figures(const struct rh_figures *figures, struct rh_text *out)
 {
@@ -170,6 +187,8 @@ static int print_run_state(const struct rh_config *config, const struct rh_run_s
 	                        config->chat_template_date);
 	if (!rc)
 		rc = print_figures(&state->figures_since_log, out);
+	if (!rc)
+		rc = print_device_shares(state, out);
 	return rc ? rc : print_shares(state, out);
 }
 

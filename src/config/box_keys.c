@@ -61,20 +61,38 @@ static int check_cuts(const struct asking *at)
 	return 0;
 }
 
+/* PACI's keys: of several boxes, or of one box's devices, whose number is not known here. */
+static int is_paci(const struct rh_config *config)
+{
+	return config->mode == RH_MODE_PACI || (config->mode == RH_MODE_LOCAL && config->schedule && !strcmp(config->schedule, "paci"));
+}
+
+static int check_is_paci(const struct asking *at, const char *key)
+{
+	const struct rh_config *config = at->config;
+	if (is_paci(config) || !chosen(at, key))
+		return 0;
+	if (config->mode == RH_MODE_LOCAL)
+		return config_entry_fail(chosen(at, key),
+		                         "has no effect in mode local without schedule: paci; write one of mode: paci (several "
+		                         "boxes) and schedule: paci (several devices), or remove it");
+	return config_entry_fail(chosen(at, key), "has no effect in mode %s; write mode: paci, or remove it", rh_mode_name(config->mode));
+}
+
 static int check_limits(const struct asking *at)
 {
 	const struct rh_list *limits = &at->config->admission_limits;
 	int64_t before = INT64_MAX, limit = 0;
-	if (limits->count && at->config->mode != RH_MODE_PACI)
-		return config_entry_fail(given(at, "admission_limits"), "has no effect in mode %s; write mode: paci, or remove it",
-		                         rh_mode_name(at->config->mode));
-	if (limits->count && (int64_t)limits->count != at->config->boxes)
+	int rc = check_is_paci(at, "admission_limits"), is_local = at->config->mode == RH_MODE_LOCAL;
+	if (rc)
+		return rc;
+	if (limits->count && !is_local && (int64_t)limits->count != at->config->boxes)
 		return config_entry_fail(given(at, "admission_limits"), "%zu limits for %lld boxes; each has one", limits->count,
 		                         (long long)at->config->boxes);
 	for (size_t i = 0; i < limits->count; i++, before = limit)
 		if (config_parse_integer(limits->item[i], &limit) || limit > before)
-			return config_entry_fail(given(at, "admission_limits"), "'%s' is above the limit of the box before",
-			                         config_show(limits->item[i]).text);
+			return config_entry_fail(given(at, "admission_limits"), "'%s' is above the limit of the %s before",
+			                         config_show(limits->item[i]).text, is_local ? "device" : "box");
 	return 0;
 }
 
@@ -82,12 +100,12 @@ static int check_limits(const struct asking *at)
 static int choose_accumulation(const struct asking *at)
 {
 	struct rh_config *config = at->config;
-	int64_t limit = config->boxes, unit = config->round_micro_batches ? config->round_micro_batches : 1;
-	if (config->max_version_drift && config->mode != RH_MODE_PACI)
-		return config_entry_fail(given(at, "max_version_drift"), "has no effect in mode %s; write mode: paci, or remove it",
-		                         rh_mode_name(config->mode));
-	if (!config->max_version_drift || given(at, "gradient_accumulation_steps"))
-		return 0;
+	int is_local = config->mode == RH_MODE_LOCAL;
+	int64_t limit = config->boxes, unit = config->round_micro_batches && !is_local ? config->round_micro_batches : 1;
+	int rc = check_is_paci(at, "max_version_drift");
+	int is_known = config->mode == RH_MODE_PACI || config->admission_limits.count; /* else the plan asks for so many steps */
+	if (rc || !config->max_version_drift || !is_known || given(at, "gradient_accumulation_steps"))
+		return rc;
 	if (config->admission_limits.count && config_parse_integer(config->admission_limits.item[0], &limit))
 		return -EINVAL; /* check_limits has read it */
 	config->gradient_accumulation_steps = rh_max((limit - 1 + config->max_version_drift - 1) / config->max_version_drift, 1) * unit;
@@ -279,9 +297,8 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 {
 	struct asking at = {&draft->config, entries};
 	struct rh_config *config = at.config;
-	static const char *const idle[] = {"boxes",           "box",       "link_below",       "link_above",        "link_peer_below",
-	                                   "link_peer_above", "box_cuts",  "admission_limits", "max_version_drift", "box_hardware",
-	                                   "link_transport",  "link_dtype"};
+	static const char *const idle[] = {"boxes",           "box",      "link_below",   "link_above",     "link_peer_below",
+	                                   "link_peer_above", "box_cuts", "box_hardware", "link_transport", "link_dtype"};
 	static const char tied[] = "tie_word_embeddings";
 	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < sizeof idle / sizeof *idle; i++)
 		if (chosen(&at, idle[i]))
@@ -296,9 +313,14 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 		                         rh_mode_name(config->mode));
 	if (config->use_lora && chosen(&at, tied))
 		return config_entry_fail(chosen(&at, tied), "has no effect with an adapter, which leaves the table as it is: remove it");
-	if (config->mode == RH_MODE_LOCAL)
-		return check_idle(&at);
-	int rc = config_ask_ranks(config);
+	int rc = 0;
+	if (config->mode == RH_MODE_LOCAL) {
+		rc = check_limits(&at);
+		if (!rc)
+			rc = choose_accumulation(&at);
+		return rc ? rc : check_idle(&at);
+	}
+	rc = config_ask_ranks(config);
 	if (rc)
 		return rc;
 	if (config->mode == RH_MODE_FLUIDPIPE && !config->boxes)

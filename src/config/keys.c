@@ -327,10 +327,11 @@ const struct config_key config_keys[] = {
 	    "memory, and their links"),
 	KEY(KEY_LIST, admission_limits, VERB_RUNS, .items = KEY_INTEGER, .least = 1, .most = 1 << 16,
 	    .help = "mode paci: the most units that each box has in flight, none more than the box before, such as [7, 4, 1]: slow links "
-	            "need more; unset: [N, N-1, ... 1] of N boxes"),
+	            "need more; unset: [N, N-1, ... 1] of N boxes. Schedule paci: likewise micro-batches of each device"),
 	KEY(KEY_INTEGER, max_version_drift, VERB_RUNS, .least = 1, .most = 1 << 20,
-	    .help = "mode paci: the most updates that a box may make between a unit's forward and its backward; chooses the smallest "
-	            "gradient_accumulation_steps that keep to it where these are not given, else refuses those that do not; unset: no bound"),
+	    .help = "mode or schedule paci: the most updates that a box, or a device, may make between a unit's forward and its backward; "
+	            "chooses the smallest gradient_accumulation_steps that keep to it where these are not given (of devices with "
+	            "admission_limits alone), else refuses those that do not; unset: no bound"),
 	KEY(KEY_CHOICE, paci_backward, VERB_RUNS, .fallback = "recompute", .choices = WORDS("recompute", "stored", "stash"),
 	    .help = "what a backward of schedule paci works with: recompute, activations made again under the weights of now; stored, "
 	            "activations kept from the forward, in device memory, and the weights of now; stash, the weights of the forward, of "

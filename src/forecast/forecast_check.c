@@ -32,12 +32,15 @@ int forecast_check_expect(struct forecast_check *check, int64_t micro_batches, i
 {
 	const struct rh_config *config = check->session->config;
 	int64_t version = step - config->optimizer_staleness;
+	int is_local = check->session->plan.executor.schedule->update == RH_UPDATE_LOCAL; /* each stage has a version of its own */
 	const struct rh_check_call call = {.step = step,
 	                                   .micro_batches = micro_batches,
-	                                   .version = version < 0 ? 0 : version,
+	                                   .version = is_local      ? -1
+	                                              : version < 0 ? 0
+	                                                            : version,
 	                                   .trains = 1,
 	                                   .updates = 1,
-	                                   .clips = config->max_grad_norm > 0};
+	                                   .clips = config->max_grad_norm > 0 && !is_local};
 	return rh_check_expect(check->check, &call);
 }
 

@@ -2,8 +2,10 @@
 #include "forecast/forecast_steps.h"
 
 #include "core/alloc.h"
+#include "forecast/forecast_check.h"
 #include "observe/trace.h"
 #include "session/mode.h"
+#include "session/run_state.h"
 #include "session/update.h"
 
 struct stretch {
@@ -19,6 +21,8 @@ struct stretch {
 	double *ended_s; /* (steps) */
 	int64_t *tokens; /* (steps) */
 	int64_t *drift;  /* (steps, micro-batches) */
+	double max_norm[RH_SHARING_DEVICES];
+	struct forecast_check *check; /* NULL: nothing is checked */
 };
 
 static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
@@ -27,11 +31,17 @@ static int begin(void *context, int64_t step, const struct rh_micro_batch **batc
 	struct stretch *at = context;
 	if (at->own && !at->mode->may_begin(at->own, step))
 		return LATER;
+	int rc = at->check ? forecast_check_expect(at->check, at->input->work.train_micro_batches, step) : 0;
+	if (rc)
+		return rc;
 	at->tokens[step] = forecast_fill(at->session, at->input, (int)(step % at->input->steps), at->zeros, at->micro);
 	*batch = at->micro;
 	*loss_scale = 1;
 	struct rh_update update = rh_update_of(at->session->config, step, at->session->config->learning_rate, 1);
-	rh_updater_open(at->session->updater, &update, 0);
+	if (rh_session_clipping_devices(at->session)) /* a device's blocks wait for its gradients, whatever these are */
+		rh_updater_open_parts(at->session->updater, &update, at->max_norm);
+	else
+		rh_updater_open(at->session->updater, &update, 0);
 	return 0;
 }
 
@@ -103,10 +113,13 @@ int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_in
 	                     .mode = &rh_session_mode(session)->forecast,
 	                     .input = input,
 	                     .zeros = zeros,
+	                     .check = observers.check,
 	                     .first = 1 + 2 * ahead,
 	                     .last = 5 + 3 * ahead,
 	                     .steps = 9 + 5 * ahead};
 	struct rh_trace own = {0};
+	for (int d = 0; d < RH_SHARING_DEVICES; d++)
+		at.max_norm[d] = 1;
 	at.micro = rh_alloc((size_t)count, sizeof *at.micro);
 	at.ended_s = rh_alloc((size_t)at.steps, sizeof *at.ended_s);
 	at.tokens = rh_alloc((size_t)at.steps, sizeof *at.tokens);

@@ -21,18 +21,14 @@ static int find_schedule(const struct rh_config *config, const struct rh_schedul
 static int check_local(const struct rh_run_request *request, const struct rh_schedule *schedule)
 {
 	const struct rh_config *config = request->config;
-	if (config->max_grad_norm > 0 && !request->order)
-		return rh_fail(-EINVAL,
-		               "max_grad_norm: under schedule %s each stage updates itself, and there is no norm of all gradients to clip "
-		               "by; set max_grad_norm: 0",
-		               schedule->name);
 	if (config->optimizer_staleness)
 		return rh_fail(-EINVAL, "optimizer_staleness: schedule %s has a staleness of its own; leave it 0", schedule->name);
-	if (rh_model_trains_tied(request->model))
-		return rh_fail(-EINVAL,
-		               "schedule: under %s each stage updates itself, but this model's embedding is its head too, in another "
-		               "stage; train an adapter, or choose another schedule",
-		               schedule->name);
+	if (rh_model_trains_tied(request->model)) /* rh_session_open unties those that train all weights */
+		return rh_fail(
+		        -EINVAL,
+		        "lora_modules_to_save: under schedule %s each stage updates itself, but this model's embedding is its head too, "
+		        "in another stage; leave it out, or choose another schedule",
+		        schedule->name);
 	return 0;
 }
 
@@ -97,18 +93,29 @@ static int find_deferrals(const struct rh_schedule *schedule, int64_t micro_batc
 	return rc;
 }
 
-/* Checks max_version_drift in box 1, whose admission limit is the largest, so that all boxes agree. */
-static int check_drift(const struct rh_run_request *request, const struct rh_boxes *boxes)
+/* Checks max_version_drift in box 1, or on the first of `parts` devices, whose admission limit is the largest, so that all boxes agree. */
+static int check_drift(const struct rh_run_request *request, int64_t parts, int64_t unit)
 {
-	int64_t most = request->config->max_version_drift, limit = request->admission_limit ? request->admission_limit[0] : boxes->boxes,
-	        units = rh_round_count(request->work->train_micro_batches, boxes->unit), needed = most ? (limit - 1 + most - 1) / most : 0;
+	int64_t most = request->config->max_version_drift, limit = request->admission_limit ? request->admission_limit[0] : parts,
+	        units = rh_round_count(request->work->train_micro_batches, unit), needed = most ? (limit - 1 + most - 1) / most : 0;
 	if (units >= needed)
 		return 0;
 	return rh_fail(-EINVAL,
-	               "max_version_drift: %lld, but with %lld units in flight in box 1 and an update each %lld it may be %lld; write "
+	               "max_version_drift: %lld, but with %lld %s in flight %s and an update each %lld it may be %lld; write "
 	               "gradient_accumulation_steps: %lld%s",
-	               (long long)most, (long long)limit, (long long)units, (long long)((limit - 1 + units - 1) / units),
-	               (long long)(needed * boxes->unit), boxes->unit > 1 ? " (a unit is a round of round_micro_batches)" : "");
+	               (long long)most, (long long)limit, request->order ? "units" : "micro-batches",
+	               request->order ? "in box 1" : "on the first device", (long long)units, (long long)((limit - 1 + units - 1) / units),
+	               (long long)(needed * unit), unit > 1 ? " (a unit is a round of round_micro_batches)" : "");
+}
+
+/* Each device of one box has a limit. */
+static int check_limits(const struct rh_run_request *request)
+{
+	size_t limits = request->config->admission_limits.count;
+	int devices = request->machine.devices;
+	if (!limits || (int)limits == devices)
+		return 0;
+	return rh_fail(-EINVAL, "admission_limits: %zu limits for %d device%s; each has one", limits, devices, devices == 1 ? "" : "s");
 }
 
 /* The box's stages are not cut yet; it has at most one for each layer. */
@@ -177,7 +184,7 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	if (rc)
 		return rc;
 	planning->boxes.unit = config->round_micro_batches ? config->round_micro_batches : devices;
-	rc = check_drift(request, &planning->boxes);
+	rc = check_drift(request, planning->boxes.boxes, planning->boxes.unit);
 	if (rc)
 		return rc;
 	planning->store.crosses_rounds = planning->stages.crosses_rounds =
@@ -261,8 +268,13 @@ static int arrange_schedule(struct planning *planning)
 		return join_boxes(schedule, planning);
 	if (rh_schedule_has_planned_stages(schedule))
 		return 0;
-	if (schedule->update == RH_UPDATE_LOCAL)
+	if (schedule->update == RH_UPDATE_LOCAL) {
 		rc = check_local(request, schedule);
+		if (!rc)
+			rc = check_limits(request);
+		if (!rc)
+			rc = check_drift(request, request->machine.devices, 1);
+	}
 	if (!rc)
 		rc = cut_for(schedule, planning);
 	/* a device of one stage keeps its sums until they are whole */

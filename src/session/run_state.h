@@ -8,6 +8,10 @@
 
 enum { RH_NORM_SHARES = 256 }; /* the most steps between a norm and the step that is clipped by its share */
 
+/* Of one box whose devices' stages update themselves: the most devices that clip apart, and the most steps between a norm and the step that
+ * is clipped by its share. */
+enum { RH_SHARING_DEVICES = 64, RH_DEVICE_SHARES = 64 };
+
 /* Where a run stands between two steps. */
 struct rh_run_state {
 	int64_t step;                    /* done */
@@ -19,6 +23,9 @@ struct rh_run_state {
 	int64_t drift_since_log;        /* the largest drift of a micro-batch (struct train_versions) since the last logged line */
 	/* Where each of several boxes updates itself: this box's norm / the norm of all, of step s at s mod RH_NORM_SHARES; 0: not known. */
 	double norm_share[RH_NORM_SHARES];
+	/* Likewise each device's of one box, of step s at s mod RH_DEVICE_SHARES. share_devices: how many there are; 0: none. */
+	int share_devices;
+	double device_share[RH_DEVICE_SHARES][RH_SHARING_DEVICES];
 	int64_t idle_steps, idle_steps_of_epoch; /* opportunistic ones, beside `step`: so far, and in this epoch */
 	int64_t data_rows, data_tokens;          /* of the rows trained on; 0 where a checkpoint of an earlier version does not say */
 	int64_t sequence_chunk;                  /* rows are cut into chunks of so many tokens; 0: they are not; below 0: not known yet */

@@ -13,6 +13,7 @@
 #include "data/dataset.h"
 #include "device/sim/sim.h"
 #include "observe/progress.h"
+#include "schedule/schedule.h"
 #include "session/chunks.h"
 #include "session/mode.h"
 #include "session/prompting.h"
@@ -286,18 +287,27 @@ static int untie_config(struct rh_session *session)
 	return rc;
 }
 
-/* Boxes train an embedding and a head that are one table apart: they are two from the start, unless the run asks for one. Adapters leave
- * the table as it is. */
+/* Do stages of one box update themselves? */
+static int updates_by_stage(const struct rh_config *config)
+{
+	const struct rh_schedule *schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL;
+	return config->mode == RH_MODE_LOCAL && schedule && schedule->update == RH_UPDATE_LOCAL;
+}
+
+/* Boxes, and stages that update themselves, train an embedding and a head that are one table apart: they are two from the start, unless the
+ * run asks for one. Adapters leave the table as it is. */
 static int untie(struct rh_session *session)
 {
-	int stays_tied = session->config->tie_word_embeddings;
+	int stays_tied = session->config->tie_word_embeddings, by_stage = updates_by_stage(session->config);
 	if (stays_tied && !rh_model_ties(session->model_config))
 		return rh_fail(-EINVAL, "tie_word_embeddings: this model's head is not its embedding; remove the key");
-	if (!rh_mode_of(session->config->mode)->unties || stays_tied || session->lora || !rh_model_ties(session->model_config))
+	int unties = rh_mode_of(session->config->mode)->unties || by_stage;
+	if (!unties || stays_tied || session->lora || !rh_model_ties(session->model_config))
 		return 0;
 	int rc = untie_config(session);
 	if (!session->machine)
-		rh_note("mode: the embedding and the head of this model are one table, which boxes train apart: the result has two");
+		rh_note("%s: the embedding and the head of this model are one table, which %s train apart: the result has two",
+		        by_stage ? "schedule" : "mode", by_stage ? "stages" : "boxes");
 	return rc;
 }
 
@@ -460,6 +470,39 @@ static int open_devices(struct rh_session *session)
 	                           session->plan.stages.device_bytes, machine->clock, &session->devices);
 }
 
+int rh_session_clipping_devices(const struct rh_session *session)
+{
+	return updates_by_stage(session->config) && session->config->max_grad_norm > 0 ? session->plan.stages.forward_stages + 1 : 0;
+}
+
+int rh_session_stage_of(const struct rh_session *session, int block)
+{
+	const struct rh_stage_plan *stages = &session->plan.stages;
+	const struct rh_model *model = session->model;
+	int stage = 0;
+	for (int l = 0; l < model->layers; l++) {
+		stage += stage < stages->forward_stages && l == stages->forward[stage].hi;
+		if (model->layer[l].block[0] == block || model->layer[l].block[1] == block)
+			return stage;
+	}
+	return stage;
+}
+
+static int clip_by_device(struct rh_session *session)
+{
+	int devices = rh_session_clipping_devices(session), blocks = session->model->blocks;
+	if (!devices)
+		return 0;
+	int *part = rh_alloc((size_t)blocks, sizeof *part);
+	if (!part)
+		return -ENOMEM;
+	for (int b = 0; b < blocks; b++)
+		part[b] = rh_session_stage_of(session, b);
+	int rc = rh_updater_in_parts(session->updater, part, devices);
+	rh_free(part);
+	return rc;
+}
+
 static int create_updater(struct rh_session *session)
 {
 	struct rh_device *device = session->devices.device[0];
@@ -472,7 +515,7 @@ static int create_updater(struct rh_session *session)
 		rh_updater_is_of_several(session->updater);
 	if (!rc && !session->plan.bytes.host_devices)
 		rh_updater_weights_first(session->updater);
-	return rc;
+	return rc ? rc : clip_by_device(session);
 }
 
 static int64_t simulated_room(const struct rh_session_machine *machine)

@@ -106,6 +106,10 @@ int rh_session_plan(struct rh_session *session, const struct rh_workload *worklo
 /* The best few plans by the recurrence for so many devices, to be judged (forecast/judge.h); the session follows none of them yet.
  * The caller's (rh_run_plans_free). */
 int rh_session_search(struct rh_session *session, const struct rh_workload *workload, int devices, struct rh_run_plans *out) RH_MUST;
+/* Of a planned session: the devices of one box that clip apart, because their stages update themselves. 0: nothing does. */
+int rh_session_clipping_devices(const struct rh_session *session);
+/* The stage of a block, bottom up, where forward and backward share stages. */
+int rh_session_stage_of(const struct rh_session *session, int block);
 /* From now on the session's configuration has these forward_cuts, which are copied. */
 int rh_session_set_cuts(struct rh_session *session, const int64_t *cut, int64_t count) RH_MUST;
 /* The session's plan is a copy of this one, which may have been made for another session of the same run. */

@@ -29,7 +29,10 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 		return count == -EAGAIN ? STEP_IS_LATER : count ? (int)count : STEP_IS_NONE;
 	run->stretch.begun = step + 1;
 	struct rh_update update = rh_update_of(run->config, step, rh_lr_at(&run->course.lr, step), 1);
-	rh_updater_open(run->session.updater, &update, own_max_norm(run, step));
+	if (rh_session_clipping_devices(&run->session))
+		device_shares_open(run, step, &update);
+	else
+		rh_updater_open(run->session.updater, &update, own_max_norm(run, step));
 	*batch = run->flights.micro;
 	*loss_scale = 1.0f / (float)rh_flight_divisor(&run->flights, step);
 	return 0;
@@ -69,6 +72,8 @@ static int end_step(void *context, int64_t step, const struct rh_versions *versi
 	flight->done_s = flight->times.ended;
 	if (!rc)
 		rc = rh_updater_norm(run->session.updater, &flight->norm);
+	if (!rc && rh_session_clipping_devices(&run->session))
+		device_shares_note(run, step, flight->norm);
 	if (rc || !mode->ended)
 		return rc ? rc : stretch_tell(run, step);
 	pause_note_requests(run);

@@ -214,6 +214,8 @@ static int start_session(struct training *run)
 		rc = rh_session_start(&run->session, &run->work);
 	if (!rc)
 		rc = stage_cuts_note(run);
+	if (!rc)
+		rc = device_shares_begin(run);
 	return rc ? tell_alternative(rc) : reserve_flights(run);
 }
 

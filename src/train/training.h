@@ -97,6 +97,11 @@ static inline int training_is_local(const struct training *run)
 	return run->session.plan.executor.schedule->update == RH_UPDATE_LOCAL;
 }
 
+/* device_shares.c: when the run begins, opens a step's update, and knows its norm */
+int device_shares_begin(struct training *run) RH_MUST;
+void device_shares_open(struct training *run, int64_t step, const struct rh_update *update);
+void device_shares_note(struct training *run, int64_t step, double norm);
+
 /* stage_cuts.c: before the session is planned, and once it is */
 int stage_cuts_keep(struct training *run, const char *checkpoint) RH_MUST;
 int stage_cuts_note(struct training *run) RH_MUST;

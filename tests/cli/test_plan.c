@@ -443,6 +443,9 @@ static void test_plan_checks_the_steps_commands(void **state)
 	struct ran ran = run_line(&scratch, "plan %s/run.yaml --hardware rtx4090x8 --check", scratch.dir);
 	says(&ran, 0, "waits: each finds what it needs, in whatever order a run takes\n");
 	run_free(&ran);
+	ran = run_line(&scratch, "plan %s/run.yaml --hardware rtx4090x8 --gpus 2 --schedule paci --use_peft false --check", scratch.dir);
+	says(&ran, 0, "waits: each finds what it needs, in whatever order a run takes\n");
+	run_free(&ran);
 	ran = run_line(&scratch, "plan %s/run.yaml --hardware rtx4090x8 --optimizer_staleness 1 --check --json", scratch.dir);
 	json_t *json = result_of(&ran), *check = json_object_get(json, "check");
 	assert_true(json_integer_value(json_object_get(check, "commands")) > 100);

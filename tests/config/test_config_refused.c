@@ -385,7 +385,9 @@ static void test_load_several_boxes(void **state)
 	refused("mode: sync-pp\n", NULL, "mode sync-pp needs boxes");
 	refused("mode: sync-pp\nboxes: 2\nbox: 3\n", NULL, "box: 3 of 2 boxes");
 	refused("boxes: 2\n", NULL, "boxes: |mode local");
-	refused("max_version_drift: 1\n", NULL, "max_version_drift: |mode local");
+	refused("max_version_drift: 1\n", NULL, "max_version_drift: |mode local without schedule: paci");
+	refused("schedule: 1f1b-async\nadmission_limits: [3, 1]\n", NULL, "admission_limits: |mode local without schedule: paci");
+	refused("schedule: paci\nadmission_limits: [1, 3]\n", NULL, "admission_limits: '3' is above the limit of the device before");
 	refused("mode: paci\nboxes: 2\nbox: 1\nlink_above: a:1\nmax_version_drift: 0\n", NULL, "max_version_drift: '0'");
 	refused_by("plan", "paci_backward: stash\n", "--model_name_or_path model --check", "--check|stash");
 	refused_by("plan", "mode: sync-pp\n", "--model_name_or_path model", "mode sync-pp needs boxes");

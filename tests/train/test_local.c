@@ -23,6 +23,7 @@ struct what {
 	double balance;                 /* router_aux_loss_coef */
 	enum rh_paci_backward backward;
 	int64_t delay;     /* backwards after an update until it is published; 0: at once */
+	double clip;       /* max_norm of stage s is clip / (s + 1); 0: none */
 	const char *fates; /* seed of which activations go to host memory instead of staying on their device; NULL: none */
 };
 
@@ -63,6 +64,9 @@ static const struct what cases[] = {
          .backward = RH_BACKWARD_STORED,
          .fates = "4"},
         {.schedule = "paci", .model = "qwen3", .device = "cpu:1", .stages = 1, .delay = 1},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4, .clip = 0.2},
+        {.schedule = "paci", .model = "llama2", .device = "cpu:3", .stages = 3, .dtype = RH_BF16, .clip = 0.1, .delay = 2},
+        {.schedule = "1f1b-async", .model = "smollm2", .device = "cpu:4", .stages = 4, .lora_r = 3, .dropout = 0.1, .clip = 0.05},
 };
 
 struct outcome {
@@ -92,7 +96,8 @@ static void start(struct deep *deep, const struct what *what, const char *device
 	rig->config.schedule = (char *)(uintptr_t)schedule;
 	rig->config.dtype = what->dtype;
 	rig->config.state_layout = what->dtype == RH_F32 ? RH_LAYOUT_PLAIN : RH_LAYOUT_SPLIT;
-	rig->config.max_grad_norm = 0;
+	rig->config.max_grad_norm = schedule ? what->clip : 0;
+	rig->config.mode = RH_MODE_LOCAL;
 	rig->config.router_aux_loss_coef = what->balance;
 	rig->config.paci_backward = schedule ? what->backward : RH_BACKWARD_RECOMPUTE; /* the plain loop does it by itself */
 	rig->config.paci_update_delay = schedule ? what->delay : 0;
@@ -142,6 +147,7 @@ struct running {
 	struct rh_micro_batch batch[MICROS];
 	struct outcome *out;
 	int64_t begun, ended;
+	double clip;
 };
 
 static int64_t *narrowed; /* limits of which the first is lowered when the program is made: what it lets in is more than they allow */
@@ -153,7 +159,13 @@ static int begin(void *context, int64_t step, const struct rh_micro_batch **batc
 	assert_int_equal(step, at->begun++);
 	if (narrowed)
 		narrowed[0] = 2;
-	rh_updater_open(at->rig->session.updater, &update, 0);
+	double max_norm[STAGES_MOST];
+	for (int s = 0; s < STAGES_MOST; s++)
+		max_norm[s] = at->clip / (s + 1);
+	if (at->clip > 0)
+		rh_updater_open_parts(at->rig->session.updater, &update, max_norm);
+	else
+		rh_updater_open(at->rig->session.updater, &update, 0);
 	for (int64_t m = 0; m < MICROS; m++) {
 		micro_make(at->in, step * MICROS + m, &at->micro[step * MICROS + m]);
 		at->batch[m] = at->micro[step * MICROS + m].batch;
@@ -172,8 +184,15 @@ static int end(void *context, int64_t step, const struct rh_versions *versions)
 		at->out->loss[m] = loss_sum(at->micro[m].loss, at->micro[m].batch.shape.head_rows);
 		at->out->drift[m] = rh_versions_drift(versions + (m - step * MICROS) * layers, layers);
 	}
-	double norm;
-	return rh_updater_norm(at->rig->session.updater, &norm);
+	double norm, part[STAGES_MOST] = {0}, squares = 0;
+	int rc = rh_updater_norm(at->rig->session.updater, &norm);
+	if (!rc && at->clip > 0) {
+		rh_updater_part_norms(at->rig->session.updater, part);
+		for (int s = 0; s < STAGES_MOST; s++)
+			squares += part[s] * part[s];
+		check_near(sqrt(squares), norm, 1e-12);
+	}
+	return rc;
 }
 
 static void check_lanes(const struct rh_session *session)
@@ -210,6 +229,7 @@ static struct outcome run(const struct what *what)
 	at->rig = &deep.rig;
 	at->in = &in;
 	at->out = &out;
+	at->clip = what->clip;
 	/* two stretches: a flush between them */
 	for (int part = 0; part < 2; part++) {
 		const struct rh_stretch stretch = {.first_step = part ? STEPS / 4 : 0,
@@ -411,24 +431,38 @@ static void plain_publish(struct plain *at, int stage)
 		}
 }
 
-/* After a step's last backward: the stage's gradients are rounded to where the store has them, its blocks are updated, sums begin anew. */
-static void plain_update(struct plain *at, int stage, int64_t step)
+static int is_of_stage(const struct plain *at, int stage, int b)
 {
 	const struct rh_model *model = at->rig->session.model;
 	for (int l = (int)at->cut[stage]; l < at->cut[stage + 1]; l++)
-		for (int which = 0; which < 2; which++) {
-			int b = model->layer[l].block[which];
-			if (b < 0 || !model->block[b].trainable)
-				continue;
-			int64_t elements = model->block[b].elements;
-			struct rh_op cast = {.kind = RH_OP_CAST};
-			cast.operand[RH_CAST_X] = rh_view_of(at->sum[b][0], RH_F32, 1, elements);
-			cast.operand[RH_CAST_Y] = rh_view_of(rh_store_gradient(at->rig->session.store, b), model->dtype, 1, elements);
-			check_ok(cpu_run(&at->cpu, &cast));
-			struct rh_update update = update_of(step);
-			check_ok(rh_optimizer_update(at->rig->session.store, b, &update));
-			memset(at->sum[b][0], 0, (size_t)elements * 4);
-		}
+		if (model->layer[l].block[0] == b || model->layer[l].block[1] == b)
+			return model->block[b].trainable;
+	return 0;
+}
+
+/* After a step's last backward: the stage's gradients are rounded to where the store has them, its blocks are updated, by the scale that
+ * their norm gives where it clips; sums begin anew. */
+static void plain_update(struct plain *at, int stage, int64_t step)
+{
+	const struct rh_model *model = at->rig->session.model;
+	struct rh_store *store = at->rig->session.store;
+	struct rh_update update = update_of(step);
+	double squares = 0;
+	for (int b = 0; b < model->blocks; b++) {
+		if (!is_of_stage(at, stage, b))
+			continue;
+		struct rh_op cast = {.kind = RH_OP_CAST};
+		cast.operand[RH_CAST_X] = rh_view_of(at->sum[b][0], RH_F32, 1, model->block[b].elements);
+		cast.operand[RH_CAST_Y] = rh_view_of(rh_store_gradient(store, b), model->dtype, 1, model->block[b].elements);
+		check_ok(cpu_run(&at->cpu, &cast));
+		memset(at->sum[b][0], 0, (size_t)model->block[b].elements * 4);
+		rh_optimizer_take(store, b);
+		squares += rh_optimizer_block_norm(store, b) * rh_optimizer_block_norm(store, b);
+	}
+	update.scale = rh_optimizer_clip(sqrt(squares), at->what->clip / (stage + 1));
+	for (int b = 0; b < model->blocks; b++)
+		if (is_of_stage(at, stage, b))
+			check_ok(rh_optimizer_update(store, b, &update));
 }
 
 /* Who may go first: where each stage is, and when it is free. */
@@ -632,20 +666,25 @@ static void test_what_cannot_be_updated_by_stages_is_refused(void **state)
 	(void)state;
 	static const struct {
 		const char *model, *line;
-		double clip;
+		size_t limits;
 		int staleness, delay;
 		enum rh_paci_backward backward;
-	} refused[] = {{"qwen3", "max_grad_norm: under schedule paci each stage updates itself", 1, 0, 0, RH_BACKWARD_RECOMPUTE},
-	               {"qwen3", "optimizer_staleness: schedule paci has a staleness of its own", 0, 1, 0, RH_BACKWARD_RECOMPUTE},
+	} refused[] = {{"qwen3", "optimizer_staleness: schedule paci has a staleness of its own", 0, 1, 0, RH_BACKWARD_RECOMPUTE},
 	               {"qwen3", "paci_update_delay: 2, but a step has 2 units", 0, 0, 2, RH_BACKWARD_RECOMPUTE},
 	               {"qwen3", "leave paci_backward out, or write paci_update_delay: 0", 0, 0, 1, RH_BACKWARD_STASH},
-	               {"smollm2", "this model's embedding is its head too", 0, 0, 0, RH_BACKWARD_RECOMPUTE}};
+	               {"qwen3", "admission_limits: 3 limits for 2 devices; each has one", 3, 0, 0, RH_BACKWARD_RECOMPUTE},
+	               {"qwen3",
+	                "max_version_drift: 2, but with 9 micro-batches in flight on the first device and an update each 2 it may be "
+	                "4; write gradient_accumulation_steps: 4",
+	                2, 0, 0, RH_BACKWARD_RECOMPUTE}};
 	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
 		struct rig rig;
 		rig_open(&rig, refused[i].model, NULL);
 		rig.config.schedule = (char *)(uintptr_t) "paci";
 		rig.config.device = (char *)(uintptr_t) "cpu:2";
-		rig.config.max_grad_norm = refused[i].clip;
+		static char *limits[] = {(char *)(uintptr_t) "9", (char *)(uintptr_t) "2", (char *)(uintptr_t) "1"};
+		rig.config.admission_limits = (struct rh_list){.item = limits, .count = refused[i].limits};
+		rig.config.max_version_drift = refused[i].limits == 2 ? 2 : 0;
 		rig.config.optimizer_staleness = refused[i].staleness;
 		rig.config.paci_update_delay = refused[i].delay;
 		rig.config.paci_backward = refused[i].backward;
