@@ -283,7 +283,7 @@ static inline struct rh_workload lane_workload(const struct lane_case *is)
 	return work;
 }
 
-/* Any form that the matrix's rows can have; of a fourth of the cases products are in 8 bits, and half of what may feeds them. */
+/* Any form that the matrix's rows can have; where products are in 8 bits, half of what may feeds them. */
 static inline enum rh_form lane_form(const void *context, const struct rh_tensor *tensor)
 {
 	const struct lane_case *is = context;
@@ -311,14 +311,12 @@ static inline int lane_session_open(struct lane_run *run, int64_t most_ram)
 		rc = lane_check_chunks(run);
 	if (!rc && run->is->boxes)
 		rc = lane_box_join(&run->session, &run->neighbours);
-	if (!rc && run->is->packed && run->is->bf16 && run->is->seed % 4 == 0)
+	if (!rc && run->is->is_eight)
 		run->session.model->multiply = RH_MULTIPLY_F8;
 	if (!rc && run->is->packed)
 		rh_model_pack(run->session.model, lane_form, run->is);
-	if (!rc && run->is->is_eight) {
-		run->session.model->multiply = RH_MULTIPLY_F8;
+	if (!rc && run->is->is_eight)
 		rh_model_scale(run->session.model);
-	}
 	return rc ? rc : rh_session_start(&run->session, &work);
 }
 
