@@ -21,7 +21,7 @@ typedef int cuda_kernel(const struct rh_op *op, struct CUstream_st *stream);
 RH_OPS(CUDA_KERNEL, CUDA_NONE)
 #undef CUDA_KERNEL
 #undef CUDA_NONE
-cuda_kernel cuda_grouped_gemm, cuda_grouped_gemm_gradient, cuda_quantise;
+cuda_kernel cuda_grouped_gemm, cuda_grouped_gemm_gradient, cuda_quantise, cuda_transpose;
 /* The same with room for sums of blocks, RH_RMSNORM_PART_BYTES of device memory on a border of 16 that no other work uses meanwhile; NULL:
  * none, and x and dy are read twice where dw is wanted. */
 int cuda_rmsnorm_backward_within(const struct rh_op *op, void *workspace, struct CUstream_st *stream);

@@ -13,6 +13,7 @@
 static cuda_kernel *const kernels[RH_OP_KINDS] = {[RH_OP_GROUPED_GEMM] = cuda_grouped_gemm,
                                                   [RH_OP_GROUPED_GEMM_GRADIENT] = cuda_grouped_gemm_gradient,
                                                   [RH_OP_QUANTISE] = cuda_quantise,
+                                                  [RH_OP_TRANSPOSE] = cuda_transpose,
                                                   RH_OPS(ROW, NONE)};
 
 static _Atomic int64_t launches;

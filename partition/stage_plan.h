@@ -45,6 +45,7 @@ struct rh_stage_plan_request {
 	int64_t cache_rows;                 /* of the KV cache, 0: none */
 	int64_t device_cap_bytes;
 	int small_stages; /* as small as any that fit; 0: those that spare the most recompute, and of these the fewest */
+	int stages_most;  /* of stages that are not cut by the user; 0: any number */
 	enum rh_plain plain;
 	const char *cap_key; /* the key that would raise the cap; NULL: none would */
 	int devices;

@@ -70,6 +70,11 @@ static struct plan_cost cost_lower_bound(struct stage_planner *at, int64_t limit
 	                          .stages = (int)((all + most - 1) / most - 1 + (backward + most - 1) / most)};
 }
 
+static int are_too_many(const struct stage_planner *at, const struct rh_stage_plan *plan)
+{
+	return at->request->stages_most && plan->forward_stages + plan->backward_stages > at->request->stages_most;
+}
+
 /* Packs under a limit, and keeps what costs less than the best, or as much under a smaller limit. */
 static void try_limit(struct search *search, int64_t limit)
 {
@@ -77,6 +82,8 @@ static void try_limit(struct search *search, int64_t limit)
 	if (plan_pack(search->planner, limit, now))
 		return;
 	struct plan_cost cost = cost_of(search->planner, now);
+	if (are_too_many(search->planner, now))
+		return;
 	if (search->cost.stages >= 0 && !cheaper(cost, search->cost) && (cheaper(search->cost, cost) || limit > search->limit))
 		return;
 	search->cost = cost;
@@ -146,7 +153,9 @@ int plan_search(struct stage_planner *at, struct rh_stage_plan *out)
 		try_limits(&search, limit, limits, given, candidate);
 	if (!rc && search.cost.stages < 0) {
 		rc = plan_pack(at, given, now);
-		if (!rc)
+		if (!rc && are_too_many(at, now))
+			rc = rh_fail(RH_DOES_NOT_FIT, "the model needs more than %d stages", at->request->stages_most);
+		else if (!rc)
 			plan_assign(out, now);
 		else if (rc == RH_DOES_NOT_FIT && at->request->forward_cut_count < 0 && at->request->backward_cut_count < 0)
 			rc = plan_refuse(at);

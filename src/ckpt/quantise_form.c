@@ -153,6 +153,12 @@ void rh_form_quantise(enum rh_form form, const float *values, int64_t rows, int6
 	}
 }
 
+void rh_form_quantise_joint(const float *values, int64_t count, float scale, uint8_t *out)
+{
+	for (int64_t i = 0; i < count; i++)
+		out[i] = rh_f32_to_e4m3(rh_bf16_to_f32(rh_f32_to_bf16(values[i])) / scale);
+}
+
 static int compare(const void *a, const void *b)
 {
 	const float *x = a, *y = b;

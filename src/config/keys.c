@@ -249,12 +249,13 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, accumulation_chunk, VERB_DATA | VERB_SPEAKS, .least = 32, .most = 2048,
 	    .help = "products summed in fp16 before they go to fp32, a multiple of 32; unset: 128"),
 	KEY(KEY_BOOL, fp8, VERB_DATA | VERB_SPEAKS, .fallback = "false",
-	    .help = "the linears' products take 8-bit operands, with a scale for each tensor (GPUs of compute capability 8.9 or later)"),
+	    .help = "the linears' products take 8-bit operands, with a scale for each tensor (GPUs of compute capability 8.9 or later); a "
+	            "frozen base is stored so, in half of bf16's bytes"),
 	{.name = "quantize", .type = KEY_CHOICE, .verbs = VERB_PACKS, .offset = DRAFT(quantize), .fallback = "none",
 	    .choices = WORDS("none", "nf4", "fp4", "int8", "fp8", "q4_0", "q8_0", "mxfp4"),
 	    .help = "frozen matrices of a model in full precision are packed so while they are read, but for embedding, head and "
-	            "routers; nf4 and fp4 as bitsandbytes has them, fp8 with a scale for 128 x 128 weights; what a file has packed "
-	            "stays as it is"},
+	            "routers; nf4 and fp4 as bitsandbytes has them, fp8 with a scale for 128 x 128 weights, or where fp8: true "
+	            "multiplies in 8 bits as the product takes it; what a file has packed stays as it is"},
 	{.name = "load_in_4bit", .type = KEY_BOOL, .verbs = VERB_PACKS, .offset = DRAFT(load_in_4bit), .fallback = "false", .unprinted = 1,
 	    .help = "true means quantize: nf4, or what bnb_4bit_quant_type says"},
 	{.name = "load_in_8bit", .type = KEY_BOOL, .verbs = VERB_PACKS, .offset = DRAFT(load_in_8bit), .fallback = "false", .unprinted = 1,

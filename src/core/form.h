@@ -1,7 +1,9 @@
 /* The forms of weights: how a matrix lies in the host's memory and on NVMe, on its way to a device, and on the device until a product
  * needs it. A plain matrix has the model's dtype: products read it. A packed one keeps the bytes of its file, or is made while a file is
  * loaded; DEQUANTISE (device/op.h) makes a plain one of it on the device. Its rows of elements lie one after the other. Where scales lie
- * apart they follow, row after row, and then what the scales themselves are made of; each of the three begins on 4 bytes. */
+ * apart they follow, row after row, and then what the scales themselves are made of; each of the three begins on 4 bytes.
+ * FP8_JOINT is what 8-bit products read as it is: tensors that one product reads lie back to back, and behind the last is the one scale of
+ * all, the power of two that QUANTISE (device/op.h) would make. */
 #ifndef RH_CORE_FORM_H
 #define RH_CORE_FORM_H
 
@@ -45,7 +47,8 @@ enum { RH_FACTORS = 2, RH_NESTED_RUN = 256, RH_NESTED_MAP = 257 };
 	FORM(BNB_FP4_NESTED, "fp4, nested", RH_BNB_FP4, 64, 1, RH_U8, RH_TAIL_NESTED)                                                      \
 	FORM(INT8, "int8", RH_I8, RH_FORM_ALL, 1, RH_F32, RH_TAIL_NONE)                                                                    \
 	FORM(FP8_BLOCKS, "fp8 in blocks", RH_E4M3, 128, 128, RH_F32, RH_TAIL_NONE)                                                         \
-	FORM(FP8, "fp8", RH_E4M3, RH_FORM_ALL, RH_FORM_ALL, RH_F32, RH_TAIL_NONE)
+	FORM(FP8, "fp8", RH_E4M3, RH_FORM_ALL, RH_FORM_ALL, RH_F32, RH_TAIL_NONE)                                                          \
+	FORM(FP8_JOINT, "fp8, one scale a product", RH_E4M3, RH_FORM_ALL, RH_FORM_ALL, RH_F32, RH_TAIL_NONE)
 
 #define RH_FORM_NAME(name, ...) RH_FORM_##name,
 enum rh_form { RH_FORM_PLAIN, RH_FORM_LIST(RH_FORM_NAME) RH_FORMS };

@@ -61,6 +61,7 @@
 	PLAIN(GATE, gate)                                                                                                                  \
 	PLAIN(GATE_BACKWARD, gate_backward)                                                                                                \
 	OWN(QUANTISE, quantise)                                                                                                            \
+	OWN(TRANSPOSE, transpose)                                                                                                          \
 	OWN(SCALED_GEMM, scaled_gemm)                                                                                                      \
 	OWN(ADD_RMSNORM, add_rmsnorm)                                                                                                      \
 	OWN(QK_ROPE, qk_rope)                                                                                                              \
@@ -441,12 +442,15 @@ enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE
 enum { RH_QUANTISE_X, RH_QUANTISE_PART, RH_QUANTISE_SCALE, RH_QUANTISE_Y, RH_QUANTISE_T };
 enum { RH_QUANTISE_PARTS = 512, RH_QUANTISE_RUN = 16 };
 
-/* SCALED_GEMM: d (m,n) = alpha * scale_a * scale_b * op(a) op(b) + c + bias, the scales (1,1) F32, powers of two; c (m,n) of d's dtype, may
- * be d itself, or absent; bias (1,n) BF16 or absent; d F32 or BF16. One of two:
+/* TRANSPOSE: y (c,r) = x (r,c), its rows as columns; both E4M3 or both E5M2, r and c multiples of 16, rows begin on 16 bytes. */
+enum { RH_TRANSPOSE_X, RH_TRANSPOSE_Y };
+
+/* SCALED_GEMM: d (m,n) = alpha * scale_a * scale_b * op(a) op(b) + c + bias, the scales (1,1) F32; c (m,n) of d's dtype, may be d itself,
+ * or absent; bias (1,n) BF16 or absent; d F32 or BF16. One of two:
  * - chunk 0: a (m,k) and b (n,k), trans_b, E4M3 or E5M2, not both E5M2; n and k multiples of 16. Products are summed in fp32.
  * - chunk, a multiple of 32, at most 2048: a, b BF16 as in GEMM, but not both transposed. Elements of a and b are divided by their scales
- *   and rounded to fp16, products summed in fp16 (rounded after each 16 of k) over chunks of k, whose sums are added up in fp32. No chunk
- *   can overflow when both limits were rh_half_limit(chunk).
+ *   and rounded to fp16, products summed in fp16 (rounded after each 16 of k) over chunks of k, whose sums are added up in fp32. The
+ *   scales are powers of two, and no chunk can overflow when both limits were rh_half_limit(chunk).
  * Rows of all matrices begin on 16 bytes; k is not 0. */
 enum {
 	RH_SCALED_GEMM_A,

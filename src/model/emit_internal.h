@@ -23,6 +23,10 @@ struct rh_view emit_gradient(const struct rh_emit *emit, const struct rh_layer *
 
 /* pack.c: the same for a matrix that may be packed: a plain view. It may lie in the arena, so the caller marks and resets that. */
 struct rh_view emit_matrix(struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols);
+/* The matrix (rows, cols) that begins with `tensor` of the layer's base block as an 8-bit product reads it: straight, or across, which may
+ * be made in the arena. 0: it is not stored for that. */
+int emit_eight_bits(struct rh_emit *emit, const struct rh_layer *layer, int tensor, int across, int64_t rows, int64_t cols,
+                    struct rh_scaled *out);
 /* y (n,cols) = those rows of a packed tensor that index (n,1) names; 0: it is not packed, and nothing is emitted. */
 int emit_packed_rows(struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, struct rh_view index, struct rh_view y);
 
@@ -43,6 +47,8 @@ void emit_scale_block(struct rh_emit *emit, const struct rh_block *block, char *
 /* Quantises dy (T,out) for dx and dW at once; all absent where their products take it as it is. `straight` is freed by resetting the arena
  * to *mark, the others lie below. */
 struct rh_scaled emit_scaled_gradient(struct rh_emit *emit, struct rh_view dy, struct rh_view dx, int64_t *mark);
+/* The same with the base's matrix (out, in), which the product lacks: as it is stored, where it is stored in 8 bits. */
+void emit_base_product(struct rh_emit *emit, const struct rh_layer *layer, int tensor, int64_t out, int64_t in, struct emit_product p);
 /* y (1,c) += sums over the rows of x: a bias's gradient. */
 void emit_column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);

@@ -47,12 +47,8 @@ static int any_adapted(const struct rh_layer *layer, struct emit_linears which)
 static void multiply_base(struct rh_emit *emit, const struct rh_layer *layer, struct emit_linears which, struct emit_product p)
 {
 	const struct rh_linear *linear = &layer->proj[which.first];
-	int64_t mark = emit->arena->used;
 	p.alpha = factor_of(linear);
-	p.of_b = emit_scaled_matrix(emit, layer, linear->weight);
-	p.b = emit_matrix(emit, layer, 0, linear->weight, total_out(layer, which), linear->inputs);
-	emit_linear_product(emit, &p);
-	rh_arena_reset(emit->arena, mark);
+	emit_base_product(emit, layer, linear->weight, total_out(layer, which), linear->inputs, p);
 }
 
 /* One op of all adapters of the joint: `wide` as the kind has it, lows and matrices those of the modules that have an adapter. more: c of

@@ -51,8 +51,10 @@ struct rh_tensor {
 	struct rh_initial initial;
 	int may_pack; /* products ask for it as a matrix (emit_matrix), whatever its form */
 	int is_table; /* the embedding's or the head's */
+	int may_feed; /* a linear's, of lengths that 8-bit products take (rh_model_pack) */
 	/* of a block with packed tensors (rh_model_pack) */
 	enum rh_form form;
+	int feeds;      /* 8-bit products read it as it is stored; a backward's reads its transpose, which lies where plain matrices do */
 	int64_t stored; /* bytes from the block's first, as devices read it */
 	int64_t plain;  /* elements from the first of the block's plain matrices; -1: it has no place among them */
 	int64_t scaled; /* of a matrix that begins here: bytes from the first of what is made of the block (rh_model_scale); 0: nothing is */
@@ -270,8 +272,9 @@ static inline int rh_model_trains_tied(const struct rh_model *model)
 }
 /* Makes no block trainable: for a model that only infers. */
 void rh_model_freeze(struct rh_model *model);
-/* Gives matrices of frozen blocks the forms that `form` has for them, where products can read them so. After rh_model_freeze; before
- * anything is planned or emitted. */
+/* Gives matrices of frozen blocks the forms that `form` has for them, where products can read them so; FP8_JOINT only of tensors that may
+ * feed, and where all that one product reads have it (else it asks once more, and none may feed). After rh_model_freeze and once `multiply`
+ * is set; before anything is planned or emitted. */
 void rh_model_pack(struct rh_model *model, enum rh_form (*form)(const void *context, const struct rh_tensor *tensor), const void *context);
 /* Is any tensor packed? */
 int rh_model_is_packed(const struct rh_model *model);

@@ -13,6 +13,8 @@ enum {
 int model_lowest_trained(const struct rh_model *model);
 /* How many tensors are the matrix that begins with this one. */
 int block_matrix_tensors(const struct rh_block *block, int first);
+/* scaled.c: sets may_feed of linears' tensors, where the model multiplies in 8 bits. */
+void model_mark_eight(struct rh_model *model);
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora) RH_MUST;
 
 #endif

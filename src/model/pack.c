@@ -14,28 +14,34 @@ int block_matrix_tensors(const struct rh_block *block, int first)
 static int is_continued(const struct rh_block *block, int t)
 {
 	const struct rh_tensor *tensor = &block->tensor[t];
-	return t > 0 && tensor->joins && tensor->form == tensor[-1].form && (!tensor->form || !rh_form_traits(tensor->form)->run);
+	enum rh_form form = tensor->form;
+	return t > 0 && tensor->joins && form == tensor[-1].form && (!form || form == RH_FORM_FP8_JOINT || !rh_form_traits(form)->run);
 }
 
-static int64_t bytes_of(const struct rh_tensor *tensor, enum rh_dtype plain)
+/* Of tensors with a joint scale it lies behind the last. */
+static int64_t bytes_of(const struct rh_block *block, int t, enum rh_dtype plain)
 {
+	const struct rh_tensor *tensor = &block->tensor[t];
 	int64_t rows = tensor->rows, cols = tensor->cols;
+	if (tensor->form == RH_FORM_FP8_JOINT && t + 1 < block->tensors && is_continued(block, t + 1))
+		return rh_form_element_bytes(tensor->form, rows, cols);
 	return tensor->form ? rh_form_bytes(tensor->form, rows, cols) : rh_dtype_bytes(plain, rows * cols);
 }
 
-/* Of tensors that are one matrix some may be packed and others not: then all of them have a place among the plain matrices. */
-static void lay_out_plain(struct rh_block *block)
+/* Of tensors that are one matrix some may be packed and others not: then all of them have a place among the plain matrices. One that feeds
+ * has its transpose there, of half as many bytes as bf16's, where there are backwards. */
+static void lay_out_plain(struct rh_block *block, int trains)
 {
 	for (int t = 0, count; t < block->tensors; t += count) {
-		int is_packed = 0;
+		int is_packed = 0, feeds = block->tensor[t].feeds;
 		count = block_matrix_tensors(block, t);
 		for (int i = t; i < t + count; i++)
 			is_packed |= block->tensor[i].form != RH_FORM_PLAIN;
 		block->plain_elements = rh_align_up(block->plain_elements, MODEL_GAP);
 		for (int i = t; i < t + count; i++) {
 			struct rh_tensor *tensor = &block->tensor[i];
-			tensor->plain = is_packed ? block->plain_elements : -1;
-			block->plain_elements += is_packed ? tensor->rows * tensor->cols : 0;
+			tensor->plain = is_packed && (!feeds || trains) ? block->plain_elements : -1;
+			block->plain_elements += tensor->plain < 0 ? 0 : tensor->rows * tensor->cols / (feeds ? 2 : 1);
 		}
 	}
 }
@@ -46,26 +52,62 @@ static void lay_out_packed(struct rh_block *block, enum rh_dtype plain)
 	for (int t = 0; t < block->tensors; t++) {
 		struct rh_tensor *tensor = &block->tensor[t];
 		tensor->stored = is_continued(block, t) ? at : rh_align_up(at, RH_ALIGN);
-		at = tensor->stored + bytes_of(tensor, plain);
+		at = tensor->stored + bytes_of(block, t, plain);
 	}
 	block->packed_bytes = rh_align_up(at, RH_ALIGN);
 }
 
+struct forms {
+	enum rh_form (*of)(const void *context, const struct rh_tensor *tensor);
+	const void *context;
+};
+
+/* Of the `count` tensors of one matrix; how many may feed its product as they are stored. */
+static int choose_forms(const struct forms *forms, struct rh_tensor *tensor, int count, int may_pack)
+{
+	int feed = 0;
+	for (int i = 0; i < count; i++) {
+		enum rh_form form = may_pack && tensor[i].may_pack ? forms->of(forms->context, &tensor[i]) : RH_FORM_PLAIN;
+		RH_ASSERT(!form || tensor[i].cols % rh_dtype_block(rh_form_traits(form)->element) == 0);
+		RH_ASSERT(form != RH_FORM_FP8_JOINT || tensor[i].may_feed);
+		tensor[i].form = form;
+		feed += form == RH_FORM_FP8_JOINT || (form == RH_FORM_FP8 && count == 1 && tensor[i].may_feed);
+	}
+	return feed;
+}
+
+static int pack_block(const struct forms *forms, struct rh_block *block)
+{
+	int any = 0;
+	for (int t = 0, count; t < block->tensors; t += count) {
+		struct rh_tensor *tensor = &block->tensor[t];
+		count = block_matrix_tensors(block, t);
+		int feed = choose_forms(forms, tensor, count, !block->trainable);
+		if (feed && feed < count) {
+			for (int i = 0; i < count; i++)
+				tensor[i].may_feed = 0;
+			feed = choose_forms(forms, tensor, count, !block->trainable);
+		}
+		for (int i = 0; i < count; i++) {
+			tensor[i].feeds = feed > 0;
+			any |= tensor[i].form != RH_FORM_PLAIN;
+		}
+	}
+	return any;
+}
+
 void rh_model_pack(struct rh_model *model, enum rh_form (*form)(const void *context, const struct rh_tensor *tensor), const void *context)
 {
+	int trains = 0;
+	model_mark_eight(model);
+	for (int b = 0; b < model->blocks; b++)
+		trains |= model->block[b].trainable;
 	for (int b = 0; b < model->blocks; b++) {
 		struct rh_block *block = &model->block[b];
-		int any = 0;
-		for (int t = 0; t < block->tensors; t++) {
-			struct rh_tensor *tensor = &block->tensor[t];
-			tensor->form = tensor->may_pack && !block->trainable ? form(context, tensor) : RH_FORM_PLAIN;
-			RH_ASSERT(!tensor->form || tensor->cols % rh_dtype_block(rh_form_traits(tensor->form)->element) == 0);
-			any |= tensor->form != RH_FORM_PLAIN;
-		}
 		block->packed_bytes = block->plain_elements = 0;
-		if (!any)
+		if (!pack_block(&(struct forms){form, context}, block))
 			continue;
-		lay_out_plain(block);
+		lay_out_plain(block, trains);
 		lay_out_packed(block, model->dtype);
 	}
 }
@@ -107,7 +149,7 @@ struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, 
 	const struct rh_tensor *of = &block->tensor[tensor];
 	struct rh_tensor_form form = {of->form, plain, block->packed_bytes ? of->stored : rh_dtype_bytes(plain, of->offset), 0};
 	form.dtype = of->form ? rh_form_traits(of->form)->element : plain;
-	form.bytes = bytes_of(of, plain);
+	form.bytes = bytes_of(block, tensor, plain);
 	return form;
 }
 
@@ -153,25 +195,69 @@ static void make_plain(struct rh_emit *emit, const struct rh_block *block, int t
 	}
 }
 
+static int64_t rows_of_matrix(const struct rh_block *block, int t)
+{
+	int64_t rows = 0;
+	for (int i = t; i < t + block_matrix_tensors(block, t); i++)
+		rows += block->tensor[i].rows;
+	return rows;
+}
+
+/* Of a matrix that feeds, which begins with tensor t: its transpose. */
+static void transpose(struct rh_emit *emit, const struct rh_block *block, int t, char *from, char *to)
+{
+	int64_t rows = rows_of_matrix(block, t), cols = block->tensor[t].cols;
+	struct rh_op op = {.kind = RH_OP_TRANSPOSE};
+	op.operand[RH_TRANSPOSE_X] = rh_view_of(from + block->tensor[t].stored, RH_E4M3, rows, cols);
+	op.operand[RH_TRANSPOSE_Y] = rh_view_of(to, RH_E4M3, cols, rows);
+	emit_op(emit, &op);
+}
+
 int rh_block_make_plain(struct rh_emit *emit, int b, char *from, char *to)
 {
 	const struct rh_block *block = &emit->model->block[b];
-	for (int t = 0; t < block->tensors; t += block_matrix_tensors(block, t))
-		if (block->tensor[t].plain >= 0)
-			make_plain(emit, block, t, from, to + rh_dtype_bytes(emit->model->dtype, block->tensor[t].plain));
+	for (int t = 0; t < block->tensors; t += block_matrix_tensors(block, t)) {
+		const struct rh_tensor *tensor = &block->tensor[t];
+		if (tensor->plain >= 0)
+			(tensor->feeds ? transpose : make_plain)(emit, block, t, from,
+			                                         to + rh_dtype_bytes(emit->model->dtype, tensor->plain));
+	}
 	emit_scale_block(emit, block, from, to);
 	return emit->rc;
+}
+
+int emit_eight_bits(struct rh_emit *emit, const struct rh_layer *layer, int tensor, int across, int64_t rows, int64_t cols,
+                    struct rh_scaled *out)
+{
+	int b = layer->block[0];
+	const struct rh_block *block = &emit->model->block[b];
+	const struct rh_tensor *of = &block->tensor[tensor];
+	if (!block->packed_bytes || !of->feeds || of->joins || rows != rows_of_matrix(block, tensor))
+		return 0;
+	char *any = (char *)(uintptr_t)RH_ALIGN, *from = emit->launch ? emit->weights[b] : any; /* measuring: any address */
+	*out = (struct rh_scaled){.scale = rh_view_of(from + of->stored + rh_form_scales_at(of->form, rows, cols), RH_F32, 1, 1)};
+	if (!across) {
+		out->straight = rh_view_of(from + of->stored, RH_E4M3, rows, cols);
+	} else if (emit->plain && of->plain >= 0) {
+		char *to = (emit->launch ? emit->plain[b] : any) + rh_dtype_bytes(emit->model->dtype, of->plain);
+		out->across = rh_view_of(to, RH_E4M3, cols, rows);
+	} else {
+		out->across = emit_take(emit->arena, RH_E4M3, cols, rows);
+		transpose(emit, block, tensor, from, out->across.data);
+	}
+	return 1;
 }
 
 struct rh_view emit_matrix(struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols)
 {
 	int b = layer->block[which];
 	const struct rh_block *block = &emit->model->block[b];
-	if (!block->packed_bytes || block->tensor[tensor].plain < 0)
+	int feeds = block->tensor[tensor].feeds; /* where its product is not in 8 bits after all */
+	if (!block->packed_bytes || (!feeds && block->tensor[tensor].plain < 0))
 		return emit_weight(emit, layer, which, tensor, rows, cols);
 	enum rh_dtype act = emit->model->dtype;
 	char *any = (char *)(uintptr_t)RH_ALIGN; /* measuring: any address */
-	if (emit->plain)
+	if (emit->plain && !feeds)
 		return rh_view_of((emit->launch ? emit->plain[b] : any) + rh_dtype_bytes(act, block->tensor[tensor].plain), act, rows,
 		                  cols);
 	struct rh_view y = emit_act(emit, rows, cols);

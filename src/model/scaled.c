@@ -171,7 +171,7 @@ static void place_scaled(struct rh_model *model, const struct rh_layer *layer, s
 		int t = layer->proj[p].joins || !layer->proj[p].outputs ? -1 : layer->proj[p].weight;
 		struct rh_scaled none;
 		struct rh_view matrix = t < 0 ? (struct rh_view){0} : shape_of(block, t);
-		if (t < 0 || matrix.rows % unit || matrix.cols % unit)
+		if (t < 0 || block->tensor[t].feeds || matrix.rows % unit || matrix.cols % unit)
 			continue;
 		block->tensor[t].scaled = plain + at;
 		at += scaled_at(model->multiply, (char *)(uintptr_t)RH_ALIGN, matrix, &none);
@@ -213,6 +213,41 @@ void emit_scale_block(struct rh_emit *emit, const struct rh_block *block, char *
 		(void)scaled_at(emit->model->multiply, to + tensor->scaled, matrix, &made);
 		quantise(emit, matrix, rh_view_of(to + parts, RH_F32, 1, RH_QUANTISE_PARTS), &made);
 	}
+}
+
+void emit_base_product(struct rh_emit *emit, const struct rh_layer *layer, int tensor, int64_t out, int64_t in, struct emit_product p)
+{
+	int64_t mark = emit->arena->used;
+	if (fits(&p, emit->model->multiply) && emit_eight_bits(emit, layer, tensor, !p.trans_b, out, in, &p.of_b)) {
+		emit_scaled_product(emit, &p);
+	} else {
+		p.of_b = emit_scaled_matrix(emit, layer, tensor);
+		p.b = emit_matrix(emit, layer, 0, tensor, out, in);
+		emit_linear_product(emit, &p);
+	}
+	rh_arena_reset(emit->arena, mark);
+}
+
+/* Marks those of a layer's matrices whose products take 8-bit operands. */
+static void mark_layer(struct rh_layer *layer, struct rh_block *block)
+{
+	int64_t unit = unit_of(RH_MULTIPLY_F8);
+	for (int p = 0, joint = 1; p < RH_PROJS; p += joint) {
+		const struct rh_linear *first = &layer->proj[p];
+		int64_t out = first->outputs;
+		for (joint = 1; p + joint < RH_PROJS && first[joint].joins; joint++)
+			out += first[joint].outputs;
+		for (int i = 0; i < joint; i++)
+			if (first[i].weight >= 0)
+				block->tensor[first[i].weight].may_feed = first->inputs % unit == 0 && out % unit == 0;
+	}
+}
+
+void model_mark_eight(struct rh_model *model)
+{
+	for (int l = 0; model->multiply == RH_MULTIPLY_F8 && l < model->layers; l++)
+		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].block[0] >= 0)
+			mark_layer(&model->layer[l], &model->block[model->layer[l].block[0]]);
 }
 
 /* How many of a block's projections have a length that is no multiple of `unit`. */

@@ -97,8 +97,9 @@ static int fit(struct planning *planning, struct choice choice, struct candidate
 	int64_t spare = planning->stages.devices > 1 ? planning->stages.devices * planning->stages.train_round : 0;
 	if (!rc && out->spare >= spare)
 		return 0;
-	if (choice.cutter != CUT_FOR_LONG_ROUNDS || out->cap_bytes < 0 || out->bytes.boundaries_nvme ||
-	    !(most = allowed_stages(planning, out)))
+	/* one device cuts small stages, which leave room to keep activations */
+	int cuts_many = choice.cutter == CUT_FOR_LONG_ROUNDS || (choice.cutter == CUT_BY_MEMORY && planning->stages.devices == 1);
+	if (!cuts_many || out->cap_bytes < 0 || out->bytes.boundaries_nvme || !(most = allowed_stages(planning, out)))
 		return rc;
 	rh_error_clear();
 	choice.stages_most = most;
@@ -213,6 +214,21 @@ static int consider_all(struct choosing *at)
 	             : consider_rounds(at, rh_roundpipe_default_round(planning->executor.train_micro_batches, planning->stages.devices));
 }
 
+/* Shorter rounds have fewer boundaries in the host's memory, so that stages may be small enough for a room for plain matrices; but weights
+ * travel more often. */
+static int consider_shorter(struct choosing *at)
+{
+	enum { PARTS = 4 };
+	int64_t round = at->best.choice.round;
+	int rc = 0;
+	if (!round || at->best.stages.plain_bytes || at->planning->request->config->round_micro_batches)
+		return 0;
+	at->plain = RH_PLAIN_IN_ROOM;
+	for (int parts = 2; !rc && parts <= PARTS && parts <= round; parts++)
+		rc = consider(at, rh_round_count(round, parts), CUT_FOR_LONG_ROUNDS);
+	return rc;
+}
+
 /* A packed model that stays on its device has each product's matrix made plain for each micro-batch: stages that come and go, with a room
  * for plain matrices, may be faster. Where stages with a room are too many for the host's memory, those without one are larger. */
 static int consider_plain(struct choosing *at)
@@ -220,7 +236,8 @@ static int consider_plain(struct choosing *at)
 	if (!rh_model_makes_plain(at->planning->request->model) || (at->best.choice.round && !at->some_have_no_room))
 		return 0;
 	at->plain = at->best.choice.round ? RH_PLAIN_IN_ROOM : RH_PLAIN_BY_PRODUCT;
-	return consider_all(at);
+	int rc = consider_all(at);
+	return rc ? rc : consider_shorter(at);
 }
 
 int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS_MOST], int *count)

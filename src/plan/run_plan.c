@@ -91,6 +91,7 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	request.device_cap_bytes = cap >> candidate->choice.halvings;
 	request.small_stages = candidate->choice.cutter == CUT_EACH_LAYER;
 	request.plain = candidate->choice.plain;
+	request.stages_most = candidate->choice.cutter == CUT_BY_MEMORY ? candidate->choice.stages_most : 0;
 	int rc = pack_stages(planning, &request, candidate->choice.cutter, &candidate->stages);
 	if (rc) {
 		candidate->no_stages_fit = rc == RH_DOES_NOT_FIT;

@@ -320,17 +320,20 @@ static int check_tied(const struct rh_session *session)
 	                        "tie_word_embeddings: false into the model's config.json");
 }
 
-/* What a file has packed stays so; of the rest the keys say what becomes packed, but for embedding and head. */
+/* What a file has packed stays so; of the rest the keys say what becomes packed, but for embedding and head. What products take in 8 bits
+ * is stored for them. */
 static enum rh_form form_of(const void *context, const struct rh_tensor *tensor)
 {
 	const struct rh_session *session = context;
 	enum rh_form stored = session->source ? rh_source_form(session->source, tensor) : RH_FORM_PLAIN, made = session->config->quantize;
+	if (!stored && tensor->may_feed && (!made || made == RH_FORM_FP8_BLOCKS))
+		return RH_FORM_FP8_JOINT;
 	return stored || !made || tensor->is_table || !rh_form_takes(made, tensor->cols) ? stored : made;
 }
 
 void rh_session_pack(const struct rh_session *session, struct rh_model *model)
 {
-	if (session->source || session->config->quantize)
+	if (session->source || session->config->quantize || session->config->fp8)
 		rh_model_pack(model, form_of, session);
 	rh_model_scale(model);
 }

@@ -29,16 +29,24 @@ static void report_kept_boundaries(const struct rh_session *session)
 static void report_packed(const struct rh_session *session)
 {
 	const struct rh_model *model = session->model;
-	int64_t matrices = 0, elements = 0, bytes = 0;
+	int64_t matrices = 0, elements = 0, bytes = 0, feeding = 0, feeding_bytes = 0;
 	for (int b = 0; b < model->blocks; b++)
 		for (int t = 0; t < model->block[b].tensors; t++) {
 			const struct rh_tensor *tensor = &model->block[b].tensor[t];
 			if (!tensor->form)
 				continue;
+			if (tensor->form == RH_FORM_FP8_JOINT) {
+				feeding++;
+				feeding_bytes += rh_block_tensor(&model->block[b], t, model->dtype).bytes;
+				continue;
+			}
 			matrices++;
 			elements += tensor->rows * tensor->cols;
 			bytes += rh_block_tensor(&model->block[b], t, model->dtype).bytes;
 		}
+	if (feeding)
+		rh_note("fp8: %lld frozen matrices are in 8 bits, in %.1f MiB, as their products take them", (long long)feeding,
+		        (double)feeding_bytes / 1048576);
 	if (matrices)
 		rh_note("base: %lld matrices %s%s, %.1f M weights in %.1f MiB; %s", (long long)matrices,
 		        session->config->quantize ? "are packed, those that their file does not have so in "

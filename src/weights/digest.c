@@ -17,7 +17,8 @@ static int add_tensor(const struct rh_source *source, const struct rh_model *mod
 	char room[RH_SOURCE_NAME];
 	const char *name = rh_weights_source_name(source, model, tensor, room);
 	*hash = XXH3_64bits_withSeed(tensor->name, strlen(tensor->name), *hash);
-	if (tensor->form && name && tensor->form != rh_source_form(source, tensor)) { /* made packed here: other values than the file's */
+	/* made packed here: other values than the file's; those of FP8_JOINT are the way of the products, not of the base */
+	if (tensor->form && tensor->form != RH_FORM_FP8_JOINT && name && tensor->form != rh_source_form(source, tensor)) {
 		const char *form = rh_form_traits(tensor->form)->name;
 		*hash = XXH3_64bits_withSeed(form, strlen(form), *hash);
 	}

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/fault.h"
 #include "core/float16.h"
+#include "core/float8.h"
 #include "core/minmax.h"
 #include "core/text.h"
 
@@ -274,6 +275,8 @@ struct filling {
 	int block, tensor;
 	int is_stored;        /* packed as the file has it */
 	float *scale;         /* made packed here: the numbers of its scales, where they lie apart */
+	float joint;          /* FP8_JOINT: the scale of all tensors that one product reads */
+	float *largest;       /* magnitude in bf16 of each piece, where that is to be found */
 	int64_t piece, total; /* elements */
 	struct rh_fault fault;
 };
@@ -295,6 +298,8 @@ static int fill_packed(const struct filling *f, int64_t first, int64_t count, co
 		goto out;
 	if (f->is_stored)
 		rc = rh_source_read_packed(f->source, f->name, before, rows, packed);
+	else if (form == RH_FORM_FP8_JOINT)
+		rh_form_quantise_joint(values, count, f->joint, (uint8_t *)packed);
 	else
 		rh_form_quantise(form, values, rows, cols, packed,
 		                 f->scale ? f->scale + rh_form_scale_rows(form, before) * rh_form_runs(form, cols) : NULL);
@@ -304,6 +309,17 @@ static int fill_packed(const struct filling *f, int64_t first, int64_t count, co
 out:
 	rh_free(packed);
 	return rc;
+}
+
+/* Of what is no number the magnitude is none either; infinity is above all others. */
+static float largest_in_bf16(const float *values, int64_t count)
+{
+	uint32_t most = 0;
+	for (int64_t i = 0; i < count; i++) {
+		uint32_t bits = rh_f32_bits(rh_bf16_to_f32(rh_f32_to_bf16(values[i]))) & 0x7fffffffu;
+		most = bits > most ? bits : most;
+	}
+	return rh_bits_f32(most);
 }
 
 static void fill_piece(void *context, int64_t i)
@@ -318,7 +334,9 @@ static void fill_piece(void *context, int64_t i)
 		rc = rh_source_read(f->source, f->name, first, count, RH_F32, buffer);
 	else if (!rc)
 		rh_model_initial(f->model, f->seed, f->block, f->tensor, first, count, buffer);
-	if (!rc && tensor_of(f)->form)
+	if (!rc && f->largest)
+		f->largest[i] = largest_in_bf16(buffer, count);
+	else if (!rc && tensor_of(f)->form)
 		rc = fill_packed(f, first, count, buffer);
 	else if (!rc)
 		rc = rh_store_set(f->store, f->block, f->tensor, first, count, buffer);
@@ -361,41 +379,95 @@ out:
 	return rc;
 }
 
-static int load_tensor(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store, int b, int t,
-                       struct rh_pool *pool)
+/* What all of a block's tensors are filled from. */
+struct loader {
+	const struct rh_source *source;
+	uint64_t seed;
+	const struct rh_model *model;
+	struct rh_store *store;
+	struct rh_pool *pool;
+};
+
+/* In pieces of whole rows, as many as `tall` goes into. */
+static struct filling filling_of(const struct loader *from, int b, int t, int64_t tall, char room[RH_SOURCE_NAME])
 {
-	const struct rh_tensor *tensor = &model->block[b].tensor[t];
+	const struct rh_tensor *tensor = &from->model->block[b].tensor[t];
+	int64_t rows = (rh_max(APART / tensor->cols, 1) + tall - 1) / tall * tall;
+	return (struct filling){.source = from->source,
+	                        .name = rh_weights_source_name(from->source, from->model, tensor, room),
+	                        .model = from->model,
+	                        .store = from->store,
+	                        .seed = from->seed,
+	                        .block = b,
+	                        .tensor = t,
+	                        .piece = rows * tensor->cols,
+	                        .total = tensor->rows * tensor->cols};
+}
+
+/* The largest magnitude of a tensor in bf16. */
+static int find_largest(struct filling *f, struct rh_pool *pool, float *most)
+{
+	int64_t pieces = (f->total + f->piece - 1) / f->piece;
+	f->largest = rh_alloc((size_t)pieces, sizeof *f->largest);
+	if (!f->largest)
+		return -ENOMEM;
+	int rc = fill_all(f, pool);
+	*most = largest_in_bf16(f->largest, rc ? 0 : pieces);
+	rh_free(f->largest);
+	f->largest = NULL;
+	return rc;
+}
+
+/* Tensors that one product reads, from t on: each is read twice, as their scale is the largest's. */
+static int load_joint(const struct loader *from, int b, int t)
+{
+	const struct rh_block *block = &from->model->block[b];
 	char room[RH_SOURCE_NAME];
-	int64_t rows = rh_max(APART / tensor->cols, 1);
-	struct filling filling = {.source = source,
-	                          .name = rh_weights_source_name(source, model, tensor, room),
-	                          .model = model,
-	                          .store = store,
-	                          .seed = seed,
-	                          .block = b,
-	                          .tensor = t,
-	                          .total = tensor->rows * tensor->cols};
-	if (tensor->form) {
-		int64_t tall = rh_form_traits(tensor->form)->tall;
-		filling.is_stored = source && rh_source_form(source, tensor) == tensor->form;
-		rows = filling.is_stored ? rows : (rows + tall - 1) / tall * tall;
+	int end = t + 1, rc = 0;
+	float most[2] = {0, 0};
+	while (end < block->tensors && block->tensor[end].joins)
+		end++;
+	for (int i = t; !rc && i < end; i++) {
+		struct filling filling = filling_of(from, b, i, 1, room);
+		rc = find_largest(&filling, from->pool, &most[1]);
+		most[0] = largest_in_bf16(most, 2);
 	}
-	filling.piece = rows * tensor->cols;
+	const float scale = rh_power_scale(most[0], RH_E4M3_LARGEST);
+	for (int i = t; !rc && i < end; i++) {
+		struct filling filling = filling_of(from, b, i, 1, room);
+		filling.joint = scale;
+		rc = fill_all(&filling, from->pool);
+	}
+	const struct rh_tensor *last = &block->tensor[end - 1];
+	int64_t at = rh_form_scales_at(last->form, last->rows, last->cols);
+	return rc ? rc : rh_store_set_packed(from->store, b, end - 1, at, (int64_t)sizeof scale, &scale);
+}
+
+static int load_tensor(const struct loader *from, int b, int t)
+{
+	const struct rh_tensor *tensor = &from->model->block[b].tensor[t];
+	char room[RH_SOURCE_NAME];
+	if (tensor->form == RH_FORM_FP8_JOINT)
+		return tensor->joins ? 0 : load_joint(from, b, t);
+	int is_stored = tensor->form && from->source && rh_source_form(from->source, tensor) == tensor->form;
+	struct filling filling = filling_of(from, b, t, tensor->form && !is_stored ? rh_form_traits(tensor->form)->tall : 1, room);
+	filling.is_stored = is_stored;
 	if (tensor->form && rh_form_traits(tensor->form)->run)
-		return fill_with_scales(&filling, pool);
-	return fill_all(&filling, pool);
+		return fill_with_scales(&filling, from->pool);
+	return fill_all(&filling, from->pool);
 }
 
 int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store,
                     struct rh_pool *pool, const struct rh_loading *loading)
 {
+	const struct loader from = {source, seed, model, store, pool};
 	int rc = 0;
 	int64_t done = 0, all = 0;
 	for (int b = 0; b < model->blocks; b++)
 		all += rh_block_bytes(&model->block[b], model->dtype);
 	for (int b = 0; !rc && b < model->blocks; b++) {
 		for (int t = 0; !rc && t < model->block[b].tensors; t++)
-			rc = load_tensor(source, seed, model, store, b, t, pool);
+			rc = load_tensor(&from, b, t);
 		done += rh_block_bytes(&model->block[b], model->dtype);
 		if (!rc && loading)
 			loading->tell(loading->context, done, all);

@@ -72,6 +72,7 @@ static void test_scaled_gemm_equals_the_oracle(void **state)
 	rh_error_clear();
 	scaled_gemm_each(scaled_half, 4, check_scaled);
 	scaled_quantise_each(check_scaled);
+	scaled_transpose_each(check_scaled);
 	scaled_device.device->ops->close(scaled_device.device);
 	cudaemu_release();
 }

@@ -1,4 +1,4 @@
-/* QUANTISE and SCALED_GEMM with fp16 sums; that of 8-bit operands is cuBLASLt's, tested through the device. */
+/* QUANTISE, TRANSPOSE, and SCALED_GEMM with fp16 sums; that of 8-bit operands is cuBLASLt's, tested through the device. */
 #include "kernel_case.h"
 
 #include "scaled_case.h"
@@ -10,6 +10,11 @@ static void check_quantise(struct op_case *c, uint64_t *seed)
 	kernel_check(c, cuda_quantise, seed);
 }
 
+static void check_transpose(struct op_case *c, uint64_t *seed)
+{
+	kernel_check(c, cuda_transpose, seed);
+}
+
 static void check_half_gemm(struct op_case *c, uint64_t *seed)
 {
 	kernel_check(c, cuda_half_gemm, seed);
@@ -19,6 +24,13 @@ static void test_quantise_equals_the_oracle(void **state)
 {
 	(void)state;
 	scaled_quantise_each(check_quantise);
+	cudaemu_release();
+}
+
+static void test_transpose_equals_the_oracle(void **state)
+{
+	(void)state;
+	scaled_transpose_each(check_transpose);
 	cudaemu_release();
 }
 
@@ -45,6 +57,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_quantise_equals_the_oracle),
+	        cmocka_unit_test(test_transpose_equals_the_oracle),
 	        cmocka_unit_test(test_half_gemm_equals_the_oracle),
 	        cmocka_unit_test(test_half_gemm_of_an_infinity_is_nan),
 	};

@@ -172,6 +172,22 @@ static void test_losses_on_packed_bases_are_those_on_plain_ones(void **state)
 	}
 }
 
+/* A base that is stored as 8-bit products take it, beside one that each product quantises: the same bits. */
+static void test_fp8_losses_on_a_base_in_8_bits_are_those_on_one_that_products_quantise(void **state)
+{
+	(void)state;
+	struct packed_case is = {.file = "tests/reference/models/qwen3", .device = "emu:1", .dtype = RH_BF16, .is_plain = 1, .fp8 = 1};
+	double plain[PACKED_STEPS], stored[PACKED_STEPS];
+	packed_losses(&is, plain);
+	is.is_plain = 0;
+	packed_losses(&is, stored);
+	assert_memory_equal(plain, stored, sizeof plain);
+	is.device = "emu:2";
+	packed_losses(&is, stored);
+	assert_memory_equal(plain, stored, sizeof plain);
+	cudaemu_release();
+}
+
 static void test_fp16_sums_lora_losses_are_near_bf16(void **state)
 {
 	(void)state;
@@ -404,6 +420,7 @@ int main(void)
 	        cmocka_unit_test(test_linear_attention_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_losses_of_balanced_experts_are_the_cpu_devices),
 	        cmocka_unit_test(test_losses_on_packed_bases_are_those_on_plain_ones),
+	        cmocka_unit_test(test_fp8_losses_on_a_base_in_8_bits_are_those_on_one_that_products_quantise),
 	        cmocka_unit_test(test_fp16_sums_lora_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp16_sums_full_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp8_lora_losses_are_near_bf16),

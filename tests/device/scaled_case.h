@@ -1,4 +1,4 @@
-/* QUANTISE and SCALED_GEMM, in cases that the oracle, the CPU device and the kernels share. */
+/* QUANTISE, TRANSPOSE and SCALED_GEMM, in cases that the oracle, the CPU device and the kernels share. */
 #ifndef RH_TESTS_DEVICE_SCALED_CASE_H
 #define RH_TESTS_DEVICE_SCALED_CASE_H
 
@@ -57,6 +57,22 @@ static inline void scaled_quantise_each(void (*check)(struct op_case *c, uint64_
 	for (int k = 0; k < 3; k++) { /* zeros; one infinity; a NaN among zeros */
 		static const int full[] = {SCALED_ZERO, SCALED_NAN, SCALED_ZERO | SCALED_NAN};
 		struct op_case c = scaled_quantise_case(RH_BF16, 33, 24, 0, SCALED_Y | SCALED_T | full[k], &seed);
+		check(&c, &seed);
+	}
+}
+
+static inline void scaled_transpose_each(void (*check)(struct op_case *c, uint64_t *seed))
+{
+	static const int64_t shapes[][3] = {{16, 16, 0}, {16, 80, 16}, {64, 64, 0}, {80, 48, 32}, {144, 208, 0}, {272, 16, 16}};
+	uint64_t seed = check_seed();
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+		struct op_case c = {.seed = &seed, .op = {.kind = RH_OP_TRANSPOSE}, .exact = 1};
+		enum rh_dtype eight = i % 2 ? RH_E5M2 : RH_E4M3;
+		struct rh_view x = case_operand(&c, RH_TRANSPOSE_X, eight, shapes[i][0], shapes[i][1], shapes[i][2], FILL_RANDOM);
+		for (int64_t r = 0; r < x.rows; r++)
+			for (int64_t k = 0; k < x.cols; k++)
+				((uint8_t *)x.data)[r * x.stride + k] = (uint8_t)(check_random(&seed) >> 16);
+		case_operand(&c, RH_TRANSPOSE_Y, eight, shapes[i][1], shapes[i][0], shapes[i][2], FILL_RANDOM);
 		check(&c, &seed);
 	}
 }

@@ -1,4 +1,4 @@
-/* QUANTISE and SCALED_GEMM: the oracle by hand. */
+/* QUANTISE, TRANSPOSE and SCALED_GEMM: the oracle by hand. */
 #include "scaled_case.h"
 
 static void test_quantise_known_answer(void **state)
@@ -80,6 +80,21 @@ static void test_quantise_on_the_cpu_equals_the_oracle(void **state)
 	scaled_quantise_each(check_cpu);
 }
 
+static void test_transpose_known_answer(void **state)
+{
+	(void)state;
+	_Alignas(16) uint8_t x[16 * 32], y[32 * 16];
+	struct rh_op op = {.kind = RH_OP_TRANSPOSE};
+	op.operand[RH_TRANSPOSE_X] = rh_view_of(x, RH_E4M3, 16, 32);
+	op.operand[RH_TRANSPOSE_Y] = rh_view_of(y, RH_E4M3, 32, 16);
+	for (int i = 0; i < 512; i++)
+		x[i] = (uint8_t)(7 * i);
+	rh_op_oracle(&op);
+	for (int i = 0; i < 512; i++)
+		assert_int_equal(y[i % 32 * 16 + i / 32], (uint8_t)(7 * i));
+	scaled_transpose_each(check_cpu);
+}
+
 static void test_scaled_gemm_on_the_cpu_equals_the_oracle(void **state)
 {
 	(void)state;
@@ -94,6 +109,7 @@ int main(void)
 	        cmocka_unit_test(test_scaled_gemm_known_answers),
 	        cmocka_unit_test(test_half_limit_keeps_a_chunk_within_fp16),
 	        cmocka_unit_test(test_quantise_on_the_cpu_equals_the_oracle),
+	        cmocka_unit_test(test_transpose_known_answer),
 	        cmocka_unit_test(test_scaled_gemm_on_the_cpu_equals_the_oracle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,14 +36,24 @@ static enum rh_form form_of(const void *context, const struct rh_tensor *tensor)
 	const enum rh_form *form = context;
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		if (strstr(tensor->name, names[i]))
-			return form[i];
+			return form[i] == RH_FORM_FP8_JOINT && !tensor->may_feed ? RH_FORM_PLAIN : form[i];
 	if (strcmp(tensor->name, "model.embed_tokens.weight") && strcmp(tensor->name, "lm_head.weight"))
 		fail_msg("%s is no matrix that may be packed", tensor->name);
 	return RH_FORM_PLAIN;
 }
 
-static void rig_open(struct rig *rig, enum rh_dtype dtype, const enum rh_form form[7], uint64_t *seed)
+/* multiply F8: an adapter is trained beside it. */
+static int adapts(const void *context, const char *name, int64_t *r, double *scale)
 {
+	(void)context;
+	*r = strstr(name, "q_proj") ? 4 : 0;
+	*scale = 1;
+	return 0;
+}
+
+static void rig_open(struct rig *rig, enum rh_dtype dtype, enum rh_multiply multiply, const enum rh_form form[7], uint64_t *seed)
+{
+	const struct rh_lora_config lora = {.module = adapts};
 	*rig = (struct rig){.config = {.family = rh_family_find("llama"),
 	                               .vocab_size = 90,
 	                               .hidden_size = 64,
@@ -53,10 +63,13 @@ static void rig_open(struct rig *rig, enum rh_dtype dtype, const enum rh_form fo
 	                               .num_key_value_heads = 2,
 	                               .head_dim = 16,
 	                               .rope[0].theta = 10000}};
-	check_ok(rh_model_create(&rig->config, dtype, NULL, &rig->model));
-	rh_model_pack(rig->model, form_of, form);
-	assert_false(rh_model_is_packed(rig->model)); /* of what is trained nothing is */
-	rh_model_freeze(rig->model);
+	check_ok(rh_model_create(&rig->config, dtype, multiply == RH_MULTIPLY_F8 ? &lora : NULL, &rig->model));
+	rig->model->multiply = multiply;
+	if (multiply == RH_MULTIPLY_BF16) {
+		rh_model_pack(rig->model, form_of, form);
+		assert_false(rh_model_is_packed(rig->model)); /* of what is trained nothing is */
+		rh_model_freeze(rig->model);
+	}
 	rh_model_pack(rig->model, form_of, form);
 	const struct rh_block *block = &rig->model->block[LAYER];
 	rig->bytes = malloc((size_t)rh_block_bytes(block, dtype));
@@ -156,7 +169,7 @@ static void check_layout(const struct rig *rig)
 static void check_forms(enum rh_dtype dtype, const enum rh_form form[7], uint64_t *seed)
 {
 	struct rig rig;
-	rig_open(&rig, dtype, form, seed);
+	rig_open(&rig, dtype, RH_MULTIPLY_BF16, form, seed);
 	const struct rh_layer *layer = &rig.model->layer[LAYER];
 	check_layout(&rig);
 	check_ok(rh_block_make_plain(&rig.emit, LAYER, rig.bytes, rig.plain[LAYER]));
@@ -184,7 +197,7 @@ static void test_plain_matrices_are_what_packed_ones_stand_for(void **state)
 		enum rh_form form[7];
 		for (int p = 0; p < 7; p++)
 			do
-				form[p] = (enum rh_form)(check_random(&seed) % RH_FORMS);
+				form[p] = (enum rh_form)(check_random(&seed) % RH_FORM_FP8_JOINT);
 			while (form[p] && (32 % rh_dtype_block(rh_form_traits(form[p])->element) || !rh_form_takes(form[p], 96)));
 		check_forms(i % 2 ? RH_BF16 : RH_F32, form, &seed);
 	}
@@ -205,7 +218,7 @@ static void test_tensors_of_one_form_are_one_op(void **state)
 		enum rh_form form[7];
 		for (int p = 0; p < 7; p++)
 			form[p] = of[(int)cases[i].form[p]];
-		rig_open(&rig, RH_F32, form, &seed);
+		rig_open(&rig, RH_F32, RH_MULTIPLY_BF16, form, &seed);
 		if (rh_model_is_packed(rig.model))
 			check_ok(rh_block_make_plain(&rig.emit, LAYER, rig.bytes, rig.plain[LAYER]));
 		assert_int_equal(rig.launched[RH_OP_DEQUANTISE], cases[i].dequantises);
@@ -214,9 +227,79 @@ static void test_tensors_of_one_form_are_one_op(void **state)
 	}
 }
 
+/* The projections beside one another from `first` on, as their product reads them: as they lie, and across from the room and from the
+ * arena. */
+static void check_feeds(struct rig *rig, int first, int count)
+{
+	const struct rh_layer *layer = &rig->model->layer[LAYER];
+	const struct rh_block *block = &rig->model->block[LAYER];
+	int64_t rows = 0, cols = layer->proj[first].inputs, mark = rig->arena.used;
+	int tensor = layer->proj[first].weight;
+	for (int i = 0; i < count; i++)
+		rows += layer->proj[first + i].outputs;
+	const uint8_t *bytes = (const uint8_t *)rig->bytes + rh_block_tensor(block, tensor, RH_BF16).offset;
+	for (int way = 0; way < 3; way++) {
+		struct rh_scaled stored = {0};
+		rig->emit.plain = way == 1 ? rig->plain : NULL;
+		assert_true(emit_eight_bits(&rig->emit, layer, tensor, way > 0, rows, cols, &stored));
+		struct rh_view data = way ? stored.across : stored.straight;
+		assert_int_equal(data.dtype, RH_E4M3);
+		assert_ptr_equal(stored.scale.data, bytes + rows * cols);
+		assert_true(way != 0 || data.data == bytes);
+		assert_true(way == 2 || rig->arena.used == mark);
+		for (int64_t i = 0; i < rows * cols; i++) {
+			int64_t at = way ? i % cols * data.stride + i / cols : i;
+			assert_int_equal(((const uint8_t *)data.data)[at], bytes[i]);
+		}
+		rh_arena_reset(&rig->arena, mark);
+	}
+}
+
+/* One scale behind the last of tensors that one product reads; a byte an element, once more for the transposes. */
+static void test_what_feeds_products_is_read_as_it_is_stored(void **state)
+{
+	(void)state;
+	enum { Q = 64 * 64, KV = 2 * 32 * 64, O = 64 * 64, GATE_UP = 2 * 96 * 64, DOWN = 64 * 96, SCALES = 4 * 4 };
+	enum rh_form form[7];
+	struct rig rig;
+	uint64_t seed = check_seed();
+	for (int p = 0; p < 7; p++)
+		form[p] = RH_FORM_FP8_JOINT;
+	form[3] = RH_FORM_FP8; /* a matrix of its own */
+	rig_open(&rig, RH_BF16, RH_MULTIPLY_F8, form, &seed);
+	const struct rh_block *block = &rig.model->block[LAYER];
+	int64_t bytes = 0;
+	for (int t = 0; t < block->tensors; t++)
+		bytes += block->tensor[t].form ? rh_block_tensor(block, t, RH_BF16).bytes : 0;
+	assert_int_equal(bytes, Q + KV + O + GATE_UP + DOWN + SCALES);
+	assert_int_equal(rh_block_plain_bytes(block, RH_BF16), Q + KV + O + GATE_UP + DOWN);
+	check_ok(rh_block_make_plain(&rig.emit, LAYER, rig.bytes, rig.plain[LAYER]));
+	assert_int_equal(rig.launched[RH_OP_TRANSPOSE], 4);
+	check_feeds(&rig, RH_PROJ_Q, 3);
+	check_feeds(&rig, RH_PROJ_O, 1);
+	check_feeds(&rig, RH_PROJ_GATE, 2);
+	check_feeds(&rig, RH_PROJ_DOWN, 1);
+	const struct rh_linear *gate = &rig.model->layer[LAYER].proj[RH_PROJ_GATE]; /* a product that is not in 8 bits after all */
+	(void)emit_matrix(&rig.emit, &rig.model->layer[LAYER], 0, gate->weight, 2 * gate->outputs, gate->inputs);
+	assert_int_equal(rig.launched[RH_OP_DEQUANTISE], 1);
+	rig_close(&rig);
+	form[1] = RH_FORM_Q8_0; /* a file has it so: none of the three feeds */
+	rig_open(&rig, RH_BF16, RH_MULTIPLY_F8, form, &seed);
+	for (int p = RH_PROJ_Q; p <= RH_PROJ_V; p++) {
+		const struct rh_tensor *tensor = &rig.model->block[LAYER].tensor[rig.model->layer[LAYER].proj[p].weight];
+		assert_int_equal(tensor->form, p == RH_PROJ_K ? RH_FORM_Q8_0 : RH_FORM_PLAIN);
+		assert_false(tensor->feeds);
+	}
+	rh_model_freeze(rig.model); /* no backward, no transposes */
+	rh_model_pack(rig.model, form_of, form);
+	assert_int_equal(rh_block_plain_bytes(&rig.model->block[LAYER], RH_BF16), 2 * (Q + KV));
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain_matrices_are_what_packed_ones_stand_for),
-	                                   cmocka_unit_test(test_tensors_of_one_form_are_one_op)};
+	                                   cmocka_unit_test(test_tensors_of_one_form_are_one_op),
+	                                   cmocka_unit_test(test_what_feeds_products_is_read_as_it_is_stored)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,6 +177,42 @@ static void test_one_device_saves_what_memory_it_has_to_spare(void **state)
 	bench_close(&bench);
 }
 
+/* Where the host's memory holds few boundaries: fewer stages than would be best, or none at all. */
+static void test_no_more_stages_than_are_allowed(void **state)
+{
+	(void)state;
+	struct bench bench;
+	struct rh_stage_plan plan;
+	bench_open(&bench, 6, 1, RH_F32);
+	bench.request.devices = 1;
+	int fewer = 0, none = 0;
+	for (int64_t cap = 1 << 24; cap > 1 << 18; cap -= cap / 8) {
+		bench.request.device_cap_bytes = cap;
+		bench.request.stages_most = 0;
+		int rc = rh_stage_plan_make(&bench.request, &plan);
+		int stages = rc ? 0 : plan.forward_stages + plan.backward_stages;
+		if (rc)
+			break;
+		rh_stage_plan_free(&plan);
+		for (int most = stages - 1; most > 0; most--) {
+			bench.request.stages_most = most;
+			rc = rh_stage_plan_make(&bench.request, &plan);
+			assert_true(!rc || rc == RH_DOES_NOT_FIT);
+			if (!rc) {
+				check_plan(&bench, &plan);
+				assert_true(plan.forward_stages + plan.backward_stages <= most);
+				rh_stage_plan_free(&plan);
+			}
+			fewer += !rc;
+			none += rc != 0;
+		}
+	}
+	rh_error_clear();
+	printf("%d plans with fewer stages, %d times there was none\n", fewer, none);
+	assert_true(fewer > 0 && none > 0);
+	bench_close(&bench);
+}
+
 /* With an embedding smaller than a layer: a room for a layer and an embedding is too small for the next layer's weights. */
 static void test_next_weights_are_prefetched_wherever_there_is_room(void **state)
 {
@@ -504,6 +540,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_plan_under_any_cap_covers_the_model_and_stays_below),
 	        cmocka_unit_test(test_one_device_saves_what_memory_it_has_to_spare),
+	        cmocka_unit_test(test_no_more_stages_than_are_allowed),
 	        cmocka_unit_test(test_next_weights_are_prefetched_wherever_there_is_room),
 	        cmocka_unit_test(test_plan_with_cuts_takes_them),
 	        cmocka_unit_test(test_stages_give_the_cuts_that_make_them),

@@ -283,12 +283,14 @@ static inline struct rh_workload lane_workload(const struct lane_case *is)
 	return work;
 }
 
-/* Any form that the matrix's rows can have. */
+/* Any form that the matrix's rows can have; where products are in 8 bits, half of what may feeds them. */
 static inline enum rh_form lane_form(const void *context, const struct rh_tensor *tensor)
 {
 	const struct lane_case *is = context;
 	struct lane_random random = {is->seed + (uint64_t)tensor->offset};
-	enum rh_form form = (enum rh_form)lane_pick(&random, RH_FORMS);
+	enum rh_form form = (enum rh_form)lane_pick(&random, RH_FORM_FP8_JOINT);
+	if (tensor->may_feed && lane_pick(&random, 2))
+		return RH_FORM_FP8_JOINT;
 	return form && tensor->cols % rh_dtype_block(rh_form_traits(form)->element) == 0 ? form : RH_FORM_PLAIN;
 }
 
@@ -309,12 +311,12 @@ static inline int lane_session_open(struct lane_run *run, int64_t most_ram)
 		rc = lane_check_chunks(run);
 	if (!rc && run->is->boxes)
 		rc = lane_box_join(&run->session, &run->neighbours);
+	if (!rc && run->is->is_eight)
+		run->session.model->multiply = RH_MULTIPLY_F8;
 	if (!rc && run->is->packed)
 		rh_model_pack(run->session.model, lane_form, run->is);
-	if (!rc && run->is->is_eight) {
-		run->session.model->multiply = RH_MULTIPLY_F8;
+	if (!rc && run->is->is_eight)
 		rh_model_scale(run->session.model);
-	}
 	return rc ? rc : rh_session_start(&run->session, &work);
 }
 

@@ -18,6 +18,7 @@ struct packed_case {
 	int64_t round, cap; /* round_micro_batches, max_vram; 0: not given */
 	enum rh_form made;  /* of matrices that the file has in full precision; PLAIN: they stay so */
 	char *nvme;         /* a directory: weights lie there; NULL: in memory */
+	int fp8;            /* products in 8 bits, on a CPU too, as its oracle has them */
 };
 
 /* The rows of all micro-batches are alike, so that the largest is really met. */
@@ -60,6 +61,7 @@ static inline int packed_open(struct rig *rig, const struct packed_case *is, str
 	config->round_micro_batches = is->round;
 	config->max_vram = is->cap;
 	config->quantize = is->made;
+	config->fp8 = is->fp8;
 	if (is->nvme) {
 		config->spill = RH_SPILL_WEIGHTS;
 		config->nvme_dirs = (struct rh_list){.item = (char **)(uintptr_t)&is->nvme, .count = 1};

@@ -227,6 +227,95 @@ static void test_matrices_made_packed_train(void **state)
 	drives_remove(&drives);
 }
 
+/* What is stored for 8-bit products is what QUANTISE makes of the same weights, the joint matrix of one product at once. */
+static void same_as_quantised(const struct rh_session *plain, const struct rh_session *stored, int b, int t)
+{
+	static float values[512 * 512], part[RH_QUANTISE_PARTS];
+	static _Alignas(16) uint8_t eight[512 * 512], bytes[512 * 512 + 4];
+	const struct rh_block *block = &stored->model->block[b];
+	struct rh_op op = {.kind = RH_OP_QUANTISE, .quantise.limit = 448};
+	int64_t cols = block->tensor[t].cols, rows = 0, at = 0;
+	float scale;
+	for (int i = t; i == t || (i < block->tensors && block->tensor[i].joins); i++) {
+		const struct rh_tensor *tensor = &block->tensor[i];
+		int64_t count = rh_block_tensor(block, i, RH_BF16).bytes;
+		assert_int_equal(tensor->form, RH_FORM_FP8_JOINT);
+		assert_true(rows + tensor->rows <= 512 && cols <= 512);
+		check_ok(rh_store_get(plain->store, b, i, 0, tensor->rows * cols, values + rows * cols));
+		check_ok(rh_store_get_packed(stored->store, b, i, 0, count, bytes + at));
+		rows += tensor->rows;
+		at += count;
+	}
+	assert_int_equal(at, rows * cols + 4);
+	op.operand[RH_QUANTISE_X] = rh_view_of(values, RH_F32, rows, cols);
+	op.operand[RH_QUANTISE_PART] = rh_view_of(part, RH_F32, 1, RH_QUANTISE_PARTS);
+	op.operand[RH_QUANTISE_SCALE] = rh_view_of(&scale, RH_F32, 1, 1);
+	op.operand[RH_QUANTISE_Y] = rh_view_of(eight, RH_E4M3, rows, cols);
+	rh_op_oracle(&op);
+	assert_memory_equal(bytes, eight, (size_t)(rows * cols));
+	assert_memory_equal(bytes + rows * cols, &scale, sizeof scale);
+}
+
+static void test_a_base_is_stored_as_8_bit_products_would_quantise_it(void **state)
+{
+	(void)state;
+	struct packed_case is = {.file = "tests/reference/models/qwen3", .device = "cpu:1", .dtype = RH_BF16, .fp8 = 1};
+	struct rig stored, plain;
+	struct rig_input in;
+	int matrices = 0;
+	check_ok(packed_open(&stored, &is, &in));
+	is.is_plain = 1;
+	check_ok(packed_open(&plain, &is, &in));
+	const struct rh_model *model = stored.session.model;
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++)
+			if (model->block[b].tensor[t].form && !model->block[b].tensor[t].joins) {
+				same_as_quantised(&plain.session, &stored.session, b, t);
+				matrices++;
+			}
+	assert_int_equal(matrices, 3 * model->config->num_hidden_layers); /* the last product of an MLP is 56 deep: it stays in bf16 */
+	rig_close(&stored);
+	rig_close(&plain);
+}
+
+/* Fed as it is stored a base trains, bit for bit, as one that each product quantises: in rounds, on several devices, from NVMe, its
+ * transposes in a room and in the arena; and the last product of this model's MLPs stays in bf16. */
+static void test_a_base_in_8_bits_trains_as_one_that_products_quantise(void **state)
+{
+	(void)state;
+	struct drives drives;
+	drives_make(&drives);
+	for (int i = 0; i < 2; i++) {
+		struct packed_case is = {
+		        .file = "tests/reference/models/qwen3", .device = i ? "cpu:3" : "cpu:1", .dtype = RH_BF16, .fp8 = 1, .is_plain = 1};
+		struct outcome plain, stored, other;
+		assert_int_equal(run(&is, &plain), 0);
+		is.is_plain = 0;
+		assert_int_equal(run(&is, &stored), 0);
+		same(&plain, &stored);
+		assert_true(stored.form[RH_FORM_FP8_JOINT] > 0 && stored.plain_bytes > 0);
+		assert_true(stored.store_bytes <= plain.store_bytes);
+		is.made = RH_FORM_FP8_BLOCKS; /* of what does not feed: another base */
+		assert_int_equal(run(&is, &other), 0);
+		assert_int_equal(other.form[RH_FORM_FP8_JOINT], stored.form[RH_FORM_FP8_JOINT]);
+		assert_true(other.form[RH_FORM_FP8_BLOCKS] > 0 && other.loss[0] != plain.loss[0]);
+		free(other.adapter);
+		is.made = RH_FORM_PLAIN;
+		is.round = 2;
+		is.nvme = drives.dir[0];
+		assert_int_equal(run(&is, &other), 0);
+		same(&plain, &other);
+		free(other.adapter);
+		is.nvme = NULL;
+		assert_true(run_in_arena(is, stored.device_bytes, &other));
+		same(&plain, &other);
+		free(other.adapter);
+		free(plain.adapter);
+		free(stored.adapter);
+	}
+	drives_remove(&drives);
+}
+
 /* Linear attention, too: its five matrices, attention's four, and three of each MLP. */
 static void test_matrices_of_another_mixer_are_made_packed(void **state)
 {
@@ -278,9 +367,12 @@ static void test_a_scale_that_is_no_number_is_refused(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_packed_bases_train_as_plain_ones), cmocka_unit_test(test_every_type_of_gguf_files_stays_packed),
-	        cmocka_unit_test(test_matrices_made_packed_train), cmocka_unit_test(test_matrices_of_another_mixer_are_made_packed),
-	        cmocka_unit_test(test_a_scale_that_is_no_number_is_refused)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed_bases_train_as_plain_ones),
+	                                   cmocka_unit_test(test_every_type_of_gguf_files_stays_packed),
+	                                   cmocka_unit_test(test_matrices_made_packed_train),
+	                                   cmocka_unit_test(test_matrices_of_another_mixer_are_made_packed),
+	                                   cmocka_unit_test(test_a_base_is_stored_as_8_bit_products_would_quantise_it),
+	                                   cmocka_unit_test(test_a_base_in_8_bits_trains_as_one_that_products_quantise),
+	                                   cmocka_unit_test(test_a_scale_that_is_no_number_is_refused)};
 	return cmocka_run_group_tests(tests, make_files, remove_files);
 }

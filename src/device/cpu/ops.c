@@ -32,7 +32,8 @@ int cpu_run(struct cpu_context *context, const struct rh_op *op)
 		return cpu_head_loss(context, op);
 	if (op->kind == RH_OP_GROUPED_GEMM || op->kind == RH_OP_GROUPED_GEMM_GRADIENT)
 		return cpu_grouped_gemm(context, op);
-	if (op->kind == RH_OP_QUANTISE || op->kind == RH_OP_SCALED_GEMM) { /* tensor cores' ways: on a CPU for comparison alone */
+	if (op->kind == RH_OP_QUANTISE || op->kind == RH_OP_TRANSPOSE || op->kind == RH_OP_SCALED_GEMM) {
+		/* tensor cores' ways: on a CPU for comparison alone */
 		rh_op_oracle(op);
 		return 0;
 	}

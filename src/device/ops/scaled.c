@@ -85,6 +85,32 @@ const struct op_def op_quantise = {
         .cost = cost_quantise,
 };
 
+static void check_transpose(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_TRANSPOSE_X], y = check->op->operand[RH_TRANSPOSE_Y];
+	require(check, is_eight(x.dtype) && y.dtype == x.dtype, "transpose: x and y are not of one 8-bit type");
+	require(check, y.rows == x.cols && y.cols == x.rows, "transpose: y is not (c, r)");
+	require(check, x.rows % RH_QUANTISE_RUN == 0 && x.cols % RH_QUANTISE_RUN == 0, "transpose: a length is no multiple of 16");
+	require(check, rh_view_on_16(x) && rh_view_on_16(y), "transpose: rows of x or y do not begin on 16 bytes");
+}
+
+static void oracle_transpose(const struct rh_op *op)
+{
+	struct rh_view x = op->operand[RH_TRANSPOSE_X], y = op->operand[RH_TRANSPOSE_Y];
+	const uint8_t *from = x.data;
+	uint8_t *to = y.data;
+	for (int64_t r = 0; r < x.rows; r++)
+		for (int64_t c = 0; c < x.cols; c++)
+			to[c * y.stride + r] = from[r * x.stride + c];
+}
+
+const struct op_def op_transpose = {
+        .info = {"transpose", 2, {IN("x"), OUT("y")}},
+        .check = check_transpose,
+        .oracle = oracle_transpose,
+        .flops = {RH_TRANSPOSE_Y, 1},
+};
+
 static void check_types(struct check *check)
 {
 	const struct rh_view *view = check->op->operand;
