@@ -5,6 +5,7 @@
 #include "device/sim/sim.h"
 #include "partition/stage_plan.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Addresses that no layer shares, so that an op that writes a gradient sum is known by where it writes. */
@@ -246,6 +247,120 @@ int rh_costs_spare(const struct rh_model *model, const struct rh_micro_shape *sh
 			else
 				costs->layer[l].recompute_s = costs->layer[l].recompute_spared_s = 0;
 		}
+	}
+	measuring_close(&at);
+	return rc;
+}
+
+/* ---- what to save ---- */
+
+/* That many rows are chosen one by one, at most, as all their sets are tried: the largest, each at least this part of all. */
+enum { SAVE_ROWS = 10, SAVE_PART = 64 };
+
+/* Rows of a layer that its forward may save: the large ones, and before them the small ones as one. */
+struct savable {
+	uint64_t row[SAVE_ROWS + 1];
+	int64_t bytes[SAVE_ROWS + 1];
+	int count;
+};
+
+static void list_savable(const struct measuring *at, int l, struct savable *out)
+{
+	const struct rh_emit emit = {.model = at->model, .shape = *at->shape};
+	struct rh_stage_rows rows;
+	struct rh_stage_row row;
+	int64_t bytes[RH_ACTIVATIONS], all = 0;
+	int number[RH_ACTIVATIONS], count = 0;
+	*out = (struct savable){.count = 1};
+	rh_stage_rows(&emit, l, l + 1, &rows);
+	while (rh_stage_next_row(&rows, &row)) {
+		int place = count;
+		if (row.is.maker == RH_MAKER_BACKWARD)
+			continue;
+		for (; place && bytes[place - 1] < row.bytes; place--) { /* the largest first */
+			bytes[place] = bytes[place - 1];
+			number[place] = number[place - 1];
+		}
+		bytes[place] = rh_align_up(row.bytes, RH_ALIGN);
+		number[place] = row.is.row;
+		all += bytes[place];
+		count++;
+	}
+	for (int i = 0; i < count; i++) {
+		int is_large = i < SAVE_ROWS && bytes[i] >= all / SAVE_PART, to = is_large ? out->count++ : 0;
+		out->row[to] |= RH_ROW_SET(number[i]);
+		out->bytes[to] += bytes[i];
+	}
+}
+
+/* Bytes that the layer may save of a micro-batch: beside its boundaries they go down while its forward computes, and come up while its
+ * backward does. */
+static int64_t save_budget(const struct rh_save_request *request, int l, double share)
+{
+	const struct rh_layer_cost *cost = &request->costs->layer[l];
+	double boundary = (double)cost->boundary_bytes;
+	double down = request->down_bytes_per_s * cost->forward_s - boundary, up = request->up_bytes_per_s * cost->backward_s - 2 * boundary;
+	return (int64_t)(share * fmax(fmin(down, up), 0));
+}
+
+/* The set of one layer's rows that spares the most in so many bytes; of equal ones the smallest. seconds: of each set. */
+static uint64_t best_set(const struct savable *rows, const double *seconds, int64_t budget)
+{
+	int sets = 1 << rows->count, best = 0;
+	int64_t best_bytes = 0;
+	for (int set = 1; set < sets; set++) {
+		int64_t bytes = 0;
+		for (int i = 0; i < rows->count; i++)
+			bytes += set >> i & 1 ? rows->bytes[i] : 0;
+		if (bytes > budget || seconds[set] > seconds[best] || (seconds[set] >= seconds[best] && bytes >= best_bytes))
+			continue;
+		best = set;
+		best_bytes = bytes;
+	}
+	uint64_t saved = 0;
+	for (int i = 0; i < rows->count; i++)
+		saved |= best >> i & 1 ? rows->row[i] : 0;
+	return saved;
+}
+
+static int choose_for_layer(struct measuring *at, const struct rh_save_request *request, int l, struct rh_fates *fates)
+{
+	static const struct rh_fates none;
+	int layers = request->model->layers, rc = 0;
+	struct savable rows;
+	list_savable(at, l, &rows);
+	double *seconds = rh_alloc((size_t)1 << rows.count, sizeof *seconds);
+	struct rh_fates *tried = rh_alloc((size_t)layers, sizeof *tried);
+	if (!seconds || !tried)
+		rc = -ENOMEM;
+	for (int set = 0; !rc && set < 1 << rows.count; set++) {
+		struct rh_layer_cost cost = {0};
+		tried[l] = none;
+		for (int i = 0; i < rows.count; i++)
+			tried[l].saved |= set >> i & 1 ? rows.row[i] : 0;
+		rc = recompute_layer(at, tried, l, l + 1, &cost);
+		seconds[set] = cost.recompute_s;
+	}
+	for (int k = 0; !rc && k < request->levels; k++)
+		fates[k * layers + l].saved = best_set(&rows, seconds, save_budget(request, l, request->share[k]));
+	rh_free(seconds);
+	rh_free(tried);
+	return rc;
+}
+
+int rh_costs_choose_saved(const struct rh_save_request *request, struct rh_fates *fates)
+{
+	const struct rh_model *model = request->model;
+	struct measuring at = {.model = model, .shape = request->shape, .rates = request->rates};
+	int rc = measuring_open(&at);
+	for (int l = 0; !rc && l < model->layers; l++) {
+		int before = find_alike(model, l);
+		if (model->layer[l].kind != RH_LAYER_BLOCK || l < model->first_trained)
+			continue;
+		for (int k = 0; before && k < request->levels; k++)
+			fates[k * model->layers + l] = fates[k * model->layers + before];
+		if (!before)
+			rc = choose_for_layer(&at, request, l, fates);
 	}
 	measuring_close(&at);
 	return rc;

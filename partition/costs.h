@@ -48,6 +48,20 @@ int rh_costs_spare(const struct rh_model *model, const struct rh_micro_shape *sh
                    const struct rh_stage_plan *plan, struct rh_costs *costs) RH_MUST;
 void rh_costs_free(struct rh_costs *costs);
 
+/* Which rows of the activation table stages of one layer had better save than recompute: of each layer those that spare the most time of
+ * all that its link carries, in this share of it, while the layer computes. */
+struct rh_save_request {
+	const struct rh_model *model;
+	const struct rh_micro_shape *shape;
+	const struct rh_rates *rates;
+	const struct rh_costs *costs;
+	double up_bytes_per_s, down_bytes_per_s; /* of the link */
+	const double *share;                     /* (levels) */
+	int levels;
+};
+/* fates: (levels, layers). */
+int rh_costs_choose_saved(const struct rh_save_request *request, struct rh_fates *fates) RH_MUST;
+
 enum rh_pass { RH_PASS_FORWARD, RH_PASS_BACKWARD, RH_PASS_FUSED, RH_PASSES };
 
 /* Prefix sums, for the seconds of layers [lo, hi) with one micro-batch. Layers below first_trained have no backward, whatever their figures

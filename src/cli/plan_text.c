@@ -75,7 +75,10 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 	         (double)(plan->boundary_buffers * plan->boundary_bytes) / gib);
 	int rc = put_tier(out, is->host_devices ? "each device" : "each GPU", is->device_bytes, is->device_budget, what);
 	int length = snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f", (double)is->store_bytes / gib,
-	                      (double)is->boundary_bytes / gib);
+	                      (double)(is->boundary_bytes - plan->saved_bytes) / gib);
+	if (plan->saved_bytes)
+		length += snprintf(what + length, sizeof what - (size_t)length, ", saved activations %.2f",
+		                   (double)plan->saved_bytes / gib);
 	int64_t devices = is->host_devices * is->device_bytes, rest = is->ram_bytes - is->store_bytes - is->boundary_bytes - devices;
 	if (is->host_devices)
 		length += snprintf(what + length, sizeof what - (size_t)length, ", devices %.2f", (double)devices / gib);

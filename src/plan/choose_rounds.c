@@ -28,6 +28,7 @@ struct choosing {
 	enum rh_plain plain;   /* of what is tried now */
 	int some_have_no_room; /* of what was tried, for plain matrices */
 	double fastest_s, tie;
+	int fused;       /* the lowest first layer of a fused stage; 0: all plans are one stage */
 	int is_too_slow; /* the latest plan is slower than any memory saved is worth */
 };
 
@@ -48,7 +49,7 @@ static int are_same_stages(const struct rh_stage *a, int a_count, const struct r
 static int are_same(const struct candidate *a, const struct candidate *b)
 {
 	const struct rh_stage_plan *left = &a->stages, *right = &b->stages;
-	return a->choice.round == b->choice.round && left->plain_bytes == right->plain_bytes &&
+	return a->choice.round == b->choice.round && a->choice.saves == b->choice.saves && left->plain_bytes == right->plain_bytes &&
 	       are_same_stages(left->forward, left->forward_stages, right->forward, right->forward_stages) &&
 	       are_same_stages(left->backward, left->backward_stages, right->backward, right->backward_stages);
 }
@@ -107,8 +108,32 @@ static int fit(struct planning *planning, struct choice choice, struct candidate
 	return planning_fit(planning, &choice, out);
 }
 
-/* Makes a plan with rounds of this length and ranks it among the earlier ones. Its stages are cut for a device's memory, halved `halvings`
- * times. Callers begin with the rounds that need the most memory. Rounds that do not fit are skipped. */
+/* Ranks a plan among the earlier ones. Empties *now. */
+static int rank(struct choosing *at, struct candidate *now)
+{
+	struct planning *planning = at->planning;
+	int rc = rh_balance_step(&planning->balance, &planning->stages, now->joined, &now->stages, &now->balanced);
+	if (rc)
+		return rc;
+	int first = !at->best.choice.round;
+	at->some_have_no_room |= !now->stages.plain_bytes;
+	at->fastest_s = first || now->balanced.step_s < at->fastest_s ? now->balanced.step_s : at->fastest_s;
+	at->is_too_slow = now->balanced.step_s > at->fastest_s * (1 + worth_memory);
+	if (now->stages.backward_stages > 1 && (!at->fused || now->stages.backward[0].lo < at->fused))
+		at->fused = now->stages.backward[0].lo;
+	int saves = (double)now->bytes.total <= (1 - much_memory) * (double)at->best.bytes.total;
+	if (first || now->balanced.step_s < at->best.balanced.step_s * (1 - at->tie) || (saves && !at->is_too_slow)) {
+		struct candidate before = at->best;
+		at->best = *now;
+		*now = before;
+	}
+	if (!first)
+		keep_other(at, now);
+	return 0;
+}
+
+/* Makes a plan with rounds of this length and ranks it. Its stages are cut for a device's memory, halved `halvings` times. Callers begin
+ * with the rounds that need the most memory. Rounds that do not fit are skipped. */
 static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutter, int halvings)
 {
 	struct planning *planning = at->planning;
@@ -121,29 +146,45 @@ static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutt
 	struct candidate now = {.cap_bytes = -1};
 	int rc = fit(planning, choice, &now);
 	if (!rc)
-		rc = rh_balance_step(&planning->balance, &planning->stages, now.joined, &now.stages, &now.balanced);
+		rc = rank(at, &now);
 	if (rc) {
 		candidate_free(&now);
 		if (rc == RH_DOES_NOT_FIT)
 			rh_error_clear();
 		return rc == RH_DOES_NOT_FIT ? 0 : rc;
 	}
-	int first = !at->best.choice.round;
-	at->some_have_no_room |= !now.stages.plain_bytes;
-	at->fastest_s = first || now.balanced.step_s < at->fastest_s ? now.balanced.step_s : at->fastest_s;
-	at->is_too_slow = now.balanced.step_s > at->fastest_s * (1 + worth_memory);
-	int saves = (double)now.bytes.total <= (1 - much_memory) * (double)at->best.bytes.total;
-	if (first) {
-		at->best = now;
-		return 0;
-	}
-	if (now.balanced.step_s < at->best.balanced.step_s * (1 - at->tie) || (saves && !at->is_too_slow)) {
-		struct candidate before = at->best;
-		at->best = now;
-		now = before;
-	}
-	keep_other(at, &now);
 	return 0;
+}
+
+/* Stages that save activations: with each level the fewest rounds that fit. With few micro-batches stages of one layer that save nothing
+ * are considered elsewhere, and large fused ones wait for their weights. */
+static int consider_saves(struct choosing *at)
+{
+	struct planning *planning = at->planning;
+	const struct rh_config *config = planning->request->config;
+	int64_t given = config->round_micro_batches, count = planning->executor.train_micro_batches;
+	int rc = 0, least = count > rh_roundpipe_default_round(count, 1) ? SAVES_NONE : SAVES_HALF;
+	if (!at->best.choice.round || !at->fused || config->spill & RH_SPILL_ACTIVATIONS || !planning_may_save(planning))
+		return 0;
+	if (!planning->saves)
+		rc = planning_weigh_saves(planning);
+	for (int saves = SAVES_ALL; !rc && saves >= least; saves--) {
+		const struct choice choice = {.round = given ? given : count,
+		                              .fused = at->fused,
+		                              .saves = (enum saves)saves,
+		                              .plain = at->plain,
+		                              .spill = at->best.choice.spill};
+		struct candidate now = {.cap_bytes = -1};
+		rc = planning_try_saves(planning, choice, &now);
+		if (!rc)
+			rc = rank(at, &now);
+		candidate_free(&now);
+		if (rc == RH_DOES_NOT_FIT) {
+			rh_error_clear();
+			rc = 0;
+		}
+	}
+	return rc;
 }
 
 static int consider(struct choosing *at, int64_t round, enum cutter cutter)
@@ -253,6 +294,8 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 	int rc = consider_all(&at);
 	if (!rc)
 		rc = consider_plain(&at);
+	if (!rc)
+		rc = consider_saves(&at);
 	if (at.best.choice.round)
 		out[(*count)++] = at.best;
 	for (int i = 0; i < at.others; i++)

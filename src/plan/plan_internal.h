@@ -7,22 +7,29 @@
 #include "plan/run_plan.h"
 
 /* How stages are cut, where the user does not: by time (rh_partition_make, rh_partition_long_rounds), as large as memory allows, or a layer
- * each. Stages that are bound to devices: by PACI's partitioner alone, by it and the schedule's own order, or by weight. */
+ * each, or a layer each below a fused stage. Stages that are bound to devices: by PACI's partitioner alone, by it and the schedule's own
+ * order, or by weight. */
 enum cutter {
 	CUT_FOR_ROUNDS,
 	CUT_FOR_LONG_ROUNDS,
 	CUT_BY_MEMORY,
 	CUT_EACH_LAYER,
+	CUT_BELOW_FUSED,
 	CUT_FOR_PERIOD,
 	CUT_FOR_STEP,
 	CUT_BY_WEIGHT
 };
+
+/* How much of what the link carries while a layer computes its stage saves in host memory: none, half, or all (choose_saves.c). */
+enum saves { SAVES_NONE, SAVES_HALF, SAVES_ALL, SAVES };
 
 /* What the planner decides before it cuts stages. */
 struct choice {
 	int64_t round; /* micro-batches in a round */
 	enum cutter cutter;
 	int halvings;    /* how often a device's memory is halved before stages are cut for it; 0: they may take all of it */
+	int fused;       /* with CUT_BELOW_FUSED: the fused stage's first layer */
+	enum saves saves;
 	int stages_most; /* most stages that host memory allows; 0: any number */
 	int spill;       /* what lies on NVMe: bits of enum rh_spill */
 	enum rh_plain plain;
@@ -51,7 +58,8 @@ struct planning {
 	int cuts_devices; /* stages are bound to devices, and planning_cut_devices may cut them: into as many as `cuts` does by weight */
 	int cuts_by_time; /* else stages are packed, or cut by the user */
 	struct rh_stage_plan_found found;
-	int64_t *cuts;
+	int64_t *cuts, *each_layer; /* (layers) 1, 2, ... */
+	struct rh_fates *saves;     /* (SAVES - 1, layers): from SAVES_HALF on; NULL: no stage may save */
 	struct rh_deferral *deferral;
 	struct rh_fates *fates;
 	struct rh_boxes boxes; /* boxes.boxes 0: this one alone */
@@ -74,6 +82,19 @@ int planning_fit(struct planning *planning, const struct choice *choice, struct 
 /* The best few plans with different numbers of rounds, for devices with memory of their own. out[0] is the recurrence's choice; the others
  * follow, fastest first. *count 0: this run has no choice of rounds. The caller frees the candidates, also after an error. */
 int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS_MOST], int *count) RH_MUST;
+
+/* choose_saves.c: stages of one layer below the fused one, which save rows of the activation table in host memory rather than recompute
+ * them, as far as the link carries them while the layer computes.
+ *
+ * planning_may_save   may stages save?
+ * planning_weigh_saves  chooses the rows of each layer
+ * planning_cut_saves  sets what of the request follows from a choice with CUT_BELOW_FUSED
+ * planning_try_saves  plans that choice with as large a fused stage as fits, from choice->fused on, in as few rounds as fit, from
+ *                     choice->round on; RH_DOES_NOT_FIT */
+int planning_may_save(const struct planning *planning);
+int planning_weigh_saves(struct planning *planning) RH_MUST;
+void planning_cut_saves(const struct planning *planning, const struct choice *choice, struct rh_stage_plan_request *request);
+int planning_try_saves(struct planning *planning, struct choice choice, struct candidate *out) RH_MUST;
 
 /* Finds the schedule that training follows. For one other than RoundPipe it also sets the cuts, how many weight gradients each stage
  * defers, and whether gradient sums cross rounds. */

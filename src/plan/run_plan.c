@@ -64,13 +64,14 @@ static int plan_stages(const struct planning *planning, const struct rh_stage_pl
 	return by_time ? planning_cut_devices(planning, request, cutter, out) : rh_stage_plan_make(request, out);
 }
 
-/* Packs stages as full as memory allows, with fewer rows of logits computed at once if devices lack room for all. */
+/* Packs stages as full as memory allows, with fewer rows of logits computed at once if devices lack room for all, unless a smaller fused
+ * stage is tried next. */
 static int pack_stages(struct planning *planning, struct rh_stage_plan_request *request, enum cutter cutter, struct rh_stage_plan *out)
 {
 	struct rh_model *model = planning->request->model;
 	rh_model_cut(model, &planning->request->machine.grain);
 	int rc = plan_stages(planning, request, cutter, out);
-	while (rc == RH_DOES_NOT_FIT && rh_model_cut_finer(model)) {
+	while (rc == RH_DOES_NOT_FIT && cutter != CUT_BELOW_FUSED && rh_model_cut_finer(model)) {
 		rh_error_clear();
 		rc = plan_stages(planning, request, cutter, out);
 	}
@@ -92,6 +93,8 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	request.small_stages = candidate->choice.cutter == CUT_EACH_LAYER;
 	request.plain = candidate->choice.plain;
 	request.stages_most = candidate->choice.cutter == CUT_BY_MEMORY ? candidate->choice.stages_most : 0;
+	if (candidate->choice.cutter == CUT_BELOW_FUSED)
+		planning_cut_saves(planning, &candidate->choice, &request);
 	int rc = pack_stages(planning, &request, candidate->choice.cutter, &candidate->stages);
 	if (rc) {
 		candidate->no_stages_fit = rc == RH_DOES_NOT_FIT;
@@ -351,6 +354,8 @@ void planning_close(struct planning *planning)
 	rh_free(planning->cuts);
 	rh_free(planning->deferral);
 	rh_free(planning->fates);
+	rh_free(planning->each_layer);
+	rh_free(planning->saves);
 	rh_stage_plan_found_free(&planning->found);
 }
 
