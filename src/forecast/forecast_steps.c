@@ -149,6 +149,9 @@ int forecast_run_reference(struct rh_session *session, const struct rh_forecast_
 {
 	int chunks = rh_chunks_of(&input->work);
 	int64_t count = rh_min(input->count[0] / chunks, session->work.infer_micro_batches), tokens = 0;
+	*tokens_per_second = 0;
+	if (!count) /* of a trial that has no pass */
+		return 0;
 	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
 	int rc = micro ? rh_updater_flush(session->updater) : -ENOMEM;
 	double began = rh_updater_seconds(session->updater);

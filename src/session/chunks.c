@@ -148,21 +148,39 @@ static int cut_dataset(const struct rh_chunk_rule *rule, const struct rh_dataset
 	return rc;
 }
 
+int rh_synthetic_row_create(const struct rh_micro_shape *shape, struct rh_synthetic_row *out)
+{
+	int64_t documents = rh_max(shape->judged, 1);
+	RH_ASSERT(documents < (int64_t)(sizeof out->start / sizeof *out->start));
+	*out = (struct rh_synthetic_row){.head = rh_alloc((size_t)shape->head_rows, sizeof *out->head)};
+	if (!out->head)
+		return -ENOMEM;
+	for (int64_t i = 0; i < shape->head_rows; i++)
+		out->head[i] = (int32_t)i;
+	for (int64_t d = 1; d <= documents; d++)
+		out->start[d] = (int32_t)(shape->tokens * d / documents);
+	out->batch = rh_micro_batch_of(*shape, out->head);
+	out->batch.shape.documents = documents;
+	out->batch.shape.longest = shape->tokens / documents;
+	out->batch.start_q = out->batch.start_k = out->start;
+	return 0;
+}
+
+void rh_synthetic_row_free(struct rh_synthetic_row *row)
+{
+	rh_free(row->head);
+	row->head = NULL;
+}
+
 static int cut_synthetic(const struct rh_chunk_rule *rule, struct rh_workload *work)
 {
 	struct largest most = {0};
-	int64_t rows = work->train.head_rows, documents = rh_max(work->train.judged, 1);
-	int32_t start[3] = {0}, *head = rh_alloc((size_t)rows, sizeof *head);
-	struct rh_micro_batch row = rh_micro_batch_of(work->train, start);
-	for (int64_t d = 1; d <= documents; d++) /* the answers of a pair are equally long */
-		start[d] = (int32_t)(work->train.tokens * d / documents);
-	if (!head)
-		return -ENOMEM;
-	for (int64_t i = 0; i < rows; i++)
-		head[i] = (int32_t)i;
-	row.head_row = head;
-	int rc = widen_by_row(rule, &row, &most);
-	rh_free(head);
+	struct rh_synthetic_row row;
+	int rc = rh_synthetic_row_create(&work->train, &row);
+	if (rc)
+		return rc;
+	rc = widen_by_row(rule, &row.batch, &most);
+	rh_synthetic_row_free(&row);
 	if (!rc)
 		settle(&most, work);
 	return rc;

@@ -383,6 +383,12 @@ static void test_plan_tells_of_pairs_and_of_the_pass(void **state)
 		run_free(&ran[is_pair]);
 	}
 	assert_true(fabs(step[0] - step[1]) < 0.02 * step[0]); /* a pair is two rows */
+	struct ran chunks = run_line(
+	        &scratch, "plan --model qwen3-1.7b --hardware rtx4090x2 --lora_r 16 --max_length 20000 --check "
+	                  "--gradient_accumulation_steps 2 --per_device_train_batch_size 1 --sequence_chunk 16384 --loss_type sigmoid");
+	if (chunks.status || !strstr(chunks.out, "of 40000 tokens, in 3 of at most 16384"))
+		fail_msg("exit %d: %s%s", chunks.status, chunks.err, chunks.out);
+	run_free(&chunks);
 	scratch_close(&scratch);
 }
 
