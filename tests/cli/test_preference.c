@@ -251,6 +251,49 @@ static void test_rows_that_are_not_evaluated_get_no_reference(void **state)
 	scratch_close(&scratch);
 }
 
+/* Alone, the chosen answers' cross-entropy is supervised training on them, and compares with no reference. */
+static void test_sft_alone_is_supervised_training_without_a_reference(void **state)
+{
+	(void)state;
+	static const char run[] =
+	        "train --model_name_or_path %s/hf --train_file %s --output_dir %s/%s --learning_rate 1e-3 --max_steps 4 " TINY " %s";
+	struct scratch scratch;
+	size_t length;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	const char *dir = scratch.dir, *chosen = path_of("%s/chosen.jsonl", dir);
+	char *text = read_bytes(ROWS "plain.jsonl", &length), *rest = text;
+	FILE *file = fopen(chosen, "w");
+	assert_non_null(file);
+	for (char *line; (line = strsep(&rest, "\n"));) {
+		json_t *row = *line ? json_loads(line, 0, NULL) : NULL;
+		if (!row)
+			continue;
+		json_t *as =
+		        json_pack("{s:O, s:O}", "prompt", json_object_get(row, "prompt"), "completion", json_object_get(row, "chosen"));
+		assert_int_equal(json_dumpf(as, file, JSON_COMPACT), 0);
+		fputc('\n', file);
+		json_decref(as);
+		json_decref(row);
+	}
+	free(text);
+	assert_int_equal(fclose(file), 0);
+	struct ran ran = run_line(&scratch, run, dir, ROWS "plain.jsonl", dir, "sft", "--loss_type sft");
+	if (ran.status || strstr(ran.err, "in one pass"))
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	run_free(&ran);
+	assert_false(rh_file_exists(path_of("%s/sft/reference_logps.bin", dir)));
+	run_ok(&scratch, run, dir, chosen, dir, "plain", "");
+	for (int f = 0; f < 2; f++) {
+		const char *key = f ? "grad_norm" : "loss";
+		double found = last_figure(path_of("%s/sft/metrics.jsonl", dir), key),
+		       wanted = last_figure(path_of("%s/plain/metrics.jsonl", dir), key);
+		if (!(fabs(found - wanted) <= 1e-5 * fabs(wanted))) /* the weights are divided in another order */
+			fail_msg("%s %.9g, supervised %.9g", key, found, wanted);
+	}
+	scratch_close(&scratch);
+}
+
 /* `eval` finds the reference of the run that made the model: the base, the base with an adapter, the model before it was trained. */
 static void test_eval_gives_what_training_gave(void **state)
 {
@@ -417,6 +460,7 @@ int main(void)
 	        cmocka_unit_test(test_a_resumed_run_has_the_same_bits_and_reads_its_reference),
 	        cmocka_unit_test(test_rows_in_chunks_give_what_whole_rows_give),
 	        cmocka_unit_test(test_rows_that_are_not_evaluated_get_no_reference),
+	        cmocka_unit_test(test_sft_alone_is_supervised_training_without_a_reference),
 	        cmocka_unit_test(test_eval_gives_what_training_gave),
 	        cmocka_unit_test(test_a_reference_that_is_another_model_is_refused),
 	        cmocka_unit_test(test_what_cannot_be_is_refused_in_a_line),
