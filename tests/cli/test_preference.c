@@ -189,7 +189,7 @@ static void write_long_rows(const char *path, int is_pair)
 	"--output_dir %s/%s --max_length 1200 --per_device_train_batch_size 1 --logging_steps 1 --lr_scheduler_type constant "             \
 	"--train_sampling_strategy sequential --dtype float32 --allow duplicates,no-end-of-turn,cut-answers %s %s"
 
-/* The figures of whole rows within rounding, and the same bits on other machines. */
+/* The figures of whole rows within rounding, and the same bits on other machines and after a resume, which keeps the chunks. */
 static void check_chunks(const struct scratch *scratch, const char *loss, const char *rows, const char *trains)
 {
 	static const char *const others[] = {"--sequence_chunk 256 --device cpu:3",
@@ -211,8 +211,12 @@ static void check_chunks(const struct scratch *scratch, const char *loss, const 
 		check_same_file(scratch, "one", "other", output);
 		check_ok(rh_dir_remove(path_of("%s/other", dir)));
 	}
-	check_ok(rh_dir_remove(path_of("%s/whole", dir)));
-	check_ok(rh_dir_remove(path_of("%s/one", dir)));
+	run_ok(scratch, LONG, dir, dir, rows, loss, dir, "other", trains, "--sequence_chunk 256 --save_strategy steps --save_steps 2");
+	run_ok(scratch, LONG, dir, dir, rows, loss, dir, "again", trains, path_of("--resume_from_checkpoint %s/other/checkpoint-2", dir));
+	check_same_file(scratch, "one", "again", output);
+	static const char *const made[] = {"whole", "one", "other", "again"};
+	for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+		check_ok(rh_dir_remove(path_of("%s/%s", dir, made[i])));
 }
 
 static void test_rows_in_chunks_give_what_whole_rows_give(void **state)
