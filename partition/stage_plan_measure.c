@@ -170,7 +170,7 @@ struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pas
 {
 	int bottom = lo == 0, top = hi == at->layers, count = hi - lo - bottom - top, more = count - FEW;
 	/* a text in chunks: a backward slot goes down through the chunks once, and each mixer needs all later ones first */
-	if (pass != PASS_FORWARD && at->request->train.chunks && rh_model_mixers(at->request->model, lo, hi) > 1)
+	if (pass != PASS_FORWARD && at->request->train.chunks && rh_model_carriers(at->request->model, lo, hi) > 1)
 		return (struct plan_stage_bytes){.arena = RH_BYTES_MOST, .train = RH_BYTES_MOST};
 	if (!at->alike || (bottom && top))
 		return measure(at, pass, lo, hi);

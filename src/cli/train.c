@@ -28,16 +28,16 @@ static int print_json(const struct rh_train_result *result)
 		                 rh_json_number(result->eval.token_accuracy), "eval_accuracy",
 		                 rh_json_number(result->eval.choice_accuracy < 0 ? NAN : result->eval.choice_accuracy), "eval_rows",
 		                 (json_int_t)result->eval.rows);
-	return verb_print_json(
-	        json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:{s:I, s:I, s:I}, s:{s:{s:I, s:I, s:I}, s:o, s:b}}", "steps",
-	                  (json_int_t)result->steps, "mean_loss", rh_json_number(result->mean_loss), "final_loss",
-	                  rh_json_number(result->final_loss), "eval", eval, "tokens_per_second", rh_json_number(result->tokens_per_second),
-	                  "seconds", rh_json_number(result->seconds), "interrupted", result->interrupted, "peak_bytes", "vram",
-	                  (json_int_t)result->device_peak_bytes, "ram", (json_int_t)result->ram_peak_bytes, "nvme",
-	                  (json_int_t)result->nvme_bytes, "plan", "peak_bytes", "vram", (json_int_t)result->device_planned_bytes, "ram",
-	                  (json_int_t)result->ram_planned_bytes, "nvme", (json_int_t)result->nvme_bytes, "tokens_per_second",
-	                  rh_json_number(result->predicted_tokens_per_second > 0 ? result->predicted_tokens_per_second : NAN),
-	                  "rates_assumed", result->rates_assumed));
+	return verb_print_json(json_pack(
+	        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:{s:I, s:I, s:I}, s:{s:{s:I, s:I, s:I}, s:o, s:b}}", "steps",
+	        (json_int_t)result->steps, "mean_loss", rh_json_number(result->mean_loss), "final_loss", rh_json_number(result->final_loss),
+	        "eval", eval, "tokens_per_second", rh_json_number(result->tokens_per_second), "seconds", rh_json_number(result->seconds),
+	        "reference_seconds", rh_json_number(result->reference_seconds > 0 ? result->reference_seconds : NAN), "interrupted",
+	        result->interrupted, "peak_bytes", "vram", (json_int_t)result->device_peak_bytes, "ram", (json_int_t)result->ram_peak_bytes,
+	        "nvme", (json_int_t)result->nvme_bytes, "plan", "peak_bytes", "vram", (json_int_t)result->device_planned_bytes, "ram",
+	        (json_int_t)result->ram_planned_bytes, "nvme", (json_int_t)result->nvme_bytes, "tokens_per_second",
+	        rh_json_number(result->predicted_tokens_per_second > 0 ? result->predicted_tokens_per_second : NAN), "rates_assumed",
+	        result->rates_assumed));
 }
 
 int verb_train(const struct rh_config *config)

@@ -110,9 +110,9 @@ const struct config_key config_keys[] = {
 	            "cross-entropy, beside them; or a list of these. Without a reference: orpo, simpo. Of answers that are good or bad (rows "
 	            "with prompt, completion and label): kto, apo_zero_unpaired. none: rows are trained on as they are. With it an unset "
 	            "learning_rate is 1e-6, as in TRL, at which an adapter hardly moves (5e-6 and more)"),
-	KEY(KEY_LIST, loss_weights, VERB_DATA, .items = KEY_REAL, .most = 1000, .fallback = "none",
+	KEY(KEY_LIST, loss_weights, VERB_DATA, .items = KEY_REAL, .least = 1e-6, .most = 1000, .fallback = "none",
 	    .help = "a number for each loss of loss_type; none: 1"),
-	KEY(KEY_REAL, beta, VERB_DATA, .fallback = "0.1", .most = 1000, .bounds = BOUND_ABOVE_LEAST,
+	KEY(KEY_REAL, beta, VERB_DATA, .fallback = "0.1", .least = 1e-6, .most = 1000,
 	    .help = "of loss_type: how much the model's preference counts against the reference's; larger, and it stays closer to that"),
 	KEY(KEY_REAL, label_smoothing, VERB_DATA, .fallback = "0", .most = 1, .bounds = BOUND_BELOW_MOST,
 	    .help = "share of pairs that may be the wrong way round, for loss_type: robust (such as 0.1), exo_pair (1e-3) and simpo"),

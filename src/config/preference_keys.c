@@ -68,8 +68,6 @@ static int read_types(struct rh_config *config, const struct config_entry *entry
 		if (is->weight[type] != 0)
 			return config_entry_fail(entry, "%s is named twice", words[type]);
 		is->weight[type] = config->loss_weights.count ? strtof(config->loss_weights.item[i], NULL) : 1;
-		if (is->weight[type] == 0)
-			return config_entry_fail(weights, "the weight of %s is 0; leave it out of loss_type", words[type]);
 	}
 	return 0;
 }
@@ -103,6 +101,9 @@ static int check_values(const struct rh_config *config, const struct config_entr
 {
 	const struct rh_preference *is = &config->preference;
 	const struct config_entry *smoothing = given_of(given, "label_smoothing");
+	double least = 1e-6; /* its logarithm, and that of what is left to 1, are taken of fp32 numbers */
+	if (config->label_smoothing != 0 && (config->label_smoothing < least || config->label_smoothing > 1 - least))
+		return config_entry_fail(smoothing, "must be 0, or between 1e-6 and 1 - 1e-6");
 	if (is->weight[RH_PREFERENCE_EXO_PAIR] != 0 && is->label_smoothing == 0)
 		return config_entry_fail(smoothing ? smoothing : given_of(given, "loss_type"),
 		                         "exo_pair needs a label_smoothing above 0, such as 1e-3");

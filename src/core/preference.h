@@ -52,7 +52,10 @@ RH_PORTABLE int rh_preference_is_paired(const struct rh_preference *is)
 /* Does it compare with a reference? */
 RH_PORTABLE int rh_preference_refers(const struct rh_preference *is)
 {
-	return is->answers && is->weight[RH_PREFERENCE_SIMPO] == 0 && is->weight[RH_PREFERENCE_ORPO] == 0;
+	int refers = 0;
+	for (int i = 0; i < RH_PREFERENCE_LOSSES; i++)
+		refers |= is->weight[i] != 0 && i != RH_PREFERENCE_SFT && i != RH_PREFERENCE_SIMPO && i != RH_PREFERENCE_ORPO;
+	return refers;
 }
 
 /* The weight of the chosen answer's mean cross-entropy; with ORPO that of its prompt too. */
@@ -69,6 +72,23 @@ RH_PORTABLE double rh_logistic(double x)
 RH_PORTABLE double rh_log_logistic(double x)
 {
 	return x < 0 ? x - log1p(exp(x)) : -log1p(exp(-x));
+}
+
+/* The logarithm of the odds of a mean log-probability, which may be 0, and odds infinite, in fp32: then it is a part in 2^30 below. */
+RH_PORTABLE double rh_below_certain(double mean)
+{
+	return mean > -0x1p-30 ? -0x1p-30 : mean;
+}
+
+RH_PORTABLE double rh_log_odds(double mean)
+{
+	return rh_below_certain(mean) - log(-expm1(rh_below_certain(mean)));
+}
+
+/* Its derivative by the mean. */
+RH_PORTABLE double rh_log_odds_slope(double mean)
+{
+	return -1 / expm1(rh_below_certain(mean));
 }
 
 /* An answer: l and l_ref; its tokens, and how many of them have a probability: one less where nothing comes before the first. */
@@ -132,9 +152,10 @@ RH_PORTABLE struct rh_slopes rh_preference_pair(enum rh_preference_loss type, co
 		d = b * (e * rh_logistic(y) - (1 - e) * rh_logistic(-y));
 		return rh_slopes_of(-(1 - e) * rh_log_logistic(y) - e * rh_log_logistic(-y), d / c.rows, -d / r.rows);
 	case RH_PREFERENCE_ORPO: /* -b log s(y), y = log(odds(m_c) / odds(m_r)), odds(m) = e^m / (1 - e^m) */
-		y = c.logp / c.rows - r.logp / r.rows - log(-expm1(c.logp / c.rows)) + log(-expm1(r.logp / r.rows));
+		y = rh_log_odds(c.logp / c.rows) - rh_log_odds(r.logp / r.rows);
 		d = -b * rh_logistic(-y);
-		return rh_slopes_of(-b * rh_log_logistic(y), -d / (expm1(c.logp / c.rows) * c.rows), d / (expm1(r.logp / r.rows) * r.rows));
+		return rh_slopes_of(-b * rh_log_logistic(y), d * rh_log_odds_slope(c.logp / c.rows) / c.rows,
+		                    -d * rh_log_odds_slope(r.logp / r.rows) / r.rows);
 	case RH_PREFERENCE_SFT:
 	case RH_PREFERENCE_KTO:
 	case RH_PREFERENCE_APO_ZERO_UNPAIRED:

@@ -142,6 +142,9 @@ struct rh_micro_batch rh_chunk_of(const struct rh_micro_batch *row, const int64_
 	}
 	head = first_at(row->head_row, row->shape.head_rows, first);
 	out.shape.head_rows = first_at(row->head_row, row->shape.head_rows, end) - head;
+	out.shape.judged = row->shape.judged;
+	out.shape.judged_rows = row->shape.judged ? row->shape.head_rows : 0;
+	out.shape.judged_first = row->shape.judged ? head : 0;
 	for (int64_t i = 0; room->head_row && i < out.shape.head_rows; i++)
 		room->head_row[i] = (int32_t)(row->head_row[head + i] - first);
 	out.shape.documents = documents;

@@ -25,7 +25,8 @@ struct rh_chunk_room {
 	        *head_row; /* (documents + 1), (documents + 1), (head_rows) of the chunk; NULL: shapes alone are wanted */
 };
 /* Makes chunk number `chunk` of `chunks` of a whole row's micro-batch (its head_row ascending) of a row that is cut at these places, with
- * arrays of its own in *room; results keep their places. chunk >= chunks: an empty one. */
+ * arrays of its own in *room; results keep their places, and so do judged documents, which each chunk has whole. chunk >= chunks: an empty
+ * one. */
 struct rh_micro_batch rh_chunk_of(const struct rh_micro_batch *row, const int64_t *cut, int chunk, int chunks,
                                   const struct rh_chunk_room *room);
 

@@ -196,7 +196,8 @@ static int input_of_files(const struct rh_config *config, struct rh_session *ses
 
 int rh_forecast_input_cut(struct rh_session *session, struct rh_forecast_input *input)
 {
-	struct rh_micro_batch row = rh_micro_batch_of(input->work.train, NULL);
+	const struct rh_micro_shape whole = input->work.train;
+	struct rh_synthetic_row row = {0};
 	int rc = rh_chunks_choose(session, NULL, RH_CHUNK_UNKNOWN, &input->work);
 	const struct rh_chunk_rule rule = rh_chunk_rule_of(input->work.chunk, session->model);
 	int64_t chunks = rh_chunks_of(&input->work), count = input->work.train_micro_batches;
@@ -205,17 +206,13 @@ int rh_forecast_input_cut(struct rh_session *session, struct rh_forecast_input *
 	rh_free(input->micro);
 	rh_free(input->count);
 	rc = reserve(input, input->steps, input->steps * count);
-	int32_t start[2] = {0, (int32_t)row.shape.tokens}, *head = rh_alloc((size_t)row.shape.head_rows, sizeof *head);
-	rc = rc ? rc : head ? 0 : -ENOMEM;
-	for (int64_t i = 0; !rc && i < row.shape.head_rows; i++)
-		head[i] = (int32_t)i;
-	row.start_q = row.start_k = start;
-	row.ids = row.position = row.target = row.head_row = head;
+	if (!rc)
+		rc = rh_synthetic_row_create(&whole, &row);
 	for (int64_t at = 0; !rc && at < input->steps * count; at += chunks)
-		rc = rh_chunks_shapes(&rule, &row, (int)chunks, &input->micro[at]);
+		rc = rh_chunks_shapes(&rule, &row.batch, (int)chunks, &input->micro[at]);
 	for (int s = 0; !rc && s < input->steps; s++)
 		input->count[s] = count;
-	rh_free(head);
+	rh_synthetic_row_free(&row);
 	input->alike = 0;
 	return rc;
 }

@@ -1,6 +1,7 @@
 #include "forecast/forecast_steps.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "device/sim/clock.h"
 #include "forecast/forecast_check.h"
 #include "observe/trace.h"
@@ -131,17 +132,33 @@ int forecast_run_steps(struct rh_session *session, const struct rh_forecast_inpu
 	return rc;
 }
 
+/* The whole row that these chunks are of. */
+static struct rh_micro_shape row_of(const struct rh_micro_batch *chunk, int chunks)
+{
+	struct rh_micro_shape row = chunk->shape;
+	for (int c = 1; c < chunks; c++)
+		row.tokens += chunk[c].shape.tokens;
+	return (struct rh_micro_shape){.tokens = row.tokens,
+	                               .documents = chunks > 1 ? row.judged : row.documents,
+	                               .longest = chunks > 1 ? row.text_longest : row.longest,
+	                               .head_rows = chunks > 1 ? row.judged_rows : row.head_rows};
+}
+
 int forecast_run_reference(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                            double *tokens_per_second)
 {
-	int64_t most = session->work.infer_micro_batches, count = input->count[0] < most ? input->count[0] : most, tokens = 0;
+	int chunks = rh_chunks_of(&input->work);
+	int64_t count = rh_min(input->count[0] / chunks, session->work.infer_micro_batches), tokens = 0;
+	*tokens_per_second = 0;
+	if (!count) /* of a trial that has no pass */
+		return 0;
 	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
 	int rc = micro ? rh_updater_flush(session->updater) : -ENOMEM;
 	double began = rh_updater_seconds(session->updater);
 	if (!rc)
 		(void)forecast_fill(session, input, 0, zeros, micro);
 	for (int64_t m = 0; !rc && m < count; m++) {
-		micro[m].shape.judged = 0;
+		micro[m].shape = row_of(&micro[m * chunks], chunks);
 		tokens += micro[m].shape.tokens;
 	}
 	if (!rc)

@@ -222,11 +222,9 @@ static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
 /* Keys and values that the layer carries, of the tokens that attention reads. */
 static void carried(const struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
 {
-	int64_t bytes = rh_dtype_bytes(k->dtype, emit->cache_rows * k->cols), own, lowest;
+	int64_t bytes = rh_dtype_bytes(k->dtype, emit->cache_rows * k->cols);
 	int64_t keys = emit->shape.keys, first = emit->shape.first + emit->shape.tokens - keys;
-	(void)rh_model_cache_range(emit->model, layer, layer + 1, emit->cache_rows, &own);
-	(void)rh_model_cache_range(emit->model, emit->cache_layer, emit->cache_layer + 1, emit->cache_rows, &lowest);
-	char *base = emit->cache + own - lowest;
+	char *base = emit_carried(emit, layer);
 	*k = rh_view_rows(rh_view_of(base, k->dtype, emit->cache_rows, k->cols), first, keys);
 	*v = rh_view_rows(rh_view_of(base + bytes, k->dtype, emit->cache_rows, k->cols), first, keys);
 }

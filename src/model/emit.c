@@ -38,6 +38,14 @@ void emit_op(struct rh_emit *emit, const struct rh_op *op)
 		emit->rc = emit->launch(emit->sink, op);
 }
 
+char *emit_carried(const struct rh_emit *emit, int layer)
+{
+	int64_t own, lowest;
+	(void)rh_model_cache_range(emit->model, layer, layer + 1, emit->cache_rows, &own);
+	(void)rh_model_cache_range(emit->model, emit->cache_layer, emit->cache_layer + 1, emit->cache_rows, &lowest);
+	return emit->cache + own - lowest;
+}
+
 struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols)
 {
 	return emit_take(emit->arena, emit->model->dtype, rows, cols);

@@ -5,7 +5,7 @@
  *   rh_stage_recompute  makes the rows that are neither, right before the backward; in a fused stage it is the forward half;
  *   rh_stage_place      says where rows are that an earlier forward left, where nothing is recomputed;
  *   rh_stage_backward   turns the gradient at hi into the gradient at lo and adds to the blocks' gradient sums;
- *   rh_stage_carry      of a text in chunks: adds what the stage's mixer carries of one, before the last chunk's backward;
+ *   rh_stage_carry      of a text in chunks: adds what the stage carries of one, before the last chunk's backward;
  *   rh_stage_weights    adds the weight gradients that rh_stage_backward deferred, where emit->deferred is given: those of linears and of
  *                       the embedding.
  * A fused stage (hi is the model's end) computes the loss and its gradient in rh_stage_recompute's last layer, so its backward takes no dy.
@@ -91,7 +91,7 @@ struct rh_emit {
 	float *(*gradient)[2];
 	char **plain; /* of blocks: what was made of them (rh_block_make_plain). NULL: each product has its own made in the arena */
 
-	/* What layers' mixers carry of a text that is generated, or that is cut into chunks, for cache_rows tokens: each where
+	/* What layers carry of a text that is generated, or that is cut into chunks, for cache_rows tokens: each where
 	 * rh_model_cache_range says, from that of cache_layer on. sums: rh_model_carried_sum_bytes of the gradients of one layer's. */
 	char *cache, *sums;
 	int64_t cache_rows;
@@ -144,7 +144,8 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
  * emitted on the arena between them, but what is given back. */
 int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
                           const struct rh_head_out *head) RH_MUST;
-/* Of a stage with one mixer at most, which may have the embedding below and the head above. x: the boundary at lo, absent when lo is 0. */
+/* Of a stage with one layer at most that carries, which may have the embedding below and a head that carries nothing above. x: the boundary
+ * at lo, absent when lo is 0. */
 int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x) RH_MUST;
 /* Makes the stage's rows whose fate is to be recomputed, in the arena, of the others, which lie in `kept` and `saved` as rh_stage_forward
  * left them. x and `head` as above. */

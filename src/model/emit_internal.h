@@ -15,6 +15,8 @@ struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols);
 
 /* A run of the micro-batch's integers at a byte offset, (count,1). */
 struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t count);
+/* Where what this layer carries begins. */
+char *emit_carried(const struct rh_emit *emit, int layer);
 
 /* A tensor of one of the layer's two blocks, together with the tensors that lie right after it: weights, or their fp32 gradient sum
  * (absent when the block is frozen or tensor is -1). */
@@ -127,6 +129,8 @@ void emit_block_weights(struct rh_emit *emit, int layer, struct rh_activations *
 
 /* head.c: final norm and head. learns 0: loss or logits only; else the loss's gradient is kept in a row of *s. */
 void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, int learns, struct rh_activations *s);
+/* Of a text in chunks, where documents are judged: adds the chunk's cross-entropies to those that the head carries. */
+void emit_head_carry(struct rh_emit *emit, struct rh_view x, struct rh_activations *s);
 void emit_head_backward(struct rh_emit *emit, struct rh_activations *s, struct rh_view dx);
 
 /* head.c: the embedding. */

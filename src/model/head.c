@@ -122,27 +122,63 @@ static int head_learns(const struct rh_emit *emit)
 	       (layer->head_bias >= 0 && emit->model->block[layer->block[layer->bias_table]].trainable);
 }
 
-/* Losses over whole answers. The first walk gives each row's cross-entropy, and from these follows what the row weighs; the gradient is a
- * second walk's. Where the head is frozen the gradient of its input is linear in these weights: the first walk makes it, too. */
-static void head_preference(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, struct rh_view dh)
+/* What each head row of the text weighs, in the arena, by the cross-entropies of all of them. dh: its rows times that; or absent. */
+static struct rh_view weigh(struct rh_emit *emit, struct rh_view loss, struct rh_view dh)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	int64_t mark = emit->arena->used, judged = emit->shape.judged;
-	int learns = head_learns(emit);
-	struct rh_view none = {0}, mix = emit_take(emit->arena, RH_F32, h.rows, 1);
-	head_loss(emit, h, out, &(struct walk){.loss = out->loss, .hit = out->hit, .dh = learns ? none : dh});
+	int64_t judged = emit->shape.judged;
+	struct rh_view mix = emit_take(emit->arena, RH_F32, loss.rows, 1);
 	struct rh_op op = {.kind = RH_OP_PREFERENCE, .preference = emit->model->preference};
-	op.operand[RH_PREFERENCE_OP_LOSS] = out->loss;
+	op.operand[RH_PREFERENCE_OP_LOSS] = loss;
 	op.operand[RH_PREFERENCE_OP_SPAN] = rh_view_of(emit->micro + at.span, RH_I32, judged, RH_SPANS);
 	op.operand[RH_PREFERENCE_OP_REFERENCE] = rh_view_of(emit->micro + at.reference, RH_F32, judged, 1);
 	op.operand[RH_PREFERENCE_OP_SUM] = emit_take(emit->arena, RH_F32, judged, 2);
 	op.operand[RH_PREFERENCE_OP_MIX] = mix;
-	op.operand[RH_PREFERENCE_OP_DH] = learns ? none : dh;
+	op.operand[RH_PREFERENCE_OP_DH] = dh;
 	emit_op(emit, &op);
-	if (learns) {
-		struct rh_view loss = emit_take(emit->arena, RH_F32, h.rows, 1), hit = emit_take(emit->arena, RH_I32, h.rows, 1);
-		head_loss(emit, h, out, &(struct walk){loss, hit, dh, mix, 1});
-	}
+	return mix;
+}
+
+/* The walk that makes the gradient, of rows that weigh so much; its losses are weighted, too, and nobody reads them. */
+static void weighted_walk(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, struct rh_view dh, struct rh_view mix)
+{
+	struct rh_view loss = emit_take(emit->arena, RH_F32, h.rows, 1);
+	head_loss(emit, h, out, &(struct walk){loss, out->hit, dh, mix, head_learns(emit)});
+}
+
+/* Losses over whole answers. The first walk gives each row's cross-entropy, and from these follows what the row weighs; the gradient is a
+ * second walk's. Where the head is frozen the gradient of its input is linear in these weights: the first walk makes it, too. */
+static void head_preference(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, struct rh_view dh)
+{
+	int64_t mark = emit->arena->used;
+	int learns = head_learns(emit);
+	struct rh_view none = {0}, first_dh = learns ? none : dh;
+	head_loss(emit, h, out, &(struct walk){.loss = out->loss, .hit = out->hit, .dh = first_dh});
+	struct rh_view mix = weigh(emit, out->loss, first_dh);
+	if (learns)
+		weighted_walk(emit, h, out, dh, mix);
+	rh_arena_reset(emit->arena, mark);
+}
+
+/* Cross-entropies of a text's head rows, which the head carries from the walk over all chunks to the gradient of each. */
+static struct rh_view carried_losses(const struct rh_emit *emit)
+{
+	return rh_view_of(emit_carried(emit, emit->model->layers - 1), RH_F32, emit->shape.judged_rows, 1);
+}
+
+/* The chunk's own of all head rows of its text. */
+static struct rh_view own_rows(const struct rh_emit *emit, struct rh_view all)
+{
+	return rh_view_rows(all, emit->shape.judged_first, emit->shape.head_rows);
+}
+
+/* The same of a chunk: the first walk was emit_head_carry's. */
+static void chunk_preference(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, struct rh_view dh)
+{
+	int64_t mark = emit->arena->used;
+	struct rh_view losses = carried_losses(emit), mix = weigh(emit, losses, (struct rh_view){0});
+	emit_cast(emit, own_rows(emit, losses), out->loss);
+	weighted_walk(emit, h, out, dh, own_rows(emit, mix));
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -248,12 +284,27 @@ void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out 
 	head_rows(emit, h, s);
 	if (out->logits.data)
 		all_logits(emit, h, out->logits);
+	else if (learns && emit->shape.judged && emit->shape.chunks > 1)
+		chunk_preference(emit, h, out, dh);
 	else if (learns && emit->shape.judged)
 		head_preference(emit, h, out, dh);
 	else
 		head_loss(emit, h, out, &(struct walk){.loss = out->loss, .hit = out->hit, .dh = dh, .learns = learns});
 	if (out->choice.data)
 		choice_logits(emit, h, out->choice);
+	rh_arena_reset(emit->arena, mark);
+}
+
+void emit_head_carry(struct rh_emit *emit, struct rh_view x, struct rh_activations *s)
+{
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	int64_t mark = emit->arena->used, rows = emit->shape.head_rows;
+	if (rows == 0)
+		return;
+	struct rh_view h = emit_act(emit, rows, x.cols), hit = emit_take(emit->arena, RH_I32, rows, 1);
+	gather(emit, x, emit_micro(emit, at.head_row, rows), s->view[ROWS]);
+	head_rows(emit, h, s);
+	head_loss(emit, h, &(struct rh_head_out){0}, &(struct walk){.loss = own_rows(emit, carried_losses(emit)), .hit = hit});
 	rh_arena_reset(emit->arena, mark);
 }
 

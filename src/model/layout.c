@@ -479,16 +479,24 @@ int64_t rh_model_carried_sum_bytes(const struct rh_model *model, int lo, int hi,
 {
 	int64_t bytes = 0;
 	for (int l = lo; l < hi; l++)
-		bytes += rh_align_up(rows * model->layer[l].carried.columns * 4, RH_ALIGN);
+		if (model->layer[l].kind == RH_LAYER_BLOCK)
+			bytes += rh_align_up(rows * model->layer[l].carried.columns * 4, RH_ALIGN);
 	return bytes;
 }
 
-int rh_model_mixers(const struct rh_model *model, int lo, int hi)
+int rh_model_carriers(const struct rh_model *model, int lo, int hi)
 {
-	int mixers = 0;
+	int carriers = 0;
 	for (int l = lo; l < hi; l++)
-		mixers += model->layer[l].kind == RH_LAYER_BLOCK;
-	return mixers;
+		carriers += model->layer[l].kind == RH_LAYER_BLOCK || model->layer[l].carried.columns;
+	return carriers;
+}
+
+void rh_model_judge(struct rh_model *model, const struct rh_preference *preference)
+{
+	model->preference = *preference;
+	model->dropout = 0;
+	model->layer[model->layers - 1].carried.columns = (int64_t)sizeof(float) / rh_dtype_bytes(model->dtype, 1);
 }
 
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)

@@ -21,8 +21,9 @@ struct rh_micro_shape {
 	int64_t typed;        /* tokens that have a type: all or none */
 	int64_t pixels;       /* images: how many numbers each token has, a patch or zeros; else 0 */
 	int64_t taught; /* numbers of a teacher that come with each head row: its logits, or twice its top shares; 0: no distillation */
-	int64_t judged; /* documents whose log-probabilities the loss is a function of (core/preference.h): all or none */
-	int64_t top;    /* largest shares of each head row that come back beside the loss, in place of choices; 0: none */
+	int64_t judged; /* documents whose log-probabilities the loss is a function of (core/preference.h): all or none; of a chunk, its text's */
+	int64_t judged_rows, judged_first; /* of a chunk of such documents: head rows of the text, and of its chunks before this one */
+	int64_t top; /* largest shares of each head row that come back beside the loss, in place of choices; 0: none */
 };
 
 /* Chunks of a text have different lengths, so their boundaries take buffers of some classes. */

@@ -133,7 +133,7 @@ enum { RH_SITES = 7, RH_SITE_FIFTH = RH_SITES * (RH_MOST_LAYERS + 2), RH_SITE_GA
 enum rh_half_place { RH_MIXER, RH_MLP, RH_HALVES };
 enum { RH_HALF_TENSORS = 6 };
 
-/* What a layer's mixer keeps from one run of tokens of a text to the next. */
+/* What a layer keeps from one run of tokens of a text to the next. */
 struct rh_carried {
 	int64_t columns; /* of each token, in the model's dtype: keys and values */
 	int64_t bytes;   /* of the run, however long it is: a recurrent state */
@@ -298,8 +298,10 @@ int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64
 
 /* Bytes of the fp32 sums of the gradients of what mixers of layers [lo, hi) carry of so many rows. */
 int64_t rh_model_carried_sum_bytes(const struct rh_model *model, int lo, int hi, int64_t rows);
-/* Mixers of layers [lo, hi). */
-int rh_model_mixers(const struct rh_model *model, int lo, int hi);
+/* Layers of [lo, hi) that carry something of a text in chunks. */
+int rh_model_carriers(const struct rh_model *model, int lo, int hi);
+/* Its loss is one over answers. Of a text in chunks its head then carries each row's cross-entropy. Dropout is off, as in TRL. */
+void rh_model_judge(struct rh_model *model, const struct rh_preference *preference);
 
 /* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all);

@@ -299,12 +299,15 @@ int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x)
 			x = emit_act(emit, emit->shape.tokens, rh_boundary_cols(emit->model, l + 1));
 			emit_embedding(emit, x);
 		}
-		if (emit->model->layer[l].kind != RH_LAYER_BLOCK)
+		if (!rh_model_carriers(emit->model, l, l + 1))
 			continue;
 		s.placed = s.wanted = 0; /* views that are not placed are not read */
 		s.view[RH_ROW_X] = x;
 		place_layer(emit, l, &s, NULL);
-		emit_block_carry(emit, l, x, &s);
+		if (emit->model->layer[l].kind == RH_LAYER_HEAD)
+			emit_head_carry(emit, x, &s);
+		else
+			emit_block_carry(emit, l, x, &s);
 	}
 	rh_arena_reset(emit->arena, mark);
 	return emit->rc;

@@ -11,12 +11,15 @@
 
 enum { STEPS_JOINED = 3 }; /* of the recurrence that chooses cuts */
 
-/* Bytes of a step's rows as batches, and of their losses: of two steps' losses if steps may be joined. */
+/* Bytes of a step's rows as batches, and of their losses: of two steps' losses if steps may be joined; those of a judged row in chunks once
+ * more, together. */
 static int64_t batch_bytes(const struct rh_workload *work, int stale)
 {
 	const struct rh_micro_shape *shape = &work->train;
 	int64_t judged = shape->judged * (RH_SPANS + 1) * (stale ? 3 : 2); /* as batches, and until the results are there */
-	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows + judged);
+	int64_t row = work->chunks > 1 && shape->judged ? work->row.head_rows * 4 : 0;
+	return row +
+	       work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows + judged);
 }
 
 /* Memory of the messages between boxes, beside activations and gradients. A box keeps micro-batches from their arrival until their step

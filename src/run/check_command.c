@@ -393,7 +393,7 @@ static void run_backward(struct rh_check *check)
 	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
 	if (reads_input && command->lo == command->stage.lo)
 		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->operands.x, command->lo);
-	int has_mixer = rh_model_mixers(model_of(check), command->lo, command->hi);
+	int has_mixer = rh_model_carriers(model_of(check), command->lo, command->hi);
 	if (command->chunk + command->operands.later_chunks > 0 && has_mixer)
 		need_carried(check, &command->target, ADDS);
 	touch_rows(check, CHECK_READS, &command->source);

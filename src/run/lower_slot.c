@@ -544,7 +544,7 @@ static void one_micro_batch(struct micro *micro)
 /* A backward slot first makes what its mixer carries of all chunks of a text: of the saved inputs alone, before its gradient is there. */
 static void carry_text(struct lower_slot *slot, int64_t first, int64_t chunks)
 {
-	if (!rh_slot_makes_gradients(slot->slot) || !rh_model_mixers(slot->lowering->options->model, slot->slot->lo, slot->slot->hi))
+	if (!rh_slot_makes_gradients(slot->slot) || !rh_model_carriers(slot->lowering->options->model, slot->slot->lo, slot->slot->hi))
 		return;
 	for (int64_t c = 0; c < chunks && !slot->lowering->rc; c++) {
 		struct micro micro = micro_of(slot, first + c);

@@ -215,7 +215,7 @@ static int walk_slot(const struct rh_boundary_walk *walk, const struct program_f
 	struct rh_boundary_access at = {.step = slot->step, .slot = (size_t)(slot - walk->program->slot)};
 	int64_t index = slot->first + slot->step % walk->steps_in_flight * walk->step_micro_batches, each = rh_max(walk->chunks, 1);
 	int descends = each > 1 && rh_slot_makes_gradients(slot), rc = 0,
-	    carries = descends && slot->lo > 0 && rh_model_mixers(walk->model, slot->lo, slot->hi) > 0;
+	    carries = descends && slot->lo > 0 && rh_model_carriers(walk->model, slot->lo, slot->hi) > 0;
 	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
 		return 0;
 	for (int64_t first = 0; !rc && first < slot->count; first += each) {

@@ -31,7 +31,7 @@ static int cuts_are_fine(const struct rh_config *config, const struct rh_model *
 	int hi = model->layers, lo;
 	for (int64_t i = config->backward_cut_count - 1; i >= -1; i--, hi = lo) {
 		lo = i >= 0 ? (int)config->backward_cuts[i] : (int)rh_max(model->first_trained, 0);
-		if (lo >= 0 && lo < hi && hi <= model->layers && rh_model_mixers(model, lo, hi) > 1)
+		if (lo >= 0 && lo < hi && hi <= model->layers && rh_model_carriers(model, lo, hi) > 1)
 			return 0;
 	}
 	return 1;
@@ -40,13 +40,13 @@ static int cuts_are_fine(const struct rh_config *config, const struct rh_model *
 /* What keeps rows from being cut; NULL: nothing. */
 static const char *obstacle(const struct rh_config *config, const struct rh_model *model)
 {
-	if (config->preference.answers)
-		return "losses over answers (loss_type)";
+	if (config->preference.weight[RH_PREFERENCE_KTO] != 0)
+		return "loss_type: kto, which compares the rows of a micro-batch";
 	for (int l = 0; l < model->layers; l++)
 		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.direction == RH_ATTENTION_BOTH)
 			return "a model that looks in both directions, whose rows are not cut";
 	for (int l = 0; l < model->layers; l++)
-		if (model->layer[l].carried.bytes)
+		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].carried.bytes)
 			return "layers of linear attention, whose state's gradient is not carried over chunks yet";
 	if (config->boxes > 1)
 		return "several boxes";
@@ -56,7 +56,10 @@ static const char *obstacle(const struct rh_config *config, const struct rh_mode
 		return "several rows a micro-batch; set per_device_train_batch_size: 1";
 	if (model->router_aux_loss_coef != 0)
 		return "a router's balance loss; set router_aux_loss_coef: 0";
-	return config->backward_cut_count < 0 || cuts_are_fine(config, model) ? NULL : "backward_cuts that leave two blocks in a stage";
+	if (config->backward_cut_count >= 0 && !cuts_are_fine(config, model))
+		return config->preference.answers ? "backward_cuts that leave two blocks in a stage, or the head beside one (loss_type)"
+		                                  : "backward_cuts that leave two blocks in a stage";
+	return NULL;
 }
 
 int rh_chunks_check(const struct rh_config *config, const struct rh_model *model)
@@ -74,6 +77,8 @@ static void widen(struct rh_micro_shape *most, const struct rh_micro_shape *shap
 	most->keys = rh_max(most->keys, shape->keys);
 	most->first = rh_max(most->first, shape->first);
 	most->text_longest = rh_max(most->text_longest, shape->text_longest);
+	most->judged = rh_max(most->judged, shape->judged);
+	most->judged_rows = rh_max(most->judged_rows, shape->judged_rows);
 	most->chunks = shape->chunks > most->chunks ? shape->chunks : most->chunks;
 }
 
@@ -143,19 +148,39 @@ static int cut_dataset(const struct rh_chunk_rule *rule, const struct rh_dataset
 	return rc;
 }
 
+int rh_synthetic_row_create(const struct rh_micro_shape *shape, struct rh_synthetic_row *out)
+{
+	int64_t documents = rh_max(shape->judged, 1);
+	RH_ASSERT(documents < (int64_t)(sizeof out->start / sizeof *out->start));
+	*out = (struct rh_synthetic_row){.head = rh_alloc((size_t)shape->head_rows, sizeof *out->head)};
+	if (!out->head)
+		return -ENOMEM;
+	for (int64_t i = 0; i < shape->head_rows; i++)
+		out->head[i] = (int32_t)i;
+	for (int64_t d = 1; d <= documents; d++)
+		out->start[d] = (int32_t)(shape->tokens * d / documents);
+	out->batch = rh_micro_batch_of(*shape, out->head);
+	out->batch.shape.documents = documents;
+	out->batch.shape.longest = shape->tokens / documents;
+	out->batch.start_q = out->batch.start_k = out->start;
+	return 0;
+}
+
+void rh_synthetic_row_free(struct rh_synthetic_row *row)
+{
+	rh_free(row->head);
+	row->head = NULL;
+}
+
 static int cut_synthetic(const struct rh_chunk_rule *rule, struct rh_workload *work)
 {
 	struct largest most = {0};
-	int64_t rows = work->train.head_rows;
-	int32_t start[2] = {0, (int32_t)work->train.tokens}, *head = rh_alloc((size_t)rows, sizeof *head);
-	struct rh_micro_batch row = rh_micro_batch_of(work->train, start);
-	if (!head)
-		return -ENOMEM;
-	for (int64_t i = 0; i < rows; i++)
-		head[i] = (int32_t)i;
-	row.head_row = head;
-	int rc = widen_by_row(rule, &row, &most);
-	rh_free(head);
+	struct rh_synthetic_row row;
+	int rc = rh_synthetic_row_create(&work->train, &row);
+	if (rc)
+		return rc;
+	rc = widen_by_row(rule, &row.batch, &most);
+	rh_synthetic_row_free(&row);
 	if (!rc)
 		settle(&most, work);
 	return rc;

@@ -7,14 +7,15 @@
 
 #include <string.h>
 
-/* Of `all` micro-batches, each with so many documents at most. */
-static int reserve_judged(struct rh_flights *out, size_t all, size_t documents)
+/* Of `all` micro-batches, each with so many documents and head rows at most. */
+static int reserve_judged(struct rh_flights *out, size_t all, size_t documents, size_t rows)
 {
 	out->documents = rh_alloc(all, sizeof *out->documents);
 	out->span = rh_alloc(all, sizeof *out->span);
 	out->reference = rh_alloc(all, sizeof *out->reference);
 	out->sums = rh_alloc(2 * documents, sizeof *out->sums);
-	int rc = out->documents && out->span && out->reference && out->sums ? 0 : -ENOMEM;
+	out->row_loss = rh_alloc(rows, sizeof *out->row_loss);
+	int rc = out->documents && out->span && out->reference && out->sums && out->row_loss ? 0 : -ENOMEM;
 	for (size_t m = 0; !rc && m < all; m++) {
 		out->span[m] = rh_alloc(documents * RH_SPANS, sizeof **out->span);
 		out->reference[m] = rh_alloc(documents, sizeof **out->reference);
@@ -51,7 +52,7 @@ int rh_flights_reserve(const struct rh_workload *work, int64_t count, struct rh_
 	for (size_t m = 0; !rc && m < all; m++)
 		if (!(out->loss[m] = rh_alloc((size_t)rh_max(work->train.head_rows, 1), sizeof(float))))
 			rc = -ENOMEM;
-	return rc || !row->judged ? rc : reserve_judged(out, all, (size_t)row->judged);
+	return rc || !row->judged ? rc : reserve_judged(out, all, (size_t)row->judged, chunks > 1 ? (size_t)row->head_rows : 1);
 }
 
 void rh_flights_free(struct rh_flights *flights)
@@ -68,6 +69,7 @@ void rh_flights_free(struct rh_flights *flights)
 	rh_free(flights->span);
 	rh_free(flights->reference);
 	rh_free(flights->sums);
+	rh_free(flights->row_loss);
 	rh_free(flights->numbers);
 	rh_free(flights->batch);
 	rh_free(flights->micro);
@@ -99,7 +101,7 @@ static int cut_row(struct rh_flights *flights, const struct rh_chunk_rule *rule,
 	return 0;
 }
 
-/* The step's results come when its batches may be another's. */
+/* The step's results come when its batches may be another's. Of a row in chunks each has all documents; the first chunk's are kept. */
 static void keep_judged(struct rh_flights *flights, const struct rh_session *session, const struct rh_micro_batch *micro, int64_t at)
 {
 	flights->preference = &session->model->preference;
@@ -125,7 +127,7 @@ int rh_flights_use(struct rh_flights *flights, const struct rh_session *session,
 		micro->loss = rh_model_has_head(session->model) ? flights->loss[first + m] : NULL;
 		micro->load_balancing_loss = &flights->load_balancing_loss[first + m];
 		flights->targets[first + m] = micro->shape.head_rows;
-		if (micro->shape.judged)
+		if (micro->shape.judged && m % flights->chunks == 0)
 			keep_judged(flights, session, micro, first + m);
 		flight->tokens += micro->shape.tokens;
 		flight->trained += micro->shape.head_rows;
@@ -155,10 +157,18 @@ int64_t rh_flights_fill(struct rh_flights *flights, const struct rh_session *ses
 	return rc ? rc : count < 0 ? count : count * flights->chunks;
 }
 
+/* A row's, which begins with this micro-batch. */
 static struct rh_judged_losses judged_of(const struct rh_flights *flights, int64_t at)
 {
-	return (struct rh_judged_losses){flights->span[at],      flights->reference[at], flights->loss[at],
-	                                 flights->documents[at], flights->targets[at],   flights->sums};
+	const float *loss = flights->loss[at];
+	int64_t rows = flights->targets[at];
+	if (flights->chunks > 1) {
+		loss = flights->row_loss;
+		rows = 0;
+		for (int64_t m = at; m < at + flights->chunks; rows += flights->targets[m++])
+			memcpy(flights->row_loss + rows, flights->loss[m], (size_t)flights->targets[m] * sizeof *loss);
+	}
+	return (struct rh_judged_losses){flights->span[at], flights->reference[at], loss, flights->documents[at], rows, flights->sums};
 }
 
 double rh_flight_divisor(const struct rh_flights *flights, int64_t step)
@@ -167,7 +177,7 @@ double rh_flight_divisor(const struct rh_flights *flights, int64_t step)
 	int64_t first = rh_flight_first(flights, step), documents = 0;
 	if (!flights->preference)
 		return (double)flight->trained;
-	for (int64_t m = first; m < first + flight->count; m++)
+	for (int64_t m = first; m < first + flight->count; m += flights->chunks)
 		documents += flights->documents[m];
 	return (double)(documents / flights->preference->answers);
 }
@@ -175,7 +185,7 @@ double rh_flight_divisor(const struct rh_flights *flights, int64_t step)
 void rh_flight_tell(const struct rh_flights *flights, int64_t step, struct rh_figures *figures)
 {
 	int64_t first = rh_flight_first(flights, step);
-	for (int64_t m = first; flights->preference && m < first + rh_flight_of(flights, step)->count; m++) {
+	for (int64_t m = first; flights->preference && m < first + rh_flight_of(flights, step)->count; m += flights->chunks) {
 		const struct rh_judged_losses batch = judged_of(flights, m);
 		(void)rh_preference_judge(flights->preference, &batch, figures);
 	}
@@ -196,10 +206,10 @@ double rh_flight_loss(const struct rh_flights *flights, int64_t step)
 	double total = 0, balance = 0;
 	for (int64_t m = first; m < first + flight->count; m++) {
 		balance += flights->load_balancing_loss[m];
-		if (flights->preference) {
+		if (flights->preference && (m - first) % flights->chunks == 0) {
 			const struct rh_judged_losses batch = judged_of(flights, m);
 			total += rh_preference_judge(flights->preference, &batch, NULL);
-		} else {
+		} else if (!flights->preference) {
 			total += sum_of(flights, m);
 		}
 	}

@@ -32,6 +32,7 @@ struct rh_flights {
 	int64_t *documents;
 	int32_t **span;
 	float **reference, *sums; /* sums: scratch */
+	float *row_loss;          /* scratch: the losses of a row in chunks, whose documents are those of its first chunk */
 };
 
 /* Memory for `count` steps of such a workload. rh_flights_free in any case. -ENOMEM. */

@@ -64,7 +64,7 @@ static void tell_pairs(const struct rh_judged *judged, const struct rh_preferenc
 		rejected.reward += r.reward / pairs;
 		rejected.logp += r.logp / pairs;
 		right += (c.reward > r.reward) / pairs;
-		double log_odds = c.logp - r.logp - log(-expm1(c.logp)) + log(-expm1(r.logp)); /* of means */
+		double log_odds = rh_log_odds(c.logp) - rh_log_odds(r.logp); /* of means */
 		odds += log_odds / pairs;
 		ratio += rh_log_logistic(log_odds) / pairs;
 	}

@@ -347,10 +347,11 @@ static int set_preference(const struct rh_session *session)
 	if (session->model_config->task != RH_TASK_CAUSAL_LM)
 		return rh_fail(-EINVAL, "loss_type: %s does not continue texts, so its answers cannot be judged; leave it out",
 		               rh_model_architecture(session->model_config));
-	session->model->preference = config->preference;
 	if (!session->machine && session->lora && session->model->dropout != 0)
 		rh_note("lora_dropout: off, as in TRL with losses over preferences, also where it is given");
-	session->model->dropout = 0;
+	if (!session->machine && session->lora && config->learning_rate == 1e-6)
+		rh_note("learning_rate: 1e-6, as in TRL where none is given; an adapter hardly moves at it: try 5e-6 and more");
+	rh_model_judge(session->model, &config->preference);
 	return 0;
 }
 

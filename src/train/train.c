@@ -277,12 +277,14 @@ static int find_reference(struct training *run, const char *checkpoint, char **p
 	*path = NULL;
 	if (!rh_preference_refers(&config->preference))
 		return 0;
+	double began = rh_clock_seconds();
 	*path = rh_path_join(config->output_dir, RH_REFERENCE_FILE);
 	struct rh_progress *progress = NULL;
 	int is_made = 0, rc = *path ? rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &progress) : -ENOMEM;
 	if (!rc)
 		rc = rh_reference_find(&run->session, checkpoint ? *path : NULL, &run->data.train,
 		                       rh_training_data_evaluated(config, &run->data), progress, &is_made);
+	run->result->reference_seconds = is_made ? rh_clock_seconds() - began : 0;
 	rh_progress_close(progress);
 	if (!is_made) {
 		rh_free(*path);

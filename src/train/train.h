@@ -12,6 +12,7 @@ struct rh_train_result {
 	int64_t final_steps;      /* the steps that it is the mean of */
 	double tokens_per_second; /* over the steps of this process */
 	double seconds;
+	double reference_seconds; /* of the pass over the reference, before the first step; 0: there was none */
 	int has_eval;
 	struct rh_evaluation eval; /* the last */
 	int64_t device_peak_bytes, ram_peak_bytes, device_planned_bytes, ram_planned_bytes;

@@ -89,6 +89,12 @@ static void test_examples_run(void **state)
 	expect_runs(&scratch, "dpo", 0,
 	            "--model_name_or_path @/hf --train_file tests/reference/preference/pairs.jsonl --max_length 64 --eval_split 0.4 --allow "
 	            "[duplicates,cut-answers]");
+	expect_runs(&scratch, "kto", 0,
+	            "--model_name_or_path @/hf --train_file tests/reference/preference/judged.jsonl --max_length 64 --eval_split 0.4 --allow "
+	            "[duplicates,cut-answers]");
+	expect_runs(&scratch, "orpo", 0,
+	            "--model_name_or_path @/hf --train_file tests/reference/preference/pairs.jsonl --max_length 64 --eval_split 0.4 --allow "
+	            "[duplicates,cut-answers]");
 	expect_runs(&scratch, "moe-lora", 0, path_of("%s@/moe", talk));
 	expect_runs(&scratch, "full-finetune", 0,
 	            "--model_name_or_path @/hf --train_file @/rows.jsonl --validation_file @/rows.jsonl --max_length 64 --allow "

@@ -146,6 +146,97 @@ static void test_a_resumed_run_has_the_same_bits_and_reads_its_reference(void **
 	scratch_close(&scratch);
 }
 
+/* A figure of the last line of a file that has it. */
+static double last_figure(const char *path, const char *key)
+{
+	size_t length;
+	double found = NAN;
+	char *text = read_bytes(path, &length), *rest = text;
+	for (char *entry; (entry = strsep(&rest, "\n"));) {
+		json_t *line = *entry ? json_loads(entry, 0, NULL) : NULL;
+		if (json_object_get(line, key))
+			found = json_number_value(json_object_get(line, key));
+		json_decref(line);
+	}
+	free(text);
+	return found;
+}
+
+/* Pairs and judged answers of some hundred tokens: answers within one chunk, over several, and one that begins where a chunk does. */
+static void write_long_rows(const char *path, int is_pair)
+{
+	enum { ROWS_LONG = 4 };
+	static const char *const words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat ", "red ", "dog ", "ran ", "far "};
+	static const int lengths[ROWS_LONG][3] = {{90, 120, 60}, {10, 150, 20}, {120, 2, 100}, {60, 40, 90}}; /* prompt, answers */
+	FILE *file = fopen(path, "w");
+	uint64_t seed = 7;
+	assert_non_null(file);
+	for (int r = 0; r < ROWS_LONG; r++) {
+		static const char *const keys[2][3] = {{"prompt", "completion", NULL}, {"prompt", "chosen", "rejected"}};
+		for (int k = 0; k < 2 + is_pair; k++) {
+			fprintf(file, "%s\"%s\": \"", k ? ", " : "{", keys[is_pair][k]);
+			for (int w = 0; w < lengths[r][k]; w++)
+				fputs(words[check_random(&seed) % 10], file);
+			fputs("\"", file);
+		}
+		fprintf(file, "%s}\n", is_pair ? "" : r % 2 ? ", \"label\": true" : ", \"label\": false");
+	}
+	assert_int_equal(fclose(file), 0);
+}
+
+#define LONG                                                                                                                               \
+	"train --model_name_or_path %s/hf --train_file %s/%s.jsonl --loss_type %s --max_steps 4 --gradient_accumulation_steps 2 "          \
+	"--output_dir %s/%s --max_length 1200 --per_device_train_batch_size 1 --logging_steps 1 --lr_scheduler_type constant "             \
+	"--train_sampling_strategy sequential --dtype float32 --allow duplicates,no-end-of-turn,cut-answers %s %s"
+
+/* The figures of whole rows within rounding, and the same bits on other machines and after a resume, which keeps the chunks. */
+static void check_chunks(const struct scratch *scratch, const char *loss, const char *rows, const char *trains)
+{
+	static const char *const others[] = {"--sequence_chunk 256 --device cpu:3",
+	                                     "--sequence_chunk 256 --round_micro_batches 1 --device cpu:2",
+	                                     "--sequence_chunk 256 --max_vram 3MiB"};
+	static const char *const figures[] = {"loss", "grad_norm", "rewards/chosen", "rewards/rejected", "logps/chosen"};
+	const char *dir = scratch->dir;
+	run_ok(scratch, LONG, dir, dir, rows, loss, dir, "whole", trains, "");
+	run_ok(scratch, LONG, dir, dir, rows, loss, dir, "one", trains, "--sequence_chunk 256");
+	for (size_t f = 0; f < sizeof figures / sizeof *figures; f++) {
+		double whole = last_figure(path_of("%s/whole/metrics.jsonl", dir), figures[f]),
+		       own = last_figure(path_of("%s/one/metrics.jsonl", dir), figures[f]);
+		if (!(fabs(own - whole) <= 1e-5 * (fabs(whole) + (f ? 1 : 0)))) /* rewards: a difference of sums of some hundreds */
+			fail_msg("%s %s: %s in chunks %.9g, whole %.9g", loss, trains, figures[f], own, whole);
+	}
+	const char *output = *trains ? "adapter_model.safetensors" : "model.safetensors";
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+		run_ok(scratch, LONG, dir, dir, rows, loss, dir, "other", trains, others[i]);
+		check_same_file(scratch, "one", "other", output);
+		check_ok(rh_dir_remove(path_of("%s/other", dir)));
+	}
+	run_ok(scratch, LONG, dir, dir, rows, loss, dir, "other", trains, "--sequence_chunk 256 --save_strategy steps --save_steps 2");
+	run_ok(scratch, LONG, dir, dir, rows, loss, dir, "again", trains, path_of("--resume_from_checkpoint %s/other/checkpoint-2", dir));
+	check_same_file(scratch, "one", "again", output);
+	static const char *const made[] = {"whole", "one", "other", "again"};
+	for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+		check_ok(rh_dir_remove(path_of("%s/%s", dir, made[i])));
+}
+
+static void test_rows_in_chunks_give_what_whole_rows_give(void **state)
+{
+	(void)state;
+	static const char lora[] = "--lora_r 4 --lora_target_modules all-linear --learning_rate 4e-3", full[] = "";
+	struct scratch scratch;
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	edit_file(path_of("%s/hf/config.json", scratch.dir), "\"max_position_embeddings\": 128", "\"max_position_embeddings\": 4096");
+	write_long_rows(path_of("%s/pairs.jsonl", scratch.dir), 1);
+	write_long_rows(path_of("%s/judged.jsonl", scratch.dir), 0);
+	check_chunks(&scratch, "sigmoid,sft", "pairs", lora);
+	check_chunks(&scratch, "ipo", "pairs", full);
+	check_chunks(&scratch, "orpo", "pairs", full);
+	check_chunks(&scratch, "simpo", "pairs", lora);
+	check_chunks(&scratch, "apo_zero_unpaired", "judged", lora);
+	scratch_close(&scratch);
+}
+
 /* Rows are held out and never evaluated: the reference's pass leaves them out; their micro-batches would be larger than training's. */
 static void test_rows_that_are_not_evaluated_get_no_reference(void **state)
 {
@@ -164,20 +255,47 @@ static void test_rows_that_are_not_evaluated_get_no_reference(void **state)
 	scratch_close(&scratch);
 }
 
-/* A figure of the last line of a file that has it. */
-static double last_figure(const char *path, const char *key)
+/* Alone, the chosen answers' cross-entropy is supervised training on them, and compares with no reference. */
+static void test_sft_alone_is_supervised_training_without_a_reference(void **state)
 {
+	(void)state;
+	static const char run[] =
+	        "train --model_name_or_path %s/hf --train_file %s --output_dir %s/%s --learning_rate 1e-3 --max_steps 4 " TINY " %s";
+	struct scratch scratch;
 	size_t length;
-	double found = NAN;
-	char *text = read_bytes(path, &length), *rest = text;
-	for (char *entry; (entry = strsep(&rest, "\n"));) {
-		json_t *line = *entry ? json_loads(entry, 0, NULL) : NULL;
-		if (json_object_get(line, key))
-			found = json_number_value(json_object_get(line, key));
-		json_decref(line);
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	const char *dir = scratch.dir, *chosen = path_of("%s/chosen.jsonl", dir);
+	char *text = read_bytes(ROWS "plain.jsonl", &length), *rest = text;
+	FILE *file = fopen(chosen, "w");
+	assert_non_null(file);
+	for (char *line; (line = strsep(&rest, "\n"));) {
+		json_t *row = *line ? json_loads(line, 0, NULL) : NULL;
+		if (!row)
+			continue;
+		json_t *as =
+		        json_pack("{s:O, s:O}", "prompt", json_object_get(row, "prompt"), "completion", json_object_get(row, "chosen"));
+		assert_int_equal(json_dumpf(as, file, JSON_COMPACT), 0);
+		fputc('\n', file);
+		json_decref(as);
+		json_decref(row);
 	}
 	free(text);
-	return found;
+	assert_int_equal(fclose(file), 0);
+	struct ran ran = run_line(&scratch, run, dir, ROWS "plain.jsonl", dir, "sft", "--loss_type sft");
+	if (ran.status || strstr(ran.err, "in one pass"))
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	run_free(&ran);
+	assert_false(rh_file_exists(path_of("%s/sft/reference_logps.bin", dir)));
+	run_ok(&scratch, run, dir, chosen, dir, "plain", "");
+	for (int f = 0; f < 2; f++) {
+		const char *key = f ? "grad_norm" : "loss";
+		double found = last_figure(path_of("%s/sft/metrics.jsonl", dir), key),
+		       wanted = last_figure(path_of("%s/plain/metrics.jsonl", dir), key);
+		if (!(fabs(found - wanted) <= 1e-5 * fabs(wanted))) /* the weights are divided in another order */
+			fail_msg("%s %.9g, supervised %.9g", key, found, wanted);
+	}
+	scratch_close(&scratch);
 }
 
 /* `eval` finds the reference of the run that made the model: the base, the base with an adapter, the model before it was trained. */
@@ -249,7 +367,13 @@ static void test_what_cannot_be_is_refused_in_a_line(void **state)
 	static const char *const refused[][3] = {
 	        {"pairs", "--loss_type sigmoid --packing true", "packing|has no meaning beside loss_type"},
 	        {"pairs", "--loss_type sigmoid --assistant_only_loss true", "assistant_only_loss|judged whole"},
-	        {"pairs", "--loss_type sigmoid --sequence_chunk 256", "sequence_chunk|loss_type"},
+	        {"judged", "--loss_type kto --sequence_chunk 256", "sequence_chunk|loss_type: kto"},
+	        {"pairs", "--loss_type sigmoid --sequence_chunk 256 --per_device_train_batch_size 1 --backward_cuts 2",
+	         "sequence_chunk|the head beside one"},
+	        {"pairs", "--loss_type sigmoid --beta 1e-9", "beta|from 1e-6"},
+	        {"pairs", "--loss_type exo_pair --label_smoothing 1e-50", "label_smoothing|between 1e-6"},
+	        {"pairs", "--loss_type exo_pair --label_smoothing 0.99999999", "label_smoothing|between 1e-6"},
+	        {"pairs", "--loss_type sigmoid,sft --loss_weights 1,1e-50", "loss_weights|from 1e-6"},
 	        {"pairs", "--loss_type sigmoid,orpo", "orpo is a loss by itself"},
 	        {"pairs", "--loss_type sigmoid,sigmoid", "named twice"},
 	        {"pairs", "--loss_type dpo", "'dpo' is sigmoid here"},
@@ -306,6 +430,12 @@ static void test_plan_tells_of_pairs_and_of_the_pass(void **state)
 		run_free(&ran[is_pair]);
 	}
 	assert_true(fabs(step[0] - step[1]) < 0.02 * step[0]); /* a pair is two rows */
+	struct ran chunks = run_line(
+	        &scratch, "plan --model qwen3-1.7b --hardware rtx4090x2 --lora_r 16 --max_length 20000 --check "
+	                  "--gradient_accumulation_steps 2 --per_device_train_batch_size 1 --sequence_chunk 16384 --loss_type sigmoid");
+	if (chunks.status || !strstr(chunks.out, "of 40000 tokens, in 3 of at most 16384"))
+		fail_msg("exit %d: %s%s", chunks.status, chunks.err, chunks.out);
+	run_free(&chunks);
 	scratch_close(&scratch);
 }
 
@@ -332,7 +462,9 @@ int main(void)
 	        cmocka_unit_test(test_each_loss_gives_the_figures_of_trl),
 	        cmocka_unit_test(test_bits_do_not_depend_on_the_machine),
 	        cmocka_unit_test(test_a_resumed_run_has_the_same_bits_and_reads_its_reference),
+	        cmocka_unit_test(test_rows_in_chunks_give_what_whole_rows_give),
 	        cmocka_unit_test(test_rows_that_are_not_evaluated_get_no_reference),
+	        cmocka_unit_test(test_sft_alone_is_supervised_training_without_a_reference),
 	        cmocka_unit_test(test_eval_gives_what_training_gave),
 	        cmocka_unit_test(test_a_reference_that_is_another_model_is_refused),
 	        cmocka_unit_test(test_what_cannot_be_is_refused_in_a_line),

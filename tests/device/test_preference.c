@@ -40,6 +40,11 @@ static void test_values_worked_out_by_hand(void **state)
 	const struct rh_preference orpo = {.beta = 0.5F};
 	double odds = 1 / (exp(1) - 1) / (1 / (exp(2) - 1)); /* of means of -1 and -2 */
 	check_value(rh_preference_pair(RH_PREFERENCE_ORPO, &orpo, answer(-4, 0, 4), answer(-10, 0, 5)).loss, 0.5 * log1p(1 / odds));
+	/* an answer that is certain in fp32: its odds are finite, and it has a gradient */
+	struct rh_slopes certain = rh_preference_pair(RH_PREFERENCE_ORPO, &orpo, answer(0, 0, 4), answer(-10, 0, 5));
+	assert_true(certain.loss >= 0 && certain.loss < 1e-8 && isfinite(certain.chosen) && isfinite(certain.rejected));
+	certain = rh_preference_pair(RH_PREFERENCE_ORPO, &orpo, answer(-4, 0, 4), answer(0, 0, 5));
+	assert_true(certain.loss > 1 && isfinite(certain.chosen) && isfinite(certain.rejected));
 	const struct rh_preference kto = {.beta = 0.5F, .desirable_weight = 3, .undesirable_weight = 5};
 	check_value(rh_preference_single(RH_PREFERENCE_KTO, &kto, answer(-20, -22, 4), 1, 2).loss, 1.5);
 	check_value(rh_preference_single(RH_PREFERENCE_KTO, &kto, answer(-20, -24, 4), 0, 2).loss, 5 / (1 + exp(-1)));

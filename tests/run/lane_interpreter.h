@@ -340,7 +340,7 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 			                 has_above ? lane_buffer(machine, command, command->hi, command->operands.dy) : running);
 		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
 			hash = lane_read(machine, hash, lane_buffer(machine, command, command->lo, command->operands.x));
-		if (command->target.room == RH_ROOM_CACHE && rh_model_mixers(model, command->lo, command->hi)) {
+		if (command->target.room == RH_ROOM_CACHE && rh_model_carriers(model, command->lo, command->hi)) {
 			struct lane_range carried = lane_range(machine, command->target);
 			hash = lane_read(machine, hash, carried);
 			lane_write(machine, carried, hash);
