@@ -25,6 +25,7 @@ int verb_doctor(const struct rh_config *config) RH_MUST;
 int verb_convert(int argc, char **argv) RH_MUST;
 /* The same: its words are directories of runs. */
 int verb_report(int argc, char **argv) RH_MUST;
+int verb_top(int argc, char **argv) RH_MUST;
 
 /* A JSON object as the verb's result: one line on stdout. Takes the object over. */
 struct json_t;
