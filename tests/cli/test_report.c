@@ -90,8 +90,8 @@ static void test_a_run_leaves_its_page(void **state)
 	scratch_close(&scratch);
 }
 
-/* A browser clicks its way through a real run's page: nothing is loaded from elsewhere, the recorded step becomes larger and whole again, and
- * what is folded opens. */
+/* A browser clicks its way through a real run's page: nothing is loaded from elsewhere, the recorded step becomes larger and whole again,
+ * and what is folded opens. */
 static void test_a_browser_shows_the_page(void **state)
 {
 	(void)state;
