@@ -24,6 +24,8 @@ static const struct {
         {"stress", "the longest sequence that this machine, or another one, can train a model on, and what limits it", verb_stress, NULL},
         {"inspect", "the data as the model will see them, what of them is trained, and their faults; no weights are read", verb_inspect,
          NULL},
+        {"verify", "whether a run computes the gradients that it should: a step beside one on one device that holds all", verb_verify,
+         NULL},
         {"eval", "loss and accuracy of a model, with or without an adapter, on rows", verb_eval, NULL},
         {"generate", "continue a prompt", verb_generate, NULL},
         {"chat", "a conversation with a model, with or without an adapter, in the terminal", verb_chat, NULL},
