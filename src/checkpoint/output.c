@@ -5,6 +5,7 @@
 #include "core/file.h"
 #include "core/fs.h"
 #include "core/json.h"
+#include "observe/status.h"
 #include "session/preference.h"
 
 #include <fcntl.h>
@@ -48,6 +49,7 @@ int rh_output_fresh(const char *dir)
 		fresh = !strcmp(names.name[i], "metrics.jsonl") || !strcmp(names.name[i], "versions.jsonl") ||
 		        !strcmp(names.name[i], RH_REFERENCE_FILE) || !strcmp(names.name[i], "SAVE") ||
 		        !strcmp(names.name[i], "trace.json") || !strcmp(names.name[i], "trace.svg") ||
+		        !strcmp(names.name[i], RH_STATUS_NAME) ||
 		        rh_checkpoint_left_behind(names.name[i]);
 	rh_names_free(&names);
 	return !rc ? fresh : rc == -ENOENT ? 1 : rh_fail_in(rc, "output_dir");

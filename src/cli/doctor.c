@@ -229,7 +229,7 @@ static char *profile_path(const char *save)
 static int save_profile(const struct rh_hardware *hardware, const char *path)
 {
 	struct rh_text text = {0};
-	int rc = rh_text_printf(&text, "# " OUTPUT_MARK " doctor measured this machine.\n");
+	int rc = rh_text_printf(&text, "# " RH_MARK " doctor measured this machine.\n");
 	if (!rc)
 		rc = rh_hardware_print(hardware, &text);
 	if (!rc)

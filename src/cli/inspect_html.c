@@ -1,15 +1,15 @@
 /* `inspect --html`: one page without scripts from elsewhere, in the reader's own light or dark. */
 #include "cli/inspect.h"
 
-#include "cli/html.h"
 #include "cli/output.h"
+#include "observe/html.h"
 
 #include <string.h>
 
 static const char head[] =
-        "<!doctype html><!-- " OUTPUT_MARK
+        "<!doctype html><!-- " RH_MARK
         " -->\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n"
-        "<title>Roundhouse: the data as the model sees them</title>\n<style>\n" HTML_STYLE
+        "<title>Roundhouse: the data as the model sees them</title>\n<style>\n" RH_HTML_STYLE
         "b { font-weight: 400; color: var(--ink); background: var(--trained); } i { font-style: normal; color: var(--special); }\n"
         "s { opacity: .55; } u { text-decoration: none; color: var(--soft); }\n"
         "span:hover, b:hover, i:hover { outline: 1px solid var(--soft); }\n"
@@ -20,7 +20,7 @@ static int put_text(struct rh_text *out, const char *text, size_t bytes)
 {
 	for (const char *end = text + bytes; text < end;) {
 		const char *stop = memchr(text, '\n', (size_t)(end - text));
-		int rc = html_escaped(out, text, (size_t)((stop ? stop : end) - text));
+		int rc = rh_html_escape(out, text, (size_t)((stop ? stop : end) - text));
 		if (!rc && stop)
 			rc = rh_text_printf(out, "<u>↵</u>\n");
 		if (rc)

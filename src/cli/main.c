@@ -3,6 +3,7 @@
 #include "cli/verbs.h"
 #include "core/fs.h"
 #include "core/text.h"
+#include "core/version.h"
 #include "core/wrap.h"
 #include "machine/machine.h"
 #include "schedule/schedule.h"
@@ -12,8 +13,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-#define VERSION "0.1"
 
 static const struct {
 	const char *name, *meaning;
@@ -25,12 +24,15 @@ static const struct {
         {"stress", "the longest sequence that this machine, or another one, can train a model on, and what limits it", verb_stress, NULL},
         {"inspect", "the data as the model will see them, what of them is trained, and their faults; no weights are read", verb_inspect,
          NULL},
+        {"verify", "whether a run computes the gradients that it should: a step beside one on one device that holds all", verb_verify,
+         NULL},
         {"eval", "loss and accuracy of a model, with or without an adapter, on rows", verb_eval, NULL},
         {"generate", "continue a prompt", verb_generate, NULL},
         {"chat", "a conversation with a model, with or without an adapter, in the terminal", verb_chat, NULL},
         {"merge", "an adapter merged into its model: a Hugging Face directory or a GGUF file", verb_merge, NULL},
         {"export", "a model, or an adapter alone, as a GGUF file that llama.cpp reads", verb_export, NULL},
         {"join", "one model out of the parts that several boxes have trained", verb_join, NULL},
+        {"top", "what a run does now: step, loss, speed, where the time goes, memory, GPUs; over ssh too", NULL, verb_top},
         {"report", "what a run did, or several side by side, on one HTML page", NULL, verb_report},
         {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor, NULL},
         {"convert", "another trainer's configuration (Axolotl, LLaMA-Factory, TRL) as one of this program", NULL, verb_convert},
@@ -144,7 +146,7 @@ int main(int argc, char **argv)
 	}
 	const char *verb = argc > 1 ? argv[1] : "--help";
 	if (!strcmp(verb, "--version")) {
-		puts("roundhouse " VERSION);
+		puts("roundhouse " RH_VERSION);
 		return finish_output(verb, 0);
 	}
 	if (!strcmp(verb, "--help") || !strcmp(verb, "-h") || !strcmp(verb, "help")) {

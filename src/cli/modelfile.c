@@ -53,7 +53,7 @@ int verb_write_modelfile(const char *outfile, int force)
 		rc = 0;
 		goto out;
 	}
-	rc = rh_text_printf(&text, "# " OUTPUT_MARK " wrote this: ollama create NAME -f %s\nFROM ./%s\n", path.bytes, name);
+	rc = rh_text_printf(&text, "# " RH_MARK " wrote this: ollama create NAME -f %s\nFROM ./%s\n", path.bytes, name);
 	if (!rc)
 		rc = rh_file_write_whole(path.bytes, text.bytes, text.length);
 	if (!rc)

@@ -38,7 +38,7 @@ static int is_own_text(const char *path)
 	FILE *file = fopen(path, "rb");
 	if (!file)
 		return 0;
-	int is_own = fgets(line, sizeof line, file) && strstr(line, OUTPUT_MARK);
+	int is_own = fgets(line, sizeof line, file) && strstr(line, RH_MARK);
 	fclose(file);
 	return is_own;
 }

@@ -3,14 +3,12 @@
 #define RH_CLI_OUTPUT_H
 
 #include "config/config.h"
+#include "core/version.h"
 
 enum verb_output { OUTPUT_GGUF, OUTPUT_HTML, OUTPUT_SVG, OUTPUT_PROFILE, OUTPUT_MODELFILE, OUTPUT_MODEL };
 
-/* Stands in the first line of every HTML page, SVG picture, profile, Modelfile and checksum file that the program writes. */
-#define OUTPUT_MARK "Roundhouse"
-
 /* May the result of kind `kind` go to `path`, which the key `key` names? It may where nothing is there, or an empty file or directory, or
- * an earlier result of this program: a GGUF file by its key, a directory by its checksum file, other files by OUTPUT_MARK. What else is
+ * an earlier result of this program: a GGUF file by its key, a directory by its checksum file, other files by RH_MARK. What else is
  * there needs --force (-EEXIST). Refused always: what the command reads, the directory of a run, what is no regular file, such as a device,
  * a pipe or a link, and a file in a directory that is not there (-ENOENT) or that may not be written to. `train` asks rh_output_check
  * (checkpoint/output.h), which is stricter. */

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "forecast/machine_find.h"
 #include "machine/machine.h"
+#include "observe/chart.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -259,6 +260,27 @@ static int run(const struct rh_config *config, struct stress_result *result)
 	return rc;
 }
 
+/* Tokens a second by length, a line for each placement. */
+static int draw(const struct stress_result *result, const char *title, struct rh_text *out)
+{
+	double x[RH_PLACEMENTS][RH_STRESS_POINTS], y[RH_PLACEMENTS][RH_STRESS_POINTS];
+	char label[RH_PLACEMENTS][64];
+	struct rh_series series[RH_PLACEMENTS];
+	struct rh_chart chart = {
+	        .title = title, .x_name = "tokens in the sequence", .y_name = "tokens/s", .is_doubling = 1, .is_file = 1, .series = series};
+	for (int p = 0; p < RH_PLACEMENTS; p++) {
+		const struct rh_stress_found *found = &result->found[p];
+		for (int i = 0; i < found->points; i++) {
+			x[p][i] = (double)found->point[i].tokens;
+			y[p][i] = found->point[i].tokens_per_second;
+		}
+		snprintf(label[p], sizeof label[p], "%s: %lld", rh_placement_name[p], (long long)found->tokens);
+		series[chart.count++] = (struct rh_series){
+		        .name = rh_placement_name[p], .colour = p, .x = x[p], .y = y[p], .count = (size_t)found->points, .label = label[p]};
+	}
+	return rh_chart_svg(&chart, out);
+}
+
 static int write_svg(const struct rh_config *config, const struct stress_result *result)
 {
 	struct rh_text svg = {0};
@@ -267,7 +289,7 @@ static int write_svg(const struct rh_config *config, const struct stress_result 
 		return 0;
 	snprintf(title, sizeof title, "%s: tokens a second by length of the sequence, %s",
 	         config->model_name_or_path ? config->model_name_or_path : config->config_name, result->machine ? result->machine : "");
-	int rc = stress_svg(result, title, &svg);
+	int rc = draw(result, title, &svg);
 	if (!rc)
 		rc = rh_file_write_whole(config->svg, svg.bytes, svg.length);
 	rh_text_free(&svg);

@@ -1,4 +1,4 @@
-/* The parts of `stress`: what was found and tried for each placement, as a table, as JSON and as a picture. */
+/* The parts of `stress`: what was found and tried for each placement, as a table and as JSON. */
 #ifndef RH_CLI_STRESS_H
 #define RH_CLI_STRESS_H
 
@@ -20,6 +20,5 @@ struct stress_result {
 int stress_put(const struct stress_result *result, struct rh_text *out) RH_MUST;
 /* NULL: out of memory. */
 json_t *stress_json(const struct stress_result *result);
-int stress_svg(const struct stress_result *result, const char *title, struct rh_text *out) RH_MUST;
 
 #endif

@@ -12,6 +12,7 @@ int verb_plan(const struct rh_config *config) RH_MUST;
 int verb_stress(const struct rh_config *config) RH_MUST;
 /* rh_machine_default_device, asked by another process: a driver does not serve the children of one that has opened it. */
 const char *verb_stress_device(void);
+int verb_verify(const struct rh_config *config) RH_MUST;
 int verb_eval(const struct rh_config *config) RH_MUST;
 int verb_generate(const struct rh_config *config) RH_MUST;
 int verb_chat(const struct rh_config *config) RH_MUST;
@@ -25,6 +26,7 @@ int verb_doctor(const struct rh_config *config) RH_MUST;
 int verb_convert(int argc, char **argv) RH_MUST;
 /* The same: its words are directories of runs. */
 int verb_report(int argc, char **argv) RH_MUST;
+int verb_top(int argc, char **argv) RH_MUST;
 
 /* A JSON object as the verb's result: one line on stdout. Takes the object over. */
 struct json_t;

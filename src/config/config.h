@@ -229,15 +229,16 @@ struct rh_config {
 	double link_timeout, link_give_up; /* seconds */
 	int64_t measure_seconds;           /* doctor */
 
-	int json;      /* --json */
-	int force;     /* --force: results may be written over files of others */
-	char *gantt;   /* of plan: --gantt FILE.svg, borrowed from the command line */
-	int compare;   /* of plan: --compare, all schedules */
-	int check;     /* of plan: --check, prove the plan's lanes (run/check.h) */
-	int gpus;      /* of plan and stress: --gpus N of the profile's, 0: all */
-	char *svg;     /* of stress: --svg FILE.svg, likewise */
-	double time_s; /* of stress: --time; 0: not given */
-	int help;      /* --help: nothing else is set */
+	int json;             /* --json */
+	int force;            /* --force: results may be written over files of others */
+	char *gantt;          /* of plan: --gantt FILE.svg, borrowed from the command line */
+	int compare;          /* of plan: --compare, all schedules */
+	int check;            /* of plan: --check, prove the plan's lanes (run/check.h) */
+	int gpus;             /* of plan and stress: --gpus N of the profile's, 0: all */
+	char *svg;            /* of stress: --svg FILE.svg, likewise */
+	double time_s;        /* of stress: --time; 0: not given */
+	int64_t first_layers; /* of verify: the model of its first so many layers; 0: all. No key */
+	int help;             /* --help: nothing else is set */
 };
 
 enum { RH_BOXES_MAX = 64, RH_SAMPLES_MOST = 16 };

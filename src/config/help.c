@@ -32,6 +32,11 @@ static const struct {
          "  --hardware NAME, --gpus N       as in plan\n"
          "  --svg FILE.svg                  tokens/s over the length, drawn\n"
          "  --json                          all of it as one line of JSON\n"},
+        {VERB_VERIFY,
+         "Needs what train needs, but for output_dir. Computes the gradients of the first step as the run would (its devices, tiers,\n"
+         "rounds, chunks, schedule), then on one device that holds everything, and compares each tensor's: to the bit, or within\n"
+         "rounding where rows are cut into chunks. Where the reference does not fit within max_ram, of the first layers that do.\n"
+         "Nothing is trained or written. Exit status: 0 they agree, 1 they do not.\n"},
         {VERB_EVAL,
          "\neval\n"
          "  Loss and accuracy of model_name_or_path, with adapter_name_or_path of the model with that adapter, on validation_file; or on\n"

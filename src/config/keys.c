@@ -553,7 +553,7 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 unsigned config_verb_bit(const char *verb)
 {
 	static const char *const names[] = {"train",   "plan", "doctor", "generate", "eval", "keys",
-	                                    "inspect", "chat", "merge",  "export",   "join", "stress"}; /* in the order of the bits */
+	                                    "inspect", "chat", "merge",  "export",   "join", "stress", "verify"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

@@ -345,6 +345,8 @@ static int resolve_boxes(struct resolving *r)
 {
 	if (r->config->check && r->config->paci_backward == RH_BACKWARD_STASH)
 		return config_entry_fail(given(r, "paci_backward"), "--check does not follow the stash's versions: leave one of them out");
+	if (r->verb_bit == VERB_VERIFY && r->config->mode != RH_MODE_LOCAL)
+		return config_entry_fail(given(r, "mode"), "verify checks the gradients of one box; add --mode local");
 	if (r->verb_bit & VERB_FORECASTS && r->config->mode != RH_MODE_LOCAL) {
 		if (r->config->check || r->config->gantt || (r->config->compare && r->config->mode != RH_MODE_FLUIDPIPE))
 			return config_entry_fail(given(r, "mode"),
@@ -395,7 +397,7 @@ static int check_required(struct resolving *r)
 	        {VERB_MERGE, "adapter_name_or_path", NULL},
 	        {VERB_JOIN, "parts", NULL},
 	        {VERB_JOIN, "output_dir", NULL},
-	        {VERB_TRAIN, "train_file", NULL},
+	        {VERB_TRAIN | VERB_VERIFY, "train_file", NULL},
 	        {VERB_TRAIN, "output_dir", NULL},
 	        {VERB_GENERATE, "prompt", "prompt_file"},
 	        {VERB_EVAL, "validation_file", "eval_split"},

@@ -232,10 +232,10 @@ int rh_file_write(struct rh_file_out *file, const void *bytes, size_t length)
 	return rc;
 }
 
-int rh_file_commit(struct rh_file_out *file)
+static int commit(struct rh_file_out *file, int is_flushed)
 {
 	struct rh_fs *fs = rh_fs();
-	int rc = fs->ops->sync(fs, file->descriptor);
+	int rc = is_flushed ? fs->ops->sync(fs, file->descriptor) : 0;
 	if (rc)
 		rc = rh_fail(rc, "%s: cannot flush to disk: %s", file->path, strerror(-rc));
 	int closed = fs->ops->close(fs, file->descriptor);
@@ -248,10 +248,15 @@ int rh_file_commit(struct rh_file_out *file)
 	}
 	if (rc)
 		(void)fs->ops->unlink(fs, file->temporary_place.dir, file->temporary_place.name, 0);
-	else
+	else if (is_flushed)
 		rc = rh_dir_sync(file->parent);
 	out_free(file);
 	return rc;
+}
+
+int rh_file_commit(struct rh_file_out *file)
+{
+	return commit(file, 1);
 }
 
 void rh_file_abandon(struct rh_file_out *file)
@@ -263,7 +268,7 @@ void rh_file_abandon(struct rh_file_out *file)
 	out_free(file);
 }
 
-int rh_file_write_whole(const char *path, const void *bytes, size_t length)
+static int write_whole(const char *path, const void *bytes, size_t length, int is_flushed)
 {
 	struct rh_file_out *file;
 	int rc = rh_file_create(path, &file);
@@ -271,9 +276,19 @@ int rh_file_write_whole(const char *path, const void *bytes, size_t length)
 		return rc;
 	rc = rh_file_write(file, bytes, length);
 	if (!rc)
-		return rh_file_commit(file);
+		return commit(file, is_flushed);
 	rh_file_abandon(file);
 	return rc;
+}
+
+int rh_file_write_whole(const char *path, const void *bytes, size_t length)
+{
+	return write_whole(path, bytes, length, 1);
+}
+
+int rh_file_put(const char *path, const void *bytes, size_t length)
+{
+	return write_whole(path, bytes, length, 0);
 }
 
 int rh_file_copy(const char *src, const char *dst)

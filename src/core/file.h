@@ -50,6 +50,9 @@ void rh_file_abandon(struct rh_file_out *file);
 
 /* Create, write and commit in one call. */
 int rh_file_write_whole(const char *path, const void *bytes, size_t length) RH_MUST;
+/* The same without fsync, for what is of use only as long as the machine runs, or can be made again: after a power cut the file may be old,
+ * empty or not there. */
+int rh_file_put(const char *path, const void *bytes, size_t length) RH_MUST;
 
 /* Copies src to dst in the same way, piece by piece. */
 int rh_file_copy(const char *src, const char *dst) RH_MUST;

@@ -59,6 +59,7 @@ struct rh_executor_options {
 	struct rh_link *below, *above; /* to the boxes beside it, NULL: there is none. Between calls the caller may use them, too */
 	int throttled_threads;         /* of the optimizer while a step's weights stream; 0: all */
 	int first_record;              /* rh_executor_take_space's */
+	int dropped_gradient;          /* for tests: number + 1 of a block whose gradients do not come down; 0: none */
 };
 
 /* Numbers that come back of each head row beside its loss, or in place of it. */

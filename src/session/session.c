@@ -278,13 +278,30 @@ static int set_load_balancing(const struct rh_session *session)
 	return 0;
 }
 
+/* The model's configuration becomes the session's own copy, which may be changed. */
+static int own_config(struct rh_session *session)
+{
+	int rc = session->model_config == &session->stage ? 0 : rh_model_config_copy(session->model_config, &session->stage);
+	session->model_config = &session->stage;
+	return rc;
+}
+
 /* From here on the head has a matrix of its own. */
 static int untie_config(struct rh_session *session)
 {
-	int rc = rh_model_config_copy(session->model_config, &session->stage);
+	int rc = own_config(session);
 	session->stage.tie_word_embeddings = 0;
-	session->model_config = &session->stage;
 	return rc;
+}
+
+/* The model of its first layers, where so many are asked for. */
+static int keep_first_layers(struct rh_session *session)
+{
+	int64_t layers = session->config->first_layers;
+	if (!layers || layers >= session->model_config->num_hidden_layers)
+		return 0;
+	int rc = own_config(session);
+	return rc ? rc : rh_model_config_keep_layers(&session->stage, layers);
 }
 
 /* Do stages of one box update themselves? */
@@ -364,6 +381,8 @@ static int open_session(int trains, struct rh_session *out)
 	int rc = out->device_count < 0 ? out->device_count : open_files(out);
 	if (!rc)
 		rc = scale_rope(out);
+	if (!rc)
+		rc = keep_first_layers(out);
 	if (!rc && out->lora)
 		rc = rh_adapter_resolve(config, out->model_config,
 		                        out->machine ? RH_ADAPTER_PLANS
@@ -740,6 +759,7 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 		rc = rh_session_mode(session)->part.reserve(session);
 	if (rc)
 		return rc;
+	options.dropped_gradient = session->dropped_gradient;
 	options.store = session->store;
 	options.updater = session->updater;
 	options.device = session->devices.device;

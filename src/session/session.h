@@ -59,6 +59,7 @@ struct rh_session {
 	struct rh_updater *updater;     /* of a session that trains */
 	const int64_t *admission_limit; /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	int64_t *box_limits;            /* the configuration's admission limits; NULL: it has none */
+	int dropped_gradient;           /* of verify's tests: number + 1 of a block whose gradients do not come down; 0: none */
 	struct rh_workload work;        /* the workload that it was started for */
 	struct rh_run_plan plan;        /* what the run follows */
 	int planned;                    /* there is a plan */

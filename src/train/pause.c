@@ -48,6 +48,7 @@ static int answer_samples(struct training *run, double epoch)
 static int evaluate(struct training *run, double epoch)
 {
 	struct rh_evaluation eval;
+	rh_status_phase(run->log.status, RH_PHASE_EVALUATING, NULL);
 	int rc = rh_evaluate(&run->session, &run->data.held_out, &run->data.choices, run->log.progress, &eval);
 	if (rc)
 		return rc;
@@ -84,7 +85,10 @@ static int evaluate(struct training *run, double epoch)
 		rc = rh_trainer_state_log_eval(&run->trainer, &report);
 	if (!rc)
 		rc = answer_samples(run, epoch);
-	return rc ? rc : best_judge(run, &eval, saving_is_due(run, run->state.step));
+	if (!rc)
+		rc = best_judge(run, &eval, saving_is_due(run, run->state.step));
+	rh_status_eval(run->log.status, &report, run->trainer.best_step, run->trainer.best_metric);
+	return rc;
 }
 
 int pause_is_due(const struct training *run, int64_t steps)

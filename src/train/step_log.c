@@ -79,6 +79,12 @@ void train_book_times(struct training *run, const struct rh_step_times *step, do
 	sum->activations += step->activations;
 	sum->gradients += step->gradients;
 	sum->optimizer += step->optimizer + between;
+	const double part[RH_TIME_PARTS] = {[RH_TIME_COMPUTE] = step->compute,
+	                                    [RH_TIME_WEIGHTS] = step->weights,
+	                                    [RH_TIME_ACTIVATIONS] = step->activations,
+	                                    [RH_TIME_GRADIENTS] = step->gradients,
+	                                    [RH_TIME_OPTIMIZER] = step->optimizer + between};
+	rh_status_times(run->log.status, part);
 }
 
 /* Books and tells of the step that run->state.step has just counted. */
@@ -116,6 +122,7 @@ int train_step_done(struct training *run, double loss, double norm)
 	train_tell_step_seconds(per_step);
 	report_peaks(run, &report);
 	rh_progress_step(run->log.progress, &report, now);
+	rh_status_step(run->log.status, &report, rh_clock_seconds());
 	int is_first = run->config->logging_first_step && run->state.step == 1;
 	if (is_first || due(run->state.step, run->config->logging_steps) || run->state.step == run->data.steps)
 		return log_step(run, &report, now);

@@ -16,6 +16,7 @@
 #include "session/generate.h"
 #include "session/lr.h"
 #include "session/preference.h"
+#include "train/page.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -324,6 +325,8 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	if (rc)
 		return rc;
 	rc = train_go_on(run);
+	if (!rc)
+		rc = status_open(run);
 	return rc ? rc : rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &run->log.progress);
 }
 
@@ -379,6 +382,7 @@ static void close_run(struct training *run)
 	rh_metrics_close(run->log.metrics);
 	versions_close(run);
 	rh_reports_close(run->log.reports);
+	rh_status_close(run->log.status);
 	rh_trainer_state_free(&run->trainer);
 	rh_free(run->best_before);
 	rh_training_data_free(&run->data);
@@ -388,6 +392,8 @@ static void close_run(struct training *run)
 	rh_flights_free(&run->flights);
 	rh_chat_template_close(run->chat);
 	rh_trace_free(&run->traced.trace);
+	if (run->is_over) /* the session's memory is free by now, and the directory still this run's */
+		rh_page_leave(run->config->output_dir);
 	rh_output_unlock(&run->output);
 }
 
@@ -572,6 +578,9 @@ static int run_once(const struct rh_config *config, struct trouble *trouble, cha
 out:
 	if (rc || *next)
 		rh_box_close(&run.session.box, rc); /* before the memory that its messages are in */
+	run.is_over = !rc && !*next && !run.nothing_left;
+	if (!*next)
+		status_end(&run, rc);
 	close_run(&run);
 	*trouble = (struct trouble){
 	        .left_out = run.trouble.left_out, .left_outs = run.trouble.left_outs, .left_out_room = run.trouble.left_out_room};

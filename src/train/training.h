@@ -6,6 +6,7 @@
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/reports.h"
+#include "observe/status.h"
 #include "session/mode.h"
 #include "train/divergence.h"
 #include "train/trace_step.h"
@@ -39,6 +40,7 @@ struct train_log {
 	struct rh_progress *progress;
 	struct rh_metrics *metrics;
 	struct rh_reports *reports; /* NULL: report_to names none */
+	struct rh_status *status;
 	double began, since_log;    /* clock, behind which evaluations and saving are put */
 	double started;             /* clock */
 	struct rh_step_times times_since_log;
@@ -75,6 +77,7 @@ struct training {
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int is_stopping;       /* the run stops, because a signal or the memory limit asked for it, after the checkpoint of this step */
 	int is_alone;          /* it stops because a signal asked for it while a neighbour was gone, with a checkpoint */
+	int is_over;           /* it has come to its end, or was stopped, without a fault */
 	int stopped_early;     /* the run ends because evaluations got no better */
 	struct saving saving;
 	struct trouble trouble;
@@ -174,6 +177,11 @@ int saving_without_link(struct training *run, int rc) RH_MUST;
 /* The run is over, with this result: what is still being written becomes whole. Returns the first fault. */
 int saving_end(struct training *run, int rc) RH_MUST;
 void saving_report(const struct training *run);
+
+/* run_status.c */
+/* Once output_dir is this run's. And its end, with this result; rh_error's line stays. */
+int status_open(struct training *run) RH_MUST;
+void status_end(struct training *run, int rc);
 
 /* step_log.c */
 /* Adds a step's times to those of the next line; `between`: what its end took, where the optimizer has the host. */

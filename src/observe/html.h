@@ -1,14 +1,14 @@
 /* What the program's HTML pages share: they need no other file, and follow the reader's light or dark. */
-#ifndef RH_CLI_HTML_H
-#define RH_CLI_HTML_H
+#ifndef RH_OBSERVE_HTML_H
+#define RH_OBSERVE_HTML_H
 
 #include "core/text.h"
 
 /* Text of others, as it is to be seen: markup escaped, control characters shown as signs. */
-int html_escaped(struct rh_text *out, const char *text, size_t bytes) RH_MUST;
+int rh_html_escape(struct rh_text *out, const char *text, size_t bytes) RH_MUST;
 
 /* The rules of a style sheet for the colours, the body, tables and cards. */
-#define HTML_STYLE                                                                                                                         \
+#define RH_HTML_STYLE                                                                                                                      \
 	":root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --page: #ffffff; --card: #f6f8fa; --line: #d0d7de;\n"          \
 	"  --trained: #c6f0cf; --special: #0550ae; --bad: #b35900; --s0: #0b62d6; --s1: #c2570c; --s2: #1a7f37; --s3: #8250df; }\n"        \
 	"@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --page: #0d1117; --card: #161b22;\n"               \

@@ -1,6 +1,6 @@
-#include "cli/html.h"
+#include "observe/html.h"
 
-int html_escaped(struct rh_text *out, const char *text, size_t bytes)
+int rh_html_escape(struct rh_text *out, const char *text, size_t bytes)
 {
 	int rc = 0;
 	for (size_t i = 0; i < bytes && !rc; i++) {
