@@ -1,4 +1,3 @@
-
 #include "session/session.h"
 
 #include "ckpt/prompts.h"
@@ -17,6 +16,7 @@
 #include "session/chunks.h"
 #include "session/mode.h"
 #include "session/prompting.h"
+#include "session/session_model.h"
 #include "weights/tensors.h"
 
 #include <math.h>
@@ -25,37 +25,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
-
-/* Numbers, truth values and lists are what they look like, all else is a word. */
-int rh_session_rope_scaling(const struct rh_config *config, json_t **out)
-{
-	const struct rh_list *pairs = &config->rope_scaling;
-	*out = NULL;
-	if (!pairs->count)
-		return 0;
-	json_t *object = json_object();
-	int failed = !object;
-	for (size_t i = 0; !failed && i < pairs->count; i++) {
-		char name[64];
-		const char *equals = strchr(pairs->item[i], '=');
-		snprintf(name, sizeof name, "%.*s", (int)(equals - pairs->item[i]), pairs->item[i]);
-		json_t *value = json_loads(equals + 1, JSON_DECODE_ANY, NULL);
-		failed = json_object_set_new(object, name, value ? value : json_string(equals + 1));
-	}
-	*out = object;
-	return failed ? rh_fail(-ENOMEM, "rope_scaling: out of host memory") : 0;
-}
-
-static int scale_rope(struct rh_session *session)
-{
-	json_t *scaling;
-	int rc = rh_session_rope_scaling(session->config, &scaling);
-	if (!rc && scaling)
-		rc = session->source ? rh_source_scale_rope(session->source, scaling)
-		                     : rh_model_config_scale_rope(&session->random_config, scaling);
-	json_decref(scaling);
-	return rc;
-}
 
 static int open_files(struct rh_session *session)
 {
@@ -278,65 +247,6 @@ static int set_load_balancing(const struct rh_session *session)
 	return 0;
 }
 
-/* The model's configuration becomes the session's own copy, which may be changed. */
-static int own_config(struct rh_session *session)
-{
-	int rc = session->model_config == &session->stage ? 0 : rh_model_config_copy(session->model_config, &session->stage);
-	session->model_config = &session->stage;
-	return rc;
-}
-
-/* From here on the head has a matrix of its own. */
-static int untie_config(struct rh_session *session)
-{
-	int rc = own_config(session);
-	session->stage.tie_word_embeddings = 0;
-	return rc;
-}
-
-/* The model of its first layers, where so many are asked for. */
-static int keep_first_layers(struct rh_session *session)
-{
-	int64_t layers = session->config->first_layers;
-	if (!layers || layers >= session->model_config->num_hidden_layers)
-		return 0;
-	int rc = own_config(session);
-	return rc ? rc : rh_model_config_keep_layers(&session->stage, layers);
-}
-
-/* Do stages of one box update themselves? */
-static int updates_by_stage(const struct rh_config *config)
-{
-	const struct rh_schedule *schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL;
-	return config->mode == RH_MODE_LOCAL && schedule && schedule->update == RH_UPDATE_LOCAL;
-}
-
-/* Boxes, and stages that update themselves, train an embedding and a head that are one table apart: they are two from the start, unless the
- * run asks for one. Adapters leave the table as it is. */
-static int untie(struct rh_session *session)
-{
-	int stays_tied = session->config->tie_word_embeddings, by_stage = updates_by_stage(session->config);
-	if (stays_tied && !rh_model_ties(session->model_config))
-		return rh_fail(-EINVAL, "tie_word_embeddings: this model's head is not its embedding; remove the key");
-	int unties = rh_mode_of(session->config->mode)->unties || by_stage;
-	if (!unties || stays_tied || session->lora || !rh_model_ties(session->model_config))
-		return 0;
-	int rc = untie_config(session);
-	if (!session->machine)
-		rh_note("%s: the embedding and the head of this model are one table, which %s train apart: the result has two",
-		        by_stage ? "schedule" : "mode", by_stage ? "stages" : "boxes");
-	return rc;
-}
-
-/* The ends exchange the gradient of a table that they train with all weights, not beside an adapter. */
-static int check_tied(const struct rh_session *session)
-{
-	if (!rh_mode_of(session->config->mode)->unties || !session->lora || !rh_model_trains_tied(session->model))
-		return 0;
-	return rh_fail(-EINVAL, "lora_modules_to_save: this model's embedding is its head too, in another box; leave it out, or write "
-	                        "tie_word_embeddings: false into the model's config.json");
-}
-
 /* What a file has packed stays so; of the rest the keys say what becomes packed, but for embedding and head. What products take in 8 bits
  * is stored for them. */
 static enum rh_form form_of(const void *context, const struct rh_tensor *tensor)
@@ -380,9 +290,9 @@ static int open_session(int trains, struct rh_session *out)
 	out->device_count = out->machine ? out->machine->devices : rh_devices_count(config->device);
 	int rc = out->device_count < 0 ? out->device_count : open_files(out);
 	if (!rc)
-		rc = scale_rope(out);
+		rc = rh_session_scale_rope(out);
 	if (!rc)
-		rc = keep_first_layers(out);
+		rc = rh_session_keep_first_layers(out);
 	if (!rc && out->lora)
 		rc = rh_adapter_resolve(config, out->model_config,
 		                        out->machine ? RH_ADAPTER_PLANS
@@ -390,9 +300,9 @@ static int open_session(int trains, struct rh_session *out)
 		                                     : RH_ADAPTER_INFERS,
 		                        &out->adapter);
 	if (!rc && rh_peft_tables_untie(out->adapter.tables))
-		rc = untie_config(out);
+		rc = rh_session_untie_config(out);
 	if (!rc && trains)
-		rc = untie(out);
+		rc = rh_session_untie(out);
 	if (!rc)
 		rc = check_task(out);
 	if (!rc)
@@ -412,7 +322,7 @@ static int open_session(int trains, struct rh_session *out)
 	if (!rc && trains)
 		rc = rh_chunks_check(config, out->model);
 	if (!rc && trains)
-		rc = check_tied(out);
+		rc = rh_session_check_tied(out);
 	if (!rc && !trains)
 		rh_model_freeze(out->model);
 	else if (!rc)
@@ -495,7 +405,7 @@ static int open_devices(struct rh_session *session)
 
 int rh_session_clipping_devices(const struct rh_session *session)
 {
-	return updates_by_stage(session->config) && session->config->max_grad_norm > 0 ? session->plan.stages.forward_stages + 1 : 0;
+	return rh_session_updates_by_stage(session->config) && session->config->max_grad_norm > 0 ? session->plan.stages.forward_stages + 1 : 0;
 }
 
 int rh_session_stage_of(const struct rh_session *session, int block)
