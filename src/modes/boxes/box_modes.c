@@ -26,7 +26,7 @@ static int take_part(struct rh_session *session)
 
 static int64_t message_bytes(const struct rh_session *session)
 {
-	return session->lora ? box_output_bytes(&session->box) : box_table_relay_bytes(&session->box);
+	return box_output_bytes(session) + box_table_relay_bytes(&session->box);
 }
 
 /* ---- sync-pp: the mode's own memory is a struct box_flush ---- */

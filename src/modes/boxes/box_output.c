@@ -71,11 +71,12 @@ static int pass_all(struct collecting *at)
 	return rc;
 }
 
-int64_t box_output_bytes(const struct rh_box *box)
+int64_t box_output_bytes(const struct rh_session *session)
 {
 	enum { TENSOR_PARTS = 32 }; /* alignment and what the store adds: a part in so many */
+	const struct rh_box *box = &session->box;
 	int64_t kept = box->number ? rh_min(box->trained, (int64_t)RH_BOX_MESSAGES * PIECE) : box->trained + box->trained / TENSOR_PARTS;
-	return rh_box_is_linked(box) ? (kept + PIECE) * (int64_t)sizeof(float) : 0;
+	return session->lora && rh_box_is_linked(box) ? (kept + PIECE) * (int64_t)sizeof(float) : 0;
 }
 
 int box_output_is_here(const struct rh_session *session)

@@ -12,11 +12,6 @@
 #include "modes/fluidpipe/idle_steps.h"
 #include "modes/modes_internal.h"
 
-static int64_t message_bytes(const struct rh_session *session)
-{
-	return session->lora ? box_output_bytes(&session->box) : 0;
-}
-
 static int prepare(struct rh_mode_run *run)
 {
 	struct fluidpipe_run *own = run->own = rh_alloc(1, sizeof *own);
@@ -90,7 +85,7 @@ const struct rh_mode_ops mode_fluidpipe = {.has_boxes = 1,
                                            .part = {.check = rh_fluidpipe_check,
                                                     .choose = rh_box_take_layers,
                                                     .take = rh_fluidpipe_take_part,
-                                                    .bytes = message_bytes,
+                                                    .bytes = box_output_bytes,
                                                     .share_rows = box_share_rows},
                                            .steps = {.agree = box_share_least,
                                                      .share_run = box_share_run,
