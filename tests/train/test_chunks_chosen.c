@@ -157,12 +157,38 @@ static void test_chunks_keep_several_devices_busy(void **state)
 	scratch_close(&scratch);
 }
 
+/* Whole rows and chunks whose attention takes seconds: no launch of it takes more than RH_LAUNCH_MOST_S. */
+static void test_no_launch_takes_long(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	static const char line[] =
+	        "plan examples/models/%s.yaml --hardware rtx4090x1 --max_ram 2000GiB --max_length %d --sequence_chunk %d "
+	        "--per_device_train_batch_size 1 --gradient_accumulation_steps 1 --json";
+	static const struct {
+		const char *model;
+		int tokens, chunk;
+	} of[] = {{"llama-3.1-8b", 100000, 100000}, {"llama-3.1-8b", 600000, 32768}, {"gpt-oss-20b", 600000, 32768}};
+	scratch_open(&scratch);
+	for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+		struct ran ran = run_line(&scratch, line, of[i].model, of[i].tokens, of[i].chunk);
+		if (ran.status)
+			fail_msg("%s%s", ran.out, ran.err);
+		double seconds = number_of(strstr(ran.out, "\"longest_launch\""), "seconds");
+		print_message("%s, %d tokens: at most %.3f s\n", of[i].model, of[i].tokens, seconds);
+		assert_true(seconds > 0.05 && seconds <= 0.3);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rows_that_do_not_fit_are_cut_and_a_checkpoint_keeps_the_chunk),
 	        cmocka_unit_test(test_a_plan_names_a_chunk_where_the_given_one_does_not_fit),
 	        cmocka_unit_test(test_chunks_keep_several_devices_busy),
+	        cmocka_unit_test(test_no_launch_takes_long),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
