@@ -170,8 +170,11 @@ template <int D, int M, int THREADS> RH_KERNEL(THREADS, 2 * ATTENTION_THREADS / 
 template <int D, int M, int THREADS = ATTENTION_THREADS> static int forward(const struct attention_args *a, CUstream_st *stream)
 {
 	typedef struct forward_layout<D, M, THREADS> layout;
-	dim3 grid(attention_tiles(a->q.rows, layout::rows, a->documents), (unsigned)a->heads);
-	return RH_LAUNCH((attention_forward<D, M, THREADS>), grid, THREADS, layout::bytes, stream, *a);
+	unsigned tiles = attention_tiles(a->q.rows, layout::rows, a->documents);
+	return attention_launches(a, tiles, a->heads, [&](const struct attention_args *part, unsigned across) {
+		dim3 grid(across, (unsigned)part->part.heads);
+		return RH_LAUNCH((attention_forward<D, M, THREADS>), grid, THREADS, layout::bytes, stream, *part);
+	});
 }
 
 template <int D> static int forward_of(const struct attention_args *a, CUstream_st *stream)
@@ -213,6 +216,8 @@ static struct attention_args args_of(const struct rh_op *op)
 	a.group = a.heads / a.kv_heads;
 	a.dim = (int)(a.q.cols / a.heads);
 	a.documents = (int)op->attention.documents;
+	a.head_parts = (int)op->attention.head_parts;
+	a.row_parts = (int)op->attention.row_parts;
 	int64_t all = a.q.rows > a.k.rows ? a.q.rows : a.k.rows; /* no key is farther from a query of its document */
 	a.window = op->attention.window < all ? (int)op->attention.window : 0;
 	if (op->attention.direction == RH_ATTENTION_BOTH)
@@ -225,7 +230,7 @@ static struct attention_args args_of(const struct rh_op *op)
 static int can_mma(const struct attention_args *a)
 {
 	const struct rh_view views[] = {a->q, a->k, a->v, a->o, a->d_o, a->dq, a->dk, a->dv};
-	int can = a->q.dtype == RH_BF16 && (a->dim == 32 || a->dim == 64 || a->dim == 96 || a->dim == 128 || a->dim == 256);
+	int can = rh_attention_uses_tensor_cores(a->q.dtype, a->dim);
 	for (const struct rh_view &view : views)
 		can = can && (!view.data || rh_rows_aligned(view.data, view.stride, sizeof(rh_bf16)));
 	return can;

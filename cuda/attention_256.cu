@@ -61,12 +61,13 @@ template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_256_gradient(s
 	RH_DYNAMIC_SHARED(rh_bf16, d_o, layout::d_o, 2 * N * D);
 	RH_DYNAMIC_SHARED(rh_bf16, keys, layout::keys, rows * D);
 	RH_DYNAMIC_SHARED(struct row_sums, sums, layout::sums, 2 * N);
-	int thread = (int)threadIdx.x, warp_row = thread / RH_WARP * 16, col = (int)blockIdx.y * D;
+	int thread = (int)threadIdx.x, warp_row = thread / RH_WARP * 16;
+	int kv_head = a.part.first_head + (int)blockIdx.y, col = kv_head * D;
 	struct attention_tile t;
-	if (!attention_find<rows>(a, a.start_k, (int)blockIdx.x, &t))
+	if (!attention_find<rows>(a, a.start_k, a.part.first + (int)blockIdx.x, &t))
 		return;
 	struct part_256 at = {keys, NULL, NULL, NULL, NULL, tile_left_place<D>(), tile_right_place<D>(), warp_row, t.first + warp_row, 0};
-	struct query_walk walk = query_walk_of<N>(a, t, (int)blockIdx.y);
+	struct query_walk walk = query_walk_of<N>(a, t, kv_head);
 	tile_copy<rows, D>(keys, a.k, t.k0 + t.first, col, t.rows);
 	if constexpr (OF_KEYS) {
 		RH_DYNAMIC_SHARED(rh_bf16, values, layout::values, rows * D);
@@ -107,8 +108,11 @@ template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_256_gradient(s
 
 template <bool OF_KEYS> static int launch(const struct attention_args *a, CUstream_st *stream)
 {
-	dim3 keys(attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents), (unsigned)a->kv_heads);
-	return RH_LAUNCH((attention_256_gradient<OF_KEYS>), keys, ATTENTION_THREADS, layout_256<OF_KEYS>::bytes, stream, *a);
+	unsigned tiles = attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents);
+	return attention_launches(a, tiles, a->kv_heads, [&](const struct attention_args *part, unsigned across) {
+		dim3 keys(across, (unsigned)part->part.heads);
+		return RH_LAUNCH((attention_256_gradient<OF_KEYS>), keys, ATTENTION_THREADS, layout_256<OF_KEYS>::bytes, stream, *part);
+	});
 }
 
 int attention_256_dk_dv(const struct attention_args *a, CUstream_st *stream)

@@ -158,12 +158,13 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 	RH_DYNAMIC_SHARED(rh_bf16, q, 0, 2 * N * D);             /* two tiles by turns; keys first */
 	RH_DYNAMIC_SHARED(rh_bf16, d_o, layout::d_o, 2 * N * D); /* values first */
 	RH_DYNAMIC_SHARED(struct row_sums, sums, layout::sums, 2 * N);
-	int thread = (int)threadIdx.x, warp_row = thread / RH_WARP * 16 * M, col = (int)blockIdx.y * D;
+	int thread = (int)threadIdx.x, warp_row = thread / RH_WARP * 16 * M;
+	int kv_head = a.part.first_head + (int)blockIdx.y, col = kv_head * D;
 	int left = tile_left_place<D>(), right = tile_right_place<D>();
 	struct attention_tile t;
-	if (!attention_find<layout::rows>(a, a.start_k, (int)blockIdx.x, &t))
+	if (!attention_find<layout::rows>(a, a.start_k, a.part.first + (int)blockIdx.x, &t))
 		return;
-	struct query_walk walk = query_walk_of<N>(a, t, (int)blockIdx.y);
+	struct query_walk walk = query_walk_of<N>(a, t, kv_head);
 	tile_copy<layout::rows, D>(q, a.k, t.k0 + t.first, col, t.rows);
 	tile_copy<layout::rows, D>(d_o, a.v, t.k0 + t.first, col, t.rows);
 	rh_copy_async_commit();
@@ -219,15 +220,21 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 template <int D, int M> static int dq(const struct attention_args *a, CUstream_st *stream)
 {
 	typedef struct dq_layout<D, M> layout;
-	dim3 queries(attention_tiles(a->q.rows, layout::rows, a->documents), (unsigned)a->heads);
-	return RH_LAUNCH((attention_dq<D, M>), queries, ATTENTION_THREADS, layout::bytes, stream, *a);
+	unsigned tiles = attention_tiles(a->q.rows, layout::rows, a->documents);
+	return attention_launches(a, tiles, a->heads, [&](const struct attention_args *part, unsigned across) {
+		dim3 queries(across, (unsigned)part->part.heads);
+		return RH_LAUNCH((attention_dq<D, M>), queries, ATTENTION_THREADS, layout::bytes, stream, *part);
+	});
 }
 
 template <int D, int M> static int dk_dv(const struct attention_args *a, CUstream_st *stream)
 {
 	typedef struct dk_dv_layout<D, M> layout;
-	dim3 keys(attention_tiles(a->k.rows, layout::rows, a->documents), (unsigned)a->kv_heads);
-	return RH_LAUNCH((attention_dk_dv<D, M>), keys, ATTENTION_THREADS, layout::bytes, stream, *a);
+	unsigned tiles = attention_tiles(a->k.rows, layout::rows, a->documents);
+	return attention_launches(a, tiles, a->kv_heads, [&](const struct attention_args *part, unsigned across) {
+		dim3 keys(across, (unsigned)part->part.heads);
+		return RH_LAUNCH((attention_dk_dv<D, M>), keys, ATTENTION_THREADS, layout::bytes, stream, *part);
+	});
 }
 
 template <int D> static int backward(const struct attention_args *a, CUstream_st *stream)

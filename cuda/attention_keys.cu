@@ -104,9 +104,10 @@ template <typename L> RH_KERNEL(L::THREADS, 1) attention_keys(struct attention_a
 	RH_DYNAMIC_SHARED(rh_bf16, p_tile, L::p, KEYS * N);
 	RH_DYNAMIC_SHARED(rh_bf16, ds_tile, L::ds, KEYS * N);
 	RH_DYNAMIC_SHARED(struct row_sums, sums, L::sums, 2 * N);
-	int thread = (int)threadIdx.x, warp = thread / RH_WARP, kv_head = (int)blockIdx.x % a.kv_heads, col = kv_head * D;
+	int thread = (int)threadIdx.x, warp = thread / RH_WARP;
+	int kv_head = a.part.first_head + (int)blockIdx.x % a.part.heads, col = kv_head * D;
 	struct attention_tile t;
-	if (!attention_find<KEYS>(a, a.start_k, (int)blockIdx.x / a.kv_heads, &t))
+	if (!attention_find<KEYS>(a, a.start_k, a.part.first + (int)blockIdx.x / a.part.heads, &t))
 		return;
 	struct query_walk walk = query_walk_of<N>(a, t, kv_head);
 	tile_copy<KEYS, D, L::THREADS>(keys, a.k, t.k0 + t.first, col, t.rows);
@@ -164,8 +165,10 @@ typedef struct keys_layout<256, 64, 4, 2> keys_256;
 
 template <typename L> static int launch(const struct attention_args *a, CUstream_st *stream)
 {
-	unsigned blocks = attention_tiles(a->k.rows, L::KEYS, a->documents) * (unsigned)a->kv_heads;
-	return RH_LAUNCH(attention_keys<L>, blocks, L::THREADS, L::bytes, stream, *a);
+	unsigned tiles = attention_tiles(a->k.rows, L::KEYS, a->documents);
+	return attention_launches(a, tiles, a->kv_heads, [&](const struct attention_args *part, unsigned across) {
+		return RH_LAUNCH(attention_keys<L>, across * (unsigned)part->part.heads, L::THREADS, L::bytes, stream, *part);
+	});
 }
 
 int attention_has_keys(int dim)

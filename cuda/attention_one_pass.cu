@@ -12,7 +12,8 @@
  * for each tile of queries, head and warp says how many have added. The first block stores, the last one rounds to dq. So no bit depends
  * on timing, as it would with free atomics.
  * No deadlock: a block draws its keys from a counter when it begins to run, and waits only for blocks of lower keys of its document. Those
- * were drawn before, so they run already or are over, and they wait for lower ones alone.
+ * were drawn before, so they run already or are over, and they wait for lower ones alone. Where the pass is several launches, those of a
+ * head are in ascending order of keys, and draw from one counter.
  * No long wait: all blocks walk from the last queries down. So the blocks of a causal head begin together, and each stays one addition
  * behind the one before it. (From the first queries on, block n would wait for n tiles.) bench/gpu/model.py puts the waits of 8192 tokens
  * below 1 % of the time.
@@ -205,11 +206,11 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_pass(struct attention
 	RH_SHARED(int, drawn, 1);
 	int thread = (int)threadIdx.x, lane = thread % RH_WARP;
 	if (thread == 0)
-		*drawn = rh_fetch_add(pass_ticket(a));
+		*drawn = rh_fetch_add(pass_ticket(a)) - a.part.blocks_before;
 	__syncthreads();
-	int kv_head = *drawn % a.kv_heads, col = kv_head * D;
+	int kv_head = a.part.first_head + *drawn % a.part.heads, col = kv_head * D;
 	struct attention_tile t;
-	if (!attention_find<rows>(a, a.start_k, *drawn / a.kv_heads, &t))
+	if (!attention_find<rows>(a, a.start_k, a.part.first + *drawn / a.part.heads, &t))
 		return;
 	struct query_walk walk = query_walk_of<N>(a, t, kv_head);
 	tile_copy<rows, D>(keys, a.k, t.k0 + t.first, col, t.rows);
@@ -266,9 +267,14 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_pass(struct attention
 template <int D> static int one_pass(const struct attention_args *a, CUstream_st *stream)
 {
 	dim3 queries(attention_tiles(a->q.rows, ATTENTION_ROWS, a->documents), (unsigned)a->heads);
-	unsigned keys = attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents) * (unsigned)a->kv_heads;
+	unsigned tiles = attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents);
 	int rc = RH_LAUNCH(attention_delta<D>, queries, ATTENTION_THREADS, 0, stream, *a);
-	return rc < 0 ? rc : RH_LAUNCH(attention_pass<D>, keys, ATTENTION_THREADS, pass_layout<D>::bytes, stream, *a);
+	if (rc < 0)
+		return rc;
+	return attention_launches(a, tiles, a->kv_heads, [&](const struct attention_args *part, unsigned across) {
+		unsigned keys = across * (unsigned)part->part.heads;
+		return RH_LAUNCH(attention_pass<D>, keys, ATTENTION_THREADS, pass_layout<D>::bytes, stream, *part);
+	});
 }
 
 int attention_one_pass(const struct attention_args *a, CUstream_st *stream)

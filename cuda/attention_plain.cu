@@ -219,9 +219,10 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attenti
 {
 	struct plain_tiles tiles = plain_tiles_of(a.dim);
 	int lane = (int)threadIdx.x % RH_WARP, warp_row = (int)threadIdx.x / RH_WARP * ROWS;
-	int64_t kv_col = (int64_t)blockIdx.y * a.dim;
+	int kv_head = a.part.first_head + (int)blockIdx.y;
+	int64_t kv_col = (int64_t)kv_head * a.dim;
 	struct attention_tile t;
-	if (!attention_find<OWN>(a, a.start_k, (int)blockIdx.x, &t))
+	if (!attention_find<OWN>(a, a.start_k, a.part.first + (int)blockIdx.x, &t))
 		return;
 	int first = attention_first_query(a, t, t.first), end = attention_end_query(a, t, t.first + t.rows - 1);
 	load<T, OWN>(tiles.own, a.dim, a.k, t.k0 + t.first, kv_col, t.rows, a.dim);
@@ -230,7 +231,7 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attenti
 	load_sums(dk, a.dk_sum, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, a.dim);
 	load_sums(dv, a.dv_sum, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, a.dim);
 	for (int i = (end - 1) / STREAMED * STREAMED; first < end && i + STREAMED > first; i -= STREAMED) {
-		for (int head = (int)blockIdx.y * a.group; head < ((int)blockIdx.y + 1) * a.group; head++) {
+		for (int head = kv_head * a.group; head < (kv_head + 1) * a.group; head++) {
 			int64_t col = (int64_t)head * a.dim;
 			__syncthreads();
 			load<T, STREAMED>(tiles.streamed, a.dim + 1, a.q, t.q0 + i, col, t.lq - i, a.dim);
@@ -262,23 +263,26 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attenti
 	store<T>(a.dv, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, dv, one, a.dim);
 }
 
-static dim3 query_grid(const struct attention_args *a)
+enum side { QUERIES, KEYS };
+template <void (*KERNEL)(struct attention_args)> static int launch(enum side side, const struct attention_args *a, CUstream_st *stream)
 {
-	return dim3(attention_tiles(a->q.rows, OWN, a->documents), (unsigned)a->heads);
+	unsigned tiles = attention_tiles(side == KEYS ? a->k.rows : a->q.rows, OWN, a->documents);
+	return attention_launches(a, tiles, side == KEYS ? a->kv_heads : a->heads, [&](const struct attention_args *part, unsigned across) {
+		dim3 grid(across, (unsigned)part->part.heads);
+		return RH_LAUNCH(KERNEL, grid, THREADS, plain_bytes(a->dim), stream, *part);
+	});
 }
 
 template <typename T> static int backward(const struct attention_args *a, CUstream_st *stream)
 {
-	dim3 keys(attention_tiles(a->k.rows, OWN, a->documents), (unsigned)a->kv_heads);
-	int rc = RH_LAUNCH((attention_plain_dq<T>), query_grid(a), THREADS, plain_bytes(a->dim), stream, *a);
-	return rc < 0 ? rc : RH_LAUNCH((attention_plain_dk_dv<T>), keys, THREADS, plain_bytes(a->dim), stream, *a);
+	int rc = launch<attention_plain_dq<T>>(QUERIES, a, stream);
+	return rc < 0 ? rc : launch<attention_plain_dk_dv<T>>(KEYS, a, stream);
 }
 
 int attention_plain_forward(const struct attention_args *a, CUstream_st *stream)
 {
-	if (a->q.dtype == RH_BF16)
-		return RH_LAUNCH((attention_plain_forward_rows<rh_bf16>), query_grid(a), THREADS, plain_bytes(a->dim), stream, *a);
-	return RH_LAUNCH((attention_plain_forward_rows<float>), query_grid(a), THREADS, plain_bytes(a->dim), stream, *a);
+	return a->q.dtype == RH_BF16 ? launch<attention_plain_forward_rows<rh_bf16>>(QUERIES, a, stream)
+	                             : launch<attention_plain_forward_rows<float>>(QUERIES, a, stream);
 }
 
 int attention_plain_backward(const struct attention_args *a, CUstream_st *stream)

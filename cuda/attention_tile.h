@@ -4,6 +4,12 @@
 
 #include "cuda/rh_cuda.h"
 
+/* What a launch takes: so many heads (of kernels that own keys, key heads) from first_head on, and of each tiles [first, end). */
+struct attention_part {
+	int first_head, heads, first, end;
+	int blocks_before; /* of this kernel, in launches before this one */
+};
+
 /* More than 20 members: the operands of forward and backward, as a kernel takes them. */
 struct attention_args {
 	struct rh_view q, k, v, start_q, start_k, o, lse;
@@ -12,7 +18,9 @@ struct attention_args {
 	struct rh_view dk_sum, dv_sum;         /* no data, or where runs of a document add up */
 	struct rh_view space;                  /* of the pass: RH_ATTENTION_BACKWARD_SPACE, or no data */
 	float *dsink;                          /* (heads), or NULL */
-	int dim, heads, kv_heads, group;       /* group: query heads that read one key head */
+	struct attention_part part;
+	int head_parts, row_parts;       /* of struct rh_op */
+	int dim, heads, kv_heads, group; /* group: query heads that read one key head */
 	int documents;
 	int window, ahead;       /* window: 0 if all earlier keys are seen; ahead: how many later ones are */
 	float scale, scale_log2; /* scale_log2: scale / ln 2, as exponentials are taken to base 2 */
@@ -77,6 +85,29 @@ static inline unsigned attention_tiles(int64_t rows, int size, int documents)
 	return (unsigned)(rows / size + documents);
 }
 
+/* The launches of a kernel over `tiles` tiles of each of `heads` heads, in ascending order of heads, then tiles: launch(args, tiles) of
+ * each, until one fails. A block does the same in whichever launch it is. */
+template <typename LAUNCH> static int attention_launches(const struct attention_args *a, unsigned tiles, int heads, LAUNCH launch)
+{
+	struct attention_args own = *a;
+	int of_heads = a->head_parts > 1 ? a->head_parts : 1, of_rows = a->row_parts > 1 ? a->row_parts : 1;
+	int together = (heads + of_heads - 1) / of_heads, rc = 0;
+	own.part.blocks_before = 0;
+	for (int head = 0; rc >= 0 && head < heads; head += together) {
+		own.part.first_head = head;
+		own.part.heads = heads - head < together ? heads - head : together;
+		for (int r = 0; rc >= 0 && r < of_rows; r++) {
+			own.part.first = (int)((int64_t)tiles * r / of_rows);
+			own.part.end = (int)((int64_t)tiles * (r + 1) / of_rows);
+			if (own.part.first == own.part.end)
+				continue;
+			rc = launch(&own, (unsigned)(own.part.end - own.part.first));
+			own.part.blocks_before += (own.part.end - own.part.first) * own.part.heads;
+		}
+	}
+	return rc;
+}
+
 /* Query i sees keys [attention_first_key, attention_end_key), where that is not empty. */
 RH_DEVICE int attention_end_key(const struct attention_args &a, const struct attention_tile &t, int i)
 {
@@ -104,10 +135,10 @@ template <int ROWS, int WARP_ROWS> RH_DEVICE int attention_block_find(const stru
 {
 	at->lane = (int)threadIdx.x % RH_WARP;
 	at->warp_row = (int)threadIdx.x / RH_WARP * WARP_ROWS;
-	at->head = (int)blockIdx.y;
+	at->head = a.part.first_head + (int)blockIdx.y;
 	at->col = at->head * dim;
 	at->kv_col = at->head / a.group * dim;
-	if (!attention_find<ROWS>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &at->tile))
+	if (!attention_find<ROWS>(a, a.start_q, a.part.end - 1 - (int)blockIdx.x, &at->tile))
 		return 0;
 	at->first_key = attention_first_key(a, at->tile, at->tile.first);
 	at->end_key = attention_end_key(a, at->tile, at->tile.first + at->tile.rows - 1);

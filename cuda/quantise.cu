@@ -1,4 +1,6 @@
-/* QUANTISE: the largest magnitude of a tensor, its scale, and the tensor in 8 bits, as it lies and transposed. TRANSPOSE: of what is in
+/* QUANTISE, QUANTISE_ROWS and TRANSPOSE.
+ *
+ * QUANTISE: the largest magnitude of a tensor, its scale, and the tensor in 8 bits, as it lies and transposed. TRANSPOSE: of what is in
  * 8 bits.
  *
  * The first launch reads x (2 bytes an element), a block every 512th row; the second makes the scale of the 512 maxima; a third reads x
@@ -7,7 +9,9 @@
  *
  * y alone: chunks of 8 elements a thread. t: tiles of 64 x 64 through shared memory, read along rows and written along columns in 16 bytes;
  * y, where it is made beside t, is written as the tile is read. TRANSPOSE moves such tiles too, 16 bytes read and written a thread: 2 bytes
- * an element over DRAM's bandwidth, 67 us for 8192 x 4096. */
+ * an element over DRAM's bandwidth, 67 us for 8192 x 4096.
+ *
+ * QUANTISE_ROWS: a block a row, which is read twice, once from L1 or L2: 3 bytes an element and 4 a row, bound by memory. */
 #include "cuda/chunk.h"
 #include "cuda/kernels.h"
 
@@ -172,6 +176,47 @@ RH_KERNEL(THREADS, 4) transpose(struct transpose_args a)
 	*(struct sixteen_bytes *)(a.y + (first_col + line) * a.y_stride + first_row + run) = out;
 }
 
+struct quantise_rows_args {
+	struct rh_view x, scale, y;
+	int aligned, out_aligned; /* rows of x begin on 16 bytes, of y on 8 */
+};
+
+template <typename T> RH_KERNEL(THREADS, 4) quantise_each_row(struct quantise_rows_args a)
+{
+	for (int64_t row = blockIdx.x; row < a.x.rows; row += gridDim.x) {
+		const T *x = (const T *)a.x.data + row * a.x.stride;
+		uint8_t *y = (uint8_t *)a.y.data + row * a.y.stride;
+		uint32_t most = 0;
+		for (int64_t i = (int64_t)threadIdx.x * CHUNK; i < a.x.cols; i += THREADS * CHUNK) {
+			struct chunk c = chunk_load(x + i, a.x.cols - i, a.aligned);
+			RH_UNROLL
+			for (int k = 0; k < CHUNK; k++) {
+				uint32_t bits = rh_float_bits(c.v[k]) & 0x7fffffffu;
+				most = bits > most ? bits : most;
+			}
+		}
+		float scale = rh_power_scale(rh_bits_float(block_largest(most)), RH_E4M3_LARGEST), inverse = 1 / scale;
+		if (threadIdx.x == 0)
+			*((float *)a.scale.data + row * a.scale.stride) = scale;
+		for (int64_t i = (int64_t)threadIdx.x * CHUNK; i < a.x.cols; i += THREADS * CHUNK) {
+			struct chunk c = chunk_load(x + i, a.x.cols - i, a.aligned);
+			struct eight_bytes to;
+			RH_UNROLL
+			for (int k = 0; k < CHUNK; k++)
+				to.v[k] = to_eight<false>(c.v[k] * inverse);
+			if (a.out_aligned && a.x.cols - i >= CHUNK) {
+				*(struct eight_bytes *)(y + i) = to;
+				continue;
+			}
+			RH_UNROLL
+			for (int k = 0; k < CHUNK; k++)
+				if (i + k < a.x.cols)
+					y[i + k] = to.v[k];
+		}
+		__syncthreads(); /* the next row's maxima go through the same shared memory */
+	}
+}
+
 enum { GRID_ROWS = 1 << 20, GRID_COLS = 65535 };
 
 template <typename T, bool WIDE> static int launch_rows(const struct quantise_args *a, CUstream_st *stream)
@@ -231,4 +276,18 @@ extern "C" int cuda_transpose(const struct rh_op *op, CUstream_st *stream)
 		return 0;
 	dim3 grid((unsigned)rh_ceil_div(x->rows, TILE), (unsigned)rh_ceil_div(x->cols, TILE));
 	return RH_LAUNCH(transpose, grid, THREADS, 0, stream, a);
+}
+
+extern "C" int cuda_quantise_rows(const struct rh_op *op, CUstream_st *stream)
+{
+	struct quantise_rows_args a = {op->operand[RH_QUANTISE_ROWS_X], op->operand[RH_QUANTISE_ROWS_SCALE],
+	                               op->operand[RH_QUANTISE_ROWS_Y], 0, 0};
+	a.aligned = chunk_aligned(&a.x, 1);
+	a.out_aligned = ((uintptr_t)a.y.data | (uintptr_t)a.y.stride) % 8 == 0;
+	if (!a.x.rows)
+		return 0;
+	unsigned blocks = (unsigned)(a.x.rows < GRID_ROWS ? a.x.rows : (int64_t)GRID_ROWS);
+	if (a.x.dtype == RH_BF16)
+		return RH_LAUNCH(quantise_each_row<rh_bf16>, blocks, THREADS, 0, stream, a);
+	return RH_LAUNCH(quantise_each_row<float>, blocks, THREADS, 0, stream, a);
 }

@@ -17,6 +17,7 @@ struct tally {
 	const struct rh_rates *rates;
 	double seconds, gradient_seconds, product_flops;
 	int64_t launches;
+	struct rh_longest_launch longest;
 };
 
 static double op_seconds(const struct rh_rates *rates, const struct rh_op *op, struct rh_op_cost cost)
@@ -51,6 +52,9 @@ static int tally_op(void *sink, const struct rh_op *op)
 	double seconds = op_seconds(tally->rates, op, cost);
 	tally->seconds += seconds;
 	tally->launches++;
+	double launch = seconds * rh_op_launch_share(op);
+	if (launch > tally->longest.seconds)
+		tally->longest = (struct rh_longest_launch){launch, op->kind};
 	tally->gradient_seconds += is_weight_gradient(op) ? seconds : 0;
 	tally->product_flops += cost.product_flops;
 	return 0;
@@ -84,6 +88,11 @@ static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena
 	                        .plain = at->is_by_product ? NULL : at->weights};
 }
 
+static struct rh_longest_launch longer(struct rh_longest_launch a, struct rh_longest_launch b)
+{
+	return a.seconds < b.seconds ? b : a;
+}
+
 static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 {
 	const struct rh_model *model = at->model;
@@ -115,6 +124,7 @@ static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 	out->weight_gradient_s = backward.gradient_seconds;
 	out->forward_launches = forward.launches;
 	out->backward_launches = recompute.launches + backward.launches;
+	out->longest = longer(longer(forward.longest, recompute.longest), backward.longest);
 	switch (model->layer[l].kind) {
 	case RH_LAYER_HEAD: /* its loss and gradients are one op, made where others recompute */
 		out->backward_s += recompute.seconds - forward.seconds;

@@ -15,6 +15,12 @@ struct rh_rates {
 	double share;
 };
 
+/* Of one kernel at most. */
+struct rh_longest_launch {
+	double seconds;
+	enum rh_op_kind op;
+};
+
 struct rh_layer_cost {
 	double forward_s;
 	double recompute_s;                   /* inside a backward stage; 0 for a head, whose loss is computed once */
@@ -29,6 +35,7 @@ struct rh_layer_cost {
 	int64_t boundary_bytes;               /* its output, one micro-batch */
 	int64_t forward_workspace_bytes, backward_workspace_bytes; /* beyond what is saved */
 	int64_t forward_launches, backward_launches;               /* ops of a micro-batch; backward: recompute's too */
+	struct rh_longest_launch longest;
 };
 
 struct rh_costs {

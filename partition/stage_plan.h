@@ -7,7 +7,7 @@
  *     scales (rh_model_scale). Where a device has no room for them, each product has its own made in the arena, in every micro-batch
  *   the largest stage's gradient sums, fp32, and their rounded copy in bf16
  *   the arena: the largest stage's activations and workspace for one micro-batch
- *   boundary buffers: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
+ *   boundary buffers: inputs and outputs of two micro-batches, and copies in 8 bits; the micro-batches' integers and results likewise
  *   the KV cache, when generating; of texts in chunks, what the mixers of the largest forward stage carry, or that of one layer with the
  *     sums of its gradients: a backward stage has one mixer at most
  *   kept activations, where one device trains alone and has memory to spare: of as many backward stages below the fused one as fit, for
@@ -97,6 +97,7 @@ struct rh_stage_plan {
 	int is_fed, owes_gradient, feeds;
 	int tap; /* the model's: the activation at this layer boundary goes to the box above, too, and no gradient comes back; 0: none */
 
+	int64_t narrow_bytes;       /* with model->saves_narrow, of a boundary's copy in 8 bits; else 0 */
 	int crosses_rounds;         /* the request's: the store has a place for every sum */
 	int64_t kept_micro_batches; /* the request's */
 	int boundary_buffers;
@@ -117,6 +118,14 @@ static inline int rh_stage_plan_backward_stages(const struct rh_stage_plan *cuts
 static inline int rh_stage_plan_top(const struct rh_stage_plan *cuts)
 {
 	return cuts->backward_stages ? cuts->backward[0].hi : cuts->forward[cuts->forward_stages - 1].hi;
+}
+
+/* With saved_dtype: fp8 backward stages read their input from a copy in 8 bits, forward stages from the activation itself. Each layer's
+ * input is rounded, so each is a backward stage of its own: else results would depend on cuts. Not rounded is what the lowest two layers
+ * and the head read: the former may be one stage, the latter reads what the forward left. Is the activation at this boundary rounded? */
+static inline int rh_stage_plan_narrows(const struct rh_stage_plan *cuts, int layer)
+{
+	return cuts->narrow_bytes && layer > 1 && layer + 1 < rh_stage_plan_top(cuts);
 }
 
 enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2, RH_PLAN_SAVING_BUFFERS = 2 };

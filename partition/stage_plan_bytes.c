@@ -46,10 +46,11 @@ static int boundary_buffers(const struct rh_model *model, enum pass pass, int lo
 	return 2 * (inputs + (pass != PASS_FUSED) + inputs);
 }
 
-/* Kept boundaries in (lo, hi]: the backward stages' inputs and the stage's own end. */
+/* Kept boundaries in (lo, hi]: the backward stages' inputs and the stage's own end, which may have a copy in 8 bits beside it. */
 static int kept_cuts(const struct stage_planner *at, int lo, int hi)
 {
-	return 1 + at->cuts_below[hi] - at->cuts_below[lo + 1];
+	int copies_end = at->request->model->saves_narrow && hi < at->layers && at->cuts_below[hi + 1] > at->cuts_below[hi];
+	return 1 + copies_end + at->cuts_below[hi] - at->cuts_below[lo + 1];
 }
 
 void plan_count_cuts(struct stage_planner *at, const struct rh_stage_plan *plan)
@@ -104,7 +105,9 @@ void plan_fixed_sizes(const struct rh_stage_plan_request *request, struct rh_sta
 	const struct rh_model_config *config = model->config;
 	int64_t tokens = rh_max(request->train.tokens, request->infer.tokens), first;
 	int64_t scores = request->infer_logits ? rh_model_outputs(config) : rh_micro_shape_scores(&request->infer);
-	plan->boundary_bytes = rh_align_up(rh_boundary_most_bytes(model, tokens), RH_ALIGN);
+	plan->narrow_bytes =
+	        model->saves_narrow && request->trains ? rh_align_up(rh_narrow_most_bytes(model, request->train.tokens), RH_ALIGN) : 0;
+	plan->boundary_bytes = rh_max(rh_align_up(rh_boundary_most_bytes(model, tokens), RH_ALIGN), plan->narrow_bytes);
 	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
 	plan->result_bytes = rh_max(rh_result_layout(model, &request->train, rh_micro_shape_scores(&request->train)).bytes,
 	                            rh_result_layout(model, &request->infer, scores).bytes);

@@ -118,7 +118,9 @@ static int64_t emit_stage(struct stage_planner *at, enum pass pass, const struct
 	                       .cache_rows = at->request->cache_rows};
 	int lo = stage.lo, hi = stage.hi, rc;
 	struct rh_view x = rh_boundary_view(model, lo, shape->tokens, (char *)(uintptr_t)RH_ALIGN);
-	struct rh_view end = rh_boundary_view(model, hi, shape->tokens, x.data);
+	struct rh_view end = rh_boundary_view(model, hi, shape->tokens, x.data), saved = x;
+	if (model->saves_narrow && pass == PASS_BACKWARD && lo > 0)
+		saved = rh_narrow_boundary_view(model, lo, shape->tokens, x.data);
 	struct rh_head_out head = {.loss = x, .hit = x};
 	if (infer && at->request->infer_logits)
 		head = (struct rh_head_out){.logits = x};
@@ -132,9 +134,9 @@ static int64_t emit_stage(struct stage_planner *at, enum pass pass, const struct
 	} else if (fates) {
 		rc = emit_kept(at, &emit, lo, hi, x, out);
 	} else {
-		rc = shape->chunks ? rh_stage_carry(&emit, lo, hi, x) : 0;
+		rc = shape->chunks ? rh_stage_carry(&emit, lo, hi, saved) : 0;
 		if (!rc)
-			rc = rh_stage_recompute(&emit, lo, hi, x, &at->state, &head);
+			rc = rh_stage_recompute(&emit, lo, hi, saved, &at->state, &head);
 		if (!rc)
 			rc = rh_stage_backward(&emit, lo, hi, &at->state, end, x);
 		if (!rc && emit.deferred)
@@ -169,8 +171,11 @@ static int64_t on(int64_t fewer, int64_t few, int more)
 struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pass, int lo, int hi)
 {
 	int bottom = lo == 0, top = hi == at->layers, count = hi - lo - bottom - top, more = count - FEW;
+	const struct rh_model *model = at->request->model;
 	/* a text in chunks: a backward slot goes down through the chunks once, and each mixer needs all later ones first */
-	if (pass != PASS_FORWARD && at->request->train.chunks && rh_model_carriers(at->request->model, lo, hi) > 1)
+	int is_one = at->request->train.chunks || (model->saves_narrow && at->request->trains);
+	int rounds = model->saves_narrow && at->request->trains && hi == at->layers && hi - lo > 1; /* not the head alone */
+	if (pass != PASS_FORWARD && ((is_one && rh_model_carriers(model, lo, hi) > 1) || rounds))
 		return (struct plan_stage_bytes){.arena = RH_BYTES_MOST, .train = RH_BYTES_MOST};
 	if (!at->alike || (bottom && top))
 		return measure(at, pass, lo, hi);

@@ -130,7 +130,7 @@ static int read_figures(const json_t *json, const char *path, struct rh_figures 
 /* `version` too. */
 static int read_run_state(const json_t *json, const char *path, const struct rh_config *config, struct rh_run_state *out)
 {
-	const char *optim = NULL, *layout = NULL, *date = NULL;
+	const char *optim = NULL, *layout = NULL, *date = NULL, *saved = NULL;
 	int64_t version = 0;
 	const struct {
 		const char *key;
@@ -174,6 +174,11 @@ static int read_run_state(const json_t *json, const char *path, const struct rh_
 		rc = rh_json_string(json, "state_layout", path, RH_JSON_OPTIONAL, &layout);
 	if (!rc)
 		rc = rh_json_string(json, "chat_template_date", path, RH_JSON_OPTIONAL, &date);
+	if (!rc)
+		rc = rh_json_string(json, "saved_dtype", path, RH_JSON_OPTIONAL, &saved);
+	if (!rc && (saved && !strcmp(saved, "fp8")) != (config->saved_dtype == RH_SAVED_FP8))
+		rh_note("%s: was saved with saved_dtype: %.8s, this run has %s: it goes on with other gradients", path,
+		        saved ? saved : "dtype", config->saved_dtype == RH_SAVED_FP8 ? "fp8" : "dtype");
 	if (!rc && date && strcmp(date, config->chat_template_date))
 		rh_note("%s: was saved with chat_template_date: %.20s, this run has %s: conversations that hold the day go on otherwise",
 		        path, date, config->chat_template_date);

@@ -179,10 +179,12 @@ static int print_run_state(const struct rh_config *config, const struct rh_run_s
 	                        "  \"skipped_steps\": %" PRId64 ",\n  \"drift_since_log\": %" PRId64 ",\n"
 	                        "  \"idle_steps\": %" PRId64 ",\n  \"idle_steps_of_epoch\": %" PRId64 ",\n"
 	                        "  \"data_rows\": %" PRId64 ",\n  \"data_tokens\": %" PRId64 ",\n  \"sequence_chunk\": %" PRId64 ",\n"
+	                        "  \"saved_dtype\": \"%s\",\n"
 	                        "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\",\n  \"chat_template_date\": \"%s\",\n",
 	                        state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
 	                        state->trained_tokens, state->skipped_steps, state->drift_since_log, state->idle_steps,
 	                        state->idle_steps_of_epoch, state->data_rows, state->data_tokens, state->sequence_chunk,
+	                        config->saved_dtype == RH_SAVED_FP8 ? "fp8" : "dtype",
 	                        checkpoint_optim_names[config->optim], checkpoint_layout_names[config->state_layout],
 	                        config->chat_template_date);
 	if (!rc)

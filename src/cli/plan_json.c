@@ -73,6 +73,10 @@ json_t *plan_json(const struct rh_machine_found *found, const struct rh_forecast
 		(void)json_object_set_new(rest, "chunks", json_integer(rh_chunks_of(&input->work)));
 		if (is->reference_tokens_per_second > 0)
 			(void)json_object_set_new(rest, "reference_tokens_per_second", json_real(is->reference_tokens_per_second));
+		if (!is->host_devices && is->longest_launch.seconds > 0)
+			(void)json_object_set_new(rest, "longest_launch",
+			                          json_pack("{s:s, s:f}", "op", rh_op_info(is->longest_launch.op)->name, "seconds",
+			                                    is->longest_launch.seconds));
 		(void)json_object_set_new(rest, "longest_sequence_budget", json_or_null(look->longest.budget));
 		(void)json_object_set_new(rest, "longest_sequence_single", json_integer(look->longest_single.tokens));
 		(void)json_object_set_new(rest, "longest_sequence_single_budget", json_or_null(look->longest_single.budget));

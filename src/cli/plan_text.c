@@ -214,6 +214,15 @@ static int put_answer(struct rh_text *out, const struct rh_outlook *look)
 	return rc || look->mends ? rc : rh_text_printf(out, "would fit    on a larger machine, or a smaller model\n");
 }
 
+/* A card that drives a display is shown nothing meanwhile, and its driver ends what takes seconds. */
+static int put_long_launch(struct rh_text *out, const struct rh_forecast *is)
+{
+	if (is->host_devices || is->longest_launch.seconds <= RH_LAUNCH_MOST_S)
+		return 0;
+	return rh_text_printf(out, "warning      a launch of %s takes %.2f s: a GPU that drives a display may be stopped in it\n",
+	                      rh_op_info(is->longest_launch.op)->name, is->longest_launch.seconds);
+}
+
 int plan_put(struct rh_text *out, const struct rh_machine_found *found, const struct rh_forecast_input *input,
              const struct rh_outlook *look, const struct rh_trace *trace, const struct rh_config *config)
 {
@@ -237,6 +246,8 @@ int plan_put(struct rh_text *out, const struct rh_machine_found *found, const st
 		rc = put_rounds(out, &look->forecast, input->count[0]);
 	if (!rc)
 		rc = put_chunks(out, config, &input->work);
+	if (!rc)
+		rc = put_long_launch(out, &look->forecast);
 	if (!rc)
 		rc = put_speed(out, config, found, input, look);
 	if (!rc)

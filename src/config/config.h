@@ -64,6 +64,7 @@ enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };
  * the weights of now; the weights of its forward. */
 enum rh_paci_backward { RH_BACKWARD_RECOMPUTE, RH_BACKWARD_STORED, RH_BACKWARD_STASH };
 enum rh_packing { RH_PACKING_BFD, RH_PACKING_BFD_SPLIT, RH_PACKING_WRAPPED };
+enum rh_saved_dtype { RH_SAVED_SAME, RH_SAVED_FP8 };
 enum rh_accumulation { RH_ACCUMULATION_FP32, RH_ACCUMULATION_FP16 };
 enum rh_choice { RH_UNSET = -1, RH_NO = 0, RH_YES = 1 };
 /* How an adapter begins, as PEFT has it: A uniform and B zero; A normal and B zero; both uniform, so that it changes the model at once. */
@@ -171,7 +172,8 @@ struct rh_config {
 	char *resume_from_checkpoint; /* NULL, "true" or a path */
 
 	/* devices, stages and budgets */
-	char *device;                                  /* "cpu:2" */
+	char *device; /* "cpu:2" */
+	enum rh_saved_dtype saved_dtype;
 	int64_t sequence_chunk;                        /* 0: rows are cut where they do not fit whole */
 	int64_t round_micro_batches;                   /* 0: the plan chooses */
 	int64_t *forward_cuts, *backward_cuts;         /* first layer of each stage but the first, ascending; NULL: the plan chooses */

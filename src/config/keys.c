@@ -234,6 +234,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, sequence_chunk, VERB_MODEL, .least = 256, .most = 1 << 24,
 	    .help = "longer rows are cut into chunks of at most so many tokens, which devices take one after the other; unset: rows that do "
 	            "not fit whole are cut into the longest chunks that do"),
+	KEY(KEY_CHOICE, saved_dtype, VERB_MODEL, .fallback = "dtype", .choices = WORDS("dtype", "fp8"),
+	    .help = "of layers' inputs between forward and backward: as dtype, or fp8: half of bfloat16's memory below the device; recompute "
+	            "then begins from rounded inputs, so that gradients are a little off (losses are not)"),
 	KEY(KEY_INTEGER, round_micro_batches, VERB_MODEL, .least = 1, .most = 1 << 20, .help = "micro-batches in a round; unset: chosen"),
 	KEY(KEY_CUTS, forward_cuts, VERB_MODEL, .least = 1, .most = LAYERS_MOST,
 	    .help = "first layer of each forward stage but the first; unset: chosen"),

@@ -27,7 +27,12 @@ struct rh_device_grain {
 	 * gradient once a chunk, so it prefers larger chunks. 0: no preference. */
 	int64_t head_rows_trained, head_rows_frozen;
 	int has_attention_space; /* attention's backward needs a workspace as large as q in fp32 */
+	/* FLOPs of products that an attention launch has at most, so that it takes RH_LAUNCH_MOST_S at most: with tensor cores
+	 * (rh_attention_uses_tensor_cores), and without. 0: no bound. */
+	double attention_flops, plain_attention_flops;
 };
+/* A display card's driver ends a kernel after a few seconds, and shows nothing while it runs. */
+#define RH_LAUNCH_MOST_S 0.3
 
 /* A GPU's preference. With fewer rows a product is bound by the reads of its other operand from memory. */
 static inline struct rh_device_grain rh_device_gpu_grain(void)
@@ -36,6 +41,7 @@ static inline struct rh_device_grain rh_device_gpu_grain(void)
 	grain.head_rows_trained = 1024;
 	grain.head_rows_frozen = 512;
 	grain.has_attention_space = 1;
+	grain.attention_flops = grain.plain_attention_flops = 0; /* its caller knows how fast it is */
 	return grain;
 }
 

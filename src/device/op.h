@@ -60,6 +60,7 @@
 	PLAIN(DELTA_BACKWARD, delta_backward)                                                                                              \
 	PLAIN(GATE, gate)                                                                                                                  \
 	PLAIN(GATE_BACKWARD, gate_backward)                                                                                                \
+	PLAIN(QUANTISE_ROWS, quantise_rows)                                                                                                \
 	OWN(QUANTISE, quantise)                                                                                                            \
 	OWN(TRANSPOSE, transpose)                                                                                                          \
 	OWN(SCALED_GEMM, scaled_gemm)                                                                                                      \
@@ -123,6 +124,8 @@ enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
  * (|j - p| < window); query head h reads key head h / (heads / kv_heads). q (Tq,heads*D), k, v (Tk,kv_heads*D) act; start_q, start_k
  * (documents+1,1) I32; o (Tq,heads*D) act = softmax(scale q k^T) v; lse (Tq,heads) F32 = log of the scaled scores' sum of e^. D is at
  * most 256. A query that sees no key has o = 0 and lse = -infinity. Rows that are no document's are left alone, here and in the backward.
+ * A GPU makes the op in head_parts * row_parts launches (0 is 1): so many parts of the heads (in the backward key heads), and of each of
+ * these so many parts of the blocks of rows. No bit depends on them.
  * sink (1,heads) act or absent: a head's logit of one more key, unscaled, whose value is 0; every query sees it (gpt-oss). */
 enum rh_attention_direction { RH_ATTENTION_CAUSAL, RH_ATTENTION_BOTH };
 enum { RH_OP_MAX_HEAD_DIM = 256 };
@@ -169,6 +172,11 @@ enum {
 static inline int rh_attention_uses_space(int64_t head_dim)
 {
 	return head_dim == 64 || head_dim == 96 || head_dim == 128;
+}
+/* Whether tensor cores multiply; else launches take longer. */
+static inline int rh_attention_uses_tensor_cores(enum rh_dtype dtype, int64_t head_dim)
+{
+	return dtype == RH_BF16 && (head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256);
 }
 static inline int64_t rh_attention_space_rows(int64_t q_rows, int64_t documents, int64_t head_dim)
 {
@@ -442,6 +450,10 @@ enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE
 enum { RH_QUANTISE_X, RH_QUANTISE_PART, RH_QUANTISE_SCALE, RH_QUANTISE_Y, RH_QUANTISE_T };
 enum { RH_QUANTISE_PARTS = 512, RH_QUANTISE_RUN = 16 };
 
+/* QUANTISE_ROWS: the same for each row alone, in E4M3: scale (r,1) F32, y (r,c) E4M3 of x (r,c) act. Of a row alone, so that it does not
+ * matter which rows are quantised together; DEQUANTISE with a run of c or more (a multiple of 8) and tall 1 undoes it. */
+enum { RH_QUANTISE_ROWS_X, RH_QUANTISE_ROWS_SCALE, RH_QUANTISE_ROWS_Y };
+
 /* TRANSPOSE: y (c,r) = x (r,c), its rows as columns; both E4M3 or both E5M2, r and c multiples of 16, rows begin on 16 bytes. */
 enum { RH_TRANSPOSE_X, RH_TRANSPOSE_Y };
 
@@ -545,6 +557,7 @@ struct rh_op {
 			int64_t heads, kv_heads, documents, longest, window; /* longest: query rows of the longest document */
 			float scale;
 			enum rh_attention_direction direction;
+			int64_t head_parts, row_parts;
 		} attention; /* and its backward */
 		struct {
 			uint64_t seed;
@@ -630,6 +643,11 @@ struct rh_op_cost {
 	double product_flops, other_flops, bytes;
 };
 struct rh_op_cost rh_op_cost(const struct rh_op *op);
+
+/* Sets head_parts and row_parts of ATTENTION or its backward, so that no launch has more FLOPs of products; 0: one launch. */
+void rh_attention_split(struct rh_op *op, double most_flops);
+/* The most that a launch has of the op: 1 where there is one. Of attention by its parts, of HEAD_LOSS by its chunks. */
+double rh_op_launch_share(const struct rh_op *op);
 
 /* Of a fused op: calls `run` with each of its parts in order, until one fails; that one's status. */
 typedef int rh_op_run(void *user, const struct rh_op *part);

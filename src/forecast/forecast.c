@@ -49,9 +49,10 @@ static enum rh_product product_of(const struct rh_config *config)
 }
 
 /* Of a row, in its chunks: those of the first step's last row. */
-static int count_row(const struct rh_session *session, const struct rh_forecast_input *input, double *flops, int64_t *tokens)
+static int count_row(const struct rh_session *session, const struct rh_forecast_input *input, double *flops, int64_t *tokens,
+                     struct rh_longest_launch *longest)
 {
-	struct rh_rates rates = {.product_flops_per_s = 1, .other_flops_per_s = 1, .memory_bytes_per_s = 1};
+	struct rh_rates rates = {.device = &session->machine->hardware->device, .share = 1};
 	int64_t chunks = rh_chunks_of(&input->work), first = rh_max(input->count[0] - chunks, 0);
 	int rc = 0;
 	for (int64_t c = 0; !rc && c < chunks; c++) {
@@ -60,8 +61,10 @@ static int count_row(const struct rh_session *session, const struct rh_forecast_
 		if (!shape.tokens)
 			continue;
 		rc = rh_costs_measure(session->model, &shape, &rates, 0, &costs);
-		for (int l = 0; !rc && l < costs.layers; l++)
+		for (int l = 0; !rc && l < costs.layers; l++) {
 			*flops += costs.layer[l].forward_flops + (l >= costs.first_trained ? costs.layer[l].backward_flops : 0);
+			*longest = costs.layer[l].longest.seconds > longest->seconds ? costs.layer[l].longest : *longest;
+		}
 		if (!rc)
 			rh_costs_free(&costs);
 		*tokens += shape.tokens;
@@ -69,13 +72,13 @@ static int count_row(const struct rh_session *session, const struct rh_forecast_
 	return rc;
 }
 
-/* Counts each product of forward and backward once, without recompute. */
+/* Counts each product of forward and backward once, without recompute, and finds the longest launch. */
 static int count_products(struct rh_session *session, const struct rh_forecast_input *input, struct rh_forecast *out)
 {
 	const struct rh_hardware_device *device = &session->machine->hardware->device;
 	double peak = rh_hardware_peak(device, product_of(session->config)), flops = 0;
 	int64_t tokens = 0;
-	int rc = count_row(session, input, &flops, &tokens);
+	int rc = count_row(session, input, &flops, &tokens, &out->longest_launch);
 	double micros = tokens > 0 ? input->tokens_a_step / (double)tokens : 0, all = device->on_host_cores ? 1 : session->machine->devices;
 	out->product_peak_seconds = peak > 0 ? flops * micros / (peak * all) : 0;
 	return rc;

@@ -14,7 +14,8 @@ struct rh_forecast {
 	double epoch_wait_seconds;  /* mode fluidpipe: how much longer than its steps an epoch takes whose logits box 1 waits for; else 0 */
 	double bubble;              /* share of all devices' time in which they compute nothing */
 	struct rh_step_times times; /* of the last step */
-	double product_peak_seconds; /* a step's necessary products at the devices' peak */
+	double product_peak_seconds;             /* a step's necessary products at the devices' peak */
+	struct rh_longest_launch longest_launch; /* of a row as long as the first step's last one */
 	struct rh_stage_plan plan;
 	double scheduled_idle;       /* lower bound on the idle share, by the slot recurrence; 0: not known */
 	double scheduled_seconds;    /* a step without its update, by the same; 0: not known */

@@ -93,6 +93,7 @@ static void extrapolate_forecast(const struct rh_forecast *a, const struct rh_fo
 	        .activations = fmax(extrapolate_line(a->times.activations, b->times.activations, from, to, count), 0),
 	        .gradients = fmax(extrapolate_line(a->times.gradients, b->times.gradients, from, to, count), 0),
 	        .optimizer = fmax(extrapolate_line(a->times.optimizer, b->times.optimizer, from, to, count), 0)};
+	out->longest_launch = b->longest_launch;
 	out->product_peak_seconds = b->product_peak_seconds * input->tokens_a_step / (b->tokens_per_second * b->step_seconds);
 }
 

@@ -127,25 +127,40 @@ static int mend_by_spill_and_batch(const struct rh_config *config, const struct 
 	return mend_by_spill(&smaller, trial, with, out);
 }
 
-/* Rows in chunks, shorter than those that do not fit. */
+/* Rows in chunks, shorter than those that do not fit; of micro-batches of several rows, where not even single rows fit. */
 static int mend_by_chunk(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
 {
 	enum { LONGEST = 1 << 16 };
 	struct rh_config other = *config;
 	struct rh_session session;
 	struct trial opened;
-	other.sequence_chunk = rh_min(config->sequence_chunk ? config->sequence_chunk : config->max_length, LONGEST) / 2;
-	int rc = config->per_device_train_batch_size > 1 || other.sequence_chunk < FIRST_TRIED, is_fine = 0;
-	if (rc)
+	int64_t longest = rh_min(config->sequence_chunk ? config->sequence_chunk : config->max_length, LONGEST), has_rows = 0, is_fine = 0;
+	other.per_device_train_batch_size = 1;
+	if (longest / 2 < FIRST_TRIED)
 		return 0;
-	rc = trial_open(trial, &other, &session, &opened);
+	int rc = trial_open(trial, &other, &session, &opened);
+	if (!rc && config->per_device_train_batch_size > 1)
+		has_rows = trial_fits(&other, &opened);
+	other.sequence_chunk = has_rows ? 0 : longest / 2;
 	for (; !rc && !is_fine && other.sequence_chunk >= FIRST_TRIED; other.sequence_chunk /= is_fine ? 1 : 2)
 		is_fine = trial_fits(&other, &opened);
 	trial_close(&opened);
 	if (is_fine)
-		snprintf(next_mend(out), sizeof out->mend->text, "sequence_chunk: %lld (other results, within rounding)",
+		snprintf(next_mend(out), sizeof out->mend->text, "%ssequence_chunk: %lld (other results, within rounding)",
+		         config->per_device_train_batch_size > 1 ? "per_device_train_batch_size: 1 and " : "",
 		         (long long)other.sequence_chunk);
-	return is_fine;
+	return is_fine != 0;
+}
+
+/* Layers' inputs in 8 bits. */
+static int mend_by_saved(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
+{
+	struct rh_config other = *config;
+	other.saved_dtype = RH_SAVED_FP8;
+	if (config->saved_dtype == RH_SAVED_FP8 || !trial_fits(&other, trial))
+		return 0;
+	snprintf(next_mend(out), sizeof out->mend->text, "saved_dtype: fp8 (other results)");
+	return 1;
 }
 
 /* The same training in fewer bytes. */
@@ -300,6 +315,7 @@ int outlook_mend(struct rh_tasks *tasks, const struct rh_config *config, const s
 	int found = mend_by_spill(config, &trial, "", out);
 	found |= mend_by_layout(config, &trial, out);
 	found |= mend_by_chunk(config, &trial, out);
+	found |= mend_by_saved(config, &trial, out);
 	found |= mend_by_batch(config, &trial, "", out);
 	int has_one_change = found;
 	found |= mend_by_lora(config, &trial, out);

@@ -261,11 +261,29 @@ int rh_devices_room(const char *text, int64_t *bytes)
 	return rc;
 }
 
+/* The slowest SM on which bf16 runs (sm_86) has 0.9 TFLOP/s of products and as much in fp32 for ordinary arithmetic; attention reaches less
+ * than half of the first, and with fp32 arithmetic a quarter of the second (cuda/attention_plain.cu). */
+static void bound_launches(int multiprocessors, struct rh_device_grain *grain)
+{
+	static const double of_sm = 0.4e12, of_sm_plain = 0.1e12;
+	double most = RH_LAUNCH_MOST_S * multiprocessors * of_sm, plain = RH_LAUNCH_MOST_S * multiprocessors * of_sm_plain;
+	if (grain->attention_flops == 0 || most < grain->attention_flops) {
+		grain->attention_flops = most;
+		grain->plain_attention_flops = plain;
+	}
+}
+
 int rh_devices_grain(const char *text, struct rh_device_grain *out)
 {
 	struct rh_device_spec spec;
 	int rc = resolve(text, &spec);
 	*out = !rc && spec.kind != RH_DEVICE_CPU ? rh_cuda_grain() : rh_cpu_grain();
+	for (int i = 0; !rc && spec.kind != RH_DEVICE_CPU && i < spec.count; i++) {
+		struct rh_cuda_gpu gpu;
+		rc = rh_cuda_describe(spec.gpu[i], &gpu);
+		if (!rc)
+			bound_launches(gpu.multiprocessors, out);
+	}
 	return rc;
 }
 

@@ -213,6 +213,12 @@ static void set_attention(const struct rh_emit *emit, const struct rh_traits *tr
 	op->attention.direction = traits->direction;
 }
 
+static void split_launch(const struct rh_model *model, struct rh_op *op)
+{
+	int uses_tensor_cores = rh_attention_uses_tensor_cores(model->dtype, op->operand[RH_ATTENTION_Q].cols / op->attention.heads);
+	rh_attention_split(op, uses_tensor_cores ? model->attention_flops : model->plain_attention_flops);
+}
+
 static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
 {
 	const struct rh_layer *of = &emit->model->layer[layer];
@@ -261,6 +267,7 @@ static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_v
 	op.operand[RH_ATTENTION_O] = o;
 	op.operand[RH_ATTENTION_LSE] = lse;
 	op.operand[RH_ATTENTION_SINK] = sinks_of(emit, layer);
+	split_launch(emit->model, &op);
 	emit_op(emit, &op);
 }
 
@@ -377,6 +384,7 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 	if (emit->model->has_attention_space && emit->model->dtype == RH_BF16 && rh_attention_uses_space(of->traits.head_dim))
 		op.operand[RH_ATTENTION_BACKWARD_SPACE] = emit_take(
 		        emit->arena, RH_F32, rh_attention_space_rows(in.q.rows, op.attention.documents, of->traits.head_dim), in.q.cols);
+	split_launch(emit->model, &op);
 	emit_op(emit, &op);
 	rh_arena_reset(emit->arena, mark);
 }

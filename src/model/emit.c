@@ -16,6 +16,55 @@ struct rh_boundary_shape rh_boundary_shape(const struct rh_model *model, int lay
 	return (struct rh_boundary_shape){tokens, cols, load ? rh_align_up(bytes, RH_ALIGN) + load : bytes};
 }
 
+struct rh_boundary_shape rh_narrow_boundary_shape(const struct rh_model *model, int layer, int64_t tokens)
+{
+	int64_t cols = rh_boundary_cols(model, layer);
+	return (struct rh_boundary_shape){tokens, cols, rh_align_up(tokens * cols, RH_ALIGN) + tokens * (int64_t)sizeof(float)};
+}
+
+int64_t rh_narrow_most_bytes(const struct rh_model *model, int64_t tokens)
+{
+	int64_t most = 0;
+	for (int l = 1; l < model->layers; l++)
+		most = rh_max(most, rh_narrow_boundary_shape(model, l, tokens).bytes);
+	return most;
+}
+
+struct rh_view rh_narrow_boundary_view(const struct rh_model *model, int layer, int64_t tokens, void *at)
+{
+	return rh_view_of(at, RH_E4M3, tokens, rh_boundary_cols(model, layer));
+}
+
+static struct rh_view scales_of(struct rh_view narrow)
+{
+	return rh_view_of((char *)narrow.data + rh_align_up(narrow.rows * narrow.cols, RH_ALIGN), RH_F32, narrow.rows, 1);
+}
+
+void emit_narrow(struct rh_emit *emit, struct rh_view x, struct rh_view narrow)
+{
+	struct rh_op op = {.kind = RH_OP_QUANTISE_ROWS};
+	op.operand[RH_QUANTISE_ROWS_X] = x;
+	op.operand[RH_QUANTISE_ROWS_SCALE] = scales_of(narrow);
+	op.operand[RH_QUANTISE_ROWS_Y] = narrow;
+	emit_op(emit, &op);
+}
+
+struct rh_view emit_widened(struct rh_emit *emit, struct rh_view x)
+{
+	enum { RUN = 8 };
+	if (x.dtype != RH_E4M3 || !x.data)
+		return x;
+	struct rh_op op = {.kind = RH_OP_DEQUANTISE};
+	struct rh_view y = emit_act(emit, x.rows, x.cols);
+	op.operand[RH_DEQUANTISE_X] = x;
+	op.operand[RH_DEQUANTISE_SCALE] = scales_of(x);
+	op.operand[RH_DEQUANTISE_Y] = y;
+	op.dequantise.run = (x.cols + RUN - 1) / RUN * RUN;
+	op.dequantise.tall = 1;
+	emit_op(emit, &op);
+	return y;
+}
+
 int64_t rh_boundary_most_bytes(const struct rh_model *model, int64_t tokens)
 {
 	int64_t most = 0;

@@ -31,6 +31,12 @@ struct rh_boundary_shape {
 	int64_t rows, cols, bytes;
 };
 struct rh_boundary_shape rh_boundary_shape(const struct rh_model *model, int layer, int64_t tokens);
+/* A copy of an activation at that boundary in 8 bits: (rows, cols) E4M3, and behind it a scale for each row (QUANTISE_ROWS). A row is a
+ * token: numbers with an exponent of their own need no finer scale, and no row's bits depend on what travels with it, be it in chunks or
+ * not. */
+struct rh_boundary_shape rh_narrow_boundary_shape(const struct rh_model *model, int layer, int64_t tokens);
+struct rh_view rh_narrow_boundary_view(const struct rh_model *model, int layer, int64_t tokens, void *at);
+int64_t rh_narrow_most_bytes(const struct rh_model *model, int64_t tokens);
 /* Of the largest boundary. */
 int64_t rh_boundary_most_bytes(const struct rh_model *model, int64_t tokens);
 static inline int64_t rh_boundary_cols(const struct rh_model *model, int layer)
@@ -136,14 +142,16 @@ struct rh_head_out {
 	struct rh_view load;   /* (1,2E) F32 of all layers */
 };
 
-/* x: the boundary at lo, absent when lo is 0. boundary[l], where present, receives the activation at layer boundary l, lo < l <= hi
+/* Of recompute and of what is carried, x may be such a copy: it is made wide in the arena.
+ *
+ * x: the boundary at lo, absent when lo is 0. boundary[l], where present, receives the activation at layer boundary l, lo < l <= hi
  * (l < layers). `head` is used when hi is the model's end. */
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary,
                      const struct rh_head_out *head) RH_MUST;
-/* The same in parts, each of which leaves its last activation in y (absent at the model's end). x: of the first part. Nothing else is
- * emitted on the arena between them, but what is given back. */
+/* The same in parts, each of which leaves its last activation in y (absent at the model's end, and where it stays in the arena), and a copy
+ * in 8 bits in `narrow`, absent or not. x: of the first part. Nothing else is emitted on the arena between them, but what is given back. */
 int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
-                          const struct rh_head_out *head) RH_MUST;
+                          struct rh_view narrow, const struct rh_head_out *head) RH_MUST;
 /* Of a stage with one layer at most that carries, which may have the embedding below and a head that carries nothing above. x: the boundary
  * at lo, absent when lo is 0. */
 int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x) RH_MUST;

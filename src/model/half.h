@@ -44,6 +44,10 @@ static inline struct rh_view emit_wanted(const struct rh_activations *s, int row
  * while it runs. All but those of the backward are wanted. */
 void emit_place(const struct rh_emit *emit, int l, const struct emit_table *table, struct rh_activations *s);
 
+/* A boundary's copy in 8 bits is made of x; and x itself, or made wide in the arena where it is such a copy. */
+void emit_narrow(struct rh_emit *emit, struct rh_view x, struct rh_view narrow);
+struct rh_view emit_widened(struct rh_emit *emit, struct rh_view x);
+
 /* A block has its layer's tensors in this order, and of each kind the mixer's before the MLP's. */
 enum half_tensors { HALF_NORMS, HALF_WEIGHTS, HALF_BIASES };
 enum half_end { HALF_INPUT, HALF_OUTPUT };

@@ -22,6 +22,8 @@ void rh_model_cut(struct rh_model *model, const struct rh_device_grain *grain)
 	model->head_rows_wanted = model->block[table].trainable ? grain->head_rows_trained : grain->head_rows_frozen;
 	model->head_rows = model->head_rows_wanted;
 	model->has_attention_space = grain->has_attention_space;
+	model->attention_flops = grain->attention_flops;
+	model->plain_attention_flops = grain->plain_attention_flops;
 }
 
 int rh_model_cut_finer(struct rh_model *model)

@@ -196,9 +196,11 @@ struct rh_model {
 	float dropout;             /* of adapters' inputs, in training */
 	enum rh_multiply multiply; /* set after creation, before anything is emitted; other than BF16 with dtype BF16 alone */
 	int64_t chunk;
+	int saves_narrow; /* layers' inputs lie in 8 bits between forward and backward (stage_plan.h); set as `multiply` is */
 	int64_t head_rows, head_rows_wanted; /* rows of logits made at once, 0: few; and the number that rh_model_cut wanted */
-	int has_attention_space;             /* as of struct rh_device_grain */
-	float router_aux_loss_coef;          /* of a mixture of experts' load balancing loss (emit.h), 0: none; set as `multiply` is */
+	int has_attention_space;             /* this and the next two as of struct rh_device_grain */
+	double attention_flops, plain_attention_flops;
+	float router_aux_loss_coef; /* of a mixture of experts' load balancing loss (emit.h), 0: none; set as `multiply` is */
 	struct rh_block *block;
 	int blocks;
 	struct rh_layer *layer; /* of the whole model [0] embedding, [layers-1] head */

@@ -274,13 +274,15 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 }
 
 int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
-                          const struct rh_head_out *head)
+                          struct rh_view narrow, const struct rh_head_out *head)
 {
 	if (part.lo == part.stage_lo)
 		begin_forward(emit, part.stage_lo, part.stage_hi, 1, x, pass);
 	emit->ropes = pass->ropes;
 	for (int l = part.lo; l < part.hi; l++)
 		forward_layer(emit, l, part.stage_hi, pass, l + 1 == part.hi ? y : (struct rh_view){0}, head);
+	if (narrow.data)
+		emit_narrow(emit, pass->x, narrow);
 	if (part.hi == part.stage_hi)
 		rh_arena_reset(emit->arena, pass->mark);
 	return emit->rc;
@@ -292,6 +294,7 @@ int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x)
 {
 	int64_t mark = emit->arena->used;
 	struct rh_activations s;
+	x = emit_widened(emit, x);
 	emit->ropes = place_lowest(emit, lo, x, &s);
 	emit_rope_tables(emit, &s);
 	for (int l = lo; l < hi; l++) {
@@ -349,7 +352,7 @@ static void begin_stage(struct rh_emit *emit, int lo, struct rh_view x, struct r
 {
 	RH_ASSERT(lo < emit->model->layers);
 	state->mark = emit->arena->used;
-	emit->ropes = state->ropes = place_lowest(emit, lo, x, &state->layer[lo]);
+	emit->ropes = state->ropes = place_lowest(emit, lo, emit_widened(emit, x), &state->layer[lo]);
 }
 
 int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_view x, struct rh_stage_state *state,

@@ -12,6 +12,11 @@
 
 /* Measured on CPU devices of two cores, and with one GPU on sixteen: driver 580 and cuBLASLt 13 took 584 MiB, of which 342 are the driver's
  * own mapping of /dev/nvidiactl and 74 pages of the library. */
+static int64_t tokenizer_bytes(const struct rh_model *model)
+{
+	return model->config->vocab_size * RH_DATASET_ENTRY_BYTES;
+}
+
 int64_t rh_run_program_bytes(const struct rh_config *config, const struct rh_run_machine *machine, const struct rh_model *model)
 {
 	enum {
@@ -25,7 +30,7 @@ int64_t rh_run_program_bytes(const struct rh_config *config, const struct rh_run
 	        library = config->mode == RH_MODE_LOCAL ? 0 : rh_transport_traits(config->link_transport).library_mib;
 	return RH_DATASET_PROGRAM_BYTES + (library << 20) + (cores > 2 ? cores - 2 : 0) * THREAD +
 	       (machine->device_room ? DRIVER + devices * WORKER : (devices - 1) * DEVICE) +
-	       model->config->vocab_size * RH_DATASET_ENTRY_BYTES + model->layers * LAYER;
+	       tokenizer_bytes(model) + model->layers * LAYER;
 }
 
 /* Bytes written to NVMe before the first step: the weights as they are loaded, given adapters once more and, for a run that continues a
@@ -105,6 +110,7 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->host_devices = request->machine.device_room ? 0 : request->machine.devices;
 	bytes->program = rh_run_program_bytes(request->config, &request->machine, model) + beside.heap + history_bytes(request);
 	bytes->checkpoints = request->work->train_micro_batches ? checkpoint_bytes(request) : 0;
+	bytes->tokenizer = tokenizer_bytes(model);
 	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program +
 	               bytes->checkpoints;
 	/* reading the rows, before the store is reserved, may need more than the run itself: the excess counts as data */

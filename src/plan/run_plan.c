@@ -383,7 +383,7 @@ static int draw_test_fates(struct planning *planning)
 	const struct rh_model *model = planning->request->model;
 	int is_alone =
 	        planning->stages.devices == 1 && !rh_model_is_part(model) && rh_schedule_has_planned_stages(planning->executor.schedule);
-	if (!seed || !(is_alone || planning->stages.kept_micro_batches))
+	if (!seed || model->saves_narrow || !(is_alone || planning->stages.kept_micro_batches))
 		return 0;
 	planning->stages.fates = planning->fates = rh_alloc((size_t)model->layers, sizeof *planning->fates);
 	for (int l = 0; planning->fates && l < model->layers; l++)

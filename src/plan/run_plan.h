@@ -53,6 +53,7 @@ struct rh_run_bytes {
 	int64_t device_budget, total_budget; /* INT64_MAX: no limit */
 	int64_t program;                     /* allowance for what is not reserved: program, libraries, threads, tokenizer */
 	int64_t checkpoints;                 /* to write checkpoints beside the training */
+	int64_t tokenizer;                   /* of `program`: its vocabulary, which a step on random tokens does without */
 	int host_devices;                    /* CPU devices, whose memory is host memory and counts in `total` */
 };
 

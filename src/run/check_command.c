@@ -66,7 +66,8 @@ static void need_or_put(struct rh_check *check, enum check_mode mode, struct che
 static void boundary(struct rh_check *check, enum check_mode mode, enum check_what what, int buffer, int layer)
 {
 	struct check_content content = of_micro_batch(check, what, layer);
-	int64_t bytes = rh_boundary_shape(model_of(check), layer, check->command->tokens).bytes;
+	int64_t bytes = what == CHECK_NARROW ? rh_narrow_boundary_shape(model_of(check), layer, check->command->tokens).bytes
+	                                     : rh_boundary_shape(model_of(check), layer, check->command->tokens).bytes;
 	need_or_put(check, mode, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, bytes), &content);
 }
 
@@ -279,11 +280,19 @@ static void running(struct rh_check *check, enum check_mode mode, enum check_wha
 	need_or_put(check, mode, resolve(check, RH_ROOM_ARENA, ARENA_RUNNING, 0, 1), &content);
 }
 
+/* Of a backward slot, below its stage. */
+static int reads_narrow(const struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	return command->kind != RH_COMMAND_FORWARD && check_call_of(check, command->step)->call.trains &&
+	       rh_stage_plan_narrows(check->options.plan, command->stage.lo);
+}
+
 static void need_input(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	if (command->operands.x >= 0)
-		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->operands.x, command->lo);
+		boundary(check, CHECK_READS, reads_narrow(check) ? CHECK_NARROW : CHECK_ACTIVATION, command->operands.x, command->lo);
 	else if (command->lo > command->stage.lo)
 		running(check, CHECK_READS, CHECK_RUNNING, command->lo);
 	else if (command->lo > 0 || check->options.plan->is_fed)
@@ -344,7 +353,7 @@ static void run_carry(struct rh_check *check)
 	if (command->stage.lo > 0 && command->operands.x < 0)
 		check_fault(check, -1, "has no input");
 	if (command->operands.x >= 0)
-		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->operands.x, command->lo);
+		boundary(check, CHECK_READS, reads_narrow(check) ? CHECK_NARROW : CHECK_ACTIVATION, command->operands.x, command->lo);
 	need_weights(check);
 	extend_carried(check);
 }
@@ -368,6 +377,8 @@ static void run_forward(struct rh_check *check)
 		boundary(check, CHECK_WRITES, CHECK_ACTIVATION, command->operands.y, command->hi);
 	else
 		running(check, CHECK_WRITES, CHECK_RUNNING, command->hi);
+	if (command->kind == RH_COMMAND_FORWARD && command->operands.narrow >= 0)
+		boundary(check, CHECK_WRITES, CHECK_NARROW, command->operands.narrow, command->hi);
 	leave_results(check);
 	if (command->kind == RH_COMMAND_RECOMPUTE && ends_model(check)) /* the head's gradient is made with its loss; backward counts it */
 		add_to_sums(check, command->hi - 1, command->hi, 0);
@@ -391,7 +402,7 @@ static void run_backward(struct rh_check *check)
 	need_gradient_above(check);
 	need_weights(check);
 	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
-	if (reads_input && command->lo == command->stage.lo)
+	if (reads_input && command->lo == command->stage.lo && !reads_narrow(check))  /* else recompute made it wide */
 		boundary(check, CHECK_READS, CHECK_ACTIVATION, command->operands.x, command->lo);
 	int has_mixer = rh_model_carriers(model_of(check), command->lo, command->hi);
 	if (command->chunk + command->operands.later_chunks > 0 && has_mixer)

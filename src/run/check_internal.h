@@ -15,6 +15,7 @@ enum check_what {
 	CHECK_GRADIENT,   /* which: block: whole, in the store's dtype */
 	CHECK_ACTIVATION, /* which: layer boundary */
 	CHECK_BOUNDARY_GRADIENT,
+	CHECK_NARROW, /* an activation's copy in 8 bits; likewise */
 	CHECK_MICRO,
 	CHECK_RESULT,
 	CHECK_KEPT,             /* what a backward needs and is recomputed. which: the stage's first layer; depth: up to this layer */

@@ -143,7 +143,7 @@ static int64_t heap_bytes(const struct rh_executor_options *options, const struc
 	int64_t layers = options->model->layers, blocks = options->model->blocks;
 	int64_t events = 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
 	int64_t lanes = options->planned.devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
-	        boundaries = 2 * (layers + 1) * limits->micro_batches;
+	        boundaries = (options->plan->narrow_bytes ? 3 : 2) * (layers + 1) * limits->micro_batches;
 	return all_waits(options) * ((int64_t)sizeof(struct rh_stall) + 2 * EVENT_BYTES) +
 	       options->planned.devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_activations) + 3 * limits->gaps * 8) +
 	       lane_bytes(options, limits->dispatch.infer_round) + lanes * 128 + boundaries * 8;

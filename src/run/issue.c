@@ -197,6 +197,22 @@ static struct rh_view boundary_view(const struct run_device *on, int layer, int 
 	return rh_boundary_view(on->executor->options.model, layer, on->emit.shape.tokens, run_piece(on->room, RH_ROOM_BOUNDARY, number));
 }
 
+/* The same of a copy in 8 bits. */
+static struct rh_view narrow_view(const struct run_device *on, int layer, int number)
+{
+	if (number < 0)
+		return (struct rh_view){0};
+	return rh_narrow_boundary_view(on->executor->options.model, layer, on->emit.shape.tokens,
+	                               run_piece(on->room, RH_ROOM_BOUNDARY, number));
+}
+
+/* What a backward slot reads below its stage. */
+static struct rh_view saved_input(const struct run_device *on, const struct rh_command *command)
+{
+	int is_narrow = on->executor->trains && rh_stage_plan_narrows(on->executor->options.plan, command->lo);
+	return is_narrow ? narrow_view(on, command->lo, command->operands.x) : boundary_view(on, command->lo, command->operands.x);
+}
+
 /* Where mixers of the stage carry what, in training of texts in chunks: the stage's from the room's start on. */
 static void name_carried(struct run_device *on, const struct rh_stage *stage)
 {
@@ -267,7 +283,8 @@ static int forward(struct run_device *on, const struct rh_command *command)
 	if (command->lo == command->stage.lo)
 		begin_activations(on, command, command->target);
 	return rh_stage_forward_part(&on->emit, part_of(command), &on->pass, boundary_view(on, command->lo, command->operands.x),
-	                             boundary_view(on, command->hi, command->operands.y), &head);
+	                             boundary_view(on, command->hi, command->operands.y),
+	                             narrow_view(on, command->hi, command->operands.narrow), &head);
 }
 
 static int recompute(struct run_device *on, const struct rh_command *command)
@@ -279,8 +296,7 @@ static int recompute(struct run_device *on, const struct rh_command *command)
 	if (is_first && command->source.room == RH_ROOM_DEFERRED) /* from here on operands of deferred weight gradients are kept there */
 		on->deferred_arena = arena_of(on, command->source);
 	on->emit.deferred = command->source.room == RH_ROOM_DEFERRED ? &on->deferred_arena : NULL;
-	int rc = rh_stage_recompute_part(&on->emit, part_of(command), boundary_view(on, command->lo, command->operands.x), &on->state,
-	                                 &head);
+	int rc = rh_stage_recompute_part(&on->emit, part_of(command), saved_input(on, command), &on->state, &head);
 	on->emit.deferred = NULL;
 	return rc;
 }
@@ -364,7 +380,7 @@ static int compute(struct run_device *on, const struct rh_command *command)
 	case RH_COMMAND_FORWARD:
 		return forward(on, command);
 	case RH_COMMAND_CARRY:
-		return rh_stage_carry(&on->emit, command->lo, command->hi, boundary_view(on, command->lo, command->operands.x));
+		return rh_stage_carry(&on->emit, command->lo, command->hi, saved_input(on, command));
 	case RH_COMMAND_RECOMPUTE:
 		return recompute(on, command);
 	case RH_COMMAND_BACKWARD:

@@ -91,10 +91,14 @@ void rh_rooms_of_device(const struct rh_stage_plan *plan, struct rh_room_size ro
 struct rh_operands {
 	int64_t weights; /* offset in the device's room at which the layout of the stage begins */
 	int16_t micro;
-	int16_t x;                  /* activation at `lo`; -1 where lo is 0, or inside the stage: then it is in the arena */
-	int16_t y;                  /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */
-	int16_t dy;                 /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
-	int16_t dx;                 /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
+	int16_t x;  /* activation at `lo`, of a backward slot perhaps its copy in 8 bits, which BACKWARD does not read; -1 where
+	                             * lo is 0, or inside the stage: then it is in the arena */
+	int16_t y;  /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */
+	int16_t dy; /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
+	union {
+		int16_t dx;     /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
+		int16_t narrow; /* FORWARD: copy in 8 bits of the activation at `hi`; -1: nobody reads one */
+	};
 	int16_t result;             /* of the head's loss or scores */
 	int16_t saving;             /* of activations that are saved: FORWARD leaves them there, RECOMPUTE and BACKWARD read them */
 	uint8_t later_chunks;       /* of its text, that are not empty */

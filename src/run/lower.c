@@ -107,9 +107,9 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	int64_t blocks = options->model->blocks, devices = options->planned.devices, micro_batches = limits->micro_batches;
 	const struct rh_boundary_needs *needs = &limits->boundaries;
 	int buffers[RH_BOUNDARY_POOLS] = {needs->count - needs->to_above - needs->to_below, needs->to_above, needs->to_below};
-	for (int kind = 1; kind < RH_CHUNK_CLASSES; kind++) {
-		buffers[RH_BOUNDARY_SHORTER + kind - 1] = needs->shorter[kind - 1];
-		buffers[RH_BOUNDARY_OWN] -= needs->shorter[kind - 1];
+	for (int size = 0; size < RH_BOUNDARY_SIZES; size++) {
+		buffers[RH_BOUNDARY_SHORTER + size] = needs->of_size[size];
+		buffers[RH_BOUNDARY_OWN] -= needs->of_size[size];
 	}
 	*to = (struct lowering){.options = options, .limits = *limits, .unsent_sum = {.block = -1}};
 	to->rc = ring_create(&to->ring);

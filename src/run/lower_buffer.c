@@ -9,10 +9,12 @@ static int acquire(struct lowering *to, const struct lower_boundary *boundary)
 	struct rh_boundary_want want =
 	        rh_boundary_want(&to->boundaries, to->options->plan, to->call.trains, boundary->kind, boundary->layer);
 	const struct rh_chunk_classes *classes = &to->options->planned.classes;
-	if (want.pool == RH_BOUNDARY_OWN) {
+	int kind = to->call.trains && classes->count > 1 ? classes->of_chunk[boundary->index % to->options->planned.chunks] : 0;
+	if (want.pool == RH_BOUNDARY_NARROWS) {
+		want.pool = (enum rh_boundary_pool)(RH_BOUNDARY_NARROWS + kind);
+	} else if (want.pool == RH_BOUNDARY_OWN) {
 		want.is_latest = to->has_input_buffer;
 		to->has_input_buffer = 0;
-		int kind = to->call.trains && classes->count > 1 ? classes->of_chunk[boundary->index % to->options->planned.chunks] : 0;
 		want.pool = kind ? (enum rh_boundary_pool)(RH_BOUNDARY_SHORTER + kind - 1) : RH_BOUNDARY_OWN;
 	}
 	return rh_boundary_acquire(&to->boundaries, want, boundary->kind, boundary->layer, boundary->index);
@@ -64,17 +66,17 @@ struct rh_place lower_buffer_place(const struct lowering *to, int buffer, int64_
 	const struct rh_boundary_needs *needs = &to->limits.boundaries;
 	const struct rh_boundary_buffers *pool = &to->boundaries.pool[RH_BOUNDARY_SHORTER];
 	int64_t offset = rh_bytes_times(needs->bytes_each, pool->first);
-	if (!needs->shorter[0])
+	if (!needs->sizes)
 		return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes);
 	if (buffer < pool->first) {
 		RH_ASSERT(bytes <= needs->bytes_each);
 		return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, 0, buffer * needs->bytes_each, bytes);
 	}
-	int kind = 0;
-	for (; buffer >= pool[kind].first + pool[kind].count; kind++)
-		offset += needs->shorter_bytes[kind] * pool[kind].count;
-	RH_ASSERT(bytes <= needs->shorter_bytes[kind]);
-	return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, 0, offset + (buffer - pool[kind].first) * needs->shorter_bytes[kind], bytes);
+	int size = 0;
+	for (; buffer >= pool[size].first + pool[size].count; size++)
+		offset += needs->size_bytes[size] * pool[size].count;
+	RH_ASSERT(bytes <= needs->size_bytes[size]);
+	return lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, 0, offset + (buffer - pool[size].first) * needs->size_bytes[size], bytes);
 }
 
 static void note_read(struct lowering *to, int buffer, int reader, int64_t position)
@@ -95,5 +97,5 @@ void lower_buffer_read(struct lowering *to, const struct lower_boundary *boundar
 	if (to->drives.write_buffers)
 		lower_read_ahead(to, boundary->step);
 	else if (rh_boundary_release(&to->boundaries, boundary->kind, boundary->layer, boundary->index))
-		to->has_input_buffer = reader < to->options->planned.devices;
+		to->has_input_buffer = reader < to->options->planned.devices && boundary->kind != RH_BOUNDARY_NARROW;
 }

@@ -61,15 +61,17 @@ static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
 	return lower_bytes(-1, room, number, 0, bytes);
 }
 
-static int64_t boundary_bytes(const struct micro *micro, int layer)
+static int64_t boundary_bytes(const struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
-	return rh_boundary_shape(micro->slot->lowering->options->model, layer, micro->shape->tokens).bytes;
+	const struct rh_model *model = micro->slot->lowering->options->model;
+	return kind == RH_BOUNDARY_NARROW ? rh_narrow_boundary_shape(model, layer, micro->shape->tokens).bytes
+	                                  : rh_boundary_shape(model, layer, micro->shape->tokens).bytes;
 }
 
 /* The boundary at this layer. */
 static struct lower_boundary boundary_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
-	return (struct lower_boundary){kind, layer, micro->index, micro->slot->step, boundary_bytes(micro, layer)};
+	return (struct lower_boundary){kind, layer, micro->index, micro->slot->step, boundary_bytes(micro, kind, layer)};
 }
 
 /* A command that moves a boundary: a copy between device and host, or a message to or from the box beside this one. */
@@ -123,7 +125,7 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer,
 	int16_t buffer = take(slot, &slot->state->boundary, RH_STREAM_ACTIVATIONS_UP);
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), layer);
-	copy.target = here(micro, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(micro, layer));
+	copy.target = here(micro, RH_ROOM_BOUNDARY, buffer, 0, boundary.bytes);
 	add_reader(micro, &copy, &boundary, slot->device, reading);
 	return buffer;
 }
@@ -134,7 +136,7 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 	struct lower_slot *slot = micro->slot;
 	const struct lower_boundary boundary = boundary_of(micro, kind, layer);
 	struct rh_command copy = mover(micro, RH_COMMAND_COPY, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), layer);
-	copy.source = here(micro, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(micro, layer));
+	copy.source = here(micro, RH_ROOM_BOUNDARY, buffer, 0, boundary.bytes);
 	slot->state->boundary.freed[buffer] = add_filler(micro, &copy, &boundary, made);
 }
 
@@ -321,7 +323,8 @@ static void forward(struct micro *micro, int16_t x)
 	int16_t saving = -1;
 	for (int from = lo, l = infers ? hi : lo + 1; l <= hi; l++) {
 		int readers = infers ? 0 : rh_boundary_readers(options->plan, trains, l);
-		if (!readers && l < hi && !awaits_weights(micro))
+		int narrow_readers = infers ? 0 : rh_boundary_narrow_readers(options->plan, trains, l);
+		if (!readers && !narrow_readers && l < hi && !awaits_weights(micro))
 			continue;
 		if (awaits_weights(micro))
 			lower_bulk_weights(slot, from, l);
@@ -331,6 +334,8 @@ static void forward(struct micro *micro, int16_t x)
 		command.operands.x = x;
 		if (readers)
 			command.operands.y = take(slot, &on->boundary, RH_STREAM_COMPUTE);
+		if (narrow_readers)
+			command.operands.narrow = take(slot, &on->boundary, RH_STREAM_COMPUTE);
 		if (infers)
 			command.operands.result = take(slot, &on->result, RH_STREAM_COMPUTE);
 		command.target = !trains              ? cache_place(micro, from, l)
@@ -348,6 +353,8 @@ static void forward(struct micro *micro, int16_t x)
 			send_results(micro, command.operands.result, made);
 		if (readers)
 			send(micro, command.operands.y, made, RH_BOUNDARY_ACTIVATION, l);
+		if (narrow_readers)
+			send(micro, command.operands.narrow, made, RH_BOUNDARY_NARROW, l);
 		if (!infers && rh_stage_plan_gives(options->plan, l))
 			give(micro, RH_BOUNDARY_ACTIVATION, l);
 		x = command.operands.y;
@@ -513,7 +520,7 @@ static int16_t begin_micro_batch(struct micro *micro, enum reading reading, int1
 	int16_t x = -1;
 	*saving = -1;
 	if (reads)
-		x = fetch(micro, RH_BOUNDARY_ACTIVATION, program_slot->lo, reading);
+		x = fetch(micro, rh_boundary_input(plan, program_slot), program_slot->lo, reading);
 	if (program_slot->kind != RH_SLOT_WEIGHT_GRADIENT && rh_slot_makes_gradients(program_slot) && saves(micro))
 		*saving = fetch_saved(micro);
 	lower_await(to, lower_lane_of(slot, RH_STREAM_COMPUTE), lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);

@@ -30,7 +30,7 @@ void rh_record_rooms(const struct rh_executor *executor, struct rh_check_options
 	const struct rh_boundary_needs *needs = &executor->lowering.limits.boundaries;
 	rh_check_rooms(out, executor->lowering.limits.micro_batches);
 	out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_room_size){needs->count, needs->bytes_each};
-	if (needs->shorter[0]) /* buffers of several sizes are one piece */
+	if (needs->sizes) /* buffers of several sizes are one piece */
 		out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_room_size){1, needs->bytes};
 	out->room[RH_ROOM_RECORD] = (struct rh_room_size){needs->records, needs->bytes_each};
 	if (options->page_bytes)

@@ -6,9 +6,23 @@
 #include <limits.h>
 #include <string.h>
 
-int rh_boundary_readers(const struct rh_stage_plan *plan, int trains, int layer)
+int rh_boundary_narrow_readers(const struct rh_stage_plan *plan, int trains, int layer)
 {
 	int readers = 0;
+	for (int i = 1; trains && rh_stage_plan_narrows(plan, layer) && i < plan->backward_stages; i++)
+		readers += plan->backward[i].lo == layer;
+	return readers;
+}
+
+enum rh_boundary_kind rh_boundary_input(const struct rh_stage_plan *plan, const struct rh_slot *slot)
+{
+	int is_backward = rh_slot_makes_gradients(slot) && slot->kind != RH_SLOT_FUSED;
+	return is_backward && rh_stage_plan_narrows(plan, slot->lo) ? RH_BOUNDARY_NARROW : RH_BOUNDARY_ACTIVATION;
+}
+
+int rh_boundary_readers(const struct rh_stage_plan *plan, int trains, int layer)
+{
+	int readers = -rh_boundary_narrow_readers(plan, trains, layer);
 	for (int i = 0; i < plan->forward_stages; i++)
 		readers += plan->forward[i].lo == layer;
 	for (int i = 0; i < rh_stage_plan_backward_stages(plan, trains); i++)
@@ -30,6 +44,8 @@ struct rh_boundary_want rh_boundary_want(const struct rh_boundaries *boundaries,
 	int is_activation = kind == RH_BOUNDARY_ACTIVATION, readers = is_activation ? rh_boundary_readers(plan, trains, layer) : 1;
 	int leaves = is_activation ? rh_stage_plan_gives(plan, layer) : plan->owes_gradient && !layer;
 	enum rh_boundary_pool pool = is_activation ? RH_BOUNDARY_TO_ABOVE : RH_BOUNDARY_TO_BELOW;
+	if (kind == RH_BOUNDARY_NARROW)
+		return (struct rh_boundary_want){.pool = RH_BOUNDARY_NARROWS, .readers = 1};
 	int has_own = leaves && readers == 1 && boundaries->pool[pool].count;
 	return (struct rh_boundary_want){.pool = has_own ? pool : RH_BOUNDARY_OWN, .readers = readers};
 }
@@ -92,10 +108,15 @@ int rh_boundaries_create(const int count[RH_BOUNDARY_POOLS], int layers, int64_t
 		rc = out->pool[p].queue ? rc : -ENOMEM;
 	}
 	out->readers = rh_alloc((size_t)all + 1, sizeof *out->readers);
-	for (int k = 0; k < RH_BOUNDARY_KINDS; k++)
+	int has_narrow = 0;
+	for (int p = RH_BOUNDARY_NARROWS; p < RH_BOUNDARY_POOLS; p++)
+		has_narrow |= count[p] > 0;
+	for (int k = 0; k < (has_narrow ? RH_BOUNDARY_KINDS : RH_BOUNDARY_NARROW); k++)
 		if ((out->buffer[k] = rh_alloc(places, sizeof *out->buffer[k])))
 			memset(out->buffer[k], -1, places * sizeof *out->buffer[k]);
-	rc = out->readers && out->buffer[0] && out->buffer[1] ? rc : -ENOMEM;
+		else
+			rc = -ENOMEM;
+	rc = out->readers ? rc : -ENOMEM;
 	if (rc)
 		rh_boundaries_destroy(out);
 	return rc;
@@ -114,7 +135,7 @@ void rh_boundaries_destroy(struct rh_boundaries *boundaries)
 /* Facts of the whole program that the walk needs. */
 struct program_facts {
 	int trains, lowest; /* lowest layer of a backward */
-	int *readers;       /* (layers + 1) of each boundary */
+	int *readers;       /* (layers + 1) of each boundary, then as many of its copy in 8 bits */
 };
 
 /* rh_boundary_readers of all layers. */
@@ -122,8 +143,10 @@ static void count_readers(const struct rh_stage_plan *plan, int trains, int *rea
 {
 	for (int i = 0; i < plan->forward_stages; i++)
 		readers[plan->forward[i].lo]++;
-	for (int i = 0; i < rh_stage_plan_backward_stages(plan, trains); i++)
-		readers[plan->backward[i].lo]++;
+	for (int i = 0; i < rh_stage_plan_backward_stages(plan, trains); i++) {
+		int is_narrow = i > 0 && trains && rh_stage_plan_narrows(plan, plan->backward[i].lo);
+		readers[plan->backward[i].lo + (is_narrow ? rh_stage_plan_top(plan) + 1 : 0)]++;
+	}
 	if (!plan->is_fed)
 		readers[0] = 0;
 	for (int l = 1; l <= rh_stage_plan_top(plan); l++)
@@ -134,7 +157,7 @@ static void count_readers(const struct rh_stage_plan *plan, int trains, int *rea
 static int find_facts(const struct rh_boundary_walk *walk, struct program_facts *out)
 {
 	*out = (struct program_facts){.lowest = walk->plan->owes_gradient ? -1 : walk->layers,
-	                              .readers = rh_alloc((size_t)walk->layers + 1, sizeof *out->readers)};
+	                              .readers = rh_alloc(2 * ((size_t)walk->layers + 1), sizeof *out->readers)};
 	if (!out->readers)
 		return -ENOMEM;
 	for (size_t i = 0; i < walk->program->slots; i++) {
@@ -164,6 +187,8 @@ static int walk_outputs(const struct rh_boundary_walk *walk, const struct progra
 	for (int l = slot->lo + 1; !rc && slot->kind == RH_SLOT_FORWARD && l <= slot->hi; l++) {
 		if ((at.readers = facts->readers[l]))
 			rc = access(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_ACTIVATION, l);
+		if (!rc && (at.readers = facts->readers[walk->layers + 1 + l]))
+			rc = access(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_NARROW, l);
 		if (!rc && rh_stage_plan_gives(walk->plan, l)) /* to another box */
 			rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, l);
 	}
@@ -194,15 +219,16 @@ static int walk_micro_batch(const struct rh_boundary_walk *walk, const struct pr
                             struct rh_boundary_access at)
 {
 	int from_above = rh_slot_reads_gradient(walk->plan, slot), reads = slot->lo > 0 || walk->plan->is_fed;
+	enum rh_boundary_kind input = rh_boundary_input(walk->plan, slot);
 	int rc = walk_arrivals(walk, facts, slot, at);
 	if (!rc && reads)
-		rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
+		rc = access(walk, at, RH_BOUNDARY_READ, input, slot->lo);
 	if (!rc && from_above)
 		rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_GRADIENT, slot->hi);
 	if (!rc)
 		rc = walk_outputs(walk, facts, slot, at);
 	if (!rc && reads)
-		rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, slot->lo);
+		rc = access(walk, at, RH_BOUNDARY_RELEASE, input, slot->lo);
 	if (!rc && from_above)
 		rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_GRADIENT, slot->hi);
 	return rc;
@@ -221,7 +247,7 @@ static int walk_slot(const struct rh_boundary_walk *walk, const struct program_f
 	for (int64_t first = 0; !rc && first < slot->count; first += each) {
 		for (int64_t c = 0; !rc && carries && c < each; c++) {
 			at.micro_batch = index + first + c;
-			rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
+			rc = access(walk, at, RH_BOUNDARY_READ, rh_boundary_input(walk->plan, slot), slot->lo);
 		}
 		for (int64_t c = 0; !rc && c < each; c++) {
 			at.micro_batch = index + first + (descends ? each - 1 - c : c);
@@ -252,9 +278,10 @@ int rh_boundary_walk(const struct rh_boundary_walk *walk)
 static int book(void *context, const struct rh_boundary_access *access)
 {
 	struct rh_boundaries *books = context;
+	enum rh_boundary_pool pool = access->kind == RH_BOUNDARY_NARROW ? RH_BOUNDARY_NARROWS : RH_BOUNDARY_OWN;
 	if (access->verb == RH_BOUNDARY_WRITE)
-		(void)rh_boundary_acquire(books, (struct rh_boundary_want){.readers = access->readers}, access->kind, access->layer,
-		                          access->micro_batch);
+		(void)rh_boundary_acquire(books, (struct rh_boundary_want){.pool = pool, .readers = access->readers}, access->kind,
+		                          access->layer, access->micro_batch);
 	if (access->verb == RH_BOUNDARY_RELEASE)
 		(void)rh_boundary_release(books, access->kind, access->layer, access->micro_batch);
 	return 0;
@@ -267,7 +294,8 @@ static int open_books(const struct rh_boundary_walk *walk, const struct program_
 	int most = walk->plan->backward_stages + 2;
 	for (int l = 0; l <= walk->layers; l++)
 		most += facts->readers[l] > 0;
-	const int count[RH_BOUNDARY_POOLS] = {(int)(most * micro_batches)};
+	int narrow = walk->plan->narrow_bytes ? (int)(walk->plan->backward_stages * micro_batches) : 0;
+	const int count[RH_BOUNDARY_POOLS] = {(int)(most * micro_batches), [RH_BOUNDARY_NARROWS] = narrow};
 	return rh_boundaries_create(count, walk->layers, micro_batches, books);
 }
 
@@ -291,28 +319,53 @@ out:
 	return rc;
 }
 
+/* Buffers of a pool that a round needs, while its slots are walked. */
+struct round_needs {
+	struct rh_boundary_buffers *buffers;
+	int64_t before, in_use, most;
+};
+
+static int64_t taken(const struct rh_boundary_buffers *buffers)
+{
+	return buffers->count - buffers->free_count;
+}
+
+static void begin_slot(struct round_needs *needs)
+{
+	needs->before = taken(needs->buffers);
+	needs->buffers->least_free = needs->buffers->free_count;
+}
+
+static void end_slot(struct round_needs *needs, int64_t micro_batches)
+{
+	int64_t each = taken(needs->buffers) - needs->before,
+	        meanwhile = needs->buffers->count - needs->buffers->least_free - needs->before;
+	needs->most = rh_max(needs->most, needs->in_use + meanwhile + rh_bytes_times(rh_max(each, 0), micro_batches - 1));
+	needs->in_use += each * micro_batches;
+}
+
 int rh_boundaries_needed_in_round(const struct rh_stage_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches,
-                                  int *out)
+                                  int *out, int *narrow)
 {
 	struct rh_boundaries books = {0};
-	struct rh_boundary_buffers *buffers = &books.pool[RH_BOUNDARY_OWN];
 	struct rh_boundary_walk walk = {
 	        .plan = plan, .layers = layers, .program = program, .steps_in_flight = 1, .access = book, .context = &books};
 	struct program_facts facts;
-	int64_t in_use = 0, most = 0;
+	struct round_needs own = {&books.pool[RH_BOUNDARY_OWN], 0, 0, 0}, narrows = {&books.pool[RH_BOUNDARY_NARROWS], 0, 0, 0};
 	int rc = find_facts(&walk, &facts);
 	if (!rc)
 		rc = open_books(&walk, &facts, 1, &books);
 	for (size_t i = 0; !rc && i < program->slots; i++) {
-		int64_t before = buffers->count - buffers->free_count;
 		RH_ASSERT(program->slot[i].count == 1);
-		buffers->least_free = buffers->free_count;
+		begin_slot(&own);
+		begin_slot(&narrows);
 		rc = walk_slot(&walk, &facts, &program->slot[i]);
-		int64_t each = buffers->count - buffers->free_count - before, meanwhile = buffers->count - buffers->least_free - before;
-		most = rh_max(most, in_use + meanwhile + rh_bytes_times(rh_max(each, 0), micro_batches - 1));
-		in_use += each * micro_batches;
+		end_slot(&own, micro_batches);
+		end_slot(&narrows, micro_batches);
 	}
-	*out = (int)rh_min(most, INT_MAX / 4);
+	*out = (int)rh_min(own.most, INT_MAX / 4);
+	if (narrow)
+		*narrow = (int)rh_min(narrows.most, INT_MAX / 4);
 	rh_boundaries_destroy(&books);
 	rh_free(facts.readers);
 	return rc;

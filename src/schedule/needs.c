@@ -47,8 +47,8 @@ int rh_boundary_in_flight(const struct rh_dispatch *dispatch)
 struct counting {
 	const struct rh_boundary_run *run;
 	struct rh_reloads reloads;
-	int needed;                        /* buffers in memory */
-	int shorter[RH_CHUNK_CLASSES - 1]; /* of shorter chunks */
+	int needed;                     /* buffers in memory */
+	int of_size[RH_BOUNDARY_SIZES]; /* of shorter chunks, and of copies in 8 bits */
 	int records;
 	int64_t writes;
 };
@@ -165,16 +165,19 @@ static int count_rounds(struct counting *counting, int trains, struct rh_program
 		if (!rc && rounds > 1 && count % round)
 			rc = count_step(counting, (rounds - 1) * round, rounds - 1, program);
 	}
+	int *narrows = &counting->of_size[RH_BOUNDARY_NARROWS - RH_BOUNDARY_SHORTER], narrow = 0;
 	for (int kind = 1; !rc && chunks > 1 && kind < dispatch.classes.count; kind++) {
 		int64_t all = chunks_of_class(&dispatch.classes, (int)chunks, kind) * (longest / chunks);
-		rc = rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, all, &needed);
-		counting->shorter[kind - 1] = needed;
+		rc = rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, all, &needed, &narrow);
+		counting->of_size[kind - 1] = needed;
+		narrows[kind] = narrow;
 	}
 	if (chunks > 1)
 		longest = chunks_of_class(&dispatch.classes, (int)chunks, 0) * (longest / chunks);
 	if (!rc)
-		rc = rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, longest, &needed);
+		rc = rh_boundaries_needed_in_round(dispatch.plan, dispatch.model->layers, program, longest, &needed, &narrow);
 	counting->needed = (int)rh_max(counting->needed, needed);
+	narrows[0] = (int)rh_max(narrows[0], narrow);
 	return rc;
 }
 
@@ -187,7 +190,7 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
 	int needed = 0, layers = dispatch->model->layers;
 	int rc = rh_dispatch_brief(dispatch, count, &brief, program);
 	if (!rc)
-		rc = brief.scale > 1 ? rh_boundaries_needed_in_round(plan, layers, program, brief.scale, &needed)
+		rc = brief.scale > 1 ? rh_boundaries_needed_in_round(plan, layers, program, brief.scale, &needed, NULL)
 		                     : rh_boundaries_needed(plan, layers, program, brief.count, &needed);
 	counting->needed = (int)rh_max(counting->needed, needed);
 	if (rc || !counting->run->spills)
@@ -259,6 +262,15 @@ static int64_t share_of(int64_t count, int64_t part, int64_t all)
 	return (count * part + all - 1) / all;
 }
 
+static void add_size(struct rh_boundary_needs *needs, int size, int64_t bytes, int count)
+{
+	needs->sizes |= count > 0;
+	needs->of_size[size] = count;
+	needs->size_bytes[size] = rh_align_up(bytes, RH_ALIGN);
+	needs->count += count;
+	needs->bytes = rh_min(needs->bytes + rh_bytes_times(needs->size_bytes[size], count), RH_BYTES_MOST);
+}
+
 int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_needs *out)
 {
 	const struct rh_dispatch *dispatch = &run->dispatch;
@@ -282,14 +294,16 @@ int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_need
 	else
 		out->to_above = out->to_below = 0;
 	out->bytes = rh_bytes_times(bytes, out->count);
-	for (int kind = 1; counting.needed && chunks > 1 && kind < dispatch->classes.count; kind++) {
-		int64_t each = rh_align_up(rh_boundary_most_bytes(dispatch->model, dispatch->classes.tokens[kind]), RH_ALIGN);
-		int of_class =
-		        counting.shorter[kind - 1] + (int)share_of(spare, chunks_of_class(&dispatch->classes, chunks, kind), chunks);
-		out->shorter[kind - 1] = of_class;
-		out->shorter_bytes[kind - 1] = each;
-		out->count += of_class;
-		out->bytes = rh_min(out->bytes + rh_bytes_times(each, of_class), RH_BYTES_MOST);
+	int classes = chunks > 1 && dispatch->classes.count > 1 ? dispatch->classes.count : 1;
+	for (int kind = 0; counting.needed && kind < classes; kind++) {
+		int of_spare = (int)share_of(spare, chunks_of_class(&dispatch->classes, chunks, kind), chunks);
+		if (kind)
+			add_size(out, kind - 1, rh_boundary_most_bytes(dispatch->model, dispatch->classes.tokens[kind]),
+			         counting.of_size[kind - 1] + of_spare);
+		int narrow = RH_BOUNDARY_NARROWS - RH_BOUNDARY_SHORTER + kind;
+		int64_t each = kind ? rh_narrow_most_bytes(dispatch->model, dispatch->classes.tokens[kind]) : dispatch->plan->narrow_bytes;
+		if (counting.of_size[narrow])
+			add_size(out, narrow, each, counting.of_size[narrow] + of_spare);
 	}
 	int write_buffers = write_ring(run->spare), read_buffers = READ_BUFFERS_LEAST + spare;
 	if (!run->spills || !counting.records || rh_bytes_times(run->record_bytes, write_buffers + read_buffers) >= out->bytes)

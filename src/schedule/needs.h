@@ -23,9 +23,9 @@ struct rh_boundary_needs {
 	int to_above, to_below; /* among these, buffers of what only the box above, or below, reads */
 	int from_below;         /* activations that may be received before the program asks for them */
 	int64_t bytes_each;     /* of a buffer, and of a record; of buffers of chunks, those of class 0 */
-	/* Of shorter chunks, where they do not go to NVMe: buffers of each class from 1 on, among `count`, and their bytes. */
-	int shorter[RH_CHUNK_CLASSES - 1];
-	int64_t shorter_bytes[RH_CHUNK_CLASSES - 1];
+	/* Of pools from RH_BOUNDARY_SHORTER on, where they do not go to NVMe: buffers among `count`, and their bytes. sizes: there are any. */
+	int sizes, of_size[RH_BOUNDARY_SIZES];
+	int64_t size_bytes[RH_BOUNDARY_SIZES];
 	int64_t bytes;                   /* of all buffers */
 	int write_buffers, read_buffers; /* among the buffers, the rings to and from NVMe; 0: all boundaries stay in memory */
 	int records;                     /* on NVMe */

@@ -68,6 +68,25 @@ int rh_chunks_check(const struct rh_config *config, const struct rh_model *model
 	return with ? rh_fail(-EINVAL, "sequence_chunk: rows in chunks are not there with %s", with) : 0;
 }
 
+int rh_saved_check(const struct rh_config *config, struct rh_model *model)
+{
+	const char *with = config->boxes > 1                                                ? "several boxes"
+	                   : config->schedule && strcmp(config->schedule, "roundpipe") != 0 ? "another schedule than roundpipe"
+	                   : model->router_aux_loss_coef != 0 ? "a router's balance loss (router_aux_loss_coef)"
+	                   : config->backward_cut_count >= 0 && !cuts_are_fine(config, model)
+	                           ? "backward_cuts that leave two blocks in a stage"
+	                           : NULL;
+	int64_t cuts = config->backward_cut_count, top = cuts > 0 ? config->backward_cuts[cuts - 1] : 0;
+	if (config->saved_dtype == RH_SAVED_SAME)
+		return 0;
+	if (!with && cuts >= 0 && top != model->layers - 1)
+		with = "backward_cuts that do not leave the head alone";
+	if (with)
+		return rh_fail(-EINVAL, "saved_dtype: fp8 is not there with %s", with);
+	model->saves_narrow = 1;
+	return 0;
+}
+
 static void widen(struct rh_micro_shape *most, const struct rh_micro_shape *shape)
 {
 	most->tokens = rh_max(most->tokens, shape->tokens);

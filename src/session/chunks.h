@@ -12,6 +12,8 @@ enum { RH_CHUNK_UNKNOWN = -1 };
 struct rh_chunk_rule rh_chunk_rule_of(int64_t most, const struct rh_model *model);
 /* -EINVAL: what sequence_chunk cannot be combined with; one line says what. */
 int rh_chunks_check(const struct rh_config *config, const struct rh_model *model) RH_MUST;
+/* The same of saved_dtype; sets how the model saves. */
+int rh_saved_check(const struct rh_config *config, struct rh_model *model) RH_MUST;
 /* The workload of training on whole rows becomes that of their chunks, where rows are cut. dataset: NULL, rows are synthetic, and
  * all of their tokens are trained. kept: work->chunk of the checkpoint that the run goes on from, or RH_CHUNK_UNKNOWN.
  * sequence_chunk decides; where it is unset, the checkpoint; else rows stay whole if one device can train on them within max_vram (unset:

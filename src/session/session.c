@@ -322,6 +322,8 @@ static int open_session(int trains, struct rh_session *out)
 	if (!rc && trains)
 		rc = rh_chunks_check(config, out->model);
 	if (!rc && trains)
+		rc = rh_saved_check(config, out->model);
+	if (!rc && trains)
 		rc = rh_session_check_tied(out);
 	if (!rc && !trains)
 		rh_model_freeze(out->model);

@@ -131,7 +131,8 @@ static void measure(const struct rh_session *session, struct rh_stress_tried *ou
 		session->devices.device[d]->ops->memory(session->devices.device[d], &memory);
 		out->device_peak_bytes = rh_max(out->device_peak_bytes, memory.peak_bytes);
 	}
-	out->ram_planned_bytes = session->plan.bytes.total;
+	const struct rh_run_bytes *bytes = &session->plan.bytes;
+	out->ram_planned_bytes = bytes->total - bytes->checkpoints - bytes->tokenizer;
 	out->device_planned_bytes = session->plan.bytes.device;
 	out->ram_peak_bytes = rh_machine_peak_ram();
 }

@@ -12,6 +12,7 @@ struct rh_stress_tried {
 	int64_t step_tokens;     /* of the step that was trained in it; 0: none was */
 	int chunks;              /* of that step */
 	double step_seconds, norm;
+	/* ram_planned_bytes: without what training takes and this does not: to write checkpoints, the tokenizer */
 	int64_t ram_planned_bytes, ram_peak_bytes, device_planned_bytes, device_peak_bytes;
 	char why[512]; /* the error line, where there was one; "": none */
 };

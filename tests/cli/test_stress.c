@@ -62,7 +62,9 @@ static void test_trials_of_three_models_stay_within_the_prediction(void **state)
 				fail_msg("%s %s: %s", what[i].model, names[p], ran.out);
 			assert_true(number(trial, "reserved_tokens") == number(found, "tokens"));
 			assert_true(number(trial, "device_peak_bytes") == number(found, "device_bytes"));
-			assert_true(number(trial, "ram_peak_bytes") <= number(found, "ram_bytes"));
+			/* of such small models the allowance for the program, of which some MiB are not taken, is more than the 2 % */
+			int64_t peak = number(trial, "ram_peak_bytes"), planned = number(trial, "ram_planned_bytes");
+			assert_true(planned < number(found, "ram_bytes") && peak <= planned && planned - peak <= peak / 50 + (12 << 20));
 		}
 		assert_true(tried > 0);
 		json_decref(json);

@@ -1,6 +1,7 @@
 #include "attention_case.h"
 #include "kernel_case.h"
 
+#include "cuda/device.h"
 #include "cuda/kernels.h"
 
 static struct op_case backward_case(const struct attention_shape *s, enum rh_attention_direction direction, enum rh_dtype dtype,
@@ -255,6 +256,53 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 	cudaemu_release();
 }
 
+/* The bits of one launch, and so many launches more: of each kernel of forward and backward. Blocks of a launch run at once, in any order.
+ */
+static void check_parts(struct op_case *whole, kernel_entry *kernel, int kernels, uint64_t *seed)
+{
+	struct op_case parts = case_clone(whole);
+	parts.op.attention.head_parts = (int)case_between(seed, 2, 3);
+	parts.op.attention.row_parts = (int)case_between(seed, 1, 4);
+	int64_t before = rh_cuda_launches(), first = parts.op.kind == RH_OP_ATTENTION ? RH_ATTENTION_O : RH_ATTENTION_BACKWARD_DELTA;
+	check_ok(kernel(&whole->op, NULL));
+	int64_t once = rh_cuda_launches() - before;
+	cudaemu_set_order(CUDAEMU_RANDOM, check_random(seed));
+	cudaemu_set_blocks_at_once(6);
+	check_ok(kernel(&parts.op, NULL));
+	cudaemu_set_blocks_at_once(1);
+	int64_t several = rh_cuda_launches() - before - once;
+	assert_in_range(several, once + kernels, once + kernels * 3 * 4);
+	for (int64_t i = first; i <= RH_ATTENTION_BACKWARD_DV_SUM; i++)
+		if (whole->buffer[i].bytes)
+			assert_memory_equal(whole->buffer[i].bytes, parts.buffer[i].bytes, whole->buffer[i].size);
+	case_free(&parts);
+	case_free(whole);
+}
+
+static void test_attention_in_parts_has_the_same_bits(void **state)
+{
+	(void)state;
+#ifdef RH_ON_GPU
+	check_skip("the kernel reads host memory here, which only emulation allows");
+#endif
+	static const struct {
+		int dim, large, plain, backward_kernels; /* that are split */
+	} of[] = {{128, 0, 0, 1}, {64, 0, 0, 1},  {64, 1, 0, 2},  {96, 1, 0, 2},
+	          {128, 1, 0, 2}, {256, 0, 0, 3}, {256, 1, 0, 2}, {20, 0, 1, 2}};
+	uint64_t seed = check_seed();
+	for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+		struct attention_shape s = {6, 3, of[i].dim, i % 2 ? 0 : 90, 2, 3, {61, 200, 20}, {61, 260, 20}};
+		enum rh_dtype dtype = of[i].plain ? RH_F32 : RH_BF16;
+		struct op_case forward = attention_case(&s, RH_ATTENTION_CAUSAL, dtype, 0, (int)i % 2, &seed);
+		struct op_case backward = backward_case(&s, RH_ATTENTION_CAUSAL, dtype, 0, (int)i % 2, &seed);
+		cudaemu_set_shared_bytes(of[i].large ? 228 << 10 : 100 << 10);
+		check_parts(&forward, cuda_attention, 1, &seed);
+		check_parts(&backward, cuda_attention_backward, of[i].backward_kernels, &seed);
+	}
+	cudaemu_set_shared_bytes(100 << 10);
+	cudaemu_release();
+}
+
 static void run_kernel(struct rh_op *op, void *context)
 {
 	(void)context;
@@ -335,6 +383,7 @@ int main(void)
 	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),
 	        cmocka_unit_test(test_attention_backward_is_the_same_on_large_sms),
 	        cmocka_unit_test(test_attention_backward_is_the_same_with_blocks_at_once),
+	        cmocka_unit_test(test_attention_in_parts_has_the_same_bits),
 	        cmocka_unit_test(test_attention_in_runs_equals_it_at_once),
 	        cmocka_unit_test(test_attention_backward_with_sums_equals_the_oracle),
 	        cmocka_unit_test(test_attention_of_huge_scores_stays_finite),

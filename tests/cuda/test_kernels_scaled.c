@@ -15,6 +15,11 @@ static void check_transpose(struct op_case *c, uint64_t *seed)
 	kernel_check(c, cuda_transpose, seed);
 }
 
+static void check_rows(struct op_case *c, uint64_t *seed)
+{
+	kernel_check(c, cuda_quantise_rows, seed);
+}
+
 static void check_half_gemm(struct op_case *c, uint64_t *seed)
 {
 	kernel_check(c, cuda_half_gemm, seed);
@@ -24,6 +29,7 @@ static void test_quantise_equals_the_oracle(void **state)
 {
 	(void)state;
 	scaled_quantise_each(check_quantise);
+	scaled_rows_each(check_rows);
 	cudaemu_release();
 }
 

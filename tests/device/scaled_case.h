@@ -41,6 +41,34 @@ static inline struct op_case scaled_quantise_case(enum rh_dtype act, int64_t row
 	return c;
 }
 
+/* Rows of their own sizes: of all zeros, of thirty powers of two, huge ones, one with an infinity. To the last bit. */
+static inline struct op_case scaled_rows_case(enum rh_dtype act, int64_t rows, int64_t cols, int64_t pad, uint64_t *seed)
+{
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_QUANTISE_ROWS}, .exact = 1};
+	struct rh_view x = case_operand(&c, RH_QUANTISE_ROWS_X, act, rows, cols, pad, FILL_RANDOM);
+	for (int64_t r = 0; r < rows; r++) {
+		for (int64_t i = 0; r % 5 == 1 && i < cols; i++)
+			case_put(x, r, i, 0);
+		if (r % 5 > 1)
+			scaled_fill(rh_view_rows(x, r, 1), r % 5 == 2 ? 40 : -10, seed);
+		if (r % 5 == 4 && cols)
+			case_put(x, r, check_random(seed) % cols, (double)INFINITY);
+	}
+	case_operand(&c, RH_QUANTISE_ROWS_SCALE, RH_F32, rows, 1, pad, FILL_POISON);
+	case_operand(&c, RH_QUANTISE_ROWS_Y, RH_E4M3, rows, cols, pad, FILL_RANDOM);
+	return c;
+}
+
+static inline void scaled_rows_each(void (*check)(struct op_case *c, uint64_t *seed))
+{
+	static const int64_t shapes[][3] = {{0, 8, 0}, {1, 1, 0}, {7, 8, 8}, {11, 65, 0}, {6, 130, 6}, {5, 2056, 8}, {3, 2500, 1}};
+	uint64_t seed = check_seed();
+	for (int i = 0; i < 2 * (int)(sizeof shapes / sizeof *shapes); i++) {
+		struct op_case c = scaled_rows_case(i % 2 ? RH_BF16 : RH_F32, shapes[i / 2][0], shapes[i / 2][1], shapes[i / 2][2], &seed);
+		check(&c, &seed);
+	}
+}
+
 /* Every shape that differs: less than a chunk, a tile, all parts; rows that begin anywhere. */
 static inline void scaled_quantise_each(void (*check)(struct op_case *c, uint64_t *seed))
 {

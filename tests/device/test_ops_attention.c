@@ -124,6 +124,57 @@ static void test_attention_backward_with_sums_equals_the_oracle(void **state)
 	}
 }
 
+/* Pairs of queries and keys in a contiguous part of a document's rows, a head: `part` of `parts`. The rows' keys, or the rows' queries. */
+enum rows { ROWS_OF_QUERIES, ROWS_OF_KEYS };
+static double pairs_of_part(const struct rh_op *op, enum rows rows, int64_t part, int64_t parts)
+{
+	int64_t lq = op->operand[RH_ATTENTION_Q].rows, lk = op->operand[RH_ATTENTION_K].rows, before = lk - lq,
+	        window = op->attention.window;
+	int64_t all = rows == ROWS_OF_KEYS ? lk : lq;
+	double pairs = 0;
+	for (int64_t i = all * part / parts; i < all * (part + 1) / parts; i++) {
+		int64_t keys = rh_min(i + before + 1, window ? window : INT64_MAX);
+		int64_t first = rh_max(i - before, 0), queries = (window ? rh_min(i - before + window, lq) : lq) - first;
+		pairs += (double)rh_max(rows == ROWS_OF_KEYS ? queries : keys, 0);
+	}
+	return pairs;
+}
+
+/* Counted query by query: no launch has more products than were asked for. */
+static void test_attention_is_split_as_finely_as_asked(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	int split = 0, rows_too = 0;
+	for (int i = 0; i < 400; i++) {
+		int64_t kv = case_between(&seed, 1, 4), heads = kv * case_between(&seed, 1, 4), dim = 64,
+		        lq = case_between(&seed, 6000, 12000);
+		int64_t lk = lq + (i % 3 ? 0 : case_between(&seed, 0, 20000));
+		struct rh_op op = {.kind = i % 2 ? RH_OP_ATTENTION_BACKWARD : RH_OP_ATTENTION};
+		op.operand[RH_ATTENTION_Q] = rh_view_of(&op, RH_BF16, lq, heads * dim);
+		op.operand[RH_ATTENTION_K] = op.operand[RH_ATTENTION_V] = rh_view_of(&op, RH_BF16, lk, kv * dim);
+		op.attention.heads = heads;
+		op.attention.kv_heads = kv;
+		op.attention.documents = 1;
+		op.attention.longest = lq;
+		op.attention.window = i % 5 ? 0 : case_between(&seed, 300, 9000);
+		double flops = rh_op_cost(&op).product_flops, most = flops / (double)case_between(&seed, 1, 40), products = i % 2 ? 5 : 2;
+		rh_attention_split(&op, most);
+		int64_t apart = i % 2 ? kv : heads, together = (apart + op.attention.head_parts - 1) / op.attention.head_parts;
+		double largest = 0;
+		for (int64_t r = 0; r < op.attention.row_parts; r++)
+			for (enum rows rows = ROWS_OF_QUERIES; rows <= (i % 2 ? ROWS_OF_KEYS : ROWS_OF_QUERIES); rows++)
+				largest = fmax(largest, pairs_of_part(&op, rows, r, op.attention.row_parts));
+		largest *= products * 2 * (double)dim * (double)(heads / apart * together);
+		/* rows do not divide evenly: into 80 parts of 75 at the finest */
+		assert_true(largest <= most * 1.02);
+		assert_true(rh_op_launch_share(&op) * flops <= most * 1.0001 && largest <= rh_op_launch_share(&op) * flops * 1.02);
+		split += op.attention.head_parts > 1;
+		rows_too += op.attention.row_parts > 1;
+	}
+	assert_true(split > 200 && rows_too > 50);
+}
+
 /* Scores of a thousand and more: the running maximum keeps the exponentials in range. */
 static void test_attention_of_huge_scores_stays_finite(void **state)
 {
@@ -145,6 +196,7 @@ int main(void)
 	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),
 	        cmocka_unit_test(test_attention_in_runs_equals_it_at_once),
 	        cmocka_unit_test(test_attention_backward_with_sums_equals_the_oracle),
+	        cmocka_unit_test(test_attention_is_split_as_finely_as_asked),
 	        cmocka_unit_test(test_attention_of_huge_scores_stays_finite),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -223,6 +223,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                                      {RH_F32, 1, 8},
 	                                      {RH_F32, 1, 8},
 	                                      {act, 6, 8}},
+	        [RH_OP_QUANTISE_ROWS] = {{act, 6, 8}, {RH_F32, 6, 1}, {RH_E4M3, 6, 8}},
 	        [RH_OP_QUANTISE] = {{act, 6, 8}, {RH_F32, 1, RH_QUANTISE_PARTS}, {RH_F32, 1, 1}, {RH_E4M3, 6, 8}, {RH_E5M2, 8, 16}},
 	        [RH_OP_TRANSPOSE] = {{RH_E4M3, 16, 32}, {RH_E4M3, 32, 16}},
 	        [RH_OP_SCALED_GEMM] = {{RH_E4M3, 6, 32},

@@ -78,6 +78,29 @@ static void test_quantise_on_the_cpu_equals_the_oracle(void **state)
 {
 	(void)state;
 	scaled_quantise_each(check_cpu);
+	scaled_rows_each(check_cpu);
+}
+
+/* By hand: a row whose largest is 900 has the scale 4 (900 / 448 is above 2), in which numbers have four bits. */
+static void test_quantise_rows_known_answer(void **state)
+{
+	(void)state;
+	float x[2][8] = {{900, -1, 0.3F, 0, 100, 4, 1e-3F, -448}, {0}}, scale[2] = {-1, -1}, back[2][8];
+	const float want[8] = {896, -1, 0.3125F, 0, 96, 4, 0, -448}; /* 225 -> 224, 0.075 -> 0.078125, 25 -> 24 (even), 0.00025 -> 0 */
+	uint8_t y[2][8];
+	struct rh_op op = {.kind = RH_OP_QUANTISE_ROWS}, undo = {.kind = RH_OP_DEQUANTISE};
+	op.operand[RH_QUANTISE_ROWS_X] = rh_view_of(x, RH_F32, 2, 8);
+	op.operand[RH_QUANTISE_ROWS_SCALE] = undo.operand[RH_DEQUANTISE_SCALE] = rh_view_of(scale, RH_F32, 2, 1);
+	op.operand[RH_QUANTISE_ROWS_Y] = undo.operand[RH_DEQUANTISE_X] = rh_view_of(y, RH_E4M3, 2, 8);
+	undo.operand[RH_DEQUANTISE_Y] = rh_view_of(back, RH_F32, 2, 8);
+	undo.dequantise.run = 8, undo.dequantise.tall = 1;
+	assert_null(rh_op_fault(&op));
+	rh_op_oracle(&op);
+	assert_true(scale[0] == 4 && scale[1] == 1);
+	assert_null(rh_op_fault(&undo));
+	rh_op_oracle(&undo);
+	for (int i = 0; i < 8; i++)
+		assert_true(back[0][i] == want[i] && back[1][i] == 0);
 }
 
 static void test_transpose_known_answer(void **state)
@@ -108,6 +131,7 @@ int main(void)
 	        cmocka_unit_test(test_quantise_known_answer),
 	        cmocka_unit_test(test_scaled_gemm_known_answers),
 	        cmocka_unit_test(test_half_limit_keeps_a_chunk_within_fp16),
+	        cmocka_unit_test(test_quantise_rows_known_answer),
 	        cmocka_unit_test(test_quantise_on_the_cpu_equals_the_oracle),
 	        cmocka_unit_test(test_transpose_known_answer),
 	        cmocka_unit_test(test_scaled_gemm_on_the_cpu_equals_the_oracle),

@@ -38,19 +38,20 @@ struct lane_case {
 	int fates;                       /* the seed of activations' fates, 0: the plan's own */
 	int is_eight;                    /* products of 8-bit operands: weights are prepared once a slot */
 	int chunks;                      /* places of each text's chunks, which are the step's micro-batches; 0: texts are whole */
+	int narrow;                      /* saved_dtype: fp8 */
 	uint64_t seed;
 };
 
 static inline void lane_case_print(const struct lane_case *is)
 {
 	printf("seed %llu: %s of %d layers%s%s, %s, %d devices, %s%s%s, %d micro-batches, %d in the last step, rounds of %d, cuts %d and "
-	       "%d%s%s%s%s, spill %d, cap %lld, box %d of %d, delay %d, fates %d, chunks %d\n",
+	       "%d%s%s%s%s, spill %d, cap %lld, box %d of %d, delay %d, fates %d, chunks %d%s\n",
 	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
 	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
 	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
 	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->packed ? ", packed" : "", is->is_eight ? ", 8-bit" : "",
 	       is->spill,
-	       (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay, is->fates, is->chunks);
+	       (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay, is->fates, is->chunks, is->narrow ? ", saves in 8 bits" : "");
 }
 
 /* Ascending layers in [1, layers), each with one chance in two. */
@@ -160,6 +161,8 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 		is.round = is.round > is.micro_batches ? is.micro_batches : is.round;
 	}
 	is.is_eight = is.bf16 && !lane_pick(&random, 3);
+	is.narrow = !strcmp(is.schedule, "roundpipe") && !is.boxes && !is.generates && !is.fates && is.forward_cuts < 0 &&
+	            is.backward_cuts < 0 && seed % 3 == 0;
 	return is;
 }
 
@@ -231,6 +234,7 @@ static inline void lane_configure(struct lane_run *run)
 	config->state_layout = is->bf16 ? RH_LAYOUT_SPLIT : RH_LAYOUT_PLAIN;
 	config->schedule = (char *)(uintptr_t)is->schedule;
 	config->optimizer_staleness = is->stale;
+	config->saved_dtype = is->narrow ? RH_SAVED_FP8 : RH_SAVED_SAME;
 	config->paci_update_delay = is->delay;
 	config->max_grad_norm = is->clips;
 	config->round_micro_batches = is->round;

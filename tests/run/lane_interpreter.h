@@ -226,6 +226,18 @@ static inline struct lane_range lane_buffer(struct lane_machine *machine, const 
 	return lane_own(machine, command, RH_ROOM_BOUNDARY, buffer, 0, bytes);
 }
 
+static inline struct lane_range lane_narrow(struct lane_machine *machine, const struct rh_command *command, int layer, int buffer)
+{
+	int64_t bytes = rh_narrow_boundary_shape(machine->options->model, layer, command->tokens).bytes;
+	return lane_own(machine, command, RH_ROOM_BOUNDARY, buffer, 0, bytes);
+}
+
+/* Of a backward slot: its input is a copy in 8 bits, which its recompute makes wide. */
+static inline int lane_reads_narrow(const struct lane_machine *machine, const struct rh_command *command)
+{
+	return command->kind != RH_COMMAND_FORWARD && rh_stage_plan_narrows(machine->options->plan, command->stage.lo);
+}
+
 static inline uint64_t lane_read_weights(struct lane_machine *machine, const struct rh_command *command, uint64_t hash)
 {
 	const struct rh_model *model = machine->options->model;
@@ -338,7 +350,7 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		if (has_above || command->hi < command->stage.hi)
 			hash = lane_read(machine, hash,
 			                 has_above ? lane_buffer(machine, command, command->hi, command->operands.dy) : running);
-		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
+		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK && !lane_reads_narrow(machine, command))
 			hash = lane_read(machine, hash, lane_buffer(machine, command, command->lo, command->operands.x));
 		if (command->target.room == RH_ROOM_CACHE && rh_model_carriers(model, command->lo, command->hi)) {
 			struct lane_range carried = lane_range(machine, command->target);
@@ -359,7 +371,9 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 			lane_write(machine, running, hash);
 		return;
 	}
-	if (command->operands.x >= 0 || !first)
+	if (command->operands.x >= 0 && lane_reads_narrow(machine, command))
+		hash = lane_read(machine, hash, lane_narrow(machine, command, command->lo, command->operands.x));
+	else if (command->operands.x >= 0 || !first)
 		hash = lane_read(machine, hash,
 		                 command->operands.x >= 0 ? lane_buffer(machine, command, command->lo, command->operands.x) : running);
 	hash = lane_outlasting(machine, command, hash);
@@ -378,6 +392,8 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		lane_write(machine, lane_buffer(machine, command, command->hi, command->operands.y), hash);
 	else
 		lane_write(machine, running, hash);
+	if (command->kind == RH_COMMAND_FORWARD && command->operands.narrow >= 0)
+		lane_write(machine, lane_narrow(machine, command, command->hi, command->operands.narrow), lane_mix(hash, 8));
 	int has_results = command->hi == model->layers && !machine->options->plan->feeds;
 	if (has_results)
 		lane_write(machine,

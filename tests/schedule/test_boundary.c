@@ -65,7 +65,7 @@ static int needed_in_round(const struct rh_stage_plan *of, int trains, int64_t m
 	struct rh_program program = {0};
 	int turn = 0, count = -1;
 	check_ok(rh_roundpipe_program(of, trains, 3, 1, 1, &turn, &program));
-	check_ok(rh_boundaries_needed_in_round(of, LAYERS, &program, micro_batches, &count));
+	check_ok(rh_boundaries_needed_in_round(of, LAYERS, &program, micro_batches, &count, NULL));
 	rh_program_free(&program);
 	return count;
 }

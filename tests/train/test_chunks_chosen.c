@@ -90,6 +90,38 @@ static void test_rows_that_do_not_fit_are_cut_and_a_checkpoint_keeps_the_chunk(v
 	scratch_close(&scratch);
 }
 
+/* A resumed run goes on bit for bit; with other inputs than its checkpoint's it says so. */
+static void test_saved_dtype_is_kept_and_told(void **state)
+{
+	(void)state;
+	static const char *const refused[][2] = {{"--schedule gpipe", "another schedule than roundpipe"},
+	                                         {"--backward_cuts 1,3", "backward_cuts that leave two blocks in a stage"},
+	                                         {"--backward_cuts 1,2,3,4", "backward_cuts that do not leave the head alone"}};
+	struct scratch scratch;
+	char *notes;
+	world_open(&scratch);
+	train(&scratch, "plain", "--device cpu:1 --max_vram 16MiB", &notes);
+	free(notes);
+	train(&scratch, "narrow", "--device cpu:1 --max_vram 16MiB --saved_dtype fp8", &notes);
+	free(notes);
+	assert_same_model(&scratch, "plain", "narrow", 0);
+	const char *resume = "--device cpu:2 --max_vram 4MiB --saved_dtype %s --resume_from_checkpoint %s/narrow/checkpoint-2";
+	train(&scratch, "resumed", path_of(resume, "fp8", scratch.dir), &notes);
+	says(notes, "saved_dtype", 0);
+	assert_same_model(&scratch, "narrow", "resumed", 1);
+	train(&scratch, "other", path_of(resume, "dtype", scratch.dir), &notes);
+	says(notes, "was saved with saved_dtype: fp8, this run has dtype", 1);
+	assert_same_model(&scratch, "narrow", "other", 0);
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+		struct ran ran = run_line(&scratch, "plan --model_name_or_path %s/hf --device cpu:1 --saved_dtype fp8 %s", scratch.dir,
+		                          refused[i][0]);
+		if (ran.status != 1 || !strstr(ran.err, refused[i][1]))
+			fail_msg("%s: exit %d: %s%s", refused[i][0], ran.status, ran.out, ran.err);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 static void test_a_plan_names_a_chunk_where_the_given_one_does_not_fit(void **state)
 {
 	(void)state;
@@ -157,12 +189,39 @@ static void test_chunks_keep_several_devices_busy(void **state)
 	scratch_close(&scratch);
 }
 
+/* Whole rows and chunks whose attention takes seconds: no launch of it takes more than RH_LAUNCH_MOST_S. */
+static void test_no_launch_takes_long(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	static const char line[] =
+	        "plan examples/models/%s.yaml --hardware rtx4090x1 --max_ram 2000GiB --max_length %d --sequence_chunk %d "
+	        "--per_device_train_batch_size 1 --gradient_accumulation_steps 1 --json";
+	static const struct {
+		const char *model;
+		int tokens, chunk;
+	} of[] = {{"llama-3.1-8b", 100000, 100000}, {"llama-3.1-8b", 600000, 32768}, {"gpt-oss-20b", 600000, 32768}};
+	scratch_open(&scratch);
+	for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+		struct ran ran = run_line(&scratch, line, of[i].model, of[i].tokens, of[i].chunk);
+		if (ran.status)
+			fail_msg("%s%s", ran.out, ran.err);
+		double seconds = number_of(strstr(ran.out, "\"longest_launch\""), "seconds");
+		print_message("%s, %d tokens: at most %.3f s\n", of[i].model, of[i].tokens, seconds);
+		assert_true(seconds > 0.05 && seconds <= 0.3);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rows_that_do_not_fit_are_cut_and_a_checkpoint_keeps_the_chunk),
+	        cmocka_unit_test(test_saved_dtype_is_kept_and_told),
 	        cmocka_unit_test(test_a_plan_names_a_chunk_where_the_given_one_does_not_fit),
 	        cmocka_unit_test(test_chunks_keep_several_devices_busy),
+	        cmocka_unit_test(test_no_launch_takes_long),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,7 @@ static void check_attention_inputs(struct check *check, const int at[5])
 	require(check, check->op->attention.direction == RH_ATTENTION_CAUSAL || check->op->attention.direction == RH_ATTENTION_BOTH,
 	        "attention: no such direction");
 	require(check, documents >= 0 && check->op->attention.window >= 0, "attention: documents or window is negative");
+	require(check, check->op->attention.head_parts >= 0 && check->op->attention.row_parts >= 0, "attention: parts are negative");
 	require(check, check->op->attention.longest >= 0 && check->op->attention.longest <= q.rows, "attention: longest is not in [0, Tq]");
 	shape(check, at[3], RH_I32, documents + 1, 1, "attention: start_q is not (documents+1,1) I32");
 	shape(check, at[4], RH_I32, documents + 1, 1, "attention: start_k is not (documents+1,1) I32");
@@ -37,6 +38,57 @@ static double attention_pairs(const struct rh_op *op)
 	if (op->attention.window > 0 && seen > (double)(sides * op->attention.window))
 		seen = (double)(sides * op->attention.window);
 	return queries * seen;
+}
+
+static int64_t heads_apart(const struct rh_op *op)
+{
+	return op->kind == RH_OP_ATTENTION_BACKWARD ? op->attention.kv_heads : op->attention.heads;
+}
+
+static int64_t parts_up(int64_t all, int64_t parts)
+{
+	return (all + parts - 1) / parts;
+}
+
+/* Of one head, all keys before the queries being the longest document's: pairs, and what they would be if every row had as many as those
+ * that have the most. Where rows are parted, these may lie together. */
+static double pairs_of_head(const struct rh_op *op, double *uneven)
+{
+	struct rh_op one = *op;
+	one.attention.documents = op->attention.documents > 0;
+	double queries = (double)op->operand[RH_ATTENTION_Q].rows, keys = (double)op->operand[RH_ATTENTION_K].rows,
+	       longest = (double)op->attention.longest, window = op->attention.window > 0 ? (double)op->attention.window : HUGE_VAL;
+	if (op->attention.direction == RH_ATTENTION_BOTH)
+		window *= 2;
+	*uneven = queries * fmin(window, longest + fmax(keys - queries, 0));
+	if (op->kind == RH_OP_ATTENTION_BACKWARD)
+		*uneven = fmax(*uneven, keys * fmin(window, longest));
+	return attention_pairs(&one);
+}
+
+void rh_attention_split(struct rh_op *op, double most_flops)
+{
+	int64_t heads = heads_apart(op), products = op->kind == RH_OP_ATTENTION_BACKWARD ? 5 : 2;
+	double uneven, pairs = pairs_of_head(op, &uneven), most = most_flops / (double)(2 * products * op->operand[RH_ATTENTION_Q].cols);
+	op->attention.head_parts = op->attention.row_parts = 1;
+	if (most_flops <= 0 || pairs <= most)
+		return;
+	int64_t together = (int64_t)(most * (double)heads / pairs);
+	op->attention.head_parts = together ? parts_up(heads, together) : heads;
+	op->attention.row_parts = together ? 1 : (int64_t)ceil(uneven / (most * (double)heads));
+}
+
+double rh_op_launch_share(const struct rh_op *op)
+{
+	int is_attention = op->kind == RH_OP_ATTENTION || op->kind == RH_OP_ATTENTION_BACKWARD;
+	if (op->kind == RH_OP_HEAD_LOSS && op->operand[RH_HEAD_LOSS_H].rows > op->operand[RH_HEAD_LOSS_LOGITS].rows)
+		return (double)op->operand[RH_HEAD_LOSS_LOGITS].rows / (double)op->operand[RH_HEAD_LOSS_H].rows;
+	if (!is_attention)
+		return 1;
+	int64_t heads = heads_apart(op), of_heads = op->attention.head_parts, of_rows = op->attention.row_parts;
+	double share = of_heads > 1 ? (double)parts_up(heads, of_heads) / (double)heads : 1;
+	double uneven, pairs = pairs_of_head(op, &uneven);
+	return of_rows > 1 && pairs > 0 ? share * fmin(uneven / pairs / (double)of_rows, 1) : share;
 }
 
 static void attention_cost(const struct rh_op *op, double products, struct rh_op_cost *cost)

@@ -111,6 +111,35 @@ const struct op_def op_transpose = {
         .flops = {RH_TRANSPOSE_Y, 1},
 };
 
+static void check_quantise_rows(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_QUANTISE_ROWS_X];
+	require(check, is_act(x.dtype), "quantise_rows: x is neither F32 nor BF16");
+	shape(check, RH_QUANTISE_ROWS_SCALE, RH_F32, x.rows, 1, "quantise_rows: scale is not (r,1) F32");
+	shape(check, RH_QUANTISE_ROWS_Y, RH_E4M3, x.rows, x.cols, "quantise_rows: y is not shaped as x, or not E4M3");
+}
+
+static void oracle_quantise_rows(const struct rh_op *op)
+{
+	struct rh_view x = op->operand[RH_QUANTISE_ROWS_X], scale = op->operand[RH_QUANTISE_ROWS_SCALE];
+	for (int64_t r = 0; r < x.rows; r++) {
+		float most = 0;
+		for (int64_t c = 0; c < x.cols; c++)
+			most = larger(most, (float)get(x, r, c));
+		float by = rh_power_scale(most, RH_E4M3_LARGEST);
+		put(scale, r, 0, (double)by);
+		for (int64_t c = 0; c < x.cols; c++)
+			put_eight(op->operand[RH_QUANTISE_ROWS_Y], r, c, (float)get(x, r, c) / by);
+	}
+}
+
+const struct op_def op_quantise_rows = {
+        .info = {"quantise_rows", 3, {IN("x"), OUT("scale"), OUT("y")}},
+        .check = check_quantise_rows,
+        .oracle = oracle_quantise_rows,
+        .flops = {RH_QUANTISE_ROWS_X, 4},
+};
+
 static void check_types(struct check *check)
 {
 	const struct rh_view *view = check->op->operand;

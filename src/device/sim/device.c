@@ -169,9 +169,32 @@ static const struct rh_device_ops sim_ops = {
         .host_queue = device_host_queue,
 };
 
+/* FLOP/s of products in attention of long texts, forward or backward, whichever is slower. */
+static double attention_rate(const struct rh_hardware_device *device, enum rh_dtype dtype)
+{
+	enum { ROWS = 1 << 16, HEADS = 16, DIM = 64 };
+	struct rh_op op = {.kind = RH_OP_ATTENTION};
+	struct rh_view rows = rh_view_of(NULL, dtype, ROWS, HEADS * DIM);
+	op.attention.heads = op.attention.kv_heads = HEADS;
+	op.attention.documents = 1;
+	op.attention.longest = ROWS;
+	double least = HUGE_VAL;
+	for (int i = 0; i < 2; i++, op.kind = RH_OP_ATTENTION_BACKWARD) {
+		for (int n = RH_ATTENTION_Q; n <= RH_ATTENTION_V; n++)
+			op.operand[n] = rows, op.operand[n].data = &op; /* nobody reads it */
+		least = fmin(least, rh_op_cost(&op).product_flops / rh_sim_op_seconds(device, &op, 1));
+	}
+	return least;
+}
+
 struct rh_device_grain rh_sim_grain(const struct rh_hardware_device *device)
 {
-	return device->on_host_cores ? (struct rh_device_grain){0} : rh_device_gpu_grain();
+	struct rh_device_grain grain = rh_device_gpu_grain();
+	if (device->on_host_cores)
+		return (struct rh_device_grain){0};
+	grain.attention_flops = RH_LAUNCH_MOST_S * attention_rate(device, RH_BF16);
+	grain.plain_attention_flops = RH_LAUNCH_MOST_S * attention_rate(device, RH_F32);
+	return grain;
 }
 
 int64_t rh_sim_stream_capacity(const struct rh_hardware_device *device)
