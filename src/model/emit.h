@@ -150,6 +150,9 @@ int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x) RH_MU
  * left them. x and `head` as above. */
 int rh_stage_recompute(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state,
                        const struct rh_head_out *head) RH_MUST;
+/* The same in parts, upwards. x: of the first part. Nothing else is emitted on the arena between them, but what is given back. */
+int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_view x, struct rh_stage_state *state,
+                            const struct rh_head_out *head) RH_MUST;
 /* Launches nothing: only places the stage's rows, in the arenas of their fates and those that are deferred. */
 void rh_stage_place(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state);
 

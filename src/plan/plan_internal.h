@@ -7,7 +7,8 @@
 #include "plan/run_plan.h"
 
 /* How stages are cut, where the user does not: by time (rh_partition_make, rh_partition_long_rounds), as large as memory allows, or a layer
- * each, or a layer each below a fused stage. Stages that are bound to devices: by PACI's partitioner alone, by it and the schedule's own order, or by weight. */
+ * each, or a layer each below a fused stage. Stages that are bound to devices: by PACI's partitioner alone, by it and the schedule's own
+ * order, or by weight. */
 enum cutter {
 	CUT_FOR_ROUNDS,
 	CUT_FOR_LONG_ROUNDS,
@@ -27,8 +28,8 @@ struct choice {
 	int64_t round; /* micro-batches in a round */
 	enum cutter cutter;
 	int halvings;    /* how often a device's memory is halved before stages are cut for it; 0: they may take all of it */
-	int fused;         /* with CUT_BELOW_FUSED: the fused stage's first layer */
-	enum saves saves;  /* likewise */
+	int fused;       /* with CUT_BELOW_FUSED: the fused stage's first layer */
+	enum saves saves;
 	int stages_most; /* most stages that host memory allows; 0: any number */
 	int spill;       /* what lies on NVMe: bits of enum rh_spill */
 	enum rh_plain plain;

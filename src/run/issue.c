@@ -254,7 +254,8 @@ static void begin_activations(struct run_device *on, const struct rh_command *co
 static int forward(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_head_out head = results(on, command->operands.result);
-	begin_activations(on, command, command->target);
+	if (command->lo == command->stage.lo)
+		begin_activations(on, command, command->target);
 	return rh_stage_forward_part(&on->emit, part_of(command), &on->pass, boundary_view(on, command->lo, command->operands.x),
 	                             boundary_view(on, command->hi, command->operands.y), &head);
 }
@@ -262,13 +263,14 @@ static int forward(struct run_device *on, const struct rh_command *command)
 static int recompute(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_head_out head = results(on, command->operands.result);
-	begin_activations(on, command, command->source);
-	if (command->source.room == RH_ROOM_DEFERRED) { /* from here on operands of deferred weight gradients are kept there */
+	int is_first = command->lo == command->stage.lo;
+	if (is_first)
+		begin_activations(on, command, command->source);
+	if (is_first && command->source.room == RH_ROOM_DEFERRED) /* from here on operands of deferred weight gradients are kept there */
 		on->deferred_arena = arena_of(on, command->source);
-		on->emit.deferred = &on->deferred_arena;
-	}
-	int rc = rh_stage_recompute(&on->emit, command->lo, command->hi, boundary_view(on, command->lo, command->operands.x), &on->state,
-	                            &head);
+	on->emit.deferred = command->source.room == RH_ROOM_DEFERRED ? &on->deferred_arena : NULL;
+	int rc = rh_stage_recompute_part(&on->emit, part_of(command), boundary_view(on, command->lo, command->operands.x), &on->state,
+	                                 &head);
 	on->emit.deferred = NULL;
 	return rc;
 }

@@ -228,6 +228,7 @@ struct lower_slot {
 	int64_t step;
 	int64_t weights; /* where its stage's begin in the room */
 	int adds;        /* to uploaded sums: a layer's first backward waits for its own alone */
+	int by_layer;    /* no slot computes while its weights go up: in its first micro-batch a layer waits for its own alone */
 };
 
 static inline int lower_lane(int device, enum rh_stream stream)
@@ -299,6 +300,7 @@ static inline struct rh_place lower_nowhere(void)
  * lower_bulk_begin  uploads the slot's weights in the gaps of the device's slot before, and lays that slot's gradients into this slot's
  *                   gaps; begins this slot's gradient sums
  * lower_bulk_gap    before micro-batch number k of the slot: sends down the gradients of this gap
+ * lower_bulk_weights  the next command reads these layers' weights, which it waits for, where the slot's layers wait one by one
  * lower_bulk_sums   the next command adds to this layer's sums, which it waits for
  * lower_bulk_layer  a layer's gradients are final in this slot
  * lower_bulk_end    the slot is over
@@ -307,6 +309,7 @@ static inline struct rh_place lower_nowhere(void)
  * lower_bulk_keep   first: the device's first slot in this call, NULL: none. Another slot's upload that was begun ahead is dropped */
 void lower_bulk_begin(struct lower_slot *slot);
 void lower_bulk_gap(struct lower_slot *slot, int64_t k);
+void lower_bulk_weights(struct lower_slot *slot, int lo, int hi);
 void lower_bulk_sums(struct lower_slot *slot, int layer);
 void lower_bulk_layer(struct lower_slot *slot, int layer);
 void lower_bulk_end(struct lower_slot *slot);

@@ -11,7 +11,8 @@
  * once, layer by layer as they become final: what comes next on the device needs their place. They come the same way: a layer's first
  * backward waits for its own sums alone.
  *
- * A synchronous step's first slots have no slot before. Their blocks go up in any order, each as soon as it is updated. */
+ * A synchronous step's first slots have no slot before. Their blocks go up in any order, each as soon as it is updated, and in their first
+ * micro-batch each layer waits for its own alone. */
 #include "run/lower.h"
 
 #include "core/minmax.h"
@@ -205,9 +206,16 @@ static void send_weights(struct lower_slot *slot)
 		send_blocks(slot);
 }
 
-/* Computation waits for the uploads that it reads. */
-static void await_weights(struct lower_slot *slot)
+/* Computation waits for the uploads that it reads. Where no slot computes meanwhile, each layer's first waits for its own alone; but what
+ * is made of the weights once is made of all of them. */
+static void await_weights(struct lower_slot *slot, int is_leading)
 {
+	const struct lowering *to = slot->lowering;
+	enum rh_slot_kind kind = slot->slot->kind;
+	slot->by_layer = is_leading && to->call.trains && to->options->planned.chunks <= 1 && !to->options->plan->plain_bytes &&
+	                 kind != RH_SLOT_INFER && kind != RH_SLOT_WEIGHT_GRADIENT;
+	if (slot->by_layer)
+		return;
 	(void)lay_out(slot);
 	for (int b = 0; b < slot->lowering->options->model->blocks; b++)
 		if (slot->lowering->offset[b] >= 0)
@@ -242,12 +250,13 @@ static void make_plain(struct lower_slot *slot)
 static void upload_weights(struct lower_slot *slot)
 {
 	struct lower_device *on = slot->state;
+	int is_leading = on->ahead.kind >= 0 || !on->gaps;
 	if (on->ahead.kind >= 0)
 		slot->weights = on->ahead.weights; /* lower_bulk_keep made sure that the uploads begun ahead are of this slot */
 	else
 		send_weights(slot);
 	on->ahead.kind = -1;
-	await_weights(slot);
+	await_weights(slot, is_leading);
 	make_plain(slot);
 }
 
@@ -357,6 +366,18 @@ static int sum_of(const struct lower_slot *slot, int l, int which)
 	const struct rh_model *model = slot->lowering->options->model;
 	int b = model->layer[l].block[which];
 	return b >= 0 && model->block[b].trainable ? 2 * b + model->layer[l].use[which] : -1;
+}
+
+void lower_bulk_weights(struct lower_slot *slot, int lo, int hi)
+{
+	const struct rh_model *model = slot->lowering->options->model;
+	if (!slot->by_layer)
+		return;
+	(void)lay_out(slot);
+	for (int l = lo; l < hi; l++)
+		for (int which = 0, b; which < 2; which++)
+			if ((b = model->layer[l].block[which]) >= 0 && slot->lowering->offset[b] >= 0)
+				compute_after(slot, slot->state->weights.sent[b]);
 }
 
 void lower_bulk_sums(struct lower_slot *slot, int l)

@@ -304,17 +304,27 @@ static struct rh_place carried_place(const struct micro *micro, int lo, int hi, 
 	return here(micro, RH_ROOM_CACHE, 0, first - begin, bytes);
 }
 
-/* Adds a command for each run of layers whose output a later slot reads; for a slot with results only one. */
+/* The slot's first micro-batch, whose layers wait for their weights one by one. */
+static int awaits_weights(const struct micro *micro)
+{
+	return micro->slot->by_layer && micro->is_first;
+}
+
+/* Adds a command for each run of layers whose output a later slot reads; for a slot with results only one. Layers that wait for their
+ * weights one by one have one each. */
 static void forward(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
 	struct lower_device *on = slot->state;
 	const struct rh_executor_options *options = slot->lowering->options;
 	int lo = slot->slot->lo, hi = slot->slot->hi, trains = slot->lowering->call.trains, infers = slot->slot->kind == RH_SLOT_INFER;
+	int16_t saving = -1;
 	for (int from = lo, l = infers ? hi : lo + 1; l <= hi; l++) {
 		int readers = infers ? 0 : rh_boundary_readers(options->plan, trains, l);
-		if (!readers && l < hi)
+		if (!readers && l < hi && !awaits_weights(micro))
 			continue;
+		if (awaits_weights(micro))
+			lower_bulk_weights(slot, from, l);
 		struct rh_command command = computation(micro, RH_COMMAND_FORWARD);
 		command.lo = from;
 		command.hi = l;
@@ -326,11 +336,12 @@ static void forward(struct micro *micro, int16_t x)
 		command.target = !trains              ? cache_place(micro, from, l)
 		                 : micro->shape->keys ? carried_place(micro, from, l, CARRIED)
 		                                      : kept_place(micro);
-		if (trains && saves(micro))
-			command.operands.saving = take(slot, &on->saving, RH_STREAM_COMPUTE);
+		if (trains && saves(micro) && from == lo)
+			saving = take(slot, &on->saving, RH_STREAM_COMPUTE);
+		command.operands.saving = saving;
 		int64_t made = lower_add(slot->lowering, &command);
-		if (command.operands.saving >= 0)
-			send_saved(micro, command.operands.saving, made);
+		if (saving >= 0 && l == hi)
+			send_saved(micro, saving, made);
 		if (x >= 0)
 			on->boundary.read[x] = made;
 		if (infers)
@@ -348,6 +359,22 @@ static void forward(struct micro *micro, int16_t x)
 static int awaits_sums(const struct micro *micro)
 {
 	return micro->slot->adds && micro->is_first;
+}
+
+/* Adds commands for the layers from the bottom up: one for all, or, where each waits for its weights, one for each. */
+static void run_up(struct micro *micro, const struct rh_command *all, int16_t x)
+{
+	const struct lower_slot *slot = micro->slot;
+	for (int lo = slot->slot->lo, hi; lo < slot->slot->hi; lo = hi) {
+		hi = awaits_weights(micro) ? lo + 1 : slot->slot->hi;
+		if (awaits_weights(micro))
+			lower_bulk_weights(micro->slot, lo, hi);
+		struct rh_command command = *all;
+		command.lo = lo;
+		command.hi = hi;
+		command.operands.x = lo == slot->slot->lo ? x : -1;
+		lower_add(slot->lowering, &command);
+	}
 }
 
 /* Adds commands for the layers from the top down: one for all, or, where sums come or become final, one for each. Returns the last. */
@@ -396,12 +423,13 @@ static void backward(struct micro *micro, int16_t x, int16_t saving)
 		lower_bulk_sums(slot, program_slot->hi - 1); /* a head's gradient comes with its loss */
 	if (recomputes) {
 		struct rh_command command = computation(micro, RH_COMMAND_RECOMPUTE);
-		command.operands.x = x;
 		command.operands.result = result;
 		command.operands.saving = saving;
 		command.source = places ? kept : deferred;
 		command.target = here(micro, RH_ROOM_ARENA, 0, 0, 0);
-		lower_add(slot->lowering, &command);
+		run_up(micro, &command, x);
+	} else if (awaits_weights(micro)) {
+		lower_bulk_weights(slot, program_slot->lo, program_slot->hi);
 	}
 	if (above >= 0)
 		lower_await(slot->lowering, lower_lane_of(slot, RH_STREAM_COMPUTE), above_up, RH_WAIT_NEEDS);
