@@ -28,7 +28,8 @@ struct choosing {
 	enum rh_plain plain;   /* of what is tried now */
 	int some_have_no_room; /* of what was tried, for plain matrices */
 	double fastest_s, tie;
-	int fused;       /* the lowest first layer of a fused stage; 0: all plans are one stage */
+	int fused;        /* the lowest first layer of a fused stage; 0: all plans are one stage */
+	int is_one_stage; /* some plan is */
 	int is_too_slow; /* the latest plan is slower than any memory saved is worth */
 };
 
@@ -121,6 +122,7 @@ static int rank(struct choosing *at, struct candidate *now)
 	at->is_too_slow = now->balanced.step_s > at->fastest_s * (1 + worth_memory);
 	if (now->stages.backward_stages > 1 && (!at->fused || now->stages.backward[0].lo < at->fused))
 		at->fused = now->stages.backward[0].lo;
+	at->is_one_stage |= now->stages.backward_stages == 1;
 	int saves = (double)now->bytes.total <= (1 - much_memory) * (double)at->best.bytes.total;
 	if (first || now->balanced.step_s < at->best.balanced.step_s * (1 - at->tie) || (saves && !at->is_too_slow)) {
 		struct candidate before = at->best;
@@ -154,37 +156,6 @@ static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutt
 		return rc == RH_DOES_NOT_FIT ? 0 : rc;
 	}
 	return 0;
-}
-
-/* Stages that save activations: with each level the fewest rounds that fit. With few micro-batches stages of one layer that save nothing
- * are considered elsewhere, and large fused ones wait for their weights. */
-static int consider_saves(struct choosing *at)
-{
-	struct planning *planning = at->planning;
-	const struct rh_config *config = planning->request->config;
-	int64_t given = config->round_micro_batches, count = planning->executor.train_micro_batches;
-	int rc = 0, least = count > rh_roundpipe_default_round(count, 1) ? SAVES_NONE : SAVES_HALF;
-	if (!at->best.choice.round || !at->fused || config->spill & RH_SPILL_ACTIVATIONS || !planning_may_save(planning))
-		return 0;
-	if (!planning->saves)
-		rc = planning_weigh_saves(planning);
-	for (int saves = SAVES_ALL; !rc && saves >= least; saves--) {
-		const struct choice choice = {.round = given ? given : count,
-		                              .fused = at->fused,
-		                              .saves = (enum saves)saves,
-		                              .plain = at->plain,
-		                              .spill = at->best.choice.spill};
-		struct candidate now = {.cap_bytes = -1};
-		rc = planning_try_saves(planning, choice, &now);
-		if (!rc)
-			rc = rank(at, &now);
-		candidate_free(&now);
-		if (rc == RH_DOES_NOT_FIT) {
-			rh_error_clear();
-			rc = 0;
-		}
-	}
-	return rc;
 }
 
 static int consider(struct choosing *at, int64_t round, enum cutter cutter)
@@ -281,6 +252,86 @@ static int consider_plain(struct choosing *at)
 	return rc ? rc : consider_shorter(at);
 }
 
+/* ---- stages that save activations ---- */
+
+/* In the fewest rounds that fit, below a fused stage that begins at layer `fused` or above. */
+static int consider_saved(struct choosing *at, int fused, enum saves saves)
+{
+	struct planning *planning = at->planning;
+	int64_t given = planning->request->config->round_micro_batches, count = planning->executor.train_micro_batches;
+	int spill = planning->request->config->spill;
+	const struct choice choice = {.round = given ? given : count,
+	                              .fused = fused,
+	                              .saves = saves,
+	                              .plain = at->plain,
+	                              .spill = spill & RH_SPILL_AUTO ? 0 : spill};
+	struct candidate now = {.cap_bytes = -1};
+	int rc = planning_try_saves(planning, choice, &now);
+	if (!rc)
+		rc = rank(at, &now);
+	candidate_free(&now);
+	if (rc == RH_DOES_NOT_FIT) {
+		rh_error_clear();
+		rc = 0;
+	}
+	return rc;
+}
+
+/* All levels below a fused stage as large as fits. With few micro-batches stages that save nothing are considered elsewhere. */
+static int consider_saves(struct choosing *at, int fused, int is_short)
+{
+	int rc = 0;
+	for (int saves = SAVES_ALL; !rc && saves >= (is_short ? SAVES_HALF : SAVES_NONE); saves--)
+		rc = consider_saved(at, fused, (enum saves)saves);
+	return rc;
+}
+
+/* Below smaller fused stages, of 1, 2, 3, 4, 6, 8, 12, ... layers: a large one waits for its weights, and its gradients come late. */
+static int consider_smaller_fused(struct choosing *at, int fused)
+{
+	int rc = 0, top = at->planning->costs.layers - 1;
+	for (int below = 1; !rc && below < top - fused; below *= 2)
+		for (int layers = below; !rc && layers < top - fused && layers < 2 * below; layers += below > 1 ? below / 2 : 1)
+			rc = consider_saves(at, top - layers, 1);
+	return rc;
+}
+
+/* The best few go behind the plans that are there. */
+static void add_plans(struct choosing *at, int few, struct candidate out[RH_RUN_PLANS_MOST], int *count)
+{
+	int room = (int)rh_min(few, RH_RUN_PLANS_MOST - *count);
+	for (int i = -1; i < at->others; i++) {
+		struct candidate *now = i < 0 ? &at->best : &at->other[i];
+		if (room-- > 0 && now->choice.round)
+			out[(*count)++] = *now;
+		else
+			candidate_free(now);
+	}
+}
+
+/* The other plans stay: the recurrence does not know of drives, nor of copies that compete. */
+static int add_saves(const struct choosing *others, struct candidate out[RH_RUN_PLANS_MOST], int *count)
+{
+	enum { FEW = 4 };
+	struct planning *planning = others->planning;
+	const struct choosing none = {.planning = planning, .best = {.cap_bytes = -1}, .plain = others->plain, .tie = others->tie};
+	struct choosing at = none;
+	int64_t micro_batches = planning->executor.train_micro_batches;
+	int is_short = micro_batches <= rh_roundpipe_default_round(micro_batches, 1);
+	if (!*count || planning->request->config->spill & RH_SPILL_ACTIVATIONS || !planning_may_save(planning))
+		return 0;
+	int rc = planning_weigh_saves(planning);
+	if (!rc && others->fused)
+		rc = consider_saves(&at, others->fused, is_short);
+	int fits = others->is_one_stage || at.best.choice.round;
+	add_plans(&at, SAVES, out, count);
+	at = none;
+	if (!rc && is_short && fits)
+		rc = consider_smaller_fused(&at, others->is_one_stage ? 1 : others->fused);
+	add_plans(&at, FEW, out, count);
+	return rc;
+}
+
 int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS_MOST], int *count)
 {
 	const struct rh_run_request *request = planning->request;
@@ -294,13 +345,11 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 	int rc = consider_all(&at);
 	if (!rc)
 		rc = consider_plain(&at);
-	if (!rc)
-		rc = consider_saves(&at);
 	if (at.best.choice.round)
 		out[(*count)++] = at.best;
 	for (int i = 0; i < at.others; i++)
 		out[(*count)++] = at.other[i];
-	return rc;
+	return rc ? rc : add_saves(&at, out, count);
 }
 
 int planning_other_cuts(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count)
