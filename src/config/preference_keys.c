@@ -124,8 +124,8 @@ static int check_run(const struct rh_config *config, const struct config_entry *
 	if (config->packing)
 		return config_entry_fail(given_of(given, "packing"), "has no meaning beside loss_type: rows are their answers; remove it "
 		                                                     "(nothing is padded anyway)");
-	if (config->mode != RH_MODE_LOCAL)
-		return config_entry_fail(given_of(given, "mode"), "loss_type works on one machine (mode: local) so far");
+	if (config->mode != RH_MODE_LOCAL && config->mode != RH_MODE_SYNC_PP)
+		return config_entry_fail(given_of(given, "mode"), "loss_type works in modes local and sync-pp so far");
 	if (is_kto && given_of(given, "train_sampling_strategy") && config->train_sampling_strategy == RH_SAMPLING_RANDOM)
 		return config_entry_fail(given_of(given, "train_sampling_strategy"),
 		                         "kto compares rows that follow one another: sequential, or remove it");

@@ -100,6 +100,7 @@ int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limit
 		rc = rh_grow(&batch->span, &batch->capacity[8], documents * RH_SPANS, sizeof *batch->span);
 	if (!rc && limits->judged)
 		rc = rh_grow(&batch->reference, &batch->capacity[9], documents, sizeof *batch->reference);
+	batch->is_judged = limits->judged > 0;
 	if (!rc && limits->pixels)
 		rc = rh_grow(&batch->pixel, &batch->capacity[6], tokens * (size_t)limits->pixels, sizeof *batch->pixel);
 	return rc;
@@ -254,7 +255,6 @@ int rh_batch_outline(const struct rh_dataset *dataset, const int64_t *rows, int6
 		return rc;
 	batch->tokens = batch->documents = batch->trained = batch->longest = 0;
 	batch->is_typed = dataset->objective.is_typed;
-	batch->is_judged = dataset->judged != NULL;
 	batch->pixels = dataset->images ? rh_images_pixels(dataset->images) : 0;
 	batch->start[0] = 0;
 	for (int64_t i = 0; i < count; i++)
@@ -276,6 +276,8 @@ int rh_batch_has_room(const struct rh_batch *batch)
 	int has = batch->tokens > 0 && batch->documents > 0 && batch->longest > 0 && batch->longest <= batch->tokens;
 	for (int i = 0; i < 5; i++)
 		has &= items[i] >= 0 && (uint64_t)items[i] <= batch->capacity[i];
+	if (batch->is_judged)
+		has &= (uint64_t)batch->documents * RH_SPANS <= batch->capacity[8] && (uint64_t)batch->documents <= batch->capacity[9];
 	return has;
 }
 
@@ -288,6 +290,20 @@ static int are_within(const int32_t *item, int64_t items, int64_t least, int64_t
 	return are;
 }
 
+/* Head rows of documents follow one another, and all of an answer's come last. */
+static int spans_are_sound(const struct rh_batch *batch)
+{
+	int64_t end = batch->trained;
+	int are = 1;
+	for (int64_t d = batch->documents - 1; d >= 0; d--) {
+		const int32_t *span = batch->span + d * RH_SPANS;
+		are &= span[RH_SPAN_FIRST] >= 0 && span[RH_SPAN_ANSWER] >= span[RH_SPAN_FIRST] && span[RH_SPAN_ANSWER] <= end &&
+		       span[RH_SPAN_TOKENS] > 0 && span[RH_SPAN_ROLE] >= RH_ROLE_REJECTED && span[RH_SPAN_ROLE] <= RH_ROLE_MISMATCHED;
+		end = span[RH_SPAN_FIRST];
+	}
+	return are && end == 0;
+}
+
 int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary, int64_t outputs)
 {
 	int is = batch->start[0] == 0 && batch->start[batch->documents] == batch->tokens;
@@ -295,7 +311,7 @@ int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary, int64_t 
 		int64_t length = (int64_t)batch->start[d + 1] - batch->start[d];
 		is &= length > 0 && length <= batch->longest;
 	}
-	return is && are_within(batch->ids, batch->tokens, 0, vocabulary) &&
+	return is && (!batch->is_judged || spans_are_sound(batch)) && are_within(batch->ids, batch->tokens, 0, vocabulary) &&
 	       are_within(batch->position, batch->tokens, 0, batch->longest) &&
 	       are_within(batch->head_row, batch->trained, 0, batch->tokens) && are_within(batch->target, batch->trained, 0, outputs);
 }

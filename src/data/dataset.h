@@ -192,7 +192,7 @@ struct rh_batch {
 	int32_t *sample;    /* (documents) the dataset's row that each belongs to */
 	int32_t *span;      /* (documents, RH_SPANS) of struct rh_judged */
 	float *reference;   /* (documents) */
-	int is_judged;      /* there are these two */
+	int is_judged;      /* there are these two: rh_batch_reserve's limits say so */
 	int names_samples;  /* set by the caller: `sample` is sent with the batch */
 	uint32_t draw;      /* set by the caller: of hidden tokens, epoch + 1; 0: an evaluation, always the same */
 	size_t capacity[10]; /* of the arrays, in items */

@@ -169,7 +169,8 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 	forecast_check_close(check);
 	if (!rc && input->steps)
 		rc = count_products(&session, input, out);
-	if (!rc && input->steps && rh_preference_refers(&config->preference) && session.plan.executor.schedule->update != RH_UPDATE_LOCAL)
+	if (!rc && input->steps && rh_preference_refers(&config->preference) && config->boxes < 2 &&
+	    session.plan.executor.schedule->update != RH_UPDATE_LOCAL)
 		rc = forecast_run_reference(&session, input, zeros, &out->reference_tokens_per_second);
 	if (!rc) {
 		out->plan = session.plan.stages;

@@ -496,7 +496,9 @@ void rh_model_judge(struct rh_model *model, const struct rh_preference *preferen
 {
 	model->preference = *preference;
 	model->dropout = 0;
-	model->layer[model->layers - 1].carried.columns = (int64_t)sizeof(float) / rh_dtype_bytes(model->dtype, 1);
+	struct rh_layer *head = &model->layer[model->layers - 1];
+	if (head->kind == RH_LAYER_HEAD)
+		head->carried.columns = (int64_t)sizeof(float) / rh_dtype_bytes(model->dtype, 1);
 }
 
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)

@@ -45,8 +45,8 @@ static int64_t message_bytes(const struct rh_run_request *request)
 	if (!request->order)
 		return 0;
 	int64_t links = (config->box > 1) + (config->box < config->boxes), losses = work->train_micro_batches * 4 * work->train.head_rows,
-	        data = batch_bytes(work, 0) - losses,
-	        evaluated = work->infer_micro_batches * 4 * (2 * infer->tokens + infer->documents + 1 + 2 * infer->head_rows);
+	        data = batch_bytes(work, 0) - losses, judged = config->preference.answers ? infer->documents * (RH_SPANS + 1) : 0,
+	        evaluated = work->infer_micro_batches * 4 * (2 * infer->tokens + infer->documents + 1 + 2 * infer->head_rows + judged);
 	/* of flushed steps box k of N has the data of N - k + 2 */
 	int64_t ahead = request->order->orders_boxes ? config->boxes - config->box + 1 : 0;
 	int64_t steps =

@@ -138,8 +138,11 @@ static void wave_free(struct wave *wave)
 static int reserve_batch(const struct rh_session *session, struct rh_batch *batch)
 {
 	const struct rh_micro_shape *shape = &session->work.infer;
-	const struct rh_batch_limits limits = {
-	        .tokens = shape->tokens, .documents = shape->documents, .trained = shape->head_rows, .longest = shape->longest};
+	const struct rh_batch_limits limits = {.tokens = shape->tokens,
+	                                       .documents = shape->documents,
+	                                       .trained = shape->head_rows,
+	                                       .longest = shape->longest,
+	                                       .judged = session->config->preference.answers ? shape->documents : 0};
 	return session->box.number ? rh_batch_reserve(batch, &limits) : 0;
 }
 
@@ -343,14 +346,17 @@ int rh_evaluate_logps(struct rh_session *session, const struct rh_dataset *datas
                       float *logps)
 {
 	struct tally tally = {.preference = &dataset->preference, .logps = logps};
-	return run_rows(session, dataset, each, NULL, progress, &tally);
+	const struct rh_mode_part *part = &rh_session_mode(session)->part;
+	int rc = run_rows(session, dataset, each, NULL, progress, &tally);
+	int64_t documents = dataset->rows * dataset->preference.answers;
+	return rc || !part->share_tally ? rc : part->share_tally(session, logps, documents * (int64_t)sizeof *logps);
 }
 
 int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
                 struct rh_progress *progress, struct rh_evaluation *out)
 {
 	struct tally tally = {.labels = rh_task_classifies(dataset->objective.task) ? dataset->objective.labels : 0,
-	                      .preference = dataset->judged ? &dataset->preference : NULL};
+	                      .preference = dataset->preference.answers ? &dataset->preference : NULL};
 	double began = rh_clock_seconds();
 	int rc = 0;
 	if (tally.labels && !(tally.pair = rh_alloc((size_t)(tally.labels * tally.labels), sizeof *tally.pair)))

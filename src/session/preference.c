@@ -7,6 +7,7 @@
 #include "core/minmax.h"
 #include "core/text.h"
 #include "session/evaluate.h"
+#include "session/mode.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -209,7 +210,7 @@ static int read_references(const char *path, const struct rh_text *line, struct 
 
 int rh_reference_pass(struct rh_session *session, struct rh_dataset *set, int64_t each, struct rh_progress *progress)
 {
-	float *logps = rh_alloc((size_t)set->documents, sizeof *logps);
+	float *logps = rh_alloc((size_t)(set->rows * set->preference.answers), sizeof *logps);
 	int rc = logps ? rh_evaluate_logps(session, set, each, progress, logps) : -ENOMEM;
 	if (!rc)
 		set_references(set, (const char *)logps);
@@ -222,18 +223,25 @@ int rh_reference_find(struct rh_session *session, const char *path, struct rh_da
 {
 	const struct rh_config *config = session->config;
 	struct rh_text line = {0};
-	int rc = describe(session, train, held_out, &line), found = rc ? rc : read_references(path, &line, train, held_out);
-	rh_text_free(&line);
-	int64_t rows = train->rows + (held_out ? held_out->rows : 0);
-	*is_made = !found;
+	int rc = 0, found = 1;
+	if (!session->box.number) { /* it has the rows, and sends their references with them */
+		rc = describe(session, train, held_out, &line);
+		found = rc ? rc : read_references(path, &line, train, held_out);
+		rh_text_free(&line);
+	}
 	if (found < 0)
 		return found;
-	if (found) {
+	const struct rh_mode_steps *mode = &rh_session_mode(session)->steps;
+	int64_t rows = train->rows + (held_out ? held_out->rows : 0), all = found;
+	rc = mode->agree ? mode->agree(session, found, &all) : 0;
+	if (rc < 0)
+		return rc;
+	*is_made = !all && !session->box.number;
+	if (all && !session->box.number)
 		rh_note("reference: log-probabilities of %" PRId64 " rows read from %s", rows, path);
+	if (all)
 		return 0;
-	}
-	rh_note("reference: the log-probabilities of %" PRId64 " rows by the model as it stands before step 1, in one pass%s",
-	        rows,
+	rh_note("reference: the log-probabilities of %" PRId64 " rows by the model as it stands before step 1, in one pass%s", rows,
 	        config->adapter_name_or_path ? " (that is the base with its adapter; LLaMA-Factory takes the base alone)" : "");
 	rc = rh_reference_pass(session, train, config->per_device_train_batch_size, progress);
 	if (!rc && held_out)

@@ -29,7 +29,7 @@ int rh_reference_workload(const struct rh_config *config, const struct rh_datase
 
 /* Gives `train` and `held_out` (NULL: nothing is evaluated) their references: by the file `path` where it was made of this model and these
  * rows, else by a pass of the model as it stands. *is_made: it was a pass, and the file is to be written (rh_reference_save). `path` NULL:
- * there is none. */
+ * there is none. Of several boxes the first has them, and the file. */
 int rh_reference_find(struct rh_session *session, const char *path, struct rh_dataset *train, struct rh_dataset *held_out,
                       struct rh_progress *progress, int *is_made) RH_MUST;
 /* The same by a pass alone. */

@@ -1,4 +1,4 @@
-/* Boxes that train a ViT and a BERT together: what one box trains, bit for bit, and the same evaluations. */
+/* Boxes that train a ViT, a BERT, and a model on preferences together: what one box trains, bit for bit, and the same evaluations. */
 #include "cli/sync_boxes.h"
 
 #define CLASSES "tests/reference/data/images/classes"
@@ -103,7 +103,9 @@ static void check_losses(const struct scratch *scratch, int box)
 {
 	FILE *file[2] = {fopen(path_of("%s/out0/metrics.jsonl", scratch->dir), "r"),
 	                 fopen(path_of("%s/out%d/metrics.jsonl", scratch->dir, box), "r")};
-	static const char *const names[] = {"loss", "grad_norm", "eval_loss", "trained_tokens"};
+	static const char *const names[] = {
+	        "loss",           "grad_norm",      "eval_loss", "trained_tokens",      "rewards/margins", "rewards/chosen",
+	        "logps/rejected", "log_odds_ratio", "kl",        "eval_rewards/margins"};
 	char line[2][4096];
 	int lines = 0;
 	assert_true(file[0] && file[1]);
@@ -194,6 +196,31 @@ static void test_a_berts_masked_words(void **state)
 	check_texts("BertForMaskedLM");
 }
 
+/* The first box has the rows and their reference, which it sends with them; the last judges them. */
+static void check_preferences(const char *rows, const char *keys)
+{
+	struct scratch scratch;
+	char data[512];
+	scratch_open(&scratch);
+	copy_model(scratch.dir);
+	check_ok(rename(path_of("%s/hf", scratch.dir), path_of("%s/model", scratch.dir)));
+	edit_file(path_of("%s/model/config.json", scratch.dir), "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+	edit_file(path_of("%s/model/config.json", scratch.dir), "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4");
+	edit_file(path_of("%s/model/config.json", scratch.dir), "\"layer_types\"", "\"unused\"");
+	snprintf(data, sizeof data,
+	         "train_file: tests/reference/preference/%s.jsonl\nvalidation_file: tests/reference/preference/%s.jsonl\n", rows, rows);
+	check_sync(&scratch, data, keys);
+	scratch_close(&scratch);
+}
+
+static void test_preferences(void **state)
+{
+	(void)state;
+	check_preferences("pairs", "loss_type: [sigmoid, sft]\nmax_length: 64\n");
+	check_preferences("plain", "loss_type: orpo\nmax_length: 64\n");
+	check_preferences("judged", "loss_type: kto\nmax_length: 64\ntrain_sampling_strategy: sequential\n");
+}
+
 int main(void)
 {
 	run_prepare = boxes_limit_time;
@@ -201,6 +228,7 @@ int main(void)
 	        cmocka_unit_test(test_a_vit),
 	        cmocka_unit_test(test_a_berts_classes),
 	        cmocka_unit_test(test_a_berts_masked_words),
+	        cmocka_unit_test(test_preferences),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -377,6 +377,7 @@ static void test_what_cannot_be_is_refused_in_a_line(void **state)
 	        {"pairs", "--loss_type sigmoid,orpo", "orpo is a loss by itself"},
 	        {"pairs", "--loss_type sigmoid,sigmoid", "named twice"},
 	        {"pairs", "--loss_type dpo", "'dpo' is sigmoid here"},
+	        {"pairs", "--loss_type sigmoid --mode paci --boxes 2 --box 1 --link_above listen:127.0.0.1:1", "local and sync-pp"},
 	        {"pairs", "--loss_type sigmoid,sft --loss_weights 1", "1 numbers for 2 losses"},
 	        {"pairs", "--loss_type exo_pair", "label_smoothing above 0"},
 	        {"pairs", "--loss_type robust --label_smoothing 0.5", "below 0.5"},

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* A micro-batch's arrays of 32-bit integers, one after the other. */
-enum { ARRAYS = 6 };
+/* A micro-batch's arrays of 32-bit numbers, one after the other. */
+enum { ARRAYS = 8 };
 struct array {
 	int32_t *item;
 	int64_t items;
@@ -15,10 +15,12 @@ struct array {
 
 static struct array array_of(const struct rh_batch *batch, int which)
 {
+	int64_t judged = batch->is_judged ? batch->documents : 0;
 	const struct array all[ARRAYS] = {
 	        {batch->ids, batch->tokens},          {batch->position, batch->tokens},
 	        {batch->start, batch->documents + 1}, {batch->head_row, batch->trained},
-	        {batch->target, batch->trained},      {batch->sample, batch->names_samples ? batch->documents : 0}};
+	        {batch->target, batch->trained},      {batch->sample, batch->names_samples ? batch->documents : 0},
+	        {batch->span, judged * RH_SPANS},     {(int32_t *)(void *)batch->reference, judged}};
 	return all[which];
 }
 
@@ -155,7 +157,8 @@ void box_shapes_of(const struct rh_batch *batches, int64_t count, int64_t *shape
 static int check_batch(const struct rh_session *session, const struct rh_batch *batch, int64_t m)
 {
 	const struct rh_model_config *model = session->model_config;
-	if (rh_batch_is_sound(batch, model->vocab_size, rh_model_outputs(model)))
+	int64_t answers = session->config->preference.answers;
+	if (rh_batch_is_sound(batch, model->vocab_size, rh_model_outputs(model)) && (!answers || batch->documents % answers == 0))
 		return 0;
 	return rh_fail(-EPROTO, "micro-batch %lld from box 1 is not one of this model's", (long long)m);
 }

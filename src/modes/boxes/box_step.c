@@ -47,6 +47,7 @@ static int hear_evaluations(struct rh_mode_run *run, const struct run_facts *fac
 	run->course->eval_every = facts->eval_every;
 	run->data->held_out.rows = facts->eval_rows; /* without the rows themselves */
 	run->data->held_out.objective = rh_session_objective(run->session);
+	run->data->held_out.preference = run->session->config->preference;
 	work->infer = (struct rh_micro_shape){.tokens = facts->eval_tokens,
 	                                      .documents = facts->eval_documents,
 	                                      .longest = facts->eval_longest,
@@ -84,13 +85,15 @@ int box_share_run(struct rh_mode_run *run)
 	run->data->steps_per_epoch = facts.steps_per_epoch;
 	run->data->train.rows = facts.rows;
 	run->data->train.tokens = facts.tokens;
+	run->data->train.preference = run->session->config->preference;
 	run->data->targets = facts.targets;
 	run->course->lr.warmup_steps = facts.warmup;
 	run->course->save_every = facts.save_every;
 	*work = (struct rh_workload){.train = {.tokens = facts.micro_tokens,
 	                                       .documents = facts.micro_documents,
 	                                       .longest = facts.micro_longest,
-	                                       .head_rows = facts.micro_head_rows},
+	                                       .head_rows = facts.micro_head_rows,
+	                                       .judged = run->session->config->preference.answers ? facts.micro_documents : 0},
 	                             .train_micro_batches = facts.micro_batches};
 	return hear_evaluations(run, &facts, work);
 }
