@@ -213,6 +213,17 @@ static void set_attention(const struct rh_emit *emit, const struct rh_traits *tr
 	op->attention.direction = traits->direction;
 }
 
+static void set_dropout(const struct rh_emit *emit, int layer, int64_t keys, struct rh_op *op)
+{
+	op->attention.p = emit->drop.attention;
+	op->attention.seed = emit->seed;
+	op->attention.step = emit->step;
+	op->attention.micro_batch = emit->micro_batch;
+	op->attention.site = emit_own_site(emit, layer, RH_OWN_ATTENTION);
+	op->attention.first_q = (uint32_t)emit->shape.first;
+	op->attention.first_k = (uint32_t)(emit->shape.first + emit->shape.tokens - keys);
+}
+
 static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
 {
 	const struct rh_layer *of = &emit->model->layer[layer];
@@ -255,6 +266,7 @@ static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_v
 	set_attention(emit, &emit->model->layer[layer].traits, &op);
 	if (emit->shape.keys)
 		append(emit, layer, &in.k, &in.v);
+	set_dropout(emit, layer, in.k.rows, &op);
 	op.operand[RH_ATTENTION_Q] = in.q;
 	op.operand[RH_ATTENTION_K] = in.k;
 	op.operand[RH_ATTENTION_V] = in.v;
@@ -362,6 +374,7 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 		op.operand[RH_ATTENTION_BACKWARD_DK_SUM] = sums_of(emit, in.k, 0);
 		op.operand[RH_ATTENTION_BACKWARD_DV_SUM] = sums_of(emit, in.k, 1);
 	}
+	set_dropout(emit, layer, in.k.rows, &op);
 	op.operand[RH_ATTENTION_BACKWARD_Q] = in.q;
 	op.operand[RH_ATTENTION_BACKWARD_K] = in.k;
 	op.operand[RH_ATTENTION_BACKWARD_V] = in.v;

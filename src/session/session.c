@@ -347,6 +347,7 @@ static int set_preference(const struct rh_session *session)
 	if (!session->machine && session->lora && session->model->dropout != 0)
 		rh_note("lora_dropout: off, as in TRL with losses over preferences, also where it is given");
 	session->model->dropout = 0;
+	session->model->drop = (struct rh_model_dropout){0};
 	return 0;
 }
 
@@ -383,6 +384,8 @@ static int open_session(int trains, struct rh_session *out)
 	}
 	if (!rc && trains)
 		rc = set_load_balancing(out);
+	if (!rc && trains)
+		rc = rh_session_set_dropout(out);
 	if (!rc && trains)
 		rc = set_preference(out);
 	if (!rc && trains)
