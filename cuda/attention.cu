@@ -224,13 +224,19 @@ static struct attention_args args_of(const struct rh_op *op)
 		a.ahead = (int)(a.window ? a.window - 1 : all);
 	a.scale = op->attention.scale;
 	a.scale_log2 = op->attention.scale * 1.442695040888963f;
+	a.drops = op->attention.p > 0;
+	a.first_q = op->attention.first_q;
+	a.first_k = op->attention.first_k;
+	if (a.drops)
+		a.dropout = dropout_key_of(rh_attention_drop_key(op->attention.seed, op->attention.site), 0, op->attention.micro_batch,
+		                           op->attention.step, op->attention.p);
 	return a;
 }
 
 static int can_mma(const struct attention_args *a)
 {
 	const struct rh_view views[] = {a->q, a->k, a->v, a->o, a->d_o, a->dq, a->dk, a->dv};
-	int can = rh_attention_uses_tensor_cores(a->q.dtype, a->dim);
+	int can = !a->drops && rh_attention_uses_tensor_cores(a->q.dtype, a->dim);
 	for (const struct rh_view &view : views)
 		can = can && (!view.data || rh_rows_aligned(view.data, view.stride, sizeof(rh_bf16)));
 	return can;

@@ -155,6 +155,7 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_forward_rows(struct 
 			      shrink = expf(largest[r] - base);
 			s[r] = expf(s[r] - base);
 			sum[r] = sum[r] * shrink + s[r];
+			s[r] *= attention_kept(a, at.head, t.q0 + t.first + at.warp_row + r, t.k0 + j + at.lane);
 			largest[r] = top;
 			RH_UNROLL
 			for (int n = 0; n < COLUMNS; n++)
@@ -208,7 +209,9 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dq(struct attention_
 		RH_UNROLL
 		for (int r = 0; r < ROWS; r++)
 			s[r] = attention_sees(a, t, t.first + at.warp_row + r, j + at.lane)
-			               ? expf(s[r] * a.scale - lse[r]) * (dp[r] - delta[r])
+			               ? expf(s[r] * a.scale - lse[r]) *
+			                         (dp[r] * attention_kept(a, at.head, t.q0 + t.first + at.warp_row + r, t.k0 + j + at.lane) -
+			                          delta[r])
 			               : 0;
 		add_weighted(dq, s, tiles, tiles.streamed, a.dim);
 	}
@@ -245,8 +248,10 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attenti
 			RH_UNROLL
 			for (int r = 0; r < ROWS; r++) {
 				int seen = there && attention_sees(a, t, i + lane, t.first + warp_row + r);
+				float kept = seen ? attention_kept(a, head, t.q0 + i + lane, t.k0 + t.first + warp_row + r) : 0;
 				s[r] = seen ? expf(s[r] * a.scale - lse) : 0;
-				dp[r] = s[r] * (dp[r] - delta);
+				dp[r] = s[r] * (dp[r] * kept - delta);
+				s[r] *= kept;
 			}
 			add_weighted(dv, s, tiles, tiles.streamed2, a.dim);
 			add_weighted(dk, dp, tiles, tiles.streamed, a.dim);

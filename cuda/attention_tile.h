@@ -2,6 +2,7 @@
 #ifndef RH_CUDA_ATTENTION_TILE_H
 #define RH_CUDA_ATTENTION_TILE_H
 
+#include "cuda/philox.h"
 #include "cuda/rh_cuda.h"
 
 /* What a launch takes: so many heads (of kernels that own keys, key heads) from first_head on, and of each tiles [first, end). */
@@ -22,7 +23,10 @@ struct attention_args {
 	int head_parts, row_parts;       /* of struct rh_op */
 	int dim, heads, kv_heads, group; /* group: query heads that read one key head */
 	int documents;
-	int window, ahead;       /* window: 0 if all earlier keys are seen; ahead: how many later ones are */
+	int window, ahead; /* window: 0 if all earlier keys are seen; ahead: how many later ones are */
+	int drops;         /* of probabilities: the plain kernels alone */
+	uint32_t first_q, first_k;
+	struct dropout_key dropout;
 	float scale, scale_log2; /* scale_log2: scale / ln 2, as exponentials are taken to base 2 */
 };
 
@@ -148,6 +152,17 @@ template <int ROWS, int WARP_ROWS> RH_DEVICE int attention_block_find(const stru
 RH_DEVICE int attention_sees(const struct attention_args &a, const struct attention_tile &t, int i, int j)
 {
 	return j >= attention_first_key(a, t, i) && j < attention_end_key(a, t, i);
+}
+
+/* What the probability of query row `row` and key row `key` is multiplied with. */
+RH_DEVICE float attention_kept(const struct attention_args &a, int head, int row, int key)
+{
+	if (!a.drops)
+		return 1;
+	struct dropout_key at = a.dropout;
+	uint32_t k = a.first_k + (uint32_t)key;
+	at.site = a.first_q + (uint32_t)row;
+	return kept_bits(at, (uint32_t)head << 22 | k / 4) >> k % 4 & 1 ? at.scale : 0;
 }
 
 /* Key j is seen by queries [attention_first_query, attention_end_query), where that is not empty. */

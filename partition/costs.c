@@ -79,6 +79,7 @@ static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena
 	                        .shape = *at->shape,
 	                        .micro = (char *)(uintptr_t)RH_ALIGN,
 	                        .dropout = at->model->dropout,
+	                        .drop = at->model->drop,
 	                        .loss_scale = 1,
 	                        .weights = at->weights,
 	                        .gradient = at->gradient,

@@ -113,6 +113,7 @@ static int64_t emit_stage(struct stage_planner *at, enum pass pass, const struct
 	                       .deferred = at->request->deferral && !infer && pass != PASS_FORWARD ? &deferred : NULL,
 	                       .shape = *shape,
 	                       .dropout = infer ? 0 : model->dropout,
+	                       .drop = infer ? (struct rh_model_dropout){0} : model->drop,
 	                       .loss_scale = 1,
 	                       .plain = at->plain == PLAIN_IN_ROOM ? &somewhere : NULL,
 	                       .cache_rows = at->request->cache_rows};

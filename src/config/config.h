@@ -219,6 +219,7 @@ struct rh_config {
 	int64_t fluidpipe_idle_steps, fluidpipe_idle_store, fluidpipe_idle_spill;
 	double fluidpipe_idle_task_scale, fluidpipe_idle_distillation_scale, fluidpipe_idle_dropout;
 	char *fluidpipe_idle_replay;
+	int model_dropout;    /* the model's own dropout is applied in training */
 	struct rh_list parts; /* join: directories */
 	enum rh_link_dtype link_dtype;
 	int tie_word_embeddings;                              /* mode sync-pp */

@@ -101,6 +101,8 @@ const struct config_key config_keys[] = {
 	    .help = "steps instead of epochs; -1: by epochs"),
 	KEY(KEY_CHOICE, train_sampling_strategy, VERB_RUNS, .fallback = "random", .choices = WORDS("random", "sequential"),
 	    .help = "order of the rows in an epoch: shuffled or as in the file"),
+	KEY(KEY_BOOL, model_dropout, VERB_RUNS, .fallback = "false",
+	    .help = "true drops in training what the model's config.json says, such as attn_pdrop, embd_pdrop and resid_pdrop"),
 	KEY(KEY_SEED, seed, VERB_MODEL, .fallback = "42", .most = 0x1p63, .help = "seed of initialisation, dropout and sampling"),
 	KEY(KEY_SEED, data_seed, VERB_DATA, .most = 0x1p63, .help = "seed of the order of the rows; unset: seed"),
 

@@ -128,6 +128,13 @@ enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
  * these so many parts of the blocks of rows. No bit depends on them.
  * sink (1,heads) act or absent: a head's logit of one more key, unscaled, whose value is 0; every query sees it (gpt-oss). */
 enum rh_attention_direction { RH_ATTENTION_CAUSAL, RH_ATTENTION_BOTH };
+/* With p above 0 probabilities are dropped, and those that are kept divided by 1 - p; lse is that of all. Of query row i, key row j
+ * and a head, word j' % 4 of Philox(rh_attention_drop_key; head << 22 | j' / 4, i', micro_batch, step) decides, as of DROPOUT, with
+ * i' = first_q + i and j' = first_k + j. There are fewer than 1,024 heads then, and fewer than 2^24 keys. */
+static inline uint64_t rh_attention_drop_key(uint64_t seed, uint32_t site)
+{
+	return seed + ((uint64_t)site + 1) * 0x9E3779B97F4A7C15u;
+}
 enum { RH_OP_MAX_HEAD_DIM = 256 };
 enum {
 	RH_ATTENTION_Q,
@@ -558,6 +565,10 @@ struct rh_op {
 			float scale;
 			enum rh_attention_direction direction;
 			int64_t head_parts, row_parts;
+			float p; /* 0: nothing is dropped, and what follows is not read */
+			uint32_t step;
+			uint64_t seed;
+			uint32_t micro_batch, site, first_q, first_k;
 		} attention; /* and its backward */
 		struct {
 			uint64_t seed;

@@ -215,8 +215,20 @@ static void set_attention(const struct rh_emit *emit, const struct rh_traits *tr
 
 static void split_launch(const struct rh_model *model, struct rh_op *op)
 {
-	int uses_tensor_cores = rh_attention_uses_tensor_cores(model->dtype, op->operand[RH_ATTENTION_Q].cols / op->attention.heads);
+	int uses_tensor_cores =
+	        op->attention.p == 0 && rh_attention_uses_tensor_cores(model->dtype, op->operand[RH_ATTENTION_Q].cols / op->attention.heads);
 	rh_attention_split(op, uses_tensor_cores ? model->attention_flops : model->plain_attention_flops);
+}
+
+static void set_dropout(const struct rh_emit *emit, int layer, int64_t keys, struct rh_op *op)
+{
+	op->attention.p = emit->drop.attention;
+	op->attention.seed = emit->seed;
+	op->attention.step = emit->step;
+	op->attention.micro_batch = emit->micro_batch;
+	op->attention.site = emit_own_site(emit, layer, RH_OWN_ATTENTION);
+	op->attention.first_q = (uint32_t)emit->shape.first;
+	op->attention.first_k = (uint32_t)(emit->shape.first + emit->shape.tokens - keys);
 }
 
 static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
@@ -259,6 +271,7 @@ static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_v
 	set_attention(emit, &emit->model->layer[layer].traits, &op);
 	if (emit->shape.keys)
 		append(emit, layer, &in.k, &in.v);
+	set_dropout(emit, layer, in.k.rows, &op);
 	op.operand[RH_ATTENTION_Q] = in.q;
 	op.operand[RH_ATTENTION_K] = in.k;
 	op.operand[RH_ATTENTION_V] = in.v;
@@ -367,6 +380,7 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 		op.operand[RH_ATTENTION_BACKWARD_DK_SUM] = sums_of(emit, in.k, 0);
 		op.operand[RH_ATTENTION_BACKWARD_DV_SUM] = sums_of(emit, in.k, 1);
 	}
+	set_dropout(emit, layer, in.k.rows, &op);
 	op.operand[RH_ATTENTION_BACKWARD_Q] = in.q;
 	op.operand[RH_ATTENTION_BACKWARD_K] = in.k;
 	op.operand[RH_ATTENTION_BACKWARD_V] = in.v;

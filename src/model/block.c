@@ -147,6 +147,15 @@ static void norm_of_sum(struct rh_emit *emit, int index, struct rh_view x, void 
 	emit_norm(emit, norm, s->view[RH_ROW_X2], h, s->view[RH_ROW_NORM + RH_NORM_MLP]);
 }
 
+/* sum = x + what dropout leaves of what the half makes of h. */
+static void half_dropped(struct rh_emit *emit, int index, enum rh_half_place which, struct rh_view x, struct rh_view h, struct rh_view sum,
+                         struct rh_activations *s)
+{
+	struct rh_view made = emit_act(emit, sum.rows, sum.cols);
+	(void)half_of(&emit->model->layer[index], which)->forward(emit, index, h, (struct rh_view){0}, made, s);
+	emit_dropout(emit, (struct emit_drop){index, (int)which, emit->drop.residual}, made, x, sum);
+}
+
 /* y of x, and of h = norm(x) where the half reads that; y absent: it is not made. Returns what is still to be added to x to make y, or
  * NULL. */
 static void *half_forward(struct rh_emit *emit, int index, enum rh_half_place which, struct rh_view x, struct rh_view h, struct rh_view y,
@@ -154,13 +163,22 @@ static void *half_forward(struct rh_emit *emit, int index, enum rh_half_place wh
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_half *half = half_of(layer, which);
-	if (layer->traits.residual == RH_RESIDUAL_PRE)
+	int drops = emit->drop.residual > 0;
+	if (layer->traits.residual == RH_RESIDUAL_PRE && drops && y.data)
+		half_dropped(emit, index, which, x, h, y, s);
+	else if (layer->traits.residual == RH_RESIDUAL_PRE)
 		return half->forward(emit, index, h, x, y, s);
+	if (layer->traits.residual == RH_RESIDUAL_PRE)
+		return NULL;
+	RH_ASSERT(!drops || layer->traits.residual == RH_RESIDUAL_POST);
 	struct emit_norm norm = emit_norm_of(emit, index, behind(which));
 	int made = RH_ROW_MADE + (int)which, stats = RH_ROW_NORM + (int)behind(which), norms = y.data || emit_wants(s, RH_ROW_SET(stats));
 	if (layer->traits.residual == RH_RESIDUAL_POST) {
 		struct rh_view sum = emit_wanted(s, made);
-		emit_add_apart(emit, x, half->forward(emit, index, x, x, sum, s), sum);
+		if (drops && sum.data)
+			half_dropped(emit, index, which, x, x, sum, s);
+		else
+			emit_add_apart(emit, x, half->forward(emit, index, x, x, sum, s), sum);
 		if (norms)
 			emit_norm(emit, norm, s->view[made], y.data ? y : h, s->view[stats]);
 		return NULL;
@@ -216,7 +234,12 @@ static void half_backward(struct rh_emit *emit, int index, enum rh_half_place wh
 		        &(struct emit_norm_gradient){
 		                .x = s->view[RH_ROW_MADE + which], .stats = s->view[RH_ROW_NORM + behind(which)], .dy = dy, .dx = d});
 	}
-	half->backward(emit, index, s, d, dx);
+	struct rh_view made = d; /* the gradient of what the half made */
+	if (emit->drop.residual > 0) {
+		made = emit_act(emit, d.rows, d.cols);
+		emit_dropout(emit, (struct emit_drop){index, (int)which, emit->drop.residual}, d, (struct rh_view){0}, made);
+	}
+	half->backward(emit, index, s, made, dx);
 	if (rh_residual_norms_input(residual)) {
 		struct emit_norm norm = emit_norm_of(emit, index, before(which));
 		input = emit_operand(emit, s, RH_ROW_INPUT + (int)which);

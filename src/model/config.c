@@ -320,15 +320,30 @@ static int check_swiglu(const json_t *json, const char *where)
 	return rc;
 }
 
-/* Dropout of the model's own is not applied: a run's is that of its adapters. */
-static int tell_dropout(const json_t *json, const char *where, const struct rh_family *family, const char *standard)
+static int parse_rate(const json_t *json, const char *where, const char *key, float *out)
 {
-	const char *key = rh_family_key(family, standard);
-	double dropout = 0;
-	int rc = rh_json_real(json, key, where, RH_JSON_OPTIONAL, &dropout);
-	if (!rc && dropout != 0)
-		rh_warn_once("%s: %s %g is not applied", where, key, dropout);
+	double rate = (double)*out;
+	int is_there = key && !json_is_null(json_object_get(json, key));
+	int rc = is_there ? rh_json_real(json, key, where, RH_JSON_OPTIONAL, &rate) : 0;
+	if (!rc && !(rate >= 0 && rate < 1))
+		rc = rh_fail(-EINVAL, "%s: %s %g is no share from 0 to below 1", where, key, rate);
+	*out = (float)rate;
 	return rc;
+}
+
+/* The model's own: `model_dropout` of a run applies it. A classifier's is the residual's where the file does not say. */
+static int parse_dropout(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	const struct rh_family *family = out->family;
+	struct rh_model_dropout *to = &out->dropout;
+	to->embedding = to->attention = to->residual = (float)family->silent_dropout;
+	int rc = parse_rate(json, where, rh_family_key(family, "attention_dropout"), &to->attention);
+	if (!rc && family->embedding_dropout)
+		rc = parse_rate(json, where, rh_family_key(family, "hidden_dropout"), &to->residual);
+	if (!rc && family->embedding_dropout)
+		rc = parse_rate(json, where, family->embedding_dropout, &to->embedding);
+	to->head = family->head_dropout ? to->residual : 0;
+	return rc ? rc : parse_rate(json, where, family->head_dropout, &to->head);
 }
 
 static int parse_kinds(const json_t *json, const char *where, struct rh_model_config *out)
@@ -375,9 +390,7 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	if (!rc)
 		rc = parse_eos(json, where, out->family->silent.eos, out);
 	if (!rc)
-		rc = tell_dropout(json, where, out->family, "attention_dropout");
-	if (!rc)
-		rc = tell_dropout(json, where, out->family, "hidden_dropout");
+		rc = parse_dropout(json, where, out);
 	if (!rc)
 		rc = rh_json_string(json, "torch_dtype", where, RH_JSON_OPTIONAL, &old);
 	if (!rc)

@@ -17,6 +17,12 @@ struct rh_layer_config {
 	unsigned char is_delta;     /* it has the gated delta rule in place of attention */
 };
 
+/* Shares of a model's own that training drops: of the embedding, of attention's probabilities, of what each half adds to the residual, of
+ * the rows that a classifier reads. */
+struct rh_model_dropout {
+	float embedding, attention, residual, head;
+};
+
 /* The gated delta rule's sizes; 0: the family has none. */
 struct rh_delta_config {
 	int64_t key_heads, heads, key, value, taps;
@@ -51,7 +57,8 @@ struct rh_model_config {
 	double embedding_scale;  /* 0: 1 */
 	double residual_factor;  /* of what each half adds to the residual; 0: 1 */
 	double logits_divisor;   /* 0: 1 */
-	int64_t window;          /* most keys that a query of a windowed layer sees */
+	struct rh_model_dropout dropout;
+	int64_t window; /* most keys that a query of a windowed layer sees */
 	struct rh_delta_config delta;
 	struct rh_layer_config layer[RH_MOST_LAYERS];
 	int64_t bos_token_id, eos_token_id[8], eos_token_ids; /* bos -1: none */

@@ -162,6 +162,26 @@ void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y)
 	emit_op(emit, &op);
 }
 
+uint32_t emit_own_site(const struct rh_emit *emit, int layer, int own)
+{
+	return (uint32_t)(RH_SITE_OWN + RH_OWN_SITES * (emit->model->first_layer + layer) + own);
+}
+
+void emit_dropout(struct rh_emit *emit, struct emit_drop drop, struct rh_view x, struct rh_view add, struct rh_view y)
+{
+	struct rh_op op = {.kind = RH_OP_DROPOUT,
+	                   .dropout = {.seed = emit->seed,
+	                               .step = emit->step,
+	                               .micro_batch = emit->micro_batch,
+	                               .site = emit_own_site(emit, drop.layer, drop.own),
+	                               .p = drop.p,
+	                               .first_row = (uint32_t)emit->shape.first}};
+	op.operand[RH_DROPOUT_X] = x;
+	op.operand[RH_DROPOUT_ADD] = add;
+	op.operand[RH_DROPOUT_Y] = y;
+	emit_op(emit, &op);
+}
+
 void emit_fill(struct rh_emit *emit, struct rh_view y)
 {
 	struct rh_op op = {.kind = RH_OP_FILL};

@@ -81,9 +81,10 @@ struct rh_emit {
 	char *micro;                /* laid out as rh_micro_layout says */
 	uint32_t step, micro_batch; /* for dropout's counter */
 	uint64_t seed;
-	float dropout;           /* of adapters' inputs: the model's dropout in training, else 0 */
-	float loss_scale;        /* 1 / trained tokens of the step */
-	float micro_batch_share; /* 1 / micro-batches of the step: the weight of this one's load balancing loss */
+	float dropout;                /* of adapters' inputs: the model's dropout in training, else 0 */
+	struct rh_model_dropout drop; /* of the model's own: in training, else zeros */
+	float loss_scale;             /* 1 / trained tokens of the step */
+	float micro_batch_share;      /* 1 / micro-batches of the step: the weight of this one's load balancing loss */
 	/* of the stage that is being emitted, set by rh_stage_* */
 	struct rh_ropes ropes;
 	struct rh_view load; /* absent: the model has no load balancing loss */

@@ -54,6 +54,13 @@ void emit_base_product(struct rh_emit *emit, const struct rh_layer *layer, int t
 /* y (1,c) += sums over the rows of x: a bias's gradient. */
 void emit_column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
+/* y = add + what dropout leaves of x; add absent: that alone. y may be x. own: a number of a layer's own dropout, such as RH_OWN_END. */
+uint32_t emit_own_site(const struct rh_emit *emit, int layer, int own);
+struct emit_drop {
+	int layer, own;
+	float p;
+};
+void emit_dropout(struct rh_emit *emit, struct emit_drop drop, struct rh_view x, struct rh_view add, struct rh_view y);
 void emit_fill(struct rh_emit *emit, struct rh_view y);
 void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */
 void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view a);

@@ -153,7 +153,11 @@ struct rh_family {
 	int shrinks_residuals;  /* initial matrices that write to the residual are divided by the root of their number */
 	int is_scaled;          /* config.json has multipliers of the embedding, scores, halves and logits */
 	int is_hybrid;          /* config.json may speak of experts and of recurrent layers, which are refused */
-	int scales_embedding;   /* by the root of hidden_size, which is rounded to the weights' dtype */
+	/* config.json's words for what the embedding and a classifier drop; NULL: it drops nothing there. A family without the first has no
+	 * dropout of the residual either. */
+	const char *embedding_dropout, *head_dropout;
+	double silent_dropout; /* each, where the file says nothing */
+	int scales_embedding;  /* by the root of hidden_size, which is rounded to the weights' dtype */
 };
 
 /* The activation's name in hidden_act. */

@@ -272,6 +272,11 @@ void emit_declare_head(const struct rh_emit *emit, int index, struct emit_table 
 	emit_row(table, D_ROWS, act, rows, width, (struct emit_origin){RH_MAKER_BACKWARD, 0, 0});
 }
 
+static struct emit_drop head_drop(const struct rh_emit *emit)
+{
+	return (struct emit_drop){emit->model->layers - 1, RH_OWN_END, emit->drop.head};
+}
+
 void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, int learns, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
@@ -284,6 +289,8 @@ void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out 
 	struct rh_view h = emit_act(emit, rows, layer->width);
 	gather(emit, x, emit_micro(emit, at.head_row, rows), s->view[ROWS]);
 	head_rows(emit, h, s);
+	if (emit->drop.head > 0)
+		emit_dropout(emit, head_drop(emit), h, (struct rh_view){0}, h);
 	if (out->logits.data)
 		all_logits(emit, h, out->logits);
 	else if (learns && emit->shape.judged && emit->shape.chunks > 1)
@@ -343,6 +350,8 @@ void emit_head_backward(struct rh_emit *emit, struct rh_activations *s, struct r
 			emit_fill(emit, dx);
 		return;
 	}
+	if (emit->drop.head > 0)
+		emit_dropout(emit, head_drop(emit), s->view[D_ROWS], (struct rh_view){0}, s->view[D_ROWS]);
 	if (dense_out(&emit->model->layer[head]))
 		dense_backward(emit, s);
 	const struct emit_norm_gradient gradient = {
@@ -433,6 +442,11 @@ static void embed_patches(struct rh_emit *emit, struct rh_view y)
 	emit_gemm(emit, &(struct emit_product){.a = patches(emit), .b = weight, .trans_b = 1, .c = sum, .d = y});
 }
 
+static struct emit_drop embedding_drop(const struct rh_emit *emit)
+{
+	return (struct emit_drop){0, RH_OWN_END, emit->drop.embedding};
+}
+
 void emit_embedding(struct rh_emit *emit, struct rh_view y)
 {
 	int64_t mark = emit->arena->used;
@@ -446,6 +460,8 @@ void emit_embedding(struct rh_emit *emit, struct rh_view y)
 		struct emit_norm norm = emit_norm_of(emit, 0, RH_NORM_FINAL);
 		emit_norm(emit, norm, y, y, emit_norm_stats(emit->arena, norm, y.rows));
 	}
+	if (emit->drop.embedding > 0)
+		emit_dropout(emit, embedding_drop(emit), y, (struct rh_view){0}, y);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -477,6 +493,11 @@ void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 	int64_t mark = emit->arena->used;
 	if (!emit->model->block[layer->block[0]].trainable)
 		return;
+	if (emit->drop.embedding > 0) {
+		struct rh_view kept = emit_act(emit, dy.rows, dy.cols);
+		emit_dropout(emit, embedding_drop(emit), dy, (struct rh_view){0}, kept);
+		dy = kept;
+	}
 	if (layer->norm[RH_NORM_FINAL] >= 0)
 		dy = norm_backward(emit, dy);
 	for (int i = 0; i < count; i++) {

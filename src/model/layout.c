@@ -496,6 +496,7 @@ void rh_model_judge(struct rh_model *model, const struct rh_preference *preferen
 {
 	model->preference = *preference;
 	model->dropout = 0;
+	model->drop = (struct rh_model_dropout){0};
 	struct rh_layer *head = &model->layer[model->layers - 1];
 	if (head->kind == RH_LAYER_HEAD)
 		head->carried.columns = (int64_t)sizeof(float) / rh_dtype_bytes(model->dtype, 1);

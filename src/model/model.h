@@ -128,6 +128,8 @@ const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind
 /* Numbers for dropout's counter: modules of layers one after the other. A mixer's fifth linear and an MLP's fourth are beyond those of all
  * layers. */
 enum { RH_SITES = 7, RH_SITE_FIFTH = RH_SITES * (RH_MOST_LAYERS + 2), RH_SITE_GATING };
+/* Those of the model's own dropout lie beyond: of layer l RH_SITE_OWN + RH_OWN_SITES * l + one of these, the halves' own numbers first. */
+enum { RH_OWN_ATTENTION = 2, RH_OWN_END, RH_OWN_SITES, RH_SITE_OWN = 1 << 30 };
 
 /* The halves of a transformer layer (half.h). */
 enum rh_half_place { RH_MIXER, RH_MLP, RH_HALVES };
@@ -193,8 +195,9 @@ struct rh_model {
 	const struct rh_model_config *config; /* borrowed */
 	enum rh_dtype dtype;
 	int lora;
-	float dropout;             /* of adapters' inputs, in training */
-	enum rh_multiply multiply; /* set after creation, before anything is emitted; other than BF16 with dtype BF16 alone */
+	float dropout;                /* of adapters' inputs, in training */
+	struct rh_model_dropout drop; /* of its own, in training: zeros, unless the run applies its configuration's */
+	enum rh_multiply multiply;    /* set after creation, before anything is emitted; other than BF16 with dtype BF16 alone */
 	int64_t chunk;
 	int saves_narrow; /* layers' inputs lie in 8 bits between forward and backward (stage_plan.h); set as `multiply` is */
 	int64_t head_rows, head_rows_wanted; /* rows of logits made at once, 0: few; and the number that rh_model_cut wanted */

@@ -288,6 +288,11 @@ static int arrange_schedule(struct planning *planning)
 int planning_schedule(struct planning *planning)
 {
 	int rc = arrange_schedule(planning);
+	if (!rc && planning->executor.schedule->splits_backward && planning->request->model->drop.residual > 0)
+		rc = rh_fail(-EINVAL,
+		             "model_dropout: what a half adds to the residual is not dropped where backwards are split; choose another "
+		             "schedule than %s, or write model_dropout: false",
+		             planning->executor.schedule->name);
 	if (!rc)
 		rc = check_delay(planning);
 	return rc ? rc : choose_backward(planning);

@@ -237,6 +237,7 @@ static void begin_emission(struct run_device *on, const struct rh_command *comma
 	on->emit.shape = executor->lowering.batch[book->first + command->micro_batch].shape;
 	on->emit.micro = run_piece(on->room, RH_ROOM_MICRO, command->operands.micro);
 	on->emit.dropout = executor->trains ? executor->options.model->dropout : 0;
+	on->emit.drop = executor->trains ? executor->options.model->drop : (struct rh_model_dropout){0};
 	on->emit.loss_scale = book->loss_scale;
 	name_carried(on, &command->stage);
 	on->emit.micro_batch_share = 1 / (float)book->count;

@@ -320,6 +320,8 @@ static int open_session(int trains, struct rh_session *out)
 	if (!rc && trains)
 		rc = set_load_balancing(out);
 	if (!rc && trains)
+		rc = rh_session_set_dropout(out);
+	if (!rc && trains)
 		rc = set_preference(out);
 	if (!rc && trains)
 		rc = rh_chunks_check(config, out->model);

@@ -111,6 +111,8 @@ int rh_session_search(struct rh_session *session, const struct rh_workload *work
 int rh_session_clipping_devices(const struct rh_session *session);
 /* The stage of a block, bottom up, where forward and backward share stages. */
 int rh_session_stage_of(const struct rh_session *session, int block);
+/* Before it is planned: the model drops what the run's model_dropout asks for (model_dropout.c). */
+int rh_session_set_dropout(struct rh_session *session) RH_MUST;
 /* From now on the session's configuration has these forward_cuts, which are copied. */
 int rh_session_set_cuts(struct rh_session *session, const int64_t *cut, int64_t count) RH_MUST;
 /* The session's plan is a copy of this one, which may have been made for another session of the same run. */

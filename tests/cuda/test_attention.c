@@ -134,6 +134,23 @@ static void test_attention_plain_backward_equals_the_oracle(void **state)
 	cudaemu_release();
 }
 
+/* bf16 of the tensor cores' heads takes the plain kernels then, too. */
+static void test_attention_that_drops_equals_the_oracle(void **state)
+{
+	attention_drops = 0.3f;
+	test_attention_plain_equals_the_oracle(state);
+	test_attention_plain_backward_equals_the_oracle(state);
+	uint64_t seed = check_seed();
+	for (int i = 1; i < 4; i += 2) {
+		struct op_case forward = attention_case(&mma_shapes[i], RH_ATTENTION_CAUSAL, RH_BF16, 8, 0, &seed);
+		kernel_check(&forward, cuda_attention, &seed);
+		struct op_case backward = backward_case(&mma_shapes[i], RH_ATTENTION_CAUSAL, RH_BF16, 8, 0, &seed);
+		kernel_check(&backward, cuda_attention_backward, &seed);
+	}
+	attention_drops = 0;
+	cudaemu_release();
+}
+
 /* Lengths, heads and windows by chance. */
 static void test_attention_of_random_documents_equals_the_oracle(void **state)
 {
@@ -376,6 +393,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_attention_bf16_equals_the_oracle),
 	        cmocka_unit_test(test_attention_backward_bf16_equals_the_oracle),
+	        cmocka_unit_test(test_attention_that_drops_equals_the_oracle),
 	        cmocka_unit_test(test_attention_plain_equals_the_oracle),
 	        cmocka_unit_test(test_attention_plain_backward_equals_the_oracle),
 	        cmocka_unit_test(test_attention_of_random_documents_equals_the_oracle),

@@ -13,6 +13,20 @@ struct attention_shape {
 	int lq[8], lk[8]; /* rows of each document's q and k */
 };
 
+/* Above 0: the cases that are made from now on drop so much. What is kept is larger by 1 / (1 - p), and so is its error. */
+static float attention_drops;
+
+static inline void attention_put_dropout(struct op_case *c)
+{
+	c->op.attention.p = attention_drops;
+	c->op.attention.seed = 0x123456789abcdefu;
+	c->op.attention.step = 7;
+	c->op.attention.micro_batch = 3;
+	c->op.attention.site = 11;
+	c->op.attention.first_q = 5;
+	c->op.attention.first_k = 2;
+}
+
 /* Sinks from -1 to 3: from little to most of what a query sees. */
 static inline void attention_put_sinks(struct op_case *c, int operand, const struct attention_shape *s, enum rh_dtype dtype)
 {
@@ -52,6 +66,7 @@ static inline void attention_put_inputs(struct op_case *c, const struct attentio
 	for (int d = 0; d < s->documents; d++)
 		if (s->lq[d] > c->op.attention.longest)
 			c->op.attention.longest = s->lq[d];
+	attention_put_dropout(c);
 	attention_put_starts(c, RH_ATTENTION_START_Q, s, s->lq);
 	attention_put_starts(c, RH_ATTENTION_START_K, s, s->lk);
 	case_operand(c, RH_ATTENTION_Q, dtype, q_rows, s->heads * s->dim, pad, FILL_RANDOM);
@@ -70,7 +85,7 @@ static inline struct op_case attention_case(const struct attention_shape *s, enu
 	case_operand(&c, RH_ATTENTION_LSE, RH_F32, attention_rows(s, s->lq), s->heads, pad, FILL_POISON);
 	if (sinks)
 		attention_put_sinks(&c, RH_ATTENTION_SINK, s, dtype);
-	c.tolerance[RH_ATTENTION_O] = c.tolerance[RH_ATTENTION_LSE] = 0x1p-17;
+	c.tolerance[RH_ATTENTION_O] = c.tolerance[RH_ATTENTION_LSE] = attention_drops > 0 ? 0x1p-16 : 0x1p-17;
 	return c;
 }
 
@@ -101,7 +116,7 @@ static inline struct op_case attention_backward_case(const struct attention_shap
 	case_operand(&c, RH_ATTENTION_BACKWARD_DK, dtype, k_rows, narrow, pad, FILL_POISON);
 	case_operand(&c, RH_ATTENTION_BACKWARD_DV, dtype, k_rows, narrow, pad, FILL_POISON);
 	for (int i = RH_ATTENTION_BACKWARD_DELTA; i <= RH_ATTENTION_BACKWARD_DV; i++)
-		c.tolerance[i] = 0x1p-15;
+		c.tolerance[i] = attention_drops > 0 ? 0x1p-14 : 0x1p-15;
 	return c;
 }
 

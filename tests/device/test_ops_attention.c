@@ -45,6 +45,14 @@ static void test_attention_backward_equals_the_oracle(void **state)
 	}
 }
 
+static void test_attention_that_drops_equals_the_oracle(void **state)
+{
+	attention_drops = 0.3f;
+	test_attention_equals_the_oracle(state);
+	test_attention_backward_equals_the_oracle(state);
+	attention_drops = 0;
+}
+
 static void test_attention_reads_a_fused_projection(void **state)
 {
 	(void)state;
@@ -192,6 +200,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_attention_equals_the_oracle),
 	        cmocka_unit_test(test_attention_backward_equals_the_oracle),
+	        cmocka_unit_test(test_attention_that_drops_equals_the_oracle),
 	        cmocka_unit_test(test_attention_reads_a_fused_projection),
 	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),
 	        cmocka_unit_test(test_attention_in_runs_equals_it_at_once),

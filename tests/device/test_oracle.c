@@ -164,9 +164,12 @@ static void test_attention_backward_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	for (int64_t window = 0; window <= 3; window += 3) {
+	for (int round = 0; round < 4; round++) {
+		int64_t window = round % 2 * 3;
 		struct op_case f = {0}, b = {.seed = &seed, .op.kind = RH_OP_ATTENTION_BACKWARD};
 		attention_case(&f, window, &seed);
+		f.op.attention.p = round < 2 ? 0 : 0.4f;
+		f.op.attention.seed = 9;
 		b.op.attention = f.op.attention;
 		rh_op_oracle(&f.op);
 		for (int i = RH_ATTENTION_Q; i <= RH_ATTENTION_LSE; i++)
@@ -188,6 +191,37 @@ static void test_attention_backward_is_the_derivative(void **state)
 		case_free(&f);
 		case_free(&b);
 	}
+}
+
+/* Over many seeds what attention drops is made up for: o has the mean that it has without. The deviation of a mean of N is at most
+ * |v| sqrt(p / (1 - p) / N), as a row of probabilities sums up to 1: five of them. */
+static void test_attention_drops_without_a_bias(void **state)
+{
+	(void)state;
+	enum { SEEDS = 2000, ROWS = 8, COLS = 20 };
+	uint64_t seed = check_seed();
+	struct op_case f = {0};
+	double whole[ROWS][COLS], mean[ROWS][COLS] = {{0}}, dropped = 0;
+	attention_case(&f, 0, &seed);
+	rh_op_oracle(&f.op);
+	struct rh_view o = f.op.operand[RH_ATTENTION_O];
+	for (int r = 0; r < ROWS; r++)
+		for (int c = 0; c < COLS; c++)
+			whole[r][c] = case_get(o, r, c);
+	f.op.attention.p = 0.25f;
+	for (int n = 0; n < SEEDS; n++) {
+		f.op.attention.seed = (uint64_t)n;
+		rh_op_oracle(&f.op);
+		for (int r = 0; r < ROWS; r++)
+			for (int c = 0; c < COLS; c++)
+				mean[r][c] += case_get(o, r, c) / SEEDS;
+		dropped += case_get(o, 0, 0) == 0; /* the first query sees one key */
+	}
+	for (int r = 0; r < ROWS; r++)
+		for (int c = 0; c < COLS; c++)
+			assert_true(fabs(mean[r][c] - whole[r][c]) < 5 * sqrt(0.25 / 0.75 / SEEDS));
+	assert_true(fabs(dropped / SEEDS - 0.25) < 5 * sqrt(0.25 * 0.75 / SEEDS));
+	case_free(&f);
 }
 
 /* The second document of attention_case by a plain softmax: two queries, five keys. */
@@ -349,6 +383,7 @@ int main(void)
 	        cmocka_unit_test(test_rope_inverse_is_the_derivative),
 	        cmocka_unit_test(test_attention_backward_is_the_derivative),
 	        cmocka_unit_test(test_attention_is_a_softmax),
+	        cmocka_unit_test(test_attention_drops_without_a_bias),
 	        cmocka_unit_test(test_head_loss_gradients_are_the_derivative),
 	        cmocka_unit_test(test_head_loss_of_equal_logits_is_log_v),
 	        cmocka_unit_test(test_gemm_known_answer_in_every_layout),

@@ -1,6 +1,8 @@
 /* ATTENTION and its gradient. */
 #include "device/ops/def.h"
 
+#include "core/philox.h"
+
 #include <math.h>
 
 /* The operands that forward and backward share, and their parameters. */
@@ -22,6 +24,10 @@ static void check_attention_inputs(struct check *check, const int at[5])
 	require(check, documents >= 0 && check->op->attention.window >= 0, "attention: documents or window is negative");
 	require(check, check->op->attention.head_parts >= 0 && check->op->attention.row_parts >= 0, "attention: parts are negative");
 	require(check, check->op->attention.longest >= 0 && check->op->attention.longest <= q.rows, "attention: longest is not in [0, Tq]");
+	float p = check->op->attention.p;
+	require(check, p >= 0 && p < 1, "attention: p is not in [0, 1)");
+	require(check, p == 0 || (heads < 1024 && k.rows + (int64_t)check->op->attention.first_k < 1 << 24),
+	        "attention: heads or keys are too many to drop some");
 	shape(check, at[3], RH_I32, documents + 1, 1, "attention: start_q is not (documents+1,1) I32");
 	shape(check, at[4], RH_I32, documents + 1, 1, "attention: start_k is not (documents+1,1) I32");
 }
@@ -95,7 +101,8 @@ static void attention_cost(const struct rh_op *op, double products, struct rh_op
 {
 	double pairs = attention_pairs(op);
 	cost->product_flops = products * 2 * pairs * (double)op->operand[RH_ATTENTION_Q].cols;
-	cost->other_flops = pairs * (double)op->attention.heads * (SPECIAL + 4);
+	double drops = op->attention.p > 0 ? 40 : 0; /* a quarter of a block of Philox, and what it decides */
+	cost->other_flops = pairs * (double)op->attention.heads * (SPECIAL + 4 + drops);
 }
 
 /* Rows of one document. */
@@ -158,6 +165,20 @@ static double score(const struct query *query, int64_t key)
 	return dot(query, RH_ATTENTION_Q, RH_ATTENTION_K, key) * (double)query->op->attention.scale;
 }
 
+/* What a probability is multiplied with: 0, or 1 / (1 - p). */
+static double kept(const struct query *query, int64_t key)
+{
+	const struct rh_op *op = query->op;
+	double p = (double)op->attention.p;
+	if (p == 0)
+		return 1;
+	uint32_t at = op->attention.first_k + (uint32_t)key, head = (uint32_t)query->head << 22;
+	struct rh_philox_block block =
+	        rh_philox(rh_attention_drop_key(op->attention.seed, op->attention.site), head | at / 4,
+	                  op->attention.first_q + (uint32_t)query->row, op->attention.micro_batch, op->attention.step);
+	return rh_philox_unit(block.word[at % 4]) >= op->attention.p ? 1 / (1 - p) : 0;
+}
+
 static void forward(const struct query *query)
 {
 	const struct rh_op *op = query->op;
@@ -167,10 +188,10 @@ static void forward(const struct query *query)
 		largest = fmax(largest, score(query, key));
 	double sum = sink.data ? exp(get(sink, 0, query->head) - largest) : 0;
 	for (int64_t key = query->first_key; key < query->end_key; key++) {
-		double p = exp(score(query, key) - largest);
+		double p = exp(score(query, key) - largest), drop = kept(query, key);
 		sum += p;
 		for (int64_t i = 0; i < query->dim; i++)
-			o[i] += p * get(op->operand[RH_ATTENTION_V], key, query->k_col + i);
+			o[i] += p * drop * get(op->operand[RH_ATTENTION_V], key, query->k_col + i);
 	}
 	for (int64_t i = 0; i < query->dim; i++)
 		put(op->operand[RH_ATTENTION_O], query->row, query->q_col + i, sum > 0 ? o[i] / sum : 0);
@@ -214,14 +235,14 @@ static void backward_delta(const struct query *query)
 	put(query->op->operand[RH_ATTENTION_BACKWARD_DELTA], query->row, query->head, delta);
 }
 
-/* p = exp(score - lse), and ds = scale p (do . v - delta): the gradient of q . k. */
+/* p = exp(score - lse), and ds = scale p (drop do . v - delta): the gradient of q . k. Returns p drop, by which v is weighed. */
 static double probability(const struct query *query, int64_t key, double *ds)
 {
 	const struct rh_op *op = query->op;
 	double p = exp(score(query, key) - get(op->operand[RH_ATTENTION_BACKWARD_LSE], query->row, query->head));
-	double dp = dot(query, RH_ATTENTION_BACKWARD_DO, RH_ATTENTION_BACKWARD_V, key);
+	double drop = kept(query, key), dp = drop * dot(query, RH_ATTENTION_BACKWARD_DO, RH_ATTENTION_BACKWARD_V, key);
 	*ds = p * (dp - get(op->operand[RH_ATTENTION_BACKWARD_DELTA], query->row, query->head)) * (double)op->attention.scale;
-	return p;
+	return p * drop;
 }
 
 static void backward_dq(const struct query *query)

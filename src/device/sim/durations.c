@@ -58,9 +58,10 @@ static inline int visit_op(const struct rh_op *op, struct key *key, enum visit v
 	switch (op->kind) {
 	case RH_OP_ATTENTION:
 	case RH_OP_ATTENTION_BACKWARD:
-		same &= put(key, &words, op->attention.heads, visit) & put(key, &words, op->attention.kv_heads, visit) &
-		        put(key, &words, op->attention.documents, visit) & put(key, &words, op->attention.longest, visit) &
-		        put(key, &words, op->attention.window, visit) & put(key, &words, op->attention.direction, visit);
+		same &= put(key, &words, op->attention.p > 0, visit) & put(key, &words, op->attention.heads, visit) &
+		        put(key, &words, op->attention.kv_heads, visit) & put(key, &words, op->attention.documents, visit) &
+		        put(key, &words, op->attention.longest, visit) & put(key, &words, op->attention.window, visit) &
+		        put(key, &words, op->attention.direction, visit);
 		break;
 	case RH_OP_GEMM: /* square operands have equal shapes either way */
 		same &= put(key, &words, op->gemm.trans_a * 2 + op->gemm.trans_b, visit);

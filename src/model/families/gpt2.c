@@ -48,5 +48,7 @@ const struct rh_family family_gpt2 = {.architecture = "GPT2LMHeadModel",
                                                          {"ln_2", "ffn_norm"},
                                                          {"mlp.c_fc", "ffn_up"},
                                                          {"mlp.c_proj", "ffn_down"}}},
+                                      .embedding_dropout = "embd_pdrop",
+                                      .silent_dropout = 0.1,
                                       .transposes_linears = 1,
                                       .shrinks_residuals = 1};

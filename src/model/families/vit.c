@@ -51,6 +51,7 @@ const struct rh_family family_vit = {
                       {"rms_norm_eps", "layer_norm_eps"},
                       {"attention_dropout", "attention_probs_dropout_prob"},
                       {"hidden_dropout", "hidden_dropout_prob"}},
+        .embedding_dropout = "hidden_dropout_prob",
         .norm = RH_NORM_LAYER,
         .attention = {.direction = RH_ATTENTION_BOTH, .bias = RH_BIAS_ALL_BUT_QKV_AS_SAID},
         .mlp = {.activation = RH_ACT_GELU, .kind = RH_MLP_PLAIN}};

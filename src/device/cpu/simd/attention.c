@@ -6,7 +6,7 @@
 struct forward {
 	panel q, o;
 	float k[BLOCK * DEPTH], v[BLOCK * DEPTH];
-	float score[BLOCK][LANES];
+	float score[BLOCK][LANES], drop[BLOCK][LANES];
 	float largest[LANES], sum[LANES];
 	const void *q_row[LANES];
 	void *o_row[LANES];
@@ -44,6 +44,18 @@ SIMD_INLINE void online_softmax(struct forward *s, int64_t key, int64_t count, i
 		vf_store(&s->o[i][lane], vf_load(&s->o[i][lane]) * fade);
 }
 
+/* Probabilities that are summed up already lose what is dropped. */
+SIMD_INLINE void drop_some(const struct rh_op *op, const struct attention_task *task, struct forward *s, int64_t key, int64_t count)
+{
+	int64_t lanes = task->count * task->heads;
+	for (int64_t lane = 0; lane < lanes; lane++)
+		attention_drop(op, task->q0 + task->first + lane / task->heads, task->head + lane % task->heads, task->k0 + key, count,
+		               &s->drop[0][lane], LANES);
+	for (int64_t r = 0; r < count; r++)
+		for (int64_t lane = 0; lane < lanes; lane++)
+			s->score[r][lane] *= s->drop[r][lane];
+}
+
 SIMD_INLINE void visit_keys(const struct rh_op *op, const struct attention_task *task, struct forward *s, const int bf16)
 {
 	int64_t dim = task->dim, lanes = task->count * task->heads, vectors = (lanes + VF - 1) / VF;
@@ -63,6 +75,8 @@ SIMD_INLINE void visit_keys(const struct rh_op *op, const struct attention_task 
 			else
 				online_softmax(s, key, count, vector, dim, 0);
 		}
+		if (op->attention.p > 0)
+			drop_some(op, task, s, key, count);
 		product_run(&(struct product){s->v, 1, dim, s->score[0], s->o[0], dim, count, vectors, 1});
 	}
 }

@@ -4,6 +4,7 @@
 #ifndef RH_DEVICE_CPU_SIMD_ATTENTION_H
 #define RH_DEVICE_CPU_SIMD_ATTENTION_H
 
+#include "core/philox.h"
 #include "device/cpu/simd/act.h"
 #include "device/cpu/simd/product.h"
 
@@ -155,6 +156,21 @@ SIMD_INLINE void row_load(float *to, const void *row, int64_t dim, float scale, 
 {
 	for (int64_t i = 0; i < dim; i += VF)
 		vf_store(to + i, act_load(row, i, dim - i, bf16) * scale);
+}
+
+/* What probabilities are multiplied with: 0, or 1 / (1 - p). Of query row `row` and a head, keys from row `key` on; `step` floats apart. */
+static inline void attention_drop(const struct rh_op *op, int64_t row, int64_t head, int64_t key, int64_t count, float *to, int64_t step)
+{
+	uint64_t seed = rh_attention_drop_key(op->attention.seed, op->attention.site);
+	uint32_t first = op->attention.first_k + (uint32_t)key, query = op->attention.first_q + (uint32_t)row;
+	float p = op->attention.p, scale = 1.0f / (1.0f - p);
+	struct rh_philox_block block = {{0}};
+	for (uint32_t i = 0; i < (uint32_t)count; i++) {
+		uint32_t at = first + i;
+		if (!i || at % 4 == 0)
+			block = rh_philox(seed, (uint32_t)head << 22 | at / 4, query, op->attention.micro_batch, op->attention.step);
+		to[i * step] = rh_philox_unit(block.word[at % 4]) >= p ? scale : 0;
+	}
 }
 
 /* Keys that the lanes see: lane sees keys in (above, upto]. All lanes see [all_first, all_end), none sees outside [first, end). `first` is

@@ -7,7 +7,7 @@
 struct by_query {
 	panel q, d_o, dq;
 	float k[BLOCK * DEPTH], v[BLOCK * DEPTH];
-	float score[BLOCK][LANES], dp[BLOCK][LANES];
+	float score[BLOCK][LANES], dp[BLOCK][LANES], drop[BLOCK][LANES];
 	float lse[LANES], delta[LANES], scale[LANES];
 	const void *q_row[LANES], *do_row[LANES];
 	void *dq_row[LANES];
@@ -57,6 +57,19 @@ SIMD_INLINE void query_lanes(const struct rh_op *op, const struct attention_task
 	panel_clear(s->dq, dim);
 }
 
+/* dp of what was kept. */
+SIMD_INLINE void drop_query_gradient(const struct rh_op *op, const struct attention_task *task, struct by_query *s, int64_t key,
+                                     int64_t count)
+{
+	int64_t lanes = task->count * task->heads;
+	for (int64_t lane = 0; lane < lanes; lane++)
+		attention_drop(op, task->q0 + task->first + lane / task->heads, task->head + lane % task->heads, task->k0 + key, count,
+		               &s->drop[0][lane], LANES);
+	for (int64_t r = 0; r < count; r++)
+		for (int64_t lane = 0; lane < lanes; lane++)
+			s->dp[r][lane] *= s->drop[r][lane];
+}
+
 SIMD_INLINE void dq_task(const struct rh_op *op, const struct attention_task *task, const int bf16)
 {
 	struct by_query s;
@@ -72,6 +85,8 @@ SIMD_INLINE void dq_task(const struct rh_op *op, const struct attention_task *ta
 		}
 		product_run(&(struct product){s.k, dim, 1, s.q[0], s.score[0], count, dim, vectors, 0});
 		product_run(&(struct product){s.v, dim, 1, s.d_o[0], s.dp[0], count, dim, vectors, 0});
+		if (op->attention.p > 0)
+			drop_query_gradient(op, task, &s, key, count);
 		for (int64_t vector = 0; vector < vectors; vector++)
 			query_gradient(&s, key, count, vector);
 		product_run(&(struct product){s.k, 1, dim, s.dp[0], s.dq[0], dim, count, vectors, 1});
@@ -93,7 +108,7 @@ static void attention_backward_dq(const struct rh_op *op, int64_t first, int64_t
 struct by_key {
 	panel k, v, dk, dv;
 	float q[BLOCK * DEPTH], d_o[BLOCK * DEPTH];
-	float score[BLOCK][LANES], dp[BLOCK][LANES];
+	float score[BLOCK][LANES], dp[BLOCK][LANES], drop[BLOCK][LANES];
 	float lse[BLOCK], delta[BLOCK], one[LANES];
 	int32_t low[BLOCK], high[BLOCK]; /* the keys that a query sees, as in attention_sight */
 	const void *k_row[LANES], *v_row[LANES];
@@ -131,6 +146,21 @@ SIMD_INLINE void query_rows(const struct rh_op *op, const struct attention_task 
 		s->high[r] = (int32_t)attention_upto(task, i);
 		s->low[r] = (int32_t)attention_above(task, i);
 	}
+}
+
+SIMD_INLINE void find_dropped(const struct rh_op *op, const struct attention_task *task, struct by_key *s, int64_t ahead, int64_t begin,
+                              int64_t count)
+{
+	for (int64_t r = 0; r < count; r++)
+		attention_drop(op, task->q0 + (begin + r) / task->heads - ahead, task->head + (begin + r) % task->heads,
+		               task->k0 + task->first, task->count, s->drop[r], 1);
+}
+
+SIMD_INLINE void drop_from(float (*of)[LANES], const struct by_key *s, int64_t count, int64_t lanes)
+{
+	for (int64_t r = 0; r < count; r++)
+		for (int64_t lane = 0; lane < lanes; lane++)
+			of[r][lane] *= s->drop[r][lane];
 }
 
 SIMD_INLINE void key_lanes(const struct rh_op *op, const struct attention_task *task, struct by_key *s, const int bf16)
@@ -178,8 +208,14 @@ SIMD_INLINE void dk_dv_task(const struct rh_op *op, const struct attention_task 
 		query_rows(op, task, &s, ahead, begin, count, bf16);
 		product_run(&(struct product){s.q, dim, 1, s.k[0], s.score[0], count, dim, vectors, 0});
 		product_run(&(struct product){s.d_o, dim, 1, s.v[0], s.dp[0], count, dim, vectors, 0});
+		if (op->attention.p > 0) {
+			find_dropped(op, task, &s, ahead, begin, count);
+			drop_from(s.dp, &s, count, task->count);
+		}
 		for (int64_t vector = 0; vector < vectors; vector++)
 			key_gradient(&s, task->first, count, vector);
+		if (op->attention.p > 0)
+			drop_from(s.score, &s, count, task->count);
 		product_run(&(struct product){s.d_o, 1, dim, s.score[0], s.dv[0], dim, count, vectors, 1});
 		product_run(&(struct product){s.q, 1, dim, s.dp[0], s.dk[0], dim, count, vectors, 1});
 	}
