@@ -192,7 +192,7 @@ void rh_worker_publish(struct rh_worker *worker)
 
 static size_t parameter_bytes(const struct rh_op *op)
 {
-	enum { SHORT = 80 }; /* what all but two kinds need of the parameters */
+	enum { SHORT = 96 }; /* what all but two kinds need of the parameters */
 	_Static_assert(sizeof op->attention <= SHORT && sizeof op->dropout <= SHORT && sizeof op->scaled_gemm <= SHORT &&
 	                       sizeof op->dequantise <= SHORT && sizeof op->qk_rope <= SHORT && sizeof op->lora <= SHORT,
 	               "parameters that are longer must be told apart");

@@ -371,22 +371,6 @@ int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, str
 	return emit->rc;
 }
 
-int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_view x, struct rh_stage_state *state,
-                            const struct rh_head_out *head)
-{
-	if (part.lo == part.stage_lo) {
-		begin_stage(emit, part.lo, x, state);
-		want_recomputed(emit, part.lo, &state->layer[part.lo]);
-		emit_rope_tables(emit, &state->layer[part.lo]);
-		state->load = begin_load(emit, emit->arena, x);
-	}
-	emit->ropes = state->ropes;
-	emit->load = state->load;
-	for (int l = part.lo; l < part.hi; l++)
-		recompute_layer(emit, l, part.stage_hi, state, head);
-	return emit->rc;
-}
-
 int rh_stage_recompute(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state, const struct rh_head_out *head)
 {
 	return rh_stage_recompute_part(emit, (struct rh_stage_part){lo, hi, lo, hi}, x, state, head);
