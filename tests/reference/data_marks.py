@@ -41,18 +41,13 @@ def reads(text, talk):
     return (not talk.get("tools") or "tools" in text) and (not calls or "tool_calls" in text)
 
 
-def given(messages):
-    """As apply_chat_template hands them over: no key is null."""
-    return [{key: value for key, value in message.items() if value is not None} for message in messages]
-
-
 def cases_of(original, marked):
     for talk in reference.conversations():
         parts = any(isinstance(message.get("content"), list) for message in talk["messages"])  # joined here, where a template shows a list
         if parts or "enable_thinking" in talk or not reads(original, talk):
             continue
         variables = {"documents": None, "tools": None, "bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": False} | talk
-        variables["messages"] = reference.chat._alias_reasoning_fields(given(variables["messages"]))
+        variables["messages"] = reference.chat._alias_reasoning_fields(variables["messages"])
         plain, copy = reference.render(original, variables), reference.render(marked, variables)
         if "text" in plain and plain["text"] == copy.get("text") and copy.get("spans"):
             yield {"conversation": talk, "spans": spans_of(copy)}

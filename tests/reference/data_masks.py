@@ -133,7 +133,9 @@ def cases_of(text, copy, tokenizer, tally):
     for i, talk in enumerate(reference.conversations()):
         more = {key: value for key, value in talk.items() if key not in ("messages", "tools", "documents")}
         given = {"tools": talk.get("tools"), "documents": talk.get("documents")} | more
-        messages = as_taken(text, talk["messages"])
+        # apply_chat_template drops what is null; here a template sees it, as none (data_marks.py compares that)
+        said = [{key: value for key, value in message.items() if value is not None} for message in talk["messages"]]
+        messages = as_taken(text, said)
         try:
             original = tokenizer.apply_chat_template(messages, chat_template=text, tokenize=False, **given)
         except Exception:
@@ -154,7 +156,7 @@ def cases_of(text, copy, tokenizer, tally):
         both = tokenizer.apply_chat_template(messages, chat_template=copy, tokenize=True, return_dict=True,
                                              return_assistant_tokens_mask=True, **given)
         mend_last_character(tokenizer, original, both)
-        row = {key: talk[key] for key in ("messages", "tools", "documents") if key in talk}
+        row = {key: talk[key] for key in ("tools", "documents") if key in talk} | {"messages": said}
         if more:
             row["chat_template_kwargs"] = more
         yield {"number": i, "row": row, "ids": both["input_ids"], "mask": both["assistant_masks"]}
