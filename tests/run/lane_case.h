@@ -10,6 +10,7 @@
 #include "run/executor.h"
 #include "run/lane_box.h"
 #include "session/chunks.h"
+#include "session/run_state.h"
 #include "session/update.h"
 
 enum { LANE_STEPS = 3, LANE_MOST_MICROS = 64, LANE_TOKENS = 32 };
@@ -423,7 +424,13 @@ static inline int lane_stretch_begin(void *context, int64_t step, const struct r
 	lane_expect(run, (struct rh_check_call){
 	                         .step = step, .micro_batches = run->is->micro_batches, .version = -1, .trains = 1, .updates = 1});
 	struct rh_update update = rh_update_of(&run->deep.rig.config, step, 1e-3, 1);
-	rh_updater_open(run->session.updater, &update, 0);
+	double max_norm[RH_SHARING_DEVICES];
+	for (int d = 0; d < RH_SHARING_DEVICES; d++)
+		max_norm[d] = 1;
+	if (rh_session_clipping_devices(&run->session))
+		rh_updater_open_parts(run->session.updater, &update, max_norm);
+	else
+		rh_updater_open(run->session.updater, &update, 0);
 	*batch = run->micro;
 	*loss_scale = 1;
 	return 0;
