@@ -224,10 +224,19 @@ static int check_fluidpipe(const struct asking *at)
 	return rc;
 }
 
-static const char *const of_idle[] = {
-        "fluidpipe_freeze",       "fluidpipe_idle_sampler", "fluidpipe_idle_steps",  "fluidpipe_idle_task_scale",
-        "fluidpipe_idle_dropout", "fluidpipe_idle_store",   "fluidpipe_idle_replay", "fluidpipe_idle_distillation_scale",
-        "fluidpipe_idle_spill"};
+static const char *const of_idle[] = {"fluidpipe_freeze",
+                                      "fluidpipe_idle_sampler",
+                                      "fluidpipe_idle_steps",
+                                      "fluidpipe_idle_task_scale",
+                                      "fluidpipe_idle_dropout",
+                                      "fluidpipe_idle_store",
+                                      "fluidpipe_idle_replay",
+                                      "fluidpipe_idle_distillation_scale",
+                                      "fluidpipe_idle_spill",
+                                      "fluidpipe_idle_task_weight",
+                                      "fluidpipe_idle_distillation_weight",
+                                      "fluidpipe_idle_easy_share",
+                                      "fluidpipe_idle_hard_share"};
 enum { OF_IDLE = sizeof of_idle / sizeof *of_idle, FIRST_OF_SAMPLER = 2 };
 
 /* Refuses keys of opportunistic steps that need distillation, where there is none. */
@@ -250,6 +259,27 @@ static int check_idle_distillation(const struct asking *at)
 	return 0;
 }
 
+/* What a sample's score and the pools are made of. */
+static int check_sampler(const struct asking *at)
+{
+	const struct rh_config *config = at->config;
+	enum rh_opportunistic_sampler sampler = config->fluidpipe_idle_sampler;
+	static const char *const key[] = {"fluidpipe_idle_task_weight", "fluidpipe_idle_distillation_weight", "fluidpipe_idle_easy_share",
+	                                  "fluidpipe_idle_hard_share"};
+	int by_pools = sampler == RH_OPPORTUNISTIC_EH_DIFFICULTY, by_score = by_pools || sampler == RH_OPPORTUNISTIC_DIFFICULTY;
+	for (int i = 0; i < 4; i++)
+		if (!(i < 2 ? by_score : by_pools) && chosen(at, key[i]))
+			return config_entry_fail(chosen(at, key[i]),
+			                         "has no effect with this fluidpipe_idle_sampler; choose %s, or remove it",
+			                         i < 2 ? "difficulty or eh-difficulty" : "eh-difficulty");
+	if (config->fluidpipe_idle_task_weight == 0 && config->fluidpipe_idle_distillation_weight == 0)
+		return config_entry_fail(given(at, key[0]), "both weights of a score are 0; make one of them another");
+	if (config->fluidpipe_idle_easy_share + config->fluidpipe_idle_hard_share > 1)
+		return config_entry_fail(chosen(at, key[2]) ? chosen(at, key[2]) : given(at, key[3]),
+		                         "easy and hard samples are more than all: lower fluidpipe_idle_easy_share or _hard_share");
+	return 0;
+}
+
 /* Keys of mode fluidpipe, most of them of the sampler of its opportunistic steps. */
 static int check_idle(const struct asking *at)
 {
@@ -267,7 +297,8 @@ static int check_idle(const struct asking *at)
 		                         "draws rows, several of which packing: true puts into one: write packing: false, or remove it");
 	if (config->fluidpipe_idle_spill && config->box == 1)
 		return config_entry_fail(given(at, "fluidpipe_idle_spill"), "box 2 keeps samples, and this is box 1: remove it");
-	return check_idle_distillation(at);
+	int rc = config->mode == RH_MODE_FLUIDPIPE ? check_sampler(at) : 0;
+	return rc ? rc : check_idle_distillation(at);
 }
 
 /* Refuses what a pipeline of boxes cannot do yet. */

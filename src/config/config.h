@@ -218,6 +218,8 @@ struct rh_config {
 	enum rh_opportunistic_sampler fluidpipe_idle_sampler;
 	int64_t fluidpipe_idle_steps, fluidpipe_idle_store, fluidpipe_idle_spill;
 	double fluidpipe_idle_task_scale, fluidpipe_idle_distillation_scale, fluidpipe_idle_dropout;
+	double fluidpipe_idle_task_weight, fluidpipe_idle_distillation_weight; /* of a sample's score */
+	double fluidpipe_idle_easy_share, fluidpipe_idle_hard_share;           /* of a draw */
 	char *fluidpipe_idle_replay;
 	int model_dropout;    /* the model's own dropout is applied in training */
 	struct rh_list parts; /* join: directories */

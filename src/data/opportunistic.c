@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of ten drawn samples; and the quantiles between the pools. */
-enum { EASY_OF_TEN = 3, HARD_OF_TEN = 3 };
+/* The quantiles between the pools. */
 static const double easy_quantile = 0.3, hard_quantile = 0.7;
 
 /* The paper's: keeps the slope's denominator above 0. */
@@ -26,8 +25,7 @@ struct candidate {
 
 struct rh_opportunistic {
 	int64_t samples;
-	enum rh_opportunistic_sampler sampler;
-	uint64_t seed;
+	struct rh_opportunistic_options options;
 	struct rh_sample_history *history; /* (samples) */
 	uint8_t *may_be_drawn;             /* (samples) */
 	struct candidate *candidate;       /* (samples) of the present draw */
@@ -41,13 +39,13 @@ int64_t rh_opportunistic_bytes(int64_t samples)
 	return samples * (int64_t)(sizeof(struct rh_sample_history) + 1 + sizeof(struct candidate) + sizeof(float));
 }
 
-int rh_opportunistic_create(int64_t samples, enum rh_opportunistic_sampler sampler, uint64_t seed, struct rh_opportunistic **out)
+int rh_opportunistic_create(int64_t samples, const struct rh_opportunistic_options *options, struct rh_opportunistic **out)
 {
-	RH_ASSERT(samples > 0 && sampler != RH_OPPORTUNISTIC_NONE);
+	RH_ASSERT(samples > 0 && options->sampler != RH_OPPORTUNISTIC_NONE);
 	struct rh_opportunistic *made = rh_alloc(1, sizeof *made);
 	if (!made)
 		return -ENOMEM;
-	*made = (struct rh_opportunistic){.samples = samples, .sampler = sampler, .seed = seed};
+	*made = (struct rh_opportunistic){.samples = samples, .options = *options};
 	made->history = rh_alloc((size_t)samples, sizeof *made->history);
 	made->may_be_drawn = rh_alloc((size_t)samples, 1);
 	made->candidate = rh_alloc((size_t)samples, sizeof *made->candidate);
@@ -79,7 +77,8 @@ void rh_opportunistic_record(struct rh_opportunistic *all, int64_t sample, float
 	if (history->scores == RH_SCORES)
 		memmove(history->score, history->score + 1, (RH_SCORES - 1) * sizeof *history->score);
 	history->scores = history->scores < RH_SCORES ? history->scores + 1 : RH_SCORES;
-	history->score[history->scores - 1] = task + distillation;
+	history->score[history->scores - 1] =
+	        (float)(all->options.task_weight * (double)task + all->options.distillation_weight * (double)distillation);
 	history->task = task;
 	history->distillation = distillation;
 }
@@ -159,7 +158,7 @@ static enum pool pool_of(const struct rh_opportunistic *all, const struct rh_sam
 
 static double priority_of(const struct rh_opportunistic *all, const struct rh_sample_history *history)
 {
-	switch (all->sampler) {
+	switch (all->options.sampler) {
 	case RH_OPPORTUNISTIC_DIFFICULTY:
 		return slope_of(history);
 	case RH_OPPORTUNISTIC_EH_DIFFICULTY:
@@ -185,12 +184,18 @@ static int compare_candidates(const void *left, const void *right)
 	return (a->sample > b->sample) - (a->sample < b->sample);
 }
 
+/* So many of `count`, whole: of ten 0.3 is 3, however 0.3 is rounded. */
+static int64_t whole_share(int64_t count, double share)
+{
+	return (int64_t)(share * (double)count + epsilon);
+}
+
 /* How many of each pool, of which so many may be drawn. */
-static void share_out(const int64_t size[POOLS], int64_t count, int64_t take[POOLS])
+static void share_out(const struct rh_opportunistic_options *options, const int64_t size[POOLS], int64_t count, int64_t take[POOLS])
 {
 	int64_t missing = count;
-	take[POOL_EASY] = rh_min(count * EASY_OF_TEN / 10, size[POOL_EASY]);
-	take[POOL_HARD] = rh_min(count * HARD_OF_TEN / 10, size[POOL_HARD]);
+	take[POOL_EASY] = rh_min(whole_share(count, options->easy_share), size[POOL_EASY]);
+	take[POOL_HARD] = rh_min(whole_share(count, options->hard_share), size[POOL_HARD]);
 	take[POOL_DIVERSITY] = 0;
 	for (int pool = 0; pool < POOLS; pool++)
 		missing -= take[pool];
@@ -206,7 +211,7 @@ static int64_t draw_from_pools(const struct rh_opportunistic *all, int64_t candi
 	int64_t size[POOLS] = {0}, take[POOLS], first = 0, drawn = 0;
 	for (int64_t i = 0; i < candidates; i++)
 		size[-(int)all->candidate[i].priority]++;
-	share_out(size, count, take);
+	share_out(&all->options, size, count, take);
 	for (int pool = 0; pool < POOLS; first += size[pool++])
 		for (int64_t i = 0; i < take[pool]; i++)
 			sample[drawn++] = all->candidate[first + i].sample;
@@ -216,19 +221,19 @@ static int64_t draw_from_pools(const struct rh_opportunistic *all, int64_t candi
 int64_t rh_opportunistic_draw(struct rh_opportunistic *all, uint64_t draw, int64_t count, int64_t *sample)
 {
 	int64_t candidates = 0;
-	if (all->sampler == RH_OPPORTUNISTIC_EH_DIFFICULTY)
+	if (all->options.sampler == RH_OPPORTUNISTIC_EH_DIFFICULTY)
 		find_thresholds(all, count);
 	for (int64_t i = 0; i < all->samples; i++) {
 		if (!all->may_be_drawn[i])
 			continue;
 		struct rh_philox_block block =
-		        rh_philox(all->seed, (uint32_t)i, (uint32_t)draw, (uint32_t)(draw >> 32), RH_PHILOX_OPPORTUNISTIC);
+		        rh_philox(all->options.seed, (uint32_t)i, (uint32_t)draw, (uint32_t)(draw >> 32), RH_PHILOX_OPPORTUNISTIC);
 		all->candidate[candidates++] = (struct candidate){
 		        .priority = priority_of(all, &all->history[i]), .key = (uint64_t)block.word[0] << 32 | block.word[1], .sample = i};
 	}
 	qsort(all->candidate, (size_t)candidates, sizeof *all->candidate, compare_candidates);
 	count = rh_min(count, candidates);
-	if (all->sampler == RH_OPPORTUNISTIC_EH_DIFFICULTY)
+	if (all->options.sampler == RH_OPPORTUNISTIC_EH_DIFFICULTY)
 		return draw_from_pools(all, candidates, count, sample);
 	for (int64_t i = 0; i < count; i++)
 		sample[i] = all->candidate[i].sample;

@@ -1,11 +1,11 @@
 /* Opportunistic training (FluidPipe): which samples the additional steps of idle time train on. A pure function of the seed, of the
  * losses that were recorded, of which samples may be drawn, and of the draw's number; it reads no clock.
  *
- * A sample's score is its task loss plus its distillation loss (weights 1; a sample without teacher logits has none). Its slope is that
+ * A sample's score is the weighed sum of its task loss and its distillation loss (0 of a sample without teacher logits). Its slope is that
  * of the least squares line through its last RH_SCORES scores, 0 of fewer than two. Samples are drawn without repetition:
  *   random         all alike
  *   difficulty     largest slope first
- *   eh-difficulty  30 % easy samples, 30 % hard ones, the rest of those between (diversity). Easy: the last score is below the 30 %
+ *   eh-difficulty  a share of easy samples, one of hard ones, the rest of those between (diversity). Easy: the last score is below the 30 %
  *                  quantile of all samples' last scores and the slope is not positive; hard: it is above the 70 % quantile, or the slope
  *                  is positive. What a pool lacks comes from diversity, then from easy, then from hard. Before a whole batch has scores
  *                  all are diversity
@@ -27,8 +27,15 @@ struct rh_sample_history {
 
 struct rh_opportunistic;
 
+struct rh_opportunistic_options {
+	enum rh_opportunistic_sampler sampler;
+	uint64_t seed;
+	double task_weight, distillation_weight; /* of a score */
+	double easy_share, hard_share;           /* of a draw from pools */
+};
+
 /* For samples 0 to `samples` - 1. All may be drawn until rh_opportunistic_allow_none. Takes rh_opportunistic_bytes. */
-int rh_opportunistic_create(int64_t samples, enum rh_opportunistic_sampler sampler, uint64_t seed, struct rh_opportunistic **out) RH_MUST;
+int rh_opportunistic_create(int64_t samples, const struct rh_opportunistic_options *options, struct rh_opportunistic **out) RH_MUST;
 void rh_opportunistic_free(struct rh_opportunistic *all);
 int64_t rh_opportunistic_bytes(int64_t samples);
 

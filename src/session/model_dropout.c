@@ -24,21 +24,37 @@ static void list_rates(const struct rh_model_config *config, char *text, size_t 
 	}
 }
 
-int rh_session_set_dropout(struct rh_session *session)
+void rh_session_idle_dropout(struct rh_session *session, int is_idle)
+{
+	const struct rh_config *config = session->config;
+	float own = config->model_dropout ? session->model_config->dropout.embedding : 0, idle = (float)config->fluidpipe_idle_dropout;
+	session->model->drop.embedding = is_idle && idle > own ? idle : own;
+}
+
+static int set_own(struct rh_session *session, const char *rates)
 {
 	const struct rh_model_config *config = session->model_config;
-	char rates[160];
-	list_rates(config, rates, sizeof rates);
+	struct rh_model_dropout *drop = &session->model->drop;
 	if (!session->config->model_dropout) {
 		if (*rates)
 			rh_warn_once("config.json: %s: not applied (model_dropout: true applies it)", rates);
 		return 0;
 	}
-	session->model->drop = config->dropout;
+	*drop = config->dropout;
 	if (!rh_task_classifies(config->task))
-		session->model->drop.head = 0;
-	const struct rh_model_dropout *drop = &session->model->drop;
+		drop->head = 0;
 	if (drop->embedding > 0 || drop->attention > 0 || drop->residual > 0 || drop->head > 0)
 		return 0;
 	return rh_fail(-EINVAL, "model_dropout: config.json of this model drops nothing; write the rates there, or remove the key");
+}
+
+int rh_session_set_dropout(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	char rates[160];
+	list_rates(session->model_config, rates, sizeof rates);
+	int rc = set_own(session, rates);
+	if (!rc && config->mode == RH_MODE_FLUIDPIPE && config->box == 1 && config->fluidpipe_idle_sampler)
+		rh_session_idle_dropout(session, config->fluidpipe_idle_steps != 0 && rh_config_distils(config, 0));
+	return rc;
 }

@@ -113,6 +113,8 @@ int rh_session_clipping_devices(const struct rh_session *session);
 int rh_session_stage_of(const struct rh_session *session, int block);
 /* Before it is planned: the model drops what the run's model_dropout asks for (model_dropout.c). */
 int rh_session_set_dropout(struct rh_session *session) RH_MUST;
+/* Box 1 of mode fluidpipe: the embedding drops what opportunistic steps ask for (1), as it is planned, or what others do (0). */
+void rh_session_idle_dropout(struct rh_session *session, int is_idle);
 /* From now on the session's configuration has these forward_cuts, which are copied. */
 int rh_session_set_cuts(struct rh_session *session, const int64_t *cut, int64_t count) RH_MUST;
 /* The session's plan is a copy of this one, which may have been made for another session of the same run. */

@@ -154,7 +154,8 @@ static void test_a_replay_of_difficult_steps_with_a_small_store_is_the_same_run(
 {
 	(void)state;
 	check_replay("fluidpipe_idle_sampler: eh-difficulty\nfluidpipe_idle_steps: 3\nfluidpipe_idle_task_scale: 0.4\n"
-	             "fluidpipe_idle_dropout: 0.25\nfluidpipe_idle_store: 8KiB\n",
+	             "fluidpipe_idle_dropout: 0.25\nfluidpipe_idle_store: 8KiB\nfluidpipe_idle_hard_share: 0.5\n"
+	             "fluidpipe_idle_distillation_weight: -0.5\n",
 	             3, "the oldest are forgotten");
 }
 

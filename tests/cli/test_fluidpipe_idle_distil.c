@@ -80,7 +80,8 @@ static void test_both_boxes_replay_steps_that_distil(void **state)
 	                              "--fluidpipe_idle_distillation_scale 0.4",
 	                  by_history[] = "--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler eh-difficulty --fluidpipe_weighting sum "
 	                                 "--fluidpipe_idle_task_scale 0.4",
-	                  of_shares[] = "--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler random --fluidpipe_idle_distillation_scale 0.4";
+	                  of_shares[] = "--fluidpipe_recipe FP-DB --fluidpipe_idle_sampler random --fluidpipe_idle_distillation_scale 0.4 "
+	                                "--fluidpipe_idle_dropout 0.3"; /* of box 1's embedding, too */
 	struct scratch scratch;
 	char streams[256];
 	open_images(&scratch, "");

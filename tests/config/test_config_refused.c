@@ -380,6 +380,15 @@ static void test_load_several_boxes(void **state)
 	check_ok(load(yaml, NULL, &c)); /* what else goes to NVMe is each box's own */
 	rh_config_free(&c);
 	refused("mode: sync-pp\nboxes: 2\nbox: 1\nlink_above: a:1\nfluidpipe_recipe: FP-ND-EL\n", NULL, "fluidpipe_recipe: |mode sync-pp");
+	static const char idle[] = "mode: fluidpipe\nbox: 2\nlink_below: a:1\nfluidpipe_idle_sampler: ";
+	snprintf(yaml, sizeof yaml, "%srandom\nfluidpipe_idle_task_weight: -1\n", idle);
+	refused(yaml, NULL, "fluidpipe_idle_task_weight: |choose difficulty or eh-difficulty");
+	snprintf(yaml, sizeof yaml, "%sdifficulty\nfluidpipe_idle_easy_share: 0.5\n", idle);
+	refused(yaml, NULL, "fluidpipe_idle_easy_share: |choose eh-difficulty");
+	snprintf(yaml, sizeof yaml, "%seh-difficulty\nfluidpipe_idle_easy_share: 0.6\nfluidpipe_idle_hard_share: 0.5\n", idle);
+	refused(yaml, NULL, "fluidpipe_idle_easy_share: |more than all");
+	snprintf(yaml, sizeof yaml, "%sdifficulty\nfluidpipe_idle_task_weight: 0\nfluidpipe_idle_distillation_weight: 0\n", idle);
+	refused(yaml, NULL, "fluidpipe_idle_task_weight: |both weights of a score are 0");
 	refused("fluidpipe_ahead: 3\n", NULL, "fluidpipe_ahead: |mode local");
 	refused("fluidpipe_alpha1: 0.5\n", NULL, "fluidpipe_alpha1: |mode local");
 	refused("mode: sync-pp\n", NULL, "mode sync-pp needs boxes");

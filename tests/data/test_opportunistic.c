@@ -62,9 +62,22 @@ static void test_quantile_equals_numpy(void **state)
 
 /* ---- the samplers against all that was recorded ---- */
 
+/* Weights and shares as by default, and others, whose products are exact. */
+static const struct rh_opportunistic_options defaults = {.task_weight = 1, .distillation_weight = 1, .easy_share = 0.3, .hard_share = 0.3},
+                                             others = {.task_weight = -0.5, .distillation_weight = 2, .easy_share = 0.2, .hard_share = 0.5};
+static const struct rh_opportunistic_options *now = &defaults;
+
+static int create(int64_t samples, enum rh_opportunistic_sampler sampler, uint64_t seed, struct rh_opportunistic **out)
+{
+	struct rh_opportunistic_options options = *now;
+	options.sampler = sampler;
+	options.seed = seed;
+	return rh_opportunistic_create(samples, &options, out);
+}
+
 static double score_of(const struct past *past, int record)
 {
-	return past->task[record] + past->distillation[record];
+	return now->task_weight * past->task[record] + now->distillation_weight * past->distillation[record];
 }
 
 /* By the normal equations, over the last five records. */
@@ -138,11 +151,12 @@ static void check_order(const struct past *past, enum rh_opportunistic_sampler s
 	assert_true(least >= most_left - 1e-6);
 }
 
-/* Three tenths easy, three hard, the rest from diversity; what a pool lacks from diversity, easy, hard. */
+/* Of ten three are easy, three hard, or two and five; the rest from diversity; what a pool lacks from diversity, easy, hard. */
 static void check_pools(const struct past *past, const int *is_drawn, int count)
 {
 	const double threshold[2] = {quantile_of(past, 0.3), quantile_of(past, 0.7)}, none[2] = {NAN, NAN};
-	int scored = 0, size[3] = {0}, drawn[3] = {0}, want[3] = {count * 3 / 10, count * 3 / 10, 0};
+	int scored = 0, size[3] = {0}, drawn[3] = {0},
+	    want[3] = {count * (now == &others ? 2 : 3) / 10, count * (now == &others ? 5 : 3) / 10, 0};
 	for (int i = 0; i < SAMPLES; i++)
 		scored += past[i].records > 0;
 	for (int i = 0; i < SAMPLES; i++) {
@@ -202,11 +216,13 @@ static void test_draws_equal_brute_force(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	for (int sampler = RH_OPPORTUNISTIC_RANDOM; sampler <= RH_OPPORTUNISTIC_DISTILLATION_LOSS; sampler++) {
+	for (int i = 0; i < 2 * RH_OPPORTUNISTIC_DISTILLATION_LOSS; i++) {
+		int sampler = RH_OPPORTUNISTIC_RANDOM + i / 2;
+		now = i % 2 ? &others : &defaults;
 		static struct past past[SAMPLES];
 		struct rh_opportunistic *all;
 		memset(past, 0, sizeof past);
-		check_ok(rh_opportunistic_create(SAMPLES, (enum rh_opportunistic_sampler)sampler, seed, &all));
+		check_ok(create(SAMPLES, (enum rh_opportunistic_sampler)sampler, seed, &all));
 		for (uint32_t round = 0; round < 16; round++) {
 			record_some(all, past, seed + (uint64_t)sampler, round);
 			for (int count = 1; count <= BATCH_MOST; count += 3)
@@ -214,6 +230,7 @@ static void test_draws_equal_brute_force(void **state)
 		}
 		rh_opportunistic_free(all);
 	}
+	now = &defaults;
 }
 
 static void test_random_draws_are_uniform(void **state)
@@ -223,7 +240,7 @@ static void test_random_draws_are_uniform(void **state)
 	struct rh_opportunistic *all;
 	int64_t sample[COUNT];
 	double times[FEW] = {0}, chi = 0, expected = (double)DRAWS * COUNT / FEW;
-	check_ok(rh_opportunistic_create(FEW, RH_OPPORTUNISTIC_RANDOM, check_seed(), &all));
+	check_ok(create(FEW, RH_OPPORTUNISTIC_RANDOM, check_seed(), &all));
 	for (uint64_t draw = 0; draw < DRAWS; draw++)
 		for (int64_t i = rh_opportunistic_draw(all, draw << 32 | 7, COUNT, sample); i--;)
 			times[sample[i]]++;
@@ -242,8 +259,8 @@ static void test_history_makes_the_draw(void **state)
 	struct rh_opportunistic *one, *other;
 	int64_t sample[BATCH_MOST], again[BATCH_MOST];
 	memset(past, 0, sizeof past);
-	check_ok(rh_opportunistic_create(SAMPLES, RH_OPPORTUNISTIC_EH_DIFFICULTY, seed, &one));
-	check_ok(rh_opportunistic_create(SAMPLES, RH_OPPORTUNISTIC_EH_DIFFICULTY, seed, &other));
+	check_ok(create(SAMPLES, RH_OPPORTUNISTIC_EH_DIFFICULTY, seed, &one));
+	check_ok(create(SAMPLES, RH_OPPORTUNISTIC_EH_DIFFICULTY, seed, &other));
 	for (uint32_t round = 0; round < 8; round++)
 		record_some(one, past, seed, round);
 	for (int i = 0; i < SAMPLES; i++) {

@@ -38,6 +38,7 @@ static int recreate(struct rh_session *session, const struct rh_model_config *co
 		return rc;
 	made->multiply = before->multiply;
 	made->chunk = before->chunk;
+	made->drop = before->drop;
 	made->distillation.temperature = (float)session->config->fluidpipe_temperature;
 	made->distillation.top = session->config->fluidpipe_top_k;
 	made->distillation.divergence = session->config->fluidpipe_kl == RH_KL_REVERSE ? RH_DIVERGENCE_REVERSE : RH_DIVERGENCE_FORWARD;

@@ -194,7 +194,15 @@ int idle_steps_create(struct rh_mode_run *run)
 	idle->probe_gap = is_upper(run) ? PROBE_AT : 0;
 	int rc = idle->sample && idle->rows ? 0 : -ENOMEM;
 	if (!rc)
-		rc = rh_opportunistic_create(samples, config->fluidpipe_idle_sampler, config->seed, &idle->history);
+		rc = rh_opportunistic_create(
+		        samples,
+		        &(struct rh_opportunistic_options){.sampler = config->fluidpipe_idle_sampler,
+		                                           .seed = config->seed,
+		                                           .task_weight = config->fluidpipe_idle_task_weight,
+		                                           .distillation_weight = config->fluidpipe_idle_distillation_weight,
+		                                           .easy_share = config->fluidpipe_idle_easy_share,
+		                                           .hard_share = config->fluidpipe_idle_hard_share},
+		        &idle->history);
 	if (!rc)
 		rc = rh_sampler_create(samples, config->per_device_train_batch_size, config->gradient_accumulation_steps,
 		                       config->train_sampling_strategy, config->data_seed, &idle->sampler);
@@ -251,6 +259,7 @@ static int load_history(struct rh_mode_run *run, const char *checkpoint)
 
 int idle_steps_begin(struct rh_mode_run *run, const char *checkpoint)
 {
+	rh_session_idle_dropout(run->session, 0);
 	char *path = rh_path_join(run->config->output_dir, "opportunistic.jsonl");
 	int rc = path ? idle_log_open(path, run->config->fluidpipe_idle_replay, run->state->step, &idle_of(run)->log) : -ENOMEM;
 	rh_free(path);
@@ -401,9 +410,12 @@ static int run_step(struct rh_mode_run *run, int64_t number, int64_t count, doub
 	struct rh_update update = rh_update_of(config, run->state->step + run->state->idle_steps, rate, 1);
 	rh_updater_open(run->session->updater, &update, config->max_grad_norm);
 	rh_recall_drop(idle->view, 1);
+	if (!is_upper(run))
+		rh_session_idle_dropout(run->session, 1);
 	int rc = rh_executor_begin(run->session->executor, run->flights->micro, count, number, loss_scale);
 	if (!rc)
 		rc = rh_executor_finish(run->session->executor);
+	rh_session_idle_dropout(run->session, 0);
 	rh_recall_drop(idle->view, 0);
 	if (!rc)
 		rc = rh_updater_norm(run->session->updater, norm);
