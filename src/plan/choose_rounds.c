@@ -226,18 +226,23 @@ static int consider_all(struct choosing *at)
 	             : consider_rounds(at, rh_roundpipe_default_round(planning->executor.train_micro_batches, planning->stages.devices));
 }
 
-/* Shorter rounds have fewer boundaries in the host's memory, so that stages may be small enough for a room for plain matrices; but weights
- * travel more often. */
+/* Shorter rounds have fewer boundaries in the host's memory, so that stages may be small enough for a room for plain matrices, and one
+ * device keeps the activations of fewer micro-batches, hence of more layers; but weights travel more often. */
 static int consider_shorter(struct choosing *at)
 {
 	enum { PARTS = 4 };
+	const struct planning *planning = at->planning;
 	int64_t round = at->best.choice.round;
-	int rc = 0;
-	if (!round || at->best.stages.plain_bytes || at->planning->request->config->round_micro_batches)
+	int makes_plain = rh_model_makes_plain(planning->request->model), rc = 0;
+	int keeps = planning->stages.devices == 1 && at->best.stages.backward_stages > 1;
+	if (!round || planning->request->config->round_micro_batches || !(keeps || (makes_plain && !at->best.stages.plain_bytes)))
 		return 0;
-	at->plain = RH_PLAIN_IN_ROOM;
-	for (int parts = 2; !rc && parts <= PARTS && parts <= round; parts++)
+	at->plain = makes_plain ? RH_PLAIN_IN_ROOM : RH_PLAIN_ANYWHERE;
+	for (int parts = 2; !rc && parts <= PARTS && parts <= round; parts++) {
 		rc = consider(at, rh_round_count(round, parts), CUT_FOR_LONG_ROUNDS);
+		if (!rc && keeps)
+			rc = consider(at, rh_round_count(round, parts), CUT_EACH_LAYER);
+	}
 	return rc;
 }
 
@@ -248,8 +253,7 @@ static int consider_plain(struct choosing *at)
 	if (!rh_model_makes_plain(at->planning->request->model) || (at->best.choice.round && !at->some_have_no_room))
 		return 0;
 	at->plain = at->best.choice.round ? RH_PLAIN_IN_ROOM : RH_PLAIN_BY_PRODUCT;
-	int rc = consider_all(at);
-	return rc ? rc : consider_shorter(at);
+	return consider_all(at);
 }
 
 /* ---- stages that save activations ---- */
@@ -345,6 +349,8 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
 	int rc = consider_all(&at);
 	if (!rc)
 		rc = consider_plain(&at);
+	if (!rc)
+		rc = consider_shorter(&at);
 	if (at.best.choice.round)
 		out[(*count)++] = at.best;
 	for (int i = 0; i < at.others; i++)
