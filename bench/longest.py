@@ -32,11 +32,14 @@ print("eight sequences in flight, rtx4090x8 as its profile has it, no NVMe")
 for model, lora, name, _, bar in models:
     if bar is None:
         continue
-    plan = ask("plan", f"examples/models/{model}.yaml", "--hardware", "rtx4090x8")
+    saved = "fp8" if bar < 200 else "dtype"
+    words = [f"examples/models/{model}.yaml", "--hardware", "rtx4090x8", "--saved_dtype", saved]
+    plan = ask("plan", *words)
     length = plan["longest_sequence"]
-    at = ask("plan", f"examples/models/{model}.yaml", "--hardware", "rtx4090x8", "--max_length", str(length),
-             "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "8", "--round_micro_batches", "65536")
-    print(f"  {name:20} {length / 1000:7.0f}K (bar {bar}K)  {at['tokens_per_second'] or 0:8.1f} tokens/s, "
+    at = ask("plan", *words, "--max_length", str(length), "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "8",
+             "--round_micro_batches", "65536")
+    held = f"bar {bar}K{', saved_dtype: fp8' if saved == 'fp8' else ''}"
+    print(f"  {name:20} {length / 1000:7.0f}K ({held})  {at['tokens_per_second'] or 0:8.1f} tokens/s, "
           f"chunks of {at.get('sequence_chunk') or 0}; binds {plan['longest_sequence_budget']}; longest launch "
           f"{at['longest_launch']['seconds']:.2f} s ({at['longest_launch']['op']})")
     assert at["longest_launch"]["seconds"] <= 0.3

@@ -50,11 +50,12 @@ struct lengths {
 	int64_t rows, cols;
 };
 
-/* Of PREFERENCE; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
+/* Of PREFERENCE and QUANTISE_ROWS; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
 static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int operand)
 {
 	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
 	        [RH_OP_PREFERENCE] = {{RH_F32, 6, 1}, {RH_I32, 2, 4}, {RH_F32, 2, 1}, {RH_F32, 2, 2}, {RH_F32, 6, 1}, {act, 6, 8}},
+	        [RH_OP_QUANTISE_ROWS] = {{act, 6, 8}, {RH_F32, 6, 1}, {RH_E4M3, 6, 8}},
 	        [RH_OP_ADD_RMSNORM] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 6, 1}},
 	        [RH_OP_QK_ROPE] = {{act, 6, 12}, {act, 1, 4}, {act, 1, 4}, {RH_F32, 6, 4}, {act, 6, 12}, {RH_F32, 6, 3}},
 	        [RH_OP_QK_ROPE_BACKWARD] = {{act, 6, 12},
@@ -130,7 +131,8 @@ static struct lengths delta_lengths(enum rh_op_kind kind, enum rh_dtype act, int
 
 static int is_apart(enum rh_op_kind kind)
 {
-	return rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE || (kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD);
+	return rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE || kind == RH_OP_QUANTISE_ROWS ||
+	       (kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD);
 }
 
 static struct lengths lengths_apart(enum rh_op_kind kind, enum rh_dtype act, int operand)
@@ -223,7 +225,6 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                                      {RH_F32, 1, 8},
 	                                      {RH_F32, 1, 8},
 	                                      {act, 6, 8}},
-	        [RH_OP_QUANTISE_ROWS] = {{act, 6, 8}, {RH_F32, 6, 1}, {RH_E4M3, 6, 8}},
 	        [RH_OP_QUANTISE] = {{act, 6, 8}, {RH_F32, 1, RH_QUANTISE_PARTS}, {RH_F32, 1, 1}, {RH_E4M3, 6, 8}, {RH_E5M2, 8, 16}},
 	        [RH_OP_TRANSPOSE] = {{RH_E4M3, 16, 32}, {RH_E4M3, 32, 16}},
 	        [RH_OP_SCALED_GEMM] = {{RH_E4M3, 6, 32},

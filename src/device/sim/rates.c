@@ -45,6 +45,14 @@ static double lora_ranks(const struct rh_op *op)
 	return ranks;
 }
 
+/* Of the document, alone and whole, whose queries would see as many keys as these do: half of the longest's and those before them. */
+static double attention_length(const struct rh_op *op)
+{
+	double before = (double)(op->operand[RH_ATTENTION_K].rows - op->operand[RH_ATTENTION_Q].rows);
+	return (double)op->attention.longest +
+	       (before > 0 && op->attention.documents > 0 ? 2 * before / (double)op->attention.documents : 0);
+}
+
 /* Lengths of the op's product. */
 static void shape_of(const struct rh_op *op, double *m, double *n, double *k)
 {
@@ -69,7 +77,7 @@ static void shape_of(const struct rh_op *op, double *m, double *n, double *k)
 		break;
 	case RH_OP_ATTENTION:
 	case RH_OP_ATTENTION_BACKWARD:
-		*n = (double)op->attention.longest;
+		*n = attention_length(op);
 		*k = *k / (double)(op->attention.heads > 0 ? op->attention.heads : 1);
 		break;
 	case RH_OP_GROUPED_GEMM: {
@@ -118,7 +126,7 @@ double rh_sim_op_size(const struct rh_op *op)
 	switch (op->kind) {
 	case RH_OP_ATTENTION:
 	case RH_OP_ATTENTION_BACKWARD:
-		return (double)op->attention.longest;
+		return attention_length(op);
 	case RH_OP_HEAD_LOSS:
 		return (double)op->operand[RH_HEAD_LOSS_LOGITS].rows;
 	case RH_OP_RMSNORM:
