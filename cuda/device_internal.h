@@ -52,7 +52,8 @@ struct cuda_event {
 	cudaEvent_t event;
 	enum rh_event_use use;
 	_Atomic int references; /* the owner's, and one for each pending command that uses it */
-	uint64_t recorded;      /* command of the device's worker that records it last; 0: none */
+	/* Command of the device's worker that records it last; 0: none. Other threads ask for it: who waits for the event on the host. */
+	_Atomic uint64_t recorded;
 	uint64_t waits;         /* waits of other devices: how many were enqueued; waits_done: how many of them were carried out */
 	_Atomic uint64_t waits_done;
 	/* the worker's */

@@ -119,16 +119,18 @@ int cuda_queue_record(struct cuda_device *device, enum rh_stream stream, struct 
 {
 	const struct ordering ordering = {stream, event, event->waits};
 	atomic_fetch_add_explicit(&event->references, 1, memory_order_relaxed);
-	memcpy(rh_worker_claim(device->worker, RECORD, sizeof ordering, &event->recorded), &ordering, sizeof ordering);
+	uint64_t number;
+	memcpy(rh_worker_claim(device->worker, RECORD, sizeof ordering, &number), &ordering, sizeof ordering);
+	atomic_store_explicit(&event->recorded, number, memory_order_release);
 	rh_worker_publish(device->worker);
 	return rh_fault_get(&device->fault);
 }
 
 int cuda_queue_wait(struct cuda_device *device, enum rh_stream stream, struct cuda_event *event)
 {
-	const struct ordering ordering = {stream, event, event->recorded};
-	uint64_t number;
-	if (!event->recorded)
+	uint64_t recorded = atomic_load_explicit(&event->recorded, memory_order_acquire), number;
+	const struct ordering ordering = {stream, event, recorded};
+	if (!recorded)
 		return 0;
 	event->waits += event->device != device;
 	atomic_fetch_add_explicit(&event->references, 1, memory_order_relaxed);

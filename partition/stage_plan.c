@@ -228,18 +228,6 @@ static int first_kept(const struct stage_planner *at)
 	return at->request->kept_micro_batches && plan_top_pass(at) != PASS_FUSED ? 0 : 1;
 }
 
-/* A stage of one layer is often as the one above it, which was measured before. */
-static struct plan_stage_bytes fated_bytes(struct stage_planner *at, const struct rh_stage_plan *plan, struct rh_stage stage)
-{
-	const struct rh_fates *fates = &plan->fates[stage.lo];
-	int is_same = at->alike && stage.hi - stage.lo == 1 && stage.lo > 0 && stage.hi + 1 < at->layers && at->fated_layer == stage.hi &&
-	              !memcmp(fates, fates + 1, sizeof *fates);
-	if (!is_same)
-		at->fated = plan_fated_bytes(at, plan->fates, stage.lo, stage.hi);
-	at->fated_layer = stage.hi - stage.lo == 1 ? stage.lo : -1;
-	return at->fated;
-}
-
 /* The fates of a stage's layers: those given; or all is kept, or recomputed. What several devices or boxes keep would have to be where the
  * backward runs; where the weights change between forward and backward nothing may be recomputed. Returns the stage's bytes, but of a
  * stage that recomputes all. */
@@ -257,7 +245,7 @@ static struct plan_stage_bytes choose_fates(struct stage_planner *at, struct rh_
 	}
 	if (!is_kept)
 		return (struct plan_stage_bytes){.recomputes = 1};
-	return request->fates ? fated_bytes(at, plan, stage) : plan_stage_bytes(at, PASS_KEPT, stage.lo, stage.hi);
+	return request->fates ? plan_fated_bytes(at, plan->fates, stage.lo, stage.hi) : plan_stage_bytes(at, PASS_KEPT, stage.lo, stage.hi);
 }
 
 /* Stages whose activations outlive their forward are the same forward and backward; the layers between them are packed. */

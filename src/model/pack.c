@@ -124,7 +124,7 @@ int rh_model_makes_plain(const struct rh_model *model)
 {
 	int any = 0;
 	for (int b = 0; b < model->blocks; b++)
-		any |= rh_block_plain_bytes(&model->block[b], model->dtype) > 0;
+		any |= model->block[b].packed_bytes > 0 || (model->multiply == RH_MULTIPLY_F8 && model->block[b].scaled_bytes);
 	return any;
 }
 
@@ -216,7 +216,7 @@ static void transpose(struct rh_emit *emit, const struct rh_block *block, int t,
 int rh_block_make_plain(struct rh_emit *emit, int b, char *from, char *to)
 {
 	const struct rh_block *block = &emit->model->block[b];
-	for (int t = 0; t < block->tensors; t += block_matrix_tensors(block, t)) {
+	for (int t = 0; block->packed_bytes && t < block->tensors; t += block_matrix_tensors(block, t)) {
 		const struct rh_tensor *tensor = &block->tensor[t];
 		if (tensor->plain >= 0)
 			(tensor->feeds ? transpose : make_plain)(emit, block, t, from,

@@ -204,10 +204,10 @@ void emit_scale_block(struct rh_emit *emit, const struct rh_block *block, char *
 	int64_t parts = rh_block_plain_bytes(block, act) - block->scaled_bytes;
 	for (int t = 0; t < block->tensors; t++) {
 		const struct rh_tensor *tensor = &block->tensor[t];
-		struct rh_view matrix = shape_of(block, t);
 		struct rh_scaled made;
 		if (!tensor->scaled)
 			continue;
+		struct rh_view matrix = shape_of(block, t);
 		int is_made = block->packed_bytes && tensor->plain >= 0;
 		matrix.data = is_made ? to + rh_dtype_bytes(act, tensor->plain) : from + rh_block_tensor(block, t, act).offset;
 		(void)scaled_at(emit->model->multiply, to + tensor->scaled, matrix, &made);

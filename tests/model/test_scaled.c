@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { LAYER = 1, BLOCKS = 4, TOKENS = 24, BUFFER = 8 << 20 };
+enum { LAYER = 1, BLOCKS = 4, TOKENS = 24, BUFFER = 8 << 20, GUARD = 1 << 16 };
 
 struct rig {
 	struct rh_model_config config;
@@ -68,7 +68,7 @@ static void rig_open(struct rig *rig, enum rh_multiply multiply, int is_packed, 
 	const struct rh_block *block = &rig->model->block[LAYER];
 	int64_t bytes = rh_block_bytes(block, RH_BF16);
 	rig->weights[LAYER] = rig->bytes = bytes_of(bytes);
-	rig->plain[LAYER] = rig->made = bytes_of(rh_block_plain_bytes(block, RH_BF16));
+	rig->plain[LAYER] = rig->made = bytes_of(rh_block_plain_bytes(block, RH_BF16) + GUARD);
 	rig->gradient[LAYER][0] = bytes_of(block->elements * 4);
 	rig->memory = bytes_of(BUFFER);
 	for (int64_t i = 0; i < bytes / 2; i++) { /* numbers up to 1, and what of Q8_0's blocks is read as fp16 is finite */
@@ -159,6 +159,8 @@ static void test_what_is_quantised_once_makes_the_same_bits(void **state)
 		rig_open(&rig, i % 2 ? RH_MULTIPLY_F8 : RH_MULTIPLY_F16_SUMS, i / 2 % 2, &seed);
 		check_ok(rh_block_make_plain(&rig.emit, LAYER, rig.bytes, rig.plain[LAYER]));
 		assert_int_equal(rig.quantised, 4);
+		for (int k = 0; k < GUARD; k++) /* nothing is made beyond its room */
+			assert_int_equal(rig.made[rh_block_plain_bytes(&rig.model->block[LAYER], RH_BF16) + k], 0);
 		check_linears(&rig, RH_PROJ_Q, 3, &seed);
 		check_linears(&rig, RH_PROJ_O, 1, &seed);
 		check_linears(&rig, RH_PROJ_GATE, 2, &seed);
