@@ -29,11 +29,10 @@ static int is_set(const json_t *value)
 /* All that changes what an adapter computes and is not built. */
 static int refuse_features(const json_t *json, const char *where)
 {
-	static const char *const keys[] = {"use_dora",        "layers_to_transform", "layer_replication",
-	                                   "exclude_modules", "lora_bias",           "trainable_token_indices",
-	                                   "use_qalora",      "use_bdlora",          "alora_invocation_tokens",
-	                                   "kasa_config",     "monteclora_config",   "velora_config",
-	                                   "arrow_config",    "megatron_config"};
+	static const char *const keys[] = {
+	        "use_dora",      "layers_pattern", "layer_replication",       "lora_bias",   "trainable_token_indices",
+	        "use_qalora",    "use_bdlora",     "alora_invocation_tokens", "kasa_config", "monteclora_config",
+	        "velora_config", "arrow_config",   "megatron_config"};
 	static const char *const starts[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		if (is_set(json_object_get(json, keys[i])))
@@ -103,6 +102,41 @@ static int parse_targets(const json_t *json, const char *where, struct rh_peft_c
 	return rc < 0 ? rh_fail_in(rc, "%s: target_modules", where) : 0;
 }
 
+/* exclude_modules: a list of names, or one regular expression. */
+static int parse_excluded(const json_t *json, const char *where, struct rh_peft_config *out)
+{
+	const char *pattern = plain_string(json_object_get(json, "exclude_modules"));
+	if (!pattern || !*pattern)
+		return parse_names(json, "exclude_modules", where, &out->exclude, &out->excludes);
+	out->exclude = rh_alloc(1, sizeof *out->exclude);
+	if (!out->exclude || !(out->exclude[0] = rh_strdup(pattern)))
+		return -ENOMEM;
+	out->excludes = 1;
+	out->exclude_is_pattern = 1;
+	int rc = peft_match(pattern, PEFT_WHOLE, PROBE);
+	return rc < 0 ? rh_fail_in(rc, "%s: exclude_modules", where) : 0;
+}
+
+/* layers_to_transform: a number or a list of them. */
+static int parse_layers(const json_t *json, const char *where, struct rh_peft_config *out)
+{
+	const json_t *said = json_object_get(json, "layers_to_transform");
+	size_t count = json_is_array(said) ? json_array_size(said) : 1;
+	if (!said || json_is_null(said) || !count)
+		return 0;
+	if (out->target_is_pattern || out->all_linear)
+		return rh_fail(-EINVAL, "%s: 'layers_to_transform' goes with a list of target_modules alone", where);
+	if (!(out->layer = rh_alloc(count, sizeof *out->layer)))
+		return -ENOMEM;
+	for (; out->layers < count; out->layers++) {
+		const json_t *number = json_is_array(said) ? json_array_get(said, out->layers) : said;
+		if (!json_is_integer(number))
+			return rh_fail(-EINVAL, "%s: 'layers_to_transform' must be a whole number or a list of them", where);
+		out->layer[out->layers] = json_integer_value(number);
+	}
+	return 0;
+}
+
 enum kind { RANK, ALPHA };
 
 static int parse_overrides(const json_t *json, const char *key, const char *where, enum kind kind, struct rh_peft_override **out,
@@ -168,6 +202,10 @@ static int parse(const json_t *json, const char *where, struct rh_peft_config *o
 	if (!rc)
 		rc = parse_targets(json, where, out);
 	if (!rc)
+		rc = parse_excluded(json, where, out);
+	if (!rc)
+		rc = parse_layers(json, where, out);
+	if (!rc)
 		rc = parse_overrides(json, "rank_pattern", where, RANK, &out->rank_override, &out->rank_overrides);
 	if (!rc)
 		rc = parse_overrides(json, "alpha_pattern", where, ALPHA, &out->alpha_override, &out->alpha_overrides);
@@ -207,6 +245,10 @@ void rh_peft_config_free(struct rh_peft_config *config)
 	for (size_t i = 0; i < config->saves; i++)
 		rh_free(config->saved[i]);
 	rh_free(config->saved);
+	for (size_t i = 0; i < config->excludes; i++)
+		rh_free(config->exclude[i]);
+	rh_free(config->exclude);
+	rh_free(config->layer);
 	free_overrides(config->rank_override, config->rank_overrides);
 	free_overrides(config->alpha_override, config->alpha_overrides);
 	rh_free(config->base_model_name_or_path);

@@ -25,6 +25,12 @@ struct rh_peft_config {
 		double value;
 	} * rank_override, *alpha_override;
 	size_t rank_overrides, alpha_overrides;
+	char **exclude; /* modules that are not targeted in spite of `target`: names, or one regular expression */
+	size_t excludes;
+	int exclude_is_pattern;
+	int64_t *layer; /* numbers of the layers whose modules a list of targets means; none: of all */
+	size_t layers;
+	const char *init; /* "gaussian", "false" or NULL, PEFT's default: how it began. Written, not read */
 };
 
 /* Reads dir/adapter_config.json. -EINVAL: use_dora, bias other than "none", other peft_types, and every other feature that
@@ -39,7 +45,8 @@ int rh_peft_config_save(const struct rh_peft_config *config, const char *dir) RH
 int rh_peft_module(const struct rh_peft_config *config, const char *module, int64_t *r, double *alpha) RH_MUST;
 
 /* Does the adapter target this linear module? 1 or 0; -EINVAL as above. A list: equal to an entry, or ends in "." + entry; a pattern:
- * matches the whole name; all-linear: everything but "lm_head". */
+ * matches the whole name; all-linear: everything but "lm_head". Then what is excluded, likewise, and other layers than those listed: of a
+ * list, by the last number in the name between two dots, as PEFT has it; a name that an entry equals is of any layer. */
 int rh_peft_matches(const struct rh_peft_config *config, const char *module) RH_MUST;
 
 /* Is the module among those that are saved whole: does its name equal an entry, or end in "." + entry? */

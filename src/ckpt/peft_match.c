@@ -5,6 +5,7 @@
 
 #include <pcre2.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int peft_match(const char *pattern, enum peft_span span, const char *name)
@@ -79,13 +80,48 @@ static int ends_in_one_of(const char *name, char *const *ends, size_t count)
 	return 0;
 }
 
+static int is_excluded(const struct rh_peft_config *config, const char *module)
+{
+	if (config->exclude_is_pattern)
+		return peft_match(config->exclude[0], PEFT_WHOLE, module);
+	return ends_in_one_of(module, config->exclude, config->excludes);
+}
+
+/* PEFT's ".*\.[^.]*\.(\d+)\.": the last part that is a number and has a part before it that is not the first, and one behind it. */
+static int is_in_layers(const struct rh_peft_config *config, const char *module)
+{
+	int64_t layer = -1;
+	const char *first = strchr(module, '.');
+	for (const char *dot = first ? strchr(first + 1, '.') : NULL; dot; dot = strchr(dot + 1, '.')) {
+		size_t digits = strspn(dot + 1, "0123456789");
+		if (digits && dot[1 + digits] == '.')
+			layer = strtoll(dot + 1, NULL, 10);
+	}
+	for (size_t i = 0; i < config->layers; i++)
+		if (config->layer[i] == layer)
+			return 1;
+	return 0;
+}
+
+static int is_named(const struct rh_peft_config *config, const char *module)
+{
+	for (size_t i = 0; i < config->targets; i++)
+		if (!strcmp(config->target[i], module))
+			return 1;
+	return 0;
+}
+
 int rh_peft_matches(const struct rh_peft_config *config, const char *module)
 {
+	int excluded = is_excluded(config, module);
+	if (excluded)
+		return excluded < 0 ? excluded : 0;
 	if (config->all_linear)
 		return strcmp(module, "lm_head") != 0;
 	if (config->target_is_pattern)
 		return peft_match(config->target[0], PEFT_WHOLE, module);
-	return ends_in_one_of(module, config->target, config->targets);
+	return ends_in_one_of(module, config->target, config->targets) &&
+	       (!config->layers || is_named(config, module) || is_in_layers(config, module));
 }
 
 int rh_peft_saves(const struct rh_peft_config *config, const char *module)

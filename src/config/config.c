@@ -148,6 +148,11 @@ void rh_config_free(struct rh_config *config)
 	                                 &config->link_latency_ms,
 	                                 &config->lora_target_parameters,
 	                                 &config->lora_modules_to_save,
+	                                 &config->exclude_modules,
+	                                 &config->layers_to_transform,
+	                                 &config->rank_pattern,
+	                                 &config->alpha_pattern,
+	                                 &config->sample_prompts,
 	                                 &config->parts};
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		config_list_free(lists[i]);

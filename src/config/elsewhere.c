@@ -292,10 +292,12 @@ const struct config_elsewhere config_elsewhere[] = {
          ELSEWHERE_OTHER},
         {"adapter_folder", "adapter_name_or_path", NULL, ELSEWHERE_SAME},
         {"peft", "lora_r", "its keys are lora_r, lora_alpha, lora_target_modules and so on", ELSEWHERE_OTHER},
-        {"peft_init_lora_weights init_lora_weights loftq_config pissa_*", NULL,
-         "an adapter begins as PEFT's default does; other beginnings are not built yet; remove it", ELSEWHERE_OTHER},
-        {"peft_layers_to_transform peft_layers_pattern layers_to_transform layers_pattern lora_alpha_pattern lora_rank_pattern "
-         "peft_layer_replication peft_trainable_token_indices",
+        {"peft_init_lora_weights", "init_lora_weights", "true, gaussian or false", ELSEWHERE_OTHER},
+        {"loftq_config pissa_*", "init_lora_weights", "true, gaussian or false; other beginnings are not built yet", ELSEWHERE_OTHER},
+        {"peft_layers_to_transform", "layers_to_transform", NULL, ELSEWHERE_SAME},
+        {"lora_alpha_pattern", "alpha_pattern", NULL, ELSEWHERE_SAME},
+        {"lora_rank_pattern", "rank_pattern", NULL, ELSEWHERE_SAME},
+        {"peft_layers_pattern layers_pattern peft_layer_replication peft_trainable_token_indices",
          NULL,
          "it is not built yet; lora_target_modules, which may be a regular expression on whole names, such as '.*[.][0-7][.].*_proj', "
          "comes nearest; remove it",

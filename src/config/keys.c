@@ -13,8 +13,8 @@ enum { LAYERS_MOST = 1 << 20 };
 #define DRAFT(name) offsetof(struct config_draft, name)
 #define WORDS(...)  ((const char *const[]){__VA_ARGS__, NULL})
 
-#define TRANSPORT_NAME(name, ...) #name,
-#define TRANSPORT_NAMES ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
+#define TRANSPORT_NAME(name, ...)                                                 #name,
+#define TRANSPORT_NAMES                                                           ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
 #define TRANSPORT_HELP(name, addresses, hashes, measures, reopens, library, help) "; " #name ": " help
 
 /* clang-format off */
@@ -179,6 +179,17 @@ const struct config_key config_keys[] = {
 	    .help = "embedding and head, such as [embed_tokens, lm_head], trained whole and saved with the adapter (also: modules_to_save)"),
 	KEY(KEY_BOOL, use_rslora, VERB_RUNS, .fallback = "false", .lora = RH_LORA_RSLORA,
 	    .help = "scale the adapter by lora_alpha / sqrt(lora_r) instead"),
+	KEY(KEY_MAP, rank_pattern, VERB_RUNS, .items = KEY_INTEGER, .least = 1, .most = 1 << 16, .lora = RH_LORA_PATTERNS,
+	    .help = "other ranks than lora_r for modules whose names end so, or match so as regular expressions, such as {q_proj: 32}"),
+	KEY(KEY_MAP, alpha_pattern, VERB_RUNS, .items = KEY_REAL, .least = 1e-6, .most = 1e6, .lora = RH_LORA_PATTERNS,
+	    .help = "likewise other values than lora_alpha"),
+	KEY(KEY_TARGETS, exclude_modules, VERB_RUNS, .lora = RH_LORA_PATTERNS,
+	    .help = "modules that get no adapter though lora_target_modules names them: a list of names, or a regular expression on whole names"),
+	KEY(KEY_LIST, layers_to_transform, VERB_RUNS, .items = KEY_INTEGER, .least = 0, .most = LAYERS_MOST, .fallback = "none",
+	    .lora = RH_LORA_PATTERNS, .help = "numbers of the layers that get an adapter, with lora_target_modules as a list; none: all"),
+	KEY(KEY_CHOICE, init_lora_weights, VERB_RUNS, .fallback = "true", .choices = WORDS("true", "gaussian", "false"),
+	    .lora = RH_LORA_PATTERNS,
+	    .help = "how the adapter begins: true, A uniform and B zero; gaussian, A normal and B zero; false, both uniform"),
 	KEY(KEY_REAL, loraplus_lr_ratio, VERB_RUNS, .fallback = "1", .least = 1e-6, .most = 1e6,
 	    .help = "LoRA+: the learning rate of an adapter's B, as a multiple of learning_rate, which is A's; often 16"),
 
@@ -527,7 +538,8 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 		describe_range(key, "an ascending list of layers", out, bytes);
 		break;
 	case KEY_TARGETS:
-		snprintf(out, bytes, "a list of names, all-linear, or a regular expression");
+		snprintf(out, bytes, "a list of names%s, or a regular expression",
+		         strcmp(key->name, "exclude_modules") ? ", all-linear" : "");
 		break;
 	case KEY_LIST:
 		describe_list(key, out, bytes);
@@ -539,6 +551,13 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 		snprintf(out, bytes, "a text, or a list of texts");
 		break;
 	case KEY_MAP:
+		if (!key->choices) {
+			describe_range(key,
+			               key->items == KEY_INTEGER ? "a map such as {q_proj: 32} to whole numbers"
+			                                         : "a map such as {q_proj: 32} to numbers",
+			               out, bytes);
+			break;
+		}
 		describe_choices(key, "a map with keys among", out, bytes);
 		break;
 	case KEY_WORDS:
@@ -555,8 +574,8 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 
 unsigned config_verb_bit(const char *verb)
 {
-	static const char *const names[] = {"train",   "plan", "doctor", "generate", "eval", "keys",
-	                                    "inspect", "chat", "merge",  "export",   "join", "stress", "verify"}; /* in the order of the bits */
+	static const char *const names[] = {"train", "plan",  "doctor", "generate", "eval",   "keys",  "inspect",
+	                                    "chat",  "merge", "export", "join",     "stress", "verify"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

@@ -104,14 +104,21 @@ static int print_paths(struct rh_text *out, const struct rh_list *list)
 	return list->count == 1 && list->item[0][0] != '[' ? print_word(out, list->item[0]) : print_list(out, list);
 }
 
-static int print_map(struct rh_text *out, const struct rh_list *pairs)
+/* has_names: of those that the key knows; else of patterns, to numbers. */
+static int print_map(struct rh_text *out, const struct rh_list *pairs, int has_names)
 {
 	int rc = rh_text_printf(out, "{");
 	for (size_t i = 0; i < pairs->count && !rc; i++) {
-		const char *equals = strchr(pairs->item[i], '=');
-		rc = rh_text_printf(out, "%s%.*s: ", i ? ", " : "", (int)(equals - pairs->item[i]), pairs->item[i]);
+		char name[256];
+		const char *equals = has_names ? strchr(pairs->item[i], '=') : strrchr(pairs->item[i], '=');
+		snprintf(name, sizeof name, "%.*s", (int)(equals - pairs->item[i]), pairs->item[i]);
+		rc = rh_text_printf(out, "%s", i ? ", " : "");
 		if (!rc)
-			rc = print_word(out, equals + 1);
+			rc = has_names ? rh_text_printf(out, "%s", name) : print_word(out, name);
+		if (!rc)
+			rc = rh_text_printf(out, ": ");
+		if (!rc)
+			rc = has_names ? print_word(out, equals + 1) : rh_text_printf(out, "%s", equals + 1);
 	}
 	return rc ? rc : rh_text_printf(out, "}");
 }
@@ -125,10 +132,10 @@ static int print_bits(struct rh_text *out, const char *const *choices, int bits)
 	return rc ? rc : rh_text_printf(out, "]");
 }
 
-static int print_targets(struct rh_text *out, const struct rh_config *config)
+static int print_targets(struct rh_text *out, const struct rh_config *config, int excludes)
 {
-	const struct rh_list *list = &config->lora_target_modules;
-	if (config->lora_targets_pattern)
+	const struct rh_list *list = excludes ? &config->exclude_modules : &config->lora_target_modules;
+	if (excludes ? config->exclude_pattern : config->lora_targets_pattern)
 		return print_quoted(out, list->item[0]);
 	if (list->count == 1 && !strcmp(list->item[0], "all-linear"))
 		return rh_text_printf(out, "all-linear");
@@ -177,14 +184,14 @@ static int print_value(struct rh_text *out, const struct config_draft *draft, co
 		return forward ? print_cuts(out, config->forward_cuts, config->forward_cut_count)
 		               : print_cuts(out, config->backward_cuts, config->backward_cut_count);
 	case KEY_TARGETS:
-		return print_targets(out, config);
+		return print_targets(out, config, key->offset == offsetof(struct config_draft, config.exclude_modules));
 	case KEY_LIST:
 		return print_list(out, field);
 	case KEY_PATHS:
 	case KEY_TEXTS:
 		return print_paths(out, field);
 	case KEY_MAP:
-		return print_map(out, field);
+		return print_map(out, field, key->choices != NULL);
 	case KEY_WORDS:
 		memcpy(&choice, field, sizeof choice);
 		return choice ? print_bits(out, key->choices, choice) : rh_text_printf(out, "none");

@@ -225,17 +225,21 @@ static int set_targets(struct config_draft *draft, const struct config_entry *en
 	} else {
 		rc = read_words(entry, &words);
 	}
-	int empty = !words.count;
+	int excludes = config_keys[entry->key].offset == offsetof(struct config_draft, config.exclude_modules),
+	    empty = !words.count && !excludes;
 	for (size_t i = 0; i < words.count; i++)
 		empty |= !*words.item[i];
+	if (!rc && excludes && words.count == 1 && !strcmp(words.item[0], "all-linear"))
+		rc = config_entry_fail(entry, "'all-linear' would leave nothing; expected a list of names, or a regular expression");
 	if (!rc && words.count == 1 && (!strcmp(words.item[0], "all") || !strcmp(words.item[0], "all_linear")))
 		rc = config_entry_fail(entry, "'%s' is all-linear here", words.item[0]);
 	if (!rc && empty)
 		rc = config_entry_fail(entry, "names no module; expected %s", "a list of names, all-linear, or a regular expression");
 	if (!rc) {
-		config_list_free(&draft->config.lora_target_modules);
-		draft->config.lora_target_modules = words;
-		draft->config.lora_targets_pattern = pattern;
+		struct rh_list *field = excludes ? &draft->config.exclude_modules : &draft->config.lora_target_modules;
+		config_list_free(field);
+		*field = words;
+		*(excludes ? &draft->config.exclude_pattern : &draft->config.lora_targets_pattern) = pattern;
 		return 0;
 	}
 	config_list_free(&words);
@@ -311,7 +315,7 @@ static int refuse_name(const struct config_entry *entry, const char *item)
 	return config_entry_fail(entry, "'%s' is not known in this map; it may have %s", config_show(item).text, known);
 }
 
-/* "{name: value}" of a file; "name=value,name=value" on the command line. */
+/* "{name: value}" of a file; "name=value,name=value" on the command line. A key without choices takes any names, of numbers. */
 static int set_map(struct config_draft *draft, const struct config_entry *entry)
 {
 	const struct config_key *key = &config_keys[entry->key];
@@ -320,14 +324,16 @@ static int set_map(struct config_draft *draft, const struct config_entry *entry)
 	int takes_lists = key->offset == offsetof(struct config_draft, config.rope_scaling);
 	int rc = words_of(entry, &pairs);
 	for (size_t i = 0; i < pairs.count && !rc; i++) {
-		const char *item = pairs.item[i], *equals = strchr(item, '=');
-		int known = 0;
-		for (size_t n = 0; equals && names[n]; n++)
+		const char *item = pairs.item[i], *equals = names ? strchr(item, '=') : strrchr(item, '=');
+		int known = !names && equals > item;
+		for (size_t n = 0; equals && names && names[n]; n++)
 			known |= strlen(names[n]) == (size_t)(equals - item) && !strncmp(names[n], item, strlen(names[n]));
 		if (!equals || !equals[1] || (equals[1] == '[' && !takes_lists))
 			rc = refuse(entry);
 		else if (!known)
-			rc = refuse_name(entry, item);
+			rc = names ? refuse_name(entry, item) : refuse(entry);
+		else if (!names && !item_fits(key, equals + 1))
+			rc = refuse_item(entry, equals + 1);
 	}
 	if (rc) {
 		config_list_free(&pairs);

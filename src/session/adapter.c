@@ -73,7 +73,11 @@ static int from_keys(const struct rh_config *config, const struct rh_model_confi
 		return -ENOMEM;
 	int rc = adapter_check_parameters(config, model);
 	if (!rc)
+		rc = adapter_patterns(config, peft);
+	if (!rc)
 		rc = adapter_targets(config, model, peft);
+	if (!rc)
+		rc = adapter_narrow(config, peft);
 	return rc ? rc : adapter_check_dropout(config, peft);
 }
 
@@ -85,6 +89,11 @@ static int contradiction(const struct rh_config *config, const struct rh_model_c
 	const char *key = NULL;
 	if (same < 0)
 		return same;
+	if (given & RH_LORA_PATTERNS)
+		return rh_fail(-EINVAL,
+		               "rank_pattern, alpha_pattern, exclude_modules, layers_to_transform and init_lora_weights are of a new "
+		               "adapter, and this run goes on from %s; leave them out",
+		               config->adapter_name_or_path);
 	if ((given & RH_LORA_R) && config->lora_r != peft->r)
 		key = "lora_r";
 	else if ((given & RH_LORA_ALPHA) && config->lora_alpha != peft->lora_alpha)
@@ -224,9 +233,49 @@ static int has_module(const struct rh_model *model, const char *target)
 	return 0;
 }
 
-int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model)
+/* 1: the pattern matches a module that has an adapter. */
+static int has_pattern(const struct rh_model *model, const char *pattern)
+{
+	static const char before[] = "base_model.model.", after[] = ".lora_A.weight";
+	struct rh_peft_override override = {(char *)(uintptr_t)pattern, 2};
+	const struct rh_peft_config one = {.r = 1, .rank_override = &override, .rank_overrides = 1};
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++) {
+			const char *name = model->block[b].tensor[t].name, *end = strstr(name, after);
+			char module[512];
+			int64_t r = 1;
+			double alpha;
+			if (!end || strncmp(name, before, sizeof before - 1))
+				continue;
+			name += sizeof before - 1;
+			snprintf(module, sizeof module, "%.*s", (int)(end - name), name);
+			int rc = rh_peft_module(&one, module, &r, &alpha);
+			if (rc < 0 || r == 2)
+				return rc < 0 ? rc : 1;
+		}
+	return 0;
+}
+
+/* A pattern that is mistyped would change nothing, and nobody would know. */
+static int check_patterns(const struct rh_model *model, const char *key, const struct rh_list *pairs)
+{
+	for (size_t i = 0; i < pairs->count; i++) {
+		char pattern[256];
+		snprintf(pattern, sizeof pattern, "%.*s", (int)(strrchr(pairs->item[i], '=') - pairs->item[i]), pairs->item[i]);
+		int found = has_pattern(model, pattern);
+		if (found < 0)
+			return rh_fail_in(found, "%s", key);
+		if (!found)
+			return rh_fail(-EINVAL, "%s: '%.100s' matches no module that gets an adapter; correct it or leave it out", key, pattern);
+	}
+	return 0;
+}
+
+static int check_names(const struct rh_config *config, const struct rh_model *model)
 {
 	const struct rh_list *given = &config->lora_target_modules;
+	if (config->exclude_modules.count || config->layers_to_transform.count) /* of a name that is there nothing may be left */
+		return 0;
 	if (config->adapter_name_or_path || config->lora_targets_pattern || !config->lora_targets_given ||
 	    (given->count == 1 && !strcmp(given->item[0], "all-linear")))
 		return 0;
@@ -240,6 +289,28 @@ int rh_adapter_check_targets(const struct rh_config *config, const struct rh_mod
 			               name, is_table ? "; lora_modules_to_save trains it whole" : "");
 	}
 	return 0;
+}
+
+int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model)
+{
+	int rc = check_names(config, model);
+	if (!rc && !config->adapter_name_or_path)
+		rc = check_patterns(model, "rank_pattern", &config->rank_pattern);
+	return rc || config->adapter_name_or_path ? rc : check_patterns(model, "alpha_pattern", &config->alpha_pattern);
+}
+
+void rh_adapter_start(const struct rh_config *config, struct rh_model *model)
+{
+	enum rh_lora_init init = config->init_lora_weights;
+	for (int b = 0; b < model->blocks && init != RH_LORA_INIT_TRUE && !config->adapter_name_or_path; b++)
+		for (int t = 0; t < model->block[b].tensors; t++) {
+			struct rh_tensor *tensor = &model->block[b].tensor[t];
+			int is_a = strstr(tensor->name, ".lora_A.") != NULL;
+			if (is_a && init == RH_LORA_INIT_GAUSSIAN)
+				tensor->initial = (struct rh_initial){RH_INITIAL_NORMAL, 1 / (float)tensor->rows};
+			else if (tensor->is_lora_b && init == RH_LORA_INIT_FALSE)
+				tensor->initial = (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)tensor->cols)};
+		}
 }
 
 static int adapter_file(const char *dir, const struct rh_model *model, struct rh_tensor_list *list, char **path)

@@ -25,6 +25,9 @@ void rh_adapter_free(struct rh_adapter *adapter);
  * the list as soon as one name is found. */
 int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model) RH_MUST;
 
+/* How a new adapter's matrices begin (init_lora_weights): after the model's creation. */
+void rh_adapter_start(const struct rh_config *config, struct rh_model *model);
+
 /* Loads every adapter tensor of the model from dir/adapter_model.safetensors; missing, unknown or misshapen ones are -EINVAL. `tables`:
  * those that are read apart by rh_adapter_load_tables; NULL: none. */
 int rh_adapter_load(const char *dir, const struct rh_peft_tables *tables, const struct rh_model *model, struct rh_store *store) RH_MUST;

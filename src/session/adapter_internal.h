@@ -18,6 +18,10 @@ int adapter_saved(const struct rh_config *config, const struct rh_model_config *
 /* Does a name of lora_target_modules mean the experts or the router of this model? transformers keeps them as parameters, and PEFT turns
  * the names that they had as modules into those. */
 int adapter_is_of_experts(const struct rh_model_config *model, const char *name);
+/* rank_pattern and alpha_pattern, before what adapter_targets adds to them. */
+int adapter_patterns(const struct rh_config *config, struct rh_peft_config *peft) RH_MUST;
+/* exclude_modules, layers_to_transform and init_lora_weights; -EINVAL: what they cannot be combined with. */
+int adapter_narrow(const struct rh_config *config, struct rh_peft_config *peft) RH_MUST;
 /* Each of lora_target_parameters is a parameter of the model's experts or routers. */
 int adapter_check_parameters(const struct rh_config *config, const struct rh_model_config *model) RH_MUST;
 /* Adapters of parameters have no dropout: unset it is 0, and above 0 an error, as in PEFT. */

@@ -4,6 +4,8 @@
 #include "core/alloc.h"
 #include "core/text.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Linears of all kinds of layers: those of attention and of the MLP, then those of the gated delta rule. */
@@ -135,6 +137,44 @@ static int add_override(struct rh_peft_override **list, size_t *count, const cha
 	if (!(*list)[*count].pattern)
 		return -ENOMEM;
 	++*count;
+	return 0;
+}
+
+int adapter_patterns(const struct rh_config *config, struct rh_peft_config *peft)
+{
+	const struct rh_list *lists[] = {&config->rank_pattern, &config->alpha_pattern};
+	int rc = 0;
+	for (int k = 0; k < 2; k++)
+		for (size_t i = 0; !rc && i < lists[k]->count; i++) {
+			char pattern[256];
+			const char *equals = strrchr(lists[k]->item[i], '=');
+			snprintf(pattern, sizeof pattern, "%.*s", (int)(equals - lists[k]->item[i]), lists[k]->item[i]);
+			rc = k ? add_override(&peft->alpha_override, &peft->alpha_overrides, pattern, strtod(equals + 1, NULL))
+			       : add_override(&peft->rank_override, &peft->rank_overrides, pattern, strtod(equals + 1, NULL));
+		}
+	return rc;
+}
+
+int adapter_narrow(const struct rh_config *config, struct rh_peft_config *peft)
+{
+	static const char *const inits[] = {NULL, "gaussian", "false"};
+	const struct rh_list *excluded = &config->exclude_modules, *layers = &config->layers_to_transform;
+	int is_all = config->lora_target_modules.count == 1 && !strcmp(config->lora_target_modules.item[0], "all-linear");
+	peft->init = inits[config->init_lora_weights];
+	peft->exclude_is_pattern = config->exclude_pattern;
+	if (peft->init && peft->parameters)
+		return rh_fail(-EINVAL, "init_lora_weights: adapters of experts and routers begin as PEFT's default does; leave it out");
+	if (layers->count && (config->lora_targets_pattern || is_all || peft->target_is_pattern))
+		return rh_fail(-EINVAL, "layers_to_transform: goes with a list of lora_target_modules alone, as in PEFT; write the names");
+	peft->exclude = rh_alloc(excluded->count + 1, sizeof *peft->exclude);
+	peft->layer = rh_alloc(layers->count + 1, sizeof *peft->layer);
+	if (!peft->exclude || !peft->layer)
+		return -ENOMEM;
+	for (; peft->excludes < excluded->count; peft->excludes++)
+		if (!(peft->exclude[peft->excludes] = rh_strdup(excluded->item[peft->excludes])))
+			return -ENOMEM;
+	for (; peft->layers < layers->count; peft->layers++)
+		peft->layer[peft->layers] = strtoll(layers->item[peft->layers], NULL, 10);
 	return 0;
 }
 

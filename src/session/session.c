@@ -307,6 +307,8 @@ static int open_session(int trains, struct rh_session *out)
 		rc = check_task(out);
 	if (!rc)
 		rc = rh_model_create(out->model_config, config->dtype, out->lora ? &out->adapter.lora : NULL, &out->model);
+	if (!rc && out->lora && !config->adapter_name_or_path)
+		rh_adapter_start(config, out->model);
 	if (!rc && config->fp8 && !out->machine) /* a simulated one has the rate or falls back on another */
 		rc = rh_devices_check_fp8(config->device);
 	if (!rc) {

@@ -320,9 +320,11 @@ int rh_gradient_check(const struct rh_config *config, struct rh_gradient_check *
 	if (!rc)
 		rc = load_data(&checking);
 	if (!rc) {
+		if (!config->adapter_name_or_path && !checking.base.adapter.peft.parameters)
+			fewer.init_lora_weights = RH_LORA_INIT_FALSE; /* else the gradients of A are zero in the first step anyway */
 		out->all_layers = checking.base.model_config->num_hidden_layers;
 		out->micro_batches = rh_sampler_micro_batches(checking.data.sampler, 0);
-		rc = check_layers(&checking, config);
+		rc = check_layers(&checking, &fewer);
 	}
 	for (int64_t layers = out->all_layers / 2; rc == RH_DOES_NOT_FIT && layers >= 1; layers /= 2) {
 		gradients_free(&checking.own);

@@ -105,9 +105,12 @@ static void test_peft_refuses_what_is_not_built_or_makes_no_sense(void **state)
 	refused("\"use_dora\":true" T, "'use_dora' is not supported");
 	refused("\"modules_to_save\":[1]" T, "'modules_to_save' has an entry that is no name");
 	refused("\"ensure_weight_tying\":1" T, "ensure_weight_tying");
-	refused("\"layers_to_transform\":[1]" T, "'layers_to_transform' is not supported");
-	refused("\"layers_to_transform\":0" T, "'layers_to_transform' is not supported");
-	refused("\"exclude_modules\":\"q\"" T, "'exclude_modules' is not supported");
+	refused("\"layers_to_transform\":\"1\"" T, "'layers_to_transform' must be a whole number or a list of them");
+	refused("\"layers_to_transform\":[1.5]" T, "'layers_to_transform' must be a whole number or a list of them");
+	refused("\"layers_to_transform\":0,\"target_modules\":\"all-linear\"", "goes with a list of target_modules alone");
+	refused("\"layers_pattern\":\"h\"" T, "'layers_pattern' is not supported");
+	refused("\"exclude_modules\":\"(q\"" T, "exclude_modules: '(q' is no regular expression");
+	refused("\"exclude_modules\":[1]" T, "'exclude_modules' has an entry that is no name");
 	refused("\"bias\":\"all\"" T, "bias 'all' is not supported (none is)");
 	refused("\"init_lora_weights\":\"pissa_niter_4\"" T, "init_lora_weights 'pissa_niter_4' changes the base model's weights");
 	refused("\"r2\":1", "'target_modules' must be a list of names");
