@@ -13,8 +13,8 @@ enum { LAYERS_MOST = 1 << 20 };
 #define DRAFT(name) offsetof(struct config_draft, name)
 #define WORDS(...)  ((const char *const[]){__VA_ARGS__, NULL})
 
-#define TRANSPORT_NAME(name, ...)                                                 #name,
-#define TRANSPORT_NAMES                                                           ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
+#define TRANSPORT_NAME(name, ...) #name,
+#define TRANSPORT_NAMES ((const char *const[]){RH_TRANSPORTS(TRANSPORT_NAME) NULL})
 #define TRANSPORT_HELP(name, addresses, hashes, measures, reopens, library, help) "; " #name ": " help
 
 /* clang-format off */

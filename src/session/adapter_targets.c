@@ -143,6 +143,8 @@ static int add_override(struct rh_peft_override **list, size_t *count, const cha
 int adapter_patterns(const struct rh_config *config, struct rh_peft_config *peft)
 {
 	const struct rh_list *lists[] = {&config->rank_pattern, &config->alpha_pattern};
+	int64_t rank;
+	double alpha;
 	int rc = 0;
 	for (int k = 0; k < 2; k++)
 		for (size_t i = 0; !rc && i < lists[k]->count; i++) {
@@ -151,6 +153,10 @@ int adapter_patterns(const struct rh_config *config, struct rh_peft_config *peft
 			snprintf(pattern, sizeof pattern, "%.*s", (int)(equals - lists[k]->item[i]), lists[k]->item[i]);
 			rc = k ? add_override(&peft->alpha_override, &peft->alpha_overrides, pattern, strtod(equals + 1, NULL))
 			       : add_override(&peft->rank_override, &peft->rank_overrides, pattern, strtod(equals + 1, NULL));
+			if (!rc) /* is it an expression? */
+				rc = rh_peft_module(peft, "", &rank, &alpha);
+			if (rc)
+				rc = rh_fail_in(rc, k ? "alpha_pattern" : "rank_pattern");
 		}
 	return rc;
 }
@@ -175,7 +181,8 @@ int adapter_narrow(const struct rh_config *config, struct rh_peft_config *peft)
 			return -ENOMEM;
 	for (; peft->layers < layers->count; peft->layers++)
 		peft->layer[peft->layers] = strtoll(layers->item[peft->layers], NULL, 10);
-	return 0;
+	int rc = peft->excludes ? rh_peft_matches(peft, "") : 0; /* is it an expression? */
+	return rc < 0 ? rh_fail_in(rc, "exclude_modules") : 0;
 }
 
 /* A string is a regular expression on whole names; PEFT resolves it to the last words of those that it matches. */

@@ -34,8 +34,7 @@ struct rh_gradient_check {
 };
 
 /* Writes nothing but to NVMe. RH_DROP_GRADIENT=NAME in the environment has the run lose the gradients of the block with this tensor, for
- * tests. Free *out in any case. Errors are those of a run, and -EINVAL for what has no reference: several boxes, updates without a
- * flush. */
+ * tests. Free *out in any case. Errors are those of a run, and -EINVAL for what has no reference: updates without a flush. */
 int rh_gradient_check(const struct rh_config *config, struct rh_gradient_check *out) RH_MUST;
 void rh_gradient_check_free(struct rh_gradient_check *check);
 
