@@ -66,6 +66,12 @@ static double unit(const struct frame *frame, double value)
 	return frame->is_doubling ? log2(value) : bounded(value);
 }
 
+/* Of a doubling axis nothing is at 0. */
+static int is_shown(const struct frame *frame, double y)
+{
+	return isfinite(y) && isfinite(unit(frame, y));
+}
+
 static double across(const struct frame *frame, double x)
 {
 	return frame->left + (x - frame->x.low) / (frame->x.high - frame->x.low) * (frame->width - frame->left - frame->right);
@@ -133,7 +139,7 @@ static int put_line(const struct frame *frame, const struct rh_series *series, s
 	for (size_t i = 0; !rc && i < series->count; i += stretch) {
 		size_t count = series->count - i < stretch ? series->count - i : stretch;
 		double x = mean_of(series->x + i, series->y + i, count), y = mean_of(series->y + i, series->y + i, count);
-		if (isfinite(y))
+		if (is_shown(frame, y))
 			rc = rh_text_printf(out, "%c%.1f %.1f", drawn++ ? 'L' : 'M', across(frame, unit(frame, x)),
 			                    down(frame, unit(frame, y)));
 	}
@@ -146,7 +152,7 @@ static int put_dots(const struct frame *frame, const struct rh_series *series, s
 	int marks = series->kind == RH_SERIES_MARKS, rc = 0;
 	size_t every = marks ? 1 : (series->count + DOTS_MOST - 1) / DOTS_MOST;
 	for (size_t i = 0; !rc && i < series->count; i += every)
-		if (isfinite(series->y[i]))
+		if (is_shown(frame, series->y[i]))
 			rc = rh_text_printf(out,
 			                    "<circle class=\"s%d%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%d\"><title>%s: %.6g at "
 			                    "%.6g</title></circle>\n",
@@ -162,7 +168,7 @@ static int put_series(const struct frame *frame, const struct rh_series *series,
 	if (!rc && series->kind != RH_SERIES_DASHED)
 		rc = put_dots(frame, series, out);
 	size_t last = series->count;
-	while (last && !isfinite(series->y[last - 1]))
+	while (last && !is_shown(frame, series->y[last - 1]))
 		last--;
 	if (rc || !series->label || !last)
 		return rc;
@@ -196,7 +202,7 @@ static struct frame frame_of(const struct rh_chart *chart)
 	frame.x = frame.y = (struct range){INFINITY, -INFINITY};
 	for (size_t s = 0; s < chart->count; s++)
 		for (size_t i = 0; i < chart->series[s].count; i++)
-			if (isfinite(unit(&frame, chart->series[s].y[i]))) {
+			if (is_shown(&frame, chart->series[s].y[i])) {
 				widen(&frame.x, unit(&frame, chart->series[s].x[i]));
 				widen(&frame.y, unit(&frame, chart->series[s].y[i]));
 			}
