@@ -58,7 +58,7 @@ static int put_bar(const struct page_run *run, double all, struct rh_text *out)
 	rc = rc ? rc : rh_text_printf(out, "</div><p>");
 	for (int p = 0; !rc && p < RH_TIME_PARTS; p++)
 		if (time_of(run, p) > 0)
-			rc = rh_text_printf(out, "<span class=\"key f%d\"></span>%s %.1f %% &nbsp; ", p,
+			rc = rh_text_printf(out, "<span class=part><span class=\"key f%d\"></span>%s %.1f %%</span> &nbsp; ", p,
 			                    rh_time_part_name((enum rh_time_part)p), 100 * time_of(run, p) / all);
 	return rc ? rc : rh_text_printf(out, "</p>\n");
 }
@@ -135,12 +135,16 @@ int page_put_data(const struct page_run *runs, size_t count, struct rh_text *out
 
 static int put_answer(const struct page_answer *answer, struct rh_text *out)
 {
-	int rc = rh_text_printf(out, "<tr><td class=n>%lld<td><pre>", (long long)answer->step);
+	const char *text = json_string_value(json_object_get(answer->line, "answer"));
+	int has_ended = json_is_true(json_object_get(answer->line, "ended")),
+	    rc = rh_text_printf(out, "<tr><td class=n>%lld<td><pre>", (long long)answer->step);
 	if (!rc)
-		rc = page_put_text(out, json_string_value(json_object_get(answer->line, "answer")));
+		rc = page_put_text(out, text);
 	return rc ? rc
 	          : rh_text_printf(out, "</pre>%s",
-	                           json_is_true(json_object_get(answer->line, "ended")) ? "" : "<span class=soft>...</span>");
+	                           !has_ended ? "<span class=soft>...</span>"
+	                           : !*text   ? "<span class=soft>(ended at once)</span>"
+	                                      : "");
 }
 
 /* A prompt's answers, the latest first; those before it are folded. */
