@@ -21,7 +21,8 @@ struct machine {
 
 static const char *const models[] = {"qwen3-1.7b",  "llama-3.1-8b", "mistral-7b", "qwen3-8b",
                                      "gpt-oss-20b", "qwen3.5-9b",   "gpt2-medium"};
-static const struct machine machines[] = {{"rtx4090x8", 8, 22, 700}, {"h100x1", 1, 76, 120}, {"rtx4090x1", 1, 22, 60}, {"rtx3060", 1, 10, 60}};
+static const struct machine machines[] = {{"rtx4090x8", 8, 22, 700}, {"h100x1", 1, 76, 120}, {"rtx4090x1", 1, 22, 60},
+                                          {"rtx3060", 1, 10, 60}};
 
 static int64_t pick(uint64_t *seed, int64_t count)
 {
