@@ -16,6 +16,7 @@ struct activation_args {
 	void *y, *dx;       /* a and dgu */
 	float *dot;
 	int64_t x_stride, dy_stride, y_stride, dx_stride, dot_stride, rows, cols;
+	float cap; /* of tanh: 1 where there is none */
 	int aligned;
 };
 
@@ -157,7 +158,7 @@ template <typename T, int ACT> CHUNK_KERNEL activation_forward(struct activation
 		struct chunk c = chunk_load((const T *)a.x + row * a.x_stride + i, left, a.aligned);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
-			c.v[k] = curve_of<ACT>(c.v[k]).value;
+			c.v[k] = ACT == RH_ACT_TANH ? a.cap * curve_of<ACT>(c.v[k] / a.cap).value : curve_of<ACT>(c.v[k]).value;
 		chunk_store((T *)a.y + row * a.y_stride + i, c, left, a.aligned);
 	}
 }
@@ -241,6 +242,7 @@ static struct activation_args forward_args(const struct rh_op *op)
 	a.x = view[RH_ACTIVATION_X].data, a.x_stride = view[RH_ACTIVATION_X].stride;
 	a.y = view[RH_ACTIVATION_Y].data, a.y_stride = view[RH_ACTIVATION_Y].stride;
 	a.rows = view[RH_ACTIVATION_Y].rows, a.cols = view[RH_ACTIVATION_Y].cols;
+	a.cap = op->activation.cap > 0 ? op->activation.cap : 1;
 	a.aligned = chunk_aligned(view, 2);
 	return a;
 }

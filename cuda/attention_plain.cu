@@ -3,7 +3,9 @@
  *
  * Tile: a block of 4 warps owns 16 rows (4 a warp) of one head and walks 32 rows at a time of the other side, one a lane while scores are
  * computed; then a lane owns every 32nd column of the sums. Shared memory: 4 (32 D + 64 (D + 1) + 512) bytes: 26 KB for D 64, 50 KB for D
- * 128, 98.3 KB for D 256. FLOPs: 4 D a pair forward, 14 D backward. Each multiply-add takes an operand from shared memory and shares the
+ * 128, 98.3 KB for D 256. Rows of more than 256 elements lie there as they come: of D 512 (Gemma 4) bf16 takes 98.1 KB, F32 194 KB, which
+ * SMs of RTX cards do not have.
+ * FLOPs: 4 D a pair forward, 14 D backward. Each multiply-add takes an operand from shared memory and shares the
  * other with 3 more: bound by shared memory at about a quarter of the fp32 roofline (83 TFLOP/s on an RTX 4090). DRAM traffic as in
  * attention.cu; a tile of 32 rows is read for 16 own ones, 8 FLOPs a byte from L2 in F32.
  *
@@ -17,57 +19,58 @@ enum {
 	ROWS = 4, /* of a warp */
 	OWN = WARPS * ROWS,
 	STREAMED = RH_WARP,
-	COLUMNS = RH_OP_MAX_HEAD_DIM / RH_WARP, /* of a lane */
+	WIDE = 256, /* heads of more have more columns of a lane, and rows in shared memory as they come */
 };
 
 /* Own rows of two operands (OWN, D), streamed ones (STREAMED, D+1: the lanes of a column lie in different banks), and a weight for each
  * pair. */
-struct plain_tiles {
-	float *own, *own2, *streamed, *streamed2, *weight;
+template <typename S> struct plain_tiles {
+	S *own, *own2, *streamed, *streamed2;
+	float *weight;
 };
 
-RH_HOST_DEVICE int plain_bytes(int dim)
+template <typename S> RH_HOST_DEVICE int plain_bytes(int dim)
 {
-	return (2 * OWN * dim + 2 * STREAMED * (dim + 1) + OWN * STREAMED) * (int)sizeof(float);
+	return (2 * OWN * dim + 2 * STREAMED * (dim + 1)) * (int)sizeof(S) + OWN * STREAMED * (int)sizeof(float);
 }
 
-RH_DEVICE struct plain_tiles plain_tiles_of(int dim)
-{
-	int own = OWN * dim * (int)sizeof(float), streamed = STREAMED * (dim + 1) * (int)sizeof(float);
-	RH_DYNAMIC_SHARED(float, own_rows, 0, OWN *dim);
-	RH_DYNAMIC_SHARED(float, own_rows2, own, OWN *dim);
-	RH_DYNAMIC_SHARED(float, streamed_rows, 2 * own, STREAMED * (dim + 1));
-	RH_DYNAMIC_SHARED(float, streamed_rows2, 2 * own + streamed, STREAMED * (dim + 1));
-	RH_DYNAMIC_SHARED(float, weights, 2 * own + 2 * streamed, OWN * STREAMED);
+template <typename S> RH_DEVICE struct plain_tiles<S> plain_tiles_of(int dim) {
+	int own = OWN * dim * (int)sizeof(S), streamed = STREAMED * (dim + 1) * (int)sizeof(S);
+	RH_DYNAMIC_SHARED(S, own_rows, 0, OWN *dim);
+	RH_DYNAMIC_SHARED(S, own_rows2, own, OWN *dim);
+	RH_DYNAMIC_SHARED(S, streamed_rows, 2 * own, STREAMED *(dim + 1));
+	RH_DYNAMIC_SHARED(S, streamed_rows2, 2 * own + streamed, STREAMED *(dim + 1));
+	RH_DYNAMIC_SHARED(float, weights, 2 * own + 2 * streamed, OWN *STREAMED);
 	return {own_rows, own_rows2, streamed_rows, streamed_rows2, weights};
 }
 
 /* SIZE rows of a head, zeros beyond `rows`, a warp a row; `pitch` elements apart in shared memory. */
-template <typename T, int SIZE>
-RH_DEVICE void load(float *to, int pitch, const struct rh_view &from, int64_t row, int64_t col, int rows, int dim)
+template <typename T, int SIZE, typename S>
+RH_DEVICE void load(S *to, int pitch, const struct rh_view &from, int64_t row, int64_t col, int rows, int dim)
 {
 	for (int r = (int)threadIdx.x / RH_WARP; r < SIZE; r += WARPS)
 		for (int c = (int)threadIdx.x % RH_WARP; c < dim; c += RH_WARP)
-			to[r * pitch + c] = r < rows ? rh_to_float(*attention_at<T>(from, row + r, col + c)) : 0;
+			to[r * pitch + c] = rh_from_float<S>(r < rows ? rh_to_float(*attention_at<T>(from, row + r, col + c)) : 0);
 }
 
 /* s[r] = own row r of this warp times the lane's streamed row. */
-RH_DEVICE void dot(float (&s)[ROWS], const float *own, const float *streamed, int dim)
+template <typename S> RH_DEVICE void dot(float (&s)[ROWS], const S *own, const S *streamed, int dim)
 {
-	const float *mine = own + (int)threadIdx.x / RH_WARP * ROWS * dim, *other = streamed + (int)threadIdx.x % RH_WARP * (dim + 1);
+	const S *mine = own + (int)threadIdx.x / RH_WARP * ROWS * dim, *other = streamed + (int)threadIdx.x % RH_WARP * (dim + 1);
 	RH_UNROLL
 	for (int r = 0; r < ROWS; r++)
 		s[r] = 0;
 	for (int c = 0; c < dim; c++) {
-		float x = other[c];
+		float x = rh_to_float(other[c]);
 		RH_UNROLL
 		for (int r = 0; r < ROWS; r++)
-			s[r] += mine[r * dim + c] * x;
+			s[r] += rh_to_float(mine[r * dim + c]) * x;
 	}
 }
 
 /* acc[r] += sum over streamed rows of this warp's weight[r] times the row; the lane's columns. */
-RH_DEVICE void add_weighted(float (&acc)[ROWS][COLUMNS], const float (&w)[ROWS], const struct plain_tiles &tiles, const float *streamed,
+template <typename S, int COLUMNS>
+RH_DEVICE void add_weighted(float (&acc)[ROWS][COLUMNS], const float (&w)[ROWS], const struct plain_tiles<S> &tiles, const S *streamed,
                             int dim)
 {
 	int lane = (int)threadIdx.x % RH_WARP;
@@ -83,7 +86,7 @@ RH_DEVICE void add_weighted(float (&acc)[ROWS][COLUMNS], const float (&w)[ROWS],
 			int c = n * RH_WARP + lane;
 			if (c >= dim)
 				continue;
-			float x = streamed[j * (dim + 1) + c];
+			float x = rh_to_float(streamed[j * (dim + 1) + c]);
 			RH_UNROLL
 			for (int r = 0; r < ROWS; r++)
 				acc[r][n] += weight[r * STREAMED + j] * x;
@@ -92,7 +95,7 @@ RH_DEVICE void add_weighted(float (&acc)[ROWS][COLUMNS], const float (&w)[ROWS],
 }
 
 /* The warp's rows of acc, each times its factor, to rows from `row` on; `rows` of the warp's are there. */
-template <typename T>
+template <typename T, int COLUMNS>
 RH_DEVICE void store(const struct rh_view &to, int64_t row, int64_t col, int rows, const float (&acc)[ROWS][COLUMNS],
                      const float (&factor)[ROWS], int dim)
 {
@@ -108,6 +111,7 @@ RH_DEVICE void store(const struct rh_view &to, int64_t row, int64_t col, int row
 }
 
 /* acc = such rows of a gradient's sums, zeros where there are none. */
+template <int COLUMNS>
 RH_DEVICE void load_sums(float (&acc)[ROWS][COLUMNS], const struct rh_view &sum, int64_t row, int64_t col, int rows, int dim)
 {
 	RH_UNROLL
@@ -121,7 +125,8 @@ RH_DEVICE void load_sums(float (&acc)[ROWS][COLUMNS], const struct rh_view &sum,
 }
 
 /* Where the block lies, with its queries in tiles.own; 0: it has none. */
-template <typename T> RH_DEVICE int begin(const struct attention_args &a, const struct plain_tiles &tiles, struct attention_block *at)
+template <typename T, typename S>
+RH_DEVICE int begin(const struct attention_args &a, const struct plain_tiles<S> &tiles, struct attention_block *at)
 {
 	if (!attention_block_find<OWN, ROWS>(a, a.dim, at))
 		return 0;
@@ -129,9 +134,9 @@ template <typename T> RH_DEVICE int begin(const struct attention_args &a, const 
 	return 1;
 }
 
-template <typename T> RH_KERNEL(THREADS, 2) attention_plain_forward_rows(struct attention_args a)
+template <typename T, typename S, int COLUMNS> RH_KERNEL(THREADS, 2) attention_plain_forward_rows(struct attention_args a)
 {
-	struct plain_tiles tiles = plain_tiles_of(a.dim);
+	struct plain_tiles<S> tiles = plain_tiles_of<S>(a.dim);
 	struct attention_block at;
 	if (!begin<T>(a, tiles, &at))
 		return;
@@ -176,9 +181,9 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_forward_rows(struct 
 }
 
 /* Writes delta too, which attention_plain_dk_dv reads: a warp a row. */
-template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dq(struct attention_args a)
+template <typename T, typename S, int COLUMNS> RH_KERNEL(THREADS, 2) attention_plain_dq(struct attention_args a)
 {
-	struct plain_tiles tiles = plain_tiles_of(a.dim);
+	struct plain_tiles<S> tiles = plain_tiles_of<S>(a.dim);
 	struct attention_block at;
 	if (!begin<T>(a, tiles, &at))
 		return;
@@ -192,7 +197,9 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dq(struct attention_
 		int64_t row = t.q0 + t.first + at.warp_row + r;
 		float sum = 0;
 		for (int c = at.lane; c < a.dim; c += RH_WARP)
-			sum += there ? tiles.own2[(at.warp_row + r) * a.dim + c] * rh_to_float(*attention_at<T>(a.o, row, at.col + c)) : 0;
+			sum += there ? rh_to_float(tiles.own2[(at.warp_row + r) * a.dim + c]) *
+			                       rh_to_float(*attention_at<T>(a.o, row, at.col + c))
+			             : 0;
 		delta[r] = rh_warp_sum(sum);
 		lse[r] = there ? *attention_at<float>(a.lse, row, at.head) : 0;
 		factor[r] = a.scale;
@@ -218,9 +225,9 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dq(struct attention_
 	store<T>(a.dq, t.q0 + t.first + at.warp_row, at.col, t.rows - at.warp_row, dq, factor, a.dim);
 }
 
-template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attention_args a)
+template <typename T, typename S, int COLUMNS> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attention_args a)
 {
-	struct plain_tiles tiles = plain_tiles_of(a.dim);
+	struct plain_tiles<S> tiles = plain_tiles_of<S>(a.dim);
 	int lane = (int)threadIdx.x % RH_WARP, warp_row = (int)threadIdx.x / RH_WARP * ROWS;
 	int kv_head = a.part.first_head + (int)blockIdx.y;
 	int64_t kv_col = (int64_t)kv_head * a.dim;
@@ -269,28 +276,43 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attenti
 }
 
 enum side { QUERIES, KEYS };
-template <void (*KERNEL)(struct attention_args)> static int launch(enum side side, const struct attention_args *a, CUstream_st *stream)
+template <void (*KERNEL)(struct attention_args)>
+static int launch(enum side side, const struct attention_args *a, int bytes, CUstream_st *stream)
 {
 	unsigned tiles = attention_tiles(side == KEYS ? a->k.rows : a->q.rows, OWN, a->documents);
 	return attention_launches(a, tiles, side == KEYS ? a->kv_heads : a->heads, [&](const struct attention_args *part, unsigned across) {
 		dim3 grid(across, (unsigned)part->part.heads);
-		return RH_LAUNCH(KERNEL, grid, THREADS, plain_bytes(a->dim), stream, *part);
+		return RH_LAUNCH(KERNEL, grid, THREADS, bytes, stream, *part);
 	});
 }
 
-template <typename T> static int backward(const struct attention_args *a, CUstream_st *stream)
+template <typename T, typename S, int COLUMNS> static int backward(const struct attention_args *a, CUstream_st *stream)
 {
-	int rc = launch<attention_plain_dq<T>>(QUERIES, a, stream);
-	return rc < 0 ? rc : launch<attention_plain_dk_dv<T>>(KEYS, a, stream);
+	int bytes = plain_bytes<S>(a->dim), rc = launch<attention_plain_dq<T, S, COLUMNS>>(QUERIES, a, bytes, stream);
+	return rc < 0 ? rc : launch<attention_plain_dk_dv<T, S, COLUMNS>>(KEYS, a, bytes, stream);
 }
+
+template <typename T, typename S, int COLUMNS> static int forward(const struct attention_args *a, CUstream_st *stream)
+{
+	return launch<attention_plain_forward_rows<T, S, COLUMNS>>(QUERIES, a, plain_bytes<S>(a->dim), stream);
+}
+
+enum { NARROW_COLUMNS = WIDE / RH_WARP, WIDE_COLUMNS = RH_OP_MAX_HEAD_DIM / RH_WARP };
 
 int attention_plain_forward(const struct attention_args *a, CUstream_st *stream)
 {
-	return a->q.dtype == RH_BF16 ? launch<attention_plain_forward_rows<rh_bf16>>(QUERIES, a, stream)
-	                             : launch<attention_plain_forward_rows<float>>(QUERIES, a, stream);
+	if (a->dim > WIDE)
+		return a->q.dtype == RH_BF16 ? forward<rh_bf16, rh_bf16, WIDE_COLUMNS>(a, stream)
+		                             : forward<float, float, WIDE_COLUMNS>(a, stream);
+	return a->q.dtype == RH_BF16 ? forward<rh_bf16, float, NARROW_COLUMNS>(a, stream)
+	                             : forward<float, float, NARROW_COLUMNS>(a, stream);
 }
 
 int attention_plain_backward(const struct attention_args *a, CUstream_st *stream)
 {
-	return a->q.dtype == RH_BF16 ? backward<rh_bf16>(a, stream) : backward<float>(a, stream);
+	if (a->dim > WIDE)
+		return a->q.dtype == RH_BF16 ? backward<rh_bf16, rh_bf16, WIDE_COLUMNS>(a, stream)
+		                             : backward<float, float, WIDE_COLUMNS>(a, stream);
+	return a->q.dtype == RH_BF16 ? backward<rh_bf16, float, NARROW_COLUMNS>(a, stream)
+	                             : backward<float, float, NARROW_COLUMNS>(a, stream);
 }

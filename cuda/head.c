@@ -61,6 +61,7 @@ int launch_head(const struct launch_context *launch, const struct rh_op *op)
 		                         .hit = rh_view_rows(view[RH_HEAD_LOSS_HIT], first, rows),
 		                         .scale = op->head_loss.scale,
 		                         .temperature = op->head_loss.temperature,
+		                         .cap = op->head_loss.cap,
 		                         .top = op->head_loss.top,
 		                         .divergence = op->head_loss.divergence,
 		                         .gradient = gradient};

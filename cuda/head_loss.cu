@@ -49,10 +49,20 @@ RH_DEVICE struct part join_lanes(struct part own)
 	return own;
 }
 
+RH_DEVICE float capped(float logit, float cap)
+{
+	return cap > 0 ? cap * tanhf(logit / cap) : logit;
+}
+
 /* Logits from i on, -infinity beyond the row's end. */
-RH_DEVICE struct chunk logits_load(const float *logit, int64_t i, int64_t cols, int aligned)
+RH_DEVICE struct chunk logits_load(const float *logit, int64_t i, int64_t cols, float cap, int aligned)
 {
 	struct chunk c = chunk_load(logit + i, cols - i, aligned);
+	if (cap > 0) {
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			c.v[k] = capped(c.v[k], cap);
+	}
 	if (i + CHUNK > cols) {
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
@@ -84,11 +94,11 @@ RH_DEVICE void part_add(struct part *own, const struct chunk &c, int64_t i, int6
 }
 
 /* The whole row's part, in every thread. */
-RH_DEVICE struct part reduce_row(const float *logit, int64_t cols, int aligned)
+RH_DEVICE struct part reduce_row(const float *logit, int64_t cols, float cap, int aligned)
 {
 	struct part own = {-INFINITY, 0, cols};
 	for (int64_t i = (int64_t)threadIdx.x * CHUNK; i < cols; i += TILE)
-		part_add(&own, logits_load(logit, i, cols, aligned), i, cols);
+		part_add(&own, logits_load(logit, i, cols, cap, aligned), i, cols);
 	return rh_block_join<WARPS>(join_lanes(own), [](const struct part &a, const struct part &b) { return join(a, b); });
 }
 
@@ -97,8 +107,9 @@ template <typename G> RH_KERNEL(THREADS, 2) head_rows_kernel(struct head_rows r)
 	int64_t row = blockIdx.x, cols = r.logits.cols, target = ((const int32_t *)r.target.data)[row * r.target.stride];
 	float *logit = (float *)r.logits.data + row * r.logits.stride;
 	int aligned = rh_rows_aligned(logit, 0, (int)sizeof(float));
-	struct part whole = reduce_row(logit, cols, aligned);
-	float wanted = logit[target], weight = r.mix.data ? ((const float *)r.mix.data)[row * r.mix.stride] : 1, scale = r.scale * weight;
+	struct part whole = reduce_row(logit, cols, r.cap, aligned);
+	float wanted = capped(logit[target], r.cap), weight = r.mix.data ? ((const float *)r.mix.data)[row * r.mix.stride] : 1,
+	      scale = r.scale * weight;
 	__syncthreads(); /* every thread has read it before it is overwritten */
 	if (threadIdx.x == 0) {
 		((float *)r.loss.data)[row * r.loss.stride] = weight * (logf(whole.sum) + whole.largest - wanted);
@@ -112,12 +123,15 @@ template <typename G> RH_KERNEL(THREADS, 2) head_rows_kernel(struct head_rows r)
 		int64_t i = tile + (int64_t)threadIdx.x * CHUNK;
 		struct chunk c = {};
 		if (i < cols)
-			c = logits_load(logit, i, cols, aligned);
+			c = logits_load(logit, i, cols, r.cap, aligned);
 		if (sizeof(G) < sizeof(float))
 			__syncthreads();
 		RH_UNROLL
-		for (int k = 0; k < CHUNK; k++)
+		for (int k = 0; k < CHUNK; k++) {
+			float share = r.cap > 0 ? c.v[k] / r.cap : 0;
 			c.v[k] = times * below(c.v[k], whole.largest) - (i + k == target ? scale : 0.0f);
+			c.v[k] *= 1 - share * share;
+		}
 		if (i < cols)
 			chunk_store(gradient + i, c, cols - i, aligned);
 	}

@@ -10,11 +10,12 @@ enum head_gradient { HEAD_LOSS_ONLY, HEAD_GRADIENT_F32, HEAD_GRADIENT_BF16 };
 
 /* Rows of logits (r,V) F32 and their targets, losses and hits (r,1). The logits become scale * (softmax - one at the target): as F32, or
  * rounded to BF16 in the first half of each row; times the row's weight, where there is mix (r,1). With distillation also the teachers
- * (r,V) and the weights of both losses, mix (r,2), and the gradient is that of their sum. top k > 0: teachers and shares are (r,2k). */
+ * (r,V) and the weights of both losses, mix (r,2), and the gradient is that of their sum. top k > 0: teachers and shares are (r,2k). Where
+ * there is a cap, logits count as cap tanh(logit / cap), and the gradient is theirs before that. */
 struct head_rows {
 	struct rh_view logits, target, loss, hit, teacher, mix, shares;
 	int64_t top;
-	float scale, temperature;
+	float scale, temperature, cap; /* cap 0: none; only without a teacher and shares */
 	enum rh_divergence divergence;
 	enum head_gradient gradient;
 };

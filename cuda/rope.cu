@@ -14,7 +14,7 @@ struct rope_args {
 	void *x;
 	const float *table;
 	int64_t x_stride, table_stride, rows;
-	int heads, dim, half, chunks; /* half: of what is rotated of a head; chunks of it */
+	int heads, dim, half, apart, chunks; /* half: of what is rotated of a head, and chunks of it; apart: the elements of a pair */
 	int aligned;
 	float sign; /* of the sine */
 };
@@ -32,7 +32,7 @@ template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rot
 		RH_UNROLL
 		for (int h = 0; h < ROPE_HEADS; h++) { /* all loads before any store; a head too many is read as the last one */
 			const T *from = x + (int64_t)(h < heads ? h : heads - 1) * a.dim;
-			low[h] = chunk_load(from, left, a.aligned), high[h] = chunk_load(from + a.half, left, a.aligned);
+			low[h] = chunk_load(from, left, a.aligned), high[h] = chunk_load(from + a.apart, left, a.aligned);
 		}
 		struct chunk c = chunk_load(table, left, a.aligned), s = chunk_load(table + a.half, left, a.aligned);
 		RH_UNROLL
@@ -45,7 +45,7 @@ template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rot
 			}
 			if (h < heads) {
 				chunk_store(x + (int64_t)h * a.dim, low[h], left, a.aligned);
-				chunk_store(x + (int64_t)h * a.dim + a.half, high[h], left, a.aligned);
+				chunk_store(x + (int64_t)h * a.dim + a.apart, high[h], left, a.aligned);
 			}
 		}
 	}
@@ -102,10 +102,11 @@ extern "C" int cuda_rope(const struct rh_op *op, CUstream_st *stream)
 	a.heads = (int)op->rope.heads;
 	a.dim = (int)(x.cols / op->rope.heads);
 	a.half = (int)(table.cols / 2);
+	a.apart = op->rope.apart ? (int)op->rope.apart : a.half;
 	a.chunks = (int)chunks_of(a.half);
 	a.sign = op->rope.inverse ? -1.0f : 1.0f;
 	const struct rh_view views[] = {x, table};
-	a.aligned = chunk_aligned(views, 2) && a.half % CHUNK == 0 && a.dim % CHUNK == 0;
+	a.aligned = chunk_aligned(views, 2) && a.half % CHUNK == 0 && a.dim % CHUNK == 0 && a.apart % CHUNK == 0;
 	if (!a.rows || !a.heads || !a.half)
 		return 0;
 	dim3 grid = chunk_grid(a.rows, rh_ceil_div(a.heads, ROPE_HEADS) * a.chunks);

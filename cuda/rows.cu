@@ -2,7 +2,7 @@
  * bytes:
  *
  * fill, cast         T c bytes of what is written, and of what is read.
- * add                3 T c e bytes.
+ * add                3 T c e bytes, 2 T c e of one addend.
  * column_sum         reads T c e bytes; 1 FLOP an element. 32 columns a block (chunk.h): with c = 4096, 128 blocks, or as
  *                    many an expert.
  * gather, embedding  2 n c e bytes.
@@ -43,7 +43,7 @@ template <typename X, typename Y> CHUNK_KERNEL rows_cast(struct rows_args a)
 }
 
 struct add_args {
-	const void *a, *b;
+	const void *a, *b, *scale; /* b and scale NULL: absent */
 	void *y;
 	int64_t a_stride, b_stride, y_stride, rows, cols;
 	int aligned;
@@ -53,12 +53,15 @@ struct add_args {
 template <typename T> CHUNK_KERNEL rows_add(struct add_args a)
 {
 	int64_t i = chunk_of_row() * CHUNK, left = a.cols - i;
+	float times = a.scale ? rh_to_float(*(const T *)a.scale) : 1;
 	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
 		struct chunk sum = chunk_load((const T *)a.a + row * a.a_stride + i, left, a.aligned);
-		struct chunk b = chunk_load((const T *)a.b + row * a.b_stride + i, left, a.aligned);
+		struct chunk b = {};
+		if (a.b)
+			b = chunk_load((const T *)a.b + row * a.b_stride + i, left, a.aligned);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
-			sum.v[k] += b.v[k];
+			sum.v[k] = (sum.v[k] + b.v[k]) * times;
 		chunk_store((T *)a.y + row * a.y_stride + i, sum, left, a.aligned);
 	}
 }
@@ -277,7 +280,8 @@ extern "C" int cuda_cast(const struct rh_op *op, CUstream_st *stream)
 extern "C" int cuda_add(const struct rh_op *op, CUstream_st *stream)
 {
 	struct rh_view x = op->operand[RH_ADD_A], z = op->operand[RH_ADD_B], y = op->operand[RH_ADD_Y];
-	struct add_args a = {x.data, z.data, y.data, x.stride, z.stride, y.stride, y.rows, y.cols, chunk_aligned(op->operand, 3)};
+	struct add_args a = {x.data, z.data, op->operand[RH_ADD_SCALE].data, y.data, x.stride, z.stride, y.stride,
+	                     y.rows, y.cols, chunk_aligned(op->operand, 3)};
 	if (!a.rows || !a.cols)
 		return 0;
 	dim3 grid = rows_grid(a.rows, a.cols), block = rows_block(a.rows);

@@ -9,7 +9,7 @@
  * On CUDA every shape works, some on slower kernels. These use tensor cores: ATTENTION and its backward in BF16 with D 32, 64, 96, 128 or
  * 256, and grouped products in BF16, where all their rows begin on 16 bytes. cuBLASLt chooses the kernels of GEMM, of HEAD_LOSS's products
  * and of SCALED_GEMM with 8-bit operands. Ops bound by memory move 16 bytes at a time where rows begin on 16 bytes, else single
- * elements. */
+ * elements. ATTENTION in F32 with D above 256 wants 194 KB of shared memory a block. */
 #ifndef RH_DEVICE_OP_H
 #define RH_DEVICE_OP_H
 
@@ -116,14 +116,15 @@ enum { RH_ROPE_TABLE_POSITION, RH_ROPE_TABLE_TABLE };
 enum { RH_ROPE_MAX_HALF = 128 };
 
 /* ROPE: x (T,heads*D) act, in place. Of each head the first R = table.cols elements are rotated, the others stay: element i of their first
- * half and i of their second by the table's angle i; backwards (the inverse rotation, which is the gradient) when `inverse`. */
+ * half and i of their second by the table's angle i; backwards (the inverse rotation, which is the gradient) when `inverse`. Where `apart`
+ * is not 0, elements i and i + apart of a head are a pair, R / 2 such. */
 enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
 
 /* ATTENTION: documents are runs of rows: document d has query rows [start_q[d], start_q[d+1]) and key rows [start_k[d], start_k[d+1]).
  * Query i of lq is at p = i + lk - lq and sees keys j <= p (and j > p - window where window > 0) of its document; in both directions all
  * (|j - p| < window); query head h reads key head h / (heads / kv_heads). q (Tq,heads*D), k, v (Tk,kv_heads*D) act; start_q, start_k
  * (documents+1,1) I32; o (Tq,heads*D) act = softmax(scale q k^T) v; lse (Tq,heads) F32 = log of the scaled scores' sum of e^. D is at
- * most 256. A query that sees no key has o = 0 and lse = -infinity. Rows that are no document's are left alone, here and in the backward.
+ * most 512. A query that sees no key has o = 0 and lse = -infinity. Rows that are no document's are left alone, here and in the backward.
  * A GPU makes the op in head_parts * row_parts launches (0 is 1): so many parts of the heads (in the backward key heads), and of each of
  * these so many parts of the blocks of rows. No bit depends on them.
  * sink (1,heads) act or absent: a head's logit of one more key, unscaled, whose value is 0; every query sees it (gpt-oss). */
@@ -135,7 +136,7 @@ static inline uint64_t rh_attention_drop_key(uint64_t seed, uint32_t site)
 {
 	return seed + ((uint64_t)site + 1) * 0x9E3779B97F4A7C15u;
 }
-enum { RH_OP_MAX_HEAD_DIM = 256 };
+enum { RH_OP_MAX_HEAD_DIM = 512 };
 enum {
 	RH_ATTENTION_Q,
 	RH_ATTENTION_K,
@@ -204,8 +205,8 @@ enum { RH_GLU_GU, RH_GLU_A };
  * the sum over a row of da times a, which is not rounded before; or absent. */
 enum { RH_GLU_BACKWARD_GU, RH_GLU_BACKWARD_DA, RH_GLU_BACKWARD_DGU, RH_GLU_BACKWARD_A, RH_GLU_BACKWARD_DOT };
 
-/* ACTIVATION: y (r,c) act = f(x), may be x. BACKWARD: dx = dy f'(x), may be x or dy; y = the forward's output once more, or absent; may be
- * dy if dx is not. */
+/* ACTIVATION: y (r,c) act = f(x), may be x; of tanh with a cap above 0 cap tanh(x / cap). BACKWARD, of no cap: dx = dy f'(x), may be x or
+ * dy; y = the forward's output once more, or absent; may be dy if dx is not. */
 enum { RH_ACTIVATION_X, RH_ACTIVATION_Y };
 enum { RH_ACTIVATION_BACKWARD_X, RH_ACTIVATION_BACKWARD_DY, RH_ACTIVATION_BACKWARD_DX, RH_ACTIVATION_BACKWARD_Y };
 
@@ -324,7 +325,7 @@ enum { RH_SCATTER_ROWS_X, RH_SCATTER_ROWS_INDEX, RH_SCATTER_ROWS_Y };
 enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
 
 /* HEAD_LOSS: logits = alpha * h w^T + bias, chunk rows at a time (chunk = logits.rows). h (n,H), w (V,H), bias (1,V) or absent, act;
- * target (n,1) I32. alpha 0 is 1.
+ * target (n,1) I32. alpha 0 is 1. With cap above 0 logits are cap tanh(of that / cap): then without teacher and shares.
  * loss (n,1) F32 = -log softmax at the target; hit (n,1) I32 = 1 where the target is the (first) largest logit.
  * dh (n,H) act = scale * gradient, or absent; dw (V,H), dbias (1,V) F32 += scale * gradient, or absent. logits (chunk,V) F32 is
  * workspace.
@@ -378,8 +379,8 @@ enum {
 	RH_PREFERENCE_OP_DH
 };
 
-/* ADD: y (r,c) act = a + b, both (r,c) of y's dtype; y may be either. */
-enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y };
+/* ADD: y (r,c) act = scale (a + b), both (r,c) of y's dtype, b perhaps absent; y may be either. scale (1,1) act or absent: 1. */
+enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y, RH_ADD_SCALE };
 
 /* Mixtures of experts. Of E experts each token goes to k; n = T*k pairs (at most 2^30) of a token and a place among its experts. E and k
  * have the limits below. A layer is ROUTER, PERMUTE, GROUPED_GEMM, an activation, GROUPED_GEMM, UNPERMUTE; backward in the opposite order,
@@ -559,6 +560,7 @@ struct rh_op {
 		struct {
 			int64_t heads;
 			int inverse;
+			int64_t apart; /* 0: R / 2 */
 		} rope;
 		struct {
 			int64_t heads, kv_heads, documents, longest, window; /* longest: query rows of the longest document */
@@ -577,7 +579,8 @@ struct rh_op {
 			uint32_t first_row;
 		} dropout;
 		struct {
-			float scale, alpha, temperature; /* temperature and divergence: with a teacher, or with shares */
+			float scale, alpha, cap;
+			float temperature; /* and divergence: with a teacher, or with shares */
 			enum rh_divergence divergence;
 			int64_t top; /* 0: a teacher is logits */
 		} head_loss;
@@ -596,6 +599,7 @@ struct rh_op {
 		} dequantise;
 		struct {
 			enum rh_activation act;
+			float cap;
 		} activation; /* GLU, ACTIVATION and their backwards */
 		struct {
 			float epsilon;

@@ -23,9 +23,10 @@ static void size(const struct rh_model_config *config, struct rh_layer *layer)
 {
 	const struct rh_traits *traits = &layer->traits;
 	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
+	int64_t values = traits->values_are_keys ? 0 : kv;
 	layout_size(config, layer, RH_PROJ_Q, layer->width, is_gated(traits) ? 2 * q : q, 0);
 	layout_size(config, layer, RH_PROJ_K, layer->width, kv, !is_gated(traits));
-	layout_size(config, layer, RH_PROJ_V, layer->width, kv, 1);
+	layout_size(config, layer, RH_PROJ_V, layer->width, values, 1);
 	layout_size(config, layer, RH_PROJ_O, q, layer->width, 0);
 }
 
@@ -153,11 +154,12 @@ static struct parts split_qkv(const struct rh_traits *traits, struct rh_view qkv
 		struct rh_view both = kv_plane(traits, qkv);
 		return (struct parts){gated_part(traits, qkv, 0), rh_view_cols(both, 0, kv), rh_view_cols(both, kv, kv)};
 	}
-	struct parts parts = {rh_view_cols(qkv, 0, q), rh_view_cols(qkv, q, kv), rh_view_cols(qkv, q + kv, kv)};
+	struct parts parts = {rh_view_cols(qkv, 0, q), rh_view_cols(qkv, q, kv), {0}};
+	parts.v = traits->values_are_keys ? parts.k : rh_view_cols(qkv, q + kv, kv);
 	return parts;
 }
 
-/* The operands of attention: where q and k are normalised, the results lie apart from the norms' inputs. */
+/* The operands of attention: where q and k (and v) are normalised, the results lie apart from the norms' inputs. */
 static struct parts attended(const struct rh_traits *traits, const struct rh_view *view)
 {
 	struct parts parts = split_qkv(traits, view[QKV]);
@@ -168,6 +170,8 @@ static struct parts attended(const struct rh_traits *traits, const struct rh_vie
 	} else if (traits->qk_norm) {
 		parts.q = rh_view_cols(view[QK], 0, parts.q.cols);
 		parts.k = rh_view_cols(view[QK], parts.q.cols, parts.k.cols);
+		if (traits->norms_values)
+			parts.v = rh_view_cols(view[QK], parts.q.cols + parts.k.cols, parts.k.cols);
 	}
 	return parts;
 }
@@ -187,6 +191,7 @@ static void rope(struct rh_emit *emit, const struct rh_traits *traits, int table
 	op.operand[RH_ROPE_TABLE_IN] = emit->ropes.table[table];
 	op.rope.heads = x.cols / traits->head_dim;
 	op.rope.inverse = inverse;
+	op.rope.apart = traits->apart;
 	emit_op(emit, &op);
 }
 
@@ -298,11 +303,18 @@ static struct emit_norm norm_k(const struct rh_layer *layer)
 	                          norm_length(&layer->traits, heads)};
 }
 
+/* Of each head's values, without a weight. */
+static struct emit_norm norm_v(const struct rh_layer *layer)
+{
+	return (struct emit_norm){layer, -1, layer->traits.kv_heads, layer->traits.head_dim};
+}
+
 /* Their statistics lie side by side, as the heads do. */
 static struct emit_norm norm_qk(const struct rh_layer *layer)
 {
 	const struct rh_traits *traits = &layer->traits;
 	int64_t groups = norm_groups(traits, traits->heads) + norm_groups(traits, traits->kv_heads);
+	groups += traits->norms_values ? traits->kv_heads : 0;
 	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, traits->head_dim};
 }
 
@@ -319,11 +331,16 @@ static struct rh_view stats_k(const struct rh_traits *traits, const struct rh_vi
 	                        : rh_view_cols(row, norm_groups(traits, traits->heads), norm_groups(traits, traits->kv_heads));
 }
 
+static struct rh_view stats_v(const struct rh_traits *traits, const struct rh_view *view)
+{
+	return rh_view_cols(view[NORM_QK], norm_groups(traits, traits->heads) + norm_groups(traits, traits->kv_heads), traits->kv_heads);
+}
+
 /* 1: one op normalises heads and rotates them. */
 static int fuses_norm_and_rope(const struct rh_traits *traits)
 {
 	return traits->qk_norm == RH_QK_NORM_HEADS && !is_gated(traits) && emit_norm_is_rms(traits) && traits->rope >= 0 &&
-	       traits->query_rope == traits->rope && traits->rotary == traits->head_dim;
+	       traits->query_rope == traits->rope && traits->rotary == traits->head_dim && !traits->norms_values;
 }
 
 static void set_norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, struct rh_op *op)
@@ -364,7 +381,9 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 		emit_norm(emit, norm_q(layer), raw.q, in.q, stats_q(traits, view));
 		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, view));
 	}
-	rope_both(emit, traits, traits->qk_norm ? view[QK] : query_key(traits, view[QKV]), 0);
+	if (traits->norms_values)
+		emit_norm(emit, norm_v(layer), raw.v, in.v, stats_v(traits, view));
+	rope_both(emit, traits, query_key(traits, traits->qk_norm ? view[QK] : view[QKV]), 0);
 }
 
 static void attention_backward(struct rh_emit *emit, int layer, const struct rh_view *view, struct rh_view d_o, struct parts in,
@@ -428,6 +447,10 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_traits *traits = &layer->traits;
 	struct parts raw = split_qkv(traits, view[QKV]), d = split_qkv(traits, dqkv);
+	int64_t mark = emit->arena->used;
+	struct rh_view none = {0}, add = traits->values_are_keys ? d.k : none, dv = d.v;
+	if (traits->values_are_keys)
+		d.v = emit_act(emit, d.k.rows, d.k.cols);
 	attention_backward(emit, index, view, d_o, attended(traits, view), d);
 	struct rh_view dqk = query_key(traits, dqkv);
 	if (fuses_norm_and_rope(traits)) {
@@ -449,6 +472,11 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *
 	                   &(struct emit_norm_gradient){.x = raw.q, .stats = stats_q(traits, view), .dy = d.q, .dx = d.q});
 	emit_norm_backward(emit, norm_k(layer),
 	                   &(struct emit_norm_gradient){.x = raw.k, .stats = stats_k(traits, view), .dy = d.k, .dx = d.k});
+	if (traits->norms_values)
+		emit_norm_backward(
+		        emit, norm_v(layer),
+		        &(struct emit_norm_gradient){.x = raw.v, .stats = stats_v(traits, view), .dy = d.v, .add = add, .dx = dv});
+	rh_arena_reset(emit->arena, mark);
 }
 
 static void declare(const struct rh_emit *emit, int index, struct emit_table *table)
@@ -456,7 +484,8 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_traits *traits = &layer->traits;
 	int64_t tokens = emit->shape.tokens, q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
-	int64_t wide = q + 2 * kv + (is_gated(traits) ? q : 0);
+	int64_t wide = q + (traits->values_are_keys ? 1 : 2) * kv + (is_gated(traits) ? q : 0);
+	int64_t normed = q + kv + (traits->norms_values ? kv : 0);
 	enum rh_dtype act = emit->model->dtype;
 	enum rh_maker mixer = RH_MAKER_MIXER;
 	uint64_t ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), qkv = RH_ROW_SET(QKV), attended = traits->qk_norm ? qkv | RH_ROW_SET(QK) : qkv;
@@ -466,7 +495,7 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	emit_row(table, QKV, act, tokens, wide, (struct emit_origin){mixer, RH_ROW_SET(RH_ROW_X) | ropes, 0});
 	if (traits->qk_norm) {
 		int64_t stats = emit_norm_stats_cols(norm_qk(layer)); /* of gated attention all of the two planes, too */
-		emit_row(table, QK, act, tokens, q + kv, (struct emit_origin){mixer, qkv | ropes, 0});
+		emit_row(table, QK, act, tokens, normed, (struct emit_origin){mixer, qkv | ropes, 0});
 		emit_row(table, NORM_QK, RH_F32, tokens, stats, (struct emit_origin){mixer, qkv | ropes, 0});
 	}
 	emit_row(table, OUT, act, tokens, q, (struct emit_origin){mixer, attended, out_is_deferred && !is_gated(traits)});

@@ -3,6 +3,7 @@
  *   sandwich  x2 = x + norm'(half(norm(x)))
  *   behind    x2 = x + norm'(half(x))
  *   post      x2 = norm'(x + half(x))
+ * Where the layer has a scalar, y of a sandwich is multiplied by it.
  * Rows of the activation table: x2, the norms' statistics, what norm' reads (`made`), and what the halves declare. What the norms before
  * halves make is made again on the way. Where weight gradients are deferred, both operands of each lie apart, in emit->deferred: those of
  * a product's input and of its output's gradient. */
@@ -156,6 +157,12 @@ static void half_dropped(struct rh_emit *emit, int index, enum rh_half_place whi
 	emit_dropout(emit, (struct emit_drop){index, (int)which, emit->drop.residual}, made, x, sum);
 }
 
+/* What y is multiplied by; absent: nothing. */
+static struct rh_view scalar_of(const struct rh_emit *emit, const struct rh_layer *layer, enum rh_half_place which)
+{
+	return which == RH_MLP ? emit_weight(emit, layer, 0, layer->scalar, 1, 1) : (struct rh_view){0};
+}
+
 /* y of x, and of h = norm(x) where the half reads that; y absent: it is not made. Returns what is still to be added to x to make y, or
  * NULL. */
 static void *half_forward(struct rh_emit *emit, int index, enum rh_half_place which, struct rh_view x, struct rh_view h, struct rh_view y,
@@ -189,7 +196,7 @@ static void *half_forward(struct rh_emit *emit, int index, enum rh_half_place wh
 	struct rh_view normed = emit_act(emit, x.rows, x.cols);
 	emit_norm(emit, norm, s->view[made], normed, s->view[stats]);
 	if (y.data)
-		emit_add(emit, x, normed, y);
+		emit_add_scaled(emit, x, normed, scalar_of(emit, layer, which), y);
 	return NULL;
 }
 
@@ -263,8 +270,14 @@ static void half_backward(struct rh_emit *emit, int index, enum rh_half_place wh
 /* Without a norm behind the half the gradient of its output is that of x2. */
 void emit_block_backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
-	int is_pre = emit->model->layer[index].traits.residual == RH_RESIDUAL_PRE;
+	const struct rh_layer *layer = &emit->model->layer[index];
+	int is_pre = layer->traits.residual == RH_RESIDUAL_PRE;
 	int64_t mark = emit->arena->used;
+	if (layer->scalar >= 0) {
+		struct rh_view scaled = take_width(emit, index);
+		emit_add_scaled(emit, dy, (struct rh_view){0}, scalar_of(emit, layer, RH_MLP), scaled);
+		dy = scaled;
+	}
 	struct rh_view dx2 = is_pre ? emit_operand(emit, s, RH_ROW_GRADIENT + RH_MIXER) : take_width(emit, index);
 	half_backward(emit, index, RH_MLP, s, s->view[RH_ROW_X2], dy, dx2);
 	half_backward(emit, index, RH_MIXER, s, s->view[RH_ROW_X], dx2, dx);

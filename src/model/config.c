@@ -355,6 +355,7 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	out->qk_norm = out->family->attention.qk_norm;
 	out->tie_word_embeddings = out->family->silent.tie_word_embeddings;
 	out->attention_scalar = out->family->silent.attention_scalar;
+	out->attention_factor = out->family->attention.is_unscaled ? 1 : 0;
 	out->embedding_scale = out->family->scales_embedding ? sqrt((double)out->hidden_size) : 0;
 	out->rms_norm_eps = out->family->silent.rms_norm_eps ? out->family->silent.rms_norm_eps : 1e-6;
 	out->initializer_range = 0.02;
@@ -379,6 +380,10 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 		rc = rh_json_real(json, rh_family_key(out->family, "rms_norm_eps"), where, RH_JSON_OPTIONAL, &out->rms_norm_eps);
 	if (!rc && out->family->attention.scalar_key)
 		rc = rh_json_real(json, out->family->attention.scalar_key, where, RH_JSON_OPTIONAL, &out->attention_scalar);
+	if (!rc && out->family->may_cap_logits)
+		rc = rh_json_real(json, "final_logit_softcapping", where, RH_JSON_OPTIONAL, &out->logits_cap);
+	if (!rc && !(isfinite(out->logits_cap) && out->logits_cap >= 0))
+		rc = rh_fail(-EINVAL, "%s: final_logit_softcapping %g makes no sense", where, out->logits_cap);
 	if (!rc && !(isfinite(out->attention_scalar) && out->attention_scalar >= 0))
 		rc = rh_fail(-EINVAL, "%s: %s %g makes no sense", where, out->family->attention.scalar_key, out->attention_scalar);
 	if (!rc)
@@ -412,7 +417,9 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	        {"num_hidden_layers", config->num_hidden_layers, RH_MOST_LAYERS},
 	        {"num_attention_heads", config->num_attention_heads, MOST_HEADS},
 	        {"num_key_value_heads", config->num_key_value_heads, MOST_HEADS},
-	        {"head_dim", config->head_dim, RH_OP_MAX_HEAD_DIM},
+	        {"head_dim", config->head_dim, 2 * RH_ROPE_MAX_HALF},
+	        {"global_head_dim", config->full_head_dim ? config->full_head_dim : 1, RH_OP_MAX_HEAD_DIM},
+	        {"num_global_key_value_heads", config->full_head_dim ? config->full_kv_heads : 1, MOST_HEADS},
 	        {"moe_intermediate_size", config->expert_size ? config->expert_size : 1, MOST_WIDTH},
 	        {"max_position_embeddings", config->max_position_embeddings, INT32_MAX},
 	        {"type_vocab_size", config->types ? config->types : 1, INT32_MAX},
@@ -423,12 +430,18 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 			               (long long)sizes[i].most);
 	if (config->head_dim % 2 && !config->family->names->positions)
 		return rh_fail(-EINVAL, "%s: head_dim %lld is odd; rotary embeddings need pairs", where, (long long)config->head_dim);
-	if (config->rotary_share && (int64_t)((double)config->head_dim * config->rotary_share) % 2)
+	if (config->rotary_share && !config->full_head_dim && (int64_t)((double)config->head_dim * config->rotary_share) % 2)
 		return rh_fail(-EINVAL, "%s: partial_rotary_factor %g of heads of %lld elements is odd; rotary embeddings need pairs",
 		               where, config->rotary_share, (long long)config->head_dim);
-	if (config->num_attention_heads * config->head_dim > MOST_WIDTH)
+	int64_t widest = config->full_head_dim > config->head_dim ? config->full_head_dim : config->head_dim;
+	if (config->num_attention_heads * widest > MOST_WIDTH)
 		return rh_fail(-EINVAL, "%s: %lld heads of %lld are too wide (at most %d in all)", where,
-		               (long long)config->num_attention_heads, (long long)config->head_dim, MOST_WIDTH);
+		               (long long)config->num_attention_heads, (long long)widest, MOST_WIDTH);
+	if (config->full_head_dim && (config->full_head_dim % 2 || config->num_attention_heads % config->full_kv_heads))
+		return rh_fail(
+		        -EINVAL,
+		        "%s: num_attention_heads %lld is no multiple of num_global_key_value_heads %lld, or global_head_dim %lld is odd",
+		        where, (long long)config->num_attention_heads, (long long)config->full_kv_heads, (long long)config->full_head_dim);
 	if (config->experts < 0 || config->experts > RH_ROUTER_MAX_EXPERTS)
 		return rh_fail(-EINVAL, "%s: %lld experts; at most %d are supported", where, (long long)config->experts,
 		               RH_ROUTER_MAX_EXPERTS);
@@ -475,6 +488,8 @@ static int parse_text(const json_t *json, const char *where, struct rh_model_con
 		rc = config_parse_images(json, where, out);
 	if (!rc)
 		rc = parse_kinds(json, where, out);
+	if (!rc)
+		rc = config_parse_kinds(json, where, out);
 	if (!rc)
 		rc = config_parse_rope(json, where, out);
 	if (!rc)

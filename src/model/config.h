@@ -58,7 +58,10 @@ struct rh_model_config {
 	double residual_factor;  /* of what each half adds to the residual; 0: 1 */
 	double logits_divisor;   /* 0: 1 */
 	struct rh_model_dropout dropout;
-	int64_t window; /* most keys that a query of a windowed layer sees */
+	double logits_cap;                    /* logits become cap tanh(logit / cap); 0: they do not */
+	int64_t full_head_dim, full_kv_heads; /* of layers without a window, where they have others; 0: they do not */
+	int values_are_keys;                  /* in those layers */
+	int64_t window;                       /* most keys that a query of a windowed layer sees */
 	struct rh_delta_config delta;
 	struct rh_layer_config layer[RH_MOST_LAYERS];
 	int64_t bos_token_id, eos_token_id[8], eos_token_ids; /* bos -1: none */

@@ -18,6 +18,9 @@ int config_parse_unrotated(const json_t *json, const char *where, struct rh_mode
 /* For a family with the gated delta rule: its sizes, and which layers have it. */
 int config_parse_delta(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 
+/* For a family whose layers without a window have heads of their own: their sizes; and that a model has nothing else that is not built. */
+int config_parse_kinds(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
+
 /* For a family with multipliers: those. For one whose models may have other layers: that this one has none. */
 int config_parse_scales(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 int config_parse_hybrid(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;

@@ -2,6 +2,7 @@
 #include "model/config_internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* layer_types: a word for each layer. 1 if it is there. */
@@ -60,6 +61,23 @@ static int parse_used(const json_t *json, const char *where, struct rh_model_con
 	return rc;
 }
 
+/* Each of those objects is one of a layer without a window, and each such layer has one. */
+static int check_overrides(const json_t *json, const char *where, const struct rh_model_config *out)
+{
+	const json_t *all = json_object_get(json, "per_layer_config");
+	for (int64_t i = 0; json_object_size(all) && i < out->num_hidden_layers; i++) {
+		char number[24];
+		snprintf(number, sizeof number, "%lld", (long long)i);
+		if ((json_object_get(all, number) != NULL) == (out->layer[i].windowed != 0))
+			return rh_fail(
+			        -EINVAL,
+			        "%s: per_layer_config and layer_types differ at layer %lld: layers of full attention, and no others, "
+			        "have sizes of their own",
+			        where, (long long)i);
+	}
+	return 0;
+}
+
 static int parse_period(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	int said = 0;
@@ -71,7 +89,7 @@ static int parse_period(const json_t *json, const char *where, struct rh_model_c
 		rc = parse_layer_types(json, where, out, &said);
 	if (!rc && !said)
 		mark(out, 0, period);
-	return rc;
+	return rc || !out->family->attention.splits_kinds ? rc : check_overrides(json, where, out);
 }
 
 int config_parse_windows(const json_t *json, const char *where, struct rh_model_config *out)
@@ -187,6 +205,93 @@ int config_parse_delta(const json_t *json, const char *where, struct rh_model_co
 		out->layer[i].is_delta = !strcmp(kind, "linear_attention");
 	}
 	return 0;
+}
+
+/* Parts of Gemma 4 that are not built, each by its key and the value that a model without it has. */
+static int refuse_parts(const json_t *json, const char *where)
+{
+	static const struct {
+		const char *key, *what;
+		int64_t silent;
+	} parts[] = {{"hidden_size_per_layer_input", "per-layer embeddings (E2B, E4B)", 256},
+	             {"num_kv_shared_layers", "layers that reuse the keys and values of others (E2B, E4B)", 0}};
+	const char *both = NULL;
+	int has_experts = 0;
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+		int64_t value = parts[i].silent;
+		int rc = rh_json_int(json, parts[i].key, where, RH_JSON_OPTIONAL, &value);
+		if (rc)
+			return rc;
+		if (value)
+			return rh_fail(-EINVAL, "%s: '%s' is %lld: %s are not supported yet; 31B is, which says 0", where, parts[i].key,
+			               (long long)value, parts[i].what);
+	}
+	int rc = rh_json_bool(json, "enable_moe_block", where, RH_JSON_OPTIONAL, &has_experts);
+	if (!rc && has_experts)
+		rc = rh_fail(-EINVAL, "%s: 'enable_moe_block' true: experts beside the MLP (26B-A4B) are not supported yet; 31B is", where);
+	if (!rc)
+		rc = rh_json_string(json, "use_bidirectional_attention", where, RH_JSON_OPTIONAL, &both);
+	if (!rc && both && strcmp(both, "vision"))
+		rc = rh_fail(-EINVAL,
+		             "%s: use_bidirectional_attention '%s' is not supported ('vision' is, of whose texts no token sees a "
+		             "later one)",
+		             where, both);
+	return rc;
+}
+
+/* As transformers 5.23 writes these sizes: an object for each layer without a window, by its number. *found: one is there. */
+static int parse_overrides(const json_t *json, const char *where, struct rh_model_config *out, int *found)
+{
+	const json_t *all = json_object_get(json, "per_layer_config");
+	const char *number;
+	json_t *of;
+	*found = json_object_size(all) > 0;
+	if (!all || json_is_null(all))
+		return 0;
+	json_object_foreach((json_t *)(uintptr_t)all, number, of)
+	{
+		int64_t size = out->head_dim, kv_heads = out->num_key_value_heads;
+		int rc = json_is_object(of) ? 0 : rh_fail(-EINVAL, "%s: per_layer_config must hold an object for each layer", where);
+		if (!rc)
+			rc = rh_json_int(of, "head_dim", where, RH_JSON_OPTIONAL, &size);
+		if (!rc)
+			rc = rh_json_int(of, "num_key_value_heads", where, RH_JSON_OPTIONAL, &kv_heads);
+		if (!rc && out->full_head_dim && (size != out->full_head_dim || kv_heads != out->full_kv_heads))
+			rc = rh_fail(-EINVAL, "%s: per_layer_config has layers of different sizes, which is not supported", where);
+		if (rc)
+			return rc;
+		out->full_head_dim = size;
+		out->full_kv_heads = kv_heads;
+	}
+	return 0;
+}
+
+int config_parse_kinds(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	int64_t kv_heads = 0;
+	int shares = 0;
+	if (!out->family->attention.splits_kinds)
+		return 0;
+	int found = 0, rc = refuse_parts(json, where);
+	if (!rc)
+		rc = parse_overrides(json, where, out, &found);
+	if (!rc)
+		rc = rh_json_bool(json, "attention_k_eq_v", where, RH_JSON_OPTIONAL, &shares);
+	out->values_are_keys = shares;
+	if (rc || found)
+		return rc;
+	out->full_head_dim = 512;
+	out->full_kv_heads = out->num_key_value_heads;
+	if (!rc)
+		rc = rh_json_int(json, "global_head_dim", where, RH_JSON_OPTIONAL, &out->full_head_dim);
+	if (!rc)
+		rc = rh_json_int(json, "num_global_key_value_heads", where, RH_JSON_OPTIONAL, &kv_heads);
+	if (!rc && (kv_heads < 0 || out->full_head_dim < 2))
+		rc = rh_fail(-EINVAL, "%s: num_global_key_value_heads %lld and global_head_dim %lld must be positive", where,
+		             (long long)kv_heads, (long long)out->full_head_dim);
+	if (shares && kv_heads) /* else it is not read */
+		out->full_kv_heads = kv_heads;
+	return rc;
 }
 
 int config_parse_scales(const json_t *json, const char *where, struct rh_model_config *out)
@@ -324,7 +429,12 @@ int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)
 	if (!source)
 		return rh_fail(-ENOMEM, "config.json: out of host memory");
 	json_t *types = json_object_get(text, "layer_types"), *dense = json_object_get(text, "mlp_only_layers");
-	json_t *rotated = json_object_get(text, "no_rope_layers");
+	json_t *rotated = json_object_get(text, "no_rope_layers"), *sizes = json_object_get(text, "per_layer_config");
+	for (int64_t i = count; i < RH_MOST_LAYERS && json_object_size(sizes); i++) {
+		char number[24];
+		snprintf(number, sizeof number, "%lld", (long long)i);
+		(void)json_object_del(sizes, number);
+	}
 	for (size_t i = json_array_size(rotated); i > (size_t)count; i--)
 		(void)json_array_remove(rotated, i - 1);
 	for (size_t i = json_array_size(types); i > (size_t)count; i--)

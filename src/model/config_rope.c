@@ -89,6 +89,10 @@ static int parse_scaling(const json_t *config, const json_t *json, const char *w
 	int rc = 0;
 	if (out->type == RH_ROPE_DEFAULT)
 		return 0;
+	if (out->type == RH_ROPE_PROPORTIONAL) {
+		out->factor = 1;
+		return rh_json_real(json, "factor", where, RH_JSON_OPTIONAL, &out->factor);
+	}
 	if (out->type != RH_ROPE_LINEAR)
 		rc = parse_original(config, json, where, model->max_position_embeddings, out);
 	if (!rc)
@@ -156,7 +160,7 @@ static int only_value(const double *said, int count, double silent, const char *
 
 static int check_share(const struct rh_family *family, double share, const char *where)
 {
-	if (share != 1 && !family->attention.may_rotate_part)
+	if (share != 1 && !family->attention.may_rotate_part && !family->attention.splits_kinds)
 		return rh_fail(-EINVAL, "%s: partial_rotary_factor %g is not supported in this family (only 1)", where, share);
 	if (!(share > 0 && share <= 1))
 		return rh_fail(-EINVAL, "%s: partial_rotary_factor %g makes no sense; it must be above 0 and at most 1", where, share);
@@ -210,6 +214,23 @@ static int split_growth(const char *where, struct rh_model_config *out)
 	return 0;
 }
 
+/* A family's layers without a window rotate so, and no others. */
+static int check_proportional(const char *where, struct rh_model_config *out)
+{
+	int is_proportional = out->rope[0].type == RH_ROPE_PROPORTIONAL, splits = out->family->attention.splits_kinds;
+	if (is_proportional != splits || out->rope[1].type == RH_ROPE_PROPORTIONAL)
+		return rh_fail(-EINVAL, "%s: %s", where,
+		               splits ? "rope_parameters must have a full_attention of rope_type proportional, and a sliding_attention of "
+		                        "another"
+		                      : "rope_type 'proportional' is not supported in this family");
+	double turned = out->rotary_share * (double)out->full_head_dim / 2;
+	if (splits && !(turned >= 1 && turned < RH_ROPE_MAX_HALF + 1))
+		return rh_fail(-EINVAL, "%s: partial_rotary_factor %g of heads of %lld turns %lld pairs; 1 to %d are supported", where,
+		               out->rotary_share, (long long)out->full_head_dim, (long long)turned, RH_ROPE_MAX_HALF);
+	out->rope[0].width = out->full_head_dim;
+	return 0;
+}
+
 int config_parse_rope(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const json_t *parameters = json_object_get(json, "rope_parameters"), *scaling = json_object_get(json, "rope_scaling");
@@ -236,6 +257,8 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 	if (json_is_number(json_object_get(json, "rope_theta")) && theta == 0)
 		return rh_fail(-EINVAL, "%s: rope_theta 0 makes no sense; it must be positive", where);
 	out->rope[0] = fresh.is_given ? fresh.rope : old.rope;
+	if (out->family->attention.splits_kinds && !fresh.is_given && !old.is_given)
+		out->rope[0] = (struct rh_rope){.type = RH_ROPE_PROPORTIONAL, .factor = 1};
 	rc = only_value((double[]){theta, old.rope.theta, fresh.rope.theta}, 3, silent, "rope_theta", where, &out->rope[0].theta);
 	if (!rc)
 		rc = only_value((double[]){share, old.share, fresh.share}, 3,
@@ -245,6 +268,8 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 		rc = check_share(out->family, out->rotary_share, where);
 	if (!rc && out->family->silent.rope_theta_windowed)
 		rc = parse_windowed(json, nested, where, out);
+	if (!rc)
+		rc = check_proportional(where, out);
 	return rc ? rc : split_growth(where, out);
 }
 

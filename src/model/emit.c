@@ -189,13 +189,19 @@ void emit_fill(struct rh_emit *emit, struct rh_view y)
 	emit_op(emit, &op);
 }
 
-void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y)
+void emit_add_scaled(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view scale, struct rh_view y)
 {
 	struct rh_op op = {.kind = RH_OP_ADD};
 	op.operand[RH_ADD_A] = a;
 	op.operand[RH_ADD_B] = b;
 	op.operand[RH_ADD_Y] = y;
+	op.operand[RH_ADD_SCALE] = scale;
 	emit_op(emit, &op);
+}
+
+void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y)
+{
+	emit_add_scaled(emit, a, b, (struct rh_view){0}, y);
 }
 
 void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view a)

@@ -63,6 +63,7 @@ struct emit_drop {
 void emit_dropout(struct rh_emit *emit, struct emit_drop drop, struct rh_view x, struct rh_view add, struct rh_view y);
 void emit_fill(struct rh_emit *emit, struct rh_view y);
 void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */
+void emit_add_scaled(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view scale, struct rh_view y); /* as ADD has it */
 void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view a);
 /* gu becomes its gradient, da becomes a; dot: see GLU_BACKWARD, or absent. */
 void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view da, struct rh_view dot);
@@ -73,7 +74,7 @@ void emit_declare_ropes(const struct rh_emit *emit, struct emit_table *table);
 void emit_rope_tables(struct rh_emit *emit, const struct rh_activations *s);
 
 /* norm.c: a norm of a layer, as its traits say. One is a tensor of the layer's base block: over whole rows (groups 1), or over each of
- * `groups` heads. */
+ * `groups` heads. tensor -1: an RMSNorm without a weight. */
 struct emit_norm {
 	const struct rh_layer *layer;
 	int tensor;

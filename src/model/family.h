@@ -42,6 +42,7 @@ struct rh_family_names {
 	/* linears by enum rh_proj, of each kind of mixer and of the MLP; NULL: its rows are the last of the one before it */
 	const char *attention[4], *mlp[4];
 	const char *delta[5], *conv, *a_log, *dt_bias, *gated_norm;
+	const char *layer_scalar; /* a number that the layer's output is multiplied by, which is not trained; NULL: there is none */
 	const char *router, *experts;
 	const char *experts_gate_up, *experts_down; /* all experts' matrices in one tensor; NULL: each has its own */
 };
@@ -101,6 +102,9 @@ struct rh_family_attention {
 	int grows_queries;        /* queries are multiplied by a factor that grows with their position (llama_4_scaling_beta) */
 	int64_t unrotated_period; /* each such layer does not rotate, or as no_rope_layers says; 0: all do */
 	const char *scalar_key;   /* the key of config.h's attention_scalar; NULL: it has none */
+	int is_unscaled;          /* scores are not divided */
+	int norms_values;         /* each head's, without a weight */
+	int splits_kinds;         /* layers without a window have heads of their own sizes (global_head_dim), and rotate proportionally */
 };
 
 struct rh_family_mlp {
@@ -157,6 +161,7 @@ struct rh_family {
 	 * dropout of the residual either. */
 	const char *embedding_dropout, *head_dropout;
 	double silent_dropout; /* each, where the file says nothing */
+	int may_cap_logits;    /* config.json may say final_logit_softcapping */
 	int scales_embedding;  /* by the root of hidden_size, which is rounded to the weights' dtype */
 };
 

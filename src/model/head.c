@@ -112,6 +112,7 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 	}
 	op.head_loss.scale = emit->loss_scale;
 	op.head_loss.alpha = logits_factor(emit);
+	op.head_loss.cap = (float)emit->model->config->logits_cap;
 	emit_op(emit, &op);
 	rh_arena_reset(emit->arena, mark);
 }
@@ -184,6 +185,16 @@ static void chunk_preference(struct rh_emit *emit, struct rh_view h, const struc
 	rh_arena_reset(emit->arena, mark);
 }
 
+/* Logits become what the model's cap leaves of them. */
+static void cap_logits(struct rh_emit *emit, struct rh_view logits)
+{
+	struct rh_op op = {.kind = RH_OP_ACTIVATION, .activation = {RH_ACT_TANH, (float)emit->model->config->logits_cap}};
+	if (op.activation.cap == 0)
+		return;
+	op.operand[RH_ACTIVATION_X] = op.operand[RH_ACTIVATION_Y] = logits;
+	emit_op(emit, &op);
+}
+
 static void all_logits(struct rh_emit *emit, struct rh_view h, struct rh_view out)
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
@@ -194,6 +205,7 @@ static void all_logits(struct rh_emit *emit, struct rh_view h, struct rh_view ou
 	                                       .alpha = logits_factor(emit),
 	                                       .bias = head_bias(emit, layer),
 	                                       .d = out});
+	cap_logits(emit, out);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -210,6 +222,7 @@ static void choice_logits(struct rh_emit *emit, struct rh_view h, struct rh_view
 	if (!emit_packed_rows(emit, layer, layer->table, layer->head, index, rows))
 		gather(emit, head_matrix(emit, layer), index, rows);
 	emit_gemm(emit, &(struct emit_product){.a = h, .b = rows, .trans_b = 1, .alpha = logits_factor(emit), .d = out});
+	cap_logits(emit, out);
 }
 
 static int dense_out(const struct rh_layer *layer)

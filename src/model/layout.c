@@ -124,6 +124,11 @@ static void lay_out_norms(const struct rh_model_config *config, struct rh_layer 
 			continue;
 		layer->norm[n] = layout_place_norm(at, names->norm[n], layer->traits.norm, layer->width);
 	}
+	layer->scalar = -1;
+	if (!layer->traits.is_scaled)
+		return;
+	layer->scalar = layout_place_bias(at, names->layer_scalar, NULL, 1, 1, 1); /* neither decayed nor trained: it has no gradient */
+	start_from(at, layer->scalar, (struct rh_initial){RH_INITIAL_CONSTANT, 1});
 }
 
 static int place_linear(const struct rh_model_config *config, struct layout *at, const char *module, int proj,

@@ -198,7 +198,7 @@ int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in
 	const struct rh_layer *x = &model->layer[a], *y = &model->layer[b];
 	return x->kind == y->kind && x->width == y->width && same_block(model, x->block[0], y->block[0]) &&
 	       same_block(model, x->block[1], y->block[1]) && !memcmp(x->use, y->use, sizeof x->use) &&
-	       same_traits(&x->traits, &y->traits, in) && !memcmp(x->norm, y->norm, sizeof x->norm) &&
+	       same_traits(&x->traits, &y->traits, in) && !memcmp(x->norm, y->norm, sizeof x->norm) && x->scalar == y->scalar &&
 	       !memcmp(x->own, y->own, sizeof x->own) && !memcmp(x->routed, y->routed, sizeof x->routed) &&
 	       !memcmp(x->proj, y->proj, sizeof x->proj) && x->head == y->head && x->head_bias == y->head_bias && x->table == y->table &&
 	       x->bias_table == y->bias_table && x->positions == y->positions && x->types == y->types;

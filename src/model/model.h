@@ -167,6 +167,7 @@ struct rh_layer {
 	int positions, types;
 	/* kind BLOCK */
 	struct rh_linear proj[RH_PROJS];
+	int scalar;                          /* of its output, -1 absent */
 	int own[RH_HALVES][RH_HALF_TENSORS]; /* tensors beside those of linears, numbered in the half's file */
 	struct rh_linear routed[RH_ROUTED];  /* of one expert: in, out and its adapter; weight and bias are in `own` */
 	struct rh_carried carried;

@@ -22,6 +22,17 @@ static struct rh_view weight_of(const struct rh_emit *emit, struct emit_norm nor
 	return emit_weight(emit, norm.layer, 0, norm.tensor, 1, norm.length);
 }
 
+/* Of an RMSNorm, and the number that is added to it. One without a weight has zeros, to which 1 is added; they lie in the arena. */
+static struct rh_view rms_weight(struct rh_emit *emit, struct emit_norm norm, float *offset)
+{
+	*offset = norm.tensor < 0 ? 1 : emit_norm_offset(&norm.layer->traits);
+	if (norm.tensor >= 0)
+		return weight_of(emit, norm);
+	struct rh_view zeros = emit_act(emit, 1, norm.length);
+	emit_fill(emit, zeros);
+	return zeros;
+}
+
 /* A LayerNorm's bias is the tensor behind its weight. */
 static int bias_of(struct emit_norm norm)
 {
@@ -73,14 +84,15 @@ void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, st
 		return;
 	}
 	struct rh_op op = {.kind = RH_OP_RMSNORM};
+	int64_t mark = emit->arena->used;
 	op.operand[RH_RMSNORM_X] = x;
-	op.operand[RH_RMSNORM_W] = weight_of(emit, norm);
+	op.operand[RH_RMSNORM_W] = rms_weight(emit, norm, &op.rmsnorm.offset);
 	op.operand[RH_RMSNORM_Y] = y;
 	op.operand[RH_RMSNORM_RSTD] = stats;
 	op.rmsnorm.groups = norm.groups;
 	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
-	op.rmsnorm.offset = emit_norm_offset(&norm.layer->traits);
 	emit_op(emit, &op);
+	rh_arena_reset(emit->arena, mark);
 }
 
 void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struct emit_norm_gradient *gradient)
@@ -90,8 +102,9 @@ void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struc
 		return;
 	}
 	struct rh_op op = {.kind = RH_OP_RMSNORM_BACKWARD};
+	int64_t mark = emit->arena->used;
 	op.operand[RH_RMSNORM_BACKWARD_X] = gradient->x;
-	op.operand[RH_RMSNORM_BACKWARD_W] = weight_of(emit, norm);
+	op.operand[RH_RMSNORM_BACKWARD_W] = rms_weight(emit, norm, &op.rmsnorm.offset);
 	op.operand[RH_RMSNORM_BACKWARD_RSTD] = gradient->stats;
 	op.operand[RH_RMSNORM_BACKWARD_DY] = gradient->dy;
 	op.operand[RH_RMSNORM_BACKWARD_ADD] = gradient->add;
@@ -100,6 +113,6 @@ void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struc
 	op.operand[RH_RMSNORM_BACKWARD_Y] = gradient->y;
 	op.rmsnorm.groups = norm.groups;
 	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
-	op.rmsnorm.offset = emit_norm_offset(&norm.layer->traits);
 	emit_op(emit, &op);
+	rh_arena_reset(emit->arena, mark);
 }

@@ -4,8 +4,9 @@
 #include <math.h>
 
 const char *const rh_rope_type_name[RH_ROPE_TYPES] = {
-        [RH_ROPE_DEFAULT] = "default", [RH_ROPE_LINEAR] = "linear", [RH_ROPE_LLAMA3] = "llama3",
-        [RH_ROPE_DYNAMIC] = "dynamic", [RH_ROPE_YARN] = "yarn",     [RH_ROPE_LONGROPE] = "longrope"};
+        [RH_ROPE_DEFAULT] = "default",          [RH_ROPE_LINEAR] = "linear", [RH_ROPE_LLAMA3] = "llama3",
+        [RH_ROPE_DYNAMIC] = "dynamic",          [RH_ROPE_YARN] = "yarn",     [RH_ROPE_LONGROPE] = "longrope",
+        [RH_ROPE_PROPORTIONAL] = "proportional"};
 
 int rh_rope_varies(const struct rh_rope *rope)
 {
@@ -85,11 +86,12 @@ void rh_rope_table(const struct rh_rope *rope, int64_t rotary, int64_t positions
 	double theta = rope->type == RH_ROPE_DYNAMIC && !rope->divisor ? dynamic_theta(rope, rotary, positions) : rope->theta;
 	const float *ext = positions > rope->original_max_position ? rope->long_factor : rope->short_factor;
 	*out = (struct rh_rope_table){.scale = (float)attention_factor(rope)};
+	int64_t width = rope->type == RH_ROPE_PROPORTIONAL ? rope->width : rotary;
 	for (int64_t i = 0; i < rotary / 2; i++) {
-		float pos = power(theta, i, rotary), freq = 1.0f / pos;
+		float pos = power(theta, i, width), freq = 1.0f / pos;
 		if (rope->divisor)
 			freq /= rope->divisor[i];
-		else if (rope->type == RH_ROPE_LINEAR)
+		else if (rope->type == RH_ROPE_LINEAR || rope->type == RH_ROPE_PROPORTIONAL)
 			freq /= (float)rope->factor;
 		else if (rope->type == RH_ROPE_LLAMA3)
 			freq = llama3(rope, freq);

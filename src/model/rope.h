@@ -4,10 +4,10 @@
 
 #include "device/op.h"
 
-enum rh_rope_type { RH_ROPE_DEFAULT, RH_ROPE_LINEAR, RH_ROPE_LLAMA3, RH_ROPE_DYNAMIC, RH_ROPE_YARN, RH_ROPE_LONGROPE, RH_ROPE_TYPES };
+enum rh_rope_type { RH_ROPE_DEFAULT, RH_ROPE_LINEAR, RH_ROPE_LLAMA3, RH_ROPE_DYNAMIC, RH_ROPE_YARN, RH_ROPE_LONGROPE,
+                    RH_ROPE_PROPORTIONAL, RH_ROPE_TYPES };
 
-/* As config.json names them. */
-extern const char *const rh_rope_type_name[RH_ROPE_TYPES];
+extern const char *const rh_rope_type_name[RH_ROPE_TYPES]; /* as config.json has them */
 
 /* One table's parameters. Those that its type does not use are 0. */
 struct rh_rope {
@@ -19,6 +19,7 @@ struct rh_rope {
 	double beta_fast, beta_slow;              /* yarn, as are the next three; 0: 32 and 1 */
 	double mscale, mscale_all_dim;            /* 0: not said */
 	double growth;                            /* see ROPE_TABLE, whose step is original_max_position */
+	int64_t width;                            /* proportional: of the head, whose first pairs alone turn */
 	int plain_ramp;                           /* the ramp's ends are not rounded to whole pairs */
 	float long_factor[RH_ROPE_MAX_HALF], short_factor[RH_ROPE_MAX_HALF]; /* longrope */
 	float *divisor; /* factors from a GGUF file's rope_freqs.weight, which replace the scaling above; else NULL */

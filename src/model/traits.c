@@ -18,6 +18,16 @@ static int query_rope_of(const struct rh_model_config *config, const struct rh_l
 	return config->family->attention.grows_queries ? 1 : rope_of(config, layer);
 }
 
+/* Of a family whose kinds of attention differ: heads of layers without a window. Their pairs lie half of a head apart, however few turn. */
+static void widen_heads(const struct rh_model_config *config, struct rh_traits *traits)
+{
+	traits->head_dim = config->full_head_dim;
+	traits->kv_heads = config->full_kv_heads;
+	traits->rotary = 2 * (int64_t)(config->rotary_share * (double)config->full_head_dim / 2);
+	traits->apart = config->full_head_dim / 2;
+	traits->values_are_keys = config->values_are_keys;
+}
+
 struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index)
 {
 	const struct rh_layer_config *layer = &config->layer[index];
@@ -38,8 +48,9 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .direction = config->family->attention.direction,
 	                           .rope = rope_of(config, layer),
 	                           .query_rope = query_rope_of(config, layer),
-	                           .rotary = config->rotary_share ? (int64_t)((double)config->head_dim * config->rotary_share)
-	                                                          : config->head_dim,
+	                           .rotary = config->rotary_share && !config->full_head_dim
+	                                             ? (int64_t)((double)config->head_dim * config->rotary_share)
+	                                             : config->head_dim,
 	                           .qk_norm = config->qk_norm ? config->family->attention.qk_norm : RH_QK_NORM_NONE,
 	                           .activation = config->family->mlp.activation,
 	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
@@ -48,7 +59,11 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .shared = experts && config->family->moe.is_shared ? config->intermediate_size : 0,
 	                           .softmax = config->router_softmax,
 	                           .sinks = config->family->attention.sinks,
-	                           .expert_bias = experts && config->family->moe.bias};
+	                           .norms_values = config->family->attention.norms_values,
+	                           .expert_bias = experts && config->family->moe.bias,
+	                           .is_scaled = config->family->names->layer_scalar != NULL};
+	if (config->full_head_dim && !layer->windowed)
+		widen_heads(config, &traits);
 	if (layer->is_delta) {
 		traits.delta_heads = config->delta.heads;
 		traits.delta_key_heads = config->delta.key_heads;
@@ -66,7 +81,8 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 	       a->scale == b->scale && a->direction == b->direction && a->rope == b->rope && a->query_rope == b->query_rope &&
 	       a->rotary == b->rotary && a->qk_norm == b->qk_norm && a->activation == b->activation && a->intermediate == b->intermediate &&
 	       a->experts == b->experts && a->experts_per_token == b->experts_per_token && a->shared == b->shared &&
-	       a->softmax == b->softmax && a->sinks == b->sinks && a->expert_bias == b->expert_bias && a->delta_heads == b->delta_heads &&
-	       a->delta_key_heads == b->delta_key_heads && a->delta_value == b->delta_value && a->delta_key == b->delta_key &&
-	       a->taps == b->taps;
+	       a->softmax == b->softmax && a->sinks == b->sinks && a->apart == b->apart && a->norms_values == b->norms_values &&
+	       a->values_are_keys == b->values_are_keys && a->is_scaled == b->is_scaled && a->expert_bias == b->expert_bias &&
+	       a->delta_heads == b->delta_heads && a->delta_key_heads == b->delta_key_heads && a->delta_value == b->delta_value &&
+	       a->delta_key == b->delta_key && a->taps == b->taps;
 }

@@ -49,9 +49,12 @@ struct rh_traits {
 	enum rh_attention_direction direction;
 	int rope;       /* which of the model's tables; -1: positions are not rotated */
 	int query_rope; /* the same, of queries */
-	int64_t rotary; /* how many of each head's first elements are rotated */
+	int64_t rotary; /* how many of each head's elements are rotated */
+	int64_t apart;  /* how far apart the two of a pair lie; 0: they are the first elements, half of these apart */
 	enum rh_qk_norm qk_norm;
-	int sinks; /* each head has a logit of one more key, whose value is zero */
+	int sinks;           /* each head has a logit of one more key, whose value is zero */
+	int norms_values;    /* each head's, without a weight */
+	int values_are_keys; /* values are what k_proj makes: there is no v_proj */
 	/* the gated delta rule: value heads and key heads, their sizes, and how many tokens the convolution sees */
 	int64_t delta_heads, delta_key_heads, delta_value, delta_key, taps;
 	/* MLP */
@@ -61,6 +64,7 @@ struct rh_traits {
 	int64_t shared;                     /* width of the one that all tokens share, beside them; 0: none */
 	enum rh_router_softmax softmax;
 	int expert_bias; /* on the router and on the experts' products */
+	int is_scaled;   /* the layer's output is multiplied by a number of the files */
 };
 
 /* Is there a norm before each half? */

@@ -151,6 +151,24 @@ static void test_attention_that_drops_equals_the_oracle(void **state)
 	cudaemu_release();
 }
 
+/* Gemma 4's widest heads: in bf16 on SMs of RTX cards too, in F32 on larger ones alone. */
+static void test_attention_of_wide_heads_equals_the_oracle(void **state)
+{
+	(void)state;
+	static const struct attention_shape shapes[] = {{2, 1, 512, 0, 0, 2, {20, 17}, {20, 17}}, {1, 1, 300, 9, 1, 1, {40}, {45}}};
+	uint64_t seed = check_seed();
+	for (int i = 0; i < 4; i++) {
+		enum rh_dtype dtype = i % 2 ? RH_BF16 : RH_F32;
+		cudaemu_set_shared_bytes(i % 2 ? 100 << 10 : 228 << 10);
+		struct op_case forward = attention_case(&shapes[i / 2], RH_ATTENTION_CAUSAL, dtype, 0, i / 2, &seed);
+		kernel_check(&forward, cuda_attention, &seed);
+		struct op_case backward = backward_case(&shapes[i / 2], RH_ATTENTION_CAUSAL, dtype, 0, i / 2, &seed);
+		kernel_check(&backward, cuda_attention_backward, &seed);
+	}
+	cudaemu_set_shared_bytes(100 << 10);
+	cudaemu_release();
+}
+
 /* Lengths, heads and windows by chance. */
 static void test_attention_of_random_documents_equals_the_oracle(void **state)
 {
@@ -396,6 +414,7 @@ int main(void)
 	        cmocka_unit_test(test_attention_that_drops_equals_the_oracle),
 	        cmocka_unit_test(test_attention_plain_equals_the_oracle),
 	        cmocka_unit_test(test_attention_plain_backward_equals_the_oracle),
+	        cmocka_unit_test(test_attention_of_wide_heads_equals_the_oracle),
 	        cmocka_unit_test(test_attention_of_random_documents_equals_the_oracle),
 	        cmocka_unit_test(test_attention_reads_a_fused_projection),
 	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),

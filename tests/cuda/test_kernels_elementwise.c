@@ -35,6 +35,8 @@ static void check_rope(const struct case_shape *s, uint64_t *seed)
 	case_operand(&c, RH_ROPE_X, s->dtype, s->rows, c.op.rope.heads * (2 * s->cols + (s->index % 4 < 2 ? 0 : s->index % 5)), s->pad,
 	             FILL_RANDOM);
 	case_operand(&c, RH_ROPE_TABLE_IN, RH_F32, s->rows, 2 * s->cols, s->pad, FILL_RANDOM);
+	if (s->index % 8 >= 6) /* of a wider head the elements of a pair lie farther apart */
+		c.op.rope.apart = s->cols + s->index % 5;
 	c.tolerance[RH_ROPE_X] = 0x1p-22; /* two products within 1 */
 	kernel_check(&c, cuda_rope, seed);
 }

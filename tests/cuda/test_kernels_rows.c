@@ -50,9 +50,12 @@ static void check_add(const struct case_shape *s, uint64_t *seed)
 {
 	struct op_case c = {.seed = seed, .op.kind = RH_OP_ADD};
 	case_operand(&c, RH_ADD_A, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
-	case_operand(&c, RH_ADD_B, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	if (s->index % 5)
+		case_operand(&c, RH_ADD_B, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	if (s->index % 3 == 1)
+		case_operand(&c, RH_ADD_SCALE, s->dtype, 1, 1, 0, FILL_RANDOM);
 	if (s->index % 3 < 2)
-		case_alias(&c, RH_ADD_Y, s->index % 3 ? RH_ADD_A : RH_ADD_B);
+		case_alias(&c, RH_ADD_Y, s->index % 3 || s->index % 5 == 0 ? RH_ADD_A : RH_ADD_B);
 	else
 		case_operand(&c, RH_ADD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	kernel_check(&c, cuda_add, seed);
@@ -101,7 +104,7 @@ static void check_embedding_backward(const struct case_shape *s, uint64_t *seed)
 	case_operand(&c, RH_EMBEDDING_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	case_operand(&c, RH_EMBEDDING_BACKWARD_DTABLE, RH_F32, 7, s->cols, s->pad, FILL_RANDOM);
 	c.tolerance[RH_EMBEDDING_BACKWARD_DTABLE] = 0x1p-20; /* each row that is scaled is rounded; rows are few and below 2 */
-	kernel_check(&c, cuda_embedding_backward, seed); /* the oracle rounds after each row too */
+	kernel_check(&c, cuda_embedding_backward, seed);     /* the oracle rounds after each row too */
 }
 
 static void test_embedding_backward_equals_the_oracle(void **state)
@@ -164,11 +167,15 @@ static void test_preference_equals_the_oracle(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_fill_equals_the_oracle),        cmocka_unit_test(test_cast_equals_the_oracle),
-	        cmocka_unit_test(test_add_equals_the_oracle),         cmocka_unit_test(test_column_sum_equals_the_oracle),
-	        cmocka_unit_test(test_embedding_equals_the_oracle),   cmocka_unit_test(test_embedding_backward_equals_the_oracle),
+	        cmocka_unit_test(test_fill_equals_the_oracle),
+	        cmocka_unit_test(test_cast_equals_the_oracle),
+	        cmocka_unit_test(test_add_equals_the_oracle),
+	        cmocka_unit_test(test_column_sum_equals_the_oracle),
+	        cmocka_unit_test(test_embedding_equals_the_oracle),
+	        cmocka_unit_test(test_embedding_backward_equals_the_oracle),
 	        cmocka_unit_test(test_embedding_backward_of_many_tokens_equals_the_oracle),
-	        cmocka_unit_test(test_gather_rows_equals_the_oracle), cmocka_unit_test(test_scatter_rows_equals_the_oracle),
+	        cmocka_unit_test(test_gather_rows_equals_the_oracle),
+	        cmocka_unit_test(test_scatter_rows_equals_the_oracle),
 	        cmocka_unit_test(test_preference_equals_the_oracle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,6 +46,8 @@ static void setup(struct problem *p, float spread)
 		((int32_t *)operand[RH_HEAD_LOSS_TARGET].data)[i] = (int32_t)(check_random(&seed) % (uint32_t)v);
 	if (p->rows % 2)
 		p->op.head_loss.alpha = 0.6f;
+	if (p->vocabulary % 3 == 1)
+		p->op.head_loss.cap = 1.5f;
 	operand[RH_HEAD_LOSS_LOGITS] = fill(&at, RH_F32, p->chunk, v, NAN);
 	operand[RH_HEAD_LOSS_LOSS] = fill(&at, RH_F32, n, 1, NAN);
 	operand[RH_HEAD_LOSS_HIT] = fill(&at, RH_I32, n, 1, NAN);
@@ -90,7 +92,7 @@ static void compare(const struct problem *p, const float *dw_before)
 {
 	const struct rh_view *operand = p->op.operand;
 	double tolerance = p->act == RH_F32 ? 3e-6 : 4e-3, alpha = p->op.head_loss.alpha == 0 ? 1 : (double)p->op.head_loss.alpha;
-	double *logit = malloc((size_t)p->vocabulary * 8), *dw = calloc((size_t)(p->vocabulary * p->hidden), 8);
+	double cap = (double)p->op.head_loss.cap, *logit = malloc((size_t)p->vocabulary * 8), *dw = calloc((size_t)(p->vocabulary * p->hidden), 8);
 	double *dbias = calloc((size_t)p->vocabulary, 8);
 	struct distance dh_off = {0}, dw_off = {0};
 	for (int64_t i = 0; i < p->rows; i++) {
@@ -100,6 +102,7 @@ static void compare(const struct problem *p, const float *dw_before)
 			logit[v] = operand[RH_HEAD_LOSS_BIAS].data ? at(operand[RH_HEAD_LOSS_BIAS], 0, v) : 0;
 			for (int64_t j = 0; j < p->hidden; j++)
 				logit[v] += alpha * at(operand[RH_HEAD_LOSS_H], i, j) * at(operand[RH_HEAD_LOSS_W], v, j);
+			logit[v] = cap > 0 ? cap * tanh(logit[v] / cap) : logit[v];
 			best = logit[v] > logit[best] ? (int32_t)v : best;
 		}
 		double largest = logit[best];
@@ -115,7 +118,8 @@ static void compare(const struct problem *p, const float *dw_before)
 		if (!p->gradient)
 			continue;
 		for (int64_t v = 0; v < p->vocabulary; v++) {
-			logit[v] = (exp(logit[v] - largest) / sum - (v == target)) * (double)p->op.head_loss.scale * weight;
+			double slope = cap > 0 ? 1 - logit[v] * logit[v] / (cap * cap) : 1;
+			logit[v] = (exp(logit[v] - largest) / sum - (v == target)) * (double)p->op.head_loss.scale * weight * slope;
 			dbias[v] += logit[v];
 		}
 		for (int64_t j = 0; j < p->hidden; j++) {

@@ -77,9 +77,12 @@ static void check_add(const struct case_shape *s, uint64_t *seed)
 {
 	struct op_case c = {.seed = seed, .op.kind = RH_OP_ADD};
 	case_operand(&c, RH_ADD_A, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
-	case_operand(&c, RH_ADD_B, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	if (s->index % 5)
+		case_operand(&c, RH_ADD_B, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	if (s->index % 3 == 1)
+		case_operand(&c, RH_ADD_SCALE, s->dtype, 1, 1, 0, FILL_RANDOM);
 	if (s->index % 3 < 2)
-		case_alias(&c, RH_ADD_Y, s->index % 3 ? RH_ADD_A : RH_ADD_B);
+		case_alias(&c, RH_ADD_Y, s->index % 3 || s->index % 5 == 0 ? RH_ADD_A : RH_ADD_B);
 	else
 		case_operand(&c, RH_ADD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	case_check(&c);
@@ -190,6 +193,8 @@ static void check_rope(const struct case_shape *s, uint64_t *seed)
 	int64_t still = s->index % 4 < 2 ? 0 : s->index % 5; /* of each head's elements */
 	case_operand(&c, RH_ROPE_X, s->dtype, s->rows, c.op.rope.heads * (2 * s->cols + still), s->pad, FILL_RANDOM);
 	case_operand(&c, RH_ROPE_TABLE_IN, RH_F32, s->rows, 2 * s->cols, s->pad, FILL_RANDOM);
+	if (s->index % 8 >= 6) /* of a wider head the elements of a pair lie farther apart */
+		c.op.rope.apart = s->cols + s->index % 5;
 	c.tolerance[RH_ROPE_X] = 0x1p-22; /* two products within 1 */
 	case_check(&c);
 }

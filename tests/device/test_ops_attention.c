@@ -8,7 +8,8 @@ static const struct attention_shape shapes[] = {
         {2, 2, 128, 0, 0, 1, {150}, {150}},
         {7, 1, 20, 0, 0, 2, {33, 70}, {33, 70}},             /* a group that does not divide the lanes */
         {2, 1, 13, 0, 0, 4, {0, 17, 0, 66}, {0, 17, 0, 66}}, /* odd dim, empty documents */
-        {2, 2, 256, 0, 0, 1, {70}, {70}},                    /* widest head */
+        {2, 2, 256, 0, 0, 1, {70}, {70}},                    /* Gemma 3 */
+        {2, 1, 512, 0, 0, 2, {40, 30}, {40, 30}},            /* widest head */
         {4, 2, 16, 24, 0, 2, {200, 11}, {200, 11}},          /* sliding window */
         {4, 4, 32, 1, 0, 1, {80}, {80}},                     /* window of one: each sees itself */
         {6, 2, 32, 0, 0, 3, {1, 7, 3}, {130, 7, 64}},        /* a cache: fewer queries than keys */

@@ -182,7 +182,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	        [RH_OP_GATHER_ROWS] = {{act, 9, 8}, {RH_I32, 6, 1}, {act, 6, 8}},
 	        [RH_OP_SCATTER_ROWS] = {{act, 6, 8}, {RH_I32, 6, 1}, {act, 9, 8}},
 	        [RH_OP_DROPOUT] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}},
-	        [RH_OP_ADD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}},
+	        [RH_OP_ADD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {act, 1, 1}},
 	        [RH_OP_HEAD_LOSS] = {{act, 6, 8},
 	                             {act, 9, 8},
 	                             {RH_I32, 6, 1},

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForImageTextToText, AutoModelForMaskedLM, AutoModelForSequenceClassification,
-                          BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, GraniteConfig, GraniteMoeHybridConfig, LlamaConfig, Mistral3Config, MistralConfig, Olmo2Config,
+                          BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, Gemma4Config, Gemma4TextConfig, GptOssConfig, GraniteConfig, GraniteMoeHybridConfig, LlamaConfig, Mistral3Config, MistralConfig, Olmo2Config,
                           Olmo3Config, Phi3Config, SmolLM3Config,
                           Qwen2Config, Qwen3Config, Qwen3MoeConfig, ViTConfig)
 from safetensors.torch import load_file, save_file
@@ -97,6 +97,31 @@ def config_qwen3_5_moe_vision():
                             vision_config=dict(depth=1, hidden_size=8, intermediate_size=12, num_heads=2, out_hidden_size=32, patch_size=4,
                                                num_position_embeddings=16),
                             image_token_id=86, video_token_id=87, vision_start_token_id=84, vision_end_token_id=85)
+
+
+GEMMA4_ROPE = dict(full_attention=dict(rope_type="proportional", rope_theta=1000000.0, partial_rotary_factor=0.25),
+                   sliding_attention=dict(rope_type="default", rope_theta=10000.0))
+
+
+def config_gemma4():
+    # windowed, windowed, full: the last one has wider heads, fewer of keys, whose values they are, and three pairs that turn
+    return Gemma4TextConfig(vocab_size=97, hidden_size=36, intermediate_size=44, num_hidden_layers=3, num_attention_heads=4,
+                            num_key_value_heads=2, head_dim=16, global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True,
+                            rms_norm_eps=1e-6, tie_word_embeddings=True, sliding_window=7, final_logit_softcapping=6.0,
+                            hidden_size_per_layer_input=0, layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+                            rope_parameters=GEMMA4_ROPE, **COMMON)
+
+
+def config_gemma4_vision():
+    # the text model inside the larger one; values of their own. Its tokens of images are beyond
+    # the vocabulary: it would put the padding's embedding in place of theirs
+    return Gemma4Config(text_config=dict(vocab_size=91, hidden_size=32, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2,
+                                         num_key_value_heads=1, head_dim=12, global_head_dim=20, sliding_window=6, hidden_size_per_layer_input=0,
+                                         final_logit_softcapping=4.0, layer_types=["sliding_attention", "full_attention"], rope_parameters=GEMMA4_ROPE, **dict(COMMON, pad_token_id=0)),
+                        vision_config=dict(hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
+                                           num_key_value_heads=2, head_dim=4, patch_size=4, position_embedding_size=16),
+                        audio_config=None, image_token_id=100, video_token_id=101, audio_token_id=102, boi_token_id=103, eoi_token_id=104,
+                        boa_token_id=105, eoa_token_index=106)
 
 
 def config_smollm3():
@@ -277,6 +302,8 @@ MODELS = {
     "granite4": (config_granite4, torch.float32, "1GB"),
     "qwen3.5": (config_qwen3_5, torch.float32, "1GB"),
     "qwen3.5-vision": (config_qwen3_5_vision, torch.float32, "1GB"),
+    "gemma4": (config_gemma4, torch.float32, "1GB"),
+    "gemma4-vision": (config_gemma4_vision, torch.float32, "1GB"),
     "qwen3.5-moe": (config_qwen3_5_moe, torch.float32, "1GB"),
     "qwen3.5-moe-vision": (config_qwen3_5_moe_vision, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
@@ -383,6 +410,7 @@ ADAPTERS_OF = {
                                 rank_pattern={"c_attn": 2, "h.1.mlp.c_proj": 6}, alpha_pattern={"h.0.attn.c_attn": 6, "c_proj": 12})},
     "gguf-gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True)},
     "gemma3-vision": TEXT_ONLY,
+    "gemma4-vision": TEXT_ONLY,
     "mistral3": TEXT_ONLY,
     "ministral3": TEXT_ONLY,
     # experts and routers; gate and up of twice the rank. Then experts alone, of which one parameter has a rank of its own
@@ -438,7 +466,7 @@ def auto_class(name, config):
 
 
 def is_text(name):
-    return not any(part in name for part in ("vision_tower", "multi_modal_projector", ".visual."))
+    return not any(part in name for part in ("vision_tower", "multi_modal_projector", ".visual.", "embed_vision", "audio"))
 
 
 def random_weights(model, rng):
@@ -462,6 +490,9 @@ def random_weights(model, rng):
                 width = shape[-2]
             value = (4 if name.endswith("gate_up_proj") else 1) * rng.standard_normal(shape) / np.sqrt(width)
         parameter.data.copy_(torch.from_numpy(value.astype(np.float32)))
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            buffer.copy_(torch.from_numpy(rng.uniform(0.6, 1.4, tuple(buffer.shape)).astype(np.float32)))
 
 
 def transformers4_config(config):
@@ -527,6 +558,9 @@ def load_model(directory, dtype=torch.float32):
     # eager in fp32 is the plainest arithmetic; in bf16 sdpa keeps scores and probabilities in fp32, as a fused kernel does
     attention = "eager" if dtype == torch.float32 else "sdpa"
     model = auto_class(directory.name, AutoConfig.from_pretrained(directory)).from_pretrained(directory, dtype=dtype, attn_implementation=attention, experts_implementation="eager")
+    for module in model.modules():  # the padding's row learns like any other: the documents here have that token
+        if isinstance(module, torch.nn.Embedding):
+            module.padding_idx = None
     for key, parameter in model.named_parameters():
         parameter.requires_grad_(is_text(key))
     assert all(b.dtype == torch.float32 for n, b in model.named_buffers() if n.endswith("inv_freq"))

@@ -184,14 +184,24 @@ static void compare_files(const char *a, const char *b)
 static void test_saved_adapters_are_what_was_loaded(void **state)
 {
 	(void)state;
-	static const char *const cases[][2] = {{"qwen3-moe", "adapter"},         {"qwen3-moe", "adapter-rs"},
-	                                       {"gpt-oss", "adapter"},           {"gpt-oss", "adapter-rs"},
-	                                       {"gemma3-vision", "adapter"},     {"gemma3-vision", "adapter-rs"},
-	                                       {"llama2", "adapter-whole"},      {"llama-bias", "adapter-whole"},
-	                                       {"smollm2", "adapter-whole"},     {"bert-cls", "adapter"},
-	                                       {"qwen3.5", "adapter"},           {"qwen3.5-vision", "adapter"},
-	                                       {"qwen3.5-vision", "adapter-rs"}, {"qwen3.5-moe", "adapter"},
-	                                       {"qwen3.5-moe", "adapter-rs"},    {"qwen3.5-moe-vision", "adapter-rs"}};
+	static const char *const cases[][2] = {{"qwen3-moe", "adapter"},
+	                                       {"qwen3-moe", "adapter-rs"},
+	                                       {"gpt-oss", "adapter"},
+	                                       {"gpt-oss", "adapter-rs"},
+	                                       {"gemma3-vision", "adapter"},
+	                                       {"gemma3-vision", "adapter-rs"},
+	                                       {"llama2", "adapter-whole"},
+	                                       {"llama-bias", "adapter-whole"},
+	                                       {"smollm2", "adapter-whole"},
+	                                       {"bert-cls", "adapter"},
+	                                       {"qwen3.5", "adapter"},
+	                                       {"qwen3.5-vision", "adapter"},
+	                                       {"qwen3.5-vision", "adapter-rs"},
+	                                       {"qwen3.5-moe", "adapter"},
+	                                       {"qwen3.5-moe", "adapter-rs"},
+	                                       {"qwen3.5-moe-vision", "adapter-rs"},
+	                                       {"gemma4", "adapter"},
+	                                       {"gemma4-vision", "adapter"}};
 	for (size_t m = 0; m < sizeof cases / sizeof *cases; m++) {
 		struct rig rig;
 		struct rh_peft_config config;

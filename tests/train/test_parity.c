@@ -7,10 +7,16 @@
 
 #include <unistd.h>
 
-static const char *const models[] = {
-        "llama2",         "llama3",  "llama-bias",    "smollm2",  "qwen2",   "qwen3",    "mistral",    "phi3",        "gemma3",
-        "qwen3-moe",      "gpt-oss", "gemma3-vision", "mistral3", "gpt2",    "bert-mlm", "bert-cls",   "vit",         "qwen3.5",
-        "qwen3.5-vision", "smollm3", "olmo2",         "olmo3",    "granite", "granite4", "ministral3", "qwen3.5-moe", "qwen3.5-moe-vision"};
+static const char *const models[] = {"llama2",         "llama3",       "llama-bias",
+                                     "smollm2",        "qwen2",        "qwen3",
+                                     "mistral",        "phi3",         "gemma3",
+                                     "qwen3-moe",      "gpt-oss",      "gemma3-vision",
+                                     "mistral3",       "gpt2",         "bert-mlm",
+                                     "bert-cls",       "vit",          "qwen3.5",
+                                     "qwen3.5-vision", "smollm3",      "olmo2",
+                                     "olmo3",          "granite",      "granite4",
+                                     "ministral3",     "qwen3.5-moe",  "qwen3.5-moe-vision",
+                                     "gemma4",         "gemma4-vision"};
 static const char *const ggufs[] = {"gguf-llama",     "gguf-qwen2",   "gguf-gpt2", "gguf-gemma3",
                                     "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-phi3", "gguf-mistral3"};
 static const char *const wholes[] = {"llama2", "llama-bias", "smollm2"}; /* with modules trained whole beside an adapter */
@@ -146,7 +152,10 @@ static void step_is(const struct step *step)
 	for (int pass = 0; pass < 2; pass++) /* first the largest, then all that are not nothing beside it */
 		for (int b = 0; b < model->blocks; b++)
 			for (int t = 0; model->block[b].trainable && t < model->block[b].tensors; t++) {
-				snprintf(key, sizeof key, "%s.grad.%s", reference, model->block[b].tensor[t].name);
+				const char *tensor = model->block[b].tensor[t].name;
+				if (strstr(tensor, ".layer_scalar")) /* not trained, neither there */
+					continue;
+				snprintf(key, sizeof key, "%s.grad.%s", reference, tensor);
 				double error = rig_gradient_error(&rig, b, t, rig_tensor(&rig, key), &size);
 				if (pass == 0)
 					largest = fmax(largest, size);

@@ -23,6 +23,14 @@ static void row_task(void *context, int64_t i)
 	if (shares->data)
 		top_shares_row(chunk->isa, logit, logits->cols, chunk->op->head_loss.top, (double)chunk->op->head_loss.temperature,
 		               (float *)shares->data + row * shares->stride);
+	if (chunk->op->head_loss.cap > 0) {
+		const struct rh_view *mix = &operand[RH_HEAD_LOSS_MIX];
+		float weight = mix->data ? *((const float *)mix->data + row * mix->stride) : 1;
+		RH_CPU_PICK(chunk->isa, softmax_capped_row)
+		(logit, logits->cols, wanted, chunk->op->head_loss.scale * weight, chunk->op->head_loss.cap, chunk->gradient, task, is_hit);
+		*task *= weight;
+		return;
+	}
 	if (!operand[RH_HEAD_LOSS_MIX].data) {
 		RH_CPU_PICK(chunk->isa, softmax_row)
 		(logit, logits->cols, wanted, chunk->op->head_loss.scale, chunk->gradient, task, is_hit);

@@ -9,5 +9,9 @@
 enum softmax_gradient { SOFTMAX_LOSS_ONLY, SOFTMAX_F32, SOFTMAX_BF16 };
 RH_CPU_DECLARE(void, softmax_row,
                (float *logit, int64_t cols, int64_t target, float scale, enum softmax_gradient gradient, float *loss, int32_t *hit));
+/* The same of cap tanh(logit / cap). */
+RH_CPU_DECLARE(void, softmax_capped_row,
+               (float *logit, int64_t cols, int64_t target, float scale, float cap, enum softmax_gradient gradient, float *loss,
+                int32_t *hit));
 
 #endif

@@ -133,15 +133,17 @@ static void check_activation(struct check *check)
 	check_act(check, RH_ACT_GPT_OSS);
 	require(check, is_act(x.dtype), "activation: x is neither F32 nor BF16");
 	shape(check, RH_ACTIVATION_Y, x.dtype, x.rows, x.cols, "activation: y is not shaped and typed as x");
+	require(check, check->op->activation.cap >= 0 && (check->op->activation.cap == 0 || check->op->activation.act == RH_ACT_TANH),
+	        "activation: a cap below 0, or of another curve than tanh");
 }
 
 static void oracle_activation(const struct rh_op *op)
 {
 	struct rh_view x = op->operand[RH_ACTIVATION_X], y = op->operand[RH_ACTIVATION_Y];
-	double unused;
+	double unused, cap = op->activation.cap > 0 ? (double)op->activation.cap : 1;
 	for (int64_t r = 0; r < x.rows; r++)
 		for (int64_t c = 0; c < x.cols; c++)
-			put(y, r, c, curve(op->activation.act, get(x, r, c), &unused));
+			put(y, r, c, cap * curve(op->activation.act, get(x, r, c) / cap, &unused));
 }
 
 const struct op_def op_activation = {
@@ -157,6 +159,7 @@ static void check_activation_backward(struct check *check)
 	struct rh_view x = check->op->operand[RH_ACTIVATION_BACKWARD_X];
 	check_act(check, RH_ACT_GPT_OSS);
 	require(check, is_act(x.dtype), "activation_backward: x is neither F32 nor BF16");
+	require(check, check->op->activation.cap == 0, "activation_backward: has no cap");
 	shape(check, RH_ACTIVATION_BACKWARD_DY, x.dtype, x.rows, x.cols, "activation_backward: dy is not shaped and typed as x");
 	shape(check, RH_ACTIVATION_BACKWARD_DX, x.dtype, x.rows, x.cols, "activation_backward: dx is not shaped and typed as x");
 	shape(check, RH_ACTIVATION_BACKWARD_Y, x.dtype, x.rows, x.cols, "activation_backward: y is not shaped and typed as x");

@@ -16,7 +16,7 @@ static void check_attention_inputs(struct check *check, const int at[5])
 	if (check->fault)
 		return;
 	int64_t dim = q.cols / heads;
-	require(check, dim <= RH_OP_MAX_HEAD_DIM, "attention: D is above 256");
+	require(check, dim <= RH_OP_MAX_HEAD_DIM, "attention: D is above 512");
 	require(check, k.dtype == q.dtype && k.cols == kv_heads * dim, "attention: k is not (Tk,kv_heads*D) of q's dtype");
 	shape(check, at[2], q.dtype, k.rows, k.cols, "attention: v is not shaped and typed as k");
 	require(check, check->op->attention.direction == RH_ATTENTION_CAUSAL || check->op->attention.direction == RH_ATTENTION_BOTH,

@@ -75,6 +75,8 @@ static void check_head_loss(struct check *check)
 	shape(check, RH_HEAD_LOSS_MIX, RH_F32, h.rows, 1 + has_teacher, "head_loss: mix is neither (n,1) F32 nor, with a teacher, (n,2)");
 	require(check, !has_teacher || check->op->operand[RH_HEAD_LOSS_MIX].data, "head_loss: teacher without mix");
 	require(check, !has_shares || top, "head_loss: shares of none");
+	require(check, check->op->head_loss.cap == 0 || (check->op->head_loss.cap > 0 && !has_teacher && !has_shares),
+	        "head_loss: a cap below 0, or beside a teacher or shares");
 	require(check, !(has_teacher || has_shares) || check->op->head_loss.temperature > 0, "head_loss: the temperature is not above 0");
 }
 
@@ -144,6 +146,19 @@ static double alpha_of(const struct rh_op *op)
 	return op->head_loss.alpha == 0 ? 1 : (double)op->head_loss.alpha;
 }
 
+static double capped(const struct rh_op *op, double logit)
+{
+	double cap = (double)op->head_loss.cap;
+	return cap > 0 ? cap * tanh(logit / cap) : logit;
+}
+
+/* The derivative of a capped logit by what it was before. */
+static double cap_slope(const struct rh_op *op, double logit)
+{
+	double cap = (double)op->head_loss.cap;
+	return cap > 0 ? 1 - logit / cap * (logit / cap) : 1;
+}
+
 /* One row: `logits` row 0 is its workspace, and holds the gradient of the logits at the end. */
 static void head_loss_row(const struct rh_op *op, int64_t row)
 {
@@ -151,7 +166,7 @@ static void head_loss_row(const struct rh_op *op, int64_t row)
 	struct rh_view bias = op->operand[RH_HEAD_LOSS_BIAS];
 	int64_t target = get_index(op->operand[RH_HEAD_LOSS_TARGET], row), best = 0;
 	for (int64_t v = 0; v < w.rows; v++) {
-		put(logits, 0, v, alpha_of(op) * dot(h, row, w, v) + (bias.data ? get(bias, 0, v) : 0));
+		put(logits, 0, v, capped(op, alpha_of(op) * dot(h, row, w, v) + (bias.data ? get(bias, 0, v) : 0)));
 		best = get(logits, 0, v) > get(logits, 0, best) ? v : best;
 	}
 	double sum = log_sum(logits, 0, 1), task = sum - get(logits, 0, target), divergence = 0;
@@ -171,7 +186,7 @@ static void head_loss_row(const struct rh_op *op, int64_t row)
 		double slope = weight[0] * (exp(get(logits, 0, v) - sum) - (v == target));
 		if (weight[1] != 0)
 			slope += weight[1] * (op->head_loss.top ? top_slope(&buckets, v) : divergence_slope(&at, v, divergence));
-		put(logits, 0, v, (double)op->head_loss.scale * slope);
+		put(logits, 0, v, (double)op->head_loss.scale * slope * cap_slope(op, get(logits, 0, v)));
 	}
 }
 

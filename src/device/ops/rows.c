@@ -50,18 +50,21 @@ static void check_add(struct check *check)
 	require(check, is_act(y.dtype), "add: y is neither F32 nor BF16");
 	shape(check, RH_ADD_A, y.dtype, y.rows, y.cols, "add: a is not shaped and typed as y");
 	shape(check, RH_ADD_B, y.dtype, y.rows, y.cols, "add: b is not shaped and typed as y");
+	shape(check, RH_ADD_SCALE, y.dtype, 1, 1, "add: scale is not (1,1) of y's dtype");
 }
 
 static void oracle_add(const struct rh_op *op)
 {
 	struct rh_view a = op->operand[RH_ADD_A], b = op->operand[RH_ADD_B], y = op->operand[RH_ADD_Y];
+	struct rh_view scale = op->operand[RH_ADD_SCALE];
+	double times = scale.data ? get(scale, 0, 0) : 1;
 	for (int64_t r = 0; r < y.rows; r++)
 		for (int64_t c = 0; c < y.cols; c++)
-			put(y, r, c, get(a, r, c) + get(b, r, c));
+			put(y, r, c, times * (get(a, r, c) + (b.data ? get(b, r, c) : 0)));
 }
 
 const struct op_def op_add = {
-        .info = {"add", 3, {IN("a"), IN("b"), OUT("y")}},
+        .info = {"add", 4, {IN("a"), MAYBE("b"), OUT("y"), MAYBE("scale")}},
         .in_place = {{RH_ADD_Y, RH_ADD_A}, {RH_ADD_Y, RH_ADD_B}},
         .check = check_add,
         .oracle = oracle_add,

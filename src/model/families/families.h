@@ -17,6 +17,7 @@
 	ROW(ministral3)                                                                                                                    \
 	ROW(phi3)                                                                                                                          \
 	ROW(gemma3)                                                                                                                        \
+	ROW(gemma4)                                                                                                                        \
 	ROW(qwen3_5)                                                                                                                       \
 	ROW(qwen3_5_moe)                                                                                                                   \
 	ROW(qwen3_moe)                                                                                                                     \

@@ -75,6 +75,11 @@ int rh_fluidpipe_check(const struct rh_session *session)
 	enum rh_task_kind task = session->model_config->task;
 	if (config->mode != RH_MODE_FLUIDPIPE || !(rh_config_distils(config, 0) || rh_config_distils(config, 1)))
 		return 0;
+	if (session->model_config->logits_cap != 0)
+		return rh_fail(
+		        -EINVAL,
+		        "mode: fluidpipe does not learn from logits that are capped (final_logit_softcapping) yet: write FP-ND or FP-ND-EL,"
+		        " without alphas");
 	if (config->fluidpipe_top_k)
 		return check_top(config->fluidpipe_top_k, session->model_config);
 	if (rh_task_classifies(task))

@@ -32,22 +32,12 @@ SIMD_INLINE vf bend(const int act, vf x, vf *slope)
 	return act == RH_ACT_GPT_OSS ? RH_GPT_OSS_ALPHA * x : x;
 }
 
-/* As fractions of 2 / (1 + e^2x): tanh is 1 less that. Near 0 what is left of 1 has lost bits: there the series. */
-SIMD_INLINE vf hyperbolic(vf x)
-{
-	vf size = vf_min(vf_max(x, -x), vf_set(10.0f)), far = 1.0f - 2.0f / (1.0f + vf_exp(2.0f * size)), square = x * x;
-	vf near = size *
-	          (1.0f + square * (-0x1.555556p-2f + square * (0x1.111112p-3f + square * (-0x1.ba1ba2p-5f + square * 0x1.664f48p-6f))));
-	vf value = vf_select(size < vf_set(0.25f), near, far);
-	return vf_select(x < (vf){0}, -value, value);
-}
-
 /* f(x) y */
 SIMD_INLINE vf curve_times(const int act, vf x, vf y)
 {
 	vf unused;
 	if (act == RH_ACT_TANH)
-		return hyperbolic(x) * y;
+		return vf_tanh(x) * y;
 	if (act == RH_ACT_GELU)
 		return x * y * normal_below(x, &unused);
 	return x * y / (1.0f + vf_exp(-bend(act, x, &unused)));
@@ -58,7 +48,7 @@ SIMD_INLINE vf curve(const int act, vf x, vf *derivative)
 {
 	vf slope;
 	if (act == RH_ACT_TANH) {
-		vf value = hyperbolic(x);
+		vf value = vf_tanh(x);
 		*derivative = 1.0f - value * value;
 		return value;
 	}
@@ -166,11 +156,12 @@ SIMD_INLINE void glu_gradient(const struct rh_op *op, int64_t first, int64_t end
 SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, const int act, const int bf16)
 {
 	struct rh_view x = op->operand[RH_ACTIVATION_X];
+	float cap = op->activation.cap > 0 ? op->activation.cap : 1, by = 1 / cap;
 	for (int64_t t = first; t < end; t++) {
 		const void *in = row_at(x, t);
 		void *out = row_at(op->operand[RH_ACTIVATION_Y], t);
 		for (int64_t i = 0; i < x.cols; i += VF)
-			act_store(out, i, curve_times(act, act_load(in, i, x.cols - i, bf16), vf_set(1)), x.cols - i, bf16);
+			act_store(out, i, curve_times(act, act_load(in, i, x.cols - i, bf16) * by, vf_set(cap)), x.cols - i, bf16);
 	}
 }
 

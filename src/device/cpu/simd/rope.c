@@ -34,6 +34,7 @@ SIMD_INLINE void rotate(const struct rh_op *op, int64_t first, int64_t end, cons
 {
 	struct rh_view table = op->operand[RH_ROPE_TABLE_IN];
 	int64_t dim = op->operand[RH_ROPE_X].cols / op->rope.heads, half = table.cols / 2;
+	int64_t apart = op->rope.apart ? op->rope.apart : half;
 	float sign = op->rope.inverse ? -1.0f : 1.0f;
 	for (int64_t t = first; t < end; t++) {
 		const float *cosine = row_at(table, t), *sine = cosine + half;
@@ -42,9 +43,9 @@ SIMD_INLINE void rotate(const struct rh_op *op, int64_t first, int64_t end, cons
 			for (int64_t i = 0; i < half; i += VF) {
 				int64_t at = h * dim + i, left = half - i;
 				vf c = act_load(cosine, i, left, 0), s = act_load(sine, i, left, 0) * sign;
-				vf a = act_load(row, at, left, bf16), b = act_load(row, at + half, left, bf16);
+				vf a = act_load(row, at, left, bf16), b = act_load(row, at + apart, left, bf16);
 				act_store(row, at, a * c - b * s, left, bf16);
-				act_store(row, at + half, b * c + a * s, left, bf16);
+				act_store(row, at + apart, b * c + a * s, left, bf16);
 			}
 		}
 	}

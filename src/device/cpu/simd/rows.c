@@ -47,10 +47,16 @@ const struct cpu_op SIMD(cpu_cast) = {{{cast, NULL}}};
 SIMD_INLINE void add_views(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view y = op->operand[RH_ADD_Y];
+	const void *scale = op->operand[RH_ADD_SCALE].data;
+	float times = scale ? act_load(scale, 0, 1, bf16)[0] : 1;
 	for (int64_t t = first; t < end; t++) {
-		const void *a = row_at(op->operand[RH_ADD_A], t), *b = row_at(op->operand[RH_ADD_B], t);
-		for (int64_t i = 0; i < y.cols; i += VF)
-			act_store(row_at(y, t), i, act_load(a, i, y.cols - i, bf16) + act_load(b, i, y.cols - i, bf16), y.cols - i, bf16);
+		const void *a = row_at(op->operand[RH_ADD_A], t), *b = op->operand[RH_ADD_B].data ? row_at(op->operand[RH_ADD_B], t) : NULL;
+		for (int64_t i = 0; i < y.cols; i += VF) {
+			vf sum = act_load(a, i, y.cols - i, bf16);
+			if (b)
+				sum += act_load(b, i, y.cols - i, bf16);
+			act_store(row_at(y, t), i, scale ? sum * times : sum, y.cols - i, bf16);
+		}
 	}
 }
 

@@ -49,6 +49,12 @@ SIMD_INLINE float exponentials(float *logit, int64_t cols, float largest, int ke
 	return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+/* -log of the target's share. */
+static float loss_of(float sum, float largest, float wanted)
+{
+	return (float)(log((double)sum) + (double)largest - (double)wanted);
+}
+
 static void scale_f32(float *row, int64_t cols, float factor)
 {
 	int64_t j = 0;
@@ -77,7 +83,7 @@ void SIMD(softmax_row)(float *logit, int64_t cols, int64_t target, float scale, 
 		first = logit[j] != largest;
 	float sum = gradient == SOFTMAX_LOSS_ONLY ? exponentials(logit, cols, largest, 0) : exponentials(logit, cols, largest, 1);
 	*hit = first;
-	*loss = (float)(log((double)sum) + (double)largest - (double)wanted);
+	*loss = loss_of(sum, largest, wanted);
 	if (gradient == SOFTMAX_LOSS_ONLY)
 		return;
 	logit[target] -= sum; /* e/sum - 1 = (e - sum)/sum */
@@ -85,4 +91,49 @@ void SIMD(softmax_row)(float *logit, int64_t cols, int64_t target, float scale, 
 		scale_f32(logit, cols, scale / sum);
 	else
 		scale_bf16(logit, cols, scale / sum);
+}
+
+static void cap_row(float *row, int64_t cols, float cap)
+{
+	float by = 1 / cap;
+	for (int64_t j = 0, here; (here = cols - j < VF ? cols - j : VF) > 0; j += here)
+		vf_store_part(row + j, cap * vf_tanh(vf_load_part(row + j, here) * by), here);
+}
+
+/* What of a row's capped logits makes their gradient: (e^(logit - largest) - sum, at the target) (1 - (logit / cap)^2) factor. */
+struct capped {
+	int64_t target;
+	float largest, sum, factor, cap;
+};
+
+/* Ascending, as scale_bf16. */
+static void capped_gradient(float *row, int64_t cols, struct capped of, const int bf16)
+{
+	float by = 1 / of.cap;
+	uint16_t *out = (uint16_t *)(void *)row;
+	for (int64_t j = 0, here; (here = cols - j < VF ? cols - j : VF) > 0; j += here) {
+		vf logit = vf_load_part(row + j, here), share = logit * by;
+		vf e = vf_exp(logit - vf_set(of.largest));
+		if (of.target >= j && of.target < j + here)
+			e[of.target - j] -= of.sum;
+		vf gradient = e * (1.0f - share * share) * of.factor;
+		if (bf16)
+			vf_store_bf16_part(out + j, gradient, here);
+		else
+			vf_store_part(row + j, gradient, here);
+	}
+}
+
+void SIMD(softmax_capped_row)(float *logit, int64_t cols, int64_t target, float scale, float cap, enum softmax_gradient gradient,
+                              float *loss, int32_t *hit)
+{
+	cap_row(logit, cols, cap);
+	float largest = largest_of(logit, cols), wanted = logit[target], sum = exponentials(logit, cols, largest, 0);
+	int first = wanted == largest;
+	for (int64_t j = 0; first && j < target; j++)
+		first = logit[j] != largest;
+	*hit = first;
+	*loss = loss_of(sum, largest, wanted);
+	if (gradient != SOFTMAX_LOSS_ONLY)
+		capped_gradient(logit, cols, (struct capped){target, largest, sum, scale / sum, cap}, gradient == SOFTMAX_BF16);
 }

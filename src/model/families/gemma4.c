@@ -1,0 +1,53 @@
+/* Gemma 4, text, dense (31B): norms before and behind both halves of a layer, on each head's q and k, and without a weight on its values;
+ * five layers of six with a window, the sixth with wider heads, of which a quarter of the pairs turn and whose values may be its keys;
+ * scores that nothing divides; outputs of layers multiplied by a number each; capped logits;
+ * embeddings scaled by the root of their width. */
+#include "model/families/families.h"
+
+#define LAYER_NAMES                                                                                                                        \
+	.norm = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"},                \
+	.attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},                                     \
+	.mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}, .layer_scalar = "layer_scalar"
+
+static const struct rh_family_names names = {
+        .embedding = "model.embed_tokens", .layers = "model.layers.", .final_norm = "model.norm", .head = "lm_head", LAYER_NAMES};
+static const struct rh_family_names wrapped_names = {.embedding = "model.language_model.embed_tokens",
+                                                     .layers = "model.language_model.layers.",
+                                                     .final_norm = "model.language_model.norm",
+                                                     .head = "lm_head",
+                                                     LAYER_NAMES};
+
+/* The published models also see. */
+static const struct rh_family_wrapper wrapper = {"Gemma4ForConditionalGeneration", "gemma4", &wrapped_names};
+
+const struct rh_family family_gemma4 = {.architecture = "Gemma4ForCausalLM",
+                                        .model_type = "gemma4_text",
+                                        .names = &names,
+                                        .wrapper = &wrapper,
+                                        .silent = {.vocab_size = 262144,
+                                                   .hidden_size = 2304,
+                                                   .intermediate_size = 9216,
+                                                   .layers = 30,
+                                                   .heads = 8,
+                                                   .key_value_heads = 4,
+                                                   .head_dim = 256,
+                                                   .max_position = 131072,
+                                                   .bos = 2,
+                                                   .eos = 1,
+                                                   .tie_word_embeddings = 1,
+                                                   .rotary_share = 0.25,
+                                                   .window = 512,
+                                                   .window_period = 6,
+                                                   .rope_theta = 1e6,
+                                                   .rope_theta_windowed = 1e4},
+                                        .own_key = {"final_logit_softcapping", "use_bidirectional_attention", "num_experts"},
+                                        .residual = RH_RESIDUAL_SANDWICH,
+                                        .attention = {.bias = RH_BIAS_AS_SAID,
+                                                      .qk_norm = RH_QK_NORM_HEADS,
+                                                      .windows = RH_WINDOWS_PERIOD,
+                                                      .is_unscaled = 1,
+                                                      .norms_values = 1,
+                                                      .splits_kinds = 1},
+                                        .mlp = {.activation = RH_ACT_GELU_TANH, .activation_key = "hidden_activation"},
+                                        .may_cap_logits = 1,
+                                        .scales_embedding = 1};
