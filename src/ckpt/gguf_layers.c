@@ -89,6 +89,25 @@ static int read_windowed_rope(const struct rh_gguf *gguf, const char *arch, stru
 /* Gemma 3's 27B alone, known by its layers, divides scores by the root of another width than its heads' (as llama.cpp has it). */
 enum { GEMMA3_27B_LAYERS = 62 };
 
+/* Granite's multipliers. What llama.cpp leaves out changes nothing. */
+static int read_scales(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	double embedding = 1;
+	int rc = gguf_arch_real(gguf, arch, "attention.scale", GGUF_OPTIONAL, &out->attention_factor);
+	if (!rc)
+		rc = gguf_arch_real(gguf, arch, "residual_scale", GGUF_OPTIONAL, &out->residual_factor);
+	if (!rc)
+		rc = gguf_arch_real(gguf, arch, "logit_scale", GGUF_OPTIONAL, &out->logits_divisor);
+	if (!rc)
+		rc = gguf_arch_real(gguf, arch, "embedding_scale", GGUF_OPTIONAL, &embedding);
+	const double all[] = {out->attention_factor, out->residual_factor, out->logits_divisor, embedding};
+	for (int i = 0; !rc && i < 4; i++)
+		if (!(isfinite(all[i]) && all[i] >= 0))
+			rc = rh_fail(-EINVAL, "%s: a scale of %g makes no sense", rh_gguf_path(gguf), all[i]);
+	out->embedding_scale = embedding == 1 ? 0 : embedding;
+	return rc;
+}
+
 int gguf_read_layers(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
 {
 	const struct rh_family *family = out->family;
@@ -99,6 +118,11 @@ int gguf_read_layers(const struct rh_gguf *gguf, const char *arch, struct rh_mod
 		rc = read_longrope(gguf, arch, out);
 	if (!rc && family->silent.rope_theta_windowed)
 		rc = read_windowed_rope(gguf, arch, out);
+	if (!rc && family->is_scaled)
+		rc = read_scales(gguf, arch, out);
+	int64_t still = family->attention.unrotated_period; /* no file says which layers do not rotate: llama.cpp knows each fourth */
+	for (int64_t i = 0; still && i < layers_of(out); i++)
+		out->layer[i].is_unrotated = (i + 1) % still == 0;
 	if (family->scales_embedding)
 		out->embedding_scale = sqrt((double)out->hidden_size);
 	if (family->attention.scalar_key && out->num_attention_heads > 0)

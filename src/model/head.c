@@ -112,7 +112,8 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 	}
 	op.head_loss.scale = emit->loss_scale;
 	op.head_loss.alpha = logits_factor(emit);
-	op.head_loss.cap = (float)emit->model->config->logits_cap;
+	if (!out->shares.data) /* the largest logit is the largest without the cap, too */
+		op.head_loss.cap = (float)emit->model->config->logits_cap;
 	emit_op(emit, &op);
 	rh_arena_reset(emit->arena, mark);
 }

@@ -50,12 +50,13 @@ struct lengths {
 	int64_t rows, cols;
 };
 
-/* Of PREFERENCE and QUANTISE_ROWS; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
+/* Of PREFERENCE, QUANTISE_ROWS and ADD; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
 static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int operand)
 {
 	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
 	        [RH_OP_PREFERENCE] = {{RH_F32, 6, 1}, {RH_I32, 2, 4}, {RH_F32, 2, 1}, {RH_F32, 2, 2}, {RH_F32, 6, 1}, {act, 6, 8}},
 	        [RH_OP_QUANTISE_ROWS] = {{act, 6, 8}, {RH_F32, 6, 1}, {RH_E4M3, 6, 8}},
+	        [RH_OP_ADD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {act, 1, 1}},
 	        [RH_OP_ADD_RMSNORM] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 6, 1}},
 	        [RH_OP_QK_ROPE] = {{act, 6, 12}, {act, 1, 4}, {act, 1, 4}, {RH_F32, 6, 4}, {act, 6, 12}, {RH_F32, 6, 3}},
 	        [RH_OP_QK_ROPE_BACKWARD] = {{act, 6, 12},
@@ -131,7 +132,7 @@ static struct lengths delta_lengths(enum rh_op_kind kind, enum rh_dtype act, int
 
 static int is_apart(enum rh_op_kind kind)
 {
-	return rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE || kind == RH_OP_QUANTISE_ROWS ||
+	return rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE || kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_ADD ||
 	       (kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD);
 }
 
@@ -182,7 +183,6 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	        [RH_OP_GATHER_ROWS] = {{act, 9, 8}, {RH_I32, 6, 1}, {act, 6, 8}},
 	        [RH_OP_SCATTER_ROWS] = {{act, 6, 8}, {RH_I32, 6, 1}, {act, 9, 8}},
 	        [RH_OP_DROPOUT] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}},
-	        [RH_OP_ADD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {act, 1, 1}},
 	        [RH_OP_HEAD_LOSS] = {{act, 6, 8},
 	                             {act, 9, 8},
 	                             {RH_I32, 6, 1},

@@ -17,6 +17,7 @@ OWN_NAMES = {
                     "post_feedforward_layernorm": "post_ffw_norm"},
     "qwen3_moe": {"mlp.gate": "ffn_gate_inp"},
     "gpt_oss": {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"},
+    "olmo2": {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
 }
 
@@ -119,6 +120,11 @@ def add_lengths(writer, config):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     writer.add_rope_freq_base(rope["rope_theta"])
+    if config.model_type == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
     if config.model_type not in ("gemma3_text", "qwen3_moe", "gpt_oss", "phi3", "mistral"):
         return
     writer.add_key_length(config.head_dim)

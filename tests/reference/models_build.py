@@ -354,8 +354,25 @@ def config_gguf_mistral3():
                          rope_parameters=dict(rope_type="default", rope_theta=100000000.0), **COMMON)
 
 
+def config_gguf_smollm3():
+    # the fourth layer does not rotate, which no GGUF says
+    return SmolLM3Config(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+                         tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=5000000.0), **COMMON)
+
+
+def config_gguf_olmo2():
+    return Olmo2Config(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                       tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=500000.0), **COMMON)
+
+
+def config_gguf_granite():
+    return GraniteConfig(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                         tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=10000000.0), **MULTIPLIERS, **COMMON)
+
+
 GGUF_MODELS = {"gguf-gemma3": config_gguf_gemma3, "gguf-qwen3-moe": config_gguf_qwen3_moe, "gguf-gpt-oss": config_gguf_gpt_oss,
-               "gguf-phi3": config_gguf_phi3, "gguf-mistral3": config_gguf_mistral3, "gguf-llama": config_gguf_llama,
+               "gguf-phi3": config_gguf_phi3, "gguf-mistral3": config_gguf_mistral3, "gguf-smollm3": config_gguf_smollm3,
+               "gguf-olmo2": config_gguf_olmo2, "gguf-granite": config_gguf_granite, "gguf-llama": config_gguf_llama,
                "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}
 
 # The two adapters of each model. rank_pattern and alpha_pattern hold a plain suffix and a longer one.

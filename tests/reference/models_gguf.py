@@ -30,7 +30,7 @@ GPT2_TYPES = {
 
 def heads_permuted(config, name):
     """How many heads the rows of this tensor are permuted by, or None."""
-    if config.model_type not in ("llama", "mistral"):
+    if config.model_type not in ("llama", "mistral", "smollm3", "granite"):
         return None
     if "q_proj" in name:
         return config.num_attention_heads
@@ -64,7 +64,7 @@ def add_metadata(writer, config, name):
     writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     add_lengths(writer, config)
-    if config.model_type in ("llama", "mistral"):
+    if config.model_type in ("llama", "mistral", "smollm3", "granite"):
         writer.add_rope_dimension_count(config.head_dim)
         writer.add_vocab_size(config.vocab_size)
 
@@ -96,7 +96,7 @@ def quantised(value, kind):
 def write_gguf_model(name, directory):
     """Writes model.gguf, and config.json + model.safetensors with the same weights dequantised."""
     config = GGUF_MODELS[name]()
-    if config.model_type in ("llama", "qwen2", "phi3"):
+    if config.model_type in ("llama", "qwen2", "phi3", "smollm3", "granite"):
         config.head_dim = config.hidden_size // config.num_attention_heads
     model = AutoModelForCausalLM.from_config(config)
     random_weights(model, generator(name, "weights"))

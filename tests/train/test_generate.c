@@ -6,12 +6,16 @@
 
 #include <math.h>
 
-static const char *const models[] = {
-        "llama2",         "llama3",       "llama-bias", "smollm2",       "qwen2",         "qwen3",      "mistral",     "phi3",
-        "gemma3",         "qwen3-moe",    "gpt-oss",    "gguf-llama",    "gguf-qwen2",    "gpt2",       "gguf-gpt2",   "gguf-gemma3",
-        "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-phi3",  "gguf-mistral3", "gemma3-vision", "mistral3",   "qwen3.5",     "qwen3.5-vision",
-        "smollm3",        "olmo2",        "olmo3",      "granite",       "granite4",      "ministral3", "qwen3.5-moe", "qwen3.5-moe-vision",
-        "gemma4",         "gemma4-vision"};
+static const char *const models[] = {"llama2",         "llama3",        "llama-bias",   "smollm2",
+                                     "qwen2",          "qwen3",         "mistral",      "phi3",
+                                     "gemma3",         "qwen3-moe",     "gpt-oss",      "gguf-llama",
+                                     "gguf-qwen2",     "gpt2",          "gguf-gpt2",    "gguf-gemma3",
+                                     "gguf-qwen3-moe", "gguf-gpt-oss",  "gguf-phi3",    "gguf-mistral3",
+                                     "gemma3-vision",  "mistral3",      "qwen3.5",      "qwen3.5-vision",
+                                     "smollm3",        "olmo2",         "olmo3",        "granite",
+                                     "granite4",       "ministral3",    "qwen3.5-moe",  "qwen3.5-moe-vision",
+                                     "gemma4",         "gemma4-vision", "gguf-smollm3", "gguf-olmo2",
+                                     "gguf-granite"};
 enum { MODELS = sizeof models / sizeof *models, TOKENS = 64 };
 
 struct way {

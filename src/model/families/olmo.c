@@ -17,7 +17,10 @@ const struct rh_family family_olmo2 = {
         .names = &names,
         .silent = {.vocab_size = 50304, .intermediate_size = 11008, .max_position = 2048, .rms_norm_eps = 1e-5, .bos = -1, .eos = 50279},
         .residual = RH_RESIDUAL_BEHIND,
-        .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_ALL}};
+        .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_ALL},
+        .gguf = {.architecture = "olmo2",
+                 .only_read = 1,
+                 .names = {{"post_attention_layernorm", "post_attention_norm"}, {"post_feedforward_layernorm", "post_ffw_norm"}}}};
 
 const struct rh_family family_olmo3 = {.architecture = "Olmo3ForCausalLM",
                                        .model_type = "olmo3",
