@@ -2,6 +2,7 @@
 #include "forecast/outlook_internal.h"
 
 #include "core/minmax.h"
+#include "session/chunks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -139,6 +140,10 @@ static int mend_by_chunk(const struct rh_config *config, const struct trial *tri
 	if (longest / 2 < FIRST_TRIED)
 		return 0;
 	int rc = trial_open(trial, &other, &session, &opened);
+	other.sequence_chunk = longest / 2;
+	if (!rc && rh_chunks_check(&other, session.model)) /* such a model's rows are not cut */
+		rc = 1;
+	other.sequence_chunk = 0;
 	if (!rc && config->per_device_train_batch_size > 1)
 		has_rows = trial_fits(&other, &opened);
 	other.sequence_chunk = has_rows ? 0 : longest / 2;
