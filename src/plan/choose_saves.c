@@ -9,9 +9,10 @@ int planning_may_save(const struct planning *planning)
 {
 	const struct rh_stage_plan_request *stages = &planning->stages;
 	const struct rh_run_machine *machine = &planning->request->machine;
-	return stages->trains && stages->devices == 1 && machine->device_room && !rh_model_is_part(stages->model) && !stages->train.chunks &&
-	       !stages->deferral && !stages->kept_micro_batches && !stages->fates && stages->forward_cut_count < 0 &&
-	       stages->backward_cut_count < 0 && planning->balance.up_bytes_per_s > 0 && planning->balance.down_bytes_per_s > 0;
+	return stages->trains && stages->devices == 1 && machine->device_room && !rh_model_is_part(stages->model) &&
+	       !stages->train.chunks && !stages->model->saves_narrow && !stages->deferral && !stages->kept_micro_batches &&
+	       !stages->fates && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && planning->balance.up_bytes_per_s > 0 &&
+	       planning->balance.down_bytes_per_s > 0;
 }
 
 int planning_weigh_saves(struct planning *planning)
