@@ -402,7 +402,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_REAL, fluidpipe_idle_task_weight, VERB_RUNS, .fallback = "1", .least = -1000, .most = 1000,
 	    .help = "samplers difficulty and eh-difficulty: weight of the task's loss in a sample's score; below 0, a small loss is difficult"),
 	KEY(KEY_REAL, fluidpipe_idle_distillation_weight, VERB_RUNS, .fallback = "1", .least = -1000, .most = 1000,
-	    .help = "likewise of the distillation's loss"),
+	    .help = "likewise of the distillation"),
 	KEY(KEY_REAL, fluidpipe_idle_easy_share, VERB_RUNS, .fallback = "0.3", .most = 1,
 	    .help = "sampler eh-difficulty: share of easy samples in a step"),
 	KEY(KEY_REAL, fluidpipe_idle_hard_share, VERB_RUNS, .fallback = "0.3", .most = 1,

@@ -76,8 +76,7 @@ static void keep_other(struct choosing *at, struct candidate *now)
 	*now = (struct candidate){.cap_bytes = -1};
 }
 
-/* The most stages whose boundaries and spare buffers fit the host's memory, estimated from the latest plan. 0: no such number. */
-static int allowed_stages(const struct planning *planning, const struct candidate *candidate)
+int planning_allowed_stages(const struct planning *planning, const struct candidate *candidate)
 {
 	const struct rh_run_bytes *bytes = &candidate->bytes;
 	const struct rh_stage_plan *stages = &candidate->stages;
@@ -101,7 +100,7 @@ static int fit(struct planning *planning, struct choice choice, struct candidate
 		return 0;
 	/* one device cuts small stages, which leave room to keep activations */
 	int cuts_many = choice.cutter == CUT_FOR_LONG_ROUNDS || (choice.cutter == CUT_BY_MEMORY && planning->stages.devices == 1);
-	if (!cuts_many || out->cap_bytes < 0 || out->bytes.boundaries_nvme || !(most = allowed_stages(planning, out)))
+	if (!cuts_many || out->cap_bytes < 0 || out->bytes.boundaries_nvme || !(most = planning_allowed_stages(planning, out)))
 		return rc;
 	rh_error_clear();
 	choice.stages_most = most;

@@ -72,6 +72,9 @@ static inline const struct rh_boxes *planning_boxes(const struct planning *plann
 	return planning->boxes.boxes ? &planning->boxes : NULL;
 }
 
+/* The most stages whose boundaries and spare buffers fit the host's memory, estimated from the latest plan. 0: no such number. */
+int planning_allowed_stages(const struct planning *planning, const struct candidate *candidate);
+
 void candidate_free(struct candidate *candidate);
 /* Writes what follows from a choice, rounds and tiers, into the options. */
 void planning_apply(struct planning *planning, const struct choice *choice);

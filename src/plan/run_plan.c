@@ -400,8 +400,31 @@ static enum rh_plain plain_of(const struct planning *planning)
 	return is_spared ? RH_PLAIN_BY_PRODUCT : RH_PLAIN_ANYWHERE;
 }
 
+/* The most stages that may fit where those of one device, which cuts small ones that leave room to keep activations, did not. 0: no such
+ * number. */
+static int fewer_stages(const struct planning *planning, int rc, const struct candidate *candidate)
+{
+	int may = rc == RH_DOES_NOT_FIT && planning->stages.devices == 1 && !planning->cuts_devices;
+	return may && candidate->cap_bytes >= 0 && !candidate->bytes.boundaries_nvme ? planning_allowed_stages(planning, candidate) : 0;
+}
+
+/* Replaces *out, which does not fit, if this choice does. */
+static int fit_instead(struct planning *planning, struct choice choice, struct candidate *out)
+{
+	struct candidate now = {.cap_bytes = -1};
+	int rc = fit_spilled(planning, choice, &now);
+	if (!rc) {
+		candidate_free(out);
+		rh_error_clear();
+		*out = now;
+		now = (struct candidate){.cap_bytes = -1};
+	}
+	candidate_free(&now);
+	return rc;
+}
+
 /* Rounds of the length given, or of the default one; where host memory holds too little of these, of a micro-batch for each device, and of
- * one. */
+ * one; and last of fewer stages. */
 static int fit_rounds(struct planning *planning, struct candidate *out)
 {
 	const struct rh_run_request *request = planning->request;
@@ -413,6 +436,9 @@ static int fit_rounds(struct planning *planning, struct candidate *out)
 	int rc = fit_spilled(planning, choice, out);
 	int is_free = !given && micro_batches && rh_schedule_has_rounds(planning->executor.schedule) && !planning->boxes.boxes;
 	const int64_t shorter[] = {planning->stages.devices, 1, choice.round}; /* where none fits, the line is about the default ones */
+	struct choice fewer = choice;
+	fewer.cutter = CUT_BY_MEMORY;
+	fewer.stages_most = fewer_stages(planning, rc, out);
 	for (int i = 0; rc == RH_DOES_NOT_FIT && is_free && !out->no_stages_fit && i < 3; i++) {
 		if (i < 2 && shorter[i] >= rh_min(shorter[2], micro_batches))
 			continue;
@@ -420,8 +446,12 @@ static int fit_rounds(struct planning *planning, struct candidate *out)
 		candidate_free(out);
 		rh_error_clear();
 		rc = fit_spilled(planning, choice, out);
+		if (i == 2)
+			continue;
+		fewer.round = choice.round;
+		fewer.stages_most = fewer_stages(planning, rc, out);
 	}
-	return rc;
+	return rc == RH_DOES_NOT_FIT && fewer.stages_most ? fit_instead(planning, fewer, out) : rc;
 }
 
 /* Finds the candidates: those with different rounds, or one with rounds of the default length and as little on NVMe as possible. If none
