@@ -540,51 +540,58 @@ static int next_steps(struct training *run)
  * (rh_free). */
 static int run_once(const struct rh_config *config, struct trouble *trouble, char **next, struct rh_train_result *out)
 {
-	struct training run = {
-	        .config = config, .result = out, .output = -1, .trouble = *trouble, .state = {.sequence_chunk = RH_CHUNK_UNKNOWN}};
-	run.shared = (struct rh_mode_run){.config = config,
-	                                  .session = &run.session,
-	                                  .work = &run.work,
-	                                  .data = &run.data,
-	                                  .course = &run.course,
-	                                  .flights = &run.flights,
-	                                  .state = &run.state,
+	struct training *run = rh_alloc(1, sizeof *run); /* much for a small stack */
+	*out = (struct rh_train_result){.mean_loss = NAN, .final_loss = NAN};
+	if (!run)
+		return -ENOMEM;
+	run->config = config;
+	run->result = out;
+	run->output = -1;
+	run->trouble = *trouble;
+	run->state.sequence_chunk = RH_CHUNK_UNKNOWN;
+	run->shared = (struct rh_mode_run){.config = config,
+	                                  .session = &run->session,
+	                                  .work = &run->work,
+	                                  .data = &run->data,
+	                                  .course = &run->course,
+	                                  .flights = &run->flights,
+	                                  .state = &run->state,
 	                                  .judge = judge,
 	                                  .tell = stretch_tell,
-	                                  .context = &run};
+	                                  .context = run};
 	char *checkpoint = NULL;
-	*out = (struct rh_train_result){.mean_loss = NAN, .final_loss = NAN};
-	int rc = prepare(&run, &checkpoint);
-	if (!rc && run.nothing_left) {
-		out->steps = run.state.step;
+	int rc = prepare(run, &checkpoint);
+	if (!rc && run->nothing_left) {
+		out->steps = run->state.step;
 		goto out;
 	}
 	if (!rc)
-		begin_clocks(&run);
-	if (!rc && run.mode->steps.begin)
-		rc = run.mode->steps.begin(&run.shared, checkpoint);
-	while (!rc && run.state.step < run.data.steps && !run.is_stopping && !run.stopped_early)
-		rc = next_steps(&run);
-	if (run.shared.writer)
-		rc = saving_end(&run, rc);
-	if (rc && trouble_may_return(&run)) {
-		rc = trouble_return(&run, rc, checkpoint, next);
+		begin_clocks(run);
+	if (!rc && run->mode->steps.begin)
+		rc = run->mode->steps.begin(&run->shared, checkpoint);
+	while (!rc && run->state.step < run->data.steps && !run->is_stopping && !run->stopped_early)
+		rc = next_steps(run);
+	if (run->shared.writer)
+		rc = saving_end(run, rc);
+	if (rc && trouble_may_return(run)) {
+		rc = trouble_return(run, rc, checkpoint, next);
 		goto out;
 	}
-	if (!rc && run.mode->steps.end && !run.is_alone)
-		rc = run.mode->steps.end(&run.shared);
+	if (!rc && run->mode->steps.end && !run->is_alone)
+		rc = run->mode->steps.end(&run->shared);
 	if (!rc)
-		rc = conclude(&run);
+		rc = conclude(run);
 out:
 	if (rc || *next)
-		rh_box_close(&run.session.box, rc); /* before the memory that its messages are in */
-	run.is_over = !rc && !*next && !run.nothing_left;
+		rh_box_close(&run->session.box, rc); /* before the memory that its messages are in */
+	run->is_over = !rc && !*next && !run->nothing_left;
 	if (!*next)
-		status_end(&run, rc);
-	close_run(&run);
+		status_end(run, rc);
+	close_run(run);
 	*trouble = (struct trouble){
-	        .left_out = run.trouble.left_out, .left_outs = run.trouble.left_outs, .left_out_room = run.trouble.left_out_room};
+	        .left_out = run->trouble.left_out, .left_outs = run->trouble.left_outs, .left_out_room = run->trouble.left_out_room};
 	rh_free(checkpoint);
+	rh_free(run);
 	return rc;
 }
 
