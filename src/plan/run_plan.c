@@ -404,23 +404,8 @@ static enum rh_plain plain_of(const struct planning *planning)
  * number. */
 static int fewer_stages(const struct planning *planning, int rc, const struct candidate *candidate)
 {
-	int may = rc == RH_DOES_NOT_FIT && planning->stages.devices == 1 && !planning->cuts_devices;
+	int may = rc == RH_DOES_NOT_FIT && planning->stages.devices == 1 && !planning->cuts_devices && planning->request->machine.device_room;
 	return may && candidate->cap_bytes >= 0 && !candidate->bytes.boundaries_nvme ? planning_allowed_stages(planning, candidate) : 0;
-}
-
-/* Replaces *out, which does not fit, if this choice does. */
-static int fit_instead(struct planning *planning, struct choice choice, struct candidate *out)
-{
-	struct candidate now = {.cap_bytes = -1};
-	int rc = fit_spilled(planning, choice, &now);
-	if (!rc) {
-		candidate_free(out);
-		rh_error_clear();
-		*out = now;
-		now = (struct candidate){.cap_bytes = -1};
-	}
-	candidate_free(&now);
-	return rc;
 }
 
 /* Rounds of the length given, or of the default one; where host memory holds too little of these, of a micro-batch for each device, and of
@@ -451,7 +436,12 @@ static int fit_rounds(struct planning *planning, struct candidate *out)
 		fewer.round = choice.round;
 		fewer.stages_most = fewer_stages(planning, rc, out);
 	}
-	return rc == RH_DOES_NOT_FIT && fewer.stages_most ? fit_instead(planning, fewer, out) : rc;
+	for (int last = 0; rc == RH_DOES_NOT_FIT && fewer.stages_most && last < 2; last++) {
+		candidate_free(out);
+		rh_error_clear();
+		rc = fit_spilled(planning, last ? choice : fewer, out);
+	}
+	return rc;
 }
 
 /* Finds the candidates: those with different rounds, or one with rounds of the default length and as little on NVMe as possible. If none
