@@ -286,7 +286,7 @@ static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int keep
 			plan_widen_but_arena(at, plan, pass, stage.lo, stage.hi);
 			plan->arena_bytes = rh_max(plan->arena_bytes, bytes.arena);
 		} else if (stage.hi - stage.lo != like || i == keeping + 1 || !is_inner_stage(at, stage.lo, stage.hi)) {
-			plan_widen(at, plan, pass, stage.lo, stage.hi); /* else as the one before */
+			plan_widen(at, plan, pass, stage.lo, stage.hi); /* otherwise it needs what the stage before did */
 		}
 		like = is_inner_stage(at, stage.lo, stage.hi) ? stage.hi - stage.lo : 0;
 		place_activations(request, plan, i, &bytes);

@@ -35,8 +35,8 @@ struct stage_planner {
 	enum plain plain; /* what is being tried; of a model of whose weights nothing is made IN_ROOM, which has no bytes */
 	struct plan_stage_bytes *memo[PLAINS][PASSES]; /* of stages that were measured */
 	struct rh_stage_state state;
-	struct plan_stage_bytes fated;    /* of the stage of this layer alone, with its fates; -1: of another */
-	int fated_layer;
+	struct plan_stage_bytes fated;    /* of a stage of one layer with its fates, measured last */
+	int fated_layer;                  /* that layer; -1: none was measured */
 	struct rh_fates *all_kept;        /* (layers) */
 	struct rh_view *boundary;         /* scratch: (layers + 1), absent */
 	int64_t *offset;                  /* scratch: 2 per block */
@@ -63,8 +63,8 @@ int plan_forward_top(const struct stage_planner *at, const struct rh_stage_plan 
 void plan_count_cuts(struct stage_planner *at, const struct rh_stage_plan *plan);
 /* Sets the sizes that no stage changes. */
 void plan_fixed_sizes(const struct rh_stage_plan_request *request, struct rh_stage_plan *plan);
-/* Raise the plan's sizes to what this stage needs: for what travels to and from it; for all but its activations, which take longer to
- * know; for all. */
+/* Raise the plan's sizes to what this stage needs. The first looks at copies to and from the device alone, the second at all but the
+ * arena of activations, which takes longer to measure, the third at everything. */
 void plan_widen_transfers(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi);
 void plan_widen_but_arena(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi);
 void plan_widen(struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi);

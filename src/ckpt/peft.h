@@ -28,7 +28,7 @@ struct rh_peft_config {
 	char **exclude; /* modules that are not targeted in spite of `target`: names, or one regular expression */
 	size_t excludes;
 	int exclude_is_pattern;
-	int64_t *layer; /* numbers of the layers whose modules a list of targets means; none: of all */
+	int64_t *layer; /* layers_to_transform: adapters are in these layers alone; NULL: in all */
 	size_t layers;
 	const char *init; /* "gaussian", "false" or NULL, PEFT's default: how it began. Written, not read */
 };

@@ -1,5 +1,6 @@
 #include "cli/top.h"
 
+#include "core/json.h"
 #include "core/size.h"
 #include "observe/status.h"
 
@@ -16,27 +17,9 @@ struct view {
 
 /* ---- figures of the status ---- */
 
-static const json_t *at(const json_t *json, const char *path)
-{
-	while (json && *path) {
-		char key[64];
-		size_t length = strcspn(path, ".");
-		snprintf(key, sizeof key, "%.*s", (int)length, path);
-		json = json_object_get(json, key);
-		path += length + (path[length] == '.');
-	}
-	return json;
-}
-
-static double number_of(const json_t *status, const char *path)
-{
-	const json_t *json = at(status, path);
-	return json_is_number(json) ? json_number_value(json) : NAN;
-}
-
 static const char *text_of(const json_t *status, const char *path)
 {
-	const char *text = json_string_value(at(status, path));
+	const char *text = json_string_value(rh_json_at(status, path));
 	return text ? text : "";
 }
 
@@ -85,7 +68,7 @@ static int put_state(const struct view *view, const char *dir)
 {
 	char line[1024], ago[32];
 	const char *state = text_of(view->status, "state"), *fault = text_of(view->status, "line");
-	double age = (double)view->style->now - number_of(view->status, "written");
+	double age = (double)view->style->now - rh_json_number_at(view->status, "written");
 	show_time(age, ago);
 	if (!view->style->is_alive && !is_state(view->status, RH_PHASE_ENDED) && !is_state(view->status, RH_PHASE_STOPPED) &&
 	    !is_state(view->status, RH_PHASE_FAILED))
@@ -102,17 +85,17 @@ static int put_progress(const struct view *view)
 {
 	enum { BAR = 24 };
 	char line[256], bar[BAR + 1], left[32], past[32];
-	double step = number_of(view->status, "step"), steps = number_of(view->status, "steps"),
+	double step = rh_json_number_at(view->status, "step"), steps = rh_json_number_at(view->status, "steps"),
 	       share = steps > 0 ? fmin(step / steps, 1) : 0;
 	for (int i = 0; i < BAR; i++)
 		bar[i] = i < (int)(share * BAR) ? '=' : ' ';
 	bar[BAR] = 0;
-	show_time(number_of(view->status, "elapsed_seconds"), past);
-	show_time(number_of(view->status, "seconds_left"), left);
+	show_time(rh_json_number_at(view->status, "elapsed_seconds"), past);
+	show_time(rh_json_number_at(view->status, "seconds_left"), left);
 	if (!(steps > 0))
 		return put(view, "step   no step is done yet");
 	snprintf(line, sizeof line, "step   %.0f of %.0f  [%s] %.0f %%  epoch %.2f", step, steps, bar, 100 * share,
-	         number_of(view->status, "epoch"));
+	         rh_json_number_at(view->status, "epoch"));
 	int rc = put(view, line);
 	snprintf(line, sizeof line, "time   %s so far, %s left", past, left);
 	return rc ? rc : put(view, line);
@@ -124,7 +107,7 @@ static void draw_losses(const struct view *view, char *out, size_t bytes)
 	static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 	static const char letters[] = "_.,-=+*#";
 	enum { LEVELS = 8, LEAST = 8, BESIDE = 24 };
-	const json_t *values = at(view->status, "losses.values");
+	const json_t *values = rh_json_at(view->status, "losses.values");
 	size_t count = json_array_size(values), columns = 64, used = 0;
 	double low = INFINITY, high = -INFINITY;
 	if (view->style->columns)
@@ -151,7 +134,7 @@ static void draw_losses(const struct view *view, char *out, size_t bytes)
 static int put_loss(const struct view *view)
 {
 	char line[512], curve[320];
-	double loss = number_of(view->status, "loss");
+	double loss = rh_json_number_at(view->status, "loss");
 	if (!isfinite(loss))
 		return 0;
 	draw_losses(view, curve, sizeof curve);
@@ -162,23 +145,23 @@ static int put_loss(const struct view *view)
 static int put_evaluations(const struct view *view)
 {
 	char line[256], best[96] = "";
-	double loss = number_of(view->status, "eval.loss");
+	double loss = rh_json_number_at(view->status, "eval.loss");
 	if (!isfinite(loss))
 		return 0;
-	if (isfinite(number_of(view->status, "best.metric")))
-		snprintf(best, sizeof best, "; best %.4g at step %.0f", number_of(view->status, "best.metric"),
-		         number_of(view->status, "best.step"));
-	snprintf(line, sizeof line, "eval   %.4g at step %.0f%s", loss, number_of(view->status, "eval.step"), best);
+	if (isfinite(rh_json_number_at(view->status, "best.metric")))
+		snprintf(best, sizeof best, "; best %.4g at step %.0f", rh_json_number_at(view->status, "best.metric"),
+		         rh_json_number_at(view->status, "best.step"));
+	snprintf(line, sizeof line, "eval   %.4g at step %.0f%s", loss, rh_json_number_at(view->status, "eval.step"), best);
 	return put(view, line);
 }
 
 static int put_speed(const struct view *view)
 {
 	char line[256], planned[128] = "";
-	double speed = number_of(view->status, "tokens_per_second"), plan = number_of(view->status, "run.planned_tokens_per_second");
+	double speed = rh_json_number_at(view->status, "tokens_per_second"), plan = rh_json_number_at(view->status, "run.planned_tokens_per_second");
 	if (!isfinite(speed))
 		return 0;
-	if (plan > 0 && !json_is_true(at(view->status, "run.rates_assumed"))) /* guessed rates predict nothing */
+	if (plan > 0 && !json_is_true(rh_json_at(view->status, "run.rates_assumed"))) /* guessed rates predict nothing */
 		snprintf(planned, sizeof planned, ", %.0f %% of the plan's %.0f", 100 * speed / plan, plan);
 	snprintf(line, sizeof line, "speed  %.0f tokens/s%s", speed, planned);
 	return put(view, line);
@@ -192,7 +175,7 @@ static int put_parts(const struct view *view)
 	for (int p = 0; !rc && p < RH_TIME_PARTS; p++) {
 		char path[64];
 		snprintf(path, sizeof path, "time.%s", rh_time_part_key((enum rh_time_part)p));
-		double share = number_of(view->status, path);
+		double share = rh_json_number_at(view->status, path);
 		if (!(share >= 0.005))
 			continue;
 		snprintf(part, sizeof part, "%s %.0f %%", rh_time_part_name((enum rh_time_part)p), 100 * share);
@@ -210,7 +193,7 @@ static int put_parts(const struct view *view)
 static int put_tier(const struct view *view, const char *name, const char *used, const char *planned)
 {
 	char line[256];
-	double bytes = number_of(view->status, used), plan = number_of(view->status, planned);
+	double bytes = rh_json_number_at(view->status, used), plan = rh_json_number_at(view->status, planned);
 	if (!(bytes > 0))
 		return 0;
 	snprintf(line, sizeof line, "%-6s %s", name, rh_size((int64_t)bytes).text);
@@ -221,7 +204,7 @@ static int put_tier(const struct view *view, const char *name, const char *used,
 
 static int put_gpus(const struct view *view, const struct rh_nvml *nvml)
 {
-	const json_t *addresses = at(view->status, "run.addresses");
+	const json_t *addresses = rh_json_at(view->status, "run.addresses");
 	int rc = 0;
 	for (size_t i = 0; !rc && nvml && i < json_array_size(addresses); i++) {
 		struct rh_gpu_state gpu;

@@ -250,6 +250,24 @@ int rh_json_string(const json_t *object, const char *key, const char *where, enu
 	return 0;
 }
 
+const json_t *rh_json_at(const json_t *object, const char *path)
+{
+	while (object && *path) {
+		char key[64];
+		size_t length = strcspn(path, ".");
+		snprintf(key, sizeof key, "%.*s", (int)length, path);
+		object = json_object_get(object, key);
+		path += length + (path[length] == '.');
+	}
+	return object;
+}
+
+double rh_json_number_at(const json_t *object, const char *path)
+{
+	const json_t *number = rh_json_at(object, path);
+	return json_is_number(number) ? json_number_value(number) : NAN;
+}
+
 json_t *rh_json_number(double value)
 {
 	return isfinite(value) ? json_real(value) : json_null();

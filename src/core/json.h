@@ -38,6 +38,10 @@ enum { RH_JSON_CONTAINER_BYTES = 208, RH_JSON_MEMBER_BYTES = 128, RH_JSON_VALUE_
 /* The same for all values of a JSON text, by the marks that bring them. */
 int64_t rh_json_bytes_of_values(const char *json, size_t length);
 
+/* What stands in objects within objects at "key.key.key"; NULL: nothing. Borrowed. And a number there; NaN: there is none. */
+const json_t *rh_json_at(const json_t *object, const char *path);
+double rh_json_number_at(const json_t *object, const char *path);
+
 /* A measured number as JSON has it: null where it is not finite. A new reference; NULL when out of memory. */
 json_t *rh_json_number(double value) RH_MUST;
 

@@ -54,7 +54,8 @@ void emit_base_product(struct rh_emit *emit, const struct rh_layer *layer, int t
 /* y (1,c) += sums over the rows of x: a bias's gradient. */
 void emit_column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
-/* y = add + what dropout leaves of x; add absent: that alone. y may be x. own: a number of a layer's own dropout, such as RH_OWN_END. */
+/* The model's own dropout: y = add + dropout(x), or y = dropout(x) where add is absent; y may be x. own: which of a layer's dropouts it
+ * is (RH_OWN_END and its like). */
 uint32_t emit_own_site(const struct rh_emit *emit, int layer, int own);
 struct emit_drop {
 	int layer, own;

@@ -287,7 +287,8 @@ int rh_model_is_packed(const struct rh_model *model);
 /* Gives the matrices of linears a place for what `multiply` makes of them once for all micro-batches: with 8-bit operands both forms, as
  * the matrix lies and transposed, and its scale; with fp16 sums the scale. After rh_model_pack and once `multiply` is set. */
 void rh_model_scale(struct rh_model *model);
-/* Does a device make anything of any block (rh_block_plain_bytes) for which it may lack the room? Scales alone are no such thing. */
+/* Must a device make plain matrices or prepare weights of some block (rh_block_plain_bytes), so that a stage may need room for them?
+ * Scales alone need none. */
 int rh_model_makes_plain(const struct rh_model *model);
 /* Of which block a layer reads what was made, `which` 0 or 1 as in its list of blocks; -1: of none. The embedding reads rows of packed
  * tables as they are. */

@@ -22,7 +22,7 @@ static struct rh_view weight_of(const struct rh_emit *emit, struct emit_norm nor
 	return emit_weight(emit, norm.layer, 0, norm.tensor, 1, norm.length);
 }
 
-/* Of an RMSNorm, and the number that is added to it. One without a weight has zeros, to which 1 is added; they lie in the arena. */
+/* The weight of an RMSNorm, and the offset that the op adds to it. A norm without a weight gets zeros in the arena, and offset 1. */
 static struct rh_view rms_weight(struct rh_emit *emit, struct emit_norm norm, float *offset)
 {
 	*offset = norm.tensor < 0 ? 1 : emit_norm_offset(&norm.layer->traits);

@@ -25,9 +25,8 @@ struct rh_series {
 };
 
 struct rh_chart {
-	const char *title, *x_name,
-	        *y_name; /* of a file the title may be text of others; all else are plain words, not escaped. y_name: of a
-	                                      * file alone */
+	const char *title; /* escaped in a file, as it may be somebody else's text; the names are plain words */
+	const char *x_name, *y_name; /* y_name: in a file alone */
 	int from_zero;   /* the y axis begins at 0 */
 	int is_doubling; /* both axes are logarithmic, with a line for each power of two: 4K, 8K */
 	int is_file;     /* larger, with a title and a style of its own, light or dark as the reader's */

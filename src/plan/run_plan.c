@@ -400,11 +400,11 @@ static enum rh_plain plain_of(const struct planning *planning)
 	return is_spared ? RH_PLAIN_BY_PRODUCT : RH_PLAIN_ANYWHERE;
 }
 
-/* The most stages that may fit where those of one device, which cuts small ones that leave room to keep activations, did not. 0: no such
- * number. */
+/* After a plan that host memory is too small for: how many stages may fit. One device cuts small stages, to keep more activations, and
+ * each has a boundary in the host's memory. 0: no such number. */
 static int fewer_stages(const struct planning *planning, int rc, const struct candidate *candidate)
 {
-	int may = rc == RH_DOES_NOT_FIT && planning->stages.devices == 1 && !planning->cuts_devices && planning->request->machine.device_room;
+	int may = rc == RH_DOES_NOT_FIT && planning->stages.devices == 1 && !planning->cuts_devices;
 	return may && candidate->cap_bytes >= 0 && !candidate->bytes.boundaries_nvme ? planning_allowed_stages(planning, candidate) : 0;
 }
 

@@ -36,8 +36,8 @@ int rh_evaluate_load(const struct rh_config *config, const struct rh_objective *
                      struct rh_dataset *out) RH_MUST;
 
 /* Evaluates every row once, in file order, per_device_eval_batch_size rows a micro-batch; the session was started for such
- * micro-batches. `choices` may be NULL; the session was started for them. `progress` shows how far it is; may be NULL. Of several
- * boxes all call it and get the result; only box 1 needs the rows, the others their number. */
+ * micro-batches, and for `choices` (NULL: none). `progress` (NULL: none) is told how many rows are done. Of several boxes all call it and
+ * get the result; only box 1 needs the rows, the others their number. */
 int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
                 struct rh_progress *progress, struct rh_evaluation *out) RH_MUST;
 

@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 #include "core/alloc.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "train/page_internal.h"
 
 #include <math.h>
@@ -192,19 +193,10 @@ double page_figure(const struct page_run *run, enum page_column column, enum pag
 
 const json_t *page_fact_json(const struct page_run *run, const char *path)
 {
-	const json_t *at = run->status;
-	while (at && *path) {
-		char key[64];
-		size_t length = strcspn(path, ".");
-		snprintf(key, sizeof key, "%.*s", (int)length, path);
-		at = json_object_get(at, key);
-		path += length + (path[length] == '.');
-	}
-	return at;
+	return rh_json_at(run->status, path);
 }
 
 double page_fact(const struct page_run *run, const char *path)
 {
-	const json_t *number = page_fact_json(run, path);
-	return json_is_number(number) ? json_number_value(number) : NAN;
+	return rh_json_number_at(run->status, path);
 }
