@@ -158,8 +158,8 @@ static int put_evaluations(const struct view *view)
 static int put_speed(const struct view *view)
 {
 	char line[256], planned[128] = "";
-	double speed = rh_json_number_at(view->status, "tokens_per_second"), plan = rh_json_number_at(view->status,
-		        "run.planned_tokens_per_second");
+	double speed = rh_json_number_at(view->status, "tokens_per_second"),
+	       plan = rh_json_number_at(view->status, "run.planned_tokens_per_second");
 	if (!isfinite(speed))
 		return 0;
 	if (plan > 0 && !json_is_true(rh_json_at(view->status, "run.rates_assumed"))) /* guessed rates predict nothing */
