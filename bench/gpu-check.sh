@@ -1,23 +1,31 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in parts of at most 8 minutes, the most valuable first; none needs another's output:
 #   bench/gpu-check.sh [PART]...      no PART: all of them, in this order
-#     ops        every op against the oracle, in every dtype; two runs bit-equal; on a data-centre card also the kernels that RTX cards take
-#     parity     training on the CPU against training on the GPU, LoRA and full; one worker against four and against all GPUs, bit-equal; eval, generate
+#     clocks     the card's clocks, power and what holds them back
+#     ops        every op against the oracle, in every dtype; two runs bit-equal, of attention's backward 50; on a data-centre card also the
+#                kernels that RTX cards take
+#     parity     training on the CPU against training on the GPU, LoRA and full, fp16 sums, fp8, a packed base, rows in chunks; one worker
+#                against four and against all GPUs, bit-equal; eval, generate
+#     rtx        the kernels that RTX cards take, timed: attention beside FlashAttention-2, its waits, products, packed matrices made plain
 #     kernels    attention against PyTorch's, products against the best of cuBLASLt's algorithms, kernels against copy bandwidth
 #     copies     pinned copies, both ways; a step that streams its weights, traced
-#     steps      whole steps of a 1.7B shape, with what they waited for; transformers and roundpipe where they are installed; launches
+#     steps      whole steps of a 1.7B shape, with what they waited for; once more with an RTX card's kernels
+#     desktop    the same with three of the host's cores and 8, 64 and 16 thousand tokens a step, beside what `plan` makes of doctor's profile
+#     peers      transformers and roundpipe on that shape; launches
 #     sanitizer  compute-sanitizer over a small full and a small LoRA run, cuBLASLt's kernels left out by name
-#     steps-8b   whole steps of the 8B in full, in the split layout: alone in a call, as its states take 104 GiB of the host
-#     steps-8b-more  12 of its 32 layers in full, roundpipe; LoRA, PEFT
+#     races      its racecheck and initcheck of LoRA, and racecheck of the kernels that share memory by hand: attention, norms, the delta rule,
+#                products, 4-bit blocks
+#     steps-8b   whole steps of the 8B in full, in the split layout: alone, as its states take 104 GiB of the host
+#     lora-8b    LoRA of the 8B on a bf16 and on an NF4 base; PEFT
+#     long       one row as long as 4 layers of the 8B take whole, and the same in chunks: losses, memory, the longest op
+#     saves      the 1.7B in bf16 with and without room for activations in host memory; with fp16 sums; fp8
+#     steps-8b-more  12 of its 32 layers in full, roundpipe
 #     demo       the demo's accuracy (its model carried along whole or in two pieces: see stash_demo)
 #     steps-moe  4 layers of the 235B mixture of experts, LoRA; roundpipe
-#     narrow     products with fp16 sums and of 8-bit operands: losses beside bf16's, products alone, whole steps
-#     races      its racecheck over the kernels that share memory by hand: attention, products, norms, sums over rows, 4-bit blocks
+#   bench/gpu-check.sh call-1         what a machine that is lent for 15 minutes should run first: parts in 300 seconds together
+#   bench/gpu-check.sh call-2         then, in 345
 #   bench/gpu-check.sh verdicts       the last lines once more, of OUT/results.jsonl, into which several calls' may have been joined
 # An H100 took, in seconds: ops 16, parity 21, kernels 81, and of steps ours 25, its trace 13, transformers 31; memcheck and racecheck 3 a run.
-# It is expected to take: copies 60, steps 160, sanitizer 90, steps-8b 200, steps-8b-more 250, demo 90, steps-moe 150, narrow 150, races as many
-# as it is given. A machine that is at hand for 15 minutes, for ten at a time: "ops parity steps kernels" with TOTAL_SECONDS=300, then
-# "copies sanitizer steps-8b" with what is left.
 # RH_SHARED_BYTES=102400 gives a data-centre card an RTX card's kernels in every part.
 # DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check)
 # gets results.jsonl, a line a result as it comes, also printed, and failed.log of what failed. PART_SECONDS (480) bounds a part,
@@ -28,7 +36,10 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
-all="ops parity kernels copies steps sanitizer steps-8b steps-8b-more demo steps-moe narrow races"
+all="clocks ops parity rtx kernels copies steps desktop peers sanitizer races steps-8b lora-8b long saves steps-8b-more demo steps-moe"
+# PART=SECONDS that it may take at most
+call_1="clocks=5 ops=30 parity=40 rtx=45 steps=45 desktop=60 races=55"
+call_2="steps-8b=120 lora-8b=90 long=60 saves=75"
 roundhouse=$build/roundhouse tools=$build/gpu-tools emulated=0
 # Drivers before 580 know CUDA 12 alone: they get the programs made for it, or those of a toolkit of CUDA 12. cuda: the major version.
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
@@ -154,7 +165,7 @@ train() {
 	local name=$1 on=$2 program=$roundhouse status
 	shift 2
 	rm -rf "${scratch:?}/$name"
-	limited "$program" train --config-name "$scratch/small" --train-file "$scratch/small.jsonl" --output-dir "$scratch/$name" --device "$on" \
+	limited "$program" train --config-name "$scratch/small" --train-file "$scratch/${file:-small}.jsonl" --output-dir "$scratch/$name" --device "$on" \
 		--max-length $length --per-device-train-batch-size $rows --gradient-accumulation-steps $micros --max-steps $steps --logging-steps 1 --save-strategy no \
 		--learning-rate 1e-3 --lr-scheduler-type constant --train-sampling-strategy sequential --max-ram "$ram" "$@" >"$scratch/$name.log" 2>&1
 	status=$?
@@ -171,6 +182,11 @@ make_small() {
 	[ $emulated = 0 ] || { steps=2 rows=1 length=40 micros=2 words=4; }
 }
 
+part_clocks() {
+	local what=clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu,clocks_throttle_reasons.active,pcie.link.gen.current,pcie.link.width.current
+	[ $emulated = 0 ] || { skipped clocks "an emulated GPU has none"; return; }
+	emit "\"what\": \"$what\", \"value\": \"$(quoted "$(limited nvidia-smi --query-gpu=$what --format=csv,noheader 2>&1 | head -n 1)")\""
+}
 part_ops() {
 	local name log="$scratch/ops.log" ok bad
 	for name in $("$tools" ops); do
@@ -186,6 +202,7 @@ part_ops() {
 			keep_log "$name" "$log"
 		fi
 	done
+	RH_SHARED_BYTES=102400 relay repeats "$tools" kernels "$device" repeats
 }
 
 # compare WHAT ONE TWO BOUND: losses within BOUND, which 0 makes "the same digits".
@@ -240,7 +257,29 @@ part_parity() {
 			fi
 		done
 	done
+	ways
 	answer $mode
+}
+# way NAME BOUND KEYS [-- KEYS OF THE GPU'S ALONE]: the CPU's losses against the GPU's.
+way() {
+	local name=$1 bound=$2 status both=()
+	shift 2
+	while [ $# -gt 0 ] && [ "$1" != -- ]; do both+=("$1"); shift; done
+	[ $# = 0 ] || shift
+	train cpu cpu:1 "${both[@]}" && train one "$device" "${both[@]}" "$@"
+	status=$?
+	if [ $status -eq 0 ]; then compare "$name: cpu against $device" cpu one $bound; elif over_time $status; then skipped "$name" "$(time_over)"
+	elif grep -q 'fp8 needs at least' "$scratch/one.log"; then skipped "$name" "$(last_line "$scratch/one.log")"
+	else failed "$name" "$(tail -q -n 1 "$scratch"/{cpu,one}.log 2>/dev/null | grep '^roundhouse' | head -n 1)"; fi
+}
+ways() {
+	local steps=$steps micros=$micros length=$length rows=$rows file=wide
+	make_rows 64 200 >"$scratch/wide.jsonl"
+	way "fp16 sums" 1e-2 --dtype bfloat16 -- --accumulation fp16
+	way "fp8" 8e-2 --dtype bfloat16 -- --fp8 true
+	way "a packed base" 5e-3 --dtype bfloat16 --lora-r 8 --load-in-4bit true
+	micros=1 rows=1 length=512 steps=$((emulated ? 1 : 4))
+	way "rows in chunks" 5e-3 --dtype bfloat16 --lora-r 8 --sequence-chunk 256
 }
 # eval and generate on the full run's model: the same greedy text in fp32, losses within 1e-4.
 answer() {
@@ -304,20 +343,33 @@ part_demo() {
 whole_keys() {
 	local model=$1
 	shift
-	rows=4 length=2048 micros=8
+	rows=${batch_rows:-4} length=2048 micros=${micro_batches:-8}
 	[ $emulated = 0 ] || { rows=1 length=40 micros=2; }
 	speed=0
 	keys=(--config-name "$model" --train-file "$scratch/long.jsonl" --max-length $length --per-device-train-batch-size $rows
 		--gradient-accumulation-steps $micros --logging-steps 1 --save-strategy no --dtype bfloat16 --device "$device" --max-ram "$ram" "$@")
 }
+# What `plan` says of $keys on doctor's profile, where part desktop has made it, or on that of an H100; tokens/s.
+profile=build/gpu-doctor.yaml
+hardware() {
+	[ -s $profile ] && echo $profile || echo h100x1
+}
+predicted() {
+	local i plain=()
+	for ((i = 0; i < ${#keys[@]}; i += 2)); do
+		case ${keys[i]} in --device) ;; *) plain+=("${keys[i]}" "${keys[i + 1]}") ;; esac
+	done
+	limited "$roundhouse" plan "${plain[@]}" --hardware "$(hardware)" --json 2>/dev/null |
+		sed -n 's/.*"tokens_per_second":\([0-9.]*\),.*/\1/p' | awk '{ printf "%.1f", $1 } END { if (!NR) print "null" }'
+}
 # whole NAME MODEL-DIRECTORY KEYS...: tokens/s of a run's later steps in $speed; the same run can then be traced.
 whole() {
-	local name=$1 model=$2 rows length micros count=4 status
+	local name=$1 model=$2 rows length micros count=${step_count:-4} status
 	shift 2
 	[ $emulated = 0 ] || count=2
 	whole_keys "$model" "$@"
 	rm -rf "$big/whole"
-	limited "$roundhouse" train "${keys[@]}" --max-steps $count --output-dir "$big/whole" --json >"$scratch/whole.json" 2>"$scratch/whole.log"
+	limited ${cores:+taskset -c "$cores"} "$roundhouse" train "${keys[@]}" --max-steps $count --output-dir "$big/whole" --json >"$scratch/whole.json" 2>"$scratch/whole.log"
 	status=$?
 	if [ $status -ne 0 ]; then
 		if over_time $status; then
@@ -333,7 +385,7 @@ whole() {
 		return 1
 	fi
 	speed=$(sed -n 's/.*"loss".*"tokens_per_second": \([^,]*\),.*/\1/p' "$big/whole/metrics.jsonl" | tail -n +2 | sort -n | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] + 0 }')
-	emit "\"what\": \"$name\", \"who\": \"ours\", \"rows\": $rows, \"length\": $length, \"micro_batches\": $micros, \"tokens_per_second\": $speed, \"unit\": \"tokens/s\", \"plan\": \"$(quoted "$(grep '^plan:' "$scratch/whole.log")")\", \"run\": $(cat "$scratch/whole.json")"
+	emit "\"what\": \"$name\", \"who\": \"ours\", \"rows\": $rows, \"length\": $length, \"micro_batches\": $micros, \"tokens_per_second\": $speed, \"unit\": \"tokens/s\", \"predicted\": $(predicted), \"plan\": \"$(quoted "$(grep '^plan:' "$scratch/whole.log")")\", \"run\": $(cat "$scratch/whole.json")"
 	rm -rf "$big/whole"
 }
 traced() {
@@ -395,11 +447,9 @@ peer() {
 	relay "$name" env LD_LIBRARY_PATH="$their_path" ${site:+PYTHONPATH="$site"} python3 bench/gpu/peers.py "$@"
 }
 part_steps() {
-	local full
 	mkdir -p "$scratch/small"
 	small_config >"$scratch/small.json"
 	make_rows 64 40 >"$scratch/small.jsonl"
-	launches
 	if [ $emulated = 1 ]; then
 		make_model "$scratch/shape" "$scratch/small.json" 2
 		make_rows 16 40 >"$scratch/long.jsonl"
@@ -411,10 +461,42 @@ part_steps() {
 	measure_peak
 	make_model "$scratch/1.7b" bench/gpu/qwen3-1.7b/config.json 0
 	shape=$scratch/1.7b/config.json times=3
-	whole "1.7B, full, offloaded" "$scratch/1.7b" --max-vram ${vram}MiB && full=$speed && traced "1.7B, full, offloaded"
-	peer "1.7B, full, transformers" step full bench/gpu/qwen3-1.7b --name 1.7B --ours "${full:-0}"
-	peer "1.7B, roundpipe" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib $((vram / 1024)) --ours "${full:-0}"
-	peer "1.7B, roundpipe, sync" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib $((vram / 1024)) --sync --ours "${full:-0}"
+	whole_keys "$scratch/1.7b" --max-vram ${vram}MiB
+	traced "1.7B, full, offloaded"
+	speed=0
+	RH_SHARED_BYTES=102400 traced "1.7B, full, offloaded, an RTX card's kernels"
+}
+# A desktop's host: few cores update, and a small step has little to hide it behind. The measure: doctor's profile of the same three cores.
+part_desktop() {
+	local cores="" micro_batches step_count=3 seconds=10 model=$scratch/1.7b
+	command -v taskset >/dev/null && cores=0-$(($(nproc) > 3 ? 2 : $(nproc) - 1))
+	make_rows 256 1500 >"$scratch/long.jsonl"
+	if [ $emulated = 1 ]; then
+		mkdir -p "$scratch/small"
+		small_config >"$scratch/small.json"
+		model=$scratch/shape seconds=1
+		make_model "$model" "$scratch/small.json" 2
+		make_rows 16 40 >"$scratch/long.jsonl"
+	else
+		make_model "$model" bench/gpu/qwen3-1.7b/config.json 0
+	fi
+	rm -f $profile
+	limited ${cores:+taskset -c "$cores"} "$roundhouse" doctor --device "$device" --measure-seconds $seconds --save "$profile" >"$scratch/doctor.log" 2>&1 ||
+		skipped "doctor's profile" "$(last_line "$scratch/doctor.log")"
+	[ ! -e $profile ] || cp $profile "$out/doctor.yaml"
+	for micro_batches in 1 8 2; do
+		whole "1.7B, full, three cores, $((micro_batches * 8))K tokens a step" "$model" --max-vram ${vram}MiB
+		[ $emulated = 0 ] || break
+	done
+}
+part_peers() {
+	mkdir -p "$scratch/small"
+	small_config >"$scratch/small.json"
+	make_rows 64 40 >"$scratch/small.jsonl"
+	launches
+	peer "1.7B, full, transformers" step full bench/gpu/qwen3-1.7b --name 1.7B
+	peer "1.7B, roundpipe" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib $((vram / 1024))
+	peer "1.7B, roundpipe, sync" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib $((vram / 1024)) --sync
 }
 # The whole 8B, whose states take 104 GiB of the host: alone, traced, and no model is written. Its tokens/s are the trace's.
 part_steps-8b() {
@@ -425,9 +507,64 @@ part_steps-8b() {
 	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
 	shape=$scratch/8b/config.json times=3
 	whole_keys "$scratch/8b" --max-vram ${vram}MiB --state-layout split
-	traced "8B, full, split layout"
+	traced "8B, full, split layout" || return
+	emit "$(awk -v speed="$speed" 'BEGIN { tflops = 6 * 8.03e9 * speed / 1e12
+		printf "\"what\": \"8B, full: 6 N tokens/s, beside the 272 TFLOP/s that MegaTrain reports\", \"tflops\": %.1f, \"ratio\": %.3f, \"bar\": 1.5", tflops, tflops / 272 }')"
+	emit "\"what\": \"8B, full, as planned\", \"tokens_per_second\": $speed, \"predicted\": $(predicted)"
+}
+part_lora-8b() {
+	local micro_batches=2 step_count=3
+	[ $emulated = 0 ] || { skipped "8B, LoRA" "the rehearsal of part steps is its too"; return; }
+	make_rows 256 1500 >"$scratch/long.jsonl"
+	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
+	whole "8B, LoRA, bf16 base" "$scratch/8b" --max-vram ${vram}MiB --lora-r 16
+	peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --micro-batches 2 --ours "$speed"
+	whole "8B, LoRA, NF4 base" "$scratch/8b" --max-vram ${vram}MiB --lora-r 16 --load-in-4bit true
+}
+# Of the longest row that fits whole, 0.98, but no more than the model's positions; the two ways' first losses.
+part_long() {
+	local length rows=1 micros=1 longest way chunk steps=1 layers=4 config=bench/gpu/llama-8b/config.json
+	make_small
+	rows=1 micros=1 steps=1
+	[ $emulated = 0 ] || { layers=2 config=$scratch/small.json; }
+	make_model "$scratch/long" "$config" $layers
+	longest=$(limited "$roundhouse" plan --config-name "$scratch/long" --train-file "$scratch/small.jsonl" --max-length 512 --per-device-train-batch-size 1 \
+		--gradient-accumulation-steps 1 --lora-r 16 --dtype bfloat16 --max-vram ${vram}MiB --max-ram "$ram" --sequence-chunk 16777216 --output-dir "$scratch/none" \
+		--hardware "$(hardware)" --json 2>"$scratch/long.log" | sed -n 's/.*"longest_sequence":\([0-9]*\),.*/\1/p')
+	[ "${longest:-0}" -gt 0 ] || { failed "the longest row" "$(last_line "$scratch/long.log")"; return; }
+	length=$((longest * 98 / 100))
+	[ $length -le 131072 ] || length=131072
+	[ $emulated = 0 ] || length=512
+	make_rows 2 $((length / 3)) >"$scratch/long.jsonl"
+	for way in whole chunks; do
+		chunk=16777216
+		[ $way = whole ] || chunk=$((emulated ? 256 : 16384))
+		rm -rf "$big/whole"
+		relay "one row of $length tokens, $way" "$tools" trace "$out/trace-long-$way.json" --config-name "$scratch/long" --train-file "$scratch/long.jsonl" \
+			--max-length $length --per-device-train-batch-size 1 --gradient-accumulation-steps 1 --max-steps 2 --logging-steps 1 --save-strategy no --dtype bfloat16 \
+			--lora-r 16 --device "$device" --max-vram ${vram}MiB --max-ram "$ram" --sequence-chunk $chunk --train-sampling-strategy sequential \
+			--output-dir "$big/whole" --json || return
+		sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$big/whole/metrics.jsonl" | head -n 1 >"$scratch/$way.loss"
+		rm -rf "$big/whole"
+	done
+	compare "a row of $length tokens (of $longest planned), whole against chunks" whole chunks 5e-3
+}
+# Host memory for the states and boundaries alone, or all that there is: then activations are kept there rather than recomputed.
+part_saves() {
+	local step_count=3 speeds="" all=$ram
+	[ $emulated = 0 ] || { skipped "saved activations" "the rehearsal of part steps is its too"; return; }
+	make_rows 256 1500 >"$scratch/long.jsonl"
+	make_model "$scratch/1.7b" bench/gpu/qwen3-1.7b/config.json 0
+	whole "1.7B, full" "$scratch/1.7b" --max-vram ${vram}MiB && speeds="\"bf16\": $speed"
+	ram=28GiB
+	whole "1.7B, full, 28 GiB of host memory" "$scratch/1.7b" --max-vram ${vram}MiB && speeds="$speeds, \"bf16 in 28 GiB\": $speed"
+	ram=$all
+	whole "1.7B, full, fp8" "$scratch/1.7b" --max-vram ${vram}MiB --fp8 true && speeds="$speeds, \"fp8\": $speed"
+	whole "1.7B, full, fp16 sums" "$scratch/1.7b" --max-vram ${vram}MiB --accumulation fp16 && speeds="$speeds, \"fp16\": $speed"
+	emit "\"what\": \"tokens/s by way of multiplying\", ${speeds#, }"
 }
 part_steps-8b-more() {
+	local full
 	[ $emulated = 0 ] || { skipped "8B shapes" "the rehearsal of part steps is theirs too"; return; }
 	make_rows 256 1500 >"$scratch/long.jsonl"
 	measure_peak
@@ -435,9 +572,6 @@ part_steps-8b-more() {
 	shape=$scratch/8b-12/config.json times=3
 	whole "8B with 12 layers, full, offloaded" "$scratch/8b-12" --max-vram ${vram}MiB && full=$speed && traced "8B with 12 layers, full, offloaded" &&
 		peer "8B with 12 layers, roundpipe" step roundpipe bench/gpu/llama-8b --layers 12 --name "8B with 12 layers" --cap-gib $((vram / 1024)) --ours "$full"
-	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
-	shape=$scratch/8b/config.json times=2
-	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram ${vram}MiB --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"
 }
 part_steps-moe() {
 	[ $emulated = 0 ] || { skipped "the 235B's shapes" "the rehearsal of part steps is theirs too"; return; }
@@ -446,29 +580,17 @@ part_steps-moe() {
 	whole "235B with 4 layers, LoRA, offloaded" "$scratch/moe" --max-vram ${vram}MiB --lora-r 32 --lora-target-modules "[q_proj, k_proj, v_proj, o_proj]" &&
 		peer "235B with 4 layers, roundpipe" step roundpipe-lora bench/gpu/qwen3-235b --layers 4 --name "235B with 4 layers" --cap-gib $((vram / 1024)) --ours "$speed"
 }
-part_narrow() {
-	local way bound keys speeds=""
-	make_small
-	train wide "$device" --dtype bfloat16 || failed "bfloat16" "$(last_line "$scratch/wide.log")"
-	for way in fp16 fp8; do
-		bound=1e-2 keys=(--accumulation fp16)
-		[ $way = fp16 ] || { bound=8e-2; keys=(--fp8 true); }
-		if train $way "$device" --dtype bfloat16 "${keys[@]}"; then
-			compare "$way: losses beside bf16's" wide $way $bound
-		elif grep -q 'fp8 needs at least' "$scratch/$way.log"; then
-			skipped $way "$(last_line "$scratch/$way.log")"
-		else
-			failed $way "$(last_line "$scratch/$way.log")"
-		fi
-	done
+# The kernels that an RTX card takes; of attention two lengths, beside FlashAttention-2 on the same card.
+part_rtx() {
+	local first=$(($(wc -l <"$out/results.jsonl") + 1)) kind
+	export RH_SHARED_BYTES=102400
+	for kind in attention-128 attention-64 attention-96 attention-256; do relay "$kind" "$tools" kernels "$device" $kind; done
+	tail -n +$first "$out/results.jsonl" | grep '"bench": "attention"' | grep '"who": "ours"' | grep -E '"length": (4096|16384),' >"$scratch/attention.jsonl"
+	peer attention attention "$scratch/attention.jsonl" --forward-bar 0.8
 	relay "scaled products" "$tools" scaled "$device"
-	[ $emulated = 0 ] || return
-	make_rows 256 1500 >"$scratch/long.jsonl"
-	make_model "$scratch/1.7b" bench/gpu/qwen3-1.7b/config.json 0
-	whole "1.7B, full" "$scratch/1.7b" --max-vram ${vram}MiB && speeds="\"bf16\": $speed"
-	whole "1.7B, full, fp16 sums" "$scratch/1.7b" --max-vram ${vram}MiB --accumulation fp16 && speeds="$speeds, \"fp16\": $speed"
-	whole "1.7B, full, fp8" "$scratch/1.7b" --max-vram ${vram}MiB --fp8 true && speeds="$speeds, \"fp8\": $speed"
-	emit "\"what\": \"tokens/s by way of multiplying\", ${speeds#, }"
+	for kind in dequantise quantise waits; do relay "$kind" "$tools" kernels "$device" $kind; done
+	relay "products, experts" "$tools" products "$device" experts
+	unset RH_SHARED_BYTES
 }
 # Each kind in a process of its own: what fails in one leaves the others theirs.
 part_kernels() {
@@ -476,7 +598,8 @@ part_kernels() {
 	for kind in attention-128 attention-64 attention-256; do relay "$kind" "$tools" kernels "$device" $kind; done
 	tail -n +$first "$out/results.jsonl" | grep '"bench": "attention"' | grep '"who": "ours"' >"$scratch/attention.jsonl"
 	peer attention attention "$scratch/attention.jsonl"
-	for kind in norms elementwise head tables; do relay "$kind" "$tools" kernels "$device" $kind; done
+	for kind in norms elementwise head tables quantise dequantise; do relay "$kind" "$tools" kernels "$device" $kind; done
+	relay "scaled products" "$tools" scaled "$device"
 	for kind in 1.7B 8B experts; do relay "products, $kind" "$tools" products "$device" $kind; done
 }
 # Copies of a MiB or more within a step, each way, against half of what both ways at once carry with nothing else to do.
@@ -533,27 +656,32 @@ find_sanitizer() {
 	[ $emulated = 0 ] || { skipped compute-sanitizer "an emulated GPU has none; its kernels run under AddressSanitizer in make test"; return 1; }
 	[ -n "$sanitizer" ] || { skipped compute-sanitizer "it is not installed"; return 1; }
 }
+# sanitize_run TOOL full|lora
+sanitize_run() {
+	local keys=()
+	[ $2 = full ] || keys=(--lora-r 4)
+	rm -rf "$scratch/sanitized"
+	sanitize $1 $2 "$roundhouse" train --config-name "$scratch/small" --train-file "$scratch/small.jsonl" \
+		--output-dir "$scratch/sanitized" --device "$device" --max-length 64 --per-device-train-batch-size 2 --gradient-accumulation-steps 2 \
+		--max-steps 2 --save-strategy no --max-vram 64MiB --max-ram "$ram" "${keys[@]}"
+}
 part_sanitizer() {
-	local tool mode keys item=0
+	local tool mode item=0
 	find_sanitizer || return
 	make_small
 	item=$(($(left) / 6))
 	for tool in memcheck racecheck initcheck; do
-		for mode in full lora; do
-			keys=()
-			[ $mode = full ] || keys=(--lora-r 4)
-			rm -rf "$scratch/sanitized"
-			sanitize $tool $mode "$roundhouse" train --config-name "$scratch/small" --train-file "$scratch/small.jsonl" \
-				--output-dir "$scratch/sanitized" --device "$device" --max-length 64 --per-device-train-batch-size 2 --gradient-accumulation-steps 2 \
-				--max-steps 2 --save-strategy no --max-vram 64MiB --max-ram "$ram" "${keys[@]}"
-		done
+		for mode in full lora; do sanitize_run $tool $mode; done
 	done
 }
 part_races() {
 	local name item=0
 	find_sanitizer || return
-	item=$(($(left) / 8))
-	for name in test_attention test_kernels_scaled test_moe test_kernels_norm test_kernels_rows test_kernels_activation test_kernels_delta \
+	make_small
+	item=$(($(left) / 4))
+	sanitize_run racecheck lora
+	sanitize_run initcheck lora
+	for name in test_attention test_kernels_norm test_kernels_delta test_kernels_scaled test_moe test_kernels_rows test_kernels_activation \
 		test_kernels_dequantise test_device_products; do
 		sanitize racecheck $name "$tools" ops $name
 	done
@@ -593,14 +721,13 @@ acceptances() {
 	acceptance 1 "ops, training and the demo are right" ops parity demo
 	acceptance 2 "compute-sanitizer is clean" sanitizer races
 	acceptance 3 "copies and compute overlap; idle time is explained" copies
-	acceptance 4 "products, attention and kernels are fast" kernels
-	acceptance 5 "whole steps, offloaded, beside others" steps steps-8b steps-8b-more
+	acceptance 4 "products, attention and kernels are fast" kernels rtx
+	acceptance 5 "whole steps, offloaded, beside others and the plan" steps desktop peers steps-8b lora-8b long saves steps-8b-more
 	acceptance 6 "the mixture of experts, beside roundpipe" steps-moe
-	acceptance 7 "narrow operands (what falls short is in missed, above)" narrow
 }
 
 for wanted in "$@"; do
-	[ "$*" = verdicts ] || case " $all " in *" $wanted "*) ;; *) echo "gpu-check: there is no part '$wanted'; the parts are $all" >&2; exit 2 ;; esac
+	[ "$*" = verdicts ] || case " $all call-1 call-2 " in *" $wanted "*) ;; *) echo "gpu-check: there is no part '$wanted'; the parts are $all; call-1 and call-2 are several" >&2; exit 2 ;; esac
 done
 mkdir -p "$out"
 scratch=$(mktemp -d) part_began=$SECONDS
@@ -617,8 +744,12 @@ big=$(mktemp -d -p "$([ -w /dev/shm ] && [ "${shm:-0}" -ge 24 ] && echo /dev/shm
 find_libraries
 check_programs
 emit "\"device\": $(cat "$scratch/device"), \"gpu\": \"$(quoted "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)")\", \"host\": \"$(quoted "$(uname -r), $(nproc) cores")\", \"date\": \"$(date -u +%FT%TZ)\", \"commit\": \"$([ -e MANIFEST ] && sed -n 's/^commit: //p' MANIFEST || git rev-parse --short HEAD 2>/dev/null)\""
-for part in ${@:-$all}; do
+wanted=" ${*:-$all} "
+wanted=${wanted/ call-1 / $call_1 }
+for part in ${wanted/ call-2 / $call_2 }; do
 	part_began=$SECONDS
+	limit=${PART_SECONDS:-480}
+	[[ $part != *=* ]] || limit=${part#*=} part=${part%=*}
 	"part_$part"
 	emit "\"seconds\": $((SECONDS - part_began))"
 done

@@ -83,7 +83,7 @@ endif
 GPU_TESTS    := $(notdir $(basename $(filter-out %/test_device.c %/test_staging.c %/test_training.c %/test_cudaemu.c %/test_resources.c %/test_choices.c %/test_launches.c %/test_nccl.c,$(CUDA_TESTS))))
 GPU_BENCH    := $(wildcard bench/gpu/*.c)
 GPU_FLAGS    := -DRH_ON_GPU -Itests -Itests/device -Itests/cudaemu
-GPU_LINK     := -Wl,--wrap=rh_devices_open -Wl,--wrap=rh_executor_finish -Wl,--wrap=rh_output_save
+GPU_LINK     := -Wl,--wrap=_Z18attention_one_passPK14attention_argsP11CUstream_st -Wl,--wrap=rh_devices_open -Wl,--wrap=rh_executor_finish -Wl,--wrap=rh_output_save
 $(B)/gpu/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	@echo "cc $< (gpu)"; $(CC) $(ALL_CFLAGS) $(TEST_O) $(GPU_FLAGS) -Dmain=$*_main -Wno-missing-prototypes -c -o $@ $<
@@ -94,10 +94,11 @@ $(B)/$(1)/bench/%.o: bench/gpu/%.c
 endef
 $(eval $(call gpu_rules,gpu,-isystem $(CUDA_HOME)/include))
 $(eval $(call gpu_rules,gpu-emu,-DRH_CUDA_EMULATED -Itests/cudaemu))
-gpu_objects = $(GPU_TESTS:%=$(B)/gpu/tests/%.o) $(GPU_BENCH:bench/gpu/%.c=$(B)/$(1)/bench/%.o)
-$(B)/gpu-tools-emu: $(call gpu_objects,gpu-emu) $(B)/libcudaemu.a $(B)/libroundhouse.a
+# $(1): folder of the bench's objects, $(2): of the .cu one
+gpu_objects = $(GPU_TESTS:%=$(B)/gpu/tests/%.o) $(GPU_BENCH:bench/gpu/%.c=$(B)/$(1)/bench/%.o) $(B)/$(2)bench/gpu/unordered.cu.o
+$(B)/gpu-tools-emu: $(call gpu_objects,gpu-emu,emu/) $(B)/libcudaemu.a $(B)/libroundhouse.a
 	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) $(GPU_LINK) $(EMU_WANTS) -o $@ $^ $(LIBS) -lcmocka -lstdc++
-$(B)/gpu-tools: $(call gpu_objects,gpu) $(B)/gpu/no_emulation.o $(CUDA_OBJ) $(B)/libroundhouse.a
+$(B)/gpu-tools: $(call gpu_objects,gpu,) $(B)/gpu/no_emulation.o $(CUDA_OBJ) $(B)/libroundhouse.a
 	@echo "ld $@"; $(CC) $(GPU_LINK) -o $@ $^ $(LIBS) $(CUDA_LIBS) -lcmocka -lcudart_static -Wl,--as-needed -lstdc++ -lrt -ldl
 $(B)/gpu/no_emulation.o: tests/cuda/no_emulation.c
 	@mkdir -p $(@D)
@@ -122,7 +123,7 @@ $(eval $(call gpu_rules,gpu12,-isystem $(CUDA12)/include))
 $(GPU_BENCH:bench/gpu/%.c=$(B)/gpu12/bench/%.o): $(CUDA12)/bin/ptxas
 $(B)/roundhouse-cuda12: $(B)/src/cli/main.o $(CUDA12_OBJ) $(B)/libroundhouse.a
 	@echo "ld $@"; $(CC) -o $@ $^ $(LIBS) $(CUDA12_LIBS)
-$(B)/gpu-tools-cuda12: $(call gpu_objects,gpu12) $(B)/gpu/no_emulation.o $(CUDA12_OBJ) $(B)/libroundhouse.a
+$(B)/gpu-tools-cuda12: $(call gpu_objects,gpu12,cuda12/) $(B)/gpu/no_emulation.o $(CUDA12_OBJ) $(B)/libroundhouse.a
 	@echo "ld $@"; $(CC) $(GPU_LINK) -o $@ $^ $(LIBS) $(CUDA12_LIBS) -lcmocka
 
 # The programs with all that a bare machine with a GPU lacks.

@@ -34,6 +34,22 @@ void bench_line(const char *name, const char *format, ...) RH_PRINTF(2, 3);
 /* Bytes read and written a second by the driver's own copy on the device. */
 int bench_copy_bandwidth(struct bench *bench, double *bytes_per_second) RH_MUST;
 
+/* Sizes of a layer and of the rows that go through it. */
+struct bench_shape {
+	int64_t tokens, hidden, heads, kv_heads, head_dim, inner, vocabulary;
+};
+
+/* A part of "gpu-tools kernels"; copy: bytes a second of bench_copy_bandwidth. */
+typedef int bench_kernel(struct bench *bench, const struct bench_shape *s, double copy);
+bench_kernel bench_quantise, bench_dequantise; /* narrow.c */
+bench_kernel bench_repeats, bench_waits;       /* one_pass.c */
+
+/* An op that memory binds: a line with its rate, the share of a copy's and the bar. */
+int bench_by_memory(struct bench *bench, const char *name, const struct rh_op *op, double copy, double bar) RH_MUST;
+/* Attention of s->tokens in documents of `length`, and its backward, on fresh views. */
+int bench_attention(struct bench *bench, const struct bench_shape *s, int64_t length, struct rh_op *forward,
+                    struct rh_op *backward) RH_MUST;
+
 /* Of a mixture of experts, beside dense ones. */
 int bench_grouped(struct bench *bench);
 

@@ -51,10 +51,6 @@ int bench_copy_bandwidth(struct bench *bench, double *bytes_per_second)
 	return fault_of(error);
 }
 
-struct shape {
-	int64_t tokens, hidden, heads, kv_heads, head_dim, inner, vocabulary;
-};
-
 /* Inputs that are integers come from here; everything else is whatever the memory was filled with. */
 static int put_ints(struct bench *bench, struct rh_view view, int64_t first, int64_t each)
 {
@@ -70,7 +66,7 @@ static int put_ints(struct bench *bench, struct rh_view view, int64_t first, int
 	return rc;
 }
 
-static int by_memory(struct bench *bench, const char *name, const struct rh_op *op, double copy)
+int bench_by_memory(struct bench *bench, const char *name, const struct rh_op *op, double copy, double bar)
 {
 	double seconds, bytes = rh_op_cost(op).bytes;
 	const char *fault = rh_op_fault(op);
@@ -80,12 +76,17 @@ static int by_memory(struct bench *bench, const char *name, const struct rh_op *
 	if (!rc)
 		bench_line("kernels",
 		           "\"kernel\": \"%s\", \"bytes\": %.0f, \"us\": %.2f, \"value\": %.1f, \"unit\": \"GB/s\", \"reference\": %.1f, "
-		           "\"ratio\": %.3f, \"bar\": 0.85",
-		           name, bytes, seconds * 1e6, bytes / seconds / 1e9, copy / 1e9, copy > 0 ? bytes / seconds / copy : 0);
+		           "\"ratio\": %.3f, \"bar\": %.2f",
+		           name, bytes, seconds * 1e6, bytes / seconds / 1e9, copy / 1e9, copy > 0 ? bytes / seconds / copy : 0, bar);
 	return rc;
 }
 
-static int norms(struct bench *bench, const struct shape *s, double copy)
+static int by_memory(struct bench *bench, const char *name, const struct rh_op *op, double copy)
+{
+	return bench_by_memory(bench, name, op, copy, 0.85);
+}
+
+static int norms(struct bench *bench, const struct bench_shape *s, double copy)
 {
 	bench->used = 0;
 	struct rh_op op = {.kind = RH_OP_RMSNORM, .rmsnorm = {1, 1e-6f}};
@@ -103,7 +104,7 @@ static int norms(struct bench *bench, const struct shape *s, double copy)
 	return rc ? rc : by_memory(bench, "rmsnorm backward", &back, copy);
 }
 
-static int elementwise(struct bench *bench, const struct shape *s, double copy)
+static int elementwise(struct bench *bench, const struct bench_shape *s, double copy)
 {
 	bench->used = 0;
 	struct rh_view gu = bench_view(bench, RH_BF16, s->tokens, 2 * s->inner), a = bench_view(bench, RH_BF16, s->tokens, s->inner);
@@ -128,7 +129,7 @@ static int elementwise(struct bench *bench, const struct shape *s, double copy)
 	return rc ? rc : by_memory(bench, "dropout", &add, copy);
 }
 
-static int tables(struct bench *bench, const struct shape *s, double copy)
+static int tables(struct bench *bench, const struct bench_shape *s, double copy)
 {
 	bench->used = 0;
 	struct rh_view ids = bench_view(bench, RH_I32, s->tokens, 1), table = bench_view(bench, RH_BF16, s->vocabulary, s->hidden);
@@ -177,7 +178,7 @@ static int head_rows_time(struct bench *bench, struct head_rows *rows, const voi
 }
 
 /* Logits are read twice, as a row of a large vocabulary fits no cache with those beside it, and written as their gradient; or read once. */
-static int head(struct bench *bench, const struct shape *s, double copy)
+static int head(struct bench *bench, const struct bench_shape *s, double copy)
 {
 	static const char *const names[] = {"cross-entropy, loss only", "cross-entropy, fp32 gradient", "cross-entropy"};
 	static const int64_t moved[] = {4, 12, 10};
@@ -202,11 +203,9 @@ static int head(struct bench *bench, const struct shape *s, double copy)
 	return rc;
 }
 
-static int attention_of(struct bench *bench, const struct shape *s, int64_t length)
+int bench_attention(struct bench *bench, const struct bench_shape *s, int64_t length, struct rh_op *forward, struct rh_op *backward)
 {
-	const struct rh_device_ops *ops = bench->device->ops;
 	int64_t documents = s->tokens / length > 0 ? s->tokens / length : 1, tokens = documents * length;
-	double forward, backward;
 	bench->used = 0;
 	struct rh_op op = {.kind = RH_OP_ATTENTION}, back = {.kind = RH_OP_ATTENTION_BACKWARD};
 	struct rh_view q = bench_view(bench, RH_BF16, tokens, s->heads * s->head_dim),
@@ -230,27 +229,36 @@ static int attention_of(struct bench *bench, const struct shape *s, int64_t leng
 	if (rh_attention_uses_space(s->head_dim))
 		back.operand[RH_ATTENTION_BACKWARD_SPACE] =
 		        bench_view(bench, RH_F32, rh_attention_space_rows(tokens, documents, s->head_dim), s->heads * s->head_dim);
+	*forward = op, *backward = back;
+	return rc;
+}
+
+static int attention_of(struct bench *bench, const struct bench_shape *s, int64_t length)
+{
+	double forward, backward;
+	struct rh_op op, back;
+	int rc = bench_attention(bench, s, length, &op, &back);
 	if (!rc)
 		rc = bench_op(bench, &op, 1, &forward);
 	if (!rc)
 		rc = bench_op(bench, &back, 1, &backward);
 	if (!rc)
-		rc = ops->synchronize(bench->device);
+		rc = bench->device->ops->synchronize(bench->device);
 	if (!rc)
 		bench_line("attention",
 		           "\"who\": \"ours\", \"documents\": %lld, \"length\": %lld, \"heads\": %lld, \"kv_heads\": %lld, \"head_dim\": "
 		           "%lld, "
 		           "\"forward_ms\": %.4f, \"backward_ms\": %.4f, \"forward_tflops\": %.2f, \"backward_tflops\": %.2f",
-		           (long long)documents, (long long)length, (long long)s->heads, (long long)s->kv_heads, (long long)s->head_dim,
-		           forward * 1e3, backward * 1e3, rh_op_cost(&op).product_flops / forward / 1e12,
+		           (long long)op.attention.documents, (long long)length, (long long)s->heads, (long long)s->kv_heads,
+		           (long long)s->head_dim, forward * 1e3, backward * 1e3, rh_op_cost(&op).product_flops / forward / 1e12,
 		           rh_op_cost(&back).product_flops / backward / 1e12);
 	return rc;
 }
 
-static int attention_at_lengths(struct bench *bench, const struct shape *like, int dim)
+static int attention_at_lengths(struct bench *bench, const struct bench_shape *like, int dim)
 {
 	static const int64_t lengths[] = {2048, 4096, 8192, 16384, 32768};
-	struct shape shape = *like;
+	struct bench_shape shape = *like;
 	int rc = 0;
 	shape.head_dim = dim;
 	for (int i = 0; !rc && i < (bench->small ? 1 : 5); i++)
@@ -258,22 +266,28 @@ static int attention_at_lengths(struct bench *bench, const struct shape *like, i
 	return rc;
 }
 
-static int attention_64(struct bench *bench, const struct shape *s, double copy)
+static int attention_64(struct bench *bench, const struct bench_shape *s, double copy)
 {
 	(void)copy;
 	return attention_at_lengths(bench, s, 64);
 }
 
-static int attention_128(struct bench *bench, const struct shape *s, double copy)
+static int attention_96(struct bench *bench, const struct bench_shape *s, double copy)
+{
+	(void)copy;
+	return attention_at_lengths(bench, s, 96);
+}
+
+static int attention_128(struct bench *bench, const struct bench_shape *s, double copy)
 {
 	(void)copy;
 	return attention_at_lengths(bench, s, 128);
 }
 
 /* Gemma 3's head size, with half as many heads. */
-static int attention_256(struct bench *bench, const struct shape *s, double copy)
+static int attention_256(struct bench *bench, const struct bench_shape *s, double copy)
 {
-	struct shape half = *s;
+	struct bench_shape half = *s;
 	(void)copy;
 	half.heads /= 2;
 	half.kv_heads /= 2;
@@ -283,23 +297,28 @@ static int attention_256(struct bench *bench, const struct shape *s, double copy
 /* DEVICE [PART]: a part in a process of its own, as one that fails may leave the GPU's context unusable. */
 int bench_kernels(int argc, char **argv)
 {
-	static const struct shape large = {16384, 4096, 32, 8, 128, 14336, 128256}, tiny = {64, 64, 4, 2, 64, 96, 96};
+	static const struct bench_shape large = {16384, 4096, 32, 8, 128, 14336, 128256}, tiny = {64, 64, 4, 2, 64, 96, 96};
 	static const struct {
 		const char *name;
-		int (*run)(struct bench *bench, const struct shape *s, double copy);
+		bench_kernel *run;
 	} parts[] = {{"norms", norms},
 	             {"elementwise", elementwise},
 	             {"tables", tables},
 	             {"head", head},
 	             {"attention-64", attention_64},
+	             {"attention-96", attention_96},
 	             {"attention-128", attention_128},
-	             {"attention-256", attention_256}};
+	             {"attention-256", attention_256},
+	             {"quantise", bench_quantise},
+	             {"dequantise", bench_dequantise},
+	             {"repeats", bench_repeats},
+	             {"waits", bench_waits}};
 	struct bench bench;
 	double copy = 0;
 	int rc = argc < 1 ? -EINVAL : bench_open(argv[0], strncmp(argv[0], "emu", 3) ? (int64_t)8 << 30 : 8 * MIB, &bench);
 	if (rc)
 		return rc;
-	struct shape shape = bench.small ? tiny : large;
+	struct bench_shape shape = bench.small ? tiny : large;
 	rc = bench_copy_bandwidth(&bench, &copy);
 	for (size_t i = 0; !rc && i < sizeof parts / sizeof *parts; i++)
 		if (argc < 2 || !strcmp(argv[1], parts[i].name))

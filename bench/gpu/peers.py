@@ -76,6 +76,12 @@ def attention_of(torch, device, backend, shape, deterministic):
     return forward, backward
 
 
+def bars(name, deterministic, forward):
+    if not name.startswith("flash"):
+        return None
+    return dict(forward=forward, backward=0.0) if forward else dict(forward=0.9, backward=0.9 if deterministic else 0.7)
+
+
 def attention(arguments):
     torch = import_torch("attention", arguments.device)
     if not torch:
@@ -90,6 +96,8 @@ def attention(arguments):
         ours = [line for line in map(json.loads, lines) if line.get("who") == "ours" and line.get("bench") == "attention"]
     kinds = [("flash", SDPBackend.FLASH_ATTENTION, False), ("flash, deterministic", SDPBackend.FLASH_ATTENTION, True),
              ("cuDNN", SDPBackend.CUDNN_ATTENTION, False)]
+    if arguments.forward_bar:
+        kinds = kinds[:1]
     if arguments.device == "cpu":
         kinds = [("math", SDPBackend.MATH, False)]
     for shape in ours:
@@ -103,7 +111,7 @@ def attention(arguments):
                 continue
             say(**line, forward_ms=round(forward, 4), backward_ms=round(backward, 4), forward_ratio=round(forward / shape["forward_ms"], 3),
                 backward_ratio=round(backward / shape["backward_ms"], 3),
-                bars=dict(forward=0.9, backward=0.9 if deterministic else 0.7) if name.startswith("flash") else None)
+                bars=bars(name, deterministic, arguments.forward_bar))
 
 
 def model_of(torch, arguments, where):
@@ -226,6 +234,7 @@ def main():
     verbs = parser.add_subparsers(dest="verb", required=True)
     one = verbs.add_parser("attention")
     one.add_argument("ours")
+    one.add_argument("--forward-bar", type=float, default=0, help="FlashAttention alone, its forward against this bar; the backward is only told")
     two = verbs.add_parser("step")
     two.add_argument("kind", choices=("full", "lora", "roundpipe", "roundpipe-lora"))
     two.add_argument("config")

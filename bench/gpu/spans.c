@@ -90,6 +90,10 @@ static void add_span(struct spans *spans, const struct span *span)
 	if (span->stream == RH_STREAM_COMPUTE) {
 		spans->ops++;
 		spans->flops += span->flops;
+		if (span->to_ns - span->from_ns > spans->longest_ns) {
+			spans->longest_ns = span->to_ns - span->from_ns;
+			spans->longest = span->name;
+		}
 		spans->host_seconds += (double)span->host_ns / 1e9;
 		return;
 	}
@@ -164,7 +168,7 @@ void spans_report(const struct spans *spans, int device, double tokens_per_secon
 	           "\"compute_share\": %.4f, "
 	           "\"executed_tflops\": %.3f, \"ops_a_step\": %.0f, \"launches_a_step\": %.0f, \"host_us_an_op\": %.2f, "
 	           "\"searches_a_step\": %.1f, \"evictions_a_step\": %.1f, "
-	           "\"launch_share_of_compute\": %.4f, "
+	           "\"launch_share_of_compute\": %.4f, \"longest_op\": \"%s\", \"longest_op_s\": %.4f, "
 	           "\"up_bytes\": %.0f, \"down_bytes\": %.0f, \"up_hidden\": %.4f, \"down_hidden\": %.4f, \"bulk_up_gbs\": %.2f, "
 	           "\"bulk_down_gbs\": %.2f, "
 	           "\"idle_s\": {\"weights\": %.4f, \"activations\": %.4f, \"gradients\": %.4f, \"other devices\": %.4f, \"host\": %.4f, "
@@ -173,9 +177,10 @@ void spans_report(const struct spans *spans, int device, double tokens_per_secon
 	           share(spans->compute, spans->wall), share(spans->flops, spans->wall) / 1e12, (double)spans->ops / steps,
 	           (double)spans->launches / steps, spans->ops ? spans->host_seconds / (double)spans->ops * 1e6 : 0,
 	           (double)spans->searches / steps, (double)spans->evictions / steps, share(spans->host_seconds, spans->compute),
-	           spans->bytes_up / steps, spans->bytes_down / steps, share(spans->up_hidden, spans->up),
-	           share(spans->down_hidden, spans->down), share(spans->bulk_bytes[0], spans->bulk_seconds[0]) / 1e9,
-	           share(spans->bulk_bytes[1], spans->bulk_seconds[1]) / 1e9, idle[SPAN_WEIGHTS] / steps, idle[SPAN_ACTIVATIONS] / steps,
-	           idle[SPAN_GRADIENTS] / steps, idle[SPAN_ELSEWHERE] / steps, idle[SPAN_HOST] / steps, idle[SPAN_LAUNCH] / steps,
-	           (idle[SPAN_NOTHING] + idle[SPAN_COMPUTE]) / steps, share(idle[SPAN_NOTHING] + idle[SPAN_COMPUTE], spans->wall));
+	           spans->longest ? spans->longest : "", (double)spans->longest_ns / 1e9, spans->bytes_up / steps,
+	           spans->bytes_down / steps, share(spans->up_hidden, spans->up), share(spans->down_hidden, spans->down),
+	           share(spans->bulk_bytes[0], spans->bulk_seconds[0]) / 1e9, share(spans->bulk_bytes[1], spans->bulk_seconds[1]) / 1e9,
+	           idle[SPAN_WEIGHTS] / steps, idle[SPAN_ACTIVATIONS] / steps, idle[SPAN_GRADIENTS] / steps, idle[SPAN_ELSEWHERE] / steps,
+	           idle[SPAN_HOST] / steps, idle[SPAN_LAUNCH] / steps, (idle[SPAN_NOTHING] + idle[SPAN_COMPUTE]) / steps,
+	           share(idle[SPAN_NOTHING] + idle[SPAN_COMPUTE], spans->wall));
 }

@@ -39,9 +39,11 @@ struct spans {
 	double wall, compute, up, down, up_hidden, down_hidden, idle[SPAN_CAUSES]; /* seconds */
 	double bytes_up, bytes_down, bulk_bytes[2], bulk_seconds[2];               /* bulk: copies of a MiB or more, up and down; seconds
 	                                                                              in which any was under way */
-	double flops, host_seconds;                                                /* host: enqueueing ops */
-	double between;   /* from a step's end to the next one's start: the host's optimizer, and what else it does then */
-	int64_t last_end; /* ns */
+	const char *longest;                                                       /* op of the compute stream */
+	int64_t longest_ns;
+	double flops, host_seconds; /* host: enqueueing ops */
+	double between;             /* from a step's end to the next one's start: the host's optimizer, and what else it does then */
+	int64_t last_end;           /* ns */
 	int64_t seen;
 };
 

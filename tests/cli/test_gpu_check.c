@@ -41,18 +41,31 @@ static void test_every_part_runs_to_its_end_on_an_emulated_gpu(void **state)
 	if (status)
 		shell("cat %s/log", dir);
 	assert_int_equal(status, 0);
-	static const char *const parts[] = {"ops",    "parity",  "demo",   "steps",     "steps-8b", "steps-moe",
-	                                    "narrow", "kernels", "copies", "sanitizer", "races"};
+	static const char *const parts[] = {"clocks", "ops",      "parity",  "rtx",  "kernels", "copies", "steps",     "desktop",  "peers",
+	                                    "races",  "steps-8b", "lora-8b", "long", "saves",   "demo",   "steps-moe", "sanitizer"};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		assert_int_equal(shell("grep -q '\"part\": \"%s\".*\"seconds\"' %s/results.jsonl", parts[i], dir), 0);
 	assert_int_equal(shell("grep -q '\"part\": \"end\".*\"failures\": 0' %s/results.jsonl", dir), 0);
 	assert_int_equal(shell("grep -q '\"result\": \"failed\"' %s/results.jsonl", dir), 1);
 	assert_int_equal(shell("grep -q 'memory left for the GPU.s libraries\", \"value\": 256.0' %s/results.jsonl", dir), 0);
-	for (int point = 1; point <= 7; point++)
+	for (int point = 1; point <= 6; point++)
 		assert_int_equal(shell("grep -q '\"point\": %d, .*\"measured\": [0-9]' %s/results.jsonl", point, dir), 0);
 	assert_int_equal(shell("grep -q '\"point\": 1, .*\"missed\": \"\"' %s/results.jsonl", dir), 0);
 	assert_int_equal(shell("grep -q '\"point\": 2, .*an emulated GPU has none' %s/results.jsonl", dir), 0);
 	assert_int_equal(shell("rm -rf %s", dir), 0);
+}
+
+/* The two calls of a lent machine: parts with seconds of their own, in their order, within the seconds that the machine gives a call. */
+static void test_the_calls_name_parts_and_seconds(void **state)
+{
+	(void)state;
+	for (int call = 1; call <= 2; call++) {
+		assert_int_equal(shell("eval \"$(grep -E '^(all|call_%d)=' " CHECK ")\"; sum=0; for part in $call_%d; do "
+		                       "case \" $all \" in *\" ${part%%=*} \"*) ;; *) exit 1 ;; esac; sum=$((sum + ${part#*=})); done; "
+		                       "[ $sum -gt 200 ] && [ $sum -le 360 ]",
+		                       call, call),
+		                 0);
+	}
 }
 
 /* Programs of a toolkit of CUDA 12 are all that somebody built: an old driver gets those. (What they say: there is no GPU.) */
@@ -106,6 +119,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_part_runs_to_its_end_on_an_emulated_gpu),
+	        cmocka_unit_test(test_the_calls_name_parts_and_seconds),
 	        cmocka_unit_test(test_an_old_driver_gets_the_programs_that_are_there),
 	        cmocka_unit_test(test_programs_for_old_drivers_have_code_for_later_gpus),
 	        cmocka_unit_test(test_the_bundle_unpacked_elsewhere_says_that_there_is_no_gpu_and_rehearses),
