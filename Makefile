@@ -29,11 +29,12 @@ TESTS := $(sort $(wildcard tests/*/test_*.c))
 TESTBIN := $(TESTS:%.c=$(B)/%)
 
 # Files compiled once for each instruction set and chosen at run time: src/device/cpu/simd/X.c -> X.avx512.o X.avx2.o X.base.o; those in
-# simd/amx only for AMX.
+# simd/amx and simd/bf16 only for what they are called after.
 SIMD := $(wildcard src/device/cpu/simd/*.c offload/simd/*.c)
-SIMD_OBJ := $(foreach isa,avx512 avx2 base,$(SIMD:%.c=$(B)/%.$(isa).o)) $(patsubst %.c,$(B)/%.amx.o,$(wildcard src/device/cpu/simd/amx/*.c))
+SIMD_OBJ := $(foreach isa,avx512 avx2 base,$(SIMD:%.c=$(B)/%.$(isa).o)) $(foreach isa,amx bf16,$(patsubst %.c,$(B)/%.$(isa).o,$(wildcard src/device/cpu/simd/$(isa)/*.c)))
 ISA_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
 ISA_amx    := $(ISA_avx512) -mamx-tile -mamx-bf16
+ISA_bf16   := $(ISA_avx512) -mavx512bf16
 ISA_avx2   := -march=x86-64-v3
 ISA_base   := -march=x86-64
 
@@ -93,7 +94,7 @@ $(B)/%.$(1).o: %.c
 	@mkdir -p $$(@D)
 	@echo "cc $$< ($(1))"; $$(CC) $$(ALL_CFLAGS) $$(ISA_$(1)) -DRH_ISA=$(1) -c -o $$@ $$<
 endef
-$(foreach isa,amx avx512 avx2 base,$(eval $(call simd_rule,$(isa))))
+$(foreach isa,amx bf16 avx512 avx2 base,$(eval $(call simd_rule,$(isa))))
 
 # Compiled and linked apart: a change of the library links tests anew and compiles none.
 $(B)/tests/%.o: tests/%.c
@@ -140,8 +141,8 @@ $(patsubst bench/%.c,bench-%,$(wildcard bench/*.c)): bench-%: $(B)/bench/%
 $(patsubst bench/%.sh,bench-%,$(wildcard bench/*.sh)): bench-%: bench/%.sh all
 	@$<
 
-# Each header alone, as C11 (codes_avx512.h is a part of codes.c); cuda/'s, and those that CUDA files may include, as C++17 on the emulation.
-HEADERS_C := $(filter-out offload/simd/codes_avx512.h,$(wildcard src/*/*.h src/*/*/*.h src/*/*/*/*.h offload/*.h offload/*/*.h partition/*.h)) \
+# Each header alone, as C11 (codes_avx512.h is a part of codes.c, pairs.h wants AVX-512); cuda/'s, and those that CUDA files may include, as C++17 on the emulation.
+HEADERS_C := $(filter-out offload/simd/codes_avx512.h src/device/cpu/simd/pairs.h,$(wildcard src/*/*.h src/*/*/*.h src/*/*/*/*.h offload/*.h offload/*/*.h partition/*.h)) \
              $(addprefix cuda/,blas.h blas_library.h choices.h device.h device_internal.h kernels.h)
 HEADERS_CUDA := $(filter-out cuda/device_internal.h,$(wildcard src/device/*.h src/core/*.h cuda/*.h cuda/*.cuh))
 HEADER_FLAGS := -Isrc -I. -Itests -Itests/cudaemu -Wall -Wextra -Wno-missing-field-initializers -Wno-unused-function -Werror -DRH_CUDA_EMULATED -DRH_ISA=base -D_GNU_SOURCE -fsyntax-only

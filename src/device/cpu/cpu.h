@@ -4,8 +4,9 @@
 
 #include "device/device.h"
 
-/* Instruction sets, each of which has all that those before it have. RH_CPU_AMX: AVX-512, and bf16 products on AMX's tiles. */
-enum rh_cpu_isa { RH_CPU_BASE, RH_CPU_AVX2, RH_CPU_AVX512, RH_CPU_AMX, RH_CPU_ISAS };
+/* Instruction sets, each of which has all that those before it have. RH_CPU_BF16: AVX-512, and its products
+ * of bf16 pairs. RH_CPU_AMX: bf16 products on AMX's tiles. */
+enum rh_cpu_isa { RH_CPU_BASE, RH_CPU_AVX2, RH_CPU_AVX512, RH_CPU_BF16, RH_CPU_AMX, RH_CPU_ISAS };
 
 /* For benches: commands last as long as another device's. They are carried out, then their stream sleeps until they would be over there. */
 struct rh_cpu_pace {

@@ -377,6 +377,8 @@ int cpu_gemm(struct cpu_context *context, const struct rh_op *op)
 	};
 	if (!p.m || !p.n)
 		return 0;
-	p.tiles = context->isa >= RH_CPU_AMX && a->dtype == RH_BF16 ? &gemm_tiles_amx : &p.kernels->tiles;
+	p.tiles = a->dtype != RH_BF16 || context->isa < RH_CPU_BF16 ? &p.kernels->tiles
+	          : context->isa == RH_CPU_BF16                     ? &gemm_tiles_bf16
+	                                                            : &gemm_tiles_amx;
 	return rh_min(p.m, p.n) <= p.tiles->narrow ? run_narrow(context, &p) : run_wide(context, &p);
 }

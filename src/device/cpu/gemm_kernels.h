@@ -84,9 +84,9 @@ struct gemm_kernels {
 
 extern const struct gemm_kernels gemm_kernels_avx512, gemm_kernels_avx2, gemm_kernels_base;
 
-/* For BF16 operands on AMX's tile registers. Products are exact; each step of AMX adds those of two neighbouring k to an fp32 sum, in
- * ascending k. It takes subnormal operands for zero, makes subnormal sums zero and rounds to nearest: unlike the widening path, which keeps
- * subnormal numbers. */
-extern const struct gemm_tiles gemm_tiles_amx;
+/* For BF16 operands, on AMX's tile registers or by AVX-512's products of pairs. Products are exact; each step adds those of two
+ * neighbouring k to an fp32 sum, in ascending k. It takes subnormal operands for zero, makes subnormal sums zero and rounds to nearest:
+ * unlike the widening path, which keeps subnormal numbers. */
+extern const struct gemm_tiles gemm_tiles_amx, gemm_tiles_bf16;
 
 #endif

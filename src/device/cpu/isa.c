@@ -15,6 +15,7 @@ static const char *const names[] = {
         [RH_CPU_BASE] = "base",
         [RH_CPU_AVX2] = "avx2",
         [RH_CPU_AVX512] = "avx512",
+        [RH_CPU_BF16] = "avx512-bf16",
         [RH_CPU_AMX] = "amx",
 };
 static_assert(sizeof names / sizeof *names == RH_CPU_ISAS, "each instruction set has a name");
@@ -39,7 +40,9 @@ static enum rh_cpu_isa machine_isa(void)
 		return RH_CPU_BASE;
 	if (!__builtin_cpu_supports("x86-64-v4"))
 		return RH_CPU_AVX2;
-	return __builtin_cpu_supports("amx-bf16") && may_use_amx() ? RH_CPU_AMX : RH_CPU_AVX512;
+	if (!__builtin_cpu_supports("avx512bf16"))
+		return RH_CPU_AVX512;
+	return __builtin_cpu_supports("amx-bf16") && may_use_amx() ? RH_CPU_AMX : RH_CPU_BF16;
 }
 
 enum rh_cpu_isa rh_cpu_best_isa(void)
