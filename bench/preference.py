@@ -48,9 +48,9 @@ def measured(command):
 
 def share_right(arguments, work, adapter):
     """Both answers have two tokens, so SimPO's rewards, means of a token, tell which has the larger sum."""
-    result, _ = measured([OURS, "eval", "--model_name_or_path", arguments.model, "--adapter_name_or_path", adapter, "--validation_file",
+    result, _ = measured([OURS, "eval", "--model_name_or_path", arguments.directory, "--adapter_name_or_path", adapter, "--validation_file",
                           work / "held-out.jsonl", "--loss_type", "simpo", "--dtype", dtype(arguments), "--device", "cpu", "--json",
-                          "--allow", "duplicates"])
+                          "--allow", "[duplicates, no-end-of-turn]"])
     return result["eval_rewards/accuracies"]
 
 
@@ -60,10 +60,10 @@ def dtype(arguments):
 
 def run_ours(arguments, work):
     adapter, out = work / "adapter", work / "out"
-    settings = dict(model_name_or_path=arguments.model, adapter_name_or_path=str(adapter), train_file=str(work / "train.jsonl"), output_dir=str(out),
+    settings = dict(model_name_or_path=arguments.directory, adapter_name_or_path=str(adapter), train_file=str(work / "train.jsonl"), output_dir=str(out),
                     loss_type="sigmoid", beta=BETA, per_device_train_batch_size=BATCH, num_train_epochs=1, train_sampling_strategy="sequential",
                     learning_rate=RATE, lr_scheduler_type="constant", weight_decay=0, max_grad_norm=1, max_length=512, logging_steps=1, save_strategy="no",
-                    device="cpu", dtype=dtype(arguments), allow=["duplicates"])
+                    device="cpu", dtype=dtype(arguments), allow=["duplicates", "no-end-of-turn"])
     path = work / "config.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
     before = share_right(arguments, work, adapter)
@@ -81,8 +81,7 @@ def rounded(run):
 
 def main():
     parser = argparse.ArgumentParser(description="bench/preference")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--directory", required=True, help="the model dequantised, for the peer")
+    parser.add_argument("--directory", required=True, help="the model in full precision, for both")
     parser.add_argument("--train", type=int, default=500)
     parser.add_argument("--held-out", type=int, default=500)
     parser.add_argument("--words", type=int, default=12)

@@ -17,4 +17,4 @@ if [ ! -e "$directory/tokenizer.json" ]; then # its last file
 	mkdir -p "$directory"
 	build/venv/run bench/train-cpu-peer.py convert "$model" "$directory"
 fi
-exec build/venv/bin/python bench/preference.py --model "$model" --directory "$directory" "$@"
+exec build/venv/bin/python bench/preference.py --directory "$directory" "$@"
