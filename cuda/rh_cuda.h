@@ -7,7 +7,7 @@
  * RH_DEVICE, RH_HOST_DEVICE                  begin an inline function
  * RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)
  *                                            0, or a negative errno with the error line made. A template instance with commas stands in
- *                                            parentheses: RH_LAUNCH((k<float, 64>), ...). Grids are never empty, blocks are whole warps.
+ *                                            parentheses: RH_LAUNCH((k<float, 64>), ...); one place, one kernel. Grids are never empty, blocks are whole warps.
  * RH_SHARED(type, name, count)               static shared memory: type name[count]. Say count, never sizeof(name): it is a pointer in
  *                                            emulation.
  * RH_SHARED_2D(type, name, rows, cols)       type name[rows][cols]
@@ -50,6 +50,7 @@ enum { RH_WARP = 32 };
 #ifdef RH_CUDA_EMULATED
 #include <cudaemu.h>
 #else
+#include <atomic>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -69,16 +70,42 @@ typedef __half rh_f16;
 	extern __shared__ __align__(128) unsigned char rh_dynamic_shared[];                                                                \
 	type *const name = (type *)(rh_dynamic_shared + (offset))
 #define RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)                                                                         \
-	rh_launch(#kernel, kernel, dim3(grid), dim3(block), dynamic_bytes, stream, __VA_ARGS__)
+	rh_launch(                                                                                                                         \
+	        #kernel,                                                                                                                   \
+	        [] {                                                                                                                       \
+		        static std::atomic<int> allowed[RH_GPUS];                                                                          \
+		        return allowed;                                                                                                    \
+	        }(),                                                                                                                       \
+	        kernel, dim3(grid), dim3(block), dynamic_bytes, stream, __VA_ARGS__)
 
-enum { RH_DYNAMIC_BYTES_UNASKED = 48 << 10 }; /* more must be asked for, of each GPU: here at every launch */
+enum {
+	RH_DYNAMIC_BYTES_UNASKED = 48 << 10, /* more must be asked for, of each GPU */
+	RH_GPUS = 64                         /* that one process may see */
+};
+
+/* Lets the kernel have so many bytes of dynamic shared memory on the calling thread's device, and the SM give all that it can: `allowed`
+ * keeps what was asked for, by device. Asked at each launch, this would cost as much as the launch. */
+template <typename Kernel> static cudaError_t rh_allow(Kernel *kernel, std::atomic<int> *allowed, int bytes)
+{
+	int device = 0;
+	cudaError_t fault = cudaGetDevice(&device);
+	if (fault != cudaSuccess || allowed[device % RH_GPUS].load(std::memory_order_relaxed) >= bytes)
+		return fault;
+	fault = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+	if (fault == cudaSuccess)
+		fault = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+	if (fault == cudaSuccess)
+		allowed[device % RH_GPUS].store(bytes, std::memory_order_relaxed); /* two threads may ask: the answer is one */
+	return fault;
+}
 
 template <typename... P, typename... A>
-static int rh_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic_bytes, CUstream_st *stream, A... args)
+static int rh_launch(const char *name, std::atomic<int> *allowed, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic_bytes,
+                     CUstream_st *stream, A... args)
 {
 	cudaError_t fault = cudaSuccess;
 	if (dynamic_bytes > RH_DYNAMIC_BYTES_UNASKED)
-		fault = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dynamic_bytes);
+		fault = rh_allow(kernel, allowed, (int)dynamic_bytes);
 	if (fault == cudaSuccess)
 		kernel<<<grid, block, dynamic_bytes, stream>>>(static_cast<P>(args)...);
 	return cuda_launched(name);
@@ -131,23 +158,34 @@ RH_DEVICE void rh_warp_sync(void)
 	__syncwarp();
 }
 
-/* SMs of the calling thread's device, for grids that walk all of their work; 1 where it cannot be asked: the launch will say why. */
-static inline int rh_processors(void)
+/* An attribute of the calling thread's device, which the driver is asked for once; `unknown` where it cannot be asked: the launch will say
+ * why. */
+template <cudaDeviceAttr Which> static int rh_attribute(int unknown)
 {
-	int device = 0, count = 1;
-	if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
-		return 1;
-	return count;
+	static std::atomic<int> known[RH_GPUS]; /* 0: not asked yet */
+	int device = 0, value = 0;
+	if (cudaGetDevice(&device) != cudaSuccess)
+		return unknown;
+	value = known[device % RH_GPUS].load(std::memory_order_relaxed);
+	if (value)
+		return value;
+	if (cudaDeviceGetAttribute(&value, Which, device) != cudaSuccess)
+		return unknown;
+	known[device % RH_GPUS].store(value, std::memory_order_relaxed);
+	return value;
 }
 
-/* Bytes of shared memory of an SM, likewise; as of an sm_89 where it cannot be asked. */
+/* SMs, for grids that walk all of their work. */
+static inline int rh_processors(void)
+{
+	return rh_attribute<cudaDevAttrMultiProcessorCount>(1);
+}
+
+/* Bytes of shared memory of an SM; as of an sm_89 where it cannot be asked. */
 static inline int rh_shared_bytes(void)
 {
 	const char *text = getenv(RH_HOOK_SHARED_BYTES);
-	int device = 0, bytes = 100 << 10, most = text ? atoi(text) : INT32_MAX;
-	if (cudaGetDevice(&device) != cudaSuccess ||
-	    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) != cudaSuccess)
-		bytes = 100 << 10;
+	int bytes = rh_attribute<cudaDevAttrMaxSharedMemoryPerMultiprocessor>(100 << 10), most = text ? atoi(text) : INT32_MAX;
 	return bytes < most ? bytes : most;
 }
 
