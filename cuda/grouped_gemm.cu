@@ -18,9 +18,9 @@
 
 enum { FEW_ROWS = 192, FEW_ROWS_OF_FAST_MMA = 80 };
 
-typedef struct product_shape<64, 32, 4, GROUPED_BLOCKS, 0> few_rows; /* this and the next in 48 KB: on every GPU */
-typedef struct product_shape<128, 32, 3, GROUPED_BLOCKS, 256> many_rows;
-typedef struct product_shape<128, 64, 3, GROUPED_BLOCKS, 128> deep_rows; /* 96 KB: where an SM has twice that */
+typedef struct product_shape<64, 128, 32, 4, GROUPED_BLOCKS, 0> few_rows; /* this and the next in 48 KB: on every GPU */
+typedef struct product_shape<128, 128, 32, 3, GROUPED_BLOCKS, 256> many_rows;
+typedef struct product_shape<128, 128, 64, 3, GROUPED_BLOCKS, 128> deep_rows; /* 96 KB: where an SM has twice that */
 
 template <typename S, bool A_K_MAJOR, bool B_K_MAJOR> static int launch(const struct grouped_args *a, CUstream_st *stream)
 {
@@ -32,7 +32,7 @@ template <bool B_K_MAJOR> static int launch_rows(const struct grouped_args *a, C
 	if (a->a.rows / a->experts < (rh_mma_is_fast() ? FEW_ROWS_OF_FAST_MMA : FEW_ROWS))
 		return launch<few_rows, true, B_K_MAJOR>(a, stream);
 	return rh_shared_bytes() >= GROUPED_BLOCKS * deep_rows::bytes ? launch<deep_rows, true, B_K_MAJOR>(a, stream)
-	                                                   : launch<many_rows, true, B_K_MAJOR>(a, stream);
+	                                                              : launch<many_rows, true, B_K_MAJOR>(a, stream);
 }
 
 /* bf16 whose rows begin on 16 bytes, those of d and add too. */

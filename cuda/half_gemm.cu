@@ -5,20 +5,20 @@
  * turned from bf16 to fp16, times their tensor's scale, on their way from shared memory to mma; a chunk's sums lie in registers, half as
  * many as the fp32 sums beside them. So both operands are read once as they are, and no memory is wanted.
  *
- * (m,k) by (k,n): 2 m n k FLOPs; from L2 2 k m n (1/128 + 1/128) bytes: 64 FLOPs a byte, 5.2 TB/s at the card's peak, which is about what
- * its L2 gives: bound by either. Issue slots of an SM's quarter over 32 of k, for 32 mma of 16 cycles: 240 to turn fragments, 128 to fold
- * chunks of 32, fewer of longer ones: they fit beside the tensor cores. One block an SM: fp32 and fp16 sums take 96 registers. */
+ * (m,k) by (k,n): 2 m n k FLOPs; from L2 2 k m n (1/128 + 1/256) bytes: 85 FLOPs a byte, 3.9 TB/s at the card's peak, three quarters of
+ * what its L2 gives. Issue slots of a warp over 32 of k, beside 64 mma of 16 cycles: 320 to turn fragments, 256 to
+ * fold chunks of 32, fewer of longer ones: they fit beside the tensor cores. One block an SM: fp32 and fp16 sums take 192 registers. */
 #include "cuda/kernels.h"
 #include "cuda/product_tile.h"
 
-typedef struct product_shape<128, 32, 3, HALF_BLOCKS, 0> half_shape;
+typedef struct product_shape<128, 256, 32, 3, HALF_BLOCKS, 0> half_shape;
 
 template <bool A_K_MAJOR, bool B_K_MAJOR> static int launch(const struct grouped_args *a, CUstream_st *stream)
 {
 	int64_t tiles = rh_ceil_div(a->d.rows, half_shape::m) * rh_ceil_div(a->d.cols, half_shape::n),
 	        blocks = (int64_t)HALF_BLOCKS * rh_processors();
-	return RH_LAUNCH((product_mma<half_shape, A_K_MAJOR, B_K_MAJOR, true>), (unsigned)(tiles < blocks ? tiles : blocks), PRODUCT_THREADS,
-	                 half_shape::bytes, stream, *a);
+	return RH_LAUNCH((product_mma<half_shape, A_K_MAJOR, B_K_MAJOR, true>), (unsigned)(tiles < blocks ? tiles : blocks),
+	                 PRODUCT_THREADS, half_shape::bytes, stream, *a);
 }
 
 extern "C" int cuda_half_gemm(const struct rh_op *op, CUstream_st *stream)

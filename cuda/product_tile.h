@@ -1,7 +1,7 @@
 /* The tile of all products by mma.sync (grouped_gemm.cu: experts, sums in fp32; half_gemm.cu: one product, sums of chunks in fp16). For .cu
  * files only.
  *
- * M x 128 a block of 8 warps, 2 by 4, each M/2 x 32 by mma.m16n8k16 (64 sums a lane for M 128), 32 or 64 deep. Stages of a and b in shared
+ * M x N a block of 8 warps, 2 by 4, each M/2 x N/4 by mma.m16n8k16 (64 sums a lane for 128 by 128), 32 or 64 deep. Stages of a and b in shared
  * memory are filled by cp.async, all but one ahead; the first stages of the next tile are in flight while this one's sums are stored. The
  * 16-byte vectors of a row are permuted so that the eight rows that ldmatrix reads together lie in different
  * banks, for operands whose rows run along k and across it alike. No transposed copy is ever made: operands that lie across k are turned by
@@ -15,12 +15,12 @@
 
 enum { PRODUCT_THREADS = 256, PRODUCT_VECTOR = 8, WARPS_M = 2, WARPS_N = 4 };
 
-/* A block's tile, M x 128 and DEPTH deep; its shared memory: stages of a tile of a, and of b; blocks of an SM. NEAR: bytes around what is
+/* A block's tile, M x N and DEPTH deep; its shared memory: stages of a tile of a, and of b; blocks of an SM. NEAR: bytes around what is
  * copied that come to L2 with it, 0: none. */
-template <int M, int DEPTH, int STAGES, int BLOCKS, int NEAR> struct product_shape {
-	static constexpr int m = M, n = 128, depth = DEPTH, stages = STAGES, blocks = BLOCKS, near = NEAR;
-	static constexpr int a = M * DEPTH, b = n * DEPTH, bytes = STAGES * (a + b) * 2;
-	static constexpr int down = M / WARPS_M / 16, across = n / WARPS_N / 8; /* mma's of a warp */
+template <int M, int N, int DEPTH, int STAGES, int BLOCKS, int NEAR> struct product_shape {
+	static constexpr int m = M, n = N, depth = DEPTH, stages = STAGES, blocks = BLOCKS, near = NEAR;
+	static constexpr int a = M * DEPTH, b = N * DEPTH, bytes = STAGES * (a + b) * 2;
+	static constexpr int down = M / WARPS_M / 16, across = N / WARPS_N / 8; /* mma's of a warp */
 };
 
 /* An operand from a tile on, of which `mn` rows of d (columns, of b) exist. In memory its rows run along k where it is K_MAJOR, else across
@@ -124,8 +124,9 @@ template <typename S, bool A_K_MAJOR, bool B_K_MAJOR>
 RH_DEVICE void stage_multiply_f16(uint32_t (&part)[S::down][S::across][2], const rh_bf16 *a, const rh_bf16 *b, int left, int right,
                                   float times_a, float times_b)
 {
-	RH_UNROLL
-	for (int k = 0; k < S::depth; k += 16) {
+	RH_ROLLED /* or registers would not do for the sums of 64 by 64 */
+	        for (int k = 0; k < S::depth; k += 16)
+	{
 		uint32_t of_b[S::across / 2][4];
 		RH_UNROLL
 		for (int n = 0; n < S::across / 2; n++) {

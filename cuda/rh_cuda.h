@@ -14,7 +14,7 @@
  * RH_DYNAMIC_SHARED(type, name, offset, count)
  *                                            `count` of dynamic shared memory at `offset` bytes, a multiple of 16. Arrays of a kernel lie
  *                                            apart (emulation checks it, and that they stay within dynamic_bytes).
- * RH_UNROLL                                  unrolls the loop that follows
+ * RH_UNROLL, RH_ROLLED                       unrolls the loop that follows; leaves it as it is
  *
  * nvcc compiles once, as the first of CUDA_ARCHS (compute_80; device.mk), and makes machine code for each GPU of it; clang (for CUDA 12)
  * compiles once for each. So no kernel asks for __CUDA_ARCH__'s value: launchers choose at run time. A kernel for later GPUs alone is a
@@ -64,6 +64,7 @@ typedef __half rh_f16;
 #define RH_SPECIAL                           __device__ __forceinline__ /* begins a specialisation of an RH_DEVICE template */
 #define RH_CHECK_ALIGNED(at)                 ((void)0)
 #define RH_UNROLL                            _Pragma("unroll")
+#define RH_ROLLED                            _Pragma("unroll 1")
 #define RH_SHARED(type, name, count)         __shared__ __align__(128) type name[count]
 #define RH_SHARED_2D(type, name, rows, cols) __shared__ __align__(128) type name[rows][cols]
 #define RH_DYNAMIC_SHARED(type, name, offset, count)                                                                                       \

@@ -51,6 +51,7 @@ struct rh_f16 {
 #define RH_HOST_DEVICE                 static inline
 #define RH_SPECIAL                     inline
 #define RH_UNROLL
+#define RH_ROLLED
 #define RH_CHECK_ALIGNED(at) cudaemu_check_aligned(at, __FILE__, __LINE__)
 #define RH_SHARED(type, name, count)                                                                                                       \
 	static char name##_key;                                                                                                            \

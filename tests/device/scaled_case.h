@@ -188,6 +188,8 @@ static const struct scaled_shape scaled_half[] = {
         {24, 264, 1, 64, 1, 0, SCALED_F32 | SCALED_IN_PLACE},
         {136, 129, 100, 2048, 1, 0, SCALED_F32},
         {1100, 8, 8, 32, 0, 1, 0}, /* more than a band of tiles */
+        {130, 530, 70, 64, 0, 1, SCALED_ADDS},
+        {130, 300, 40, 32, 0, 0, 0},
 };
 
 static const struct scaled_shape scaled_eight[] = {
