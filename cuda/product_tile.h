@@ -1,11 +1,10 @@
 /* The tile of all products by mma.sync (grouped_gemm.cu: experts, sums in fp32; half_gemm.cu: one product, sums of chunks in fp16). For .cu
  * files only.
  *
- * M x N a block of 8 warps, 2 by 4, each M/2 x N/4 by mma.m16n8k16 (64 sums a lane for 128 by 128), 32 or 64 deep. Stages of a and b in shared
- * memory are filled by cp.async, all but one ahead; the first stages of the next tile are in flight while this one's sums are stored. The
- * 16-byte vectors of a row are permuted so that the eight rows that ldmatrix reads together lie in different
- * banks, for operands whose rows run along k and across it alike. No transposed copy is ever made: operands that lie across k are turned by
- * ldmatrix.
+ * M x N a block of 8 warps, 2 by 4, each M/2 x N/4 by mma.m16n8k16 (64 sums a lane for 128 by 128), 32 or 64 deep. Stages of a and b in
+ * shared memory are filled by cp.async, all but one ahead; the first stages of the next tile are in flight while this one's sums are
+ * stored. The 16-byte vectors of a row are permuted so that the eight rows that ldmatrix reads together lie in different banks, for
+ * operands whose rows run along k and across it alike. No transposed copy is ever made: operands that lie across k are turned by ldmatrix.
  *
  * Sums: mma's within 16 of k, then in ascending order; a tile's sum is one block's. Rows and depths that do not exist are zeros. */
 #ifndef RH_CUDA_PRODUCT_TILE_H

@@ -7,7 +7,8 @@
  * RH_DEVICE, RH_HOST_DEVICE                  begin an inline function
  * RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)
  *                                            0, or a negative errno with the error line made. A template instance with commas stands in
- *                                            parentheses: RH_LAUNCH((k<float, 64>), ...); one place, one kernel. Grids are never empty, blocks are whole warps.
+ *                                            parentheses: RH_LAUNCH((k<float, 64>), ...); one place launches one
+ *                                            kernel. Grids are never empty, blocks are whole warps.
  * RH_SHARED(type, name, count)               static shared memory: type name[count]. Say count, never sizeof(name): it is a pointer in
  *                                            emulation.
  * RH_SHARED_2D(type, name, rows, cols)       type name[rows][cols]
@@ -72,23 +73,29 @@ typedef __half rh_f16;
 	type *const name = (type *)(rh_dynamic_shared + (offset))
 #define RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)                                                                         \
 	rh_launch(                                                                                                                         \
-	        #kernel,                                                                                                                   \
-	        [] {                                                                                                                       \
+	        #kernel, kernel, dim3(grid), dim3(block),                                                                                  \
+	        [](size_t bytes) {                                                                                                         \
 		        static std::atomic<int> allowed[RH_GPUS];                                                                          \
-		        return allowed;                                                                                                    \
-	        }(),                                                                                                                       \
-	        kernel, dim3(grid), dim3(block), dynamic_bytes, stream, __VA_ARGS__)
+		        return rh_dynamic{bytes, allowed};                                                                                 \
+	        }(dynamic_bytes),                                                                                                          \
+	        stream, __VA_ARGS__)
 
 enum {
 	RH_DYNAMIC_BYTES_UNASKED = 48 << 10, /* more must be asked for, of each GPU */
 	RH_GPUS = 64                         /* that one process may see */
 };
 
-/* Lets the kernel have so many bytes of dynamic shared memory on the calling thread's device, and the SM give all that it can: `allowed`
- * keeps what was asked for, by device. Asked at each launch, this would cost as much as the launch. */
-template <typename Kernel> static cudaError_t rh_allow(Kernel *kernel, std::atomic<int> *allowed, int bytes)
+struct rh_dynamic {
+	size_t bytes;
+	std::atomic<int> *allowed; /* what the kernel has been allowed, by device */
+};
+
+/* Lets the kernel have so much dynamic shared memory on the calling thread's device, and the SM give all that it can. Asked at each launch,
+ * this would cost as much as the launch. */
+template <typename Kernel> static cudaError_t rh_allow(Kernel *kernel, const struct rh_dynamic &dynamic)
 {
-	int device = 0;
+	std::atomic<int> *allowed = dynamic.allowed;
+	int device = 0, bytes = (int)dynamic.bytes;
 	cudaError_t fault = cudaGetDevice(&device);
 	if (fault != cudaSuccess || allowed[device % RH_GPUS].load(std::memory_order_relaxed) >= bytes)
 		return fault;
@@ -101,14 +108,14 @@ template <typename Kernel> static cudaError_t rh_allow(Kernel *kernel, std::atom
 }
 
 template <typename... P, typename... A>
-static int rh_launch(const char *name, std::atomic<int> *allowed, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic_bytes,
-                     CUstream_st *stream, A... args)
+static int rh_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, struct rh_dynamic dynamic, CUstream_st *stream,
+                     A... args)
 {
 	cudaError_t fault = cudaSuccess;
-	if (dynamic_bytes > RH_DYNAMIC_BYTES_UNASKED)
-		fault = rh_allow(kernel, allowed, (int)dynamic_bytes);
+	if (dynamic.bytes > RH_DYNAMIC_BYTES_UNASKED)
+		fault = rh_allow(kernel, dynamic);
 	if (fault == cudaSuccess)
-		kernel<<<grid, block, dynamic_bytes, stream>>>(static_cast<P>(args)...);
+		kernel<<<grid, block, dynamic.bytes, stream>>>(static_cast<P>(args)...);
 	return cuda_launched(name);
 }
 
