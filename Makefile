@@ -156,13 +156,14 @@ tidy:
 	clang-tidy --quiet $(filter-out src/device/cpu/isa.c,$(SRC)) -- -std=c11 -D_GNU_SOURCE -Isrc -I. -DRH_ISA=base
 
 PREFIX ?= /usr/local
+# README, and what it and its pages link to and name.
+PAGES := README.md src/README.md $(wildcard examples/*.yaml examples/*.png examples/*/README.md examples/models/*.yaml examples/models/*/*)
 SHARE := $(DESTDIR)$(PREFIX)/share
 install: all
 	install -D $(B)/roundhouse $(DESTDIR)$(PREFIX)/bin/roundhouse
 	install -D -m 644 -t $(SHARE)/roundhouse/hardware examples/hardware/*.yaml
 	$(if $(MPI_CALLS),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/roundhouse $(MPI_CALLS))
-	install -D -m 644 -t $(SHARE)/doc/roundhouse README.md
-	install -D -m 644 -t $(SHARE)/doc/roundhouse/examples examples/*.yaml
+	$(foreach file,$(PAGES),install -D -m 644 $(file) $(SHARE)/doc/roundhouse/$(file) &&) true
 	install -D -m 644 src/packaging/completion.bash $(SHARE)/bash-completion/completions/roundhouse
 	src/packaging/manual.sh $(B)/roundhouse >$(B)/roundhouse.1
 	install -D -m 644 -t $(SHARE)/man/man1 $(B)/roundhouse.1

@@ -184,14 +184,25 @@ static int print_run_state(const struct rh_config *config, const struct rh_run_s
 	                        state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
 	                        state->trained_tokens, state->skipped_steps, state->drift_since_log, state->idle_steps,
 	                        state->idle_steps_of_epoch, state->data_rows, state->data_tokens, state->sequence_chunk,
-	                        config->saved_dtype == RH_SAVED_FP8 ? "fp8" : "dtype",
-	                        checkpoint_optim_names[config->optim], checkpoint_layout_names[config->state_layout],
-	                        config->chat_template_date);
+	                        config->saved_dtype == RH_SAVED_FP8 ? "fp8" : "dtype", checkpoint_optim_names[config->optim],
+	                        checkpoint_layout_names[config->state_layout], config->chat_template_date);
 	if (!rc)
 		rc = print_figures(&state->figures_since_log, out);
 	if (!rc)
 		rc = print_device_shares(state, out);
 	return rc ? rc : print_shares(state, out);
+}
+
+/* The run's configuration, with the dropout that applies where none was given. */
+static int print_config(const struct rh_session *session, struct rh_text *out)
+{
+	struct rh_config applied = *session->config; /* a view */
+	if (session->lora && !applied.lora_dropout_given) {
+		applied.lora_dropout = session->adapter.peft.lora_dropout;
+		applied.lora_dropout_given = 1;
+		applied.lora_keys_given |= applied.adapter_name_or_path ? RH_LORA_DROPOUT : 0;
+	}
+	return rh_config_print(&applied, out);
 }
 
 int checkpoint_job_make(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer,
@@ -205,7 +216,7 @@ int checkpoint_job_make(const struct rh_session *session, const struct rh_run_st
 	if (!rc)
 		rc = print_run_state(session->config, state, &out->run);
 	if (!rc)
-		rc = rh_config_print(session->config, &out->config);
+		rc = print_config(session, &out->config);
 	if (rc)
 		checkpoint_job_free(out);
 	return rc;

@@ -5,6 +5,7 @@
 #include "core/file.h"
 #include "core/fs.h"
 #include "core/json.h"
+#include "core/text.h"
 #include "observe/status.h"
 #include "session/preference.h"
 
@@ -24,8 +25,21 @@ static int is_inside(const char *output_dir, const char *checkpoint)
 	return inside;
 }
 
-/* The directory itself, or the nearest parent that is there. */
-static int check_writable(const char *dir)
+/* Makes a directory there and removes it: file systems of the kernel's, such as /proc, refuse that to those whom they let write. */
+static int try_directory(const char *parent)
+{
+	struct rh_text path = {0};
+	int rc = rh_text_printf(&path, "%s/.roundhouse-%ld", parent, (long)getpid());
+	if (!rc)
+		rc = rh_fs()->ops->make_dir(rh_fs(), AT_FDCWD, path.bytes);
+	if (!rc)
+		rc = rh_fs()->ops->unlink(rh_fs(), AT_FDCWD, path.bytes, AT_REMOVEDIR);
+	rh_text_free(&path);
+	return rc == -EEXIST ? 0 : rc;
+}
+
+/* Looks at the directory itself, or at the nearest parent that is there. */
+int rh_output_check_place(const char *dir)
 {
 	char *at = rh_strdup(dir);
 	if (!at)
@@ -35,8 +49,11 @@ static int check_writable(const char *dir)
 		*(!slash ? at : slash == at && at[1] ? at + 1 : slash) = 0; /* "/name": the root is next */
 	}
 	int code = faccessat(AT_FDCWD, *at ? at : ".", W_OK | X_OK, AT_EACCESS) ? -errno : 0;
+	int made = !code && strcmp(at, dir) ? try_directory(*at ? at : ".") : 0;
 	if (code)
 		code = rh_fail(code, "output_dir: %s cannot be written: %s: %s", dir, *at ? at : ".", strerror(-code));
+	if (made)
+		code = rh_fail(made, "output_dir: %s cannot be made: %s takes no new directory: %s", dir, *at ? at : ".", strerror(-made));
 	rh_free(at);
 	return code;
 }
@@ -49,8 +66,7 @@ int rh_output_fresh(const char *dir)
 		fresh = !strcmp(names.name[i], "metrics.jsonl") || !strcmp(names.name[i], "versions.jsonl") ||
 		        !strcmp(names.name[i], RH_REFERENCE_FILE) || !strcmp(names.name[i], "SAVE") ||
 		        !strcmp(names.name[i], "trace.json") || !strcmp(names.name[i], "trace.svg") ||
-		        !strcmp(names.name[i], RH_STATUS_NAME) ||
-		        rh_checkpoint_left_behind(names.name[i]);
+		        !strcmp(names.name[i], RH_STATUS_NAME) || rh_checkpoint_left_behind(names.name[i]);
 	rh_names_free(&names);
 	return !rc ? fresh : rc == -ENOENT ? 1 : rh_fail_in(rc, "output_dir");
 }
@@ -85,7 +101,7 @@ void rh_output_unlock(int *descriptor)
 
 int rh_output_check(const struct rh_config *config, const char *checkpoint)
 {
-	int fresh = rh_output_fresh(config->output_dir), rc = fresh < 0 ? fresh : check_writable(config->output_dir);
+	int fresh = rh_output_fresh(config->output_dir), rc = fresh < 0 ? fresh : rh_output_check_place(config->output_dir);
 	if (rc)
 		return rc;
 	if (fresh || (checkpoint && is_inside(config->output_dir, checkpoint)))

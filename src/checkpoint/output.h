@@ -20,4 +20,7 @@ int rh_output_fresh(const char *dir) RH_MUST;
 /* 1: `dir` holds the result of a run that ended at `step`; 0: not, or an unfinished one. */
 int rh_output_holds(const struct rh_session *session, const char *dir, int64_t step);
 
+/* Can this directory be written, or be made where it is not there? -errno says in one line why not. Nothing is left behind. */
+int rh_output_check_place(const char *dir) RH_MUST;
+
 #endif

@@ -15,7 +15,7 @@ struct writer {
 	struct source_entries target; /* the weights as a GGUF of the model names and orders them, whatever the source is */
 	struct lora lora;
 	struct rh_gguf_out *out;
-	int64_t tensors;
+	struct rh_merged written;
 	float *row; /* the widest of a factor, before and after it is quantised */
 	void *bytes;
 	size_t row_capacity, bytes_capacity;
@@ -47,7 +47,9 @@ static int declare(struct writer *writer, const struct source_entry *entry, cons
 	char name[256];
 	if (!entry->stored || snprintf(name, sizeof name, "%s.%s", entry->stored, suffix) >= (int)sizeof name)
 		return rh_fail(-EINVAL, "%s: '%s' has no name in GGUF files", writer->wanted->model, entry->name);
-	writer->tensors++;
+	writer->written.tensors++;
+	writer->written.matrices++;
+	writer->written.as_f16 += stored_type(writer, shape[1]) != writer->wanted->dtype;
 	return rh_gguf_out_tensor(writer->out, name, stored_type(writer, shape[1]), shape[0], shape[1]);
 }
 
@@ -170,9 +172,9 @@ static int write_all(struct writer *writer)
 	return rc ? rc : lora_check_all_used(&writer->lora, writer->source);
 }
 
-int rh_adapter_gguf_write(const struct rh_adapter_gguf *wanted, int64_t *tensors)
+int rh_adapter_gguf_write(const struct rh_adapter_gguf *wanted, struct rh_merged *out)
 {
-	struct writer writer = {.wanted = wanted};
+	struct writer writer = {.wanted = wanted, .written.dtype = wanted->dtype};
 	int rc = rh_source_open(wanted->model, &writer.source);
 	if (!rc)
 		rc = source_expect(rh_source_config(writer.source), SOURCE_GGUF, &writer.target);
@@ -186,7 +188,7 @@ int rh_adapter_gguf_write(const struct rh_adapter_gguf *wanted, int64_t *tensors
 		rc = rh_gguf_out_commit(writer.out);
 		writer.out = NULL;
 	}
-	*tensors = writer.tensors;
+	*out = writer.written;
 	rh_gguf_out_abandon(writer.out);
 	lora_close(&writer.lora);
 	source_entries_free(&writer.target);

@@ -2,10 +2,7 @@
 #ifndef RH_CKPT_ADAPTER_GGUF_H
 #define RH_CKPT_ADAPTER_GGUF_H
 
-#include "core/dtype.h"
-#include "core/error.h"
-
-#include <stdint.h>
+#include "ckpt/merge.h"
 
 struct rh_adapter_gguf {
 	const char *model;   /* the base: a Hugging Face directory or a .gguf file */
@@ -15,7 +12,7 @@ struct rh_adapter_gguf {
 };
 /* Names and order of rows are those of GGUFs, as llama.cpp's convert_lora_to_gguf.py writes them. The file has one alpha, and llama.cpp
  * divides it by each pair's rank: where PEFT scales a module otherwise (use_rslora, alpha_pattern), its B carries the difference.
- * -EINVAL: adapter tensors that fit no module, models that GGUFs have no names for. *tensors: how many were written. */
-int rh_adapter_gguf_write(const struct rh_adapter_gguf *wanted, int64_t *tensors) RH_MUST;
+ * -EINVAL: adapter tensors that fit no module, models that GGUFs have no names for. */
+int rh_adapter_gguf_write(const struct rh_adapter_gguf *wanted, struct rh_merged *out) RH_MUST;
 
 #endif

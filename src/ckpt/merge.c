@@ -61,11 +61,20 @@ static int64_t row_in(const struct merger *merger, const struct source_entry *en
 static enum rh_dtype stored_type(const struct merger *merger, const struct source_entry *entry)
 {
 	enum rh_dtype dtype = merger->wanted->dtype;
-	if (!merger->gguf)
+	if (!merger->wanted->gguf)
 		return dtype;
 	if (entry->tensor.rank != 2)
 		return RH_F32;
 	return entry->cols % rh_dtype_block(dtype) ? RH_F16 : dtype;
+}
+
+static void count_matrices(const struct merger *merger, struct rh_merged *out)
+{
+	for (size_t i = 0; i < merger->target.count; i++) {
+		const struct source_entry *entry = &merger->target.entry[i];
+		out->matrices += entry->tensor.rank == 2;
+		out->as_f16 += entry->tensor.rank == 2 && stored_type(merger, entry) != merger->wanted->dtype;
+	}
 }
 
 static int write_bytes(struct merger *merger, const void *bytes, int64_t length)
@@ -411,8 +420,9 @@ int rh_merge(const struct rh_merge *asked, struct rh_merged *out)
 	}
 	if (!rc)
 		rc = wanted->gguf ? write_gguf(&merger) : write_dir(&merger);
+	*out = (struct rh_merged){.tensors = (int64_t)merger.target.count, .dtype = wanted->dtype};
 	if (!rc)
-		*out = (struct rh_merged){(int64_t)merger.target.count, wanted->dtype};
+		count_matrices(&merger, out);
 	rh_model_out_abandon(merger.dir);
 	rh_gguf_out_abandon(merger.gguf);
 	rh_free(merger.piece);

@@ -23,6 +23,7 @@ struct rh_merge {
 struct rh_merged {
 	int64_t tensors;
 	enum rh_dtype dtype;
+	int64_t matrices, as_f16; /* of these: how many are F16 in place of dtype */
 };
 /* Each matrix is W + scale * B A, summed in fp32, then rounded once to the type. A row that a block type cannot hold is F16 instead, as
  * llama.cpp's converter has it. -EINVAL: adapter tensors that fit no module, a head that neither the model nor the adapter

@@ -142,6 +142,16 @@ static int load(const struct rh_config *config, const struct rh_session *session
 	return rc;
 }
 
+/* What is measured: what a row became, of which a packed row may hold several. */
+static const char *name_of_documents(const struct rh_dataset *set)
+{
+	if (set->judged)
+		return "prompts with an answer";
+	if (set->rows == set->documents && set->row_length)
+		return "packed rows";
+	return set->split_rows ? "rows or pieces" : "rows";
+}
+
 int verb_inspect(const struct rh_config *config)
 {
 	struct rh_session session;
@@ -161,8 +171,8 @@ int verb_inspect(const struct rh_config *config)
 	if (!rc)
 		rc = measure(&set, &summary);
 	if (!rc)
-		rh_note("documents of %lld tokens (median), 95 in 100 up to %lld, the longest %lld", (long long)summary.median,
-		        (long long)summary.high, (long long)summary.longest);
+		rh_note("%s of %lld tokens (median), 95 in 100 up to %lld, the longest %lld", name_of_documents(&set),
+		        (long long)summary.median, (long long)summary.high, (long long)summary.longest);
 	int is_plain = !config->json && !config->html; /* then the faults stand below the rows, where they are seen */
 	if (!rc && is_plain)
 		rc = print(&summary, &session);

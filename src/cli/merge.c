@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "session/session.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}; /* in the order of outtype's words */
@@ -27,14 +28,23 @@ static int check(const struct rh_config *config)
 	return 0;
 }
 
-static int tell(const struct rh_config *config, const char *place, int64_t tensors, enum rh_dtype dtype)
+static int tell(const struct rh_config *config, const char *place, const struct rh_merged *merged)
 {
-	const char *type = rh_dtype_name(dtype);
-	rh_note("written to %s: %lld tensors, matrices in %s%s", place, (long long)tensors, type,
-	        config->outtype >= 0 ? ""
-	        : dtype == RH_BF16   ? " (outtype says otherwise)"
-	                             : ", as the model has them (outtype says otherwise)");
-	return config->json ? verb_print_json(json_pack("{s:s, s:I, s:s}", "written", place, "tensors", (json_int_t)tensors, "type", type))
+	int all_f16 = merged->as_f16 && merged->as_f16 == merged->matrices;
+	const char *wanted = rh_dtype_name(merged->dtype), *type = all_f16 ? rh_dtype_name(RH_F16) : wanted;
+	char others[128] = "";
+	if (all_f16)
+		snprintf(others, sizeof others, ", as none has rows of a multiple of %d values, which %s takes",
+		         (int)rh_dtype_block(merged->dtype), wanted);
+	else if (merged->as_f16)
+		snprintf(others, sizeof others, ", but for %lld in F16, whose rows are no multiple of the %d values that %s takes",
+		         (long long)merged->as_f16, (int)rh_dtype_block(merged->dtype), wanted);
+	rh_note("written to %s: %lld tensors, matrices in %s%s%s", place, (long long)merged->tensors, type, others,
+	        config->outtype >= 0       ? ""
+	        : merged->dtype == RH_BF16 ? " (outtype says otherwise)"
+	                                   : ", as the model has them (outtype says otherwise)");
+	return config->json ? verb_print_json(json_pack("{s:s, s:I, s:s, s:I}", "written", place, "tensors", (json_int_t)merged->tensors,
+	                                                "type", type, "in_f16_instead", (json_int_t)merged->as_f16))
 	                    : 0;
 }
 
@@ -43,13 +53,13 @@ static int write_adapter(const struct rh_config *config)
 	enum rh_dtype dtype = types[config->outtype]; /* unset, it is F32 here */
 	struct rh_adapter_gguf wanted = {
 	        .model = config->model_name_or_path, .adapter = config->adapter_name_or_path, .path = config->outfile, .dtype = dtype};
-	int64_t tensors = 0;
+	struct rh_merged merged;
 	if (!config->outfile)
 		return rh_fail(-EINVAL, "outfile: an adapter is exported to a .gguf file; name it (merge writes a directory)");
 	int rc = check(config);
 	if (!rc)
-		rc = rh_adapter_gguf_write(&wanted, &tensors);
-	return rc ? rc : tell(config, config->outfile, tensors, dtype);
+		rc = rh_adapter_gguf_write(&wanted, &merged);
+	return rc ? rc : tell(config, config->outfile, &merged);
 }
 
 static int write_model(const struct rh_config *config)
@@ -73,7 +83,7 @@ static int write_model(const struct rh_config *config)
 	json_decref(scaling);
 	if (!rc && config->outfile)
 		rc = verb_write_modelfile(config->outfile, config->force);
-	return rc ? rc : tell(config, config->outfile ? config->outfile : config->output_dir, merged.tensors, merged.dtype);
+	return rc ? rc : tell(config, config->outfile ? config->outfile : config->output_dir, &merged);
 }
 
 int verb_merge(const struct rh_config *config)

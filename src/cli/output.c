@@ -2,6 +2,7 @@
 #include "cli/output.h"
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/output.h"
 #include "ckpt/gguf.h"
 #include "ckpt/gguf_out.h"
 #include "ckpt/verify.h"
@@ -98,11 +99,11 @@ static int check_directory(const struct rh_config *config, const char *key, cons
 		is_free &= rh_checkpoint_left_behind(names.name[i]);
 	rh_names_free(&names);
 	if (rc == -ENOENT)
-		return 0;
+		return rh_output_check_place(dir);
 	if (rc)
 		return rh_fail_in(rc, key);
 	if (is_free)
-		return 0;
+		return rh_output_check_place(dir);
 	rc = check_no_run(key, dir);
 	if (rc)
 		return rc;

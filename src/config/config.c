@@ -13,7 +13,12 @@ static int read_file(const char *path, struct config_entries *entries)
 	for (const char *at = path; *at; at++) /* it stands in every error line */
 		if ((unsigned char)*at < 0x20)
 			return rh_fail(-EINVAL, "command line: '%s' is not the path of a CONFIG.yaml", config_show(path).text);
-	int rc = rh_file_load(path, &file);
+	int kind = rh_path_kind(path);
+	if (kind == RH_PATH_NONE) {
+		char near[RH_NEAR_BYTES];
+		return rh_fail(-ENOENT, "%s: no such file%s", path, config_near_file(path, near));
+	}
+	int rc = kind < 0 ? kind : rh_file_load(path, &file);
 	if (rc)
 		return rc;
 	rc = config_yaml_read(file.bytes, file.length, path, entries);

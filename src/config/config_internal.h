@@ -112,6 +112,9 @@ enum config_origin { ORIGIN_FILE, ORIGIN_FLAG };
  * of any, as it may serve several), in whole or by a run of its words: edits are insert, delete, replace, swap neighbours. What is far
  * from all is said to be. */
 void config_suggest(const char *name, const char *verb, enum config_origin origin, char *out, size_t bytes);
+/* Of a path at which nothing is: "; there is run.yaml", the nearest name in its directory; empty where none is near. Returns `out`. */
+enum { RH_NEAR_BYTES = 512 };
+const char *config_near_file(const char *path, char out[RH_NEAR_BYTES]);
 
 struct config_entry {
 	int key;    /* index into config_keys */

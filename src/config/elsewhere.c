@@ -4,17 +4,17 @@
 
 #include <string.h>
 
-#define NOT_BUILT   "it is not built yet; remove it"
-#define REWARDS     "training on rewards (ppo, grpo, rm) is not built yet; remove it"
-#define ALWAYS      "it is always so here; remove it"
-#define LOGS        "a run writes metrics.jsonl, and what report_to names (tensorboard, csv), and reports nowhere else; remove it"
-#define VERBS_SAY   "the verb says it: train, eval or generate; remove it"
-#define LORA        "true, LoRA (qlora: with load_in_4bit: true), or leave both out for full fine-tuning"
-#define REREADS     "each run reads its rows anew and keeps nothing of them; remove it"
-#define KERNELS     "which kernels run is no choice; remove it"
-#define ATTENTION   "there is one attention, memory-saving and exact; remove it"
+#define NOT_BUILT "it is not built yet; remove it"
+#define REWARDS   "training on rewards (ppo, grpo, rm) is not built yet; remove it"
+#define ALWAYS    "it is always so here; remove it"
+#define LOGS      "a run writes metrics.jsonl, and what report_to names (tensorboard, csv), and reports nowhere else; remove it"
+#define VERBS_SAY "the verb says it: train, eval or generate; remove it"
+#define LORA      "true, LoRA (qlora: with load_in_4bit: true), or leave both out for full fine-tuning"
+#define REREADS   "each run reads its rows anew and keeps nothing of them; remove it"
+#define KERNELS   "which kernels run is no choice; remove it"
+#define ATTENTION "there is one attention, memory-saving and exact; remove it"
 
-#define SAMPLES "answers in the middle of a run are not built yet; generate asks a checkpoint; remove it"
+#define SAMPLES "prompts that are answered at each evaluation"
 
 /* The first entry that fits counts. */
 const struct config_elsewhere config_elsewhere[] = {
@@ -54,8 +54,9 @@ const struct config_elsewhere config_elsewhere[] = {
          ELSEWHERE_OTHER},
         {"discopop_tau", NULL, "the loss discopop is not built yet; remove it", ELSEWHERE_OTHER},
         {"ref_model*", NULL, "the reference is the model as it stands before step 1; remove it", ELSEWHERE_OTHER},
-        {"precompute_ref_log_probs precompute_ref_batch_size", NULL, "the reference's log-probabilities always are computed before step 1; "
-                                                                     "remove it",
+        {"precompute_ref_log_probs precompute_ref_batch_size", NULL,
+         "the reference's log-probabilities always are computed before step 1; "
+         "remove it",
          ELSEWHERE_OTHER},
         {"disable_dropout", NULL, "with loss_type dropout is always off; remove it", ELSEWHERE_OTHER},
         {"reference_free", "loss_type", "simpo and orpo have no reference", ELSEWHERE_OTHER},
@@ -63,6 +64,21 @@ const struct config_elsewhere config_elsewhere[] = {
          ELSEWHERE_OTHER},
         {"dpo_use_liger_kernel dpo_padding_free dpo_use_logits_to_keep dpo_generate_during_eval", NULL, ALWAYS, ELSEWHERE_OTHER},
         {"trl", NULL, REWARDS, ELSEWHERE_OTHER},
+        {"num_generations num_generations_eval num_iterations steps_per_generation generation_batch_size generation_kwargs epsilon "
+         "epsilon_high delta importance_sampling_level scale_rewards mask_truncated_completions multi_objective_aggregation "
+         "off_policy_mask_threshold use_bias_correction_kl num_completions_to_print log_completions log_completions_* log_unique_prompts "
+         "log_multimodal top_entropy_quantile entropy_* use_adaptive_entropy sapo_* vespo_* cast_lm_head_to_fp32 "
+         "ds3_gather_for_generation cache_implementation use_transformers_* transformers_continuous_batching_config "
+         "max_tool_calling_iterations normalize_advantages missing_eos_penalty use_vllm max_staleness max_inflight_tasks token_budget "
+         "queue_maxsize weight_sync_* heartbeat_stale_after_s request_timeout fork_threshold_tokens nemo_gym_* hatchery async_prefetch",
+         NULL, REWARDS, ELSEWHERE_OTHER},
+        {"teacher_* uld_* use_uld_loss use_extended_uld use_teacher_server lmbda seq_kd loss_top_k loss_add_tail add_tail_bucket "
+         "reverse_kl_top_1_mode distillation_* kd_* iw_opd_* generate_from_teacher num_loss_tokens_to_skip",
+         NULL, "to learn from another model's answers is not built yet; rows of its answers can be trained on; remove it", ELSEWHERE_OTHER},
+        {"alpha", "lora_alpha", "of an adapter (alpha of TRL's CPO, the loss AlphaPO, is not built yet)", ELSEWHERE_OTHER},
+        {"tpo_*", NULL, "the loss TPO is not built yet; remove it", ELSEWHERE_OTHER},
+        {"is_encoder_decoder", NULL, "config.json says it; remove it", ELSEWHERE_OTHER},
+        {"padding_value label_pad_token_id", NULL, "nothing is padded; remove it", ELSEWHERE_OTHER},
         {"ppo_* grpo_* reward_*", NULL, REWARDS, ELSEWHERE_OTHER},
         {"lora_model_dir", "adapter_name_or_path", NULL, ELSEWHERE_SAME},
         {"peft_model_id", "adapter_name_or_path", NULL, ELSEWHERE_SAME},
@@ -138,7 +154,7 @@ const struct config_elsewhere config_elsewhere[] = {
         {"moe_aux_loss_coef", "router_aux_loss_coef", NULL, ELSEWHERE_SAME},
         {"neftune_noise_alpha", NULL, NOT_BUILT, ELSEWHERE_OTHER},
         {"label_smoothing_factor", NULL, NOT_BUILT, ELSEWHERE_OTHER},
-        {"average_tokens_across_devices", NULL, ALWAYS, ELSEWHERE_OTHER},
+        {"average_tokens_across_devices calculate_per_token_loss", NULL, ALWAYS, ELSEWHERE_OTHER},
         {"full_determinism", NULL, ALWAYS, ELSEWHERE_OTHER},
 
         {"lora_rank", "lora_r", NULL, ELSEWHERE_SAME},
@@ -193,7 +209,7 @@ const struct config_elsewhere config_elsewhere[] = {
         {"device_map", "device", "cuda takes all GPUs", ELSEWHERE_OTHER},
         {"num_gpus", "device", "cuda takes all GPUs, cuda:0,1 two of them", ELSEWHERE_OTHER},
         {"local_rank", NULL, "one process runs all devices; remove it", ELSEWHERE_OTHER},
-        {"torch_compile*", NULL, "there is nothing to compile; remove it", ELSEWHERE_OTHER},
+        {"torch_compile* fullgraph unsloth_force_compile", NULL, "there is nothing to compile; remove it", ELSEWHERE_OTHER},
         {"trust_remote_code", NULL, "no code of a model's is run; remove it", ELSEWHERE_OTHER},
         {"flash_attn*", NULL, ATTENTION, ELSEWHERE_OTHER},
         {"flash_attention*", NULL, ATTENTION, ELSEWHERE_OTHER},
@@ -244,20 +260,21 @@ const struct config_elsewhere config_elsewhere[] = {
          NULL, "to change a vocabulary is not built yet (eos_token takes another token that is there); remove it", ELSEWHERE_OTHER},
         {"skip_special_tokens split_special_tokens use_fast_tokenizer fix_tokenizer", NULL,
          "the tokenizer is the model's own, as tokenizer.json says; remove it", ELSEWHERE_OTHER},
-        {"neat_packing", "packing", "packed rows see only themselves anyway", ELSEWHERE_SAME},
+        {"neat_packing use_packed_sequences", "packing", "packed rows see only themselves anyway", ELSEWHERE_SAME},
         {"eval_packing", NULL, "rows are not packed in evaluation; remove it", ELSEWHERE_OTHER},
         {"sample_packing_* multipack_real_batches batch_flattening pretrain_multipack_* pretraining_sample_concatenation "
          "max_packed_sequence_len",
          NULL, "packing: true packs rows up to max_length, packing_strategy says how; remove it", ELSEWHERE_OTHER},
         {"image_* video_* audio_* processor_* use_audio_in_video crop_to_patches freeze_vision_tower freeze_multi_modal_projector "
-         "freeze_language_model freeze_mm_modules finetune_vision_layers",
+         "freeze_language_model freeze_mm_modules finetune_vision_layers finetune_audio_layers text_only",
          NULL, "images, videos and sounds beside text are not built yet (a ViT alone is: task: image_classification); remove it",
          ELSEWHERE_OTHER},
         {"whisper_* auto_model", NULL, "models of sound are not built yet; remove it", ELSEWHERE_OTHER},
 
         /* batches, steps, optimisation */
-        {"optim_target_modules use_galore galore_* use_apollo apollo_* use_badam badam_* qgalore_* q_galore_*", NULL,
-         "such optimizers are not built yet; optim: adafactor keeps the least state, and state lies in host memory anyway; remove it",
+        {"optim_target_modules use_galore galore_* use_apollo apollo_* use_badam badam_* qgalore_* q_galore_* "
+         "gamma_proj update_proj_gap proj_quant* stochastic_round",
+         NULL, "such optimizers are not built yet; optim: adafactor keeps the least state, and state lies in host memory anyway; remove it",
          ELSEWHERE_OTHER},
         {"use_adam_mini use_muon dion_* use_dion adam_beta3 adam_epsilon2", NULL,
          "that optimizer is not built yet; optim takes adamw_torch, lion_32bit, sgd or adafactor; remove it", ELSEWHERE_OTHER},
@@ -275,7 +292,9 @@ const struct config_elsewhere config_elsewhere[] = {
         {"accelerator_config parallelism_config deepcompile ddp context_parallel_size sequence_parallel_degree tensor_parallel_size "
          "dp_shard_size dp_replicate_size heads_k_stride ring_attn_func world_size local_world_size master_addr master_port "
          "use_hyper_parallel hyper_parallel_* use_mca use_megatron_bridge megatron_bridge_args "
-         "nproc_per_node num_processes nnodes",
+         "nproc_per_node num_processes nnodes expert_parallel_* expert_model_parallel_size tensor_model_parallel_size "
+         "pipeline_model_parallel_size virtual_pipeline_model_parallel_size sequence_parallel overlap_grad_reduce overlap_param_gather "
+         "use_distributed_optimizer account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split",
          NULL,
          "one process runs all devices, and stages of layers pass over them (device: cuda takes all GPUs; several machines: mode); remove "
          "it",
@@ -293,33 +312,44 @@ const struct config_elsewhere config_elsewhere[] = {
         {"adapter_folder", "adapter_name_or_path", NULL, ELSEWHERE_SAME},
         {"peft", "lora_r", "its keys are lora_r, lora_alpha, lora_target_modules and so on", ELSEWHERE_OTHER},
         {"peft_init_lora_weights", "init_lora_weights", "true, gaussian or false", ELSEWHERE_OTHER},
-        {"loftq_config pissa_*", "init_lora_weights", "true, gaussian or false; other beginnings are not built yet", ELSEWHERE_OTHER},
+        {"loftq_config pissa_* eva_config corda_config lora_ga_config", "init_lora_weights",
+         "true, gaussian or false; other beginnings are not built yet", ELSEWHERE_OTHER},
         {"peft_layers_to_transform", "layers_to_transform", NULL, ELSEWHERE_SAME},
         {"lora_alpha_pattern", "alpha_pattern", NULL, ELSEWHERE_SAME},
         {"lora_rank_pattern", "rank_pattern", NULL, ELSEWHERE_SAME},
-        {"peft_layers_pattern layers_pattern peft_layer_replication peft_trainable_token_indices",
+        {"peft_layers_pattern layers_pattern peft_layer_replication peft_trainable_token_indices layer_replication "
+         "trainable_token_indices alora_invocation_tokens arrow_config kasa_config monteclora_config velora_config runtime_config "
+         "use_bdlora "
+         "use_qalora qalora_group_size",
          NULL,
          "it is not built yet; lora_target_modules, which may be a regular expression on whole names, such as '.*[.][0-7][.].*_proj', "
          "comes nearest; remove it",
          ELSEWHERE_OTHER},
-        {"peft_ensure_weight_tying", NULL, "a tied table is trained as one; remove it", ELSEWHERE_OTHER},
+        {"peft_ensure_weight_tying ensure_weight_tying", NULL, "a tied table is trained as one; remove it", ELSEWHERE_OTHER},
         {"finetune_attention_modules finetune_mlp_modules finetune_language_layers", "lora_target_modules",
          "a list such as [q_proj, k_proj, v_proj, o_proj]", ELSEWHERE_OTHER},
-        {"freeze_trainable_layers freeze_trainable_modules freeze_extra_modules unfrozen_parameters use_llama_pro lisa_*", NULL,
+        {"freeze_trainable_layers freeze_trainable_modules freeze_extra_modules unfrozen_parameters use_llama_pro lisa_* "
+         "spectrum_* finetune_last_n_layers",
+         NULL,
          "to train some layers alone is not built yet; an adapter comes nearest (lora_target_modules may be a regular expression); remove "
          "it",
          ELSEWHERE_OTHER},
-        {"relora relora_* mixture_of_depths module_dropout oft_* use_pose pose_* shift_attn s2_attention scaling_softmax scaling_softmax_*",
+        {"grokfast_* dense_mixer mora mora_type use_mora diffusion relora relora_* mixture_of_depths module_dropout oft_* use_pose pose_* "
+         "shift_attn s2_attention scaling_softmax scaling_softmax_*",
          NULL, NOT_BUILT, ELSEWHERE_OTHER},
         {"train_from_scratch reinit_weights", "config_name", "a config.json from which a model begins at random", ELSEWHERE_OTHER},
         {"qat qat_scheme qlora_sharded_model_loading quantize_moe_experts bnb_config_kwargs "
-         "model_quantization_config model_quantization_config_kwargs gptq use_onebitllms",
+         "nonexpert_quantization gemma4_fp8_nonexpert gemma4_nf4_nonexpert nvfp4_merge_* llmcompressor model_quantization_config "
+         "model_quantization_config_kwargs gptq "
+         "use_onebitllms",
          NULL, "load_in_4bit and quantize say how a frozen base is packed; remove it", ELSEWHERE_OTHER},
         {"load_in_16bit", "dtype", "bfloat16", ELSEWHERE_OTHER},
+        {"load_in_fp8", "fp8", "true", ELSEWHERE_OTHER},
 
         /* the model and its files */
         {"base_model_config cls_model_config overrides_of_model_config overrides_of_model_kwargs model_config model_kwargs "
-         "model_init_kwargs",
+         "model_init_kwargs megatron_pretrained_checkpoint export_hf_on_finish extra_config model_patcher auto_config model_types "
+         "for_inference fan_in_fan_out inference_mode peft_type peft_version auto_mapping megatron_config megatron_core pooling_mode",
          NULL, "config.json says it (rope_scaling may take the place of its own); remove it", ELSEWHERE_OTHER},
         {"model_revision revision revision_of_model hf_hub_token ms_hub_token om_hub_token hf_use_auth_token token use_exact_model_name",
          NULL, "nothing is downloaded here (hf download fetches a model); remove it", ELSEWHERE_OTHER},
@@ -333,12 +363,12 @@ const struct config_elsewhere config_elsewhere[] = {
          ELSEWHERE_OTHER},
         {"gc_steps gc_collect_steps torch_empty_cache_steps skip_memory_metrics experimental_skip_move_to_device", NULL,
          "memory is planned before the run; remove it", ELSEWHERE_OTHER},
-        {"disable_gradient_checkpointing use_unsloth_gc use_reentrant_gc selective_checkpointing dynamic_checkpoint", NULL,
+        {"disable_gradient_checkpointing use_unsloth_gc use_reentrant_gc selective_checkpointing dynamic_checkpoint recompute_*", NULL,
          "what is recomputed follows from the memory there is; remove it", ELSEWHERE_OTHER},
 
         /* precision and kernels */
         {"bfloat16", "dtype", "bfloat16", ELSEWHERE_OTHER},
-        {"float16 float32 compute_dtype", "dtype", "float32 or bfloat16", ELSEWHERE_OTHER},
+        {"float16 float32 compute_dtype mixed_precision", "dtype", "float32 or bfloat16", ELSEWHERE_OTHER},
         {"pure_bf16 bf16_full_eval fp16_full_eval fp32_norms fp32_norm_classes float32_mixed_precision upcast_layernorm "
          "upcast_lmhead_output infer_dtype float8_kv_cache",
          NULL, "dtype says the type of weights and products; sums, norms and masters are fp32; remove it", ELSEWHERE_OTHER},
@@ -347,7 +377,10 @@ const struct config_elsewhere config_elsewhere[] = {
          "fused_attn_kernel large_head_attention gemma4_hybrid_attn_impl",
          NULL, ATTENTION, ELSEWHERE_OTHER},
         {"enable_liger_kernel use_kernels use_v1_kernels liger_kernel_config experts_implementation tiled_mlp tiled_mlp_* "
-         "unsloth_tiled_mlp use_unsloth torchdistx_path use_kv_cache fast_inference",
+         "unsloth_tiled_mlp use_unsloth torchdistx_path use_kv_cache fast_inference liger_* cut_cross_entropy use_scattermoe use_sonicmoe "
+         "use_dsv4_kernels dsv4_* use_glm_dsa_kernels moe_bnb_fast moe_dequant_chunk_size moe_grouped_backend moe_grouped_gemm "
+         "moe_token_dispatcher_type apply_rope_fusion bias_activation_fusion masked_softmax_fusion cross_entropy_loss_fusion "
+         "unsloth_vllm_standby supports_sdpa",
          NULL, KERNELS, ELSEWHERE_OTHER},
 
         /* logging, evaluation, saving */
@@ -362,9 +395,10 @@ const struct config_elsewhere config_elsewhere[] = {
         {"eval_delay eval_on_start eval_on_each_dataset eval_accumulation_steps eval_use_gather_object eval_do_concat_batches "
          "batch_eval_metrics include_for_metrics label_names prediction_loss_only",
          NULL, "evaluation is over all held-out rows (eval_strategy, eval_steps); remove it", ELSEWHERE_OTHER},
-        {"do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_split bench_dataset n_shot lang", NULL,
+        {"do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_split bench_dataset n_shot lang lm_eval_*", NULL,
          "eval_loss, token accuracy and accuracy are measured; benchmarks are not built yet; remove it", ELSEWHERE_OTHER},
-        {"generate_samples num_generation_samples generation_* eval_max_new_tokens eval_num_beams", NULL, SAMPLES, ELSEWHERE_OTHER},
+        {"generate_samples num_generation_samples generation_* eval_max_new_tokens eval_num_beams generate_during_eval", "sample_prompts",
+         SAMPLES, ELSEWHERE_OTHER},
         {"save_first_step save_on_each_node enable_jit_checkpoint", "save_steps",
          "a checkpoint each so many steps, and one when a file SAVE appears in output_dir", ELSEWHERE_OTHER},
         {"save_dir", "output_dir", NULL, ELSEWHERE_SAME},

@@ -135,8 +135,10 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 		                         "'%s' is a pipe or a device, and this is read more than once; write what it brings to a file, "
 		                         "and name that",
 		                         shown.text);
+	char near[RH_NEAR_BYTES] = "";
 	if (!is_there && !is_other)
-		return config_entry_fail(entry, "'%s': %s", shown.text, kind == RH_PATH_LINK ? "is a link that leads nowhere" : mend);
+		return config_entry_fail(entry, "'%s': %s%s", shown.text, kind == RH_PATH_LINK ? "is a link that leads nowhere" : mend,
+		                         kind == RH_PATH_NONE && !is_pattern ? config_near_file(path, near) : near);
 	int adapts = model || adapter ? holds(path, "adapter_config.json") : 0, whole = model ? holds(path, "config.json") : 0,
 	    ran = model || adapter ? holds(path, "metrics.jsonl") : 0;
 	if (adapts < 0 || whole < 0 || ran < 0)
@@ -219,7 +221,9 @@ static int plan_without(const char *key, struct rh_list *files)
 			return matches;
 		if (matches || rh_path_leads(files->item[i]))
 			continue;
-		rh_note("%s: '%s': no such file or directory: planned without it", key, config_show(files->item[i]).text);
+		char near[RH_NEAR_BYTES];
+		rh_note("%s: '%s': no such file or directory: planned without it%s", key, config_show(files->item[i]).text,
+		        config_near_file(files->item[i], near));
 		config_list_free(files);
 		return 1;
 	}

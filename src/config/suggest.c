@@ -1,6 +1,9 @@
 /* Suggests a key for a name that is none: the key of this program for another trainer's name, or the nearest key. */
 #include "config/config_internal.h"
 
+#include "core/alloc.h"
+#include "core/file.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,4 +174,30 @@ void config_suggest(const char *name, const char *verb, enum config_origin origi
 		snprintf(out, bytes, "unknown key '%s'; the nearest known one is %s", shown.text, nearest);
 	else
 		snprintf(out, bytes, "unknown key '%s'; `roundhouse %s --help` lists all", shown.text, verb);
+}
+
+const char *config_near_file(const char *path, char out[RH_NEAR_BYTES])
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	char *dir = rh_strdup(slash ? path : ".");
+	struct rh_names names = {0};
+	const char *nearest = NULL;
+	int least = (int)strnlen(name, NAME_BYTES) / 3;
+	*out = 0;
+	if (dir && slash)
+		dir[slash == path ? 1 : slash - path] = 0;
+	if (!dir || rh_dir_list(dir, &names))
+		rh_error_clear();
+	for (size_t i = 0; i < names.count; i++) {
+		int far = distance(name, names.name[i], 1);
+		if (far > least || (nearest && far == least))
+			continue;
+		least = far;
+		nearest = names.name[i];
+	}
+	if (nearest)
+		snprintf(out, RH_NEAR_BYTES, "; there is %.*s%s", slash ? (int)(slash + 1 - path) : 0, path, config_show(nearest).text);
+	rh_names_free(&names);
+	rh_free(dir);
+	return out;
 }

@@ -24,6 +24,7 @@ struct data_encoder {
 	uint8_t *trained; /* (ids.count) */
 	size_t trained_capacity;
 	enum data_kind kind; /* of the row */
+	int lacks_template;  /* set by the caller: the row is plain strings, and would be a conversation with a template */
 	int is_empty;        /* no text, or no answer: nothing of it can be trained */
 	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
@@ -98,6 +99,12 @@ uint64_t data_hash_row(const struct data_encoder *encoder); /* never 0 */
 
 /* Counts a row that `where` names; the first few are kept as examples. */
 void data_find(struct rh_dataset *set, enum rh_lint lint, const char *where);
+
+/* Keeps the length of the longest row, of which `count` tokens may be but the first. */
+int data_note_length(struct rh_dataset *set, const struct data_encoder *row, size_t count) RH_MUST;
+/* To how many tokens max_length is to be raised: " to 512, which the longest row has"; empty where that is not known, or helps not. */
+enum { DATA_LONGEST_BYTES = 64 };
+const char *data_longest(const struct rh_dataset *set, int64_t max_length, char out[DATA_LONGEST_BYTES]);
 
 /* 1: the last encoded row loses the end of its last answer if only its first `kept` tokens stay; 0: it does not, or nobody answers; or
  * negative errno. */

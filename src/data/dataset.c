@@ -187,6 +187,9 @@ static int add_answers(struct builder *builder, const struct data_encoder *row, 
 	int rc = row->is_empty ? 0 : check_row(builder, row, origin.hash, where);
 	for (int i = 0; i < answers && is_trained; i++) {
 		size_t length = first[i + 1] - first[i], kept = length < most ? length : most;
+		int cut_rc = data_note_length(set, row, length);
+		if (cut_rc)
+			return cut_rc;
 		is_cut |= length > most;
 		is_trained = kept > row->prompt + !row->prompt; /* nothing comes before a first token */
 	}
@@ -227,6 +230,8 @@ static int add_row(struct builder *builder, struct data_encoder *row, const stru
 	set->prefix_mismatches += row->is_prefix_mismatch;
 	set->two_bos_rows += row->has_two_bos;
 	int rc = row->is_empty ? 0 : check_row(builder, row, origin.hash, where);
+	if (!rc)
+		rc = data_note_length(set, row, row->is_empty ? 0 : count - (size_t)has_label);
 	if (rc)
 		return rc;
 	if (!count_trained(row->trained, kept)) {
@@ -289,6 +294,7 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 		const char *where = reader.records.where.bytes;
 		int64_t values = reader.records.value_bytes;
 		encoder->row_room = room ? rh_max(1, room - values) : 0;
+		encoder->lacks_template = data_reader_lacks_template(&reader);
 		rc = data_encode(encoder, reader.kind, row, where);
 		json_decref(row);
 		set->reading_bytes = rh_max(set->reading_bytes, rh_max(reader.records.row_bytes, values + encoder->row_bytes));
@@ -299,6 +305,7 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 		int64_t copies = count_copies(config, source->weight, (uint32_t)file, reader.rows - 1);
 		builder->copies += copies;
 		rc = add_row(builder, encoder, config, where, origin, copies);
+		set->other_rows += reader.records.format != DATA_DOCUMENT;
 		set->has_answers |= reader.kind != DATA_TEXT && reader.kind != DATA_LABELLED;
 		set->whole_conversations |=
 		        reader.kind == DATA_MESSAGES && config->assistant_only_loss != RH_YES && config->completion_only_loss != RH_YES;
@@ -339,6 +346,15 @@ static int set_objective(struct data_encoder *encoder, const struct rh_objective
 	return 0;
 }
 
+static int fail_untrained(const struct rh_dataset *set, const struct rh_config *config)
+{
+	char longest[DATA_LONGEST_BYTES];
+	return rh_fail(-EINVAL,
+	               "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length%s, or give them "
+	               "text or answers",
+	               set->name, (long long)set->read_rows, (long long)config->max_length, data_longest(set, config->max_length, longest));
+}
+
 static int read_files(enum rh_dataset_part part, const struct rh_config *config, const struct rh_objective *objective,
                       const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
 {
@@ -360,7 +376,9 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 		rh_warn_once("chat_template has no effect on rows of plain text (%s): only conversations go through it",
 		             out->has_answers ? "prompt and completion" : config->dataset_text_field);
 	if (encoder.is_chat_checked)
-		out->chat_template = rh_chat_template_name(encoder.chat);
+		out->chat_template = !config->chat_template && rh_tokenizer_is_chat_template_set(tokenizer)
+		                             ? "of the adapter"
+		                             : rh_chat_template_name(encoder.chat);
 	if (!rc && data_is_wrapped(config))
 		drop_untrained_block(out);
 	const struct rh_finding *dropped = &out->finding[RH_LINT_DROPPED_ROLE];
@@ -378,10 +396,7 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 		rc = rh_fail(-EINVAL, "data_weights: none of the %lld rows of %s is taken: raise them", (long long)out->read_rows,
 		             out->name);
 	else if (!rc && !out->documents)
-		rc = rh_fail(-EINVAL,
-		             "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length, or give them text or "
-		             "answers",
-		             out->name, (long long)out->read_rows, (long long)config->max_length);
+		rc = fail_untrained(out, config);
 	if (!rc && out->documents >= UINT32_MAX)
 		rc = rh_fail(-EINVAL, "%s: more than 2^32 documents; split the file", out->name);
 	data_encoder_close(&encoder);
@@ -564,7 +579,7 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
                         const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
 {
 	RH_ASSERT(config->max_length > 0);
-	struct rh_dataset set = {.turn_end = -1, .preference = config->preference};
+	struct rh_dataset set = {.turn_end = -1, .preference = config->preference, .max_length = config->max_length};
 	int is_of_images = objective && objective->task == RH_TASK_IMAGE_CLASSIFICATION;
 	int rc = is_of_images ? read_images(part, config, objective, &set) : read_files(part, config, objective, tokenizer, &set);
 	if (!rc)
@@ -606,53 +621,6 @@ void rh_dataset_free(struct rh_dataset *dataset)
 	rh_free(dataset->file);
 	rh_images_close(dataset->images);
 	*dataset = (struct rh_dataset){0};
-}
-
-void rh_dataset_report(const struct rh_dataset *dataset)
-{
-	const char *path = dataset->name;
-	if (dataset->images) {
-		rh_note("%s: %lld images of %lld classes, %lld tokens each", path, (long long)dataset->documents,
-		        (long long)dataset->objective.labels, (long long)rh_images_tokens(dataset->images));
-		return;
-	}
-	rh_note("%s: %lld rows read, %lld documents in %lld rows, %lld tokens, %lld of them trained", path, (long long)dataset->read_rows,
-	        (long long)dataset->documents, (long long)dataset->rows, (long long)dataset->tokens, (long long)dataset->trained_tokens);
-	if (dataset->row_length)
-		rh_note("%s: packing: the rows are %.1f %% full, of %lld tokens each", path,
-		        100.0 * (double)dataset->tokens / ((double)dataset->rows * (double)dataset->row_length),
-		        (long long)dataset->row_length);
-	if (dataset->chat_template)
-		rh_note("%s: conversations go through chat template %s%s", path, dataset->chat_template,
-		        dataset->whole_conversations
-		                ? " (every token is trained, also the user's; assistant_only_loss: true trains answers only)"
-		                : "");
-	if (*dataset->unread)
-		rh_note("%s", dataset->unread);
-	if (dataset->dropped_rows)
-		rh_note("%s: %lld rows dropped: they have no text or answer, or none of it within max_length", path,
-		        (long long)dataset->dropped_rows);
-	if (dataset->cut_rows && dataset->has_answers)
-		rh_note("%s: %lld rows cut to max_length; %lld answers lost their end by it", path, (long long)dataset->cut_rows,
-		        (long long)dataset->cut_answers);
-	else if (dataset->cut_rows)
-		rh_note("%s: %lld rows cut to max_length%s", path, (long long)dataset->cut_rows,
-		        dataset->is_packable ? " (packing: true with packing_strategy: wrapped trains on all of a long text)" : "");
-	if (dataset->split_rows)
-		rh_note("%s: %lld rows longer than max_length go on in another document; %lld pieces with nothing trained left out", path,
-		        (long long)dataset->split_rows, (long long)dataset->dropped_pieces);
-	if (dataset->two_bos_rows)
-		rh_note("%s: %lld rows begin " RH_TWO_BOS "rows", path, (long long)dataset->two_bos_rows);
-	if (dataset->prefix_mismatches)
-		rh_note("%s: %lld rows where the prompt's tokens are not the first of the whole's (a token reaches across the border, "
-		        "such as a space at the prompt's end): their mask may be off by a token",
-		        path, (long long)dataset->prefix_mismatches);
-}
-
-void rh_dataset_report_split(const struct rh_dataset *dataset, const struct rh_dataset *held_out)
-{
-	rh_note("%s: eval_split holds out %lld of the %lld %srows", dataset->name, (long long)held_out->rows,
-	        (long long)(dataset->rows + held_out->rows), dataset->row_length ? "packed " : "");
 }
 
 /* The rows of `from` whose mark is `mark`, in their order. */

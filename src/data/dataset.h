@@ -95,13 +95,18 @@ struct rh_dataset {
 	const char *chat_template;     /* name of its conversations' template (static); NULL: no conversations */
 	int whole_conversations;       /* `messages`, of which every token is trained */
 	int has_answers;               /* completions or conversations, not plain text */
+	int64_t max_length;            /* as the run has it */
 	int64_t row_length;            /* tokens that a packed row may have; 0: rows are not packed */
 	int is_packable;               /* rows to train on of which packing would keep what max_length cuts */
 	/* counted while reading, reported by rh_dataset_report */
 	struct rh_finding finding[RH_LINTS];
 	char unread[512];          /* which columns of the first file that has such are not read; empty: none */
 	int64_t read_rows;         /* in the files, blank lines apart */
+	int64_t other_rows;        /* of these: rows of files with rows, not texts that are a file each */
 	int64_t conversation_rows; /* of these */
+	int64_t longest;           /* tokens of the longest row before it is cut; 0: not known */
+	int longest_is_about;      /* its length is reckoned from its first tokens */
+	int has_longer;            /* some row may be longer: its tokens were not counted to the end */
 	int32_t turn_end;          /* the special token that ends a conversation's last answer; -1: not known */
 	int64_t dropped_rows;      /* held no trained token: empty, or by truncation */
 	int64_t cut_rows;          /* lost tokens to max_length */

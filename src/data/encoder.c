@@ -207,9 +207,10 @@ static int need_conversation(const struct data_encoder *encoder, const char *whe
 {
 	if (encoder->config->assistant_only_loss == RH_YES)
 		return rh_fail(-EINVAL, "%s: assistant_only_loss trains the assistant's turns of conversations, and %s", where,
-		               encoder->chat
-		                       ? "this file holds plain strings: messages have turns; remove it"
-		                       : "without a chat template there are none (the model brings none: set chat_template); or remove it");
+		               encoder->lacks_template
+		                       ? "without a chat template this row is plain strings: remove it; or give a chat_template, such as "
+		                         "chatml, which makes conversations of such rows"
+		                       : "this row is plain strings, without turns: remove it");
 	return 0;
 }
 

@@ -286,8 +286,20 @@ static void tell(const struct rh_dataset *set, enum rh_lint lint, int64_t of)
 	        finding->rows > RH_LINT_EXAMPLES ? ", ..." : "");
 }
 
+/* What mends a finding; raising max_length says to what. */
+static int tell_mend(const struct rh_dataset *set, enum rh_lint lint, const struct rh_config *config, struct rh_text *out)
+{
+	static const char raise[] = "raise max_length";
+	char longest[DATA_LONGEST_BYTES];
+	const char *mend = lints[lint].mend;
+	int raises = !strncmp(mend, raise, sizeof raise - 1);
+	return rh_text_printf(out, ": %s%s%s", raises ? raise : "", raises ? data_longest(set, config->max_length, longest) : "",
+	                      mend + (raises ? sizeof raise - 1 : 0));
+}
+
 /* Tells a set's findings; the names of those that stop the run go to `stops`. */
-static int judge(const struct rh_dataset *set, int64_t held_out, int allow, struct rh_text *stops, const char **mend)
+static int judge(const struct rh_dataset *set, int64_t held_out, const struct rh_config *config, struct rh_text *stops,
+                 struct rh_text *mend)
 {
 	int rc = 0;
 	for (enum rh_lint lint = 0; !rc && lint < RH_LINTS; lint++) {
@@ -295,10 +307,13 @@ static int judge(const struct rh_dataset *set, int64_t held_out, int allow, stru
 		if (!rows)
 			continue;
 		tell(set, lint, of);
-		if (rows * SHARE <= of || allow >> lint & 1 || (stops->length && strstr(stops->bytes, lints[lint].name)))
+		if (rows * SHARE <= of || config->allow >> lint & 1 || (stops->length && strstr(stops->bytes, lints[lint].name)))
 			continue;
-		*mend = stops->length ? NULL : lints[lint].mend;
-		rc = rh_text_printf(stops, "%s%s", stops->length ? "," : "", lints[lint].name);
+		mend->length = 0;
+		if (!stops->length)
+			rc = tell_mend(set, lint, config, mend);
+		if (!rc)
+			rc = rh_text_printf(stops, "%s%s", stops->length ? "," : "", lints[lint].name);
 	}
 	return rc;
 }
@@ -312,20 +327,19 @@ static void forget_origins(struct rh_dataset *set)
 
 int rh_dataset_check(struct rh_dataset *train, struct rh_dataset *held_out, const struct rh_config *config)
 {
-	struct rh_text stops = {0};
-	const char *mend = NULL;
+	struct rh_text stops = {0}, mend = {0};
 	int64_t held_rows = held_out->judged ? held_out->rows : held_out->origins;
 	int rc = find_overlap(train, held_out);
 	forget_origins(train);
 	forget_origins(held_out);
 	if (!rc)
-		rc = judge(train, held_rows, config->allow, &stops, &mend);
+		rc = judge(train, held_rows, config, &stops, &mend);
 	if (!rc && held_out->read_rows) /* a file of its own, not a share of the other */
-		rc = judge(held_out, 0, config->allow, &stops, &mend);
+		rc = judge(held_out, 0, config, &stops, &mend);
 	if (!rc && stops.length)
-		rc = rh_fail(-EINVAL,
-		             "%s: more than 1 row in %d: %s%s%s; roundhouse inspect shows them, --allow %s goes on in spite of them",
-		             train->name, SHARE, stops.bytes, mend ? ": " : "", mend ? mend : "", stops.bytes);
+		rc = rh_fail(-EINVAL, "%s: more than 1 row in %d: %s%s; roundhouse inspect shows them, --allow %s goes on in spite of them",
+		             train->name, SHARE, stops.bytes, mend.length ? mend.bytes : "", stops.bytes);
+	rh_text_free(&mend);
 	rh_text_free(&stops);
 	return rc;
 }

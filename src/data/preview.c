@@ -136,6 +136,7 @@ static int walk(struct view *view, const struct data_source *source)
 		rc = data_reader_next(&reader, &row);
 		if (rc <= 0)
 			break;
+		view->encoder.lacks_template = data_reader_lacks_template(&reader);
 		rc = data_encode(&view->encoder, reader.kind, row, reader.records.where.bytes);
 		json_decref(row);
 		if (!rc)

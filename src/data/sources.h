@@ -41,6 +41,12 @@ struct data_reader {
 /* `reader->records.where` is "path:line" of the row last returned. */
 int data_reader_open(const struct data_source *source, const char *text_key, int has_template, struct data_reader *out) RH_MUST;
 void data_reader_close(struct data_reader *reader);
+/* 1: the row last returned is plain strings, and would be a conversation if there were a template. */
+static inline int data_reader_lacks_template(const struct data_reader *reader)
+{
+	int asks = reader->form == FORM_ALPACA || reader->form == FORM_QUESTION || reader->form == FORM_INPUT;
+	return reader->kind == DATA_COMPLETION && asks;
+}
 /* 1 with the next row (json_decref it); 0 at the end; negative errno. */
 int data_reader_next(struct data_reader *reader, json_t **row) RH_MUST;
 

@@ -27,6 +27,7 @@ struct rh_status {
 	/* means of `each` steps, of which the last has had `in_last` so far */
 	double loss[LOSSES];
 	int64_t losses, each, in_last;
+	int64_t first;    /* the step of the first; 0: there is none yet */
 	double written_s; /* on the clock */
 	char boot[BOOT_BYTES], host[HOST_BYTES];
 	int64_t started;
@@ -119,7 +120,8 @@ static json_t *losses_json(const struct rh_status *status)
 	json_t *list = json_array();
 	for (int64_t i = 0; list && i < status->losses; i++)
 		(void)json_array_append_new(list, rh_json_number(status->loss[i]));
-	return list ? json_pack("{s:I, s:o}", "each", (json_int_t)status->each, "values", list) : NULL;
+	return list ? json_pack("{s:I, s:I, s:o}", "first", (json_int_t)status->first, "each", (json_int_t)status->each, "values", list)
+	            : NULL;
 }
 
 static json_t *status_json(const struct rh_status *status)
@@ -209,10 +211,12 @@ void rh_status_times(struct rh_status *status, const double seconds[RH_TIME_PART
 }
 
 /* When there is no room, two neighbours become one. */
-static void add_loss(struct rh_status *status, double loss)
+static void add_loss(struct rh_status *status, int64_t step, double loss)
 {
 	if (!isfinite(loss))
 		return;
+	if (!status->losses)
+		status->first = step;
 	if (status->losses == LOSSES && status->in_last == status->each) {
 		for (int i = 0; i < LOSSES / 2; i++)
 			status->loss[i] = (status->loss[2 * i] + status->loss[2 * i + 1]) / 2;
@@ -235,7 +239,7 @@ void rh_status_step(struct rh_status *status, const struct rh_step_report *repor
 		return;
 	status->report = *report;
 	status->phase = RH_PHASE_TRAINING;
-	add_loss(status, report->loss);
+	add_loss(status, report->step, report->loss);
 	if (now_seconds - status->written_s >= LEAST_SECONDS || report->step == report->steps)
 		write_now(status);
 }

@@ -33,9 +33,10 @@ void rh_status_close(struct rh_status *status);
 /* Does the process that wrote it still run? On this machine, and it is that process: its number may be another's by now. */
 int rh_status_is_alive(const json_t *status);
 
-/* Keys of the file: state (rh_phase_name), line (of an error), pid, process_started, boot, host, written (seconds since 1970), step, steps,
- * epoch, loss, grad_norm, learning_rate, tokens_per_second, planned_tokens_per_second, elapsed_seconds, seconds_left, vram_peak_bytes,
- * ram_peak_bytes, nvme_bytes, time (an object: shares by rh_time_part_key of the last twenty steps or so), losses (an object: "each",
- * steps a value is the mean of, and "values"), eval (an object: step, loss, seconds) and best (step, metric) once there was one, run. */
+/* Keys of the file: state (rh_phase_name), line (of an error), pid, process_started, boot, host, written (seconds since 1970), step,
+ * steps, epoch, loss, grad_norm, learning_rate, tokens_per_second, planned_tokens_per_second, elapsed_seconds, seconds_left,
+ * vram_peak_bytes, ram_peak_bytes, nvme_bytes, time (an object: shares by rh_time_part_key of the last twenty steps or so), losses (an
+ * object: "first", the first one's step, "each", how many steps a value is the mean of, and "values"), eval (an object: step, loss,
+ * seconds) and best (step, metric) once there was one, run. */
 
 #endif

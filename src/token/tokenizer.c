@@ -313,6 +313,12 @@ void rh_tokenizer_set_chat_template(struct rh_tokenizer *tokenizer, char *text)
 {
 	rh_free(tokenizer->chat_template);
 	tokenizer->chat_template = text;
+	tokenizer->is_chat_template_set = 1;
+}
+
+int rh_tokenizer_is_chat_template_set(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->is_chat_template_set;
 }
 
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer)

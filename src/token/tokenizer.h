@@ -95,5 +95,7 @@ int rh_tokenizer_is_added(const struct rh_tokenizer *tokenizer, int32_t id);
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer);
 /* Another one in its place; takes `text` over (rh_free). */
 void rh_tokenizer_set_chat_template(struct rh_tokenizer *tokenizer, char *text);
+/* 1: its template was set so, and is not of its own files. */
+int rh_tokenizer_is_chat_template_set(const struct rh_tokenizer *tokenizer);
 
 #endif

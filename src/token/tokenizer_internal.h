@@ -23,6 +23,7 @@ struct rh_tokenizer {
 	int32_t bos, eos, pad;  /* -1: none */
 	int32_t own_size;       /* entries without those that files beside tokenizer.json add */
 	char *chat_template;
+	int is_chat_template_set; /* by rh_tokenizer_set_chat_template */
 };
 
 int tokenizer_create(struct rh_tokenizer **out) RH_MUST;

@@ -187,6 +187,9 @@ static int put_chart(const struct page_run *runs, size_t count, const char *titl
 		const double *x = run->value[PAGE_STEP];
 		series[used++] =
 		        (struct rh_series){.name = names[column], .colour = (int)r, .x = x, .y = run->value[column], .count = run->lines};
+		if (column == PAGE_LOSS && run->losses)
+			series[used - 1] = (struct rh_series){
+			        .name = names[column], .colour = (int)r, .x = run->loss_step, .y = run->loss, .count = run->losses};
 		if (column == PAGE_LOSS)
 			series[used++] =
 			        (struct rh_series){"eval_loss", (int)r, RH_SERIES_MARKS, x, run->value[PAGE_EVAL_LOSS], run->lines, NULL};

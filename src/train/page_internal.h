@@ -39,6 +39,9 @@ struct page_run {
 	size_t answers, answer_room;
 	json_t *status;  /* status.json; NULL: there is none that can be read */
 	char *config;    /* the text of the newest checkpoint's config.yaml; NULL: none */
+	/* (losses) of each step, where status.json has them and metrics.jsonl fewer: a short run's curve. NULL: none */
+	double *loss_step, *loss;
+	size_t losses;
 	double *planned; /* (lines) planned tokens/s, each the same; NULL: not known */
 };
 

@@ -135,11 +135,46 @@ static int read_plan(struct page_run *run)
 	return run->planned ? 0 : -ENOMEM;
 }
 
+/* The losses of status.json, which follow the log's lines before them. Those of a run that skipped a step, or of more steps than it has
+ * room for, are no single steps' any more. */
+static int read_losses(struct page_run *run)
+{
+	const json_t *list = page_fact_json(run, "losses.values");
+	size_t count = json_array_size(list), before = 0, logged = 0;
+	double last = page_fact(run, "step"), first = page_fact(run, "losses.first"), each = page_fact(run, "losses.each");
+	if (!(each == 1) || !count || !(first + (double)count - 1 == last))
+		return 0;
+	for (size_t i = 0; i < run->lines; i++) {
+		int is_loss = isfinite(run->value[PAGE_LOSS][i]) != 0, is_before = run->value[PAGE_STEP][i] < first;
+		before += is_loss && is_before;
+		logged += is_loss && !is_before;
+	}
+	if (count <= logged)
+		return 0;
+	run->loss = rh_alloc(before + count, sizeof *run->loss);
+	run->loss_step = rh_alloc(before + count, sizeof *run->loss_step);
+	if (!run->loss || !run->loss_step)
+		return -ENOMEM;
+	for (size_t i = 0; i < run->lines; i++)
+		if (isfinite(run->value[PAGE_LOSS][i]) && run->value[PAGE_STEP][i] < first) {
+			run->loss_step[run->losses] = run->value[PAGE_STEP][i];
+			run->loss[run->losses++] = run->value[PAGE_LOSS][i];
+		}
+	for (size_t i = 0; i < count; i++) {
+		const json_t *value = json_array_get(list, i);
+		run->loss_step[run->losses] = first + (double)i;
+		run->loss[run->losses++] = json_is_number(value) ? json_number_value(value) : NAN;
+	}
+	return 0;
+}
+
 int page_run_read(const char *dir, struct page_run *run)
 {
 	*run = (struct page_run){.dir = dir};
 	char *path = rh_path_join(dir, "metrics.jsonl");
 	int rc = path ? 0 : -ENOMEM;
+	if (!rc && !rh_dir_exists(dir))
+		rc = rh_fail(-ENOENT, "%s: no such directory; report takes the output_dir of a run", dir);
 	if (!rc && !rh_file_exists(path))
 		rc = rh_fail(-ENOENT, "%s holds no metrics.jsonl; report takes directories that a run wrote to", dir);
 	if (!rc)
@@ -151,6 +186,8 @@ int page_run_read(const char *dir, struct page_run *run)
 		read_status(run);
 		read_config(run);
 		rc = read_plan(run);
+		if (!rc)
+			rc = read_losses(run);
 	}
 	if (rc)
 		page_run_free(run);
@@ -166,6 +203,8 @@ void page_run_free(struct page_run *run)
 	rh_free(run->answer);
 	rh_free(run->config);
 	rh_free(run->planned);
+	rh_free(run->loss_step);
+	rh_free(run->loss);
 	json_decref(run->status);
 }
 

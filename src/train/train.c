@@ -220,16 +220,6 @@ static int start_session(struct training *run)
 	return rc ? tell_alternative(rc) : reserve_flights(run);
 }
 
-/* A resumed run shuffles the rows there are now: with others, it does not go on as it would have. */
-static void tell_data(const struct training *run, const char *checkpoint)
-{
-	const struct rh_run_state *then = &run->state;
-	if (then->data_rows && (then->data_rows != run->data.train.rows || then->data_tokens != run->data.train.tokens))
-		rh_note("%s was trained on %" PRId64 " rows of %" PRId64 " tokens, this run has %" PRId64 " of %" PRId64
-		        ": it goes on with other data, in another order",
-		        checkpoint, then->data_rows, then->data_tokens, run->data.train.rows, run->data.train.tokens);
-}
-
 int train_go_on(struct training *run)
 {
 	const struct rh_config *config = run->config;
@@ -252,22 +242,6 @@ int train_go_on(struct training *run)
 		rc = versions_open(run);
 	if (!rc && config->report_to)
 		rc = rh_reports_open(config->output_dir, config->report_to, run->state.step, &run->log.reports);
-	return rc;
-}
-
-/* An adapter goes on beside the weights that it was trained on. */
-static int check_base(const struct training *run, const char *checkpoint)
-{
-	char said[RH_DIGEST];
-	if (!*run->session.base_digest)
-		return 0;
-	int rc = rh_prompts_base(checkpoint, said, sizeof said);
-	if (!rc && *said && strcmp(said, run->session.base_digest))
-		rc = rh_fail(
-		        -EINVAL,
-		        "resume_from_checkpoint: %s was trained on other weights than those of %s; name the base that it was trained on, "
-		        "or begin a new run with adapter_name_or_path",
-		        checkpoint, run->config->model_name_or_path);
 	return rc;
 }
 
@@ -304,7 +278,7 @@ static int open_outputs(struct training *run, const char *checkpoint)
 		if (!rc)
 			rh_note("going on from %s, step %" PRId64 " of %" PRId64, checkpoint, run->state.step, run->data.steps);
 		if (!rc)
-			tell_data(run, checkpoint);
+			resumed_tell_data(run, checkpoint);
 	}
 	run->state.data_rows = run->data.train.rows;
 	run->state.data_tokens = run->data.train.tokens;
@@ -439,7 +413,7 @@ static int prepare(struct training *run, char **checkpoint)
 	if (rc)
 		return rc;
 	run->mode = rh_session_mode(&run->session);
-	rc = *checkpoint ? check_base(run, *checkpoint) : 0;
+	rc = *checkpoint ? resumed_check(run, *checkpoint) : 0;
 	if (!rc)
 		rc = returning_agree(run, checkpoint);
 	if (!rc && run->mode->part.choose)
@@ -550,15 +524,15 @@ static int run_once(const struct rh_config *config, struct trouble *trouble, cha
 	run->trouble = *trouble;
 	run->state.sequence_chunk = RH_CHUNK_UNKNOWN;
 	run->shared = (struct rh_mode_run){.config = config,
-	                                  .session = &run->session,
-	                                  .work = &run->work,
-	                                  .data = &run->data,
-	                                  .course = &run->course,
-	                                  .flights = &run->flights,
-	                                  .state = &run->state,
-	                                  .judge = judge,
-	                                  .tell = stretch_tell,
-	                                  .context = run};
+	                                   .session = &run->session,
+	                                   .work = &run->work,
+	                                   .data = &run->data,
+	                                   .course = &run->course,
+	                                   .flights = &run->flights,
+	                                   .state = &run->state,
+	                                   .judge = judge,
+	                                   .tell = stretch_tell,
+	                                   .context = run};
 	char *checkpoint = NULL;
 	int rc = prepare(run, &checkpoint);
 	if (!rc && run->nothing_left) {

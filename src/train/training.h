@@ -105,6 +105,10 @@ int device_shares_begin(struct training *run) RH_MUST;
 void device_shares_open(struct training *run, int64_t step, const struct rh_update *update);
 void device_shares_note(struct training *run, int64_t step, double norm);
 
+/* resumed.c. -EINVAL where the run's base or its adapter's shape is not the checkpoint's, with what to give. */
+int resumed_check(const struct training *run, const char *checkpoint) RH_MUST;
+void resumed_tell_data(const struct training *run, const char *checkpoint);
+
 /* stage_cuts.c: before the session is planned, and once it is */
 int stage_cuts_keep(struct training *run, const char *checkpoint) RH_MUST;
 int stage_cuts_note(struct training *run) RH_MUST;

@@ -258,8 +258,8 @@ static void test_adapter_gguf_adds_what_the_merge_does(void **state)
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char model[128], adapter[128], base[128], file[128], merged[128], from[256], to[256];
 		struct rh_bytes config;
-		int64_t tensors, pairs;
-		struct rh_merged out;
+		int64_t pairs;
+		struct rh_merged out, own;
 		snprintf(model, sizeof model, "%s/model.gguf", cases[i].model);
 		snprintf(adapter, sizeof adapter, "%s", in_dir("adapter"));
 		snprintf(base, sizeof base, "%s", in_dir("base.gguf"));
@@ -286,9 +286,9 @@ static void test_adapter_gguf_adds_what_the_merge_does(void **state)
 		rh_bytes_free(&config);
 		check_ok(rh_merge(&(struct rh_merge){.model = model, .gguf = base, .dtype = RH_F32}, &out));
 		check_ok(rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .gguf = merged, .dtype = RH_F32}, &out));
-		check_ok(rh_adapter_gguf_write(&(struct rh_adapter_gguf){model, adapter, file, RH_F32}, &tensors));
+		check_ok(rh_adapter_gguf_write(&(struct rh_adapter_gguf){model, adapter, file, RH_F32}, &own));
 		double apart = distance_of_adapter(base, file, merged, &pairs);
-		assert_true(pairs > 3 && tensors == 2 * pairs);
+		assert_true(pairs > 3 && own.tensors == 2 * pairs && own.matrices == own.tensors && !own.as_f16);
 		if (!(apart < 1e-6))
 			fail_msg("%s, %s: %g of the largest", cases[i].model, cases[i].new ? cases[i].new : "as it is", apart);
 	}
@@ -305,17 +305,17 @@ static void test_adapter_gguf_is_the_same_from_a_directory(void **state)
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		char model[2][128], adapter[128], path[2][128];
 		struct rh_gguf *file[2];
-		int64_t tensors;
+		struct rh_merged own;
 		snprintf(model[0], sizeof model[0], MODELS "%s", names[i]);
 		snprintf(model[1], sizeof model[1], MODELS "%s/model.gguf", names[i]);
 		snprintf(adapter, sizeof adapter, MODELS "%s/adapter", names[i]);
 		for (int k = 0; k < 2; k++) {
 			snprintf(path[k], sizeof path[k], "%s", in_dir(k ? "of-gguf" : "of-directory"));
-			check_ok(rh_adapter_gguf_write(&(struct rh_adapter_gguf){model[k], adapter, path[k], RH_F32}, &tensors));
+			check_ok(rh_adapter_gguf_write(&(struct rh_adapter_gguf){model[k], adapter, path[k], RH_F32}, &own));
 			check_ok(rh_gguf_open(path[k], &file[k]));
-			assert_true(tensors > 3 && rh_gguf_count(file[k]) == tensors);
+			assert_true(own.tensors > 3 && rh_gguf_count(file[k]) == own.tensors);
 		}
-		for (int64_t t = 0; t < tensors; t++) {
+		for (int64_t t = 0; t < own.tensors; t++) {
 			static float values[2][1 << 16];
 			const char *name = rh_gguf_at(file[1], t)->name;
 			assert_int_equal(strncmp(name, "blk.", 4), 0);
@@ -372,11 +372,10 @@ static void test_merge_refuses_what_does_not_fit(void **state)
 	expect_refusal((struct rh_merge){.model = MODELS "gguf-qwen2/model.gguf", .gguf = path, .rope_scaling = scaling, .dtype = RH_F16},
 	               "rope_scaling: ");
 	json_decref(scaling);
-	int64_t tensors;
-	assert_int_equal(
-	        rh_adapter_gguf_write(&(struct rh_adapter_gguf){MODELS "gguf-qwen2/model.gguf", MODELS "llama2/adapter", path, RH_F32},
-	                              &tensors),
-	        -EINVAL);
+	struct rh_merged own;
+	assert_int_equal(rh_adapter_gguf_write(
+	                         &(struct rh_adapter_gguf){MODELS "gguf-qwen2/model.gguf", MODELS "llama2/adapter", path, RH_F32}, &own),
+	                 -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), MODELS "llama2/adapter: "));
 	assert_false(rh_file_exists(path));
 	check_ok(rh_dir_remove(dir));

@@ -109,7 +109,7 @@ static void test_rows_that_go_on_are_not_cut(void **state)
 		                          scratch.dir, strategies[i]);
 		assert_int_equal(ran.status, i == 0);
 		assert_int_equal(strstr(ran.err, "1 answers lost their end") != NULL, i == 0);
-		assert_int_equal(strstr(ran.err, "go on in another document") != NULL, i > 0);
+		assert_int_equal(strstr(ran.err, "go on in further pieces") != NULL, i > 0);
 		run_free(&ran);
 	}
 	scratch_close(&scratch);

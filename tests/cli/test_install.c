@@ -103,6 +103,13 @@ static void test_installation_completes_explains_and_goes_without_a_trace(void *
 	        shell(path_of("grep -q '^.SH .ROUNDHOUSE TRAIN.$' %s && grep -q '^  max_grad_norm' %s && grep -q 'link_peer_above' %s",
 	                      page, page, page)),
 	        0);
+	/* what the pages link to is there, too */
+	assert_int_equal(shell(path_of("cd %s/usr/share/doc/roundhouse && find . -name README.md | while read -r page; do "
+	                               "grep -o '](%s' \"$page\" | sed 's/](//; s/)//; s/#.*//' | grep . | while read -r to; do "
+	                               "test -e \"$(dirname \"$page\")/$to\" || echo \"$page: $to\"; done; done >%s/dead; "
+	                               "test $(find . -name README.md | wc -l) -gt 7 && test ! -s %s/dead",
+	                               scratch.dir, "[^)]*)", scratch.logs, scratch.logs)),
+	                 0);
 	assert_int_equal(shell(path_of("grep -v -E '^[.](TH|SH|B|I|nf|fi)( |$)' %s | grep -q '^[.]'", page)), 1);
 	assert_int_equal(shell(path_of("%s uninstall", make)), 0);
 	assert_int_equal(shell(path_of("test -z \"$(find %s -type f)\"", scratch.dir)), 0);

@@ -181,7 +181,8 @@ static void test_what_is_no_run_is_refused(void **state)
 	make_run(&scratch, "spoilt", "{\"step\": 1}\nnot json\n");
 	write_text(path_of("%s/mine.html", scratch.dir), "<html>mine</html>");
 	refused(&scratch, "report", "which run?");
-	refused(&scratch, "report @/nothing", "nothing holds no metrics.jsonl");
+	refused(&scratch, "report @/nothing", "nothing: no such directory; report takes the output_dir of a run");
+	refused(&scratch, "report @", "holds no metrics.jsonl");
 	refused(&scratch, "report @/empty", "has logged no step yet");
 	refused(&scratch, "report @/spoilt", "metrics.jsonl:2: ");
 	refused(&scratch, "report @/run --html", "--html: which file?");

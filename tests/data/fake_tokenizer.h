@@ -110,6 +110,25 @@ const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)
 	return fake_name(tokenizer, id);
 }
 
+int rh_tokenizer_decode(const struct rh_tokenizer *tokenizer, const int32_t *ids, size_t count, enum rh_specials specials,
+                        struct rh_text *out)
+{
+	int rc = 0;
+	(void)specials;
+	for (size_t i = 0; !rc && i < count; i++) {
+		const char *name = fake_name(tokenizer, ids[i]), byte = (char)ids[i];
+		rc = name ? rh_text_printf(out, "%s", name)
+		          : rh_text_append(out, ids[i] == FAKE_TWO_NEWLINES ? "\n\n" : &byte, ids[i] == FAKE_TWO_NEWLINES ? 2 : 1);
+	}
+	return rc;
+}
+
+int rh_tokenizer_is_chat_template_set(const struct rh_tokenizer *tokenizer)
+{
+	(void)tokenizer;
+	return 0;
+}
+
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer)
 {
 	return tokenizer->chat_template;

@@ -273,7 +273,7 @@ static void expect_report(const struct rh_dataset *set, const char *part)
 	rewind(file);
 	said[fread(said, 1, sizeof said - 1, file)] = 0;
 	fclose(file);
-	if (!strstr(said, part))
+	if (!check_has(said, part))
 		fail_msg("'%s' is not in: %s", part, said);
 }
 
@@ -334,11 +334,13 @@ static void test_long_documents_are_wrapped(void **state)
 	config.max_length = BLOCK;
 	check_ok(load(tree, config, &set));
 	assert_int_equal(set.cut_rows, 1);
-	expect_report(&set, "1 rows cut to max_length (packing: true with packing_strategy: wrapped trains on all of a long text)");
+	expect_report(&set, "1 texts cut to max_length (the longest row has about |; packing: true with packing_strategy: wrapped trains "
+	                    "on all of a long text");
 	rh_dataset_free(&set);
 	config.packing = 1; /* whose first strategy cuts, too */
 	check_ok(load(tree, config, &set));
-	expect_report(&set, "1 rows cut to max_length (packing: true with packing_strategy: wrapped trains on all of a long text)");
+	expect_report(&set, "1 texts cut to max_length (the longest row has about |; packing: true with packing_strategy: wrapped trains "
+	                    "on all of a long text");
 	rh_dataset_free(&set);
 	config.packing_strategy = RH_PACKING_WRAPPED;
 	check_ok(load(tree, config, &set));
@@ -360,12 +362,12 @@ static void test_how_full_packed_rows_are_is_told(void **state)
 	config.max_length = 10;
 	check_ok(load(tree, config, &set));
 	assert_int_equal(set.rows, 2);
-	expect_report(&set, ": packing: the rows are 85.0 % full, of 10 tokens each");
+	expect_report(&set, "; in 2 packed rows of up to 10 tokens, 85.0 % full");
 	rh_dataset_free(&set);
 	config.packing_strategy = RH_PACKING_WRAPPED;
 	config.max_length = 6;
 	check_ok(load(tree, config, &set));
-	expect_report(&set, ": packing: the rows are 94.4 % full, of 6 tokens each"); /* 17 of 18 */
+	expect_report(&set, "; in 3 packed rows of up to 6 tokens, 94.4 % full"); /* 17 of 18 */
 	rh_dataset_free(&set);
 }
 
