@@ -22,7 +22,7 @@ TEST_O    := $(if $(filter release,$(VARIANT)),-O2)
 JEMALLOC  := $(if $(filter release,$(VARIANT)),-ljemalloc)
 LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -luring -lhwloc -lz -lzstd -lsnappy -lpng -ljpeg -lssl -lcrypto -ledit $(JEMALLOC) -lm -lpthread
 
-SRC  := $(sort $(filter-out src/link/mpi/%,$(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c)) cuda/absent.c)
+SRC  := $(sort $(filter-out src/link/mpi/% src/ckpt/simd/%,$(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c)) cuda/absent.c)
 LIB  := $(filter-out src/cli/main.c,$(SRC))
 OBJ  := $(LIB:%.c=$(B)/%.o) $(B)/hardware_profiles.o $(B)/model_shapes.o
 TESTS := $(sort $(wildcard tests/*/test_*.c))
@@ -30,7 +30,7 @@ TESTBIN := $(TESTS:%.c=$(B)/%)
 
 # Files compiled once for each instruction set and chosen at run time: src/device/cpu/simd/X.c -> X.avx512.o X.avx2.o X.base.o; those in
 # simd/amx and simd/bf16 only for what they are called after.
-SIMD := $(wildcard src/device/cpu/simd/*.c offload/simd/*.c)
+SIMD := $(wildcard src/device/cpu/simd/*.c offload/simd/*.c src/ckpt/simd/*.c)
 SIMD_OBJ := $(foreach isa,avx512 avx2 base,$(SIMD:%.c=$(B)/%.$(isa).o)) $(foreach isa,amx bf16,$(patsubst %.c,$(B)/%.$(isa).o,$(wildcard src/device/cpu/simd/$(isa)/*.c)))
 ISA_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
 ISA_amx    := $(ISA_avx512) -mamx-tile -mamx-bf16

@@ -55,7 +55,7 @@ static int declare(struct writer *writer, const struct source_entry *entry, cons
 
 static int write_row(struct writer *writer, const float *values, int64_t cols)
 {
-	int64_t bytes = rh_quantise(stored_type(writer, cols), values, cols, writer->bytes);
+	int64_t bytes = rh_quantise(NULL, stored_type(writer, cols), values, cols, writer->bytes);
 	return rh_gguf_out_write(writer->out, writer->bytes, bytes);
 }
 

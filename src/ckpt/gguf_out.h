@@ -7,10 +7,11 @@
 
 #include <stddef.h>
 
-/* `elements` (a multiple of the block) in a type that llama.cpp reads: F32, F16, BF16, Q8_0 or Q4_0, bit-equal to gguf.quants.quantize.
- * Returns the bytes written. */
-int64_t rh_quantise(enum rh_dtype dtype, const float *values, int64_t elements, void *out);
-int rh_may_quantise(enum rh_dtype dtype);
+/* `elements` (a multiple of the block) in a type that llama.cpp reads: F32, F16, BF16, Q8_0 or Q4_0, bit-equal to gguf.quants.quantize;
+ * Q5_0, Q5_1, Q4_K, Q5_K or Q6_K, bit-equal to ggml's own quantiser. On the pool's threads; NULL: the caller's alone. Returns the bytes
+ * written. */
+struct rh_pool;
+int64_t rh_quantise(struct rh_pool *pool, enum rh_dtype dtype, const float *values, int64_t elements, void *out);
 
 /* The key by which a file that this program wrote is known; true. */
 #define RH_GGUF_WRITTEN "roundhouse.written"

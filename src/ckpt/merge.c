@@ -2,6 +2,7 @@
 
 #include "ckpt/lora.h"
 #include "ckpt/merge_gguf.h"
+#include "ckpt/mixture.h"
 #include "ckpt/model_out.h"
 #include "ckpt/prompts.h"
 #include "ckpt/verify.h"
@@ -9,6 +10,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/minmax.h"
+#include "core/pool.h"
 #include "core/text.h"
 
 #include <stdlib.h>
@@ -24,6 +26,7 @@ struct merger {
 	struct lora lora;
 	struct rh_model_out *dir;
 	struct rh_gguf_out *gguf;
+	struct rh_pool *pool; /* of wanted->threads */
 	float *piece;
 	void *bytes;
 	char *chat;                     /* the adapter's template; NULL: the model's own stays */
@@ -60,12 +63,11 @@ static int64_t row_in(const struct merger *merger, const struct source_entry *en
 
 static enum rh_dtype stored_type(const struct merger *merger, const struct source_entry *entry)
 {
-	enum rh_dtype dtype = merger->wanted->dtype;
 	if (!merger->wanted->gguf)
-		return dtype;
+		return merger->wanted->dtype;
 	if (entry->tensor.rank != 2)
 		return RH_F32;
-	return entry->cols % rh_dtype_block(dtype) ? RH_F16 : dtype;
+	return rh_gguf_type_of(merger->wanted->dtype, &merger->config, entry->stored, entry->tensor.shape[1]);
 }
 
 static void count_matrices(const struct merger *merger, struct rh_merged *out)
@@ -73,13 +75,16 @@ static void count_matrices(const struct merger *merger, struct rh_merged *out)
 	for (size_t i = 0; i < merger->target.count; i++) {
 		const struct source_entry *entry = &merger->target.entry[i];
 		out->matrices += entry->tensor.rank == 2;
-		out->as_f16 += entry->tensor.rank == 2 && stored_type(merger, entry) != merger->wanted->dtype;
+		out->as_f16 += entry->tensor.rank == 2 && stored_type(merger, entry) == RH_F16 && merger->wanted->dtype != RH_F16;
 	}
 }
 
-static int write_bytes(struct merger *merger, const void *bytes, int64_t length)
+/* The first values of the piece, which are the next ones of a tensor of this type. */
+static int write_piece(struct merger *merger, enum rh_dtype dtype, int64_t values)
 {
-	return merger->gguf ? rh_gguf_out_write(merger->gguf, bytes, length) : rh_model_out_write(merger->dir, bytes, length);
+	int64_t length = rh_quantise(merger->pool, dtype, merger->piece, values, merger->bytes);
+	return merger->gguf ? rh_gguf_out_write(merger->gguf, merger->bytes, length)
+	                    : rh_model_out_write(merger->dir, merger->bytes, length);
 }
 
 /* Matrices that are written transposed, one at a time. */
@@ -102,7 +107,7 @@ static int write_turned(struct merger *merger, const struct source_entry *entry)
 			for (int64_t c = 0; c < count; c++)
 				for (int64_t r = 0; r < rows; r++)
 					merger->piece[c * rows + r] = whole[r * cols + first + c];
-			rc = write_bytes(merger, merger->bytes, rh_quantise(dtype, merger->piece, count * rows, merger->bytes));
+			rc = write_piece(merger, dtype, count * rows);
 		}
 	}
 	rh_free(whole);
@@ -120,8 +125,7 @@ static int write_table(struct merger *merger, const struct source_entry *entry, 
 		count = rh_min(most, rows - first);
 		rc = rh_peft_tables_read(merger->lora.tables, merger->source, which, first, count, merger->piece);
 		if (!rc)
-			rc = write_bytes(merger, merger->bytes,
-			                 rh_quantise(stored_type(merger, entry), merger->piece, count * cols, merger->bytes));
+			rc = write_piece(merger, stored_type(merger, entry), count * cols);
 	}
 	return rc;
 }
@@ -156,7 +160,7 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 		rc = rh_source_read(merger->source, entry->name, 0, cols, RH_F32, merger->piece + cols);
 		for (int64_t i = 0; !rc && i < cols; i++)
 			merger->piece[i] = merger->piece[cols + row_in(merger, entry, i)];
-		return rc ? rc : write_bytes(merger, merger->bytes, rh_quantise(dtype, merger->piece, cols, merger->bytes));
+		return rc ? rc : write_piece(merger, dtype, cols);
 	}
 	for (int64_t first = 0, count; !rc && first < lines; first += count) {
 		count = PIECE / width < lines - first ? PIECE / width : lines - first;
@@ -172,7 +176,7 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 		for (int64_t i = 0; !rc && pair.rank && i < count; i++)
 			add_row(merger, &pair, row_in(merger, entry, first + i), cols, merger->piece + i * width);
 		if (!rc)
-			rc = write_bytes(merger, merger->bytes, rh_quantise(dtype, merger->piece, count * width, merger->bytes));
+			rc = write_piece(merger, dtype, count * width);
 	}
 	return rc;
 }
@@ -237,12 +241,6 @@ static int write_dir(struct merger *merger)
 	return rc;
 }
 
-/* llama.cpp's number of a file's type. */
-static int64_t file_type(enum rh_dtype dtype)
-{
-	return dtype == RH_F32 ? 0 : dtype == RH_F16 ? 1 : dtype == RH_Q4_0 ? 2 : dtype == RH_Q8_0 ? 7 : 32;
-}
-
 /* A GGUF's own metadata stays, but for what is written anew. */
 static int copy_metadata(struct merger *merger)
 {
@@ -261,7 +259,7 @@ static int copy_metadata(struct merger *merger)
 	if (!rc)
 		rc = rh_gguf_out_copy(merger->gguf, from, without);
 	if (!rc)
-		rc = rh_gguf_out_u32(merger->gguf, "general.file_type", file_type(merger->wanted->dtype));
+		rc = rh_gguf_out_u32(merger->gguf, "general.file_type", rh_gguf_file_type(merger->wanted->dtype));
 	if (!rc && merger->chat)
 		rc = rh_gguf_out_string(merger->gguf, "tokenizer.chat_template", merger->chat);
 	if (!rc && merger->tokenizer)
@@ -416,7 +414,7 @@ int rh_merge(const struct rh_merge *asked, struct rh_merged *out)
 	if (!rc) {
 		merger.piece = rh_alloc(2 * (size_t)PIECE, sizeof *merger.piece);
 		merger.bytes = rh_alloc(PIECE, sizeof(float));
-		rc = merger.piece && merger.bytes ? 0 : -ENOMEM;
+		rc = merger.piece && merger.bytes ? rh_pool_create(wanted->threads ? wanted->threads : 1, &merger.pool) : -ENOMEM;
 	}
 	if (!rc)
 		rc = wanted->gguf ? write_gguf(&merger) : write_dir(&merger);
@@ -425,6 +423,7 @@ int rh_merge(const struct rh_merge *asked, struct rh_merged *out)
 		count_matrices(&merger, out);
 	rh_model_out_abandon(merger.dir);
 	rh_gguf_out_abandon(merger.gguf);
+	rh_pool_destroy(merger.pool);
 	rh_free(merger.piece);
 	rh_free(merger.bytes);
 	rh_free(merger.chat);

@@ -17,7 +17,8 @@ struct rh_merge {
 	enum rh_task_kind task; /* of the merged model; RH_TASK_UNSET, or 0 labels: as the files have it */
 	int64_t num_labels;
 	const json_t *rope_scaling; /* in place of config.json's; NULL: config.json's */
-	enum rh_dtype dtype;        /* of matrices: F32, F16 or BF16; in a GGUF also Q8_0 and Q4_0. Vectors of a GGUF are F32 */
+	enum rh_dtype dtype;        /* of matrices: F32, F16 or BF16; of a GGUF also Q8_0, Q4_0, and the mixtures of ckpt/mixture.h */
+	int threads;                /* that round; 0: one. The bits are the same */
 	int as_model;               /* in place of dtype: F32 or F16 where most of the model's own matrices are that, else BF16 */
 };
 struct rh_merged {
@@ -25,9 +26,9 @@ struct rh_merged {
 	enum rh_dtype dtype;
 	int64_t matrices, as_f16; /* of these: how many are F16 in place of dtype */
 };
-/* Each matrix is W + scale * B A, summed in fp32, then rounded once to the type. A row that a block type cannot hold is F16 instead, as
- * llama.cpp's converter has it. -EINVAL: adapter tensors that fit no module, a head that neither the model nor the adapter
- * has, a vocabulary that no GGUF of ours can hold. */
+/* Each matrix is W + scale * B A, summed in fp32, then rounded once to the type. Vectors of a GGUF are F32, and a row that a block
+ * type cannot hold is of another one. -EINVAL: adapter tensors that fit no module, a head that neither the model nor the adapter has, a
+ * vocabulary that no GGUF of ours can hold. */
 int rh_merge(const struct rh_merge *merge, struct rh_merged *out) RH_MUST;
 
 #endif

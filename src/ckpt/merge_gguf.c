@@ -1,5 +1,6 @@
 #include "ckpt/merge_gguf.h"
 
+#include "ckpt/mixture.h"
 #include "ckpt/source_internal.h"
 #include "core/alloc.h"
 #include "core/file.h"
@@ -265,14 +266,13 @@ int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *conf
 		               config->experts  ? " with experts"
 		               : config->window ? " with attention windows"
 		                                : "");
-	int64_t type = dtype == RH_F32 ? 0 : dtype == RH_F16 ? 1 : dtype == RH_Q4_0 ? 2 : dtype == RH_Q8_0 ? 7 : 32;
 	int rc = rh_gguf_out_string(out, "general.architecture", config->family->gguf.architecture);
 	if (!rc)
 		rc = rh_gguf_out_string(out, "general.type", "model");
 	if (!rc)
 		rc = put_name(out, dir);
 	if (!rc)
-		rc = rh_gguf_out_u32(out, "general.file_type", type);
+		rc = rh_gguf_out_u32(out, "general.file_type", rh_gguf_file_type(dtype));
 	if (!rc)
 		rc = rh_gguf_out_u32(out, "general.quantization_version", 2);
 	if (!rc)

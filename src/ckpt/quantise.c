@@ -1,16 +1,14 @@
-/* fp32 into the block types that are written, as gguf.quants does it. */
+/* fp32 into the block types that are written, as gguf.quants does it; of K mixtures: simd/k_quants.c. */
 #include "ckpt/gguf_out.h"
+#include "ckpt/simd/k_quants.h"
 #include "core/float16.h"
+#include "core/minmax.h"
+#include "core/pool.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 32 };
-
-int rh_may_quantise(enum rh_dtype dtype)
-{
-	return dtype == RH_F32 || dtype == RH_F16 || dtype == RH_BF16 || dtype == RH_Q8_0 || dtype == RH_Q4_0;
-}
+enum { BLOCK = 32, PART = 1 << 14 }; /* PART: elements that a thread takes at once */
 
 static void put_half(float value, unsigned char *out)
 {
@@ -58,20 +56,43 @@ static void quantise_q4_0(const float *values, unsigned char *out)
 		out[2 + i] = (unsigned char)(code[i] | code[i + BLOCK / 2] << 4);
 }
 
-int64_t rh_quantise(enum rh_dtype dtype, const float *values, int64_t elements, void *out)
+static void quantise(enum rh_dtype dtype, const float *values, int64_t elements, unsigned char *at)
 {
-	int64_t bytes = rh_dtype_bytes(dtype, elements);
-	unsigned char *at = out;
-	RH_ASSERT(rh_may_quantise(dtype) && elements % rh_dtype_block(dtype) == 0);
 	if (dtype == RH_F32) {
-		memcpy(out, values, (size_t)bytes);
+		memcpy(at, values, (size_t)elements * sizeof *values);
 	} else if (dtype == RH_F16 || dtype == RH_BF16) {
-		uint16_t *half = out;
+		uint16_t *half = (uint16_t *)(void *)at;
 		for (int64_t i = 0; i < elements; i++)
 			half[i] = dtype == RH_F16 ? rh_f32_to_f16(values[i]) : rh_f32_to_bf16(values[i]);
-	} else {
+	} else if (dtype == RH_Q8_0 || dtype == RH_Q4_0) {
 		for (int64_t i = 0; i < elements; i += BLOCK, at += rh_dtype_block_bytes(dtype))
 			(dtype == RH_Q8_0 ? quantise_q8_0 : quantise_q4_0)(values + i, at);
+	} else {
+		RH_CPU_PICK(rh_cpu_best_isa(), k_quantise)(dtype, values, elements, at);
 	}
-	return bytes;
+}
+
+struct quantising {
+	enum rh_dtype dtype;
+	const float *values;
+	int64_t elements;
+	unsigned char *out;
+};
+
+static void quantise_part(void *context, int64_t part)
+{
+	const struct quantising *q = context;
+	int64_t first = part * PART, count = rh_min(PART, q->elements - first);
+	quantise(q->dtype, q->values + first, count, q->out + rh_dtype_bytes(q->dtype, first));
+}
+
+int64_t rh_quantise(struct rh_pool *pool, enum rh_dtype dtype, const float *values, int64_t elements, void *out)
+{
+	struct quantising q = {dtype, values, elements, out};
+	RH_ASSERT(elements % rh_dtype_block(dtype) == 0);
+	if (pool)
+		rh_pool_run(pool, quantise_part, &q, (elements + PART - 1) / PART);
+	else
+		quantise(dtype, values, elements, out);
+	return rh_dtype_bytes(dtype, elements);
 }

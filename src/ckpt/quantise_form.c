@@ -136,7 +136,7 @@ void rh_form_quantise(enum rh_form form, const float *values, int64_t rows, int6
 	const struct rh_form_traits *of = rh_form_traits(form);
 	RH_ASSERT(rh_may_quantise_form(form) && rh_form_takes(form, cols));
 	if (!of->run) {
-		(void)rh_quantise(of->element, values, rows * cols, elements);
+		(void)rh_quantise(NULL, of->element, values, rows * cols, elements);
 		return;
 	}
 	int64_t runs = rh_form_runs(form, cols);

@@ -2,17 +2,20 @@
 #include "ckpt/merge.h"
 
 #include "ckpt/adapter_gguf.h"
+#include "ckpt/mixture.h"
 #include "cli/modelfile.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "machine/machine.h"
 #include "session/session.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}; /* in the order of outtype's words */
+/* In the order of outtype's words. */
+static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0, RH_Q4_K, RH_Q5_K, RH_Q6_K};
 
 static int check(const struct rh_config *config)
 {
@@ -23,22 +26,22 @@ static int check(const struct rh_config *config)
 	int rc = verb_check_output(config, "output_dir", config->output_dir, OUTPUT_MODEL);
 	if (rc)
 		return rc;
-	if (config->outtype >= 0 && (types[config->outtype] == RH_Q8_0 || types[config->outtype] == RH_Q4_0))
-		return rh_fail(-EINVAL, "outtype: %s is for GGUF files; give outfile: NAME.gguf", rh_dtype_name(types[config->outtype]));
+	if (config->outtype >= 0 && rh_dtype_block(types[config->outtype]) > 1)
+		return rh_fail(-EINVAL, "outtype: %s is for GGUF files; give outfile: NAME.gguf",
+		               rh_gguf_file_type_name(types[config->outtype]));
 	return 0;
 }
 
 static int tell(const struct rh_config *config, const char *place, const struct rh_merged *merged)
 {
 	int all_f16 = merged->as_f16 && merged->as_f16 == merged->matrices;
-	const char *wanted = rh_dtype_name(merged->dtype), *type = all_f16 ? rh_dtype_name(RH_F16) : wanted;
+	const char *wanted = rh_gguf_file_type_name(merged->dtype), *type = all_f16 ? rh_dtype_name(RH_F16) : wanted;
 	char others[128] = "";
 	if (all_f16)
-		snprintf(others, sizeof others, ", as none has rows of a multiple of %d values, which %s takes",
-		         (int)rh_dtype_block(merged->dtype), wanted);
+		snprintf(others, sizeof others, ", as none has rows of a multiple of 32 values, which %s takes", wanted);
 	else if (merged->as_f16)
-		snprintf(others, sizeof others, ", but for %lld in F16, whose rows are no multiple of the %d values that %s takes",
-		         (long long)merged->as_f16, (int)rh_dtype_block(merged->dtype), wanted);
+		snprintf(others, sizeof others, ", but for %lld in F16, whose rows are no multiple of the 32 values that %s takes",
+		         (long long)merged->as_f16, wanted);
 	rh_note("written to %s: %lld tensors, matrices in %s%s%s", place, (long long)merged->tensors, type, others,
 	        config->outtype >= 0       ? ""
 	        : merged->dtype == RH_BF16 ? " (outtype says otherwise)"
@@ -56,6 +59,9 @@ static int write_adapter(const struct rh_config *config)
 	struct rh_merged merged;
 	if (!config->outfile)
 		return rh_fail(-EINVAL, "outfile: an adapter is exported to a .gguf file; name it (merge writes a directory)");
+	if (rh_is_k_mixture(dtype))
+		return rh_fail(-EINVAL, "outtype: %s is a mixture of types for a whole model; an adapter alone is f32, bf16, f16, q8_0 or q4_0",
+		               rh_gguf_file_type_name(dtype));
 	int rc = check(config);
 	if (!rc)
 		rc = rh_adapter_gguf_write(&wanted, &merged);
@@ -71,6 +77,7 @@ static int write_model(const struct rh_config *config)
 	                         .task = config->task,
 	                         .num_labels = config->num_labels,
 	                         .dtype = config->outtype < 0 ? RH_BF16 : types[config->outtype],
+	                         .threads = rh_machine_cores(),
 	                         .as_model = config->outtype < 0};
 	json_t *scaling = NULL;
 	struct rh_merged merged = {0};

@@ -408,7 +408,7 @@ const struct config_elsewhere config_elsewhere[] = {
          ELSEWHERE_OTHER},
         {"export_dir", "output_dir", "of the verb merge", ELSEWHERE_OTHER},
         {"export_size export_device export_legacy_format export_quantization_* export_hub_model_id save_method ", NULL,
-         "the verbs merge and export write models (outtype: q8_0 or q4_0 in a GGUF file); remove it", ELSEWHERE_OTHER},
+         "the verbs merge and export write models (outtype: q8_0 or q4_k_m in a GGUF file); remove it", ELSEWHERE_OTHER},
 
         /* other verbs of theirs */
         {"infer_backend vllm vllm_* sglang_* gpu_memory_utilization return_logits gradio_*", NULL,

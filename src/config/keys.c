@@ -317,8 +317,8 @@ const struct config_key config_keys[] = {
 	    .help = "above 1 makes tokens that stand in the prompt or the answer so far less likely; 1: off"),
 
 	KEY(KEY_STRING, outfile, VERB_WRITES, .heading = "merge and export", .help = "a GGUF file to write, in place of output_dir"),
-	KEY(KEY_CHOICE, outtype, VERB_WRITES, .choices = WORDS("f32", "bf16", "f16", "q8_0", "q4_0"),
-	    .help = "what matrices are written in; q8_0 and q4_0 in a GGUF file. "
+	KEY(KEY_CHOICE, outtype, VERB_WRITES, .choices = WORDS("f32", "bf16", "f16", "q8_0", "q4_0", "q4_k_m", "q5_k_m", "q6_k"),
+	    .help = "what matrices are written in; those of q in a GGUF file (q4_k_m, q5_k_m, q6_k: llama.cpp's mixtures). "
 	            "Unset: f32 or f16 where the model has it, else bf16; of an adapter alone f32"),
 
 	KEY(KEY_INTEGER, rows, VERB_INSPECT, .fallback = "3", .least = 0, .most = 1e6, .heading = "inspect",

@@ -70,7 +70,7 @@ static void test_quantise_rounds_to_the_nearest(void **state)
 		values[i] = check_uniform(&seed);
 	for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
 		float steps = types[t].steps;
-		assert_int_equal(rh_quantise(types[t].dtype, values, ELEMENTS, blocks), rh_dtype_bytes(types[t].dtype, ELEMENTS));
+		assert_int_equal(rh_quantise(NULL, types[t].dtype, values, ELEMENTS, blocks), rh_dtype_bytes(types[t].dtype, ELEMENTS));
 		check_ok(rh_dequantise(types[t].dtype, blocks, ELEMENTS, out));
 		for (int i = 0; i < ELEMENTS; i++) {
 			float largest = 0;

@@ -131,7 +131,7 @@ static const struct mistake lines[] = {
         {"generate --model @/hf/model.safetensors --prompt 1 --max_new_tokens 2", "generate --model @/hf --prompt 1 --max_new_tokens 2"},
         {"export --model @/hf -o @/1.gguf", "export --model @/hf --outfile @/1.gguf"},
         {"export --model @/hf --output @/2.gguf", "export --model @/hf --outfile @/2.gguf"},
-        {"export --model @/hf --outfile @/3.gguf --outtype q4_k_m", "export --model @/hf --outfile @/3.gguf --outtype q4_0"},
+        {"export --model @/hf --outfile @/3.gguf --outtype q3_k_m", "export --model @/hf --outfile @/3.gguf --outtype q4_k_m"},
         {"merge --model @/hf --lora_model_dir @/lora --outfile @/4.gguf",
          "merge --model @/hf --adapter_name_or_path @/lora --outfile @/4.gguf"},
         {"eval --model @/hf --max_length 64", "eval --model @/hf --max_length 64 --validation_file @/rows.jsonl"},
