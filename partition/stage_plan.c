@@ -338,7 +338,7 @@ static int pack_backward(struct stage_planner *at, int64_t limit, struct rh_stag
  * or whose backwards are split. */
 static int may_keep(const struct rh_stage_plan_request *request)
 {
-	return request->trains && !request->train.chunks && !request->model->saves_narrow && plan_is_alone(request) && !request->deferral &&
+	return request->trains && !request->model->saves_narrow && plan_is_alone(request) && !request->deferral &&
 	       !request->kept_micro_batches && request->backward_cut_count < 0 && request->forward_cut_count < 0;
 }
 

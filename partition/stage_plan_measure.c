@@ -92,6 +92,9 @@ static int emit_kept(struct stage_planner *at, struct rh_emit *emit, int lo, int
 	out->recomputes = bytes[RH_FATE_RECOMPUTE] > 0;
 	RH_ASSERT(kept.used == out->kept && saved.used == out->saved);
 	kept = saved = rh_arena_measuring();
+	if (!rc && emit->shape.chunks)
+		rc = rh_stage_carry(emit, lo, hi, x);
+	kept = saved = rh_arena_measuring();
 	if (!rc && out->recomputes)
 		rc = rh_stage_recompute(emit, lo, hi, x, &at->state, NULL);
 	else

@@ -278,7 +278,7 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 		rc = rh_forecast_input_cut(session, out);
 	out->uncounted = why;
 	out->layers = session->model->layers;
-	out->positions = session->model_config->max_position_embeddings;
+	out->positions = rh_model_longest(session->model_config);
 	out->of_images = rh_model_patch(session->model_config) > 0;
 	return rc;
 }

@@ -18,7 +18,7 @@ struct rh_forecast_input {
 	int synthetic;         /* the data were not read: each row is taken to have max_length tokens, all trained */
 	const char *uncounted; /* why they were not read; NULL: nobody asked for them */
 	int layers;            /* of the model; 0: not known, and no simulation is shortened */
-	int64_t positions;     /* max_position_embeddings; 0: not known */
+	int64_t positions;     /* that the model knows; 0: not known */
 	int of_images;         /* each row is an image, and max_length means nothing */
 };
 /* Micro-batch i, counted over all steps. */

@@ -221,8 +221,9 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_vie
 void emit_block_carry(struct rh_emit *emit, int index, struct rh_view x, struct rh_activations *s)
 {
 	const struct rh_half *mixer = half_of(&emit->model->layer[index], RH_MIXER);
-	s->wanted = mixer->to_carry & s->placed;
-	emit_block(emit, index, x, (struct rh_view){0}, s);
+	s->wanted &= mixer->to_carry;
+	if (s->wanted)
+		emit_block(emit, index, x, (struct rh_view){0}, s);
 	mixer->carry(emit, index, s);
 }
 

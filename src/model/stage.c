@@ -95,7 +95,7 @@ static struct rh_arena *home_of(const struct rh_emit *emit, int l, int row)
 	case RH_FATE_KEEP:
 		return emit->kept;
 	case RH_FATE_SAVE:
-		return emit->saved;
+		return emit->saved ? emit->saved : emit->arena; /* of what is carried: made again, not brought back for it */
 	default:
 		return emit->arena;
 	}
@@ -290,12 +290,22 @@ int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struc
 
 /* ---- texts in chunks ---- */
 
+/* What is carried is made of rows that are kept, where there are any, and of others made again. */
+static void want_unkept(const struct rh_emit *emit, int l, struct rh_activations *s)
+{
+	if (emit->fates)
+		s->wanted &= ~emit->fates[l].kept;
+}
+
 int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x)
 {
 	int64_t mark = emit->arena->used;
+	struct rh_arena *saved = emit->saved;
 	struct rh_activations s;
+	emit->saved = NULL;
 	x = emit_widened(emit, x);
 	emit->ropes = place_lowest(emit, lo, x, &s);
+	want_unkept(emit, lo, &s);
 	emit_rope_tables(emit, &s);
 	for (int l = lo; l < hi; l++) {
 		if (emit->model->layer[l].kind == RH_LAYER_EMBEDDING) {
@@ -307,12 +317,14 @@ int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x)
 		s.placed = s.wanted = 0; /* views that are not placed are not read */
 		s.view[RH_ROW_X] = x;
 		place_layer(emit, l, &s, NULL);
+		want_unkept(emit, l, &s);
 		if (emit->model->layer[l].kind == RH_LAYER_HEAD)
 			emit_head_carry(emit, x, &s);
 		else
 			emit_block_carry(emit, l, x, &s);
 	}
 	rh_arena_reset(emit->arena, mark);
+	emit->saved = saved;
 	return emit->rc;
 }
 

@@ -243,6 +243,8 @@ static void touch_rows(struct rh_check *check, enum check_mode mode, const struc
 		int is_inside = row.layer >= command->lo && row.layer < command->hi;
 		if (row.fate == RH_FATE_RECOMPUTE || row.is.maker == RH_MAKER_BACKWARD || !is_inside)
 			continue;
+		if (command->kind == RH_COMMAND_CARRY && row.fate == RH_FATE_SAVE)
+			continue;
 		if (command->kind == RH_COMMAND_RECOMPUTE && row.layer != layer)
 			read = read_of(check, layer = row.layer);
 		if (read & RH_ROW_SET(row.is.row))
@@ -355,6 +357,7 @@ static void run_carry(struct rh_check *check)
 	if (command->operands.x >= 0)
 		boundary(check, CHECK_READS, reads_narrow(check) ? CHECK_NARROW : CHECK_ACTIVATION, command->operands.x, command->lo);
 	need_weights(check);
+	touch_rows(check, CHECK_READS, &command->source);
 	extend_carried(check);
 }
 
@@ -363,16 +366,15 @@ static void run_forward(struct rh_check *check)
 	const struct rh_command *command = check->command;
 	need_input(check);
 	need_weights(check);
-	touch_rows(check, command->kind == RH_COMMAND_FORWARD ? CHECK_WRITES : CHECK_READS,
-	           command->kind == RH_COMMAND_FORWARD ? &command->target : &command->source);
+	touch_rows(check, command->kind == RH_COMMAND_FORWARD ? CHECK_WRITES : CHECK_READS, &command->source);
 	if (command->kind == RH_COMMAND_RECOMPUTE)
 		extend(check, CHECK_KEPT, recomputed_range(check), command->lo, command->hi);
-	if (command->target.room == RH_ROOM_CACHE && check_call_of(check, command->step)->call.trains)
+	if (command->target.room == RH_ROOM_CACHE && command->kind == RH_COMMAND_RECOMPUTE)
+		need_carried(check, &command->target, ADDS_NOTHING);
+	else if (command->target.room == RH_ROOM_CACHE && check_call_of(check, command->step)->call.trains)
 		extend_carried(check);
 	else if (command->target.room == RH_ROOM_CACHE)
 		extend_cache(check);
-	if (command->kind == RH_COMMAND_RECOMPUTE && command->source.room == RH_ROOM_CACHE)
-		need_carried(check, &command->source, ADDS_NOTHING);
 	if (command->kind == RH_COMMAND_FORWARD && command->operands.y >= 0)
 		boundary(check, CHECK_WRITES, CHECK_ACTIVATION, command->operands.y, command->hi);
 	else

@@ -282,7 +282,7 @@ static int forward(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_head_out head = results(on, command->operands.result);
 	if (command->lo == command->stage.lo)
-		begin_activations(on, command, command->target);
+		begin_activations(on, command, command->source);
 	return rh_stage_forward_part(&on->emit, part_of(command), &on->pass, boundary_view(on, command->lo, command->operands.x),
 	                             boundary_view(on, command->hi, command->operands.y),
 	                             narrow_view(on, command->hi, command->operands.narrow), &head);
@@ -381,6 +381,7 @@ static int compute(struct run_device *on, const struct rh_command *command)
 	case RH_COMMAND_FORWARD:
 		return forward(on, command);
 	case RH_COMMAND_CARRY:
+		begin_activations(on, command, command->source);
 		return rh_stage_carry(&on->emit, command->lo, command->hi, saved_input(on, command));
 	case RH_COMMAND_RECOMPUTE:
 		return recompute(on, command);

@@ -108,12 +108,13 @@ struct rh_operands {
 enum __attribute__((packed)) rh_command_kind {
 	/* On a device's compute stream. Layers [lo, hi) of `stage`, one or several of them, for one micro-batch. A boundary that somebody else
 	 * reads is made at `hi` alone, and a layer's gradients are final only at a command's end: there a command has to end.
-	 *   FORWARD          target: KEPT, where the stage keeps activations; CACHE, where it attends to keys and values of calls or chunks
-	 *                    before
-	 *   CARRY            of a backward slot, each chunk of a text before its last one's backward: what the mixer carries. target: CACHE
+	 *   FORWARD          source: KEPT, where the stage leaves activations there. target: CACHE, where it attends to keys and values of
+	 *                    calls or chunks before
+	 *   CARRY            of a backward slot, each chunk of a text before its last one's backward: what the mixer carries. source: KEPT.
+	 *                    target: CACHE
 	 *   RECOMPUTE        makes activations that the backward needs, but for those that are kept or saved; with the loss where hi is the
-	 *                    model's end. source: KEPT, or DEFERRED, where operands of weight gradients go, or CACHE, of chunks. target:
-	 *                    ARENA
+	 *                    model's end. source: KEPT, or DEFERRED, where operands of weight gradients go. target: ARENA, or CACHE, of
+	 *                    chunks
 	 *   BACKWARD         source: KEPT, or ARENA; where the stage recomputes it always reads ARENA. Also reads x where lo is the stage's
 	 *                    first. Adds to the sums of its layers. target: DEFERRED, where weight gradients of linears wait, not added; of
 	 *                    chunks CACHE, whose last chunk comes first

@@ -338,9 +338,8 @@ static void forward(struct micro *micro, int16_t x)
 			command.operands.narrow = take(slot, &on->boundary, RH_STREAM_COMPUTE);
 		if (infers)
 			command.operands.result = take(slot, &on->result, RH_STREAM_COMPUTE);
-		command.target = !trains              ? cache_place(micro, from, l)
-		                 : micro->shape->keys ? carried_place(micro, from, l, CARRIED)
-		                                      : kept_place(micro);
+		command.source = trains ? kept_place(micro) : lower_nowhere();
+		command.target = trains ? carried_place(micro, from, l, CARRIED) : cache_place(micro, from, l);
 		if (trains && saves(micro) && from == lo)
 			saving = take(slot, &on->saving, RH_STREAM_COMPUTE);
 		command.operands.saving = saving;
@@ -420,10 +419,9 @@ static void backward(struct micro *micro, int16_t x, int16_t saving)
 		above = fetch(micro, RH_BOUNDARY_GRADIENT, program_slot->hi, READS_LAST);
 	int64_t above_up = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
 	const struct rh_stage_places *places = places_of(micro);
-	struct rh_place kept = kept_place(micro), deferred = carried_place(micro, program_slot->lo, program_slot->hi, CARRIED_AND_SUMS);
+	struct rh_place kept = kept_place(micro), carried = carried_place(micro, program_slot->lo, program_slot->hi, CARRIED_AND_SUMS);
+	struct rh_place deferred = program_slot->kind == RH_SLOT_INPUT_GRADIENT ? deferred_place(micro) : lower_nowhere();
 	int recomputes = !places || places->recomputes;
-	if (program_slot->kind == RH_SLOT_INPUT_GRADIENT)
-		deferred = deferred_place(micro);
 	if (fused)
 		result = take(slot, &on->result, RH_STREAM_COMPUTE);
 	if (fused && awaits_sums(micro) && program_slot->hi == model->layers)
@@ -433,7 +431,7 @@ static void backward(struct micro *micro, int16_t x, int16_t saving)
 		command.operands.result = result;
 		command.operands.saving = saving;
 		command.source = places ? kept : deferred;
-		command.target = here(micro, RH_ROOM_ARENA, 0, 0, 0);
+		command.target = carried.room == RH_ROOM_CACHE ? carried : here(micro, RH_ROOM_ARENA, 0, 0, 0);
 		run_up(micro, &command, x);
 	} else if (awaits_weights(micro)) {
 		lower_bulk_weights(slot, program_slot->lo, program_slot->hi);
@@ -448,7 +446,7 @@ static void backward(struct micro *micro, int16_t x, int16_t saving)
 	command.operands.result = result;
 	command.operands.saving = saving;
 	command.source = recomputes && kept.room == RH_ROOM_NONE ? here(micro, RH_ROOM_ARENA, 0, 0, 0) : kept;
-	command.target = deferred;
+	command.target = carried.room == RH_ROOM_CACHE ? carried : deferred;
 	int64_t made = run_down(micro, &command, dx);
 	if (fused)
 		send_results(micro, result, made);
@@ -469,6 +467,7 @@ static void carry(struct micro *micro, int16_t x)
 {
 	struct rh_command command = computation(micro, RH_COMMAND_CARRY);
 	command.operands.x = x;
+	command.source = kept_place(micro);
 	command.target = carried_place(micro, micro->slot->slot->lo, micro->slot->slot->hi, CARRIED_AND_SUMS);
 	int64_t made = lower_add(micro->slot->lowering, &command);
 	if (x >= 0)
@@ -503,7 +502,7 @@ static struct micro micro_of(struct lower_slot *slot, int64_t number)
 	return (struct micro){.slot = slot, .number = slot->slot->first + number, .index = index, .shape = &to->batch[index].shape};
 }
 
-/* Its integers go up, and its input where the slot reads one: the buffer, or -1. */
+/* Its integers go up, and its input where the slot reads one: the buffer, or -1; and what is saved, where that is asked for. */
 static int16_t begin_micro_batch(struct micro *micro, enum reading reading, int16_t *saving)
 {
 	struct lower_slot *slot = micro->slot;
@@ -518,11 +517,12 @@ static int16_t begin_micro_batch(struct micro *micro, enum reading reading, int1
 	if (rh_slot_takes_gradient(plan, program_slot))
 		receive(micro, RH_BOUNDARY_GRADIENT, program_slot->hi);
 	int16_t x = -1;
-	*saving = -1;
 	if (reads)
 		x = fetch(micro, rh_boundary_input(plan, program_slot), program_slot->lo, reading);
-	if (program_slot->kind != RH_SLOT_WEIGHT_GRADIENT && rh_slot_makes_gradients(program_slot) && saves(micro))
-		*saving = fetch_saved(micro);
+	if (saving)
+		*saving = program_slot->kind != RH_SLOT_WEIGHT_GRADIENT && rh_slot_makes_gradients(program_slot) && saves(micro)
+		                  ? fetch_saved(micro)
+		                  : -1;
 	lower_await(to, lower_lane_of(slot, RH_STREAM_COMPUTE), lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
 	return x;
 }
@@ -555,8 +555,7 @@ static void carry_text(struct lower_slot *slot, int64_t first, int64_t chunks)
 		return;
 	for (int64_t c = 0; c < chunks && !slot->lowering->rc; c++) {
 		struct micro micro = micro_of(slot, first + c);
-		int16_t saving, x = begin_micro_batch(&micro, READS_AGAIN, &saving);
-		carry(&micro, x);
+		carry(&micro, begin_micro_batch(&micro, READS_AGAIN, NULL));
 		end_micro_batch(&micro);
 	}
 }

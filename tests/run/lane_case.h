@@ -164,6 +164,8 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 	is.is_eight = is.bf16 && !lane_pick(&random, 3);
 	is.narrow = !strcmp(is.schedule, "roundpipe") && !is.boxes && !is.generates && !is.fates && is.forward_cuts < 0 &&
 	            is.backward_cuts < 0 && seed % 3 == 0;
+	if (is.chunks && is.devices == 1 && !is.narrow && seed % 2)
+		is.fates = 1 + (int)(seed % 1000);
 	return is;
 }
 

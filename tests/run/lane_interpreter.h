@@ -300,7 +300,7 @@ static inline void lane_add_sums(struct lane_machine *machine, const struct rh_c
 static inline uint64_t lane_outlasting(struct lane_machine *machine, const struct rh_command *command, uint64_t hash)
 {
 	int writes = command->kind == RH_COMMAND_FORWARD;
-	const struct rh_place *place = writes ? &command->target : &command->source;
+	const struct rh_place *place = &command->source;
 	struct rh_emit emit = {
 	        .model = machine->options->model, .fates = machine->options->plan->fates, .shape = {.tokens = command->tokens}};
 	int64_t bytes[RH_FATES];
@@ -377,11 +377,12 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		hash = lane_read(machine, hash,
 		                 command->operands.x >= 0 ? lane_buffer(machine, command, command->lo, command->operands.x) : running);
 	hash = lane_outlasting(machine, command, hash);
-	if (command->kind == RH_COMMAND_RECOMPUTE && command->source.room == RH_ROOM_CACHE)
-		hash = lane_read(machine, hash, lane_range(machine, command->source));
-	if (command->kind == RH_COMMAND_RECOMPUTE)
+	int recomputes = command->kind == RH_COMMAND_RECOMPUTE;
+	if (recomputes && command->target.room == RH_ROOM_CACHE)
+		hash = lane_read(machine, hash, lane_range(machine, command->target));
+	if (recomputes)
 		lane_write(machine, kept, first ? hash : lane_read(machine, hash, kept));
-	if (command->target.room == RH_ROOM_CACHE) {
+	if (!recomputes && command->target.room == RH_ROOM_CACHE) {
 		struct lane_range cache = lane_range(machine, command->target);
 		hash = command->step < -1 || command->chunk ? lane_read(machine, hash, cache) : hash;
 		lane_write(machine, cache, hash);

@@ -2,7 +2,10 @@
 #include "offload/drives.h"
 #include "rig.h"
 
+#include "core/hooks.h"
 #include "session/chunks.h"
+
+#include <stdlib.h>
 
 enum { STEPS = 2, ROWS = 3, CHUNK = 256, TOKENS = 1400, MOST_CHUNKS = 12 };
 
@@ -20,13 +23,14 @@ struct way {
 	const char *device;
 	int64_t round, cap, ram;     /* rows in a round, 0: chosen; bytes of a device, 0: all there are; of host memory, likewise */
 	int stale, drives, is_short; /* drives: on which activations lie */
+	const char *fates;           /* of activations, row by row at random: the hook's seed; NULL: the plan's own */
 };
 
 struct outcome {
 	double loss[STEPS], norm[STEPS];
 	uint64_t weights;
 	int stages, chunks;
-	int64_t ram, device_bytes, device_peak, nvme_bytes;
+	int64_t ram, device_bytes, device_peak, nvme_bytes, kept, saved;
 };
 
 /* A row, as data/batch.c makes one. */
@@ -107,6 +111,7 @@ static struct outcome run(const struct what *what, const struct way *way, int64_
 	struct rig rig;
 	struct outcome out = {0};
 	uint64_t seed = check_seed();
+	assert_int_equal(way->fates ? setenv(RH_HOOK_FATES, way->fates, 1) : unsetenv(RH_HOOK_FATES), 0);
 	rig_open(&rig, what->model, what->adapter);
 	rig.config.dtype = what->dtype;
 	rig.config.device = (char *)(uintptr_t)way->device;
@@ -156,7 +161,10 @@ static struct outcome run(const struct what *what, const struct way *way, int64_
 	out.device_peak = memory.peak_bytes;
 	out.nvme_bytes = rig.session.plan.bytes.boundaries_nvme;
 	out.ram = rig.session.plan.bytes.total;
+	out.kept = rig.session.plan.stages.kept_bytes;
+	out.saved = rig.session.plan.stages.saved_bytes;
 	rig_close(&rig);
+	assert_int_equal(unsetenv(RH_HOOK_FATES), 0);
 	return out;
 }
 
@@ -222,6 +230,37 @@ static void check_everywhere(const struct what *what, int64_t chunk)
 	assert_true(expected.stages > 1);
 }
 
+/* One device with memory to spare keeps all activations; some kept, some saved, some made again: the same bits. */
+static void check_fates(const struct what *what)
+{
+	enum { CASES = 4 };
+	const struct way several = {.device = "cpu:2"}; /* none of which keeps any */
+	struct outcome all = run(what, &one_device, CHUNK), none = run(what, &several, CHUNK);
+	int kept = 0, saved = 0;
+	assert_true(all.kept > 0 && none.kept == 0 && all.weights == none.weights);
+	for (int i = 0; i < CASES; i++) {
+		char fates[16];
+		snprintf(fates, sizeof fates, "%d", 7 * i + 2);
+		struct outcome got = run(what, &(struct way){.device = "cpu:1", .fates = fates}, CHUNK);
+		if (got.weights != none.weights || memcmp(got.loss, none.loss, sizeof got.loss) != 0)
+			fail_msg("%s, fates %s: losses %.9g %.9g, expected %.9g %.9g", what->model, fates, got.loss[0], got.loss[1],
+			         none.loss[0], none.loss[1]);
+		kept += got.kept > 0;
+		saved += got.saved > 0;
+	}
+	assert_true(kept > 0 && saved > 0);
+}
+
+static void test_chunks_that_keep_activations_give_the_same_bits(void **state)
+{
+	(void)state;
+	static const struct what what[] = {{.model = "smollm2"},
+	                                   {.model = "gpt-oss", .dtype = RH_BF16},
+	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25}};
+	for (size_t i = 0; i < sizeof what / sizeof *what; i++)
+		check_fates(&what[i]);
+}
+
 static void test_chunks_are_the_same_everywhere(void **state)
 {
 	(void)state;
@@ -259,6 +298,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rows_in_chunks_are_whole_rows_but_for_rounding),
+	        cmocka_unit_test(test_chunks_that_keep_activations_give_the_same_bits),
 	        cmocka_unit_test(test_chunks_are_the_same_everywhere),
 	        cmocka_unit_test(test_narrow_inputs_are_the_same_everywhere),
 	};

@@ -122,6 +122,22 @@ static void test_saved_dtype_is_kept_and_told(void **state)
 	scratch_close(&scratch);
 }
 
+/* rope_scaling makes the model know more positions, for plan as for train. */
+static void test_a_plan_warns_of_rows_that_train_refuses_alone(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	world_open(&scratch);
+	for (int is_scaled = 0; is_scaled < 2; is_scaled++) {
+		const char *run = is_scaled ? path_of("%s/run.yaml", scratch.dir) : "--max_length 1024";
+		struct ran ran = run_line(&scratch, "plan %s --model_name_or_path %s/hf --device cpu:1", run, scratch.dir);
+		if (ran.status || (strstr(ran.out, "train refuses it") != NULL) == is_scaled)
+			fail_msg("exit %d: %s%s", ran.status, ran.out, ran.err);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 static void test_a_plan_names_a_chunk_where_the_given_one_does_not_fit(void **state)
 {
 	(void)state;
@@ -219,6 +235,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rows_that_do_not_fit_are_cut_and_a_checkpoint_keeps_the_chunk),
 	        cmocka_unit_test(test_saved_dtype_is_kept_and_told),
+	        cmocka_unit_test(test_a_plan_warns_of_rows_that_train_refuses_alone),
 	        cmocka_unit_test(test_a_plan_names_a_chunk_where_the_given_one_does_not_fit),
 	        cmocka_unit_test(test_chunks_keep_several_devices_busy),
 	        cmocka_unit_test(test_no_launch_takes_long),
