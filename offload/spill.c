@@ -113,6 +113,18 @@ static void cut_spans(const struct rh_block *spec, int block, const struct rh_st
 		add(context, piece);
 }
 
+int spill_takes_weights(const struct rh_block *spec, const struct rh_store_options *options, int *turn)
+{
+	if (spec->trainable || !(options->spill & RH_SPILL_WEIGHTS))
+		return 0;
+	*turn += options->frozen_share ? options->frozen_share : RH_STORE_FROZEN_PARTS;
+	if (*turn < RH_STORE_FROZEN_PARTS)
+		return 0;
+	*turn -= RH_STORE_FROZEN_PARTS;
+	return 1;
+}
+
+/* page_bytes: 0 for a frozen block in memory. */
 static void cut_block(const struct rh_block *spec, int block, int64_t page_bytes, const struct rh_store_options *options,
                       void (*add)(void *context, struct store_piece piece), void *context)
 {
@@ -188,12 +200,15 @@ struct spill_sizes spill_measure(const struct rh_block *specs, int count, const 
 	enum { KEPT = 2 };
 	int64_t page = rh_store_page_bytes(specs, count, options);
 	struct measuring all = {.options = options}, kept[KEPT];
+	int turn = 0, was_cut[KEPT] = {0};
 	for (int b = 0; b < count; b++) {
 		struct measuring *measuring = &kept[b % KEPT];
-		if (b < KEPT || !are_alike(&specs[b - KEPT], &specs[b])) {
+		int is_cut = specs[b].trainable || spill_takes_weights(&specs[b], options, &turn);
+		if (b < KEPT || is_cut != was_cut[b % KEPT] || !are_alike(&specs[b - KEPT], &specs[b])) {
 			*measuring = (struct measuring){.options = options};
-			cut_block(&specs[b], b, page, options, measure, measuring);
+			cut_block(&specs[b], b, is_cut ? page : 0, options, measure, measuring);
 		}
+		was_cut[b % KEPT] = is_cut;
 		measure_also(&all, measuring);
 	}
 	int frames = frames_of(options, all.records);
@@ -256,8 +271,10 @@ int spill_create(struct rh_store *store)
 	if (!store->piece)
 		return -ENOMEM;
 	int64_t page = rh_store_page_bytes(store->spec, store->count, &store->options);
-	for (int b = 0; b < store->count; b++)
-		cut_block(&store->spec[b], b, page, &store->options, add_piece, store);
+	for (int b = 0, turn = 0; b < store->count; b++) {
+		int has_pages = spill_takes_weights(&store->spec[b], &store->options, &turn);
+		cut_block(&store->spec[b], b, has_pages ? page : 0, &store->options, add_piece, store);
+	}
 	int rc = sizes.cache_bytes ? cache_create(store, &sizes) : 0;
 	return rc || !sizes.cache_bytes ? rc : take_records(store);
 }

@@ -35,15 +35,15 @@ int rh_store_gradient_use(const struct rh_block *spec, enum rh_dtype dtype, int 
 	return crosses && !two ? 0 : -1;
 }
 
-/* Cuts a block's arrays from `memory`, which may only be measuring: nothing is touched. */
-static void place_block(const struct rh_block *spec, const struct rh_store_options *options, struct rh_arena *memory,
+/* Cuts a block's arrays from `memory`, which may only be measuring: nothing is touched. turn: of spill_takes_weights. */
+static void place_block(const struct rh_block *spec, const struct rh_store_options *options, int *turn, struct rh_arena *memory,
                         struct store_block *block)
 {
 	int64_t n = spec->elements, half = 2 * n, full = 4 * n;
 	int wide = options->dtype == RH_F32;
 	int64_t stored = rh_block_bytes(spec, options->dtype);
 	*block = (struct store_block){.version = 1, .published_version = 1};
-	if (spec->trainable || !(options->spill & RH_SPILL_WEIGHTS))
+	if (!spill_takes_weights(spec, options, turn))
 		block->weights = rh_arena_take(memory, stored);
 	if (!spec->trainable)
 		return;
@@ -70,6 +70,7 @@ static int64_t place_all(const struct rh_block *specs, int count, const struct r
                          struct store_block *blocks, struct store_span **table, void **scratch)
 {
 	int64_t spans = 0, elements = 0;
+	int turn = 0;
 	RH_ASSERT(options->dtype == RH_F32 || options->dtype == RH_BF16);
 	RH_ASSERT(options->layout != RH_LAYOUT_SPLIT8 || (options->dtype == RH_BF16 && options->optim == RH_OPTIM_ADAMW));
 	for (int i = 0; i < count; i++) {
@@ -78,7 +79,7 @@ static int64_t place_all(const struct rh_block *specs, int count, const struct r
 		if (specs[i].elements > too_many - elements)
 			return -1;
 		elements += specs[i].elements;
-		place_block(&specs[i], options, memory, &block);
+		place_block(&specs[i], options, &turn, memory, &block);
 		block.span = spans;
 		block.span_count = count_spans(&specs[i]);
 		spans += block.span_count;
@@ -148,10 +149,11 @@ static void place_on_nodes(const void *context, struct rh_numa *numa, struct rh_
 {
 	const struct rh_store *store = context;
 	int64_t width = rh_dtype_bytes(store->dtype, 1);
+	int turn = 0;
 	for (int b = 0; b < store->count; b++) {
 		struct store_block block;
 		int64_t elements = store->spec[b].elements;
-		place_block(&store->spec[b], &store->options, &memory, &block);
+		place_block(&store->spec[b], &store->options, &turn, &memory, &block);
 		if (!store->spec[b].trainable)
 			continue;
 		place_array(numa, block.weights, elements, width);

@@ -31,6 +31,8 @@
 #include "model/model.h"
 #include "offload/space.h"
 
+enum { RH_STORE_FROZEN_PARTS = 64 };
+
 struct rh_store_options {
 	enum rh_dtype dtype;         /* RH_F32 or RH_BF16 */
 	int crosses_rounds;          /* sums are kept between rounds */
@@ -41,6 +43,7 @@ struct rh_store_options {
 	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
 	int stash;          /* how many older versions of trainable blocks' upload form are kept: rh_store_stash */
 	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS, WEIGHTS; others are not the store's */
+	int frozen_share;   /* with WEIGHTS: of RH_STORE_FROZEN_PARTS frozen blocks so many are spilled, spread evenly; 0: all */
 	struct rh_space *space;          /* borrowed; holds what is spilled. NULL: nothing is */
 	struct rh_device *const *device; /* the devices that will upload: frozen weights lie near them. Only rh_store_create reads this */
 	int devices;                     /* 0: not known */

@@ -101,6 +101,8 @@ static inline struct optimizer_span store_span_at(const struct rh_store *store, 
 }
 
 /* spill.c */
+/* Is this block's weights' place on NVMe? Ask it of all blocks in order; *turn begins at 0. */
+int spill_takes_weights(const struct rh_block *spec, const struct rh_store_options *options, int *turn);
 /* Bytes an element of each kind of array that is spilled, 0 where there is none of the kind. */
 struct spill_widths {
 	int64_t lower, master, moment, code;

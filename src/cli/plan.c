@@ -43,6 +43,7 @@ static int put_check(const struct rh_config *config, const struct rh_machine_fou
 	struct rh_session_machine used = found->machine;
 	int rc = 0;
 	used.devices = planned->devices;
+	rh_config_pin_spill(&same, planned);
 	if (rh_schedule_has_rounds(config->schedule ? rh_schedule_find(config->schedule) : NULL)) {
 		same.round_micro_batches = planned->round_micro_batches;
 		if (used.devices > 1)

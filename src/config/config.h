@@ -180,6 +180,7 @@ struct rh_config {
 	int64_t forward_cut_count, backward_cut_count; /* -1 unset: distinguishes "[]" (one stage) */
 	int64_t max_vram, max_ram;                     /* bytes; 0: all free (max_ram: less 2 GiB) */
 	int spill;                                     /* bits of enum rh_spill; 0: nothing */
+	int frozen_share; /* of struct rh_store_options; no key: a part of a run that is simulated has the whole run's */
 	struct rh_list nvme_dirs;
 	int64_t max_nvme, max_nvme_writes; /* bytes; writes 0: any number */
 

@@ -108,6 +108,8 @@ static void describe_plan(const struct rh_session *session, const struct rh_fore
 	        .nvme_step_bytes = bytes->nvme_step,
 	        .nvme_run_bytes = input->run_steps ? rh_run_plan_nvme_writes(&session->plan, input->run_steps) : 0,
 	        .nvme_budget = bytes->nvme ? session->config->max_nvme : 0,
+	        .spill = session->plan.store.spill,
+	        .frozen_share = session->plan.store.frozen_share,
 	        .host_devices = bytes->host_devices,
 	        .devices = session->device_count,
 	        .layers = session->model->layers,

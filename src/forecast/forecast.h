@@ -31,6 +31,7 @@ struct rh_forecast {
 	int64_t store_bytes, boundary_bytes, data_bytes, nvme_bytes, nvme_budget;
 	int64_t nvme_step_bytes; /* written by each step */
 	int64_t nvme_run_bytes;  /* written by the whole run; 0: its steps are not known */
+	int spill, frozen_share; /* what lies on NVMe, as in the plan's rh_store_options */
 	int host_devices, layers;
 	int devices; /* that the plan uses: all, or the first so many */
 	/* Where stages update themselves: for each simulated micro-batch, from the first on, the largest number of updates of a layer

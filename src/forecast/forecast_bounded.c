@@ -22,6 +22,14 @@ int rh_config_pin_stages(struct rh_config *config, const struct rh_stage_plan *p
 	return rc;
 }
 
+void rh_config_pin_spill(struct rh_config *config, const struct rh_forecast *planned)
+{
+	if (!(config->spill & RH_SPILL_AUTO))
+		return;
+	config->spill = planned->spill;
+	config->frozen_share = planned->frozen_share;
+}
+
 /* One of the two shorter runs from which the whole step is extrapolated. */
 struct shorter_run {
 	struct rh_task task;
@@ -39,9 +47,9 @@ static int simulate_shorter_run(void *context)
 	return rh_forecast(&run->config, run->machine, &run->input, &run->options, &run->forecast);
 }
 
-/* Prepares steps of `count` micro-batches in rounds of `round`, with a plan's stages. *out is zeroed. */
+/* Prepares steps of `count` micro-batches in rounds of `round`, with the stages of what is planned. *out is zeroed. */
 static int shorter_run_open(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                            const struct rh_stage_plan *plan, int64_t count, int64_t round, struct shorter_run *out)
+                            const struct rh_forecast *planned, int64_t count, int64_t round, struct shorter_run *out)
 {
 	const struct rh_schedule *schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL;
 	int rc = rh_forecast_input_shorter(input, count, rh_forecast_fewest_steps(config), &out->input);
@@ -51,7 +59,8 @@ static int shorter_run_open(const struct rh_config *config, const struct rh_sess
 	out->machine = machine;
 	out->config.round_micro_batches = rh_min(round, count);
 	if (machine->devices > 1 && rh_schedule_has_planned_stages(schedule)) /* other schedules' stages do not depend on micro-batches */
-		rc = rh_config_pin_stages(&out->config, plan, &out->cuts);
+		rc = rh_config_pin_stages(&out->config, &planned->plan, &out->cuts);
+	rh_config_pin_spill(&out->config, planned);
 	return rc;
 }
 
@@ -132,7 +141,7 @@ static int extrapolate_from_shorter_runs(const struct rh_config *config, const s
 	int whole = few % round == 0 && more % round == 0, rc = 0;
 	for (int i = 0; !rc && i < 2; i++) {
 		int64_t count = i ? few + more : few;
-		rc = shorter_run_open(config, machine, input, &out->plan, count, whole ? round : rh_round_count(count, rounds), &run[i]);
+		rc = shorter_run_open(config, machine, input, out, count, whole ? round : rh_round_count(count, rounds), &run[i]);
 	}
 	run[1].options.trace = options->trace;
 	for (int i = 1; !rc && i >= 0; i--) /* the longer one takes most of the time */

@@ -12,5 +12,7 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
 /* Sets the configuration's cuts to a plan's stages, so that they are not searched for again. The configuration borrows *cuts; the caller
  * frees them (rh_cuts_free). */
 int rh_config_pin_stages(struct rh_config *config, const struct rh_stage_plan *plan, struct rh_cuts *cuts) RH_MUST;
+/* Sets what `spill: auto` chooses to what a plan has chosen. */
+void rh_config_pin_spill(struct rh_config *config, const struct rh_forecast *planned);
 
 #endif

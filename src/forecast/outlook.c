@@ -83,6 +83,7 @@ int outlook_small_open(const struct rh_config *config, const struct rh_session_m
 		out->config.round_micro_batches = rh_min(out->round, outlook_micro_batches(&out->config, &out->input));
 	if (!rc && chosen)
 		rc = rh_config_pin_stages(&out->config, plan, &out->cuts);
+	rh_config_pin_spill(&out->config, whole);
 	return rc;
 }
 

@@ -6,6 +6,7 @@
 #include "partition/rounds.h"
 #include "schedule/schedule.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -15,6 +16,7 @@ enum {
 
 static const double same_time = 0.005,     /* step times closer than this share are equal */
         same_time_by_compute_alone = 0.03, /* the same if the link's rates are unknown */
+        worth_drives = 0.02,               /* share of time for which a plan may use NVMe that needs none */
         worth_memory = 0.02,               /* extra share of time that is worth saving much memory */
         much_memory = 0.25,                /* share of the host memory of a plan */
         little_idle = 0.08;                /* idle share that is low */
@@ -36,6 +38,9 @@ struct choosing {
 int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s)
 {
 	double a_bytes = (double)a->bytes.total, b_bytes = (double)b->bytes.total;
+	int a_spills = a->bytes.nvme > 0, b_spills = b->bytes.nvme > 0;
+	if (a_spills != b_spills)
+		return a_spills ? a_step_s < b_step_s * (1 - worth_drives) : a_step_s <= b_step_s * (1 + worth_drives);
 	if (a_bytes <= (1 - much_memory) * b_bytes)
 		return a_step_s <= b_step_s * (1 + worth_memory);
 	return a_step_s < b_step_s * (1 - (b_bytes <= (1 - much_memory) * a_bytes ? worth_memory : same_time));
@@ -115,6 +120,7 @@ static int rank(struct choosing *at, struct candidate *now)
 	int rc = rh_balance_step(&planning->balance, &planning->stages, now->joined, &now->stages, &now->balanced);
 	if (rc)
 		return rc;
+	now->balanced.step_s = fmax(now->balanced.step_s, planning_drive_seconds(planning, now));
 	int first = !at->best.choice.round;
 	at->some_have_no_room |= !now->stages.plain_bytes;
 	at->fastest_s = first || now->balanced.step_s < at->fastest_s ? now->balanced.step_s : at->fastest_s;
@@ -138,12 +144,11 @@ static int rank(struct choosing *at, struct candidate *now)
 static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutter, int halvings)
 {
 	struct planning *planning = at->planning;
-	int spill = planning->request->config->spill;
 	const struct choice choice = {.round = round,
 	                              .cutter = planning->cuts_by_time || cutter == CUT_EACH_LAYER ? cutter : CUT_BY_MEMORY,
 	                              .halvings = halvings,
 	                              .plain = at->plain,
-	                              .spill = spill & RH_SPILL_AUTO ? 0 : spill};
+	                              .spill = planning->spill};
 	struct candidate now = {.cap_bytes = -1};
 	int rc = fit(planning, choice, &now);
 	if (!rc)
@@ -181,6 +186,17 @@ static int consider_small_stages(struct choosing *at, int64_t round)
 	return rc ? rc : consider(at, round, CUT_EACH_LAYER);
 }
 
+/* Stages of few layers. On one device they leave room for the activations of more layers, and updates begin earlier; of a row in chunks
+ * all devices have something to do only where it has many stages. */
+static int consider_layers(struct choosing *at, int64_t round, int is_short)
+{
+	const struct planning *planning = at->planning;
+	int rc = planning->cuts_by_time && is_short ? consider_small_stages(at, round) : 0;
+	if (!rc && (planning->stages.devices == 1 || planning->stages.train.chunks) && at->best.choice.round)
+		rc = consider(at, at->best.choice.round, CUT_EACH_LAYER);
+	return rc;
+}
+
 /* Tries the fewest rounds first, and rounds of the default length last. It stops when more rounds only take longer and devices hardly idle;
  * never because rounds do not fit. */
 static int consider_rounds(struct choosing *at, int64_t least)
@@ -197,13 +213,7 @@ static int consider_rounds(struct choosing *at, int64_t least)
 		rc = consider(at, least, CUT_FOR_ROUNDS);
 	if (!rc && at->planning->cuts_by_time)
 		rc = consider_packed(at, least);
-	if (!rc && at->planning->cuts_by_time && count <= least)
-		rc = consider_small_stages(at, least);
-	/* on one device small stages leave room for the activations of more layers, and updates begin earlier; of a row in chunks all devices
-	 * have something to do only where it has many stages */
-	if (!rc && (at->planning->stages.devices == 1 || at->planning->stages.train.chunks) && at->best.choice.round)
-		rc = consider(at, at->best.choice.round, CUT_EACH_LAYER);
-	return rc;
+	return rc ? rc : consider_layers(at, least, count <= least);
 }
 
 /* Rounds of the length that the user gave. */
@@ -214,7 +224,7 @@ static int consider_given(struct choosing *at, int64_t round)
 		rc = consider(at, round, CUT_FOR_ROUNDS);
 	if (!rc && at->planning->cuts_by_time)
 		rc = consider(at, round, CUT_BY_MEMORY);
-	return rc;
+	return rc ? rc : consider_layers(at, round, at->planning->executor.train_micro_batches <= round);
 }
 
 static int consider_all(struct choosing *at)
@@ -262,12 +272,11 @@ static int consider_saved(struct choosing *at, int fused, enum saves saves)
 {
 	struct planning *planning = at->planning;
 	int64_t given = planning->request->config->round_micro_batches, count = planning->executor.train_micro_batches;
-	int spill = planning->request->config->spill;
 	const struct choice choice = {.round = given ? given : count,
 	                              .fused = fused,
 	                              .saves = saves,
 	                              .plain = at->plain,
-	                              .spill = spill & RH_SPILL_AUTO ? 0 : spill};
+	                              .spill = planning->spill};
 	struct candidate now = {.cap_bytes = -1};
 	int rc = planning_try_saves(planning, choice, &now);
 	if (!rc)
@@ -321,7 +330,7 @@ static int add_saves(const struct choosing *others, struct candidate out[RH_RUN_
 	struct choosing at = none;
 	int64_t micro_batches = planning->executor.train_micro_batches;
 	int is_short = micro_batches <= rh_roundpipe_default_round(micro_batches, 1);
-	if (!*count || planning->request->config->spill & RH_SPILL_ACTIVATIONS || !planning_may_save(planning))
+	if (!*count || planning->spill & RH_SPILL_ACTIVATIONS || !planning_may_save(planning))
 		return 0;
 	int rc = planning_weigh_saves(planning);
 	if (!rc && others->fused)

@@ -103,6 +103,7 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	const struct rh_workload *work = request->work;
 	int64_t record = rh_space_round(request->space, work->nvme_record_bytes);
 	bytes->nvme = nvme.frozen + nvme.masters + nvme.state + beside.nvme + work->nvme_records * record;
+	bytes->nvme_frozen = nvme.frozen;
 	bytes->nvme_step = nvme.masters + nvme.state + beside.nvme_step + work->nvme_step_records * record;
 	bytes->nvme_loaded = loaded_bytes(request, &nvme);
 	bytes->device = candidate->stages.device_bytes;

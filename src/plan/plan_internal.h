@@ -31,7 +31,8 @@ struct choice {
 	int fused;       /* with CUT_BELOW_FUSED: the fused stage's first layer */
 	enum saves saves;
 	int stages_most; /* most stages that host memory allows; 0: any number */
-	int spill;       /* what lies on NVMe: bits of enum rh_spill */
+	int spill;        /* what lies on NVMe: bits of enum rh_spill */
+	int frozen_share; /* of struct rh_store_options */
 	enum rh_plain plain;
 };
 
@@ -64,6 +65,9 @@ struct planning {
 	struct rh_fates *fates;
 	struct rh_boxes boxes; /* boxes.boxes 0: this one alone */
 	int64_t data_bytes, reading_bytes;
+	int spill;     /* what the plans that are searched for now put on NVMe: bits of enum rh_spill without AUTO */
+	int frozen_most; /* with `auto`, of RH_STORE_FROZEN_PARTS frozen blocks the most that are spilled */
+	int lacks_ram; /* since it was last cleared, a choice did not fit for want of host memory, or had fewer spare buffers */
 };
 
 /* NULL: this box alone. */
@@ -98,6 +102,20 @@ int planning_may_save(const struct planning *planning);
 int planning_weigh_saves(struct planning *planning) RH_MUST;
 void planning_cut_saves(const struct planning *planning, const struct choice *choice, struct rh_stage_plan_request *request);
 int planning_try_saves(struct planning *planning, struct choice choice, struct candidate *out) RH_MUST;
+
+/* run_plan.c: the plans with these kinds on NVMe: those with different rounds, or one with rounds of the default length. If none fits, the
+ * bytes of candidate[0] say what is too small. */
+int planning_find(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count) RH_MUST;
+
+/* choose_spill.c
+ *
+ * planning_find_spilled   planning_find with `spill: auto`: with nothing on NVMe, and, where host memory is short, with each of the smaller
+ *                         sets of kinds that is enough. The fastest first, by a lower bound
+ * planning_spill_less     of a plan that fits: with `auto`, leaves as many frozen weights in memory as fit
+ * planning_drive_seconds  lower bound on a step's time by what its drives read and write */
+int planning_find_spilled(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count) RH_MUST;
+int planning_spill_less(struct planning *planning, struct candidate *candidate) RH_MUST;
+double planning_drive_seconds(const struct planning *planning, const struct candidate *candidate);
 
 /* Finds the schedule that training follows. For one other than RoundPipe it also sets the cuts, how many weight gradients each stage
  * defers, and whether gradient sums cross rounds. */

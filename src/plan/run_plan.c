@@ -179,6 +179,7 @@ void planning_apply(struct planning *planning, const struct choice *choice)
 	if (has_rounds)
 		stages->crosses_rounds = planning->store.crosses_rounds = round < count;
 	planning->store.spill = choice->spill;
+	planning->store.frozen_share = choice->frozen_share ? choice->frozen_share : planning->frozen_most;
 	planning->executor.spills_boundaries = (choice->spill & RH_SPILL_ACTIVATIONS) != 0;
 }
 
@@ -195,6 +196,9 @@ int planning_fit(struct planning *planning, const struct choice *choice, struct 
 		out->spare = spare;
 		rh_error_clear();
 		int rc = fit_caps(planning, out);
+		planning->lacks_ram |= rc == RH_DOES_NOT_FIT && !out->no_stages_fit;
+		if (!rc)
+			return planning_spill_less(planning, out);
 		if (rc != RH_DOES_NOT_FIT || !spare || out->no_stages_fit)
 			return rc;
 	}
@@ -225,27 +229,6 @@ static int fit_in_host(struct planning *planning, struct choice choice, struct c
 	candidate_free(out);
 	rc = fit_by_any_cuts(planning, &choice, out);
 	out->cap_bytes = -1; /* another choice's stages have a room */
-	return rc;
-}
-
-/* The choices of `auto`: it takes the first that is enough. State is used once a step, so it goes to NVMe first. */
-static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
-                                    RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS,
-                                    RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS | RH_SPILL_ACTIVATIONS};
-
-/* Plans with as little on NVMe as `spill` and max_ram ask for. */
-static int fit_spilled(struct planning *planning, struct choice choice, struct candidate *out)
-{
-	const struct rh_config *config = planning->request->config;
-	int rc = RH_DOES_NOT_FIT;
-	if (!(config->spill & RH_SPILL_AUTO)) {
-		choice.spill = config->spill;
-		return fit_in_host(planning, choice, out);
-	}
-	for (size_t i = 0; rc == RH_DOES_NOT_FIT && !out->no_stages_fit && i < sizeof spill_choices / sizeof *spill_choices; i++) {
-		choice.spill = spill_choices[i];
-		rc = fit_in_host(planning, choice, out);
-	}
 	return rc;
 }
 
@@ -305,6 +288,8 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	out->data_bytes =
 	        work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0) + message_bytes(request) + request->linked_bytes;
 	out->reading_bytes = work->reading_bytes;
+	out->spill = config->spill & ~RH_SPILL_AUTO;
+	out->frozen_most = config->frozen_share;
 	out->stages = (struct rh_stage_plan_request){.model = request->model,
 	                                             .trains = trains,
 	                                             .train = work->train,
@@ -415,10 +400,11 @@ static int fit_rounds(struct planning *planning, struct candidate *out)
 	const struct rh_run_request *request = planning->request;
 	int64_t given = request->config->round_micro_batches, micro_batches = request->work->train_micro_batches;
 	struct choice choice = {.round = given ? given : rh_roundpipe_default_round(micro_batches, planning->stages.devices),
-	                        .plain = plain_of(planning)};
+	                        .plain = plain_of(planning),
+	                        .spill = planning->spill};
 	if (planning->cuts_devices)
 		choice.cutter = planning->executor.schedule->update == RH_UPDATE_LOCAL ? CUT_FOR_PERIOD : CUT_FOR_STEP;
-	int rc = fit_spilled(planning, choice, out);
+	int rc = fit_in_host(planning, choice, out);
 	int is_free = !given && micro_batches && rh_schedule_has_rounds(planning->executor.schedule) && !planning->boxes.boxes;
 	const int64_t shorter[] = {planning->stages.devices, 1, choice.round}; /* where none fits, the line is about the default ones */
 	struct choice fewer = choice;
@@ -430,7 +416,7 @@ static int fit_rounds(struct planning *planning, struct candidate *out)
 		choice.round = shorter[i];
 		candidate_free(out);
 		rh_error_clear();
-		rc = fit_spilled(planning, choice, out);
+		rc = fit_in_host(planning, choice, out);
 		if (i == 2)
 			continue;
 		fewer.round = choice.round;
@@ -439,13 +425,22 @@ static int fit_rounds(struct planning *planning, struct candidate *out)
 	for (int last = 0; rc == RH_DOES_NOT_FIT && fewer.stages_most && last < 2; last++) {
 		candidate_free(out);
 		rh_error_clear();
-		rc = fit_spilled(planning, last ? choice : fewer, out);
+		rc = fit_in_host(planning, last ? choice : fewer, out);
 	}
 	return rc;
 }
 
-/* Finds the candidates: those with different rounds, or one with rounds of the default length and as little on NVMe as possible. If none
- * fits, the bytes of candidate[0] say what is too small. */
+int planning_find(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count)
+{
+	*count = 0;
+	int rc = planning->request->stages == RH_STAGES_CHOSEN ? planning_rounds(planning, candidate, count) : 0;
+	if (rc || *count)
+		return rc;
+	*count = 1;
+	rc = fit_rounds(planning, &candidate[0]);
+	return rc || !planning->cuts_devices ? rc : planning_other_cuts(planning, candidate, count);
+}
+
 static int find_candidates(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count)
 {
 	const struct rh_run_request *request = planning->request;
@@ -455,13 +450,9 @@ static int find_candidates(struct planning *planning, struct candidate candidate
 		rc = draw_test_fates(planning);
 	if (!rc && request->stages == RH_STAGES_CHOSEN)
 		rc = weigh_layers(planning);
-	if (!rc && request->stages == RH_STAGES_CHOSEN)
-		rc = planning_rounds(planning, candidate, count);
-	if (rc || *count)
+	if (rc)
 		return rc;
-	*count = 1;
-	rc = fit_rounds(planning, &candidate[0]);
-	return rc || !planning->cuts_devices ? rc : planning_other_cuts(planning, candidate, count);
+	return (request->config->spill & RH_SPILL_AUTO ? planning_find_spilled : planning_find)(planning, candidate, count);
 }
 
 int rh_run_plan_search(const struct rh_run_request *request, struct rh_run_plans *out)

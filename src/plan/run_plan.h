@@ -47,6 +47,7 @@ struct rh_run_bytes {
 	int64_t device;                      /* reserved on each device */
 	int64_t total;                       /* host memory in all, the program's own and host devices' included */
 	int64_t nvme;                        /* reserved on NVMe */
+	int64_t nvme_frozen;                 /* the part of `nvme` for frozen weights */
 	int64_t boundaries_nvme;             /* the part of `nvme` for boundary activations */
 	int64_t nvme_loaded;                 /* upper bound on what is written to NVMe before the first step */
 	int64_t nvme_step;                   /* written to NVMe in each step */
@@ -139,7 +140,7 @@ int rh_run_plan_make(const struct rh_run_request *request, struct rh_run_plan *o
 void rh_run_plan_free(struct rh_run_plan *plan);
 
 /* 1: run `a` rather than `b`. The faster plan is better, with two exceptions: a difference too small to notice changes nothing, and a plan
- * that saves much host memory may be a little slower. */
+ * that saves much host memory, or that needs no NVMe, may be a little slower. */
 int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s);
 
 /* The caller's (rh_run_plan_free), also where it failed. */

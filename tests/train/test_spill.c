@@ -12,6 +12,7 @@ struct what {
 	int64_t round, cap; /* 0: chosen, all */
 	double clip;
 	int stop; /* a flush after this step; 0: none */
+	int frozen_share;
 };
 
 static const struct what full = {.model = "smollm2", .device = "cpu:2", .dtype = RH_BF16, .round = 2, .clip = 1, .stop = 7};
@@ -39,6 +40,7 @@ static struct outcome train(const struct what *what, int staleness, int spill, i
 	rig.config.max_grad_norm = what->clip;
 	rig.config.optimizer_staleness = staleness;
 	rig.config.spill = spill;
+	rig.config.frozen_share = what->frozen_share;
 	rig.config.max_nvme = spill ? 1 << 30 : 0;
 	rig.config.nvme_dirs = (struct rh_list){.item = group_drives.name, .count = (size_t)drives};
 	struct rig_input in = rig_input(&rig, "train");
@@ -108,6 +110,27 @@ static void test_full_training_from_nvme_is_that_in_memory(void **state)
 	(void)state;
 	check_case(&full);
 	check_case(&plain);
+}
+
+/* Some layers' weights on NVMe, the others' in memory. */
+static void test_lora_partly_from_nvme_is_that_in_memory(void **state)
+{
+	(void)state;
+	struct what wide = lora;
+	wide.cap = 240 << 10;
+	struct outcome expected = train(&wide, 0, 0, 0), all = train(&wide, 0, RH_SPILL_WEIGHTS, 1);
+	static const int shares[] = {24, 32, 63};
+	int64_t before = 0;
+	for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+		wide.frozen_share = shares[i];
+		check_spilled(&wide, 0, &expected, RH_SPILL_WEIGHTS, 1);
+		struct outcome part = train(&wide, 0, RH_SPILL_WEIGHTS, 1);
+		assert_true(part.nvme_bytes > before && part.nvme_bytes < all.nvme_bytes && part.store_bytes > all.store_bytes);
+		before = part.nvme_bytes;
+		free(part.weights);
+	}
+	free(expected.weights);
+	free(all.weights);
 }
 
 static void test_lora_from_nvme_is_that_in_memory(void **state)
@@ -215,6 +238,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_full_training_from_nvme_is_that_in_memory),
 	        cmocka_unit_test(test_lora_from_nvme_is_that_in_memory),
+	        cmocka_unit_test(test_lora_partly_from_nvme_is_that_in_memory),
 	        cmocka_unit_test(test_budgets_hold_to_the_byte),
 	};
 	return cmocka_run_group_tests(tests, group_drives_make, group_drives_remove);
