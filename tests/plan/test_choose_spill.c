@@ -1,5 +1,5 @@
-/* `spill: auto` spills what is short and costs least: it is as fast as the best set of kinds that a user could name, and puts no more on NVMe
- * than host memory lacks. */
+/* `spill: auto` spills what is short and costs least: it is as fast as the best set of kinds that a user could name, and puts no more on
+ * NVMe than host memory lacks. */
 #include "plan/predict.h"
 
 #include "core/log.h"
@@ -55,8 +55,10 @@ static void test_auto_is_as_fast_as_the_best_kinds(void **state)
 	check_best(MOE " --max-ram 59GiB");
 	check_best(MOE " --max-ram 57GiB");
 	check_best(MOE " --max-ram 20GiB");
-	check_best("--config-name examples/models/qwen3-8b --hardware rtx4090x1 --gradient-accumulation-steps 8 --max-length 2048 --max-ram 60GiB");
-	check_best("--config-name examples/models/llama-3.1-8b --hardware rtx4090x8 --gpus 2 --gradient-accumulation-steps 8 --max-length 2048 "
+	check_best("--config-name examples/models/qwen3-8b --hardware rtx4090x1 --gradient-accumulation-steps 8 --max-length 2048 "
+	           "--max-ram 60GiB");
+	check_best("--config-name examples/models/llama-3.1-8b --hardware rtx4090x8 --gpus 2 --gradient-accumulation-steps 8 --max-length "
+	           "2048 "
 	           "--max-ram 100GiB");
 }
 
