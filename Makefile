@@ -55,7 +55,7 @@ $(B)/packages-there: Makefile
 	@mkdir -p $(@D)
 	@{ $(foreach h,$(HEADERS_USED),echo '#include <$(h)>';) printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\nint main(void) { return 0; }\n'; } >$@.c
 	@$(CC) -D_GNU_SOURCE $(SAN_$(VARIANT)) -o $@ $@.c $(LIBS) 2>$@.log || { echo "make: $$(sed -n 's/.*fatal error: \([^:]*\):.*/\1/p; s/.*cannot find -l/lib/p; s/.*: \(.*\): not found/\1/p' $@.log | \
-		head -n 1 | cut -d: -f1) is missing: run make deps (it installs, with apt: $(filter-out libcmocka-dev g++,$(PACKAGES)))" >&2; exit 1; }
+		head -n 1 | cut -d: -f1) is missing: run make deps (it installs, with apt: $(filter-out libcmocka-dev g++ xz-utils,$(PACKAGES)))" >&2; exit 1; }
 $(OBJ) $(SIMD_OBJ) $(B)/src/cli/main.o: | $(B)/packages-there
 
 # The objects of CUDA before the library, whose own entries (cuda/absent.c) are then not taken.

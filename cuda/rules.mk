@@ -1,6 +1,6 @@
 # The kernels of cuda/, built twice: under g++ on the emulation of tests/cudaemu, for the tests of every machine, and under nvcc where there is one.
 
-PACKAGES += g++
+PACKAGES += g++ xz-utils
 CUDA_SRC := $(sort $(wildcard cuda/*.cu))
 EMU_SRC  := $(sort $(wildcard tests/cudaemu/*.cpp tests/cudaemu/*.cu))
 EMU_FLAGS = -std=c++17 -fno-strict-aliasing -fno-exceptions -fno-rtti -DRH_CUDA_EMULATED -Wall -Wextra -Wno-missing-field-initializers \

@@ -101,9 +101,9 @@ static void test_the_bundle_unpacked_elsewhere_says_that_there_is_no_gpu_and_reh
 {
 	(void)state;
 	char dir[] = "/tmp/rh-gpu-XXXXXX";
-	need("build/gpu-bundle.tar.gz");
+	need("build/gpu-bundle.tar.xz");
 	assert_non_null(mkdtemp(dir));
-	assert_int_equal(shell("tar -xzf build/gpu-bundle.tar.gz -C %s", dir), 0);
+	assert_int_equal(shell("tar -xJf build/gpu-bundle.tar.xz -C %s", dir), 0);
 	assert_int_equal(shell("cd %s && DEVICE=emu:1 OUT=%s/emu " CHECK " kernels copies >log 2>&1", dir, dir), 0);
 	if (!access("/dev/nvidiactl", F_OK)) {
 		assert_int_equal(shell("rm -rf %s", dir), 0);
