@@ -30,6 +30,10 @@ $(B)/tests/cuda/%.o: tests/cuda/%.c
 $(B)/tests/cuda/%: $(B)/tests/cuda/%.o $(B)/libcudaemu.a $(B)/libroundhouse.a
 	@$(CC) $(SAN_$(VARIANT)) $(CFLAGS) -pthread $(EMU_WANTS) -o $@ $(filter %.o %.a,$^) $(LIBS) -lcmocka -lstdc++
 
+# Over stubs of the runtime: of the emulation's objects only these two.
+$(B)/tests/cuda/test_device_queue: $(B)/tests/cuda/test_device_queue.o $(B)/emu/cuda/device_queue.o $(B)/emu/cuda/device_event.o $(B)/libroundhouse.a
+	@$(CC) $(SAN_$(VARIANT)) $(CFLAGS) -pthread -o $@ $(filter %.o %.a,$^) $(LIBS) -lcmocka
+
 # What stands in for NCCL's library where the emulation stands in for CUDA.
 $(B)/nccl-stand-in.so: tests/cuda/nccl_stand_in.c cuda/nccl_library.h
 	@mkdir -p $(@D)
@@ -44,9 +48,9 @@ $(B)/tests/cuda/%-asan: $(B)/tests/cuda/%-asan.o $(B)/libcudaemu-asan.a $(B)/lib
 	@$(CC) $(CFLAGS) $(EMU_ASAN) -pthread $(EMU_WANTS) -o $@ $(filter %.o %.a,$^) $(filter-out -ljemalloc,$(LIBS)) -lcmocka -lstdc++
 
 # A release runs the tests of kernels under AddressSanitizer alone, those of whole steps without it (`make asan` has these too).
-CUDA_TESTS := $(filter-out %/test_resources.c %/test_staging.c %/test_training.c,$(filter tests/cuda/%,$(TESTS)))
+CUDA_TESTS := $(filter-out %/test_resources.c %/test_staging.c %/test_training.c %/test_device_queue.c,$(filter tests/cuda/%,$(TESTS)))
 ifeq ($(VARIANT),tsan) # does not know of fibers
-TESTBIN := $(filter-out $(B)/tests/cuda/%,$(TESTBIN))
+TESTBIN := $(filter %/test_device_queue,$(TESTBIN)) $(filter-out $(B)/tests/cuda/%,$(TESTBIN))
 endif
 ifeq ($(VARIANT),release)
 TESTBIN := $(CUDA_TESTS:%.c=$(B)/%-asan) $(filter-out $(CUDA_TESTS:%.c=$(B)/%),$(TESTBIN)) # the longest first
