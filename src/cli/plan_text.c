@@ -51,9 +51,9 @@ static int put_chunks(struct rh_text *out, const struct rh_config *config, const
 {
 	if (work->chunks < 2)
 		return 0;
-	return rh_text_printf(out, "chunks       the longest row, of %lld tokens, in %d of at most %lld (sequence_chunk%s)\n",
-	                      (long long)work->row.tokens, work->chunks, (long long)work->chunk,
-	                      config->sequence_chunk ? "" : ": whole rows do not fit");
+	return rh_text_printf(out, "chunks       the longest %s, of %lld tokens, in %d of at most %lld (sequence_chunk%s)\n",
+	                      config->per_device_train_batch_size > 1 ? "micro-batch" : "row", (long long)work->row.tokens, work->chunks,
+	                      (long long)work->chunk, config->sequence_chunk ? "" : ": whole rows do not fit");
 }
 
 static int put_tier(struct rh_text *out, const char *name, int64_t used, int64_t budget, const char *what)
@@ -77,8 +77,8 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 	int length = snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f", (double)is->store_bytes / gib,
 	                      (double)(is->boundary_bytes - plan->saved_bytes) / gib);
 	if (plan->saved_bytes)
-		length += snprintf(what + length, sizeof what - (size_t)length, ", saved activations %.2f",
-		                   (double)plan->saved_bytes / gib);
+		length +=
+		        snprintf(what + length, sizeof what - (size_t)length, ", saved activations %.2f", (double)plan->saved_bytes / gib);
 	int64_t devices = is->host_devices * is->device_bytes, rest = is->ram_bytes - is->store_bytes - is->boundary_bytes - devices;
 	if (is->host_devices)
 		length += snprintf(what + length, sizeof what - (size_t)length, ", devices %.2f", (double)devices / gib);

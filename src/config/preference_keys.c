@@ -129,7 +129,7 @@ static int check_run(const struct rh_config *config, const struct config_entry *
 	if (is_kto && given_of(given, "train_sampling_strategy") && config->train_sampling_strategy == RH_SAMPLING_RANDOM)
 		return config_entry_fail(given_of(given, "train_sampling_strategy"),
 		                         "kto compares rows that follow one another: sequential, or remove it");
-	if (is_kto && config->per_device_train_batch_size == 1)
+	if (config->per_device_train_batch_size < rh_preference_fewest_rows(&config->preference))
 		return config_entry_fail(given_of(given, "per_device_train_batch_size"),
 		                         "kto compares an answer with another row's of its micro-batch: 2 or more");
 	return 0;

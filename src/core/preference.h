@@ -49,6 +49,12 @@ RH_PORTABLE int rh_preference_is_paired(const struct rh_preference *is)
 	return is->answers && is->weight[RH_PREFERENCE_KTO] == 0 && is->weight[RH_PREFERENCE_APO_ZERO_UNPAIRED] == 0;
 }
 
+/* The fewest rows of a micro-batch: KTO compares each with its neighbour in it. */
+RH_PORTABLE int rh_preference_fewest_rows(const struct rh_preference *is)
+{
+	return is->weight[RH_PREFERENCE_KTO] != 0 ? 2 : 1;
+}
+
 /* Does it compare with a reference? */
 RH_PORTABLE int rh_preference_refers(const struct rh_preference *is)
 {

@@ -87,22 +87,25 @@ static int find_batch(const struct rh_config *config, const struct trial *trial,
 	struct rh_config other = *config;
 	struct rh_session session;
 	struct trial opened;
-	int64_t rows = config->per_device_train_batch_size, batch = 0, length = 0;
+	int64_t rows = config->per_device_train_batch_size, fewest = rh_preference_fewest_rows(&config->preference), batch = 0, length = 0;
 	int rc = trial_open(trial, &other, &session, &opened);
-	if (!rc && rows > 1)
+	if (!rc && rows > fewest)
 		batch = trial_largest(&other, &other.per_device_train_batch_size, FIRST_TRIED, rows, &opened);
+	batch = batch < fewest ? 0 : batch;
 	if (!rc && !batch) {
-		other.per_device_train_batch_size = 1;
+		other.per_device_train_batch_size = fewest;
 		length = trial_largest(&other, &other.max_length, FIRST_TRIED, config->max_length, &opened);
 	}
 	trial_close(&opened);
 	*smaller = *config;
-	smaller->per_device_train_batch_size = batch ? batch : 1;
+	smaller->per_device_train_batch_size = batch ? batch : fewest;
 	smaller->max_length = batch ? config->max_length : length;
 	if (batch)
 		snprintf(text, room, "per_device_train_batch_size: %lld", (long long)batch);
+	else if (rows > fewest)
+		snprintf(text, room, "per_device_train_batch_size: %lld and max_length: %lld", (long long)fewest, (long long)length);
 	else
-		snprintf(text, room, "%smax_length: %lld", rows > 1 ? "per_device_train_batch_size: 1 and " : "", (long long)length);
+		snprintf(text, room, "max_length: %lld", (long long)length);
 	return batch || (length && length >= rh_min(config->max_length / 8, SHORT));
 }
 
@@ -136,7 +139,8 @@ static int mend_by_chunk(const struct rh_config *config, const struct trial *tri
 	struct rh_session session;
 	struct trial opened;
 	int64_t longest = rh_min(config->sequence_chunk ? config->sequence_chunk : config->max_length, LONGEST), has_rows = 0, is_fine = 0;
-	other.per_device_train_batch_size = 1;
+	int64_t fewest = rh_preference_fewest_rows(&config->preference);
+	other.per_device_train_batch_size = fewest;
 	if (longest / 2 < FIRST_TRIED)
 		return 0;
 	int rc = trial_open(trial, &other, &session, &opened);
@@ -144,16 +148,19 @@ static int mend_by_chunk(const struct rh_config *config, const struct trial *tri
 	if (!rc && rh_chunks_check(&other, session.model)) /* such a model's rows are not cut */
 		rc = 1;
 	other.sequence_chunk = 0;
-	if (!rc && config->per_device_train_batch_size > 1)
+	if (!rc && config->per_device_train_batch_size > fewest)
 		has_rows = trial_fits(&other, &opened);
 	other.sequence_chunk = has_rows ? 0 : longest / 2;
 	for (; !rc && !is_fine && other.sequence_chunk >= FIRST_TRIED; other.sequence_chunk /= is_fine ? 1 : 2)
 		is_fine = trial_fits(&other, &opened);
 	trial_close(&opened);
-	if (is_fine)
-		snprintf(next_mend(out), sizeof out->mend->text, "%ssequence_chunk: %lld (other results, within rounding)",
-		         config->per_device_train_batch_size > 1 ? "per_device_train_batch_size: 1 and " : "",
+	if (is_fine) {
+		char with[64] = "";
+		if (config->per_device_train_batch_size > fewest)
+			snprintf(with, sizeof with, "per_device_train_batch_size: %lld and ", (long long)fewest);
+		snprintf(next_mend(out), sizeof out->mend->text, "%ssequence_chunk: %lld (other results, within rounding)", with,
 		         (long long)other.sequence_chunk);
+	}
 	return is_fine != 0;
 }
 

@@ -40,8 +40,6 @@ static int cuts_are_fine(const struct rh_config *config, const struct rh_model *
 /* What keeps rows from being cut; NULL: nothing. */
 static const char *obstacle(const struct rh_config *config, const struct rh_model *model)
 {
-	if (config->preference.weight[RH_PREFERENCE_KTO] != 0)
-		return "loss_type: kto, which compares the rows of a micro-batch";
 	for (int l = 0; l < model->layers; l++)
 		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.direction == RH_ATTENTION_BOTH)
 			return "a model that looks in both directions, whose rows are not cut";
@@ -52,7 +50,7 @@ static const char *obstacle(const struct rh_config *config, const struct rh_mode
 		return "several boxes";
 	if (config->schedule && strcmp(config->schedule, "roundpipe") != 0)
 		return "another schedule than roundpipe";
-	if (config->per_device_train_batch_size != 1)
+	if (config->per_device_train_batch_size != 1 && rh_preference_fewest_rows(&config->preference) == 1)
 		return "several rows a micro-batch; set per_device_train_batch_size: 1";
 	if (model->router_aux_loss_coef != 0)
 		return "a router's balance loss; set router_aux_loss_coef: 0";
@@ -150,18 +148,24 @@ static void settle(const struct largest *most, struct rh_workload *work)
 	rh_chunks_classify(most->tokens, work->chunks, &work->classes);
 }
 
-static int cut_dataset(const struct rh_chunk_rule *rule, const struct rh_dataset *dataset, struct rh_workload *work)
+/* What is cut is a micro-batch: a row, or several that follow one another, which are compared with each other. */
+static int cut_dataset(const struct rh_chunk_rule *rule, const struct rh_dataset *dataset, int64_t each, struct rh_workload *work)
 {
 	struct rh_batch batch = {0};
 	struct largest most = {0};
-	int rc = 0;
-	for (int64_t row = 0; !rc && row < dataset->rows; row++) {
-		rc = rh_batch_outline(dataset, &row, 1, &batch);
+	int64_t *rows = rh_alloc((size_t)each, sizeof *rows);
+	int rc = rows ? 0 : -ENOMEM;
+	for (int64_t row = 0; !rc && row < dataset->rows; row += each) {
+		int64_t count = rh_min(each, dataset->rows - row);
+		for (int64_t i = 0; i < count; i++)
+			rows[i] = row + i;
+		rc = rh_batch_outline(dataset, rows, count, &batch);
 		struct rh_micro_batch micro = rh_micro_of(&batch);
 		if (!rc)
 			rc = widen_by_row(rule, &micro, &most);
 	}
 	rh_batch_free(&batch);
+	rh_free(rows);
 	if (!rc)
 		settle(&most, work);
 	return rc;
@@ -170,10 +174,12 @@ static int cut_dataset(const struct rh_chunk_rule *rule, const struct rh_dataset
 int rh_synthetic_row_create(const struct rh_micro_shape *shape, struct rh_synthetic_row *out)
 {
 	int64_t documents = rh_max(shape->judged, 1);
-	RH_ASSERT(documents < (int64_t)(sizeof out->start / sizeof *out->start));
-	*out = (struct rh_synthetic_row){.head = rh_alloc((size_t)shape->head_rows, sizeof *out->head)};
-	if (!out->head)
+	*out = (struct rh_synthetic_row){.head = rh_alloc((size_t)shape->head_rows, sizeof *out->head),
+	                                 .start = rh_alloc((size_t)documents + 1, sizeof *out->start)};
+	if (!out->head || !out->start) {
+		rh_synthetic_row_free(out);
 		return -ENOMEM;
+	}
 	for (int64_t i = 0; i < shape->head_rows; i++)
 		out->head[i] = (int32_t)i;
 	for (int64_t d = 1; d <= documents; d++)
@@ -188,7 +194,8 @@ int rh_synthetic_row_create(const struct rh_micro_shape *shape, struct rh_synthe
 void rh_synthetic_row_free(struct rh_synthetic_row *row)
 {
 	rh_free(row->head);
-	row->head = NULL;
+	rh_free(row->start);
+	row->head = row->start = NULL;
 }
 
 static int cut_synthetic(const struct rh_chunk_rule *rule, struct rh_workload *work)
@@ -219,7 +226,8 @@ static int cut(const struct rh_session *session, const struct rh_dataset *datase
 	work->chunk = chunk;
 	if (!chunk)
 		return 0;
-	return dataset ? cut_dataset(&rule, dataset, work) : cut_synthetic(&rule, work);
+	int64_t each = session->config->per_device_train_batch_size;
+	return dataset ? cut_dataset(&rule, dataset, each, work) : cut_synthetic(&rule, work);
 }
 
 /* 1: one device can train so; a negative number is a fault. Chunks leave a part of the budget to plans for several devices, whose stages

@@ -28,7 +28,7 @@ void rh_chunks_classify(const int64_t *tokens, int chunks, struct rh_chunk_class
  * it: it must stay where it is. -ENOMEM. */
 struct rh_synthetic_row {
 	struct rh_micro_batch batch;
-	int32_t start[3], *head;
+	int32_t *start, *head;
 };
 int rh_synthetic_row_create(const struct rh_micro_shape *shape, struct rh_synthetic_row *out) RH_MUST;
 void rh_synthetic_row_free(struct rh_synthetic_row *row);
