@@ -21,6 +21,37 @@ static int multiply(const struct launch_context *launch, const struct product *p
 	return launch_gemm(launch, &op);
 }
 
+/* An adapter's part of the logits of rows `first` on, which are there already; and then, from the logits' gradient, its own. */
+static int add_adapter(const struct launch_context *launch, const struct rh_view *operand, int64_t first, struct rh_view logits)
+{
+	if (!operand[RH_HEAD_LOSS_LOW].data)
+		return 0;
+	return multiply(launch, &(struct product){.a = rh_view_rows(operand[RH_HEAD_LOSS_LOW], first, logits.rows),
+	                                          .b = operand[RH_HEAD_LOSS_UP],
+	                                          .c = logits,
+	                                          .d = logits,
+	                                          .trans_b = 1,
+	                                          .alpha = 1});
+}
+
+static int adapter_gradients(const struct launch_context *launch, const struct rh_view *operand, int64_t first, struct rh_view logits)
+{
+	struct rh_view dlow = operand[RH_HEAD_LOSS_DLOW], dup = operand[RH_HEAD_LOSS_DUP];
+	int rc = 0;
+	if (dlow.data)
+		rc = multiply(launch,
+		              &(struct product){
+		                      .a = logits, .b = operand[RH_HEAD_LOSS_UP], .d = rh_view_rows(dlow, first, logits.rows), .alpha = 1});
+	if (rc || !dup.data)
+		return rc;
+	return multiply(launch, &(struct product){.a = logits,
+	                                          .trans_a = 1,
+	                                          .b = rh_view_rows(operand[RH_HEAD_LOSS_LOW], first, logits.rows),
+	                                          .c = dup,
+	                                          .d = dup,
+	                                          .alpha = 1});
+}
+
 /* dbias += sums over the chunk's rows. */
 static int bias_gradient(const struct launch_context *launch, struct rh_view logits, struct rh_view dbias)
 {
@@ -47,9 +78,8 @@ int launch_head(const struct launch_context *launch, const struct rh_op *op)
 	struct rh_view h = view[RH_HEAD_LOSS_H], w = view[RH_HEAD_LOSS_W], space = view[RH_HEAD_LOSS_LOGITS];
 	struct rh_view dh = view[RH_HEAD_LOSS_DH], dw = view[RH_HEAD_LOSS_DW];
 	struct rh_view bias = view[RH_HEAD_LOSS_BIAS], dbias = view[RH_HEAD_LOSS_DBIAS];
-	enum head_gradient gradient = !dh.data && !dw.data && !dbias.data ? HEAD_LOSS_ONLY
-	                              : h.dtype == RH_F32                 ? HEAD_GRADIENT_F32
-	                                                                  : HEAD_GRADIENT_BF16;
+	int learns = dh.data || dw.data || dbias.data || view[RH_HEAD_LOSS_DLOW].data || view[RH_HEAD_LOSS_DUP].data;
+	enum head_gradient gradient = !learns ? HEAD_LOSS_ONLY : h.dtype == RH_F32 ? HEAD_GRADIENT_F32 : HEAD_GRADIENT_BF16;
 	float alpha = op->head_loss.alpha == 0 ? 1 : op->head_loss.alpha;
 	int rc = 0;
 	for (int64_t first = 0, rows; !rc && first < h.rows; first += rows) {
@@ -73,6 +103,8 @@ int launch_head(const struct launch_context *launch, const struct rh_op *op)
 			head.mix = rh_view_rows(view[RH_HEAD_LOSS_MIX], first, rows);
 		rc = multiply(launch, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1, .alpha = alpha});
 		if (!rc)
+			rc = add_adapter(launch, view, first, logits);
+		if (!rc)
 			rc = launch_rows(&head, launch->stream);
 		if (gradient == HEAD_GRADIENT_BF16) {
 			logits.dtype = RH_BF16;
@@ -84,6 +116,8 @@ int launch_head(const struct launch_context *launch, const struct rh_op *op)
 			rc = multiply(launch, &(struct product){.a = logits, .trans_a = 1, .b = part, .c = dw, .d = dw, .alpha = alpha});
 		if (!rc && dbias.data)
 			rc = bias_gradient(launch, logits, dbias);
+		if (!rc)
+			rc = adapter_gradients(launch, view, first, logits);
 	}
 	return rc;
 }

@@ -6,7 +6,7 @@
 static int layer_of(const struct rh_model *model, int block)
 {
 	int l = 0;
-	while (l < model->layers - 1 && model->layer[l].block[0] != block && model->layer[l].block[1] != block)
+	while (l < model->layers - 1 && !rh_layer_has_block(&model->layer[l], block))
 		l++;
 	return l;
 }

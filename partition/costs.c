@@ -146,7 +146,7 @@ static void count_bytes(const struct rh_model *model, int l, double host_bytes_p
 	int bf16 = model->dtype != RH_F32;
 	out->upload_bytes = rh_stage_plan_layer_upload(model, l);
 	out->gradient_bytes = rh_stage_plan_layer_gradients(model, l) * (4 + 2 * bf16);
-	for (int which = 0; which < 2; which++) {
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 		int b = model->layer[l].block[which];
 		const struct rh_block *block = b < 0 ? NULL : &model->block[b];
 		if (block && block->trainable && !model->layer[l].use[which]) /* a tied table's state is counted once */

@@ -4,7 +4,7 @@
 static int64_t layer_elements(const struct rh_model *model, int l)
 {
 	int64_t elements = 0;
-	for (int which = 0; which < 2; which++)
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++)
 		if (model->layer[l].block[which] >= 0)
 			elements += model->block[model->layer[l].block[which]].elements;
 	return elements;

@@ -166,7 +166,7 @@ const struct rh_deferred_place *rh_stage_plan_deferred(const struct rh_stage_pla
 
 /* Where the weights of a stage lie in its upload, each block once: offset[b], for each block of the model, in bytes; -1 where the stage
  * does not use it. Returns the total. is_backward: for a slot of the stage that makes gradients (rh_slot_makes_gradients). That of the
- * embedding alone reads no weights, but for those of a norm (rh_model_embedding_is_normed). */
+ * embedding alone reads no weights, but for those of a norm and of an adapter (rh_model_embedding_reads_back). */
 int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi, int is_backward, int64_t *offset);
 /* The same for the plain matrices of a stage's packed blocks; -1 where a block has none. */
 int64_t rh_stage_plan_plain_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);

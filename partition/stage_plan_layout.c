@@ -33,10 +33,10 @@ int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi
 	int64_t bytes = 0;
 	for (int b = 0; b < model->blocks; b++)
 		offset[b] = -1;
-	if (is_backward && hi == 1 && rh_model_has_embedding(model) && !rh_model_embedding_is_normed(model))
+	if (is_backward && hi == 1 && rh_model_has_embedding(model) && !rh_model_embedding_reads_back(model))
 		return 0;
 	for (int l = lo; l < hi; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which];
 			if (b < 0 || offset[b] >= 0)
 				continue;
@@ -52,7 +52,7 @@ int64_t rh_stage_plan_plain_layout(const struct rh_model *model, int lo, int hi,
 	for (int b = 0; b < model->blocks; b++)
 		offset[b] = -1;
 	for (int l = lo; l < hi; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = rh_model_plain_block(model, l, which);
 			if (b < 0)
 				continue;
@@ -68,7 +68,7 @@ int64_t rh_stage_plan_gradient_layout(const struct rh_model *model, int lo, int 
 	for (int i = 0; i < 2 * model->blocks; i++)
 		offset[i] = -1;
 	for (int l = lo; l < hi; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which];
 			if (b < 0 || !model->block[b].trainable)
 				continue;
@@ -82,7 +82,7 @@ int64_t rh_stage_plan_layer_upload(const struct rh_model *model, int l)
 {
 	const int *block = model->layer[l].block;
 	int64_t bytes = 0;
-	for (int which = 0; which < 2; which++)
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++)
 		bytes += block[which] < 0 ? 0 : block_upload(model, block[which]);
 	return bytes;
 }
@@ -91,7 +91,7 @@ int64_t rh_stage_plan_layer_gradients(const struct rh_model *model, int l)
 {
 	const int *block = model->layer[l].block;
 	int64_t elements = 0;
-	for (int which = 0; which < 2; which++)
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++)
 		elements += block[which] < 0 || !model->block[block[which]].trainable ? 0 : block_gradients(model, block[which]);
 	return elements;
 }
@@ -99,7 +99,7 @@ int64_t rh_stage_plan_layer_gradients(const struct rh_model *model, int l)
 int64_t rh_stage_plan_layer_plain(const struct rh_model *model, int l)
 {
 	int64_t bytes = 0;
-	for (int which = 0; which < 2; which++) {
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 		int b = rh_model_plain_block(model, l, which);
 		bytes += b < 0 ? 0 : rh_block_plain_bytes(&model->block[b], model->dtype);
 	}

@@ -70,8 +70,11 @@ static int write_pair(struct writer *writer, const struct source_entry *entry, c
 		rc = rh_grow(&writer->row, &writer->row_capacity, (size_t)widest, sizeof *writer->row);
 	if (!rc)
 		rc = rh_grow(&writer->bytes, &writer->bytes_capacity, (size_t)widest, sizeof(float));
-	for (int64_t i = 0; !rc && i < rank; i++)
-		rc = write_row(writer, factors->a + i * cols, cols);
+	for (int64_t i = 0; !rc && i < rank; i++) {
+		for (int64_t c = 0; c < cols; c++)
+			writer->row[c] = factors->a[i * cols + source_column_of_stored(entry, c)];
+		rc = write_row(writer, writer->row, cols);
+	}
 	if (!rc)
 		rc = rh_gguf_out_end(writer->out);
 	for (int64_t i = 0; !rc && i < rows; i++) {

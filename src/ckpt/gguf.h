@@ -36,6 +36,10 @@ int rh_gguf_string(const struct rh_gguf *gguf, const char *key, const char **out
 int rh_gguf_strings(const struct rh_gguf *gguf, const char *key, size_t *count, const char ***text, size_t **bytes) RH_MUST;
 int rh_gguf_floats(const struct rh_gguf *gguf, const char *key, size_t *count, float **out) RH_MUST;
 int rh_gguf_ints(const struct rh_gguf *gguf, const char *key, size_t *count, int32_t **out) RH_MUST;
+/* Truths or whole numbers: 0 or 1 for each. */
+int rh_gguf_flags(const struct rh_gguf *gguf, const char *key, size_t *count, unsigned char **out) RH_MUST;
+/* 1: the value is an array. */
+int rh_gguf_is_array(const struct rh_gguf *gguf, const char *key);
 const char *rh_gguf_path(const struct rh_gguf *gguf);
 
 /* Dequantises `elements` (a multiple of the block) to fp32, bit-equal to gguf.quants.dequantize. */

@@ -47,6 +47,34 @@ const char *rh_gguf_epsilon_key(const struct rh_family *family)
 	return family->norm == RH_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
 }
 
+static int has_key(const struct rh_gguf *gguf, const char *arch, const char *key)
+{
+	char name[128];
+	double value = 0;
+	snprintf(name, sizeof name, "%s.%s", arch, key);
+	return rh_gguf_real(gguf, name, &value) > 0 && value != 0;
+}
+
+/* llama.cpp gives two families one architecture: OLMo 2 and 3, Mistral and Ministral 3. Windows, or queries that grow, tell them apart. */
+static const struct rh_family *family_of(const struct rh_gguf *gguf, const char *arch)
+{
+	const struct rh_family *first = rh_family_of_gguf(arch), *family;
+	int grows = has_key(gguf, arch, "attention.temperature_scale"), windows = has_key(gguf, arch, "attention.sliding_window");
+	for (size_t i = 0; first && (family = rh_family_at(i)); i++)
+		if (family->gguf.architecture && !strcmp(family->gguf.architecture, arch) && family->attention.grows_queries == grows &&
+		    (!windows || family->attention.windows != RH_WINDOWS_NONE))
+			return family;
+	return first;
+}
+
+static int is_listed(size_t before, const char *arch)
+{
+	for (size_t i = 0; i < before; i++)
+		if (rh_family_at(i)->gguf.architecture && !strcmp(rh_family_at(i)->gguf.architecture, arch))
+			return 1;
+	return 0;
+}
+
 static int read_family(const struct rh_gguf *gguf, const char **arch, const struct rh_family **out)
 {
 	int rc = rh_gguf_string(gguf, "general.architecture", arch);
@@ -54,26 +82,26 @@ static int read_family(const struct rh_gguf *gguf, const char **arch, const stru
 		return rc;
 	if (!rc)
 		return rh_fail(-EINVAL, "%s: metadata 'general.architecture' is missing", rh_gguf_path(gguf));
-	if ((*out = rh_family_of_gguf(*arch)))
+	if ((*out = family_of(gguf, *arch)))
 		return 0;
 	char known[256] = "";
 	const struct rh_family *family;
 	for (size_t i = 0, used = 0; (family = rh_family_at(i)) && used < sizeof known; i++)
-		if (family->gguf.architecture)
+		if (family->gguf.architecture && !is_listed(i, family->gguf.architecture))
 			used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", family->gguf.architecture);
 	return rh_fail(-EINVAL, "%s: architecture '%.64s' is not supported (known: %s)", rh_gguf_path(gguf), *arch, known);
 }
 
 static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
 {
-	int64_t value_length = 0, rotary = 0, experts = 0;
+	int64_t value_length = 0, rotary = 0, experts = 0, behind = 0;
 	const struct {
 		const char *key;
 		enum gguf_need need;
 		int64_t *value;
 	} sizes[] = {
 	        {"embedding_length", GGUF_REQUIRED, &out->hidden_size},
-	        {"feed_forward_length", GGUF_REQUIRED, &out->intermediate_size},
+	        {"feed_forward_length", out->family->moe.is_shared ? GGUF_OPTIONAL : GGUF_REQUIRED, &out->intermediate_size},
 	        {"block_count", GGUF_REQUIRED, &out->num_hidden_layers},
 	        {"attention.head_count", GGUF_REQUIRED, &out->num_attention_heads},
 	        {"attention.head_count_kv", GGUF_OPTIONAL, &out->num_key_value_heads},
@@ -82,6 +110,7 @@ static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_mo
 	        {"context_length", GGUF_REQUIRED, &out->max_position_embeddings},
 	        {"rope.dimension_count", GGUF_OPTIONAL, &rotary},
 	        {"expert_count", GGUF_OPTIONAL, &experts},
+	        {"nextn_predict_layers", GGUF_OPTIONAL, &behind},
 	};
 	int rc = 0;
 	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
@@ -89,6 +118,10 @@ static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_mo
 	if (rc)
 		return rc;
 	const char *path = rh_gguf_path(gguf);
+	if (behind < 0 || behind >= out->num_hidden_layers)
+		return rh_fail(-EINVAL, "%s: %lld of %lld layers predict further tokens, which makes no sense", path, (long long)behind,
+		               (long long)out->num_hidden_layers);
+	out->num_hidden_layers -= behind; /* those of the multi-token prediction, which nothing here runs */
 	if (out->num_attention_heads <= 0)
 		return rh_fail(-EINVAL, "%s: %s.attention.head_count is %lld; it must be positive", path, arch,
 		               (long long)out->num_attention_heads);
@@ -117,7 +150,7 @@ static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_mo
 static int read_yarn(const struct rh_gguf *gguf, const char *arch, double factor, struct rh_model_config *out)
 {
 	struct rh_rope *rope = &out->rope[0];
-	double temperature = 0;
+	double temperature = 0, scale = 0;
 	rope->type = RH_ROPE_YARN;
 	rope->factor = factor;
 	rope->plain_ramp = out->family->gguf.yarn_plain_ramp;
@@ -128,7 +161,13 @@ static int read_yarn(const struct rh_gguf *gguf, const char *arch, double factor
 		rc = gguf_arch_real(gguf, arch, "rope.scaling.yarn_beta_slow", GGUF_OPTIONAL, &rope->beta_slow);
 	if (!rc)
 		rc = gguf_arch_real(gguf, arch, "attention.temperature_scale", GGUF_OPTIONAL, &temperature);
-	if (!rc && temperature != 0)
+	if (!rc)
+		rc = gguf_arch_real(gguf, arch, "rope.scaling.yarn_attn_factor", GGUF_OPTIONAL, &rope->attention_factor);
+	if (!rc && out->family->attention.grows_queries)
+		rc = gguf_arch_real(gguf, arch, "rope.scaling.yarn_log_multiplier", GGUF_OPTIONAL, &scale);
+	rope->mscale = rope->mscale_all_dim = scale; /* the file has the second; of a model of this family they are equal */
+	rope->growth = temperature;
+	if (!rc && temperature != 0 && !out->family->attention.grows_queries)
 		rc = rh_fail(-EINVAL, "%s: %s.attention.temperature_scale %g is not supported", rh_gguf_path(gguf), arch, temperature);
 	return rc;
 }

@@ -328,3 +328,35 @@ int rh_gguf_ints(const struct rh_gguf *gguf, const char *key, size_t *count, int
 	*out = values;
 	return 1;
 }
+
+int rh_gguf_is_array(const struct rh_gguf *gguf, const char *key)
+{
+	const struct gguf_pair *pair = find(gguf, key);
+	return pair && pair->type == GGUF_ARRAY;
+}
+
+int rh_gguf_flags(const struct rh_gguf *gguf, const char *key, size_t *count, unsigned char **out)
+{
+	const struct gguf_pair *pair = find(gguf, key);
+	if (!pair)
+		return 0;
+	if (pair->type != GGUF_ARRAY || !widths[pair->element])
+		return wrong_type(gguf, key, "a list of truths");
+	unsigned char *values = rh_alloc(pair->count + 1, sizeof *values);
+	int64_t value = 0;
+	if (!values)
+		return -ENOMEM;
+	for (uint64_t i = 0; i < pair->count; i++) {
+		const char *at = pair->value + i * (uint64_t)widths[pair->element];
+		if (pair->element == GGUF_BOOL)
+			value = *at;
+		else if (!number_int(pair->element, at, &value)) {
+			rh_free(values);
+			return wrong_type(gguf, key, "a list of truths");
+		}
+		values[i] = value != 0;
+	}
+	*count = pair->count;
+	*out = values;
+	return 1;
+}

@@ -317,6 +317,21 @@ int rh_peft_tables_untie(const struct rh_peft_tables *tables)
 	return one->a || two->a || one->whole != two->whole;
 }
 
+int rh_peft_tables_can_merge(const struct rh_peft_tables *tables)
+{
+	return !tables->table[RH_TABLE_EMBEDDING].a || !tables->model->family->norms_embedding;
+}
+
+static int check_merge(const struct rh_peft_tables *tables)
+{
+	if (rh_peft_tables_can_merge(tables))
+		return 0;
+	return rh_fail(-EINVAL,
+	               "%s: '%s' cannot be added to its table: this model normalises the table's rows, and adds the adapter behind that; "
+	               "use the adapter as it is",
+	               tables->dir, tables->table[RH_TABLE_EMBEDDING].a->name);
+}
+
 int64_t rh_peft_tables_count(const struct rh_peft_tables *tables)
 {
 	return tables ? tables->count : 0;
@@ -326,17 +341,18 @@ int rh_peft_tables_check_trainable(const struct rh_peft_tables *tables)
 {
 	for (int t = 0; t < RH_TABLES; t++) {
 		const struct table *table = &tables->table[t];
-		const struct rh_safetensor *tensor = table->a ? table->a : table->copy;
-		if (tensor)
-			return rh_fail(-EINVAL, "%s: training goes on from no adapter with '%s'; merge it first, and train a new one",
-			               tables->dir, tensor->name);
+		if (table->copy)
+			return rh_fail(
+			        -EINVAL,
+			        "%s: '%s' is a copy of the base's table, beside which training does not go on; save the adapter with "
+			        "PEFT's save_embedding_layers=False, or merge it first and train a new one",
+			        tables->dir, table->copy->name);
 	}
-	if (rh_peft_tables_untie(tables))
-		return rh_fail(
-		        -EINVAL,
-		        "%s/adapter_config.json: modules_to_save has two tables for the embedding and the head, which are one in this "
-		        "model; train the adapter with PEFT's ensure_weight_tying, or merge it first",
-		        tables->dir);
+	if (rh_peft_tables_untie(tables) && !tables->is_one)
+		return rh_fail(-EINVAL,
+		               "%s/adapter_config.json: the adapter has two tables for the embedding and the head, which are one in this "
+		               "model; train it with PEFT's ensure_weight_tying, or merge it first",
+		               tables->dir);
 	return 0;
 }
 
@@ -387,7 +403,9 @@ int rh_peft_tables_read(struct rh_peft_tables *tables, const struct rh_source *s
 {
 	struct table *table = &tables->table[which];
 	const struct rh_safetensor *own = table->whole ? table->whole : table->copy;
-	int rc = own ? read_rows(tables, own, first, count, out) : read_base(tables, source, which, first, count, out);
+	int rc = check_merge(tables);
+	if (!rc)
+		rc = own ? read_rows(tables, own, first, count, out) : read_base(tables, source, which, first, count, out);
 	return rc || !table->a ? rc : add_factors(tables, table, first, count, out);
 }
 
@@ -416,6 +434,9 @@ int rh_peft_tables_factors(struct rh_peft_tables *tables, const struct rh_source
 {
 	const struct table *table = &tables->table[which];
 	*out = (struct rh_table_factors){tables->file, table->a, table->b, table->rank, table->scale, table->is_embedding};
+	int rc = check_merge(tables);
+	if (rc)
+		return rc;
 	if (table->whole)
 		return rh_fail(-EINVAL, "%s: has %s whole, which a GGUF adapter cannot hold; merge it into the model", tables->dir,
 		               table->module);

@@ -26,6 +26,8 @@ void rh_peft_tables_close(struct rh_peft_tables *tables); /* NULL is legal */
 /* Does the adapter change this table? And does it so that two tables come of one? NULL: no. */
 int rh_peft_tables_change(const struct rh_peft_tables *tables, enum rh_table which);
 int rh_peft_tables_untie(const struct rh_peft_tables *tables);
+/* Is what the adapter makes of each table a table? 0: a norm behind the table sees the base's alone. */
+int rh_peft_tables_can_merge(const struct rh_peft_tables *tables);
 /* How many of the file's tensors are the tables'. */
 int64_t rh_peft_tables_count(const struct rh_peft_tables *tables);
 /* 0 where the adapter can be trained on: its tables are trained whole or not at all. Else -EINVAL names the tensor. */

@@ -34,8 +34,8 @@ static int settle(struct source_entry *entry, const char *where, const char *nam
 		return rh_fail(-EINVAL, "%s: tensor '%s' has shape %s, but the model's configuration makes it %s", where, name, found,
 		               expected);
 	}
-	if (entry->head_dim && rank == 1 && rh_dtype_block(dtype) != 1)
-		return rh_fail(-EINVAL, "%s: tensor '%s' is a bias stored as %s, whose order cannot be restored", where, name,
+	if ((entry->head_dim || entry->tiles.per_key || entry->is_minus_exp) && rank == 1 && rh_dtype_block(dtype) != 1)
+		return rh_fail(-EINVAL, "%s: tensor '%s' is a vector stored as %s, whose order cannot be restored", where, name,
 		               rh_dtype_name(dtype));
 	entry->tensor.dtype = dtype;
 	return 0;
@@ -46,18 +46,25 @@ static int missing(const char *where, const char *name)
 	return rh_fail(-EINVAL, "%s: tensor '%s' is missing, but the model's configuration asks for it", where, name);
 }
 
+static int ends_in(const char *name, const char *end)
+{
+	size_t length = strlen(name), wanted = strlen(end);
+	return length >= wanted && !strcmp(name + length - wanted, end);
+}
+
 /* Tensors that some exporters add and no model reads. */
 static int needless(const struct rh_source *source, const char *name)
 {
 	static const char *const suffixes[] = {"rotary_emb.inv_freq",       "rope_freqs.weight",   "rope_factors_long.weight",
 	                                       "rope_factors_short.weight", "attn.bias",           "attn.masked_bias",
 	                                       "embeddings.position_ids",   "attn_rot_embd.weight"};
-	size_t length = strlen(name);
-	for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-		size_t suffix = strlen(suffixes[i]);
-		if (length >= suffix && !strcmp(name + length - suffix, suffixes[i]))
+	static const char *const plain[] = {"attn_q_norm.weight", "attn_k_norm.weight"}; /* of a GGUF: a factor, and ones */
+	for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+		if (ends_in(name, suffixes[i]))
 			return 1;
-	}
+	for (size_t i = 0; source->config.family->attention.qk_norm_is_plain && i < sizeof plain / sizeof *plain; i++)
+		if (ends_in(name, plain[i]))
+			return 1;
 	return source->config.tie_word_embeddings && !strcmp(name, "lm_head.weight");
 }
 

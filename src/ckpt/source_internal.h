@@ -24,6 +24,13 @@ struct source_scaled {
 	float factor[RH_FACTORS]; /* of RH_TAIL_FACTORS */
 };
 
+/* Value heads of the gated delta rule: the model's lie by key head, a GGUF's by their number within a key head. Rows (an element of a
+ * vector) from `first` on, or columns; `size` of a head. per_key 0: they are where they are. */
+struct source_tiles {
+	int64_t first, size, keys, per_key;
+	int are_columns;
+};
+
 struct source_entry {
 	char *name;   /* Hugging Face's */
 	char *stored; /* the file's: a GGUF's, or one that a larger model's files have for it */
@@ -41,6 +48,8 @@ struct source_entry {
 	enum rh_dtype dtype2;
 	int64_t offset2;
 	int has_one_added;              /* a norm's weights are stored as 1 + w */
+	int is_minus_exp;               /* stored as -exp of the model's */
+	struct source_tiles tiles;
 	const struct rh_file_in *scale; /* MXFP4 (dtype RH_FP4): the file of the scales, which begin at scale_offset; NULL: not MXFP4 */
 	int64_t scale_offset;
 	struct source_scaled *scaled; /* NULL: no tensors of scales but MXFP4's */
@@ -72,6 +81,7 @@ char *source_wrapped_name(const char *name);
 
 /* Which row of Hugging Face's order stands at `row` of a GGUF. */
 int64_t source_row_of_stored(const struct source_entry *entry, int64_t row);
+int64_t source_column_of_stored(const struct source_entry *entry, int64_t column);
 
 /* source.c: a tensor of this name, in *shard; *out is NULL where there is none. `map`: the index's weight_map or NULL. */
 int source_find(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,

@@ -12,12 +12,35 @@
 
 /* A layer's modules as most architectures name them; a family's own (rh_family.gguf.names) come first. */
 static const struct rh_gguf_name modules[] = {
-        {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
-        {"self_attn.v_proj", "attn_v"},      {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
-        {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},           {"mlp.down_proj", "ffn_down"},
-        {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"}, {"self_attn.qkv_proj", "attn_qkv"},
+        {"input_layernorm", "attn_norm"},
+        {"self_attn.q_proj", "attn_q"},
+        {"self_attn.k_proj", "attn_k"},
+        {"self_attn.v_proj", "attn_v"},
+        {"self_attn.o_proj", "attn_output"},
+        {"post_attention_layernorm", "ffn_norm"},
+        {"mlp.gate_proj", "ffn_gate"},
+        {"mlp.up_proj", "ffn_up"},
+        {"mlp.down_proj", "ffn_down"},
+        {"self_attn.q_norm", "attn_q_norm"},
+        {"self_attn.k_norm", "attn_k_norm"},
+        {"self_attn.qkv_proj", "attn_qkv"},
         {"mlp.gate_up_proj", "ffn_up"},
+        {"self_attn.gate_proj", "attn_gate"},
+        {"linear_attn.in_proj_qkv", "attn_qkv"},
+        {"linear_attn.in_proj_z", "attn_gate"},
+        {"linear_attn.in_proj_b", "ssm_beta"},
+        {"linear_attn.in_proj_a", "ssm_alpha"},
+        {"linear_attn.out_proj", "ssm_out"},
+        {"linear_attn.conv1d", "ssm_conv1d"},
+        {"linear_attn.norm", "ssm_norm"},
+        {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+        {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+        {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+        {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
 };
+
+/* Tensors that are no module's. */
+static const struct rh_gguf_name specials[] = {{"linear_attn.A_log", "ssm_a"}, {"linear_attn.dt_bias", "ssm_dt.bias"}};
 
 static const char *module_in_gguf(const struct rh_family *family, const char *module, size_t length)
 {
@@ -50,6 +73,11 @@ static int gguf_special(const struct rh_model_config *config, long layer, const 
 	for (int i = 0; i < RH_FAMILY_KEYS && config->family->gguf.names[i].module; i++)
 		if (!strcmp(config->family->gguf.names[i].module, rest)) {
 			out->stored = printed("blk.%ld.%s", layer, config->family->gguf.names[i].stored);
+			return 1;
+		}
+	for (size_t i = 0; i < sizeof specials / sizeof *specials; i++)
+		if (!strcmp(specials[i].module, rest)) {
+			out->stored = printed("blk.%ld.%s", layer, specials[i].stored);
 			return 1;
 		}
 	if (length && !strncmp(rest, names->experts, length) && rest[length] == '.') {
@@ -125,6 +153,35 @@ char *source_wrapped_name(const char *name)
 	               : text.bytes;
 }
 
+static int is_module(const char *rest, const char *module)
+{
+	size_t length = module ? strlen(module) : 0;
+	return length && !strncmp(rest, module, length) && (!rest[length] || rest[length] == '.');
+}
+
+/* Of a layer with the gated delta rule: what a GGUF has otherwise. rest: behind the layer's number. */
+static void describe_delta(const struct rh_model_config *config, const char *rest, struct source_entry *out)
+{
+	const struct rh_family_names *names = rh_model_names(config);
+	const struct rh_delta_config *delta = &config->delta;
+	struct source_tiles tiles = {0, 1, delta->key_heads, delta->key_heads ? delta->heads / delta->key_heads : 0, 0};
+	int of_channels = is_module(rest, names->delta[0]) || is_module(rest, names->conv), is_out = is_module(rest, names->delta[4]);
+	int is_a_log = is_module(rest, names->a_log), is_z = is_module(rest, names->delta[1]);
+	int of_heads = is_module(rest, names->delta[2]) || is_module(rest, names->delta[3]) || is_a_log || is_module(rest, names->dt_bias);
+	if (of_channels)
+		tiles.first = 2 * delta->key_heads * delta->key;
+	if (of_channels || is_z || is_out)
+		tiles.size = delta->value;
+	tiles.are_columns = is_out;
+	out->is_minus_exp = is_a_log;
+	if (tiles.per_key > 1 && (of_channels || is_z || is_out || of_heads))
+		out->tiles = tiles;
+	if (is_module(rest, names->gated_norm))
+		out->has_one_added = 0;
+	if (is_module(rest, names->conv)) /* without the convolution's middle size, which is 1 */
+		out->tensor = (struct source_tensor){.rank = 2, .shape = {out->rows, out->cols}};
+}
+
 /* How a GGUF holds a tensor: its name there, and its shape. Experts are one tensor, each matrix as the model has it. */
 static int describe_in_gguf(const struct rh_model_config *config, const struct rh_tensor *tensor, struct source_entry *out)
 {
@@ -144,7 +201,12 @@ static int describe_in_gguf(const struct rh_model_config *config, const struct r
 		out->tensor = (struct source_tensor){.rank = 3, .shape = {matrices, tensor->rows, tensor->cols}};
 	if (out->stored2)
 		out->tensor.shape[1] /= 2; /* gates' and ups' rows, or a bias's elements, are two tensors there */
-	out->has_one_added = config->family->norm == RH_NORM_RMS_PLUS_ONE && tensor->rank == 1 && strstr(tensor->name, "norm");
+	out->has_one_added = config->family->norm == RH_NORM_RMS_PLUS_ONE && tensor->rank == 1 && strstr(tensor->name, "norm") &&
+	                     (layer >= 0 || !config->family->has_plain_final_norm);
+	if (layer >= 0 && config->delta.heads)
+		describe_delta(config, rest + 1, out);
+	if (layer >= 0 && is_module(rest + 1, "mlp.shared_expert_gate")) /* one row, which is a vector there */
+		out->tensor = (struct source_tensor){.rank = 1, .shape = {tensor->cols}};
 	return out->stored ? 0 : -ENOMEM;
 }
 
@@ -212,9 +274,9 @@ int source_expect(const struct rh_model_config *config, enum source_form form, s
 	int rc = rh_model_create(config, RH_F32, NULL, &model);
 	for (int l = 0; !rc && l < model->layers; l++) {
 		const struct rh_layer *layer = &model->layer[l];
-		int has_classifier = layer->kind == RH_LAYER_HEAD && layer->bias_table == 1;
+		int has_classifier = layer->kind == RH_LAYER_HEAD && layer->bias_table == RH_BLOCK_TABLE;
 		for (int which = 0; which <= has_classifier; which++) {
-			const struct rh_block *block = &model->block[layer->block[which]];
+			const struct rh_block *block = &model->block[layer->block[which ? RH_BLOCK_TABLE : RH_BLOCK_BASE]];
 			for (int t = 0; !rc && t < block->tensors; t++) {
 				rc = add(out, model, &block->tensor[t], form);
 				if (!rc && !which)

@@ -1,11 +1,13 @@
 /* Reads a tensor's rows from its file: converted, and put back into Hugging Face's order where a GGUF has another. */
 #include "ckpt/source_internal.h"
 
+#include "core/alloc.h"
 #include "core/blocks.h"
 #include "core/float16.h"
 #include "core/minmax.h"
 #include "model/model.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { CHUNK = 8192 }; /* elements, a multiple of every block */
@@ -43,10 +45,90 @@ static int64_t stored_row(int64_t row, int64_t head_dim)
 	return row - within + 2 * (within % half) + within / half;
 }
 
+/* Where the model's row or column lies among a GGUF's tiled heads; and the model's that lies at `at` there. */
+static int64_t tiled(const struct source_tiles *tiles, int64_t at)
+{
+	int64_t head = (at - tiles->first) / tiles->size, within = (at - tiles->first) % tiles->size;
+	if (at < tiles->first)
+		return at;
+	return tiles->first + (head % tiles->per_key * tiles->keys + head / tiles->per_key) * tiles->size + within;
+}
+
+static int64_t untiled(const struct source_tiles *tiles, int64_t at)
+{
+	int64_t head = (at - tiles->first) / tiles->size, within = (at - tiles->first) % tiles->size;
+	if (at < tiles->first)
+		return at;
+	return tiles->first + (head % tiles->keys * tiles->per_key + head / tiles->keys) * tiles->size + within;
+}
+
 int64_t source_row_of_stored(const struct source_entry *entry, int64_t row)
 {
+	if (entry->tiles.per_key && !entry->tiles.are_columns)
+		return untiled(&entry->tiles, row);
 	int64_t head = entry->head_dim, within = head ? row % head : 0;
 	return head ? row - within + within % 2 * (head / 2) + within / 2 : row;
+}
+
+int64_t source_column_of_stored(const struct source_entry *entry, int64_t column)
+{
+	return entry->tiles.per_key && entry->tiles.are_columns ? untiled(&entry->tiles, column) : column;
+}
+
+/* A GGUF's row of the model's. */
+static int64_t row_in_gguf(const struct source_entry *entry, int64_t row)
+{
+	if (entry->tiles.per_key && !entry->tiles.are_columns)
+		return tiled(&entry->tiles, row);
+	return entry->head_dim ? stored_row(row, entry->head_dim) : row;
+}
+
+/* Does a GGUF have its rows in another order? */
+static int is_permuted(const struct source_entry *entry)
+{
+	return entry->head_dim || (entry->tiles.per_key && !entry->tiles.are_columns);
+}
+
+/* `count` values, a row or a part of a vector, which the file has as -exp of them. */
+static int read_minus_exp(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
+{
+	for (int64_t i = 0; i < count; i++) {
+		enum rh_dtype from = entry->tensor.dtype;
+		float value;
+		int rc = convert(entry->file, entry->offset + rh_dtype_bytes(from, row_in_gguf(entry, first + i)), from, 1, RH_F32, &value);
+		if (rc)
+			return rc;
+		if (!(value < 0))
+			return rh_fail(-EINVAL, "%s: '%s' has %g, where -exp of a number must be", rh_file_path(entry->file), entry->stored,
+			               (double)value);
+		value = logf(-value);
+		if (dtype == RH_F32)
+			((float *)out)[i] = value;
+		else
+			((uint16_t *)out)[i] = rh_f32_to_bf16(value);
+	}
+	return 0;
+}
+
+/* Rows whose columns are tiled. */
+static int read_tiled_columns(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
+{
+	int64_t cols = entry->cols, size = entry->tiles.size;
+	enum rh_dtype from = entry->tensor.dtype;
+	float *row = rh_alloc((size_t)cols, sizeof *row);
+	int rc = row ? 0 : -ENOMEM;
+	for (int64_t r = 0; !rc && r < count; r++) {
+		rc = convert(entry->file, entry->offset + rh_dtype_bytes(from, (first + r) * cols), from, cols, RH_F32, row);
+		for (int64_t c = 0; !rc && c < cols; c += size) {
+			const float *head = row + tiled(&entry->tiles, c);
+			if (dtype == RH_F32)
+				memcpy((float *)out + r * cols + c, head, (size_t)size * sizeof *head);
+			else
+				to_bf16(head, size, (uint16_t *)out + r * cols + c);
+		}
+	}
+	rh_free(row);
+	return rc;
 }
 
 /* Rows [first, first + count) of a tensor that the file holds transposed: a piece of each of the file's rows. */
@@ -169,7 +251,7 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 	if (!entry)
 		return rh_fail(-ENOENT, "%s: there is no tensor '%s'", source->path, name);
 	enum rh_dtype from = entry->tensor.dtype;
-	int permuted = source->gguf && entry->head_dim;
+	int permuted = source->gguf && is_permuted(entry);
 	int64_t cols = entry->cols, all = entry->rows * cols;
 	if (entry->tensor.rank == 1 && !permuted)
 		cols = rh_dtype_block(from); /* any part of a vector */
@@ -182,13 +264,17 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 		return read_mxfp4(entry, first, count, dtype, out);
 	if (entry->stored2)
 		return read_paired(entry, first / cols, count / cols, dtype, out);
+	if (entry->is_minus_exp)
+		return read_minus_exp(entry, first, count, dtype, out);
+	if (entry->tiles.are_columns)
+		return read_tiled_columns(entry, first / cols, count / cols, dtype, out);
 	if (entry->has_one_added)
 		return read_less_one(entry, first, count, dtype, out);
 	if (entry->matrices)
 		return read_transposed(entry, first / cols, count / cols, dtype, out);
 	int rc = permuted ? 0 : convert(entry->file, entry->offset + rh_dtype_bytes(from, first), from, count, dtype, out);
 	for (int64_t done = 0; !rc && permuted && done < count; done += cols) {
-		int64_t row = stored_row((first + done) / cols, entry->head_dim);
+		int64_t row = row_in_gguf(entry, (first + done) / cols);
 		rc = convert(entry->file, entry->offset + rh_dtype_bytes(from, row * cols), from, cols, dtype,
 		             (char *)out + rh_dtype_bytes(dtype, done));
 	}
@@ -197,7 +283,7 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 
 static enum rh_form form_of(const struct source_entry *entry)
 {
-	if (!entry || !entry->file || entry->tensor.rank < 2 || entry->has_one_added)
+	if (!entry || !entry->file || entry->tensor.rank < 2 || entry->has_one_added || entry->tiles.are_columns)
 		return RH_FORM_PLAIN;
 	if ((entry->matrices && !entry->scale) || (entry->stored2 && entry->dtype2 != entry->tensor.dtype))
 		return RH_FORM_PLAIN;
@@ -217,14 +303,14 @@ int rh_source_read_packed(const struct rh_source *source, const char *name, int6
 	enum rh_form form = form_of(entry);
 	RH_ASSERT(form != RH_FORM_PLAIN && first >= 0 && count >= 0 && first <= entry->rows - count);
 	int64_t row_bytes = rh_form_element_bytes(form, 1, entry->cols);
-	int is_moved = entry->stored2 || (source->gguf && entry->head_dim);
+	int is_moved = entry->stored2 || (source->gguf && is_permuted(entry));
 	int64_t at_once = is_moved ? 1 : count;
 	for (int64_t done = 0; done < count; done += at_once) {
 		int64_t row = first + done;
 		int is_second = entry->stored2 && row % 2;
 		int64_t offset = is_second ? entry->offset2 : entry->offset;
 		if (is_moved)
-			row = entry->stored2 ? paired_row(entry, row) : stored_row(row, entry->head_dim);
+			row = entry->stored2 ? paired_row(entry, row) : row_in_gguf(entry, row);
 		int rc = rh_file_read(is_second ? entry->file2 : entry->file, offset + row * row_bytes, (char *)elements + done * row_bytes,
 		                      (size_t)(at_once * row_bytes));
 		if (rc)

@@ -329,6 +329,8 @@ enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
  * loss (n,1) F32 = -log softmax at the target; hit (n,1) I32 = 1 where the target is the (first) largest logit.
  * dh (n,H) act = scale * gradient, or absent; dw (V,H), dbias (1,V) F32 += scale * gradient, or absent. logits (chunk,V) F32 is
  * workspace.
+ * With low (n,r) and up (V,r) act, an adapter's, logits += low up^T before the cap; dlow (n,r) act = scale * gradient, dup (V,r) F32 +=
+ * that, or absent.
  * With mix (n,1) F32, a weight for each row, loss = mix[0] * (-log softmax at the target).
  * With distillation teacher (n,V), logits too, and mix (n,2) are F32: loss = mix[0] * (-log softmax at the target) +
  * mix[1] * temperature^2 * KL, where KL is the divergence of softmax(teacher / temperature) and softmax(logits / temperature), one from
@@ -356,7 +358,11 @@ enum {
 	RH_HEAD_LOSS_DBIAS,
 	RH_HEAD_LOSS_TEACHER,
 	RH_HEAD_LOSS_MIX,
-	RH_HEAD_LOSS_SHARES
+	RH_HEAD_LOSS_SHARES,
+	RH_HEAD_LOSS_LOW,
+	RH_HEAD_LOSS_UP,
+	RH_HEAD_LOSS_DLOW,
+	RH_HEAD_LOSS_DUP
 };
 /* Rounding k fp32 shares moves their sum by 2^-24 at most, and adding them up by few times that: a residual below 2^-20 is noise. And the
  * smallest normal fp32 number. */

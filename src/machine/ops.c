@@ -120,7 +120,7 @@ static int clear_gradients(struct pass *pass)
 /* As a run rounds a layer's sums, once they are final. */
 static void round_layer(struct pass *pass, int layer)
 {
-	for (int which = 0; which < 2; which++) {
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 		int b = pass->model->layer[layer].block[which];
 		if (b < 0 || !pass->rounded[b] || pass->rc)
 			continue;

@@ -3,20 +3,27 @@
  *
  * Gated attention has O(sigmoid(G x) * attention(...)), and norms. Of each head Q and G are rows of one matrix, one behind the other. There
  * the rows QKV, QK and NORM_QK of the activation table are planes, one behind the other: first what is of queries (with gates), as a row
- * for each token and head, then what is of keys (and values), as a row for each token. */
+ * for each token and head, then what is of keys (and values), as a row for each token.
+ * Side-gated attention is the same function, where Q and G are linears of their own: its rows are those of attention, and GATE is what G
+ * makes. */
 #include "model/half.h"
 
 #include <assert.h>
 
 /* Its tensors, beside its linears'; and its rows of the activation table. */
 enum { Q_NORM, K_NORM, SINKS };
-enum { QKV = RH_ROW_MIXER, QK, NORM_QK, OUT, LSE, D_QKV, GATED };
+enum { QKV = RH_ROW_MIXER, QK, NORM_QK, OUT, LSE, D_QKV, GATED, GATE, D_GATE };
 
 /* ---- layout ---- */
 
 static int is_gated(const struct rh_traits *traits)
 {
 	return traits->mixer == RH_MIXER_GATED_ATTENTION;
+}
+
+static int is_side_gated(const struct rh_traits *traits)
+{
+	return traits->mixer == RH_MIXER_SIDE_GATED_ATTENTION;
 }
 
 static void size(const struct rh_model_config *config, struct rh_layer *layer)
@@ -28,6 +35,8 @@ static void size(const struct rh_model_config *config, struct rh_layer *layer)
 	layout_size(config, layer, RH_PROJ_K, layer->width, kv, !is_gated(traits));
 	layout_size(config, layer, RH_PROJ_V, layer->width, values, 1);
 	layout_size(config, layer, RH_PROJ_O, q, layer->width, 0);
+	if (is_side_gated(traits))
+		layout_size(config, layer, RH_PROJ_FIFTH, layer->width, q, 0);
 }
 
 /* Rows of queries and keys are those of heads, which some GGUFs have in another order. */
@@ -59,7 +68,7 @@ static void place(const struct rh_model_config *config, struct rh_layer *layer, 
 	int *own = layer->own[RH_MIXER];
 	switch (kind) {
 	case HALF_NORMS:
-		if (!traits->qk_norm)
+		if (!traits->qk_norm || traits->qk_norm_is_plain)
 			return;
 		own[Q_NORM] = layout_place_norm(at, "self_attn.q_norm", traits->norm, norm_length(traits, traits->heads));
 		own[K_NORM] = layout_place_norm(at, "self_attn.k_norm", traits->norm, norm_length(traits, traits->kv_heads));
@@ -108,8 +117,16 @@ static struct emit_linears o_of(int layer)
 	return (struct emit_linears){layer, RH_PROJ_O, 1};
 }
 
+/* Of the gates, of side-gated attention. */
+static struct emit_linears side_of(int layer)
+{
+	return (struct emit_linears){layer, RH_PROJ_FIFTH, 1};
+}
+
 static int learns(const struct rh_emit *emit, int layer, enum half_end of)
 {
+	if (of == HALF_INPUT && is_side_gated(&emit->model->layer[layer].traits) && emit_linear_learns(emit, side_of(layer)))
+		return 1;
 	return emit_linear_learns(emit, of == HALF_INPUT ? qkv_of(layer) : o_of(layer));
 }
 
@@ -293,20 +310,20 @@ static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_v
 static struct emit_norm norm_q(const struct rh_layer *layer)
 {
 	int64_t heads = layer->traits.heads, groups = is_gated(&layer->traits) ? 1 : norm_groups(&layer->traits, heads);
-	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, norm_length(&layer->traits, heads)};
+	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, norm_length(&layer->traits, heads), 0};
 }
 
 static struct emit_norm norm_k(const struct rh_layer *layer)
 {
 	int64_t heads = layer->traits.kv_heads;
 	return (struct emit_norm){layer, layer->own[RH_MIXER][K_NORM], norm_groups(&layer->traits, heads),
-	                          norm_length(&layer->traits, heads)};
+	                          norm_length(&layer->traits, heads), 0};
 }
 
 /* Of each head's values, without a weight. */
 static struct emit_norm norm_v(const struct rh_layer *layer)
 {
-	return (struct emit_norm){layer, -1, layer->traits.kv_heads, layer->traits.head_dim};
+	return (struct emit_norm){layer, -1, layer->traits.kv_heads, layer->traits.head_dim, 0};
 }
 
 /* Their statistics lie side by side, as the heads do. */
@@ -315,7 +332,7 @@ static struct emit_norm norm_qk(const struct rh_layer *layer)
 	const struct rh_traits *traits = &layer->traits;
 	int64_t groups = norm_groups(traits, traits->heads) + norm_groups(traits, traits->kv_heads);
 	groups += traits->norms_values ? traits->kv_heads : 0;
-	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, traits->head_dim};
+	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, traits->head_dim, 0};
 }
 
 static struct rh_view stats_q(const struct rh_traits *traits, const struct rh_view *view)
@@ -339,8 +356,8 @@ static struct rh_view stats_v(const struct rh_traits *traits, const struct rh_vi
 /* 1: one op normalises heads and rotates them. */
 static int fuses_norm_and_rope(const struct rh_traits *traits)
 {
-	return traits->qk_norm == RH_QK_NORM_HEADS && !is_gated(traits) && emit_norm_is_rms(traits) && traits->rope >= 0 &&
-	       traits->query_rope == traits->rope && traits->rotary == traits->head_dim && !traits->norms_values;
+	return traits->qk_norm == RH_QK_NORM_HEADS && !traits->qk_norm_is_plain && !is_gated(traits) && emit_norm_is_rms(traits) &&
+	       traits->rope >= 0 && traits->query_rope == traits->rope && traits->rotary == traits->head_dim && !traits->norms_values;
 }
 
 static void set_norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, struct rh_op *op)
@@ -498,20 +515,28 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 		emit_row(table, QK, act, tokens, normed, (struct emit_origin){mixer, qkv | ropes, 0});
 		emit_row(table, NORM_QK, RH_F32, tokens, stats, (struct emit_origin){mixer, qkv | ropes, 0});
 	}
-	emit_row(table, OUT, act, tokens, q, (struct emit_origin){mixer, attended, out_is_deferred && !is_gated(traits)});
+	int gates = is_gated(traits) || is_side_gated(traits);
+	emit_row(table, OUT, act, tokens, q, (struct emit_origin){mixer, attended, out_is_deferred && !gates});
 	emit_row(table, D_QKV, act, tokens, wide, (struct emit_origin){RH_MAKER_BACKWARD, 0, d_qkv_is_deferred});
-	if (is_gated(traits)) /* the input of O */
+	if (gates) /* the input of O */
 		emit_row(table, GATED, act, tokens, q, (struct emit_origin){RH_MAKER_BACKWARD, 0, out_is_deferred});
+	if (!is_side_gated(traits))
+		return;
+	emit_row(table, GATE, act, tokens, q, (struct emit_origin){mixer, RH_ROW_SET(RH_ROW_X), 0});
+	emit_row(table, D_GATE, act, tokens, q, (struct emit_origin){RH_MAKER_BACKWARD, 0, d_qkv_is_deferred});
 }
 
 static void project(struct rh_emit *emit, int index, struct rh_view x, const struct rh_activations *s)
 {
 	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	struct rh_view qkv = emit_wanted(s, QKV), none = {0};
-	if (!is_gated(traits)) {
+	int wants = emit_wants(s, RH_ROW_SET(QKV)) || emit_wants_low(s, qkv_of(index));
+	if (is_side_gated(traits) && (emit_wants(s, RH_ROW_SET(GATE)) || emit_wants_low(s, side_of(index))))
+		emit_linear(emit, side_of(index), x, none, emit_wanted(s, GATE), s);
+	if (wants && !is_gated(traits))
 		emit_linear(emit, qkv_of(index), x, none, qkv, s);
+	if (!wants || !is_gated(traits))
 		return;
-	}
 	emit_linear(emit, q_of(index), x, none, qkv.data ? q_plane(traits, qkv) : none, s);
 	emit_linear(emit, kv_of(index), x, none, qkv.data ? kv_plane(traits, qkv) : none, s);
 }
@@ -521,26 +546,27 @@ static struct rh_view gate(struct rh_emit *emit, int index, const struct rh_view
 {
 	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	struct rh_op op = {.kind = RH_OP_GATE, .gate.f = RH_GATE_SIGMOID};
-	if (!is_gated(traits))
+	if (!is_gated(traits) && !is_side_gated(traits))
 		return view[OUT];
 	struct rh_view y = emit_act(emit, view[OUT].rows, view[OUT].cols);
 	op.operand[RH_GATE_X] = by_head(traits, view[OUT]);
-	op.operand[RH_GATE_Z] = gated_part(traits, view[QKV], 1);
+	op.operand[RH_GATE_Z] = is_gated(traits) ? gated_part(traits, view[QKV], 1) : by_head(traits, view[GATE]);
 	op.operand[RH_GATE_Y] = by_head(traits, y);
 	emit_op(emit, &op);
 	return y;
 }
 
-/* d_o, of what the gate made, becomes that of attention's output; gated: what the gate made; dqkv receives the gates' gradients. */
+/* d_o, of what the gate made, becomes that of attention's output; gated: what the gate made; d_gate receives the gates' gradients: dqkv,
+ * or of side-gated attention their own. */
 static void gate_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o, struct rh_view gated,
-                          struct rh_view dqkv)
+                          struct rh_view d_gate)
 {
 	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	struct rh_op op = {.kind = RH_OP_GATE_BACKWARD, .gate.f = RH_GATE_SIGMOID};
 	op.operand[RH_GATE_BACKWARD_X] = by_head(traits, view[OUT]);
-	op.operand[RH_GATE_BACKWARD_Z] = gated_part(traits, view[QKV], 1);
+	op.operand[RH_GATE_BACKWARD_Z] = is_gated(traits) ? gated_part(traits, view[QKV], 1) : by_head(traits, view[GATE]);
 	op.operand[RH_GATE_BACKWARD_DY] = op.operand[RH_GATE_BACKWARD_DX] = by_head(traits, d_o);
-	op.operand[RH_GATE_BACKWARD_DZ] = gated_part(traits, dqkv, 1);
+	op.operand[RH_GATE_BACKWARD_DZ] = is_gated(traits) ? gated_part(traits, d_gate, 1) : by_head(traits, d_gate);
 	op.operand[RH_GATE_BACKWARD_Y] = by_head(traits, gated);
 	emit_op(emit, &op);
 }
@@ -549,8 +575,7 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	uint64_t rotated = layer->traits.qk_norm ? RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK) : RH_ROW_SET(QKV);
-	if (emit_wants(s, RH_ROW_SET(QKV)) || emit_wants_low(s, qkv_of(index)))
-		project(emit, index, x, s);
+	project(emit, index, x, s);
 	if (emit_wants(s, rotated))
 		rotate(emit, layer, s->view);
 	if (emit_wants(s, RH_ROW_SET(OUT) | RH_ROW_SET(LSE)))
@@ -573,23 +598,27 @@ static void backward(struct rh_emit *emit, int index, struct rh_activations *s, 
 {
 	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	struct rh_view dqkv = emit_operand(emit, s, D_QKV), out = s->view[OUT];
+	struct rh_view d_gate = is_side_gated(traits) ? emit_operand(emit, s, D_GATE) : dqkv;
 	int64_t mark = emit->arena->used;
 	struct rh_view d_o = emit_act(emit, out.rows, out.cols);
 	emit_linear_dx(emit, o_of(index), dy, d_o, s);
+	if (is_gated(traits) || is_side_gated(traits)) {
+		out = emit_operand(emit, s, GATED);
+		gate_backward(emit, index, s->view, d_o, out, d_gate);
+	}
+	emit_linear_gradients(emit, o_of(index), dy, out, s);
 	if (is_gated(traits)) {
-		struct rh_view gated = emit_operand(emit, s, GATED);
-		gate_backward(emit, index, s->view, d_o, gated, dqkv);
-		emit_linear_gradients(emit, o_of(index), dy, gated, s);
 		gated_qkv_backward(emit, index, s->view, d_o, dqkv);
 		rh_arena_reset(emit->arena, mark);
 		emit_linear_dx(emit, q_of(index), q_plane(traits, dqkv), dx, s);
 		emit_linear_more_dx(emit, kv_of(index), kv_plane(traits, dqkv), dx, s);
 		return;
 	}
-	emit_linear_gradients(emit, o_of(index), dy, out, s);
 	qkv_backward(emit, index, s->view, d_o, dqkv);
 	rh_arena_reset(emit->arena, mark);
 	emit_linear_dx(emit, qkv_of(index), dqkv, dx, s);
+	if (is_side_gated(traits))
+		emit_linear_more_dx(emit, side_of(index), d_gate, dx, s);
 }
 
 /* Of the linears that read x. */
@@ -599,6 +628,8 @@ static void input_gradients(struct rh_emit *emit, int index, struct rh_activatio
 	struct rh_view dqkv = s->view[D_QKV];
 	if (!is_gated(traits)) {
 		emit_linear_dw(emit, qkv_of(index), dqkv, x, s);
+		if (is_side_gated(traits))
+			emit_linear_dw(emit, side_of(index), s->view[D_GATE], x, s);
 		return;
 	}
 	emit_linear_dw(emit, q_of(index), q_plane(traits, dqkv), x, s);
@@ -613,17 +644,20 @@ static void gradients(struct rh_emit *emit, int index, struct rh_activations *s,
 
 static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
-	int input = is_gated(&emit->model->layer[index].traits) ? GATED : OUT;
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
+	int input = is_gated(traits) || is_side_gated(traits) ? GATED : OUT;
 	emit_linear_dw(emit, o_of(index), s->view[RH_ROW_GRADIENT + RH_MIXER], s->view[input], s);
 	input_gradients(emit, index, s, s->view[RH_ROW_INPUT + RH_MIXER]);
 }
 
-#define ATTENTION(of_what)                                                                                                                 \
+#define ATTENTION(more, of_what)                                                                                                           \
 	{                                                                                                                                  \
 		.size = size, .place = place, .carries = carries,                                                                          \
 		.to_carry = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK),                \
-		.carry = carry, .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3), .of_output = of_what,                 \
+		.carry = carry, .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | (more), .of_output = of_what,        \
 		.declare = declare, .learns = learns, .forward = forward, .backward = backward, .gradients = gradients, .weights = weights \
 	}
-const struct rh_half half_attention = ATTENTION(RH_ROW_SET(OUT));
-const struct rh_half half_gated_attention = ATTENTION(RH_ROW_SET(OUT) | RH_ROW_SET(QKV));
+const struct rh_half half_attention = ATTENTION(0, RH_ROW_SET(OUT));
+const struct rh_half half_gated_attention = ATTENTION(0, RH_ROW_SET(OUT) | RH_ROW_SET(QKV));
+const struct rh_half half_side_gated_attention =
+        ATTENTION(RH_ROW_SET(GATE) | RH_ROW_SET(RH_ROW_LOW + RH_PROJ_FIFTH), RH_ROW_SET(OUT) | RH_ROW_SET(GATE));

@@ -31,8 +31,10 @@ static int unknown(const char *where, const char *what, const char *name)
 	int rc = 0;
 	for (size_t i = 0; !rc && (family = rh_family_at(i)); i++) {
 		rc = rh_text_printf(&known, "%s%s", i ? ", " : "", family->architecture);
-		if (!rc && family->wrapper && !is_wrapper_of_one_before(i, family->wrapper->architecture))
-			rc = rh_text_printf(&known, ", %s", family->wrapper->architecture);
+		const struct rh_family_wrapper *wrapper = family->wrapper;
+		if (!rc && wrapper && strcmp(wrapper->architecture, family->architecture) &&
+		    !is_wrapper_of_one_before(i, wrapper->architecture))
+			rc = rh_text_printf(&known, ", %s", wrapper->architecture);
 	}
 	if (!rc)
 		rc = rh_fail(-EINVAL, "%s: %s%s (known: %s)", where, name, what, known.bytes);
@@ -359,6 +361,7 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	out->embedding_scale = out->family->scales_embedding ? sqrt((double)out->hidden_size) : 0;
 	out->rms_norm_eps = out->family->silent.rms_norm_eps ? out->family->silent.rms_norm_eps : 1e-6;
 	out->initializer_range = 0.02;
+	out->logits_cap = out->family->silent.logits_cap;
 	out->bos_token_id = out->family->silent.bos;
 	const char *key = out->family->mlp.activation_key ? out->family->mlp.activation_key : "hidden_act";
 	int rc = rh_json_string(json, key, where, RH_JSON_OPTIONAL, &act);
@@ -500,6 +503,8 @@ static int parse_text(const json_t *json, const char *where, struct rh_model_con
 		rc = config_parse_delta(json, where, out);
 	if (!rc)
 		rc = config_parse_scales(json, where, out);
+	if (!rc)
+		rc = config_parse_factors(json, where, out);
 	if (!rc)
 		rc = config_parse_hybrid(json, where, out);
 	if (!rc)

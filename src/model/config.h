@@ -57,6 +57,7 @@ struct rh_model_config {
 	double embedding_scale;  /* 0: 1 */
 	double residual_factor;  /* of what each half adds to the residual; 0: 1 */
 	double logits_divisor;   /* 0: 1 */
+	double post_norm_eps;    /* of norms behind halves; 0: rms_norm_eps */
 	struct rh_model_dropout dropout;
 	double logits_cap;                    /* logits become cap tanh(logit / cap); 0: they do not */
 	int64_t full_head_dim, full_kv_heads; /* of layers without a window, where they have others; 0: they do not */

@@ -15,6 +15,9 @@ int config_parse_windows(const json_t *json, const char *where, struct rh_model_
 /* For a family in which some layers do not rotate: which. */
 int config_parse_unrotated(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 
+/* config_factors.c: for a family that has them: factors of queries and logits, the epsilon behind halves. */
+int config_parse_factors(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
+
 /* For a family with the gated delta rule: its sizes, and which layers have it. */
 int config_parse_delta(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 

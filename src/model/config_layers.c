@@ -61,6 +61,14 @@ static int parse_used(const json_t *json, const char *where, struct rh_model_con
 	return rc;
 }
 
+static int parse_from_last(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	int said = 0, rc = parse_layer_types(json, where, out, &said);
+	for (int64_t i = 0; !rc && !said && i < out->num_hidden_layers; i++)
+		out->layer[i].windowed = (out->num_hidden_layers - 1 - i) % out->family->silent.window_period != 0;
+	return rc;
+}
+
 /* Each of those objects is one of a layer without a window, and each such layer has one. */
 static int check_overrides(const json_t *json, const char *where, const struct rh_model_config *out)
 {
@@ -119,6 +127,9 @@ int config_parse_windows(const json_t *json, const char *where, struct rh_model_
 		break;
 	case RH_WINDOWS_PERIOD:
 		rc = parse_period(json, where, out);
+		break;
+	case RH_WINDOWS_FROM_LAST:
+		rc = parse_from_last(json, where, out);
 		break;
 	}
 	return rc;
@@ -429,6 +440,7 @@ int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)
 	if (!source)
 		return rh_fail(-ENOMEM, "config.json: out of host memory");
 	json_t *types = json_object_get(text, "layer_types"), *dense = json_object_get(text, "mlp_only_layers");
+	json_t *thetas = json_object_get(text, "layer_rope_theta");
 	json_t *rotated = json_object_get(text, "no_rope_layers"), *sizes = json_object_get(text, "per_layer_config");
 	for (int64_t i = count; i < RH_MOST_LAYERS && json_object_size(sizes); i++) {
 		char number[24];
@@ -437,6 +449,8 @@ int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)
 	}
 	for (size_t i = json_array_size(rotated); i > (size_t)count; i--)
 		(void)json_array_remove(rotated, i - 1);
+	for (size_t i = json_array_size(thetas); i > (size_t)count; i--)
+		(void)json_array_remove(thetas, i - 1);
 	for (size_t i = json_array_size(types); i > (size_t)count; i--)
 		(void)json_array_remove(types, i - 1);
 	for (size_t i = json_array_size(dense); i > 0; i--)

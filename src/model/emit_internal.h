@@ -80,6 +80,7 @@ struct emit_norm {
 	const struct rh_layer *layer;
 	int tensor;
 	int64_t groups, length;
+	float epsilon; /* 0: the traits' */
 };
 int emit_norm_is_rms(const struct rh_traits *traits);
 float emit_norm_offset(const struct rh_traits *traits); /* the number added to an RMSNorm's weights */
@@ -135,6 +136,19 @@ void emit_block_carry(struct rh_emit *emit, int layer, struct rh_view x, struct 
 void emit_block_backward(struct rh_emit *emit, int layer, struct rh_activations *s, struct rh_view dy, struct rh_view dx);
 /* The weight gradients that the backward deferred. */
 void emit_block_weights(struct rh_emit *emit, int layer, struct rh_activations *s);
+
+/* table_adapter.c: the adapters of the embedding's table and of the head's matrix. The head's: logits += up low^T, low = scale * A x, x =
+ * drop(h), made in the arena; absent views: there is none. `up` are the rows of B. */
+struct emit_table_adapter {
+	struct rh_view x, low, up;
+};
+struct emit_table_adapter emit_head_adapter(struct rh_emit *emit, struct rh_view h);
+/* dh += the adapter's part, of the gradient of low; and the gradient of A. */
+void emit_head_adapter_backward(struct rh_emit *emit, const struct emit_table_adapter *adapter, struct rh_view dlow, struct rh_view dh);
+struct rh_view emit_head_adapter_up_gradient(const struct rh_emit *emit);
+/* y += scale * B A of the tokens, scale times the table's own. And the gradients of A and B. */
+void emit_embedding_adapter(struct rh_emit *emit, struct rh_view ids, float scale, struct rh_view y);
+void emit_embedding_adapter_backward(struct rh_emit *emit, struct rh_view ids, float scale, struct rh_view dy);
 
 /* head.c: final norm and head. learns 0: loss or logits only; else the loss's gradient is kept in a row of *s. */
 void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, int learns, struct rh_activations *s);

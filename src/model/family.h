@@ -20,11 +20,12 @@ enum rh_family_bias {
 
 /* How config.json says which layers have attention windows. */
 enum rh_family_windows {
-	RH_WINDOWS_NONE,  /* not at all: sliding_window is not read */
-	RH_WINDOWS_ALL,   /* sliding_window: all of them */
-	RH_WINDOWS_USED,  /* the same, where use_sliding_window is true */
-	RH_WINDOWS_UPPER, /* use_sliding_window: those from max_window_layers on, or as layer_types says */
-	RH_WINDOWS_PERIOD /* all but the last of each sliding_window_pattern, or as layer_types says */
+	RH_WINDOWS_NONE,     /* not at all: sliding_window is not read */
+	RH_WINDOWS_ALL,      /* sliding_window: all of them */
+	RH_WINDOWS_USED,     /* the same, where use_sliding_window is true */
+	RH_WINDOWS_UPPER,    /* use_sliding_window: those from max_window_layers on, or as layer_types says */
+	RH_WINDOWS_PERIOD,   /* all but the last of each sliding_window_pattern, or as layer_types says */
+	RH_WINDOWS_FROM_LAST /* all but the last layer and each window_period-th below it, or as layer_types says */
 };
 
 enum { RH_FAMILY_KEYS = 8, RH_FAMILY_RENAMES = 12 };
@@ -40,7 +41,7 @@ struct rh_family_names {
 	/* behind "<layers><number>." */
 	const char *norm[4]; /* by enum rh_norm_place */
 	/* linears by enum rh_proj, of each kind of mixer and of the MLP; NULL: its rows are the last of the one before it */
-	const char *attention[4], *mlp[4];
+	const char *attention[5], *mlp[4];
 	const char *delta[5], *conv, *a_log, *dt_bias, *gated_norm;
 	const char *layer_scalar; /* a number that the layer's output is multiplied by, which is not trained; NULL: there is none */
 	const char *router, *experts;
@@ -82,6 +83,8 @@ struct rh_family_silent {
 	double rms_norm_eps;                /* 0: 1e-6 */
 	double attention_scalar;
 	double rotary_share; /* 0: 1 */
+	/* factors of a family that has these keys, else 0: of queries, of logits; the epsilon of norms behind halves; the cap of logits */
+	double qk_scale_factor, output_multiplier, post_norm_eps, logits_cap;
 	double rope_theta,
 	        rope_theta_windowed;        /* 0: 10000; and 0: windowed layers have no table of their own, below 0: of the same theta */
 	int64_t window, window_period;      /* window 0: none */
@@ -104,6 +107,8 @@ struct rh_family_attention {
 	const char *scalar_key;   /* the key of config.h's attention_scalar; NULL: it has none */
 	int is_unscaled;          /* scores are not divided */
 	int norms_values;         /* each head's, without a weight */
+	int qk_norm_is_plain;     /* the norms of queries and keys have no weights */
+	int reads_thetas;         /* layer_rope_theta: 0 for a layer that does not rotate */
 	int splits_kinds;         /* layers without a window have heads of their own sizes (global_head_dim), and rotate proportionally */
 };
 
@@ -160,9 +165,11 @@ struct rh_family {
 	/* config.json's words for what the embedding and a classifier drop; NULL: it drops nothing there. A family without the first has no
 	 * dropout of the residual either. */
 	const char *embedding_dropout, *head_dropout;
-	double silent_dropout; /* each, where the file says nothing */
-	int may_cap_logits;    /* config.json may say final_logit_softcapping */
-	int scales_embedding;  /* by the root of hidden_size, which is rounded to the weights' dtype */
+	double silent_dropout;    /* each, where the file says nothing */
+	int may_cap_logits;       /* config.json may say final_logit_softcapping */
+	int scales_embedding;     /* by the root of hidden_size, which is rounded to the weights' dtype */
+	int norms_embedding;      /* each token's row of the table, without a weight */
+	int has_plain_final_norm; /* RMS, where the layers' are RMS_PLUS_ONE */
 };
 
 /* The activation's name in hidden_act. */

@@ -92,6 +92,13 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 	op.operand[RH_HEAD_LOSS_HIT] = walk->hit;
 	op.operand[RH_HEAD_LOSS_DH] = walk->dh;
 	op.operand[RH_HEAD_LOSS_BIAS] = head_bias(emit, layer);
+	struct emit_table_adapter adapter = emit_head_adapter(emit, h);
+	struct rh_view dlow = adapter.low.data && walk->learns ? emit_act(emit, h.rows, adapter.low.cols) : (struct rh_view){0};
+	op.operand[RH_HEAD_LOSS_LOW] = adapter.low;
+	op.operand[RH_HEAD_LOSS_UP] = adapter.up;
+	op.operand[RH_HEAD_LOSS_DLOW] = dlow;
+	if (dlow.data)
+		op.operand[RH_HEAD_LOSS_DUP] = emit_head_adapter_up_gradient(emit);
 	if (walk->learns) {
 		op.operand[RH_HEAD_LOSS_DW] = table_gradient(emit, layer);
 		op.operand[RH_HEAD_LOSS_DBIAS] = emit_gradient(emit, layer, layer->bias_table, layer->head_bias, 1, outputs);
@@ -115,14 +122,16 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 	if (!out->shares.data) /* the largest logit is the largest without the cap, too */
 		op.head_loss.cap = (float)emit->model->config->logits_cap;
 	emit_op(emit, &op);
+	if (dlow.data)
+		emit_head_adapter_backward(emit, &adapter, dlow, walk->dh);
 	rh_arena_reset(emit->arena, mark);
 }
 
-/* 1: the head, or a bias of it, is trained. */
+/* 1: the head, its adapter or a bias of it, is trained. */
 static int head_learns(const struct rh_emit *emit)
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
-	return emit->model->block[layer->block[layer->table]].trainable ||
+	return emit->model->block[layer->block[layer->table]].trainable || layer->on_table.r ||
 	       (layer->head_bias >= 0 && emit->model->block[layer->block[layer->bias_table]].trainable);
 }
 
@@ -200,11 +209,16 @@ static void all_logits(struct rh_emit *emit, struct rh_view h, struct rh_view ou
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
 	int64_t mark = emit->arena->used;
+	struct emit_table_adapter adapter = emit_head_adapter(emit, h);
+	struct rh_view part = adapter.low.data ? out : (struct rh_view){0};
+	if (part.data)
+		emit_gemm(emit, &(struct emit_product){.a = adapter.low, .b = adapter.up, .trans_b = 1, .d = part});
 	emit_gemm(emit, &(struct emit_product){.a = h,
 	                                       .b = head_matrix(emit, layer),
 	                                       .trans_b = 1,
 	                                       .alpha = logits_factor(emit),
 	                                       .bias = head_bias(emit, layer),
+	                                       .c = part,
 	                                       .d = out});
 	cap_logits(emit, out);
 	rh_arena_reset(emit->arena, mark);
@@ -222,7 +236,14 @@ static void choice_logits(struct rh_emit *emit, struct rh_view h, struct rh_view
 	struct rh_view rows = emit_act(emit, emit->shape.choices, h.cols), index = emit_micro(emit, at.choice, emit->shape.choices);
 	if (!emit_packed_rows(emit, layer, layer->table, layer->head, index, rows))
 		gather(emit, head_matrix(emit, layer), index, rows);
-	emit_gemm(emit, &(struct emit_product){.a = h, .b = rows, .trans_b = 1, .alpha = logits_factor(emit), .d = out});
+	struct emit_table_adapter adapter = emit_head_adapter(emit, h);
+	struct rh_view part = adapter.low.data ? out : (struct rh_view){0};
+	if (part.data) {
+		struct rh_view up = emit_act(emit, emit->shape.choices, adapter.up.cols);
+		gather(emit, adapter.up, index, up);
+		emit_gemm(emit, &(struct emit_product){.a = adapter.low, .b = up, .trans_b = 1, .d = part});
+	}
+	emit_gemm(emit, &(struct emit_product){.a = h, .b = rows, .trans_b = 1, .alpha = logits_factor(emit), .c = part, .d = out});
 	cap_logits(emit, out);
 }
 
@@ -411,24 +432,52 @@ static int tables_of(const struct rh_emit *emit, struct table out[TABLES])
 	return count;
 }
 
+/* The tokens' rows of one table. */
+static void rows_of(struct rh_emit *emit, const struct table *table, struct rh_view to)
+{
+	const struct rh_layer *layer = &emit->model->layer[0];
+	struct rh_op op = {.kind = RH_OP_EMBEDDING, .embedding.scale = table->scale};
+	struct rh_view ids = emit_micro(emit, table->index, emit->shape.tokens);
+	op.operand[RH_EMBEDDING_IDS] = ids;
+	op.operand[RH_EMBEDDING_TABLE] = emit_weight(emit, layer, RH_BLOCK_BASE, table->tensor, table->rows, to.cols);
+	op.operand[RH_EMBEDDING_Y] = to;
+	if (!emit_packed_rows(emit, layer, RH_BLOCK_BASE, table->tensor, ids, to))
+		emit_op(emit, &op);
+}
+
+/* A family's norm of each token's row of the table. */
+static int norms_rows(const struct rh_emit *emit)
+{
+	return emit->model->config->family->norms_embedding;
+}
+
+static struct emit_norm norm_of_rows(const struct rh_emit *emit)
+{
+	return (struct emit_norm){&emit->model->layer[0], -1, 1, emit->model->layer[0].width, 0};
+}
+
+static void norm_in_place(struct rh_emit *emit, struct emit_norm norm, struct rh_view y)
+{
+	int64_t mark = emit->arena->used;
+	emit_norm(emit, norm, y, y, emit_norm_stats(emit->arena, norm, y.rows));
+	rh_arena_reset(emit->arena, mark);
+}
+
 /* y = the sum of a token's rows. */
 static void sum_tables(struct rh_emit *emit, struct rh_view y)
 {
-	const struct rh_layer *layer = &emit->model->layer[0];
 	struct table table[TABLES];
 	int count = tables_of(emit, table);
 	int64_t mark = emit->arena->used;
 	struct rh_view rows = count > 1 ? emit_act(emit, y.rows, y.cols) : y;
 	for (int i = 0; i < count; i++) {
-		struct rh_op op = {.kind = RH_OP_EMBEDDING, .embedding.scale = table[i].scale};
-		struct rh_view ids = emit_micro(emit, table[i].index, emit->shape.tokens), to = i ? rows : y;
-		op.operand[RH_EMBEDDING_IDS] = ids;
-		op.operand[RH_EMBEDDING_TABLE] = emit_weight(emit, layer, 0, table[i].tensor, table[i].rows, y.cols);
-		op.operand[RH_EMBEDDING_Y] = to;
-		if (!emit_packed_rows(emit, layer, 0, table[i].tensor, ids, to))
-			emit_op(emit, &op);
+		rows_of(emit, &table[i], i ? rows : y);
 		if (i)
 			emit_add(emit, y, rows, y);
+		else if (norms_rows(emit))
+			norm_in_place(emit, norm_of_rows(emit), y);
+		if (!i)
+			emit_embedding_adapter(emit, emit_micro(emit, table[0].index, emit->shape.tokens), table[0].scale, y);
 	}
 	rh_arena_reset(emit->arena, mark);
 }
@@ -470,22 +519,22 @@ void emit_embedding(struct rh_emit *emit, struct rh_view y)
 		embed_patches(emit, y);
 	else
 		sum_tables(emit, y);
-	if (emit->model->layer[0].norm[RH_NORM_FINAL] >= 0) {
-		struct emit_norm norm = emit_norm_of(emit, 0, RH_NORM_FINAL);
-		emit_norm(emit, norm, y, y, emit_norm_stats(emit->arena, norm, y.rows));
-	}
+	if (emit->model->layer[0].norm[RH_NORM_FINAL] >= 0)
+		norm_in_place(emit, emit_norm_of(emit, 0, RH_NORM_FINAL), y);
 	if (emit->drop.embedding > 0)
 		emit_dropout(emit, embedding_drop(emit), y, (struct rh_view){0}, y);
 	rh_arena_reset(emit->arena, mark);
 }
 
-/* The gradient of the sum, in the arena: through the norm, whose input is made again. */
-static struct rh_view norm_backward(struct rh_emit *emit, struct rh_view dy)
+/* The gradient of the norm's input, in the arena. The input is made again: the tables' sum, or rows of one. */
+static struct rh_view norm_backward(struct rh_emit *emit, struct emit_norm norm, const struct table *one, struct rh_view dy)
 {
-	struct emit_norm norm = emit_norm_of(emit, 0, RH_NORM_FINAL);
 	struct rh_view sum = emit_act(emit, dy.rows, dy.cols), normed = emit_act(emit, dy.rows, dy.cols);
 	struct rh_view stats = emit_norm_stats(emit->arena, norm, dy.rows);
-	sum_tables(emit, sum);
+	if (one)
+		rows_of(emit, one, sum);
+	else
+		sum_tables(emit, sum);
 	emit_norm(emit, norm, sum, normed, stats);
 	emit_norm_backward(emit, norm, &(struct emit_norm_gradient){.x = sum, .stats = stats, .dy = dy, .dx = normed});
 	return normed;
@@ -505,7 +554,8 @@ void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 	struct table table[TABLES];
 	int count = tables_of(emit, table);
 	int64_t mark = emit->arena->used;
-	if (!emit->model->block[layer->block[0]].trainable)
+	int is_trained = emit->model->block[layer->block[RH_BLOCK_BASE]].trainable;
+	if (!is_trained && !layer->on_table.r)
 		return;
 	if (emit->drop.embedding > 0) {
 		struct rh_view kept = emit_act(emit, dy.rows, dy.cols);
@@ -513,15 +563,18 @@ void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 		dy = kept;
 	}
 	if (layer->norm[RH_NORM_FINAL] >= 0)
-		dy = norm_backward(emit, dy);
-	for (int i = 0; i < count; i++) {
+		dy = norm_backward(emit, emit_norm_of(emit, 0, RH_NORM_FINAL), NULL, dy);
+	emit_embedding_adapter_backward(emit, emit_micro(emit, table[0].index, emit->shape.tokens), table[0].scale, dy);
+	if (is_trained && norms_rows(emit))
+		dy = norm_backward(emit, norm_of_rows(emit), &table[0], dy);
+	for (int i = 0; i < count && is_trained; i++) {
 		struct rh_op op = {.kind = RH_OP_EMBEDDING_BACKWARD, .embedding.scale = table[i].scale};
 		op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, table[i].index, emit->shape.tokens);
 		op.operand[RH_EMBEDDING_BACKWARD_DY] = dy;
 		op.operand[RH_EMBEDDING_BACKWARD_DTABLE] = emit_gradient(emit, layer, 0, table[i].tensor, table[i].rows, dy.cols);
 		emit_op(emit, &op);
 	}
-	if (emit->shape.pixels)
+	if (emit->shape.pixels && is_trained)
 		patches_gradient(emit, dy);
 	rh_arena_reset(emit->arena, mark);
 }

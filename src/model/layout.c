@@ -272,6 +272,78 @@ static int saves(const struct rh_lora_config *lora, const char *module)
 	return lora && lora->saves && lora->saves(lora->context, module);
 }
 
+/* Rank and scale of the adapter that a table's module has in training; r 0: none. */
+static int table_rank(const struct rh_lora_config *lora, const char *module, int64_t *r, double *scale)
+{
+	*r = 0;
+	return lora && lora->adapts_tables && module ? lora->module(lora->context, module, r, scale) : 0;
+}
+
+static void begin_table_adapter(struct rh_model *model, struct layout *at, struct rh_layer *layer, const char *name)
+{
+	begin_block(model->config, at, &model->block[model->blocks], 1, name, 0);
+	at->prefix = "base_model.model.";
+	layer->block[RH_BLOCK_ADAPTER] = model->blocks++;
+}
+
+/* Of the embedding's table, which may be the head's too: then the two adapters are one, which begins as a linear's does (PEFT's
+ * ensure_weight_tying). */
+static int lay_out_embedding_adapter(struct rh_model *model, const struct rh_lora_config *lora)
+{
+	const struct rh_model_config *config = model->config;
+	const struct rh_family_names *names = rh_model_names(config);
+	struct rh_layer *layer = &model->layer[0];
+	struct rh_linear *linear = &layer->on_table;
+	struct layout at;
+	double scale = 0;
+	int rc = model->block[layer->block[RH_BLOCK_BASE]].whole ? 0 : table_rank(lora, names->embedding, &linear->r, &scale);
+	if (rc || !linear->r)
+		return rc;
+	if (names->positions || names->types || names->embedding_norm || names->patches)
+		return rh_fail(-EINVAL,
+		               "lora_target_modules means %s too, a table beside others, whose adapter is not built; name others, such as "
+		               "query and value",
+		               names->embedding);
+	begin_table_adapter(model, &at, layer, "embedding adapter");
+	at.block->uses = rh_model_ties(config) ? 2 : 1;
+	linear->scale = (float)scale;
+	linear->inputs = config->vocab_size;
+	linear->outputs = layer->width;
+	linear->lora_a = layout_place(&at, names->embedding, "lora_embedding_A", 2, linear->inputs, linear->r);
+	start_from(&at, linear->lora_a, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
+	if (!at.fault)
+		at.block->tensor[linear->lora_a].transposed = 1;
+	layout_align(&at);
+	linear->lora_b = layout_place(&at, names->embedding, "lora_embedding_B", 2, linear->outputs, linear->r);
+	start_from(&at, linear->lora_b,
+	           rh_model_ties(config) ? (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)linear->outputs)}
+	                                 : (struct rh_initial){RH_INITIAL_NORMAL, 1});
+	return end_block(&at);
+}
+
+/* Of the head's matrix: the embedding's, where that is the head's matrix too. */
+static int lay_out_head_adapter(struct rh_model *model, const struct rh_lora_config *lora, struct rh_layer *layer)
+{
+	const struct rh_model_config *config = model->config;
+	const char *module = rh_model_names(config)->head;
+	struct layout at;
+	double scale = 0;
+	if (rh_model_ties(config)) {
+		layer->on_table = model->layer[0].on_table;
+		layer->block[RH_BLOCK_ADAPTER] = model->layer[0].block[RH_BLOCK_ADAPTER];
+		layer->use[RH_BLOCK_ADAPTER] = layer->on_table.r != 0;
+		return 0;
+	}
+	int rc = layer->block[RH_BLOCK_TABLE] >= 0 ? 0 : table_rank(lora, module, &layer->on_table.r, &scale);
+	if (rc || !layer->on_table.r)
+		return rc;
+	layer->on_table.inputs = layer->width;
+	layer->on_table.outputs = rh_model_outputs(config);
+	begin_table_adapter(model, &at, layer, "head adapter");
+	layout_place_adapter(&at, module, &layer->on_table, 1, scale);
+	return end_block(&at);
+}
+
 static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config *lora)
 {
 	const struct rh_model_config *config = model->config;
@@ -283,7 +355,7 @@ static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config
 	at.block->uses = rh_model_ties(config) ? 2 : 1;
 	struct rh_layer *layer = &model->layer[0];
 	*layer = (struct rh_layer){.kind = RH_LAYER_EMBEDDING,
-	                           .block = {model->blocks++, -1},
+	                           .block = {model->blocks++, -1, -1},
 	                           .traits = rh_traits_of(config, 0),
 	                           .width = config->hidden_size,
 	                           .norm = {-1, -1, -1, -1},
@@ -308,7 +380,8 @@ static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config
 		place_patches(config, layer->width, &at, &layer->proj[RH_PROJ_O]);
 	if (names->embedding_norm)
 		layer->norm[RH_NORM_FINAL] = layout_place_norm(&at, names->embedding_norm, layer->traits.norm, layer->width);
-	return end_block(&at);
+	int rc = end_block(&at);
+	return rc ? rc : lay_out_embedding_adapter(model, lora);
 }
 
 /* A linear of the head, its weights here and its bias behind them. */
@@ -329,11 +402,11 @@ static int lay_out_own_matrix(struct rh_model *model, struct rh_layer *layer, co
 	struct layout at;
 	begin_block(config, &at, &model->block[model->blocks], 1, name, 0);
 	at.block->whole = model->lora;
-	layer->block[1] = model->blocks++;
-	layer->table = 1;
+	layer->block[RH_BLOCK_TABLE] = model->blocks++;
+	layer->table = RH_BLOCK_TABLE;
 	layer->head = layout_place(&at, module, "weight", 2, rh_model_outputs(config), layer->width);
 	if (is_classifier) {
-		layer->bias_table = 1;
+		layer->bias_table = RH_BLOCK_TABLE;
 		layer->head_bias = layout_place_bias(&at, module, "bias", 1, 1, rh_model_outputs(config));
 	}
 	return end_block(&at);
@@ -363,11 +436,13 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 	int is_whole = !rh_model_ties(config) && !task->classifier && saves(lora, names->head);
 	begin_block(config, &at, &model->block[model->blocks], !lora, "head", 0);
 	*layer = (struct rh_layer){.kind = RH_LAYER_HEAD,
-	                           .block = {model->blocks++, -1},
+	                           .block = {model->blocks++, -1, -1},
 	                           .traits = layer[-1].traits,
 	                           .width = layer[-1].width,
 	                           .norm = {-1, -1, -1, -1},
 	                           .head_bias = -1};
+	if (config->family->has_plain_final_norm)
+		layer->traits.norm = RH_NORM_RMS;
 	if (names->final_norm)
 		layer->norm[RH_NORM_FINAL] = layout_place_norm(&at, names->final_norm, layer->traits.norm, layer->width);
 	if (task->dense) {
@@ -379,8 +454,9 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 	if (task->bias)
 		layer->head_bias = layout_place_bias(&at, task->bias, "bias", 1, 1, rh_model_outputs(config));
 	if (rh_model_ties(config)) {
-		layer->block[1] = model->layer[0].block[0];
-		layer->use[1] = layer->table = 1;
+		layer->block[RH_BLOCK_TABLE] = model->layer[0].block[RH_BLOCK_BASE];
+		layer->use[RH_BLOCK_TABLE] = 1;
+		layer->table = RH_BLOCK_TABLE;
 	} else if (!task->classifier && !is_whole) {
 		layout_align(&at);
 		layer->head = place_table(&at, names->head, config->vocab_size, layer->width);
@@ -392,7 +468,7 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 		rc = lay_out_own_matrix(model, layer, "classifier", task->classifier);
 	if (!rc && is_whole)
 		rc = lay_out_own_matrix(model, layer, "head matrix", names->head);
-	return rc;
+	return rc ? rc : lay_out_head_adapter(model, lora, layer);
 }
 
 /* A layer without a targeted module has no adapter block. */
@@ -415,8 +491,10 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 {
 	const struct rh_model_config *config = model->config;
 	struct rh_layer *layer = &model->layer[index + 1];
-	*layer = (struct rh_layer){
-	        .kind = RH_LAYER_BLOCK, .block = {model->blocks, -1}, .traits = rh_traits_of(config, index), .width = config->hidden_size};
+	*layer = (struct rh_layer){.kind = RH_LAYER_BLOCK,
+	                           .block = {model->blocks, -1, -1},
+	                           .traits = rh_traits_of(config, index),
+	                           .width = config->hidden_size};
 	const struct rh_half *half[RH_HALVES] = {half_of(layer, RH_MIXER), half_of(layer, RH_MLP)};
 	for (int p = 0; p < RH_PROJS; p++)
 		layer->proj[p] = (struct rh_linear){.weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = site_of(p)};
@@ -436,7 +514,7 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 	if (model->block[model->blocks - 1].tensors == 0)
 		drop_block(model);
 	else
-		layer->block[1] = model->blocks - 1;
+		layer->block[RH_BLOCK_ADAPTER] = model->blocks - 1;
 	return 0;
 }
 
@@ -452,11 +530,18 @@ static void list_modules(const struct rh_family_names *names, char *out, size_t 
 		}
 }
 
+static int trains(const struct rh_model *model, const struct rh_layer *layer)
+{
+	int any = 0;
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++)
+		any |= layer->block[which] >= 0 && model->block[layer->block[which]].trainable;
+	return any;
+}
+
 int model_lowest_trained(const struct rh_model *model)
 {
 	int l = 0;
-	while (l < model->layers && !model->block[model->layer[l].block[0]].trainable &&
-	       (model->layer[l].block[1] < 0 || !model->block[model->layer[l].block[1]].trainable))
+	while (l < model->layers && !trains(model, &model->layer[l]))
 		l++;
 	return l;
 }
@@ -507,15 +592,28 @@ void rh_model_judge(struct rh_model *model, const struct rh_preference *preferen
 		head->carried.columns = (int64_t)sizeof(float) / rh_dtype_bytes(model->dtype, 1);
 }
 
+/* Does the adapter change a table that who loads the weights adds it to? */
+static int changes_tables(const struct rh_model *model, const struct rh_lora_config *lora)
+{
+	const struct rh_family_names *names = rh_model_names(model->config);
+	const char *modules[] = {names->embedding, names->head};
+	int64_t r = 0;
+	double scale;
+	for (int i = 0; i < 2 && lora && !lora->adapts_tables && !r; i++)
+		if (modules[i] && lora->module(lora->context, modules[i], &r, &scale))
+			return 0; /* said where the model's modules are asked for */
+	return r != 0;
+}
+
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 {
-	int rc = lay_out_embedding(model, lora), is_adapted = !lora;
-	for (int i = 0; !rc && i < (int)model->config->num_hidden_layers; i++) {
+	int rc = lay_out_embedding(model, lora), is_adapted = !lora || changes_tables(model, lora);
+	for (int i = 0; !rc && i < (int)model->config->num_hidden_layers; i++)
 		rc = lay_out_layer(model, lora, i);
-		is_adapted |= model->layer[i + 1].block[1] >= 0;
-	}
 	if (!rc)
 		rc = lay_out_head(model, lora);
+	for (int l = 0; !rc && l < model->layers; l++)
+		is_adapted |= model->layer[l].block[RH_BLOCK_ADAPTER] >= 0;
 	if (!rc && !is_adapted) {
 		char modules[256];
 		list_modules(rh_model_modules(model->config), modules, sizeof modules);

@@ -67,7 +67,7 @@ const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind
 		return names->mlp[proj - RH_PROJ_MLP];
 	if (mixer == RH_MIXER_DELTA)
 		return names->delta[proj];
-	return proj < RH_PROJ_FIFTH ? names->attention[proj] : NULL;
+	return names->attention[proj];
 }
 
 void rh_model_destroy(struct rh_model *model)
@@ -88,7 +88,7 @@ static void keep_blocks(struct rh_model *model, int (*stays)(const struct rh_mod
 	for (int b = 0; b < blocks; b++) {
 		int is_kept = stays(model, b);
 		for (int l = 0; l < model->layers; l++)
-			for (int which = 0; which < 2; which++)
+			for (int which = 0; which < RH_LAYER_BLOCKS; which++)
 				if (model->layer[l].block[which] == b) /* what is kept is at most b: no later block's number */
 					model->layer[l].block[which] = is_kept ? kept : -1;
 		if (is_kept)
@@ -103,7 +103,7 @@ static int is_used(const struct rh_model *model, int block)
 {
 	int is = 0;
 	for (int l = 0; l < model->layers; l++)
-		is |= model->layer[l].block[0] == block || model->layer[l].block[1] == block;
+		is |= rh_layer_has_block(&model->layer[l], block);
 	return is;
 }
 
@@ -197,11 +197,13 @@ int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in
 {
 	const struct rh_layer *x = &model->layer[a], *y = &model->layer[b];
 	return x->kind == y->kind && x->width == y->width && same_block(model, x->block[0], y->block[0]) &&
-	       same_block(model, x->block[1], y->block[1]) && !memcmp(x->use, y->use, sizeof x->use) &&
+	       same_block(model, x->block[RH_BLOCK_ADAPTER], y->block[RH_BLOCK_ADAPTER]) &&
+	       same_block(model, x->block[RH_BLOCK_TABLE], y->block[RH_BLOCK_TABLE]) && !memcmp(x->use, y->use, sizeof x->use) &&
 	       same_traits(&x->traits, &y->traits, in) && !memcmp(x->norm, y->norm, sizeof x->norm) && x->scalar == y->scalar &&
 	       !memcmp(x->own, y->own, sizeof x->own) && !memcmp(x->routed, y->routed, sizeof x->routed) &&
-	       !memcmp(x->proj, y->proj, sizeof x->proj) && x->head == y->head && x->head_bias == y->head_bias && x->table == y->table &&
-	       x->bias_table == y->bias_table && x->positions == y->positions && x->types == y->types;
+	       !memcmp(x->proj, y->proj, sizeof x->proj) && !memcmp(&x->on_table, &y->on_table, sizeof x->on_table) && x->head == y->head &&
+	       x->head_bias == y->head_bias && x->table == y->table && x->bias_table == y->bias_table && x->positions == y->positions &&
+	       x->types == y->types;
 }
 
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all)

@@ -2,8 +2,9 @@
  * together).
  *
  * Block 0 is the embedding table; a tied head uses it too. Each transformer layer has a base block and, under LoRA, an adapter block; the
- * head has a block with the final norm and, untied, its matrix. Under LoRA adapter blocks are trainable, and blocks of modules that are
- * trained whole: the embedding, a classifier, or the head's matrix, which then has a block of its own.
+ * head has a block with the final norm and, untied, its matrix. Under LoRA adapter blocks are trainable, those of the embedding and of the
+ * head among them, and blocks of modules that are trained whole: the embedding, a classifier, or the head's matrix, which then has a block
+ * of its own.
  * Tensors that are multiplied together lie together: q, k, v rows follow one another without a gap, and so do gate and up, so that one
  * product computes them all; of experts, each one's gate and up, one expert after the other, and the downs likewise. */
 #ifndef RH_MODEL_MODEL_H
@@ -25,6 +26,8 @@ struct rh_lora_config {
 	int (*parameter)(const void *context, const char *name, int64_t *r, double *scale);
 	/* Is the module, an embedding or a head, trained whole? NULL: none is. */
 	int (*saves)(const void *context, const char *name);
+	/* Do adapters of the embedding's table and of the head's matrix stay apart from these? 0: who loads the weights adds them. */
+	int adapts_tables;
 	const void *context;
 };
 
@@ -153,12 +156,15 @@ enum rh_norm_place {
 	RH_NORM_DENSE = RH_NORM_MLP /* the head's, behind its dense part */
 };
 
+/* A layer's blocks: its base (of the embedding the table, of the head the norm and an untied matrix), its adapter, and of a head a matrix
+ * that is the embedding's table, or that has a block of its own, as adapters do not freeze it. */
+enum rh_layer_block { RH_BLOCK_BASE, RH_BLOCK_ADAPTER, RH_BLOCK_TABLE, RH_LAYER_BLOCKS };
+
 /* More than 20 members: each kind of layer has its own tensors. */
 struct rh_layer {
 	enum rh_layer_kind kind;
-	int block[2]; /* base (the table for the embedding; norm and head for the head); adapter, or the tied table for the head; -1 absent
-	               */
-	int use[2];   /* which of the block's gradient sums this layer's gradients go to */
+	int block[RH_LAYER_BLOCKS]; /* -1 absent */
+	int use[RH_LAYER_BLOCKS];   /* which of the block's gradient sums this layer's gradients go to */
 	struct rh_traits traits;
 	int64_t width; /* columns of the activations that it reads and writes */
 	/* numbers of tensors in the base block, -1 absent */
@@ -171,11 +177,26 @@ struct rh_layer {
 	int own[RH_HALVES][RH_HALF_TENSORS]; /* tensors beside those of linears, numbered in the half's file */
 	struct rh_linear routed[RH_ROUTED];  /* of one expert: in, out and its adapter; weight and bias are in `own` */
 	struct rh_carried carried;
+	/* kinds EMBEDDING and HEAD: the adapter of the table. The embedding's A is (vocabulary, r) here, its B (width, r); of a tied table the
+	 * head's A is that B transposed, its B that A (rh_head_shares_adapter). */
+	struct rh_linear on_table;
 	/* kind HEAD */
 	int head;              /* in block[table] */
 	int head_bias;         /* in block[bias_table], -1 absent; proj[RH_PROJ_O] is the dense part, if it has an out */
-	int table, bias_table; /* 1: the tied table, or a matrix in a block of its own, which adapters do not freeze; 0 */
+	int table, bias_table; /* RH_BLOCK_BASE or RH_BLOCK_TABLE */
 };
+
+static inline int rh_layer_has_block(const struct rh_layer *layer, int block)
+{
+	int has = 0;
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++)
+		has |= layer->block[which] == block;
+	return has;
+}
+static inline int rh_head_shares_adapter(const struct rh_layer *head)
+{
+	return head->use[RH_BLOCK_ADAPTER];
+}
 
 /* How the products of linears, y, dx and dW, are made of bf16 operands; adapters', the head's and attention's are always summed in fp32. */
 enum rh_multiply {
@@ -253,10 +274,12 @@ static inline int rh_model_has_head(const struct rh_model *model)
 {
 	return model->layer[model->layers - 1].kind == RH_LAYER_HEAD;
 }
-/* Does the embedding's backward read its weights? Where a norm is over the sum of its tables, that sum is made again. */
-static inline int rh_model_embedding_is_normed(const struct rh_model *model)
+/* Does the embedding's backward read weights? Where a norm is over the sum of its tables, that sum is made again; and an adapter's
+ * gradients are made of its own. */
+static inline int rh_model_embedding_reads_back(const struct rh_model *model)
 {
-	return model->layer[0].norm[RH_NORM_FINAL] >= 0;
+	const struct rh_layer *embedding = &model->layer[0];
+	return embedding->norm[RH_NORM_FINAL] >= 0 || embedding->block[RH_BLOCK_ADAPTER] >= 0 || model->config->family->norms_embedding;
 }
 /* Is the model one box's part of a larger one? */
 static inline int rh_model_is_part(const struct rh_model *model)
@@ -290,7 +313,7 @@ void rh_model_scale(struct rh_model *model);
 /* Must a device make plain matrices or prepare weights of some block (rh_block_plain_bytes), so that a stage may need room for them?
  * Scales alone need none. */
 int rh_model_makes_plain(const struct rh_model *model);
-/* Of which block a layer reads what was made, `which` 0 or 1 as in its list of blocks; -1: of none. The embedding reads rows of packed
+/* Of which block a layer reads what was made, `which` an enum rh_layer_block; -1: of none. The embedding reads rows of packed
  * tables as they are. */
 int rh_model_plain_block(const struct rh_model *model, int layer, int which);
 

@@ -4,7 +4,8 @@
 struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place)
 {
 	const struct rh_layer *of = &emit->model->layer[layer];
-	return (struct emit_norm){of, of->norm[place], 1, of->width};
+	int is_behind = of->kind == RH_LAYER_BLOCK && (place == RH_NORM_AFTER_MIXER || place == RH_NORM_AFTER_MLP);
+	return (struct emit_norm){of, of->norm[place], 1, of->width, is_behind ? of->traits.epsilon_behind : 0};
 }
 
 int64_t emit_norm_stats_cols(struct emit_norm norm)
@@ -31,6 +32,11 @@ static struct rh_view rms_weight(struct rh_emit *emit, struct emit_norm norm, fl
 	struct rh_view zeros = emit_act(emit, 1, norm.length);
 	emit_fill(emit, zeros);
 	return zeros;
+}
+
+static float epsilon_of(struct emit_norm norm)
+{
+	return norm.epsilon == 0 ? norm.layer->traits.epsilon : norm.epsilon;
 }
 
 /* A LayerNorm's bias is the tensor behind its weight. */
@@ -90,7 +96,7 @@ void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, st
 	op.operand[RH_RMSNORM_Y] = y;
 	op.operand[RH_RMSNORM_RSTD] = stats;
 	op.rmsnorm.groups = norm.groups;
-	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
+	op.rmsnorm.epsilon = epsilon_of(norm);
 	emit_op(emit, &op);
 	rh_arena_reset(emit->arena, mark);
 }
@@ -112,7 +118,7 @@ void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struc
 	op.operand[RH_RMSNORM_BACKWARD_DW] = emit_gradient(emit, norm.layer, 0, norm.tensor, 1, norm.length);
 	op.operand[RH_RMSNORM_BACKWARD_Y] = gradient->y;
 	op.rmsnorm.groups = norm.groups;
-	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
+	op.rmsnorm.epsilon = epsilon_of(norm);
 	emit_op(emit, &op);
 	rh_arena_reset(emit->arena, mark);
 }

@@ -40,6 +40,7 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                                  : config->family->moe.is_shared ? RH_MLP_SHARED
 	                                                                  : RH_MLP_EXPERTS,
 	                           .epsilon = (float)config->rms_norm_eps,
+	                           .epsilon_behind = (float)(config->post_norm_eps ? config->post_norm_eps : config->rms_norm_eps),
 	                           .heads = config->num_attention_heads,
 	                           .kv_heads = config->num_key_value_heads,
 	                           .head_dim = config->head_dim,
@@ -52,6 +53,7 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                                             ? (int64_t)((double)config->head_dim * config->rotary_share)
 	                                             : config->head_dim,
 	                           .qk_norm = config->qk_norm ? config->family->attention.qk_norm : RH_QK_NORM_NONE,
+	                           .qk_norm_is_plain = config->family->attention.qk_norm_is_plain,
 	                           .activation = config->family->mlp.activation,
 	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
 	                           .experts = experts,
@@ -77,9 +79,10 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 {
 	return a->norm == b->norm && a->residual == b->residual && a->mixer == b->mixer && a->mlp == b->mlp && a->epsilon == b->epsilon &&
-	       a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window &&
-	       a->scale == b->scale && a->direction == b->direction && a->rope == b->rope && a->query_rope == b->query_rope &&
-	       a->rotary == b->rotary && a->qk_norm == b->qk_norm && a->activation == b->activation && a->intermediate == b->intermediate &&
+	       a->epsilon_behind == b->epsilon_behind && a->qk_norm_is_plain == b->qk_norm_is_plain && a->heads == b->heads &&
+	       a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window && a->scale == b->scale &&
+	       a->direction == b->direction && a->rope == b->rope && a->query_rope == b->query_rope && a->rotary == b->rotary &&
+	       a->qk_norm == b->qk_norm && a->activation == b->activation && a->intermediate == b->intermediate &&
 	       a->experts == b->experts && a->experts_per_token == b->experts_per_token && a->shared == b->shared &&
 	       a->softmax == b->softmax && a->sinks == b->sinks && a->apart == b->apart && a->norms_values == b->norms_values &&
 	       a->values_are_keys == b->values_are_keys && a->is_scaled == b->is_scaled && a->expert_bias == b->expert_bias &&

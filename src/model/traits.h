@@ -13,7 +13,9 @@ enum rh_norm_kind {
 };
 
 /* The kinds of a layer's two halves, and their rows of functions (half.h). To add one: a file with its row, and its name here. */
-#define RH_MIXER_KINDS(KIND)     KIND(ATTENTION, attention) KIND(GATED_ATTENTION, gated_attention) KIND(DELTA, delta)
+#define RH_MIXER_KINDS(KIND)                                                                                                               \
+	KIND(ATTENTION, attention)                                                                                                         \
+	KIND(GATED_ATTENTION, gated_attention) KIND(SIDE_GATED_ATTENTION, side_gated_attention) KIND(DELTA, delta)
 #define RH_MLP_KINDS(KIND)       KIND(GATED, mlp) KIND(PLAIN, mlp) KIND(EXPERTS, experts) KIND(SHARED, shared_experts)
 #define RH_MIXER_NAME(name, row) RH_MIXER_##name,
 #define RH_MLP_NAME(name, row)   RH_MLP_##name,
@@ -42,6 +44,7 @@ struct rh_traits {
 	enum rh_mixer_kind mixer;
 	enum rh_mlp_kind mlp;
 	float epsilon;
+	float epsilon_behind; /* of the norms behind the halves */
 	/* attention */
 	int64_t heads, kv_heads, head_dim;
 	int64_t window; /* most keys that a query sees; 0: all */
@@ -52,9 +55,10 @@ struct rh_traits {
 	int64_t rotary; /* how many of each head's elements are rotated */
 	int64_t apart;  /* how far apart the two of a pair lie; 0: they are the first elements, half of these apart */
 	enum rh_qk_norm qk_norm;
-	int sinks;           /* each head has a logit of one more key, whose value is zero */
-	int norms_values;    /* each head's, without a weight */
-	int values_are_keys; /* values are what k_proj makes: there is no v_proj */
+	int qk_norm_is_plain; /* without weights */
+	int sinks;            /* each head has a logit of one more key, whose value is zero */
+	int norms_values;     /* each head's, without a weight */
+	int values_are_keys;  /* values are what k_proj makes: there is no v_proj */
 	/* the gated delta rule: value heads and key heads, their sizes, and how many tokens the convolution sees */
 	int64_t delta_heads, delta_key_heads, delta_value, delta_key, taps;
 	/* MLP */

@@ -38,7 +38,7 @@ static double update_seconds(const struct cutting *at, int l)
 	       host = hardware->host.optimizer_bytes_per_s[store->layout], seconds = 0;
 	if (planning->executor.schedule->update != RH_UPDATE_LOCAL || planning->executor.stale)
 		return 0;
-	for (int which = 0; which < 2; which++) {
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 		int b = model->layer[l].block[which];
 		if (b < 0 || !model->block[b].trainable)
 			continue;

@@ -90,7 +90,7 @@ static void need_uploaded(struct rh_check *check, enum need need)
 	int is_backward = command->operands.is_backward_upload;
 	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, check->offset);
 	for (int l = command->lo; l < command->hi; l++)
-		for (int which = 0; which < 2 && !check_failed(check); which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS && !check_failed(check); which++) {
 			int b = model->layer[l].block[which];
 			if (b >= 0 && check->offset[b] < 0 && command->kind == RH_COMMAND_FORWARD)
 				check_fault(check, -1, "reads block %d, which an upload for a backward lacks", b);
@@ -112,7 +112,7 @@ static void plain_matrices(struct rh_check *check, enum check_mode mode, int64_t
 		return;
 	(void)rh_stage_plan_plain_layout(model, command->stage.lo, command->stage.hi, check->offset);
 	for (int l = command->lo; l < command->hi; l++)
-		for (int which = 0; which < 2 && !check_failed(check); which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS && !check_failed(check); which++) {
 			int b = rh_model_plain_block(model, l, which);
 			if (b < 0)
 				continue;
@@ -151,7 +151,7 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 	const struct rh_command *command = check->command;
 	(void)rh_stage_plan_gradient_layout(model, command->stage.lo, command->stage.hi, check->offset);
 	for (int l = lo; l < hi; l++)
-		for (int which = 0; which < 2 && !check_failed(check); which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS && !check_failed(check); which++) {
 			int b = model->layer[l].block[which], is_head = model->layer[l].kind == RH_LAYER_HEAD, added = parts;
 			if (b < 0 || !model->block[b].trainable || (is_head && parts == PART_DEFERRED))
 				continue;

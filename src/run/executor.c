@@ -14,10 +14,14 @@ enum {
 	EVENT_BYTES = 112 /* a CPU device's event, and a pointer to it */
 };
 
-/* Elements of the embedding's sum that are sent down at once. 0: it has a place in the store, or there is no such sum. */
+/* Elements of the embedding's sum of a tied table, or of its adapter, that are sent down at once. 0: it has a place in the store, or there
+ * is no such sum. */
 static int64_t fold_elements(const struct rh_executor_options *options)
 {
 	const struct rh_block *table = &options->model->block[0];
+	for (int b = 0; b < options->model->blocks; b++)
+		if (options->model->block[b].trainable && options->model->block[b].uses > 1)
+			table = &options->model->block[b];
 	if (!options->planned.train_micro_batches || !table->trainable || table->uses < 2 || table->shared || options->plan->crosses_rounds)
 		return 0;
 	return rh_min(table->elements, LOWER_FOLD_ELEMENTS);

@@ -61,7 +61,7 @@ static int64_t wanted(const struct lower_slot *slot, int b)
 	if (!rh_store_options(to->options->store)->stash || program_slot->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
 		return to->block[b].version;
 	int l = program_slot->lo;
-	while (model->layer[l].block[0] != b && model->layer[l].block[1] != b)
+	while (!rh_layer_has_block(&model->layer[l], b))
 		l++;
 	return to->versions.of[lower_first_index(to, program_slot) * model->layers + l].forward;
 }
@@ -360,7 +360,7 @@ static void end_sum(struct lower_slot *slot, int sum)
 	}
 }
 
-/* The sum of the layer's first or second block; -1: it has none. */
+/* The sum of one of the layer's blocks; -1: it has none. */
 static int sum_of(const struct lower_slot *slot, int l, int which)
 {
 	const struct rh_model *model = slot->lowering->options->model;
@@ -375,21 +375,21 @@ void lower_bulk_weights(struct lower_slot *slot, int lo, int hi)
 		return;
 	(void)lay_out(slot);
 	for (int l = lo; l < hi; l++)
-		for (int which = 0, b; which < 2; which++)
+		for (int which = 0, b; which < RH_LAYER_BLOCKS; which++)
 			if ((b = model->layer[l].block[which]) >= 0 && slot->lowering->offset[b] >= 0)
 				compute_after(slot, slot->state->weights.sent[b]);
 }
 
 void lower_bulk_sums(struct lower_slot *slot, int l)
 {
-	for (int which = 0, sum; which < 2; which++)
+	for (int which = 0, sum; which < RH_LAYER_BLOCKS; which++)
 		if ((sum = sum_of(slot, l, which)) >= 0)
 			compute_after(slot, slot->state->fetched[sum]);
 }
 
 void lower_bulk_layer(struct lower_slot *slot, int l)
 {
-	for (int which = 0, sum; which < 2; which++)
+	for (int which = 0, sum; which < RH_LAYER_BLOCKS; which++)
 		if ((sum = sum_of(slot, l, which)) >= 0)
 			end_sum(slot, sum);
 }

@@ -565,7 +565,7 @@ static void end_uploads(struct lower_slot *slot)
 {
 	const struct rh_model *model = slot->lowering->options->model;
 	for (int l = slot->slot->lo; l < slot->slot->hi; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which];
 			if (b >= 0 && model->block[b].trainable && model->block[b].uses == 1)
 				lower_uploads_over(slot->lowering, b, slot->step);

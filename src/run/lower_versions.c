@@ -14,7 +14,7 @@ void lower_versions_create(struct lowering *to)
 static int64_t version_of(const struct lowering *to, int layer)
 {
 	const struct rh_model *model = to->options->model;
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < RH_LAYER_BLOCKS; i++) {
 		int block = model->layer[layer].block[i];
 		if (block >= 0 && model->block[block].trainable)
 			return to->block[block].version;

@@ -160,13 +160,14 @@ static int tell_base(const struct rh_config *config, struct rh_peft_config *peft
 	return 0;
 }
 
-/* The tables that the adapter's file changes. Training knows those alone that are trained whole. */
+/* The tables that the adapter's file changes. Training knows those that are trained whole, and adapters; so does inference where an adapter
+ * is no part of its table. */
 static int open_tables(const struct rh_config *config, const struct rh_model_config *model, enum rh_adapter_use use, struct rh_adapter *out)
 {
 	if (use == RH_ADAPTER_PLANS)
 		return 0;
 	int rc = rh_peft_tables_open(config->adapter_name_or_path, &out->peft, model, &out->tables);
-	if (rc || use == RH_ADAPTER_INFERS)
+	if (rc || (use == RH_ADAPTER_INFERS && rh_peft_tables_can_merge(out->tables)))
 		return rc;
 	rc = rh_peft_tables_check_trainable(out->tables);
 	rh_peft_tables_close(out->tables);
@@ -193,8 +194,11 @@ int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_con
 	} else {
 		rc = from_keys(config, model, &out->peft);
 	}
-	if (!rc && use != RH_ADAPTER_INFERS)
+	int apart = !out->tables; /* else who loads the weights adds what the adapter makes of the tables */
+	if (!rc && apart)
 		rc = adapter_saved(config, model, &out->peft);
+	if (!rc && apart)
+		rc = adapter_tie(config, model, &out->peft);
 	if (rc) {
 		rh_adapter_free(out);
 		return rc;
@@ -203,7 +207,8 @@ int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_con
 	out->lora = (struct rh_lora_config){.dropout = out->peft.lora_dropout,
 	                                    .module = module_rank,
 	                                    .parameter = parameter_rank,
-	                                    .saves = use == RH_ADAPTER_INFERS ? NULL : saves_module,
+	                                    .saves = apart ? saves_module : NULL,
+	                                    .adapts_tables = apart,
 	                                    .context = &out->peft};
 	return 0;
 }
@@ -215,16 +220,23 @@ void rh_adapter_free(struct rh_adapter *adapter)
 	*adapter = (struct rh_adapter){0};
 }
 
+/* The module whose adapter's A the tensor is, and *end behind its name; NULL: it is none. */
+static const char *module_of(const struct rh_tensor *tensor, const char **end)
+{
+	static const char before[] = "base_model.model.";
+	const char *linear = strstr(tensor->name, ".lora_A.weight");
+	*end = linear ? linear : strstr(tensor->name, ".lora_embedding_A");
+	return *end && !strncmp(tensor->name, before, sizeof before - 1) ? tensor->name + sizeof before - 1 : NULL;
+}
+
 static int has_module(const struct rh_model *model, const char *target)
 {
-	static const char before[] = "base_model.model.", after[] = ".lora_A.weight";
 	size_t wanted = strlen(target);
 	for (int b = 0; b < model->blocks; b++)
 		for (int t = 0; t < model->block[b].tensors; t++) {
-			const char *name = model->block[b].tensor[t].name, *end = strstr(name, after);
-			if (!end || strncmp(name, before, sizeof before - 1))
+			const char *end, *name = module_of(&model->block[b].tensor[t], &end);
+			if (!name)
 				continue;
-			name += sizeof before - 1;
 			size_t length = (size_t)(end - name);
 			if (length >= wanted && !strncmp(end - wanted, target, wanted) &&
 			    (length == wanted || end[-(ptrdiff_t)wanted - 1] == '.'))
@@ -236,18 +248,16 @@ static int has_module(const struct rh_model *model, const char *target)
 /* 1: the pattern matches a module that has an adapter. */
 static int has_pattern(const struct rh_model *model, const char *pattern)
 {
-	static const char before[] = "base_model.model.", after[] = ".lora_A.weight";
 	struct rh_peft_override override = {(char *)(uintptr_t)pattern, 2};
 	const struct rh_peft_config one = {.r = 1, .rank_override = &override, .rank_overrides = 1};
 	for (int b = 0; b < model->blocks; b++)
 		for (int t = 0; t < model->block[b].tensors; t++) {
-			const char *name = model->block[b].tensor[t].name, *end = strstr(name, after);
+			const char *end, *name = module_of(&model->block[b].tensor[t], &end);
 			char module[512];
 			int64_t r = 1;
 			double alpha;
-			if (!end || strncmp(name, before, sizeof before - 1))
+			if (!name)
 				continue;
-			name += sizeof before - 1;
 			snprintf(module, sizeof module, "%.*s", (int)(end - name), name);
 			int rc = rh_peft_module(&one, module, &r, &alpha);
 			if (rc < 0 || r == 2)
@@ -281,22 +291,36 @@ static int check_names(const struct rh_config *config, const struct rh_model *mo
 		return 0;
 	for (size_t i = 0; i < given->count; i++) {
 		const char *name = given->item[i];
-		int is_table = !strcmp(name, "lm_head") || !strcmp(name, "embed_tokens");
-		if (!adapter_is_of_experts(model->config, name) && !has_module(model, name))
+		if (!adapter_is_of_experts(model->config, name) && !has_module(model, name) && !adapter_is_tied_head(model->config, name))
 			return rh_fail(-EINVAL,
-			               "lora_target_modules: '%.100s' names no linear module of a layer of this model; leave it out "
-			               "(all-linear is all of them)%s",
-			               name, is_table ? "; lora_modules_to_save trains it whole" : "");
+			               "lora_target_modules: '%.100s' names no linear module of this model, nor its embedding; leave it out "
+			               "(all-linear is all linear modules of layers)",
+			               name);
 	}
 	return 0;
 }
 
 int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model)
 {
-	int rc = check_names(config, model);
+	int rc = check_names(config, model), adapts_embedding = rh_model_has_embedding(model) && model->layer[0].on_table.r;
+	if (!rc && adapts_embedding && config->loraplus_lr_ratio != 0 && config->loraplus_lr_ratio != 1)
+		rc = rh_fail(-EINVAL,
+		             "loraplus_lr_ratio: an embedding's adapter would have a rate of its own (PEFT's loraplus_lr_embedding), "
+		             "which is not built; leave %s out of lora_target_modules, or the ratio",
+		             rh_peft_last_part(rh_model_names(model->config)->embedding));
 	if (!rc && !config->adapter_name_or_path)
 		rc = check_patterns(model, "rank_pattern", &config->rank_pattern);
 	return rc || config->adapter_name_or_path ? rc : check_patterns(model, "alpha_pattern", &config->alpha_pattern);
+}
+
+/* As PEFT's begin: other than by default an embedding's matrices are normal, both or neither, but for a head's that it is tied to. */
+static void start_embedding(enum rh_lora_init init, int is_tied, struct rh_tensor *tensor)
+{
+	int is_b = strstr(tensor->name, ".lora_embedding_B") != NULL;
+	if (init == RH_LORA_INIT_FALSE)
+		tensor->initial = (struct rh_initial){RH_INITIAL_NORMAL, 1};
+	else if (is_b && is_tied)
+		tensor->initial = (struct rh_initial){RH_INITIAL_NORMAL, 1 / (float)tensor->cols};
 }
 
 void rh_adapter_start(const struct rh_config *config, struct rh_model *model)
@@ -306,7 +330,9 @@ void rh_adapter_start(const struct rh_config *config, struct rh_model *model)
 		for (int t = 0; t < model->block[b].tensors; t++) {
 			struct rh_tensor *tensor = &model->block[b].tensor[t];
 			int is_a = strstr(tensor->name, ".lora_A.") != NULL;
-			if (is_a && init == RH_LORA_INIT_GAUSSIAN)
+			if (strstr(tensor->name, ".lora_embedding_"))
+				start_embedding(init, model->block[b].uses == 2, tensor);
+			else if (is_a && init == RH_LORA_INIT_GAUSSIAN)
 				tensor->initial = (struct rh_initial){RH_INITIAL_NORMAL, 1 / (float)tensor->rows};
 			else if (tensor->is_lora_b && init == RH_LORA_INIT_FALSE)
 				tensor->initial = (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)tensor->cols)};

@@ -15,6 +15,11 @@ int adapter_same_targets(const struct rh_config *config, const struct rh_model_c
  * cannot be. */
 int adapter_saved(const struct rh_config *config, const struct rh_model_config *model, struct rh_peft_config *peft) RH_MUST;
 
+/* Is it the name of a head that is the embedding's table? And where an adapter targets that table: one for both; -EINVAL where the keys
+ * mean two. */
+int adapter_is_tied_head(const struct rh_model_config *model, const char *name);
+int adapter_tie(const struct rh_config *config, const struct rh_model_config *model, struct rh_peft_config *peft) RH_MUST;
+
 /* Does a name of lora_target_modules mean the experts or the router of this model? transformers keeps them as parameters, and PEFT turns
  * the names that they had as modules into those. */
 int adapter_is_of_experts(const struct rh_model_config *model, const char *name);

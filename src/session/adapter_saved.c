@@ -24,7 +24,7 @@ static int list_saved(const struct rh_model_config *model, int bits, struct rh_p
 	int ties = rh_model_ties(model) && bits & RH_SAVED_EMBEDDING, rc = 0;
 	while (peft->saves)
 		rh_free(peft->saved[--peft->saves]);
-	peft->ties = ties;
+	peft->ties = ties; /* of targets: adapter_tie */
 	if (bits & RH_SAVED_EMBEDDING)
 		rc = add_saved(peft, rh_peft_last_part(names->embedding));
 	if (!rc && bits & RH_SAVED_HEAD && !ties)

@@ -68,18 +68,29 @@ static int list_targets(const struct rh_config *config, const struct rh_model_co
 	return copy_names((const char *const *)given->item, given->count, peft);
 }
 
-/* A larger model's other parts have modules of the same names, which PEFT would adapt too: so the list becomes one expression. */
-static int keep_to_text_model(struct rh_peft_config *peft)
+/* A larger model's other parts have modules of the same names, which PEFT would adapt too: so the list becomes one expression. The head
+ * lies beside the text model, and the embedding right inside; its bare name tells PEFT that a tied table is meant. */
+static int keep_to_text_model(const struct rh_model_config *model, struct rh_peft_config *peft)
 {
+	const struct rh_family_names *names = rh_model_names(model);
+	const char *head = rh_peft_last_part(names->head), *embedding = rh_peft_last_part(names->embedding);
 	struct rh_text text = {0};
-	int rc = rh_text_printf(&text, "model\\.language_model\\..*\\.(?:");
+	int rc = rh_text_printf(&text, "model\\.language_model\\..*\\.(?:"), count = 0;
 	for (size_t i = 0; !rc && i < peft->targets; i++) {
-		rc = i ? rh_text_printf(&text, "|") : 0;
+		if (!strcmp(peft->target[i], head) || !strcmp(peft->target[i], embedding))
+			continue;
+		rc = count++ ? rh_text_printf(&text, "|") : 0;
 		for (const char *at = peft->target[i]; !rc && *at; at++)
 			rc = rh_text_printf(&text, *at == '.' ? "\\%c" : "%c", *at);
 	}
 	if (!rc)
 		rc = rh_text_printf(&text, ")");
+	for (size_t i = 0; !rc && i < peft->targets; i++) {
+		if (!strcmp(peft->target[i], head))
+			rc = rh_text_printf(&text, "|%s", head);
+		else if (!strcmp(peft->target[i], embedding))
+			rc = rh_text_printf(&text, "|(?:model\\.language_model\\.)?%s", embedding);
+	}
 	if (rc) {
 		rh_text_free(&text);
 		return rc;
@@ -296,14 +307,79 @@ int adapter_check_dropout(const struct rh_config *config, struct rh_peft_config 
 	return 0;
 }
 
+/* A tied head goes by the embedding's name, as PEFT has it; its own leaves the list. */
+static int name_tied(const struct rh_model_config *model, struct rh_peft_config *peft)
+{
+	const char *embedding = rh_peft_last_part(rh_model_names(model)->embedding);
+	int named = 0;
+	size_t kept = 0;
+	for (size_t i = 0; i < peft->targets; i++)
+		named |= !strcmp(peft->target[i], embedding);
+	for (size_t i = 0; i < peft->targets; i++) {
+		if (adapter_is_tied_head(model, peft->target[i])) {
+			char *own = named ? NULL : rh_strdup(embedding);
+			if (!named && !own)
+				return -ENOMEM;
+			rh_free(peft->target[i]);
+			peft->target[i] = own;
+			named = 1;
+		}
+		if (peft->target[i])
+			peft->target[kept++] = peft->target[i];
+	}
+	peft->targets = kept;
+	return 0;
+}
+
 int adapter_targets(const struct rh_config *config, const struct rh_model_config *model, struct rh_peft_config *peft)
 {
 	int rc = list_targets(config, model, peft);
+	if (!rc && !peft->target_is_pattern)
+		rc = name_tied(model, peft);
 	for (size_t i = 0; !rc && i < config->lora_target_parameters.count; i++)
 		rc = add_parameter(peft, config->lora_target_parameters.item[i]);
 	if (!rc && has_expert_modules(model))
 		rc = convert_experts(model, peft);
-	return rc || !model->wrapped || peft->target_is_pattern ? rc : keep_to_text_model(peft);
+	return rc || !model->wrapped || peft->target_is_pattern ? rc : keep_to_text_model(model, peft);
+}
+
+int adapter_is_tied_head(const struct rh_model_config *model, const char *name)
+{
+	const char *head = rh_model_names(model)->head;
+	return rh_model_ties(model) && head && !strcmp(rh_peft_last_part(head), name);
+}
+
+/* A table that is embedding and head has one adapter for both (ensure_weight_tying), of one rank and scale. */
+int adapter_tie(const struct rh_config *config, const struct rh_model_config *model, struct rh_peft_config *peft)
+{
+	const struct rh_family_names *names = rh_model_names(model);
+	int64_t r[2];
+	double alpha[2];
+	if (!rh_model_ties(model) || !names->head || peft->all_linear)
+		return 0;
+	int of_embedding = rh_peft_matches(peft, names->embedding), of_head = rh_peft_matches(peft, names->head);
+	if (of_embedding < 0 || of_head < 0)
+		return of_embedding < 0 ? of_embedding : of_head;
+	if (!of_embedding && !of_head)
+		return 0;
+	if (config->lora_targets_pattern && !config->adapter_name_or_path)
+		return rh_fail(-EINVAL,
+		               "lora_target_modules: the expression means %s, and this model's embedding is its head too; write a list of "
+		               "names",
+		               of_embedding ? names->embedding : names->head);
+	if (!of_embedding)
+		return rh_fail(-EINVAL,
+		               "lora_target_modules: %s is this model's embedding too, which exclude_modules or the adapter's own list "
+		               "leaves out; name both or neither",
+		               names->head);
+	int rc = rh_peft_module(peft, names->embedding, &r[0], &alpha[0]);
+	if (!rc)
+		rc = rh_peft_module(peft, names->head, &r[1], &alpha[1]);
+	if (!rc && (r[0] != r[1] || alpha[0] != alpha[1]))
+		rc = rh_fail(-EINVAL, "rank_pattern and alpha_pattern: %s and %s are one table in this model, and have one rank and alpha",
+		             names->embedding, names->head);
+	peft->ties = 1;
+	return rc;
 }
 
 static int has_target(const struct rh_peft_config *peft, const char *name)

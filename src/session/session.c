@@ -421,7 +421,7 @@ int rh_session_stage_of(const struct rh_session *session, int block)
 	int stage = 0;
 	for (int l = 0; l < model->layers; l++) {
 		stage += stage < stages->forward_stages && l == stages->forward[stage].hi;
-		if (model->layer[l].block[0] == block || model->layer[l].block[1] == block)
+		if (rh_layer_has_block(&model->layer[l], block))
 			return stage;
 	}
 	return stage;

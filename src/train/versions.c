@@ -31,7 +31,7 @@ void versions_close(struct training *run)
 static int is_trained(const struct rh_model *model, int layer)
 {
 	int trained = 0;
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < RH_LAYER_BLOCKS; i++) {
 		int block = model->layer[layer].block[i];
 		trained |= block >= 0 && model->block[block].trainable;
 	}

@@ -39,13 +39,16 @@ static int add_place(struct rh_tensor_list *list, const struct rh_model *model, 
 	return 0;
 }
 
-/* A tied table goes by both its names into an adapter's file, as PEFT writes it. */
+/* A tied table goes by both its names into an adapter's file, as PEFT writes it; so do its adapter's matrices, transposed by the other. */
 static int add_tied_head(struct rh_tensor_list *list, const struct rh_model *model, struct rh_tensor_place place)
 {
 	struct rh_text name = {0};
+	const struct rh_block *block = &model->block[place.block];
+	const char *kind = block->whole ? "weight" : block->tensor[place.tensor].transposed ? "lora_B.weight" : "lora_A.weight";
+	place.turned = !block->whole && !block->tensor[place.tensor].transposed;
 	int rc = rh_grow(&list->place, &list->capacity, list->count + 1, sizeof *list->place);
 	if (!rc)
-		rc = rh_text_printf(&name, "base_model.model.%s.weight", rh_model_names(model->config)->head);
+		rc = rh_text_printf(&name, "base_model.model.%s.%s", rh_model_names(model->config)->head, kind);
 	if (rc)
 		return rc;
 	place.name = name.bytes;
@@ -66,8 +69,9 @@ int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model
 				continue;
 			if (adapters && !block->whole && !rh_weights_is_adapter(&block->tensor[t]))
 				continue;
+			place.turned = adapters && !block->whole && block->tensor[t].transposed;
 			rc = add_place(list, model, place, adapters && block->whole ? "base_model.model." : "", suffix);
-			if (!rc && adapters && block->whole && block->uses == 2)
+			if (!rc && adapters && block->uses == 2)
 				rc = add_tied_head(list, model, place);
 		}
 	return rc;
@@ -108,6 +112,8 @@ int tensors_shape(const struct rh_tensor_place *place, const struct rh_model *mo
 		as.rows /= tensor->interleaved;
 		as.cols *= tensor->interleaved;
 	}
+	if (place->turned)
+		as = (struct rh_state){.rank = 2, .rows = tensor->cols, .cols = tensor->rows};
 	if (place->part >= RH_TENSOR_STATE)
 		as = tensors_state(store, place);
 	shape[0] = as.rank == 2 ? as.rows : as.cols;
@@ -154,6 +160,28 @@ static int read_band(void *user, const struct tensors_band *band)
 	return rc;
 }
 
+/* A strip of our rows at a time, of each of the file's rows its part. */
+static int load_turned(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
+                       const struct rh_tensor *tensor, struct rh_store *store, float *buffer)
+{
+	int64_t cols = tensor->cols, most = rh_max(PIECE / 2 / cols, 1);
+	float *part = buffer, *turned = buffer + PIECE / 2;
+	int rc = cols > PIECE / 2 ? rh_fail(-EINVAL, "%s: rows of %lld elements are too long", tensor->name, (long long)cols) : 0;
+	for (int64_t first = 0, count; !rc && first < tensor->rows; first += count) {
+		count = rh_min(most, tensor->rows - first);
+		for (int64_t c = 0; !rc && c < cols; c++) {
+			rc = rh_safetensors_read(file, found, rh_dtype_bytes(found->dtype, c * tensor->rows + first), part,
+			                         rh_dtype_bytes(found->dtype, count));
+			rh_widen(found->dtype, count, part);
+			for (int64_t i = 0; i < count; i++)
+				turned[i * cols + c] = part[i];
+		}
+		if (!rc)
+			rc = rh_store_set(store, place->block, place->tensor, first * cols, count * cols, turned);
+	}
+	return rc;
+}
+
 static int load_weights(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
                         const struct rh_tensor *tensor, struct rh_store *store, int64_t total, float *buffer)
 {
@@ -161,6 +189,8 @@ static int load_weights(const struct rh_safetensors *file, const struct rh_safet
 	if (found->dtype != RH_F32 && found->dtype != RH_BF16 && found->dtype != RH_F16)
 		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s; F32, BF16 or F16 can be read", path, place->name,
 		               rh_dtype_name(found->dtype));
+	if (place->turned)
+		return load_turned(file, found, place, tensor, store, buffer);
 	if (tensor->interleaved)
 		return tensors_each_band(tensor, buffer, read_band,
 		                         &(struct band_in){.store = store, .tensor = tensor, .place = place, .file = file, .found = found});

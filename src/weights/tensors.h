@@ -18,6 +18,7 @@ struct rh_tensor_place {
 	int block, tensor;
 	int part;            /* enum rh_tensor_part */
 	enum rh_dtype dtype; /* in the file: F32 or BF16; of state and published copies their own */
+	int turned;          /* of weights: the file has the matrix transposed */
 	char *name;
 	size_t order; /* in the list as it was made */
 };

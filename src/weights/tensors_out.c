@@ -122,6 +122,24 @@ static int write_transposed(struct rh_tensors_out *out, const struct rh_tensor *
 	return rc;
 }
 
+/* A matrix of any height: of a column of ours at a time a strip of rows. */
+static int write_turned(struct rh_tensors_out *out, const struct rh_tensor *tensor, const struct rh_tensor_place *place)
+{
+	int64_t cols = tensor->cols, most = rh_max(PIECE / 2 / cols, 1);
+	float *buffer = out->buffer, *column = buffer + PIECE / 2;
+	int rc = cols > PIECE / 2 ? rh_fail(-EINVAL, "%s: rows of %lld elements are too long", tensor->name, (long long)cols) : 0;
+	for (int64_t c = 0; !rc && c < cols; c++)
+		for (int64_t first = 0, count; !rc && first < tensor->rows; first += count) {
+			count = rh_min(most, tensor->rows - first);
+			rc = rh_store_get(out->store, place->block, place->tensor, first * cols, count * cols, buffer);
+			for (int64_t i = 0; i < count; i++)
+				column[i] = buffer[i * cols + c];
+			if (!rc)
+				rc = write_values(out, place, column, count);
+		}
+	return rc;
+}
+
 static int write_place(struct rh_tensors_out *out, const struct rh_tensor_place *place)
 {
 	const struct rh_tensor *tensor = tensors_tensor(out->model, place);
@@ -132,6 +150,8 @@ static int write_place(struct rh_tensors_out *out, const struct rh_tensor_place 
 		struct rh_state state = tensors_state(out->store, place);
 		return write_stored(out, place, state.rows * state.cols, state.data);
 	}
+	if (place->turned)
+		return write_turned(out, tensor, place);
 	if (tensor->interleaved)
 		return tensors_each_band(tensor, out->buffer, write_band, &(struct band_out){out, tensor, place});
 	return out->shards && tensor->transposed ? write_transposed(out, tensor, place) : write_weights(out, place, total);

@@ -185,6 +185,14 @@ static void check_head(const struct device_case *on, const struct head *head, ui
 	case_operand(&c, RH_HEAD_LOSS_LOGITS, RH_F32, chunk, vocabulary, 0, FILL_POISON);
 	case_operand(&c, RH_HEAD_LOSS_LOSS, RH_F32, n, 1, pad, FILL_POISON);
 	case_operand(&c, RH_HEAD_LOSS_HIT, RH_I32, n, 1, pad, FILL_NONE);
+	if (hidden % 2) { /* with an adapter */
+		case_operand(&c, RH_HEAD_LOSS_LOW, act, n, 5, pad, FILL_RANDOM);
+		case_operand(&c, RH_HEAD_LOSS_UP, act, vocabulary, 5, pad, FILL_RANDOM);
+	}
+	if (hidden % 2 && gradients & 1)
+		case_operand(&c, RH_HEAD_LOSS_DLOW, act, n, 5, pad, FILL_POISON);
+	if (hidden % 2 && gradients & 2)
+		case_operand(&c, RH_HEAD_LOSS_DUP, RH_F32, vocabulary, 5, pad, FILL_RANDOM);
 	if (gradients & 1)
 		case_operand(&c, RH_HEAD_LOSS_DH, act, n, hidden, pad, FILL_POISON);
 	if (gradients & 2)
@@ -207,6 +215,8 @@ static void check_head(const struct device_case *on, const struct head *head, ui
 	c.tolerance[RH_HEAD_LOSS_LOSS] = (teacher ? 8 : 2) * sum_error(hidden) + (double)vocabulary * 0x1p-24;
 	c.tolerance[RH_HEAD_LOSS_DH] = 2 * scale * (rounding + sum_error(hidden)); /* a row's gradients sum to less than twice the scale */
 	c.tolerance[RH_HEAD_LOSS_DW] = (double)n * scale * (rounding + sum_error(hidden));
+	c.tolerance[RH_HEAD_LOSS_DLOW] = c.tolerance[RH_HEAD_LOSS_DH];
+	c.tolerance[RH_HEAD_LOSS_DUP] = c.tolerance[RH_HEAD_LOSS_DW];
 	device_case_check(on, &c, 0, label);
 }
 

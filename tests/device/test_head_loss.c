@@ -7,6 +7,7 @@
 #include <string.h>
 
 static uint64_t seed;
+enum { RANK = 5 };
 
 struct problem {
 	int64_t rows, hidden, vocabulary, chunk;
@@ -35,7 +36,9 @@ static void setup(struct problem *p, float spread)
 {
 	int64_t n = p->rows, width = p->hidden, v = p->vocabulary;
 	p->memory =
-	        aligned_alloc(64, (size_t)(4 * (2 * n * width + 2 * v * width + p->chunk * v + 4 * n + 2 * v) + 64 * 11) / 64 * 64 + 64);
+	        aligned_alloc(64, (size_t)(4 * (2 * n * width + 2 * v * width + p->chunk * v + 4 * n + 2 * v + 2 * RANK * (n + v)) + 64 * 15) /
+	                                  64 * 64 +
+	                              64);
 	char *at = p->memory;
 	p->op = (struct rh_op){.kind = RH_OP_HEAD_LOSS, .head_loss = {.scale = 0.125f}};
 	struct rh_view *operand = p->op.operand;
@@ -59,6 +62,14 @@ static void setup(struct problem *p, float spread)
 		operand[RH_HEAD_LOSS_DH] = fill(&at, p->act, n, width, 1);
 		operand[RH_HEAD_LOSS_DW] = fill(&at, RH_F32, v, width, 0.01f);
 		operand[RH_HEAD_LOSS_DBIAS] = fill(&at, RH_F32, 1, v, 0);
+	}
+	if (p->rows % 4 == 3 || p->rows == 40) { /* an adapter */
+		operand[RH_HEAD_LOSS_LOW] = fill(&at, p->act, n, RANK, spread);
+		operand[RH_HEAD_LOSS_UP] = fill(&at, p->act, v, RANK, 1);
+	}
+	if (operand[RH_HEAD_LOSS_LOW].data && p->gradient) {
+		operand[RH_HEAD_LOSS_DLOW] = fill(&at, p->act, n, RANK, 1);
+		operand[RH_HEAD_LOSS_DUP] = fill(&at, RH_F32, v, RANK, 0);
 	}
 }
 
@@ -93,7 +104,7 @@ static void compare(const struct problem *p, const float *dw_before)
 	const struct rh_view *operand = p->op.operand;
 	double tolerance = p->act == RH_F32 ? 3e-6 : 4e-3, alpha = p->op.head_loss.alpha == 0 ? 1 : (double)p->op.head_loss.alpha;
 	double cap = (double)p->op.head_loss.cap, *logit = malloc((size_t)p->vocabulary * 8), *dw = calloc((size_t)(p->vocabulary * p->hidden), 8);
-	double *dbias = calloc((size_t)p->vocabulary, 8);
+	double *dbias = calloc((size_t)p->vocabulary, 8), *dup = calloc((size_t)p->vocabulary * RANK, 8);
 	struct distance dh_off = {0}, dw_off = {0};
 	for (int64_t i = 0; i < p->rows; i++) {
 		int32_t target = ((int32_t *)operand[RH_HEAD_LOSS_TARGET].data)[i], best = 0;
@@ -102,6 +113,8 @@ static void compare(const struct problem *p, const float *dw_before)
 			logit[v] = operand[RH_HEAD_LOSS_BIAS].data ? at(operand[RH_HEAD_LOSS_BIAS], 0, v) : 0;
 			for (int64_t j = 0; j < p->hidden; j++)
 				logit[v] += alpha * at(operand[RH_HEAD_LOSS_H], i, j) * at(operand[RH_HEAD_LOSS_W], v, j);
+			for (int64_t j = 0; j < operand[RH_HEAD_LOSS_LOW].cols; j++)
+				logit[v] += at(operand[RH_HEAD_LOSS_LOW], i, j) * at(operand[RH_HEAD_LOSS_UP], v, j);
 			logit[v] = cap > 0 ? cap * tanh(logit[v] / cap) : logit[v];
 			best = logit[v] > logit[best] ? (int32_t)v : best;
 		}
@@ -130,11 +143,21 @@ static void compare(const struct problem *p, const float *dw_before)
 			}
 			collect(&dh_off, at(operand[RH_HEAD_LOSS_DH], i, j), dh);
 		}
+		for (int64_t j = 0; j < operand[RH_HEAD_LOSS_LOW].cols; j++) {
+			double dlow = 0;
+			for (int64_t v = 0; v < p->vocabulary; v++) {
+				dlow += logit[v] * at(operand[RH_HEAD_LOSS_UP], v, j);
+				dup[v * RANK + j] += logit[v] * at(operand[RH_HEAD_LOSS_LOW], i, j);
+			}
+			collect(&dh_off, at(operand[RH_HEAD_LOSS_DLOW], i, j), dlow);
+		}
 	}
 	for (int64_t i = 0; p->gradient && i < p->vocabulary * p->hidden; i++)
 		collect(&dw_off, at(operand[RH_HEAD_LOSS_DW], 0, i) - (double)dw_before[i], dw[i]);
 	for (int64_t v = 0; p->gradient && v < p->vocabulary; v++)
 		collect(&dw_off, at(operand[RH_HEAD_LOSS_DBIAS], 0, v), dbias[v]);
+	for (int64_t i = 0; operand[RH_HEAD_LOSS_DUP].data && i < p->vocabulary * RANK; i++)
+		collect(&dw_off, at(operand[RH_HEAD_LOSS_DUP], 0, i), dup[i]);
 	if (!(sqrt(dh_off.off) <= tolerance * sqrt(dh_off.size)) || !(sqrt(dw_off.off) <= tolerance * sqrt(dw_off.size) + 1e-7)) {
 		print_error("%s, %ld rows, vocabulary %ld: dh off by %g of %g, dw by %g of %g\n", rh_dtype_name(p->act), (long)p->rows,
 		            (long)p->vocabulary, sqrt(dh_off.off), sqrt(dh_off.size), sqrt(dw_off.off), sqrt(dw_off.size));
@@ -143,6 +166,7 @@ static void compare(const struct problem *p, const float *dw_before)
 	free(logit);
 	free(dw);
 	free(dbias);
+	free(dup);
 }
 
 static void check_problem(struct problem p, float spread, enum rh_cpu_isa isa)

@@ -130,15 +130,23 @@ static struct lengths delta_lengths(enum rh_op_kind kind, enum rh_dtype act, int
 	return shape[kind][operand];
 }
 
-static int is_apart(enum rh_op_kind kind)
+static struct lengths lengths_of_adapter(enum rh_dtype act, int operand)
 {
-	return rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE || kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_ADD ||
-	       (kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD);
+	int is_up = operand == RH_HEAD_LOSS_UP || operand == RH_HEAD_LOSS_DUP;
+	return (struct lengths){operand == RH_HEAD_LOSS_DUP ? RH_F32 : act, is_up ? 9 : 6, 3};
+}
+
+static int is_apart(enum rh_op_kind kind, int operand)
+{
+	return (kind == RH_OP_HEAD_LOSS && operand >= RH_HEAD_LOSS_LOW) || rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE ||
+	       kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_ADD || (kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD);
 }
 
 static struct lengths lengths_apart(enum rh_op_kind kind, enum rh_dtype act, int operand)
 {
 	int is_delta = kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD;
+	if (kind == RH_OP_HEAD_LOSS)
+		return lengths_of_adapter(act, operand);
 	return is_delta ? delta_lengths(kind, act, operand) : fused_lengths(kind, act, operand);
 }
 
@@ -236,7 +244,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                               {RH_F32, 6, 16}},
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++) {
-		struct lengths of = is_apart(kind) ? lengths_apart(kind, act, i) : shape[kind][i];
+		struct lengths of = is_apart(kind, i) ? lengths_apart(kind, act, i) : shape[kind][i];
 		case_operand(&c, i, of.dtype, of.rows, of.cols, 0, FILL_NONE);
 	}
 	give_parameters(&c.op);
@@ -254,6 +262,8 @@ static int partner(enum rh_op_kind kind, int operand)
 		return RH_GATE_BACKWARD_W + RH_GATE_BACKWARD_RSTD - operand;
 	if (kind == RH_OP_HEAD_LOSS && (operand == RH_HEAD_LOSS_TEACHER || operand == RH_HEAD_LOSS_MIX))
 		return RH_HEAD_LOSS_TEACHER + RH_HEAD_LOSS_MIX - operand;
+	if (kind == RH_OP_HEAD_LOSS && (operand == RH_HEAD_LOSS_LOW || operand == RH_HEAD_LOSS_UP))
+		return RH_HEAD_LOSS_LOW + RH_HEAD_LOSS_UP - operand;
 	if (kind == RH_OP_ATTENTION_BACKWARD && operand >= RH_ATTENTION_BACKWARD_DK_SUM)
 		return RH_ATTENTION_BACKWARD_DK_SUM + RH_ATTENTION_BACKWARD_DV_SUM - operand;
 	if (kind < RH_OP_LORA_LOW || kind > RH_OP_LORA_B_GRADIENT || operand < RH_LORA_LOWS || operand >= RH_LORA_SPACE)
@@ -276,6 +286,8 @@ static void test_fault_is_null_for_right_ops(void **state)
 					continue; /* there the type of x and scale says what is absent */
 				struct rh_op without = c.op;
 				without.operand[i] = without.operand[partner((enum rh_op_kind)kind, i)] = (struct rh_view){0};
+				if (kind == RH_OP_HEAD_LOSS && i != partner(RH_OP_HEAD_LOSS, i) && i >= RH_HEAD_LOSS_LOW)
+					without.operand[RH_HEAD_LOSS_DLOW] = without.operand[RH_HEAD_LOSS_DUP] = (struct rh_view){0};
 				if (kind == RH_OP_ATTENTION_BACKWARD && i >= RH_ATTENTION_BACKWARD_DK_SUM)
 					without.operand[RH_ATTENTION_BACKWARD_DK].rows = without.operand[RH_ATTENTION_BACKWARD_DV].rows = 7;
 				assert_null(rh_op_fault(&without));
@@ -486,8 +498,8 @@ static void test_cost_of_hand_computed_cases(void **state)
 	/* Three products of 6 x 9 x 8; logits are workspace; dw and dbias are read and written; a teacher, its weights and
 	 * shares. */
 	struct rh_op_cost head = cost_of(RH_OP_HEAD_LOSS, RH_F32);
-	assert_true(head.product_flops == 3 * 2 * 6 * 9 * 8 &&
-	            head.bytes == 4 * (48 + 72 + 6 + 6 + 6 + 48 + 2 * 72 + 9 + 2 * 9 + 48 + 12 + 48));
+	assert_true(head.product_flops == 3 * 2 * 6 * 9 * (8 + 3) &&
+	            head.bytes == 4 * (48 + 72 + 6 + 6 + 6 + 48 + 2 * 72 + 9 + 2 * 9 + 48 + 12 + 48 + 18 + 27 + 18 + 2 * 27));
 	/* 6 queries that see 4 / 2 of their own keys and (7 - 6) / 2 cached ones; 4 heads of 4; scores and outputs. */
 	struct rh_op_cost attention = cost_of(RH_OP_ATTENTION, RH_F32);
 	assert_true(attention.product_flops == 2 * 2 * 6 * 2.5 * 16);

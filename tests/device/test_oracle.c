@@ -269,13 +269,20 @@ static void test_head_loss_gradients_are_the_derivative(void **state)
 	case_operand(&f, RH_HEAD_LOSS_LOGITS, RH_F32, 2, 9, 0, FILL_POISON);
 	case_operand(&f, RH_HEAD_LOSS_LOSS, RH_F32, 4, 1, 0, FILL_POISON);
 	case_operand(&f, RH_HEAD_LOSS_HIT, RH_I32, 4, 1, 0, FILL_NONE);
+	case_operand(&f, RH_HEAD_LOSS_LOW, RH_F32, 4, 3, 1, FILL_RANDOM);
+	case_operand(&f, RH_HEAD_LOSS_UP, RH_F32, 9, 3, 0, FILL_RANDOM);
 	struct op_case b = case_clone(&f);
+	case_operand(&b, RH_HEAD_LOSS_DLOW, RH_F32, 4, 3, 0, FILL_POISON);
+	struct rh_view dup = case_operand(&b, RH_HEAD_LOSS_DUP, RH_F32, 9, 3, 0, FILL_NONE);
+	memset(dup.data, 0, 9 * 3 * 4);
 	case_operand(&b, RH_HEAD_LOSS_DH, RH_F32, 4, 6, 0, FILL_POISON);
 	struct rh_view dw = case_operand(&b, RH_HEAD_LOSS_DW, RH_F32, 9, 6, 0, FILL_NONE);
 	memset(dw.data, 0, 9 * 6 * 4);
 	rh_op_oracle(&b.op);
 	check_derivative(&f, RH_HEAD_LOSS_LOSS, cotangent, RH_HEAD_LOSS_H, b.op.operand[RH_HEAD_LOSS_DH]);
 	check_derivative(&f, RH_HEAD_LOSS_LOSS, cotangent, RH_HEAD_LOSS_W, dw);
+	check_derivative(&f, RH_HEAD_LOSS_LOSS, cotangent, RH_HEAD_LOSS_LOW, b.op.operand[RH_HEAD_LOSS_DLOW]);
+	check_derivative(&f, RH_HEAD_LOSS_LOSS, cotangent, RH_HEAD_LOSS_UP, dup);
 	case_free(&f);
 	case_free(&b);
 }

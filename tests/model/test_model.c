@@ -174,7 +174,7 @@ static void test_layout_keeps_products_together(void **state)
 			}
 		}
 		const struct rh_layer *head = &model->layer[model->layers - 1];
-		assert_int_equal(head->block[1], config.tie_word_embeddings ? 0 : -1);
+		assert_int_equal(head->block[RH_BLOCK_TABLE], config.tie_word_embeddings ? 0 : -1);
 		assert_int_equal(model->block[0].uses, config.tie_word_embeddings ? 2 : 1);
 		rh_model_destroy(model);
 	}

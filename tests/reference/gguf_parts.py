@@ -6,11 +6,16 @@ import numpy as np
 BLOCK_NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.gate_proj": "attn_gate",
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.out_proj": "ssm_out", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
 }
 
 
-ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "mistral": "mistral3"}  # of others it is their model_type
+ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "mistral": "mistral3", "olmo3": "olmo2",
+                 "ministral3": "mistral3", "muse_glimmer_text": "muse-glimmer", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}  # of others it is their model_type
 # Where an architecture names a part otherwise than most do.
 OWN_NAMES = {
     "gemma3_text": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -18,8 +23,33 @@ OWN_NAMES = {
     "qwen3_moe": {"mlp.gate": "ffn_gate_inp"},
     "gpt_oss": {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"},
     "olmo2": {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+    "olmo3": {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+    "muse_glimmer_text": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                          "post_feedforward_layernorm": "post_ffw_norm"},
+    "qwen3_5_text": {"post_attention_layernorm": "post_attention_norm"},
+    "qwen3_5_moe_text": {"post_attention_layernorm": "post_attention_norm", "mlp.gate": "ffn_gate_inp"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
 }
+
+
+def has_one_added(kind, name):
+    if kind.startswith("qwen3_5"):
+        return name.endswith("norm.weight") and "linear_attn" not in name
+    return kind == "gemma3_text" and "norm" in name or kind == "muse_glimmer_text" and "layernorm" in name
+
+
+def tiled(config, name, value, back=False):
+    """Value heads in the order of their numbers within a key head, where the model has them by key head; and back."""
+    keys, per_key = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+    part = name.split("linear_attn.")[1].split(".")[0]
+    wide = part in ("in_proj_qkv", "conv1d", "in_proj_z", "out_proj")
+    first = 2 * keys * config.linear_key_head_dim if part in ("in_proj_qkv", "conv1d") else 0
+    size, axis = config.linear_value_head_dim if wide else 1, 1 if part == "out_proj" else 0
+    if part == "norm":
+        return value
+    value = value.swapaxes(0, axis)
+    heads = value[first:].reshape(*((per_key, keys) if back else (keys, per_key)), size, *value.shape[1:])
+    return np.concatenate([value[:first], heads.swapaxes(0, 1).reshape(-1, *value.shape[1:])]).swapaxes(0, axis)
 
 
 def parts_of(kind, name, value):
@@ -37,8 +67,14 @@ def parts_of(kind, name, value):
         half = value.shape[1] // 2
         gate, up = (value[:, ::2], value[:, 1::2]) if kind == "gpt_oss" else (value[:, :half], value[:, half:])
         return [(f"blk.{layer}.ffn_gate_exps.{suffix}", gate), (f"blk.{layer}.ffn_up_exps.{suffix}", up)]
-    if kind == "gemma3_text" and "norm" in name:
+    if has_one_added(kind, name):
         value = value + np.float32(1)
+    if name.endswith("linear_attn.A_log"):
+        return [(f"blk.{layer}.ssm_a", -np.exp(value))]
+    if name.endswith("linear_attn.dt_bias"):
+        return [(f"blk.{layer}.ssm_dt.bias", value)]
+    if "conv1d" in name or "shared_expert_gate" in name:
+        value = value.squeeze()
     stem, last = name.rsplit(".", 1)
     part = stem.removeprefix(f"model.layers.{layer}.")
     own = OWN_NAMES.get(kind, {})
@@ -54,7 +90,13 @@ def joined(kind, name, parts):
         elif len(parts) == 2:
             value = np.concatenate(parts, axis=1)
         return value.swapaxes(1, 2) if kind == "gpt_oss" and not name.endswith("_bias") else value
-    if kind == "gemma3_text" and "norm" in name:
+    if name.endswith("linear_attn.A_log"):
+        return np.log(-parts[0])
+    if "conv1d" in name:
+        return parts[0][:, None]
+    if "shared_expert_gate" in name:
+        return parts[0][None]
+    if has_one_added(kind, name):
         return parts[0] - np.float32(1)
     return parts[0]
 
@@ -111,7 +153,8 @@ def add_lengths(writer, config):
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     gpt2 = config.model_type == "gpt2"
-    writer.add_feed_forward_length((config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size)
+    if config.model_type != "qwen3_5_moe_text":  # it has experts alone
+        writer.add_feed_forward_length((config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     if gpt2:
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
@@ -125,17 +168,45 @@ def add_lengths(writer, config):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    if config.model_type not in ("gemma3_text", "qwen3_moe", "gpt_oss", "phi3", "mistral"):
+    if config.model_type not in ("gemma3_text", "qwen3_moe", "gpt_oss", "phi3", "mistral", "olmo3", "ministral3", "muse_glimmer_text",
+                                 "qwen3_5_text", "qwen3_5_moe_text"):
         return
+    if config.model_type.startswith("qwen3_5"):
+        writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        writer.add_ssm_state_size(config.linear_key_head_dim)
+        writer.add_ssm_group_count(config.linear_num_key_heads)
+        writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+        writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+        writer.add_uint32(f"{ARCHITECTURES[config.model_type]}.full_attention_interval", 4)
+        writer.add_rope_dimension_count(int(config.head_dim * rope["partial_rotary_factor"]))
+        writer.add_rope_dimension_sections([1, 1, 0, 0])
+    if config.model_type in ("olmo3", "muse_glimmer_text"):
+        writer.add_sliding_window_pattern([t == "sliding_attention" for t in config.layer_types])
+    if config.model_type == "muse_glimmer_text":
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        writer.add_logit_scale(config.output_multiplier)
+        for i in range(config.num_hidden_layers):
+            writer.add_tensor(f"blk.{i}.attn_q_norm.weight", np.full(config.head_dim, config.qk_scale_factor, dtype=np.float32))
+            writer.add_tensor(f"blk.{i}.attn_k_norm.weight", np.ones(config.head_dim, dtype=np.float32))
+    if config.model_type in ("olmo3", "ministral3"):
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    if config.model_type == "olmo3":
+        writer.add_rope_scaling_yarn_attn_factor(rope["attention_factor"])
+    if config.model_type == "ministral3":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
-    if config.model_type == "qwen3_moe":
+    if config.model_type == "qwen3_5_moe_text":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if config.model_type in ("qwen3_moe", "qwen3_5_moe_text"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == "gpt_oss":
         writer.add_expert_feed_forward_length(config.intermediate_size)
-    if config.model_type in ("qwen3_moe", "gpt_oss"):
+    if config.model_type in ("qwen3_moe", "gpt_oss", "qwen3_5_moe_text"):
         writer.add_expert_count(config.num_local_experts if config.model_type == "gpt_oss" else config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
     if rope["rope_type"] in ("linear", "yarn"):

@@ -17,6 +17,8 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageCla
                           Olmo3Config, Phi3Config, SmolLM3Config,
                           Qwen2Config, Qwen3Config, Qwen3MoeConfig, ViTConfig)
 from safetensors.torch import load_file, save_file
+from transformers import Ministral3Config
+from transformers.models.muse_glimmer.configuration_muse_glimmer import MuseGlimmerConfig
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config, Qwen3_5TextConfig
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeConfig, Qwen3_5MoeTextConfig
 
@@ -122,6 +124,16 @@ def config_gemma4_vision():
                                            num_key_value_heads=2, head_dim=4, patch_size=4, position_embedding_size=16),
                         audio_config=None, image_token_id=100, video_token_id=101, audio_token_id=102, boi_token_id=103, eoi_token_id=104,
                         boa_token_id=105, eoa_token_index=106)
+
+
+def config_muse_glimmer():
+    # windowed, windowed, full without rotation; the text model inside the larger one, whose tokens of images are beyond the vocabulary
+    return MuseGlimmerConfig(text_config=dict(vocab_size=93, hidden_size=32, intermediate_size=44, num_hidden_layers=3, num_attention_heads=4,
+                                              num_key_value_heads=2, head_dim=12, sliding_window=7, qk_scale_factor=1.7, output_multiplier=0.45,
+                                              final_logit_softcapping=5.0, **COMMON),
+                             vision_config=dict(hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, patch_size=4,
+                                                pos_emb_height=4, pos_emb_width=4, max_position_embeddings=16),
+                             out_hidden_size=32, projector_hidden_size=16, image_token_id=100, video_token_id=101)
 
 
 def config_smollm3():
@@ -304,6 +316,7 @@ MODELS = {
     "qwen3.5-vision": (config_qwen3_5_vision, torch.float32, "1GB"),
     "gemma4": (config_gemma4, torch.float32, "1GB"),
     "gemma4-vision": (config_gemma4_vision, torch.float32, "1GB"),
+    "muse-glimmer": (config_muse_glimmer, torch.float32, "1GB"),
     "qwen3.5-moe": (config_qwen3_5_moe, torch.float32, "1GB"),
     "qwen3.5-moe-vision": (config_qwen3_5_moe_vision, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
@@ -370,7 +383,46 @@ def config_gguf_granite():
                          tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=10000000.0), **MULTIPLIERS, **COMMON)
 
 
-GGUF_MODELS = {"gguf-gemma3": config_gguf_gemma3, "gguf-qwen3-moe": config_gguf_qwen3_moe, "gguf-gpt-oss": config_gguf_gpt_oss,
+def config_gguf_olmo3():
+    # one layer of four without a window, whose rotary positions are scaled
+    plain = dict(rope_type="default", rope_theta=500000.0)
+    return Olmo3Config(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+                       tie_word_embeddings=False, sliding_window=5,
+                       rope_parameters=dict(full_attention=dict(plain, rope_type="yarn", factor=4.0, beta_fast=8.0, beta_slow=1.0, attention_factor=1.1,
+                                                                original_max_position_embeddings=8), sliding_attention=plain), **COMMON)
+
+
+def config_gguf_ministral3():
+    return Ministral3Config(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                            head_dim=16, tie_word_embeddings=True, sliding_window=None,
+                            rope_parameters=dict(rope_type="yarn", rope_theta=1000000.0, factor=4.0, beta_fast=16.0, beta_slow=1.0, mscale=1.0,
+                                                 mscale_all_dim=1.0, llama_4_scaling_beta=0.1, original_max_position_embeddings=6), **COMMON)
+
+
+def config_gguf_muse_glimmer():
+    return MuseGlimmerConfig(text_config=dict(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=5, num_attention_heads=4,
+                                              num_key_value_heads=2, head_dim=16, sliding_window=5, qk_scale_factor=1.7, output_multiplier=0.45,
+                                              final_logit_softcapping=5.0, **COMMON),
+                             vision_config=config_muse_glimmer().vision_config, out_hidden_size=32, projector_hidden_size=16, image_token_id=300,
+                             video_token_id=301)
+
+
+def config_gguf_qwen3_5():
+    # two value heads a key head, which the file has in another order
+    return Qwen3_5TextConfig(vocab_size=288, num_hidden_layers=4, tie_word_embeddings=True,
+                             **dict(QWEN3_5, intermediate_size=64, num_attention_heads=2, head_dim=32, linear_key_head_dim=16, linear_value_head_dim=16),
+                             rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25))
+
+
+def config_gguf_qwen3_5_moe():
+    return Qwen3_5MoeTextConfig(vocab_size=288, num_hidden_layers=4, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32,
+                                shared_expert_intermediate_size=64,
+                                **dict(QWEN3_5_MOE, num_attention_heads=2, head_dim=32, linear_key_head_dim=16, linear_value_head_dim=16),
+                                rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25))
+
+
+GGUF_MODELS = {"gguf-qwen3.5": config_gguf_qwen3_5, "gguf-qwen3.5-moe": config_gguf_qwen3_5_moe, "gguf-olmo3": config_gguf_olmo3, "gguf-ministral3": config_gguf_ministral3, "gguf-muse-glimmer": config_gguf_muse_glimmer,
+               "gguf-gemma3": config_gguf_gemma3, "gguf-qwen3-moe": config_gguf_qwen3_moe, "gguf-gpt-oss": config_gguf_gpt_oss,
                "gguf-phi3": config_gguf_phi3, "gguf-mistral3": config_gguf_mistral3, "gguf-smollm3": config_gguf_smollm3,
                "gguf-olmo2": config_gguf_olmo2, "gguf-granite": config_gguf_granite, "gguf-llama": config_gguf_llama,
                "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}
@@ -428,6 +480,8 @@ ADAPTERS_OF = {
     "gguf-gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True)},
     "gemma3-vision": TEXT_ONLY,
     "gemma4-vision": TEXT_ONLY,
+    "gguf-muse-glimmer": TEXT_ONLY,
+    "muse-glimmer": TEXT_ONLY,  # the attention's gate_proj beside the MLP's
     "mistral3": TEXT_ONLY,
     "ministral3": TEXT_ONLY,
     # experts and routers; gate and up of twice the rank. Then experts alone, of which one parameter has a rank of its own
@@ -483,7 +537,7 @@ def auto_class(name, config):
 
 
 def is_text(name):
-    return not any(part in name for part in ("vision_tower", "multi_modal_projector", ".visual.", "embed_vision", "audio"))
+    return not any(part in name for part in ("vision_", "multi_modal_projector", ".visual.", "embed_vision", "audio"))
 
 
 def random_weights(model, rng):
@@ -491,7 +545,8 @@ def random_weights(model, rng):
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
         if is_norm(name):
-            less_one = text.model_type == "gemma3_text" or text.model_type.startswith("qwen3_5") and "linear_attn.norm" not in name
+            less_one = (text.model_type == "gemma3_text" or text.model_type.startswith("qwen3_5") and "linear_attn.norm" not in name
+                        or text.model_type == "muse_glimmer_text" and "layernorm" in name)
             value = rng.uniform(0.6, 1.4, shape) - (less_one or name.endswith("bias"))
         elif name.endswith("A_log"):
             value = rng.uniform(-3, 1, shape)
@@ -500,7 +555,7 @@ def random_weights(model, rng):
         elif name.endswith("bias"):
             value = 0.3 * rng.standard_normal(shape)
         elif any(table in name for table in ("embed_tokens", "wte", "wpe", "_embeddings")):
-            value = (0.25 if model.config.tie_word_embeddings else 1.0) * rng.standard_normal(shape)
+            value = (0.25 if getattr(model.config, "tie_word_embeddings", text.tie_word_embeddings) else 1.0) * rng.standard_normal(shape)
         else:
             width = shape[0] if is_conv1d(model, name) else shape[-1]
             if model.config.model_type == "gpt_oss" and "experts" in name:
@@ -518,7 +573,7 @@ def transformers4_config(config):
         dtype = config.pop("dtype")
         text = transformers4_config(dict(config.pop("text_config"), dtype=dtype))
         text.pop("transformers_version")
-        config.pop("tie_word_embeddings")  # was not said there
+        config.pop("tie_word_embeddings", None)  # was not said there
         return dict(config, text_config=text, torch_dtype=dtype, transformers_version="4.51.0")
     rope = config.pop("rope_parameters", None)
     config["torch_dtype"] = config.pop("dtype")

@@ -6,10 +6,9 @@ import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as T
-from transformers import AutoModelForCausalLM
 
-from gguf_parts import ARCHITECTURES, add_lengths, joined, parts_of, permute, rope_factors, unpermute, write_and_close
-from models_build import GGUF_MODELS, generator, is_conv1d, random_weights, write_config
+from gguf_parts import ARCHITECTURES, add_lengths, joined, parts_of, permute, rope_factors, tiled, unpermute, write_and_close
+from models_build import GGUF_MODELS, auto_class, generator, is_conv1d, is_text, random_weights, write_config
 
 # A different mix in each layer; vectors are always F32
 TYPES = {
@@ -30,7 +29,7 @@ GPT2_TYPES = {
 
 def heads_permuted(config, name):
     """How many heads the rows of this tensor are permuted by, or None."""
-    if config.model_type not in ("llama", "mistral", "smollm3", "granite"):
+    if config.model_type not in ("llama", "mistral", "smollm3", "granite", "ministral3", "muse_glimmer_text"):
         return None
     if "q_proj" in name:
         return config.num_attention_heads
@@ -75,7 +74,7 @@ def rope_type(config):
 
 def kind_of(config, target, value):
     """Of matrices and of experts one after the other; vectors and biases are F32."""
-    if value.ndim == 1 or target.endswith("bias"):
+    if value.ndim == 1 or target.endswith("bias") or "conv1d" in target:
         return T.F32
     if config.model_type == "gpt_oss" and "_exps" in target:
         return T.MXFP4
@@ -96,9 +95,10 @@ def quantised(value, kind):
 def write_gguf_model(name, directory):
     """Writes model.gguf, and config.json + model.safetensors with the same weights dequantised."""
     config = GGUF_MODELS[name]()
-    if config.model_type in ("llama", "qwen2", "phi3", "smollm3", "granite"):
+    if config.model_type in ("llama", "qwen2", "phi3", "smollm3", "granite", "olmo3"):
         config.head_dim = config.hidden_size // config.num_attention_heads
-    model = AutoModelForCausalLM.from_config(config)
+    model = auto_class(name, config).from_config(config)
+    config = config.get_text_config()
     random_weights(model, generator(name, "weights"))
     config.bos_token_id, config.eos_token_id = 286, 287
     writer = gguf.GGUFWriter(directory / "model.gguf", ARCHITECTURES.get(config.model_type, config.model_type))
@@ -111,10 +111,14 @@ def write_gguf_model(name, directory):
         assert np.allclose(plain / factors, own, rtol=1e-6)
         writer.add_tensor("rope_freqs.weight", factors)
     for key, parameter in model.named_parameters():
-        value = parameter.detach().numpy()
+        if not is_text(key):
+            continue
+        key, value = key.replace("model.language_model.", "model."), parameter.detach().numpy()
         heads = heads_permuted(config, key)
         if heads:
             value = permute(value, heads)
+        if "linear_attn" in key:
+            value = tiled(config, key, value)
         if is_conv1d(model, key):
             value = value.T
         plain = []
@@ -126,6 +130,8 @@ def write_gguf_model(name, directory):
         plain = joined(config.model_type, key, plain)
         if heads:
             plain = unpermute(plain, heads)
+        if "linear_attn" in key:
+            plain = tiled(config, key, plain, back=True)
         if is_conv1d(model, key):
             plain = plain.T
         parameter.data.copy_(torch.from_numpy(np.ascontiguousarray(plain)))

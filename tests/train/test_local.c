@@ -323,7 +323,7 @@ static struct kept *keep(const struct plain *at, int stage)
 	kept->arena = (struct rh_arena){.base = (char *)(uintptr_t)rh_align_up((int64_t)(uintptr_t)kept->memory, RH_ALIGN),
 	                                .capacity = ACTS - RH_ALIGN};
 	for (int l = (int)at->cut[stage]; l < at->cut[stage + 1]; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which];
 			size_t bytes = b < 0 ? 0 : (size_t)rh_block_bytes(&model->block[b], model->dtype);
 			if (b < 0 || at->what->backward != RH_BACKWARD_STASH)
@@ -423,7 +423,7 @@ static void plain_publish(struct plain *at, int stage)
 	const struct rh_model *model = at->rig->session.model;
 	at->version[stage]++;
 	for (int l = (int)at->cut[stage]; at->what->delay && l < at->cut[stage + 1]; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which];
 			if (b >= 0 && model->block[b].trainable)
 				memcpy(at->published[b], rh_store_weights(at->rig->session.store, b),
@@ -435,7 +435,7 @@ static int is_of_stage(const struct plain *at, int stage, int b)
 {
 	const struct rh_model *model = at->rig->session.model;
 	for (int l = (int)at->cut[stage]; l < at->cut[stage + 1]; l++)
-		if (model->layer[l].block[0] == b || model->layer[l].block[1] == b)
+		if (rh_layer_has_block(&model->layer[l], b))
 			return model->block[b].trainable;
 	return 0;
 }

@@ -134,7 +134,7 @@ static int64_t copy_bytes(int box, enum rh_dtype dtype)
 	at.deep.rig.config.dtype = dtype;
 	check_ok(rh_session_simulate(&at.deep.rig.config, &at.machine[box], &session));
 	for (int l = at.first[box]; l < at.first[box + 1]; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = session.model->layer[l].block[which];
 			bytes += b < 0 ? 0 : rh_align_up(rh_dtype_bytes(dtype, session.model->block[b].elements), RH_ALIGN);
 		}

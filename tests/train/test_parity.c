@@ -7,18 +7,20 @@
 
 #include <unistd.h>
 
-static const char *const models[] = {"llama2",         "llama3",       "llama-bias",
-                                     "smollm2",        "qwen2",        "qwen3",
-                                     "mistral",        "phi3",         "gemma3",
-                                     "qwen3-moe",      "gpt-oss",      "gemma3-vision",
-                                     "mistral3",       "gpt2",         "bert-mlm",
-                                     "bert-cls",       "vit",          "qwen3.5",
-                                     "qwen3.5-vision", "smollm3",      "olmo2",
-                                     "olmo3",          "granite",      "granite4",
-                                     "ministral3",     "qwen3.5-moe",  "qwen3.5-moe-vision",
-                                     "gemma4",         "gemma4-vision"};
-static const char *const ggufs[] = {"gguf-llama", "gguf-qwen2",    "gguf-gpt2",    "gguf-gemma3", "gguf-qwen3-moe", "gguf-gpt-oss",
-                                    "gguf-phi3",  "gguf-mistral3", "gguf-smollm3", "gguf-olmo2",  "gguf-granite"};
+static const char *const models[] = {"llama2",         "llama3",        "llama-bias",
+                                     "smollm2",        "qwen2",         "qwen3",
+                                     "mistral",        "phi3",          "gemma3",
+                                     "qwen3-moe",      "gpt-oss",       "gemma3-vision",
+                                     "mistral3",       "gpt2",          "bert-mlm",
+                                     "bert-cls",       "vit",           "qwen3.5",
+                                     "qwen3.5-vision", "smollm3",       "olmo2",
+                                     "olmo3",          "granite",       "granite4",
+                                     "ministral3",     "qwen3.5-moe",   "qwen3.5-moe-vision",
+                                     "gemma4",         "gemma4-vision", "muse-glimmer"};
+static const char *const ggufs[] = {"gguf-llama",      "gguf-qwen2",        "gguf-gpt2",    "gguf-gemma3",
+                                    "gguf-qwen3-moe",  "gguf-gpt-oss",      "gguf-phi3",    "gguf-mistral3",
+                                    "gguf-smollm3",    "gguf-olmo2",        "gguf-granite", "gguf-olmo3",
+                                    "gguf-ministral3", "gguf-muse-glimmer", "gguf-qwen3.5", "gguf-qwen3.5-moe"};
 static const char *const wholes[] = {"llama2", "llama-bias", "smollm2"}; /* with modules trained whole beside an adapter */
 enum { WHOLES = sizeof wholes / sizeof *wholes };
 enum { MODELS = sizeof models / sizeof *models, GGUFS = sizeof ggufs / sizeof *ggufs };

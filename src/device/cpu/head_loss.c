@@ -76,6 +76,37 @@ static int multiply(struct cpu_context *context, const struct product *product)
 	return cpu_gemm(context, &op);
 }
 
+/* An adapter's part of the logits of rows `first` on, which are there already; and then, from the logits' gradient, its own. */
+static int add_adapter(struct cpu_context *context, const struct rh_view *operand, int64_t first, struct rh_view logits)
+{
+	if (!operand[RH_HEAD_LOSS_LOW].data)
+		return 0;
+	return multiply(context, &(struct product){.a = rh_view_rows(operand[RH_HEAD_LOSS_LOW], first, logits.rows),
+	                                           .b = operand[RH_HEAD_LOSS_UP],
+	                                           .c = logits,
+	                                           .d = logits,
+	                                           .trans_b = 1,
+	                                           .alpha = 1});
+}
+
+static int adapter_gradients(struct cpu_context *context, const struct rh_view *operand, int64_t first, struct rh_view logits)
+{
+	struct rh_view dlow = operand[RH_HEAD_LOSS_DLOW], dup = operand[RH_HEAD_LOSS_DUP];
+	int rc = 0;
+	if (dlow.data)
+		rc = multiply(context,
+		              &(struct product){
+		                      .a = logits, .b = operand[RH_HEAD_LOSS_UP], .d = rh_view_rows(dlow, first, logits.rows), .alpha = 1});
+	if (rc || !dup.data)
+		return rc;
+	return multiply(context, &(struct product){.a = logits,
+	                                           .trans_a = 1,
+	                                           .b = rh_view_rows(operand[RH_HEAD_LOSS_LOW], first, logits.rows),
+	                                           .c = dup,
+	                                           .d = dup,
+	                                           .alpha = 1});
+}
+
 /* dbias += sums over the chunk's rows. */
 static int bias_gradient(struct cpu_context *context, struct rh_view logits, struct rh_view dbias)
 {
@@ -93,13 +124,15 @@ int cpu_head_loss(struct cpu_context *context, const struct rh_op *op)
 	struct rh_view bias = operand[RH_HEAD_LOSS_BIAS], dbias = operand[RH_HEAD_LOSS_DBIAS];
 	struct chunk chunk = {.op = op, .isa = context->isa};
 	float alpha = op->head_loss.alpha == 0 ? 1 : op->head_loss.alpha;
-	if (dh.data || dw.data || dbias.data)
+	if (dh.data || dw.data || dbias.data || operand[RH_HEAD_LOSS_DLOW].data || operand[RH_HEAD_LOSS_DUP].data)
 		chunk.gradient = h.dtype == RH_F32 ? SOFTMAX_F32 : SOFTMAX_BF16;
 	int rc = 0;
 	for (int64_t rows; !rc && chunk.first < h.rows; chunk.first += rows) {
 		rows = h.rows - chunk.first < space.rows ? h.rows - chunk.first : space.rows;
 		struct rh_view part = rh_view_rows(h, chunk.first, rows), logits = rh_view_rows(space, 0, rows);
 		rc = multiply(context, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1, .alpha = alpha});
+		if (!rc)
+			rc = add_adapter(context, operand, chunk.first, logits);
 		if (rc)
 			break;
 		rh_pool_run(context->pool, row_task, &chunk, rows);
@@ -114,6 +147,8 @@ int cpu_head_loss(struct cpu_context *context, const struct rh_op *op)
 			rc = multiply(context, &(struct product){.a = logits, .trans_a = 1, .b = part, .c = dw, .d = dw, .alpha = alpha});
 		if (!rc && dbias.data)
 			rc = bias_gradient(context, logits, dbias);
+		if (!rc)
+			rc = adapter_gradients(context, operand, chunk.first, logits);
 	}
 	return rc;
 }

@@ -75,6 +75,12 @@ static void check_head_loss(struct check *check)
 	shape(check, RH_HEAD_LOSS_MIX, RH_F32, h.rows, 1 + has_teacher, "head_loss: mix is neither (n,1) F32 nor, with a teacher, (n,2)");
 	require(check, !has_teacher || check->op->operand[RH_HEAD_LOSS_MIX].data, "head_loss: teacher without mix");
 	require(check, !has_shares || top, "head_loss: shares of none");
+	struct rh_view low = check->op->operand[RH_HEAD_LOSS_LOW], up = check->op->operand[RH_HEAD_LOSS_UP];
+	require(check, !low.data == !up.data, "head_loss: one of low and up without the other");
+	shape(check, RH_HEAD_LOSS_LOW, h.dtype, h.rows, up.cols, "head_loss: low is not (n,r) of h's dtype");
+	shape(check, RH_HEAD_LOSS_UP, h.dtype, w.rows, low.cols, "head_loss: up is not (V,r) of h's dtype");
+	shape(check, RH_HEAD_LOSS_DLOW, h.dtype, h.rows, low.cols, "head_loss: dlow is not shaped and typed as low");
+	shape(check, RH_HEAD_LOSS_DUP, RH_F32, w.rows, low.cols, "head_loss: dup is not (V,r) F32");
 	require(check, check->op->head_loss.cap == 0 || (check->op->head_loss.cap > 0 && !has_teacher && !has_shares),
 	        "head_loss: a cap below 0, or beside a teacher or shares");
 	require(check, !(has_teacher || has_shares) || check->op->head_loss.temperature > 0, "head_loss: the temperature is not above 0");
@@ -163,10 +169,11 @@ static double cap_slope(const struct rh_op *op, double logit)
 static void head_loss_row(const struct rh_op *op, int64_t row)
 {
 	struct rh_view h = op->operand[RH_HEAD_LOSS_H], w = op->operand[RH_HEAD_LOSS_W], logits = op->operand[RH_HEAD_LOSS_LOGITS];
-	struct rh_view bias = op->operand[RH_HEAD_LOSS_BIAS];
+	struct rh_view bias = op->operand[RH_HEAD_LOSS_BIAS], low = op->operand[RH_HEAD_LOSS_LOW];
 	int64_t target = get_index(op->operand[RH_HEAD_LOSS_TARGET], row), best = 0;
 	for (int64_t v = 0; v < w.rows; v++) {
-		put(logits, 0, v, capped(op, alpha_of(op) * dot(h, row, w, v) + (bias.data ? get(bias, 0, v) : 0)));
+		double part = low.data ? dot(low, row, op->operand[RH_HEAD_LOSS_UP], v) : 0;
+		put(logits, 0, v, capped(op, alpha_of(op) * dot(h, row, w, v) + part + (bias.data ? get(bias, 0, v) : 0)));
 		best = get(logits, 0, v) > get(logits, 0, best) ? v : best;
 	}
 	double sum = log_sum(logits, 0, 1), task = sum - get(logits, 0, target), divergence = 0;
@@ -190,6 +197,21 @@ static void head_loss_row(const struct rh_op *op, int64_t row)
 	}
 }
 
+/* With the row's gradient of the logits: dx = alpha * that times w, dw += alpha * that^T times x; both may be absent. */
+static void matrix_gradients(struct rh_view gradient, double alpha, int64_t row, const struct rh_view m[4])
+{
+	struct rh_view x = m[0], w = m[1], dx = m[2], dw = m[3];
+	for (int64_t i = 0; i < x.cols && dx.data; i++) {
+		double sum = 0;
+		for (int64_t v = 0; v < w.rows; v++)
+			sum += get(gradient, 0, v) * get(w, v, i);
+		put(dx, row, i, alpha * sum);
+	}
+	for (int64_t v = 0; v < w.rows && dw.data; v++)
+		for (int64_t i = 0; i < x.cols; i++)
+			put(dw, v, i, get(dw, v, i) + alpha * get(gradient, 0, v) * get(x, row, i));
+}
+
 static void oracle_head_loss(const struct rh_op *op)
 {
 	struct rh_view h = op->operand[RH_HEAD_LOSS_H], w = op->operand[RH_HEAD_LOSS_W], logits = op->operand[RH_HEAD_LOSS_LOGITS];
@@ -198,24 +220,20 @@ static void oracle_head_loss(const struct rh_op *op)
 		head_loss_row(op, row);
 		for (int64_t v = 0; v < w.rows && dbias.data; v++)
 			put(dbias, 0, v, get(dbias, 0, v) + get(logits, 0, v));
-		for (int64_t i = 0; i < h.cols && dh.data; i++) {
-			double sum = 0;
-			for (int64_t v = 0; v < w.rows; v++)
-				sum += get(logits, 0, v) * get(w, v, i);
-			put(dh, row, i, alpha_of(op) * sum);
-		}
-		for (int64_t v = 0; v < w.rows && dw.data; v++)
-			for (int64_t i = 0; i < h.cols; i++)
-				put(dw, v, i, get(dw, v, i) + alpha_of(op) * get(logits, 0, v) * get(h, row, i));
+		matrix_gradients(logits, alpha_of(op), row, (struct rh_view[]){h, w, dh, dw});
+		if (op->operand[RH_HEAD_LOSS_LOW].data)
+			matrix_gradients(logits, 1, row, &op->operand[RH_HEAD_LOSS_LOW]);
 	}
 }
 
-/* Logits, and one more product each for dh and dw. */
+/* Logits, and one more product each for dh and dw; the adapter's beside each. */
 static void cost_head_loss(const struct rh_op *op, struct rh_op_cost *cost)
 {
 	double logits = (double)op->operand[RH_HEAD_LOSS_H].rows * (double)op->operand[RH_HEAD_LOSS_W].rows;
 	int products = 1 + (op->operand[RH_HEAD_LOSS_DH].data != NULL) + (op->operand[RH_HEAD_LOSS_DW].data != NULL);
 	cost->product_flops = 2 * logits * (double)op->operand[RH_HEAD_LOSS_H].cols * products;
+	int more = 1 + (op->operand[RH_HEAD_LOSS_DLOW].data != NULL) + (op->operand[RH_HEAD_LOSS_DUP].data != NULL);
+	cost->product_flops += 2 * logits * (double)op->operand[RH_HEAD_LOSS_LOW].cols * more;
 	int distils = op->operand[RH_HEAD_LOSS_TEACHER].data != NULL;
 	cost->other_flops = logits * (SPECIAL + (products > 1 ? 4 : 2) + (op->operand[RH_HEAD_LOSS_DBIAS].data != NULL));
 	cost->other_flops += distils ? logits * (2 * SPECIAL + 8) : 0; /* two more softmaxes, their divergence and its slope */
@@ -229,9 +247,10 @@ static int64_t head_loss_touched(const struct rh_op *op, int operand)
 
 const struct op_def op_head_loss = {
         .info = {"head_loss",
-                 13,
+                 17,
                  {IN("h"), IN("w"), IN("target"), OUT("logits"), OUT("loss"), OUT("hit"), OUT_IF("dh"), ADD_TO_IF("dw"), MAYBE("bias"),
-                  ADD_TO_IF("dbias"), MAYBE("teacher"), MAYBE("mix"), OUT_IF("shares")}},
+                  ADD_TO_IF("dbias"), MAYBE("teacher"), MAYBE("mix"), OUT_IF("shares"), MAYBE("low"), MAYBE("up"), OUT_IF("dlow"),
+                  ADD_TO_IF("dup")}},
         .check = check_head_loss,
         .oracle = oracle_head_loss,
         .cost = cost_head_loss,

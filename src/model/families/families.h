@@ -18,6 +18,7 @@
 	ROW(phi3)                                                                                                                          \
 	ROW(gemma3)                                                                                                                        \
 	ROW(gemma4)                                                                                                                        \
+	ROW(muse_glimmer)                                                                                                                  \
 	ROW(qwen3_5)                                                                                                                       \
 	ROW(qwen3_5_moe)                                                                                                                   \
 	ROW(qwen3_moe)                                                                                                                     \

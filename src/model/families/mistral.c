@@ -41,4 +41,5 @@ const struct rh_family family_ministral3 = {.architecture = "Ministral3ForCausal
                                                        .bos = 1,
                                                        .eos = 2,
                                                        .rope_theta = 1000000},
-                                            .attention = {.bias = RH_BIAS_NONE, .windows = RH_WINDOWS_ALL, .grows_queries = 1}};
+                                            .attention = {.bias = RH_BIAS_NONE, .windows = RH_WINDOWS_ALL, .grows_queries = 1},
+                                            .gguf = {.architecture = "mistral3", .only_read = 1, .permuted = 1}};

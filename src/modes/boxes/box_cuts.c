@@ -52,7 +52,7 @@ static int64_t stored_bytes(const struct rh_config *config, const struct rh_mode
 	                                   .momentum = config->momentum != 0,
 	                                   .addresses_only = 1};
 	int64_t bytes = 0;
-	for (int which = 0; which < 2; which++) {
+	for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 		int b = model->layer[l].block[which];
 		if (b < 0)
 			continue;

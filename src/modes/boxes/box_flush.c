@@ -33,7 +33,7 @@ int64_t box_flush_squares(const struct rh_model *model, int lo)
 {
 	int64_t count = 0;
 	for (int l = lo; l < model->layers; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which];
 			if (b >= 0 && model->block[b].trainable && model->block[b].uses == 1) /* else it counts with the embedding */
 				count += model->block[b].tensors;

@@ -20,7 +20,7 @@ static int check_upper_trains(const struct rh_session *session, int cut)
 {
 	const struct rh_model *model = session->model;
 	for (int l = cut; l < model->layers; l++)
-		for (int b = 0; b < 2; b++)
+		for (int b = 0; b < RH_LAYER_BLOCKS; b++)
 			if (model->layer[l].block[b] >= 0 && model->block[model->layer[l].block[b]].trainable)
 				return 0;
 	return rh_fail(-EINVAL,
