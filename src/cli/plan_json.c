@@ -23,11 +23,17 @@ static json_t *advice_json(const struct rh_advice *advice)
 	return *advice->text ? json_pack("{s:s, s:f}", "change", advice->text, "gain", advice->gain) : json_null();
 }
 
+static json_t *mend_json(const struct rh_outlook *look, int i)
+{
+	const struct rh_mend *mend = &look->mend[i];
+	return i < look->mends ? json_pack("{s:s, s:f}", "change", mend->text, "tokens_per_second", mend->tokens_per_second) : json_null();
+}
+
 static json_t *mends_json(const struct rh_outlook *look)
 {
 	json_t *list = json_array();
 	for (int i = 0; i < look->mends; i++)
-		json_array_append_new(list, json_string(look->mend[i].text));
+		json_array_append_new(list, mend_json(look, i));
 	return list;
 }
 
@@ -46,7 +52,7 @@ json_t *plan_json(const struct rh_machine_found *found, const struct rh_forecast
 	const struct rh_forecast *is = &look->forecast;
 	if (!look->fits)
 		return json_pack("{s:b, s:s, s:s, s:o, s:o, s:o, s:o, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "fits", 0, "hardware",
-		                 found->hardware.name, "why", look->refusal, "mend", advice_json(&look->mend[0]), "mends", mends_json(look),
+		                 found->hardware.name, "why", look->refusal, "mend", mend_json(look, 0), "mends", mends_json(look),
 		                 "max_ram_needed_bytes", look->ram_needed_bytes ? json_integer(look->ram_needed_bytes) : json_null(),
 		                 "rates_assumed", json_boolean(found->assumed), "tokens_per_second", "step_seconds", "bubble", "bottleneck",
 		                 "longest_sequence", "longest_sequence_single", "speed_of_light", "tiers", "stages");

@@ -210,7 +210,8 @@ static int put_answer(struct rh_text *out, const struct rh_outlook *look)
 		rc = rh_text_printf(out, "NVMe         is not enough: with all there that may be, %.1f GiB of host memory are needed\n",
 		                    (double)look->spilled_ram_bytes / gib);
 	for (int i = 0; i < look->mends && !rc; i++)
-		rc = rh_text_printf(out, "%s %s\n", i ? "          or" : "would fit    with", look->mend[i].text);
+		rc = rh_text_printf(out, "%s %s: %.1f tokens/s\n", i ? "          or" : "would fit    with", look->mend[i].text,
+		                    look->mend[i].tokens_per_second);
 	return rc || look->mends ? rc : rh_text_printf(out, "would fit    on a larger machine, or a smaller model\n");
 }
 

@@ -2,9 +2,11 @@
 
 #include "core/alloc.h"
 #include "core/file.h"
+#include "core/minmax.h"
 #include "data/chat.h"
 #include "data/dataset.h"
 #include "data/files.h"
+#include "session/evaluate.h"
 #include "session/chunks.h"
 #include "session/training_data.h"
 
@@ -178,6 +180,42 @@ void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forec
 	input->tokens_a_step = (double)input->micro->tokens * (double)input->work.train_micro_batches;
 }
 
+void rh_forecast_input_keep(const struct rh_forecast_input *whole, const struct rh_config *config, struct rh_forecast_input *input)
+{
+	const struct rh_workload *from = &whole->work;
+	struct rh_workload *to = &input->work;
+	to->data_bytes = from->data_bytes;
+	to->reading_bytes = from->reading_bytes;
+	to->run_steps = from->run_steps;
+	to->train_steps = from->train_steps;
+	if (rh_preference_refers(&config->preference)) /* that pass is there */
+		return;
+	to->infer = from->infer;
+	to->infer_micro_batches = from->infer_micro_batches;
+	if (to->infer.pixels)
+		return;
+	to->infer.longest = rh_min(to->infer.longest, config->max_length);
+	to->infer.tokens = rh_min(to->infer.tokens, to->infer.documents * config->max_length);
+	to->infer.head_rows = rh_min(to->infer.head_rows, to->infer.tokens);
+}
+
+/* Evaluations of rows that were not read. */
+static void evaluate(const struct rh_config *config, const struct rh_session *session, struct rh_forecast_input *input)
+{
+	enum { MANY = 1 << 16 };
+	int64_t rows = config->per_device_eval_batch_size, length = config->max_length;
+	struct rh_objective objective = rh_session_objective(session);
+	struct rh_workload *work = &input->work;
+	if (config->eval_strategy == RH_WHEN_NO || !(config->validation_file.count || config->eval_split > 0) || work->infer_micro_batches ||
+	    rh_model_patch(session->model_config))
+		return;
+	work->infer_micro_batches = rh_evaluate_micro_batches(MANY * rows, rows, session->device_count);
+	work->infer = (struct rh_micro_shape){.tokens = rows * length, .documents = rows, .longest = length};
+	work->infer.head_rows = rh_task_classifies(objective.task) ? rows : rh_max(rows * (length - 1), 1);
+	work->infer.typed = session->model_config->types ? work->infer.tokens : 0;
+	work->infer.choices = rh_task_classifies(objective.task) ? objective.labels : 0;
+}
+
 static int input_of_files(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
 {
 	struct rh_training_data data = {0};
@@ -274,6 +312,8 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 	rc = why ? rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out) : input_of_files(config, session, steps, out);
 	if (!rc && why)
 		rh_forecast_input_suit(session->model_config, out);
+	if (!rc && why)
+		evaluate(config, session, out);
 	if (!rc && why)
 		rc = rh_forecast_input_cut(session, out);
 	out->uncounted = why;

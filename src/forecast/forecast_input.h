@@ -38,6 +38,8 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struct rh_forecast_input *out) RH_MUST;
 /* The same input for this model: token types, one row of logits for each row that is classified, the tokens and pixels of images. */
 void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forecast_input *input);
+/* What else a run keeps than its training rows, from the run's own input: evaluations, of rows no longer than max_length, and data. */
+void rh_forecast_input_keep(const struct rh_forecast_input *whole, const struct rh_config *config, struct rh_forecast_input *input);
 /* Of synthetic rows: in chunks, where the session cuts such rows (rh_chunks_choose). */
 int rh_forecast_input_cut(struct rh_session *session, struct rh_forecast_input *input) RH_MUST;
 /* Steps of the configuration's synthetic rows, of a session that this opens. The caller frees *out. */

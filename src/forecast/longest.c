@@ -19,16 +19,54 @@ void trial_close(struct trial *trial)
 	rh_error_clear();
 }
 
+const struct rh_forecast_input *trial_rows(const struct rh_config *config, const struct trial *trial)
+{
+	const struct rh_config *of = trial->of;
+	int same = trial->input && trial->input->work.chunks < 2 && config->sequence_chunk == of->sequence_chunk &&
+	           config->max_length == of->max_length && config->per_device_train_batch_size == of->per_device_train_batch_size;
+	return same ? trial->input : NULL;
+}
+
+int trial_input(const struct rh_config *config, const struct trial *trial, struct rh_forecast_input *out)
+{
+	struct rh_session session;
+	*out = (struct rh_forecast_input){0};
+	int rc = rh_session_simulate(config, trial->machine, &session);
+	if (rc)
+		return rc;
+	if (!trial->input->synthetic) {
+		rc = rh_forecast_input_make(config, &session, trial->input->steps, out);
+	} else {
+		rc = rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out);
+		if (!rc)
+			rh_forecast_input_suit(session.model_config, out);
+		if (!rc)
+			rh_forecast_input_keep(trial->input, config, out);
+		if (!rc)
+			rc = rh_forecast_input_cut(&session, out);
+		out->layers = session.model->layers;
+	}
+	rh_session_close(&session);
+	if (rc)
+		rh_forecast_input_free(out);
+	return rc;
+}
+
 /* By a plan alone; `stages`: also those that are chosen by time. */
 static int plan_with(const struct rh_config *config, const struct trial *trial, enum rh_run_stages stages, struct trial_result *out)
 {
 	struct rh_session *session = trial->session;
+	const struct rh_forecast_input *rows = trial_rows(config, trial);
 	struct rh_forecast_input input = {0};
 	RH_ASSERT(session->config == config);
 	int rc = rh_forecast_input_synthetic(config, 0, &input);
 	if (rc)
 		return rc;
 	rh_forecast_input_suit(session->model_config, &input);
+	if (rows)
+		input.work = rows->work;
+	else if (trial->input)
+		rh_forecast_input_keep(trial->input, config, &input);
 	rh_run_plan_free(&session->plan);
 	rc = rh_chunks_choose(session, NULL, RH_CHUNK_UNKNOWN, &input.work);
 	if (!rc)
@@ -151,4 +189,20 @@ int rh_longest_find(const struct rh_config *config, const struct rh_session_mach
 	}
 	trial_close(&opened); /* where it could not be opened, nothing of this configuration fits */
 	return rc == -ENOMEM ? rc : 0;
+}
+
+static int find_longest(void *context)
+{
+	struct outlook_longest *longest = context;
+	return rh_longest_find(longest->config, longest->machine, longest->rows, RH_LONGEST_MOST, &longest->unwanted, &longest->found);
+}
+
+void outlook_longest_begin(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine, int64_t rows,
+                           struct outlook_longest *out)
+{
+	out->rows = rows;
+	out->config = config;
+	out->machine = machine;
+	atomic_init(&out->unwanted, 0);
+	rh_task_begin(tasks, &out->task, find_longest, out);
 }

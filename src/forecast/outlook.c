@@ -151,7 +151,7 @@ static int look(struct comparison *at, struct rh_tasks *tasks, struct rh_trace *
 		snprintf(out->refusal, sizeof out->refusal, "%s", rh_error(rc));
 		atomic_store(&longest[ALL].unwanted, 1);
 		atomic_store(&longest[SINGLE].unwanted, 1);
-		return outlook_mend(tasks, at->config, at->machine, out);
+		return outlook_mend(tasks, at->config, at->machine, at->input, out);
 	}
 	double light = forecast->product_peak_seconds;
 	out->speed_of_light = forecast->step_seconds > 0 ? light / forecast->step_seconds : 0;

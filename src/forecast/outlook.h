@@ -14,12 +14,17 @@ struct rh_advice {
 	double gain;    /* in tokens/s: 0.1 is a tenth more */
 };
 
+/* A change after which a run fits. */
+struct rh_mend {
+	char text[256]; /* for example "max_ram: 61GiB"; it says where the change has other results */
+	double tokens_per_second;
+};
 enum { RH_MENDS_MOST = 8 };
 
 struct rh_outlook {
 	int fits;
 	char refusal[512];                    /* the error line, where the run does not fit */
-	struct rh_advice mend[RH_MENDS_MOST]; /* changes after which it fits, each alone enough; those that cost memory come last */
+	struct rh_mend mend[RH_MENDS_MOST]; /* changes after which it fits, each alone enough, the fastest first */
 	int mends;
 	int64_t spilled_ram_bytes; /* host memory needed even with everything spilled that can be; 0: spilling is enough, or was not tried */
 	int64_t ram_needed_bytes;  /* the least max_ram with which it fits, to one percent; 0: no max_ram alone helps */

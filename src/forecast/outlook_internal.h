@@ -88,6 +88,9 @@ struct trial {
 	const _Atomic int *unwanted; /* NULL, or set: nobody asks any more */
 	/* NULL, or of the configuration that a search changes in place: its rows, lengths and caps, which a plan reads and opening does not. */
 	struct rh_session *session;
+	/* Or NULL: a run's rows, and its configuration. What is tried changes that, and evaluates as it does. */
+	const struct rh_forecast_input *input;
+	const struct rh_config *of;
 };
 struct trial_result {
 	struct rh_run_bytes bytes;
@@ -100,6 +103,11 @@ void trial_close(struct trial *trial);
 /* 1: it fits; by a plan alone. */
 int trial_fits_with(const struct rh_config *config, const struct trial *trial, enum rh_run_stages stages, struct trial_result *out);
 int trial_fits(const struct rh_config *config, const struct trial *trial);
+/* The run's own rows, where they are this configuration's; NULL: they are not. */
+const struct rh_forecast_input *trial_rows(const struct rh_config *config, const struct trial *trial);
+/* Else: steps of the configuration's rows, which are read again where the run's were, and what else the run keeps. The caller frees
+ * *out. */
+int trial_input(const struct rh_config *config, const struct trial *trial, struct rh_forecast_input *out) RH_MUST;
 /* The largest value up to most of a key of this configuration for which it fits, to 2 %, by doubling and halving from `first`; 0: none. */
 int64_t trial_largest(const struct rh_config *config, int64_t *key, int64_t first, int64_t most, const struct trial *trial);
 
@@ -114,8 +122,8 @@ struct outlook_longest {
 void outlook_longest_begin(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine, int64_t rows,
                            struct outlook_longest *out);
 
-/* Fills out->mend: changes that a user may make, each alone enough. More memory comes last. */
+/* Fills out->mend: changes that a user may make, each alone enough. The fastest comes first. input: the run's. */
 int outlook_mend(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine,
-                 struct rh_outlook *out) RH_MUST;
+                 const struct rh_forecast_input *input, struct rh_outlook *out) RH_MUST;
 
 #endif

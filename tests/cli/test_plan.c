@@ -160,8 +160,8 @@ static void test_plan_of_a_large_model_says_each_change_that_is_enough(void **st
 	write_text(path_of("%s/eight.yaml", scratch.dir), path_of("config_name: %s/config.json\nmax_length: 2048\n", scratch.dir));
 	struct ran ran = run_line(&scratch, "plan %s/eight.yaml --hardware rtx4090x8 --gpus 1 --max_ram 60GiB", scratch.dir);
 	says(&ran, 1, "GiB of host memory (weights and optimizer 104.7) and may have 60.0; raise max_ram, spill to NVMe, or train fewer");
-	says(&ran, 1, "would fit    with spill: auto, nvme_dirs and max_nvme: ");
-	says(&ran, 1, "          or a LoRA adapter instead of all weights");
+	says(&ran, 1, "spill: auto, nvme_dirs and max_nvme: ");
+	says(&ran, 1, "would fit    with a LoRA adapter instead of all weights, use_peft: true (other results): ");
 	says(&ran, 1, "          or max_ram: 1");
 	assert_null(strstr(ran.out, "CPU device"));
 	run_free(&ran);

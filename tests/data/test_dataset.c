@@ -248,7 +248,7 @@ static void test_bad_lines_are_named(void **state)
 	expect_error("{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"train_detail\":[{}]}]}", &config,
 	             ":1: message 1: 'train_detail' is not read", NULL);
 	config.assistant_only_loss = RH_YES;
-	expect_error("{\"text\":\"a\"}", &config, ":1: assistant_only_loss", "plain strings: messages have turns", NULL);
+	expect_error("{\"text\":\"a\"}", &config, ":1: assistant_only_loss", "plain strings, without turns: remove it", NULL);
 	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"robot\",\"content\":\"b\"}]}", &config,
 	             "none of its 1 rows has a trained token: no turn is the assistant's", "one ends with role 'robot'", NULL);
 	config.chat_template = NULL;

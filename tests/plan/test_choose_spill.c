@@ -1,5 +1,5 @@
-/* `spill: auto` spills what is short and costs least: it is as fast as the best set of kinds that a user could name, and puts no more on
- * NVMe than host memory lacks. */
+/* `spill: auto` spills what is short and costs least: it is as fast as the best set of kinds that a user could name, and puts no more
+ * on NVMe than host memory lacks. */
 #include "plan/predict.h"
 
 #include "core/log.h"
@@ -47,18 +47,26 @@ static void check_best(const char *run)
 	rh_forecast_free(&is);
 }
 
-#define MOE "examples/models/qwen3-30b-a3b.yaml --load-in-4bit false --max-length 2048 --per-device-train-batch-size 2 --hardware rtx4090x1"
+static const char moe[] = "examples/models/qwen3-30b-a3b.yaml --load-in-4bit false --max-length 2048 --per-device-train-batch-size 2 "
+                          "--hardware rtx4090x1 --gradient-accumulation-steps 8";
+
+/* The line of that model's run with these words too. */
+static const char *moe_with(const char *words)
+{
+	static char line[PREDICT_LINE];
+	snprintf(line, sizeof line, "%s %s", moe, words);
+	return line;
+}
 
 static void test_auto_is_as_fast_as_the_best_kinds(void **state)
 {
 	(void)state;
-	check_best(MOE " --max-ram 59GiB");
-	check_best(MOE " --max-ram 57GiB");
-	check_best(MOE " --max-ram 20GiB");
+	check_best(moe_with("--max-ram 59GiB"));
+	check_best(moe_with("--max-ram 57GiB"));
+	check_best(moe_with("--max-ram 20GiB"));
 	check_best("--config-name examples/models/qwen3-8b --hardware rtx4090x1 --gradient-accumulation-steps 8 --max-length 2048 "
 	           "--max-ram 60GiB");
-	check_best("--config-name examples/models/llama-3.1-8b --hardware rtx4090x8 --gpus 2 --gradient-accumulation-steps 8 --max-length "
-	           "2048 "
+	check_best("--config-name examples/models/llama-3.1-8b --hardware rtx4090x8 --gpus 2 --gradient-accumulation-steps 8 --max-length 2048 "
 	           "--max-ram 100GiB");
 }
 
@@ -67,17 +75,17 @@ static void test_auto_spills_no_more_than_is_short(void **state)
 {
 	(void)state;
 	struct rh_forecast is;
-	check_ok(predict_words(MOE " --max-ram 57GiB --spill auto --nvme-dirs /tmp --max-nvme 500GiB", 2, &is));
+	check_ok(predict_words(moe_with("--max-ram 57GiB --spill auto --nvme-dirs /tmp --max-nvme 500GiB"), 2, &is));
 	assert_true(is.nvme_bytes > 0 && is.nvme_bytes < (int64_t)10 << 30 && is.tokens_per_second > 3000);
 	rh_forecast_free(&is);
-	check_ok(predict_words(MOE " --spill auto --nvme-dirs /tmp --max-nvme 500GiB", 2, &is));
+	check_ok(predict_words(moe_with("--spill auto --nvme-dirs /tmp --max-nvme 500GiB"), 2, &is));
 	assert_int_equal(is.nvme_bytes, 0);
 	rh_forecast_free(&is);
 	/* what may lie on NVMe counts: activations alone are 6 GiB */
-	check_ok(predict_words(MOE " --max-ram 58GiB --spill auto --nvme-dirs /tmp --max-nvme 7GiB", 2, &is));
+	check_ok(predict_words(moe_with("--max-ram 58GiB --spill auto --nvme-dirs /tmp --max-nvme 7GiB"), 2, &is));
 	assert_true(is.nvme_bytes > 0 && is.nvme_bytes <= (int64_t)7 << 30);
 	rh_forecast_free(&is);
-	assert_int_equal(predict_words(MOE " --max-ram 30GiB --spill auto --nvme-dirs /tmp --max-nvme 7GiB", 2, &is), -ENOSPC);
+	assert_int_equal(predict_words(moe_with("--max-ram 30GiB --spill auto --nvme-dirs /tmp --max-nvme 7GiB"), 2, &is), -ENOSPC);
 	rh_forecast_free(&is);
 }
 
