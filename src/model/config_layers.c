@@ -218,10 +218,11 @@ static int refuse_parts(const json_t *json, const char *where)
 	const char *both = NULL;
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		int64_t value = parts[i].silent;
-		int rc = rh_json_int(json, parts[i].key, where, RH_JSON_OPTIONAL, &value);
+		int is_null = json_is_null(json_object_get(json, parts[i].key)); /* it has none */
+		int rc = is_null ? 0 : rh_json_int(json, parts[i].key, where, RH_JSON_OPTIONAL, &value);
 		if (rc)
 			return rc;
-		if (value)
+		if (value && !is_null)
 			return rh_fail(-EINVAL, "%s: '%s' is %lld: %s are not supported yet; 26B-A4B and 31B are, which say 0", where,
 			               parts[i].key, (long long)value, parts[i].what);
 	}
