@@ -21,10 +21,21 @@ struct router_args {
 	const float *dot, *more, *count;
 	void *dlogits;
 	float *load;
+	const void *scale;
+	float *dscale;
 	float balance;
-	int64_t logits_stride, index_stride, weight_stride, place_stride, dot_stride, more_stride, dlogits_stride, load_stride, rows;
-	int experts, top, over_all, round; /* round: dlogits are BF16 */
+	int64_t logits_stride, index_stride, weight_stride, place_stride, dot_stride, more_stride, dlogits_stride, load_stride;
+	int64_t dscale_stride, rows;
+	int experts, top, over_all, round, scale_is_bf16; /* round: dlogits are BF16 */
 };
+
+/* Of an expert; 1 where there are none. */
+RH_DEVICE float scale_of(const struct router_args &a, int expert)
+{
+	if (!a.scale)
+		return 1;
+	return a.scale_is_bf16 ? rh_to_float(((const rh_bf16 *)a.scale)[expert]) : ((const float *)a.scale)[expert];
+}
 
 /* The experts in descending order of logits, equal ones in ascending order of their numbers. */
 struct rank {
@@ -140,7 +151,7 @@ template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_choose(s
 	struct softmax s = softmax_of<T>(logit, a, row, own);
 	if (lane < a.top) {
 		a.index[row * a.index_stride + lane] = own;
-		a.weight[row * a.weight_stride + lane] = s.power / s.sum;
+		a.weight[row * a.weight_stride + lane] = s.power / s.sum * scale_of(a, own);
 	}
 	if (a.load)
 		load_write(logit, a, row, own, s.largest);
@@ -162,6 +173,19 @@ template <int N> RH_DEVICE void balance_add(float (&through)[N], const float (&l
 	RH_UNROLL
 	for (int i = 0; i < N; i++)
 		through[i] += a.balance * share[i] * (count[i] - mean);
+}
+
+/* through: of each of the lane's experts its scale's gradient times that scale, 0 where it was not chosen. */
+template <int N> RH_DEVICE void scale_gradient_write(const float (&through)[N], const struct router_args &a, int64_t row)
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	RH_UNROLL
+	for (int i = 0; i < N; i++) {
+		int expert = i * RH_WARP + lane;
+		float scale = expert < a.experts ? scale_of(a, expert) : 0;
+		if (expert < a.experts)
+			a.dscale[row * a.dscale_stride + expert] = scale == 0 ? 0 : through[i] / scale;
+	}
 }
 
 /* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
@@ -189,6 +213,8 @@ template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_gradient
 		for (int i = 0; i < N; i++)
 			through[i] = expert == i * RH_WARP + lane ? g : through[i];
 	}
+	if (a.dscale)
+		scale_gradient_write(through, a, row);
 	if (a.count)
 		balance_add(through, logit, a, s.largest);
 	RH_UNROLL
@@ -245,6 +271,8 @@ extern "C" int cuda_router(const struct rh_op *op, CUstream_st *stream)
 	struct router_args a = args_of(&view[RH_ROUTER_LOGITS], &view[RH_ROUTER_INDEX], &view[RH_ROUTER_WEIGHT], op->router.softmax);
 	a.load = (float *)view[RH_ROUTER_LOAD].data;
 	a.load_stride = view[RH_ROUTER_LOAD].stride;
+	a.scale = view[RH_ROUTER_SCALE].data;
+	a.scale_is_bf16 = view[RH_ROUTER_SCALE].dtype == RH_BF16;
 	return launch_for(view[RH_ROUTER_LOGITS].dtype, &a, stream);
 }
 
@@ -260,6 +288,10 @@ extern "C" int cuda_router_backward(const struct rh_op *op, CUstream_st *stream)
 	a.more_stride = view[RH_ROUTER_BACKWARD_MORE].stride;
 	a.count = (const float *)view[RH_ROUTER_BACKWARD_COUNT].data;
 	a.balance = op->router.balance;
+	a.scale = view[RH_ROUTER_BACKWARD_SCALE].data;
+	a.scale_is_bf16 = view[RH_ROUTER_BACKWARD_SCALE].dtype == RH_BF16;
+	a.dscale = (float *)view[RH_ROUTER_BACKWARD_DSCALE].data;
+	a.dscale_stride = view[RH_ROUTER_BACKWARD_DSCALE].stride;
 	a.dlogits = dlogits->data;
 	a.dlogits_stride = dlogits->stride;
 	a.round = dlogits->dtype == RH_BF16;

@@ -396,8 +396,9 @@ enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y, RH_ADD_SCALE };
  * counts as -infinity. weight (T,k) F32 = their shares of a softmax: over all E experts (Qwen3-MoE without norm_topk_prob), or over the k
  * chosen, which is also what dividing the former by their sum gives (Qwen3-MoE with norm_topk_prob, Mixtral, gpt-oss).
  * load (T,2E) F32 or absent = of each expert 1 where it was chosen, else 0; then of each its share of a softmax over all E. Its column sums
- * are what a load balancing loss is made of. */
-enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT, RH_ROUTER_LOAD };
+ * are what a load balancing loss is made of.
+ * scale (1,E) act or absent: a weight is its share times its expert's scale (Gemma 4). */
+enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT, RH_ROUTER_LOAD, RH_ROUTER_SCALE };
 enum rh_router_softmax { RH_ROUTER_OVER_ALL, RH_ROUTER_OVER_CHOSEN };
 enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_MOE_MAX_PAIRS = 1 << 30 };
 
@@ -407,7 +408,10 @@ enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_MOE_MAX_PAIRS = 
  * An expert's y = W a + b counts in a token by its weight, so with its rows dx of UNPERMUTE_BACKWARD dot = <dx, W a> = <dx W, a>,
  * GLU_BACKWARD's dot; and more = dy b^T. So y is not read, nor made again before the backward.
  * With count (1,E) F32, or absent, there is a load balancing loss too: the gradient of each token's share of expert e in a softmax over all
- * E is `balance` times count(e). */
+ * E is `balance` times count(e).
+ * Scales of experts are factors of a weight as its share is, so the share's gradient takes no other dot. dscale (T,E) F32, only with
+ * scale (1,E) act: each token's part of its experts' scales' gradient, whose column sums are that gradient; 0 of experts not chosen, and
+ * of those whose scale is 0, which dot cannot tell. */
 enum {
 	RH_ROUTER_BACKWARD_LOGITS,
 	RH_ROUTER_BACKWARD_INDEX,
@@ -416,7 +420,9 @@ enum {
 	RH_ROUTER_BACKWARD_DOT,
 	RH_ROUTER_BACKWARD_MORE,
 	RH_ROUTER_BACKWARD_COUNT,
-	RH_ROUTER_BACKWARD_DLOGITS
+	RH_ROUTER_BACKWARD_DLOGITS,
+	RH_ROUTER_BACKWARD_SCALE,
+	RH_ROUTER_BACKWARD_DSCALE
 };
 
 /* PERMUTE: sorts the pairs by expert, stably. start (E+1,1) I32: expert e has rows [start[e], start[e+1]) of what is sorted, start[E] = n;

@@ -3,7 +3,7 @@
  *   sandwich  x2 = x + norm'(half(norm(x)))
  *   behind    x2 = x + norm'(half(x))
  *   post      x2 = norm'(x + half(x))
- * Where the layer has a scalar, y of a sandwich is multiplied by it.
+ * Where the layer has a scalar, y of a sandwich, or behind, is multiplied by it.
  * Rows of the activation table: x2, the norms' statistics, what norm' reads (`made`), and what the halves declare. What the norms before
  * halves make is made again on the way. Where weight gradients are deferred, both operands of each lie apart, in emit->deferred: those of
  * a product's input and of its output's gradient. */
@@ -27,6 +27,12 @@ static enum rh_norm_place behind(enum rh_half_place which)
 	return which == RH_MIXER ? RH_NORM_AFTER_MIXER : RH_NORM_AFTER_MLP;
 }
 
+/* How a half joins the residual: an MLP with norms of its own reads the residual itself. */
+static enum rh_residual residual_of(const struct rh_layer *layer, enum rh_half_place which)
+{
+	return which == RH_MLP && layer->traits.mlp == RH_MLP_BESIDE ? RH_RESIDUAL_BEHIND : layer->traits.residual;
+}
+
 static struct rh_view take_width(struct rh_emit *emit, int index)
 {
 	return emit_act(emit, emit->shape.tokens, emit->model->layer[index].width);
@@ -46,8 +52,9 @@ static uint64_t input_of(enum rh_half_place which)
 
 static uint64_t output_of(const struct rh_layer *layer, enum rh_half_place which)
 {
-	uint64_t made = layer->traits.residual == RH_RESIDUAL_PRE ? half_of(layer, which)->of_output : RH_ROW_SET(RH_ROW_MADE + which);
-	return layer->traits.residual == RH_RESIDUAL_POST ? made : made | input_of(which);
+	enum rh_residual residual = residual_of(layer, which);
+	uint64_t made = residual == RH_RESIDUAL_PRE ? half_of(layer, which)->of_output : RH_ROW_SET(RH_ROW_MADE + which);
+	return residual == RH_RESIDUAL_POST ? made : made | input_of(which);
 }
 
 uint64_t emit_block_output_from(const struct rh_emit *emit, int index)
@@ -96,7 +103,7 @@ static void declare_operands(const struct rh_emit *emit, int index, struct emit_
 	for (int which = 0; which < RH_HALVES; which++) {
 		enum rh_half_place half = (enum rh_half_place)which;
 		/* behind a residual without a norm before the MLP its input is x2 itself, which is there from the start */
-		int is_apart = rh_residual_norms_input(layer->traits.residual) || half == RH_MIXER;
+		int is_apart = rh_residual_norms_input(residual_of(layer, half)) || half == RH_MIXER;
 		emit_row(table, RH_ROW_INPUT + which, act, tokens, layer->width,
 		         (struct emit_origin){RH_MAKER_BACKWARD, 0, is_apart && defers(emit, index, half, HALF_INPUT)});
 		emit_row(table, RH_ROW_GRADIENT + which, act, tokens, layer->width,
@@ -110,7 +117,7 @@ void emit_declare_block(const struct rh_emit *emit, int index, struct emit_table
 	enum rh_residual residual = layer->traits.residual;
 	enum rh_dtype act = emit->model->dtype;
 	int64_t tokens = emit->shape.tokens;
-	int x2_is_deferred = !rh_residual_norms_input(residual) && defers(emit, index, RH_MLP, HALF_INPUT);
+	int x2_is_deferred = !rh_residual_norms_input(residual_of(layer, RH_MLP)) && defers(emit, index, RH_MLP, HALF_INPUT);
 	declare_norms(emit, index, table);
 	for (int which = 0; which < RH_HALVES && residual != RH_RESIDUAL_PRE; which++) {
 		uint64_t from = half_of(layer, (enum rh_half_place)which)->of_output;
@@ -170,17 +177,18 @@ static void *half_forward(struct rh_emit *emit, int index, enum rh_half_place wh
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_half *half = half_of(layer, which);
+	enum rh_residual residual = residual_of(layer, which);
 	int drops = emit->drop.residual > 0;
-	if (layer->traits.residual == RH_RESIDUAL_PRE && drops && y.data)
+	if (residual == RH_RESIDUAL_PRE && drops && y.data)
 		half_dropped(emit, index, which, x, h, y, s);
-	else if (layer->traits.residual == RH_RESIDUAL_PRE)
+	else if (residual == RH_RESIDUAL_PRE)
 		return half->forward(emit, index, h, x, y, s);
-	if (layer->traits.residual == RH_RESIDUAL_PRE)
+	if (residual == RH_RESIDUAL_PRE)
 		return NULL;
-	RH_ASSERT(!drops || layer->traits.residual == RH_RESIDUAL_POST);
+	RH_ASSERT(!drops || residual == RH_RESIDUAL_POST);
 	struct emit_norm norm = emit_norm_of(emit, index, behind(which));
 	int made = RH_ROW_MADE + (int)which, stats = RH_ROW_NORM + (int)behind(which), norms = y.data || emit_wants(s, RH_ROW_SET(stats));
-	if (layer->traits.residual == RH_RESIDUAL_POST) {
+	if (residual == RH_RESIDUAL_POST) {
 		struct rh_view sum = emit_wanted(s, made);
 		if (drops && sum.data)
 			half_dropped(emit, index, which, x, x, sum, s);
@@ -210,6 +218,7 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_vie
 	if (norms_input && emit_wants(s, half_of(layer, RH_MIXER)->of_input | RH_ROW_SET(RH_ROW_NORM + RH_NORM_MIXER)))
 		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MIXER), x, h, s->view[RH_ROW_NORM + RH_NORM_MIXER]);
 	void *sum = half_forward(emit, index, RH_MIXER, x, norms_input || is_post ? h : x, emit_wanted(s, RH_ROW_X2), s);
+	norms_input = rh_residual_norms_input(residual_of(layer, RH_MLP));
 	if (norms_input && (sum || emit_wants(s, half_of(layer, RH_MLP)->of_input | RH_ROW_SET(RH_ROW_NORM + RH_NORM_MLP))))
 		norm_of_sum(emit, index, x, sum, h, s);
 	rh_arena_reset(emit->arena, mark);
@@ -232,7 +241,7 @@ static void half_backward(struct rh_emit *emit, int index, enum rh_half_place wh
                           struct rh_view dy, struct rh_view dx)
 {
 	const struct rh_half *half = half_of(&emit->model->layer[index], which);
-	enum rh_residual residual = emit->model->layer[index].traits.residual;
+	enum rh_residual residual = residual_of(&emit->model->layer[index], which);
 	struct rh_view stats = s->view[RH_ROW_NORM + before(which)], input = x, d = dy;
 	int64_t mark = emit->arena->used;
 	if (residual != RH_RESIDUAL_PRE) {
@@ -288,7 +297,7 @@ void emit_block_backward(struct rh_emit *emit, int index, struct rh_activations 
 void emit_block_weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	if (!rh_residual_norms_input(layer->traits.residual))
+	if (!rh_residual_norms_input(residual_of(layer, RH_MLP)))
 		s->view[RH_ROW_INPUT + RH_MLP] = s->view[RH_ROW_X2];
 	for (int which = RH_HALVES - 1; which >= 0; which--) /* in the order of the backward */
 		half_of(layer, (enum rh_half_place)which)->weights(emit, index, s);

@@ -227,26 +227,41 @@ static int refuse_parts(const json_t *json, const char *where)
 	} parts[] = {{"hidden_size_per_layer_input", "per-layer embeddings (E2B, E4B)", 256},
 	             {"num_kv_shared_layers", "layers that reuse the keys and values of others (E2B, E4B)", 0}};
 	const char *both = NULL;
-	int has_experts = 0;
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		int64_t value = parts[i].silent;
-		int rc = rh_json_int(json, parts[i].key, where, RH_JSON_OPTIONAL, &value);
+		int is_null = json_is_null(json_object_get(json, parts[i].key)); /* it has none */
+		int rc = is_null ? 0 : rh_json_int(json, parts[i].key, where, RH_JSON_OPTIONAL, &value);
 		if (rc)
 			return rc;
-		if (value)
-			return rh_fail(-EINVAL, "%s: '%s' is %lld: %s are not supported yet; 31B is, which says 0", where, parts[i].key,
-			               (long long)value, parts[i].what);
+		if (value && !is_null)
+			return rh_fail(-EINVAL, "%s: '%s' is %lld: %s are not supported yet; 26B-A4B and 31B are, which say 0", where,
+			               parts[i].key, (long long)value, parts[i].what);
 	}
-	int rc = rh_json_bool(json, "enable_moe_block", where, RH_JSON_OPTIONAL, &has_experts);
-	if (!rc && has_experts)
-		rc = rh_fail(-EINVAL, "%s: 'enable_moe_block' true: experts beside the MLP (26B-A4B) are not supported yet; 31B is", where);
-	if (!rc)
-		rc = rh_json_string(json, "use_bidirectional_attention", where, RH_JSON_OPTIONAL, &both);
+	int rc = rh_json_string(json, "use_bidirectional_attention", where, RH_JSON_OPTIONAL, &both);
 	if (!rc && both && strcmp(both, "vision"))
 		rc = rh_fail(-EINVAL,
 		             "%s: use_bidirectional_attention '%s' is not supported ('vision' is, of whose texts no token sees a "
 		             "later one)",
 		             where, both);
+	return rc;
+}
+
+/* Experts beside each layer's MLP (26B-A4B). */
+static int parse_beside(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	int has_experts = 0;
+	int rc = rh_json_bool(json, "enable_moe_block", where, RH_JSON_OPTIONAL, &has_experts);
+	if (rc || !has_experts)
+		return rc;
+	rc = rh_json_int(json, "num_experts", where, RH_JSON_REQUIRED, &out->experts);
+	if (!rc)
+		rc = rh_json_int(json, "top_k_experts", where, RH_JSON_REQUIRED, &out->experts_per_token);
+	if (!rc)
+		rc = rh_json_int(json, "moe_intermediate_size", where, RH_JSON_REQUIRED, &out->expert_size);
+	if (!rc && (out->experts < 1 || out->expert_size < 1))
+		rc = rh_fail(-EINVAL, "%s: enable_moe_block with %lld experts of moe_intermediate_size %lld; both must be positive", where,
+		             (long long)out->experts, (long long)out->expert_size);
+	out->router_softmax = RH_ROUTER_OVER_CHOSEN;
 	return rc;
 }
 
@@ -284,6 +299,8 @@ int config_parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	if (!out->family->attention.splits_kinds)
 		return 0;
 	int found = 0, rc = refuse_parts(json, where);
+	if (!rc)
+		rc = parse_beside(json, where, out);
 	if (!rc)
 		rc = parse_overrides(json, where, out, &found);
 	if (!rc)

@@ -127,6 +127,7 @@ struct rh_family_moe {
 	int reads_mxfp4;                /* experts may be stored in MXFP4 */
 	int is_transposed;              /* each matrix of a tensor of all experts */
 	int is_shared;                  /* beside them one MLP of intermediate_size, gated token by token */
+	int is_beside;                  /* with is_shared: it is not gated; MLP, router and experts each have a norm of the residual */
 	int may_lie_apart;              /* files may have each expert's matrices apart where others have one tensor */
 };
 

@@ -519,13 +519,14 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 }
 
 /* "q_proj, k_proj": the last parts of the names of a layer's linears. */
-static void list_modules(const struct rh_family_names *names, char *out, size_t size)
+static void list_modules(const struct rh_model_config *config, char *out, size_t size)
 {
+	const struct rh_family_names *names = rh_model_modules(config);
 	size_t used = 0;
 	for (int kind = RH_MIXER_ATTENTION; kind <= RH_MIXER_DELTA; kind += RH_MIXER_DELTA - RH_MIXER_ATTENTION)
 		for (int p = 0; p < (kind == RH_MIXER_DELTA ? RH_PROJ_MLP : RH_PROJS) && used < size; p++) {
 			const char *name = rh_proj_name(names, (enum rh_mixer_kind)kind, p);
-			if (name)
+			if (name && (p != RH_PROJ_GATING || config->experts))
 				used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", strrchr(name, '.') + 1);
 		}
 }
@@ -616,7 +617,7 @@ int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 		is_adapted |= model->layer[l].block[RH_BLOCK_ADAPTER] >= 0;
 	if (!rc && !is_adapted) {
 		char modules[256];
-		list_modules(rh_model_modules(model->config), modules, sizeof modules);
+		list_modules(model->config, modules, sizeof modules);
 		rc = rh_fail(-EINVAL, "lora_target_modules names no module of this model; it has %s; all-linear is all of them", modules);
 	}
 	if (!rc)

@@ -48,7 +48,14 @@ static void multiply_base(struct rh_emit *emit, const struct rh_layer *layer, st
 {
 	const struct rh_linear *linear = &layer->proj[which.first];
 	p.alpha = factor_of(linear);
-	emit_base_product(emit, layer, linear->weight, total_out(layer, which), linear->inputs, p);
+	if (!linear->is_exact) {
+		emit_base_product(emit, layer, linear->weight, total_out(layer, which), linear->inputs, p);
+		return;
+	}
+	int64_t mark = emit->arena->used;
+	p.b = emit_matrix(emit, layer, 0, linear->weight, total_out(layer, which), linear->inputs);
+	emit_gemm(emit, &p);
+	rh_arena_reset(emit->arena, mark);
 }
 
 /* One op of all adapters of the joint: `wide` as the kind has it, lows and matrices those of the modules that have an adapter. more: c of
@@ -148,8 +155,8 @@ static void make_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_INPUT_GRADIENT, .wide = dx, .low = d_low, .matrix = adapter_a});
 	struct emit_product product = {.a = dy, .c = any ? dx : (struct rh_view){0}, .d = dx};
 	int64_t mark = emit->arena->used;
-	int learns = emit_gradient(emit, layer, 0, layer->proj[which.first].weight, 1, 1).data && !emit->deferred;
-	if (learns)
+	const struct rh_linear *first = &layer->proj[which.first];
+	if (!first->is_exact && !emit->deferred && emit_gradient(emit, layer, 0, first->weight, 1, 1).data)
 		product.of_a = emit_scaled_gradient(emit, dy, dx, &mark);
 	multiply_base(emit, layer, which, product);
 	rh_arena_reset(emit->arena, mark);
@@ -193,7 +200,9 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	if (emit->scaled_dy.dy && emit->scaled_dy.dy == dy.data)
 		product.of_a = emit->scaled_dy.made;
 	emit->scaled_dy.dy = NULL;
-	if (dw.data)
+	if (dw.data && linear->is_exact)
+		emit_gemm(emit, &product);
+	else if (dw.data)
 		emit_linear_product(emit, &product);
 	if (db.data)
 		emit_column_sum(emit, dy, db);

@@ -10,8 +10,8 @@ static void size(const struct rh_model_config *config, struct rh_layer *layer)
 	layout_size(config, layer, RH_PROJ_GATE, layer->width, wide, 0);
 	layout_size(config, layer, RH_PROJ_UP, layer->width, traits->mlp == RH_MLP_PLAIN ? 0 : wide, 1);
 	layout_size(config, layer, RH_PROJ_DOWN, wide, layer->width, 0);
-	if (rh_model_names(config)->mlp[RH_PROJ_GATING - RH_PROJ_MLP])
-		layout_size(config, layer, RH_PROJ_GATING, layer->width, 1, 0);
+	if (rh_model_names(config)->mlp[RH_PROJ_GATING - RH_PROJ_MLP] && traits->experts)
+		layout_size(config, layer, RH_PROJ_GATING, layer->width, traits->mlp == RH_MLP_BESIDE ? traits->experts : 1, 0);
 }
 
 static void place(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, enum half_tensors kind)
@@ -39,7 +39,7 @@ static struct emit_linears gating_of(int layer)
 
 static int has_gating(const struct rh_emit *emit, int layer)
 {
-	return emit->model->layer[layer].proj[RH_PROJ_GATING].outputs != 0;
+	return emit->model->layer[layer].traits.mlp == RH_MLP_SHARED && emit->model->layer[layer].proj[RH_PROJ_GATING].outputs != 0;
 }
 
 static int64_t width_of(const struct rh_emit *emit, int layer)

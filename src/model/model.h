@@ -102,6 +102,7 @@ struct rh_linear {
 	int64_t r; /* 0: no adapter */
 	float scale;
 	float factor; /* of its product and its adapter's part; 0: 1 */
+	int is_exact; /* its products are of bf16 operands, summed in fp32, whatever the model's `multiply` */
 	int site;     /* which module of its layer, for dropout's counter */
 };
 
@@ -122,7 +123,7 @@ enum rh_proj {
 	RH_PROJ_GATE = RH_PROJ_MLP,
 	RH_PROJ_UP,
 	RH_PROJ_DOWN,
-	RH_PROJ_GATING, /* of an MLP beside experts: one number a token, whose sigmoid counts */
+	RH_PROJ_GATING, /* of an MLP beside experts: one number a token, whose sigmoid counts; or the experts' router */
 	RH_PROJS
 };
 /* What the family calls it in a layer with this mixer, or NULL. */
@@ -136,7 +137,7 @@ enum { RH_OWN_ATTENTION = 2, RH_OWN_END, RH_OWN_SITES, RH_SITE_OWN = 1 << 30 };
 
 /* The halves of a transformer layer (half.h). */
 enum rh_half_place { RH_MIXER, RH_MLP, RH_HALVES };
-enum { RH_HALF_TENSORS = 6 };
+enum { RH_HALF_TENSORS = 11 };
 
 /* What a layer keeps from one run of tokens of a text to the next. */
 struct rh_carried {

@@ -7,15 +7,6 @@
  * ROUTER_BACKWARD), so where a layer's output is not wanted neither is made again. */
 #include "model/moe.h"
 
-/* Rows of the activation table: of the router, (T,E) F32 logits and (T,k) choice and weights; (E+1) where each expert's rows begin, (T,k)
- * rows of the choices; and gate|up, a row for each pair of token and expert. The backward makes the gradients of logits and of what Down
- * made, act(gate) * up, and the input's rows by expert. */
-enum { LOGITS = MLP_EXPERTS, INDEX, WEIGHT, START, PLACE, GATE_UP, D_LOGITS, D_DOWN, HIDDEN, INPUT_ROWS };
-
-/* Low activations of adapters, by enum rh_routed, and their gradients. */
-enum { LOW = INPUT_ROWS + 1, D_LOW = LOW + RH_ROUTED };
-_Static_assert(D_LOW + RH_ROUTED <= RH_ROW_MLP + RH_MLP_ROWS, "each row has its number");
-
 struct sizes {
 	int64_t tokens, hidden, wide, experts, pairs;
 };
@@ -43,11 +34,12 @@ static int is_full(const struct rh_emit *emit, int index)
 	return emit->model->block[emit->model->layer[index].block[0]].trainable;
 }
 
-static int is_trained(const struct rh_emit *emit, int index)
+int moe_learns(const struct rh_emit *emit, int index)
 {
-	int learns = is_full(emit, index);
+	const struct rh_layer *layer = &emit->model->layer[index];
+	int learns = is_full(emit, index) || (layer->traits.mlp == RH_MLP_BESIDE && layer->proj[RH_PROJ_GATING].r);
 	for (int w = 0; w < RH_ROUTED; w++)
-		learns |= emit->model->layer[index].routed[w].r != 0;
+		learns |= layer->routed[w].r != 0;
 	return learns;
 }
 
@@ -64,39 +56,47 @@ static int is_shared(const struct rh_emit *emit, int index)
 
 static int learns(const struct rh_emit *emit, int index, enum half_end of)
 {
-	return is_trained(emit, index) || (is_shared(emit, index) && half_mlp.learns(emit, index, of));
+	return moe_learns(emit, index) || (is_shared(emit, index) && half_mlp.learns(emit, index, of));
 }
 
-static void declare(const struct rh_emit *emit, int index, struct emit_table *table)
+void moe_declare(const struct rh_emit *emit, int index, struct emit_table *table)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	enum rh_dtype act = emit->model->dtype;
 	int64_t top = layer->traits.experts_per_token;
-	int is_deferred = emit->deferred && is_trained(emit, index);
+	int is_deferred = emit->deferred && moe_learns(emit, index);
 	int needs_rows = is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r;
-	uint64_t x = RH_ROW_SET(RH_ROW_X2), logits = RH_ROW_SET(LOGITS), places = RH_ROW_SET(PLACE) | RH_ROW_SET(START);
+	uint64_t x = RH_ROW_SET(RH_ROW_X2), logits = RH_ROW_SET(ROUTED_LOGITS),
+	         places = RH_ROW_SET(ROUTED_PLACE) | RH_ROW_SET(ROUTED_START);
 	uint64_t from[RH_ROUTED] = {[RH_ROUTED_ROUTER] = x,
-	                            [RH_ROUTED_GATE_UP] = x | places | RH_ROW_SET(INDEX),
-	                            [RH_ROUTED_DOWN] = RH_ROW_SET(GATE_UP) | RH_ROW_SET(START)};
+	                            [RH_ROUTED_GATE_UP] = x | places | RH_ROW_SET(ROUTED_INDEX),
+	                            [RH_ROUTED_DOWN] = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_START)};
 	const struct emit_origin made = {RH_MAKER_BACKWARD, 0, is_deferred};
-	emit_row(table, GATE_UP, act, n.pairs, 2 * n.wide, (struct emit_origin){RH_MAKER_MLP, from[RH_ROUTED_GATE_UP], is_deferred});
-	emit_row(table, LOGITS, RH_F32, n.tokens, n.experts, (struct emit_origin){RH_MAKER_MLP, x, 0});
-	emit_row(table, INDEX, RH_I32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, logits, 0});
-	emit_row(table, WEIGHT, RH_F32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, logits, 0});
-	emit_row(table, PLACE, RH_I32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, x | RH_ROW_SET(INDEX), 0});
-	emit_row(table, START, RH_I32, n.experts + 1, 1, (struct emit_origin){RH_MAKER_MLP, x | RH_ROW_SET(INDEX), is_deferred});
+	emit_row(table, ROUTED_GATE_UP, act, n.pairs, 2 * n.wide, (struct emit_origin){RH_MAKER_MLP, from[RH_ROUTED_GATE_UP], is_deferred});
+	enum rh_dtype logit = layer->traits.mlp == RH_MLP_BESIDE ? act : RH_F32; /* a linear's product is of its operands' dtype */
+	emit_row(table, ROUTED_LOGITS, logit, n.tokens, n.experts, (struct emit_origin){RH_MAKER_MLP, x, 0});
+	emit_row(table, ROUTED_INDEX, RH_I32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, logits, 0});
+	emit_row(table, ROUTED_WEIGHT, RH_F32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, logits, 0});
+	emit_row(table, ROUTED_PLACE, RH_I32, n.tokens, top, (struct emit_origin){RH_MAKER_MLP, x | RH_ROW_SET(ROUTED_INDEX), 0});
+	emit_row(table, ROUTED_START, RH_I32, n.experts + 1, 1,
+	         (struct emit_origin){RH_MAKER_MLP, x | RH_ROW_SET(ROUTED_INDEX), is_deferred});
 	for (int w = 0; w < RH_ROUTED; w++)
 		if (layer->routed[w].r) {
-			emit_row(table, LOW + w, act, rows_of(n, w), layer->routed[w].r,
+			emit_row(table, ROUTED_LOW + w, act, rows_of(n, w), layer->routed[w].r,
 			         (struct emit_origin){RH_MAKER_MLP, from[w], is_deferred});
-			emit_row(table, D_LOW + w, act, rows_of(n, w), layer->routed[w].r, made);
+			emit_row(table, ROUTED_D_LOW + w, act, rows_of(n, w), layer->routed[w].r, made);
 		}
-	emit_row(table, D_LOGITS, act, n.tokens, n.experts, made);
-	emit_row(table, D_DOWN, act, n.pairs, n.hidden, made);
-	emit_row(table, HIDDEN, act, n.pairs, n.wide, made);
+	emit_row(table, ROUTED_D_LOGITS, act, n.tokens, n.experts, made);
+	emit_row(table, ROUTED_D_DOWN, act, n.pairs, n.hidden, made);
+	emit_row(table, ROUTED_HIDDEN, act, n.pairs, n.wide, made);
 	if (needs_rows)
-		emit_row(table, INPUT_ROWS, act, n.pairs, n.hidden, made);
+		emit_row(table, ROUTED_INPUT_ROWS, act, n.pairs, n.hidden, made);
+}
+
+static void declare(const struct rh_emit *emit, int index, struct emit_table *table)
+{
+	moe_declare(emit, index, table);
 	if (is_shared(emit, index))
 		half_mlp.declare(emit, index, table);
 }
@@ -155,10 +155,10 @@ static void grouped_gradient(struct rh_emit *emit, struct rh_view dy, struct rh_
 static void permute(struct rh_emit *emit, const struct rh_activations *s, struct rh_view h, struct rh_view rows)
 {
 	struct rh_op op = {.kind = RH_OP_PERMUTE};
-	op.operand[RH_PERMUTE_INDEX] = s->view[INDEX];
+	op.operand[RH_PERMUTE_INDEX] = s->view[ROUTED_INDEX];
 	op.operand[RH_PERMUTE_X] = h;
-	op.operand[RH_PERMUTE_START] = s->view[START];
-	op.operand[RH_PERMUTE_PLACE] = s->view[PLACE];
+	op.operand[RH_PERMUTE_START] = s->view[ROUTED_START];
+	op.operand[RH_PERMUTE_PLACE] = s->view[ROUTED_PLACE];
 	op.operand[RH_PERMUTE_Y] = rows;
 	emit_op(emit, &op);
 }
@@ -168,7 +168,7 @@ static void unpermute(struct rh_emit *emit, struct rh_view rows, const struct rh
 {
 	struct rh_op op = {.kind = RH_OP_UNPERMUTE};
 	op.operand[RH_UNPERMUTE_X] = rows;
-	op.operand[RH_UNPERMUTE_PLACE] = s->view[PLACE];
+	op.operand[RH_UNPERMUTE_PLACE] = s->view[ROUTED_PLACE];
 	op.operand[RH_UNPERMUTE_WEIGHT] = weight;
 	op.operand[RH_UNPERMUTE_ADD] = add;
 	op.operand[RH_UNPERMUTE_Y] = y;
@@ -197,7 +197,7 @@ static struct factors factors_of(struct rh_emit *emit, const struct rh_layer *la
 
 static struct rh_view start_of(const struct rh_activations *s, enum rh_routed which)
 {
-	return which == RH_ROUTED_ROUTER ? (struct rh_view){0} : s->view[START];
+	return which == RH_ROUTED_ROUTER ? (struct rh_view){0} : s->view[ROUTED_START];
 }
 
 /* The product p with the base's matrix of all experts, or of the router, which it lacks. */
@@ -220,9 +220,9 @@ static void multiply_adapted(struct rh_emit *emit, const struct rh_layer *layer,
 	p.trans_b = 1;
 	if (layer->routed[which].r) {
 		struct factors of = factors_of(emit, layer, which, emit_weight);
-		multiply(emit, &(struct product){.a = p.a, .b = of.a, .trans_b = 1, .start = p.start, .d = s->view[LOW + which]});
+		multiply(emit, &(struct product){.a = p.a, .b = of.a, .trans_b = 1, .start = p.start, .d = s->view[ROUTED_LOW + which]});
 		if (p.d.data)
-			multiply(emit, &(struct product){.a = s->view[LOW + which],
+			multiply(emit, &(struct product){.a = s->view[ROUTED_LOW + which],
 			                                 .b = of.b,
 			                                 .trans_b = 1,
 			                                 .start = p.start,
@@ -238,7 +238,7 @@ static void multiply_adapted(struct rh_emit *emit, const struct rh_layer *layer,
 static void multiply_back(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p,
                           struct rh_activations *s)
 {
-	struct rh_view d_low = s->view[D_LOW + which];
+	struct rh_view d_low = s->view[ROUTED_D_LOW + which];
 	p.start = start_of(s, which);
 	if (layer->routed[which].r) {
 		struct factors of = factors_of(emit, layer, which, emit_weight);
@@ -253,7 +253,7 @@ static void multiply_back(struct rh_emit *emit, const struct rh_layer *layer, en
 static void adapter_gradients(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct rh_view dy, struct rh_view x,
                               const struct rh_activations *s)
 {
-	struct rh_view start = start_of(s, which), low = s->view[LOW + which], d_low = s->view[D_LOW + which];
+	struct rh_view start = start_of(s, which), low = s->view[ROUTED_LOW + which], d_low = s->view[ROUTED_D_LOW + which];
 	float scale = layer->routed[which].scale;
 	if (!layer->routed[which].r)
 		return;
@@ -267,19 +267,55 @@ static void adapter_gradients(struct rh_emit *emit, const struct rh_layer *layer
 	emit_gemm(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = low, .alpha = scale, .c = d.b, .d = d.b});
 }
 
-/* Choice and weights, and the layer's part of the load. */
-static void route(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_activations *s)
+void moe_gather(struct rh_emit *emit, const struct rh_activations *s, struct rh_view rows, struct rh_view add, struct rh_view dx)
+{
+	unpermute(emit, rows, s, (struct rh_view){0}, add, dx);
+}
+
+static struct rh_view scale_of(const struct rh_emit *emit, const struct rh_layer *layer)
+{
+	return emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_SCALE], 1, layer->traits.experts);
+}
+
+void moe_route(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_activations *s)
 {
 	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = layer->traits.softmax};
 	int64_t mark = emit->arena->used;
-	op.operand[RH_ROUTER_LOGITS] = s->view[LOGITS];
-	op.operand[RH_ROUTER_INDEX] = s->view[INDEX];
-	op.operand[RH_ROUTER_WEIGHT] = s->view[WEIGHT];
+	op.operand[RH_ROUTER_LOGITS] = s->view[ROUTED_LOGITS];
+	op.operand[RH_ROUTER_INDEX] = s->view[ROUTED_INDEX];
+	op.operand[RH_ROUTER_WEIGHT] = s->view[ROUTED_WEIGHT];
+	op.operand[RH_ROUTER_SCALE] = scale_of(emit, layer);
 	if (emit->load.data)
-		op.operand[RH_ROUTER_LOAD] = emit_take(emit->arena, RH_F32, s->view[LOGITS].rows, 2 * s->view[LOGITS].cols);
+		op.operand[RH_ROUTER_LOAD] = emit_take(emit->arena, RH_F32, s->view[ROUTED_LOGITS].rows, 2 * s->view[ROUTED_LOGITS].cols);
 	emit_op(emit, &op);
 	if (emit->load.data)
 		emit_column_sum(emit, op.operand[RH_ROUTER_LOAD], emit->load);
+	rh_arena_reset(emit->arena, mark);
+}
+
+void moe_forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view add, struct rh_view y, struct rh_activations *s)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	struct sizes n = sizes_of(emit, layer);
+	int64_t mark = emit->arena->used;
+	uint64_t gate_up = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_LOW + RH_ROUTED_GATE_UP);
+	struct rh_view rows = emit_act(emit, n.pairs, n.hidden);
+	if (emit_wants(s, RH_ROW_SET(ROUTED_PLACE) | RH_ROW_SET(ROUTED_START) | gate_up))
+		permute(emit, s, x, rows);
+	if (emit_wants(s, gate_up))
+		multiply_adapted(
+		        emit, layer, RH_ROUTED_GATE_UP,
+		        (struct product){.a = rows,
+		                         .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP_BIAS], n.experts, 2 * n.wide),
+		                         .d = emit_wanted(s, ROUTED_GATE_UP)},
+		        s);
+	if (y.data || (layer->routed[RH_ROUTED_DOWN].r && emit_wants(s, RH_ROW_SET(ROUTED_LOW + RH_ROUTED_DOWN)))) {
+		struct rh_view a = emit_act(emit, n.pairs, n.wide), made = y.data ? rows : y;
+		emit_glu(emit, layer->traits.activation, s->view[ROUTED_GATE_UP], a);
+		multiply_adapted(emit, layer, RH_ROUTED_DOWN, (struct product){.a = a, .bias = down_bias(emit, layer), .d = made}, s);
+	}
+	if (y.data)
+		unpermute(emit, rows, s, s->view[ROUTED_WEIGHT], add, y);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -288,37 +324,21 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	int64_t mark = emit->arena->used;
-	uint64_t gate_up = RH_ROW_SET(GATE_UP) | RH_ROW_SET(LOW + RH_ROUTED_GATE_UP);
-	if (emit_wants(s, RH_ROW_SET(LOGITS) | RH_ROW_SET(LOW + RH_ROUTED_ROUTER)))
+	struct rh_view add = residual;
+	if (emit_wants(s, RH_ROW_SET(ROUTED_LOGITS) | RH_ROW_SET(ROUTED_LOW + RH_ROUTED_ROUTER)))
 		multiply_adapted(emit, layer, RH_ROUTED_ROUTER,
 		                 (struct product){.a = x,
 		                                  .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER_BIAS], 1, n.experts),
-		                                  .d = emit_wanted(s, LOGITS)},
+		                                  .d = emit_wanted(s, ROUTED_LOGITS)},
 		                 s);
-	if (emit_wants(s, RH_ROW_SET(INDEX) | RH_ROW_SET(WEIGHT)))
-		route(emit, layer, s);
-	struct rh_view rows = emit_act(emit, n.pairs, n.hidden), add = residual;
+	if (emit_wants(s, RH_ROW_SET(ROUTED_INDEX) | RH_ROW_SET(ROUTED_WEIGHT)))
+		moe_route(emit, layer, s);
 	if (is_shared(emit, index)) {
 		emit_add_apart(emit, residual, half_mlp.forward(emit, index, x, residual, y, s), y);
+		rh_arena_reset(emit->arena, mark);
 		add = y;
 	}
-	if (emit_wants(s, RH_ROW_SET(PLACE) | RH_ROW_SET(START) | gate_up))
-		permute(emit, s, x, rows);
-	if (emit_wants(s, gate_up))
-		multiply_adapted(
-		        emit, layer, RH_ROUTED_GATE_UP,
-		        (struct product){.a = rows,
-		                         .bias = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP_BIAS], n.experts, 2 * n.wide),
-		                         .d = emit_wanted(s, GATE_UP)},
-		        s);
-	if (y.data || (layer->routed[RH_ROUTED_DOWN].r && emit_wants(s, RH_ROW_SET(LOW + RH_ROUTED_DOWN)))) {
-		struct rh_view a = emit_act(emit, n.pairs, n.wide), made = y.data ? rows : y;
-		emit_glu(emit, layer->traits.activation, s->view[GATE_UP], a);
-		multiply_adapted(emit, layer, RH_ROUTED_DOWN, (struct product){.a = a, .bias = down_bias(emit, layer), .d = made}, s);
-	}
-	if (y.data)
-		unpermute(emit, rows, s, s->view[WEIGHT], add, y);
-	rh_arena_reset(emit->arena, mark);
+	moe_forward(emit, index, x, add, y, s);
 	return NULL;
 }
 
@@ -337,10 +357,10 @@ static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, 
                             struct rh_view more, struct rh_view dlogits)
 {
 	struct rh_op op = {.kind = RH_OP_ROUTER_BACKWARD, .router.softmax = layer->traits.softmax};
-	op.operand[RH_ROUTER_BACKWARD_LOGITS] = s->view[LOGITS];
-	op.operand[RH_ROUTER_BACKWARD_INDEX] = s->view[INDEX];
-	op.operand[RH_ROUTER_BACKWARD_WEIGHT] = s->view[WEIGHT];
-	op.operand[RH_ROUTER_BACKWARD_PLACE] = s->view[PLACE];
+	op.operand[RH_ROUTER_BACKWARD_LOGITS] = s->view[ROUTED_LOGITS];
+	op.operand[RH_ROUTER_BACKWARD_INDEX] = s->view[ROUTED_INDEX];
+	op.operand[RH_ROUTER_BACKWARD_WEIGHT] = s->view[ROUTED_WEIGHT];
+	op.operand[RH_ROUTER_BACKWARD_PLACE] = s->view[ROUTED_PLACE];
 	op.operand[RH_ROUTER_BACKWARD_DOT] = dot;
 	op.operand[RH_ROUTER_BACKWARD_MORE] = more;
 	if (emit->load.data) {
@@ -350,7 +370,13 @@ static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, 
 		op.router.balance = (float)(weight * experts / (routed * routed));
 	}
 	op.operand[RH_ROUTER_BACKWARD_DLOGITS] = dlogits;
+	op.operand[RH_ROUTER_BACKWARD_SCALE] = scale_of(emit, layer);
+	struct rh_view dscale = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_SCALE], 1, layer->traits.experts);
+	if (dscale.data)
+		op.operand[RH_ROUTER_BACKWARD_DSCALE] = emit_take(emit->arena, RH_F32, dlogits.rows, dlogits.cols);
 	emit_op(emit, &op);
+	if (dscale.data)
+		emit_column_sum(emit, op.operand[RH_ROUTER_BACKWARD_DSCALE], dscale);
 }
 
 /* Rows by expert, each its share of dy's. */
@@ -358,8 +384,8 @@ static void unpermute_backward(struct rh_emit *emit, const struct rh_activations
 {
 	struct rh_op op = {.kind = RH_OP_UNPERMUTE_BACKWARD};
 	op.operand[RH_UNPERMUTE_BACKWARD_DY] = dy;
-	op.operand[RH_UNPERMUTE_BACKWARD_PLACE] = s->view[PLACE];
-	op.operand[RH_UNPERMUTE_BACKWARD_WEIGHT] = s->view[WEIGHT];
+	op.operand[RH_UNPERMUTE_BACKWARD_PLACE] = s->view[ROUTED_PLACE];
+	op.operand[RH_UNPERMUTE_BACKWARD_WEIGHT] = s->view[ROUTED_WEIGHT];
 	op.operand[RH_UNPERMUTE_BACKWARD_DX] = rows;
 	emit_op(emit, &op);
 }
@@ -371,10 +397,10 @@ static void down_gradients(struct rh_emit *emit, int index, const struct rh_acti
 	struct sizes n = sizes_of(emit, layer);
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_DOWN], n.experts * n.hidden, n.wide);
 	if (dw.data)
-		grouped_gradient(emit, s->view[D_DOWN], s->view[HIDDEN], s->view[START], 1, dw);
-	grouped_sum(emit, s->view[D_DOWN], s->view[START],
+		grouped_gradient(emit, s->view[ROUTED_D_DOWN], s->view[ROUTED_HIDDEN], s->view[ROUTED_START], 1, dw);
+	grouped_sum(emit, s->view[ROUTED_D_DOWN], s->view[ROUTED_START],
 	            emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_DOWN_BIAS], n.experts, n.hidden));
-	adapter_gradients(emit, layer, RH_ROUTED_DOWN, s->view[D_DOWN], s->view[HIDDEN], s);
+	adapter_gradients(emit, layer, RH_ROUTED_DOWN, s->view[ROUTED_D_DOWN], s->view[ROUTED_HIDDEN], s);
 }
 
 static void remaining_gradients(struct rh_emit *emit, int index, struct rh_view x, const struct rh_activations *s)
@@ -384,41 +410,53 @@ static void remaining_gradients(struct rh_emit *emit, int index, struct rh_view 
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP], n.experts * 2 * n.wide, n.hidden);
 	struct rh_view drouter = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER], n.experts, n.hidden);
 	if (dw.data)
-		grouped_gradient(emit, s->view[GATE_UP], s->view[INPUT_ROWS], s->view[START], 1, dw);
-	grouped_sum(emit, s->view[GATE_UP], s->view[START],
+		grouped_gradient(emit, s->view[ROUTED_GATE_UP], s->view[ROUTED_INPUT_ROWS], s->view[ROUTED_START], 1, dw);
+	grouped_sum(emit, s->view[ROUTED_GATE_UP], s->view[ROUTED_START],
 	            emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_GATE_UP_BIAS], n.experts, 2 * n.wide));
 	struct rh_view dbias = emit_gradient(emit, layer, 0, layer->own[RH_MLP][MOE_ROUTER_BIAS], 1, n.experts);
 	if (dbias.data)
-		emit_column_sum(emit, s->view[D_LOGITS], dbias);
+		emit_column_sum(emit, s->view[ROUTED_D_LOGITS], dbias);
 	if (drouter.data)
-		emit_gemm(emit, &(struct emit_product){.a = s->view[D_LOGITS], .trans_a = 1, .b = x, .c = drouter, .d = drouter});
-	adapter_gradients(emit, layer, RH_ROUTED_GATE_UP, s->view[GATE_UP], s->view[INPUT_ROWS], s);
-	adapter_gradients(emit, layer, RH_ROUTED_ROUTER, s->view[D_LOGITS], x, s);
+		emit_gemm(emit, &(struct emit_product){.a = s->view[ROUTED_D_LOGITS], .trans_a = 1, .b = x, .c = drouter, .d = drouter});
+	adapter_gradients(emit, layer, RH_ROUTED_GATE_UP, s->view[ROUTED_GATE_UP], s->view[ROUTED_INPUT_ROWS], s);
+	adapter_gradients(emit, layer, RH_ROUTED_ROUTER, s->view[ROUTED_D_LOGITS], x, s);
+}
+
+void moe_take_operands(struct rh_emit *emit, int index, struct rh_activations *s)
+{
+	(void)emit_operand(emit, s, ROUTED_D_LOGITS);
+	for (int w = 0; w < RH_ROUTED; w++)
+		if (emit->model->layer[index].routed[w].r)
+			(void)emit_operand(emit, s, ROUTED_D_LOW + w);
+}
+
+struct rh_view moe_backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	struct sizes n = sizes_of(emit, layer);
+	int64_t mark = emit->arena->used;
+	struct rh_view dot = emit_take(emit->arena, RH_F32, n.pairs, 1), rows = emit_operand(emit, s, ROUTED_D_DOWN);
+	struct rh_view a = emit_operand(emit, s, ROUTED_HIDDEN); /* first its gradient */
+	unpermute_backward(emit, s, dy, rows);
+	multiply_back(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .d = a}, s);
+	emit_glu_backward(emit, layer->traits.activation, s->view[ROUTED_GATE_UP], a, dot);
+	router_backward(emit, layer, s, dot, bias_dot_gradient(emit, layer, dy), s->view[ROUTED_D_LOGITS]);
+	if (!emit->deferred)
+		down_gradients(emit, index, s);
+	rh_arena_reset(emit->arena, mark);
+	struct rh_view back = emit_act(emit, n.pairs, n.hidden);
+	multiply_back(emit, layer, RH_ROUTED_GATE_UP, (struct product){.a = s->view[ROUTED_GATE_UP], .d = back}, s);
+	return back;
 }
 
 static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	struct sizes n = sizes_of(emit, layer);
-	struct rh_view dlogits = emit_operand(emit, s, D_LOGITS);
-	for (int w = 0; w < RH_ROUTED; w++)
-		if (layer->routed[w].r)
-			(void)emit_operand(emit, s, D_LOW + w);
+	moe_take_operands(emit, index, s);
 	int64_t mark = emit->arena->used;
-	struct rh_view dot = emit_take(emit->arena, RH_F32, n.pairs, 1), rows = emit_operand(emit, s, D_DOWN);
-	struct rh_view a = emit_operand(emit, s, HIDDEN); /* first its gradient */
-	unpermute_backward(emit, s, dy, rows);
-	multiply_back(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .d = a}, s);
-	emit_glu_backward(emit, layer->traits.activation, s->view[GATE_UP], a, dot);
-	router_backward(emit, layer, s, dot, bias_dot_gradient(emit, layer, dy), dlogits);
-	if (!emit->deferred)
-		down_gradients(emit, index, s);
-	rh_arena_reset(emit->arena, mark);
-
-	struct rh_view back = emit_act(emit, n.pairs, n.hidden);
-	multiply_back(emit, layer, RH_ROUTED_GATE_UP, (struct product){.a = s->view[GATE_UP], .d = back}, s);
-	multiply_back(emit, layer, RH_ROUTED_ROUTER, (struct product){.a = dlogits, .d = dx}, s);
-	unpermute(emit, back, s, (struct rh_view){0}, dx, dx);
+	struct rh_view back = moe_backward(emit, index, s, dy);
+	multiply_back(emit, layer, RH_ROUTED_ROUTER, (struct product){.a = s->view[ROUTED_D_LOGITS], .d = dx}, s);
+	moe_gather(emit, s, back, dx, dx);
 	rh_arena_reset(emit->arena, mark);
 	if (!is_shared(emit, index))
 		return;
@@ -427,35 +465,46 @@ static void backward(struct rh_emit *emit, int index, struct rh_activations *s, 
 	emit_add(emit, dx, part, dx);
 }
 
-static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
+void moe_gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	if (is_shared(emit, index))
-		half_mlp.gradients(emit, index, s, x);
-	if (!is_trained(emit, index))
+	if (!moe_learns(emit, index))
 		return;
 	if (is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r)
-		permute(emit, s, x, emit_operand(emit, s, INPUT_ROWS));
+		permute(emit, s, x, emit_operand(emit, s, ROUTED_INPUT_ROWS));
 	if (!emit->deferred)
 		remaining_gradients(emit, index, x, s);
+}
+
+static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
+{
+	if (is_shared(emit, index))
+		half_mlp.gradients(emit, index, s, x);
+	moe_gradients(emit, index, s, x);
+}
+
+void moe_weights(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
+{
+	if (!moe_learns(emit, index))
+		return;
+	down_gradients(emit, index, s);
+	remaining_gradients(emit, index, x, s);
 }
 
 static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
 	if (is_shared(emit, index))
 		half_mlp.weights(emit, index, s);
-	if (!is_trained(emit, index))
-		return;
-	down_gradients(emit, index, s);
-	remaining_gradients(emit, index, s->view[RH_ROW_INPUT + RH_MLP], s);
+	moe_weights(emit, index, s, s->view[RH_ROW_INPUT + RH_MLP]);
 }
 
 #define EXPERTS(more_of_input, more_of_output)                                                                                             \
 	{                                                                                                                                  \
 		.size = moe_size, .place = moe_place, .place_adapters = moe_place_adapters,                                                \
-		.of_input = RH_ROW_SET(LOGITS) | RH_ROW_SET(PLACE) | RH_ROW_SET(START) | RH_ROW_SET(GATE_UP) | RH_ROW_RUN(LOW, 2) |        \
-		            (more_of_input),                                                                                               \
-		.of_output = RH_ROW_SET(GATE_UP) | RH_ROW_SET(WEIGHT) | RH_ROW_SET(PLACE) | RH_ROW_SET(START) | (more_of_output),          \
+		.of_input = RH_ROW_SET(ROUTED_LOGITS) | RH_ROW_SET(ROUTED_PLACE) | RH_ROW_SET(ROUTED_START) | RH_ROW_SET(ROUTED_GATE_UP) | \
+		            RH_ROW_RUN(ROUTED_LOW, 2) | (more_of_input),                                                                   \
+		.of_output = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_WEIGHT) | RH_ROW_SET(ROUTED_PLACE) |                           \
+		             RH_ROW_SET(ROUTED_START) | (more_of_output),                                                                  \
 		.declare = declare, .learns = learns, .forward = forward, .backward = backward, .gradients = gradients, .weights = weights \
 	}
 enum { LOW_GATE = RH_ROW_LOW + RH_PROJ_GATE, LOW_GATING = RH_ROW_LOW + RH_PROJ_GATING };

@@ -52,7 +52,8 @@ static void place_experts(const struct rh_model_config *config, struct rh_layer 
 	const struct rh_family_names *names = rh_model_names(config);
 	int64_t experts = layer->traits.experts, wide = layer->traits.intermediate, hidden = layer->width;
 	layout_align(at);
-	own[MOE_ROUTER] = layout_place(at, names->router, "weight", 2, experts, hidden);
+	if (names->router)
+		own[MOE_ROUTER] = layout_place(at, names->router, "weight", 2, experts, hidden);
 	if (names->experts_gate_up && !config->experts_are_apart) {
 		place_stacked(config, layer, at);
 		return;
@@ -112,6 +113,8 @@ void moe_place_adapters(const struct rh_model_config *config, const struct rh_lo
 	double scale[RH_ROUTED] = {0};
 	char name[LAYOUT_NAME_BYTES], parameter[64];
 	for (int w = 0; w < RH_ROUTED && lora->parameter && !at->fault; w++) {
+		if (w == RH_ROUTED_ROUTER && !names->router)
+			continue; /* it is a linear, and so is its adapter */
 		parameter_name(names, (enum rh_routed)w, parameter, sizeof parameter);
 		snprintf(name, sizeof name, "%s%s", prefix, parameter);
 		at->fault = lora->parameter(lora->context, name, &layer->routed[w].r, &scale[w]);

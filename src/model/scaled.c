@@ -141,7 +141,8 @@ struct rh_scaled emit_scaled_gradient(struct rh_emit *emit, struct rh_view dy, s
 /* What is made of a matrix, from `at` on, in E4M3. Returns its bytes. */
 static int64_t scaled_at(enum rh_multiply multiply, char *at, struct rh_view matrix, struct rh_scaled *out)
 {
-	int64_t straight = rh_align_up(matrix.rows * matrix.cols, RH_ALIGN), across = rh_align_up(matrix.cols * whole_runs(matrix.rows), RH_ALIGN);
+	int64_t straight = rh_align_up(matrix.rows * matrix.cols, RH_ALIGN),
+	        across = rh_align_up(matrix.cols * whole_runs(matrix.rows), RH_ALIGN);
 	*out = (struct rh_scaled){0};
 	if (multiply != RH_MULTIPLY_F8)
 		straight = across = 0;
@@ -168,7 +169,7 @@ static void place_scaled(struct rh_model *model, const struct rh_layer *layer, s
 {
 	int64_t unit = unit_of(model->multiply), plain = rh_block_plain_bytes(block, model->dtype), at = RH_QUANTISE_PARTS * 4;
 	for (int p = 0; p < RH_PROJS; p++) {
-		int t = layer->proj[p].joins || !layer->proj[p].outputs ? -1 : layer->proj[p].weight;
+		int t = layer->proj[p].joins || layer->proj[p].is_exact || !layer->proj[p].outputs ? -1 : layer->proj[p].weight;
 		struct rh_scaled none;
 		struct rh_view matrix = t < 0 ? (struct rh_view){0} : shape_of(block, t);
 		if (t < 0 || block->tensor[t].feeds || matrix.rows % unit || matrix.cols % unit)
@@ -239,7 +240,7 @@ static void mark_layer(struct rh_layer *layer, struct rh_block *block)
 			out += first[joint].outputs;
 		for (int i = 0; i < joint; i++)
 			if (first[i].weight >= 0)
-				block->tensor[first[i].weight].may_feed = first->inputs % unit == 0 && out % unit == 0;
+				block->tensor[first[i].weight].may_feed = !first->is_exact && first->inputs % unit == 0 && out % unit == 0;
 	}
 }
 
@@ -258,7 +259,7 @@ static int64_t unfit_of(const struct rh_linear *proj, int64_t unit)
 		int64_t out = proj[p].outputs;
 		for (joint = 1; p + joint < RH_PROJS && proj[p + joint].joins; joint++)
 			out += proj[p + joint].outputs;
-		if (proj[p].weight >= 0)
+		if (proj[p].weight >= 0 && !proj[p].is_exact)
 			count += proj[p].inputs % unit || out % unit ? joint : 0;
 	}
 	return count;

@@ -37,6 +37,7 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .residual = config->family->residual,
 	                           .mixer = layer->is_delta ? RH_MIXER_DELTA : config->family->mixer,
 	                           .mlp = !experts                        ? config->family->mlp.kind
+	                                  : config->family->moe.is_beside ? RH_MLP_BESIDE
 	                                  : config->family->moe.is_shared ? RH_MLP_SHARED
 	                                                                  : RH_MLP_EXPERTS,
 	                           .epsilon = (float)config->rms_norm_eps,

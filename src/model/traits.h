@@ -16,12 +16,13 @@ enum rh_norm_kind {
 #define RH_MIXER_KINDS(KIND)                                                                                                               \
 	KIND(ATTENTION, attention)                                                                                                         \
 	KIND(GATED_ATTENTION, gated_attention) KIND(SIDE_GATED_ATTENTION, side_gated_attention) KIND(DELTA, delta)
-#define RH_MLP_KINDS(KIND)       KIND(GATED, mlp) KIND(PLAIN, mlp) KIND(EXPERTS, experts) KIND(SHARED, shared_experts)
+#define RH_MLP_KINDS(KIND)       KIND(GATED, mlp) KIND(PLAIN, mlp) KIND(EXPERTS, experts) KIND(SHARED, shared_experts) KIND(BESIDE, beside)
 #define RH_MIXER_NAME(name, row) RH_MIXER_##name,
 #define RH_MLP_NAME(name, row)   RH_MLP_##name,
 enum rh_mixer_kind { RH_MIXER_KINDS(RH_MIXER_NAME) };
 enum rh_mlp_kind {
-	/* down(act(gate h) * up h); down(act(up h)); experts, each gated; these, and an MLP that all tokens share */
+	/* down(act(gate h) * up h); down(act(up h)); experts, each gated; these, and an MLP that all tokens share; the
+	 * two of these with norms of their own around each */
 	RH_MLP_KINDS(RH_MLP_NAME)
 };
 #undef RH_MIXER_NAME

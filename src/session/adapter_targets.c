@@ -27,7 +27,7 @@ static size_t every_linear(const struct rh_model_config *model, const char *name
 	const struct rh_family_names *all = model->family->names, *modules = rh_model_modules(model);
 	size_t count = 0;
 	for (int w = 0; w < LINEARS; w++)
-		if (linear_name(modules, w))
+		if (linear_name(modules, w) && (w != RH_PROJ_GATING || model->experts))
 			names[count++] = strrchr(linear_name(modules, w), '.') + 1;
 	if (has_expert_modules(model))
 		names[count++] = strrchr(all->router, '.') + 1;
@@ -272,10 +272,11 @@ int adapter_check_parameters(const struct rh_config *config, const struct rh_mod
 		struct rh_text all = {0};
 		struct rh_peft_config one = {.parameter = &given->item[i], .parameters = 1};
 		int rc = 0, found = 0;
+		const char *experts = names->experts ? names->experts : "mlp.experts";
 		if (model->experts)
-			rc = rh_text_printf(&all, "x.%s.gate_up_proj x.%s.down_proj x.%s.weight",
-			                    names->experts ? names->experts : "mlp.experts",
-			                    names->experts ? names->experts : "mlp.experts", names->router);
+			rc = rh_text_printf(&all, "x.%s.gate_up_proj x.%s.down_proj", experts, experts);
+		if (!rc && model->experts && names->router) /* else it is a linear */
+			rc = rh_text_printf(&all, " x.%s.weight", names->router);
 		for (char *at = all.bytes, *end; !rc && at; at = end ? end + 1 : NULL) {
 			end = strchr(at, ' ');
 			if (end)

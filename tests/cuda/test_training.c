@@ -114,6 +114,7 @@ static void test_losses_of_two_kinds_of_heads_are_the_cpu_devices(void **state)
 	(void)state;
 	same_losses(&(struct what){"gemma4", "adapter", RH_F32, 1e-4, FEW, 0, 0, 0});
 	same_losses(&(struct what){"gemma4", NULL, RH_BF16, 5e-3, FEW, 0, 0, 0});
+	same_losses(&(struct what){"gemma4-moe", NULL, RH_F32, 1e-4, FEW, 0, 0, 0});
 }
 
 static void test_losses_of_balanced_experts_are_the_cpu_devices(void **state)

@@ -49,6 +49,8 @@ static inline struct op_case router_case(const struct router_shape *s, uint64_t 
 	case_operand(&c, RH_ROUTER_WEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_POISON);
 	if (s->rows % 3)
 		case_operand(&c, RH_ROUTER_LOAD, RH_F32, s->rows, 2 * s->experts, s->pad / 2, FILL_POISON);
+	if (s->rows % 5)
+		case_operand(&c, RH_ROUTER_SCALE, s->experts % 2 ? RH_F32 : RH_BF16, 1, s->experts, s->pad, FILL_RANDOM);
 	c.tolerance[RH_ROUTER_WEIGHT] = c.tolerance[RH_ROUTER_LOAD] = 0x1p-20;
 	return c;
 }
@@ -90,6 +92,15 @@ static inline struct op_case router_backward_case(const struct router_shape *s, 
 	case_take(&c, RH_ROUTER_BACKWARD_LOGITS, &f, RH_ROUTER_LOGITS);
 	case_take(&c, RH_ROUTER_BACKWARD_INDEX, &f, RH_ROUTER_INDEX);
 	case_take(&c, RH_ROUTER_BACKWARD_WEIGHT, &f, RH_ROUTER_WEIGHT);
+	if (f.op.operand[RH_ROUTER_SCALE].data) {
+		case_take(&c, RH_ROUTER_BACKWARD_SCALE, &f, RH_ROUTER_SCALE);
+		case_put(c.op.operand[RH_ROUTER_BACKWARD_SCALE], 0, s->experts / 2, 0);
+		for (int64_t e = 0; e < s->experts; e++) /* so that what is divided by them stays small */
+			if (e != s->experts / 2)
+				case_put(c.op.operand[RH_ROUTER_BACKWARD_SCALE], 0, e, e % 2 ? -0.75 : 1.5);
+		case_operand(&c, RH_ROUTER_BACKWARD_DSCALE, RH_F32, s->rows, s->experts, s->pad / 2, FILL_POISON);
+		c.tolerance[RH_ROUTER_BACKWARD_DSCALE] = 0x1p-18;
+	}
 	case_free(&f);
 	fill_place(case_operand(&c, RH_ROUTER_BACKWARD_PLACE, RH_I32, s->rows, s->top, s->pad, FILL_NONE), seed);
 	case_operand(&c, RH_ROUTER_BACKWARD_DOT, RH_F32, s->rows * s->top, 1, s->pad / 2, FILL_RANDOM);

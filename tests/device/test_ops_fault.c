@@ -50,13 +50,23 @@ struct lengths {
 	int64_t rows, cols;
 };
 
-/* Of PREFERENCE, QUANTISE_ROWS and ADD; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
+/* Of PREFERENCE, QUANTISE_ROWS, ADD and ROUTER_BACKWARD; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
 static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int operand)
 {
 	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
 	        [RH_OP_PREFERENCE] = {{RH_F32, 6, 1}, {RH_I32, 2, 4}, {RH_F32, 2, 1}, {RH_F32, 2, 2}, {RH_F32, 6, 1}, {act, 6, 8}},
 	        [RH_OP_QUANTISE_ROWS] = {{act, 6, 8}, {RH_F32, 6, 1}, {RH_E4M3, 6, 8}},
 	        [RH_OP_ADD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {act, 1, 1}},
+	        [RH_OP_ROUTER_BACKWARD] = {{act, 6, 5},
+	                                   {RH_I32, 6, 3},
+	                                   {RH_F32, 6, 3},
+	                                   {RH_I32, 6, 3},
+	                                   {RH_F32, 18, 1},
+	                                   {RH_F32, 6, 5},
+	                                   {RH_F32, 1, 5},
+	                                   {act, 6, 5},
+	                                   {act, 1, 5},
+	                                   {RH_F32, 6, 5}},
 	        [RH_OP_ADD_RMSNORM] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 6, 1}},
 	        [RH_OP_QK_ROPE] = {{act, 6, 12}, {act, 1, 4}, {act, 1, 4}, {RH_F32, 6, 4}, {act, 6, 12}, {RH_F32, 6, 3}},
 	        [RH_OP_QK_ROPE_BACKWARD] = {{act, 6, 12},
@@ -139,7 +149,8 @@ static struct lengths lengths_of_adapter(enum rh_dtype act, int operand)
 static int is_apart(enum rh_op_kind kind, int operand)
 {
 	return (kind == RH_OP_HEAD_LOSS && operand >= RH_HEAD_LOSS_LOW) || rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE ||
-	       kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_ADD || (kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD);
+	       kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_ADD || kind == RH_OP_ROUTER_BACKWARD ||
+	       (kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD);
 }
 
 static struct lengths lengths_apart(enum rh_op_kind kind, enum rh_dtype act, int operand)
@@ -204,15 +215,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                             {RH_F32, 6, 8},
 	                             {RH_F32, 6, 2},
 	                             {RH_F32, 6, 8}},
-	        [RH_OP_ROUTER] = {{act, 6, 3}, {RH_I32, 6, 3}, {RH_F32, 6, 3}, {RH_F32, 6, 6}},
-	        [RH_OP_ROUTER_BACKWARD] = {{act, 6, 5},
-	                                   {RH_I32, 6, 3},
-	                                   {RH_F32, 6, 3},
-	                                   {RH_I32, 6, 3},
-	                                   {RH_F32, 18, 1},
-	                                   {RH_F32, 6, 5},
-	                                   {RH_F32, 1, 5},
-	                                   {act, 6, 5}},
+	        [RH_OP_ROUTER] = {{act, 6, 3}, {RH_I32, 6, 3}, {RH_F32, 6, 3}, {RH_F32, 6, 6}, {act, 1, 3}},
 	        [RH_OP_PERMUTE] = {{RH_I32, 6, 2}, {act, 6, 8}, {RH_I32, 5, 1}, {RH_I32, 6, 2}, {act, 12, 8}},
 	        [RH_OP_UNPERMUTE] = {{act, 12, 8}, {RH_I32, 6, 2}, {RH_F32, 6, 2}, {act, 6, 8}, {act, 6, 8}},
 	        [RH_OP_UNPERMUTE_BACKWARD] = {{act, 6, 8}, {RH_I32, 6, 2}, {RH_F32, 6, 2}, {act, 12, 8}},
@@ -264,6 +267,8 @@ static int partner(enum rh_op_kind kind, int operand)
 		return RH_HEAD_LOSS_TEACHER + RH_HEAD_LOSS_MIX - operand;
 	if (kind == RH_OP_HEAD_LOSS && (operand == RH_HEAD_LOSS_LOW || operand == RH_HEAD_LOSS_UP))
 		return RH_HEAD_LOSS_LOW + RH_HEAD_LOSS_UP - operand;
+	if (kind == RH_OP_ROUTER_BACKWARD && operand >= RH_ROUTER_BACKWARD_SCALE)
+		return RH_ROUTER_BACKWARD_SCALE + RH_ROUTER_BACKWARD_DSCALE - operand;
 	if (kind == RH_OP_ATTENTION_BACKWARD && operand >= RH_ATTENTION_BACKWARD_DK_SUM)
 		return RH_ATTENTION_BACKWARD_DK_SUM + RH_ATTENTION_BACKWARD_DV_SUM - operand;
 	if (kind < RH_OP_LORA_LOW || kind > RH_OP_LORA_B_GRADIENT || operand < RH_LORA_LOWS || operand >= RH_LORA_SPACE)

@@ -39,15 +39,23 @@ static void test_router_backward_is_the_derivative(void **state)
 		struct router_shape s = {4, 7, 3, 1, RH_F32, (enum rh_router_softmax)softmax, 1};
 		struct op_case f = router_case(&s, &seed), b = {.seed = &seed, .op.kind = RH_OP_ROUTER_BACKWARD};
 		part_logits(f.op.operand[RH_ROUTER_LOGITS], &seed);
+		for (int64_t e = 0; e < 7; e++)
+			case_put(f.op.operand[RH_ROUTER_SCALE], 0, e, e % 2 ? -0.75 : 0.5 + 0.25 * (double)e);
 		rh_op_oracle(&f.op);
 		b.op.router = f.op.router;
 		case_take(&b, RH_ROUTER_BACKWARD_LOGITS, &f, RH_ROUTER_LOGITS);
 		case_take(&b, RH_ROUTER_BACKWARD_INDEX, &f, RH_ROUTER_INDEX);
 		case_take(&b, RH_ROUTER_BACKWARD_WEIGHT, &f, RH_ROUTER_WEIGHT);
+		case_take(&b, RH_ROUTER_BACKWARD_SCALE, &f, RH_ROUTER_SCALE);
+		struct rh_view dscale = case_operand(&b, RH_ROUTER_BACKWARD_DSCALE, RH_F32, 4, 7, 0, FILL_POISON);
 		weigh(&b, cotangent, softmax == RH_ROUTER_OVER_ALL);
 		struct rh_view dlogits = case_operand(&b, RH_ROUTER_BACKWARD_DLOGITS, RH_F32, 4, 7, 0, FILL_POISON);
 		rh_op_oracle(&b.op);
 		check_derivative(&f, RH_ROUTER_WEIGHT, cotangent, RH_ROUTER_LOGITS, dlogits);
+		for (int64_t e = 0; e < 7; e++) /* its first row becomes the sum of all */
+			for (int64_t t = 1; t < 4; t++)
+				case_put(dscale, 0, e, case_get(dscale, 0, e) + case_get(dscale, t, e));
+		check_derivative(&f, RH_ROUTER_WEIGHT, cotangent, RH_ROUTER_SCALE, rh_view_rows(dscale, 0, 1));
 		case_free(&f);
 		case_free(&b);
 	}

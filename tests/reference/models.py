@@ -163,14 +163,15 @@ def chosen_experts(model, out, name):
     chosen = {}
 
     def note(key, router, result):
-        logits, _, index = result
-        best = logits.sort(dim=-1, descending=True).values[:, :router.top_k + 1]
+        logits, _, index = result  # of Gemma 4 what their softmax makes
+        logits = logits.log() if type(router).__name__ == "Gemma4TextRouter" else logits
+        best = logits.sort(dim=-1, descending=True).values[:, :index.shape[-1] + 1]
         closest = (best[:, :-1] - best[:, 1:]).min().item()
         assert closest > CLOSEST, f"{key}: the choice hangs on a difference of {closest}"
         chosen.setdefault(key, []).append(index)
 
     hooks = [module.register_forward_hook(lambda router, _, result, key=key: note(key, router, result))
-             for key, module in model.named_modules() if type(module).__name__.endswith("TopKRouter")]
+             for key, module in model.named_modules() if type(module).__name__.endswith("TopKRouter") or type(module).__name__ == "Gemma4TextRouter"]
     yield
     for hook in hooks:
         hook.remove()

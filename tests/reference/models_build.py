@@ -114,6 +114,16 @@ def config_gemma4():
                             rope_parameters=GEMMA4_ROPE, **COMMON)
 
 
+def config_gemma4_moe():
+    # experts beside each layer's MLP
+    return Gemma4TextConfig(vocab_size=97, hidden_size=32, intermediate_size=28, num_hidden_layers=3, num_attention_heads=2,
+                            num_key_value_heads=2, head_dim=12, global_head_dim=20, num_global_key_value_heads=1, attention_k_eq_v=True,
+                            rms_norm_eps=1e-6, tie_word_embeddings=True, sliding_window=7, final_logit_softcapping=6.0,
+                            hidden_size_per_layer_input=0, layer_types=["full_attention", "sliding_attention", "full_attention"],
+                            enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=12,
+                            rope_parameters=GEMMA4_ROPE, **COMMON)
+
+
 def config_gemma4_vision():
     # the text model inside the larger one; values of their own. Its tokens of images are beyond
     # the vocabulary: it would put the padding's embedding in place of theirs
@@ -315,6 +325,7 @@ MODELS = {
     "qwen3.5": (config_qwen3_5, torch.float32, "1GB"),
     "qwen3.5-vision": (config_qwen3_5_vision, torch.float32, "1GB"),
     "gemma4": (config_gemma4, torch.float32, "1GB"),
+    "gemma4-moe": (config_gemma4_moe, torch.float32, "1GB"),
     "gemma4-vision": (config_gemma4_vision, torch.float32, "1GB"),
     "muse-glimmer": (config_muse_glimmer, torch.float32, "1GB"),
     "qwen3.5-moe": (config_qwen3_5_moe, torch.float32, "1GB"),
@@ -467,6 +478,10 @@ ADAPTERS_OF = {
     "qwen3.5-moe-vision": {"adapter": dict(r=4, lora_alpha=8, target_modules=QWEN3_5_MOE_TEXT),
                            "adapter-rs": dict(r=3, lora_alpha=8, target_modules=[], use_rslora=True,
                                               target_parameters=["mlp.experts.down_proj", "mlp.gate.weight"])},
+    # the router is a linear; experts beside it
+    "gemma4-moe": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_proj", "router.proj"], use_rslora=True,
+                                      target_parameters=["experts.gate_up_proj", "experts.down_proj"],
+                                      rank_pattern={"experts.gate_up_proj": 3}, alpha_pattern={"router.proj": 12})},
     "qwen3.5": {"adapter-rs": QWEN3_5_RS},
     "qwen3.5-vision": {"adapter": dict(r=4, lora_alpha=8, target_modules=QWEN3_5_TEXT),
                        "adapter-rs": dict(QWEN3_5_RS, target_modules=r"model\.language_model\..*\.(?:in_proj_qkv|out_proj|q_proj)")},
@@ -550,6 +565,8 @@ def random_weights(model, rng):
             value = rng.uniform(0.6, 1.4, shape) - (less_one or name.endswith("bias"))
         elif name.endswith("A_log"):
             value = rng.uniform(-3, 1, shape)
+        elif name.endswith("router.scale") or name.endswith("per_expert_scale"):
+            value = rng.uniform(0.6, 1.4, shape)
         elif name.endswith("sinks"):
             value = rng.standard_normal(shape)
         elif name.endswith("bias"):
@@ -583,7 +600,10 @@ def transformers4_config(config):
     if "full_attention" in rope:
         config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
         rope = rope["full_attention"]
-        config["sliding_window_pattern"] = 1 + config.pop("layer_types").index("full_attention")
+        period = 1 + config["layer_types"].index("full_attention")
+        if all((kind == "full_attention") == ((i + 1) % period == 0) for i, kind in enumerate(config["layer_types"])):
+            del config["layer_types"]
+            config["sliding_window_pattern"] = period
     config["rope_theta"] = rope.pop("rope_theta")
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")

@@ -25,6 +25,13 @@ static inline void deep_open(struct deep *deep, const char *model, int blocks)
 	assert_non_null(json);
 	assert_int_equal(json_object_set_new(json, "num_hidden_layers", json_integer(blocks)), 0);
 	(void)json_object_del(json, "layer_types");
+	/* sizes of layers without a window, which a list has for each of them */
+	json_t *of = json_object_iter_value(json_object_iter(json_object_get(json, "per_layer_config")));
+	if (of) {
+		(void)json_object_set(json, "global_head_dim", json_object_get(of, "head_dim"));
+		(void)json_object_set(json, "num_global_key_value_heads", json_object_get(of, "num_key_value_heads"));
+		(void)json_object_del(json, "per_layer_config");
+	}
 	snprintf(deep->dir, sizeof deep->dir, "%s/rh-deep-XXXXXX", check_place("/tmp"));
 	assert_non_null(mkdtemp(deep->dir));
 	snprintf(path, sizeof path, "%s/config.json", deep->dir);

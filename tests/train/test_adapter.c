@@ -75,6 +75,9 @@ static void test_names_of_experts_become_what_peft_makes_of_them(void **state)
 	        {"gpt-oss", "all-linear", NULL, 0, attention, "", 0, NULL},
 	        {"gpt-oss", "q_proj", both, 0, "q_proj", both, 0, NULL},
 	        {"gpt-oss", NULL, "mlp.router.weight", 0, "", "mlp.router.weight", 0, NULL},
+	        {"gemma4-moe", "all-linear", NULL, 0, "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj proj", "", 0, NULL},
+	        {"gemma4", "all-linear", NULL, 0, "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj", "", 0, NULL},
+	        {"gemma4-moe", "q_proj", "experts.down_proj", 0, "q_proj", "experts.down_proj", 0, NULL},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct rh_config config = {.lora_dropout = 0.05};
@@ -203,7 +206,10 @@ static void test_saved_adapters_are_what_was_loaded(void **state)
 	                                       {"qwen3.5-moe-vision", "adapter-rs"},
 	                                       {"gemma4", "adapter"},
 	                                       {"gemma4-vision", "adapter"},
-	                                       {"muse-glimmer", "adapter"}};
+	                                       {"muse-glimmer", "adapter"},
+
+	                                       {"gemma4-moe", "adapter"},
+	                                       {"gemma4-moe", "adapter-rs"}};
 	for (size_t m = 0; m < sizeof cases / sizeof *cases; m++) {
 		struct rig rig;
 		struct rh_peft_config config;

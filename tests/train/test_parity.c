@@ -16,7 +16,8 @@ static const char *const models[] = {"llama2",         "llama3",        "llama-b
                                      "qwen3.5-vision", "smollm3",       "olmo2",
                                      "olmo3",          "granite",       "granite4",
                                      "ministral3",     "qwen3.5-moe",   "qwen3.5-moe-vision",
-                                     "gemma4",         "gemma4-vision", "muse-glimmer"};
+                                     "gemma4",         "gemma4-vision", "muse-glimmer",
+                                     "gemma4-moe"};
 static const char *const ggufs[] = {"gguf-llama",      "gguf-qwen2",        "gguf-gpt2",    "gguf-gemma3",
                                     "gguf-qwen3-moe",  "gguf-gpt-oss",      "gguf-phi3",    "gguf-mistral3",
                                     "gguf-smollm3",    "gguf-olmo2",        "gguf-granite", "gguf-olmo3",
@@ -109,7 +110,9 @@ static void test_merged_models_have_the_adapters_logits(void **state)
 	             {"gpt-oss", "adapter"},
 	             {"gpt-oss", "adapter-rs"},
 	             {"qwen3.5-moe", "adapter-rs"},
-	             {"qwen3.5-moe-vision", "adapter-rs"}};
+	             {"qwen3.5-moe-vision", "adapter-rs"},
+	             {"gemma4-moe", "adapter"},
+	             {"gemma4-moe", "adapter-rs"}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char reference[32];
 		char dir[96], model[96], adapter[128];

@@ -73,7 +73,8 @@ static void test_full_training_gives_the_same_under_every_schedule(void **state)
 	check_all(&(struct what){.model = "smollm2", .clip = 1}); /* tied head */
 	check_all(&(struct what){.model = "qwen3-moe"});
 	check_all(&(struct what){.model = "gpt-oss", .dtype = RH_BF16, .balance = 0.1});
-	check_all(&(struct what){.model = "gemma3"}); /* norms behind what attention and the MLP make */
+	check_all(&(struct what){.model = "gemma3"});     /* norms behind what attention and the MLP make */
+	check_all(&(struct what){.model = "gemma4-moe"}); /* experts beside an MLP, whose norms are their own */
 	check_all(&(struct what){.model = "qwen3", .dtype = RH_BF16});
 }
 

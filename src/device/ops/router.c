@@ -17,6 +17,14 @@ static void check_choice(struct check *check, struct rh_view logits, int index, 
 	require(check, over == RH_ROUTER_OVER_ALL || over == RH_ROUTER_OVER_CHOSEN, "router: no such softmax");
 }
 
+/* (1,E) act, or absent. */
+static void check_scale(struct check *check, int operand, int64_t experts)
+{
+	struct rh_view scale = check->op->operand[operand];
+	require(check, !scale.data || (is_act(scale.dtype) && scale.rows == 1 && scale.cols == experts),
+	        "router: scale is not (1,E) F32 or BF16");
+}
+
 /* e^(logit - largest) of the experts that share the softmax, 0 of others. */
 struct shares {
 	double term[RH_ROUTER_MAX_EXPERTS], sum;
@@ -54,6 +62,7 @@ static void check_router(struct check *check)
 	struct rh_view logits = check->op->operand[RH_ROUTER_LOGITS];
 	check_choice(check, logits, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT);
 	shape(check, RH_ROUTER_LOAD, RH_F32, logits.rows, 2 * logits.cols, "router: load is not (T,2E) F32");
+	check_scale(check, RH_ROUTER_SCALE, logits.cols);
 }
 
 /* A row of it. */
@@ -73,6 +82,7 @@ static void put_load(const struct rh_op *op, int64_t t)
 static void oracle_router(const struct rh_op *op)
 {
 	struct rh_view logits = op->operand[RH_ROUTER_LOGITS], index = op->operand[RH_ROUTER_INDEX], weight = op->operand[RH_ROUTER_WEIGHT];
+	struct rh_view scale = op->operand[RH_ROUTER_SCALE];
 	for (int64_t t = 0; t < logits.rows; t++) {
 		char taken[RH_ROUTER_MAX_EXPERTS] = {0};
 		for (int64_t j = 0; j < index.cols; j++) {
@@ -84,8 +94,10 @@ static void oracle_router(const struct rh_op *op)
 			put(index, t, j, (double)best);
 		}
 		struct shares shares = shares_of(op, logits, index, t);
-		for (int64_t j = 0; j < index.cols; j++)
-			put(weight, t, j, shares.term[(int64_t)get(index, t, j)] / shares.sum);
+		for (int64_t j = 0; j < index.cols; j++) {
+			int64_t e = (int64_t)get(index, t, j);
+			put(weight, t, j, shares.term[e] / shares.sum * (scale.data ? get(scale, 0, e) : 1));
+		}
 		if (op->operand[RH_ROUTER_LOAD].data)
 			put_load(op, t);
 	}
@@ -98,7 +110,7 @@ static void cost_router(const struct rh_op *op, struct rh_op_cost *cost)
 }
 
 const struct op_def op_router = {
-        .info = {"router", 4, {IN("logits"), OUT("index"), OUT("weight"), OUT_IF("load")}},
+        .info = {"router", 5, {IN("logits"), OUT("index"), OUT("weight"), OUT_IF("load"), MAYBE("scale")}},
         .check = check_router,
         .oracle = oracle_router,
         .cost = cost_router,
@@ -126,6 +138,10 @@ static void check_router_backward(struct check *check)
 	shape(check, RH_ROUTER_BACKWARD_COUNT, RH_F32, 1, logits.cols, "router_backward: count is not (1,E) F32");
 	require(check, is_act(dlogits.dtype) && dlogits.rows == logits.rows && dlogits.cols == logits.cols,
 	        "router_backward: dlogits are not (T,E) F32 or BF16");
+	check_scale(check, RH_ROUTER_BACKWARD_SCALE, logits.cols);
+	shape(check, RH_ROUTER_BACKWARD_DSCALE, RH_F32, logits.rows, logits.cols, "router_backward: dscale is not (T,E) F32");
+	require(check, !check->op->operand[RH_ROUTER_BACKWARD_DSCALE].data || check->op->operand[RH_ROUTER_BACKWARD_SCALE].data,
+	        "router_backward: there is a dscale, but no scale");
 }
 
 /* The same of a softmax over all, of which each element's gradient is `balance` times its count. */
@@ -145,6 +161,7 @@ static void oracle_router_backward(const struct rh_op *op)
 	struct rh_view weight = op->operand[RH_ROUTER_BACKWARD_WEIGHT], place = op->operand[RH_ROUTER_BACKWARD_PLACE];
 	struct rh_view dot = op->operand[RH_ROUTER_BACKWARD_DOT], more = op->operand[RH_ROUTER_BACKWARD_MORE];
 	struct rh_view dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS], count = op->operand[RH_ROUTER_BACKWARD_COUNT];
+	struct rh_view scale = op->operand[RH_ROUTER_BACKWARD_SCALE], dscale = op->operand[RH_ROUTER_BACKWARD_DSCALE];
 	const struct rh_op all = over_all(op);
 	for (int64_t t = 0; t < logits.rows; t++) {
 		struct shares shares = shares_of(op, logits, index, t), balanced = shares_of(&all, logits, index, t);
@@ -158,13 +175,16 @@ static void oracle_router_backward(const struct rh_op *op)
 		for (int64_t e = 0; e < logits.cols; e++)
 			put(dlogits, t, e,
 			    through[e] - shares.term[e] / shares.sum * sum + (count.data ? balance_of(op, &balanced, e) : 0));
+		for (int64_t e = 0; e < logits.cols && dscale.data; e++)
+			put(dscale, t, e, get(scale, 0, e) == 0 ? 0 : through[e] / get(scale, 0, e));
 	}
 }
 
 const struct op_def op_router_backward = {
         .info = {"router_backward",
-                 8,
-                 {IN("logits"), IN("index"), IN("weight"), IN("place"), IN("dot"), MAYBE("more"), MAYBE("count"), OUT("dlogits")}},
+                 10,
+                 {IN("logits"), IN("index"), IN("weight"), IN("place"), IN("dot"), MAYBE("more"), MAYBE("count"), OUT("dlogits"),
+                  MAYBE("scale"), OUT_IF("dscale")}},
         .check = check_router_backward,
         .oracle = oracle_router_backward,
         .flops = {RH_ROUTER_BACKWARD_LOGITS, SPECIAL + 4},

@@ -1,13 +1,14 @@
-/* Gemma 4, text, dense (31B): norms before and behind both halves of a layer, on each head's q and k, and without a weight on its values;
- * five layers of six with a window, the sixth with wider heads, of which a quarter of the pairs turn and whose values may be its keys;
- * scores that nothing divides; outputs of layers multiplied by a number each; capped logits;
- * embeddings scaled by the root of their width. */
+/* Gemma 4, text (31B and 26B-A4B): norms before and behind both halves of a layer, on each head's q and k, and without a weight on its
+ * values; five layers of six with a window, the sixth with wider heads, of which a quarter of the pairs turn and whose values may be its
+ * keys; scores that nothing divides; outputs of layers multiplied by a number each; capped logits;
+ * embeddings scaled by the root of their width. Some have experts beside each layer's MLP, chosen by a linear. */
 #include "model/families/families.h"
 
 #define LAYER_NAMES                                                                                                                        \
 	.norm = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"},                \
 	.attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},                                     \
-	.mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}, .layer_scalar = "layer_scalar"
+	.mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "router.proj"}, .experts = "experts",                                     \
+	.experts_gate_up = "experts.gate_up_proj", .experts_down = "experts.down_proj", .layer_scalar = "layer_scalar"
 
 static const struct rh_family_names names = {
         .embedding = "model.embed_tokens", .layers = "model.layers.", .final_norm = "model.norm", .head = "lm_head", LAYER_NAMES};
@@ -49,5 +50,6 @@ const struct rh_family family_gemma4 = {.architecture = "Gemma4ForCausalLM",
                                                       .norms_values = 1,
                                                       .splits_kinds = 1},
                                         .mlp = {.activation = RH_ACT_GELU_TANH, .activation_key = "hidden_activation"},
+                                        .moe = {.is_shared = 1, .is_beside = 1},
                                         .may_cap_logits = 1,
                                         .scales_embedding = 1};

@@ -93,6 +93,14 @@ SIMD_INLINE void write_load(const struct rh_op *op, int64_t t, const int32_t *in
 		load[index[j]] = 1;
 }
 
+/* Of an expert; 1 where there are none. */
+static float scale_of(struct rh_view scale, int64_t expert)
+{
+	if (!scale.data)
+		return 1;
+	return scale.dtype == RH_BF16 ? rh_bf16_to_f32(((const uint16_t *)scale.data)[expert]) : ((const float *)scale.data)[expert];
+}
+
 SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view logits = op->operand[RH_ROUTER_LOGITS], index = op->operand[RH_ROUTER_INDEX], weight = op->operand[RH_ROUTER_WEIGHT];
@@ -103,7 +111,7 @@ SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, con
 		float sum = powers_of(op->router.softmax, row, logits.cols, index_row(index, t), index.cols, chosen);
 		float *out = row_at(weight, t);
 		for (int64_t j = 0; j < index.cols; j++)
-			out[j] = chosen[j] / sum;
+			out[j] = chosen[j] / sum * scale_of(op->operand[RH_ROUTER_SCALE], index_row(index, t)[j]);
 		if (op->operand[RH_ROUTER_LOAD].data)
 			write_load(op, t, index_row(index, t), row, bf16);
 	}
@@ -128,6 +136,18 @@ SIMD_INLINE void add_balance(const struct rh_op *op, int64_t t, const int32_t *i
 		mean += share[e] * count[e];
 	for (int64_t e = 0; e < logits.cols; e++)
 		row[e] += op->router.balance * share[e] * (count[e] - mean);
+}
+
+/* Row t of the gradients of the experts' scales: through(j) of the chosen `at` is that gradient times the scale. */
+static void write_scale_gradient(const struct rh_op *op, int64_t t, const int32_t *at, const float *through)
+{
+	struct rh_view to = op->operand[RH_ROUTER_BACKWARD_DSCALE];
+	float *row = row_at(to, t);
+	memset(row, 0, (size_t)to.cols * sizeof *row);
+	for (int64_t j = 0; j < op->operand[RH_ROUTER_BACKWARD_INDEX].cols; j++) {
+		float scale = scale_of(op->operand[RH_ROUTER_BACKWARD_SCALE], at[j]);
+		row[at[j]] = scale == 0 ? 0 : through[j] / scale;
+	}
 }
 
 /* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
@@ -158,6 +178,8 @@ SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, co
 			row[at[j]] = through[j] - chosen[j] / sum * all_through;
 		if (op->operand[RH_ROUTER_BACKWARD_COUNT].data)
 			add_balance(op, t, at, row, bf16);
+		if (op->operand[RH_ROUTER_BACKWARD_DSCALE].data)
+			write_scale_gradient(op, t, at, through);
 		for (int64_t e = 0; e < experts; e += VF) {
 			if (out_bf16)
 				act_store(row_at(dlogits, t), e, vf_load(row + e), experts - e, 1);
