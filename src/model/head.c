@@ -427,6 +427,8 @@ static void sum_tables(struct rh_emit *emit, struct rh_view y)
 		op.operand[RH_EMBEDDING_Y] = to;
 		if (!emit_packed_rows(emit, layer, 0, table[i].tensor, ids, to))
 			emit_op(emit, &op);
+		if (!i && emit->drop.noise > 0)
+			emit_noise(emit, 0, y);
 		if (i)
 			emit_add(emit, y, rows, y);
 	}
