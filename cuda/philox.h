@@ -20,8 +20,12 @@ static inline struct dropout_key dropout_key_of(uint64_t seed, uint32_t site, ui
 	return {(uint32_t)seed, (uint32_t)(seed >> 32), site, micro_batch, step, least, scale};
 }
 
-/* Bit w: whether word w of block `index` keeps its element. */
-RH_DEVICE uint32_t kept_bits(const struct dropout_key &key, uint32_t index)
+struct philox_words {
+	uint32_t word[4];
+};
+
+/* Of block `index`, a word an element. */
+RH_DEVICE struct philox_words philox_words_of(const struct dropout_key &key, uint32_t index)
 {
 	uint32_t c0 = index, c1 = key.site, c2 = key.micro_batch, c3 = key.step, k0 = key.key_low, k1 = key.key_high;
 	RH_UNROLL
@@ -34,11 +38,17 @@ RH_DEVICE uint32_t kept_bits(const struct dropout_key &key, uint32_t index)
 		k0 += 0x9E3779B9u;
 		k1 += 0xBB67AE85u;
 	}
-	const uint32_t word[4] = {c0, c1, c2, c3};
+	return {{c0, c1, c2, c3}};
+}
+
+/* Bit w: whether word w of block `index` keeps its element. */
+RH_DEVICE uint32_t kept_bits(const struct dropout_key &key, uint32_t index)
+{
+	struct philox_words of = philox_words_of(key, index);
 	uint32_t bits = 0;
 	RH_UNROLL
 	for (int w = 0; w < 4; w++)
-		bits |= (uint32_t)(word[w] >= key.threshold) << w;
+		bits |= (uint32_t)(of.word[w] >= key.threshold) << w;
 	return bits;
 }
 

@@ -223,6 +223,7 @@ struct rh_config {
 	double fluidpipe_idle_easy_share, fluidpipe_idle_hard_share;           /* of a draw */
 	char *fluidpipe_idle_replay;
 	int model_dropout;    /* the model's own dropout is applied in training */
+	double neftune_noise_alpha;
 	struct rh_list parts; /* join: directories */
 	enum rh_link_dtype link_dtype;
 	int tie_word_embeddings;                              /* mode sync-pp */

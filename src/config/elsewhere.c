@@ -152,7 +152,6 @@ const struct config_elsewhere config_elsewhere[] = {
         {"clip_grad_norm", "max_grad_norm", NULL, ELSEWHERE_SAME},
         {"gradient_clipping", "max_grad_norm", NULL, ELSEWHERE_SAME},
         {"moe_aux_loss_coef", "router_aux_loss_coef", NULL, ELSEWHERE_SAME},
-        {"neftune_noise_alpha", NULL, NOT_BUILT, ELSEWHERE_OTHER},
         {"label_smoothing_factor", NULL, NOT_BUILT, ELSEWHERE_OTHER},
         {"average_tokens_across_devices calculate_per_token_loss", NULL, ALWAYS, ELSEWHERE_OTHER},
         {"full_determinism", NULL, ALWAYS, ELSEWHERE_OTHER},
@@ -284,7 +283,7 @@ const struct config_elsewhere config_elsewhere[] = {
         {"cosine_constant_lr_ratio lr_quadratic_warmup lr_div_factor jagged_restart_*", NULL,
          "such a course of the learning rate is not built yet; lr_scheduler_type: cosine_with_min_lr comes nearest; remove it",
          ELSEWHERE_OTHER},
-        {"noisy_embedding_alpha", NULL, NOT_BUILT, ELSEWHERE_OTHER},
+        {"noisy_embedding_alpha", "neftune_noise_alpha", NULL, ELSEWHERE_SAME},
         {"use_dft_loss use_asft_loss asft_alpha use_eaft use_eaft_loss eaft_* chunked_cross_entropy "
          "chunked_cross_entropy_num_chunks ignore_pad_token_for_loss compute_accuracy",
          NULL, "the loss is the cross entropy of trained tokens, in pieces where memory is small; others are not built yet; remove it",

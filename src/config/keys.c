@@ -103,6 +103,8 @@ const struct config_key config_keys[] = {
 	    .help = "order of the rows in an epoch: shuffled or as in the file"),
 	KEY(KEY_BOOL, model_dropout, VERB_RUNS, .fallback = "false",
 	    .help = "true drops in training what the model's config.json says, such as attn_pdrop, embd_pdrop and resid_pdrop"),
+	KEY(KEY_REAL, neftune_noise_alpha, VERB_RUNS, .fallback = "0", .most = 1e6,
+	    .help = "NEFTune: in training the embedding gets uniform noise of at most this / sqrt(tokens of a row * hidden size), often 5 to 15"),
 	KEY(KEY_SEED, seed, VERB_MODEL, .fallback = "42", .most = 0x1p63, .help = "seed of initialisation, dropout and sampling"),
 	KEY(KEY_SEED, data_seed, VERB_DATA, .most = 0x1p63, .help = "seed of the order of the rows; unset: seed"),
 

@@ -321,7 +321,8 @@ enum { RH_GATHER_ROWS_X, RH_GATHER_ROWS_INDEX, RH_GATHER_ROWS_Y };
 enum { RH_SCATTER_ROWS_X, RH_SCATTER_ROWS_INDEX, RH_SCATTER_ROWS_Y };
 
 /* DROPOUT: y (r,c) act = add + (kept ? x / (1 - p) : 0); add or absent; y may be x or add. Element e = (first_row + row) * c + column is
- * kept when word e%4 of Philox(seed; e/4, site, micro_batch, step), as a fraction, is >= p. Its gradient is the same op on the gradient. */
+ * kept when word e%4 of Philox(seed; e/4, site, micro_batch, step), as a fraction, is >= p. Its gradient is the same op on the gradient.
+ * With noise above 0 (p is then 0) y = add + x + noise * (2 fraction - 1), whose gradient is that of add + x. */
 enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
 
 /* HEAD_LOSS: logits = alpha * h w^T + bias, chunk rows at a time (chunk = logits.rows). h (n,H), w (V,H), bias (1,V) or absent, act;
@@ -589,6 +590,7 @@ struct rh_op {
 			uint32_t step, micro_batch, site;
 			float p;
 			uint32_t first_row;
+			float noise;
 		} dropout;
 		struct {
 			float scale, alpha, cap;

@@ -18,9 +18,10 @@ struct rh_layer_config {
 };
 
 /* Shares of a model's own that training drops: of the embedding, of attention's probabilities, of what each half adds to the residual, of
- * the rows that a classifier reads. */
+ * the rows that a classifier reads. noise: NEFTune's alpha (Jain et al. 2023): tokens' rows of the embedding get uniform noise of at most
+ * alpha / sqrt(tokens of the micro-batch's longest text * hidden size); 0: none. */
 struct rh_model_dropout {
-	float embedding, attention, residual, head;
+	float embedding, attention, residual, head, noise;
 };
 
 /* The gated delta rule's sizes; 0: the family has none. */

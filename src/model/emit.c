@@ -1,7 +1,9 @@
 #include "model/half.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 
+#include <math.h>
 #include <string.h>
 
 int64_t rh_load_bytes(const struct rh_model *model)
@@ -167,18 +169,32 @@ uint32_t emit_own_site(const struct rh_emit *emit, int layer, int own)
 	return (uint32_t)(RH_SITE_OWN + RH_OWN_SITES * (emit->model->first_layer + layer) + own);
 }
 
+static struct rh_op dropout_op(const struct rh_emit *emit, int layer, int own)
+{
+	return (struct rh_op){.kind = RH_OP_DROPOUT,
+	                      .dropout = {.seed = emit->seed,
+	                                  .step = emit->step,
+	                                  .micro_batch = emit->micro_batch,
+	                                  .site = emit_own_site(emit, layer, own),
+	                                  .first_row = (uint32_t)emit->shape.first}};
+}
+
 void emit_dropout(struct rh_emit *emit, struct emit_drop drop, struct rh_view x, struct rh_view add, struct rh_view y)
 {
-	struct rh_op op = {.kind = RH_OP_DROPOUT,
-	                   .dropout = {.seed = emit->seed,
-	                               .step = emit->step,
-	                               .micro_batch = emit->micro_batch,
-	                               .site = emit_own_site(emit, drop.layer, drop.own),
-	                               .p = drop.p,
-	                               .first_row = (uint32_t)emit->shape.first}};
+	struct rh_op op = dropout_op(emit, drop.layer, drop.own);
+	op.dropout.p = drop.p;
 	op.operand[RH_DROPOUT_X] = x;
 	op.operand[RH_DROPOUT_ADD] = add;
 	op.operand[RH_DROPOUT_Y] = y;
+	emit_op(emit, &op);
+}
+
+void emit_noise(struct rh_emit *emit, int layer, struct rh_view y)
+{
+	struct rh_op op = dropout_op(emit, layer, RH_OWN_NOISE);
+	int64_t tokens = emit->shape.chunks ? emit->shape.text_longest : emit->shape.longest;
+	op.dropout.noise = emit->drop.noise / sqrtf((float)(rh_max(tokens, 1) * y.cols));
+	op.operand[RH_DROPOUT_X] = op.operand[RH_DROPOUT_Y] = y;
 	emit_op(emit, &op);
 }
 

@@ -62,6 +62,8 @@ struct emit_drop {
 	float p;
 };
 void emit_dropout(struct rh_emit *emit, struct emit_drop drop, struct rh_view x, struct rh_view add, struct rh_view y);
+/* y += noise (rh_model_dropout). */
+void emit_noise(struct rh_emit *emit, int layer, struct rh_view y);
 void emit_fill(struct rh_emit *emit, struct rh_view y);
 void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */
 void emit_add_scaled(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view scale, struct rh_view y); /* as ADD has it */

@@ -478,6 +478,8 @@ static void sum_tables(struct rh_emit *emit, struct rh_view y)
 			norm_in_place(emit, norm_of_rows(emit), y);
 		if (!i)
 			emit_embedding_adapter(emit, emit_micro(emit, table[0].index, emit->shape.tokens), table[0].scale, y);
+		if (!i && emit->drop.noise > 0)
+			emit_noise(emit, 0, y);
 	}
 	rh_arena_reset(emit->arena, mark);
 }

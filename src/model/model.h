@@ -133,7 +133,7 @@ const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind
  * layers. */
 enum { RH_SITES = 7, RH_SITE_FIFTH = RH_SITES * (RH_MOST_LAYERS + 2), RH_SITE_GATING };
 /* Those of the model's own dropout lie beyond: of layer l RH_SITE_OWN + RH_OWN_SITES * l + one of these, the halves' own numbers first. */
-enum { RH_OWN_ATTENTION = 2, RH_OWN_END, RH_OWN_SITES, RH_SITE_OWN = 1 << 30 };
+enum { RH_OWN_ATTENTION = 2, RH_OWN_END, RH_OWN_NOISE, RH_OWN_SITES, RH_SITE_OWN = 1 << 30 };
 
 /* The halves of a transformer layer (half.h). */
 enum rh_half_place { RH_MIXER, RH_MLP, RH_HALVES };

@@ -48,12 +48,22 @@ static int set_own(struct rh_session *session, const char *rates)
 	return rh_fail(-EINVAL, "model_dropout: config.json of this model drops nothing; write the rates there, or remove the key");
 }
 
+static int set_noise(struct rh_session *session)
+{
+	session->model->drop.noise = (float)session->config->neftune_noise_alpha;
+	if (session->config->neftune_noise_alpha > 0 && rh_model_patch(session->model_config))
+		return rh_fail(-EINVAL, "neftune_noise_alpha: is for texts, and this model takes images; leave the key out");
+	return 0;
+}
+
 int rh_session_set_dropout(struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
 	char rates[160];
 	list_rates(session->model_config, rates, sizeof rates);
 	int rc = set_own(session, rates);
+	if (!rc)
+		rc = set_noise(session);
 	if (!rc && config->mode == RH_MODE_FLUIDPIPE && config->box == 1 && config->fluidpipe_idle_sampler)
 		rh_session_idle_dropout(session, config->fluidpipe_idle_steps != 0 && rh_config_distils(config, 0));
 	return rc;

@@ -39,7 +39,7 @@ static const struct mistake files[] = {
         {"gradient_clipping: 1.0", "max_grad_norm: 1.0"},
         {"chat_template: tokenizer_default", ""},
         {"rl: dpo\ntrain_file: @/pairs.jsonl", "loss_type: sigmoid\ntrain_file: @/pairs.jsonl"},
-        {"neftune_noise_alpha: 5", ""},
+        {"label_smoothing_factor: 0.1", ""},
         /* LLaMA-Factory */
         {"stage: sft", ""},
         {"stage: dpo\ntrain_file: @/pairs.jsonl", "loss_type: sigmoid\ntrain_file: @/pairs.jsonl"},

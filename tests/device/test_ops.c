@@ -333,6 +333,42 @@ static void test_dropout_keeps_its_share(void **state)
 	assert_in_range(both, 810000 - 1600, 810000 + 1600);
 }
 
+/* A million numbers uniform in +-0.5: mean 0 and variance 1/12, give or take 4 standard deviations of 2.9e-4 and 7.5e-5; each tenth of the
+ * range has its share; others in the next step, and the same where a part is made by itself. */
+static void test_noise_is_uniform(void **state)
+{
+	(void)state;
+	enum { N = 1000, FIRST = 300 };
+	static float x[N * N], y[N * N], z[N * N];
+	struct op_case c = {.op.kind = RH_OP_DROPOUT, .op.dropout = {.seed = 42, .step = 1, .noise = 0.5f}};
+	double sum = 0, squares = 0, both = 0;
+	int tenth[10] = {0};
+	memset(x, 0, sizeof x);
+	c.op.operand[RH_DROPOUT_X] = rh_view_of(x, RH_F32, N, N);
+	c.op.operand[RH_DROPOUT_Y] = rh_view_of(y, RH_F32, N, N);
+	case_run(&c, rh_cpu_best_isa(), 2);
+	c.op.dropout.step++;
+	c.op.operand[RH_DROPOUT_Y].data = z;
+	case_run(&c, rh_cpu_best_isa(), 2);
+	for (int i = 0; i < N * N; i++) {
+		assert_true(y[i] >= -0.5f && y[i] < 0.5f);
+		sum += (double)y[i];
+		squares += (double)y[i] * (double)y[i];
+		both += (double)y[i] * (double)z[i];
+		tenth[(int)((y[i] + 0.5f) * 10)]++;
+	}
+	check_near(sum / N / N, 0, 4 * 2.9e-4);
+	check_near(squares / N / N, 1.0 / 12, 4 * 7.5e-5);
+	check_near(both / N / N, 0, 4.0 / 12 / N);
+	for (int i = 0; i < 10; i++)
+		assert_in_range(tenth[i], 100000 - 1200, 100000 + 1200);
+	c.op.dropout.step--;
+	c.op.dropout.first_row = FIRST;
+	c.op.operand[RH_DROPOUT_X].rows = c.op.operand[RH_DROPOUT_Y].rows = N - FIRST;
+	case_run(&c, rh_cpu_best_isa(), 1);
+	assert_memory_equal(z, y + FIRST * N, sizeof(float) * (N - FIRST) * N);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -352,6 +388,7 @@ int main(void)
 	        cmocka_unit_test(test_scatter_rows_equals_the_oracle),
 	        cmocka_unit_test(test_dropout_equals_the_oracle),
 	        cmocka_unit_test(test_dropout_keeps_its_share),
+	        cmocka_unit_test(test_noise_is_uniform),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

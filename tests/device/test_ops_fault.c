@@ -361,6 +361,21 @@ static void test_fault_is_found_in_every_operand(void **state)
 	assert_non_null(rh_op_fault(&none));
 }
 
+static void expect_dropout_faults(void)
+{
+	struct rh_op op;
+	struct op_case c = right(RH_OP_DROPOUT, RH_F32);
+	op = c.op, op.dropout.p = 1;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.dropout.p = -0.1f;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.dropout.noise = -1;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.dropout.p = 0.1f, op.dropout.noise = 1;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+}
+
 static void test_fault_is_found_in_parameters(void **state)
 {
 	(void)state;
@@ -454,12 +469,7 @@ static void test_fault_is_found_in_parameters(void **state)
 	op = c.op, op.operand[RH_SCALED_GEMM_B].stride = 40;
 	assert_non_null(rh_op_fault(&op));
 	case_free(&c);
-	c = right(RH_OP_DROPOUT, RH_F32);
-	op = c.op, op.dropout.p = 1;
-	assert_non_null(rh_op_fault(&op));
-	op = c.op, op.dropout.p = -0.1f;
-	assert_non_null(rh_op_fault(&op));
-	case_free(&c);
+	expect_dropout_faults();
 }
 
 /* Column ranges of one buffer do not overlap though their bytes interleave. */

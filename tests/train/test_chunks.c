@@ -15,7 +15,7 @@ static const int32_t row_documents[ROWS][4] = {{70, 5 * RH_ATTENTION_TILE + 33, 
 struct what {
 	const char *model, *adapter;
 	enum rh_dtype dtype;
-	double dropout;
+	double dropout, noise;
 	enum rh_saved_dtype saved;
 };
 
@@ -120,6 +120,7 @@ static struct outcome run(const struct what *what, const struct way *way, int64_
 	rig.config.saved_dtype = what->saved;
 	rig.config.per_device_train_batch_size = 1;
 	rig.config.lora_dropout = what->dropout;
+	rig.config.neftune_noise_alpha = what->noise;
 	rig.config.lora_keys_given = what->dropout > 0 ? RH_LORA_DROPOUT : 0;
 	rig.config.optimizer_staleness = way->stale;
 	if (way->drives) {
@@ -188,7 +189,7 @@ static void test_rows_in_chunks_are_whole_rows_but_for_rounding(void **state)
 	                                   {.model = "qwen3-moe"},
 	                                   {.model = "mistral"},
 	                                   {.model = "smollm2", .adapter = "adapter", .dropout = 0.1},
-	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25}};
+	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .noise = 5}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
 		struct outcome whole = run(&what[i], &one_device, 0), chunks = run(&what[i], &one_device, CHUNK);
 		assert_true(whole.chunks == 1 && chunks.chunks > 4);
@@ -267,7 +268,7 @@ static void test_chunks_are_the_same_everywhere(void **state)
 	static const struct what what[] = {{.model = "smollm2"},
 	                                   {.model = "gpt-oss"},
 	                                   {.model = "gemma3", .dtype = RH_BF16},
-	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25}};
+	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .noise = 5}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++)
 		check_everywhere(&what[i], CHUNK);
 }

@@ -4,7 +4,7 @@
 
 enum { STEP = 3, MICROS = 4, WAYS = 4 };
 
-static const struct rh_model_dropout rates = {.embedding = 0.1f, .attention = 0.2f, .residual = 0.15f, .head = 0.1f};
+static const struct rh_model_dropout rates = {.embedding = 0.1f, .attention = 0.2f, .residual = 0.15f, .head = 0.1f, .noise = 5};
 /* GPT-2: pre-norm, causal; BERT: the norm behind the sum, both directions; a classifier; images; a family that drops in attention alone */
 static const char *const models[] = {"gpt2", "bert-mlm", "bert-cls", "vit", "qwen3"};
 enum { MODELS = sizeof models / sizeof *models };
@@ -21,6 +21,8 @@ static void start(struct rig *rig, const char *model, const char *device, const 
 	built->drop = *drop;
 	if (built->layer[1].traits.residual == RH_RESIDUAL_PRE && !strcmp(model, "qwen3"))
 		built->drop.residual = built->drop.embedding = 0;
+	if (!strcmp(model, "vit"))
+		built->drop.noise = 0;
 	if (strcmp(model, "bert-cls"))
 		built->drop.head = 0;
 	struct rh_workload work = {.train = rig_limits(in, 0), .train_micro_batches = MICROS};

@@ -223,6 +223,8 @@ static void check_dropout(struct check *check)
 	struct rh_view x = check->op->operand[RH_DROPOUT_X];
 	require(check, is_act(x.dtype), "dropout: x is neither F32 nor BF16");
 	require(check, check->op->dropout.p >= 0 && check->op->dropout.p < 1, "dropout: p is not in [0, 1)");
+	require(check, check->op->dropout.noise == 0 || (check->op->dropout.noise > 0 && check->op->dropout.p == 0),
+	        "dropout: noise is below 0, or beside p");
 	shape(check, RH_DROPOUT_ADD, x.dtype, x.rows, x.cols, "dropout: add is not shaped and typed as x");
 	shape(check, RH_DROPOUT_Y, x.dtype, x.rows, x.cols, "dropout: y is not shaped and typed as x");
 }
@@ -235,8 +237,9 @@ static void oracle_dropout(const struct rh_op *op)
 			int64_t e = (op->dropout.first_row + r) * x.cols + c;
 			struct rh_philox_block block =
 			        rh_philox(op->dropout.seed, (uint32_t)(e / 4), op->dropout.site, op->dropout.micro_batch, op->dropout.step);
-			int kept = rh_philox_unit(block.word[e % 4]) >= op->dropout.p;
-			double value = kept ? get(x, r, c) / (1 - (double)op->dropout.p) : 0;
+			float unit = rh_philox_unit(block.word[e % 4]);
+			double value = unit >= op->dropout.p ? get(x, r, c) / (1 - (double)op->dropout.p) : 0;
+			value += (double)op->dropout.noise * (2 * (double)unit - 1);
 			put(y, r, c, value + (add.data ? get(add, r, c) : 0));
 		}
 	}

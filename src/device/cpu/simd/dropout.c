@@ -57,6 +57,8 @@ SIMD_INLINE void apply(const struct rh_op *op, int64_t row, int64_t begin, int64
 		memcpy(&bits, word + i, sizeof bits); /* the buffer is longer than a chunk by a vector */
 		vf unit = __builtin_convertvector((vi)(bits >> 8), vf) * 0x1p-24f;
 		vf value = vf_select(unit >= p, act_load(x, begin + i, n - i, bf16) * scale, (vf){0});
+		if (op->dropout.noise > 0)
+			value += op->dropout.noise * (2 * unit - 1);
 		if (plus)
 			value += act_load(plus, begin + i, n - i, bf16);
 		act_store(y, begin + i, value, n - i, bf16);
