@@ -352,8 +352,10 @@ static int choose_for_layer(struct measuring *at, const struct rh_save_request *
 		rc = recompute_layer(at, tried, l, l + 1, &cost);
 		seconds[set] = cost.recompute_s;
 	}
-	for (int k = 0; !rc && k < request->levels; k++)
-		fates[k * layers + l].saved = best_set(&rows, seconds, save_budget(request, l, request->share[k]));
+	for (int k = 0; !rc && k < request->levels; k++) {
+		int64_t budget = save_budget(request, l, request->share[k]);
+		fates[k * layers + l].saved = best_set(&rows, seconds, k ? budget : rh_min(budget, request->first_most_bytes));
+	}
 	rh_free(seconds);
 	rh_free(tried);
 	return rc;

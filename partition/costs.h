@@ -64,6 +64,7 @@ struct rh_save_request {
 	const struct rh_costs *costs;
 	double up_bytes_per_s, down_bytes_per_s; /* of the link */
 	const double *share;                     /* (levels) */
+	int64_t first_most_bytes;                /* of a micro-batch and layer, at the first level */
 	int levels;
 };
 /* fates: (levels, layers). */

@@ -28,6 +28,7 @@ struct judging {
 	struct rh_run_plans *plans; /* among them the best so far */
 	int best;                   /* its number */
 	double step_s, bubble;      /* its */
+	double scale;               /* simulated over the recurrence's time: of rows in chunks, each of which it takes for the longest */
 };
 
 static int simulate(void *context)
@@ -65,6 +66,12 @@ static int is_short(const struct rh_run_plan *plan)
 	return count <= rh_roundpipe_default_round(count, plan->executor.devices);
 }
 
+/* A step of this plan, as the recurrence has it. */
+static double recurred_s(const struct judging *at, const struct rh_run_plan *plan)
+{
+	return plan->balanced.step_s * (plan->executor.chunks > 1 ? at->scale : 1);
+}
+
 /* Looks for a better plan among plans[first] and those after it: simulates all of a short step, else each whose lower bound beats the best
  * so far. `plans` may be at->plans or others; if one of the others wins, the two change contents, so that at->plans always holds the
  * best. */
@@ -75,7 +82,7 @@ static int find_better(struct judging *at, struct rh_run_plans *plans, int first
 	int rc = 0, begun[RH_RUN_PLANS_MOST] = {0};
 	for (int i = first; i < plans->count; i++) {
 		describe(at, &plans->plan[i], &judged[i]);
-		begun[i] = is_short(&plans->plan[i]) || is_better(at, &plans->plan[i], plans->plan[i].balanced.step_s);
+		begun[i] = is_short(&plans->plan[i]) || is_better(at, &plans->plan[i], recurred_s(at, &plans->plan[i]));
 		if (begun[i])
 			rh_task_begin(at->tasks, &judged[i].task, simulate, &judged[i]);
 	}
@@ -150,6 +157,7 @@ int rh_judge(struct rh_session *session, const struct rh_session_machine *machin
 	judged.options.plan = &plans->plan[0];
 	int rc = simulate(&judged);
 	note_best(&at, 0, &judged.forecast);
+	at.scale = plans->plan[0].balanced.step_s > 0 ? at.step_s / plans->plan[0].balanced.step_s : 1;
 	if (!rc && input->steps)
 		rc = find_better(&at, plans, 1);
 	if (!rc && input->steps)

@@ -289,12 +289,24 @@ static int consider_saved(struct choosing *at, int fused, enum saves saves)
 	return rc;
 }
 
+/* 1: host memory has room for more than half of what the link carries. */
+static int has_room_for_more(const struct planning *planning)
+{
+	size_t each = (size_t)planning->costs.layers;
+	const struct rh_fates *fitting = planning->saves + (SAVES_FITTING - 1) * each;
+	for (int saves = SAVES_HALF; saves <= SAVES_ALL; saves++)
+		if (!memcmp(fitting, planning->saves + (size_t)(saves - 1) * each, each * sizeof *fitting))
+			return 1;
+	return 0;
+}
+
 /* All levels below a fused stage as large as fits. With few micro-batches stages that save nothing are considered elsewhere. */
 static int consider_saves(struct choosing *at, int fused, int is_short)
 {
 	int rc = 0;
-	for (int saves = SAVES_ALL; !rc && saves >= (is_short ? SAVES_HALF : SAVES_NONE); saves--)
-		rc = consider_saved(at, fused, (enum saves)saves);
+	for (int saves = SAVES_ALL; !rc && saves >= (is_short ? SAVES_FITTING : SAVES_NONE); saves--)
+		if (saves != SAVES_FITTING || !has_room_for_more(at->planning))
+			rc = consider_saved(at, fused, (enum saves)saves);
 	return rc;
 }
 
@@ -332,7 +344,7 @@ static int add_saves(const struct choosing *others, struct candidate out[RH_RUN_
 	int is_short = micro_batches <= rh_roundpipe_default_round(micro_batches, 1);
 	if (!*count || planning->spill & RH_SPILL_ACTIVATIONS || !planning_may_save(planning))
 		return 0;
-	int rc = planning_weigh_saves(planning);
+	int rc = planning_weigh_saves(planning, planning->request->machine.ram_bytes - others->best.bytes.total);
 	if (!rc && others->fused)
 		rc = consider_saves(&at, others->fused, is_short);
 	int fits = others->is_one_stage || at.best.choice.round;

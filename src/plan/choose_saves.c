@@ -10,17 +10,18 @@ int planning_may_save(const struct planning *planning)
 	const struct rh_stage_plan_request *stages = &planning->stages;
 	const struct rh_run_machine *machine = &planning->request->machine;
 	return stages->trains && stages->devices == 1 && machine->device_room && !rh_model_is_part(stages->model) &&
-	       !stages->train.chunks && !stages->model->saves_narrow && !stages->deferral && !stages->kept_micro_batches &&
+	       !stages->model->saves_narrow && !stages->deferral && !stages->kept_micro_batches &&
 	       !stages->fates && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && planning->balance.up_bytes_per_s > 0 &&
 	       planning->balance.down_bytes_per_s > 0;
 }
 
-int planning_weigh_saves(struct planning *planning)
+int planning_weigh_saves(struct planning *planning, int64_t bytes_free)
 {
-	static const double share[SAVES - 1] = {0.5, 1};
+	static const double share[SAVES - 1] = {1, 0.5, 1};
 	const struct rh_hardware *hardware = planning->request->machine.hardware;
 	const struct rh_hardware_link *link = &hardware->link;
 	const struct rh_rates rates = {.device = &hardware->device, .share = 1};
+	int64_t places = planning->executor.train_micro_batches * rh_max(planning->costs.layers - 2, 1);
 	const struct rh_save_request request = {.model = planning->stages.model,
 	                                        .shape = &planning->stages.train,
 	                                        .rates = &rates,
@@ -28,6 +29,7 @@ int planning_weigh_saves(struct planning *planning)
 	                                        .up_bytes_per_s = link->up_bytes_per_s,
 	                                        .down_bytes_per_s = link->down_bytes_per_s,
 	                                        .share = share,
+	                                        .first_most_bytes = rh_max(bytes_free, 0) / places,
 	                                        .levels = SAVES - 1};
 	size_t layers = (size_t)planning->costs.layers;
 	planning->each_layer = rh_alloc(layers, sizeof *planning->each_layer);
@@ -51,7 +53,8 @@ int planning_try_saves(struct planning *planning, struct choice choice, struct c
 {
 	enum { SMALLER = 4 }; /* fused stages that are tried */
 	int top = planning->costs.layers - 1, last = (int)rh_min(choice.fused + SMALLER, top), rc = RH_DOES_NOT_FIT;
-	for (choice.cutter = CUT_BELOW_FUSED; choice.round > 0; choice.round /= 2) {
+	int64_t least = rh_max(planning->executor.chunks, 1); /* a text's chunks stay together */
+	for (choice.cutter = CUT_BELOW_FUSED; choice.round > 0; choice.round = choice.round > least ? choice.round / 2 : 0) {
 		for (; rc == RH_DOES_NOT_FIT; choice.fused++) {
 			candidate_free(out);
 			rh_error_clear();

@@ -20,8 +20,9 @@ enum cutter {
 	CUT_BY_WEIGHT
 };
 
-/* How much of what the link carries while a layer computes its stage saves in host memory: none, half, or all (choose_saves.c). */
-enum saves { SAVES_NONE, SAVES_HALF, SAVES_ALL, SAVES };
+/* How much of what the link carries while a layer computes its stage saves in host memory: none, what that memory has room for, half, or
+ * all (choose_saves.c). */
+enum saves { SAVES_NONE, SAVES_FITTING, SAVES_HALF, SAVES_ALL, SAVES };
 
 /* What the planner decides before it cuts stages. */
 struct choice {
@@ -60,7 +61,7 @@ struct planning {
 	int cuts_by_time; /* else stages are packed, or cut by the user */
 	struct rh_stage_plan_found found;
 	int64_t *cuts, *each_layer; /* (layers) 1, 2, ... */
-	struct rh_fates *saves;     /* (SAVES - 1, layers): from SAVES_HALF on; NULL: no stage may save */
+	struct rh_fates *saves;     /* (SAVES - 1, layers): from SAVES_FITTING on; NULL: no stage may save */
 	struct rh_deferral *deferral;
 	struct rh_fates *fates;
 	struct rh_boxes boxes; /* boxes.boxes 0: this one alone */
@@ -94,12 +95,12 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
  * them, as far as the link carries them while the layer computes.
  *
  * planning_may_save   may stages save?
- * planning_weigh_saves  chooses the rows of each layer
+ * planning_weigh_saves  chooses the rows of each layer; bytes_free: of host memory, beside a plan that saves none
  * planning_cut_saves  sets what of the request follows from a choice with CUT_BELOW_FUSED
  * planning_try_saves  plans that choice with as large a fused stage as fits, from choice->fused on, in as few rounds as fit, from
  *                     choice->round on; RH_DOES_NOT_FIT */
 int planning_may_save(const struct planning *planning);
-int planning_weigh_saves(struct planning *planning) RH_MUST;
+int planning_weigh_saves(struct planning *planning, int64_t bytes_free) RH_MUST;
 void planning_cut_saves(const struct planning *planning, const struct choice *choice, struct rh_stage_plan_request *request);
 int planning_try_saves(struct planning *planning, struct choice choice, struct candidate *out) RH_MUST;
 
