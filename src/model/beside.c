@@ -65,7 +65,7 @@ static struct emit_linears router_of(int layer)
 
 static struct emit_norm norm_of(const struct rh_layer *layer, int own)
 {
-	return (struct emit_norm){layer, layer->own[RH_MLP][own], 1, layer->width};
+	return (struct emit_norm){layer, layer->own[RH_MLP][own], 1, layer->width, 0};
 }
 
 static struct rh_view stats_of(const struct rh_activations *s, int own)

@@ -252,7 +252,7 @@ static void test_bad_lines_are_named(void **state)
 	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"robot\",\"content\":\"b\"}]}", &config,
 	             "none of its 1 rows has a trained token: no turn is the assistant's", "one ends with role 'robot'", NULL);
 	config.chat_template = NULL;
-	expect_error("{\"question\":\"a\",\"answer\":\"b\"}", &config, ":1: assistant_only_loss", "set chat_template", NULL);
+	expect_error("{\"question\":\"a\",\"answer\":\"b\"}", &config, ":1: assistant_only_loss", "give a chat_template", NULL);
 }
 
 static void test_templates_missing_or_unknown_list_the_names(void **state)
