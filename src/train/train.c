@@ -169,8 +169,9 @@ static void keep_chunk(struct training *run)
 	const struct rh_workload *work = &run->work;
 	int is_kept = run->state.sequence_chunk == work->chunk;
 	if (work->chunks > 1 && !run->config->sequence_chunk)
-		rh_note("sequence_chunk: %" PRId64 "%s: the longest row, of %" PRId64 " tokens, is trained in %d chunks", work->chunk,
-		        is_kept ? ", the checkpoint's" : ", as whole rows do not fit", work->row.tokens, work->chunks);
+		rh_note("sequence_chunk: %" PRId64 "%s: the longest %s, of %" PRId64 " tokens, is trained in %d chunks", work->chunk,
+		        is_kept ? ", the checkpoint's" : ", as whole rows do not fit",
+		        run->config->per_device_train_batch_size > 1 ? "micro-batch" : "row", work->row.tokens, work->chunks);
 	run->state.sequence_chunk = work->chunk;
 }
 
