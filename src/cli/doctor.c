@@ -52,13 +52,13 @@ static json_t *drives_json(const struct doctor_facts *facts)
 
 static json_t *machine_json(const struct doctor_facts *f)
 {
-	return json_pack("{s:o, s:i, s:i, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o}", "processor",
+	return json_pack("{s:o, s:i, s:i, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:b, s:o, s:o}", "processor",
 	                 text_json(f->processor), "cores", f->cores, "sockets", f->packages, "numa_nodes", f->nodes, "isa", f->isa,
 	                 "ram_bytes", (json_int_t)f->ram_bytes, "available_bytes", (json_int_t)f->available_bytes, "free_bytes",
 	                 (json_int_t)f->free_bytes, "group_limit_bytes", (json_int_t)f->group_limit_bytes, "locked_bytes",
 	                 (json_int_t)(f->locks_freely ? -1 : f->locked_bytes), "hugepages_free", (json_int_t)f->hugepages_free,
-	                 "transparent_hugepages", f->transparent, "nvidia_driver", f->nvidia_driver, "gpus", gpus_json(f), "drives",
-	                 drives_json(f));
+	                 "transparent_hugepages", f->transparent, "nvidia_driver", f->nvidia_driver, "wsl", f->is_wsl, "gpus", gpus_json(f),
+	                 "drives", drives_json(f));
 }
 
 static json_t *advices_json(const struct doctor_advices *advices)

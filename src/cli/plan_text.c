@@ -167,6 +167,10 @@ static int put_speed(struct rh_text *out, const struct rh_config *config, const 
 		                    rh_bottleneck_name(look->bottleneck), 100 * look->bottleneck_gain);
 	if (!rc && *look->advice.text)
 		rc = rh_text_printf(out, "helps most   %s: %.1f %% more tokens/s\n", look->advice.text, 100 * look->advice.gain);
+	double gain = rh_machine_bf16_gain(found, config);
+	if (!rc && gain > 0)
+		rc = rh_text_printf(out, "faster       dtype: bfloat16, in which this processor's products are %.1f times as fast (other results)\n",
+		                    gain);
 	return rc || input->of_images
 	               ? rc
 	               : put_longest(out, input->positions, look, found->machine.devices, config->per_device_train_batch_size);
@@ -181,6 +185,20 @@ static int put_head(struct rh_text *out, const struct rh_machine_found *found, c
 	if (!rc && input->synthetic)
 		rc = rh_text_printf(out, "rows         %s (%s)\n", taken, input->uncounted);
 	return rc;
+}
+
+/* What a step holds and what is trained: of keys that nobody wrote, what is taken for them. */
+static int put_step(struct rh_text *out, const struct rh_config *config, const struct rh_forecast_input *input)
+{
+	int64_t rows = config->per_device_train_batch_size, micro = input->count[0] / rh_chunks_of(&input->work);
+	int rc = rh_text_printf(out, "step         %lld row%s of %.0f tokens in all: %lld micro-batch%s of up to %lld", (long long)(rows * micro),
+	                        rows * micro == 1 ? "" : "s", input->tokens_a_step, (long long)micro, micro == 1 ? "" : "es", (long long)rows);
+	if (!rc)
+		rc = rh_text_printf(out, "\ntrains       %s%s", input->trains,
+		                    config->use_lora && !config->lora_targets_given && !config->adapter_name_or_path
+		                            ? " (lora_target_modules is not set)"
+		                            : "");
+	return rc ? rc : rh_text_printf(out, "\n");
 }
 
 static int put_share(struct rh_text *out, int64_t used, int64_t budget, const char *where)
@@ -235,8 +253,12 @@ int plan_put(struct rh_text *out, const struct rh_machine_found *found, const st
 		                    (long long)max_length, (long long)input->positions);
 	if (!rc)
 		rc = put_head(out, found, input);
+	if (!rc)
+		rc = put_step(out, config, input);
 	if (!look->fits)
 		return rc;
+	if (!rc)
+		rc = put_speed(out, config, found, input, look);
 	if (!rc && look->forecast.devices < found->machine.devices)
 		rc = rh_text_printf(out, "devices      %d used: a step takes no less time on more of them\n", look->forecast.devices);
 	if (!rc)
@@ -249,8 +271,6 @@ int plan_put(struct rh_text *out, const struct rh_machine_found *found, const st
 		rc = put_chunks(out, config, &input->work);
 	if (!rc)
 		rc = put_long_launch(out, &look->forecast);
-	if (!rc)
-		rc = put_speed(out, config, found, input, look);
 	if (!rc)
 		rc = rh_text_printf(
 		        out, "drawn below  one step: %.4g s from its first update or upload to its last download; steps may overlap\n",

@@ -11,6 +11,8 @@
 #define RH_HOOK_NVME           "RH_NVME"           /* threads: drives are read and written by threads, not io_uring */
 #define RH_HOOK_PACE           "RH_PACE"           /* a hardware profile: CPU devices' commands last as long as its device's */
 #define RH_HOOK_PIECE_BYTES    "RH_PIECE_BYTES"    /* another size of the pieces in which weights and gradients travel */
+#define RH_HOOK_PLAN           "RH_PLAN"           /* train follows the plan of this number among those that were compared, from 0 */
+#define RH_HOOK_ROOM           "RH_ROOM"           /* bytes: CPU devices are planned as if they had so much memory of their own */
 #define RH_HOOK_SHARED_BYTES   "RH_SHARED_BYTES"   /* the most shared memory that an SM is taken to have; 102400: as an RTX card */
 #define RH_HOOK_SPOIL_STEPS    "RH_SPOIL_STEPS"    /* "3-5": in these steps the gradient of the first trained layer holds a NaN */
 #define RH_HOOK_SPILL_ELEMENTS "RH_SPILL_ELEMENTS" /* another size of pieces and pages on NVMe, and fewer frames */

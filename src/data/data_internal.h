@@ -102,7 +102,7 @@ void data_find(struct rh_dataset *set, enum rh_lint lint, const char *where);
 
 /* Keeps the length of the longest row, of which `count` tokens may be but the first. */
 int data_note_length(struct rh_dataset *set, const struct data_encoder *row, size_t count) RH_MUST;
-/* To how many tokens max_length is to be raised: " to 512, which the longest row has"; empty where that is not known, or helps not. */
+/* To what max_length is to be raised: " (the longest row has 512 tokens)"; empty where that is not known, or is no more. */
 enum { DATA_LONGEST_BYTES = 64 };
 const char *data_longest(const struct rh_dataset *set, int64_t max_length, char out[DATA_LONGEST_BYTES]);
 

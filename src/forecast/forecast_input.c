@@ -10,6 +10,9 @@
 #include "session/chunks.h"
 #include "session/training_data.h"
 
+#include <stdio.h>
+#include <string.h>
+
 enum { READ_BYTES = 4 << 20 }; /* data up to this size are tokenized: some tenths of a second */
 
 /* shapes: how many shapes of micro-batches are kept. */
@@ -264,6 +267,8 @@ int rh_forecast_input_of_machine(const struct rh_config *config, const struct rh
 		return rc;
 	rc = rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out);
 	if (!rc)
+		rh_forecast_input_suit(session.model_config, out);
+	if (!rc)
 		rc = rh_forecast_input_cut(&session, out);
 	out->layers = session.model->layers;
 	rh_session_close(&session);
@@ -297,6 +302,23 @@ int rh_forecast_input_of_first_row(const struct rh_forecast_input *input, int64_
 	return rc;
 }
 
+/* "a LoRA adapter of rank 16 on q_proj, v_proj" */
+static void describe_trained(const struct rh_session *session, struct rh_forecast_input *out)
+{
+	const struct rh_peft_config *peft = &session->adapter.peft;
+	size_t room = sizeof out->trains;
+	if (!session->lora) {
+		snprintf(out->trains, room, "all weights");
+		return;
+	}
+	size_t used = (size_t)snprintf(out->trains, room, "a LoRA adapter of rank %lld on %s", (long long)peft->r,
+	                               peft->all_linear || !peft->targets ? "what the adapter names" : "");
+	for (size_t i = 0; i < peft->targets && used < room; i++)
+		used += (size_t)snprintf(out->trains + used, room - used, "%s%s", i ? ", " : "", peft->target[i]);
+	if (used >= room)
+		memcpy(out->trains + room - 4, "...", 4);
+}
+
 int rh_forecast_input_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
 {
 	const char *why;
@@ -320,6 +342,7 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 	out->layers = session->model->layers;
 	out->positions = rh_model_longest(session->model_config);
 	out->of_images = rh_model_patch(session->model_config) > 0;
+	describe_trained(session, out);
 	return rc;
 }
 

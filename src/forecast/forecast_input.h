@@ -20,6 +20,7 @@ struct rh_forecast_input {
 	int layers;            /* of the model; 0: not known, and no simulation is shortened */
 	int64_t positions;     /* that the model knows; 0: not known */
 	int of_images;         /* each row is an image, and max_length means nothing */
+	char trains[160];      /* what is trained: "all weights", or an adapter's rank and modules; "": not known */
 };
 /* Micro-batch i, counted over all steps. */
 static inline struct rh_micro_shape rh_forecast_micro(const struct rh_forecast_input *input, int64_t i)

@@ -1,6 +1,7 @@
 #include "forecast/machine_find.h"
 
 #include "config/device_spec.h"
+#include "device/cpu/cpu.h"
 
 int rh_machine_find(const struct rh_config *config, struct rh_machine_found *out)
 {
@@ -32,6 +33,17 @@ int rh_machine_find(const struct rh_config *config, struct rh_machine_found *out
 	                                           .devices = config->gpus ? config->gpus : count,
 	                                           .ram_bytes = here ? ram : out->hardware.host.ram};
 	return 0;
+}
+
+double rh_machine_bf16_gain(const struct rh_machine_found *found, const struct rh_config *config)
+{
+	static const double large = 2, of_amx = 3;
+	const struct rh_hardware_device *device = &found->hardware.device;
+	double narrow = rh_hardware_peak(device, RH_PRODUCT_BF16), wide = rh_hardware_peak(device, RH_PRODUCT_F32);
+	if (config->dtype != RH_F32 || !device->on_host_cores)
+		return 0;
+	double gain = found->assumed ? (rh_cpu_best_isa() == RH_CPU_AMX ? of_amx : 0) : wide > 0 ? narrow / wide : 0;
+	return gain >= large ? gain : 0;
 }
 
 void rh_machine_found_free(struct rh_machine_found *found)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CAP_IPC_LOCK_BIT = 14 };
 
@@ -216,6 +217,13 @@ static void visit_pci(const char *root, const char *address, struct doctor_facts
 	look_at_link(root, device, &gpu->link);
 }
 
+int rh_doctor_is_wsl(const char *root)
+{
+	char path[4200];
+	snprintf(path, sizeof path, "%s/dev/dxg", root);
+	return !access(path, F_OK);
+}
+
 int rh_doctor_cards(const char *root)
 {
 	struct doctor_facts facts = {0};
@@ -259,6 +267,7 @@ void rh_doctor_look(const char *root, struct doctor_facts *out)
 	for (const char *at = line; *at && !*out->nvidia_driver; at++)
 		if (at[0] >= '0' && at[0] <= '9' && at > line && at[-1] == ' ')
 			snprintf(out->nvidia_driver, sizeof out->nvidia_driver, "%.*s", (int)strcspn(at, " "), at);
+	out->is_wsl = rh_doctor_is_wsl(root);
 	each_name(root, "/sys/bus/pci/devices", visit_pci, out);
 	each_name(root, "/sys/block", visit_block, out);
 }

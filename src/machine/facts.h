@@ -48,6 +48,7 @@ struct doctor_facts {
 	int io_uring_disabled;
 
 	char nvidia_driver[32]; /* "550.54.14" */
+	int is_wsl;             /* GPUs are reached through Windows: /dev/dxg */
 	int gpus, drives;
 	struct doctor_gpu gpu[DOCTOR_GPUS_MOST];
 	struct doctor_drive drive[DOCTOR_DRIVES_MOST];
@@ -56,6 +57,8 @@ struct doctor_facts {
 /* `root` "" for this machine; tests make up /proc and /sys under another. Cores, instruction set, sockets and NUMA nodes are always this
  * machine's. */
 void rh_doctor_look(const char *root, struct doctor_facts *out);
+/* Whether GPUs are reached through Windows (WSL 2). */
+int rh_doctor_is_wsl(const char *root);
 /* NVIDIA's cards alone, with a driver or without. */
 int rh_doctor_cards(const char *root);
 

@@ -248,7 +248,8 @@ int rh_devices_room(const char *text, int64_t *bytes)
 {
 	struct rh_device_spec spec;
 	int rc = resolve(text, &spec);
-	*bytes = 0;
+	const char *room_of_cpu = getenv(RH_HOOK_ROOM);
+	*bytes = room_of_cpu && spec.kind == RH_DEVICE_CPU ? strtoll(room_of_cpu, NULL, 10) : 0;
 	for (int i = 0; !rc && spec.kind != RH_DEVICE_CPU && i < spec.count; i++) {
 		int workers = 0;
 		int64_t room;

@@ -52,6 +52,8 @@ struct rh_hardware;
 struct rh_sim_clock;
 int rh_devices_simulate(const struct rh_hardware *hardware, int count, enum rh_state_layout layout, int64_t cap_bytes,
                         struct rh_sim_clock *clock, struct rh_devices *out) RH_MUST;
+/* Says what a run should know of GPUs that drive a display, or that are reached through Windows. */
+void rh_devices_tell_desktop(const char *device);
 void rh_devices_close(struct rh_devices *devices);
 
 #endif

@@ -75,8 +75,29 @@ static int64_t history_bytes(const struct rh_run_request *request)
 	return rh_min(lines, RH_HISTORY_MOST) * RH_HISTORY_ENTRY_BYTES;
 }
 
-int planning_count_bytes(const struct planning *planning, struct candidate *candidate)
+/* Large models have tens of thousands of tensors, and candidates that spill alike have the same store. */
+static const struct store_sizes *measure_store(struct planning *planning)
 {
+	const struct rh_model *model = planning->request->model;
+	const struct rh_store_options *store = &planning->store;
+	struct store_sizes *sizes = &planning->store_sizes;
+	int same = sizes->is_known && sizes->spill == store->spill && sizes->frozen_share == store->frozen_share &&
+	           sizes->crosses_rounds == store->crosses_rounds && sizes->stash == store->stash;
+	if (!same)
+		*sizes = (struct store_sizes){.is_known = 1,
+		                              .spill = store->spill,
+		                              .frozen_share = store->frozen_share,
+		                              .crosses_rounds = store->crosses_rounds,
+		                              .stash = store->stash,
+		                              .bytes = rh_min(rh_store_bytes(model->block, model->blocks, store), RH_BYTES_MOST),
+		                              .page_bytes = rh_store_page_bytes(model->block, model->blocks, store),
+		                              .nvme = rh_store_nvme(model->block, model->blocks, store)};
+	return sizes;
+}
+
+int planning_count_bytes(struct planning *planning, struct candidate *candidate)
+{
+	const struct store_sizes *store = measure_store(planning);
 	const struct rh_run_request *request = planning->request;
 	const struct rh_model *model = request->model;
 	struct rh_executor_options options = {.planned = planning->executor,
@@ -86,7 +107,7 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	                                      .boxes = planning_boxes(planning),
 	                                      .space = request->space,
 	                                      .registers = request->machine.device_room > 0,
-	                                      .page_bytes = rh_store_page_bytes(model->block, model->blocks, &planning->store)};
+	                                      .page_bytes = store->page_bytes};
 	struct rh_executor_bytes beside;
 	struct rh_run_bytes *bytes = &candidate->bytes;
 	if (spares_too_many(planning, candidate))
@@ -96,10 +117,10 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	int rc = rh_executor_bytes(&options, &beside);
 	if (rc)
 		return rc;
-	struct rh_store_nvme nvme = rh_store_nvme(model->block, model->blocks, &planning->store);
+	const struct rh_store_nvme nvme = store->nvme;
 	bytes->boundaries = beside.host;
 	bytes->boundaries_nvme = beside.nvme;
-	bytes->store = rh_min(rh_store_bytes(model->block, model->blocks, &planning->store), RH_BYTES_MOST);
+	bytes->store = store->bytes;
 	const struct rh_workload *work = request->work;
 	int64_t record = rh_space_round(request->space, work->nvme_record_bytes);
 	bytes->nvme = nvme.frozen + nvme.masters + nvme.state + beside.nvme + work->nvme_records * record;

@@ -50,6 +50,13 @@ struct candidate {
 	struct rh_run_bytes bytes;
 };
 
+/* The store's bytes, and what of its options they were measured with. */
+struct store_sizes {
+	int is_known, spill, frozen_share, crosses_rounds, stash;
+	int64_t bytes, page_bytes;
+	struct rh_store_nvme nvme;
+};
+
 struct planning {
 	const struct rh_run_request *request;
 	struct rh_stage_plan_request stages; /* without cap and round, which each candidate has of its own */
@@ -57,6 +64,7 @@ struct planning {
 	struct rh_store_options store;
 	struct rh_costs costs; /* costs.layers 0: the costs of layers are not known */
 	struct rh_balance balance;
+	struct store_sizes store_sizes;
 	int cuts_devices; /* stages are bound to devices, and planning_cut_devices may cut them: into as many as `cuts` does by weight */
 	int cuts_by_time; /* else stages are packed, or cut by the user */
 	struct rh_stage_plan_found found;
@@ -143,7 +151,7 @@ void planning_close(struct planning *planning);
 int64_t planning_infer_round(const struct planning *planning, const struct rh_stage_plan *stages);
 
 /* plan_bytes.c: counts the bytes of a candidate whose stages are cut, by tier. */
-int planning_count_bytes(const struct planning *planning, struct candidate *candidate) RH_MUST;
+int planning_count_bytes(struct planning *planning, struct candidate *candidate) RH_MUST;
 /* The error line that says what host memory is needed for. */
 int planning_refuse_ram(const struct candidate *candidate);
 

@@ -5,6 +5,7 @@
 #include "ckpt/prompts.h"
 #include "ckpt/verify.h"
 #include "core/alloc.h"
+#include "core/hooks.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -136,12 +137,26 @@ static int judge_plans(struct training *run, const struct rh_workload *work, str
 	} else {
 		run->result->predicted_tokens_per_second = forecast.tokens_per_second;
 	}
+	double gain = rh_machine_bf16_gain(&found, run->config);
+	if (gain > 0)
+		rh_note("dtype: bfloat16 would be faster: this processor's products are %.1f times as fast in it (other results)", gain);
 	run->result->rates_assumed = found.assumed;
 	rh_forecast_free(&forecast);
 	rh_forecast_input_free(&input);
 	rh_machine_found_free(&found);
 	rh_alloc_return_freed(); /* before the run reserves its own: a prediction of many stages takes tens of MiB */
 	return chosen;
+}
+
+/* A plan that a bench asks for, in place of the judge's. */
+static int asked_plan(const struct rh_run_plans *plans, int chosen)
+{
+	const char *text = getenv(RH_HOOK_PLAN);
+	if (!text)
+		return chosen;
+	int asked = (int)strtol(text, NULL, 10) % plans->count;
+	rh_note("plan %d of %d, in place of %d", asked, plans->count, chosen);
+	return asked;
 }
 
 /* The plan that the run follows is the one that was judged. */
@@ -152,7 +167,7 @@ static int plan_session(struct training *run, const struct rh_workload *work)
 	int devices = run->session.device_count;
 	int rc = rh_session_search(&run->session, work, devices, &plans);
 	if (!rc) {
-		int chosen = judge_plans(run, work, &plans, why);
+		int chosen = asked_plan(&plans, judge_plans(run, work, &plans, why));
 		rc = rh_session_follow(&run->session, work, &plans.plan[chosen]);
 	}
 	rh_run_plans_free(&plans);
@@ -160,6 +175,8 @@ static int plan_session(struct training *run, const struct rh_workload *work)
 		rh_note("devices: %d of %d used: a step takes no less time on more of them", run->session.device_count, devices);
 	if (!rc && *why)
 		rh_note("no prediction of this run's speed: %s", why);
+	if (!rc)
+		rh_devices_tell_desktop(run->config->device);
 	return rc;
 }
 
@@ -169,8 +186,9 @@ static void keep_chunk(struct training *run)
 	const struct rh_workload *work = &run->work;
 	int is_kept = run->state.sequence_chunk == work->chunk;
 	if (work->chunks > 1 && !run->config->sequence_chunk)
-		rh_note("sequence_chunk: %" PRId64 "%s: the longest row, of %" PRId64 " tokens, is trained in %d chunks", work->chunk,
-		        is_kept ? ", the checkpoint's" : ", as whole rows do not fit", work->row.tokens, work->chunks);
+		rh_note("sequence_chunk: %" PRId64 "%s: the longest %s, of %" PRId64 " tokens, is trained in %d chunks", work->chunk,
+		        is_kept ? ", the checkpoint's" : ", as whole rows do not fit",
+		        run->config->per_device_train_batch_size > 1 ? "micro-batch" : "row", work->row.tokens, work->chunks);
 	run->state.sequence_chunk = work->chunk;
 }
 

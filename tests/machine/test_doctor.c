@@ -258,6 +258,11 @@ static void test_what_was_measured_is_judged(void **state)
 	bad = good;
 	bad.has_time_limit = 1;
 	says(&root, &bad, "display", "drives a display", "--device cuda:N");
+	put(&root, "/dev/dxg", "");
+	says(&root, &good, "wsl", "through Windows", "max_vram");
+	char path[512];
+	snprintf(path, sizeof path, "%s/dev/dxg", root.dir);
+	assert_int_equal(unlink(path), 0);
 	bad = good;
 	bad.drive.read = 0.5e9;
 	says(&root, &bad, "drive", "nvme0n1 reads 0.50", "--nvme_dirs");

@@ -13,8 +13,8 @@
 
 enum { PREDICT_WORDS = 64, PREDICT_LINE = 1024 };
 
-/* Rows of max_length tokens, `steps` steps. 0 or RH_DOES_NOT_FIT; other faults end the test. The caller frees *out. */
-static inline int predict_words(const char *line, int steps, struct rh_forecast *out)
+/* Rows of max_length tokens. 0 or RH_DOES_NOT_FIT; other faults end the test. The caller frees *out. */
+static inline int predict_words(const char *line, struct rh_forecast *out)
 {
 	char words[PREDICT_LINE], *argument[PREDICT_WORDS], *place = NULL;
 	int count = 0;
@@ -28,7 +28,7 @@ static inline int predict_words(const char *line, int steps, struct rh_forecast 
 	}
 	check_ok(rh_config_load("plan", count, argument, NULL, &config));
 	check_ok(rh_machine_find(&config, &found));
-	check_ok(rh_forecast_input_synthetic(&config, steps, &input));
+	check_ok(rh_forecast_input_of_machine(&config, &found.machine, &input));
 	int rc = rh_forecast_judged(&config, &found.machine, &input, NULL, out);
 	if (rc != RH_DOES_NOT_FIT && rc != -ENOSPC)
 		check_ok(rc);
@@ -43,7 +43,7 @@ static inline int predict_words(const char *line, int steps, struct rh_forecast 
 static inline double predict_speed(const char *line)
 {
 	struct rh_forecast is = {0};
-	int rc = predict_words(line, 2, &is);
+	int rc = predict_words(line, &is);
 	double speed = rc ? 0 : is.tokens_per_second;
 	rh_forecast_free(&is);
 	return speed;

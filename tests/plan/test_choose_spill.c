@@ -39,7 +39,7 @@ static void check_best(const char *run)
 		}
 	}
 	spilling(run, "auto", line);
-	check_ok(predict_words(line, 2, &is));
+	check_ok(predict_words(line, &is));
 	printf("%s\n  auto %.1f tokens/s, %.1f GiB on NVMe; best named, %s: %.1f\n", run, is.tokens_per_second,
 	       (double)is.nvme_bytes / (1 << 30), named[number], best);
 	if (is.tokens_per_second < (1 - slower_most) * best)
@@ -75,17 +75,17 @@ static void test_auto_spills_no_more_than_is_short(void **state)
 {
 	(void)state;
 	struct rh_forecast is;
-	check_ok(predict_words(moe_with("--max-ram 57GiB --spill auto --nvme-dirs /tmp --max-nvme 500GiB"), 2, &is));
+	check_ok(predict_words(moe_with("--max-ram 57GiB --spill auto --nvme-dirs /tmp --max-nvme 500GiB"), &is));
 	assert_true(is.nvme_bytes > 0 && is.nvme_bytes < (int64_t)10 << 30 && is.tokens_per_second > 3000);
 	rh_forecast_free(&is);
-	check_ok(predict_words(moe_with("--spill auto --nvme-dirs /tmp --max-nvme 500GiB"), 2, &is));
+	check_ok(predict_words(moe_with("--spill auto --nvme-dirs /tmp --max-nvme 500GiB"), &is));
 	assert_int_equal(is.nvme_bytes, 0);
 	rh_forecast_free(&is);
 	/* what may lie on NVMe counts: activations alone are 6 GiB */
-	check_ok(predict_words(moe_with("--max-ram 58GiB --spill auto --nvme-dirs /tmp --max-nvme 7GiB"), 2, &is));
+	check_ok(predict_words(moe_with("--max-ram 58GiB --spill auto --nvme-dirs /tmp --max-nvme 7GiB"), &is));
 	assert_true(is.nvme_bytes > 0 && is.nvme_bytes <= (int64_t)7 << 30);
 	rh_forecast_free(&is);
-	assert_int_equal(predict_words(moe_with("--max-ram 30GiB --spill auto --nvme-dirs /tmp --max-nvme 7GiB"), 2, &is), -ENOSPC);
+	assert_int_equal(predict_words(moe_with("--max-ram 30GiB --spill auto --nvme-dirs /tmp --max-nvme 7GiB"), &is), -ENOSPC);
 	rh_forecast_free(&is);
 }
 

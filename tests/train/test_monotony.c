@@ -1,26 +1,28 @@
-/* More memory is never slower, and never refused: random runs of the models of examples/models, each with two sizes of one budget. */
-#include "check.h"
+/* More memory is never slower, and never refused: random runs of the models of examples/models and of random shapes, each with two sizes of
+ * one budget. And what the planner chooses by itself is as fast when it is given by hand. */
+#include "plan/predict.h"
 
-#include "config/config.h"
 #include "core/log.h"
-#include "forecast/judge.h"
-#include "forecast/machine_find.h"
 
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
-enum { PAIRS = 40, PAIRS_LONG = 500, WORDS = 32 };
+enum { PAIRS = 40, PAIRS_LONG = 500, HAND = 4 /* of so many pairs, one is tried with its rounds given by hand */ };
 
-static const double slower_most = 0.01;
+static const double apart_most = 0.01;
 
 struct machine {
 	const char *name;
 	int devices_most, vram_gib, ram_gib; /* what a run may have */
 };
 
-static const char *const models[] = {"qwen3-1.7b",  "llama-3.1-8b", "mistral-7b", "qwen3-8b",
-                                     "gpt-oss-20b", "qwen3.5-9b",   "gpt2-medium"};
+/* The large ones in long runs alone. */
+static const char *const models[] = {"qwen3-1.7b",      "llama-3.1-8b",  "mistral-7b",       "qwen3-8b",      "gpt-oss-20b",
+                                     "qwen3.5-9b",      "gpt2-medium",   "bert-large",       "vit-large",     "qwen3-30b-a3b",
+                                     "qwen3.5-27b",     "gemma-3-27b",   "gemma-4-31b",      "qwen3-32b",     "qwen3.5-35b-a3b",
+                                     "qwen3.5-122b-a10b", "llama-3.1-70b", "qwen3-235b-a22b"};
+enum { SMALL = 10, MODELS = sizeof models / sizeof *models, ENCODERS = 7 };
 static const struct machine machines[] = {{"rtx4090x8", 8, 22, 700}, {"h100x1", 1, 76, 120}, {"rtx4090x1", 1, 22, 60},
                                           {"rtx3060", 1, 10, 60}};
 
@@ -29,61 +31,88 @@ static int64_t pick(uint64_t *seed, int64_t count)
 	return check_random(seed) % count;
 }
 
-/* A run's words but for the budget. Returns how many. */
-static int draw(uint64_t *seed, const struct machine *machine, char words[WORDS][64])
+static void add(char line[PREDICT_LINE], const char *format, ...)
 {
-	const char *model = models[pick(seed, sizeof models / sizeof *models)];
-	int count = 0, is_long = strcmp(model, "gpt2-medium") != 0;
-	static const int64_t steps[] = {1, 2, 4, 8, 16};
-#define ADD(...) (void)snprintf(words[count++], sizeof words[0], __VA_ARGS__)
-	ADD("--config-name");
-	ADD("examples/models/%s", model);
-	ADD("--hardware");
-	ADD("%s", machine->name);
-	ADD("--gpus");
-	ADD("%d", 1 << pick(seed, machine->devices_most > 1 ? 4 : 1));
-	ADD("--gradient-accumulation-steps");
-	ADD("%d", (int)steps[pick(seed, 5)]);
-	ADD("--per-device-train-batch-size");
-	ADD("%d", 1 << pick(seed, 3));
-	ADD("--max-length");
-	ADD("%d", (is_long ? 512 : 256) << pick(seed, 3));
-	if (pick(seed, 2)) {
-		ADD("--use-peft");
-		ADD("true");
-		ADD("--lora-target-modules");
-		ADD("all-linear");
-	}
-#undef ADD
-	return count;
+	size_t used = strlen(line);
+	va_list args;
+	va_start(args, format);
+	vsnprintf(line + used, PREDICT_LINE - used, format, args);
+	va_end(args);
 }
 
-/* Tokens/s with this much of a budget; 0: the run does not fit. */
-static double predict(char words[WORDS][64], int count, const char *key, int64_t mib)
+/* A dense model of a random shape, in a file of its own. */
+static void write_shape(uint64_t *seed, const char *path)
 {
-	char *argument[WORDS + 2], value[32];
-	struct rh_config config;
-	struct rh_machine_found found;
-	struct rh_forecast_input input;
-	struct rh_forecast is;
-	for (int i = 0; i < count; i++)
-		argument[i] = words[i];
-	argument[count] = (char *)(uintptr_t)key;
-	argument[count + 1] = value;
-	snprintf(value, sizeof value, "%lldMiB", (long long)mib);
-	check_ok(rh_config_load("plan", count + 2, argument, NULL, &config));
-	check_ok(rh_machine_find(&config, &found));
-	check_ok(rh_forecast_input_synthetic(&config, 2, &input));
-	int rc = rh_forecast_judged(&config, &found.machine, &input, NULL, &is);
-	if (rc != RH_DOES_NOT_FIT)
-		check_ok(rc);
-	rh_error_clear();
+	static const int widths[] = {512, 1024, 2048, 3072, 5120};
+	int width = widths[pick(seed, 5)], heads = width / 64, layers = 2 + (int)pick(seed, 46);
+	FILE *file = fopen(path, "w");
+	assert_non_null(file);
+	fprintf(file,
+	        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": %d, \"intermediate_size\": %d, "
+	        "\"num_hidden_layers\": %d, \"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": 64, \"vocab_size\": %d, "
+	        "\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
+	        "\"tie_word_embeddings\": %s, \"torch_dtype\": \"bfloat16\"}",
+	        width, width * (2 + (int)pick(seed, 3)), layers, heads, pick(seed, 2) ? heads : heads / 4, 8000 << pick(seed, 5),
+	        pick(seed, 2) ? "true" : "false");
+	assert_int_equal(fclose(file), 0);
+}
+
+/* A run but for the budget. */
+static void draw(uint64_t *seed, const struct machine *machine, const char *shape, char line[PREDICT_LINE])
+{
+	static const int steps[] = {1, 2, 4, 8, 16};
+	int number = (int)pick(seed, getenv("RH_LONG") ? MODELS : SMALL), is_encoder = number == ENCODERS || number == ENCODERS + 1,
+	    kind = (int)pick(seed, 4), is_long = number != ENCODERS - 1;
+	*line = 0;
+	if (kind == 3) {
+		write_shape(seed, shape);
+		add(line, "--config-name %s --dtype bfloat16", shape);
+		is_encoder = is_long = 0;
+	} else if (kind == 2 || is_encoder) { /* as its file has it */
+		add(line, "examples/models/%s.yaml", models[number]);
+	} else {
+		add(line, "--config-name examples/models/%s", models[number]);
+	}
+	add(line, " --hardware %s --gpus %d --gradient-accumulation-steps %d", machine->name,
+	    1 << pick(seed, machine->devices_most > 1 ? 4 : 1), steps[pick(seed, 5)]);
+	if (!is_encoder)
+		add(line, " --per-device-train-batch-size %d --max-length %d", 1 << pick(seed, 3), (is_long ? 512 : 256) << pick(seed, 3));
+	if (!is_encoder && kind != 2 && pick(seed, 2))
+		add(line, " --use-peft true --lora-target-modules all-linear");
+}
+
+/* Tokens/s with this much of a budget; 0: the run does not fit. *round: micro-batches in a round. */
+static double predict(const char *run, const char *key, int64_t mib, int64_t *round)
+{
+	char line[PREDICT_LINE];
+	struct rh_forecast is = {0};
+	snprintf(line, sizeof line, "%s %s %lldMiB", run, key, (long long)mib);
+	int rc = predict_words(line, &is);
 	double speed = rc ? 0 : is.tokens_per_second;
+	*round = is.round_micro_batches;
 	rh_forecast_free(&is);
-	rh_forecast_input_free(&input);
-	rh_machine_found_free(&found);
-	rh_config_free(&config);
 	return speed;
+}
+
+static int is_slower(const char *run, const char *key, int64_t less, double slow, int64_t more, double fast)
+{
+	if (slow <= 0 || fast >= slow * (1 - apart_most))
+		return 0;
+	print_error("plan %s %s: %lld MiB %.1f tokens/s, %lld MiB %.1f\n", run, key, (long long)less, slow, (long long)more, fast);
+	return 1;
+}
+
+/* 1: the rounds that were chosen give another speed when they are named. */
+static int differs_by_hand(const char *run, const char *key, int64_t mib, double speed, int64_t round)
+{
+	char line[PREDICT_LINE];
+	int64_t same;
+	snprintf(line, sizeof line, "%s --round-micro-batches %lld", run, (long long)round);
+	double by_hand = predict(line, key, mib, &same);
+	if (by_hand >= speed * (1 - apart_most) && by_hand <= speed * (1 + apart_most))
+		return 0;
+	print_error("plan %s %s %lldMiB: %.1f tokens/s, by itself %.1f\n", line, key, (long long)mib, by_hand, speed);
+	return 1;
 }
 
 static void test_more_memory_is_never_slower(void **state)
@@ -91,23 +120,31 @@ static void test_more_memory_is_never_slower(void **state)
 	(void)state;
 	int pairs = getenv("RH_LONG") ? PAIRS_LONG : PAIRS, fitting = 0, faster = 0, faults = 0;
 	uint64_t seed = check_seed();
+	char shape[] = "/tmp/rh-shape-XXXXXX";
+	int file = mkstemp(shape);
+	assert_true(file >= 0);
+	close(file);
 	for (int i = 0; i < pairs; i++) {
+		static const char *const keys[] = {"--max-vram", "--max-ram", "--max-nvme"};
 		const struct machine *machine = &machines[pick(&seed, sizeof machines / sizeof *machines)];
-		char words[WORDS][64], line[512] = "";
-		int count = draw(&seed, machine, words), is_vram = (int)pick(&seed, 2);
-		int64_t most = (int64_t)(is_vram ? machine->vram_gib : machine->ram_gib) << 10, less = most / 8 + pick(&seed, most * 7 / 8);
-		int64_t more = less + 1 + pick(&seed, most - less);
-		const char *key = is_vram ? "--max-vram" : "--max-ram";
-		double slow = predict(words, count, key, less), fast = predict(words, count, key, more);
+		char run[PREDICT_LINE];
+		draw(&seed, machine, shape, run);
+		int64_t ram = (int64_t)machine->ram_gib << 10, round, same;
+		int kind = (int)pick(&seed, 5), which = kind > 2 ? kind - 3 : kind, spills = kind > 1;
+		int64_t most = which == 0 ? (int64_t)machine->vram_gib << 10 : which == 1 ? ram : (int64_t)500 << 10;
+		int64_t less = most / 8 + pick(&seed, most * 7 / 8), more = less + 1 + pick(&seed, most - less);
+		if (spills)
+			add(run, " --spill auto --nvme-dirs /tmp%s", which == 2 ? "" : " --max-nvme 1TiB");
+		if (spills && which != 1)
+			add(run, " --max-ram %lldMiB", (long long)(ram / 8 + pick(&seed, ram / 2)));
+		double slow = predict(run, keys[which], less, &round), fast = predict(run, keys[which], more, &same);
 		fitting += slow > 0;
-		faster += fast > slow * 1.01;
-		if (slow <= 0 || fast >= slow * (1 - slower_most))
-			continue;
-		for (int k = 0; k < count; k++)
-			snprintf(line + strlen(line), sizeof line - strlen(line), " %s", words[k]);
-		print_error("plan%s %s: %lld MiB %.1f tokens/s, %lld MiB %.1f\n", line, key, (long long)less, slow, (long long)more, fast);
-		faults++;
+		faster += fast > slow * (1 + apart_most);
+		faults += is_slower(run, keys[which], less, slow, more, fast);
+		if (slow > 0 && i % HAND == 0)
+			faults += differs_by_hand(run, keys[which], less, slow, round);
 	}
+	assert_int_equal(unlink(shape), 0);
 	printf("%d pairs, %d that fit in less, %d faster with more\n", pairs, fitting, faster);
 	assert_int_equal(faults, 0);
 	assert_true(fitting > pairs / 4 && faster > 0);
