@@ -20,13 +20,21 @@ models = [
     ("qwen3-235b-a22b", "true", "235B-A22B, LoRA", 500, 95),
 ]
 
-print("one sequence, rtx4090x1 with 128 GiB of RAM and 2 TB of NVMe (spill: auto)")
-for model, lora, name, bar, _ in models:
+
+def longest(model, lora, name, bar):
     all_of = ask("stress", f"examples/models/{model}.yaml", "--use_peft", lora, "--hardware", "rtx4090x1", "--max_ram", "128GiB",
                  "--nvme_dirs", "/tmp", "--max_nvme", "2TB", "--spill", "auto")
     found = all_of["placements"]["nvme"]
-    print(f"  {name:20} {found['tokens'] / 1000:7.0f}K (bar {bar}K)  {found['tokens_per_second']:8.1f} tokens/s, "
+    held = f" (bar {bar}K)" if bar else ""
+    print(f"  {name:20} {found['tokens'] / 1000:7.0f}K{held}  {found['tokens_per_second']:8.1f} tokens/s, "
           f"chunks of {found['sequence_chunk'] or 0}; binds {found['budget']}: {found['buffer']}")
+
+
+print("one sequence, rtx4090x1 with 128 GiB of RAM and 2 TB of NVMe (spill: auto)")
+for model, lora, name, bar, _ in models:
+    longest(model, lora, name, bar)
+for model, name in [("qwen3.5-9b", "Qwen3.5 9B, LoRA"), ("qwen3.5-27b", "Qwen3.5 27B, LoRA"), ("qwen3.5-35b-a3b", "Qwen3.5 35B, LoRA")]:
+    longest(model, "true", name, None)
 
 print("eight sequences in flight, rtx4090x8 as its profile has it, no NVMe")
 for model, lora, name, _, bar in models:

@@ -40,7 +40,8 @@ template <typename T> RH_KERNEL(DELTA_THREADS, 1) delta_forward(struct delta_arg
 	p.key_head = p.head / (a.heads / a.key_heads);
 	int64_t end = delta_start(a, document + 1), begin = delta_start(a, document);
 	each_of_state(a, first, [&](int at, int m, int c, int is_there) {
-		state[at] = a.state && is_there ? a.state[((int64_t)p.head * a.key + m) * a.state_stride + c] : 0;
+		int is_read = a.state && document == 0 && is_there;
+		state[at] = is_read ? a.state[((int64_t)p.head * a.key + m) * a.state_stride + c] : 0;
 	});
 	p.slot = begin / DELTA_CHUNK + document;
 	for (p.row = begin; p.row < end; p.row += DELTA_CHUNK, p.slot++) {
@@ -88,8 +89,8 @@ template <typename T> RH_KERNEL(DELTA_THREADS, 1) delta_forward(struct delta_arg
 	}
 	__syncthreads();
 	each_of_state(a, first, [&](int at, int m, int c, int is_there) {
-		if (a.state && is_there)
-			a.state[((int64_t)p.head * a.key + m) * a.state_stride + c] = state[at];
+		if (a.end && document + 1 == a.documents && is_there)
+			a.end[((int64_t)p.head * a.key + m) * a.end_stride + c] = state[at];
 	});
 }
 
@@ -104,8 +105,9 @@ int delta_launch_forward(const struct delta_args *a, enum rh_dtype dtype, CUstre
 extern "C" int cuda_delta(const struct rh_op *op, CUstream_st *stream)
 {
 	struct delta_args a = delta_args_of(op);
-	struct rh_view o = op->operand[RH_DELTA_O], state = op->operand[RH_DELTA_STATE];
+	struct rh_view o = op->operand[RH_DELTA_O], state = op->operand[RH_DELTA_STATE], end = op->operand[RH_DELTA_END];
 	a.o = o.data, a.o_stride = o.stride;
-	a.state = (float *)state.data, a.state_stride = state.stride;
-	return delta_launch_forward(&a, o.dtype, stream);
+	a.state = (const float *)state.data, a.state_stride = state.stride;
+	a.end = (float *)end.data, a.end_stride = end.stride;
+	return delta_launch_forward(&a, op->operand[RH_DELTA_Q].dtype, stream);
 }

@@ -65,8 +65,11 @@ template <typename T> RH_KERNEL(DELTA_THREADS, 1) delta_reverse(struct delta_arg
 	p.key_head = p.head / (a.heads / a.key_heads);
 	int64_t begin = delta_start(a, document), end = delta_start(a, document + 1);
 	int places = delta_warp() * DELTA_PLACES;
-	for (int r = 0; r < DELTA_PLACES; r++)
-		state[(places + r) * DELTA_SLICE + delta_lane()] = 0;
+	for (int r = 0; r < DELTA_PLACES; r++) {
+		int is_read = a.d_end && document + 1 == a.documents && places + r < a.key && c < a.value;
+		state[(places + r) * DELTA_SLICE + delta_lane()] =
+		        is_read ? a.d_end[((int64_t)p.head * a.key + places + r) * a.d_end_stride + c] : 0;
+	}
 	for (int64_t chunk = rh_ceil_div(end - begin, DELTA_CHUNK) - 1; chunk >= 0; chunk--) {
 		p.row = begin + chunk * DELTA_CHUNK;
 		p.slot = begin / DELTA_CHUNK + document + chunk;
@@ -94,6 +97,10 @@ template <typename T> RH_KERNEL(DELTA_THREADS, 1) delta_reverse(struct delta_arg
 		for (int r = 0; r < DELTA_PLACES; r++)
 			state[(places + r) * DELTA_SLICE + delta_lane()] = sum[r][0];
 	}
+	for (int r = 0; r < DELTA_PLACES; r++) /* each thread has written these itself */
+		if (a.d_state && document == 0 && places + r < a.key && c < a.value)
+			a.d_state[((int64_t)p.head * a.key + places + r) * a.d_state_stride + c] =
+			        state[(places + r) * DELTA_SLICE + delta_lane()];
 }
 
 enum {
@@ -401,6 +408,10 @@ extern "C" int cuda_delta_backward(const struct rh_op *op, CUstream_st *stream)
 	a.d_states = a.states + size;
 	a.sums = a.d_states + size;
 	states = a;
+	states.state = (const float *)view[RH_DELTA_BACKWARD_STATE].data;
+	states.state_stride = view[RH_DELTA_BACKWARD_STATE].stride;
+	a.d_end = (const float *)view[RH_DELTA_BACKWARD_D_END].data, a.d_end_stride = view[RH_DELTA_BACKWARD_D_END].stride;
+	a.d_state = (float *)view[RH_DELTA_BACKWARD_D_STATE].data, a.d_state_stride = view[RH_DELTA_BACKWARD_D_STATE].stride;
 	a.d_o = view[RH_DELTA_BACKWARD_DO].data, a.o_stride = view[RH_DELTA_BACKWARD_DO].stride;
 	a.dq = view[RH_DELTA_BACKWARD_DQ].data, a.dq_stride = view[RH_DELTA_BACKWARD_DQ].stride;
 	a.dk = view[RH_DELTA_BACKWARD_DK].data, a.dk_stride = view[RH_DELTA_BACKWARD_DK].stride;

@@ -21,9 +21,11 @@ enum {
 struct delta_args {
 	const void *q, *k, *v, *b, *a, *a_log, *dt_bias, *d_o;
 	void *o, *dq, *dk, *dv, *db, *da;
-	float *state, *states, *d_states, *sums, *da_log, *ddt_bias;
+	const float *state, *d_end;                                          /* before the first document; gradient behind the last one */
+	float *end, *d_state, *states, *d_states, *sums, *da_log, *ddt_bias; /* end: behind the last one; states: before chunks */
 	const int32_t *start;
-	int64_t q_stride, k_stride, v_stride, b_stride, a_stride, o_stride, state_stride, start_stride; /* o_stride: of o or d_o */
+	int64_t q_stride, k_stride, v_stride, b_stride, a_stride, o_stride, start_stride; /* o_stride: of o or d_o */
+	int64_t state_stride, end_stride, d_end_stride, d_state_stride;
 	int64_t dq_stride, dk_stride, dv_stride, db_stride, da_stride;
 	int heads, key_heads, documents, key, value; /* key, value: lengths of a head's vectors */
 };
@@ -262,7 +264,7 @@ static inline struct delta_args delta_args_of(const struct rh_op *op)
 	return a;
 }
 
-/* delta.cu: the forward; with a.states instead of a.o only the states before each chunk. */
+/* delta.cu: the forward; without a.o the states alone, those before each chunk (a.states) or that behind all. */
 int delta_launch_forward(const struct delta_args *a, enum rh_dtype dtype, struct CUstream_st *stream);
 
 #endif

@@ -9,7 +9,7 @@
  *   the arena: the largest stage's activations and workspace for one micro-batch
  *   boundary buffers: inputs and outputs of two micro-batches, and copies in 8 bits; the micro-batches' integers and results likewise
  *   the KV cache, when generating; of texts in chunks, what the mixers of the largest forward stage carry, or that of one layer with the
- *     sums of its gradients: a backward stage has one mixer at most
+ *     sums of its gradients, of linear attention with its states before chunks: a backward stage has one mixer at most
  *   kept activations, where one device trains alone and has memory to spare: of as many backward stages below the fused one as fit, for
  *     every micro-batch of a round. These stages keep from their forward what the others recompute in their backward. Where stages that
  *     update themselves keep what their forwards made (kept_micro_batches), all but a fused one do, in a ring

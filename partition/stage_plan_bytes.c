@@ -72,7 +72,7 @@ static int64_t carried_bytes(const struct stage_planner *at, enum pass pass, int
 	if (!request->train.chunks)
 		return 0;
 	return rh_model_cache_range(request->model, lo, hi, request->cache_rows, &first) +
-	       (pass == PASS_FORWARD ? 0 : rh_model_carried_sum_bytes(request->model, lo, hi, request->cache_rows));
+	       (pass == PASS_FORWARD ? 0 : rh_model_carried_back_bytes(request->model, lo, hi, request->cache_rows, request->train.chunks));
 }
 
 void plan_widen_transfers(const struct stage_planner *at, struct rh_stage_plan *plan, enum pass pass, int lo, int hi)

@@ -6,6 +6,7 @@
 #include "partition/rounds.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { COLUMNS = 100, COLUMNS_LEAST = 60 };
 
@@ -73,8 +74,11 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 	snprintf(what, sizeof what, ": weights %.2f%s, gradients %.2f, activations %.2f, boundaries %.2f", (double)plan->weight_bytes / gib,
 	         plain, (double)(plan->gradient_bytes + plan->rounded_bytes) / gib, (double)(plan->arena_bytes + plan->kept_bytes) / gib,
 	         (double)(plan->boundary_buffers * plan->boundary_bytes) / gib);
+	int length = (int)strlen(what);
+	if ((double)plan->cache_bytes >= 0.005 * gib) /* of rows in chunks: keys, values, states */
+		snprintf(what + length, sizeof what - (size_t)length, ", carried %.2f", (double)plan->cache_bytes / gib);
 	int rc = put_tier(out, is->host_devices ? "each device" : "each GPU", is->device_bytes, is->device_budget, what);
-	int length = snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f", (double)is->store_bytes / gib,
+	length = snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f", (double)is->store_bytes / gib,
 	                      (double)(is->boundary_bytes - plan->saved_bytes) / gib);
 	if (plan->saved_bytes)
 		length +=

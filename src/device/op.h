@@ -231,22 +231,40 @@ enum {
 
 /* CONV: a causal convolution of each column alone, then x sigmoid(x). Documents are runs of rows, as of ATTENTION. y (T,C) act = silu of
  * the sum over j below K of w(c,j) times x(t - K + 1 + j, c), where rows before the document are 0. x (T,C), w (C,K) act, K at most
- * RH_CONV_MOST; start (documents+1,1) I32. tail (K-1,C) act or absent: the rows before those of the one document, which the op replaces by
- * the last K - 1 rows so far. Rows that are no document's are left alone, here and in the backward.
- * BACKWARD: dx (T,C) act = gradient; dw (C,K) F32 += or absent. There is no tail. */
+ * RH_CONV_MOST; start (documents+1,1) I32. Rows that are no document's are left alone, here and in the backward.
+ * Runs of a document: tail (K-1,C) act or absent are the rows before the first document's; end (K-1,C) act or absent = the last K - 1 rows
+ * of the last document so far; may be tail.
+ * BACKWARD: dx (T,C) act = gradient; dw (C,K) F32 += or absent. tail as above. Runs, the last one first: d_end (K-1,C) F32 or absent are
+ * the gradients of the convolution's sums at the K - 1 rows behind the last document; d_tail (K-1,C) F32 or absent = those at its first
+ * document's first K - 1 rows; may be d_end. y and dx are those of the whole document, bit for bit. */
 enum { RH_CONV_MOST = 8 };
-enum { RH_CONV_X, RH_CONV_W, RH_CONV_START, RH_CONV_Y, RH_CONV_TAIL };
-enum { RH_CONV_BACKWARD_X, RH_CONV_BACKWARD_W, RH_CONV_BACKWARD_START, RH_CONV_BACKWARD_DY, RH_CONV_BACKWARD_DX, RH_CONV_BACKWARD_DW };
+enum { RH_CONV_X, RH_CONV_W, RH_CONV_START, RH_CONV_Y, RH_CONV_TAIL, RH_CONV_END };
+enum {
+	RH_CONV_BACKWARD_X,
+	RH_CONV_BACKWARD_W,
+	RH_CONV_BACKWARD_START,
+	RH_CONV_BACKWARD_DY,
+	RH_CONV_BACKWARD_DX,
+	RH_CONV_BACKWARD_DW,
+	RH_CONV_BACKWARD_TAIL,
+	RH_CONV_BACKWARD_D_END,
+	RH_CONV_BACKWARD_D_TAIL
+};
 
 /* DELTA: the gated delta rule (Yang, Kautz and Hatamizadeh 2024). Of each document each value head has a state S (K,V), zeros at first, K
  * and V at most RH_DELTA_MOST; its key head is head / (heads / key_heads). For each token, with q, k that head's vectors, each divided by
  * sqrt(its squares' sum + 1e-6), and q by sqrt(K) too; g = -exp(a_log) softplus(a + dt_bias) and beta = sigmoid(b):
  *   S = e^g S + k (beta (v - (e^g S)^T k))^T,  o = S^T q.
- * q, k (T,key_heads*K), v (T,heads*V), b, a (T,heads), a_log, dt_bias (1,heads) act; start (documents+1,1) I32; o (T,heads*V) act. state
- * (heads*K,V) F32 or absent: that of the one document, before and after. Rows that are no document's are left alone, here and in the
- * backward. Devices take RH_DELTA_CHUNK tokens at once, from where a document begins on.
+ * q, k (T,key_heads*K), v (T,heads*V), b, a (T,heads), a_log, dt_bias (1,heads) act; start (documents+1,1) I32; o (T,heads*V) act, or
+ * absent where the states alone are wanted. Rows that are no document's are left alone, here and in the backward. Devices take
+ * RH_DELTA_CHUNK tokens at once, from where a document begins on.
+ * Runs of a document: state (heads*K,V) F32 or absent is that before the first document; end (heads*K,V) F32 or absent = that behind the
+ * last one; may be state where there is one document.
  * BACKWARD: dq, dk, dv, db, da = gradients, shaped as q, k, v, b, a; da_log, ddt_bias (1,heads) F32 += or absent. space (1, at least
- * rh_delta_space) F32 is workspace. There is no state. */
+ * rh_delta_space) F32 is workspace. state as above. Runs, the last one first: d_end (heads*K,V) F32 or absent is the gradient of the state
+ * behind the last document; d_state (heads*K,V) F32 or absent = that of the state before the first; may be d_end where there is one
+ * document. Where runs begin at multiples of RH_DELTA_CHUNK within their document, o, end, dq, dk, dv, db and da are those of the whole
+ * document, bit for bit. */
 enum { RH_DELTA_CHUNK = 64, RH_DELTA_MOST = 128 };
 #define RH_DELTA_EPSILON 1e-6f
 enum {
@@ -259,7 +277,8 @@ enum {
 	RH_DELTA_DT_BIAS,
 	RH_DELTA_START,
 	RH_DELTA_O,
-	RH_DELTA_STATE
+	RH_DELTA_STATE,
+	RH_DELTA_END
 };
 enum {
 	RH_DELTA_BACKWARD_Q,
@@ -278,7 +297,10 @@ enum {
 	RH_DELTA_BACKWARD_DA,
 	RH_DELTA_BACKWARD_DA_LOG,
 	RH_DELTA_BACKWARD_DDT_BIAS,
-	RH_DELTA_BACKWARD_SPACE
+	RH_DELTA_BACKWARD_SPACE,
+	RH_DELTA_BACKWARD_STATE,
+	RH_DELTA_BACKWARD_D_END,
+	RH_DELTA_BACKWARD_D_STATE
 };
 /* Places of chunks, of which document d's begin at start[d] / RH_DELTA_CHUNK + d: a few stay empty. Each has a state of every head and its
  * gradient, and two sums. */
@@ -549,7 +571,7 @@ enum {
 enum { RH_LORA_C = RH_LORA_SPACE };
 
 /* The most operands of an op. */
-enum { RH_OP_OPERANDS = 17 };
+enum { RH_OP_OPERANDS = 20 };
 
 struct rh_op {
 	enum rh_op_kind kind;

@@ -63,7 +63,7 @@ static void name_buffer(const struct rh_forecast *is, struct rh_stress_found *ou
 		const char *name;
 		int64_t bytes;
 	} on_device[] = {{"activations of a stage", plan->arena_bytes + plan->kept_bytes},
-	                 {"keys and values that layers carry", plan->cache_bytes},
+	                 {"keys, values and states that layers carry", plan->cache_bytes},
 	                 {"boundary activations", plan->boundary_bytes * plan->boundary_buffers}};
 	const char *name = "saved layer inputs";
 	int64_t most = 0;

@@ -1,6 +1,8 @@
 /* Linear attention with the gated delta rule, a mixer: Out(norm(delta(conv(QKV x), B x, A x)) * silu(Z x)), where conv is causal and each
  * column's own, with silu behind it, delta is the rule (device/op.h) and the norm is over each value head. It carries the rule's state, in
- * fp32, and the inputs of the convolution that later tokens see.
+ * fp32, and the inputs of the convolution that later tokens see. Of a text in chunks a backward slot has both before each chunk but the
+ * first (emit->sums), and in their own place the gradients that the chunk behind has left: that of the state, and those of the
+ * convolution's sums at its first tokens. The first document of a chunk begins with what is carried where it has begun before.
  *
  * Rows of the activation table: what the linears make, what the convolution and the rule make, and norms' statistics; the backward makes
  * the input of Out again, and the gradients of what the linears made. */
@@ -86,7 +88,8 @@ static int64_t state_bytes(const struct rh_traits *traits)
 /* The state, then the convolution's inputs, in any dtype. */
 static struct rh_carried carries(const struct rh_layer *layer)
 {
-	return (struct rh_carried){.bytes = state_bytes(&layer->traits) + (layer->traits.taps - 1) * channels_of(&layer->traits) * 4};
+	int64_t tail = (layer->traits.taps - 1) * channels_of(&layer->traits) * 4;
+	return (struct rh_carried){.bytes = state_bytes(&layer->traits) + rh_align_up(tail, RH_ALIGN)};
 }
 
 /* ---- emission ---- */
@@ -129,21 +132,59 @@ static struct rh_view starts(const struct rh_emit *emit)
 	return emit_micro(emit, rh_micro_layout(&emit->shape).start_q, emit->shape.documents + 1);
 }
 
-/* What the layer carries of the text, zeros at its beginning; absent where nothing is carried. */
-static void carried(struct rh_emit *emit, const struct rh_layer *layer, int index, struct rh_view *state, struct rh_view *tail)
+/* The rule's state and the convolution's inputs, or both's gradients; absent: there are none. */
+struct carried {
+	struct rh_view state, tail;
+};
+
+static struct carried carried_at(const struct rh_layer *layer, enum rh_dtype dtype, char *base)
 {
 	const struct rh_traits *traits = &layer->traits;
-	int64_t own, lowest;
-	if (!emit->shape.keys)
-		return;
-	(void)rh_model_cache_range(emit->model, index, index + 1, emit->cache_rows, &own);
-	(void)rh_model_cache_range(emit->model, emit->cache_layer, emit->cache_layer + 1, emit->cache_rows, &lowest);
-	char *base = emit->cache + own - lowest;
-	*state = rh_view_of(base, RH_F32, traits->delta_heads * traits->delta_key, traits->delta_value);
-	*tail = rh_view_of(base + state_bytes(traits), emit->model->dtype, traits->taps - 1, channels_of(traits));
+	struct carried out = {.state = rh_view_of(base, RH_F32, traits->delta_heads * traits->delta_key, traits->delta_value)};
+	if (traits->taps > 1)
+		out.tail = rh_view_of(base + state_bytes(traits), dtype, traits->taps - 1, channels_of(traits));
+	return out;
 }
 
-static void convolve(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view tail)
+/* Has the run's first document begun before it? */
+static int goes_on(const struct rh_emit *emit)
+{
+	return emit->shape.keys > emit->shape.tokens;
+}
+
+/* Those before a chunk, in a backward slot. */
+static struct carried before_chunk(const struct rh_emit *emit, int index, int chunk)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	return carried_at(layer, emit->model->dtype, emit->sums + (chunk - 1) * layer->carried.bytes);
+}
+
+/* What the run begins with. */
+static struct carried begun_with(const struct rh_emit *emit, int index)
+{
+	if (!goes_on(emit))
+		return (struct carried){0};
+	return emit->is_backward ? before_chunk(emit, index, emit->shape.chunk)
+	                         : carried_at(&emit->model->layer[index], emit->model->dtype, emit_carried(emit, index));
+}
+
+/* Where a forward leaves what later runs begin with. */
+static struct carried left_by(const struct rh_emit *emit, int index)
+{
+	if (!emit->shape.keys || emit->is_backward)
+		return (struct carried){0};
+	return carried_at(&emit->model->layer[index], emit->model->dtype, emit_carried(emit, index));
+}
+
+/* The gradients, of what is behind the run before its backward, and then of what is before it. */
+static struct carried gradients_of(const struct rh_emit *emit, int index)
+{
+	if (!emit->shape.keys)
+		return (struct carried){0};
+	return carried_at(&emit->model->layer[index], RH_F32, emit_carried(emit, index));
+}
+
+static void convolve(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view end)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct rh_op op = {.kind = RH_OP_CONV, .conv.documents = emit->shape.documents};
@@ -151,7 +192,8 @@ static void convolve(struct rh_emit *emit, int index, const struct rh_view *view
 	op.operand[RH_CONV_W] = own_weight(emit, layer, CONV_W, channels_of(&layer->traits), layer->traits.taps);
 	op.operand[RH_CONV_START] = starts(emit);
 	op.operand[RH_CONV_Y] = view[CONV];
-	op.operand[RH_CONV_TAIL] = tail;
+	op.operand[RH_CONV_TAIL] = begun_with(emit, index).tail;
+	op.operand[RH_CONV_END] = end;
 	emit_op(emit, &op);
 }
 
@@ -173,28 +215,52 @@ static void set_rule(const struct rh_emit *emit, const struct rh_layer *layer, c
 	op->operand[RH_DELTA_START] = starts(emit);
 }
 
-static void apply_rule(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view state)
+/* Of several documents the first reads what another leaves: in one place they would be in each other's way. By the shape alone, so that
+ * memory is that of the largest. */
+static int are_apart(const struct rh_emit *emit)
+{
+	return emit->shape.keys && emit->shape.documents > 1;
+}
+
+/* o absent: only the state behind the run. */
+static void apply_rule(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view o, struct rh_view end)
 {
 	struct rh_op op = {.kind = RH_OP_DELTA};
+	int64_t mark = emit->arena->used;
+	int is_apart = are_apart(emit) && !emit->is_backward;
 	set_rule(emit, &emit->model->layer[index], view, &op);
-	op.operand[RH_DELTA_O] = view[OUT];
-	op.operand[RH_DELTA_STATE] = state;
+	op.operand[RH_DELTA_O] = o;
+	op.operand[RH_DELTA_STATE] = begun_with(emit, index).state;
+	op.operand[RH_DELTA_END] = is_apart ? emit_take(emit->arena, RH_F32, end.rows, end.cols) : end;
 	emit_op(emit, &op);
+	if (is_apart)
+		emit_cast(emit, op.operand[RH_DELTA_END], end);
+	rh_arena_reset(emit->arena, mark);
 }
 
 static void mix(struct rh_emit *emit, int index, const struct rh_activations *s)
 {
-	struct rh_view state = {0}, tail = {0};
-	carried(emit, &emit->model->layer[index], index, &state, &tail);
-	if (state.data && !emit->shape.first) {
-		emit_fill(emit, state);
-		if (tail.rows)
-			emit_fill(emit, tail);
-	}
+	struct carried end = left_by(emit, index);
 	if (emit_wants(s, RH_ROW_SET(CONV)))
-		convolve(emit, index, s->view, tail.rows ? tail : (struct rh_view){0});
+		convolve(emit, index, s->view, end.tail);
 	if (emit_wants(s, RH_ROW_SET(OUT)))
-		apply_rule(emit, index, s->view, state);
+		apply_rule(emit, index, s->view, s->view[OUT], end.state);
+}
+
+/* For the chunk behind this one, and gradients for the last one's backward. */
+static void carry(struct rh_emit *emit, int index, const struct rh_activations *s)
+{
+	struct carried gradients = gradients_of(emit, index);
+	if (emit->shape.chunk + 1 < emit->shape.chunks) {
+		struct carried end = before_chunk(emit, index, emit->shape.chunk + 1);
+		convolve(emit, index, s->view, end.tail);
+		apply_rule(emit, index, s->view, (struct rh_view){0}, end.state);
+	}
+	if (emit->shape.chunk)
+		return;
+	emit_fill(emit, gradients.state);
+	if (gradients.tail.data)
+		emit_fill(emit, gradients.tail);
 }
 
 /* The input of Out, in the arena, and the norms' statistics. */
@@ -279,7 +345,7 @@ static int64_t heads_at_once(const struct rh_emit *emit, const struct rh_traits 
 	return heads;
 }
 
-/* The op's view of some key heads and their value heads. */
+/* The op's view of some key heads and their value heads: columns, and of states rows. */
 static void narrow(struct rh_op *op, int64_t first, int64_t key_heads)
 {
 	static const int of_keys[] = {RH_DELTA_BACKWARD_Q, RH_DELTA_BACKWARD_K, RH_DELTA_BACKWARD_DQ, RH_DELTA_BACKWARD_DK};
@@ -293,8 +359,28 @@ static void narrow(struct rh_op *op, int64_t first, int64_t key_heads)
 		int64_t width = op->operand[i].cols / (is_of_keys ? all : op->delta.heads), times = is_of_keys ? 1 : group;
 		op->operand[i] = rh_view_cols(op->operand[i], first * times * width, key_heads * times * width);
 	}
+	for (int i = RH_DELTA_BACKWARD_STATE; i <= RH_DELTA_BACKWARD_D_STATE; i++) {
+		int64_t rows = op->operand[i].rows / all;
+		if (op->operand[i].data)
+			op->operand[i] = rh_view_rows(op->operand[i], first * rows, key_heads * rows);
+	}
 	op->delta.key_heads = key_heads;
 	op->delta.heads = key_heads * group;
+}
+
+/* Elements of workspace: not fewer than for fewer tokens, so that memory is that of the largest micro-batch. */
+static int64_t space_of(const struct rh_emit *emit, const struct rh_traits *traits, int64_t at_once)
+{
+	int64_t heads = at_once * (traits->delta_heads / traits->delta_key_heads);
+	int64_t space = rh_delta_space(emit->shape.tokens, emit->shape.documents, heads, traits->delta_key, traits->delta_value);
+	return at_once < traits->delta_key_heads ? rh_max(space, MOST_SPACE_BYTES / 4) : space;
+}
+
+/* The first document of the chunk has not begun before: the chunk before it gets no gradient of it. */
+static void begin_gradient(struct rh_emit *emit, struct rh_view gradient)
+{
+	if (gradient.data && emit->shape.chunk && !goes_on(emit))
+		emit_fill(emit, gradient);
 }
 
 /* d_conv (T,C) and the gradients of the gates of d_o. */
@@ -303,7 +389,10 @@ static void rule_backward(struct rh_emit *emit, int index, const struct rh_view 
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_traits *traits = &layer->traits;
 	int64_t mark = emit->arena->used, keys = keys_of(traits), heads = traits->delta_heads, at_once = heads_at_once(emit, traits);
+	struct rh_view gradient = gradients_of(emit, index).state, before = gradient;
 	struct rh_op op = {.kind = RH_OP_DELTA_BACKWARD};
+	if (are_apart(emit))
+		before = emit_take(emit->arena, RH_F32, gradient.rows, gradient.cols);
 	set_rule(emit, layer, view, &op);
 	op.operand[RH_DELTA_BACKWARD_DO] = d_o;
 	op.operand[RH_DELTA_BACKWARD_DQ] = rh_view_cols(d_conv, 0, keys);
@@ -313,15 +402,19 @@ static void rule_backward(struct rh_emit *emit, int index, const struct rh_view 
 	op.operand[RH_DELTA_BACKWARD_DA] = rh_view_cols(view[D_BA], heads, heads);
 	op.operand[RH_DELTA_BACKWARD_DA_LOG] = own_gradient(emit, layer, A_LOG, 1, heads);
 	op.operand[RH_DELTA_BACKWARD_DDT_BIAS] = own_gradient(emit, layer, DT_BIAS, 1, heads);
-	op.operand[RH_DELTA_BACKWARD_SPACE] =
-	        emit_take(emit->arena, RH_F32, 1,
-	                  rh_delta_space(emit->shape.tokens, emit->shape.documents, at_once * (heads / traits->delta_key_heads),
-	                                 traits->delta_key, traits->delta_value));
+	op.operand[RH_DELTA_BACKWARD_SPACE] = emit_take(emit->arena, RH_F32, 1, space_of(emit, traits, at_once));
+	op.operand[RH_DELTA_BACKWARD_STATE] = begun_with(emit, index).state;
+	op.operand[RH_DELTA_BACKWARD_D_END] = gradient;
+	if (goes_on(emit))
+		op.operand[RH_DELTA_BACKWARD_D_STATE] = before;
 	for (int64_t first = 0; first < traits->delta_key_heads; first += at_once) {
 		struct rh_op part = op;
 		narrow(&part, first, at_once);
 		emit_op(emit, &part);
 	}
+	if (goes_on(emit) && before.data != gradient.data)
+		emit_cast(emit, before, gradient);
+	begin_gradient(emit, gradient);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -329,6 +422,7 @@ static void conv_backward(struct rh_emit *emit, int index, const struct rh_view 
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	int64_t channels = channels_of(&layer->traits), taps = layer->traits.taps;
+	struct rh_view gradient = gradients_of(emit, index).tail;
 	struct rh_op op = {.kind = RH_OP_CONV_BACKWARD, .conv.documents = emit->shape.documents};
 	op.operand[RH_CONV_BACKWARD_X] = view[QKV];
 	op.operand[RH_CONV_BACKWARD_W] = own_weight(emit, layer, CONV_W, channels, taps);
@@ -336,7 +430,12 @@ static void conv_backward(struct rh_emit *emit, int index, const struct rh_view 
 	op.operand[RH_CONV_BACKWARD_DY] = d_conv;
 	op.operand[RH_CONV_BACKWARD_DX] = view[D_QKV];
 	op.operand[RH_CONV_BACKWARD_DW] = own_gradient(emit, layer, CONV_W, channels, taps);
+	op.operand[RH_CONV_BACKWARD_TAIL] = begun_with(emit, index).tail;
+	op.operand[RH_CONV_BACKWARD_D_END] = gradient;
+	if (goes_on(emit))
+		op.operand[RH_CONV_BACKWARD_D_TAIL] = gradient;
 	emit_op(emit, &op);
+	begin_gradient(emit, gradient);
 }
 
 static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
@@ -379,6 +478,9 @@ static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 const struct rh_half half_delta = {.size = size,
                                    .place = place,
                                    .carries = carries,
+                                   .to_carry = RH_ROW_SET(QKV) | RH_ROW_SET(BA) | RH_ROW_SET(RH_ROW_LOW + IN_QKV) |
+                                               RH_ROW_RUN(RH_ROW_LOW + IN_B, 2),
+                                   .carry = carry,
                                    .of_input = RH_ROW_RUN(QKV, 3) | RH_ROW_RUN(RH_ROW_LOW + IN_QKV, 4),
                                    .of_output = RH_ROW_SET(OUT) | RH_ROW_SET(Z),
                                    .declare = declare,

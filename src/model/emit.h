@@ -86,6 +86,7 @@ struct rh_emit {
 	float loss_scale;             /* 1 / trained tokens of the step */
 	float micro_batch_share;      /* 1 / micro-batches of the step: the weight of this one's load balancing loss */
 	/* of the stage that is being emitted, set by rh_stage_* */
+	int is_backward; /* of a backward slot: recompute, backward, and what is carried before them */
 	struct rh_ropes ropes;
 	struct rh_view load; /* absent: the model has no load balancing loss */
 	struct {
@@ -99,7 +100,7 @@ struct rh_emit {
 	char **plain; /* of blocks: what was made of them (rh_block_make_plain). NULL: each product has its own made in the arena */
 
 	/* What layers carry of a text that is generated, or that is cut into chunks, for cache_rows tokens: each where
-	 * rh_model_cache_range says, from that of cache_layer on. sums: rh_model_carried_sum_bytes of the gradients of one layer's. */
+	 * rh_model_cache_range says, from that of cache_layer on. sums: rh_model_carried_back_bytes of one layer's. */
 	char *cache, *sums;
 	int64_t cache_rows;
 	int cache_layer;

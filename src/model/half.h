@@ -63,8 +63,8 @@ struct rh_half {
 	                       struct rh_layer *layer, struct layout *at);
 	/* What it keeps from one run of tokens to the next; NULL: nothing. */
 	struct rh_carried (*carries)(const struct rh_layer *layer);
-	/* Of a mixer that carries: `carry` adds what it carries of a chunk, made of the rows `to_carry`, and clears the sums of its gradient.
-	 * forward does the first by itself. */
+	/* Of a mixer that carries: in a backward slot `carry` adds what it carries of a chunk, made of the rows `to_carry`, and clears its
+	 * gradient. In a forward slot its forward does the first by itself. */
 	uint64_t to_carry;
 	void (*carry)(struct rh_emit *emit, int layer, const struct rh_activations *s);
 

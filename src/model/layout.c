@@ -566,12 +566,13 @@ int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64
 	return at - *first;
 }
 
-int64_t rh_model_carried_sum_bytes(const struct rh_model *model, int lo, int hi, int64_t rows)
+int64_t rh_model_carried_back_bytes(const struct rh_model *model, int lo, int hi, int64_t rows, int chunks)
 {
 	int64_t bytes = 0;
 	for (int l = lo; l < hi; l++)
 		if (model->layer[l].kind == RH_LAYER_BLOCK)
-			bytes += rh_align_up(rows * model->layer[l].carried.columns * 4, RH_ALIGN);
+			bytes += rh_align_up(rows * model->layer[l].carried.columns * 4, RH_ALIGN) +
+			         rh_max(chunks - 1, 0) * model->layer[l].carried.bytes;
 	return bytes;
 }
 

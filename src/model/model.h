@@ -142,7 +142,7 @@ enum { RH_HALF_TENSORS = 11 };
 /* What a layer keeps from one run of tokens of a text to the next. */
 struct rh_carried {
 	int64_t columns; /* of each token, in the model's dtype: keys and values */
-	int64_t bytes;   /* of the run, however long it is: a recurrent state */
+	int64_t bytes;   /* of the run, however long it is: a recurrent state; a multiple of RH_ALIGN */
 	int below;       /* 0: its own; else it reads that of the layer so many below, and adds nothing */
 };
 
@@ -327,8 +327,9 @@ int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in
  * lower layers that they read. A layer's own begin on RH_ALIGN. */
 int64_t rh_model_cache_range(const struct rh_model *model, int lo, int hi, int64_t rows, int64_t *first);
 
-/* Bytes of the fp32 sums of the gradients of what mixers of layers [lo, hi) carry of so many rows. */
-int64_t rh_model_carried_sum_bytes(const struct rh_model *model, int lo, int hi, int64_t rows);
+/* What a backward slot has behind those bytes, of texts of at most so many rows and chunks: fp32 sums of the gradients of keys and values;
+ * of a recurrent state, whose gradient takes its own place, the states before the chunks but the first. */
+int64_t rh_model_carried_back_bytes(const struct rh_model *model, int lo, int hi, int64_t rows, int chunks);
 /* Layers of [lo, hi) that carry something of a text in chunks. */
 int rh_model_carriers(const struct rh_model *model, int lo, int hi);
 /* Its loss is one over answers. Of a text in chunks its head then carries each row's cross-entropy. Dropout is off, as in TRL. */

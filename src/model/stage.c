@@ -262,6 +262,7 @@ static void forward_layer(struct rh_emit *emit, int l, int hi, struct rh_stage_p
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary, const struct rh_head_out *head)
 {
 	struct rh_stage_pass pass;
+	emit->is_backward = 0;
 	int ends = emit->model->layer[hi - 1].kind == RH_LAYER_HEAD || (boundary && boundary[hi].data);
 	begin_forward(emit, lo, hi, ends, x, &pass);
 	emit->ropes = pass.ropes;
@@ -276,6 +277,7 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
                           struct rh_view narrow, const struct rh_head_out *head)
 {
+	emit->is_backward = 0;
 	if (part.lo == part.stage_lo)
 		begin_forward(emit, part.stage_lo, part.stage_hi, 1, x, pass);
 	emit->ropes = pass->ropes;
@@ -302,6 +304,7 @@ int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x)
 	int64_t mark = emit->arena->used;
 	struct rh_arena *saved = emit->saved;
 	struct rh_activations s;
+	emit->is_backward = 1;
 	emit->saved = NULL;
 	x = emit_widened(emit, x);
 	emit->ropes = place_lowest(emit, lo, x, &s);
@@ -376,6 +379,7 @@ int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, str
 		emit_rope_tables(emit, &state->layer[part.lo]);
 		state->load = begin_load(emit, emit->arena, x);
 	}
+	emit->is_backward = 1;
 	emit->ropes = state->ropes;
 	emit->load = state->load;
 	for (int l = part.lo; l < part.hi; l++)
@@ -462,6 +466,7 @@ int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, stru
                            struct rh_view dy, struct rh_view dx)
 {
 	int lowest = rh_stage_lowest(emit->model, part.stage_lo);
+	emit->is_backward = 1;
 	if (part.hi == part.stage_hi)
 		begin_backward(emit, part.stage_lo, part.stage_hi, state, dy, pass);
 	emit->ropes = state->ropes;

@@ -48,7 +48,7 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_KEPT,     /* activations kept from a stage's forward to its backward; first: in the room */
 	RH_ROOM_SAVING,   /* ring of activations on their way to host memory, or back */
 	RH_ROOM_DEFERRED, /* what deferred weight gradients are made of; first: in the room */
-	RH_ROOM_CACHE,    /* what mixers carry: keys and values of layers; in a backward of chunks one layer's, and sums of its gradients */
+	RH_ROOM_CACHE,    /* what mixers carry: keys and values, states; in a backward of chunks one layer's, with gradients */
 	/* of the host. In these `first` counts from the piece's begin */
 	RH_ROOM_HOST_WEIGHTS,  /* the upload form. number: block */
 	RH_ROOM_HOST_STASH,    /* older versions of it. number: block, and on from them the numbers of further updates, modulo the stash */

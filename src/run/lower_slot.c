@@ -293,8 +293,8 @@ static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 	return bytes && micro->shape->keys ? here(micro, RH_ROOM_CACHE, 0, first, bytes) : lower_nowhere();
 }
 
-/* The same for a text in chunks; sums: with those of gradients. No room: the text is whole. */
-enum carried { CARRIED, CARRIED_AND_SUMS };
+/* The same for a text in chunks. No room: the text is whole. */
+enum carried { CARRIED_FORWARD, CARRIED_BACK };
 static struct rh_place carried_place(const struct micro *micro, int lo, int hi, enum carried carried)
 {
 	const struct rh_executor_options *options = micro->slot->lowering->options;
@@ -302,7 +302,7 @@ static struct rh_place carried_place(const struct micro *micro, int lo, int hi, 
 	if (!micro->shape->keys || !bytes)
 		return lower_nowhere();
 	(void)rh_model_cache_range(options->model, micro->slot->slot->lo, micro->slot->slot->hi, rows, &begin);
-	bytes += carried == CARRIED_AND_SUMS ? rh_model_carried_sum_bytes(options->model, lo, hi, rows) : 0;
+	bytes += carried == CARRIED_BACK ? rh_model_carried_back_bytes(options->model, lo, hi, rows, options->planned.chunks) : 0;
 	return here(micro, RH_ROOM_CACHE, 0, first - begin, bytes);
 }
 
@@ -339,7 +339,7 @@ static void forward(struct micro *micro, int16_t x)
 		if (infers)
 			command.operands.result = take(slot, &on->result, RH_STREAM_COMPUTE);
 		command.source = trains ? kept_place(micro) : lower_nowhere();
-		command.target = trains ? carried_place(micro, from, l, CARRIED) : cache_place(micro, from, l);
+		command.target = trains ? carried_place(micro, from, l, CARRIED_FORWARD) : cache_place(micro, from, l);
 		if (trains && saves(micro) && from == lo)
 			saving = take(slot, &on->saving, RH_STREAM_COMPUTE);
 		command.operands.saving = saving;
@@ -419,7 +419,7 @@ static void backward(struct micro *micro, int16_t x, int16_t saving)
 		above = fetch(micro, RH_BOUNDARY_GRADIENT, program_slot->hi, READS_LAST);
 	int64_t above_up = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
 	const struct rh_stage_places *places = places_of(micro);
-	struct rh_place kept = kept_place(micro), carried = carried_place(micro, program_slot->lo, program_slot->hi, CARRIED_AND_SUMS);
+	struct rh_place kept = kept_place(micro), carried = carried_place(micro, program_slot->lo, program_slot->hi, CARRIED_BACK);
 	struct rh_place deferred = program_slot->kind == RH_SLOT_INPUT_GRADIENT ? deferred_place(micro) : lower_nowhere();
 	int recomputes = !places || places->recomputes;
 	if (fused)
@@ -468,7 +468,7 @@ static void carry(struct micro *micro, int16_t x)
 	struct rh_command command = computation(micro, RH_COMMAND_CARRY);
 	command.operands.x = x;
 	command.source = kept_place(micro);
-	command.target = carried_place(micro, micro->slot->slot->lo, micro->slot->slot->hi, CARRIED_AND_SUMS);
+	command.target = carried_place(micro, micro->slot->slot->lo, micro->slot->slot->hi, CARRIED_BACK);
 	int64_t made = lower_add(micro->slot->lowering, &command);
 	if (x >= 0)
 		micro->slot->state->boundary.read[x] = made;

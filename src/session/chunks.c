@@ -19,6 +19,10 @@ struct rh_chunk_rule rh_chunk_rule_of(int64_t most, const struct rh_model *model
 		rule.token += 2 * share * (double)model->block[layer->block[0]].elements;
 		if (layer->kind != RH_LAYER_BLOCK)
 			continue;
+		if (layer->carried.bytes) { /* of the gated delta rule each token costs the same */
+			rule.token += (double)(traits->delta_heads * traits->delta_key * traits->delta_value) * 6;
+			continue;
+		}
 		*(traits->window ? &rule.windowed : &rule.pair) += attended;
 		rule.window = rh_max(rule.window, traits->window);
 	}
@@ -43,9 +47,6 @@ static const char *obstacle(const struct rh_config *config, const struct rh_mode
 	for (int l = 0; l < model->layers; l++)
 		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.direction == RH_ATTENTION_BOTH)
 			return "a model that looks in both directions, whose rows are not cut";
-	for (int l = 0; l < model->layers; l++)
-		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].carried.bytes)
-			return "layers of linear attention, whose state's gradient is not carried over chunks yet";
 	if (config->boxes > 1)
 		return "several boxes";
 	if (config->schedule && strcmp(config->schedule, "roundpipe") != 0)

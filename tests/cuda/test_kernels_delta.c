@@ -21,7 +21,10 @@ static void test_delta_equals_the_oracle(void **state)
 		enum rh_dtype dtype = i % 2 ? RH_BF16 : RH_F32;
 		struct op_case forward = delta_case(&shapes[i / 2], dtype, i % 4 ? 0 : 5, &seed);
 		struct op_case backward = delta_backward_case(&shapes[i / 2], dtype, i % 4 ? 0 : 5, &seed);
+		struct op_case state_alone = case_clone(&forward);
+		state_alone.op.operand[RH_DELTA_O] = (struct rh_view){0};
 		kernel_check(&forward, cuda_delta, &seed);
+		kernel_check(&state_alone, cuda_delta, &seed);
 		kernel_check(&backward, cuda_delta_backward, &seed);
 	}
 }
@@ -38,6 +41,29 @@ static void test_conv_equals_the_oracle(void **state)
 			kernel_check(&forward, cuda_conv, &seed);
 			kernel_check(&backward, cuda_conv_backward, &seed);
 		}
+}
+
+static void run_kernel(struct rh_op *op, void *context)
+{
+	(void)context;
+	kernel_entry *entry = op->kind == RH_OP_CONV            ? cuda_conv
+	                      : op->kind == RH_OP_DELTA         ? cuda_delta
+	                      : op->kind == RH_OP_CONV_BACKWARD ? cuda_conv_backward
+	                                                        : cuda_delta_backward;
+	check_ok(entry(op, NULL));
+}
+
+/* Packed documents that are cut: bit-equal to them at once. */
+static void test_runs_equal_the_documents_at_once(void **state)
+{
+	(void)state;
+#ifdef RH_ON_GPU
+	check_skip("the kernel reads host memory here, which only emulation allows");
+#endif
+	uint64_t seed = check_seed();
+	for (int bf16 = 0; bf16 < 2; bf16++)
+		delta_check_runs(bf16 ? RH_BF16 : RH_F32, run_kernel, NULL, &seed);
+	cudaemu_release();
 }
 
 static void check_gate(const struct case_shape *s, uint64_t *seed)
@@ -59,6 +85,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_delta_equals_the_oracle),
 	        cmocka_unit_test(test_conv_equals_the_oracle),
+	        cmocka_unit_test(test_runs_equal_the_documents_at_once),
 	        cmocka_unit_test(test_gate_equals_the_oracle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,8 +21,11 @@ static void test_delta_equals_its_definition(void **state)
 	uint64_t seed = check_seed();
 	for (int i = 0; i < SHAPES; i++)
 		for (int bf16 = 0; bf16 < 2; bf16++) {
-			struct op_case c = delta_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, &seed);
+			struct op_case c = delta_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, &seed),
+			               state_alone = case_clone(&c);
+			state_alone.op.operand[RH_DELTA_O] = (struct rh_view){0};
 			case_check(&c);
+			case_check(&state_alone);
 		}
 }
 
@@ -79,8 +82,8 @@ static struct rh_op run_of(const struct rh_op *whole, int64_t first, int64_t end
 	return op;
 }
 
-/* As generation has it: a prompt, then token after token, with what the layer carries. */
-static void runs_equal_the_whole(struct op_case whole, int rows, int out, int carried)
+/* As generation has it: a prompt, then token after token, with what the layer carries. in, end: before a run, and behind it. */
+static void runs_equal_the_whole(struct op_case whole, int rows, int out, int in, int end)
 {
 	static const int64_t cuts[] = {0, 70, 71, 72, 100, 163, 170};
 	struct op_case parts = case_clone(&whole);
@@ -90,12 +93,13 @@ static void runs_equal_the_whole(struct op_case whole, int rows, int out, int ca
 	for (size_t i = 0; i + 1 < sizeof cuts / sizeof *cuts; i++) {
 		int32_t starts[2];
 		struct rh_op op = run_of(&parts.op, cuts[i], cuts[i + 1], starts, rows, out);
+		op.operand[in] = op.operand[i ? end : in];
 		assert_null(rh_op_fault(&op));
 		check_ok(cpu_run(&context, &op));
 	}
 	rh_pool_destroy(context.pool);
 	for (int which = 0; which < 2; which++) {
-		struct rh_view a = whole.op.operand[which ? carried : out], b = parts.op.operand[which ? carried : out];
+		struct rh_view a = whole.op.operand[which ? end : out], b = parts.op.operand[which ? end : out];
 		for (int64_t r = 0; r < a.rows; r++)
 			for (int64_t k = 0; k < a.cols; k++)
 				assert_true(fabs(case_get(a, r, k) - case_get(b, r, k)) < 1e-5);
@@ -109,8 +113,24 @@ static void test_runs_of_a_document_equal_it_at_once(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	const struct delta_shape s = {2, 4, 16, 20, 0, 1, {170}};
-	runs_equal_the_whole(delta_case(&s, RH_F32, 0, &seed), 170, RH_DELTA_O, RH_DELTA_STATE);
-	runs_equal_the_whole(conv_case(&s, 4, RH_F32, 0, &seed), 170, RH_CONV_Y, RH_CONV_TAIL);
+	runs_equal_the_whole(delta_case(&s, RH_F32, 0, &seed), 170, RH_DELTA_O, RH_DELTA_STATE, RH_DELTA_END);
+	runs_equal_the_whole(conv_case(&s, 4, RH_F32, 0, &seed), 170, RH_CONV_Y, RH_CONV_TAIL, RH_CONV_END);
+}
+
+static void run_on_cpu(struct rh_op *op, void *context)
+{
+	check_ok(cpu_run(context, op));
+}
+
+static void test_packed_runs_equal_the_documents_at_once(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct cpu_context context = {.isa = rh_cpu_best_isa()};
+	check_ok(rh_pool_create(3, &context.pool));
+	for (int bf16 = 0; bf16 < 2; bf16++)
+		delta_check_runs(bf16 ? RH_BF16 : RH_F32, run_on_cpu, &context, &seed);
+	rh_pool_destroy(context.pool);
 }
 
 /* A document's rows do not depend on what is packed around them, to the last bit. */
@@ -141,31 +161,48 @@ static void zero(struct rh_view view)
 			case_put(view, r, k, 0);
 }
 
-static void test_delta_backward_is_the_derivative(void **state)
+static struct rh_view put_again(struct op_case *c, int operand, int64_t rows, int64_t cols, enum op_fill fill)
 {
-	(void)state;
-	uint64_t seed = check_seed();
+	free(c->buffer[operand].bytes);
+	return case_operand(c, operand, RH_F32, rows, cols, 0, fill);
+}
+
+/* A loss of the outputs, or of the state behind the documents; both begin with a state. */
+static void check_delta_derivative(int of_end, uint64_t *seed)
+{
 	double cotangent[MOST];
 	const struct delta_shape s = {1, 2, 3, 4, 0, 2, {5, 3}};
-	struct op_case f = delta_case(&s, RH_F32, 0, &seed), b = delta_backward_case(&s, RH_F32, 0, &seed);
+	struct op_case f = delta_case(&s, RH_F32, 0, seed), b = delta_backward_case(&s, RH_F32, 0, seed);
 	for (int i = RH_DELTA_Q; i <= RH_DELTA_K; i++) /* long vectors: their directions turn little within a step */
 		for (int64_t r = 0; r < f.op.operand[i].rows; r++)
 			for (int64_t k = 0; k < f.op.operand[i].cols; k++)
 				case_put(f.op.operand[i], r, k, 4 * case_get(f.op.operand[i], r, k));
-	for (int i = RH_DELTA_Q; i <= RH_DELTA_START; i++) {
-		free(b.buffer[i].bytes);
-		case_take(&b, i, &f, i);
-	}
-	for (int i = RH_DELTA_BACKWARD_DA_LOG; i <= RH_DELTA_BACKWARD_DDT_BIAS; i++) {
-		free(b.buffer[i].bytes);
-		zero(case_operand(&b, i, RH_F32, 1, s.heads, 0, FILL_NONE));
-	}
-	cotangent_for(b.op.operand[RH_DELTA_BACKWARD_DO], cotangent, &seed);
+	take_inputs(&b, &f);
+	for (int i = RH_DELTA_BACKWARD_DA_LOG; i <= RH_DELTA_BACKWARD_DDT_BIAS; i++)
+		zero(put_again(&b, i, 1, s.heads, FILL_NONE));
+	put_again(&f, RH_DELTA_STATE, 6, 4, FILL_RANDOM);
+	put_again(&f, RH_DELTA_END, 6, 4, FILL_POISON);
+	free(b.buffer[RH_DELTA_BACKWARD_STATE].bytes);
+	case_take(&b, RH_DELTA_BACKWARD_STATE, &f, RH_DELTA_STATE);
+	put_again(&b, RH_DELTA_BACKWARD_D_END, 6, 4, FILL_NONE);
+	put_again(&b, RH_DELTA_BACKWARD_D_STATE, 6, 4, FILL_POISON);
+	cotangent_for(b.op.operand[of_end ? RH_DELTA_BACKWARD_D_END : RH_DELTA_BACKWARD_DO], cotangent, seed);
+	zero(b.op.operand[of_end ? RH_DELTA_BACKWARD_DO : RH_DELTA_BACKWARD_D_END]);
 	rh_op_oracle(&b.op);
+	int output = of_end ? RH_DELTA_END : RH_DELTA_O;
 	for (int i = RH_DELTA_Q; i <= RH_DELTA_DT_BIAS; i++)
-		check_derivative(&f, RH_DELTA_O, cotangent, i, b.op.operand[RH_DELTA_BACKWARD_DQ + i]);
+		check_derivative(&f, output, cotangent, i, b.op.operand[RH_DELTA_BACKWARD_DQ + i]);
+	check_derivative(&f, output, cotangent, RH_DELTA_STATE, b.op.operand[RH_DELTA_BACKWARD_D_STATE]);
 	case_free(&f);
 	case_free(&b);
+}
+
+static void test_delta_backward_is_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	check_delta_derivative(0, &seed);
+	check_delta_derivative(1, &seed);
 }
 
 static void test_conv_backward_is_the_derivative(void **state)
@@ -175,12 +212,13 @@ static void test_conv_backward_is_the_derivative(void **state)
 	double cotangent[MOST];
 	const struct delta_shape s = {1, 2, 3, 4, 0, 2, {7, 3}};
 	struct op_case f = conv_case(&s, 4, RH_F32, 0, &seed), b = conv_backward_case(&s, 4, RH_F32, 0, &seed);
-	for (int i = RH_CONV_X; i <= RH_CONV_START; i++) {
-		free(b.buffer[i].bytes);
-		case_take(&b, i, &f, i);
-	}
-	free(b.buffer[RH_CONV_BACKWARD_DW].bytes);
-	zero(case_operand(&b, RH_CONV_BACKWARD_DW, RH_F32, 8, 4, 0, FILL_NONE));
+	put_again(&f, RH_CONV_TAIL, 3, 8, FILL_RANDOM);
+	put_again(&f, RH_CONV_END, 3, 8, FILL_POISON);
+	take_inputs(&b, &f);
+	free(b.buffer[RH_CONV_BACKWARD_TAIL].bytes);
+	case_take(&b, RH_CONV_BACKWARD_TAIL, &f, RH_CONV_TAIL);
+	b.op.operand[RH_CONV_BACKWARD_D_END] = b.op.operand[RH_CONV_BACKWARD_D_TAIL] = (struct rh_view){0};
+	zero(put_again(&b, RH_CONV_BACKWARD_DW, 8, 4, FILL_NONE));
 	cotangent_for(b.op.operand[RH_CONV_BACKWARD_DY], cotangent, &seed);
 	rh_op_oracle(&b.op);
 	check_derivative(&f, RH_CONV_Y, cotangent, RH_CONV_X, b.op.operand[RH_CONV_BACKWARD_DX]);
@@ -227,6 +265,7 @@ int main(void)
 	        cmocka_unit_test(test_conv_equals_the_oracle),
 	        cmocka_unit_test(test_gate_equals_the_oracle),
 	        cmocka_unit_test(test_runs_of_a_document_equal_it_at_once),
+	        cmocka_unit_test(test_packed_runs_equal_the_documents_at_once),
 	        cmocka_unit_test(test_a_packed_document_equals_it_alone),
 	        cmocka_unit_test(test_delta_backward_is_the_derivative),
 	        cmocka_unit_test(test_conv_backward_is_the_derivative),

@@ -23,13 +23,19 @@ static void check_conv_parts(struct check *check, int x, int w, int start)
 	shape(check, start, RH_I32, check->op->conv.documents + 1, 1, "conv: start is not (documents+1,1) I32");
 }
 
-static void check_conv(struct check *check)
+static void check_tail(struct check *check, int operand, enum rh_dtype dtype)
 {
 	struct rh_view x = check->op->operand[RH_CONV_X], w = check->op->operand[RH_CONV_W];
+	shape(check, operand, dtype, w.cols - 1, x.cols, "conv: what is before or behind the rows is not (K-1,C) of its dtype");
+}
+
+static void check_conv(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_CONV_X];
 	check_conv_parts(check, RH_CONV_X, RH_CONV_W, RH_CONV_START);
 	shape(check, RH_CONV_Y, x.dtype, x.rows, x.cols, "conv: y is not shaped and typed as x");
-	shape(check, RH_CONV_TAIL, x.dtype, w.cols - 1, x.cols, "conv: tail is not (K-1,C) of x's dtype");
-	require(check, !check->op->operand[RH_CONV_TAIL].data || check->op->conv.documents == 1, "conv: a tail of several documents");
+	check_tail(check, RH_CONV_TAIL, x.dtype);
+	check_tail(check, RH_CONV_END, x.dtype);
 }
 
 /* x at a row of the document that begins at `start`, which may lie before it. */
@@ -51,22 +57,24 @@ static double convolved(struct rh_view x, struct rh_view w, struct rh_view tail,
 static void oracle_conv(const struct rh_op *op)
 {
 	struct rh_view x = op->operand[RH_CONV_X], w = op->operand[RH_CONV_W], start = op->operand[RH_CONV_START];
-	struct rh_view tail = op->operand[RH_CONV_TAIL], y = op->operand[RH_CONV_Y];
-	for (int64_t d = 0; d < op->conv.documents; d++)
+	struct rh_view tail = op->operand[RH_CONV_TAIL], y = op->operand[RH_CONV_Y], end = op->operand[RH_CONV_END], none = {0};
+	int64_t last = op->conv.documents - 1;
+	for (int64_t d = 0; d <= last; d++)
 		for (int64_t t = get_index(start, d); t < get_index(start, d + 1); t++)
 			for (int64_t c = 0; c < x.cols; c++) {
-				double z = convolved(x, w, tail, get_index(start, d), t, c);
+				double z = convolved(x, w, d ? none : tail, get_index(start, d), t, c);
 				put(y, t, c, z * sigmoid(z));
 			}
-	for (int64_t i = 0; tail.data && i < tail.rows; i++) { /* upwards: what is read lies above what is written */
-		int64_t t = get_index(start, 1) - tail.rows + i;
+	for (int64_t i = 0; end.data && i < end.rows; i++) { /* upwards: what is read lies above what is written */
+		int64_t t = get_index(start, last + 1) - end.rows + i;
 		for (int64_t c = 0; c < x.cols; c++)
-			put(tail, i, c, row_before(x, tail, get_index(start, 0), t, c));
+			put(end, i, c, row_before(x, last ? none : tail, get_index(start, last), t, c));
 	}
 }
 
 const struct op_def op_conv = {
-        .info = {"conv", 5, {IN("x"), IN("w"), IN("start"), OUT("y"), ADD_TO_IF("tail")}},
+        .info = {"conv", 6, {IN("x"), IN("w"), IN("start"), OUT("y"), MAYBE("tail"), OUT_IF("end")}},
+        .in_place = {{RH_CONV_END, RH_CONV_TAIL}},
         .check = check_conv,
         .oracle = oracle_conv,
         .flops = {RH_CONV_X, 8 + SPECIAL},
@@ -79,42 +87,60 @@ static void check_conv_backward(struct check *check)
 	shape(check, RH_CONV_BACKWARD_DY, x.dtype, x.rows, x.cols, "conv_backward: dy is not shaped and typed as x");
 	shape(check, RH_CONV_BACKWARD_DX, x.dtype, x.rows, x.cols, "conv_backward: dx is not shaped and typed as x");
 	shape(check, RH_CONV_BACKWARD_DW, RH_F32, w.rows, w.cols, "conv_backward: dw is not (C,K) F32");
+	check_tail(check, RH_CONV_BACKWARD_TAIL, x.dtype);
+	check_tail(check, RH_CONV_BACKWARD_D_END, RH_F32);
+	check_tail(check, RH_CONV_BACKWARD_D_TAIL, RH_F32);
 }
 
-/* Through silu: the gradient of the sum at (t,c). */
-static double conv_gradient(const struct rh_op *op, int64_t start, int64_t t, int64_t c)
+/* The rows before a document. */
+static struct rh_view tail_of(const struct rh_op *op, int64_t document)
 {
-	struct rh_view none = {0};
-	double z = convolved(op->operand[RH_CONV_BACKWARD_X], op->operand[RH_CONV_BACKWARD_W], none, start, t, c), s = sigmoid(z);
-	return get(op->operand[RH_CONV_BACKWARD_DY], t, c) * (s + z * s * (1 - s));
+	return document ? (struct rh_view){0} : op->operand[RH_CONV_BACKWARD_TAIL];
+}
+
+/* The gradient of the sum at (t,c), through silu; t may lie behind its document. */
+static double conv_gradient(const struct rh_op *op, int64_t document, int64_t t, int64_t c)
+{
+	const struct rh_view *view = op->operand;
+	int64_t first = get_index(view[RH_CONV_BACKWARD_START], document), end = get_index(view[RH_CONV_BACKWARD_START], document + 1);
+	struct rh_view d_end = view[RH_CONV_BACKWARD_D_END];
+	if (t >= end)
+		return d_end.data && document + 1 == op->conv.documents && t - end < d_end.rows ? get(d_end, t - end, c) : 0;
+	double z = convolved(view[RH_CONV_BACKWARD_X], view[RH_CONV_BACKWARD_W], tail_of(op, document), first, t, c), s = sigmoid(z);
+	return get(view[RH_CONV_BACKWARD_DY], t, c) * (s + z * s * (1 - s));
 }
 
 static void oracle_conv_backward(const struct rh_op *op)
 {
 	struct rh_view x = op->operand[RH_CONV_BACKWARD_X], w = op->operand[RH_CONV_BACKWARD_W],
 	               start = op->operand[RH_CONV_BACKWARD_START];
-	struct rh_view dx = op->operand[RH_CONV_BACKWARD_DX], dw = op->operand[RH_CONV_BACKWARD_DW], none = {0};
+	struct rh_view dx = op->operand[RH_CONV_BACKWARD_DX], dw = op->operand[RH_CONV_BACKWARD_DW],
+	               d_tail = op->operand[RH_CONV_BACKWARD_D_TAIL];
 	for (int64_t c = 0; c < x.cols; c++) {
 		double of_w[RH_CONV_MOST] = {0};
 		for (int64_t d = 0; d < op->conv.documents; d++) {
 			int64_t first = get_index(start, d), end = get_index(start, d + 1);
 			for (int64_t t = first; t < end; t++) {
-				double sum = 0, dz = conv_gradient(op, first, t, c);
+				double sum = 0, dz = conv_gradient(op, d, t, c);
 				for (int64_t j = 0; j < w.cols; j++) {
-					int64_t later = t + w.cols - 1 - j;
-					sum += later < end ? get(w, c, j) * conv_gradient(op, first, later, c) : 0;
-					of_w[j] += dz * row_before(x, none, first, t - w.cols + 1 + j, c);
+					sum += get(w, c, j) * conv_gradient(op, d, t + w.cols - 1 - j, c);
+					of_w[j] += dz * row_before(x, tail_of(op, d), first, t - w.cols + 1 + j, c);
 				}
 				put(dx, t, c, sum);
 			}
 		}
 		for (int64_t j = 0; j < w.cols && dw.data; j++)
 			put(dw, c, j, get(dw, c, j) + of_w[j]);
+		for (int64_t j = d_tail.rows - 1; d_tail.data && j >= 0; j--) /* downwards: what is read lies below what is written */
+			put(d_tail, j, c, conv_gradient(op, 0, get_index(start, 0) + j, c));
 	}
 }
 
 const struct op_def op_conv_backward = {
-        .info = {"conv_backward", 6, {IN("x"), IN("w"), IN("start"), IN("dy"), OUT("dx"), ADD_TO_IF("dw")}},
+        .info = {"conv_backward",
+                 9,
+                 {IN("x"), IN("w"), IN("start"), IN("dy"), OUT("dx"), ADD_TO_IF("dw"), MAYBE("tail"), MAYBE("d_end"), OUT_IF("d_tail")}},
+        .in_place = {{RH_CONV_BACKWARD_D_TAIL, RH_CONV_BACKWARD_D_END}},
         .check = check_conv_backward,
         .oracle = oracle_conv_backward,
         .flops = {RH_CONV_BACKWARD_X, 24 + SPECIAL},
@@ -146,17 +172,32 @@ static void check_delta_inputs(struct check *check)
 	shape(check, RH_DELTA_START, RH_I32, documents + 1, 1, "delta: start is not (documents+1,1) I32");
 }
 
+static void check_state(struct check *check, int operand)
+{
+	struct rh_view q = check->op->operand[RH_DELTA_Q], v = check->op->operand[RH_DELTA_V];
+	int64_t heads = check->op->delta.heads, key_heads = check->op->delta.key_heads;
+	shape(check, operand, RH_F32, heads * (q.cols / key_heads), v.cols / heads, "delta: a state is not (heads*K,V) F32");
+}
+
+/* What is read of one end of the documents and what is left of the other. */
+static void check_ends(struct check *check, int in, int out)
+{
+	const struct rh_view *view = check->op->operand;
+	check_state(check, in);
+	check_state(check, out);
+	require(check, !view[in].data || view[in].data != view[out].data || check->op->delta.documents == 1,
+	        "delta: the states before and behind several documents lie in one place");
+}
+
 static void check_delta(struct check *check)
 {
 	const struct rh_view *view = check->op->operand;
 	struct rh_view q = view[RH_DELTA_Q], v = view[RH_DELTA_V];
-	int64_t heads = check->op->delta.heads, key_heads = check->op->delta.key_heads;
 	check_delta_inputs(check);
 	if (check->fault)
 		return;
 	shape(check, RH_DELTA_O, q.dtype, q.rows, v.cols, "delta: o is not shaped and typed as v");
-	shape(check, RH_DELTA_STATE, RH_F32, heads * (q.cols / key_heads), v.cols / heads, "delta: state is not (heads*K,V) F32");
-	require(check, !view[RH_DELTA_STATE].data || check->op->delta.documents == 1, "delta: a state of several documents");
+	check_ends(check, RH_DELTA_STATE, RH_DELTA_END);
 }
 
 /* One token of a value head, in fp64. */
@@ -206,46 +247,74 @@ static void step(const struct rh_op *op, int64_t t, int64_t head, const struct t
 	}
 }
 
+/* A head's state, or its gradient, (K,V); absent: zeros. */
+static void load_state(const struct rh_op *op, struct rh_view from, int64_t head, double *s)
+{
+	int64_t n = op->operand[RH_DELTA_Q].cols / op->delta.key_heads, wide = op->operand[RH_DELTA_V].cols / op->delta.heads;
+	for (int64_t i = 0; i < n * wide; i++)
+		s[i] = from.data ? get(from, head * n + i / wide, i % wide) : 0;
+}
+
+static void store_state(const struct rh_op *op, struct rh_view to, int64_t head, const double *s)
+{
+	int64_t n = op->operand[RH_DELTA_Q].cols / op->delta.key_heads, wide = op->operand[RH_DELTA_V].cols / op->delta.heads;
+	for (int64_t i = 0; i < n * wide && to.data; i++)
+		put(to, head * n + i / wide, i % wide, s[i]);
+}
+
+/* The view of what is before a document, or behind it. */
+static struct rh_view before_document(const struct rh_op *op, int operand, int64_t document)
+{
+	return document ? (struct rh_view){0} : op->operand[operand];
+}
+
+static struct rh_view behind_document(const struct rh_op *op, int operand, int64_t document)
+{
+	return document + 1 < op->delta.documents ? (struct rh_view){0} : op->operand[operand];
+}
+
 static void oracle_delta(const struct rh_op *op)
 {
-	struct rh_view start = op->operand[RH_DELTA_START], o = op->operand[RH_DELTA_O], state = op->operand[RH_DELTA_STATE];
-	int64_t n = op->operand[RH_DELTA_Q].cols / op->delta.key_heads, wide = o.cols / op->delta.heads;
+	struct rh_view start = op->operand[RH_DELTA_START], o = op->operand[RH_DELTA_O];
+	int64_t n = op->operand[RH_DELTA_Q].cols / op->delta.key_heads, wide = op->operand[RH_DELTA_V].cols / op->delta.heads;
 	double s[RH_DELTA_MOST * RH_DELTA_MOST], delta[RH_DELTA_MOST];
 	for (int64_t d = 0; d < op->delta.documents; d++)
 		for (int64_t head = 0; head < op->delta.heads; head++) {
-			for (int64_t i = 0; i < n * wide; i++)
-				s[i] = state.data ? get(state, head * n + i / wide, i % wide) : 0;
+			load_state(op, before_document(op, RH_DELTA_STATE, d), head, s);
 			for (int64_t t = get_index(start, d); t < get_index(start, d + 1); t++) {
 				struct token of;
 				load_token(op, t, head, &of);
 				step(op, t, head, &of, s, delta);
-				for (int64_t j = 0; j < wide; j++) {
+				for (int64_t j = 0; j < wide && o.data; j++) {
 					double sum = 0;
 					for (int64_t i = 0; i < n; i++)
 						sum += s[i * wide + j] * of.q[i];
 					put(o, t, head * wide + j, sum);
 				}
 			}
-			for (int64_t i = 0; i < n * wide && state.data; i++)
-				put(state, head * n + i / wide, i % wide, s[i]);
+			store_state(op, behind_document(op, RH_DELTA_END, d), head, s);
 		}
 }
 
 /* Of a chunk of C tokens: the products of keys, of queries and keys, the triangular solution and its use (each half of C^2), and three with
- * the state. */
+ * the state. Without the output no queries. */
 static void cost_delta(const struct rh_op *op, struct rh_op_cost *cost)
 {
 	double k = (double)op->operand[RH_DELTA_Q].cols / (double)op->delta.key_heads;
 	double v = (double)op->operand[RH_DELTA_V].cols / (double)op->delta.heads;
 	double tokens = (double)op->operand[RH_DELTA_Q].rows * (double)op->delta.heads;
 	cost->product_flops = 2 * tokens * (3 * k * v + RH_DELTA_CHUNK * (k + v));
+	if (op->kind == RH_OP_DELTA && !op->operand[RH_DELTA_O].data)
+		cost->product_flops -= tokens * (2 * k * v + RH_DELTA_CHUNK * (k + v));
 	cost->other_flops = tokens * (6 * k + 4 * v + SPECIAL * (4 + RH_DELTA_CHUNK / 2));
 }
 
 const struct op_def op_delta = {
         .info = {"delta",
-                 10,
-                 {IN("q"), IN("k"), IN("v"), IN("b"), IN("a"), IN("a_log"), IN("dt_bias"), IN("start"), OUT("o"), ADD_TO_IF("state")}},
+                 11,
+                 {IN("q"), IN("k"), IN("v"), IN("b"), IN("a"), IN("a_log"), IN("dt_bias"), IN("start"), OUT_IF("o"), MAYBE("state"),
+                  OUT_IF("end")}},
+        .in_place = {{RH_DELTA_END, RH_DELTA_STATE}},
         .check = check_delta,
         .oracle = oracle_delta,
         .cost = cost_delta,
@@ -267,6 +336,8 @@ static void check_delta_backward(struct check *check)
 	shape(check, RH_DELTA_BACKWARD_DA, q.dtype, q.rows, heads, "delta_backward: da is not (T,heads) of q's dtype");
 	shape(check, RH_DELTA_BACKWARD_DA_LOG, RH_F32, 1, heads, "delta_backward: da_log is not (1,heads) F32");
 	shape(check, RH_DELTA_BACKWARD_DDT_BIAS, RH_F32, 1, heads, "delta_backward: ddt_bias is not (1,heads) F32");
+	check_state(check, RH_DELTA_BACKWARD_STATE);
+	check_ends(check, RH_DELTA_BACKWARD_D_END, RH_DELTA_BACKWARD_D_STATE);
 	require(check,
 	        space.dtype == RH_F32 && space.rows == 1 &&
 	                space.cols >= rh_delta_space(q.rows, check->op->delta.documents, heads, q.cols / key_heads, v.cols / heads),
@@ -276,7 +347,7 @@ static void check_delta_backward(struct check *check)
 /* Gradients of one document for the value heads of one key head. */
 struct reverse {
 	const struct rh_op *op;
-	int64_t first, end, n, wide;
+	int64_t document, first, end, n, wide;
 	double *s;               /* states: before the first token and after each */
 	double *ds, *dq, *dk;    /* (K,V); (T,K) each, of unit vectors, of all value heads */
 	double da_log, ddt_bias; /* of one value head */
@@ -338,8 +409,8 @@ static void reverse_head(struct reverse *r, int64_t head)
 {
 	double delta[RH_DELTA_MOST];
 	int64_t size = r->n * r->wide;
-	memset(r->s, 0, (size_t)size * sizeof *r->s);
-	memset(r->ds, 0, (size_t)size * sizeof *r->ds);
+	load_state(r->op, before_document(r->op, RH_DELTA_BACKWARD_STATE, r->document), head, r->s);
+	load_state(r->op, behind_document(r->op, RH_DELTA_BACKWARD_D_END, r->document), head, r->ds);
 	for (int64_t t = r->first; t < r->end; t++) {
 		double *s = r->s + (t - r->first) * size;
 		struct token of;
@@ -350,6 +421,7 @@ static void reverse_head(struct reverse *r, int64_t head)
 	r->da_log = r->ddt_bias = 0;
 	for (int64_t t = r->end - 1; t >= r->first; t--)
 		step_back(r, t, head);
+	store_state(r->op, before_document(r->op, RH_DELTA_BACKWARD_D_STATE, r->document), head, r->ds);
 }
 
 static void add_to(struct rh_view sum, int64_t head, double value)
@@ -363,6 +435,7 @@ static void reverse_document(const struct rh_op *op, int64_t document)
 	const struct rh_view *view = op->operand;
 	int64_t group = op->delta.heads / op->delta.key_heads;
 	struct reverse r = {.op = op,
+	                    .document = document,
 	                    .first = get_index(view[RH_DELTA_START], document),
 	                    .end = get_index(view[RH_DELTA_START], document + 1),
 	                    .n = view[RH_DELTA_Q].cols / op->delta.key_heads,
@@ -406,7 +479,7 @@ static void cost_delta_backward(const struct rh_op *op, struct rh_op_cost *cost)
 
 const struct op_def op_delta_backward = {
         .info = {"delta_backward",
-                 17,
+                 20,
                  {IN("q"),
                   IN("k"),
                   IN("v"),
@@ -423,7 +496,11 @@ const struct op_def op_delta_backward = {
                   OUT("da"),
                   ADD_TO_IF("da_log"),
                   ADD_TO_IF("ddt_bias"),
-                  {"space", RH_ACCESS_NONE, 0}}},
+                  {"space", RH_ACCESS_NONE, 0},
+                  MAYBE("state"),
+                  MAYBE("d_end"),
+                  OUT_IF("d_state")}},
+        .in_place = {{RH_DELTA_BACKWARD_D_STATE, RH_DELTA_BACKWARD_D_END}},
         .check = check_delta_backward,
         .oracle = oracle_delta_backward,
         .cost = cost_delta_backward,

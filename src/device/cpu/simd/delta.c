@@ -30,14 +30,12 @@ SIMD_INLINE void load(const struct rh_op *op, const struct delta_chunk *chunk, i
 	delta_unit(chunk, s->k, 1, s->rstd);
 }
 
-SIMD_INLINE void forward_chunk(const struct rh_op *op, const struct delta_chunk *chunk, int64_t head, struct forward *s, const int bf16)
+/* The output, of the state before the chunk and what that takes in. */
+SIMD_INLINE void make_output(const struct rh_op *op, const struct delta_chunk *chunk, int64_t head, struct forward *s, const int bf16)
 {
 	int64_t key = head / (op->delta.heads / op->delta.key_heads);
-	load(op, chunk, head, s, bf16);
 	delta_load(op->operand[RH_DELTA_Q], chunk, key * chunk->k, chunk->k, s->q, bf16);
 	delta_unit(chunk, s->q, 1 / sqrtf((float)chunk->k), s->rstd);
-	make_system(chunk, s);
-	delta_take_in(chunk, &s->gates, s->k, s->s, s->n, s->v, s->d);
 	delta_pair(chunk, s->q, s->turned, chunk->k, s->pair);
 	delta_apply(chunk, s->q, chunk->k, s->s, s->o, chunk->v_vectors);
 	for (int64_t r = 0; r < chunk->count; r++) {
@@ -47,32 +45,57 @@ SIMD_INLINE void forward_chunk(const struct rh_op *op, const struct delta_chunk 
 	}
 	delta_lower(chunk, s->pair, s->d, s->o, chunk->v_vectors, 1);
 	delta_store(op->operand[RH_DELTA_O], chunk, head * chunk->v, chunk->v, s->o, bf16);
+}
+
+SIMD_INLINE void forward_chunk(const struct rh_op *op, const struct delta_chunk *chunk, int64_t head, struct forward *s, const int bf16)
+{
+	load(op, chunk, head, s, bf16);
+	make_system(chunk, s);
+	delta_take_in(chunk, &s->gates, s->k, s->s, s->n, s->v, s->d);
+	if (op->operand[RH_DELTA_O].data)
+		make_output(op, chunk, head, s, bf16);
 	delta_advance(chunk, &s->gates, s->k, s->d, s->v, s->s);
 }
 
-static inline void begin_state(const struct rh_op *op, const struct delta_chunk *chunk, int64_t head, delta_state s)
+/* A head's state before or behind the documents, or its gradient; absent: zeros. */
+static inline void load_end(const struct delta_chunk *chunk, struct rh_view from, int64_t head, delta_state s)
 {
-	struct rh_view state = op->operand[RH_DELTA_STATE];
-	if (state.data)
-		delta_load_state(chunk, row_at(state, head * chunk->k), state.stride, s);
+	if (from.data)
+		delta_load_state(chunk, row_at(from, head * chunk->k), from.stride, s);
 	else
 		memset(s, 0, sizeof(delta_state));
 }
 
+static inline void store_end(const struct delta_chunk *chunk, delta_state s, int64_t head, struct rh_view to)
+{
+	if (to.data)
+		delta_store_state(chunk, s, to.stride, row_at(to, head * chunk->k));
+}
+
+/* What is there before a document, or behind it: absent but for the first one, or the last. */
+static inline struct rh_view before_document(const struct rh_op *op, int operand, int64_t document)
+{
+	return document ? (struct rh_view){0} : op->operand[operand];
+}
+
+static inline struct rh_view behind_document(const struct rh_op *op, int operand, int64_t document)
+{
+	return document + 1 < op->delta.documents ? (struct rh_view){0} : op->operand[operand];
+}
+
 SIMD_INLINE void forward_head(const struct rh_op *op, int64_t document, int64_t head, const int bf16)
 {
-	struct rh_view start = op->operand[RH_DELTA_START], state = op->operand[RH_DELTA_STATE];
+	struct rh_view start = op->operand[RH_DELTA_START];
 	int64_t rows = op->operand[RH_DELTA_Q].rows, row = index_at(start, document, rows + 1),
 	        end = index_at(start, document + 1, rows + 1);
 	struct delta_chunk chunk = delta_chunk_at(op, row, end);
 	struct forward s;
-	begin_state(op, &chunk, head, s.s);
+	load_end(&chunk, before_document(op, RH_DELTA_STATE, document), head, s.s);
 	for (; row < end; row += CHUNK) {
 		chunk = delta_chunk_at(op, row, end);
 		forward_chunk(op, &chunk, head, &s, bf16);
 	}
-	if (state.data)
-		delta_store_state(&chunk, s.s, state.stride, row_at(state, head * chunk.k));
+	store_end(&chunk, s.s, head, behind_document(op, RH_DELTA_END, document));
 }
 
 /* Units are documents x value heads. */
@@ -120,8 +143,9 @@ static inline struct span_of_document document_at(const struct rh_op *op, int64_
 SIMD_INLINE void states_of_head(const struct rh_op *op, int64_t document, int64_t head, const int bf16)
 {
 	struct span_of_document of = document_at(op, document);
+	struct delta_chunk first = delta_chunk_at(op, of.first, of.end);
 	struct forward s;
-	memset(s.s, 0, sizeof s.s);
+	load_end(&first, before_document(op, RH_DELTA_BACKWARD_STATE, document), head, s.s);
 	for (int64_t row = of.first, slot = of.slot; row < of.end; row += CHUNK, slot++) {
 		struct delta_chunk chunk = delta_chunk_at(op, row, of.end);
 		delta_store_state(&chunk, s.s, chunk.v, state_at(op, &chunk, slot, head));
@@ -324,22 +348,37 @@ SIMD_INLINE void key_chunk_back(const struct rh_op *op, const struct delta_chunk
 	memset(s->dk, 0, sizeof s->dk);
 }
 
+/* The gradient of the state behind a document is that before it where the document has no tokens. */
+static inline void pass_on(const struct rh_op *op, int64_t document, int64_t key, const struct delta_chunk *none, delta_state ds)
+{
+	int64_t group = op->delta.heads / op->delta.key_heads;
+	for (int64_t head = key * group; head < (key + 1) * group; head++) {
+		load_end(none, behind_document(op, RH_DELTA_BACKWARD_D_END, document), head, ds);
+		store_end(none, ds, head, before_document(op, RH_DELTA_BACKWARD_D_STATE, document));
+	}
+}
+
 SIMD_INLINE void backward_key(const struct rh_op *op, int64_t document, int64_t key, const int bf16)
 {
 	struct span_of_document of = document_at(op, document);
 	int64_t chunks = (of.end - of.first + CHUNK - 1) / CHUNK, group = op->delta.heads / op->delta.key_heads;
+	struct delta_chunk chunk = delta_chunk_at(op, of.first, of.end);
 	struct backward s;
+	if (!chunks)
+		pass_on(op, document, key, &chunk, s.ds);
 	for (int64_t c = chunks - 1; c >= 0; c--) {
-		struct delta_chunk chunk = delta_chunk_at(op, of.first + c * CHUNK, of.end);
+		chunk = delta_chunk_at(op, of.first + c * CHUNK, of.end);
 		key_chunk_back(op, &chunk, key, &s, bf16);
 		for (int64_t head = key * group; head < (key + 1) * group; head++) {
 			delta_load_state(&chunk, state_at(op, &chunk, of.slot + c, head), chunk.v, s.s);
 			if (c + 1 < chunks)
 				delta_load_state(&chunk, state_at(op, &chunk, of.slot + c + 1, head), chunk.v, s.ds);
 			else
-				memset(s.ds, 0, sizeof s.ds);
+				load_end(&chunk, behind_document(op, RH_DELTA_BACKWARD_D_END, document), head, s.ds);
 			head_back(op, &chunk, head, &s, sums_at(op, chunk.k, chunk.v, of.slot + c, head), bf16);
 			delta_store_state(&chunk, s.ds, chunk.v, state_at(op, &chunk, of.slot + c, head));
+			if (!c)
+				store_end(&chunk, s.ds, head, before_document(op, RH_DELTA_BACKWARD_D_STATE, document));
 		}
 		unit_back(&chunk, s.q, 1 / sqrtf((float)chunk.k), s.q_rstd, s.dq);
 		unit_back(&chunk, s.k, 1, s.k_rstd, s.dk);
