@@ -90,6 +90,12 @@ int rh_gguf_out_bool(struct rh_gguf_out *out, const char *key, int value)
 	return rc ? rc : put(&out->pairs, &byte, 1);
 }
 
+int rh_gguf_out_bools(struct rh_gguf_out *out, const char *key, const unsigned char *value, size_t count)
+{
+	int rc = put_array(out, key, GGUF_BOOL, count);
+	return rc ? rc : put(&out->pairs, value, count);
+}
+
 int rh_gguf_out_strings(struct rh_gguf_out *out, const char *key, const char *const *text, const size_t *bytes, size_t count)
 {
 	int rc = put_array(out, key, GGUF_STRING, count);

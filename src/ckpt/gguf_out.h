@@ -25,6 +25,7 @@ int rh_gguf_out_string(struct rh_gguf_out *out, const char *key, const char *tex
 int rh_gguf_out_u32(struct rh_gguf_out *out, const char *key, int64_t value) RH_MUST;
 int rh_gguf_out_f32(struct rh_gguf_out *out, const char *key, double value) RH_MUST;
 int rh_gguf_out_bool(struct rh_gguf_out *out, const char *key, int value) RH_MUST;
+int rh_gguf_out_bools(struct rh_gguf_out *out, const char *key, const unsigned char *value, size_t count) RH_MUST;
 int rh_gguf_out_strings(struct rh_gguf_out *out, const char *key, const char *const *text, const size_t *bytes, size_t count) RH_MUST;
 int rh_gguf_out_ints(struct rh_gguf_out *out, const char *key, const int32_t *value, size_t count) RH_MUST;
 int rh_gguf_out_floats(struct rh_gguf_out *out, const char *key, const float *value, size_t count) RH_MUST;

@@ -64,8 +64,8 @@ static int64_t row_in(const struct merger *merger, const struct source_entry *en
 static enum rh_dtype stored_type(const struct merger *merger, const struct source_entry *entry)
 {
 	if (!merger->wanted->gguf)
-		return merger->wanted->dtype;
-	if (entry->tensor.rank != 2)
+		return rh_source_keeps_f32(merger->source, entry->name) ? RH_F32 : merger->wanted->dtype;
+	if (entry->tensor.rank != 2 || strstr(entry->stored, ".ssm_conv1d."))
 		return RH_F32;
 	return rh_gguf_type_of(merger->wanted->dtype, &merger->config, entry->stored, entry->tensor.shape[1]);
 }
@@ -130,6 +130,25 @@ static int write_table(struct merger *merger, const struct source_entry *entry, 
 	return rc;
 }
 
+/* `rows` rows of a piece, as a GGUF of the family has them. */
+static int make_stored(const struct merger *merger, const struct source_entry *entry, int64_t rows, int64_t cols)
+{
+	float *row = entry->tiles.are_columns ? rh_alloc((size_t)cols, sizeof *row) : NULL;
+	if (entry->tiles.are_columns && !row)
+		return -ENOMEM;
+	for (int64_t i = 0; i < rows * cols && entry->has_one_added; i++)
+		merger->piece[i] += 1;
+	for (int64_t i = 0; i < rows * cols && entry->is_minus_exp; i++)
+		merger->piece[i] = -expf(merger->piece[i]);
+	for (int64_t r = 0; row && r < rows; r++) {
+		memcpy(row, merger->piece + r * cols, (size_t)cols * sizeof *row);
+		for (int64_t c = 0; c < cols; c++)
+			merger->piece[r * cols + c] = row[source_column_of_stored(entry, c)];
+	}
+	rh_free(row);
+	return 0;
+}
+
 static int write_tensor(struct merger *merger, const struct source_entry *entry)
 {
 	const struct rh_safetensor *whole;
@@ -150,7 +169,7 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 	int64_t cols = !is_matrix ? entry->tensor.shape[0] : is_plain ? entry->tensor.shape[1] : entry->cols;
 	enum rh_dtype dtype = stored_type(merger, entry);
 	/* a vector of permuted rows (a bias) is one of single elements */
-	int64_t lines = is_matrix ? rows : entry->head_dim ? cols : 1, width = is_matrix ? cols : cols / lines;
+	int64_t lines = is_matrix ? rows : source_is_permuted(entry) ? cols : 1, width = is_matrix ? cols : cols / lines;
 	struct lora_pair pair = {0};
 	rc = is_matrix ? find_factors(merger, entry, &pair) : 0;
 	if (width > PIECE)
@@ -160,11 +179,13 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 		rc = rh_source_read(merger->source, entry->name, 0, cols, RH_F32, merger->piece + cols);
 		for (int64_t i = 0; !rc && i < cols; i++)
 			merger->piece[i] = merger->piece[cols + row_in(merger, entry, i)];
+		if (!rc)
+			rc = make_stored(merger, entry, 1, cols);
 		return rc ? rc : write_piece(merger, dtype, cols);
 	}
 	for (int64_t first = 0, count; !rc && first < lines; first += count) {
 		count = PIECE / width < lines - first ? PIECE / width : lines - first;
-		if (merger->gguf && entry->head_dim) { /* row by row, in the other order */
+		if (merger->gguf && source_is_permuted(entry)) { /* row by row, in the other order */
 			for (int64_t i = 0; !rc && i < count; i++)
 				rc = rh_source_read(merger->source, entry->name, row_in(merger, entry, first + i) * width, width, RH_F32,
 				                    merger->piece + i * width);
@@ -175,6 +196,8 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 		}
 		for (int64_t i = 0; !rc && pair.rank && i < count; i++)
 			add_row(merger, &pair, row_in(merger, entry, first + i), cols, merger->piece + i * width);
+		if (!rc)
+			rc = make_stored(merger, entry, count, width);
 		if (!rc)
 			rc = write_piece(merger, dtype, count * width);
 	}
@@ -206,7 +229,7 @@ static int write_dir(struct merger *merger)
 	for (size_t i = 0; !rc && i < entries->count; i++) {
 		const struct source_tensor *tensor = &entries->entry[i].tensor;
 		const char *name = rh_source_file_name(merger->source, entries->entry[i].name);
-		list[i] = (struct rh_safetensors_entry){name, merger->wanted->dtype, tensor->rank, {0}};
+		list[i] = (struct rh_safetensors_entry){name, stored_type(merger, &entries->entry[i]), tensor->rank, {0}};
 		memcpy(list[i].shape, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
 	}
 	if (!rc) {
@@ -277,6 +300,14 @@ static int write_gguf(struct merger *merger)
 	if (config->family->gguf.only_read)
 		return rh_fail(-EINVAL, "%s: models of type %s are not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it",
 		               merger->wanted->model, config->family->model_type);
+	int64_t behind = 0;
+	char key[96];
+	snprintf(key, sizeof key, "%s.nextn_predict_layers", config->family->gguf.architecture);
+	if (merger->source->gguf && rh_gguf_int(merger->source->gguf, key, &behind) > 0 && behind)
+		return rh_fail(-EINVAL,
+		               "%s: has layers that predict further tokens, which are not copied into another GGUF file; merge into a "
+		               "directory from the original model, or export the adapter alone",
+		               merger->wanted->model);
 	if (merger->source->gguf && merger->wanted->rope_scaling)
 		return rh_fail(-EINVAL, "rope_scaling: a GGUF file that is made of another one keeps its metadata, and so its scaling");
 	int rc = rh_gguf_out_create(merger->wanted->gguf, &merger->gguf);

@@ -52,7 +52,8 @@ static int put_sizes(struct rh_gguf_out *out, const struct rh_model_config *conf
 		rc = put_arch_real(out, config, rh_gguf_epsilon_key(config->family), config->rms_norm_eps);
 	if (rc || config->family->names->positions)
 		return rc;
-	rc = put_arch(out, config, "rope.dimension_count", config->head_dim);
+	double share = config->rotary_share == 0 ? 1 : config->rotary_share;
+	rc = put_arch(out, config, "rope.dimension_count", (int64_t)((double)config->head_dim * share));
 	return rc ? rc : put_arch_real(out, config, "rope.freq_base", config->rope[0].theta);
 }
 
@@ -76,6 +77,85 @@ static int make_divisors(const struct rh_model_config *config, float **out)
 	return 0;
 }
 
+/* What a person says of a key of this architecture, 0: nothing. */
+static int put_said(struct rh_gguf_out *out, const struct rh_model_config *config, const char *key, double value)
+{
+	return value == 0 ? 0 : put_arch_real(out, config, key, value);
+}
+
+static int put_yarn(struct rh_gguf_out *out, const struct rh_model_config *config)
+{
+	const struct rh_rope *rope = &config->rope[0];
+	char name[128];
+	snprintf(name, sizeof name, "%s.rope.scaling.type", config->family->gguf.architecture);
+	int rc = rh_gguf_out_string(out, name, "yarn");
+	if (!rc)
+		rc = put_arch_real(out, config, "rope.scaling.factor", rope->factor);
+	if (!rc)
+		rc = put_arch(out, config, "rope.scaling.original_context_length", rope->original_max_position);
+	if (!rc)
+		rc = put_said(out, config, "rope.scaling.yarn_attn_factor", rope->attention_factor);
+	if (!rc)
+		rc = put_said(out, config, "rope.scaling.yarn_beta_fast", rope->beta_fast);
+	if (!rc)
+		rc = put_said(out, config, "rope.scaling.yarn_beta_slow", rope->beta_slow);
+	if (rc || !config->family->attention.grows_queries)
+		return rc;
+	rc = put_said(out, config, "rope.scaling.yarn_log_multiplier", rope->mscale_all_dim);
+	return rc ? rc : put_arch_real(out, config, "attention.temperature_scale", config->rope[1].growth);
+}
+
+/* Which layers' attention has a window. */
+static int put_windows(struct rh_gguf_out *out, const struct rh_model_config *config)
+{
+	unsigned char *flag = rh_alloc((size_t)config->num_hidden_layers, sizeof *flag);
+	char name[128];
+	int rc = flag ? put_arch(out, config, "attention.sliding_window", config->window) : -ENOMEM;
+	snprintf(name, sizeof name, "%s.attention.sliding_window_pattern", config->family->gguf.architecture);
+	for (int64_t i = 0; flag && i < config->num_hidden_layers; i++)
+		flag[i] = config->layer[i].windowed;
+	if (!rc)
+		rc = rh_gguf_out_bools(out, name, flag, (size_t)config->num_hidden_layers);
+	rh_free(flag);
+	return rc;
+}
+
+/* Every which layer has attention; 0: no number says it. */
+static int64_t attention_period(const struct rh_model_config *config)
+{
+	int64_t period = 1, layers = config->num_hidden_layers;
+	while (period <= layers && config->layer[period - 1].is_delta)
+		period++;
+	for (int64_t i = 0; i < layers; i++)
+		if ((config->layer[i].is_delta != 0) != ((i + 1) % period != 0))
+			return 0;
+	return period;
+}
+
+static int put_delta(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir)
+{
+	const struct rh_delta_config *delta = &config->delta;
+	static const int32_t sections[4] = {11, 11, 10, 0}; /* of pairs by time, height and width; texts have one position for all */
+	int64_t period = attention_period(config);
+	char name[128];
+	if (!period)
+		return rh_fail(-EINVAL, "%s: its layer_types are in an order that a GGUF file cannot say", dir);
+	const struct {
+		const char *key;
+		int64_t value;
+	} sizes[] = {{"ssm.conv_kernel", delta->taps},
+	             {"ssm.state_size", delta->key},
+	             {"ssm.group_count", delta->key_heads},
+	             {"ssm.time_step_rank", delta->heads},
+	             {"ssm.inner_size", delta->value * delta->heads},
+	             {"full_attention_interval", period}};
+	int rc = 0;
+	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
+		rc = put_arch(out, config, sizes[i].key, sizes[i].value);
+	snprintf(name, sizeof name, "%s.rope.dimension_sections", config->family->gguf.architecture);
+	return rc ? rc : rh_gguf_out_ints(out, name, sections, 4);
+}
+
 static int put_rope(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, float **freqs)
 {
 	const struct rh_rope *rope = &config->rope[0];
@@ -84,6 +164,8 @@ static int put_rope(struct rh_gguf_out *out, const struct rh_model_config *confi
 		return make_divisors(config, freqs);
 	if (rope->type == RH_ROPE_DEFAULT)
 		return 0;
+	if (rope->type == RH_ROPE_YARN && (config->family->attention.grows_queries || config->family->residual == RH_RESIDUAL_BEHIND))
+		return put_yarn(out, config);
 	if (rope->type != RH_ROPE_LINEAR)
 		return rh_fail(-EINVAL, "%s: this rotary scaling is not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it", dir);
 	snprintf(name, sizeof name, "%s.rope.scaling.type", config->family->gguf.architecture);
@@ -260,7 +342,8 @@ int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *conf
                      const struct rh_tokenizer *eos_of, enum rh_dtype dtype, float **rope_freqs)
 {
 	*rope_freqs = NULL;
-	if (!config->family->gguf.architecture || config->experts || config->window)
+	int has_pattern = config->family->attention.windows == RH_WINDOWS_PERIOD;
+	if (!config->family->gguf.architecture || config->experts || (config->window && !has_pattern))
 		return rh_fail(-EINVAL, "%s: models of type %s%s are not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it", dir,
 		               config->family->model_type,
 		               config->experts  ? " with experts"
@@ -277,6 +360,10 @@ int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *conf
 		rc = rh_gguf_out_u32(out, "general.quantization_version", 2);
 	if (!rc)
 		rc = put_sizes(out, config);
+	if (!rc && config->window)
+		rc = put_windows(out, config);
+	if (!rc && config->delta.heads)
+		rc = put_delta(out, config, dir);
 	if (!rc)
 		rc = put_rope(out, config, dir, rope_freqs);
 	if (!rc)

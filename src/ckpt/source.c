@@ -638,6 +638,17 @@ int rh_source_scale_rope(struct rh_source *source, const json_t *scaling)
 	return rh_model_config_scale_rope(&source->config, scaling);
 }
 
+int rh_source_keeps_f32(const struct rh_source *source, const char *name)
+{
+	const struct rh_family_names *names = rh_model_names(&source->config);
+	const struct source_entry *entry = source->gguf ? NULL : source_entries_find(&source->entries, name);
+	char norm[96];
+	if (!entry || entry->tensor.dtype != RH_F32 || !source->config.delta.heads)
+		return 0;
+	snprintf(norm, sizeof norm, ".%s.weight", names->gated_norm);
+	return ends_in(name, norm) || ends_in(name, names->a_log);
+}
+
 const char *rh_source_file_name(const struct rh_source *source, const char *name)
 {
 	const struct source_entry *entry = source->config.wrapped ? source_entries_find(&source->entries, name) : NULL;

@@ -81,6 +81,7 @@ char *source_wrapped_name(const char *name);
 
 /* Which row of Hugging Face's order stands at `row` of a GGUF. */
 int64_t source_row_of_stored(const struct source_entry *entry, int64_t row);
+int source_is_permuted(const struct source_entry *entry); /* a GGUF has its rows in another order */
 int64_t source_column_of_stored(const struct source_entry *entry, int64_t column);
 
 /* source.c: a tensor of this name, in *shard; *out is NULL where there is none. `map`: the index's weight_map or NULL. */

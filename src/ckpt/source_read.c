@@ -83,8 +83,7 @@ static int64_t row_in_gguf(const struct source_entry *entry, int64_t row)
 	return entry->head_dim ? stored_row(row, entry->head_dim) : row;
 }
 
-/* Does a GGUF have its rows in another order? */
-static int is_permuted(const struct source_entry *entry)
+int source_is_permuted(const struct source_entry *entry)
 {
 	return entry->head_dim || (entry->tiles.per_key && !entry->tiles.are_columns);
 }
@@ -251,7 +250,7 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 	if (!entry)
 		return rh_fail(-ENOENT, "%s: there is no tensor '%s'", source->path, name);
 	enum rh_dtype from = entry->tensor.dtype;
-	int permuted = source->gguf && is_permuted(entry);
+	int permuted = source->gguf && source_is_permuted(entry);
 	int64_t cols = entry->cols, all = entry->rows * cols;
 	if (entry->tensor.rank == 1 && !permuted)
 		cols = rh_dtype_block(from); /* any part of a vector */
@@ -303,7 +302,7 @@ int rh_source_read_packed(const struct rh_source *source, const char *name, int6
 	enum rh_form form = form_of(entry);
 	RH_ASSERT(form != RH_FORM_PLAIN && first >= 0 && count >= 0 && first <= entry->rows - count);
 	int64_t row_bytes = rh_form_element_bytes(form, 1, entry->cols);
-	int is_moved = entry->stored2 || (source->gguf && is_permuted(entry));
+	int is_moved = entry->stored2 || (source->gguf && source_is_permuted(entry));
 	int64_t at_once = is_moved ? 1 : count;
 	for (int64_t done = 0; done < count; done += at_once) {
 		int64_t row = first + done;

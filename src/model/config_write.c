@@ -212,10 +212,17 @@ static int say(const struct rh_model_config *config, const char *torch_dtype, js
 	return rc;
 }
 
+/* Does a GGUF tell less of the family's models than a config.json says? */
+static int is_told_in_part(const struct rh_family *family)
+{
+	return family->gguf.only_read || family->silent.delta_period || family->attention.grows_queries ||
+	       family->residual == RH_RESIDUAL_BEHIND;
+}
+
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out)
 {
 	struct rh_model_config said = *config; /* borrows its pointers */
-	if (!config->source && config->family->gguf.only_read)
+	if (!config->source && is_told_in_part(config->family))
 		return rh_fail(
 		        -EINVAL,
 		        "a config.json for %s is not made of a GGUF file's metadata; take the model's directory, or train an adapter and "

@@ -193,6 +193,10 @@ static const char llama3_expression[] =
         "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 static const char qwen2_expression[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
                                        "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+/* Qwen3.5: marks go with letters */
+static const char qwen35_expression[] =
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|"
+        "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 static const char gpt4o_expression[] =
         "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
         "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
@@ -218,6 +222,7 @@ static const struct {
         {"llama-bpe", 0, 0, 1, {llama3_expression}},
         {"dbrx", 0, 0, 0, {llama3_expression}}, /* Phi-4 */
         {"qwen2", 0, 1, 0, {qwen2_expression}},
+        {"qwen35", 0, 1, 0, {qwen35_expression}},
         {"gpt-4o", 0, 0, 1, {gpt4o_expression}},
         {"tekken", 0, 0, 1, {tekken_expression}}, /* Mistral NeMo and later */
         {"seed-coder", 0, 0, 0, {seed_expression}},

@@ -252,6 +252,9 @@ static void test_adapter_gguf_adds_what_the_merge_does(void **state)
 	} cases[] = {{MODELS "gguf-llama", NULL, NULL}, /* rows of q and k are permuted */
 	             {MODELS "gguf-qwen2", NULL, NULL},
 	             {MODELS "gguf-gpt2", NULL, NULL},
+	             {MODELS "gguf-olmo3", NULL, NULL},
+	             {MODELS "gguf-ministral3", NULL, NULL},
+	             {MODELS "gguf-qwen3.5", NULL, NULL}, /* value heads are tiled */
 	             {MODELS "gguf-llama", "\"use_rslora\": false", "\"use_rslora\": true"},
 	             {MODELS "gguf-qwen2", "\"alpha_pattern\": {}", "\"alpha_pattern\": {\"q_proj\": 3}"}};
 	scratch_make(dir);
@@ -299,8 +302,8 @@ static void test_adapter_gguf_adds_what_the_merge_does(void **state)
 static void test_adapter_gguf_is_the_same_from_a_directory(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"gguf-llama", "gguf-qwen2",  "gguf-gpt2",      "gguf-mistral3",
-	                                    "gguf-phi3",  "gguf-gemma3", "gguf-qwen3-moe", "gguf-gpt-oss"};
+	static const char *const names[] = {"gguf-llama",     "gguf-qwen2",   "gguf-gpt2",  "gguf-mistral3",   "gguf-phi3",   "gguf-gemma3",
+	                                    "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-olmo3", "gguf-ministral3", "gguf-qwen3.5"};
 	scratch_make(dir);
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		char model[2][128], adapter[128], path[2][128];
@@ -330,7 +333,7 @@ static void test_adapter_gguf_is_the_same_from_a_directory(void **state)
 		for (int k = 0; k < 2; k++)
 			assert_int_equal(rh_gguf_string(file[k], "general.architecture", &architecture[k]), 1);
 		/* llama.cpp's converter makes a llama of a directory of Mistral, and mistral3 of what sees too */
-		assert_string_equal(architecture[0], strcmp(architecture[1], "mistral3") ? architecture[1] : "llama");
+		assert_string_equal(architecture[0], strcmp(names[i], "gguf-mistral3") ? architecture[1] : "llama");
 		rh_gguf_close(file[0]);
 		rh_gguf_close(file[1]);
 	}

@@ -244,7 +244,7 @@ static inline uint64_t lane_read_weights(struct lane_machine *machine, const str
 	int is_backward = command->operands.is_backward_upload;
 	(void)rh_stage_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, machine->offset);
 	for (int l = command->lo; l < command->hi; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which];
 			int is_read = b >= 0 && (command->kind != RH_COMMAND_DEQUANTISE ||
 			                         rh_block_plain_bytes(&model->block[b], model->dtype));
@@ -284,7 +284,7 @@ static inline void lane_add_sums(struct lane_machine *machine, const struct rh_c
 	const struct rh_model *model = machine->options->model;
 	(void)rh_stage_plan_gradient_layout(model, command->stage.lo, command->stage.hi, machine->offset);
 	for (int l = lo; l < command->hi; l++)
-		for (int which = 0; which < 2; which++) {
+		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which], sum;
 			if (b < 0 || !model->block[b].trainable ||
 			    (command->kind == RH_COMMAND_WEIGHT_GRADIENT && model->layer[l].kind == RH_LAYER_HEAD))

@@ -80,8 +80,44 @@ static void test_saved_models_are_what_was_loaded(void **state)
 	}
 }
 
+/* Files of Qwen3.5 have A_log and the rule's norm in F32: a bf16 run writes them so, to the bit, and all else in BF16. */
+static void test_fp32_vectors_of_the_rule_stay_fp32(void **state)
+{
+	(void)state;
+	struct rig rig;
+	char dir[96], path[128];
+	struct rh_safetensors *file, *was;
+	int kept = 0;
+	snprintf(dir, sizeof dir, "%s/rh-written-XXXXXX", check_place("/tmp"));
+	assert_non_null(mkdtemp(dir));
+	rig_open(&rig, "qwen3.5", NULL);
+	rig.config.dtype = RH_BF16;
+	struct rig_input in = rig_input(&rig, "docs");
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = in.micros};
+	rig_start(&rig, RH_SESSION_TRAINS, &work);
+	check_ok(rh_weights_save(dir, rig.session.source, rig.session.model, rig.session.store));
+	snprintf(path, sizeof path, "%s/model.safetensors", dir);
+	check_ok(rh_safetensors_open(path, &file));
+	check_ok(rh_safetensors_open("tests/reference/models/qwen3.5/model.safetensors", &was));
+	for (int64_t i = 0; i < rh_safetensors_count(file); i++) {
+		const struct rh_safetensor *one = rh_safetensors_at(file, i), *other = rh_safetensors_find(was, one->name);
+		int keeps = strstr(one->name, "A_log") || strstr(one->name, "linear_attn.norm");
+		assert_non_null(other);
+		assert_int_equal(one->dtype, keeps ? RH_F32 : RH_BF16);
+		kept += keeps;
+		if (keeps)
+			assert_memory_equal(tensor_bytes(file, one), tensor_bytes(was, other), (size_t)one->bytes);
+	}
+	assert_int_equal(kept, 4); /* two in each of two layers */
+	rh_safetensors_close(file);
+	rh_safetensors_close(was);
+	rig_close(&rig);
+	check_ok(rh_dir_remove(dir));
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_saved_models_are_what_was_loaded)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_saved_models_are_what_was_loaded),
+	                                   cmocka_unit_test(test_fp32_vectors_of_the_rule_stay_fp32)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

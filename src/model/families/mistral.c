@@ -42,4 +42,4 @@ const struct rh_family family_ministral3 = {.architecture = "Ministral3ForCausal
                                                        .eos = 2,
                                                        .rope_theta = 1000000},
                                             .attention = {.bias = RH_BIAS_NONE, .windows = RH_WINDOWS_ALL, .grows_queries = 1},
-                                            .gguf = {.architecture = "mistral3", .only_read = 1, .permuted = 1}};
+                                            .gguf = {.architecture = "mistral3", .permuted = 1}};

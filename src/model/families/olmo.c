@@ -19,7 +19,6 @@ const struct rh_family family_olmo2 = {
         .residual = RH_RESIDUAL_BEHIND,
         .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_ALL},
         .gguf = {.architecture = "olmo2",
-                 .only_read = 1,
                  .names = {{"post_attention_layernorm", "post_attention_norm"}, {"post_feedforward_layernorm", "post_ffw_norm"}}}};
 
 const struct rh_family family_olmo3 = {
@@ -38,5 +37,4 @@ const struct rh_family family_olmo3 = {
         .residual = RH_RESIDUAL_BEHIND,
         .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_ALL, .windows = RH_WINDOWS_PERIOD},
         .gguf = {.architecture = "olmo2",
-                 .only_read = 1,
                  .names = {{"post_attention_layernorm", "post_attention_norm"}, {"post_feedforward_layernorm", "post_ffw_norm"}}}};

@@ -45,7 +45,7 @@ const struct rh_family family_qwen3_5 = {
         .norm = RH_NORM_RMS_PLUS_ONE,
         .mixer = RH_MIXER_GATED_ATTENTION,
         .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_HEADS, .may_rotate_part = 1},
-        .gguf = {.architecture = "qwen35", .only_read = 1, .names = {{"post_attention_layernorm", "post_attention_norm"}}}};
+        .gguf = {.architecture = "qwen35", .names = {{"post_attention_layernorm", "post_attention_norm"}}}};
 
 const struct rh_family family_qwen3_5_moe = {
         .architecture = "Qwen3_5MoeForCausalLM",
