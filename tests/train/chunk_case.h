@@ -22,7 +22,7 @@ static const int32_t few_documents[FEW_ROWS][4] = {{70, 230}, {100}};
 struct what {
 	const char *model, *adapter;
 	enum rh_dtype dtype;
-	double dropout;
+	double dropout, noise;
 	enum rh_saved_dtype saved;
 };
 
@@ -130,6 +130,7 @@ static inline struct outcome run(const struct what *what, const struct way *way,
 	rig.config.saved_dtype = what->saved;
 	rig.config.per_device_train_batch_size = 1;
 	rig.config.lora_dropout = what->dropout;
+	rig.config.neftune_noise_alpha = what->noise;
 	rig.config.lora_keys_given = what->dropout > 0 ? RH_LORA_DROPOUT : 0;
 	rig.config.optimizer_staleness = way->stale;
 	if (way->drives) {
