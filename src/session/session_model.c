@@ -89,6 +89,9 @@ int rh_session_check_tied(const struct rh_session *session)
 {
 	if (!rh_mode_of(session->config->mode)->unties || !session->lora || !rh_model_trains_tied(session->model))
 		return 0;
-	return rh_fail(-EINVAL, "lora_modules_to_save: this model's embedding is its head too, in another box; leave it out, or write "
-	                        "tie_word_embeddings: false into the model's config.json");
+	const struct rh_layer *end = &session->model->layer[rh_model_has_embedding(session->model) ? 0 : session->model->layers - 1];
+	return rh_fail(-EINVAL,
+	               "%s: this model's embedding is its head too, in another box; leave it out, or write tie_word_embeddings: false "
+	               "into the model's config.json",
+	               end->on_table.r ? "lora_target_modules" : "lora_modules_to_save");
 }
