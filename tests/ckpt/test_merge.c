@@ -298,6 +298,76 @@ static void test_adapter_gguf_adds_what_the_merge_does(void **state)
 	check_ok(rh_dir_remove(dir));
 }
 
+/* Copies model `from`'s file, under the same name, into dir/base. */
+static void copy_to_base(const char *from, const char *name)
+{
+	char path[192];
+	struct rh_bytes file;
+	snprintf(path, sizeof path, "%s/%s", from, name);
+	check_ok(rh_file_load(path, &file));
+	snprintf(path, sizeof path, "base/%s", name);
+	check_ok(rh_file_write_whole(in_dir(path), file.bytes, file.length));
+	rh_bytes_free(&file);
+}
+
+/* A number of the metadata, which must be there. */
+static double number_of(const struct rh_gguf *file, const char *key)
+{
+	int64_t whole;
+	double real;
+	if (rh_gguf_int(file, key, &whole) == 1)
+		return (double)whole;
+	if (rh_gguf_real(file, key, &real) != 1)
+		fail_msg("%s: no %s", rh_gguf_path(file), key);
+	return real;
+}
+
+/* What only these families have, as the gguf package's writer was told it of the same model. */
+static void test_gguf_of_a_directory_says_what_the_model_is(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *name, *keys[10];
+	} cases[] = {{"gguf-qwen3.5",
+	              {"qwen35.block_count", "qwen35.attention.key_length", "qwen35.rope.dimension_count", "qwen35.ssm.conv_kernel",
+	               "qwen35.ssm.state_size", "qwen35.ssm.group_count", "qwen35.ssm.time_step_rank", "qwen35.ssm.inner_size",
+	               "qwen35.full_attention_interval"}},
+	             {"gguf-olmo3",
+	              {"olmo2.attention.sliding_window", "olmo2.rope.scaling.factor", "olmo2.rope.scaling.original_context_length",
+	               "olmo2.rope.scaling.yarn_attn_factor", "olmo2.rope.scaling.yarn_beta_fast", "olmo2.rope.scaling.yarn_beta_slow"}},
+	             {"gguf-ministral3",
+	              {"mistral3.rope.scaling.factor", "mistral3.rope.scaling.original_context_length",
+	               "mistral3.rope.scaling.yarn_log_multiplier", "mistral3.attention.temperature_scale",
+	               "mistral3.rope.scaling.yarn_beta_fast", "mistral3.rope.scaling.yarn_beta_slow"}}};
+	scratch_make(dir);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char model[128], base[128], written[128], theirs[192];
+		struct rh_merged out;
+		struct rh_gguf *file[2];
+		snprintf(model, sizeof model, MODELS "%s", cases[i].name);
+		snprintf(base, sizeof base, "%s", in_dir("base"));
+		snprintf(written, sizeof written, "%s", in_dir("of-directory.gguf"));
+		snprintf(theirs, sizeof theirs, "%s/model.gguf", model);
+		check_ok(rh_dir_make(base));
+		copy_to_base(model, "config.json");
+		copy_to_base(model, "model.safetensors");
+		copy_to_base("tests/reference/adapters/qwen3", "tokenizer.json");
+		copy_to_base("tests/reference/adapters/qwen3", "tokenizer_config.json");
+		check_ok(rh_merge(&(struct rh_merge){.model = base, .gguf = written, .dtype = RH_F32}, &out));
+		check_ok(rh_gguf_open(theirs, &file[0]));
+		check_ok(rh_gguf_open(written, &file[1]));
+		assert_int_equal(rh_gguf_count(file[0]), rh_gguf_count(file[1]));
+		for (int64_t t = 0; t < rh_gguf_count(file[0]); t++)
+			assert_non_null(rh_gguf_find(file[1], rh_gguf_at(file[0], t)->name));
+		for (const char *const *key = cases[i].keys; *key; key++)
+			if (number_of(file[0], *key) != number_of(file[1], *key))
+				fail_msg("%s: %g, not %g", *key, number_of(file[1], *key), number_of(file[0], *key));
+		for (int k = 0; k < 2; k++)
+			rh_gguf_close(file[k]);
+	}
+	check_ok(rh_dir_remove(dir));
+}
+
 /* The same weights as a directory and as a GGUF give the adapter the same names, rows and types. */
 static void test_adapter_gguf_is_the_same_from_a_directory(void **state)
 {
@@ -392,6 +462,7 @@ int main(void)
 	        cmocka_unit_test(test_merged_model_has_the_task_of_its_adapter),
 	        cmocka_unit_test(test_adapter_gguf_adds_what_the_merge_does),
 	        cmocka_unit_test(test_adapter_gguf_is_the_same_from_a_directory),
+	        cmocka_unit_test(test_gguf_of_a_directory_says_what_the_model_is),
 	        cmocka_unit_test(test_merge_refuses_what_does_not_fit),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
