@@ -177,16 +177,18 @@ static void test_other_runs_are_refused(void **state)
 static void test_beside_an_adapter_the_table_is_not_trained(void **state)
 {
 	(void)state;
-	static const char *const modes[] = {"sync-pp", "paci"}, *const modules[] = {"embed_tokens", "lm_head"};
+	static const char *const modes[] = {"sync-pp", "paci"}, *const modules[] = {"embed_tokens", "lm_head"},
+	                         *const lists[] = {"lora_modules_to_save", "lora_target_modules"};
 	struct scratch scratch;
-	char keys[256];
+	char keys[256], said[128];
 	make_tied_files(&scratch);
-	for (int i = 0; i < 4; i++) {
-		snprintf(keys, sizeof keys, "mode: %s\nboxes: 2\nbox: 1\nlink_above: listen:4711\nlora_r: 4\nlora_modules_to_save: [%s]\n",
-		         modes[i / 2], modules[i % 2]);
+	for (int i = 0; i < 8; i++) {
+		snprintf(keys, sizeof keys, "mode: %s\nboxes: 2\nbox: 1\nlink_above: listen:4711\nlora_r: 4\n%s: [%s]\n", modes[i / 2 % 2],
+		         lists[i / 4], modules[i % 2]);
+		snprintf(said, sizeof said, "%s: this model's embedding is its head too, in another box", lists[i / 4]);
 		write_config(&scratch, keys, 1, 0, NULL);
 		struct ran ran = run_line(&scratch, "train %s/run0.yaml", scratch.dir);
-		check_failed(&ran, "lora_modules_to_save: this model's embedding is its head too, in another box");
+		check_failed(&ran, said);
 		assert_null(strstr(ran.err, "waiting for its neighbour"));
 		assert_false(rh_dir_exists(path_of("%s/out0", scratch.dir)));
 		run_free(&ran);
