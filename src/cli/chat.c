@@ -238,7 +238,7 @@ int verb_chat(const struct rh_config *config)
 		return rc;
 	rc = open_talk(&talk, config);
 	if (!rc) {
-		rh_note("chat template: %s%s; /help lists commands, Ctrl-D ends", rh_chat_template_name(talk.prompting.chat),
+		rh_note("chat template: %s%s; /help lists commands, Ctrl-D ends", rh_prompting_name(&talk.prompting),
 		        talk.prompting.is_trained ? ", as in training" : "");
 		rc = converse(&talk);
 	}

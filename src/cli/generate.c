@@ -86,7 +86,7 @@ static int encode_conversation(const struct rh_config *config, const struct rh_s
 	if (!rc)
 		rc = rh_prompting_encode(prompting, session->tokenizer, conversation, ids);
 	if (!rc)
-		rh_note("prompt put through chat template %s%s (chat_template: none for raw text)", rh_chat_template_name(prompting->chat),
+		rh_note("prompt put through chat template %s%s (chat_template: none for raw text)", rh_prompting_name(prompting),
 		        prompting->is_trained ? ", as in training" : "");
 	json_decref(conversation);
 	return rc;

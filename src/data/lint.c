@@ -16,8 +16,9 @@ static const struct {
 } lints[RH_LINTS] = {
         [RH_LINT_UNTRAINED] = {"untrained-rows", "rows without a trained token",
                                "raise max_length, or remove those without text or answer"},
-        [RH_LINT_NO_END] = {"no-end-of-turn", "answers that no special token ends",
-                            "the model would not learn to stop: a chat template ends turns, and eos_token texts and completions"},
+        [RH_LINT_NO_END] = {"no-end-of-turn", "answers or texts that no special token ends",
+                            "the model would not learn to stop: a chat template ends turns; for texts and completions give eos_token, such "
+                            "as <|endoftext|>"},
         [RH_LINT_CUT_ANSWER] = {"cut-answers", "answers that lose their end to max_length", "raise max_length"},
         [RH_LINT_DUPLICATE] = {"duplicates", "rows that were there before", "remove them"},
         [RH_LINT_OVERLAP] = {"overlap", "rows to evaluate on that are trained on too", "remove them from one of the files"},

@@ -102,12 +102,18 @@ int rh_prompting_open(const struct rh_config *config, const struct rh_tokenizer 
 		const char *places[] = {config->adapter_name_or_path, config->model_name_or_path};
 		for (size_t i = 0; !rc && !out->is_trained && i < sizeof places / sizeof *places; i++)
 			rc = places[i] ? read_prompting(places[i], out, &is_chat) : 0;
+		out->is_adapters = out->chat && config->adapter_name_or_path && rh_tokenizer_is_chat_template_set(tokenizer);
 		if (!rc && !out->chat && own && (!out->is_trained || is_chat))
 			rc = rh_chat_template_open(NULL, own, &out->chat);
 	}
 	if (rc)
 		rh_prompting_close(out);
 	return rc;
+}
+
+const char *rh_prompting_name(const struct rh_prompting *prompting)
+{
+	return prompting->is_adapters ? "of the adapter" : rh_chat_template_name(prompting->chat);
 }
 
 void rh_prompting_close(struct rh_prompting *prompting)

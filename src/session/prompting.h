@@ -9,8 +9,11 @@
 struct rh_prompting {
 	struct rh_chat_template *chat; /* NULL: prompts as they stand */
 	char *date;
-	int is_trained; /* the files say so; else it is the model's own, or named */
+	int is_trained;  /* the files say so; else it is the model's own, or named */
+	int is_adapters; /* it lies beside the adapter, whatever the model brings */
 };
+/* For a person: a name, "of the model" or "of the adapter". There is a template. */
+const char *rh_prompting_name(const struct rh_prompting *prompting);
 /* chat_template where the configuration has one (a name, a file, none); else what adapter_name_or_path, then the model's files tell:
  * the training's template, or none for plain text; else the template that the model brings, is_trained 0. -EINVAL where a named template
  * does not suit the vocabulary. */

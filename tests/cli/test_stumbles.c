@@ -94,6 +94,11 @@ static void test_one_template_is_named_by_both_lines(void **state)
 	run_ok(&scratch, "train %s/run.yaml --lora_r 2 --train_file %s/talk.jsonl --chat_template %s/own.jinja", dir, dir, dir);
 	says(&scratch, "eval --model_name_or_path @/hf --adapter_name_or_path @/out --validation_file @/talk.jsonl --max_length 64",
 	     "template of|/out, with which it was trained, in place of the base's\n|chat template of the adapter", "template of the model");
+	says(&scratch, "generate --model_name_or_path @/hf --adapter_name_or_path @/out --prompt a --max_new_tokens 2",
+	     "chat template of|/out, with which it was trained, in place of the base's\n|prompt put through chat template of the adapter, "
+	     "as in "
+	     "training",
+	     "template of the model");
 	says(&scratch, "eval --model_name_or_path @/hf --validation_file @/talk.jsonl --max_length 64", "chat template of the model",
 	     "of the adapter");
 	scratch_close(&scratch);
