@@ -106,7 +106,7 @@ static void test_chunks_are_the_same_everywhere(void **state)
 	static const struct what what[] = {{.model = "smollm2"},
 	                                   {.model = "gpt-oss"},
 	                                   {.model = "gemma3", .dtype = RH_BF16},
-	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25},
+	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .noise = 5},
 	                                   {.model = "qwen3.5"},
 	                                   {.model = "qwen3.5-moe", .adapter = "adapter-rs", .dtype = RH_BF16, .dropout = 0.25}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++)
