@@ -15,7 +15,7 @@ static const char *const models[] = {"llama2",         "llama3",        "llama-b
                                      "smollm3",        "olmo2",         "olmo3",        "granite",
                                      "granite4",       "ministral3",    "qwen3.5-moe",  "qwen3.5-moe-vision",
                                      "gemma4",         "gemma4-vision", "gguf-smollm3", "gguf-olmo2",
-                                     "gguf-granite",   "gemma4-moe"};
+                                     "gguf-granite",   "gemma4-moe",    "gguf-gemma4"};
 enum { MODELS = sizeof models / sizeof *models, TOKENS = 64 };
 
 struct way {
