@@ -113,8 +113,10 @@ static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_mo
 	        {"nextn_predict_layers", GGUF_OPTIONAL, &behind},
 	};
 	int rc = 0;
+	int splits_kinds = out->family->attention.splits_kinds; /* then it may be a list: gguf_read_kinds */
 	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
-		rc = gguf_arch_int(gguf, arch, sizes[i].key, sizes[i].need, sizes[i].value);
+		if (!splits_kinds || sizes[i].value != &out->num_key_value_heads)
+			rc = gguf_arch_int(gguf, arch, sizes[i].key, sizes[i].need, sizes[i].value);
 	if (rc)
 		return rc;
 	const char *path = rh_gguf_path(gguf);
@@ -141,7 +143,7 @@ static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_mo
 	else if (rotary && rotary != out->head_dim)
 		return rh_fail(-EINVAL, "%s: rotary embeddings on %lld of %lld elements of a head are not supported", path,
 		               (long long)rotary, (long long)out->head_dim);
-	if (experts && !out->family->silent.experts)
+	if (experts && !out->family->silent.experts && !out->family->moe.is_beside)
 		return rh_fail(-EINVAL, "%s: the model is a mixture of %lld experts, which %s is not", path, (long long)experts, arch);
 	return 0;
 }
@@ -210,7 +212,7 @@ static int read_scaling(const struct rh_gguf *gguf, const char *arch, struct rh_
 static int read_divisor(const struct rh_gguf *gguf, struct rh_model_config *out)
 {
 	const struct rh_gguf_tensor *tensor = rh_gguf_find(gguf, "rope_freqs.weight");
-	if (!tensor)
+	if (!tensor || out->family->attention.splits_kinds)
 		return 0;
 	int64_t half = out->head_dim / 2;
 	if (tensor->dtype != RH_F32 || tensor->rank != 1 || tensor->shape[0] != half)
@@ -250,6 +252,8 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 {
 	const char *arch = "", *path = rh_gguf_path(gguf);
 	int rc = read_family(gguf, &arch, &out->family);
+	if (!rc && out->family->attention.splits_kinds)
+		rc = gguf_check_parts(gguf, arch);
 	if (!rc)
 		rc = read_sizes(gguf, arch, out);
 	if (!rc)

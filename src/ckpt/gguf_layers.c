@@ -209,6 +209,8 @@ int gguf_read_layers(const struct rh_gguf *gguf, const char *arch, struct rh_mod
 	int rc = family->silent.experts ? read_experts(gguf, arch, out) : 0;
 	if (!rc)
 		rc = read_windows(gguf, arch, out);
+	if (!rc && family->attention.splits_kinds)
+		rc = gguf_read_kinds(gguf, arch, out);
 	if (!rc && family->attention.may_rotate_part)
 		rc = read_longrope(gguf, arch, out);
 	if (!rc && family->silent.rope_theta_windowed)

@@ -44,7 +44,7 @@ static const struct rh_gguf_name specials[] = {{"linear_attn.A_log", "ssm_a"}, {
 
 static const char *module_in_gguf(const struct rh_family *family, const char *module, size_t length)
 {
-	for (int i = 0; i < RH_FAMILY_KEYS && family->gguf.names[i].module; i++)
+	for (int i = 0; i < RH_FAMILY_RENAMES && family->gguf.names[i].module; i++)
 		if (strlen(family->gguf.names[i].module) == length && !strncmp(family->gguf.names[i].module, module, length))
 			return family->gguf.names[i].stored;
 	for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
@@ -70,7 +70,7 @@ static int gguf_special(const struct rh_model_config *config, long layer, const 
 	static const char *const kinds[] = {"gate", "up", "down"};
 	size_t length = names->experts ? strlen(names->experts) : 0;
 	char *end;
-	for (int i = 0; i < RH_FAMILY_KEYS && config->family->gguf.names[i].module; i++)
+	for (int i = 0; i < RH_FAMILY_RENAMES && config->family->gguf.names[i].module; i++)
 		if (!strcmp(config->family->gguf.names[i].module, rest)) {
 			out->stored = printed("blk.%ld.%s", layer, config->family->gguf.names[i].stored);
 			return 1;
@@ -80,7 +80,7 @@ static int gguf_special(const struct rh_model_config *config, long layer, const 
 			out->stored = printed("blk.%ld.%s", layer, specials[i].stored);
 			return 1;
 		}
-	if (length && !strncmp(rest, names->experts, length) && rest[length] == '.') {
+	if (length && !strncmp(rest, names->experts, length) && rest[length] == '.' && rest[length + 1] >= '0' && rest[length + 1] <= '9') {
 		out->slab = strtol(rest + length + 1, &end, 10);
 		out->slabs = config->experts;
 		for (int k = 0; k < 3; k++)
@@ -94,8 +94,9 @@ static int gguf_special(const struct rh_model_config *config, long layer, const 
 		if (!whole || strncmp(rest, both[i], whole))
 			continue;
 		const char *kind = strcmp(rest + whole, "_bias") ? "weight" : "bias";
-		out->stored = printed("blk.%ld.ffn_%s_exps.%s", layer, kinds[2 * i], kind);
-		if (i == 0 && !(out->stored2 = printed("blk.%ld.ffn_up_exps.%s", layer, kind)))
+		int is_joint = i == 0 && config->family->gguf.joins_experts;
+		out->stored = printed("blk.%ld.ffn_%s_exps.%s", layer, is_joint ? "gate_up" : kinds[2 * i], kind);
+		if (i == 0 && !is_joint && !(out->stored2 = printed("blk.%ld.ffn_up_exps.%s", layer, kind)))
 			return -ENOMEM;
 		return 1;
 	}

@@ -137,7 +137,8 @@ struct rh_family_gguf {
 	int only_read;            /* such GGUFs are read, but none is written */
 	int permuted;             /* rows of q and k are in the order of pairs that are rotated together */
 	int yarn_plain_ramp;      /* the ends of YaRN's ramp are not rounded to whole pairs */
-	struct rh_gguf_name names[RH_FAMILY_KEYS]; /* of modules that other families' GGUFs name otherwise, or not at all */
+	int joins_experts;        /* experts' gates and ups are one tensor, as in the family's own files */
+	struct rh_gguf_name names[RH_FAMILY_RENAMES]; /* of modules that other families' GGUFs name otherwise, or not at all */
 };
 
 struct rh_family {

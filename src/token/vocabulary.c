@@ -153,6 +153,12 @@ static int set_content(struct rh_text *content, const char *text)
 	return rh_text_append(content, text, strlen(text));
 }
 
+/* Texts and blanks as SentencePiece has them, but merges in a list of their own. */
+static int is_gemma4(const struct rh_vocabulary *v)
+{
+	return v->model && !strcmp(v->model, "gemma4");
+}
+
 /* SentencePiece: blanks are U+2581, one more in front of each text; what the vocabulary lacks is spelled in bytes. */
 static int make_llama(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 {
@@ -185,7 +191,9 @@ static int make_llama(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 	}
 	if (!rc)
 		rc = add_texts(t, v);
-	return rc ? rc : add_merges_by_score(t, v);
+	if (rc)
+		return rc;
+	return is_gemma4(v) ? add_merges(t, v) : add_merges_by_score(t, v);
 }
 
 static const char llama3_expression[] =
@@ -327,9 +335,9 @@ static int check_id(const struct rh_vocabulary *v, const char *what, int64_t id,
 static int make(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 {
 	int32_t unknown;
-	int llama = v->model && !strcmp(v->model, "llama");
+	int llama = is_gemma4(v) || (v->model && !strcmp(v->model, "llama"));
 	if (!llama && (!v->model || strcmp(v->model, "gpt2")))
-		return rh_fail(-EINVAL, "%s: tokenizer.ggml.model '%s' is not supported; known are llama and gpt2", v->where,
+		return rh_fail(-EINVAL, "%s: tokenizer.ggml.model '%s' is not supported; known are llama, gemma4 and gpt2", v->where,
 		               v->model ? v->model : "(absent)");
 	if (!v->tokens || v->tokens > VOCAB_IDS)
 		return rh_fail(-EINVAL, "%s: %zu tokens in the vocabulary", v->where, v->tokens);

@@ -14,12 +14,16 @@ BLOCK_NAMES = {
 }
 
 
-ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "mistral": "mistral3", "olmo3": "olmo2",
+ARCHITECTURES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "mistral": "mistral3", "olmo3": "olmo2",
                  "ministral3": "mistral3", "muse_glimmer_text": "muse-glimmer", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}  # of others it is their model_type
 # Where an architecture names a part otherwise than most do.
 OWN_NAMES = {
     "gemma3_text": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                     "post_feedforward_layernorm": "post_ffw_norm"},
+    "gemma4_text": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                    "post_feedforward_layernorm": "post_ffw_norm", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+                    "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
+                    "router.proj": "ffn_gate_inp"},
     "qwen3_moe": {"mlp.gate": "ffn_gate_inp"},
     "gpt_oss": {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"},
     "olmo2": {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
@@ -57,6 +61,11 @@ def parts_of(kind, name, value):
     layer = name.split(".")[2] if name.startswith("model.layers.") else None
     if name.endswith("self_attn.sinks"):
         return [(f"blk.{layer}.attn_sinks.weight", value)]
+    gemma4 = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale", "layer_scalar": "layer_output_scale.weight",
+              "experts.gate_up_proj": "ffn_gate_up_exps.weight", "experts.down_proj": "ffn_down_exps.weight"}
+    for end, target in gemma4.items() if kind == "gemma4_text" else ():
+        if name.endswith("." + end):
+            return [(f"blk.{layer}.{target}", value)]
     if ".mlp.experts." in name:
         part = name.rsplit(".", 1)[1]
         suffix = "bias" if part.endswith("_bias") else "weight"
@@ -159,7 +168,10 @@ def add_lengths(writer, config):
     if gpt2:
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
-    writer.add_head_count_kv(config.num_key_value_heads)
+    if config.model_type == "gemma4_text":
+        add_kinds(writer, config)
+    else:
+        writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     writer.add_rope_freq_base(rope["rope_theta"])
@@ -221,6 +233,29 @@ def add_lengths(writer, config):
         writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(config.original_max_position_embeddings))))
         writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], dtype=np.float32))
         writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], dtype=np.float32))
+
+
+def add_kinds(writer, config):
+    """Gemma 4's two kinds of layers."""
+    windowed = [kind == "sliding_attention" for kind in config.layer_types]
+    full, other = config.per_layer_config[windowed.index(False)], config.per_layer_config[windowed.index(True)]
+    writer.add_head_count_kv([other.num_key_value_heads if w else full.num_key_value_heads for w in windowed])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern(windowed)
+    for length, swa in ((writer.add_key_length, writer.add_key_length_swa), (writer.add_value_length, writer.add_value_length_swa)):
+        length(full.head_dim)
+        swa(other.head_dim)
+    writer.add_rope_dimension_count(full.head_dim)
+    writer.add_rope_dimension_count_swa(other.head_dim)
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    writer.add_shared_kv_layers(0)
+    writer.add_embedding_length_per_layer_input(0)
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.top_k_experts)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    turning = int(full.head_dim * config.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
+    writer.add_tensor("rope_freqs.weight", np.array([1.0] * turning + [1e30] * (full.head_dim // 2 - turning), dtype=np.float32))
 
 
 def write_and_close(writer):

@@ -110,7 +110,8 @@ def write_gguf_model(name, directory):
         plain = config.rope_parameters["rope_theta"] ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
         assert np.allclose(plain / factors, own, rtol=1e-6)
         writer.add_tensor("rope_freqs.weight", factors)
-    for key, parameter in model.named_parameters():
+    scalars = [(key, b) for key, b in model.named_buffers() if key.endswith("layer_scalar")]
+    for key, parameter in [*model.named_parameters(), *scalars]:
         if not is_text(key):
             continue
         key, value = key.replace("model.language_model.", "model."), parameter.detach().numpy()

@@ -205,10 +205,24 @@ static void test_sentencepiece_equals_the_library(void **state)
 	compare(tokenizer, "sentencepiece");
 }
 
-static void test_sentencepiece_by_scores_equals_the_library(void **state)
+/* model: of tokenizer.ggml.model; merges: a list of pairs, or NULL. */
+static void sentencepiece_as(const char *model, const json_t *merges)
 {
-	(void)state;
 	json_t *pieces = NULL;
+	size_t merge_count = json_array_size(merges);
+	const char **merge = rh_alloc(merge_count + 1, sizeof *merge);
+	size_t *merge_bytes = rh_alloc(merge_count + 1, sizeof *merge_bytes);
+	struct rh_text *joined = rh_alloc(merge_count + 1, sizeof *joined);
+	for (size_t i = 0; i < merge_count; i++) { /* as a GGUF has them */
+		const json_t *pair = json_array_get(merges, i);
+		for (size_t side = 0; side < 2; side++) {
+			const json_t *text = json_array_get(pair, side);
+			check_ok(rh_text_append(&joined[i], " ", side));
+			check_ok(rh_text_append(&joined[i], json_string_value(text), json_string_length(text)));
+		}
+		merge[i] = joined[i].bytes;
+		merge_bytes[i] = joined[i].length;
+	}
 	check_ok(rh_json_load("tests/corpus/token_sentencepiece_pieces.json", &pieces));
 	size_t count = json_array_size(pieces);
 	const char **text = rh_alloc(count, sizeof *text);
@@ -223,12 +237,15 @@ static void test_sentencepiece_by_scores_equals_the_library(void **state)
 		type[i] = (int32_t)json_integer_value(json_array_get(piece, 2));
 	}
 	struct rh_vocabulary vocabulary = {.where = "test.gguf",
-	                                   .model = "llama",
+	                                   .model = model,
 	                                   .tokens = count,
 	                                   .token = text,
 	                                   .token_bytes = bytes,
 	                                   .score = score,
 	                                   .token_type = type,
+	                                   .merges = merge_count,
+	                                   .merge = merge,
+	                                   .merge_bytes = merge_bytes,
 	                                   .bos = 1,
 	                                   .eos = 2,
 	                                   .unknown = 0,
@@ -242,9 +259,40 @@ static void test_sentencepiece_by_scores_equals_the_library(void **state)
 	rh_free(bytes);
 	rh_free(score);
 	rh_free(type);
+	for (size_t i = 0; i < merge_count; i++)
+		rh_text_free(&joined[i]);
+	rh_free(joined);
+	rh_free(merge);
+	rh_free(merge_bytes);
 	json_decref(pieces);
 	assert_int_equal(rh_tokenizer_size(tokenizer), count);
 	compare(tokenizer, "sentencepiece");
+}
+
+static void test_sentencepiece_by_scores_equals_the_library(void **state)
+{
+	(void)state;
+	sentencepiece_as("llama", NULL);
+}
+
+/* Gemma 4's vocabularies have scores, but merges in a list, which count. */
+static void test_sentencepiece_by_merges_equals_the_library(void **state)
+{
+	(void)state;
+	static const char path[] = "tests/corpus/token_sentencepiece.json";
+	struct rh_bytes file;
+	json_t *merges = NULL;
+	check_ok(rh_file_load(path, &file)); /* its vocabulary has keys with NUL, which the merges behind it do not need */
+	const char *first = memmem(file.bytes, file.length, "\"merges\"", 8), *last = file.bytes + file.length;
+	assert_non_null(first);
+	first = memchr(first, '[', (size_t)(last - first));
+	while (*--last != ']')
+		;
+	check_ok(rh_json_parse(first, (size_t)(last + 1 - first), path, &merges));
+	assert_true(json_array_size(merges) > 100);
+	sentencepiece_as("gemma4", merges);
+	json_decref(merges);
+	rh_bytes_free(&file);
 }
 
 static size_t compare_variant(const struct rh_tokenizer *tokenizer, const char *name, const struct corpus *corpus, size_t *done)
@@ -301,6 +349,7 @@ int main(void)
 	        cmocka_unit_test(test_llama3_rules_equal_the_library),
 	        cmocka_unit_test(test_sentencepiece_equals_the_library),
 	        cmocka_unit_test(test_sentencepiece_by_scores_equals_the_library),
+	        cmocka_unit_test(test_sentencepiece_by_merges_equals_the_library),
 	        cmocka_unit_test(test_variants_equal_the_library),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,7 +49,8 @@ static const char *const models[] = {"llama2",
                                      "gguf-qwen3.5-moe",
                                      "gguf-ministral3",
                                      "muse-glimmer",
-                                     "gguf-muse-glimmer"};
+                                     "gguf-muse-glimmer",
+                                     "gguf-gemma4"};
 enum { MODELS = sizeof models / sizeof *models, TOKENS = 64 };
 
 struct way {
