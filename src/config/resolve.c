@@ -413,8 +413,11 @@ static int check_required(struct resolving *r)
 			continue;
 		if (r->config->box > 1 && !strcmp(needs[i].key, "train_file")) /* box 1 has the rows */
 			continue;
-		return rh_fail(-EINVAL, "%s needs %s%s%s; write it in CONFIG.yaml or give --%s", r->verb, needs[i].key,
-		               needs[i].instead ? " or " : "", needs[i].instead ? needs[i].instead : "", needs[i].key);
+		return rh_fail(-EINVAL, "%s needs %s%s%s; write it in CONFIG.yaml or give --%s%s", r->verb, needs[i].key,
+		               needs[i].instead ? " or " : "", needs[i].instead ? needs[i].instead : "", needs[i].key,
+		               !strcmp(r->verb, "merge") && !strcmp(needs[i].key, "adapter_name_or_path")
+		                       ? " (export writes a model without an adapter)"
+		                       : "");
 	}
 	return 0;
 }

@@ -39,7 +39,7 @@ static void test_keys_that_cannot_be_are_refused(void **state)
 	        {"train @/run.yaml --bf16 true --dtype float32", "bf16"},
 	        {"train @/run.yaml --use_peft true --lora_target_modules nothing_of_it", "all-linear is all of them"},
 	        {"train @/run.yaml --use_peft true --lora_target_parameters x", "lora_target_parameters: 'x' is no parameter"},
-	        {"train @/run.yaml --use_peft true --lora_target_modules q_proj,lm_head", "lora_target_modules: 'lm_head' names no linear"},
+	        {"train @/run.yaml --use_peft true --lora_target_modules q_proj,lm_hed", "lora_target_modules: 'lm_hed' names no linear"},
 	        {"train @/run.yaml --use_peft true --lora_target_modules q_proj,attn.k_proj", "'attn.k_proj' names no linear"},
 	        {"train @/run.yaml --chat_template none_such", "chat_template"},
 	        {"train @/run.yaml --eos_token <none_such>", "eos_token"},

@@ -132,6 +132,7 @@ static const struct mistake lines[] = {
         {"export --model @/hf -o @/1.gguf", "export --model @/hf --outfile @/1.gguf"},
         {"export --model @/hf --output @/2.gguf", "export --model @/hf --outfile @/2.gguf"},
         {"export --model @/hf --outfile @/3.gguf --outtype q3_k_m", "export --model @/hf --outfile @/3.gguf --outtype q4_k_m"},
+        {"merge --model @/hf --outfile @/5.gguf", "export --model @/hf --outfile @/5.gguf"},
         {"merge --model @/hf --lora_model_dir @/lora --outfile @/4.gguf",
          "merge --model @/hf --adapter_name_or_path @/lora --outfile @/4.gguf"},
         {"eval --model @/hf --max_length 64", "eval --model @/hf --max_length 64 --validation_file @/rows.jsonl"},
